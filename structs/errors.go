@@ -1,0 +1,91 @@
+package structs
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrorCode names a kind of failure that crosses a process boundary. Codes are part of the API and never renamed.
+type ErrorCode string
+
+// Every code that may cross a boundary, with the one HTTP status it maps to (see Status).
+const (
+	CodeInvalid       ErrorCode = "invalid"         // 400: the request makes no sense; the message says what would
+	CodeDenied        ErrorCode = "denied"          // 403: the token lacks a capability
+	CodeNotFound      ErrorCode = "not-found"       // 404: the named object does not exist
+	CodeMethod        ErrorCode = "method"          // 405: wrong HTTP method
+	CodeConflict      ErrorCode = "conflict"        // 409: check-and-set failed, or the object is in use
+	CodeTooLarge      ErrorCode = "too-large"       // 413: body, job or entry over its limit
+	CodeUnprocessable ErrorCode = "unprocessable"   // 422: understood, but refused by a rule of the cluster
+	CodeBusy          ErrorCode = "busy"            // 429: admission refused; retry after the stated time
+	CodeInternal      ErrorCode = "internal"        // 500: a bug or a failed disk; detail is in the server's log
+	CodeUnsupported   ErrorCode = "unsupported"     // 501: a known feature this build lacks
+	CodeNoLeader      ErrorCode = "no-leader"       // 503: no leader known right now; retry
+	CodeUnavailable   ErrorCode = "unavailable"     // 503: the peer or node cannot be reached
+	CodeTimeout       ErrorCode = "timeout"         // 504: the deadline passed; the outcome may be unknown
+	CodeUnknown       ErrorCode = "unknown-outcome" // 504: leadership was lost while a write was in flight
+)
+
+// Error is a failure that may cross a process boundary: a code, a sentence for a person, and (through the code) one
+// HTTP status. Internal detail is logged by the side that failed and never put in Msg.
+type Error struct {
+	Code ErrorCode
+	Msg  string
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// Is makes errors.Is(err, &Error{Code: c}) true for any Error with the same code.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && (t.Msg == "" || t.Msg == e.Msg)
+}
+
+// Errorf makes an Error with a formatted sentence.
+func Errorf(code ErrorCode, format string, args ...any) *Error {
+	return &Error{Code: code, Msg: fmt.Sprintf(format, args...)}
+}
+
+// Status is the HTTP status that a code is answered with.
+func (c ErrorCode) Status() int {
+	switch c {
+	case CodeInvalid:
+		return 400
+	case CodeDenied:
+		return 403
+	case CodeNotFound:
+		return 404
+	case CodeMethod:
+		return 405
+	case CodeConflict:
+		return 409
+	case CodeTooLarge:
+		return 413
+	case CodeUnprocessable:
+		return 422
+	case CodeBusy:
+		return 429
+	case CodeUnsupported:
+		return 501
+	case CodeNoLeader, CodeUnavailable:
+		return 503
+	case CodeTimeout, CodeUnknown:
+		return 504
+	}
+	return 500
+}
+
+// CodeOf is the code of the first Error in err's chain, or CodeInternal.
+func CodeOf(err error) ErrorCode {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return CodeInternal
+}
+
+// ErrPermissionDenied is the one answer to every refused authorisation. Nomad's clients match the text.
+var ErrPermissionDenied = &Error{Code: CodeDenied, Msg: "Permission denied"}
+
+// ErrNoLeader is returned while no leader is known.
+var ErrNoLeader = &Error{Code: CodeNoLeader, Msg: "No cluster leader"}
