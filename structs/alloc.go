@@ -1,0 +1,239 @@
+package structs
+
+import (
+	"strconv"
+	"time"
+)
+
+// DesiredStatus is what the server wants of an allocation.
+type DesiredStatus string
+
+// The server wants an allocation to run, to stop, or (preempted) to be evicted.
+const (
+	DesiredRun   DesiredStatus = "run"
+	DesiredStop  DesiredStatus = "stop"
+	DesiredEvict DesiredStatus = "evict"
+)
+
+// ClientStatus is what the agent observes of an allocation.
+type ClientStatus string
+
+// pending -> running -> complete | failed
+//
+//	\---------\-----> lost (node gone and fenced) | unknown (node out of touch) -> running ...
+const (
+	ClientPending  ClientStatus = "pending"
+	ClientRunning  ClientStatus = "running"
+	ClientComplete ClientStatus = "complete"
+	ClientFailed   ClientStatus = "failed"
+	ClientLost     ClientStatus = "lost"
+	ClientUnknown  ClientStatus = "unknown"
+)
+
+// Vector is an amount of the resources that every node has. All comparisons in decisions are on these integers (D10).
+type Vector struct {
+	CPU       int64 // MHz
+	Cores     int64 // whole cores reserved
+	MemoryMiB int64
+	DiskMiB   int64
+}
+
+// Add gives a + b.
+func (a Vector) Add(b Vector) Vector {
+	return Vector{a.CPU + b.CPU, a.Cores + b.Cores, a.MemoryMiB + b.MemoryMiB, a.DiskMiB + b.DiskMiB}
+}
+
+// Sub gives a - b.
+func (a Vector) Sub(b Vector) Vector {
+	return Vector{a.CPU - b.CPU, a.Cores - b.Cores, a.MemoryMiB - b.MemoryMiB, a.DiskMiB - b.DiskMiB}
+}
+
+// Fits reports whether a <= b in every dimension.
+func (a Vector) Fits(b Vector) bool {
+	return a.CPU <= b.CPU && a.Cores <= b.Cores && a.MemoryMiB <= b.MemoryMiB && a.DiskMiB <= b.DiskMiB
+}
+
+// Grant is a device given to an allocation: the enforcement record of gpu allocations (DESIGN.md section 6).
+type Grant struct {
+	Task      string // the task it was asked for
+	Device    string // device group id, "nvidia/gpu/H100"
+	Instance  string // instance id; a GPU's UUID
+	MemoryMiB int64  // 0: the whole device, exclusively
+	Compute   int64  // percent; 0 for no share
+	Backend   string // enforcement backend, "" for none
+}
+
+// PortGrant is a host port given to an allocation.
+type PortGrant struct {
+	Label  string
+	Value  int
+	To     int
+	HostIP string
+}
+
+// Allocation is one instance of a group on a node. An Allocation in the store is immutable.
+// Fields above the line are written only by the server, those below only by the agent; Apply enforces it.
+type Allocation struct {
+	ID         AllocID
+	EvalID     EvalID
+	Namespace  string
+	JobID      string
+	JobVersion uint64
+	Job        *Job `codec:"-"` // the version above; linked by the store, never encoded with the allocation
+	Group      string
+	NameIndex  int // i of "job.group[i]"
+	NodeID     NodeID
+	NodeName   string
+
+	Resources Vector // of all tasks and the disk, as charged to the node
+	Grants    []Grant
+	Ports     []PortGrant
+	Cores     []int64 // core ids reserved, ascending
+
+	Desired        DesiredStatus
+	DesiredDesc    string
+	Transition     Transition
+	WaitsOn        []AllocID // starts only when these are client-terminal, and owns what they free on its node (D19)
+	Previous       AllocID   // the allocation that this one replaces
+	Next           AllocID   // the allocation that replaced this one
+	FollowupEval   EvalID    // delayed evaluation that will reschedule this one
+	Reschedules    []RescheduleEvent
+	PreemptedBy    AllocID
+	DeploymentID   DeploymentID
+	CreateTime     LogTime
+	CreateIndex    Index
+	AllocIndex     Index // last change by the server: what agents wait for ("AllocModifyIndex")
+	ModifyIndex    Index
+	ModifyTime     LogTime
+	DisconnectedAt LogTime
+
+	// ------------------------------------------------ agent
+	Client      ClientStatus
+	ClientDesc  string
+	TaskStates  map[string]*TaskState
+	StartedAt   LogTime // first task running; 0 before
+	FinishedAt  LogTime // client-terminal; 0 before
+	NetworkIP   string
+	ClientIndex Index // last change by the agent
+}
+
+// Name is "job.group[index]".
+func (a *Allocation) Name() string {
+	return a.JobID + "." + a.Group + "[" + strconv.Itoa(a.NameIndex) + "]"
+}
+
+// JobKey names the allocation's job.
+func (a *Allocation) JobKey() JobKey { return JobKey{Namespace: a.Namespace, ID: a.JobID} }
+
+// ClientTerminal reports whether the agent (or a fenced loss) has ended the allocation.
+func (a *Allocation) ClientTerminal() bool {
+	return a.Client == ClientComplete || a.Client == ClientFailed || a.Client == ClientLost
+}
+
+// ServerTerminal reports whether the server wants the allocation to end.
+func (a *Allocation) ServerTerminal() bool {
+	return a.Desired == DesiredStop || a.Desired == DesiredEvict
+}
+
+// Terminal reports whether the allocation has ended or is meant to.
+func (a *Allocation) Terminal() bool { return a.ServerTerminal() || a.ClientTerminal() }
+
+// Transition is what a drain, a stop request or a failure asks the scheduler to do with an allocation.
+type Transition struct {
+	Migrate         bool
+	Reschedule      bool
+	ForceReschedule bool
+	NoShutdownDelay bool
+}
+
+// RescheduleEvent is one move of an allocation's work to another node.
+type RescheduleEvent struct {
+	Time      LogTime
+	PrevAlloc AllocID
+	PrevNode  NodeID
+	Delay     time.Duration
+}
+
+// TaskState is the life of one task as its agent saw it.
+type TaskState struct {
+	State       string // pending, running, dead
+	Failed      bool
+	Restarts    int64
+	LastRestart LogTime
+	StartedAt   LogTime
+	FinishedAt  LogTime
+	Events      []TaskEvent // oldest first, at most 10
+}
+
+// TaskEvent is one thing that happened to a task.
+type TaskEvent struct {
+	Type     string // "Received", "Started", "Terminated", ... as Nomad names them
+	Time     LogTime
+	Message  string // for a person
+	Details  map[string]string
+	ExitCode int64
+	Signal   int64
+	Fails    bool // this event fails the task
+}
+
+// Holds is the only definition of what occupies resources (D7): from the plan until client-terminal. A node that is
+// down and fenced makes its allocations lost, which is client-terminal.
+func Holds(a *Allocation) bool { return !a.ClientTerminal() }
+
+// Usage is what allocations of one node occupy together. An allocation that waits on others owns what they free, so it
+// is charged only for what it asks beyond those of them that still hold.
+func Usage(allocs []*Allocation) Vector {
+	var sum Vector
+	var byID map[AllocID]*Allocation
+	for _, a := range allocs {
+		if !Holds(a) {
+			continue
+		}
+		if len(a.WaitsOn) == 0 {
+			sum = sum.Add(a.Resources)
+			continue
+		}
+		if byID == nil {
+			byID = make(map[AllocID]*Allocation, len(allocs))
+			for _, b := range allocs {
+				byID[b.ID] = b
+			}
+		}
+		freed := Vector{}
+		for _, id := range a.WaitsOn {
+			if v := byID[id]; v != nil && Holds(v) {
+				freed = freed.Add(v.Resources)
+			}
+		}
+		extra := a.Resources.Sub(freed)
+		sum = sum.Add(Vector{max(extra.CPU, 0), max(extra.Cores, 0), max(extra.MemoryMiB, 0), max(extra.DiskMiB, 0)})
+	}
+	return sum
+}
+
+// GroupVector is what one allocation of a group is charged: the tasks that may run together, and the disk. Prestart
+// tasks (not sidecars) and poststop tasks never run beside the main tasks, so the largest phase counts.
+func GroupVector(g *Group) Vector {
+	var pre, main, post Vector
+	disk := g.Disk.SizeMiB
+	for _, t := range g.Tasks {
+		r := Vector{CPU: t.Resources.CPU, Cores: t.Resources.Cores, MemoryMiB: t.Resources.MemoryMiB}
+		disk += t.Resources.DiskMiB
+		switch {
+		case t.Lifecycle == nil || t.Lifecycle.Hook == "poststart":
+			main = main.Add(r)
+		case t.Lifecycle.Sidecar:
+			pre, main = pre.Add(r), main.Add(r)
+		case t.Lifecycle.Hook == "poststop":
+			post = post.Add(r)
+		default:
+			pre = pre.Add(r)
+		}
+	}
+	return Vector{
+		CPU:       max(pre.CPU, main.CPU, post.CPU),
+		Cores:     max(pre.Cores, main.Cores, post.Cores),
+		MemoryMiB: max(pre.MemoryMiB, main.MemoryMiB, post.MemoryMiB),
+		DiskMiB:   disk,
+	}
+}

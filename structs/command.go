@@ -1,0 +1,255 @@
+package structs
+
+// CommandType numbers the commands of the replicated log. Numbers are for ever; retired ones stay reserved.
+type CommandType uint8
+
+// Every command. IgnorableFlag on a type lets an older server skip it.
+const (
+	CmdJobRegister     CommandType = 1
+	CmdJobDeregister   CommandType = 2
+	CmdJobStable       CommandType = 3
+	CmdJobTag          CommandType = 4
+	CmdEvalUpsert      CommandType = 5
+	CmdPlan            CommandType = 6
+	CmdNodeRegister    CommandType = 7
+	CmdNodePurge       CommandType = 8
+	CmdNodeStatus      CommandType = 9
+	CmdNodeEligibility CommandType = 10
+	CmdNodeDrain       CommandType = 11
+	CmdAllocObserved   CommandType = 12
+	CmdAllocTransition CommandType = 13
+	CmdPoolUpsert      CommandType = 14
+	CmdPoolDelete      CommandType = 15
+	CmdNamespaceUpsert CommandType = 16
+	CmdNamespaceDelete CommandType = 17
+	CmdPolicyUpsert    CommandType = 18
+	CmdPolicyDelete    CommandType = 19
+	CmdTokenUpsert     CommandType = 20
+	CmdTokenDelete     CommandType = 21
+	CmdACLBootstrap    CommandType = 22
+	CmdRoleUpsert      CommandType = 23
+	CmdRoleDelete      CommandType = 24
+	CmdOneTimeUpsert   CommandType = 25
+	CmdOneTimeDelete   CommandType = 26
+	CmdSchedulerConfig CommandType = 27
+	CmdAutopilotConfig CommandType = 28
+	CmdPeriodicLaunch  CommandType = 29
+	CmdScale           CommandType = 30
+	CmdCollect         CommandType = 31
+	CmdClusterInit     CommandType = 32
+	CmdRestored        CommandType = 33
+	CmdSigningKey      CommandType = 34
+	CmdNodeEvent       CommandType = 35
+	CmdEvalDelete      CommandType = 36
+	CmdBatch           CommandType = 37
+
+	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
+	IgnorableFlag CommandType = 0x80
+)
+
+// Command is the envelope of one log entry. Everything that is not deterministic is fixed in it before the log: log
+// time, seed and submitter. Encoded as the type byte followed by msgpack of {Time, Seed, By, Body}.
+type Command struct {
+	Type CommandType
+	Time LogTime
+	Seed Seed
+	By   Submitter
+	Body any // one of the *...Command structs below, or *PlanEntry
+}
+
+// JobRegisterCommand registers a job version and makes its evaluation, in one entry.
+type JobRegisterCommand struct {
+	Job            *Job
+	Eval           bool // false for templates (periodic, parameterized)
+	EvalTrigger    Trigger
+	EvalPriority   int // 0: the job's
+	EnforceIndex   bool
+	SpecIndex      Index // with EnforceIndex: the job's SpecIndex must equal it; 0: the job must be absent
+	PreserveCounts bool
+	Submission     *JobSubmission
+}
+
+// JobDeregisterCommand stops (or purges) a job and makes its evaluation.
+type JobDeregisterCommand struct {
+	Namespace, JobID string
+	Purge            bool
+	NoShutdownDelay  bool
+	EvalPriority     int
+}
+
+// JobStableCommand marks a version as (not) stable.
+type JobStableCommand struct {
+	Namespace, JobID string
+	Version          uint64
+	Stable           bool
+}
+
+// JobTagCommand tags a version, or with a nil Tag removes the tag called Name.
+type JobTagCommand struct {
+	Namespace, JobID string
+	Name             string
+	Version          uint64
+	Tag              *JobVersionTag
+}
+
+// EvalUpsertCommand writes evaluations; an ID of zero is derived from the seed.
+type EvalUpsertCommand struct{ Evals []*Evaluation }
+
+// EvalDeleteCommand deletes terminal evaluations by id.
+type EvalDeleteCommand struct{ IDs []EvalID }
+
+// NodeRegisterCommand writes what a node reports of itself. Fields owned by the server are kept.
+type NodeRegisterCommand struct {
+	Node       *Node
+	Unregister bool
+}
+
+// NodePurgeCommand deletes nodes; their allocations become lost.
+type NodePurgeCommand struct{ IDs []NodeID }
+
+// NodeStatusCommand changes what the servers know of a node. Apply makes the evaluations that follow from it and, for
+// down, declares its allocations lost.
+type NodeStatusCommand struct {
+	ID     NodeID
+	Status NodeStatus
+	Desc   string
+	Event  *NodeEvent
+}
+
+// NodeEligibilityCommand switches placement on a node on or off.
+type NodeEligibilityCommand struct {
+	ID          NodeID
+	Eligibility Eligibility
+	Event       *NodeEvent
+}
+
+// NodeDrainCommand sets or (nil Strategy) clears a drain.
+type NodeDrainCommand struct {
+	ID           NodeID
+	Strategy     *DrainStrategy
+	MarkEligible bool
+	Complete     bool // with nil Strategy: the drain finished (else: canceled)
+	Meta         map[string]string
+	Event        *NodeEvent
+}
+
+// NodeEventCommand appends events to nodes.
+type NodeEventCommand struct {
+	IDs    []NodeID
+	Events []NodeEvent
+}
+
+// AllocObserved is what an agent saw of one allocation.
+type AllocObserved struct {
+	ID         AllocID
+	Client     ClientStatus
+	ClientDesc string
+	TaskStates map[string]*TaskState
+	StartedAt  LogTime
+	FinishedAt LogTime
+	NetworkIP  string
+}
+
+// AllocObservedCommand is a batch of observations over any number of nodes. Apply ignores those of allocations that it
+// does not know or that are terminal already, and makes the evaluations that follow (failure, batch success).
+type AllocObservedCommand struct {
+	Updates []AllocObserved
+}
+
+// AllocTransitionCommand asks for allocations to be stopped, migrated or rescheduled, and makes the evaluations.
+type AllocTransitionCommand struct {
+	IDs        []AllocID
+	Transition Transition
+	Trigger    Trigger // of the evaluations: TriggerAllocStop or TriggerNodeDrain
+}
+
+// PoolUpsertCommand and the commands below write or delete small tables.
+type (
+	// PoolUpsertCommand writes node pools.
+	PoolUpsertCommand struct{ Pools []*NodePool }
+	// PoolDeleteCommand deletes empty node pools.
+	PoolDeleteCommand struct{ Names []string }
+	// NamespaceUpsertCommand writes namespaces.
+	NamespaceUpsertCommand struct{ Namespaces []*Namespace }
+	// NamespaceDeleteCommand deletes namespaces without live jobs.
+	NamespaceDeleteCommand struct{ Names []string }
+	// PolicyUpsertCommand writes ACL policies.
+	PolicyUpsertCommand struct{ Policies []*ACLPolicy }
+	// PolicyDeleteCommand deletes ACL policies.
+	PolicyDeleteCommand struct{ Names []string }
+	// TokenUpsertCommand writes tokens; accessor and secret of new ones are minted by the endpoint, not derived from
+	// the seed, so that a leaked log entry header reveals nothing.
+	TokenUpsertCommand struct{ Tokens []*ACLToken }
+	// TokenDeleteCommand deletes tokens.
+	TokenDeleteCommand struct{ Accessors []AccessorID }
+	// ACLBootstrapCommand makes the first management token; ResetIndex allows it again.
+	ACLBootstrapCommand struct {
+		Token      *ACLToken
+		ResetIndex Index
+	}
+	// RoleUpsertCommand writes roles.
+	RoleUpsertCommand struct{ Roles []*ACLRole }
+	// RoleDeleteCommand deletes roles.
+	RoleDeleteCommand struct{ IDs []RoleID }
+	// OneTimeUpsertCommand writes a one-time token.
+	OneTimeUpsertCommand struct{ Token *OneTimeToken }
+	// OneTimeDeleteCommand deletes one-time tokens.
+	OneTimeDeleteCommand struct{ Secrets []SecretID }
+	// SchedulerConfigCommand writes the configuration; with CAS only when its ModifyIndex still is CASIndex.
+	SchedulerConfigCommand struct {
+		Config   *SchedulerConfig
+		CAS      bool
+		CASIndex Index
+	}
+	// AutopilotConfigCommand writes the configuration; with CAS only when its ModifyIndex still is CASIndex.
+	AutopilotConfigCommand struct {
+		Config   *AutopilotConfig
+		CAS      bool
+		CASIndex Index
+	}
+	// PeriodicLaunchCommand registers the child of a periodic job with its evaluation and records the launch.
+	PeriodicLaunchCommand struct {
+		Namespace, JobID string
+		Launch           LogTime
+		Child            *Job // nil: skipped, because of prohibit_overlap
+		Forced           bool
+	}
+	// ScaleCommand changes a group's count (a new job version and evaluation) or only records an event.
+	ScaleCommand struct {
+		Namespace, JobID, Group string
+		Count                   *int64
+		EnforceIndex            bool
+		SpecIndex               Index
+		Event                   ScalingEvent
+	}
+	// CollectCommand deletes what garbage collection chose; Apply checks each again.
+	CollectCommand struct {
+		Evals  []EvalID
+		Allocs []AllocID
+		Jobs   []JobKey
+		Nodes  []NodeID
+		Tokens []AccessorID
+	}
+	// ClusterInitCommand names the cluster; only the first one counts.
+	ClusterInitCommand struct{ ID ClusterID }
+	// RestoredCommand marks that an operator restored a snapshot: bumps the restore epoch.
+	RestoredCommand struct{}
+	// SigningKeyCommand adds a signing key and makes it the active one.
+	SigningKeyCommand struct{ Key *SigningKey }
+	// BatchCommand is several commands that must be true together, applied in order in one entry.
+	BatchCommand struct{ Commands []Command }
+)
+
+// Result is what Apply answers: the index and, depending on the command, what it made. A refused command has Err set
+// and changed nothing.
+type Result struct {
+	Index     Index
+	Err       *Error
+	EvalID    EvalID // the evaluation that the command made, if one
+	SpecIndex Index  // of the registered job
+	Version   uint64 // of the registered job
+	Evals     []EvalID
+	Plan      *PlanResult
+	ChildID   string // of a periodic launch
+	Swapped   bool   // of a check-and-set
+}

@@ -1,0 +1,164 @@
+package structs
+
+import "time"
+
+// EvalStatus is the state of an evaluation.
+type EvalStatus string
+
+// pending -> complete | failed | canceled (superseded)
+// blocked -> pending (capacity appeared) | canceled
+const (
+	EvalPending  EvalStatus = "pending"
+	EvalBlocked  EvalStatus = "blocked"
+	EvalComplete EvalStatus = "complete"
+	EvalFailed   EvalStatus = "failed"
+	EvalCanceled EvalStatus = "canceled"
+)
+
+// Trigger says why an evaluation was made. The names are Nomad's.
+type Trigger string
+
+// Every trigger in use.
+const (
+	TriggerJobRegister    Trigger = "job-register"
+	TriggerJobDeregister  Trigger = "job-deregister"
+	TriggerPeriodic       Trigger = "periodic-job"
+	TriggerNodeUpdate     Trigger = "node-update"
+	TriggerNodeDrain      Trigger = "node-drain"
+	TriggerAllocStop      Trigger = "alloc-stop"
+	TriggerScheduled      Trigger = "scheduled"
+	TriggerRollingUpdate  Trigger = "rolling-update"
+	TriggerRetryFailed    Trigger = "alloc-failure"
+	TriggerFailedFollowUp Trigger = "failed-follow-up"
+	TriggerMaxPlans       Trigger = "max-plan-attempts"
+	TriggerQueued         Trigger = "queued-allocs"
+	TriggerPreemption     Trigger = "preemption"
+	TriggerScale          Trigger = "job-scaling"
+	TriggerReconnect      Trigger = "reconnect"
+	TriggerMaxRun         Trigger = "max-run-duration"
+)
+
+// Evaluation is a request to decide about one job. It completes as soon as a pass has answered (D4).
+type Evaluation struct {
+	ID             EvalID
+	Namespace      string
+	JobID          string
+	Type           JobType
+	Priority       int
+	Trigger        Trigger
+	JobSpecIndex   Index // of the job when the evaluation was made
+	NodeID         NodeID
+	NodeIndex      Index
+	DeploymentID   DeploymentID
+	Status         EvalStatus
+	StatusDesc     string
+	Wait           time.Duration
+	WaitUntil      LogTime // not before this time; 0 for now
+	NextEval       EvalID
+	PreviousEval   EvalID
+	BlockedEval    EvalID
+	FailedGroups   []*GroupReport // groups that did not place fully, by group name
+	PlacedGroups   []*GroupReport // why the winners won, by group name: the metrics of this evaluation's allocations
+	Queued         map[string]int // per group: allocations that still wait
+	AnnotatePlan   bool
+	SnapshotIndex  Index // state that the deciding pass saw
+	ForceResch     bool  // reschedule failed allocations now
+	CreateIndex    Index
+	ModifyIndex    Index
+	CreateTime     LogTime
+	ModifyTime     LogTime
+	Successor      EvalID // of a canceled evaluation: the one that answers for it
+	EscapedClass   bool
+	ClassEligible  map[uint64]bool `codec:"-"` // hint in memory only
+	QuotaLimitName string
+}
+
+// JobKey names the evaluation's job.
+func (e *Evaluation) JobKey() JobKey { return JobKey{Namespace: e.Namespace, ID: e.JobID} }
+
+// Terminal reports whether the evaluation is answered for good.
+func (e *Evaluation) Terminal() bool {
+	return e.Status == EvalComplete || e.Status == EvalFailed || e.Status == EvalCanceled
+}
+
+// ReasonCode says in one word why work waits. It is an enum of the API and never renamed (D23).
+type ReasonCode string
+
+// The reason codes.
+const (
+	ReasonNone              ReasonCode = ""
+	ReasonResources         ReasonCode = "RESOURCES"
+	ReasonPriority          ReasonCode = "PRIORITY"
+	ReasonQuota             ReasonCode = "QUOTA"
+	ReasonGang              ReasonCode = "GANG"
+	ReasonTopology          ReasonCode = "TOPOLOGY"
+	ReasonFragmentation     ReasonCode = "FRAGMENTATION"
+	ReasonConstraint        ReasonCode = "CONSTRAINT"
+	ReasonDriver            ReasonCode = "DRIVER"
+	ReasonDeviceUnhealthy   ReasonCode = "DEVICE_UNHEALTHY"
+	ReasonNodeIneligible    ReasonCode = "NODE_INELIGIBLE"
+	ReasonReservation       ReasonCode = "RESERVATION"
+	ReasonDependency        ReasonCode = "DEPENDENCY"
+	ReasonBeginTime         ReasonCode = "BEGIN_TIME"
+	ReasonRateLimit         ReasonCode = "RATE_LIMIT"
+	ReasonPreemptionPending ReasonCode = "PREEMPTION_PENDING"
+)
+
+// Refusal counts the nodes that one reason refused, with how near the nearest was.
+type Refusal struct {
+	Code      ReasonCode
+	Dimension string // "memory", "cpu", "nvidia/gpu/H100", "${attr.kernel.name} = linux", "port 8080", ...
+	Nodes     int64  // how many nodes were refused so
+	Short     int64  // the least that is missing on any of them, in Unit
+	Unit      string // "MiB", "MHz", "devices", ""
+	CuredBy   EventKind
+}
+
+// ScoreTerm is one named part of a score, in millionths of [0,1] before its weight.
+type ScoreTerm struct {
+	Name  string
+	Micro int64
+}
+
+// NodeScore is how one node scored: of the winners and the runners-up.
+type NodeScore struct {
+	NodeID NodeID
+	Terms  []ScoreTerm
+	Micro  int64 // weighted sum, millionths
+}
+
+// GroupReport tells why a group was placed as it was, or not.
+type GroupReport struct {
+	Group      string
+	Code       ReasonCode // why the rest waits; ReasonNone when everything was placed
+	Wanted     int64      // allocations asked for in this pass
+	Placed     int64
+	Coalesced  int64            // further failures for the same reasons
+	InPool     int64            // nodes of the pool
+	Available  map[string]int64 // ready nodes by datacenter
+	Considered int64            // nodes whose class was evaluated
+	Filtered   int64            // nodes that constraints, drivers or volumes refused
+	Exhausted  int64            // nodes that had too little left
+	Refusals   []Refusal        // most nodes first, then by dimension
+	ClassFilt  map[string]int64 // by node class: filtered
+	ClassExh   map[string]int64 // by node class: exhausted
+	Scores     []NodeScore      // best first, at most 5
+	Duration   time.Duration    // measured outside the decision; 0 in comparisons
+}
+
+// Workload is a job as the queue sees it: the replicated queue entry (D4).
+type Workload struct {
+	Namespace   string
+	JobID       string
+	Domain      string // node pool
+	SubmitIndex Index  // order within a priority
+	SubmitTime  LogTime
+	Priority    int
+	Queue       string
+	BlockedEval EvalID // stable id of its blocked evaluation; zero when nothing waits
+	Reason      ReasonCode
+	Position    int64
+	Waiting     int64 // allocations that wait
+	CreateIndex Index
+	ModifyIndex Index
+}

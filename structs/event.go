@@ -1,0 +1,44 @@
+package structs
+
+// EventKind is something that may cure a refusal, so that the queue knows what to wake up for.
+type EventKind string
+
+// The kinds of curing events.
+const (
+	EventNone          EventKind = ""
+	EventAllocStopped  EventKind = "alloc-stopped"  // resources came free
+	EventNodeJoined    EventKind = "node-joined"    // a node became ready or changed its attributes
+	EventNodeEligible  EventKind = "node-eligible"  // eligibility or drain ended
+	EventDeviceHealthy EventKind = "device-healthy" // a device came back
+	EventDriverHealthy EventKind = "driver-healthy" // a driver came back
+	EventJobChanged    EventKind = "job-changed"    // the job itself changed
+	EventConfigChanged EventKind = "config-changed" // queue, pool or scheduler configuration changed
+	EventTime          EventKind = "time"           // a clock condition
+)
+
+// Changed is one object before and after a command; nil means absent.
+type Changed[T any] struct {
+	Before, After *T
+}
+
+// Delta is everything one applied batch changed, in the order of the log. The FSM returns it; the server advances the
+// view with it, wakes pollers, and feeds the broker and the event stream. Objects in it are immutable.
+type Delta struct {
+	Index      Index   // of the last entry in the batch
+	Time       LogTime // of the last entry in the batch
+	Nodes      []Changed[Node]
+	Jobs       []Changed[Job]
+	Allocs     []Changed[Allocation]
+	Evals      []Changed[Evaluation]
+	Workloads  []Changed[Workload]
+	Pools      []Changed[NodePool]
+	Namespaces []Changed[Namespace]
+	Policies   []Changed[ACLPolicy]
+	Tokens     []Changed[ACLToken]
+	Roles      []Changed[ACLRole]
+	Launches   []Changed[PeriodicLaunch]
+	Scaling    []Changed[ScalingEvents]
+	Config     bool                  // scheduler, autopilot or cluster configuration changed
+	Restored   bool                  // the whole state was replaced: rebuild everything
+	EventTypes map[Index]CommandType // what kind of entry each index was, for the event stream's Type
+}

@@ -1,0 +1,446 @@
+package structs
+
+import "time"
+
+// JobType says how a job's allocations are kept.
+type JobType string
+
+// The four kinds of job.
+const (
+	JobService  JobType = "service"  // runs until stopped
+	JobBatch    JobType = "batch"    // runs until its tasks have succeeded
+	JobSystem   JobType = "system"   // one allocation on every feasible node, until stopped
+	JobSysBatch JobType = "sysbatch" // one allocation on every feasible node, until it has succeeded there
+)
+
+// JobStatus is the state of a job as Nomad's clients know it.
+type JobStatus string
+
+// A job is pending until its first allocation runs and dead when nothing of it runs or is going to run.
+const (
+	JobPending JobStatus = "pending"
+	JobRunning JobStatus = "running"
+	JobDead    JobStatus = "dead"
+)
+
+// Limits on a job, checked at submission.
+const (
+	JobPriorityMin     = 1
+	JobPriorityMax     = 100
+	JobPriorityDefault = 50
+	NamespaceDefault   = "default"
+	NodePoolDefault    = "default"
+	NodePoolAll        = "all"
+	RegionDefault      = "global"
+	DatacenterDefault  = "dc1"
+	JobVersionsKept    = 6       // versions retained beside those that allocations refer to
+	JobSizeMax         = 1 << 20 // bytes of a job in canonical msgpack
+	GroupCountMax      = 100_000 // allocations a group may ask for
+	GroupsMax          = 1_000   // groups a job may have
+	TasksMax           = 1_000   // tasks a job may have over all groups
+)
+
+// JobKey names a job within a region.
+type JobKey struct {
+	Namespace string
+	ID        string
+}
+
+// String gives "namespace/id".
+func (k JobKey) String() string { return k.Namespace + "/" + k.ID }
+
+// Less orders keys by namespace, then id.
+func (k JobKey) Less(o JobKey) bool {
+	if k.Namespace != o.Namespace {
+		return k.Namespace < o.Namespace
+	}
+	return k.ID < o.ID
+}
+
+// Submitter is who sent a command (DESIGN.md section 5). It is minted by the server from the authenticated caller.
+type Submitter struct {
+	Name     string     // token name, user name, or certificate name
+	UID, GID int64      // of a peer-credential login; -1 elsewhere
+	Accessor AccessorID // the token used; zero when anonymous
+}
+
+// Job is what a person submits. A Job in the store is immutable.
+type Job struct {
+	Namespace string
+	ID        string
+	Name      string
+	ParentID  string // of a dispatched or periodic child: the parent's ID
+	Region    string
+	Type      JobType
+	Priority  int // 1..100, higher first
+	AllAtOnce bool
+
+	Datacenters []string // shell-style wildcards; never empty after defaults
+	NodePool    string
+
+	Constraints []Constraint
+	Affinities  []Affinity
+	Spreads     []Spread
+	Groups      []*Group // order of the job file
+	Update      *Update  // default of the groups; nil for none
+
+	Periodic                 *Periodic      // nil when not periodic
+	Parameterized            *Parameterized // nil when not parameterized
+	Dispatched               bool           // a child made by dispatch
+	DispatchIdempotencyToken string
+	Payload                  []byte // of a dispatched child; at most 16 KiB
+
+	Meta  map[string]string
+	Queue string // path in the queue tree, "" for the default queue
+	UI    *JobUI
+
+	ConsulToken, VaultToken string // accepted and dropped before the log; always empty in the store
+
+	// Set by the server at registration.
+	Stop        bool
+	Stable      bool
+	Version     uint64 // 0 for the first registration
+	VersionTag  *JobVersionTag
+	SubmitTime  LogTime
+	Submitter   Submitter
+	Status      JobStatus // written only by Apply
+	StatusDesc  string
+	CreateIndex Index
+	ModifyIndex Index // last change of anything, status included
+	SpecIndex   Index // last change of the specification ("JobModifyIndex"); also the job's epoch (D6)
+}
+
+// Key names the job.
+func (j *Job) Key() JobKey { return JobKey{Namespace: j.Namespace, ID: j.ID} }
+
+// Group finds a group by name, or nil.
+func (j *Job) Group(name string) *Group {
+	for _, g := range j.Groups {
+		if g.Name == name {
+			return g
+		}
+	}
+	return nil
+}
+
+// IsPeriodic reports whether the job itself is a template that launches children by the clock.
+func (j *Job) IsPeriodic() bool { return j.Periodic != nil }
+
+// IsParameterized reports whether the job itself is a template that is dispatched.
+func (j *Job) IsParameterized() bool { return j.Parameterized != nil && !j.Dispatched }
+
+// Placeable reports whether the scheduler may place allocations of this very job (not a template, not stopped).
+func (j *Job) Placeable() bool {
+	return !j.Stop && !j.IsPeriodic() && !j.IsParameterized()
+}
+
+// JobUI is a description and links shown by the web UI.
+type JobUI struct {
+	Description string
+	Links       []JobLink
+}
+
+// JobLink is one labelled URL.
+type JobLink struct{ Label, URL string }
+
+// JobVersionTag marks a version so that it is kept and can be named.
+type JobVersionTag struct {
+	Name, Description string
+	TaggedTime        LogTime
+}
+
+// JobSubmission is the source text a version was registered from.
+type JobSubmission struct {
+	Source        string // at most 1 MiB; dropped beyond, with a warning
+	Format        string // "hcl2" or "json"
+	VariableFlags map[string]string
+	Variables     string
+}
+
+// Group is a set of tasks placed together on one node.
+type Group struct {
+	Name             string
+	Count            int
+	Constraints      []Constraint
+	Affinities       []Affinity
+	Spreads          []Spread
+	Tasks            []*Task
+	Networks         []Network // at most one today
+	Restart          Restart
+	Reschedule       Reschedule
+	Update           *Update // nil: destructive updates all at once
+	Migrate          *Migrate
+	Disconnect       *Disconnect
+	Scaling          *Scaling
+	Disk             EphemeralDisk
+	Services         []Service // carried for Nomad's clients; not registered anywhere yet
+	Volumes          []VolumeRequest
+	Meta             map[string]string
+	ShutdownDelay    time.Duration
+	MaxRunDuration   time.Duration // wall-clock limit; 0 for none
+	MaxClientDisc    *time.Duration
+	StopAfterDisc    *time.Duration
+	PreventLostResch bool
+}
+
+// Task finds a task by name, or nil.
+func (g *Group) Task(name string) *Task {
+	for _, t := range g.Tasks {
+		if t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// Task is one process or container.
+type Task struct {
+	Name            string
+	Driver          string
+	User            string
+	Config          RawConfig // the driver's own block
+	Env             map[string]string
+	Meta            map[string]string
+	Constraints     []Constraint
+	Affinities      []Affinity
+	Resources       Resources
+	Lifecycle       *Lifecycle // nil: a main task
+	Restart         *Restart   // nil: the group's
+	Logs            LogConfig
+	Leader          bool
+	KillTimeout     time.Duration
+	KillSignal      string
+	ShutdownDelay   time.Duration
+	Kind            string
+	DispatchPayload string // file below the task's local directory that receives the payload, or ""
+	Services        []Service
+	Templates       []Template
+	Artifacts       []Artifact
+	VolumeMounts    []VolumeMount
+	Identities      []Identity
+	Actions         []Action
+	ScalingPolicies []Scaling
+}
+
+// RawConfig is a block whose meaning belongs to somebody else (a driver, an autoscaler), as canonical JSON: keys
+// sorted, no white space. Empty means no block.
+type RawConfig []byte
+
+// Resources is what one task asks for.
+type Resources struct {
+	CPU          int64 // MHz; ignored when Cores > 0
+	Cores        int64 // whole cores reserved for the task
+	MemoryMiB    int64
+	MemoryMaxMiB int64 // 0: no oversubscription; -1: no limit
+	DiskMiB      int64 // deprecated spelling; added to the group's disk
+	Devices      []DeviceRequest
+	Networks     []Network // deprecated task networks; merged into the group's
+	NUMA         *NUMA
+	SecretsMiB   int64
+}
+
+// DeviceRequest asks for whole devices.
+type DeviceRequest struct {
+	Name        string // "gpu", "nvidia/gpu" or "nvidia/gpu/H100": type, vendor/type, vendor/type/model
+	Count       int64
+	Constraints []Constraint
+	Affinities  []Affinity
+}
+
+// NUMA is the affinity of a task to NUMA nodes.
+type NUMA struct {
+	Affinity string // none, prefer, require
+	Devices  []string
+}
+
+// EphemeralDisk is the scratch space shared by a group's tasks.
+type EphemeralDisk struct {
+	SizeMiB int64
+	Sticky  bool
+	Migrate bool
+}
+
+// Network is what a group asks of the node's network.
+type Network struct {
+	Mode         string // "", "host", "none"; bridge and cni/* are refused
+	Hostname     string
+	DNS          *DNS
+	StaticPorts  []Port
+	DynamicPorts []Port
+	MBits        int64 // deprecated, ignored
+}
+
+// DNS overrides the resolver of a group.
+type DNS struct{ Servers, Searches, Options []string }
+
+// Port is a named port; Value is 0 for a dynamic one.
+type Port struct {
+	Label           string
+	Value           int
+	To              int
+	HostNetwork     string
+	IgnoreCollision bool
+}
+
+// LogConfig bounds the log files of a task.
+type LogConfig struct {
+	MaxFiles      int
+	MaxFileSizeMB int
+	Disabled      bool
+}
+
+// Lifecycle makes a task run around the main tasks.
+type Lifecycle struct {
+	Hook    string // prestart, poststart, poststop
+	Sidecar bool
+}
+
+// Restart is the local restart policy: Attempts within Interval, then Mode.
+type Restart struct {
+	Attempts        int
+	Interval        time.Duration
+	Delay           time.Duration
+	Mode            string // fail or delay
+	RenderTemplates bool
+}
+
+// Reschedule is the policy for moving a failed allocation elsewhere.
+type Reschedule struct {
+	Attempts      int
+	Interval      time.Duration
+	Delay         time.Duration
+	DelayFunction string // constant, exponential, fibonacci
+	MaxDelay      time.Duration
+	Unlimited     bool
+}
+
+// Update is how a new version of a job replaces the old one.
+type Update struct {
+	Stagger          time.Duration
+	MaxParallel      int // 0: all at once
+	HealthCheck      string
+	MinHealthyTime   time.Duration
+	HealthyDeadline  time.Duration
+	ProgressDeadline time.Duration
+	AutoRevert       bool
+	AutoPromote      bool
+	Canary           int
+}
+
+// Migrate is how many allocations of a group a drain may move at once.
+type Migrate struct {
+	MaxParallel     int
+	HealthCheck     string
+	MinHealthyTime  time.Duration
+	HealthyDeadline time.Duration
+}
+
+// Disconnect is what happens to a group's allocations while their node is out of touch.
+type Disconnect struct {
+	LostAfter         time.Duration
+	StopOnClientAfter *time.Duration
+	Replace           *bool
+	Reconcile         string
+}
+
+// Scaling bounds a group's count and carries an autoscaler's policy.
+type Scaling struct {
+	Type    string
+	Min     int64
+	Max     int64
+	Enabled bool
+	Policy  RawConfig
+}
+
+// Constraint must hold on a node (or device).
+type Constraint struct {
+	LTarget string // usually "${attr.kernel.name}"
+	RTarget string
+	Operand string // see the Operand constants
+}
+
+// The operators of constraints and affinities.
+const (
+	OperandEqual            = "="
+	OperandNotEqual         = "!="
+	OperandLess             = "<"
+	OperandLessEqual        = "<="
+	OperandGreater          = ">"
+	OperandGreaterEqual     = ">="
+	OperandRegexp           = "regexp"
+	OperandVersion          = "version"
+	OperandSemver           = "semver"
+	OperandSetContains      = "set_contains"
+	OperandSetContainsAll   = "set_contains_all"
+	OperandSetContainsAny   = "set_contains_any"
+	OperandIsSet            = "is_set"
+	OperandIsNotSet         = "is_not_set"
+	OperandDistinctHosts    = "distinct_hosts"
+	OperandDistinctProperty = "distinct_property"
+)
+
+// Affinity is a wish: nodes that match score higher (or lower, for a negative weight).
+type Affinity struct {
+	LTarget string
+	RTarget string
+	Operand string
+	Weight  int64 // -100..100, not 0
+}
+
+// Spread distributes a group over the values of an attribute.
+type Spread struct {
+	Attribute string
+	Weight    int64 // 0..100
+	Targets   []SpreadTarget
+}
+
+// SpreadTarget is the wanted share of one value.
+type SpreadTarget struct {
+	Value   string
+	Percent int64
+}
+
+// Periodic launches a child job by the clock.
+type Periodic struct {
+	Enabled         bool
+	Specs           []string // cron expressions
+	ProhibitOverlap bool
+	TimeZone        string // IANA name, "UTC" by default
+}
+
+// Parameterized makes a job a template for dispatch.
+type Parameterized struct {
+	Payload      string // optional, required, forbidden
+	MetaRequired []string
+	MetaOptional []string
+}
+
+// Service, Template, Artifact, VolumeRequest, VolumeMount and Identity are carried opaquely for Nomad's clients until
+// the features behind them exist: the JSON of Nomad's wire shape, canonical.
+type (
+	// Service is a service registration that a task or group declares.
+	Service struct {
+		Name      string
+		PortLabel string
+		Raw       RawConfig
+	}
+	// Template is a file rendered for a task.
+	Template struct{ Raw RawConfig }
+	// Artifact is a file fetched for a task.
+	Artifact struct{ Raw RawConfig }
+	// VolumeRequest is a volume that a group asks for.
+	VolumeRequest struct {
+		Name string
+		Raw  RawConfig
+	}
+	// VolumeMount is where a task sees a volume.
+	VolumeMount struct{ Raw RawConfig }
+	// Identity is a workload identity of a task.
+	Identity struct{ Raw RawConfig }
+	// Action is a command that an operator may run in a task.
+	Action struct {
+		Name    string
+		Command string
+		Args    []string
+	}
+)

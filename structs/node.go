@@ -1,0 +1,186 @@
+package structs
+
+import "time"
+
+// NodeStatus is what the servers know of a node.
+type NodeStatus string
+
+// A node is initializing until its first heartbeat, ready while heartbeats come, down when they stopped, and
+// disconnected when they stopped but some allocation there may outlive it.
+const (
+	NodeInit         NodeStatus = "initializing"
+	NodeReady        NodeStatus = "ready"
+	NodeDown         NodeStatus = "down"
+	NodeDisconnected NodeStatus = "disconnected"
+)
+
+// Eligibility says whether new allocations may be placed on a node.
+type Eligibility string
+
+// The two eligibilities.
+const (
+	NodeEligible   Eligibility = "eligible"
+	NodeIneligible Eligibility = "ineligible"
+)
+
+// Bounds on dynamic ports when a node names none, and on what is kept of a node's past.
+const (
+	DynamicPortMin = 20000
+	DynamicPortMax = 32000
+	NodeEventsKept = 10
+)
+
+// Node is one machine that runs allocations. A Node in the store is immutable.
+type Node struct {
+	ID         NodeID
+	SecretID   SecretID // proves the node on every RPC; never leaves the servers
+	Name       string
+	Datacenter string
+	Pool       string
+	Class      string // operator's class, "" for none
+	HTTPAddr   string // host:port of the agent's HTTP API, "" when it has none
+	TLSEnabled bool
+	Version    string // of the agent
+
+	Attributes  map[string]string
+	Meta        map[string]string
+	Resources   NodeResources
+	Reserved    NodeReserved
+	Drivers     map[string]DriverInfo
+	HostVolumes map[string]HostVolume
+	BootID      string // of the kernel; changes when the machine restarted
+
+	Status      NodeStatus  // written only by the server
+	StatusDesc  string      // written only by the server
+	Eligibility Eligibility // written only by the server
+	Drain       *DrainStrategy
+	LastDrain   *DrainRecord
+	Events      []NodeEvent // oldest first, at most NodeEventsKept
+	StatusAt    LogTime     // when Status last changed
+
+	ComputedClass uint64 // equal for nodes that constraints cannot tell apart; set by Apply (see ComputeClass)
+	Epoch         Index  // last change that a plan's verification depends on (D6)
+	CreateIndex   Index
+	ModifyIndex   Index
+}
+
+// Ready reports whether new allocations may be placed here.
+func (n *Node) Ready() bool {
+	return n.Status == NodeReady && n.Eligibility == NodeEligible && n.Drain == nil
+}
+
+// NodeResources is what a node has.
+type NodeResources struct {
+	CPU            int64 // MHz over all cores
+	Cores          int64 // logical cores
+	MHzPerCore     int64
+	MemoryMiB      int64
+	DiskMiB        int64
+	Networks       []NodeNetwork
+	DynamicPortMin int
+	DynamicPortMax int
+	Devices        []DeviceGroup // sorted by ID()
+	ReservableCPUs []int64       // core ids that tasks may reserve; nil for all
+}
+
+// NodeNetwork is an address that allocations may bind.
+type NodeNetwork struct {
+	Device string // "eth0"
+	IP     string
+	CIDR   string
+	Alias  string // host_network name, "default" for the first
+	MBits  int64
+}
+
+// NodeReserved is kept back from allocations.
+type NodeReserved struct {
+	CPU       int64
+	MemoryMiB int64
+	DiskMiB   int64
+	Cores     []int64
+	Ports     []int // sorted host ports
+}
+
+// DeviceGroup is a set of equal devices of a node.
+type DeviceGroup struct {
+	Vendor     string
+	Type       string
+	Name       string // model
+	Instances  []DeviceInstance
+	Attributes map[string]Attribute
+}
+
+// ID gives "vendor/type/name".
+func (g *DeviceGroup) ID() string { return g.Vendor + "/" + g.Type + "/" + g.Name }
+
+// DeviceInstance is one device. For a GPU, ID is the UUID.
+type DeviceInstance struct {
+	ID         string
+	Healthy    bool
+	HealthDesc string
+	PCIBusID   string
+	NUMANode   int64  // -1: unknown
+	Island     string // devices with an equal, non-empty island share a fast link
+	MemoryMiB  int64  // 0: not a memory-bearing device
+}
+
+// Attribute is a typed value with an optional unit, as device plugins report them. Exactly one of the values is meant,
+// by Kind. Fractions are kept in millionths, because state holds no floating point (D10).
+type Attribute struct {
+	Kind string // "int", "micro", "string", "bool"
+	Int  int64  // also the millionths of kind "micro"
+	Str  string
+	Bool bool
+	Unit string // "MiB", "GHz", ...; "" for none
+}
+
+// DriverInfo is the health of one task driver on a node.
+type DriverInfo struct {
+	Detected   bool
+	Healthy    bool
+	HealthDesc string
+	Attributes map[string]string
+	UpdatedAt  LogTime
+}
+
+// HostVolume is a directory of a node that groups may ask for by name.
+type HostVolume struct {
+	Path     string
+	ReadOnly bool
+}
+
+// DrainStrategy is how a node is being emptied.
+type DrainStrategy struct {
+	Deadline         time.Duration // 0: none; negative: force now
+	IgnoreSystemJobs bool
+	ForceAt          LogTime // 0: no deadline; set by Apply
+	StartedAt        LogTime // set by Apply
+	Meta             map[string]string
+}
+
+// DrainRecord is the outcome of the last drain.
+type DrainRecord struct {
+	StartedAt, UpdatedAt LogTime
+	Status               string // draining, complete, canceled
+	Accessor             AccessorID
+	Meta                 map[string]string
+}
+
+// NodeEvent is one thing that happened to a node.
+type NodeEvent struct {
+	Message     string
+	Subsystem   string // Cluster, Drain, Driver, Heartbeat, Storage
+	Details     map[string]string
+	Time        LogTime
+	CreateIndex Index
+}
+
+// NodePool is a named set of nodes: a scheduling domain (D3).
+type NodePool struct {
+	Name        string
+	Description string
+	Meta        map[string]string
+	Algorithm   string // placement policy of the pool, "" for the cluster's
+	CreateIndex Index
+	ModifyIndex Index
+}

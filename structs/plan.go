@@ -1,0 +1,68 @@
+package structs
+
+// PlanEntry is what one decision about one job changes: the command that workers propose and the planner commits. It
+// is columnar (D9): job, evaluation and groups once, then a short row per allocation.
+type PlanEntry struct {
+	Namespace     string
+	JobID         string
+	JobVersion    uint64
+	JobCreate     Index // CreateIndex of the job it was decided for; 0 when the job may be uncommitted (D25)
+	EvalID        EvalID
+	SnapshotIndex Index // state that the decision saw; ids of placements derive from it
+	Groups        []string
+	Nodes         []PlanNode // referred to by position
+	Parts         []PlanPart
+	Evals         []*Evaluation // the deciding evaluation with its new status, and follow-ups, blocked ones, canceled ones
+	Workload      *Workload     // nil: unchanged
+	LinkNext      bool          // set Next on replaced allocations
+}
+
+// PlanNode is a node that parts refer to, with the epoch they were verified against (D6).
+type PlanNode struct {
+	ID    NodeID
+	Epoch Index
+}
+
+// PlanPart is the smallest set that must be true together (D18). It is accepted or refused whole: Apply refuses it when
+// the job's version is absent or stopped, or the epoch of a node it places on has moved.
+type PlanPart struct {
+	Places  []PlanPlace
+	Stops   []PlanStop
+	Updates []PlanUpdate // in-place updates
+}
+
+// PlanPlace is one new allocation.
+type PlanPlace struct {
+	Group    int     // into PlanEntry.Groups
+	Node     int     // into PlanEntry.Nodes
+	Index    int     // name index
+	Version  *uint64 // job version to place, when not PlanEntry.JobVersion
+	Grants   []Grant
+	Ports    []PortGrant
+	Cores    []int64
+	WaitsOn  []AllocID
+	Previous AllocID
+	Resched  []RescheduleEvent
+}
+
+// PlanStop stops (or marks) one existing allocation.
+type PlanStop struct {
+	ID       AllocID
+	Desc     string
+	Client   ClientStatus  // set when the server declares the outcome ("lost", "unknown"); else ""
+	Desired  DesiredStatus // DesiredStop or DesiredEvict; "" leaves it as it is (only FollowupEval changes)
+	Followup EvalID        // delayed evaluation that will replace it
+	Preempt  AllocID       // who preempts it
+}
+
+// PlanUpdate moves an allocation to the job version of the plan without restarting it.
+type PlanUpdate struct {
+	ID AllocID
+}
+
+// PlanResult is the deterministic answer of Apply to a PlanEntry.
+type PlanResult struct {
+	Index    Index
+	Accepted []bool // one per part
+	Refused  string // why the first refused part was refused, for the log
+}

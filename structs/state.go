@@ -1,0 +1,97 @@
+package structs
+
+// Namespace separates jobs, tokens and policies.
+type Namespace struct {
+	Name                            string
+	Description                     string
+	Meta                            map[string]string
+	Quota                           string
+	EnabledDrivers, DisabledDrivers []string
+	CreateIndex                     Index
+	ModifyIndex                     Index
+}
+
+// SchedulerConfig is the cluster-wide configuration of decisions. Changed through the operator API only.
+type SchedulerConfig struct {
+	Algorithm       string // placement policy: binpack, spread (worst-fit), first-fit, ...
+	PreemptSystem   bool
+	PreemptService  bool
+	PreemptBatch    bool
+	PreemptSysBatch bool
+	MemoryOversub   bool
+	RejectRegister  bool // only management tokens may register
+	PauseBroker     bool // no passes run
+	NodeLimit       int64
+	CreateIndex     Index
+	ModifyIndex     Index
+}
+
+// AutopilotConfig is the configuration of raft-autopilot. Durations in nanoseconds.
+type AutopilotConfig struct {
+	CleanupDeadServers      bool
+	LastContactThreshold    int64
+	MaxTrailingLogs         uint64
+	MinQuorum               uint64
+	ServerStabilizationTime int64
+	CreateIndex             Index
+	ModifyIndex             Index
+}
+
+// ClusterMeta identifies a cluster and the history it is on (D14).
+type ClusterMeta struct {
+	ID           ClusterID
+	RestoreEpoch uint64 // bumped by every operator restore
+	CreateTime   LogTime
+	StateVersion uint64 // format of the state; hashes compare only between equal versions (D8)
+	CreateIndex  Index
+}
+
+// PeriodicLaunch is the last launch of a periodic job.
+type PeriodicLaunch struct {
+	Namespace   string
+	JobID       string
+	Launch      LogTime // the time by the cron expression, not of the command
+	CreateIndex Index
+	ModifyIndex Index
+}
+
+// ScalingEvent records that somebody scaled a group.
+type ScalingEvent struct {
+	Time          LogTime
+	Group         string
+	Count         *int64 // nil: only a message
+	PreviousCount int64
+	Message       string
+	Error         bool
+	Meta          RawConfig
+	EvalID        EvalID
+	CreateIndex   Index
+}
+
+// ScalingEvents are the latest events of one job, newest first, at most 20 a group.
+type ScalingEvents struct {
+	Namespace   string
+	JobID       string
+	Events      []ScalingEvent
+	ModifyIndex Index
+}
+
+// JobVersions are the kept versions of one job, newest first.
+type JobVersions struct {
+	Namespace   string
+	JobID       string
+	Versions    []*Job
+	Submissions map[uint64]*JobSubmission
+}
+
+// SigningKey signs workload identities. The private part stays on the servers.
+type SigningKey struct {
+	ID          string
+	Algorithm   string // "EdDSA"
+	Private     []byte // PKCS #8; never in an answer
+	Public      []byte // PKIX
+	Active      bool
+	CreateTime  LogTime
+	CreateIndex Index
+	ModifyIndex Index
+}
