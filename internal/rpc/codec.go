@@ -1,0 +1,171 @@
+package rpc
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+)
+
+// handle is the one codec of the wire: msgpack with the new string and time formats, structs as maps so that fields
+// may be added, nesting bounded so that a hostile body cannot exhaust the stack.
+var handle = func() *codec.MsgpackHandle {
+	h := &codec.MsgpackHandle{WriteExt: true}
+	h.RawToString = true
+	h.MaxDepth = maxDepth
+	h.MaxInitLen = 1024
+	return h
+}()
+
+// maxDepth is how deeply a body may nest.
+const maxDepth = 128
+
+// Raw is a request body that is already encoded; Invoke and Open send it as it is.
+type Raw []byte
+
+var encoders = sync.Pool{New: func() any { return codec.NewEncoderBytes(new([]byte), handle) }}
+var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, handle) }}
+
+// Encode is v in the wire's encoding.
+func Encode(v any) (out []byte, err error) {
+	if r, ok := v.(Raw); ok {
+		return r, nil
+	}
+	e := encoders.Get().(*codec.Encoder)
+	defer func() {
+		if r := recover(); r != nil {
+			out, err = nil, fmt.Errorf("encode %T: %v", v, r)
+			return
+		}
+		encoders.Put(e)
+	}()
+	out = make([]byte, 0, 256)
+	e.ResetBytes(&out)
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode %T: %w", v, err)
+	}
+	return out, nil
+}
+
+// Decode reads b into v, a pointer. It refuses bodies that nest too deeply or go on after the value.
+func Decode(b []byte, v any) (err error) {
+	d := decoders.Get().(*codec.Decoder)
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("decode %T: %v", v, r)
+			return
+		}
+		d.ResetBytes(nil)
+		decoders.Put(d)
+	}()
+	if err := checkShape(b); err != nil {
+		return fmt.Errorf("decode %T: %w", v, err)
+	}
+	d.ResetBytes(b)
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("decode %T: %w", v, err)
+	}
+	return nil
+}
+
+var (
+	errTruncated = errors.New("the body ends inside a value")
+	errDeep      = fmt.Errorf("the body nests deeper than %d", maxDepth)
+	errTrailing  = errors.New("the body goes on after its value")
+	errByte      = errors.New("the body has a byte that msgpack reserves")
+)
+
+// checkShape walks one msgpack value without recursion and without allocating. The decoder skips unknown fields by
+// recursion and trusts lengths, so the shape is checked first: every length fits in what is there, nesting is bounded.
+func checkShape(b []byte) error {
+	var left [maxDepth]uint64 // values still to come at each level
+	depth := 0
+	i := 0
+	for {
+		if i >= len(b) {
+			return errTruncated
+		}
+		c := b[i]
+		i++
+		skip, items := uint64(0), uint64(0)
+		var width int // bytes of an explicit length
+		var kind byte // 's' bytes, 'e' ext, 'a' array, 'm' map
+		switch {
+		case c <= 0x7f || c >= 0xe0 || c == 0xc0 || c == 0xc2 || c == 0xc3:
+		case c <= 0x8f:
+			items = 2 * uint64(c&0x0f)
+		case c <= 0x9f:
+			items = uint64(c & 0x0f)
+		case c <= 0xbf:
+			skip = uint64(c & 0x1f)
+		case c == 0xc1:
+			return errByte
+		case c <= 0xc6:
+			width, kind = 1<<(c-0xc4), 's'
+		case c <= 0xc9:
+			width, kind = 1<<(c-0xc7), 'e'
+		case c == 0xca:
+			skip = 4
+		case c == 0xcb:
+			skip = 8
+		case c <= 0xcf:
+			skip = 1 << (c - 0xcc)
+		case c <= 0xd3:
+			skip = 1 << (c - 0xd0)
+		case c <= 0xd8:
+			skip = 1 + 1<<(c-0xd4)
+		case c <= 0xdb:
+			width, kind = 1<<(c-0xd9), 's'
+		case c <= 0xdd:
+			width, kind = 2<<(c-0xdc), 'a'
+		default:
+			width, kind = 2<<(c-0xde), 'm'
+		}
+		if width > 0 {
+			if len(b)-i < width {
+				return errTruncated
+			}
+			n := uint64(0)
+			for _, x := range b[i : i+width] {
+				n = n<<8 | uint64(x)
+			}
+			i += width
+			switch kind {
+			case 's':
+				skip = n
+			case 'e':
+				skip = n + 1
+			case 'a':
+				items = n
+			case 'm':
+				items = 2 * n
+			}
+		}
+		if skip > uint64(len(b)-i) || items > uint64(len(b)-i) {
+			return errTruncated
+		}
+		i += int(skip)
+		if items > 0 {
+			if depth == maxDepth {
+				return errDeep
+			}
+			left[depth] = items
+			depth++
+			continue
+		}
+		for depth > 0 {
+			left[depth-1]--
+			if left[depth-1] > 0 {
+				break
+			}
+			depth--
+		}
+		if depth == 0 {
+			if i != len(b) {
+				return errTrailing
+			}
+			return nil
+		}
+	}
+}

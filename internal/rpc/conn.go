@@ -1,0 +1,99 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"strings"
+	"sync"
+)
+
+// prefixConn reads through a reader that has looked ahead.
+type prefixConn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (c *prefixConn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// raftConn is a connection handed to raft; done is closed when raft closes it.
+type raftConn struct {
+	net.Conn
+	r    *bufio.Reader
+	once sync.Once
+	done chan struct{}
+}
+
+func (c *raftConn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+func (c *raftConn) Close() error {
+	c.once.Do(func() { close(c.done) })
+	return c.Conn.Close()
+}
+
+func hostOf(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	h, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return h
+}
+
+// peerOf is who is at the other end of a connection whose handshake is done.
+func peerOf(conn net.Conn, addr string) Peer {
+	p := Peer{Addr: addr}
+	if addr == "" && conn.RemoteAddr() != nil {
+		p.Addr = conn.RemoteAddr().String()
+	}
+	tc, ok := conn.(*tls.Conn)
+	if !ok {
+		return p
+	}
+	p.TLS = true
+	st := tc.ConnectionState()
+	if len(st.VerifiedChains) == 0 || len(st.PeerCertificates) == 0 {
+		return p
+	}
+	cert := st.PeerCertificates[0]
+	p.Name = cert.Subject.CommonName
+	p.Role, p.Region = RoleOf(cert)
+	return p
+}
+
+// RoleOf is the role and region that a certificate grants by its name server.<region>.muster, client.<region>.muster
+// or cli.<region>.muster, or "" and "". A certificate with several such names has the first.
+func RoleOf(cert *x509.Certificate) (role, region string) {
+	for _, n := range cert.DNSNames {
+		rest, ok := strings.CutSuffix(n, ".muster")
+		if !ok {
+			continue
+		}
+		role, region, ok = strings.Cut(rest, ".")
+		if ok && region != "" && (role == "server" || role == "client" || role == "cli") {
+			return role, region
+		}
+	}
+	return "", ""
+}
+
+// TLSDialer shakes hands over what base dials. conf is asked for each connection, so that certificates can be reloaded;
+// it must verify the server (ServerName "server.<region>.muster").
+func TLSDialer(base Dialer, conf func() *tls.Config) Dialer {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		raw, err := base(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		tc := tls.Client(raw, conf())
+		if err := tc.HandshakeContext(ctx); err != nil {
+			raw.Close()
+			return nil, err
+		}
+		return tc, nil
+	}
+}

@@ -1,0 +1,399 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// The multiplexer of a session. Frames have a fixed header, all numbers big-endian:
+//
+//	kind u8 | flags u8 | length u32 | stream u64 | payload
+//
+//	data    a fragment of a message; flagEnd on a message's last fragment, flagFin on the last message of a side,
+//	        flagOpen on the very first frame of a stream
+//	credit  payload u32: that many more payload bytes of data may be sent on the stream
+//	reset   payload u8 (resetReason): the sender gave up both directions of the stream
+//	ping    payload 8 bytes, answered by a pong with the same
+//	goaway  no new streams, please
+//
+// A side may have `window` bytes of data in flight per stream; reading returns the credit. Dialler's streams have odd
+// numbers, acceptor's even ones, always growing. A stream is over when both sides sent flagFin, or one a reset; frames
+// for a stream that is over are dropped, since the two ends learn of it at different times.
+//
+// Why not yamux, which this replaces: it costs about eight small writes a call where this takes two, it cannot tell a
+// handler that does not read that its caller gave up, and its global pool of timers makes it die inside
+// testing/synctest, where whole clusters are tested.
+const (
+	kindData   = 1
+	kindCredit = 2
+	kindReset  = 3
+	kindPing   = 4
+	kindPong   = 5
+	kindGoAway = 6
+
+	flagEnd  = 1
+	flagFin  = 2
+	flagOpen = 4
+
+	frameHeader = 14
+
+	window       = 256 << 10 // bytes a side may send on a stream before it is read
+	fragment     = 64 << 10  // largest payload of a data frame
+	outHigh      = 1 << 20   // bytes queued for the socket above which senders wait
+	outMax       = 8 << 20   // bytes queued above which the session is closed: the peer makes us answer and does not read
+	buffered     = 64 << 20  // bytes received and not yet consumed over all streams of a session, above which streams are reset
+	pingEvery    = 15 * time.Second
+	pingPatience = 30 * time.Second // without any frame from the peer for this long after a ping, the session is closed
+	writeStall   = 30 * time.Second // a single write to the socket that takes longer closes the session
+)
+
+// mux multiplexes streams over one connection. Goroutines: reader and writer, both ending with the connection; the
+// writer also pings.
+type mux struct {
+	conn   net.Conn
+	accept func(*muxStream) // called by the reader for each stream opened by the peer; must not block
+	max    int              // streams opened by the peer at once
+	closed chan struct{}
+	kick   chan struct{} // cap 1: there is something to write
+
+	mu struct {
+		sync.Mutex
+		streams  map[uint64]*muxStream
+		inbound  int    // of those, opened by the peer
+		nextID   uint64 // of our next stream
+		lastID   uint64 // the peer's newest
+		out      []byte
+		room     chan struct{} // closed and replaced when out went below outHigh
+		err      error         // why it is closed, or nil
+		goaway   bool          // the peer wants no new streams
+		heard    time.Time     // when a frame last arrived
+		buffered int
+	}
+}
+
+func newMux(conn net.Conn, dialled bool, maxStreams int, accept func(*muxStream)) *mux {
+	m := &mux{conn: conn, accept: accept, max: maxStreams, closed: make(chan struct{}), kick: make(chan struct{}, 1)}
+	m.mu.streams = map[uint64]*muxStream{}
+	m.mu.room = make(chan struct{})
+	m.mu.heard = time.Now()
+	m.mu.nextID = 2
+	if dialled {
+		m.mu.nextID = 1
+	}
+	return m
+}
+
+// start runs the two goroutines; accept may be called from here on.
+func (m *mux) start(r *bufio.Reader) {
+	go m.read(r)
+	go m.write()
+}
+
+// close ends the session and every stream in it. It does not wait.
+func (m *mux) close(cause error) {
+	m.mu.Lock()
+	if m.mu.err != nil {
+		m.mu.Unlock()
+		return
+	}
+	m.mu.err = cause
+	streams := m.mu.streams
+	m.mu.streams = map[uint64]*muxStream{}
+	m.mu.inbound = 0
+	close(m.closed)
+	m.mu.Unlock()
+	m.conn.Close()
+	for _, s := range streams {
+		s.end(structs.Errorf(structs.CodeUnavailable, "the connection was lost: %v", cause))
+	}
+}
+
+// isClosed is why the session ended, or nil.
+func (m *mux) isClosed() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.err
+}
+
+func (m *mux) numStreams() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.mu.streams)
+}
+
+// open makes a stream; the peer hears of it with the first message.
+func (m *mux) open() (*muxStream, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.err != nil {
+		return nil, structs.Errorf(structs.CodeUnavailable, "the connection is closed: %v", m.mu.err)
+	}
+	if m.mu.goaway {
+		return nil, resetClosing.err()
+	}
+	s := newMuxStream(m, 0, true)
+	return s, nil
+}
+
+// append queues a frame. The caller holds mu. The first data frame of a stream gives it its number, so that numbers
+// grow on the wire however openers race.
+func (m *mux) append(kind, flags byte, s *muxStream, id uint64, payload []byte) {
+	if s != nil && s.id == 0 {
+		s.id = m.mu.nextID
+		m.mu.nextID += 2
+		m.mu.streams[s.id] = s
+		flags |= flagOpen
+	}
+	if s != nil {
+		id = s.id
+	}
+	var h [frameHeader]byte
+	h[0], h[1] = kind, flags
+	binary.BigEndian.PutUint32(h[2:], uint32(len(payload)))
+	binary.BigEndian.PutUint64(h[6:], id)
+	m.mu.out = append(append(m.mu.out, h[:]...), payload...)
+	select {
+	case m.kick <- struct{}{}:
+	default:
+	}
+}
+
+// sendData queues a data frame, waiting for room.
+func (m *mux) sendData(ctx context.Context, s *muxStream, flags byte, payload []byte) error {
+	for {
+		m.mu.Lock()
+		if m.mu.err != nil {
+			err := m.mu.err
+			m.mu.Unlock()
+			return structs.Errorf(structs.CodeUnavailable, "the connection is closed: %v", err)
+		}
+		if len(m.mu.out) < outHigh {
+			m.append(kindData, flags, s, 0, payload)
+			m.mu.Unlock()
+			return nil
+		}
+		room := m.mu.room
+		m.mu.Unlock()
+		select {
+		case <-room:
+		case <-m.closed:
+		case <-s.ended:
+			return s.endErr()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// control queues a frame that does not wait. Beyond outMax the peer is not reading what it makes us send.
+func (m *mux) control(kind byte, id uint64, payload []byte) {
+	m.mu.Lock()
+	if m.mu.err != nil {
+		m.mu.Unlock()
+		return
+	}
+	over := len(m.mu.out) > outMax
+	if !over {
+		m.append(kind, 0, nil, id, payload)
+	}
+	m.mu.Unlock()
+	if over {
+		m.close(fmt.Errorf("the peer does not read its answers"))
+	}
+}
+
+func (m *mux) write() {
+	ping := time.NewTimer(pingEvery)
+	defer ping.Stop()
+	var spare []byte
+	for {
+		select {
+		case <-m.kick:
+		case <-ping.C:
+			ping.Reset(pingEvery)
+			m.mu.Lock()
+			silent := time.Since(m.mu.heard)
+			m.mu.Unlock()
+			if silent > pingEvery+pingPatience {
+				m.close(fmt.Errorf("nothing heard for %s", silent.Round(time.Second)))
+				return
+			}
+			m.control(kindPing, 0, make([]byte, 8))
+			continue
+		case <-m.closed:
+			return
+		}
+		m.mu.Lock()
+		buf := m.mu.out
+		m.mu.out = spare[:0]
+		m.mu.Unlock()
+		if len(buf) == 0 {
+			continue
+		}
+		m.conn.SetWriteDeadline(time.Now().Add(writeStall))
+		if _, err := m.conn.Write(buf); err != nil {
+			m.close(fmt.Errorf("write: %w", err))
+			return
+		}
+		if len(buf) >= outHigh {
+			m.mu.Lock()
+			close(m.mu.room)
+			m.mu.room = make(chan struct{})
+			m.mu.Unlock()
+		}
+		spare = buf
+		if cap(spare) > outHigh/4 {
+			spare = nil
+		}
+	}
+}
+
+func (m *mux) read(r *bufio.Reader) {
+	var h [frameHeader]byte
+	for {
+		if _, err := io.ReadFull(r, h[:]); err != nil {
+			if err == io.EOF {
+				err = fmt.Errorf("closed by the peer")
+			}
+			m.close(err)
+			return
+		}
+		n, id := binary.BigEndian.Uint32(h[2:]), binary.BigEndian.Uint64(h[6:])
+		if n > fragment {
+			m.close(fmt.Errorf("protocol error: a frame of %d bytes is over the limit of %d", n, fragment))
+			return
+		}
+		payload := make([]byte, n)
+		if _, err := io.ReadFull(r, payload); err != nil {
+			m.close(err)
+			return
+		}
+		m.mu.Lock()
+		m.mu.heard = time.Now()
+		m.mu.Unlock()
+		if err := m.frame(h[0], h[1], id, payload); err != nil {
+			m.close(fmt.Errorf("protocol error: %w", err))
+			return
+		}
+	}
+}
+
+// frame handles one frame. An error closes the session.
+func (m *mux) frame(kind, flags byte, id uint64, payload []byte) error {
+	switch kind {
+	case kindPing:
+		if len(payload) != 8 {
+			return fmt.Errorf("a ping of %d bytes", len(payload))
+		}
+		m.control(kindPong, 0, payload)
+		return nil
+	case kindPong:
+		return nil
+	case kindGoAway:
+		m.mu.Lock()
+		m.mu.goaway = true
+		m.mu.Unlock()
+		return nil
+	case kindData, kindCredit, kindReset:
+	default:
+		return fmt.Errorf("unknown frame kind %d", kind)
+	}
+	if id == 0 {
+		return fmt.Errorf("frame kind %d for stream 0", kind)
+	}
+	var s *muxStream
+	if kind == kindData && flags&flagOpen != 0 {
+		var err error
+		if s, err = m.opened(id); err != nil {
+			return err
+		}
+		if s == nil {
+			m.control(kindReset, id, []byte{byte(resetBusy)})
+			return nil
+		}
+		if err := s.arrived(flags, payload); err != nil {
+			return err
+		}
+		m.accept(s)
+		return nil
+	}
+	m.mu.Lock()
+	s = m.mu.streams[id]
+	m.mu.Unlock()
+	if s == nil {
+		return nil // it is over here; the peer does not know yet
+	}
+	switch kind {
+	case kindData:
+		return s.arrived(flags, payload)
+	case kindCredit:
+		if len(payload) != 4 {
+			return fmt.Errorf("a credit of %d bytes", len(payload))
+		}
+		return s.granted(int64(binary.BigEndian.Uint32(payload)))
+	default:
+		if len(payload) != 1 {
+			return fmt.Errorf("a reset of %d bytes", len(payload))
+		}
+		m.forget(s)
+		s.end(resetReason(payload[0]).err())
+		return nil
+	}
+}
+
+// opened registers a stream of the peer; nil, nil means that it is one too many.
+func (m *mux) opened(id uint64) (*muxStream, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id%2 == m.mu.nextID%2 || id <= m.mu.lastID {
+		return nil, fmt.Errorf("stream %d opened out of turn", id)
+	}
+	m.mu.lastID = id
+	if m.accept == nil || m.mu.inbound >= m.max || m.mu.err != nil {
+		return nil, nil
+	}
+	s := newMuxStream(m, id, false)
+	m.mu.streams[id] = s
+	m.mu.inbound++
+	return s, nil
+}
+
+// forget drops a stream that is over; false if it was dropped already.
+func (m *mux) forget(s *muxStream) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.streams[s.id] != s {
+		return false
+	}
+	delete(m.mu.streams, s.id)
+	if !s.ours {
+		m.mu.inbound--
+	}
+	return true
+}
+
+// hold accounts for n bytes received and not consumed (or, negative, consumed); false if that is over the limit.
+func (m *mux) hold(n int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n > 0 && m.mu.buffered+n > buffered {
+		return false
+	}
+	m.mu.buffered += n
+	return true
+}
+
+// leaving says that the peer asked for no new streams.
+func (m *mux) leaving() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.goaway
+}

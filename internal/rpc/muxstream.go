@@ -1,0 +1,268 @@
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// muxStream is one stream of a mux; a pipe.
+type muxStream struct {
+	m       *mux
+	id      uint64        // 0 until its first frame is queued; guarded by m.mu
+	ours    bool          // opened by this side
+	sending chan struct{} // cap 1, a lock that can be waited for with a context
+	arrival chan struct{} // cap 1: fragments came, or the peer's end
+	credits chan struct{} // cap 1: credit came
+	ended   chan struct{} // closed when the stream broke: reset by either side, or connection lost
+
+	mu struct {
+		sync.Mutex
+		in       []muxFragment
+		inBytes  int64 // payload bytes in `in`
+		inFin    bool  // the peer's last fragment has arrived
+		outFin   bool
+		credit   int64 // bytes we may send
+		consumed int64 // bytes consumed and not yet granted back
+		err      error // why ended is closed
+	}
+}
+
+type muxFragment struct {
+	b        []byte
+	end, fin bool
+}
+
+func newMuxStream(m *mux, id uint64, ours bool) *muxStream {
+	s := &muxStream{
+		m: m, id: id, ours: ours,
+		sending: make(chan struct{}, 1),
+		arrival: make(chan struct{}, 1),
+		credits: make(chan struct{}, 1),
+		ended:   make(chan struct{}),
+	}
+	s.mu.credit = window
+	return s
+}
+
+func (s *muxStream) gone() <-chan struct{} { return s.ended }
+
+func (s *muxStream) endErr() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.err
+}
+
+// end breaks the stream. What has arrived can still be received.
+func (s *muxStream) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.err == nil {
+		s.mu.err = err
+		close(s.ended)
+	}
+}
+
+// drop releases what was received and will not be consumed.
+func (s *muxStream) drop() {
+	s.mu.Lock()
+	n := s.mu.inBytes
+	s.mu.in, s.mu.inBytes = nil, 0
+	s.mu.Unlock()
+	s.m.hold(-int(n))
+}
+
+func (s *muxStream) reset(r resetReason) {
+	s.mu.Lock()
+	over := s.mu.inFin && s.mu.outFin
+	s.mu.Unlock()
+	if s.m.forget(s) && !over {
+		s.m.control(kindReset, s.id, []byte{byte(r)})
+	}
+	s.end(errClosed)
+	s.drop()
+}
+
+// arrived takes a data frame. An error is the peer's fault and closes the session.
+func (s *muxStream) arrived(flags byte, b []byte) error {
+	if !s.m.hold(len(b)) {
+		s.reset(resetBusy)
+		return nil
+	}
+	s.mu.Lock()
+	if s.mu.err != nil { // reset here; forgotten already or about to be
+		s.mu.Unlock()
+		s.m.hold(-len(b))
+		return nil
+	}
+	fault := ""
+	switch {
+	case s.mu.inFin:
+		fault = "data after the last message"
+	case s.mu.inBytes+int64(len(b)) > window:
+		fault = "data beyond the granted credit"
+	case len(s.mu.in) >= window/64 && len(b) < 64:
+		fault = "a flood of tiny fragments"
+	}
+	if fault != "" {
+		s.mu.Unlock()
+		s.m.hold(-len(b))
+		return fmt.Errorf("stream %d: %s", s.id, fault)
+	}
+	s.mu.in = append(s.mu.in, muxFragment{b, flags&flagEnd != 0, flags&flagFin != 0})
+	s.mu.inBytes += int64(len(b))
+	over := false
+	if flags&flagFin != 0 {
+		s.mu.inFin = true
+		over = s.mu.outFin
+	}
+	s.mu.Unlock()
+	notify(s.arrival)
+	if over {
+		s.m.forget(s)
+	}
+	return nil
+}
+
+func (s *muxStream) granted(n int64) error {
+	s.mu.Lock()
+	s.mu.credit += n
+	over := s.mu.credit > window
+	s.mu.Unlock()
+	if over {
+		return fmt.Errorf("stream %d: credit beyond the window", s.id)
+	}
+	notify(s.credits)
+	return nil
+}
+
+func (s *muxStream) send(ctx context.Context, msg []byte, fin bool) error {
+	select {
+	case s.sending <- struct{}{}:
+	case <-s.ended:
+		return s.endErr()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.sending }()
+	for first := true; first || len(msg) > 0; first = false {
+		n, err := s.takeCredit(ctx, len(msg))
+		if err != nil {
+			return err
+		}
+		flags := byte(0)
+		if n == len(msg) {
+			flags = flagEnd
+			if fin {
+				flags |= flagFin
+			}
+		}
+		if err := s.m.sendData(ctx, s, flags, msg[:n]); err != nil {
+			return err
+		}
+		msg = msg[n:]
+	}
+	if fin {
+		s.mu.Lock()
+		s.mu.outFin = true
+		over := s.mu.inFin
+		s.mu.Unlock()
+		if over {
+			s.m.forget(s)
+		}
+	}
+	return nil
+}
+
+// takeCredit waits for credit for at least one byte (none is needed for an empty message) and takes at most a fragment.
+func (s *muxStream) takeCredit(ctx context.Context, want int) (int, error) {
+	want = min(want, fragment)
+	for {
+		s.mu.Lock()
+		if s.mu.err != nil {
+			err := s.mu.err
+			s.mu.Unlock()
+			return 0, err
+		}
+		if n := min(int64(want), s.mu.credit); n > 0 || want == 0 {
+			s.mu.credit -= n
+			s.mu.Unlock()
+			return int(n), nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.credits:
+		case <-s.ended:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// recv assembles the next message. Bytes of an unfinished message count as held until it is handed over.
+func (s *muxStream) recv(ctx context.Context, limit int) ([]byte, error) {
+	var msg []byte
+	held := 0
+	defer func() { s.m.hold(-held) }()
+	for {
+		s.mu.Lock()
+		if len(s.mu.in) == 0 {
+			fin, err := s.mu.inFin, s.mu.err
+			s.mu.Unlock()
+			if fin && msg == nil {
+				return nil, io.EOF
+			}
+			if err != nil {
+				return nil, err
+			}
+			select {
+			case <-s.arrival:
+			case <-s.ended:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			continue
+		}
+		f := s.mu.in[0]
+		s.mu.in[0] = muxFragment{}
+		s.mu.in = s.mu.in[1:]
+		s.mu.inBytes -= int64(len(f.b))
+		s.mu.consumed += int64(len(f.b))
+		grant := int64(0)
+		if s.mu.consumed >= window/4 && !s.mu.inFin && s.mu.err == nil {
+			grant, s.mu.consumed = s.mu.consumed, 0
+		}
+		s.mu.Unlock()
+		held += len(f.b)
+		if len(msg)+len(f.b) > limit {
+			return nil, structs.Errorf(structs.CodeTooLarge, "a message of more than %d bytes", limit)
+		}
+		if grant > 0 {
+			var b [4]byte
+			binary.BigEndian.PutUint32(b[:], uint32(grant))
+			s.m.control(kindCredit, s.id, b[:])
+		}
+		if msg == nil {
+			msg = f.b
+		} else {
+			msg = append(msg, f.b...)
+		}
+		if f.end {
+			if f.fin && len(msg) == 0 {
+				return nil, io.EOF
+			}
+			return msg, nil
+		}
+	}
+}
+
+func notify(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,219 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Dialer connects to an address. For TLS it returns the connection after the handshake, a *tls.Conn.
+type Dialer func(ctx context.Context, addr string) (net.Conn, error)
+
+// PoolConfig is how a Pool dials.
+type PoolConfig struct {
+	Dial       Dialer         // NetDialer or TLSDialer, or a test's own
+	Registry   *Registry      // serves calls that come back over sessions dialled here, or nil
+	Timeout    time.Duration  // to connect and shake hands; 0 is 5 s
+	MaxStreams int            // calls the other side may have in progress; 0 is DefaultMaxStreams
+	Log        hclog.Logger   // or nil
+	OnSession  func(*Session) // told of each new session, or nil
+}
+
+// Pool keeps one session per address, dialled when first needed and again after it was lost. It has no goroutine of
+// its own beside those of its sessions and the dials in progress, at most one per address.
+type Pool struct {
+	cfg PoolConfig
+
+	mu struct {
+		sync.Mutex
+		sessions map[string]*Session
+		dials    map[string]*dialing
+		closed   bool
+	}
+}
+
+type dialing struct {
+	done chan struct{}
+	s    *Session
+	err  error
+}
+
+// NewPool makes an empty pool.
+func NewPool(cfg PoolConfig) *Pool {
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = HandshakeTimeout
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = NetDialer()
+	}
+	p := &Pool{cfg: cfg}
+	p.mu.sessions = map[string]*Session{}
+	p.mu.dials = map[string]*dialing{}
+	return p
+}
+
+// NetDialer dials TCP without TLS.
+func NetDialer() Dialer {
+	d := &net.Dialer{}
+	return func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+}
+
+// Session is the live session to addr, dialling if there is none. Callers that arrive during a dial share it.
+func (p *Pool) Session(ctx context.Context, addr string) (*Session, error) {
+	p.mu.Lock()
+	if p.mu.closed {
+		p.mu.Unlock()
+		return nil, structs.Errorf(structs.CodeUnavailable, "connect to %s: shutting down", addr)
+	}
+	if s := p.mu.sessions[addr]; s != nil {
+		if s.Err() == nil && !s.m.leaving() {
+			p.mu.Unlock()
+			return s, nil
+		}
+		delete(p.mu.sessions, addr)
+	}
+	d := p.mu.dials[addr]
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		p.mu.dials[addr] = d
+		go p.dial(addr, d)
+	}
+	p.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.s, d.err
+	case <-ctx.Done():
+		return nil, ctxError(ctx, "connect to "+addr)
+	}
+}
+
+func (p *Pool) dial(addr string, d *dialing) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.cfg.Timeout)
+	defer cancel()
+	s, err := p.connect(ctx, addr)
+	p.mu.Lock()
+	delete(p.mu.dials, addr)
+	closed := p.mu.closed
+	if err == nil && !closed {
+		p.mu.sessions[addr] = s
+	}
+	p.mu.Unlock()
+	switch {
+	case err != nil:
+		d.err = structs.Errorf(structs.CodeUnavailable, "connect to %s: %v", addr, err)
+	case closed:
+		s.Close()
+		d.err = structs.Errorf(structs.CodeUnavailable, "connect to %s: shutting down", addr)
+	default:
+		d.s = s
+		go p.reap(addr, s)
+	}
+	close(d.done)
+	if d.s != nil && p.cfg.OnSession != nil {
+		p.cfg.OnSession(d.s)
+	}
+}
+
+// reap forgets a session when it ends.
+func (p *Pool) reap(addr string, s *Session) {
+	<-s.Closed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.sessions[addr] == s {
+		delete(p.mu.sessions, addr)
+	}
+}
+
+func (p *Pool) connect(ctx context.Context, addr string) (*Session, error) {
+	conn, err := p.cfg.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if d, ok := ctx.Deadline(); ok {
+		conn.SetDeadline(d)
+	}
+	if _, err := conn.Write([]byte{byteRPC}); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	conn.SetDeadline(time.Time{})
+	r := bufio.NewReaderSize(conn, fragment)
+	s := newSession(conn, r, true, peerOf(conn, addr), p.cfg.Registry, p.cfg.MaxStreams, p.cfg.Log)
+	s.m.start(r)
+	return s, nil
+}
+
+// Drop closes the session to addr, if there is one.
+func (p *Pool) Drop(addr string) {
+	p.mu.Lock()
+	s := p.mu.sessions[addr]
+	delete(p.mu.sessions, addr)
+	p.mu.Unlock()
+	if s != nil {
+		s.Close()
+	}
+}
+
+// Close closes every session. Later calls fail.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.mu.closed = true
+	sessions := p.mu.sessions
+	p.mu.sessions = map[string]*Session{}
+	p.mu.Unlock()
+	for _, s := range sessions {
+		s.Close()
+	}
+	return nil
+}
+
+// To is a Caller for whoever answers at addr, now and after reconnecting.
+func (p *Pool) To(addr string) Caller { return pooled{p, addr} }
+
+type pooled struct {
+	p    *Pool
+	addr string
+}
+
+func (c pooled) Invoke(ctx context.Context, h Header, req, resp any) error {
+	return invoke(ctx, c, h, req, resp)
+}
+
+// InvokeRaw dials once more if the pooled session turns out to be dead before the call was sent.
+func (c pooled) InvokeRaw(ctx context.Context, h Header, body []byte) (out []byte, err error) {
+	for range 2 {
+		s, serr := c.p.Session(ctx, c.addr)
+		if serr != nil {
+			return nil, serr
+		}
+		out, err = s.InvokeRaw(ctx, h, body)
+		if err == nil || s.Err() == nil || !errors.Is(err, &structs.Error{Code: structs.CodeUnavailable}) {
+			return out, err
+		}
+	}
+	return out, err
+}
+
+func (c pooled) Open(ctx context.Context, h Header, req any) (st *Stream, err error) {
+	for range 2 {
+		s, serr := c.p.Session(ctx, c.addr)
+		if serr != nil {
+			return nil, serr
+		}
+		st, err = s.Open(ctx, h, req)
+		if err == nil || s.Err() == nil || !errors.Is(err, &structs.Error{Code: structs.CodeUnavailable}) {
+			return st, err
+		}
+	}
+	return st, err
+}
+
+func (c pooled) String() string { return fmt.Sprintf("rpc to %s", c.addr) }

@@ -1,0 +1,343 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// First byte of a connection.
+const (
+	byteRaft = 0x01
+	byteRPC  = 0x02
+	byteTLS  = 0x16 // a TLS handshake record
+)
+
+// HandshakeTimeout is how long a connection may take from accept or dial to its first byte, TLS included.
+const HandshakeTimeout = 5 * time.Second
+
+// ServerConfig is how a Server treats connections.
+type ServerConfig struct {
+	Registry      *Registry      // what it serves; required
+	TLS           *tls.Config    // or nil: plaintext. Must demand client certificates; see internal/tlsutil
+	Dial          Dialer         // for raft's outgoing connections; nil is plain TCP
+	Advertise     net.Addr       // address of this server as raft tells others; nil is the first listener's
+	MaxConnsPerIP int            // connections without a verified certificate; 0 is 100, negative is no limit
+	MaxStreams    int            // calls in progress per session; 0 is DefaultMaxStreams
+	OnSession     func(*Session) // told of each session that was accepted, or nil
+	Log           hclog.Logger   // or nil
+}
+
+// Server accepts connections and tells raft from sessions.
+type Server struct {
+	cfg  ServerConfig
+	log  hclog.Logger
+	raft *RaftConns
+
+	mu struct {
+		sync.Mutex
+		closed    bool
+		listeners map[net.Listener]bool
+		conns     map[net.Conn]bool // in handshake, or raft's
+		sessions  map[*Session]bool
+		perIP     map[string]int // without a verified certificate
+	}
+	wg sync.WaitGroup
+}
+
+// NewServer makes a server; Serve runs it.
+func NewServer(cfg ServerConfig) *Server {
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.MaxConnsPerIP == 0 {
+		cfg.MaxConnsPerIP = 100
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = NetDialer()
+	}
+	s := &Server{cfg: cfg, log: cfg.Log}
+	s.raft = &RaftConns{s: s, conns: make(chan net.Conn, 16), closed: make(chan struct{})}
+	s.mu.listeners = map[net.Listener]bool{}
+	s.mu.conns = map[net.Conn]bool{}
+	s.mu.sessions = map[*Session]bool{}
+	s.mu.perIP = map[string]int{}
+	return s
+}
+
+// ErrServerClosed is what Serve returns after Close.
+var ErrServerClosed = errors.New("rpc: server closed")
+
+// Serve accepts from l until l or the server is closed. It may run on several listeners at once.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		l.Close()
+		return ErrServerClosed
+	}
+	s.mu.listeners[l] = true
+	s.mu.Unlock()
+	backoff := time.Duration(0)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if s.isClosed() {
+				return ErrServerClosed
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			// Out of file descriptors, most likely: wait and go on, up to a second.
+			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
+			s.log.Warn("accept failed", "error", err, "retry_in", backoff)
+			time.Sleep(backoff)
+			continue
+		}
+		backoff = 0
+		s.admit(conn)
+	}
+}
+
+// admit starts the handshake of a connection, or closes it for being one too many.
+func (s *Server) admit(conn net.Conn) {
+	ip := hostOf(conn.RemoteAddr())
+	s.mu.Lock()
+	if s.mu.closed {
+		s.mu.Unlock()
+		conn.Close()
+		return
+	}
+	if s.cfg.MaxConnsPerIP > 0 && s.mu.perIP[ip] >= s.cfg.MaxConnsPerIP {
+		s.mu.Unlock()
+		s.refuse(conn, "per-ip", fmt.Sprintf("%d connections without a verified certificate from this address already", s.cfg.MaxConnsPerIP))
+		return
+	}
+	s.mu.perIP[ip]++
+	s.mu.conns[conn] = true
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.wg.Done()
+		s.handle(conn, ip)
+	}()
+}
+
+func (s *Server) refuse(conn net.Conn, reason, detail string) {
+	s.cfg.Registry.metrics.Refused(reason)
+	s.log.Warn("connection refused", "from", conn.RemoteAddr().String(), "reason", reason, "detail", detail)
+	conn.Close()
+}
+
+func (s *Server) release(ip string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.perIP[ip]--; s.mu.perIP[ip] <= 0 {
+		delete(s.mu.perIP, ip)
+	}
+}
+
+// handle shakes hands and runs the connection to its end.
+func (s *Server) handle(raw net.Conn, ip string) {
+	release := sync.OnceFunc(func() { s.release(ip) })
+	defer release()
+	defer func() {
+		s.mu.Lock()
+		delete(s.mu.conns, raw)
+		s.mu.Unlock()
+	}()
+	conn, r, first, reason, err := s.handshake(raw)
+	if err != nil {
+		s.refuse(raw, reason, err.Error())
+		return
+	}
+	peer := peerOf(conn, "")
+	if peer.TLS && peer.Role != "" {
+		release() // a verified peer does not count against its address
+	}
+	switch first {
+	case byteRaft:
+		if s.cfg.TLS != nil && peer.Role != "server" {
+			s.refuse(raw, "raft-role", fmt.Sprintf("a certificate of role %q cannot join raft; it takes a server certificate", peer.Role))
+			return
+		}
+		c := &raftConn{Conn: conn, r: r, done: make(chan struct{})}
+		select {
+		case s.raft.conns <- c:
+		case <-s.raft.closed:
+			conn.Close()
+			return
+		case <-time.After(HandshakeTimeout):
+			s.refuse(raw, "raft-busy", "raft did not accept the connection in time")
+			return
+		}
+		select { // keep counting it until raft is done with it
+		case <-c.done:
+		case <-s.raft.closed:
+			conn.Close()
+		}
+	case byteRPC:
+		sess := newSession(conn, r, false, peer, s.cfg.Registry, s.cfg.MaxStreams, s.log)
+		s.mu.Lock()
+		closed := s.mu.closed
+		if !closed {
+			s.mu.sessions[sess] = true
+		}
+		delete(s.mu.conns, raw)
+		s.mu.Unlock()
+		if closed {
+			conn.Close()
+			return
+		}
+		if s.cfg.OnSession != nil {
+			s.cfg.OnSession(sess)
+		}
+		sess.m.start(r)
+		<-sess.Closed()
+		s.mu.Lock()
+		delete(s.mu.sessions, sess)
+		s.mu.Unlock()
+		s.log.Debug("session ended", "from", peer.Addr, "role", peer.Role, "reason", sess.Err())
+	default:
+		s.refuse(raw, "first-byte", fmt.Sprintf("first byte 0x%02x is neither raft (0x01) nor rpc (0x02)", first))
+	}
+}
+
+// handshake does TLS if configured and reads the first byte. reason is a fixed word for the error.
+func (s *Server) handshake(raw net.Conn) (conn net.Conn, r *bufio.Reader, first byte, reason string, err error) {
+	deadline := time.Now().Add(HandshakeTimeout)
+	raw.SetDeadline(deadline)
+	pr := bufio.NewReaderSize(raw, 512)
+	b, err := pr.Peek(1)
+	if err != nil {
+		return nil, nil, 0, "no-first-byte", fmt.Errorf("no first byte within %s: %w", HandshakeTimeout, err)
+	}
+	conn = &prefixConn{Conn: raw, r: pr}
+	if s.cfg.TLS != nil {
+		if b[0] != byteTLS {
+			return nil, nil, 0, "plaintext", fmt.Errorf("plaintext connection (first byte 0x%02x) to a port that demands TLS", b[0])
+		}
+		tc := tls.Server(conn, s.cfg.TLS)
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		if err := tc.HandshakeContext(ctx); err != nil {
+			return nil, nil, 0, "tls", fmt.Errorf("TLS handshake: %w", err)
+		}
+		conn = tc
+	} else if b[0] == byteTLS {
+		return nil, nil, 0, "tls-on-plaintext", errors.New("TLS connection to a port that speaks plaintext; enable tls here or disable it there")
+	}
+	r = bufio.NewReaderSize(conn, fragment)
+	if first, err = r.ReadByte(); err != nil {
+		return nil, nil, 0, "no-first-byte", fmt.Errorf("no first byte within %s: %w", HandshakeTimeout, err)
+	}
+	raw.SetDeadline(time.Time{})
+	return conn, r, first, "", nil
+}
+
+// RaftConns is where raft gets its connections.
+func (s *Server) RaftConns() *RaftConns { return s.raft }
+
+// Sessions is how many sessions are live.
+func (s *Server) Sessions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.sessions)
+}
+
+func (s *Server) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.closed
+}
+
+// Close closes listeners and connections and waits for their goroutines. Handlers are cancelled, not waited for.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.mu.closed = true
+	for l := range s.mu.listeners {
+		l.Close()
+	}
+	for c := range s.mu.conns {
+		c.Close()
+	}
+	sessions := make([]*Session, 0, len(s.mu.sessions))
+	for sess := range s.mu.sessions {
+		sessions = append(sessions, sess)
+	}
+	s.mu.Unlock()
+	for _, sess := range sessions {
+		sess.Close()
+	}
+	s.raft.Close()
+	s.wg.Wait()
+	return nil
+}
+
+// RaftConns implements raft.StreamLayer over the server's port.
+type RaftConns struct {
+	s      *Server
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+var _ raft.StreamLayer = (*RaftConns)(nil)
+
+// Accept is the next connection from another server's raft.
+func (r *RaftConns) Accept() (net.Conn, error) {
+	select {
+	case c := <-r.conns:
+		return c, nil
+	case <-r.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Dial connects to another server's raft.
+func (r *RaftConns) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	conn, err := r.s.cfg.Dial(ctx, string(addr))
+	if err != nil {
+		return nil, err
+	}
+	if p := peerOf(conn, string(addr)); p.TLS && p.Role != "server" {
+		conn.Close()
+		return nil, fmt.Errorf("raft to %s: the certificate there has role %q, not server", addr, p.Role)
+	}
+	conn.SetDeadline(time.Now().Add(timeout))
+	if _, err := conn.Write([]byte{byteRaft}); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	conn.SetDeadline(time.Time{})
+	return conn, nil
+}
+
+// Close makes Accept fail and closes connections that raft still has.
+func (r *RaftConns) Close() error {
+	r.once.Do(func() { close(r.closed) })
+	return nil
+}
+
+// Addr is the address that raft advertises.
+func (r *RaftConns) Addr() net.Addr {
+	if r.s.cfg.Advertise != nil {
+		return r.s.cfg.Advertise
+	}
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	for l := range r.s.mu.listeners {
+		return l.Addr()
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Session is one connection that carries calls both ways. It implements Caller: calls go to the other side.
+type Session struct {
+	m    *mux
+	peer Peer
+	reg  *Registry // serves the other side's calls, or nil: they are refused
+	log  hclog.Logger
+}
+
+// DefaultMaxStreams is how many calls the other side of a session may have in progress at once.
+const DefaultMaxStreams = 1024
+
+// newSession starts a session on conn. reg serves the other side, or is nil.
+func newSession(conn net.Conn, r *bufio.Reader, dialled bool, peer Peer, reg *Registry, maxStreams int, log hclog.Logger) *Session {
+	if maxStreams <= 0 {
+		maxStreams = DefaultMaxStreams
+	}
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	s := &Session{peer: peer, reg: reg, log: log}
+	var accept func(*muxStream)
+	if reg != nil {
+		accept = func(st *muxStream) { go s.serve(st) }
+	}
+	s.m = newMux(conn, dialled, maxStreams, accept)
+	return s
+}
+
+// Peer is who is at the other end.
+func (s *Session) Peer() Peer { return s.peer }
+
+// Close ends the session and every call in it, both ways.
+func (s *Session) Close() error {
+	s.m.close(errors.New("closed on this side"))
+	return nil
+}
+
+// Closed is closed when the session is over.
+func (s *Session) Closed() <-chan struct{} { return s.m.closed }
+
+// Err is why the session is over, or nil.
+func (s *Session) Err() error { return s.m.isClosed() }
+
+// GoAway asks the other side to start no new calls here; those in progress go on.
+func (s *Session) GoAway() { s.m.control(kindGoAway, 0, nil) }
+
+// NumCalls is how many calls are in progress, both ways.
+func (s *Session) NumCalls() int { return s.m.numStreams() }
+
+// start opens a stream and sends header and body on it. sent says whether the peer may have seen the call.
+func (s *Session) start(ctx context.Context, h Header, body []byte, fin bool) (st *muxStream, sent bool, err error) {
+	if len(body) > MaxBody {
+		return nil, false, tooLarge(h.Method, len(body))
+	}
+	if ctx.Err() != nil {
+		return nil, false, ctxError(ctx, h.Method)
+	}
+	h.setTimeout(ctx)
+	head, err := Encode(&h)
+	if err != nil {
+		return nil, false, structs.Errorf(structs.CodeInternal, "%s: %v", h.Method, err)
+	}
+	if len(head) > MaxHeader {
+		return nil, false, structs.Errorf(structs.CodeTooLarge, "%s: a header of %d bytes is over the limit of %d", h.Method, len(head), MaxHeader)
+	}
+	if st, err = s.m.open(); err != nil {
+		return nil, false, err
+	}
+	if err = st.send(ctx, head, false); err != nil {
+		st.reset(resetCancelled)
+		return nil, false, err
+	}
+	return st, true, st.send(ctx, body, fin)
+}
+
+// InvokeRaw implements Caller.
+func (s *Session) InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte, error) {
+	h.Stream = false
+	st, sent, err := s.start(ctx, h, body, true)
+	if !sent {
+		return nil, s.failed(ctx, h.Method, err, false)
+	}
+	defer st.reset(resetCancelled) // nothing is sent if the call went to its end
+	// If sending failed the peer may have answered before it read all.
+	m, rerr := st.recv(ctx, MaxBody+1)
+	if rerr != nil {
+		if err == nil || ctx.Err() != nil {
+			err = rerr
+		}
+		return nil, s.failed(ctx, h.Method, err, true)
+	}
+	return decodeMsg(m)
+}
+
+// failed is err of a call as its caller sees it.
+func (s *Session) failed(ctx context.Context, method string, err error, sent bool) error {
+	if ctx.Err() != nil {
+		return ctxError(ctx, method)
+	}
+	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+		return structs.Errorf(structs.CodeInternal, "%s: %s ended the call without an answer", method, s.peer.Addr)
+	}
+	if sent && s.m.isClosed() != nil {
+		return structs.Errorf(structs.CodeUnknown, "%s: the connection to %s was lost while the call was in progress; it may or may not have been done", method, s.peer.Addr)
+	}
+	var e *structs.Error
+	if errors.As(err, &e) {
+		return structs.Errorf(e.Code, "%s on %s: %s", method, s.peer.Addr, e.Msg)
+	}
+	return structs.Errorf(structs.CodeInternal, "%s on %s: %v", method, s.peer.Addr, err)
+}
+
+// Invoke implements Caller.
+func (s *Session) Invoke(ctx context.Context, h Header, req, resp any) error {
+	return invoke(ctx, s, h, req, resp)
+}
+
+// invoke is Invoke by way of InvokeRaw.
+func invoke(ctx context.Context, c Caller, h Header, req, resp any) error {
+	body, err := Encode(req)
+	if err != nil {
+		return structs.Errorf(structs.CodeInvalid, "%s: %v", h.Method, err)
+	}
+	out, err := c.InvokeRaw(ctx, h, body)
+	if err != nil || resp == nil {
+		return err
+	}
+	if err := Decode(out, resp); err != nil {
+		return structs.Errorf(structs.CodeInternal, "%s: the response does not decode: %v", h.Method, err)
+	}
+	return nil
+}
+
+// Open implements Caller.
+func (s *Session) Open(ctx context.Context, h Header, req any) (*Stream, error) {
+	body, err := Encode(req)
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "%s: %v", h.Method, err)
+	}
+	h.Stream = true
+	st, sent, err := s.start(ctx, h, body, false)
+	if err != nil {
+		if sent {
+			st.reset(resetCancelled)
+		}
+		return nil, s.failed(ctx, h.Method, err, false)
+	}
+	return newStream(ctx, st, h.Method), nil
+}
+
+// headerPatience is how long a stream may take to send its header and body.
+const headerPatience = 30 * time.Second
+
+// serve answers one call of the other side.
+func (s *Session) serve(st *muxStream) {
+	base, cancelBase := context.WithCancel(context.Background())
+	defer cancelBase()
+	rctx, rcancel := context.WithTimeout(base, headerPatience)
+	defer rcancel()
+	c, err := s.receive(rctx, st)
+	if err != nil {
+		if c != nil {
+			s.reg.measure(c, err, 0, 0)
+		}
+		s.answer(base, st, encodeError(err))
+		return
+	}
+	ctx, cancel := s.reg.callContext(base, &c.Header)
+	if c.Info.Stream {
+		serveStream(s.reg, ctx, cancel, c, st)
+		<-c.stream.ctx.Done()
+		return
+	}
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {})
+	defer stop()
+	done := make(chan struct{})
+	go func() { // the caller gave up: so does the handler
+		select {
+		case <-st.ended:
+			cancel()
+		case <-done:
+		}
+	}()
+	reply, err := s.reg.dispatch(ctx, c)
+	close(done)
+	var out []byte
+	if err == nil {
+		out, err = tagged(reply)
+		if err != nil {
+			s.log.Error("response refused", "method", c.Method, "error", err)
+		}
+	}
+	if err != nil {
+		out = encodeError(err)
+	}
+	s.answer(base, st, out)
+	s.reg.measure(c, err, len(c.raw), len(out))
+}
+
+// tagged is the response message of a reply.
+func tagged(reply *Reply) ([]byte, error) {
+	b, err := reply.Bytes()
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeInternal, "the response does not encode")
+	}
+	if len(b) > MaxBody {
+		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or page", len(b), MaxBody)
+	}
+	out := make([]byte, 1+len(b))
+	copy(out[1:], b)
+	return out, nil
+}
+
+// receive reads header and body.
+func (s *Session) receive(ctx context.Context, st *muxStream) (*Call, error) {
+	head, err := st.recv(ctx, MaxHeader)
+	if err != nil {
+		return nil, err
+	}
+	c := &Call{Peer: s.peer, Session: s, Back: s, Start: time.Now()}
+	if err := Decode(head, &c.Header); err != nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "the call's header does not decode: %v", err)
+	}
+	if c.Info, err = s.reg.find(&c.Header); err != nil {
+		return nil, err
+	}
+	body, err := st.recv(ctx, MaxBody)
+	if err == io.EOF {
+		return c, structs.Errorf(structs.CodeInvalid, "%s: the call has no body", c.Method)
+	}
+	if err != nil {
+		return c, err
+	}
+	c.raw = body
+	return c, nil
+}
+
+// answerPatience is how long the other side may take to make room for an answer.
+const answerPatience = time.Minute
+
+func (s *Session) answer(ctx context.Context, st *muxStream, msg []byte) {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	r := resetDone
+	if st.send(ctx, msg, true) != nil {
+		r = resetCancelled
+	}
+	st.reset(r)
+}
