@@ -1,0 +1,164 @@
+package methods
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// The calls that a node answers. AllocID (or NodeID, when AllocID is zero) says which node.
+type (
+	// AllocNodeRequest names an allocation, or a node.
+	AllocNodeRequest struct {
+		AllocID structs.AllocID
+		NodeID  structs.NodeID
+		Task    string // "" for all
+	}
+	// FSRequest names a path below an allocation's directory.
+	FSRequest struct {
+		AllocID structs.AllocID
+		Path    string
+	}
+	// FileInfo describes a file. ModTime is Unix nanoseconds.
+	FileInfo struct {
+		Name        string
+		IsDir       bool
+		Size        int64
+		Mode        string // "-rw-r--r--"
+		ModTime     structs.LogTime
+		ContentType string
+	}
+	// FSListResponse lists a directory, by name.
+	FSListResponse struct{ Files []FileInfo }
+	// FSStatResponse describes one file.
+	FSStatResponse struct{ Info FileInfo }
+	// FSStreamRequest reads a file from Offset (counted from Origin "start" or "end"), at most Limit bytes (0: all), and
+	// with Follow waits for more.
+	FSStreamRequest struct {
+		AllocID structs.AllocID
+		Path    string
+		Offset  int64
+		Origin  string
+		Limit   int64
+		Follow  bool
+	}
+	// LogsRequest reads a task's log across its rotated files.
+	LogsRequest struct {
+		AllocID structs.AllocID
+		Task    string
+		Type    string // "stdout" or "stderr"
+		Offset  int64
+		Origin  string // "start" or "end"
+		Follow  bool
+	}
+	// FSFrame is a piece of a followed file; one without Data and Event is a heartbeat.
+	FSFrame struct {
+		File   string
+		Offset int64
+		Data   []byte
+		Event  string // "file deleted", "file truncated"
+	}
+	// ExecRequest runs a command inside a task.
+	ExecRequest struct {
+		AllocID structs.AllocID
+		Task    string
+		Command []string
+		TTY     bool
+	}
+	// ExecFrame is one piece of an exec session in either direction.
+	ExecFrame struct {
+		Stdin       []byte
+		StdinClose  bool
+		Stdout      []byte
+		StdoutClose bool
+		Stderr      []byte
+		StderrClose bool
+		Resize      *TTYSize
+		Exited      bool
+		ExitCode    int
+	}
+	// TTYSize is a terminal's size in cells.
+	TTYSize struct{ Height, Width int }
+	// MonitorRequest follows the log of an agent.
+	MonitorRequest struct {
+		NodeID          structs.NodeID
+		ServerName      string
+		Level           string
+		JSON            bool
+		IncludeLocation bool
+	}
+
+	// CPUStats: percentages are of one core, in millionths of a percent to stay exact on the wire; Nanos since start.
+	CPUStats struct {
+		TotalNanos     int64
+		PercentMicro   int64
+		UserMicro      int64
+		SystemMicro    int64
+		TotalTicksMHz  int64
+		ThrottledNanos int64
+		ThrottledCount int64
+	}
+	// MemoryStats in bytes.
+	MemoryStats struct {
+		RSS, Cache, Swap, Usage, MaxUsage, KernelUsage int64
+	}
+	// TaskStats are one task's.
+	TaskStats struct {
+		CPU    CPUStats
+		Memory MemoryStats
+		Pids   int64
+		Time   structs.LogTime
+	}
+	// AllocStatsResponse is what an allocation uses now.
+	AllocStatsResponse struct {
+		Total TaskStats
+		Tasks map[string]TaskStats
+		Time  structs.LogTime
+	}
+	// DiskStats of one mount, in bytes.
+	DiskStats struct {
+		Device, Mountpoint         string
+		Size, Used, Available      int64
+		UsedMicro, InodesUsedMicro int64 // percent, millionths
+	}
+	// CoreStats of one core, in millionths of a percent.
+	CoreStats struct {
+		CPU                                           string
+		UserMicro, SystemMicro, IdleMicro, TotalMicro int64
+	}
+	// HostStatsResponse is what a machine uses now; memory in bytes.
+	HostStatsResponse struct {
+		MemTotal, MemAvailable, MemUsed, MemFree int64
+		CPU                                      []CoreStats
+		CPUTicksMHz                              int64
+		Disks                                    []DiskStats
+		AllocDir                                 DiskStats
+		Uptime                                   time.Duration
+		Time                                     structs.LogTime
+	}
+	// AllocRestartRequest restarts one task, the running ones (Task ""), or with All all of them.
+	AllocRestartRequest struct {
+		AllocID structs.AllocID
+		Task    string
+		All     bool
+	}
+	// AllocSignalRequest signals one task or all.
+	AllocSignalRequest struct {
+		AllocID structs.AllocID
+		Task    string
+		Signal  string // "SIGHUP"
+	}
+	// ChecksResponse is the results of service checks; none exist yet.
+	ChecksResponse struct{ Checks map[string]string }
+	// NodeMetaRequest changes dynamic metadata; a nil value unsets a key.
+	NodeMetaRequest struct {
+		NodeID structs.NodeID
+		Meta   map[string]*string
+	}
+	// NodeMetaResponse is a node's metadata.
+	NodeMetaResponse struct {
+		Meta    map[string]string
+		Dynamic map[string]*string
+		Static  map[string]string
+	}
+)

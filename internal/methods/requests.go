@@ -1,0 +1,465 @@
+package methods
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Query is what every read may ask: consistency, blocking, paging. Region, namespace and token are in the RPC header.
+type Query struct {
+	MinIndex  structs.Index // block until the watched index passes this; 0: answer now
+	MaxWait   time.Duration // of a blocking read; 0: 5 minutes, at most 10
+	Stale     bool          // any server may answer, with its lag stated
+	Prefix    string        // of ids or names
+	Filter    string        // go-bexpr over the wire shape
+	PerPage   int           // 0: no paging (at most 1,000 objects are then a page of their own)
+	NextToken string
+	Reverse   bool
+}
+
+// Meta is what every read answers beside the objects.
+type Meta struct {
+	Index       structs.Index
+	LastContact time.Duration // how long ago this server heard from the leader; 0 on the leader
+	KnownLeader bool
+	NextToken   string
+}
+
+// QueryOpts and MetaRef let the server treat every read alike.
+func (q *Query) QueryOpts() *Query { return q }
+
+// MetaRef gives the part of a response that the server fills in.
+func (m *Meta) MetaRef() *Meta { return m }
+
+// Requests and responses. A zero Index in a response of a write means that nothing was written.
+type (
+	// EmptyRequest asks for the one thing there is.
+	EmptyRequest struct{ Query }
+	// WriteResponse acknowledges a write at an index.
+	WriteResponse struct {
+		Index   structs.Index
+		Message string
+	}
+	// SwapResponse acknowledges a check-and-set.
+	SwapResponse struct {
+		Index   structs.Index
+		Updated bool
+	}
+	// CountResponse is a number of objects.
+	CountResponse struct {
+		Meta
+		Count int
+	}
+	// ListRequest lists objects of one kind.
+	ListRequest struct {
+		Query
+		Options map[string]string // endpoint flags such as "resources", "task_states", "os", "meta"
+	}
+	// NameRequest names an object.
+	NameRequest struct {
+		Query
+		Name string
+	}
+	// NamedListRequest lists what belongs to a named object.
+	NamedListRequest struct {
+		Query
+		Name string
+	}
+
+	// JobRegisterRequest registers (or validates) a job. Defaults and validation happen on the server.
+	JobRegisterRequest struct {
+		Job            *structs.Job
+		EnforceIndex   bool
+		JobModifyIndex structs.Index
+		PreserveCounts bool
+		EvalPriority   int
+		Submission     *structs.JobSubmission
+		IdempotencyKey string
+	}
+	// JobRegisterResponse answers every write that makes an evaluation.
+	JobRegisterResponse struct {
+		Index          structs.Index
+		EvalID         structs.EvalID // zero when no evaluation was made
+		EvalIndex      structs.Index
+		JobModifyIndex structs.Index
+		Version        uint64
+		Warnings       string
+	}
+	// JobValidateResponse lists everything that is wrong with a job.
+	JobValidateResponse struct {
+		Errors   []string
+		Warnings string
+	}
+	// JobPlanRequest asks what registering the job would do.
+	JobPlanRequest struct {
+		Job  *structs.Job
+		Diff bool
+	}
+	// JobPlanResponse says what registering would do. Diff is the canonical JSON of Nomad's JobDiff.
+	JobPlanResponse struct {
+		Index              structs.Index
+		JobModifyIndex     structs.Index
+		Desired            map[string]*DesiredUpdates // by group
+		Failed             []*structs.GroupReport
+		Placed             []*structs.GroupReport
+		Preempted          []*structs.Allocation
+		CreatedEvals       []*structs.Evaluation
+		Diff               []byte // JSON
+		NextPeriodicLaunch structs.LogTime
+		Warnings           string
+	}
+	// DesiredUpdates counts what a plan does to one group.
+	DesiredUpdates struct {
+		Ignore, Place, Migrate, Stop, InPlaceUpdate, DestructiveUpdate, Canary, Preemptions, RescheduleNow, RescheduleLater, Disconnect, Reconnect uint64
+	}
+	// JobDeregisterRequest stops a job.
+	JobDeregisterRequest struct {
+		JobID           string
+		Purge           bool
+		NoShutdownDelay bool
+		EvalPriority    int
+	}
+	// JobGetRequest names a job of the header's namespace.
+	JobGetRequest struct {
+		Query
+		JobID       string
+		Version     *uint64
+		Diffs       bool
+		DiffVersion *uint64
+		DiffTag     string
+		All         bool
+	}
+	// JobGetResponse is a job; nil when absent.
+	JobGetResponse struct {
+		Meta
+		Job *structs.Job
+	}
+	// JobListItem is one line of a job list.
+	JobListItem struct {
+		Job     *structs.Job
+		Summary *Summary
+	}
+	// JobListResponse lists jobs.
+	JobListResponse struct {
+		Meta
+		Jobs []JobListItem
+	}
+	// JobVersionsResponse lists versions, newest first. Diffs are canonical JSON of Nomad's JobDiff, each against its
+	// predecessor (or the version or tag asked for).
+	JobVersionsResponse struct {
+		Meta
+		Versions []*structs.Job
+		Diffs    [][]byte
+	}
+	// JobSubmissionRequest names a version's source.
+	JobSubmissionRequest struct {
+		Query
+		JobID   string
+		Version uint64
+	}
+	// JobSubmissionResponse is the source; nil when not kept.
+	JobSubmissionResponse struct {
+		Meta
+		Submission *structs.JobSubmission
+		JobIndex   structs.Index
+	}
+	// GroupSummary counts a group's allocations by state.
+	GroupSummary struct {
+		Queued, Complete, Failed, Running, Starting, Lost, Unknown int
+	}
+	// Summary counts a job's allocations and children by state. It is computed, not stored (D24).
+	Summary struct {
+		Namespace, JobID                               string
+		Groups                                         map[string]GroupSummary
+		ChildrenPending, ChildrenRunning, ChildrenDead int64
+		CreateIndex, ModifyIndex                       structs.Index
+	}
+	// JobSummaryResponse is a summary; nil when the job is absent.
+	JobSummaryResponse struct {
+		Meta
+		Summary *Summary
+	}
+	// JobAllocsRequest lists a job's allocations; All includes those of earlier jobs of that name.
+	JobAllocsRequest struct {
+		Query
+		JobID string
+		All   bool
+	}
+	// JobEvaluateRequest makes an evaluation of a job.
+	JobEvaluateRequest struct {
+		JobID           string
+		ForceReschedule bool
+	}
+	// JobRevertRequest makes an earlier version the newest again.
+	JobRevertRequest struct {
+		JobID               string
+		Version             uint64
+		EnforcePriorVersion *uint64
+	}
+	// JobStableRequest marks a version.
+	JobStableRequest struct {
+		JobID   string
+		Version uint64
+		Stable  bool
+	}
+	// JobTagRequest tags a version, or (Unset) removes a tag.
+	JobTagRequest struct {
+		JobID       string
+		Name        string
+		Description string
+		Version     *uint64 // nil: the newest
+		Unset       bool
+	}
+	// JobDispatchRequest launches a parameterized job.
+	JobDispatchRequest struct {
+		JobID            string
+		Payload          []byte
+		Meta             map[string]string
+		IDPrefixTemplate string
+		IdempotencyToken string
+		Priority         int
+	}
+	// JobDispatchResponse names the child.
+	JobDispatchResponse struct {
+		Index           structs.Index
+		DispatchedJobID string
+		EvalID          structs.EvalID
+		EvalIndex       structs.Index
+		JobCreateIndex  structs.Index
+	}
+	// JobScaleRequest sets a group's count or records an event.
+	JobScaleRequest struct {
+		JobID          string
+		Group          string
+		Count          *int64
+		Message        string
+		Error          bool
+		Meta           structs.RawConfig
+		PolicyOverride bool
+		EnforceIndex   bool
+		JobModifyIndex structs.Index
+	}
+	// GroupScaleStatus is the scaling state of one group.
+	GroupScaleStatus struct {
+		Desired, Placed, Running, Healthy, Unhealthy int
+		Events                                       []structs.ScalingEvent
+	}
+	// JobScaleStatusResponse is the scaling state of a job; nil Groups when the job is absent.
+	JobScaleStatusResponse struct {
+		Meta
+		Namespace, JobID string
+		JobCreateIndex   structs.Index
+		JobModifyIndex   structs.Index
+		JobStopped       bool
+		Groups           map[string]*GroupScaleStatus
+	}
+	// JobWhyResponse answers "why is it pending" (D23).
+	JobWhyResponse struct {
+		Meta
+		Job       *structs.Job
+		Workload  *structs.Workload
+		Position  int64 // 1 is next; 0: not waiting
+		QueueLen  int64
+		Ahead     []structs.JobKey // at most 10
+		Reports   []*structs.GroupReport
+		Eval      *structs.Evaluation
+		Summary   *Summary
+		NodeNames map[string]string // node id -> name for the nodes in the reports
+	}
+	// QueueItem is one line of the pending list.
+	QueueItem struct {
+		Workload *structs.Workload
+		Job      *structs.Job
+		Position int64
+	}
+	// QueueListResponse is the pending list in queue order.
+	QueueListResponse struct {
+		Meta
+		Items []QueueItem
+	}
+
+	// AllocGetRequest names an allocation.
+	AllocGetRequest struct {
+		Query
+		AllocID structs.AllocID
+	}
+	// AllocGetResponse is an allocation with its job and metrics; nil when absent.
+	AllocGetResponse struct {
+		Meta
+		Alloc  *structs.Allocation
+		Job    *structs.Job         // of the allocation's version
+		Report *structs.GroupReport // of the evaluation that placed it; nil when collected
+		Eval   *structs.Evaluation
+	}
+	// AllocListResponse lists allocations; Jobs holds the versions they refer to, once each.
+	AllocListResponse struct {
+		Meta
+		Allocs  []*structs.Allocation
+		Jobs    []*structs.Job
+		Reports map[string]*structs.GroupReport // "evalID/group"
+	}
+	// AllocStopRequest stops an allocation and reschedules it.
+	AllocStopRequest struct {
+		AllocID         structs.AllocID
+		NoShutdownDelay bool
+		Reschedule      bool
+	}
+	// AllocTransitionRequest is used by the drainer of the leader.
+	AllocTransitionRequest struct {
+		IDs        []structs.AllocID
+		Transition structs.Transition
+	}
+
+	// EvalGetRequest names an evaluation.
+	EvalGetRequest struct {
+		Query
+		EvalID  structs.EvalID
+		Related bool
+	}
+	// EvalGetResponse is an evaluation; nil when absent.
+	EvalGetResponse struct {
+		Meta
+		Eval    *structs.Evaluation
+		Related []*structs.Evaluation
+	}
+	// EvalListResponse lists evaluations.
+	EvalListResponse struct {
+		Meta
+		Evals []*structs.Evaluation
+	}
+	// EvalDeleteRequest deletes evaluations by id or filter.
+	EvalDeleteRequest struct {
+		IDs    []structs.EvalID
+		Filter string
+	}
+
+	// NodeGetRequest names a node.
+	NodeGetRequest struct {
+		Query
+		NodeID structs.NodeID
+	}
+	// NodeGetResponse is a node without its secret; nil when absent.
+	NodeGetResponse struct {
+		Meta
+		Node *structs.Node
+	}
+	// NodeListResponse lists nodes without their secrets.
+	NodeListResponse struct {
+		Meta
+		Nodes []*structs.Node
+	}
+	// NodeDrainRequest sets or (nil Strategy) clears a drain.
+	NodeDrainRequest struct {
+		NodeID       structs.NodeID
+		Strategy     *structs.DrainStrategy
+		MarkEligible bool
+		Meta         map[string]string
+	}
+	// NodeEligibilityRequest switches placement on or off.
+	NodeEligibilityRequest struct {
+		NodeID      structs.NodeID
+		Eligibility structs.Eligibility
+	}
+	// NodeWriteResponse answers writes to nodes.
+	NodeWriteResponse struct {
+		Index           structs.Index
+		EvalIDs         []structs.EvalID
+		EvalCreateIndex structs.Index
+		NodeModifyIndex structs.Index
+	}
+
+	// NodeAuth proves which node is speaking.
+	NodeAuth struct {
+		NodeID structs.NodeID
+		Secret structs.SecretID
+	}
+	// NodeRegisterRequest announces a node; Node.SecretID is its secret.
+	NodeRegisterRequest struct {
+		Node *structs.Node
+	}
+	// NodeRegisterResponse answers a registration.
+	NodeRegisterResponse struct {
+		Index        structs.Index
+		HeartbeatTTL time.Duration // the next heartbeat must come within it
+		Cluster      structs.ClusterID
+		RestoreEpoch uint64
+		Servers      []string // RPC addresses of all servers
+	}
+	// NodeHeartbeatRequest says that a node lives. It makes no log entry unless the node's status must change.
+	NodeHeartbeatRequest struct {
+		NodeAuth
+		Status structs.NodeStatus // what the node thinks of itself: ready, or down when it leaves
+	}
+	// NodeHeartbeatResponse answers a heartbeat.
+	NodeHeartbeatResponse struct {
+		Index        structs.Index
+		HeartbeatTTL time.Duration
+		Servers      []string
+		Unknown      bool // the servers do not know the node: register again
+	}
+	// NodePollRequest waits for the allocations of a node to change (D13, D14).
+	NodePollRequest struct {
+		NodeAuth
+		Query
+		RestoreEpoch uint64 // the last seen; a server on an older history refuses to answer
+	}
+	// AllocRef is one allocation that belongs on a node.
+	AllocRef struct {
+		ID         structs.AllocID
+		AllocIndex structs.Index
+	}
+	// NodePollResponse is everything that belongs on a node: all refs, and in full those changed after MinIndex. An
+	// agent stops what is not in Refs only when the answer's history (cluster, restore epoch, index) is not older
+	// than what it has seen.
+	NodePollResponse struct {
+		Meta
+		Cluster      structs.ClusterID
+		RestoreEpoch uint64
+		Refs         []AllocRef
+		Changed      []*structs.Allocation
+		Jobs         []*structs.Job // versions that Changed refers to, once each
+	}
+	// NodeObserveRequest reports what an agent saw.
+	NodeObserveRequest struct {
+		NodeAuth
+		Updates []structs.AllocObserved
+	}
+	// NodeEventRequest reports events of a node.
+	NodeEventRequest struct {
+		NodeAuth
+		Events []structs.NodeEvent
+	}
+	// NodeServersRequest asks for the servers' addresses.
+	NodeServersRequest struct{ NodeAuth }
+	// NodeServersResponse lists the servers' RPC addresses, leader first.
+	NodeServersResponse struct{ Servers []string }
+
+	// PoolGetResponse is a pool; nil when absent.
+	PoolGetResponse struct {
+		Meta
+		Pool *structs.NodePool
+	}
+	// PoolListResponse lists pools.
+	PoolListResponse struct {
+		Meta
+		Pools []*structs.NodePool
+	}
+	// PoolUpsertRequest writes a pool.
+	PoolUpsertRequest struct {
+		Name string // of Pool; the wrapper authorises by it
+		Pool *structs.NodePool
+	}
+	// NamespaceGetResponse is a namespace; nil when absent.
+	NamespaceGetResponse struct {
+		Meta
+		Namespace *structs.Namespace
+	}
+	// NamespaceListResponse lists the namespaces that the caller may see.
+	NamespaceListResponse struct {
+		Meta
+		Namespaces []*structs.Namespace
+	}
+	// NamespaceUpsertRequest writes a namespace.
+	NamespaceUpsertRequest struct{ Namespace *structs.Namespace }
+)

@@ -1,0 +1,213 @@
+package methods
+
+import "github.com/muster-sched/muster/internal/rpc"
+
+// Side says which process answers a method.
+type Side uint8
+
+// Servers answer most methods; nodes answer those about running allocations, over the session they hold to a server;
+// agents answer those about themselves.
+const (
+	SideServer Side = iota
+	SideNode
+	SideAgent
+)
+
+// Kind says how a server handles a call.
+type Kind uint8
+
+// Reads may be answered by a follower when stale is asked for; writes and node calls go to the leader; Any is answered
+// by whichever server received it.
+const (
+	KindRead Kind = iota
+	KindWrite
+	KindAny
+	KindStream
+)
+
+// Need is what a caller must be allowed. Exactly one of the fields is set, except that Anonymous stands alone.
+type Need struct {
+	Namespace  string // a namespace capability: "read-job", "submit-job", ... in the namespace of the header
+	Node       string // "read" or "write" on nodes
+	NodePool   string // "read", "write" or "delete" on the named pool
+	Agent      string // "read" or "write" on agents
+	Operator   string // "read" or "write" on the operator API
+	Management bool   // a management token
+	NodeSecret bool   // the node's own secret, and with TLS a client certificate
+	ServerCert bool   // another server
+	Anonymous  bool   // anybody
+	AnyToken   bool   // any valid token; the handler filters what it returns
+}
+
+// Row is one method of the table.
+type Row struct {
+	Name string
+	Side Side
+	Kind Kind
+	Need Need
+}
+
+// Table is every method, in the order in which they were declared. Servers refuse a method that is not in it.
+var Table []Row
+
+var byName = map[string]*Row{}
+
+// Find is the row of a method, or nil.
+func Find(name string) *Row { return byName[name] }
+
+func add(name string, side Side, kind Kind, need Need) {
+	if byName[name] != nil {
+		panic("methods: " + name + " declared twice")
+	}
+	Table = append(Table, Row{Name: name, Side: side, Kind: kind, Need: need})
+}
+
+func init() {
+	for i := range Table {
+		byName[Table[i].Name] = &Table[i]
+	}
+}
+
+func method[Req, Resp any](name string, side Side, kind Kind, need Need) rpc.Method[Req, Resp] {
+	add(name, side, kind, need)
+	return rpc.Method[Req, Resp]{Name: name}
+}
+
+func stream[Req any](name string, side Side, need Need) rpc.StreamMethod[Req] {
+	add(name, side, KindStream, need)
+	return rpc.StreamMethod[Req]{Name: name}
+}
+
+func ns(capability string) Need { return Need{Namespace: capability} }
+
+// The methods. Names are "Noun.Verb".
+var (
+	// Jobs.
+	JobRegister    = method[JobRegisterRequest, JobRegisterResponse]("Job.Register", SideServer, KindWrite, ns("submit-job"))
+	JobValidate    = method[JobRegisterRequest, JobValidateResponse]("Job.Validate", SideServer, KindAny, ns("read-job"))
+	JobPlan        = method[JobPlanRequest, JobPlanResponse]("Job.Plan", SideServer, KindWrite, ns("plan-job"))
+	JobDeregister  = method[JobDeregisterRequest, JobRegisterResponse]("Job.Deregister", SideServer, KindWrite, ns("submit-job"))
+	JobGet         = method[JobGetRequest, JobGetResponse]("Job.Get", SideServer, KindRead, ns("read-job"))
+	JobList        = method[ListRequest, JobListResponse]("Job.List", SideServer, KindRead, ns("list-jobs"))
+	JobVersions    = method[JobGetRequest, JobVersionsResponse]("Job.Versions", SideServer, KindRead, ns("read-job"))
+	JobSubmission  = method[JobSubmissionRequest, JobSubmissionResponse]("Job.Submission", SideServer, KindRead, ns("read-job"))
+	JobSummary     = method[JobGetRequest, JobSummaryResponse]("Job.Summary", SideServer, KindRead, ns("read-job"))
+	JobAllocs      = method[JobAllocsRequest, AllocListResponse]("Job.Allocations", SideServer, KindRead, ns("read-job"))
+	JobEvals       = method[JobGetRequest, EvalListResponse]("Job.Evaluations", SideServer, KindRead, ns("read-job"))
+	JobEvaluate    = method[JobEvaluateRequest, JobRegisterResponse]("Job.Evaluate", SideServer, KindWrite, ns("read-job"))
+	JobRevert      = method[JobRevertRequest, JobRegisterResponse]("Job.Revert", SideServer, KindWrite, ns("submit-job"))
+	JobStable      = method[JobStableRequest, WriteResponse]("Job.Stable", SideServer, KindWrite, ns("submit-job"))
+	JobTag         = method[JobTagRequest, WriteResponse]("Job.Tag", SideServer, KindWrite, ns("submit-job"))
+	JobDispatch    = method[JobDispatchRequest, JobDispatchResponse]("Job.Dispatch", SideServer, KindWrite, ns("dispatch-job"))
+	JobPeriodic    = method[JobGetRequest, JobRegisterResponse]("Job.PeriodicForce", SideServer, KindWrite, ns("submit-job"))
+	JobScale       = method[JobScaleRequest, JobRegisterResponse]("Job.Scale", SideServer, KindWrite, ns("scale-job"))
+	JobScaleStatus = method[JobGetRequest, JobScaleStatusResponse]("Job.ScaleStatus", SideServer, KindRead, ns("read-job-scaling"))
+	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
+	QueueList      = method[ListRequest, QueueListResponse]("Queue.List", SideServer, KindRead, ns("list-jobs"))
+
+	// Allocations. The namespace is that of the allocation; handlers check it after the lookup.
+	AllocGet        = method[AllocGetRequest, AllocGetResponse]("Alloc.Get", SideServer, KindRead, ns("read-job"))
+	AllocList       = method[ListRequest, AllocListResponse]("Alloc.List", SideServer, KindRead, ns("read-job"))
+	AllocStop       = method[AllocStopRequest, JobRegisterResponse]("Alloc.Stop", SideServer, KindWrite, ns("alloc-lifecycle"))
+	AllocTransition = method[AllocTransitionRequest, WriteResponse]("Alloc.Transition", SideServer, KindWrite, Need{Management: true})
+
+	// Evaluations.
+	EvalGet    = method[EvalGetRequest, EvalGetResponse]("Eval.Get", SideServer, KindRead, ns("read-job"))
+	EvalList   = method[ListRequest, EvalListResponse]("Eval.List", SideServer, KindRead, ns("read-job"))
+	EvalCount  = method[ListRequest, CountResponse]("Eval.Count", SideServer, KindRead, ns("read-job"))
+	EvalAllocs = method[EvalGetRequest, AllocListResponse]("Eval.Allocations", SideServer, KindRead, ns("read-job"))
+	EvalDelete = method[EvalDeleteRequest, CountResponse]("Eval.Delete", SideServer, KindWrite, Need{Management: true})
+
+	// Nodes, as users see them.
+	NodeGet         = method[NodeGetRequest, NodeGetResponse]("Node.Get", SideServer, KindRead, Need{Node: "read"})
+	NodeList        = method[ListRequest, NodeListResponse]("Node.List", SideServer, KindRead, Need{Node: "read"})
+	NodeAllocs      = method[NodeGetRequest, AllocListResponse]("Node.Allocations", SideServer, KindRead, Need{Node: "read"})
+	NodeDrain       = method[NodeDrainRequest, NodeWriteResponse]("Node.Drain", SideServer, KindWrite, Need{Node: "write"})
+	NodeEligibility = method[NodeEligibilityRequest, NodeWriteResponse]("Node.Eligibility", SideServer, KindWrite, Need{Node: "write"})
+	NodeEvaluate    = method[NodeGetRequest, NodeWriteResponse]("Node.Evaluate", SideServer, KindWrite, Need{Node: "write"})
+	NodePurge       = method[NodeGetRequest, NodeWriteResponse]("Node.Purge", SideServer, KindWrite, Need{Node: "write"})
+
+	// Nodes, as their agents speak.
+	NodeRegister  = method[NodeRegisterRequest, NodeRegisterResponse]("Node.Register", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeHeartbeat = method[NodeHeartbeatRequest, NodeHeartbeatResponse]("Node.Heartbeat", SideServer, KindWrite, Need{NodeSecret: true})
+	NodePoll      = method[NodePollRequest, NodePollResponse]("Node.Poll", SideServer, KindAny, Need{NodeSecret: true})
+	NodeObserve   = method[NodeObserveRequest, WriteResponse]("Node.Observe", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeEvent     = method[NodeEventRequest, WriteResponse]("Node.Event", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeServers   = method[NodeServersRequest, NodeServersResponse]("Node.Servers", SideServer, KindAny, Need{NodeSecret: true})
+
+	// Node pools and namespaces.
+	PoolGet         = method[NameRequest, PoolGetResponse]("Pool.Get", SideServer, KindRead, Need{NodePool: "read"})
+	PoolList        = method[ListRequest, PoolListResponse]("Pool.List", SideServer, KindRead, Need{AnyToken: true})
+	PoolNodes       = method[NamedListRequest, NodeListResponse]("Pool.Nodes", SideServer, KindRead, Need{NodePool: "read"})
+	PoolJobs        = method[NamedListRequest, JobListResponse]("Pool.Jobs", SideServer, KindRead, Need{NodePool: "read"})
+	PoolUpsert      = method[PoolUpsertRequest, WriteResponse]("Pool.Upsert", SideServer, KindWrite, Need{NodePool: "write"})
+	PoolDelete      = method[NameRequest, WriteResponse]("Pool.Delete", SideServer, KindWrite, Need{NodePool: "delete"})
+	NamespaceGet    = method[NameRequest, NamespaceGetResponse]("Namespace.Get", SideServer, KindRead, Need{AnyToken: true})
+	NamespaceList   = method[ListRequest, NamespaceListResponse]("Namespace.List", SideServer, KindRead, Need{AnyToken: true})
+	NamespaceUpsert = method[NamespaceUpsertRequest, WriteResponse]("Namespace.Upsert", SideServer, KindWrite, Need{Management: true})
+	NamespaceDelete = method[NameRequest, WriteResponse]("Namespace.Delete", SideServer, KindWrite, Need{Management: true})
+
+	// ACL.
+	ACLBootstrap     = method[ACLBootstrapRequest, ACLTokenResponse]("ACL.Bootstrap", SideServer, KindWrite, Need{Anonymous: true})
+	ACLTokenUpsert   = method[ACLTokenUpsertRequest, ACLTokenResponse]("ACL.TokenUpsert", SideServer, KindWrite, Need{Management: true})
+	ACLTokenDelete   = method[ACLTokenDeleteRequest, WriteResponse]("ACL.TokenDelete", SideServer, KindWrite, Need{Management: true})
+	ACLTokenGet      = method[ACLTokenGetRequest, ACLTokenResponse]("ACL.TokenGet", SideServer, KindRead, Need{AnyToken: true}) // others' tokens need management
+	ACLTokenSelf     = method[EmptyRequest, ACLTokenResponse]("ACL.TokenSelf", SideServer, KindRead, Need{AnyToken: true})
+	ACLTokenList     = method[ListRequest, ACLTokenListResponse]("ACL.TokenList", SideServer, KindRead, Need{Management: true})
+	ACLPolicyUpsert  = method[ACLPolicyUpsertRequest, WriteResponse]("ACL.PolicyUpsert", SideServer, KindWrite, Need{Management: true})
+	ACLPolicyDelete  = method[NameRequest, WriteResponse]("ACL.PolicyDelete", SideServer, KindWrite, Need{Management: true})
+	ACLPolicyGet     = method[NameRequest, ACLPolicyResponse]("ACL.PolicyGet", SideServer, KindRead, Need{AnyToken: true})
+	ACLPolicyList    = method[ListRequest, ACLPolicyListResponse]("ACL.PolicyList", SideServer, KindRead, Need{AnyToken: true})
+	ACLPolicySelf    = method[EmptyRequest, ACLPolicyListResponse]("ACL.PolicySelf", SideServer, KindRead, Need{AnyToken: true})
+	ACLRoleUpsert    = method[ACLRoleUpsertRequest, ACLRoleResponse]("ACL.RoleUpsert", SideServer, KindWrite, Need{Management: true})
+	ACLRoleDelete    = method[ACLRoleGetRequest, WriteResponse]("ACL.RoleDelete", SideServer, KindWrite, Need{Management: true})
+	ACLRoleGet       = method[ACLRoleGetRequest, ACLRoleResponse]("ACL.RoleGet", SideServer, KindRead, Need{AnyToken: true})
+	ACLRoleList      = method[ListRequest, ACLRoleListResponse]("ACL.RoleList", SideServer, KindRead, Need{AnyToken: true})
+	ACLOneTimeCreate = method[EmptyRequest, ACLOneTimeResponse]("ACL.OneTimeCreate", SideServer, KindWrite, Need{AnyToken: true})
+	ACLOneTimeUse    = method[ACLOneTimeRequest, ACLTokenResponse]("ACL.OneTimeExchange", SideServer, KindWrite, Need{Anonymous: true})
+	ACLPeerLogin     = method[ACLPeerLoginRequest, ACLPeerLoginResponse]("ACL.PeerLogin", SideServer, KindWrite, Need{NodeSecret: true}) // an agent vouches for a local user
+
+	// Operator, system, status.
+	RaftConfiguration  = method[EmptyRequest, RaftConfigurationResponse]("Operator.RaftConfiguration", SideServer, KindRead, Need{Operator: "read"})
+	RaftRemovePeer     = method[RaftPeerRequest, WriteResponse]("Operator.RaftRemovePeer", SideServer, KindWrite, Need{Operator: "write"})
+	RaftTransfer       = method[RaftPeerRequest, WriteResponse]("Operator.RaftTransfer", SideServer, KindWrite, Need{Operator: "write"})
+	SchedulerConfigGet = method[EmptyRequest, SchedulerConfigResponse]("Operator.SchedulerConfigGet", SideServer, KindRead, Need{Operator: "read"})
+	SchedulerConfigSet = method[SchedulerConfigRequest, SwapResponse]("Operator.SchedulerConfigSet", SideServer, KindWrite, Need{Operator: "write"})
+	AutopilotGet       = method[EmptyRequest, AutopilotConfigResponse]("Operator.AutopilotGet", SideServer, KindRead, Need{Operator: "read"})
+	AutopilotSet       = method[AutopilotConfigRequest, SwapResponse]("Operator.AutopilotSet", SideServer, KindWrite, Need{Operator: "write"})
+	AutopilotHealth    = method[EmptyRequest, AutopilotHealthResponse]("Operator.AutopilotHealth", SideServer, KindWrite, Need{Operator: "read"})
+	SnapshotSave       = stream[EmptyRequest]("Operator.SnapshotSave", SideServer, Need{Management: true})
+	SnapshotRestore    = stream[EmptyRequest]("Operator.SnapshotRestore", SideServer, Need{Management: true})
+	SystemGC           = method[EmptyRequest, WriteResponse]("System.GC", SideServer, KindWrite, Need{Management: true})
+	SystemReconcile    = method[EmptyRequest, WriteResponse]("System.ReconcileSummaries", SideServer, KindWrite, Need{Management: true})
+	StatusLeader       = method[EmptyRequest, StatusLeaderResponse]("Status.Leader", SideServer, KindAny, Need{Anonymous: true})
+	StatusPeers        = method[EmptyRequest, StatusPeersResponse]("Status.Peers", SideServer, KindAny, Need{Anonymous: true})
+	StatusRegions      = method[EmptyRequest, StatusRegionsResponse]("Status.Regions", SideServer, KindAny, Need{Anonymous: true})
+	StatusHash         = method[EmptyRequest, StatusHashResponse]("Status.Hash", SideServer, KindAny, Need{Operator: "read"})
+	SigningKeys        = method[EmptyRequest, SigningKeysResponse]("Keyring.Public", SideServer, KindRead, Need{Anonymous: true})
+	Search             = method[SearchRequest, SearchResponse]("Search.Prefix", SideServer, KindRead, Need{AnyToken: true})
+	SearchFuzzy        = method[SearchRequest, SearchFuzzyResponse]("Search.Fuzzy", SideServer, KindRead, Need{AnyToken: true})
+	EventStream        = stream[EventStreamRequest]("Event.Stream", SideServer, Need{AnyToken: true}) // frames: EventBatch; filtered per object
+	ServerInfo         = method[EmptyRequest, ServerInfoResponse]("Server.Info", SideServer, KindAny, Need{ServerCert: true})
+	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, KindWrite, Need{ServerCert: true})
+
+	// About running allocations and machines; answered by the node.
+	ClientFSList    = method[FSRequest, FSListResponse]("Client.FSList", SideNode, KindAny, ns("read-fs"))
+	ClientFSStat    = method[FSRequest, FSStatResponse]("Client.FSStat", SideNode, KindAny, ns("read-fs"))
+	ClientFSStream  = stream[FSStreamRequest]("Client.FSStream", SideNode, ns("read-fs")) // frames: FSFrame
+	ClientLogs      = stream[LogsRequest]("Client.Logs", SideNode, ns("read-logs"))       // frames: FSFrame
+	ClientExec      = stream[ExecRequest]("Client.Exec", SideNode, ns("alloc-exec"))      // frames: ExecFrame both ways
+	ClientStats     = method[AllocNodeRequest, AllocStatsResponse]("Client.AllocStats", SideNode, KindAny, ns("read-job"))
+	ClientRestart   = method[AllocRestartRequest, WriteResponse]("Client.Restart", SideNode, KindAny, ns("alloc-lifecycle"))
+	ClientSignal    = method[AllocSignalRequest, WriteResponse]("Client.Signal", SideNode, KindAny, ns("alloc-lifecycle"))
+	ClientGC        = method[AllocNodeRequest, WriteResponse]("Client.GC", SideNode, KindAny, ns("submit-job"))
+	ClientGCAll     = method[AllocNodeRequest, WriteResponse]("Client.GCAll", SideNode, KindAny, Need{Node: "write"})
+	ClientChecks    = method[AllocNodeRequest, ChecksResponse]("Client.Checks", SideNode, KindAny, ns("read-job"))
+	ClientHostStats = method[AllocNodeRequest, HostStatsResponse]("Client.HostStats", SideNode, KindAny, Need{Node: "read"})
+	ClientMetaRead  = method[AllocNodeRequest, NodeMetaResponse]("Client.MetaRead", SideNode, KindAny, Need{Node: "read"})
+	ClientMetaApply = method[NodeMetaRequest, NodeMetaResponse]("Client.MetaApply", SideNode, KindAny, Need{Node: "write"})
+	ClientMonitor   = stream[MonitorRequest]("Client.Monitor", SideNode, Need{Agent: "read"}) // frames: FSFrame
+
+	// About a server process, forwarded by server name.
+	AgentMonitor = stream[MonitorRequest]("Agent.Monitor", SideAgent, Need{Agent: "read"}) // frames: FSFrame
+)
