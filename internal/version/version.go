@@ -1,0 +1,33 @@
+// Package version says which build this is.
+package version
+
+import (
+	"runtime"
+	"runtime/debug"
+)
+
+// Version is the release this tree leads to, and NomadCompat the version that is told to Nomad's clients, some of
+// which refuse to speak to older servers.
+const (
+	Version     = "0.1.0"
+	NomadCompat = "2.0.6"
+)
+
+// Commit is set at link time by the makefile; a plain `go build` falls back to the module's build information.
+var Commit = ""
+
+// String is the version with its commit, for people.
+func String() string {
+	c := Commit
+	if c == "" {
+		c = "unknown"
+		if bi, ok := debug.ReadBuildInfo(); ok {
+			for _, s := range bi.Settings {
+				if s.Key == "vcs.revision" {
+					c = s.Value
+				}
+			}
+		}
+	}
+	return "Muster v" + Version + " (" + c + ", " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ")"
+}
