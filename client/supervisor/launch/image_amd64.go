@@ -1,0 +1,6 @@
+package launch
+
+import _ "embed"
+
+//go:embed launch_amd64.bin
+var binaryImage []byte
