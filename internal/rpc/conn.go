@@ -4,10 +4,10 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"net"
-	"strings"
 	"sync"
+
+	"github.com/muster-sched/muster/internal/tlsutil"
 )
 
 // prefixConn reads through a reader that has looked ahead.
@@ -61,24 +61,9 @@ func peerOf(conn net.Conn, addr string) Peer {
 	}
 	cert := st.PeerCertificates[0]
 	p.Name = cert.Subject.CommonName
-	p.Role, p.Region = RoleOf(cert)
+	role, region := tlsutil.RoleOf(cert)
+	p.Role, p.Region = string(role), region
 	return p
-}
-
-// RoleOf is the role and region that a certificate grants by its name server.<region>.muster, client.<region>.muster
-// or cli.<region>.muster, or "" and "". A certificate with several such names has the first.
-func RoleOf(cert *x509.Certificate) (role, region string) {
-	for _, n := range cert.DNSNames {
-		rest, ok := strings.CutSuffix(n, ".muster")
-		if !ok {
-			continue
-		}
-		role, region, ok = strings.Cut(rest, ".")
-		if ok && region != "" && (role == "server" || role == "client" || role == "cli") {
-			return role, region
-		}
-	}
-	return "", ""
 }
 
 // TLSDialer shakes hands over what base dials. conf is asked for each connection, so that certificates can be reloaded;

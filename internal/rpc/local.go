@@ -142,35 +142,33 @@ func (l *local) Open(ctx context.Context, h Header, req any) (*Stream, error) {
 	near, far := pipePair()
 	out := newStream(ctx, near, h.Method)
 	hctx, cancel := l.r.callContext(context.WithoutCancel(ctx), &c.Header)
-	serveStream(l.r, hctx, cancel, c, far)
+	go func() {
+		defer cancel()
+		serveStream(l.r, hctx, c, far)
+	}()
 	return out, nil
 }
 
-// serveStream runs a stream method's handler on p in a goroutine of its own.
-func serveStream(r *Registry, ctx context.Context, cancel context.CancelFunc, c *Call, p pipe) {
+// serveStream runs a stream method's handler on p and ends the stream.
+func serveStream(r *Registry, ctx context.Context, c *Call, p pipe) {
 	c.stream = newStream(ctx, p, c.Method)
-	stop := watchGone(c.stream)
-	go func() {
-		defer cancel()
-		defer stop()
-		_, err := r.dispatch(c.stream.ctx, c)
-		r.measure(c, err, len(c.raw), 0)
-		c.stream.Close(err)
-	}()
+	defer onGone(p, c.stream.cancel)()
+	_, err := r.dispatch(c.stream.ctx, c)
+	r.measure(c, err, len(c.raw), 0)
+	c.stream.Close(err)
 }
 
-// watchGone cancels the stream's context when the peer gives up.
-func watchGone(s *Stream) (stop func()) {
+// onGone calls cancel when the peer gives up, unless stop is called before.
+func onGone(p pipe, cancel func()) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		select {
-		case <-s.p.gone():
-			s.cancel()
-		case <-s.ctx.Done():
+		case <-p.gone():
+			cancel()
 		case <-done:
 		}
 	}()
-	return sync.OnceFunc(func() { close(done) })
+	return func() { close(done) }
 }
 
 func tooLarge(method string, n int) error {

@@ -67,7 +67,7 @@ type mux struct {
 	mu struct {
 		sync.Mutex
 		streams  map[uint64]*muxStream
-		inbound  int    // of those, opened by the peer
+		inbound  int    // streams of the peer whose handlers have not returned
 		nextID   uint64 // of our next stream
 		lastID   uint64 // the peer's newest
 		out      []byte
@@ -107,7 +107,6 @@ func (m *mux) close(cause error) {
 	m.mu.err = cause
 	streams := m.mu.streams
 	m.mu.streams = map[uint64]*muxStream{}
-	m.mu.inbound = 0
 	close(m.closed)
 	m.mu.Unlock()
 	m.conn.Close()
@@ -316,7 +315,11 @@ func (m *mux) frame(kind, flags byte, id uint64, payload []byte) error {
 			return err
 		}
 		if s == nil {
-			m.control(kindReset, id, []byte{byte(resetBusy)})
+			r := resetBusy
+			if m.accept == nil {
+				r = resetNoService
+			}
+			m.control(kindReset, id, []byte{byte(r)})
 			return nil
 		}
 		if err := s.arrived(flags, payload); err != nil {
@@ -374,10 +377,15 @@ func (m *mux) forget(s *muxStream) bool {
 		return false
 	}
 	delete(m.mu.streams, s.id)
-	if !s.ours {
-		m.mu.inbound--
-	}
 	return true
+}
+
+// served frees the place of a stream of the peer. A place is taken until its handler has returned, not until the
+// stream is over: else a peer that opens and resets in a loop could start handlers without limit.
+func (m *mux) served() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.inbound--
 }
 
 // hold accounts for n bytes received and not consumed (or, negative, consumed); false if that is over the limit.

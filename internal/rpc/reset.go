@@ -15,6 +15,7 @@ const (
 	resetBusy                         // over the limit of concurrent streams or of buffered bytes
 	resetProtocol                     // the other side broke the rules
 	resetClosing                      // it shuts down
+	resetNoService                    // it serves no methods on this connection
 )
 
 // err is the reason as the other side sees it.
@@ -26,6 +27,8 @@ func (r resetReason) err() error {
 		return structs.Errorf(structs.CodeTimeout, "the peer cancelled the call")
 	case resetBusy:
 		return structs.Errorf(structs.CodeBusy, "the peer has too many calls on this connection; retry later")
+	case resetNoService:
+		return structs.Errorf(structs.CodeNotFound, "the peer serves no methods on this connection")
 	case resetClosing:
 		return structs.Errorf(structs.CodeUnavailable, "the peer is shutting down")
 	}

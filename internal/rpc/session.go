@@ -166,51 +166,49 @@ func (s *Session) Open(ctx context.Context, h Header, req any) (*Stream, error) 
 // headerPatience is how long a stream may take to send its header and body.
 const headerPatience = 30 * time.Second
 
-// serve answers one call of the other side.
+// serve answers one call of the other side and returns when its handler has.
 func (s *Session) serve(st *muxStream) {
-	base, cancelBase := context.WithCancel(context.Background())
-	defer cancelBase()
-	rctx, rcancel := context.WithTimeout(base, headerPatience)
-	defer rcancel()
+	defer s.m.served()
+	rctx, rcancel := context.WithTimeout(context.Background(), headerPatience)
 	c, err := s.receive(rctx, st)
+	rcancel()
 	if err != nil {
-		if c != nil {
+		if !isStructs(err) {
+			err = structs.Errorf(structs.CodeTimeout, "the call's header and body did not arrive within %s", headerPatience)
+		}
+		if c.Info != nil {
 			s.reg.measure(c, err, 0, 0)
+		} else {
+			s.reg.metrics.Refused("call")
 		}
-		s.answer(base, st, encodeError(err))
+		s.answer(st, encodeError(err))
 		return
 	}
-	ctx, cancel := s.reg.callContext(base, &c.Header)
-	if c.Info.Stream {
-		serveStream(s.reg, ctx, cancel, c, st)
-		<-c.stream.ctx.Done()
-		return
-	}
+	ctx, cancel := s.reg.callContext(context.Background(), &c.Header)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() {})
-	defer stop()
-	done := make(chan struct{})
-	go func() { // the caller gave up: so does the handler
-		select {
-		case <-st.ended:
-			cancel()
-		case <-done:
-		}
-	}()
+	if c.Info.Stream {
+		serveStream(s.reg, ctx, c, st)
+		return
+	}
+	stop := onGone(st, cancel) // the caller gave up: so does the handler
 	reply, err := s.reg.dispatch(ctx, c)
-	close(done)
+	stop()
 	var out []byte
 	if err == nil {
-		out, err = tagged(reply)
-		if err != nil {
+		if out, err = tagged(reply); err != nil {
 			s.log.Error("response refused", "method", c.Method, "error", err)
 		}
 	}
 	if err != nil {
 		out = encodeError(err)
 	}
-	s.answer(base, st, out)
+	s.answer(st, out)
 	s.reg.measure(c, err, len(c.raw), len(out))
+}
+
+func isStructs(err error) bool {
+	var e *structs.Error
+	return errors.As(err, &e)
 }
 
 // tagged is the response message of a reply.
@@ -227,18 +225,21 @@ func tagged(reply *Reply) ([]byte, error) {
 	return out, nil
 }
 
-// receive reads header and body.
+// receive reads header and body. The call is never nil; its Info is when the method is not known.
 func (s *Session) receive(ctx context.Context, st *muxStream) (*Call, error) {
-	head, err := st.recv(ctx, MaxHeader)
-	if err != nil {
-		return nil, err
-	}
 	c := &Call{Peer: s.peer, Session: s, Back: s, Start: time.Now()}
+	head, err := st.recv(ctx, MaxHeader)
+	if err == io.EOF {
+		return c, structs.Errorf(structs.CodeInvalid, "the call has no header")
+	}
+	if err != nil {
+		return c, err
+	}
 	if err := Decode(head, &c.Header); err != nil {
-		return nil, structs.Errorf(structs.CodeInvalid, "the call's header does not decode: %v", err)
+		return c, structs.Errorf(structs.CodeInvalid, "the call's header does not decode: %v", err)
 	}
 	if c.Info, err = s.reg.find(&c.Header); err != nil {
-		return nil, err
+		return c, err
 	}
 	body, err := st.recv(ctx, MaxBody)
 	if err == io.EOF {
@@ -254,8 +255,8 @@ func (s *Session) receive(ctx context.Context, st *muxStream) (*Call, error) {
 // answerPatience is how long the other side may take to make room for an answer.
 const answerPatience = time.Minute
 
-func (s *Session) answer(ctx context.Context, st *muxStream, msg []byte) {
-	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+func (s *Session) answer(st *muxStream, msg []byte) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerPatience)
 	defer cancel()
 	r := resetDone
 	if st.send(ctx, msg, true) != nil {

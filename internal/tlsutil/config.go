@@ -1,0 +1,170 @@
+package tlsutil
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Files are where an agent's TLS material lies. The same names may hold new content later; see Reload.
+type Files struct {
+	CA   string // PEM, one or more certificates: who is trusted
+	Cert string // PEM, this agent's certificate
+	Key  string // PEM, its key
+}
+
+// Source holds an agent's TLS material and makes configurations that follow it: after Reload new connections use the
+// new files; existing ones stay as they are.
+type Source struct {
+	files  Files
+	region string
+	now    atomic.Pointer[loaded]
+}
+
+type loaded struct {
+	pool *x509.CertPool
+	cert tls.Certificate
+}
+
+// Load reads the files. region is the region whose servers this agent talks to; "" is "global".
+func Load(f Files, region string) (*Source, error) {
+	if region == "" {
+		region = "global"
+	}
+	s := &Source{files: f, region: region}
+	if err := s.Reload(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Reload reads the files again. On an error the old material stays in use.
+func (s *Source) Reload() error {
+	ca, err := os.ReadFile(s.files.CA)
+	if err != nil {
+		return fmt.Errorf("read CA: %w", err)
+	}
+	l := &loaded{pool: x509.NewCertPool()}
+	if !l.pool.AppendCertsFromPEM(ca) {
+		return fmt.Errorf("read CA %s: it holds no PEM certificate", s.files.CA)
+	}
+	if l.cert, err = tls.LoadX509KeyPair(s.files.Cert, s.files.Key); err != nil {
+		return fmt.Errorf("read certificate %s with key %s: %w", s.files.Cert, s.files.Key, err)
+	}
+	if l.cert.Leaf == nil {
+		if l.cert.Leaf, err = x509.ParseCertificate(l.cert.Certificate[0]); err != nil {
+			return fmt.Errorf("read certificate %s: %w", s.files.Cert, err)
+		}
+	}
+	_, err = l.cert.Leaf.Verify(x509.VerifyOptions{Roots: l.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	if err != nil {
+		return fmt.Errorf("certificate %s does not verify against CA %s: %w", s.files.Cert, s.files.CA, err)
+	}
+	s.now.Store(l)
+	return nil
+}
+
+// NotAfter is when this agent's certificate expires.
+func (s *Source) NotAfter() time.Time { return s.now.Load().cert.Leaf.NotAfter }
+
+// Leaf is this agent's certificate.
+func (s *Source) Leaf() *x509.Certificate { return s.now.Load().cert.Leaf }
+
+// RPCServer is the configuration of the RPC port: a verified client certificate is demanded.
+func (s *Source) RPCServer() *tls.Config {
+	return s.server(tls.RequireAndVerifyClientCert)
+}
+
+// HTTPServer is the configuration of the HTTP port. verifyClients demands client certificates there too.
+func (s *Source) HTTPServer(verifyClients bool) *tls.Config {
+	if verifyClients {
+		return s.server(tls.RequireAndVerifyClientCert)
+	}
+	return s.server(tls.NoClientCert)
+}
+
+func (s *Source) server(auth tls.ClientAuthType) *tls.Config {
+	make := func() *tls.Config {
+		l := s.now.Load()
+		return &tls.Config{
+			MinVersion:   tls.VersionTLS13,
+			Certificates: []tls.Certificate{l.cert},
+			ClientAuth:   auth,
+			ClientCAs:    l.pool,
+			// A resumed session would outlive a reload of the CA.
+			SessionTicketsDisabled: true,
+		}
+	}
+	c := make()
+	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return make(), nil }
+	return c
+}
+
+// Client is the configuration for dialling a server's RPC port: the other end must hold a server certificate of the
+// region. Ask for it anew for each connection (rpc.TLSDialer does).
+func (s *Source) Client() *tls.Config { return s.ClientTo(s.region) }
+
+// ClientTo is Client for servers of another region.
+func (s *Source) ClientTo(region string) *tls.Config {
+	l := s.now.Load()
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{l.cert},
+		RootCAs:      l.pool,
+		ServerName:   RoleServer.Name(region),
+	}
+}
+
+// RoleOf is the role and region that a certificate grants, or "" and "". It must have been verified before.
+func RoleOf(cert *x509.Certificate) (Role, string) {
+	for _, n := range cert.DNSNames {
+		if r, region, ok := splitRole(n); ok {
+			return r, region
+		}
+	}
+	return "", ""
+}
+
+func splitRole(name string) (Role, string, bool) {
+	rest, ok := strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), ".muster")
+	if !ok {
+		return "", "", false
+	}
+	role, region, ok := strings.Cut(rest, ".")
+	r := Role(role)
+	if !ok || region == "" || (r != RoleServer && r != RoleClient && r != RoleCLI) {
+		return "", "", false
+	}
+	return r, region, true
+}
+
+func grantsRole(name string) bool {
+	_, _, ok := splitRole(name)
+	return ok || strings.HasPrefix(name, "*.") && strings.HasSuffix(strings.TrimSuffix(strings.ToLower(name), "."), "muster")
+}
+
+// VerifyRole checks that the verified peer of a connection has one of the roles in region.
+func VerifyRole(st tls.ConnectionState, region string, roles ...Role) error {
+	if len(st.VerifiedChains) == 0 || len(st.PeerCertificates) == 0 {
+		return fmt.Errorf("the peer has no verified certificate")
+	}
+	role, in := RoleOf(st.PeerCertificates[0])
+	for _, r := range roles {
+		if role == r && in == region {
+			return nil
+		}
+	}
+	want := ""
+	for i, r := range roles {
+		if i > 0 {
+			want += " or "
+		}
+		want += r.Name(region)
+	}
+	return fmt.Errorf("the peer's certificate %q is valid for role %q in region %q; it takes %s",
+		st.PeerCertificates[0].Subject.CommonName, role, in, want)
+}
