@@ -144,6 +144,7 @@ type Transition struct {
 	Reschedule      bool
 	ForceReschedule bool
 	NoShutdownDelay bool
+	Expire          bool // ran for its group's MaxRunDuration: stop it and do not replace it
 }
 
 // RescheduleEvent is one move of an allocation's work to another node.

@@ -42,6 +42,7 @@ const (
 	CmdNodeEvent       CommandType = 35
 	CmdEvalDelete      CommandType = 36
 	CmdBatch           CommandType = 37
+	CmdPlans           CommandType = 38 // body *PlansCommand: several plan entries in one log entry
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -240,6 +241,11 @@ type (
 	BatchCommand struct{ Commands []Command }
 )
 
+// PlansCommand is several plan entries in one log entry. They are applied in order and, unlike those of BatchCommand,
+// each stands or falls alone: the n-th answer of Result.Plans belongs to the n-th entry. A later entry sees what an
+// earlier one changed.
+type PlansCommand struct{ Entries []*PlanEntry }
+
 // Result is what Apply answers: the index and, depending on the command, what it made. A refused command has Err set
 // and changed nothing.
 type Result struct {
@@ -250,6 +256,7 @@ type Result struct {
 	Version   uint64 // of the registered job
 	Evals     []EvalID
 	Plan      *PlanResult
-	ChildID   string // of a periodic launch
-	Swapped   bool   // of a check-and-set
+	Plans     []*PlanResult // of a PlansCommand, one per entry
+	ChildID   string        // of a periodic launch
+	Swapped   bool          // of a check-and-set
 }
