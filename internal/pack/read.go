@@ -1,0 +1,296 @@
+package pack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+)
+
+var (
+	errShort = errors.New("msgpack: the data ends in the middle of a value")
+	errDeep  = fmt.Errorf("msgpack: nested deeper than %d", depthMax)
+)
+
+// reader walks over msgpack bytes. It allocates nothing that the bytes present do not justify.
+type reader struct {
+	b     []byte
+	at    int
+	depth int
+}
+
+func (r *reader) enter() error {
+	if r.depth++; r.depth > depthMax {
+		return errDeep
+	}
+	return nil
+}
+
+func (r *reader) leave() { r.depth-- }
+
+func (r *reader) byte() (byte, error) {
+	if r.at >= len(r.b) {
+		return 0, errShort
+	}
+	c := r.b[r.at]
+	r.at++
+	return c, nil
+}
+
+// take gives the next n bytes, which stay part of the input.
+func (r *reader) take(n uint64) ([]byte, error) {
+	if n > uint64(len(r.b)-r.at) {
+		return nil, errShort
+	}
+	s := r.b[r.at : r.at+int(n)]
+	r.at += int(n)
+	return s, nil
+}
+
+func (r *reader) big(n int) (uint64, error) {
+	s, err := r.take(uint64(n))
+	if err != nil {
+		return 0, err
+	}
+	switch n {
+	case 1:
+		return uint64(s[0]), nil
+	case 2:
+		return uint64(binary.BigEndian.Uint16(s)), nil
+	case 4:
+		return uint64(binary.BigEndian.Uint32(s)), nil
+	}
+	return binary.BigEndian.Uint64(s), nil
+}
+
+// isNil consumes a nil if one comes next.
+func (r *reader) isNil() bool {
+	if r.at < len(r.b) && r.b[r.at] == 0xc0 {
+		r.at++
+		return true
+	}
+	return false
+}
+
+func (r *reader) mapHeader() (int, error) {
+	c, err := r.byte()
+	if err != nil {
+		return 0, err
+	}
+	var n uint64
+	switch {
+	case c&0xf0 == 0x80:
+		n = uint64(c & 0x0f)
+	case c == 0xde:
+		n, err = r.big(2)
+	case c == 0xdf:
+		n, err = r.big(4)
+	default:
+		return 0, wrong("a map", c)
+	}
+	if err == nil && n*2 > uint64(len(r.b)-r.at) {
+		err = errShort
+	}
+	return int(n), err
+}
+
+func (r *reader) arrayHeader() (int, error) {
+	c, err := r.byte()
+	if err != nil {
+		return 0, err
+	}
+	var n uint64
+	switch {
+	case c&0xf0 == 0x90:
+		n = uint64(c & 0x0f)
+	case c == 0xdc:
+		n, err = r.big(2)
+	case c == 0xdd:
+		n, err = r.big(4)
+	default:
+		return 0, wrong("an array", c)
+	}
+	if err == nil && n > uint64(len(r.b)-r.at) {
+		err = errShort
+	}
+	return int(n), err
+}
+
+// str reads a string or binary.
+func (r *reader) str() ([]byte, error) {
+	c, err := r.byte()
+	if err != nil {
+		return nil, err
+	}
+	var n uint64
+	switch {
+	case c&0xe0 == 0xa0:
+		n = uint64(c & 0x1f)
+	case c == 0xd9 || c == 0xc4:
+		n, err = r.big(1)
+	case c == 0xda || c == 0xc5:
+		n, err = r.big(2)
+	case c == 0xdb || c == 0xc6:
+		n, err = r.big(4)
+	default:
+		return nil, wrong("a string", c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.take(n)
+}
+
+// integer reads any integer; neg tells that u holds the two's complement of a negative one.
+func (r *reader) integer() (u uint64, neg bool, err error) {
+	c, err := r.byte()
+	if err != nil {
+		return 0, false, err
+	}
+	switch {
+	case c <= 0x7f:
+		return uint64(c), false, nil
+	case c >= 0xe0:
+		return uint64(int64(int8(c))), true, nil
+	case c >= 0xcc && c <= 0xcf:
+		u, err = r.big(1 << (c - 0xcc))
+		return u, false, err
+	case c >= 0xd0 && c <= 0xd3:
+		size := 1 << (c - 0xd0)
+		u, err = r.big(size)
+		shift := 64 - 8*size
+		i := int64(u<<shift) >> shift
+		return uint64(i), i < 0, err
+	}
+	return 0, false, wrong("an integer", c)
+}
+
+// skip passes over one value of any kind.
+func (r *reader) skip() error {
+	if err := r.enter(); err != nil {
+		return err
+	}
+	defer r.leave()
+	if r.at >= len(r.b) {
+		return errShort
+	}
+	c := r.b[r.at]
+	switch {
+	case c == 0xc0 || c == 0xc2 || c == 0xc3:
+		r.at++
+		return nil
+	case c <= 0x7f || c >= 0xe0 || (c >= 0xcc && c <= 0xd3):
+		_, _, err := r.integer()
+		return err
+	case c&0xe0 == 0xa0 || (c >= 0xc4 && c <= 0xc6) || (c >= 0xd9 && c <= 0xdb):
+		_, err := r.str()
+		return err
+	case c&0xf0 == 0x90 || c == 0xdc || c == 0xdd:
+		n, err := r.arrayHeader()
+		for ; err == nil && n > 0; n-- {
+			err = r.skip()
+		}
+		return err
+	case c&0xf0 == 0x80 || c == 0xde || c == 0xdf:
+		n, err := r.mapHeader()
+		for n *= 2; err == nil && n > 0; n-- {
+			err = r.skip()
+		}
+		return err
+	}
+	return wrong("a value this format uses", c)
+}
+
+func wrong(want string, c byte) error {
+	return fmt.Errorf("msgpack: want %s, found a value with first byte 0x%02x", want, c)
+}
+
+func decBool(r *reader, v reflect.Value) error {
+	c, err := r.byte()
+	switch {
+	case err != nil:
+		return err
+	case c == 0xc2 || c == 0xc0:
+		v.SetBool(false)
+	case c == 0xc3:
+		v.SetBool(true)
+	default:
+		return wrong("a boolean", c)
+	}
+	return nil
+}
+
+func decInt(r *reader, v reflect.Value) error {
+	if r.isNil() {
+		v.SetInt(0)
+		return nil
+	}
+	u, neg, err := r.integer()
+	if err != nil {
+		return err
+	}
+	if (!neg && u > math.MaxInt64) || v.OverflowInt(int64(u)) {
+		return fmt.Errorf("msgpack: integer does not fit %s", v.Type())
+	}
+	v.SetInt(int64(u))
+	return nil
+}
+
+func decUint(r *reader, v reflect.Value) error {
+	if r.isNil() {
+		v.SetUint(0)
+		return nil
+	}
+	u, neg, err := r.integer()
+	if err != nil {
+		return err
+	}
+	if neg || v.OverflowUint(u) {
+		return fmt.Errorf("msgpack: integer does not fit %s", v.Type())
+	}
+	v.SetUint(u)
+	return nil
+}
+
+func decString(r *reader, v reflect.Value) error {
+	if r.isNil() {
+		v.SetString("")
+		return nil
+	}
+	s, err := r.str()
+	if err != nil {
+		return err
+	}
+	v.SetString(string(s))
+	return nil
+}
+
+func decBytes(r *reader, v reflect.Value) error {
+	if r.isNil() {
+		v.SetZero()
+		return nil
+	}
+	s, err := r.str()
+	if err != nil {
+		return err
+	}
+	v.SetBytes(append(make([]byte, 0, len(s)), s...))
+	return nil
+}
+
+func decByteArray(r *reader, v reflect.Value) error {
+	if r.isNil() {
+		v.SetZero()
+		return nil
+	}
+	s, err := r.str()
+	if err != nil {
+		return err
+	}
+	if len(s) != v.Len() {
+		return fmt.Errorf("msgpack: %d bytes where %d are wanted", len(s), v.Len())
+	}
+	copy(v.Bytes(), s)
+	return nil
+}
