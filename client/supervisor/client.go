@@ -1,0 +1,327 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/rpc"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-sched/muster/client/cgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Errors that callers tell apart.
+var (
+	ErrUnknownTask = errors.New("task is not known on this node")
+	ErrEnded       = errors.New("task is not running")
+)
+
+// StartError says why a task could not be started; the supervisor itself is well.
+type StartError struct{ Msg string }
+
+func (e *StartError) Error() string { return e.Msg }
+
+const (
+	readyWithin = 10 * time.Second // a new supervisor must answer by then
+	attemptsMax = 5                // of one call, across supervisors that die under it
+)
+
+// Client talks to the supervisor of one directory and starts it when there is none. All calls are idempotent, so that
+// one which dies with its supervisor is repeated on the next. It is safe for concurrent use.
+type Client struct {
+	dir string
+	exe string
+
+	mu    sync.Mutex
+	conn  *rpc.Client // or nil; guarded by mu
+	hello Hello       // of conn; guarded by mu
+	shut  bool        // guarded by mu
+}
+
+// Open prepares the directory (made with mode 0700). The supervisor is started by the first call. exe is the program
+// whose main calls MaybeRun; "" is the running one.
+func Open(dir, exe string) (*Client, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make supervisor directory: %w", err)
+	}
+	if st, err := os.Lstat(dir); err != nil {
+		return nil, err
+	} else if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("supervisor directory %s belongs to uid %d, want %d: whoever owns it controls the tasks", dir, sys.Uid, os.Geteuid())
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if exe == "" {
+		exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
+	}
+	return &Client{dir: dir, exe: exe}, nil
+}
+
+// Close ends the connection. Supervisor and tasks go on.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shut = true
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+	return nil
+}
+
+// Hello connects and returns the supervisor's introduction.
+func (c *Client) Hello(ctx context.Context) (Hello, error) {
+	_, err := c.connect(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hello, err
+}
+
+// Retire makes the supervisor end and leave the tasks running; the next call starts another one.
+func (c *Client) Retire(ctx context.Context) error {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = conn.Call(serviceName+".Retire", Nothing{}, &Nothing{})
+	c.drop(conn)
+	if err != nil && !broken(err) {
+		return err
+	}
+	return nil
+}
+
+func (c *Client) drop(conn *rpc.Client) {
+	conn.Close()
+	c.mu.Lock()
+	if c.conn == conn {
+		c.conn = nil
+	}
+	c.mu.Unlock()
+}
+
+// connect returns the connection, after starting a supervisor if none answers.
+func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shut {
+		return nil, errors.New("supervisor client is closed")
+	}
+	if c.conn != nil {
+		return c.conn, nil
+	}
+	d, err := os.Open(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("open supervisor directory: %w", err)
+	}
+	defer d.Close()
+	deadline := time.Now().Add(readyWithin)
+	wait := time.Millisecond
+	var spawned <-chan error
+	var spawns int
+	retired := false
+	for {
+		nc, err := net.DialTimeout("unix", socketPath(d), time.Second)
+		if err == nil {
+			conn := rpc.NewClient(nc)
+			var h Hello
+			if err = conn.Call(serviceName+".Hello", Nothing{}, &h); err == nil {
+				if h.Protocol == protocol {
+					c.conn, c.hello = conn, h
+					return conn, nil
+				}
+				// Another version of the program: it hands its tasks over to one of ours.
+				if !retired {
+					retired = true
+					conn.Call(serviceName+".Retire", Nothing{}, &Nothing{})
+				}
+				err = fmt.Errorf("it speaks protocol %d, want %d, and does not retire", h.Protocol, protocol)
+			}
+			conn.Close()
+		} else if spawned == nil && spawns < 3 {
+			spawns++
+			if spawned, err = c.spawn(); err != nil {
+				return nil, err
+			}
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("supervisor does not answer within %s: %w (see %s)", readyWithin, err, filepath.Join(c.dir, "supervisor.log"))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-spawned:
+			spawned = nil // ended: lost the race for the lock against one that is on its way out, or failed
+			time.Sleep(5 * time.Millisecond)
+		case <-time.After(wait):
+			wait = min(wait*2, 50*time.Millisecond)
+		}
+	}
+}
+
+// spawn starts a supervisor in a session, and if possible a control group, of its own.
+func (c *Client) spawn() (<-chan error, error) {
+	logPath := filepath.Join(c.dir, "supervisor.log")
+	flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND
+	if st, err := os.Stat(logPath); err == nil && st.Size() > 1<<20 {
+		flags |= os.O_TRUNC
+	}
+	logFile, err := os.OpenFile(logPath, flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open supervisor log: %w", err)
+	}
+	defer logFile.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	attr := &os.ProcAttr{Dir: "/", Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Files: []*os.File{null, logFile, logFile}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	argv := []string{"muster", "supervisor", "-dir", c.dir}
+	var p *os.Process
+	if leaf, err := supervisorGroup(c.dir); err == nil {
+		sys := *attr.Sys
+		sys.UseCgroupFD, sys.CgroupFD = true, int(leaf.Fd())
+		inGroup := *attr
+		inGroup.Sys = &sys
+		p, err = os.StartProcess(c.exe, argv, &inGroup)
+		leaf.Close()
+		if err != nil {
+			p = nil
+		}
+	}
+	if p == nil {
+		if p, err = os.StartProcess(c.exe, argv, attr); err != nil {
+			return nil, fmt.Errorf("start supervisor: %w", err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Wait()
+		done <- err
+	}()
+	return done, nil
+}
+
+func supervisorGroup(dir string) (*os.File, error) {
+	m, err := cgroup.Open(scope(dir))
+	if err != nil {
+		return nil, err
+	}
+	if m.Layout.V2 == "" {
+		return nil, errors.New("no cgroup2")
+	}
+	// A task's id cannot begin with a dot.
+	g, err := m.Create(".supervisor", cgroup.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(g.Main)
+}
+
+func broken(err error) bool {
+	return errors.Is(err, rpc.ErrShutdown) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed)
+}
+
+func (c *Client) call(ctx context.Context, method string, args any, r *Reply) error {
+	for try := 1; ; try++ {
+		conn, err := c.connect(ctx)
+		if err != nil {
+			return err
+		}
+		*r = Reply{}
+		call := conn.Go(serviceName+"."+method, args, r, make(chan *rpc.Call, 1))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-call.Done:
+		}
+		if call.Error == nil {
+			break
+		}
+		if !broken(call.Error) {
+			return fmt.Errorf("supervisor: %w", call.Error)
+		}
+		c.drop(conn)
+		if try == attemptsMax {
+			return fmt.Errorf("supervisor died %d times under the same call: %w", try, call.Error)
+		}
+	}
+	switch r.Kind {
+	case "":
+		return nil
+	case kindUnknown:
+		return ErrUnknownTask
+	case kindEnded:
+		return ErrEnded
+	}
+	return &StartError{r.Msg}
+}
+
+// Start runs a task and returns when its command has been executed.
+func (c *Client) Start(ctx context.Context, spec *Spec) (Status, error) {
+	r := new(Reply)
+	err := c.call(ctx, "Start", *spec, r)
+	if err != nil {
+		return Status{}, err
+	}
+	return r.Status, nil
+}
+
+// Inspect tells a task's status.
+func (c *Client) Inspect(ctx context.Context, id string) (Status, error) {
+	r := new(Reply)
+	if err := c.call(ctx, "Inspect", id, r); err != nil {
+		return Status{}, err
+	}
+	return r.Status, nil
+}
+
+// List tells the status of every task, in no order.
+func (c *Client) List(ctx context.Context) ([]Status, error) {
+	r := new(Reply)
+	if err := c.call(ctx, "List", Nothing{}, r); err != nil {
+		return nil, err
+	}
+	return r.List, nil
+}
+
+// Wait returns when the task has ended, its exit is on disk and its logs are complete.
+func (c *Client) Wait(ctx context.Context, id string) (Exit, error) {
+	for {
+		r := new(Reply)
+		if err := c.call(ctx, "Wait", WaitArgs{ID: id, Max: waitMax}, r); err != nil {
+			return Exit{}, err
+		}
+		if r.Status.Ended {
+			return r.Status.Exit, nil
+		}
+	}
+}
+
+// Signal sends a signal to the task's main process.
+func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal) error {
+	return c.call(ctx, "Signal", SignalArgs{ID: id, Signal: int(sig)}, new(Reply))
+}
+
+// Stop sends sig, and after timeout kills everything that the task started. It returns when nothing is left.
+func (c *Client) Stop(ctx context.Context, id string, sig syscall.Signal, timeout time.Duration) error {
+	return c.call(ctx, "Signal", SignalArgs{ID: id, Signal: int(sig), Stop: true, Timeout: timeout}, new(Reply))
+}
+
+// Destroy kills and forgets a task.
+func (c *Client) Destroy(ctx context.Context, id string) error {
+	return c.call(ctx, "Destroy", id, new(Reply))
+}

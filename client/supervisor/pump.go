@@ -1,0 +1,226 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// logRetryFor is how long a task may be held up by a log that cannot be written (disk full) before output is dropped.
+const logRetryFor = 10 * time.Second
+
+// pump moves a task's output from its pipe into rotated files. It uses splice: what the kernel has taken from the pipe
+// it has put into the file, so that killing the supervisor at any instant neither loses nor repeats a byte.
+type pump struct {
+	cfg  Log
+	root *os.Root
+	name string // base name without index
+	file *os.File
+	idx  int
+	size int64
+	lost atomic.Int64
+}
+
+// newPump opens the newest file of the log. It follows no symbolic link inside the log's directory, which a task may be
+// able to write.
+func newPump(cfg Log) (*pump, error) {
+	if cfg.MaxFiles <= 0 {
+		cfg.MaxFiles = 10
+	}
+	if cfg.MaxSize <= 0 {
+		cfg.MaxSize = 10 << 20
+	}
+	dir := filepath.Dir(cfg.Base)
+	if st, err := os.Lstat(dir); err != nil {
+		return nil, fmt.Errorf("open log directory: %w", err)
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("open log directory: %s is not a directory", dir)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open log directory: %w", err)
+	}
+	p := &pump{cfg: cfg, root: root, name: filepath.Base(cfg.Base)}
+	for _, i := range p.indexes() {
+		p.idx = max(p.idx, i)
+	}
+	if err := p.open(); err != nil {
+		root.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *pump) indexes() []int {
+	entries, err := fs.ReadDir(p.root.FS(), ".")
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, e := range entries {
+		if rest, ok := strings.CutPrefix(e.Name(), p.name+"."); ok {
+			if n, err := strconv.Atoi(rest); err == nil && n >= 0 && strconv.Itoa(n) == rest {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
+}
+
+func (p *pump) open() error {
+	f, err := p.root.OpenFile(p.name+"."+strconv.Itoa(p.idx), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", f.Name())
+	}
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("open log: %w", err)
+	}
+	if p.file != nil {
+		p.file.Close()
+	}
+	p.file, p.size = f, st.Size()
+	return nil
+}
+
+func (p *pump) rotate() error {
+	p.idx++
+	if err := p.open(); err != nil {
+		p.idx--
+		return err
+	}
+	for _, i := range p.indexes() {
+		if i <= p.idx-p.cfg.MaxFiles {
+			p.root.Remove(p.name + "." + strconv.Itoa(i))
+		}
+	}
+	return nil
+}
+
+func (p *pump) close() {
+	if p.file != nil {
+		p.file.Close()
+	}
+	p.root.Close()
+}
+
+// step moves what the pipe holds now. It returns unix.EAGAIN when the pipe is empty and 0 at its end.
+func (p *pump) step(pipe int) (int64, error) {
+	for p.size >= p.cfg.MaxSize {
+		if err := p.rotate(); err != nil {
+			return 0, err
+		}
+	}
+	want := min(p.cfg.MaxSize-p.size, 1<<20)
+	off := p.size
+	// Fd would switch the descriptor to blocking mode: regular files do not care, and it is ours alone.
+	n, err := unix.Splice(pipe, nil, int(p.file.Fd()), &off, int(want), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+	if n > 0 {
+		p.size += n
+	}
+	return n, err
+}
+
+// run pumps until the pipe ends, or until stop is closed and the pipe is empty.
+func (p *pump) run(pipe *os.File, stop <-chan struct{}) {
+	defer p.close()
+	defer pipe.Close()
+	rc, err := pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	var failing time.Time
+	for {
+		var n int64
+		var serr error
+		rerr := rc.Read(func(fd uintptr) bool {
+			n, serr = p.step(int(fd))
+			if serr != unix.EAGAIN {
+				return true
+			}
+			select {
+			case <-stop:
+				return true
+			default:
+				return false
+			}
+		})
+		stopped := errors.Is(rerr, os.ErrDeadlineExceeded)
+		if rerr != nil && !stopped {
+			return
+		}
+		switch {
+		case stopped, serr == unix.EAGAIN:
+			// Told to stop: whatever is in the pipe now is the last.
+			if !p.drain(rc) {
+				return
+			}
+			return
+		case serr == unix.EINTR:
+		case serr != nil:
+			if failing.IsZero() {
+				failing = time.Now()
+			}
+			if time.Since(failing) > logRetryFor {
+				p.discard(rc)
+				continue
+			}
+			select {
+			case <-stop:
+				p.discard(rc)
+			case <-time.After(200 * time.Millisecond):
+			}
+		case n == 0:
+			return
+		default:
+			failing = time.Time{}
+		}
+	}
+}
+
+func (p *pump) drain(rc interface {
+	Control(func(uintptr)) error
+}) bool {
+	ok := true
+	rc.Control(func(fd uintptr) {
+		for {
+			n, err := p.step(int(fd))
+			if err == unix.EINTR {
+				continue
+			}
+			if n <= 0 || err != nil {
+				ok = n == 0 && err == nil
+				return
+			}
+		}
+	})
+	return ok
+}
+
+// discard throws away what the pipe holds, so that the task can go on, and counts it.
+func (p *pump) discard(rc interface {
+	Control(func(uintptr)) error
+}) {
+	rc.Control(func(fd uintptr) {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := unix.Read(int(fd), buf)
+			if n <= 0 || err != nil {
+				return
+			}
+			p.lost.Add(int64(n))
+		}
+	})
+}

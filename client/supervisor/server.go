@@ -1,0 +1,433 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-sched/muster/client/cgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Limits of a supervisor.
+const (
+	tasksMax    = 20_000           // running and ended, not destroyed; more are refused
+	connsMax    = 64               // connections at once; more are closed
+	startsMax   = 64               // starts in progress at once; more wait
+	waitMax     = 30 * time.Second // one Wait call; the client asks again
+	idleExit    = 60 * time.Second // without tasks and connections for so long, the supervisor ends
+	protocol    = 1                // of the calls below; another one makes the agent replace the supervisor
+	serviceName = "Supervisor"
+)
+
+// scope names an agent directory in the control group tree.
+func scope(dir string) string {
+	if r, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = r
+	}
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:6])
+}
+
+// Service answers the agent. Its exported methods follow net/rpc's shape.
+type Service struct {
+	dir    string
+	groups *cgroup.Manager
+	why    string // why there are no groups
+	starts chan struct{}
+	quit   chan struct{}
+	once   sync.Once
+
+	mu       sync.Mutex
+	tasks    map[string]*task    // guarded by mu
+	starting map[string]*attempt // guarded by mu
+	conns    int                 // guarded by mu
+	idle     time.Time           // since when there is nothing to do; guarded by mu
+}
+
+// attempt is a start in progress; a second Start of the same id waits for it.
+type attempt struct {
+	done chan struct{}
+	task *task
+	err  error
+}
+
+// Nothing is an empty argument or reply.
+type Nothing struct{}
+
+// Hello is how a supervisor introduces itself.
+type Hello struct {
+	Protocol int
+	PID      int
+	Groups   string // control group layout ("v1", "v2", "hybrid"), or "" with Why
+	Why      string
+}
+
+// Reply carries a task's status, or an error with its kind.
+type Reply struct {
+	Status Status
+	List   []Status
+	Kind   string // "", "unknown-task", "ended", "failed"
+	Msg    string
+}
+
+// WaitArgs asks for a task's end, or for its status after Max.
+type WaitArgs struct {
+	ID  string
+	Max time.Duration
+}
+
+// SignalArgs sends a signal, or with Stop ends the task.
+type SignalArgs struct {
+	ID      string
+	Signal  int
+	Stop    bool
+	Timeout time.Duration
+}
+
+const (
+	kindUnknown = "unknown-task"
+	kindEnded   = "ended"
+	kindFailed  = "failed"
+)
+
+func fail(r *Reply, kind string, err error) error {
+	r.Kind, r.Msg = kind, err.Error()
+	return nil
+}
+
+func (s *Service) find(id string, r *Reply) *task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tasks[id]
+	if t == nil {
+		fail(r, kindUnknown, fmt.Errorf("task %.140q is not known on this node", id))
+	}
+	return t
+}
+
+// Hello introduces the supervisor.
+func (s *Service) Hello(_ Nothing, r *Hello) error {
+	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why}
+	if s.groups != nil {
+		r.Groups = s.groups.Layout.Version()
+	}
+	return nil
+}
+
+// Start runs a task, or returns the one that has been started under that id.
+func (s *Service) Start(spec Spec, r *Reply) error {
+	if err := spec.Check(); err != nil {
+		return fail(r, kindFailed, err)
+	}
+	s.mu.Lock()
+	if t := s.tasks[spec.ID]; t != nil {
+		s.mu.Unlock()
+		r.Status = t.status()
+		return nil
+	}
+	if a := s.starting[spec.ID]; a != nil {
+		s.mu.Unlock()
+		<-a.done
+		if a.err != nil {
+			return fail(r, kindFailed, a.err)
+		}
+		r.Status = a.task.status()
+		return nil
+	}
+	if len(s.tasks)+len(s.starting) >= tasksMax {
+		s.mu.Unlock()
+		return fail(r, kindFailed, fmt.Errorf("this node's supervisor holds %d tasks, its limit", tasksMax))
+	}
+	a := &attempt{done: make(chan struct{})}
+	s.starting[spec.ID] = a
+	s.mu.Unlock()
+
+	s.starts <- struct{}{}
+	t, err := start(filepath.Join(s.dir, "t", spec.ID), &spec, s.groups)
+	<-s.starts
+	s.mu.Lock()
+	delete(s.starting, spec.ID)
+	if err == nil {
+		s.tasks[spec.ID] = t
+	}
+	s.mu.Unlock()
+	a.task, a.err = t, err
+	close(a.done)
+	if err != nil {
+		return fail(r, kindFailed, err)
+	}
+	r.Status = t.status()
+	return nil
+}
+
+// Inspect tells a task's status.
+func (s *Service) Inspect(id string, r *Reply) error {
+	if t := s.find(id, r); t != nil {
+		r.Status = t.status()
+	}
+	return nil
+}
+
+// List tells the status of every task.
+func (s *Service) List(_ Nothing, r *Reply) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tasks {
+		r.List = append(r.List, t.status())
+	}
+	return nil
+}
+
+// Wait returns when the task has ended or the time is over.
+func (s *Service) Wait(a WaitArgs, r *Reply) error {
+	t := s.find(a.ID, r)
+	if t == nil {
+		return nil
+	}
+	timer := time.NewTimer(min(a.Max, waitMax))
+	defer timer.Stop()
+	select {
+	case <-t.done:
+	case <-timer.C:
+	}
+	r.Status = t.status()
+	return nil
+}
+
+// Signal sends a signal to a task's main process, or stops the task.
+func (s *Service) Signal(a SignalArgs, r *Reply) error {
+	t := s.find(a.ID, r)
+	if t == nil {
+		return nil
+	}
+	if a.Stop {
+		if err := t.stop(syscall.Signal(a.Signal), a.Timeout); err != nil {
+			return fail(r, kindFailed, err)
+		}
+	} else if err := t.signal(syscall.Signal(a.Signal)); err == syscall.ESRCH {
+		return fail(r, kindEnded, errors.New("task is not running"))
+	} else if err != nil {
+		return fail(r, kindFailed, fmt.Errorf("send signal %d: %w", a.Signal, err))
+	}
+	r.Status = t.status()
+	return nil
+}
+
+// Destroy kills what is left of a task and forgets it. Destroying an unknown task succeeds.
+func (s *Service) Destroy(id string, r *Reply) error {
+	var none Reply
+	t := s.find(id, &none)
+	if t == nil {
+		return nil
+	}
+	if err := t.stop(syscall.SIGKILL, 0); err != nil {
+		return fail(r, kindFailed, err)
+	}
+	s.mu.Lock()
+	delete(s.tasks, id)
+	s.mu.Unlock()
+	if err := os.RemoveAll(t.dir); err != nil {
+		return fail(r, kindFailed, fmt.Errorf("destroy task %s: %w", id, err))
+	}
+	return nil
+}
+
+// Retire ends the supervisor and leaves every task running, to be taken up by another one.
+func (s *Service) Retire(_ Nothing, _ *Nothing) error {
+	s.once.Do(func() { close(s.quit) })
+	return nil
+}
+
+// recover takes up the tasks that an earlier supervisor left.
+func (s *Service) recover() error {
+	root := filepath.Join(s.dir, "t")
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	sem := make(chan struct{}, 16)
+	for _, e := range entries {
+		wg.Add(1)
+		sem <- struct{}{}
+		go func() {
+			defer wg.Done()
+			defer func() { <-sem }()
+			dir := filepath.Join(root, e.Name())
+			t, err := adopt(dir)
+			if err != nil {
+				// No readable state: nothing was started yet, or the disk lost it. Whatever is in its group is ours, by
+				// the group's name.
+				fmt.Fprintf(os.Stderr, "supervisor: task %s: %v; it is killed and forgotten\n", e.Name(), err)
+				if s.groups != nil && validID.MatchString(e.Name()) {
+					if g, err := s.groups.Create(e.Name(), cgroup.Limits{}); err == nil {
+						g.Kill(5 * time.Second)
+						g.Remove()
+					}
+				}
+				os.RemoveAll(dir)
+				return
+			}
+			s.mu.Lock()
+			s.tasks[t.mem.ID] = t
+			s.mu.Unlock()
+		}()
+	}
+	wg.Wait()
+	return nil
+}
+
+// socketPath is a path of the socket that is short enough for an address, whatever the directory's length: it goes
+// through an open descriptor of the directory, which must stay open.
+func socketPath(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/sock", dir.Fd()) }
+
+// run is the supervisor process.
+func run(ctx context.Context, dir string) error {
+	debug.SetGCPercent(50)
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil // another one serves this directory already
+	}
+	s := &Service{dir: dir, tasks: map[string]*task{}, starting: map[string]*attempt{}, starts: make(chan struct{}, startsMax), quit: make(chan struct{}), idle: time.Now()}
+	if m, err := cgroup.Open(scope(dir)); err != nil {
+		s.why = err.Error()
+	} else {
+		s.groups = m
+	}
+	if err := s.recover(); err != nil {
+		return fmt.Errorf("take up tasks: %w", err)
+	}
+	os.Remove(filepath.Join(dir, "sock"))
+	old := unix.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(d), Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // a successor may have made its own by then
+	srv := rpc.NewServer()
+	if err := srv.RegisterName(serviceName, s); err != nil {
+		return err
+	}
+	go s.accept(l, srv)
+	tick := time.NewTicker(idleExit / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.quit:
+			l.Close()
+			time.Sleep(20 * time.Millisecond) // let the answer to Retire leave
+			return nil
+		case <-tick.C:
+			s.mu.Lock()
+			if len(s.tasks) > 0 || len(s.starting) > 0 || s.conns > 0 {
+				s.idle = time.Now()
+			}
+			over := time.Since(s.idle) > idleExit
+			s.mu.Unlock()
+			if over {
+				l.Close()
+				if s.groups != nil {
+					s.groups.Close()
+				}
+				return nil
+			}
+		}
+	}
+}
+
+func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			select {
+			case <-s.quit:
+				return
+			default:
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // out of descriptors: try again when some are free
+			continue
+		}
+		s.mu.Lock()
+		full := s.conns >= connsMax
+		if !full {
+			s.conns++
+		}
+		s.mu.Unlock()
+		if full || !peerAllowed(c) {
+			c.Close()
+			if !full {
+				s.mu.Lock()
+				s.conns--
+				s.mu.Unlock()
+			}
+			continue
+		}
+		go func() {
+			srv.ServeConn(c)
+			s.mu.Lock()
+			s.conns--
+			s.mu.Unlock()
+		}()
+	}
+}
+
+// peerAllowed lets in root and the user that the supervisor runs as.
+func peerAllowed(c *net.UnixConn) bool {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	rc.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		ok = err == nil && (cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
+	})
+	return ok
+}
+
+// MaybeRun is to be called first thing in main (and in TestMain of programs that run tasks). If the process was started
+// as a supervisor (`muster supervisor -dir <directory>`, a hidden verb) it serves and never returns.
+func MaybeRun() {
+	if len(os.Args) != 4 || os.Args[1] != "supervisor" || os.Args[2] != "-dir" {
+		return
+	}
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	err := run(ctx, os.Args[3])
+	cancel()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s supervisor: %v\n", time.Now().UTC().Format(time.RFC3339), err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}

@@ -1,0 +1,339 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/client/cgroup"
+)
+
+func TestMain(m *testing.M) {
+	MaybeRun()
+	os.Exit(m.Run())
+}
+
+// sup is a supervisor in a directory of its own, gone with the test.
+type sup struct {
+	*Client
+	t    testing.TB
+	dir  string
+	logs string
+}
+
+func newSup(t testing.TB) *sup {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not run: needs root")
+	}
+	dir := t.TempDir()
+	c, err := Open(filepath.Join(dir, "s"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sup{Client: c, t: t, dir: filepath.Join(dir, "s"), logs: filepath.Join(dir, "logs")}
+	if err := os.Mkdir(s.logs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		list, err := c.List(ctx)
+		if err != nil {
+			t.Errorf("list at the end: %v", err)
+		}
+		for _, st := range list {
+			if err := c.Destroy(ctx, st.ID); err != nil {
+				t.Errorf("destroy: %v", err)
+			}
+		}
+		h, _ := c.Hello(ctx)
+		c.Retire(ctx)
+		c.Close()
+		within(t, 5*time.Second, "supervisor ends", func() bool { return syscall.Kill(h.PID, 0) != nil })
+		m, err := cgroup.Open(scope(s.dir))
+		if err == nil {
+			if g, err := m.Create(".supervisor", cgroup.Limits{}); err == nil {
+				g.Remove()
+			}
+			m.Close()
+			if left, _ := filepath.Glob(filepath.Join(m.Layout.V2, "muster", scope(s.dir))); len(left) > 0 {
+				t.Errorf("control groups left: %v", left)
+			}
+		}
+	})
+	return s
+}
+
+func within(t testing.TB, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); ; time.Sleep(2 * time.Millisecond) {
+		if ok() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", d, what)
+		}
+	}
+}
+
+func (s *sup) spec(id, script string) *Spec {
+	return &Spec{
+		ID: id, Path: "/bin/sh", Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/",
+		Stdout: Log{Base: filepath.Join(s.logs, id+".stdout")}, Stderr: Log{Base: filepath.Join(s.logs, id+".stderr")},
+	}
+}
+
+func (s *sup) start(spec *Spec) Status {
+	s.t.Helper()
+	st, err := s.Start(s.t.Context(), spec)
+	if err != nil {
+		s.t.Fatalf("start %s: %v", spec.ID, err)
+	}
+	return st
+}
+
+func (s *sup) wait(id string) Exit {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	e, err := s.Wait(ctx, id)
+	if err != nil {
+		s.t.Fatalf("wait %s: %v", id, err)
+	}
+	return e
+}
+
+func (s *sup) killSupervisor() {
+	s.t.Helper()
+	h, err := s.Hello(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := syscall.Kill(h.PID, syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	within(s.t, 5*time.Second, "supervisor dies", func() bool {
+		st, err := readStat(h.PID)
+		return err != nil || st.state == 'Z'
+	})
+}
+
+// log is the whole log of a stream, all files in order.
+func (s *sup) log(name string) string {
+	s.t.Helper()
+	var b strings.Builder
+	for i := range 1000 {
+		data, err := os.ReadFile(filepath.Join(s.logs, fmt.Sprintf("%s.%d", name, i)))
+		if err != nil {
+			break
+		}
+		b.Write(data)
+	}
+	return b.String()
+}
+
+func TestRunsAndRecordsExit(t *testing.T) {
+	s := newSup(t)
+	s.start(s.spec("a", "echo out; echo err >&2; exit 7"))
+	if e := s.wait("a"); e.Code != 7 || e.Lost || e.Signal != 0 {
+		t.Fatalf("exit %+v, want code 7", e)
+	}
+	if got := s.log("a.stdout") + s.log("a.stderr"); got != "out\nerr\n" {
+		t.Fatalf("logs %q", got)
+	}
+	s.start(s.spec("b", "kill -USR1 $$"))
+	if e := s.wait("b"); e.Signal != int(syscall.SIGUSR1) || e.Code != 128+int(syscall.SIGUSR1) {
+		t.Fatalf("exit %+v, want signal 10", e)
+	}
+	// A repeated start returns the task of the first one, even after its end.
+	if st := s.start(s.spec("a", "echo again")); !st.Ended || st.Exit.Code != 7 {
+		t.Fatalf("second start made %+v", st)
+	}
+	if err := s.Destroy(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Inspect(t.Context(), "a"); err != ErrUnknownTask {
+		t.Fatalf("after destroy: %v", err)
+	}
+}
+
+func TestDescriptorsAreThree(t *testing.T) {
+	s := newSup(t)
+	spec := s.spec("fds", "")
+	ls, err := exec.LookPath("ls")
+	if err != nil {
+		t.Skip("not run: no ls")
+	}
+	spec.Path, spec.Argv = ls, []string{"ls", "/proc/self/fd"}
+	s.start(spec)
+	s.wait("fds")
+	if got := strings.Fields(s.log("fds.stdout")); strings.Join(got, " ") != "0 1 2 3" { // 3 is ls reading the directory
+		t.Fatalf("descriptors %v", got)
+	}
+}
+
+func TestStartErrorsAreClear(t *testing.T) {
+	s := newSup(t)
+	for name, c := range map[string]struct {
+		edit func(*Spec)
+		want string
+	}{
+		"missing file":  {func(p *Spec) { p.Path = "/no/such" }, "does not exist"},
+		"not a program": {func(p *Spec) { p.Path = "/etc/passwd" }, "permission denied"},
+		"bad directory": {func(p *Spec) { p.Dir = "/no/such" }, "enter the working directory /no/such"},
+		"bad id":        {func(p *Spec) { p.ID = "../x" }, "task id"},
+		"relative":      {func(p *Spec) { p.Path = "sh" }, "absolute"},
+		"no log dir":    {func(p *Spec) { p.Stdout.Base = "/no/such/log" }, "log directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := s.spec("e", "true")
+			c.edit(spec)
+			_, err := s.Start(t.Context(), spec)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("error %v, want one with %q", err, c.want)
+			}
+			if list, _ := s.List(t.Context()); len(list) != 0 {
+				t.Fatalf("left behind: %+v", list)
+			}
+		})
+	}
+}
+
+func TestSupervisorKilled(t *testing.T) {
+	s := newSup(t)
+	before := s.start(s.spec("long", "trap 'exit 42' TERM; echo ready; while :; do sleep 0.01; done"))
+	s.start(s.spec("gap", "sleep 0.2; echo last words; exit 9"))
+	within(t, 5*time.Second, "ready", func() bool { return s.log("long.stdout") == "ready\n" })
+	s.killSupervisor()
+	// It ends while nobody is there; its exit and its words must be there all the same.
+	after, err := s.Inspect(t.Context(), "long")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.PID != before.PID || !after.StartedAt.Equal(before.StartedAt) || after.Ended {
+		t.Fatalf("taken up as %+v, was %+v", after, before)
+	}
+	if e := s.wait("gap"); e.Code != 9 || e.Lost || s.log("gap.stdout") != "last words\n" {
+		t.Fatalf("exit %+v, log %q", e, s.log("gap.stdout"))
+	}
+	if err := s.Stop(t.Context(), "long", syscall.SIGTERM, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := s.wait("long"); e.Code != 42 {
+		t.Fatalf("exit %+v, want 42", e)
+	}
+}
+
+func TestExitWhileSupervisorIsDead(t *testing.T) {
+	s := newSup(t)
+	s.start(s.spec("x", "sleep 0.1; seq 1 3000; exit 5"))
+	s.killSupervisor()
+	pid := 0
+	within(t, 5*time.Second, "the task ends with nobody there", func() bool {
+		b, err := os.ReadFile(filepath.Join(s.dir, "t", "x", "exit"))
+		return err == nil && len(b) == 64
+	})
+	_ = pid
+	if e := s.wait("x"); e.Code != 5 || e.Lost {
+		t.Fatalf("exit %+v", e)
+	}
+	if n := strings.Count(s.log("x.stdout"), "\n"); n != 3000 {
+		t.Fatalf("%d lines, want 3000", n)
+	}
+}
+
+func TestLogsWithoutGap(t *testing.T) {
+	s := newSup(t)
+	const lines = 60000
+	spec := s.spec("w", fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done", lines))
+	spec.Stdout.MaxSize, spec.Stdout.MaxFiles = 50_000, 1000
+	s.start(spec)
+	kills := 0
+	for {
+		st, err := s.Inspect(t.Context(), "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Ended {
+			break
+		}
+		if kills < 8 {
+			time.Sleep(time.Duration(kills*3) * time.Millisecond) // another instant each time
+			s.killSupervisor()
+			kills++
+		} else {
+			s.wait("w")
+		}
+	}
+	if e := s.wait("w"); e.Code != 0 {
+		t.Fatalf("exit %+v", e)
+	}
+	got := strings.Split(strings.TrimSuffix(s.log("w.stdout"), "\n"), "\n")
+	if len(got) != lines {
+		t.Fatalf("%d lines after %d kills, want %d", len(got), kills, lines)
+	}
+	for i, l := range got {
+		if l != fmt.Sprintf("line %d", i) {
+			t.Fatalf("line %d is %q", i, l)
+		}
+	}
+	if kills < 3 {
+		t.Fatalf("only %d kills: the test did not test", kills)
+	}
+}
+
+func TestLauncherKilledIsLostAndLeavesNothing(t *testing.T) {
+	s := newSup(t)
+	st := s.start(s.spec("l", "sleep 300 & sleep 300"))
+	ps, err := readStat(st.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.Kill(ps.ppid, syscall.SIGKILL)
+	if e := s.wait("l"); !e.Lost || e.Code != -1 || !strings.Contains(e.Err, "launcher") {
+		t.Fatalf("exit %+v", e)
+	}
+	if pids, _ := st.Group.Procs(); len(pids) != 0 {
+		t.Fatalf("left running: %v", pids)
+	}
+}
+
+func TestStopEscalatesAndSweeps(t *testing.T) {
+	s := newSup(t)
+	st := s.start(s.spec("s", "trap '' TERM; (trap '' TERM; setsid sleep 300) & echo up; while :; do sleep 1; done"))
+	within(t, 5*time.Second, "up", func() bool { return s.log("s.stdout") != "" })
+	began := time.Now()
+	if err := s.Stop(t.Context(), "s", syscall.SIGTERM, 300*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(began); d < 300*time.Millisecond || d > 3*time.Second {
+		t.Fatalf("stop took %s", d)
+	}
+	if e := s.wait("s"); e.Signal != 9 || e.Lost || e.OOMKilled {
+		t.Fatalf("exit %+v", e)
+	}
+	if pids, _ := st.Group.Procs(); len(pids) != 0 {
+		t.Fatalf("left running: %v", pids)
+	}
+	if err := s.Signal(t.Context(), "s", syscall.SIGHUP); err != ErrEnded {
+		t.Fatalf("signal after the end: %v", err)
+	}
+}
+
+func TestLeftoversOfAnEndedTaskDie(t *testing.T) {
+	s := newSup(t)
+	st := s.start(s.spec("d", "setsid sh -c 'while :; do echo noise; done' & sleep 0.05; exit 3"))
+	if e := s.wait("d"); e.Code != 3 {
+		t.Fatalf("exit %+v", e)
+	}
+	if pids, _ := st.Group.Procs(); len(pids) != 0 {
+		t.Fatalf("left running: %v", pids)
+	}
+}

@@ -1,0 +1,652 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/supervisor/launch"
+	"golang.org/x/sys/unix"
+)
+
+// memory is what is on disk of a task (task.json), enough for another supervisor to take it up.
+//
+//	intent written -> launcher started -> pids written -> ended -> result.json written -> destroyed
+//
+// In the first gap the launcher is found by its name and the task's id in /proc; in the last one, by nothing but exit
+// record and group, which is all that is needed.
+type memory struct {
+	ID        string
+	BootID    string
+	Group     cgroup.Group
+	Launcher  int    // pid, 0 while starting
+	LStart    uint64 // start tick
+	PID       int
+	PStart    uint64
+	StartedAt time.Time
+	Isolated  bool
+	Stdout    Log
+	Stderr    Log
+}
+
+// task is one task of this supervisor. Its end is done being closed.
+type task struct {
+	dir  string
+	mem  memory        // read-only once the task is in the table
+	fd   int           // pidfd of the main process, -1 if it was gone before we could open it; guarded by mu
+	lfd  *os.File      // pidfd of the launcher
+	ours bool          // the launcher is our child and must be reaped
+	done chan struct{} // closed when exit is known, written, and logs are complete
+	exit Exit          // valid after done
+	mu   sync.Mutex
+	out  []*pumping
+}
+
+type pumping struct {
+	*pump
+	pipe *os.File
+	stop chan struct{}
+	end  chan struct{}
+}
+
+func (p *pumping) finish(limit time.Duration) {
+	close(p.stop)
+	p.pipe.SetReadDeadline(time.Unix(1, 0))
+	select {
+	case <-p.end:
+	case <-time.After(limit):
+	}
+}
+
+func startPump(cfg Log, pipe *os.File) (*pumping, error) {
+	p, err := newPump(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &pumping{pump: p, pipe: pipe, stop: make(chan struct{}), end: make(chan struct{})}
+	go func() {
+		defer close(r.end)
+		p.run(pipe, r.stop)
+	}()
+	return r, nil
+}
+
+func (t *task) recordPath() string { return filepath.Join(t.dir, "exit") }
+func (t *task) resultPath() string { return filepath.Join(t.dir, "result.json") }
+
+func (t *task) save() error {
+	b, err := json.Marshal(t.mem)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(t.dir, "task.tmp")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return fmt.Errorf("write task state: %w", err)
+	}
+	if err := os.Rename(tmp, filepath.Join(t.dir, "task.json")); err != nil {
+		return fmt.Errorf("write task state: %w", err)
+	}
+	return nil
+}
+
+func (t *task) status() Status {
+	s := Status{ID: t.mem.ID, PID: t.mem.PID, StartedAt: t.mem.StartedAt, Group: t.mem.Group, Isolated: t.mem.Isolated}
+	select {
+	case <-t.done:
+		s.Ended, s.Exit = true, t.exit
+	default:
+	}
+	return s
+}
+
+// start runs the specification. On error nothing is left behind.
+func start(dir string, spec *Spec, groups *cgroup.Manager) (_ *task, err error) {
+	bin, err := launch.Binary()
+	if err != nil {
+		return nil, err
+	}
+	t := &task{dir: dir, fd: -1, done: make(chan struct{}), ours: true}
+	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Stdout: spec.Stdout, Stderr: spec.Stderr}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make task state: %w", err)
+	}
+	var closers []func()
+	defer func() {
+		for _, c := range closers {
+			c()
+		}
+		if err != nil {
+			t.abort()
+		}
+	}()
+	if groups != nil {
+		if t.mem.Group, err = groups.Create(spec.ID, spec.Limits); err != nil {
+			return nil, err
+		}
+	}
+	// The intent, before anything runs: a supervisor that is killed from here on knows what to look for.
+	if err := t.save(); err != nil {
+		return nil, err
+	}
+	prog := spec.program(t.mem.Group)
+	attr := &syscall.SysProcAttr{Setsid: true}
+	var lfd int
+	attr.PidFD = &lfd
+	if spec.Isolate != nil {
+		attr.Cloneflags = unix.CLONE_NEWPID
+	}
+	if t.mem.Group.V2 {
+		gfd, err := unix.Open(t.mem.Group.Main, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open control group: %w", err)
+		}
+		closers = append(closers, func() { unix.Close(gfd) })
+		attr.UseCgroupFD, attr.CgroupFD = true, gfd
+	}
+	progFile, err := prog.File()
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, func() { progFile.Close() })
+	ours, theirs, err := launch.StatusPair()
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, func() { ours.Close() })
+	closeTheirs := sync.OnceFunc(func() { theirs.Close() })
+	closers = append(closers, closeTheirs)
+	record, err := unix.Open(t.recordPath(), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make exit record: %w", err)
+	}
+	closers = append(closers, func() { unix.Close(record) })
+
+	files := make([]uintptr, 8)
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/null: %w", err)
+	}
+	closers = append(closers, func() { unix.Close(null) })
+	files[0] = uintptr(null)
+	var childEnds []int
+	closeChildEnds := sync.OnceFunc(func() {
+		for _, fd := range childEnds {
+			unix.Close(fd)
+		}
+	})
+	closers = append(closers, closeChildEnds)
+	for i, log := range []Log{spec.Stdout, spec.Stderr} {
+		if log.Base == "" {
+			files[1+i], files[launch.FDStdoutRead+i] = uintptr(null), uintptr(null)
+			continue
+		}
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			return nil, fmt.Errorf("make output pipe: %w", err)
+		}
+		childEnds = append(childEnds, fds[1])
+		unix.SetNonblock(fds[0], true)
+		p, err := startPump(log, os.NewFile(uintptr(fds[0]), "pipe"))
+		if err != nil {
+			unix.Close(fds[0])
+			return nil, err
+		}
+		t.out = append(t.out, p)
+		files[1+i], files[launch.FDStdoutRead+i] = uintptr(fds[1]), uintptr(fds[0])
+	}
+	files[launch.FDStatus] = theirs.Fd()
+	files[launch.FDRecord] = uintptr(record)
+	files[launch.FDProgram] = progFile.Fd()
+	pid, err := syscall.ForkExec(bin, []string{"muster-launch", spec.ID, filepath.Base(filepath.Dir(filepath.Dir(dir)))},
+		&syscall.ProcAttr{Env: []string{}, Files: files, Dir: "/", Sys: attr})
+	if err != nil {
+		return nil, fmt.Errorf("start launcher: %w", err)
+	}
+	closeChildEnds()
+	closeTheirs()
+	t.setLauncher(pid, lfd)
+	_, err = prog.Await(ours, func(child int) {
+		t.mem.StartedAt = time.Now().UTC()
+		t.setChild(child)
+	})
+	if err != nil {
+		return nil, explain(spec, err)
+	}
+	if err := t.save(); err != nil {
+		return nil, err
+	}
+	go t.watch()
+	return t, nil
+}
+
+func (t *task) setLauncher(pid, pidfd int) {
+	t.mem.Launcher = pid
+	if st, err := readStat(pid); err == nil {
+		t.mem.LStart = st.start
+	}
+	unix.SetNonblock(pidfd, true)
+	t.lfd = os.NewFile(uintptr(pidfd), "launcher")
+}
+
+func (t *task) setChild(pid int) {
+	t.mem.PID = pid
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return // it has ended already
+	}
+	st, err := readStat(pid)
+	if err != nil || st.ppid != t.mem.Launcher {
+		unix.Close(fd)
+		return
+	}
+	t.mem.PStart, t.fd = st.start, fd
+}
+
+// explain turns a failed operation of the launcher into what a person would say.
+func explain(spec *Spec, err error) error {
+	var f *launch.Failure
+	if errors.As(err, &f) && strings.HasPrefix(f.What, "execute ") {
+		switch f.Err {
+		case unix.ENOENT:
+			return fmt.Errorf("command %q cannot be executed: the file or the interpreter in its first line does not exist", spec.Path)
+		case unix.ENOEXEC:
+			return fmt.Errorf("command %q cannot be executed: neither a program of this architecture nor a script with a #! line", spec.Path)
+		case unix.EACCES:
+			return fmt.Errorf("command %q cannot be executed: permission denied for the task's user", spec.Path)
+		case unix.E2BIG:
+			return fmt.Errorf("command %q cannot be executed: arguments and environment are too large", spec.Path)
+		}
+	}
+	return err
+}
+
+// abort undoes a start that failed.
+func (t *task) abort() {
+	if t.lfd != nil {
+		t.killAll(5 * time.Second)
+		t.awaitLauncher()
+		t.lfd.Close()
+	}
+	for _, p := range t.out {
+		p.finish(time.Second)
+	}
+	t.mu.Lock()
+	if t.fd >= 0 {
+		unix.Close(t.fd)
+		t.fd = -1
+	}
+	t.mu.Unlock()
+	t.mem.Group.Remove()
+	os.RemoveAll(t.dir)
+}
+
+// awaitLauncher returns when the launcher has ended, and reaps it if it is our child.
+func (t *task) awaitLauncher() {
+	awaitPidfd(t.lfd)
+	if t.ours {
+		fd := -1
+		if rc, err := t.lfd.SyscallConn(); err == nil {
+			rc.Control(func(f uintptr) { fd = int(f) })
+		}
+		for {
+			err := unix.Waitid(unix.P_PIDFD, fd, nil, unix.WEXITED|unix.WNOHANG, nil)
+			if err != unix.EINTR {
+				return
+			}
+		}
+	}
+}
+
+// awaitPidfd returns when the process behind f has ended. It occupies no thread: the runtime's poller waits.
+func awaitPidfd(f *os.File) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	err = rc.Read(func(fd uintptr) bool {
+		pfd := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(pfd, 0)
+		return err == nil && n > 0
+	})
+	if err != nil { // the poller refuses pidfds: wait in a thread
+		rc.Control(func(fd uintptr) {
+			for {
+				pfd := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				if n, err := unix.Poll(pfd, -1); err != unix.EINTR || n > 0 {
+					return
+				}
+			}
+		})
+	}
+}
+
+func (t *task) readRecord() (launch.Record, bool) {
+	b, err := os.ReadFile(t.recordPath())
+	if err != nil {
+		return launch.Record{}, false
+	}
+	return launch.ParseRecord(b)
+}
+
+// watch sees a task to its end.
+func (t *task) watch() {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		t.awaitLauncher()
+	}()
+	child := make(chan struct{})
+	t.mu.Lock()
+	cf := -1
+	if t.fd >= 0 {
+		cf, _ = unix.FcntlInt(uintptr(t.fd), unix.F_DUPFD_CLOEXEC, 3)
+	}
+	t.mu.Unlock()
+	if cf >= 0 {
+		f := os.NewFile(uintptr(cf), "task")
+		go func() {
+			defer close(child)
+			awaitPidfd(f)
+			f.Close()
+		}()
+	} else {
+		close(child)
+	}
+	select {
+	case <-ended:
+	case <-child:
+		// The launcher is about to write the record. It then waits for its pipes to run empty, which processes that
+		// the task left behind could prevent for ever: they are not part of the task any more and are killed.
+		wait := 100 * time.Microsecond
+	poll:
+		for {
+			if _, ok := t.readRecord(); ok {
+				t.killAll(5 * time.Second)
+				<-ended
+				break
+			}
+			select {
+			case <-ended:
+				break poll
+			case <-time.After(wait):
+				wait = min(2*wait, 10*time.Millisecond)
+			}
+		}
+	}
+	t.finish()
+}
+
+// finish makes the end of a task known: everything killed, logs complete, the exit on disk, groups removed.
+func (t *task) finish() {
+	killErr := t.killAll(10 * time.Second)
+	for _, p := range t.out {
+		p.finish(5 * time.Second)
+	}
+	rec, ok := t.readRecord()
+	if ok {
+		t.exit = exitOf(rec)
+	} else {
+		t.exit = Exit{Code: -1, Lost: true, EndedAt: time.Now().UTC(), Err: "the exit status is lost: the task's launcher was killed"}
+		if t.mem.BootID != bootID() {
+			t.exit.Err = "the exit status is lost: the node was restarted"
+		} else if t.mem.PID == 0 {
+			t.exit.Err = "the exit status is lost: the supervisor was killed while it started the task"
+		}
+	}
+	if t.mem.BootID == bootID() && t.mem.Group.OOMKills() > 0 && (t.exit.Signal == int(syscall.SIGKILL) || t.exit.Code == 128+int(syscall.SIGKILL) || t.exit.Lost) {
+		t.exit.OOMKilled = true
+		if !t.exit.Lost {
+			t.exit.Err = "out of memory: the kernel killed the task because it reached its memory limit"
+		}
+	}
+	for _, p := range t.out {
+		t.exit.LostLogs += p.lost.Load()
+	}
+	if killErr != nil && t.exit.Err == "" {
+		t.exit.Err = killErr.Error()
+	}
+	t.mu.Lock()
+	if t.fd >= 0 {
+		unix.Close(t.fd)
+		t.fd = -1
+	}
+	t.mu.Unlock()
+	if t.lfd != nil {
+		t.lfd.Close()
+	}
+	// Before anybody is told. If the disk refuses, the launcher's record still says what happened.
+	if b, err := json.Marshal(t.exit); err == nil {
+		if err := renameio.WriteFile(t.resultPath(), b, 0o600); err != nil {
+			fmt.Fprintf(os.Stderr, "supervisor: task %s: write result: %v\n", t.mem.ID, err)
+		}
+	}
+	if t.mem.BootID == bootID() {
+		t.mem.Group.Remove()
+	}
+	close(t.done)
+}
+
+// killAll kills every process of the task, and only those.
+func (t *task) killAll(timeout time.Duration) error {
+	if !t.mem.Group.Zero() {
+		return t.mem.Group.Kill(timeout)
+	}
+	t.signal(syscall.SIGKILL)
+	if t.mem.PID > 1 {
+		killSession(t.mem.PID, t.mem.PStart)
+	}
+	if t.lfd != nil {
+		rc, err := t.lfd.SyscallConn()
+		if err == nil {
+			rc.Control(func(fd uintptr) { unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+		}
+	}
+	return nil
+}
+
+// killSession kills the processes of the session that a task without a control group led: those that are in it, and
+// started no earlier than the task.
+func killSession(sid int, start uint64) {
+	if start == 0 {
+		return
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid <= 1 {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || st.session != sid || st.start < start {
+			continue
+		}
+		if fd, err := openProcess(pid, st.start); err == nil {
+			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			unix.Close(fd)
+		}
+	}
+}
+
+// signal sends sig to the main process.
+func (t *task) signal(sig syscall.Signal) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.fd < 0 {
+		return syscall.ESRCH
+	}
+	return unix.PidfdSendSignal(t.fd, sig, nil, 0)
+}
+
+// stop ends the task: sig, after timeout SIGKILL, then everything.
+func (t *task) stop(sig syscall.Signal, timeout time.Duration) error {
+	wait := func(d time.Duration) bool {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-t.done:
+			return true
+		case <-timer.C:
+			return false
+		}
+	}
+	if timeout > 0 {
+		if err := t.signal(sig); err != nil && err != syscall.ESRCH {
+			return fmt.Errorf("send %v: %w", sig, err)
+		}
+		if wait(timeout) {
+			return nil
+		}
+	}
+	// The main process first: its launcher then writes how it ended. A launcher that is killed with it cannot.
+	t.signal(syscall.SIGKILL)
+	if wait(2 * time.Second) {
+		return nil
+	}
+	err := t.killAll(5 * time.Second)
+	if wait(5 * time.Second) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("its processes did not end after SIGKILL; they may hang in the kernel")
+	}
+	return fmt.Errorf("stop task %s: %w", t.mem.ID, err)
+}
+
+// adopt takes up a task that another supervisor started.
+func adopt(dir string) (*task, error) {
+	t := &task{dir: dir, fd: -1, done: make(chan struct{})}
+	b, err := os.ReadFile(filepath.Join(dir, "task.json"))
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b, &t.mem); err != nil {
+		return nil, fmt.Errorf("read task state: %w", err)
+	}
+	if b, err := os.ReadFile(t.resultPath()); err == nil && json.Unmarshal(b, &t.exit) == nil {
+		if t.mem.BootID == bootID() {
+			t.mem.Group.Remove()
+		}
+		close(t.done)
+		return t, nil
+	}
+	if t.mem.BootID != bootID() {
+		t.mem.Group = cgroup.Group{}
+		t.mem.PID = 0
+		t.finish()
+		return t, nil
+	}
+	if t.mem.Launcher == 0 {
+		t.findLauncher()
+	}
+	lfd, err := openProcess(t.mem.Launcher, t.mem.LStart)
+	if err != nil || !isLauncher(t.mem.Launcher, t.mem.ID) || (!t.mem.Group.Zero() && !t.mem.Group.Has(t.mem.Launcher)) {
+		if err == nil {
+			unix.Close(lfd)
+		}
+		t.finish()
+		return t, nil
+	}
+	t.lfd = os.NewFile(uintptr(lfd), "launcher")
+	if t.mem.PID != 0 {
+		if fd, err := openProcess(t.mem.PID, t.mem.PStart); err == nil {
+			t.fd = fd
+		}
+	}
+	for i, log := range []Log{t.mem.Stdout, t.mem.Stderr} {
+		if log.Base == "" {
+			continue
+		}
+		// The launcher holds the pipe; opening its descriptor anew gives us the same pipe.
+		fd, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", t.mem.Launcher, launch.FDStdoutRead+i), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue // the launcher has just ended
+		}
+		p, err := startPump(log, os.NewFile(uintptr(fd), "pipe"))
+		if err != nil {
+			unix.Close(fd)
+			fmt.Fprintf(os.Stderr, "supervisor: task %s: %v\n", t.mem.ID, err)
+			continue
+		}
+		t.out = append(t.out, p)
+	}
+	if err := t.save(); err != nil {
+		return nil, err
+	}
+	go t.watch()
+	return t, nil
+}
+
+// isLauncher tells whether pid is the launcher of that task.
+func isLauncher(pid int, id string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return false
+	}
+	argv := strings.Split(string(b), "\x00")
+	return len(argv) > 1 && argv[0] == "muster-launch" && argv[1] == id
+}
+
+// findLauncher looks for the launcher of a task whose supervisor was killed before it could write the pids down.
+func (t *task) findLauncher() {
+	pids, _ := t.mem.Group.Procs()
+	if t.mem.Group.Zero() {
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	for _, pid := range pids {
+		if !isLauncher(pid, t.mem.ID) {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil {
+			continue
+		}
+		// Before the child has executed the task's command it looks like its parent: the outermost one is meant.
+		if isLauncher(st.ppid, t.mem.ID) {
+			continue
+		}
+		t.mem.Launcher, t.mem.LStart = pid, st.start
+		break
+	}
+	if t.mem.Launcher == 0 {
+		return
+	}
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", t.mem.Launcher, t.mem.Launcher))
+		if err != nil {
+			return
+		}
+		f := strings.Fields(string(b))
+		if len(f) == 0 {
+			if _, ok := t.readRecord(); ok {
+				return
+			}
+			continue
+		}
+		if pid, err := strconv.Atoi(f[0]); err == nil {
+			if st, err := readStat(pid); err == nil && st.ppid == t.mem.Launcher && !isLauncher(pid, t.mem.ID) {
+				t.mem.PID, t.mem.PStart, t.mem.StartedAt = pid, st.start, time.Now().UTC()
+				return
+			}
+		}
+	}
+}
