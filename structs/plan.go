@@ -10,6 +10,7 @@ type PlanEntry struct {
 	EvalID        EvalID
 	SnapshotIndex Index // state that the decision saw; ids of placements derive from it
 	Groups        []string
+	Asks          []Vector   `codec:"-"` // per row of Groups: what one allocation is charged; never logged, Apply derives it from the job
 	Nodes         []PlanNode // referred to by position
 	Parts         []PlanPart
 	Evals         []*Evaluation // the deciding evaluation with its new status, and follow-ups, blocked ones, canceled ones
