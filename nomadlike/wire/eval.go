@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Evaluation is a request to decide about one job.
+type Evaluation struct {
+	ID                      string
+	Priority                int
+	Type                    string
+	TriggeredBy             string
+	Namespace               string
+	JobID                   string
+	JobModifyIndex          uint64
+	NodeID                  string
+	NodeModifyIndex         uint64
+	DeploymentID            string
+	Status                  string
+	StatusDescription       string
+	Wait                    time.Duration
+	WaitUntil               time.Time
+	NextEval                string
+	PreviousEval            string
+	BlockedEval             string
+	RelatedEvals            []*EvaluationStub `json:",omitempty"`
+	FailedTGAllocs          map[string]*AllocationMetric
+	PlanAnnotations         *PlanAnnotations
+	ClassEligibility        map[string]bool
+	EscapedComputedClass    bool
+	QuotaLimitReached       string
+	MissingNonNodeResources []string `json:",omitempty"`
+	AnnotatePlan            bool
+	QueuedAllocations       map[string]int
+	SnapshotIndex           uint64
+	CreateIndex             uint64
+	ModifyIndex             uint64
+	CreateTime              int64
+	ModifyTime              int64
+
+	Successor string `json:",omitempty"` // Muster's own: who answers for a canceled evaluation
+}
+
+// EvaluationStub is an evaluation in a list.
+type EvaluationStub struct {
+	ID                string
+	Priority          int
+	Type              string
+	TriggeredBy       string
+	Namespace         string
+	JobID             string
+	NodeID            string
+	DeploymentID      string
+	Status            string
+	StatusDescription string
+	WaitUntil         time.Time
+	NextEval          string
+	PreviousEval      string
+	BlockedEval       string
+	CreateIndex       uint64
+	ModifyIndex       uint64
+	CreateTime        int64
+	ModifyTime        int64
+}
+
+// EvalDeleteRequest deletes evaluations.
+type EvalDeleteRequest struct {
+	EvalIDs []string
+	Filter  string
+	WriteRequest
+}
+
+// EvalDeleteResponse counts the deleted.
+type EvalDeleteResponse struct {
+	Count int
+	Index uint64
+}
+
+// EvalCountResponse counts evaluations.
+type EvalCountResponse struct {
+	Count int
+	QueryMeta
+}
+
+// EvalFromStructs converts an evaluation; pool is its job's node pool, "" when the job is gone.
+func EvalFromStructs(e *structs.Evaluation, pool string, related []*structs.Evaluation) *Evaluation {
+	out := &Evaluation{
+		ID: e.ID.String(), Priority: e.Priority, Type: string(e.Type), TriggeredBy: string(e.Trigger), Namespace: e.Namespace,
+		JobID: e.JobID, JobModifyIndex: uint64(e.JobSpecIndex), NodeID: e.NodeID.String(), NodeModifyIndex: uint64(e.NodeIndex),
+		DeploymentID: e.DeploymentID.String(), Status: string(e.Status), StatusDescription: e.StatusDesc, Wait: e.Wait,
+		WaitUntil: e.WaitUntil.Time(), NextEval: e.NextEval.String(), PreviousEval: e.PreviousEval.String(),
+		BlockedEval: e.BlockedEval.String(), EscapedComputedClass: e.EscapedClass, QuotaLimitReached: e.QuotaLimitName,
+		AnnotatePlan: e.AnnotatePlan, QueuedAllocations: e.Queued, SnapshotIndex: uint64(e.SnapshotIndex),
+		CreateIndex: uint64(e.CreateIndex), ModifyIndex: uint64(e.ModifyIndex), CreateTime: int64(e.CreateTime),
+		ModifyTime: int64(e.ModifyTime), Successor: e.Successor.String(),
+	}
+	for _, r := range e.FailedGroups {
+		if out.FailedTGAllocs == nil {
+			out.FailedTGAllocs = map[string]*AllocationMetric{}
+		}
+		out.FailedTGAllocs[r.Group] = MetricFromStructs(r, pool)
+	}
+	for class, ok := range e.ClassEligible {
+		if out.ClassEligibility == nil {
+			out.ClassEligibility = map[string]bool{}
+		}
+		out.ClassEligibility["v1:"+strconv.FormatUint(class, 10)] = ok
+	}
+	for _, r := range related {
+		out.RelatedEvals = append(out.RelatedEvals, EvalStubFromStructs(r))
+	}
+	return out
+}
+
+// EvalStubFromStructs converts an evaluation for a list.
+func EvalStubFromStructs(e *structs.Evaluation) *EvaluationStub {
+	return &EvaluationStub{
+		ID: e.ID.String(), Priority: e.Priority, Type: string(e.Type), TriggeredBy: string(e.Trigger), Namespace: e.Namespace,
+		JobID: e.JobID, NodeID: e.NodeID.String(), DeploymentID: e.DeploymentID.String(), Status: string(e.Status),
+		StatusDescription: e.StatusDesc, WaitUntil: e.WaitUntil.Time(), NextEval: e.NextEval.String(),
+		PreviousEval: e.PreviousEval.String(), BlockedEval: e.BlockedEval.String(), CreateIndex: uint64(e.CreateIndex),
+		ModifyIndex: uint64(e.ModifyIndex), CreateTime: int64(e.CreateTime), ModifyTime: int64(e.ModifyTime),
+	}
+}
+
+// Deployment is the rollout of a version. This build makes none; the shape is for empty lists.
+type Deployment struct {
+	ID                 string
+	Namespace          string
+	JobID              string
+	JobVersion         uint64
+	JobModifyIndex     uint64
+	JobSpecModifyIndex uint64
+	JobCreateIndex     uint64
+	IsMultiregion      bool
+	TaskGroups         map[string]*DeploymentState
+	Status             string
+	StatusDescription  string
+	CreateIndex        uint64
+	ModifyIndex        uint64
+	CreateTime         int64
+	ModifyTime         int64
+}
+
+// DeploymentState is the rollout of a group.
+type DeploymentState struct {
+	PlacedCanaries    []string
+	AutoRevert        bool
+	ProgressDeadline  time.Duration
+	RequireProgressBy time.Time
+	Promoted          bool
+	DesiredCanaries   int
+	DesiredTotal      int
+	PlacedAllocs      int
+	HealthyAllocs     int
+	UnhealthyAllocs   int
+}
