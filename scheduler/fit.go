@@ -1,0 +1,121 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// dimension is a resource that may run short on a node.
+type dimension uint8
+
+// The dimensions, in the order they are checked and reported.
+const (
+	dimNone dimension = iota
+	dimCPU
+	dimCores
+	dimMemory
+	dimDisk
+	dimPorts
+	dimDevices
+	dimClaim // the allocation to wait for is claimed, or waits itself
+	dims
+)
+
+var dimNames = [dims]string{"", "cpu", "cores", "memory", "disk", "ports", "devices", "claim"}
+var dimUnits = [dims]string{"", "MHz", "cores", "MiB", "MiB", "ports", "devices", ""}
+
+func (d dimension) String() string { return dimNames[d] }
+
+// shortage is what a node lacks; dimNone for nothing.
+type shortage struct {
+	dim   dimension
+	short int64
+}
+
+// fitsAmounts compares the amounts of a node's use before and after a placement with what the node offers. A node that
+// is over already may not get worse; in a dimension that the placement leaves alone it is not asked. Reserved cores
+// take their MHz too.
+func fitsAmounts(total, before, after structs.Vector, mhz int64) shortage {
+	if cpu := after.CPU + after.Cores*mhz; cpu > total.CPU && cpu > before.CPU+before.Cores*mhz {
+		return shortage{dimCPU, cpu - total.CPU}
+	}
+	if after.MemoryMiB > total.MemoryMiB && after.MemoryMiB > before.MemoryMiB {
+		return shortage{dimMemory, after.MemoryMiB - total.MemoryMiB}
+	}
+	if after.DiskMiB > total.DiskMiB && after.DiskMiB > before.DiskMiB {
+		return shortage{dimDisk, after.DiskMiB - total.DiskMiB}
+	}
+	if after.Cores > total.Cores && after.Cores > before.Cores {
+		return shortage{dimCores, after.Cores - total.Cores}
+	}
+	return shortage{}
+}
+
+// fits is the fit function: it tells whether a placement with everything it was given (ports, cores, devices) fits on a
+// node, and the node's occupancy after it. Decisions and Verify both use it.
+func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held) (occupancy, shortage) {
+	if h.rare == nil {
+		if s := fitsAmounts(total, o.used, o.used.Add(h.need), mhz); s.dim != dimNone {
+			return o, s
+		}
+		return o.with(n, h), shortage{}
+	}
+	// What this one waits for does not stand in its way: it owns what they free. Nobody else may claim them, and they
+	// must not wait themselves, or two claims on one place could come true together.
+	blocking := o
+	if len(h.rare.waits) > 0 {
+		rest := &holding{}
+		for _, e := range o.hold.list() {
+			if !slices.Contains(h.rare.waits, e.id) {
+				rest.held = append(rest.held, e)
+			}
+		}
+		for _, w := range h.rare.waits {
+			if o.hold.claimed(w) || o.hold.waiting(w) {
+				return o, shortage{dimClaim, 1}
+			}
+		}
+		blocking = occupancy{hold: rest}.tally(n)
+	}
+	if b := blocking.hold; b != nil {
+		for _, p := range h.rare.ports {
+			if portTaken(n, b, networkOf(n, p.HostIP), p.Value) {
+				return o, shortage{dimPorts, 1}
+			}
+		}
+		for _, c := range h.rare.cores {
+			if b.cores.has(int(c)) {
+				return o, shortage{dimCores, 1}
+			}
+		}
+		for _, g := range h.rare.grants {
+			if pos := instancePos(n, g.Device, g.Instance); pos >= 0 && b.devs.has(pos) {
+				return o, shortage{dimDevices, 1}
+			}
+		}
+	}
+	for _, p := range h.rare.ports {
+		if slices.Contains(n.Reserved.Ports, p.Value) {
+			return o, shortage{dimPorts, 1}
+		}
+	}
+	for _, g := range h.rare.grants {
+		if instancePos(n, g.Device, g.Instance) < 0 {
+			return o, shortage{dimDevices, 1}
+		}
+	}
+	after := o.with(n, h)
+	if s := fitsAmounts(total, o.used, after.used, mhz); s.dim != dimNone {
+		return o, s
+	}
+	return after, shortage{}
+}
+
+func portTaken(n *structs.Node, h *holding, network, port int) bool {
+	if h == nil {
+		return false
+	}
+	_, found := slices.BinarySearch(h.ports, portKey(network, port))
+	return found
+}

@@ -1,0 +1,32 @@
+package scheduler
+
+import "math"
+
+// Micro is one, in the fixed point of scores.
+const Micro = 1_000_000
+
+// pow10Steps is how finely pow10Table divides [0,1].
+const pow10Steps = 1024
+
+// pow10Table holds 10^(i/1024) in millionths. Values are rounded far from where platforms could differ.
+var pow10Table = func() (t [pow10Steps + 2]int64) {
+	for i := range t {
+		t[i] = int64(math.Round(math.Pow(10, float64(i)/pow10Steps) * Micro))
+	}
+	return t
+}()
+
+// Pow10 gives 10^(num/den) in millionths for 0 <= num/den <= 1 (values outside are clamped), by table and linear
+// interpolation on integers, so that every machine gets the same answer (D10).
+func Pow10(num, den int64) int64 {
+	if den <= 0 || num <= 0 {
+		return Micro
+	}
+	if num >= den {
+		return 10 * Micro
+	}
+	const sub = 1024
+	x := num * (pow10Steps * sub) / den
+	i, frac := x/sub, x%sub
+	return pow10Table[i] + (pow10Table[i+1]-pow10Table[i])*frac/sub
+}

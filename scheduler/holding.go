@@ -1,0 +1,233 @@
+package scheduler
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// held is what one allocation that holds resources occupies on its node. Immutable.
+type held struct {
+	id   structs.AllocID
+	need structs.Vector
+	rare *heldRare // nil: no ports, cores, devices or waits
+}
+
+type heldRare struct {
+	waits  []structs.AllocID
+	ports  []structs.PortGrant
+	cores  []int64
+	grants []structs.Grant
+}
+
+func heldOf(a *structs.Allocation) *held {
+	h := &held{id: a.ID, need: a.Resources}
+	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
+		h.rare = &heldRare{waits: a.WaitsOn, ports: a.Ports, cores: a.Cores, grants: a.Grants}
+	}
+	return h
+}
+
+// same reports whether two records of one allocation occupy the same.
+func (h *held) same(o *held) bool {
+	if h.need != o.need || (h.rare == nil) != (o.rare == nil) {
+		return false
+	}
+	if h.rare == nil {
+		return true
+	}
+	return slices.Equal(h.rare.waits, o.rare.waits) && slices.Equal(h.rare.ports, o.rare.ports) &&
+		slices.Equal(h.rare.cores, o.rare.cores) && slices.Equal(h.rare.grants, o.rare.grants)
+}
+
+func (h *held) waitsOn(id structs.AllocID) bool {
+	return h.rare != nil && slices.Contains(h.rare.waits, id)
+}
+
+// holding is everything held on one node. Immutable: changes make a new one, so that a what-if rolls back by keeping
+// the old pointer. A nil holding is an empty one.
+type holding struct {
+	held  []*held  // by id
+	ports []uint32 // sorted portKeys in use
+	cores bitset   // core ids in use
+	devs  bitset   // device instances in use, by their position on the node
+	rares int      // how many of held have a rare part
+	waits int      // how many of held wait on others
+}
+
+func (h *holding) list() []*held {
+	if h == nil {
+		return nil
+	}
+	return h.held
+}
+
+func cmpID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
+
+func (h *holding) find(id structs.AllocID) (int, bool) {
+	return slices.BinarySearchFunc(h.list(), id, func(e *held, id structs.AllocID) int { return cmpID(e.id, id) })
+}
+
+// occupancy is a node's use: the amounts and what is held.
+type occupancy struct {
+	used structs.Vector
+	hold *holding
+}
+
+// with gives the occupancy after h is held too (or in place of an older record of the same allocation).
+func (o occupancy) with(n *structs.Node, h *held) occupancy {
+	i, found := o.hold.find(h.id)
+	old := o.hold.list()
+	next := &holding{held: make([]*held, 0, len(old)+1)}
+	next.held = append(next.held, old[:i]...)
+	next.held = append(next.held, h)
+	if found {
+		next.held = append(next.held, old[i+1:]...)
+		return occupancy{hold: next}.tally(n)
+	}
+	next.held = append(next.held, old[i:]...)
+	if o.hold != nil {
+		next.ports, next.cores, next.devs = o.hold.ports, o.hold.cores, o.hold.devs
+		next.rares, next.waits = o.hold.rares, o.hold.waits
+	}
+	if h.rare == nil && next.waits == 0 {
+		return occupancy{used: o.used.Add(h.need), hold: next}
+	}
+	return occupancy{hold: next}.tally(n)
+}
+
+// without gives the occupancy after the allocation holds no more.
+func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
+	i, found := o.hold.find(id)
+	if !found {
+		return o
+	}
+	old := o.hold.held
+	if len(old) == 1 {
+		return occupancy{}
+	}
+	gone := old[i]
+	next := &holding{held: slices.Concat(old[:i], old[i+1:])}
+	if gone.rare == nil && o.hold.waits == 0 {
+		next.ports, next.cores, next.devs, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.rares
+		return occupancy{used: o.used.Sub(gone.need), hold: next}
+	}
+	return occupancy{hold: next}.tally(n)
+}
+
+// tally counts everything afresh from the list of what is held.
+func (o occupancy) tally(n *structs.Node) occupancy {
+	if o.hold == nil || len(o.hold.held) == 0 {
+		return occupancy{}
+	}
+	h := &holding{held: o.hold.held}
+	var used structs.Vector
+	for _, e := range h.held {
+		used = used.Add(e.need)
+		if e.rare == nil {
+			continue
+		}
+		h.rares++
+		if len(e.rare.waits) > 0 {
+			h.waits++
+		}
+		for _, p := range e.rare.ports {
+			h.ports = append(h.ports, portKey(networkOf(n, p.HostIP), p.Value))
+		}
+		for _, c := range e.rare.cores {
+			h.cores.set(int(c))
+		}
+		for _, g := range e.rare.grants {
+			if pos := instancePos(n, g.Device, g.Instance); pos >= 0 {
+				h.devs.set(pos)
+			}
+		}
+	}
+	slices.Sort(h.ports)
+	h.ports = slices.Compact(h.ports)
+	if h.waits > 0 { // an allocation that waits on others owns what they free: structs.Usage knows how
+		as := make([]*structs.Allocation, len(h.held))
+		for i, e := range h.held {
+			as[i] = &structs.Allocation{ID: e.id, Resources: e.need}
+			if e.rare != nil {
+				as[i].WaitsOn = e.rare.waits
+			}
+		}
+		used = structs.Usage(as)
+	}
+	return occupancy{used: used, hold: h}
+}
+
+// claimed reports whether some holder on the node already waits for id.
+func (h *holding) claimed(id structs.AllocID) bool {
+	if h == nil || h.waits == 0 {
+		return false
+	}
+	for _, e := range h.held {
+		if e.waitsOn(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// waiting reports whether id itself waits on something that still holds here.
+func (h *holding) waiting(id structs.AllocID) bool {
+	i, found := h.find(id)
+	if !found || h.held[i].rare == nil {
+		return false
+	}
+	for _, w := range h.held[i].rare.waits {
+		if _, ok := h.find(w); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// portKey names a port on one of a node's networks.
+func portKey(network, port int) uint32 { return uint32(network)<<16 | uint32(port)&0xffff }
+
+// networkOf is the position of the network with an address; the first one for none or an unknown one.
+func networkOf(n *structs.Node, ip string) int {
+	if ip == "" {
+		return 0
+	}
+	for i := range n.Resources.Networks {
+		if n.Resources.Networks[i].IP == ip {
+			return i
+		}
+	}
+	return 0
+}
+
+// instancePos is the position of a device instance over all device groups of a node, or -1.
+func instancePos(n *structs.Node, group, instance string) int {
+	pos := 0
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for j := range g.Instances {
+			if g.Instances[j].ID == instance && g.ID() == group {
+				return pos
+			}
+			pos++
+		}
+	}
+	return -1
+}
+
+// bitset is a set of small integers.
+type bitset []uint64
+
+func (b bitset) has(i int) bool { return i>>6 < len(b) && b[i>>6]&(1<<(i&63)) != 0 }
+
+func (b *bitset) set(i int) {
+	if i < 0 || i > 1<<16 {
+		return
+	}
+	for i>>6 >= len(*b) {
+		*b = append(*b, 0)
+	}
+	(*b)[i>>6] |= 1 << (i & 63)
+}

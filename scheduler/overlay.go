@@ -1,0 +1,167 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Overlay is what plans in flight (proposed, not yet committed) will hold. Placements debit at once; stops credit
+// nothing before they are committed (D7). An Overlay is an immutable value: Add and Remove give new ones and copy only
+// what they touch. The zero Overlay is empty. An allocation that is in the view already is not counted twice.
+type Overlay struct {
+	shards *[256][]flightNode // by first byte of the node id, then sorted by id; nil: empty
+	plans  []flightPlan       // in the order they were added
+}
+
+type flightNode struct {
+	node structs.NodeID
+	held []flightHeld
+}
+
+type flightHeld struct {
+	plan uint64
+	held *held
+}
+
+type flightPlan struct {
+	id    uint64
+	job   structs.JobKey
+	nodes []structs.NodeID
+	stops []structs.AllocID
+}
+
+// Len is the number of plans in flight.
+func (f Overlay) Len() int { return len(f.plans) }
+
+// HasJob reports whether a plan of the job is in flight.
+func (f Overlay) HasJob(k structs.JobKey) bool {
+	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return p.job == k })
+}
+
+// Add gives the overlay with a plan in flight too, under an id of the caller's choice. Parts for which accepted is
+// false are left out; nil means all.
+func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
+	p := flightPlan{id: id, job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}}
+	next := Overlay{shards: new([256][]flightNode)}
+	if f.shards != nil {
+		*next.shards = *f.shards
+	}
+	var owned [256]bool
+	for i := range e.Parts {
+		if accepted != nil && !accepted[i] {
+			continue
+		}
+		for k := range e.Parts[i].Places {
+			node, h, ok := heldOfPlace(e, &e.Parts[i].Places[k])
+			if !ok {
+				continue
+			}
+			next.put(&owned, node, flightHeld{id, h})
+			p.nodes = append(p.nodes, node)
+		}
+		for k := range e.Parts[i].Stops {
+			p.stops = append(p.stops, e.Parts[i].Stops[k].ID)
+		}
+	}
+	next.plans = append(slices.Clone(f.plans), p)
+	return next
+}
+
+// Remove gives the overlay without a plan: it was committed and is in the view, or it was refused.
+func (f Overlay) Remove(id uint64) Overlay {
+	at := slices.IndexFunc(f.plans, func(p flightPlan) bool { return p.id == id })
+	if at < 0 {
+		return f
+	}
+	if len(f.plans) == 1 {
+		return Overlay{}
+	}
+	next := Overlay{shards: new([256][]flightNode), plans: slices.Concat(f.plans[:at], f.plans[at+1:])}
+	*next.shards = *f.shards
+	var owned [256]bool
+	for _, node := range f.plans[at].nodes {
+		s := next.shard(&owned, node[0])
+		i, found := findFlight(*s, node)
+		if !found {
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone((*s)[i].held), func(h flightHeld) bool { return h.plan == id })
+		if len(left) == 0 {
+			*s = slices.Delete(*s, i, i+1)
+			continue
+		}
+		(*s)[i].held = left
+	}
+	return next
+}
+
+func findFlight(s []flightNode, node structs.NodeID) (int, bool) {
+	return slices.BinarySearchFunc(s, node, func(e flightNode, id structs.NodeID) int { return cmpID(e.node, id) })
+}
+
+// shard gives a shard that may be written to.
+func (f *Overlay) shard(owned *[256]bool, b byte) *[]flightNode {
+	s := &f.shards[b]
+	if !owned[b] {
+		*s = slices.Clone(*s)
+		owned[b] = true
+	}
+	return s
+}
+
+func (f *Overlay) put(owned *[256]bool, node structs.NodeID, h flightHeld) {
+	s := f.shard(owned, node[0])
+	i, found := findFlight(*s, node)
+	if !found {
+		*s = slices.Insert(*s, i, flightNode{node: node, held: []flightHeld{h}})
+		return
+	}
+	(*s)[i].held = append(slices.Clone((*s)[i].held), h)
+}
+
+// on lists what plans in flight will hold on a node.
+func (f Overlay) on(node structs.NodeID) []flightHeld {
+	if f.shards == nil {
+		return nil
+	}
+	s := f.shards[node[0]]
+	if i, found := findFlight(s, node); found {
+		return s[i].held
+	}
+	return nil
+}
+
+// each calls fn for every node with something in flight, in the order of ids.
+func (f Overlay) each(fn func(node structs.NodeID, hs []flightHeld)) {
+	if f.shards == nil {
+		return
+	}
+	for b := range f.shards {
+		for i := range f.shards[b] {
+			fn(f.shards[b][i].node, f.shards[b][i].held)
+		}
+	}
+}
+
+// over adds what is in flight on a node to what the view says is held there.
+func (f Overlay) over(n *structs.Node, o occupancy) occupancy {
+	for _, h := range f.on(n.ID) {
+		if _, have := o.hold.find(h.held.id); !have {
+			o = o.with(n, h.held)
+		}
+	}
+	return o
+}
+
+// heldOfPlace is what a proposed placement will hold, and where; ok is false when the entry refers to nothing.
+func heldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeID, h *held, ok bool) {
+	if p.Node < 0 || p.Node >= len(e.Nodes) || p.Group < 0 || p.Group >= len(e.Groups) || p.Group >= len(e.Asks) {
+		return node, nil, false
+	}
+	h = &held{id: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), need: e.Asks[p.Group]}
+	if len(p.WaitsOn)+len(p.Ports)+len(p.Cores)+len(p.Grants) > 0 {
+		h.rare = &heldRare{waits: p.WaitsOn, ports: p.Ports, cores: p.Cores, grants: p.Grants}
+	}
+	return e.Nodes[p.Node].ID, h, true
+}

@@ -1,0 +1,58 @@
+// Package policy holds the placement policies, one small file each, and the one list of them. To add a policy, write a
+// file with its name, add a line to Builtin and a script to testdata.
+package policy
+
+import (
+	"sort"
+	"strings"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Builtin are all policies, by the name used in configuration.
+var Builtin = map[string]scheduler.Policy{
+	"binpack":   binpack{},
+	"spread":    worstFit{name: "spread"}, // Nomad's name for it
+	"worst-fit": worstFit{name: "worst-fit"},
+	"first-fit": firstFit{},
+	"next-fit":  nextFit{},
+}
+
+// Default is the policy of a cluster that names none.
+const Default = "binpack"
+
+// ByName finds a policy; "" is the default one.
+func ByName(name string) (scheduler.Policy, error) {
+	if name == "" {
+		name = Default
+	}
+	if p, ok := Builtin[name]; ok {
+		return p, nil
+	}
+	return nil, structs.Errorf(structs.CodeInvalid, "no placement policy is called %q; there are: %s", name, strings.Join(Names(), ", "))
+}
+
+// Names lists the policies in alphabetical order.
+func Names() []string {
+	names := make([]string, 0, len(Builtin))
+	for n := range Builtin {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// For picks the policy of a domain: the pool's own, else the cluster's, else the default. A name that is unknown (left
+// by a newer version) falls back to the default.
+func For(pool *structs.NodePool, cluster structs.SchedulerConfig) scheduler.Policy {
+	if pool != nil && pool.Algorithm != "" {
+		if p, ok := Builtin[pool.Algorithm]; ok {
+			return p
+		}
+	}
+	if p, ok := Builtin[cluster.Algorithm]; ok {
+		return p
+	}
+	return Builtin[Default]
+}

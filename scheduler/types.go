@@ -1,0 +1,115 @@
+package scheduler
+
+import (
+	"github.com/muster-sched/muster/structs"
+)
+
+// Input is everything a decision may depend on. Same Input, same Plan, byte for byte.
+type Input struct {
+	View    *View
+	Pending []Workload // in queue order
+	Flight  Overlay    // plans proposed, not yet committed
+	Config  structs.SchedulerConfig
+	Now     structs.LogTime
+	Seed    uint64         // reserved for policies that draw lots; the ones of today do not
+	Cursor  structs.NodeID // where next-fit goes on: Plan.Cursor of the pass before, or zero
+	Steps   int            // budget in nodes looked at; 0: no limit. The first workload is always decided
+}
+
+// Workload is one job to decide about, with all that is known of it.
+type Workload struct {
+	Key     structs.JobKey
+	Job     *structs.Job          // nil: purged
+	Evals   []*structs.Evaluation // pending ones, oldest first; the last one decides, the others are canceled
+	Blocked *structs.Evaluation   // its blocked evaluation, or nil; decides when Evals is empty
+	Queue   *structs.Workload     // its queue entry, or nil before the first decision
+	Allocs  []*structs.Allocation // of the job, ended ones included, Allocation.Job linked; any order
+}
+
+// Plan is what a pass proposes.
+type Plan struct {
+	Entries  []*structs.PlanEntry // in the order of the workloads; a job has several only when one would be too large
+	Deferred []structs.JobKey     // not decided: the budget ended, or the job has a plan in flight
+	Cursor   structs.NodeID       // for the next pass's Input
+}
+
+// Report tells why a plan is as it is: one row per decided workload, in order.
+type Report struct {
+	Workloads []WorkloadReport
+	Steps     int // nodes looked at
+}
+
+// WorkloadReport explains the decision about one job.
+type WorkloadReport struct {
+	Key     structs.JobKey
+	EvalID  structs.EvalID
+	Groups  []*structs.GroupReport // one per group that wanted places, by group name
+	Updates []DesiredUpdates       // one per group, by group name
+	Failed  bool                   // some group was not placed fully
+	Refused string                 // the decision as a whole failed: why (too large, nonsensical)
+}
+
+// DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.
+type DesiredUpdates struct {
+	Group       string
+	Ignore      int64
+	Place       int64
+	Migrate     int64
+	Stop        int64
+	InPlace     int64
+	Destructive int64
+	Canary      int64
+	Preemptions int64
+	Disconnect  int64
+	Reconnect   int64
+	Reschedule  int64 // now
+	Delayed     int64 // will be rescheduled by a follow-up evaluation
+}
+
+// Use is a node as it would be after a placement: what policies rate.
+type Use struct {
+	Total, Used           structs.Vector
+	Devices, DevicesInUse int64 // of the kinds that the group asks for; 0 when it asks for none
+}
+
+// Policy rates nodes. A policy is pure and cheap: Fit is called for every feasible node. The built-in ones are in
+// scheduler/policy.
+type Policy interface {
+	// Name as written in configuration.
+	Name() string
+	// Fit rates a node in millionths, 0 to 1,000,000; the highest wins.
+	Fit(u Use) int64
+	// Weights of the terms of a node's score.
+	Weights() Weights
+	// Rotates: ties are taken starting after the last node used, instead of from the first.
+	Rotates() bool
+}
+
+// Weights of the named terms of a score. A term that does not apply to a group (no affinity, no spread) is left out.
+type Weights struct {
+	Fit      int64 // how well the group fits on the node, by the policy
+	Affinity int64 // wishes of the job that the node fulfils
+	Load     int64 // few allocations of the same group already there, and no failed attempt of this very one
+	Spread   int64 // how even the spread stays
+}
+
+// DefaultWeights are those of DESIGN.md section 4. Spread is above fit, so that one allocation too many on a value
+// outweighs any difference in fit.
+var DefaultWeights = Weights{Fit: 30, Affinity: 20, Load: 20, Spread: 80}
+
+// Verdict is the answer about one plan entry.
+type Verdict struct {
+	Accepted []bool        // one per part
+	Refused  []Refused     // one per refused part, in order
+	Refresh  structs.Index // the index of the view that refused: decide again on a view at least as new; 0 when all was accepted
+}
+
+// Refused says why one part was refused.
+type Refused struct {
+	Part int
+	Node structs.NodeID // zero: not about a node
+	Why  string
+}
+
+// All reports whether every part was accepted.
+func (v Verdict) All() bool { return len(v.Refused) == 0 }

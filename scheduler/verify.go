@@ -1,0 +1,100 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Verify checks a plan entry, part by part, against a view that may be newer than the one it was decided on, and the
+// plans in flight. A part stands or falls alone (D18); an accepted part debits its nodes for the parts after it. What
+// depends on the job alone (version present, not stopped) is VerifyJob's and, finally, Apply's to check. An equal node
+// epoch means that pool, datacenter, attributes, drivers, capacity and eligibility are as they were when the decision
+// looked at them (D6), so only what is free has to be counted again: with the same fit function as the decision's.
+func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict {
+	out := Verdict{Accepted: make([]bool, len(e.Parts))}
+	state := make(map[structs.NodeID]occupancy)
+	for i := range e.Parts {
+		if node, why := verifyPart(v, f, e, &e.Parts[i], state); why != "" {
+			out.Refused = append(out.Refused, Refused{Part: i, Node: node, Why: why})
+			out.Refresh = v.index
+			continue
+		}
+		out.Accepted[i] = true
+	}
+	return out
+}
+
+// VerifyJob checks an entry against the newest version of its job; job is nil when there is none. It gives the reason
+// for a refusal, or "". An entry that only stops is never refused: stopping does not depend on the version.
+func VerifyJob(job *structs.Job, e *structs.PlanEntry) string {
+	places := slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places)+len(p.Updates) > 0 })
+	switch {
+	case !places:
+		return ""
+	case job == nil && e.JobCreate == 0:
+		return "" // it may follow its job in the log (D25); Apply refuses it if it does not
+	case job == nil:
+		return fmt.Sprintf("job %s/%s is gone", e.Namespace, e.JobID)
+	case e.JobCreate != 0 && job.CreateIndex != e.JobCreate:
+		return fmt.Sprintf("job %s/%s was purged and registered again", e.Namespace, e.JobID)
+	case job.Version != e.JobVersion:
+		return fmt.Sprintf("job %s/%s is at version %d, the plan is for version %d", e.Namespace, e.JobID, job.Version, e.JobVersion)
+	case job.Stop:
+		return fmt.Sprintf("job %s/%s was stopped", e.Namespace, e.JobID)
+	}
+	return ""
+}
+
+// verifyPart debits the part's placements in state, or leaves state as it was and says why not.
+func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
+	state map[structs.NodeID]occupancy) (structs.NodeID, string) {
+	undo := make(map[structs.NodeID]occupancy, len(p.Places))
+	fail := func(node structs.NodeID, format string, args ...any) (structs.NodeID, string) {
+		for id, o := range undo {
+			state[id] = o
+		}
+		return node, fmt.Sprintf(format, args...)
+	}
+	for k := range p.Places {
+		pl := &p.Places[k]
+		id, h, ok := heldOfPlace(e, pl)
+		if !ok {
+			return fail(id, "place %d refers to a group or node that the entry does not list", k)
+		}
+		c, i, found := v.locate(id)
+		if !found {
+			return fail(id, "node %s is gone", id.Short())
+		}
+		ch := v.chunks[c]
+		n := ch.nodes[i]
+		switch {
+		case n.Epoch != e.Nodes[pl.Node].Epoch:
+			return fail(id, "node %s changed at index %d, after the decision (epoch %d)", id.Short(), n.Epoch, e.Nodes[pl.Node].Epoch)
+		case !n.Ready():
+			return fail(id, "node %s is not ready for placements", id.Short())
+		}
+		o, seen := state[id]
+		if !seen {
+			o = f.over(n, occupancy{ch.used[i], ch.hold[i]})
+		}
+		if _, have := o.hold.find(h.id); have {
+			return fail(id, "allocation %s exists already", h.id.Short())
+		}
+		for _, w := range pl.WaitsOn {
+			if !slices.ContainsFunc(p.Stops, func(s structs.PlanStop) bool { return s.ID == w }) {
+				return fail(id, "waits for %s, which the part does not stop", w.Short())
+			}
+		}
+		next, why := fits(n, ch.total[i], ch.mhz[i], o, h)
+		if why.dim != dimNone {
+			return fail(id, "node %s: %s short by %d", id.Short(), why.dim, why.short)
+		}
+		if _, have := undo[id]; !have {
+			undo[id] = o
+		}
+		state[id] = next
+	}
+	return structs.NodeID{}, ""
+}

@@ -1,0 +1,403 @@
+package scheduler
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// ChunkNodes is how many nodes a chunk of the view holds at most.
+const ChunkNodes = 128
+
+// View is a picture of the cluster for decisions: immutable column chunks, nodes in the order of their ids (D2). It is
+// published together with the store's snapshot of the same index. Safe for concurrent use.
+type View struct {
+	index   structs.Index
+	chunks  []*chunk
+	starts  []int // row number of each chunk's first node
+	rows    int
+	orphans map[structs.NodeID][]*held // what is held on nodes that the view does not know; usually empty
+	pools   map[string]*structs.NodePool
+	copied  int // chunks that the Advance which made this view had to copy or make
+}
+
+// chunk is a run of nodes. What changes with every placement (used, hold) is apart from what does not.
+type chunk struct {
+	*roster
+	used []structs.Vector
+	hold []*holding
+}
+
+// roster is the part of a chunk that only nodes themselves change.
+type roster struct {
+	ids     []structs.NodeID
+	nodes   []*structs.Node
+	total   []structs.Vector // less what is reserved
+	mhz     []int64          // of a reserved core
+	class   []uint16         // into classes
+	hash    [][16]byte       // classHash of each node
+	ready   []bool
+	classes []nodeClass // that occur in this chunk, by first occurrence
+}
+
+// nodeClass is a set of nodes that constraints, drivers, volumes and device kinds cannot tell apart.
+type nodeClass struct {
+	hash [16]byte
+	node *structs.Node // one of them
+}
+
+// NewView builds the picture from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
+func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Allocation, pools []*structs.NodePool) *View {
+	v := &View{index: index, pools: make(map[string]*structs.NodePool, len(pools))}
+	for _, p := range pools {
+		v.pools[p.Name] = p
+	}
+	byNode := make(map[structs.NodeID][]*held, len(nodes))
+	for _, a := range allocs {
+		if structs.Holds(a) {
+			byNode[a.NodeID] = append(byNode[a.NodeID], heldOf(a))
+		}
+	}
+	sorted := slices.Clone(nodes)
+	slices.SortFunc(sorted, func(a, b *structs.Node) int { return cmpID(a.ID, b.ID) })
+	for from := 0; from < len(sorted); from += ChunkNodes {
+		part := sorted[from:min(from+ChunkNodes, len(sorted))]
+		c := &chunk{roster: makeRoster(part, nil), used: make([]structs.Vector, len(part)), hold: make([]*holding, len(part))}
+		for i, n := range part {
+			hs := byNode[n.ID]
+			delete(byNode, n.ID)
+			if len(hs) == 0 {
+				continue
+			}
+			slices.SortFunc(hs, func(a, b *held) int { return cmpID(a.id, b.id) })
+			o := occupancy{hold: &holding{held: hs}}.tally(n)
+			c.used[i], c.hold[i] = o.used, o.hold
+		}
+		v.chunks = append(v.chunks, c)
+	}
+	for id, hs := range byNode {
+		slices.SortFunc(hs, func(a, b *held) int { return cmpID(a.id, b.id) })
+		v.setOrphans(id, hs)
+	}
+	v.number()
+	v.copied = len(v.chunks)
+	return v
+}
+
+// makeRoster takes stock of nodes. A hash that is known already may be given, as nodes keep theirs when others come and
+// go; a zero one is computed.
+func makeRoster(nodes []*structs.Node, hashes [][16]byte) *roster {
+	r := &roster{
+		hash:  make([][16]byte, len(nodes)),
+		ids:   make([]structs.NodeID, len(nodes)),
+		nodes: slices.Clone(nodes),
+		total: make([]structs.Vector, len(nodes)),
+		mhz:   make([]int64, len(nodes)),
+		class: make([]uint16, len(nodes)),
+		ready: make([]bool, len(nodes)),
+	}
+	for i, n := range nodes {
+		r.ids[i] = n.ID
+		r.total[i], r.mhz[i] = capacity(n)
+		r.ready[i] = n.Ready()
+		var h [16]byte
+		if hashes != nil {
+			h = hashes[i]
+		}
+		if h == [16]byte{} {
+			h = classHash(n)
+		}
+		r.hash[i] = h
+		at := slices.IndexFunc(r.classes, func(c nodeClass) bool { return c.hash == h })
+		if at < 0 {
+			at = len(r.classes)
+			r.classes = append(r.classes, nodeClass{hash: h, node: n})
+		}
+		r.class[i] = uint16(at)
+	}
+	return r
+}
+
+// capacity is what a node offers to allocations, and the MHz that one reserved core takes from its CPU.
+func capacity(n *structs.Node) (structs.Vector, int64) {
+	r, kept := &n.Resources, &n.Reserved
+	mhz := r.MHzPerCore
+	if mhz == 0 && r.Cores > 0 {
+		mhz = r.CPU / r.Cores
+	}
+	return structs.Vector{
+		CPU:       r.CPU - max(kept.CPU, int64(len(kept.Cores))*mhz),
+		Cores:     int64(len(reservableCores(n))),
+		MemoryMiB: r.MemoryMiB - kept.MemoryMiB,
+		DiskMiB:   r.DiskMiB - kept.DiskMiB,
+	}, mhz
+}
+
+// reservableCores lists the core ids that allocations may reserve, ascending.
+func reservableCores(n *structs.Node) []int64 {
+	var ids []int64
+	if n.Resources.ReservableCPUs != nil {
+		ids = slices.Clone(n.Resources.ReservableCPUs)
+		slices.Sort(ids)
+	} else {
+		for i := range n.Resources.Cores {
+			ids = append(ids, i)
+		}
+	}
+	if len(n.Reserved.Cores) == 0 {
+		return ids
+	}
+	return slices.DeleteFunc(ids, func(id int64) bool { return slices.Contains(n.Reserved.Cores, id) })
+}
+
+// number sets the row numbers of the chunks.
+func (v *View) number() {
+	v.starts = make([]int, len(v.chunks))
+	v.rows = 0
+	for i, c := range v.chunks {
+		v.starts[i] = v.rows
+		v.rows += len(c.ids)
+	}
+}
+
+func (v *View) setOrphans(id structs.NodeID, hs []*held) {
+	next := make(map[structs.NodeID][]*held, len(v.orphans)+1)
+	for k, x := range v.orphans {
+		next[k] = x
+	}
+	if len(hs) == 0 {
+		delete(next, id)
+	} else {
+		next[id] = hs
+	}
+	v.orphans = next
+}
+
+// Index is the log index that the view shows.
+func (v *View) Index() structs.Index { return v.index }
+
+// Len is the number of nodes.
+func (v *View) Len() int { return v.rows }
+
+// ChunksCopied is how many chunks the call that made this view had to copy or make; the others are shared with the
+// view before it.
+func (v *View) ChunksCopied() int { return v.copied }
+
+// Chunks is the number of chunks.
+func (v *View) Chunks() int { return len(v.chunks) }
+
+// Pool finds a node pool, or nil.
+func (v *View) Pool(name string) *structs.NodePool { return v.pools[name] }
+
+// Node finds a node, or nil.
+func (v *View) Node(id structs.NodeID) *structs.Node {
+	c, i, ok := v.locate(id)
+	if !ok {
+		return nil
+	}
+	return v.chunks[c].nodes[i]
+}
+
+// Usage is what is held on a node and what the node offers in total; ok is false for an unknown node.
+func (v *View) Usage(id structs.NodeID) (used, total structs.Vector, ok bool) {
+	c, i, ok := v.locate(id)
+	if !ok {
+		return used, total, false
+	}
+	return v.chunks[c].used[i], v.chunks[c].total[i], true
+}
+
+// EachNode calls f for every node in the order of ids, until f returns false.
+func (v *View) EachNode(f func(n *structs.Node) bool) {
+	for _, c := range v.chunks {
+		for _, n := range c.nodes {
+			if !f(n) {
+				return
+			}
+		}
+	}
+}
+
+// locate finds the chunk and the place in it of a node, or where it would have to be inserted.
+func (v *View) locate(id structs.NodeID) (c, i int, found bool) {
+	c = sort.Search(len(v.chunks), func(k int) bool {
+		ids := v.chunks[k].ids
+		return cmpID(ids[len(ids)-1], id) >= 0
+	})
+	if c == len(v.chunks) {
+		if c == 0 {
+			return 0, 0, false
+		}
+		c--
+		return c, len(v.chunks[c].ids), false
+	}
+	i, found = slices.BinarySearchFunc(v.chunks[c].ids, id, func(a, b structs.NodeID) int { return cmpID(a, b) })
+	return c, i, found
+}
+
+// row gives the row number of a node, or -1.
+func (v *View) row(id structs.NodeID) int {
+	c, i, ok := v.locate(id)
+	if !ok {
+		return -1
+	}
+	return v.starts[c] + i
+}
+
+// at gives the chunk of a row and the place in it.
+func (v *View) at(row int) (*chunk, int) {
+	k := sort.Search(len(v.starts), func(k int) bool { return v.starts[k] > row }) - 1
+	return v.chunks[k], row - v.starts[k]
+}
+
+// classHash identifies everything that class-level checks may look at.
+func classHash(n *structs.Node) [16]byte {
+	var b []byte
+	str := func(s string) { b = binary.AppendUvarint(b, uint64(len(s))); b = append(b, s...) }
+	strs := func(m map[string]string) {
+		for _, k := range sortedKeys(m) {
+			if !strings.HasPrefix(k, "unique.") {
+				str(k)
+				str(m[k])
+			}
+		}
+		b = append(b, 0xff)
+	}
+	flag := func(f bool) {
+		if f {
+			b = append(b, 1)
+		} else {
+			b = append(b, 0)
+		}
+	}
+	str(n.Datacenter)
+	str(n.Pool)
+	str(n.Class)
+	str(n.Version)
+	strs(n.Attributes)
+	strs(n.Meta)
+	for _, k := range sortedKeys(n.Drivers) {
+		d := n.Drivers[k]
+		str(k)
+		flag(d.Detected)
+		flag(d.Healthy)
+		strs(d.Attributes)
+	}
+	b = append(b, 0xfe)
+	for _, k := range sortedKeys(n.HostVolumes) {
+		str(k)
+		flag(n.HostVolumes[k].ReadOnly)
+	}
+	b = append(b, 0xfd)
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		str(g.ID())
+		b = binary.AppendUvarint(b, uint64(len(g.Instances)))
+		for _, k := range sortedKeys(g.Attributes) {
+			a := g.Attributes[k]
+			str(k)
+			str(a.Kind)
+			b = binary.AppendVarint(b, a.Int)
+			str(a.Str)
+			flag(a.Bool)
+			str(a.Unit)
+		}
+		b = append(b, 0xfc)
+	}
+	for i := range n.Resources.Networks {
+		str(n.Resources.Networks[i].Alias)
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	if len(m) == 0 {
+		return nil
+	}
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// AppendCanonical appends bytes that are equal for equal pictures, however they came about (rebuilt or advanced). The
+// chunking and the counters do not enter.
+func (v *View) AppendCanonical(b []byte) []byte {
+	num := func(n int64) { b = binary.AppendVarint(b, n) }
+	vec := func(x structs.Vector) { num(x.CPU); num(x.Cores); num(x.MemoryMiB); num(x.DiskMiB) }
+	helds := func(hs []*held) {
+		num(int64(len(hs)))
+		for _, h := range hs {
+			b = append(b, h.id[:]...)
+			vec(h.need)
+			if h.rare == nil {
+				continue
+			}
+			for _, w := range h.rare.waits {
+				b = append(b, w[:]...)
+			}
+			for _, p := range h.rare.ports {
+				b = append(b, p.HostIP...)
+				num(int64(p.Value))
+			}
+			for _, c := range h.rare.cores {
+				num(c)
+			}
+			for _, g := range h.rare.grants {
+				b = append(b, g.Device...)
+				b = append(b, g.Instance...)
+			}
+		}
+	}
+	num(int64(v.index))
+	num(int64(v.rows))
+	for _, c := range v.chunks {
+		for i := range c.ids {
+			cl := c.classes[c.class[i]]
+			b = append(b, c.ids[i][:]...)
+			b = append(b, cl.hash[:]...)
+			vec(c.total[i])
+			vec(c.used[i])
+			num(c.mhz[i])
+			num(int64(c.nodes[i].Epoch))
+			if c.ready[i] {
+				num(1)
+			}
+			if h := c.hold[i]; h != nil {
+				helds(h.held)
+				for _, p := range h.ports {
+					num(int64(p))
+				}
+				for _, w := range h.cores {
+					num(int64(w))
+				}
+				for _, w := range h.devs {
+					num(int64(w))
+				}
+				num(int64(h.rares))
+				num(int64(h.waits))
+			}
+		}
+	}
+	for _, p := range sortedKeys(v.pools) {
+		b = append(b, p...)
+		b = append(b, v.pools[p].Algorithm...)
+	}
+	orphans := make([]structs.NodeID, 0, len(v.orphans))
+	for id := range v.orphans {
+		orphans = append(orphans, id)
+	}
+	slices.SortFunc(orphans, func(a, b structs.NodeID) int { return cmpID(a, b) })
+	for _, id := range orphans {
+		b = append(b, id[:]...)
+		helds(v.orphans[id])
+	}
+	return b
+}
