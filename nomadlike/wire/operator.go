@@ -1,0 +1,239 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// NodePool is a named set of nodes.
+type NodePool struct {
+	Name                   string                 `hcl:"name,label"`
+	Description            string                 `hcl:"description"`
+	Meta                   map[string]string      `hcl:"meta"`
+	NodeIdentityTTL        TextDuration           `hcl:"node_identity_ttl" json:",omitempty"`
+	SchedulerConfiguration *PoolSchedulerSettings `hcl:"scheduler_config"`
+	CreateIndex            uint64
+	ModifyIndex            uint64
+}
+
+// PoolSchedulerSettings overrides the scheduler configuration for a pool.
+type PoolSchedulerSettings struct {
+	SchedulerAlgorithm            string `hcl:"scheduler_algorithm"`
+	MemoryOversubscriptionEnabled *bool  `hcl:"memory_oversubscription_enabled"`
+}
+
+// PoolFromStructs converts a node pool.
+func PoolFromStructs(p *structs.NodePool) *NodePool {
+	out := &NodePool{Name: p.Name, Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
+	if p.Algorithm != "" {
+		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm}
+	}
+	return out
+}
+
+// ToStructs converts a node pool.
+func (p *NodePool) ToStructs() *structs.NodePool {
+	out := &structs.NodePool{Name: p.Name, Description: p.Description, Meta: cloneMap(p.Meta)}
+	if p.SchedulerConfiguration != nil {
+		out.Algorithm = p.SchedulerConfiguration.SchedulerAlgorithm
+	}
+	return out
+}
+
+// Namespace separates jobs, tokens and policies.
+type Namespace struct {
+	Name                  string                 `hcl:"name"`
+	Description           string                 `hcl:"description"`
+	Quota                 string                 `hcl:"quota"`
+	Capabilities          *NamespaceCapabilities `hcl:"capabilities"`
+	NodePoolConfiguration *NamespaceChoice       `hcl:"node_pool_config"`
+	VaultConfiguration    *NamespaceChoice       `hcl:"vault"`
+	ConsulConfiguration   *NamespaceChoice       `hcl:"consul"`
+	Meta                  map[string]string      `hcl:"meta"`
+	CreateIndex           uint64
+	ModifyIndex           uint64
+}
+
+// NamespaceCapabilities limits what jobs of a namespace may use.
+type NamespaceCapabilities struct {
+	EnabledTaskDrivers   []string `hcl:"enabled_task_drivers"`
+	DisabledTaskDrivers  []string `hcl:"disabled_task_drivers"`
+	EnabledNetworkModes  []string `hcl:"enabled_network_modes"`
+	DisabledNetworkModes []string `hcl:"disabled_network_modes"`
+}
+
+// NamespaceChoice is a default with the allowed and denied alternatives.
+type NamespaceChoice struct {
+	Default string   `hcl:"default"`
+	Allowed []string `hcl:"allowed"`
+	Denied  []string `hcl:"denied"`
+}
+
+// NamespaceFromStructs converts a namespace.
+func NamespaceFromStructs(n *structs.Namespace) *Namespace {
+	out := &Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: n.Meta, CreateIndex: uint64(n.CreateIndex), ModifyIndex: uint64(n.ModifyIndex)}
+	if len(n.EnabledDrivers)+len(n.DisabledDrivers) > 0 {
+		out.Capabilities = &NamespaceCapabilities{EnabledTaskDrivers: n.EnabledDrivers, DisabledTaskDrivers: n.DisabledDrivers}
+	}
+	return out
+}
+
+// ToStructs converts a namespace. What this build cannot act on is an error, so that nobody relies on it.
+func (n *Namespace) ToStructs() (*structs.Namespace, error) {
+	out := &structs.Namespace{Name: n.Name, Description: n.Description, Quota: n.Quota, Meta: cloneMap(n.Meta)}
+	if c := n.Capabilities; c != nil {
+		if len(c.EnabledNetworkModes)+len(c.DisabledNetworkModes) > 0 {
+			return nil, structs.Errorf(structs.CodeUnsupported, "namespace %q: network modes in capabilities are not supported by this build; remove enabled_network_modes and disabled_network_modes", n.Name)
+		}
+		out.EnabledDrivers, out.DisabledDrivers = c.EnabledTaskDrivers, c.DisabledTaskDrivers
+	}
+	for _, x := range []struct {
+		name string
+		set  *NamespaceChoice
+	}{{"node_pool_config", n.NodePoolConfiguration}, {"vault", n.VaultConfiguration}, {"consul", n.ConsulConfiguration}} {
+		if x.set != nil && (x.set.Default != "" || len(x.set.Allowed)+len(x.set.Denied) > 0) {
+			return nil, structs.Errorf(structs.CodeUnsupported, "namespace %q: %s is not supported by this build; remove the block", n.Name, x.name)
+		}
+	}
+	return out, nil
+}
+
+// SchedulerConfiguration is the cluster-wide configuration of decisions.
+type SchedulerConfiguration struct {
+	SchedulerAlgorithm            string
+	PreemptionConfig              PreemptionConfig
+	MemoryOversubscriptionEnabled bool
+	RejectJobRegistration         bool
+	PauseEvalBroker               bool
+	NodeLimitForFeasibilityChecks uint
+	CreateIndex                   uint64
+	ModifyIndex                   uint64
+}
+
+// PreemptionConfig says which kinds of job may preempt.
+type PreemptionConfig struct {
+	SystemSchedulerEnabled   bool
+	SysBatchSchedulerEnabled bool
+	BatchSchedulerEnabled    bool
+	ServiceSchedulerEnabled  bool
+}
+
+// SchedulerConfigurationResponse answers a read.
+type SchedulerConfigurationResponse struct {
+	SchedulerConfig *SchedulerConfiguration
+	QueryMeta
+}
+
+// SchedulerSetConfigurationResponse answers a write.
+type SchedulerSetConfigurationResponse struct {
+	Updated bool
+	Index   uint64
+}
+
+// SchedulerConfigFromStructs converts the configuration.
+func SchedulerConfigFromStructs(c *structs.SchedulerConfig) *SchedulerConfiguration {
+	return &SchedulerConfiguration{
+		SchedulerAlgorithm: c.Algorithm,
+		PreemptionConfig: PreemptionConfig{SystemSchedulerEnabled: c.PreemptSystem, SysBatchSchedulerEnabled: c.PreemptSysBatch,
+			BatchSchedulerEnabled: c.PreemptBatch, ServiceSchedulerEnabled: c.PreemptService},
+		MemoryOversubscriptionEnabled: c.MemoryOversub, RejectJobRegistration: c.RejectRegister, PauseEvalBroker: c.PauseBroker,
+		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
+	}
+}
+
+// ToStructs converts the configuration.
+func (c *SchedulerConfiguration) ToStructs() *structs.SchedulerConfig {
+	p := c.PreemptionConfig
+	return &structs.SchedulerConfig{
+		Algorithm: c.SchedulerAlgorithm, PreemptSystem: p.SystemSchedulerEnabled, PreemptSysBatch: p.SysBatchSchedulerEnabled,
+		PreemptBatch: p.BatchSchedulerEnabled, PreemptService: p.ServiceSchedulerEnabled, MemoryOversub: c.MemoryOversubscriptionEnabled,
+		RejectRegister: c.RejectJobRegistration, PauseBroker: c.PauseEvalBroker, NodeLimit: int64(c.NodeLimitForFeasibilityChecks),
+		CreateIndex: structs.Index(c.CreateIndex), ModifyIndex: structs.Index(c.ModifyIndex),
+	}
+}
+
+// AutopilotConfiguration is the configuration of autopilot.
+type AutopilotConfiguration struct {
+	CleanupDeadServers      bool
+	LastContactThreshold    TextDuration
+	MaxTrailingLogs         uint64
+	MinQuorum               uint
+	ServerStabilizationTime TextDuration
+	EnableRedundancyZones   bool
+	DisableUpgradeMigration bool
+	EnableCustomUpgrades    bool
+	CreateIndex             uint64
+	ModifyIndex             uint64
+}
+
+// AutopilotFromStructs converts the configuration.
+func AutopilotFromStructs(c *structs.AutopilotConfig) *AutopilotConfiguration {
+	return &AutopilotConfiguration{
+		CleanupDeadServers: c.CleanupDeadServers, LastContactThreshold: TextDuration(c.LastContactThreshold), MaxTrailingLogs: c.MaxTrailingLogs,
+		MinQuorum: uint(c.MinQuorum), ServerStabilizationTime: TextDuration(c.ServerStabilizationTime),
+		CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
+	}
+}
+
+// ToStructs converts the configuration.
+func (c *AutopilotConfiguration) ToStructs() (*structs.AutopilotConfig, error) {
+	if c.EnableRedundancyZones || c.EnableCustomUpgrades {
+		return nil, structs.Errorf(structs.CodeUnsupported, "redundancy zones and custom upgrades are not supported by this build; leave EnableRedundancyZones and EnableCustomUpgrades false")
+	}
+	return &structs.AutopilotConfig{
+		CleanupDeadServers: c.CleanupDeadServers, LastContactThreshold: int64(c.LastContactThreshold), MaxTrailingLogs: c.MaxTrailingLogs,
+		MinQuorum: uint64(c.MinQuorum), ServerStabilizationTime: int64(c.ServerStabilizationTime),
+		CreateIndex: structs.Index(c.CreateIndex), ModifyIndex: structs.Index(c.ModifyIndex),
+	}, nil
+}
+
+// ServerHealth is autopilot's opinion of one server.
+type ServerHealth struct {
+	ID          string
+	Name        string
+	Address     string
+	SerfStatus  string
+	Version     string
+	Leader      bool
+	LastContact TextDuration
+	LastTerm    uint64
+	LastIndex   uint64
+	Healthy     bool
+	Voter       bool
+	StableSince time.Time
+}
+
+// OperatorHealthReply is autopilot's opinion of the cluster.
+type OperatorHealthReply struct {
+	Healthy          bool
+	FailureTolerance int
+	Servers          []ServerHealth
+	Leader           string
+	Voters           []string
+	ReadReplicas     []string `json:",omitempty"`
+}
+
+// RaftServer is one raft peer.
+type RaftServer struct {
+	ID           string
+	Node         string
+	Address      string
+	Leader       bool
+	Voter        bool
+	RaftProtocol string
+}
+
+// RaftConfiguration is the raft peers.
+type RaftConfiguration struct {
+	Servers []*RaftServer
+	Index   uint64
+}
+
+// LeadershipTransferResponse answers a transfer.
+type LeadershipTransferResponse struct {
+	From RaftServer
+	To   RaftServer
+	Noop bool
+	Err  *string `json:",omitempty"`
+}
