@@ -1,0 +1,236 @@
+// Package allocdir makes, shows and removes the directories of an allocation:
+//
+//	<root>/<alloc id>/alloc/{data,logs,tmp}      shared by the tasks
+//	<root>/<alloc id>/<task>/{local,secrets,tmp} one task's own
+//
+// Nothing in here follows a symbolic link out of the allocation: tasks own the content of these directories and may put
+// there whatever they like.
+package allocdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names of the directories.
+const (
+	Shared  = "alloc"
+	Data    = "data"
+	Logs    = "logs"
+	Tmp     = "tmp"
+	Local   = "local"
+	Secrets = "secrets"
+)
+
+// secretsDefaultMiB is the size of the memory file system that holds a task's secrets.
+const secretsDefaultMiB = 1
+
+// Dir is the directory of one allocation.
+type Dir struct {
+	Root string // absolute
+}
+
+// Task is the directories of one task, absolute.
+type Task struct {
+	Root    string
+	Local   string
+	Secrets string
+}
+
+// New names the directory of an allocation below root, without making it.
+func New(root, allocID string) *Dir { return &Dir{Root: filepath.Join(root, allocID)} }
+
+// SharedDir is what the tasks share (NOMAD_ALLOC_DIR).
+func (d *Dir) SharedDir() string { return filepath.Join(d.Root, Shared) }
+
+// LogDir is where the tasks' logs are.
+func (d *Dir) LogDir() string { return filepath.Join(d.Root, Shared, Logs) }
+
+// Task gives the directories of a task, without making them.
+func (d *Dir) Task(name string) Task {
+	root := filepath.Join(d.Root, name)
+	return Task{Root: root, Local: filepath.Join(root, Local), Secrets: filepath.Join(root, Secrets)}
+}
+
+// Build makes the shared directories. Building again changes nothing.
+func (d *Dir) Build() error {
+	for _, p := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{d.Root, 0o755},
+		{d.SharedDir(), 0o755},
+		{filepath.Join(d.SharedDir(), Data), 0o777 | os.ModeSticky},
+		{d.LogDir(), 0o755},
+		{filepath.Join(d.SharedDir(), Tmp), 0o777 | os.ModeSticky},
+	} {
+		if err := mkdir(p.path, p.mode); err != nil {
+			return fmt.Errorf("make the allocation's directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// Owner is who a task runs as; UID is -1 when that is the agent's own user.
+type Owner struct{ UID, GID int }
+
+// BuildTask makes a task's directories, owned by who. With tmpfs the secrets are on a memory file system of their own,
+// if the agent may mount one; they never reach a disk then. Building again changes nothing but mounts what a reboot
+// has unmounted.
+func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) error {
+	if name == Shared || name != filepath.Base(name) || name == "." || name == ".." {
+		return fmt.Errorf("a task cannot be called %q: its directory would be somebody else's", name)
+	}
+	t := d.Task(name)
+	for _, p := range []struct {
+		path string
+		mode os.FileMode
+		own  bool
+	}{
+		{t.Root, 0o755, false},
+		{t.Local, 0o755, true},
+		{filepath.Join(t.Root, Tmp), 0o777 | os.ModeSticky, false},
+		{t.Secrets, 0o700, true},
+	} {
+		if err := mkdir(p.path, p.mode); err != nil {
+			return fmt.Errorf("make the directory of task %q: %w", name, err)
+		}
+		if p.path == t.Secrets && tmpfs {
+			mountSecrets(t.Secrets, secretsMiB)
+		}
+		if p.own && who.UID >= 0 {
+			if err := os.Lchown(p.path, who.UID, who.GID); err != nil {
+				return fmt.Errorf("give the directory of task %q to its user: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// mkdir makes a directory with exactly this mode. What is there already must be a directory and not a link to one.
+func mkdir(path string, mode os.FileMode) error {
+	err := os.Mkdir(path, mode.Perm())
+	if errors.Is(err, fs.ErrExist) {
+		info, serr := os.Lstat(path)
+		if serr != nil {
+			return serr
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("%s is in the way: it is not a directory", path)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(path, mode) // whatever the umask is
+}
+
+// mountSecrets mounts a memory file system unless there is one. Without the right to mount, the plain directory stays.
+func mountSecrets(path string, sizeMiB int64) {
+	if isMount(path) {
+		return
+	}
+	if sizeMiB <= 0 {
+		sizeMiB = secretsDefaultMiB
+	}
+	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
+	// An error leaves the directory as it is: mode 0700, on disk.
+	_ = unix.Mount("tmpfs", path, "tmpfs", flags, fmt.Sprintf("size=%dm,mode=0700", sizeMiB))
+}
+
+func isMount(path string) bool {
+	var a, b unix.Stat_t
+	if unix.Lstat(path, &a) != nil || unix.Lstat(filepath.Dir(path), &b) != nil {
+		return false
+	}
+	return a.Dev != b.Dev
+}
+
+// Adopt moves the shared data of an earlier allocation, and with the same task names its local directories, into this
+// one (ephemeral_disk with sticky). What cannot be moved stays where it is.
+func (d *Dir) Adopt(prev *Dir, tasks []string) error {
+	move := func(from, to string) error {
+		if info, err := os.Lstat(from); err != nil || !info.IsDir() {
+			return nil
+		}
+		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil // this allocation has content of its own already
+		}
+		if err := os.Rename(from, to); err != nil {
+			return fmt.Errorf("take over %s: %w", from, err)
+		}
+		return nil
+	}
+	err := move(filepath.Join(prev.SharedDir(), Data), filepath.Join(d.SharedDir(), Data))
+	for _, t := range tasks {
+		err = errors.Join(err, move(prev.Task(t).Local, d.Task(t).Local))
+	}
+	return err
+}
+
+// Destroy unmounts and removes everything.
+func (d *Dir) Destroy() error {
+	entries, err := os.ReadDir(d.Root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if s := filepath.Join(d.Root, e.Name(), Secrets); e.IsDir() && e.Name() != Shared && isMount(s) {
+			if err := unix.Unmount(s, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				return fmt.Errorf("unmount %s: %w", s, err)
+			}
+		}
+	}
+	return os.RemoveAll(d.Root)
+}
+
+// Unmount drops the tasks' secrets and keeps everything else, for an allocation that has ended.
+func (d *Dir) Unmount() {
+	entries, _ := os.ReadDir(d.Root)
+	for _, e := range entries {
+		if s := filepath.Join(d.Root, e.Name(), Secrets); e.IsDir() && e.Name() != Shared && isMount(s) {
+			_ = unix.Unmount(s, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+	}
+}
+
+// Usage is how many bytes the allocation occupies on disk, secrets in memory left out. It stops counting at limit.
+func (d *Dir) Usage(limit int64) (int64, error) {
+	var sum int64
+	err := filepath.WalkDir(d.Root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // gone while we looked, or not ours to read
+		}
+		if e.IsDir() {
+			if e.Name() == Secrets && isMount(path) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil {
+			sum += st.Blocks * 512
+		}
+		if sum > limit {
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return sum, err
+}
+
+// hidden reports whether a path below the allocation may not be shown: the secrets of a task.
+func hidden(clean string) bool {
+	parts := strings.Split(clean, "/")
+	return len(parts) >= 2 && parts[0] != Shared && parts[1] == Secrets
+}

@@ -1,0 +1,134 @@
+// Package fingerprint finds out what a machine is and has: each Fingerprinter looks at one thing and writes what it saw
+// into a Facts. List is all of them in the order in which they run; later ones may read what earlier ones wrote.
+package fingerprint
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Facts is what is known of a machine.
+type Facts struct {
+	Attributes map[string]string
+	Resources  structs.NodeResources
+	Drivers    map[string]structs.DriverInfo
+	BootID     string
+}
+
+// NewFacts makes an empty Facts.
+func NewFacts() *Facts {
+	return &Facts{Attributes: map[string]string{}, Drivers: map[string]structs.DriverInfo{}}
+}
+
+// Fingerprinter looks at one thing.
+type Fingerprinter struct {
+	Name string
+	// Period is how often to look again; 0 is once at the start.
+	Period time.Duration
+	// Look writes what it sees into f. What it does not write is taken to be absent. An error leaves what was seen
+	// the last time.
+	Look func(ctx context.Context, f *Facts) error
+}
+
+// DeviceFingerprinter finds devices that tasks may be granted.
+type DeviceFingerprinter interface {
+	// Name is used in messages: "nvidia".
+	Name() string
+	// Devices is what is there now. It must not block longer than ctx allows.
+	Devices(ctx context.Context) ([]structs.DeviceGroup, error)
+}
+
+// Options are what the fingerprinters need to know.
+type Options struct {
+	DataDir  string // whose disk counts
+	Version  string // of this program
+	Iface    string // network interface, "" for that of the default route
+	CPUMHz   int64  // total, in place of what is found; 0: found
+	MemoryMB int64  // in place of what is found; 0: found
+	DiskMB   int64  // in place of what is found; 0: found
+	SpeedMB  int64  // of the network in Mbit/s, in place of what is found; 0: found
+	Drivers  driver.Set
+	Devices  []DeviceFingerprinter
+	Env      []string // names of environment variables shown as attributes env.<name>
+}
+
+// List is every fingerprinter, in order.
+func List(o Options) []Fingerprinter {
+	return []Fingerprinter{
+		{Name: "version", Look: o.version},
+		{Name: "arch", Look: arch},
+		{Name: "host", Look: host},
+		{Name: "cpu", Look: o.cpu},
+		{Name: "memory", Look: o.memory, Period: time.Minute},
+		{Name: "storage", Look: o.storage, Period: time.Minute},
+		{Name: "cgroup", Look: cgroup},
+		{Name: "network", Look: o.network, Period: time.Minute},
+		{Name: "env", Look: o.env},
+		{Name: "drivers", Look: o.drivers, Period: 15 * time.Second},
+		{Name: "devices", Look: o.devices, Period: 15 * time.Second},
+	}
+}
+
+func (o Options) version(_ context.Context, f *Facts) error {
+	f.Attributes["muster.version"] = o.Version
+	f.Attributes["nomad.version"] = NomadVersion
+	return nil
+}
+
+// NomadVersion is the version of Nomad whose job language and API the agent speaks; job files constrain on it.
+const NomadVersion = "2.0.6"
+
+func (o Options) drivers(ctx context.Context, f *Facts) error {
+	names := make([]string, 0, len(o.Drivers))
+	for n := range o.Drivers {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	for _, n := range names {
+		fp := o.Drivers[n].Fingerprint(ctx)
+		info := structs.DriverInfo{
+			Detected:   fp.Detected,
+			Healthy:    fp.Detected && fp.Health == driver.Healthy,
+			HealthDesc: fp.Detail,
+			Attributes: fp.Attributes,
+		}
+		f.Drivers[n] = info
+		if info.Healthy {
+			f.Attributes["driver."+n] = "1"
+		}
+		if info.Detected {
+			for k, v := range fp.Attributes {
+				f.Attributes[k] = v
+			}
+		}
+	}
+	return nil
+}
+
+func (o Options) devices(ctx context.Context, f *Facts) error {
+	var all []structs.DeviceGroup
+	for _, d := range o.Devices {
+		groups, err := d.Devices(ctx)
+		if err != nil {
+			return fmt.Errorf("devices of %s: %w", d.Name(), err)
+		}
+		all = append(all, groups...)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].ID() < all[j].ID() })
+	f.Resources.Devices = all
+	return nil
+}
+
+// StaticDevices is a DeviceFingerprinter that always sees the same.
+type StaticDevices []structs.DeviceGroup
+
+// Name implements DeviceFingerprinter.
+func (StaticDevices) Name() string { return "static" }
+
+// Devices implements DeviceFingerprinter.
+func (s StaticDevices) Devices(context.Context) ([]structs.DeviceGroup, error) { return s, nil }

@@ -1,0 +1,30 @@
+package state
+
+import "github.com/muster-sched/muster/structs"
+
+// Memory is a Store that stores nothing.
+type Memory struct{}
+
+// Load implements Store.
+func (Memory) Load() (*Saved, error) { return &Saved{}, nil }
+
+// PutAlloc implements Store.
+func (Memory) PutAlloc(*structs.Allocation) error { return nil }
+
+// PutTask implements Store.
+func (Memory) PutTask(structs.AllocID, string, *TaskRecord) error { return nil }
+
+// PutFinal implements Store.
+func (Memory) PutFinal(structs.AllocID, *Final) error { return nil }
+
+// DeleteAlloc implements Store.
+func (Memory) DeleteAlloc(structs.AllocID) error { return nil }
+
+// PutHistory implements Store.
+func (Memory) PutHistory(History) error { return nil }
+
+// PutMeta implements Store.
+func (Memory) PutMeta(map[string]*string) error { return nil }
+
+// Close implements Store.
+func (Memory) Close() error { return nil }

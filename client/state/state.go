@@ -1,0 +1,94 @@
+// Package state keeps what an agent must not forget: the allocations it runs with their jobs, how far each task is, the
+// handles by which running tasks are found again, and how much of the servers' history the agent has seen.
+//
+// Disk is a bbolt file with one writer that commits many changes at once; Memory keeps nothing beyond the process and
+// is for simulated nodes. A write that returned is on disk.
+package state
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Store holds an agent's state. All methods may be called concurrently; writes return when they are durable.
+type Store interface {
+	// Load gives everything that is stored. It is called once, before the first write.
+	Load() (*Saved, error)
+	// PutAlloc stores an allocation with the job it runs. It is written before anything of it is started, and again
+	// whenever the servers changed it.
+	PutAlloc(a *structs.Allocation) error
+	// PutTask stores how far a task is.
+	PutTask(id structs.AllocID, task string, r *TaskRecord) error
+	// PutFinal stores how an allocation ended. It is written before the end is reported.
+	PutFinal(id structs.AllocID, f *Final) error
+	// DeleteAlloc forgets an allocation and its tasks.
+	DeleteAlloc(id structs.AllocID) error
+	// PutHistory stores how much of the servers' history was obeyed.
+	PutHistory(h History) error
+	// PutMeta stores the node's dynamic metadata; a nil value hides a static key.
+	PutMeta(meta map[string]*string) error
+	// Close ends the store after the writes in progress.
+	Close() error
+}
+
+// Saved is everything in a store.
+type Saved struct {
+	Allocs  []*AllocRecord // by id
+	History History
+	Meta    map[string]*string
+}
+
+// AllocRecord is one allocation as stored.
+type AllocRecord struct {
+	Alloc *structs.Allocation // Job linked
+	Tasks map[string]*TaskRecord
+	Final *Final // nil while it has not ended
+}
+
+// TaskRecord is how far a task is. Attempt numbers the runs of the task: the driver's task id is made from it, so a
+// start whose outcome is unknown can be repeated without starting twice.
+type TaskRecord struct {
+	Attempt  int64
+	Handle   []byte // of the run Attempt, for driver.Recover; nil before it was started
+	Old      []byte // handle of an ended run that may not have been destroyed yet, or nil
+	State    *structs.TaskState
+	Phase    Phase
+	Recent   []structs.LogTime // restarts that count against the restart policy, oldest first
+	ResumeAt structs.LogTime   // when a task that waits for its restart shall start; 0 otherwise
+	BootID   string            // of the kernel under which Handle was made
+	Forced   bool              // the next start was asked for by a person and counts against nothing
+}
+
+// Phase is where in its life a task is, for a restart of the agent.
+type Phase uint8
+
+// The phases of a task.
+const (
+	PhaseNew      Phase = iota // never started
+	PhaseStarting              // start asked of the driver; outcome unknown unless Handle is set
+	PhaseBackoff               // ended, will be started again at ResumeAt
+	PhaseDead                  // ended for good
+)
+
+// Final is how an allocation ended.
+type Final struct {
+	Observed structs.AllocObserved
+	Acked    bool // the servers have it
+	EndedAt  structs.LogTime
+}
+
+// History is a point in the servers' past (D14). Histories of one cluster are ordered by epoch, then index.
+type History struct {
+	Cluster structs.ClusterID
+	Epoch   uint64 // how often the cluster was restored from a backup
+	Index   structs.Index
+}
+
+// Older reports whether h lies before o in the same cluster.
+func (h History) Older(o History) bool {
+	return h.Epoch < o.Epoch || h.Epoch == o.Epoch && h.Index < o.Index
+}
+
+// Age is how long ago an allocation ended.
+func (f *Final) Age(now time.Time) time.Duration { return now.Sub(f.EndedAt.Time()) }

@@ -1,0 +1,438 @@
+// Package taskenv makes the environment that a task sees and replaces ${...} in what its job says.
+//
+// Every variable exists twice: under the name that Nomad's users know (NOMAD_ALLOC_ID) and under ours (MUSTER_ALLOC_ID).
+package taskenv
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Input is what an environment is made of.
+type Input struct {
+	Node   *structs.Node
+	Region string
+	Alloc  *structs.Allocation // Job linked
+	Task   *structs.Task
+
+	AllocDir, TaskDir, SecretsDir string // absolute, as the task sees them; "" leaves the variable out
+
+	Inherit []string // names of variables of the agent's own environment that tasks get; nil for InheritDefault
+}
+
+// InheritDefault is what tasks get of the agent's own environment.
+var InheritDefault = []string{"PATH", "LANG", "TZ", "TERM", "HOME"}
+
+// Env is the environment of one task.
+type Env struct {
+	vars map[string]string // what the task sees
+	in   Input             // further names for ${...}: node.*, attr.*, meta.*
+}
+
+// New makes the environment of a task. Values are interpolated once: what a replacement contains is not looked at again.
+func New(in Input) *Env {
+	e := &Env{vars: make(map[string]string, 64), in: in}
+	inherit := in.Inherit
+	if inherit == nil {
+		inherit = InheritDefault
+	}
+	for _, k := range inherit {
+		if v, ok := os.LookupEnv(k); ok {
+			e.vars[k] = v
+		}
+	}
+	e.identity(in)
+	e.resources(in)
+	e.network(in)
+	e.devices(in)
+	e.meta(in)
+	// The job's own variables come last and win, except over those that say who the task is.
+	for _, k := range sorted(in.Task.Env) {
+		name := e.Replace(k)
+		if reserved(name) {
+			continue
+		}
+		e.vars[cleanName(name)] = e.Replace(in.Task.Env[k])
+	}
+	return e
+}
+
+// reserved names belong to the agent.
+func reserved(name string) bool {
+	return strings.HasPrefix(name, "NOMAD_ALLOC_") || strings.HasPrefix(name, "MUSTER_ALLOC_") ||
+		name == "NOMAD_SECRETS_DIR" || name == "MUSTER_SECRETS_DIR"
+}
+
+// Vars is a copy of the variables.
+func (e *Env) Vars() map[string]string {
+	out := make(map[string]string, len(e.vars))
+	for k, v := range e.vars {
+		out[k] = v
+	}
+	return out
+}
+
+// Get is one variable.
+func (e *Env) Get(name string) string { return e.vars[name] }
+
+// both sets a variable under both names.
+func (e *Env) both(name, value string) {
+	e.vars["NOMAD_"+name] = value
+	e.vars["MUSTER_"+name] = value
+}
+
+func (e *Env) identity(in Input) {
+	a, j := in.Alloc, in.Alloc.Job
+	e.both("ALLOC_ID", a.ID.String())
+	e.both("SHORT_ALLOC_ID", a.ID.Short())
+	e.both("ALLOC_INDEX", strconv.Itoa(a.NameIndex))
+	e.both("ALLOC_NAME", a.Name())
+	e.both("GROUP_NAME", a.Group)
+	e.both("TASK_NAME", in.Task.Name)
+	e.both("JOB_ID", a.JobID)
+	e.both("JOB_NAME", orElse(j.Name, a.JobID))
+	if j.ParentID != "" {
+		e.both("JOB_PARENT_ID", j.ParentID)
+	}
+	e.both("NAMESPACE", a.Namespace)
+	e.both("REGION", orElse(in.Region, j.Region))
+	e.both("DC", in.Node.Datacenter)
+	e.both("NODE_ID", in.Node.ID.String())
+	e.both("NODE_NAME", in.Node.Name)
+	for name, dir := range map[string]string{"ALLOC_DIR": in.AllocDir, "TASK_DIR": in.TaskDir, "SECRETS_DIR": in.SecretsDir} {
+		if dir != "" {
+			e.both(name, dir)
+		}
+	}
+	if in.SecretsDir != "" {
+		e.both("UNIX_ADDR", "unix://"+in.SecretsDir+"/api.sock")
+	}
+}
+
+func orElse(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func (e *Env) resources(in Input) {
+	r := in.Task.Resources
+	cpu := r.CPU
+	if r.Cores > 0 && in.Node.Resources.MHzPerCore > 0 {
+		cpu = r.Cores * in.Node.Resources.MHzPerCore
+	}
+	e.both("CPU_LIMIT", strconv.FormatInt(cpu, 10))
+	if r.Cores > 0 && len(in.Alloc.Cores) > 0 {
+		e.both("CPU_CORES", CPUSet(TaskCores(in.Alloc, in.Task.Name)))
+	}
+	e.both("MEMORY_LIMIT", strconv.FormatInt(r.MemoryMiB, 10))
+	if r.MemoryMaxMiB > 0 {
+		e.both("MEMORY_MAX_LIMIT", strconv.FormatInt(r.MemoryMaxMiB, 10))
+	}
+}
+
+// TaskCores is the share of an allocation's reserved cores that is one task's: the allocation's cores in the order of
+// the tasks that ask for them, main tasks after each other, and those of tasks that run at other times from the start.
+func TaskCores(a *structs.Allocation, task string) []int64 {
+	g := a.Job.Group(a.Group)
+	if g == nil {
+		return nil
+	}
+	take := func(phase func(*structs.Task) bool) []int64 {
+		at := int64(0)
+		for _, t := range g.Tasks {
+			if !phase(t) {
+				continue
+			}
+			n := t.Resources.Cores
+			if t.Name == task {
+				if at+n > int64(len(a.Cores)) {
+					return nil
+				}
+				return a.Cores[at : at+n]
+			}
+			at += n
+		}
+		return nil
+	}
+	t := g.Task(task)
+	switch {
+	case t == nil || t.Resources.Cores == 0:
+		return nil
+	case t.Lifecycle == nil || t.Lifecycle.Hook == "poststart" || t.Lifecycle.Sidecar:
+		// Sidecars first: they hold their cores from before the main tasks until after them.
+		side := func(x *structs.Task) bool { return x.Lifecycle != nil && x.Lifecycle.Sidecar }
+		if side(t) {
+			return take(side)
+		}
+		off := int64(0)
+		for _, x := range g.Tasks {
+			if side(x) {
+				off += x.Resources.Cores
+			}
+		}
+		for _, x := range g.Tasks {
+			if side(x) || x.Lifecycle != nil && x.Lifecycle.Hook != "poststart" {
+				continue
+			}
+			if x.Name == task {
+				if off+x.Resources.Cores > int64(len(a.Cores)) {
+					return nil
+				}
+				return a.Cores[off : off+x.Resources.Cores]
+			}
+			off += x.Resources.Cores
+		}
+		return nil
+	case t.Lifecycle.Hook == "poststop":
+		return take(func(x *structs.Task) bool { return x.Lifecycle != nil && x.Lifecycle.Hook == "poststop" })
+	}
+	return take(func(x *structs.Task) bool {
+		return x.Lifecycle != nil && x.Lifecycle.Hook != "poststop" && x.Lifecycle.Hook != "poststart"
+	})
+}
+
+// CPUSet writes core numbers as the kernel does: "0-3,8".
+func CPUSet(cores []int64) string {
+	c := append([]int64(nil), cores...)
+	sort.Slice(c, func(i, j int) bool { return c[i] < c[j] })
+	var b strings.Builder
+	for i := 0; i < len(c); {
+		k := i
+		for k+1 < len(c) && c[k+1] == c[k]+1 {
+			k++
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%d", c[i])
+		if k > i {
+			fmt.Fprintf(&b, "-%d", c[k])
+		}
+		i = k + 1
+	}
+	return b.String()
+}
+
+// network makes IP_, PORT_, ADDR_, HOST_IP_, HOST_PORT_, HOST_ADDR_ and ALLOC_PORT_ of each port. Networks are the
+// host's, so that the port inside and outside is the same unless the port says otherwise.
+func (e *Env) network(in Input) {
+	ip := ""
+	if n := in.Node.Resources.Networks; len(n) > 0 {
+		ip = n[0].IP
+	}
+	for _, p := range in.Alloc.Ports {
+		label := cleanName(p.Label)
+		host := orElse(p.HostIP, ip)
+		inside := p.Value
+		if p.To > 0 {
+			inside = p.To
+		}
+		e.both("IP_"+label, host)
+		e.both("HOST_IP_"+label, host)
+		e.both("PORT_"+label, strconv.Itoa(inside))
+		e.both("ALLOC_PORT_"+label, strconv.Itoa(inside))
+		e.both("HOST_PORT_"+label, strconv.Itoa(p.Value))
+		e.both("ADDR_"+label, joinHostPort(host, p.Value))
+		e.both("HOST_ADDR_"+label, joinHostPort(host, p.Value))
+	}
+}
+
+func joinHostPort(host string, port int) string {
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + strconv.Itoa(port)
+}
+
+// devices tells programs which GPUs are theirs, by UUID. A task without a grant sees none: the empty list hides GPUs
+// from CUDA and "void" from NVIDIA's container runtime.
+func (e *Env) devices(in Input) {
+	var gpus []string
+	for _, g := range in.Alloc.Grants {
+		if g.Task != in.Task.Name {
+			continue
+		}
+		if parts := strings.SplitN(g.Device, "/", 3); len(parts) > 1 && parts[1] == "gpu" {
+			gpus = append(gpus, g.Instance)
+		}
+		if g.MemoryMiB > 0 {
+			e.vars["MUSTER_GPU_MEMORY_LIMIT"] = strconv.FormatInt(g.MemoryMiB, 10)
+		}
+		if g.Compute > 0 {
+			e.vars["MUSTER_GPU_COMPUTE_LIMIT"] = strconv.FormatInt(g.Compute, 10)
+		}
+	}
+	if len(gpus) > 0 {
+		list := strings.Join(gpus, ",")
+		e.vars["CUDA_VISIBLE_DEVICES"] = list
+		e.vars["NVIDIA_VISIBLE_DEVICES"] = list
+		e.vars["MUSTER_GPU_COUNT"] = strconv.Itoa(len(gpus))
+		return
+	}
+	for _, d := range in.Node.Resources.Devices {
+		if d.Type == "gpu" {
+			e.vars["CUDA_VISIBLE_DEVICES"] = ""
+			e.vars["NVIDIA_VISIBLE_DEVICES"] = "void"
+			return
+		}
+	}
+}
+
+// meta makes META_<key>, the task's over the group's over the job's.
+func (e *Env) meta(in Input) {
+	for _, m := range metas(in) {
+		for _, k := range sorted(m) {
+			v := e.Replace(m[k])
+			e.both("META_"+cleanName(k), v)
+			e.both("META_"+strings.ToUpper(cleanName(k)), v)
+		}
+	}
+}
+
+func metas(in Input) []map[string]string {
+	out := []map[string]string{in.Alloc.Job.Meta}
+	if g := in.Alloc.Job.Group(in.Alloc.Group); g != nil {
+		out = append(out, g.Meta)
+	}
+	return append(out, in.Task.Meta)
+}
+
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// cleanName turns what a shell could not name into underscores.
+func cleanName(s string) string {
+	ok := func(i int, c byte) bool {
+		return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' && i > 0
+	}
+	for i := 0; i < len(s); i++ {
+		if !ok(i, s[i]) {
+			b := []byte(s)
+			for k := i; k < len(b); k++ {
+				if !ok(k, b[k]) && !(b[k] >= '0' && b[k] <= '9' && k > 0) {
+					b[k] = '_'
+				}
+			}
+			return string(b)
+		}
+	}
+	return s
+}
+
+// Replace replaces ${NOMAD_...}, ${MUSTER_...}, ${env["X"]}, ${node.*}, ${attr.*} and ${meta.*}. What it does not know
+// stays as it is, because it may be meant for a shell.
+func (e *Env) Replace(s string) string {
+	if !strings.Contains(s, "${") {
+		return s
+	}
+	var b strings.Builder
+	for {
+		i := strings.Index(s, "${")
+		if i < 0 {
+			b.WriteString(s)
+			return b.String()
+		}
+		end := strings.IndexByte(s[i:], '}')
+		if end < 0 {
+			b.WriteString(s)
+			return b.String()
+		}
+		b.WriteString(s[:i])
+		name := s[i+2 : i+end]
+		if v, ok := e.lookup(strings.TrimSpace(name)); ok {
+			b.WriteString(v)
+		} else {
+			b.WriteString(s[i : i+end+1])
+		}
+		s = s[i+end+1:]
+	}
+}
+
+func (e *Env) lookup(name string) (string, bool) {
+	if inner, ok := strings.CutPrefix(name, "env["); ok {
+		inner, ok = strings.CutSuffix(inner, "]")
+		inner = strings.Trim(inner, `"'`)
+		if !ok {
+			return "", false
+		}
+		v, ok := e.vars[inner]
+		return v, ok
+	}
+	if inner, ok := strings.CutPrefix(name, "env."); ok {
+		v, ok := e.vars[inner]
+		return v, ok
+	}
+	n := e.in.Node
+	switch name {
+	case "node.unique.id":
+		return n.ID.String(), true
+	case "node.unique.name":
+		return n.Name, true
+	case "node.datacenter":
+		return n.Datacenter, true
+	case "node.region":
+		return e.in.Region, true
+	case "node.class":
+		return n.Class, true
+	case "node.pool":
+		return n.Pool, true
+	}
+	if key, ok := strings.CutPrefix(name, "attr."); ok {
+		v, ok := n.Attributes[key]
+		return v, ok
+	}
+	if key, ok := strings.CutPrefix(name, "meta."); ok {
+		v, ok := n.Meta[key]
+		return v, ok
+	}
+	v, ok := e.vars[name]
+	return v, ok
+}
+
+// Config decodes a driver's block and replaces inside every string of it.
+func (e *Env) Config(raw structs.RawConfig) (map[string]any, error) {
+	if len(raw) == 0 {
+		return map[string]any{}, nil
+	}
+	var m map[string]any
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, fmt.Errorf("the task's config block is not an object: %w", err)
+	}
+	for k, v := range m {
+		m[k] = e.replaceAny(v)
+	}
+	return m, nil
+}
+
+// replaceAny walks a decoded block; encoding/json has bounded its depth.
+func (e *Env) replaceAny(v any) any {
+	switch x := v.(type) {
+	case string:
+		return e.Replace(x)
+	case []any:
+		for i := range x {
+			x[i] = e.replaceAny(x[i])
+		}
+	case map[string]any:
+		out := make(map[string]any, len(x))
+		for k, w := range x {
+			out[e.Replace(k)] = e.replaceAny(w)
+		}
+		return out
+	}
+	return v
+}
