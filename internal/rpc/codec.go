@@ -14,12 +14,15 @@ var handle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true}
 	h.RawToString = true
 	h.MaxDepth = maxDepth
-	h.MaxInitLen = 1024
 	return h
 }()
 
 // maxDepth is how deeply a body may nest.
 const maxDepth = 128
+
+// maxItems is how many items one list or map may have. A list of nils is one byte an item on the wire and the size of
+// the element in memory, so the size of the body alone does not bound what decoding takes.
+const maxItems = 256 << 10
 
 // Raw is a request body that is already encoded; Invoke and Open send it as it is.
 type Raw []byte
@@ -72,6 +75,7 @@ func Decode(b []byte, v any) (err error) {
 var (
 	errTruncated = errors.New("the body ends inside a value")
 	errDeep      = fmt.Errorf("the body nests deeper than %d", maxDepth)
+	errItems     = fmt.Errorf("the body has a list or map of more than %d items", maxItems)
 	errTrailing  = errors.New("the body goes on after its value")
 	errByte      = errors.New("the body has a byte that msgpack reserves")
 )
@@ -144,6 +148,9 @@ func checkShape(b []byte) error {
 		}
 		if skip > uint64(len(b)-i) || items > uint64(len(b)-i) {
 			return errTruncated
+		}
+		if items > 2*maxItems {
+			return errItems
 		}
 		i += int(skip)
 		if items > 0 {

@@ -152,23 +152,10 @@ func (l *local) Open(ctx context.Context, h Header, req any) (*Stream, error) {
 // serveStream runs a stream method's handler on p and ends the stream.
 func serveStream(r *Registry, ctx context.Context, c *Call, p pipe) {
 	c.stream = newStream(ctx, p, c.Method)
-	defer onGone(p, c.stream.cancel)()
+	defer p.onGone(c.stream.cancel)()
 	_, err := r.dispatch(c.stream.ctx, c)
 	r.measure(c, err, len(c.raw), 0)
 	c.stream.Close(err)
-}
-
-// onGone calls cancel when the peer gives up, unless stop is called before.
-func onGone(p pipe, cancel func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-p.gone():
-			cancel()
-		case <-done:
-		}
-	}()
-	return func() { close(done) }
 }
 
 func tooLarge(method string, n int) error {
@@ -258,4 +245,14 @@ func (p *memPipe) reset(r resetReason) {
 	})
 }
 
-func (p *memPipe) gone() <-chan struct{} { return p.peers.left }
+func (p *memPipe) onGone(cancel func()) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-p.peers.left:
+			cancel()
+		case <-done:
+		}
+	}()
+	return func() { close(done) }
+}

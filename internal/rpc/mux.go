@@ -232,9 +232,10 @@ func (m *mux) write() {
 		}
 		m.mu.Lock()
 		buf := m.mu.out
-		m.mu.out = spare[:0]
+		m.mu.out, spare = spare[:0], nil
 		m.mu.Unlock()
 		if len(buf) == 0 {
+			spare = buf
 			continue
 		}
 		m.conn.SetWriteDeadline(time.Now().Add(writeStall))

@@ -26,9 +26,10 @@ type muxStream struct {
 		inBytes  int64 // payload bytes in `in`
 		inFin    bool  // the peer's last fragment has arrived
 		outFin   bool
-		credit   int64 // bytes we may send
-		consumed int64 // bytes consumed and not yet granted back
-		err      error // why ended is closed
+		credit   int64  // bytes we may send
+		consumed int64  // bytes consumed and not yet granted back
+		err      error  // why ended is closed
+		onEnd    func() // called once when ended is closed, or nil
 	}
 }
 
@@ -49,8 +50,6 @@ func newMuxStream(m *mux, id uint64, ours bool) *muxStream {
 	return s
 }
 
-func (s *muxStream) gone() <-chan struct{} { return s.ended }
-
 func (s *muxStream) endErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,10 +59,34 @@ func (s *muxStream) endErr() error {
 // end breaks the stream. What has arrived can still be received.
 func (s *muxStream) end(err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.err == nil {
-		s.mu.err = err
-		close(s.ended)
+	if s.mu.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.mu.err = err
+	close(s.ended)
+	f := s.mu.onEnd
+	s.mu.onEnd = nil
+	s.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+func (s *muxStream) onGone(cancel func()) (stop func()) {
+	s.mu.Lock()
+	over := s.mu.err != nil
+	if !over {
+		s.mu.onEnd = cancel
+	}
+	s.mu.Unlock()
+	if over {
+		cancel()
+	}
+	return func() {
+		s.mu.Lock()
+		s.mu.onEnd = nil
+		s.mu.Unlock()
 	}
 }
 

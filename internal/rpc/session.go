@@ -190,7 +190,7 @@ func (s *Session) serve(st *muxStream) {
 		serveStream(s.reg, ctx, c, st)
 		return
 	}
-	stop := onGone(st, cancel) // the caller gave up: so does the handler
+	stop := st.onGone(cancel) // the caller gave up: so does the handler
 	reply, err := s.reg.dispatch(ctx, c)
 	stop()
 	var out []byte

@@ -17,8 +17,8 @@ type pipe interface {
 	recv(ctx context.Context, limit int) ([]byte, error)
 	// reset gives up both directions at once; what the peer has not read is dropped.
 	reset(r resetReason)
-	// gone is closed when the peer gave up or the connection was lost.
-	gone() <-chan struct{}
+	// onGone has cancel called once the peer gives up or the connection is lost, unless stop is called before.
+	onGone(cancel func()) (stop func())
 }
 
 // First byte of every message that is not a request.
