@@ -1,0 +1,60 @@
+// Package suggest finds the name that somebody probably meant.
+package suggest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Nearest gives the candidate with the least edit distance to word, or "" when none is near enough to be meant. Equal
+// distances go to the candidate that sorts first.
+func Nearest(word string, candidates []string) string {
+	if len(word) > 64 {
+		return ""
+	}
+	sorted := slices.Clone(candidates)
+	slices.Sort(sorted)
+	lower := strings.ToLower(word)
+	best, bestDist := "", 1+max(1, len(word)/3)
+	for _, c := range sorted {
+		if c == "" || len(c) > 64 {
+			continue
+		}
+		if d := distance(lower, strings.ToLower(c)); d < bestDist {
+			best, bestDist = c, d
+		}
+	}
+	return best
+}
+
+// DidYouMean gives `; did you mean "x"?`, or "" when nothing is near.
+func DidYouMean(word string, candidates []string) string {
+	if n := Nearest(word, candidates); n != "" {
+		return fmt.Sprintf("; did you mean %q?", n)
+	}
+	return ""
+}
+
+// distance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b.
+func distance(a, b string) int {
+	prev2, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev, cur = prev, cur, prev2
+	}
+	return prev[len(b)]
+}

@@ -1,0 +1,14 @@
+package suggest
+
+import "testing"
+
+func TestNearest(t *testing.T) {
+	names := []string{"count", "constraint", "priority", "datacenters", "type"}
+	for word, want := range map[string]string{
+		"cuont": "count", "contraint": "constraint", "Priority": "priority", "datacenter": "datacenters", "zzzz": "", "": "",
+	} {
+		if got := Nearest(word, names); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+}

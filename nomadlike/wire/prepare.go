@@ -1,0 +1,71 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Problems is everything that is wrong, or only odd, about a job. Each line names the place and what would be right.
+type Problems struct {
+	Errors   []string
+	Warnings []string
+}
+
+func (p *Problems) errorf(where, format string, args ...any) {
+	p.Errors = append(p.Errors, where+": "+fmt.Sprintf(format, args...))
+}
+
+func (p *Problems) warnf(where, format string, args ...any) {
+	p.Warnings = append(p.Warnings, where+": "+fmt.Sprintf(format, args...))
+}
+
+// Err is nil without errors, else one error that lists them all, in the layout of Nomad's answers.
+func (p Problems) Err() error {
+	switch len(p.Errors) {
+	case 0:
+		return nil
+	case 1:
+		return structs.Errorf(structs.CodeInvalid, "1 error occurred:\n\t* %s\n", p.Errors[0])
+	}
+	return structs.Errorf(structs.CodeInvalid, "%d errors occurred:\n\t* %s\n", len(p.Errors), strings.Join(p.Errors, "\n\t* "))
+}
+
+// WarningText lists the warnings as Nomad's clients print them, "" without any.
+func (p Problems) WarningText() string {
+	switch len(p.Warnings) {
+	case 0:
+		return ""
+	case 1:
+		return "1 warning:\n\n* " + p.Warnings[0]
+	}
+	return fmt.Sprintf("%d warnings:\n\n* %s", len(p.Warnings), strings.Join(p.Warnings, "\n* "))
+}
+
+// Prepare takes a job as it came from outside to what a server may register: support check, defaults, validation,
+// conversion. The job is changed in place. Fields that only servers set (version, status, indexes, submitter) are
+// cleared in the result, so that a client cannot choose them. With errors the result is nil.
+func Prepare(j *Job) (*structs.Job, Problems) {
+	if j == nil {
+		return nil, Problems{Errors: []string{"job: the body holds no job; want {\"Job\": {...}}"}}
+	}
+	var p Problems
+	checkSupport(j, &p)
+	j.Canonicalize()
+	v := j.Validate()
+	p.Errors = append(p.Errors, v.Errors...)
+	p.Warnings = append(p.Warnings, v.Warnings...)
+	if len(p.Errors) > 0 {
+		return nil, p
+	}
+	out, err := j.ToStructs()
+	if err != nil {
+		p.errorf("job", "%v", err)
+		return nil, p
+	}
+	out.Stable, out.Version, out.VersionTag, out.SubmitTime = false, 0, nil, 0
+	out.Submitter, out.Status, out.StatusDesc = structs.Submitter{}, "", ""
+	out.CreateIndex, out.ModifyIndex, out.SpecIndex = 0, 0, 0
+	return out, p
+}
