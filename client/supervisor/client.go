@@ -43,6 +43,10 @@ type Client struct {
 	conn  *rpc.Client // or nil; guarded by mu
 	hello Hello       // of conn; guarded by mu
 	shut  bool        // guarded by mu
+
+	groupsOnce sync.Once
+	layout     cgroup.Layout
+	groupsErr  error
 }
 
 // Open prepares the directory (made with mode 0700). The supervisor is started by the first call. exe is the program
@@ -67,6 +71,22 @@ func Open(dir, exe string) (*Client, error) {
 		exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
 	}
 	return &Client{dir: dir, exe: exe}, nil
+}
+
+// Dir is the directory that the supervisor serves.
+func (c *Client) Dir() string { return c.dir }
+
+// Groups says which control group layout the tasks get, without starting a supervisor, or why they get none.
+func (c *Client) Groups() (cgroup.Layout, error) {
+	c.groupsOnce.Do(func() {
+		m, err := cgroup.Open(scope(c.dir))
+		if err != nil {
+			c.groupsErr = err
+			return
+		}
+		c.layout = m.Layout
+	})
+	return c.layout, c.groupsErr
 }
 
 // Close ends the connection. Supervisor and tasks go on.

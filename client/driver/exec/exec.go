@@ -1,0 +1,254 @@
+// Package exec runs a task as an isolated process of the host: control groups with processor, memory and process limits,
+// mount, pid, ipc and uts namespaces of its own, a private /tmp, /dev/shm and /proc, a user that is not root, no new
+// privileges and few capabilities. It sees the host's root file system, but not the agent's data directory except for
+// its own allocation.
+package exec
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/process"
+	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/client/supervisor/launch"
+	"golang.org/x/sys/unix"
+)
+
+// Options of the driver.
+type Options struct {
+	Supervisor  *supervisor.Client
+	DefaultUser string   // of tasks that name none; "" means nobody
+	DeniedUsers []string // names that a task may not run as
+}
+
+// Driver is exec.
+type Driver struct{ opt Options }
+
+// New makes the driver.
+func New(opt Options) *Driver {
+	if opt.DefaultUser == "" {
+		opt.DefaultUser = "nobody"
+	}
+	return &Driver{opt}
+}
+
+// capabilities that a task running as root may have: those that Nomad's exec driver grants.
+var capabilities = map[string]int{
+	"audit_write": unix.CAP_AUDIT_WRITE, "chown": unix.CAP_CHOWN, "dac_override": unix.CAP_DAC_OVERRIDE, "fowner": unix.CAP_FOWNER,
+	"fsetid": unix.CAP_FSETID, "kill": unix.CAP_KILL, "mknod": unix.CAP_MKNOD, "net_bind_service": unix.CAP_NET_BIND_SERVICE,
+	"setfcap": unix.CAP_SETFCAP, "setgid": unix.CAP_SETGID, "setpcap": unix.CAP_SETPCAP, "setuid": unix.CAP_SETUID, "sys_chroot": unix.CAP_SYS_CHROOT,
+}
+
+// Name is "exec".
+func (d *Driver) Name() string { return "exec" }
+
+// Fingerprint tells whether tasks can be isolated here.
+func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
+	no := func(format string, args ...any) driver.Fingerprint {
+		return driver.Fingerprint{Health: driver.Undetected, Detail: fmt.Sprintf(format, args...)}
+	}
+	if os.Geteuid() != 0 {
+		return no("the agent does not run as root, which exec needs to isolate tasks; raw_exec does not")
+	}
+	if _, err := launch.Binary(); err != nil {
+		return no("%v", err)
+	}
+	for _, ns := range []string{"mnt", "pid", "ipc", "uts"} {
+		if _, err := os.Stat("/proc/self/ns/" + ns); err != nil {
+			return no("the kernel has no %s namespaces", ns)
+		}
+	}
+	l, err := d.opt.Supervisor.Groups()
+	if err != nil {
+		return no("%v", err)
+	}
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if !l.Has(c) {
+			return no("control groups have no %s controller, so limits could not be enforced", c)
+		}
+	}
+	return driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{
+		"driver.exec": "1", "driver.exec.cgroup": l.Version(),
+	}}
+}
+
+// ConfigSchema lists the config keys.
+func (d *Driver) ConfigSchema() driver.Schema {
+	return driver.Schema{
+		{Name: "command", Type: driver.String, Required: true, Doc: "program to run: absolute, or looked up in the task's directory and in PATH"},
+		{Name: "args", Type: driver.List, Doc: "arguments"},
+		{Name: "work_dir", Type: driver.String, Doc: "working directory, absolute or relative to the task's; default the task's local directory"},
+		{Name: "pids_limit", Type: driver.Int, Doc: "most processes and threads at once; default the agent's"},
+		{Name: "cpu_hard_limit", Type: driver.Bool, Doc: "make the task's cpu a ceiling and not only a share"},
+		{Name: "cap_add", Type: driver.List, Doc: "capabilities to have; those of the default set only"},
+		{Name: "cap_drop", Type: driver.List, Doc: "capabilities to do without; \"all\" for all"},
+		{Name: "pid_mode", Type: driver.String, Doc: "\"private\", the only mode"},
+		{Name: "ipc_mode", Type: driver.String, Doc: "\"private\", the only mode"},
+	}
+}
+
+// Start runs the task.
+func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {
+	if f := d.Fingerprint(ctx); !f.Detected {
+		return nil, driver.Permanent(fmt.Errorf("exec does not work on this node: %s", f.Detail))
+	}
+	v, err := d.ConfigSchema().Decode(d.Name(), cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range []string{"pid_mode", "ipc_mode"} {
+		if m := v.String(k); m != "" && m != "private" {
+			return nil, driver.Permanent(fmt.Errorf("exec: config key %q: want \"private\", got %q; sharing the host's namespaces is not supported", k, m))
+		}
+	}
+	caps, err := capMask(v)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := process.WorkDir(cfg.Dirs, v.String("work_dir"))
+	if err != nil {
+		return nil, err
+	}
+	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env)
+	if err != nil {
+		return nil, err
+	}
+	name := cfg.User
+	if name == "" {
+		name = d.opt.DefaultUser
+	}
+	if slices.Contains(d.opt.DeniedUsers, name) {
+		return nil, driver.Permanent(fmt.Errorf("exec: this node does not allow tasks to run as %q", name))
+	}
+	cred, err := process.LookUser(name)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := d.limits(cfg, v)
+	if err != nil {
+		return nil, err
+	}
+	iso := &supervisor.Isolation{ShmMiB: cfg.Resources.ShmMiB, Caps: caps}
+	if cfg.Dirs.TaskDir != "" {
+		iso.TmpDir = filepath.Join(cfg.Dirs.TaskDir, "tmp")
+		if err := os.Mkdir(iso.TmpDir, 0o777); err != nil && !os.IsExist(err) {
+			return nil, fmt.Errorf("exec: make the task's /tmp: %w", err)
+		}
+		if st, err := os.Lstat(iso.TmpDir); err != nil || !st.IsDir() {
+			return nil, driver.Permanent(fmt.Errorf("exec: %s is not a directory", iso.TmpDir))
+		}
+		if err := os.Chmod(iso.TmpDir, 0o777|os.ModeSticky); err != nil {
+			return nil, fmt.Errorf("exec: make the task's /tmp: %w", err)
+		}
+	}
+	if h := cfg.Dirs.HideDir; h != "" && cfg.Dirs.AllocRoot != "" {
+		if !strings.HasPrefix(cfg.Dirs.AllocRoot, strings.TrimSuffix(h, "/")+"/") {
+			return nil, fmt.Errorf("exec: the allocation's directory %s is not below %s", cfg.Dirs.AllocRoot, h)
+		}
+		iso.HideDir, iso.AllocRoot = h, cfg.Dirs.AllocRoot
+	}
+	spec := &supervisor.Spec{
+		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
+		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile,
+	}
+	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
+	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{
+		Dir: dir, User: cred, Caps: caps, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Recover takes up a task again.
+func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
+	t, err := process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits, error) {
+	r := cfg.Resources
+	l := cgroup.Limits{CPUShares: r.CPUMHz, CPUQuota: r.CPUQuota, Cores: r.Cores, PidsMax: r.PidsMax, Accounting: true}
+	if n := v.Int("pids_limit"); n < 0 {
+		return l, driver.Permanent(fmt.Errorf("exec: config key \"pids_limit\" must not be negative, got %d", n))
+	} else if n > 0 && (l.PidsMax == 0 || n < l.PidsMax) {
+		l.PidsMax = n
+	}
+	l.MemoryBytes = r.MemoryMiB << 20
+	if r.MemoryMaxMiB > r.MemoryMiB {
+		l.MemoryBytes, l.MemoryLow = r.MemoryMaxMiB<<20, r.MemoryMiB<<20
+	}
+	if v.Bool("cpu_hard_limit") && l.CPUQuota == 0 && r.CPUMHz > 0 {
+		mhz := coreMHz()
+		if mhz == 0 {
+			return l, fmt.Errorf("exec: cpu_hard_limit: this node does not tell the speed of its cores")
+		}
+		l.CPUQuota = r.CPUMHz * 1000 / mhz
+	}
+	return l, nil
+}
+
+func capMask(v driver.Values) (uint64, error) {
+	var mask uint64
+	for _, bit := range capabilities {
+		mask |= 1 << bit
+	}
+	norm := func(s string) string { return strings.TrimPrefix(strings.ToLower(s), "cap_") }
+	for _, c := range v.List("cap_drop") {
+		if norm(c) == "all" {
+			mask = 0
+			continue
+		}
+		bit, ok := capabilities[norm(c)]
+		if !ok {
+			return 0, capError("cap_drop", c)
+		}
+		mask &^= 1 << bit
+	}
+	for _, c := range v.List("cap_add") {
+		bit, ok := capabilities[norm(c)]
+		if !ok {
+			return 0, capError("cap_add", c)
+		}
+		mask |= 1 << bit
+	}
+	return mask, nil
+}
+
+func capError(key, c string) error {
+	names := make([]string, 0, len(capabilities))
+	for n := range capabilities {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return driver.Permanent(fmt.Errorf("exec: config key %q: %q is not one of %s", key, c, strings.Join(names, ", ")))
+}
+
+// coreMHz is the speed of the fastest core, 0 when unknown.
+var coreMHz = sync.OnceValue(func() int64 {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return 0
+	}
+	var best int64
+	for line := range strings.Lines(string(b)) {
+		if k, val, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "cpu MHz" {
+			if f, err := strconv.ParseFloat(strings.TrimSpace(val), 64); err == nil {
+				best = max(best, int64(f))
+			}
+		}
+	}
+	return best
+})

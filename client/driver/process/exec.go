@@ -1,0 +1,210 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/supervisor"
+)
+
+// outputGrace is how long output is still collected after an executed command has ended while something that it left
+// behind keeps its streams open.
+const outputGrace = time.Second
+
+// Exec runs a command inside the task. A Stdin that never ends keeps one goroutine until it does: the caller closes it.
+func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
+	if len(req.Command) == 0 || req.Command[0] == "" {
+		return -1, errors.New("exec: no command given")
+	}
+	s := t.snapshot()
+	if s.Ended {
+		return -1, driver.ErrNotRunning
+	}
+	env, err := environOf(s.PID)
+	if err != nil {
+		return -1, err
+	}
+	path, err := Look("exec", req.Command[0], t.state.TaskDirs, t.state.Dir, env)
+	if err != nil {
+		return -1, err
+	}
+	cred := t.state.User
+	if req.User != "" {
+		if cred, err = LookUser(req.User); err != nil {
+			return -1, err
+		}
+		if t.state.User != nil && t.state.User.UID != 0 && cred.UID != t.state.User.UID {
+			return -1, fmt.Errorf("exec: the task does not run as root, so its commands cannot run as %q", req.User)
+		}
+	}
+	if req.TTY {
+		if _, ok := env["TERM"]; !ok {
+			env["TERM"] = "xterm"
+		}
+	}
+	e := supervisor.Entry{Task: s, Path: path, Argv: req.Command, Env: Environ(env), Dir: t.state.Dir, User: cred, Caps: t.state.Caps, TTY: req.TTY}
+	if req.TTY {
+		return t.execTTY(ctx, e, req)
+	}
+	return t.execPipes(ctx, e, req)
+}
+
+func (t *Task) execPipes(ctx context.Context, e supervisor.Entry, req driver.ExecRequest) (int, error) {
+	var theirs, ours []*os.File
+	defer func() {
+		for _, f := range append(theirs, ours...) {
+			f.Close()
+		}
+	}()
+	var stdin *os.File
+	if req.Stdin != nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return -1, err
+		}
+		e.Streams[0], stdin = r, w
+		theirs, ours = append(theirs, r), append(ours, w)
+	}
+	done := make(chan struct{}, 2)
+	type copying struct {
+		to   io.Writer
+		from *os.File
+	}
+	var outs []copying
+	for i, w := range []io.Writer{req.Stdout, req.Stderr} {
+		if w == nil {
+			continue
+		}
+		r, pw, err := os.Pipe()
+		if err != nil {
+			return -1, err
+		}
+		e.Streams[1+i] = pw
+		theirs, ours = append(theirs, pw), append(ours, r)
+		outs = append(outs, copying{w, r})
+	}
+	run, err := supervisor.Enter(e)
+	if err != nil {
+		return -1, t.translate(err)
+	}
+	for _, f := range theirs {
+		f.Close()
+	}
+	theirs = nil
+	if stdin != nil {
+		go func() {
+			io.Copy(stdin, req.Stdin)
+			stdin.Close()
+		}()
+	}
+	for _, c := range outs {
+		go func() {
+			if _, err := io.Copy(c.to, c.from); err != nil && !errors.Is(err, os.ErrClosed) {
+				run.Kill() // nobody reads any more
+			}
+			done <- struct{}{}
+		}()
+	}
+	code, err := run.Wait(ctx)
+	grace := time.NewTimer(outputGrace)
+	defer grace.Stop()
+	for range outs {
+		select {
+		case <-done:
+		case <-grace.C:
+			return code, err
+		}
+	}
+	return code, err
+}
+
+func (t *Task) execTTY(ctx context.Context, e supervisor.Entry, req driver.ExecRequest) (int, error) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		return -1, fmt.Errorf("exec: open a terminal: %w", err)
+	}
+	defer master.Close()
+	if e.User != nil {
+		if err := slave.Chown(int(e.User.UID), int(e.User.GID)); err != nil {
+			slave.Close()
+			return -1, fmt.Errorf("exec: hand the terminal over: %w", err)
+		}
+	}
+	e.Streams = [3]*os.File{slave, slave, slave}
+	size := driver.TermSize{Height: 24, Width: 80}
+	select {
+	case s, ok := <-req.Resize:
+		if ok {
+			size = s
+		}
+	default:
+	}
+	resize(master, size)
+	run, err := supervisor.Enter(e)
+	slave.Close()
+	if err != nil {
+		return -1, t.translate(err)
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	if req.Resize != nil {
+		go func() {
+			for {
+				select {
+				case s, ok := <-req.Resize:
+					if !ok {
+						return
+					}
+					resize(master, s)
+				case <-ended:
+					return
+				}
+			}
+		}()
+	}
+	if req.Stdin != nil {
+		go func() {
+			io.Copy(master, req.Stdin)
+			master.Write([]byte{4}) // end of input, as a terminal says it
+		}()
+	}
+	out := req.Stdout
+	if out == nil {
+		out = io.Discard
+	}
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		// At the end the kernel answers EIO: the last holder of the terminal has gone.
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := master.Read(buf)
+			if n > 0 {
+				if _, werr := out.Write(buf[:n]); werr != nil {
+					run.Kill()
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	code, err := run.Wait(ctx)
+	select {
+	case <-copied:
+	case <-time.After(outputGrace):
+	}
+	return code, err
+}
+
+func resize(master *os.File, s driver.TermSize) {
+	clamp := func(n int) uint16 { return uint16(min(max(n, 1), 10_000)) }
+	pty.Setsize(master, &pty.Winsize{Rows: clamp(s.Height), Cols: clamp(s.Width)})
+}

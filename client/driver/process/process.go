@@ -1,0 +1,399 @@
+// Package process is what the drivers have in common that run host processes through the node's supervisor: finding the
+// command and the user, and the running task itself.
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/supervisor"
+)
+
+// DefaultPath is the PATH of a task that sets none.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// DefaultKillTimeout is how long a task may take to end by itself.
+const DefaultKillTimeout = 5 * time.Second
+
+// Environ is the environment of a task as a sorted list, with PATH.
+func Environ(env map[string]string) []string {
+	out := make([]string, 0, len(env)+1)
+	for k, v := range env {
+		out = append(out, k+"="+v)
+	}
+	if _, ok := env["PATH"]; !ok {
+		out = append(out, "PATH="+DefaultPath)
+	}
+	sort.Strings(out)
+	return out
+}
+
+// WorkDir is the working directory of a task. asked is the job's wish, relative to the task's own directory unless absolute.
+func WorkDir(d driver.Dirs, asked string) (string, error) {
+	base := d.LocalDir
+	if base == "" {
+		base = d.TaskDir
+		if st, err := os.Stat(filepath.Join(d.TaskDir, "local")); err == nil && st.IsDir() {
+			base = filepath.Join(d.TaskDir, "local")
+		}
+	}
+	if base == "" {
+		base = "/"
+	}
+	if asked == "" {
+		return base, nil
+	}
+	dir := asked
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(base, dir)
+	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return "", driver.Permanent(fmt.Errorf("working directory %q is not a directory", dir))
+	}
+	return dir, nil
+}
+
+// Look finds a command: an absolute path as it is, otherwise in the task's directories and then in PATH.
+func Look(name, command string, d driver.Dirs, dir string, env map[string]string) (string, error) {
+	fail := func(format string, args ...any) (string, error) {
+		return "", driver.Permanent(fmt.Errorf("%s: command %q "+format, append([]any{name, command}, args...)...))
+	}
+	if filepath.IsAbs(command) {
+		if err := runnable(command); err != nil {
+			return fail("cannot be executed: %v", err)
+		}
+		return command, nil
+	}
+	var unusable error
+	for _, base := range []string{dir, d.LocalDir, filepath.Join(d.TaskDir, "local"), d.TaskDir} {
+		if base == "" || !filepath.IsAbs(base) {
+			continue
+		}
+		// A relative command stays inside the directory it is looked up in.
+		p := filepath.Join(base, command)
+		if !strings.HasPrefix(p, base+"/") {
+			return fail("leads out of the task's directory")
+		}
+		if err := runnable(p); err == nil {
+			return p, nil
+		} else if !errors.Is(err, os.ErrNotExist) && unusable == nil {
+			unusable = err
+		}
+	}
+	if strings.Contains(command, "/") {
+		if unusable != nil {
+			return fail("cannot be executed: %v", unusable)
+		}
+		return fail("not found in the task's directory (%s)", d.TaskDir)
+	}
+	path, ok := env["PATH"]
+	if !ok {
+		path = DefaultPath
+	}
+	for _, p := range filepath.SplitList(path) {
+		if filepath.IsAbs(p) && runnable(filepath.Join(p, command)) == nil {
+			return filepath.Join(p, command), nil
+		}
+	}
+	if unusable != nil {
+		return fail("cannot be executed: %v", unusable)
+	}
+	return fail("not found in the task's directory or in PATH (%s)", path)
+}
+
+func runnable(p string) error {
+	st, err := os.Stat(p)
+	switch {
+	case err != nil:
+		return err
+	case st.IsDir():
+		return errors.New("it is a directory")
+	case st.Mode()&0o111 == 0:
+		return fmt.Errorf("%s has no execute permission (mode %s)", p, st.Mode().Perm())
+	}
+	return nil
+}
+
+// LookUser turns a user name or number into credentials.
+func LookUser(name string) (*supervisor.Credential, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		if _, nerr := strconv.ParseUint(name, 10, 32); nerr != nil {
+			return nil, driver.Permanent(fmt.Errorf("user %q does not exist on this node", name))
+		}
+		if u, err = user.LookupId(name); err != nil {
+			n, _ := strconv.ParseUint(name, 10, 32)
+			return &supervisor.Credential{UID: uint32(n), GID: uint32(n)}, nil
+		}
+	}
+	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("user %q: %w", name, err)
+	}
+	c := &supervisor.Credential{UID: uint32(uid), GID: uint32(gid)}
+	ids, err := u.GroupIds()
+	if err != nil {
+		return nil, fmt.Errorf("groups of user %q: %w", name, err)
+	}
+	for _, id := range ids {
+		if g, err := strconv.ParseUint(id, 10, 32); err == nil {
+			c.Groups = append(c.Groups, uint32(g))
+		}
+	}
+	return c, nil
+}
+
+// Logs turns the task's log settings into the supervisor's.
+func Logs(l driver.LogConfig) (stdout, stderr supervisor.Log) {
+	return supervisor.Log{Base: l.StdoutBase, MaxFiles: l.MaxFiles, MaxSize: l.MaxFileSize},
+		supervisor.Log{Base: l.StderrBase, MaxFiles: l.MaxFiles, MaxSize: l.MaxFileSize}
+}
+
+// State is what a task's persisted state holds. Environment and secrets are not in it.
+type State struct {
+	ID          string
+	Dir         string
+	User        *supervisor.Credential `json:",omitempty"`
+	Caps        uint64                 `json:",omitempty"`
+	KillSignal  string                 `json:",omitempty"`
+	KillTimeout time.Duration          `json:",omitempty"`
+	TaskDirs    driver.Dirs
+}
+
+// Task is a task run by the supervisor. It implements driver.Task.
+type Task struct {
+	name  string // driver
+	sup   *supervisor.Client
+	state State
+
+	mu     sync.Mutex
+	status supervisor.Status // guarded by mu
+	last   sample            // guarded by mu
+}
+
+type sample struct {
+	at  time.Time
+	cpu time.Duration
+}
+
+// Start runs spec and returns its task. name is the driver's.
+func Start(ctx context.Context, name string, sup *supervisor.Client, spec *supervisor.Spec, st State) (*Task, error) {
+	if _, err := driver.ParseSignal(st.KillSignal); err != nil {
+		return nil, fmt.Errorf("kill_signal: %w", err)
+	}
+	status, err := sup.Start(ctx, spec)
+	if err != nil {
+		var se *supervisor.StartError
+		if errors.As(err, &se) && strings.Contains(se.Msg, "cannot be executed") {
+			err = driver.Permanent(err)
+		}
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	st.ID = spec.ID
+	return &Task{name: name, sup: sup, state: st, status: status}, nil
+}
+
+// Recover takes up a task from its persisted state.
+func Recover(ctx context.Context, name string, sup *supervisor.Client, state []byte) (*Task, error) {
+	var st State
+	if err := json.Unmarshal(state, &st); err != nil || st.ID == "" {
+		return nil, fmt.Errorf("%s: task state is unreadable (%v): %w", name, err, driver.ErrLost)
+	}
+	status, err := sup.Inspect(ctx, st.ID)
+	if errors.Is(err, supervisor.ErrUnknownTask) {
+		return nil, fmt.Errorf("%s: task %s: %w", name, st.ID, driver.ErrLost)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &Task{name: name, sup: sup, state: st, status: status}, nil
+}
+
+func (t *Task) snapshot() supervisor.Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
+}
+
+// Status describes the task.
+func (t *Task) Status() driver.TaskStatus {
+	s := t.snapshot()
+	b, err := json.Marshal(t.state)
+	if err != nil {
+		panic("state of a task cannot be encoded: " + err.Error()) // plain strings and numbers: cannot happen
+	}
+	return driver.TaskStatus{TaskID: s.ID, State: b, PID: s.PID, StartedAt: s.StartedAt, Running: !s.Ended}
+}
+
+// Wait returns when the task has ended.
+func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
+	s := t.snapshot()
+	if !s.Ended {
+		e, err := t.sup.Wait(ctx, s.ID)
+		if errors.Is(err, supervisor.ErrUnknownTask) {
+			return driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the supervisor does not know the task any more"}, nil
+		}
+		if err != nil {
+			return driver.ExitResult{}, err
+		}
+		t.mu.Lock()
+		t.status.Ended, t.status.Exit = true, e
+		s = t.status
+		t.mu.Unlock()
+	}
+	e := s.Exit
+	return driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled, LostStatus: e.Lost, Err: e.Err, EndedAt: e.EndedAt}, nil
+}
+
+func (t *Task) translate(err error) error {
+	switch {
+	case errors.Is(err, supervisor.ErrUnknownTask), errors.Is(err, supervisor.ErrEnded):
+		return driver.ErrNotRunning
+	}
+	return err
+}
+
+// Signal sends a signal to the main process.
+func (t *Task) Signal(ctx context.Context, name string) error {
+	sig, err := driver.ParseSignal(name)
+	if err != nil {
+		return err
+	}
+	return t.translate(t.sup.Signal(ctx, t.state.ID, sig))
+}
+
+// Stop ends the task.
+func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) error {
+	if name == "" {
+		name = t.state.KillSignal
+	}
+	sig, err := driver.ParseSignal(name)
+	if err != nil {
+		return err
+	}
+	if timeout == 0 {
+		timeout = t.state.KillTimeout
+	}
+	if timeout == 0 {
+		timeout = DefaultKillTimeout
+	}
+	err = t.sup.Stop(ctx, t.state.ID, sig, timeout)
+	if errors.Is(err, supervisor.ErrUnknownTask) {
+		return nil
+	}
+	return err
+}
+
+// Destroy kills and forgets the task.
+func (t *Task) Destroy(ctx context.Context) error { return t.sup.Destroy(ctx, t.state.ID) }
+
+// Stats measures the task.
+func (t *Task) Stats(ctx context.Context) (driver.Stats, error) {
+	s := t.snapshot()
+	if s.Ended {
+		return driver.Stats{}, driver.ErrNotRunning
+	}
+	now := time.Now()
+	out := driver.Stats{Time: now}
+	var pids []int
+	if s.Group.Zero() {
+		pids = []int{s.PID}
+	} else {
+		u, err := s.Group.Usage()
+		if err != nil {
+			return driver.Stats{}, driver.ErrNotRunning
+		}
+		out.CPUTotalNS, out.CPUUserNS, out.CPUSystemNS, out.ThrottledNS = uint64(u.CPU), uint64(u.User), uint64(u.System), uint64(u.Throttled)
+		if u.HasMemory {
+			out.RSSBytes, out.CacheBytes, out.UsageBytes, out.MaxUsage, out.SwapBytes, out.MemoryLimit = u.RSS, u.Cache, u.Memory, u.MaxMemory, u.Swap, u.MemoryLimit
+			out.MeasuredKeys = []string{"RSS", "Cache", "Swap", "Usage", "Max Usage"}
+		}
+		if pids, err = s.Group.Procs(); err != nil {
+			return driver.Stats{}, driver.ErrNotRunning
+		}
+	}
+	var rss, cpu uint64
+	const perProcessMax = 256
+	if len(pids) <= perProcessMax {
+		out.PerProcess = make(map[int]driver.ProcStats, len(pids))
+	}
+	for _, pid := range pids {
+		p, ok := procStats(pid)
+		if !ok {
+			continue
+		}
+		out.PidsCount++
+		rss += p.RSSBytes
+		cpu += p.CPUTotalNS
+		if out.PerProcess != nil {
+			out.PerProcess[pid] = p
+		}
+	}
+	if out.MeasuredKeys == nil {
+		out.RSSBytes, out.UsageBytes = rss, rss
+		out.MeasuredKeys = []string{"RSS"}
+	}
+	if s.Group.Zero() || !s.Group.V2 {
+		out.CPUTotalNS = cpu
+	}
+	t.mu.Lock()
+	if el := now.Sub(t.last.at); !t.last.at.IsZero() && el > 0 && out.CPUTotalNS >= uint64(t.last.cpu) {
+		out.CPUPercent = float64(out.CPUTotalNS-uint64(t.last.cpu)) / float64(el) * 100
+	}
+	t.last = sample{now, time.Duration(out.CPUTotalNS)}
+	t.mu.Unlock()
+	return out, nil
+}
+
+// procStats reads one process; launchers are not part of the task.
+func procStats(pid int) (driver.ProcStats, bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return driver.ProcStats{}, false
+	}
+	s := string(b)
+	open, end := strings.IndexByte(s, '('), strings.LastIndexByte(s, ')')
+	if open < 0 || end < open || s[open+1:end] == "muster-launch" {
+		return driver.ProcStats{}, false
+	}
+	f := strings.Fields(s[end+1:])
+	if len(f) < 22 {
+		return driver.ProcStats{}, false
+	}
+	ut, _ := strconv.ParseUint(f[11], 10, 64)
+	st, _ := strconv.ParseUint(f[12], 10, 64)
+	rss, _ := strconv.ParseUint(f[21], 10, 64)
+	const tick = uint64(time.Second / 100) // USER_HZ is 100 on every architecture that Go supports
+	return driver.ProcStats{CPUTotalNS: (ut + st) * tick, RSSBytes: rss * uint64(os.Getpagesize())}, true
+}
+
+// environOf is the environment that a process was started with.
+func environOf(pid int) (map[string]string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			return nil, driver.ErrNotRunning
+		}
+		return nil, fmt.Errorf("read the task's environment: %w", err)
+	}
+	env := map[string]string{}
+	for _, kv := range strings.Split(string(b), "\x00") {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			env[k] = v
+		}
+	}
+	return env, nil
+}

@@ -1,0 +1,110 @@
+// Package rawexec runs a task as a plain process of the host: supervised and killed as one group, but with no isolation
+// and no limits. An agent offers it only when its configuration says so.
+package rawexec
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/process"
+	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/client/supervisor/launch"
+)
+
+// Options of the driver.
+type Options struct {
+	Supervisor *supervisor.Client
+	Enabled    bool // false makes the fingerprint say that the configuration forbids it
+}
+
+// Driver is raw_exec.
+type Driver struct{ opt Options }
+
+// New makes the driver.
+func New(opt Options) *Driver { return &Driver{opt} }
+
+// Name is "raw_exec".
+func (d *Driver) Name() string { return "raw_exec" }
+
+// Fingerprint tells whether the driver works here.
+func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
+	if !d.opt.Enabled {
+		return driver.Fingerprint{Health: driver.Undetected, Detail: `disabled; options { "driver.raw_exec.enable" = "1" } or plugin "raw_exec" { config { enabled = true } } enables it`}
+	}
+	if _, err := launch.Binary(); err != nil {
+		return driver.Fingerprint{Health: driver.Undetected, Detail: err.Error()}
+	}
+	f := driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{"driver.raw_exec": "1"}}
+	if _, err := d.opt.Supervisor.Groups(); err != nil {
+		f.Detail = "Healthy; without control groups tasks are killed by session: " + err.Error()
+	}
+	return f
+}
+
+// ConfigSchema lists the config keys.
+func (d *Driver) ConfigSchema() driver.Schema {
+	return driver.Schema{
+		{Name: "command", Type: driver.String, Required: true, Doc: "program to run: absolute, or looked up in the task's directory and in PATH"},
+		{Name: "args", Type: driver.List, Doc: "arguments"},
+		{Name: "work_dir", Type: driver.String, Doc: "working directory, absolute or relative to the task's; default the task's local directory"},
+		{Name: "pids_limit", Type: driver.Int, Doc: "most processes and threads at once; 0 means no limit"},
+	}
+}
+
+// Start runs the task.
+func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {
+	if !d.opt.Enabled {
+		return nil, driver.Permanent(fmt.Errorf("raw_exec is disabled on this node"))
+	}
+	v, err := d.ConfigSchema().Decode(d.Name(), cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := process.WorkDir(cfg.Dirs, v.String("work_dir"))
+	if err != nil {
+		return nil, err
+	}
+	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env)
+	if err != nil {
+		return nil, err
+	}
+	limit := v.Int("pids_limit")
+	if limit < 0 {
+		return nil, driver.Permanent(fmt.Errorf("raw_exec: config key \"pids_limit\" must not be negative, got %d", limit))
+	}
+	spec := &supervisor.Spec{
+		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
+		NoFile: cfg.NoFile, Limits: cgroup.Limits{PidsMax: limit},
+	}
+	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
+	st := process.State{Dir: dir, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
+	if cfg.User != "" {
+		if st.User, err = process.LookUser(cfg.User); err != nil {
+			return nil, err
+		}
+		if os.Geteuid() != 0 {
+			if int(st.User.UID) != os.Geteuid() {
+				return nil, driver.Permanent(fmt.Errorf("raw_exec: the agent is not root, so the task cannot run as %q", cfg.User))
+			}
+			st.User = nil
+		}
+		spec.User = st.User
+	}
+	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, st)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Recover takes up a task again.
+func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
+	t, err := process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}

@@ -1,0 +1,171 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/muster-sched/muster/client/supervisor/launch"
+	"golang.org/x/sys/unix"
+)
+
+// Entry is a command to run inside a running task: in its control groups and, if it is isolated, its namespaces.
+// It belongs to the caller, not to the supervisor, and ends with the task.
+type Entry struct {
+	Task    Status
+	Path    string
+	Argv    []string
+	Env     []string
+	Dir     string
+	User    *Credential
+	Caps    uint64 // of an isolated task
+	TTY     bool   // Files are a terminal, which becomes the controlling one
+	Streams [3]*os.File
+}
+
+// Running is an entered command.
+type Running struct {
+	PID     int
+	pidfd   *os.File
+	process *os.Process
+	once    sync.Once
+}
+
+// Enter starts the command and returns when it has been executed.
+func Enter(e Entry) (*Running, error) {
+	bin, err := launch.Binary()
+	if err != nil {
+		return nil, err
+	}
+	st, err := readStat(e.Task.PID)
+	if err != nil || e.Task.PID == 0 || (!e.Task.Group.Zero() && !e.Task.Group.Has(e.Task.PID)) {
+		return nil, ErrEnded
+	}
+	target, err := openProcess(e.Task.PID, st.start)
+	if err != nil {
+		return nil, ErrEnded
+	}
+	defer unix.Close(target)
+
+	p := launch.New()
+	p.Flags = launch.ExitAsChild
+	pre := p.Pre()
+	// The limits of version 1 hierarchies are joined before the task's mounts hide them.
+	for _, f := range e.Task.Group.JoinFiles() {
+		pre.WriteFile("join the task's control groups", f, "0")
+	}
+	const targetFD = launch.FDStdoutRead // nothing is pumped here
+	if e.Task.Isolated {
+		pre.Do("enter the task's namespaces", unix.SYS_SETNS, launch.N(targetFD), launch.N(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWPID))
+	}
+	c := p.Child()
+	c.Try(unix.SYS_SETSID)
+	if e.TTY {
+		c.Do("take the terminal", unix.SYS_IOCTL, launch.N(0), launch.N(unix.TIOCSCTTY), launch.N(0))
+	}
+	c.Do("enter the working directory "+e.Dir, unix.SYS_CHDIR, p.S(e.Dir))
+	var iso *Isolation
+	if e.Task.Isolated {
+		iso = &Isolation{Caps: e.Caps}
+	}
+	finish(p, c, 0, e.User, iso)
+	c.Do("tie the command to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
+	c.Exec(e.Path, e.Argv, e.Env)
+
+	prog, err := p.File()
+	if err != nil {
+		return nil, err
+	}
+	defer prog.Close()
+	ours, theirs, err := launch.StatusPair()
+	if err != nil {
+		return nil, err
+	}
+	defer ours.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	defer null.Close()
+	files := []uintptr{0, 0, 0, uintptr(target), null.Fd(), theirs.Fd(), null.Fd(), prog.Fd()}
+	for i, f := range e.Streams {
+		files[i] = null.Fd()
+		if f != nil {
+			files[i] = f.Fd()
+		}
+	}
+	sys := &syscall.SysProcAttr{Setsid: true}
+	var lfd int
+	sys.PidFD = &lfd
+	if g := e.Task.Group; g.V2 {
+		gfd, err := unix.Open(g.Main, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			theirs.Close()
+			return nil, ErrEnded
+		}
+		defer unix.Close(gfd)
+		sys.UseCgroupFD, sys.CgroupFD = true, gfd
+	}
+	pid, err := syscall.ForkExec(bin, []string{"muster-launch", e.Task.ID, "exec"}, &syscall.ProcAttr{Env: []string{}, Files: files, Dir: "/", Sys: sys})
+	theirs.Close()
+	if err != nil {
+		return nil, fmt.Errorf("start launcher: %w", err)
+	}
+	proc, err := os.FindProcess(pid)
+	if err != nil {
+		return nil, err
+	}
+	unix.SetNonblock(lfd, true)
+	r := &Running{pidfd: os.NewFile(uintptr(lfd), "launcher"), process: proc}
+	r.PID, err = p.Await(ours, nil)
+	if err != nil {
+		r.Kill()
+		r.Wait(context.Background())
+		return nil, explain(&Spec{Path: e.Path}, err)
+	}
+	return r, nil
+}
+
+// Wait returns the command's exit code (128+n for signal n). When ctx ends first the command is killed.
+func (r *Running) Wait(ctx context.Context) (int, error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		awaitPidfd(r.pidfd)
+	}()
+	var cerr error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		cerr = ctx.Err()
+		r.Kill()
+		<-done
+	}
+	st, err := r.process.Wait()
+	r.once.Do(func() { r.pidfd.Close() })
+	if cerr != nil {
+		return -1, cerr
+	}
+	if err != nil {
+		return -1, err
+	}
+	ws, ok := st.Sys().(syscall.WaitStatus)
+	if !ok {
+		return -1, errors.New("exit status is unreadable")
+	}
+	if ws.Signaled() { // the task ended and took everything in its groups along
+		return 128 + int(ws.Signal()), nil
+	}
+	return ws.ExitStatus(), nil
+}
+
+// Kill ends the command.
+func (r *Running) Kill() {
+	if rc, err := r.pidfd.SyscallConn(); err == nil {
+		rc.Control(func(fd uintptr) { unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+}
