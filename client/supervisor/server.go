@@ -421,7 +421,8 @@ func MaybeRun() {
 	if len(os.Args) != 4 || os.Args[1] != "supervisor" || os.Args[2] != "-dir" {
 		return
 	}
-	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
+	// Caught, not ignored: what is ignored would stay ignored in every task.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	err := run(ctx, os.Args[3])
 	cancel()

@@ -121,6 +121,12 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 		c.Do("set the limit of open files", unix.SYS_PRLIMIT64, launch.N(0), launch.N(unix.RLIMIT_NOFILE), p.B(lim), launch.N(0))
 	}
 	c.Try(unix.SYS_UMASK, launch.N(0o022))
+	// An agent that was started with nohup, or from a shell that ignores signals, must not pass that on.
+	dfl, none := p.B(make([]byte, 32)), p.B(make([]byte, 8))
+	for sig := 1; sig <= 64; sig++ {
+		c.Try(unix.SYS_RT_SIGACTION, launch.N(sig), dfl, launch.N(0), launch.N(8))
+	}
+	c.Do("unblock signals", unix.SYS_RT_SIGPROCMASK, launch.N(unix.SIG_SETMASK), none, launch.N(0), launch.N(8))
 	if iso != nil {
 		for i := range 64 {
 			if iso.Caps&(1<<i) == 0 {
