@@ -1,0 +1,317 @@
+// Package gossip lets servers and agents find each other. What it says is a hint: becoming a raft server takes a server
+// certificate on an RPC, and a member believed dead is probed before anything follows from it (D12).
+//
+// Two goroutines of its own (the filters of packets and of streams) beside those of memberlist; all end with Close.
+package gossip
+
+import (
+	"crypto/aes"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/memberlist"
+
+	"github.com/muster-sched/muster/internal/rpc"
+)
+
+// Limits of the member list.
+const (
+	deadKept     = 24 * time.Hour // how long a failed member is remembered
+	membersMax   = 50_000         // members beyond it are ignored
+	metaMax      = 512            // memberlist's
+	leaveTimeout = 5 * time.Second
+)
+
+// Status of a member as this process believes it.
+type Status string
+
+// A member is alive, left on purpose, or failed.
+const (
+	Alive  Status = "alive"
+	Left   Status = "left"
+	Failed Status = "failed"
+)
+
+// Roles of a member.
+const (
+	RoleServer = "server"
+	RoleClient = "client"
+)
+
+// Meta is what a member tells of itself, in at most 512 bytes encoded.
+type Meta struct {
+	Role       string `codec:"o"`
+	Region     string `codec:"g"`
+	Datacenter string `codec:"d,omitempty"`
+	ID         string `codec:"i"` // raft server id, or node id
+	RPC        string `codec:"r,omitempty"`
+	Raft       string `codec:"f,omitempty"` // "" is RPC
+	Expect     int    `codec:"e,omitempty"` // bootstrap_expect
+	Version    string `codec:"v,omitempty"`
+	Build      string `codec:"b,omitempty"`
+}
+
+// RaftAddr is the member's raft address.
+func (m *Meta) RaftAddr() string {
+	if m.Raft != "" {
+		return m.Raft
+	}
+	return m.RPC
+}
+
+// Member is one server or agent.
+type Member struct {
+	Meta
+	Name   string // without the region
+	Addr   string // gossip address, "ip:port"
+	Status Status
+	Since  time.Time // of the status
+}
+
+// Config is how this process gossips.
+type Config struct {
+	Name          string // unique in the region
+	Meta          Meta
+	Transport     memberlist.Transport // or nil: TCP and UDP on BindAddr:BindPort
+	BindAddr      string
+	BindPort      int
+	AdvertiseAddr string
+	AdvertisePort int
+	Key           []byte   // 16, 24 or 32 bytes, or nil
+	Keyring       [][]byte // further accepted keys
+	AllowPlain    bool     // gossip without a key even beyond loopback
+	OnChange      func()   // told that the list changed; must not block
+	Log           hclog.Logger
+}
+
+// Gossip is this process's membership.
+type Gossip struct {
+	cfg  Config
+	list *memberlist.Memberlist
+	ring *memberlist.Keyring // or nil
+	log  hclog.Logger
+
+	mu      sync.Mutex
+	members map[string]*Member // by full name
+	leaving bool
+}
+
+// Start joins nobody yet: it only makes this process reachable.
+func Start(cfg Config) (*Gossip, error) {
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.Name == "" || cfg.Meta.Region == "" {
+		return nil, errors.New("gossip: a member needs a name and a region")
+	}
+	if b, err := rpc.Encode(&cfg.Meta); err != nil || len(b) > metaMax {
+		return nil, fmt.Errorf("gossip: what %s would tell of itself takes %d bytes, the limit is %d: shorten name, version or addresses", cfg.Name, len(b), metaMax)
+	}
+	if len(cfg.Key) == 0 && !cfg.AllowPlain && !loopback(cfg.BindAddr) {
+		return nil, fmt.Errorf("gossip: no encryption key although bound to %s; set server.encrypt (make one with `muster operator gossip keyring generate`)", cfg.BindAddr)
+	}
+	g := &Gossip{cfg: cfg, log: cfg.Log, members: map[string]*Member{}}
+	mc := memberlist.DefaultLANConfig()
+	mc.Name = cfg.Name + "." + cfg.Meta.Region
+	mc.BindAddr, mc.BindPort = cfg.BindAddr, cfg.BindPort
+	mc.AdvertiseAddr, mc.AdvertisePort = cfg.AdvertiseAddr, cfg.AdvertisePort
+	if mc.BindAddr == "" {
+		mc.BindAddr = "0.0.0.0"
+	}
+	mc.EnableCompression = false // and the transport refuses it: nothing is ever decompressed
+	mc.Logger = log.New(cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), "", 0)
+	mc.Events, mc.Delegate = (*events)(g), (*delegate)(g)
+	mc.DeadNodeReclaimTime = 30 * time.Second
+	if len(cfg.Key) > 0 {
+		ring, err := memberlist.NewKeyring(cfg.Keyring, cfg.Key)
+		if err != nil {
+			return nil, fmt.Errorf("gossip: encryption key: %w", err)
+		}
+		g.ring, mc.Keyring = ring, ring
+	}
+	inner := cfg.Transport
+	if inner == nil {
+		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
+			BindAddrs: []string{mc.BindAddr}, BindPort: mc.BindPort, Logger: mc.Logger,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("gossip: %w", err)
+		}
+		if mc.BindPort == 0 {
+			mc.BindPort = t.GetAutoBindPort()
+		}
+		if mc.AdvertisePort == 0 {
+			mc.AdvertisePort = mc.BindPort
+		}
+		inner = t
+	}
+	ft := newFilter(inner, g.ring, cfg.Log)
+	mc.Transport = ft
+	list, err := memberlist.Create(mc)
+	if err != nil {
+		ft.Shutdown()
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	g.list = list
+	return g, nil
+}
+
+func loopback(addr string) bool {
+	ip := net.ParseIP(addr)
+	return ip != nil && ip.IsLoopback()
+}
+
+// Addr is the address that others gossip to.
+func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
+
+// Join contacts addresses ("host:port", or "host" with the default port) and says how many answered.
+func (g *Gossip) Join(addrs []string) (int, error) { return g.list.Join(addrs) }
+
+// Alone says whether no other member is alive.
+func (g *Gossip) Alone() bool { return g.list.NumMembers() < 2 }
+
+// Members are all members by name; failed ones for a day.
+func (g *Gossip) Members() []Member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	out := make([]Member, 0, len(g.members))
+	for name, m := range g.members {
+		if m.Status != Alive && now.Sub(m.Since) > deadKept {
+			delete(g.members, name)
+			continue
+		}
+		out = append(out, *m)
+	}
+	sort.Slice(out, func(i, j int) bool {
+		if out[i].Region != out[j].Region {
+			return out[i].Region < out[j].Region
+		}
+		return out[i].Name < out[j].Name
+	})
+	return out
+}
+
+// Forget drops a member that is not alive, so that it does not linger in lists; prune or not, memberlist forgets it by
+// itself.
+func (g *Gossip) Forget(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for full, m := range g.members {
+		if (m.Name == name || full == name) && m.Status != Alive {
+			delete(g.members, full)
+			return true
+		}
+	}
+	return false
+}
+
+// Leave tells the others that this member goes on purpose.
+func (g *Gossip) Leave() error {
+	g.mu.Lock()
+	g.leaving = true
+	g.mu.Unlock()
+	return g.list.Leave(leaveTimeout)
+}
+
+// Close stops gossiping; the others will see a failure unless Leave came first.
+func (g *Gossip) Close() error { return g.list.Shutdown() }
+
+// Keys are the installed keys; the first one encrypts.
+func (g *Gossip) Keys() [][]byte {
+	if g.ring == nil {
+		return nil
+	}
+	return g.ring.GetKeys()
+}
+
+// ErrPlain is returned by key operations of a member that gossips without encryption.
+var ErrPlain = errors.New("gossip is not encrypted here")
+
+// InstallKey accepts a further key.
+func (g *Gossip) InstallKey(key []byte) error {
+	if g.ring == nil {
+		return ErrPlain
+	}
+	if _, err := aes.NewCipher(key); err != nil {
+		return fmt.Errorf("a gossip key has 16, 24 or 32 bytes, not %d", len(key))
+	}
+	return g.ring.AddKey(key)
+}
+
+// UseKey encrypts with an installed key from now on.
+func (g *Gossip) UseKey(key []byte) error {
+	if g.ring == nil {
+		return ErrPlain
+	}
+	return g.ring.UseKey(key)
+}
+
+// RemoveKey stops accepting a key; the one in use cannot be removed.
+func (g *Gossip) RemoveKey(key []byte) error {
+	if g.ring == nil {
+		return ErrPlain
+	}
+	return g.ring.RemoveKey(key)
+}
+
+type delegate Gossip
+
+func (d *delegate) NodeMeta(limit int) []byte {
+	b, err := rpc.Encode(&d.cfg.Meta)
+	if err != nil || len(b) > limit {
+		return nil
+	}
+	return b
+}
+func (d *delegate) NotifyMsg([]byte)                {}
+func (d *delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (d *delegate) LocalState(bool) []byte          { return nil }
+func (d *delegate) MergeRemoteState([]byte, bool)   {}
+
+type events Gossip
+
+func (e *events) NotifyJoin(n *memberlist.Node)   { e.set(n, Alive) }
+func (e *events) NotifyUpdate(n *memberlist.Node) { e.set(n, Alive) }
+func (e *events) NotifyLeave(n *memberlist.Node) {
+	if n.State == memberlist.StateLeft {
+		e.set(n, Left)
+		return
+	}
+	e.set(n, Failed)
+}
+
+func (e *events) set(n *memberlist.Node, st Status) {
+	m := &Member{Addr: n.Address(), Status: st, Since: time.Now()}
+	if len(n.Meta) > metaMax || rpc.Decode(n.Meta, &m.Meta) != nil || !sane(&m.Meta) {
+		e.log.Warn("ignoring a member that does not say who it is", "name", n.Name, "addr", m.Addr)
+		return
+	}
+	m.Name = n.Name
+	if suffix := "." + m.Region; len(n.Name) > len(suffix) && n.Name[len(n.Name)-len(suffix):] == suffix {
+		m.Name = n.Name[:len(n.Name)-len(suffix)]
+	}
+	e.mu.Lock()
+	if old := e.members[n.Name]; old == nil && len(e.members) >= membersMax {
+		e.mu.Unlock()
+		e.log.Warn("ignoring a member: the list is full", "name", n.Name, "limit", membersMax)
+		return
+	}
+	e.members[n.Name] = m
+	e.mu.Unlock()
+	if e.cfg.OnChange != nil {
+		e.cfg.OnChange()
+	}
+}
+
+// sane bounds what a key holder can make others show and dial.
+func sane(m *Meta) bool {
+	return (m.Role == RoleServer || m.Role == RoleClient) && m.Region != "" && len(m.Region) <= 128 &&
+		len(m.ID) <= 64 && len(m.RPC) <= 255 && len(m.Raft) <= 255 && m.Expect >= 0 && m.Expect < 100
+}
