@@ -1,0 +1,133 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Options of an FSM.
+type Options struct {
+	// CheckWrites looks for objects that were changed in place after they entered the store (state.Options).
+	CheckWrites bool
+}
+
+// Entry is one committed log entry. An entry without data only moves the index on (a raft no-op or configuration).
+type Entry struct {
+	Index structs.Index
+	Data  []byte
+}
+
+// FSM applies log entries to the state. ApplyBatch and Restore are called from one goroutine at a time; Snapshot from
+// any.
+type FSM struct {
+	opts  Options
+	store *state.Store
+	snap  atomic.Pointer[state.Snapshot]
+}
+
+// New makes an FSM with the empty state.
+func New(opts Options) *FSM {
+	f := &FSM{opts: opts, store: newStore(opts)}
+	f.snap.Store(f.store.Snapshot())
+	return f
+}
+
+func newStore(opts Options) *state.Store {
+	s := state.New(state.Options{CheckWrites: opts.CheckWrites})
+	s.Builtin()
+	return s
+}
+
+// Snapshot gives the state after the last applied batch. It costs nothing and never changes.
+func (f *FSM) Snapshot() *state.Snapshot { return f.snap.Load() }
+
+// VerifyImmutable reports the first object that somebody changed in place, when Options.CheckWrites is set.
+func (f *FSM) VerifyImmutable() error { return f.store.VerifyImmutable() }
+
+// ApplyBatch applies entries in order and makes the new state visible once, at the end. The results, the state and the
+// delta's lists do not depend on how a log is cut into batches.
+//
+// A command that cannot be carried out has Result.Err set and changed nothing. An entry that cannot be read, or that
+// has a type which this version neither knows nor may skip, would make this server's state differ from its peers':
+// ApplyBatch then panics with a message that says what to do, because to go on would be worse (reliability I9).
+func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
+	results := make([]structs.Result, len(entries))
+	types := make(map[structs.Index]structs.CommandType, len(entries))
+	last := f.store.Snapshot().Index()
+	for i, e := range entries {
+		results[i] = structs.Result{Index: e.Index}
+		last = max(last, e.Index)
+		if len(e.Data) == 0 {
+			continue
+		}
+		cmd, err := Decode(e.Data)
+		if err != nil {
+			var unknown *UnknownCommandError
+			if errors.As(err, &unknown) {
+				unknown.Index = e.Index
+				panic(unknown.Error())
+			}
+			panic(fmt.Sprintf("log entry at index %d cannot be read: %v; restore this server from its peers: stop it, move its data directory aside, start it again", e.Index, err))
+		}
+		types[e.Index] = cmd.Type
+		results[i] = f.apply(e.Index, cmd)
+	}
+	snap, delta := f.store.Publish(last)
+	delta.EventTypes = types
+	f.snap.Store(snap)
+	return results, delta
+}
+
+// tx is one command being applied.
+type tx struct {
+	*state.Store
+	index   structs.Index
+	time    structs.LogTime
+	cmd     *structs.Command
+	result  *structs.Result
+	touched map[structs.JobKey]bool // jobs whose status may have changed
+	order   []structs.JobKey        // of touched, as they came
+	evals   map[structs.JobKey]structs.EvalID
+	keep    bool // touched jobs do not become alive by this command (collection)
+}
+
+// handler carries out one command or says why it makes no sense. What it wrote before it returned an error is undone.
+type handler func(x *tx) *structs.Error
+
+func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
+	result := structs.Result{Index: index}
+	if cmd.Body == nil {
+		return result // ignorable, and unknown here
+	}
+	x := &tx{
+		Store: f.store, index: index, time: f.store.Advance(cmd.Time), cmd: &cmd, result: &result,
+		touched: map[structs.JobKey]bool{}, evals: map[structs.JobKey]structs.EvalID{},
+	}
+	if err := x.run(); err != nil {
+		f.store.RollbackEntry()
+		return structs.Result{Index: index, Err: err}
+	}
+	x.settle()
+	f.store.CommitEntry(index)
+	return result
+}
+
+func (x *tx) run() *structs.Error {
+	h := handlers[x.cmd.Type]
+	if h == nil {
+		return structs.Errorf(structs.CodeInternal, "command type %d has no handler", x.cmd.Type)
+	}
+	return h(x)
+}
+
+// touch notes that the status of a job must be looked at when the command has been carried out.
+func (x *tx) touch(k structs.JobKey) {
+	if !x.touched[k] {
+		x.touched[k] = true
+		x.order = append(x.order, k)
+	}
+}

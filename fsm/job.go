@@ -1,0 +1,498 @@
+package fsm
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/structs"
+)
+
+// scalingEventsKept bounds the scaling events of one group.
+const scalingEventsKept = 20
+
+func applyJobRegister(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.JobRegisterCommand)
+	if c.Job == nil || c.Job.ID == "" {
+		return structs.Errorf(structs.CodeInvalid, "the command registers no job, or one without an ID")
+	}
+	in := *c.Job
+	if in.Namespace == "" {
+		in.Namespace = structs.NamespaceDefault
+	}
+	if in.NodePool == "" {
+		in.NodePool = structs.NodePoolDefault
+	}
+	k := in.Key()
+	old := x.Jobs.Get(k)
+	if err := x.checkSpecIndex(c.EnforceIndex, c.SpecIndex, k, old); err != nil {
+		return err
+	}
+	if err := x.checkJob(&in, old); err != nil {
+		return err
+	}
+	if in.Dispatched {
+		parent := structs.JobKey{Namespace: in.Namespace, ID: in.ParentID}
+		p := x.Jobs.Get(parent)
+		if p == nil || !p.IsParameterized() || p.Stop {
+			return structs.Errorf(structs.CodeNotFound, "job %q of namespace %q cannot be dispatched: it does not exist, is stopped, or is not parameterized", in.ParentID, in.Namespace)
+		}
+		if in.DispatchIdempotencyToken != "" {
+			if id := x.DispatchedAs(parent, in.DispatchIdempotencyToken); id != "" {
+				child := x.Jobs.Get(structs.JobKey{Namespace: in.Namespace, ID: id})
+				x.result.ChildID, x.result.SpecIndex, x.result.Version = id, child.SpecIndex, child.Version
+				return nil
+			}
+		}
+		x.result.ChildID = in.ID
+	}
+	if old != nil && c.PreserveCounts {
+		preserveCounts(&in, old)
+	}
+	j := x.putSpec(&in, old, c.Submission)
+	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
+	if c.Eval && j.Placeable() {
+		trigger := c.EvalTrigger
+		if trigger == "" {
+			trigger = structs.TriggerJobRegister
+		}
+		x.newEval(j, trigger, func(e *structs.Evaluation) {
+			if c.EvalPriority > 0 {
+				e.Priority = c.EvalPriority
+			}
+		})
+	}
+	return nil
+}
+
+func (x *tx) checkSpecIndex(enforce bool, want structs.Index, k structs.JobKey, old *structs.Job) *structs.Error {
+	switch {
+	case !enforce:
+		return nil
+	case want == 0 && old != nil:
+		return structs.Errorf(structs.CodeConflict, "Enforcing job modify index 0: job %q already exists, at job modify index %d", k.ID, old.SpecIndex)
+	case want != 0 && old == nil:
+		return structs.Errorf(structs.CodeConflict, "Enforcing job modify index %d: job %q does not exist", want, k.ID)
+	case want != 0 && old.SpecIndex != want:
+		return structs.Errorf(structs.CodeConflict, "Enforcing job modify index %d: job %q is at job modify index %d", want, k.ID, old.SpecIndex)
+	}
+	return nil
+}
+
+// checkJob refuses what depends on the state; the job itself was validated by the endpoint.
+func (x *tx) checkJob(in, old *structs.Job) *structs.Error {
+	switch {
+	case x.Namespaces.Get(in.Namespace) == nil:
+		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent namespace %q", in.ID, in.Namespace)
+	case x.Pools.Get(in.NodePool) == nil:
+		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent node pool %q", in.ID, in.NodePool)
+	case old == nil:
+		return nil
+	case old.Type != in.Type:
+		return structs.Errorf(structs.CodeInvalid, "cannot update job %q from type %q to %q; stop and purge it first", in.ID, old.Type, in.Type)
+	case old.IsPeriodic() != in.IsPeriodic():
+		return structs.Errorf(structs.CodeInvalid, "job %q cannot become periodic or stop being it; stop and purge it first", in.ID)
+	case old.IsParameterized() != in.IsParameterized():
+		return structs.Errorf(structs.CodeInvalid, "job %q cannot become parameterized or stop being it; stop and purge it first", in.ID)
+	case old.Dispatched != in.Dispatched:
+		return structs.Errorf(structs.CodeInvalid, "job %q is a dispatched child and cannot be registered otherwise", in.ID)
+	}
+	return nil
+}
+
+func preserveCounts(in, old *structs.Job) {
+	groups := slices.Clone(in.Groups)
+	for i, g := range groups {
+		if o := old.Group(g.Name); o != nil && o.Count != g.Count {
+			c := *g
+			c.Count = o.Count
+			groups[i] = &c
+		}
+	}
+	in.Groups = groups
+}
+
+// putSpec writes a specification: as a new version when it differs from the current one. Fields that the server owns
+// are set here, whatever the command says.
+func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.Job {
+	k := in.Key()
+	j := *in
+	j.ConsulToken, j.VaultToken = "", ""
+	j.Submitter = x.cmd.By
+	j.SubmitTime, j.Stable, j.VersionTag, j.StatusDesc = x.time, false, nil, ""
+	j.ModifyIndex, j.SpecIndex = x.index, x.index
+	if old == nil {
+		j.CreateIndex, j.Status = x.index, structs.JobPending
+		if h := x.Versions.Get(k); h != nil { // a purged job of this name still has allocations
+			for _, v := range h.Versions {
+				j.Version = max(j.Version, v.Version+1)
+			}
+		} else {
+			j.Version = 0
+		}
+	} else {
+		if sameSpec(&j, old) {
+			x.touch(k)
+			return old
+		}
+		j.CreateIndex, j.Version, j.Status = old.CreateIndex, old.Version+1, old.Status
+		if j.Status == structs.JobDead && !j.Stop {
+			j.Status = structs.JobPending
+		}
+		x.keepVersion(old)
+	}
+	x.Jobs.Put(&j)
+	if sub != nil {
+		x.editVersions(k, func(h *structs.JobVersions) { h.Submissions[j.Version] = sub })
+	}
+	x.pruneVersions(k)
+	x.touch(k)
+	return &j
+}
+
+// sameSpec compares what a person submitted, not what the server adds.
+func sameSpec(a, b *structs.Job) bool {
+	return bytes.Equal(specBytes(a), specBytes(b))
+}
+
+func specBytes(j *structs.Job) []byte {
+	c := *j
+	c.Stable, c.Version, c.VersionTag, c.SubmitTime, c.Submitter = false, 0, nil, 0, structs.Submitter{}
+	c.Status, c.StatusDesc, c.CreateIndex, c.ModifyIndex, c.SpecIndex = "", "", 0, 0, 0
+	return pack.Append(nil, &c)
+}
+
+// editVersions changes a job's history on a copy.
+func (x *tx) editVersions(k structs.JobKey, edit func(*structs.JobVersions)) {
+	h := structs.JobVersions{Namespace: k.Namespace, JobID: k.ID, Submissions: map[uint64]*structs.JobSubmission{}}
+	if old := x.Versions.Get(k); old != nil {
+		h.Versions = slices.Clone(old.Versions)
+		for v, s := range old.Submissions {
+			h.Submissions[v] = s
+		}
+	}
+	edit(&h)
+	if len(h.Versions) == 0 && len(h.Submissions) == 0 {
+		x.Versions.Delete(k)
+		return
+	}
+	if len(h.Submissions) == 0 {
+		h.Submissions = nil
+	}
+	x.Versions.Put(&h)
+}
+
+func (x *tx) keepVersion(j *structs.Job) {
+	x.editVersions(j.Key(), func(h *structs.JobVersions) {
+		h.Versions = slices.Insert(h.Versions, 0, j)
+	})
+}
+
+// pruneVersions drops versions beyond JobVersionsKept that no tag and no allocation refers to (D17). Of a purged job
+// only those that allocations refer to are kept.
+func (x *tx) pruneVersions(k structs.JobKey) {
+	h := x.Versions.Get(k)
+	if h == nil {
+		return
+	}
+	current := x.Jobs.Get(k)
+	kept := 0
+	if current != nil {
+		kept = 1
+	}
+	var versions []*structs.Job
+	for _, v := range h.Versions {
+		if current != nil && (kept < structs.JobVersionsKept || v.VersionTag != nil) || x.HasAllocsOfVersion(k, v.Version) {
+			versions = append(versions, v)
+			kept++
+		}
+	}
+	stale := func(v uint64) bool {
+		return (current == nil || current.Version != v) &&
+			!slices.ContainsFunc(versions, func(j *structs.Job) bool { return j.Version == v })
+	}
+	drop := len(versions) != len(h.Versions)
+	for v := range h.Submissions { // order does not matter: only whether any is stale
+		drop = drop || stale(v)
+	}
+	if !drop {
+		return
+	}
+	x.editVersions(k, func(h *structs.JobVersions) {
+		h.Versions = versions
+		for v := range h.Submissions {
+			if stale(v) {
+				delete(h.Submissions, v)
+			}
+		}
+	})
+}
+
+func applyJobDeregister(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.JobDeregisterCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	old := x.Jobs.Get(k)
+	if old == nil {
+		return jobNotFound(k)
+	}
+	if c.NoShutdownDelay {
+		for _, a := range x.AllocsByJob(k) {
+			if structs.Holds(a) && !a.Transition.NoShutdownDelay {
+				n := *a
+				n.Transition.NoShutdownDelay = true
+				x.serverWrote(&n)
+			}
+		}
+	}
+	j := old
+	if c.Purge {
+		x.purgeJob(old)
+	} else if !old.Stop {
+		stopped := *old
+		stopped.Stop = true
+		j = x.putSpec(&stopped, old, nil)
+	}
+	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
+	if old.IsPeriodic() || old.IsParameterized() {
+		return nil
+	}
+	if c.Purge && x.Counts(k).Holding == 0 {
+		x.cancelEvals(k)
+		return nil // nothing is left to decide
+	}
+	x.newEval(j, structs.TriggerJobDeregister, func(e *structs.Evaluation) {
+		if c.EvalPriority > 0 {
+			e.Priority = c.EvalPriority
+		}
+	})
+	return nil
+}
+
+// purgeJob removes a job. Versions that allocations refer to stay until those are collected.
+func (x *tx) purgeJob(j *structs.Job) {
+	k := j.Key()
+	x.keepVersion(j)
+	x.Jobs.Delete(k)
+	x.Workloads.Delete(k)
+	x.Launches.Delete(k)
+	x.Scaling.Delete(k)
+	x.pruneVersions(k)
+	x.touch(k)
+}
+
+// cancelEvals ends the open evaluations of a job that is gone.
+func (x *tx) cancelEvals(k structs.JobKey) {
+	for _, e := range x.EvalsByJob(k) {
+		if !e.Terminal() {
+			n := *e
+			n.Status, n.StatusDesc, n.ModifyIndex, n.ModifyTime = structs.EvalCanceled, "job purged", x.index, x.time
+			x.Evals.Put(&n)
+		}
+	}
+}
+
+func jobNotFound(k structs.JobKey) *structs.Error {
+	return structs.Errorf(structs.CodeNotFound, "job %q not found in namespace %q", k.ID, k.Namespace)
+}
+
+// editVersion changes one version of a job, current or kept, on a copy.
+func (x *tx) editVersion(k structs.JobKey, version uint64, edit func(*structs.Job)) *structs.Error {
+	j := x.Jobs.Get(k)
+	if j == nil {
+		return jobNotFound(k)
+	}
+	if j.Version == version {
+		c := *j
+		edit(&c)
+		c.ModifyIndex = x.index
+		x.Jobs.Put(&c)
+		return nil
+	}
+	if x.JobVersion(k, version) == nil {
+		return structs.Errorf(structs.CodeNotFound, "job %q has no version %d; the newest is %d", k.ID, version, j.Version)
+	}
+	x.editVersions(k, func(h *structs.JobVersions) {
+		for i, v := range h.Versions {
+			if v.Version == version {
+				c := *v
+				edit(&c)
+				h.Versions[i] = &c
+			}
+		}
+	})
+	return nil
+}
+
+func applyJobStable(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.JobStableCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	return x.editVersion(k, c.Version, func(j *structs.Job) { j.Stable = c.Stable })
+}
+
+func applyJobTag(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.JobTagCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	j := x.Jobs.Get(k)
+	if j == nil {
+		return jobNotFound(k)
+	}
+	name := c.Name
+	if c.Tag != nil {
+		name = c.Tag.Name
+	}
+	if name == "" {
+		return structs.Errorf(structs.CodeInvalid, "the tag of a version of job %q needs a name", k.ID)
+	}
+	all := []*structs.Job{j}
+	if h := x.Versions.Get(k); h != nil {
+		all = append(all, h.Versions...)
+	}
+	var holder *structs.Job
+	for _, v := range all {
+		if v.VersionTag != nil && v.VersionTag.Name == name {
+			holder = v
+		}
+	}
+	if c.Tag == nil {
+		if holder == nil {
+			return structs.Errorf(structs.CodeNotFound, "tag %q not found on any version of job %q", name, k.ID)
+		}
+		err := x.editVersion(k, holder.Version, func(j *structs.Job) { j.VersionTag = nil })
+		x.pruneVersions(k)
+		return err
+	}
+	if holder != nil && holder.Version != c.Version {
+		return structs.Errorf(structs.CodeConflict, "tag %q already exists on version %d of job %q; remove it there first", name, holder.Version, k.ID)
+	}
+	tag := *c.Tag
+	if tag.TaggedTime == 0 {
+		tag.TaggedTime = x.time
+	}
+	return x.editVersion(k, c.Version, func(j *structs.Job) { j.VersionTag = &tag })
+}
+
+func applyScale(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.ScaleCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	j := x.Jobs.Get(k)
+	if j == nil {
+		return jobNotFound(k)
+	}
+	g := j.Group(c.Group)
+	if g == nil {
+		return structs.Errorf(structs.CodeInvalid, "job %q has no group %q", k.ID, c.Group)
+	}
+	if err := x.checkSpecIndex(c.EnforceIndex, c.SpecIndex, k, j); err != nil {
+		return err
+	}
+	event := c.Event
+	event.Time, event.Group, event.PreviousCount, event.CreateIndex = x.time, g.Name, int64(g.Count), x.index
+	event.Count, event.EvalID = c.Count, structs.EvalID{}
+	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
+	if c.Count != nil {
+		n := *c.Count
+		switch {
+		case event.Error:
+			return structs.Errorf(structs.CodeInvalid, "a scaling event that reports an error cannot change the count")
+		case n < 0 || n > structs.GroupCountMax:
+			return structs.Errorf(structs.CodeInvalid, "count %d of group %q is outside 0..%d", n, g.Name, structs.GroupCountMax)
+		case g.Scaling != nil && n < g.Scaling.Min:
+			return structs.Errorf(structs.CodeInvalid, "group count was less than scaling policy minimum: %d < %d", n, g.Scaling.Min)
+		case g.Scaling != nil && n > g.Scaling.Max:
+			return structs.Errorf(structs.CodeInvalid, "group count was greater than scaling policy maximum: %d > %d", n, g.Scaling.Max)
+		}
+		in := *j
+		in.Groups = slices.Clone(j.Groups)
+		for i := range in.Groups {
+			if in.Groups[i].Name == g.Name {
+				c := *g
+				c.Count = int(n)
+				in.Groups[i] = &c
+			}
+		}
+		now := x.putSpec(&in, j, x.submission(k, j.Version))
+		x.result.SpecIndex, x.result.Version = now.SpecIndex, now.Version
+		if now.Placeable() {
+			event.EvalID = x.newEval(now, structs.TriggerScale, nil)
+		}
+	}
+	x.addScalingEvent(k, event)
+	return nil
+}
+
+func (x *tx) submission(k structs.JobKey, version uint64) *structs.JobSubmission {
+	if h := x.Versions.Get(k); h != nil {
+		return h.Submissions[version]
+	}
+	return nil
+}
+
+func (x *tx) addScalingEvent(k structs.JobKey, event structs.ScalingEvent) {
+	row := structs.ScalingEvents{Namespace: k.Namespace, JobID: k.ID, ModifyIndex: x.index}
+	row.Events = append(row.Events, event)
+	kept := 1
+	if old := x.Scaling.Get(k); old != nil {
+		for _, e := range old.Events {
+			if e.Group == event.Group {
+				if kept++; kept > scalingEventsKept {
+					continue
+				}
+			}
+			row.Events = append(row.Events, e)
+		}
+	}
+	x.Scaling.Put(&row)
+}
+
+func applyPeriodicLaunch(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.PeriodicLaunchCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	parent := x.Jobs.Get(k)
+	switch {
+	case parent == nil:
+		return jobNotFound(k)
+	case !parent.IsPeriodic():
+		return structs.Errorf(structs.CodeInvalid, "job %q is not periodic", k.ID)
+	case parent.Stop:
+		return structs.Errorf(structs.CodeConflict, "periodic job %q is stopped", k.ID)
+	}
+	last := x.Launches.Get(k)
+	if last != nil && c.Launch <= last.Launch && !c.Forced {
+		return structs.Errorf(structs.CodeConflict, "periodic job %q was already launched for this time", k.ID)
+	}
+	row := structs.PeriodicLaunch{Namespace: k.Namespace, JobID: k.ID, Launch: c.Launch, CreateIndex: x.index, ModifyIndex: x.index}
+	if last != nil {
+		row.CreateIndex, row.Launch = last.CreateIndex, max(last.Launch, c.Launch)
+	}
+	x.Launches.Put(&row)
+	if c.Child == nil || (!c.Forced && parent.Periodic.ProhibitOverlap && x.hasLiveChild(k)) {
+		return nil
+	}
+	child := *c.Child
+	child.Namespace, child.ParentID, child.Periodic = k.Namespace, k.ID, nil
+	if child.NodePool == "" {
+		child.NodePool = parent.NodePool
+	}
+	if x.Jobs.Get(child.Key()) != nil {
+		return structs.Errorf(structs.CodeConflict, "job %q already exists", child.ID)
+	}
+	if err := x.checkJob(&child, nil); err != nil {
+		return err
+	}
+	j := x.putSpec(&child, nil, nil)
+	x.result.ChildID, x.result.SpecIndex = j.ID, j.SpecIndex
+	if j.Placeable() {
+		x.newEval(j, structs.TriggerPeriodic, nil)
+	}
+	return nil
+}
+
+// hasLiveChild decides "still running" from the state alone (reliability, bug 25).
+func (x *tx) hasLiveChild(parent structs.JobKey) bool {
+	live := false
+	x.Children(parent, func(j *structs.Job) bool {
+		live = j.Status != structs.JobDead
+		return !live
+	})
+	return live
+}

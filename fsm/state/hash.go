@@ -1,0 +1,117 @@
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/muster-sched/muster/internal/pack"
+)
+
+// sum is a multiset hash: the sum, lane by lane, of the digests of all rows. Adding and removing a row is an addition
+// and a subtraction, whatever the order (D8).
+type sum [4]uint64
+
+func (s *sum) add(d digest) {
+	for i := range s {
+		s[i] += binary.LittleEndian.Uint64(d[8*i:])
+	}
+}
+
+func (s *sum) sub(d digest) {
+	for i := range s {
+		s[i] -= binary.LittleEndian.Uint64(d[8*i:])
+	}
+}
+
+type digest [32]byte
+
+// digest covers the table and the row's canonical bytes, which hold its key. Zero fields are left out, so that a field
+// added by a later version does not change the hash of rows that do not use it.
+func (s *Store) digest(table string, row any) digest {
+	b := append(s.buf[:0], table...)
+	b = append(b, 0)
+	s.buf = pack.Append(b, row)
+	return sha256.Sum256(s.buf)
+}
+
+// Hash identifies the whole state: equal logs give equal hashes on every server, and a restored snapshot has the hash
+// of the state that it was taken of. Compare only between equal Versions.
+func (s *Snapshot) Hash() [32]byte {
+	b := []byte("muster state")
+	b = binary.BigEndian.AppendUint64(b, Version)
+	b = binary.BigEndian.AppendUint64(b, uint64(s.time))
+	for i, c := range s.changed {
+		b = append(b, (*s.tables)[i].tableName()...)
+		b = binary.BigEndian.AppendUint64(b, uint64(c))
+	}
+	for _, lane := range s.sum {
+		b = binary.BigEndian.AppendUint64(b, lane)
+	}
+	return sha256.Sum256(b)
+}
+
+// Rehash computes Hash's sum from the rows themselves: the check of the incremental one.
+func (s *Snapshot) Rehash() [32]byte {
+	fresh := *s
+	fresh.sum = sum{}
+	scratch := &Store{}
+	for _, t := range *s.tables {
+		for row := range t.rows(&s.trees) {
+			fresh.sum.add(scratch.digest(t.tableName(), row))
+		}
+	}
+	return fresh.Hash()
+}
+
+// checker remembers a digest of every object in the store, to find the ones that somebody changed in place.
+type checker struct {
+	seen map[any]remembered // keyed by pointer
+}
+
+type remembered struct {
+	d     digest
+	table string
+}
+
+func newChecker(on bool) *checker {
+	if !on {
+		return nil
+	}
+	return &checker{seen: map[any]remembered{}}
+}
+
+func (c *checker) entered(obj any, d digest, table string) {
+	if c != nil {
+		c.seen[obj] = remembered{d, table}
+	}
+}
+
+func (c *checker) left(obj any, d digest) {
+	if c == nil {
+		return
+	}
+	if r, ok := c.seen[obj]; ok && r.d != d {
+		panic(changedInPlace(r.table, obj))
+	}
+	delete(c.seen, obj)
+}
+
+func (c *checker) verify(s *Store) error {
+	if c == nil {
+		return nil
+	}
+	scratch := &Store{}
+	for _, t := range s.all {
+		for row := range t.rows(&s.snap.trees) {
+			if r, ok := c.seen[row]; ok && scratch.digest(r.table, row) != r.d {
+				return fmt.Errorf("%s", changedInPlace(r.table, row))
+			}
+		}
+	}
+	return nil
+}
+
+func changedInPlace(table string, obj any) string {
+	return fmt.Sprintf("state: an object of table %s was changed in place after it had entered the store; clone it, change the clone and send a command. It now is %+v", table, obj)
+}

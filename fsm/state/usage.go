@@ -1,0 +1,157 @@
+package state
+
+import "github.com/muster-sched/muster/structs"
+
+// JobCounts is what the status of a job follows from. It is derived from the allocations and evaluations.
+type JobCounts struct {
+	Allocs    int // all that are kept
+	Holding   int // not client-terminal
+	Started   int // the agent reported more than pending
+	Evals     int // all that are kept
+	OpenEvals int // pending or blocked
+}
+
+// Usage is what the allocations of one namespace or queue hold (structs.Holds), in integers (D6, D7).
+type Usage struct {
+	Kind      string // UsageNamespace or UsageQueue
+	Name      string
+	Allocs    int64
+	Resources structs.Vector
+	Devices   int64 // devices granted, shared ones counted each time
+}
+
+// The kinds of Usage.
+const (
+	UsageNamespace = "namespace"
+	UsageQueue     = "queue"
+)
+
+type usageKey struct{ kind, name string }
+
+func lessUsage(a, b usageKey) bool {
+	if a.kind != b.kind {
+		return a.kind < b.kind
+	}
+	return a.name < b.name
+}
+
+// Counts gives the counters of a job; zero for a job without allocations and evaluations.
+func (s *Store) Counts(k structs.JobKey) JobCounts {
+	if c := s.counts[k]; c != nil {
+		return *c
+	}
+	return JobCounts{}
+}
+
+func (s *Store) jobCounts(k structs.JobKey) *JobCounts {
+	c := s.counts[k]
+	if c == nil {
+		c = &JobCounts{}
+		s.counts[k] = c
+	}
+	return c
+}
+
+func (s *Store) countAlloc(a *structs.Allocation, n int) {
+	if a == nil {
+		return
+	}
+	k := a.JobKey()
+	c := s.jobCounts(k)
+	c.Allocs += n
+	if a.Client != structs.ClientPending && a.Client != "" {
+		c.Started += n
+	}
+	if structs.Holds(a) {
+		c.Holding += n
+		s.hold(usageKey{UsageNamespace, a.Namespace}, a, int64(n))
+		s.hold(usageKey{UsageQueue, queueOf(a)}, a, int64(n))
+	}
+	if *c == (JobCounts{}) {
+		delete(s.counts, k)
+	}
+}
+
+// queueOf names the queue that an allocation is charged to: that of the job version it was placed for.
+func queueOf(a *structs.Allocation) string {
+	if a.Job == nil {
+		return ""
+	}
+	return a.Job.Queue
+}
+
+func (s *Store) hold(k usageKey, a *structs.Allocation, n int64) {
+	u := s.held[k]
+	if u == nil {
+		u = &Usage{Kind: k.kind, Name: k.name}
+		s.held[k] = u
+	}
+	u.Allocs += n
+	r := a.Resources
+	u.Resources = u.Resources.Add(structs.Vector{CPU: n * r.CPU, Cores: n * r.Cores, MemoryMiB: n * r.MemoryMiB, DiskMiB: n * r.DiskMiB})
+	u.Devices += n * int64(len(a.Grants))
+	s.moved[k] = true
+}
+
+func (s *Store) countEval(e *structs.Evaluation, n int) {
+	if e == nil {
+		return
+	}
+	k := e.JobKey()
+	c := s.jobCounts(k)
+	c.Evals += n
+	if !e.Terminal() {
+		c.OpenEvals += n
+	}
+	if *c == (JobCounts{}) {
+		delete(s.counts, k)
+	}
+}
+
+// flushUsage writes the counters that moved in this batch, one row each however many allocations moved them.
+func (s *Store) flushUsage(index structs.Index) {
+	if len(s.moved) == 0 {
+		return
+	}
+	for k := range s.moved { // one write per key; their order has no effect
+		now := *s.held[k]
+		old := s.usage.Get(k)
+		switch {
+		case now == (Usage{Kind: k.kind, Name: k.name}):
+			delete(s.held, k)
+			s.usage.Delete(k)
+		case old == nil || *old != now:
+			s.usage.Put(&now)
+		}
+	}
+	clear(s.moved)
+	s.usage.commitEntry(&s.delta)
+}
+
+// Recount computes every counter from the rows themselves: what Usage and Counts must equal at all times.
+func (s *Snapshot) Recount() (usage map[string]Usage, counts map[structs.JobKey]JobCounts) {
+	scratch := &Store{counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{}}
+	for a := range s.Allocs() {
+		scratch.countAlloc(a, 1)
+	}
+	for e := range s.Evals() {
+		scratch.countEval(e, 1)
+	}
+	usage, counts = map[string]Usage{}, map[structs.JobKey]JobCounts{}
+	for k, u := range scratch.held {
+		usage[k.kind+" "+k.name] = *u
+	}
+	for k, c := range scratch.counts {
+		counts[k] = *c
+	}
+	return usage, counts
+}
+
+// AllCounts gives the counters of every job that has any.
+func (s *Store) AllCounts() map[structs.JobKey]JobCounts {
+	out := make(map[structs.JobKey]JobCounts, len(s.counts))
+	for k, c := range s.counts {
+		out[k] = *c
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package fsm
+
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// settle brings the status and the queue entry of every touched job in line with its allocations and evaluations.
+//
+//	pending --first allocation reported--> running --nothing runs or waits--> dead --registered again--> pending
+func (x *tx) settle() {
+	for _, k := range x.order {
+		j := x.Jobs.Get(k)
+		if j == nil {
+			if x.Workloads.Get(k) != nil {
+				x.Workloads.Delete(k)
+			}
+			continue
+		}
+		status := jobStatus(j, x.Counts(k))
+		if x.keep && j.Status == structs.JobDead {
+			status = structs.JobDead
+		}
+		if status != j.Status {
+			c := *j
+			c.Status, c.ModifyIndex = status, x.index
+			x.Jobs.Put(&c)
+			j = &c
+		}
+		x.settleWorkload(j)
+	}
+}
+
+// jobStatus is the status that follows from a job and its counters.
+func jobStatus(j *structs.Job, c state.JobCounts) structs.JobStatus {
+	switch {
+	case !j.Stop && (j.IsPeriodic() || j.IsParameterized() || j.Type == structs.JobSystem):
+		return structs.JobRunning
+	case c.Holding > 0 && c.Started > 0:
+		return structs.JobRunning
+	case c.Holding > 0 || c.OpenEvals > 0:
+		return structs.JobPending
+	case j.Stop || c.Allocs+c.Evals > 0:
+		return structs.JobDead
+	case j.Status == structs.JobDead:
+		return structs.JobDead // its allocations and evaluations have been collected
+	}
+	return structs.JobPending
+}
+
+// settleWorkload keeps one queue entry per job that may wait for capacity. Its place in the queue outlives updates of
+// the job and ends with the job.
+func (x *tx) settleWorkload(j *structs.Job) {
+	k := j.Key()
+	old := x.Workloads.Get(k)
+	if j.Status == structs.JobDead || j.IsPeriodic() || j.IsParameterized() {
+		if old != nil {
+			x.Workloads.Delete(k)
+		}
+		return
+	}
+	if old == nil {
+		x.Workloads.Put(&structs.Workload{
+			Namespace: j.Namespace, JobID: j.ID, Domain: j.NodePool, SubmitIndex: x.index, SubmitTime: x.time,
+			Priority: j.Priority, Queue: j.Queue, CreateIndex: x.index, ModifyIndex: x.index,
+		})
+		return
+	}
+	if old.Domain != j.NodePool || old.Priority != j.Priority || old.Queue != j.Queue {
+		w := *old
+		w.Domain, w.Priority, w.Queue, w.ModifyIndex = j.NodePool, j.Priority, j.Queue, x.index
+		x.Workloads.Put(&w)
+	}
+}
