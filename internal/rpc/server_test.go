@@ -133,7 +133,7 @@ func TestHostileBytes(t *testing.T) {
 // FuzzSession feeds bytes to a session as its reader would get them.
 func FuzzSession(f *testing.F) {
 	for _, b := range hostile() {
-		if len(b) > 1 && b[0] == byteRPC {
+		if len(b) > 1 && len(b) < 4096 && b[0] == byteRPC { // the long ones are in TestHostileBytes
 			f.Add(b[1:])
 		}
 	}
