@@ -67,6 +67,11 @@ type (
 	}
 	// ACLOneTimeRequest exchanges a one-time token.
 	ACLOneTimeRequest struct{ Secret structs.SecretID }
+	// ACLAuthorizeRequest asks whether the token of the header may do something that the asking agent answers itself.
+	ACLAuthorizeRequest struct {
+		What  string // "agent", "node", "operator", or "namespace" (that of the header)
+		Level string // "read" or "write"; of a namespace a capability such as "parse-job"
+	}
 	// ACLPeerLoginRequest asks for a short token for a user whom the agent saw at its unix socket.
 	ACLPeerLoginRequest struct {
 		NodeAuth

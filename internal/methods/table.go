@@ -165,6 +165,7 @@ var (
 	ACLRoleList      = method[ListRequest, ACLRoleListResponse]("ACL.RoleList", SideServer, KindRead, Need{AnyToken: true})
 	ACLOneTimeCreate = method[EmptyRequest, ACLOneTimeResponse]("ACL.OneTimeCreate", SideServer, KindWrite, Need{AnyToken: true})
 	ACLOneTimeUse    = method[ACLOneTimeRequest, ACLTokenResponse]("ACL.OneTimeExchange", SideServer, KindWrite, Need{Anonymous: true})
+	ACLAuthorize     = method[ACLAuthorizeRequest, WriteResponse]("ACL.Authorize", SideServer, KindRead, Need{Anonymous: true})          // answers denied, or not
 	ACLPeerLogin     = method[ACLPeerLoginRequest, ACLPeerLoginResponse]("ACL.PeerLogin", SideServer, KindWrite, Need{NodeSecret: true}) // an agent vouches for a local user
 
 	// Operator, system, status.
