@@ -260,6 +260,9 @@ func TestGossip(t *testing.T) {
 						t.Error(err)
 					}
 				}
+				// A probe in progress outlives Shutdown until its timer fires, and time stops when the bubble's main
+				// goroutine ends.
+				time.Sleep(10 * time.Second)
 			})
 		})
 	}

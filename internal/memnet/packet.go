@@ -115,6 +115,9 @@ func (p *PacketConn) closeLocked() {
 }
 
 // GossipTransport is a memberlist.Transport on one port of a host. Two goroutines, ending with Shutdown or the host.
+//
+// Inside synctest, sleep 10 s after memberlist's Shutdown: a probe in progress outlives it until its timer fires, and
+// virtual time stops when the test's own goroutine ends.
 type GossipTransport struct {
 	h       *Host
 	port    int

@@ -61,7 +61,8 @@ func decodeMsg(m []byte) ([]byte, error) {
 }
 
 // Stream is a two-way stream of frames that belongs to one call of a stream method. One goroutine may send while
-// another receives; Send is safe from several. Send waits while the peer does not read: that is the back-pressure.
+// another receives; Send is safe from several. Send waits while the peer does not read: that is the back-pressure. Whoever
+// opened a stream calls Close when done with it, also after an error; for a handler that happens when it returns.
 type Stream struct {
 	p      pipe
 	ctx    context.Context
