@@ -162,3 +162,6 @@ type (
 		Static  map[string]string
 	}
 )
+
+// AuthRef lets the server treat every request of a node alike.
+func (a *NodeAuth) AuthRef() *NodeAuth { return a }

@@ -216,7 +216,24 @@ type (
 		Bootstrapped                       bool
 		LastIndex, LastTerm                uint64
 		Cluster                            structs.ClusterID
+		LastContact                        time.Duration   // since it heard from the leader; 0 on the leader
+		Now                                structs.LogTime // its wall clock
 	}
+	// StateMark is a server's state hash after every command up to Index.
+	StateMark struct {
+		Index structs.Index
+		Hash  string // hex
+	}
+	// ServerHashesResponse is the newest marks of a server, oldest first (D8).
+	ServerHashesResponse struct {
+		Server       string // raft id
+		StateVersion uint64
+		Marks        []StateMark
+	}
+	// ServerHasNodeRequest asks whether a node holds a session to this server.
+	ServerHasNodeRequest struct{ NodeID structs.NodeID }
+	// ServerHasNodeResponse answers it.
+	ServerHasNodeResponse struct{ Has bool }
 	// ServerJoinRequest asks the leader to add a server to raft.
 	ServerJoinRequest struct{ ID, Name, Address string }
 )

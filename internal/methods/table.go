@@ -190,6 +190,8 @@ var (
 	SearchFuzzy        = method[SearchRequest, SearchFuzzyResponse]("Search.Fuzzy", SideServer, KindRead, Need{AnyToken: true})
 	EventStream        = stream[EventStreamRequest]("Event.Stream", SideServer, Need{AnyToken: true}) // frames: EventBatch; filtered per object
 	ServerInfo         = method[EmptyRequest, ServerInfoResponse]("Server.Info", SideServer, KindAny, Need{ServerCert: true})
+	ServerHashes       = method[EmptyRequest, ServerHashesResponse]("Server.Hashes", SideServer, KindAny, Need{ServerCert: true})
+	ServerHasNode      = method[ServerHasNodeRequest, ServerHasNodeResponse]("Server.HasNode", SideServer, KindAny, Need{ServerCert: true})
 	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, KindWrite, Need{ServerCert: true})
 
 	// About running allocations and machines; answered by the node.
