@@ -1,0 +1,215 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func eval(n byte, job string, mod func(*structs.Evaluation)) *structs.Evaluation {
+	e := &structs.Evaluation{ID: structs.EvalID{n}, Namespace: "default", JobID: job, Status: structs.EvalPending,
+		Priority: 50, CreateIndex: structs.Index(n)}
+	if mod != nil {
+		mod(e)
+	}
+	return e
+}
+
+func blockedOn(cure structs.EventKind, snapshot structs.Index) func(*structs.Evaluation) {
+	return func(e *structs.Evaluation) {
+		e.Status, e.SnapshotIndex = structs.EvalBlocked, snapshot
+		e.FailedGroups = []*structs.GroupReport{{Group: "g", Wanted: 1, Refusals: []structs.Refusal{{CuredBy: cure}}}}
+	}
+}
+
+func made(at structs.Index, es ...*structs.Evaluation) *structs.Delta {
+	d := &structs.Delta{Index: at}
+	for _, e := range es {
+		d.Evals = append(d.Evals, structs.Changed[structs.Evaluation]{After: e})
+	}
+	return d
+}
+
+func freed(at structs.Index, node structs.NodeID) *structs.Delta {
+	a := &structs.Allocation{NodeID: node, Client: structs.ClientRunning}
+	b := *a
+	b.Client = structs.ClientComplete
+	return &structs.Delta{Index: at, Allocs: []structs.Changed[structs.Allocation]{{Before: a, After: &b}}}
+}
+
+func keys(p Pass) (s []string) {
+	for _, it := range p.Items {
+		s = append(s, it.Key.ID)
+	}
+	return s
+}
+
+var node1 = &structs.Node{ID: structs.NodeID{1}, Pool: "default", Status: structs.NodeReady, Eligibility: structs.NodeEligible}
+
+// TestCapacityThatAppearedDuringThePass is the unblock that Nomad missed twice: the pass has seen a full cluster, then
+// an allocation stops, then the blocked evaluation is written.
+func TestCapacityThatAppearedDuringThePass(t *testing.T) {
+	b := New(nil, Limits{}, nil)
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", nil)), 1)
+	p, ok := b.Take(1)
+	if !ok || fmt.Sprint(keys(p)) != "[a]" {
+		t.Fatalf("took %v", keys(p))
+	}
+	b.EndPass(p.ID)
+	b.Feed(freed(12, node1.ID), 1) // nobody waits for it yet
+	done := eval(1, "a", func(e *structs.Evaluation) { e.Status = structs.EvalComplete })
+	b.Done(p.Items[0].Key, 13, 1)
+	b.Feed(made(13, done, eval(2, "a", blockedOn(structs.EventAllocStopped, 11))), 1)
+	if p, ok = b.Take(1); !ok || p.Items[0].Blocked == nil {
+		t.Fatal("the blocked evaluation sleeps although capacity appeared after its decision")
+	}
+	b.EndPass(p.ID)
+	b.Done(p.Items[0].Key, 0, 1) // still no room: nothing to commit
+	if _, ok = b.Take(1); ok {
+		t.Fatal("an evaluation that nothing cured runs again")
+	}
+	b.Feed(freed(14, structs.NodeID{9}), 1)
+	if _, ok = b.Take(1); ok {
+		t.Fatal("woken by an allocation of an unknown node")
+	}
+	b.Feed(freed(15, node1.ID), 1)
+	if _, ok = b.Take(1); !ok {
+		t.Fatal("not woken by the allocation that it waits for")
+	}
+}
+
+// TestUncurableSleeps shows that an event of another kind wakes nobody, and a node that joins wakes everybody.
+func TestUncurableSleeps(t *testing.T) {
+	b := New(nil, Limits{}, nil)
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventDriverHealthy, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
+	b.Feed(freed(12, node1.ID), 1)
+	p, _ := b.Take(1)
+	if got := fmt.Sprint(keys(p)); got != "[b]" {
+		t.Fatalf("woke %s, want [b]", got)
+	}
+	b.EndPass(p.ID)
+	b.Done(p.Items[0].Key, 0, 1)
+	n := *node1
+	n.Epoch = 13
+	b.Feed(&structs.Delta{Index: 13, Nodes: []structs.Changed[structs.Node]{{Before: node1, After: &n}}}, 1)
+	if p, _ = b.Take(1); fmt.Sprint(keys(p)) != "[a b]" {
+		t.Fatalf("woke %v, want both", keys(p))
+	}
+}
+
+// TestElectionWakesTheBlocked: a new leader does not know what happened since they were decided.
+func TestElectionWakesTheBlocked(t *testing.T) {
+	b := New(nil, Limits{}, nil)
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}, Evals: []*structs.Evaluation{
+		eval(1, "a", blockedOn(structs.EventAllocStopped, 10)),
+		eval(2, "b", func(e *structs.Evaluation) { e.WaitUntil = 100 }),
+	}}, 1)
+	if p, _ := b.Take(1); fmt.Sprint(keys(p)) != "[a]" {
+		t.Fatalf("took %v, want the blocked one", keys(p))
+	}
+	if at, ok := b.NextWake(); !ok || at != 100 {
+		t.Fatalf("next wake at %d, want 100", at)
+	}
+}
+
+// TestSpanningJobHoldsAllDomains: a job for every pool waits until the running passes end, and no new one starts.
+func TestSpanningJobHoldsAllDomains(t *testing.T) {
+	pools := map[string]string{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}
+	b := New(nil, Limits{}, func(k structs.JobKey) *structs.Workload {
+		return &structs.Workload{Namespace: k.Namespace, JobID: k.ID, Domain: pools[k.ID], Priority: 50, SubmitIndex: structs.Index(k.ID[0])}
+	})
+	b.Load(Image{Index: 1}, 1)
+	b.Feed(made(2, eval(1, "a", nil), eval(2, "b", nil)), 1)
+	p1, _ := b.Take(1)
+	p2, _ := b.Take(1)
+	if len(p1.Items) != 1 || len(p2.Items) != 1 || p1.Domain == p2.Domain {
+		t.Fatalf("passes of %q and %q do not run side by side", p1.Domain, p2.Domain)
+	}
+	b.Feed(made(3, eval(3, "s", nil), eval(4, "c", nil)), 1)
+	b.EndPass(p1.ID)
+	if p, ok := b.Take(1); ok {
+		t.Fatalf("pass of %q began although a job that spans pools waits", p.Domain)
+	}
+	b.EndPass(p2.ID)
+	p, ok := b.Take(1)
+	if !ok || p.Domain != DomainAll || fmt.Sprint(keys(p)) != "[c s]" {
+		t.Fatalf("took %q %v, want all: [c s]", p.Domain, keys(p))
+	}
+	b.Feed(made(4, eval(5, "a", nil)), 1)
+	if _, ok := b.Take(1); ok {
+		t.Fatal("a pass began beside one that holds every domain")
+	}
+}
+
+// TestUnansweredIsNotAHotLoop: a pass that says done without answering is retried ever more slowly.
+func TestUnansweredIsNotAHotLoop(t *testing.T) {
+	b := New(nil, Limits{}, nil)
+	b.Load(Image{Index: 1}, 1)
+	b.Feed(made(2, eval(1, "a", nil)), 1)
+	now, tries := structs.LogTime(1), 0
+	for end := now.Add(time.Minute); now < end; {
+		p, ok := b.Take(now)
+		if !ok {
+			at, ok := b.NextWake()
+			if !ok {
+				t.Fatal("given up")
+			}
+			now = at
+			continue
+		}
+		tries++
+		b.EndPass(p.ID)
+		b.Done(p.Items[0].Key, 0, now)
+	}
+	if tries < 10 || tries > 30 {
+		t.Errorf("%d tries in a minute, want 10 to 30", tries)
+	}
+}
+
+// TestPausedRemembers: a paused broker gives nothing, and everything afterwards.
+func TestPausedRemembers(t *testing.T) {
+	b := New(nil, Limits{}, nil)
+	b.SetPaused(true)
+	b.Feed(made(2, eval(1, "a", nil)), 1)
+	if _, ok := b.Take(1); ok {
+		t.Fatal("a paused broker gave work")
+	}
+	b.SetPaused(false)
+	if p, _ := b.Take(1); len(p.Items) != 1 {
+		t.Fatal("work was lost in the pause")
+	}
+	if got := len(b.Queue(structs.NodePoolDefault, 0)); got != 1 {
+		t.Errorf("queue shows %d workloads, want 1", got)
+	}
+}
+
+func BenchmarkFeedAndTake(b *testing.B) {
+	br := New(nil, Limits{}, nil)
+	br.Load(Image{Nodes: []*structs.Node{node1}}, 1)
+	at := structs.Index(1)
+	for i := range 100_000 { // blocked ones that the events below do not cure
+		at++
+		e := eval(0, fmt.Sprint("blocked-", i), blockedOn(structs.EventDriverHealthy, at))
+		e.ID = structs.DeriveID[structs.EvalID](structs.Seed{}, "b", "", uint64(i))
+		br.Feed(made(at, e), 1)
+	}
+	b.ResetTimer()
+	for i := 0; b.Loop(); i++ {
+		at++
+		e := eval(0, "j", nil)
+		e.ID = structs.DeriveID[structs.EvalID](structs.Seed{}, "e", "", uint64(i))
+		br.Feed(made(at, e), 1)
+		br.Feed(freed(at, node1.ID), 1)
+		p, _ := br.Take(1)
+		br.EndPass(p.ID)
+		done := *e
+		done.Status = structs.EvalComplete
+		at++
+		br.Done(p.Items[0].Key, at, 1)
+		br.Feed(made(at, &done), 1)
+	}
+}

@@ -1,0 +1,402 @@
+package broker
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Image is what Load needs of a state.
+type Image struct {
+	Index structs.Index
+	Nodes []*structs.Node
+	Evals []*structs.Evaluation // those that are not terminal; any order
+}
+
+// Load fills a new broker from a state. Blocked evaluations are ready at once, because nobody remembers which events
+// happened since they were decided.
+func (b *Broker) Load(im Image, now structs.LogTime) {
+	b.index = im.Index
+	for _, n := range im.Nodes {
+		b.pools[n.ID] = poolOf(n.Pool)
+		b.domainOf(poolOf(n.Pool))
+	}
+	for _, e := range im.Evals {
+		b.upsert(e, now)
+		if j := b.jobs[e.JobKey()]; j != nil && j.blocked == e {
+			b.cureJob(j, now)
+		}
+	}
+}
+
+// Feed tells the broker what a batch of the log changed. A delta with Restored makes the broker useless: load a new one.
+func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
+	b.index = max(b.index, d.Index)
+	for i := range d.Pools {
+		switch c := &d.Pools[i]; {
+		case c.After != nil && c.Before != nil:
+			b.Cure(c.After.Name, AnyKind, d.Index, now)
+		case c.After == nil && c.Before != nil:
+			b.forget(c.Before.Name)
+		}
+	}
+	if d.Config {
+		for _, name := range slices.Clone(b.names) {
+			b.cure(b.domains[name], AnyKind, d.Index, now)
+		}
+	}
+	for i := range d.Workloads {
+		b.workloadChanged(&d.Workloads[i], now)
+	}
+	for i := range d.Jobs {
+		b.jobChanged(&d.Jobs[i], now)
+	}
+	for i := range d.Nodes {
+		b.nodeChanged(&d.Nodes[i], d.Index, now)
+	}
+	b.allocsChanged(d, now)
+	for i := range d.Evals {
+		switch c := &d.Evals[i]; {
+		case c.After != nil:
+			b.upsert(c.After, now)
+		case c.Before != nil:
+			b.remove(c.Before.ID, now)
+		}
+	}
+	b.release(now)
+	b.expire(now)
+}
+
+// nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may cure anything: it may be
+// the one that fits whatever the refusal named.
+func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index, now structs.LogTime) {
+	if c.After == nil {
+		if c.Before != nil {
+			delete(b.pools, c.Before.ID)
+		}
+		return
+	}
+	n := c.After
+	b.pools[n.ID] = poolOf(n.Pool)
+	if !n.Ready() {
+		return
+	}
+	if c.Before == nil || !c.Before.Ready() || c.Before.Epoch != n.Epoch || c.Before.Pool != n.Pool {
+		b.Cure(poolOf(n.Pool), AnyKind, at, now)
+	}
+}
+
+// allocsChanged cures what freed resources may cure, once per pool.
+func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
+	last := "" // allocations next to each other are mostly of one pool
+	for i := range d.Allocs {
+		c := &d.Allocs[i]
+		if c.Before == nil || !structs.Holds(c.Before) {
+			continue
+		}
+		if c.After != nil && structs.Holds(c.After) && c.Before.Resources.Fits(c.After.Resources) &&
+			len(c.Before.WaitsOn) == len(c.After.WaitsOn) {
+			continue // frees nothing
+		}
+		if pool, known := b.pools[c.Before.NodeID]; known && pool != last {
+			last = pool
+			b.Cure(pool, kindOf(structs.EventAllocStopped), d.Index, now)
+		}
+	}
+}
+
+// jobChanged matters only to an entry that has no replicated workload: its domain and priority are the job's.
+func (b *Broker) jobChanged(c *structs.Changed[structs.Job], now structs.LogTime) {
+	if c.After == nil {
+		return
+	}
+	j := b.jobs[c.After.Key()]
+	if j == nil || j.replica {
+		return
+	}
+	w := *j.workload
+	w.Priority, w.Domain = c.After.Priority, poolOf(c.After.NodePool)
+	b.setWorkload(j, &w, now)
+}
+
+func (b *Broker) workloadChanged(c *structs.Changed[structs.Workload], now structs.LogTime) {
+	w := c.After
+	if w == nil {
+		w = c.Before
+	}
+	if w == nil {
+		return
+	}
+	j := b.jobs[structs.JobKey{Namespace: w.Namespace, ID: w.JobID}]
+	if j == nil {
+		return // looked up when something is asked about it
+	}
+	j.replica = c.After != nil
+	b.setWorkload(j, w, now)
+}
+
+// setWorkload changes an entry's place in the order, and its domain.
+func (b *Broker) setWorkload(j *job, w *structs.Workload, now structs.LogTime) {
+	if to := poolOf(w.Domain); to != j.domain {
+		if j.pos >= 0 {
+			b.domainOf(j.domain).ready.remove(j.pos)
+		}
+		b.unwait(j)
+		j.cured = j.blocked != nil // what was refused there may fit here
+		j.domain, j.workload = to, w
+		b.settle(j, now)
+		return
+	}
+	j.workload = w
+	if j.pos >= 0 {
+		b.domainOf(j.domain).ready.fix(j.pos)
+	}
+}
+
+// upsert takes over an evaluation's newest content.
+func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
+	old := b.detach(e.ID)
+	if e.Terminal() {
+		if old != nil {
+			b.settle(old, now)
+			b.maybeDrop(old)
+		}
+		return
+	}
+	j := b.entry(e)
+	r := &evalRef{eval: e, job: j}
+	b.evals[e.ID] = r
+	j.open++
+	late := e.WaitUntil > now
+	if late {
+		r.timer = b.timers.add(&timer{at: e.WaitUntil, index: e.CreateIndex, eval: e.ID})
+		b.Counters.Delayed++
+	}
+	switch {
+	case e.Status == structs.EvalBlocked:
+		j.blocked, j.cured, j.cures = e, false, curesOf(e)
+		b.wait(j, max(e.SnapshotIndex, j.seen))
+	case !late:
+		j.addPending(e)
+	}
+	b.settle(j, now)
+}
+
+// wait makes a job's blocked evaluation, decided on the state of an index, wait for a cure. Capacity that appeared after
+// that state and before now would wake nobody: such an evaluation goes straight back.
+func (b *Broker) wait(j *job, since structs.Index) {
+	d := b.domainOf(j.domain)
+	var last structs.Index
+	for k := range d.lastCure {
+		if j.cures&(1<<k) != 0 {
+			last = max(last, d.lastCure[k])
+		}
+	}
+	if last > since {
+		j.cured = true
+		b.Counters.Raced++
+		return
+	}
+	i, found := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c Kinds) int { return int(g.cures) - int(c) })
+	if !found {
+		d.waiting = slices.Insert(d.waiting, i, group{cures: j.cures})
+	}
+	g := &d.waiting[i]
+	j.wpos = len(g.jobs)
+	g.jobs = append(g.jobs, j)
+}
+
+// unwait takes a job out of the waiting ones.
+func (b *Broker) unwait(j *job) {
+	if j.wpos < 0 {
+		return
+	}
+	d := b.domainOf(j.domain)
+	i, _ := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c Kinds) int { return int(g.cures) - int(c) })
+	g := &d.waiting[i]
+	last := len(g.jobs) - 1
+	g.jobs[j.wpos] = g.jobs[last]
+	g.jobs[j.wpos].wpos = j.wpos
+	g.jobs[last] = nil
+	g.jobs = g.jobs[:last]
+	j.wpos = -1
+}
+
+// Cure tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that
+// span pools, become ready when it may cure them.
+func (b *Broker) Cure(pool string, what Kinds, at structs.Index, now structs.LogTime) {
+	b.cure(b.domainOf(pool), what, at, now)
+	if pool != DomainAll {
+		b.cure(b.domainOf(DomainAll), what, at, now)
+	}
+}
+
+// Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
+// state it saw, is tried again.
+func (b *Broker) Freed(pool string, now structs.LogTime) {
+	b.Cure(pool, kindOf(structs.EventAllocStopped), b.index+1, now)
+}
+
+func (b *Broker) cure(d *domain, what Kinds, at structs.Index, now structs.LogTime) {
+	for k := range d.lastCure {
+		if what&(1<<k) != 0 {
+			d.lastCure[k] = max(d.lastCure[k], at)
+		}
+	}
+	waited, woke := 0, 0
+	for i := range d.waiting {
+		g := &d.waiting[i]
+		waited += len(g.jobs)
+		if g.cures&what == 0 {
+			continue
+		}
+		for n := len(g.jobs); n > 0; n = len(g.jobs) {
+			woke++
+			b.cureJob(g.jobs[n-1], now)
+		}
+	}
+	if waited > 0 && woke == 0 {
+		b.Counters.Skipped++
+	}
+	b.Counters.Cured += int64(woke)
+}
+
+func (b *Broker) cureJob(j *job, now structs.LogTime) {
+	b.unwait(j)
+	j.cured = true
+	b.settle(j, now)
+}
+
+// remove forgets an evaluation.
+func (b *Broker) remove(id structs.EvalID, now structs.LogTime) {
+	if j := b.detach(id); j != nil {
+		b.settle(j, now)
+		b.maybeDrop(j)
+	}
+}
+
+// detach takes an evaluation out of its job and gives the job, or nil when the evaluation was unknown.
+func (b *Broker) detach(id structs.EvalID) *job {
+	r := b.evals[id]
+	if r == nil {
+		return nil
+	}
+	delete(b.evals, id)
+	if r.timer != nil {
+		b.timers.remove(r.timer)
+	}
+	j := r.job
+	j.open--
+	if j.blocked == r.eval {
+		b.unwait(j)
+		j.blocked, j.cured, j.cures = nil, false, 0
+	}
+	if i := slices.Index(j.pending, r.eval); i >= 0 {
+		j.pending = slices.Delete(j.pending, i, i+1)
+	}
+	return j
+}
+
+// addPending keeps pending sorted by (CreateIndex, id).
+func (j *job) addPending(e *structs.Evaluation) {
+	i := sort.Search(len(j.pending), func(i int) bool { return evalLess(e, j.pending[i]) })
+	j.pending = slices.Insert(j.pending, i, e)
+}
+
+func evalLess(a, b *structs.Evaluation) bool {
+	if a.CreateIndex != b.CreateIndex {
+		return a.CreateIndex < b.CreateIndex
+	}
+	return string(a.ID[:]) < string(b.ID[:])
+}
+
+// settle puts a job into its ready heap or takes it out, whichever its fields say.
+func (b *Broker) settle(j *job, now structs.LogTime) {
+	want := !j.flight && j.notUntil <= now &&
+		(len(j.pending) > 0 || j.cured && j.blocked != nil || j.spec != nil)
+	d := b.domainOf(j.domain)
+	switch {
+	case want && j.pos < 0:
+		d.ready.push(j)
+	case !want && j.pos >= 0:
+		d.ready.remove(j.pos)
+	}
+}
+
+// entry is the entry of an evaluation's job, made when it is the first one.
+func (b *Broker) entry(e *structs.Evaluation) *job {
+	key := e.JobKey()
+	j := b.jobs[key]
+	if j != nil {
+		return j
+	}
+	j = &job{key: key, pos: -1, wpos: -1}
+	if b.lookup != nil {
+		j.workload = b.lookup(key)
+		j.replica = j.workload != nil
+	}
+	if j.workload == nil {
+		j.workload = &structs.Workload{
+			Namespace: key.Namespace, JobID: key.ID, Domain: structs.NodePoolDefault,
+			SubmitIndex: e.CreateIndex, SubmitTime: e.CreateTime, Priority: e.Priority,
+		}
+	}
+	j.domain = poolOf(j.workload.Domain)
+	b.jobs[key] = j
+	return j
+}
+
+// maybeDrop forgets a job about which nothing is open.
+func (b *Broker) maybeDrop(j *job) {
+	if j.open > 0 || j.flight || j.spec != nil {
+		return
+	}
+	if j.wake != nil {
+		b.timers.remove(j.wake)
+	}
+	if b.jobs[j.key] == j {
+		delete(b.jobs, j.key)
+	}
+}
+
+// domainOf is the domain of a pool, made when it is new.
+func (b *Broker) domainOf(name string) *domain {
+	d := b.domains[name]
+	if d == nil {
+		d = &domain{name: name, ready: readyHeap{order: b.order}}
+		b.domains[name] = d
+		i, _ := slices.BinarySearch(b.names, name)
+		b.names = slices.Insert(b.names, i, name)
+	}
+	return d
+}
+
+// forget drops the domain of a deleted pool, once nothing is in it.
+func (b *Broker) forget(name string) {
+	d := b.domains[name]
+	if d == nil || d.busy || len(d.ready.jobs) > 0 {
+		return
+	}
+	for i := range d.waiting {
+		if len(d.waiting[i].jobs) > 0 {
+			return
+		}
+	}
+	for _, j := range b.jobs { // only asks whether one exists
+		if j.domain == name {
+			return
+		}
+	}
+	delete(b.domains, name)
+	if i, found := slices.BinarySearch(b.names, name); found {
+		b.names = slices.Delete(b.names, i, i+1)
+	}
+}
+
+func poolOf(name string) string {
+	if name == "" {
+		return structs.NodePoolDefault
+	}
+	return name
+}

@@ -1,0 +1,325 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Take takes the next pass that may run now: that of every domain when a job that spans pools is ready, else that of
+// the next domain in turn. ok is false when nothing may run; NextWake says whether that changes by itself.
+func (b *Broker) Take(now structs.LogTime) (p Pass, ok bool) {
+	b.expire(now)
+	if b.spanReady() {
+		return b.TakePass(DomainAll, now)
+	}
+	for i := range b.names {
+		name := b.names[(b.next+i)%len(b.names)]
+		if p, ok = b.TakePass(name, now); ok {
+			b.next = (b.next + i + 1) % len(b.names)
+			return p, true
+		}
+	}
+	return Pass{}, false
+}
+
+func (b *Broker) spanReady() bool {
+	all := b.domains[DomainAll]
+	return all != nil && len(all.ready.jobs) > 0
+}
+
+// TakePass takes what is ready in a domain, in order, at most Limits.Items jobs. ok is false when nothing is ready, the
+// broker is paused, or a pass already holds the domain. A pass of DomainAll holds every domain and takes from all of
+// them in one order; while one is due no other domain gets a new pass, so that it comes to run.
+func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
+	b.expire(now)
+	if b.paused {
+		return Pass{}, false
+	}
+	var from []*domain
+	if name == DomainAll {
+		if !b.spanReady() {
+			return Pass{}, false
+		}
+		for _, n := range b.names {
+			d := b.domains[n]
+			if d.busy {
+				return Pass{}, false
+			}
+			if len(d.ready.jobs) > 0 {
+				from = append(from, d)
+			}
+		}
+		b.Counters.WholePass++
+	} else {
+		d := b.domains[name]
+		if d == nil || d.busy || len(d.ready.jobs) == 0 || b.spanReady() {
+			return Pass{}, false
+		}
+		if all := b.domains[DomainAll]; all != nil && all.busy {
+			return Pass{}, false
+		}
+		from = append(from, d)
+	}
+	if t, ok := b.order.(timed); ok && t.DependsOnTime() {
+		for _, d := range from {
+			d.ready.rebuild(now)
+		}
+	}
+	b.passSeq++
+	p := Pass{ID: b.passSeq, Domain: name}
+	for len(p.Items) < b.limits.Items {
+		best := -1
+		for i, d := range from {
+			if len(d.ready.jobs) > 0 && (best < 0 || d.ready.less(d.ready.jobs[0], from[best].ready.jobs[0])) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		p.Items = append(p.Items, b.take(from[best].ready.remove(0)))
+	}
+	b.domainOf(name).busy = true
+	b.passes[p.ID] = name
+	b.Counters.Passes++
+	b.Counters.Taken += int64(len(p.Items))
+	return p, true
+}
+
+// timed is an order whose comparisons change as time goes by.
+type timed interface{ DependsOnTime() bool }
+
+// take makes an item of a ready job and puts it in flight.
+func (b *Broker) take(j *job) Item {
+	it := Item{Key: j.key, Workload: j.workload, Blocked: j.blocked, Spec: j.spec}
+	from := max(0, len(j.pending)-b.limits.Evals)
+	it.Evals = slices.Clone(j.pending[from:])
+	if n := len(it.Evals); n > 1 {
+		b.Counters.Coalesced += int64(n - 1)
+	}
+	b.unwait(j)
+	j.flight, j.answered, j.doneAt = true, false, 0
+	j.seen, j.took = b.index, it.last()
+	j.cured = false // an event from here on is not in the pass's state, and sets it again
+	return it
+}
+
+func (it *Item) last() *structs.Evaluation {
+	if n := len(it.Evals); n > 0 {
+		return it.Evals[n-1]
+	}
+	return nil
+}
+
+// EndPass lets the next pass of the domain begin. The jobs it took stay in flight until Done or Nack.
+func (b *Broker) EndPass(id uint64) {
+	if name, ok := b.passes[id]; ok {
+		delete(b.passes, id)
+		b.domainOf(name).busy = false
+	}
+}
+
+// Done says that a job's decision was committed at an index (0: it needed no commit). The job is released once the
+// broker has been fed that far, so that an answered evaluation is not decided twice. A decision that did not answer the
+// evaluation it was asked is retried as a refused one.
+func (b *Broker) Done(key structs.JobKey, at structs.Index, now structs.LogTime) {
+	if j := b.flying(key); j != nil {
+		j.answered, j.doneAt = true, at
+		b.answered(j, now)
+	}
+}
+
+// Defer says that a pass did not come to decide a job: it is ready again, in its old place.
+func (b *Broker) Defer(key structs.JobKey, now structs.LogTime) {
+	if j := b.flying(key); j != nil {
+		if j.blocked != nil {
+			j.cured = true
+		}
+		j.took = nil
+		b.land(j, now)
+	}
+}
+
+// flying is the entry of a job that is in flight and not answered, or nil.
+func (b *Broker) flying(key structs.JobKey) *job {
+	if j := b.jobs[key]; j != nil && j.flight && !j.answered {
+		return j
+	}
+	return nil
+}
+
+// Nack says that a job's decision was refused, or its outcome is unknown. It is decided again on a state of at least
+// the given index: at once a few times, then with a growing wait. It is never given up.
+func (b *Broker) Nack(key structs.JobKey, at structs.Index, now structs.LogTime) {
+	j := b.flying(key)
+	if j == nil {
+		return
+	}
+	j.answered, j.nacked, j.doneAt = true, true, at
+	if j.blocked != nil {
+		j.cured = true
+	}
+	b.refused(j, now)
+	b.answered(j, now)
+}
+
+// refused counts a try, and makes the job wait when there were many in a row.
+func (b *Broker) refused(j *job, now structs.LogTime) {
+	b.Counters.Refused++
+	j.tries++
+	n := j.tries - b.limits.FreeTries
+	if n <= 0 {
+		return
+	}
+	wait := b.limits.BackoffMin
+	for i := 1; i < n && wait < b.limits.BackoffMax; i++ {
+		wait *= 2
+	}
+	wait = min(wait, b.limits.BackoffMax)
+	b.Counters.Backoffs++
+	if j.wake != nil {
+		b.timers.remove(j.wake)
+	}
+	j.notUntil = now.Add(wait)
+	j.wake = b.timers.add(&timer{at: j.notUntil, job: j})
+}
+
+// answered releases a job whose answer the broker has been fed, or leaves it for Feed to release.
+func (b *Broker) answered(j *job, now structs.LogTime) {
+	if j.doneAt > b.index {
+		b.late = append(b.late, j)
+		return
+	}
+	b.land(j, now)
+}
+
+// land ends a job's flight. A blocked evaluation that stayed blocked waits again, unless something happened meanwhile.
+func (b *Broker) land(j *job, now structs.LogTime) {
+	j.flight, j.answered, j.spec = false, false, nil
+	switch {
+	case j.nacked: // counted already
+	case j.took != nil && slices.Contains(j.pending, j.took):
+		b.refused(j, now)
+	default:
+		j.tries = 0
+	}
+	j.took, j.nacked = nil, false
+	if j.blocked != nil && !j.cured && j.wpos < 0 {
+		b.wait(j, j.seen)
+	}
+	b.settle(j, now)
+	b.maybeDrop(j)
+}
+
+// release lands the jobs whose answers have now been fed.
+func (b *Broker) release(now structs.LogTime) {
+	kept := b.late[:0]
+	for _, j := range b.late {
+		if j.doneAt > b.index {
+			kept = append(kept, j)
+			continue
+		}
+		b.land(j, now)
+	}
+	clear(b.late[len(kept):])
+	b.late = kept
+}
+
+// expire makes due what waited for a time.
+func (b *Broker) expire(now structs.LogTime) {
+	for len(b.timers.heap) > 0 && b.timers.heap[0].at <= now {
+		t := b.timers.heap[0]
+		b.timers.remove(t)
+		if t.job != nil {
+			t.job.notUntil, t.job.wake = 0, nil
+			b.settle(t.job, now)
+			continue
+		}
+		r := b.evals[t.eval]
+		r.timer = nil
+		if r.job.blocked == r.eval {
+			b.unwait(r.job)
+			r.job.cured = true
+		} else {
+			r.job.addPending(r.eval)
+		}
+		b.settle(r.job, now)
+	}
+}
+
+// NextWake is when something waiting for a time becomes due; ok is false when nothing waits for one.
+func (b *Broker) NextWake() (at structs.LogTime, ok bool) {
+	if len(b.timers.heap) == 0 {
+		return 0, false
+	}
+	return b.timers.heap[0].at, true
+}
+
+// Speculate makes a job ready whose registration has been proposed but is not committed (D25). It is refused (false)
+// while anything about the job is open, because then the committed path must decide it.
+func (b *Broker) Speculate(w *structs.Workload, s Speculation, now structs.LogTime) bool {
+	key := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+	if b.paused || b.jobs[key] != nil {
+		return false
+	}
+	j := &job{key: key, workload: w, domain: poolOf(w.Domain), spec: &s, pos: -1, wpos: -1}
+	b.jobs[key] = j
+	b.Counters.Speculated++
+	b.settle(j, now)
+	return true
+}
+
+// Len counts what the broker holds.
+type Len struct {
+	Ready, Blocked, Delayed, Flight, Pending int
+}
+
+// Len counts jobs that are ready, blocked without a cure and in flight, things that wait for a time, and evaluations
+// that are due.
+func (b *Broker) Len() Len {
+	l := Len{Delayed: len(b.timers.heap)}
+	for _, n := range b.names {
+		d := b.domains[n]
+		l.Ready += len(d.ready.jobs)
+		for i := range d.waiting {
+			l.Blocked += len(d.waiting[i].jobs)
+		}
+	}
+	for _, j := range b.jobs { // sums only
+		l.Pending += len(j.pending)
+		if j.flight {
+			l.Flight++
+		}
+	}
+	return l
+}
+
+// Queue is the workloads of a domain that are ready, in flight or blocked, in order: what a person sees as the queue.
+// At most limit are given (0: all).
+func (b *Broker) Queue(domain string, limit int) []*structs.Workload {
+	var js []*job
+	for _, j := range b.jobs { // sorted below
+		if j.domain == domain && (j.pos >= 0 || j.blocked != nil || j.flight) {
+			js = append(js, j)
+		}
+	}
+	h := readyHeap{order: b.order}
+	slices.SortFunc(js, func(x, y *job) int {
+		switch {
+		case h.less(x, y):
+			return -1
+		case h.less(y, x):
+			return 1
+		}
+		return 0
+	})
+	if limit > 0 && len(js) > limit {
+		js = js[:limit]
+	}
+	ws := make([]*structs.Workload, len(js))
+	for i, j := range js {
+		ws[i] = j.workload
+	}
+	return ws
+}
