@@ -8,3 +8,89 @@ func (x *tx) serverWrote(a *structs.Allocation) {
 	x.PutAlloc(a)
 	x.touch(a.JobKey())
 }
+
+// applyAllocObserved stores what agents saw. It writes only the agent's fields, and nothing of an allocation whose end
+// has been recorded: what is over stays over.
+func applyAllocObserved(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.AllocObservedCommand)
+	for i := range c.Updates {
+		u := &c.Updates[i]
+		old := x.Allocs.Get(u.ID)
+		if old == nil || old.ClientTerminal() {
+			continue
+		}
+		switch u.Client {
+		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientUnknown:
+		default:
+			return structs.Errorf(structs.CodeInvalid, "allocation %s observed as %q; want pending, running, complete, failed or unknown", u.ID, u.Client)
+		}
+		a := *old
+		a.Client, a.ClientDesc, a.TaskStates, a.NetworkIP = u.Client, u.ClientDesc, u.TaskStates, u.NetworkIP
+		if a.StartedAt == 0 {
+			a.StartedAt = u.StartedAt
+		}
+		if a.ClientTerminal() {
+			if a.FinishedAt = u.FinishedAt; a.FinishedAt == 0 {
+				a.FinishedAt = x.time
+			}
+		}
+		if old.Client == structs.ClientUnknown && a.Client != structs.ClientUnknown {
+			a.DisconnectedAt = 0
+		}
+		a.ClientIndex, a.ModifyIndex, a.ModifyTime = x.index, x.index, x.time
+		x.PutAlloc(&a)
+		x.touch(a.JobKey())
+		if trigger := followUp(old, &a); trigger != "" {
+			x.evalOf(&a, trigger, nil)
+		}
+	}
+	return nil
+}
+
+// followUp is the trigger of the evaluation that an observation calls for, or "".
+func followUp(before, after *structs.Allocation) structs.Trigger {
+	switch {
+	case before.Client == structs.ClientUnknown && after.Client == structs.ClientRunning:
+		return structs.TriggerReconnect
+	case after.Desired != structs.DesiredRun || !after.ClientTerminal():
+		return ""
+	case after.Client == structs.ClientFailed:
+		return structs.TriggerRetryFailed
+	case after.Job != nil && (after.Job.Type == structs.JobService || after.Job.Type == structs.JobSystem):
+		return structs.TriggerRetryFailed // it is meant to run for ever
+	}
+	return ""
+}
+
+func applyAllocTransition(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.AllocTransitionCommand)
+	trigger := c.Trigger
+	if trigger == "" {
+		trigger = structs.TriggerAllocStop
+	}
+	known := 0
+	for _, id := range c.IDs {
+		old := x.Allocs.Get(id)
+		if old == nil {
+			continue
+		}
+		known++
+		a := *old
+		a.Transition.Migrate = a.Transition.Migrate || c.Transition.Migrate
+		a.Transition.Reschedule = a.Transition.Reschedule || c.Transition.Reschedule
+		a.Transition.ForceReschedule = a.Transition.ForceReschedule || c.Transition.ForceReschedule
+		a.Transition.NoShutdownDelay = a.Transition.NoShutdownDelay || c.Transition.NoShutdownDelay
+		a.Transition.Expire = a.Transition.Expire || c.Transition.Expire
+		if a.Transition != old.Transition {
+			x.serverWrote(&a)
+		}
+		x.evalOf(old, trigger, func(e *structs.Evaluation) {
+			e.NodeID = old.NodeID
+			e.ForceResch = c.Transition.ForceReschedule
+		})
+	}
+	if known == 0 {
+		return structs.Errorf(structs.CodeNotFound, "none of the %d allocations exists", len(c.IDs))
+	}
+	return nil
+}

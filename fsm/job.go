@@ -256,15 +256,14 @@ func applyJobDeregister(x *tx) *structs.Error {
 	if old.IsPeriodic() || old.IsParameterized() {
 		return nil
 	}
-	if c.Purge && x.Counts(k).Holding == 0 {
-		x.cancelEvals(k)
-		return nil // nothing is left to decide
-	}
-	x.newEval(j, structs.TriggerJobDeregister, func(e *structs.Evaluation) {
+	id := x.newEval(j, structs.TriggerJobDeregister, func(e *structs.Evaluation) {
 		if c.EvalPriority > 0 {
 			e.Priority = c.EvalPriority
 		}
 	})
+	if c.Purge {
+		x.cancelEvals(k, id)
+	}
 	return nil
 }
 
@@ -280,12 +279,13 @@ func (x *tx) purgeJob(j *structs.Job) {
 	x.touch(k)
 }
 
-// cancelEvals ends the open evaluations of a job that is gone.
-func (x *tx) cancelEvals(k structs.JobKey) {
+// cancelEvals ends the open evaluations of a purged job, but for the one that answers for them.
+func (x *tx) cancelEvals(k structs.JobKey, successor structs.EvalID) {
 	for _, e := range x.EvalsByJob(k) {
-		if !e.Terminal() {
+		if !e.Terminal() && e.ID != successor {
 			n := *e
-			n.Status, n.StatusDesc, n.ModifyIndex, n.ModifyTime = structs.EvalCanceled, "job purged", x.index, x.time
+			n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, "job purged", successor
+			n.ModifyIndex, n.ModifyTime = x.index, x.time
 			x.Evals.Put(&n)
 		}
 	}

@@ -93,9 +93,10 @@ type Store struct {
 	index indexes // secondary, the writer's
 
 	counts map[structs.JobKey]*JobCounts
-	held   map[usageKey]*Usage // derived: what allocations hold, by namespace and by queue
-	moved  map[usageKey]bool   // counters of held that changed in this batch
-	idem   map[idemKey]string  // dispatch tokens of children, to the child's ID
+	held   map[usageKey]*Usage           // derived: what allocations hold, by namespace and by queue
+	moved  map[usageKey]bool             // counters of held that changed in this batch
+	idem   map[idemKey]string            // dispatch tokens of children, to the child's ID
+	system *btree.BTreeG[structs.JobKey] // system and sysbatch jobs that are not stopped
 
 	sum     sum
 	check   *checker
@@ -204,7 +205,7 @@ type idemKey struct {
 func New(opts Options) *Store {
 	s := &Store{
 		counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{},
-		idem: map[idemKey]string{}, opts: opts, check: newChecker(opts.CheckWrites || checkAlways),
+		idem: map[idemKey]string{}, system: btree.NewG(degree, lessJob), opts: opts, check: newChecker(opts.CheckWrites || checkAlways),
 	}
 	s.snap = &Snapshot{tables: &s.all}
 	s.index = indexes{
@@ -497,7 +498,23 @@ func (s *Store) tokenChanged(before, after *structs.ACLToken) {
 	}
 }
 
+// SystemJobs lists the system and sysbatch jobs that are not stopped, by key.
+func (s *Store) SystemJobs() []*structs.Job {
+	var out []*structs.Job
+	s.system.Ascend(func(k structs.JobKey) bool {
+		out = append(out, s.Jobs.Get(k))
+		return true
+	})
+	return out
+}
+
 func (s *Store) jobChanged(before, after *structs.Job) {
+	switch {
+	case after != nil && (after.Type == structs.JobSystem || after.Type == structs.JobSysBatch) && after.Placeable():
+		s.system.ReplaceOrInsert(after.Key())
+	case before != nil:
+		s.system.Delete(before.Key())
+	}
 	key := func(j *structs.Job) (idemKey, bool) {
 		if j == nil || j.DispatchIdempotencyToken == "" || !j.Dispatched {
 			return idemKey{}, false

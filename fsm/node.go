@@ -1,0 +1,303 @@
+package fsm
+
+import (
+	"bytes"
+	"path"
+	"slices"
+
+	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/structs"
+)
+
+// editNode changes a node on a copy. Its epoch moves only if something changed that a plan's verification depends on.
+func (x *tx) editNode(old *structs.Node, edit func(*structs.Node)) *structs.Node {
+	n := *old
+	edit(&n)
+	n.ModifyIndex = x.index
+	n.ComputedClass = structs.ComputeClass(&n)
+	if !bytes.Equal(verified(&n), verified(old)) {
+		n.Epoch = x.index
+	}
+	x.Nodes.Put(&n)
+	return &n
+}
+
+// verified is what Verify looks at in a node (D6), as bytes. Heartbeats, events and addresses are not in it.
+func verified(n *structs.Node) []byte {
+	c := structs.Node{
+		Datacenter: n.Datacenter, Pool: n.Pool, Class: n.Class, Attributes: n.Attributes, Meta: n.Meta,
+		Resources: n.Resources, Reserved: n.Reserved, HostVolumes: n.HostVolumes,
+		Status: n.Status, Eligibility: n.Eligibility, Drain: n.Drain,
+	}
+	c.Drivers = make(map[string]structs.DriverInfo, len(n.Drivers))
+	for name, d := range n.Drivers {
+		c.Drivers[name] = structs.DriverInfo{Detected: d.Detected, Healthy: d.Healthy, Attributes: d.Attributes}
+	}
+	return pack.Append(nil, &c)
+}
+
+func (x *tx) addEvent(n *structs.Node, e *structs.NodeEvent) {
+	if e == nil {
+		return
+	}
+	c := *e
+	c.CreateIndex = x.index
+	if c.Time == 0 {
+		c.Time = x.time
+	}
+	from := max(0, len(n.Events)+1-structs.NodeEventsKept)
+	n.Events = append(slices.Clone(n.Events[from:]), c)
+}
+
+func nodeNotFound(id structs.NodeID) *structs.Error {
+	return structs.Errorf(structs.CodeNotFound, "node %s does not exist", id)
+}
+
+func applyNodeRegister(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodeRegisterCommand)
+	if c.Node == nil || c.Node.ID.IsZero() || c.Node.SecretID.IsZero() {
+		return structs.Errorf(structs.CodeInvalid, "a node registers with an id and a secret")
+	}
+	old := x.Nodes.Get(c.Node.ID)
+	if old != nil && old.SecretID != c.Node.SecretID {
+		return structs.Errorf(structs.CodeDenied, "node %s is registered with another secret", c.Node.ID)
+	}
+	if c.Unregister {
+		if old == nil {
+			return nodeNotFound(c.Node.ID)
+		}
+		return x.purgeNode(old)
+	}
+	n := *c.Node
+	if n.Pool == "" {
+		n.Pool = structs.NodePoolDefault
+	}
+	if n.Datacenter == "" {
+		n.Datacenter = structs.DatacenterDefault
+	}
+	if n.Pool == structs.NodePoolAll {
+		return structs.Errorf(structs.CodeInvalid, "node %s cannot be in the built-in pool %q, which has every node", n.ID, n.Pool)
+	}
+	if x.Pools.Get(n.Pool) == nil {
+		x.Pools.Put(&structs.NodePool{Name: n.Pool, CreateIndex: x.index, ModifyIndex: x.index})
+	}
+	// What the server owns is kept, whatever the agent says.
+	if old == nil {
+		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
+		n.StatusDesc, n.Drain, n.LastDrain, n.Events = "", nil, nil, nil
+		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
+		x.addEvent(&n, &structs.NodeEvent{Message: "Node registered", Subsystem: "Cluster"})
+		n.ComputedClass = structs.ComputeClass(&n)
+		x.Nodes.Put(&n)
+		return nil
+	}
+	n.Status, n.StatusDesc, n.StatusAt = old.Status, old.StatusDesc, old.StatusAt
+	n.Eligibility, n.Drain, n.LastDrain, n.Events = old.Eligibility, old.Drain, old.LastDrain, old.Events
+	n.CreateIndex, n.ModifyIndex, n.Epoch, n.ComputedClass = old.CreateIndex, old.ModifyIndex, old.Epoch, old.ComputedClass
+	if bytes.Equal(pack.Append(nil, &n), pack.Append(nil, old)) {
+		return nil // the agent repeats itself
+	}
+	now := x.editNode(old, func(to *structs.Node) {
+		*to = n
+		x.addEvent(to, &structs.NodeEvent{Message: "Node re-registered", Subsystem: "Cluster"})
+	})
+	if now.Epoch == x.index && now.Ready() {
+		x.systemEvals(now)
+	}
+	return nil
+}
+
+func applyNodeStatus(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodeStatusCommand)
+	old := x.Nodes.Get(c.ID)
+	if old == nil {
+		return nodeNotFound(c.ID)
+	}
+	switch c.Status {
+	case structs.NodeInit, structs.NodeReady, structs.NodeDown, structs.NodeDisconnected:
+	default:
+		return structs.Errorf(structs.CodeInvalid, "node status %q; want initializing, ready, down or disconnected", c.Status)
+	}
+	if old.Status == c.Status && old.StatusDesc == c.Desc && c.Event == nil {
+		return nil
+	}
+	now := x.editNode(old, func(n *structs.Node) {
+		n.Status, n.StatusDesc = c.Status, c.Desc
+		if old.Status != c.Status {
+			n.StatusAt = x.time
+		}
+		x.addEvent(n, c.Event)
+	})
+	if old.Status == now.Status {
+		return nil
+	}
+	if now.Status != structs.NodeInit {
+		x.nodeEvals(now, structs.TriggerNodeUpdate)
+	}
+	if now.Ready() {
+		x.systemEvals(now)
+	}
+	return nil
+}
+
+// nodeEvals makes the evaluations of every job that holds something on a node.
+func (x *tx) nodeEvals(n *structs.Node, trigger structs.Trigger) {
+	for _, a := range x.AllocsByNode(n.ID) {
+		if structs.Holds(a) || (a.Desired == structs.DesiredRun && a.Client == structs.ClientLost) {
+			x.evalOf(a, trigger, func(e *structs.Evaluation) { e.NodeID, e.NodeIndex = n.ID, x.index })
+		}
+	}
+}
+
+// systemEvals makes the evaluations of the system jobs that belong on a node which has become ready.
+func (x *tx) systemEvals(n *structs.Node) {
+	for _, j := range x.SystemJobs() {
+		if j.NodePool != structs.NodePoolAll && j.NodePool != n.Pool {
+			continue
+		}
+		if !slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
+			ok, err := path.Match(pattern, n.Datacenter)
+			return err == nil && ok
+		}) {
+			continue
+		}
+		x.newEval(j, structs.TriggerNodeUpdate, func(e *structs.Evaluation) { e.NodeID, e.NodeIndex = n.ID, x.index })
+	}
+}
+
+func applyNodeEligibility(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodeEligibilityCommand)
+	old := x.Nodes.Get(c.ID)
+	switch {
+	case old == nil:
+		return nodeNotFound(c.ID)
+	case c.Eligibility != structs.NodeEligible && c.Eligibility != structs.NodeIneligible:
+		return structs.Errorf(structs.CodeInvalid, "eligibility %q; want eligible or ineligible", c.Eligibility)
+	case c.Eligibility == structs.NodeEligible && old.Drain != nil:
+		return structs.Errorf(structs.CodeConflict, "node %s is draining and cannot be eligible; cancel the drain first", c.ID)
+	case old.Eligibility == c.Eligibility && c.Event == nil:
+		return nil
+	}
+	now := x.editNode(old, func(n *structs.Node) {
+		n.Eligibility = c.Eligibility
+		x.addEvent(n, c.Event)
+	})
+	if !old.Ready() && now.Ready() {
+		x.systemEvals(now)
+		x.nodeEvals(now, structs.TriggerNodeUpdate)
+	}
+	return nil
+}
+
+// applyNodeDrain starts, changes or ends a drain.
+//
+//	not draining --Strategy--> draining --nil, Complete--> not draining ("complete")
+//	                                    \--nil-----------> not draining ("canceled")
+func applyNodeDrain(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodeDrainCommand)
+	old := x.Nodes.Get(c.ID)
+	if old == nil {
+		return nodeNotFound(c.ID)
+	}
+	now := x.editNode(old, func(n *structs.Node) {
+		var rec structs.DrainRecord
+		if n.LastDrain != nil {
+			rec = *n.LastDrain
+		}
+		rec.UpdatedAt, rec.Accessor = x.time, x.cmd.By.Accessor
+		if c.Meta != nil {
+			rec.Meta = c.Meta
+		}
+		switch {
+		case c.Strategy != nil:
+			s := *c.Strategy
+			s.StartedAt = x.time
+			if old.Drain != nil {
+				s.StartedAt = old.Drain.StartedAt
+			} else {
+				rec.StartedAt, rec.Meta = x.time, c.Meta
+			}
+			s.ForceAt = 0
+			if s.Deadline > 0 {
+				s.ForceAt = s.StartedAt.Add(s.Deadline)
+			}
+			n.Drain, n.Eligibility, rec.Status = &s, structs.NodeIneligible, "draining"
+			n.LastDrain = &rec
+		default:
+			if old.Drain != nil {
+				rec.Status = "canceled"
+				if c.Complete {
+					rec.Status = "complete"
+				}
+				n.LastDrain = &rec
+			}
+			n.Drain = nil
+			if c.MarkEligible {
+				n.Eligibility = structs.NodeEligible
+			}
+		}
+		x.addEvent(n, c.Event)
+	})
+	if c.Strategy != nil && old.Drain == nil {
+		x.nodeEvals(now, structs.TriggerNodeDrain)
+	}
+	if !old.Ready() && now.Ready() {
+		x.systemEvals(now)
+		x.nodeEvals(now, structs.TriggerNodeUpdate)
+	}
+	return nil
+}
+
+func applyNodeEvent(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodeEventCommand)
+	if len(c.Events) == 0 {
+		return structs.Errorf(structs.CodeInvalid, "the command carries no node event")
+	}
+	for _, id := range c.IDs {
+		old := x.Nodes.Get(id)
+		if old == nil {
+			continue // purged meanwhile; the others still get theirs
+		}
+		x.editNode(old, func(n *structs.Node) {
+			for i := range c.Events {
+				x.addEvent(n, &c.Events[i])
+			}
+		})
+	}
+	return nil
+}
+
+func applyNodePurge(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodePurgeCommand)
+	for _, id := range c.IDs {
+		n := x.Nodes.Get(id)
+		if n == nil {
+			return nodeNotFound(id)
+		}
+		if err := x.purgeNode(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// purgeNode deletes a node and declares what it still held lost.
+func (x *tx) purgeNode(n *structs.Node) *structs.Error {
+	for _, a := range x.AllocsByNode(n.ID) {
+		if !structs.Holds(a) {
+			continue
+		}
+		c := *a
+		c.Client, c.ClientDesc = structs.ClientLost, "node was purged"
+		if c.Desired == structs.DesiredRun {
+			c.Desired, c.DesiredDesc = structs.DesiredStop, "node was purged"
+		}
+		if c.FinishedAt == 0 {
+			c.FinishedAt = x.time
+		}
+		x.serverWrote(&c)
+		x.evalOf(a, structs.TriggerNodeUpdate, func(e *structs.Evaluation) { e.NodeID, e.NodeIndex = n.ID, x.index })
+	}
+	x.Nodes.Delete(n.ID)
+	return nil
+}

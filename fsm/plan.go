@@ -1,0 +1,282 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func applyPlan(x *tx) *structs.Error {
+	p, err := x.plan(x.cmd.Body.(*structs.PlanEntry))
+	x.result.Plan = p
+	return err
+}
+
+// applyPlans carries out several plans; each answers for itself, and a later one sees what an earlier one changed.
+func applyPlans(x *tx) *structs.Error {
+	for _, e := range x.cmd.Body.(*structs.PlansCommand).Entries {
+		p, err := x.plan(e)
+		if err != nil {
+			p = &structs.PlanResult{Index: x.index, Accepted: make([]bool, len(e.Parts)), Refused: err.Msg}
+		}
+		x.result.Plans = append(x.result.Plans, p)
+	}
+	return nil
+}
+
+// planner is one plan entry while it is applied.
+type planner struct {
+	*tx
+	p      *structs.PlanEntry
+	key    structs.JobKey
+	job    *structs.Job // nil when absent
+	nodes  []*structs.Node
+	groups map[placed]*structs.Group
+	vector map[placed]structs.Vector
+}
+
+// placed names a group of a version, by its position in the entry.
+type placed struct {
+	version uint64
+	group   int
+}
+
+// plan carries out one entry part by part. A part whose premises have changed is refused and changes nothing; an error
+// means that the entry as a whole makes no sense, and is returned before anything was changed.
+func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
+	pl := &planner{
+		tx: x, p: e, key: structs.JobKey{Namespace: e.Namespace, ID: e.JobID},
+		nodes: make([]*structs.Node, len(e.Nodes)), groups: map[placed]*structs.Group{}, vector: map[placed]structs.Vector{},
+	}
+	if err := pl.sane(); err != nil {
+		return nil, err
+	}
+	pl.job = x.Jobs.Get(pl.key)
+	for i, n := range e.Nodes {
+		pl.nodes[i] = x.Nodes.Get(n.ID)
+	}
+	res := &structs.PlanResult{Index: x.index, Accepted: make([]bool, len(e.Parts))}
+	whole := true
+	for i := range e.Parts {
+		if why := pl.refuse(&e.Parts[i]); why != "" {
+			whole = false
+			if res.Refused == "" {
+				res.Refused = why
+			}
+			continue
+		}
+		pl.accept(&e.Parts[i])
+		res.Accepted[i] = true
+	}
+	pl.evaluations(whole)
+	x.touch(pl.key)
+	return res, nil
+}
+
+// sane checks the references inside the entry.
+func (pl *planner) sane() *structs.Error {
+	bad := func(part int, what string) *structs.Error {
+		return structs.Errorf(structs.CodeInvalid, "plan for job %q: part %d %s", pl.p.JobID, part, what)
+	}
+	for i := range pl.p.Parts {
+		for _, p := range pl.p.Parts[i].Places {
+			switch {
+			case p.Group < 0 || p.Group >= len(pl.p.Groups):
+				return bad(i, fmt.Sprintf("refers to group %d of %d", p.Group, len(pl.p.Groups)))
+			case p.Node < 0 || p.Node >= len(pl.p.Nodes):
+				return bad(i, fmt.Sprintf("refers to node %d of %d", p.Node, len(pl.p.Nodes)))
+			case p.Index < 0:
+				return bad(i, fmt.Sprintf("places name index %d", p.Index))
+			}
+		}
+		for _, s := range pl.p.Parts[i].Stops {
+			switch s.Desired {
+			case "", structs.DesiredStop, structs.DesiredEvict:
+			default:
+				return bad(i, fmt.Sprintf("stops an allocation as %q", s.Desired))
+			}
+			switch s.Client {
+			case "", structs.ClientLost, structs.ClientUnknown:
+			default:
+				return bad(i, fmt.Sprintf("declares an allocation %q; a server may declare lost or unknown", s.Client))
+			}
+		}
+	}
+	for _, ev := range pl.p.Evals {
+		if ev == nil || ev.ID.IsZero() {
+			return structs.Errorf(structs.CodeInvalid, "plan for job %q writes an evaluation without an id", pl.p.JobID)
+		}
+	}
+	return nil
+}
+
+func (pl *planner) version(p *structs.PlanPlace) uint64 {
+	if p.Version != nil {
+		return *p.Version
+	}
+	return pl.p.JobVersion
+}
+
+func (pl *planner) group(at placed) *structs.Group {
+	g, ok := pl.groups[at]
+	if !ok {
+		if j := pl.JobVersion(pl.key, at.version); j != nil {
+			g = j.Group(pl.p.Groups[at.group])
+		}
+		pl.groups[at] = g
+		if g != nil {
+			pl.vector[at] = structs.GroupVector(g)
+		}
+	}
+	return g
+}
+
+func (pl *planner) allocID(p *structs.PlanPlace) structs.AllocID {
+	return structs.DeriveAllocID(pl.p.EvalID, pl.p.SnapshotIndex, pl.p.Groups[p.Group], p.Index)
+}
+
+// refuse says why a part cannot be carried out, or "". It compares integers only (D6).
+func (pl *planner) refuse(part *structs.PlanPart) string {
+	if len(part.Places)+len(part.Updates) > 0 {
+		switch j := pl.job; {
+		case j == nil:
+			return "the job does not exist"
+		case pl.p.JobCreate != 0 && j.CreateIndex != pl.p.JobCreate:
+			return "the job was purged and registered again"
+		case !j.Placeable():
+			return "the job is stopped or a template"
+		case j.Version != pl.p.JobVersion:
+			return fmt.Sprintf("the job is at version %d, the plan is for %d", j.Version, pl.p.JobVersion)
+		}
+	}
+	for i := range part.Places {
+		p := &part.Places[i]
+		want, n := pl.p.Nodes[p.Node], pl.nodes[p.Node]
+		switch {
+		case n == nil:
+			return fmt.Sprintf("node %s does not exist", want.ID)
+		case n.Epoch != want.Epoch:
+			return fmt.Sprintf("node %s is at epoch %d, the plan was verified at %d", want.ID, n.Epoch, want.Epoch)
+		case pl.group(placed{pl.version(p), p.Group}) == nil:
+			return fmt.Sprintf("version %d has no group %q", pl.version(p), pl.p.Groups[p.Group])
+		case pl.Allocs.Get(pl.allocID(p)) != nil:
+			return fmt.Sprintf("allocation %s exists", pl.allocID(p))
+		}
+		for j := range part.Places[:i] {
+			if q := &part.Places[j]; q.Group == p.Group && q.Index == p.Index {
+				return fmt.Sprintf("name index %d of group %q is placed twice", p.Index, pl.p.Groups[p.Group])
+			}
+		}
+	}
+	for i := range part.Stops {
+		s := &part.Stops[i]
+		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() != pl.key && s.Preempt.IsZero() {
+			return fmt.Sprintf("allocation %s belongs to job %q and is not preempted", s.ID, a.JobID)
+		}
+	}
+	for _, u := range part.Updates {
+		a := pl.Allocs.Get(u.ID)
+		switch {
+		case a == nil || a.JobKey() != pl.key:
+			return fmt.Sprintf("allocation %s to update does not exist in the job", u.ID)
+		case a.Terminal():
+			return fmt.Sprintf("allocation %s to update has ended", u.ID)
+		case pl.job.Group(a.Group) == nil:
+			return fmt.Sprintf("version %d has no group %q", pl.job.Version, a.Group)
+		}
+	}
+	return ""
+}
+
+func (pl *planner) accept(part *structs.PlanPart) {
+	for i := range part.Stops {
+		pl.stop(&part.Stops[i])
+	}
+	for i := range part.Places {
+		pl.place(&part.Places[i])
+	}
+	for _, u := range part.Updates {
+		a := *pl.Allocs.Get(u.ID)
+		a.JobVersion = pl.p.JobVersion
+		a.Resources = structs.GroupVector(pl.job.Group(a.Group))
+		a.EvalID = pl.p.EvalID
+		pl.serverWrote(&a)
+	}
+}
+
+func (pl *planner) place(p *structs.PlanPlace) {
+	n := pl.nodes[p.Node]
+	at := placed{pl.version(p), p.Group}
+	a := &structs.Allocation{
+		ID: pl.allocID(p), EvalID: pl.p.EvalID, Namespace: pl.job.Namespace, JobID: pl.job.ID, JobVersion: at.version,
+		Group: pl.group(at).Name, NameIndex: p.Index, NodeID: n.ID, NodeName: n.Name, Resources: pl.vector[at],
+		Grants: p.Grants, Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn,
+		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,
+		Client: structs.ClientPending,
+	}
+	pl.serverWrote(a)
+	if pl.p.LinkNext && !p.Previous.IsZero() {
+		if prev := pl.Allocs.Get(p.Previous); prev != nil && prev.JobKey() == pl.key {
+			c := *prev
+			c.Next = a.ID
+			pl.serverWrote(&c)
+		}
+	}
+}
+
+func (pl *planner) stop(s *structs.PlanStop) {
+	old := pl.Allocs.Get(s.ID)
+	if old == nil {
+		return // collected meanwhile: as good as stopped
+	}
+	a := *old
+	if s.Desired != "" && a.Desired == structs.DesiredRun {
+		a.Desired, a.DesiredDesc = s.Desired, s.Desc
+	}
+	if !s.Followup.IsZero() {
+		a.FollowupEval = s.Followup
+	}
+	if !s.Preempt.IsZero() {
+		a.PreemptedBy = s.Preempt
+	}
+	if s.Client != "" && !a.ClientTerminal() {
+		a.Client, a.ClientDesc = s.Client, s.Desc
+		switch s.Client {
+		case structs.ClientLost:
+			a.FinishedAt = pl.time
+		case structs.ClientUnknown:
+			if a.DisconnectedAt == 0 {
+				a.DisconnectedAt = pl.time
+			}
+		}
+	}
+	pl.serverWrote(&a)
+	if a.JobKey() != pl.key {
+		pl.evalOf(old, structs.TriggerPreemption, nil)
+	}
+}
+
+// evaluations writes those of the plan. Unless every part was accepted, the deciding evaluation stays open and what
+// was computed about the rest (a blocked evaluation, the reason of waiting) is dropped, because it will be decided again.
+func (pl *planner) evaluations(whole bool) {
+	for i, e := range pl.p.Evals {
+		if !whole && (e.Status == structs.EvalBlocked || e.ID == pl.p.EvalID) {
+			continue
+		}
+		pl.putEval(e, i)
+	}
+	w := pl.p.Workload
+	if w == nil || !whole {
+		return
+	}
+	old := pl.Workloads.Get(pl.key)
+	if old == nil {
+		return
+	}
+	n := *old // place in the queue, priority and queue are not the plan's to change
+	n.BlockedEval, n.Reason, n.Position, n.Waiting = w.BlockedEval, w.Reason, w.Position, w.Waiting
+	if n != *old {
+		n.ModifyIndex = pl.index
+		pl.Workloads.Put(&n)
+	}
+}
