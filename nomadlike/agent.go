@@ -1,0 +1,53 @@
+package nomadlike
+
+import (
+	"context"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Member is one agent as gossip knows it.
+type Member struct {
+	Name   string
+	Addr   string
+	Port   uint16
+	Status string // alive, leaving, left, failed
+	Tags   map[string]string
+}
+
+// Agent is what only this process can answer. Handlers authorise first, through Authorize.
+type Agent interface {
+	// Authorize says whether a token may do something about this agent ("agent", "read" or "write"); it resolves the
+	// token with the servers and is open when ACLs are off.
+	Authorize(ctx context.Context, token, what, level string) error
+	// Self is the agent's configuration and statistics, without secrets.
+	Self() (config map[string]any, stats map[string]map[string]string, member Member)
+	// Members lists what gossip knows, sorted by name.
+	Members() []Member
+	// Join makes gossip contact addresses and says how many answered.
+	Join(addrs []string) (int, error)
+	// ForceLeave marks a failed member as left.
+	ForceLeave(name string, prune bool) error
+	// Health is "" when the server (client) part works, else why it does not; ok is false when there is no such part.
+	Health() (server, client string, hasServer, hasClient bool)
+	// Servers are the RPC addresses this agent's client part uses.
+	Servers() []string
+	// SetServers replaces them.
+	SetServers(addrs []string) error
+	// Keyring operations on the gossip keys: list, install, use, remove.
+	Keyring(op, key string) (keys map[string]int, primary map[string]int, members int, err error)
+	// Monitor sends log lines of at least a level until ctx ends.
+	Monitor(ctx context.Context, level string, json bool, out func([]byte) error) error
+	// Metrics is the metrics in the form asked for: "" for Nomad's JSON, "prometheus" for the text exposition.
+	Metrics(format string) (contentType string, body []byte, err error)
+	// Reload reads the configuration file again.
+	Reload() error
+	// Host tells facts about the machine for debugging.
+	Host() map[string]any
+	// LocalNode is the node this agent runs, or zero.
+	LocalNode() structs.NodeID
+	// LocalServer is the name of the server this agent runs, or "".
+	LocalServer() string
+	// Workers describes the scheduling passes of this server.
+	Workers() []map[string]any
+}

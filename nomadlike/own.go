@@ -1,0 +1,135 @@
+package nomadlike
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
+)
+
+// The shapes of endpoints that Nomad does not have. Field names are CamelCase, like the rest of the surface.
+type (
+	// Why answers "why is my job pending": GET /v1/job/:id/why.
+	Why struct {
+		JobID, Namespace, Status string
+		Priority                 int
+		Queue                    string
+		Reason                   string // a reason code, "" when nothing waits
+		Waiting                  int64  // allocations that wait
+		Position                 int64  // in the queue, 1 is next; 0 when nothing waits
+		QueueLength              int64
+		Ahead                    []string // "namespace/job", nearest to the front first, at most 10
+		SubmitTime               int64    // Unix nanoseconds
+		EvalID                   string
+		Groups                   []WhyGroup
+		Summary                  *wire.JobSummary
+	}
+	// WhyGroup is the report of one group.
+	WhyGroup struct {
+		Name                                                    string
+		Reason                                                  string
+		Wanted, Placed, InPool, Considered, Filtered, Exhausted int64
+		Available                                               map[string]int64
+		Refusals                                                []Refusal
+		Scores                                                  []Score
+	}
+	// Refusal is how many nodes one reason refused, and what would cure it.
+	Refusal struct {
+		Reason, Dimension string
+		Nodes             int64
+		Short             int64
+		Unit              string
+		CuredBy           string
+	}
+	// Score is how a node scored. Values are in [0,1] before their weights.
+	Score struct {
+		NodeID, NodeName string
+		Score            float64
+		Terms            map[string]float64
+	}
+	// QueueItem is a line of GET /v1/queue.
+	QueueItem struct {
+		Position             int64
+		JobID, Namespace     string
+		User                 string
+		Queue, NodePool      string
+		Priority             int
+		Waiting              int64
+		Reason               string
+		SubmitTime           int64 // Unix nanoseconds
+		GPUs, CPU, MemoryMiB int64 // of all allocations that wait
+	}
+)
+
+func whyOf(r *methods.JobWhyResponse) *Why {
+	w := &Why{
+		JobID: r.Job.ID, Namespace: r.Job.Namespace, Status: string(r.Job.Status), Priority: r.Job.Priority, Queue: r.Job.Queue,
+		Position: r.Position, QueueLength: r.QueueLen, SubmitTime: int64(r.Job.SubmitTime), Summary: summaryOf(r.Summary),
+		Ahead: []string{}, Groups: []WhyGroup{},
+	}
+	if r.Workload != nil {
+		w.Reason, w.Waiting, w.SubmitTime = string(r.Workload.Reason), r.Workload.Waiting, int64(r.Workload.SubmitTime)
+	}
+	if r.Eval != nil {
+		w.EvalID = r.Eval.ID.String()
+	}
+	for _, k := range r.Ahead {
+		w.Ahead = append(w.Ahead, k.String())
+	}
+	for _, g := range r.Reports {
+		w.Groups = append(w.Groups, whyGroup(g, r.NodeNames))
+	}
+	return w
+}
+
+func whyGroup(g *structs.GroupReport, names map[string]string) WhyGroup {
+	out := WhyGroup{
+		Name: g.Group, Reason: string(g.Code), Wanted: g.Wanted, Placed: g.Placed, InPool: g.InPool, Considered: g.Considered,
+		Filtered: g.Filtered, Exhausted: g.Exhausted, Available: g.Available, Refusals: []Refusal{}, Scores: []Score{},
+	}
+	for _, f := range g.Refusals {
+		out.Refusals = append(out.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, string(f.CuredBy)})
+	}
+	for _, s := range g.Scores {
+		sc := Score{NodeID: s.NodeID.String(), NodeName: names[s.NodeID.String()], Score: float64(s.Micro) / 1e6, Terms: map[string]float64{}}
+		for _, t := range s.Terms {
+			sc.Terms[t.Name] = float64(t.Micro) / 1e6
+		}
+		out.Scores = append(out.Scores, sc)
+	}
+	return out
+}
+
+func queueOf(items []methods.QueueItem) []QueueItem {
+	out := []QueueItem{}
+	for _, it := range items {
+		q := QueueItem{
+			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: it.Workload.Queue,
+			NodePool: it.Workload.Domain, Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
+			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
+		}
+		if it.Job != nil {
+			q.User = it.Job.Submitter.Name
+			for _, g := range it.Job.Groups {
+				v := structs.GroupVector(g)
+				n := it.Workload.Waiting
+				if len(it.Job.Groups) > 1 {
+					n = int64(g.Count)
+				}
+				q.CPU += v.CPU * n
+				q.MemoryMiB += v.MemoryMiB * n
+				for _, t := range g.Tasks {
+					for _, d := range t.Resources.Devices {
+						q.GPUs += d.Count * n
+					}
+				}
+			}
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// since is for answers that state an age.
+func since(t structs.LogTime, now time.Time) time.Duration { return now.Sub(t.Time()) }

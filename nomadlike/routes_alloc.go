@@ -1,0 +1,210 @@
+package nomadlike
+
+import (
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
+)
+
+func allocRoutes() []route {
+	return []route{
+		{methods: "GET", pattern: "/v1/allocations", rpc: methods.AllocList.Name, handle: allocList},
+		{methods: "GET", pattern: "/v1/allocation/{id}", rpc: methods.AllocGet.Name, handle: allocGet},
+		{methods: "PUT,POST", pattern: "/v1/allocation/{id}/stop", rpc: methods.AllocStop.Name, handle: allocStop},
+		{methods: "GET", pattern: "/v1/allocation/{id}/checks", rpc: methods.ClientChecks.Name, handle: clientChecks},
+		{methods: "GET", pattern: "/v1/allocation/{id}/services", rpc: methods.AllocGet.Name, handle: allocServices},
+		{methods: "GET", pattern: "/v1/evaluations", rpc: methods.EvalList.Name, handle: evalList},
+		{methods: "DELETE", pattern: "/v1/evaluations", rpc: methods.EvalDelete.Name, handle: evalDelete},
+		{methods: "GET", pattern: "/v1/evaluations/count", rpc: methods.EvalCount.Name, handle: evalCount},
+		{methods: "GET", pattern: "/v1/evaluation/{id}", rpc: methods.EvalGet.Name, handle: evalGet},
+		{methods: "GET", pattern: "/v1/evaluation/{id}/allocations", rpc: methods.EvalAllocs.Name, handle: evalAllocs},
+	}
+}
+
+func allocStubs(resp *methods.AllocListResponse, resources, states bool) []*wire.AllocationListStub {
+	linkJobs(resp.Allocs, resp.Jobs)
+	out := make([]*wire.AllocationListStub, 0, len(resp.Allocs))
+	for _, a := range resp.Allocs {
+		out = append(out, wire.AllocStubFromStructs(a, resources, states))
+	}
+	return out
+}
+
+type jobVersionKey struct {
+	key     structs.JobKey
+	version uint64
+}
+
+// linkJobs gives allocations that crossed a wire their jobs back. Those of this process have them and are shared with
+// the store, so they are left alone.
+func linkJobs(allocs []*structs.Allocation, jobs []*structs.Job) {
+	by := make(map[jobVersionKey]*structs.Job, len(jobs))
+	for _, j := range jobs {
+		by[jobVersionKey{j.Key(), j.Version}] = j
+	}
+	for i, a := range allocs {
+		if a.Job == nil {
+			c := *a
+			c.Job = by[jobVersionKey{a.JobKey(), a.JobVersion}]
+			allocs[i] = &c
+		}
+	}
+}
+
+func allocList(c *call) (any, error) {
+	resources, err := c.flag("resources")
+	if err != nil {
+		return nil, err
+	}
+	states := true
+	if c.r.URL.Query().Has("task_states") {
+		if states, err = c.flag("task_states"); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := invoke(c, methods.AllocList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return allocStubs(resp, resources, states), nil
+}
+
+// id parses the path's id. A prefix of one is looked up by the clients themselves, through a list.
+func pathID[T ~[16]byte](c *call, what string) (T, error) {
+	id, err := structs.ParseID[T](c.params["id"])
+	if err != nil || id == (T{}) {
+		return id, structs.Errorf(structs.CodeNotFound, "%s not found", what)
+	}
+	return id, nil
+}
+
+func allocGet(c *call) (any, error) {
+	id, err := pathID[structs.AllocID](c, "alloc")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.AllocGet, &methods.AllocGetRequest{AllocID: id})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Alloc == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "alloc not found")
+	}
+	a := *resp.Alloc
+	if a.Job == nil {
+		a.Job = resp.Job
+	}
+	return wire.AllocFromStructs(&a, resp.Report), nil
+}
+
+func allocStop(c *call) (any, error) {
+	id, err := pathID[structs.AllocID](c, "alloc")
+	if err != nil {
+		return nil, err
+	}
+	req := &methods.AllocStopRequest{AllocID: id}
+	if req.NoShutdownDelay, err = c.flag("no_shutdown_delay"); err != nil {
+		return nil, err
+	}
+	if req.Reschedule, err = c.flag("reschedule"); err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.AllocStop, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return map[string]any{"EvalID": resp.EvalID.String(), "Index": uint64(resp.Index)}, nil
+}
+
+func allocServices(c *call) (any, error) {
+	if _, err := allocGet(c); err != nil {
+		return nil, err
+	}
+	return []any{}, nil
+}
+
+func evalList(c *call) (any, error) {
+	resp, err := invoke(c, methods.EvalList, &methods.ListRequest{Options: c.options("job", "status")})
+	if err != nil {
+		return nil, err
+	}
+	return evalsOf(resp.Evals), nil
+}
+
+// options picks endpoint flags out of the query.
+func (c *call) options(names ...string) map[string]string {
+	var out map[string]string
+	for _, n := range names {
+		if v := c.r.URL.Query().Get(n); v != "" {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[n] = v
+		}
+	}
+	return out
+}
+
+func evalCount(c *call) (any, error) {
+	resp, err := invoke(c, methods.EvalCount, &methods.ListRequest{Options: c.options("job", "status")})
+	if err != nil {
+		return nil, err
+	}
+	return &wire.EvalCountResponse{Count: resp.Count}, nil
+}
+
+func evalDelete(c *call) (any, error) {
+	var body wire.EvalDeleteRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if (len(body.EvalIDs) == 0) == (body.Filter == "") {
+		return nil, structs.Errorf(structs.CodeInvalid, "evals must be deleted by either ID or filter: give EvalIDs or Filter, not both")
+	}
+	req := &methods.EvalDeleteRequest{Filter: body.Filter}
+	for _, s := range body.EvalIDs {
+		id, err := structs.ParseID[structs.EvalID](s)
+		if err != nil {
+			return nil, err
+		}
+		req.IDs = append(req.IDs, id)
+	}
+	resp, err := invoke(c, methods.EvalDelete, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.EvalDeleteResponse{Count: resp.Count, Index: uint64(resp.Index)}, nil
+}
+
+func evalGet(c *call) (any, error) {
+	id, err := pathID[structs.EvalID](c, "eval")
+	if err != nil {
+		return nil, err
+	}
+	related, err := c.flag("related")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.EvalGet, &methods.EvalGetRequest{EvalID: id, Related: related})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Eval == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "eval not found")
+	}
+	return wire.EvalFromStructs(resp.Eval, "", resp.Related), nil
+}
+
+func evalAllocs(c *call) (any, error) {
+	id, err := pathID[structs.EvalID](c, "eval")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.EvalAllocs, &methods.EvalGetRequest{EvalID: id})
+	if err != nil {
+		return nil, err
+	}
+	return allocStubs(resp, true, true), nil
+}

@@ -1,0 +1,622 @@
+package nomadlike
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/jobspec"
+	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
+)
+
+func jobRoutes() []route {
+	return []route{
+		{methods: "GET", pattern: "/v1/jobs", rpc: methods.JobList.Name, handle: jobList},
+		{methods: "PUT,POST", pattern: "/v1/jobs", rpc: methods.JobRegister.Name, handle: jobRegister},
+		{methods: "PUT,POST", pattern: "/v1/jobs/parse", rpc: "", handle: jobParse},
+		{methods: "GET,POST", pattern: "/v1/jobs/statuses", rpc: methods.JobList.Name, handle: jobStatuses},
+		{methods: "PUT,POST", pattern: "/v1/validate/job", rpc: methods.JobValidate.Name, handle: jobValidate},
+		{methods: "GET", pattern: "/v1/job/{id}", rpc: methods.JobGet.Name, handle: jobGet},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}", rpc: methods.JobRegister.Name, handle: jobRegister},
+		{methods: "DELETE", pattern: "/v1/job/{id}", rpc: methods.JobDeregister.Name, handle: jobStop},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/plan", rpc: methods.JobPlan.Name, handle: jobPlan},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/evaluate", rpc: methods.JobEvaluate.Name, handle: jobEvaluate},
+		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},
+		{methods: "GET", pattern: "/v1/job/{id}/evaluations", rpc: methods.JobEvals.Name, handle: jobEvals},
+		{methods: "GET", pattern: "/v1/job/{id}/deployments", rpc: methods.JobGet.Name, handle: jobDeployments},
+		{methods: "GET", pattern: "/v1/job/{id}/deployment", rpc: methods.JobGet.Name, handle: jobDeployment},
+		{methods: "GET", pattern: "/v1/job/{id}/summary", rpc: methods.JobSummary.Name, handle: jobSummary},
+		{methods: "GET", pattern: "/v1/job/{id}/versions", rpc: methods.JobVersions.Name, handle: jobVersions},
+		{methods: "PUT,POST,DELETE", pattern: "/v1/job/{id}/versions/{tag}/tag", rpc: methods.JobTag.Name, handle: jobTag},
+		{methods: "GET", pattern: "/v1/job/{id}/submission", rpc: methods.JobSubmission.Name, handle: jobSubmission},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/revert", rpc: methods.JobRevert.Name, handle: jobRevert},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/stable", rpc: methods.JobStable.Name, handle: jobStable},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/dispatch", rpc: methods.JobDispatch.Name, handle: jobDispatch},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/dispatch/payload", rpc: methods.JobDispatch.Name, handle: jobDispatchPayload},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/periodic/force", rpc: methods.JobPeriodic.Name, handle: jobPeriodicForce},
+		{methods: "GET", pattern: "/v1/job/{id}/scale", rpc: methods.JobScaleStatus.Name, handle: jobScaleStatus},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/scale", rpc: methods.JobScale.Name, handle: jobScale},
+		{methods: "GET", pattern: "/v1/job/{id}/services", rpc: methods.JobGet.Name, handle: jobServices},
+		{methods: "GET", pattern: "/v1/job/{id}/actions", rpc: methods.JobGet.Name, handle: jobActions},
+		{methods: "GET", pattern: "/v1/job/{id}/why", rpc: methods.JobWhy.Name, handle: jobWhy},
+		{methods: "GET", pattern: "/v1/queue", rpc: methods.QueueList.Name, handle: queueList},
+	}
+}
+
+func jobList(c *call) (any, error) {
+	withMeta, err := c.flag("meta")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.JobListStub, 0, len(resp.Jobs))
+	for _, it := range resp.Jobs {
+		out = append(out, jobStub(it, withMeta))
+	}
+	return out, nil
+}
+
+func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
+	s := wire.JobStubFromStructs(it.Job, summaryOf(it.Summary))
+	if !withMeta {
+		s.Meta = nil
+	}
+	return s
+}
+
+func summaryOf(s *methods.Summary) *wire.JobSummary {
+	if s == nil {
+		return nil
+	}
+	out := &wire.JobSummary{
+		JobID: s.JobID, Namespace: s.Namespace, Summary: map[string]wire.TaskGroupSummary{},
+		Children:    &wire.JobChildrenSummary{Pending: s.ChildrenPending, Running: s.ChildrenRunning, Dead: s.ChildrenDead},
+		CreateIndex: uint64(s.CreateIndex), ModifyIndex: uint64(s.ModifyIndex),
+	}
+	for g, v := range s.Groups {
+		out.Summary[g] = wire.TaskGroupSummary(v)
+	}
+	return out
+}
+
+// jobBody decodes a body with a job in it, converts the job and checks that it is the one that the path names.
+func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, []string, error) {
+	raw, err := c.rawBody(BodyMax)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := decodeJSON(raw, body); err != nil {
+		return nil, nil, err
+	}
+	j := job()
+	if j == nil {
+		return nil, nil, structs.Errorf(structs.CodeInvalid, "Job must be specified")
+	}
+	if id := c.params["id"]; id != "" && (j.ID == nil || *j.ID != id) {
+		return nil, nil, structs.Errorf(structs.CodeInvalid, "Job ID does not match")
+	}
+	// The namespace of the query wins over the job's default; a job that names another one must be allowed there.
+	if q := c.r.URL.Query().Get("namespace"); q != "" && (j.Namespace == nil || *j.Namespace == "") {
+		j.Namespace = &q
+	}
+	if j.Namespace != nil && *j.Namespace != "" {
+		c.hdr.Namespace = *j.Namespace
+	}
+	if j.Region != nil && *j.Region != "" && c.hdr.Region == "" && *j.Region != structs.RegionDefault {
+		c.hdr.Region = *j.Region
+	}
+	out, warnings, err := wire.Prepare(j)
+	if err != nil {
+		return nil, warnings, err
+	}
+	warnings = append(warnings, wire.UnknownFields(raw, body)...)
+	return out, warnings, nil
+}
+
+func jobRegister(c *call) (any, error) {
+	var body wire.JobRegisterRequest
+	job, warnings, err := c.jobBody(&body, func() *wire.Job { return body.Job })
+	if err != nil {
+		return nil, err
+	}
+	req := &methods.JobRegisterRequest{
+		Job: job, EnforceIndex: body.EnforceIndex, JobModifyIndex: structs.Index(body.JobModifyIndex),
+		PreserveCounts: body.PreserveCounts, EvalPriority: body.EvalPriority, Submission: wire.SubmissionToStructs(body.Submission),
+		IdempotencyKey: c.r.Header.Get("Idempotency-Key"),
+	}
+	resp, err := invoke(c, methods.JobRegister, req)
+	if err != nil {
+		return nil, err
+	}
+	return c.registered(resp, warnings), nil
+}
+
+func (c *call) registered(resp *methods.JobRegisterResponse, warnings []string) *wire.JobRegisterResponse {
+	c.index(resp.Index)
+	return &wire.JobRegisterResponse{
+		EvalID: resp.EvalID.String(), EvalCreateIndex: uint64(resp.EvalIndex), JobModifyIndex: uint64(resp.JobModifyIndex),
+		Warnings: joinWarnings(append(warnings, resp.Warnings)), Index: uint64(resp.Index),
+		QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Index)},
+	}
+}
+
+func joinWarnings(ws []string) string {
+	ws = slices.DeleteFunc(ws, func(s string) bool { return s == "" })
+	switch len(ws) {
+	case 0:
+		return ""
+	case 1:
+		return "1 warning:\n\n* " + ws[0]
+	}
+	return "several warnings:\n\n* " + strings.Join(ws, "\n* ")
+}
+
+func jobParse(c *call) (any, error) {
+	raw, err := c.rawBody(ParseMax + 64<<10)
+	if err != nil {
+		return nil, err
+	}
+	var body wire.JobsParseRequest
+	if err := decodeJSON(raw, &body); err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(body.JobHCL) == "" {
+		return nil, structs.Errorf(structs.CodeInvalid, "Job spec is empty")
+	}
+	if len(body.JobHCL)+len(body.Variables) > ParseMax {
+		return nil, structs.Errorf(structs.CodeTooLarge, "the job file is %d bytes; at most %d are parsed by a server", len(body.JobHCL)+len(body.Variables), ParseMax)
+	}
+	if err := c.authorizeParse(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), 15*time.Second)
+	defer cancel()
+	job, err := jobspec.ParseInChild(ctx, c.cfg.SelfExec, jobspec.ChildRequest{Source: body.JobHCL, Variables: body.Variables})
+	if err != nil {
+		return nil, err
+	}
+	if body.Canonicalize {
+		job.Canonicalize()
+	}
+	return job, nil
+}
+
+// authorizeParse asks for parse-job in the namespace, by way of a server, which knows the token.
+func (c *call) authorizeParse() error {
+	return c.cfg.Agent.Authorize(c.r.Context(), c.hdr.Token, "namespace:"+c.hdr.Namespace, "parse-job")
+}
+
+func jobValidate(c *call) (any, error) {
+	var body wire.JobValidateRequest
+	job, warnings, err := c.jobBody(&body, func() *wire.Job { return body.Job })
+	if err != nil {
+		if structs.CodeOf(err) != structs.CodeInvalid || body.Job == nil {
+			return nil, err
+		}
+		return &wire.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: strings.Split(err.Error(), "\n"), Error: err.Error(), Warnings: joinWarnings(warnings)}, nil
+	}
+	resp, err := invoke(c, methods.JobValidate, &methods.JobRegisterRequest{Job: job})
+	if err != nil {
+		return nil, err
+	}
+	return &wire.JobValidateResponse{
+		DriverConfigValidated: true, ValidationErrors: resp.Errors, Error: strings.Join(resp.Errors, "\n"),
+		Warnings: joinWarnings(append(warnings, resp.Warnings)),
+	}, nil
+}
+
+func (c *call) getJob() (*structs.Job, error) {
+	resp, err := invoke(c, methods.JobGet, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Job == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "job not found")
+	}
+	return resp.Job, nil
+}
+
+func jobGet(c *call) (any, error) {
+	job, err := c.getJob()
+	if err != nil {
+		return nil, err
+	}
+	return wire.JobFromStructs(job), nil
+}
+
+func jobStop(c *call) (any, error) {
+	req := &methods.JobDeregisterRequest{JobID: c.params["id"]}
+	var err error
+	if req.Purge, err = c.flag("purge"); err != nil {
+		return nil, err
+	}
+	if req.NoShutdownDelay, err = c.flag("no_shutdown_delay"); err != nil {
+		return nil, err
+	}
+	prio, _, err := c.uint("eval_priority")
+	if err != nil {
+		return nil, err
+	}
+	req.EvalPriority = int(min(prio, 1<<20))
+	resp, err := invoke(c, methods.JobDeregister, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.JobDeregisterResponse{
+		EvalID: resp.EvalID.String(), EvalCreateIndex: uint64(resp.EvalIndex), JobModifyIndex: uint64(resp.JobModifyIndex),
+		QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Index)},
+	}, nil
+}
+
+func jobPlan(c *call) (any, error) {
+	var body wire.JobPlanRequest
+	job, warnings, err := c.jobBody(&body, func() *wire.Job { return body.Job })
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.JobPlan, &methods.JobPlanRequest{Job: job, Diff: body.Diff})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	out := &wire.JobPlanResponse{
+		JobModifyIndex: uint64(resp.JobModifyIndex), NextPeriodicLaunch: resp.NextPeriodicLaunch.Time(),
+		Warnings:    joinWarnings(append(warnings, resp.Warnings)),
+		Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{}},
+	}
+	for _, g := range slices.Sorted(maps.Keys(resp.Desired)) {
+		d := resp.Desired[g]
+		out.Annotations.DesiredTGUpdates[g] = &wire.DesiredUpdates{
+			Ignore: d.Ignore, Place: d.Place, Migrate: d.Migrate, Stop: d.Stop, InPlaceUpdate: d.InPlaceUpdate,
+			DestructiveUpdate: d.DestructiveUpdate, Canary: d.Canary, Preemptions: d.Preemptions, Disconnect: d.Disconnect,
+			Reconnect: d.Reconnect, RescheduleNow: d.RescheduleNow, RescheduleLater: d.RescheduleLater,
+		}
+	}
+	for _, a := range resp.Preempted {
+		out.Annotations.PreemptedAllocs = append(out.Annotations.PreemptedAllocs, wire.AllocStubFromStructs(a, false, false))
+	}
+	for _, r := range resp.Failed {
+		if out.FailedTGAllocs == nil {
+			out.FailedTGAllocs = map[string]*wire.AllocationMetric{}
+		}
+		out.FailedTGAllocs[r.Group] = wire.MetricFromStructs(r, job.NodePool)
+	}
+	for _, e := range resp.CreatedEvals {
+		out.CreatedEvals = append(out.CreatedEvals, wire.EvalFromStructs(e, job.NodePool, nil))
+	}
+	if len(resp.Diff) > 0 {
+		out.Diff = new(wire.JobDiff)
+		if err := json.Unmarshal(resp.Diff, out.Diff); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func jobEvaluate(c *call) (any, error) {
+	var body wire.JobEvaluateRequest
+	raw, err := c.rawBody(BodyMax)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > 0 {
+		if err := decodeJSON(raw, &body); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := invoke(c, methods.JobEvaluate, &methods.JobEvaluateRequest{JobID: c.params["id"], ForceReschedule: body.EvalOptions.ForceReschedule})
+	if err != nil {
+		return nil, err
+	}
+	return c.registered(resp, nil), nil
+}
+
+func jobAllocs(c *call) (any, error) {
+	all, err := c.flag("all")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.JobAllocs, &methods.JobAllocsRequest{JobID: c.params["id"], All: all})
+	if err != nil {
+		return nil, err
+	}
+	return allocStubs(resp, true, true), nil
+}
+
+func jobEvals(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobEvals, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	return evalsOf(resp.Evals), nil
+}
+
+func evalsOf(in []*structs.Evaluation) []*wire.Evaluation {
+	out := make([]*wire.Evaluation, 0, len(in))
+	for _, e := range in {
+		out = append(out, wire.EvalFromStructs(e, "", nil))
+	}
+	return out
+}
+
+func jobDeployments(c *call) (any, error) {
+	if _, err := invoke(c, methods.JobGet, &methods.JobGetRequest{JobID: c.params["id"]}); err != nil {
+		return nil, err
+	}
+	return []*wire.Deployment{}, nil
+}
+
+func jobDeployment(c *call) (any, error) {
+	if _, err := invoke(c, methods.JobGet, &methods.JobGetRequest{JobID: c.params["id"]}); err != nil {
+		return nil, err
+	}
+	return rawAnswer{"application/json", []byte("null")}, nil
+}
+
+func jobSummary(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobSummary, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Summary == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "job not found")
+	}
+	return summaryOf(resp.Summary), nil
+}
+
+func jobVersions(c *call) (any, error) {
+	req := &methods.JobGetRequest{JobID: c.params["id"], DiffTag: c.r.URL.Query().Get("diff_tag")}
+	var err error
+	if req.Diffs, err = c.flag("diffs"); err != nil {
+		return nil, err
+	}
+	if v, ok, err := c.uint("diff_version"); err != nil {
+		return nil, err
+	} else if ok {
+		req.DiffVersion = &v
+	}
+	resp, err := invoke(c, methods.JobVersions, req)
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Versions) == 0 {
+		return nil, structs.Errorf(structs.CodeNotFound, "job versions not found")
+	}
+	out := &wire.JobVersionsResponse{}
+	for _, j := range resp.Versions {
+		out.Versions = append(out.Versions, wire.JobFromStructs(j))
+	}
+	for _, d := range resp.Diffs {
+		jd := new(wire.JobDiff)
+		if err := json.Unmarshal(d, jd); err != nil {
+			return nil, err
+		}
+		out.Diffs = append(out.Diffs, jd)
+	}
+	return out, nil
+}
+
+func jobTag(c *call) (any, error) {
+	req := &methods.JobTagRequest{JobID: c.params["id"], Name: c.params["tag"], Unset: c.r.Method == "DELETE"}
+	if !req.Unset {
+		var body wire.TagVersionRequest
+		if err := c.body(&body); err != nil {
+			return nil, err
+		}
+		req.Description = body.Description
+		if !body.Latest {
+			req.Version = &body.Version
+		}
+	}
+	resp, err := invoke(c, methods.JobTag, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return map[string]any{"Name": req.Name, "Description": req.Description, "TaggedTime": time.Now().UnixNano()}, nil
+}
+
+func jobSubmission(c *call) (any, error) {
+	v, ok, err := c.uint("version")
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, structs.Errorf(structs.CodeInvalid, "Failed to parse value of \"version\" (\"\") as a whole number")
+	}
+	resp, err := invoke(c, methods.JobSubmission, &methods.JobSubmissionRequest{JobID: c.params["id"], Version: v})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Submission == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "job source not found")
+	}
+	return wire.SubmissionFromStructs(resp.Submission), nil
+}
+
+func jobRevert(c *call) (any, error) {
+	var body wire.JobRevertRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if body.JobID != "" && body.JobID != c.params["id"] {
+		return nil, structs.Errorf(structs.CodeInvalid, "Job ID does not match")
+	}
+	resp, err := invoke(c, methods.JobRevert, &methods.JobRevertRequest{JobID: c.params["id"], Version: body.JobVersion, EnforcePriorVersion: body.EnforcePriorVersion})
+	if err != nil {
+		return nil, err
+	}
+	return c.registered(resp, nil), nil
+}
+
+func jobStable(c *call) (any, error) {
+	var body wire.JobStabilityRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.JobStable, &methods.JobStableRequest{JobID: c.params["id"], Version: body.JobVersion, Stable: body.Stable})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.JobStabilityResponse{JobModifyIndex: uint64(resp.Index), Index: uint64(resp.Index)}, nil
+}
+
+func jobDispatch(c *call) (any, error) {
+	var body wire.JobDispatchRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	return dispatch(c, &methods.JobDispatchRequest{
+		JobID: c.params["id"], Payload: body.Payload, Meta: body.Meta, IDPrefixTemplate: body.IdPrefixTemplate, Priority: body.Priority,
+	})
+}
+
+func jobDispatchPayload(c *call) (any, error) {
+	raw, err := c.rawBody(64 << 10)
+	if err != nil {
+		return nil, err
+	}
+	return dispatch(c, &methods.JobDispatchRequest{JobID: c.params["id"], Payload: raw})
+}
+
+func dispatch(c *call, req *methods.JobDispatchRequest) (any, error) {
+	req.IdempotencyToken = c.r.URL.Query().Get("idempotency_token")
+	if req.IdempotencyToken == "" {
+		req.IdempotencyToken = c.r.Header.Get("Idempotency-Key")
+	}
+	resp, err := invoke(c, methods.JobDispatch, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.JobDispatchResponse{
+		DispatchedJobID: resp.DispatchedJobID, EvalID: resp.EvalID.String(), EvalCreateIndex: uint64(resp.EvalIndex),
+		JobCreateIndex: uint64(resp.JobCreateIndex), Index: uint64(resp.Index),
+	}, nil
+}
+
+func jobPeriodicForce(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobPeriodic, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.PeriodicForceResponse{EvalID: resp.EvalID.String(), EvalCreateIndex: uint64(resp.EvalIndex), Index: uint64(resp.Index)}, nil
+}
+
+func jobScaleStatus(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobScaleStatus, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Groups == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "job not found")
+	}
+	out := &wire.JobScaleStatusResponse{
+		JobID: resp.JobID, Namespace: resp.Namespace, JobCreateIndex: uint64(resp.JobCreateIndex),
+		JobModifyIndex: uint64(resp.JobModifyIndex), JobStopped: resp.JobStopped, TaskGroups: map[string]wire.TaskGroupScaleStatus{},
+	}
+	for name, g := range resp.Groups {
+		st := wire.TaskGroupScaleStatus{Desired: g.Desired, Placed: g.Placed, Running: g.Running, Healthy: g.Healthy, Unhealthy: g.Unhealthy, Events: []wire.ScalingEvent{}}
+		for _, e := range g.Events {
+			st.Events = append(st.Events, scalingEvent(e))
+		}
+		out.TaskGroups[name] = st
+	}
+	return out, nil
+}
+
+func scalingEvent(e structs.ScalingEvent) wire.ScalingEvent {
+	out := wire.ScalingEvent{
+		Count: e.Count, PreviousCount: e.PreviousCount, Error: e.Error, Message: e.Message, Time: uint64(e.Time), CreateIndex: uint64(e.CreateIndex),
+	}
+	if len(e.Meta) > 0 {
+		_ = json.Unmarshal(e.Meta, &out.Meta) // it was canonical JSON when it was stored
+	}
+	if !e.EvalID.IsZero() {
+		id := e.EvalID.String()
+		out.EvalID = &id
+	}
+	return out
+}
+
+func jobScale(c *call) (any, error) {
+	var body wire.ScalingRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if ns := body.Namespace; ns != "" && c.r.URL.Query().Get("namespace") == "" {
+		c.hdr.Namespace = ns
+	}
+	req := &methods.JobScaleRequest{
+		JobID: c.params["id"], Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error,
+		PolicyOverride: body.PolicyOverride, JobModifyIndex: structs.Index(body.JobModifyIndex), EnforceIndex: body.JobModifyIndex != 0,
+	}
+	if req.Group == "" {
+		return nil, structs.Errorf(structs.CodeInvalid, "missing task group name for scaling action: Target.Group must name a group")
+	}
+	if len(body.Meta) > 0 {
+		b, err := json.Marshal(body.Meta)
+		if err != nil {
+			return nil, err
+		}
+		req.Meta = b
+	}
+	resp, err := invoke(c, methods.JobScale, req)
+	if err != nil {
+		return nil, err
+	}
+	return c.registered(resp, nil), nil
+}
+
+func jobServices(c *call) (any, error) {
+	if _, err := c.getJob(); err != nil {
+		return nil, err
+	}
+	return []any{}, nil // services are carried, not registered, by this build
+}
+
+func jobActions(c *call) (any, error) {
+	job, err := c.getJob()
+	if err != nil {
+		return nil, err
+	}
+	out := []map[string]string{}
+	for _, g := range job.Groups {
+		for _, t := range g.Tasks {
+			for _, a := range t.Actions {
+				out = append(out, map[string]string{"Name": a.Name, "TaskName": t.Name, "TaskGroupName": g.Name})
+			}
+		}
+	}
+	return out, nil
+}
+
+func jobWhy(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobWhy, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Job == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "job not found")
+	}
+	return whyOf(resp), nil
+}
+
+func queueList(c *call) (any, error) {
+	resp, err := invoke(c, methods.QueueList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return queueOf(resp.Items), nil
+}

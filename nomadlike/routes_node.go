@@ -1,0 +1,310 @@
+package nomadlike
+
+import (
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
+)
+
+func nodeRoutes() []route {
+	return []route{
+		{methods: "GET", pattern: "/v1/nodes", rpc: methods.NodeList.Name, handle: nodeList},
+		{methods: "GET", pattern: "/v1/node/{id}", rpc: methods.NodeGet.Name, handle: nodeGet},
+		{methods: "GET", pattern: "/v1/node/{id}/allocations", rpc: methods.NodeAllocs.Name, handle: nodeAllocs},
+		{methods: "PUT,POST", pattern: "/v1/node/{id}/drain", rpc: methods.NodeDrain.Name, handle: nodeDrain},
+		{methods: "PUT,POST", pattern: "/v1/node/{id}/eligibility", rpc: methods.NodeEligibility.Name, handle: nodeEligibility},
+		{methods: "PUT,POST", pattern: "/v1/node/{id}/evaluate", rpc: methods.NodeEvaluate.Name, handle: nodeEvaluate},
+		{methods: "PUT,POST", pattern: "/v1/node/{id}/purge", rpc: methods.NodePurge.Name, handle: nodePurge},
+		{methods: "GET", pattern: "/v1/node/pools", rpc: methods.PoolList.Name, handle: poolList},
+		{methods: "PUT,POST", pattern: "/v1/node/pools", rpc: methods.PoolUpsert.Name, handle: poolUpsert},
+		{methods: "GET", pattern: "/v1/node/pool/{name}", rpc: methods.PoolGet.Name, handle: poolGet},
+		{methods: "PUT,POST", pattern: "/v1/node/pool/{name}", rpc: methods.PoolUpsert.Name, handle: poolUpsert},
+		{methods: "DELETE", pattern: "/v1/node/pool/{name}", rpc: methods.PoolDelete.Name, handle: poolDelete},
+		{methods: "GET", pattern: "/v1/node/pool/{name}/nodes", rpc: methods.PoolNodes.Name, handle: poolNodes},
+		{methods: "GET", pattern: "/v1/node/pool/{name}/jobs", rpc: methods.PoolJobs.Name, handle: poolJobs},
+		{methods: "GET", pattern: "/v1/namespaces", rpc: methods.NamespaceList.Name, handle: namespaceList},
+		{methods: "PUT,POST", pattern: "/v1/namespace", rpc: methods.NamespaceUpsert.Name, handle: namespaceUpsert},
+		{methods: "PUT,POST", pattern: "/v1/namespaces", rpc: methods.NamespaceUpsert.Name, handle: namespaceUpsert},
+		{methods: "GET", pattern: "/v1/namespace/{name}", rpc: methods.NamespaceGet.Name, handle: namespaceGet},
+		{methods: "PUT,POST", pattern: "/v1/namespace/{name}", rpc: methods.NamespaceUpsert.Name, handle: namespaceUpsert},
+		{methods: "DELETE", pattern: "/v1/namespace/{name}", rpc: methods.NamespaceDelete.Name, handle: namespaceDelete},
+	}
+}
+
+func nodeList(c *call) (any, error) {
+	resources, err := c.flag("resources")
+	if err != nil {
+		return nil, err
+	}
+	os, err := c.flag("os")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.NodeList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return nodeStubs(resp.Nodes, resources, os), nil
+}
+
+func nodeStubs(in []*structs.Node, resources, os bool) []*wire.NodeListStub {
+	out := make([]*wire.NodeListStub, 0, len(in))
+	for _, n := range in {
+		out = append(out, wire.NodeStubFromStructs(n, os, resources))
+	}
+	return out
+}
+
+func nodeGet(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.NodeGet, &methods.NodeGetRequest{NodeID: id})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Node == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "node not found")
+	}
+	return wire.NodeFromStructs(resp.Node), nil
+}
+
+func nodeAllocs(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.NodeAllocs, &methods.NodeGetRequest{NodeID: id})
+	if err != nil {
+		return nil, err
+	}
+	linkJobs(resp.Allocs, resp.Jobs)
+	out := make([]*wire.Allocation, 0, len(resp.Allocs))
+	for _, a := range resp.Allocs {
+		out = append(out, wire.AllocFromStructs(a, resp.Reports[a.EvalID.String()+"/"+a.Group]))
+	}
+	return out, nil
+}
+
+// nodeAnswer is the body of every write to a node.
+func (c *call) nodeAnswer(resp *methods.NodeWriteResponse) any {
+	c.index(resp.Index)
+	ids := []string{}
+	for _, id := range resp.EvalIDs {
+		ids = append(ids, id.String())
+	}
+	return map[string]any{
+		"EvalIDs": ids, "EvalCreateIndex": uint64(resp.EvalCreateIndex), "NodeModifyIndex": uint64(resp.NodeModifyIndex),
+		"HeartbeatTTL": 0, "Index": uint64(resp.Index),
+	}
+}
+
+func nodeDrain(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		NodeID    string
+		DrainSpec *struct {
+			Deadline         time.Duration
+			IgnoreSystemJobs bool
+		}
+		MarkEligible bool
+		Meta         map[string]string
+	}
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	req := &methods.NodeDrainRequest{NodeID: id, MarkEligible: body.MarkEligible, Meta: body.Meta}
+	if body.DrainSpec != nil {
+		req.Strategy = &structs.DrainStrategy{Deadline: body.DrainSpec.Deadline, IgnoreSystemJobs: body.DrainSpec.IgnoreSystemJobs, Meta: body.Meta}
+	}
+	resp, err := invoke(c, methods.NodeDrain, req)
+	if err != nil {
+		return nil, err
+	}
+	return c.nodeAnswer(resp), nil
+}
+
+func nodeEligibility(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		NodeID      string
+		Eligibility string
+	}
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	e := structs.Eligibility(body.Eligibility)
+	if e != structs.NodeEligible && e != structs.NodeIneligible {
+		return nil, structs.Errorf(structs.CodeInvalid, "invalid scheduling eligibility %q: want \"eligible\" or \"ineligible\"", clip(body.Eligibility, 40))
+	}
+	resp, err := invoke(c, methods.NodeEligibility, &methods.NodeEligibilityRequest{NodeID: id, Eligibility: e})
+	if err != nil {
+		return nil, err
+	}
+	return c.nodeAnswer(resp), nil
+}
+
+func nodeEvaluate(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.NodeEvaluate, &methods.NodeGetRequest{NodeID: id})
+	if err != nil {
+		return nil, err
+	}
+	return c.nodeAnswer(resp), nil
+}
+
+func nodePurge(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.NodePurge, &methods.NodeGetRequest{NodeID: id})
+	if err != nil {
+		return nil, err
+	}
+	return c.nodeAnswer(resp), nil
+}
+
+func poolList(c *call) (any, error) {
+	resp, err := invoke(c, methods.PoolList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.NodePool, 0, len(resp.Pools))
+	for _, p := range resp.Pools {
+		out = append(out, wire.PoolFromStructs(p))
+	}
+	return out, nil
+}
+
+func poolGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.PoolGet, &methods.NameRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Pool == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "node pool not found")
+	}
+	return wire.PoolFromStructs(resp.Pool), nil
+}
+
+func poolUpsert(c *call) (any, error) {
+	var body wire.NodePool
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if name := c.params["name"]; name != "" {
+		if body.Name == "" {
+			body.Name = name
+		}
+		if body.Name != name {
+			return nil, structs.Errorf(structs.CodeInvalid, "Node pool name does not match: path says %q, body says %q", name, body.Name)
+		}
+	}
+	pool := body.ToStructs()
+	return c.written(invoke(c, methods.PoolUpsert, &methods.PoolUpsertRequest{Name: pool.Name, Pool: pool}))
+}
+
+// written answers a write that has nothing to say but its index.
+func (c *call) written(resp *methods.WriteResponse, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return nil, nil
+}
+
+func poolDelete(c *call) (any, error) {
+	return c.written(invoke(c, methods.PoolDelete, &methods.NameRequest{Name: c.params["name"]}))
+}
+
+func poolNodes(c *call) (any, error) {
+	resources, err := c.flag("resources")
+	if err != nil {
+		return nil, err
+	}
+	os, err := c.flag("os")
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.PoolNodes, &methods.NamedListRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	return nodeStubs(resp.Nodes, resources, os), nil
+}
+
+func poolJobs(c *call) (any, error) {
+	resp, err := invoke(c, methods.PoolJobs, &methods.NamedListRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.JobListStub, 0, len(resp.Jobs))
+	for _, it := range resp.Jobs {
+		out = append(out, jobStub(it, true))
+	}
+	return out, nil
+}
+
+func namespaceList(c *call) (any, error) {
+	resp, err := invoke(c, methods.NamespaceList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.Namespace, 0, len(resp.Namespaces))
+	for _, n := range resp.Namespaces {
+		out = append(out, wire.NamespaceFromStructs(n))
+	}
+	return out, nil
+}
+
+func namespaceGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.NamespaceGet, &methods.NameRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Namespace == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "Namespace not found")
+	}
+	return wire.NamespaceFromStructs(resp.Namespace), nil
+}
+
+func namespaceUpsert(c *call) (any, error) {
+	var body wire.Namespace
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if name := c.params["name"]; name != "" {
+		if body.Name == "" {
+			body.Name = name
+		}
+		if body.Name != name {
+			return nil, structs.Errorf(structs.CodeInvalid, "Namespace name does not match request path: path says %q, body says %q", name, body.Name)
+		}
+	}
+	if strings.TrimSpace(body.Name) == "" {
+		return nil, structs.Errorf(structs.CodeInvalid, "namespace name is missing")
+	}
+	ns, err := body.ToStructs()
+	if err != nil {
+		return nil, err
+	}
+	return c.written(invoke(c, methods.NamespaceUpsert, &methods.NamespaceUpsertRequest{Namespace: ns}))
+}
+
+func namespaceDelete(c *call) (any, error) {
+	return c.written(invoke(c, methods.NamespaceDelete, &methods.NameRequest{Name: c.params["name"]}))
+}

@@ -1,0 +1,528 @@
+package nomadlike
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
+)
+
+func operatorRoutes() []route {
+	return []route{
+		{methods: "GET", pattern: "/v1/operator/raft/configuration", rpc: methods.RaftConfiguration.Name, handle: raftConfiguration},
+		{methods: "DELETE", pattern: "/v1/operator/raft/peer", rpc: methods.RaftRemovePeer.Name, handle: raftRemovePeer},
+		{methods: "PUT,POST", pattern: "/v1/operator/raft/transfer-leadership", rpc: methods.RaftTransfer.Name, handle: raftTransfer},
+		{methods: "GET", pattern: "/v1/operator/snapshot", rpc: methods.SnapshotSave.Name, handle: snapshotSave},
+		{methods: "PUT,POST", pattern: "/v1/operator/snapshot", rpc: methods.SnapshotRestore.Name, handle: snapshotRestore},
+		{methods: "GET", pattern: "/v1/operator/scheduler/configuration", rpc: methods.SchedulerConfigGet.Name, handle: schedulerGet},
+		{methods: "PUT,POST", pattern: "/v1/operator/scheduler/configuration", rpc: methods.SchedulerConfigSet.Name, handle: schedulerSet},
+		{methods: "GET", pattern: "/v1/operator/autopilot/configuration", rpc: methods.AutopilotGet.Name, handle: autopilotGet},
+		{methods: "PUT,POST", pattern: "/v1/operator/autopilot/configuration", rpc: methods.AutopilotSet.Name, handle: autopilotSet},
+		{methods: "GET", pattern: "/v1/operator/autopilot/health", rpc: methods.AutopilotHealth.Name, handle: autopilotHealth},
+		{methods: "GET", pattern: "/v1/operator/state-hash", rpc: methods.StatusHash.Name, handle: stateHash},
+		{methods: "PUT,POST", pattern: "/v1/system/gc", rpc: methods.SystemGC.Name, handle: systemGC},
+		{methods: "PUT,POST", pattern: "/v1/system/reconcile/summaries", rpc: methods.SystemReconcile.Name, handle: systemReconcile},
+		{methods: "GET", pattern: "/v1/status/leader", rpc: methods.StatusLeader.Name, handle: statusLeader},
+		{methods: "GET", pattern: "/v1/status/peers", rpc: methods.StatusPeers.Name, handle: statusPeers},
+		{methods: "GET", pattern: "/v1/regions", rpc: methods.StatusRegions.Name, handle: regions},
+		{methods: "PUT,POST", pattern: "/v1/search", rpc: methods.Search.Name, handle: search},
+		{methods: "PUT,POST", pattern: "/v1/search/fuzzy", rpc: methods.SearchFuzzy.Name, handle: searchFuzzy},
+		{methods: "GET", pattern: "/v1/event/stream", rpc: methods.EventStream.Name, handle: eventStream},
+		{methods: "GET", pattern: "/.well-known/jwks.json", rpc: methods.SigningKeys.Name, handle: jwks},
+		{methods: "GET", pattern: "/v1/deployments", rpc: methods.JobList.Name, handle: listAs("deployments")},
+		{methods: "GET", pattern: "/v1/deployment/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
+		{methods: "GET", pattern: "/v1/deployment/allocations/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
+		{methods: "GET", pattern: "/v1/scaling/policies", rpc: methods.JobList.Name, handle: scalingPolicies},
+		{methods: "GET", pattern: "/v1/services", rpc: methods.JobList.Name, handle: listAs("services")},
+		{methods: "GET", pattern: "/v1/service/{name}", rpc: methods.JobList.Name, handle: listAs("service")},
+		{methods: "GET", pattern: "/v1/volumes", rpc: methods.JobList.Name, handle: listAs("volumes")},
+		{methods: "GET", pattern: "/v1/plugins", rpc: methods.JobList.Name, handle: listAs("plugins")},
+		{methods: "GET", pattern: "/v1/vars", handle: unsupported("variables")},
+		{methods: "GET,PUT,POST,DELETE", pattern: "/v1/var/{path}", handle: unsupported("variables")},
+		{methods: "GET", pattern: "/v1/quotas", handle: unsupported("quota objects")},
+		{methods: "GET,PUT,POST", pattern: "/v1/operator/license", handle: license},
+	}
+}
+
+func raftConfiguration(c *call) (any, error) {
+	resp, err := invoke(c, methods.RaftConfiguration, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.RaftConfiguration{Servers: []*wire.RaftServer{}, Index: uint64(resp.Index)}
+	for _, s := range resp.Servers {
+		out.Servers = append(out.Servers, raftServer(s))
+	}
+	return out, nil
+}
+
+func raftServer(s methods.RaftServer) *wire.RaftServer {
+	return &wire.RaftServer{ID: s.ID, Node: s.Name, Address: s.Address, Leader: s.Leader, Voter: s.Voter, RaftProtocol: s.Protocol}
+}
+
+func (c *call) peer() (*methods.RaftPeerRequest, error) {
+	q := c.r.URL.Query()
+	req := &methods.RaftPeerRequest{ID: q.Get("id"), Address: q.Get("address")}
+	if (req.ID == "") == (req.Address == "") {
+		return nil, structs.Errorf(structs.CodeInvalid, "must specify either ?id with the server's ID or ?address with IP:port of the peer, not both")
+	}
+	return req, nil
+}
+
+func raftRemovePeer(c *call) (any, error) {
+	req, err := c.peer()
+	if err != nil {
+		return nil, err
+	}
+	return c.written(invoke(c, methods.RaftRemovePeer, req))
+}
+
+func raftTransfer(c *call) (any, error) {
+	req, err := c.peer()
+	if err != nil {
+		return nil, err
+	}
+	before, err := invoke(c, methods.RaftConfiguration, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.LeadershipTransferResponse{}
+	for _, s := range before.Servers {
+		if s.Leader {
+			out.From = *raftServer(s)
+		}
+		if (req.ID != "" && s.ID == req.ID) || (req.Address != "" && s.Address == req.Address) {
+			out.To = *raftServer(s)
+		}
+	}
+	if out.To.ID == "" {
+		return nil, structs.Errorf(structs.CodeNotFound, "no raft peer has id %q or address %q; see operator raft list-peers", clip(req.ID, 60), clip(req.Address, 60))
+	}
+	if out.To.ID == out.From.ID {
+		out.Noop = true
+		return out, nil
+	}
+	resp, err := invoke(c, methods.RaftTransfer, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return out, nil
+}
+
+func snapshotSave(c *call) (any, error) {
+	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.SnapshotSave, c.hdr, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close(nil)
+	first, err := st.Recv()
+	if err != nil {
+		return nil, err
+	}
+	rc := http.NewResponseController(c.w)
+	c.w.Header().Set("Content-Type", "application/x-gzip")
+	for frame := first; ; {
+		_ = rc.SetWriteDeadline(time.Now().Add(streamWriteTime))
+		if _, err := c.w.Write(frame); err != nil {
+			return nil, errWritten
+		}
+		if frame, err = st.Recv(); err != nil {
+			if !errors.Is(err, io.EOF) {
+				c.cfg.Log.Error("snapshot ended early", "error", err)
+				panic(http.ErrAbortHandler) // the client must not take a part for the whole
+			}
+			return nil, errWritten
+		}
+	}
+}
+
+func snapshotRestore(c *call) (any, error) {
+	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.SnapshotRestore, c.hdr, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close(nil)
+	body := http.MaxBytesReader(c.w, c.r.Body, SnapshotMax)
+	rc := http.NewResponseController(c.w)
+	buf := make([]byte, 256<<10)
+	for {
+		_ = rc.SetReadDeadline(time.Now().Add(bodyReadTime))
+		n, err := body.Read(buf)
+		if n > 0 {
+			if serr := st.Send(buf[:n]); serr != nil {
+				break // the refusal is what Recv tells below
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			st.Close(err)
+			return nil, structs.Errorf(structs.CodeInvalid, "the snapshot could not be read: %v", err)
+		}
+	}
+	if err := st.CloseWrite(); err != nil && !errors.Is(err, io.EOF) {
+		if _, rerr := st.Recv(); rerr != nil && !errors.Is(rerr, io.EOF) {
+			return nil, rerr
+		}
+		return nil, err
+	}
+	var resp methods.WriteResponse
+	if err := st.RecvMsg(&resp); err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return nil, nil
+}
+
+func schedulerGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.SchedulerConfigGet, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return &wire.SchedulerConfigurationResponse{SchedulerConfig: wire.SchedulerConfigFromStructs(resp.Config), QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
+}
+
+// cas reads the check-and-set index of a write.
+func (c *call) cas() (on bool, index structs.Index, err error) {
+	if !c.r.URL.Query().Has("cas") {
+		return false, 0, nil
+	}
+	n, _, err := c.uint("cas")
+	return true, structs.Index(n), err
+}
+
+func schedulerSet(c *call) (any, error) {
+	var body wire.SchedulerConfiguration
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	on, index, err := c.cas()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.SchedulerConfigSet, &methods.SchedulerConfigRequest{Config: body.ToStructs(), CAS: on, CASIndex: index})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return &wire.SchedulerSetConfigurationResponse{Updated: resp.Updated, Index: uint64(resp.Index)}, nil
+}
+
+func autopilotGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.AutopilotGet, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return wire.AutopilotFromStructs(resp.Config), nil
+}
+
+func autopilotSet(c *call) (any, error) {
+	var body wire.AutopilotConfiguration
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	on, index, err := c.cas()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := body.ToStructs()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.AutopilotSet, &methods.AutopilotConfigRequest{Config: conf, CAS: on, CASIndex: index})
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return rawAnswer{"application/json", fmt.Appendf(nil, "%t", resp.Updated)}, nil
+}
+
+func autopilotHealth(c *call) (any, error) {
+	resp, err := invoke(c, methods.AutopilotHealth, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.OperatorHealthReply{Healthy: resp.Healthy, FailureTolerance: resp.FailureTolerance, Leader: resp.Leader, Voters: resp.Voters, Servers: []wire.ServerHealth{}}
+	for _, s := range resp.Servers {
+		out.Servers = append(out.Servers, wire.ServerHealth{
+			ID: s.ID, Name: s.Name, Address: s.Address, SerfStatus: s.SerfStatus, Version: s.Version, Leader: s.Leader,
+			LastContact: wire.TextDuration(s.LastContact), LastTerm: s.LastTerm, LastIndex: s.LastIndex, Healthy: s.Healthy,
+			Voter: s.Voter, StableSince: s.StableSince.Time(),
+		})
+	}
+	if !out.Healthy {
+		// Nomad answers 429 for an unhealthy cluster, with the same body.
+		c.w.WriteHeader(http.StatusTooManyRequests)
+		return nil, newLines(c.w).send2(out)
+	}
+	return out, nil
+}
+
+// send2 writes one value and says that the answer is written.
+func (l *lines) send2(v any) error {
+	_ = l.send(v)
+	return errWritten
+}
+
+func stateHash(c *call) (any, error) {
+	resp, err := invoke(c, methods.StatusHash, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"Server": resp.Server, "Index": uint64(resp.Index), "Hash": resp.Hash, "StateVersion": resp.StateVersion}, nil
+}
+
+func systemGC(c *call) (any, error) {
+	return c.written(invoke(c, methods.SystemGC, &methods.EmptyRequest{}))
+}
+
+func systemReconcile(c *call) (any, error) {
+	return c.written(invoke(c, methods.SystemReconcile, &methods.EmptyRequest{}))
+}
+
+func statusLeader(c *call) (any, error) {
+	resp, err := invoke(c, methods.StatusLeader, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Leader == "" {
+		return nil, structs.ErrNoLeader
+	}
+	return resp.Leader, nil
+}
+
+func statusPeers(c *call) (any, error) {
+	resp, err := invoke(c, methods.StatusPeers, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{}, resp.Peers...), nil
+}
+
+func regions(c *call) (any, error) {
+	resp, err := invoke(c, methods.StatusRegions, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{}, resp.Regions...), nil
+}
+
+func search(c *call) (any, error) {
+	var body wire.SearchRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.Search, &methods.SearchRequest{Context: body.Context, Text: body.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	return &wire.SearchResponse{Matches: resp.Matches, Truncations: resp.Truncations, QueryMeta: metaBody(&resp.Meta)}, nil
+}
+
+func metaBody(m *methods.Meta) wire.QueryMeta {
+	return wire.QueryMeta{LastIndex: uint64(m.Index), LastContact: m.LastContact, KnownLeader: m.KnownLeader}
+}
+
+func searchFuzzy(c *call) (any, error) {
+	var body wire.FuzzySearchRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.SearchFuzzy, &methods.SearchRequest{Context: body.Context, Text: body.Text})
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.FuzzySearchResponse{Matches: map[string][]wire.FuzzyMatch{}, Truncations: resp.Truncations, QueryMeta: metaBody(&resp.Meta)}
+	for k, list := range resp.Matches {
+		for _, m := range list {
+			out.Matches[k] = append(out.Matches[k], wire.FuzzyMatch{ID: m.ID, Scope: m.Scope})
+		}
+	}
+	return out, nil
+}
+
+// eventStream follows the event stream as one JSON object a line. A reader that fell behind gets an error line and the
+// end; it must list again and resume from the index of its list.
+func eventStream(c *call) (any, error) {
+	req := &methods.EventStreamRequest{Index: c.query.MinIndex, Topics: map[string][]string{}}
+	for _, t := range c.r.URL.Query()["topic"] {
+		topic, key, ok := strings.Cut(t, ":")
+		if !ok || topic == "" {
+			return nil, structs.Errorf(structs.CodeInvalid, "Invalid topic %q: want TOPIC:KEY, such as Job:web or Allocation:*", clip(t, 80))
+		}
+		req.Topics[topic] = append(req.Topics[topic], key)
+	}
+	if len(req.Topics) == 0 {
+		req.Topics["*"] = []string{"*"}
+	}
+	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.EventStream, c.hdr, req)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close(nil)
+	var b methods.EventBatch
+	if err := st.RecvMsg(&b); err != nil { // the first batch, perhaps empty, says that the stream is allowed
+		return nil, err
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.Header().Set("Cache-Control", "no-cache")
+	c.w.WriteHeader(http.StatusOK)
+	out := newLines(c.w)
+	for {
+		var err error
+		switch {
+		case b.Gap:
+			_ = out.send(map[string]any{"Error": "events were lost: list again and resume from the index of the list", "Index": uint64(b.Index)})
+			return nil, errWritten
+		case len(b.Events) == 0:
+			err = out.send(struct{}{})
+		default:
+			err = out.send(eventsOf(&b))
+		}
+		if err != nil {
+			return nil, errWritten
+		}
+		b = methods.EventBatch{}
+		if st.RecvMsg(&b) != nil {
+			return nil, errWritten
+		}
+	}
+}
+
+func eventsOf(b *methods.EventBatch) *wire.Events {
+	out := &wire.Events{Index: uint64(b.Index)}
+	for i := range b.Events {
+		e := &b.Events[i]
+		w := wire.Event{Topic: e.Topic, Type: e.Type, Key: e.Key, Namespace: e.Namespace, FilterKeys: e.FilterKeys, Index: uint64(e.Index), Payload: map[string]any{}}
+		if w.FilterKeys == nil {
+			w.FilterKeys = []string{}
+		}
+		switch {
+		case e.Job != nil:
+			w.Payload["Job"] = wire.JobFromStructs(e.Job)
+		case e.Alloc != nil:
+			a := wire.AllocFromStructs(e.Alloc, nil)
+			a.Job = nil
+			w.Payload["Allocation"] = a
+		case e.Eval != nil:
+			w.Payload["Evaluation"] = wire.EvalFromStructs(e.Eval, "", nil)
+		case e.Node != nil:
+			w.Payload["Node"] = wire.NodeFromStructs(e.Node)
+		case e.Pool != nil:
+			w.Payload["NodePool"] = wire.PoolFromStructs(e.Pool)
+		case e.Token != nil:
+			t := wire.TokenFromStructs(e.Token)
+			t.SecretID = ""
+			w.Payload["ACLToken"] = t
+		case e.Policy != nil:
+			w.Payload["ACLPolicy"] = wire.PolicyFromStructs(e.Policy)
+		case e.Role != nil:
+			w.Payload["ACLRole"] = wire.RoleFromStructs(e.Role)
+		case e.NamespaceObject != nil:
+			w.Payload["Namespace"] = wire.NamespaceFromStructs(e.NamespaceObject)
+		}
+		out.Events = append(out.Events, w)
+	}
+	return out
+}
+
+func jwks(c *call) (any, error) {
+	resp, err := invoke(c, methods.SigningKeys, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	keys := []map[string]string{}
+	for _, k := range resp.Keys {
+		pub, err := x509.ParsePKIXPublicKey(k.Public)
+		if err != nil {
+			return nil, fmt.Errorf("signing key %s: %w", k.ID, err)
+		}
+		ed, ok := pub.(ed25519.PublicKey)
+		if !ok {
+			continue
+		}
+		keys = append(keys, map[string]string{"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": k.ID, "x": base64.RawURLEncoding.EncodeToString(ed)})
+	}
+	c.w.Header().Set("Cache-Control", "max-age=300")
+	return map[string]any{"keys": keys}, nil
+}
+
+// listAs answers with an empty list for objects this build has none of, to callers who may list jobs.
+func listAs(string) handler {
+	return func(c *call) (any, error) {
+		c.query.Filter, c.query.PerPage, c.query.MinIndex = "", 1, 0
+		if _, err := invoke(c, methods.JobList, &methods.ListRequest{}); err != nil {
+			return nil, err
+		}
+		c.w.Header().Del("X-Nomad-NextToken")
+		return []any{}, nil
+	}
+}
+
+func deploymentGone(*call) (any, error) {
+	return nil, structs.Errorf(structs.CodeNotFound, "deployment not found")
+}
+
+func scalingPolicies(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := []*wire.ScalingPolicyListStub{}
+	for _, it := range resp.Jobs {
+		for _, g := range it.Job.Groups {
+			if g.Scaling == nil {
+				continue
+			}
+			out = append(out, &wire.ScalingPolicyListStub{
+				ID: structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", it.Job.Key().String()+"/"+g.Name, 0).String(), Enabled: g.Scaling.Enabled, Type: "horizontal",
+				Target:      map[string]string{"Namespace": it.Job.Namespace, "Job": it.Job.ID, "Group": g.Name},
+				CreateIndex: uint64(it.Job.CreateIndex), ModifyIndex: uint64(it.Job.SpecIndex),
+			})
+		}
+	}
+	return out, nil
+}
+
+func license(c *call) (any, error) {
+	if c.r.Method == http.MethodGet {
+		c.w.WriteHeader(http.StatusNoContent)
+		return nil, errWritten
+	}
+	return nil, structs.Errorf(structs.CodeUnsupported, "Muster has no licence keys")
+}
+
+// pprof serves profiles: openly with Debug, else to tokens that may write to agents.
+func (s *Server) pprof(w http.ResponseWriter, r *http.Request) {
+	if !s.cfg.Debug {
+		if err := s.cfg.Agent.Authorize(r.Context(), tokenOf(r), "agent", "write"); err != nil {
+			http.Error(w, err.Error(), structs.CodeOf(err).Status())
+			return
+		}
+	}
+	switch strings.TrimPrefix(r.URL.Path, "/debug/pprof/") {
+	case "cmdline":
+		pprof.Cmdline(w, r)
+	case "profile":
+		pprof.Profile(w, r)
+	case "symbol":
+		pprof.Symbol(w, r)
+	case "trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+}

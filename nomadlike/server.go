@@ -1,0 +1,425 @@
+package nomadlike
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits of the surface. Each is answered with the status in brackets when it is passed.
+const (
+	BodyMax       = 4 << 20          // bytes of a request body [413]
+	SnapshotMax   = 16 << 30         // bytes of a snapshot to restore [413]
+	ParseMax      = 1 << 20          // bytes of a job file sent to be parsed [413]
+	FilterMax     = 10 << 10         // bytes of a filter expression [400]
+	PerPageMax    = 10_000           // objects a page [400]
+	WaitMax       = 10 * time.Minute // of a blocking query; longer waits are shortened to it
+	WaitDefault   = 5 * time.Minute
+	bodyReadTime  = 30 * time.Second // to send a request's body [408]
+	callTime      = 60 * time.Second // for a call that does not block
+	gzipThreshold = 1 << 10          // bytes below which an answer is not compressed
+)
+
+// Config is what a Server needs.
+type Config struct {
+	Backend  rpc.Caller   // answers the methods of internal/methods
+	Agent    Agent        // answers for this process alone
+	Log      hclog.Logger // never nil
+	UI       http.Handler // below /ui/; nil for none
+	Debug    bool         // serve /debug/pprof without a token, as Nomad's enable_debug
+	Region   string
+	Observe  func(route string, status int, took time.Duration) // or nil
+	SelfExec string                                             // path of this binary, for parsing job files in a child
+}
+
+// Server answers HTTP requests. It is an http.Handler and holds no state but its configuration.
+type Server struct {
+	cfg Config
+	rt  *router
+}
+
+// New makes a Server.
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, rt: newRouter(table())}
+}
+
+// handler answers one request. What it returns is written as JSON; nil means an empty answer; errors become their
+// status with a line of text. A handler that has written the answer itself returns errWritten.
+type handler func(c *call) (any, error)
+
+var errWritten = errors.New("answer already written")
+
+// rawAnswer is written as it is.
+type rawAnswer struct {
+	contentType string
+	body        []byte
+}
+
+// call is one request on its way.
+type call struct {
+	*Server
+	w      http.ResponseWriter
+	r      *http.Request
+	params map[string]string
+	hdr    rpc.Header
+	query  methods.Query
+}
+
+// ServeHTTP routes a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	rec := &recorder{ResponseWriter: w}
+	name := "none"
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			s.cfg.Log.Error("request handler panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			if !rec.wrote {
+				http.Error(rec, "Internal error; the agent's log has the detail", http.StatusInternalServerError)
+			}
+		}
+		if s.cfg.Observe != nil {
+			s.cfg.Observe(name, rec.status, time.Since(start))
+		}
+	}()
+	h := rec.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Vary", "Accept-Encoding")
+
+	path := r.URL.EscapedPath()
+	switch {
+	case path == "/" && s.cfg.UI != nil:
+		http.Redirect(rec, r, "/ui/", http.StatusTemporaryRedirect)
+		return
+	case strings.HasPrefix(path, "/ui/") && s.cfg.UI != nil:
+		s.cfg.UI.ServeHTTP(rec, r)
+		return
+	case strings.HasPrefix(path, "/debug/pprof"):
+		s.pprof(rec, r)
+		return
+	}
+	rt, params, allow := s.rt.find(r.Method, path)
+	if rt == nil {
+		if r.Method == http.MethodHead {
+			rt, params, _ = s.rt.find(http.MethodGet, path)
+		}
+		if rt == nil && allow != "" {
+			h.Set("Allow", strings.ReplaceAll(allow, ",", ", "))
+			http.Error(rec, "Invalid method", http.StatusMethodNotAllowed)
+			return
+		}
+	}
+	if rt == nil {
+		http.Error(rec, fmt.Sprintf("no such endpoint: %s", clip(r.URL.Path, 200)), http.StatusNotFound)
+		return
+	}
+	name = rt.pattern
+	c := &call{Server: s, w: rec, r: r, params: params}
+	if err := c.parse(); err != nil {
+		c.fail(err)
+		return
+	}
+	out, err := rt.handle(c)
+	switch {
+	case errors.Is(err, errWritten):
+	case err != nil:
+		c.fail(err)
+	default:
+		c.answer(out)
+	}
+}
+
+// recorder notes the status, and whether anything was written.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	wrote  bool
+}
+
+func (r *recorder) WriteHeader(code int) {
+	if !r.wrote {
+		r.status, r.wrote = code, true
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if !r.wrote {
+		r.status, r.wrote = http.StatusOK, true
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController and the websocket library reach the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// parse reads what every request may carry: token, region, namespace, consistency, blocking and paging.
+func (c *call) parse() error {
+	q := c.r.URL.Query()
+	c.hdr.Token = tokenOf(c.r)
+	c.hdr.Region = q.Get("region")
+	c.hdr.Namespace = q.Get("namespace")
+	if c.hdr.Namespace == "" {
+		c.hdr.Namespace = structs.NamespaceDefault
+	}
+	c.query.Prefix = q.Get("prefix")
+	c.query.Filter = q.Get("filter")
+	c.query.NextToken = q.Get("next_token")
+	if len(c.query.Filter) > FilterMax {
+		return structs.Errorf(structs.CodeInvalid, "filter is %d bytes; at most %d are accepted", len(c.query.Filter), FilterMax)
+	}
+	var err error
+	if c.query.Stale, err = c.flag("stale"); err != nil {
+		return err
+	}
+	if c.query.Reverse, err = c.flag("reverse"); err != nil {
+		return err
+	}
+	if v := q.Get("index"); v != "" {
+		n, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			return structs.Errorf(structs.CodeInvalid, "Invalid index %q: want a whole number", clip(v, 40))
+		}
+		c.query.MinIndex = structs.Index(n)
+	}
+	c.query.MaxWait = WaitDefault
+	if v := q.Get("wait"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			return structs.Errorf(structs.CodeInvalid, "Invalid wait time %q: want a duration such as 30s or 5m", clip(v, 40))
+		}
+		c.query.MaxWait = min(max(d, 0), WaitMax)
+	}
+	if v := q.Get("per_page"); v != "" {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < 0 || n > PerPageMax {
+			return structs.Errorf(structs.CodeInvalid, "Invalid per_page %q: want a number from 0 to %d", clip(v, 40), PerPageMax)
+		}
+		c.query.PerPage = n
+	}
+	return nil
+}
+
+func tokenOf(r *http.Request) string {
+	for _, k := range []string{"X-Nomad-Token", "X-Muster-Token"} {
+		if t := strings.TrimSpace(r.Header.Get(k)); t != "" {
+			return t
+		}
+	}
+	if t, ok := strings.CutPrefix(strings.TrimSpace(r.Header.Get("Authorization")), "Bearer "); ok {
+		return strings.TrimSpace(t)
+	}
+	return ""
+}
+
+// flag reads a boolean query parameter: absent is false, present without a value is true.
+func (c *call) flag(name string) (bool, error) {
+	vs, ok := c.r.URL.Query()[name]
+	if !ok {
+		return false, nil
+	}
+	if len(vs) == 0 || vs[0] == "" {
+		return true, nil
+	}
+	b, err := strconv.ParseBool(vs[0])
+	if err != nil {
+		return false, structs.Errorf(structs.CodeInvalid, "Failed to parse value of %q (%q) as a bool", name, clip(vs[0], 40))
+	}
+	return b, nil
+}
+
+// uint reads an optional whole-number query parameter.
+func (c *call) uint(name string) (n uint64, ok bool, err error) {
+	v := c.r.URL.Query().Get(name)
+	if v == "" {
+		return 0, false, nil
+	}
+	n, err = strconv.ParseUint(v, 10, 64)
+	if err != nil {
+		return 0, false, structs.Errorf(structs.CodeInvalid, "Failed to parse value of %q (%q) as a whole number", name, clip(v, 40))
+	}
+	return n, true, nil
+}
+
+// body decodes a JSON body into v and gives the top-level text for callers that look for unknown fields.
+func (c *call) body(v any) error {
+	b, err := c.rawBody(BodyMax)
+	if err != nil {
+		return err
+	}
+	return decodeJSON(b, v)
+}
+
+func (c *call) rawBody(limit int64) ([]byte, error) {
+	rc := http.NewResponseController(c.w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyReadTime)) // not every ResponseWriter has one
+	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	_ = rc.SetReadDeadline(time.Time{})
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return nil, structs.Errorf(structs.CodeTooLarge, "the request body is larger than %d bytes", limit)
+		}
+		return nil, structs.Errorf(structs.CodeInvalid, "the request body could not be read: %v", err)
+	}
+	return b, nil
+}
+
+// decodeJSON decodes one JSON value and refuses anything after it.
+func decodeJSON(b []byte, v any) error {
+	if len(bytes.TrimSpace(b)) == 0 {
+		return structs.Errorf(structs.CodeInvalid, "the request body is empty: want a JSON object")
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	if err := dec.Decode(v); err != nil {
+		return jsonError(b, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return structs.Errorf(structs.CodeInvalid, "the request body has more after its JSON value, at byte %d", dec.InputOffset())
+	}
+	return nil
+}
+
+func jsonError(b []byte, err error) error {
+	var syn *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syn):
+		line := 1 + bytes.Count(b[:min(int(syn.Offset), len(b))], []byte{'\n'})
+		return structs.Errorf(structs.CodeInvalid, "the request body is not JSON: line %d, byte %d: %v", line, syn.Offset, syn)
+	case errors.As(err, &typ):
+		return structs.Errorf(structs.CodeInvalid, "the request body does not fit: field %q wants %s, got %s (byte %d)", typ.Field, typ.Type, typ.Value, typ.Offset)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return structs.Errorf(structs.CodeInvalid, "the request body is cut off: it ends inside a JSON value")
+	}
+	return structs.Errorf(structs.CodeInvalid, "the request body is not JSON: %v", err)
+}
+
+// fail answers with an error: its status and one line of text, or a problem document for clients that ask for one.
+func (c *call) fail(err error) {
+	var e *structs.Error
+	if !errors.As(err, &e) {
+		if errors.Is(err, context.Canceled) {
+			return // the caller has gone
+		}
+		c.cfg.Log.Error("request failed", "path", c.r.URL.Path, "error", err)
+		e = structs.Errorf(structs.CodeInternal, "Internal error; the agent's log has the detail")
+	}
+	status := e.Code.Status()
+	h := c.w.Header()
+	if e.Code == structs.CodeBusy {
+		h.Set("Retry-After", "1")
+	}
+	if strings.Contains(c.r.Header.Get("Accept"), "application/problem+json") {
+		h.Set("Content-Type", "application/problem+json")
+		c.w.WriteHeader(status)
+		_ = json.NewEncoder(c.w).Encode(map[string]any{"code": e.Code, "title": http.StatusText(status), "status": status, "detail": e.Msg})
+		return
+	}
+	http.Error(c.w, e.Msg, status)
+}
+
+var gzips = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
+
+// answer writes a value as JSON, compressed when the client takes that and it pays.
+func (c *call) answer(out any) {
+	var body []byte
+	ctype := "application/json"
+	switch v := out.(type) {
+	case nil:
+		c.w.WriteHeader(http.StatusOK)
+		return
+	case rawAnswer:
+		body, ctype = v.body, v.contentType
+	default:
+		var err error
+		if pretty, _ := c.flag("pretty"); pretty {
+			body, err = json.MarshalIndent(v, "", "    ")
+			body = append(body, '\n')
+		} else {
+			body, err = json.Marshal(v)
+		}
+		if err != nil {
+			c.fail(fmt.Errorf("encode answer: %w", err))
+			return
+		}
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", ctype)
+	if len(body) >= gzipThreshold && strings.Contains(c.r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		c.w.WriteHeader(http.StatusOK)
+		z := gzips.Get().(*gzip.Writer)
+		z.Reset(c.w)
+		_, _ = z.Write(body)
+		_ = z.Close()
+		gzips.Put(z)
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(http.StatusOK)
+	_, _ = c.w.Write(body) // a client that went away needs no answer
+}
+
+// invoke makes a call with the request's token, region and namespace. Reads carry the query options, and their
+// answer's meta becomes headers.
+func invoke[Req, Resp any](c *call, m rpc.Method[Req, Resp], req *Req) (*Resp, error) {
+	limit := callTime
+	if q, ok := any(req).(interface{ QueryOpts() *methods.Query }); ok {
+		*q.QueryOpts() = c.query
+		if c.query.MinIndex > 0 {
+			limit += c.query.MaxWait
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), limit)
+	defer cancel()
+	resp, err := rpc.Invoke(ctx, c.cfg.Backend, m, c.hdr, req)
+	if err != nil {
+		return nil, err
+	}
+	if mr, ok := any(resp).(interface{ MetaRef() *methods.Meta }); ok {
+		c.meta(mr.MetaRef())
+	}
+	return resp, nil
+}
+
+// meta writes the headers of a read.
+func (c *call) meta(m *methods.Meta) {
+	h := c.w.Header()
+	h.Set("X-Nomad-Index", strconv.FormatUint(max(uint64(m.Index), 1), 10))
+	h.Set("X-Nomad-LastContact", strconv.FormatInt(m.LastContact.Milliseconds(), 10))
+	h.Set("X-Nomad-KnownLeader", strconv.FormatBool(m.KnownLeader))
+	if m.NextToken != "" {
+		h.Set("X-Nomad-NextToken", m.NextToken)
+	}
+}
+
+// index writes the header of a write.
+func (c *call) index(i structs.Index) {
+	c.w.Header().Set("X-Nomad-Index", strconv.FormatUint(uint64(i), 10))
+}
+
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n] + "..."
+}
