@@ -3,7 +3,6 @@ package supervisor
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -60,13 +59,18 @@ func newPump(cfg Log) (*pump, error) {
 }
 
 func (p *pump) indexes() []int {
-	entries, err := fs.ReadDir(p.root.FS(), ".")
+	d, err := p.root.Open(".")
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1) // without a stat of each
 	if err != nil {
 		return nil
 	}
 	var out []int
-	for _, e := range entries {
-		if rest, ok := strings.CutPrefix(e.Name(), p.name+"."); ok {
+	for _, name := range names {
+		if rest, ok := strings.CutPrefix(name, p.name+"."); ok {
 			if n, err := strconv.Atoi(rest); err == nil && n >= 0 && strconv.Itoa(n) == rest {
 				out = append(out, n)
 			}

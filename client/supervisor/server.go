@@ -238,7 +238,7 @@ func (s *Service) Destroy(id string, r *Reply) error {
 	s.mu.Lock()
 	delete(s.tasks, id)
 	s.mu.Unlock()
-	if err := os.RemoveAll(t.dir); err != nil {
+	if err := os.Remove(t.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fail(r, kindFailed, fmt.Errorf("destroy task %s: %w", id, err))
 	}
 	return nil
@@ -268,8 +268,8 @@ func (s *Service) recover() error {
 		go func() {
 			defer wg.Done()
 			defer func() { <-sem }()
-			dir := filepath.Join(root, e.Name())
-			t, err := adopt(dir)
+			path := filepath.Join(root, e.Name())
+			t, err := adopt(path)
 			if err != nil {
 				// No readable state: nothing was started yet, or the disk lost it. Whatever is in its group is ours, by
 				// the group's name.
@@ -280,7 +280,7 @@ func (s *Service) recover() error {
 						g.Remove()
 					}
 				}
-				os.RemoveAll(dir)
+				os.Remove(path)
 				return
 			}
 			s.mu.Lock()

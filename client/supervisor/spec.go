@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -241,13 +242,13 @@ func exitOf(r launch.Record) Exit {
 }
 
 // bootID tells one run of the kernel from another: a pid means nothing after a reboot.
-func bootID() string {
+var bootID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
+})
 
 // procStat is what identifies a process: a pid alone does not, because pids are reused.
 type procStat struct {

@@ -1,9 +1,11 @@
 package supervisor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,18 +14,25 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/supervisor/launch"
 	"golang.org/x/sys/unix"
 )
 
-// memory is what is on disk of a task (task.json), enough for another supervisor to take it up.
+// A task has one file, t/<id>: 64 bytes that the launcher fills with the exit record, then JSON lines, each a line of
+// the form below; the last whole one counts. A write is whole whatever process is killed; after a power cut a line may
+// be torn, but then no process is left to be taken up, and the line that tells the result has been synced.
 //
-//	intent written -> launcher started -> pids written -> ended -> result.json written -> destroyed
+//	intent -> launcher started -> pids -> task ended: exit record -> result, synced -> destroyed: file removed
 //
-// In the first gap the launcher is found by its name and the task's id in /proc; in the last one, by nothing but exit
-// record and group, which is all that is needed.
+// In the first gap the launcher is found by its name and the task's id in /proc; after the end, exit record and group
+// are all that is needed.
+type line struct {
+	Memory *memory `json:",omitempty"`
+	Result *Exit   `json:",omitempty"`
+}
+
+// memory is what another supervisor needs to take a task up.
 type memory struct {
 	ID        string
 	BootID    string
@@ -40,7 +49,7 @@ type memory struct {
 
 // task is one task of this supervisor. Its end is done being closed.
 type task struct {
-	dir  string
+	path string
 	mem  memory        // read-only once the task is in the table
 	fd   int           // pidfd of the main process, -1 if it was gone before we could open it; guarded by mu
 	lfd  *os.File      // pidfd of the launcher
@@ -80,22 +89,59 @@ func startPump(cfg Log, pipe *os.File) (*pumping, error) {
 	return r, nil
 }
 
-func (t *task) recordPath() string { return filepath.Join(t.dir, "exit") }
-func (t *task) resultPath() string { return filepath.Join(t.dir, "result.json") }
+// fileMax bounds a task's file; one that is larger is not ours.
+const fileMax = 1 << 20
 
-func (t *task) save() error {
-	b, err := json.Marshal(t.mem)
+// append adds a line to the task's file.
+func (t *task) append(l line, sync bool) error {
+	b, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(t.dir, "task.tmp")
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	f, err := os.OpenFile(t.path, os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
 		return fmt.Errorf("write task state: %w", err)
 	}
-	if err := os.Rename(tmp, filepath.Join(t.dir, "task.json")); err != nil {
+	// A torn line before this one must not spoil it.
+	_, err = f.Write(append(append([]byte{'\n'}, b...), '\n'))
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write task state: %w", err)
 	}
 	return nil
+}
+
+func (t *task) save() error { return t.append(line{Memory: &t.mem}, false) }
+
+// load reads a task's file. result is nil while there is none.
+func load(path string) (m memory, result *Exit, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return m, nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, fileMax))
+	if err != nil {
+		return m, nil, err
+	}
+	for text := range bytes.Lines(b[min(len(b), launch.RecordSize):]) {
+		var l line
+		if json.Unmarshal(text, &l) != nil {
+			continue
+		}
+		if l.Memory != nil {
+			m = *l.Memory
+		}
+		if l.Result != nil {
+			result = l.Result
+		}
+	}
+	if m.ID != filepath.Base(path) {
+		return m, nil, errors.New("its state is unreadable")
+	}
+	return m, result, nil
 }
 
 func (t *task) status() Status {
@@ -109,17 +155,25 @@ func (t *task) status() Status {
 }
 
 // start runs the specification. On error nothing is left behind.
-func start(dir string, spec *Spec, groups *cgroup.Manager) (_ *task, err error) {
+func start(path string, spec *Spec, groups *cgroup.Manager) (_ *task, err error) {
 	bin, err := launch.Binary()
 	if err != nil {
 		return nil, err
 	}
-	t := &task{dir: dir, fd: -1, done: make(chan struct{}), ours: true}
+	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true}
 	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Stdout: spec.Stdout, Stderr: spec.Stderr}
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	record, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		if _, werr := unix.Pwrite(record, make([]byte, launch.RecordSize), 0); werr != nil {
+			unix.Close(record)
+			os.Remove(path)
+			err = werr
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make task state: %w", err)
 	}
-	var closers []func()
+	closers := []func(){func() { unix.Close(record) }}
 	defer func() {
 		for _, c := range closers {
 			c()
@@ -164,11 +218,6 @@ func start(dir string, spec *Spec, groups *cgroup.Manager) (_ *task, err error) 
 	closers = append(closers, func() { ours.Close() })
 	closeTheirs := sync.OnceFunc(func() { theirs.Close() })
 	closers = append(closers, closeTheirs)
-	record, err := unix.Open(t.recordPath(), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("make exit record: %w", err)
-	}
-	closers = append(closers, func() { unix.Close(record) })
 
 	files := make([]uintptr, 8)
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -206,7 +255,7 @@ func start(dir string, spec *Spec, groups *cgroup.Manager) (_ *task, err error) 
 	files[launch.FDStatus] = theirs.Fd()
 	files[launch.FDRecord] = uintptr(record)
 	files[launch.FDProgram] = progFile.Fd()
-	pid, err := syscall.ForkExec(bin, []string{"muster-launch", spec.ID, filepath.Base(filepath.Dir(filepath.Dir(dir)))},
+	pid, err := syscall.ForkExec(bin, []string{"muster-launch", spec.ID, "task"},
 		&syscall.ProcAttr{Env: []string{}, Files: files, Dir: "/", Sys: attr})
 	if err != nil {
 		return nil, fmt.Errorf("start launcher: %w", err)
@@ -286,7 +335,7 @@ func (t *task) abort() {
 	}
 	t.mu.Unlock()
 	t.mem.Group.Remove()
-	os.RemoveAll(t.dir)
+	os.Remove(t.path)
 }
 
 // awaitLauncher returns when the launcher has ended, and reaps it if it is our child.
@@ -330,11 +379,16 @@ func awaitPidfd(f *os.File) {
 }
 
 func (t *task) readRecord() (launch.Record, bool) {
-	b, err := os.ReadFile(t.recordPath())
+	f, err := os.Open(t.path)
 	if err != nil {
 		return launch.Record{}, false
 	}
-	return launch.ParseRecord(b)
+	defer f.Close()
+	var b [launch.RecordSize]byte
+	if _, err := io.ReadFull(f, b[:]); err != nil {
+		return launch.Record{}, false
+	}
+	return launch.ParseRecord(b[:])
 }
 
 // watch sees a task to its end.
@@ -424,10 +478,8 @@ func (t *task) finish() {
 		t.lfd.Close()
 	}
 	// Before anybody is told. If the disk refuses, the launcher's record still says what happened.
-	if b, err := json.Marshal(t.exit); err == nil {
-		if err := renameio.WriteFile(t.resultPath(), b, 0o600); err != nil {
-			fmt.Fprintf(os.Stderr, "supervisor: task %s: write result: %v\n", t.mem.ID, err)
-		}
+	if err := t.append(line{Result: &t.exit}, true); err != nil {
+		fmt.Fprintf(os.Stderr, "supervisor: task %s: %v\n", t.mem.ID, err)
 	}
 	if t.mem.BootID == bootID() {
 		t.mem.Group.Remove()
@@ -525,16 +577,15 @@ func (t *task) stop(sig syscall.Signal, timeout time.Duration) error {
 }
 
 // adopt takes up a task that another supervisor started.
-func adopt(dir string) (*task, error) {
-	t := &task{dir: dir, fd: -1, done: make(chan struct{})}
-	b, err := os.ReadFile(filepath.Join(dir, "task.json"))
-	if err != nil {
+func adopt(path string) (*task, error) {
+	t := &task{path: path, fd: -1, done: make(chan struct{})}
+	var result *Exit
+	var err error
+	if t.mem, result, err = load(path); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(b, &t.mem); err != nil {
-		return nil, fmt.Errorf("read task state: %w", err)
-	}
-	if b, err := os.ReadFile(t.resultPath()); err == nil && json.Unmarshal(b, &t.exit) == nil {
+	if result != nil {
+		t.exit = *result
 		if t.mem.BootID == bootID() {
 			t.mem.Group.Remove()
 		}

@@ -387,23 +387,18 @@ var binaryOnce = sync.OnceValues(func() (string, error) {
 		unix.Close(fd)
 		return "", fmt.Errorf("write the launcher's memory file: %d of %d bytes: %w", n, len(binaryImage), err)
 	}
-	// Executing a file that is open for writing is refused, and the number must be out of the way of the launcher's
-	// own descriptors: open it once more, read-only, and move it up.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
 		unix.Close(fd)
 		return "", fmt.Errorf("seal the launcher's memory file: %w", err)
 	}
-	low, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	// Executing a file that is open for writing is refused: open it once more, read-only.
+	ro, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	unix.Close(fd)
 	if err != nil {
 		return "", fmt.Errorf("open the launcher's memory file: %w", err)
 	}
-	high, err := unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 64)
-	unix.Close(low)
-	if err != nil {
-		return "", fmt.Errorf("move the launcher's memory file: %w", err)
-	}
-	return fmt.Sprintf("/proc/self/fd/%d", high), nil
+	// Our pid and not "self": in the child that number may be another file by then.
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ro), nil
 })
 
 // Binary is a path that executes the launcher from this process, or why there is none.
