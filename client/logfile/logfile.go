@@ -1,0 +1,334 @@
+// Package logfile reads files that are being written: a task's rotated log as one stream without a gap, or a single
+// file. All access goes through an os.Root, so that no name and no symbolic link leads out of the directory.
+package logfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Origins of an offset.
+const (
+	Start = "start" // offset counts from the oldest byte that still exists
+	End   = "end"   // offset counts back from the newest
+)
+
+// Events that a frame may carry instead of data.
+const (
+	Deleted   = "file deleted"   // files were removed by rotation before they could be read: a gap
+	Truncated = "file truncated" // reading goes on from the file's beginning
+)
+
+// ChunkSize is the most data in one frame.
+const ChunkSize = 64 << 10
+
+// A follower looks for new data at these intervals: short while there is some, longer while there is none.
+const (
+	pollMin = 10 * time.Millisecond
+	pollMax = 200 * time.Millisecond
+)
+
+// Options say what to read.
+type Options struct {
+	Origin string // Start or End; "" is Start
+	Offset int64  // not negative
+	Follow bool   // go on at the end of the data
+	// Done, when closed, ends a follower as soon as it has read everything; nil never does.
+	Done <-chan struct{}
+	// Limit is the most bytes to read, 0 for no limit.
+	Limit int64
+}
+
+// Frame is a piece of a file. Data is valid during the call only.
+type Frame struct {
+	File   string
+	Offset int64 // of the first byte of Data in File
+	Data   []byte
+	Event  string // "" with data
+}
+
+func (o Options) check() error {
+	if o.Origin != "" && o.Origin != Start && o.Origin != End {
+		return fmt.Errorf("origin %q: want %q or %q", o.Origin, Start, End)
+	}
+	if o.Offset < 0 {
+		return fmt.Errorf("offset %d must not be negative", o.Offset)
+	}
+	return nil
+}
+
+// ErrNotRegular is returned for anything that is not a plain file.
+var ErrNotRegular = errors.New("not a regular file")
+
+func open(root *os.Root, name string) (*os.File, int64, error) {
+	// O_NONBLOCK: a FIFO in a task's directory must not hold us up.
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w", name, ErrNotRegular)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, st.Size(), nil
+}
+
+// Indexes lists the files base.N that exist in root, lowest first.
+func Indexes(root *os.Root, base string) ([]int, error) {
+	d, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, n := range names {
+		if rest, ok := strings.CutPrefix(n, base+"."); ok {
+			if i, err := strconv.Atoi(rest); err == nil && i >= 0 && strconv.Itoa(i) == rest {
+				out = append(out, i)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// stream is one call of Log or File.
+type stream struct {
+	ctx  context.Context
+	opt  Options
+	emit func(Frame) error
+	left int64
+	buf  []byte
+	wait time.Duration
+}
+
+func newStream(ctx context.Context, o Options, emit func(Frame) error) *stream {
+	left := o.Limit
+	if left <= 0 {
+		left = 1<<63 - 1
+	}
+	return &stream{ctx: ctx, opt: o, emit: emit, left: left, buf: make([]byte, ChunkSize), wait: pollMin}
+}
+
+var errLimit = errors.New("limit reached")
+
+// copy emits the file from off to its present end and returns the new offset.
+func (s *stream) copy(f *os.File, name string, off int64) (int64, error) {
+	for {
+		if err := s.ctx.Err(); err != nil {
+			return off, err
+		}
+		n, err := f.ReadAt(s.buf[:min(int64(len(s.buf)), s.left)], off)
+		if n > 0 {
+			s.wait = pollMin
+			if eerr := s.emit(Frame{File: name, Offset: off, Data: s.buf[:n]}); eerr != nil {
+				return off, eerr
+			}
+			off += int64(n)
+			if s.left -= int64(n); s.left == 0 {
+				return off, errLimit
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return off, nil
+		}
+		if err != nil {
+			return off, err
+		}
+	}
+}
+
+// pause waits for more data. last is true when Done has been closed: one more look, then the end.
+func (s *stream) pause() (last bool, err error) {
+	timer := time.NewTimer(s.wait)
+	defer timer.Stop()
+	s.wait = min(s.wait*2, pollMax)
+	select {
+	case <-s.ctx.Done():
+		return false, s.ctx.Err()
+	case <-s.opt.Done:
+		return true, nil
+	case <-timer.C:
+		return false, nil
+	}
+}
+
+// Log reads the rotated log base.0, base.1, ... in root as one stream. Without Follow it ends at the newest byte; with
+// it, when ctx or Done end it. A log that does not exist yet is empty to a follower and os.ErrNotExist otherwise. The
+// error of emit is returned as it is.
+func Log(ctx context.Context, root *os.Root, base string, o Options, emit func(Frame) error) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if base == "" || strings.ContainsAny(base, "/\x00") {
+		return fmt.Errorf("log name %q: want a name without a directory", base)
+	}
+	s := newStream(ctx, o, emit)
+	err := s.log(root, base)
+	if errors.Is(err, errLimit) {
+		return nil
+	}
+	return err
+}
+
+func (s *stream) log(root *os.Root, base string) error {
+	idx, off, err := s.seek(root, base)
+	if err != nil {
+		return err
+	}
+	var f *os.File
+	defer func() {
+		if f != nil {
+			f.Close()
+		}
+	}()
+	last := false
+	for {
+		name := base + "." + strconv.Itoa(idx)
+		if f == nil {
+			var size int64
+			if f, size, err = open(root, name); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			if err == nil && off > size {
+				off = size
+			}
+		}
+		// Who writes has finished a file before it makes the next: so look for the next first, and read after that.
+		all, err := Indexes(root, base)
+		if err != nil {
+			return err
+		}
+		next := -1
+		for _, i := range all {
+			if i > idx {
+				next = i
+				break
+			}
+		}
+		if f != nil {
+			if off, err = s.copy(f, name, off); err != nil {
+				return err
+			}
+		}
+		if next >= 0 {
+			if f != nil {
+				f.Close()
+				f = nil
+			}
+			if next != idx+1 {
+				if err := s.emit(Frame{File: base + "." + strconv.Itoa(idx+1), Event: Deleted}); err != nil {
+					return err
+				}
+			}
+			idx, off = next, 0
+			continue
+		}
+		if !s.opt.Follow || last {
+			return nil
+		}
+		if last, err = s.pause(); err != nil {
+			return err
+		}
+	}
+}
+
+// seek finds where to begin.
+func (s *stream) seek(root *os.Root, base string) (idx int, off int64, err error) {
+	all, err := Indexes(root, base)
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(all) == 0 {
+		if !s.opt.Follow {
+			return 0, 0, fmt.Errorf("log %s: %w", base, os.ErrNotExist)
+		}
+		return 0, 0, nil
+	}
+	sizes := make([]int64, len(all))
+	var total int64
+	for i, n := range all {
+		st, err := root.Stat(base + "." + strconv.Itoa(n))
+		if err != nil {
+			continue // rotated away just now
+		}
+		sizes[i] = st.Size()
+		total += st.Size()
+	}
+	pos := min(s.opt.Offset, total)
+	if s.opt.Origin == End {
+		pos = total - pos
+	}
+	for i, n := range all {
+		if pos < sizes[i] || i == len(all)-1 {
+			return n, pos, nil
+		}
+		pos -= sizes[i]
+	}
+	return all[len(all)-1], 0, nil
+}
+
+// File reads a single file. A follower survives its truncation and ends when it is deleted.
+func File(ctx context.Context, root *os.Root, name string, o Options, emit func(Frame) error) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	f, size, err := open(root, name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s := newStream(ctx, o, emit)
+	off := min(o.Offset, size)
+	if o.Origin == End {
+		off = size - off
+	}
+	last := false
+	for {
+		if off, err = s.copy(f, name, off); err != nil {
+			if errors.Is(err, errLimit) {
+				return nil
+			}
+			return err
+		}
+		if !o.Follow || last {
+			return nil
+		}
+		if last, err = s.pause(); err != nil {
+			return err
+		}
+		st, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if st.Size() < off {
+			off = 0
+			if err := emit(Frame{File: name, Event: Truncated}); err != nil {
+				return err
+			}
+		}
+		if now, err := root.Stat(name); errors.Is(err, os.ErrNotExist) || (err == nil && !os.SameFile(st, now)) {
+			if _, err := s.copy(f, name, off); err != nil && !errors.Is(err, errLimit) {
+				return err
+			}
+			return emit(Frame{File: name, Event: Deleted})
+		}
+	}
+}
