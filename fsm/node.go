@@ -217,9 +217,13 @@ func applyNodeDrain(x *tx) *structs.Error {
 			} else {
 				rec.StartedAt, rec.Meta = x.time, c.Meta
 			}
-			s.ForceAt = 0
-			if s.Deadline > 0 {
-				s.ForceAt = s.StartedAt.Add(s.Deadline)
+			switch {
+			case s.Deadline > 0:
+				s.ForceAt = x.time.Add(s.Deadline)
+			case s.Deadline < 0:
+				s.ForceAt = x.time
+			default:
+				s.ForceAt = 0
 			}
 			n.Drain, n.Eligibility, rec.Status = &s, structs.NodeIneligible, "draining"
 			n.LastDrain = &rec

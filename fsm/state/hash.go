@@ -41,6 +41,7 @@ func (s *Snapshot) Hash() [32]byte {
 	b := []byte("muster state")
 	b = binary.BigEndian.AppendUint64(b, Version)
 	b = binary.BigEndian.AppendUint64(b, uint64(s.time))
+	b = binary.BigEndian.AppendUint64(b, uint64(s.bootstrap))
 	for i, c := range s.changed {
 		b = append(b, (*s.tables)[i].tableName()...)
 		b = binary.BigEndian.AppendUint64(b, uint64(c))

@@ -18,6 +18,8 @@ type Snapshot struct {
 	changed [tabCount]structs.Index
 	watch   [tabCount]chan struct{}
 	sum     sum
+
+	bootstrap structs.Index
 }
 
 // Index is the log index of the last entry that the snapshot contains.
@@ -322,6 +324,9 @@ func (s *Snapshot) AutopilotConfig() *structs.AutopilotConfig {
 
 // ClusterMeta gives the cluster's identity, or nil before it has one.
 func (s *Snapshot) ClusterMeta() *structs.ClusterMeta { return find(s.meta, "") }
+
+// BootstrapIndex is the index of the last ACL bootstrap; 0 when ACLs were never bootstrapped.
+func (s *Snapshot) BootstrapIndex() structs.Index { return s.bootstrap }
 
 // PeriodicLaunch gives the last launch of a periodic job, or nil.
 func (s *Snapshot) PeriodicLaunch(k structs.JobKey) *structs.PeriodicLaunch {

@@ -105,7 +105,9 @@ type Store struct {
 	changed [tabCount]structs.Index
 	time    structs.LogTime
 	buf     []byte
-	opts    Options
+
+	bootstrap, bootstrapWas structs.Index // last ACL bootstrap; and before this entry
+	opts                    Options
 }
 
 // trees are the trees of every table. Those of a Snapshot never change.
@@ -322,6 +324,7 @@ func table[K comparable, T any](s *Store, id tableID, name string, less func(a, 
 
 // CommitEntry makes the changes since the last call part of the batch, as those of the log entry at index.
 func (s *Store) CommitEntry(index structs.Index) {
+	s.bootstrapWas = s.bootstrap
 	for i, t := range s.all {
 		if t.commitEntry(&s.delta) {
 			s.changed[i] = index
@@ -332,8 +335,15 @@ func (s *Store) CommitEntry(index structs.Index) {
 	}
 }
 
+// BootstrapIndex is the index of the last ACL bootstrap; 0 for never.
+func (s *Store) BootstrapIndex() structs.Index { return s.bootstrap }
+
+// SetBootstrapIndex records an ACL bootstrap.
+func (s *Store) SetBootstrapIndex(i structs.Index) { s.bootstrap = i }
+
 // RollbackEntry undoes the changes since the last CommitEntry.
 func (s *Store) RollbackEntry() {
+	s.bootstrap = s.bootstrapWas
 	for i := len(s.all) - 1; i >= 0; i-- {
 		s.all[i].rollbackEntry()
 	}
@@ -361,6 +371,7 @@ func (s *Store) Publish(index structs.Index) (*Snapshot, structs.Delta) {
 	next.time = s.time
 	next.changed = s.changed
 	next.sum = s.sum
+	next.bootstrap = s.bootstrap
 	s.snap = next
 	for _, c := range wake {
 		close(c)

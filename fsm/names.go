@@ -1,0 +1,221 @@
+package fsm
+
+import "github.com/muster-sched/muster/structs"
+
+func applyPoolUpsert(x *tx) *structs.Error {
+	for _, p := range x.cmd.Body.(*structs.PoolUpsertCommand).Pools {
+		switch {
+		case p == nil || p.Name == "":
+			return structs.Errorf(structs.CodeInvalid, "a node pool needs a name")
+		case p.Name == structs.NodePoolAll || p.Name == structs.NodePoolDefault:
+			return structs.Errorf(structs.CodeInvalid, "node pool %q is built in and cannot be changed", p.Name)
+		}
+		n := *p
+		n.CreateIndex, n.ModifyIndex = x.index, x.index
+		if old := x.Pools.Get(p.Name); old != nil {
+			n.CreateIndex = old.CreateIndex
+		}
+		x.Pools.Put(&n)
+	}
+	return nil
+}
+
+func applyPoolDelete(x *tx) *structs.Error {
+	for _, name := range x.cmd.Body.(*structs.PoolDeleteCommand).Names {
+		switch {
+		case name == structs.NodePoolAll || name == structs.NodePoolDefault:
+			return structs.Errorf(structs.CodeInvalid, "node pool %q is built in and cannot be deleted", name)
+		case x.Pools.Get(name) == nil:
+			return structs.Errorf(structs.CodeNotFound, "node pool %q not found", name)
+		}
+		for n := range x.Nodes.All() {
+			if n.Pool == name {
+				return structs.Errorf(structs.CodeConflict, "node pool %q has nodes, for one %s; move or purge them first", name, n.ID)
+			}
+		}
+		for j := range x.Jobs.All() {
+			if j.NodePool == name && j.Status != structs.JobDead {
+				return structs.Errorf(structs.CodeConflict, "node pool %q has non-terminal jobs, for one %q of namespace %q; stop them first", name, j.ID, j.Namespace)
+			}
+		}
+		x.Pools.Delete(name)
+	}
+	return nil
+}
+
+func applyNamespaceUpsert(x *tx) *structs.Error {
+	for _, in := range x.cmd.Body.(*structs.NamespaceUpsertCommand).Namespaces {
+		if in == nil || in.Name == "" {
+			return structs.Errorf(structs.CodeInvalid, "a namespace needs a name")
+		}
+		n := *in
+		n.CreateIndex, n.ModifyIndex = x.index, x.index
+		if old := x.Namespaces.Get(in.Name); old != nil {
+			n.CreateIndex = old.CreateIndex
+		}
+		x.Namespaces.Put(&n)
+	}
+	return nil
+}
+
+func applyNamespaceDelete(x *tx) *structs.Error {
+	for _, name := range x.cmd.Body.(*structs.NamespaceDeleteCommand).Names {
+		switch {
+		case name == structs.NamespaceDefault:
+			return structs.Errorf(structs.CodeInvalid, "the default namespace cannot be deleted")
+		case x.Namespaces.Get(name) == nil:
+			return structs.Errorf(structs.CodeNotFound, "namespace %q not found", name)
+		}
+		var dead []*structs.Job
+		for j := range x.Jobs.All() {
+			if j.Namespace != name {
+				continue
+			}
+			if j.Status != structs.JobDead {
+				return structs.Errorf(structs.CodeConflict, "namespace %q has non-terminal jobs, for one %q; stop them first", name, j.ID)
+			}
+			dead = append(dead, j)
+		}
+		for a := range x.Allocs.All() {
+			if a.Namespace == name && structs.Holds(a) {
+				return structs.Errorf(structs.CodeConflict, "namespace %q has allocations that still run, for one %s", name, a.ID)
+			}
+		}
+		for _, j := range dead {
+			x.forget(j)
+		}
+		x.Namespaces.Delete(name)
+	}
+	return nil
+}
+
+func applySchedulerConfig(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.SchedulerConfigCommand)
+	if c.Config == nil {
+		return structs.Errorf(structs.CodeInvalid, "the command carries no scheduler configuration")
+	}
+	n := *c.Config
+	n.CreateIndex, n.ModifyIndex = x.index, x.index
+	var at structs.Index
+	if old := x.Scheduler.Get(""); old != nil {
+		at, n.CreateIndex = old.ModifyIndex, old.CreateIndex
+	}
+	if c.CAS && at != c.CASIndex {
+		return nil // Swapped stays false: the answer of a check-and-set, not an error
+	}
+	x.result.Swapped = true
+	x.Scheduler.Put(&n)
+	return nil
+}
+
+func applyAutopilotConfig(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.AutopilotConfigCommand)
+	if c.Config == nil {
+		return structs.Errorf(structs.CodeInvalid, "the command carries no autopilot configuration")
+	}
+	n := *c.Config
+	n.CreateIndex, n.ModifyIndex = x.index, x.index
+	var at structs.Index
+	if old := x.Autopilot.Get(""); old != nil {
+		at, n.CreateIndex = old.ModifyIndex, old.CreateIndex
+	}
+	if c.CAS && at != c.CASIndex {
+		return nil
+	}
+	x.result.Swapped = true
+	x.Autopilot.Put(&n)
+	return nil
+}
+
+// applyClusterInit names the cluster, once.
+func applyClusterInit(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.ClusterInitCommand)
+	if c.ID.IsZero() {
+		return structs.Errorf(structs.CodeInvalid, "the cluster id is missing")
+	}
+	if x.Meta.Get("") == nil {
+		x.Meta.Put(&structs.ClusterMeta{ID: c.ID, CreateTime: x.time, StateVersion: stateVersion, CreateIndex: x.index})
+	}
+	return nil
+}
+
+// applyRestored marks a new history: indexes from before it mean nothing any more (D14).
+func applyRestored(x *tx) *structs.Error {
+	old := x.Meta.Get("")
+	if old == nil {
+		return structs.Errorf(structs.CodeConflict, "the cluster has no identity yet; nothing can have been restored")
+	}
+	n := *old
+	n.RestoreEpoch++
+	x.Meta.Put(&n)
+	return nil
+}
+
+func applySigningKey(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.SigningKeyCommand)
+	if c.Key == nil || c.Key.ID == "" || len(c.Key.Private) == 0 || len(c.Key.Public) == 0 {
+		return structs.Errorf(structs.CodeInvalid, "a signing key has an id, a private and a public part")
+	}
+	if x.Keys.Get(c.Key.ID) != nil {
+		return structs.Errorf(structs.CodeConflict, "signing key %q exists", c.Key.ID)
+	}
+	var active []*structs.SigningKey
+	for k := range x.Keys.All() {
+		if k.Active {
+			active = append(active, k)
+		}
+	}
+	for _, k := range active {
+		n := *k
+		n.Active, n.ModifyIndex = false, x.index
+		x.Keys.Put(&n)
+	}
+	n := *c.Key
+	n.Active, n.CreateTime, n.CreateIndex, n.ModifyIndex = true, x.time, x.index, x.index
+	x.Keys.Put(&n)
+	return nil
+}
+
+// applyBatch carries out several commands in one entry: all of them or, if one is refused, none.
+func applyBatch(x *tx) *structs.Error {
+	for i, c := range x.cmd.Body.(*structs.BatchCommand).Commands {
+		if c.Type == structs.CmdBatch {
+			return structs.Errorf(structs.CodeInvalid, "a batch of commands cannot hold another batch")
+		}
+		if c.Body == nil {
+			continue // ignorable, and unknown here
+		}
+		if c.Seed == (structs.Seed{}) {
+			c.Seed = structs.DeriveID[structs.Seed](x.cmd.Seed, "batch", "", uint64(i))
+		}
+		if c.By == (structs.Submitter{}) {
+			c.By = x.cmd.By
+		}
+		var r structs.Result
+		inner := &tx{
+			Store: x.Store, index: x.index, time: x.time, cmd: &c, result: &r,
+			touched: x.touched, order: x.order, evals: map[structs.JobKey]structs.EvalID{}, keep: false,
+		}
+		if err := inner.run(); err != nil {
+			return structs.Errorf(err.Code, "command %d of the batch: %s", i+1, err.Msg)
+		}
+		x.order = inner.order
+		x.keep = x.keep || inner.keep
+		if x.result.EvalID.IsZero() {
+			x.result.EvalID = r.EvalID
+		}
+		x.result.Evals = append(x.result.Evals, r.Evals...)
+		if r.Plan != nil {
+			x.result.Plans = append(x.result.Plans, r.Plan)
+		}
+		x.result.Plans = append(x.result.Plans, r.Plans...)
+		if r.ChildID != "" {
+			x.result.ChildID = r.ChildID
+		}
+		if r.SpecIndex != 0 {
+			x.result.SpecIndex, x.result.Version = r.SpecIndex, r.Version
+		}
+		x.result.Swapped = x.result.Swapped || r.Swapped
+	}
+	return nil
+}
