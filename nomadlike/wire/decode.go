@@ -86,7 +86,7 @@ func explain(data []byte, err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return structs.Errorf(structs.CodeInvalid, "the JSON ends too early, after %d bytes; a bracket or quote is not closed", len(data))
 	case errors.As(err, &syn):
-		return structs.Errorf(structs.CodeInvalid, "%s: not JSON: %v", position(data, syn.Offset), err)
+		return structs.Errorf(structs.CodeInvalid, "%s: not JSON: %v", position(data, syn.Offset-1), err)
 	case errors.As(err, &typ):
 		field := typ.Field
 		if field == "" {

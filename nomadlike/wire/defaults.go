@@ -237,9 +237,9 @@ func (g *TaskGroup) canonicalize(j *Job) {
 	canonConstraints(g.Constraints)
 	canonAffinities(g.Affinities)
 	canonSpreads(g.Spreads)
-	for i, s := range g.Services {
+	for _, s := range g.Services {
 		if s != nil {
-			s.canonicalize(fmt.Sprintf("%s-%s", *j.Name, *g.Name), i)
+			s.canonicalize(fmt.Sprintf("%s-%s", *j.Name, *g.Name))
 		}
 	}
 	if d := g.Disconnect; d != nil {
@@ -254,6 +254,34 @@ func (g *TaskGroup) canonicalize(j *Job) {
 	for _, t := range g.Tasks {
 		if t != nil {
 			t.canonicalize(j, g)
+			g.takePorts(t)
+		}
+	}
+}
+
+// takePorts adds the ports of a task's deprecated networks to the group's network, each label once.
+func (g *TaskGroup) takePorts(t *Task) {
+	for _, n := range t.Resources.Networks {
+		if n == nil || len(n.ReservedPorts)+len(n.DynamicPorts) == 0 {
+			continue
+		}
+		if len(g.Networks) == 0 || g.Networks[0] == nil {
+			g.Networks = []*NetworkResource{{}}
+		}
+		to := g.Networks[0]
+		has := func(label string) bool {
+			same := func(p Port) bool { return p.Label == label }
+			return slices.ContainsFunc(to.ReservedPorts, same) || slices.ContainsFunc(to.DynamicPorts, same)
+		}
+		for _, p := range n.ReservedPorts {
+			if !has(p.Label) {
+				to.ReservedPorts = append(to.ReservedPorts, p)
+			}
+		}
+		for _, p := range n.DynamicPorts {
+			if !has(p.Label) {
+				to.DynamicPorts = append(to.DynamicPorts, p)
+			}
 		}
 	}
 }
@@ -296,9 +324,9 @@ func (t *Task) canonicalize(j *Job, g *TaskGroup) {
 	t.RestartPolicy = mergeRestart(t.RestartPolicy, g.RestartPolicy)
 	canonConstraints(t.Constraints)
 	canonAffinities(t.Affinities)
-	for i, s := range t.Services {
+	for _, s := range t.Services {
 		if s != nil {
-			s.canonicalize(fmt.Sprintf("%s-%s-%s", *j.Name, *g.Name, t.Name), i)
+			s.canonicalize(fmt.Sprintf("%s-%s-%s", *j.Name, *g.Name, t.Name))
 		}
 	}
 	if t.Identity != nil {
@@ -420,7 +448,7 @@ func (g *GPU) device() *RequestedDevice {
 	return d
 }
 
-func (s *Service) canonicalize(name string, _ int) {
+func (s *Service) canonicalize(name string) {
 	if s.Name == "" {
 		s.Name = name
 	}
@@ -449,5 +477,4 @@ func (s *Service) canonicalize(name string, _ int) {
 			c.CheckRestart.Grace = wdur(time.Second)
 		}
 	}
-	s.Tags = slices.Clip(s.Tags)
 }

@@ -1,3 +1,427 @@
 package wire
 
-func checkSupport(*Job, *Problems) {}
+import (
+	"fmt"
+	"reflect"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Support says what this build does with a field of a job.
+type Support string
+
+// The kinds of support.
+const (
+	Supported Support = "supported" // acted on, or kept and shown where that is its meaning
+	Ignored   Support = "ignored"   // accepted with a warning; has no effect
+	Refused   Support = "refused"   // an error, because a job that relies on it would not do what it says
+	ByServer  Support = "server"    // set by servers; what a client sends is replaced or dropped silently
+)
+
+// note is a row that is not plainly supported: what is wrong with using the field, and from which value on.
+type note struct {
+	why   string
+	only  func(v reflect.Value) bool // nil: whenever the field is set. v is not a pointer.
+	value string                     // words for only, in the documentation
+}
+
+// typeSupport is the rows of one block. A field that is in none of the lists fails a test.
+type typeSupport struct {
+	typ       reflect.Type
+	block     string // in the job language, with the blocks around it
+	supported string // names of Go fields, separated by blanks
+	server    string
+	ignored   map[string]note
+	refused   map[string]note
+	all       Support // when the block around it decides for every field
+}
+
+const (
+	notYet     = "not supported yet by this build"
+	noServices = "kept and shown, but services are not registered and checks do not run in this build"
+	noDeploy   = "without effect: updates go by max_parallel, not by health, in this build"
+	noFiles    = "not supported yet by this build: the task would start without the file"
+	noVolumes  = "not supported yet by this build: the task would start without the volume"
+	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
+	noGang     = "not supported yet by this build"
+)
+
+func not(values ...any) func(reflect.Value) bool {
+	return func(v reflect.Value) bool {
+		for _, x := range values {
+			if reflect.DeepEqual(v.Interface(), x) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+var supportTable = []typeSupport{
+	{typ: reflect.TypeFor[Job](), block: "job",
+		supported: "Region Namespace ID Name Type Priority Datacenters NodePool Constraints Affinities TaskGroups Update Spreads Periodic " +
+			"ParameterizedJob Reschedule Migrate Meta UI Queue Stop ParentID Dispatched DispatchIdempotencyToken Payload",
+		server: "ConsulNamespace VaultNamespace NomadTokenID Status StatusDescription Stable Version SubmitTime CreateIndex ModifyIndex " +
+			"JobModifyIndex VersionTag Submitter ConsulToken VaultToken",
+		ignored: map[string]note{
+			"AllAtOnce": {why: "kept, but a plan may place a part of the job in this build"},
+		},
+		refused: map[string]note{
+			"Multiregion": {why: "not supported: register the job in each region"},
+			"Runtime":     {why: notYet}, "Deadline": {why: notYet}, "Requeue": {why: notYet}, "DependsOn": {why: notYet}, "Preemptible": {why: notYet},
+		}},
+	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel",
+		ignored: map[string]note{
+			"Stagger":          {why: noDeploy, only: not(Duration(30 * time.Second)), value: "other than 30s"},
+			"HealthCheck":      {why: noDeploy, only: not("checks"), value: `other than "checks"`},
+			"MinHealthyTime":   {why: noDeploy, only: not(Duration(10 * time.Second)), value: "other than 10s"},
+			"HealthyDeadline":  {why: noDeploy, only: not(Duration(5 * time.Minute)), value: "other than 5m"},
+			"ProgressDeadline": {why: noDeploy, only: not(Duration(10 * time.Minute)), value: "other than 10m"},
+			"AutoRevert":       {why: "without effect: failed updates are not reverted by themselves in this build"},
+		},
+		refused: map[string]note{
+			"Canary":      {why: "canaries are not supported yet by this build; leave it 0"},
+			"AutoPromote": {why: "canaries are not supported yet by this build; leave it false"},
+		}},
+	{typ: reflect.TypeFor[Multiregion](), block: "multiregion", all: Refused},
+	{typ: reflect.TypeFor[MultiregionStrategy](), block: "multiregion > strategy", all: Refused},
+	{typ: reflect.TypeFor[MultiregionRegion](), block: "multiregion > region", all: Refused},
+	{typ: reflect.TypeFor[PeriodicConfig](), block: "periodic", supported: "Enabled Spec Specs SpecType ProhibitOverlap TimeZone"},
+	{typ: reflect.TypeFor[Parameterized](), block: "parameterized", supported: "Payload MetaRequired MetaOptional"},
+	{typ: reflect.TypeFor[JobUI](), block: "ui", supported: "Description Links"},
+	{typ: reflect.TypeFor[JobUILink](), block: "ui > link", supported: "Label URL"},
+	{typ: reflect.TypeFor[JobVersionTag](), block: "(version tag)", all: ByServer},
+	{typ: reflect.TypeFor[Submitter](), block: "(submitter)", all: ByServer},
+	{typ: reflect.TypeFor[Constraint](), block: "constraint", supported: "LTarget RTarget Operand"},
+	{typ: reflect.TypeFor[Affinity](), block: "affinity", supported: "LTarget RTarget Operand Weight"},
+	{typ: reflect.TypeFor[Spread](), block: "spread", supported: "Attribute Weight SpreadTarget"},
+	{typ: reflect.TypeFor[SpreadTarget](), block: "spread > target", supported: "Value Percent"},
+	{typ: reflect.TypeFor[ReschedulePolicy](), block: "reschedule", supported: "Attempts Interval Delay DelayFunction MaxDelay Unlimited"},
+	{typ: reflect.TypeFor[MigrateStrategy](), block: "migrate", supported: "MaxParallel",
+		ignored: map[string]note{
+			"HealthCheck":     {why: "without effect: a drain waits for running, not for health, in this build", only: not("checks"), value: `other than "checks"`},
+			"MinHealthyTime":  {why: "without effect: a drain waits for running, not for health, in this build", only: not(Duration(10 * time.Second)), value: "other than 10s"},
+			"HealthyDeadline": {why: "without effect: a drain waits for running, not for health, in this build", only: not(Duration(5 * time.Minute)), value: "other than 5m"},
+		}},
+	{typ: reflect.TypeFor[Runtime](), block: "runtime", all: Refused},
+	{typ: reflect.TypeFor[Requeue](), block: "requeue", all: Refused},
+	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", all: Refused},
+
+	{typ: reflect.TypeFor[TaskGroup](), block: "group",
+		supported: "Name Count Constraints Affinities Tasks Spreads RestartPolicy Disconnect ReschedulePolicy EphemeralDisk Update Migrate Networks Meta " +
+			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling",
+		ignored: map[string]note{"Services": {why: noServices}},
+		refused: map[string]note{
+			"Volumes": {why: noVolumes}, "Consul": {why: noVault},
+			"Gang": {why: noGang}, "Topology": {why: notYet}, "Launch": {why: notYet}, "Checkpoint": {why: notYet},
+		}},
+	{typ: reflect.TypeFor[Gang](), block: "group > gang", all: Refused},
+	{typ: reflect.TypeFor[Topology](), block: "group > topology", all: Refused},
+	{typ: reflect.TypeFor[Launch](), block: "group > launch", all: Refused},
+	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", all: Refused},
+	{typ: reflect.TypeFor[VolumeRequest](), block: "group > volume", all: Refused},
+	{typ: reflect.TypeFor[CSIMountOptions](), block: "group > volume > mount_options", all: Refused},
+	{typ: reflect.TypeFor[RestartPolicy](), block: "restart", supported: "Interval Attempts Delay Mode",
+		ignored: map[string]note{"RenderTemplates": {why: "without effect: there are no templates in this build"}}},
+	{typ: reflect.TypeFor[DisconnectStrategy](), block: "group > disconnect", supported: "LostAfter StopOnClientAfter Replace Reconcile"},
+	{typ: reflect.TypeFor[EphemeralDisk](), block: "group > ephemeral_disk", supported: "SizeMB",
+		ignored: map[string]note{
+			"Sticky":  {why: "without effect: a replacement starts with an empty disk in this build"},
+			"Migrate": {why: "without effect: a replacement starts with an empty disk in this build"},
+		}},
+	{typ: reflect.TypeFor[ScalingPolicy](), block: "scaling", supported: "Min Max Policy Enabled Type", server: "ID Namespace Target CreateIndex ModifyIndex"},
+	{typ: reflect.TypeFor[Consul](), block: "consul", all: Refused},
+	{typ: reflect.TypeFor[NetworkResource](), block: "network", supported: "ReservedPorts DynamicPorts", server: "Device CIDR IP",
+		ignored: map[string]note{
+			"MBits": {why: "without effect: bandwidth is not limited"},
+			"DNS":   {why: "without effect: tasks use the resolver of their node in this build"},
+		},
+		refused: map[string]note{
+			"Mode":     {why: `only "host" and "none" are supported by this build`, only: not("", "host", "none"), value: `other than "host" and "none"`},
+			"Hostname": {why: "needs network mode bridge, which is not supported by this build"},
+			"CNI":      {why: "not supported by this build"},
+		}},
+	{typ: reflect.TypeFor[CNIConfig](), block: "network > cni", all: Refused},
+	{typ: reflect.TypeFor[DNSConfig](), block: "network > dns", all: Ignored},
+	{typ: reflect.TypeFor[Port](), block: "network > port", supported: "Label Value To HostNetwork IgnoreCollision"},
+
+	{typ: reflect.TypeFor[Task](), block: "task",
+		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
+			"ShutdownDelay KillSignal Actions",
+		ignored: map[string]note{
+			"Services":        {why: noServices},
+			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
+			"Identities":      {why: "kept and shown, but tasks get no identity token in this build"},
+			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
+		},
+		refused: map[string]note{
+			"Artifacts": {why: noFiles}, "Templates": {why: noFiles}, "VolumeMounts": {why: noVolumes}, "Vault": {why: noVault},
+			"Consul": {why: noVault}, "Secrets": {why: noVault}, "CSIPluginConfig": {why: "storage plugins are not supported"},
+			"Kind": {why: "service mesh tasks are not supported"}, "Schedule": {why: "time windows are not supported yet by this build; use periodic"},
+		}},
+	{typ: reflect.TypeFor[TaskLifecycle](), block: "task > lifecycle", supported: "Hook Sidecar"},
+	{typ: reflect.TypeFor[LogConfig](), block: "task > logs", supported: "MaxFiles MaxFileSizeMB Enabled Disabled"},
+	{typ: reflect.TypeFor[DispatchPayload](), block: "task > dispatch_payload", supported: "File"},
+	{typ: reflect.TypeFor[Action](), block: "task > action", supported: "Name Command Args"},
+	{typ: reflect.TypeFor[VolumeMount](), block: "task > volume_mount", all: Refused},
+	{typ: reflect.TypeFor[TaskArtifact](), block: "task > artifact", all: Refused},
+	{typ: reflect.TypeFor[Template](), block: "task > template", all: Refused},
+	{typ: reflect.TypeFor[ChangeScript](), block: "task > template > change_script", all: Refused},
+	{typ: reflect.TypeFor[WaitConfig](), block: "task > template > wait", all: Refused},
+	{typ: reflect.TypeFor[Vault](), block: "vault", all: Refused},
+	{typ: reflect.TypeFor[Secret](), block: "secret", all: Refused},
+	{typ: reflect.TypeFor[TaskCSIPluginConfig](), block: "task > csi_plugin", all: Refused},
+	{typ: reflect.TypeFor[WorkloadIdentity](), block: "task > identity", all: Ignored},
+	{typ: reflect.TypeFor[TaskSchedule](), block: "task > schedule", all: Refused},
+	{typ: reflect.TypeFor[TaskScheduleCron](), block: "task > schedule > cron", all: Refused},
+	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA GPU",
+		ignored: map[string]note{
+			"IOPS":      {why: "without effect, as in Nomad"},
+			"Networks":  {why: "ports of the deprecated network block in resources are added to the group's"},
+			"SecretsMB": {why: "without effect: the secrets directory has no size of its own in this build"},
+		},
+		refused: map[string]note{"ShmMB": {why: notYet}}},
+	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model",
+		refused: map[string]note{
+			"Memory":  {why: "sharing a GPU is not supported yet by this build; ask for whole ones with count"},
+			"Compute": {why: "sharing a GPU is not supported yet by this build; ask for whole ones with count"},
+			"Enforce": {why: "sharing a GPU is not supported yet by this build; ask for whole ones with count", only: not("none"), value: `other than "none"`},
+			"MIG":     {why: "not supported yet by this build; MIG slices are ordinary devices, ask with a device block"},
+			"RDMA":    {why: notYet, only: not("none"), value: `other than "none"`},
+		}},
+	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Devices",
+		ignored: map[string]note{
+			"Affinity": {why: "without effect: cores are not chosen by NUMA node in this build", only: func(v reflect.Value) bool { return v.String() == "prefer" }, value: `"prefer"`},
+		},
+		refused: map[string]note{
+			"Affinity": {why: "cores are not chosen by NUMA node in this build; use \"none\"", only: not("none", "prefer"), value: `"require"`},
+		}},
+	{typ: reflect.TypeFor[RequestedDevice](), block: "task > resources > device", supported: "Name Count Constraints Affinities"},
+	{typ: reflect.TypeFor[Service](), block: "service", all: Ignored, refused: map[string]note{"Connect": {why: "service mesh is not supported"}}},
+	{typ: reflect.TypeFor[ServiceWeights](), block: "service > weights", all: Ignored},
+	{typ: reflect.TypeFor[CheckRestart](), block: "service > check_restart", all: Ignored},
+	{typ: reflect.TypeFor[ServiceCheck](), block: "service > check", all: Ignored},
+}
+
+var supportByType = func() map[reflect.Type]*typeSupport {
+	m := map[reflect.Type]*typeSupport{}
+	for i := range supportTable {
+		m[supportTable[i].typ] = &supportTable[i]
+	}
+	return m
+}()
+
+// rows gives the support of a field: the statuses it may have, with their notes. None means that the field is missing
+// in the table.
+func (t *typeSupport) rows(field string) map[Support]note {
+	out := map[Support]note{}
+	if n, ok := t.refused[field]; ok {
+		out[Refused] = n
+	}
+	if n, ok := t.ignored[field]; ok {
+		out[Ignored] = n
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, f := range strings.Fields(t.supported) {
+		if f == field {
+			out[Supported] = note{}
+		}
+	}
+	for _, f := range strings.Fields(t.server) {
+		if f == field {
+			out[ByServer] = note{}
+		}
+	}
+	if len(out) == 0 && t.all != "" {
+		out[t.all] = note{}
+	}
+	return out
+}
+
+// checkSupport reports every field of a job that this build refuses or ignores. It sees the job as it was sent, before
+// defaults, so that it never warns about a default.
+func checkSupport(j *Job, p *Problems) {
+	w := supportWalk{p: p, ignored: map[string][]string{}}
+	w.walk("", reflect.ValueOf(j).Elem())
+	keys := sortedKeys(w.ignored)
+	sort.SliceStable(keys, func(a, b int) bool { return w.order[keys[a]] < w.order[keys[b]] })
+	for _, k := range keys {
+		where, why, _ := strings.Cut(k, "\x00")
+		p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %s", prefix(where, strings.Join(w.ignored[k], ", ")), why))
+	}
+	for _, k := range sortedKeys(j.Meta) {
+		if name, ok := extensionKey(k); ok && name != "queue" {
+			p.errorf("meta "+k, "this extension is %s; the one that is supported is muster.queue", notYet)
+		}
+	}
+	for _, g := range j.TaskGroups {
+		if g == nil {
+			continue
+		}
+		for _, k := range sortedKeys(g.Meta) {
+			if _, ok := extensionKey(k); ok {
+				p.errorf(fmt.Sprintf("group %q, meta %s", val(g.Name), k), "this extension is %s", notYet)
+			}
+		}
+		for _, t := range g.Tasks {
+			if t == nil {
+				continue
+			}
+			for _, k := range sortedKeys(t.Meta) {
+				if _, ok := extensionKey(k); ok {
+					p.errorf(fmt.Sprintf("group %q, task %q, meta %s", val(g.Name), t.Name, k), "this extension is %s", notYet)
+				}
+			}
+		}
+	}
+}
+
+// extensionKey recognises the meta spelling of our extensions: "muster.gang.min" or "muster_gang_min".
+func extensionKey(k string) (name string, ok bool) {
+	if name, ok = strings.CutPrefix(k, "muster."); ok {
+		return name, true
+	}
+	return strings.CutPrefix(k, "muster_")
+}
+
+type supportWalk struct {
+	p       *Problems
+	ignored map[string][]string // by place and reason: the fields
+	order   map[string]int
+}
+
+func prefix(where, field string) string {
+	if where == "" {
+		return field
+	}
+	return where + ", " + field
+}
+
+func (w *supportWalk) walk(where string, v reflect.Value) {
+	t := supportByType[v.Type()]
+	if t == nil {
+		return
+	}
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		fv := v.Field(i)
+		if !isSet(fv) {
+			continue
+		}
+		hcl, _, _ := strings.Cut(f.Tag.Get("hcl"), ",")
+		if hcl == "" {
+			hcl = f.Name
+		}
+		rows := t.rows(f.Name)
+		flat := fv
+		for flat.Kind() == reflect.Pointer {
+			flat = flat.Elem()
+		}
+		if n, ok := rows[Refused]; ok && t.all != Refused && (n.only == nil || n.only(flat)) {
+			w.p.errorf(prefix(where, hcl), "%s", n.why)
+			continue
+		}
+		if n, ok := rows[Ignored]; ok && t.all != Ignored && (n.only == nil || n.only(flat)) {
+			k := where + "\x00" + n.why
+			if w.order == nil {
+				w.order = map[string]int{}
+			}
+			if _, ok := w.order[k]; !ok {
+				w.order[k] = len(w.order)
+			}
+			w.ignored[k] = append(w.ignored[k], hcl)
+		}
+		w.descend(where, hcl, flat)
+	}
+}
+
+// descend goes into blocks below a field, naming each by its label.
+func (w *supportWalk) descend(where, hcl string, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		label := ""
+		for i := range v.NumField() {
+			if _, opt, _ := strings.Cut(v.Type().Field(i).Tag.Get("hcl"), ","); opt == "label" {
+				lv := reflect.Indirect(v.Field(i))
+				if lv.IsValid() && lv.Kind() == reflect.String {
+					label = fmt.Sprintf(" %q", lv.String())
+				}
+			}
+		}
+		w.walk(prefix(where, hcl+label), v)
+	case reflect.Slice:
+		for i := range v.Len() {
+			e := v.Index(i)
+			for e.Kind() == reflect.Pointer && !e.IsNil() {
+				e = e.Elem()
+			}
+			if e.Kind() == reflect.Struct {
+				w.descend(where, hcl, e)
+			}
+		}
+	}
+}
+
+// isSet tells whether somebody said something: a block that is present, or a value that is not zero.
+func isSet(v reflect.Value) bool {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return false
+		}
+		return v.Elem().Kind() == reflect.Struct || !v.Elem().IsZero()
+	}
+	if v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
+		return v.Len() > 0
+	}
+	return !v.IsZero()
+}
+
+// SupportPage is the documentation of the table, in Markdown.
+func SupportPage() string {
+	var b strings.Builder
+	b.WriteString("# What a job may say\n\n")
+	b.WriteString("Generated from nomadlike/wire/support.go by `go generate ./nomadlike/wire`; do not edit.\n\n")
+	b.WriteString("`supported`: acted on. `ignored`: accepted with a warning, without effect. `refused`: an error. `server`: set by\nservers; what a client sends is replaced. Fields that a job file cannot write show a dash.\n")
+	for i := range supportTable {
+		t := &supportTable[i]
+		if t.all == ByServer {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n", t.block)
+		if t.all != "" && len(t.refused)+len(t.ignored) == 0 {
+			fmt.Fprintf(&b, "The whole block is %s.\n\n", t.all)
+		}
+		b.WriteString("| in a job file | in JSON | support | note |\n|---|---|---|---|\n")
+		for f := range t.typ.Fields() {
+			hcl, opt, _ := strings.Cut(f.Tag.Get("hcl"), ",")
+			switch {
+			case hcl == "":
+				hcl = "-"
+			case opt == "label":
+				hcl = "(label)"
+			default:
+				hcl = "`" + hcl + "`"
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" {
+				name = f.Name
+			}
+			rows := t.rows(f.Name)
+			for _, s := range []Support{Supported, Ignored, Refused, ByServer} {
+				n, ok := rows[s]
+				if !ok {
+					continue
+				}
+				why := n.why
+				if n.value != "" {
+					why = "for values " + strings.TrimPrefix(n.value, "for values ") + ": " + why
+				}
+				fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", hcl, name, s, why)
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,71 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDecodeUnknownFields(t *testing.T) {
+	var r JobRegisterRequest
+	unknown, err := Decode([]byte(`{"Job": {"id": "x", "Prioritty": 3, "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Resources": {"MemroyMB": 3}, "Config": {"anything": {"goes": 1}}}]}]}, "Bogus": 1}`), &r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`unknown field Bogus`,
+		`unknown field Job.Prioritty; did you mean "Priority"?`,
+		`unknown field Job.TaskGroups[0].Tasks[0].Resources.MemroyMB; did you mean "MemoryMB"?`,
+	}
+	if strings.Join(unknown, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got %q", unknown)
+	}
+	if val(r.Job.ID) != "x" {
+		t.Error("names must match whatever their case")
+	}
+}
+
+func TestDecodeErrors(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{``, "the body is empty"},
+		{`{"Job":`, "ends too early"},
+		{`{"Job": {"Priority": "high"}}`, "line 1, column 28: Job.Priority: want a whole number, got a JSON string"},
+		{"{\n\"Job\": x}", "line 2, column 8: not JSON"},
+		{`{} {}`, "more than one JSON value"},
+		{strings.Repeat("[", 1000), "nested deeper than 128 levels"},
+		{`{"Job": {"Reschedule": {"Delay": "soon"}}}`, `"soon" is not a duration`},
+		{`{"Job": {"Affinities": [{"Weight": 300}]}}`, "want a whole number from -128 to 127"},
+	} {
+		var r JobRegisterRequest
+		_, err := Decode([]byte(c.in), &r)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.40s: got %v, want %s", c.in, err, c.want)
+		}
+	}
+}
+
+func TestDurations(t *testing.T) {
+	var j Job
+	if _, err := Decode([]byte(`{"Reschedule": {"Delay": "1h30m", "Interval": 5000000000, "MaxDelay": "2d"}}`), &j); err != nil {
+		t.Fatal(err)
+	}
+	r := j.Reschedule
+	if r.Delay.D() != 90*time.Minute || r.Interval.D() != 5*time.Second || r.MaxDelay.D() != 48*time.Hour {
+		t.Errorf("%+v", r)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"Job": {"ID": "x", "TaskGroups": [{"Name": "g", "Volumes": {"a": null}, "Tasks": [null, {}]}]}}`))
+	f.Add([]byte(`{"Job": {"Periodic": {"Spec": "@hourly"}, "TaskGroups": [null]}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var r JobRegisterRequest
+		if _, err := Decode(b, &r); err != nil {
+			return
+		}
+		out, p := Prepare(r.Job)
+		if (out == nil) != (len(p.Errors) > 0) {
+			t.Fatalf("a job without errors must convert: %v", p.Errors)
+		}
+	})
+}

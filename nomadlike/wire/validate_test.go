@@ -1,0 +1,149 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each row breaks one thing of a legal job and names what the one error must say.
+func TestValidate(t *testing.T) {
+	g := func(j *Job) *TaskGroup { return j.TaskGroups[0] }
+	k := func(j *Job) *Task { return j.TaskGroups[0].Tasks[0] }
+	for _, c := range []struct {
+		name  string
+		typ   string
+		spoil func(*Job)
+		want  string
+	}{
+		{"no id", "batch", func(j *Job) { j.ID = nil }, "id: a job needs an id"},
+		{"blank in id", "batch", func(j *Job) { j.ID = ptr("a b") }, "id: \"a b\" holds a blank"},
+		{"long id", "batch", func(j *Job) { j.ID = ptr(strings.Repeat("x", 300)) }, "300 bytes long"},
+		{"namespace", "batch", func(j *Job) { j.Namespace = ptr("a/b") }, "namespace: \"a/b\""},
+		{"pool", "batch", func(j *Job) { j.NodePool = ptr("a b") }, "node_pool: \"a b\""},
+		{"type", "batch", func(j *Job) { j.Type = ptr("bacth") }, `did you mean "batch"?`},
+		{"priority", "batch", func(j *Job) { j.Priority = ptr(101) }, "priority: 101 is out of range: want 1 to 100"},
+		{"negative priority", "batch", func(j *Job) { j.Priority = ptr(-1) }, "priority: -1"},
+		{"empty datacenter", "batch", func(j *Job) { j.Datacenters = []string{""} }, "datacenters[0]"},
+		{"queue", "batch", func(j *Job) { j.Queue = ptr("/x") }, "queue: \"/x\""},
+		{"two queues", "batch", func(j *Job) { j.Queue = ptr("x"); j.Meta = map[string]string{"muster.queue": "y"} }, "remove one of them"},
+		{"extension in meta", "batch", func(j *Job) { j.Meta = map[string]string{"muster.gang.min": "2"} }, "meta muster.gang.min: this extension is not supported yet"},
+		{"no groups", "batch", func(j *Job) { j.TaskGroups = nil }, "group: a job needs at least one group"},
+		{"null group", "batch", func(j *Job) { j.TaskGroups = append(j.TaskGroups, nil) }, "group 2: is null"},
+		{"same group", "batch", func(j *Job) { j.TaskGroups = append(j.TaskGroups, g(j)) }, "two groups with this name"},
+		{"huge count", "batch", func(j *Job) { g(j).Count = ptr(1 << 40) }, "want at most 100000"},
+		{"negative count", "batch", func(j *Job) { g(j).Count = ptr(-1) }, "count: -1 is negative"},
+		{"system count", "system", func(j *Job) { g(j).Count = ptr(2) }, "runs once on every node"},
+		{"system reschedule", "system", func(j *Job) { g(j).ReschedulePolicy = &ReschedulePolicy{Attempts: ptr(1)} }, "cannot be rescheduled"},
+		{"system spread", "system", func(j *Job) { j.Spreads = []*Spread{{Attribute: "${node.datacenter}"}} }, "cannot be spread"},
+		{"no tasks", "batch", func(j *Job) { g(j).Tasks = nil }, "needs at least one task"},
+		{"same task", "batch", func(j *Job) { g(j).Tasks = append(g(j).Tasks, &Task{Name: "t", Driver: "exec"}) }, "two tasks with this name"},
+		{"task path", "batch", func(j *Job) { k(j).Name = "../x" }, "holds a slash"},
+		{"no driver", "batch", func(j *Job) { k(j).Driver = "" }, "needs a driver"},
+		{"zero cpu", "batch", func(j *Job) { k(j).Resources = &Resources{CPU: ptr(0)} }, "resources.cpu: 0; want at least 1"},
+		{"negative memory", "batch", func(j *Job) { k(j).Resources = &Resources{MemoryMB: ptr(-5)} }, "resources.memory: -5; want at least 10"},
+		{"huge memory", "batch", func(j *Job) { k(j).Resources = &Resources{MemoryMB: ptr(1 << 50)} }, "resources.memory: 1125899906842624; want at most"},
+		{"memory_max", "batch", func(j *Job) { k(j).Resources = &Resources{MemoryMB: ptr(300), MemoryMaxMB: ptr(200)} }, "at least memory (300)"},
+		{"cpu and cores", "batch", func(j *Job) { k(j).Resources = &Resources{CPU: ptr(5), Cores: ptr(1)} }, "contradict"},
+		{"no devices", "batch", func(j *Job) {
+			k(j).Resources = &Resources{Devices: []*RequestedDevice{{Name: "gpu", Count: ptr(uint64(0))}}}
+		}, "count: 0; want 1 to 4096"},
+		{"device name", "batch", func(j *Job) { k(j).Resources = &Resources{Devices: []*RequestedDevice{{Name: "nvidia//x"}}} }, "vendor/type"},
+		{"operator", "batch", func(j *Job) { j.Constraints = []*Constraint{{LTarget: "${attr.x}", Operand: "regex", RTarget: "x"}} }, `did you mean "regexp"?`},
+		{"regexp", "batch", func(j *Job) { j.Constraints = []*Constraint{{LTarget: "${attr.x}", Operand: "regexp", RTarget: "("}} }, "not a regular expression"},
+		{"version", "batch", func(j *Job) {
+			j.Constraints = []*Constraint{{LTarget: "${attr.x}", Operand: "version", RTarget: ">> 1"}}
+		}, "not a version constraint"},
+		{"semver", "batch", func(j *Job) { j.Constraints = []*Constraint{{LTarget: "${attr.x}", Operand: "semver", RTarget: "= x"}} }, "not a semantic version"},
+		{"no attribute", "batch", func(j *Job) { j.Constraints = []*Constraint{{RTarget: "x"}} }, "needs an attribute"},
+		{"distinct in task", "batch", func(j *Job) { k(j).Constraints = []*Constraint{{Operand: "distinct_hosts"}} }, "whole allocations"},
+		{"distinct_property", "batch", func(j *Job) {
+			j.Constraints = []*Constraint{{LTarget: "${meta.rack}", Operand: "distinct_property", RTarget: "0"}}
+		}, "at least 1"},
+		{"weight", "batch", func(j *Job) { j.Affinities = []*Affinity{{LTarget: "a", RTarget: "b", Weight: ptr(int8(0))}} }, "weight: 0 is out of range"},
+		{"spread sum", "batch", func(j *Job) {
+			j.Spreads = []*Spread{{Attribute: "a", SpreadTarget: []*SpreadTarget{{"x", 60}, {"y", 60}}}}
+		}, "120 percent"},
+		{"periodic service", "service", func(j *Job) { j.Periodic = &PeriodicConfig{Spec: ptr("@daily")} }, "cannot be periodic"},
+		{"cron", "batch", func(j *Job) { j.Periodic = &PeriodicConfig{Spec: ptr("every day")} }, "not a cron expression"},
+		{"time zone", "batch", func(j *Job) { j.Periodic = &PeriodicConfig{Spec: ptr("@daily"), TimeZone: ptr("Mars/Base")} }, "time_zone"},
+		{"both templates", "batch", func(j *Job) {
+			j.Periodic, j.ParameterizedJob = &PeriodicConfig{Spec: ptr("@daily")}, &Parameterized{}
+		}, "both periodic and parameterized"},
+		{"payload", "batch", func(j *Job) { j.ParameterizedJob = &Parameterized{Payload: "maybe"} }, "want optional, required, forbidden"},
+		{"payload file", "batch", func(j *Job) {
+			j.ParameterizedJob = &Parameterized{}
+			k(j).DispatchPayload = &DispatchPayload{File: "../../etc/passwd"}
+		}, "not a file below"},
+		{"no template", "batch", func(j *Job) { k(j).DispatchPayload = &DispatchPayload{File: "x"} }, "only a parameterized job"},
+		{"restart mode", "batch", func(j *Job) { g(j).RestartPolicy = &RestartPolicy{Mode: ptr("retry")} }, "want fail, delay"},
+		{"restart fit", "batch", func(j *Job) { g(j).RestartPolicy = &RestartPolicy{Attempts: ptr(10), Interval: wdur(time.Minute)} }, "do not fit into an interval"},
+		{"delay function", "batch", func(j *Job) { g(j).ReschedulePolicy = &ReschedulePolicy{DelayFunction: ptr("fibonaci")} }, `did you mean "fibonacci"?`},
+		{"negative duration", "batch", func(j *Job) { k(j).KillTimeout = wdur(-1) }, "kill_timeout: -1ns is negative"},
+		{"signal", "batch", func(j *Job) { k(j).KillSignal = "SIGFOO" }, "not a signal"},
+		{"lifecycle only", "batch", func(j *Job) { k(j).Lifecycle = &TaskLifecycle{Hook: "prestart"} }, "at least one must be a main task"},
+		{"hook", "batch", func(j *Job) {
+			g(j).Tasks = append(g(j).Tasks, &Task{Name: "x", Driver: "exec", Lifecycle: &TaskLifecycle{Hook: "before"}})
+		}, "want prestart, poststart, poststop"},
+		{"port twice", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{DynamicPorts: []Port{{Label: "a"}, {Label: "a"}}}} }, "two ports with this label"},
+		{"port range", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{ReservedPorts: []Port{{Label: "a", Value: 70000}}}} }, "is not a port"},
+		{"port collision", "service", func(j *Job) {
+			g(j).Networks = []*NetworkResource{{ReservedPorts: []Port{{Label: "a", Value: 80}, {Label: "b", Value: 80}}}}
+		}, "also asked for"},
+		{"bridge", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Mode: "bridge"}} }, `network, mode: only "host" and "none" are supported`},
+		{"canary", "service", func(j *Job) { j.Update = &UpdateStrategy{Canary: ptr(1)} }, "update, canary: canaries are not supported yet"},
+		{"update times", "service", func(j *Job) { j.Update = &UpdateStrategy{MinHealthyTime: wdur(time.Hour)} }, "less than healthy_deadline"},
+		{"migrate batch", "batch", func(j *Job) { g(j).Migrate = &MigrateStrategy{} }, "only service jobs migrate"},
+		{"scaling", "service", func(j *Job) { g(j).Scaling = &ScalingPolicy{Min: ptr(int64(3)), Max: ptr(int64(2))} }, "min (3) is more than max (2)"},
+		{"gang", "batch", func(j *Job) { g(j).Gang = &Gang{} }, `group "g", gang: not supported yet by this build`},
+		{"template", "batch", func(j *Job) { k(j).Templates = []*Template{{}} }, `group "g", task "t", template: not supported yet`},
+		{"vault", "batch", func(j *Job) { k(j).Vault = &Vault{} }, "vault: not supported"},
+		{"shared gpu", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB"}} }, "gpu, memory: sharing a GPU is not supported yet"},
+		{"env name", "batch", func(j *Job) { k(j).Env = map[string]string{"A=B": "x"} }, "cannot be the name of a variable"},
+		{"logs", "batch", func(j *Job) { k(j).LogConfig = &LogConfig{MaxFiles: ptr(100)} }, "do not fit on an ephemeral_disk"},
+		{"service port", "service", func(j *Job) {
+			g(j).Networks = []*NetworkResource{{DynamicPorts: []Port{{Label: "http"}}}}
+			g(j).Services = []*Service{{Name: "s", PortLabel: "htp", Provider: "nomad"}}
+		}, `did you mean "http"?`},
+		{"leaders", "batch", func(j *Job) {
+			k(j).Leader = true
+			g(j).Tasks = append(g(j).Tasks, &Task{Name: "x", Driver: "exec", Leader: true})
+		}, "only one may be"},
+		{"disconnect", "service", func(j *Job) {
+			g(j).Disconnect = &DisconnectStrategy{LostAfter: wdur(time.Minute), StopOnClientAfter: wdur(time.Hour)}
+		}, "must not be longer than lost_after"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := small(c.typ)
+			c.spoil(j)
+			out, p := Prepare(j)
+			if out != nil || !slices.ContainsFunc(p.Errors, func(e string) bool { return strings.Contains(e, c.want) }) {
+				t.Errorf("want an error with %q, got %q", c.want, p.Errors)
+			}
+		})
+	}
+}
+
+func TestAllErrorsAtOnce(t *testing.T) {
+	j := small("batch")
+	j.Priority, j.TaskGroups[0].Count, j.TaskGroups[0].Tasks[0].Driver = ptr(500), ptr(-1), ""
+	_, p := Prepare(j)
+	if len(p.Errors) != 3 || !strings.HasPrefix(p.Err().Error(), "3 errors occurred:\n\t* priority: 500") {
+		t.Errorf("%v", p.Err())
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	j := small("service")
+	j.Update = &UpdateStrategy{MinHealthyTime: wdur(10 * time.Second), HealthyDeadline: wdur(3 * time.Minute), ProgressDeadline: wdur(9 * time.Minute)}
+	j.TaskGroups[0].Services = []*Service{{Name: "s", Provider: "nomad"}}
+	_, p := Prepare(j)
+	want := []string{
+		`group "g", service: ` + noServices,
+		"update, healthy_deadline, progress_deadline: " + noDeploy,
+	}
+	if p.Err() != nil || !slices.Equal(p.Warnings, want) {
+		t.Errorf("%v\n%s", p.Err(), p.WarningText())
+	}
+}
