@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Filter compiles a go-bexpr expression over the wire shape of a kind of object ("job", "allocation", "evaluation",
-// "node", "node-pool", "namespace", "acl-token", "acl-policy", "acl-role"). The server runs the result on every object
+// Filter compiles a go-bexpr expression over the wire shape of a kind of object ("job", "alloc", "eval",
+// "node", "pool", "namespace", "token", "policy", "role"). The server runs the result on every object
 // of a list before it cuts pages, so that filters see Nomad's field names without the server knowing them.
 func Filter(kind, expr string) (func(obj any) (bool, error), error) {
 	shape, sample := shapeOf(kind)
@@ -42,21 +42,21 @@ func shapeOf(kind string) (shape func(any) any, sample any) {
 	switch kind {
 	case "job":
 		return func(o any) any { return wire.JobFromStructs(o.(*structs.Job)) }, &wire.Job{}
-	case "allocation":
+	case "alloc", "allocation":
 		return func(o any) any { return wire.AllocFromStructs(o.(*structs.Allocation), nil) }, &wire.Allocation{}
-	case "evaluation":
+	case "eval", "evaluation":
 		return func(o any) any { return wire.EvalFromStructs(o.(*structs.Evaluation), "", nil) }, &wire.Evaluation{}
 	case "node":
 		return func(o any) any { return wire.NodeFromStructs(o.(*structs.Node)) }, &wire.Node{}
-	case "node-pool":
+	case "pool", "node-pool":
 		return func(o any) any { return wire.PoolFromStructs(o.(*structs.NodePool)) }, &wire.NodePool{}
 	case "namespace":
 		return func(o any) any { return wire.NamespaceFromStructs(o.(*structs.Namespace)) }, &wire.Namespace{}
-	case "acl-token":
+	case "token", "acl-token":
 		return func(o any) any { return wire.TokenStubFromStructs(o.(*structs.ACLToken)) }, &wire.ACLTokenListStub{}
-	case "acl-policy":
+	case "policy", "acl-policy":
 		return func(o any) any { return wire.PolicyStubFromStructs(o.(*structs.ACLPolicy)) }, &wire.ACLPolicyListStub{}
-	case "acl-role":
+	case "role", "acl-role":
 		return func(o any) any { return wire.RoleFromStructs(o.(*structs.ACLRole)) }, &wire.ACLRole{}
 	}
 	return nil, nil

@@ -1,0 +1,162 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// API speaks to the HTTP API of agents, trying each address until one answers.
+type API struct {
+	Addrs []string // "https://10.77.0.1:4646"
+	Token string
+	http  *http.Client
+}
+
+// NewAPI makes a client; dial is Net.Dial or nil, caFile is "" for plain HTTP.
+func NewAPI(t testing.TB, dial func(ctx context.Context, network, addr string) (net.Conn, error), caFile string, addrs ...string) *API {
+	t.Helper()
+	tr := &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 16, IdleConnTimeout: 5 * time.Second}
+	if caFile != "" {
+		pem, err := os.ReadFile(caFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(pem)
+		tr.TLSClientConfig = &tls.Config{RootCAs: pool}
+		// Clients of the HTTP API show no certificate here: verify_https_client is off.
+	}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &API{Addrs: addrs, http: &http.Client{Transport: tr, Timeout: 10 * time.Second}}
+}
+
+// StatusError is an answer with an error status.
+type StatusError struct {
+	Status int
+	Body   string
+}
+
+func (e *StatusError) Error() string { return fmt.Sprintf("status %d: %s", e.Status, e.Body) }
+
+// At is the same client for one address.
+func (a *API) At(addr string) *API { return &API{Addrs: []string{addr}, Token: a.Token, http: a.http} }
+
+// Call sends a request to the first address that takes it. An answer of 500 and above tries the next one.
+func (a *API) Call(method, path string, in, out any) error {
+	var last error
+	for _, addr := range a.Addrs {
+		err := a.once(addr, method, path, in, out)
+		if err == nil {
+			return nil
+		}
+		last = err
+		if se, ok := err.(*StatusError); ok && se.Status < 500 && se.Status != 429 {
+			return err
+		}
+	}
+	return last
+}
+
+func (a *API) once(addr, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequest(method, addr+path, body)
+	if err != nil {
+		return err
+	}
+	if a.Token != "" {
+		req.Header.Set("X-Nomad-Token", a.Token)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode >= 300 {
+		return &StatusError{resp.StatusCode, strings.TrimSpace(string(b))}
+	}
+	if out == nil || len(bytes.TrimSpace(b)) == 0 {
+		return nil
+	}
+	if s, ok := out.(*string); ok && !strings.HasPrefix(string(b), "\"") {
+		*s = string(b)
+		return nil
+	}
+	return json.Unmarshal(b, out)
+}
+
+// Alloc is what the tests read of an allocation.
+type Alloc struct {
+	ID, Name, NodeID, NodeName, JobID  string
+	ClientStatus, DesiredStatus        string
+	ClientDescription                  string
+	JobVersion                         uint64
+	NextAllocation, PreviousAllocation string
+	TaskStates                         map[string]struct {
+		State    string
+		Failed   bool
+		Restarts uint64
+		Events   []struct {
+			Type, DisplayMessage string
+			ExitCode             int
+			Time                 int64
+		}
+	}
+}
+
+// Allocs lists a job's allocations.
+func (a *API) Allocs(job string) ([]Alloc, error) {
+	var out []Alloc
+	err := a.Call("GET", "/v1/job/"+job+"/allocations?all=true", nil, &out)
+	return out, err
+}
+
+// Count counts allocations by client status, of those the server wants to run (or any, for terminal states).
+func Count(as []Alloc, client string) int {
+	n := 0
+	for _, a := range as {
+		if a.ClientStatus == client && (client != "running" || a.DesiredStatus == "run") {
+			n++
+		}
+	}
+	return n
+}
+
+// Eventually polls until ok or the time is over; what describes the wait, and the last explanation is printed.
+func Eventually(t testing.TB, d time.Duration, what string, ok func() (bool, string)) time.Duration {
+	t.Helper()
+	start := time.Now()
+	last := ""
+	for {
+		good, why := ok()
+		if good {
+			return time.Since(start)
+		}
+		last = why
+		if time.Since(start) > d {
+			t.Fatalf("%s: not within %s: %s", what, d, last)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

@@ -1,0 +1,226 @@
+package harness
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Bin is the binary under test: MUSTER_BIN, or bin/muster above the test's folder.
+func Bin(t testing.TB) string {
+	t.Helper()
+	if b := os.Getenv("MUSTER_BIN"); b != "" {
+		return b
+	}
+	dir, _ := os.Getwd()
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		p := filepath.Join(dir, "bin", "muster")
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	t.Fatal("no binary: run `make build`, or set MUSTER_BIN")
+	return ""
+}
+
+// Proc is one running agent.
+type Proc struct {
+	Name string
+	Log  *Log
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+// Log keeps what a process printed.
+type Log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+	tee io.Writer
+}
+
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tee != nil {
+		_, _ = l.tee.Write(b)
+	}
+	return l.buf.Write(b)
+}
+
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// Tail is the last n lines.
+func (l *Log) Tail(n int) string {
+	lines := strings.Split(strings.TrimRight(l.String(), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// Start runs the binary, on a host (nil: this machine's own network). The process is killed with -9 when the test ends.
+func Start(t testing.TB, h *Host, name string, env []string, args ...string) *Proc {
+	t.Helper()
+	full := append([]string{Bin(t)}, args...)
+	if h != nil {
+		// nsenter executes the program in its place, so the process id is the agent's own.
+		full = append([]string{"nsenter", "--net=/var/run/netns/" + h.ns}, full...)
+	}
+	p := &Proc{Name: name, Log: &Log{}, done: make(chan struct{})}
+	if dir := os.Getenv("MUSTER_E2E_LOGS"); dir != "" {
+		if f, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err == nil {
+			p.Log.tee = f
+			t.Cleanup(func() { f.Close() })
+		}
+	}
+	p.cmd = exec.Command(full[0], full[1:]...)
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.Log, p.Log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.WaitDelay = 2 * time.Second // tasks may have inherited nothing of ours, but do not wait for ever
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.Kill9()
+		if t.Failed() {
+			t.Logf("---- last lines of %s\n%s", name, p.Log.Tail(60))
+		}
+	})
+	return p
+}
+
+// Pid is the agent's process id.
+func (p *Proc) Pid() int { return p.cmd.Process.Pid }
+
+// Kill9 kills the process and waits for its end.
+func (p *Proc) Kill9() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Signal sends a signal.
+func (p *Proc) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Exited reports whether the process has ended, and how.
+func (p *Proc) Exited() (bool, error) {
+	select {
+	case <-p.done:
+		return true, p.err
+	default:
+		return false, nil
+	}
+}
+
+// WaitExit waits for the process to end by itself.
+func (p *Proc) WaitExit(d time.Duration) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(d):
+		return fmt.Errorf("%s still runs after %s", p.Name, d)
+	}
+}
+
+// Task is a process that belongs to an allocation, found by its environment.
+type Task struct {
+	Pid     int
+	AllocID string
+	Task    string
+	Start   string // start time in clock ticks since boot, from /proc
+}
+
+// Tasks lists the live processes whose NOMAD_ALLOC_DIR lies below dir, leaders of their allocation's task only (not
+// their children).
+func Tasks(dir string) []Task {
+	var out []Task
+	procs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	inside := map[int]Task{}
+	for _, f := range procs {
+		b, err := os.ReadFile(f)
+		if err != nil || !bytes.Contains(b, []byte("NOMAD_ALLOC_DIR="+dir)) {
+			continue
+		}
+		pid, _ := strconv.Atoi(strings.Split(f, "/")[2])
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
+		if rest[0] == "Z" {
+			continue
+		}
+		tk := Task{Pid: pid, Start: rest[19]}
+		for _, kv := range strings.Split(string(b), "\x00") {
+			if v, ok := strings.CutPrefix(kv, "NOMAD_ALLOC_ID="); ok {
+				tk.AllocID = v
+			}
+			if v, ok := strings.CutPrefix(kv, "NOMAD_TASK_NAME="); ok {
+				tk.Task = v
+			}
+		}
+		inside[pid] = tk
+	}
+	for pid, tk := range inside {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
+		ppid, _ := strconv.Atoi(rest[1])
+		if parent, ok := inside[ppid]; ok && parent.AllocID == tk.AllocID && parent.Task == tk.Task {
+			continue
+		}
+		out = append(out, tk)
+	}
+	return out
+}
+
+// KillBelow ends every process that has dir in its environment or command line: supervisors and tasks of agents that
+// were killed. It is registered as a cleanup by tests that run tasks.
+func KillBelow(t testing.TB, dir string) {
+	t.Helper()
+	for range 50 {
+		n := 0
+		procs, _ := filepath.Glob("/proc/[0-9]*")
+		for _, p := range procs {
+			pid, _ := strconv.Atoi(filepath.Base(p))
+			if pid == os.Getpid() {
+				continue
+			}
+			cmd, _ := os.ReadFile(p + "/cmdline")
+			env, _ := os.ReadFile(p + "/environ")
+			if len(cmd) > 0 && (bytes.Contains(cmd, []byte(dir)) || bytes.Contains(env, []byte(dir))) && !bytes.Contains(cmd, []byte(".test\x00")) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				n++
+			}
+		}
+		if n == 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	// Mounts that tasks or secrets directories left behind.
+	b, _ := os.ReadFile("/proc/self/mounts")
+	lines := strings.Split(string(b), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[1], dir) {
+			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
+		}
+	}
+}
