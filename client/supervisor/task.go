@@ -452,8 +452,6 @@ func (t *task) finish() {
 		t.exit = Exit{Code: -1, Lost: true, EndedAt: time.Now().UTC(), Err: "the exit status is lost: the task's launcher was killed"}
 		if t.mem.BootID != bootID() {
 			t.exit.Err = "the exit status is lost: the node was restarted"
-		} else if t.mem.PID == 0 {
-			t.exit.Err = "the exit status is lost: the supervisor was killed while it started the task"
 		}
 	}
 	if t.mem.BootID == bootID() && t.mem.Group.OOMKills() > 0 && (t.exit.Signal == int(syscall.SIGKILL) || t.exit.Code == 128+int(syscall.SIGKILL) || t.exit.Lost) {
@@ -576,6 +574,8 @@ func (t *task) stop(sig syscall.Signal, timeout time.Duration) error {
 	return fmt.Errorf("stop task %s: %w", t.mem.ID, err)
 }
 
+var errNeverStarted = errors.New("its supervisor was killed before it was started")
+
 // adopt takes up a task that another supervisor started.
 func adopt(path string) (*task, error) {
 	t := &task{path: path, fd: -1, done: make(chan struct{})}
@@ -600,6 +600,11 @@ func adopt(path string) (*task, error) {
 	}
 	if t.mem.Launcher == 0 {
 		t.findLauncher()
+		if _, ended := t.readRecord(); t.mem.Launcher == 0 && !ended {
+			// The supervisor was killed before there was a launcher. Nobody has been told of a start: it can be repeated.
+			err := t.killAll(5 * time.Second)
+			return nil, errors.Join(errNeverStarted, err, t.mem.Group.Remove())
+		}
 	}
 	lfd, err := openProcess(t.mem.Launcher, t.mem.LStart)
 	if err != nil || !isLauncher(t.mem.Launcher, t.mem.ID) || (!t.mem.Group.Zero() && !t.mem.Group.Has(t.mem.Launcher)) {
@@ -653,6 +658,7 @@ func isLauncher(pid int, id string) bool {
 func (t *task) findLauncher() {
 	pids, _ := t.mem.Group.Procs()
 	if t.mem.Group.Zero() {
+		time.Sleep(50 * time.Millisecond) // a child of the dead supervisor may be about to become the launcher
 		entries, err := os.ReadDir("/proc")
 		if err != nil {
 			return

@@ -22,6 +22,10 @@ import (
 
 func TestMain(m *testing.M) {
 	supervisor.MaybeRun()
+	if dir := os.Getenv("MUSTER_TEST_AGENT"); dir != "" {
+		fmt.Fprintln(os.Stderr, agentMain(dir))
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
