@@ -1,0 +1,236 @@
+package server
+
+import (
+	"context"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+	"time"
+)
+
+// registerNodes serves nodes as their agents speak.
+func (s *Server) registerNodes() {
+	handle(s, methods.NodeRegister, s.nodeRegister)
+	handle(s, methods.NodeHeartbeat, s.nodeHeartbeat)
+	handle(s, methods.NodePoll, s.nodePoll)
+	handle(s, methods.NodeObserve, s.nodeObserve)
+	handle(s, methods.NodeEvent, s.nodeEvent)
+	handle(s, methods.NodeServers, s.nodeServers)
+}
+
+// heartbeatTTL is what nodes are told when no leader service decides.
+const heartbeatTTL = 10 * time.Second
+
+func (s *Server) beat(id structs.NodeID) time.Duration {
+	if s.Hooks.Beat == nil {
+		return heartbeatTTL
+	}
+	return s.Hooks.Beat(id, s.cfg.Now())
+}
+
+// nodeRegister writes what a node reports of itself and makes it ready.
+func (s *Server) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.NodeRegisterRequest) (*methods.NodeRegisterResponse, error) {
+	n := req.Node
+	if err := s.validateNode(n); err != nil {
+		return nil, err
+	}
+	old := s.Published().Snapshot.NodeByID(n.ID)
+	resp := &methods.NodeRegisterResponse{}
+	if old == nil || !sameReport(old, n) {
+		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeRegister, By: who(ctx).by, Body: &structs.NodeRegisterCommand{Node: n}})
+		if err != nil {
+			return nil, err
+		}
+		resp.Index = res.Index
+		old = s.Published().Snapshot.NodeByID(n.ID)
+	}
+	ttl := s.beat(n.ID)
+	if old != nil && old.Status != structs.NodeReady && n.Status == structs.NodeReady {
+		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeStatus, By: who(ctx).by,
+			Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady, Event: readyEvent(old)}})
+		if err != nil {
+			return nil, err
+		}
+		resp.Index = res.Index
+	}
+	snap := s.Published().Snapshot
+	if resp.Index == 0 {
+		resp.Index = snap.Index()
+	}
+	if meta := snap.ClusterMeta(); meta != nil {
+		resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
+	}
+	resp.HeartbeatTTL, resp.Servers = ttl, s.gossip.servers()
+	return resp, nil
+}
+
+// readyEvent is what a node's history says when it comes (back).
+func readyEvent(n *structs.Node) *structs.NodeEvent {
+	if n.Status == structs.NodeInit {
+		return nil
+	}
+	return &structs.NodeEvent{Subsystem: "Cluster", Message: "Node reregistered by heartbeat"}
+}
+
+// nodeHeartbeat notes a sign of life. Only a change of the node's status is written.
+func (s *Server) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
+	p := s.Published()
+	n := p.Snapshot.NodeByID(req.NodeID)
+	resp := &methods.NodeHeartbeatResponse{Index: p.Index, Servers: s.gossip.servers()}
+	if n == nil {
+		resp.Unknown = true
+		return resp, nil
+	}
+	want := req.Status
+	switch want {
+	case structs.NodeReady, structs.NodeInit, structs.NodeDown:
+	default:
+		return nil, structs.Errorf(structs.CodeInvalid, "a node reports itself ready, initializing or down, not %q", want)
+	}
+	if want == structs.NodeDown {
+		if s.Hooks.Left != nil {
+			s.Hooks.Left(n.ID)
+		}
+	} else {
+		resp.HeartbeatTTL = s.beat(n.ID)
+	}
+	if n.Status != want && !(want == structs.NodeInit && n.Status == structs.NodeReady) {
+		cmd := &structs.NodeStatusCommand{ID: n.ID, Status: want}
+		if want == structs.NodeDown {
+			cmd.Desc = "the agent left"
+			cmd.Event = &structs.NodeEvent{Subsystem: "Cluster", Message: "Node left"}
+		} else if want == structs.NodeReady {
+			cmd.Event = readyEvent(n)
+		}
+		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeStatus, By: who(ctx).by, Body: cmd})
+		if err != nil {
+			return nil, err
+		}
+		resp.Index = res.Index
+	}
+	return resp, nil
+}
+
+// nodePollMax bounds what one answer carries in full; the rest comes with the next poll, since the index then is that of
+// the last one sent.
+const nodePollMax = 512
+
+// nodePoll waits for the allocations of a node to change. Any server answers, and none older than what the agent saw.
+func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {
+	resp := &methods.NodePollResponse{}
+	var stale error
+	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodeAllocs(req.NodeID), onNode(req.NodeID)}, func(p *Published) (structs.Index, error) {
+		resp.Refs, resp.Changed, resp.Jobs, stale = nil, nil, nil, nil
+		snap := p.Snapshot
+		if meta := snap.ClusterMeta(); meta != nil {
+			resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
+		}
+		if resp.RestoreEpoch < req.RestoreEpoch {
+			stale = structs.Errorf(structs.CodeUnavailable, "this server is on an older history (restore epoch %d, seen %d); ask another one", resp.RestoreEpoch, req.RestoreEpoch)
+			return 0, nil
+		}
+		min := req.MinIndex
+		if resp.RestoreEpoch > req.RestoreEpoch {
+			min = 0
+		}
+		allocs := snap.AllocsByNode(req.NodeID)
+		var top structs.Index = 1
+		jobs := map[jobVersionKey]bool{}
+		for _, a := range allocs {
+			resp.Refs = append(resp.Refs, methods.AllocRef{ID: a.ID, AllocIndex: a.AllocIndex})
+			top = max(top, a.AllocIndex)
+			if a.AllocIndex > min {
+				resp.Changed = append(resp.Changed, a)
+			}
+		}
+		resp.Changed, top = clipChanged(resp.Changed, top)
+		for _, a := range resp.Changed {
+			if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !jobs[k] {
+				jobs[k] = true
+				resp.Jobs = append(resp.Jobs, a.Job)
+			}
+		}
+		if resp.RestoreEpoch > req.RestoreEpoch && top <= req.MinIndex {
+			return req.MinIndex + 1, nil // answer at once: the agent is on an older history
+		}
+		return top, nil
+	})
+	if err == nil {
+		err = stale
+	}
+	if err != nil {
+		return nil, err
+	}
+	if resp.RestoreEpoch > req.RestoreEpoch {
+		resp.Meta.Index = 1
+		for _, r := range resp.Refs {
+			resp.Meta.Index = max(resp.Meta.Index, r.AllocIndex)
+		}
+	}
+	return resp, nil
+}
+
+type jobVersionKey struct {
+	key     structs.JobKey
+	version uint64
+}
+
+// nodeObserve takes what an agent saw of its allocations.
+func (s *Server) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
+	snap := s.Published().Snapshot
+	for i := range req.Updates {
+		u := &req.Updates[i]
+		a := snap.AllocByID(u.ID)
+		if a != nil && a.NodeID != req.NodeID {
+			return nil, structs.Errorf(structs.CodeDenied, "allocation %s is not on node %s", u.ID, req.NodeID)
+		}
+		switch u.Client {
+		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientLost:
+		default:
+			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is no client status an agent reports", u.ID, u.Client)
+		}
+	}
+	idx, err := s.observed.add(ctx, req.Updates)
+	if err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: idx}, nil
+}
+
+// nodeEvent appends events to the node's history.
+func (s *Server) nodeEvent(ctx context.Context, c *rpc.Call, req *methods.NodeEventRequest) (*methods.WriteResponse, error) {
+	if len(req.Events) == 0 {
+		return &methods.WriteResponse{}, nil
+	}
+	if len(req.Events) > structs.NodeEventsKept {
+		req.Events = req.Events[len(req.Events)-structs.NodeEventsKept:]
+	}
+	ids := make([]structs.NodeID, len(req.Events))
+	for i := range ids {
+		ids[i] = req.NodeID
+	}
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeEvent, By: who(ctx).by, Body: &structs.NodeEventCommand{IDs: ids, Events: req.Events}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: res.Index}, nil
+}
+
+func (s *Server) nodeServers(ctx context.Context, c *rpc.Call, req *methods.NodeServersRequest) (*methods.NodeServersResponse, error) {
+	return &methods.NodeServersResponse{Servers: s.gossip.servers()}, nil
+}
+
+// clipChanged bounds an answer to the oldest changes, and gives the index that the agent has then seen.
+func clipChanged(changed []*structs.Allocation, top structs.Index) ([]*structs.Allocation, structs.Index) {
+	if len(changed) <= nodePollMax {
+		return changed, top
+	}
+	sortAllocsByIndex(changed)
+	cut := nodePollMax
+	// Changes of one index go together, or the next poll would miss the rest of them.
+	for cut < len(changed) && changed[cut].AllocIndex == changed[cut-1].AllocIndex {
+		cut++
+	}
+	return changed[:cut], changed[cut-1].AllocIndex
+}

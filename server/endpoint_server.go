@@ -1,0 +1,45 @@
+package server
+
+import (
+	"context"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// registerServers serves what servers ask each other.
+func (s *Server) registerServers() {
+	handle(s, methods.ServerInfo, s.serverInfoHere)
+	handle(s, methods.ServerHashes, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
+		return s.hashes(), nil
+	})
+	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
+		return &methods.ServerHasNodeResponse{Has: s.nodes.find(req.NodeID) != nil}, nil
+	})
+	handle(s, methods.ServerJoin, s.serverJoin)
+}
+
+func (s *Server) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerInfoResponse, error) {
+	own := s.ownStats()
+	resp := &methods.ServerInfoResponse{
+		ID: s.cfg.ID, Name: s.cfg.Name, Address: s.cfg.Advertise, Version: s.cfg.Version, Region: s.cfg.Region,
+		Bootstrapped: s.bootstrapped.Load(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
+		LastContact: s.lastContact(), Now: structs.LogTimeOf(s.cfg.Now()),
+	}
+	if meta := s.Published().Snapshot.ClusterMeta(); meta != nil {
+		resp.Cluster = meta.ID
+	}
+	return resp, nil
+}
+
+// serverJoin lets a server without gossip ask the leader to be added.
+func (s *Server) serverJoin(ctx context.Context, c *rpc.Call, req *methods.ServerJoinRequest) (*methods.WriteResponse, error) {
+	if req.ID == "" || !hostPort(req.Address) {
+		return nil, structs.Errorf(structs.CodeInvalid, "joining takes an id and an address host:port, got %q and %q", req.ID, req.Address)
+	}
+	if err := s.addServer(ctx, memberOf(req, s.cfg.Region)); err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: s.Published().Index}, nil
+}

@@ -1,0 +1,204 @@
+package server
+
+import (
+	"sync"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits of the event ring and its readers.
+const (
+	ringEvents    = 16384 // events kept; a reader who asks for older ones gets a gap
+	ringBatches   = 8192
+	readerPending = 1024 // batches a reader may be behind before it gets a gap
+)
+
+// eventRing keeps the newest events for readers of the event stream.
+type eventRing struct {
+	mu      sync.Mutex
+	batches []methods.EventBatch // ascending by index
+	events  int
+	floor   structs.Index // events at or below it are gone
+	changed chan struct{} // closed and replaced by feed
+}
+
+func newEventRing() *eventRing { return &eventRing{changed: make(chan struct{})} }
+
+// feed adds the events of an applied batch.
+func (r *eventRing) feed(a Applied) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a.Lost || a.Delta.Restored {
+		r.batches, r.events, r.floor = nil, 0, a.Index
+	} else if evs := eventsOf(a.Delta); len(evs) > 0 {
+		r.batches = append(r.batches, methods.EventBatch{Index: a.Index, Events: evs})
+		r.events += len(evs)
+		drop := 0
+		for (r.events > ringEvents || len(r.batches)-drop > ringBatches) && drop < len(r.batches)-1 {
+			r.events -= len(r.batches[drop].Events)
+			r.floor = r.batches[drop].Index
+			drop++
+		}
+		if drop > 0 {
+			r.batches = append(r.batches[:0:0], r.batches[drop:]...)
+		}
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// after gives the batches with events after an index, whether some of those are gone, and a channel that closes when
+// more may be there.
+func (r *eventRing) after(index structs.Index) (list []methods.EventBatch, gap bool, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gap = index < r.floor
+	lo, hi := 0, len(r.batches)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if r.batches[mid].Index <= index {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	rest := r.batches[lo:]
+	return rest[:len(rest):len(rest)], gap, r.changed
+}
+
+// eventsOf turns a delta into events.
+func eventsOf(d structs.Delta) []methods.Event {
+	var out []methods.Event
+	typeOf := func(i structs.Index) structs.CommandType { return d.EventTypes[i] }
+	for _, c := range d.Jobs {
+		x := either(c)
+		ev := methods.Event{Topic: "Job", Type: "JobRegistered", Key: x.ID, Namespace: x.Namespace, Index: d.Index, Job: x}
+		if c.After == nil {
+			ev.Type = "JobDeregistered"
+		} else {
+			ev.Index = x.ModifyIndex
+			switch t := typeOf(x.ModifyIndex); {
+			case c.After.Stop && (c.Before == nil || !c.Before.Stop):
+				ev.Type = "JobDeregistered"
+			case t == structs.CmdScale:
+				ev.Type = "JobRegistered"
+			case t == structs.CmdPlan:
+				ev.Type = "PlanResult"
+			case t == structs.CmdAllocObserved:
+				ev.Type = "AllocationUpdated"
+			case t == structs.CmdEvalUpsert:
+				ev.Type = "EvaluationUpdated"
+			}
+		}
+		if x.ParentID != "" {
+			ev.FilterKeys = []string{x.ParentID}
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Evals {
+		if c.After == nil {
+			continue
+		}
+		x := c.After
+		ev := methods.Event{Topic: "Evaluation", Type: "EvaluationUpdated", Key: x.ID.String(), Namespace: x.Namespace, Index: x.ModifyIndex, Eval: x, FilterKeys: []string{x.JobID}}
+		if typeOf(x.ModifyIndex) == structs.CmdPlan {
+			ev.Type = "PlanResult"
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Allocs {
+		if c.After == nil {
+			continue
+		}
+		x := c.After
+		ev := methods.Event{Topic: "Allocation", Type: "AllocationUpdated", Key: x.ID.String(), Namespace: x.Namespace, Index: x.ModifyIndex, Alloc: x, FilterKeys: []string{x.JobID}}
+		switch typeOf(x.ModifyIndex) {
+		case structs.CmdPlan:
+			ev.Type = "PlanResult"
+		case structs.CmdAllocTransition:
+			ev.Type = "AllocationUpdateDesiredStatus"
+		}
+		if !x.DeploymentID.IsZero() {
+			ev.FilterKeys = append(ev.FilterKeys, x.DeploymentID.String())
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Nodes {
+		x := either(c)
+		ev := methods.Event{Topic: "Node", Type: "NodeRegistration", Key: x.ID.String(), Index: d.Index, Node: x}
+		if c.After == nil {
+			ev.Type = "NodeDeregistration"
+		} else {
+			ev.Index = x.ModifyIndex
+			switch {
+			case c.Before != nil && drainChanged(c.Before, c.After):
+				ev.Type = "NodeDrain"
+			case c.Before != nil && c.Before.Eligibility != c.After.Eligibility:
+				ev.Type = "NodeEligibility"
+			case typeOf(x.ModifyIndex) == structs.CmdNodeStatus || typeOf(x.ModifyIndex) == structs.CmdNodeEvent:
+				ev.Type = "NodeEvent"
+			}
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Pools {
+		x := either(c)
+		ev := methods.Event{Topic: "NodePool", Type: "NodePoolUpserted", Key: x.Name, Index: d.Index, Pool: x}
+		if c.After == nil {
+			ev.Type = "NodePoolDeleted"
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Namespaces {
+		x := either(c)
+		ev := methods.Event{Topic: "Namespace", Type: "NamespaceUpserted", Key: x.Name, Namespace: x.Name, Index: d.Index, NamespaceObject: x}
+		if c.After == nil {
+			ev.Type = "NamespaceDeleted"
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Tokens {
+		x := *either(c)
+		x.Secret = structs.SecretID{}
+		ev := methods.Event{Topic: "ACLToken", Type: "ACLTokenUpserted", Key: x.Accessor.String(), Index: d.Index, Token: &x}
+		if c.After == nil {
+			ev.Type = "ACLTokenDeleted"
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Policies {
+		x := either(c)
+		ev := methods.Event{Topic: "ACLPolicy", Type: "ACLPolicyUpserted", Key: x.Name, Index: d.Index, Policy: x}
+		if c.After == nil {
+			ev.Type = "ACLPolicyDeleted"
+		}
+		out = append(out, ev)
+	}
+	for _, c := range d.Roles {
+		x := either(c)
+		ev := methods.Event{Topic: "ACLRole", Type: "ACLRoleUpserted", Key: x.ID.String(), Index: d.Index, Role: x}
+		if c.After == nil {
+			ev.Type = "ACLRoleDeleted"
+		}
+		out = append(out, ev)
+	}
+	for i := range out {
+		if out[i].Node != nil {
+			out[i].Node = withoutSecret(out[i].Node)
+		}
+	}
+	return out
+}
+
+func drainChanged(a, b *structs.Node) bool { return (a.Drain == nil) != (b.Drain == nil) }
+
+// withoutSecret is a node as others than itself may see it.
+func withoutSecret(n *structs.Node) *structs.Node {
+	if n == nil || n.SecretID.IsZero() {
+		return n
+	}
+	c := *n
+	c.SecretID = structs.SecretID{}
+	return &c
+}

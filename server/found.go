@@ -1,0 +1,115 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// found writes what every cluster must have and this one lacks: an identity and a signing key.
+func (s *Server) found(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	snap := s.Published().Snapshot
+	if meta := snap.ClusterMeta(); meta == nil || meta.ID.IsZero() {
+		var id structs.ClusterID
+		rand.Read(id[:])
+		id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdClusterInit, Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
+			return fmt.Errorf("name the cluster: %w", err)
+		}
+	}
+	if snap.ActiveSigningKey() == nil {
+		key, err := newSigningKey()
+		if err != nil {
+			return err
+		}
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdSigningKey, Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
+			return fmt.Errorf("write the signing key: %w", err)
+		}
+	}
+	return nil
+}
+
+func newSigningKey() (*structs.SigningKey, error) {
+	pub, priv, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	p8, err := x509.MarshalPKCS8PrivateKey(priv)
+	if err != nil {
+		return nil, err
+	}
+	pk, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return nil, err
+	}
+	var seed structs.Seed
+	rand.Read(seed[:])
+	return &structs.SigningKey{ID: structs.DeriveID[structs.ClusterID](seed, "signing-key", "", 0).String(),
+		Algorithm: "EdDSA", Private: p8, Public: pk, Active: true}, nil
+}
+
+// clockEvery is how often the leader compares its wall clock with the other servers'.
+const clockEvery = 10 * time.Second
+
+// runClock gives or refuses the consent of the servers' median to steps of log time (D11).
+func (s *Server) runClock(ctx context.Context, term uint64) error {
+	t := time.NewTicker(clockEvery)
+	defer t.Stop()
+	for {
+		others := s.gossip.otherServers()
+		offsets := []time.Duration{0} // this server's own
+		for _, addr := range others {
+			asked := s.cfg.Now()
+			info, err := s.serverInfo(ctx, addr)
+			if err != nil || info.Now == 0 {
+				continue
+			}
+			mid := asked.Add(s.cfg.Now().Sub(asked) / 2)
+			offsets = append(offsets, info.Now.Time().Sub(mid))
+		}
+		// With no majority of clocks there is no consent; a single server has nobody to ask.
+		if len(offsets) > (len(others)+1)/2 {
+			slices.Sort(offsets)
+			median := offsets[(len(offsets)-1)/2]
+			if s.clock.consent(median) && median != 0 {
+				s.log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.clock.kick:
+		case <-t.C:
+		}
+	}
+}
+
+func sortedUnique(s []string) []string {
+	sort.Strings(s)
+	return slices.Compact(s)
+}
+
+func sortedServerIDs(m map[raft.ServerID]*autopilot.ServerState) []raft.ServerID {
+	ids := make([]raft.ServerID, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b raft.ServerID) int { return cmp.Compare(a, b) })
+	return ids
+}
+
+func formatIndex(i structs.Index) string { return strconv.FormatUint(uint64(i), 10) }

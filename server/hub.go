@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+// hubKey is something that can be waited for: one object, everything of one object, or a table.
+type hubKey struct {
+	kind byte
+	id   [16]byte
+	text string
+}
+
+// Kinds of hubKey.
+const (
+	keyNode      = 'n' // the node itself
+	keyNodeAlloc = 'N' // allocations on the node
+	keyAlloc     = 'a'
+	keyEval      = 'e'
+	keyEvalAlloc = 'E' // allocations of the evaluation
+	keyJob       = 'j' // the job itself
+	keyJobAlloc  = 'J' // allocations and evaluations of the job
+	keyTable     = 't' // any object of the table
+)
+
+// Tables that lists wait for.
+const (
+	tableNodes      = state.TableNodes
+	tableJobs       = state.TableJobs
+	tableAllocs     = state.TableAllocs
+	tableEvals      = state.TableEvals
+	tablePools      = state.TablePools
+	tableNamespaces = state.TableNamespaces
+	tablePolicies   = state.TablePolicies
+	tableTokens     = state.TableTokens
+	tableRoles      = state.TableRoles
+	tableWorkloads  = state.TableWorkloads
+	tableScaling    = state.TableScaling
+	tableConfig     = state.TableScheduler
+	tableKeys       = state.TableKeys
+)
+
+func onNode(id structs.NodeID) hubKey       { return hubKey{kind: keyNode, id: id} }
+func onNodeAllocs(id structs.NodeID) hubKey { return hubKey{kind: keyNodeAlloc, id: id} }
+func onAlloc(id structs.AllocID) hubKey     { return hubKey{kind: keyAlloc, id: id} }
+func onEval(id structs.EvalID) hubKey       { return hubKey{kind: keyEval, id: id} }
+func onEvalAllocs(id structs.EvalID) hubKey { return hubKey{kind: keyEvalAlloc, id: id} }
+func onJob(k structs.JobKey) hubKey         { return hubKey{kind: keyJob, text: k.Namespace + "\x00" + k.ID} }
+func onJobAllocs(k structs.JobKey) hubKey {
+	return hubKey{kind: keyJobAlloc, text: k.Namespace + "\x00" + k.ID}
+}
+func onTable(name string) hubKey { return hubKey{kind: keyTable, text: name} }
+
+// hub wakes those who wait for an object when that object changed, and nobody else (D13).
+type hub struct {
+	mu      sync.Mutex
+	waiting map[hubKey]map[*waiter]struct{}
+	woken   int64
+}
+
+type waiter struct {
+	ch   chan struct{}
+	keys []hubKey
+}
+
+func newHub() *hub { return &hub{waiting: map[hubKey]map[*waiter]struct{}{}} }
+
+func (h *hub) watch(keys ...hubKey) *waiter {
+	w := &waiter{ch: make(chan struct{}, 1), keys: keys}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range keys {
+		set := h.waiting[k]
+		if set == nil {
+			set = map[*waiter]struct{}{}
+			h.waiting[k] = set
+		}
+		set[w] = struct{}{}
+	}
+	return w
+}
+
+func (h *hub) release(w *waiter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range w.keys {
+		if set := h.waiting[k]; set != nil {
+			delete(set, w)
+			if len(set) == 0 {
+				delete(h.waiting, k)
+			}
+		}
+	}
+}
+
+func (h *hub) wakeLocked(k hubKey) {
+	for w := range h.waiting[k] {
+		select {
+		case w.ch <- struct{}{}:
+			h.woken++
+		default:
+		}
+	}
+}
+
+// feed wakes the waiters of everything a batch changed.
+func (h *hub) feed(a Applied) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.waiting) == 0 {
+		return
+	}
+	if a.Lost || a.Delta.Restored {
+		for k := range h.waiting {
+			h.wakeLocked(k)
+		}
+		return
+	}
+	d := &a.Delta
+	table := func(n int, name string) {
+		if n > 0 {
+			h.wakeLocked(onTable(name))
+		}
+	}
+	for _, c := range d.Nodes {
+		h.wakeLocked(onNode(either(c).ID))
+	}
+	for _, c := range d.Jobs {
+		h.wakeLocked(onJob(either(c).Key()))
+	}
+	for _, c := range d.Allocs {
+		x := either(c)
+		h.wakeLocked(onAlloc(x.ID))
+		h.wakeLocked(onNodeAllocs(x.NodeID))
+		h.wakeLocked(onEvalAllocs(x.EvalID))
+		h.wakeLocked(onJobAllocs(x.JobKey()))
+	}
+	for _, c := range d.Evals {
+		x := either(c)
+		h.wakeLocked(onEval(x.ID))
+		h.wakeLocked(onJobAllocs(x.JobKey()))
+	}
+	for _, c := range d.Workloads {
+		x := either(c)
+		h.wakeLocked(onJobAllocs(structs.JobKey{Namespace: x.Namespace, ID: x.JobID}))
+	}
+	for _, c := range d.Scaling {
+		x := either(c)
+		h.wakeLocked(onJobAllocs(structs.JobKey{Namespace: x.Namespace, ID: x.JobID}))
+	}
+	table(len(d.Nodes), tableNodes)
+	table(len(d.Jobs), tableJobs)
+	table(len(d.Allocs), tableAllocs)
+	table(len(d.Evals), tableEvals)
+	table(len(d.Workloads), tableWorkloads)
+	table(len(d.Pools), tablePools)
+	table(len(d.Namespaces), tableNamespaces)
+	table(len(d.Policies), tablePolicies)
+	table(len(d.Tokens), tableTokens)
+	table(len(d.Roles), tableRoles)
+	table(len(d.Scaling), tableScaling)
+	if d.Config {
+		h.wakeLocked(onTable(tableConfig))
+		h.wakeLocked(onTable(tableKeys))
+	}
+}
+
+func either[T any](c structs.Changed[T]) *T {
+	if c.After != nil {
+		return c.After
+	}
+	return c.Before
+}
+
+// Bounds of a blocking query.
+const (
+	blockDefault = 5 * time.Minute
+	blockMax     = 10 * time.Minute
+	watchesMax   = 20_000 // blocking queries in progress on one server; further ones are CodeBusy
+)
+
+// read answers a query from the newest state. With MinIndex it waits, without a timer loop, until read gives an index
+// past it, MaxWait is over (the answer is then the unchanged one), or the caller is gone. look must only depend on p.
+func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, keys []hubKey, look func(p *Published) (structs.Index, error)) error {
+	s.figures.reads.Add(1)
+	if q.MinIndex == 0 {
+		p := s.Published()
+		idx, err := look(p)
+		m.Index = max(idx, 1)
+		return err
+	}
+	if s.figures.watches.Add(1) > watchesMax {
+		s.figures.watches.Add(-1)
+		return structs.Errorf(structs.CodeBusy, "%d blocking queries wait here already; retry later, or ask another server with stale", watchesMax)
+	}
+	defer s.figures.watches.Add(-1)
+	wait := q.MaxWait
+	if wait <= 0 {
+		wait = blockDefault
+	}
+	timer := time.NewTimer(min(wait, blockMax))
+	defer timer.Stop()
+	w := s.hub.watch(keys...)
+	defer s.hub.release(w)
+	for {
+		p := s.Published()
+		idx, err := look(p)
+		m.Index = max(idx, 1)
+		if err != nil || idx > q.MinIndex {
+			return err
+		}
+		select {
+		case <-w.ch:
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.ctx.Done():
+			return structs.Errorf(structs.CodeUnavailable, "the server is shutting down")
+		}
+	}
+}

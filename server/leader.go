@@ -1,0 +1,181 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Service is one duty of the leader. Run starts after a Barrier of the term, so that everything that earlier leaders
+// acknowledged is applied; it must return when ctx ends, and everything it proposes goes through Apply or Propose, which
+// fail once the term is over. A Run that returns early with an error is started again after a pause that grows to 5 s.
+type Service struct {
+	Name string
+	Run  func(ctx context.Context, term uint64) error
+}
+
+// leadership is what this server knows about its own leading.
+type leadership struct {
+	term  atomic.Uint64 // of the leadership in force, 0: not leading
+	ready atomic.Uint64 // term whose barrier has passed, 0: none
+	since atomic.Int64  // Unix nanoseconds of the last gain
+	gains atomic.Int64
+}
+
+// IsLeader reports whether this server leads and has applied everything before its term.
+func (s *Server) IsLeader() bool {
+	return s.lead.ready.Load() != 0 && s.raft.State() == raft.Leader
+}
+
+// runLeadership follows raft's leadership: one context and one ordered list of services that start and stop together.
+func (s *Server) runLeadership(ctx context.Context) {
+	var stop func()
+	defer func() {
+		if stop != nil {
+			stop()
+		}
+	}()
+	ch := s.raft.LeaderCh()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case lead := <-ch:
+			// The channel keeps the newest value only. A second "leader" without a "not leader" between means that
+			// leadership was lost and won again: the services of the old term end first.
+			if stop != nil {
+				stop()
+				stop = nil
+			}
+			if lead {
+				stop = s.startLeading(ctx)
+			}
+		}
+	}
+}
+
+// startLeading runs barrier, establishment and services, and gives the function that ends them and waits.
+func (s *Server) startLeading(parent context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	term := s.raft.CurrentTerm()
+	s.lead.term.Store(term)
+	s.lead.since.Store(time.Now().UnixNano())
+	s.lead.gains.Add(1)
+	s.log.Info("leading", "term", term)
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		if !s.establish(ctx, term) {
+			return
+		}
+		for _, svc := range s.leaderServices() {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				s.runService(ctx, term, svc)
+			}()
+		}
+	}()
+	return func() {
+		s.lead.ready.Store(0)
+		s.lead.term.Store(0)
+		cancel()
+		done := make(chan struct{})
+		go func() { wg.Wait(); close(done) }()
+		for waited := time.Duration(0); ; waited += 5 * time.Second {
+			select {
+			case <-done:
+				s.log.Info("no longer leading", "term", term)
+				return
+			case <-time.After(5 * time.Second):
+				s.log.Error("leader services have not ended", "term", term, "after", waited+5*time.Second)
+			}
+		}
+	}
+}
+
+// establish waits until every entry before this term is applied, then founds what a cluster must have.
+func (s *Server) establish(ctx context.Context, term uint64) bool {
+	for ctx.Err() == nil {
+		err := s.raft.Barrier(10 * time.Second).Error()
+		if err == nil {
+			break
+		}
+		if errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrRaftShutdown) {
+			return false // the leadership channel says the rest
+		}
+		s.log.Warn("barrier after election failed; trying again", "term", term, "error", err)
+		if !pause(ctx, 100*time.Millisecond) {
+			return false
+		}
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	s.clock.newTerm(structs.LogTime(s.lastTime.Load()))
+	s.lead.ready.Store(term)
+	s.bumpHealth()
+	for ctx.Err() == nil {
+		err := s.found(ctx)
+		if err == nil {
+			return true
+		}
+		s.log.Warn("could not found the cluster; trying again", "error", err)
+		if !pause(ctx, 200*time.Millisecond) {
+			return false
+		}
+	}
+	return false
+}
+
+// runService keeps one service running until ctx ends.
+func (s *Server) runService(ctx context.Context, term uint64, svc Service) {
+	backoff := 50 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := s.guard(svc, ctx, term)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			return // it had nothing more to do in this term
+		}
+		if time.Since(began) > time.Minute {
+			backoff = 50 * time.Millisecond
+		}
+		s.log.Error("leader service ended; starting it again", "service", svc.Name, "error", err, "in", backoff)
+		if !pause(ctx, backoff) {
+			return
+		}
+		backoff = min(2*backoff, 5*time.Second)
+	}
+}
+
+// guard turns a panic of a service into an error, so that one bad evaluation does not take the server down.
+func (s *Server) guard(svc Service, ctx context.Context, term uint64) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicError(svc.Name, p)
+		}
+	}()
+	return svc.Run(ctx, term)
+}
+
+// pause waits and reports whether ctx still lives.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

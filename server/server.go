@@ -1,0 +1,245 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	autopilot "github.com/hashicorp/raft-autopilot"
+
+	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Server is one server. Make it with New, run it with Run, end it with Close.
+type Server struct {
+	cfg   Config
+	log   hclog.Logger
+	Hooks Hooks // set by services in New; read by endpoints
+
+	reg       *rpc.Registry
+	rpc       *rpc.Server
+	pool      *rpc.Pool // sessions to other servers
+	raft      *raft.Raft
+	transport *raft.NetworkTransport
+	stores    *stores
+	machine   *machine
+
+	pub      atomic.Pointer[Published]
+	lastTime atomic.Int64 // newest log time applied
+	deltas   *Subscription
+	subs     struct {
+		mu   sync.Mutex
+		list []*Subscription
+	}
+
+	props        *proposals
+	clock        *clock
+	lead         leadership
+	bootstrapped atomic.Bool // raft has (had) a configuration
+	quarantine   atomic.Pointer[string]
+
+	hub        *hub
+	ring       *eventRing
+	acls       *aclCache
+	verifier   *verifier
+	nodes      *nodeSessions
+	gossip     *members
+	observed   *observations
+	autopilot  *autopilot.Autopilot
+	memberWake chan struct{}
+	figures    figures
+	started    time.Time
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	closed sync.Once
+}
+
+func newFSM() *fsm.FSM { return fsm.New(fsm.Options{}) }
+
+// New makes a server and starts raft, which replays the log. Nothing is served before Run. On an error everything is
+// closed again, the listeners included.
+func New(cfg Config) (s *Server, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range cfg.Listeners {
+				l.Close()
+			}
+		}
+	}()
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	if cfg.ID, err = serverID(&cfg); err != nil {
+		return nil, err
+	}
+	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now()}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.memberWake = make(chan struct{}, 1)
+	s.props = newProposals()
+	s.clock = newClock(cfg.Now)
+	s.deltas = &Subscription{name: "fan-out", limit: fanOutMax, wake: make(chan struct{}, 1)}
+	s.hub = newHub()
+	s.ring = newEventRing()
+	s.acls = newACLCache()
+	s.nodes = newNodeSessions()
+	s.machine = &machine{s: s, fsm: newFSM()}
+	s.machine.publish(structs.Delta{Restored: true})
+	s.observed = newObservations(s)
+
+	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.figures)
+	s.reg.Wrap(s.wrap)
+	s.register()
+	dial := cfg.Dial
+	if cfg.TLSClient != nil {
+		dial = rpc.TLSDialer(cfg.Dial, cfg.TLSClient)
+	}
+	advertised, err := resolveAdvertise(cfg.Advertise)
+	if err != nil {
+		return nil, err
+	}
+	s.rpc = rpc.NewServer(rpc.ServerConfig{
+		Registry: s.reg, TLS: cfg.TLSServer, Dial: dial, Advertise: advertised,
+		MaxConnsPerIP: cfg.MaxConnsPerIP, MaxStreams: cfg.MaxStreams, Log: cfg.Logger.Named("rpc"),
+	})
+	s.pool = rpc.NewPool(rpc.PoolConfig{Dial: dial, Registry: s.reg, Log: cfg.Logger.Named("rpc")})
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err := s.startRaft(); err != nil {
+		return nil, err
+	}
+	s.verifier = newVerifier(s.raft)
+	s.autopilot = newAutopilot(s)
+	if s.gossip, err = s.startGossip(); err != nil {
+		return nil, err
+	}
+	s.install()
+	return s, nil
+}
+
+// fanOutMax is how many applied batches may wait for hub, ring and subscribers; beyond it they rebuild.
+const fanOutMax = 4096
+
+// Run serves until ctx ends or Close is called, then closes. Its error says why it could not go on.
+func (s *Server) Run(ctx context.Context) error {
+	run := func(f func()) {
+		s.wg.Add(1)
+		go func() { defer s.wg.Done(); f() }()
+	}
+	run(func() { s.runFanOut(s.ctx) })
+	run(func() { s.runProposer(s.ctx) })
+	run(s.runCompleter)
+	run(func() { s.runLeadership(s.ctx) })
+	run(func() { s.runSnapshots(s.ctx) })
+	run(func() { s.gossip.run(s.ctx) })
+	run(func() { s.runHashCheck(s.ctx) })
+	for _, l := range s.cfg.Listeners {
+		run(func() {
+			if err := s.rpc.Serve(l); err != nil && !errors.Is(err, rpc.ErrServerClosed) {
+				s.log.Error("listener failed", "addr", l.Addr().String(), "error", err)
+			}
+		})
+	}
+	var err error
+	if len(s.cfg.Gossip.Join) > 0 {
+		if n, jerr := s.gossip.join(s.cfg.Gossip.Join); n == 0 {
+			err = fmt.Errorf("join %v: %w", s.cfg.Gossip.Join, jerr)
+		}
+	}
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case <-s.ctx.Done():
+		}
+	}
+	s.Close()
+	return err
+}
+
+// Close ends the server without leaving the cluster: the others see it fail, and it may come back. It waits for
+// everything it started.
+func (s *Server) Close() error {
+	s.closed.Do(func() {
+		s.cancel()
+		if s.gossip != nil {
+			s.gossip.close()
+		}
+		if s.raft != nil {
+			if err := s.raft.Shutdown().Error(); err != nil {
+				s.log.Error("raft shutdown", "error", err)
+			}
+		}
+		if s.transport != nil {
+			s.transport.Close()
+		}
+		s.pool.Close()
+		s.rpc.Close()
+		for _, l := range s.cfg.Listeners {
+			l.Close()
+		}
+		s.wg.Wait()
+		if s.stores != nil {
+			if err := s.stores.close(); err != nil {
+				s.log.Error("close raft store", "error", err)
+			}
+		}
+	})
+	return nil
+}
+
+// Leave takes the server out of the cluster for good: it hands leadership over, has itself removed from raft, and tells
+// the gossip.
+func (s *Server) Leave(ctx context.Context) error {
+	if s.raft.State() == raft.Leader {
+		if f := s.raft.GetConfiguration(); f.Error() == nil && len(f.Configuration().Servers) > 1 {
+			if err := s.raft.LeadershipTransfer().Error(); err != nil {
+				s.log.Warn("leadership transfer", "error", err)
+			}
+		}
+	}
+	return s.gossip.leave(ctx)
+}
+
+// Caller reaches this server's methods from within the process. Requests and responses are shared, not copied: the
+// caller must own its request and only read the response.
+func (s *Server) Caller(peer rpc.Peer) rpc.Caller { return s.reg.LocalShared(peer, nil) }
+
+// CallerFor is Caller for an agent in the same process: copied, and back reaches the methods that the agent serves.
+func (s *Server) CallerFor(peer rpc.Peer, back rpc.Caller) rpc.Caller { return s.reg.Local(peer, back) }
+
+// ID is the raft server id.
+func (s *Server) ID() string { return s.cfg.ID }
+
+// Addr is the advertised RPC address.
+func (s *Server) Addr() string { return s.cfg.Advertise }
+
+// Leader is the RPC address and id of the leader, "" when none is known.
+func (s *Server) Leader() (addr, id string) {
+	a, i := s.raft.LeaderWithID()
+	return string(a), string(i)
+}
+
+// resolveAdvertise makes raft's address of a text; names stay names.
+func resolveAdvertise(addr string) (net.Addr, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, fmt.Errorf("server: advertised address %q: %w", addr, err)
+	}
+	return textAddr(addr), nil
+}
+
+type textAddr string
+
+func (textAddr) Network() string  { return "tcp" }
+func (a textAddr) String() string { return string(a) }

@@ -1,0 +1,44 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// leaderServices is everything that runs while this server leads, in starting order. All share one context.
+func (s *Server) leaderServices() []Service {
+	return []Service{
+		{"clock", s.runClock},
+		{"members", s.runMembers},
+		{"autopilot", s.runAutopilot},
+	}
+}
+
+// Hooks are what leader services offer to endpoints. Each is nil until its service sets it; endpoints say so when they
+// need one that is missing. They are set in New, before anything runs.
+type Hooks struct {
+	// Beat tells of a sign of life of a node, and answers when the next one is due.
+	Beat func(id structs.NodeID, now time.Time) (ttl time.Duration)
+	// Left tells that a node said goodbye.
+	Left func(id structs.NodeID)
+	// Collect collects garbage now, thresholds ignored.
+	Collect func(ctx context.Context) error
+	// ForcePeriodic launches a periodic job now.
+	ForcePeriodic func(ctx context.Context, key structs.JobKey, by structs.Submitter) (structs.Result, error)
+	// NextLaunch is when a periodic job would launch next after t; zero for never.
+	NextLaunch func(p *structs.Periodic, t time.Time) (time.Time, error)
+	// Reports are the newest reports of a job's groups, in memory of the leader (D23); nil when none are kept.
+	Reports func(key structs.JobKey) []*structs.GroupReport
+	// Queue is the pending list in queue order; nil order means by priority, then submit index.
+	Queue func() []structs.JobKey
+	// ClientDied hints that gossip believes a node's agent dead (D12): probe before shortening anything.
+	ClientDied func(id structs.NodeID)
+}
+
+func panicError(what string, p any) error {
+	return fmt.Errorf("%s panicked: %v\n%s", what, p, debug.Stack())
+}
