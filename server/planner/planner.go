@@ -1,0 +1,382 @@
+// Package planner holds the plans between a decision and the log: it verifies them against the newest view and
+// everything still in flight, groups them into log entries, and tells what became of each. It is a plain structure: no
+// goroutine, no clock, no I/O.
+//
+//	Propose --verified--> queued --Next--> in the log --Landed--> landed --Advance--> gone
+//	   \--nothing accepted--> refused        \--Lost--> unknown: it and all behind it are dropped
+//
+// A plan debits its nodes from Propose on, so that the next pass, which runs ahead of the commit, sees what it takes.
+// It is credited back when it is refused or unknown, or when the published view includes it. A stop credits nothing
+// before it is committed (D7).
+//
+// The naive planner takes one plan, waits for its commit, and takes the next: two commits for two jobs, one after the
+// other. Here up to Limits.Depth log entries are in flight and each carries as many plans as wait, so a burst of small
+// jobs shares entries; what goes wrong with one plan refuses that plan's part, never its neighbours.
+package planner
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits bound what is in flight. A zero field takes the default.
+type Limits struct {
+	Depth      int // log entries in flight; default 8
+	Queue      int // plans proposed and not yet in the log, beyond which Full reports true; default 4,096
+	EntryBytes int // of one log entry; default 1 MiB less room for its envelope
+	EntryPlans int // of one log entry; default 512
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Depth <= 0 {
+		l.Depth = 8
+	}
+	if l.Queue <= 0 {
+		l.Queue = 4096
+	}
+	if l.EntryBytes <= 0 {
+		l.EntryBytes = 1<<20 - 4<<10
+	}
+	if l.EntryPlans <= 0 {
+		l.EntryPlans = 512
+	}
+	return l
+}
+
+// Counters say what happened since the planner was made.
+type Counters struct {
+	Proposed     int64 // plans proposed
+	Plans        int64 // plans put into the log
+	Entries      int64 // log entries they took
+	PlansMax     int64 // most plans in one entry
+	DepthMax     int64 // most entries in flight
+	DepthSum     int64 // of entries in flight, over all entries sent: divide by Entries for the mean
+	Places       int64 // placements that Apply accepted
+	PartsRefused int64 // parts refused here
+	PartsStale   int64 // parts that Apply refused
+	TooLarge     int64 // parts that fit into no entry
+	Refreshes    int64 // plans with a refused part: their job was decided again
+	Unknown      int64 // plans whose outcome was lost
+}
+
+// Outcome is what became of a plan.
+type Outcome uint8
+
+// Accepted: all of it is committed. Refused: some part was refused, here or by Apply; the rest is committed. Unknown:
+// leadership was lost while it was in flight.
+const (
+	Accepted Outcome = iota
+	Refused
+	Unknown
+)
+
+func (o Outcome) String() string { return [...]string{"accepted", "refused", "unknown"}[o] }
+
+// Answer tells the outcome of one plan.
+type Answer struct {
+	ID      uint64
+	Job     structs.JobKey
+	Outcome Outcome
+	Index   structs.Index // log index; or, when nothing was committed, the index to decide again from
+	Freed   bool          // it debited nodes for placements that did not come to be
+	Why     string        // of the first refusal, for the log
+}
+
+// Batch is the plans of one log entry.
+type Batch struct {
+	Seq     uint64
+	Entries []*structs.PlanEntry
+}
+
+// Planner is safe for use by one goroutine at a time.
+type Planner struct {
+	limits  Limits
+	seq     uint64
+	overlay scheduler.Overlay
+	queue   []*plan
+	batches []*batch // in flight, oldest first
+	landed  []*plan  // committed, and not yet known to be in the view
+
+	Counters Counters
+}
+
+type plan struct {
+	id      uint64
+	job     structs.JobKey
+	entry   *structs.PlanEntry
+	size    int
+	partial bool // a part was refused here
+	refresh structs.Index
+	why     string
+	index   structs.Index // once landed
+}
+
+type batch struct {
+	seq   uint64
+	plans []*plan
+}
+
+// New makes an empty planner.
+func New(limits Limits) *Planner { return &Planner{limits: limits.withDefaults()} }
+
+// Overlay is what plans in flight hold.
+func (p *Planner) Overlay() scheduler.Overlay { return p.overlay }
+
+// Depth is how many log entries are in flight, and how many plans wait to get into one.
+func (p *Planner) Depth() (entries, queued int) { return len(p.batches), len(p.queue) }
+
+// Full reports that no further pass should be decided before something leaves the queue.
+func (p *Planner) Full() bool { return len(p.queue) >= p.limits.Queue }
+
+// Idle reports that nothing is queued, in flight, or landed and not yet in the view.
+func (p *Planner) Idle() bool { return len(p.queue)+len(p.batches)+len(p.landed) == 0 }
+
+// Propose verifies a plan against the newest view and what is in flight, and queues what is accepted. job is the
+// newest committed version, or nil; speculative says that the plan follows an uncommitted one in the log (D25), which
+// only Apply can check. The answer is final when done is true: nothing of the plan remained. Otherwise Landed or Lost
+// answers under the id.
+func (p *Planner) Propose(v *scheduler.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
+	p.Counters.Proposed++
+	p.seq++
+	pl := &plan{id: p.seq, job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, entry: e}
+	accepted := make([]bool, len(e.Parts))
+	for i := range accepted {
+		accepted[i] = true
+	}
+	if len(e.Parts) > 0 {
+		verdict := scheduler.Verify(v, p.overlay, e)
+		copy(accepted, verdict.Accepted)
+		if len(verdict.Refused) > 0 {
+			pl.partial, pl.refresh, pl.why = true, verdict.Refresh, verdict.Refused[0].Why
+			p.Counters.PartsRefused += int64(len(verdict.Refused))
+		}
+	}
+	if !speculative {
+		if why := scheduler.VerifyJob(job, e); why != "" {
+			pl.partial, pl.refresh, pl.why = true, v.Index(), why
+			for i := range e.Parts {
+				if len(e.Parts[i].Places)+len(e.Parts[i].Updates) > 0 && accepted[i] {
+					accepted[i] = false
+					p.Counters.PartsRefused++
+				}
+			}
+		}
+	}
+	pl.entry = trim(e, accepted, !pl.partial)
+	if pl.size = Size(pl.entry); pl.size > p.limits.EntryBytes {
+		p.shrink(pl, v.Index())
+	}
+	if pl.partial {
+		p.Counters.Refreshes++
+		if len(pl.entry.Parts) == 0 && len(pl.entry.Evals) == 0 {
+			return pl.id, Answer{ID: pl.id, Job: pl.job, Outcome: Refused, Index: pl.refresh, Why: pl.why}, true
+		}
+	}
+	if places(pl.entry) > 0 {
+		p.overlay = p.overlay.Add(pl.id, pl.entry, nil)
+	}
+	p.queue = append(p.queue, pl)
+	return pl.id, Answer{}, false
+}
+
+// shrink refuses the parts at the end of an entry that is too large. Package scheduler divides what it decides into
+// entries that fit, so this is the second gate.
+func (p *Planner) shrink(pl *plan, at structs.Index) {
+	keep := make([]bool, len(pl.entry.Parts))
+	e := *pl.entry
+	e.Parts, e.Evals = nil, nil
+	size := Size(&e)
+	for i := range pl.entry.Parts {
+		n := partSize(&pl.entry.Parts[i])
+		if keep[i] = size+n <= p.limits.EntryBytes; keep[i] {
+			size += n
+			continue
+		}
+		p.Counters.TooLarge++
+	}
+	pl.entry = trim(pl.entry, keep, false)
+	if pl.size = Size(pl.entry); pl.size > p.limits.EntryBytes { // the evaluations alone are too large
+		pl.entry = &structs.PlanEntry{Namespace: e.Namespace, JobID: e.JobID, EvalID: e.EvalID}
+		pl.size = Size(pl.entry)
+	}
+	pl.partial, pl.refresh = true, at
+	pl.why = "the plan is larger than a log entry may be"
+}
+
+// trim is the entry with the accepted parts only. Unless whole, the deciding evaluation and what was computed about the
+// rest is left out, because the job is decided again; only evaluations that an accepted stop refers to stay.
+func trim(e *structs.PlanEntry, accepted []bool, whole bool) *structs.PlanEntry {
+	if whole {
+		return e
+	}
+	out := *e
+	out.Parts, out.Evals, out.Workload = nil, nil, nil
+	used := make([]int, len(e.Nodes)) // new position of each node, counted from 1
+	var nodes []structs.PlanNode
+	for i := range e.Parts {
+		if !accepted[i] {
+			continue
+		}
+		part := e.Parts[i]
+		part.Places = slices.Clone(part.Places)
+		for k := range part.Places {
+			n := &part.Places[k].Node
+			if used[*n] == 0 {
+				nodes = append(nodes, e.Nodes[*n])
+				used[*n] = len(nodes)
+			}
+			*n = used[*n] - 1
+		}
+		for k := range part.Stops {
+			id := part.Stops[k].Followup
+			if id.IsZero() {
+				continue
+			}
+			at := slices.IndexFunc(e.Evals, func(ev *structs.Evaluation) bool { return ev.ID == id })
+			if at >= 0 && !slices.Contains(out.Evals, e.Evals[at]) {
+				out.Evals = append(out.Evals, e.Evals[at])
+			}
+		}
+		out.Parts = append(out.Parts, part)
+	}
+	out.Nodes = nodes
+	return &out
+}
+
+// Next takes waiting plans for one log entry. ok is false when none waits or Limits.Depth entries are in flight.
+func (p *Planner) Next() (b Batch, ok bool) {
+	if len(p.queue) == 0 || len(p.batches) >= p.limits.Depth {
+		return Batch{}, false
+	}
+	n, size := 0, 0
+	for n < len(p.queue) && n < p.limits.EntryPlans && (n == 0 || size+p.queue[n].size <= p.limits.EntryBytes) {
+		size += p.queue[n].size
+		n++
+	}
+	p.seq++
+	in := &batch{seq: p.seq, plans: slices.Clone(p.queue[:n])}
+	clear(p.queue[:n])
+	if p.queue = p.queue[n:]; len(p.queue) == 0 {
+		p.queue = nil
+	}
+	p.batches = append(p.batches, in)
+	c := &p.Counters
+	c.Entries++
+	c.Plans += int64(n)
+	c.PlansMax = max(c.PlansMax, int64(n))
+	c.DepthMax = max(c.DepthMax, int64(len(p.batches)))
+	c.DepthSum += int64(len(p.batches))
+	b = Batch{Seq: in.seq, Entries: make([]*structs.PlanEntry, n)}
+	for i, pl := range in.plans {
+		b.Entries[i] = pl.entry
+	}
+	return b, true
+}
+
+// Landed says that a batch was committed and what Apply answered, one result per entry. seen is the index of the
+// newest published view.
+func (p *Planner) Landed(seq uint64, index structs.Index, results []*structs.PlanResult, seen structs.Index) []Answer {
+	at := slices.IndexFunc(p.batches, func(b *batch) bool { return b.seq == seq })
+	if at < 0 {
+		return nil // dropped by Lost meanwhile
+	}
+	b := p.batches[at]
+	p.batches = slices.Delete(p.batches, at, at+1)
+	answers := make([]Answer, 0, len(b.plans))
+	for i, pl := range b.plans {
+		a := Answer{ID: pl.id, Job: pl.job, Index: index, Why: pl.why}
+		if pl.partial {
+			a.Outcome = Refused
+		}
+		var res *structs.PlanResult
+		if i < len(results) {
+			res = results[i]
+		}
+		placed := 0
+		for k := range pl.entry.Parts {
+			n := len(pl.entry.Parts[k].Places)
+			if res != nil && k < len(res.Accepted) && res.Accepted[k] {
+				placed += n
+				continue
+			}
+			p.Counters.PartsStale++
+			a.Outcome, a.Freed = Refused, a.Freed || n > 0
+			if res != nil && a.Why == "" {
+				a.Why = res.Refused
+			}
+		}
+		if res == nil || len(pl.entry.Parts) == 0 && res.Refused != "" {
+			a.Outcome = Refused
+			if res != nil {
+				a.Why = res.Refused
+			}
+		}
+		if a.Outcome == Refused && !pl.partial {
+			p.Counters.Refreshes++
+		}
+		p.Counters.Places += int64(placed)
+		pl.index = index
+		switch {
+		case placed == 0:
+			p.overlay = p.overlay.Remove(pl.id)
+		default:
+			p.landed = append(p.landed, pl)
+		}
+		answers = append(answers, a)
+	}
+	p.Advance(seen)
+	return answers
+}
+
+// Advance says that the published view is at an index: what landed at or before it is in there.
+func (p *Planner) Advance(seen structs.Index) {
+	kept := p.landed[:0]
+	for _, pl := range p.landed {
+		if pl.index > seen {
+			kept = append(kept, pl)
+			continue
+		}
+		p.overlay = p.overlay.Remove(pl.id)
+	}
+	clear(p.landed[len(kept):])
+	p.landed = kept
+}
+
+// Lost says that the outcome of a batch is unknown. It and every plan proposed after it are dropped, since they were
+// decided on top of it; their jobs are decided again from state. Batches before it are still to be answered.
+func (p *Planner) Lost(seq uint64) []Answer {
+	at := slices.IndexFunc(p.batches, func(b *batch) bool { return b.seq == seq })
+	if at < 0 {
+		return nil
+	}
+	var answers []Answer
+	drop := func(pl *plan) {
+		p.Counters.Unknown++
+		held := places(pl.entry) > 0
+		if held {
+			p.overlay = p.overlay.Remove(pl.id)
+		}
+		answers = append(answers, Answer{ID: pl.id, Job: pl.job, Outcome: Unknown, Freed: held,
+			Why: "leadership was lost while the plan was in flight"})
+	}
+	for _, b := range p.batches[at:] {
+		for _, pl := range b.plans {
+			drop(pl)
+		}
+	}
+	for _, pl := range p.queue {
+		drop(pl)
+	}
+	clear(p.batches[at:])
+	p.batches, p.queue = p.batches[:at], nil
+	return answers
+}
+
+func places(e *structs.PlanEntry) (n int) {
+	for i := range e.Parts {
+		n += len(e.Parts[i].Places)
+	}
+	return n
+}
