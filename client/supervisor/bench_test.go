@@ -68,6 +68,33 @@ func BenchmarkShortTasks(b *testing.B) {
 	}
 }
 
+// BenchmarkStart is the latency of one isolated start on an idle supervisor, from the call to the executed command.
+func BenchmarkStart(b *testing.B) {
+	s := newSup(b)
+	if _, err := s.Hello(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	n := 0
+	for b.Loop() {
+		n++
+		spec := s.spec(fmt.Sprintf("b%d", n), "")
+		spec.Path, spec.Argv = "/bin/true", []string{"true"}
+		spec.Stdout.Base, spec.Stderr.Base = filepath.Join(s.logs, "out"), filepath.Join(s.logs, "err")
+		spec.Limits = cgroup.Limits{CPUShares: 100, MemoryBytes: 64 << 20, PidsMax: 100}
+		spec.Isolate = &Isolation{TmpDir: s.logs}
+		spec.User = &Credential{UID: 65534, GID: 65534}
+		s.start(spec)
+		b.StopTimer()
+		if e := s.wait(spec.ID); e.Code != 0 {
+			b.Fatalf("%+v", e)
+		}
+		if err := s.Destroy(b.Context(), spec.ID); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
 // BenchmarkRunningTask measures what a running task costs beside itself: its launcher, and its share of the supervisor.
 func BenchmarkRunningTask(b *testing.B) {
 	s := newSup(b)

@@ -335,3 +335,85 @@ func TestLeftoversOfAnEndedTaskDie(t *testing.T) {
 		t.Fatalf("left running: %v", pids)
 	}
 }
+
+// An agent without the right to make control groups still stops all that a task started, and takes tasks up again.
+func TestWithoutControlGroups(t *testing.T) {
+	dir := t.TempDir()
+	s := &sup{t: t, logs: dir}
+	run := func(id, script string) *task {
+		t.Helper()
+		tk, err := start(filepath.Join(dir, id), s.spec(id, script), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tk
+	}
+	ended := run("a", "echo hi; exit 4")
+	<-ended.done
+	if ended.exit.Code != 4 || s.log("a.stdout") != "hi\n" {
+		t.Fatalf("exit %+v, log %q", ended.exit, s.log("a.stdout"))
+	}
+	tk := run("b", "trap '' TERM; (trap '' TERM; sleep 300) & echo $!; sleep 300")
+	within(t, 5*time.Second, "child is up", func() bool { return s.log("b.stdout") != "" })
+	var child int
+	fmt.Sscan(s.log("b.stdout"), &child)
+	st, err := readStat(child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tk.stop(syscall.SIGTERM, 100*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 5*time.Second, "child is gone", func() bool {
+		now, err := readStat(child)
+		return err != nil || now.start != st.start || now.state == 'Z'
+	})
+	if tk.exit.Signal != 9 || tk.exit.Lost {
+		t.Fatalf("exit %+v", tk.exit)
+	}
+	// The result is what another supervisor finds.
+	again, err := adopt(tk.path)
+	if err != nil || again.exit.Signal != 9 {
+		t.Fatalf("%+v, %v", again, err)
+	}
+}
+
+// A pid that has been reused, and a record from before a reboot, are never taken for the task.
+func TestForeignProcessIsNotAdopted(t *testing.T) {
+	dir := t.TempDir()
+	other := exec.Command("sleep", "300")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Process.Kill(); other.Wait() })
+	st, err := readStat(other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string]func(*memory){
+		"same pid, other start":        func(m *memory) { m.LStart++ },
+		"same process, not a launcher": func(*memory) {},
+		"before a reboot":              func(m *memory) { m.BootID = "another" },
+	} {
+		m := memory{ID: "x", BootID: bootID(), Launcher: other.Process.Pid, LStart: st.start, PID: other.Process.Pid, PStart: st.start + 1}
+		edit(&m)
+		tk := &task{path: filepath.Join(dir, "x"), mem: m}
+		if err := os.WriteFile(tk.path, make([]byte, 64), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := tk.save(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := adopt(tk.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-got.done
+		if !got.exit.Lost {
+			t.Errorf("%s: %+v", name, got.exit)
+		}
+	}
+	if now, err := readStat(other.Process.Pid); err != nil || now.state == 'Z' {
+		t.Fatal("a process that is not ours was killed")
+	}
+}
