@@ -1,0 +1,3 @@
+package nomadapi
+
+import _ "github.com/hashicorp/nomad/api"
