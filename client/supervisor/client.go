@@ -123,6 +123,47 @@ func (c *Client) Retire(ctx context.Context) error {
 	return nil
 }
 
+// Shutdown destroys every task, ends the supervisor and removes what it made in the control group tree: what an agent
+// does that is not to leave anything running (-dev, tests, `nodesim`). The directory stays.
+func (c *Client) Shutdown(ctx context.Context) error {
+	list, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	sem := make(chan struct{}, 16)
+	for i, s := range list {
+		sem <- struct{}{}
+		wg.Go(func() {
+			errs[i] = c.Destroy(ctx, s.ID)
+			<-sem
+		})
+	}
+	wg.Wait()
+	h, err := c.Hello(ctx)
+	if err != nil {
+		return err
+	}
+	st, serr := readStat(h.PID)
+	if err := c.Retire(ctx); err != nil {
+		return err
+	}
+	c.Close()
+	for deadline := time.Now().Add(5 * time.Second); serr == nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if now, err := readStat(h.PID); err != nil || now.start != st.start || now.state == 'Z' {
+			break
+		}
+	}
+	if m, err := cgroup.Open(scope(c.dir)); err == nil {
+		if g, err := m.Create(".supervisor", cgroup.Limits{}); err == nil {
+			g.Remove()
+		}
+		m.Close()
+	}
+	return errors.Join(errs...)
+}
+
 func (c *Client) drop(conn *rpc.Client) {
 	conn.Close()
 	c.mu.Lock()

@@ -44,26 +44,13 @@ func newSup(t testing.TB) *sup {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		list, err := c.List(ctx)
-		if err != nil {
-			t.Errorf("list at the end: %v", err)
-		}
-		for _, st := range list {
-			if err := c.Destroy(ctx, st.ID); err != nil {
-				t.Errorf("destroy: %v", err)
-			}
-		}
 		h, _ := c.Hello(ctx)
-		c.Retire(ctx)
-		c.Close()
+		if err := c.Shutdown(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
 		within(t, 5*time.Second, "supervisor ends", func() bool { return syscall.Kill(h.PID, 0) != nil })
-		m, err := cgroup.Open(scope(s.dir))
-		if err == nil {
-			if g, err := m.Create(".supervisor", cgroup.Limits{}); err == nil {
-				g.Remove()
-			}
-			m.Close()
-			if left, _ := filepath.Glob(filepath.Join(m.Layout.V2, "muster", scope(s.dir))); len(left) > 0 {
+		if l, err := cgroup.Detect(); err == nil {
+			if left, _ := filepath.Glob(filepath.Join(l.V2, "muster", scope(s.dir))); len(left) > 0 {
 				t.Errorf("control groups left: %v", left)
 			}
 		}

@@ -60,14 +60,9 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		list, _ := sup.List(ctx)
-		for _, s := range list {
-			if err := sup.Destroy(ctx, s.ID); err != nil {
-				t.Error(err)
-			}
+		if err := sup.Shutdown(ctx); err != nil {
+			t.Error(err)
 		}
-		sup.Retire(ctx)
-		sup.Close()
 		os.RemoveAll(dir)
 	})
 	if f := n.exec.Fingerprint(t.Context()); !f.Detected {

@@ -126,6 +126,8 @@ func (d *Driver) run(st state) *task {
 	}
 	t := &task{d: d, st: st, done: make(chan struct{})}
 	if !st.Deadline.IsZero() {
+		t.mu.Lock() // the timer may fire at once
+		defer t.mu.Unlock()
 		t.timer = time.AfterFunc(time.Until(st.Deadline), func() {
 			e := st.Exit
 			e.EndedAt = st.Deadline

@@ -11,6 +11,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/supervisor"
+	"golang.org/x/sys/unix"
 )
 
 // outputGrace is how long output is still collected after an executed command has ended while something that it left
@@ -206,5 +207,10 @@ func (t *Task) execTTY(ctx context.Context, e supervisor.Entry, req driver.ExecR
 
 func resize(master *os.File, s driver.TermSize) {
 	clamp := func(n int) uint16 { return uint16(min(max(n, 1), 10_000)) }
-	pty.Setsize(master, &pty.Winsize{Rows: clamp(s.Height), Cols: clamp(s.Width)})
+	// Not pty.Setsize, whose Fd makes the terminal blocking and races with Close.
+	if rc, err := master.SyscallConn(); err == nil {
+		rc.Control(func(fd uintptr) {
+			unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: clamp(s.Height), Col: clamp(s.Width)})
+		})
+	}
 }
