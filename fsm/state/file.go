@@ -305,6 +305,9 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	if h := snap.Hash(); string(h[:]) != string(head.Hash) {
 		return nil, fmt.Errorf("the rows have state hash %x, the header says %x: the file was written by a server with a fault", h[:8], head.Hash)
 	}
+	if snap.usage.Len() != len(s.held) {
+		return nil, fmt.Errorf("%d usage rows, but the allocations make %d: the file was written by a server with a fault", snap.usage.Len(), len(s.held))
+	}
 	for u := range snap.Usages() {
 		if held := s.held[usageKey{u.Kind, u.Name}]; held == nil || *held != *u {
 			return nil, fmt.Errorf("the usage of %s %q does not follow from the allocations: the file was written by a server with a fault", u.Kind, u.Name)

@@ -1,0 +1,427 @@
+package fsm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// generator makes random commands that mostly make sense against the state they will meet.
+type generator struct {
+	r    *rand.Rand
+	now  structs.LogTime
+	n    int
+	snap *state.Snapshot
+	old  *state.Snapshot // an older state: plans are made from it now and then, and are refused
+}
+
+func newGenerator(seed uint64) *generator {
+	return &generator{r: rand.New(rand.NewPCG(seed, 1)), now: 1_700_000_000_000_000_000}
+}
+
+func (g *generator) bytes() (b [16]byte) {
+	binary.BigEndian.PutUint64(b[:8], g.r.Uint64())
+	binary.BigEndian.PutUint64(b[8:], g.r.Uint64())
+	return b
+}
+
+func (g *generator) chance(percent int) bool { return g.r.IntN(100) < percent }
+
+func pick[T any](g *generator, from []T) (v T, ok bool) {
+	if len(from) == 0 {
+		return v, false
+	}
+	return from[g.r.IntN(len(from))], true
+}
+
+func (g *generator) command(t structs.CommandType, body any) structs.Command {
+	g.n++
+	g.now += structs.LogTime(g.r.IntN(2_000_000_000) - 100_000_000) // a little backwards, too
+	return structs.Command{Type: t, Time: g.now, Seed: g.bytes(), By: structs.Submitter{Name: "gen", UID: -1, GID: -1}, Body: body}
+}
+
+func (g *generator) namespace() string {
+	return []string{"default", "default", "team", "none"}[g.r.IntN(4)]
+}
+func (g *generator) pool() string {
+	return []string{"default", "default", "default", "gpu", "all"}[g.r.IntN(5)]
+}
+
+func (g *generator) job() *structs.Job {
+	id := fmt.Sprintf("job-%d", g.r.IntN(8))
+	types := []structs.JobType{structs.JobService, structs.JobBatch, structs.JobBatch, structs.JobSystem, structs.JobSysBatch}
+	j := &structs.Job{
+		Namespace: g.namespace(), ID: id, Name: id, Type: types[(len(id)+int(id[4]))%len(types)], Priority: 1 + g.r.IntN(100),
+		Datacenters: []string{"*"}, NodePool: g.pool(), Queue: []string{"", "research", "research/nlp"}[g.r.IntN(3)],
+		Groups: []*structs.Group{
+			{Name: "a", Count: g.r.IntN(4), Tasks: []*structs.Task{{Name: "main", Driver: "exec", Resources: structs.Resources{CPU: 100, MemoryMiB: int64(64 * (1 + g.r.IntN(3)))}}},
+				Scaling: &structs.Scaling{Min: 0, Max: 5, Enabled: true}},
+			{Name: "b", Count: 1, Tasks: []*structs.Task{{Name: "main", Driver: "exec"}}, Disk: structs.EphemeralDisk{SizeMiB: 300}},
+		},
+		Meta: map[string]string{"v": fmt.Sprint(g.r.IntN(3))},
+	}
+	switch id {
+	case "job-6":
+		j.Type, j.Periodic = structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"@hourly"}, ProhibitOverlap: g.chance(70)}
+	case "job-7":
+		j.Type, j.Parameterized = structs.JobBatch, &structs.Parameterized{Payload: "optional"}
+		j.Periodic = nil
+	}
+	return j
+}
+
+func (g *generator) node(i int) *structs.Node {
+	r := rand.New(rand.NewPCG(uint64(i), 99))
+	var id structs.NodeID
+	var secret structs.SecretID
+	binary.BigEndian.PutUint64(id[:], r.Uint64())
+	binary.BigEndian.PutUint64(secret[:], r.Uint64())
+	n := &structs.Node{
+		ID: id, SecretID: secret, Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: []string{"default", "gpu"}[i%2],
+		Attributes: map[string]string{"cpu.arch": "amd64", "unique.hostname": fmt.Sprint(i)},
+		Resources:  structs.NodeResources{CPU: 4000, MemoryMiB: int64(4096 * (1 + g.r.IntN(2)))},
+		Drivers:    map[string]structs.DriverInfo{"exec": {Detected: true, Healthy: true, UpdatedAt: g.now}},
+		// What follows is the server's; Apply must ignore it.
+		Status: structs.NodeReady, Eligibility: structs.NodeIneligible, Drain: &structs.DrainStrategy{}, Epoch: 1 << 40,
+	}
+	if g.chance(5) {
+		n.SecretID = g.bytes()
+	}
+	return n
+}
+
+func (g *generator) nodes() []*structs.Node        { return slices.Collect(g.snap.Nodes()) }
+func (g *generator) allocs() []*structs.Allocation { return slices.Collect(g.snap.Allocs()) }
+func (g *generator) evals() []*structs.Evaluation  { return slices.Collect(g.snap.Evals()) }
+func (g *generator) jobs() []*structs.Job          { return slices.Collect(g.snap.Jobs("", "")) }
+
+// plan decides for a random open evaluation, from the newest state or an older one.
+func (g *generator) plan() *structs.PlanEntry {
+	s := g.snap
+	if g.old != nil && g.chance(25) {
+		s = g.old
+	}
+	var open []*structs.Evaluation
+	for e := range s.Evals() {
+		if !e.Terminal() {
+			open = append(open, e)
+		}
+	}
+	ev, ok := pick(g, open)
+	if !ok {
+		return nil
+	}
+	k := ev.JobKey()
+	j := s.JobByKey(k)
+	p := &structs.PlanEntry{Namespace: k.Namespace, JobID: k.ID, EvalID: ev.ID, SnapshotIndex: s.Index(), LinkNext: true}
+	allocs := s.AllocsByJob(k)
+	done := *ev
+	done.Status, done.SnapshotIndex = structs.EvalComplete, s.Index()
+	if j == nil || j.Stop {
+		for _, a := range allocs {
+			if a.Desired == structs.DesiredRun {
+				p.Parts = append(p.Parts, structs.PlanPart{Stops: []structs.PlanStop{{ID: a.ID, Desc: "job stopped", Desired: structs.DesiredStop}}})
+			}
+		}
+		p.Evals = append(p.Evals, &done)
+		return p
+	}
+	p.JobVersion, p.JobCreate = j.Version, j.CreateIndex
+	nodes := slices.Collect(s.Nodes())
+	for _, n := range nodes {
+		p.Nodes = append(p.Nodes, structs.PlanNode{ID: n.ID, Epoch: n.Epoch})
+	}
+	for gi, grp := range j.Groups {
+		p.Groups = append(p.Groups, grp.Name)
+		for i := range grp.Count {
+			var have *structs.Allocation
+			for _, a := range allocs {
+				if a.Group == grp.Name && a.NameIndex == i && a.Desired == structs.DesiredRun && a.Client != structs.ClientLost {
+					have = a
+				}
+			}
+			if len(nodes) == 0 {
+				continue
+			}
+			place := structs.PlanPlace{Group: gi, Node: g.r.IntN(len(nodes)), Index: i}
+			switch {
+			case have == nil:
+				if g.chance(30) {
+					place.Ports = []structs.PortGrant{{Label: "http", Value: 20000 + g.r.IntN(9), To: 80}}
+					place.Grants = []structs.Grant{{Task: "main", Device: "nvidia/gpu/H100", Instance: gpuPrefix + structs.AllocID(g.bytes()).String()}}
+				}
+				p.Parts = append(p.Parts, structs.PlanPart{Places: []structs.PlanPlace{place}})
+			case have.JobVersion != j.Version && g.chance(50):
+				p.Parts = append(p.Parts, structs.PlanPart{Updates: []structs.PlanUpdate{{ID: have.ID}}})
+			case have.JobVersion != j.Version || have.Client == structs.ClientFailed || have.Transition.Migrate:
+				stop := structs.PlanStop{ID: have.ID, Desc: "replaced", Desired: structs.DesiredStop}
+				place.Previous = have.ID
+				if n := s.NodeByID(have.NodeID); n == nil || n.Status == structs.NodeDown {
+					stop.Client = structs.ClientLost
+				} else {
+					place.WaitsOn = []structs.AllocID{have.ID}
+				}
+				p.Parts = append(p.Parts, structs.PlanPart{Places: []structs.PlanPlace{place}, Stops: []structs.PlanStop{stop}})
+			}
+		}
+	}
+	if victim, ok := pick(g, slices.Collect(s.Allocs())); ok && g.chance(10) && len(p.Parts) > 0 {
+		p.Parts[0].Stops = append(p.Parts[0].Stops, structs.PlanStop{ID: victim.ID, Desired: structs.DesiredEvict, Preempt: g.bytes()})
+	}
+	if g.chance(30) {
+		blocked := structs.Evaluation{ID: g.bytes(), Namespace: k.Namespace, JobID: k.ID, Type: j.Type, Status: structs.EvalBlocked, Trigger: structs.TriggerQueued, PreviousEval: ev.ID}
+		done.BlockedEval = blocked.ID
+		p.Evals = append(p.Evals, &blocked)
+		p.Workload = &structs.Workload{Namespace: k.Namespace, JobID: k.ID, BlockedEval: blocked.ID, Reason: structs.ReasonResources, Waiting: 1, SubmitIndex: 1 << 50, Priority: 7}
+	}
+	p.Evals = append(p.Evals, &done)
+	return p
+}
+
+func (g *generator) observe() *structs.AllocObservedCommand {
+	c := &structs.AllocObservedCommand{}
+	for _, a := range g.allocs() {
+		if !g.chance(30) {
+			continue
+		}
+		next := []structs.ClientStatus{structs.ClientRunning, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientUnknown}[g.r.IntN(5)]
+		c.Updates = append(c.Updates, structs.AllocObserved{
+			ID: a.ID, Client: next, StartedAt: g.now,
+			TaskStates: map[string]*structs.TaskState{"main": {State: "running", StartedAt: g.now, Events: []structs.TaskEvent{{Type: "Started", Time: g.now}}}},
+		})
+	}
+	c.Updates = append(c.Updates, structs.AllocObserved{ID: g.bytes(), Client: structs.ClientRunning})
+	return c
+}
+
+// next makes one command.
+func (g *generator) next() structs.Command {
+	c := g.one()
+	if c.Body == nil {
+		return g.command(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: g.job(), Eval: true})
+	}
+	return c
+}
+
+func (g *generator) one() structs.Command {
+	cmd := g.command
+	job, hasJob := pick(g, g.jobs())
+	node, hasNode := pick(g, g.nodes())
+	if !hasNode {
+		node = g.node(0)
+	}
+	if !hasJob {
+		job = &structs.Job{Namespace: "default", ID: "job-0"}
+	}
+	switch w := g.r.IntN(130); {
+	case w < 14:
+		in := g.job()
+		c := &structs.JobRegisterCommand{Job: in, Eval: true, PreserveCounts: g.chance(20), EvalPriority: g.r.IntN(3)}
+		if g.chance(20) {
+			c.EnforceIndex, c.SpecIndex = true, job.SpecIndex
+		}
+		if g.chance(40) {
+			c.Submission = &structs.JobSubmission{Source: fmt.Sprintf("job %q {}", in.ID), Format: "hcl2"}
+		}
+		return cmd(structs.CmdJobRegister, c)
+	case w < 18:
+		in := *g.job()
+		in.ID, in.ParentID, in.Dispatched, in.Namespace = fmt.Sprintf("job-7/dispatch-%d", g.n), "job-7", true, job.Namespace
+		in.Type, in.Periodic, in.Parameterized = structs.JobBatch, nil, &structs.Parameterized{Payload: "optional"}
+		in.DispatchIdempotencyToken = []string{"", "x", "y"}[g.r.IntN(3)]
+		return cmd(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: &in, Eval: true})
+	case w < 20:
+		return cmd(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: job.Namespace, JobID: job.ID, Purge: g.chance(25), NoShutdownDelay: g.chance(30)})
+	case w < 38:
+		if p := g.plan(); p != nil {
+			return cmd(structs.CmdPlan, p)
+		}
+	case w < 46:
+		c := &structs.PlansCommand{}
+		for range 1 + g.r.IntN(3) {
+			if p := g.plan(); p != nil {
+				c.Entries = append(c.Entries, p)
+			}
+		}
+		if len(c.Entries) > 0 {
+			return cmd(structs.CmdPlans, c)
+		}
+	case w < 54:
+		return cmd(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: g.node(g.r.IntN(8)), Unregister: g.chance(3)})
+	case w < 62:
+		st := []structs.NodeStatus{structs.NodeReady, structs.NodeReady, structs.NodeReady, structs.NodeDown, structs.NodeDisconnected, "odd"}[g.r.IntN(6)]
+		return cmd(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: st, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})
+	case w < 65:
+		return cmd(structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: node.ID, Eligibility: []structs.Eligibility{structs.NodeEligible, structs.NodeIneligible}[g.r.IntN(2)]})
+	case w < 68:
+		c := &structs.NodeDrainCommand{ID: node.ID, MarkEligible: g.chance(50), Complete: g.chance(50), Meta: map[string]string{"why": "test"}}
+		if g.chance(50) {
+			c.Strategy = &structs.DrainStrategy{Deadline: time.Duration(g.r.IntN(3)-1) * time.Hour}
+		}
+		return cmd(structs.CmdNodeDrain, c)
+	case w < 69:
+		return cmd(structs.CmdNodePurge, &structs.NodePurgeCommand{IDs: []structs.NodeID{node.ID}})
+	case w < 71:
+		return cmd(structs.CmdNodeEvent, &structs.NodeEventCommand{IDs: []structs.NodeID{node.ID, g.bytes()}, Events: []structs.NodeEvent{{Message: "disk slow", Subsystem: "Storage"}}})
+	case w < 85:
+		return cmd(structs.CmdAllocObserved, g.observe())
+	case w < 88:
+		a, _ := pick(g, g.allocs())
+		c := &structs.AllocTransitionCommand{IDs: []structs.AllocID{g.bytes()}, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}
+		if a != nil {
+			c.IDs = append(c.IDs, a.ID)
+		}
+		return cmd(structs.CmdAllocTransition, c)
+	case w < 91:
+		e := &structs.Evaluation{Namespace: job.Namespace, JobID: job.ID, Type: job.Type, Trigger: structs.TriggerScheduled, WaitUntil: g.now}
+		if old, ok := pick(g, g.evals()); ok && g.chance(50) {
+			c := *old
+			c.Status = []structs.EvalStatus{structs.EvalPending, structs.EvalFailed, structs.EvalCanceled}[g.r.IntN(3)]
+			e = &c
+		}
+		return cmd(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{e}})
+	case w < 92:
+		if e, ok := pick(g, g.evals()); ok {
+			return cmd(structs.CmdEvalDelete, &structs.EvalDeleteCommand{IDs: []structs.EvalID{e.ID}})
+		}
+	case w < 94:
+		n := int64(g.r.IntN(7))
+		c := &structs.ScaleCommand{Namespace: job.Namespace, JobID: job.ID, Group: []string{"a", "a", "a", "zz"}[g.r.IntN(4)], Event: structs.ScalingEvent{Message: "by test"}}
+		if g.chance(80) {
+			c.Count = &n
+		}
+		return cmd(structs.CmdScale, c)
+	case w < 97:
+		child := *g.job()
+		child.ID, child.Type, child.Periodic, child.Parameterized = fmt.Sprintf("job-6/periodic-%d", g.n), structs.JobBatch, nil, nil
+		c := &structs.PeriodicLaunchCommand{Namespace: job.Namespace, JobID: "job-6", Launch: g.now, Child: &child, Forced: g.chance(20)}
+		if g.chance(10) {
+			c.Child = nil
+		}
+		return cmd(structs.CmdPeriodicLaunch, c)
+	case w < 99:
+		return cmd(structs.CmdJobStable, &structs.JobStableCommand{Namespace: job.Namespace, JobID: job.ID, Version: uint64(g.r.IntN(3)), Stable: true})
+	case w < 101:
+		c := &structs.JobTagCommand{Namespace: job.Namespace, JobID: job.ID, Name: "golden", Version: uint64(g.r.IntN(3))}
+		if g.chance(70) {
+			c.Tag = &structs.JobVersionTag{Name: "golden"}
+		}
+		return cmd(structs.CmdJobTag, c)
+	case w < 106:
+		c := &structs.CollectCommand{}
+		for _, a := range g.allocs() {
+			if g.chance(50) {
+				c.Allocs = append(c.Allocs, a.ID)
+			}
+		}
+		for _, e := range g.evals() {
+			if g.chance(50) {
+				c.Evals = append(c.Evals, e.ID)
+			}
+		}
+		for _, j := range g.jobs() {
+			if g.chance(30) {
+				c.Jobs = append(c.Jobs, j.Key())
+			}
+		}
+		for _, n := range g.nodes() {
+			if g.chance(10) {
+				c.Nodes = append(c.Nodes, n.ID)
+			}
+		}
+		for t := range g.snap.Tokens() {
+			c.Tokens = append(c.Tokens, t.Accessor)
+		}
+		return cmd(structs.CmdCollect, c)
+	}
+	return g.small()
+}
+
+// small makes commands on the small tables.
+func (g *generator) small() structs.Command {
+	cmd := g.command
+	names := []string{"team", "gpu", "default", "all", "extra"}
+	name := names[g.r.IntN(len(names))]
+	role, hasRole := pick(g, slices.Collect(g.snap.Roles()))
+	token, _ := pick(g, slices.Collect(g.snap.Tokens()))
+	switch g.r.IntN(20) {
+	case 0, 1:
+		return cmd(structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: name}}})
+	case 2:
+		return cmd(structs.CmdPoolDelete, &structs.PoolDeleteCommand{Names: []string{name}})
+	case 3, 4:
+		return cmd(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name}}})
+	case 5:
+		return cmd(structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{name}})
+	case 6:
+		return cmd(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: name, Rules: "namespace \"default\" {}"}}})
+	case 7:
+		return cmd(structs.CmdPolicyDelete, &structs.PolicyDeleteCommand{Names: []string{name}})
+	case 8, 9:
+		t := &structs.ACLToken{Accessor: g.bytes(), Secret: g.bytes(), Type: structs.TokenClient, Policies: []string{name}, ExpirationTTL: int64(g.r.IntN(2)) * 20e9}
+		if hasRole && g.chance(50) {
+			t.Roles = []structs.ACLTokenRole{{Name: role.Name}}
+		}
+		if g.chance(10) {
+			t.Roles = []structs.ACLTokenRole{{ID: g.bytes()}}
+		}
+		return cmd(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}})
+	case 10:
+		id := structs.AccessorID(g.bytes())
+		if token != nil {
+			id = token.Accessor
+		}
+		return cmd(structs.CmdTokenDelete, &structs.TokenDeleteCommand{Accessors: []structs.AccessorID{id}})
+	case 11:
+		return cmd(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: &structs.ACLToken{Accessor: g.bytes(), Secret: g.bytes()}, ResetIndex: structs.Index(g.r.IntN(2)) * g.snap.BootstrapIndex()})
+	case 12:
+		return cmd(structs.CmdRoleUpsert, &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r-" + name, Policies: []string{name}}}})
+	case 13:
+		return cmd(structs.CmdRoleDelete, &structs.RoleDeleteCommand{IDs: []structs.RoleID{func() structs.RoleID {
+			if hasRole {
+				return role.ID
+			}
+			return g.bytes()
+		}()}})
+	case 14:
+		t := &structs.OneTimeToken{Secret: g.bytes(), ExpiresAt: g.now}
+		if token != nil {
+			t.Accessor = token.Accessor
+		}
+		return cmd(structs.CmdOneTimeUpsert, &structs.OneTimeUpsertCommand{Token: t})
+	case 15:
+		var ids []structs.SecretID
+		for t := range g.snap.OneTimeTokens() {
+			ids = append(ids, t.Secret)
+		}
+		if len(ids) == 0 {
+			ids = append(ids, g.bytes())
+		}
+		return cmd(structs.CmdOneTimeDelete, &structs.OneTimeDeleteCommand{Secrets: ids})
+	case 16:
+		return cmd(structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{Algorithm: name}, CAS: g.chance(50), CASIndex: g.snap.SchedulerConfig().ModifyIndex})
+	case 17:
+		return cmd(structs.CmdAutopilotConfig, &structs.AutopilotConfigCommand{Config: &structs.AutopilotConfig{MaxTrailingLogs: 9}, CAS: g.chance(50), CASIndex: 3})
+	case 18:
+		switch g.r.IntN(3) {
+		case 0:
+			return cmd(structs.CmdClusterInit, &structs.ClusterInitCommand{ID: g.bytes()})
+		case 1:
+			return cmd(structs.CmdRestored, &structs.RestoredCommand{})
+		}
+		return cmd(structs.CmdSigningKey, &structs.SigningKeyCommand{Key: &structs.SigningKey{ID: fmt.Sprint("key-", g.r.IntN(20)), Algorithm: "EdDSA", Private: []byte{1}, Public: []byte{2}}})
+	}
+	b := &structs.BatchCommand{}
+	for range 1 + g.r.IntN(3) {
+		c := g.next()
+		if c.Type != structs.CmdBatch {
+			b.Commands = append(b.Commands, c)
+		}
+	}
+	return cmd(structs.CmdBatch, b)
+}

@@ -1,0 +1,390 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"strconv"
+	"testing"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// checksWanted is how many checks the property runs make; MUSTER_PROPERTY_CHECKS overrides it.
+func checksWanted(t *testing.T) int {
+	text := os.Getenv("MUSTER_PROPERTY_CHECKS")
+	if text == "" {
+		return 300_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("MUSTER_PROPERTY_CHECKS=%q; want a positive number", text)
+	}
+	return n
+}
+
+// run is one property run: what was checked, and what happened in it.
+type run struct {
+	t      *testing.T
+	seed   uint64
+	checks int
+	seen   map[string]int
+}
+
+func (r *run) check(ok bool, format string, args ...any) {
+	r.checks++
+	if !ok {
+		r.t.Helper()
+		r.t.Fatalf("seed %d: %s", r.seed, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *run) saw(what string) { r.seen[what]++ }
+
+// occurrences are what a property run must have met at least once, beside a success and a refusal of commands.
+var occurrences = []string{
+	"part accepted", "part refused", "refused: epoch", "refused: version", "refused: job absent or stopped", "refused: exists",
+	"alloc replaced with link", "alloc lost by plan", "alloc lost by purge", "alloc failed", "alloc updated in place", "alloc preempted",
+	"alloc collected", "job purged", "job kept for its allocs", "job dead", "job revived", "version pruned", "version kept by tag",
+	"workload made", "workload ended", "place in queue kept", "eval canceled by purge", "system job woken by node", "overlap prohibited",
+	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "batch refused", "secret refused",
+}
+
+// TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into
+// batches at random and through a snapshot and restore, and wants the same results, changes and hashes.
+func TestProperties(t *testing.T) {
+	r := &run{t: t, seen: map[string]int{}}
+	want := checksWanted(t)
+	first := uint64(1)
+	if s := os.Getenv("MUSTER_PROPERTY_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatalf("MUSTER_PROPERTY_SEED=%q; want a number", s)
+		}
+		first = n
+	}
+	for r.seed = first; r.checks < want; r.seed++ {
+		r.log(300)
+	}
+	for _, o := range occurrences {
+		if r.seen[o] == 0 {
+			t.Errorf("never happened: %s", o)
+		}
+	}
+	for typ := range bodies {
+		if r.seen[fmt.Sprintf("command %d carried out", typ)] == 0 {
+			t.Errorf("never carried out: command type %d", typ)
+		}
+	}
+	t.Logf("%d checks, %d logs, %v", r.checks, r.seed-first, r.seen)
+}
+
+func (r *run) log(length int) {
+	g := newGenerator(r.seed)
+	a := New(Options{CheckWrites: true})
+	var entries []Entry
+	var results []structs.Result
+	var total structs.Delta
+	index := structs.Index(10)
+	for i := range length {
+		g.snap = a.Snapshot()
+		if i%7 == 0 {
+			g.old = g.snap
+		}
+		cmd := g.next()
+		data, err := Encode(cmd)
+		r.check(err == nil, "encode: %v", err)
+		back, err := Decode(data)
+		r.check(err == nil && back.Type == cmd.Type && back.Seed == cmd.Seed, "decode: %v", err)
+		again, err := Encode(back)
+		r.check(err == nil && bytes.Equal(again, data), "encoding of command type %d is not stable", cmd.Type)
+		index += structs.Index(1 + g.r.IntN(2))
+		before := a.Snapshot()
+		e := Entry{Index: index, Data: data}
+		res, delta := a.ApplyBatch([]Entry{e})
+		entries, results = append(entries, e), append(results, res[0])
+		r.entry(before, a.Snapshot(), cmd, res[0], delta)
+		appendDelta(&total, delta)
+		if i%50 == 49 {
+			r.whole(a)
+		}
+	}
+	r.whole(a)
+	if err := a.VerifyImmutable(); err != nil {
+		r.t.Fatalf("seed %d: %v", r.seed, err)
+	}
+	r.replay(a, entries, results, total)
+}
+
+// replay applies a log again, cut at random, through a snapshot in the middle.
+func (r *run) replay(a *FSM, entries []Entry, results []structs.Result, total structs.Delta) {
+	rng := rand.New(rand.NewPCG(r.seed, 2))
+	b := New(Options{})
+	middle := rng.IntN(len(entries))
+	var delta structs.Delta
+	for at := 0; at < len(entries); {
+		n := min(1+rng.IntN(60), len(entries)-at)
+		res, d := b.ApplyBatch(entries[at : at+n])
+		for i := range res {
+			r.check(reflect.DeepEqual(res[i], results[at+i]), "entry %d answers otherwise in a batch of %d:\n%+v\n%+v", at+i, n, res[i], results[at+i])
+		}
+		appendDelta(&delta, d)
+		if at <= middle && middle < at+n {
+			var file bytes.Buffer
+			if err := WriteSnapshot(&file, b.Snapshot()); err != nil {
+				r.t.Fatal(err)
+			}
+			hash := b.Snapshot().Hash()
+			d, err := b.Restore(&file)
+			r.check(err == nil && d.Restored && b.Snapshot().Hash() == hash, "restore: %v", err)
+			r.saw("restored midway")
+		}
+		at += n
+	}
+	r.check(a.Snapshot().Hash() == b.Snapshot().Hash(), "the hash depends on the cuts")
+	dv, tv := reflect.ValueOf(delta), reflect.ValueOf(total)
+	for i := range dv.NumField() {
+		name := dv.Type().Field(i).Name
+		if dv.Field(i).Kind() != reflect.Slice {
+			continue
+		}
+		r.check(dv.Field(i).Len() == tv.Field(i).Len(), "delta %s has %d changes, in batches %d", name, tv.Field(i).Len(), dv.Field(i).Len())
+		for j := range dv.Field(i).Len() {
+			r.check(reflect.DeepEqual(unlinked(tv.Field(i).Index(j)), unlinked(dv.Field(i).Index(j))), "delta %s[%d] depends on the cuts", name, j)
+		}
+	}
+}
+
+// unlinked drops the pointer from allocations to jobs, which is not part of the state.
+func unlinked(v reflect.Value) any {
+	c, ok := v.Interface().(structs.Changed[structs.Allocation])
+	if !ok {
+		return v.Interface()
+	}
+	strip := func(a *structs.Allocation) *structs.Allocation {
+		if a == nil {
+			return nil
+		}
+		n := *a
+		n.Job = nil
+		return &n
+	}
+	return structs.Changed[structs.Allocation]{Before: strip(c.Before), After: strip(c.After)}
+}
+
+func appendDelta(to *structs.Delta, d structs.Delta) {
+	a, b := reflect.ValueOf(to).Elem(), reflect.ValueOf(d)
+	for i := range b.NumField() {
+		if b.Field(i).Kind() == reflect.Slice {
+			a.Field(i).Set(reflect.AppendSlice(a.Field(i), b.Field(i)))
+		}
+	}
+}
+
+// whole checks the state against what can be computed from it.
+func (r *run) whole(f *FSM) {
+	s := f.Snapshot()
+	r.check(s.Hash() == s.Rehash(), "the incremental hash has drifted")
+	usage, counts := s.Recount()
+	n := 0
+	for u := range s.Usages() {
+		r.check(usage[u.Kind+" "+u.Name] == *u, "usage %+v, recounted %+v", *u, usage[u.Kind+" "+u.Name])
+		r.saw("usage counted")
+		n++
+	}
+	r.check(n == len(usage), "%d usage rows, recounted %d", n, len(usage))
+	r.check(reflect.DeepEqual(counts, f.store.AllCounts()), "job counters differ from a recount")
+	for a := range s.Allocs() {
+		r.check(a.Job != nil && a.Job.Version == a.JobVersion && s.JobVersion(a.JobKey(), a.JobVersion) != nil, "allocation %s lost version %d of its job", a.ID, a.JobVersion)
+		if s.JobByKey(a.JobKey()) == nil {
+			r.saw("job kept for its allocs")
+		}
+	}
+	for j := range s.Jobs("", "") {
+		w := s.Workload(j.Key())
+		waits := j.Status != structs.JobDead && !j.IsPeriodic() && !j.IsParameterized()
+		r.check((w != nil) == waits, "job %s is %s, workload %v", j.Key(), j.Status, w)
+		untagged := 0
+		for _, v := range s.JobVersions(j.Key()) {
+			if v.VersionTag != nil {
+				r.saw("version kept by tag")
+			} else if !f.store.HasAllocsOfVersion(j.Key(), v.Version) {
+				untagged++
+			}
+		}
+		r.check(untagged <= structs.JobVersionsKept, "job %s keeps %d versions", j.Key(), untagged)
+	}
+}
+
+// entry checks what one entry did.
+func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res structs.Result, d structs.Delta) {
+	changed := 0
+	dv := reflect.ValueOf(d)
+	for i := range dv.NumField() {
+		if dv.Field(i).Kind() == reflect.Slice {
+			changed += dv.Field(i).Len()
+		}
+	}
+	if res.Err != nil {
+		r.saw("command refused")
+		r.saw(fmt.Sprintf("command %d refused", cmd.Type))
+		if cmd.Type == structs.CmdBatch {
+			r.saw("batch refused")
+		}
+		if res.Err.Code == structs.CodeDenied {
+			r.saw("secret refused")
+		}
+		r.saw("entry rolled back")
+		ha, hb := after.Hash(), before.Hash()
+		r.check(changed == 0 && (ha == hb || after.Time() != before.Time()), "command type %d was refused (%s) and changed something", cmd.Type, res.Err.Msg)
+		return
+	}
+	r.saw(fmt.Sprintf("command %d carried out", cmd.Type))
+	r.check(res.Index == after.Index() && after.Time() >= before.Time(), "index or time")
+	r.allocs(after, cmd, d)
+	for _, c := range d.Evals {
+		if c.Before != nil && c.Before.Terminal() && c.After != nil {
+			r.check(false, "evaluation %s was over and changed", c.Before.ID)
+		}
+		if c.After != nil {
+			r.check(c.After.ModifyIndex == res.Index, "evaluation %s has modify index %d at %d", c.After.ID, c.After.ModifyIndex, res.Index)
+			if c.After.StatusDesc == "job purged" {
+				r.saw("eval canceled by purge")
+			}
+			if c.After.Trigger == structs.TriggerNodeUpdate && c.After.Type == structs.JobSystem && c.Before == nil && cmd.Type == structs.CmdNodeStatus {
+				r.saw("system job woken by node")
+			}
+		}
+	}
+	for _, c := range d.Workloads {
+		switch {
+		case c.Before == nil:
+			r.saw("workload made")
+		case c.After == nil:
+			r.saw("workload ended")
+		default:
+			r.check(c.After.SubmitIndex == c.Before.SubmitIndex, "workload of %s lost its place", c.After.JobID)
+			r.saw("place in queue kept")
+		}
+	}
+	for _, c := range d.Jobs {
+		switch {
+		case c.After == nil:
+			r.saw("job purged")
+		case c.Before != nil && c.Before.Status == structs.JobDead && c.After.Status != structs.JobDead:
+			r.saw("job revived")
+		case c.After.Status == structs.JobDead:
+			r.saw("job dead")
+		}
+		if c.Before != nil && c.After != nil && c.After.Version > structs.JobVersionsKept {
+			r.saw("version pruned")
+		}
+	}
+	for _, c := range d.Nodes {
+		if c.Before != nil && c.After != nil && cmd.Type == structs.CmdNodeRegister {
+			r.check(c.After.Status == c.Before.Status && c.After.Eligibility == c.Before.Eligibility && reflect.DeepEqual(c.After.Drain, c.Before.Drain), "a registration changed what the server owns")
+		}
+		if c.Before == nil {
+			r.check(c.After.Status == structs.NodeInit && c.After.Epoch == res.Index, "a new node is %s at epoch %d", c.After.Status, c.After.Epoch)
+		}
+	}
+	switch body := cmd.Body.(type) {
+	case *structs.PlanEntry:
+		r.plan(before, body, res.Plan)
+	case *structs.JobRegisterCommand:
+		if res.ChildID != "" && res.ChildID != body.Job.ID {
+			r.saw("dispatch repeated")
+			r.check(changed == 0, "a repeated dispatch changed something")
+		}
+		r.check(!body.Eval || !body.Job.Placeable() || !res.EvalID.IsZero() || res.ChildID != "", "registration of %s made no evaluation", body.Job.ID)
+	case *structs.PeriodicLaunchCommand:
+		if body.Child != nil && res.ChildID == "" {
+			r.saw("overlap prohibited")
+		}
+	}
+}
+
+func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta) {
+	for _, c := range d.Allocs {
+		b, a := c.Before, c.After
+		if a == nil {
+			r.saw("alloc collected")
+			r.check(b.ClientTerminal(), "allocation %s was deleted while %s", b.ID, b.Client)
+			continue
+		}
+		r.check(a.ModifyIndex == d.Index && a.Job != nil, "allocation %s: modify index %d at %d, job %v", a.ID, a.ModifyIndex, d.Index, a.Job != nil)
+		if b == nil {
+			continue
+		}
+		r.check(!b.ClientTerminal() || a.Client == b.Client, "allocation %s ended as %s and became %s", a.ID, b.Client, a.Client)
+		r.check(!b.ServerTerminal() || a.ServerTerminal(), "allocation %s was stopped and is to run", a.ID)
+		switch cmd.Type {
+		case structs.CmdAllocObserved: // only the agent's fields
+			x := *a
+			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt
+			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.DisconnectedAt, b.Job
+			r.check(reflect.DeepEqual(&x, b), "an observation of %s changed what the server owns", a.ID)
+			if a.Client == structs.ClientFailed {
+				r.saw("alloc failed")
+			}
+		case structs.CmdBatch: // any of the others
+		case structs.CmdNodePurge, structs.CmdNodeRegister:
+			r.check(a.Client == structs.ClientLost, "a purge made %s %s", a.ID, a.Client)
+			r.saw("alloc lost by purge")
+		case structs.CmdPlan, structs.CmdPlans:
+			if a.Client != b.Client {
+				r.check(a.Client == structs.ClientLost || a.Client == structs.ClientUnknown, "a plan made %s %s", a.ID, a.Client)
+				r.saw("alloc lost by plan")
+			}
+			if a.Next != b.Next {
+				r.saw("alloc replaced with link")
+				n := after.AllocByID(a.Next)
+				r.check(n != nil && n.Previous == a.ID, "allocation %s names a successor that does not name it", a.ID)
+			}
+			if a.JobVersion != b.JobVersion {
+				r.saw("alloc updated in place")
+			}
+			if a.PreemptedBy != b.PreemptedBy {
+				r.saw("alloc preempted")
+			}
+		default:
+			r.check(a.Client == b.Client, "command type %d changed the observed status of %s", cmd.Type, a.ID)
+		}
+	}
+}
+
+// plan checks the verdict against the state that the entry met.
+func (r *run) plan(before *state.Snapshot, p *structs.PlanEntry, res *structs.PlanResult) {
+	r.check(len(res.Accepted) == len(p.Parts), "%d verdicts for %d parts", len(res.Accepted), len(p.Parts))
+	j := before.JobByKey(structs.JobKey{Namespace: p.Namespace, ID: p.JobID})
+	for i, part := range p.Parts {
+		stale, moved, gone := false, false, false
+		if len(part.Places)+len(part.Updates) > 0 {
+			gone = j == nil || j.Stop || j.CreateIndex != p.JobCreate
+			moved = j != nil && j.Version != p.JobVersion
+		}
+		for _, pl := range part.Places {
+			n := before.NodeByID(p.Nodes[pl.Node].ID)
+			stale = stale || n == nil || n.Epoch != p.Nodes[pl.Node].Epoch
+		}
+		if res.Accepted[i] {
+			r.saw("part accepted")
+			r.check(!stale && !moved && !gone, "part %d was accepted although its premises had changed", i)
+			continue
+		}
+		r.saw("part refused")
+		switch {
+		case gone:
+			r.saw("refused: job absent or stopped")
+		case moved:
+			r.saw("refused: version")
+		case stale:
+			r.saw("refused: epoch")
+		default:
+			r.saw("refused: exists")
+		}
+	}
+}
