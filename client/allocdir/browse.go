@@ -187,3 +187,19 @@ func contentType(name string, f *os.File) string {
 	n, _ := f.ReadAt(b[:], 0)
 	return http.DetectContentType(b[:n])
 }
+
+// Readable opens the allocation's directory for reading the regular file p below it, and gives the name by which it is
+// found there.
+func (d *Dir) Readable(p string) (*os.Root, string, error) {
+	f, err := d.Open(p)
+	if err != nil {
+		return nil, "", err
+	}
+	f.Close()
+	name, err := rel(p)
+	if err != nil {
+		return nil, "", err
+	}
+	r, err := d.root()
+	return r, name, err
+}

@@ -65,7 +65,7 @@ func List(o Options) []Fingerprinter {
 		{Name: "host", Look: host},
 		{Name: "cpu", Look: o.cpu},
 		{Name: "memory", Look: o.memory, Period: time.Minute},
-		{Name: "storage", Look: o.storage, Period: time.Minute},
+		{Name: "storage", Look: o.storage},
 		{Name: "cgroup", Look: cgroup},
 		{Name: "network", Look: o.network, Period: time.Minute},
 		{Name: "env", Look: o.env},

@@ -115,8 +115,8 @@ func (o Options) memory(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// storage measures the disk of the data directory: what is free now plus what the allocations there may use already is
-// not known, so its size less what others use is taken once and kept until it changes by more than a tenth.
+// storage measures the disk of the data directory once: what is free at the agent's start is the capacity, so that what
+// allocations write later does not count twice.
 func (o Options) storage(ctx context.Context, f *Facts) error {
 	u, err := psdisk.UsageWithContext(ctx, o.DataDir)
 	if err != nil {
@@ -137,12 +137,8 @@ func (o Options) storage(ctx context.Context, f *Facts) error {
 	}
 	f.Attributes["unique.storage.volume"] = volume
 	f.Attributes["unique.storage.bytestotal"] = strconv.FormatUint(u.Total, 10)
-	old, _ := strconv.ParseInt(f.Attributes["unique.storage.bytesfree"], 10, 64)
-	if old == 0 || free > old+old/10 || free < old-old/10 {
-		old = free
-	}
-	f.Attributes["unique.storage.bytesfree"] = strconv.FormatInt(old, 10)
-	f.Resources.DiskMiB = old >> 20
+	f.Attributes["unique.storage.bytesfree"] = strconv.FormatInt(free, 10)
+	f.Resources.DiskMiB = free >> 20
 	return nil
 }
 

@@ -1,0 +1,254 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client/runner"
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Supervisor knows the tasks that run on this machine by the ids that drivers were given, whatever the agent remembers.
+type Supervisor interface {
+	// TaskIDs lists them.
+	TaskIDs(ctx context.Context) ([]string, error)
+	// Destroy kills a task and forgets it.
+	Destroy(ctx context.Context, taskID string) error
+}
+
+// Client is the agent on a node.
+type Client struct {
+	cfg   Config
+	log   hclog.Logger
+	id    identity
+	store state.Store
+	conn  Conn
+	run   *runner.Config
+
+	ledger   *runner.Ledger
+	node     *nodeState
+	observed *observer
+
+	reregister chan struct{} // the node has changed or the servers forgot it
+	connected  *contact
+
+	mu      sync.Mutex
+	allocs  map[structs.AllocID]*runner.Runner
+	history state.History
+	gone    map[structs.AllocID]time.Time // unknown to restored servers since
+	recent  map[structs.AllocID]bool      // collected here while the servers still list them
+	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
+	joined  chan struct{}                 // closed at the first registration
+	leaving bool
+
+	ctx     context.Context // of Run
+	wg      sync.WaitGroup
+	started bool
+	stop    context.CancelFunc
+	stopped chan struct{}
+}
+
+// New opens the agent's state and looks at the machine. Nothing is started and nobody is called before Run.
+func New(cfg Config) (*Client, error) {
+	cfg, err := cfg.prepare()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		cfg: cfg, log: cfg.Log.Named("client"),
+		ledger:     runner.NewLedger(),
+		reregister: make(chan struct{}, 1),
+		connected:  newContact(),
+		allocs:     map[structs.AllocID]*runner.Runner{},
+		gone:       map[structs.AllocID]time.Time{},
+		recent:     map[structs.AllocID]bool{},
+		joined:     make(chan struct{}),
+		stopped:    make(chan struct{}),
+	}
+	if cfg.Ephemeral {
+		c.id = newIdentity()
+	} else {
+		// Tasks run as other users and must get through to their own directories.
+		for _, d := range []struct {
+			path string
+			mode os.FileMode
+		}{{cfg.DataDir, 0o711}, {cfg.AllocsDir, 0o711}} {
+			if err := os.MkdirAll(d.path, d.mode); err != nil {
+				return nil, fmt.Errorf("client: %w", err)
+			}
+		}
+		if c.id, err = loadIdentity(cfg.DataDir); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.OnNode != nil {
+		cfg.OnNode(c.id.id)
+	}
+	var moved string
+	if c.store, moved, err = cfg.openStore(); err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	if moved != "" {
+		c.lostDB = true
+		c.log.Error("the agent's state could not be read and was moved aside; running tasks are looked for", "moved_to", moved)
+	}
+	if err := c.open(); err != nil {
+		c.store.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// open restores what the store has.
+func (c *Client) open() error {
+	saved, err := c.store.Load()
+	if err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	c.history = saved.History
+	c.node = newNodeState(&c.cfg, c.id, saved.Meta)
+	c.observed = newObserver(c)
+	c.run = &runner.Config{
+		Store: c.store, Drivers: c.cfg.Drivers, Ledger: c.ledger, Log: c.log,
+		Region: c.cfg.Region,
+		Node:   c.node.current, Await: c.await, Report: c.observed.add,
+		HideDir: c.cfg.DataDir, SecretsInMemory: !c.cfg.SecretsOnDisk,
+		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
+		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
+	}
+	if !c.cfg.Ephemeral {
+		c.run.AllocsDir = c.cfg.AllocsDir
+	}
+	for _, rec := range saved.Allocs {
+		c.allocs[rec.Alloc.ID] = runner.New(c.run, rec.Alloc, rec)
+	}
+	if len(saved.Allocs) == 0 {
+		c.lostDB = true // perhaps a fresh node; perhaps somebody removed the file
+	}
+	reg := rpc.NewRegistry(c.log, nil)
+	Serve(reg, Only(c))
+	if c.conn, err = c.cfg.Connect(reg); err != nil {
+		return err
+	}
+	return nil
+}
+
+// ID names the node.
+func (c *Client) ID() structs.NodeID { return c.id.id }
+
+// Node is the node as it is registered, or will be. It must not be changed.
+func (c *Client) Node() *structs.Node { return c.node.current() }
+
+// Servers makes calls on the servers over the agent's own way to them.
+func (c *Client) Servers() rpc.Caller { return c.conn }
+
+// Joined is closed when the servers have taken the node's first registration.
+func (c *Client) Joined() <-chan struct{} { return c.joined }
+
+// Alloc gives the runner of an allocation, or nil.
+func (c *Client) Alloc(id structs.AllocID) *runner.Runner {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.allocs[id]
+}
+
+// Allocs gives all runners, those that have ended and are kept included, in no order.
+func (c *Client) Allocs() []*runner.Runner {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]*runner.Runner, 0, len(c.allocs))
+	for _, r := range c.allocs {
+		out = append(out, r)
+	}
+	return out
+}
+
+// Run is the agent's life: it returns when ctx ends or Close is called, and leaves the tasks running. It may be called
+// once.
+func (c *Client) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	c.mu.Lock()
+	if c.started {
+		c.mu.Unlock()
+		return errors.New("client: Run was called twice")
+	}
+	c.started, c.stop, c.ctx = true, stop, ctx
+	c.mu.Unlock()
+	defer close(c.stopped)
+
+	c.node.look(ctx, c.log) // once before anything is restored or placed: devices must be known
+	c.run.BootID = c.node.current().BootID
+	for _, r := range c.Allocs() {
+		c.launch(r)
+	}
+	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop} {
+		c.wg.Add(1)
+		go func() {
+			defer c.wg.Done()
+			loop(ctx)
+		}()
+	}
+	<-ctx.Done()
+	c.conn.Close()
+	c.wg.Wait()
+	return c.store.Close()
+}
+
+// launch runs a runner in a goroutine of its own, while the agent runs.
+func (c *Client) launch(r *runner.Runner) {
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		r.Run(c.ctx)
+	}()
+}
+
+// Close stops the agent and waits until it has stopped. Tasks go on running.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	started, stop := c.started, c.stop
+	c.started = true // Run will refuse
+	c.mu.Unlock()
+	if !started {
+		close(c.stopped)
+		return errors.Join(c.conn.Close(), c.store.Close())
+	}
+	if stop != nil {
+		stop()
+	}
+	<-c.stopped
+	return nil
+}
+
+// header is the RPC header of the node's own calls.
+func (c *Client) header() rpc.Header { return rpc.Header{Region: c.cfg.Region} }
+
+// await waits until none of the named allocations runs here.
+func (c *Client) await(ctx context.Context, ids []structs.AllocID) error {
+	for _, id := range ids {
+		r := c.Alloc(id)
+		if r == nil {
+			continue
+		}
+		select {
+		case <-r.Done():
+			if r.Final() == nil && ctx.Err() == nil {
+				<-ctx.Done() // the agent stops
+			}
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/runner"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// collectLoop removes what is left of ended allocations, watches their disk usage, and stops what must not outlive the
+// servers' silence.
+func (c *Client) collectLoop(ctx context.Context) {
+	gc := time.NewTicker(c.cfg.GC.Interval)
+	defer gc.Stop()
+	watch := time.NewTicker(time.Second)
+	defer watch.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-gc.C:
+			for _, r := range c.Allocs() {
+				if ctx.Err() != nil {
+					return
+				}
+				r.CheckDisk()
+			}
+			c.collect(ctx)
+		case <-watch.C:
+			c.stopSilent()
+			c.killForgotten()
+			if c.ended() > c.cfg.GC.MaxAllocs {
+				c.collect(ctx)
+			}
+		}
+	}
+}
+
+// stopSilent stops allocations whose group says how long they may run while the servers cannot be reached. It goes by
+// a clock that counts suspension, from the last heartbeat that was answered, so that servers may start a replacement
+// when as much time has passed for them (I6).
+func (c *Client) stopSilent() {
+	silent := c.connected.silent()
+	if silent < time.Second {
+		return
+	}
+	for _, r := range c.Allocs() {
+		a := r.Alloc()
+		g := a.Job.Group(a.Group)
+		if g == nil || r.Final() != nil {
+			continue
+		}
+		limit := g.StopAfterDisc
+		if g.Disconnect != nil && g.Disconnect.StopOnClientAfter != nil {
+			limit = g.Disconnect.StopOnClientAfter
+		}
+		if limit != nil && silent >= *limit {
+			r.Kill("the servers have been out of reach for longer than stop_after_client_disconnect of "+limit.String(), false)
+		}
+	}
+}
+
+// ended counts the allocations that have ended and are kept.
+func (c *Client) ended() int {
+	n := 0
+	for _, r := range c.Allocs() {
+		if r.Final() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// collect removes ended allocations, oldest first, while a bound is passed.
+func (c *Client) collect(ctx context.Context) {
+	var old []*runner.Runner
+	for _, r := range c.Allocs() {
+		if f := r.Final(); f != nil && f.Acked {
+			old = append(old, r)
+		}
+	}
+	slices.SortFunc(old, func(a, b *runner.Runner) int {
+		if d := a.Final().EndedAt - b.Final().EndedAt; d != 0 {
+			return int(max(-1, min(1, d)))
+		}
+		return strings.Compare(a.ID().String(), b.ID().String())
+	})
+	for len(old) > 0 && ctx.Err() == nil {
+		n := 0
+		switch {
+		case len(old) > c.cfg.GC.MaxAllocs:
+			n = len(old) - c.cfg.GC.MaxAllocs
+		case c.cfg.GC.MaxAge > 0 && old[0].Final().Age(time.Now()) > c.cfg.GC.MaxAge:
+			n = 1
+		case c.diskFull():
+			n = min(len(old), c.cfg.GC.Parallel)
+		}
+		if n == 0 {
+			return
+		}
+		c.removeAll(old[:n])
+		old = old[n:]
+	}
+}
+
+func (c *Client) diskFull() bool {
+	if c.cfg.Ephemeral {
+		return false
+	}
+	var st unix.Statfs_t
+	if unix.Statfs(c.cfg.AllocsDir, &st) != nil || st.Blocks == 0 {
+		return false
+	}
+	used := int((st.Blocks - st.Bfree) * 100 / st.Blocks)
+	inodes := 0
+	if st.Files > 0 {
+		inodes = int((st.Files - st.Ffree) * 100 / st.Files)
+	}
+	return used > c.cfg.GC.DiskPercent || inodes > c.cfg.GC.InodePercent
+}
+
+func (c *Client) removeAll(rs []*runner.Runner) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, c.cfg.GC.Parallel)
+	for _, r := range rs {
+		slots <- struct{}{}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			c.remove(r)
+			<-slots
+		}()
+	}
+	wg.Wait()
+}
+
+// remove deletes everything of an allocation that has ended.
+func (c *Client) remove(r *runner.Runner) {
+	if err := r.Destroy(); err != nil {
+		c.log.Warn("allocation could not be removed; it is tried again", "alloc", r.ID().Short(), "error", err)
+		return
+	}
+	c.mu.Lock()
+	delete(c.allocs, r.ID())
+	c.recent[r.ID()] = true
+	c.mu.Unlock()
+	c.observed.forget(r.ID())
+}
+
+// Collect removes an ended allocation now, or all of them for a zero id.
+func (c *Client) Collect(id structs.AllocID) error {
+	var rs []*runner.Runner
+	for _, r := range c.Allocs() {
+		switch {
+		case r.Final() != nil && (id.IsZero() || r.ID() == id):
+			rs = append(rs, r)
+		case r.ID() == id:
+			return structs.Errorf(structs.CodeInvalid, "allocation %s has not ended", id.Short())
+		}
+	}
+	if len(rs) == 0 && !id.IsZero() {
+		return structs.Errorf(structs.CodeNotFound, "allocation %s is not on this node", id.Short())
+	}
+	c.removeAll(rs)
+	return nil
+}
+
+// lost reports whether tasks may run here that the agent does not remember: it started without a memory of its own and
+// has not yet gone through a complete list of its allocations.
+func (c *Client) lost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lostDB
+}
+
+// running lists the tasks that run here whatever the agent remembers.
+func (c *Client) running(ctx context.Context) ([]string, error) {
+	if c.cfg.Supervisor == nil {
+		return nil, nil
+	}
+	return c.cfg.Supervisor.TaskIDs(ctx)
+}
+
+// cleanLeftovers runs once, after the first complete list of allocations when the agent had no memory of its own: tasks
+// that run and belong to no allocation here are ended. Those that belong to one have been found again by its runner.
+func (c *Client) cleanLeftovers(ctx context.Context) {
+	if !c.lost() {
+		return
+	}
+	ids, err := c.running(ctx)
+	if err != nil {
+		c.log.Warn("tasks left over from an earlier agent could not be listed", "error", err)
+		return // tried again after the next poll
+	}
+	c.mu.Lock()
+	c.lostDB = false
+	c.mu.Unlock()
+	for _, id := range ids {
+		alloc, _, _ := strings.Cut(id, ".")
+		aid, err := structs.ParseID[structs.AllocID](alloc)
+		if err != nil || aid.IsZero() {
+			continue // not one of ours
+		}
+		if r := c.Alloc(aid); r != nil && r.Final() == nil {
+			continue
+		}
+		c.log.Warn("ending a task that belongs to no allocation of this node", "task", id)
+		if err := c.cfg.Supervisor.Destroy(ctx, id); err != nil {
+			c.log.Error("a task that belongs to no allocation could not be ended", "task", id, "error", err)
+		}
+	}
+}
+
+// Leave takes the node out of the cluster on purpose: it drains it if so configured, ends what still runs, tells the
+// servers that the node is down, and stops the agent. What was ended is not reported: the servers replace it because the
+// node is down.
+func (c *Client) Leave(ctx context.Context) error {
+	if d := c.cfg.Drain; d != nil {
+		c.drainSelf(ctx, *d)
+	}
+	c.mu.Lock()
+	c.leaving = true
+	c.mu.Unlock()
+	c.observed.mute()
+	for _, r := range c.Allocs() {
+		if r.Final() == nil {
+			r.Kill("the node leaves the cluster", false)
+		}
+	}
+	err := c.waitAll(ctx, func(*runner.Runner) bool { return true })
+	req := methods.NodeHeartbeatRequest{NodeAuth: c.auth(), Status: structs.NodeDown}
+	hctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callPatience)
+	defer cancel()
+	if _, herr := rpc.Invoke(hctx, c.conn, methods.NodeHeartbeat, c.header(), &req); herr != nil {
+		c.log.Warn("the servers did not hear that the node leaves; they will notice when its heartbeats stop", "error", herr)
+	}
+	if cerr := c.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// drainSelf asks the servers to move everything away and waits until it has gone, or until the deadline.
+func (c *Client) drainSelf(ctx context.Context, d DrainConfig) {
+	if d.Deadline == 0 {
+		d.Deadline = time.Minute
+	}
+	strategy := &structs.DrainStrategy{Deadline: d.Deadline, IgnoreSystemJobs: d.IgnoreSystemJobs}
+	if d.Force {
+		strategy.Deadline = -1
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.Deadline+c.cfg.MaxKillTimeout)
+	defer cancel()
+	h := c.header()
+	h.Token = c.cfg.Token
+	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeDrain, h, &methods.NodeDrainRequest{NodeID: c.id.id, Strategy: strategy}); err != nil {
+		c.log.Warn("the node could not be drained before it leaves; its tasks are ended here", "error", err)
+		return
+	}
+	_ = c.waitAll(ctx, func(r *runner.Runner) bool {
+		t := r.Alloc().Job.Type
+		return !d.IgnoreSystemJobs || t != structs.JobSystem && t != structs.JobSysBatch
+	})
+}
+
+// waitAll waits until the allocations that matter have ended.
+func (c *Client) waitAll(ctx context.Context, matters func(*runner.Runner) bool) error {
+	for _, r := range c.Allocs() {
+		if !matters(r) {
+			continue
+		}
+		select {
+		case <-r.Done():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Config is what an agent needs to know. The zero value of a field means what its comment says.
+type Config struct {
+	// Name of the node; "" is the host's name.
+	Name       string
+	Region     string // "" is structs.RegionDefault
+	Datacenter string // "" is structs.DatacenterDefault
+	Pool       string // "" is structs.NodePoolDefault
+	Class      string
+	Version    string // of this program
+	HTTPAddr   string // where the agent's HTTP API can be reached, "" for nowhere
+	TLSEnabled bool   // whether it speaks TLS there
+
+	// DataDir is where the agent keeps its identity, its state and its allocations; required unless Ephemeral.
+	DataDir string
+	// AllocsDir is where the allocations' directories are; "" is DataDir/allocs.
+	AllocsDir string
+	// Ephemeral keeps nothing on disk: neither identity, nor state, nor directories. For simulated nodes.
+	Ephemeral bool
+
+	Meta        map[string]string
+	Options     map[string]string // free keys, shown to nobody
+	HostVolumes map[string]structs.HostVolume
+	Reserved    structs.NodeReserved
+
+	DynamicPortMin, DynamicPortMax int // 0 are structs.DynamicPortMin and Max
+
+	Drivers driver.Set
+	// Fingerprinters look at the machine, in order; nil is fingerprint.List of Fingerprint.
+	Fingerprinters []fingerprint.Fingerprinter
+	Fingerprint    fingerprint.Options // DataDir, Version and Drivers are filled in
+
+	// Connect makes the way to the servers; required. See Dial and InProcess.
+	Connect Connector
+
+	// Supervisor knows which tasks run here whatever the agent remembers; nil when there is none.
+	Supervisor Supervisor
+
+	GC              GCConfig
+	Drain           *DrainConfig  // what Leave does before it ends the tasks; nil: nothing
+	MaxKillTimeout  time.Duration // bounds kill_timeout; 0 is 30 s
+	PidsMax         int64         // processes of one task; 0 is 4,096, negative is no limit
+	NoDiskLimit     bool          // do not kill allocations that use more than their ephemeral_disk
+	SecretsOnDisk   bool          // keep secrets in a plain directory even where memory could be mounted
+	NoOversubscribe bool          // ignore memory_max
+	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
+	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
+
+	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent
+	// at once.
+	ObserveEvery time.Duration
+
+	Log     hclog.Logger            // nil discards
+	Monitor hclog.InterceptLogger   // whose lines Client.Monitor follows; nil: Monitor is refused
+	Token   string                  // ACL token for what is not the node's own business (drain on leave); "" is none
+	OnNode  func(id structs.NodeID) // told of the node's id once it is known; nil tells nobody
+}
+
+// GCConfig bounds what allocations that have ended leave on disk. They are removed when any bound is passed, oldest
+// first, and only after the servers know how they ended.
+type GCConfig struct {
+	Interval     time.Duration // how often to look; 0 is 1 min
+	MaxAllocs    int           // allocations kept after their end; 0 is 50
+	MaxAge       time.Duration // how long they are kept; 0 is for ever (until another bound)
+	DiskPercent  int           // of the disk of the allocations in use; 0 is 80
+	InodePercent int           // of its inodes in use; 0 is 70
+	Parallel     int           // removals at a time; 0 is 2
+}
+
+// DrainConfig is what happens when the node leaves on purpose.
+type DrainConfig struct {
+	Deadline         time.Duration // how long allocations may take to move; 0 is 1 min
+	Force            bool          // do not wait
+	IgnoreSystemJobs bool
+}
+
+// Defaults of Config.
+const (
+	maxKillTimeoutDefault = 30 * time.Second
+	pidsMaxDefault        = 4096
+	observeEveryDefault   = 50 * time.Millisecond
+	unknownGraceDefault   = 5 * time.Minute
+)
+
+// prepare checks a configuration and fills in its defaults.
+func (c Config) prepare() (Config, error) {
+	if c.Connect == nil {
+		return c, errors.New("client: no way to the servers was configured")
+	}
+	if c.DataDir == "" && !c.Ephemeral {
+		return c, errors.New("client: data_dir is required: the node's identity and its tasks are kept there")
+	}
+	if c.DataDir != "" {
+		abs, err := filepath.Abs(c.DataDir)
+		if err != nil {
+			return c, fmt.Errorf("client: data_dir %q: %w", c.DataDir, err)
+		}
+		c.DataDir = abs
+	}
+	if c.AllocsDir == "" && !c.Ephemeral {
+		c.AllocsDir = filepath.Join(c.DataDir, "allocs")
+	}
+	def(&c.Region, structs.RegionDefault)
+	def(&c.Datacenter, structs.DatacenterDefault)
+	def(&c.Pool, structs.NodePoolDefault)
+	def(&c.DynamicPortMin, structs.DynamicPortMin)
+	def(&c.DynamicPortMax, structs.DynamicPortMax)
+	if c.DynamicPortMin < 1 || c.DynamicPortMax > 65535 || c.DynamicPortMin > c.DynamicPortMax {
+		return c, fmt.Errorf("client: dynamic ports %d to %d are not a range within 1 to 65535", c.DynamicPortMin, c.DynamicPortMax)
+	}
+	def(&c.MaxKillTimeout, maxKillTimeoutDefault)
+	def(&c.PidsMax, pidsMaxDefault)
+	if c.PidsMax < 0 {
+		c.PidsMax = 0
+	}
+	def(&c.ObserveEvery, observeEveryDefault)
+	def(&c.UnknownGrace, unknownGraceDefault)
+	def(&c.GC.Interval, time.Minute)
+	def(&c.GC.MaxAllocs, 50)
+	def(&c.GC.DiskPercent, 80)
+	def(&c.GC.InodePercent, 70)
+	def(&c.GC.Parallel, 2)
+	if c.Log == nil {
+		c.Log = hclog.NewNullLogger()
+	}
+	if c.Drivers == nil {
+		c.Drivers = driver.Set{}
+	}
+	c.Fingerprint.DataDir = c.DataDir
+	if c.Fingerprint.DataDir == "" {
+		c.Fingerprint.DataDir = "/"
+	}
+	c.Fingerprint.Version = c.Version
+	c.Fingerprint.Drivers = c.Drivers
+	if c.Fingerprinters == nil {
+		c.Fingerprinters = fingerprint.List(c.Fingerprint)
+	}
+	return c, nil
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// openStore opens the state of the agent.
+func (c *Config) openStore() (state.Store, string, error) {
+	if c.Ephemeral {
+		return state.Memory{}, "", nil
+	}
+	s, moved, err := state.Open(c.DataDir)
+	if err != nil {
+		return nil, moved, err
+	}
+	return s, moved, nil
+}

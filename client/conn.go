@@ -1,0 +1,196 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Conn is the way to the servers.
+type Conn interface {
+	rpc.Caller
+	// SetServers replaces the addresses that may be tried.
+	SetServers(addrs []string)
+	// Failed says that the server in use does not do its work; the next call goes to another one.
+	Failed()
+	// Close ends the way; calls in progress fail.
+	Close() error
+}
+
+// Connector makes a Conn. back answers the calls that servers make on the node.
+type Connector func(back *rpc.Registry) (Conn, error)
+
+// DialConfig is how a Dial reaches servers.
+type DialConfig struct {
+	Servers []string     // RPC addresses to begin with; at least one
+	Dial    rpc.Dialer   // nil is plain TCP
+	Log     hclog.Logger // or nil
+}
+
+// Dial reaches the servers over a session to one of them at a time. When that session or its server fails, the next
+// call goes to another one; the order is random, so that nodes spread over the servers.
+func Dial(cfg DialConfig) Connector {
+	return func(back *rpc.Registry) (Conn, error) {
+		if len(cfg.Servers) == 0 {
+			return nil, errors.New("client: no server address was configured; set client.servers or server_join")
+		}
+		c := &dialed{pool: rpc.NewPool(rpc.PoolConfig{Dial: cfg.Dial, Registry: back, Log: cfg.Log})}
+		c.mu.static = slices.Clone(cfg.Servers)
+		c.SetServers(nil)
+		return c, nil
+	}
+}
+
+// dialed is a Conn over sessions.
+type dialed struct {
+	pool *rpc.Pool
+	mu   struct {
+		sync.Mutex
+		static []string // as configured: always tried too
+		addrs  []string // in the order in which they are tried
+		at     int      // the one in use
+	}
+}
+
+// SetServers implements Conn. The server in use stays in use while it is listed.
+func (c *dialed) SetServers(addrs []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	want := slices.Concat(addrs, c.mu.static)
+	var next []string
+	for _, a := range c.mu.addrs {
+		if slices.Contains(want, a) {
+			next = append(next, a)
+		}
+	}
+	for _, i := range rand.Perm(len(want)) {
+		if a := want[i]; a != "" && !slices.Contains(next, a) {
+			next = append(next, a)
+		}
+	}
+	cur := ""
+	if c.mu.at < len(c.mu.addrs) {
+		cur = c.mu.addrs[c.mu.at]
+	}
+	c.mu.addrs = next
+	c.mu.at = max(0, slices.Index(next, cur))
+}
+
+func (c *dialed) current() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.addrs[c.mu.at]
+}
+
+// next moves on from a server that failed, unless somebody else has already.
+func (c *dialed) next(from string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.addrs[c.mu.at] == from {
+		c.mu.at = (c.mu.at + 1) % len(c.mu.addrs)
+	}
+}
+
+// Failed implements Conn.
+func (c *dialed) Failed() {
+	cur := c.current()
+	c.next(cur)
+	if c.current() != cur {
+		c.pool.Drop(cur)
+	}
+}
+
+// Close implements Conn.
+func (c *dialed) Close() error { return c.pool.Close() }
+
+// elsewhere reports whether a call that failed so may be made again on another server: it was not sent, or the server
+// has said that it cannot answer.
+func elsewhere(err error) bool {
+	code := structs.CodeOf(err)
+	return code == structs.CodeUnavailable
+}
+
+// attempts is how many servers one call tries.
+func (c *dialed) attempts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return min(len(c.mu.addrs), 7)
+}
+
+func try[T any](ctx context.Context, c *dialed, call func(to rpc.Caller) (T, error)) (T, error) {
+	var out T
+	var err error
+	for range c.attempts() {
+		addr := c.current()
+		out, err = call(c.pool.To(addr))
+		if err == nil || ctx.Err() != nil {
+			return out, err
+		}
+		if code := structs.CodeOf(err); code == structs.CodeUnavailable || code == structs.CodeUnknown {
+			c.next(addr)
+		}
+		if !elsewhere(err) {
+			return out, err
+		}
+	}
+	return out, err
+}
+
+// Invoke implements rpc.Caller.
+func (c *dialed) Invoke(ctx context.Context, h rpc.Header, req, resp any) error {
+	_, err := try(ctx, c, func(to rpc.Caller) (struct{}, error) { return struct{}{}, to.Invoke(ctx, h, req, resp) })
+	return err
+}
+
+// InvokeRaw implements rpc.Caller.
+func (c *dialed) InvokeRaw(ctx context.Context, h rpc.Header, body []byte) ([]byte, error) {
+	return try(ctx, c, func(to rpc.Caller) ([]byte, error) { return to.InvokeRaw(ctx, h, body) })
+}
+
+// Open implements rpc.Caller.
+func (c *dialed) Open(ctx context.Context, h rpc.Header, req any) (*rpc.Stream, error) {
+	return try(ctx, c, func(to rpc.Caller) (*rpc.Stream, error) { return to.Open(ctx, h, req) })
+}
+
+// InProcess reaches a server in this process. make is given a Caller by which that server reaches the node.
+func InProcess(make func(back rpc.Caller) rpc.Caller) Connector {
+	return func(back *rpc.Registry) (Conn, error) {
+		return inProcess{make(back.Local(rpc.Peer{Role: "server"}, nil))}, nil
+	}
+}
+
+type inProcess struct{ rpc.Caller }
+
+func (inProcess) SetServers([]string) {}
+func (inProcess) Failed()             {}
+func (inProcess) Close() error        { return nil }
+
+// retry gives growing pauses with jitter, from min to max.
+type retry struct{ d, min, max time.Duration }
+
+func (b *retry) next() time.Duration {
+	b.d = min(max(2*b.d, b.min), b.max)
+	return b.d/2 + rand.N(b.d/2+1)
+}
+
+func (b *retry) reset() { b.d = 0 }
+
+// pause waits, and reports false when ctx ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,153 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// callPatience bounds one call that does not wait for something.
+const callPatience = 10 * time.Second
+
+// registerGather is how long changes of the node are gathered before it is registered again.
+const registerGather = 500 * time.Millisecond
+
+// contact remembers when the servers last heard from the node, on a clock that neither jumps nor stops in suspend.
+type contact struct {
+	mu   sync.Mutex
+	last time.Duration // boottime before the last heartbeat that was answered was sent; 0 for none
+}
+
+func newContact() *contact { return &contact{} }
+
+// boottime is the time since the machine started, suspend included.
+func boottime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return time.Duration(time.Now().UnixNano()) // a kernel without it
+	}
+	return time.Duration(ts.Nano())
+}
+
+func (c *contact) heard(sent time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last, sent)
+}
+
+// silent is how long the servers have not heard from the node, or 0 if they never have.
+func (c *contact) silent() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == 0 {
+		return 0
+	}
+	return boottime() - c.last
+}
+
+// heartbeatLoop registers the node, then says again and again that it lives: well within the TTL that the servers
+// give, and often until one is answered when they do not answer.
+func (c *Client) heartbeatLoop(ctx context.Context) {
+	bo := retry{min: 100 * time.Millisecond, max: 5 * time.Second}
+	ttl := time.Duration(0)
+	registered := false
+	for ctx.Err() == nil {
+		var err error
+		if !registered {
+			ttl, err = c.register(ctx)
+			registered = err == nil
+		} else {
+			ttl, registered, err = c.beat(ctx, ttl)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			wait := bo.next()
+			if ttl > 0 {
+				wait = min(wait, ttl/8)
+			}
+			c.log.Warn("the servers did not answer", "error", err, "retry_in", wait.Round(time.Millisecond))
+			c.conn.Failed()
+			if !pause(ctx, wait) {
+				return
+			}
+			continue
+		}
+		bo.reset()
+		if !registered {
+			continue // they forgot the node
+		}
+		wait := ttl/3 + rand.N(ttl/6+1)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-c.reregister:
+			if pause(ctx, registerGather) {
+				drain(c.reregister)
+				registered = false
+			}
+		}
+		timer.Stop()
+	}
+}
+
+func drain(ch chan struct{}) {
+	select {
+	case <-ch:
+	default:
+	}
+}
+
+// ttlMin keeps a server that answers nonsense from being flooded.
+const ttlMin = 100 * time.Millisecond
+
+// register tells the servers what the node is and has.
+func (c *Client) register(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	sent := boottime()
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeRegister, c.header(), &methods.NodeRegisterRequest{Node: c.node.current()})
+	if err != nil {
+		return 0, err
+	}
+	c.connected.heard(sent)
+	c.conn.SetServers(resp.Servers)
+	c.mu.Lock()
+	select {
+	case <-c.joined:
+	default:
+		close(c.joined)
+		c.log.Info("node registered", "node", c.id.id, "name", c.node.current().Name, "heartbeat_ttl", resp.HeartbeatTTL)
+	}
+	c.mu.Unlock()
+	return max(resp.HeartbeatTTL, ttlMin), nil
+}
+
+// beat sends one heartbeat. known is false when the servers do not know the node any more.
+func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duration, known bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(ttl/3, time.Second)))
+	defer cancel()
+	sent := boottime()
+	req := methods.NodeHeartbeatRequest{NodeAuth: c.auth(), Status: structs.NodeReady}
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeHeartbeat, c.header(), &req)
+	if err != nil {
+		if structs.CodeOf(err) == structs.CodeNotFound {
+			return ttl, false, nil
+		}
+		return ttl, true, err
+	}
+	c.connected.heard(sent)
+	if len(resp.Servers) > 0 {
+		c.conn.SetServers(resp.Servers)
+	}
+	return max(resp.HeartbeatTTL, ttlMin), !resp.Unknown, nil
+}

@@ -1,0 +1,184 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// observeMax is how many allocations one report has at most.
+const observeMax = 512
+
+// observer gathers what runners report and sends the newest of each allocation until the servers have it. There is at
+// most one report per allocation waiting, so its size is bounded by what runs here.
+type observer struct {
+	c *Client
+
+	mu      sync.Mutex
+	pending map[structs.AllocID]structs.AllocObserved
+	last    map[structs.AllocID]structs.ClientStatus // sent or waiting; tells what is urgent
+	wake    chan struct{}
+	urgent  chan struct{} // a status changed, not only an event
+	silent  bool          // the node leaves: nothing is reported any more
+	most    int           // allocations in one report; less after one was too large
+}
+
+func newObserver(c *Client) *observer {
+	return &observer{
+		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{},
+		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), most: observeMax,
+	}
+}
+
+// add takes a report. It never blocks.
+func (o *observer) add(ob structs.AllocObserved) {
+	o.mu.Lock()
+	if o.silent {
+		o.mu.Unlock()
+		return
+	}
+	was, known := o.last[ob.ID]
+	if !known && ob.Client == structs.ClientPending && len(ob.TaskStates) > 0 {
+		was = structs.ClientPending // the servers know that it is pending: not urgent
+	}
+	if terminal(was) && !terminal(ob.Client) {
+		o.mu.Unlock() // a late report of a life that has ended
+		return
+	}
+	o.pending[ob.ID] = ob
+	o.last[ob.ID] = ob.Client
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	if was != ob.Client {
+		select {
+		case o.urgent <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func terminal(s structs.ClientStatus) bool {
+	return s == structs.ClientComplete || s == structs.ClientFailed || s == structs.ClientLost
+}
+
+// loop sends. What changes a status goes at once after a pause, else with what gathers meanwhile; what does not waits
+// twenty times as long.
+func (o *observer) loop(ctx context.Context) {
+	select {
+	case <-o.c.joined:
+	case <-ctx.Done():
+		return
+	}
+	every := o.c.cfg.ObserveEvery
+	bo := retry{min: 100 * time.Millisecond, max: 5 * time.Second}
+	var sent time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-o.urgent:
+		case <-o.wake:
+			// Only an event, unless something urgent comes while it waits.
+			lazy := time.NewTimer(20 * every)
+			select {
+			case <-ctx.Done():
+			case <-o.urgent:
+			case <-lazy.C:
+			}
+			lazy.Stop()
+		}
+		if d := every - time.Since(sent); d > 0 && !pause(ctx, d) {
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		drain(o.urgent)
+		for {
+			more, err := o.send(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			sent = time.Now()
+			if err != nil {
+				wait := bo.next()
+				o.c.log.Warn("what was observed could not be reported; it is kept", "error", err, "retry_in", wait.Round(time.Millisecond))
+				if !pause(ctx, wait) {
+					return
+				}
+				continue
+			}
+			bo.reset()
+			if !more {
+				break
+			}
+		}
+	}
+}
+
+// send sends one report and reports whether more is waiting.
+func (o *observer) send(ctx context.Context) (more bool, err error) {
+	o.mu.Lock()
+	batch := make([]structs.AllocObserved, 0, min(len(o.pending), o.most))
+	for id, ob := range o.pending {
+		if len(batch) >= o.most {
+			more = true
+			break
+		}
+		batch = append(batch, ob)
+		delete(o.pending, id)
+	}
+	o.mu.Unlock()
+	if len(batch) == 0 {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	req := methods.NodeObserveRequest{NodeAuth: o.c.auth(), Updates: batch}
+	_, err = rpc.Invoke(ctx, o.c.conn, methods.NodeObserve, o.c.header(), &req)
+	if err != nil {
+		o.mu.Lock()
+		for _, ob := range batch { // unless something newer came meanwhile
+			if _, newer := o.pending[ob.ID]; !newer {
+				o.pending[ob.ID] = ob
+			}
+		}
+		if structs.CodeOf(err) == structs.CodeTooLarge {
+			o.most = max(1, len(batch)/2)
+		}
+		o.mu.Unlock()
+		return true, err
+	}
+	for _, ob := range batch {
+		if !terminal(ob.Client) {
+			continue
+		}
+		if r := o.c.Alloc(ob.ID); r != nil {
+			r.Acked()
+		}
+	}
+	return more, nil
+}
+
+// forget drops what is remembered of an allocation that was removed.
+func (o *observer) forget(id structs.AllocID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.pending, id)
+	delete(o.last, id)
+}
+
+// mute makes the observer drop what comes.
+func (o *observer) mute() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.silent = true
+	clear(o.pending)
+}

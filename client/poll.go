@@ -1,0 +1,269 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/muster-sched/muster/client/runner"
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// pollWait is how long the servers may hold a poll in which nothing happens.
+const pollWait = 5 * time.Minute
+
+// pollHaste is how soon an answer without news means that the server does not wait as it was asked to.
+const pollHaste = 50 * time.Millisecond
+
+// pollLoop asks, again and again, which allocations belong here.
+func (c *Client) pollLoop(ctx context.Context) {
+	select { // a node the servers do not know has no allocations
+	case <-c.joined:
+	case <-ctx.Done():
+		return
+	}
+	bo := retry{min: 50 * time.Millisecond, max: 5 * time.Second}
+	after := structs.Index(0) // everything, the first time
+	for ctx.Err() == nil {
+		asked := time.Now()
+		resp, err := c.poll(ctx, after)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			var again bool
+			again, err = c.obey(ctx, resp)
+			switch {
+			case err != nil:
+			case again && after != 0:
+				after = 0
+				continue
+			case again:
+				err = errors.New("the full list lacks an allocation that it names")
+			case resp.Index <= after && time.Since(asked) < pollHaste:
+				err = errors.New("the server answered a waiting poll at once, without news")
+			default:
+				after = max(resp.Index, 1)
+				bo.reset()
+				continue
+			}
+		}
+		wait := bo.next()
+		c.log.Warn("the servers did not tell which allocations belong here; what runs goes on", "error", err, "retry_in", wait.Round(time.Millisecond))
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+func (c *Client) poll(ctx context.Context, after structs.Index) (*methods.NodePollResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollWait+30*time.Second)
+	defer cancel()
+	c.mu.Lock()
+	epoch := c.history.Epoch
+	c.mu.Unlock()
+	req := methods.NodePollRequest{NodeAuth: c.auth(), RestoreEpoch: epoch}
+	req.MinIndex, req.MaxWait, req.Stale = after, pollWait, true
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodePoll, c.header(), &req)
+	switch structs.CodeOf(err) {
+	case structs.CodeTimeout, structs.CodeNoLeader:
+		if err != nil {
+			c.conn.Failed()
+		}
+	}
+	return resp, err
+}
+
+// errStale means that a server knows less than this node has seen already.
+type errStale struct{ got, have state.History }
+
+func (e *errStale) Error() string {
+	return fmt.Sprintf("a server answered from epoch %d, index %d; this node has seen epoch %d, index %d", e.got.Epoch, e.got.Index, e.have.Epoch, e.have.Index)
+}
+
+// obey makes the node run what the servers say. An answer from an older history is not obeyed (D14): a server that lags,
+// or was put back, must not stop what newer ones started. again asks for the full list.
+func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (again bool, err error) {
+	got := state.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.Index}
+	c.mu.Lock()
+	have := c.history
+	c.mu.Unlock()
+	if !have.Cluster.IsZero() && !got.Cluster.IsZero() && got.Cluster != have.Cluster {
+		c.conn.Failed()
+		return false, fmt.Errorf("the server is of cluster %s; this node belongs to cluster %s and obeys no other. To move the node, empty its data_dir", got.Cluster, have.Cluster)
+	}
+	if got.Older(have) {
+		c.conn.Failed()
+		return false, &errStale{got, have}
+	}
+	restored := got.Epoch > have.Epoch && !have.Cluster.IsZero()
+	if restored {
+		c.log.Warn("the servers were restored from a backup; allocations that they forgot go on for a while", "epoch", got.Epoch, "grace", c.cfg.UnknownGrace)
+	}
+	again, err = c.apply(ctx, resp, have, restored)
+	if again || err != nil {
+		return again, err
+	}
+	if got != have {
+		if err := c.store.PutHistory(got); err != nil {
+			return false, fmt.Errorf("store how much of the servers' history was obeyed: %w", err)
+		}
+		c.mu.Lock()
+		c.history = got
+		c.mu.Unlock()
+	}
+	return false, nil
+}
+
+// apply starts, changes and stops allocations.
+func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have state.History, restored bool) (again bool, err error) {
+	jobs := make(map[jobVersion]*structs.Job, len(resp.Jobs))
+	for _, j := range resp.Jobs {
+		jobs[jobVersion{j.Key(), j.Version}] = j
+	}
+	changed := make(map[structs.AllocID]*structs.Allocation, len(resp.Changed))
+	for _, a := range resp.Changed {
+		a.Job = jobs[jobVersion{a.JobKey(), a.JobVersion}]
+		changed[a.ID] = a
+	}
+	listed := make(map[structs.AllocID]bool, len(resp.Refs))
+	for _, ref := range resp.Refs {
+		listed[ref.ID] = true
+		full, err := c.applyOne(ctx, ref, changed[ref.ID])
+		if err != nil {
+			return false, err
+		}
+		again = again || full
+	}
+	c.mu.Lock()
+	for id := range c.recent {
+		if !listed[id] {
+			delete(c.recent, id)
+		}
+	}
+	for id := range listed {
+		delete(c.gone, id)
+	}
+	c.mu.Unlock()
+	c.dropUnlisted(ctx, resp, listed, have, restored)
+	if !again {
+		c.cleanLeftovers(ctx)
+	}
+	return again, nil
+}
+
+type jobVersion struct {
+	key     structs.JobKey
+	version uint64
+}
+
+// applyOne brings one allocation to where the servers want it. It asks for the full list when the answer does not hold
+// what is needed.
+func (c *Client) applyOne(ctx context.Context, ref methods.AllocRef, a *structs.Allocation) (again bool, err error) {
+	c.mu.Lock()
+	r, collected := c.allocs[ref.ID], c.recent[ref.ID]
+	c.mu.Unlock()
+	switch {
+	case r != nil && r.Alloc().AllocIndex >= ref.AllocIndex:
+		return false, nil
+	case r == nil && collected:
+		return false, nil
+	case a == nil:
+		return true, nil // changed before the index that we waited for, and we missed it
+	case r != nil:
+		if a.Job == nil {
+			a.Job = r.Alloc().Job
+		}
+		return false, r.Update(a)
+	case a.ClientTerminal():
+		return false, nil // it has ended here long ago: never run it again
+	case a.Job == nil:
+		return false, fmt.Errorf("the server sent allocation %s without its job", a.ID)
+	case a.ServerTerminal() && a.Client == structs.ClientPending:
+		// Stopped before it came here; the servers wait to hear that nothing of it runs. Should a driver hold tasks
+		// of it all the same, the leftovers are cleaned up by their ids.
+		c.observed.add(structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, ClientDesc: "stopped before it started", FinishedAt: structs.LogTimeOf(time.Now())})
+		return false, nil
+	}
+	return false, c.add(ctx, a)
+}
+
+// add stores a new allocation, then runs it.
+func (c *Client) add(ctx context.Context, a *structs.Allocation) error {
+	var rec *state.AllocRecord
+	if c.lost() {
+		ids, err := c.running(ctx)
+		if err != nil {
+			return fmt.Errorf("tasks of an earlier agent could not be listed: %w", err)
+		}
+		rec = runner.Found(a, ids)
+	}
+	if err := c.store.PutAlloc(a); err != nil {
+		return fmt.Errorf("store allocation %s: %w", a.ID, err)
+	}
+	r := runner.New(c.run, a, rec)
+	c.mu.Lock()
+	c.allocs[a.ID] = r
+	c.mu.Unlock()
+	c.launch(r)
+	return nil
+}
+
+// dropUnlisted stops what the servers do not list. They must have answered from a history that is newer than the
+// allocation itself, and an empty list must be newer than anything seen before. Servers that were restored from a
+// backup may have forgotten it: then it is reported first and stopped after a grace.
+func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollResponse, listed map[structs.AllocID]bool, have state.History, restored bool) {
+	same := resp.RestoreEpoch == have.Epoch || have.Cluster.IsZero()
+	var events []structs.NodeEvent
+	for _, r := range c.Allocs() {
+		id := r.ID()
+		if listed[id] {
+			continue
+		}
+		if r.Final() != nil {
+			if same && resp.Index >= r.Alloc().AllocIndex {
+				c.remove(r) // collected by the servers
+			}
+			continue
+		}
+		c.mu.Lock()
+		since, marked := c.gone[id]
+		if restored && !marked {
+			since, marked = time.Now(), true
+			c.gone[id] = since
+			events = append(events, structs.NodeEvent{
+				Subsystem: "Cluster", Time: structs.LogTimeOf(since),
+				Message: fmt.Sprintf("allocation %s of job %q is unknown to the restored servers and will be stopped in %s", id.Short(), r.Alloc().JobID, c.cfg.UnknownGrace),
+				Details: map[string]string{"alloc_id": id.String()},
+			})
+		}
+		c.mu.Unlock()
+		switch {
+		case marked:
+			if time.Since(since) >= c.cfg.UnknownGrace {
+				r.Kill("unknown to the servers since they were restored from a backup", false)
+			}
+		case len(resp.Refs) == 0 && resp.Index <= have.Index, resp.Index < r.Alloc().AllocIndex:
+			// Not new enough to be believed.
+		default:
+			r.Kill("no longer known to the servers", false)
+		}
+	}
+	c.sendEvents(ctx, events)
+}
+
+// killForgotten ends what restored servers forgot, when its grace is over.
+func (c *Client) killForgotten() {
+	for _, r := range c.Allocs() {
+		c.mu.Lock()
+		since, marked := c.gone[r.ID()]
+		c.mu.Unlock()
+		if marked && r.Final() == nil && time.Since(since) >= c.cfg.UnknownGrace {
+			r.Kill("unknown to the servers since they were restored from a backup", false)
+		}
+	}
+}

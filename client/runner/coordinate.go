@@ -1,0 +1,301 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// role is when a task runs relative to the others.
+type role uint8
+
+const (
+	rolePre      role = iota // before the main tasks, to its end
+	rolePreSide              // from before the main tasks until after them
+	roleMain                 //
+	rolePost                 // once the main tasks run, to its end
+	rolePostSide             // from then until after them
+	roleStop                 // after everything else
+)
+
+func roleOf(t *structs.Task) role {
+	if t == nil || t.Lifecycle == nil {
+		return roleMain
+	}
+	switch l := t.Lifecycle; {
+	case l.Hook == "prestart" && l.Sidecar:
+		return rolePreSide
+	case l.Hook == "prestart":
+		return rolePre
+	case l.Hook == "poststart" && l.Sidecar:
+		return rolePostSide
+	case l.Hook == "poststart":
+		return rolePost
+	case l.Hook == "poststop":
+		return roleStop
+	}
+	return roleMain
+}
+
+func (r role) sidecar() bool { return r == rolePreSide || r == rolePostSide }
+
+// coordinate starts and ends tasks in their order until all have ended. It is a loop around step, which looks at what
+// is and needs no memory of its own: that is why an agent can be killed and go on.
+func (r *Runner) coordinate(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	limit := time.NewTimer(time.Hour)
+	defer limit.Stop()
+	limit.Stop()
+	armed := false
+	for ctx.Err() == nil {
+		if r.step(ctx, &wg) {
+			return
+		}
+		if !armed {
+			if left, ok := r.runtimeLeft(); ok {
+				armed = true
+				limit.Reset(left)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-limit.C:
+			r.Kill(fmt.Sprintf("the allocation has run for its max_run_duration of %s", r.group().MaxRunDuration), true)
+		}
+	}
+}
+
+// runtimeLeft is how long the allocation may still run, once it runs and if it has a limit.
+func (r *Runner) runtimeLeft() (time.Duration, bool) {
+	g := r.group()
+	r.mu.Lock()
+	started := r.started
+	r.mu.Unlock()
+	if g == nil || g.MaxRunDuration <= 0 || started == 0 {
+		return 0, false
+	}
+	return max(0, time.Until(started.Add(g.MaxRunDuration).Time())), true
+}
+
+// member is a task with what the coordinator must know of it at this step.
+type member struct {
+	*task
+	role   role
+	leader bool
+	st     *structs.TaskState
+	phase  state.Phase
+}
+
+func (m member) dead() bool { return m.phase == state.PhaseDead }
+
+// begun reports whether the task was ever handed to its driver.
+func (m member) begun() bool { return m.phase != state.PhaseNew }
+
+func (r *Runner) members() []member {
+	out := make([]member, len(r.tasks))
+	for i, t := range r.tasks {
+		spec := t.spec()
+		out[i] = member{task: t, role: roleOf(spec), leader: spec != nil && spec.Leader, st: t.state(), phase: t.phase()}
+	}
+	return out
+}
+
+// step does what is due now and reports true when all tasks have ended.
+func (r *Runner) step(ctx context.Context, wg *sync.WaitGroup) bool {
+	ms := r.members()
+	// What a former life of the agent left in progress goes on first, whatever is wanted of it now: only its own
+	// goroutine can find it and end it.
+	for _, m := range ms {
+		if m.phase == state.PhaseStarting || m.phase == state.PhaseBackoff {
+			m.start(ctx, wg)
+		}
+	}
+	if why := r.whyEnd(ms); why != nil {
+		if !r.endTasks(ctx, ms, why) {
+			return false
+		}
+		return r.runStops(ctx, wg, ms)
+	}
+	if r.restartAll(ctx, ms) {
+		return false
+	}
+	preDone, preUp, mainUp, mainLeft := true, true, true, false
+	for _, m := range ms {
+		switch m.role {
+		case rolePre:
+			preDone = preDone && m.dead()
+		case rolePreSide:
+			preUp = preUp && (m.st.State == stateRunning || m.dead())
+		case roleMain:
+			mainUp = mainUp && (m.st.State == stateRunning || m.dead())
+		}
+		if !m.role.sidecar() && m.role != roleStop && !m.dead() {
+			mainLeft = true
+		}
+	}
+	for _, m := range ms {
+		switch m.role {
+		case rolePre, rolePreSide:
+			m.start(ctx, wg)
+		case roleMain:
+			if preDone && preUp {
+				m.start(ctx, wg)
+			}
+		case rolePost, rolePostSide:
+			if preDone && preUp && mainUp {
+				m.start(ctx, wg)
+			}
+		}
+	}
+	if mainLeft {
+		return false
+	}
+	// Only sidecars are left.
+	done := true
+	for _, m := range ms {
+		if m.role.sidecar() && !m.dead() {
+			done = false
+			m.ask(ctx, wish{wishKill, event(EventMainDead, "Main tasks in the group died")})
+		}
+	}
+	return done && r.runStops(ctx, wg, ms)
+}
+
+// whyEnd is why the tasks shall end before their time, or nil.
+func (r *Runner) whyEnd(ms []member) *stopReason {
+	if s := r.stopReason(); s != nil {
+		return s
+	}
+	for _, m := range ms {
+		if m.role != roleStop && m.dead() && m.st.Failed {
+			return &stopReason{event: event(EventSiblingFailed, fmt.Sprintf("Task's sibling %q failed", m.name), "failed_sibling", m.name)}
+		}
+	}
+	for _, m := range ms {
+		if m.leader && m.dead() {
+			return &stopReason{event: event(EventLeaderDead, "Leader Task in Group dead")}
+		}
+	}
+	return nil
+}
+
+// endTasks asks tasks to end: the leader first, then the others, sidecars last. It reports true when all have ended.
+func (r *Runner) endTasks(ctx context.Context, ms []member, why *stopReason) bool {
+	if g := r.group(); g != nil && g.ShutdownDelay > 0 && !r.groupDelay(ctx, g.ShutdownDelay, ms) {
+		return false
+	}
+	waves := []func(member) bool{
+		func(m member) bool { return m.leader },
+		func(m member) bool { return !m.role.sidecar() },
+		func(m member) bool { return true },
+	}
+	for _, in := range waves {
+		left := false
+		for _, m := range ms {
+			if m.role == roleStop || !in(m) || m.task.dead() {
+				continue
+			}
+			left = true
+			m.ask(ctx, wish{wishKill, why.event})
+		}
+		if left {
+			// A task that was never started has ended at once.
+			for _, m := range ms {
+				if m.role != roleStop && in(m) && !m.task.dead() {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// groupDelay serves the group's shutdown_delay once, while something runs. It reports true when it is over.
+func (r *Runner) groupDelay(ctx context.Context, d time.Duration, ms []member) bool {
+	running := false
+	for _, m := range ms {
+		running = running || m.st.State == stateRunning
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.stopping
+	if !running || s == nil || s.force || s.fail || r.alloc.Transition.NoShutdownDelay {
+		return true
+	}
+	if r.delayUntil.IsZero() {
+		r.delayUntil = time.Now().Add(d)
+		timer := time.AfterFunc(d, r.changed)
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	}
+	return !time.Now().Before(r.delayUntil)
+}
+
+// runStops runs the poststop tasks and reports true when they have ended too. If nothing was ever started there is
+// nothing to do after.
+func (r *Runner) runStops(ctx context.Context, wg *sync.WaitGroup, ms []member) bool {
+	ran := false
+	for _, m := range ms {
+		if m.role != roleStop && m.st.StartedAt != 0 {
+			ran = true
+		}
+	}
+	done := true
+	for _, m := range ms {
+		if m.role != roleStop || m.task.dead() {
+			continue
+		}
+		if !ran && !m.begun() {
+			m.finish(ctx)
+			continue
+		}
+		done = false
+		m.start(ctx, wg)
+	}
+	return done
+}
+
+// restartAll serves a request to run everything anew: all tasks end, then their records go back to new. It reports true
+// while that is in progress.
+func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
+	r.mu.Lock()
+	e := r.again
+	r.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	for _, m := range ms {
+		if m.role != roleStop && !m.task.dead() {
+			m.ask(ctx, wish{wishKill, *e})
+		}
+	}
+	for _, m := range ms {
+		if m.role != roleStop && (!m.task.dead() || m.isActive()) {
+			return true
+		}
+	}
+	for _, m := range ms {
+		if m.role == roleStop {
+			continue
+		}
+		m.task.mu.Lock()
+		m.task.want = wish{}
+		m.task.mu.Unlock()
+		m.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt, rec.Handle = state.PhaseNew, 0, nil
+			rec.Attempt++
+			st.State, st.Failed, st.FinishedAt, st.LastRestart = statePending, false, 0, now()
+			st.Restarts++
+		}, restarting(0, "Restart requested"))
+	}
+	r.mu.Lock()
+	r.again = nil
+	r.mu.Unlock()
+	r.changed()
+	return true
+}

@@ -1,0 +1,325 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/allocdir"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/structs"
+)
+
+// allocHook is one thing to do before the tasks of an allocation start and after all of them have ended. Hooks run in
+// the order of allocHooks, postrun in the opposite one; both may run again after the agent was restarted.
+type allocHook struct {
+	name    string
+	slow    bool // may wait: runs beside the coordinator so that a stop can interrupt it
+	prerun  func(ctx context.Context, r *Runner) error
+	postrun func(r *Runner)
+}
+
+var allocHooks = []allocHook{
+	{name: "validate", prerun: validateAlloc},
+	{name: "wait for the allocations it replaces", slow: true, prerun: waitForOthers},
+	{name: "devices", slow: true, prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
+	{name: "disk", prerun: checkDisk},
+	{name: "directories", prerun: buildDirs, postrun: dropSecrets},
+	{name: "data of the previous allocation", prerun: adoptData},
+}
+
+func validateAlloc(_ context.Context, r *Runner) error {
+	a := r.Alloc()
+	g := a.Job.Group(a.Group)
+	switch {
+	case g == nil:
+		return fmt.Errorf("version %d of job %q has no group %q", a.JobVersion, a.JobID, a.Group)
+	case len(g.Tasks) == 0:
+		return fmt.Errorf("group %q has no task", a.Group)
+	case r.cfg.Node().ID != a.NodeID:
+		return fmt.Errorf("the allocation belongs on node %s", a.NodeID.Short())
+	}
+	for _, t := range g.Tasks {
+		if r.cfg.Drivers[t.Driver] == nil {
+			return fmt.Errorf("task %q wants driver %q, which this node does not have", t.Name, t.Driver)
+		}
+	}
+	return nil
+}
+
+func waitForOthers(ctx context.Context, r *Runner) error {
+	a := r.Alloc()
+	ids := a.WaitsOn
+	if g := a.Job.Group(a.Group); !a.Previous.IsZero() && g != nil && g.Disk.Sticky {
+		ids = append(slices.Clip(ids), a.Previous) // its data can be taken over only when nobody writes it
+	}
+	if len(ids) == 0 || r.resumed() {
+		return nil
+	}
+	return r.cfg.Await(ctx, ids)
+}
+
+// claimPatience is how long an allocation waits for devices that are not there yet, or not free yet, before it fails.
+const claimPatience = 30 * time.Second
+
+// claim books devices, cores and ports in the ledger. Right after its start the agent may not have seen its devices
+// yet, and an allocation that ends may hold on for a moment, so it tries for a while; it never shares.
+func claim(ctx context.Context, r *Runner) error {
+	deadline := time.Now().Add(claimPatience)
+	bo := backoff{min: 20 * time.Millisecond, max: time.Second}
+	for {
+		err := r.cfg.Ledger.Claim(r.Alloc(), r.cfg.Node())
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		if !sleep(ctx, bo.next()) {
+			return ctx.Err()
+		}
+	}
+}
+
+// checkDisk refuses an allocation whose disk is not there.
+func checkDisk(_ context.Context, r *Runner) error {
+	g := r.group()
+	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || r.resumed() {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.cfg.AllocsDir, &st); err != nil {
+		return fmt.Errorf("disk of %s: %w", r.cfg.AllocsDir, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize >> 20; free < g.Disk.SizeMiB {
+		return fmt.Errorf("the group asks for %d MiB of disk and %d MiB are free in %s", g.Disk.SizeMiB, free, r.cfg.AllocsDir)
+	}
+	return nil
+}
+
+func buildDirs(_ context.Context, r *Runner) error {
+	if r.dir == nil {
+		return nil
+	}
+	return r.dir.Build()
+}
+
+func dropSecrets(r *Runner) {
+	if r.dir != nil {
+		r.dir.Unmount()
+	}
+}
+
+func adoptData(_ context.Context, r *Runner) error {
+	a, g := r.Alloc(), r.group()
+	if r.dir == nil || g == nil || !g.Disk.Sticky || a.Previous.IsZero() || r.resumed() {
+		return nil
+	}
+	prev := allocdir.New(r.cfg.AllocsDir, a.Previous.String())
+	names := make([]string, 0, len(g.Tasks))
+	for _, t := range g.Tasks {
+		names = append(names, t.Name)
+		if err := os.Mkdir(r.dir.Task(t.Name).Root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return r.dir.Adopt(prev, names)
+}
+
+// attempt is one start of a task on its way through the hooks, each of which fills in a part of it.
+type attempt struct {
+	task   *task
+	spec   *structs.Task
+	driver driver.Driver
+	owner  allocdir.Owner
+	env    *taskenv.Env
+	config driver.TaskConfig
+}
+
+// taskHook is one thing to do before each start of a task, and after each end.
+type taskHook struct {
+	name     string
+	prestart func(ctx context.Context, a *attempt) error
+	exited   func(t *task)
+}
+
+var taskHooks = []taskHook{
+	{name: "validate", prestart: validateTask},
+	{name: "environment", prestart: makeEnv},
+	{name: "user", prestart: resolveUser},
+	{name: "task directory", prestart: buildTaskDir},
+	{name: "dispatch payload", prestart: writePayload},
+	{name: "configuration", prestart: makeConfig},
+	{name: "limits", prestart: setLimits},
+	{name: "logs", prestart: setLogs},
+}
+
+func validateTask(ctx context.Context, a *attempt) error {
+	fp := a.driver.Fingerprint(ctx)
+	if !fp.Detected || fp.Health != driver.Healthy {
+		return fmt.Errorf("driver %q does not work here now: %s", a.spec.Driver, fp.Detail)
+	}
+	a.config.AllocID = a.task.r.id.String()
+	a.config.Name = a.spec.Name
+	a.config.KillSignal = a.spec.KillSignal
+	a.config.KillTimeout = a.spec.KillTimeout
+	return nil
+}
+
+func makeEnv(_ context.Context, a *attempt) error {
+	r := a.task.r
+	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit}
+	if r.dir != nil {
+		t := r.dir.Task(a.spec.Name)
+		in.AllocDir, in.TaskDir, in.SecretsDir = r.dir.SharedDir(), t.Local, t.Secrets
+	}
+	a.env = taskenv.New(in)
+	a.config.Env = a.env.Vars()
+	return nil
+}
+
+// resolveUser finds out whose the task's directories shall be. Without a user of its own the task runs as whoever the
+// driver picks: as root, exec picks nobody.
+func resolveUser(_ context.Context, a *attempt) error {
+	a.config.User = a.env.Replace(a.spec.User)
+	a.owner = allocdir.Owner{UID: -1}
+	name := a.config.User
+	if name == "" {
+		if a.spec.Driver != "exec" || os.Geteuid() != 0 {
+			return nil
+		}
+		name = "nobody"
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		if u, err = user.LookupId(name); err != nil {
+			if n, nerr := strconv.Atoi(name); nerr == nil && n >= 0 {
+				a.owner = allocdir.Owner{UID: n, GID: n}
+				return nil
+			}
+			return driver.Permanent(fmt.Errorf("this node has no user %q", name))
+		}
+	}
+	a.owner.UID, _ = strconv.Atoi(u.Uid)
+	a.owner.GID, _ = strconv.Atoi(u.Gid)
+	if os.Geteuid() != 0 && a.owner.UID != os.Geteuid() {
+		a.owner.UID = -1 // only root gives files away; the driver will say that it cannot change users
+	}
+	return nil
+}
+
+func buildTaskDir(_ context.Context, a *attempt) error {
+	r := a.task.r
+	if r.dir == nil {
+		return nil
+	}
+	if err := r.dir.BuildTask(a.spec.Name, a.owner, r.cfg.SecretsInMemory, a.spec.Resources.SecretsMiB); err != nil {
+		return err
+	}
+	t := r.dir.Task(a.spec.Name)
+	a.config.Dirs = driver.Dirs{
+		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Local, SecretsDir: t.Secrets,
+		HideDir: r.cfg.HideDir, AllocRoot: r.dir.Root,
+	}
+	return nil
+}
+
+// writePayload writes what the job was dispatched with below the task's local directory.
+func writePayload(_ context.Context, a *attempt) error {
+	r := a.task.r
+	job := r.job()
+	if a.spec.DispatchPayload == "" || len(job.Payload) == 0 || r.dir == nil {
+		return nil
+	}
+	root, err := os.OpenRoot(r.dir.Task(a.spec.Name).Local)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	name := filepath.Clean(a.spec.DispatchPayload)
+	if dir := filepath.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return driver.Permanent(fmt.Errorf("dispatch_payload file %q: %w", a.spec.DispatchPayload, err))
+		}
+	}
+	if err := root.WriteFile(name, job.Payload, 0o640); err != nil {
+		return driver.Permanent(fmt.Errorf("dispatch_payload file %q: %w", a.spec.DispatchPayload, err))
+	}
+	if a.owner.UID >= 0 {
+		return root.Lchown(name, a.owner.UID, a.owner.GID)
+	}
+	return nil
+}
+
+func makeConfig(_ context.Context, a *attempt) error {
+	c, err := a.env.Config(a.spec.Config)
+	if err != nil {
+		return driver.Permanent(err)
+	}
+	a.config.Config = c
+	return nil
+}
+
+func setLimits(_ context.Context, a *attempt) error {
+	r := a.task.r
+	res := a.spec.Resources
+	lim := driver.Resources{CPUMHz: res.CPU, MemoryMiB: res.MemoryMiB, PidsMax: r.cfg.PidsMax}
+	if res.Cores > 0 {
+		cores := taskenv.TaskCores(r.Alloc(), a.spec.Name)
+		if len(cores) == 0 {
+			return driver.Permanent(fmt.Errorf("the task asks for %d cores and its allocation was given %d", res.Cores, len(r.Alloc().Cores)))
+		}
+		for _, c := range cores {
+			lim.Cores = append(lim.Cores, int(c))
+		}
+		if m := r.cfg.Node().Resources.MHzPerCore; m > 0 {
+			lim.CPUMHz = res.Cores * m
+		}
+	}
+	switch {
+	case !r.cfg.Oversubscribe:
+	case res.MemoryMaxMiB > res.MemoryMiB:
+		lim.MemoryMaxMiB = res.MemoryMaxMiB
+	case res.MemoryMaxMiB < 0:
+		lim.MemoryMaxMiB = r.cfg.Node().Resources.MemoryMiB
+	}
+	a.config.Resources = lim
+	return nil
+}
+
+func setLogs(_ context.Context, a *attempt) error {
+	r := a.task.r
+	l := a.spec.Logs
+	if r.dir == nil || l.Disabled {
+		return nil
+	}
+	a.config.Logs = driver.LogConfig{
+		StdoutBase:  filepath.Join(r.dir.LogDir(), a.spec.Name+".stdout"),
+		StderrBase:  filepath.Join(r.dir.LogDir(), a.spec.Name+".stderr"),
+		MaxFiles:    l.MaxFiles,
+		MaxFileSize: int64(l.MaxFileSizeMB) << 20,
+	}
+	return nil
+}
+
+// CheckDisk kills the allocation when it occupies more disk than its group asked for.
+func (r *Runner) CheckDisk() {
+	g := r.group()
+	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || !r.cfg.EnforceDisk || r.Final() != nil {
+		return
+	}
+	limit := g.Disk.SizeMiB << 20
+	used, err := r.dir.Usage(limit)
+	if err != nil || used <= limit {
+		return
+	}
+	msg := fmt.Sprintf("the allocation uses more than the %d MiB of ephemeral_disk that its group asks for", g.Disk.SizeMiB)
+	r.stop(&stopReason{event: failing(event(EventDisk, msg, "disk_limit", strings.TrimSpace(fmt.Sprint(limit)))), fail: true, desc: msg})
+}

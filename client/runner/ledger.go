@@ -1,0 +1,116 @@
+package runner
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Ledger is what the allocations of this node hold of what cannot be shared: devices, cores and ports. It is the
+// second gate behind the servers: it refuses, it never shares what is taken.
+type Ledger struct {
+	mu    sync.Mutex
+	holds map[structs.AllocID]*structs.Allocation
+}
+
+// NewLedger makes an empty ledger.
+func NewLedger() *Ledger { return &Ledger{holds: map[structs.AllocID]*structs.Allocation{}} }
+
+// Claim books what a was granted, against the devices that node has now. Claiming again is a no-op.
+func (l *Ledger) Claim(a *structs.Allocation, node *structs.Node) error {
+	if len(a.Grants) == 0 && len(a.Cores) == 0 && len(a.Ports) == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holds[a.ID] != nil {
+		return nil
+	}
+	for _, g := range a.Grants {
+		if err := l.device(a, g, node); err != nil {
+			return err
+		}
+	}
+	for id, b := range l.holds {
+		for _, c := range a.Cores {
+			for _, d := range b.Cores {
+				if c == d {
+					return fmt.Errorf("core %d is still held by allocation %s", c, id.Short())
+				}
+			}
+		}
+		for _, p := range a.Ports {
+			for _, q := range b.Ports {
+				if p.Value == q.Value && (p.HostIP == q.HostIP || p.HostIP == "" || q.HostIP == "") {
+					return fmt.Errorf("port %d is still held by allocation %s", p.Value, id.Short())
+				}
+			}
+		}
+	}
+	l.holds[a.ID] = a
+	return nil
+}
+
+// Adopt books what a holds without a question: its tasks run already.
+func (l *Ledger) Adopt(a *structs.Allocation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holds[a.ID] = a
+}
+
+// Release gives back what an allocation held.
+func (l *Ledger) Release(id structs.AllocID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.holds, id)
+}
+
+// Held is how many allocations hold something.
+func (l *Ledger) Held() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.holds)
+}
+
+// device checks one grant; called with mu held.
+func (l *Ledger) device(a *structs.Allocation, g structs.Grant, node *structs.Node) error {
+	inst := findInstance(node, g)
+	if inst == nil {
+		return fmt.Errorf("device %s %s is not on this node", g.Device, g.Instance)
+	}
+	if !inst.Healthy {
+		return fmt.Errorf("device %s %s is not healthy: %s", g.Device, g.Instance, inst.HealthDesc)
+	}
+	used := g.MemoryMiB
+	for id, b := range l.holds {
+		for _, h := range b.Grants {
+			if h.Instance != g.Instance {
+				continue
+			}
+			if g.MemoryMiB == 0 || h.MemoryMiB == 0 {
+				return fmt.Errorf("device %s is still held by allocation %s", g.Instance, id.Short())
+			}
+			used += h.MemoryMiB
+		}
+	}
+	if g.MemoryMiB > 0 && inst.MemoryMiB > 0 && used > inst.MemoryMiB {
+		return fmt.Errorf("device %s has %d MiB and %d would be in use", g.Instance, inst.MemoryMiB, used)
+	}
+	return nil
+}
+
+func findInstance(node *structs.Node, g structs.Grant) *structs.DeviceInstance {
+	for i := range node.Resources.Devices {
+		d := &node.Resources.Devices[i]
+		if d.ID() != g.Device {
+			continue
+		}
+		for k := range d.Instances {
+			if d.Instances[k].ID == g.Instance {
+				return &d.Instances[k]
+			}
+		}
+	}
+	return nil
+}

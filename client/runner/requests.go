@@ -1,0 +1,195 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// find gives the named task; "" is allowed when there is only one.
+func (r *Runner) find(name string) (*task, error) {
+	if name == "" && len(r.tasks) == 1 {
+		return r.tasks[0], nil
+	}
+	for _, t := range r.tasks {
+		if t.name == name {
+			return t, nil
+		}
+	}
+	if name == "" {
+		return nil, structs.Errorf(structs.CodeInvalid, "allocation %s has %d tasks; name one of %v", r.id.Short(), len(r.tasks), r.TaskNames())
+	}
+	return nil, structs.Errorf(structs.CodeNotFound, "allocation %s has no task %q; its tasks are %v", r.id.Short(), name, r.TaskNames())
+}
+
+// TaskNames are the tasks in the order of the job.
+func (r *Runner) TaskNames() []string {
+	out := make([]string, len(r.tasks))
+	for i, t := range r.tasks {
+		out[i] = t.name
+	}
+	return out
+}
+
+// Running gives the running tasks by name.
+func (r *Runner) Running() map[string]driver.Task {
+	out := map[string]driver.Task{}
+	for _, t := range r.tasks {
+		if h, err := t.running(); err == nil {
+			out[t.name] = h
+		}
+	}
+	return out
+}
+
+// Restart kills and starts again one task, all running ones (name ""), or with all every task of the allocation, those
+// that have ended included.
+func (r *Runner) Restart(ctx context.Context, name string, all bool) error {
+	if r.Final() != nil || r.stopReason() != nil {
+		return structs.Errorf(structs.CodeInvalid, "Task not running: allocation %s has ended or is ending", r.id.Short())
+	}
+	e := event(EventRestartSignal, "User requested running tasks to restart", detailRestartReason, "User requested running tasks to restart")
+	if all {
+		e = event(EventRestartSignal, "User requested all tasks to restart", detailRestartReason, "User requested all tasks to restart")
+		r.mu.Lock()
+		if r.again == nil {
+			r.again = &e
+		}
+		r.mu.Unlock()
+		r.changed()
+		return nil
+	}
+	if name != "" {
+		t, err := r.find(name)
+		if err != nil {
+			return err
+		}
+		if _, err := t.running(); err != nil {
+			return err
+		}
+		t.ask(ctx, wish{wishRestart, event(EventRestartSignal, "User requested task to restart", detailRestartReason, "User requested task to restart")})
+		return nil
+	}
+	n := 0
+	for _, t := range r.tasks {
+		if _, err := t.running(); err == nil {
+			n++
+			t.ask(ctx, wish{wishRestart, e})
+		}
+	}
+	if n == 0 {
+		return structs.Errorf(structs.CodeInvalid, "Task not running: no task of allocation %s runs", r.id.Short())
+	}
+	return nil
+}
+
+// Signal sends a signal to one task, or to all that run (name "").
+func (r *Runner) Signal(ctx context.Context, name, sig string) error {
+	if _, err := driver.ParseSignal(sig); err != nil {
+		return structs.Errorf(structs.CodeInvalid, "%v", err)
+	}
+	tasks := r.tasks
+	if name != "" {
+		t, err := r.find(name)
+		if err != nil {
+			return err
+		}
+		tasks = []*task{t}
+	}
+	n := 0
+	var errs []error
+	for _, t := range tasks {
+		h, err := t.running()
+		if err != nil {
+			if name != "" {
+				return err
+			}
+			continue
+		}
+		n++
+		t.note(ctx, event(EventSignaling, "Task being sent signal "+sig, "signal", sig))
+		if err := h.Signal(ctx, sig); err != nil {
+			errs = append(errs, structs.Errorf(structs.CodeInvalid, "signal %s to task %q: %v", sig, t.name, err))
+		}
+	}
+	if n == 0 {
+		return structs.Errorf(structs.CodeInvalid, "Task not running: no task of allocation %s runs", r.id.Short())
+	}
+	return errors.Join(errs...)
+}
+
+// Exec runs a command inside a running task.
+func (r *Runner) Exec(ctx context.Context, name string, req driver.ExecRequest) (int, error) {
+	t, err := r.find(name)
+	if err != nil {
+		return 0, err
+	}
+	h, err := t.running()
+	if err != nil {
+		return 0, err
+	}
+	return h.Exec(ctx, req)
+}
+
+// resumed reports whether some task was handed to its driver in a former life of the agent.
+func (r *Runner) resumed() bool {
+	for _, m := range r.members() {
+		if m.begun() {
+			return true
+		}
+	}
+	return false
+}
+
+// TaskDone is closed once the task has ended for good; a follower of its log then has all of it.
+func (r *Runner) TaskDone(name string) (<-chan struct{}, error) {
+	t, err := r.find(name)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over == nil {
+		t.over = make(chan struct{})
+		if t.rec.Phase == state.PhaseDead {
+			close(t.over)
+		}
+	}
+	return t.over, nil
+}
+
+// Found makes the record of an allocation whose own was lost, from the ids of tasks that run on this node and from what
+// the servers know of it: tasks that run are found again instead of started twice, and those that have ended are not
+// run again. It gives nil when there is nothing to remember.
+func Found(a *structs.Allocation, running []string) *state.AllocRecord {
+	g := a.Job.Group(a.Group)
+	if g == nil {
+		return nil
+	}
+	rec := &state.AllocRecord{Alloc: a, Tasks: map[string]*state.TaskRecord{}}
+	for _, spec := range g.Tasks {
+		prefix := taskPrefix(a.ID, spec.Name)
+		for _, id := range running {
+			rest, ok := strings.CutPrefix(id, prefix)
+			n, err := strconv.ParseInt(rest, 10, 64)
+			if !ok || err != nil || n < 0 {
+				continue
+			}
+			if old := rec.Tasks[spec.Name]; old == nil || old.Attempt < n {
+				rec.Tasks[spec.Name] = &state.TaskRecord{Attempt: n, Phase: state.PhaseStarting, State: a.TaskStates[spec.Name]}
+			}
+		}
+		if st := a.TaskStates[spec.Name]; st != nil && st.State == stateDead && rec.Tasks[spec.Name] == nil {
+			rec.Tasks[spec.Name] = &state.TaskRecord{Phase: state.PhaseDead, State: st}
+		}
+	}
+	if len(rec.Tasks) == 0 {
+		return nil
+	}
+	return rec
+}

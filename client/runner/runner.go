@@ -1,0 +1,423 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client/allocdir"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Config is what a Runner needs of the agent around it. Runners share one Config.
+type Config struct {
+	Store   state.Store
+	Drivers driver.Set
+	Ledger  *Ledger
+	Log     hclog.Logger
+
+	Region string
+	BootID string
+	// Node is the node as it is registered now.
+	Node func() *structs.Node
+	// Await returns when none of the named allocations runs here any more.
+	Await func(ctx context.Context, ids []structs.AllocID) error
+	// Report is told of every change of what the servers should know. It must not block.
+	Report func(o structs.AllocObserved)
+
+	// AllocsDir is where the allocations' directories are; "" makes none, for drivers that need none.
+	AllocsDir string
+	// HideDir is what isolated tasks must not see: the agent's data directory.
+	HideDir string
+	// SecretsInMemory keeps secrets on a memory file system when the agent may mount one.
+	SecretsInMemory bool
+	// MaxKillTimeout bounds a task's kill_timeout; 0 does not.
+	MaxKillTimeout time.Duration
+	// EnforceDisk kills an allocation that uses more disk than it asked for.
+	EnforceDisk bool
+	// PidsMax bounds the processes of a task; 0 does not.
+	PidsMax int64
+	// OverheadMemory lets a task use up to MemoryMaxMiB.
+	Oversubscribe bool
+	// Inherit names variables of the agent's environment that tasks get; nil for the default.
+	Inherit []string
+}
+
+// Runner runs one allocation.
+type Runner struct {
+	cfg *Config
+	id  structs.AllocID
+	log hclog.Logger
+	dir *allocdir.Dir // nil without directories
+
+	mu         sync.Mutex
+	alloc      *structs.Allocation
+	tasks      []*task // in the order of the group
+	stopping   *stopReason
+	again      *structs.TaskEvent // all tasks shall be killed and run anew
+	setup      string             // why the hooks failed, or ""
+	started    structs.LogTime    // first task running
+	final      *state.Final
+	destroyed  bool
+	live       bool      // Run has begun
+	delayUntil time.Time // end of the group's shutdown delay, once it was begun
+
+	wake chan struct{} // the coordinator looks again
+	done chan struct{} // closed when the allocation is client-terminal, or Run returned
+}
+
+// stopReason is why all tasks shall end.
+type stopReason struct {
+	event structs.TaskEvent
+	fail  bool // the allocation counts as failed
+	desc  string
+	force bool // do not wait for shutdown delays
+}
+
+// New makes a runner for an allocation the servers sent, or from its record of an earlier life.
+func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
+	r := &Runner{
+		cfg: cfg, id: a.ID, alloc: a,
+		log:  cfg.Log.With("alloc", a.ID.Short()),
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
+	}
+	if cfg.AllocsDir != "" {
+		r.dir = allocdir.New(cfg.AllocsDir, a.ID.String())
+	}
+	if g := a.Job.Group(a.Group); g != nil {
+		for _, spec := range g.Tasks {
+			var tr *state.TaskRecord
+			if rec != nil {
+				tr = rec.Tasks[spec.Name]
+			}
+			r.tasks = append(r.tasks, newTask(r, spec.Name, tr))
+		}
+	}
+	if rec != nil {
+		r.final = rec.Final
+		for _, t := range r.tasks {
+			if t.rec.Phase == state.PhaseStarting || t.rec.Phase == state.PhaseBackoff {
+				cfg.Ledger.Adopt(a)
+			}
+			if s := t.rec.State.StartedAt; s != 0 && (r.started == 0 || s < r.started) {
+				r.started = s
+			}
+		}
+		if r.final != nil {
+			cfg.Ledger.Release(a.ID)
+		}
+	}
+	return r
+}
+
+// ID names the allocation.
+func (r *Runner) ID() structs.AllocID { return r.id }
+
+// Alloc is the allocation as the servers last sent it.
+func (r *Runner) Alloc() *structs.Allocation {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.alloc
+}
+
+func (r *Runner) job() *structs.Job { return r.Alloc().Job }
+
+func (r *Runner) group() *structs.Group {
+	a := r.Alloc()
+	return a.Job.Group(a.Group)
+}
+
+// Dir is the allocation's directory, or nil.
+func (r *Runner) Dir() *allocdir.Dir { return r.dir }
+
+// Done is closed when the allocation has ended for good or Run has returned.
+func (r *Runner) Done() <-chan struct{} { return r.done }
+
+// Final is how the allocation ended, or nil while it has not.
+func (r *Runner) Final() *state.Final {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.final
+}
+
+// Acked records that the servers know how the allocation ended.
+func (r *Runner) Acked() {
+	r.mu.Lock()
+	if r.final == nil || r.final.Acked || r.destroyed {
+		r.mu.Unlock()
+		return
+	}
+	f := *r.final
+	f.Acked = true
+	r.final = &f
+	r.mu.Unlock()
+	if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, state.ErrClosed) {
+		r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
+	}
+}
+
+// persist writes until it is written: what is not on disk must not happen. A full disk stops the allocation's progress,
+// not its tasks.
+func (r *Runner) persist(ctx context.Context, what string, put func() error) {
+	bo := backoff{min: 100 * time.Millisecond, max: 10 * time.Second}
+	for {
+		err := put()
+		if err == nil || errors.Is(err, state.ErrClosed) || ctx.Err() != nil {
+			return
+		}
+		r.log.Error("agent state not written; trying again", "what", what, "error", err)
+		if !sleep(ctx, bo.next()) {
+			return
+		}
+	}
+}
+
+// changed wakes the coordinator and reports.
+func (r *Runner) changed() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	if o, ok := r.observe(); ok {
+		r.cfg.Report(o)
+	}
+}
+
+// Update is told of a newer version of the allocation from the servers.
+func (r *Runner) Update(a *structs.Allocation) error {
+	if err := r.cfg.Store.PutAlloc(a); err != nil {
+		return fmt.Errorf("store allocation %s: %w", a.ID, err)
+	}
+	r.mu.Lock()
+	r.alloc = a
+	r.mu.Unlock()
+	r.changed()
+	return nil
+}
+
+// Kill ends all tasks. With fail the allocation counts as failed. desc is for the servers.
+func (r *Runner) Kill(desc string, fail bool) {
+	e := event(EventKilling, desc)
+	e.Fails = fail
+	r.stop(&stopReason{event: e, fail: fail, desc: desc})
+}
+
+func (r *Runner) stop(s *stopReason) {
+	r.mu.Lock()
+	if r.stopping == nil {
+		r.stopping = s
+	}
+	r.mu.Unlock()
+	r.changed()
+}
+
+// stopReason is why the tasks shall end, or nil.
+func (r *Runner) stopReason() *stopReason {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping == nil && r.alloc.ServerTerminal() {
+		desc := r.alloc.DesiredDesc
+		if desc == "" {
+			desc = "the servers stopped the allocation"
+		}
+		r.stopping = &stopReason{event: event(EventKilling, desc), desc: desc, force: r.alloc.Transition.NoShutdownDelay}
+	}
+	return r.stopping
+}
+
+func (r *Runner) noShutdownDelay() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.alloc.Transition.NoShutdownDelay || r.stopping != nil && r.stopping.force
+}
+
+// observe is what the servers should know now. It is not ok once the end has been recorded: that is reported by finish.
+func (r *Runner) observe() (structs.AllocObserved, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.final != nil || !r.live {
+		return structs.AllocObserved{}, false
+	}
+	o := structs.AllocObserved{ID: r.id, Client: structs.ClientPending, ClientDesc: "no task has started yet"}
+	o.TaskStates = make(map[string]*structs.TaskState, len(r.tasks))
+	for _, t := range r.tasks {
+		st := t.state()
+		o.TaskStates[t.name] = st
+		if st.State == stateRunning && r.started == 0 {
+			r.started = st.StartedAt
+		}
+	}
+	if r.started != 0 {
+		// Once running it stays so until everything has ended: what it holds is not free before.
+		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
+	}
+	o.StartedAt = r.started
+	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
+		o.NetworkIP = n.Resources.Networks[0].IP
+	}
+	return o, true
+}
+
+// Run runs the allocation until it has ended, or until ctx ends; its tasks then go on without the agent.
+func (r *Runner) Run(ctx context.Context) {
+	defer close(r.done)
+	r.mu.Lock()
+	r.live = true
+	final := r.final
+	r.mu.Unlock()
+	if final != nil {
+		if !final.Acked {
+			r.cfg.Report(final.Observed)
+		}
+		r.postrun()
+		return
+	}
+	r.changed()
+	err := r.prerun(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && !r.resumed() {
+		r.notStarted(ctx, err)
+	} else {
+		if err != nil { // what runs already is not ended by a hook; it is ended by those who may
+			r.log.Error("allocation goes on in spite of a hook that failed", "error", err)
+		}
+		r.coordinate(ctx)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	r.finish(ctx)
+}
+
+// errStopped means that the servers stopped the allocation before it started anything.
+var errStopped = errors.New("stopped before it started")
+
+// prerun runs the allocation's hooks. Stopping the allocation ends them.
+func (r *Runner) prerun(ctx context.Context) error {
+	hctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, h := range allocHooks {
+		if h.prerun == nil {
+			continue
+		}
+		errc := make(chan error, 1)
+		if h.slow {
+			go func() { errc <- h.prerun(hctx, r) }()
+		} else {
+			errc <- h.prerun(hctx, r)
+		}
+		for waiting := true; waiting; {
+			select {
+			case err := <-errc:
+				waiting = false
+				if err != nil && ctx.Err() == nil && r.stopReason() != nil {
+					return errStopped
+				}
+				if err != nil {
+					return fmt.Errorf("%s: %w", h.name, err)
+				}
+			case <-r.wake:
+				if r.stopReason() != nil {
+					cancel()
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// notStarted ends an allocation whose hooks failed: no task has been started by this agent.
+func (r *Runner) notStarted(ctx context.Context, err error) {
+	e := event(EventSetupFailure, err.Error(), "setup_error", err.Error())
+	if errors.Is(err, errStopped) {
+		if s := r.stopReason(); s != nil {
+			e = s.event
+		}
+	} else {
+		r.log.Error("allocation cannot start", "error", err)
+		e = failing(e)
+		r.mu.Lock()
+		r.setup = err.Error()
+		r.mu.Unlock()
+	}
+	for _, t := range r.tasks {
+		if !t.dead() {
+			t.finish(ctx, e)
+		}
+	}
+}
+
+func (r *Runner) postrun() {
+	for i := len(allocHooks) - 1; i >= 0; i-- {
+		if allocHooks[i].postrun != nil {
+			allocHooks[i].postrun(r)
+		}
+	}
+}
+
+// finish records how the allocation ended, then reports it.
+func (r *Runner) finish(ctx context.Context) {
+	r.postrun()
+	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", TaskStates: map[string]*structs.TaskState{}}
+	var last structs.LogTime
+	for _, t := range r.tasks {
+		st := t.state()
+		o.TaskStates[t.name] = st
+		last = max(last, st.FinishedAt)
+		if st.Failed && o.Client != structs.ClientFailed {
+			o.Client, o.ClientDesc = structs.ClientFailed, "task "+t.name+" failed"
+		}
+	}
+	r.mu.Lock()
+	if last == 0 {
+		last = now()
+	}
+	switch s := r.stopping; {
+	case r.setup != "":
+		o.Client, o.ClientDesc = structs.ClientFailed, r.setup
+	case s != nil && s.fail:
+		o.Client, o.ClientDesc = structs.ClientFailed, s.desc
+	case s != nil && o.Client != structs.ClientFailed:
+		o.ClientDesc = s.desc
+	}
+	o.StartedAt, o.FinishedAt = r.started, last
+	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
+		o.NetworkIP = n.Resources.Networks[0].IP
+	}
+	f := &state.Final{Observed: o, EndedAt: last}
+	r.mu.Unlock()
+	r.persist(ctx, "end of the allocation", func() error { return r.cfg.Store.PutFinal(r.id, f) })
+	if ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	r.final = f
+	r.mu.Unlock()
+	r.cfg.Report(o)
+}
+
+// Destroy removes the directories and the record of an allocation that has ended.
+func (r *Runner) Destroy() error {
+	r.mu.Lock()
+	if r.final == nil {
+		r.mu.Unlock()
+		return fmt.Errorf("allocation %s has not ended", r.id)
+	}
+	r.destroyed = true
+	r.mu.Unlock()
+	if r.dir != nil {
+		if err := r.dir.Destroy(); err != nil {
+			return fmt.Errorf("remove the directory of allocation %s: %w", r.id, err)
+		}
+	}
+	return r.cfg.Store.DeleteAlloc(r.id)
+}

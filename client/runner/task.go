@@ -1,0 +1,648 @@
+package runner
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// States of a task as the servers know them.
+const (
+	statePending = "pending"
+	stateRunning = "running"
+	stateDead    = "dead"
+)
+
+// startPatience is how long a driver may take to start a task before the start is asked for again under the same id.
+const startPatience = 90 * time.Second
+
+// startRepeats is how often a start with an unknown outcome is repeated before it counts as failed.
+const startRepeats = 3
+
+// task is one task of an allocation.
+type task struct {
+	r    *Runner
+	name string
+
+	mu sync.Mutex
+	// rec is what is stored. rec.State is replaced, never changed, so that reports may share it.
+	rec    state.TaskRecord
+	handle driver.Task // nil unless the task has been started and not ended
+	want   wish        // what somebody asked of the task while it ran
+	cancel context.CancelFunc
+	active bool          // its goroutine runs
+	over   chan struct{} // closed when it is dead; nil until somebody asks for it
+}
+
+// wish is what a running (or waiting) task is asked to do.
+type wish struct {
+	kind  wishKind
+	event structs.TaskEvent // why
+}
+
+type wishKind uint8
+
+const (
+	wishNone wishKind = iota
+	wishRestart
+	wishKill
+)
+
+func newTask(r *Runner, name string, rec *state.TaskRecord) *task {
+	t := &task{r: r, name: name}
+	if rec != nil {
+		t.rec = *rec
+	}
+	if t.rec.State == nil {
+		t.rec.State = &structs.TaskState{State: statePending, Events: []structs.TaskEvent{event(EventReceived, "Task received by client")}}
+	}
+	return t
+}
+
+// spec is the task as the allocation's current job version says, or nil if the group has lost it.
+func (t *task) spec() *structs.Task {
+	if g := t.r.group(); g != nil {
+		return g.Task(t.name)
+	}
+	return nil
+}
+
+// state is the task's current state; not to be changed.
+func (t *task) state() *structs.TaskState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec.State
+}
+
+func (t *task) phase() state.Phase {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec.Phase
+}
+
+func (t *task) dead() bool { return t.phase() == state.PhaseDead }
+
+func (t *task) isActive() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.active
+}
+
+// change replaces the record under the lock, tells the runner and, with store, returns when it is on disk.
+func (t *task) change(ctx context.Context, store bool, fn func(rec *state.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
+	t.mu.Lock()
+	st := *t.rec.State
+	if fn != nil {
+		fn(&t.rec, &st)
+	}
+	if len(events) > 0 {
+		st.Events = append(slices.Clip(st.Events), events...)
+		if n := len(st.Events) - eventsKept; n > 0 {
+			st.Events = slices.Clone(st.Events[n:])
+		}
+		for _, e := range events {
+			st.Failed = st.Failed || e.Fails
+		}
+	}
+	t.rec.State = &st
+	rec := t.rec
+	if rec.Phase == state.PhaseDead && t.over != nil {
+		select {
+		case <-t.over:
+		default:
+			close(t.over)
+		}
+	}
+	t.mu.Unlock()
+	if store {
+		t.r.persist(ctx, "task "+t.name, func() error { return t.r.cfg.Store.PutTask(t.r.id, t.name, &rec) })
+	}
+	t.r.changed()
+}
+
+// note adds an event.
+func (t *task) note(ctx context.Context, e structs.TaskEvent) { t.change(ctx, false, nil, e) }
+
+// id names one run of the task towards its driver.
+func (t *task) id(attempt int64) string {
+	return taskPrefix(t.r.id, t.name) + strconv.FormatInt(attempt, 10)
+}
+
+// taskPrefix is what the ids of all runs of a task begin with. Names that drivers might not take are hashed.
+func taskPrefix(id structs.AllocID, name string) string {
+	plain := len(name) <= 64
+	for i := 0; i < len(name) && plain; i++ {
+		c := name[i]
+		plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+	}
+	if !plain {
+		sum := sha256.Sum256([]byte(name))
+		name = hex.EncodeToString(sum[:12])
+	}
+	return id.String() + "." + name + "."
+}
+
+// start runs the task in a goroutine of its own unless it runs or has ended.
+func (t *task) start(ctx context.Context, wg *sync.WaitGroup) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.active || t.rec.Phase == state.PhaseDead {
+		return
+	}
+	t.active = true
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		t.run(ctx)
+		t.mu.Lock()
+		t.active = false
+		t.mu.Unlock()
+		t.r.changed()
+	}()
+}
+
+// ask tells the task's goroutine what is wanted; a kill is not taken back. Without a goroutine the task has never been
+// started (or has ended) and a kill ends it here.
+func (t *task) ask(ctx context.Context, w wish) {
+	t.mu.Lock()
+	if t.rec.Phase == state.PhaseDead || t.want.kind >= w.kind {
+		t.mu.Unlock()
+		return
+	}
+	t.want = w
+	active, cancel := t.active, t.cancel
+	t.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	if !active && w.kind == wishKill {
+		t.finish(ctx, w.event)
+	}
+}
+
+func (t *task) wanted() wish {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.want
+}
+
+// waiting makes a context that ends when somebody asks something of the task.
+func (t *task) waiting(ctx context.Context, not wishKind) (context.Context, context.CancelFunc) {
+	wctx, cancel := context.WithCancel(ctx)
+	t.mu.Lock()
+	t.cancel = cancel
+	if t.want.kind > not {
+		cancel()
+	}
+	t.mu.Unlock()
+	return wctx, cancel
+}
+
+// finish ends the task for good.
+func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
+	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.Handle, rec.ResumeAt = state.PhaseDead, nil, 0
+		st.State = stateDead
+		if st.FinishedAt == 0 {
+			st.FinishedAt = now()
+		}
+	}, events...)
+}
+
+// run takes the task from where its record says to its end, or to the end of ctx (the agent stops; the task goes on).
+func (t *task) run(ctx context.Context) {
+	t.destroyOld(ctx)
+	for ctx.Err() == nil {
+		switch t.phase() {
+		case state.PhaseDead:
+			return
+		case state.PhaseBackoff:
+			t.pause(ctx)
+		case state.PhaseNew:
+			if w := t.wanted(); w.kind == wishKill {
+				t.finish(ctx, w.event)
+				return
+			}
+			t.begin(ctx)
+		case state.PhaseStarting:
+			t.attempt(ctx)
+		}
+	}
+}
+
+// begin records that the driver is about to be asked.
+func (t *task) begin(ctx context.Context) {
+	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID = state.PhaseStarting, nil, 0, t.r.cfg.BootID
+	})
+}
+
+// pause waits out the delay before a restart.
+func (t *task) pause(ctx context.Context) {
+	t.mu.Lock()
+	resume := t.rec.ResumeAt
+	t.mu.Unlock()
+	wctx, cancel := t.waiting(ctx, wishNone)
+	timer := time.NewTimer(time.Until(resume.Time()))
+	select {
+	case <-wctx.Done():
+	case <-timer.C:
+	}
+	timer.Stop()
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	if w := t.wanted(); w.kind == wishKill {
+		t.finish(ctx, w.event)
+		return
+	}
+	t.mu.Lock()
+	t.want = wish{}
+	t.mu.Unlock()
+	t.begin(ctx)
+}
+
+// attempt is one run of the task: find or start it, wait, and decide what follows.
+func (t *task) attempt(ctx context.Context) {
+	handle, startErr := t.obtain(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if startErr != nil {
+		t.startFailed(ctx, startErr)
+		return
+	}
+	if handle == nil { // lost while the agent was away
+		t.ended(ctx, nil, driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the task was gone when the agent came back", EndedAt: time.Now()})
+		return
+	}
+	res, ok := t.watch(ctx, handle)
+	if !ok {
+		return
+	}
+	t.ended(ctx, handle, res)
+}
+
+// obtain finds the running task again, or starts it. A nil task without an error means that it is lost.
+func (t *task) obtain(ctx context.Context) (driver.Task, error) {
+	t.mu.Lock()
+	rec := t.rec
+	t.mu.Unlock()
+	spec := t.spec()
+	if spec == nil {
+		return nil, driver.Permanent(fmt.Errorf("the job has no task %q any more", t.name))
+	}
+	drv := t.r.cfg.Drivers[spec.Driver]
+	if drv == nil {
+		return nil, driver.Permanent(fmt.Errorf("this node has no driver %q", spec.Driver))
+	}
+	if rec.Handle != nil {
+		h, err := t.recover(ctx, drv, rec.Handle)
+		if err != nil || h == nil {
+			return nil, err
+		}
+		t.adopt(ctx, h, rec.State.State == stateRunning)
+		return h, nil
+	}
+	a := &attempt{task: t, spec: spec, driver: drv}
+	for _, h := range taskHooks {
+		if h.prestart == nil {
+			continue
+		}
+		if err := h.prestart(ctx, a); err != nil {
+			return nil, &setupError{hook: h.name, err: err}
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	a.config.TaskID = t.id(rec.Attempt)
+	var err error
+	for range startRepeats {
+		sctx, cancel := context.WithTimeout(ctx, startPatience)
+		var h driver.Task
+		h, err = drv.Start(sctx, &a.config)
+		timedOut := sctx.Err() != nil
+		cancel()
+		if err == nil {
+			t.adopt(ctx, h, false)
+			return h, nil
+		}
+		if !timedOut || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, err
+}
+
+// recover asks the driver for a task that was started before. It keeps asking while the driver cannot tell: giving up
+// would start a second one beside it.
+func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (driver.Task, error) {
+	bo := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
+	for warned := false; ; {
+		h, err := drv.Recover(ctx, handle)
+		if err == nil {
+			return h, nil
+		}
+		if errors.Is(err, driver.ErrLost) {
+			return nil, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		t.r.log.Warn("cannot find out about a task that was running", "task", t.name, "error", err)
+		if !warned {
+			warned = true
+			t.note(ctx, event(EventDriverFailure, "The driver cannot tell whether the task still runs: "+err.Error()))
+		}
+		if !sleep(ctx, bo.next()) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// adopt records a task that runs.
+func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
+	st := h.Status()
+	started := structs.LogTimeOf(st.StartedAt)
+	if started == 0 {
+		started = now()
+	}
+	var ev []structs.TaskEvent
+	if !again {
+		e := event(EventStarted, "Task started by client")
+		e.Time = started
+		ev = append(ev, e)
+	}
+	t.mu.Lock()
+	t.handle = h
+	t.mu.Unlock()
+	t.change(ctx, true, func(rec *state.TaskRecord, ts *structs.TaskState) {
+		rec.Handle, rec.BootID, rec.Old, rec.Forced = st.State, t.r.cfg.BootID, nil, false
+		ts.State = stateRunning
+		if ts.StartedAt == 0 || !again {
+			ts.StartedAt = started
+		}
+		ts.FinishedAt = 0
+	}, ev...)
+}
+
+// watch waits for the end of a run and does what is asked of it meanwhile. It reports false when ctx ended.
+func (t *task) watch(ctx context.Context, h driver.Task) (driver.ExitResult, bool) {
+	bo := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
+	for {
+		wctx, cancel := t.waiting(ctx, wishNone)
+		res, err := h.Wait(wctx)
+		cancel()
+		if ctx.Err() != nil {
+			return res, false
+		}
+		if err == nil {
+			return res, true
+		}
+		if w := t.wanted(); w.kind != wishNone {
+			return t.stop(ctx, h, w)
+		}
+		if errors.Is(err, driver.ErrLost) {
+			return driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}, true
+		}
+		t.r.log.Warn("waiting for a task failed", "task", t.name, "error", err)
+		if !sleep(ctx, bo.next()) {
+			return res, false
+		}
+	}
+}
+
+// stop ends a run that is asked to end: shutdown delay, signal, patience, kill.
+func (t *task) stop(ctx context.Context, h driver.Task, w wish) (driver.ExitResult, bool) {
+	t.note(ctx, w.event)
+	spec := t.spec()
+	if spec == nil {
+		spec = &structs.Task{Name: t.name}
+	}
+	if w.kind == wishKill && spec.ShutdownDelay > 0 && !t.r.noShutdownDelay() {
+		t.note(ctx, event(EventWaitingShut, fmt.Sprintf("Waiting for shutdown_delay of %s before killing the task.", spec.ShutdownDelay)))
+		dctx, cancel := context.WithTimeout(ctx, spec.ShutdownDelay)
+		res, err := h.Wait(dctx)
+		cancel()
+		if err == nil {
+			return res, true
+		}
+		if ctx.Err() != nil {
+			return res, false
+		}
+	}
+	timeout := spec.KillTimeout
+	if timeout <= 0 {
+		timeout = 5 * time.Second
+	}
+	if most := t.r.cfg.MaxKillTimeout; most > 0 && timeout > most {
+		timeout = most
+	}
+	t.note(ctx, killing(timeout))
+	bo := backoff{min: 200 * time.Millisecond, max: 10 * time.Second}
+	for {
+		err := h.Stop(ctx, spec.KillSignal, timeout)
+		if err == nil {
+			var res driver.ExitResult
+			if res, err = h.Wait(ctx); err == nil {
+				return res, true
+			}
+		}
+		if ctx.Err() != nil {
+			return driver.ExitResult{}, false
+		}
+		if errors.Is(err, driver.ErrLost) {
+			return driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}, true
+		}
+		t.r.log.Error("killing a task failed; trying again", "task", t.name, "error", err)
+		if !sleep(ctx, bo.next()) {
+			return driver.ExitResult{}, false
+		}
+	}
+}
+
+// setupError is a failure before the driver was asked.
+type setupError struct {
+	hook string
+	err  error
+}
+
+func (e *setupError) Error() string { return e.err.Error() }
+func (e *setupError) Unwrap() error { return e.err }
+
+func (t *task) startFailed(ctx context.Context, err error) {
+	t.r.log.Warn("task did not start", "task", t.name, "error", err)
+	e := event(EventDriverFailure, err.Error(), "driver_error", err.Error())
+	var se *setupError
+	if errors.As(err, &se) {
+		e = event(EventSetupFailure, fmt.Sprintf("%s: %v", se.hook, se.err), "setup_error", err.Error())
+	}
+	if w := t.wanted(); w.kind == wishKill {
+		t.finish(ctx, e, w.event)
+		return
+	}
+	permanent := errors.Is(err, driver.ErrPermanent) || structs.CodeOf(err) == structs.CodeInvalid
+	t.conclude(ctx, nil, false, permanent, e)
+}
+
+// ended records the end of a run and what follows from it, in one write, and only then lets the driver forget it.
+func (t *task) ended(ctx context.Context, h driver.Task, res driver.ExitResult) {
+	e := terminated(res)
+	for _, k := range taskHooks {
+		if k.exited != nil {
+			k.exited(t)
+		}
+	}
+	w := t.wanted()
+	switch w.kind {
+	case wishKill:
+		killed := event(EventKilled, "Task successfully killed")
+		t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+			rec.Phase = state.PhaseDead
+			st.State, st.FinishedAt = stateDead, e.Time
+		}, e, killed)
+	case wishRestart:
+		t.mu.Lock()
+		t.want = wish{}
+		t.mu.Unlock()
+		t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt = state.PhaseBackoff, now()
+			rec.Attempt++
+			rec.Forced = true
+			st.State, st.LastRestart = statePending, now()
+			st.Restarts++
+		}, e, restarting(0, "Restart requested"))
+	default:
+		t.conclude(ctx, h, res.Successful(), false, e)
+	}
+}
+
+// conclude lets the restart policy decide.
+func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent bool, e structs.TaskEvent) {
+	at := now()
+	policy := t.restartPolicy()
+	t.mu.Lock()
+	recent := prune(t.rec.Recent, at, policy.Interval)
+	t.mu.Unlock()
+	v := decide(policy, recent, at, success, t.restartsOnSuccess(), permanent, rand.Float64())
+	if v.again {
+		t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt = state.PhaseBackoff, at.Add(v.delay)
+			rec.Attempt++
+			rec.Recent = append(slices.Clip(recent), at)
+			st.State, st.LastRestart = statePending, at
+			st.Restarts++
+		}, e, restarting(v.delay, v.reason))
+		return
+	}
+	events := []structs.TaskEvent{e}
+	if v.reason != "" {
+		n := event(EventNotRestarting, v.reason, detailRestartReason, v.reason)
+		n.Fails = v.fail
+		events = append(events, n)
+	}
+	t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+		rec.Phase = state.PhaseDead
+		st.State, st.FinishedAt = stateDead, e.Time
+		st.Failed = v.fail
+	}, events...)
+}
+
+// close writes the end of a run, then destroys what the driver keeps of it.
+func (t *task) close(ctx context.Context, h driver.Task, fn func(*state.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
+	t.mu.Lock()
+	t.handle = nil
+	t.mu.Unlock()
+	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+		rec.Old, rec.Handle = rec.Handle, nil
+		fn(rec, st)
+	}, events...)
+	if h != nil && ctx.Err() == nil {
+		if err := h.Destroy(ctx); err != nil {
+			t.r.log.Warn("cleaning up after a task failed; it is tried again at the agent's next start", "task", t.name, "error", err)
+			return
+		}
+	}
+	t.mu.Lock()
+	t.rec.Old = nil
+	t.mu.Unlock()
+}
+
+// destroyOld cleans up after a run whose end was recorded but whose cleaning was not.
+func (t *task) destroyOld(ctx context.Context) {
+	t.mu.Lock()
+	old := t.rec.Old
+	t.rec.Old = nil
+	t.mu.Unlock()
+	if old == nil {
+		return
+	}
+	spec := t.spec()
+	if spec == nil || t.r.cfg.Drivers[spec.Driver] == nil {
+		return
+	}
+	h, err := t.r.cfg.Drivers[spec.Driver].Recover(ctx, old)
+	if err == nil {
+		err = h.Destroy(ctx)
+	}
+	if err != nil && !errors.Is(err, driver.ErrLost) {
+		t.r.log.Warn("cleaning up after an earlier run failed", "task", t.name, "error", err)
+	}
+}
+
+func (t *task) restartPolicy() structs.Restart {
+	if s := t.spec(); s != nil && s.Restart != nil {
+		return *s.Restart
+	}
+	if g := t.r.group(); g != nil {
+		return g.Restart
+	}
+	return structs.Restart{Mode: "fail"}
+}
+
+// restartsOnSuccess is true for what is meant to run for ever: services, system tasks and sidecars.
+func (t *task) restartsOnSuccess() bool {
+	s := t.spec()
+	if s == nil {
+		return false
+	}
+	if s.Lifecycle != nil {
+		return s.Lifecycle.Sidecar
+	}
+	typ := t.r.job().Type
+	return typ == structs.JobService || typ == structs.JobSystem
+}
+
+// running gives the driver's handle of the running task.
+func (t *task) running() (driver.Task, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.handle == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "Task not running: %q of allocation %s is %s", t.name, t.r.id.Short(), t.rec.State.State)
+	}
+	return t.handle, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,171 @@
+package client
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"time"
+
+	pscpu "github.com/shirou/gopsutil/v4/cpu"
+	psdisk "github.com/shirou/gopsutil/v4/disk"
+	pshost "github.com/shirou/gopsutil/v4/host"
+	psmem "github.com/shirou/gopsutil/v4/mem"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// micro turns a percentage into millionths of a percent.
+func micro(percent float64) int64 {
+	if math.IsNaN(percent) || math.IsInf(percent, 0) {
+		return 0
+	}
+	return int64(math.Round(percent * 1e6))
+}
+
+func (s service) stats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.AllocStatsResponse, error) {
+	c, err := s.find(req.AllocID, structs.NodeID{})
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.alloc(req.AllocID)
+	if err != nil {
+		return nil, err
+	}
+	resp := &methods.AllocStatsResponse{Tasks: map[string]methods.TaskStats{}, Time: structs.LogTimeOf(time.Now())}
+	mhz := c.Node().Resources.MHzPerCore
+	for name, h := range r.Running() {
+		if req.Task != "" && req.Task != name {
+			continue
+		}
+		st, err := h.Stats(ctx)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		t := taskStats(st, mhz)
+		resp.Tasks[name] = t
+		addStats(&resp.Total, t)
+	}
+	resp.Total.Time = resp.Time
+	return resp, nil
+}
+
+func taskStats(st driver.Stats, mhz int64) methods.TaskStats {
+	return methods.TaskStats{
+		CPU: methods.CPUStats{
+			TotalNanos: int64(st.CPUTotalNS), PercentMicro: micro(st.CPUPercent),
+			UserMicro: share(st.CPUUserNS, st.CPUTotalNS, st.CPUPercent), SystemMicro: share(st.CPUSystemNS, st.CPUTotalNS, st.CPUPercent),
+			TotalTicksMHz: int64(st.CPUPercent / 100 * float64(mhz)), ThrottledNanos: int64(st.ThrottledNS),
+		},
+		Memory: methods.MemoryStats{
+			RSS: int64(st.RSSBytes), Cache: int64(st.CacheBytes), Swap: int64(st.SwapBytes), Usage: int64(st.UsageBytes), MaxUsage: int64(st.MaxUsage),
+		},
+		Pids: int64(st.PidsCount), Time: structs.LogTimeOf(st.Time),
+	}
+}
+
+// share splits a percentage by the time spent in one mode since the start.
+func share(part, total uint64, percent float64) int64 {
+	if total == 0 {
+		return 0
+	}
+	return micro(percent * float64(part) / float64(total))
+}
+
+func addStats(sum *methods.TaskStats, t methods.TaskStats) {
+	sum.CPU.TotalNanos += t.CPU.TotalNanos
+	sum.CPU.PercentMicro += t.CPU.PercentMicro
+	sum.CPU.UserMicro += t.CPU.UserMicro
+	sum.CPU.SystemMicro += t.CPU.SystemMicro
+	sum.CPU.TotalTicksMHz += t.CPU.TotalTicksMHz
+	sum.CPU.ThrottledNanos += t.CPU.ThrottledNanos
+	sum.Memory.RSS += t.Memory.RSS
+	sum.Memory.Cache += t.Memory.Cache
+	sum.Memory.Swap += t.Memory.Swap
+	sum.Memory.Usage += t.Memory.Usage
+	sum.Memory.MaxUsage += t.Memory.MaxUsage
+	sum.Pids += t.Pids
+}
+
+func (s service) hostStats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.HostStatsResponse, error) {
+	c, err := s.find(req.AllocID, req.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	if c.cfg.Ephemeral {
+		return simulatedStats(c), nil
+	}
+	return c.HostStats(ctx)
+}
+
+// simulatedStats is an idle machine of the size that the node claims.
+func simulatedStats(c *Client) *methods.HostStatsResponse {
+	mem := c.Node().Resources.MemoryMiB << 20
+	return &methods.HostStatsResponse{MemTotal: mem, MemAvailable: mem, MemFree: mem, Time: structs.LogTimeOf(time.Now())}
+}
+
+// cpuSample is how long the processors are watched for one measurement.
+const cpuSample = 100 * time.Millisecond
+
+// HostStats measures the machine now.
+func (c *Client) HostStats(ctx context.Context) (*methods.HostStatsResponse, error) {
+	out := &methods.HostStatsResponse{Time: structs.LogTimeOf(time.Now())}
+	if m, err := psmem.VirtualMemoryWithContext(ctx); err == nil {
+		out.MemTotal, out.MemAvailable, out.MemUsed, out.MemFree = int64(m.Total), int64(m.Available), int64(m.Used), int64(m.Free)
+	}
+	before, err := pscpu.TimesWithContext(ctx, true)
+	if err == nil && pause(ctx, cpuSample) {
+		if after, err := pscpu.TimesWithContext(ctx, true); err == nil && len(after) == len(before) {
+			busy := int64(0)
+			for i := range after {
+				core := coreStats(before[i], after[i])
+				busy += core.TotalMicro
+				out.CPU = append(out.CPU, core)
+			}
+			out.CPUTicksMHz = busy / 1e6 * c.Node().Resources.MHzPerCore / 100
+		}
+	}
+	if parts, err := psdisk.PartitionsWithContext(ctx, false); err == nil {
+		for _, p := range parts {
+			if d, ok := diskStats(ctx, p.Device, p.Mountpoint); ok {
+				out.Disks = append(out.Disks, d)
+			}
+		}
+	}
+	out.AllocDir, _ = diskStats(ctx, c.Node().Attributes["unique.storage.volume"], c.cfg.AllocsDir)
+	if up, err := pshost.UptimeWithContext(ctx); err == nil {
+		out.Uptime = time.Duration(up) * time.Second
+	}
+	if len(out.CPU) == 0 && ctx.Err() == nil && runtime.GOOS == "linux" {
+		return nil, structs.Errorf(structs.CodeInternal, "the machine's processors could not be measured")
+	}
+	return out, ctx.Err()
+}
+
+func coreStats(a, b pscpu.TimesStat) methods.CoreStats {
+	total := func(t pscpu.TimesStat) float64 {
+		return t.User + t.System + t.Idle + t.Nice + t.Iowait + t.Irq + t.Softirq + t.Steal
+	}
+	d := total(b) - total(a)
+	if d <= 0 {
+		return methods.CoreStats{CPU: b.CPU, IdleMicro: 100e6}
+	}
+	pct := func(x, y float64) int64 { return micro(max(0, y-x) / d * 100) }
+	out := methods.CoreStats{CPU: b.CPU, UserMicro: pct(a.User+a.Nice, b.User+b.Nice), SystemMicro: pct(a.System, b.System), IdleMicro: pct(a.Idle+a.Iowait, b.Idle+b.Iowait)}
+	out.TotalMicro = max(0, 100e6-out.IdleMicro)
+	return out
+}
+
+func diskStats(ctx context.Context, device, mount string) (methods.DiskStats, bool) {
+	u, err := psdisk.UsageWithContext(ctx, mount)
+	if err != nil {
+		return methods.DiskStats{}, false
+	}
+	return methods.DiskStats{
+		Device: device, Mountpoint: mount,
+		Size: int64(u.Total), Used: int64(u.Used), Available: int64(u.Free),
+		UsedMicro: micro(u.UsedPercent), InodesUsedMicro: micro(u.InodesUsedPercent),
+	}, true
+}
