@@ -1,12 +1,361 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"cmp"
+	"fmt"
+	"slices"
 
-// Schedule decides about the pending workloads in order.
+	"github.com/muster-sched/muster/structs"
+)
+
+// Limits of one plan entry (D9): an entry that would be larger is split between parts, a part that would be is refused.
+const (
+	entryBytesMax = 768 << 10 // estimate of the encoding; the log's own limit is 1 MiB
+	entryStopsMax = 4000
+)
+
+// Schedule decides about the pending workloads in order. It never fails: what cannot be decided is told in the Report.
 func Schedule(in Input, p Policy) (Plan, Report) {
 	plan := Plan{Cursor: in.Cursor}
+	rep := Report{}
+	// 1. One what-if picture for the pass: the view, and what is in flight already.
+	w := newWhatIf(in.View, in.Flight)
 	for i := range in.Pending {
-		plan.Deferred = append(plan.Deferred, structs.JobKey(in.Pending[i].Key))
+		load := &in.Pending[i]
+		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
+		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) {
+			plan.Deferred = append(plan.Deferred, load.Key)
+			continue
+		}
+		w.undo = w.undo[:0]
+		d := newDecision(&in, load, p, w, plan.Cursor)
+		if d.eval == nil {
+			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
+			continue
+		}
+		// 3. What has to change, from what the job wants and has.
+		d.rec.run(load.Allocs)
+		// 4. Places for what is wanted, group by group; with all_at_once, all or none.
+		d.place()
+		// 5. Parts, evaluations and the queue entry.
+		d.assemble()
+		plan.Entries = append(plan.Entries, d.entries...)
+		plan.Cursor = d.cursor
+		rep.Workloads = append(rep.Workloads, d.report)
+		rep.Steps += d.steps + 1
 	}
-	return plan, Report{}
+	return plan, rep
+}
+
+// decision is the work on one workload of a pass.
+type decision struct {
+	in     *Input
+	load   *Workload
+	policy Policy
+	w      *whatIf
+	rec    *reconciler
+	eval   *structs.Evaluation // the one that is answered
+	cursor structs.NodeID
+	steps  int
+
+	placed  []placement
+	misses  map[string]int64 // per group: places not found
+	entries []*structs.PlanEntry
+	report  WorkloadReport
+}
+
+// placement is a want with the spot found for it.
+type placement struct {
+	g    *groupWork
+	want *want
+	spot spot
+}
+
+func newDecision(in *Input, load *Workload, p Policy, w *whatIf, cursor structs.NodeID) *decision {
+	d := &decision{in: in, load: load, policy: p, w: w, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
+	d.report.Key = load.Key
+	d.eval = load.Blocked
+	if n := len(load.Evals); n > 0 {
+		d.eval = load.Evals[n-1]
+	}
+	if d.eval != nil {
+		d.report.EvalID = d.eval.ID
+	}
+	return d
+}
+
+// place finds spots for every want.
+func (d *decision) place() {
+	mark := d.w.mark()
+	for _, g := range d.rec.groups {
+		if g.nowhere {
+			g.scan = newScan(g.ask, d.w, d.policy, 0)
+			g.scan.survey()
+			d.misses[g.name] = 1
+			continue
+		}
+		if len(g.wants) == 0 {
+			continue
+		}
+		if d.policy.Rotates() {
+			d.placeGroup(g, d.w.v.rowAfter(d.cursor))
+		} else {
+			d.placeGroup(g, 0)
+		}
+	}
+	if d.load.Job == nil || !d.load.Job.AllAtOnce || len(d.misses) == 0 {
+		return
+	}
+	// All or nothing: take everything back, but stop what must stop.
+	d.w.rollback(mark)
+	for _, pl := range d.placed {
+		d.misses[pl.g.name]++
+		d.keepStop(pl.g, pl.want)
+	}
+	d.placed = nil
+}
+
+// keepStop keeps the stop of a want that found no place, if it must happen anyway.
+func (d *decision) keepStop(g *groupWork, w *want) {
+	if w.stop != nil && w.must {
+		g.stops = append(g.stops, *w.stop)
+	}
+}
+
+func (d *decision) placeGroup(g *groupWork, first int) {
+	s := newScan(g.ask, d.w, d.policy, first)
+	g.scan = s
+	// What stays of the job on its nodes counts for spread, load and distinctness; so does what was placed before.
+	for _, other := range d.rec.groups {
+		if other != g && !g.ask.countsJob() {
+			continue
+		}
+		for _, a := range other.staying {
+			if row := d.w.v.row(a.NodeID); row >= 0 {
+				s.count(row, other == g, 1)
+			}
+		}
+	}
+	if g.ask.countsJob() {
+		for _, pl := range d.placed {
+			s.count(pl.spot.row, false, 1)
+		}
+	}
+	pinned := len(g.wants) > 0 && !g.wants[0].pinned.IsZero()
+	if pinned {
+		s.survey()
+	}
+	for i := range g.wants {
+		w := &g.wants[i]
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+		if sp, ok := d.find(s, w, id); ok {
+			d.placed = append(d.placed, placement{g, w, sp})
+			d.cursor = sp.node.ID
+			continue
+		}
+		d.misses[g.name]++
+		d.keepStop(g, w)
+		if !pinned && s.exhaustedAll() && !d.mayYield(g.wants[i+1:]) {
+			// Nothing is left for the others either.
+			for k := i + 1; k < len(g.wants); k++ {
+				d.misses[g.name]++
+				d.keepStop(g, &g.wants[k])
+			}
+			break
+		}
+	}
+	d.steps += int(s.looked)
+}
+
+// mayYield reports whether some want could still be placed by waiting for the one it replaces.
+func (d *decision) mayYield(ws []want) bool {
+	return slices.ContainsFunc(ws, func(w want) bool { return w.yields || !w.pinned.IsZero() })
+}
+
+// find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
+// allocation it replaces, to be taken over when that one has ended (D19).
+func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
+	old := -1
+	if w.stop != nil && w.prev != nil && (w.yields || w.must) {
+		old = d.w.v.row(w.prev.NodeID)
+	}
+	staying := w.yields && old >= 0
+	if staying {
+		s.count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
+	}
+	if !w.pinned.IsZero() {
+		row := d.w.v.row(w.pinned)
+		if sp, ok := s.placePinned(row, id); ok {
+			return sp, true
+		}
+	} else {
+		var avoid []int
+		for _, n := range w.avoid {
+			if row := d.w.v.row(n); row >= 0 {
+				avoid = append(avoid, row)
+			}
+		}
+		prefer := -1
+		if !w.prefer.IsZero() {
+			prefer = d.w.v.row(w.prefer)
+		}
+		if sp, ok := s.place(id, avoid, prefer); ok {
+			return sp, true
+		}
+	}
+	if staying {
+		if sp, ok := s.placeOn(old, id, []structs.AllocID{w.prev.ID}); ok {
+			return sp, true
+		}
+		s.count(old, true, 1)
+	}
+	return spot{}, false
+}
+
+// countsJob reports whether allocations of the job's other groups matter to the ask.
+func (a *ask) countsJob() bool {
+	return a.distinctHostsJob || slices.ContainsFunc(a.distinct, func(d distinctAsk) bool { return d.job })
+}
+
+// assemble makes the plan entries of the decision.
+func (d *decision) assemble() {
+	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[string]int)}
+	evals := d.laterEvals()
+	// Stops that stand alone, then updates in place, then one part per placement with what it replaces.
+	var stops []structs.PlanStop
+	var updates []structs.PlanUpdate
+	for _, g := range d.rec.groups {
+		stops = append(stops, g.stops...)
+		updates = append(updates, g.updates...)
+	}
+	for i := range d.rec.later {
+		stops = append(stops, d.rec.later[i].stops...)
+	}
+	for chunk := range slices.Chunk(stops, entryStopsMax) {
+		b.add(structs.PlanPart{Stops: chunk}, nil)
+	}
+	for chunk := range slices.Chunk(updates, entryStopsMax) {
+		b.add(structs.PlanPart{Updates: chunk}, nil)
+	}
+	if d.load.Job != nil && d.load.Job.AllAtOnce && len(d.placed) > 0 {
+		if !b.add(structs.PlanPart{}, d.placed) {
+			d.report.Refused = fmt.Sprintf("all_at_once: %d placements do not fit into one log entry of %d bytes", len(d.placed), entryBytesMax)
+			for _, pl := range d.placed {
+				d.misses[pl.g.name]++
+			}
+			d.placed = nil
+		}
+	} else {
+		for i := range d.placed {
+			b.add(structs.PlanPart{}, d.placed[i:i+1])
+		}
+	}
+	d.groupReports()
+	evals = append(d.answers(evals), evals...)
+	b.entry.Evals = evals
+	b.entry.Workload = d.queueEntry()
+	b.flush()
+	if len(b.done) == 1 && len(b.done[0].Parts) == 0 && len(b.done[0].Evals) == 0 && b.done[0].Workload == nil {
+		return // woken in vain: nothing to write
+	}
+	d.entries = b.done
+}
+
+func (d *decision) newEntry() *structs.PlanEntry {
+	e := &structs.PlanEntry{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, EvalID: d.eval.ID, SnapshotIndex: d.in.View.index, LinkNext: true}
+	if d.load.Job != nil {
+		e.JobVersion, e.JobCreate = d.load.Job.Version, d.load.Job.CreateIndex
+	}
+	return e
+}
+
+// builder fills entries with parts, and starts another entry when one is full.
+type builder struct {
+	d      *decision
+	entry  *structs.PlanEntry
+	nodes  map[structs.NodeID]int
+	groups map[string]int
+	bytes  int
+	done   []*structs.PlanEntry
+}
+
+// add appends a part with the given placements. It refuses a part that is too large for any entry.
+func (b *builder) add(p structs.PlanPart, placed []placement) bool {
+	size := 100*len(p.Stops) + 20*len(p.Updates)
+	for i := range placed {
+		size += 140
+		if w := placed[i].want; w.stop != nil {
+			size += 100
+		}
+		size += 60 * len(placed[i].want.resched)
+		if r := placed[i].spot.held.rare; r != nil {
+			size += 120*len(r.grants) + 60*len(r.ports) + 4*len(r.cores) + 20*len(r.waits)
+		}
+	}
+	if size > entryBytesMax {
+		return false
+	}
+	if b.bytes+size > entryBytesMax {
+		b.flush()
+		b.entry = b.d.newEntry()
+		clear(b.nodes)
+		clear(b.groups)
+		b.bytes = 0
+	}
+	b.bytes += size
+	for i := range placed {
+		p.Places = append(p.Places, b.placeOf(&placed[i]))
+		if st := placed[i].want.stop; st != nil {
+			p.Stops = append(p.Stops, *st)
+		}
+	}
+	b.entry.Parts = append(b.entry.Parts, p)
+	return true
+}
+
+// flush ends the current entry.
+func (b *builder) flush() { b.done = append(b.done, b.entry) }
+
+func (b *builder) placeOf(pl *placement) structs.PlanPlace {
+	node, ok := b.nodes[pl.spot.node.ID]
+	if !ok {
+		node = len(b.entry.Nodes)
+		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.spot.node.ID, Epoch: pl.spot.node.Epoch})
+		b.nodes[pl.spot.node.ID] = node
+	}
+	group, ok := b.groups[pl.g.name]
+	if !ok {
+		group = len(b.entry.Groups)
+		b.entry.Groups = append(b.entry.Groups, pl.g.name)
+		b.entry.Asks = append(b.entry.Asks, pl.g.ask.need)
+		b.groups[pl.g.name] = group
+	}
+	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched}
+	if pl.want.prev != nil {
+		out.Previous = pl.want.prev.ID
+	}
+	if r := pl.spot.held.rare; r != nil {
+		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.grants, r.ports, r.cores, r.waits
+	}
+	return out
+}
+
+// groupReports makes a report for every group that wanted places, by name.
+func (d *decision) groupReports() {
+	for _, g := range d.rec.groups {
+		d.report.Updates = append(d.report.Updates, g.counts)
+		if g.scan == nil {
+			continue
+		}
+		miss := d.misses[g.name]
+		wanted := max(int64(len(g.wants)), miss)
+		r := g.scan.report(wanted, wanted-miss)
+		if d.report.Refused != "" {
+			r.Code = structs.ReasonGang
+		}
+		d.report.Groups = append(d.report.Groups, r)
+		d.report.Failed = d.report.Failed || miss > 0
+	}
+	slices.SortFunc(d.report.Groups, func(a, b *structs.GroupReport) int { return cmp.Compare(a.Group, b.Group) })
+	slices.SortFunc(d.report.Updates, func(a, b DesiredUpdates) int { return cmp.Compare(a.Group, b.Group) })
 }

@@ -401,3 +401,15 @@ func (v *View) AppendCanonical(b []byte) []byte {
 	}
 	return b
 }
+
+// rowAfter is the row at which ties start when the last node used was id; the node itself comes first.
+func (v *View) rowAfter(id structs.NodeID) int {
+	if id.IsZero() || v.rows == 0 {
+		return 0
+	}
+	c, i, _ := v.locate(id)
+	if row := v.starts[c] + i; row < v.rows {
+		return row
+	}
+	return 0
+}

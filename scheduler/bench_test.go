@@ -1,0 +1,78 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// benchNodes are n nodes over 3 datacenters and 20 racks, in different use.
+func benchView(n int) *scheduler.View {
+	nodes := make([]*structs.Node, n)
+	var allocs []*structs.Allocation
+	for i := range nodes {
+		x := node(i)
+		x.ID = structs.NodeID(id("node", i))
+		x.Datacenter = fmt.Sprintf("dc%d", i%3)
+		x.Meta = map[string]string{"rack": fmt.Sprintf("r%d", i%20)}
+		x.Attributes["unique.hostname"] = x.Name
+		nodes[i] = x
+		for k := range i % 4 {
+			allocs = append(allocs, &structs.Allocation{ID: structs.AllocID(id("alloc", i*10+k)), NodeID: x.ID, JobID: "other", Group: "g",
+				Resources: structs.Vector{CPU: int64(100 + i%7*50), MemoryMiB: int64(128 + i%5*100)}, Client: structs.ClientRunning, Desired: structs.DesiredRun})
+		}
+	}
+	return scheduler.NewView(10, nodes, allocs, nil)
+}
+
+func benchDecide(b *testing.B, nodes, count int, change func(*structs.Job)) {
+	v := benchView(nodes)
+	j := job("bench", count)
+	j.Constraints = []structs.Constraint{{LTarget: "${attr.kernel.name}", RTarget: "linux", Operand: "="}}
+	if change != nil {
+		change(j)
+	}
+	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	b.ReportAllocs()
+	took := make([]time.Duration, 0, 1024)
+	for b.Loop() {
+		start := time.Now()
+		plan, _ := scheduler.Schedule(in, binpack)
+		took = append(took, time.Since(start))
+		placed := 0
+		for _, e := range plan.Entries {
+			placed += len(e.Parts)
+		}
+		if placed != count {
+			b.Fatalf("placed %d of %d", placed, count)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+}
+
+// Goal: 5 ms (DESIGN.md section 9).
+func BenchmarkDecide600of5000(b *testing.B) { benchDecide(b, 5000, 600, nil) }
+
+// Goal: 15 ms.
+func BenchmarkDecide600of5000Spread(b *testing.B) {
+	benchDecide(b, 5000, 600, func(j *structs.Job) {
+		j.Spreads = []structs.Spread{{Attribute: "${node.datacenter}", Weight: 50, Targets: []structs.SpreadTarget{{Value: "dc0", Percent: 50}, {Value: "dc1", Percent: 30}}},
+			{Attribute: "${meta.rack}", Weight: 100}}
+	})
+}
+
+// Goal: 15 ms too; every node is a value of its own.
+func BenchmarkDecide600of5000SpreadHosts(b *testing.B) {
+	benchDecide(b, 5000, 600, func(j *structs.Job) {
+		j.Spreads = []structs.Spread{{Attribute: "${attr.unique.hostname}", Weight: 50}}
+	})
+}
+
+// Goal: p99 1 ms.
+func BenchmarkDecideOne10000(b *testing.B) { benchDecide(b, 10000, 1, nil) }

@@ -1,0 +1,104 @@
+package scheduler
+
+import (
+	"reflect"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Destructive reports whether a group changed between two versions of a job in a way that running allocations cannot
+// take over: its tasks must be started anew. Everything is destructive except what is listed in plainGroup and
+// plainTask (and, of the job, everything but its meta): those fields concern how the servers treat allocations, or are
+// picked up by the agent while tasks run. Constraints are not destructive either, but the node must still satisfy them.
+func Destructive(before, after *structs.Job, group string) bool {
+	a, b := before.Group(group), after.Group(group)
+	if a == nil || b == nil {
+		return true
+	}
+	if !sameDeep(reflect.ValueOf(before.Meta), reflect.ValueOf(after.Meta)) {
+		return true
+	}
+	if !sameDeep(reflect.ValueOf(before.Affinities), reflect.ValueOf(after.Affinities)) ||
+		!sameDeep(reflect.ValueOf(before.Spreads), reflect.ValueOf(after.Spreads)) {
+		return true
+	}
+	return !sameDeep(reflect.ValueOf(plainGroup(a)), reflect.ValueOf(plainGroup(b)))
+}
+
+// plainGroup is a group without what may change in place.
+func plainGroup(g *structs.Group) structs.Group {
+	p := *g
+	p.Count = 0
+	p.Constraints = nil
+	p.Restart = structs.Restart{}
+	p.Reschedule = structs.Reschedule{}
+	p.Update = nil
+	p.Migrate = nil
+	p.Disconnect = nil
+	p.Scaling = nil
+	p.Services = nil
+	p.ShutdownDelay = 0
+	p.MaxRunDuration = 0
+	p.MaxClientDisc = nil
+	p.StopAfterDisc = nil
+	p.PreventLostResch = false
+	p.Tasks = make([]*structs.Task, len(g.Tasks))
+	for i, t := range g.Tasks {
+		q := plainTask(t)
+		p.Tasks[i] = &q
+	}
+	return p
+}
+
+// plainTask is a task without what may change in place.
+func plainTask(t *structs.Task) structs.Task {
+	q := *t
+	q.Constraints = nil
+	q.Restart = nil
+	q.Services = nil
+	q.ScalingPolicies = nil
+	q.Actions = nil
+	q.KillTimeout = 0
+	q.ShutdownDelay = 0
+	return q
+}
+
+// sameDeep is reflect.DeepEqual with an empty slice or map equal to none.
+func sameDeep(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Pointer:
+		if a.IsNil() || b.IsNil() {
+			return a.IsNil() == b.IsNil()
+		}
+		return a.Pointer() == b.Pointer() || sameDeep(a.Elem(), b.Elem())
+	case reflect.Slice:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for i := range a.Len() {
+			if !sameDeep(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+		return true
+	case reflect.Map:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for _, k := range a.MapKeys() { // the answer does not depend on the order
+			y := b.MapIndex(k)
+			if !y.IsValid() || !sameDeep(a.MapIndex(k), y) {
+				return false
+			}
+		}
+		return true
+	case reflect.Struct:
+		for i := range a.NumField() {
+			if !sameDeep(a.Field(i), b.Field(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return a.Interface() == b.Interface()
+}

@@ -1,0 +1,199 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// laterEvals makes the delayed evaluations that the reconciliation asked for, and names them in the stops that shall
+// refer to them. Wishes of one kind within a short window share one.
+func (d *decision) laterEvals() []*structs.Evaluation {
+	slices.SortStableFunc(d.rec.later, func(a, b later) int {
+		return cmp.Or(cmp.Compare(a.trigger, b.trigger), cmp.Compare(a.at, b.at))
+	})
+	var out []*structs.Evaluation
+	for i := range d.rec.later {
+		l := &d.rec.later[i]
+		var e *structs.Evaluation
+		if n := len(out); n > 0 && out[n-1].Trigger == l.trigger && l.at <= out[n-1].WaitUntil.Add(followupWindow) {
+			e = out[n-1]
+		} else {
+			e = d.newEval(structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "followup", string(l.trigger), uint64(d.in.View.index)<<16^uint64(len(out))))
+			e.Trigger, e.WaitUntil, e.StatusDesc = l.trigger, l.at, l.desc
+			e.Status, e.PreviousEval = structs.EvalPending, d.eval.ID
+			out = append(out, e)
+		}
+		for k := range l.stops {
+			l.stops[k].Followup = e.ID
+		}
+	}
+	return out
+}
+
+func (d *decision) newEval(id structs.EvalID) *structs.Evaluation {
+	e := &structs.Evaluation{ID: id, Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Type: d.eval.Type, Priority: d.eval.Priority,
+		SnapshotIndex: d.in.View.index, CreateTime: d.in.Now, ModifyTime: d.in.Now}
+	if j := d.load.Job; j != nil {
+		e.Type, e.Priority, e.JobSpecIndex = j.Type, j.Priority, j.SpecIndex
+	}
+	return e
+}
+
+// answers gives the evaluations of the job as the decision leaves them: the deciding one answered, those it superseded
+// canceled, and the blocked one waiting or ended.
+func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
+	var out []*structs.Evaluation
+	e := *d.eval
+	e.StatusDesc, e.ModifyTime, e.SnapshotIndex = "", d.in.Now, d.in.View.index
+	e.FailedGroups, e.PlacedGroups, e.Queued, e.BlockedEval = nil, nil, nil, structs.EvalID{}
+	for _, g := range d.rec.groups {
+		if g.tg == nil {
+			continue
+		}
+		if e.Queued == nil {
+			e.Queued = make(map[string]int)
+		}
+		e.Queued[g.name] = int(d.misses[g.name])
+	}
+	for _, r := range d.report.Groups {
+		if r.Placed < r.Wanted {
+			e.FailedGroups = append(e.FailedGroups, r)
+		}
+		if r.Placed > 0 {
+			won := *r
+			won.Code, won.Refusals, won.Coalesced = structs.ReasonNone, nil, 0
+			e.PlacedGroups = append(e.PlacedGroups, &won)
+		}
+	}
+	for _, l := range later {
+		if l.Trigger == structs.TriggerRollingUpdate {
+			e.NextEval = l.ID
+		}
+	}
+	woken := d.load.Blocked != nil && d.load.Blocked.ID == e.ID
+	switch {
+	case d.report.Failed && woken:
+		e.Status = structs.EvalBlocked
+		e.StatusDesc = "waiting for capacity: " + d.reasonText()
+		if sameAnswer(d.load.Blocked, &e) && len(d.placed) == 0 {
+			break // nothing new to write
+		}
+		out = append(out, &e)
+	case d.report.Failed:
+		e.Status = structs.EvalComplete
+		blocked := d.blocked(&e)
+		e.BlockedEval = blocked.ID
+		out = append(out, &e, blocked)
+	default:
+		e.Status = structs.EvalComplete
+		out = append(out, &e)
+		if b := d.load.Blocked; b != nil && !woken {
+			out = append(out, d.canceled(b))
+		}
+	}
+	for _, old := range d.load.Evals[:max(0, len(d.load.Evals)-1)] {
+		if old.ID != e.ID && (d.load.Blocked == nil || old.ID != d.load.Blocked.ID) {
+			out = append(out, d.canceled(old))
+		}
+	}
+	return out
+}
+
+func (d *decision) canceled(old *structs.Evaluation) *structs.Evaluation {
+	c := *old
+	c.Status, c.Successor, c.ModifyTime = structs.EvalCanceled, d.eval.ID, d.in.Now
+	c.StatusDesc = fmt.Sprintf("superseded by evaluation %s", d.eval.ID.Short())
+	return &c
+}
+
+// blocked gives the workload's blocked evaluation, whose id stays the same while the workload waits.
+func (d *decision) blocked(e *structs.Evaluation) *structs.Evaluation {
+	var b *structs.Evaluation
+	if old := d.load.Blocked; old != nil {
+		c := *old
+		b = &c
+	} else {
+		id := structs.DeriveID[structs.EvalID](structs.Seed(e.ID), "blocked", d.load.Key.String(), 0)
+		if q := d.load.Queue; q != nil && !q.BlockedEval.IsZero() {
+			id = q.BlockedEval
+		}
+		b = d.newEval(id)
+	}
+	b.Trigger, b.Status, b.PreviousEval = structs.TriggerQueued, structs.EvalBlocked, e.ID
+	b.StatusDesc = "waiting for capacity: " + d.reasonText()
+	b.Priority, b.ModifyTime, b.SnapshotIndex = e.Priority, d.in.Now, d.in.View.index
+	b.FailedGroups, b.Queued = e.FailedGroups, e.Queued
+	return b
+}
+
+// sameAnswer reports whether a woken blocked evaluation would say what it said before.
+func sameAnswer(a, b *structs.Evaluation) bool {
+	if a.StatusDesc != b.StatusDesc || !maps.Equal(a.Queued, b.Queued) || len(a.FailedGroups) != len(b.FailedGroups) {
+		return false
+	}
+	for i := range a.FailedGroups {
+		x, y := a.FailedGroups[i], b.FailedGroups[i]
+		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed {
+			return false
+		}
+	}
+	return true
+}
+
+// reasonText is the main reason in few words.
+func (d *decision) reasonText() string {
+	for _, r := range d.report.Groups {
+		if r.Placed >= r.Wanted {
+			continue
+		}
+		text := fmt.Sprintf("%d of group %q, %s", r.Wanted-r.Placed, r.Group, r.Code)
+		if len(r.Refusals) > 0 {
+			text += " (" + r.Refusals[0].Dimension + ")"
+		}
+		return text
+	}
+	return ""
+}
+
+// queueEntry is the workload's new queue entry, or nil when it stays as it is.
+func (d *decision) queueEntry() *structs.Workload {
+	q := structs.Workload{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, SubmitTime: d.in.Now, Domain: structs.NodePoolDefault}
+	if d.load.Queue != nil {
+		q = *d.load.Queue
+	} else if j := d.load.Job; j != nil {
+		q.SubmitIndex, q.SubmitTime = j.SpecIndex, j.SubmitTime
+	}
+	if j := d.load.Job; j != nil {
+		q.Priority, q.Queue = j.Priority, j.Queue
+		if j.NodePool != "" {
+			q.Domain = j.NodePool
+		}
+	}
+	q.BlockedEval, q.Reason, q.Waiting = structs.EvalID{}, structs.ReasonNone, 0
+	if d.report.Failed {
+		for _, r := range d.report.Groups {
+			if r.Placed < r.Wanted {
+				q.Waiting += r.Wanted - r.Placed
+				if q.Reason == structs.ReasonNone {
+					q.Reason = r.Code
+				}
+			}
+		}
+		q.BlockedEval = d.eval.ID
+		if d.load.Blocked != nil {
+			q.BlockedEval = d.load.Blocked.ID
+		} else if d.load.Queue != nil && !d.load.Queue.BlockedEval.IsZero() {
+			q.BlockedEval = d.load.Queue.BlockedEval
+		} else {
+			q.BlockedEval = structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "blocked", d.load.Key.String(), 0)
+		}
+	}
+	if d.load.Queue == nil && !d.report.Failed || d.load.Queue != nil && q == *d.load.Queue {
+		return nil
+	}
+	return &q
+}

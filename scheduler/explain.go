@@ -1,0 +1,143 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// scoresKept is how many nodes a report tells the scores of: the winner and the best runners-up.
+const scoresKept = 5
+
+// remember notes the scores of the winner (the best candidate right now) and of the runners-up.
+func (s *scan) remember(at int32) {
+	type next struct {
+		cell int32
+		i    int
+	}
+	// The best few of a heap lie near its top: walk down from the roots, best first.
+	var open []next
+	for k := 0; k < len(s.turn) && k < 31; k++ {
+		open = append(open, next{s.turn[k], 0})
+	}
+	value := func(x next) int64 { return s.cells[x.cell].heap[x.i].base + s.cells[x.cell].bonus }
+	for len(s.scores) < scoresKept && len(open) > 0 {
+		best := 0
+		for k := range open {
+			a, b := value(open[k]), value(open[best])
+			if a > b || a == b && s.turnOf(s.cells[open[k].cell].heap[open[k].i].row) < s.turnOf(s.cells[open[best].cell].heap[open[best].i].row) {
+				best = k
+			}
+		}
+		x := open[best]
+		open = slices.Delete(open, best, best+1)
+		h := s.cells[x.cell].heap
+		s.scores = append(s.scores, s.score(int(h[x.i].row), &s.cells[x.cell]))
+		for _, child := range []int{2*x.i + 1, 2*x.i + 2} {
+			if child < len(h) {
+				open = append(open, next{x.cell, child})
+			}
+		}
+	}
+}
+
+// score names the terms of a node's score.
+func (s *scan) score(row int, x *cell) structs.NodeScore {
+	c, i := s.w.v.at(row)
+	n := c.nodes[i]
+	v := s.verdict(row)
+	o := s.w.get(row)
+	u := Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
+	if len(s.ask.devices) > 0 {
+		u.Devices, u.DevicesInUse, _ = s.devices(n, o.hold, v)
+	}
+	u.Used.CPU += u.Used.Cores * c.mhz[i]
+	out := structs.NodeScore{NodeID: n.ID}
+	sum := int64(0)
+	term := func(name string, weight, micro int64) {
+		if weight == 0 {
+			return
+		}
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: name, Micro: micro})
+		sum += weight * micro
+	}
+	term(s.p.Name(), s.weights.Fit, s.p.Fit(u))
+	term("job-anti-affinity", s.weights.Load, s.load(row))
+	if s.ask.wishTotal > 0 {
+		wishes := v.wishes
+		for k := range s.ask.wishPerNode {
+			wishes += s.ask.wishPerNode[k].fulfilled(s.ask.wishPerNode[k].cond.holds(n))
+		}
+		term("node-affinity", s.weights.Affinity, wishes*Micro/s.ask.wishTotal)
+	}
+	if s.likes() {
+		term("devices", s.weights.Affinity, v.liked)
+	}
+	if s.spreadWeight > 0 {
+		term("allocation-spread", s.weights.Spread, s.cellBonus(x)/max(s.weights.Spread, 1))
+	}
+	out.Micro = sum / max(s.weightSum, 1)
+	return out
+}
+
+// report tells how the search went.
+func (s *scan) report(wanted, placed int64) *structs.GroupReport {
+	r := &structs.GroupReport{Group: s.ask.tg.Name, Wanted: wanted, Placed: placed, Considered: s.looked, Scores: s.scores}
+	r.Coalesced = max(0, wanted-placed-1)
+	for _, v := range s.list {
+		r.InPool += v.inPool
+		r.Filtered += v.filtered
+		r.Exhausted += v.exhausted
+		if v.available > 0 {
+			if r.Available == nil {
+				r.Available = make(map[string]int64)
+			}
+			r.Available[v.dc] += v.available
+		}
+		if v.filtered > 0 {
+			if r.ClassFilt == nil {
+				r.ClassFilt = make(map[string]int64)
+			}
+			r.ClassFilt[v.class] += v.filtered
+		}
+		if v.exhausted > 0 {
+			if r.ClassExh == nil {
+				r.ClassExh = make(map[string]int64)
+			}
+			r.ClassExh[v.class] += v.exhausted
+		}
+	}
+	if placed >= wanted {
+		return r
+	}
+	for d := dimNone + 1; d < dims; d++ {
+		if t := s.amounts[d]; t.nodes > 0 {
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Dimension: d.String(), Nodes: t.nodes, Short: t.short, Unit: dimUnits[d], CuredBy: structs.EventAllocStopped})
+		}
+	}
+	for _, x := range s.refusals {
+		if x.nodes > 0 {
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: x.code, Dimension: x.what, Nodes: x.nodes, Short: x.short, Unit: x.unit, CuredBy: x.cure})
+		}
+	}
+	if len(r.Refusals) == 0 {
+		r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonConstraint, Dimension: "no node in pool " + s.ask.job.NodePool + " and the job's datacenters", CuredBy: structs.EventNodeJoined})
+	}
+	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {
+		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Dimension, b.Dimension), cmp.Compare(a.Code, b.Code))
+	})
+	r.Code = mainReason(r.Refusals)
+	return r
+}
+
+// mainReason is the one word for a group that waits: what could be cured soonest comes first, so resources before
+// anything that needs other nodes.
+func mainReason(rs []structs.Refusal) structs.ReasonCode {
+	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
+		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {
+			return code
+		}
+	}
+	return structs.ReasonResources
+}

@@ -1,0 +1,411 @@
+package scheduler
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// verdict is what a class of equal nodes means to an ask, and what the scan has counted of its nodes.
+type verdict struct {
+	outside bool  // another pool: not even looked at
+	far     bool  // another datacenter: counted as part of the pool only
+	refused int   // 1 + place in ask's refusals list; 0: feasible
+	wishes  int64 // weight fulfilled by the class
+	choices [][]deviceChoice
+	spread  []int32 // per spread: value number, -1 to ask per node
+	props   []int32 // per distinct property: value number, -1 to ask per node
+	cell    int32   // -1: depends on the node
+	liked   int64   // of the best device choices, millionths, averaged
+
+	class, dc           string
+	inPool, available   int64
+	filtered, exhausted int64
+}
+
+// refusal counts nodes refused for one reason.
+type refusal struct {
+	code  structs.ReasonCode
+	what  string
+	nodes int64
+	short int64 // least; 0 when not an amount
+	unit  string
+	cure  structs.EventKind
+}
+
+// judge evaluates an ask against a class, by one of its nodes.
+func (s *scan) judge(n *structs.Node) *verdict {
+	a := s.ask
+	v := &verdict{class: n.Class, dc: n.Datacenter}
+	v.outside, v.far = !inPool(a.job, n), !inDatacenter(a.job, n)
+	if v.outside || v.far {
+		return v
+	}
+	if r, bad := a.refuses(n); bad {
+		v.refused = 1 + s.refusalOf(r)
+		return v
+	}
+	for i := range a.wishes {
+		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
+	}
+	for i := range a.devices {
+		d := &a.devices[i]
+		c := d.choices(n)
+		if len(c) == 0 && !d.perNode {
+			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: "missing device " + d.name, cure: structs.EventNodeJoined})
+			return v
+		}
+		if len(c) > 0 {
+			v.liked += c[0].micro / int64(len(a.devices))
+		}
+		v.choices = append(v.choices, c)
+	}
+	for i := range a.spreads {
+		at := int32(-1)
+		if !a.spreads[i].perNode {
+			at = s.spreads[i].value(resolve(a.spreads[i].target, n))
+		}
+		v.spread = append(v.spread, at)
+	}
+	for i := range a.distinct {
+		at := int32(-1)
+		if !a.distinct[i].perNode {
+			at = s.props[i].value(resolve(a.distinct[i].target, n))
+		}
+		v.props = append(v.props, at)
+	}
+	if v.cell = 0; len(a.spreads) > 0 {
+		if v.cell = -1; !slices.Contains(v.spread, -1) {
+			v.cell = s.cellOf(v.spread)
+		}
+	}
+	return v
+}
+
+func inPool(j *structs.Job, n *structs.Node) bool {
+	return j.NodePool == structs.NodePoolAll || j.NodePool == n.Pool || j.NodePool == "" && n.Pool == structs.NodePoolDefault
+}
+
+func inDatacenter(j *structs.Job, n *structs.Node) bool {
+	return len(j.Datacenters) == 0 || slices.ContainsFunc(j.Datacenters, func(p string) bool { return p == n.Datacenter || glob(p, n.Datacenter) })
+}
+
+// refuses tells whether what nodes of a class have in common rules the ask out.
+func (a *ask) refuses(n *structs.Node) (refusal, bool) {
+	for _, d := range a.drivers {
+		info, known := n.Drivers[d]
+		switch {
+		case !known || !info.Detected:
+			return refusal{code: structs.ReasonDriver, what: "missing driver " + d, cure: structs.EventNodeJoined}, true
+		case !info.Healthy:
+			return refusal{code: structs.ReasonDriver, what: "unhealthy driver " + d, cure: structs.EventDriverHealthy}, true
+		}
+	}
+	for i := range a.checks {
+		if !a.checks[i].holds(n) {
+			return refusal{code: structs.ReasonConstraint, what: a.checks[i].String(), cure: structs.EventNodeJoined}, true
+		}
+	}
+	if a.badVolume != "" {
+		return refusal{code: structs.ReasonConstraint, what: "volume " + a.badVolume + " is not a host volume", cure: structs.EventJobChanged}, true
+	}
+	for _, v := range a.volumes {
+		have, known := n.HostVolumes[v.source]
+		if !known || have.ReadOnly && !v.readOnly {
+			return refusal{code: structs.ReasonConstraint, what: "missing host volume " + v.source, cure: structs.EventNodeJoined}, true
+		}
+	}
+	for _, alias := range a.networks {
+		if networkByAlias(n, alias) < 0 {
+			return refusal{code: structs.ReasonConstraint, what: "missing host network " + alias, cure: structs.EventNodeJoined}, true
+		}
+	}
+	return refusal{}, false
+}
+
+// feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.
+func (a *ask) feasibleOn(n *structs.Node) bool { return a.suits(n) && a.suitsNode(n) }
+
+// suits is the part of feasibleOn that nodes of a class share.
+func (a *ask) suits(n *structs.Node) bool {
+	if !inPool(a.job, n) || !inDatacenter(a.job, n) {
+		return false
+	}
+	if _, bad := a.refuses(n); bad {
+		return false
+	}
+	for i := range a.devices {
+		if !a.devices[i].perNode && len(a.devices[i].choices(n)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// suitsNode is the part of feasibleOn that is unique to a node.
+func (a *ask) suitsNode(n *structs.Node) bool {
+	for i := range a.perNode {
+		if !a.perNode[i].holds(n) {
+			return false
+		}
+	}
+	for i := range a.devices {
+		if a.devices[i].perNode && len(a.devices[i].choices(n)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// networkByAlias is the position of a node's network by host_network name, or -1. "" and "default" are the first one
+// when none is called so.
+func networkByAlias(n *structs.Node, alias string) int {
+	if alias == "" {
+		alias = "default"
+	}
+	for i := range n.Resources.Networks {
+		if n.Resources.Networks[i].Alias == alias {
+			return i
+		}
+	}
+	if alias == "default" {
+		return 0
+	}
+	return -1
+}
+
+func networkIP(n *structs.Node, at int) string {
+	if at < len(n.Resources.Networks) {
+		return n.Resources.Networks[at].IP
+	}
+	return ""
+}
+
+// equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o, less what the
+// allocations in yields hold (the placement will wait for those).
+func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID) (*held, shortageOf) {
+	h := &held{id: id, need: a.need}
+	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(yields) == 0 {
+		return h, shortageOf{}
+	}
+	h.rare = &heldRare{waits: yields}
+	free := o.hold
+	if len(yields) > 0 {
+		rest := &holding{}
+		for _, e := range o.hold.list() {
+			if !slices.Contains(yields, e.id) {
+				rest.held = append(rest.held, e)
+			}
+		}
+		free = occupancy{hold: rest}.tally(n).hold
+	}
+	if free == nil {
+		free = &holding{}
+	}
+	if s := a.pickPorts(n, free, h); s.dim != dimNone {
+		return nil, s
+	}
+	if s := a.pickCores(n, free, h); s.dim != dimNone {
+		return nil, s
+	}
+	if s := a.pickDevices(n, free, choices, h); s.dim != dimNone {
+		return nil, s
+	}
+	return h, shortageOf{}
+}
+
+// shortageOf is a shortage with what exactly is short.
+type shortageOf struct {
+	shortage
+	what      string
+	unhealthy bool // there would be enough if all devices were healthy
+}
+
+func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
+	var taken []uint32
+	busy := func(net, port int) bool {
+		return slices.Contains(taken, portKey(net, port)) || portTaken(n, free, net, port) || slices.Contains(n.Reserved.Ports, port)
+	}
+	give := func(p *structs.Port, net, value int) {
+		taken = append(taken, portKey(net, value))
+		to := p.To
+		if to == -1 {
+			to = value
+		}
+		h.rare.ports = append(h.rare.ports, structs.PortGrant{Label: p.Label, Value: value, To: to, HostIP: networkIP(n, net)})
+	}
+	for i := range a.static {
+		p := &a.static[i]
+		net := networkByAlias(n, p.HostNetwork)
+		if net < 0 || busy(net, p.Value) && !p.IgnoreCollision {
+			return shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+		}
+		give(p, net, p.Value)
+	}
+	lo, hi := n.Resources.DynamicPortMin, n.Resources.DynamicPortMax
+	if lo <= 0 || hi < lo || hi > 65535 {
+		lo, hi = structs.DynamicPortMin, structs.DynamicPortMax
+	}
+	// Where the search starts depends on the allocation's id, so that a port just left is not taken again at once.
+	at := 0
+	for _, b := range h.id[10:16] {
+		at = (at<<8 | int(b)) & 0xffffffff
+	}
+	span := hi - lo + 1
+	at %= span
+	for i := range a.dynamic {
+		p := &a.dynamic[i]
+		net := networkByAlias(n, p.HostNetwork)
+		found := false
+		for tries := 0; tries < span && net >= 0; tries++ {
+			port := lo + at
+			at = (at + 1) % span
+			if !busy(net, port) {
+				give(p, net, port)
+				found = true
+				break
+			}
+		}
+		if !found {
+			return shortageOf{shortage: shortage{dimPorts, 1}, what: "dynamic ports"}
+		}
+	}
+	return shortageOf{}
+}
+
+func (a *ask) pickCores(n *structs.Node, free *holding, h *held) shortageOf {
+	if len(a.cores) == 0 {
+		return shortageOf{}
+	}
+	want := a.need.Cores
+	for _, id := range reservableCores(n) {
+		if int64(len(h.rare.cores)) == want {
+			break
+		}
+		if !free.cores.has(int(id)) {
+			h.rare.cores = append(h.rare.cores, id)
+		}
+	}
+	if d := want - int64(len(h.rare.cores)); d > 0 {
+		return shortageOf{shortage: shortage{dimCores, d}, what: "cores"}
+	}
+	return shortageOf{}
+}
+
+// pickDevices gives every request instances of one group. Instances that share a fast link are taken together when an
+// island has enough: the smallest such island, so that larger ones stay whole.
+func (a *ask) pickDevices(n *structs.Node, free *holding, choices [][]deviceChoice, h *held) shortageOf {
+	var mine bitset
+	for i := range a.devices {
+		d := &a.devices[i]
+		list := choices[i]
+		if d.perNode {
+			list = d.choices(n)
+		}
+		best := int64(-1)
+		var sick int64
+		done := false
+		for _, c := range list {
+			g := &n.Resources.Devices[c.group]
+			var open []int
+			var unhealthy int64
+			for k := range g.Instances {
+				switch pos := c.first + k; {
+				case free.devs.has(pos) || mine.has(pos):
+				case !g.Instances[k].Healthy:
+					unhealthy++
+				default:
+					open = append(open, k)
+				}
+			}
+			if int64(len(open)) < d.count {
+				best = max(best, int64(len(open)))
+				sick = max(sick, unhealthy)
+				continue
+			}
+			for _, k := range pickIsland(g, open, int(d.count)) {
+				mine.set(c.first + k)
+				h.rare.grants = append(h.rare.grants, structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[k].ID})
+			}
+			done = true
+			break
+		}
+		if !done {
+			best = max(best, 0)
+			return shortageOf{shortage: shortage{dimDevices, d.count - best}, what: d.name, unhealthy: best+sick >= d.count}
+		}
+	}
+	return shortageOf{}
+}
+
+// pickIsland chooses count of the open instances of a group.
+func pickIsland(g *structs.DeviceGroup, open []int, count int) []int {
+	bestSize, best := 0, ""
+	for _, k := range open {
+		island := g.Instances[k].Island
+		if island == "" || island == best {
+			continue
+		}
+		size := 0
+		for _, o := range open {
+			if g.Instances[o].Island == island {
+				size++
+			}
+		}
+		if size >= count && (bestSize == 0 || size < bestSize) {
+			bestSize, best = size, island
+		}
+	}
+	var out []int
+	for _, k := range open {
+		if len(out) < count && (bestSize == 0 || g.Instances[k].Island == best) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// refusalOf finds or makes the counter of a reason.
+func (s *scan) refusalOf(r refusal) int {
+	for i := range s.refusals {
+		if s.refusals[i].code == r.code && s.refusals[i].what == r.what {
+			return i
+		}
+	}
+	s.refusals = append(s.refusals, r)
+	return len(s.refusals) - 1
+}
+
+// refuse counts one more node for a reason.
+func (s *scan) refuse(r refusal) {
+	i := s.refusalOf(r)
+	t := &s.refusals[i]
+	t.nodes++
+	if r.short > 0 && (t.short == 0 || r.short < t.short) {
+		t.short = r.short
+	}
+}
+
+// exhausted counts one more node for a shortage.
+func (s *scan) exhausted(v *verdict, x shortageOf) {
+	v.exhausted++
+	if x.what == "" {
+		t := &s.amounts[x.dim]
+		t.nodes++
+		if t.short == 0 || x.short < t.short {
+			t.short = x.short
+		}
+		return
+	}
+	r := refusal{code: structs.ReasonResources, what: x.what, short: x.short, unit: dimUnits[x.dim], cure: structs.EventAllocStopped}
+	if x.unhealthy {
+		r.code, r.cure = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
+	}
+	if x.dim == dimPorts {
+		r.short, r.unit = 0, ""
+	}
+	s.refuse(r)
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,682 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// What the server says to people about allocations it stops or marks. Nomad's clients show these texts.
+const (
+	descNotNeeded    = "alloc not needed due to job update"
+	descStopped      = "alloc is stopped because its job was stopped"
+	descMigrating    = "alloc is being migrated"
+	descLost         = "alloc is lost since its node is down"
+	descUnknown      = "alloc is unknown since its node is disconnected"
+	descDestructive  = "alloc is being updated due to job update"
+	descRescheduled  = "alloc was rescheduled because it failed"
+	descNodeMismatch = "alloc not needed as its node no longer matches the job"
+	descDuplicate    = "alloc not needed as another one has its name"
+	descMaxRun       = "alloc exceeded its max_run_duration"
+)
+
+// Limits and windows of rescheduling.
+const (
+	followupWindow     = 5 * time.Second  // delayed reschedules this close together share an evaluation
+	reschedulesKept    = 20               // events an allocation carries at most
+	systemRetryDelay   = 30 * time.Second // before a failed system allocation is started again, without a policy
+	rollingWaitDefault = 30 * time.Second // between batches of a rolling update that names no stagger
+)
+
+// want is one placement that a reconciliation asks for.
+type want struct {
+	index   int
+	prev    *structs.Allocation // what it replaces, or nil
+	stop    *structs.PlanStop   // of prev; part of the same part
+	must    bool                // the stop stands even when no place is found
+	yields  bool                // may wait for prev on its own node
+	avoid   []structs.NodeID    // where this very work failed
+	prefer  structs.NodeID      // sticky disk, or zero
+	pinned  structs.NodeID      // the only node in question (system jobs), or zero
+	resched []structs.RescheduleEvent
+}
+
+// groupWork is what a reconciliation wants done about one group.
+type groupWork struct {
+	name    string
+	tg      *structs.Group // nil: not in the job any more
+	ask     *ask
+	wants   []want
+	stops   []structs.PlanStop
+	updates []structs.PlanUpdate
+	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
+	counts  DesiredUpdates
+	scan    *scan
+	nowhere bool // a system group that no node may have
+}
+
+// later is a wish for an evaluation at a time.
+type later struct {
+	at      structs.LogTime
+	trigger structs.Trigger
+	desc    string
+	group   string
+	stops   []structs.PlanStop // that shall name it as their follow-up
+}
+
+// reconciler compares what a job wants with what it has.
+type reconciler struct {
+	view    *View
+	now     structs.LogTime
+	job     *structs.Job // nil: purged
+	evals   []*structs.Evaluation
+	force   bool
+	groups  []*groupWork
+	later   []later
+	changed map[*structs.Job]map[string]bool // memo of destructive
+	ask     func(*structs.Group) *ask
+}
+
+func newReconciler(in *Input, w *Workload) *reconciler {
+	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, changed: make(map[*structs.Job]map[string]bool)}
+	for _, e := range w.Evals {
+		r.force = r.force || e.ForceResch
+	}
+	r.ask = func(tg *structs.Group) *ask { return compileAsk(w.Job, tg) }
+	return r
+}
+
+// run reconciles every group of the job and every group that only allocations know any more: first the job's in their
+// order, then the others by name.
+func (r *reconciler) run(allocs []*structs.Allocation) {
+	byGroup := make(map[string][]*structs.Allocation)
+	for _, a := range allocs {
+		byGroup[a.Group] = append(byGroup[a.Group], a)
+	}
+	for _, as := range byGroup {
+		slices.SortFunc(as, func(a, b *structs.Allocation) int {
+			return cmp.Or(cmp.Compare(a.NameIndex, b.NameIndex), cmp.Compare(a.CreateIndex, b.CreateIndex), cmpID(a.ID, b.ID))
+		})
+	}
+	active := r.job != nil && r.job.Placeable()
+	if r.job != nil {
+		for _, tg := range r.job.Groups {
+			g := &groupWork{name: tg.Name, tg: tg}
+			g.counts.Group = tg.Name
+			r.groups = append(r.groups, g)
+			as := byGroup[tg.Name]
+			delete(byGroup, tg.Name)
+			switch {
+			case !active:
+				r.stopAll(g, as, descStopped)
+			case r.job.Type == structs.JobSystem || r.job.Type == structs.JobSysBatch:
+				g.ask = r.ask(tg)
+				r.system(g, as)
+			default:
+				g.ask = r.ask(tg)
+				r.service(g, as)
+			}
+		}
+	}
+	desc := descNotNeeded
+	if !active {
+		desc = descStopped
+	}
+	for _, name := range sortedKeys(byGroup) {
+		g := &groupWork{name: name}
+		g.counts.Group = name
+		r.groups = append(r.groups, g)
+		r.stopAll(g, byGroup[name], desc)
+	}
+}
+
+// where tells what has become of an allocation's node.
+type where uint8
+
+const (
+	nodeFine where = iota
+	nodeLost
+	nodeAway // out of touch, may come back
+)
+
+func (r *reconciler) where(a *structs.Allocation) where {
+	n := r.view.Node(a.NodeID)
+	switch {
+	case n == nil || n.Status == structs.NodeDown:
+		return nodeLost
+	case n.Status == structs.NodeDisconnected:
+		return nodeAway
+	}
+	return nodeFine
+}
+
+func stopOf(a *structs.Allocation, desc string) structs.PlanStop {
+	return structs.PlanStop{ID: a.ID, Desc: desc, Desired: structs.DesiredStop}
+}
+
+func lostOf(a *structs.Allocation) structs.PlanStop {
+	return structs.PlanStop{ID: a.ID, Desc: descLost, Desired: structs.DesiredStop, Client: structs.ClientLost}
+}
+
+// stopAll stops what is not ending yet.
+func (r *reconciler) stopAll(g *groupWork, as []*structs.Allocation, desc string) {
+	for _, a := range as {
+		switch {
+		case a.ClientTerminal():
+		case r.where(a) == nodeLost:
+			g.stops = append(g.stops, lostOf(a))
+			g.counts.Stop++
+		case !a.ServerTerminal():
+			g.stops = append(g.stops, stopOf(a, desc))
+			g.counts.Stop++
+		}
+	}
+}
+
+// slot is one name index and what fills it.
+type slot struct {
+	a    *structs.Allocation
+	kind slotKind
+	want want
+}
+
+type slotKind uint8
+
+const (
+	slotLive    slotKind = iota // runs, or is about to
+	slotDone                    // ended for good and counts (batch success, failed for the last time)
+	slotWaiting                 // failed, will be replaced later; or out of touch and not replaced
+	slotReplace                 // to be replaced now
+)
+
+// service reconciles a group of a service or batch job.
+func (r *reconciler) service(g *groupWork, as []*structs.Allocation) {
+	slots := r.slots(g, as)
+	slots = r.dedupe(g, slots)
+	// Scale down: the lowest indexes are kept.
+	for len(slots) > max(g.tg.Count, 0) {
+		s := slots[len(slots)-1]
+		slots = slots[:len(slots)-1]
+		switch s.kind {
+		case slotLive:
+			g.stops = append(g.stops, stopOf(s.a, descNotNeeded))
+			g.counts.Stop++
+		case slotReplace:
+			if s.want.stop != nil {
+				g.stops = append(g.stops, *s.want.stop)
+				g.counts.Stop++
+			}
+		}
+	}
+	taken := make(map[int]bool, len(slots))
+	var stale []*structs.Allocation
+	unsettled := 0
+	update := r.update(g.tg)
+	for _, s := range slots {
+		taken[s.index()] = true
+		switch s.kind {
+		case slotDone, slotWaiting:
+			g.counts.Ignore++
+		case slotReplace:
+			g.wants = append(g.wants, s.want)
+		case slotLive:
+			g.staying = append(g.staying, s.a)
+			switch {
+			case !r.older(s.a):
+				g.counts.Ignore++
+				if r.unsettled(s.a, update) {
+					unsettled++
+				}
+			case r.inPlace(g, s.a):
+				g.updates = append(g.updates, structs.PlanUpdate{ID: s.a.ID})
+				g.counts.InPlace++
+			default:
+				stale = append(stale, s.a)
+			}
+		}
+	}
+	r.replace(g, stale, unsettled, update)
+	next := 0
+	for n := len(slots); n < g.tg.Count; n++ {
+		for taken[next] {
+			next++
+		}
+		taken[next] = true
+		g.wants = append(g.wants, want{index: next})
+		g.counts.Place++
+	}
+	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
+}
+
+func (s *slot) index() int { return s.a.NameIndex }
+
+// slots decides, for every allocation, whether it fills its index, and how.
+func (r *reconciler) slots(g *groupWork, as []*structs.Allocation) []slot {
+	var out []slot
+	for _, a := range as {
+		if s, fills := r.slotOf(g, a); fills {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
+	batch := r.job.Type == structs.JobBatch || r.job.Type == structs.JobSysBatch
+	place := r.where(a)
+	replace := func(desc string, st structs.PlanStop, must bool) (slot, bool) {
+		st.Desc = desc
+		return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, must: must, prefer: r.sticky(g.tg, a)}}, true
+	}
+	switch {
+	case a.ServerTerminal():
+		if !a.ClientTerminal() && place == nodeLost {
+			g.stops = append(g.stops, lostOf(a))
+		}
+		if batch && a.DesiredDesc == descMaxRun && !r.older(a) {
+			return slot{a: a, kind: slotDone}, true
+		}
+		return slot{}, false
+
+	case a.Client == structs.ClientComplete:
+		if batch && !r.older(a) {
+			return slot{a: a, kind: slotDone}, true
+		}
+		return slot{}, false // a service that ended is started again, under its name
+
+	case a.Client == structs.ClientLost:
+		if !a.Next.IsZero() {
+			return slot{}, false
+		}
+		return r.lost(g, a)
+
+	case a.Client == structs.ClientFailed:
+		return r.failed(g, a)
+
+	case place == nodeLost:
+		return r.lost(g, a)
+
+	case place == nodeAway:
+		return r.away(g, a)
+
+	case a.Client == structs.ClientUnknown: // its node is back, the agent has yet to say how the allocation fares
+		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
+
+	case r.overtime(g, a):
+		g.stops = append(g.stops, stopOf(a, descMaxRun))
+		g.counts.Stop++
+		if batch {
+			return slot{a: a, kind: slotDone}, true
+		}
+		return slot{}, false
+
+	case a.Transition.Migrate:
+		g.counts.Migrate++
+		n := r.view.Node(a.NodeID)
+		// A drain with time left keeps the old one until there is a place for the new one.
+		patient := n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
+		s, ok := replace(descMigrating, stopOf(a, ""), !patient)
+		s.want.avoid = []structs.NodeID{a.NodeID}
+		return s, ok
+
+	case a.Transition.Reschedule || a.Transition.ForceReschedule:
+		s, ok := replace(descRescheduled, stopOf(a, ""), true)
+		r.track(&s.want, g.tg, a, 0)
+		g.counts.Reschedule++
+		return s, ok
+	}
+	return slot{a: a, kind: slotLive}, true
+}
+
+// sticky is the node whose disk a replacement would like to find again.
+func (r *reconciler) sticky(tg *structs.Group, a *structs.Allocation) structs.NodeID {
+	if tg.Disk.Sticky {
+		return a.NodeID
+	}
+	return structs.NodeID{}
+}
+
+// lost declares an allocation lost and replaces it.
+func (r *reconciler) lost(g *groupWork, a *structs.Allocation) (slot, bool) {
+	st := lostOf(a)
+	if a.ClientTerminal() {
+		st.Client = "" // declared already
+	}
+	if r.older(a) && r.job.Type == structs.JobBatch && a.ClientTerminal() {
+		return slot{}, false
+	}
+	forced := r.force || a.Transition.ForceReschedule
+	if g.tg.PreventLostResch && !forced {
+		if !a.ClientTerminal() {
+			g.stops = append(g.stops, st)
+			g.counts.Stop++
+		}
+		return slot{a: a, kind: slotDone}, true
+	}
+	g.counts.Place++
+	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, must: true, prefer: r.sticky(g.tg, a)}}, true
+}
+
+// away handles an allocation whose node is out of touch.
+func (r *reconciler) away(g *groupWork, a *structs.Allocation) (slot, bool) {
+	after := lostAfter(g.tg)
+	if after <= 0 || a.Client == structs.ClientPending {
+		return r.lost(g, a)
+	}
+	replace := g.tg.Disconnect == nil || g.tg.Disconnect.Replace == nil || *g.tg.Disconnect.Replace
+	if a.Client == structs.ClientUnknown {
+		if a.DisconnectedAt != 0 && r.now >= a.DisconnectedAt.Add(after) {
+			if !a.Next.IsZero() {
+				g.stops = append(g.stops, lostOf(a))
+				g.counts.Stop++
+				return slot{}, false
+			}
+			return r.lost(g, a)
+		}
+		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
+	}
+	g.counts.Disconnect++
+	mark := structs.PlanStop{ID: a.ID, Desc: descUnknown, Client: structs.ClientUnknown}
+	r.later = append(r.later, later{at: r.now.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name, stops: []structs.PlanStop{mark}})
+	if !replace {
+		return slot{a: a, kind: slotWaiting}, true
+	}
+	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a}}, true
+}
+
+func lostAfter(tg *structs.Group) time.Duration {
+	if tg.Disconnect != nil && tg.Disconnect.LostAfter > 0 {
+		return tg.Disconnect.LostAfter
+	}
+	if tg.MaxClientDisc != nil {
+		return *tg.MaxClientDisc
+	}
+	return 0
+}
+
+// overtime tells whether an allocation has run for longer than its group may, and asks for a look when it will have.
+func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
+	limit := g.tg.MaxRunDuration
+	if limit <= 0 || a.StartedAt == 0 {
+		return false
+	}
+	end := a.StartedAt.Add(limit)
+	if r.now >= end {
+		return true
+	}
+	if a.FollowupEval.IsZero() {
+		r.later = append(r.later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its max_run_duration", group: g.name,
+			stops: []structs.PlanStop{{ID: a.ID}}})
+	}
+	return false
+}
+
+// failed handles an allocation whose tasks failed: replaced now, later or never.
+func (r *reconciler) failed(g *groupWork, a *structs.Allocation) (slot, bool) {
+	if !a.Next.IsZero() {
+		return slot{}, false
+	}
+	st := stopOf(a, descRescheduled)
+	now := func(delay time.Duration) (slot, bool) {
+		s := slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, prefer: r.sticky(g.tg, a)}}
+		r.track(&s.want, g.tg, a, delay)
+		g.counts.Reschedule++
+		return s, true
+	}
+	if r.older(a) {
+		if r.job.Type == structs.JobBatch {
+			return slot{}, false // the new version starts afresh
+		}
+		return now(0) // the job was changed: perhaps that was the cure
+	}
+	if r.force || a.Transition.ForceReschedule {
+		return now(0)
+	}
+	when, delay, may := NextReschedule(&g.tg.Reschedule, a)
+	if !may {
+		return slot{a: a, kind: slotDone}, true
+	}
+	due := r.now
+	if !a.FollowupEval.IsZero() && slices.ContainsFunc(r.evals, func(e *structs.Evaluation) bool { return e.ID == a.FollowupEval }) {
+		due = due.Add(followupWindow)
+	}
+	if when <= due {
+		return now(delay)
+	}
+	g.counts.Delayed++
+	if a.FollowupEval.IsZero() {
+		r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be rescheduled", group: g.name,
+			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+	}
+	return slot{a: a, kind: slotWaiting}, true
+}
+
+// track makes a want carry the history of attempts, and avoid the nodes where they failed.
+func (r *reconciler) track(w *want, tg *structs.Group, a *structs.Allocation, delay time.Duration) {
+	w.resched = append(slices.Clone(a.Reschedules), structs.RescheduleEvent{Time: r.now, PrevAlloc: a.ID, PrevNode: a.NodeID, Delay: delay})
+	if n := len(w.resched); n > reschedulesKept {
+		w.resched = w.resched[n-reschedulesKept:]
+	}
+	for _, e := range w.resched {
+		if !slices.Contains(w.avoid, e.PrevNode) {
+			w.avoid = append(w.avoid, e.PrevNode)
+		}
+	}
+	if !tg.Disk.Sticky {
+		w.prefer = structs.NodeID{}
+	}
+}
+
+// NextReschedule tells when a failed allocation may be replaced under a policy, and after which delay. may is false when
+// the policy allows no more attempts.
+func NextReschedule(p *structs.Reschedule, a *structs.Allocation) (when structs.LogTime, delay time.Duration, may bool) {
+	end := a.FinishedAt
+	if end == 0 {
+		end = a.ModifyTime
+	}
+	if !p.Unlimited {
+		if p.Attempts <= 0 || p.Interval <= 0 {
+			return 0, 0, false
+		}
+		tried := 0
+		for _, e := range a.Reschedules {
+			if e.Time > end.Add(-p.Interval) {
+				tried++
+			}
+		}
+		if tried >= p.Attempts {
+			return 0, 0, false
+		}
+	}
+	delay = nextDelay(p, a.Reschedules, end)
+	return end.Add(delay), delay, true
+}
+
+// nextDelay grows from attempt to attempt by the policy's function up to the limit. Work that ran for longer than the
+// limit before it failed starts again from the first delay.
+func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end structs.LogTime) time.Duration {
+	n := len(past)
+	if n == 0 || p.DelayFunction == "" || p.DelayFunction == "constant" {
+		return p.Delay
+	}
+	last := past[n-1]
+	d := last.Delay
+	switch p.DelayFunction {
+	case "exponential":
+		d = max(last.Delay, p.Delay)
+		if last.Delay >= p.Delay {
+			d = 2 * last.Delay
+		}
+	case "fibonacci":
+		switch {
+		case last.Delay < p.Delay:
+			d = p.Delay
+		case n >= 2 && past[n-2].Delay < last.Delay || n >= 2 && past[n-2].Delay == p.Delay && last.Delay == p.Delay:
+			d = last.Delay + past[n-2].Delay
+		}
+	}
+	if p.MaxDelay > 0 && d >= p.MaxDelay {
+		d = p.MaxDelay
+		if end.Sub(last.Time) > d {
+			return p.Delay
+		}
+	}
+	return max(d, 0)
+}
+
+// dedupe leaves one slot per index: after a disconnection both the original and its replacement may be there.
+func (r *reconciler) dedupe(g *groupWork, slots []slot) []slot {
+	var out []slot
+	for i := 0; i < len(slots); {
+		j := i + 1
+		for j < len(slots) && slots[j].index() == slots[i].index() {
+			j++
+		}
+		same := slots[i:j]
+		keep := r.keep(g.tg, same)
+		for k := range same {
+			s := &same[k]
+			switch {
+			case k == keep:
+				out = append(out, *s)
+			case s.kind == slotLive:
+				g.stops = append(g.stops, stopOf(s.a, descDuplicate))
+				g.counts.Stop++
+			case s.kind == slotReplace && s.want.stop != nil:
+				g.stops = append(g.stops, *s.want.stop)
+				g.counts.Stop++
+			}
+		}
+		if len(same) > 1 {
+			g.counts.Reconnect++
+		}
+		i = j
+	}
+	return out
+}
+
+// keep chooses which of several allocations of one name stays: work that is done, else one that runs, by the group's
+// reconcile strategy, else whatever is closest to running.
+func (r *reconciler) keep(tg *structs.Group, same []slot) int {
+	if len(same) == 1 {
+		return 0
+	}
+	strategy := "best_score"
+	if tg.Disconnect != nil && tg.Disconnect.Reconcile != "" {
+		strategy = tg.Disconnect.Reconcile
+	}
+	rank := func(s *slot) int {
+		switch {
+		case s.kind == slotDone && s.a.Client == structs.ClientComplete:
+			return 0
+		case s.kind == slotLive && s.a.Client == structs.ClientRunning && !r.older(s.a):
+			return 1
+		case s.kind == slotLive && !r.older(s.a):
+			return 2
+		case s.kind == slotLive:
+			return 3
+		case s.kind == slotWaiting:
+			return 4
+		case s.kind == slotReplace:
+			return 5
+		}
+		return 6
+	}
+	best := 0
+	for k := 1; k < len(same); k++ {
+		a, b := &same[best], &same[k]
+		if x, y := rank(a), rank(b); x != y {
+			if y < x {
+				best = k
+			}
+			continue
+		}
+		switch strategy {
+		case "keep_replacement":
+			best = k // slots of an index are in the order they were made
+		case "longest_running":
+			if b.a.StartedAt != 0 && (a.a.StartedAt == 0 || b.a.StartedAt < a.a.StartedAt) {
+				best = k
+			}
+		}
+	}
+	return best
+}
+
+// older reports whether an allocation is of another version (or life) of the job.
+func (r *reconciler) older(a *structs.Allocation) bool {
+	return a.JobVersion != r.job.Version || a.Job != nil && a.Job.CreateIndex != r.job.CreateIndex
+}
+
+// inPlace tells whether an allocation can become one of the new version without a restart, where it is.
+func (r *reconciler) inPlace(g *groupWork, a *structs.Allocation) bool {
+	if a.Job == nil || a.Job.CreateIndex != r.job.CreateIndex {
+		return false
+	}
+	m := r.changed[a.Job]
+	if m == nil {
+		m = make(map[string]bool)
+		r.changed[a.Job] = m
+	}
+	destroy, known := m[g.name]
+	if !known {
+		destroy = Destructive(a.Job, r.job, g.name)
+		m[g.name] = destroy
+	}
+	if destroy {
+		return false
+	}
+	n := r.view.Node(a.NodeID)
+	return n != nil && g.ask.feasibleOn(n)
+}
+
+func (r *reconciler) update(tg *structs.Group) *structs.Update {
+	u := tg.Update
+	if u == nil {
+		u = r.job.Update
+	}
+	if u == nil || u.MaxParallel <= 0 || r.job.Type == structs.JobBatch || r.job.Type == structs.JobSysBatch {
+		return nil
+	}
+	return u
+}
+
+// unsettled reports whether an allocation of the new version has yet to prove itself.
+func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
+	if u == nil {
+		return false
+	}
+	return a.Client == structs.ClientPending || a.StartedAt == 0 || r.now < a.StartedAt.Add(u.MinHealthyTime)
+}
+
+// replace replaces allocations of an old version, at most max_parallel at a time, and asks for an evaluation for the
+// rest. The old one is stopped in the same part as the new one is placed.
+func (r *reconciler) replace(g *groupWork, stale []*structs.Allocation, unsettled int, u *structs.Update) {
+	limit := len(stale)
+	if u != nil {
+		limit = min(limit, max(0, u.MaxParallel-unsettled))
+	}
+	for _, a := range stale[:limit] {
+		st := stopOf(a, descDestructive)
+		g.wants = append(g.wants, want{index: a.NameIndex, prev: a, stop: &st, yields: true, prefer: r.sticky(g.tg, a), pinned: r.pin(a)})
+		g.counts.Destructive++
+	}
+	g.counts.Ignore += int64(len(stale) - limit)
+	if limit < len(stale) {
+		wait := u.Stagger
+		if wait <= 0 {
+			wait = rollingWaitDefault
+		}
+		r.later = append(r.later, later{at: r.now.Add(wait), trigger: structs.TriggerRollingUpdate, desc: "a rolling update goes on", group: g.name})
+	}
+}
+
+// pin is the node that an allocation of a system job must stay on.
+func (r *reconciler) pin(a *structs.Allocation) structs.NodeID {
+	if r.job.Type == structs.JobSystem || r.job.Type == structs.JobSysBatch {
+		return a.NodeID
+	}
+	return structs.NodeID{}
+}

@@ -1,0 +1,633 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// scan is the search for places of one group: one look at every node, then a heap from which places are taken.
+type scan struct {
+	ask     *ask
+	w       *whatIf
+	p       Policy
+	weights Weights
+	first   int32 // row from which ties are taken
+
+	verdicts map[[16]byte]*verdict
+	list     []*verdict // in the order they were made
+	refusals []refusal
+	amounts  [dims]struct{ nodes, short int64 }
+	looked   int64
+
+	spreads      []*spreadState
+	spreadWeight int64
+	cells        []cell
+	cellIndex    map[[16]byte][]int32
+	turn         []int32 // cells with candidates, a heap by their best
+
+	props     []*propState
+	onRow     []int32     // allocations of this group per row; nil while there are none
+	jobRow    []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
+	parked    []candidate // refused for distinctness only; may come back when an allocation leaves
+	scores    []structs.NodeScore
+	fitTotal  structs.Vector
+	fitUsed   structs.Vector
+	fitDev    [2]int64
+	fitScore  int64
+	fitKnown  bool
+	built     bool
+	unplaced  int64
+	weightSum int64
+	penalties map[int32]bool // rows where this very allocation failed before
+}
+
+// propState counts allocations by the value of a distinct property.
+type propState struct {
+	*valueTable
+	have map[int32]int64
+}
+
+func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
+	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make(map[[16]byte]*verdict), cellIndex: make(map[[16]byte][]int32)}
+	for i := range a.spreads {
+		s.spreads = append(s.spreads, newSpreadState(&a.spreads[i]))
+		s.spreadWeight += a.spreads[i].weight
+	}
+	for range a.distinct {
+		s.props = append(s.props, &propState{valueTable: newValueTable(), have: make(map[int32]int64)})
+	}
+	if a.distinctHostsJob || a.distinctHostsGroup {
+		s.jobRow = make([]int32, w.v.rows)
+	}
+	if len(a.spreads) == 0 {
+		s.cells = []cell{{pos: -1}}
+	}
+	s.weightSum = s.weights.Fit + s.weights.Load
+	if a.wishTotal > 0 {
+		s.weightSum += s.weights.Affinity
+	}
+	if s.likes() {
+		s.weightSum += s.weights.Affinity
+	}
+	if s.spreadWeight > 0 {
+		s.weightSum += s.weights.Spread
+	}
+	return s
+}
+
+func (s *scan) likes() bool {
+	return slices.ContainsFunc(s.ask.devices, func(d deviceAsk) bool { return d.wishTotal > 0 })
+}
+
+// count tells the scan of an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
+func (s *scan) count(row int, group bool, n int32) {
+	node := s.node(row)
+	if group {
+		if s.onRow == nil {
+			s.onRow = make([]int32, s.w.v.rows)
+		}
+		s.onRow[row] += n
+		if len(s.spreads) > 0 {
+			values := s.spreadValues(s.verdict(row), node)
+			s.spreadTook(values, int64(n))
+		}
+	}
+	if s.jobRow != nil && (group || s.ask.distinctHostsJob) {
+		s.jobRow[row] += n
+	}
+	for i := range s.ask.distinct {
+		if d := &s.ask.distinct[i]; group || d.job {
+			s.props[i].have[s.props[i].value(resolve(d.target, node))] += int64(n)
+		}
+	}
+	if n < 0 && len(s.parked) > 0 {
+		again := s.parked
+		s.parked = nil
+		for _, c := range again {
+			s.offer(int(c.row), false)
+		}
+	}
+}
+
+func (s *scan) node(row int) *structs.Node {
+	c, i := s.w.v.at(row)
+	return c.nodes[i]
+}
+
+func (s *scan) verdict(row int) *verdict {
+	c, i := s.w.v.at(row)
+	return s.classVerdict(&c.classes[c.class[i]])
+}
+
+func (s *scan) classVerdict(nc *nodeClass) *verdict {
+	v := s.verdicts[nc.hash]
+	if v == nil {
+		v = s.judge(nc.node)
+		s.verdicts[nc.hash] = v
+		s.list = append(s.list, v)
+	}
+	return v
+}
+
+func (s *scan) spreadValues(v *verdict, n *structs.Node) []int32 {
+	out := make([]int32, len(s.spreads))
+	for i, sp := range s.spreads {
+		if i < len(v.spread) && v.spread[i] >= 0 {
+			out[i] = v.spread[i]
+		} else {
+			out[i] = sp.value(resolve(s.ask.spreads[i].target, n))
+		}
+		sp.grow()
+	}
+	return out
+}
+
+// build looks at every node once.
+func (s *scan) build() {
+	s.built = true
+	view := s.w.v
+	if len(s.cells) == 1 {
+		s.cells[0].heap = make([]candidate, 0, view.rows)
+	}
+	table := make([]*verdict, 0, 8)
+	for ci, c := range view.chunks {
+		table = table[:0]
+		for k := range c.classes {
+			table = append(table, s.classVerdict(&c.classes[k]))
+		}
+		for i := range c.ids {
+			v := table[c.class[i]]
+			if v.outside {
+				continue
+			}
+			v.inPool++
+			if v.far {
+				continue
+			}
+			if !c.ready[i] {
+				s.notReady(c.nodes[i])
+				continue
+			}
+			v.available++
+			s.looked++
+			if v.refused > 0 {
+				v.filtered++
+				s.refusals[v.refused-1].nodes++
+				continue
+			}
+			row := view.starts[ci] + i
+			o := occupancy{c.used[i], c.hold[i]}
+			if t := s.w.touched[row]; t != 0 {
+				o = s.w.states[t-1]
+			}
+			base, why := s.rate(c, i, row, v, o, true)
+			if why.dim != dimNone {
+				s.exhausted(v, why)
+				continue
+			}
+			if base < 0 {
+				continue
+			}
+			at := v.cell
+			if at < 0 {
+				at = s.cellOf(s.spreadValues(v, c.nodes[i]))
+			}
+			x := &s.cells[at]
+			x.heap = append(x.heap, candidate{base, int32(row)})
+		}
+	}
+	for i := range s.cells {
+		x := &s.cells[i]
+		if len(x.heap) == 0 {
+			continue
+		}
+		s.heapify(x.heap)
+		x.pos = int32(len(s.turn))
+		s.turn = append(s.turn, int32(i))
+		for k, v := range x.values {
+			s.spreads[k].open[v]++
+		}
+	}
+	for _, sp := range s.spreads {
+		sp.grow()
+		sp.lowest()
+	}
+	s.rebonus()
+}
+
+func (s *scan) notReady(n *structs.Node) {
+	r := refusal{code: structs.ReasonNodeIneligible, what: "node " + string(n.Status), cure: structs.EventNodeJoined}
+	if n.Status == structs.NodeReady {
+		r.what, r.cure = "node ineligible", structs.EventNodeEligible
+		if n.Drain != nil {
+			r.what = "node draining"
+		}
+	}
+	s.refuse(r)
+}
+
+// rate tells whether the group fits on a node by amounts, static ports and devices, and the weighted sum of the terms
+// other than spread. A negative base means that the node was refused and counted (a condition unique to the node).
+func (s *scan) rate(c *chunk, i, row int, v *verdict, o occupancy, count bool) (int64, shortageOf) {
+	a := s.ask
+	after := o.used.Add(a.need)
+	if x := fitsAmounts(c.total[i], o.used, after, c.mhz[i]); x.dim != dimNone {
+		return -1, shortageOf{shortage: x}
+	}
+	wishes := v.wishes
+	if len(a.perNode)+len(a.wishPerNode) > 0 {
+		for k := range a.perNode {
+			if !a.perNode[k].holds(c.nodes[i]) {
+				if count {
+					v.filtered++
+					s.refuse(refusal{code: structs.ReasonConstraint, what: a.perNode[k].String(), cure: structs.EventNodeJoined})
+				}
+				return -1, shortageOf{}
+			}
+		}
+		for k := range a.wishPerNode {
+			wishes += a.wishPerNode[k].fulfilled(a.wishPerNode[k].cond.holds(c.nodes[i]))
+		}
+	}
+	for k := range a.static {
+		n := c.nodes[i]
+		p := &a.static[k]
+		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, o.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
+			return -1, shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+		}
+	}
+	u := Use{Total: c.total[i], Used: after}
+	if len(a.devices) > 0 {
+		var x shortageOf
+		if u.Devices, u.DevicesInUse, x = s.devices(c.nodes[i], o.hold, v); x.dim != dimNone {
+			return -1, x
+		}
+	}
+	u.Used.CPU += after.Cores * c.mhz[i]
+	base := s.weights.Fit * s.fit(u)
+	if s.weights.Load > 0 {
+		base += s.weights.Load * s.load(row)
+	}
+	if a.wishTotal > 0 {
+		base += s.weights.Affinity * (wishes * Micro / a.wishTotal)
+	}
+	if v.liked > 0 {
+		base += s.weights.Affinity * v.liked
+	}
+	return base, shortageOf{}
+}
+
+// fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
+func (s *scan) fit(u Use) int64 {
+	if s.fitKnown && u.Used == s.fitUsed && u.Total == s.fitTotal && s.fitDev == [2]int64{u.Devices, u.DevicesInUse} {
+		return s.fitScore
+	}
+	s.fitScore = s.p.Fit(u)
+	s.fitUsed, s.fitTotal, s.fitDev, s.fitKnown = u.Used, u.Total, [2]int64{u.Devices, u.DevicesInUse}, true
+	return s.fitScore
+}
+
+// load is 1 less the share of the group's allocations that the node has already.
+func (s *scan) load(row int) int64 {
+	if s.onRow == nil || s.onRow[row] == 0 {
+		return Micro
+	}
+	return Micro - min(Micro, int64(s.onRow[row])*Micro/int64(max(s.ask.tg.Count, 1)))
+}
+
+// devices counts the instances that may serve the ask and tells whether enough are free.
+func (s *scan) devices(n *structs.Node, hold *holding, v *verdict) (total, used int64, _ shortageOf) {
+	a := s.ask
+	var busy bitset
+	if hold != nil {
+		busy = hold.devs
+	}
+	if len(a.devices) > 1 || a.devices[0].perNode {
+		h := &held{rare: &heldRare{}}
+		free := hold
+		if free == nil {
+			free = &holding{}
+		}
+		if x := a.pickDevices(n, free, v.choices, h); x.dim != dimNone {
+			return 0, 0, x
+		}
+	}
+	var seen bitset
+	var open, sick, best, bestSick int64
+	d := &a.devices[0]
+	for k := range a.devices {
+		for _, c := range v.choices[k] {
+			g := &n.Resources.Devices[c.group]
+			open, sick = 0, 0
+			for j := range g.Instances {
+				pos := c.first + j
+				inUse := pos>>6 < len(busy) && busy[pos>>6]&(1<<(pos&63)) != 0
+				if k == 0 {
+					switch {
+					case inUse:
+					case g.Instances[j].Healthy:
+						open++
+					default:
+						sick++
+					}
+				}
+				if len(a.devices) > 1 {
+					if seen.has(pos) {
+						continue
+					}
+					seen.set(pos)
+				}
+				total++
+				if inUse {
+					used++
+				}
+			}
+			if k == 0 {
+				if open >= best {
+					best, bestSick = open, sick
+				}
+			}
+		}
+		used += a.devices[k].count
+	}
+	if len(a.devices) == 1 && !d.perNode && best < d.count {
+		return 0, 0, shortageOf{shortage: shortage{dimDevices, d.count - best}, what: d.name, unhealthy: best+bestSick >= d.count}
+	}
+	return total, min(used, total), shortageOf{}
+}
+
+// offer puts a node (again) among the candidates, if the group fits there.
+func (s *scan) offer(row int, count bool) {
+	if !s.built {
+		return
+	}
+	c, i := s.w.v.at(row)
+	v := s.classVerdict(&c.classes[c.class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+		return
+	}
+	base, why := s.rate(c, i, row, v, s.w.get(row), count)
+	if why.dim != dimNone || base < 0 {
+		return
+	}
+	at := v.cell
+	if at < 0 {
+		at = s.cellOf(s.spreadValues(v, c.nodes[i]))
+	}
+	s.push(at, candidate{base, int32(row)})
+}
+
+// spot is a place found.
+type spot struct {
+	row  int
+	node *structs.Node
+	held *held
+}
+
+// place finds the best node for one more allocation and debits it there. avoid are rows that should be taken only when
+// nothing as good is left; prefer is a row to take if at all possible, or -1.
+func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
+	if !s.built {
+		s.build()
+	}
+	if prefer >= 0 {
+		if sp, ok := s.placeOn(prefer, id, nil); ok {
+			return sp, true
+		}
+	}
+	var aside []candidate // of avoided rows
+	var asideCells []int32
+	defer func() {
+		for i, c := range aside {
+			s.push(asideCells[i], c)
+		}
+	}()
+	penalty := s.weights.Load * Micro
+	for {
+		// The best of the avoided ones competes with its penalty.
+		bestAside := -1
+		for i := range aside {
+			if bestAside < 0 || s.better(aside[i], aside[bestAside]) {
+				bestAside = i
+			}
+		}
+		if len(s.turn) == 0 {
+			if bestAside < 0 {
+				s.unplaced++
+				return spot{}, false
+			}
+			c, at := aside[bestAside], asideCells[bestAside]
+			aside, asideCells = slices.Delete(aside, bestAside, bestAside+1), slices.Delete(asideCells, bestAside, bestAside+1)
+			if sp, ok := s.placeOn(int(c.row), id, nil); ok {
+				return sp, true
+			}
+			_ = at
+			continue
+		}
+		at := s.turn[0]
+		x := &s.cells[at]
+		c := x.heap[0]
+		if slices.Contains(avoid, int(c.row)) && !slices.ContainsFunc(aside, func(o candidate) bool { return o.row == c.row }) {
+			aside, asideCells = append(aside, s.pop(at)), append(asideCells, at)
+			continue
+		}
+		if bestAside >= 0 && aside[bestAside].base+s.cells[asideCells[bestAside]].bonus-penalty > c.base+x.bonus {
+			if sp, ok := s.placeOn(int(aside[bestAside].row), id, nil); ok {
+				aside, asideCells = slices.Delete(aside, bestAside, bestAside+1), slices.Delete(asideCells, bestAside, bestAside+1)
+				return sp, true
+			}
+			aside, asideCells = slices.Delete(aside, bestAside, bestAside+1), slices.Delete(asideCells, bestAside, bestAside+1)
+			continue
+		}
+		row := int(c.row)
+		ch, i := s.w.v.at(row)
+		n := ch.nodes[i]
+		v := s.classVerdict(&ch.classes[ch.class[i]])
+		if why, bad := s.indistinct(row, v, n); bad {
+			s.parked = append(s.parked, s.pop(at))
+			if !slices.ContainsFunc(s.parked[:len(s.parked)-1], func(o candidate) bool { return o.row == c.row }) {
+				v.filtered++
+				s.refuse(why)
+			}
+			continue
+		}
+		o := s.w.get(row)
+		base, short := s.rate(ch, i, row, v, o, false)
+		if short.dim == dimNone && base != c.base && base >= 0 {
+			x.heap[0].base = base // the node changed since it was rated
+			s.siftDown(x.heap, 0)
+			s.fixTurn(int(x.pos))
+			continue
+		}
+		var h *held
+		if short.dim == dimNone {
+			h, short = s.ask.equip(n, o, v.choices, id, nil)
+		}
+		var after occupancy
+		if short.dim == dimNone {
+			after, short.shortage = fits(n, ch.total[i], ch.mhz[i], o, h)
+		}
+		if short.dim != dimNone || base < 0 {
+			s.pop(at)
+			if base >= 0 || short.dim != dimNone {
+				s.exhausted(v, short)
+			}
+			continue
+		}
+		if s.scores == nil {
+			s.remember(at)
+		}
+		s.w.set(row, after)
+		s.took(row, v, n)
+		// Only the node just used is rated again.
+		base, short = s.rate(ch, i, row, v, after, false)
+		x = &s.cells[at]
+		if short.dim != dimNone || base < 0 {
+			s.pop(at)
+			s.exhausted(v, short)
+		} else {
+			x.heap[0].base = base
+			s.siftDown(x.heap, 0)
+			s.fixTurn(int(x.pos))
+		}
+		return spot{row, n, h}, true
+	}
+}
+
+// took books a placement of this group on a row in everything but the heap.
+func (s *scan) took(row int, v *verdict, n *structs.Node) {
+	if s.onRow == nil {
+		s.onRow = make([]int32, s.w.v.rows)
+	}
+	s.onRow[row]++
+	if s.jobRow != nil {
+		s.jobRow[row]++
+	}
+	for i := range s.ask.distinct {
+		s.props[i].have[s.propValue(i, v, n)]++
+	}
+	if len(s.spreads) > 0 {
+		s.spreadTook(s.spreadValues(v, n), 1)
+	}
+}
+
+func (s *scan) propValue(i int, v *verdict, n *structs.Node) int32 {
+	if i < len(v.props) && v.props[i] >= 0 {
+		return v.props[i]
+	}
+	return s.props[i].value(resolve(s.ask.distinct[i].target, n))
+}
+
+// indistinct tells whether a distinct_hosts or distinct_property constraint forbids one more allocation on a node.
+func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) {
+	if s.jobRow != nil && s.jobRow[row] > 0 {
+		return refusal{code: structs.ReasonConstraint, what: structs.OperandDistinctHosts, cure: structs.EventAllocStopped}, true
+	}
+	for i := range s.ask.distinct {
+		val := s.propValue(i, v, n)
+		if val == 0 || s.props[i].have[val] >= s.ask.distinct[i].limit {
+			return refusal{code: structs.ReasonConstraint, what: s.ask.distinct[i].cond.String(), cure: structs.EventAllocStopped}, true
+		}
+	}
+	return refusal{}, false
+}
+
+// placeOn places on one given node; yields are allocations there that the new one will wait for.
+func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (spot, bool) {
+	c, i := s.w.v.at(row)
+	n := c.nodes[i]
+	v := s.classVerdict(&c.classes[c.class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+		return spot{}, false
+	}
+	for k := range s.ask.perNode {
+		if !s.ask.perNode[k].holds(n) {
+			return spot{}, false
+		}
+	}
+	if _, bad := s.indistinct(row, v, n); bad {
+		return spot{}, false
+	}
+	o := s.w.get(row)
+	h, short := s.ask.equip(n, o, v.choices, id, yields)
+	if short.dim != dimNone {
+		return spot{}, false
+	}
+	after, x := fits(n, c.total[i], c.mhz[i], o, h)
+	if x.dim != dimNone {
+		return spot{}, false
+	}
+	s.w.set(row, after)
+	s.took(row, v, n)
+	s.offer(row, false)
+	return spot{row, n, h}, true
+}
+
+// placePinned places on the only node in question, and counts why not.
+func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
+	if row < 0 {
+		return spot{}, false
+	}
+	c, i := s.w.v.at(row)
+	n := c.nodes[i]
+	v := s.classVerdict(&c.classes[c.class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+		return spot{}, false
+	}
+	if why, bad := s.indistinct(row, v, n); bad {
+		v.filtered++
+		s.refuse(why)
+		return spot{}, false
+	}
+	o := s.w.get(row)
+	base, short := s.rate(c, i, row, v, o, true)
+	if base < 0 && short.dim == dimNone {
+		return spot{}, false
+	}
+	var h *held
+	if short.dim == dimNone {
+		h, short = s.ask.equip(n, o, v.choices, id, nil)
+	}
+	if short.dim == dimNone {
+		var after occupancy
+		if after, short.shortage = fits(n, c.total[i], c.mhz[i], o, h); short.dim == dimNone {
+			if len(s.scores) < scoresKept && len(s.spreads) == 0 {
+				s.scores = append(s.scores, s.score(row, &s.cells[0]))
+			}
+			s.w.set(row, after)
+			s.took(row, v, n)
+			return spot{row, n, h}, true
+		}
+	}
+	s.exhausted(v, short)
+	return spot{}, false
+}
+
+// survey counts the nodes for the report of a group whose wants are pinned, without rating them.
+func (s *scan) survey() {
+	for _, c := range s.w.v.chunks {
+		for i := range c.ids {
+			v := s.classVerdict(&c.classes[c.class[i]])
+			if v.outside {
+				continue
+			}
+			v.inPool++
+			switch {
+			case v.far:
+			case !c.ready[i]:
+				s.notReady(c.nodes[i])
+			default:
+				v.available++
+				s.looked++
+				if v.refused > 0 {
+					v.filtered++
+					s.refusals[v.refused-1].nodes++
+				}
+			}
+		}
+	}
+}
+
+// exhaustedAll reports whether no candidate is left.
+func (s *scan) exhaustedAll() bool { return s.built && len(s.turn) == 0 && len(s.parked) == 0 }

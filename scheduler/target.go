@@ -1,0 +1,282 @@
+package scheduler
+
+import (
+	"math/big"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-version"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// resolve gives the value of a constraint's target on a node: an interpolation like "${attr.kernel.name}", or a plain
+// text, which stands for itself. found is false when the node has no such attribute.
+func resolve(target string, n *structs.Node) (value string, found bool) {
+	name, ok := interpolation(target)
+	if !ok {
+		return target, true
+	}
+	switch name {
+	case "node.unique.id":
+		return n.ID.String(), true
+	case "node.unique.name":
+		return n.Name, true
+	case "node.datacenter":
+		return n.Datacenter, true
+	case "node.class":
+		return n.Class, true
+	case "node.pool":
+		return n.Pool, true
+	}
+	if key, ok := strings.CutPrefix(name, "attr."); ok {
+		value, found = n.Attributes[key]
+		return value, found
+	}
+	if key, ok := strings.CutPrefix(name, "meta."); ok {
+		value, found = n.Meta[key]
+		return value, found
+	}
+	if key, ok := strings.CutPrefix(name, "driver."); ok {
+		driver, attr, sub := strings.Cut(key, ".")
+		d, known := n.Drivers[driver]
+		switch {
+		case !known:
+			return "", false
+		case sub:
+			value, found = d.Attributes[attr]
+			return value, found
+		case d.Detected && d.Healthy:
+			return "1", true
+		}
+	}
+	return "", false
+}
+
+// interpolation gives x of "${x}".
+func interpolation(target string) (string, bool) {
+	if strings.HasPrefix(target, "${") && strings.HasSuffix(target, "}") {
+		return strings.TrimSpace(target[2 : len(target)-1]), true
+	}
+	return "", false
+}
+
+// unique reports whether a target can differ between nodes of one class.
+func unique(target string) bool {
+	name, ok := interpolation(target)
+	if !ok {
+		return false
+	}
+	return strings.HasPrefix(name, "node.unique.") || strings.HasPrefix(name, "attr.unique.") ||
+		strings.HasPrefix(name, "meta.unique.") || name == "device.ids"
+}
+
+// condition is one compiled constraint or affinity.
+type condition struct {
+	l, r, op string
+	re       *regexp.Regexp // of a plain right side
+}
+
+func compileCondition(l, r, op string) condition {
+	c := condition{l: l, r: r, op: op}
+	if op == structs.OperandRegexp {
+		if _, isVar := interpolation(r); !isVar {
+			c.re, _ = regexp.Compile(r) // one that does not compile matches nothing; registration refuses it
+		}
+	}
+	return c
+}
+
+// unique reports whether the condition must be asked per node.
+func (c *condition) unique() bool { return unique(c.l) || unique(c.r) }
+
+func (c *condition) String() string {
+	switch c.op {
+	case structs.OperandIsSet, structs.OperandIsNotSet:
+		return c.l + " " + c.op
+	case structs.OperandDistinctHosts:
+		return c.op
+	case structs.OperandDistinctProperty:
+		return c.op + " " + c.l
+	}
+	return c.l + " " + c.op + " " + c.r
+}
+
+// holds reports whether the condition is true on a node.
+func (c *condition) holds(n *structs.Node) bool {
+	l, lok := resolve(c.l, n)
+	r, rok := resolve(c.r, n)
+	return c.compare(l, lok, r, rok)
+}
+
+func (c *condition) compare(l string, lok bool, r string, rok bool) bool {
+	switch c.op {
+	case "", structs.OperandEqual, "==", "is":
+		return lok && rok && l == r
+	case structs.OperandNotEqual, "not":
+		return lok != rok || l != r
+	case structs.OperandIsSet:
+		return lok
+	case structs.OperandIsNotSet:
+		return !lok
+	case structs.OperandDistinctHosts, structs.OperandDistinctProperty:
+		return true // counted elsewhere, over allocations
+	}
+	if !lok || !rok {
+		return false
+	}
+	switch c.op {
+	case structs.OperandLess, structs.OperandLessEqual, structs.OperandGreater, structs.OperandGreaterEqual:
+		return orderHolds(c.op, compareOrdered(l, r))
+	case structs.OperandRegexp:
+		re := c.re
+		if re == nil {
+			var err error
+			if re, err = regexp.Compile(r); err != nil {
+				return false
+			}
+		}
+		return re.MatchString(l)
+	case structs.OperandVersion:
+		return versionHolds(l, r)
+	case structs.OperandSemver:
+		return semverHolds(l, r)
+	case structs.OperandSetContains, structs.OperandSetContainsAll:
+		have := splitSet(l)
+		for _, w := range splitSet(r) {
+			if !slices.Contains(have, w) {
+				return false
+			}
+		}
+		return true
+	case structs.OperandSetContainsAny:
+		have := splitSet(l)
+		return slices.ContainsFunc(splitSet(r), func(w string) bool { return slices.Contains(have, w) })
+	}
+	return false // an operator that registration does not let through
+}
+
+func splitSet(s string) []string {
+	parts := strings.Split(s, ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+func orderHolds(op string, c int) bool {
+	switch op {
+	case structs.OperandLess:
+		return c < 0
+	case structs.OperandLessEqual:
+		return c <= 0
+	case structs.OperandGreater:
+		return c > 0
+	default:
+		return c >= 0
+	}
+}
+
+// compareOrdered compares as whole numbers, else as decimal numbers, else as text. Decimals are compared exactly.
+func compareOrdered(l, r string) int {
+	if a, err := strconv.ParseInt(l, 10, 64); err == nil {
+		if b, err := strconv.ParseInt(r, 10, 64); err == nil {
+			switch {
+			case a < b:
+				return -1
+			case a > b:
+				return 1
+			}
+			return 0
+		}
+	}
+	if a, ok := parseDecimal(l); ok {
+		if b, ok := parseDecimal(r); ok {
+			return a.Cmp(b)
+		}
+	}
+	return strings.Compare(l, r)
+}
+
+// parseDecimal reads a plain decimal number of at most 40 characters, without fractions like 1/3 or large exponents.
+func parseDecimal(s string) (*big.Rat, bool) {
+	if len(s) == 0 || len(s) > 40 || strings.ContainsAny(s, "/_xXpPeE") {
+		return nil, false
+	}
+	return new(big.Rat).SetString(s)
+}
+
+// versionHolds checks a version against constraints like ">= 1.2, < 2".
+func versionHolds(l, r string) bool {
+	v, err := version.NewVersion(l)
+	if err != nil {
+		return false
+	}
+	cs, err := version.NewConstraint(r)
+	if err != nil {
+		return false
+	}
+	return cs.Check(v)
+}
+
+// semverHolds checks by the order of Semantic Versioning: a prerelease counts as below its release, and satisfies
+// ranges like any other version.
+func semverHolds(l, r string) bool {
+	v, err := version.NewSemver(l)
+	if err != nil {
+		return false
+	}
+	for part := range strings.SplitSeq(r, ",") {
+		part = strings.TrimSpace(part)
+		op := part[:len(part)-len(strings.TrimLeft(part, "<>=!"))]
+		w, err := version.NewSemver(strings.TrimSpace(part[len(op):]))
+		if err != nil {
+			return false
+		}
+		c := v.Compare(w)
+		switch op {
+		case "", "=", "==":
+			if c != 0 {
+				return false
+			}
+		case "!=":
+			if c == 0 {
+				return false
+			}
+		case "<", "<=", ">", ">=":
+			if !orderHolds(op, c) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// glob matches shell-style patterns with * and ?.
+func glob(pattern, s string) bool {
+	star, back := -1, 0
+	p, i := 0, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == s[i]) && pattern[p] != '*':
+			p++
+			i++
+		case p < len(pattern) && pattern[p] == '*':
+			star, back = p, i
+			p++
+		case star >= 0:
+			back++
+			p, i = star+1, back
+		default:
+			return false
+		}
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}

@@ -1,0 +1,72 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// whatIf is the picture a pass works on: the view, what is in flight, and what the pass has proposed so far. It can be
+// rolled back to any mark.
+type whatIf struct {
+	v       *View
+	touched []int32 // per row: 1 + place in states; 0: as the view says
+	states  []occupancy
+	undo    []undone
+}
+
+type undone struct {
+	row   int32
+	state occupancy
+	fresh bool // the row was not touched before
+}
+
+func newWhatIf(v *View, f Overlay) *whatIf {
+	w := &whatIf{v: v, touched: make([]int32, v.rows)}
+	f.each(func(node structs.NodeID, hs []flightHeld) {
+		c, i, found := v.locate(node)
+		if !found {
+			return
+		}
+		o := occupancy{v.chunks[c].used[i], v.chunks[c].hold[i]}
+		for _, h := range hs {
+			if _, have := o.hold.find(h.held.id); !have {
+				o = o.with(v.chunks[c].nodes[i], h.held)
+			}
+		}
+		w.set(v.starts[c]+i, o)
+	})
+	w.undo = w.undo[:0]
+	return w
+}
+
+func (w *whatIf) get(row int) occupancy {
+	if t := w.touched[row]; t != 0 {
+		return w.states[t-1]
+	}
+	c, i := w.v.at(row)
+	return occupancy{c.used[i], c.hold[i]}
+}
+
+func (w *whatIf) set(row int, o occupancy) {
+	if t := w.touched[row]; t != 0 {
+		w.undo = append(w.undo, undone{row: int32(row), state: w.states[t-1]})
+		w.states[t-1] = o
+		return
+	}
+	w.states = append(w.states, o)
+	w.touched[row] = int32(len(w.states))
+	w.undo = append(w.undo, undone{row: int32(row), fresh: true})
+}
+
+func (w *whatIf) mark() int { return len(w.undo) }
+
+// rollback takes back everything set after the mark.
+func (w *whatIf) rollback(mark int) {
+	for len(w.undo) > mark {
+		u := w.undo[len(w.undo)-1]
+		w.undo = w.undo[:len(w.undo)-1]
+		if u.fresh {
+			w.touched[u.row] = 0
+			w.states = w.states[:len(w.states)-1]
+			continue
+		}
+		w.states[w.touched[u.row]-1] = u.state
+	}
+}
