@@ -1,0 +1,195 @@
+package scheduler
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// canonical is a msgpack encoding in which equal values give equal bytes: map keys sorted, empty fields left out.
+var canonical = func() *codec.MsgpackHandle {
+	h := &codec.MsgpackHandle{}
+	h.Canonical = true
+	h.WriteExt = true
+	h.RawToString = true
+	return h
+}()
+
+// AppendPlan appends bytes that are equal for equal plans, in every process.
+func AppendPlan(b []byte, p Plan) []byte {
+	var buf bytes.Buffer
+	if err := codec.NewEncoder(&buf, canonical).Encode(p); err != nil {
+		panic(fmt.Sprintf("encode a plan: %v", err)) // plain data always encodes
+	}
+	return append(b, buf.Bytes()...)
+}
+
+// dumpVersion is bumped when a dump of an older build can no longer be read.
+const dumpVersion = 1
+
+// dump is an Input as plain data.
+type dump struct {
+	Version int
+	Index   structs.Index
+	Nodes   []*structs.Node
+	Held    []dumpHeld
+	Pools   []*structs.NodePool
+	Pending []dumpWorkload
+	Flight  []dumpFlight
+	Jobs    []*structs.Job // that allocations refer to
+	Config  structs.SchedulerConfig
+	Now     structs.LogTime
+	Seed    uint64
+	Cursor  structs.NodeID
+	Steps   int
+	Policy  string
+}
+
+// dumpHeld is what one allocation holds: all that a decision sees of allocations of other jobs.
+type dumpHeld struct {
+	ID     structs.AllocID
+	Node   structs.NodeID
+	Need   structs.Vector
+	Waits  []structs.AllocID
+	Ports  []structs.PortGrant
+	Cores  []int64
+	Grants []structs.Grant
+}
+
+type dumpFlight struct {
+	ID    uint64
+	Job   structs.JobKey
+	Stops []structs.AllocID
+	Held  []dumpHeld
+}
+
+type dumpWorkload struct {
+	Key     structs.JobKey
+	Job     *structs.Job
+	Evals   []*structs.Evaluation
+	Blocked *structs.Evaluation
+	Queue   *structs.Workload
+	Allocs  []*structs.Allocation
+	JobOf   []int // per allocation: 1 + place in dump.Jobs, 0 for none
+}
+
+func dumpOf(node structs.NodeID, h *held) dumpHeld {
+	d := dumpHeld{ID: h.id, Node: node, Need: h.need}
+	if r := h.rare; r != nil {
+		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
+	}
+	return d
+}
+
+func (d *dumpHeld) held() *held {
+	h := &held{id: d.ID, need: d.Need}
+	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
+		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
+	}
+	return h
+}
+
+// Dump writes an Input, with the name of the policy it is decided by, as canonical bytes that Load reads back: a
+// decision of a live server can be taken again elsewhere. Node secrets are left out.
+func Dump(in Input, policy string) ([]byte, error) {
+	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Policy: policy}
+	for _, c := range in.View.chunks {
+		for i, n := range c.nodes {
+			if !n.SecretID.IsZero() {
+				bare := *n
+				bare.SecretID = structs.SecretID{}
+				n = &bare
+			}
+			d.Nodes = append(d.Nodes, n)
+			for _, h := range c.hold[i].list() {
+				d.Held = append(d.Held, dumpOf(n.ID, h))
+			}
+		}
+	}
+	for _, name := range sortedKeys(in.View.pools) {
+		d.Pools = append(d.Pools, in.View.pools[name])
+	}
+	for _, p := range in.Flight.plans {
+		f := dumpFlight{ID: p.id, Job: p.job, Stops: p.stops}
+		for _, node := range p.nodes {
+			for _, h := range in.Flight.on(node) {
+				if h.plan == p.id && !slices.ContainsFunc(f.Held, func(x dumpHeld) bool { return x.ID == h.held.id }) {
+					f.Held = append(f.Held, dumpOf(node, h.held))
+				}
+			}
+		}
+		d.Flight = append(d.Flight, f)
+	}
+	jobs := make(map[*structs.Job]int)
+	for i := range in.Pending {
+		w := &in.Pending[i]
+		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Allocs: w.Allocs}
+		for _, a := range w.Allocs {
+			at := 0
+			if a.Job != nil {
+				if at = jobs[a.Job]; at == 0 {
+					d.Jobs = append(d.Jobs, a.Job)
+					at = len(d.Jobs)
+					jobs[a.Job] = at
+				}
+			}
+			x.JobOf = append(x.JobOf, at)
+		}
+		d.Pending = append(d.Pending, x)
+	}
+	var buf bytes.Buffer
+	if err := codec.NewEncoder(&buf, canonical).Encode(&d); err != nil {
+		return nil, fmt.Errorf("dump a scheduler input: %w", err)
+	}
+	return buf.Bytes(), nil
+}
+
+// Load reads what Dump wrote. The Input gives the same plan as the one that was dumped.
+func Load(b []byte) (in Input, policy string, err error) {
+	var d dump
+	if err := codec.NewDecoderBytes(b, canonical).Decode(&d); err != nil {
+		return in, "", structs.Errorf(structs.CodeInvalid, "not a dump of a scheduler input: %v", err)
+	}
+	if d.Version != dumpVersion {
+		return in, "", structs.Errorf(structs.CodeInvalid, "the dump has version %d, this build reads version %d", d.Version, dumpVersion)
+	}
+	var allocs []*structs.Allocation
+	for i := range d.Held {
+		h := &d.Held[i]
+		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
+			Client: structs.ClientRunning, Desired: structs.DesiredRun})
+	}
+	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps}
+	for i := range d.Flight {
+		in.Flight = in.Flight.restore(&d.Flight[i])
+	}
+	for i := range d.Pending {
+		x := &d.Pending[i]
+		for k, a := range x.Allocs {
+			if k < len(x.JobOf) && x.JobOf[k] > 0 && x.JobOf[k] <= len(d.Jobs) {
+				a.Job = d.Jobs[x.JobOf[k]-1]
+			}
+		}
+		in.Pending = append(in.Pending, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Allocs: x.Allocs})
+	}
+	return in, d.Policy, nil
+}
+
+func (f Overlay) restore(d *dumpFlight) Overlay {
+	next := Overlay{shards: new([256][]flightNode)}
+	if f.shards != nil {
+		*next.shards = *f.shards
+	}
+	p := flightPlan{id: d.ID, job: d.Job, stops: d.Stops}
+	var owned [256]bool
+	for i := range d.Held {
+		next.put(&owned, d.Held[i].Node, flightHeld{d.ID, d.Held[i].held()})
+		p.nodes = append(p.nodes, d.Held[i].Node)
+	}
+	next.plans = append(slices.Clone(f.plans), p)
+	return next
+}
