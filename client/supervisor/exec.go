@@ -30,6 +30,7 @@ type Entry struct {
 type Running struct {
 	PID     int
 	pidfd   *os.File
+	child   *os.File // pidfd of the command, nil if it ended at once
 	process *os.Process
 	once    sync.Once
 }
@@ -121,7 +122,17 @@ func Enter(e Entry) (*Running, error) {
 	}
 	unix.SetNonblock(lfd, true)
 	r := &Running{pidfd: os.NewFile(uintptr(lfd), "launcher"), process: proc}
-	r.PID, err = p.Await(ours, nil)
+	r.PID, err = p.Await(ours, func(child int) {
+		fd, err := unix.PidfdOpen(child, unix.PIDFD_NONBLOCK)
+		if err != nil {
+			return
+		}
+		if st, err := readStat(child); err != nil || st.ppid != pid {
+			unix.Close(fd)
+			return
+		}
+		r.child = os.NewFile(uintptr(fd), "command")
+	})
 	if err != nil {
 		r.Kill()
 		r.Wait(context.Background())
@@ -146,7 +157,12 @@ func (r *Running) Wait(ctx context.Context) (int, error) {
 		<-done
 	}
 	st, err := r.process.Wait()
-	r.once.Do(func() { r.pidfd.Close() })
+	r.once.Do(func() {
+		r.pidfd.Close()
+		if r.child != nil {
+			r.child.Close()
+		}
+	})
 	if cerr != nil {
 		return -1, cerr
 	}
@@ -163,9 +179,14 @@ func (r *Running) Wait(ctx context.Context) (int, error) {
 	return ws.ExitStatus(), nil
 }
 
-// Kill ends the command.
+// Kill ends the command. Its launcher then reaps it and ends by itself; were the launcher killed instead, the command
+// would be left to the host's init, and the task's namespace could not end before that has reaped it.
 func (r *Running) Kill() {
-	if rc, err := r.pidfd.SyscallConn(); err == nil {
+	f := r.child
+	if f == nil {
+		f = r.pidfd
+	}
+	if rc, err := f.SyscallConn(); err == nil {
 		rc.Control(func(fd uintptr) { unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 	}
 }
