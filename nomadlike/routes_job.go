@@ -620,3 +620,52 @@ func queueList(c *call) (any, error) {
 	}
 	return queueOf(resp.Items), nil
 }
+
+// jobStatuses is the bulk status that web interfaces poll: the named jobs, or all, with what their allocations do.
+func jobStatuses(c *call) (any, error) {
+	var body wire.JobStatusesRequest
+	if c.r.Method != "GET" {
+		if err := c.optionalBody(&body); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[structs.JobKey]bool{}
+	for _, k := range body.Jobs {
+		wanted[structs.JobKey{Namespace: k.Namespace, ID: k.ID}] = true
+	}
+	type status struct {
+		ID, Namespace, Name, Type, Status, NodePool, ParentID string
+		Datacenters                                           []string
+		Priority                                              int
+		Version, CreateIndex, ModifyIndex                     uint64
+		SubmitTime                                            int64
+		Stop                                                  bool
+		GroupCountSum                                         int
+		Allocs                                                []any
+		Summary                                               *wire.JobSummary
+	}
+	out := []status{}
+	for _, it := range resp.Jobs {
+		j := it.Job
+		if len(wanted) > 0 && !wanted[j.Key()] {
+			continue
+		}
+		if !body.IncludeChildren && j.ParentID != "" && len(wanted) == 0 {
+			continue
+		}
+		s := status{
+			ID: j.ID, Namespace: j.Namespace, Name: j.Name, Type: string(j.Type), Status: string(j.Status), NodePool: j.NodePool,
+			ParentID: j.ParentID, Datacenters: j.Datacenters, Priority: j.Priority, Version: j.Version, CreateIndex: uint64(j.CreateIndex),
+			ModifyIndex: uint64(j.ModifyIndex), SubmitTime: int64(j.SubmitTime), Stop: j.Stop, Allocs: []any{}, Summary: summaryOf(it.Summary),
+		}
+		for _, g := range j.Groups {
+			s.GroupCountSum += g.Count
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}

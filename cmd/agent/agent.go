@@ -1,0 +1,450 @@
+// Package agent puts one process together from its parts: a server, a client, gossip, the HTTP API and its metrics. It
+// is a value with Run and Close, so that a test can have several in one process.
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/exec"
+	"github.com/muster-sched/muster/client/driver/fake"
+	"github.com/muster-sched/muster/client/driver/rawexec"
+	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/telemetry"
+	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/internal/version"
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/server"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Config is what an agent is told, checked and complete: addresses are resolved, files are named. Package agentconfig
+// makes one from configuration files and flags.
+type Config struct {
+	Dev        bool
+	Name       string // unique in the region
+	Region     string
+	Datacenter string
+	DataDir    string // "" only with Dev: a temporary directory, removed at the end
+
+	HTTP, RPC, Gossip                            string // "host:port" to listen on; RPC and Gossip of servers (Gossip "" for none)
+	AdvertiseHTTP, AdvertiseRPC, AdvertiseGossip string // "" is what is listened on
+
+	Server *ServerConfig // nil: no server part
+	Client *ClientConfig // nil: no client part
+
+	ACL             bool
+	TLSRPC, TLSHTTP bool
+	TLS             tlsutil.Files
+	VerifyHTTPS     bool   // clients of the HTTP API must show a certificate
+	Encrypt         []byte // gossip key
+	Insecure        bool   // the configuration spells out that it is insecure
+
+	ConnsPerIP  int            // of the HTTP API; 0 is 100, negative no limit
+	RPCPerIP    int            // connections of one address to the RPC port; 0 is its default
+	EnableDebug bool           // pprof without a token
+	Effective   map[string]any // configuration for /v1/agent/self, without secrets
+	LeaveOnTerm bool           // leave the cluster when told to end
+
+	Log    hclog.InterceptLogger
+	Reload func() error // reads the configuration again; nil: nothing to reload
+}
+
+// ServerConfig is the server part.
+type ServerConfig struct {
+	BootstrapExpect int
+	Join            []string
+	RetryJoin       []string
+	RetryInterval   time.Duration
+	Raft            server.RaftConfig
+}
+
+// ClientConfig is the client part.
+type ClientConfig struct {
+	Servers   []string // RPC addresses; unused when the server part is in the same process
+	Join      []string // gossip addresses; none: this agent does not gossip
+	Config    client.Config
+	RawExec   bool
+	Fake      bool // offer the fake driver
+	Devices   []fingerprint.DeviceFingerprinter
+	ExecUser  string
+	DenyUsers []string
+}
+
+// Agent is one process.
+type Agent struct {
+	cfg    Config
+	log    hclog.InterceptLogger
+	tel    *telemetry.Telemetry
+	tls    *tlsutil.Source
+	server *server.Server
+	client *client.Client
+	super  *supervisor.Client
+	gossip *gossip.Gossip // of an agent without a server part
+	back   rpc.Caller
+
+	listener net.Listener // HTTP
+	unix     net.Listener // HTTP for users of this machine
+	http     *http.Server
+	logins   *logins
+	started  time.Time
+	temp     string // directory to remove at the end
+	nodeID   structs.NodeID
+
+	closing sync.Once
+}
+
+// New opens everything: ports, files, state. Nothing runs before Run. On an error everything is closed again.
+func New(cfg Config) (a *Agent, err error) {
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "muster", Level: hclog.Info})
+	}
+	a = &Agent{cfg: cfg, log: cfg.Log, started: time.Now()}
+	defer func() {
+		if err != nil {
+			a.Close()
+			a = nil
+		}
+	}()
+	if a.cfg.DataDir == "" {
+		if !cfg.Dev {
+			return a, errors.New("data_dir is required: state and tasks are kept there")
+		}
+		if a.temp, err = os.MkdirTemp("", "muster-dev-"); err != nil {
+			return a, err
+		}
+		a.cfg.DataDir = a.temp
+	}
+	if err := os.MkdirAll(a.cfg.DataDir, 0o711); err != nil {
+		return a, fmt.Errorf("data_dir: %w", err)
+	}
+	if cfg.TLSRPC || cfg.TLSHTTP {
+		if a.tls, err = tlsutil.Load(cfg.TLS, cfg.Region); err != nil {
+			return a, fmt.Errorf("tls: %w", err)
+		}
+	}
+	if a.tel, err = telemetry.New(a.stats); err != nil {
+		return a, err
+	}
+	if a.listener, err = net.Listen("tcp", cfg.HTTP); err != nil {
+		return a, fmt.Errorf("HTTP address %s: %w", cfg.HTTP, err)
+	}
+	if cfg.Server != nil {
+		if err := a.openServer(); err != nil {
+			return a, err
+		}
+	}
+	if cfg.Client != nil {
+		if err := a.openClient(); err != nil {
+			return a, err
+		}
+	}
+	switch {
+	case a.server != nil:
+		a.back = a.server.Caller(rpc.Peer{})
+	case a.client != nil:
+		a.back = a.client.Servers()
+	default:
+		return a, errors.New("neither server nor client is enabled: set server { enabled = true }, client { enabled = true }, or start with -dev")
+	}
+	return a, a.openHTTP()
+}
+
+func (a *Agent) openServer() error {
+	cfg := &a.cfg
+	l, err := net.Listen("tcp", cfg.RPC)
+	if err != nil {
+		return fmt.Errorf("RPC address %s: %w", cfg.RPC, err)
+	}
+	sc := server.Config{
+		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
+		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
+		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
+		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Diff: diff, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+	}
+	if cfg.TLSRPC {
+		sc.TLSServer, sc.TLSClient = a.tls.RPCServer(), a.tls.Client
+	}
+	g := &sc.Gossip
+	if cfg.Gossip == "" {
+		g.Disabled = true
+	} else {
+		host, port, err := splitPort(cfg.Gossip)
+		if err != nil {
+			l.Close()
+			return fmt.Errorf("gossip address: %w", err)
+		}
+		g.BindAddr, g.BindPort = host, port
+		if cfg.AdvertiseGossip != "" {
+			if g.AdvertiseAddr, g.AdvertisePort, err = splitPort(cfg.AdvertiseGossip); err != nil {
+				l.Close()
+				return fmt.Errorf("advertised gossip address: %w", err)
+			}
+		}
+		g.Key, g.Join, g.RetryJoin, g.RetryInterval, g.AllowPlain = cfg.Encrypt, cfg.Server.Join, cfg.Server.RetryJoin, cfg.Server.RetryInterval, cfg.Insecure
+	}
+	if a.server, err = server.New(sc); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+func (a *Agent) openClient() error {
+	cfg := &a.cfg
+	cc := cfg.Client.Config
+	cc.Name, cc.Region, cc.Datacenter, cc.Version = cfg.Name, cfg.Region, cfg.Datacenter, version.Version
+	cc.TLSEnabled = cfg.TLSHTTP
+	if cc.HTTPAddr = cfg.AdvertiseHTTP; cc.HTTPAddr == "" {
+		cc.HTTPAddr = a.listener.Addr().String()
+	}
+	if cc.DataDir == "" {
+		cc.DataDir = filepath.Join(cfg.DataDir, "client")
+	}
+	var err error
+	if a.super, err = supervisor.Open(filepath.Join(cfg.DataDir, "supervisor"), ""); err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	drivers := []driver.Driver{
+		exec.New(exec.Options{Supervisor: a.super, DefaultUser: cfg.Client.ExecUser, DeniedUsers: cfg.Client.DenyUsers}),
+		rawexec.New(rawexec.Options{Supervisor: a.super, Enabled: cfg.Client.RawExec}),
+	}
+	if cfg.Client.Fake {
+		drivers = append(drivers, fake.New())
+	}
+	cc.Drivers = driver.NewSet(drivers...)
+	cc.Fingerprint.Devices = cfg.Client.Devices
+	cc.Supervisor = superTasks{a.super}
+	cc.Log, cc.Monitor = a.log, a.log
+	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
+	if a.server != nil {
+		peer := rpc.Peer{Role: string(tlsutil.RoleClient), Region: cfg.Region, Name: cfg.Name, Local: true}
+		cc.Connect = client.InProcess(func(back rpc.Caller) rpc.Caller { return a.server.CallerFor(peer, back) })
+	} else {
+		dc := client.DialConfig{Servers: cfg.Client.Servers, Log: a.log}
+		if cfg.TLSRPC {
+			dc.Dial = rpc.TLSDialer(rpc.NetDialer(), a.tls.Client)
+		}
+		cc.Connect = client.Dial(dc)
+	}
+	if a.client, err = client.New(cc); err != nil {
+		return err
+	}
+	if a.server == nil && len(cfg.Client.Join) > 0 {
+		host, port, err := splitPort(cfg.Gossip)
+		if err != nil {
+			return fmt.Errorf("gossip address: %w", err)
+		}
+		gc := gossip.Config{
+			Name: cfg.Name, BindAddr: host, BindPort: port, Key: cfg.Encrypt, AllowPlain: cfg.Insecure, Log: a.log.Named("gossip"),
+			Meta: gossip.Meta{Role: gossip.RoleClient, Region: cfg.Region, Datacenter: cfg.Datacenter, ID: a.client.ID().String(), Version: version.Version, Build: version.NomadCompat},
+		}
+		if cfg.AdvertiseGossip != "" {
+			if gc.AdvertiseAddr, gc.AdvertisePort, err = splitPort(cfg.AdvertiseGossip); err != nil {
+				return fmt.Errorf("advertised gossip address: %w", err)
+			}
+		}
+		if a.gossip, err = gossip.Start(gc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Agent) openHTTP() error {
+	api := nomadlike.New(nomadlike.Config{
+		Backend: a.back, Agent: a, Log: a.log.Named("http"), Debug: a.cfg.EnableDebug, Region: a.cfg.Region, Observe: a.tel.ObserveHTTP,
+	})
+	a.logins = newLogins(a)
+	a.http = nomadlike.NewHTTPServer(a.logins.handler(api), a.log.Named("http"))
+	a.http.ConnContext = peer
+	a.listener = nomadlike.LimitListener(a.listener, a.cfg.ConnsPerIP)
+	if a.cfg.TLSHTTP {
+		a.listener = tls.NewListener(a.listener, a.tls.HTTPServer(a.cfg.VerifyHTTPS))
+	}
+	path := filepath.Join(a.cfg.DataDir, "muster.sock")
+	if len(path) < 100 { // sun_path ends at 108
+		_ = os.Remove(path)
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			a.log.Warn("no unix socket for users of this machine", "path", path, "error", err)
+			return nil
+		}
+		if err := os.Chmod(path, 0o666); err != nil { // whoever connects is known by the kernel's word
+			l.Close()
+			return err
+		}
+		a.unix = l
+	}
+	return nil
+}
+
+func splitPort(addr string) (string, int, error) {
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q: want HOST:PORT", addr)
+	}
+	n, err := strconv.Atoi(p)
+	if err != nil || n < 0 || n > 65535 {
+		return "", 0, fmt.Errorf("%q: the port must be a number from 0 to 65535", addr)
+	}
+	return host, n, nil
+}
+
+// superTasks makes the supervisor's list fit what the client asks for.
+type superTasks struct{ c *supervisor.Client }
+
+func (s superTasks) TaskIDs(ctx context.Context) ([]string, error) { return s.c.TaskIDs(ctx) }
+func (s superTasks) Destroy(ctx context.Context, id string) error  { return s.c.Destroy(ctx, id) }
+
+// HTTPAddr is where the HTTP API listens.
+func (a *Agent) HTTPAddr() string { return a.listener.Addr().String() }
+
+// Server is the server part, or nil.
+func (a *Agent) Server() *server.Server { return a.server }
+
+// Client is the client part, or nil.
+func (a *Agent) Client() *client.Client { return a.client }
+
+// Run serves until ctx ends, then closes. Tasks go on running, except with a temporary data directory, whose tasks end
+// with it.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	run := func(what string, f func() error) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := f(); err != nil && ctx.Err() == nil {
+				stop(fmt.Errorf("%s: %w", what, err))
+			}
+		}()
+	}
+	serve := func(l net.Listener) func() error {
+		return func() error {
+			if err := a.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		}
+	}
+	if a.server != nil {
+		run("server", func() error { return a.server.Run(ctx) })
+	}
+	clientCtx, stopClient := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopClient()
+	clientDone := make(chan struct{})
+	if a.client != nil {
+		run("client", func() error { defer close(clientDone); return a.client.Run(clientCtx) })
+	} else {
+		close(clientDone)
+	}
+	if a.gossip != nil {
+		run("gossip", func() error { a.joinLoop(ctx); return nil })
+	}
+	run("http", serve(a.listener))
+	if a.unix != nil {
+		run("http", serve(a.unix))
+	}
+	<-ctx.Done()
+	if a.temp != "" && a.client != nil {
+		// Nothing of a temporary cluster may stay behind.
+		ids, err := superTasks{a.super}.TaskIDs(context.Background())
+		if err == nil {
+			for _, id := range ids {
+				_ = a.super.Destroy(context.Background(), id)
+			}
+		}
+	}
+	stopClient()
+	<-clientDone
+	a.Close()
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) joinLoop(ctx context.Context) {
+	for {
+		if a.gossip.Alone() {
+			if _, err := a.gossip.Join(a.cfg.Client.Join); err != nil {
+				a.log.Debug("gossip join", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// Close ends everything at once, without leaving the cluster.
+func (a *Agent) Close() error {
+	a.closing.Do(func() {
+		if a.http != nil {
+			shut, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			_ = a.http.Shutdown(shut) // streams and blocking queries are cut after that
+			cancel()
+			a.http.Close()
+		}
+		for _, l := range []net.Listener{a.listener, a.unix} {
+			if l != nil {
+				l.Close()
+			}
+		}
+		if a.client != nil {
+			a.client.Close()
+		}
+		if a.gossip != nil {
+			a.gossip.Close()
+		}
+		if a.server != nil {
+			a.server.Close()
+		}
+		if a.super != nil {
+			if a.temp != "" {
+				_ = a.super.Shutdown(context.Background())
+			}
+			a.super.Close()
+		}
+		if a.temp != "" {
+			_ = os.RemoveAll(a.temp)
+		}
+	})
+	return nil
+}
+
+// Leave takes the agent out of the cluster on purpose: the client part drains as configured, the server part hands its
+// duties over.
+func (a *Agent) Leave(ctx context.Context) error {
+	var errs []error
+	if a.client != nil {
+		errs = append(errs, a.client.Leave(ctx))
+	}
+	if a.server != nil {
+		errs = append(errs, a.server.Leave(ctx))
+	}
+	if a.gossip != nil {
+		errs = append(errs, a.gossip.Leave())
+	}
+	return errors.Join(errs...)
+}

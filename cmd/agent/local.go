@@ -1,0 +1,355 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/version"
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/scheduler/jobdiff"
+	"github.com/muster-sched/muster/structs"
+)
+
+// What nomadlike asks of the process itself.
+var _ nomadlike.Agent = (*Agent)(nil)
+
+// Authorize asks the servers whether a token may use an endpoint that this agent answers by itself.
+func (a *Agent) Authorize(ctx context.Context, token, what, level string) error {
+	h := rpc.Header{Token: token, Region: a.cfg.Region, Namespace: structs.NamespaceDefault}
+	if ns, ok := strings.CutPrefix(what, "namespace:"); ok {
+		what, h.Namespace = "namespace", ns
+	}
+	req := &methods.ACLAuthorizeRequest{What: what, Level: level}
+	req.Stale = true
+	_, err := rpc.Invoke(ctx, a.back, methods.ACLAuthorize, h, req)
+	return err
+}
+
+// Self describes this agent.
+func (a *Agent) Self() (map[string]any, map[string]map[string]string, nomadlike.Member) {
+	conf := map[string]any{}
+	for k, v := range a.cfg.Effective {
+		conf[k] = v
+	}
+	conf["Name"], conf["Region"], conf["Datacenter"], conf["DataDir"] = a.cfg.Name, a.cfg.Region, a.cfg.Datacenter, a.cfg.DataDir
+	conf["DevMode"] = a.cfg.Dev
+	conf["Version"] = map[string]any{"Version": version.NomadCompat, "VersionPrerelease": "", "VersionMetadata": "muster", "Revision": version.Commit, "Muster": version.Version}
+	conf["ACL"] = map[string]any{"Enabled": a.cfg.ACL}
+	conf["Server"] = map[string]any{"Enabled": a.server != nil}
+	conf["Client"] = map[string]any{"Enabled": a.client != nil}
+	conf["TLSConfig"] = map[string]any{"EnableHTTP": a.cfg.TLSHTTP, "EnableRPC": a.cfg.TLSRPC}
+	return conf, a.stats(), a.self()
+}
+
+func (a *Agent) self() nomadlike.Member {
+	for _, m := range a.Members() {
+		if m.Name == a.cfg.Name+"."+a.cfg.Region {
+			return m
+		}
+	}
+	host, port, _ := net.SplitHostPort(a.listener.Addr().String())
+	p, _ := strconv.Atoi(port)
+	m := nomadlike.Member{Name: a.cfg.Name, Addr: host, Port: uint16(p), Status: "alive", Tags: map[string]string{"region": a.cfg.Region, "dc": a.cfg.Datacenter, "build": version.NomadCompat}}
+	if a.server != nil {
+		m.Name += "." + a.cfg.Region
+		m.Tags["role"] = "nomad"
+		m.Tags["id"] = a.server.ID()
+	}
+	return m
+}
+
+// Members lists what gossip knows, this agent alone without it.
+func (a *Agent) Members() []nomadlike.Member {
+	var list []gossip.Member
+	switch {
+	case a.server != nil:
+		list = a.server.Members()
+	case a.gossip != nil:
+		list = a.gossip.Members()
+	}
+	out := []nomadlike.Member{}
+	for _, m := range list {
+		out = append(out, member(m))
+	}
+	if len(out) == 0 && a.server != nil {
+		host, port, _ := splitPort(a.server.Addr())
+		out = append(out, nomadlike.Member{Name: a.cfg.Name + "." + a.cfg.Region, Addr: host, Port: uint16(port), Status: "alive", Tags: serverTags(gossip.Meta{
+			Role: gossip.RoleServer, Region: a.cfg.Region, Datacenter: a.cfg.Datacenter, ID: a.server.ID(), RPC: a.server.Addr(), Version: version.Version, Build: version.NomadCompat,
+		})})
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+func member(m gossip.Member) nomadlike.Member {
+	host, port, _ := splitPort(m.Addr)
+	name := m.Name
+	if !strings.HasSuffix(name, "."+m.Region) {
+		name += "." + m.Region
+	}
+	tags := serverTags(m.Meta)
+	if m.Role != gossip.RoleServer {
+		tags["role"] = "client"
+	}
+	return nomadlike.Member{Name: name, Addr: host, Port: uint16(port), Status: string(m.Status), Tags: tags}
+}
+
+// serverTags are the tags that Nomad's clients read.
+func serverTags(m gossip.Meta) map[string]string {
+	_, port, _ := net.SplitHostPort(m.RPC)
+	t := map[string]string{
+		"role": "nomad", "region": m.Region, "dc": m.Datacenter, "id": m.ID, "rpc_addr": m.RPC, "port": port, "build": version.NomadCompat,
+		"raft_vsn": "3", "vsn": "1", "muster": m.Version,
+	}
+	if m.Expect > 0 {
+		t["expect"] = strconv.Itoa(m.Expect)
+	}
+	return t
+}
+
+// Join makes gossip contact addresses.
+func (a *Agent) Join(addrs []string) (int, error) {
+	switch {
+	case a.server != nil:
+		return a.server.Join(addrs)
+	case a.gossip != nil:
+		return a.gossip.Join(addrs)
+	}
+	return 0, structs.Errorf(structs.CodeUnprocessable, "this agent does not gossip")
+}
+
+func (a *Agent) ring() (*gossip.Gossip, error) {
+	g := a.gossip
+	if a.server != nil {
+		g = a.server.Gossip()
+	}
+	if g == nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "this agent does not gossip")
+	}
+	return g, nil
+}
+
+// ForceLeave forgets a failed member.
+func (a *Agent) ForceLeave(name string, _ bool) error {
+	g, err := a.ring()
+	if err != nil {
+		return err
+	}
+	if !g.Forget(name) {
+		return structs.Errorf(structs.CodeNotFound, "no failed member is called %q", name)
+	}
+	return nil
+}
+
+// Keyring works on the gossip keys of this agent.
+func (a *Agent) Keyring(op, key string) (keys, primary map[string]int, members int, err error) {
+	g, err := a.ring()
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if op != "list" {
+		raw, err := base64.StdEncoding.DecodeString(key)
+		if err != nil || (len(raw) != 16 && len(raw) != 24 && len(raw) != 32) {
+			return nil, nil, 0, structs.Errorf(structs.CodeInvalid, "a gossip key is 16, 24 or 32 bytes in base64; make one with `muster operator gossip keyring generate`")
+		}
+		switch op {
+		case "install":
+			err = g.InstallKey(raw)
+		case "use":
+			err = g.UseKey(raw)
+		case "remove":
+			err = g.RemoveKey(raw)
+		}
+		if err != nil {
+			return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "%s: %v", op, err)
+		}
+	}
+	keys, primary = map[string]int{}, map[string]int{}
+	for i, k := range g.Keys() {
+		text := base64.StdEncoding.EncodeToString(k)
+		keys[text] = 1
+		if i == 0 {
+			primary[text] = 1
+		}
+	}
+	return keys, primary, 1, nil
+}
+
+// Health says whether the parts work.
+func (a *Agent) Health() (srv, cl string, hasServer, hasClient bool) {
+	hasServer, hasClient = a.server != nil, a.client != nil
+	if hasServer {
+		if addr, _ := a.server.Leader(); addr == "" {
+			srv = "No cluster leader"
+		}
+	}
+	if hasClient {
+		select {
+		case <-a.client.Joined():
+		default:
+			cl = "not registered with any server yet"
+		}
+	}
+	return srv, cl, hasServer, hasClient
+}
+
+// Servers are the RPC addresses that the client part uses.
+func (a *Agent) Servers() []string {
+	if a.server != nil {
+		return []string{a.server.Addr()}
+	}
+	return a.cfg.Client.Servers
+}
+
+// SetServers replaces them.
+func (a *Agent) SetServers(addrs []string) error {
+	if a.client == nil {
+		return structs.Errorf(structs.CodeUnprocessable, "this agent runs no client")
+	}
+	if s, ok := a.client.Servers().(interface{ SetServers([]string) }); ok {
+		s.SetServers(addrs)
+	}
+	return nil
+}
+
+// Monitor copies log lines until ctx ends. A reader that is too slow loses lines and is told how many.
+func (a *Agent) Monitor(ctx context.Context, level string, asJSON bool, out func([]byte) error) error {
+	lines := make(chan []byte, 512)
+	w := &monitorWriter{lines: lines}
+	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Level: hclog.LevelFromString(level), JSONFormat: asJSON, Output: w})
+	a.log.RegisterSink(sink)
+	defer a.log.DeregisterSink(sink)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case b := <-lines:
+			if n := w.lost(); n > 0 {
+				b = append([]byte("[...] "+strconv.Itoa(n)+" lines were dropped: the reader was too slow\n"), b...)
+			}
+			if err := out(b); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+type monitorWriter struct {
+	lines   chan []byte
+	dropped counter
+}
+
+func (w *monitorWriter) Write(b []byte) (int, error) {
+	select {
+	case w.lines <- bytes.Clone(b):
+	default:
+		w.dropped.add(1)
+	}
+	return len(b), nil
+}
+
+func (w *monitorWriter) lost() int { return w.dropped.take() }
+
+// Metrics gives the figures out.
+func (a *Agent) Metrics(format string) (string, []byte, error) { return a.tel.Metrics(format) }
+
+// Reload reads certificates and the reloadable part of the configuration again.
+func (a *Agent) Reload() error {
+	var errs []error
+	if a.tls != nil {
+		errs = append(errs, a.tls.Reload())
+	}
+	if a.cfg.Reload != nil {
+		errs = append(errs, a.cfg.Reload())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return structs.Errorf(structs.CodeUnprocessable, "reload: %v; what was loaded before stays", err)
+	}
+	a.log.Info("configuration was read again")
+	return nil
+}
+
+// Host tells facts about the machine.
+func (a *Agent) Host() map[string]any {
+	name, _ := os.Hostname()
+	return map[string]any{"OS": runtime.GOOS, "Arch": runtime.GOARCH, "Hostname": name, "CPUs": runtime.NumCPU(), "GoVersion": runtime.Version(), "Uptime": time.Since(a.started).String()}
+}
+
+// LocalNode is the node this agent runs, or zero.
+func (a *Agent) LocalNode() structs.NodeID {
+	if a.client == nil {
+		return structs.NodeID{}
+	}
+	return a.client.ID()
+}
+
+// LocalServer is the name of the server this agent runs, or "".
+func (a *Agent) LocalServer() string {
+	if a.server == nil {
+		return ""
+	}
+	return a.cfg.Name + "." + a.cfg.Region
+}
+
+// Workers describes the passes of this server.
+func (a *Agent) Workers() []map[string]any {
+	if a.server == nil {
+		return nil
+	}
+	status := "Paused"
+	if a.server.IsLeader() {
+		status = "Running"
+	}
+	return []map[string]any{{"id": a.server.ID(), "started": a.started.UTC().Format(time.RFC3339), "status": status, "workload_status": "WaitingToDequeue"}}
+}
+
+// stats are the figures of all parts.
+func (a *Agent) stats() map[string]map[string]string {
+	out := map[string]map[string]string{
+		"nomad":   {"server": strconv.FormatBool(a.server != nil), "leader": "false", "known_regions": "1", "version": version.NomadCompat},
+		"runtime": {"goroutines": strconv.Itoa(runtime.NumGoroutine()), "max_procs": strconv.Itoa(runtime.GOMAXPROCS(0)), "version": runtime.Version(), "kernel.name": runtime.GOOS, "arch": runtime.GOARCH},
+	}
+	if a.server != nil {
+		out["nomad"]["leader"] = strconv.FormatBool(a.server.IsLeader())
+		addr, _ := a.server.Leader()
+		out["nomad"]["leader_addr"] = addr
+		for name, v := range a.server.Stats() {
+			part, key, ok := strings.Cut(name, ".")
+			if !ok {
+				part, key = "server", name
+			}
+			if out[part] == nil {
+				out[part] = map[string]string{}
+			}
+			out[part][key] = v
+		}
+	}
+	if a.client != nil {
+		out["client"] = map[string]string{"node_id": a.client.ID().String(), "num_allocations": strconv.Itoa(len(a.client.Allocs()))}
+	}
+	return out
+}
+
+// diff is the JSON of Nomad's job diff.
+func diff(old, new *structs.Job, contextual bool) ([]byte, error) {
+	d, err := jobdiff.Diff(old, new, contextual)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(d)
+}

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+)
+
+// counter counts across goroutines.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) add(n int) { c.mu.Lock(); c.n += n; c.mu.Unlock() }
+
+func (c *counter) take() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.n
+	c.n = 0
+	return n
+}
+
+// logins gives users of this machine, known by the kernel's word at the unix socket, a short token each, so that a
+// login node needs none of theirs. A request that brings a token keeps it.
+type logins struct {
+	a  *Agent
+	mu sync.Mutex
+	by map[uint32]login // by uid; guarded by mu; at most loginsMax
+}
+
+type login struct {
+	token string
+	until time.Time
+}
+
+const loginsMax = 4096
+
+type peerKey struct{}
+
+func newLogins(a *Agent) *logins { return &logins{a: a, by: map[uint32]login{}} }
+
+// handler puts a token on requests that came through the unix socket without one.
+func (l *logins) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if conn != nil && conn.Network() == "unix" && l.a.cfg.ACL && l.a.client != nil &&
+			r.Header.Get("X-Nomad-Token") == "" && r.Header.Get("X-Muster-Token") == "" && r.Header.Get("Authorization") == "" {
+			if cred, ok := r.Context().Value(peerKey{}).(*unix.Ucred); ok {
+				if t := l.token(r.Context(), cred); t != "" {
+					r.Header.Set("X-Nomad-Token", t)
+				}
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// peer reads who is at the other end of a unix connection.
+func peer(ctx context.Context, c net.Conn) context.Context {
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || cred == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, cred)
+}
+
+func (l *logins) token(ctx context.Context, cred *unix.Ucred) string {
+	l.mu.Lock()
+	have, ok := l.by[cred.Uid]
+	l.mu.Unlock()
+	if ok && time.Now().Before(have.until) {
+		return have.token
+	}
+	req := &methods.ACLPeerLoginRequest{NodeAuth: l.a.client.Auth(), UID: int64(cred.Uid), GID: int64(cred.Gid)}
+	if u, err := user.LookupId(strconv.Itoa(int(cred.Uid))); err == nil {
+		req.User = u.Username
+		if ids, err := u.GroupIds(); err == nil {
+			for _, id := range ids {
+				if g, err := user.LookupGroupId(id); err == nil {
+					req.Groups = append(req.Groups, g.Name)
+				}
+			}
+		}
+	}
+	resp, err := rpc.Invoke(ctx, l.a.back, methods.ACLPeerLogin, rpc.Header{Region: l.a.cfg.Region}, req)
+	if err != nil {
+		l.a.log.Warn("login of a local user", "uid", cred.Uid, "error", err)
+		return ""
+	}
+	t := login{resp.Secret.String(), time.Now().Add(resp.TTL / 2)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.by) >= loginsMax {
+		clear(l.by)
+	}
+	l.by[cred.Uid] = t
+	return t.token
+}
