@@ -14,6 +14,7 @@ type handler[Req, Resp any] func(ctx context.Context, c *rpc.Call, req *Req) (*R
 func (s *Server) register() {
 	s.registerNodes()
 	s.registerServers()
+	s.registerJobs()
 }
 
 func handle[Req, Resp any](s *Server, m rpc.Method[Req, Resp], h handler[Req, Resp]) {
@@ -24,6 +25,6 @@ func handle[Req, Resp any](s *Server, m rpc.Method[Req, Resp], h handler[Req, Re
 func (s *Server) bumpHealth() { s.bumpMembers() }
 
 // install wires what leader services offer to endpoints; see Hooks.
-func (s *Server) install() {}
+func (s *Server) install() { s.installDecisions() }
 
 var _ = methods.Table

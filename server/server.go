@@ -53,6 +53,7 @@ type Server struct {
 	nodes      *nodeSessions
 	gossip     *members
 	observed   *observations
+	decide     decisions
 	autopilot  *autopilot.Autopilot
 	memberWake chan struct{}
 	figures    figures

@@ -11,11 +11,11 @@ import (
 
 // leaderServices is everything that runs while this server leads, in starting order. All share one context.
 func (s *Server) leaderServices() []Service {
-	return []Service{
+	return append([]Service{
 		{"clock", s.runClock},
 		{"members", s.runMembers},
 		{"autopilot", s.runAutopilot},
-	}
+	}, s.decisionServices()...)
 }
 
 // Hooks are what leader services offer to endpoints. Each is nil until its service sets it; endpoints say so when they

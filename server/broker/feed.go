@@ -233,9 +233,15 @@ func (b *Broker) Cure(pool string, what Kinds, at structs.Index, now structs.Log
 }
 
 // Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
-// state it saw, is tried again.
+// state it saw, is tried again. With DomainAll it held something back anywhere.
 func (b *Broker) Freed(pool string, now structs.LogTime) {
-	b.Cure(pool, kindOf(structs.EventAllocStopped), b.index+1, now)
+	if pool != DomainAll {
+		b.Cure(pool, kindOf(structs.EventAllocStopped), b.index+1, now)
+		return
+	}
+	for _, name := range slices.Clone(b.names) {
+		b.cure(b.domains[name], kindOf(structs.EventAllocStopped), b.index+1, now)
+	}
 }
 
 func (b *Broker) cure(d *domain, what Kinds, at structs.Index, now structs.LogTime) {

@@ -323,3 +323,6 @@ func (b *Broker) Queue(domain string, limit int) []*structs.Workload {
 	}
 	return ws
 }
+
+// Domains are the names of all domains, sorted.
+func (b *Broker) Domains() []string { return slices.Clone(b.names) }

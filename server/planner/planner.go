@@ -374,6 +374,27 @@ func (p *Planner) Lost(seq uint64) []Answer {
 	return answers
 }
 
+// Rejected says that a batch certainly was not written and never will be. What is stacked on it stays: it was verified
+// with the batch's placements debited, which only makes it smaller.
+func (p *Planner) Rejected(seq uint64, why string) []Answer {
+	at := slices.IndexFunc(p.batches, func(b *batch) bool { return b.seq == seq })
+	if at < 0 {
+		return nil
+	}
+	b := p.batches[at]
+	p.batches = slices.Delete(p.batches, at, at+1)
+	answers := make([]Answer, 0, len(b.plans))
+	for _, pl := range b.plans {
+		p.Counters.Refreshes++
+		held := places(pl.entry) > 0
+		if held {
+			p.overlay = p.overlay.Remove(pl.id)
+		}
+		answers = append(answers, Answer{ID: pl.id, Job: pl.job, Outcome: Refused, Freed: held, Why: why})
+	}
+	return answers
+}
+
 func places(e *structs.PlanEntry) (n int) {
 	for i := range e.Parts {
 		n += len(e.Parts[i].Places)

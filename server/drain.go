@@ -1,0 +1,246 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Drains move work off nodes at the pace that the jobs allow. What has been asked is in the state (Transition.Migrate),
+// so a new leader goes on where the old one stopped. The decision is drainStep, a pure function of state and time; the
+// service around it writes what it says and waits for the state to change.
+//
+//	service: at most migrate.max_parallel of a group below its count at a time, over all draining nodes
+//	batch, sysbatch: left to finish
+//	system: last, when nothing else is left (never with ignore_system_jobs)
+//	deadline passed, or force: everything at once
+//	nothing left that is not client-terminal: the drain is complete (I7)
+
+// Limits of the drain service.
+const (
+	drainBatch    = 2000                  // allocations in one command: 32 KiB of ids
+	drainInterval = 20 * time.Millisecond // between two looks at a busy state
+)
+
+// drainAction is what a look at the state calls for.
+type drainAction struct {
+	migrate  []structs.AllocID // in order of node, then id
+	complete []structs.NodeID
+	next     structs.LogTime // when a deadline passes; 0 for none
+}
+
+// drainStep decides about the draining nodes, given in order of id.
+func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) drainAction {
+	var act drainAction
+	groups := map[groupKey]*groupRoom{}
+	for _, id := range nodes {
+		n := snap.NodeByID(id)
+		if n == nil || n.Drain == nil {
+			continue
+		}
+		force := n.Drain.Deadline < 0 || n.Drain.ForceAt > 0 && now >= n.Drain.ForceAt
+		if !force && n.Drain.ForceAt > 0 && (act.next == 0 || n.Drain.ForceAt < act.next) {
+			act.next = n.Drain.ForceAt
+		}
+		var system []*structs.Allocation
+		left := 0 // that hold the drain up
+		for _, a := range snap.AllocsByNode(id) {
+			if a.ClientTerminal() {
+				continue
+			}
+			kind := jobType(a)
+			if kind == structs.JobSystem {
+				if !n.Drain.IgnoreSystemJobs {
+					system = append(system, a)
+				}
+				continue
+			}
+			if kind == structs.JobSysBatch && n.Drain.IgnoreSystemJobs {
+				continue
+			}
+			left++
+			switch {
+			case a.Transition.Migrate || a.ServerTerminal():
+			case force:
+				act.migrate = append(act.migrate, a.ID)
+			case kind != structs.JobService: // left to finish
+			case a.Client != structs.ClientRunning:
+				act.migrate = append(act.migrate, a.ID) // moving it makes nothing worse
+			default:
+				if roomOf(snap, groups, a).take() {
+					act.migrate = append(act.migrate, a.ID)
+				}
+			}
+		}
+		if left > 0 && !force {
+			continue
+		}
+		for _, a := range system {
+			if !a.Transition.Migrate && !a.ServerTerminal() {
+				act.migrate = append(act.migrate, a.ID)
+			}
+		}
+		if left+len(system) == 0 {
+			act.complete = append(act.complete, id)
+		}
+	}
+	return act
+}
+
+func jobType(a *structs.Allocation) structs.JobType {
+	if a.Job == nil {
+		return structs.JobService
+	}
+	return a.Job.Type
+}
+
+type groupKey struct {
+	job   structs.JobKey
+	group string
+}
+
+// groupRoom is how many running allocations of a group may be taken away now.
+type groupRoom struct{ left int }
+
+func (r *groupRoom) take() bool {
+	r.left--
+	return r.left >= 0
+}
+
+// roomOf counts, once per group and look, what runs and is not about to go: so many above count - max_parallel may go.
+func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.Allocation) *groupRoom {
+	key := groupKey{a.JobKey(), a.Group}
+	if r := groups[key]; r != nil {
+		return r
+	}
+	r := &groupRoom{}
+	groups[key] = r
+	job := snap.JobByKey(a.JobKey())
+	if job == nil {
+		job = a.Job
+	}
+	var g *structs.Group
+	if job != nil {
+		g = job.Group(a.Group)
+	}
+	if g == nil || job.Stop {
+		r.left = 1 << 30 // nothing wants it to stay
+		return r
+	}
+	parallel := 1
+	if g.Migrate != nil && g.Migrate.MaxParallel > 0 {
+		parallel = g.Migrate.MaxParallel
+	}
+	running := 0
+	for _, o := range snap.AllocsByJob(a.JobKey()) {
+		if o.Group == a.Group && o.Client == structs.ClientRunning && o.Desired == structs.DesiredRun && !o.Transition.Migrate {
+			running++
+		}
+	}
+	r.left = running - max(g.Count-parallel, 0)
+	return r
+}
+
+// runDrains is the service.
+func (s *Server) runDrains(ctx context.Context, _ uint64) error {
+	sub := s.Subscribe("drains", 256)
+	defer s.Unsubscribe(sub)
+	draining := drainingNodes(s.Published().Snapshot)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	look := true
+	for {
+		wait := time.Hour
+		if look && len(draining) > 0 {
+			p := s.Published()
+			now := s.clock.mint(structs.LogTime(s.lastTime.Load()))
+			act := drainStep(p.Snapshot, draining, now)
+			wrote, err := s.drain(ctx, &act)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				s.log.Warn("drain", "error", err)
+				wait = time.Second
+			case wrote:
+				wait = drainInterval // look at what came of it
+			case act.next > 0:
+				wait = max(act.next.Sub(now), time.Millisecond)
+			}
+		}
+		look = false
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			look = true
+		case <-sub.Wake():
+			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
+				if a.Lost || a.Delta.Restored {
+					draining, look = drainingNodes(a.Snapshot), true
+					continue
+				}
+				for i := range a.Delta.Nodes {
+					draining, look = followDrain(draining, &a.Delta.Nodes[i]), true
+				}
+				look = look || len(draining) > 0 && len(a.Delta.Allocs) > 0
+			}
+			if look && len(draining) > 0 && !pause(ctx, drainInterval) { // a busy cluster changes all the time
+				return nil
+			}
+		}
+	}
+}
+
+func drainingNodes(snap *state.Snapshot) []structs.NodeID {
+	var ids []structs.NodeID
+	for n := range snap.Nodes() {
+		if n.Drain != nil {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// followDrain keeps the list sorted.
+func followDrain(ids []structs.NodeID, c *structs.Changed[structs.Node]) []structs.NodeID {
+	n := c.After
+	if n == nil {
+		n = c.Before
+	}
+	i, have := slices.BinarySearchFunc(ids, n.ID, func(a, b structs.NodeID) int { return slices.Compare(a[:], b[:]) })
+	switch want := c.After != nil && c.After.Drain != nil; {
+	case want && !have:
+		return slices.Insert(ids, i, n.ID)
+	case !want && have:
+		return slices.Delete(ids, i, i+1)
+	}
+	return ids
+}
+
+// drain writes what a look decided, and waits for it to be applied, so that the next look sees it.
+func (s *Server) drain(ctx context.Context, act *drainAction) (wrote bool, err error) {
+	by := structs.Submitter{Name: "drain"}
+	for part := range slices.Chunk(act.migrate, drainBatch) {
+		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocTransition, By: by,
+			Body: &structs.AllocTransitionCommand{IDs: part, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}})
+		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
+			return true, err
+		}
+		wrote = true
+	}
+	for _, id := range act.complete {
+		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeDrain, By: by,
+			Body: &structs.NodeDrainCommand{ID: id, Complete: true, Event: &structs.NodeEvent{Subsystem: "Drain", Message: "Node drain complete"}}})
+		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
+			return true, err
+		}
+		s.log.Info("node drain complete", "node", id)
+		wrote = true
+	}
+	return wrote, nil
+}

@@ -1,0 +1,415 @@
+package server
+
+import (
+	"context"
+	"hash/fnv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Heartbeats are timers in the leader's memory; nothing is written while they come (I8). A node that misses its time
+// and the grace becomes down, or disconnected when a group there allows for it.
+//
+//	beat --ttl + grace without one--> down
+//	                              \--> disconnected --longest lost_after there--> down
+//
+// After an election every node gets one full time, because nobody knows how much of the old one was left; the bound on
+// noticing a dead node is then the election plus one time and grace, about 16 s in a fleet of up to 10,000.
+const (
+	beatTTL     = 10 * time.Second // told to nodes in a small fleet
+	beatGrace   = 5 * time.Second  // a beat may be this late
+	beatRateMax = 1000             // beats a second over the fleet: a larger fleet gets a longer time
+	beatJitter  = 10               // a node's time is lengthened by up to 1/beatJitter, spread over the fleet
+	beatStall   = time.Second      // when the service itself was this late, every timer moves by as much
+	downsMax    = 256              // status writes in flight at once
+)
+
+// beatTable is the timers as a plain structure: a heap by deadline. Times are those of the caller's clock; only their
+// differences count, so a monotonic clock makes jumps of the wall clock harmless.
+type beatTable struct {
+	nodes map[structs.NodeID]*beat
+	heap  []*beat
+}
+
+type beat struct {
+	id       structs.NodeID
+	deadline time.Time
+	count    uint32 // beats seen, so that the jitter differs each time
+	pos      int
+}
+
+// ttl is the time told to a node.
+func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
+	base := max(beatTTL, time.Duration(len(t.nodes))*time.Second/beatRateMax)
+	h := fnv.New32a()
+	h.Write(id[:])
+	h.Write([]byte{byte(count), byte(count >> 8)})
+	spread := base / beatJitter
+	return base + time.Duration(int64(h.Sum32())%int64(spread))
+}
+
+// beat notes a sign of life and gives the time within which the next one is due.
+func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
+	b := t.nodes[id]
+	if b == nil {
+		b = &beat{id: id, pos: -1}
+		t.nodes[id] = b
+	}
+	b.count++
+	ttl := t.ttl(id, b.count)
+	t.set(b, now.Add(ttl+beatGrace))
+	return ttl
+}
+
+// arm sets a deadline that is not a beat's.
+func (t *beatTable) arm(id structs.NodeID, deadline time.Time) {
+	b := t.nodes[id]
+	if b == nil {
+		b = &beat{id: id, pos: -1}
+		t.nodes[id] = b
+	}
+	t.set(b, deadline)
+}
+
+func (t *beatTable) set(b *beat, deadline time.Time) {
+	b.deadline = deadline
+	if b.pos < 0 {
+		b.pos = len(t.heap)
+		t.heap = append(t.heap, b)
+	}
+	t.fix(b.pos)
+}
+
+// remove forgets a node.
+func (t *beatTable) remove(id structs.NodeID) {
+	b := t.nodes[id]
+	if b == nil {
+		return
+	}
+	delete(t.nodes, id)
+	t.unheap(b)
+}
+
+func (t *beatTable) unheap(b *beat) {
+	i, last := b.pos, len(t.heap)-1
+	if i < 0 {
+		return
+	}
+	t.swap(i, last)
+	t.heap = t.heap[:last]
+	b.pos = -1
+	if i < last {
+		t.fix(i)
+	}
+}
+
+// expired takes the nodes whose time is over, earliest first, at most max. They stay known and without a timer.
+func (t *beatTable) expired(now time.Time, max int) []structs.NodeID {
+	var ids []structs.NodeID
+	for len(t.heap) > 0 && len(ids) < max && !t.heap[0].deadline.After(now) {
+		b := t.heap[0]
+		t.unheap(b)
+		ids = append(ids, b.id)
+	}
+	return ids
+}
+
+// next is the earliest deadline.
+func (t *beatTable) next() (time.Time, bool) {
+	if len(t.heap) == 0 {
+		return time.Time{}, false
+	}
+	return t.heap[0].deadline, true
+}
+
+// shift moves every deadline, which keeps their order.
+func (t *beatTable) shift(d time.Duration) {
+	for _, b := range t.heap {
+		b.deadline = b.deadline.Add(d)
+	}
+}
+
+func (t *beatTable) less(i, k int) bool {
+	a, b := t.heap[i], t.heap[k]
+	if !a.deadline.Equal(b.deadline) {
+		return a.deadline.Before(b.deadline)
+	}
+	return string(a.id[:]) < string(b.id[:])
+}
+
+func (t *beatTable) swap(i, k int) {
+	t.heap[i], t.heap[k] = t.heap[k], t.heap[i]
+	t.heap[i].pos, t.heap[k].pos = i, k
+}
+
+func (t *beatTable) fix(i int) {
+	for i > 0 && t.less(i, (i-1)/2) {
+		t.swap(i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+	for {
+		c := 2*i + 1
+		if c >= len(t.heap) {
+			return
+		}
+		if c+1 < len(t.heap) && t.less(c+1, c) {
+			c++
+		}
+		if !t.less(c, i) {
+			return
+		}
+		t.swap(i, c)
+		i = c
+	}
+}
+
+// heartbeats guards the table for endpoints and the service. The table is nil while this server does not lead.
+type heartbeats struct {
+	mu    sync.Mutex
+	table *beatTable
+	kick  chan struct{}
+
+	missed, stalls, beats int64 // guarded by mu
+}
+
+func newHeartbeats() *heartbeats { return &heartbeats{kick: make(chan struct{}, 1)} }
+
+// beat is Hooks.Beat.
+func (h *heartbeats) beat(id structs.NodeID, now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beats++
+	if h.table == nil {
+		return beatTTL
+	}
+	first := len(h.table.heap) == 0
+	ttl := h.table.beat(id, now)
+	if first {
+		h.wake()
+	}
+	return ttl
+}
+
+// left is Hooks.Left.
+func (h *heartbeats) left(id structs.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.table != nil {
+		h.table.remove(id)
+	}
+}
+
+func (h *heartbeats) wake() {
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// HeartbeatFigures count signs of life, nodes that missed theirs, and times when this server itself was too late to
+// judge.
+type HeartbeatFigures struct{ Beats, Missed, Stalls int64 }
+
+// HeartbeatFigures are those since the server started.
+func (s *Server) HeartbeatFigures() HeartbeatFigures {
+	h := s.decide.beats
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return HeartbeatFigures{h.beats, h.missed, h.stalls}
+}
+
+// runHeartbeats is the service.
+func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
+	h := s.decide.beats
+	sub := s.Subscribe("heartbeats", 256)
+	defer s.Unsubscribe(sub)
+	h.load(s.Published(), s.cfg.Now())
+	defer func() {
+		h.mu.Lock()
+		h.table = nil
+		h.mu.Unlock()
+	}()
+	slots := make(chan struct{}, downsMax)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := s.cfg.Now()
+		h.mu.Lock()
+		at, ok := h.table.next()
+		h.mu.Unlock()
+		wait := time.Hour
+		if ok {
+			wait = max(at.Sub(now), time.Millisecond)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.kick:
+			continue
+		case <-sub.Wake():
+			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
+				h.feed(&a, s.cfg.Now())
+			}
+			continue
+		case <-timer.C:
+		}
+		// A process that was stopped, or starved, has not heard the beats that came meanwhile: it gives them the time.
+		if late := s.cfg.Now().Sub(now) - wait; late > beatStall {
+			s.log.Warn("heartbeat timers were late; every node gets as much longer", "late", late)
+			h.mu.Lock()
+			h.stalls++
+			h.table.shift(late)
+			h.mu.Unlock()
+			continue
+		}
+		h.mu.Lock()
+		ids := h.table.expired(s.cfg.Now(), downsMax)
+		h.mu.Unlock()
+		if len(ids) == 0 {
+			continue
+		}
+		// A leader that has been deposed without knowing must not move every job (bug 20): ask the others first.
+		if err := s.raft.VerifyLeader().Error(); err != nil {
+			s.log.Warn("nodes missed heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
+			h.rearm(ids, s.cfg.Now())
+			if err == raft.ErrNotLeader || err == raft.ErrLeadershipLost {
+				return nil // the leadership loop says the rest
+			}
+			continue
+		}
+		for _, id := range ids {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+			go func() {
+				defer func() { <-slots }()
+				s.missed(ctx, id)
+			}()
+		}
+	}
+}
+
+// load arms every node that is not down, with a full time.
+func (h *heartbeats) load(p *Published, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := &beatTable{nodes: make(map[structs.NodeID]*beat, p.Snapshot.NodeCount())}
+	for n := range p.Snapshot.Nodes() {
+		if n.Status != structs.NodeDown {
+			t.nodes[n.ID] = &beat{id: n.ID, pos: -1}
+		}
+	}
+	for n := range p.Snapshot.Nodes() {
+		switch n.Status {
+		case structs.NodeDown:
+		case structs.NodeDisconnected:
+			t.arm(n.ID, now.Add(max(lostAfter(p, n.ID)-p.Time.Sub(n.StatusAt), beatTTL)+beatGrace))
+		default:
+			t.beat(n.ID, now)
+		}
+	}
+	h.table = t
+}
+
+// feed follows nodes that come and go. A node registered through another server, or by a replayed command, is timed
+// although no beat was heard yet.
+func (h *heartbeats) feed(a *Applied, now time.Time) {
+	if a.Lost || a.Delta.Restored {
+		h.load(a.Published, now)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range a.Delta.Nodes {
+		switch c := &a.Delta.Nodes[i]; {
+		case c.After == nil && c.Before != nil:
+			h.table.remove(c.Before.ID)
+		case c.After != nil && c.After.Status == structs.NodeDown:
+			h.table.remove(c.After.ID)
+		case c.After != nil && h.table.nodes[c.After.ID] == nil:
+			h.table.beat(c.After.ID, now)
+		}
+	}
+}
+
+func (h *heartbeats) rearm(ids []structs.NodeID, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range ids {
+		if b := h.table.nodes[id]; b != nil && b.pos < 0 {
+			h.table.arm(id, now.Add(beatGrace))
+		}
+	}
+}
+
+// missed writes that a node is out of touch.
+func (s *Server) missed(ctx context.Context, id structs.NodeID) {
+	h := s.decide.beats
+	p := s.Published()
+	n := p.Snapshot.NodeByID(id)
+	if n == nil || n.Status == structs.NodeDown {
+		return
+	}
+	cmd := &structs.NodeStatusCommand{ID: id, Status: structs.NodeDown, Desc: "heartbeat missed",
+		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Node heartbeat missed"}}
+	longest := time.Duration(0)
+	if n.Status != structs.NodeDisconnected {
+		if longest = lostAfter(p, id); longest > 0 {
+			cmd.Status = structs.NodeDisconnected
+		}
+	}
+	h.mu.Lock()
+	beaten := h.table != nil && h.table.nodes[id] != nil && h.table.nodes[id].pos >= 0
+	h.missed++
+	h.mu.Unlock()
+	if beaten {
+		return // a beat came while the leader was asked
+	}
+	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeStatus, By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
+		if ctx.Err() == nil && structs.CodeOf(err) != structs.CodeNotFound {
+			s.log.Warn("could not write that a node missed its heartbeat; trying again", "node", id, "error", err)
+			h.mu.Lock()
+			if h.table != nil && h.table.nodes[id] != nil && h.table.nodes[id].pos < 0 {
+				h.table.arm(id, s.cfg.Now().Add(time.Second))
+			}
+			h.mu.Unlock()
+			h.wake()
+		}
+		return
+	}
+	s.log.Info("node missed its heartbeat", "node", id, "name", n.Name, "status", cmd.Status)
+	if cmd.Status == structs.NodeDisconnected {
+		h.mu.Lock()
+		if h.table != nil {
+			h.table.arm(id, s.cfg.Now().Add(longest))
+		}
+		h.mu.Unlock()
+		h.wake()
+	}
+}
+
+// lostAfter is the longest time that a group with something on the node may stay out of touch; 0 when none may.
+func lostAfter(p *Published, id structs.NodeID) time.Duration {
+	var longest time.Duration
+	for _, a := range p.Snapshot.AllocsByNode(id) {
+		if !structs.Holds(a) || a.Desired != structs.DesiredRun || a.Job == nil {
+			continue
+		}
+		if g := a.Job.Group(a.Group); g != nil {
+			if g.Disconnect != nil {
+				longest = max(longest, g.Disconnect.LostAfter)
+			}
+			if g.MaxClientDisc != nil {
+				longest = max(longest, *g.MaxClientDisc)
+			}
+		}
+	}
+	return longest
+}

@@ -1,0 +1,517 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/server/broker"
+	"github.com/muster-sched/muster/server/planner"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Passes are the leader service that decides. One goroutine owns broker and planner and never waits for anything but
+// the next message; each pass computes on a goroutine of its own, and each log entry in flight has one that waits for
+// its outcome.
+//
+//	applied batches --> owner --Take--> pass goroutine --decided--> owner --Propose, Next--> raft --landed--> owner
+//
+// The owner keeps the published state that the broker has been fed up to, and a pass decides on exactly that one: a
+// pass on a newer state could block a job on capacity whose appearance the broker has not been told of.
+
+// Limits of the decision path.
+const (
+	passSubscription = 1024            // applied batches that may wait for the owner; beyond it it reloads from state
+	passSteps        = 8_000_000       // nodes that one pass may look at; what it does not reach is decided by the next
+	failedChainMax   = 6               // failed evaluations in a row of one job, each following up on the last (bug 18)
+	failedWaitMin    = 5 * time.Second // wait of the first follow-up of a failed evaluation, doubling
+	failedWaitMax    = 5 * time.Minute
+)
+
+// passes is the state of the service in one term.
+type passes struct {
+	s       *Server
+	term    uint64
+	broker  *broker.Broker
+	planner *planner.Planner
+	pub     *Published // what the broker has been fed up to
+
+	running int // pass goroutines
+	writes  int // goroutines that wait for a proposal
+	decided chan decided
+	landed  chan landed
+	specs   chan speculation
+	asks    chan func()
+	ended   chan struct{}         // closed when the owner takes no more questions
+	open    map[uint64]*answering // by plan
+	cursors map[string]structs.NodeID
+	seed    uint64
+	lost    bool // leadership is gone: nothing new is begun
+	figures PassFigures
+}
+
+// answering gathers what became of the plans of one job.
+type answering struct {
+	key     structs.JobKey
+	waits   int
+	refused bool
+	at      structs.Index
+}
+
+// decided is the answer of a pass goroutine.
+type decided struct {
+	pass   broker.Pass
+	input  *scheduler.Input
+	plan   scheduler.Plan
+	report scheduler.Report
+	failed map[structs.JobKey]string // jobs whose decision panicked, and how
+	took   time.Duration
+}
+
+// landed is the outcome of a proposal.
+type landed struct {
+	seq   uint64         // of a batch of plans; 0: a write about failed evaluations
+	key   structs.JobKey // of such a write
+	res   structs.Result
+	err   error
+	began time.Time
+}
+
+// PassFigures count what the service did in this term. Times are in nanoseconds.
+type PassFigures struct {
+	Term     uint64
+	Broker   broker.Counters
+	Planner  planner.Counters
+	Holding  broker.Len
+	Panics   int64 // decisions that panicked
+	Reloads  int64 // times the queue was rebuilt from state
+	PassNs   int64 // computing, over all passes
+	CommitNs int64 // from sending an entry to its answer, over all entries
+	Batches  int64 // plan entries answered
+}
+
+// PlansPerEntry is the mean number of plans in a log entry.
+func (f *PassFigures) PlansPerEntry() float64 {
+	return float64(f.Planner.Plans) / float64(max(f.Planner.Entries, 1))
+}
+
+// Depth is the mean number of plan entries in flight, the new one included, when one is sent.
+func (f *PassFigures) Depth() float64 {
+	return float64(f.Planner.DepthSum) / float64(max(f.Planner.Entries, 1))
+}
+
+// PassFigures are those of the current (or last) term in which this server led.
+func (s *Server) PassFigures() PassFigures {
+	if f := s.decide.figures.Load(); f != nil {
+		return *f
+	}
+	return PassFigures{}
+}
+
+var errPassesLost = errors.New("leadership was lost while plans were in flight")
+
+// runPasses is the service. It ends with an error when the outcome of a plan became unknown; it then starts again from
+// state, after a barrier, so that what was in the log is in the state too.
+func (s *Server) runPasses(ctx context.Context, term uint64) error {
+	if s.decide.passTerm.Swap(term) == term {
+		if err := s.raft.Barrier(10 * time.Second).Error(); err != nil {
+			return fmt.Errorf("barrier before deciding: %w", err)
+		}
+	}
+	p := &passes{
+		s: s, term: term, planner: planner.New(planner.Limits{}),
+		decided: make(chan decided), landed: make(chan landed), specs: make(chan speculation, 256), asks: make(chan func(), 64),
+		ended: make(chan struct{}),
+		open:  map[uint64]*answering{}, cursors: map[string]structs.NodeID{}, figures: PassFigures{Term: term},
+	}
+	sub := s.Subscribe("passes", passSubscription)
+	defer s.Unsubscribe(sub)
+	p.load(s.Published())
+	s.decide.passes.Store(p)
+	defer close(p.ended)
+	defer s.decide.passes.CompareAndSwap(p, nil)
+	err := p.run(ctx, sub)
+	for p.running+p.writes > 0 { // what was begun ends by itself; its answers no longer matter
+		select {
+		case <-p.decided:
+			p.running--
+		case <-p.landed:
+			p.writes--
+		}
+	}
+	return err
+}
+
+// now is the log time of this moment.
+func (p *passes) now() structs.LogTime {
+	return p.s.clock.mint(structs.LogTime(p.s.lastTime.Load()))
+}
+
+// load builds the queue from a state.
+func (p *passes) load(pub *Published) {
+	p.pub = pub
+	p.figures.Reloads++
+	p.broker = broker.New(nil, broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
+	im := broker.Image{Index: pub.Index}
+	for n := range pub.Snapshot.Nodes() {
+		im.Nodes = append(im.Nodes, n)
+	}
+	for e := range pub.Snapshot.Evals() {
+		if !e.Terminal() {
+			im.Evals = append(im.Evals, e)
+		}
+	}
+	p.broker.Load(im, p.now())
+	p.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
+}
+
+func (p *passes) run(ctx context.Context, sub *Subscription) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := p.now()
+		p.begin(now)
+		p.send()
+		p.publish()
+		wait := time.Hour
+		if at, ok := p.broker.NextWake(); ok && !p.broker.Paused() {
+			wait = max(at.Sub(now), time.Millisecond)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sub.Wake():
+			if !p.feed(sub) {
+				return errPassesLost
+			}
+		case d := <-p.decided:
+			p.running--
+			p.propose(d)
+		case l := <-p.landed:
+			p.writes--
+			p.answer(l)
+			if p.lost {
+				return errPassesLost
+			}
+		case sp := <-p.specs:
+			p.speculate(sp)
+		case f := <-p.asks:
+			f()
+		case <-timer.C:
+		}
+	}
+}
+
+// feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
+func (p *passes) feed(sub *Subscription) bool {
+	for {
+		a, ok := sub.TryNext()
+		if !ok {
+			return true
+		}
+		if a.Lost || a.Delta.Restored {
+			if p.running+p.writes == 0 && p.planner.Idle() {
+				p.load(a.Published)
+				continue
+			}
+			return false // in flight things refer to the old queue: start over
+		}
+		if a.Index <= p.pub.Index {
+			continue
+		}
+		p.pub = a.Published
+		p.planner.Advance(a.Index)
+		if a.Delta.Config {
+			p.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
+		}
+		p.broker.Feed(&a.Delta, p.now())
+		p.s.decide.reports.prune(&a.Delta)
+	}
+}
+
+// begin starts every pass that may run.
+func (p *passes) begin(now structs.LogTime) {
+	for !p.lost && !p.planner.Full() {
+		pass, ok := p.broker.Take(now)
+		if !ok {
+			return
+		}
+		in := p.input(pass, now)
+		p.running++
+		p.s.decide.inputs.keep(pass.Domain, in)
+		go func() {
+			began := time.Now()
+			d := p.decide(pass, in)
+			d.took = time.Since(began)
+			p.decided <- d
+		}()
+	}
+}
+
+// input gathers everything that the pass may depend on.
+func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
+	snap := p.pub.Snapshot
+	p.seed++
+	in := &scheduler.Input{
+		View: p.pub.View, Flight: p.planner.Overlay(), Config: *snap.SchedulerConfig(), Now: now,
+		Seed: uint64(p.pub.Index)<<16 ^ p.seed, Cursor: p.cursors[pass.Domain], Steps: passSteps,
+		Pending: make([]scheduler.Workload, len(pass.Items)),
+	}
+	for i := range pass.Items {
+		it := &pass.Items[i]
+		w := scheduler.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals, Blocked: it.Blocked,
+			Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key)}
+		if it.Spec != nil {
+			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
+		}
+		in.Pending[i] = w
+	}
+	return in
+}
+
+// decide runs on the pass's goroutine. A panic fails the evaluation that caused it and nothing else: the pass is then
+// decided job by job, each seeing the plans before it.
+func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
+	d := decided{pass: pass, input: in}
+	pol := policy.For(in.View.Pool(pass.Domain), in.Config)
+	var why string
+	if d.plan, d.report, why = schedule(*in, pol); why == "" {
+		return d
+	}
+	d.plan, d.report, d.failed = scheduler.Plan{Cursor: in.Cursor}, scheduler.Report{}, map[structs.JobKey]string{}
+	alone := *in
+	for i := range in.Pending {
+		alone.Pending = in.Pending[i : i+1]
+		plan, report, why := schedule(alone, pol)
+		if why != "" {
+			d.failed[in.Pending[i].Key] = why
+			continue
+		}
+		for _, e := range plan.Entries {
+			alone.Flight = alone.Flight.Add(^uint64(0)-uint64(len(d.plan.Entries)), e, nil)
+			d.plan.Entries = append(d.plan.Entries, e)
+		}
+		d.plan.Deferred = append(d.plan.Deferred, plan.Deferred...)
+		d.plan.Cursor, alone.Cursor = plan.Cursor, plan.Cursor
+		d.report.Workloads = append(d.report.Workloads, report.Workloads...)
+		d.report.Steps += report.Steps
+	}
+	return d
+}
+
+// schedule is scheduler.Schedule, with a panic turned into its text. Tests replace it to plant one.
+func schedule(in scheduler.Input, pol scheduler.Policy) (plan scheduler.Plan, report scheduler.Report, why string) {
+	defer func() {
+		if r := recover(); r != nil {
+			why = fmt.Sprintf("%v\n%s", r, debug.Stack())
+		}
+	}()
+	if plantPanic != nil {
+		plantPanic(in)
+	}
+	plan, report = scheduler.Schedule(in, pol)
+	return plan, report, ""
+}
+
+var plantPanic func(scheduler.Input)
+
+// propose hands what a pass decided to the planner.
+func (p *passes) propose(d decided) {
+	now := p.now()
+	p.figures.PassNs += int64(d.took)
+	p.cursors[d.pass.Domain] = d.plan.Cursor
+	p.broker.EndPass(d.pass.ID)
+	p.s.decide.reports.keep(&d.report)
+	spec := map[structs.JobKey]bool{}
+	jobs := make(map[structs.JobKey]*answering, len(d.pass.Items))
+	for i := range d.pass.Items {
+		key := d.pass.Items[i].Key
+		spec[key] = d.pass.Items[i].Spec != nil
+		jobs[key] = &answering{key: key}
+	}
+	for _, e := range d.plan.Entries {
+		key := structs.JobKey{Namespace: e.Namespace, ID: e.JobID}
+		a := jobs[key]
+		if a == nil {
+			p.s.log.Error("a pass decided about a job that it was not given; its plan is dropped", "job", key)
+			continue
+		}
+		if spec[key] {
+			e.JobCreate = 0
+		}
+		view := p.s.Published()
+		id, ans, done := p.planner.Propose(view.View, view.Snapshot.JobByKey(key), e, spec[key])
+		if done {
+			a.refused, a.at = true, max(a.at, ans.Index)
+			p.refusedLog(ans)
+			continue
+		}
+		a.waits++
+		p.open[id] = a
+	}
+	deferred := make(map[structs.JobKey]bool, len(d.plan.Deferred))
+	for _, k := range d.plan.Deferred {
+		deferred[k] = true
+	}
+	for i := range d.pass.Items {
+		it := &d.pass.Items[i]
+		a := jobs[it.Key]
+		why, failed := d.failed[it.Key]
+		switch {
+		case failed:
+			p.fail(it, why)
+		case a.waits > 0: // answered when its plans are
+		case a.refused:
+			p.broker.Nack(it.Key, a.at, now)
+		case deferred[it.Key]:
+			p.broker.Defer(it.Key, now)
+		default:
+			p.broker.Done(it.Key, 0, now)
+		}
+	}
+}
+
+func (p *passes) refusedLog(a planner.Answer) {
+	p.s.log.Debug("plan refused; its job is decided again", "job", a.Job, "why", a.Why, "index", a.Index)
+}
+
+// send puts waiting plans into the log.
+func (p *passes) send() {
+	for !p.lost {
+		b, ok := p.planner.Next()
+		if !ok {
+			return
+		}
+		cmd := structs.Command{Type: structs.CmdPlans, By: structs.Submitter{Name: "scheduler"}, Body: &structs.PlansCommand{Entries: b.Entries}}
+		p.write(landed{seq: b.Seq}, cmd)
+	}
+}
+
+// write proposes a command and has its outcome sent to the owner.
+func (p *passes) write(l landed, cmd structs.Command) {
+	l.began = time.Now()
+	prop := p.s.Propose(LanePriority, cmd)
+	p.writes++
+	go func() {
+		<-prop.Done()
+		l.res, l.err = prop.Result()
+		p.landed <- l
+	}()
+}
+
+// answer takes over the outcome of a write.
+func (p *passes) answer(l landed) {
+	now := p.now()
+	if l.seq == 0 {
+		p.answerFailed(l, now)
+		return
+	}
+	p.figures.Batches++
+	p.figures.CommitNs += int64(time.Since(l.began))
+	var answers []planner.Answer
+	switch code := structs.CodeOf(l.err); {
+	case l.err == nil && l.res.Err == nil:
+		answers = p.planner.Landed(l.seq, l.res.Index, l.res.Plans, p.pub.Index)
+	case l.err == nil, code == structs.CodeBusy, code == structs.CodeTooLarge, code == structs.CodeInvalid:
+		// Nothing of it was written.
+		err := l.err
+		if err == nil {
+			err = l.res.Err
+		}
+		p.s.log.Error("plans were not written", "error", err)
+		answers = p.planner.Rejected(l.seq, err.Error())
+	default:
+		answers = p.planner.Lost(l.seq)
+		p.lost = true
+	}
+	for _, a := range answers {
+		if a.Outcome != planner.Accepted {
+			p.refusedLog(a)
+		}
+		j := p.open[a.ID]
+		delete(p.open, a.ID)
+		if j == nil {
+			continue
+		}
+		if a.Freed {
+			if w := p.pub.Snapshot.Workload(a.Job); w != nil && w.Domain != "" {
+				p.broker.Freed(w.Domain, now)
+			} else {
+				p.broker.Freed(broker.DomainAll, now)
+			}
+		}
+		j.waits--
+		j.refused = j.refused || a.Outcome != planner.Accepted
+		j.at = max(j.at, a.Index)
+		if j.waits > 0 {
+			continue
+		}
+		if j.refused {
+			p.broker.Nack(j.key, j.at, now)
+		} else {
+			p.broker.Done(j.key, j.at, now)
+		}
+	}
+}
+
+// fail ends the evaluation of a job whose decision panicked, and asks for another one later, a bounded number of times
+// in a row.
+func (p *passes) fail(it *broker.Item, why string) {
+	p.figures.Panics++
+	e := it.Deciding()
+	p.s.log.Error("deciding about a job panicked; its evaluation fails", "job", it.Key, "eval", e.ID, "panic", why)
+	if it.Spec != nil { // the committed path meets it again
+		p.broker.Nack(it.Key, 0, p.now())
+		return
+	}
+	chain := 0
+	for prev := e; prev != nil && prev.Trigger == structs.TriggerFailedFollowUp && chain < failedChainMax; chain++ {
+		prev = p.pub.Snapshot.EvalByID(prev.PreviousEval)
+	}
+	failed := *e
+	failed.Status, failed.StatusDesc = structs.EvalFailed, "deciding failed by a fault of the server; its log has the detail"
+	evals := []*structs.Evaluation{&failed}
+	for _, old := range it.Evals {
+		if old.ID != e.ID {
+			c := *old
+			c.Status, c.Successor = structs.EvalCanceled, e.ID
+			evals = append(evals, &c)
+		}
+	}
+	if chain < failedChainMax {
+		wait := min(failedWaitMin<<chain, failedWaitMax)
+		next := &structs.Evaluation{
+			ID:        structs.DeriveID[structs.EvalID](structs.Seed(e.ID), "failed-follow-up", it.Key.String(), uint64(p.pub.Index)),
+			Namespace: e.Namespace, JobID: e.JobID, Type: e.Type, Priority: e.Priority, Trigger: structs.TriggerFailedFollowUp,
+			JobSpecIndex: e.JobSpecIndex, Status: structs.EvalPending, Wait: wait, WaitUntil: p.now().Add(wait), PreviousEval: e.ID,
+		}
+		failed.NextEval = next.ID
+		evals = append(evals, next)
+	} else {
+		failed.StatusDesc += fmt.Sprintf("; it failed %d times in a row and is not tried again before the job changes", chain)
+	}
+	p.write(landed{key: it.Key}, structs.Command{Type: structs.CmdEvalUpsert, By: structs.Submitter{Name: "scheduler"}, Body: &structs.EvalUpsertCommand{Evals: evals}})
+}
+
+func (p *passes) answerFailed(l landed, now structs.LogTime) {
+	switch code := structs.CodeOf(l.err); {
+	case l.err == nil && l.res.Err == nil:
+		p.broker.Done(l.key, l.res.Index, now)
+	case l.err == nil, code == structs.CodeBusy:
+		p.broker.Nack(l.key, 0, now)
+	default:
+		p.lost = true
+	}
+}
+
+// publish makes the figures visible.
+func (p *passes) publish() {
+	f := p.figures
+	f.Broker, f.Planner = p.broker.Counters, p.planner.Counters
+	p.s.decide.figures.Store(&f)
+}

@@ -1,0 +1,197 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// decisions is what the deciding services of a server share with its endpoints. It outlives terms.
+type decisions struct {
+	passTerm atomic.Uint64 // last term in which passes ran
+	passes   atomic.Pointer[passes]
+	figures  atomic.Pointer[PassFigures]
+	reports  reportStore
+	inputs   inputStore
+	beats    *heartbeats
+	collect  collector
+}
+
+// decisionServices are the leader services that decide, in starting order.
+func (s *Server) decisionServices() []Service {
+	return []Service{
+		{"heartbeats", s.runHeartbeats},
+		{"passes", s.runPasses},
+		{"drains", s.runDrains},
+		{"periodic", s.runPeriodic},
+		{"expiry", s.runExpiry},
+		{"collect", s.runCollect},
+	}
+}
+
+// installDecisions sets the hooks behind which the services are. Called from New, before anything runs.
+func (s *Server) installDecisions() {
+	s.decide.beats = newHeartbeats()
+	s.decide.collect.force = make(chan chan error)
+	s.Hooks.Beat = s.decide.beats.beat
+	s.Hooks.Left = s.decide.beats.left
+	s.Hooks.Collect = s.collectNow
+	s.Hooks.ForcePeriodic = s.forcePeriodic
+	s.Hooks.NextLaunch = NextLaunch
+	s.Hooks.Reports = s.decide.reports.of
+	s.Hooks.Queue = s.passQueue
+}
+
+// passQueue is the jobs that are ready, in flight or blocked, in the order of the queue, all domains one after the
+// other; nil when this server does not decide.
+func (s *Server) passQueue() []structs.JobKey {
+	p := s.decide.passes.Load()
+	if p == nil {
+		return nil
+	}
+	answer := make(chan []structs.JobKey, 1)
+	ask := func() {
+		keys := []structs.JobKey{}
+		for _, name := range p.broker.Domains() {
+			for _, w := range p.broker.Queue(name, 0) {
+				keys = append(keys, structs.JobKey{Namespace: w.Namespace, ID: w.JobID})
+			}
+		}
+		answer <- keys
+	}
+	select {
+	case p.asks <- ask:
+	default:
+		return nil // the owner is far behind; the caller falls back to its own order
+	}
+	select {
+	case keys := <-answer:
+		return keys
+	case <-p.ended:
+		return nil
+	}
+}
+
+// reportsMax bounds the jobs whose reports are kept.
+const reportsMax = 10_000
+
+// reportStore keeps the newest reports of jobs that wait, in memory of the leader only (D23). When it is full the one
+// kept longest goes.
+type reportStore struct {
+	mu   sync.Mutex
+	jobs map[structs.JobKey][]*structs.GroupReport
+	age  []structs.JobKey // oldest first; may name jobs that are gone from the map
+}
+
+func (r *reportStore) keep(rep *scheduler.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.jobs == nil {
+		r.jobs = map[structs.JobKey][]*structs.GroupReport{}
+	}
+	for i := range rep.Workloads {
+		w := &rep.Workloads[i]
+		if !w.Failed {
+			delete(r.jobs, w.Key)
+			continue
+		}
+		if _, have := r.jobs[w.Key]; !have {
+			r.age = append(r.age, w.Key)
+		}
+		r.jobs[w.Key] = w.Groups
+	}
+	for len(r.jobs) > reportsMax && len(r.age) > 0 {
+		delete(r.jobs, r.age[0])
+		r.age = r.age[1:]
+	}
+	if len(r.age) > 2*reportsMax {
+		r.age = slices.DeleteFunc(r.age, func(k structs.JobKey) bool { _, have := r.jobs[k]; return !have })
+	}
+}
+
+// prune forgets jobs that stopped waiting otherwise: purged, or their queue entry ended.
+func (r *reportStore) prune(d *structs.Delta) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range d.Workloads {
+		if c := &d.Workloads[i]; c.After == nil && c.Before != nil {
+			delete(r.jobs, structs.JobKey{Namespace: c.Before.Namespace, ID: c.Before.JobID})
+		}
+	}
+}
+
+// of is the newest reports of a job's groups, or nil.
+func (r *reportStore) of(key structs.JobKey) []*structs.GroupReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.jobs[key]
+}
+
+// inputStore keeps the input of the newest pass of each domain, so that an operator can fetch and replay it. The
+// columns in it are shared with the published views, so it costs little more than a pointer.
+type inputStore struct {
+	mu     sync.Mutex
+	newest map[string]*scheduler.Input
+}
+
+func (s *inputStore) keep(domain string, in *scheduler.Input) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil {
+		s.newest = map[string]*scheduler.Input{}
+	}
+	s.newest[domain] = in
+}
+
+func (s *inputStore) of(domain string) *scheduler.Input {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.newest[domain]
+}
+
+// InputDump is the input of a pass as an operator fetches it: enough to run the same decision elsewhere, apart from
+// what is held on the nodes, which is in the state's snapshot of the same index.
+type InputDump struct {
+	Domain  string
+	Index   structs.Index
+	Now     structs.LogTime
+	Seed    uint64
+	Cursor  structs.NodeID
+	Steps   int
+	Config  structs.SchedulerConfig
+	Flying  int // plans in flight when the pass began
+	Nodes   []InputNode
+	Pending []scheduler.Workload
+}
+
+// InputNode is a node of a dumped input: the node itself and what the view says is used on it.
+type InputNode struct {
+	Node        *structs.Node
+	Used, Total structs.Vector
+}
+
+// DumpInput gives the input of the newest pass of a domain as JSON. Secrets of nodes are left out.
+func (s *Server) DumpInput(ctx context.Context, domain string) ([]byte, error) {
+	in := s.decide.inputs.of(domain)
+	if in == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "no pass of node pool %q has run on this server; ask the leader, and name a pool that jobs run in", domain)
+	}
+	d := InputDump{Domain: domain, Index: in.View.Index(), Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps,
+		Config: in.Config, Flying: in.Flight.Len(), Pending: in.Pending}
+	in.View.EachNode(func(n *structs.Node) bool {
+		c := *n
+		c.SecretID = structs.SecretID{}
+		used, total, _ := in.View.Usage(n.ID)
+		d.Nodes = append(d.Nodes, InputNode{Node: &c, Used: used, Total: total})
+		return ctx.Err() == nil
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(&d)
+}
