@@ -202,7 +202,8 @@ func (x *tx) pruneVersions(k structs.JobKey) {
 	}
 	var versions []*structs.Job
 	for _, v := range h.Versions {
-		if current != nil && (kept < structs.JobVersionsKept || v.VersionTag != nil) || x.HasAllocsOfVersion(k, v.Version) {
+		mine := current != nil && v.CreateIndex == current.CreateIndex // not of a purged job of the same name
+		if mine && (kept < structs.JobVersionsKept || v.VersionTag != nil) || x.HasAllocsOfVersion(k, v.Version) {
 			versions = append(versions, v)
 			kept++
 		}

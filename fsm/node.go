@@ -152,8 +152,8 @@ func (x *tx) nodeEvals(n *structs.Node, trigger structs.Trigger) {
 // systemEvals makes the evaluations of the system jobs that belong on a node which has become ready.
 func (x *tx) systemEvals(n *structs.Node) {
 	for _, j := range x.SystemJobs() {
-		if j.NodePool != structs.NodePoolAll && j.NodePool != n.Pool {
-			continue
+		if j.Status == structs.JobDead || j.NodePool != structs.NodePoolAll && j.NodePool != n.Pool {
+			continue // a sysbatch job that is over does not begin again on a new node
 		}
 		if !slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
 			ok, err := path.Match(pattern, n.Datacenter)

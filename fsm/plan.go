@@ -41,6 +41,12 @@ type placed struct {
 	group   int
 }
 
+// slot is one place of a group to fill.
+type slot struct {
+	group string
+	index int
+}
+
 // plan carries out one entry part by part. A part whose premises have changed is refused and changes nothing; an error
 // means that the entry as a whole makes no sense, and is returned before anything was changed.
 func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
@@ -149,6 +155,7 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("the job is at version %d, the plan is for %d", j.Version, pl.p.JobVersion)
 		}
 	}
+	twice := make(map[slot]bool, len(part.Places))
 	for i := range part.Places {
 		p := &part.Places[i]
 		want, n := pl.p.Nodes[p.Node], pl.nodes[p.Node]
@@ -161,12 +168,10 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("version %d has no group %q", pl.version(p), pl.p.Groups[p.Group])
 		case pl.Allocs.Get(pl.allocID(p)) != nil:
 			return fmt.Sprintf("allocation %s exists", pl.allocID(p))
+		case twice[slot{pl.p.Groups[p.Group], p.Index}]:
+			return fmt.Sprintf("name index %d of group %q is placed twice", p.Index, pl.p.Groups[p.Group])
 		}
-		for j := range part.Places[:i] {
-			if q := &part.Places[j]; q.Group == p.Group && q.Index == p.Index {
-				return fmt.Sprintf("name index %d of group %q is placed twice", p.Index, pl.p.Groups[p.Group])
-			}
-		}
+		twice[slot{pl.p.Groups[p.Group], p.Index}] = true
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]

@@ -89,6 +89,7 @@ func (r *run) log(length int) {
 	var results []structs.Result
 	var total structs.Delta
 	index := structs.Index(10)
+	var kept []*state.Snapshot
 	for i := range length {
 		g.snap = a.Snapshot()
 		if i%7 == 0 {
@@ -110,7 +111,11 @@ func (r *run) log(length int) {
 		appendDelta(&total, delta)
 		if i%50 == 49 {
 			r.whole(a)
+			kept = append(kept, a.Snapshot())
 		}
+	}
+	for _, s := range kept {
+		r.check(s.Hash() == s.Rehash(), "the snapshot at %d changed after it was taken", s.Index())
 	}
 	r.whole(a)
 	if err := a.VerifyImmutable(); err != nil {
@@ -145,6 +150,7 @@ func (r *run) replay(a *FSM, entries []Entry, results []structs.Result, total st
 		at += n
 	}
 	r.check(a.Snapshot().Hash() == b.Snapshot().Hash(), "the hash depends on the cuts")
+	r.whole(b)
 	dv, tv := reflect.ValueOf(delta), reflect.ValueOf(total)
 	for i := range dv.NumField() {
 		name := dv.Type().Field(i).Name
@@ -197,6 +203,7 @@ func (r *run) whole(f *FSM) {
 	}
 	r.check(n == len(usage), "%d usage rows, recounted %d", n, len(usage))
 	r.check(reflect.DeepEqual(counts, f.store.AllCounts()), "job counters differ from a recount")
+	r.indexes(s)
 	for a := range s.Allocs() {
 		r.check(a.Job != nil && a.Job.Version == a.JobVersion && s.JobVersion(a.JobKey(), a.JobVersion) != nil, "allocation %s lost version %d of its job", a.ID, a.JobVersion)
 		if s.JobByKey(a.JobKey()) == nil {
@@ -216,6 +223,42 @@ func (r *run) whole(f *FSM) {
 			}
 		}
 		r.check(untagged <= structs.JobVersionsKept, "job %s keeps %d versions", j.Key(), untagged)
+	}
+}
+
+// indexes compares every secondary index with a walk over its table.
+func (r *run) indexes(s *state.Snapshot) {
+	byNode, byJob, evals := map[structs.NodeID]int{}, map[structs.JobKey]int{}, map[structs.JobKey]int{}
+	for a := range s.Allocs() {
+		byNode[a.NodeID]++
+		byJob[a.JobKey()]++
+	}
+	for id, n := range byNode {
+		list := s.AllocsByNode(id)
+		for _, a := range list {
+			r.check(a.NodeID == id && s.AllocByID(a.ID) == a, "index by node holds another %s", a.ID)
+		}
+		r.check(len(list) == n, "index by node has %d allocations of %d", len(list), n)
+	}
+	for k, n := range byJob {
+		list := s.AllocsByJob(k)
+		for i, a := range list {
+			r.check(a.JobKey() == k && s.AllocByID(a.ID) == a && (i == 0 || list[i-1].JobVersion <= a.JobVersion), "index by job holds another %s", a.ID)
+		}
+		r.check(len(list) == n, "index by job has %d allocations of %d", len(list), n)
+	}
+	for e := range s.Evals() {
+		evals[e.JobKey()]++
+	}
+	for k, n := range evals {
+		list := s.EvalsByJob(k)
+		for _, e := range list {
+			r.check(e.JobKey() == k && s.EvalByID(e.ID) == e, "index by job holds another %s", e.ID)
+		}
+		r.check(len(list) == n, "index by job has %d evaluations of %d", len(list), n)
+	}
+	for t := range s.Tokens() {
+		r.check(s.TokenBySecret(t.Secret) == t, "index by secret holds another token")
 	}
 }
 

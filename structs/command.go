@@ -108,8 +108,8 @@ type NodeRegisterCommand struct {
 // NodePurgeCommand deletes nodes; their allocations become lost.
 type NodePurgeCommand struct{ IDs []NodeID }
 
-// NodeStatusCommand changes what the servers know of a node. Apply makes the evaluations that follow from it and, for
-// down, declares its allocations lost.
+// NodeStatusCommand changes what the servers know of a node. Apply makes the evaluations that follow from it; for down,
+// the plans that answer them declare the node's allocations lost.
 type NodeStatusCommand struct {
 	ID     NodeID
 	Status NodeStatus

@@ -1,0 +1,401 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// try applies a command and gives its result, refused or not.
+func (c *cluster) try(t structs.CommandType, body any) structs.Result {
+	c.tb.Helper()
+	res, _ := c.f.ApplyBatch([]Entry{c.entry(t, body)})
+	return res[0]
+}
+
+func (c *cluster) refused(t structs.CommandType, body any, words ...string) {
+	c.tb.Helper()
+	before := c.f.Snapshot().TableIndex("")
+	res := c.try(t, body)
+	if res.Err == nil {
+		c.tb.Errorf("command type %d was carried out; want a refusal with %q", t, words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(res.Err.Msg, w) {
+			c.tb.Errorf("refused with %q, want %q in it", res.Err.Msg, w)
+		}
+	}
+	if after := c.f.Snapshot(); after.Rehash() != after.Hash() || after.Index() == before {
+		c.tb.Error("a refusal left something behind")
+	}
+}
+
+var key = structs.JobKey{Namespace: "default", ID: "web"}
+
+func (c *cluster) register(job *structs.Job) structs.Result {
+	c.tb.Helper()
+	return c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: job, Eval: true, Submission: &structs.JobSubmission{Source: job.ID, Format: "hcl2"}})
+}
+
+func service(meta string, count int) *structs.Job {
+	j := benchJob("web", count)
+	j.Type, j.Meta = structs.JobService, map[string]string{"v": meta}
+	return j
+}
+
+func (c *cluster) placeAll(eval structs.EvalID, version uint64, count int) *structs.PlanResult {
+	c.tb.Helper()
+	p := c.planFor("web", eval, 0, count)
+	p.JobVersion = version
+	return c.apply(structs.CmdPlan, p).Plan
+}
+
+func (c *cluster) observe(status structs.ClientStatus) structs.Result {
+	c.tb.Helper()
+	cmd := &structs.AllocObservedCommand{}
+	for _, a := range c.f.Snapshot().AllocsByJob(key) {
+		cmd.Updates = append(cmd.Updates, structs.AllocObserved{ID: a.ID, Client: status})
+	}
+	return c.apply(structs.CmdAllocObserved, cmd)
+}
+
+func (c *cluster) status(want structs.JobStatus) {
+	c.tb.Helper()
+	if j := c.f.Snapshot().JobByKey(key); j == nil || j.Status != want {
+		c.tb.Errorf("job is %+v, want %s", j, want)
+	}
+}
+
+func TestLifeOfAJob(t *testing.T) {
+	c := newCluster(t, 3)
+	res := c.register(service("1", 2))
+	c.status(structs.JobPending)
+	if w := c.f.Snapshot().Workload(key); w == nil || w.SubmitIndex != res.Index || w.Domain != "default" {
+		t.Fatalf("workload %+v", w)
+	}
+	if e := c.f.Snapshot().EvalByID(res.EvalID); e == nil || e.CreateIndex != res.Index || e.Status != structs.EvalPending {
+		t.Fatalf("evaluation %+v: job and evaluation must come in one entry", e)
+	}
+	if r := c.placeAll(res.EvalID, 0, 2); !r.Accepted[0] || !r.Accepted[1] {
+		t.Fatal(r.Refused)
+	}
+	c.status(structs.JobPending)
+	c.observe(structs.ClientRunning)
+	c.status(structs.JobRunning)
+	usage := c.f.Snapshot().UsageOf("namespace", "default")
+	if usage.Allocs != 2 || usage.Resources.MemoryMiB != 20 {
+		t.Errorf("usage %+v", usage)
+	}
+	again := c.register(service("1", 2))
+	if again.Version != 0 || again.SpecIndex != res.SpecIndex || again.EvalID.IsZero() {
+		t.Errorf("the same job again gave %+v; want no new version, but an evaluation", again)
+	}
+	up := c.register(service("2", 2))
+	if up.Version != 1 || c.f.Snapshot().Workload(key).SubmitIndex != res.Index {
+		t.Errorf("update gave %+v, workload %+v", up, c.f.Snapshot().Workload(key))
+	}
+	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web", Purge: true})
+	s := c.f.Snapshot()
+	if s.JobByKey(key) != nil || s.Workload(key) != nil || s.JobVersion(key, 0) == nil || s.JobVersion(key, 1) != nil {
+		t.Error("a purged job keeps the versions that allocations refer to, and nothing else")
+	}
+	for _, a := range s.AllocsByJob(key) {
+		if a.Job == nil || a.Job.Meta["v"] != "1" {
+			t.Errorf("allocation lost its job: %+v", a.Job)
+		}
+	}
+	new := c.register(service("3", 2))
+	if new.Version != 1 {
+		t.Errorf("registered after a purge as version %d; version 0 still has allocations", new.Version)
+	}
+	c.observe(structs.ClientComplete)
+	collect := &structs.CollectCommand{}
+	for _, a := range c.f.Snapshot().AllocsByJob(key) {
+		collect.Allocs = append(collect.Allocs, a.ID)
+	}
+	c.apply(structs.CmdCollect, collect)
+	if s := c.f.Snapshot(); s.JobVersion(key, 0) != nil || s.AllocCount() != 0 || s.UsageOf("namespace", "default").Allocs != 0 {
+		t.Error("version 0 outlived its allocations")
+	}
+}
+
+func TestPlanRefusals(t *testing.T) {
+	c := newCluster(t, 3)
+	res := c.register(service("1", 2))
+	plan := func(edit func(*structs.PlanEntry)) *structs.PlanResult {
+		p := c.planFor("web", res.EvalID, 0, 2)
+		edit(p)
+		r := c.apply(structs.CmdPlan, p).Plan
+		if e := c.f.Snapshot().EvalByID(res.EvalID); r.Refused != "" && e.Status != structs.EvalPending {
+			t.Errorf("a plan that was refused in part ended its evaluation")
+		}
+		return r
+	}
+	for name, edit := range map[string]func(*structs.PlanEntry){
+		"at epoch":        func(p *structs.PlanEntry) { p.Nodes[0].Epoch++ },
+		"does not exist":  func(p *structs.PlanEntry) { p.Nodes[0].ID = structs.NodeID{1} },
+		"at version 0":    func(p *structs.PlanEntry) { p.JobVersion = 1 },
+		"purged and":      func(p *structs.PlanEntry) { p.JobCreate = 1 },
+		"has no group":    func(p *structs.PlanEntry) { p.Groups[0] = "other" },
+		"job does not":    func(p *structs.PlanEntry) { p.JobID = "other" },
+		"is placed twice": func(p *structs.PlanEntry) { p.Parts[0].Places = append(p.Parts[0].Places, p.Parts[0].Places[0]) },
+	} {
+		p := plan(edit)
+		if p.Accepted[0] || !strings.Contains(p.Refused, name) {
+			t.Errorf("%s: %+v", name, p)
+		}
+		c.apply(structs.CmdBatch, &structs.BatchCommand{}) // nothing
+	}
+	for _, a := range c.f.Snapshot().AllocsByJob(key) { // the second parts, which were fine
+		if a.NameIndex != 1 {
+			t.Errorf("a refused part placed %s", a.Name())
+		}
+	}
+	c.refused(structs.CmdPlan, &structs.PlanEntry{JobID: "web", Groups: []string{"g"}, Parts: []structs.PlanPart{{Places: []structs.PlanPlace{{Node: 7}}}}}, "refers to node 7")
+	c.refused(structs.CmdPlan, &structs.PlanEntry{JobID: "web", Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{Client: structs.ClientComplete}}}}}, "lost or unknown")
+}
+
+func TestOneWriterPerField(t *testing.T) {
+	c := newCluster(t, 1)
+	id := c.nodes[0].ID
+	n := *c.f.Snapshot().NodeByID(id)
+	n.Status, n.Eligibility, n.Drain = structs.NodeDown, structs.NodeIneligible, &structs.DrainStrategy{}
+	epoch := n.Epoch
+	n.Epoch, n.Meta = 99, map[string]string{"rack": "7"}
+	c.apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n})
+	got := c.f.Snapshot().NodeByID(id)
+	if !got.Ready() || got.Epoch == epoch || got.Epoch == 99 || got.Meta["rack"] != "7" {
+		t.Errorf("after registering again: %+v", got)
+	}
+	before := c.f.Snapshot().TableIndex("nodes")
+	c.apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n})
+	c.apply(structs.CmdNodeEvent, &structs.NodeEventCommand{IDs: []structs.NodeID{id}, Events: []structs.NodeEvent{{Message: "x"}}})
+	if after := c.f.Snapshot().NodeByID(id); after.Epoch != got.Epoch || c.f.Snapshot().TableIndex("nodes") == before {
+		t.Error("an event moves the index, and not the epoch")
+	}
+	c.nodes[0].Epoch = got.Epoch
+	n.SecretID = structs.SecretID{66}
+	c.refused(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n}, "another secret")
+	res := c.register(service("1", 1))
+	c.placeAll(res.EvalID, 0, 1)
+	c.refused(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: c.f.Snapshot().AllocsByJob(key)[0].ID, Client: structs.ClientLost}}}, "lost")
+}
+
+func TestDrain(t *testing.T) {
+	c := newCluster(t, 1)
+	id := c.nodes[0].ID
+	res := c.register(service("1", 1))
+	c.placeAll(res.EvalID, 0, 1)
+	d := c.apply(structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{Deadline: time.Hour}, Meta: map[string]string{"by": "me"}})
+	n := c.f.Snapshot().NodeByID(id)
+	if len(d.Evals) != 1 || n.Drain.ForceAt != n.Drain.StartedAt.Add(time.Hour) || n.Eligibility != structs.NodeIneligible || n.LastDrain.Status != "draining" {
+		t.Errorf("draining: %+v %+v", d, n)
+	}
+	c.refused(structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible}, "draining")
+	c.apply(structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Complete: true})
+	if n = c.f.Snapshot().NodeByID(id); n.Drain != nil || n.LastDrain.Status != "complete" || n.LastDrain.Meta["by"] != "me" || n.Ready() {
+		t.Errorf("drained: %+v", n)
+	}
+}
+
+func TestNodeEvaluations(t *testing.T) {
+	c := newCluster(t, 2)
+	sys := benchJob("agent", 1)
+	sys.Type, sys.Datacenters = structs.JobSystem, []string{"dc*"}
+	c.register(sys)
+	other := benchJob("agent-eu", 1)
+	other.Type, other.Datacenters = structs.JobSystem, []string{"eu-*"}
+	c.register(other)
+	res := c.register(service("1", 1))
+	c.placeAll(res.EvalID, 0, 1)
+	down := c.apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: c.nodes[0].ID, Status: structs.NodeDown})
+	if len(down.Evals) != 1 || c.f.Snapshot().EvalByID(down.Evals[0]).JobID != "web" {
+		t.Errorf("down: %+v", down)
+	}
+	up := c.apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: c.nodes[0].ID, Status: structs.NodeReady})
+	jobs := map[string]bool{}
+	for _, id := range up.Evals {
+		jobs[c.f.Snapshot().EvalByID(id).JobID] = true
+	}
+	if !jobs["agent"] || !jobs["web"] || len(jobs) != 2 {
+		t.Errorf("ready again: %v", jobs)
+	}
+	failed := c.observe(structs.ClientFailed)
+	if len(failed.Evals) != 1 || c.f.Snapshot().EvalByID(failed.EvalID).Trigger != structs.TriggerRetryFailed {
+		t.Errorf("failed: %+v", failed)
+	}
+	if again := c.observe(structs.ClientRunning); len(again.Evals) != 0 || c.f.Snapshot().AllocsByJob(key)[0].Client != structs.ClientFailed {
+		t.Error("a failed allocation came back to life")
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	c := newCluster(t, 1)
+	reg := func(edit func(*structs.JobRegisterCommand)) *structs.JobRegisterCommand {
+		r := &structs.JobRegisterCommand{Job: service("1", 1), Eval: true}
+		edit(r)
+		return r
+	}
+	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.Job.Namespace = "nope" }), "nonexistent namespace", "nope")
+	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.Job.NodePool = "nope" }), "nonexistent node pool")
+	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.EnforceIndex, r.SpecIndex = true, 7 }), "Enforcing job modify index 7")
+	res := c.register(service("1", 1))
+	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.EnforceIndex = true }), "Enforcing job modify index 0")
+	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.Job.Type = structs.JobBatch }), "from type")
+	c.apply(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) {
+		r.EnforceIndex, r.SpecIndex, r.Job.Priority = true, res.SpecIndex, 51
+	}))
+	c.refused(structs.CmdPoolDelete, &structs.PoolDeleteCommand{Names: []string{"default"}}, "built in")
+	c.refused(structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{"default"}}, "cannot be deleted")
+	c.apply(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "team"}}})
+	c.register(func() *structs.Job { j := benchJob("b", 1); j.Namespace = "team"; return j }())
+	c.refused(structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{"team"}}, "non-terminal jobs")
+	neg := int64(-1)
+	c.refused(structs.CmdScale, &structs.ScaleCommand{Namespace: "default", JobID: "web", Group: "group", Count: &neg}, "outside")
+	tok := func(b byte) *structs.ACLToken {
+		return &structs.ACLToken{Accessor: structs.AccessorID{b}, Secret: structs.SecretID{b}}
+	}
+	first := c.apply(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: tok(1)})
+	c.refused(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: tok(2)}, fmt.Sprintf("reset index: %d", first.Index))
+	c.apply(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: tok(2), ResetIndex: first.Index})
+	client := tok(3)
+	client.Type = structs.TokenClient
+	c.refused(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{client}}, "missing policies")
+	client.Roles = []structs.ACLTokenRole{{Name: "nope"}}
+	c.refused(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{client}}, "cannot find role")
+	c.refused(structs.CmdRoleUpsert, &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r", Policies: []string{"nope"}}}}, "cannot find policy")
+	c.refused(structs.CmdBatch, &structs.BatchCommand{Commands: []structs.Command{
+		{Type: structs.CmdNamespaceUpsert, Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "half"}}}},
+		{Type: structs.CmdPoolDelete, Body: &structs.PoolDeleteCommand{Names: []string{"all"}}},
+	}}, "command 2")
+	if c.f.Snapshot().Namespace("half") != nil {
+		t.Error("a refused batch left its first command's work")
+	}
+	if res := c.apply(structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}, CAS: true, CASIndex: 9}); res.Swapped {
+		t.Error("swapped at the wrong index")
+	}
+}
+
+// TestOverlapIsDecidedFromState covers reliability bug 25: a new leader that knows nothing may not start a second run.
+func TestOverlapIsDecidedFromState(t *testing.T) {
+	c := newCluster(t, 1)
+	parent := benchJob("cron", 1)
+	parent.Periodic = &structs.Periodic{Enabled: true, ProhibitOverlap: true}
+	if res := c.register(parent); !res.EvalID.IsZero() {
+		t.Error("a periodic job itself is not evaluated")
+	}
+	launch := func(at structs.LogTime, forced bool) structs.Result {
+		child := benchJob(fmt.Sprintf("cron/periodic-%d", at), 1)
+		return c.try(structs.CmdPeriodicLaunch, &structs.PeriodicLaunchCommand{Namespace: "default", JobID: "cron", Launch: at, Child: child, Forced: forced})
+	}
+	if r := launch(100, false); r.ChildID != "cron/periodic-100" || r.EvalID.IsZero() {
+		t.Errorf("first launch: %+v", r)
+	}
+	if r := launch(100, false); r.Err == nil {
+		t.Error("the same time was launched twice")
+	}
+	if r := launch(200, false); r.Err != nil || r.ChildID != "" || c.f.Snapshot().PeriodicLaunch(structs.JobKey{Namespace: "default", ID: "cron"}).Launch != 200 {
+		t.Errorf("overlapping launch: %+v", r)
+	}
+	if r := launch(300, true); r.ChildID == "" {
+		t.Errorf("forced launch: %+v", r)
+	}
+}
+
+// TestCollectedStateIsSmall covers reliability bug 35 and R19: what is collected leaves the snapshot.
+func TestCollectedStateIsSmall(t *testing.T) {
+	c := newCluster(t, 10)
+	size := func() int {
+		var b bytes.Buffer
+		if err := WriteSnapshot(&b, c.f.Snapshot()); err != nil {
+			t.Fatal(err)
+		}
+		return b.Len()
+	}
+	empty := size()
+	collect := &structs.CollectCommand{}
+	for i := range 20 {
+		id := fmt.Sprintf("job-%d", i)
+		c.place(id, 100)
+		collect.Jobs = append(collect.Jobs, structs.JobKey{Namespace: "default", ID: id})
+	}
+	full := size()
+	done := &structs.AllocObservedCommand{}
+	for a := range c.f.Snapshot().Allocs() {
+		done.Updates = append(done.Updates, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete})
+	}
+	c.apply(structs.CmdAllocObserved, done)
+	c.apply(structs.CmdCollect, collect)
+	if now := size(); now > empty+1000 || full < 100*empty/10 {
+		t.Errorf("%d bytes empty, %d full, %d collected", empty, full, now)
+	}
+	if n := len(c.f.store.AllCounts()); n != 0 {
+		t.Errorf("%d counters left", n)
+	}
+}
+
+// TestReadersBesideTheWriter reads snapshots from other goroutines while entries are applied; run it with -race.
+func TestReadersBesideTheWriter(t *testing.T) {
+	c := newCluster(t, 20)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				s := c.f.Snapshot()
+				n := 0
+				for a := range s.Allocs() {
+					if s.AllocByID(a.ID) != a {
+						t.Error("a snapshot disagrees with itself")
+					}
+					n++
+				}
+				if n != s.AllocCount() || s.Hash() != s.Rehash() {
+					t.Error("a snapshot disagrees with itself")
+				}
+			}
+		})
+	}
+	for i := range 40 {
+		c.place(fmt.Sprintf("job-%d", i), 10)
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestFailedRestoreLeavesTheOldState(t *testing.T) {
+	c := newCluster(t, 3)
+	var b bytes.Buffer
+	if err := WriteSnapshot(&b, c.f.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	c.register(service("1", 1))
+	hash, snap := c.f.Snapshot().Hash(), c.f.Snapshot()
+	if _, err := c.f.Restore(bytes.NewReader(b.Bytes()[:b.Len()-1])); err == nil || c.f.Snapshot() != snap {
+		t.Fatalf("a cut file: %v", err)
+	}
+	c.observe(structs.ClientRunning)
+	if c.f.Snapshot().Hash() == hash && c.f.Snapshot().Time() == snap.Time() {
+		t.Error("the old state no longer advances")
+	}
+	watch := c.f.Snapshot().Watch("jobs")
+	if _, err := c.f.Restore(&b); err != nil || c.f.Snapshot().JobByKey(key) != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	select {
+	case <-watch:
+	default:
+		t.Error("a restore must wake every watcher")
+	}
+}
