@@ -1,0 +1,354 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// fleet stands for the agents of some nodes: it beats, starts what is placed, ends what is to stop.
+type fleet struct {
+	t    *testing.T
+	s    func() *Server // the leader, or nil
+	kill time.Duration  // how long a task takes to stop
+
+	mu    sync.Mutex
+	nodes []*structs.Node
+	dead  map[structs.NodeID]bool
+	stops map[structs.AllocID]time.Time
+	runs  map[string]time.Duration // by job: its tasks end by themselves after this
+	fails map[string]bool          // by job: its tasks fail as soon as they start
+}
+
+func newFleet(t *testing.T, s func() *Server, n int) *fleet {
+	t.Helper()
+	f := &fleet{t: t, s: s, dead: map[structs.NodeID]bool{}, stops: map[structs.AllocID]time.Time{},
+		runs: map[string]time.Duration{}, fails: map[string]bool{}}
+	for i := range n {
+		node := testNode(i)
+		mustApply(t, s(), structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
+		mustApply(t, s(), structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+		f.nodes = append(f.nodes, node)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := 0; ctx.Err() == nil; tick++ {
+			f.turn(ctx, tick%50 == 0)
+			pause(ctx, 100*time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return f
+}
+
+func (f *fleet) turn(ctx context.Context, beat bool) {
+	s := f.s()
+	if s == nil {
+		return
+	}
+	f.mu.Lock()
+	var up []structs.AllocObserved
+	snap := s.Published().Snapshot
+	now := time.Now()
+	for _, n := range f.nodes {
+		if f.dead[n.ID] {
+			continue
+		}
+		if beat {
+			s.Hooks.Beat(n.ID, now)
+		}
+		for _, a := range snap.AllocsByNode(n.ID) {
+			switch {
+			case a.ClientTerminal():
+			case a.ServerTerminal():
+				at, stopping := f.stops[a.ID]
+				if !stopping {
+					f.stops[a.ID] = now.Add(f.kill)
+				} else if !now.Before(at) {
+					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt})
+				}
+			case a.Client == structs.ClientPending && f.fails[a.JobID]:
+				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientFailed, StartedAt: structs.LogTimeOf(now)})
+			case a.Client == structs.ClientPending:
+				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTimeOf(now)})
+			case f.runs[a.JobID] > 0 && now.Sub(a.StartedAt.Time()) >= f.runs[a.JobID]:
+				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt})
+			}
+		}
+	}
+	f.mu.Unlock()
+	if len(up) > 0 {
+		s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocObserved, Body: &structs.AllocObservedCommand{Updates: up}})
+	}
+}
+
+func (f *fleet) set(fn func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn()
+}
+
+func mustApply(t *testing.T, s *Server, typ structs.CommandType, body any) structs.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	res, err := s.Apply(ctx, structs.Command{Type: typ, Body: body})
+	if err != nil {
+		t.Fatalf("command %d: %v", typ, err)
+	}
+	return res
+}
+
+// passJob is a service of n allocations with the driver that testNode has.
+func passJob(id string, n int, edit func(*structs.Job)) *structs.Job {
+	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobService, Priority: 50, Region: structs.RegionDefault,
+		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
+		Groups: []*structs.Group{{Name: "g", Count: n, Disk: structs.EphemeralDisk{SizeMiB: 10},
+			Restart: structs.Restart{Attempts: 0, Mode: "fail"}, Reschedule: structs.Reschedule{Unlimited: true, Delay: 30 * time.Second, DelayFunction: "constant"},
+			Tasks: []*structs.Task{{Name: "t", Driver: "fake", Resources: structs.Resources{CPU: 100, MemoryMiB: 64}}}}}}
+	if edit != nil {
+		edit(j)
+	}
+	return j
+}
+
+func register(t *testing.T, s *Server, j *structs.Job) structs.Result {
+	t.Helper()
+	return mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: j, Eval: true})
+}
+
+// live lists the allocations of a job that are meant to run and have not ended.
+func live(s *Server, job string) (as []*structs.Allocation) {
+	for _, a := range s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: structs.NamespaceDefault, ID: job}) {
+		if !a.Terminal() {
+			as = append(as, a)
+		}
+	}
+	return as
+}
+
+func running(s *Server, job string) (n int) {
+	for _, a := range live(s, job) {
+		if a.Client == structs.ClientRunning {
+			n++
+		}
+	}
+	return n
+}
+
+// openEvals counts evaluations that are not answered; blocked ones are.
+func openEvals(s *Server) (n int) {
+	for e := range s.Published().Snapshot.Evals() {
+		if e.Status == structs.EvalPending && e.WaitUntil <= s.logNow() {
+			n++
+		}
+	}
+	return n
+}
+
+// overcommitted names a node that holds more than it has.
+func overcommitted(s *Server) string {
+	snap := s.Published().Snapshot
+	for n := range snap.Nodes() {
+		if u := structs.Usage(snap.AllocsByNode(n.ID)); !u.Fits(structs.Vector{CPU: n.Resources.CPU, Cores: n.Resources.Cores, MemoryMiB: n.Resources.MemoryMiB, DiskMiB: n.Resources.DiskMiB}) {
+			return fmt.Sprintf("node %s holds %+v", n.Name, u)
+		}
+	}
+	return ""
+}
+
+func one(s *Server) func() *Server { return func() *Server { return s } }
+
+func TestFiftyJobsArePlaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 10)
+		for i := range 50 {
+			register(t, s, passJob(fmt.Sprint("job-", i), 3, nil))
+		}
+		for i := range 50 {
+			waitFor(t, 10*time.Second, "running job", func() bool { return running(s, fmt.Sprint("job-", i)) == 3 })
+		}
+		if n := openEvals(s); n != 0 {
+			t.Errorf("%d evaluations are open at rest", n)
+		}
+		if over := overcommitted(s); over != "" {
+			t.Error(over)
+		}
+		f := s.PassFigures()
+		if f.Planner.Places != 150 {
+			t.Errorf("%d placements, want 150", f.Planner.Places)
+		}
+		t.Logf("%+v", f)
+	})
+}
+
+// TestBurstSharesEntries registers many jobs at once: their plans share log entries and the pipeline is deep.
+func TestBurstSharesEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 20)
+		var props []*Proposal
+		for i := range 400 {
+			props = append(props, s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister,
+				Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
+		}
+		for _, p := range props {
+			if _, err := p.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitFor(t, 20*time.Second, "400 placements", func() bool { return s.Published().Snapshot.AllocCount() == 400 })
+		waitFor(t, 20*time.Second, "rest", func() bool { return openEvals(s) == 0 })
+		if over := overcommitted(s); over != "" {
+			t.Error(over)
+		}
+		f := s.PassFigures()
+		t.Logf("plans per entry %.1f (most %d), depth %.1f (most %d), %+v", f.PlansPerEntry(), f.Planner.PlansMax, f.Depth(), f.Planner.DepthMax, f)
+		if f.Planner.PlansMax < 2 {
+			t.Error("no two plans shared a log entry")
+		}
+	})
+}
+
+// TestBlockedJobRunsWhenCapacityAppears (I3): within 2 s.
+func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 1)
+		big := func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 5000 }
+		register(t, s, passJob("a", 1, big))
+		waitFor(t, 5*time.Second, "a", func() bool { return running(s, "a") == 1 })
+		register(t, s, passJob("b", 1, big))
+		key := structs.JobKey{Namespace: "default", ID: "b"}
+		waitFor(t, 5*time.Second, "blocked evaluation", func() bool {
+			w := s.Published().Snapshot.Workload(key)
+			return w != nil && !w.BlockedEval.IsZero()
+		})
+		if got := s.Hooks.Reports(key); len(got) != 1 || got[0].Code != structs.ReasonResources {
+			t.Errorf("reports in memory: %+v, want one with %s", got, structs.ReasonResources)
+		}
+		if q := s.Hooks.Queue(); len(q) != 1 || q[0] != key {
+			t.Errorf("queue %v, want [%v]", q, key)
+		}
+		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"})
+		waitFor(t, 2*time.Second, "b", func() bool { return running(s, "b") == 1 })
+		waitFor(t, time.Second, "blocked evaluation completed", func() bool {
+			for e := range s.Published().Snapshot.Evals() {
+				if !e.Terminal() {
+					return false
+				}
+			}
+			return true
+		})
+		before := s.PassFigures().Broker.Passes
+		time.Sleep(time.Minute)
+		if n := s.PassFigures().Broker.Passes - before; n > 0 {
+			t.Errorf("%d passes in a minute in which nothing happened", n)
+		}
+	})
+}
+
+// TestEvaluationsCoalesce: many triggers of one job are answered by one decision.
+func TestEvaluationsCoalesce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 3)
+		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
+		register(t, s, passJob("a", 2, nil))
+		for range 30 {
+			mustApply(t, s, structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{{Namespace: "default", JobID: "a",
+				Type: structs.JobService, Priority: 50, Trigger: structs.TriggerNodeUpdate, Status: structs.EvalPending}}})
+		}
+		if n := len(live(s, "a")); n != 0 {
+			t.Fatalf("%d allocations although decisions are paused", n)
+		}
+		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}})
+		waitFor(t, 5*time.Second, "a", func() bool { return running(s, "a") == 2 })
+		complete, canceled := 0, 0
+		waitFor(t, 5*time.Second, "answers", func() bool { return openEvals(s) == 0 })
+		for e := range s.Published().Snapshot.Evals() {
+			switch e.Status {
+			case structs.EvalComplete:
+				complete++
+			case structs.EvalCanceled:
+				canceled++
+				if e.Successor.IsZero() {
+					t.Error("a canceled evaluation does not name its successor")
+				}
+			}
+		}
+		if complete != 1 || canceled != 30 {
+			t.Errorf("%d complete and %d canceled, want 1 and 30", complete, canceled)
+		}
+	})
+}
+
+// TestDelayedReschedule: a failed allocation comes back after its delay, and not before.
+func TestDelayedReschedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		f.fails["a"] = true
+		began := time.Now()
+		register(t, s, passJob("a", 1, nil))
+		waitFor(t, 5*time.Second, "failure", func() bool {
+			return failed(s, "a") == 1
+		})
+		f.set(func() { f.fails["a"] = false })
+		waitFor(t, time.Minute, "replacement", func() bool { return running(s, "a") == 1 })
+		if d := time.Since(began); d < 30*time.Second || d > 33*time.Second {
+			t.Errorf("replaced after %s, want 30 s", d)
+		}
+	})
+}
+
+func failed(s *Server, job string) (n int) {
+	for _, a := range s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: "default", ID: job}) {
+		if a.Client == structs.ClientFailed {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPanicFailsOneEvaluation: the others of the pass are placed, the bad one fails, is tried again later, and not for
+// ever.
+func TestPanicFailsOneEvaluation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plantPanic = func(in scheduler.Input) {
+			for i := range in.Pending {
+				if in.Pending[i].Key.ID == "bad" {
+					panic("planted")
+				}
+			}
+		}
+		defer func() { plantPanic = nil }()
+		s := testServer(t, nil)
+		newFleet(t, one(s), 3)
+		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
+		for _, id := range []string{"a", "bad", "c"} {
+			register(t, s, passJob(id, 1, nil))
+		}
+		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}})
+		waitFor(t, 5*time.Second, "the good jobs", func() bool { return running(s, "a") == 1 && running(s, "c") == 1 })
+		time.Sleep(40 * time.Minute)
+		evals := s.Published().Snapshot.EvalsByJob(structs.JobKey{Namespace: "default", ID: "bad"})
+		for _, e := range evals {
+			if e.Status != structs.EvalFailed {
+				t.Errorf("evaluation %s is %s, want failed", e.ID, e.Status)
+			}
+		}
+		if n := len(evals); n != failedChainMax+1 {
+			t.Errorf("%d evaluations of the bad job, want %d: the first and its follow-ups", n, failedChainMax+1)
+		}
+	})
+}
