@@ -1,0 +1,138 @@
+// Command bench measures Muster and prints the table of figures: what, measured, goal, and the command that measured
+// it. With -failover it kills the leader again and again instead. Figures depend on the machine; compare ratios.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+type line struct{ what, measured, goal, peer, command string }
+
+var table []line
+
+func row(what, measured, goal, peer, command string) {
+	table = append(table, line{what, measured, goal, peer, command})
+	fmt.Fprintf(os.Stderr, "%s: %s (goal %s)\n", what, measured, goal)
+}
+
+func main() {
+	failover := flag.Bool("failover", false, "kill -9 of the leader, again and again")
+	rounds := flag.Int("rounds", 20, "of -failover")
+	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
+	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks")
+	flag.Parse()
+	bin := os.Getenv("MUSTER_BIN")
+	if bin == "" {
+		fatal("set MUSTER_BIN to the binary, as `make bench` does")
+	}
+	if *failover {
+		runFailover(bin, *rounds, *busy)
+		return
+	}
+	want := func(part string) bool { return *only == "" || strings.Contains(part, *only) }
+	if want("decide") {
+		decide()
+	}
+	if want("store") {
+		store()
+	}
+	if want("http") || want("latency") {
+		overHTTP(bin, *quick, want("http"), want("latency"))
+	}
+	if want("tasks") {
+		tasks(bin, *quick)
+	}
+	print()
+}
+
+func print() {
+	w := [5]int{}
+	rows := append([]line{{"what", "measured", "goal", "peer", "command"}}, table...)
+	for _, r := range rows {
+		for i, s := range []string{r.what, r.measured, r.goal, r.peer, r.command} {
+			w[i] = max(w[i], len([]rune(s)))
+		}
+	}
+	for n, r := range rows {
+		fmt.Printf("| %-*s | %-*s | %-*s | %-*s | %-*s |\n", w[0], r.what, w[1], r.measured, w[2], r.goal, w[3], r.peer, w[4], r.command)
+		if n == 0 {
+			fmt.Printf("|%s|%s|%s|%s|%s|\n", strings.Repeat("-", w[0]+2), strings.Repeat("-", w[1]+2), strings.Repeat("-", w[2]+2), strings.Repeat("-", w[3]+2), strings.Repeat("-", w[4]+2))
+		}
+	}
+}
+
+var resultRE = regexp.MustCompile(`(?m)^(Benchmark\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
+
+// goBench runs Go benchmarks of a package and gives each one's metrics by unit.
+func goBench(pkg, pattern, benchtime string) map[string]map[string]float64 {
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", pattern, "-benchtime", benchtime, pkg)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n%s", strings.Join(cmd.Args, " "), err, out)
+		return nil
+	}
+	res := map[string]map[string]float64{}
+	for _, m := range resultRE.FindAllStringSubmatch(string(out), -1) {
+		f := strings.Fields(m[2])
+		res[m[1]] = map[string]float64{}
+		for i := 0; i+1 < len(f); i += 2 {
+			v, err := strconv.ParseFloat(f[i], 64)
+			if err == nil {
+				res[m[1]][f[i+1]] = v
+			}
+		}
+	}
+	return res
+}
+
+func ms(ns float64) string {
+	switch {
+	case ns == 0:
+		return "not measured"
+	case ns >= 1e6:
+		return fmt.Sprintf("%.2f ms", ns/1e6)
+	}
+	return fmt.Sprintf("%.1f us", ns/1e3)
+}
+
+func decide() {
+	res := goBench("./scheduler", "BenchmarkDecide", "1s")
+	cmd := "go test -run '^$' -bench BenchmarkDecide ./scheduler"
+	row("decide 600 allocations over 5,000 nodes, one constraint, all nodes scored", ms(res["BenchmarkDecide600of5000"]["ns/op"]), "<= 5 ms", "Nomad 274 ms (a sample)", cmd)
+	row("the same with spread", ms(res["BenchmarkDecide600of5000Spread"]["ns/op"]), "<= 15 ms", "Nomad 11,300 ms", cmd)
+	one := res["BenchmarkDecideOne10000"]
+	row("decide one allocation over 10,000 nodes, p99", ms(one["p99-us"]*1e3), "<= 1 ms", "-", cmd)
+}
+
+func store() {
+	res := goBench("./fsm", "BenchmarkInsertAlloc|BenchmarkPlanApply", "1s")
+	cmd := "go test -run '^$' -bench 'InsertAlloc|PlanApply' ./fsm"
+	for _, name := range []string{"BenchmarkInsertAlloc", "BenchmarkPlanApply"} {
+		for full, m := range res {
+			if full != name && !strings.HasPrefix(full, name+"/") {
+				continue
+			}
+			v := ms(m["ns/op"])
+			for _, unit := range []string{"us/alloc", "ns/alloc", "B/alloc", "bytes/alloc"} {
+				if x, ok := m[unit]; ok {
+					v += fmt.Sprintf(", %.3g %s", x, unit)
+				}
+			}
+			row("store: "+strings.TrimPrefix(full, "Benchmark"), v, "<= 14 us an allocation", "-", cmd)
+		}
+	}
+}
+
+func fatal(v ...any) {
+	fmt.Fprintln(os.Stderr, append([]any{"bench:"}, v...)...)
+	os.Exit(1)
+}
