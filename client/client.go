@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -46,12 +47,14 @@ type Client struct {
 	gone    map[structs.AllocID]time.Time // unknown to restored servers since
 	recent  map[structs.AllocID]bool      // collected here while the servers still list them
 	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
+	ended   atomic.Int64                  // allocations that have ended and are kept
 	joined  chan struct{}                 // closed at the first registration
 	leaving bool
 
 	ctx     context.Context // of Run
 	wg      sync.WaitGroup
 	started bool
+	closed  bool
 	stop    context.CancelFunc
 	stopped chan struct{}
 }
@@ -177,6 +180,10 @@ func (c *Client) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
 	if c.started {
 		c.mu.Unlock()
 		return errors.New("client: Run was called twice")
@@ -209,23 +216,25 @@ func (c *Client) launch(r *runner.Runner) {
 	go func() {
 		defer c.wg.Done()
 		r.Run(c.ctx)
+		if r.Final() != nil {
+			c.ended.Add(1)
+		}
 	}()
 }
 
 // Close stops the agent and waits until it has stopped. Tasks go on running.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	started, stop := c.started, c.stop
-	c.started = true // Run will refuse
+	started, stop, again := c.started, c.stop, c.closed
+	c.closed = true
 	c.mu.Unlock()
-	if !started {
-		close(c.stopped)
+	switch {
+	case started:
+		stop()
+		<-c.stopped
+	case !again:
 		return errors.Join(c.conn.Close(), c.store.Close())
 	}
-	if stop != nil {
-		stop()
-	}
-	<-c.stopped
 	return nil
 }
 

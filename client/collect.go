@@ -37,7 +37,7 @@ func (c *Client) collectLoop(ctx context.Context) {
 		case <-watch.C:
 			c.stopSilent()
 			c.killForgotten()
-			if c.ended() > c.cfg.GC.MaxAllocs {
+			if c.ended.Load() > int64(c.cfg.GC.MaxAllocs) {
 				c.collect(ctx)
 			}
 		}
@@ -49,7 +49,7 @@ func (c *Client) collectLoop(ctx context.Context) {
 // when as much time has passed for them (I6).
 func (c *Client) stopSilent() {
 	silent := c.connected.silent()
-	if silent < time.Second {
+	if silent < c.connected.due() {
 		return
 	}
 	for _, r := range c.Allocs() {
@@ -66,17 +66,6 @@ func (c *Client) stopSilent() {
 			r.Kill("the servers have been out of reach for longer than stop_after_client_disconnect of "+limit.String(), false)
 		}
 	}
-}
-
-// ended counts the allocations that have ended and are kept.
-func (c *Client) ended() int {
-	n := 0
-	for _, r := range c.Allocs() {
-		if r.Final() != nil {
-			n++
-		}
-	}
-	return n
 }
 
 // collect removes ended allocations, oldest first, while a bound is passed.
@@ -149,7 +138,10 @@ func (c *Client) remove(r *runner.Runner) {
 		return
 	}
 	c.mu.Lock()
-	delete(c.allocs, r.ID())
+	if c.allocs[r.ID()] == r {
+		delete(c.allocs, r.ID())
+		c.ended.Add(-1)
+	}
 	c.recent[r.ID()] = true
 	c.mu.Unlock()
 	c.observed.forget(r.ID())

@@ -54,9 +54,10 @@ type dialed struct {
 	pool *rpc.Pool
 	mu   struct {
 		sync.Mutex
-		static []string // as configured: always tried too
-		addrs  []string // in the order in which they are tried
-		at     int      // the one in use
+		static []string  // as configured: always tried too
+		addrs  []string  // in the order in which they are tried
+		at     int       // the one in use
+		moved  time.Time // when Failed last gave up a server
 	}
 }
 
@@ -99,8 +100,19 @@ func (c *dialed) next(from string) {
 	}
 }
 
+// failedRest is how long a new server is given before it is given up too. Many nodes may share a Conn and complain about
+// the same failure one after the other.
+const failedRest = 500 * time.Millisecond
+
 // Failed implements Conn.
 func (c *dialed) Failed() {
+	c.mu.Lock()
+	if time.Since(c.mu.moved) < failedRest {
+		c.mu.Unlock()
+		return
+	}
+	c.mu.moved = time.Now()
+	c.mu.Unlock()
 	cur := c.current()
 	c.next(cur)
 	if c.current() != cur {

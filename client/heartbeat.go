@@ -23,6 +23,7 @@ const registerGather = 500 * time.Millisecond
 type contact struct {
 	mu   sync.Mutex
 	last time.Duration // boottime before the last heartbeat that was answered was sent; 0 for none
+	ttl  time.Duration // that the servers gave with it
 }
 
 func newContact() *contact { return &contact{} }
@@ -36,9 +37,10 @@ func boottime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-func (c *contact) heard(sent time.Duration) {
+func (c *contact) heard(sent, ttl time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.ttl = ttl
 	c.last = max(c.last, sent)
 }
 
@@ -50,6 +52,13 @@ func (c *contact) silent() time.Duration {
 		return 0
 	}
 	return boottime() - c.last
+}
+
+// due is the silence up to which all is well: a heartbeat comes at least this often.
+func (c *contact) due() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ttl/2 + time.Second
 }
 
 // heartbeatLoop registers the node, then says again and again that it lives: well within the TTL that the servers
@@ -119,7 +128,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	c.connected.heard(sent)
+	c.connected.heard(sent, resp.HeartbeatTTL)
 	c.conn.SetServers(resp.Servers)
 	c.mu.Lock()
 	select {
@@ -145,7 +154,7 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 		}
 		return ttl, true, err
 	}
-	c.connected.heard(sent)
+	c.connected.heard(sent, resp.HeartbeatTTL)
 	if len(resp.Servers) > 0 {
 		c.conn.SetServers(resp.Servers)
 	}

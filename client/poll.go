@@ -145,8 +145,10 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 			delete(c.recent, id)
 		}
 	}
-	for id := range listed {
-		delete(c.gone, id)
+	for id := range c.gone {
+		if listed[id] || c.allocs[id] == nil {
+			delete(c.gone, id)
+		}
 	}
 	c.mu.Unlock()
 	c.dropUnlisted(ctx, resp, listed, have, restored)
@@ -258,6 +260,12 @@ func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollRespons
 
 // killForgotten ends what restored servers forgot, when its grace is over.
 func (c *Client) killForgotten() {
+	c.mu.Lock()
+	none := len(c.gone) == 0
+	c.mu.Unlock()
+	if none {
+		return
+	}
 	for _, r := range c.Allocs() {
 		c.mu.Lock()
 		since, marked := c.gone[r.ID()]

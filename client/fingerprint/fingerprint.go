@@ -83,6 +83,9 @@ func (o Options) version(_ context.Context, f *Facts) error {
 // NomadVersion is the version of Nomad whose job language and API the agent speaks; job files constrain on it.
 const NomadVersion = "2.0.6"
 
+// Drivers asks the drivers of o how they are; it is the fingerprinter "drivers" for machines that are made up.
+func Drivers(ctx context.Context, o Options, f *Facts) error { return o.drivers(ctx, f) }
+
 func (o Options) drivers(ctx context.Context, f *Facts) error {
 	names := make([]string, 0, len(o.Drivers))
 	for n := range o.Drivers {

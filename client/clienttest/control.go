@@ -1,0 +1,229 @@
+package clienttest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Job makes a legal job with one group "g" of the given tasks.
+func Job(id string, typ structs.JobType, tasks ...*structs.Task) *structs.Job {
+	return &structs.Job{
+		Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: typ, Priority: structs.JobPriorityDefault,
+		Region: structs.RegionDefault, Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
+		Groups: []*structs.Group{{
+			Name: "g", Count: 1, Tasks: tasks,
+			Restart: structs.Restart{Attempts: 2, Interval: time.Minute, Delay: 10 * time.Millisecond, Mode: "fail"},
+			Disk:    structs.EphemeralDisk{SizeMiB: 10},
+		}},
+	}
+}
+
+// Task makes a legal task for a driver; config is its JSON block.
+func Task(name, driver, config string) *structs.Task {
+	return &structs.Task{
+		Name: name, Driver: driver, Config: structs.RawConfig(config),
+		Resources: structs.Resources{CPU: 100, MemoryMiB: 64}, KillTimeout: 2 * time.Second,
+		Logs: structs.LogConfig{MaxFiles: 2, MaxFileSizeMB: 1},
+	}
+}
+
+// Place makes an allocation of a job's first group on a node; edit may change it before it is seen.
+func (s *Server) Place(node structs.NodeID, job *structs.Job, edit ...func(*structs.Allocation)) structs.AllocID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nextID++
+	id := structs.DeriveID[structs.AllocID](structs.Seed{2}, "alloc", job.ID, s.nextID)
+	idx := s.touch()
+	a := &structs.Allocation{
+		ID: id, Namespace: job.Namespace, JobID: job.ID, JobVersion: job.Version, Job: job, Group: job.Groups[0].Name,
+		NodeID: node, Resources: structs.GroupVector(job.Groups[0]), Desired: structs.DesiredRun, Client: structs.ClientPending,
+		CreateIndex: idx, AllocIndex: idx, ModifyIndex: idx, CreateTime: structs.LogTimeOf(time.Now()),
+	}
+	for _, e := range edit {
+		e(a)
+	}
+	s.allocs[id] = a
+	return id
+}
+
+// Change makes a new version of an allocation.
+func (s *Server) Change(id structs.AllocID, edit func(*structs.Allocation)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.allocs[id]
+	if a == nil {
+		return
+	}
+	next := *a
+	edit(&next)
+	next.AllocIndex = s.touch()
+	s.allocs[id] = &next
+}
+
+// Stop asks for an allocation to end.
+func (s *Server) Stop(id structs.AllocID) {
+	s.Change(id, func(a *structs.Allocation) { a.Desired, a.DesiredDesc = structs.DesiredStop, "stopped by the test" })
+}
+
+// Forget removes an allocation, as garbage collection does.
+func (s *Server) Forget(id structs.AllocID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.allocs, id)
+	s.removedAt = s.touch()
+}
+
+// Restore makes the servers a cluster that was restored from a backup: an older index in a newer epoch, without the
+// named allocations.
+func (s *Server) Restore(without ...structs.AllocID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range without {
+		delete(s.allocs, id)
+	}
+	s.epoch++
+	s.removedAt = s.touch()
+}
+
+// Fail makes calls fail for which fault gives an error; nil ends that.
+func (s *Server) Fail(fault func(method string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
+}
+
+// Answer changes every answer to a poll, and lets polls wait for nothing; nil ends that.
+func (s *Server) Answer(change func(*methods.NodePollResponse)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answer = change
+	s.touch()
+}
+
+// Servers sets the addresses told to nodes.
+func (s *Server) Servers(addrs ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.servers = addrs
+}
+
+// Index is the newest index.
+func (s *Server) Index() structs.Index {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.index
+}
+
+// Node is a registered node, or nil.
+func (s *Server) Node(id structs.NodeID) *structs.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[id]
+}
+
+// Unregister makes the servers forget a node.
+func (s *Server) Unregister(id structs.NodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.nodes, id)
+	s.touch()
+}
+
+// Beats counts a node's heartbeats.
+func (s *Server) Beats(id structs.NodeID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.beats[id]
+}
+
+// Calls counts calls of each method.
+func (s *Server) Calls(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[method]
+}
+
+// Events are the node events received.
+func (s *Server) Events() []structs.NodeEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+// Back calls a node.
+func (s *Server) Back(id structs.NodeID) rpc.Caller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.back[id]
+}
+
+// Alloc is an allocation as the servers know it, or nil.
+func (s *Server) Alloc(id structs.AllocID) *structs.Allocation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.allocs[id]
+}
+
+// Seen is every report about an allocation.
+func (s *Server) Seen(id structs.AllocID) []structs.AllocObserved {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen[id])
+}
+
+// patience bounds every wait of a test.
+const patience = 20 * time.Second
+
+// Wait waits until ok holds, looking again at every change of the servers, and fails the test otherwise.
+func (s *Server) Wait(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond) // for conditions about the node
+	defer tick.Stop()
+	for !ok() {
+		s.mu.Lock()
+		ch := s.changed
+		s.mu.Unlock()
+		select {
+		case <-ch:
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited %s for: %s\n%s", patience, what, s.dump())
+		}
+	}
+}
+
+// WaitStatus waits until an allocation has a client status.
+func (s *Server) WaitStatus(t testing.TB, id structs.AllocID, want structs.ClientStatus) *structs.Allocation {
+	t.Helper()
+	s.Wait(t, fmt.Sprintf("allocation %s to be %s", id.Short(), want), func() bool {
+		a := s.Alloc(id)
+		return a != nil && a.Client == want
+	})
+	return s.Alloc(id)
+}
+
+// dump tells what the servers know, for the message of a failed test.
+func (s *Server) dump() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := ""
+	for id, a := range s.allocs {
+		out += fmt.Sprintf("alloc %s of %s: %s/%s %q\n", id.Short(), a.JobID, a.Desired, a.Client, a.ClientDesc)
+		for name, st := range a.TaskStates {
+			out += fmt.Sprintf("  task %s: %s failed=%t restarts=%d\n", name, st.State, st.Failed, st.Restarts)
+			for _, e := range st.Events {
+				out += fmt.Sprintf("    %s: %s\n", e.Type, e.Message)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,217 @@
+// Package clienttest has servers for tests of the agent: what a node registers, polls and reports is kept in memory and
+// behaves as real servers do, without raft and without a scheduler. Tests place and stop allocations by hand.
+package clienttest
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Server is the servers of a cluster, as far as nodes see them.
+type Server struct {
+	TTL time.Duration // of heartbeats
+	reg *rpc.Registry
+
+	mu        sync.Mutex
+	cluster   structs.ClusterID
+	epoch     uint64
+	index     structs.Index
+	nodes     map[structs.NodeID]*structs.Node
+	beats     map[structs.NodeID]int
+	back      map[structs.NodeID]rpc.Caller // how to call a node
+	allocs    map[structs.AllocID]*structs.Allocation
+	seen      map[structs.AllocID][]structs.AllocObserved // every report, in order
+	events    []structs.NodeEvent
+	changed   chan struct{} // closed at every change
+	fault     func(method string) error
+	answer    func(*methods.NodePollResponse) // changes answers to polls
+	nextID    uint64
+	servers   []string
+	calls     map[string]int
+	removedAt structs.Index // last removal
+}
+
+// New makes empty servers.
+func New() *Server {
+	s := &Server{
+		TTL: 2 * time.Second, reg: rpc.NewRegistry(nil, nil), index: 10,
+		nodes: map[structs.NodeID]*structs.Node{}, beats: map[structs.NodeID]int{}, back: map[structs.NodeID]rpc.Caller{},
+		allocs: map[structs.AllocID]*structs.Allocation{}, seen: map[structs.AllocID][]structs.AllocObserved{},
+		changed: make(chan struct{}), calls: map[string]int{},
+	}
+	s.cluster = structs.DeriveID[structs.ClusterID](structs.Seed{1}, "cluster", "", 0)
+	s.reg.Wrap(func(next rpc.Handler) rpc.Handler {
+		return func(ctx context.Context, c *rpc.Call) (*rpc.Reply, error) {
+			s.mu.Lock()
+			fault := s.fault
+			s.calls[c.Method]++
+			s.mu.Unlock()
+			if fault != nil {
+				if err := fault(c.Method); err != nil {
+					return nil, err
+				}
+			}
+			return next(ctx, c)
+		}
+	})
+	rpc.Handle(s.reg, methods.NodeRegister, s.register)
+	rpc.Handle(s.reg, methods.NodeHeartbeat, s.heartbeat)
+	rpc.Handle(s.reg, methods.NodePoll, s.poll)
+	rpc.Handle(s.reg, methods.NodeObserve, s.observe)
+	rpc.Handle(s.reg, methods.NodeEvent, s.event)
+	return s
+}
+
+// Registry is what the servers answer.
+func (s *Server) Registry() *rpc.Registry { return s.reg }
+
+// InProcess gives a caller for a node in this process that back reaches.
+func (s *Server) InProcess(back rpc.Caller) rpc.Caller {
+	return s.reg.Local(rpc.Peer{Role: "client"}, back)
+}
+
+// touch makes a new index; called with mu held.
+func (s *Server) touch() structs.Index {
+	s.index++
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return s.index
+}
+
+var errSecret = structs.Errorf(structs.CodeDenied, "the node's secret is wrong")
+
+// auth checks a node's secret; called with mu held.
+func (s *Server) auth(a methods.NodeAuth) (*structs.Node, error) {
+	n := s.nodes[a.NodeID]
+	if n == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "node %s is not registered", a.NodeID)
+	}
+	if n.SecretID != a.Secret {
+		return nil, errSecret
+	}
+	return n, nil
+}
+
+func (s *Server) register(_ context.Context, c *rpc.Call, req *methods.NodeRegisterRequest) (*methods.NodeRegisterResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.nodes[req.Node.ID]; old != nil && old.SecretID != req.Node.SecretID {
+		return nil, errSecret
+	}
+	s.nodes[req.Node.ID] = req.Node
+	s.back[req.Node.ID] = c.Back
+	return &methods.NodeRegisterResponse{Index: s.touch(), HeartbeatTTL: s.TTL, Cluster: s.cluster, RestoreEpoch: s.epoch, Servers: s.servers}, nil
+}
+
+func (s *Server) heartbeat(_ context.Context, c *rpc.Call, req *methods.NodeHeartbeatRequest) (*methods.NodeHeartbeatResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes[req.NodeID] == nil {
+		return &methods.NodeHeartbeatResponse{HeartbeatTTL: s.TTL, Unknown: true}, nil
+	}
+	n, err := s.auth(req.NodeAuth)
+	if err != nil {
+		return nil, err
+	}
+	s.beats[n.ID]++
+	s.back[n.ID] = c.Back
+	if req.Status != n.Status {
+		next := *n
+		next.Status = req.Status
+		s.nodes[n.ID] = &next
+		s.touch()
+	}
+	return &methods.NodeHeartbeatResponse{Index: s.index, HeartbeatTTL: s.TTL, Servers: s.servers}, nil
+}
+
+func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {
+	wait := req.MaxWait
+	if wait <= 0 {
+		wait = 5 * time.Minute
+	}
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	for {
+		s.mu.Lock()
+		if _, err := s.auth(req.NodeAuth); err != nil {
+			s.mu.Unlock()
+			return nil, err
+		}
+		resp := s.list(req)
+		changed, answer := s.changed, s.answer
+		s.mu.Unlock()
+		if answer != nil {
+			answer(resp)
+			return resp, nil
+		}
+		if req.MinIndex == 0 || resp.Index > req.MinIndex {
+			return resp, nil
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			return resp, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// list is what belongs on a node, at the index at which that last changed; called with mu held.
+func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
+	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch}
+	resp.Index = 1
+	for _, id := range slices.SortedFunc(maps.Keys(s.allocs), func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) }) {
+		a := s.allocs[id]
+		if a.NodeID != req.NodeID {
+			continue
+		}
+		resp.Refs = append(resp.Refs, methods.AllocRef{ID: id, AllocIndex: a.AllocIndex})
+		resp.Index = max(resp.Index, a.AllocIndex)
+		if a.AllocIndex > req.MinIndex {
+			resp.Changed = append(resp.Changed, a)
+			if !slices.ContainsFunc(resp.Jobs, func(j *structs.Job) bool { return j.Key() == a.Job.Key() && j.Version == a.Job.Version }) {
+				resp.Jobs = append(resp.Jobs, a.Job)
+			}
+		}
+	}
+	resp.Index = max(resp.Index, s.floor(req.NodeID))
+	return resp
+}
+
+// floor is the index of the last removal; it is kept simple: every removal touches all nodes.
+func (s *Server) floor(structs.NodeID) structs.Index { return s.removedAt }
+
+func (s *Server) observe(_ context.Context, _ *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.auth(req.NodeAuth); err != nil {
+		return nil, err
+	}
+	for _, u := range req.Updates {
+		s.seen[u.ID] = append(s.seen[u.ID], u)
+		a := s.allocs[u.ID]
+		if a == nil || a.ClientTerminal() {
+			continue
+		}
+		next := *a
+		next.Client, next.ClientDesc, next.TaskStates = u.Client, u.ClientDesc, u.TaskStates
+		next.StartedAt, next.FinishedAt, next.NetworkIP = u.StartedAt, u.FinishedAt, u.NetworkIP
+		s.allocs[u.ID] = &next
+	}
+	return &methods.WriteResponse{Index: s.touch()}, nil
+}
+
+func (s *Server) event(_ context.Context, _ *rpc.Call, req *methods.NodeEventRequest) (*methods.WriteResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, req.Events...)
+	return &methods.WriteResponse{Index: s.touch()}, nil
+}

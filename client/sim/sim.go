@@ -1,0 +1,277 @@
+// Package sim runs many simulated nodes in one process. A simulated node is package client with the driver and the
+// fingerprint faked and nothing kept on disk; everything else, above all what it says to the servers, is the agent
+// itself. Nodes share a few sessions to the servers.
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/fake"
+	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// CountMax bounds the nodes of one process.
+const CountMax = 100_000
+
+// nodesPerConn is how many nodes share one session. Each has a poll in progress all the time and now and then a
+// heartbeat and a report, which together stay below what a server takes on one session.
+const nodesPerConn = 250
+
+// Config is what to simulate. The zero value of a field means what its comment says.
+type Config struct {
+	Count   int      // nodes; 1 to CountMax
+	Servers []string // RPC addresses
+	Dial    rpc.Dialer
+	// Connect makes a shared way to the servers, in place of Servers and Dial.
+	Connect client.Connector
+
+	Name       string // prefix of the nodes' names; "" is "sim"
+	Region     string
+	Datacenter string
+	Pool       string
+	Class      string
+	Meta       map[string]string
+	Version    string
+
+	CPU       int64  // MHz; 0 is 64,000
+	Cores     int64  // 0 is 32
+	MemoryMiB int64  // 0 is 262,144
+	DiskMiB   int64  // 0 is 1,000,000
+	GPUs      string // "8xH100"; "" is none
+
+	// JoinOver spreads the registrations over this time; 0 is 1 s for every 1,000 nodes.
+	JoinOver time.Duration
+	// ObserveEvery is how long reports are gathered; 0 is the agent's default.
+	ObserveEvery time.Duration
+
+	Log hclog.Logger // nil discards
+	// OnJoin is told, one at a time, of the count of nodes that have registered; nil tells nobody.
+	OnJoin func(joined int)
+}
+
+// Fleet is a number of simulated nodes.
+type Fleet struct {
+	cfg   Config
+	conns []client.Conn
+	drv   driver.Set
+
+	mu     sync.Mutex
+	nodes  map[structs.NodeID]*client.Client
+	joined int
+}
+
+// New checks the configuration and makes the ways to the servers. Nodes are made by Run.
+func New(cfg Config) (*Fleet, error) {
+	if cfg.Count < 1 || cfg.Count > CountMax {
+		return nil, fmt.Errorf("sim: %d nodes: want 1 to %d", cfg.Count, CountMax)
+	}
+	if cfg.Connect == nil {
+		if len(cfg.Servers) == 0 {
+			return nil, errors.New("sim: no server address; give at least one")
+		}
+		cfg.Connect = client.Dial(client.DialConfig{Servers: cfg.Servers, Dial: cfg.Dial, Log: cfg.Log})
+	}
+	def(&cfg.Name, "sim")
+	def(&cfg.CPU, 64_000)
+	def(&cfg.Cores, 32)
+	def(&cfg.MemoryMiB, 256<<10)
+	def(&cfg.DiskMiB, 1_000_000)
+	def(&cfg.JoinOver, time.Duration(cfg.Count)*time.Millisecond)
+	def(&cfg.Version, "0.0.0")
+	if cfg.Log == nil {
+		cfg.Log = hclog.NewNullLogger()
+	}
+	if cfg.GPUs != "" {
+		if _, err := fingerprint.ParseGPUs(cfg.GPUs, structs.Seed{}); err != nil {
+			return nil, fmt.Errorf("sim: %w", err)
+		}
+	}
+	f := &Fleet{cfg: cfg, drv: driver.NewSet(fake.New()), nodes: make(map[structs.NodeID]*client.Client, cfg.Count)}
+	for range (cfg.Count + nodesPerConn - 1) / nodesPerConn {
+		reg := rpc.NewRegistry(cfg.Log, nil)
+		client.Serve(reg, f.find)
+		conn, err := cfg.Connect(reg)
+		if err != nil {
+			f.close()
+			return nil, err
+		}
+		f.conns = append(f.conns, conn)
+	}
+	return f, nil
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func (f *Fleet) close() {
+	for _, c := range f.conns {
+		c.Close()
+	}
+}
+
+// Run runs the nodes until ctx ends.
+func (f *Fleet) Run(ctx context.Context) error {
+	defer f.close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for i := range f.cfg.Count {
+		c, err := f.node(i)
+		if err != nil {
+			return err
+		}
+		wg.Add(2)
+		go func() {
+			defer wg.Done()
+			select { // not all at once
+			case <-time.After(time.Duration(rand.Int64N(int64(f.cfg.JoinOver) + 1))):
+				if err := c.Run(ctx); err != nil {
+					f.cfg.Log.Error("simulated node failed", "node", c.ID(), "error", err)
+				}
+			case <-ctx.Done():
+				c.Close()
+			}
+		}()
+		go func() {
+			defer wg.Done()
+			select {
+			case <-c.Joined():
+				f.countJoin()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (f *Fleet) countJoin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.joined++
+	if f.cfg.OnJoin != nil {
+		f.cfg.OnJoin(f.joined)
+	}
+}
+
+// node makes the i-th node.
+func (f *Fleet) node(i int) (*client.Client, error) {
+	cfg := f.cfg
+	var id structs.NodeID
+	c, err := client.New(client.Config{
+		Name: cfg.Name + "-" + strconv.Itoa(i), Region: cfg.Region, Datacenter: cfg.Datacenter, Pool: cfg.Pool, Class: cfg.Class,
+		Version: cfg.Version, Meta: cfg.Meta, Ephemeral: true, Drivers: f.drv,
+		Fingerprinters: f.machine(i),
+		Connect:        f.shared(i),
+		GC:             client.GCConfig{Interval: 5 * time.Minute, MaxAllocs: 8},
+		ObserveEvery:   cfg.ObserveEvery,
+		Log:            cfg.Log,
+		OnNode:         func(n structs.NodeID) { id = n },
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	f.nodes[id] = c
+	f.mu.Unlock()
+	return c, nil
+}
+
+// shared is the i-th node's share of a session.
+func (f *Fleet) shared(i int) client.Connector {
+	return func(*rpc.Registry) (client.Conn, error) {
+		return sharedConn{f.conns[i%len(f.conns)]}, nil
+	}
+}
+
+// sharedConn belongs to several nodes: the end of one does not close it.
+type sharedConn struct{ client.Conn }
+
+// Close implements client.Conn.
+func (sharedConn) Close() error { return nil }
+
+// find is the node that a server means.
+func (f *Fleet) find(alloc structs.AllocID, node structs.NodeID) (*client.Client, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !node.IsZero() {
+		if c := f.nodes[node]; c != nil {
+			return c, nil
+		}
+		return nil, structs.Errorf(structs.CodeNotFound, "node %s is not one of the %d simulated here", node.Short(), len(f.nodes))
+	}
+	for _, c := range f.nodes {
+		if c.Alloc(alloc) != nil {
+			return c, nil
+		}
+	}
+	return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q: it is on none of the %d nodes simulated here", alloc, len(f.nodes))
+}
+
+// Nodes gives the nodes, in no order.
+func (f *Fleet) Nodes() []*client.Client {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]*client.Client, 0, len(f.nodes))
+	for _, c := range f.nodes {
+		out = append(out, c)
+	}
+	return out
+}
+
+// Joined is how many nodes have registered.
+func (f *Fleet) Joined() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.joined
+}
+
+// machine is the fingerprint of the i-th node.
+func (f *Fleet) machine(i int) []fingerprint.Fingerprinter {
+	cfg := f.cfg
+	o := fingerprint.Options{Version: cfg.Version, Drivers: f.drv}
+	return []fingerprint.Fingerprinter{{Name: "simulated", Look: func(ctx context.Context, facts *fingerprint.Facts) error {
+		name := cfg.Name + "-" + strconv.Itoa(i)
+		for k, v := range map[string]string{
+			"cpu.arch": "amd64", "cpu.modelname": "simulated", "kernel.name": "linux", "kernel.version": "6.1.0", "os.name": "debian", "os.version": "12",
+			"muster.simulated": "true", "unique.hostname": name, "muster.version": o.Version, "nomad.version": fingerprint.NomadVersion,
+			"cpu.numcores": strconv.FormatInt(cfg.Cores, 10), "cpu.totalcompute": strconv.FormatInt(cfg.CPU, 10),
+			"memory.totalbytes": strconv.FormatInt(cfg.MemoryMiB<<20, 10),
+		} {
+			facts.Attributes[k] = v
+		}
+		// The addresses of 10.0.0.0/8, one each: ports on different nodes are different ports.
+		ip := fmt.Sprintf("10.%d.%d.%d", (i+1)>>16&0xff, (i+1)>>8&0xff, (i+1)&0xff)
+		facts.Attributes["unique.network.ip-address"] = ip
+		facts.BootID = "simulated"
+		facts.Resources = structs.NodeResources{
+			CPU: cfg.CPU, Cores: cfg.Cores, MHzPerCore: cfg.CPU / cfg.Cores, MemoryMiB: cfg.MemoryMiB, DiskMiB: cfg.DiskMiB,
+			Networks: []structs.NodeNetwork{{Device: "eth0", IP: ip, CIDR: ip + "/32", Alias: "default", MBits: 10_000}},
+		}
+		if cfg.GPUs != "" {
+			groups, err := fingerprint.ParseGPUs(cfg.GPUs, structs.Seed{byte(i >> 16), byte(i >> 8), byte(i), 's'})
+			if err != nil {
+				return err
+			}
+			facts.Resources.Devices = groups
+		}
+		return fingerprint.Drivers(ctx, o, facts)
+	}}}
+}
