@@ -614,4 +614,3 @@ func TestProperties(t *testing.T) {
 		}
 	}
 }
-

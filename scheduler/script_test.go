@@ -1,0 +1,446 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/internal/script"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestScripts decides what the scripts of testdata/scripts ask for. Commands:
+//
+//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= model= islands= sick= attr.K=V meta.K=V
+//	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; gone removes it
+//	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
+//	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
+//	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
+//	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
+//	                   second NAME (another group like the first)
+//	client NAME ST...  the agent reports a status for the live allocations of that name
+//	force ID           an evaluation that reschedules failed allocations now
+//	schedule [after=DURATION] [policy=NAME] [scores] [explain]
+func TestScripts(t *testing.T) {
+	script.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		w := newWorld(t, 1, map[string]int{})
+		w.now = 1_000_000_000_000
+		script.Run(t, path, func(t *testing.T, c *script.Case) string {
+			w.t = t
+			return runCommand(t, w, c)
+		})
+	})
+}
+
+func nodeID(name string) structs.NodeID {
+	var n structs.NodeID
+	copy(n[:], name)
+	return n
+}
+
+func nodeName(n structs.NodeID) string { return strings.TrimRight(string(n[:]), "\x00") }
+
+func runCommand(t *testing.T, w *world, c *script.Case) string {
+	switch c.Cmd {
+	case "cluster":
+		for line := range strings.Lines(c.Input) {
+			words := strings.Fields(line)
+			n := node(0)
+			n.ID, n.Name = nodeID(words[0]), words[0]
+			n.Attributes["unique.hostname"] = n.Name
+			n.Meta = map[string]string{}
+			changeNode(t, n, words[1:])
+			w.putNode(n)
+		}
+		w.commit()
+		return "ok"
+	case "node":
+		id := nodeID(c.Args[0].Key)
+		if c.Has("gone") {
+			w.delta.Nodes = append(w.delta.Nodes, structs.Changed[structs.Node]{Before: w.nodes[id]})
+			delete(w.nodes, id)
+		} else {
+			n := *w.nodes[id]
+			n.Attributes, n.Meta = maps.Clone(n.Attributes), maps.Clone(n.Meta)
+			n.Drivers = maps.Clone(n.Drivers)
+			var words []string
+			for _, a := range c.Args[1:] {
+				words = append(words, a.Key+"="+a.Value)
+			}
+			changeNode(t, &n, words)
+			if n.Drain != nil {
+				for _, a := range w.allocs {
+					if a.NodeID == id && !a.Terminal() {
+						b := *a
+						b.Transition.Migrate = true
+						w.putAlloc(&b)
+					}
+				}
+			}
+			w.putNode(&n)
+		}
+		for _, k := range sortedJobs(w.jobs) {
+			w.addEval(k, structs.TriggerNodeUpdate)
+		}
+		w.commit()
+		return "ok"
+	case "job":
+		return registerJob(t, w, c)
+	case "client":
+		for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
+			if a.Name() != c.Args[0].Key || a.ClientTerminal() || c.Has("node") && nodeName(a.NodeID) != c.String("node", "") {
+				continue
+			}
+			b := *a
+			b.Client = structs.ClientStatus(c.Args[1].Key)
+			switch b.Client {
+			case structs.ClientRunning:
+				b.StartedAt = w.now
+			case structs.ClientFailed, structs.ClientComplete:
+				b.FinishedAt = w.now
+			}
+			w.putAlloc(&b)
+			w.addEval(a.JobKey(), structs.TriggerRetryFailed)
+		}
+		w.commit()
+		return "ok"
+	case "force":
+		w.addEval(structs.JobKey{Namespace: "default", ID: c.Args[0].Key}, structs.TriggerRetryFailed)
+		for _, e := range w.evals {
+			if e.Status == structs.EvalPending && e.JobID == c.Args[0].Key && e.WaitUntil == 0 {
+				e.ForceResch = true
+			}
+		}
+		return "ok"
+	case "schedule":
+		return schedule(t, w, c)
+	}
+	t.Fatalf("%s: unknown command %q", c.Pos, c.Cmd)
+	return ""
+}
+
+func changeNode(t *testing.T, n *structs.Node, words []string) {
+	num := func(s string) int64 {
+		v, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			t.Fatalf("%q: want a number", s)
+		}
+		return v
+	}
+	for _, word := range words {
+		k, v, _ := strings.Cut(word, "=")
+		switch {
+		case k == "cpu":
+			n.Resources.CPU = num(v)
+		case k == "mem":
+			n.Resources.MemoryMiB = num(v)
+		case k == "disk":
+			n.Resources.DiskMiB = num(v)
+		case k == "cores":
+			n.Resources.Cores = num(v)
+			n.Resources.MHzPerCore = n.Resources.CPU / n.Resources.Cores
+		case k == "reserved":
+			n.Reserved.MemoryMiB = num(v)
+		case k == "reserved_port":
+			n.Reserved.Ports = []int{int(num(v))}
+		case k == "dc":
+			n.Datacenter = v
+		case k == "pool":
+			n.Pool = v
+		case k == "class":
+			n.Class = v
+		case k == "volume":
+			n.HostVolumes = map[string]structs.HostVolume{v: {Path: "/v"}}
+		case k == "driver":
+			name, state, _ := strings.Cut(v, ":")
+			n.Drivers[name] = structs.DriverInfo{Detected: state != "none", Healthy: state == ""}
+		case k == "gpus":
+			g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]structs.Attribute{"memory": {Kind: "int", Int: 80, Unit: "GiB"}}}
+			for i := range num(v) {
+				g.Instances = append(g.Instances, structs.DeviceInstance{ID: strconv.Itoa(int(i)), Healthy: true})
+			}
+			n.Resources.Devices = []structs.DeviceGroup{g}
+		case k == "model":
+			n.Resources.Devices[0].Name = v
+		case k == "gpumem":
+			n.Resources.Devices[0].Attributes = map[string]structs.Attribute{"memory": {Kind: "int", Int: num(v), Unit: "GiB"}}
+		case k == "islands": // sizes: 4+4
+			i := 0
+			for at, size := range strings.Split(v, "+") {
+				for range num(size) {
+					n.Resources.Devices[0].Instances[i].Island = fmt.Sprintf("i%d", at)
+					i++
+				}
+			}
+		case k == "sick":
+			for _, s := range strings.Split(v, ",") {
+				n.Resources.Devices[0].Instances[num(s)].Healthy = false
+			}
+		case k == "status":
+			n.Status = structs.NodeStatus(v)
+		case k == "eligible":
+			n.Eligibility = map[string]structs.Eligibility{"yes": structs.NodeEligible, "no": structs.NodeIneligible}[v]
+		case k == "drain":
+			n.Drain = nil
+			if v != "no" {
+				d, err := time.ParseDuration(v)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.Drain = &structs.DrainStrategy{Deadline: d}
+			}
+		case strings.HasPrefix(k, "attr."):
+			n.Attributes[k[5:]] = v
+		case strings.HasPrefix(k, "meta."):
+			n.Meta[k[5:]] = v
+		default:
+			t.Fatalf("unknown node setting %q", word)
+		}
+	}
+}
+
+func duration(t *testing.T, s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func registerJob(t *testing.T, w *world, c *script.Case) string {
+	name := c.Args[0].Key
+	key := structs.JobKey{Namespace: "default", ID: name}
+	old := w.jobs[key]
+	w.addEval(key, structs.TriggerJobRegister)
+	if c.Has("purge") {
+		delete(w.jobs, key)
+		return "ok"
+	}
+	if c.Has("stop") {
+		j := *old
+		j.Stop = true
+		w.jobs[key] = &j
+		return "ok"
+	}
+	j := job(name, c.Int(t, "count", 1))
+	j.Type = structs.JobType(c.String("type", "service"))
+	j.Priority = c.Int(t, "priority", 50)
+	j.AllAtOnce = c.Has("all_at_once")
+	j.NodePool = c.String("pool", structs.NodePoolDefault)
+	j.Datacenters = strings.Split(c.String("dc", "*"), ",")
+	j.SpecIndex = w.index
+	if c.Has("meta") {
+		j.Meta = map[string]string{"m": c.String("meta", "")}
+	}
+	if old != nil {
+		j.Version = old.Version + 1
+	}
+	g := j.Groups[0]
+	g.Disk.Sticky = c.Has("sticky")
+	task := g.Tasks[0]
+	task.Driver = c.String("driver", "exec")
+	task.Resources.CPU = int64(c.Int(t, "cpu", 500))
+	task.Resources.MemoryMiB = int64(c.Int(t, "mem", 256))
+	if n := c.Int(t, "cores", 0); n > 0 {
+		task.Resources.CPU, task.Resources.Cores = 0, int64(n)
+	}
+	if c.Has("env") {
+		task.Env = map[string]string{"E": c.String("env", "")}
+	}
+	net := structs.Network{}
+	second := ""
+	for line := range strings.Lines(c.Input) {
+		f := strings.Fields(line)
+		opt := func(k, def string) string {
+			for _, x := range f[1:] {
+				if a, b, _ := strings.Cut(x, "="); a == k {
+					return b
+				}
+			}
+			return def
+		}
+		atoi := func(s string) int64 {
+			n, err := strconv.ParseInt(s, 10, 64)
+			if err != nil {
+				t.Fatalf("%s: %q: want a number", c.Pos, s)
+			}
+			return n
+		}
+		at := func(i int) string {
+			if i < len(f) {
+				return strings.Join(f[i:], " ")
+			}
+			return ""
+		}
+		switch f[0] {
+		case "constraint":
+			g.Constraints = append(g.Constraints, structs.Constraint{LTarget: f[1], Operand: f[2], RTarget: at(3)})
+		case "affinity":
+			g.Affinities = append(g.Affinities, structs.Affinity{Weight: atoi(f[1]), LTarget: f[2], Operand: f[3], RTarget: at(4)})
+		case "spread":
+			s := structs.Spread{Weight: atoi(f[1]), Attribute: f[2]}
+			for _, x := range f[3:] {
+				v, p, _ := strings.Cut(x, "=")
+				s.Targets = append(s.Targets, structs.SpreadTarget{Value: v, Percent: atoi(p)})
+			}
+			g.Spreads = append(g.Spreads, s)
+		case "gpu":
+			d := structs.DeviceRequest{Name: f[1], Count: atoi(f[2])}
+			if len(f) > 3 {
+				d.Constraints = []structs.Constraint{{LTarget: f[3], Operand: f[4], RTarget: at(5)}}
+			}
+			task.Resources.Devices = append(task.Resources.Devices, d)
+		case "static":
+			l, p, _ := strings.Cut(f[1], "=")
+			net.StaticPorts = append(net.StaticPorts, structs.Port{Label: l, Value: int(atoi(p))})
+		case "dynamic":
+			net.DynamicPorts = append(net.DynamicPorts, structs.Port{Label: f[1], To: -1})
+		case "volume":
+			g.Volumes = append(g.Volumes, structs.VolumeRequest{Name: f[1], Raw: structs.RawConfig(`{"Source":"` + f[1] + `","Type":"host"}`)})
+		case "distinct_hosts":
+			j.Constraints = append(j.Constraints, structs.Constraint{Operand: structs.OperandDistinctHosts})
+		case "distinct_property":
+			g.Constraints = append(g.Constraints, structs.Constraint{Operand: structs.OperandDistinctProperty, LTarget: f[1], RTarget: at(2)})
+		case "update":
+			g.Update = &structs.Update{MaxParallel: int(atoi(opt("max_parallel", "1"))), Stagger: duration(t, opt("stagger", "30s"))}
+		case "reschedule":
+			g.Reschedule = structs.Reschedule{Attempts: int(atoi(opt("attempts", "0"))), Interval: duration(t, opt("interval", "0s")), Delay: duration(t, opt("delay", "0s")),
+				DelayFunction: opt("function", "constant"), MaxDelay: duration(t, opt("max", "1h")), Unlimited: slices.Contains(f, "unlimited")}
+		case "disconnect":
+			g.Disconnect = &structs.Disconnect{LostAfter: duration(t, opt("lost_after", "0s")), Reconcile: opt("reconcile", "")}
+			if opt("replace", "") == "no" {
+				g.Disconnect.Replace = new(bool)
+			}
+		case "max_run":
+			g.MaxRunDuration = duration(t, f[1])
+		case "second":
+			second = f[1]
+		default:
+			t.Fatalf("%s: unknown job line %q", c.Pos, line)
+		}
+	}
+	if len(net.StaticPorts)+len(net.DynamicPorts) > 0 {
+		g.Networks = []structs.Network{net}
+	}
+	if second != "" {
+		g2 := *g
+		g2.Name = second
+		j.Groups = append(j.Groups, &g2)
+	}
+	w.jobs[key] = j
+	return "ok"
+}
+
+// schedule decides about everything pending, prints the plan and applies it.
+func schedule(t *testing.T, w *world, c *script.Case) string {
+	if c.Has("after") {
+		w.now = w.now.Add(duration(t, c.String("after", "0s")))
+	}
+	p := policy.Builtin[c.String("policy", policy.Default)]
+	if p == nil {
+		t.Fatalf("%s: no such policy", c.Pos)
+	}
+	var b strings.Builder
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now}
+	plan, rep := scheduler.Schedule(in, p)
+	name := func(id structs.AllocID) string {
+		if a := w.allocs[id]; a != nil {
+			return a.Name() + "@" + nodeName(a.NodeID)
+		}
+		return id.Short()
+	}
+	for _, e := range plan.Entries {
+		if v := scheduler.Verify(w.view, scheduler.Overlay{}, e); !v.All() {
+			t.Errorf("%s: Verify refuses: %+v", c.Pos, v.Refused)
+		}
+		for _, part := range e.Parts {
+			var words []string
+			for _, s := range part.Stops {
+				x := "stop " + name(s.ID)
+				switch {
+				case s.Client != "":
+					x = string(s.Client) + " " + name(s.ID)
+				case s.Desired == "":
+					x = "note " + name(s.ID)
+				default:
+					x += " (" + s.Desc + ")"
+				}
+				words = append(words, x)
+			}
+			for _, u := range part.Updates {
+				words = append(words, "update "+name(u.ID))
+			}
+			for _, pl := range part.Places {
+				x := fmt.Sprintf("place %s.%s[%d] on %s", e.JobID, e.Groups[pl.Group], pl.Index, nodeName(e.Nodes[pl.Node].ID))
+				for _, g := range pl.Grants {
+					x += " " + g.Device + ":" + g.Instance
+				}
+				for _, q := range pl.Ports {
+					x += fmt.Sprintf(" %s=%d", q.Label, q.Value)
+				}
+				for _, q := range pl.Cores {
+					x += fmt.Sprintf(" core:%d", q)
+				}
+				for _, q := range pl.WaitsOn {
+					x += " waits on " + name(q)
+				}
+				if n := len(pl.Resched); n > 0 {
+					x += fmt.Sprintf(" attempt %d after %v", n+1, pl.Resched[n-1].Delay)
+				}
+				words = append(words, x)
+			}
+			fmt.Fprintf(&b, "%s\n", strings.Join(words, "; "))
+		}
+		for _, ev := range e.Evals {
+			switch {
+			case ev.Status == structs.EvalCanceled:
+			case ev.WaitUntil != 0 && ev.Status == structs.EvalPending:
+				fmt.Fprintf(&b, "%s: %s in %v\n", ev.JobID, ev.Trigger, ev.WaitUntil.Sub(w.now))
+			case ev.Status != structs.EvalComplete:
+				fmt.Fprintf(&b, "%s: evaluation %s: %s\n", ev.JobID, ev.Status, ev.StatusDesc)
+			}
+		}
+	}
+	for _, r := range rep.Workloads {
+		if r.Refused != "" {
+			fmt.Fprintf(&b, "%s: refused: %s\n", r.Key.ID, r.Refused)
+		}
+		for _, g := range r.Groups {
+			if c.Has("scores") {
+				for _, s := range g.Scores {
+					fmt.Fprintf(&b, "%s.%s: %s %d:", r.Key.ID, g.Group, nodeName(s.NodeID), s.Micro)
+					for _, term := range s.Terms {
+						fmt.Fprintf(&b, " %s=%d", term.Name, term.Micro)
+					}
+					b.WriteString("\n")
+				}
+			}
+			if g.Placed == g.Wanted && !c.Has("explain") {
+				continue
+			}
+			fmt.Fprintf(&b, "%s.%s: %d of %d placed, %s; pool %d, looked at %d, filtered %d, exhausted %d\n", r.Key.ID, g.Group, g.Placed, g.Wanted, g.Code, g.InPool, g.Considered, g.Filtered, g.Exhausted)
+			for _, x := range g.Refusals {
+				fmt.Fprintf(&b, "  %s %s: %d nodes", x.Code, x.Dimension, x.Nodes)
+				if x.Short > 0 {
+					fmt.Fprintf(&b, ", short by %d %s", x.Short, x.Unit)
+				}
+				fmt.Fprintf(&b, ", cured by %s\n", x.CuredBy)
+			}
+		}
+	}
+	for _, e := range plan.Entries {
+		w.nextID++
+		w.wait = append(w.wait, inFlight{id: uint64(w.nextID), entry: e})
+	}
+	w.land()
+	if b.Len() == 0 {
+		return "nothing"
+	}
+	return b.String()
+}
