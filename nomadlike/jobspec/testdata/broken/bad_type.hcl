@@ -1,0 +1,4 @@
+variable "n" {
+  type = strng
+}
+job "a" {}

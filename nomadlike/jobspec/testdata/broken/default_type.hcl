@@ -1,0 +1,7 @@
+variable "n" {
+  type    = number
+  default = "many"
+}
+job "a" {
+  priority = var.n
+}

@@ -1,0 +1,7 @@
+variable "n" {
+  default = 5
+}
+variable "n" {
+  default = 6
+}
+job "a" {}

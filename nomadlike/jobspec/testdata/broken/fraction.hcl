@@ -1,0 +1,3 @@
+job "a" {
+  priority = 1.5
+}

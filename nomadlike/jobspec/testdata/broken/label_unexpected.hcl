@@ -1,0 +1,9 @@
+job "a" {
+  group "g" {
+    task "t" {
+      driver = "exec"
+      resources "x" {
+      }
+    }
+  }
+}

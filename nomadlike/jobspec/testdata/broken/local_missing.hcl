@@ -1,0 +1,6 @@
+locals {
+  a = 1
+}
+job "a" {
+  name = local.aa
+}

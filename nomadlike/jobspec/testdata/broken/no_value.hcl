@@ -1,0 +1,6 @@
+variable "image" {
+  type = string
+}
+job "a" {
+  name = var.image
+}

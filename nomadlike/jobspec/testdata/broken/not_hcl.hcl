@@ -1,0 +1,2 @@
+apiVersion: v1
+kind: Pod

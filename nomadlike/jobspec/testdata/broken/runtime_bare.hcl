@@ -1,0 +1,6 @@
+job "a" {
+  constraint {
+    attribute = attr.kernel.name
+    value     = "linux"
+  }
+}

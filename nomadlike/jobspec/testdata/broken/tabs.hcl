@@ -1,0 +1,5 @@
+job "a" {
+		group "g" {
+			cuont = 2
+		}
+}

@@ -1,0 +1,11 @@
+job "a" {
+  group "g" {
+    task "t" {
+      driver = "exec"
+      resources {
+        memmory = 5
+        cpus = 3
+      }
+    }
+  }
+}

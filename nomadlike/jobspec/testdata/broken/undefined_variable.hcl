@@ -1,0 +1,6 @@
+variable "image" {
+  default = "x"
+}
+job "a" {
+  name = var.imgae
+}

@@ -1,0 +1,10 @@
+job "a" {
+  group "g" {
+    task "t" {
+      driver = "exec"
+      config {
+        command = "${foo.bar}"
+      }
+    }
+  }
+}

@@ -1,0 +1,4 @@
+job "a" {
+  priority {
+  }
+}

@@ -1,0 +1,4 @@
+variable "n" {
+  defualt = 5
+}
+job "a" {}

@@ -1,0 +1,6 @@
+job "a" {
+  affinity {
+    attribute = "x"
+    weight    = 500
+  }
+}
