@@ -270,7 +270,8 @@ func (c *call) optionalBody(v any) error {
 	if err != nil || len(raw) == 0 {
 		return err
 	}
-	return decodeJSON(raw, v)
+	_, err = wire.Decode(raw, v)
+	return err
 }
 
 func (c *call) writtenNode(resp *methods.WriteResponse, err error) (any, error) {

@@ -1,6 +1,7 @@
 package nomadlike
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -65,9 +66,18 @@ func jobList(c *call) (any, error) {
 }
 
 func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
-	s := wire.JobStubFromStructs(it.Job, summaryOf(it.Summary))
-	if !withMeta {
-		s.Meta = nil
+	j := it.Job
+	s := &wire.JobListStub{
+		ID: j.ID, ParentID: j.ParentID, Name: j.Name, Namespace: j.Namespace, Datacenters: j.Datacenters, NodePool: j.NodePool,
+		Type: string(j.Type), Priority: j.Priority, Periodic: j.IsPeriodic(), ParameterizedJob: j.IsParameterized(), Stop: j.Stop,
+		Status: string(j.Status), StatusDescription: j.StatusDesc, JobSummary: summaryOf(it.Summary), CreateIndex: uint64(j.CreateIndex),
+		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: j.Queue, Version: j.Version,
+	}
+	if t := j.VersionTag; t != nil {
+		s.VersionTag = &wire.JobVersionTag{Name: t.Name, Description: t.Description, TaggedTime: int64(t.TaggedTime)}
+	}
+	if withMeta {
+		s.Meta = j.Meta
 	}
 	return s
 }
@@ -87,23 +97,25 @@ func summaryOf(s *methods.Summary) *wire.JobSummary {
 	return out
 }
 
-// jobBody decodes a body with a job in it, converts the job and checks that it is the one that the path names.
-func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, []string, error) {
+// jobBody decodes a body with a job in it, converts the job and checks that it is the one that the path names. Mistakes
+// in the job itself are problems, not an error.
+func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, wire.Problems, error) {
 	raw, err := c.rawBody(BodyMax)
 	if err != nil {
-		return nil, nil, err
+		return nil, wire.Problems{}, err
 	}
-	if err := decodeJSON(raw, body); err != nil {
-		return nil, nil, err
+	unknown, err := wire.Decode(raw, body)
+	if err != nil {
+		return nil, wire.Problems{}, err
 	}
 	j := job()
 	if j == nil {
-		return nil, nil, structs.Errorf(structs.CodeInvalid, "Job must be specified")
+		return nil, wire.Problems{}, structs.Errorf(structs.CodeInvalid, "Job must be specified")
 	}
 	if id := c.params["id"]; id != "" && (j.ID == nil || *j.ID != id) {
-		return nil, nil, structs.Errorf(structs.CodeInvalid, "Job ID does not match")
+		return nil, wire.Problems{}, structs.Errorf(structs.CodeInvalid, "Job ID does not match")
 	}
-	// The namespace of the query wins over the job's default; a job that names another one must be allowed there.
+	// A namespace in the query wins over a job that names none; a job that names one must be allowed there.
 	if q := c.r.URL.Query().Get("namespace"); q != "" && (j.Namespace == nil || *j.Namespace == "") {
 		j.Namespace = &q
 	}
@@ -113,30 +125,36 @@ func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, []string, 
 	if j.Region != nil && *j.Region != "" && c.hdr.Region == "" && *j.Region != structs.RegionDefault {
 		c.hdr.Region = *j.Region
 	}
-	out, warnings, err := wire.Prepare(j)
-	if err != nil {
-		return nil, warnings, err
+	out, problems := wire.Prepare(j)
+	for _, u := range unknown {
+		problems.Warnings = append(problems.Warnings, "unknown field "+u+" was ignored")
 	}
-	warnings = append(warnings, wire.UnknownFields(raw, body)...)
-	return out, warnings, nil
+	return out, problems, nil
 }
 
 func jobRegister(c *call) (any, error) {
 	var body wire.JobRegisterRequest
-	job, warnings, err := c.jobBody(&body, func() *wire.Job { return body.Job })
-	if err != nil {
+	job, problems, err := c.jobBody(&body, func() *wire.Job { return body.Job })
+	if err := cmp.Or(err, problems.Err()); err != nil {
 		return nil, err
 	}
 	req := &methods.JobRegisterRequest{
 		Job: job, EnforceIndex: body.EnforceIndex, JobModifyIndex: structs.Index(body.JobModifyIndex),
-		PreserveCounts: body.PreserveCounts, EvalPriority: body.EvalPriority, Submission: wire.SubmissionToStructs(body.Submission),
+		PreserveCounts: body.PreserveCounts, EvalPriority: body.EvalPriority, Submission: submissionOf(body.Submission),
 		IdempotencyKey: c.r.Header.Get("Idempotency-Key"),
 	}
 	resp, err := invoke(c, methods.JobRegister, req)
 	if err != nil {
 		return nil, err
 	}
-	return c.registered(resp, warnings), nil
+	return c.registered(resp, problems.Warnings), nil
+}
+
+func submissionOf(s *wire.JobSubmission) *structs.JobSubmission {
+	if s == nil {
+		return nil
+	}
+	return &structs.JobSubmission{Source: s.Source, Format: s.Format, VariableFlags: s.VariableFlags, Variables: s.Variables}
 }
 
 func (c *call) registered(resp *methods.JobRegisterResponse, warnings []string) *wire.JobRegisterResponse {
@@ -150,13 +168,7 @@ func (c *call) registered(resp *methods.JobRegisterResponse, warnings []string) 
 
 func joinWarnings(ws []string) string {
 	ws = slices.DeleteFunc(ws, func(s string) bool { return s == "" })
-	switch len(ws) {
-	case 0:
-		return ""
-	case 1:
-		return "1 warning:\n\n* " + ws[0]
-	}
-	return "several warnings:\n\n* " + strings.Join(ws, "\n* ")
+	return wire.Problems{Warnings: ws}.WarningText()
 }
 
 func jobParse(c *call) (any, error) {
@@ -165,7 +177,7 @@ func jobParse(c *call) (any, error) {
 		return nil, err
 	}
 	var body wire.JobsParseRequest
-	if err := decodeJSON(raw, &body); err != nil {
+	if _, err := wire.Decode(raw, &body); err != nil {
 		return nil, err
 	}
 	if strings.TrimSpace(body.JobHCL) == "" {
@@ -179,14 +191,17 @@ func jobParse(c *call) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), 15*time.Second)
 	defer cancel()
-	job, err := jobspec.ParseInChild(ctx, c.cfg.SelfExec, jobspec.ChildRequest{Source: body.JobHCL, Variables: body.Variables})
+	resp, err := jobspec.ParseInChild(ctx, jobspec.Request{Source: body.JobHCL, Variables: body.Variables})
 	if err != nil {
 		return nil, err
 	}
-	if body.Canonicalize {
-		job.Canonicalize()
+	if resp.Diagnostics.HasErrors() {
+		return nil, structs.Errorf(structs.CodeInvalid, "%s", resp.Diagnostics.String())
 	}
-	return job, nil
+	if body.Canonicalize {
+		resp.Job.Canonicalize()
+	}
+	return resp.Job, nil
 }
 
 // authorizeParse asks for parse-job in the namespace, by way of a server, which knows the token.
@@ -196,21 +211,24 @@ func (c *call) authorizeParse() error {
 
 func jobValidate(c *call) (any, error) {
 	var body wire.JobValidateRequest
-	job, warnings, err := c.jobBody(&body, func() *wire.Job { return body.Job })
+	job, problems, err := c.jobBody(&body, func() *wire.Job { return body.Job })
 	if err != nil {
-		if structs.CodeOf(err) != structs.CodeInvalid || body.Job == nil {
-			return nil, err
-		}
-		return &wire.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: strings.Split(err.Error(), "\n"), Error: err.Error(), Warnings: joinWarnings(warnings)}, nil
+		return nil, err
+	}
+	if err := problems.Err(); err != nil {
+		return &wire.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: problems.Errors, Error: err.Error(), Warnings: problems.WarningText()}, nil
 	}
 	resp, err := invoke(c, methods.JobValidate, &methods.JobRegisterRequest{Job: job})
 	if err != nil {
 		return nil, err
 	}
-	return &wire.JobValidateResponse{
-		DriverConfigValidated: true, ValidationErrors: resp.Errors, Error: strings.Join(resp.Errors, "\n"),
-		Warnings: joinWarnings(append(warnings, resp.Warnings)),
-	}, nil
+	c.index(1) // nothing was written
+	problems.Errors = resp.Errors
+	out := &wire.JobValidateResponse{DriverConfigValidated: true, ValidationErrors: resp.Errors, Warnings: joinWarnings(append(problems.Warnings, resp.Warnings))}
+	if err := problems.Err(); err != nil {
+		out.Error = err.Error()
+	}
+	return out, nil
 }
 
 func (c *call) getJob() (*structs.Job, error) {
@@ -259,8 +277,8 @@ func jobStop(c *call) (any, error) {
 
 func jobPlan(c *call) (any, error) {
 	var body wire.JobPlanRequest
-	job, warnings, err := c.jobBody(&body, func() *wire.Job { return body.Job })
-	if err != nil {
+	job, problems, err := c.jobBody(&body, func() *wire.Job { return body.Job })
+	if err := cmp.Or(err, problems.Err()); err != nil {
 		return nil, err
 	}
 	resp, err := invoke(c, methods.JobPlan, &methods.JobPlanRequest{Job: job, Diff: body.Diff})
@@ -270,7 +288,7 @@ func jobPlan(c *call) (any, error) {
 	c.index(resp.Index)
 	out := &wire.JobPlanResponse{
 		JobModifyIndex: uint64(resp.JobModifyIndex), NextPeriodicLaunch: resp.NextPeriodicLaunch.Time(),
-		Warnings:    joinWarnings(append(warnings, resp.Warnings)),
+		Warnings:    joinWarnings(append(problems.Warnings, resp.Warnings)),
 		Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{}},
 	}
 	for _, g := range slices.Sorted(maps.Keys(resp.Desired)) {
@@ -309,7 +327,7 @@ func jobEvaluate(c *call) (any, error) {
 		return nil, err
 	}
 	if len(raw) > 0 {
-		if err := decodeJSON(raw, &body); err != nil {
+		if _, err := wire.Decode(raw, &body); err != nil {
 			return nil, err
 		}
 	}
@@ -440,7 +458,8 @@ func jobSubmission(c *call) (any, error) {
 	if resp.Submission == nil {
 		return nil, structs.Errorf(structs.CodeNotFound, "job source not found")
 	}
-	return wire.SubmissionFromStructs(resp.Submission), nil
+	s := resp.Submission
+	return &wire.JobSubmission{Source: s.Source, Format: s.Format, VariableFlags: s.VariableFlags, Variables: s.Variables}, nil
 }
 
 func jobRevert(c *call) (any, error) {

@@ -1,7 +1,6 @@
 package nomadlike
 
 import (
-	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -38,14 +38,13 @@ const (
 
 // Config is what a Server needs.
 type Config struct {
-	Backend  rpc.Caller   // answers the methods of internal/methods
-	Agent    Agent        // answers for this process alone
-	Log      hclog.Logger // never nil
-	UI       http.Handler // below /ui/; nil for none
-	Debug    bool         // serve /debug/pprof without a token, as Nomad's enable_debug
-	Region   string
-	Observe  func(route string, status int, took time.Duration) // or nil
-	SelfExec string                                             // path of this binary, for parsing job files in a child
+	Backend rpc.Caller   // answers the methods of internal/methods
+	Agent   Agent        // answers for this process alone
+	Log     hclog.Logger // never nil
+	UI      http.Handler // below /ui/; nil for none
+	Debug   bool         // serve /debug/pprof without a token, as Nomad's enable_debug
+	Region  string
+	Observe func(route string, status int, took time.Duration) // or nil
 }
 
 // Server answers HTTP requests. It is an http.Handler and holds no state but its configuration.
@@ -259,13 +258,14 @@ func (c *call) uint(name string) (n uint64, ok bool, err error) {
 	return n, true, nil
 }
 
-// body decodes a JSON body into v and gives the top-level text for callers that look for unknown fields.
+// body decodes a JSON body into v. Fields that v does not know are ignored, as Nomad does.
 func (c *call) body(v any) error {
 	b, err := c.rawBody(BodyMax)
 	if err != nil {
 		return err
 	}
-	return decodeJSON(b, v)
+	_, err = wire.Decode(b, v)
+	return err
 }
 
 func (c *call) rawBody(limit int64) ([]byte, error) {
@@ -281,36 +281,6 @@ func (c *call) rawBody(limit int64) ([]byte, error) {
 		return nil, structs.Errorf(structs.CodeInvalid, "the request body could not be read: %v", err)
 	}
 	return b, nil
-}
-
-// decodeJSON decodes one JSON value and refuses anything after it.
-func decodeJSON(b []byte, v any) error {
-	if len(bytes.TrimSpace(b)) == 0 {
-		return structs.Errorf(structs.CodeInvalid, "the request body is empty: want a JSON object")
-	}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	if err := dec.Decode(v); err != nil {
-		return jsonError(b, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return structs.Errorf(structs.CodeInvalid, "the request body has more after its JSON value, at byte %d", dec.InputOffset())
-	}
-	return nil
-}
-
-func jsonError(b []byte, err error) error {
-	var syn *json.SyntaxError
-	var typ *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syn):
-		line := 1 + bytes.Count(b[:min(int(syn.Offset), len(b))], []byte{'\n'})
-		return structs.Errorf(structs.CodeInvalid, "the request body is not JSON: line %d, byte %d: %v", line, syn.Offset, syn)
-	case errors.As(err, &typ):
-		return structs.Errorf(structs.CodeInvalid, "the request body does not fit: field %q wants %s, got %s (byte %d)", typ.Field, typ.Type, typ.Value, typ.Offset)
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return structs.Errorf(structs.CodeInvalid, "the request body is cut off: it ends inside a JSON value")
-	}
-	return structs.Errorf(structs.CodeInvalid, "the request body is not JSON: %v", err)
 }
 
 // fail answers with an error: its status and one line of text, or a problem document for clients that ask for one.

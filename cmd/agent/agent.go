@@ -176,7 +176,7 @@ func (a *Agent) openServer() error {
 		Name: cfg.Name, Region: cfg.Region, Datacenter: cfg.Datacenter, Version: version.Version, Build: version.NomadCompat,
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
-		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Diff: diff, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
 	if cfg.TLSRPC {
 		sc.TLSServer, sc.TLSClient = a.tls.RPCServer(), a.tls.Client
@@ -309,8 +309,18 @@ func splitPort(addr string) (string, int, error) {
 // superTasks makes the supervisor's list fit what the client asks for.
 type superTasks struct{ c *supervisor.Client }
 
-func (s superTasks) TaskIDs(ctx context.Context) ([]string, error) { return s.c.TaskIDs(ctx) }
-func (s superTasks) Destroy(ctx context.Context, id string) error  { return s.c.Destroy(ctx, id) }
+// TaskIDs lists every task that the supervisor knows.
+func (s superTasks) TaskIDs(ctx context.Context) ([]string, error) {
+	list, err := s.c.List(ctx)
+	ids := make([]string, 0, len(list))
+	for _, t := range list {
+		ids = append(ids, t.ID)
+	}
+	return ids, err
+}
+
+// Destroy kills a task and forgets it.
+func (s superTasks) Destroy(ctx context.Context, id string) error { return s.c.Destroy(ctx, id) }
 
 // HTTPAddr is where the HTTP API listens.
 func (a *Agent) HTTPAddr() string { return a.listener.Addr().String() }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/version"
 	"github.com/muster-sched/muster/nomadlike"
-	"github.com/muster-sched/muster/scheduler/jobdiff"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -345,11 +343,3 @@ func (a *Agent) stats() map[string]map[string]string {
 	return out
 }
 
-// diff is the JSON of Nomad's job diff.
-func diff(old, new *structs.Job, contextual bool) ([]byte, error) {
-	d, err := jobdiff.Diff(old, new, contextual)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(d)
-}
