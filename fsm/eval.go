@@ -59,6 +59,7 @@ func (x *tx) putEval(in *structs.Evaluation, n int) structs.EvalID {
 	case old != nil:
 		e.CreateIndex, e.CreateTime = old.CreateIndex, old.CreateTime
 		e.Namespace, e.JobID = old.Namespace, old.JobID
+		e.JobSpecIndex = max(e.JobSpecIndex, old.JobSpecIndex) // a speculative plan does not know it (D25)
 	default:
 		e.CreateIndex = x.index
 		if e.CreateTime == 0 {

@@ -151,6 +151,8 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return "the job was purged and registered again"
 		case !j.Placeable():
 			return "the job is stopped or a template"
+		case pl.p.JobCreate == 0 && !pl.follows(j):
+			return "the plan follows a registration that did not happen"
 		case j.Version != pl.p.JobVersion:
 			return fmt.Sprintf("the job is at version %d, the plan is for %d", j.Version, pl.p.JobVersion)
 		}
@@ -191,6 +193,13 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 		}
 	}
 	return ""
+}
+
+// follows reports whether the evaluation that a plan made before its job was committed (D25) answers is the one that
+// this very specification made: another registration may have taken the version that the plan expected.
+func (pl *planner) follows(j *structs.Job) bool {
+	e := pl.Evals.Get(pl.p.EvalID)
+	return e != nil && e.JobKey() == pl.key && e.JobSpecIndex == j.SpecIndex
 }
 
 func (pl *planner) accept(part *structs.PlanPart) {

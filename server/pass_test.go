@@ -352,3 +352,55 @@ func TestPanicFailsOneEvaluation(t *testing.T) {
 		}
 	})
 }
+
+// TestSpeculativePlacement: a new job on an idle cluster is placed by a plan that was proposed before the registration
+// was committed; one whose registration is refused leaves nothing behind.
+func TestSpeculativePlacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 3)
+		for i := range 20 {
+			id := fmt.Sprint("job-", i)
+			res := register(t, s, passJob(id, 2, nil))
+			waitFor(t, 5*time.Second, "placement", func() bool { return running(s, id) == 2 })
+			waitFor(t, 5*time.Second, "answer", func() bool { return openEvals(s) == 0 })
+			e := s.Published().Snapshot.EvalByID(res.EvalID)
+			if e == nil || e.Status != structs.EvalComplete || e.JobSpecIndex != res.SpecIndex {
+				t.Fatalf("evaluation %+v, want complete with the index of the specification", e)
+			}
+		}
+		f := s.PassFigures()
+		if f.Broker.Speculated != 20 || f.Planner.PartsStale != 0 {
+			t.Errorf("%d speculations and %d stale parts, want 20 and 0", f.Broker.Speculated, f.Planner.PartsStale)
+		}
+		for i, bad := range []func(*structs.Job){
+			func(j *structs.Job) { j.Namespace = "absent" },
+			func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20 },
+		} {
+			j := passJob(fmt.Sprint("bad-", i), 1, bad)
+			s.Apply(t.Context(), structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+			time.Sleep(5 * time.Second)
+			if n := len(s.Published().Snapshot.AllocsByJob(j.Key())); n != 0 {
+				t.Errorf("%d allocations of a job that cannot be placed", n)
+			}
+		}
+		if n := len(s.Hooks.Queue()); n != 1 {
+			t.Errorf("%d jobs wait, want the one that is too large", n)
+		}
+		// Two registrations of one job at once: whichever is first, what runs is what the state says.
+		for i := range 20 {
+			id := fmt.Sprint("twice-", i)
+			a, b := passJob(id, 1, nil), passJob(id, 3, nil)
+			pa := s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
+			pb := s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
+			pa.Wait(t.Context())
+			pb.Wait(t.Context())
+			waitFor(t, 5*time.Second, "three of them", func() bool { return running(s, id) == 3 })
+			mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: id})
+			waitFor(t, 5*time.Second, "none", func() bool { return len(live(s, id)) == 0 })
+		}
+		if over := overcommitted(s); over != "" {
+			t.Error(over)
+		}
+	})
+}

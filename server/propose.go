@@ -100,7 +100,7 @@ func (s *Server) ApplyLane(ctx context.Context, lane Lane, cmd structs.Command) 
 		ctx, cancel = context.WithTimeout(ctx, applyPatience)
 		defer cancel()
 	}
-	res, err := s.Propose(lane, cmd).Wait(ctx)
+	res, err := s.ProposeJob(lane, cmd).Wait(ctx)
 	if err != nil {
 		return res, err
 	}
