@@ -1,0 +1,111 @@
+package lint
+
+import (
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// imports is the table D1: which packages of this module a package may use. "x/..." is x and all below it. The longest
+// matching row counts, and a package without a row fails: a new package states its place.
+var imports = map[string][]string{
+	"structs":              {},
+	"scheduler":            {"structs"},
+	"scheduler/policy":     {"structs", "scheduler"},
+	"scheduler/queue":      {"structs", "scheduler"},
+	"scheduler/jobdiff":    {"structs", "scheduler"},
+	"fsm/state":            {"structs", "internal/pack"},
+	"fsm":                  {"structs", "internal/pack", "fsm/state"},
+	"server/broker":        {"structs", "scheduler/..."},
+	"server/planner":       {"structs", "scheduler/..."},
+	"server/acl":           {"structs", "internal/suggest"},
+	"server":               {"structs", "scheduler/...", "fsm/...", "server/...", "internal/..."},
+	"client/...":           {"structs", "client/...", "internal/..."},
+	"nomadlike/...":        {"structs", "nomadlike/...", "internal/...", "ui"},
+	"sim/...":              {"structs", "scheduler/...", "server/broker", "server/planner", "sim/..."},
+	"ui":                   {},
+	"cmd/...":              {"structs", "scheduler/...", "fsm/...", "server/...", "client/...", "nomadlike/...", "sim/...", "ui", "internal/...", "cmd/..."},
+	"e2e/...":              {"structs", "internal/...", "e2e/...", "nomadlike/...", "client/...", "scheduler/...", "fsm/...", "server/...", "cmd/..."},
+	"internal/rpc":         {"structs", "internal/tlsutil"},
+	"internal/methods":     {"structs", "internal/rpc"},
+	"internal/gossip":      {"structs", "internal/rpc"},
+	"internal/agentconfig": {"structs", "internal/suggest", "internal/tlsutil"},
+	"internal/telemetry":   {"structs"},
+	"internal/...":         {"structs"},
+	"internal/lint":        {},
+}
+
+// banned are imports from outside the module, with why. Rows are directories as above.
+var banned = []struct {
+	dirs []string
+	path string
+	why  string
+}{
+	{pure, "os", "it decides or applies; files are the shell's business"},
+	{pure, "net", "it decides or applies; the network is the shell's business"},
+	{pure, "net/http", "it decides or applies; the network is the shell's business"},
+	{pure, "math/rand", "randomness is an argument (D5): derive it from the seed"},
+	{pure, "math/rand/v2", "randomness is an argument (D5): derive it from the seed"},
+	{pure, "crypto/rand", "randomness is an argument (D5): derive it from the seed"},
+	{pure, "unsafe", "state and decisions must be the same bytes everywhere"},
+	{[]string{"nomadlike/...", "cmd/...", "server/...", "client/..."}, "github.com/hashicorp/nomad/api", "it is a test client, in a module of its own below e2e"},
+}
+
+// pure are the packages that must give the same answer to the same question, on every machine.
+var pure = []string{"fsm/...", "scheduler/...", "server/broker", "server/planner"}
+
+// TestImports checks the table, and that only package structs stays with the standard library.
+func TestImports(t *testing.T) {
+	ran["import"] = true
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		row, allowed := importRow(s.dir)
+		if row == "" {
+			if !seen[s.dir] {
+				t.Errorf("package %s has no row in the import table (internal/lint/imports_test.go); say there what it may use, so that the arrows keep pointing one way", s.dir)
+			}
+			seen[s.dir] = true
+			continue
+		}
+		for _, im := range s.file.Imports {
+			p, _ := strconv.Unquote(im.Path.Value)
+			if own, ok := strings.CutPrefix(p, module); ok {
+				if !in(own, allowed...) && !silenced("import", s.name, s.dir) {
+					t.Errorf("%s imports %s, which packages like %s may not (DESIGN D1). Declare a small interface where it is used, or move what both need to structs", s.name, own, row)
+				}
+				continue
+			}
+			if s.dir == "structs" && strings.Contains(strings.Split(p, "/")[0], ".") {
+				t.Errorf("%s imports %s: the glossary uses the standard library only", s.name, p)
+			}
+			for _, b := range banned {
+				if b.path == p && in(s.dir, b.dirs...) && !silenced("import", s.name) {
+					t.Errorf("%s imports %s: %s", s.name, p, b.why)
+				}
+			}
+		}
+	}
+}
+
+func importRow(dir string) (row string, allowed []string) {
+	rows := make([]string, 0, len(imports))
+	for r := range imports {
+		rows = append(rows, r)
+	}
+	sort.Slice(rows, func(i, k int) bool { return len(rows[i]) > len(rows[k]) })
+	for _, r := range rows {
+		if r == dir {
+			return r, imports[r]
+		}
+	}
+	for _, r := range rows {
+		if in(dir, r) {
+			return r, imports[r]
+		}
+	}
+	return "", nil
+}

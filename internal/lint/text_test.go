@@ -1,0 +1,158 @@
+package lint
+
+import (
+	"go/ast"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/muster-sched/muster/nomadlike/jobspec"
+)
+
+// TestPackageDocs wants a sentence at the top of every package.
+func TestPackageDocs(t *testing.T) {
+	doc, dirs := map[string]bool{}, []string{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		if _, seen := doc[s.dir]; !seen {
+			doc[s.dir] = false
+			dirs = append(dirs, s.dir)
+		}
+		if s.file.Doc != nil && len(strings.TrimSpace(s.file.Doc.Text())) > 20 {
+			doc[s.dir] = true
+		}
+	}
+	for _, d := range dirs {
+		if !doc[d] {
+			t.Errorf("package %s has no comment. Say in one sentence what it gives, above the package clause of its main file or of doc.go", d)
+		}
+	}
+}
+
+// linesMax is how long a file may be: about two nouns.
+const linesMax = 900
+
+// TestFileLength finds files that want to be two.
+func TestFileLength(t *testing.T) {
+	ran["long-file"] = true
+	for _, s := range sources(t) {
+		if s.lines > linesMax && !silenced("long-file", s.name) {
+			t.Errorf("%s has %d lines; the limit is %d. One file per noun: split it where a second noun begins", s.name, s.lines, linesMax)
+		}
+	}
+}
+
+// marks are promises to finish something later. Written apart, so that this file does not break its own rule.
+var marks = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X|HA` + `CK)\b`)
+
+// TestNothingPostponed finds notes to finish something later: they name nobody who will.
+func TestNothingPostponed(t *testing.T) {
+	ran["todo"] = true
+	for _, s := range sources(t) {
+		for _, g := range s.file.Comments {
+			for _, c := range g.List {
+				if m := marks.FindString(c.Text); m != "" && !silenced("todo", s.name) {
+					t.Errorf("%s: %q. Do it now, or say as a fact what the code does not do", fset.Position(c.Pos()), m)
+				}
+			}
+		}
+	}
+}
+
+// TestExportedAreDocumented wants a comment on what other packages see of those that decide and store.
+func TestExportedAreDocumented(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || !in(s.dir, append([]string{"structs", "internal/rpc", "internal/methods"}, pure...)...) {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || !f.Name.IsExported() || f.Doc != nil || receiverHidden(f) || standardMethod(f) {
+				continue
+			}
+			t.Errorf("%s: %s is exported and says nothing. Tell its meaning, units and errors in a sentence", fset.Position(f.Pos()), f.Name.Name)
+		}
+	}
+}
+
+func receiverHidden(f *ast.FuncDecl) bool {
+	if f.Recv == nil || len(f.Recv.List) == 0 {
+		return false
+	}
+	x := f.Recv.List[0].Type
+	for {
+		switch y := x.(type) {
+		case *ast.StarExpr:
+			x = y.X
+		case *ast.IndexExpr:
+			x = y.X
+		case *ast.Ident:
+			return !y.IsExported()
+		default:
+			return false
+		}
+	}
+}
+
+// standardMethod are methods whose meaning an interface of the standard library fixes.
+func standardMethod(f *ast.FuncDecl) bool {
+	if f.Recv == nil {
+		return false
+	}
+	switch f.Name.Name {
+	case "Error", "String", "Unwrap", "Is", "Read", "Write", "Close", "Len", "Less", "Swap", "MarshalText", "UnmarshalText", "Temporary", "Timeout":
+		return true
+	}
+	return false
+}
+
+var fence = regexp.MustCompile("(?ms)^```hcl[^\\n]*\\n(.*?)^```")
+
+// TestDocumentedHCL parses every HCL block of the documentation: what people copy must work.
+func TestDocumentedHCL(t *testing.T) {
+	blocks := 0
+	err := walk(func(name string, text []byte) error {
+		if !strings.HasSuffix(name, ".md") || !(name == "README.md" || name == "ARCHITECTURE.md" || strings.HasPrefix(name, "docs/")) {
+			return nil
+		}
+		for _, m := range fence.FindAllSubmatchIndex(text, -1) {
+			blocks++
+			src := text[m[2]:m[3]]
+			line := 1 + strings.Count(string(text[:m[2]]), "\n")
+			file, diags := hclsyntax.ParseConfig(src, name, hcl.Pos{Line: line, Column: 1})
+			if diags.HasErrors() {
+				t.Errorf("%s:%d: the HCL block does not parse: %v", name, line, diags)
+				continue
+			}
+			if !hasBlock(file, "job") {
+				continue // an agent's configuration or a policy: the syntax is checked here, the names where they are read
+			}
+			if _, ds := jobspec.ParseHCL(name, src, jobspec.ParseOptions{}); ds.HasErrors() {
+				t.Errorf("%s:%d: the job in this block is refused (lines count from the block's first): %v", name, line, ds)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d HCL blocks parsed", blocks)
+}
+
+func hasBlock(f *hcl.File, typ string) bool {
+	body, ok := f.Body.(*hclsyntax.Body)
+	if !ok {
+		return false
+	}
+	for _, b := range body.Blocks {
+		if b.Type == typ {
+			return true
+		}
+	}
+	return false
+}
