@@ -125,6 +125,34 @@ func TestLifeOfAJob(t *testing.T) {
 	}
 }
 
+// TestStoppedJobDies covers a job that waits for capacity when it is stopped: its blocked evaluation goes with it.
+func TestStoppedJobDies(t *testing.T) {
+	c := newCluster(t, 1)
+	res := c.register(service("1", 1))
+	blocked := &structs.Evaluation{ID: structs.EvalID{7}, Namespace: "default", JobID: "web", Type: structs.JobService, Status: structs.EvalBlocked, Trigger: structs.TriggerQueued}
+	done := *c.f.Snapshot().EvalByID(res.EvalID)
+	done.Status = structs.EvalComplete
+	c.apply(structs.CmdPlan, &structs.PlanEntry{Namespace: "default", JobID: "web", EvalID: res.EvalID, Evals: []*structs.Evaluation{blocked, &done},
+		Workload: &structs.Workload{BlockedEval: blocked.ID, Reason: structs.ReasonResources, Waiting: 1}})
+	c.status(structs.JobPending)
+	if w := c.f.Snapshot().Workload(key); w.Reason != structs.ReasonResources || w.BlockedEval != blocked.ID || w.Priority != 50 {
+		t.Errorf("workload %+v", w)
+	}
+	stop := c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web"})
+	if e := c.f.Snapshot().EvalByID(blocked.ID); e.Status != structs.EvalCanceled || e.Successor != stop.EvalID {
+		t.Errorf("blocked evaluation %+v", e)
+	}
+	last := *c.f.Snapshot().EvalByID(stop.EvalID)
+	last.Status = structs.EvalComplete
+	c.apply(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{&last}})
+	c.status(structs.JobDead)
+	if c.f.Snapshot().Workload(key) != nil {
+		t.Error("a dead job still waits in the queue")
+	}
+	c.register(service("1", 1))
+	c.status(structs.JobPending)
+}
+
 func TestPlanRefusals(t *testing.T) {
 	c := newCluster(t, 3)
 	res := c.register(service("1", 2))

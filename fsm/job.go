@@ -262,9 +262,11 @@ func applyJobDeregister(x *tx) *structs.Error {
 			e.Priority = c.EvalPriority
 		}
 	})
+	why := "job stopped"
 	if c.Purge {
-		x.cancelEvals(k, id)
+		why = "job purged"
 	}
+	x.cancelEvals(k, id, why)
 	return nil
 }
 
@@ -280,12 +282,13 @@ func (x *tx) purgeJob(j *structs.Job) {
 	x.touch(k)
 }
 
-// cancelEvals ends the open evaluations of a purged job, but for the one that answers for them.
-func (x *tx) cancelEvals(k structs.JobKey, successor structs.EvalID) {
+// cancelEvals ends the open evaluations of a job that was stopped or purged, but for the one that answers for them: a
+// blocked or delayed one would keep the job from ever being dead.
+func (x *tx) cancelEvals(k structs.JobKey, successor structs.EvalID, why string) {
 	for _, e := range x.EvalsByJob(k) {
 		if !e.Terminal() && e.ID != successor {
 			n := *e
-			n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, "job purged", successor
+			n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, why, successor
 			n.ModifyIndex, n.ModifyTime = x.index, x.time
 			x.Evals.Put(&n)
 		}

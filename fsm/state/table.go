@@ -244,6 +244,6 @@ func parsePrefix(text string) (p prefix, err error) {
 
 func (p prefix) matches(id [16]byte) bool {
 	whole := p.digits / 2
-	return [16]byte(p.lo) == id || string(p.lo[:whole]) == string(id[:whole]) &&
+	return string(p.lo[:whole]) == string(id[:whole]) &&
 		(p.digits%2 == 0 || p.lo[whole]>>4 == id[whole]>>4)
 }
