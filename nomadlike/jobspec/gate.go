@@ -1,71 +1,20 @@
 package jobspec
 
 import (
-	"bytes"
-
 	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/muster-sched/muster/internal/hclgate"
 )
 
-// Limits on a job file, checked on its tokens before the parser runs. hcl/v2 v2.25.0 overflows the stack at about
-// 66,000 nested parentheses; unary operators, conditionals and index chains nest in the same way without any bracket.
+// Limits on a job file, checked on its tokens before the parser runs.
 const (
 	SizeMaxServer = 1 << 20 // bytes of a job file that a server reads
 	SizeMaxCLI    = 4 << 20 // bytes of a job file that the command line reads
-	depthMax      = 100     // brackets, blocks and templates inside of each other
-	unaryMax      = 100     // unary operators in a row
-	operatorsMax  = 20_000  // operators and index brackets in a file
-	bracketsMax   = 300_000 // opening brackets in a file, so that the tokens themselves fit into memory
+	depthMax      = hclgate.DepthMax
+	bracketsMax   = hclgate.BracketsMax
 )
 
 // gate refuses a source that is too large or too deep to be parsed safely.
 func gate(filename string, src []byte, sizeMax int) *hcl.Diagnostic {
-	start := &hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
-	if len(src) > sizeMax {
-		return problem(nil, "File too large", "%s has %d bytes; at most %d are read.", filename, len(src), sizeMax)
-	}
-	if bytes.IndexByte(src, 0) >= 0 {
-		return problem(start, "Not a text file", "The file holds zero bytes; a job file is UTF-8 text.")
-	}
-	if n := bytes.Count(src, []byte("(")) + bytes.Count(src, []byte("[")) + bytes.Count(src, []byte("{")); n > bracketsMax {
-		return problem(start, "Too many brackets", "The file opens %d brackets; at most %d are read.", n, bracketsMax)
-	}
-	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos) // the parser will report what the lexer finds
-	depth, unary, operators := 0, 0, 0
-	for i, t := range tokens {
-		isUnary := false
-		switch t.Type {
-		case hclsyntax.TokenOParen, hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-			depth++
-			if t.Type == hclsyntax.TokenOBrack && i > 0 {
-				switch tokens[i-1].Type {
-				case hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenIdent, hclsyntax.TokenCBrace, hclsyntax.TokenCQuote:
-					operators++
-				}
-			}
-		case hclsyntax.TokenCParen, hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenTemplateSeqEnd:
-			depth--
-		case hclsyntax.TokenMinus, hclsyntax.TokenBang:
-			isUnary = true
-			operators++
-		case hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent, hclsyntax.TokenAnd, hclsyntax.TokenOr,
-			hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq, hclsyntax.TokenGreaterThan,
-			hclsyntax.TokenGreaterThanEq, hclsyntax.TokenQuestion:
-			operators++
-		}
-		if isUnary {
-			unary++
-		} else {
-			unary = 0
-		}
-		switch {
-		case depth > depthMax:
-			return problem(&t.Range, "Nested too deep", "Brackets, blocks and templates may stand at most %d deep inside of each other.", depthMax)
-		case unary > unaryMax:
-			return problem(&t.Range, "Too many operators in a row", "At most %d unary operators may follow each other.", unaryMax)
-		case operators > operatorsMax:
-			return problem(&t.Range, "Too many operators", "A file may hold at most %d operators.", operatorsMax)
-		}
-	}
-	return nil
+	return hclgate.Check(filename, src, sizeMax)
 }
