@@ -52,7 +52,7 @@ type Client struct {
 	leaving bool
 
 	ctx     context.Context // of Run
-	wg      sync.WaitGroup
+	threads threads
 	started bool
 	closed  bool
 	stop    context.CancelFunc
@@ -122,7 +122,8 @@ func (c *Client) open() error {
 	c.run = &runner.Config{
 		Store: c.store, Drivers: c.cfg.Drivers, Ledger: c.ledger, Log: c.log,
 		Region: c.cfg.Region,
-		Node:   c.node.current, Await: c.await, Report: c.observed.add,
+		Go:     c.threads.start, Ended: func(*runner.Runner) { c.ended.Add(1) },
+		Node: c.node.current, Await: c.await, Report: c.observed.add,
 		HideDir: c.cfg.DataDir, SecretsInMemory: !c.cfg.SecretsOnDisk,
 		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
@@ -198,28 +199,59 @@ func (c *Client) Run(ctx context.Context) error {
 		c.launch(r)
 	}
 	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop} {
-		c.wg.Add(1)
-		go func() {
-			defer c.wg.Done()
-			loop(ctx)
-		}()
+		c.threads.start(func() { loop(ctx) })
 	}
 	<-ctx.Done()
 	c.conn.Close()
-	c.wg.Wait()
+	c.threads.wait()
 	return c.store.Close()
 }
 
-// launch runs a runner in a goroutine of its own, while the agent runs.
-func (c *Client) launch(r *runner.Runner) {
-	c.wg.Add(1)
+// launch lets a runner run while the agent runs.
+func (c *Client) launch(r *runner.Runner) { r.Start(c.ctx) }
+
+// threads counts the agent's goroutines, so that it can wait for them when it stops.
+type threads struct {
+	mu      sync.Mutex
+	n       int
+	closing bool
+	idle    chan struct{} // closed when none is left and none may start
+}
+
+// start runs fn in a goroutine, unless the agent is stopping.
+func (t *threads) start(fn func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closing {
+		return false
+	}
+	t.n++
 	go func() {
-		defer c.wg.Done()
-		r.Run(c.ctx)
-		if r.Final() != nil {
-			c.ended.Add(1)
-		}
+		defer t.end()
+		fn()
 	}()
+	return true
+}
+
+func (t *threads) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.n--
+	if t.closing && t.n == 0 {
+		close(t.idle)
+	}
+}
+
+// wait lets no more start and waits for those that run.
+func (t *threads) wait() {
+	t.mu.Lock()
+	t.closing = true
+	t.idle = make(chan struct{})
+	if t.n == 0 {
+		close(t.idle)
+	}
+	t.mu.Unlock()
+	<-t.idle
 }
 
 // Close stops the agent and waits until it has stopped. Tasks go on running.
@@ -250,9 +282,6 @@ func (c *Client) await(ctx context.Context, ids []structs.AllocID) error {
 		}
 		select {
 		case <-r.Done():
-			if r.Final() == nil && ctx.Err() == nil {
-				<-ctx.Done() // the agent stops
-			}
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {

@@ -50,6 +50,8 @@ func (s *Server) Place(node structs.NodeID, job *structs.Job, edit ...func(*stru
 		e(a)
 	}
 	s.allocs[id] = a
+	s.hub(node).allocs[id] = true
+	s.publish(node, idx)
 	return id
 }
 
@@ -65,6 +67,7 @@ func (s *Server) Change(id structs.AllocID, edit func(*structs.Allocation)) {
 	edit(&next)
 	next.AllocIndex = s.touch()
 	s.allocs[id] = &next
+	s.publish(a.NodeID, next.AllocIndex)
 }
 
 // Stop asks for an allocation to end.
@@ -76,8 +79,8 @@ func (s *Server) Stop(id structs.AllocID) {
 func (s *Server) Forget(id structs.AllocID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.allocs, id)
-	s.removedAt = s.touch()
+	s.drop(id)
+	s.publishAll(s.touch())
 }
 
 // Restore makes the servers a cluster that was restored from a backup: an older index in a newer epoch, without the
@@ -86,10 +89,18 @@ func (s *Server) Restore(without ...structs.AllocID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range without {
-		delete(s.allocs, id)
+		s.drop(id)
 	}
 	s.epoch++
-	s.removedAt = s.touch()
+	s.publishAll(s.touch())
+}
+
+// drop removes an allocation; called with mu held.
+func (s *Server) drop(id structs.AllocID) {
+	if a := s.allocs[id]; a != nil {
+		delete(s.hub(a.NodeID).allocs, id)
+		delete(s.allocs, id)
+	}
 }
 
 // Fail makes calls fail for which fault gives an error; nil ends that.
@@ -105,6 +116,10 @@ func (s *Server) Answer(change func(*methods.NodePollResponse)) {
 	defer s.mu.Unlock()
 	s.answer = change
 	s.touch()
+	for _, h := range s.hubs { // wake the polls; nothing has changed
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
 }
 
 // Servers sets the addresses told to nodes.

@@ -19,23 +19,23 @@ type Server struct {
 	TTL time.Duration // of heartbeats
 	reg *rpc.Registry
 
-	mu        sync.Mutex
-	cluster   structs.ClusterID
-	epoch     uint64
-	index     structs.Index
-	nodes     map[structs.NodeID]*structs.Node
-	beats     map[structs.NodeID]int
-	back      map[structs.NodeID]rpc.Caller // how to call a node
-	allocs    map[structs.AllocID]*structs.Allocation
-	seen      map[structs.AllocID][]structs.AllocObserved // every report, in order
-	events    []structs.NodeEvent
-	changed   chan struct{} // closed at every change
-	fault     func(method string) error
-	answer    func(*methods.NodePollResponse) // changes answers to polls
-	nextID    uint64
-	servers   []string
-	calls     map[string]int
-	removedAt structs.Index // last removal
+	mu      sync.Mutex
+	cluster structs.ClusterID
+	epoch   uint64
+	index   structs.Index
+	nodes   map[structs.NodeID]*structs.Node
+	beats   map[structs.NodeID]int
+	back    map[structs.NodeID]rpc.Caller // how to call a node
+	allocs  map[structs.AllocID]*structs.Allocation
+	seen    map[structs.AllocID][]structs.AllocObserved // every report, in order
+	events  []structs.NodeEvent
+	changed chan struct{} // closed at every change
+	fault   func(method string) error
+	answer  func(*methods.NodePollResponse) // changes answers to polls
+	nextID  uint64
+	servers []string
+	calls   map[string]int
+	hubs    map[structs.NodeID]*hub
 }
 
 // New makes empty servers.
@@ -44,7 +44,7 @@ func New() *Server {
 		TTL: 2 * time.Second, reg: rpc.NewRegistry(nil, nil), index: 10,
 		nodes: map[structs.NodeID]*structs.Node{}, beats: map[structs.NodeID]int{}, back: map[structs.NodeID]rpc.Caller{},
 		allocs: map[structs.AllocID]*structs.Allocation{}, seen: map[structs.AllocID][]structs.AllocObserved{},
-		changed: make(chan struct{}), calls: map[string]int{},
+		changed: make(chan struct{}), calls: map[string]int{}, hubs: map[structs.NodeID]*hub{},
 	}
 	s.cluster = structs.DeriveID[structs.ClusterID](structs.Seed{1}, "cluster", "", 0)
 	s.reg.Wrap(func(next rpc.Handler) rpc.Handler {
@@ -145,7 +145,7 @@ func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollReq
 			return nil, err
 		}
 		resp := s.list(req)
-		changed, answer := s.changed, s.answer
+		changed, answer := s.hub(req.NodeID).changed, s.answer
 		s.mu.Unlock()
 		if answer != nil {
 			answer(resp)
@@ -164,17 +164,46 @@ func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollReq
 	}
 }
 
+// hub is what polls of one node wait for.
+type hub struct {
+	index   structs.Index // last change of what belongs on the node
+	allocs  map[structs.AllocID]bool
+	changed chan struct{}
+}
+
+// hub is a node's; called with mu held.
+func (s *Server) hub(id structs.NodeID) *hub {
+	h := s.hubs[id]
+	if h == nil {
+		h = &hub{index: 1, allocs: map[structs.AllocID]bool{}, changed: make(chan struct{})}
+		s.hubs[id] = h
+	}
+	return h
+}
+
+// publish lets a node see a change; called with mu held.
+func (s *Server) publish(node structs.NodeID, index structs.Index) {
+	h := s.hub(node)
+	h.index = index
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// publishAll lets every node see a change; called with mu held.
+func (s *Server) publishAll(index structs.Index) {
+	for id := range s.hubs {
+		s.publish(id, index)
+	}
+}
+
 // list is what belongs on a node, at the index at which that last changed; called with mu held.
 func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
+	h := s.hub(req.NodeID)
 	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch}
-	resp.Index = 1
-	for _, id := range slices.SortedFunc(maps.Keys(s.allocs), func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) }) {
+	resp.Index = h.index
+	for _, id := range slices.SortedFunc(maps.Keys(h.allocs), func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) }) {
 		a := s.allocs[id]
-		if a.NodeID != req.NodeID {
-			continue
-		}
 		resp.Refs = append(resp.Refs, methods.AllocRef{ID: id, AllocIndex: a.AllocIndex})
-		resp.Index = max(resp.Index, a.AllocIndex)
 		if a.AllocIndex > req.MinIndex {
 			resp.Changed = append(resp.Changed, a)
 			if !slices.ContainsFunc(resp.Jobs, func(j *structs.Job) bool { return j.Key() == a.Job.Key() && j.Version == a.Job.Version }) {
@@ -182,12 +211,8 @@ func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
 			}
 		}
 	}
-	resp.Index = max(resp.Index, s.floor(req.NodeID))
 	return resp
 }
-
-// floor is the index of the last removal; it is kept simple: every removal touches all nodes.
-func (s *Server) floor(structs.NodeID) structs.Index { return s.removedAt }
 
 func (s *Server) observe(_ context.Context, _ *rpc.Call, req *methods.NodeObserveRequest) (*methods.WriteResponse, error) {
 	s.mu.Lock()

@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/client/state"
@@ -43,32 +42,44 @@ func roleOf(t *structs.Task) role {
 
 func (r role) sidecar() bool { return r == rolePreSide || r == rolePostSide }
 
-// coordinate starts and ends tasks in their order until all have ended. It is a loop around step, which looks at what
-// is and needs no memory of its own: that is why an agent can be killed and go on.
-func (r *Runner) coordinate(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	limit := time.NewTimer(time.Hour)
-	defer limit.Stop()
-	limit.Stop()
-	armed := false
+// drive starts and ends tasks in their order until nothing is left to do now, or until all have ended. It is a loop
+// around step, which looks at what is and needs no memory of its own: that is why an agent can be killed and go on.
+// At most one goroutine drives an allocation.
+func (r *Runner) drive(ctx context.Context) {
 	for ctx.Err() == nil {
-		if r.step(ctx, &wg) {
+		r.mu.Lock()
+		if !r.dirty {
+			r.busy = false
+			r.mu.Unlock()
 			return
 		}
-		if !armed {
-			if left, ok := r.runtimeLeft(); ok {
-				armed = true
-				limit.Reset(left)
-			}
+		r.dirty = false
+		r.mu.Unlock()
+		if r.step(ctx) {
+			r.finish(ctx) // and stays busy: nothing is left to drive
+			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-r.wake:
-		case <-limit.C:
-			r.Kill(fmt.Sprintf("the allocation has run for its max_run_duration of %s", r.group().MaxRunDuration), true)
-		}
+		r.limit(ctx)
 	}
+}
+
+// limit arms the end of the allocation's time, once it runs.
+func (r *Runner) limit(ctx context.Context) {
+	left, ok := r.runtimeLeft()
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	armed := r.limited
+	r.limited = true
+	r.mu.Unlock()
+	if armed {
+		return
+	}
+	timer := time.AfterFunc(left, func() {
+		r.Kill(fmt.Sprintf("the allocation has run for its max_run_duration of %s", r.group().MaxRunDuration), true)
+	})
+	context.AfterFunc(ctx, func() { timer.Stop() })
 }
 
 // runtimeLeft is how long the allocation may still run, once it runs and if it has a limit.
@@ -107,20 +118,20 @@ func (r *Runner) members() []member {
 }
 
 // step does what is due now and reports true when all tasks have ended.
-func (r *Runner) step(ctx context.Context, wg *sync.WaitGroup) bool {
+func (r *Runner) step(ctx context.Context) bool {
 	ms := r.members()
 	// What a former life of the agent left in progress goes on first, whatever is wanted of it now: only its own
 	// goroutine can find it and end it.
 	for _, m := range ms {
 		if m.phase == state.PhaseStarting || m.phase == state.PhaseBackoff {
-			m.start(ctx, wg)
+			m.start(ctx)
 		}
 	}
 	if why := r.whyEnd(ms); why != nil {
 		if !r.endTasks(ctx, ms, why) {
 			return false
 		}
-		return r.runStops(ctx, wg, ms)
+		return r.runStops(ctx, ms)
 	}
 	if r.restartAll(ctx, ms) {
 		return false
@@ -142,14 +153,14 @@ func (r *Runner) step(ctx context.Context, wg *sync.WaitGroup) bool {
 	for _, m := range ms {
 		switch m.role {
 		case rolePre, rolePreSide:
-			m.start(ctx, wg)
+			m.start(ctx)
 		case roleMain:
 			if preDone && preUp {
-				m.start(ctx, wg)
+				m.start(ctx)
 			}
 		case rolePost, rolePostSide:
 			if preDone && preUp && mainUp {
-				m.start(ctx, wg)
+				m.start(ctx)
 			}
 		}
 	}
@@ -164,7 +175,7 @@ func (r *Runner) step(ctx context.Context, wg *sync.WaitGroup) bool {
 			m.ask(ctx, wish{wishKill, event(EventMainDead, "Main tasks in the group died")})
 		}
 	}
-	return done && r.runStops(ctx, wg, ms)
+	return done && r.runStops(ctx, ms)
 }
 
 // whyEnd is why the tasks shall end before their time, or nil.
@@ -238,7 +249,7 @@ func (r *Runner) groupDelay(ctx context.Context, d time.Duration, ms []member) b
 
 // runStops runs the poststop tasks and reports true when they have ended too. If nothing was ever started there is
 // nothing to do after.
-func (r *Runner) runStops(ctx context.Context, wg *sync.WaitGroup, ms []member) bool {
+func (r *Runner) runStops(ctx context.Context, ms []member) bool {
 	ran := false
 	for _, m := range ms {
 		if m.role != roleStop && m.st.StartedAt != 0 {
@@ -255,7 +266,7 @@ func (r *Runner) runStops(ctx context.Context, wg *sync.WaitGroup, ms []member) 
 			continue
 		}
 		done = false
-		m.start(ctx, wg)
+		m.start(ctx)
 	}
 	return done
 }

@@ -54,7 +54,7 @@ func failing(e structs.TaskEvent) structs.TaskEvent {
 	return e
 }
 
-func terminated(res driver.ExitResult) structs.TaskEvent {
+func terminated(res *driver.ExitResult) structs.TaskEvent {
 	msg := "Exit Code: " + strconv.Itoa(res.ExitCode)
 	if res.Signal != 0 {
 		msg += ", Signal: " + strconv.Itoa(res.Signal)

@@ -24,15 +24,14 @@ import (
 // the order of allocHooks, postrun in the opposite one; both may run again after the agent was restarted.
 type allocHook struct {
 	name    string
-	slow    bool // may wait: runs beside the coordinator so that a stop can interrupt it
 	prerun  func(ctx context.Context, r *Runner) error
 	postrun func(r *Runner)
 }
 
 var allocHooks = []allocHook{
 	{name: "validate", prerun: validateAlloc},
-	{name: "wait for the allocations it replaces", slow: true, prerun: waitForOthers},
-	{name: "devices", slow: true, prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
+	{name: "wait for the allocations it replaces", prerun: waitForOthers},
+	{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
 	{name: "disk", prerun: checkDisk},
 	{name: "directories", prerun: buildDirs, postrun: dropSecrets},
 	{name: "data of the previous allocation", prerun: adoptData},

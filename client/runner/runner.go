@@ -45,6 +45,11 @@ type Config struct {
 	PidsMax int64
 	// OverheadMemory lets a task use up to MemoryMaxMiB.
 	Oversubscribe bool
+	// Go runs fn in a goroutine that the agent waits for when it stops. It reports false, and runs nothing, once the
+	// agent is stopping.
+	Go func(fn func()) bool
+	// Ended is told of each allocation whose end has been recorded.
+	Ended func(r *Runner)
 	// Inherit names variables of the agent's environment that tasks get; nil for the default.
 	Inherit []string
 }
@@ -65,11 +70,15 @@ type Runner struct {
 	started    structs.LogTime    // first task running
 	final      *state.Final
 	destroyed  bool
-	live       bool      // Run has begun
-	delayUntil time.Time // end of the group's shutdown delay, once it was begun
+	live       bool            // Start was called
+	busy       bool            // a goroutine drives the allocation
+	dirty      bool            // something has changed since it last looked
+	limited    bool            // max_run_duration has been armed
+	ctx        context.Context // of Start: the agent's life
+	unhook     func()          // ends the hooks that wait, or nil
+	delayUntil time.Time       // end of the group's shutdown delay, once it was begun
 
-	wake chan struct{} // the coordinator looks again
-	done chan struct{} // closed when the allocation is client-terminal, or Run returned
+	done chan struct{} // closed when the allocation is client-terminal
 }
 
 // stopReason is why all tasks shall end.
@@ -85,7 +94,6 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
 		log:  cfg.Log.With("alloc", a.ID.Short()),
-		wake: make(chan struct{}, 1),
 		done: make(chan struct{}),
 	}
 	if cfg.AllocsDir != "" {
@@ -137,7 +145,7 @@ func (r *Runner) group() *structs.Group {
 // Dir is the allocation's directory, or nil.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
-// Done is closed when the allocation has ended for good or Run has returned.
+// Done is closed when the allocation has ended for good.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
 // Final is how the allocation ended, or nil while it has not.
@@ -179,14 +187,28 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 	}
 }
 
-// changed wakes the coordinator and reports.
+// changed reports what is new and makes the coordinator look. While nothing changes an allocation has no goroutine but
+// those of its tasks.
 func (r *Runner) changed() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
 	if o, ok := r.observe(); ok {
 		r.cfg.Report(o)
+	}
+	stop := r.stopReason() != nil
+	r.mu.Lock()
+	r.dirty = true
+	unhook, drive := r.unhook, r.live && !r.busy
+	if drive {
+		r.busy = true
+	}
+	ctx := r.ctx
+	r.mu.Unlock()
+	if stop && unhook != nil {
+		unhook()
+	}
+	if drive && !r.cfg.Go(func() { r.drive(ctx) }) {
+		r.mu.Lock()
+		r.busy = false // the agent stops
+		r.mu.Unlock()
 	}
 }
 
@@ -265,20 +287,29 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	return o, true
 }
 
-// Run runs the allocation until it has ended, or until ctx ends; its tasks then go on without the agent.
-func (r *Runner) Run(ctx context.Context) {
-	defer close(r.done)
+// Start lets the allocation run until it has ended, or until ctx ends; its tasks then go on without the agent. It does
+// not wait. It is called once.
+func (r *Runner) Start(ctx context.Context) {
 	r.mu.Lock()
-	r.live = true
+	r.live, r.busy, r.ctx = true, true, ctx
 	final := r.final
 	r.mu.Unlock()
-	if final != nil {
+	r.cfg.Go(func() {
+		if final == nil {
+			r.begin(ctx)
+			return
+		}
+		r.postrun()
+		close(r.done)
+		r.cfg.Ended(r)
 		if !final.Acked {
 			r.cfg.Report(final.Observed)
 		}
-		r.postrun()
-		return
-	}
+	})
+}
+
+// begin runs the hooks, then drives.
+func (r *Runner) begin(ctx context.Context) {
 	r.changed()
 	err := r.prerun(ctx)
 	if ctx.Err() != nil {
@@ -286,50 +317,42 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 	if err != nil && !r.resumed() {
 		r.notStarted(ctx, err)
-	} else {
-		if err != nil { // what runs already is not ended by a hook; it is ended by those who may
-			r.log.Error("allocation goes on in spite of a hook that failed", "error", err)
-		}
-		r.coordinate(ctx)
+	} else if err != nil { // what runs already is not ended by a hook; it is ended by those who may
+		r.log.Error("allocation goes on in spite of a hook that failed", "error", err)
 	}
-	if ctx.Err() != nil {
-		return
-	}
-	r.finish(ctx)
+	r.mu.Lock()
+	r.dirty = true
+	r.mu.Unlock()
+	r.drive(ctx)
 }
 
 // errStopped means that the servers stopped the allocation before it started anything.
 var errStopped = errors.New("stopped before it started")
 
-// prerun runs the allocation's hooks. Stopping the allocation ends them.
+// prerun runs the allocation's hooks. Stopping the allocation ends those that wait.
 func (r *Runner) prerun(ctx context.Context) error {
 	hctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	r.mu.Lock()
+	r.unhook = cancel
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.unhook = nil
+		r.mu.Unlock()
+	}()
 	for _, h := range allocHooks {
+		if r.stopReason() != nil {
+			return errStopped
+		}
 		if h.prerun == nil {
 			continue
 		}
-		errc := make(chan error, 1)
-		if h.slow {
-			go func() { errc <- h.prerun(hctx, r) }()
-		} else {
-			errc <- h.prerun(hctx, r)
-		}
-		for waiting := true; waiting; {
-			select {
-			case err := <-errc:
-				waiting = false
-				if err != nil && ctx.Err() == nil && r.stopReason() != nil {
-					return errStopped
-				}
-				if err != nil {
-					return fmt.Errorf("%s: %w", h.name, err)
-				}
-			case <-r.wake:
-				if r.stopReason() != nil {
-					cancel()
-				}
+		if err := h.prerun(hctx, r); err != nil {
+			if r.stopReason() != nil && ctx.Err() == nil {
+				return errStopped
 			}
+			return fmt.Errorf("%s: %w", h.name, err)
 		}
 	}
 	return nil
@@ -402,6 +425,8 @@ func (r *Runner) finish(ctx context.Context) {
 	r.mu.Lock()
 	r.final = f
 	r.mu.Unlock()
+	close(r.done)
+	r.cfg.Ended(r)
 	r.cfg.Report(o)
 }
 

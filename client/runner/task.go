@@ -154,22 +154,24 @@ func taskPrefix(id structs.AllocID, name string) string {
 }
 
 // start runs the task in a goroutine of its own unless it runs or has ended.
-func (t *task) start(ctx context.Context, wg *sync.WaitGroup) {
+func (t *task) start(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.active || t.rec.Phase == state.PhaseDead {
 		return
 	}
-	t.active = true
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
+	t.active = t.r.cfg.Go(func() {
+		t.destroyOld(ctx)
 		t.run(ctx)
-		t.mu.Lock()
-		t.active = false
-		t.mu.Unlock()
-		t.r.changed()
-	}()
+	})
+}
+
+// idle says that the task has no goroutine any more.
+func (t *task) idle() {
+	t.mu.Lock()
+	t.active = false
+	t.mu.Unlock()
+	t.r.changed()
 }
 
 // ask tells the task's goroutine what is wanted; a kill is not taken back. Without a goroutine the task has never been
@@ -220,25 +222,30 @@ func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
 	}, events...)
 }
 
-// run takes the task from where its record says to its end, or to the end of ctx (the agent stops; the task goes on).
+// run takes the task from where its record says until it runs, or to its end, or to the end of ctx (the agent stops; the
+// task goes on).
 func (t *task) run(ctx context.Context) {
-	t.destroyOld(ctx)
 	for ctx.Err() == nil {
 		switch t.phase() {
 		case state.PhaseDead:
+			t.idle()
 			return
 		case state.PhaseBackoff:
 			t.pause(ctx)
 		case state.PhaseNew:
 			if w := t.wanted(); w.kind == wishKill {
 				t.finish(ctx, w.event)
+			} else {
+				t.begin(ctx)
+			}
+		case state.PhaseStarting:
+			if h := t.attempt(ctx); h != nil {
+				t.watch(ctx, h)
 				return
 			}
-			t.begin(ctx)
-		case state.PhaseStarting:
-			t.attempt(ctx)
 		}
 	}
+	t.idle()
 }
 
 // begin records that the driver is about to be asked.
@@ -274,25 +281,19 @@ func (t *task) pause(ctx context.Context) {
 	t.begin(ctx)
 }
 
-// attempt is one run of the task: find or start it, wait, and decide what follows.
-func (t *task) attempt(ctx context.Context) {
-	handle, startErr := t.obtain(ctx)
-	if ctx.Err() != nil {
-		return
+// attempt finds or starts a run of the task. It gives nil when the task does not run: what follows from that has then
+// been recorded.
+func (t *task) attempt(ctx context.Context) driver.Task {
+	handle, err := t.obtain(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		t.startFailed(ctx, err)
+	case handle == nil: // lost while the agent was away
+		t.ended(ctx, nil, &driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the task was gone when the agent came back", EndedAt: time.Now()})
 	}
-	if startErr != nil {
-		t.startFailed(ctx, startErr)
-		return
-	}
-	if handle == nil { // lost while the agent was away
-		t.ended(ctx, nil, driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the task was gone when the agent came back", EndedAt: time.Now()})
-		return
-	}
-	res, ok := t.watch(ctx, handle)
-	if !ok {
-		return
-	}
-	t.ended(ctx, handle, res)
+	return handle
 }
 
 // obtain finds the running task again, or starts it. A nil task without an error means that it is lost.
@@ -399,34 +400,62 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	}, ev...)
 }
 
-// watch waits for the end of a run and does what is asked of it meanwhile. It reports false when ctx ended.
-func (t *task) watch(ctx context.Context, h driver.Task) (driver.ExitResult, bool) {
-	bo := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
-	for {
-		wctx, cancel := t.waiting(ctx, wishNone)
-		res, err := h.Wait(wctx)
-		cancel()
-		if ctx.Err() != nil {
-			return res, false
-		}
-		if err == nil {
-			return res, true
-		}
-		if w := t.wanted(); w.kind != wishNone {
-			return t.stop(ctx, h, w)
-		}
-		if errors.Is(err, driver.ErrLost) {
-			return driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}, true
-		}
-		t.r.log.Warn("waiting for a task failed", "task", t.name, "error", err)
-		if !sleep(ctx, bo.next()) {
-			return res, false
-		}
+// watch hands a running task over to a new goroutine that waits for its end. A task spends its life waiting, and
+// simulated nodes have a hundred of them each: the goroutine that started it has grown its stack, a new one stays small.
+func (t *task) watch(ctx context.Context, h driver.Task) {
+	if !t.r.cfg.Go(func() { t.wait(ctx, h) }) {
+		t.idle()
 	}
 }
 
+// wait waits until the run ends or something is asked of the task.
+func (t *task) wait(ctx context.Context, h driver.Task) {
+	wctx, cancel := t.waiting(ctx, wishNone)
+	res, err := h.Wait(wctx)
+	cancel()
+	t.woken(ctx, h, &res, err)
+}
+
+// woken does what follows from the end of a wait.
+func (t *task) woken(ctx context.Context, h driver.Task, res *driver.ExitResult, err error) {
+	switch {
+	case ctx.Err() != nil:
+		res = nil
+	case err == nil:
+	case t.wanted().kind != wishNone:
+		res = t.stop(ctx, h)
+	case errors.Is(err, driver.ErrLost):
+		res = lostResult()
+	default:
+		t.r.log.Warn("waiting for a task failed", "task", t.name, "error", err)
+		if sleep(ctx, waitAgain+rand.N(waitAgain)) {
+			t.watch(ctx, h)
+			return
+		}
+		res = nil
+	}
+	if res != nil {
+		t.ended(ctx, h, res)
+	}
+	t.run(ctx)
+}
+
+// waitAgain is the pause after a wait that failed; it is doubled at random.
+const waitAgain = time.Second
+
+// waitResult is h.Wait with the result as a pointer.
+func waitResult(ctx context.Context, h driver.Task) (*driver.ExitResult, error) {
+	res, err := h.Wait(ctx)
+	return &res, err
+}
+
+func lostResult() *driver.ExitResult {
+	return &driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}
+}
+
 // stop ends a run that is asked to end: shutdown delay, signal, patience, kill.
-func (t *task) stop(ctx context.Context, h driver.Task, w wish) (driver.ExitResult, bool) {
+func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
+	w := t.wanted()
 	t.note(ctx, w.event)
 	spec := t.spec()
 	if spec == nil {
@@ -435,13 +464,13 @@ func (t *task) stop(ctx context.Context, h driver.Task, w wish) (driver.ExitResu
 	if w.kind == wishKill && spec.ShutdownDelay > 0 && !t.r.noShutdownDelay() {
 		t.note(ctx, event(EventWaitingShut, fmt.Sprintf("Waiting for shutdown_delay of %s before killing the task.", spec.ShutdownDelay)))
 		dctx, cancel := context.WithTimeout(ctx, spec.ShutdownDelay)
-		res, err := h.Wait(dctx)
+		res, err := waitResult(dctx, h)
 		cancel()
 		if err == nil {
-			return res, true
+			return res
 		}
 		if ctx.Err() != nil {
-			return res, false
+			return nil
 		}
 	}
 	timeout := spec.KillTimeout
@@ -456,20 +485,20 @@ func (t *task) stop(ctx context.Context, h driver.Task, w wish) (driver.ExitResu
 	for {
 		err := h.Stop(ctx, spec.KillSignal, timeout)
 		if err == nil {
-			var res driver.ExitResult
-			if res, err = h.Wait(ctx); err == nil {
-				return res, true
+			var res *driver.ExitResult
+			if res, err = waitResult(ctx, h); err == nil {
+				return res
 			}
 		}
 		if ctx.Err() != nil {
-			return driver.ExitResult{}, false
+			return nil
 		}
 		if errors.Is(err, driver.ErrLost) {
-			return driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}, true
+			return lostResult()
 		}
 		t.r.log.Error("killing a task failed; trying again", "task", t.name, "error", err)
 		if !sleep(ctx, bo.next()) {
-			return driver.ExitResult{}, false
+			return nil
 		}
 	}
 }
@@ -499,7 +528,7 @@ func (t *task) startFailed(ctx context.Context, err error) {
 }
 
 // ended records the end of a run and what follows from it, in one write, and only then lets the driver forget it.
-func (t *task) ended(ctx context.Context, h driver.Task, res driver.ExitResult) {
+func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult) {
 	e := terminated(res)
 	for _, k := range taskHooks {
 		if k.exited != nil {
