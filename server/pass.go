@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -50,7 +51,8 @@ type passes struct {
 	open    map[uint64]*answering // by plan
 	cursors map[string]structs.NodeID
 	seed    uint64
-	lost    bool // leadership is gone: nothing new is begun
+	idle    atomic.Bool // nothing is being decided or written: read by ProposeJob
+	lost    bool        // leadership is gone: nothing new is begun
 	figures PassFigures
 }
 
@@ -177,6 +179,8 @@ func (p *passes) run(ctx context.Context, sub *Subscription) error {
 		p.begin(now)
 		p.send()
 		p.publish()
+		entries, queued := p.planner.Depth()
+		p.idle.Store(entries+queued+p.running == 0)
 		wait := time.Hour
 		if at, ok := p.broker.NextWake(); ok && !p.broker.Paused() {
 			wait = max(at.Sub(now), time.Millisecond)
@@ -236,6 +240,10 @@ func (p *passes) feed(sub *Subscription) bool {
 
 // begin starts every pass that may run.
 func (p *passes) begin(now structs.LogTime) {
+	// An operator who paused decisions counts on it as soon as the write is answered, before it has come here.
+	if p.s.Published().Snapshot.SchedulerConfig().PauseBroker {
+		return
+	}
 	for !p.lost && !p.planner.Full() {
 		pass, ok := p.broker.Take(now)
 		if !ok {

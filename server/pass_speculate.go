@@ -24,12 +24,15 @@ func (s *Server) ProposeJob(lane Lane, cmd structs.Command) *Proposal {
 	if cmd.Seed == (structs.Seed{}) {
 		rand.Read(cmd.Seed[:])
 	}
-	prop := s.Propose(lane, cmd)
 	p := s.decide.passes.Load()
 	c, ok := cmd.Body.(*structs.JobRegisterCommand)
-	if p == nil || !ok || !c.Eval || c.EnforceIndex && c.SpecIndex != 0 || c.Job == nil || !c.Job.Placeable() {
-		return prop
+	if p == nil || !ok || !p.idle.Load() || !c.Eval || c.EnforceIndex && c.SpecIndex != 0 || c.Job == nil || !c.Job.Placeable() ||
+		s.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
+		return s.Propose(lane, cmd)
 	}
+	// The plan goes through the priority lane, and so must what it follows. Only a server with nothing to do comes here,
+	// so nobody is overtaken who would mind.
+	prop := s.Propose(LanePriority, cmd)
 	j := *c.Job
 	if j.Namespace == "" {
 		j.Namespace = structs.NamespaceDefault
