@@ -151,8 +151,10 @@ func (d *decision) reasonText() string {
 			continue
 		}
 		text := fmt.Sprintf("%d of group %q, %s", r.Wanted-r.Placed, r.Group, r.Code)
-		if len(r.Refusals) > 0 {
-			text += " (" + r.Refusals[0].Dimension + ")"
+		for _, x := range r.Refusals {
+			if x.Code == r.Code {
+				return text + " (" + x.Dimension + ")"
+			}
 		}
 		return text
 	}

@@ -48,7 +48,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	n := c.nodes[i]
 	v := s.verdict(row)
 	o := s.w.get(row)
-	u := Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
+	u := &Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
 	if len(s.ask.devices) > 0 {
 		u.Devices, u.DevicesInUse, _ = s.devices(n, o.hold, v)
 	}

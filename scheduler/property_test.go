@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -31,9 +32,12 @@ type world struct {
 	delta  structs.Delta
 	flight scheduler.Overlay
 	wait   []inFlight
+	last   map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
+	events map[structs.JobKey]map[structs.EventKind]bool // since the last decision
 	nextID int
 	counts map[string]int
 	checks int
+	dumps  func(input, plan []byte) // told of every replay, or nil
 }
 
 type inFlight struct {
@@ -45,7 +49,8 @@ type inFlight struct {
 func newWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: structs.LogTime(1_700_000_000_000_000_000), index: 1,
 		nodes: map[structs.NodeID]*structs.Node{}, jobs: map[structs.JobKey]*structs.Job{}, allocs: map[structs.AllocID]*structs.Allocation{},
-		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts}
+		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts,
+		last: map[structs.JobKey][]*structs.GroupReport{}, events: map[structs.JobKey]map[structs.EventKind]bool{}}
 	w.view = scheduler.NewView(w.index, nil, nil, nil)
 	return w
 }
@@ -78,6 +83,16 @@ func (w *world) putAlloc(a *structs.Allocation) {
 func (w *world) commit() {
 	w.index++
 	w.delta.Index = w.index
+	for _, c := range w.delta.Nodes {
+		if c.After != nil {
+			w.happened(structs.EventNodeJoined, structs.EventNodeEligible, structs.EventDriverHealthy, structs.EventDeviceHealthy)
+		}
+	}
+	for _, c := range w.delta.Allocs {
+		if c.Before != nil && structs.Holds(c.Before) && !structs.Holds(c.After) || c.After.Terminal() && !c.Before.Terminal() {
+			w.happened(structs.EventAllocStopped)
+		}
+	}
 	old := w.view.AppendCanonical(nil)
 	prev := w.view
 	w.view = w.view.Advance(w.delta)
@@ -90,6 +105,35 @@ func (w *world) commit() {
 	a, b := w.view.AppendCanonical(nil), rebuilt.AppendCanonical(nil)
 	w.check(bytes.Equal(a, b), "view advanced to %d differs from the view rebuilt", w.index)
 	w.counts["views compared"]++
+}
+
+// happened notes events for everybody who waits.
+func (w *world) happened(kinds ...structs.EventKind) {
+	for key := range w.last {
+		if w.events[key] == nil {
+			w.events[key] = map[structs.EventKind]bool{}
+		}
+		for _, k := range kinds {
+			w.events[key][k] = true
+		}
+	}
+}
+
+// skippable lists the workloads that would be left out of a pass, because nothing happened that could cure them.
+func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
+	out := map[structs.JobKey]bool{}
+	for _, l := range in.Pending {
+		groups, known := w.last[l.Key]
+		if len(l.Evals) > 0 || !known {
+			continue
+		}
+		var kinds []structs.EventKind
+		for k := range w.events[l.Key] {
+			kinds = append(kinds, k)
+		}
+		out[l.Key] = queue.Skip(groups, kinds)
+	}
+	return out
 }
 
 func values[K ~[16]byte, V any](m map[K]*V, key func(*V) K) []*V {
@@ -344,6 +388,34 @@ func (w *world) pass(p scheduler.Policy) {
 	plan, rep := scheduler.Schedule(in, p)
 	again, _ := scheduler.Schedule(in, p)
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the same input gave two plans")
+	// A pass that skips what cannot be cured decides as this one, which did not.
+	skip := w.skippable(in)
+	rest := in
+	rest.Pending = slices.DeleteFunc(slices.Clone(in.Pending), func(l scheduler.Workload) bool { return skip[l.Key] })
+	if len(rest.Pending) < len(in.Pending) {
+		w.counts["skipped"] += len(in.Pending) - len(rest.Pending)
+		short, _ := scheduler.Schedule(rest, p)
+		for _, e := range plan.Entries {
+			w.check(!skip[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}] || len(e.Parts) == 0, "skipping %s would have missed a chance", e.JobID)
+		}
+		short.Deferred, plan.Deferred = nil, nil
+		kept := plan
+		kept.Entries = slices.DeleteFunc(slices.Clone(plan.Entries), func(e *structs.PlanEntry) bool { return skip[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}] })
+		if len(kept.Entries) == 0 {
+			kept.Entries = nil
+		}
+		w.check(bytes.Equal(scheduler.AppendPlan(nil, short), scheduler.AppendPlan(nil, kept)), "a pass with skipping differs from one without")
+	}
+	if w.pick(5) == 0 {
+		w.replay(in, p, plan)
+	}
+	for _, r := range rep.Workloads {
+		delete(w.last, r.Key)
+		delete(w.events, r.Key)
+		if r.Failed {
+			w.last[r.Key] = r.Groups
+		}
+	}
 	for _, r := range rep.Workloads {
 		w.check(r.Refused == "" || strings.Contains(r.Refused, "all_at_once"), "refused: %s", r.Refused)
 		for _, g := range r.Groups {
@@ -374,6 +446,23 @@ func (w *world) pass(p scheduler.Policy) {
 	w.flight = flight
 }
 
+// replay dumps an input, loads it and decides again.
+func (w *world) replay(in scheduler.Input, p scheduler.Policy, plan scheduler.Plan) {
+	b, err := scheduler.Dump(in, p.Name())
+	w.check(err == nil, "dump: %v", err)
+	loaded, name, err := scheduler.Load(b)
+	w.check(err == nil && name == p.Name(), "load: %v", err)
+	again, _ := scheduler.Schedule(loaded, p)
+	again.Deferred, plan.Deferred = nil, nil
+	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the loaded dump gives another plan")
+	c, err := scheduler.Dump(loaded, p.Name())
+	w.check(err == nil && bytes.Equal(b, c), "dumping what was loaded gives other bytes")
+	w.counts["replayed"]++
+	if w.dumps != nil {
+		w.dumps(b, scheduler.AppendPlan(nil, plan))
+	}
+}
+
 // land commits plans in flight, as Apply would.
 func (w *world) land() {
 	for len(w.wait) > 0 {
@@ -386,6 +475,7 @@ func (w *world) land() {
 		for i, part := range f.entry.Parts {
 			if len(part.Places)+len(part.Updates) > 0 && (refusedJob != "" || !v.Accepted[i]) {
 				w.counts["parts refused"]++
+				w.happened(structs.EventAllocStopped) // what was debited in flight is free again
 				continue
 			}
 			w.counts["parts applied"]++
@@ -608,7 +698,7 @@ func TestProperties(t *testing.T) {
 	slices.Sort(lines)
 	t.Logf("%d checks in %d worlds: %s", checks, seed-1, strings.Join(lines, ", "))
 	for _, k := range []string{"placements", "refused places", "stops", "in place", "destructive", "migrate", "reschedule", "delayed", "disconnect", "waits on",
-		"devices given", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared"} {
+		"devices given", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened: the run proves nothing about it", k)
 		}

@@ -31,11 +31,10 @@ type scan struct {
 	jobRow    []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
 	parked    []candidate // refused for distinctness only; may come back when an allocation leaves
 	scores    []structs.NodeScore
-	fitTotal  structs.Vector
-	fitUsed   structs.Vector
-	fitDev    [2]int64
-	fitScore  int64
-	fitKnown  bool
+	use       Use // what fit was asked about last
+	useScore  int64
+	useKnown  bool
+	why       shortageOf // of the last rate that gave rateShort
 	built     bool
 	unplaced  int64
 	weightSum int64
@@ -181,12 +180,11 @@ func (s *scan) build() {
 			if t := s.w.touched[row]; t != 0 {
 				o = s.w.states[t-1]
 			}
-			base, why := s.rate(c, i, row, v, o, true)
-			if why.dim != dimNone {
-				s.exhausted(v, why)
-				continue
-			}
+			base := s.rate(c, i, row, v, &o, true)
 			if base < 0 {
+				if base == rateShort {
+					s.exhausted(v, s.why)
+				}
 				continue
 			}
 			at := v.cell
@@ -227,13 +225,24 @@ func (s *scan) notReady(n *structs.Node) {
 	s.refuse(r)
 }
 
+// What rate answers instead of a sum.
+const (
+	rateShort   = -1 // something is short: see scan.why
+	rateRefused = -2 // a condition unique to the node refused it, and was counted
+)
+
 // rate tells whether the group fits on a node by amounts, static ports and devices, and the weighted sum of the terms
-// other than spread. A negative base means that the node was refused and counted (a condition unique to the node).
-func (s *scan) rate(c *chunk, i, row int, v *verdict, o occupancy, count bool) (int64, shortageOf) {
+// other than spread.
+func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) int64 {
 	a := s.ask
 	after := o.used.Add(a.need)
-	if x := fitsAmounts(c.total[i], o.used, after, c.mhz[i]); x.dim != dimNone {
-		return -1, shortageOf{shortage: x}
+	total := &c.total[i]
+	mhz := c.mhz[i]
+	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
+		if x := fitsAmounts(*total, o.used, after, mhz); x.dim != dimNone {
+			s.why = shortageOf{shortage: x}
+			return rateShort
+		}
 	}
 	wishes := v.wishes
 	if len(a.perNode)+len(a.wishPerNode) > 0 {
@@ -243,7 +252,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o occupancy, count bool) (
 					v.filtered++
 					s.refuse(refusal{code: structs.ReasonConstraint, what: a.perNode[k].String(), cure: structs.EventNodeJoined})
 				}
-				return -1, shortageOf{}
+				return rateRefused
 			}
 		}
 		for k := range a.wishPerNode {
@@ -254,18 +263,20 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o occupancy, count bool) (
 		n := c.nodes[i]
 		p := &a.static[k]
 		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, o.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
-			return -1, shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+			s.why = shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+			return rateShort
 		}
 	}
-	u := Use{Total: c.total[i], Used: after}
+	var devices, inUse int64
 	if len(a.devices) > 0 {
 		var x shortageOf
-		if u.Devices, u.DevicesInUse, x = s.devices(c.nodes[i], o.hold, v); x.dim != dimNone {
-			return -1, x
+		if devices, inUse, x = s.devices(c.nodes[i], o.hold, v); x.dim != dimNone {
+			s.why = x
+			return rateShort
 		}
 	}
-	u.Used.CPU += after.Cores * c.mhz[i]
-	base := s.weights.Fit * s.fit(u)
+	after.CPU += after.Cores * mhz
+	base := s.weights.Fit * s.fit(total, &after, devices, inUse)
 	if s.weights.Load > 0 {
 		base += s.weights.Load * s.load(row)
 	}
@@ -275,17 +286,19 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o occupancy, count bool) (
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked
 	}
-	return base, shortageOf{}
+	return base
 }
 
 // fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
-func (s *scan) fit(u Use) int64 {
-	if s.fitKnown && u.Used == s.fitUsed && u.Total == s.fitTotal && s.fitDev == [2]int64{u.Devices, u.DevicesInUse} {
-		return s.fitScore
+func (s *scan) fit(total, used *structs.Vector, devices, inUse int64) int64 {
+	u := &s.use
+	if s.useKnown && u.Used.MemoryMiB == used.MemoryMiB && u.Used.CPU == used.CPU && u.Total == *total && u.Used == *used &&
+		u.Devices == devices && u.DevicesInUse == inUse {
+		return s.useScore
 	}
-	s.fitScore = s.p.Fit(u)
-	s.fitUsed, s.fitTotal, s.fitDev, s.fitKnown = u.Used, u.Total, [2]int64{u.Devices, u.DevicesInUse}, true
-	return s.fitScore
+	u.Total, u.Used, u.Devices, u.DevicesInUse = *total, *used, devices, inUse
+	s.useScore, s.useKnown = s.p.Fit(u), true
+	return s.useScore
 }
 
 // load is 1 less the share of the group's allocations that the node has already.
@@ -367,8 +380,9 @@ func (s *scan) offer(row int, count bool) {
 	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
 		return
 	}
-	base, why := s.rate(c, i, row, v, s.w.get(row), count)
-	if why.dim != dimNone || base < 0 {
+	o := s.w.get(row)
+	base := s.rate(c, i, row, v, &o, count)
+	if base < 0 {
 		return
 	}
 	at := v.cell
@@ -453,26 +467,21 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		o := s.w.get(row)
-		base, short := s.rate(ch, i, row, v, o, false)
-		if short.dim == dimNone && base != c.base && base >= 0 {
+		base := s.rate(ch, i, row, v, &o, false)
+		if base >= 0 && base != c.base {
 			x.heap[0].base = base // the node changed since it was rated
 			s.siftDown(x.heap, 0)
 			s.fixTurn(int(x.pos))
 			continue
 		}
-		var h *held
-		if short.dim == dimNone {
-			h, short = s.ask.equip(n, o, v.choices, id, nil)
-		}
-		var after occupancy
-		if short.dim == dimNone {
-			after, short.shortage = fits(n, ch.total[i], ch.mhz[i], o, h)
-		}
-		if short.dim != dimNone || base < 0 {
+		if base == rateRefused {
 			s.pop(at)
-			if base >= 0 || short.dim != dimNone {
-				s.exhausted(v, short)
-			}
+			continue
+		}
+		h, after, short := s.equip(ch, i, v, o, id, base)
+		if short.dim != dimNone {
+			s.pop(at)
+			s.exhausted(v, short)
 			continue
 		}
 		if s.scores == nil {
@@ -481,11 +490,11 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 		s.w.set(row, after)
 		s.took(row, v, n)
 		// Only the node just used is rated again.
-		base, short = s.rate(ch, i, row, v, after, false)
+		base = s.rate(ch, i, row, v, &after, false)
 		x = &s.cells[at]
-		if short.dim != dimNone || base < 0 {
+		if base < 0 {
 			s.pop(at)
-			s.exhausted(v, short)
+			s.exhausted(v, s.why)
 		} else {
 			x.heap[0].base = base
 			s.siftDown(x.heap, 0)
@@ -581,27 +590,35 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 		return spot{}, false
 	}
 	o := s.w.get(row)
-	base, short := s.rate(c, i, row, v, o, true)
-	if base < 0 && short.dim == dimNone {
+	base := s.rate(c, i, row, v, &o, true)
+	if base == rateRefused {
 		return spot{}, false
 	}
-	var h *held
-	if short.dim == dimNone {
-		h, short = s.ask.equip(n, o, v.choices, id, nil)
+	h, after, short := s.equip(c, i, v, o, id, base)
+	if short.dim != dimNone {
+		s.exhausted(v, short)
+		return spot{}, false
 	}
-	if short.dim == dimNone {
-		var after occupancy
-		if after, short.shortage = fits(n, c.total[i], c.mhz[i], o, h); short.dim == dimNone {
-			if len(s.scores) < scoresKept && len(s.spreads) == 0 {
-				s.scores = append(s.scores, s.score(row, &s.cells[0]))
-			}
-			s.w.set(row, after)
-			s.took(row, v, n)
-			return spot{row, n, h}, true
-		}
+	if len(s.scores) < scoresKept && len(s.spreads) == 0 {
+		s.scores = append(s.scores, s.score(row, &s.cells[0]))
 	}
-	s.exhausted(v, short)
-	return spot{}, false
+	s.w.set(row, after)
+	s.took(row, v, n)
+	return spot{row, n, h}, true
+}
+
+// equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
+func (s *scan) equip(c *chunk, i int, v *verdict, o occupancy, id structs.AllocID, base int64) (*held, occupancy, shortageOf) {
+	if base == rateShort {
+		return nil, o, s.why
+	}
+	n := c.nodes[i]
+	h, short := s.ask.equip(n, o, v.choices, id, nil)
+	if short.dim != dimNone {
+		return nil, o, short
+	}
+	after, x := fits(n, c.total[i], c.mhz[i], o, h)
+	return h, after, shortageOf{shortage: x}
 }
 
 // survey counts the nodes for the report of a group whose wants are pinned, without rating them.

@@ -86,7 +86,7 @@ func newDecision(in *Input, load *Workload, p Policy, w *whatIf, cursor structs.
 
 // place finds spots for every want.
 func (d *decision) place() {
-	mark := d.w.mark()
+	mark, cursor := d.w.mark(), d.cursor
 	for _, g := range d.rec.groups {
 		if g.nowhere {
 			g.scan = newScan(g.ask, d.w, d.policy, 0)
@@ -112,7 +112,7 @@ func (d *decision) place() {
 		d.misses[pl.g.name]++
 		d.keepStop(pl.g, pl.want)
 	}
-	d.placed = nil
+	d.placed, d.cursor = nil, cursor
 }
 
 // keepStop keeps the stop of a want that found no place, if it must happen anyway.

@@ -77,8 +77,8 @@ type Use struct {
 type Policy interface {
 	// Name as written in configuration.
 	Name() string
-	// Fit rates a node in millionths, 0 to 1,000,000; the highest wins.
-	Fit(u Use) int64
+	// Fit rates a node in millionths, 0 to 1,000,000; the highest wins. It must not keep or change u.
+	Fit(u *Use) int64
 	// Weights of the terms of a node's score.
 	Weights() Weights
 	// Rotates: ties are taken starting after the last node used, instead of from the first.

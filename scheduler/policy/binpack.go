@@ -11,13 +11,13 @@ func (binpack) Name() string               { return "binpack" }
 func (binpack) Weights() scheduler.Weights { return scheduler.DefaultWeights }
 func (binpack) Rotates() bool              { return false }
 
-func (binpack) Fit(u scheduler.Use) int64 {
+func (binpack) Fit(u *scheduler.Use) int64 {
 	sum, n := emptiness(u)
 	return clampMicro((10*n*scheduler.Micro - sum) / (9 * n))
 }
 
 // emptiness is the sum of 10^f over the resources that count, f being the free share, and how many count.
-func emptiness(u scheduler.Use) (sum, n int64) {
+func emptiness(u *scheduler.Use) (sum, n int64) {
 	sum = scheduler.Pow10(u.Total.CPU-u.Used.CPU, u.Total.CPU) + scheduler.Pow10(u.Total.MemoryMiB-u.Used.MemoryMiB, u.Total.MemoryMiB)
 	if u.Devices == 0 {
 		return sum, 2

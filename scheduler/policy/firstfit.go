@@ -6,9 +6,9 @@ import "github.com/muster-sched/muster/scheduler"
 // still come first; how many allocations of the group a node has already does not count.
 type firstFit struct{}
 
-func (firstFit) Name() string            { return "first-fit" }
-func (firstFit) Rotates() bool           { return false }
-func (firstFit) Fit(scheduler.Use) int64 { return scheduler.Micro }
+func (firstFit) Name() string             { return "first-fit" }
+func (firstFit) Rotates() bool            { return false }
+func (firstFit) Fit(*scheduler.Use) int64 { return scheduler.Micro }
 
 func (firstFit) Weights() scheduler.Weights {
 	w := scheduler.DefaultWeights

@@ -9,7 +9,7 @@ func (w worstFit) Name() string             { return w.name }
 func (worstFit) Weights() scheduler.Weights { return scheduler.DefaultWeights }
 func (worstFit) Rotates() bool              { return false }
 
-func (worstFit) Fit(u scheduler.Use) int64 {
+func (worstFit) Fit(u *scheduler.Use) int64 {
 	sum, n := emptiness(u)
 	return clampMicro((sum - n*scheduler.Micro) / (9 * n))
 }
