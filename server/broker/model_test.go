@@ -453,6 +453,9 @@ func (m *model) take() {
 		it := &p.Items[i]
 		es := m.o.pending(it.Key, m.now)
 		es = es[max(0, len(es)-m.o.limits.Evals):]
+		if len(es) > 0 {
+			delete(m.o.specs, it.Key)
+		}
 		if !slices.Equal(it.Evals, es) || it.Blocked != m.o.blocked(it.Key) || (it.Spec != nil) != m.o.specs[it.Key] {
 			m.Errorf("item %v: %d evaluations, want %d", it.Key, len(it.Evals), len(es))
 		}

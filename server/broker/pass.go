@@ -92,6 +92,9 @@ type timed interface{ DependsOnTime() bool }
 
 // take makes an item of a ready job and puts it in flight.
 func (b *Broker) take(j *job) Item {
+	if len(j.pending) > 0 {
+		j.spec = nil // the registration was committed meanwhile: nothing is uncertain any more
+	}
 	it := Item{Key: j.key, Workload: j.workload, Blocked: j.blocked, Spec: j.spec}
 	from := max(0, len(j.pending)-b.limits.Evals)
 	it.Evals = slices.Clone(j.pending[from:])
