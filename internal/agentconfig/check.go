@@ -1,0 +1,436 @@
+package agentconfig
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// at is where a key was set, or nowhere.
+func (c *Config) at(key string) pos {
+	if n := c.tree.get(strings.Split(key, ".")...); n != nil {
+		return n.pos
+	}
+	return pos{}
+}
+
+// finish checks what was said and works out what was not.
+func (c *Config) finish(o Options, errs *problems) {
+	fail := func(key, format string, args ...any) { errs.add(c.at(key), key+": "+format, args...) }
+	c.names(o, fail)
+	c.parts(errs, fail)
+	c.numbers(fail)
+	c.clientValues(fail)
+	c.accepted()
+	if c.LogRotateDuration == 0 {
+		c.LogRotateDuration = 24 * time.Hour
+	}
+	if len(errs.list) > 0 {
+		return // what follows builds on the above
+	}
+	c.addresses(o, errs, fail)
+}
+
+type failFunc func(key, format string, args ...any)
+
+func (c *Config) names(o Options, fail failFunc) {
+	if c.Name == "" {
+		name, err := o.Hostname()
+		if err != nil || name == "" {
+			fail("name", "the machine has no name (%v); set name", err)
+		}
+		c.Name = name
+	}
+	for _, f := range []struct{ key, v string }{{"name", c.Name}, {"region", c.Region}, {"datacenter", c.Datacenter}, {"client.node_pool", c.Client.NodePool}, {"client.node_class", c.Client.NodeClass}} {
+		if f.v == "" && f.key != "client.node_class" {
+			fail(f.key, "must not be empty")
+		}
+		if len(f.v) > 128 || strings.ContainsFunc(f.v, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == '*' }) {
+			fail(f.key, "%.140q: want at most 128 characters without spaces, / and *", f.v)
+		}
+	}
+	levels := []string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF"}
+	c.LogLevel = strings.ToUpper(c.LogLevel)
+	switch c.LogLevel {
+	case "WARNING":
+		c.LogLevel = "WARN"
+	case "ERR":
+		c.LogLevel = "ERROR"
+	}
+	if !slices.Contains(levels, c.LogLevel) {
+		fail("log_level", "%q: want one of %s", c.LogLevel, strings.Join(levels, ", "))
+	}
+	if c.DataDir == "" {
+		if !c.Dev {
+			fail("data_dir", "is required: state and tasks are kept there (or start with -dev to try things out)")
+		}
+		return
+	}
+	abs, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		fail("data_dir", "%v", err)
+		return
+	}
+	c.DataDir = abs
+	if st, err := os.Stat(abs); err == nil && !st.IsDir() {
+		fail("data_dir", "%s is not a directory", abs)
+	}
+}
+
+func (c *Config) parts(errs *problems, fail failFunc) {
+	s := &c.Server
+	s.ServerJoin.StartJoin = append(slices.Clone(s.ServerJoin.StartJoin), s.StartJoin...)
+	s.ServerJoin.RetryJoin = append(slices.Clone(s.ServerJoin.RetryJoin), s.RetryJoin...)
+	if s.ServerJoin.RetryInterval == 0 {
+		s.ServerJoin.RetryInterval = s.RetryInterval
+	}
+	if !s.Enabled && !c.Client.Enabled {
+		errs.add(pos{}, "neither server nor client is enabled: set server { enabled = true }, client { enabled = true }, or start with -dev")
+	}
+	if s.Enabled {
+		if s.BootstrapExpect < 0 || s.BootstrapExpect > 9 {
+			fail("server.bootstrap_expect", "%d: want 1 to 9, the number of servers that found the cluster together (3 or 5 is usual)", s.BootstrapExpect)
+		} else if s.BootstrapExpect == 0 && !c.Dev && len(s.ServerJoin.StartJoin)+len(s.ServerJoin.RetryJoin) == 0 {
+			c.warn(c.at("server"), "this server neither founds a cluster (server.bootstrap_expect) nor knows one to join (server_join): it waits until it is told with `muster server join`")
+		} else if s.BootstrapExpect == 2 || s.BootstrapExpect > 2 && s.BootstrapExpect%2 == 0 {
+			c.warn(c.at("server.bootstrap_expect"), "an even number of servers (%d) survives no more failures than %d", s.BootstrapExpect, s.BootstrapExpect-1)
+		}
+	} else if s.BootstrapExpect != 0 {
+		fail("server.bootstrap_expect", "is set, but server.enabled is not true")
+	}
+	if s.Encrypt != "" {
+		if k, err := base64.StdEncoding.DecodeString(s.Encrypt); err != nil || len(k) != 16 && len(k) != 24 && len(k) != 32 {
+			fail("server.encrypt", "want 16, 24 or 32 bytes in base64; make a key with `muster operator gossip keyring generate`")
+		}
+	}
+	if c.Client.Enabled && !s.Enabled && len(c.clientServers()) == 0 {
+		fail("client.servers", "a client needs at least one server's RPC address, such as [\"10.0.0.1:4647\"]")
+	}
+	t := &c.TLS
+	if t.HTTP || t.RPC {
+		for _, f := range []struct{ key, v string }{{"tls.ca_file", t.CAFile}, {"tls.cert_file", t.CertFile}, {"tls.key_file", t.KeyFile}} {
+			if f.v == "" {
+				fail(f.key, "is required with tls.http or tls.rpc; `muster tls ca create` and `muster tls cert create` make the files")
+			} else if _, err := os.Stat(f.v); err != nil {
+				fail(f.key, "%s: %v", f.v, clean(err))
+			}
+		}
+	}
+	for _, j := range []struct {
+		key  string
+		list []string
+		port int
+	}{
+		{"server.server_join.start_join", s.ServerJoin.StartJoin, c.Ports.Serf}, {"server.server_join.retry_join", s.ServerJoin.RetryJoin, c.Ports.Serf},
+		{"client.servers", c.Client.Servers, 4647}, {"client.server_join.start_join", c.Client.ServerJoin.StartJoin, 4647},
+		{"client.server_join.retry_join", c.Client.ServerJoin.RetryJoin, 4647}, {"client.gossip_join", c.Client.GossipJoin, 4648},
+	} {
+		for i, a := range j.list {
+			full, err := withPort(a, j.port)
+			if err != nil {
+				fail(j.key, "%v", err)
+				continue
+			}
+			j.list[i] = full
+		}
+	}
+}
+
+func (c *Config) numbers(fail failFunc) {
+	between := func(key string, v, low, high int64) {
+		if v < low || v > high {
+			fail(key, "%d: want %d to %d", v, low, high)
+		}
+	}
+	between("ports.http", int64(c.Ports.HTTP), 0, 65535)
+	between("ports.rpc", int64(c.Ports.RPC), 0, 65535)
+	between("ports.serf", int64(c.Ports.Serf), 0, 65535)
+	if c.Server.Enabled {
+		for _, p := range [][2]any{{"rpc", c.Ports.RPC}, {"serf", c.Ports.Serf}} {
+			if c.Ports.HTTP != 0 && p[1] == c.Ports.HTTP {
+				fail("ports."+p[0].(string), "is %d, as is ports.http; each needs its own", p[1])
+			}
+		}
+		if c.Ports.RPC != 0 && c.Ports.RPC == c.Ports.Serf {
+			fail("ports.serf", "is %d, as is ports.rpc; each needs its own", c.Ports.Serf)
+		}
+	}
+	const big = 1 << 40
+	between("log_rotate_bytes", c.LogRotateBytes, 0, 1<<50)
+	between("log_rotate_max_files", int64(c.LogRotateMaxFiles), -1, 1<<20)
+	between("server.raft_multiplier", int64(c.Server.RaftMultiplier), 0, 10)
+	between("server.raft_trailing_logs", c.Server.RaftTrailingLogs, 0, big)
+	between("server.raft_snapshot_threshold", c.Server.RaftSnapshotThreshold, 0, big)
+	cl := &c.Client
+	between("client.network_speed", cl.NetworkSpeed, 0, big)
+	between("client.cpu_total_compute", cl.CPUTotalCompute, 0, big)
+	between("client.memory_total_mb", cl.MemoryTotalMB, 0, big)
+	between("client.disk_total_mb", cl.DiskTotalMB, 0, big)
+	between("client.reserved.cpu", cl.Reserved.CPU, 0, big)
+	between("client.reserved.memory", cl.Reserved.Memory, 0, big)
+	between("client.reserved.disk", cl.Reserved.Disk, 0, big)
+	between("client.gc_disk_usage_threshold", int64(cl.GCDiskUsageThreshold), 0, 100)
+	between("client.gc_inode_usage_threshold", int64(cl.GCInodeUsageThreshold), 0, 100)
+	between("client.gc_max_allocs", int64(cl.GCMaxAllocs), 0, 1<<20)
+	between("client.gc_parallel_destroys", int64(cl.GCParallelDestroys), 0, 1024)
+	between("client.min_dynamic_port", int64(cl.MinDynamicPort), 0, 65535)
+	between("client.max_dynamic_port", int64(cl.MaxDynamicPort), 0, 65535)
+	if lo, hi := cl.MinDynamicPort, cl.MaxDynamicPort; lo != 0 && hi != 0 && lo > hi {
+		fail("client.min_dynamic_port", "%d is above client.max_dynamic_port, %d", lo, hi)
+	}
+	between("limits.http_max_conns_per_client", int64(c.Limits.HTTPMaxConnsPerClient), 0, 1<<20)
+	between("limits.rpc_max_conns_per_client", int64(c.Limits.RPCMaxConnsPerClient), 0, 1<<20)
+}
+
+func (c *Config) clientValues(fail failFunc) {
+	cl := &c.Client
+	if _, err := ParseRanges(cl.Reserved.ReservedPorts, 1, 65535); err != nil {
+		fail("client.reserved.reserved_ports", "%v", err)
+	}
+	if _, err := ParseRanges(cl.Reserved.Cores, 0, 8191); err != nil {
+		fail("client.reserved.cores", "%v", err)
+	}
+	for _, name := range sorted(cl.HostVolumes) {
+		switch v := cl.HostVolumes[name]; {
+		case v.Path == "":
+			fail("client.host_volume."+name, "path is required: the directory to offer")
+		case !filepath.IsAbs(v.Path):
+			fail("client.host_volume."+name, "path %q must be absolute", v.Path)
+		}
+	}
+	for _, k := range sorted(cl.Meta) {
+		if k == "" || strings.ContainsAny(k, " \t\n${}") {
+			fail("client.meta", "%q cannot be a key: jobs could not name it", k)
+		}
+	}
+	if v, ok := cl.Options["driver.raw_exec.enable"]; ok {
+		on, err := strconv.ParseBool(v)
+		if err != nil {
+			fail("client.options", "driver.raw_exec.enable: want \"1\" or \"0\", found %q", v)
+		}
+		c.Plugin.RawExec.Config.Enabled = c.Plugin.RawExec.Config.Enabled || on
+	}
+	for _, k := range []string{"driver.allowlist", "driver.denylist", "driver.whitelist", "driver.blacklist"} {
+		if cl.Options[k] != "" {
+			fail("client.options", "%s is not supported, and to ignore it would allow what it forbids: raw_exec is off unless it is enabled, exec is always offered", k)
+		}
+	}
+	if cl.AllocDir != "" && !filepath.IsAbs(cl.AllocDir) {
+		fail("client.alloc_dir", "%q must be absolute", cl.AllocDir)
+	}
+}
+
+// accepted warns of values that say what is not so.
+func (c *Config) accepted() {
+	if (c.TLS.HTTP || c.TLS.RPC) && c.tree.get("tls", "verify_server_hostname") != nil && !c.TLS.VerifyServerHostname {
+		c.warn(c.at("tls.verify_server_hostname"), "tls.verify_server_hostname = false has no effect: server certificates are always checked for their role and region")
+	}
+	if !c.UI.Enabled {
+		c.warn(c.at("ui.enabled"), "ui.enabled = false has no effect: the web interface is served where the HTTP API is, and shows what a caller's token may see")
+	}
+}
+
+// addresses works out what to listen on and what to tell others, and refuses what is open to the network.
+func (c *Config) addresses(o Options, errs *problems, fail failFunc) {
+	gossips := c.Server.Enabled || len(c.Client.GossipJoin) > 0
+	var missing, cure []string
+	if !c.TLS.RPC || !c.TLS.HTTP {
+		missing = append(missing, "TLS")
+		cure = append(cure, "tls { http = true  rpc = true  ca_file, cert_file, key_file } (`muster tls ca create`, `muster tls cert create`)")
+	}
+	if !c.ACL.Enabled {
+		missing = append(missing, "ACLs")
+		cure = append(cure, "acl { enabled = true }")
+	}
+	if gossips && c.Server.Encrypt == "" {
+		missing = append(missing, "a gossip key")
+		cure = append(cure, "server { encrypt = \"...\" } (`muster operator gossip keyring generate`)")
+	}
+	bind := c.BindAddr
+	if bind == "" {
+		bind = "127.0.0.1"
+		switch {
+		case c.Dev:
+		case len(missing) == 0:
+			bind = "0.0.0.0"
+			c.warn(pos{}, "bind_addr is not set: listening on all addresses, because TLS, ACLs and a gossip key are configured")
+		case c.Addresses == Addresses{}:
+			c.warn(pos{}, "bind_addr is not set: listening on 127.0.0.1 only, because %s %s not configured", and(missing), isAre(missing))
+		}
+		c.BindAddr = bind
+	}
+	type port struct {
+		key, bind, advertise string
+		port                 int
+		used                 bool
+		outBind, outPublic   *string
+	}
+	ports := []port{
+		{"http", c.Addresses.HTTP, c.Advertise.HTTP, c.Ports.HTTP, true, &c.Bind.HTTP, &c.Public.HTTP},
+		{"rpc", c.Addresses.RPC, c.Advertise.RPC, c.Ports.RPC, c.Server.Enabled, &c.Bind.RPC, &c.Public.RPC},
+		{"serf", c.Addresses.Serf, c.Advertise.Serf, c.Ports.Serf, gossips, &c.Bind.Serf, &c.Public.Serf},
+	}
+	var open []string
+	openAt := pos{}
+	for _, p := range ports {
+		key, host := "addresses."+p.key, p.bind
+		if host == "" {
+			key, host = "bind_addr", bind
+		}
+		ip, err := parseIP(host)
+		if err != nil {
+			fail(key, "%v", err)
+			continue
+		}
+		if p.advertise != "" && strings.Contains(p.advertise, "{{") {
+			fail("advertise."+p.key, "%q: templates are not supported; write the address", p.advertise)
+			continue
+		}
+		if !p.used {
+			continue
+		}
+		*p.outBind = net.JoinHostPort(host, strconv.Itoa(p.port))
+		if !ip.IsLoopback() {
+			open = append(open, p.key+" "+*p.outBind)
+			if openAt == (pos{}) {
+				openAt = c.at(key)
+			}
+		}
+		switch {
+		case p.advertise != "":
+			if *p.outPublic, err = withPort(p.advertise, p.port); err != nil {
+				fail("advertise."+p.key, "%v", err)
+			} else if h, _, _ := net.SplitHostPort(*p.outPublic); net.ParseIP(h) != nil && net.ParseIP(h).IsUnspecified() {
+				fail("advertise."+p.key, "%s is not an address that others can reach", h)
+			}
+		case ip.IsUnspecified():
+			got, err := o.DefaultIP()
+			if err != nil {
+				fail("advertise."+p.key, "is needed: %s listens on all addresses and the one to tell others cannot be found: %v", p.key, err)
+				continue
+			}
+			*p.outPublic = net.JoinHostPort(got, strconv.Itoa(p.port))
+		case p.port != 0:
+			*p.outPublic = *p.outBind
+		}
+	}
+	if len(errs.list) > 0 || len(open) == 0 || len(missing) == 0 {
+		return
+	}
+	if c.Insecure {
+		c.warn(c.at("insecure"), "INSECURE: %s without %s; whoever reaches it may run programs here", strings.Join(open, ", "), and(missing))
+		return
+	}
+	errs.add(openAt, "this agent would listen beyond this machine (%s) without %s, so that anybody could run programs here. "+
+		"Either configure %s; or listen on 127.0.0.1; or, on a network where everybody may do everything, spell it out with insecure = true",
+		strings.Join(open, ", "), and(missing), strings.Join(cure, ", and "))
+}
+
+func isAre(list []string) string {
+	if len(list) == 1 && list[0] != "ACLs" {
+		return "is"
+	}
+	return "are"
+}
+
+func and(list []string) string {
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
+}
+
+func parseIP(host string) (net.IP, error) {
+	switch {
+	case strings.Contains(host, "{{"):
+		return nil, fmt.Errorf("%q: templates are not supported; write the address", host)
+	case len(strings.Fields(host)) > 1:
+		return nil, fmt.Errorf("%q: one address, please; to listen on several, use 0.0.0.0", host)
+	case host == "localhost":
+		return net.IPv4(127, 0, 0, 1), nil
+	}
+	ip := net.ParseIP(host)
+	if ip == nil {
+		return nil, fmt.Errorf("%q is not an IP address", host)
+	}
+	return ip, nil
+}
+
+// withPort completes "HOST" to "HOST:PORT".
+func withPort(addr string, port int) (string, error) {
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		if host = strings.Trim(addr, "[]"); strings.Count(host, ":") == 1 || host == "" || strings.ContainsAny(host, " /") {
+			return "", fmt.Errorf("%q: want HOST or HOST:PORT", addr)
+		}
+		return net.JoinHostPort(host, strconv.Itoa(port)), nil
+	}
+	if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, " /") {
+		return "", fmt.Errorf("%q: want HOST:PORT with a port from 1 to 65535", addr)
+	}
+	return addr, nil
+}
+
+// clientServers are the RPC addresses a client part is told.
+func (c *Config) clientServers() []string {
+	return slices.Concat(c.Client.Servers, c.Client.ServerJoin.StartJoin, c.Client.ServerJoin.RetryJoin)
+}
+
+// ClientServers are the RPC addresses that the client part uses, each once.
+func (c *Config) ClientServers() []string {
+	var out []string
+	for _, a := range c.clientServers() {
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// GossipKey is server.encrypt in bytes, nil without one.
+func (c *Config) GossipKey() []byte {
+	k, _ := base64.StdEncoding.DecodeString(c.Server.Encrypt) // was checked
+	return k
+}
+
+// ParseRanges reads "22,8000-8099" into its numbers, ascending, each once.
+func ParseRanges(s string, low, high int) ([]int, error) {
+	var out []int
+	if strings.TrimSpace(s) == "" {
+		return nil, nil
+	}
+	for _, part := range strings.Split(s, ",") {
+		a, b, ranged := strings.Cut(strings.TrimSpace(part), "-")
+		from, err := strconv.Atoi(a)
+		to, err2 := from, error(nil)
+		if ranged {
+			to, err2 = strconv.Atoi(b)
+		}
+		if err != nil || err2 != nil || from < low || to > high || from > to {
+			return nil, fmt.Errorf("%q: want numbers and ranges from %d to %d such as \"22,8000-8099\"", part, low, high)
+		}
+		for i := from; i <= to; i++ {
+			out = append(out, i)
+		}
+		if len(out) > 1<<17 {
+			return nil, fmt.Errorf("%q names more than %d numbers", s, 1<<17)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func sorted[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,290 @@
+package agentconfig
+
+import "time"
+
+// Config is an agent's configuration. The tag of a field is its key in files. Unless its comment says otherwise, a
+// change needs a restart, "" or 0 is what a missing key gives, and that is the default told.
+type Config struct {
+	// Name of this agent, unique within its region; it is kept in the servers' memory of the node. Default: the host's
+	// name.
+	Name string `conf:"name"`
+	// Region is the set of servers that share one state. Default: "global".
+	Region string `conf:"region"`
+	// Datacenter of this agent; jobs choose by it. Default: "dc1".
+	Datacenter string `conf:"datacenter"`
+	// DataDir keeps the servers' log and snapshots and the client's identity, state and allocations. Required, except
+	// with -dev, where missing means a temporary directory that is removed at the end. Made absolute.
+	DataDir string `conf:"data_dir"`
+	// BindAddr is the IP address that all ports listen on. Default: 127.0.0.1; 0.0.0.0 (all addresses) once TLS, ACLs
+	// and a gossip key are configured.
+	BindAddr string `conf:"bind_addr"`
+	// Addresses binds single ports elsewhere.
+	Addresses Addresses `conf:"addresses"`
+	// Advertise tells others where to reach this agent, "HOST" or "HOST:PORT". Default: what is bound, and for
+	// 0.0.0.0 the address of the default route.
+	Advertise Addresses `conf:"advertise"`
+	// Ports are the numbers of the ports.
+	Ports Ports `conf:"ports"`
+
+	Server Server `conf:"server"` // the server part
+	Client Client `conf:"client"` // the client part
+	Plugin Plugin `conf:"plugin"` // the drivers
+
+	ACL       ACL       `conf:"acl"`       // access control
+	TLS       TLS       `conf:"tls"`       // encryption between agents and of the HTTP API
+	Limits    Limits    `conf:"limits"`    // of connections
+	Telemetry Telemetry `conf:"telemetry"` // figures about the agent
+	UI        UI        `conf:"ui"`        // the web interface
+
+	// LogLevel is what is logged: TRACE, DEBUG, INFO, WARN, ERROR or OFF. Default: INFO. Reloadable.
+	LogLevel string `conf:"log_level"`
+	// LogJSON writes log lines as JSON objects. Default: false.
+	LogJSON bool `conf:"log_json"`
+	// LogIncludeLocation adds file and line of the program to log lines. Default: false.
+	LogIncludeLocation bool `conf:"log_include_location"`
+	// LogFile gets the log as well as standard error. A name that ends with / is a directory, where muster.log is
+	// written. Default: "", no file.
+	LogFile string `conf:"log_file"`
+	// LogRotateBytes starts a new file when the present one would grow beyond this many bytes. Default: 0, no limit.
+	LogRotateBytes int64 `conf:"log_rotate_bytes"`
+	// LogRotateDuration starts a new file after this time. Default and 0: 24h.
+	LogRotateDuration time.Duration `conf:"log_rotate_duration"`
+	// LogRotateMaxFiles is how many older files are kept; 0, the default, keeps all, negative none.
+	LogRotateMaxFiles int `conf:"log_rotate_max_files"`
+
+	// LeaveOnInterrupt leaves the cluster when interrupted (SIGINT) instead of ending at once. Default: false.
+	LeaveOnInterrupt bool `conf:"leave_on_interrupt"`
+	// LeaveOnTerminate does so when told to end (SIGTERM). Default: false.
+	LeaveOnTerminate bool `conf:"leave_on_terminate"`
+	// EnableDebug serves profiles (/debug/pprof) to whoever may read the agent. Default: false, management only.
+	EnableDebug bool `conf:"enable_debug"`
+
+	// Insecure spells out that addresses beyond this machine are served without TLS, ACLs or a gossip key: anybody who
+	// reaches them may run programs here. Default: false.
+	Insecure bool `conf:"insecure"`
+
+	// DisableUpdateCheck and DisableAnonymousSignature are accepted: no update check and no signature exist.
+	DisableUpdateCheck        bool `conf:"disable_update_check"`
+	DisableAnonymousSignature bool `conf:"disable_anonymous_signature"`
+
+	Dev bool // started with -dev; no key
+
+	// What is listened on and told to others, "HOST:PORT", worked out from the above. Advertised ones are "" when the
+	// port is 0 (any): then it is what was listened on.
+	Bind, Public Addresses
+
+	// Warnings are what a person should know about this configuration, each with its place. Filled by Load.
+	Warnings []string
+	// Files are the files that were read, in order.
+	Files []string
+
+	tree *node // everything that was said, merged
+}
+
+// Addresses is an address for each port.
+type Addresses struct {
+	HTTP string `conf:"http"` // the HTTP API and the web interface
+	RPC  string `conf:"rpc"`  // agents among themselves
+	Serf string `conf:"serf"` // gossip, TCP and UDP
+}
+
+// Ports are port numbers, 0 to 65535; 0 is any free port.
+type Ports struct {
+	HTTP int `conf:"http"` // default 4646
+	RPC  int `conf:"rpc"`  // default 4647; only servers listen there
+	Serf int `conf:"serf"` // default 4648; servers, and clients with gossip_join
+}
+
+// Server is the server part.
+type Server struct {
+	// Enabled makes this agent a server. Default: false.
+	Enabled bool `conf:"enabled"`
+	// BootstrapExpect is how many servers found the cluster together, 1 to 9, usually 3 or 5; the same on each.
+	// Default and 0: join servers that have a cluster already.
+	BootstrapExpect int `conf:"bootstrap_expect"`
+	// Encrypt is the gossip key, 16, 24 or 32 bytes in base64, the same on every agent that gossips. Default: none.
+	Encrypt string `conf:"encrypt"`
+	// ServerJoin says which servers to join.
+	ServerJoin ServerJoin `conf:"server_join"`
+	// StartJoin and RetryJoin are the same as in server_join, and are joined to those.
+	StartJoin []string `conf:"start_join"`
+	RetryJoin []string `conf:"retry_join"`
+	// RetryInterval is that of server_join when that has none.
+	RetryInterval time.Duration `conf:"retry_interval"`
+	// RaftMultiplier stretches the timing of elections, 1 to 10. Default and 0: 1, which is 300 ms.
+	RaftMultiplier int `conf:"raft_multiplier"`
+	// RaftTrailingLogs is how many log entries are kept behind a snapshot. Default and 0: 10,240.
+	RaftTrailingLogs int64 `conf:"raft_trailing_logs"`
+	// RaftSnapshotThreshold is how many new entries call for a snapshot. Default and 0: 16,384.
+	RaftSnapshotThreshold int64 `conf:"raft_snapshot_threshold"`
+	// RaftSnapshotInterval is the least time between two snapshots. Default and 0: 30s.
+	RaftSnapshotInterval time.Duration `conf:"raft_snapshot_interval"`
+}
+
+// ServerJoin says which servers to join. In server these are gossip addresses (port 4648), in client RPC addresses
+// (4647); the port may be left out.
+type ServerJoin struct {
+	// StartJoin is tried once at the start; when no address answers, the agent ends.
+	StartJoin []string `conf:"start_join"`
+	// RetryJoin is tried until it works.
+	RetryJoin []string `conf:"retry_join"`
+	// RetryInterval is the time between two tries at most. Default and 0: 5s.
+	RetryInterval time.Duration `conf:"retry_interval"`
+}
+
+// Client is the client part: it runs allocations.
+type Client struct {
+	// Enabled makes this agent run allocations. Default: false.
+	Enabled bool `conf:"enabled"`
+	// Servers are RPC addresses of servers, "HOST" or "HOST:PORT" (4647). Needed unless this agent is a server too.
+	Servers []string `conf:"servers"`
+	// ServerJoin adds to Servers.
+	ServerJoin ServerJoin `conf:"server_join"`
+	// GossipJoin are gossip addresses; with any, this agent gossips, so that its death is noticed at once. Ours.
+	// Default: none, no gossip.
+	GossipJoin []string `conf:"gossip_join"`
+	// Options are free keys. Known are driver.raw_exec.enable and user.denylist.
+	Options map[string]string `conf:"options"`
+	// Meta describes the node; jobs constrain on ${meta.KEY}.
+	Meta map[string]string `conf:"meta"`
+	// NodeClass groups nodes; jobs constrain on ${node.class}. Default: "".
+	NodeClass string `conf:"node_class"`
+	// NodePool is the pool the node belongs to. Default: "default".
+	NodePool string `conf:"node_pool"`
+	// Reserved is what is not given to allocations.
+	Reserved Reserved `conf:"reserved"`
+	// HostVolumes are directories that jobs may mount, by name.
+	HostVolumes map[string]HostVolume `conf:"host_volume"`
+	// NetworkInterface whose address allocations get. Default: that of the default route.
+	NetworkInterface string `conf:"network_interface"`
+	// NetworkSpeed in Mbit/s. Default and 0: what the interface says.
+	NetworkSpeed int64 `conf:"network_speed"`
+	// CPUTotalCompute in MHz, in place of what is found. Default and 0: found.
+	CPUTotalCompute int64 `conf:"cpu_total_compute"`
+	// MemoryTotalMB in MiB, in place of what is found. Default and 0: found.
+	MemoryTotalMB int64 `conf:"memory_total_mb"`
+	// DiskTotalMB in MiB, in place of what is found. Default and 0: found.
+	DiskTotalMB int64 `conf:"disk_total_mb"`
+	// AllocDir holds the allocations' directories. Default: data_dir/client/allocs.
+	AllocDir string `conf:"alloc_dir"`
+	// MinDynamicPort and MaxDynamicPort bound the ports given to tasks that ask for any. Default: 20000 and 32000.
+	MinDynamicPort int `conf:"min_dynamic_port"`
+	MaxDynamicPort int `conf:"max_dynamic_port"`
+	// MaxKillTimeout bounds a task's kill_timeout. Default and 0: 30s.
+	MaxKillTimeout time.Duration `conf:"max_kill_timeout"`
+	// DrainOnShutdown moves the allocations away when the agent leaves the cluster. Default: nil, nothing is moved.
+	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
+	// GCInterval is how often ended allocations are looked for. Default and 0: 1m.
+	GCInterval time.Duration `conf:"gc_interval"`
+	// GCDiskUsageThreshold in per cent of the disk: beyond it the oldest ended allocations are removed. Default and 0: 80.
+	GCDiskUsageThreshold int `conf:"gc_disk_usage_threshold"`
+	// GCInodeUsageThreshold is the same for inodes. Default and 0: 70.
+	GCInodeUsageThreshold int `conf:"gc_inode_usage_threshold"`
+	// GCMaxAllocs is how many ended allocations are kept. Default and 0: 50.
+	GCMaxAllocs int `conf:"gc_max_allocs"`
+	// GCParallelDestroys is how many are removed at a time. Default and 0: 2.
+	GCParallelDestroys int `conf:"gc_parallel_destroys"`
+}
+
+// Reserved is what the machine keeps for itself.
+type Reserved struct {
+	CPU           int64  `conf:"cpu"`            // MHz; default 0
+	Memory        int64  `conf:"memory"`         // MiB; default 0
+	Disk          int64  `conf:"disk"`           // MiB; default 0
+	Cores         string `conf:"cores"`          // "0-1,4"; default none
+	ReservedPorts string `conf:"reserved_ports"` // "22,8000-8099"; default none
+}
+
+// HostVolume is a directory of the machine.
+type HostVolume struct {
+	Path     string `conf:"path"`      // absolute; must exist when an allocation mounts it
+	ReadOnly bool   `conf:"read_only"` // default false
+}
+
+// Drain is how allocations are moved away.
+type Drain struct {
+	Deadline         time.Duration `conf:"deadline"`           // after which they are stopped; default and 0: 1m
+	Force            bool          `conf:"force"`              // stop them at once; default false
+	IgnoreSystemJobs bool          `conf:"ignore_system_jobs"` // leave those of system jobs; default false
+}
+
+// Plugin configures the drivers.
+type Plugin struct {
+	RawExec RawExecPlugin `conf:"raw_exec"`
+	Exec    ExecPlugin    `conf:"exec"`
+}
+
+// RawExecPlugin is the driver that runs programs without a wall around them.
+type RawExecPlugin struct {
+	Config struct {
+		Enabled bool `conf:"enabled"` // default false, true with -dev
+	} `conf:"config"`
+}
+
+// ExecPlugin is the driver that runs programs in a container of their own.
+type ExecPlugin struct {
+	Config struct {
+		// DefaultUser runs tasks that name no user. Ours. Default: nobody.
+		DefaultUser string `conf:"default_user"`
+		// DeniedUsers may not run tasks. Ours; user.denylist of client.options is added. Default: none.
+		DeniedUsers []string `conf:"denied_users"`
+	} `conf:"config"`
+}
+
+// ACL is access control.
+type ACL struct {
+	// Enabled demands tokens. Default: false, everybody who reaches the agent may do everything.
+	Enabled bool `conf:"enabled"`
+}
+
+// TLS encrypts and proves identities, with TLS 1.3. Certificates are made by `muster tls`; files are read again on
+// SIGHUP.
+type TLS struct {
+	HTTP     bool   `conf:"http"`      // of the HTTP API; default false
+	RPC      bool   `conf:"rpc"`       // between agents; default false
+	CAFile   string `conf:"ca_file"`   // PEM; who is trusted
+	CertFile string `conf:"cert_file"` // PEM; this agent's certificate
+	KeyFile  string `conf:"key_file"`  // PEM; its key
+	// VerifyServerHostname is accepted; server certificates are always checked for their role and region.
+	VerifyServerHostname bool `conf:"verify_server_hostname"`
+	// VerifyHTTPSClient demands certificates from clients of the HTTP API. Default: false.
+	VerifyHTTPSClient bool `conf:"verify_https_client"`
+}
+
+// Limits are limits of connections from one address.
+type Limits struct {
+	HTTPMaxConnsPerClient int `conf:"http_max_conns_per_client"` // default 100; 0 is no limit
+	RPCMaxConnsPerClient  int `conf:"rpc_max_conns_per_client"`  // without a verified certificate; default 100; 0 is no limit
+}
+
+// Telemetry is about figures. They are always kept and served at /v1/metrics, in JSON and for Prometheus.
+type Telemetry struct {
+	PrometheusMetrics        bool `conf:"prometheus_metrics"`         // accepted: always on
+	PublishAllocationMetrics bool `conf:"publish_allocation_metrics"` // accepted: always on
+	PublishNodeMetrics       bool `conf:"publish_node_metrics"`       // accepted: always on
+	DisableHostname          bool `conf:"disable_hostname"`           // accepted: names never carry the host
+}
+
+// UI is the web interface.
+type UI struct {
+	Enabled bool `conf:"enabled"` // accepted; default true
+}
+
+// Defaults is what a configuration says before any file is read.
+func Defaults() *Config {
+	return &Config{
+		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,
+		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
+		Limits: Limits{HTTPMaxConnsPerClient: 100, RPCMaxConnsPerClient: 100},
+		Client: Client{NodePool: "default"},
+		UI:     UI{Enabled: true},
+	}
+}
+
+// Reloadable is what SIGHUP changes in a running agent, besides the content of the certificate files.
+type Reloadable struct {
+	LogLevel string
+}
+
+// Reloadable is that part of the configuration.
+func (c *Config) Reloadable() Reloadable { return Reloadable{LogLevel: c.LogLevel} }

@@ -1,0 +1,90 @@
+package agentconfig
+
+// noEffect are the keys that other schedulers' files may hold and that mean nothing here, by section. They are
+// accepted with a warning that says why, so that an existing file can be tried as it is; "*" stands for any key.
+// refused are those that restrict something: to ignore them would be unsafe.
+var noEffect = map[string]map[string]string{
+	"": {
+		"plugin_dir":                "drivers are built in",
+		"enable_syslog":             "log to standard error and let the service manager keep it",
+		"syslog_facility":           "there is no syslog output",
+		"eventlog":                  "there is no Windows event log output",
+		"vault":                     "Vault is not spoken to",
+		"consul":                    "Consul is not spoken to",
+		"sentinel":                  "there are no Sentinel policies",
+		"autopilot":                 "set it with `muster operator autopilot set-config`",
+		"audit":                     "there is no audit log in files; follow the event stream",
+		"http_api_response_headers": "no headers are added",
+		"reporting":                 "nothing is reported to anybody",
+		"keyring":                   "signing keys are kept in the servers' state",
+		"rpc":                       "the session multiplexer has no settings",
+	},
+	"server": {
+		"data_dir": "the server part keeps its state in data_dir/server", "rejoin_after_leave": "a server that left joins again by itself",
+		"protocol_version": "there is one protocol version", "raft_protocol": "raft speaks version 3", "raft_boltdb": "the log store has no settings",
+		"num_schedulers": "one pass runs for each node pool", "enabled_schedulers": "all kinds of jobs are scheduled",
+		"node_gc_threshold": gc, "job_gc_interval": gc, "job_gc_threshold": gc, "eval_gc_threshold": gc, "batch_eval_gc_threshold": gc,
+		"deployment_gc_threshold": gc, "csi_volume_claim_gc_interval": noCSI, "csi_volume_claim_gc_threshold": noCSI, "csi_plugin_gc_threshold": noCSI,
+		"csi_volume_secret_gc_threshold": noCSI, "acl_token_gc_threshold": gc, "root_key_gc_interval": gc, "root_key_gc_threshold": gc, "root_key_rotation_threshold": gc,
+		"heartbeat_grace": ttl, "min_heartbeat_ttl": ttl, "max_heartbeats_per_second": ttl, "failover_heartbeat_ttl": ttl,
+		"non_voting_server": "every server votes", "redundancy_zone": "there are no redundancy zones", "upgrade_version": "servers are upgraded one by one",
+		"authoritative_region": "regions do not replicate from each other", "license_path": "there is no licence", "license_env": "there is no licence",
+		"default_scheduler_config": "set it with `muster operator scheduler set-config`", "plan_rejection_tracker": "nodes are not judged by rejected plans",
+		"event_buffer_size": "the event buffer has a fixed size", "enable_event_broker": "the event stream is always on",
+		"job_default_priority": "the default priority is 50", "job_max_priority": "priorities go to 100", "job_max_source_size": "sources are kept to 1 MiB",
+		"job_tracked_versions": "versions live as long as an allocation refers to them", "job_max_count": "a job's size is bounded by one log entry",
+		"oidc_issuer": "there is no OIDC issuer", "client_introduction": "clients prove themselves by their certificate", "search": "searches have fixed limits",
+		"deployment_query_rate_limit": "deployments are not polled", "retry_max": "joining is tried for ever", "start_timeout": "a server waits for nothing when it starts",
+	},
+	"server.server_join": {"retry_max": "joining is tried for ever"},
+	"client.server_join": {"retry_max": "joining is tried for ever"},
+	"client": {
+		"state_dir": "state is kept in data_dir/client", "alloc_mounts_dir": "mounts are made within the allocation's directory", "chroot_env": "the exec driver shows the machine's directories read-only",
+		"no_host_uuid": "the node's id never comes from the machine", "gc_volumes_on_client_gc": "there are no dynamic host volumes", "template": "templates have fixed settings",
+		"artifact": "artifacts have fixed limits", "cni_path": noCNI, "cni_config_dir": noCNI, "bridge_network_name": noCNI, "bridge_network_subnet": noCNI,
+		"bridge_network_subnet_ipv6": noCNI, "bridge_network_hairpin_mode": noCNI, "host_network": "there is one network", "nomad_service_discovery": "there is no service registry",
+		"cgroup_parent": "control groups are made below the agent's own", "reservable_cores": "all cores but client.reserved.cores can be reserved",
+		"cpu_disable_dmidecode": "dmidecode is not run", "preferred_address_family": "the address of the interface is taken", "intro_token": "clients prove themselves by their certificate",
+		"users": "there are no dynamic users", "fingerprint": "fingerprints have no settings", "node_max_allocs": "allocations are bounded by resources",
+		"host_volume_plugin_dir": "there are no dynamic host volumes", "host_volumes_dir": "there are no dynamic host volumes", "common_plugin_dir": "drivers are built in",
+		"log_file_permission": "log files are the allocation's", "heartbeat_grace": ttl, "max_dynamic_ports": "set min_dynamic_port and max_dynamic_port",
+	},
+	"plugin":          {"*": "there is no such driver here; drivers are exec and raw_exec"},
+	"plugin.raw_exec": {"args": "drivers are built in"},
+	"plugin.exec":     {"args": "drivers are built in"},
+	"plugin.raw_exec.config": {
+		"no_cgroups": "control groups are used when there are any", "denied_envvars": "tasks get a fixed list of the agent's variables",
+	},
+	"plugin.exec.config": {
+		"no_pivot_root": "the root is always changed", "default_pid_mode": "tasks have process ids of their own", "default_ipc_mode": "tasks have IPC of their own",
+	},
+	"acl": {
+		"token_ttl": cacheTTL, "policy_ttl": cacheTTL, "role_ttl": cacheTTL, "replication_token": "regions do not replicate from each other",
+		"token_min_expiration_ttl": "any expiry is taken", "token_max_expiration_ttl": "any expiry is taken",
+	},
+	"tls": {
+		"rpc_upgrade_mode": "there is no plaintext beside TLS", "tls_min_version": "it is TLS 1.3", "tls_cipher_suites": "TLS 1.3 has no choice of suites",
+		"tls_prefer_server_cipher_suites": "TLS 1.3 has no choice of suites", "checksum": "certificates are compared by content",
+	},
+	"limits": {
+		"https_handshake_timeout": "handshakes have a fixed time limit", "rpc_handshake_timeout": "handshakes have a fixed time limit", "rpc_default_write_rate": "there is no rate limit",
+		"rpc_max_burst": "there is no rate limit", "http_max_burst": "there is no rate limit",
+	},
+	"telemetry": {"*": "figures are served at /v1/metrics, not sent"},
+	"ui":        {"*": "the web interface has no settings"},
+}
+
+// refused are keys that restrict what may be done, with what to do instead. Saying false (or nothing) is fine.
+var refused = map[string]map[string]string{
+	"client":                 {"disable_remote_exec": "deny alloc-exec and alloc-node-exec with ACL policies instead"},
+	"plugin.raw_exec.config": {"denied_host_uids": "name users in client.options \"user.denylist\" instead", "denied_host_gids": "name users in client.options \"user.denylist\" instead"},
+	"plugin.exec.config":     {"denied_host_uids": "name users in denied_users instead", "denied_host_gids": "name users in denied_users instead", "allow_caps": "the exec driver has a fixed list of capabilities"},
+}
+
+const (
+	gc       = "what has ended is collected by fixed rules"
+	ttl      = "the servers choose the time between heartbeats"
+	noCSI    = "there are no CSI volumes"
+	noCNI    = "there is no bridge network"
+	cacheTTL = "tokens and policies are read from state, not cached"
+)
