@@ -75,3 +75,8 @@ func (c *clock) consent(median time.Duration) (changed bool) {
 	c.wall = time.Time{}
 	return changed
 }
+
+// timeNow is the log time that a command proposed now would get.
+func (s *Server) timeNow() structs.LogTime {
+	return s.clock.mint(structs.LogTime(s.lastTime.Load()))
+}

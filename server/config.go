@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/memberlist"
 
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -48,9 +50,8 @@ type Config struct {
 	// "pool", "namespace", "token", "policy", "role"). nil refuses filters.
 	Filter func(kind, expr string) (func(object any) (bool, error), error)
 
-	// Diff is the JSON of the difference between two jobs (either may be nil), as Nomad's clients show it. contextual
-	// includes unchanged neighbours. nil gives no diffs.
-	Diff func(old, new *structs.Job, contextual bool) ([]byte, error)
+	// Monitor serves this process's own log to the calls Agent.Monitor, or is nil.
+	Monitor func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error
 
 	Logger hclog.Logger             // or nil
 	Exit   func(why string)         // ends the process when state can no longer be trusted; nil: os.Exit(1) after a log line

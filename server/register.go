@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 
-	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 )
 
@@ -15,6 +14,13 @@ func (s *Server) register() {
 	s.registerNodes()
 	s.registerServers()
 	s.registerJobs()
+	s.registerAllocs()
+	s.registerNodeUsers()
+	s.registerACL()
+	s.registerOperator()
+	s.registerSearch()
+	s.registerEvents()
+	s.registerRelays()
 }
 
 func handle[Req, Resp any](s *Server, m rpc.Method[Req, Resp], h handler[Req, Resp]) {
@@ -26,5 +32,3 @@ func (s *Server) bumpHealth() { s.bumpMembers() }
 
 // install wires what leader services offer to endpoints; see Hooks.
 func (s *Server) install() { s.installDecisions() }
-
-var _ = methods.Table

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -97,4 +98,9 @@ func validName(what, name string, most int) error {
 
 func sortAllocsByIndex(as []*structs.Allocation) {
 	slices.SortFunc(as, func(a, b *structs.Allocation) int { return cmp.Compare(a.AllocIndex, b.AllocIndex) })
+}
+
+func validZone(name string) bool {
+	_, err := time.LoadLocation(name)
+	return err == nil && len(name) <= 64
 }

@@ -88,6 +88,9 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	if !id.node.IsZero() && c.Hops == 0 {
 		s.nodes.heard(id.node, c)
 	}
+	if row.Side == methods.SideNode {
+		return s.passToNode(ctx, row, c, id)
+	}
 	ctx = context.WithValue(ctx, identityKey{}, id)
 	verify := row.Kind == methods.KindRead && s.needsLeader(row, mustRequest(c))
 	reply, err := next(ctx, c)

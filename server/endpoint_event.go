@@ -1,0 +1,191 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Timings and limits of an event stream.
+const (
+	eventHeartbeat  = 10 * time.Second // an empty batch, so that both sides notice a dead peer
+	eventReauth     = time.Second      // between checks that the reader may still read
+	eventFrameTop   = 64               // events of one frame
+	eventStreamsMax = 1000             // readers of one server; further ones are CodeBusy
+	eventTopicsMax  = 64
+)
+
+func (s *Server) registerEvents() {
+	rpc.HandleStream(s.reg, methods.EventStream, s.eventStream)
+}
+
+var eventTopics = []string{"*", "Job", "Evaluation", "Allocation", "Deployment", "Node", "NodePool", "Namespace", "Service", "HostVolume", "CSIVolume", "CSIPlugin",
+	"ACLToken", "ACLPolicy", "ACLRole", "ACLAuthMethod", "ACLBindingRule", "Operator"}
+
+// eventStream sends events as they are applied, filtered by topic, key, namespace and what the caller may see. A reader
+// who is too slow for the ring gets a batch that says Gap and must list again.
+func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.EventStreamRequest, st *rpc.Stream) error {
+	topics := req.Topics
+	if len(topics) == 0 {
+		topics = map[string][]string{"*": {"*"}}
+	}
+	if len(topics) > eventTopicsMax {
+		return structs.Errorf(structs.CodeInvalid, "more than %d topics", eventTopicsMax)
+	}
+	for t := range topics {
+		if !slices.Contains(eventTopics, t) {
+			return structs.Errorf(structs.CodeInvalid, "unknown topic %q", t)
+		}
+	}
+	id := who(ctx)
+	ns := namespaceOf(c)
+	if err := mayFollow(id, ns, topics); err != nil {
+		return err
+	}
+	if s.figures.streams.Add(1) > eventStreamsMax {
+		s.figures.streams.Add(-1)
+		return structs.Errorf(structs.CodeBusy, "%d event streams are open here already", eventStreamsMax)
+	}
+	defer s.figures.streams.Add(-1)
+	// A peer that hangs up ends the stream's context; what it sends is ignored.
+	after := req.Index
+	if after == 0 {
+		after = s.Published().Index
+	}
+	beat := time.NewTicker(eventHeartbeat)
+	defer beat.Stop()
+	auth := time.NewTicker(eventReauth)
+	defer auth.Stop()
+	for {
+		batches, gap, changed := s.ring.after(after)
+		if gap {
+			if err := st.SendMsg(&methods.EventBatch{Index: after, Gap: true}); err != nil {
+				return err
+			}
+		}
+		for _, b := range batches {
+			after = b.Index
+			var out []methods.Event
+			for i := range b.Events {
+				if ev := &b.Events[i]; matches(ev, topics, ns) && mayRead(id, ev) {
+					out = append(out, *ev)
+				}
+			}
+			for part := range slices.Chunk(out, eventFrameTop) {
+				if err := sendEvents(st, b.Index, part); err != nil {
+					return err
+				}
+			}
+		}
+		if gap && len(batches) == 0 {
+			after = max(after, s.Published().Index)
+		}
+	wait:
+		for {
+			select {
+			case <-changed:
+				break wait
+			case <-beat.C:
+				if err := st.SendMsg(&methods.EventBatch{Index: after}); err != nil {
+					return err
+				}
+			case <-auth.C:
+				fresh, err := s.resolve(c.Token)
+				if err != nil {
+					return err
+				}
+				if err := mayFollow(fresh, ns, topics); err != nil {
+					return err
+				}
+				id = fresh
+			case <-st.Context().Done():
+				return nil
+			case <-s.ctx.Done():
+				return structs.Errorf(structs.CodeUnavailable, "the server is shutting down")
+			}
+		}
+	}
+}
+
+// sendEvents sends events in frames that fit; a single event too large for one is dropped with a gap.
+func sendEvents(st *rpc.Stream, index structs.Index, evs []methods.Event) error {
+	b, err := rpc.Encode(&methods.EventBatch{Index: index, Events: evs})
+	if err != nil {
+		return err
+	}
+	if len(b) <= rpc.MaxFrame {
+		return st.Send(b)
+	}
+	if len(evs) == 1 {
+		return st.SendMsg(&methods.EventBatch{Index: index, Gap: true})
+	}
+	if err := sendEvents(st, index, evs[:len(evs)/2]); err != nil {
+		return err
+	}
+	return sendEvents(st, index, evs[len(evs)/2:])
+}
+
+func matches(ev *methods.Event, topics map[string][]string, ns string) bool {
+	if ev.Namespace != "" && ns != "*" && ev.Namespace != ns && ev.Topic != "Namespace" {
+		return false
+	}
+	for _, t := range []string{ev.Topic, "*"} {
+		keys, ok := topics[t]
+		if !ok {
+			continue
+		}
+		if len(keys) == 0 || slices.Contains(keys, "*") || slices.Contains(keys, ev.Key) {
+			return true
+		}
+		for _, k := range ev.FilterKeys {
+			if slices.Contains(keys, k) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mayFollow refuses a stream of which the caller could never see anything.
+func mayFollow(id *identity, ns string, topics map[string][]string) error {
+	for t := range topics {
+		ok := false
+		switch t {
+		case "*":
+			ok = id.acl.IsManagement() || id.acl.AllowNamespaceOp(ns, acl.CapReadJob) || id.acl.AllowNode("read")
+		case "Job", "Evaluation", "Allocation", "Deployment", "Service":
+			ok = id.acl.AllowNamespaceOp(ns, acl.CapReadJob)
+		case "Node":
+			ok = id.acl.AllowNode("read")
+		case "NodePool":
+			ok = id.acl.AllowNodePool("*", "read")
+		case "Namespace":
+			ok = id.acl.AllowNamespaceOp("*", acl.CapListJobs) || id.acl.AllowNamespaceOp("*", acl.CapReadJob)
+		default:
+			ok = id.acl.IsManagement()
+		}
+		if !ok {
+			return structs.ErrPermissionDenied
+		}
+	}
+	return nil
+}
+
+func mayRead(id *identity, ev *methods.Event) bool {
+	switch ev.Topic {
+	case "Job", "Evaluation", "Allocation":
+		return id.acl.AllowNamespaceOp(ev.Namespace, acl.CapReadJob)
+	case "Node":
+		return id.acl.AllowNode("read")
+	case "NodePool":
+		return id.acl.AllowNodePool(ev.Key, "read")
+	case "Namespace":
+		return id.acl.AllowNamespace(ev.Key)
+	}
+	return id.acl.IsManagement()
+}

@@ -1,0 +1,436 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/jobdiff"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/structs"
+)
+
+func (s *Server) registerJobReads() {
+	handle(s, methods.JobGet, s.jobGet)
+	handle(s, methods.JobList, s.jobList)
+	handle(s, methods.JobVersions, s.jobVersions)
+	handle(s, methods.JobSubmission, s.jobSubmission)
+	handle(s, methods.JobSummary, s.jobSummary)
+	handle(s, methods.JobAllocs, s.jobAllocs)
+	handle(s, methods.JobEvals, s.jobEvals)
+	handle(s, methods.JobScaleStatus, s.jobScaleStatus)
+	handle(s, methods.JobWhy, s.jobWhy)
+	handle(s, methods.QueueList, s.queueList)
+}
+
+func keyOf(c *rpc.Call, id string) structs.JobKey {
+	return structs.JobKey{Namespace: namespaceOf(c), ID: id}
+}
+
+// jobIndex is what a reader of one job waits for.
+func jobIndex(snap *state.Snapshot, j *structs.Job) structs.Index {
+	if j == nil {
+		return snap.TableIndex(tableJobs)
+	}
+	return j.ModifyIndex
+}
+
+func (s *Server) jobGet(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGetResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobGetResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		resp.Job = j
+		if req.Version != nil {
+			resp.Job = p.Snapshot.JobVersion(k, *req.Version)
+		}
+		return jobIndex(p.Snapshot, j), nil
+	})
+}
+
+func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.JobListResponse, error) {
+	ns := namespaceOf(c)
+	may := visible(ctx, ns, acl.CapListJobs)
+	resp := &methods.JobListResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableJobs)}, func(p *Published) (structs.Index, error) {
+		snap := p.Snapshot
+		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
+			key:  func(j *structs.Job) string { return j.Namespace + "." + j.ID },
+			keep: func(j *structs.Job) bool { return may(j.Namespace) },
+		}, snap.Jobs(ns, req.Prefix))
+		if err != nil {
+			return 0, err
+		}
+		resp.Jobs, resp.NextToken = make([]methods.JobListItem, len(jobs)), next
+		for i, j := range jobs {
+			resp.Jobs[i] = methods.JobListItem{Job: j, Summary: summarize(snap, j)}
+		}
+		return snap.TableIndex(tableJobs), nil
+	})
+}
+
+func (s *Server) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobVersionsResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobVersionsResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *Published) (structs.Index, error) {
+		snap := p.Snapshot
+		j := snap.JobByKey(k)
+		all := snap.JobVersions(k)
+		resp.Versions, resp.Diffs = all, nil
+		if !req.Diffs {
+			return jobIndex(snap, j), nil
+		}
+		var base *structs.Job
+		switch {
+		case req.DiffTag != "":
+			for _, v := range all {
+				if v.VersionTag != nil && v.VersionTag.Name == req.DiffTag {
+					base = v
+				}
+			}
+			if base == nil && len(all) > 0 {
+				return 0, structs.Errorf(structs.CodeNotFound, "tag %q not found on any version of job %q", req.DiffTag, k.ID)
+			}
+		case req.DiffVersion != nil:
+			if base = snap.JobVersion(k, *req.DiffVersion); base == nil && len(all) > 0 {
+				return 0, structs.Errorf(structs.CodeNotFound, "job %q has no version %d", k.ID, *req.DiffVersion)
+			}
+		}
+		for i, v := range all {
+			against := base
+			if base == nil {
+				if i+1 >= len(all) {
+					break // the oldest has nothing to be compared with
+				}
+				against = all[i+1]
+			}
+			d, err := jobdiff.JSON(against, v, true)
+			if err != nil {
+				return 0, err
+			}
+			resp.Diffs = append(resp.Diffs, d)
+		}
+		return jobIndex(snap, j), nil
+	})
+}
+
+func (s *Server) jobSubmission(ctx context.Context, c *rpc.Call, req *methods.JobSubmissionRequest) (*methods.JobSubmissionResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobSubmissionResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *Published) (structs.Index, error) {
+		j := p.Snapshot.JobVersion(k, req.Version)
+		resp.Submission = p.Snapshot.JobSubmission(k, req.Version)
+		resp.JobIndex = 0
+		if j != nil {
+			resp.JobIndex = j.SpecIndex
+		}
+		return jobIndex(p.Snapshot, p.Snapshot.JobByKey(k)), nil
+	})
+}
+
+// summarize counts a job's allocations and children by state.
+func summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
+	sum := &methods.Summary{Namespace: j.Namespace, JobID: j.ID, Groups: map[string]methods.GroupSummary{},
+		CreateIndex: j.CreateIndex, ModifyIndex: j.ModifyIndex}
+	if j.IsPeriodic() || j.IsParameterized() {
+		for ch := range snap.ChildrenOf(j.Key()) {
+			switch ch.Status {
+			case structs.JobPending:
+				sum.ChildrenPending++
+			case structs.JobRunning:
+				sum.ChildrenRunning++
+			case structs.JobDead:
+				sum.ChildrenDead++
+			}
+		}
+	}
+	for _, g := range j.Groups {
+		sum.Groups[g.Name] = methods.GroupSummary{}
+	}
+	for _, a := range snap.AllocsByJob(j.Key()) {
+		if a.CreateIndex < j.CreateIndex {
+			continue // of an earlier job of this name
+		}
+		g := sum.Groups[a.Group]
+		switch a.Client {
+		case structs.ClientPending:
+			g.Starting++
+		case structs.ClientRunning:
+			g.Running++
+		case structs.ClientComplete:
+			g.Complete++
+		case structs.ClientFailed:
+			g.Failed++
+		case structs.ClientLost:
+			g.Lost++
+		case structs.ClientUnknown:
+			g.Unknown++
+		}
+		sum.Groups[a.Group] = g
+		sum.ModifyIndex = max(sum.ModifyIndex, a.ModifyIndex)
+	}
+	// What waits is said by the newest evaluation that was decided.
+	var newest *structs.Evaluation
+	for _, e := range snap.EvalsByJob(j.Key()) {
+		sum.ModifyIndex = max(sum.ModifyIndex, e.ModifyIndex)
+		if e.Queued != nil && (newest == nil || e.ModifyIndex > newest.ModifyIndex) {
+			newest = e
+		}
+	}
+	if newest != nil && !j.Stop {
+		for name, n := range newest.Queued {
+			if g, ok := sum.Groups[name]; ok {
+				g.Queued = n
+				sum.Groups[name] = g
+			}
+		}
+	}
+	return sum
+}
+
+func (s *Server) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobSummaryResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobSummaryResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		resp.Summary = nil
+		if j == nil {
+			return jobIndex(p.Snapshot, nil), nil
+		}
+		resp.Summary = summarize(p.Snapshot, j)
+		return resp.Summary.ModifyIndex, nil
+	})
+}
+
+// allocsMax bounds the lists of one job's or one node's allocations, which have no pages in Nomad's API: the newest.
+const allocsMax = 10_000
+
+func newestAllocs(as []*structs.Allocation) []*structs.Allocation {
+	slices.SortFunc(as, func(a, b *structs.Allocation) int {
+		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	if len(as) > allocsMax {
+		as = as[:allocsMax]
+	}
+	return as
+}
+
+// jobsOf are the versions that allocations refer to, once each.
+func jobsOf(as []*structs.Allocation) []*structs.Job {
+	seen := map[jobVersionKey]bool{}
+	var out []*structs.Job
+	for _, a := range as {
+		if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !seen[k] {
+			seen[k] = true
+			out = append(out, a.Job)
+		}
+	}
+	return out
+}
+
+func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
+	var idx structs.Index
+	for _, a := range as {
+		idx = max(idx, a.ModifyIndex)
+	}
+	if len(as) == 0 {
+		idx = snap.TableIndex(tableAllocs)
+	}
+	return idx
+}
+
+func (s *Server) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocsRequest) (*methods.AllocListResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.AllocListResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		as := p.Snapshot.AllocsByJob(k)
+		idx := allocsIndex(p.Snapshot, as)
+		if j != nil && !req.All {
+			as = slices.DeleteFunc(slices.Clone(as), func(a *structs.Allocation) bool { return a.CreateIndex < j.CreateIndex })
+		}
+		resp.Allocs = newestAllocs(slices.Clone(as))
+		resp.Jobs = jobsOf(resp.Allocs)
+		return idx, nil
+	})
+}
+
+func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
+	var idx structs.Index
+	for _, e := range es {
+		idx = max(idx, e.ModifyIndex)
+	}
+	if len(es) == 0 {
+		idx = snap.TableIndex(tableEvals)
+	}
+	return idx
+}
+
+func (s *Server) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.EvalListResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.EvalListResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+		es := slices.Clone(p.Snapshot.EvalsByJob(k))
+		idx := evalsIndex(p.Snapshot, es)
+		slices.SortFunc(es, func(a, b *structs.Evaluation) int { return -byCreation(a, b) })
+		if len(es) > allocsMax {
+			es = es[:allocsMax]
+		}
+		resp.Evals = es
+		return idx, nil
+	})
+}
+
+func (s *Server) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobScaleStatusResponse, error) {
+	k := keyOf(c, req.JobID)
+	resp := &methods.JobScaleStatusResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+		snap := p.Snapshot
+		j := snap.JobByKey(k)
+		resp.Groups = nil
+		if j == nil {
+			return jobIndex(snap, nil), nil
+		}
+		resp.Namespace, resp.JobID = j.Namespace, j.ID
+		resp.JobCreateIndex, resp.JobModifyIndex, resp.JobStopped = j.CreateIndex, j.SpecIndex, j.Stop
+		resp.Groups = map[string]*methods.GroupScaleStatus{}
+		idx := j.ModifyIndex
+		for _, g := range j.Groups {
+			resp.Groups[g.Name] = &methods.GroupScaleStatus{Desired: g.Count}
+		}
+		for _, a := range snap.AllocsByJob(k) {
+			idx = max(idx, a.ModifyIndex)
+			g := resp.Groups[a.Group]
+			if g == nil || a.Terminal() {
+				continue
+			}
+			g.Placed++
+			if a.Client == structs.ClientRunning {
+				g.Running++
+			}
+		}
+		if ev := snap.ScalingEvents(k); ev != nil {
+			idx = max(idx, ev.ModifyIndex)
+			for _, e := range ev.Events {
+				if g := resp.Groups[e.Group]; g != nil {
+					g.Events = append(g.Events, e)
+				}
+			}
+		}
+		return idx, nil
+	})
+}
+
+// waiting is the pending list in queue order.
+func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
+	var all []*structs.Workload
+	for w := range snap.Workloads() {
+		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
+			all = append(all, w)
+		}
+	}
+	rank := map[structs.JobKey]int{}
+	if s.Hooks.Queue != nil {
+		for i, k := range s.Hooks.Queue() {
+			rank[k] = i + 1
+		}
+	}
+	key := func(w *structs.Workload) structs.JobKey { return structs.JobKey{Namespace: w.Namespace, ID: w.JobID} }
+	slices.SortFunc(all, func(a, b *structs.Workload) int {
+		if ra, rb := rank[key(a)], rank[key(b)]; ra != 0 && rb != 0 {
+			return cmp.Compare(ra, rb)
+		}
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.SubmitIndex, b.SubmitIndex), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.JobID, b.JobID))
+	})
+	return all
+}
+
+// jobWhy answers why a job waits, in words and numbers (D23).
+func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobWhyResponse, error) {
+	k := keyOf(c, req.JobID)
+	may := visible(ctx, "*", acl.CapListJobs)
+	resp := &methods.JobWhyResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+		*resp = methods.JobWhyResponse{Meta: resp.Meta}
+		snap := p.Snapshot
+		j := snap.JobByKey(k)
+		if j == nil {
+			return jobIndex(snap, nil), nil
+		}
+		resp.Job, resp.Workload, resp.Summary = j, snap.Workload(k), summarize(snap, j)
+		if resp.Workload != nil {
+			domain := resp.Workload.Domain
+			for _, w := range s.waiting(snap) {
+				if w.Domain != domain {
+					continue
+				}
+				resp.QueueLen++
+				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+				if wk == k {
+					resp.Position = resp.QueueLen
+				} else if resp.Position == 0 && len(resp.Ahead) < 10 && may(w.Namespace) {
+					resp.Ahead = append(resp.Ahead, wk)
+				}
+			}
+			if resp.Position == 0 {
+				resp.Ahead = nil
+			}
+		}
+		idx := resp.Summary.ModifyIndex
+		for _, e := range snap.EvalsByJob(k) {
+			idx = max(idx, e.ModifyIndex)
+			if decided := len(e.FailedGroups)+len(e.PlacedGroups) > 0; decided && (resp.Eval == nil || e.ModifyIndex > resp.Eval.ModifyIndex) {
+				resp.Eval = e
+			}
+		}
+		if s.Hooks.Reports != nil {
+			resp.Reports = s.Hooks.Reports(k)
+		}
+		if resp.Reports == nil && resp.Eval != nil {
+			resp.Reports = append(slices.Clone(resp.Eval.FailedGroups), resp.Eval.PlacedGroups...)
+		}
+		resp.NodeNames = map[string]string{}
+		for _, r := range resp.Reports {
+			for _, sc := range r.Scores {
+				if n := snap.NodeByID(sc.NodeID); n != nil {
+					resp.NodeNames[n.ID.String()] = n.Name
+				}
+			}
+		}
+		return idx, nil
+	})
+}
+
+func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
+	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
+	resp := &methods.QueueListResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableWorkloads), onTable(tableJobs)}, func(p *Published) (structs.Index, error) {
+		resp.Items, resp.NextToken = nil, ""
+		snap := p.Snapshot
+		pos := map[string]int64{}
+		size := req.PerPage
+		if size <= 0 || size > pageMax {
+			size = pageMax
+		}
+		skip := req.NextToken != ""
+		for _, w := range s.waiting(snap) {
+			pos[w.Domain]++
+			k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+			if skip && k.String() == req.NextToken {
+				skip = false
+			}
+			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {
+				continue
+			}
+			if len(resp.Items) == size {
+				resp.NextToken = k.String()
+				break
+			}
+			resp.Items = append(resp.Items, methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]})
+		}
+		return max(snap.TableIndex(tableWorkloads), snap.TableIndex(tableJobs)), nil
+	})
+}

@@ -1,0 +1,290 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+// raftChangeTimeout bounds a change of raft's servers.
+const raftChangeTimeout = 10 * time.Second
+
+func (s *Server) registerOperator() {
+	handle(s, methods.RaftConfiguration, s.raftConfiguration)
+	handle(s, methods.RaftRemovePeer, s.raftRemovePeer)
+	handle(s, methods.RaftTransfer, s.raftTransfer)
+	handle(s, methods.SchedulerConfigGet, s.schedulerConfigGet)
+	handle(s, methods.SchedulerConfigSet, s.schedulerConfigSet)
+	handle(s, methods.AutopilotGet, s.autopilotGet)
+	handle(s, methods.AutopilotSet, s.autopilotSet)
+	handle(s, methods.AutopilotHealth, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.AutopilotHealthResponse, error) {
+		return s.health(), nil
+	})
+	rpc.HandleStream(s.reg, methods.SnapshotSave, s.snapshotSave)
+	rpc.HandleStream(s.reg, methods.SnapshotRestore, s.snapshotRestore)
+	handle(s, methods.SystemGC, s.systemGC)
+	handle(s, methods.SystemReconcile, func(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.WriteResponse, error) {
+		// Summaries are computed when they are read; there is nothing that could need repair.
+		return &methods.WriteResponse{Index: s.Published().Index}, nil
+	})
+	handle(s, methods.StatusLeader, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusLeaderResponse, error) {
+		addr, _ := s.Leader()
+		return &methods.StatusLeaderResponse{Leader: addr}, nil
+	})
+	handle(s, methods.StatusPeers, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusPeersResponse, error) {
+		servers, err := s.raftServers()
+		if err != nil {
+			return nil, err
+		}
+		resp := &methods.StatusPeersResponse{}
+		for _, x := range servers {
+			resp.Peers = append(resp.Peers, string(x.Address))
+		}
+		slices.Sort(resp.Peers)
+		return resp, nil
+	})
+	handle(s, methods.StatusRegions, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusRegionsResponse, error) {
+		return &methods.StatusRegionsResponse{Regions: s.gossip.regions()}, nil
+	})
+	handle(s, methods.StatusHash, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.StatusHashResponse, error) {
+		snap := s.Published().Snapshot
+		h := snap.Hash()
+		resp := &methods.StatusHashResponse{Server: s.cfg.Name, Index: snap.Index(), Hash: hex.EncodeToString(h[:])}
+		if meta := snap.ClusterMeta(); meta != nil {
+			resp.StateVersion = meta.StateVersion
+		}
+		return resp, nil
+	})
+	handle(s, methods.SigningKeys, s.signingKeys)
+	handle(s, methods.ACLAuthorize, s.aclAuthorize)
+}
+
+func (s *Server) raftServers() ([]raft.Server, error) {
+	f := s.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
+	}
+	return f.Configuration().Servers, nil
+}
+
+func (s *Server) raftConfiguration(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.RaftConfigurationResponse, error) {
+	f := s.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
+	}
+	names := map[string]string{}
+	for _, m := range s.Members() {
+		names[m.ID] = m.Name + "." + m.Region
+	}
+	names[s.cfg.ID] = s.cfg.Name + "." + s.cfg.Region
+	_, leader := s.Leader()
+	resp := &methods.RaftConfigurationResponse{Index: structs.Index(f.Index())}
+	for _, x := range f.Configuration().Servers {
+		name := names[string(x.ID)]
+		if name == "" {
+			name = "(unknown)"
+		}
+		resp.Servers = append(resp.Servers, methods.RaftServer{ID: string(x.ID), Name: name, Address: string(x.Address),
+			Leader: string(x.ID) == leader, Voter: x.Suffrage == raft.Voter, Protocol: "3"})
+	}
+	return resp, nil
+}
+
+// peer finds a raft server by id or address.
+func (s *Server) peer(req *methods.RaftPeerRequest) (raft.Server, error) {
+	servers, err := s.raftServers()
+	if err != nil {
+		return raft.Server{}, err
+	}
+	if (req.ID == "") == (req.Address == "") {
+		return raft.Server{}, structs.Errorf(structs.CodeInvalid, "name a peer by either id or address")
+	}
+	for _, x := range servers {
+		if req.ID != "" && string(x.ID) == req.ID || req.Address != "" && string(x.Address) == req.Address {
+			return x, nil
+		}
+	}
+	return raft.Server{}, structs.Errorf(structs.CodeNotFound, "no raft peer with id %q or address %q", req.ID, req.Address)
+}
+
+func (s *Server) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {
+	x, err := s.peer(req)
+	if err != nil {
+		return nil, err
+	}
+	f := s.raft.RemoveServer(x.ID, 0, raftChangeTimeout)
+	if err := f.Error(); err != nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "removing raft peer %s: %v", x.ID, err)
+	}
+	s.log.Warn("raft peer removed by an operator", "id", x.ID, "address", x.Address)
+	return &methods.WriteResponse{Index: structs.Index(f.Index())}, nil
+}
+
+func (s *Server) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {
+	var f raft.Future
+	if req.ID == "" && req.Address == "" {
+		f = s.raft.LeadershipTransfer()
+	} else {
+		x, err := s.peer(req)
+		if err != nil {
+			return nil, err
+		}
+		if string(x.ID) == s.cfg.ID {
+			return nil, structs.Errorf(structs.CodeInvalid, "server %s leads already", x.ID)
+		}
+		f = s.raft.LeadershipTransferToServer(x.ID, x.Address)
+	}
+	if err := f.Error(); err != nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "transferring leadership: %v", err)
+	}
+	return &methods.WriteResponse{Index: s.Published().Index}, nil
+}
+
+// schedulerConfig is the configuration in force.
+func schedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
+	if c := snap.SchedulerConfig(); c != nil {
+		return c
+	}
+	return &structs.SchedulerConfig{Algorithm: policy.Default}
+}
+
+func (s *Server) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SchedulerConfigResponse, error) {
+	resp := &methods.SchedulerConfigResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableConfig)}, func(p *Published) (structs.Index, error) {
+		resp.Config = schedulerConfig(p.Snapshot)
+		return p.Snapshot.TableIndex(state.TableScheduler), nil
+	})
+}
+
+func (s *Server) validAlgorithm(name string) error {
+	if name == "" || name == "spread" {
+		return nil
+	}
+	_, err := policy.ByName(name)
+	return err
+}
+
+func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *methods.SchedulerConfigRequest) (*methods.SwapResponse, error) {
+	if req.Config == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "missing scheduler configuration")
+	}
+	if err := s.validAlgorithm(req.Config.Algorithm); err != nil {
+		return nil, err
+	}
+	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdSchedulerConfig, By: who(ctx).by, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}, nil
+}
+
+func (s *Server) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
+	resp := &methods.AutopilotConfigResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableConfig)}, func(p *Published) (structs.Index, error) {
+		in := pilot{s}.AutopilotConfig()
+		resp.Config = &structs.AutopilotConfig{CleanupDeadServers: in.CleanupDeadServers, LastContactThreshold: int64(in.LastContactThreshold),
+			MaxTrailingLogs: in.MaxTrailingLogs, MinQuorum: uint64(in.MinQuorum), ServerStabilizationTime: int64(in.ServerStabilizationTime)}
+		if c := p.Snapshot.AutopilotConfig(); c != nil {
+			resp.Config.CreateIndex, resp.Config.ModifyIndex = c.CreateIndex, c.ModifyIndex
+		}
+		return p.Snapshot.TableIndex(state.TableAutopilot), nil
+	})
+}
+
+func (s *Server) autopilotSet(ctx context.Context, c *rpc.Call, req *methods.AutopilotConfigRequest) (*methods.SwapResponse, error) {
+	x := req.Config
+	if x == nil || x.LastContactThreshold < 0 || x.ServerStabilizationTime < 0 || x.MinQuorum > 100 {
+		return nil, structs.Errorf(structs.CodeInvalid, "an autopilot configuration has durations of 0 or more and a quorum of at most 100")
+	}
+	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdAutopilotConfig, By: who(ctx).by, Body: &structs.AutopilotConfigCommand{Config: x, CAS: req.CAS, CASIndex: req.CASIndex}})
+	if err != nil {
+		return nil, err
+	}
+	return &methods.SwapResponse{Index: res.Index, Updated: res.Swapped || !req.CAS}, nil
+}
+
+func (s *Server) systemGC(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.WriteResponse, error) {
+	if s.Hooks.Collect == nil {
+		return nil, structs.Errorf(structs.CodeUnavailable, "the leader collects no garbage yet; try again in a moment")
+	}
+	if err := s.Hooks.Collect(ctx); err != nil {
+		return nil, err
+	}
+	return &methods.WriteResponse{Index: s.Published().Index}, nil
+}
+
+func (s *Server) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SigningKeysResponse, error) {
+	resp := &methods.SigningKeysResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableKeys)}, func(p *Published) (structs.Index, error) {
+		resp.Keys = nil
+		for k := range p.Snapshot.SigningKeys() {
+			public := *k
+			public.Private = nil
+			resp.Keys = append(resp.Keys, &public)
+		}
+		return p.Snapshot.TableIndex(tableKeys), nil
+	})
+}
+
+// aclAuthorize lets an agent ask about what it answers itself.
+func (s *Server) aclAuthorize(ctx context.Context, c *rpc.Call, req *methods.ACLAuthorizeRequest) (*methods.WriteResponse, error) {
+	id, err := s.resolve(c.Token) // the wrapper forgives a bad token where all is open
+	if err != nil {
+		return nil, err
+	}
+	ok := false
+	switch req.What {
+	case "agent":
+		ok = id.acl.AllowAgent(req.Level)
+	case "node":
+		ok = id.acl.AllowNode(req.Level)
+	case "operator":
+		ok = id.acl.AllowOperator(req.Level)
+	case "namespace":
+		ok = id.acl.AllowNamespaceOp(namespaceOf(c), req.Level)
+	default:
+		return nil, structs.Errorf(structs.CodeInvalid, "cannot authorise %q; want agent, node, operator or namespace", req.What)
+	}
+	if !ok {
+		return nil, structs.ErrPermissionDenied
+	}
+	return &methods.WriteResponse{Index: s.Published().Index}, nil
+}
+
+// bootstrapResetFile, in the data directory, holds the reset index that an operator who lost every management token was
+// told; with it ACL bootstrap works once more.
+const bootstrapResetFile = "acl-bootstrap-reset"
+
+func (s *Server) bootstrapReset() structs.Index {
+	if s.cfg.InMemory {
+		return 0
+	}
+	path := filepath.Join(s.cfg.DataDir, bootstrapResetFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		if !errors.Is(err, os.ErrNotExist) {
+			s.log.Warn("reading the bootstrap reset file failed", "error", err)
+		}
+		return 0
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		s.log.Warn("the bootstrap reset file holds no number", "file", path)
+		return 0
+	}
+	return structs.Index(n)
+}

@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"slices"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/jobdiff"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/structs"
+)
+
+// jobPlan runs the very decision that registering the job would cause, on the newest state, and throws the plan away.
+func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequest) (resp *methods.JobPlanResponse, err error) {
+	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapPlanJob)
+	if err != nil {
+		return nil, err
+	}
+	if len(errs) > 0 {
+		return nil, oneError("job validation failed", errs)
+	}
+	p := s.Published()
+	snap := p.Snapshot
+	k := j.Key()
+	old := snap.JobByKey(k)
+	resp = &methods.JobPlanResponse{Index: p.Index}
+	j.SpecIndex, j.CreateIndex, j.Version = p.Index+1, p.Index+1, 0
+	if old != nil {
+		resp.JobModifyIndex = old.SpecIndex
+		j.CreateIndex, j.Version = old.CreateIndex, old.Version+1
+		if old.Type != j.Type {
+			return nil, structs.Errorf(structs.CodeInvalid, "cannot update job %q from type %q to %q; stop and purge it first", j.ID, old.Type, j.Type)
+		}
+	}
+	var diff *jobdiff.Job
+	if req.Diff {
+		if diff, err = jobdiff.Diff(old, j, true); err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "comparing the job with its last version: %v", err)
+		}
+		defer func() {
+			if err == nil && resp != nil {
+				resp.Diff, err = json.Marshal(diff)
+			}
+		}()
+	}
+	if j.IsPeriodic() {
+		if s.Hooks.NextLaunch != nil && j.Periodic.Enabled {
+			at, err := s.Hooks.NextLaunch(j.Periodic, s.cfg.Now())
+			if err != nil {
+				return nil, structs.Errorf(structs.CodeInvalid, "periodic: %v", err)
+			}
+			resp.NextPeriodicLaunch = structs.LogTimeOf(at)
+		}
+	}
+	resp.Desired = map[string]*methods.DesiredUpdates{}
+	if !j.Placeable() {
+		return resp, nil
+	}
+	var seed structs.Seed
+	rand.Read(seed[:])
+	eval := newEvalOf(j, structs.TriggerJobRegister)
+	eval.ID = structs.DeriveID[structs.EvalID](seed, "plan", k.String(), 0)
+	eval.AnnotatePlan, eval.CreateIndex, eval.ModifyIndex = true, p.Index+1, p.Index+1
+	now := structs.LogTimeOf(s.cfg.Now())
+	eval.CreateTime, eval.ModifyTime = max(now, p.Time), max(now, p.Time)
+	cfg := snap.SchedulerConfig()
+	if cfg == nil {
+		cfg = &structs.SchedulerConfig{}
+	}
+	algorithm := cfg.Algorithm
+	if pool := snap.Pool(j.NodePool); pool != nil && pool.Algorithm != "" {
+		algorithm = pool.Algorithm
+	}
+	plan, report := scheduler.Schedule(scheduler.Input{
+		View: p.View, Config: *cfg, Now: max(now, p.Time), Seed: 1,
+		Pending: []scheduler.Workload{{Key: k, Job: j, Evals: []*structs.Evaluation{eval}, Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k))}},
+	}, policyNamed(algorithm))
+	for _, w := range report.Workloads {
+		if w.Refused != "" {
+			return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
+		}
+		for _, g := range w.Groups {
+			if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
+				resp.Failed = append(resp.Failed, g)
+			} else {
+				resp.Placed = append(resp.Placed, g)
+			}
+		}
+		if diff != nil {
+			jobdiff.Annotate(diff, w.Updates)
+		}
+		for _, u := range w.Updates {
+			resp.Desired[u.Group] = &methods.DesiredUpdates{
+				Ignore: uint64(u.Ignore), Place: uint64(u.Place), Migrate: uint64(u.Migrate), Stop: uint64(u.Stop),
+				InPlaceUpdate: uint64(u.InPlace), DestructiveUpdate: uint64(u.Destructive), Canary: uint64(u.Canary), Preemptions: uint64(u.Preemptions),
+				RescheduleNow: uint64(u.Reschedule), RescheduleLater: uint64(u.Delayed), Disconnect: uint64(u.Disconnect), Reconnect: uint64(u.Reconnect),
+			}
+		}
+	}
+	for _, e := range plan.Entries {
+		for _, part := range e.Parts {
+			for _, st := range part.Stops {
+				if st.Desired == structs.DesiredEvict || !st.Preempt.IsZero() {
+					if a := snap.AllocByID(st.ID); a != nil {
+						resp.Preempted = append(resp.Preempted, a)
+					}
+				}
+			}
+		}
+		for _, ev := range e.Evals {
+			if ev.ID != eval.ID {
+				resp.CreatedEvals = append(resp.CreatedEvals, ev)
+			}
+		}
+	}
+	return resp, nil
+}
+
+func policyNamed(name string) scheduler.Policy {
+	if p, ok := policy.Builtin[name]; ok {
+		return p
+	}
+	return policy.Builtin["binpack"]
+}

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+
+	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/structs"
+)
+
+// registerRelays makes the registry know the methods that nodes and agents answer. The wrapper passes them on before a
+// handler would run.
+func (s *Server) registerRelays() {
+	relay(s, methods.ClientFSList)
+	relay(s, methods.ClientFSStat)
+	relayStream(s, methods.ClientFSStream)
+	relayStream(s, methods.ClientLogs)
+	relayStream(s, methods.ClientExec)
+	relay(s, methods.ClientStats)
+	relay(s, methods.ClientRestart)
+	relay(s, methods.ClientSignal)
+	relay(s, methods.ClientGC)
+	relay(s, methods.ClientGCAll)
+	relay(s, methods.ClientChecks)
+	relay(s, methods.ClientHostStats)
+	relay(s, methods.ClientMetaRead)
+	relay(s, methods.ClientMetaApply)
+	relayStream(s, methods.ClientMonitor)
+	rpc.HandleStream(s.reg, methods.AgentMonitor, s.agentMonitor)
+}
+
+func relay[Req, Resp any](s *Server, m rpc.Method[Req, Resp]) {
+	handle(s, m, func(context.Context, *rpc.Call, *Req) (*Resp, error) {
+		return nil, structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
+	})
+}
+
+func relayStream[Req any](s *Server, m rpc.StreamMethod[Req]) {
+	rpc.HandleStream(s.reg, m, func(context.Context, *rpc.Call, *Req, *rpc.Stream) error {
+		return structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
+	})
+}
+
+// nodeTarget is the allocation or node that a call to a node is about.
+func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
+	switch r := req.(type) {
+	case *methods.AllocNodeRequest:
+		return r.AllocID, r.NodeID, r.Task
+	case *methods.FSRequest:
+		return r.AllocID, structs.NodeID{}, ""
+	case *methods.FSStreamRequest:
+		return r.AllocID, structs.NodeID{}, ""
+	case *methods.LogsRequest:
+		return r.AllocID, structs.NodeID{}, r.Task
+	case *methods.ExecRequest:
+		return r.AllocID, structs.NodeID{}, r.Task
+	case *methods.AllocRestartRequest:
+		return r.AllocID, structs.NodeID{}, r.Task
+	case *methods.AllocSignalRequest:
+		return r.AllocID, structs.NodeID{}, r.Task
+	case *methods.NodeMetaRequest:
+		return structs.AllocID{}, r.NodeID, ""
+	case *methods.MonitorRequest:
+		return structs.AllocID{}, r.NodeID, ""
+	}
+	return structs.AllocID{}, structs.NodeID{}, ""
+}
+
+// passToNode authorises a call in the allocation's own namespace and passes it on to the node.
+func (s *Server) passToNode(ctx context.Context, row *methods.Row, c *rpc.Call, id *identity) (*rpc.Reply, error) {
+	req, err := c.Request()
+	if err != nil {
+		return nil, err
+	}
+	allocID, node, task := nodeTarget(req)
+	ctx = context.WithValue(ctx, identityKey{}, id)
+	if row.Need.Namespace != "" {
+		if allocID.IsZero() {
+			return nil, structs.Errorf(structs.CodeInvalid, "missing allocation ID")
+		}
+		a, err := s.allocFor(ctx, allocID, row.Need.Namespace)
+		if err != nil {
+			if structs.CodeOf(err) == structs.CodeNotFound && !s.IsLeader() && c.Hops == 0 {
+				if addr, _ := s.Leader(); addr != "" {
+					return s.forward(ctx, c, addr) // too new for this server
+				}
+			}
+			return nil, err
+		}
+		if c.Method == methods.ClientExec.Name && unisolated(a, task) && !id.acl.AllowNamespaceOp(a.Namespace, acl.CapAllocNodeExec) {
+			return nil, structs.Errorf(structs.CodeDenied, "Permission denied: task %q runs without isolation, entering it takes the capability %s", task, acl.CapAllocNodeExec)
+		}
+		node = a.NodeID
+	}
+	if node.IsZero() {
+		return nil, structs.Errorf(structs.CodeInvalid, "missing node ID")
+	}
+	if s.Published().Snapshot.NodeByID(node) == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "Unknown node %q", node)
+	}
+	return s.toNode(ctx, c, node)
+}
+
+// unisolated says whether a task sees the whole machine.
+func unisolated(a *structs.Allocation, task string) bool {
+	if a.Job == nil {
+		return true
+	}
+	g := a.Job.Group(a.Group)
+	if g == nil {
+		return true
+	}
+	t := g.Task(task)
+	return t == nil || t.Driver == "raw_exec"
+}
+
+// agentMonitor follows the log of a server, by name; "" is this one and "leader" the leader.
+func (s *Server) agentMonitor(ctx context.Context, c *rpc.Call, req *methods.MonitorRequest, st *rpc.Stream) error {
+	name := req.ServerName
+	if name == "" || name == s.cfg.Name || name == s.cfg.Name+"."+s.cfg.Region || name == s.cfg.ID || name == "leader" && s.IsLeader() {
+		if s.cfg.Monitor == nil {
+			return structs.Errorf(structs.CodeUnsupported, "this server does not serve its log")
+		}
+		return s.cfg.Monitor(ctx, req, st)
+	}
+	addr := ""
+	if name == "leader" {
+		addr, _ = s.Leader()
+	}
+	for _, m := range s.Members() {
+		if m.Role == gossip.RoleServer && (m.Name == name || m.Name+"."+m.Region == name || m.ID == name) {
+			addr = m.RPC
+		}
+	}
+	if addr == "" {
+		return structs.Errorf(structs.CodeNotFound, "unknown server %q", name)
+	}
+	_, err := s.forward(ctx, c, addr)
+	return err
+}

@@ -1,0 +1,58 @@
+package server
+
+import (
+	"maps"
+	"strconv"
+	"time"
+)
+
+// Stats are this server's figures, by name. Counters begin with the process.
+func (s *Server) Stats() map[string]string {
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	f := &s.figures
+	p := s.Published()
+	addr, id := s.Leader()
+	out := map[string]string{
+		"server":             "true",
+		"leader":             strconv.FormatBool(s.IsLeader()),
+		"leader_addr":        addr,
+		"leader_id":          id,
+		"bootstrap":          strconv.FormatBool(s.cfg.BootstrapExpect == 1),
+		"known_regions":      strconv.Itoa(len(s.gossip.regions())),
+		"applied_index":      strconv.FormatUint(uint64(p.Index), 10),
+		"apply_gap":          strconv.FormatUint(s.applyGap(), 10),
+		"apply_entries":      n(f.entries.Load()),
+		"apply_batches":      n(f.batches.Load()),
+		"apply_nanoseconds":  n(f.applyNanos.Load()),
+		"snapshots":          n(f.snapshots.Load()),
+		"proposed":           n(s.props.proposed.Load()),
+		"proposals_refused":  n(s.props.refused.Load()),
+		"leaderships":        n(s.lead.gains.Load()),
+		"rpc_calls":          n(f.calls.Load()),
+		"rpc_denied":         n(f.denied.Load()),
+		"rpc_failed":         n(f.failed.Load()),
+		"rpc_forwarded":      n(f.forwarded.Load()),
+		"rpc_refused":        n(f.refused.Load()),
+		"rpc_sessions":       strconv.Itoa(s.rpc.Sessions()),
+		"node_sessions":      strconv.Itoa(s.nodes.count()),
+		"reads":              n(f.reads.Load()),
+		"blocking_queries":   n(f.watches.Load()),
+		"event_streams":      n(f.streams.Load()),
+		"log_bytes":          n(s.machine.logBytes.Load()),
+		"nodes":              strconv.Itoa(p.Snapshot.NodeCount()),
+		"jobs":               strconv.Itoa(p.Snapshot.JobCount()),
+		"allocations":        strconv.Itoa(p.Snapshot.AllocCount()),
+		"evaluations":        strconv.Itoa(p.Snapshot.EvalCount()),
+		"view_chunks_copied": strconv.Itoa(p.View.ChunksCopied()),
+		"last_contact":       s.lastContact().Round(time.Millisecond).String(),
+		"healthy":            strconv.FormatBool(!f.unhealthy.Load()),
+		"quarantined":        strconv.FormatBool(s.quarantine.Load() != nil),
+	}
+	if s.cfg.Stats != nil {
+		maps.Copy(out, s.cfg.Stats())
+	}
+	return out
+}
+
+// RaftStats are raft's own figures.
+func (s *Server) RaftStats() map[string]string { return s.raft.Stats() }
