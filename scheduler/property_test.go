@@ -396,7 +396,7 @@ func (w *world) pass(p scheduler.Policy) {
 		w.counts["skipped"] += len(in.Pending) - len(rest.Pending)
 		short, _ := scheduler.Schedule(rest, p)
 		for _, e := range plan.Entries {
-			w.check(!skip[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}] || len(e.Parts) == 0, "skipping %s would have missed a chance", e.JobID)
+			w.check(!skip[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}] || len(e.Parts) == 0, "skipping %s would have missed a chance: %+v\nit failed with %v, since: %v", e.JobID, e.Parts, scheduler.GroupText(w.last[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]), w.events[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}])
 		}
 		short.Deferred, plan.Deferred = nil, nil
 		kept := plan

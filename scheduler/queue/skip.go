@@ -22,6 +22,9 @@ func Cures(groups []*structs.GroupReport) []structs.EventKind {
 				return nil
 			}
 			kinds = append(kinds, r.CuredBy)
+			if r.Unit == "devices" { // one that is given back or one that gets well: either may do
+				kinds = append(kinds, structs.EventAllocStopped, structs.EventDeviceHealthy)
+			}
 		}
 		// More nodes help against everything that nodes refuse.
 		kinds = append(kinds, structs.EventNodeJoined, structs.EventNodeEligible, structs.EventJobChanged, structs.EventConfigChanged)

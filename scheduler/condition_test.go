@@ -1,0 +1,237 @@
+package scheduler
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func testNode() *structs.Node {
+	return &structs.Node{
+		ID: structs.NodeID{1}, Name: "n1", Datacenter: "east-1", Class: "big", Pool: "gpu",
+		Attributes: map[string]string{"kernel.name": "linux", "cpu.numcores": "16", "os.version": "22.04", "v": "1.7.0-beta", "set": "a, b,c", "unique.hostname": "h1", "load": "0.75"},
+		Meta:       map[string]string{"rack": "r1"},
+		Drivers:    map[string]structs.DriverInfo{"exec": {Detected: true, Healthy: true, Attributes: map[string]string{"version": "2"}}, "docker": {Detected: true}},
+	}
+}
+
+func TestConditions(t *testing.T) {
+	n := testNode()
+	for _, c := range []struct {
+		l, op, r string
+		want     bool
+	}{
+		{"${attr.kernel.name}", "=", "linux", true},
+		{"${attr.kernel.name}", "==", "windows", false},
+		{"${attr.kernel.name}", "is", "linux", true},
+		{"${attr.none}", "=", "", false},
+		{"${attr.none}", "!=", "x", true},
+		{"${attr.none}", "not", "x", true},
+		{"${attr.kernel.name}", "!=", "linux", false},
+		{"linux", "=", "${attr.kernel.name}", true},
+		{"${node.datacenter}", "=", "east-1", true},
+		{"${node.class}", "=", "big", true},
+		{"${node.pool}", "=", "gpu", true},
+		{"${node.unique.name}", "=", "n1", true},
+		{"${node.unique.id}", "=", "01000000-0000-0000-0000-000000000000", true},
+		{"${node.bogus}", "is_set", "", false},
+		{"${meta.rack}", "=", "r1", true},
+		{"${attr.unique.hostname}", "=", "h1", true},
+		{"${driver.exec}", "=", "1", true},
+		{"${driver.docker}", "is_set", "", false},
+		{"${driver.exec.version}", ">=", "2", true},
+		{"${attr.cpu.numcores}", ">", "9", true}, // as numbers, not as text
+		{"${attr.cpu.numcores}", "<", "9", false},
+		{"${attr.cpu.numcores}", ">=", "16", true},
+		{"${attr.cpu.numcores}", "<=", "15.5", false},
+		{"${attr.load}", ">", "0.7", true},
+		{"${attr.kernel.name}", "<", "mac", true},
+		{"${attr.none}", "<", "5", false},
+		{"${attr.kernel.name}", "regexp", "^lin", true},
+		{"${attr.kernel.name}", "regexp", "^win", false},
+		{"${attr.kernel.name}", "regexp", "(", false},
+		{"${attr.os.version}", "version", ">= 20.04, < 24", true},
+		{"${attr.os.version}", "version", "~> 22.0", true},
+		{"${attr.os.version}", "version", "> 22.04", false},
+		{"${attr.v}", "version", ">= 1.6", false}, // a prerelease does not satisfy a range
+		{"${attr.v}", "semver", ">= 1.6.0", true}, // by semver's order it does
+		{"${attr.v}", "semver", ">= 1.7.0", false},
+		{"${attr.v}", "semver", "~> 1.6", false},
+		{"${attr.kernel.name}", "version", ">= 1", false},
+		{"${attr.set}", "set_contains", "a,c", true},
+		{"${attr.set}", "set_contains_all", "a,d", false},
+		{"${attr.set}", "set_contains_any", "d, b", true},
+		{"${attr.set}", "set_contains_any", "d,e", false},
+		{"${meta.rack}", "is_set", "", true},
+		{"${meta.none}", "is_not_set", "", true},
+		{"", "distinct_hosts", "", true},
+		{"${attr.kernel.name}", "frobnicate", "linux", false},
+	} {
+		x := compileCondition(c.l, c.r, c.op)
+		if got := x.holds(n); got != c.want {
+			t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
+		}
+	}
+	for target, want := range map[string]bool{"${node.unique.id}": true, "${attr.unique.x}": true, "${meta.unique.x}": true, "${attr.x}": false, "unique.": false} {
+		if unique(target) != want {
+			t.Errorf("unique(%s) is %v", target, !want)
+		}
+	}
+}
+
+func TestDeviceConditions(t *testing.T) {
+	g := &structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100", Instances: []structs.DeviceInstance{{ID: "GPU-1"}, {ID: "GPU-2"}},
+		Attributes: map[string]structs.Attribute{
+			"memory":        {Kind: "int", Int: 80, Unit: "GiB"},
+			"clock":         {Kind: "int", Int: 1980, Unit: "MHz"},
+			"power":         {Kind: "micro", Int: 700_500_000, Unit: "W"},
+			"driver":        {Kind: "string", Str: "550.54"},
+			"ecc":           {Kind: "bool", Bool: true},
+			"cuda.capacity": {Kind: "micro", Int: 9_000_000},
+		}}
+	for _, c := range []struct {
+		l, op, r string
+		want     bool
+	}{
+		{"${device.model}", "=", "H100", true},
+		{"${device.vendor}", "!=", "amd", true},
+		{"${device.type}", "regexp", "^g", true},
+		{"${device.ids}", "set_contains", "GPU-2", true},
+		{"${device.ids}", "set_contains_any", "GPU-9", false},
+		{"${device.attr.memory}", ">=", "80 GiB", true},
+		{"${device.attr.memory}", ">=", "81920 MiB", true},
+		{"${device.attr.memory}", "=", "81920MiB", true},
+		{"${device.attr.memory}", ">", "85 GB", true}, // 85.9 GB
+		{"${device.attr.memory}", ">", "86 GB", false},
+		{"${device.attr.memory}", ">", "1 GHz", false}, // not comparable
+		{"${device.attr.memory}", "!=", "1 GHz", true},
+		{"${device.attr.clock}", ">", "1.9 GHz", true},
+		{"${device.attr.power}", ">=", "700.5 W", true},
+		{"${device.attr.power}", "<", "700501 mW", true},
+		{"${device.attr.driver}", "version", ">= 535", true},
+		{"${device.attr.driver}", "=", "550.54", true},
+		{"${device.attr.ecc}", "=", "true", true},
+		{"${device.attr.cuda.capacity}", ">=", "8.9", true},
+		{"${device.attr.cuda.capacity}", "is_set", "", true},
+		{"${device.attr.none}", "is_not_set", "", true},
+		{"${device.attr.none}", ">", "1", false},
+	} {
+		x := compileCondition(c.l, c.r, c.op)
+		if got := x.holdsOnDevice(g); got != c.want {
+			t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
+		}
+	}
+	for name, want := range map[string]bool{"gpu": true, "nvidia/gpu": true, "nvidia/gpu/H100": true, "nvidia/gpu/A100": false, "amd/gpu": false, "tpu": false} {
+		d := deviceAsk{name: name}
+		if d.names(g) != want {
+			t.Errorf("%q names the group: %v", name, !want)
+		}
+	}
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range []struct {
+		p, s string
+		want bool
+	}{{"*", "dc1", true}, {"dc?", "dc1", true}, {"dc?", "dc12", false}, {"east-*", "east-1", true}, {"east-*", "west-1", false}, {"*-1", "east-1", true},
+		{"a*b*c", "axxbxxc", true}, {"a*b*c", "axxbxx", false}, {"", "", true}, {"*", "", true}} {
+		if glob(c.p, c.s) != c.want {
+			t.Errorf("glob(%q, %q) is %v", c.p, c.s, !c.want)
+		}
+	}
+}
+
+func TestNextReschedule(t *testing.T) {
+	const sec = time.Second
+	for _, c := range []struct {
+		name   string
+		policy structs.Reschedule
+		past   []time.Duration // delays of earlier attempts, a minute apart
+		want   time.Duration
+		may    bool
+	}{
+		{"constant", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "constant"}, []time.Duration{5 * sec, 5 * sec}, 5 * sec, true},
+		{"exponential first", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: time.Hour}, nil, 5 * sec, true},
+		{"exponential", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: time.Hour}, []time.Duration{5 * sec, 10 * sec}, 20 * sec, true},
+		{"exponential at its limit", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: 2 * time.Minute}, []time.Duration{80 * sec}, 2 * time.Minute, true},
+		{"ran longer than the limit", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "exponential", MaxDelay: 30 * sec}, []time.Duration{20 * sec}, 5 * sec, true},
+		{"fibonacci second", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "fibonacci", MaxDelay: time.Hour}, []time.Duration{5 * sec}, 5 * sec, true},
+		{"fibonacci third", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "fibonacci", MaxDelay: time.Hour}, []time.Duration{5 * sec, 5 * sec}, 10 * sec, true},
+		{"fibonacci fifth", structs.Reschedule{Unlimited: true, Delay: 5 * sec, DelayFunction: "fibonacci", MaxDelay: time.Hour}, []time.Duration{5 * sec, 5 * sec, 10 * sec, 15 * sec}, 25 * sec, true},
+		{"attempts used up", structs.Reschedule{Attempts: 2, Interval: time.Hour, Delay: sec}, []time.Duration{sec, sec}, 0, false},
+		{"attempts long ago", structs.Reschedule{Attempts: 2, Interval: 90 * sec, Delay: sec}, []time.Duration{sec, sec}, sec, true},
+		{"no policy", structs.Reschedule{}, nil, 0, false},
+	} {
+		end := structs.LogTime(0).Add(time.Hour)
+		a := &structs.Allocation{FinishedAt: end}
+		for i, d := range c.past {
+			a.Reschedules = append(a.Reschedules, structs.RescheduleEvent{Time: end.Add(-time.Duration(len(c.past)-i) * time.Minute), Delay: d})
+		}
+		when, delay, may := NextReschedule(&c.policy, a)
+		if may != c.may || delay != c.want || may && when != end.Add(delay) {
+			t.Errorf("%s: delay %v, may %v; want %v, %v", c.name, delay, may, c.want, c.may)
+		}
+	}
+}
+
+func TestPow10(t *testing.T) {
+	for _, c := range []struct{ num, den, want int64 }{{0, 5, 1_000_000}, {5, 5, 10_000_000}, {-1, 5, 1_000_000}, {9, 5, 10_000_000}, {1, 0, 1_000_000}, {1, 2, 3_162_278}, {1, 4, 1_778_279}} {
+		if got := Pow10(c.num, c.den); got < c.want-2 || got > c.want+2 {
+			t.Errorf("Pow10(%d/%d) = %d, want %d", c.num, c.den, got, c.want)
+		}
+	}
+	last := int64(0)
+	for i := range int64(10_000) {
+		p := Pow10(i, 10_000)
+		if p < last {
+			t.Fatalf("Pow10 falls at %d", i)
+		}
+		last = p
+	}
+}
+
+func TestDestructive(t *testing.T) {
+	base := func() *structs.Job {
+		return &structs.Job{Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: "exec", Env: map[string]string{"a": "b"}}}}}}
+	}
+	for name, c := range map[string]struct {
+		change func(*structs.Job)
+		want   bool
+	}{
+		"nothing":      {func(*structs.Job) {}, false},
+		"empty is nil": {func(j *structs.Job) { j.Groups[0].Tasks[0].Meta = map[string]string{}; j.Meta = map[string]string{} }, false},
+		"count":        {func(j *structs.Job) { j.Groups[0].Count = 9 }, false},
+		"priority":     {func(j *structs.Job) { j.Priority = 9 }, false},
+		"reschedule":   {func(j *structs.Job) { j.Groups[0].Reschedule.Attempts = 9 }, false},
+		"kill timeout": {func(j *structs.Job) { j.Groups[0].Tasks[0].KillTimeout = 9 }, false},
+		"constraint":   {func(j *structs.Job) { j.Groups[0].Constraints = []structs.Constraint{{LTarget: "x"}} }, false},
+		"env":          {func(j *structs.Job) { j.Groups[0].Tasks[0].Env = map[string]string{"a": "c"} }, true},
+		"config":       {func(j *structs.Job) { j.Groups[0].Tasks[0].Config = structs.RawConfig(`{}`) }, true},
+		"memory":       {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 9 }, true},
+		"driver":       {func(j *structs.Job) { j.Groups[0].Tasks[0].Driver = "docker" }, true},
+		"port":         {func(j *structs.Job) { j.Groups[0].Networks = []structs.Network{{Mode: "host"}} }, true},
+		"disk":         {func(j *structs.Job) { j.Groups[0].Disk.SizeMiB = 9 }, true},
+		"job meta":     {func(j *structs.Job) { j.Meta = map[string]string{"a": "b"} }, true},
+		"a task more":  {func(j *structs.Job) { j.Groups[0].Tasks = append(j.Groups[0].Tasks, &structs.Task{Name: "u"}) }, true},
+		"group gone":   {func(j *structs.Job) { j.Groups[0].Name = "h" }, true},
+	} {
+		after := base()
+		c.change(after)
+		if got := Destructive(base(), after, "g"); got != c.want {
+			t.Errorf("%s: destructive %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestGroupText(t *testing.T) {
+	s := GroupText([]*structs.GroupReport{{Group: "g", Wanted: 2, Placed: 1, Code: structs.ReasonResources,
+		Refusals: []structs.Refusal{{Code: structs.ReasonResources, Dimension: "memory", Nodes: 3, Short: 7, Unit: "MiB", CuredBy: structs.EventAllocStopped}}}})
+	if want := "g: 1 of 2 placed, RESOURCES\n  RESOURCES memory: 3 nodes, short by 7 MiB, cured by alloc-stopped\n"; s != want {
+		t.Errorf("got %q, want %q", s, want)
+	}
+	if strings.Contains(GroupText(nil), "placed") {
+		t.Error("text about nothing")
+	}
+}
