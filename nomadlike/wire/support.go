@@ -40,7 +40,7 @@ type typeSupport struct {
 const (
 	notYet     = "not supported yet by this build"
 	noServices = "kept and shown, but services are not registered and checks do not run in this build"
-	noDeploy   = "without effect: updates go by max_parallel, not by health, in this build"
+	noDeploy   = "without effect: updates go by max_parallel and min_healthy_time, not by health checks, in this build"
 	noFiles    = "not supported yet by this build: the task would start without the file"
 	noVolumes  = "not supported yet by this build: the task would start without the volume"
 	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
@@ -60,22 +60,17 @@ func not(values ...any) func(reflect.Value) bool {
 
 var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Job](), block: "job",
-		supported: "Region Namespace ID Name Type Priority Datacenters NodePool Constraints Affinities TaskGroups Update Spreads Periodic " +
+		supported: "Region Namespace ID Name Type Priority AllAtOnce Datacenters NodePool Constraints Affinities TaskGroups Update Spreads Periodic " +
 			"ParameterizedJob Reschedule Migrate Meta UI Queue Stop ParentID Dispatched DispatchIdempotencyToken Payload",
 		server: "ConsulNamespace VaultNamespace NomadTokenID Status StatusDescription Stable Version SubmitTime CreateIndex ModifyIndex " +
 			"JobModifyIndex VersionTag Submitter ConsulToken VaultToken",
-		ignored: map[string]note{
-			"AllAtOnce": {why: "kept, but a plan may place a part of the job in this build"},
-		},
 		refused: map[string]note{
 			"Multiregion": {why: "not supported: register the job in each region"},
 			"Runtime":     {why: notYet}, "Deadline": {why: notYet}, "Requeue": {why: notYet}, "DependsOn": {why: notYet}, "Preemptible": {why: notYet},
 		}},
-	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel",
+	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel Stagger MinHealthyTime",
 		ignored: map[string]note{
-			"Stagger":          {why: noDeploy, only: not(Duration(30 * time.Second)), value: "other than 30s"},
 			"HealthCheck":      {why: noDeploy, only: not("checks"), value: `other than "checks"`},
-			"MinHealthyTime":   {why: noDeploy, only: not(Duration(10 * time.Second)), value: "other than 10s"},
 			"HealthyDeadline":  {why: noDeploy, only: not(Duration(5 * time.Minute)), value: "other than 5m"},
 			"ProgressDeadline": {why: noDeploy, only: not(Duration(10 * time.Minute)), value: "other than 10m"},
 			"AutoRevert":       {why: "without effect: failed updates are not reverted by themselves in this build"},
@@ -125,10 +120,9 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[RestartPolicy](), block: "restart", supported: "Interval Attempts Delay Mode",
 		ignored: map[string]note{"RenderTemplates": {why: "without effect: there are no templates in this build"}}},
 	{typ: reflect.TypeFor[DisconnectStrategy](), block: "group > disconnect", supported: "LostAfter StopOnClientAfter Replace Reconcile"},
-	{typ: reflect.TypeFor[EphemeralDisk](), block: "group > ephemeral_disk", supported: "SizeMB",
+	{typ: reflect.TypeFor[EphemeralDisk](), block: "group > ephemeral_disk", supported: "SizeMB Sticky",
 		ignored: map[string]note{
-			"Sticky":  {why: "without effect: a replacement starts with an empty disk in this build"},
-			"Migrate": {why: "without effect: a replacement starts with an empty disk in this build"},
+			"Migrate": {why: "without effect: data is kept for a replacement on the same node (sticky), not copied to another, in this build"},
 		}},
 	{typ: reflect.TypeFor[ScalingPolicy](), block: "scaling", supported: "Min Max Policy Enabled Type", server: "ID Namespace Target CreateIndex ModifyIndex"},
 	{typ: reflect.TypeFor[Consul](), block: "consul", all: Refused},
@@ -175,11 +169,10 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[WorkloadIdentity](), block: "task > identity", all: Ignored},
 	{typ: reflect.TypeFor[TaskSchedule](), block: "task > schedule", all: Refused},
 	{typ: reflect.TypeFor[TaskScheduleCron](), block: "task > schedule > cron", all: Refused},
-	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA GPU",
+	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA SecretsMB GPU",
 		ignored: map[string]note{
-			"IOPS":      {why: "without effect, as in Nomad"},
-			"Networks":  {why: "ports of the deprecated network block in resources are added to the group's"},
-			"SecretsMB": {why: "without effect: the secrets directory has no size of its own in this build"},
+			"IOPS":     {why: "without effect, as in Nomad"},
+			"Networks": {why: "ports of the deprecated network block in resources are added to the group's"},
 		},
 		refused: map[string]note{"ShmMB": {why: notYet}}},
 	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model",
