@@ -126,6 +126,7 @@ func (c *Client) open() error {
 		Node: c.node.current, Await: c.await, Report: c.observed.add,
 		HideDir: c.cfg.DataDir, SecretsInMemory: !c.cfg.SecretsOnDisk,
 		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
+		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
 	}
 	if !c.cfg.Ephemeral {

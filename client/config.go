@@ -61,6 +61,13 @@ type Config struct {
 	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
 	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
 
+	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root: it must say what the drivers
+	// do. nil is nobody for exec.
+	DefaultUsers map[string]string
+	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free before
+	// it fails; 0 is 30 s.
+	ClaimPatience time.Duration
+
 	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent
 	// at once.
 	ObserveEvery time.Duration
@@ -135,6 +142,9 @@ func (c Config) prepare() (Config, error) {
 	def(&c.GC.DiskPercent, 80)
 	def(&c.GC.InodePercent, 70)
 	def(&c.GC.Parallel, 2)
+	if c.DefaultUsers == nil {
+		c.DefaultUsers = map[string]string{"exec": "nobody"}
+	}
 	if c.Log == nil {
 		c.Log = hclog.NewNullLogger()
 	}

@@ -85,7 +85,12 @@ func restarting(delay time.Duration, reason string) structs.TaskEvent {
 		detailRestartReason, reason, "start_delay", strconv.FormatInt(int64(delay), 10))
 }
 
-func killing(timeout time.Duration) structs.TaskEvent {
-	return event(EventKilling, fmt.Sprintf("Sent interrupt. Waiting %s before force killing", timeout),
-		"kill_timeout", timeout.String())
+// killing tells how a task is killed and, when the wish itself was no more than to kill it, why.
+func killing(timeout time.Duration, why structs.TaskEvent) structs.TaskEvent {
+	e := event(EventKilling, fmt.Sprintf("Sent interrupt. Waiting %s before force killing", timeout), "kill_timeout", timeout.String())
+	if why.Type == EventKilling {
+		e.Details["kill_reason"] = why.Message
+		e.Fails = why.Fails
+	}
+	return e
 }

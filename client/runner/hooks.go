@@ -74,7 +74,11 @@ const claimPatience = 30 * time.Second
 // claim books devices, cores and ports in the ledger. Right after its start the agent may not have seen its devices
 // yet, and an allocation that ends may hold on for a moment, so it tries for a while; it never shares.
 func claim(ctx context.Context, r *Runner) error {
-	deadline := time.Now().Add(claimPatience)
+	patience := r.cfg.ClaimPatience
+	if patience == 0 {
+		patience = claimPatience
+	}
+	deadline := time.Now().Add(patience)
 	bo := backoff{min: 20 * time.Millisecond, max: time.Second}
 	for {
 		err := r.cfg.Ledger.Claim(r.Alloc(), r.cfg.Node())
@@ -185,16 +189,16 @@ func makeEnv(_ context.Context, a *attempt) error {
 }
 
 // resolveUser finds out whose the task's directories shall be. Without a user of its own the task runs as whoever the
-// driver picks: as root, exec picks nobody.
+// driver picks.
 func resolveUser(_ context.Context, a *attempt) error {
 	a.config.User = a.env.Replace(a.spec.User)
 	a.owner = allocdir.Owner{UID: -1}
 	name := a.config.User
 	if name == "" {
-		if a.spec.Driver != "exec" || os.Geteuid() != 0 {
+		name = a.task.r.cfg.DefaultUsers[a.spec.Driver]
+		if name == "" || os.Geteuid() != 0 {
 			return nil
 		}
-		name = "nobody"
 	}
 	u, err := user.Lookup(name)
 	if err != nil {

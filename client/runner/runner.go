@@ -43,7 +43,11 @@ type Config struct {
 	EnforceDisk bool
 	// PidsMax bounds the processes of a task; 0 does not.
 	PidsMax int64
-	// OverheadMemory lets a task use up to MemoryMaxMiB.
+	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root.
+	DefaultUsers map[string]string
+	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free; 0 is 30 s.
+	ClaimPatience time.Duration
+	// Oversubscribe lets a task use up to MemoryMaxMiB.
 	Oversubscribe bool
 	// Go runs fn in a goroutine that the agent waits for when it stops. It reports false, and runs nothing, once the
 	// agent is stopping.

@@ -456,7 +456,9 @@ func lostResult() *driver.ExitResult {
 // stop ends a run that is asked to end: shutdown delay, signal, patience, kill.
 func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	w := t.wanted()
-	t.note(ctx, w.event)
+	if w.event.Type != EventKilling { // that one is told below, with the patience
+		t.note(ctx, w.event)
+	}
 	spec := t.spec()
 	if spec == nil {
 		spec = &structs.Task{Name: t.name}
@@ -480,7 +482,7 @@ func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	if most := t.r.cfg.MaxKillTimeout; most > 0 && timeout > most {
 		timeout = most
 	}
-	t.note(ctx, killing(timeout))
+	t.note(ctx, killing(timeout, w.event))
 	bo := backoff{min: 200 * time.Millisecond, max: 10 * time.Second}
 	for {
 		err := h.Stop(ctx, spec.KillSignal, timeout)

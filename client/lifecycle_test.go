@@ -1,0 +1,414 @@
+package client
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/fake"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// hook makes a fake task of a lifecycle hook.
+func hook(name, when string, sidecar bool, config string) *structs.Task {
+	t := clienttest.Task(name, "fake", config)
+	if when != "" {
+		t.Lifecycle = &structs.Lifecycle{Hook: when, Sidecar: sidecar}
+	}
+	return t
+}
+
+func eventTypes(st *structs.TaskState) string {
+	var out []string
+	for _, e := range st.Events {
+		out = append(out, e.Type)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestLifecycleOrder(t *testing.T) {
+	srv := clienttest.New()
+	a := start(t, srv, newConfig(t, srv))
+	id := srv.Place(a.ID(), clienttest.Job("hooks", structs.JobBatch,
+		hook("init", "prestart", false, `{"run_for":"30ms"}`),
+		hook("side", "prestart", true, `{}`),
+		hook("main", "", false, `{"run_for":"60ms"}`),
+		hook("after", "poststart", false, `{"run_for":"10ms"}`),
+		hook("log", "poststart", true, `{}`),
+		hook("clean", "poststop", false, `{"run_for":"10ms"}`),
+	))
+	al := srv.WaitStatus(t, id, structs.ClientComplete)
+	st := al.TaskStates
+	for _, o := range []struct {
+		what string
+		a, b structs.LogTime
+	}{
+		{"init ended before main started", st["init"].FinishedAt, st["main"].StartedAt},
+		{"side started before main", st["side"].StartedAt, st["main"].StartedAt},
+		{"main started before after", st["main"].StartedAt, st["after"].StartedAt},
+		{"main started before log", st["main"].StartedAt, st["log"].StartedAt},
+		{"main ended before side", st["main"].FinishedAt, st["side"].FinishedAt},
+		{"side ended before clean started", st["side"].FinishedAt, st["clean"].StartedAt},
+		{"log ended before clean started", st["log"].FinishedAt, st["clean"].StartedAt},
+		{"clean ended with the allocation", st["clean"].FinishedAt, al.FinishedAt},
+	} {
+		if o.a == 0 || o.b == 0 || o.a > o.b {
+			t.Errorf("not so: %s (%v, %v)", o.what, o.a.Time(), o.b.Time())
+		}
+	}
+	if got := eventTypes(st["side"]); !strings.Contains(got, "Main Tasks Dead") {
+		t.Errorf("events of the sidecar are %s", got)
+	}
+	// Once running, always running until the end.
+	seen := srv.Seen(id)
+	for i := 1; i < len(seen); i++ {
+		if seen[i-1].Client == structs.ClientRunning && seen[i].Client == structs.ClientPending {
+			t.Errorf("report %d went back from running to pending", i)
+		}
+	}
+}
+
+func TestHowAllocationsEnd(t *testing.T) {
+	srv := clienttest.New()
+	cfg := newConfig(t, srv)
+	cfg.ClaimPatience = 300 * time.Millisecond
+	a := start(t, srv, cfg)
+	type want struct {
+		client structs.ClientStatus
+		task   string
+		failed bool
+		events string // of the task; "" is not compared
+	}
+	quick := structs.Restart{Attempts: 1, Interval: time.Minute, Delay: time.Millisecond, Mode: "fail"}
+	for _, c := range []struct {
+		name  string
+		typ   structs.JobType
+		tasks []*structs.Task
+		group func(*structs.Group)
+		alloc func(*structs.Allocation)
+		stop  bool // once it runs
+		want  []want
+	}{
+		{name: "batch success", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{"run_for":"1ms"}`)},
+			want: []want{{structs.ClientComplete, "m", false, "Received, Started, Terminated"}}},
+		{name: "restarts are counted", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{"run_for":"1ms","exit_code":7}`)},
+			want: []want{{structs.ClientFailed, "m", true, "Received, Started, Terminated, Restarting, Started, Terminated, Not Restarting"}}},
+		{name: "service restarts on success too", typ: structs.JobService, tasks: []*structs.Task{hook("m", "", false, `{"run_for":"1ms"}`)},
+			want: []want{{structs.ClientFailed, "m", true, "Received, Started, Terminated, Restarting, Started, Terminated, Not Restarting"}}},
+		{name: "no restarts", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{"run_for":"1ms","exit_code":1}`)},
+			group: func(g *structs.Group) { g.Restart = structs.Restart{Mode: "fail"} },
+			want:  []want{{structs.ClientFailed, "m", true, "Received, Started, Terminated, Not Restarting"}}},
+		{name: "start error is retried", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{"start_err":"no luck"}`)},
+			want: []want{{structs.ClientFailed, "m", true, "Received, Driver Failure, Restarting, Driver Failure, Not Restarting"}}},
+		{name: "permanent error is not", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{"cmmand":"x"}`)},
+			want: []want{{structs.ClientFailed, "m", true, "Received, Driver Failure, Not Restarting"}}},
+		{name: "unknown driver", typ: structs.JobBatch, tasks: []*structs.Task{clienttest.Task("m", "docker", `{}`)},
+			want: []want{{structs.ClientFailed, "m", true, "Received, Setup Failure"}}},
+		{name: "unknown user", typ: structs.JobBatch, tasks: []*structs.Task{func() *structs.Task {
+			x := hook("m", "", false, `{}`)
+			x.User = "no-such-user-here"
+			return x
+		}()}, want: []want{{structs.ClientFailed, "m", true, "Received, Setup Failure, Not Restarting"}}},
+		{name: "prestart fails", typ: structs.JobBatch, tasks: []*structs.Task{hook("init", "prestart", false, `{"run_for":"1ms","exit_code":1}`), hook("m", "", false, `{}`), hook("end", "poststop", false, `{"run_for":"1ms"}`)},
+			want: []want{{structs.ClientFailed, "init", true, ""}, {structs.ClientFailed, "m", false, "Received, Sibling Task Failed"}, {structs.ClientFailed, "end", false, "Received, Started, Terminated"}}},
+		{name: "sibling fails", typ: structs.JobService, tasks: []*structs.Task{hook("bad", "", false, `{"run_for":"50ms","exit_code":1}`), hook("m", "", false, `{}`)},
+			group: func(g *structs.Group) { g.Restart = structs.Restart{Mode: "fail"} },
+			want:  []want{{structs.ClientFailed, "bad", true, ""}, {structs.ClientFailed, "m", false, "Received, Started, Sibling Task Failed, Killing, Terminated, Killed"}}},
+		{name: "leader ends", typ: structs.JobBatch, tasks: []*structs.Task{func() *structs.Task {
+			x := hook("boss", "", false, `{"run_for":"50ms"}`)
+			x.Leader = true
+			return x
+		}(), hook("m", "", false, `{}`)},
+			want: []want{{structs.ClientComplete, "boss", false, ""}, {structs.ClientComplete, "m", false, "Received, Started, Leader Task Dead, Killing, Terminated, Killed"}}},
+		{name: "stopped", typ: structs.JobService, tasks: []*structs.Task{hook("m", "", false, `{}`), hook("end", "poststop", false, `{"run_for":"1ms"}`)}, stop: true,
+			want: []want{{structs.ClientComplete, "m", false, "Received, Started, Killing, Terminated, Killed"}, {structs.ClientComplete, "end", false, "Received, Started, Terminated"}}},
+		{name: "stopped with a shutdown delay", typ: structs.JobService, tasks: []*structs.Task{func() *structs.Task {
+			x := hook("m", "", false, `{}`)
+			x.ShutdownDelay = 30 * time.Millisecond
+			return x
+		}()}, group: func(g *structs.Group) { g.ShutdownDelay = 30 * time.Millisecond }, stop: true,
+			want: []want{{structs.ClientComplete, "m", false, "Received, Started, Waiting for shutdown delay, Killing, Terminated, Killed"}}},
+		{name: "too long", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{}`)}, group: func(g *structs.Group) { g.MaxRunDuration = 80 * time.Millisecond },
+			want: []want{{structs.ClientFailed, "m", true, "Received, Started, Killing, Terminated, Killed"}}},
+		{name: "device of another machine", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{}`)},
+			alloc: func(al *structs.Allocation) {
+				al.Grants = []structs.Grant{{Task: "m", Device: "nvidia/gpu/H100", Instance: "GPU-nowhere"}}
+			},
+			want: []want{{structs.ClientFailed, "m", true, "Received, Setup Failure"}}},
+		{name: "cores not given", typ: structs.JobBatch, tasks: []*structs.Task{func() *structs.Task {
+			x := hook("m", "", false, `{}`)
+			x.Resources.Cores = 2
+			return x
+		}()}, want: []want{{structs.ClientFailed, "m", true, "Received, Setup Failure, Not Restarting"}}},
+		{name: "more disk than there is", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{}`)}, group: func(g *structs.Group) { g.Disk.SizeMiB = 1 << 40 },
+			want: []want{{structs.ClientFailed, "m", true, "Received, Setup Failure"}}},
+		{name: "wrong node", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{}`)},
+			alloc: func(al *structs.Allocation) { al.Group = "other" },
+			want:  nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			job := clienttest.Job(strings.ReplaceAll(c.name, " ", "-"), c.typ, c.tasks...)
+			job.Groups[0].Restart = quick
+			if c.group != nil {
+				c.group(job.Groups[0])
+			}
+			var edit []func(*structs.Allocation)
+			if c.alloc != nil {
+				edit = append(edit, c.alloc)
+			}
+			id := srv.Place(a.ID(), job, edit...)
+			if c.want == nil {
+				srv.WaitStatus(t, id, structs.ClientFailed)
+				return
+			}
+			if c.stop {
+				srv.WaitStatus(t, id, structs.ClientRunning)
+				srv.Stop(id)
+			}
+			al := srv.WaitStatus(t, id, c.want[0].client)
+			for _, w := range c.want {
+				st := al.TaskStates[w.task]
+				if st == nil || st.State != "dead" || st.Failed != w.failed {
+					t.Errorf("task %s is %+v, want failed=%t", w.task, st, w.failed)
+					continue
+				}
+				if got := eventTypes(st); w.events != "" && got != w.events {
+					t.Errorf("events of %s are\n  %s, want\n  %s", w.task, got, w.events)
+				}
+			}
+		})
+	}
+}
+
+func TestStopInterruptsWaiting(t *testing.T) {
+	srv := clienttest.New()
+	a := start(t, srv, newConfig(t, srv))
+	// Waiting for a restart an hour away.
+	job := clienttest.Job("later", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms","exit_code":1}`))
+	job.Groups[0].Restart = structs.Restart{Attempts: 3, Interval: time.Hour, Delay: time.Hour, Mode: "delay"}
+	later := srv.Place(a.ID(), job)
+	srv.Wait(t, "the restart to be planned", func() bool {
+		st := srv.Alloc(later).TaskStates["m"]
+		return st != nil && st.Restarts == 1
+	})
+	// Waiting for another allocation.
+	first := srv.Place(a.ID(), clienttest.Job("first", structs.JobService, hook("m", "", false, `{}`)))
+	srv.WaitStatus(t, first, structs.ClientRunning)
+	waits := srv.Place(a.ID(), clienttest.Job("waits", structs.JobService, hook("m", "", false, `{}`)), func(al *structs.Allocation) { al.WaitsOn = []structs.AllocID{first} })
+	second := srv.Place(a.ID(), clienttest.Job("second", structs.JobService, hook("m", "", false, `{}`)), func(al *structs.Allocation) { al.WaitsOn = []structs.AllocID{first} })
+	srv.Wait(t, "both to be known", func() bool { return a.Alloc(waits) != nil && a.Alloc(second) != nil })
+	srv.Stop(later)
+	srv.Stop(waits)
+	srv.WaitStatus(t, later, structs.ClientComplete)
+	al := srv.WaitStatus(t, waits, structs.ClientComplete)
+	if al.StartedAt != 0 {
+		t.Error("it started beside the one it waits for")
+	}
+	if srv.Alloc(second).Client != structs.ClientPending {
+		t.Errorf("the second one is %s while the first runs", srv.Alloc(second).Client)
+	}
+	srv.Stop(first)
+	end := srv.WaitStatus(t, first, structs.ClientComplete)
+	al = srv.WaitStatus(t, second, structs.ClientRunning)
+	if al.StartedAt < end.FinishedAt {
+		t.Error("the second one started before the first had ended")
+	}
+}
+
+func TestDevicesAreNotShared(t *testing.T) {
+	srv := clienttest.New()
+	cfg := newConfig(t, srv)
+	env := &spy{Driver: fake.New(), starts: map[string]int{}}
+	cfg.Drivers = driver.NewSet(env)
+	a := start(t, srv, cfg)
+	gpus := srv.Node(a.ID()).Resources.Devices[0].Instances
+	grant := func(i int, mem int64) func(*structs.Allocation) {
+		return func(al *structs.Allocation) {
+			al.Grants = []structs.Grant{{Task: "m", Device: "nvidia/gpu/H100", Instance: gpus[i].ID, MemoryMiB: mem}}
+		}
+	}
+	job := clienttest.Job("gpu", structs.JobService, hook("m", "", false, `{}`))
+	one := srv.Place(a.ID(), job, grant(0, 0))
+	srv.WaitStatus(t, one, structs.ClientRunning)
+	env.mu.Lock()
+	got := env.last["CUDA_VISIBLE_DEVICES"]
+	env.mu.Unlock()
+	if got != gpus[0].ID {
+		t.Errorf("CUDA_VISIBLE_DEVICES is %q, want %q", got, gpus[0].ID)
+	}
+	two := srv.Place(a.ID(), job, grant(0, 0))
+	shared := []structs.AllocID{srv.Place(a.ID(), job, grant(1, 40000)), srv.Place(a.ID(), job, grant(1, 41000))}
+	for _, id := range shared { // 81,000 of 81,559 MiB
+		srv.WaitStatus(t, id, structs.ClientRunning)
+	}
+	over := srv.Place(a.ID(), job, grant(1, 10000))
+	srv.Wait(t, "the others to be known", func() bool { return a.Alloc(two) != nil && a.Alloc(over) != nil })
+	srv.Stop(one)
+	srv.WaitStatus(t, two, structs.ClientRunning)
+	if c := srv.Alloc(over).Client; c != structs.ClientPending {
+		t.Errorf("an allocation over the GPU's memory is %s", c)
+	}
+	srv.Stop(shared[0])
+	srv.WaitStatus(t, over, structs.ClientRunning)
+	// The claims survive a restart of the agent.
+	a = a.restart()
+	if n := a.ledger.Held(); n != 3 {
+		t.Errorf("%d allocations hold devices after a restart, want 3", n)
+	}
+}
+
+// spy is a driver that remembers what was started.
+type spy struct {
+	*fake.Driver
+	mu     sync.Mutex
+	last   map[string]string
+	starts map[string]int
+}
+
+func (s *spy) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {
+	s.mu.Lock()
+	s.last = cfg.Env
+	s.starts[cfg.TaskID]++
+	s.mu.Unlock()
+	return s.Driver.Start(ctx, cfg)
+}
+
+func TestRestartAndSignalByHand(t *testing.T) {
+	srv := clienttest.New()
+	a := start(t, srv, newConfig(t, srv))
+	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService,
+		hook("init", "prestart", false, `{"run_for":"1ms"}`), hook("m", "", false, `{}`), hook("n", "", false, `{}`)))
+	srv.Wait(t, "both tasks", func() bool { r := a.Alloc(id); return r != nil && len(r.Running()) == 2 })
+	srv.WaitStatus(t, id, structs.ClientRunning)
+	ctx := context.Background()
+	restart := func(task string, all bool) error {
+		_, err := rpc.Invoke(ctx, srv.Back(a.ID()), methods.ClientRestart, rpc.Header{}, &methods.AllocRestartRequest{AllocID: id, Task: task, All: all})
+		return err
+	}
+	counts := func(init, m, n int64) {
+		t.Helper()
+		srv.Wait(t, "the restarts", func() bool {
+			st := srv.Alloc(id).TaskStates
+			return st["init"].Restarts == init && st["m"].Restarts == m && st["n"].Restarts == n && st["m"].State == "running" && st["n"].State == "running"
+		})
+	}
+	if err := restart("m", false); err != nil {
+		t.Fatal(err)
+	}
+	counts(0, 1, 0)
+	if err := restart("", false); err != nil {
+		t.Fatal(err)
+	}
+	counts(0, 2, 1)
+	if err := restart("", true); err != nil {
+		t.Fatal(err)
+	}
+	counts(1, 3, 2)
+	for task, want := range map[string]structs.ErrorCode{"init": structs.CodeInvalid, "nobody": structs.CodeNotFound} {
+		if err := restart(task, false); structs.CodeOf(err) != want {
+			t.Errorf("restart of %s: %v, want %s", task, err, want)
+		}
+	}
+	signal := func(task, sig string) error {
+		_, err := rpc.Invoke(ctx, srv.Back(a.ID()), methods.ClientSignal, rpc.Header{}, &methods.AllocSignalRequest{AllocID: id, Task: task, Signal: sig})
+		return err
+	}
+	if err := signal("", "SIGHUP"); err != nil {
+		t.Error(err)
+	}
+	if err := signal("m", "SIGNOPE"); structs.CodeOf(err) != structs.CodeInvalid {
+		t.Errorf("an unknown signal: %v", err)
+	}
+	if srv.Alloc(id).Client != structs.ClientRunning {
+		t.Errorf("the allocation is %s after restarts by hand", srv.Alloc(id).Client)
+	}
+}
+
+func TestServersSilence(t *testing.T) {
+	srv := clienttest.New()
+	srv.TTL = 200 * time.Millisecond
+	a := start(t, srv, newConfig(t, srv))
+	job := clienttest.Job("exclusive", structs.JobService, hook("m", "", false, `{}`))
+	limit := 2 * time.Second
+	job.Groups[0].Disconnect = &structs.Disconnect{StopOnClientAfter: &limit}
+	exclusive := srv.Place(a.ID(), job)
+	other := srv.Place(a.ID(), clienttest.Job("other", structs.JobService, hook("m", "", false, `{}`)))
+	srv.WaitStatus(t, exclusive, structs.ClientRunning)
+	srv.WaitStatus(t, other, structs.ClientRunning)
+	at := time.Now()
+	srv.Fail(func(string) error { return structs.Errorf(structs.CodeUnavailable, "cut off by the test") })
+	srv.Wait(t, "the exclusive one to end", func() bool { return a.Alloc(exclusive).Final() != nil })
+	if d := time.Since(at); d < limit-srv.TTL || d > limit+3*time.Second {
+		t.Errorf("it ended after %s of silence, want about %s", d, limit)
+	}
+	if a.Alloc(other).Final() != nil {
+		t.Error("a task without such a limit was ended too")
+	}
+	srv.Fail(nil)
+	srv.WaitStatus(t, exclusive, structs.ClientComplete) // reported once they are back
+}
+
+func TestLeave(t *testing.T) {
+	srv := clienttest.New()
+	a := start(t, srv, newConfig(t, srv))
+	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
+	srv.WaitStatus(t, id, structs.ClientRunning)
+	if err := a.Leave(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if st := srv.Node(a.ID()).Status; st != structs.NodeDown {
+		t.Errorf("the node is %s after it left", st)
+	}
+	if len(a.Alloc(id).Running()) != 0 {
+		t.Error("a task runs on")
+	}
+	if c := srv.Alloc(id).Client; c != structs.ClientRunning {
+		t.Errorf("the allocation was reported as %s: the servers would not replace it", c)
+	}
+}
+
+func TestCollect(t *testing.T) {
+	srv := clienttest.New()
+	cfg := newConfig(t, srv)
+	cfg.GC = GCConfig{MaxAllocs: 3}
+	a := start(t, srv, cfg)
+	var ids []structs.AllocID
+	for range 6 {
+		ids = append(ids, srv.Place(a.ID(), clienttest.Job("b", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))))
+		srv.WaitStatus(t, ids[len(ids)-1], structs.ClientComplete)
+	}
+	srv.Wait(t, "the oldest to be collected", func() bool { return a.Alloc(ids[2]) == nil })
+	if a.Alloc(ids[3]) == nil || a.Alloc(ids[5]) == nil {
+		t.Error("too much was collected")
+	}
+	// They are listed by the servers still, and do not come back: not now and not after a restart.
+	live := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
+	srv.WaitStatus(t, live, structs.ClientRunning)
+	a = a.restart()
+	srv.Wait(t, "the first poll", func() bool { return a.Alloc(live) != nil && len(a.Alloc(live).Running()) == 1 })
+	if a.Alloc(ids[0]) != nil {
+		t.Error("a collected allocation came back")
+	}
+	if err := a.Collect(live); structs.CodeOf(err) != structs.CodeInvalid {
+		t.Errorf("collecting a running allocation: %v", err)
+	}
+	if err := a.Collect(structs.AllocID{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(a.Allocs()); n != 1 {
+		t.Errorf("%d allocations are left, want the running one", n)
+	}
+	// When the servers forget one, it goes.
+	srv.Forget(live)
+	srv.Wait(t, "the forgotten one to be removed", func() bool {
+		srv.Answer(nil)
+		return a.Alloc(live) == nil || a.Alloc(live).Final() != nil
+	})
+}

@@ -1,0 +1,35 @@
+package client
+
+import (
+	"context"
+	"errors"
+
+	"github.com/muster-sched/muster/client/supervisor"
+)
+
+// Supervised makes a Supervisor of the process supervisor that the drivers of this node use.
+func Supervised(s *supervisor.Client) Supervisor { return supervised{s} }
+
+type supervised struct{ s *supervisor.Client }
+
+// TaskIDs implements Supervisor.
+func (p supervised) TaskIDs(ctx context.Context) ([]string, error) {
+	list, err := p.s.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, len(list))
+	for i, st := range list {
+		ids[i] = st.ID
+	}
+	return ids, nil
+}
+
+// Destroy implements Supervisor.
+func (p supervised) Destroy(ctx context.Context, taskID string) error {
+	err := p.s.Destroy(ctx, taskID)
+	if errors.Is(err, supervisor.ErrUnknownTask) {
+		return nil
+	}
+	return err
+}
