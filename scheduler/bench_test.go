@@ -76,3 +76,42 @@ func BenchmarkDecide600of5000SpreadHosts(b *testing.B) {
 
 // Goal: p99 1 ms.
 func BenchmarkDecideOne10000(b *testing.B) { benchDecide(b, 10000, 1, nil) }
+
+// GPUs: 8 a node on 2,000 nodes, 200 allocations of 4.
+func BenchmarkDecideGPU200of2000(b *testing.B) {
+	nodes := make([]*structs.Node, 2000)
+	for i := range nodes {
+		n := node(i)
+		n.ID = structs.NodeID(id("node", i))
+		g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]structs.Attribute{"memory": {Kind: "int", Int: 80, Unit: "GiB"}}}
+		for k := range 8 {
+			g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", i, k), Healthy: true, Island: "a"})
+		}
+		n.Resources.Devices = []structs.DeviceGroup{g}
+		nodes[i] = n
+	}
+	j := job("gpu", 200)
+	j.Groups[0].Tasks[0].Resources.Devices = []structs.DeviceRequest{{Name: "nvidia/gpu", Count: 4, Constraints: []structs.Constraint{{LTarget: "${device.attr.memory}", Operand: ">=", RTarget: "40 GiB"}}}}
+	in := scheduler.Input{View: scheduler.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries[0].Parts) != 200 {
+			b.Fatal("not all placed")
+		}
+	}
+}
+
+// What keeping the view costs: a batch of 30 placements on 5,000 nodes.
+func BenchmarkAdvance30of5000(b *testing.B) {
+	v := benchView(5000)
+	var d structs.Delta
+	d.Index = 11
+	for i := range 30 {
+		d.Allocs = append(d.Allocs, structs.Changed[structs.Allocation]{After: &structs.Allocation{ID: structs.AllocID(id("new", i)), NodeID: structs.NodeID(id("node", i*37)),
+			Resources: structs.Vector{CPU: 1}, Client: structs.ClientPending}})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		v.Advance(d)
+	}
+}

@@ -25,6 +25,9 @@ func Pow10(num, den int64) int64 {
 	if num >= den {
 		return 10 * Micro
 	}
+	for den > 1<<40 { // the product below must not overflow; this far out the lowest bits say nothing
+		num, den = num>>10, den>>10
+	}
 	const sub = 1024
 	x := num * (pow10Steps * sub) / den
 	i, frac := x/sub, x%sub

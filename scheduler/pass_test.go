@@ -1,0 +1,311 @@
+package scheduler_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+func nodes(n int) []*structs.Node {
+	out := make([]*structs.Node, n)
+	for i := range out {
+		out[i] = node(i)
+	}
+	return out
+}
+
+func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
+	ns := nodes(1000)
+	v := scheduler.NewView(1, ns, nil, nil)
+	if v.Chunks() != 8 {
+		t.Fatalf("%d chunks, want 8", v.Chunks())
+	}
+	alloc := func(i, n int) structs.Changed[structs.Allocation] {
+		return structs.Changed[structs.Allocation]{After: &structs.Allocation{ID: structs.AllocID(id("a", n)), NodeID: ns[i].ID, Client: structs.ClientPending, Resources: structs.Vector{CPU: 1}}}
+	}
+	next := v.Advance(structs.Delta{Index: 2, Allocs: []structs.Changed[structs.Allocation]{alloc(0, 1), alloc(1, 2), alloc(999, 3)}})
+	if next.ChunksCopied() != 2 {
+		t.Errorf("three placements on two chunks copied %d", next.ChunksCopied())
+	}
+	// A heartbeat-like change of an allocation that holds the same copies nothing.
+	running := *next.Node(ns[0].ID)
+	_ = running
+	a := alloc(0, 1).After
+	b := *a
+	b.Client = structs.ClientRunning
+	same := next.Advance(structs.Delta{Index: 3, Allocs: []structs.Changed[structs.Allocation]{{Before: a, After: &b}}})
+	if same.ChunksCopied() != 0 || same.Index() != 3 {
+		t.Errorf("a change of status copied %d chunks", same.ChunksCopied())
+	}
+	if used, _, ok := same.Usage(ns[0].ID); !ok || used.CPU != 1 {
+		t.Errorf("used %+v", used)
+	}
+	// Nodes that join one by one fill chunks; the rows stay in order.
+	var grown *scheduler.View = scheduler.NewView(1, nil, nil, nil)
+	for i := range 500 {
+		grown = grown.Advance(structs.Delta{Index: structs.Index(i + 2), Nodes: []structs.Changed[structs.Node]{{After: ns[(i*7)%500]}}})
+	}
+	want := scheduler.NewView(501, ns[:500], nil, nil)
+	if !bytes.Equal(grown.AppendCanonical(nil), want.AppendCanonical(nil)) {
+		t.Error("a view grown node by node differs from one built at once")
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	ns := nodes(3)
+	v := scheduler.NewView(10, ns, nil, nil)
+	j := job("web", 2)
+	j.Groups[0].Networks = []structs.Network{{StaticPorts: []structs.Port{{Label: "p", Value: 80}}}}
+	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	plan, _ := scheduler.Schedule(in, binpack)
+	e := plan.Entries[0]
+	if len(e.Parts) != 2 || !scheduler.Verify(v, scheduler.Overlay{}, e).All() {
+		t.Fatalf("the proposal itself is refused: %+v", scheduler.Verify(v, scheduler.Overlay{}, e))
+	}
+	first := e.Nodes[e.Parts[0].Places[0].Node].ID
+	changed := func(f func(n *structs.Node)) *scheduler.View {
+		n := *v.Node(first)
+		f(&n)
+		return v.Advance(structs.Delta{Index: 11, Nodes: []structs.Changed[structs.Node]{{Before: v.Node(first), After: &n}}})
+	}
+	hog := func(a structs.Allocation) *scheduler.View {
+		a.ID, a.NodeID, a.Client = structs.AllocID{9}, first, structs.ClientRunning
+		return v.Advance(structs.Delta{Index: 11, Allocs: []structs.Changed[structs.Allocation]{{After: &a}}})
+	}
+	for name, c := range map[string]struct {
+		v    *scheduler.View
+		why  string
+		edit func(e *structs.PlanEntry)
+	}{
+		"gone":       {v.Advance(structs.Delta{Index: 11, Nodes: []structs.Changed[structs.Node]{{Before: v.Node(first)}}}), "is gone", nil},
+		"epoch":      {changed(func(n *structs.Node) { n.Epoch = 11 }), "changed at index 11", nil},
+		"ineligible": {changed(func(n *structs.Node) { n.Eligibility = structs.NodeIneligible }), "not ready", nil},
+		"memory":     {hog(structs.Allocation{Resources: structs.Vector{MemoryMiB: 8000}}), "memory short by 64", nil},
+		"cpu":        {hog(structs.Allocation{Resources: structs.Vector{CPU: 3600}}), "cpu short by 100", nil},
+		"port":       {hog(structs.Allocation{Ports: []structs.PortGrant{{Value: 80}}}), "ports short", nil},
+		"bad node":   {v, "refers to", func(e *structs.PlanEntry) { e.Parts[0].Places[0].Node = 7 }},
+		"bad group":  {v, "refers to", func(e *structs.PlanEntry) { e.Parts[0].Places[0].Group = -1 }},
+		"no stop":    {v, "does not stop", func(e *structs.PlanEntry) { e.Parts[0].Places[0].WaitsOn = []structs.AllocID{{1}} }},
+		"no device": {v, "devices short", func(e *structs.PlanEntry) {
+			e.Parts[0].Places[0].Grants = []structs.Grant{{Device: "nvidia/gpu/H100", Instance: "x"}}
+		}},
+	} {
+		x := *e
+		x.Parts = slices.Clone(e.Parts)
+		x.Parts[0].Places = slices.Clone(e.Parts[0].Places)
+		if c.edit != nil {
+			c.edit(&x)
+		}
+		got := scheduler.Verify(c.v, scheduler.Overlay{}, &x)
+		if got.Accepted[0] || !got.Accepted[1] || len(got.Refused) != 1 || !strings.Contains(got.Refused[0].Why, c.why) || got.Refresh != c.v.Index() {
+			t.Errorf("%s: %+v, want the first part refused with %q and the second accepted", name, got, c.why)
+		}
+	}
+	// Plans in flight count, until they are removed.
+	f := scheduler.Overlay{}.Add(1, e, nil)
+	if scheduler.Verify(v, f, e).All() || f.Len() != 1 || !f.HasJob(j.Key()) {
+		t.Error("the same plan fits twice")
+	}
+	if f = f.Remove(1); !scheduler.Verify(v, f, e).All() || f.Len() != 0 {
+		t.Error("a removed plan still counts")
+	}
+	if f := (scheduler.Overlay{}).Add(1, e, []bool{false, true}); scheduler.Verify(v, f, e).Accepted[0] != true {
+		t.Error("a refused part counts")
+	}
+}
+
+func TestVerifyJob(t *testing.T) {
+	j := job("web", 1)
+	e := &structs.PlanEntry{Namespace: "default", JobID: "web", JobVersion: 0, JobCreate: 5, Parts: []structs.PlanPart{{Places: make([]structs.PlanPlace, 1)}}}
+	with := func(f func(j *structs.Job)) *structs.Job { x := *j; f(&x); return &x }
+	for name, c := range map[string]struct {
+		job *structs.Job
+		why string
+	}{
+		"same":    {j, ""},
+		"gone":    {nil, "is gone"},
+		"version": {with(func(j *structs.Job) { j.Version = 1 }), "is at version 1"},
+		"stopped": {with(func(j *structs.Job) { j.Stop = true }), "was stopped"},
+		"again":   {with(func(j *structs.Job) { j.CreateIndex = 9 }), "registered again"},
+	} {
+		if got := scheduler.VerifyJob(c.job, e); c.why == "" && got != "" || !strings.Contains(got, c.why) {
+			t.Errorf("%s: %q, want %q", name, got, c.why)
+		}
+	}
+	speculative := *e
+	speculative.JobCreate = 0
+	stops := *e
+	stops.Parts = []structs.PlanPart{{Stops: make([]structs.PlanStop, 1)}}
+	if scheduler.VerifyJob(nil, &speculative) != "" || scheduler.VerifyJob(nil, &stops) != "" {
+		t.Error("a speculative plan, or one that only stops, is refused")
+	}
+}
+
+// A job that needs more than one log entry gets several; all of them hold.
+func TestLargeJobIsSplit(t *testing.T) {
+	var ns []*structs.Node
+	for i := range 300 {
+		n := node(i)
+		n.Resources.CPU, n.Resources.MemoryMiB = 1_000_000, 1_000_000
+		ns = append(ns, n)
+	}
+	v := scheduler.NewView(10, ns, nil, nil)
+	j := job("big", 20_000)
+	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	plan, rep := scheduler.Schedule(in, binpack)
+	total := 0
+	f := scheduler.Overlay{}
+	for i, e := range plan.Entries {
+		total += len(e.Parts)
+		if last := i == len(plan.Entries)-1; last != (len(e.Evals) > 0) {
+			t.Errorf("entry %d of %d has %d evaluations; they belong into the last", i, len(plan.Entries), len(e.Evals))
+		}
+		if size := len(scheduler.AppendPlan(nil, scheduler.Plan{Entries: []*structs.PlanEntry{e}})); size > 1<<20 {
+			t.Errorf("entry %d has %d bytes", i, size)
+		}
+		if !scheduler.Verify(v, f, e).All() {
+			t.Errorf("entry %d is refused", i)
+		}
+		f = f.Add(uint64(i), e, nil)
+	}
+	if total != 20_000 || len(plan.Entries) < 2 {
+		t.Errorf("%d parts in %d entries", total, len(plan.Entries))
+	}
+	j.AllAtOnce = true
+	plan, rep = scheduler.Schedule(in, binpack)
+	if len(rep.Workloads) != 1 || !strings.Contains(rep.Workloads[0].Refused, "all_at_once") || len(plan.Entries) != 1 || len(plan.Entries[0].Parts) != 0 {
+		t.Errorf("20,000 at once: %+v", rep.Workloads[0].Refused)
+	}
+}
+
+func TestBudgetAndFlight(t *testing.T) {
+	v := scheduler.NewView(10, nodes(100), nil, nil)
+	a, b, c := job("a", 1), job("b", 1), job("c", 1)
+	in := scheduler.Input{View: v, Now: 1, Steps: 150, Pending: []scheduler.Workload{load(a, 1), load(b, 2), load(c, 3)}}
+	plan, rep := scheduler.Schedule(in, binpack)
+	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != c.Key() || rep.Steps < 150 {
+		t.Errorf("with a budget of 150 nodes: %d entries, deferred %v, %d steps", len(plan.Entries), plan.Deferred, rep.Steps)
+	}
+	in.Steps = 0
+	in.Flight = scheduler.Overlay{}.Add(1, plan.Entries[0], nil)
+	plan, _ = scheduler.Schedule(in, binpack)
+	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != a.Key() {
+		t.Errorf("with a plan of %q in flight: %d entries, deferred %v", a.ID, len(plan.Entries), plan.Deferred)
+	}
+	empty := scheduler.Workload{Key: a.Key(), Job: a}
+	if _, rep := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{empty}}, binpack); rep.Workloads[0].Refused == "" {
+		t.Error("a workload without an evaluation is answered")
+	}
+}
+
+// TestReplayInOtherProcess decides dumped inputs again in processes of their own, where maps are iterated in another
+// order, and compares the plans byte for byte.
+func TestReplayInOtherProcess(t *testing.T) {
+	if dir := os.Getenv("MUSTER_REPLAY_DIR"); dir != "" {
+		replayAll(t, dir)
+		return
+	}
+	dir := t.TempDir()
+	var want []string
+	w := newWorld(t, 99, map[string]int{})
+	w.dumps = func(input, plan []byte) {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%04d", len(want))), input, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(plan)
+		want = append(want, hex.EncodeToString(sum[:]))
+	}
+	for i := range 150 {
+		w.step()
+		w.pass(policy.Builtin[policy.Names()[i%len(policy.Names())]])
+		w.land()
+	}
+	if len(want) < 10 {
+		t.Fatalf("only %d inputs were dumped", len(want))
+	}
+	for range 2 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestReplayInOtherProcess$")
+		cmd.Env = append(os.Environ(), "MUSTER_REPLAY_DIR="+dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, "sums"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != strings.Join(want, "\n") {
+			t.Fatalf("another process made other plans:\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+		}
+	}
+	t.Logf("%d inputs decided alike in 3 processes", len(want))
+}
+
+func replayAll(t *testing.T, dir string) {
+	files, err := filepath.Glob(filepath.Join(dir, "0*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sums []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, name, err := scheduler.Load(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, _ := scheduler.Schedule(in, policy.Builtin[name])
+		plan.Deferred = nil
+		sum := sha256.Sum256(scheduler.AppendPlan(nil, plan))
+		sums = append(sums, hex.EncodeToString(sum[:]))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sums"), []byte(strings.Join(sums, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for _, b := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{0xff}, 100)} {
+		if _, _, err := scheduler.Load(b); err == nil {
+			t.Errorf("%q was loaded", b)
+		}
+	}
+}
+
+// Every policy is total: the score is in [0,1] whatever the node looks like.
+func TestPoliciesStayInRange(t *testing.T) {
+	if _, err := policy.ByName("nonsense"); err == nil || !strings.Contains(err.Error(), "binpack") {
+		t.Errorf("an unknown policy: %v", err)
+	}
+	for name, p := range policy.Builtin {
+		if p.Name() != name {
+			t.Errorf("policy %q calls itself %q", name, p.Name())
+		}
+		for _, total := range []int64{0, 1, 4000, 1 << 40} {
+			for _, used := range []int64{0, 1, 2000, 4000, 1 << 40, 1 << 41} {
+				for dev := range int64(3) {
+					u := scheduler.Use{Total: structs.Vector{CPU: total, MemoryMiB: total}, Used: structs.Vector{CPU: used, MemoryMiB: used}, Devices: dev * 4, DevicesInUse: dev}
+					if s := p.Fit(&u); s < 0 || s > scheduler.Micro {
+						t.Errorf("%s rates %+v with %d", name, u, s)
+					}
+				}
+			}
+		}
+	}
+	if policy.For(&structs.NodePool{Algorithm: "spread"}, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "spread" ||
+		policy.For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "first-fit" || policy.For(nil, structs.SchedulerConfig{}).Name() != "binpack" {
+		t.Error("the pool's policy goes before the cluster's, that before the default")
+	}
+}
