@@ -152,27 +152,33 @@ func (s *Server) runDrains(ctx context.Context, _ uint64) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	look := true
+	deadline := structs.LogTime(0) // the next one that passes; 0 for none
+	var again time.Time // when to look next whatever happens; zero for never
 	for {
-		wait := time.Hour
 		if look && len(draining) > 0 {
 			p := s.Published()
-			now := s.clock.mint(structs.LogTime(s.lastTime.Load()))
-			act := drainStep(p.Snapshot, draining, now)
+			act := drainStep(p.Snapshot, draining, s.logNow())
+			deadline, again = act.next, time.Time{}
 			wrote, err := s.drain(ctx, &act)
 			switch {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
 				s.log.Warn("drain", "error", err)
-				wait = time.Second
+				again = time.Now().Add(time.Second)
 			case wrote:
-				wait = drainInterval // look at what came of it
-			case act.next > 0:
-				wait = max(act.next.Sub(now), time.Millisecond)
+				again = time.Now().Add(drainInterval) // look at what came of it
 			}
 		}
 		look = false
-		timer.Reset(wait)
+		wait := time.Hour
+		if deadline > 0 {
+			wait = deadline.Sub(s.logNow())
+		}
+		if !again.IsZero() {
+			wait = min(wait, time.Until(again))
+		}
+		timer.Reset(max(wait, time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return nil

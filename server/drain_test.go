@@ -1,0 +1,246 @@
+package server
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// onNode lists what holds on a node.
+func holdsOn(s *Server, id structs.NodeID) (as []*structs.Allocation) {
+	for _, a := range s.Published().Snapshot.AllocsByNode(id) {
+		if structs.Holds(a) {
+			as = append(as, a)
+		}
+	}
+	return as
+}
+
+func startDrain(t *testing.T, s *Server, id structs.NodeID, d *structs.DrainStrategy) {
+	t.Helper()
+	mustApply(t, s, structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Strategy: d})
+}
+
+// TestDrainMovesServiceGently: max_parallel holds at every moment, system jobs go last, and the drain is done only when
+// everything there is client-terminal (I7).
+func TestDrainMovesServiceGently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		f.kill = 3 * time.Second
+		register(t, s, passJob("web", 6, func(j *structs.Job) { j.Groups[0].Migrate = &structs.Migrate{MaxParallel: 2} }))
+		register(t, s, passJob("sys", 1, func(j *structs.Job) { j.Type = structs.JobSystem }))
+		waitFor(t, 5*time.Second, "web and sys", func() bool { return running(s, "web") == 6 && running(s, "sys") == 1 })
+		second := testNode(1)
+		mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: second})
+		mustApply(t, s, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
+		f.set(func() { f.nodes = append(f.nodes, second) })
+		first := f.nodes[0].ID
+		startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
+		least, sysAlone := 6, false
+		waitFor(t, 2*time.Minute, "end of the drain", func() bool {
+			least = min(least, running(s, "web"))
+			sys := false
+			for _, a := range holdsOn(s, first) {
+				sys = sys || a.JobID == "sys" && a.Transition.Migrate
+			}
+			for _, a := range holdsOn(s, first) {
+				if sys && a.JobID == "web" {
+					t.Fatal("the system job was told to go before the service had gone")
+				}
+			}
+			sysAlone = sysAlone || sys
+			return s.Published().Snapshot.NodeByID(first).Drain == nil
+		})
+		n := s.Published().Snapshot.NodeByID(first)
+		if n.LastDrain == nil || n.LastDrain.Status != "complete" || n.Eligibility != structs.NodeIneligible {
+			t.Errorf("after the drain: %+v, %s", n.LastDrain, n.Eligibility)
+		}
+		if left := holdsOn(s, first); len(left) > 0 {
+			t.Errorf("drain called complete with %d allocations that have not ended", len(left))
+		}
+		if least < 4 {
+			t.Errorf("only %d of 6 ran at some moment, want at least 4", least)
+		}
+		if !sysAlone {
+			t.Error("the system job was never told to go")
+		}
+		waitFor(t, 10*time.Second, "web", func() bool { return running(s, "web") == 6 })
+	})
+}
+
+// TestDrainDeadline: batch work is left to finish until the deadline, then goes; with force at once.
+func TestDrainDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		f.kill = 2 * time.Second
+		register(t, s, passJob("long", 2, func(j *structs.Job) { j.Type = structs.JobBatch }))
+		waitFor(t, 5*time.Second, "long", func() bool { return running(s, "long") == 2 })
+		id := f.nodes[0].ID
+		began := time.Now()
+		startDrain(t, s, id, &structs.DrainStrategy{Deadline: time.Minute})
+		time.Sleep(50 * time.Second)
+		if running(s, "long") != 2 {
+			t.Fatal("batch work was moved before the deadline")
+		}
+		waitFor(t, time.Minute, "end of the drain", func() bool { return s.Published().Snapshot.NodeByID(id).Drain == nil })
+		if d := time.Since(began); d > time.Minute+f.kill+2*time.Second || len(holdsOn(s, id)) > 0 {
+			t.Errorf("done after %s, want the deadline, the kill timeout and at most 2 s", d)
+		}
+		mustApply(t, s, structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible})
+		waitFor(t, time.Minute, "long again", func() bool { return running(s, "long") == 2 })
+		began = time.Now()
+		startDrain(t, s, id, &structs.DrainStrategy{Deadline: -1})
+		waitFor(t, time.Minute, "end of the forced drain", func() bool { return s.Published().Snapshot.NodeByID(id).Drain == nil })
+		if d := time.Since(began); d > f.kill+2*time.Second {
+			t.Errorf("forced drain took %s", d)
+		}
+	})
+}
+
+// TestDrainIgnoresSystemJobs leaves them running.
+func TestDrainIgnoresSystemJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		register(t, s, passJob("sys", 1, func(j *structs.Job) { j.Type = structs.JobSystem }))
+		waitFor(t, 5*time.Second, "sys", func() bool { return running(s, "sys") == 1 })
+		id := f.nodes[0].ID
+		startDrain(t, s, id, &structs.DrainStrategy{Deadline: -1, IgnoreSystemJobs: true})
+		waitFor(t, 10*time.Second, "end of the drain", func() bool { return s.Published().Snapshot.NodeByID(id).Drain == nil })
+		if running(s, "sys") != 1 {
+			t.Error("the system job was stopped")
+		}
+	})
+}
+
+// TestExpiry: a batch allocation over max_run_duration is stopped and not replaced.
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 2)
+		began := time.Now()
+		register(t, s, passJob("limited", 3, func(j *structs.Job) {
+			j.Type, j.Groups[0].MaxRunDuration = structs.JobBatch, time.Minute
+		}))
+		waitFor(t, 5*time.Second, "limited", func() bool { return running(s, "limited") == 3 })
+		waitFor(t, 2*time.Minute, "the end", func() bool { return len(live(s, "limited")) == 0 })
+		if d := time.Since(began); d < time.Minute || d > 63*time.Second {
+			t.Errorf("stopped after %s, want one minute", d)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := len(s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: "default", ID: "limited"})); n != 3 {
+			t.Errorf("%d allocations, want the 3 that were stopped", n)
+		}
+	})
+}
+
+// TestPeriodicLaunches: every minute one child, none beside a live one under prohibit_overlap, and after a pause of the
+// service what was missed is launched once.
+func TestPeriodicLaunches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		f.runs["plain/"] = 0
+		periodic := func(id string, overlap bool) *structs.Job {
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type = structs.JobBatch
+				j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"* * * * *"}, ProhibitOverlap: overlap, TimeZone: "UTC"}
+			})
+		}
+		mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: periodic("plain", false)})
+		mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: periodic("alone", true)})
+		time.Sleep(5*time.Minute + 10*time.Second)
+		children := func(id string) (n int) {
+			for range s.Published().Snapshot.ChildrenOf(structs.JobKey{Namespace: "default", ID: id}) {
+				n++
+			}
+			return n
+		}
+		if n := children("plain"); n != 5 {
+			t.Errorf("%d children after five minutes, want 5", n)
+		}
+		if n := children("alone"); n != 1 {
+			t.Errorf("%d children beside a live one, want 1", n)
+		}
+		if _, err := s.Hooks.ForcePeriodic(t.Context(), structs.JobKey{Namespace: "default", ID: "alone"}, structs.Submitter{Name: "op"}); err != nil {
+			t.Error(err)
+		}
+		if n := children("alone"); n != 2 {
+			t.Errorf("%d children after a forced launch, want 2", n)
+		}
+	})
+}
+
+// TestCatchUpIsOnce is the rule by itself: of what was missed the newest is due, and only once.
+func TestCatchUpIsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		j := passJob("p", 1, func(j *structs.Job) {
+			j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"*/10 * * * *"}, TimeZone: "UTC"}
+		})
+		mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: j})
+		snap := s.Published().Snapshot
+		now := snap.Time().Time().Truncate(time.Hour).Add(5*time.Hour + 3*time.Minute)
+		due, ok, err := schedulePeriodic(snap, snap.JobByKey(j.Key()), now)
+		if want := now.Truncate(10 * time.Minute); err != nil || !ok || !due.at.Equal(want) {
+			t.Fatalf("due at %s (%v, %v), want the newest missed time %s", due.at, ok, err, want)
+		}
+		if _, err := s.launch(t.Context(), j.Key(), due.at, false, structs.Submitter{Name: "periodic"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.launch(t.Context(), j.Key(), due.at, false, structs.Submitter{Name: "periodic"}); structs.CodeOf(err) != structs.CodeConflict {
+			t.Fatalf("launching twice for one time: %v, want a conflict", err)
+		}
+		snap = s.Published().Snapshot
+		if due, _, _ = schedulePeriodic(snap, snap.JobByKey(j.Key()), now); !due.at.After(now) {
+			t.Errorf("due again at %s", due.at)
+		}
+	})
+}
+
+// TestCollect: ages count, except when forced; what lives stays.
+func TestCollect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		f.runs["done"] = time.Second
+		register(t, s, passJob("done", 2, func(j *structs.Job) { j.Type = structs.JobBatch }))
+		register(t, s, passJob("web", 2, nil))
+		waitFor(t, 20*time.Second, "the batch job's end", func() bool {
+			j := s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "done"})
+			return j.Status == structs.JobDead
+		})
+		has := func(id string) bool {
+			return s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) != nil
+		}
+		time.Sleep(3 * time.Hour)
+		if !has("done") {
+			t.Fatal("a dead job was collected before its age")
+		}
+		time.Sleep(time.Hour + 10*time.Minute)
+		if has("done") {
+			t.Error("a dead job was not collected after four hours")
+		}
+		if !has("web") || running(s, "web") != 2 {
+			t.Error("something alive was collected")
+		}
+		f.set(func() { f.runs["more"] = time.Second })
+		register(t, s, passJob("more", 1, func(j *structs.Job) { j.Type = structs.JobBatch }))
+		waitFor(t, 20*time.Second, "the end", func() bool {
+			return s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "more"}).Status == structs.JobDead
+		})
+		if err := s.Hooks.Collect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if has("more") {
+			t.Error("a forced collection left a dead job")
+		}
+		if running(s, "web") != 2 {
+			t.Error("a forced collection took something alive")
+		}
+	})
+}
