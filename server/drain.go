@@ -153,7 +153,7 @@ func (s *Server) runDrains(ctx context.Context, _ uint64) error {
 	defer timer.Stop()
 	look := true
 	deadline := structs.LogTime(0) // the next one that passes; 0 for none
-	var again time.Time // when to look next whatever happens; zero for never
+	var again time.Time            // when to look next whatever happens; zero for never
 	for {
 		if look && len(draining) > 0 {
 			p := s.Published()
