@@ -1,0 +1,296 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/memnet"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// cluster is servers on an in-memory network, with raft, gossip and rpc as in production.
+type cluster struct {
+	t       *testing.T
+	net     *memnet.Network
+	servers []*Server
+	stops   []func()
+	cfgs    []Config
+}
+
+func hostName(i int) string { return fmt.Sprintf("s%d", i) }
+
+func newCluster(t *testing.T, n int, edit func(i int, c *Config)) *cluster {
+	t.Helper()
+	c := &cluster{t: t, net: memnet.New(), servers: make([]*Server, n), stops: make([]func(), n), cfgs: make([]Config, n)}
+	for i := range n {
+		c.net.Host(hostName(i)) // so that addresses are in order
+	}
+	for i := range n {
+		cfg := Config{Name: hostName(i), ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", i+1), InMemory: true, BootstrapExpect: n, Logger: testLogger(t).Named(hostName(i))}
+		cfg.Gossip.Key = []byte("0123456789abcdef")
+		for j := range n {
+			if j != i {
+				cfg.Gossip.RetryJoin = append(cfg.Gossip.RetryJoin, c.net.Host(hostName(j)).IP().String()+":4648")
+			}
+		}
+		if edit != nil {
+			edit(i, &cfg)
+		}
+		c.cfgs[i] = cfg
+		c.start(i)
+	}
+	t.Cleanup(func() {
+		for _, stop := range c.stops {
+			if stop != nil {
+				stop()
+			}
+		}
+		time.Sleep(time.Minute) // lets memberlist's last timers end inside the bubble
+	})
+	return c
+}
+
+func (c *cluster) start(i int) {
+	c.t.Helper()
+	h := c.net.Host(hostName(i))
+	l, err := h.Listen(4647)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg := c.cfgs[i]
+	cfg.Listeners, cfg.Dial = []net.Listener{l}, h.Dial
+	if !cfg.Gossip.Disabled {
+		if cfg.Gossip.Transport, err = h.Gossip(4648); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	s, err := New(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Run(context.Background()) }()
+	c.servers[i] = s
+	c.stops[i] = sync.OnceFunc(func() { s.Close(); <-done })
+}
+
+// leader waits for a ready leader among the servers that the test has not cut off.
+func (c *cluster) leader(except ...int) int {
+	c.t.Helper()
+	end := time.Now().Add(30 * time.Second)
+	for time.Now().Before(end) {
+		for i, s := range c.servers {
+			out := false
+			for _, e := range except {
+				out = out || e == i
+			}
+			if !out && s != nil && s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil {
+				return i
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.t.Fatal("no leader within 30 s")
+	return -1
+}
+
+func (c *cluster) call(i int, f func(ctx context.Context, to rpc.Caller) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return f(ctx, c.servers[i].Caller(rpc.Peer{}))
+}
+
+func (c *cluster) register(i int, id string) error {
+	return c.call(i, func(ctx context.Context, to rpc.Caller) error {
+		_, err := rpc.Invoke(ctx, to, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(id, 1)})
+		return err
+	})
+}
+
+func (c *cluster) has(i int, id string) bool {
+	return c.servers[i].Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) != nil
+}
+
+// converge waits until all live servers have applied the same and their states are equal.
+func (c *cluster) converge(skip ...int) {
+	c.t.Helper()
+	end := time.Now().Add(30 * time.Second)
+	for {
+		same, first := true, -1
+	servers:
+		for i, s := range c.servers {
+			for _, k := range skip {
+				if k == i {
+					continue servers
+				}
+			}
+			if first < 0 {
+				first = i
+				continue
+			}
+			a, b := c.servers[first].Published(), s.Published()
+			same = same && a.Index == b.Index && a.Snapshot.Hash() == b.Snapshot.Hash()
+		}
+		if same {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatal("the servers' states differ after 30 s")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func TestClusterFoundsAndForwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		for i := range c.servers {
+			if err := c.register(i, fmt.Sprintf("job-%d", i)); err != nil {
+				t.Fatalf("register through server %d (leader %d): %v", i, lead, err)
+			}
+		}
+		c.converge()
+		// A follower answers linearizable reads through the leader, and stale ones itself with its lag.
+		follower := (lead + 1) % 3
+		err := c.call(follower, func(ctx context.Context, to rpc.Caller) error {
+			resp, err := rpc.Invoke(ctx, to, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "job-0"})
+			if err == nil && (resp.Job == nil || !resp.Meta.KnownLeader || resp.Meta.LastContact != 0) {
+				t.Errorf("read through a follower: %+v", resp.Meta)
+			}
+			if err != nil {
+				return err
+			}
+			resp, err = rpc.Invoke(ctx, to, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "job-0", Query: methods.Query{Stale: true}})
+			if err == nil && (resp.Job == nil || !resp.Meta.KnownLeader || resp.Meta.LastContact > 2*time.Second) {
+				t.Errorf("stale read at a follower: %+v", resp.Meta)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestLeaderLossKeepsAcknowledgedWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		for i := range 20 {
+			if err := c.register(lead, fmt.Sprintf("job-%d", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		c.net.Kill(hostName(lead))
+		c.stops[lead]()
+		next := c.leader(lead)
+		if err := c.register((lead+1)%3, "after"); err != nil {
+			t.Fatalf("write after the loss of the leader: %v", err)
+		}
+		t.Logf("next write acknowledged %s after the kill (virtual)", time.Since(began))
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the next write took %s", took)
+		}
+		for i := range 20 {
+			if !c.has(next, fmt.Sprintf("job-%d", i)) {
+				t.Errorf("job-%d was acknowledged and is lost", i)
+			}
+		}
+		c.converge(lead)
+	})
+}
+
+func TestPartitionedLeaderWritesAndReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		if err := c.register(lead, "before"); err != nil {
+			t.Fatal(err)
+		}
+		c.converge()
+		// Proposals that are in flight when the leader is cut off end as unknown, not as success or failure.
+		c.net.Isolate(hostName(lead))
+		p := c.servers[lead].Propose(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: preparedJob("cut-off"), Eval: true}})
+		next := c.leader(lead)
+		<-p.Done()
+		if _, err := p.Result(); structs.CodeOf(err) != structs.CodeUnknown {
+			t.Errorf("a write of a leader that was cut off ended as %v, want unknown", err)
+		}
+		if err := c.register(next, "majority"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		if resp, err := rpc.Invoke(ctx, c.servers[lead].Caller(rpc.Peer{}), methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "before"}); err == nil {
+			t.Errorf("a leader that was cut off answered a linearizable read: %+v", resp.Meta)
+		}
+		c.net.Heal()
+		time.Sleep(5 * time.Second)
+		c.converge()
+		if !c.has(lead, "majority") {
+			t.Error("the old leader lacks what the majority wrote")
+		}
+	})
+}
+
+func preparedJob(id string) *structs.Job {
+	j := apiJob(id, 1)
+	j.Namespace = "default"
+	defaultJob(j, "global")
+	return j
+}
+
+func TestFlappingLeadership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		unknown := 0
+		var acked []string
+		const flaps = 200
+		for i := range flaps {
+			lead := c.leader()
+			id := fmt.Sprintf("job-%d", i)
+			errs := make(chan error, 1)
+			go func() { errs <- c.register((lead+1)%3, id) }()
+			if err := c.servers[lead].raft.LeadershipTransfer().Error(); err != nil {
+				t.Logf("transfer %d: %v", i, err)
+			}
+			if err := <-errs; err != nil {
+				switch structs.CodeOf(err) {
+				case structs.CodeUnknown, structs.CodeNoLeader, structs.CodeUnavailable, structs.CodeTimeout:
+					unknown++
+				default:
+					t.Fatalf("write during transfer %d: %v", i, err)
+				}
+			} else {
+				acked = append(acked, id)
+			}
+		}
+		lead := c.leader()
+		c.converge()
+		gains := int64(0)
+		for _, s := range c.servers {
+			gains += s.lead.gains.Load()
+		}
+		if gains < flaps/2 {
+			t.Fatalf("leadership changed only %d times in %d transfers", gains, flaps)
+		}
+		if err := c.register(lead, "last"); err != nil {
+			t.Fatalf("write after %d changes of leadership: %v", gains, err)
+		}
+		for _, id := range acked {
+			if !c.has(lead, id) {
+				t.Errorf("%s was acknowledged and is lost", id)
+			}
+		}
+		t.Logf("%d changes of leadership, %d writes without an answer", gains, unknown)
+	})
+}
