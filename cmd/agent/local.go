@@ -33,7 +33,6 @@ func (a *Agent) Authorize(ctx context.Context, token, what, level string) error 
 		what, h.Namespace = "namespace", ns
 	}
 	req := &methods.ACLAuthorizeRequest{What: what, Level: level}
-	req.Stale = true
 	_, err := rpc.Invoke(ctx, a.back, methods.ACLAuthorize, h, req)
 	return err
 }
