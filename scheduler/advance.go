@@ -22,6 +22,7 @@ func (v *View) Advance(d structs.Delta) *View {
 		rows:    v.rows,
 		orphans: v.orphans,
 		pools:   v.pools,
+		classes: v.classes,
 	}, own: make(map[*chunk]bool)}
 	if len(d.Pools) > 0 {
 		a.v.pools = maps.Clone(v.pools)
@@ -35,6 +36,9 @@ func (v *View) Advance(d structs.Delta) *View {
 			a.v.pools[c.After.Name] = c.After
 		}
 	}
+	if len(d.Nodes) > 0 {
+		a.v.classes = &classTable{num: maps.Clone(v.classes.num)}
+	}
 	for _, c := range d.Nodes {
 		switch {
 		case c.After != nil:
@@ -45,6 +49,9 @@ func (v *View) Advance(d structs.Delta) *View {
 	}
 	if len(d.Nodes) > 0 {
 		a.v.number()
+		if len(a.v.classes.num) > 2*a.v.rows+classesSlack {
+			a.forgetClasses()
+		}
 	}
 	for _, c := range d.Allocs {
 		was := c.Before != nil && structs.Holds(c.Before)
@@ -62,6 +69,18 @@ func (v *View) Advance(d structs.Delta) *View {
 	}
 	a.v.copied = len(a.own)
 	return a.v
+}
+
+// classesSlack is how many classes without nodes a view remembers, beside two for every node.
+const classesSlack = 1000
+
+// forgetClasses numbers the classes anew, without those that no node has any more.
+func (a *advancer) forgetClasses() {
+	a.v.classes = &classTable{num: make(map[[16]byte]int32)}
+	for k := range a.v.chunks {
+		c := a.writable(k)
+		c.roster = makeRoster(a.v.classes, c.nodes, c.hash)
+	}
 }
 
 // advancer makes a new view out of an old one, copying a chunk the first time it is written to.
@@ -98,7 +117,7 @@ func (a *advancer) putNode(n *structs.Node) {
 		a.v.setOrphans(n.ID, nil)
 	}
 	if len(a.v.chunks) == 0 {
-		c := &chunk{roster: makeRoster([]*structs.Node{n}, nil), used: []structs.Vector{o.used}, hold: []*holding{o.hold}}
+		c := &chunk{roster: makeRoster(a.v.classes, []*structs.Node{n}, nil), used: []structs.Vector{o.used}, hold: []*holding{o.hold}}
 		a.own[c] = true
 		a.v.chunks = append(a.v.chunks, c)
 		return
@@ -110,7 +129,7 @@ func (a *advancer) putNode(n *structs.Node) {
 	hold := slices.Insert(slices.Clone(old.hold), i, o.hold)
 	delete(a.own, old)
 	if len(nodes) <= ChunkNodes {
-		c := &chunk{roster: makeRoster(nodes, hash), used: used, hold: hold}
+		c := &chunk{roster: makeRoster(a.v.classes, nodes, hash), used: used, hold: hold}
 		a.own[c] = true
 		a.v.chunks[k] = c
 		return
@@ -119,8 +138,8 @@ func (a *advancer) putNode(n *structs.Node) {
 	if k == len(a.v.chunks)-1 && i == len(nodes)-1 {
 		mid = len(nodes) - 1 // nodes that come in order of ids fill their chunks
 	}
-	left := &chunk{roster: makeRoster(nodes[:mid], hash[:mid]), used: used[:mid:mid], hold: hold[:mid:mid]}
-	right := &chunk{roster: makeRoster(nodes[mid:], hash[mid:]), used: used[mid:], hold: hold[mid:]}
+	left := &chunk{roster: makeRoster(a.v.classes, nodes[:mid], hash[:mid]), used: used[:mid:mid], hold: hold[:mid:mid]}
+	right := &chunk{roster: makeRoster(a.v.classes, nodes[mid:], hash[mid:]), used: used[mid:], hold: hold[mid:]}
 	a.own[left], a.own[right] = true, true
 	a.v.chunks = slices.Replace(a.v.chunks, k, k+1, left, right)
 }
@@ -131,7 +150,7 @@ func (a *advancer) replaceNode(c *chunk, i int, n *structs.Node) {
 	if h != c.hash[i] {
 		nodes, hash := slices.Clone(c.nodes), slices.Clone(c.hash)
 		nodes[i], hash[i] = n, h
-		c.roster = makeRoster(nodes, hash)
+		c.roster = makeRoster(a.v.classes, nodes, hash)
 		return
 	}
 	r := *c.roster
@@ -185,7 +204,7 @@ func (a *advancer) dropNode(id structs.NodeID) {
 		return
 	}
 	c := &chunk{
-		roster: makeRoster(slices.Delete(slices.Clone(old.nodes), i, i+1), slices.Delete(slices.Clone(old.hash), i, i+1)),
+		roster: makeRoster(a.v.classes, slices.Delete(slices.Clone(old.nodes), i, i+1), slices.Delete(slices.Clone(old.hash), i, i+1)),
 		used:   slices.Delete(slices.Clone(old.used), i, i+1),
 		hold:   slices.Delete(slices.Clone(old.hold), i, i+1),
 	}

@@ -115,3 +115,21 @@ func BenchmarkAdvance30of5000(b *testing.B) {
 		v.Advance(d)
 	}
 }
+
+// Many small jobs in one pass: 500 jobs of one on 200 nodes.
+func BenchmarkPass500JobsOf1(b *testing.B) {
+	v := benchView(200)
+	in := scheduler.Input{View: v, Now: 1}
+	for i := range 500 {
+		j := job(fmt.Sprintf("j%d", i), 1)
+		j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 10, MemoryMiB: 10}
+		in.Pending = append(in.Pending, load(j, i))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries) != 500 {
+			b.Fatal("not all decided")
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
+}

@@ -35,16 +35,16 @@ type refusal struct {
 }
 
 // judge evaluates an ask against a class, by one of its nodes.
-func (s *scan) judge(n *structs.Node) *verdict {
+func (s *scan) judge(v *verdict, n *structs.Node) {
 	a := s.ask
-	v := &verdict{class: n.Class, dc: n.Datacenter}
+	v.class, v.dc = n.Class, n.Datacenter
 	v.outside, v.far = !inPool(a.job, n), !inDatacenter(a.job, n)
 	if v.outside || v.far {
-		return v
+		return
 	}
 	if r, bad := a.refuses(n); bad {
 		v.refused = 1 + s.refusalOf(r)
-		return v
+		return
 	}
 	for i := range a.wishes {
 		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
@@ -54,7 +54,7 @@ func (s *scan) judge(n *structs.Node) *verdict {
 		c := d.choices(n)
 		if len(c) == 0 && !d.perNode {
 			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: "missing device " + d.name, cure: structs.EventNodeJoined})
-			return v
+			return
 		}
 		if len(c) > 0 {
 			v.liked += c[0].micro / int64(len(a.devices))
@@ -80,7 +80,6 @@ func (s *scan) judge(n *structs.Node) *verdict {
 			v.cell = s.cellOf(v.spread)
 		}
 	}
-	return v
 }
 
 func inPool(j *structs.Job, n *structs.Node) bool {

@@ -14,7 +14,8 @@ type scan struct {
 	weights Weights
 	first   int32 // row from which ties are taken
 
-	verdicts map[[16]byte]*verdict
+	verdicts []*verdict // by class number; nil: not judged yet
+	slab     []verdict  // room for them
 	list     []*verdict // in the order they were made
 	refusals []refusal
 	amounts  [dims]struct{ nodes, short int64 }
@@ -48,7 +49,10 @@ type propState struct {
 }
 
 func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
-	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make(map[[16]byte]*verdict), cellIndex: make(map[[16]byte][]int32)}
+	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.v.classes.num))}
+	if len(a.spreads) > 0 {
+		s.cellIndex = make(map[[16]byte][]int32)
+	}
 	for i := range a.spreads {
 		s.spreads = append(s.spreads, newSpreadState(&a.spreads[i]))
 		s.spreadWeight += a.spreads[i].weight
@@ -120,10 +124,14 @@ func (s *scan) verdict(row int) *verdict {
 }
 
 func (s *scan) classVerdict(nc *nodeClass) *verdict {
-	v := s.verdicts[nc.hash]
+	v := s.verdicts[nc.num]
 	if v == nil {
-		v = s.judge(nc.node)
-		s.verdicts[nc.hash] = v
+		if len(s.slab) == 0 {
+			s.slab = make([]verdict, min(64, max(1, len(s.verdicts)-len(s.list))))
+		}
+		v, s.slab = &s.slab[0], s.slab[1:]
+		s.judge(v, nc.node)
+		s.verdicts[nc.num] = v
 		s.list = append(s.list, v)
 	}
 	return v

@@ -22,6 +22,7 @@ type View struct {
 	rows    int
 	orphans map[structs.NodeID][]*held // what is held on nodes that the view does not know; usually empty
 	pools   map[string]*structs.NodePool
+	classes *classTable
 	copied  int // chunks that the Advance which made this view had to copy or make
 }
 
@@ -48,11 +49,28 @@ type roster struct {
 type nodeClass struct {
 	hash [16]byte
 	node *structs.Node // one of them
+	num  int32         // in the view's classTable
+}
+
+// classTable numbers the classes of a view in the order they were met, so that a scan finds what it knows of a class by
+// index. Immutable once the view is published. Numbers enter no decision.
+type classTable struct {
+	num map[[16]byte]int32
+}
+
+// intern gives the number of a class; a new one gets the next.
+func (t *classTable) intern(h [16]byte) int32 {
+	n, ok := t.num[h]
+	if !ok {
+		n = int32(len(t.num))
+		t.num[h] = n
+	}
+	return n
 }
 
 // NewView builds the picture from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
 func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Allocation, pools []*structs.NodePool) *View {
-	v := &View{index: index, pools: make(map[string]*structs.NodePool, len(pools))}
+	v := &View{index: index, pools: make(map[string]*structs.NodePool, len(pools)), classes: &classTable{num: make(map[[16]byte]int32)}}
 	for _, p := range pools {
 		v.pools[p.Name] = p
 	}
@@ -66,7 +84,7 @@ func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Alloc
 	slices.SortFunc(sorted, func(a, b *structs.Node) int { return cmpID(a.ID, b.ID) })
 	for from := 0; from < len(sorted); from += ChunkNodes {
 		part := sorted[from:min(from+ChunkNodes, len(sorted))]
-		c := &chunk{roster: makeRoster(part, nil), used: make([]structs.Vector, len(part)), hold: make([]*holding, len(part))}
+		c := &chunk{roster: makeRoster(v.classes, part, nil), used: make([]structs.Vector, len(part)), hold: make([]*holding, len(part))}
 		for i, n := range part {
 			hs := byNode[n.ID]
 			delete(byNode, n.ID)
@@ -90,7 +108,7 @@ func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Alloc
 
 // makeRoster takes stock of nodes. A hash that is known already may be given, as nodes keep theirs when others come and
 // go; a zero one is computed.
-func makeRoster(nodes []*structs.Node, hashes [][16]byte) *roster {
+func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *roster {
 	r := &roster{
 		hash:  make([][16]byte, len(nodes)),
 		ids:   make([]structs.NodeID, len(nodes)),
@@ -115,7 +133,7 @@ func makeRoster(nodes []*structs.Node, hashes [][16]byte) *roster {
 		at := slices.IndexFunc(r.classes, func(c nodeClass) bool { return c.hash == h })
 		if at < 0 {
 			at = len(r.classes)
-			r.classes = append(r.classes, nodeClass{hash: h, node: n})
+			r.classes = append(r.classes, nodeClass{hash: h, node: n, num: t.intern(h)})
 		}
 		r.class[i] = uint16(at)
 	}
