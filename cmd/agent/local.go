@@ -325,15 +325,13 @@ func (a *Agent) stats() map[string]map[string]string {
 		out["nomad"]["leader"] = strconv.FormatBool(a.server.IsLeader())
 		addr, _ := a.server.Leader()
 		out["nomad"]["leader_addr"] = addr
-		for name, v := range a.server.Stats() {
-			part, key, ok := strings.Cut(name, ".")
-			if !ok {
-				part, key = "server", name
-			}
-			if out[part] == nil {
-				out[part] = map[string]string{}
-			}
-			out[part][key] = v
+		out["server"] = a.server.Stats()
+		out["raft"] = a.server.RaftStats()
+		pl := a.server.PassFigures().Planner
+		n := func(v int64) string { return strconv.FormatInt(v, 10) }
+		out["planner"] = map[string]string{
+			"proposed": n(pl.Proposed), "entries": n(pl.Entries), "plans": n(pl.Plans), "depth_max": n(pl.DepthMax),
+			"depth_sum": n(pl.DepthSum), "parts_refused": n(pl.PartsRefused), "refreshes": n(pl.Refreshes),
 		}
 	}
 	if a.client != nil {
@@ -341,4 +339,3 @@ func (a *Agent) stats() map[string]map[string]string {
 	}
 	return out
 }
-

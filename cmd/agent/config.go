@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/structs"
+)
+
+// FromConfig turns a checked configuration into what New takes. Reload and devices are the caller's to fill in.
+func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error) {
+	cfg := Config{
+		Dev: c.Dev, Name: c.Name, Region: c.Region, Datacenter: c.Datacenter, DataDir: c.DataDir,
+		HTTP: c.Bind.HTTP, RPC: c.Bind.RPC, Gossip: c.Bind.Serf,
+		AdvertiseHTTP: c.Public.HTTP, AdvertiseRPC: c.Public.RPC, AdvertiseGossip: c.Public.Serf,
+		ACL: c.ACL.Enabled, TLSRPC: c.TLS.RPC, TLSHTTP: c.TLS.HTTP,
+		TLS:         tlsutil.Files{CA: c.TLS.CAFile, Cert: c.TLS.CertFile, Key: c.TLS.KeyFile},
+		VerifyHTTPS: c.TLS.VerifyHTTPSClient, Encrypt: c.GossipKey(), Insecure: c.Insecure,
+		ConnsPerIP: limit(c.Limits.HTTPMaxConnsPerClient), RPCPerIP: limit(c.Limits.RPCMaxConnsPerClient),
+		EnableDebug: c.EnableDebug, LeaveOnTerm: c.LeaveOnTerminate, Effective: effective(c), Log: log,
+	}
+	if c.Server.Enabled {
+		s := &c.Server
+		cfg.Server = &ServerConfig{
+			BootstrapExpect: s.BootstrapExpect, Join: s.ServerJoin.StartJoin, RetryJoin: s.ServerJoin.RetryJoin, RetryInterval: s.ServerJoin.RetryInterval,
+		}
+		r := &cfg.Server.Raft
+		if m := time.Duration(s.RaftMultiplier); m > 1 {
+			r.Heartbeat, r.Election, r.Lease = m*300*time.Millisecond, m*300*time.Millisecond, m*200*time.Millisecond
+		}
+		r.TrailingLogs, r.SnapshotEntries, r.SnapshotEvery = uint64(s.RaftTrailingLogs), uint64(s.RaftSnapshotThreshold), s.RaftSnapshotInterval
+	}
+	if !c.Client.Enabled {
+		return cfg, nil
+	}
+	cl := &c.Client
+	ports, err := agentconfig.ParseRanges(cl.Reserved.ReservedPorts, 1, 65535)
+	if err != nil {
+		return cfg, fmt.Errorf("client.reserved.reserved_ports: %w", err)
+	}
+	cores, err := agentconfig.ParseRanges(cl.Reserved.Cores, 0, 8191)
+	if err != nil {
+		return cfg, fmt.Errorf("client.reserved.cores: %w", err)
+	}
+	cc := client.Config{
+		Pool: cl.NodePool, Class: cl.NodeClass, AllocsDir: cl.AllocDir, Meta: cl.Meta, Options: cl.Options,
+		Reserved:       structs.NodeReserved{CPU: cl.Reserved.CPU, MemoryMiB: cl.Reserved.Memory, DiskMiB: cl.Reserved.Disk, Ports: ports},
+		DynamicPortMin: cl.MinDynamicPort, DynamicPortMax: cl.MaxDynamicPort,
+		Fingerprint: fingerprint.Options{
+			Iface: cl.NetworkInterface, CPUMHz: cl.CPUTotalCompute, MemoryMB: cl.MemoryTotalMB, DiskMB: cl.DiskTotalMB, SpeedMB: cl.NetworkSpeed,
+		},
+		GC: client.GCConfig{
+			Interval: cl.GCInterval, MaxAllocs: cl.GCMaxAllocs, DiskPercent: cl.GCDiskUsageThreshold, InodePercent: cl.GCInodeUsageThreshold,
+			Parallel: cl.GCParallelDestroys,
+		},
+		MaxKillTimeout: cl.MaxKillTimeout,
+	}
+	for _, n := range cores {
+		cc.Reserved.Cores = append(cc.Reserved.Cores, int64(n))
+	}
+	if len(cl.HostVolumes) > 0 {
+		cc.HostVolumes = make(map[string]structs.HostVolume, len(cl.HostVolumes))
+		for name, v := range cl.HostVolumes {
+			cc.HostVolumes[name] = structs.HostVolume{Path: v.Path, ReadOnly: v.ReadOnly}
+		}
+	}
+	if d := cl.DrainOnShutdown; d != nil {
+		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
+	}
+	exec := c.Plugin.Exec.Config
+	cfg.Client = &ClientConfig{
+		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
+		ExecUser: exec.DefaultUser, DenyUsers: slices.Concat(exec.DeniedUsers, agentconfig.Names(cl.Options["user.denylist"])),
+	}
+	return cfg, nil
+}
+
+// limit is a limit as the servers take it: negative for none.
+func limit(n int) int {
+	if n == 0 {
+		return -1
+	}
+	return n
+}
+
+// effective is the configuration as /v1/agent/self shows it: keys as Nomad's clients know them, no secrets.
+func effective(c *agentconfig.Config) map[string]any {
+	return map[string]any{
+		"BindAddr":       c.BindAddr,
+		"Addresses":      map[string]any{"HTTP": c.Bind.HTTP, "RPC": c.Bind.RPC, "Serf": c.Bind.Serf},
+		"AdvertiseAddrs": map[string]any{"HTTP": c.Public.HTTP, "RPC": c.Public.RPC, "Serf": c.Public.Serf},
+		"Ports":          map[string]any{"HTTP": c.Ports.HTTP, "RPC": c.Ports.RPC, "Serf": c.Ports.Serf},
+		"LogLevel":       c.LogLevel, "LogJson": c.LogJSON, "LogFile": c.LogFile,
+		"EnableDebug": c.EnableDebug, "LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
+		"Files": c.Files, "Insecure": c.Insecure,
+		"Telemetry": map[string]any{"PrometheusMetrics": true},
+	}
+}
