@@ -31,6 +31,7 @@ const (
 	failedChainMax   = 6               // failed evaluations in a row of one job, each following up on the last (bug 18)
 	failedWaitMin    = 5 * time.Second // wait of the first follow-up of a failed evaluation, doubling
 	failedWaitMax    = 5 * time.Minute
+	lostPause        = 100 * time.Millisecond // mostly the term ends meanwhile; else decisions start over in it
 )
 
 // passes is the state of the service in one term.
@@ -137,6 +138,10 @@ func (s *Server) runPasses(ctx context.Context, term uint64) error {
 	defer close(p.ended)
 	defer s.decide.passes.CompareAndSwap(p, nil)
 	err := p.run(ctx, sub)
+	p.publish()
+	if err != nil {
+		pause(ctx, lostPause)
+	}
 	for p.running+p.writes > 0 { // what was begun ends by itself; its answers no longer matter
 		select {
 		case <-p.decided:

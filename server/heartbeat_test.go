@@ -1,0 +1,245 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func beatID(i int) structs.NodeID {
+	return structs.DeriveID[structs.NodeID](structs.Seed{}, "n", "", uint64(i))
+}
+
+// TestBeatTableAgainstOracle: the heap gives what a scan gives, in the same order.
+func TestBeatTableAgainstOracle(t *testing.T) {
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewSource(seed))
+	tab := &beatTable{nodes: map[structs.NodeID]*beat{}}
+	want := map[structs.NodeID]time.Time{}
+	now := time.Unix(1000, 0)
+	expired := 0
+	for range 50_000 {
+		id := beatID(r.Intn(50))
+		switch r.Intn(6) {
+		case 0, 1, 2:
+			ttl := tab.beat(id, now)
+			if ttl < beatTTL || ttl > beatTTL+beatTTL/beatJitter {
+				t.Fatalf("time of %s in a fleet of %d", ttl, len(tab.nodes))
+			}
+			want[id] = now.Add(ttl + beatGrace)
+		case 3:
+			tab.remove(id)
+			delete(want, id)
+		case 4:
+			now = now.Add(time.Duration(r.Intn(3000)) * time.Millisecond)
+			if r.Intn(200) == 0 {
+				tab.shift(time.Second)
+				for k, d := range want {
+					want[k] = d.Add(time.Second)
+				}
+			}
+		default:
+			var due []structs.NodeID
+			for k, d := range want {
+				if !d.After(now) {
+					due = append(due, k)
+				}
+			}
+			slices.SortFunc(due, func(a, b structs.NodeID) int {
+				if c := want[a].Compare(want[b]); c != 0 {
+					return c
+				}
+				return slices.Compare(a[:], b[:])
+			})
+			due = due[:min(len(due), 3)]
+			got := tab.expired(now, 3)
+			if !slices.Equal(got, due) {
+				t.Fatalf("expired %v, want %v", got, due)
+			}
+			for _, k := range got {
+				delete(want, k)
+			}
+			expired += len(got)
+		}
+	}
+	if expired == 0 {
+		t.Error("nothing expired: the run proves nothing")
+	}
+}
+
+// TestBeatRateIsBounded: a large fleet beats less often, spread over time.
+func TestBeatRateIsBounded(t *testing.T) {
+	tab := &beatTable{nodes: map[structs.NodeID]*beat{}}
+	now := time.Unix(1000, 0)
+	for i := range 50_000 {
+		tab.nodes[beatID(i)] = &beat{id: beatID(i), pos: -1}
+	}
+	var sum time.Duration
+	for i := range 50_000 {
+		sum += tab.beat(beatID(i), now)
+	}
+	if mean := sum / 50_000; time.Duration(50_000)*time.Second/mean > beatRateMax {
+		t.Errorf("a mean time of %s for 50,000 nodes is more than %d beats a second", mean, beatRateMax)
+	}
+}
+
+// TestMissedHeartbeat: a silent node is down within 20 s and its work is elsewhere; when it beats again it is ready.
+func TestMissedHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 3)
+		register(t, s, passJob("web", 6, nil))
+		waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 6 })
+		time.Sleep(2 * time.Minute)
+		if m := s.HeartbeatFigures(); m.Missed != 0 || m.Beats < 60 {
+			t.Fatalf("two quiet minutes: %+v", m)
+		}
+		index := s.Published().Index
+		time.Sleep(2 * time.Minute)
+		if s.Published().Index != index {
+			t.Errorf("heartbeats wrote %d entries to the log", s.Published().Index-index)
+		}
+		busy := live(s, "web")[0].NodeID
+		f.set(func() { f.dead[busy] = true })
+		began := time.Now()
+		waitFor(t, 20*time.Second, "node down", func() bool {
+			return s.Published().Snapshot.NodeByID(busy).Status == structs.NodeDown
+		})
+		waitFor(t, 5*time.Second, "replacements", func() bool { return running(s, "web") == 6 })
+		t.Logf("down and replaced after %s", time.Since(began))
+		for _, a := range s.Published().Snapshot.AllocsByNode(busy) {
+			if !a.ClientTerminal() {
+				t.Errorf("allocation %s on the dead node is %s", a.ID, a.Client)
+			}
+		}
+	})
+}
+
+// lead is the ready leader of a cluster among those that may be reached.
+func (c *cluster) lead(except *int) func() *Server {
+	return func() *Server {
+		for i, s := range c.servers {
+			if s != nil && i != *except && s.IsLeader() {
+				return s
+			}
+		}
+		return nil
+	}
+}
+
+// TestNodeDiesWithTheLeader (I8): the node is noticed within 30 s, no other node is called down, and everything that was
+// acknowledged runs.
+func TestNodeDiesWithTheLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		cut := -1
+		old := c.leader()
+		s := c.servers[old]
+		f := newFleet(t, c.lead(&cut), 6)
+		for i := range 10 {
+			register(t, s, passJob(fmt.Sprint("job-", i), 3, nil))
+		}
+		for i := range 10 {
+			waitFor(t, 20*time.Second, "job", func() bool { return running(s, fmt.Sprint("job-", i)) == 3 })
+		}
+		dead := live(s, "job-0")[0].NodeID
+		var rest []string
+		for i := range 3 {
+			if i != old {
+				rest = append(rest, hostName(i))
+			}
+		}
+		f.set(func() { f.dead[dead] = true; cut = old })
+		c.net.Partition([]string{hostName(old)}, rest)
+		began := time.Now()
+		n := c.leader(old)
+		s = c.servers[n]
+		t.Logf("new leader after %s", time.Since(began))
+		waitFor(t, 30*time.Second-time.Since(began), "the dead node noticed", func() bool {
+			return s.Published().Snapshot.NodeByID(dead).Status == structs.NodeDown
+		})
+		t.Logf("node down after %s", time.Since(began))
+		for i := range 10 {
+			waitFor(t, 10*time.Second, "job", func() bool { return running(s, fmt.Sprint("job-", i)) == 3 })
+		}
+		for node := range s.Published().Snapshot.Nodes() {
+			if node.ID != dead && node.Status != structs.NodeReady {
+				t.Errorf("healthy node %s is %s", node.Name, node.Status)
+			}
+		}
+		c.net.Heal()
+		time.Sleep(20 * time.Second)
+		if over := overcommitted(s); over != "" {
+			t.Error(over)
+		}
+		if o := openEvals(s); o != 0 {
+			t.Errorf("%d evaluations are open at rest", o)
+		}
+	})
+}
+
+// TestLeadershipFlapsUnderLoad hands leadership over again and again while jobs are registered and decided. Afterwards
+// every acknowledged job runs exactly as often as it should.
+func TestLeadershipFlapsUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		cut := -1
+		c.leader()
+		f := newFleet(t, c.lead(&cut), 8)
+		acked := map[string]int{}
+		flaps, unknown := 0, int64(0)
+		for flap := range 60 {
+			lead := c.servers[c.leader()]
+			var props []*Proposal
+			var ids []string
+			for i := range 3 {
+				id := fmt.Sprintf("job-%d-%d", flap, i)
+				ids = append(ids, id)
+				props = append(props, lead.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister,
+					Body: &structs.JobRegisterCommand{Job: passJob(id, 1+i, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 20 }), Eval: true}}))
+			}
+			if flap%2 == 0 {
+				time.Sleep(time.Duration(flap%7) * time.Millisecond)
+			}
+			if err := lead.raft.LeadershipTransfer().Error(); err == nil {
+				flaps++
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			for i, p := range props {
+				if res, err := p.Wait(ctx); err == nil && res.Err == nil {
+					acked[ids[i]] = 1 + i
+				}
+			}
+			cancel()
+			unknown += lead.PassFigures().Planner.Unknown
+		}
+		s := c.servers[c.leader()]
+		for id, n := range acked {
+			waitFor(t, 30*time.Second, id, func() bool { return running(s, id) == n && len(live(s, id)) == n })
+		}
+		if o := openEvals(s); o != 0 {
+			t.Errorf("%d evaluations are open at rest", o)
+		}
+		if over := overcommitted(s); over != "" {
+			t.Error(over)
+		}
+		for node := range s.Published().Snapshot.Nodes() {
+			if node.Status != structs.NodeReady {
+				t.Errorf("node %s is %s after nothing but elections", node.Name, node.Status)
+			}
+		}
+		c.converge()
+		t.Logf("%d jobs acknowledged over %d changes of leader, %d plans of unknown outcome", len(acked), flaps, unknown)
+		if len(acked) < 50 || flaps < 30 {
+			t.Error("too little happened: the run proves nothing")
+		}
+		_ = f
+	})
+}
