@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+type allocStopOptions struct {
+	*env
+	form            format
+	monitor         monitorOptions
+	noShutdownDelay bool
+}
+
+func newAllocStop(e *env) *cobra.Command {
+	o := &allocStopOptions{env: e}
+	c := e.verb("stop [options] ALLOCATION", "Stop an allocation; its job places it anew", "", `
+muster alloc stop 8ba85cef
+muster alloc stop -detach 8ba85cef`, 1, 1, o.run)
+	o.form.flags(c)
+	f := c.Flags()
+	f.BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
+	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
+	f.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait the group's shutdown_delay")
+	return e.complete(c, "allocs")
+}
+
+func (o *allocStopOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	al, err := a.alloc(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	q := ns(al.Namespace)
+	queryFlag(q, "no_shutdown_delay", o.noShutdownDelay)
+	var resp wire.AllocStopResponse
+	if _, err := a.put(ctx, "/v1/allocation/"+al.ID+"/stop", q, nil, &resp); err != nil {
+		return fmt.Errorf("stop allocation %s: %w", shortID(al.ID, false), err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	return o.follow(ctx, a, o.monitor, al.Namespace, al.JobID, resp.EvalID, func(p *progress) { p.follow = true })
+}
+
+type allocRestartOptions struct {
+	*env
+	task     string
+	allTasks bool
+	form     format
+}
+
+func newAllocRestart(e *env) *cobra.Command {
+	o := &allocRestartOptions{env: e}
+	c := e.verb("restart [options] ALLOCATION [TASK]", "Restart the tasks of an allocation in place", "Restart the running tasks of an allocation where they are, or one of them.", `
+muster alloc restart 8ba85cef
+muster alloc restart -task server 8ba85cef
+muster alloc restart -all-tasks 8ba85cef   # those that have ended, too`, 1, 2, o.run)
+	o.form.flags(c)
+	c.Flags().StringVar(&o.task, "task", "", "only this task")
+	c.Flags().BoolVar(&o.allTasks, "all-tasks", false, "all tasks, also those that prepare and those that have ended")
+	return e.complete(c, "allocs")
+}
+
+func (o *allocRestartOptions) run(ctx context.Context, args []string) error {
+	name, err := taskFlagOrArg(o.task, args)
+	if err != nil {
+		return err
+	}
+	if name != "" && o.allTasks {
+		return fmt.Errorf("-all-tasks and task %q exclude each other: choose one", name)
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	al, err := a.alloc(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		if name, err = pickTask(al, name); err != nil {
+			return err
+		}
+	}
+	var resp wire.GenericResponse
+	if _, err := a.put(ctx, "/v1/client/allocation/"+al.ID+"/restart", ns(al.Namespace), wire.AllocationRestartRequest{TaskName: name, AllTasks: o.allTasks}, &resp); err != nil {
+		return fmt.Errorf("restart allocation %s: %w", shortID(al.ID, false), err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	what := "its running tasks"
+	if name != "" {
+		what = "task " + name
+	} else if o.allTasks {
+		what = "all its tasks"
+	}
+	o.printf("Allocation %q: restarting %s\n", shortID(al.ID, false), what)
+	return nil
+}
+
+type allocSignalOptions struct {
+	*env
+	task, signal string
+	form         format
+}
+
+func newAllocSignal(e *env) *cobra.Command {
+	o := &allocSignalOptions{env: e}
+	c := e.verb("signal [options] ALLOCATION [TASK]", "Send a signal to the tasks of an allocation", "", `
+muster alloc signal -s SIGHUP 8ba85cef
+muster alloc signal -s SIGUSR1 -task server 8ba85cef`, 1, 2, o.run)
+	o.form.flags(c)
+	c.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "the signal, by name")
+	c.Flags().StringVar(&o.task, "task", "", "only this task")
+	return e.complete(c, "allocs")
+}
+
+func (o *allocSignalOptions) run(ctx context.Context, args []string) error {
+	name, err := taskFlagOrArg(o.task, args)
+	if err != nil {
+		return err
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	al, err := a.alloc(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if name != "" {
+		if name, err = pickTask(al, name); err != nil {
+			return err
+		}
+	}
+	var resp wire.GenericResponse
+	if _, err := a.put(ctx, "/v1/client/allocation/"+al.ID+"/signal", ns(al.Namespace), wire.AllocSignalRequest{Task: name, Signal: o.signal}, &resp); err != nil {
+		return fmt.Errorf("signal allocation %s: %w", shortID(al.ID, false), err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	o.printf("Sent %s to allocation %q\n", o.signal, shortID(al.ID, false))
+	return nil
+}
+
+type allocChecksOptions struct {
+	*env
+	form    format
+	verbose bool
+}
+
+func newAllocChecks(e *env) *cobra.Command {
+	o := &allocChecksOptions{env: e}
+	c := e.verb("checks [options] ALLOCATION", "Show the health checks of an allocation", "", `
+muster alloc checks 8ba85cef
+muster alloc checks -json 8ba85cef`, 1, 1, o.run)
+	o.form.flags(c)
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
+	return e.complete(c, "allocs")
+}
+
+func (o *allocChecksOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	al, err := a.allocStub(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	var checks map[string]struct {
+		ID, Check, Group, Mode, Output, Service, Task, Status string
+		StatusCode                                            int
+		Timestamp                                             int64
+	}
+	if _, err := a.get(ctx, "/v1/client/allocation/"+al.ID+"/checks", ns(al.Namespace), &checks); err != nil {
+		return fmt.Errorf("checks of allocation %s: %w", shortID(al.ID, false), err)
+	}
+	if done, err := o.form.done(o.env, checks); done || err != nil {
+		return err
+	}
+	if len(checks) == 0 {
+		o.printf("No checks in allocation %q\n", shortID(al.ID, o.verbose))
+		return nil
+	}
+	rows := [][]string{}
+	for _, k := range sortedKeys(checks) {
+		c := checks[k]
+		rows = append(rows, []string{c.Service, c.Task, c.Check, c.Mode, c.Status, c.Output})
+	}
+	o.table("Service|Task|Name|Mode|Status|Output", rows)
+	return nil
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const execHeartbeat = 10 * time.Second // an empty frame, so that proxies keep a quiet session open
+
+type allocExecOptions struct {
+	*env
+	task            string
+	job, stdin, tty bool
+	escape          string
+}
+
+func newAllocExec(e *env) *cobra.Command {
+	o := &allocExecOptions{env: e}
+	c := e.verb("exec [options] ALLOCATION COMMAND [ARGUMENT...]", "Run a command inside a running task",
+		"Run a command inside a running task. Its exit code becomes this command's. What follows the command is its own, dashes and all.", `
+muster alloc exec -it 8ba85cef /bin/sh
+muster alloc exec -task server 8ba85cef ls -l /tmp
+echo hello | muster alloc exec -i 8ba85cef cat
+muster alloc exec -it -job example /bin/sh`, 2, -1, o.run)
+	c.Annotations = map[string]string{"passthrough": "a"}
+	f := c.Flags()
+	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
+	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
+	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass stdin on")
+	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal; on by itself when this one has a terminal")
+	f.StringVarP(&o.escape, "escape", "e", "~", "accepted for Nomad's scripts")
+	f.Lookup("tty").DefValue = "auto"
+	o.env = e
+	c.PreRun = func(cmd *cobra.Command, _ []string) {
+		if !cmd.Flags().Changed("tty") {
+			o.tty = e.tty && o.stdin
+		}
+	}
+	return e.complete(c, "allocs")
+}
+
+func (o *allocExecOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	al, err := o.pickAlloc(ctx, a, args[0], o.job)
+	if err != nil {
+		return err
+	}
+	task, err := pickTask(al, o.task)
+	if err != nil {
+		return err
+	}
+	if o.tty && !o.stdin {
+		return errors.New("-t needs -i: a terminal without input is of no use")
+	}
+	command, err := json.Marshal(args[1:])
+	if err != nil {
+		return err
+	}
+	q := ns(al.Namespace)
+	q.Set("task", task)
+	q.Set("tty", strconv.FormatBool(o.tty))
+	q.Set("command", string(command))
+	ws, err := a.dial(ctx, "/v1/client/allocation/"+al.ID+"/exec", q)
+	if err != nil {
+		return fmt.Errorf("exec in task %q of %s: %w", task, shortID(al.ID, false), err)
+	}
+	defer ws.CloseNow()
+	code, err := o.session(ctx, ws)
+	if err != nil {
+		return fmt.Errorf("exec in task %q of %s: %w", task, shortID(al.ID, false), err)
+	}
+	if code != 0 {
+		return exitCode(code)
+	}
+	return nil
+}
+
+// session copies the streams until the command has ended, and gives its exit code.
+func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	send := func(f wire.ExecStreamingInput) error {
+		b, err := json.Marshal(f)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return ws.Write(ctx, websocket.MessageText, b)
+	}
+	if in, ok := o.in.(*os.File); ok && o.tty && term.IsTerminal(int(in.Fd())) {
+		old, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return 0, fmt.Errorf("set the terminal: %w", err)
+		}
+		defer term.Restore(int(in.Fd()), old)
+		winch := make(chan os.Signal, 1)
+		signal.Notify(winch, syscall.SIGWINCH)
+		defer signal.Stop(winch)
+		winch <- syscall.SIGWINCH
+		go func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-winch:
+					if w, h, err := term.GetSize(int(in.Fd())); err == nil {
+						_ = send(wire.ExecStreamingInput{TTYSize: &wire.TerminalSize{Width: w, Height: h}})
+					}
+				}
+			}
+		}()
+	}
+	go func() {
+		t := time.NewTicker(execHeartbeat)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				if send(wire.ExecStreamingInput{}) != nil {
+					return
+				}
+			}
+		}
+	}()
+	// This goroutine ends with its input: a read of a terminal cannot be interrupted, and the process ends with run.
+	go func() {
+		if !o.stdin {
+			_ = send(wire.ExecStreamingInput{Stdin: &wire.ExecStreamingIO{Close: true}})
+			return
+		}
+		buf := make([]byte, 16<<10)
+		for {
+			n, err := o.in.Read(buf)
+			if n > 0 {
+				if send(wire.ExecStreamingInput{Stdin: &wire.ExecStreamingIO{Data: buf[:n]}}) != nil {
+					return
+				}
+			}
+			if err != nil {
+				if errors.Is(err, io.EOF) {
+					_ = send(wire.ExecStreamingInput{Stdin: &wire.ExecStreamingIO{Close: true}})
+				}
+				return
+			}
+		}
+	}()
+	for {
+		_, b, err := ws.Read(ctx)
+		if err != nil {
+			var ce websocket.CloseError
+			if errors.As(err, &ce) && ce.Reason != "" {
+				return 0, errors.New(ce.Reason)
+			}
+			if ctx.Err() != nil {
+				return 130, nil
+			}
+			return 0, fmt.Errorf("the connection ended before the command: %w", err)
+		}
+		var f wire.ExecStreamingOutput
+		if err := json.Unmarshal(b, &f); err != nil {
+			return 0, fmt.Errorf("a frame is not understood: %w", err)
+		}
+		if f.Stdout != nil {
+			if _, err := o.out.Write(f.Stdout.Data); err != nil {
+				return 0, err
+			}
+		}
+		if f.Stderr != nil {
+			if _, err := o.err.Write(f.Stderr.Data); err != nil {
+				return 0, err
+			}
+		}
+		if f.Exited {
+			if f.Result != nil {
+				return f.Result.ExitCode, nil
+			}
+			return 0, nil
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const (
+	tailLines     = 10  // that -tail shows
+	bytesPerLine  = 120 // guessed for a line when reading from the end, as Nomad
+	tailBytesMax  = 16 << 20
+	defaultTailKB = 64
+)
+
+type allocLogsOptions struct {
+	*env
+	task                      string
+	job, stderr, stdout, both bool
+	follow, tail              bool
+	lines, bytes              int64
+	json                      bool
+}
+
+func newAllocLogs(e *env) *cobra.Command {
+	o := &allocLogsOptions{env: e}
+	c := e.verb("logs [options] ALLOCATION [TASK]", "Print what a task wrote", "Print what a task of an allocation wrote to stdout (or stderr), from the start or from the end, and follow it.", `
+muster alloc logs 8ba85cef
+muster alloc logs -f -tail -n 50 8ba85cef
+muster alloc logs -stderr -task server 8ba85cef
+muster alloc logs -f -job example`, 1, 2, o.run)
+	f := c.Flags()
+	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
+	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
+	f.BoolVar(&o.stderr, "stderr", false, "stderr instead of stdout")
+	f.BoolVar(&o.stdout, "stdout", false, "stdout (the default)")
+	f.BoolVar(&o.both, "both", false, "stdout and stderr together")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
+	f.BoolVar(&o.tail, "tail", false, "the end only: 10 lines, or as many as -n or -c say")
+	f.Int64VarP(&o.lines, "lines", "n", 0, "with -tail: how many lines")
+	f.Int64VarP(&o.bytes, "bytes", "c", 0, "with -tail: how many bytes")
+	f.BoolVar(&o.json, "json", false, "print frames of the API, one JSON object a line")
+	return e.complete(c, "allocs")
+}
+
+func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
+	name, err := taskFlagOrArg(o.task, args)
+	if err != nil {
+		return err
+	}
+	if (o.stderr && o.stdout) || o.both {
+		o.both = true
+	}
+	if o.lines < 0 || o.bytes < 0 {
+		return errors.New("-n and -c want a number that is not negative")
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	al, err := o.pickAlloc(ctx, a, args[0], o.job)
+	if err != nil {
+		return err
+	}
+	task, err := pickTask(al, name)
+	if err != nil {
+		return err
+	}
+	types := []string{"stdout"}
+	if o.stderr {
+		types = []string{"stderr"}
+	}
+	if !o.both {
+		err := o.stream(ctx, a, al, task, types[0], o.out)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	errs := make([]error, 2)
+	for i, t := range []string{"stdout", "stderr"} {
+		wg.Go(func() { errs[i] = o.stream(ctx, a, al, task, t, &lineWriter{mu: &mu, w: o.out}) })
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(errs...)
+}
+
+// lineWriter passes on whole lines only, so that two streams do not mix within one.
+type lineWriter struct {
+	mu  *sync.Mutex
+	w   io.Writer
+	buf []byte
+}
+
+func (l *lineWriter) Write(b []byte) (int, error) {
+	l.buf = append(l.buf, b...)
+	i := bytes.LastIndexByte(l.buf, '\n')
+	if i < 0 && len(l.buf) < 64<<10 {
+		return len(b), nil
+	}
+	if i < 0 {
+		i = len(l.buf) - 1
+	}
+	l.mu.Lock()
+	_, err := l.w.Write(l.buf[:i+1])
+	l.mu.Unlock()
+	l.buf = append(l.buf[:0], l.buf[i+1:]...)
+	return len(b), err
+}
+
+func (l *lineWriter) flush() {
+	l.mu.Lock()
+	_, _ = l.w.Write(l.buf) // the end of a stream: nobody is left to tell
+	l.mu.Unlock()
+	l.buf = nil
+}
+
+func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocation, task, typ string, w io.Writer) error {
+	q := ns(al.Namespace)
+	q.Set("task", task)
+	q.Set("type", typ)
+	lines := int64(0)
+	if o.tail || o.lines > 0 || o.bytes > 0 {
+		lines = o.lines
+		if lines == 0 && o.bytes == 0 {
+			lines = tailLines
+		}
+		offset := o.bytes
+		if lines > 0 {
+			offset = min(max(lines*bytesPerLine, defaultTailKB<<10), tailBytesMax)
+		}
+		q.Set("origin", "end")
+		q.Set("offset", strconv.FormatInt(offset, 10))
+	}
+	queryFlag(q, "follow", o.follow)
+	err := o.copyFrames(ctx, a, "/v1/client/fs/logs/"+al.ID, q, w, lines, o.json)
+	if lw, ok := w.(*lineWriter); ok {
+		lw.flush()
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("logs of task %q: %w", task, err)
+	}
+	return err
+}
+
+// copyFrames copies a stream of file frames to w. With lines > 0 only the last so many lines of what is there already
+// are shown; everything after that is passed on.
+func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values, w io.Writer, lines int64, asJSON bool) error {
+	rc, _, err := a.stream(ctx, "GET", path, q, nil)
+	if err != nil {
+		return err
+	}
+	defer rc.Close()
+	if asJSON {
+		_, err := io.Copy(w, rc)
+		return err
+	}
+	dec := json.NewDecoder(rc)
+	var held []byte
+	holding := lines > 0
+	release := func() error {
+		if !holding {
+			return nil
+		}
+		holding = false
+		_, err := w.Write(lastLines(held, lines))
+		held = nil
+		return err
+	}
+	for {
+		var f wire.StreamFrame
+		if err := dec.Decode(&f); err != nil {
+			if rerr := release(); rerr != nil {
+				return rerr
+			}
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if f.FileEvent != "" && f.FileEvent != "truncated" && len(f.Data) == 0 {
+			e.hint("[%s]", f.FileEvent)
+		}
+		switch {
+		case holding && len(f.Data) == 0, holding && len(held) > tailBytesMax:
+			held = append(held, f.Data...)
+			err = release()
+		case holding:
+			held = append(held, f.Data...)
+			// What was there when the stream began is sent without pauses; when following, show it as soon as it is whole.
+			if q.Get("follow") == "true" && len(f.Data) < 32<<10 {
+				err = release()
+			}
+		default:
+			_, err = w.Write(f.Data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// lastLines is the end of b with at most n lines; an unfinished last line counts as one.
+func lastLines(b []byte, n int64) []byte {
+	end := len(b)
+	if end > 0 && b[end-1] == '\n' {
+		end--
+	}
+	for i := end - 1; i >= 0; i-- {
+		if b[i] == '\n' {
+			if n--; n == 0 {
+				return b[i+1:]
+			}
+		}
+	}
+	return b
+}

@@ -1,0 +1,340 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+type allocStatusOptions struct {
+	*env
+	form                  format
+	short, stats, verbose bool
+}
+
+func newAllocStatus(e *env) *cobra.Command {
+	o := &allocStatusOptions{env: e}
+	c := e.verb("status [options] [ALLOCATION]", "List allocations, or show one", "List allocations, or show one: where it runs, what its tasks did and use, and why it was placed there.", `
+muster alloc status
+muster alloc status 8ba85cef
+muster alloc status -stats -verbose 8ba85cef
+muster alloc status -t '{{.ClientStatus}}' 8ba85cef`, 0, 1, o.run)
+	o.form.listFlags(c)
+	f := c.Flags()
+	f.BoolVar(&o.short, "short", false, "only the essentials")
+	f.BoolVar(&o.stats, "stats", false, "what the tasks use, in detail")
+	f.BoolVar(&o.verbose, "verbose", false, "long ids, exact times, placement metrics")
+	return e.complete(c, "allocs")
+}
+
+func (o *allocStatusOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		var list []*wire.AllocationListStub
+		if _, err := a.get(ctx, "/v1/allocations", nil, &list); err != nil {
+			return err
+		}
+		if done, err := o.form.done(o.env, list); done || err != nil {
+			return err
+		}
+		if ids(&o.form, o.env, list, func(s *wire.AllocationListStub) string { return s.ID }) {
+			return nil
+		}
+		o.allocList(list)
+		return nil
+	}
+	al, err := a.alloc(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, al); done || err != nil {
+		return err
+	}
+	if o.form.quiet {
+		o.println(al.ID)
+		return nil
+	}
+	o.show(ctx, a, al)
+	return nil
+}
+
+func (o *allocStatusOptions) allocList(list []*wire.AllocationListStub) {
+	if len(list) == 0 {
+		o.println("No allocations")
+		return
+	}
+	slices.SortStableFunc(list, func(x, y *wire.AllocationListStub) int { return int(int64(y.CreateIndex) - int64(x.CreateIndex)) })
+	rows := [][]string{}
+	for _, s := range list {
+		rows = append(rows, []string{shortID(s.ID, o.verbose), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, s.ClientStatus, o.ageNanos(s.CreateTime, o.verbose)})
+	}
+	o.table("ID|Job ID|Task Group|Node ID|Desired|Status|Created", rows)
+}
+
+func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocation) {
+	rows := [][2]string{
+		{"ID", al.ID}, {"Eval ID", shortID(al.EvalID, o.verbose)}, {"Name", al.Name}, {"Node ID", shortID(al.NodeID, o.verbose)}, {"Node Name", al.NodeName},
+		{"Job ID", al.JobID}, {"Job Version", strconv.FormatUint(al.JobVersion, 10)}, {"Client Status", al.ClientStatus}, {"Client Description", al.ClientDescription},
+		{"Desired Status", al.DesiredStatus}, {"Desired Description", al.DesiredDescription}, {"Created", o.ageNanos(al.CreateTime, o.verbose)}, {"Modified", o.ageNanos(al.ModifyTime, o.verbose)},
+	}
+	if al.Namespace != "default" {
+		rows = slices.Insert(rows, 5, [2]string{"Namespace", al.Namespace})
+	}
+	add := func(k, v string) {
+		if v != "" {
+			rows = append(rows, [2]string{k, v})
+		}
+	}
+	add("Replacement Alloc ID", shortID(al.NextAllocation, o.verbose))
+	add("Previous Alloc ID", shortID(al.PreviousAllocation, o.verbose))
+	add("Follow-up Eval ID", shortID(al.FollowupEvalID, o.verbose))
+	add("Preempted By", shortID(al.PreemptedByAllocation, o.verbose))
+	if n := al.RescheduleTracker; n != nil && len(n.Events) > 0 {
+		add("Reschedule Attempts", strconv.Itoa(len(n.Events)))
+	}
+	for _, w := range al.WaitsOn {
+		add("Waits On", shortID(w, o.verbose))
+	}
+	o.kv(rows)
+	if o.short {
+		rows := [][]string{}
+		for _, t := range o.taskNames(al) {
+			if s := al.TaskStates[t]; s != nil {
+				rows = append(rows, []string{t, s.State, o.lastEvent(s), o.age(lastTime(s), o.verbose)})
+			}
+		}
+		if len(rows) > 0 {
+			o.heading("Tasks")
+			o.table("Name|State|Last Event|Time", rows)
+		}
+		return
+	}
+	if r := al.AllocatedResources; r != nil && len(r.Shared.Ports) > 0 {
+		o.heading("Allocation Addresses")
+		rows := [][]string{}
+		for _, p := range r.Shared.Ports {
+			to := ""
+			if p.To > 0 {
+				to = " -> " + strconv.Itoa(p.To)
+			}
+			rows = append(rows, []string{p.Label, fmt.Sprintf("%s:%d%s", p.HostIP, p.Value, to)})
+		}
+		o.table("Label|Address", rows)
+	}
+	var usage *wire.AllocResourceUsage
+	if al.ClientStatus == "running" {
+		var u wire.AllocResourceUsage
+		sctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := a.get(sctx, "/v1/client/allocation/"+al.ID+"/stats", ns(al.Namespace), &u)
+		cancel()
+		if err == nil {
+			usage = &u
+		} else if o.stats {
+			o.hint("What the tasks use is not known: %v", err)
+		}
+	}
+	for _, t := range o.taskNames(al) {
+		o.task(al, t, usage)
+	}
+	if o.verbose || o.stats {
+		o.metrics(al)
+	}
+	if al.ClientStatus == "failed" || al.ClientStatus == "lost" {
+		o.hint("\nWhat it wrote:  muster alloc logs %s   and   muster alloc logs -stderr %s", shortID(al.ID, false), shortID(al.ID, false))
+	}
+}
+
+func (o *allocStatusOptions) taskNames(al *wire.Allocation) []string {
+	names := tasksOf(al)
+	for _, t := range sortedKeys(al.TaskStates) {
+		if !slices.Contains(names, t) {
+			names = append(names, t)
+		}
+	}
+	return names
+}
+
+func lastTime(s *wire.TaskState) time.Time {
+	if n := len(s.Events); n > 0 {
+		return time.Unix(0, s.Events[n-1].Time)
+	}
+	return time.Time{}
+}
+
+func (o *allocStatusOptions) lastEvent(s *wire.TaskState) string {
+	if n := len(s.Events); n > 0 {
+		return s.Events[n-1].Type
+	}
+	return "-"
+}
+
+func (o *allocStatusOptions) task(al *wire.Allocation, name string, usage *wire.AllocResourceUsage) {
+	state := al.TaskStates[name]
+	word := "pending"
+	if state != nil {
+		word = state.State
+		if state.Failed {
+			word += " (failed)"
+		}
+	}
+	o.heading(fmt.Sprintf("Task %q is %q", name, word))
+	if r := al.AllocatedResources; r != nil && r.Tasks[name] != nil {
+		o.taskResources(al, name, r.Tasks[name], usage)
+	}
+	if state == nil {
+		return
+	}
+	o.println()
+	o.println(o.bold("Task Events:"))
+	o.kv([][2]string{{"Started At", date(state.StartedAt)}, {"Finished At", date(state.FinishedAt)}, {"Total Restarts", strconv.FormatUint(state.Restarts, 10)}, {"Last Restart", date(state.LastRestart)}})
+	if len(state.Events) == 0 {
+		return
+	}
+	o.println()
+	o.println(o.bold("Recent Events:"))
+	rows := [][]string{}
+	for _, e := range slices.Backward(state.Events) {
+		rows = append(rows, []string{date(time.Unix(0, e.Time)), e.Type, strings.ReplaceAll(e.DisplayMessage, "\n", " ")})
+	}
+	o.table("Time|Type|Description", rows)
+}
+
+func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *wire.AllocatedTaskResources, usage *wire.AllocResourceUsage) {
+	cpu, mem := fmt.Sprintf("%d MHz", r.Cpu.CpuShares), mib(r.Memory.MemoryMB)
+	if len(r.Cpu.ReservedCores) > 0 {
+		cpu += fmt.Sprintf(" (cores %v)", r.Cpu.ReservedCores)
+	}
+	if r.Memory.MemoryMaxMB > r.Memory.MemoryMB {
+		mem += " (at most " + mib(r.Memory.MemoryMaxMB) + ")"
+	}
+	var use *wire.ResourceUsage
+	if usage != nil && usage.Tasks[name] != nil {
+		use = usage.Tasks[name].ResourceUsage
+	}
+	if use != nil && use.CpuStats != nil {
+		cpu = fmt.Sprintf("%.0f/%s", use.CpuStats.TotalTicks, cpu)
+	}
+	if use != nil && use.MemoryStats != nil {
+		m := use.MemoryStats.Usage
+		if m == 0 {
+			m = use.MemoryStats.RSS
+		}
+		mem = bytesText(m) + "/" + mem
+	}
+	disk := ""
+	if al.AllocatedResources != nil {
+		disk = mib(al.AllocatedResources.Shared.DiskMB)
+	}
+	o.println(o.bold("Task Resources:"))
+	o.table("CPU|Memory|Disk", [][]string{{cpu, mem, disk}})
+	if len(r.Devices) > 0 {
+		rows := [][]string{}
+		for _, d := range r.Devices {
+			for _, id := range d.DeviceIDs {
+				share := "whole"
+				for _, s := range d.Shares {
+					if s.DeviceID == id {
+						share = fmt.Sprintf("%s, %d%% (%s)", mib(s.MemoryMB), s.Compute, s.Backend)
+					}
+				}
+				rows = append(rows, []string{strings.Trim(d.Vendor+"/"+d.Type+"/"+d.Name, "/"), id, share})
+			}
+		}
+		o.println()
+		o.println(o.bold("Device Grants:"))
+		o.table("Device|ID|Share", rows)
+	}
+	if !o.stats || use == nil {
+		return
+	}
+	if m := use.MemoryStats; m != nil {
+		o.println()
+		o.println(o.bold("Memory Stats"))
+		o.table("Usage|Max Usage|RSS|Cache|Swap", [][]string{{bytesText(m.Usage), bytesText(m.MaxUsage), bytesText(m.RSS), bytesText(m.Cache), bytesText(m.Swap)}})
+	}
+	if s := use.CpuStats; s != nil {
+		o.println()
+		o.println(o.bold("CPU Stats"))
+		o.table("Percent|User Mode|System Mode|Throttled Periods|Throttled Time", [][]string{{fmt.Sprintf("%.2f%%", s.Percent), fmt.Sprintf("%.2f%%", s.UserMode), fmt.Sprintf("%.2f%%", s.SystemMode), fmt.Sprint(s.ThrottledPeriods), time.Duration(s.ThrottledTime).String()}})
+	}
+	o.deviceStats(use.DeviceStats)
+}
+
+// deviceStats prints one line a device.
+func (e *env) deviceStats(groups []*wire.DeviceGroupStats) {
+	rows := [][]string{}
+	for _, g := range groups {
+		for _, id := range sortedKeys(g.InstanceStats) {
+			if s := g.InstanceStats[id]; s != nil && s.Summary != nil {
+				rows = append(rows, []string{strings.Trim(g.Vendor+"/"+g.Type+"/"+g.Name, "/"), id, statText(s.Summary)})
+			}
+		}
+	}
+	if len(rows) > 0 {
+		e.println()
+		e.println(e.bold("Device Stats"))
+		e.table("Device|ID|"+"Summary", rows)
+	}
+}
+
+func statText(s *wire.StatValue) string {
+	text := ""
+	switch {
+	case s.IntNumeratorVal != nil && s.IntDenominatorVal != nil:
+		text = fmt.Sprintf("%d / %d", *s.IntNumeratorVal, *s.IntDenominatorVal)
+	case s.IntNumeratorVal != nil:
+		text = fmt.Sprint(*s.IntNumeratorVal)
+	case s.FloatNumeratorVal != nil && s.FloatDenominatorVal != nil:
+		text = fmt.Sprintf("%g / %g", *s.FloatNumeratorVal, *s.FloatDenominatorVal)
+	case s.FloatNumeratorVal != nil:
+		text = fmt.Sprintf("%g", *s.FloatNumeratorVal)
+	case s.StringVal != nil:
+		text = *s.StringVal
+	case s.BoolVal != nil:
+		text = strconv.FormatBool(*s.BoolVal)
+	}
+	return strings.TrimSpace(text + " " + s.Unit)
+}
+
+// metrics tells why the allocation is where it is.
+func (o *allocStatusOptions) metrics(al *wire.Allocation) {
+	m := al.Metrics
+	if m == nil {
+		return
+	}
+	o.heading("Placement Metrics")
+	o.printf("%s in the pool, %d looked at, %d excluded, %d full\n", plural(int64(m.NodesInPool), "node"), m.NodesEvaluated, m.NodesFiltered, m.NodesExhausted)
+	for _, r := range m.Refusals {
+		o.printf("  * %s\n", refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, ""))
+	}
+	if len(m.ScoreMetaData) == 0 {
+		return
+	}
+	var names []string
+	for _, s := range m.ScoreMetaData {
+		for _, k := range sortedKeys(s.Scores) {
+			if !slices.Contains(names, k) {
+				names = append(names, k)
+			}
+		}
+	}
+	rows := [][]string{}
+	for _, s := range m.ScoreMetaData {
+		r := []string{shortID(s.NodeID, o.verbose)}
+		for _, n := range names {
+			r = append(r, fmt.Sprintf("%.3g", s.Scores[n]))
+		}
+		rows = append(rows, append(r, fmt.Sprintf("%.3g", s.NormScore)))
+	}
+	o.table(strings.Join(append(append([]string{"Node"}, names...), "final score"), "|"), rows)
+}

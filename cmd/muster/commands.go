@@ -1,0 +1,22 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// commands is every verb, in the order of help.
+var commands = []func(*env) *cobra.Command{
+	newJob, newAlloc, newNode, newEval, newQueue, newGPU, newStatus,
+	newServer, newOperator, newACL, newNamespace, newTLS, newSystem,
+	newMonitor, newEvent, newDeployment, newUI, newAgentInfo, newVersion,
+	// The short forms of the commands used most.
+	short(newJobRun), short(newJobPlan), short(newJobValidate), short(newJobInit), short(newJobStop), short(newJobInspect), short(newJobWhy),
+	short(newAllocLogs), short(newAllocExec), short(newAllocFS),
+}
+
+// short makes a command under another roof, "muster run" for "muster job run", and keeps it out of the list of help.
+func short(add func(*env) *cobra.Command) func(*env) *cobra.Command {
+	return func(e *env) *cobra.Command {
+		c := add(e)
+		c.Hidden = true
+		return c
+	}
+}

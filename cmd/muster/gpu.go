@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+func newGPU(e *env) *cobra.Command {
+	return e.group("gpu", "Look at the cluster's GPUs", "", `muster gpu list`, newGPUList)
+}
+
+type gpuListOptions struct {
+	*env
+	form format
+}
+
+// gpuModel is one line of the list, and its JSON form.
+type gpuModel struct {
+	Model     string
+	MemoryMiB int64 // of one device; 0 when unknown
+	Nodes     int   // that have some
+	Total     int   // devices, healthy or not
+	Free      int   // healthy, on a node that takes work, held by nobody
+	Unhealthy int
+	Shared    int    // held in part
+	Largest   int    // free ones on one node: the largest gang that starts there now
+	OnNode    string // where
+}
+
+func newGPUList(e *env) *cobra.Command {
+	o := &gpuListOptions{env: e}
+	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node.", `
+muster gpu list
+muster gpu list -json`, 0, 0, o.run)
+	o.form.flags(c)
+	return c
+}
+
+func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var nodes []*wire.NodeListStub
+	if _, err := a.get(ctx, "/v1/nodes", url.Values{"resources": {"true"}}, &nodes); err != nil {
+		return err
+	}
+	var allocs []*wire.AllocationListStub
+	if _, err := a.get(ctx, "/v1/allocations", url.Values{"namespace": {"*"}, "resources": {"true"}, "task_states": {"false"}}, &allocs); err != nil {
+		return err
+	}
+	list := gpuModels(nodes, allocs)
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		o.println("No GPUs")
+		o.hint("Fake ones to play with:  muster agent -dev -dev-gpus=8xH100")
+		return nil
+	}
+	rows := [][]string{}
+	for _, m := range list {
+		mem, largest := "-", "0"
+		if m.MemoryMiB > 0 {
+			mem = mib(m.MemoryMiB)
+		}
+		if m.Largest > 0 {
+			largest = fmt.Sprintf("%d (%s), %d any", m.Largest, m.OnNode, m.Free)
+		}
+		rows = append(rows, []string{m.Model, mem, strconv.Itoa(m.Nodes), strconv.Itoa(m.Total), strconv.Itoa(m.Free), strconv.Itoa(m.Shared), strconv.Itoa(m.Unhealthy), largest})
+	}
+	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|LARGEST GANG NOW", rows)
+	return nil
+}
+
+// gpuModels counts devices of type gpu by model, in order of model. A device is held while a live allocation has it.
+func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []*gpuModel {
+	whole, part := map[string]bool{}, map[string]bool{}
+	for _, al := range allocs {
+		if !liveAlloc(al.ClientStatus) || al.AllocatedResources == nil {
+			continue
+		}
+		for _, t := range al.AllocatedResources.Tasks {
+			for _, d := range t.Devices {
+				shared := map[string]bool{}
+				for _, s := range d.Shares {
+					shared[s.DeviceID] = true
+				}
+				for _, id := range d.DeviceIDs {
+					if shared[id] {
+						part[al.NodeID+id] = true
+					} else {
+						whole[al.NodeID+id] = true
+					}
+				}
+			}
+		}
+	}
+	models := map[string]*gpuModel{}
+	for _, n := range nodes {
+		if n.NodeResources == nil {
+			continue
+		}
+		ready := n.Status == "ready" && n.SchedulingEligibility == "eligible" && !n.Drain
+		here := map[string]int{}
+		for _, g := range n.NodeResources.Devices {
+			if g.Type != "gpu" {
+				continue
+			}
+			m := models[g.Name]
+			if m == nil {
+				m = &gpuModel{Model: g.Name}
+				models[g.Name] = m
+			}
+			m.Nodes++
+			for _, in := range g.Instances {
+				m.Total++
+				m.MemoryMiB = max(m.MemoryMiB, in.MemoryMB)
+				switch k := n.ID + in.ID; {
+				case !in.Healthy:
+					m.Unhealthy++
+				case whole[k]:
+				case part[k]:
+					m.Shared++
+				case ready:
+					m.Free++
+					here[g.Name]++
+				}
+			}
+			if here[g.Name] > m.Largest {
+				m.Largest, m.OnNode = here[g.Name], n.Name
+			}
+		}
+	}
+	out := []*gpuModel{}
+	for _, k := range sortedKeys(models) {
+		out = append(out, models[k])
+	}
+	return out
+}

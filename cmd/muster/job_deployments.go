@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+type deploymentOptions struct {
+	*env
+	form    format
+	latest  bool
+	verbose bool
+}
+
+func newJobDeployments(e *env) *cobra.Command {
+	o := &deploymentOptions{env: e}
+	c := e.verb("deployments [options] JOB", "List the deployments of a job", "", `
+muster job deployments example
+muster job deployments -latest example`, 1, 1, o.ofJob)
+	o.form.listFlags(c)
+	c.Flags().BoolVar(&o.latest, "latest", false, "only the newest")
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
+	return e.complete(c, "jobs")
+}
+
+func (o *deploymentOptions) ofJob(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	stub, err := a.job(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	var list []*wire.Deployment
+	if o.latest {
+		var d *wire.Deployment
+		if _, err := a.get(ctx, jobPath(stub.ID, "/deployment"), ns(stub.Namespace), &d); err != nil {
+			return err
+		}
+		if d != nil {
+			list = append(list, d)
+		}
+	} else if _, err := a.get(ctx, jobPath(stub.ID, "/deployments"), ns(stub.Namespace), &list); err != nil {
+		return err
+	}
+	return o.print(list)
+}
+
+func (o *deploymentOptions) print(list []*wire.Deployment) error {
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if ids(&o.form, o.env, list, func(d *wire.Deployment) string { return d.ID }) {
+		return nil
+	}
+	if len(list) == 0 {
+		o.println("No deployments found")
+		return nil
+	}
+	rows := [][]string{}
+	for _, d := range list {
+		rows = append(rows, []string{shortID(d.ID, o.verbose), d.JobID, fmt.Sprint(d.JobVersion), d.Status, d.StatusDescription})
+	}
+	o.table("ID|Job ID|Job Version|Status|Description", rows)
+	return nil
+}
+
+func newDeployment(e *env) *cobra.Command {
+	return e.group("deployment", "Look at deployments", "", `muster deployment list`, newDeploymentList)
+}
+
+func newDeploymentList(e *env) *cobra.Command {
+	o := &deploymentOptions{env: e}
+	c := e.verb("list [options]", "List deployments", "", `muster deployment list -json`, 0, 0, o.all)
+	o.form.listFlags(c)
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "long ids")
+	return c
+}
+
+func (o *deploymentOptions) all(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var list []*wire.Deployment
+	if _, err := a.get(ctx, "/v1/deployments", nil, &list); err != nil {
+		return err
+	}
+	return o.print(list)
+}
+
+type jobPromoteOptions struct {
+	*env
+	form    format
+	groups  []string
+	monitor monitorOptions
+}
+
+func newJobPromote(e *env) *cobra.Command {
+	o := &jobPromoteOptions{env: e}
+	c := e.verb("promote [options] JOB", "Promote the canaries of a job", "Promote the canaries of a job's newest deployment.", `
+muster job promote example
+muster job promote -group web example`, 1, 1, o.run)
+	o.form.flags(c)
+	c.Flags().StringArrayVar(&o.groups, "group", nil, "only this group; may be repeated")
+	c.Flags().BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
+	c.Flags().BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
+	return e.complete(c, "jobs")
+}
+
+func (o *jobPromoteOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	stub, err := a.job(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	var d *wire.Deployment
+	if _, err := a.get(ctx, jobPath(stub.ID, "/deployment"), ns(stub.Namespace), &d); err != nil {
+		return err
+	}
+	if d == nil {
+		return fmt.Errorf("job %q has no deployment to promote", stub.ID)
+	}
+	req := map[string]any{"DeploymentID": d.ID, "All": len(o.groups) == 0, "Groups": o.groups}
+	var resp struct {
+		EvalID                string
+		DeploymentModifyIndex uint64
+	}
+	if _, err := a.put(ctx, "/v1/deployment/promote/"+d.ID, ns(stub.Namespace), req, &resp); err != nil {
+		return fmt.Errorf("promote deployment %s: %w", d.ID, err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	return o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, func(p *progress) { p.follow = true })
+}

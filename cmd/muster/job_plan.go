@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// Exit codes of job plan.
+const (
+	planSame    = 0   // nothing would be created or destroyed
+	planChanges = 1   // something would
+	planError   = 255 // it could not be told
+)
+
+type jobPlanOptions struct {
+	*env
+	file           jobFile
+	form           format
+	diff           bool
+	verbose        bool
+	policyOverride bool
+	told           bool // the plan is there; what follows is only its exit code
+}
+
+func newJobPlan(e *env) *cobra.Command {
+	o := &jobPlanOptions{env: e}
+	c := e.verb("plan [options] FILE", "Show what submitting a job file would do",
+		`Show what submitting a job file would do, without doing it: the difference to the running version, where it would
+fit, and what it would displace.
+
+The exit code is 0 when no allocation would be created or destroyed, 1 when some would, 255 on errors.`, `
+muster job plan example.muster.hcl
+muster job plan -diff=false -var version=2 web.hcl`, 0, -1, o.run)
+	o.form.template(c)
+	o.file.flags(c)
+	c.Flags().BoolVar(&o.diff, "diff", true, "show the difference to the running version")
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "show unchanged fields' context and long ids")
+	c.Flags().BoolVar(&o.policyOverride, "policy-override", false, "accepted for Nomad's scripts; there are no such policies")
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		e.hint("Error: %v (%s -help lists the flags)", err, c.CommandPath())
+		return exitCode(planError)
+	})
+	return c
+}
+
+func (o *jobPlanOptions) run(ctx context.Context, args []string) error {
+	err := o.plan(ctx, args)
+	var code exitCode
+	switch {
+	case err == nil, errors.As(err, &code) && int(code) == planChanges && o.told:
+		return err
+	case !errors.As(err, &code):
+		o.hint("Error: %v", err)
+	}
+	return exitCode(planError)
+}
+
+func (o *jobPlanOptions) plan(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("muster job plan takes one job file, got %d arguments", len(args))
+	}
+	job, _, err := o.file.read(ctx, o.env, args[0])
+	if err != nil {
+		return err
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var resp wire.JobPlanResponse
+	req := wire.JobPlanRequest{Job: job, Diff: o.diff, PolicyOverride: o.policyOverride}
+	if _, err := a.put(ctx, jobPath(*job.ID, "/plan"), ns(val(job.Namespace)), req, &resp); err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, &resp); err != nil {
+		return err
+	} else if !done {
+		o.print(args[0], job, &resp)
+	}
+	o.told = true
+	if planCode(&resp) != planSame {
+		return exitCode(planChanges)
+	}
+	return nil
+}
+
+// planCode tells whether a plan creates or destroys anything.
+func planCode(resp *wire.JobPlanResponse) int {
+	if resp.Annotations != nil {
+		for _, d := range resp.Annotations.DesiredTGUpdates {
+			if d.Stop+d.Place+d.Migrate+d.DestructiveUpdate+d.Canary > 0 {
+				return planChanges
+			}
+		}
+	}
+	return planSame
+}
+
+func (o *jobPlanOptions) print(file string, job *wire.Job, resp *wire.JobPlanResponse) {
+	if resp.Diff != nil {
+		d := differ{env: o.env}
+		d.job(resp.Diff, resp.Annotations)
+		o.println()
+	} else if resp.Annotations != nil {
+		o.println(o.bold("Changes:"))
+		for _, g := range sortedKeys(resp.Annotations.DesiredTGUpdates) {
+			o.printf("- Task group %q%s\n", g, updatesText(resp.Annotations.DesiredTGUpdates[g]))
+		}
+		o.println()
+	}
+	o.println(o.bold("Scheduler dry run:"))
+	if len(resp.FailedTGAllocs) == 0 {
+		o.println(o.paint("32", "- Everything can be placed."))
+	} else {
+		o.println(o.paint("33", "- WARNING: not everything can be placed now."))
+		for _, g := range sortedKeys(resp.FailedTGAllocs) {
+			m := resp.FailedTGAllocs[g]
+			o.printf("  Task group %q: %s without a place\n", g, plural(int64(m.CoalescedFailures+1), "allocation"))
+			for _, l := range metricLines(m) {
+				o.printf("    * %s\n", l)
+			}
+		}
+	}
+	if n := resp.NextPeriodicLaunch; !n.IsZero() && n.UnixNano() > 0 {
+		o.printf("- It would be launched next at %s (in %s).\n", date(n), span(n.Sub(o.now())))
+	}
+	if resp.Annotations != nil && len(resp.Annotations.PreemptedAllocs) > 0 {
+		o.println(o.paint("33", "- It would displace:"))
+		rows := [][]string{}
+		for _, p := range resp.Annotations.PreemptedAllocs {
+			rows = append(rows, []string{shortID(p.ID, o.verbose), p.JobID, p.TaskGroup, orNone(p.NodeName)})
+		}
+		o.table("Allocation|Job|Task Group|Node", rows)
+	}
+	o.println()
+	o.warn(resp.Warnings)
+	o.printf("%s %d\n", o.bold("Job Modify Index:"), resp.JobModifyIndex)
+	var flags []string
+	for _, v := range o.file.vars {
+		flags = append(flags, fmt.Sprintf(" -var %q", v))
+	}
+	for _, v := range o.file.varFiles {
+		flags = append(flags, fmt.Sprintf(" -var-file=%q", v))
+	}
+	o.printf("Submit exactly this, refused if somebody changes the job in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
+}
+
+func updatesText(u *wire.DesiredUpdates) string {
+	var parts []string
+	for _, x := range []struct {
+		n    uint64
+		what string
+	}{{u.Place, "create"}, {u.Stop, "destroy"}, {u.InPlaceUpdate, "in-place update"}, {u.DestructiveUpdate, "create/destroy update"},
+		{u.Migrate, "migrate"}, {u.Canary, "canary"}, {u.RescheduleNow, "reschedule now"}, {u.RescheduleLater, "reschedule later"},
+		{u.Preemptions, "preemption"}, {u.Disconnect, "disconnect"}, {u.Reconnect, "reconnect"}, {u.Ignore, "ignore"}} {
+		if x.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+// differ prints the difference between two versions of a job, as an indented tree with marks.
+type differ struct{ *env }
+
+func (d differ) mark(typ string) string {
+	switch typ {
+	case "Added":
+		return d.paint("32", "+ ")
+	case "Deleted":
+		return d.paint("31", "- ")
+	case "Edited":
+		return d.paint("33", "+/- ")
+	}
+	return ""
+}
+
+func (d differ) line(depth int, typ, f string, args ...any) {
+	d.printf("%s%s%s\n", strings.Repeat("  ", depth), d.mark(typ), fmt.Sprintf(f, args...))
+}
+
+func (d differ) job(j *wire.JobDiff, an *wire.PlanAnnotations) {
+	d.line(0, j.Type, "%s %q", d.bold("Job:"), j.ID)
+	d.body(0, j.Type, j.Fields, j.Objects)
+	for _, g := range j.TaskGroups {
+		if g.Type == "None" && !hasUpdates(an, g.Name) && len(g.Tasks) == 0 {
+			continue
+		}
+		updates := updatesMap(g.Updates)
+		if updates == "" && an != nil && an.DesiredTGUpdates[g.Name] != nil {
+			updates = updatesText(an.DesiredTGUpdates[g.Name])
+		}
+		d.line(0, g.Type, "%s %q%s", d.bold("Task Group:"), g.Name, updates)
+		d.body(1, g.Type, g.Fields, g.Objects)
+		for _, t := range g.Tasks {
+			if t.Type == "None" && len(t.Annotations) == 0 {
+				continue
+			}
+			d.line(1, t.Type, "%s %q%s", d.bold("Task:"), t.Name, annotations(t.Annotations))
+			if t.Type == "Edited" {
+				d.body(2, t.Type, t.Fields, t.Objects)
+			}
+		}
+	}
+}
+
+func hasUpdates(an *wire.PlanAnnotations, group string) bool {
+	return an != nil && an.DesiredTGUpdates[group] != nil && updatesText(an.DesiredTGUpdates[group]) != ""
+}
+
+func updatesMap(m map[string]uint64) string {
+	var parts []string
+	for _, k := range sortedKeys(m) {
+		if m[k] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", m[k], k))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+func annotations(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(list, ", ") + ")"
+}
+
+// body prints fields and blocks. Of something that is added or deleted as a whole, the mark on its own line is enough
+// for jobs, groups and tasks; blocks within are told in full.
+func (d differ) body(depth int, parent string, fields []*wire.FieldDiff, objects []*wire.ObjectDiff) {
+	width := 0
+	for _, f := range fields {
+		if f.Type != "None" {
+			width = max(width, len(f.Name))
+		}
+	}
+	for _, f := range fields {
+		pad := strings.Repeat(" ", max(0, width-len(f.Name)))
+		switch f.Type {
+		case "Added":
+			d.line(depth, f.Type, "%s:%s %q%s", f.Name, pad, f.New, annotations(f.Annotations))
+		case "Deleted":
+			d.line(depth, f.Type, "%s:%s %q%s", f.Name, pad, f.Old, annotations(f.Annotations))
+		case "Edited":
+			d.line(depth, f.Type, "%s:%s %q => %q%s", f.Name, pad, f.Old, f.New, annotations(f.Annotations))
+		}
+	}
+	sorted := slices.Clone(objects)
+	slices.SortStableFunc(sorted, func(a, b *wire.ObjectDiff) int { return strings.Compare(a.Name, b.Name) })
+	for _, o := range sorted {
+		if o.Type == "None" {
+			continue
+		}
+		d.line(depth, o.Type, "%s {", o.Name)
+		d.body(depth+2, o.Type, o.Fields, o.Objects)
+		d.printf("%s}\n", strings.Repeat("  ", depth+1))
+	}
+}

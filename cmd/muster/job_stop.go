@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+type jobStopOptions struct {
+	*env
+	monitor            monitorOptions
+	purge, yes, global bool
+	noShutdownDelay    bool
+	evalPriority       int
+	form               format
+}
+
+func newJobStop(e *env) *cobra.Command {
+	o := &jobStopOptions{env: e}
+	c := e.verb("stop [options] JOB...", "Stop jobs",
+		"Stop jobs and all their allocations. A stopped job can be started again until it is collected; -purge forgets it at once.", `
+muster job stop example
+muster job stop -purge -yes example
+muster job stop -detach web api`, 1, -1, o.run)
+	o.form.flags(c)
+	f := c.Flags()
+	f.BoolVar(&o.monitor.detach, "detach", false, "only ask for it; print the evaluation's id and end")
+	f.BoolVar(&o.monitor.verbose, "verbose", false, "long ids")
+	f.BoolVar(&o.purge, "purge", false, "forget the job altogether")
+	f.BoolVar(&o.yes, "yes", false, "do not ask")
+	f.BoolVar(&o.global, "global", false, "in every region of a job that has several")
+	f.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait the job's shutdown_delay")
+	f.IntVar(&o.evalPriority, "eval-priority", 0, "priority of the evaluation instead of the job's")
+	return e.complete(c, "jobs")
+}
+
+func (o *jobStopOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	worst := 0
+	for _, arg := range args {
+		err := o.stop(ctx, a, arg)
+		var code exitCode
+		switch {
+		case err == nil:
+		case len(args) == 1:
+			return err
+		case errors.As(err, &code):
+			worst = max(worst, int(code))
+		default:
+			o.hint("Error: %v", err)
+			worst = max(worst, exitError)
+		}
+	}
+	if worst != 0 {
+		return exitCode(worst)
+	}
+	return nil
+}
+
+func (o *jobStopOptions) stop(ctx context.Context, a *api, arg string) error {
+	stub, err := a.job(ctx, arg)
+	if err != nil {
+		return err
+	}
+	if stub.ID != arg || o.purge {
+		var allocs []*wire.AllocationListStub
+		if _, err := a.get(ctx, jobPath(stub.ID, "/allocations"), ns(stub.Namespace), &allocs); err != nil {
+			return err
+		}
+		live := int64(0)
+		for _, s := range allocs {
+			if s.ClientStatus == "running" || s.ClientStatus == "pending" {
+				live++
+			}
+		}
+		verb := "Stop"
+		if o.purge {
+			verb = "Stop and forget"
+		}
+		if err := o.confirm(o.yes, "%s job %q in namespace %q with %s?", verb, stub.ID, stub.Namespace, plural(live, "live allocation")); err != nil {
+			return err
+		}
+	}
+	q := ns(stub.Namespace)
+	queryFlag(q, "purge", o.purge)
+	queryFlag(q, "global", o.global)
+	queryFlag(q, "no_shutdown_delay", o.noShutdownDelay)
+	if o.evalPriority != 0 {
+		q.Set("eval_priority", strconv.Itoa(o.evalPriority))
+	}
+	var resp wire.JobDeregisterResponse
+	if _, err := a.delete(ctx, jobPath(stub.ID), q, &resp); err != nil {
+		return fmt.Errorf("stop job %q: %w", stub.ID, err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	if resp.EvalID == "" {
+		o.printf("Job %q stopped\n", stub.ID)
+		return nil
+	}
+	return o.follow(ctx, a, o.monitor, stub.Namespace, stub.ID, resp.EvalID, nil)
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike"
+)
+
+type jobWhyOptions struct {
+	*env
+	form    format
+	verbose bool
+}
+
+func newJobWhy(e *env) *cobra.Command {
+	o := &jobWhyOptions{env: e}
+	c := e.verb("why [options] JOB", "Say why a job waits, or why it runs where it runs",
+		"Say in words and numbers why a job waits: what it needs, which nodes refuse it and by how much, who is ahead, and what would cure it.", `
+muster job why example
+muster job why -json train`, 1, 1, o.run)
+	o.form.flags(c)
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "how the chosen nodes scored, too")
+	return e.complete(c, "jobs")
+}
+
+func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	stub, err := a.job(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	var w nomadlike.Why
+	if _, err := a.get(ctx, jobPath(stub.ID, "/why"), ns(stub.Namespace), &w); err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, &w); done || err != nil {
+		return err
+	}
+	o.print(&w)
+	return nil
+}
+
+func (o *jobWhyOptions) print(w *nomadlike.Why) {
+	waits := w.Waiting > 0 || w.Reason != ""
+	head := fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint(stateColour(w.Status), w.Status))
+	if waits {
+		head = fmt.Sprintf("Job %s (ns %s, prio %d) waits", o.bold(w.JobID), w.Namespace, w.Priority)
+		if w.SubmitTime > 0 {
+			head += " since " + span(o.now().Sub(time.Unix(0, w.SubmitTime)))
+		}
+	}
+	if w.Position > 0 {
+		head += fmt.Sprintf("; position %d of %d", w.Position, w.QueueLength)
+		if w.Queue != "" {
+			head += " in queue " + w.Queue
+		}
+	}
+	if w.Reason != "" {
+		head += fmt.Sprintf(" [reason: %s]", o.paint("33", w.Reason))
+	}
+	o.println(head)
+	lines := [][2]string{}
+	add := func(k, f string, args ...any) { lines = append(lines, [2]string{k, fmt.Sprintf(f, args...)}) }
+	if w.Waiting > 0 {
+		add("needs", "a place for %s", plural(w.Waiting, "more allocation"))
+	}
+	for _, g := range w.Groups {
+		o.group(&g, waits, add)
+	}
+	if s := w.Summary; s != nil && !waits {
+		for _, g := range sortedKeys(s.Summary) {
+			t := s.Summary[g]
+			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost)
+		}
+	}
+	if len(w.Ahead) > 0 {
+		more := ""
+		if n := w.Position - 1 - int64(len(w.Ahead)); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		add("ahead", "%s%s", strings.Join(w.Ahead, ", "), more)
+	}
+	last := ""
+	for _, l := range lines {
+		k := l[0]
+		if k == last {
+			k = ""
+		}
+		last = l[0]
+		o.printf("  %-8s %s\n", k, l[1])
+	}
+	if waits && len(w.Groups) == 0 {
+		o.hint("The scheduler has not looked at it yet; ask again in a moment.")
+	}
+}
+
+func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f string, args ...any)) {
+	missing := g.Wanted - g.Placed
+	if missing > 0 || (waits && g.Reason != "") {
+		reason := ""
+		if g.Reason != "" {
+			reason = " [" + g.Reason + "]"
+		}
+		add("blocked", "group %s: %d of %d placed%s; %s in the pool, %d looked at, %d excluded, %d full", g.Name, g.Placed, g.Wanted, reason, plural(g.InPool, "node"), g.Considered, g.Filtered, g.Exhausted)
+		for _, r := range g.Refusals {
+			add("blocked", "  %s", refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, ""))
+		}
+		for _, dc := range sortedKeys(g.Available) {
+			if g.Available[dc] == 0 {
+				add("blocked", "  no ready node in datacenter %s", dc)
+			}
+		}
+		if g.InPool == 0 {
+			add("fits if", "group %s: a node joins the pool", g.Name)
+		}
+		var cures []string
+		for _, r := range g.Refusals {
+			if c := cure(r, missing); c != "" && !slices.Contains(cures, c) {
+				cures = append(cures, c)
+			}
+		}
+		for _, c := range cures {
+			add("fits if", "group %s: %s", g.Name, c)
+		}
+	}
+	if o.verbose || !waits {
+		for _, s := range g.Scores {
+			name := s.NodeName
+			if name == "" {
+				name = shortID(s.NodeID, o.verbose)
+			}
+			terms := []string{}
+			for _, t := range sortedKeys(s.Terms) {
+				terms = append(terms, fmt.Sprintf("%s %.3f", t, s.Terms[t]))
+			}
+			add("scores", "group %s: %s %.3f (%s)", g.Name, name, s.Score, strings.Join(terms, ", "))
+		}
+	}
+}
+
+// cure says what would have to happen for one kind of refusal to end.
+func cure(r nomadlike.Refusal, missing int64) string {
+	amount := fmt.Sprintf("%d %s", r.Short, r.Unit)
+	if r.Unit == "MiB" {
+		amount = mib(r.Short)
+	}
+	amount = strings.TrimSpace(amount)
+	switch r.CuredBy {
+	case "alloc-stopped":
+		if r.Short > 0 {
+			return fmt.Sprintf("%s more %s comes free on one of %s", amount, r.Dimension, plural(r.Nodes, "node"))
+		}
+		return fmt.Sprintf("%s comes free on one of %s", r.Dimension, plural(r.Nodes, "node"))
+	case "job-changed":
+		return fmt.Sprintf("the job asks for less or other %s", r.Dimension)
+	}
+	if c := cureText(r.CuredBy); c != "" {
+		return strings.TrimSuffix(strings.TrimSuffix(c, " would cure it"), " will cure it") + ": " + r.Dimension
+	}
+	return ""
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/jobspec"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const jobFileMax = 1 << 20 // bytes
+
+// jobFile is the flags of commands that read a job file.
+type jobFile struct {
+	vars     []string
+	varFiles []string
+	json     bool
+}
+
+func (o *jobFile) flags(c *cobra.Command) {
+	c.Flags().StringArrayVar(&o.vars, "var", nil, "set a variable of the job file, as name=value; may be repeated")
+	c.Flags().StringArrayVar(&o.varFiles, "var-file", nil, "read variables from a file; may be repeated, later ones win")
+	c.Flags().BoolVar(&o.json, "json", false, "the job file is JSON: a job, or an object with a job under \"Job\" (seen without this flag, too)")
+	files(c, "hcl", "nomad", "json")
+}
+
+// read parses a job file; "-" is standard input. The job comes back without defaults, as the server wants it.
+func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire.JobSubmission, error) {
+	var src []byte
+	var err error
+	if path == "-" {
+		src, err = io.ReadAll(io.LimitReader(e.in, jobFileMax+1))
+	} else {
+		var f *os.File
+		if f, err = os.Open(path); err == nil {
+			src, err = io.ReadAll(io.LimitReader(f, jobFileMax+1))
+			f.Close()
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read job file: %w", err)
+	}
+	if len(src) > jobFileMax {
+		return nil, nil, fmt.Errorf("job file %s is larger than %d bytes", path, jobFileMax)
+	}
+	if len(bytes.TrimSpace(src)) == 0 {
+		return nil, nil, fmt.Errorf("job file %s is empty (muster job init writes an example)", path)
+	}
+	sub := &wire.JobSubmission{Source: string(src), Format: "hcl2"}
+	if bytes.TrimSpace(src)[0] == '{' {
+		sub.Format = "json"
+	} else if o.json {
+		return nil, nil, fmt.Errorf("job file %s is not JSON: it does not begin with {; leave -json out", path)
+	}
+	opts := jobspec.ParseOptions{Env: os.Environ(), AllowFS: true, SizeMax: jobFileMax}
+	if opts.Vars, err = varMap("-var", o.vars); err != nil {
+		return nil, nil, err
+	}
+	sub.VariableFlags = opts.Vars
+	for _, name := range o.varFiles {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read variable file: %w", err)
+		}
+		opts.VarFiles = append(opts.VarFiles, jobspec.VarFile{Name: name, Source: b})
+		sub.Variables += string(b) + "\n"
+	}
+	name := path
+	if path == "-" {
+		name = "<stdin>"
+	}
+	job, diags := jobspec.ParseHCL(name, src, opts)
+	if len(diags) > 0 {
+		e.hint("%s", diags.String())
+	}
+	if job == nil {
+		return nil, nil, exitCode(exitError) // the diagnostics say it all
+	}
+	if job.Namespace == nil && e.namespace != "" && e.namespace != "*" {
+		job.Namespace = &e.namespace
+	}
+	if job.Region == nil && e.region != "" {
+		job.Region = &e.region
+	}
+	if job.ID == nil || *job.ID == "" {
+		if job.Name != nil && *job.Name != "" {
+			job.ID = job.Name
+		} else {
+			return nil, nil, fmt.Errorf("job file %s: the job has no id", path)
+		}
+	}
+	return job, sub, nil
+}
+
+// varMap reads name=value pairs.
+func varMap(what string, pairs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, p := range pairs {
+		k, v, ok := strings.Cut(p, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("%s %q: want name=value", what, p)
+		}
+		out[k] = v
+	}
+	return out, nil
+}

@@ -1,0 +1,15 @@
+// Command muster is the whole of Muster: agent, command line and the small processes that agents start.
+package main
+
+import (
+	"os"
+
+	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/nomadlike/jobspec"
+)
+
+func main() {
+	supervisor.MaybeRun()   // hidden verbs: the supervisor of a node and the first stage of a task
+	jobspec.MaybeRunChild() // hidden verb: parse a job file under limits
+	os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,468 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const (
+	pollWait  = 2 * time.Second        // of one blocking query
+	pollQuiet = 100 * time.Millisecond // between queries that told nothing new
+	whyAfter  = time.Second            // of waiting, before asking for the reason
+)
+
+// progress follows what a request set in motion and tells it line by line:
+//
+//	queued -> decided -> placed (n of m) -> starting -> running
+//
+// It ends when the evaluation is answered and, with follow set, everything it placed has left "pending".
+type progress struct {
+	*env
+	api       *api
+	namespace string
+	jobID     string
+	verbose   bool
+	follow    bool // watch the allocations start
+	wait      bool // stay until everything is placed, instead of ending with exit code 2
+	service   bool // allocations that fail while starting make the command fail
+
+	section string
+	allocs  map[string]string // id -> last told state
+	reason  string
+}
+
+// step prints a line of a section that the first line opens.
+func (p *progress) step(f string, args ...any) {
+	p.printf("    %s: %s\n", p.now().Format(time.RFC3339), fmt.Sprintf(f, args...))
+}
+
+func (p *progress) title(f string, args ...any) {
+	p.printf("%s %s: %s\n", p.bold("==>"), p.now().Format(time.RFC3339), fmt.Sprintf(f, args...))
+}
+
+// watch follows an evaluation to its end. "" means that the request needed none.
+func (p *progress) watch(ctx context.Context, evalID string) error {
+	if evalID == "" {
+		return nil
+	}
+	p.allocs = map[string]string{}
+	err := p.run(ctx, evalID)
+	if err != nil && ctx.Err() != nil {
+		p.hint("\nDetached: the cluster goes on without this command.")
+		if p.jobID != "" {
+			p.hint("Follow it with:  muster job status %s   or   muster job why %s", p.jobID, p.jobID)
+		} else {
+			p.hint("Follow it with:  muster eval status %s", shortID(evalID, false))
+		}
+		return exitCode(130)
+	}
+	return err
+}
+
+func (p *progress) run(ctx context.Context, evalID string) error {
+	start := p.now()
+	p.title("Monitoring evaluation %q", shortID(evalID, p.verbose))
+	first := true
+	var index uint64
+	var ev wire.Evaluation
+	last := ""
+	for {
+		q := ns(p.namespace)
+		if index > 0 {
+			q.Set("index", strconv.FormatUint(index, 10))
+			q.Set("wait", pollWait.String())
+		}
+		ev = wire.Evaluation{}
+		m, err := p.api.get(ctx, "/v1/evaluation/"+evalID, q, &ev)
+		if err != nil {
+			if notFound(err) && first {
+				if err := pause(ctx, pollQuiet); err != nil { // a follower may not have it yet
+					return err
+				}
+				if p.now().Sub(start) < 5*time.Second {
+					continue
+				}
+			}
+			return fmt.Errorf("read evaluation %s: %w", evalID, err)
+		}
+		if first {
+			first = false
+			by := ev.TriggeredBy
+			if ev.JobID != "" {
+				p.step("Evaluation was triggered by %s of job %q", by, ev.JobID)
+				if p.jobID == "" {
+					p.jobID = ev.JobID
+				}
+			} else {
+				p.step("Evaluation was triggered by %s", by)
+			}
+			if ev.NodeID != "" && strings.HasPrefix(by, "node") {
+				p.step("It concerns node %q", shortID(ev.NodeID, p.verbose))
+			}
+			last = ev.Status
+		}
+		if err := p.evalAllocs(ctx, &ev); err != nil {
+			return err
+		}
+		if ev.Status != last {
+			p.step("Evaluation went from %s to %s", last, ev.Status)
+			last = ev.Status
+		}
+		if ev.Status == "canceled" && ev.Successor != "" && ev.Successor != evalID {
+			p.step("Evaluation %q answers for it", shortID(ev.Successor, p.verbose))
+			evalID, index, first = ev.Successor, 0, true
+			continue
+		}
+		if terminal(ev.Status) || ev.Status == "blocked" {
+			break
+		}
+		if p.now().Sub(start) >= whyAfter {
+			p.tellWhy(ctx)
+		}
+		if m.Index == index {
+			if err := pause(ctx, pollQuiet); err != nil {
+				return err
+			}
+		}
+		index = m.Index
+	}
+	p.title("Evaluation %q finished with status %q", shortID(ev.ID, p.verbose), p.paint(stateColour(ev.Status), ev.Status))
+	if ev.Status == "failed" || ev.Status == "canceled" {
+		if ev.StatusDescription != "" {
+			p.step("%s", ev.StatusDescription)
+		}
+		return exitCode(exitError)
+	}
+	unplaced := len(ev.FailedTGAllocs) > 0
+	if unplaced {
+		p.failed(&ev)
+		if !p.wait {
+			if ev.BlockedEval != "" {
+				p.step("Evaluation %q waits to place the remainder", shortID(ev.BlockedEval, p.verbose))
+			}
+			p.hint("Not everything was placed. Why, and what would cure it:  muster job why %s", p.jobID)
+			return exitCode(exitNotPlaced)
+		}
+	}
+	if p.follow {
+		return p.start(ctx, &ev, unplaced)
+	}
+	return nil
+}
+
+func terminal(status string) bool {
+	return status == "complete" || status == "failed" || status == "canceled"
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// failed tells of each group what kept it from being placed.
+func (p *progress) failed(ev *wire.Evaluation) {
+	for _, g := range sortedKeys(ev.FailedTGAllocs) {
+		m := ev.FailedTGAllocs[g]
+		p.step("Task group %q: %s not placed", g, plural(int64(m.CoalescedFailures+1), "allocation"))
+		for _, l := range metricLines(m) {
+			p.printf("      * %s\n", l)
+		}
+	}
+}
+
+// evalAllocs tells of the allocations that an evaluation made.
+func (p *progress) evalAllocs(ctx context.Context, ev *wire.Evaluation) error {
+	var list []*wire.AllocationListStub
+	if _, err := p.api.get(ctx, "/v1/evaluation/"+ev.ID+"/allocations", ns(p.namespace), &list); err != nil {
+		return fmt.Errorf("read the allocations of evaluation %s: %w", ev.ID, err)
+	}
+	p.tell(list)
+	return nil
+}
+
+// tell prints what is new about allocations.
+func (p *progress) tell(list []*wire.AllocationListStub) {
+	for _, a := range list {
+		was, known := p.allocs[a.ID]
+		node := a.NodeName
+		if node == "" || p.verbose {
+			node = shortID(a.NodeID, p.verbose)
+		}
+		switch {
+		case !known:
+			p.step("Allocation %q placed on node %q, group %q", shortID(a.ID, p.verbose), node, a.TaskGroup)
+			if a.ClientStatus != "pending" {
+				p.step("Allocation %q is %s%s", shortID(a.ID, p.verbose), a.ClientStatus, p.because(a))
+			}
+		case was != a.ClientStatus:
+			p.step("Allocation %q went from %s to %s%s", shortID(a.ID, p.verbose), was, a.ClientStatus, p.because(a))
+		}
+		p.allocs[a.ID] = a.ClientStatus
+	}
+}
+
+// because is the last event of a failed allocation's failed task.
+func (p *progress) because(a *wire.AllocationListStub) string {
+	if a.ClientStatus != "failed" && a.ClientStatus != "lost" {
+		return ""
+	}
+	for _, name := range sortedKeys(a.TaskStates) {
+		if t := a.TaskStates[name]; t.Failed && len(t.Events) > 0 {
+			for i := len(t.Events) - 1; i >= 0; i-- {
+				if m := t.Events[i].DisplayMessage; m != "" {
+					return fmt.Sprintf(": task %q: %s", name, m)
+				}
+			}
+		}
+	}
+	if a.ClientDescription != "" {
+		return ": " + a.ClientDescription
+	}
+	return ""
+}
+
+// tellWhy tells why a job waits when the reason has changed since it was last told.
+func (p *progress) tellWhy(ctx context.Context) {
+	if p.jobID == "" {
+		return
+	}
+	var w nomadlike.Why
+	if _, err := p.api.get(ctx, jobPath(p.jobID, "/why"), ns(p.namespace), &w); err != nil {
+		return // only an addition to what is told anyway
+	}
+	reason := w.Reason
+	if w.Position > 0 {
+		reason += fmt.Sprintf(", position %d of %d", w.Position, w.QueueLength)
+	}
+	if reason != "" && reason != p.reason {
+		p.step("Waiting: %s", reason)
+	}
+	p.reason = reason
+}
+
+// start watches allocations until none is pending; with unplaced set, also until nothing waits for a place.
+func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool) error {
+	if len(p.allocs) == 0 && !unplaced {
+		return nil
+	}
+	var index uint64
+	for {
+		q := ns(p.namespace)
+		if index > 0 {
+			q.Set("index", strconv.FormatUint(index, 10))
+			q.Set("wait", pollWait.String())
+		}
+		var list []*wire.AllocationListStub
+		m, err := p.api.get(ctx, jobPath(ev.JobID, "/allocations"), q, &list)
+		if err != nil {
+			return fmt.Errorf("read the allocations of job %q: %w", ev.JobID, err)
+		}
+		var mine []*wire.AllocationListStub
+		var pending, running, failed, complete int
+		for _, a := range list {
+			if _, ok := p.allocs[a.ID]; !ok && a.EvalID != ev.ID && !p.wait {
+				continue
+			}
+			mine = append(mine, a)
+			switch a.ClientStatus {
+			case "pending":
+				if a.DesiredStatus == "run" {
+					pending++
+				}
+			case "running":
+				running++
+			case "complete":
+				complete++
+			default:
+				failed++
+			}
+		}
+		p.tell(mine)
+		if unplaced {
+			var sum wire.JobSummary
+			if _, err := p.api.get(ctx, jobPath(ev.JobID, "/summary"), ns(p.namespace), &sum); err != nil {
+				return fmt.Errorf("read the summary of job %q: %w", ev.JobID, err)
+			}
+			queued := 0
+			for _, g := range sum.Summary {
+				queued += g.Queued
+			}
+			if queued > 0 {
+				p.tellWhy(ctx)
+				pending += queued
+			}
+		}
+		if pending == 0 {
+			var parts []string
+			for _, x := range []struct {
+				n    int
+				what string
+			}{{running, "running"}, {complete, "complete"}, {failed, "failed"}} {
+				if x.n > 0 {
+					parts = append(parts, fmt.Sprintf("%d %s", x.n, p.paint(stateColour(x.what), x.what)))
+				}
+			}
+			p.title("Job %q: %s", ev.JobID, strings.Join(parts, ", "))
+			p.nextStep(mine)
+			if failed > 0 && p.service {
+				return exitCode(exitError)
+			}
+			return nil
+		}
+		if m.Index == index {
+			if err := pause(ctx, pollQuiet); err != nil {
+				return err
+			}
+		}
+		index = m.Index
+	}
+}
+
+// nextStep names the one command to run next.
+func (p *progress) nextStep(list []*wire.AllocationListStub) {
+	var first *wire.AllocationListStub
+	for _, a := range list {
+		if first == nil || (a.ClientStatus == "failed" && first.ClientStatus != "failed") {
+			first = a
+		}
+	}
+	if first == nil {
+		return
+	}
+	if first.ClientStatus == "failed" || first.ClientStatus == "lost" {
+		p.hint("See what happened:  muster alloc status %s", shortID(first.ID, false))
+		return
+	}
+	p.hint("Follow its logs:  muster alloc logs -f %s", shortID(first.ID, false))
+}
+
+// metricLines says in words what a metric counts: why allocations of a group have no place.
+func metricLines(m *wire.AllocationMetric) []string {
+	var out []string
+	if m.NodesInPool == 0 && m.NodesEvaluated == 0 {
+		pool := ""
+		if m.NodePool != "" {
+			pool = fmt.Sprintf(" in node pool %q", m.NodePool)
+		}
+		return append(out, "There is no node"+pool+" (muster node status)")
+	}
+	for _, dc := range sortedKeys(m.NodesAvailable) {
+		if m.NodesAvailable[dc] == 0 {
+			out = append(out, fmt.Sprintf("No ready node in datacenter %q", dc))
+		}
+	}
+	if len(m.Refusals) > 0 {
+		for _, r := range m.Refusals {
+			out = append(out, refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, r.CuredBy))
+		}
+	} else {
+		for _, c := range sortedKeys(m.ConstraintFiltered) {
+			out = append(out, fmt.Sprintf("Constraint %q excludes %s", c, plural(int64(m.ConstraintFiltered[c]), "node")))
+		}
+		for _, d := range sortedKeys(m.DimensionExhausted) {
+			out = append(out, fmt.Sprintf("Too little %s left on %s", d, plural(int64(m.DimensionExhausted[d]), "node")))
+		}
+	}
+	for _, q := range m.QuotaExhausted {
+		out = append(out, fmt.Sprintf("Quota is used up: %s", q))
+	}
+	if len(out) == 0 {
+		out = append(out, fmt.Sprintf("%s looked at, %d excluded, %d full", plural(int64(m.NodesEvaluated), "node"), m.NodesFiltered, m.NodesExhausted))
+	}
+	return out
+}
+
+// refusalLine is one reason in words and numbers.
+func refusalLine(code, dimension string, nodes, short int64, unit, cure string) string {
+	what := map[string]string{
+		"RESOURCES": "too little " + dimension, "CONSTRAINT": "excluded by constraint " + dimension, "DRIVER": "without driver " + strings.TrimPrefix(dimension, "driver "),
+		"NODE_INELIGIBLE": "not eligible (" + dimension + ")", "DEVICE_UNHEALTHY": "with unhealthy " + dimension,
+		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "no island with enough " + dimension, "QUOTA": "quota " + dimension,
+		"RESERVATION": dimension + " is promised to a job ahead", "PRIORITY": "held by work of higher priority",
+	}[code]
+	if what == "" {
+		what = strings.ToLower(code) + " " + dimension
+	}
+	s := plural(nodes, "node") + ": " + strings.TrimSpace(what)
+	if short > 0 {
+		amount := fmt.Sprintf("%d %s", short, unit)
+		if unit == "MiB" {
+			amount = mib(short)
+		}
+		s += ", short by " + strings.TrimSpace(amount)
+		if nodes > 1 {
+			s += " on the nearest"
+		}
+	}
+	if c := cureText(cure); c != "" {
+		s += "; " + c
+	}
+	return s
+}
+
+// cureText says what event would help.
+func cureText(kind string) string {
+	switch kind {
+	case "", "none":
+		return ""
+	case "alloc-stopped":
+		return "an allocation that stops there would cure it"
+	case "node-joined":
+		return "a node that becomes ready would cure it"
+	case "node-eligible":
+		return "making the node eligible would cure it (muster node eligibility -enable)"
+	case "device-healthy":
+		return "a device that becomes healthy would cure it"
+	case "driver-healthy":
+		return "a driver that becomes healthy would cure it"
+	case "job-changed":
+		return "only a change of the job would cure it"
+	case "config-changed":
+		return "a change of queue, pool or scheduler configuration would cure it"
+	case "time":
+		return "time will cure it"
+	}
+	return "cured by " + strings.ReplaceAll(kind, "-", " ")
+}
+
+// monitorOptions are the flags of commands that make an evaluation and follow it.
+type monitorOptions struct {
+	detach  bool
+	verbose bool
+}
+
+// follow prints or follows an evaluation, as -detach says.
+func (e *env) follow(ctx context.Context, a *api, o monitorOptions, namespace, jobID, evalID string, set func(*progress)) error {
+	if evalID == "" {
+		return nil
+	}
+	if o.detach {
+		e.printf("Evaluation ID: %s\n", evalID)
+		return nil
+	}
+	p := &progress{env: e, api: a, namespace: namespace, jobID: jobID, verbose: o.verbose}
+	if set != nil {
+		set(p)
+	}
+	return p.watch(ctx, evalID)
+}
+
+// query adds a true flag to a query.
+func queryFlag(q url.Values, name string, on bool) {
+	if on {
+		q.Set(name, "true")
+	}
+}

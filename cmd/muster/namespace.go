@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+func newNamespace(e *env) *cobra.Command {
+	return e.group("namespace", "Keep jobs apart", "Namespaces keep the jobs, tokens and policies of teams apart.", `
+muster namespace list
+muster namespace apply -description "machine learning" ml`, newNamespaceList, newNamespaceStatus, newNamespaceInspect, newNamespaceApply, newNamespaceDelete)
+}
+
+type namespaceOptions struct {
+	*env
+	form               format
+	description, quota string
+	json               bool
+	meta               []string
+	changed            func(string) bool
+}
+
+func newNamespaceList(e *env) *cobra.Command {
+	o := &namespaceOptions{env: e}
+	c := e.verb("list [options]", "List namespaces", "", `muster namespace list`, 0, 0, o.list)
+	o.form.listFlags(c)
+	return c
+}
+
+func (o *namespaceOptions) list(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var list []*wire.Namespace
+	if _, err := a.get(ctx, "/v1/namespaces", nil, &list); err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if ids(&o.form, o.env, list, func(n *wire.Namespace) string { return n.Name }) {
+		return nil
+	}
+	rows := [][]string{}
+	for _, n := range list {
+		rows = append(rows, []string{n.Name, orNone(n.Description)})
+	}
+	o.table("Name|Description", rows)
+	return nil
+}
+
+func (o *namespaceOptions) read(ctx context.Context, name string) (*api, *wire.Namespace, error) {
+	a, err := o.api()
+	if err != nil {
+		return nil, nil, err
+	}
+	var n wire.Namespace
+	if _, err := a.get(ctx, "/v1/namespace/"+url.PathEscape(name), nil, &n); err != nil {
+		return a, nil, fmt.Errorf("namespace %q: %w", name, err)
+	}
+	return a, &n, nil
+}
+
+func newNamespaceStatus(e *env) *cobra.Command {
+	o := &namespaceOptions{env: e}
+	c := e.verb("status [options] NAME", "Show a namespace", "", `muster namespace status ml`, 1, 1, o.status)
+	o.form.flags(c)
+	return e.complete(c, "namespaces")
+}
+
+func (o *namespaceOptions) status(ctx context.Context, args []string) error {
+	_, n, err := o.read(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, n); done || err != nil {
+		return err
+	}
+	rows := [][2]string{{"Name", n.Name}, {"Description", n.Description}, {"Quota", n.Quota}}
+	if c := n.Capabilities; c != nil {
+		rows = append(rows, [2]string{"EnabledDrivers", strings.Join(c.EnabledTaskDrivers, ",")}, [2]string{"DisabledDrivers", strings.Join(c.DisabledTaskDrivers, ",")})
+	}
+	o.kv(rows)
+	if len(n.Meta) > 0 {
+		o.heading("Metadata")
+		o.stringMap(n.Meta)
+	}
+	return nil
+}
+
+func newNamespaceInspect(e *env) *cobra.Command {
+	o := &namespaceOptions{env: e}
+	c := e.verb("inspect [options] NAME", "Print a namespace as JSON", "", `
+muster namespace inspect ml
+muster namespace inspect -t '{{.Description}}' ml`, 1, 1, o.inspect)
+	o.form.flags(c)
+	return e.complete(c, "namespaces")
+}
+
+func (o *namespaceOptions) inspect(ctx context.Context, args []string) error {
+	_, n, err := o.read(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, n); done || err != nil {
+		return err
+	}
+	return o.env.json(n)
+}
+
+func newNamespaceApply(e *env) *cobra.Command {
+	o := &namespaceOptions{env: e}
+	c := e.verb("apply [options] NAME|FILE", "Make or change a namespace", "Make or change a namespace from flags, or from a file in HCL or JSON; \"-\" is standard input.", `
+muster namespace apply -description "machine learning" -meta team=vision ml
+muster namespace apply ml.hcl`, 1, 1, o.apply)
+	f := c.Flags()
+	f.StringVar(&o.description, "description", "", "what it is for")
+	f.StringVar(&o.quota, "quota", "", "name of its quota")
+	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
+	f.BoolVar(&o.json, "json", false, "the file is JSON (seen without this flag, too)")
+	o.changed = f.Changed
+	return files(c, "hcl", "json")
+}
+
+func (o *namespaceOptions) apply(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	n := &wire.Namespace{Name: args[0]}
+	if looksLikeFile(args[0]) {
+		n.Name = ""
+		if err := o.specFile(args[0], "namespace", n); err != nil {
+			return err
+		}
+		if n.Name == "" {
+			return fmt.Errorf("%s names no namespace: write name = \"...\"", args[0])
+		}
+	} else {
+		var cur wire.Namespace
+		if _, err := a.get(ctx, "/v1/namespace/"+url.PathEscape(args[0]), nil, &cur); err == nil {
+			n = &cur
+		} else if !notFound(err) {
+			return err
+		}
+	}
+	if o.changed("description") {
+		n.Description = o.description
+	}
+	if o.changed("quota") {
+		n.Quota = o.quota
+	}
+	metaMap, err := varMap("-meta", o.meta)
+	if err != nil {
+		return err
+	}
+	if len(metaMap) > 0 {
+		n.Meta = metaMap
+	}
+	if _, err := a.put(ctx, "/v1/namespace", nil, n, nil); err != nil {
+		return fmt.Errorf("apply namespace %q: %w", n.Name, err)
+	}
+	o.printf("Namespace %q applied\n", n.Name)
+	return nil
+}
+
+func newNamespaceDelete(e *env) *cobra.Command {
+	o := &namespaceOptions{env: e}
+	c := e.verb("delete [options] NAME", "Delete a namespace without jobs", "", `muster namespace delete ml`, 1, 1, o.delete)
+	return e.complete(c, "namespaces")
+}
+
+func (o *namespaceOptions) delete(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	if _, err := a.delete(ctx, "/v1/namespace/"+url.PathEscape(args[0]), nil, nil); err != nil {
+		return fmt.Errorf("delete namespace %q: %w", args[0], err)
+	}
+	o.printf("Namespace %q deleted\n", args[0])
+	return nil
+}

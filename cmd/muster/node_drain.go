@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const drainDeadline = time.Hour // unless -deadline says otherwise
+
+type nodeDrainOptions struct {
+	*env
+	form                               format
+	enable, disable, self, yes         bool
+	detach, monitor, force, noDeadline bool
+	ignoreSystem, keepIneligible       bool
+	deadline                           string
+	message                            string
+	meta                               []string
+	verbose                            bool
+}
+
+func newNodeDrain(e *env) *cobra.Command {
+	o := &nodeDrainOptions{env: e}
+	c := e.verb("drain [options] NODE", "Move everything off a node",
+		`Move everything off a node, each group as fast as its migrate block allows, and follow it. What has not moved by the
+deadline is stopped. Ctrl-C only ends the following.`, `
+muster node drain -enable 46f1c6c4
+muster node drain -enable -deadline 30m -m "new fans" -yes gpu-07
+muster node drain -disable 46f1c6c4
+muster node drain -self -monitor`, 0, 1, o.run)
+	o.form.flags(c)
+	f := c.Flags()
+	f.BoolVar(&o.enable, "enable", false, "begin to drain")
+	f.BoolVar(&o.disable, "disable", false, "end draining; the node becomes eligible unless -keep-ineligible is given")
+	f.BoolVar(&o.monitor, "monitor", false, "only follow a drain that is on its way")
+	f.BoolVar(&o.detach, "detach", false, "only begin; do not follow")
+	f.StringVar(&o.deadline, "deadline", "", "by when everything must be off, such as 30m (default 1h)")
+	f.BoolVar(&o.force, "force", false, "stop everything at once")
+	f.BoolVar(&o.noDeadline, "no-deadline", false, "wait as long as it takes")
+	f.BoolVar(&o.ignoreSystem, "ignore-system", false, "leave system jobs running")
+	f.BoolVar(&o.keepIneligible, "keep-ineligible", false, "with -disable: the node gets no new work")
+	f.BoolVar(&o.self, "self", false, "the agent's own node")
+	f.BoolVar(&o.yes, "yes", false, "do not ask")
+	f.StringVarP(&o.message, "message", "m", "", "why, kept with the drain")
+	f.StringArrayVar(&o.meta, "meta", nil, "metadata kept with the drain, as key=value; may be repeated")
+	f.BoolVar(&o.verbose, "verbose", false, "long ids")
+	return e.complete(c, "nodes")
+}
+
+func (o *nodeDrainOptions) spec() (*wire.DrainSpec, error) {
+	if o.disable {
+		return nil, nil
+	}
+	n := 0
+	for _, on := range []bool{o.deadline != "", o.force, o.noDeadline} {
+		if on {
+			n++
+		}
+	}
+	if n > 1 {
+		return nil, errors.New("-deadline, -force and -no-deadline exclude each other: choose one")
+	}
+	spec := &wire.DrainSpec{Deadline: drainDeadline, IgnoreSystemJobs: o.ignoreSystem}
+	switch {
+	case o.force:
+		spec.Deadline = -time.Second
+	case o.noDeadline:
+		spec.Deadline = 0
+	case o.deadline != "":
+		d, err := time.ParseDuration(o.deadline)
+		if err != nil || d <= 0 {
+			return nil, fmt.Errorf("-deadline %q is not a duration above zero, such as 30m", o.deadline)
+		}
+		spec.Deadline = d
+	}
+	return spec, nil
+}
+
+func (o *nodeDrainOptions) run(ctx context.Context, args []string) error {
+	if n := b2i(o.enable) + b2i(o.disable) + b2i(o.monitor); n == 0 || (o.enable && o.disable) || (o.monitor && o.disable) {
+		return errors.New("give one of -enable, -disable or -monitor")
+	}
+	if o.disable && (o.deadline != "" || o.force || o.noDeadline || o.ignoreSystem) {
+		return errors.New("-disable ends a drain; -deadline, -force, -no-deadline and -ignore-system belong to -enable")
+	}
+	if o.keepIneligible && !o.disable {
+		return errors.New("-keep-ineligible belongs to -disable")
+	}
+	arg, err := oneOrSelf(args, o.self)
+	if err != nil {
+		return err
+	}
+	metaMap, err := varMap("-meta", o.meta)
+	if err != nil {
+		return err
+	}
+	if o.message != "" {
+		metaMap["message"] = o.message
+	}
+	spec, err := o.spec()
+	if err != nil {
+		return err
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	n, err := a.node(ctx, arg, o.self)
+	if err != nil {
+		return err
+	}
+	if !o.enable && !o.disable {
+		if n.DrainStrategy == nil {
+			o.printf("Node %q is not draining\n", n.ID)
+			return nil
+		}
+		return o.watch(ctx, a, n)
+	}
+	if o.enable {
+		blast, err := o.blast(ctx, a, n.ID)
+		if err != nil {
+			return err
+		}
+		if err := o.confirm(o.yes, "Drain node %q (%s), which has %s?", n.Name, shortID(n.ID, false), blast); err != nil {
+			return err
+		}
+	}
+	req := wire.NodeUpdateDrainRequest{NodeID: n.ID, DrainSpec: spec, MarkEligible: o.disable && !o.keepIneligible, Meta: metaMap}
+	var resp wire.NodeUpdateResponse
+	if _, err := a.put(ctx, "/v1/node/"+n.ID+"/drain", nil, req, &resp); err != nil {
+		return fmt.Errorf("drain node %q: %w", n.Name, err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	if o.disable {
+		o.printf("Node %q drain ended\n", n.ID)
+		return nil
+	}
+	o.printf("Node %q drain strategy set\n", n.ID)
+	if o.detach {
+		o.hint("Follow it with:  muster node drain -monitor %s", shortID(n.ID, false))
+		return nil
+	}
+	return o.watch(ctx, a, n)
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// watch follows a drain until it is over.
+func (o *nodeDrainOptions) watch(ctx context.Context, a *api, n *wire.Node) error {
+	err := o.follow(ctx, a, n)
+	if err != nil && ctx.Err() != nil {
+		o.hint("\nDetached: the drain goes on. Follow it with:  muster node drain -monitor %s", shortID(n.ID, false))
+		return exitCode(130)
+	}
+	return err
+}
+
+func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) error {
+	say := func(f string, args ...any) {
+		o.printf("%s: %s\n", o.now().Format(time.RFC3339), fmt.Sprintf(f, args...))
+	}
+	say("Ctrl-C ends the following, not the drain")
+	seen := map[string]string{}
+	told := false
+	for {
+		var node wire.Node
+		if _, err := a.get(ctx, "/v1/node/"+n.ID, nil, &node); err != nil {
+			return fmt.Errorf("read node %q: %w", n.Name, err)
+		}
+		var allocs []*wire.Allocation
+		m, err := a.get(ctx, "/v1/node/"+n.ID+"/allocations", nil, &allocs)
+		if err != nil {
+			return fmt.Errorf("read the allocations of node %q: %w", n.Name, err)
+		}
+		left := 0
+		for _, al := range allocs {
+			state := al.DesiredStatus + "/" + al.ClientStatus
+			was, known := seen[al.ID]
+			switch {
+			case !known && !liveAlloc(al.ClientStatus):
+			case !known:
+				if al.DesiredTransition.Migrate != nil && *al.DesiredTransition.Migrate {
+					say("Alloc %q marked for migration", shortID(al.ID, o.verbose))
+				}
+			case was != state && !liveAlloc(al.ClientStatus):
+				say("Alloc %q is off: %s", shortID(al.ID, o.verbose), al.ClientStatus)
+			case was != state && al.DesiredStatus != "run":
+				say("Alloc %q is stopping", shortID(al.ID, o.verbose))
+			}
+			seen[al.ID] = state
+			system := al.Job != nil && (val(al.Job.Type) == "system" || val(al.Job.Type) == "sysbatch")
+			if liveAlloc(al.ClientStatus) && !(system && node.DrainStrategy != nil && node.DrainStrategy.IgnoreSystemJobs) {
+				left++
+			}
+		}
+		if node.Status == "down" {
+			say("Node %q is down", node.Name)
+			return exitCode(exitError)
+		}
+		if node.DrainStrategy == nil && !told {
+			told = true
+			say("No more allocations must leave node %q", node.Name)
+		}
+		if node.DrainStrategy == nil && left == 0 {
+			say("All allocations on node %q have stopped", node.Name)
+			o.hint("The node gets no new work until:  muster node eligibility -enable %s", shortID(node.ID, false))
+			return nil
+		}
+		if node.DrainStrategy == nil && node.LastDrain != nil && node.LastDrain.Status == "canceled" {
+			say("The drain was canceled")
+			return nil
+		}
+		q := ns("")
+		q.Set("index", strconv.FormatUint(m.Index, 10))
+		q.Set("wait", pollWait.String())
+		if m.Index > 0 {
+			if _, err := a.get(ctx, "/v1/node/"+n.ID+"/allocations", q, &allocs); err != nil {
+				return err
+			}
+		}
+		if err := pause(ctx, pollQuiet); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,358 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+type nodeStatusOptions struct {
+	*env
+	form                                    format
+	self, stats, short, verbose, allocs, os bool
+	filter                                  string
+	perPage                                 int
+	pageToken                               string
+}
+
+func newNodeStatus(e *env) *cobra.Command {
+	o := &nodeStatusOptions{env: e}
+	c := e.verb("status [options] [NODE]", "List nodes, or show one", "List nodes, or show one: its state, devices, what is booked and used, and what runs there.", `
+muster node status
+muster node status -allocs -os
+muster node status 46f1c6c4
+muster node status -self -stats`, 0, 1, o.run)
+	o.form.listFlags(c)
+	f := c.Flags()
+	f.BoolVar(&o.self, "self", false, "the agent's own node")
+	f.BoolVar(&o.stats, "stats", false, "what the node uses, in detail")
+	f.BoolVar(&o.short, "short", false, "only the essentials")
+	f.BoolVar(&o.verbose, "verbose", false, "long ids, exact times, attributes")
+	f.BoolVar(&o.allocs, "allocs", false, "in the list: how many allocations run on each")
+	f.BoolVar(&o.os, "os", false, "in the list: the operating system")
+	f.StringVar(&o.filter, "filter", "", "only nodes for which an expression holds")
+	f.IntVar(&o.perPage, "per-page", 0, "at most so many")
+	f.StringVar(&o.pageToken, "page-token", "", "where the page begins")
+	return e.complete(c, "nodes")
+}
+
+func (o *nodeStatusOptions) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 && !o.self {
+		return o.list(ctx, a)
+	}
+	arg, err := oneOrSelf(args, o.self)
+	if err != nil {
+		return err
+	}
+	n, err := a.node(ctx, arg, o.self)
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, n); done || err != nil {
+		return err
+	}
+	if o.form.quiet {
+		o.println(n.ID)
+		return nil
+	}
+	return o.show(ctx, a, n)
+}
+
+func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
+	q := url.Values{}
+	queryFlag(q, "os", o.os)
+	if o.filter != "" {
+		q.Set("filter", o.filter)
+	}
+	if o.perPage > 0 {
+		q.Set("per_page", strconv.Itoa(o.perPage))
+	}
+	if o.pageToken != "" {
+		q.Set("next_token", o.pageToken)
+	}
+	var list []*wire.NodeListStub
+	m, err := a.get(ctx, "/v1/nodes", q, &list)
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if ids(&o.form, o.env, list, func(n *wire.NodeListStub) string { return n.ID }) {
+		return nil
+	}
+	if len(list) == 0 {
+		o.println("No nodes registered")
+		o.hint("An agent becomes a node with client { enabled = true }; muster agent -dev is server and node in one.")
+		return nil
+	}
+	running := map[string]int{}
+	if o.allocs {
+		var all []*wire.AllocationListStub
+		aq := url.Values{"namespace": {"*"}, "task_states": {"false"}}
+		if _, err := a.get(ctx, "/v1/allocations", aq, &all); err != nil {
+			return err
+		}
+		for _, s := range all {
+			if s.ClientStatus == "running" {
+				running[s.NodeID]++
+			}
+		}
+	}
+	head := "ID|Node Pool|DC|Name|Class"
+	if o.os {
+		head += "|OS"
+	}
+	if o.verbose {
+		head += "|Address|Version"
+	}
+	head += "|Drain|Eligibility|Status"
+	if o.allocs {
+		head += "|Running Allocs"
+	}
+	rows := [][]string{}
+	for _, n := range list {
+		r := []string{shortID(n.ID, o.verbose), n.NodePool, n.Datacenter, n.Name, orNone(n.NodeClass)}
+		if o.os {
+			r = append(r, n.Attributes["os.name"])
+		}
+		if o.verbose {
+			r = append(r, n.Address, n.Version)
+		}
+		r = append(r, strconv.FormatBool(n.Drain), n.SchedulingEligibility, n.Status)
+		if o.allocs {
+			r = append(r, strconv.Itoa(running[n.ID]))
+		}
+		rows = append(rows, r)
+	}
+	o.table(head, rows)
+	if m.NextToken != "" {
+		o.hint("\nThere are more. The next page:  muster node status -page-token %s", m.NextToken)
+	}
+	return nil
+}
+
+func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) error {
+	var names []string
+	for _, d := range sortedKeys(n.Drivers) {
+		if n.Drivers[d].Detected && n.Drivers[d].Healthy {
+			names = append(names, d)
+		} else if n.Drivers[d].Detected {
+			names = append(names, d+" (unhealthy)")
+		}
+	}
+	rows := [][2]string{{"ID", n.ID}, {"Name", n.Name}, {"Node Pool", n.NodePool}, {"Class", n.NodeClass}, {"DC", n.Datacenter}, {"Drain", strconv.FormatBool(n.Drain)},
+		{"Eligibility", n.SchedulingEligibility}, {"Status", n.Status}}
+	if n.StatusDescription != "" {
+		rows = append(rows, [2]string{"Status Description", n.StatusDescription})
+	}
+	rows = append(rows, [2]string{"Driver Status", strings.Join(names, ",")})
+	if d := n.DrainStrategy; d != nil {
+		deadline := "none"
+		if !d.ForceDeadline.IsZero() && d.ForceDeadline.UnixNano() > 0 {
+			deadline = date(d.ForceDeadline)
+		}
+		rows = append(rows, [2]string{"Drain Deadline", deadline}, [2]string{"Drain Ignores System Jobs", strconv.FormatBool(d.IgnoreSystemJobs)})
+	}
+	var host *wire.HostStats
+	if n.Status == "ready" {
+		var s wire.HostStats
+		sctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := a.get(sctx, "/v1/client/stats", url.Values{"node_id": {n.ID}}, &s)
+		cancel()
+		if err == nil {
+			host = &s
+			rows = append(rows, [2]string{"Uptime", span(time.Duration(s.Uptime) * time.Second)})
+		} else if o.stats {
+			o.hint("What the node uses is not known: %v", err)
+		}
+	}
+	o.kv(rows)
+	if o.verbose && len(n.Drivers) > 0 {
+		o.heading("Drivers")
+		rows := [][]string{}
+		for _, d := range sortedKeys(n.Drivers) {
+			x := n.Drivers[d]
+			rows = append(rows, []string{d, strconv.FormatBool(x.Detected), strconv.FormatBool(x.Healthy), orNone(x.HealthDescription), date(x.UpdateTime)})
+		}
+		o.table("Driver|Detected|Healthy|Message|Time", rows)
+	}
+	if len(n.HostVolumes) > 0 {
+		o.heading("Host Volumes")
+		rows := [][]string{}
+		for _, v := range sortedKeys(n.HostVolumes) {
+			rows = append(rows, []string{v, strconv.FormatBool(n.HostVolumes[v].ReadOnly), n.HostVolumes[v].Path})
+		}
+		o.table("Name|ReadOnly|Source", rows)
+	}
+	var allocs []*wire.Allocation
+	if _, err := a.get(ctx, "/v1/node/"+n.ID+"/allocations", nil, &allocs); err != nil {
+		return err
+	}
+	if o.short {
+		o.heading("Allocations")
+		o.nodeAllocs(allocs)
+		return nil
+	}
+	o.events(n)
+	o.resources(n, allocs, host)
+	o.devices(n, allocs)
+	if host != nil && o.stats {
+		o.hostStats(host)
+	}
+	o.heading("Allocations")
+	o.nodeAllocs(allocs)
+	if o.verbose {
+		o.heading("Attributes")
+		o.stringMap(n.Attributes)
+		o.heading("Meta")
+		o.stringMap(n.Meta)
+	}
+	return nil
+}
+
+func (e *env) stringMap(m map[string]string) {
+	if len(m) == 0 {
+		e.println("None")
+		return
+	}
+	rows := [][2]string{}
+	for _, k := range sortedKeys(m) {
+		rows = append(rows, [2]string{k, m[k]})
+	}
+	e.kv(rows)
+}
+
+func (o *nodeStatusOptions) events(n *wire.Node) {
+	if len(n.Events) == 0 {
+		return
+	}
+	o.heading("Node Events")
+	rows := [][]string{}
+	for _, e := range slices.Backward(n.Events) {
+		rows = append(rows, []string{date(e.Timestamp), e.Subsystem, e.Message})
+	}
+	o.table("Time|Subsystem|Message", rows)
+}
+
+func liveAlloc(status string) bool { return status == "running" || status == "pending" }
+
+func (o *nodeStatusOptions) resources(n *wire.Node, allocs []*wire.Allocation, host *wire.HostStats) {
+	if n.NodeResources == nil {
+		return
+	}
+	var cpu, mem, disk int64
+	for _, al := range allocs {
+		if !liveAlloc(al.ClientStatus) || al.AllocatedResources == nil {
+			continue
+		}
+		disk += al.AllocatedResources.Shared.DiskMB
+		for _, t := range al.AllocatedResources.Tasks {
+			cpu += t.Cpu.CpuShares
+			mem += t.Memory.MemoryMB
+		}
+	}
+	total := n.NodeResources
+	c, m, d := total.Cpu.CpuShares, total.Memory.MemoryMB, total.Disk.DiskMB
+	if r := n.ReservedResources; r != nil {
+		c, m, d = c-int64(r.Cpu.CpuShares), m-int64(r.Memory.MemoryMB), d-int64(r.Disk.DiskMB)
+	}
+	o.heading("Allocated Resources")
+	o.table("CPU|Memory|Disk", [][]string{{fmt.Sprintf("%d/%d MHz", cpu, c), mib(mem) + "/" + mib(m), mib(disk) + "/" + mib(d)}})
+	if host != nil && host.Memory != nil {
+		o.heading("Host Resource Utilization")
+		r := []string{fmt.Sprintf("%.0f/%d MHz", host.CPUTicksConsumed, total.Cpu.CpuShares), bytesText(host.Memory.Used) + "/" + bytesText(host.Memory.Total), "-"}
+		if s := host.AllocDirStats; s != nil {
+			r[2] = bytesText(s.Used) + "/" + bytesText(s.Size)
+		}
+		o.table("CPU|Memory|Disk", [][]string{r})
+	}
+}
+
+// devices lists the node's devices and who has them.
+func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
+	if n.NodeResources == nil || len(n.NodeResources.Devices) == 0 {
+		return
+	}
+	owner := map[string][]string{}
+	for _, al := range allocs {
+		if !liveAlloc(al.ClientStatus) || al.AllocatedResources == nil {
+			continue
+		}
+		for _, name := range sortedKeys(al.AllocatedResources.Tasks) {
+			for _, d := range al.AllocatedResources.Tasks[name].Devices {
+				for _, id := range d.DeviceIDs {
+					owner[id] = append(owner[id], al.JobID+" ("+shortID(al.ID, o.verbose)+")")
+				}
+			}
+		}
+	}
+	o.heading("Devices")
+	rows := [][]string{}
+	for _, g := range n.NodeResources.Devices {
+		for _, in := range g.Instances {
+			health := "healthy"
+			if !in.Healthy {
+				health = "unhealthy"
+				if in.HealthDescription != "" {
+					health += ": " + in.HealthDescription
+				}
+			}
+			memory := "-"
+			if in.MemoryMB > 0 {
+				memory = mib(in.MemoryMB)
+			}
+			rows = append(rows, []string{strings.Trim(g.Vendor+"/"+g.Type+"/"+g.Name, "/"), in.ID, memory, health, orNone(strings.Join(owner[in.ID], ", "))})
+		}
+	}
+	o.table("Device|ID|Memory|Health|Held By", rows)
+}
+
+func (o *nodeStatusOptions) hostStats(s *wire.HostStats) {
+	if len(s.CPU) > 0 {
+		o.heading("CPU Stats")
+		rows := [][]string{}
+		for _, c := range s.CPU {
+			rows = append(rows, []string{c.CPU, fmt.Sprintf("%.2f%%", c.User), fmt.Sprintf("%.2f%%", c.System), fmt.Sprintf("%.2f%%", c.Idle)})
+		}
+		o.table("CPU|User|System|Idle", rows)
+	}
+	if m := s.Memory; m != nil {
+		o.heading("Memory Stats")
+		o.table("Total|Available|Used|Free", [][]string{{bytesText(m.Total), bytesText(m.Available), bytesText(m.Used), bytesText(m.Free)}})
+	}
+	if len(s.DiskStats) > 0 {
+		o.heading("Disk Stats")
+		rows := [][]string{}
+		for _, d := range s.DiskStats {
+			rows = append(rows, []string{d.Device, d.Mountpoint, bytesText(d.Size), bytesText(d.Used), bytesText(d.Available), fmt.Sprintf("%.2f%%", d.UsedPercent), fmt.Sprintf("%.2f%%", d.InodesUsedPercent)})
+		}
+		o.table("Device|Mount Point|Size|Used|Available|Used Percent|Inodes Percent", rows)
+	}
+	o.deviceStats(s.DeviceStats)
+}
+
+func (o *nodeStatusOptions) nodeAllocs(list []*wire.Allocation) {
+	if len(list) == 0 {
+		o.println("No allocations placed")
+		return
+	}
+	slices.SortStableFunc(list, func(x, y *wire.Allocation) int { return int(int64(y.CreateIndex) - int64(x.CreateIndex)) })
+	rows := [][]string{}
+	for _, al := range list {
+		rows = append(rows, []string{shortID(al.ID, o.verbose), al.JobID, al.TaskGroup, strconv.FormatUint(al.JobVersion, 10), al.DesiredStatus, al.ClientStatus, o.ageNanos(al.CreateTime, o.verbose), o.ageNanos(al.ModifyTime, o.verbose)})
+	}
+	o.table("ID|Job ID|Task Group|Version|Desired|Status|Created|Modified", rows)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const gossipKeyBytes = 32 // AES-256
+
+func newOperatorGossip(e *env) *cobra.Command {
+	return e.group("gossip", "The gossip between agents", "", `muster operator gossip keyring generate`, func(e *env) *cobra.Command {
+		return e.group("keyring", "The keys that encrypt gossip", "Keys that encrypt gossip. To change the key without a pause: install the new one, use it, remove the old one.", `
+muster operator gossip keyring generate
+muster operator gossip keyring list`, newKeyringGenerate, newKeyringList, newKeyringDo("install", "Add a key to all members, for reading"),
+			newKeyringDo("use", "Make an installed key the one to write with"), newKeyringDo("remove", "Remove a key that is not in use"))
+	})
+}
+
+type keyringOptions struct {
+	*env
+	form format
+	op   string
+}
+
+func newKeyringGenerate(e *env) *cobra.Command {
+	o := &keyringOptions{env: e}
+	c := e.verb("generate", "Make a new gossip key", "Make a new gossip key, for server { encrypt = \"...\" } of the configuration. No agent is asked.", `muster operator gossip keyring generate`, 0, 0, o.generate)
+	o.form.flags(c)
+	return c
+}
+
+func (o *keyringOptions) generate(context.Context, []string) error {
+	b := make([]byte, gossipKeyBytes)
+	if _, err := rand.Read(b); err != nil {
+		return fmt.Errorf("read random bytes: %w", err)
+	}
+	key := base64.StdEncoding.EncodeToString(b)
+	if done, err := o.form.done(o.env, map[string]string{"Key": key}); done || err != nil {
+		return err
+	}
+	o.println(key)
+	return nil
+}
+
+func newKeyringList(e *env) *cobra.Command {
+	o := &keyringOptions{env: e}
+	c := e.verb("list [options]", "List the gossip keys in use", "", `muster operator gossip keyring list`, 0, 0, o.list)
+	o.form.flags(c)
+	return c
+}
+
+func (o *keyringOptions) list(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var resp wire.KeyringResponse
+	if _, err := a.get(ctx, "/v1/agent/keyring/list", nil, &resp); err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, &resp); done || err != nil {
+		return err
+	}
+	rows := [][]string{}
+	for _, k := range sortedKeys(resp.Keys) {
+		rows = append(rows, []string{k, strconv.Itoa(resp.Keys[k]) + "/" + strconv.Itoa(resp.NumNodes)})
+	}
+	o.table("Key|Members", rows)
+	return nil
+}
+
+func newKeyringDo(op, short string) func(*env) *cobra.Command {
+	return func(e *env) *cobra.Command {
+		o := &keyringOptions{env: e, op: op}
+		c := e.verb(op+" [options] KEY", short, "", "muster operator gossip keyring "+op+" HtLRbzCBTdZ8G2IlTqYyzNQVTWHFfmy0nm2oyRMGZSQ=", 1, 1, o.do)
+		o.form.flags(c)
+		return c
+	}
+}
+
+func (o *keyringOptions) do(ctx context.Context, args []string) error {
+	b, err := base64.StdEncoding.DecodeString(args[0])
+	if err != nil || (len(b) != 16 && len(b) != 24 && len(b) != 32) {
+		return fmt.Errorf("the key is not 16, 24 or 32 bytes in base64; muster operator gossip keyring generate makes one")
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var resp wire.KeyringResponse
+	if _, err := a.put(ctx, "/v1/agent/keyring/"+o.op, nil, wire.KeyringRequest{Key: args[0]}, &resp); err != nil {
+		return fmt.Errorf("%s the gossip key: %w", o.op, err)
+	}
+	if done, err := o.form.done(o.env, &resp); done || err != nil {
+		return err
+	}
+	o.println(map[string]string{"install": "Key installed", "use": "Key in use", "remove": "Key removed"}[o.op])
+	return nil
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike"
+)
+
+type queueOptions struct {
+	*env
+	form format
+	mine bool
+}
+
+func newQueue(e *env) *cobra.Command {
+	o := &queueOptions{env: e}
+	c := e.verb("queue [options]", "List what waits, in order, with the reason", "List the jobs that wait for a place, in the order in which they are served, each with what it asks for and why it waits.", `
+muster queue
+muster queue -mine
+muster queue -namespace '*' -json`, 0, 0, o.run)
+	o.form.listFlags(c)
+	c.Flags().BoolVar(&o.mine, "mine", false, "only jobs that you submitted")
+	return c
+}
+
+func (o *queueOptions) run(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	q := ns(a.anyNamespace())
+	var list []nomadlike.QueueItem
+	if _, err := a.get(ctx, "/v1/queue", q, &list); err != nil {
+		return err
+	}
+	if o.mine {
+		me, err := o.me(ctx, a)
+		if err != nil {
+			return err
+		}
+		kept := []nomadlike.QueueItem{}
+		for _, it := range list {
+			if it.User == me {
+				kept = append(kept, it)
+			}
+		}
+		list = kept
+	}
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if ids(&o.form, o.env, list, func(it nomadlike.QueueItem) string { return it.JobID }) {
+		return nil
+	}
+	if len(list) == 0 {
+		o.println("Nothing waits")
+		return nil
+	}
+	rows := [][]string{}
+	for _, it := range list {
+		queue := it.Queue
+		if queue == "" {
+			queue = it.NodePool
+		}
+		wait := "-"
+		if it.SubmitTime > 0 {
+			wait = span(o.now().Sub(time.Unix(0, it.SubmitTime)))
+		}
+		job := it.JobID
+		if it.Namespace != "default" {
+			job = it.Namespace + "/" + job
+		}
+		rows = append(rows, []string{strconv.FormatInt(it.Position, 10), job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason)})
+	}
+	o.table("POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON", rows)
+	o.hint("\nWhy one of them waits:  muster job why %s", list[0].JobID)
+	return nil
+}
+
+// me is the name under which jobs are submitted: the token's, or the operating system's user.
+func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
+	if a.token != "" {
+		var t struct{ Name string }
+		if _, err := a.get(ctx, "/v1/acl/token/self", nil, &t); err == nil && t.Name != "" {
+			return t.Name, nil
+		}
+	}
+	u, err := user.Current()
+	if err != nil {
+		return "", fmt.Errorf("who you are is not known: %w", err)
+	}
+	return u.Username, nil
+}
+
+// asks is what a waiting job asks for in all.
+func asks(it *nomadlike.QueueItem) string {
+	parts := []string{}
+	if it.GPUs > 0 {
+		parts = append(parts, plural(it.GPUs, "GPU"))
+	}
+	if it.CPU > 0 {
+		parts = append(parts, fmt.Sprintf("%d MHz", it.CPU))
+	}
+	if it.MemoryMiB > 0 {
+		parts = append(parts, mib(it.MemoryMiB))
+	}
+	if it.Waiting > 1 {
+		parts = append(parts, fmt.Sprintf("(%d allocations)", it.Waiting))
+	}
+	return strings.Join(parts, " ")
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// Exit codes, as Nomad's command line has them.
+const (
+	exitOK        = 0
+	exitError     = 1
+	exitNotPlaced = 2 // submitted, but not everything could be placed
+)
+
+// exitCode is an error that only sets the exit status; its message, if any, was printed already.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// env is what a command may touch: streams, and the flags every command has.
+type env struct {
+	in       io.Reader
+	out, err io.Writer
+
+	now func() time.Time // the clock of ages and progress lines
+	tty bool             // a person sits at in and out
+
+	addr, token, namespace, region   string
+	caCert, clientCert, clientKey    string
+	tlsServerName                    string
+	tlsSkipVerify, noColor, forceCol bool
+}
+
+// run is main with its surroundings as arguments.
+func run(args []string, in io.Reader, out, errw io.Writer) int {
+	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out)}
+	root := newRoot(e)
+	root.SetArgs(normalize(root, args[1:]))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := root.ExecuteContext(ctx)
+	var code exitCode
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &code):
+		return int(code)
+	}
+	fmt.Fprintln(errw, "Error:", err)
+	return exitError
+}
+
+func newRoot(e *env) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "muster",
+		Short:         "A cluster scheduler for GPU work in one binary",
+		Long:          "Muster schedules GPU work on a cluster: queues, gangs, sharing and explanations, in one binary.\n\nStart a one-machine cluster with `muster agent -dev`, then run a job with `muster job init` and `muster job run example.muster.hcl`.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			msg := fmt.Sprintf("no command %q", args[0])
+			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+				msg += "; did you mean " + strings.Join(s, " or ") + "?"
+			}
+			return errors.New(msg + " (muster -help lists all)")
+		},
+	}
+	root.SetIn(e.in)
+	root.SetOut(e.out)
+	root.SetErr(e.err)
+	root.CompletionOptions.HiddenDefaultCmd = false
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w (%s -help lists the flags)", err, cmd.CommandPath())
+	})
+	for _, add := range commands {
+		root.AddCommand(add(e))
+	}
+	root.SetUsageTemplate(usageTemplate)
+	return root
+}
+
+func isTerminal(v any) bool {
+	f, ok := v.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// clientFlags adds the flags with which every command finds and speaks to an agent. Environment: MUSTER_x first, then
+// NOMAD_x.
+func (e *env) clientFlags(f *pflag.FlagSet) {
+	f.StringVar(&e.addr, "address", firstEnv("http://127.0.0.1:4646", "ADDR"), "address of an agent's HTTP API (MUSTER_ADDR, NOMAD_ADDR); unix:///path for a socket")
+	f.StringVar(&e.token, "token", firstEnv("", "TOKEN"), "secret of the ACL token to use (MUSTER_TOKEN, NOMAD_TOKEN)")
+	f.Lookup("token").DefValue = ""
+	f.StringVar(&e.namespace, "namespace", firstEnv("", "NAMESPACE"), "namespace; * for all where that makes sense (MUSTER_NAMESPACE, NOMAD_NAMESPACE)")
+	f.StringVar(&e.region, "region", firstEnv("", "REGION"), "region to ask (MUSTER_REGION, NOMAD_REGION)")
+	f.StringVar(&e.caCert, "ca-cert", firstEnv("", "CACERT"), "PEM file of the CA that signed the agent's certificate (MUSTER_CACERT, NOMAD_CACERT)")
+	f.StringVar(&e.clientCert, "client-cert", firstEnv("", "CLIENT_CERT"), "PEM file of the certificate to show (MUSTER_CLIENT_CERT, NOMAD_CLIENT_CERT)")
+	f.StringVar(&e.clientKey, "client-key", firstEnv("", "CLIENT_KEY"), "PEM file of its key (MUSTER_CLIENT_KEY, NOMAD_CLIENT_KEY)")
+	f.StringVar(&e.tlsServerName, "tls-server-name", firstEnv("", "TLS_SERVER_NAME"), "name to check the agent's certificate against")
+	f.BoolVar(&e.tlsSkipVerify, "tls-skip-verify", firstEnv("", "SKIP_VERIFY") != "", "do not check the agent's certificate")
+	f.BoolVar(&e.noColor, "no-color", os.Getenv("NO_COLOR") != "" || firstEnv("", "CLI_NO_COLOR") != "", "no colour in the output")
+	f.BoolVar(&e.forceCol, "force-color", firstEnv("", "CLI_FORCE_COLOR") != "", "colour even when the output is not a terminal")
+}
+
+func firstEnv(def string, name string) string {
+	for _, p := range []string{"MUSTER_", "NOMAD_"} {
+		if v := os.Getenv(p + name); v != "" {
+			return v
+		}
+	}
+	return def
+}
+
+// normalize lets long flags be written with one dash, as Nomad's are: -json is --json, -address=x is --address=x.
+// Single letters stay as they are, bundles of known single letters (-it) too, and nothing after "--" is touched.
+func normalize(root *cobra.Command, args []string) []string {
+	out := make([]string, 0, len(args))
+	cmd := root
+	for i, a := range args {
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
+			name, _, _ := strings.Cut(a[1:], "=")
+			if len(name) > 1 && (!bundle(cmd, name) || longFlag(cmd, name)) && !isNumber(a[1:]) {
+				a = "-" + a
+			}
+		} else if a != "" && a[0] != '-' {
+			for _, c := range cmd.Commands() {
+				if c.Name() == a || c.HasAlias(a) {
+					cmd = c
+					break
+				}
+			}
+		}
+		out = append(out, a)
+		// What follows the command of exec is the user's own: end our flags before it.
+		if stopsFlags(cmd) && a != "" && a[0] != '-' && positional(cmd, out) {
+			out = append(out[:len(out)-1], "--", a)
+			return append(out, args[i+1:]...)
+		}
+	}
+	return out
+}
+
+// stopsFlags reports whether a command hands the rest of its arguments to a program, positional when that rest begins.
+func stopsFlags(cmd *cobra.Command) bool { return cmd.Annotations["passthrough"] != "" }
+
+func positional(cmd *cobra.Command, sofar []string) bool {
+	want := len(cmd.Annotations["passthrough"]) // one mark per argument before the program's
+	n := 0
+	depth := strings.Count(cmd.CommandPath(), " ")
+	skip := false
+	for _, a := range sofar {
+		switch {
+		case skip:
+			skip = false
+		case strings.HasPrefix(a, "-"):
+			name := strings.TrimLeft(a, "-")
+			if strings.Contains(name, "=") {
+				continue
+			}
+			if f := cmd.Flags().Lookup(name); f != nil && f.NoOptDefVal == "" {
+				skip = true
+			} else if len(name) == 1 {
+				if f := cmd.Flags().ShorthandLookup(name); f != nil && f.NoOptDefVal == "" {
+					skip = true
+				}
+			}
+		default:
+			n++
+		}
+	}
+	return n-depth > want
+}
+
+func isNumber(s string) bool {
+	return strings.Trim(s, "0123456789.") == ""
+}
+
+// bundle reports whether every letter is a one-letter flag of the command.
+func bundle(cmd *cobra.Command, letters string) bool {
+	for _, r := range letters {
+		if r > 127 || cmd.Flags().ShorthandLookup(string(r)) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func longFlag(cmd *cobra.Command, name string) bool { return cmd.Flags().Lookup(name) != nil }

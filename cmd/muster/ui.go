@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/charmbracelet/colorprofile"
+)
+
+func (e *env) printf(f string, args ...any) { fmt.Fprintf(e.out, f, args...) }
+func (e *env) println(args ...any)          { fmt.Fprintln(e.out, args...) }
+
+// hint goes to stderr: the command to run next, or a warning. Data alone goes to stdout.
+func (e *env) hint(f string, args ...any) { fmt.Fprintf(e.err, f+"\n", args...) }
+
+// warn prints warnings of the server, if there are any.
+func (e *env) warn(text string) {
+	if text = strings.TrimSpace(text); text != "" {
+		e.hint("%s\n%s\n", e.paint("1;33", "Warnings:"), text)
+	}
+}
+
+// colour reports whether stdout takes colours. State is never told by colour alone.
+func (e *env) colour() bool {
+	if e.noColor {
+		return false
+	}
+	return e.forceCol || colorprofile.Detect(e.out, os.Environ()) >= colorprofile.ANSI
+}
+
+func (e *env) paint(code, s string) string {
+	if s == "" || !e.colour() {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (e *env) bold(s string) string { return e.paint("1", s) }
+
+// heading starts a section.
+func (e *env) heading(s string) { e.println("\n" + e.bold(s)) }
+
+// stateColour is the colour of a word that tells a state.
+func stateColour(word string) string {
+	switch word {
+	case "running", "ready", "complete", "alive", "healthy", "eligible", "successful":
+		return "32"
+	case "pending", "blocked", "starting", "draining", "initializing", "ineligible", "leaving", "unknown":
+		return "33"
+	case "failed", "lost", "down", "dead", "unhealthy", "disconnected":
+		return "31"
+	}
+	return ""
+}
+
+// table prints rows under a head ("ID|Name|Status"), columns two spaces apart.
+func (e *env) table(head string, rows [][]string) {
+	all := append([][]string{strings.Split(head, "|")}, rows...)
+	widths := make([]int, len(all[0]))
+	for _, r := range all {
+		for i, c := range r {
+			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+		}
+	}
+	for n, r := range all {
+		var b strings.Builder
+		for i, c := range r {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c)+2)
+			if i == len(r)-1 {
+				pad = ""
+			}
+			if n == 0 {
+				c = e.bold(c)
+			} else if col := stateColour(c); col != "" {
+				c = e.paint(col, c)
+			}
+			b.WriteString(c + pad)
+		}
+		e.println(strings.TrimRight(b.String(), " "))
+	}
+}
+
+// kv prints "Name = value" lines, aligned.
+func (e *env) kv(rows [][2]string) {
+	w := 0
+	for _, r := range rows {
+		w = max(w, utf8.RuneCountInString(r[0]))
+	}
+	for _, r := range rows {
+		v := r[1]
+		if v == "" {
+			v = "<none>"
+		}
+		if col := stateColour(v); col != "" {
+			v = e.paint(col, v)
+		}
+		e.printf("%s%s = %s\n", e.bold(r[0]), strings.Repeat(" ", w-utf8.RuneCountInString(r[0])), v)
+	}
+}
+
+// short is an id as people see it.
+func shortID(id string, verbose bool) string {
+	if !verbose && len(id) == 36 {
+		return id[:8]
+	}
+	return id
+}
+
+// age is a time as a distance from now; verbose tells the time itself.
+func (e *env) age(t time.Time, verbose bool) string {
+	if t.IsZero() || t.UnixNano() <= 0 {
+		return "-"
+	}
+	if verbose {
+		return t.Format(time.RFC3339)
+	}
+	d := e.now().Sub(t)
+	if d < 0 {
+		return "in " + span(-d)
+	}
+	return span(d) + " ago"
+}
+
+func (e *env) ageNanos(ns int64, verbose bool) string {
+	return e.age(time.Unix(0, ns), verbose && ns > 0)
+}
+
+// span is a duration in its two largest units.
+func span(d time.Duration) string {
+	d = d.Round(time.Second)
+	units := []struct {
+		d time.Duration
+		n string
+	}{{365 * 24 * time.Hour, "y"}, {30 * 24 * time.Hour, "mo"}, {24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
+	var out string
+	for i, u := range units {
+		if n := d / u.d; n > 0 {
+			out = fmt.Sprintf("%d%s", n, u.n)
+			if i+1 < len(units) {
+				if m := (d % u.d) / units[i+1].d; m > 0 {
+					out += fmt.Sprintf("%d%s", m, units[i+1].n)
+				}
+			}
+			return out
+		}
+	}
+	return "0s"
+}
+
+// date is a time for people; zero is "-".
+func date(t time.Time) string {
+	if t.IsZero() || t.UnixNano() <= 0 {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
+}
+
+// mib is an amount of memory given in MiB.
+func mib(n int64) string {
+	switch {
+	case n >= 1<<20 && n%(1<<18) == 0, n >= 10<<20:
+		return fmt.Sprintf("%.4g TiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.4g GiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d MiB", n)
+}
+
+// bytesText is an amount of memory given in bytes.
+func bytesText(n uint64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+func plural(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func val[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "<none>"
+	}
+	return s
+}
+
+// confirm asks before something that cannot be taken back. Where nobody can answer it does not ask, as Nomad.
+func (e *env) confirm(yes bool, question string, args ...any) error {
+	if yes || !e.tty {
+		return nil
+	}
+	fmt.Fprintf(e.err, question+" [y/N] ", args...)
+	line, err := bufio.NewReader(io.LimitReader(e.in, 1024)).ReadString('\n')
+	if err != nil && line == "" {
+		return fmt.Errorf("not confirmed: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	e.hint("Nothing was done.")
+	return exitCode(exitOK)
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// verb makes a command. use is its line of arguments, from and to how many of those it takes (to < 0: any number).
+func (e *env) verb(use, short, long, example string, from, to int, run func(ctx context.Context, args []string) error) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long, Example: indent(example), DisableFlagsInUseLine: true,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) < from || (to >= 0 && len(args) > to) {
+			return fmt.Errorf("%s takes %s, got %d: %s", cmd.CommandPath(), arguments(from, to), len(args), cmd.UseLine())
+		}
+		return run(cmd.Context(), args)
+	}
+	if long == "" {
+		c.Long = short + "."
+	}
+	e.clientFlags(c.Flags())
+	return c
+}
+
+func arguments(from, to int) string {
+	switch {
+	case to == 0:
+		return "no arguments"
+	case from == to && from == 1:
+		return "one argument"
+	case from == to:
+		return fmt.Sprintf("%d arguments", from)
+	case to < 0:
+		return fmt.Sprintf("at least %d arguments", from)
+	case from == 0:
+		return fmt.Sprintf("at most %d arguments", to)
+	}
+	return fmt.Sprintf("%d to %d arguments", from, to)
+}
+
+// group makes a command that only holds others.
+func (e *env) group(use, short, long, example string, subs ...func(*env) *cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Long: long, Example: indent(example)}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		msg := fmt.Sprintf("no command %q under %s", args[0], cmd.CommandPath())
+		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+			msg += "; did you mean " + strings.Join(s, " or ") + "?"
+		}
+		return fmt.Errorf("%s (%s -help lists all)", msg, cmd.CommandPath())
+	}
+	c.SuggestionsMinimumDistance = 2
+	for _, s := range subs {
+		c.AddCommand(s(e))
+	}
+	return c
+}
+
+func indent(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return ""
+	}
+	return "  " + strings.ReplaceAll(s, "\n", "\n  ")
+}
+
+// format is how an answer is printed when not as a table.
+type format struct {
+	json  bool
+	tmpl  string
+	quiet bool
+}
+
+// flags adds -json and -t.
+func (f *format) flags(c *cobra.Command) {
+	c.Flags().BoolVar(&f.json, "json", false, "print the answer as JSON, in the shape of the HTTP API")
+	f.template(c)
+}
+
+// template adds -t alone, for commands whose -json means their input.
+func (f *format) template(c *cobra.Command) {
+	c.Flags().StringVarP(&f.tmpl, "template", "t", "", "print the answer through a Go template over its JSON shape, such as '{{.ID}}'")
+}
+
+// listFlags adds -json, -t and -q.
+func (f *format) listFlags(c *cobra.Command) {
+	f.flags(c)
+	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print ids only, one a line")
+}
+
+// done prints v when a form other than the table was asked for.
+func (f *format) done(e *env, v any) (bool, error) {
+	switch {
+	case f.json && f.tmpl != "":
+		return true, fmt.Errorf("-json and -t exclude each other: choose one")
+	case f.json:
+		return true, e.json(v)
+	case f.tmpl != "":
+		return true, e.template(f.tmpl, v)
+	}
+	return false, nil
+}
+
+// ids prints ids alone when -q was given.
+func ids[T any](f *format, e *env, list []T, id func(T) string) bool {
+	if !f.quiet {
+		return false
+	}
+	for _, v := range list {
+		e.println(id(v))
+	}
+	return true
+}
+
+func (e *env) json(v any) error {
+	enc := json.NewEncoder(e.out)
+	enc.SetIndent("", "    ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+func (e *env) template(text string, v any) error {
+	t, err := template.New("-t").Funcs(template.FuncMap{
+		"json": func(v any) (string, error) {
+			b, err := json.Marshal(v)
+			return string(b), err
+		},
+		"join": func(sep string, list []string) string { return strings.Join(list, sep) },
+	}).Parse(text)
+	if err != nil {
+		return fmt.Errorf("the template does not parse: %w", err)
+	}
+	if err := t.Execute(e.out, v); err != nil {
+		return fmt.Errorf("the template does not fit the answer: %w", err)
+	}
+	e.println()
+	return nil
+}
+
+// generalFlags are those of clientFlags; help shows them last.
+func generalFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("general", pflag.ContinueOnError)
+	new(env).clientFlags(f)
+	return f
+}
+
+func ownFlagUsages(c *cobra.Command) string {
+	general := generalFlags()
+	own := pflag.NewFlagSet("own", pflag.ContinueOnError)
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if general.Lookup(f.Name) == nil && f.Name != "help" {
+			own.AddFlag(f)
+		}
+	})
+	return strings.TrimRight(own.FlagUsages(), "\n")
+}
+
+func generalFlagUsages(c *cobra.Command) string {
+	if c.LocalFlags().Lookup("address") == nil {
+		return ""
+	}
+	return strings.TrimRight(generalFlags().FlagUsages(), "\n")
+}
+
+func init() {
+	cobra.AddTemplateFunc("ownFlags", ownFlagUsages)
+	cobra.AddTemplateFunc("generalFlags", generalFlagUsages)
+}
+
+// usageTemplate puts examples first, and the flags that every command has last.
+const usageTemplate = `Usage: {{if .HasAvailableSubCommands}}{{.CommandPath}} COMMAND{{else}}{{.UseLine}}{{end}}
+{{if .HasExample}}
+Examples:
+
+{{.Example}}
+{{end}}{{if .HasAvailableSubCommands}}
+Commands:
+{{range .Commands}}{{if (or .IsAvailableCommand (eq .Name "help"))}}
+  {{rpad .Name .NamePadding }} {{.Short}}{{end}}{{end}}
+{{end}}{{with ownFlags .}}
+Options (one dash works as well as two):
+
+{{.}}
+{{end}}{{with generalFlags .}}
+General options:
+
+{{.}}
+{{end}}{{if .HasAvailableSubCommands}}
+"{{.CommandPath}} COMMAND -help" tells more about a command.
+{{end}}`
