@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/muster-sched/muster/client/clienttest"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
@@ -19,8 +17,6 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // agent is a client under test with its servers.
 type agent struct {

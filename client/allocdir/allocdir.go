@@ -93,7 +93,7 @@ func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) er
 		mode os.FileMode
 		own  bool
 	}{
-		{t.Root, 0o755, false},
+		{t.Root, 0o755, true},
 		{t.Local, 0o755, true},
 		{filepath.Join(t.Root, Tmp), 0o777 | os.ModeSticky, false},
 		{t.Secrets, 0o700, true},

@@ -3,6 +3,7 @@ package clienttest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -134,6 +135,13 @@ func (s *Server) Index() structs.Index {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index
+}
+
+// Nodes are the ids of the registered nodes, in no order.
+func (s *Server) Nodes() []structs.NodeID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.nodes))
 }
 
 // Node is a registered node, or nil.

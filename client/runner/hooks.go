@@ -227,8 +227,8 @@ func buildTaskDir(_ context.Context, a *attempt) error {
 		return err
 	}
 	t := r.dir.Task(a.spec.Name)
-	a.config.Dirs = driver.Dirs{
-		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Local, SecretsDir: t.Secrets,
+	a.config.Dirs = driver.Dirs{ // tasks begin in their own directory, as Nomad's do: "local/run.sh" is a path in it
+		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Root, SecretsDir: t.Secrets,
 		HideDir: r.cfg.HideDir, AllocRoot: r.dir.Root,
 	}
 	return nil
@@ -241,7 +241,12 @@ func writePayload(_ context.Context, a *attempt) error {
 	if a.spec.DispatchPayload == "" || len(job.Payload) == 0 || r.dir == nil {
 		return nil
 	}
-	root, err := os.OpenRoot(r.dir.Task(a.spec.Name).Local)
+	top, err := os.OpenRoot(r.dir.Root)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	root, err := top.OpenRoot(filepath.Join(a.spec.Name, allocdir.Local)) // not through a link that a task has put there
 	if err != nil {
 		return err
 	}

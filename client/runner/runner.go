@@ -159,7 +159,7 @@ func (r *Runner) Final() *state.Final {
 	return r.final
 }
 
-// Acked records that the servers know how the allocation ended.
+// Acked records that the servers know how the allocation ended, and lets the drivers forget its tasks.
 func (r *Runner) Acked() {
 	r.mu.Lock()
 	if r.final == nil || r.final.Acked || r.destroyed {
@@ -169,9 +169,18 @@ func (r *Runner) Acked() {
 	f := *r.final
 	f.Acked = true
 	r.final = &f
+	ctx := r.ctx
 	r.mu.Unlock()
+	r.cfg.Go(func() { r.release(ctx) })
 	if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, state.ErrClosed) {
 		r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
+	}
+}
+
+// release lets the drivers forget the tasks of an allocation that has ended.
+func (r *Runner) release(ctx context.Context) {
+	for _, t := range r.tasks {
+		t.destroyOld(ctx)
 	}
 }
 
@@ -306,7 +315,9 @@ func (r *Runner) Start(ctx context.Context) {
 		r.postrun()
 		close(r.done)
 		r.cfg.Ended(r)
-		if !final.Acked {
+		if final.Acked {
+			r.release(ctx)
+		} else {
 			r.cfg.Report(final.Observed)
 		}
 	})
@@ -442,7 +453,12 @@ func (r *Runner) Destroy() error {
 		return fmt.Errorf("allocation %s has not ended", r.id)
 	}
 	r.destroyed = true
+	ctx := r.ctx
 	r.mu.Unlock()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	r.release(ctx)
 	if r.dir != nil {
 		if err := r.dir.Destroy(); err != nil {
 			return fmt.Errorf("remove the directory of allocation %s: %w", r.id, err)

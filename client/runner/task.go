@@ -161,7 +161,7 @@ func (t *task) start(ctx context.Context) {
 		return
 	}
 	t.active = t.r.cfg.Go(func() {
-		t.destroyOld(ctx)
+		t.destroyOld(ctx) // of the run before this one
 		t.run(ctx)
 	})
 }
@@ -592,7 +592,9 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 	}, events...)
 }
 
-// close writes the end of a run, then destroys what the driver keeps of it.
+// close writes the end of a run, then destroys what the driver keeps of it. What it keeps of the last run is destroyed
+// only when the servers know how that ended (see Runner.Acked): should the agent's own memory be lost before, the driver
+// still knows, and the task is not run again.
 func (t *task) close(ctx context.Context, h driver.Task, fn func(*state.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	t.handle = nil
@@ -601,18 +603,19 @@ func (t *task) close(ctx context.Context, h driver.Task, fn func(*state.TaskReco
 		rec.Old, rec.Handle = rec.Handle, nil
 		fn(rec, st)
 	}, events...)
-	if h != nil && ctx.Err() == nil {
-		if err := h.Destroy(ctx); err != nil {
-			t.r.log.Warn("cleaning up after a task failed; it is tried again at the agent's next start", "task", t.name, "error", err)
-			return
-		}
+	if h == nil || ctx.Err() != nil || t.dead() {
+		return
+	}
+	if err := h.Destroy(ctx); err != nil {
+		t.r.log.Warn("cleaning up after a task failed; it is tried again at the agent's next start", "task", t.name, "error", err)
+		return
 	}
 	t.mu.Lock()
 	t.rec.Old = nil
 	t.mu.Unlock()
 }
 
-// destroyOld cleans up after a run whose end was recorded but whose cleaning was not.
+// destroyOld cleans up after a run whose end was recorded.
 func (t *task) destroyOld(ctx context.Context) {
 	t.mu.Lock()
 	old := t.rec.Old
@@ -628,6 +631,9 @@ func (t *task) destroyOld(ctx context.Context) {
 	h, err := t.r.cfg.Drivers[spec.Driver].Recover(ctx, old)
 	if err == nil {
 		err = h.Destroy(ctx)
+	}
+	if ctx.Err() != nil {
+		return
 	}
 	if err != nil && !errors.Is(err, driver.ErrLost) {
 		t.r.log.Warn("cleaning up after an earlier run failed", "task", t.name, "error", err)
