@@ -103,3 +103,15 @@ func effective(c *agentconfig.Config) map[string]any {
 		"Telemetry": map[string]any{"PrometheusMetrics": true},
 	}
 }
+
+// TLS reports whether the HTTP API speaks TLS.
+func (a *Agent) TLS() bool { return a.cfg.TLSHTTP }
+
+// ACL reports whether tokens are demanded.
+func (a *Agent) ACL() bool { return a.cfg.ACL }
+
+// DataDir is where state and tasks are kept; Temporary whether it is removed at the end.
+func (a *Agent) DataDir() string { return a.cfg.DataDir }
+
+// Temporary reports whether the data directory goes away with the agent.
+func (a *Agent) Temporary() bool { return a.temp != "" }

@@ -434,3 +434,8 @@ func sorted[V any](m map[string]V) []string {
 	slices.Sort(out)
 	return out
 }
+
+// Names splits "root, daemon" into names.
+func Names(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}

@@ -90,19 +90,17 @@ func saysOff(n *node) bool {
 	return false
 }
 
-// elsewhere is the section that knows a key which was written in another.
+// elsewhere is the section that knows a key, a setting or a block, which was written in another.
 func elsewhere(key string) string {
-	found := ""
-	walk(reflect.TypeFor[Config](), "", func(path string) {
-		section, k := "", path
-		if i := strings.LastIndexByte(path, '.'); i >= 0 {
-			section, k = path[:i], path[i+1:]
+	for _, path := range Keys() {
+		parts := strings.Split(path, ".")
+		for i, p := range parts {
+			if i > 0 && p == key {
+				return strings.Join(parts[:i], ".") + " { }"
+			}
 		}
-		if k == key && section != "" && found == "" {
-			found = section + " { }"
-		}
-	})
-	return found
+	}
+	return ""
 }
 
 // Keys lists every key that has a meaning, as "client.reserved.cpu"; the name of a host volume is "*".

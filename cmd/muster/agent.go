@@ -1,0 +1,429 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/cmd/agent"
+	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/internal/version"
+	"github.com/muster-sched/muster/structs"
+)
+
+// agentOptions is the command line of muster agent.
+type agentOptions struct {
+	dev, version bool
+	gpus         string
+	paths, meta  []string
+	load         agentconfig.Options
+}
+
+// agentFlag is a flag that sets one key of the configuration.
+type agentFlag struct {
+	name, key, usage string
+	value            any // zero of its type: string, bool, int, []string
+}
+
+var agentFlags = []agentFlag{
+	{"data-dir", "data_dir", "directory for state and tasks", ""},
+	{"bind", "bind_addr", "IP address to listen on", ""},
+	{"name", "name", "name of this agent, unique in its region", ""},
+	{"node", "name", "the same as -name", ""},
+	{"region", "region", "region of this agent", ""},
+	{"dc", "datacenter", "datacenter of this agent", ""},
+	{"server", "server.enabled", "be a server", false},
+	{"bootstrap-expect", "server.bootstrap_expect", "number of servers that found the cluster together", 0},
+	{"encrypt", "server.encrypt", "gossip key, in base64", ""},
+	{"join", "start_join", "server to join at the start; may be repeated", []string(nil)},
+	{"retry-join", "retry_join", "server to join, tried until it works; may be repeated", []string(nil)},
+	{"client", "client.enabled", "run allocations", false},
+	{"servers", "client.servers", "RPC addresses of servers, for a client; may be repeated or have commas", []string(nil)},
+	{"node-class", "client.node_class", "class of the node", ""},
+	{"node-pool", "client.node_pool", "pool of the node", ""},
+	{"network-interface", "client.network_interface", "network interface whose address allocations get", ""},
+	{"acl-enabled", "acl.enabled", "demand ACL tokens", false},
+	{"insecure", "insecure", "listen beyond this machine without TLS, ACLs or a gossip key", false},
+	{"log-level", "log_level", "TRACE, DEBUG, INFO, WARN, ERROR or OFF", ""},
+	{"log-json", "log_json", "log lines as JSON", false},
+	{"log-include-location", "log_include_location", "log lines with file and line of the program", false},
+}
+
+func newAgent(e *env) *cobra.Command {
+	o := &agentOptions{}
+	c := &cobra.Command{
+		Use:   "agent [options]",
+		Short: "Run an agent: a server, a client, or both",
+		Long: "Run an agent until it is interrupted. Servers keep the state of the cluster and decide, clients run allocations.\n" +
+			"SIGHUP reads certificates and log_level again; a second SIGINT or SIGTERM ends at once.",
+		Example: indent("muster agent -dev\nmuster agent -dev -dev-gpus=8xH100\nmuster agent -config /etc/muster.d\n" +
+			"muster agent -client -data-dir /var/lib/muster -servers 10.0.0.1:4647"),
+		Args:                  cobra.NoArgs,
+		DisableFlagsInUseLine: true,
+	}
+	f := c.Flags()
+	f.BoolVar(&o.dev, "dev", false, "one-machine cluster for trying things out: open, on 127.0.0.1, gone when it ends")
+	f.StringVar(&o.gpus, "dev-gpus", "", "make up GPUs, such as 8xH100 or 4xA100,2xT4")
+	f.StringArrayVar(&o.paths, "config", nil, "configuration file (HCL or JSON) or directory of such; may be repeated, later ones win")
+	f.StringArrayVar(&o.meta, "meta", nil, "KEY=VALUE describing the node; may be repeated")
+	f.BoolVar(&o.version, "version", false, "print the version and end")
+	for _, a := range agentFlags {
+		switch v := a.value.(type) {
+		case string:
+			f.String(a.name, v, a.usage)
+		case bool:
+			f.Bool(a.name, v, a.usage)
+		case int:
+			f.Int(a.name, v, a.usage)
+		case []string:
+			f.StringSlice(a.name, v, a.usage)
+		}
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if o.version {
+			e.println(version.String())
+			return nil
+		}
+		if err := o.prepare(cmd); err != nil {
+			return err
+		}
+		return runAgent(cmd.Context(), e, o)
+	}
+	return c
+}
+
+// prepare turns what was given on the command line into settings.
+func (o *agentOptions) prepare(cmd *cobra.Command) error {
+	f := cmd.Flags()
+	o.load = agentconfig.Options{Dev: o.dev, Paths: o.paths}
+	set := func(name, key string, v any) {
+		o.load.Flags = append(o.load.Flags, agentconfig.Flag{Name: "-" + name, Key: key, Value: v})
+	}
+	server := o.dev || f.Changed("server") || !f.Changed("client") && !f.Changed("servers")
+	for _, a := range agentFlags {
+		if !f.Changed(a.name) {
+			continue
+		}
+		key := a.key
+		if a.name == "join" || a.name == "retry-join" { // gossip addresses of a server, RPC addresses of a client
+			key = "client.server_join." + a.key
+			if server {
+				key = "server.server_join." + a.key
+			}
+		}
+		switch a.value.(type) {
+		case string:
+			v, _ := f.GetString(a.name)
+			set(a.name, key, v)
+		case bool:
+			v, _ := f.GetBool(a.name)
+			set(a.name, key, v)
+		case int:
+			v, _ := f.GetInt(a.name)
+			set(a.name, key, v)
+		case []string:
+			v, _ := f.GetStringSlice(a.name)
+			set(a.name, key, v)
+		}
+	}
+	if len(o.meta) > 0 {
+		meta := map[string]string{}
+		for _, kv := range o.meta {
+			k, v, ok := strings.Cut(kv, "=")
+			if !ok || k == "" {
+				return fmt.Errorf("-meta %q: want KEY=VALUE", kv)
+			}
+			meta[k] = v
+		}
+		set("meta", "client.meta", meta)
+	}
+	return nil
+}
+
+// runAgent runs an agent until a signal ends it.
+func runAgent(ctx context.Context, e *env, o *agentOptions) error {
+	// Signals are told apart here, so the context that ends with the first of them is not for the agent.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	c, err := agentconfig.Load(o.load)
+	if err != nil {
+		return fmt.Errorf("the configuration is not usable:\n%w", err)
+	}
+	log, closeLog, err := agentLogger(e.err, c)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	for _, w := range c.Warnings {
+		log.Warn(w)
+	}
+	limitMemory(log)
+	cfg, err := agent.FromConfig(c, log)
+	if err != nil {
+		return err
+	}
+	if o.gpus != "" {
+		if cfg.Client == nil {
+			return fmt.Errorf("-dev-gpus makes up GPUs of a client, but this agent runs none; add -client or -dev")
+		}
+		gpus, err := fingerprint.ParseGPUs(o.gpus, machineSeed(c.Name))
+		if err != nil {
+			return fmt.Errorf("-dev-gpus: %w", err)
+		}
+		cfg.Client.Devices = append(cfg.Client.Devices, gpus)
+		log.Warn("GPUs are made up; nothing runs on them", "gpus", o.gpus)
+	}
+	cfg.Reload = func() error { return reloadAgent(o, c, log) }
+	a, err := agent.New(cfg)
+	if err != nil {
+		return err
+	}
+	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- a.Run(runCtx) }()
+	if !c.Dev {
+		e.agentSummary(c, a)
+	}
+	go func() {
+		if agentUp(runCtx, a) && c.Dev {
+			e.devBanner(a, o)
+		}
+	}()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case s := <-signals:
+			if s == syscall.SIGHUP {
+				if err := a.Reload(); err != nil {
+					log.Error(err.Error())
+				}
+				continue
+			}
+			return endAgent(a, c, log, s, signals, stop, done)
+		case <-ctx.Done():
+			// Either one of the signals above, which comes at once, or the caller's wish.
+			var s os.Signal = os.Interrupt
+			select {
+			case s = <-signals:
+			case <-time.After(50 * time.Millisecond):
+			}
+			return endAgent(a, c, log, s, signals, stop, done)
+		}
+	}
+}
+
+// leaveMax bounds how long an agent takes to leave. A drain's own deadline comes on top.
+const leaveMax = 15 * time.Second
+
+// machineSeed makes the ids of made-up devices differ between machines and stay the same on one.
+func machineSeed(name string) structs.Seed {
+	sum := sha256.Sum256([]byte("dev-gpus " + name))
+	return structs.Seed(sum[:16])
+}
+
+// endAgent ends an agent, leaving the cluster first if so configured. Another signal ends the process.
+func endAgent(a *agent.Agent, c *agentconfig.Config, log hclog.Logger, s os.Signal, signals <-chan os.Signal, stop func(), done <-chan error) error {
+	leave := s == os.Interrupt && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
+	log.Info("ending", "signal", s, "leave", leave)
+	ended := make(chan error, 1)
+	go func() {
+		if leave {
+			limit := leaveMax
+			if d := c.Client.DrainOnShutdown; d != nil {
+				limit += max(d.Deadline, time.Minute)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			if err := a.Leave(ctx); err != nil {
+				log.Error("leaving the cluster", "error", err)
+			}
+			cancel()
+		}
+		stop()
+		ended <- <-done
+	}()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case s := <-signals:
+			if s != syscall.SIGHUP {
+				log.Warn("second signal, ending at once", "signal", s)
+				return exitCode(exitError)
+			}
+		}
+	}
+}
+
+// reloadAgent reads the configuration again and takes over what can change in a running agent.
+func reloadAgent(o *agentOptions, c *agentconfig.Config, log hclog.Logger) error {
+	now, err := agentconfig.Load(o.load)
+	if err != nil {
+		return err
+	}
+	log.SetLevel(hclog.LevelFromString(now.Reloadable().LogLevel))
+	if list := agentconfig.Changes(c, now); len(list) > 0 {
+		log.Warn("these settings changed and need a restart", "settings", strings.Join(list, ", "))
+	}
+	return nil
+}
+
+// agentLogger logs to standard error and, if configured, to a file.
+func agentLogger(stderr io.Writer, c *agentconfig.Config) (hclog.InterceptLogger, func(), error) {
+	out, end := stderr, func() {}
+	if c.LogFile != "" {
+		f, err := openLog(c.LogFile, c.LogRotateBytes, c.LogRotateDuration, c.LogRotateMaxFiles)
+		if err != nil {
+			return nil, nil, err
+		}
+		out, end = io.MultiWriter(stderr, f), func() { f.Close() }
+	}
+	return hclog.NewInterceptLogger(&hclog.LoggerOptions{
+		Name: "muster", Level: hclog.LevelFromString(c.LogLevel), Output: out, JSONFormat: c.LogJSON, IncludeLocation: c.LogIncludeLocation,
+	}), end, nil
+}
+
+// agentUp waits until all parts work; false when ctx ended first.
+func agentUp(ctx context.Context, a *agent.Agent) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if srv, cl, _, _ := a.Health(); srv == "" && cl == "" {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// devBanner tells what runs and what to type next.
+func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
+	url := "http://" + a.HTTPAddr()
+	if a.TLS() {
+		url = "https://" + a.HTTPAddr()
+	}
+	access := "open: no ACL, no TLS; whoever reaches it may run programs here"
+	switch {
+	case a.ACL() && a.TLS():
+		access = "ACL tokens and TLS are demanded"
+	case a.ACL():
+		access = "ACL tokens are demanded (muster acl bootstrap); no TLS"
+	}
+	data, about := a.DataDir(), ""
+	if a.Temporary() {
+		about = " (removed at the end, tasks too)"
+	}
+	e.println("==> " + e.bold("Muster is up.") + " Ctrl-C ends it.")
+	e.println()
+	e.printf("    HTTP and UI  %s\n", url)
+	e.printf("    Data         %s%s\n", data, about)
+	e.printf("    Access       %s\n", access)
+	if o.gpus != "" {
+		e.printf("    GPUs         %s, made up\n", o.gpus)
+	}
+	e.println()
+	e.println("    In another terminal:")
+	if url != "http://127.0.0.1:4646" {
+		e.printf("      export MUSTER_ADDR=%s\n", url)
+	}
+	for _, l := range []string{"muster job init", "muster job run example.muster.hcl", "muster job status", "muster alloc logs -f -job example"} {
+		e.println("      " + l)
+	}
+	e.println()
+}
+
+// agentSummary tells what was configured.
+func (e *env) agentSummary(c *agentconfig.Config, a *agent.Agent) {
+	on := func(b bool) string {
+		if b {
+			return "on"
+		}
+		return "off"
+	}
+	rows := [][2]string{
+		{"Name", c.Name}, {"Region", c.Region + " (datacenter " + c.Datacenter + ")"}, {"Data dir", c.DataDir},
+		{"HTTP", address(a.HTTPAddr(), c.Public.HTTP)},
+	}
+	if c.Server.Enabled {
+		rows = append(rows, [2]string{"RPC", address(c.Bind.RPC, c.Public.RPC)}, [2]string{"Gossip", address(c.Bind.Serf, c.Public.Serf)},
+			[2]string{"Server", "yes, bootstrap_expect " + strconv.Itoa(c.Server.BootstrapExpect)})
+	}
+	if c.Client.Enabled {
+		v := "yes, pool " + c.Client.NodePool
+		if list := c.ClientServers(); len(list) > 0 && !c.Server.Enabled {
+			v += ", servers " + strings.Join(list, ", ")
+		}
+		rows = append(rows, [2]string{"Client", v})
+	}
+	rows = append(rows, [2]string{"TLS", "HTTP " + on(c.TLS.HTTP) + ", RPC " + on(c.TLS.RPC)}, [2]string{"ACL", on(c.ACL.Enabled)},
+		[2]string{"Log level", c.LogLevel}, [2]string{"Version", version.String()})
+	if len(c.Files) > 0 {
+		rows = append(rows, [2]string{"Configuration", strings.Join(c.Files, ", ")})
+	}
+	e.println("==> Muster agent configuration:")
+	e.println()
+	for _, r := range rows {
+		e.printf("    %13s: %s\n", r[0], r[1])
+	}
+	e.println()
+	e.println("==> Muster agent started! Log data will stream in below:")
+	e.println()
+}
+
+func address(bind, public string) string {
+	if public == "" || public == bind {
+		return bind
+	}
+	return bind + ", advertised as " + public
+}
+
+// limitMemory keeps the process below the memory limit of its control group, unless GOMEMLIMIT says otherwise: nine
+// tenths of it, so that collection works harder before the kernel kills.
+func limitMemory(log hclog.Logger) {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return
+	}
+	_, path, ok := strings.Cut(strings.TrimSpace(string(own)), "0::")
+	if !ok {
+		return
+	}
+	limit := int64(math.MaxInt64)
+	for p := filepath.Clean("/" + path); ; p = filepath.Dir(p) {
+		if b, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", p, "memory.max")); err == nil {
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil {
+				limit = min(limit, n)
+			}
+		}
+		if p == "/" {
+			break
+		}
+	}
+	if limit < math.MaxInt64 {
+		debug.SetMemoryLimit(limit / 10 * 9)
+		log.Debug("memory limit", "cgroup_bytes", limit)
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// rotatingFile is a log file that starts anew when it has grown too large or too old. Older ones are called
+// NAME-TIME.EXT beside it.
+type rotatingFile struct {
+	path     string
+	maxBytes int64         // 0: no limit
+	maxAge   time.Duration // 0: no limit
+	keep     int           // older files kept; 0: all, negative: none
+	now      func() time.Time
+
+	mu     sync.Mutex
+	f      *os.File  // guarded by mu
+	size   int64     // of f
+	opened time.Time // when f was begun
+}
+
+var _ io.WriteCloser = (*rotatingFile)(nil)
+
+func openLog(path string, maxBytes int64, maxAge time.Duration, keep int) (*rotatingFile, error) {
+	if strings.HasSuffix(path, "/") {
+		path = filepath.Join(path, "muster.log")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("log_file: %w", err)
+	}
+	r := &rotatingFile{path: path, maxBytes: maxBytes, maxAge: maxAge, keep: keep, now: time.Now}
+	return r, r.open()
+}
+
+func (r *rotatingFile) open() error {
+	f, err := os.OpenFile(r.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return fmt.Errorf("log_file: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("log_file: %w", err)
+	}
+	r.f, r.size, r.opened = f, st.Size(), r.now()
+	return nil
+}
+
+// Write appends one line. When a new file cannot be begun, the old one goes on.
+func (r *rotatingFile) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.f == nil {
+		return 0, os.ErrClosed
+	}
+	full := r.maxBytes > 0 && r.size > 0 && r.size+int64(len(b)) > r.maxBytes
+	if full || (r.maxAge > 0 && r.size > 0 && r.now().Sub(r.opened) >= r.maxAge) {
+		r.rotate()
+	}
+	n, err := r.f.Write(b)
+	r.size += int64(n)
+	return n, err
+}
+
+func (r *rotatingFile) rotate() {
+	ext := filepath.Ext(r.path)
+	base := strings.TrimSuffix(r.path, ext)
+	old := fmt.Sprintf("%s-%019d%s", base, r.now().UnixNano(), ext) // of one length: the order of names is that of time
+	if err := os.Rename(r.path, old); err != nil {
+		return
+	}
+	before := r.f
+	if err := r.open(); err != nil {
+		_ = os.Rename(old, r.path)
+		return
+	}
+	before.Close()
+	if r.keep == 0 {
+		return
+	}
+	list, _ := filepath.Glob(base + "-[0-9]*" + ext)
+	slices.Sort(list)
+	for len(list) > max(0, r.keep) {
+		_ = os.Remove(list[0])
+		list = list[1:]
+	}
+}
+
+// Close ends the log.
+func (r *rotatingFile) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.f == nil {
+		return nil
+	}
+	err := r.f.Close()
+	r.f = nil
+	return err
+}

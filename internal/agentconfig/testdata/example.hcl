@@ -1,0 +1,150 @@
+# Every setting of an agent, with its default or an example. The JSON form has the same keys.
+
+name       = "node-1" # default: the host's name
+region     = "global"
+datacenter = "dc1"
+data_dir   = "/var/lib/muster" # required
+
+bind_addr = "127.0.0.1" # 0.0.0.0 once TLS, ACLs and a gossip key are configured
+addresses {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
+}
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1:4647"
+  serf = "127.0.0.1:4648"
+}
+ports {
+  http = 4646
+  rpc  = 4647
+  serf = 4648
+}
+
+server {
+  enabled          = true
+  bootstrap_expect = 3
+  encrypt          = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
+  start_join       = []
+  retry_join       = []
+  retry_interval   = "5s"
+  server_join {
+    start_join     = []
+    retry_join     = ["127.0.0.1:4648"]
+    retry_interval = "5s"
+  }
+  raft_multiplier         = 1
+  raft_trailing_logs      = 10240
+  raft_snapshot_threshold = 16384
+  raft_snapshot_interval  = "30s"
+}
+
+client {
+  enabled = true
+  servers = ["127.0.0.1:4647"]
+  server_join {
+    start_join     = []
+    retry_join     = []
+    retry_interval = "5s"
+  }
+  gossip_join = []
+  options = {
+    "driver.raw_exec.enable" = "1"
+    "user.denylist"          = "root,Administrator"
+  }
+  meta {
+    rack = "r1"
+  }
+  node_class = "gpu"
+  node_pool  = "default"
+  reserved {
+    cpu            = 500
+    memory         = 512
+    disk           = 1024
+    cores          = "0"
+    reserved_ports = "22,8000-8099"
+  }
+  host_volume "scratch" {
+    path      = "/var/tmp"
+    read_only = false
+  }
+  network_interface = "lo"
+  network_speed     = 1000
+  cpu_total_compute = 16000
+  memory_total_mb   = 32768
+  disk_total_mb     = 100000
+  alloc_dir         = "/var/lib/muster/client/allocs"
+  min_dynamic_port  = 20000
+  max_dynamic_port  = 32000
+  max_kill_timeout  = "30s"
+  drain_on_shutdown {
+    deadline           = "1m"
+    force              = false
+    ignore_system_jobs = false
+  }
+  gc_interval              = "1m"
+  gc_disk_usage_threshold  = 80
+  gc_inode_usage_threshold = 70
+  gc_max_allocs            = 50
+  gc_parallel_destroys     = 2
+}
+
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+plugin "exec" {
+  config {
+    default_user = "nobody"
+    denied_users = ["root"]
+  }
+}
+
+acl {
+  enabled = false
+}
+
+tls {
+  http                   = false
+  rpc                    = false
+  ca_file                = "/etc/muster/tls/ca.pem"
+  cert_file              = "/etc/muster/tls/agent.pem"
+  key_file               = "/etc/muster/tls/agent-key.pem"
+  verify_server_hostname = true
+  verify_https_client    = false
+}
+
+limits {
+  http_max_conns_per_client = 100
+  rpc_max_conns_per_client  = 100
+}
+
+telemetry {
+  prometheus_metrics         = true
+  publish_allocation_metrics = true
+  publish_node_metrics       = true
+  disable_hostname           = true
+}
+
+ui {
+  enabled = true
+}
+
+log_level            = "INFO"
+log_json             = false
+log_include_location = false
+log_file             = ""
+log_rotate_bytes     = 0
+log_rotate_duration  = "24h"
+log_rotate_max_files = 0
+
+leave_on_interrupt = false
+leave_on_terminate = false
+enable_debug       = false
+
+insecure = false
+
+disable_update_check        = true
+disable_anonymous_signature = true
