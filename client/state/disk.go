@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sort"
 	"sync"
 	"time"
@@ -94,8 +95,11 @@ func moveAside(path string) (string, error) {
 }
 
 func open(path string) (s *Disk, err error) {
+	defer faults()()
 	defer guard("open "+path, &err) // bbolt panics on some broken files
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 3 * time.Second, FreelistType: bolt.FreelistMapType, NoFreelistSync: true})
+	// The list of free pages is kept in the file: without it bbolt looks for them in a goroutine of its own, and what
+	// that finds broken ends the process.
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
 	if errors.Is(err, berrors.ErrTimeout) {
 		return nil, fmt.Errorf("%s: %w", path, ErrInUse)
 	}
@@ -137,6 +141,14 @@ func (d *Disk) prepare() (err error) {
 	return err
 }
 
+// faults makes reading beyond the end of a mapped file that is too short a panic, which can be recovered from, instead
+// of the end of the process. The result undoes it.
+func faults() (undo func()) {
+	old := debug.SetPanicOnFault(true)
+	return func() { debug.SetPanicOnFault(old) }
+}
+
+// guard turns a panic about a broken file into an error.
 func guard(what string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s: the file is broken: %v", what, p)
@@ -152,6 +164,7 @@ func closeQuietly(db *bolt.DB) {
 
 // Load implements Store.
 func (d *Disk) Load() (out *Saved, err error) {
+	defer faults()()
 	defer guard("load "+d.path, &err)
 	out = &Saved{}
 	err = d.db.View(func(tx *bolt.Tx) error {
@@ -316,6 +329,7 @@ func (d *Disk) do(fn func(*bolt.Tx) error) error {
 // write is the one writer: whatever has queued up while a commit ran goes into the next one.
 func (d *Disk) write() {
 	defer close(d.done)
+	defer faults()()
 	batch := make([]change, 0, batchMax)
 	for c := range d.queue {
 		batch = append(batch[:0], c)

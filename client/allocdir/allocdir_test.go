@@ -1,0 +1,181 @@
+package allocdir
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func build(t *testing.T, tmpfs bool) *Dir {
+	t.Helper()
+	d := New(t.TempDir(), "a1")
+	for range 2 { // twice is the same
+		if err := d.Build(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.BuildTask("web", Owner{UID: -1}, tmpfs, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := d.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLayout(t *testing.T) {
+	d := build(t, false)
+	for path, mode := range map[string]os.FileMode{
+		"alloc": 0o755, "alloc/data": 0o777 | os.ModeSticky, "alloc/logs": 0o755, "alloc/tmp": 0o777 | os.ModeSticky,
+		"web": 0o755, "web/local": 0o755, "web/secrets": 0o700, "web/tmp": 0o777 | os.ModeSticky,
+	} {
+		info, err := os.Lstat(filepath.Join(d.Root, path))
+		if err != nil || !info.IsDir() || info.Mode()&(os.ModePerm|os.ModeSticky) != mode {
+			t.Errorf("%s: %v, mode %v, want %v", path, err, info.Mode(), mode)
+		}
+	}
+	for _, name := range []string{"alloc", "..", ".", "a/b"} {
+		if err := d.BuildTask(name, Owner{UID: -1}, false, 0); err == nil {
+			t.Errorf("a task called %q was given a directory", name)
+		}
+	}
+}
+
+func TestSecretsInMemory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not run: needs root to mount")
+	}
+	d := build(t, true)
+	s := d.Task("web").Secrets
+	if !isMount(s) {
+		t.Skip("not run: this machine does not let us mount")
+	}
+	if os.WriteFile(filepath.Join(s, "big"), make([]byte, 2<<20), 0o600) == nil {
+		t.Error("secrets may be larger than their file system")
+	}
+	write(t, filepath.Join(d.SharedDir(), Data, "f"), strings.Repeat("x", 5000))
+	if n, err := d.Usage(1 << 40); err != nil || n < 5000 || n > 1<<20 {
+		t.Errorf("usage is %d, %v: secrets in memory do not count, data does", n, err)
+	}
+	d.Unmount()
+	if isMount(s) {
+		t.Error("still mounted")
+	}
+	if entries, _ := os.ReadDir(s); len(entries) != 0 {
+		t.Errorf("secrets are left on disk: %v", entries)
+	}
+}
+
+// TestNothingLeadsOut tries every way a task has to make the agent read a file that is not the allocation's.
+func TestNothingLeadsOut(t *testing.T) {
+	d := build(t, false)
+	outside := filepath.Join(filepath.Dir(d.Root), "outside")
+	write(t, outside, "outside")
+	write(t, filepath.Join(d.Task("web").Secrets, "token"), "secret")
+	write(t, filepath.Join(d.SharedDir(), Data, "ok"), "fine")
+	local := d.Task("web").Local
+	for name, target := range map[string]string{
+		"abs": outside, "up": "../../../outside", "root": "/", "sec": "../secrets/token", "secdir": "../secrets", "passwd": "/etc/passwd",
+		"self": "/proc/self/environ", "loop": "loop", "good": "../../alloc/data/ok",
+	} {
+		if err := os.Symlink(target, filepath.Join(local, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mkfifo(filepath.Join(local, "pipe"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]structs.ErrorCode{
+		"../outside": structs.CodeInvalid, "../../../etc/passwd": structs.CodeInvalid, "web/../../outside": structs.CodeInvalid, "/../outside": structs.CodeInvalid,
+		"web/local/abs": structs.CodeInvalid, "web/local/up": structs.CodeInvalid, "web/local/root": structs.CodeInvalid, "web/local/root/etc/passwd": structs.CodeInvalid,
+		"web/local/passwd": structs.CodeInvalid, "web/local/self": structs.CodeInvalid, "web/local/loop": structs.CodeInvalid,
+		"web/secrets/token": structs.CodeDenied, "web/local/../secrets/token": structs.CodeDenied, "web/local/sec": structs.CodeDenied, "web/local/secdir/token": structs.CodeDenied,
+		"web/secrets": structs.CodeDenied, "web/local/pipe": structs.CodeInvalid, "web/none": structs.CodeNotFound, "a\x00b": structs.CodeInvalid, strings.Repeat("x/", 4000): structs.CodeInvalid,
+	} {
+		if f, err := d.Open(path); err == nil || structs.CodeOf(err) != want {
+			t.Errorf("opening %.40q: %v, want %s", path, err, want)
+			if f != nil {
+				f.Close()
+			}
+		}
+		if _, _, err := d.Readable(path); err == nil || structs.CodeOf(err) != want {
+			t.Errorf("reading %.40q: %v, want %s", path, err, want)
+		}
+	}
+	for _, path := range []string{"web/local/root", "web/local/secdir", "web/secrets", ".."} {
+		if list, err := d.List(path); err == nil {
+			t.Errorf("listing %q gives %v", path, list)
+		}
+	}
+	for _, path := range []string{"alloc/data/ok", "/alloc/data/ok", "web/local/good", "alloc//data/../data/ok"} {
+		f, err := d.Open(path)
+		if err != nil {
+			t.Errorf("opening %q: %v", path, err)
+			continue
+		}
+		f.Close()
+	}
+	if list, err := d.List("/"); err != nil || len(list) != 2 {
+		t.Errorf("listing the top: %v, %v", list, err)
+	}
+	if err := d.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(outside); err != nil || string(b) != "outside" {
+		t.Error("removing the allocation removed what a link pointed to")
+	}
+	if _, err := d.List("/"); structs.CodeOf(err) != structs.CodeNotFound {
+		t.Errorf("listing what is gone: %v", err)
+	}
+}
+
+func TestAdopt(t *testing.T) {
+	root := t.TempDir()
+	prev, next := New(root, "p"), New(root, "n")
+	for _, d := range []*Dir{prev, next} {
+		if err := d.Build(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.BuildTask("web", Owner{UID: -1}, false, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(prev.SharedDir(), Data, "db"), "rows")
+	write(t, filepath.Join(prev.Task("web").Local, "cache"), "c")
+	write(t, filepath.Join(next.Task("web").Local, "own"), "o") // not to be replaced
+	if err := next.Adopt(prev, []string{"web"}); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(next.SharedDir(), Data, "db")); string(b) != "rows" {
+		t.Error("the shared data was not taken over")
+	}
+	if _, err := os.Stat(filepath.Join(next.Task("web").Local, "own")); err != nil {
+		t.Error("the task's own files were replaced")
+	}
+	if err := next.Adopt(New(root, "none"), []string{"web"}); err != nil {
+		t.Errorf("taking over from nothing: %v", err)
+	}
+}
+
+func TestUsageStops(t *testing.T) {
+	d := build(t, false)
+	for _, n := range []string{"a", "b", "c"} {
+		write(t, filepath.Join(d.SharedDir(), Data, n), strings.Repeat("x", 100_000))
+	}
+	if n, err := d.Usage(150_000); err != nil || n <= 150_000 {
+		t.Errorf("usage is %d, %v", n, err)
+	}
+}

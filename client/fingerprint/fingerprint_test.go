@@ -1,0 +1,130 @@
+package fingerprint
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/fake"
+	"github.com/muster-sched/muster/structs"
+)
+
+func look(t *testing.T, o Options) *Facts {
+	t.Helper()
+	f := NewFacts()
+	for _, p := range List(o) {
+		if err := p.Look(context.Background(), f); err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+		}
+	}
+	return f
+}
+
+func TestThisMachine(t *testing.T) {
+	t.Setenv("MUSTER_TEST_SHOWN", "yes")
+	f := look(t, Options{DataDir: t.TempDir(), Version: "1.2.3", Drivers: driver.NewSet(fake.New()), Env: []string{"MUSTER_TEST_SHOWN", "MUSTER_TEST_UNSET"}})
+	host, _ := os.Hostname()
+	for k, want := range map[string]string{
+		"cpu.arch": runtime.GOARCH, "kernel.name": "linux", "unique.hostname": host, "muster.version": "1.2.3", "nomad.version": NomadVersion,
+		"driver.fake": "1", "env.MUSTER_TEST_SHOWN": "yes",
+	} {
+		if f.Attributes[k] != want {
+			t.Errorf("%s is %q, want %q", k, f.Attributes[k], want)
+		}
+	}
+	for _, k := range []string{"cpu.numcores", "cpu.totalcompute", "cpu.frequency", "kernel.version", "memory.totalbytes", "os.name", "unique.network.ip-address", "unique.storage.volume", "unique.storage.bytestotal", "unique.storage.bytesfree", "numa.node.count"} {
+		if f.Attributes[k] == "" {
+			t.Errorf("%s is missing", k)
+		}
+	}
+	if _, ok := f.Attributes["env.MUSTER_TEST_UNSET"]; ok {
+		t.Error("an unset variable is an attribute")
+	}
+	r := f.Resources
+	if r.CPU != r.Cores*r.MHzPerCore || r.Cores < 1 || int64(len(r.ReservableCPUs)) != r.Cores || r.MemoryMiB < 1 || r.DiskMiB < 1 || len(r.Networks) == 0 || f.BootID == "" {
+		t.Errorf("resources are %+v, boot id %q", r, f.BootID)
+	}
+	if d := f.Drivers["fake"]; !d.Healthy || !d.Detected {
+		t.Errorf("driver is %+v", d)
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	f := look(t, Options{DataDir: t.TempDir(), CPUMHz: 12345, MemoryMB: 777, DiskMB: 888, SpeedMB: 42, Iface: "lo"})
+	if r := f.Resources; r.CPU != 12345 || r.MemoryMiB != 777 || r.DiskMiB != 888 || r.Networks[0].MBits != 42 || r.Networks[0].Device != "lo" {
+		t.Errorf("resources are %+v", r)
+	}
+	o := Options{Iface: "no-such-interface"}
+	if err := o.network(context.Background(), NewFacts()); err == nil || !strings.Contains(err.Error(), "no-such-interface") {
+		t.Errorf("an unknown interface: %v", err)
+	}
+}
+
+type broken struct{}
+
+func (broken) Name() string { return "broken" }
+func (broken) Devices(context.Context) ([]structs.DeviceGroup, error) {
+	return nil, errors.New("bus error")
+}
+
+func TestDevices(t *testing.T) {
+	a, err := ParseGPUs("8xH100,2xT4", structs.Seed{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := ParseGPUs("8xh100", structs.Seed{2})
+	o := Options{Devices: []DeviceFingerprinter{a}}
+	f := NewFacts()
+	if err := o.devices(context.Background(), f); err != nil || len(f.Resources.Devices) != 2 || f.Resources.Devices[0].ID() != "nvidia/gpu/H100" {
+		t.Fatalf("devices are %+v, %v", f.Resources.Devices, err)
+	}
+	seen := map[string]bool{}
+	buses := map[string]bool{}
+	for _, g := range append(a, b...) {
+		for _, i := range g.Instances {
+			if seen[i.ID] || i.MemoryMiB == 0 || !i.Healthy {
+				t.Errorf("GPU %+v", i)
+			}
+			seen[i.ID] = true
+		}
+	}
+	for _, g := range a {
+		for _, i := range g.Instances {
+			if buses[i.PCIBusID] {
+				t.Errorf("two GPUs of one machine at %s", i.PCIBusID)
+			}
+			buses[i.PCIBusID] = true
+		}
+	}
+	again, _ := ParseGPUs("8xH100,2xT4", structs.Seed{1})
+	if again[0].Instances[3].ID != a[0].Instances[3].ID {
+		t.Error("the same machine has other GPUs after a restart")
+	}
+	o.Devices = append(o.Devices, broken{})
+	if err := o.devices(context.Background(), NewFacts()); err == nil || !strings.Contains(err.Error(), "broken: bus error") {
+		t.Errorf("a broken device: %v", err)
+	}
+	for _, bad := range []string{"", "8", "xH100", "0xH100", "-1xH100", "8xNOPE", "8xH100,", "65xH100"} {
+		if _, err := ParseGPUs(bad, structs.Seed{}); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestOrderAndPeriods(t *testing.T) {
+	var names []string
+	for _, f := range List(Options{}) {
+		names = append(names, f.Name)
+		if f.Period != 0 && f.Period < 5*time.Second {
+			t.Errorf("%s looks every %s", f.Name, f.Period)
+		}
+	}
+	if got := strings.Join(names, " "); got != "version arch host cpu memory storage cgroup network env drivers devices" {
+		t.Errorf("order is %s", got)
+	}
+}
