@@ -164,7 +164,7 @@ func nodeAuth(req any) *methods.NodeAuth {
 
 // authenticateNode checks a node's secret. A node that no server knows may only register.
 func (s *Server) authenticateNode(c *rpc.Call) (*identity, error) {
-	if s.cfg.TLSServer != nil && !c.Peer.Local && c.Peer.Role != "client" && c.Peer.Role != "server" {
+	if s.cfg.TLSServer != nil && !c.Peer.Local && (c.Peer.Role != "client" && c.Peer.Role != "server" || c.Peer.Region != s.cfg.Region) {
 		return nil, structs.ErrPermissionDenied
 	}
 	req, err := c.Request()
@@ -187,10 +187,7 @@ func (s *Server) authenticateNode(c *rpc.Call) (*identity, error) {
 
 // isServer reports whether the peer proved to be a server of this region.
 func (s *Server) isServer(p rpc.Peer) bool {
-	if p.Local {
-		return true
-	}
-	if s.cfg.TLSServer == nil {
+	if s.cfg.TLSServer == nil && !p.Local {
 		return true // plaintext clusters trust their network; the agent refuses to start one by accident
 	}
 	return p.Role == "server" && p.Region == s.cfg.Region

@@ -1,0 +1,244 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/internal/memnet"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/structs"
+)
+
+// tlsSources makes certificates of one CA, one for each role.
+func tlsSources(t *testing.T, roles ...tlsutil.Role) map[tlsutil.Role]*tlsutil.Source {
+	t.Helper()
+	dir := t.TempDir()
+	ca, err := tlsutil.NewCA(tlsutil.CAOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caFile := filepath.Join(dir, "ca.pem")
+	if err := ca.Write(caFile, filepath.Join(dir, "ca-key.pem")); err != nil {
+		t.Fatal(err)
+	}
+	out := map[tlsutil.Role]*tlsutil.Source{}
+	for _, r := range roles {
+		pair, err := tlsutil.NewCert(ca, tlsutil.CertOptions{Role: r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := tlsutil.Files{CA: caFile, Cert: filepath.Join(dir, string(r)+".pem"), Key: filepath.Join(dir, string(r)+"-key.pem")}
+		if err := pair.Write(f.Cert, f.Key); err != nil {
+			t.Fatal(err)
+		}
+		if out[r], err = tlsutil.Load(f, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// caller is one identity of the matrix: a certificate, and a token or a node's secret.
+type caller struct {
+	name  string
+	role  tlsutil.Role
+	token structs.SecretID
+	node  bool // sends the proof of a registered node
+	wrong bool // with a wrong secret
+	// may says whether a need is fulfilled.
+	may func(n methods.Need) bool
+}
+
+// TestAuthorisationMatrix calls every method of the table over TLS as every identity. Denied means CodeDenied; whatever
+// else a call ends with (not found, invalid, a result), it was let through.
+func TestAuthorisationMatrix(t *testing.T) {
+	src := tlsSources(t, "server", "client", "cli")
+	n := memnet.New()
+	h := n.Host("one")
+	l, err := h.Listen(4647)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{Name: "one", InMemory: true, BootstrapExpect: 1, ACL: true, Listeners: []net.Listener{l}, Dial: h.Dial,
+		Gossip: GossipConfig{Disabled: true}, TLSServer: src["server"].RPCServer(), TLSClient: src["server"].Client, Logger: testLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	startServer(t, s)
+	waitFor(t, 10*time.Second, "leadership", func() bool { return s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil })
+	ctx := context.Background()
+	apply := func(typ structs.CommandType, body any) {
+		t.Helper()
+		if _, err := s.Apply(ctx, structs.Command{Type: typ, Body: body}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token := func(typ, policy string, expires structs.LogTime) structs.SecretID {
+		tok := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: typ, ExpiresAt: expires}
+		if policy != "" {
+			tok.Policies = []string{policy}
+		}
+		apply(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
+		return tok.Secret
+	}
+	apply(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "other"}}})
+	apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{
+		{Name: "other", Rules: `namespace "other" { policy = "write" }`},
+		{Name: "reader", Rules: "namespace \"default\" { policy = \"read\" }\nnode { policy = \"read\" }\nagent { policy = \"read\" }\noperator { policy = \"read\" }\nnode_pool \"*\" { policy = \"read\" }"},
+		{Name: "operator", Rules: `operator { policy = "write" }`},
+	}})
+	node := testNode(1)
+	apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
+	apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+	apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: preparedJob("held"), Eval: true})
+	held := structs.JobKey{Namespace: "default", ID: "held"}
+	waitFor(t, 10*time.Second, "placement", func() bool { return len(s.Published().Snapshot.AllocsByJob(held)) == 1 })
+	alloc := s.Published().Snapshot.AllocsByJob(held)[0]
+	readCaps := map[string]bool{"list-jobs": true, "parse-job": true, "read-job": true, "read-job-scaling": true}
+	nothing := func(methods.Need) bool { return false }
+	anyToken := func(n methods.Need) bool { return n.AnyToken }
+	callers := []caller{
+		{name: "none", role: "cli", may: nothing},
+		{name: "wrong namespace", role: "cli", token: token("client", "other", 0), may: anyToken},
+		{name: "read-only", role: "cli", token: token("client", "reader", 0), may: func(n methods.Need) bool {
+			return n.AnyToken || readCaps[n.Namespace] || n.Node == "read" || n.Agent == "read" || n.Operator == "read" || n.NodePool == "read"
+		}},
+		{name: "operator", role: "cli", token: token("client", "operator", 0), may: func(n methods.Need) bool { return n.AnyToken || n.Operator != "" }},
+		{name: "node secret", role: "client", node: true, may: func(n methods.Need) bool { return n.NodeSecret }},
+		{name: "node secret with a cli certificate", role: "cli", node: true, may: nothing},
+		{name: "wrong node secret", role: "client", node: true, wrong: true, may: nothing},
+		{name: "client certificate alone", role: "client", may: nothing},
+		{name: "server certificate alone", role: "server", may: func(n methods.Need) bool { return n.ServerCert }},
+		{name: "expired", role: "cli", token: token("client", "reader", s.Published().Time+1), may: nothing},
+		{name: "unknown token", role: "cli", token: newID[structs.SecretID](), may: nothing},
+		{name: "management", role: "cli", token: token("management", "", 0), may: func(n methods.Need) bool { return !n.NodeSecret && !n.ServerCert }},
+	}
+	// Methods whose handler refuses by itself what the empty request of this test asks for.
+	byHandler := map[string]bool{
+		methods.ACLTokenGet.Name: true, methods.ACLTokenSelf.Name: true, methods.ACLOneTimeCreate.Name: true, methods.ACLPolicyGet.Name: true, methods.ACLRoleGet.Name: true, methods.ACLOneTimeUse.Name: true,
+		methods.NamespaceGet.Name: true, methods.EventStream.Name: true, methods.ACLAuthorize.Name: true, methods.PoolNodes.Name: true,
+	}
+	pools := map[tlsutil.Role]*rpc.Pool{}
+	for _, r := range []tlsutil.Role{"server", "client", "cli"} {
+		p := rpc.NewPool(rpc.PoolConfig{Dial: rpc.TLSDialer(h.Dial, src[r].Client)})
+		defer p.Close()
+		pools[r] = p
+	}
+	checks := 0
+	run := func(c caller, anonymous bool) {
+		for _, row := range methods.Table {
+			want := row.Need.Anonymous || c.may(row.Need)
+			if anonymous && c.token.IsZero() && !c.node {
+				want = want || row.Need.Namespace != "" && readCaps[row.Need.Namespace] || row.Need.AnyToken
+			}
+			if want && byHandler[row.Name] && c.name != "management" {
+				continue
+			}
+			if row.Name == methods.ACLOneTimeUse.Name || row.Name == methods.EventStream.Name && c.name == "management" {
+				continue // refused by its content; follows for ever
+			}
+			body := map[string]any{"Name": "default", "AllocID": alloc.ID, "EvalID": alloc.EvalID, "Task": "t"}
+			if c.node {
+				secret := node.SecretID
+				if c.wrong {
+					secret[3] ^= 1
+				}
+				body = map[string]any{"NodeID": node.ID, "Secret": secret, "Status": "ready", "MaxWait": 1}
+				if row.Name == methods.NodeRegister.Name {
+					bad := *node
+					bad.SecretID = secret
+					body = map[string]any{"Node": &bad}
+				}
+			}
+			err := call1(pools[c.role].To("one:4647"), row, c.token, body)
+			denied := structs.CodeOf(err) == structs.CodeDenied && err != nil
+			checks++
+			if denied == want {
+				t.Errorf("%s as %q (anonymous policy: %v): %v; want it %s", row.Name, c.name, anonymous, err, map[bool]string{true: "let through", false: "denied"}[want])
+			}
+		}
+	}
+	for _, c := range callers {
+		run(c, false)
+	}
+	// With a policy for everybody, callers without a token may do what it says, and nobody else may do more.
+	apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "anonymous", Rules: `namespace "default" { policy = "read" }`}}})
+	for _, c := range callers {
+		if c.name == "none" || c.name == "client certificate alone" || c.name == "expired" || c.name == "wrong namespace" {
+			run(c, true)
+		}
+	}
+	if checks < 6*len(methods.Table) {
+		t.Fatalf("only %d checks for %d methods", checks, len(methods.Table))
+	}
+	t.Logf("%d checks over %d methods", checks, len(methods.Table))
+}
+
+// call1 calls a method with an arbitrary body.
+func call1(to rpc.Caller, row methods.Row, token structs.SecretID, body any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	h := rpc.Header{Method: row.Name, Token: token.String()}
+	b, err := rpc.Encode(body)
+	if err != nil {
+		return err
+	}
+	if row.Kind != methods.KindStream {
+		_, err = to.InvokeRaw(ctx, h, b)
+		return err
+	}
+	st, err := to.Open(ctx, h, rpc.Raw(b))
+	if err != nil {
+		return err
+	}
+	defer st.Close(nil)
+	st.CloseWrite()
+	_, err = st.Recv()
+	return err
+}
+
+// TestSecretsStayInside plants secrets and looks for them in whatever a reader of everything but tokens gets.
+func TestSecretsStayInside(t *testing.T) {
+	s := testServer(t, nil)
+	node := testNode(7)
+	call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: node})
+	var private []byte
+	for k := range s.Published().Snapshot.SigningKeys() {
+		private = k.Private
+	}
+	if len(private) == 0 {
+		t.Fatal("no signing key to look for")
+	}
+	for _, row := range methods.Table {
+		if row.Kind != methods.KindRead || row.Side != methods.SideServer {
+			continue
+		}
+		b, err := rpc.Encode(map[string]any{"NodeID": node.ID, "Name": "all"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		out, err := s.Caller(rpc.Peer{}).InvokeRaw(ctx, rpc.Header{Method: row.Name}, b)
+		cancel()
+		if err != nil {
+			continue
+		}
+		for what, secret := range map[string]string{"a node's secret": string(node.SecretID[:]), "a node's secret in text": node.SecretID.String(), "a signing key": string(private)} {
+			if strings.Contains(string(out), secret) {
+				t.Errorf("%s answers with %s", row.Name, what)
+			}
+		}
+	}
+	for _, ev := range eventsOf(structs.Delta{Nodes: []structs.Changed[structs.Node]{{After: node}}, Tokens: []structs.Changed[structs.ACLToken]{{After: &structs.ACLToken{Secret: structs.SecretID{9}}}}}) {
+		if ev.Node != nil && !ev.Node.SecretID.IsZero() || ev.Token != nil && !ev.Token.Secret.IsZero() {
+			t.Errorf("event %s carries a secret", fmt.Sprint(ev.Topic))
+		}
+	}
+}
