@@ -309,3 +309,22 @@ func TestPoliciesStayInRange(t *testing.T) {
 		t.Error("the pool's policy goes before the cluster's, that before the default")
 	}
 }
+
+// On a full cluster equal workloads are not searched for again and again.
+func TestHopelessAsksAreSearchedOnce(t *testing.T) {
+	in := scheduler.Input{View: scheduler.NewView(10, nodes(100), nil, nil), Now: 1}
+	for i := range 200 {
+		j := job(fmt.Sprintf("j%03d", i), 2)
+		j.Groups[0].Tasks[0].Resources.CPU = 5000 + int64(i%2)
+		in.Pending = append(in.Pending, load(j, i))
+	}
+	_, rep := scheduler.Schedule(in, binpack)
+	if rep.Steps > 2*100+200 {
+		t.Errorf("%d steps for two kinds of ask on 100 nodes", rep.Steps)
+	}
+	for i, r := range rep.Workloads {
+		if g := r.Groups[0]; !r.Failed || g.Wanted != 2 || g.Placed != 0 || g.Refusals[0].Short != 1000+int64(i%2) || g.Exhausted != 100 {
+			t.Fatalf("workload %d: %+v", i, g)
+		}
+	}
+}

@@ -408,6 +408,7 @@ func (w *world) pass(p scheduler.Policy) {
 	}
 	if w.pick(5) == 0 {
 		w.replay(in, p, plan)
+		w.oneByOne(in, p, plan)
 	}
 	for _, r := range rep.Workloads {
 		delete(w.last, r.Key)
@@ -461,6 +462,24 @@ func (w *world) replay(in scheduler.Input, p scheduler.Policy, plan scheduler.Pl
 	if w.dumps != nil {
 		w.dumps(b, scheduler.AppendPlan(nil, plan))
 	}
+}
+
+// oneByOne decides the workloads of a pass in passes of their own, each over the plans before it: nothing that a pass
+// remembers from one workload to the next may change a decision.
+func (w *world) oneByOne(in scheduler.Input, p scheduler.Policy, plan scheduler.Plan) {
+	got := scheduler.Plan{Cursor: in.Cursor}
+	alone := in
+	for i := range in.Pending {
+		alone.Pending, alone.Cursor = in.Pending[i:i+1], got.Cursor
+		one, _ := scheduler.Schedule(alone, p)
+		for k, e := range one.Entries {
+			alone.Flight = alone.Flight.Add(1_000_000+uint64(100*i+k), e, nil)
+		}
+		got.Entries, got.Cursor = append(got.Entries, one.Entries...), one.Cursor
+	}
+	plan.Deferred = nil
+	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, got)), "a pass differs from its workloads decided one by one")
+	w.counts["passes split"]++
 }
 
 // land commits plans in flight, as Apply would.
@@ -698,7 +717,7 @@ func TestProperties(t *testing.T) {
 	slices.Sort(lines)
 	t.Logf("%d checks in %d worlds: %s", checks, seed-1, strings.Join(lines, ", "))
 	for _, k := range []string{"placements", "refused places", "stops", "in place", "destructive", "migrate", "reschedule", "delayed", "disconnect", "waits on",
-		"devices given", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed"} {
+		"devices given", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened: the run proves nothing about it", k)
 		}

@@ -20,6 +20,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	rep := Report{}
 	// 1. One what-if picture for the pass: the view, and what is in flight already.
 	w := newWhatIf(in.View, in.Flight)
+	var vain hopeless
 	for i := range in.Pending {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
@@ -28,7 +29,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			continue
 		}
 		w.undo = w.undo[:0]
-		d := newDecision(&in, load, p, w, plan.Cursor)
+		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
 		if d.eval == nil {
 			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
 			continue
@@ -53,6 +54,7 @@ type decision struct {
 	load   *Workload
 	policy Policy
 	w      *whatIf
+	vain   *hopeless
 	rec    *reconciler
 	eval   *structs.Evaluation // the one that is answered
 	cursor structs.NodeID
@@ -71,8 +73,8 @@ type placement struct {
 	spot spot
 }
 
-func newDecision(in *Input, load *Workload, p Policy, w *whatIf, cursor structs.NodeID) *decision {
-	d := &decision{in: in, load: load, policy: p, w: w, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
+func newDecision(in *Input, load *Workload, p Policy, w *whatIf, vain *hopeless, cursor structs.NodeID) *decision {
+	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {
@@ -123,6 +125,19 @@ func (d *decision) keepStop(g *groupWork, w *want) {
 }
 
 func (d *decision) placeGroup(g *groupWork, first int) {
+	key := ""
+	if !d.vain.empty(d.w) {
+		if key = g.hopeKey(d.load.Job); key != "" {
+			if s := d.vain.find(d.w, key); s != nil {
+				g.scan = s
+				for i := range g.wants {
+					d.keepStop(g, &g.wants[i])
+				}
+				d.misses[g.name] += int64(len(g.wants))
+				return
+			}
+		}
+	}
 	s := newScan(g.ask, d.w, d.policy, first)
 	g.scan = s
 	// What stays of the job on its nodes counts for spread, load and distinctness; so does what was placed before.
@@ -165,6 +180,18 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	d.steps += int(s.looked)
+	if d.misses[g.name] == int64(len(g.wants)) && !pinned {
+		if key == "" {
+			key = g.hopeKey(d.load.Job)
+		}
+		if key != "" {
+			d.vain.note(d.w, key, s)
+		}
+	}
+	if g.tg.MaxRunDuration > 0 && d.misses[g.name] < int64(len(g.wants)) {
+		// Nothing tells when the new ones will have started; look again when the first can have run for too long.
+		d.rec.later = append(d.rec.later, later{at: d.in.Now.Add(g.tg.MaxRunDuration), trigger: structs.TriggerMaxRun, desc: "an allocation may reach its max_run_duration", group: g.name})
+	}
 }
 
 // mayYield reports whether some want could still be placed by waiting for the one it replaces.
@@ -350,6 +377,7 @@ func (d *decision) groupReports() {
 		miss := d.misses[g.name]
 		wanted := max(int64(len(g.wants)), miss)
 		r := g.scan.report(wanted, wanted-miss)
+		r.Group = g.name
 		if d.report.Refused != "" {
 			r.Code = structs.ReasonGang
 		}

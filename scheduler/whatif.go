@@ -9,6 +9,7 @@ type whatIf struct {
 	touched []int32 // per row: 1 + place in states; 0: as the view says
 	states  []occupancy
 	undo    []undone
+	stamp   int // counts changes, so that what was concluded from a state is not used for another
 }
 
 type undone struct {
@@ -45,6 +46,7 @@ func (w *whatIf) get(row int) occupancy {
 }
 
 func (w *whatIf) set(row int, o occupancy) {
+	w.stamp++
 	if t := w.touched[row]; t != 0 {
 		w.undo = append(w.undo, undone{row: int32(row), state: w.states[t-1]})
 		w.states[t-1] = o
@@ -59,6 +61,7 @@ func (w *whatIf) mark() int { return len(w.undo) }
 
 // rollback takes back everything set after the mark.
 func (w *whatIf) rollback(mark int) {
+	w.stamp++
 	for len(w.undo) > mark {
 		u := w.undo[len(w.undo)-1]
 		w.undo = w.undo[:len(w.undo)-1]

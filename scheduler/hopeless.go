@@ -1,0 +1,72 @@
+package scheduler
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/go-msgpack/v2/codec"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// hopeless remembers, within a pass, asks for which the whole cluster was searched in vain. On a full cluster most
+// workloads wait, many of them for the same thing; searching again for each would make a pass cost workloads x nodes.
+// What is remembered holds as long as nothing was placed or rolled back since, so that a workload is answered with the
+// very report its own search would give.
+type hopeless struct {
+	stamp int
+	scans map[string]*scan
+}
+
+// find gives the search that failed for an equal ask, or nil.
+func (h *hopeless) find(w *whatIf, key string) *scan {
+	if h.stamp != w.stamp {
+		return nil
+	}
+	return h.scans[key]
+}
+
+// note remembers a search that failed.
+func (h *hopeless) note(w *whatIf, key string, s *scan) {
+	if h.stamp != w.stamp || h.scans == nil {
+		h.stamp, h.scans = w.stamp, make(map[string]*scan)
+	}
+	h.scans[key] = s
+}
+
+// empty reports whether nothing is remembered for the present state, so that no key need be made.
+func (h *hopeless) empty(w *whatIf) bool { return h.stamp != w.stamp || len(h.scans) == 0 }
+
+// hopeKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on where
+// its job's allocations are.
+func (g *groupWork) hopeKey(job *structs.Job) string {
+	a := g.ask
+	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 ||
+		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
+		return ""
+	}
+	type taskKey struct {
+		Driver      string
+		Constraints []structs.Constraint
+		Cores       int64
+		Devices     []structs.DeviceRequest
+	}
+	key := struct {
+		Pool        string
+		Datacenters []string
+		Need        structs.Vector
+		Job, Group  []structs.Constraint
+		Networks    []structs.Network
+		Volumes     []structs.VolumeRequest
+		Tasks       []taskKey
+	}{job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil}
+	for _, t := range g.tg.Tasks {
+		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices})
+	}
+	var buf bytes.Buffer
+	if err := codec.NewEncoder(&buf, canonical).Encode(&key); err != nil {
+		panic(fmt.Sprintf("encode an ask: %v", err)) // plain data always encodes
+	}
+	return buf.String()
+}
