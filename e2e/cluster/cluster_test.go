@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -151,17 +152,18 @@ func (c *cluster) eventually(d time.Duration, what string, ok func() (bool, stri
 	return harness.Eventually(c.t, d, what, ok)
 }
 
-// leader is the name of the server that leads.
-func (c *cluster) leader() string {
+// leader is the name of the server that leads and is not the dead one: right after its death the others still name it.
+func (c *cluster) leader(dead ...string) string {
 	c.t.Helper()
 	name := ""
-	c.eventually(10*time.Second, "a leader to kill", func() (bool, string) {
+	c.eventually(10*time.Second, "a leader", func() (bool, string) {
+		name = ""
 		var l string
 		if err := c.api.Call("GET", "/v1/status/leader", nil, &l); err != nil {
 			return false, err.Error()
 		}
 		for _, s := range c.servers {
-			if strings.HasPrefix(l, c.net.Host(s).IP+":") {
+			if strings.HasPrefix(l, c.net.Host(s).IP+":") && !slices.Contains(dead, s) {
 				name = s
 			}
 		}
@@ -250,10 +252,7 @@ func TestClusterSurvives(t *testing.T) {
 	first := c.leader()
 	c.procs[first].Kill9()
 	t.Logf("killed the leader %s", first)
-	second := c.leader()
-	if second == first {
-		t.Fatalf("%s leads after its death", first)
-	}
+	t.Logf("%s leads now", c.leader(first))
 	must("PUT", "/v1/jobs", job("after-leader", "service", 2, "/bin/sleep", "100000"), nil)
 	running("after-leader", 2)
 	c.start(first)
