@@ -97,6 +97,40 @@ func (o occupancy) with(n *structs.Node, h *held) occupancy {
 	return occupancy{hold: next}.tally(n)
 }
 
+// withAll is with for several that are not held yet. It sorts fresh.
+func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
+	switch len(fresh) {
+	case 0:
+		return o
+	case 1:
+		return o.with(n, fresh[0])
+	}
+	slices.SortFunc(fresh, func(a, b *held) int { return cmpID(a.id, b.id) })
+	fresh = slices.CompactFunc(fresh, func(a, b *held) bool { return a.id == b.id })
+	old := o.hold.list()
+	next := &holding{held: make([]*held, 0, len(old)+len(fresh))}
+	used, plain := o.used, o.hold == nil || o.hold.waits == 0
+	for len(old) > 0 && len(fresh) > 0 {
+		if cmpID(old[0].id, fresh[0].id) < 0 {
+			next.held, old = append(next.held, old[0]), old[1:]
+			continue
+		}
+		used, plain = used.Add(fresh[0].need), plain && fresh[0].rare == nil
+		next.held, fresh = append(next.held, fresh[0]), fresh[1:]
+	}
+	for _, h := range fresh {
+		used, plain = used.Add(h.need), plain && h.rare == nil
+	}
+	next.held = append(append(next.held, old...), fresh...)
+	if !plain {
+		return occupancy{hold: next}.tally(n)
+	}
+	if o.hold != nil {
+		next.ports, next.cores, next.devs, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.rares
+	}
+	return occupancy{used: used, hold: next}
+}
+
 // without gives the occupancy after the allocation holds no more.
 func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
 	i, found := o.hold.find(id)

@@ -144,14 +144,16 @@ func (f Overlay) each(fn func(node structs.NodeID, hs []flightHeld)) {
 	}
 }
 
-// over adds what is in flight on a node to what the view says is held there.
+// over adds what is in flight on a node to what the view says is held there: all of it in one merge, because adding one
+// by one copies the list each time, which is quadratic on a node that many plans in flight fill.
 func (f Overlay) over(n *structs.Node, o occupancy) occupancy {
+	var fresh []*held
 	for _, h := range f.on(n.ID) {
 		if _, have := o.hold.find(h.held.id); !have {
-			o = o.with(n, h.held)
+			fresh = append(fresh, h.held)
 		}
 	}
-	return o
+	return o.withAll(n, fresh)
 }
 
 // heldOfPlace is what a proposed placement will hold, and where; ok is false when the entry refers to nothing.

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/internal/memnet"
+	"github.com/muster-sched/muster/structs"
+)
+
+// benchCluster is three servers in this process with logs on disk, and simulated nodes that only exist in the state.
+func benchCluster(b *testing.B, nodes int) *Server {
+	c := startBench(b, 3)
+	var s *Server
+	for end := time.Now().Add(20 * time.Second); s == nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for _, x := range c {
+			if x.IsLeader() && x.Published().Snapshot.ClusterMeta() != nil {
+				s = x
+			}
+		}
+	}
+	if s == nil {
+		b.Fatal("no leader")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.Cleanup(cancel)
+	go func() {
+		for pause(ctx, 3*time.Second) {
+			for i := range nodes {
+				s.Hooks.Beat(testNode(i).ID, time.Now())
+			}
+		}
+	}()
+	for i := range nodes {
+		n := testNode(i)
+		n.Resources.CPU, n.Resources.MemoryMiB, n.Resources.DiskMiB = 1<<30, 1<<30, 1<<30
+		for _, cmd := range []structs.Command{
+			{Type: structs.CmdNodeRegister, Body: &structs.NodeRegisterCommand{Node: n}},
+			{Type: structs.CmdNodeStatus, Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady}},
+		} {
+			if p := s.Propose(LanePriority, cmd); i == nodes-1 {
+				if _, err := p.Wait(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	return s
+}
+
+// BenchmarkSubmitToPlaced is one job of one allocation on an idle cluster: from the call to the allocation in the state.
+func BenchmarkSubmitToPlaced(b *testing.B) {
+	s := benchCluster(b, 50)
+	var took, acked []time.Duration
+	for i := 0; b.Loop(); i++ {
+		j := passJob(fmt.Sprint("job-", i), 1, nil)
+		began := time.Now()
+		p := s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+		if _, err := p.Wait(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		acked = append(acked, time.Since(began))
+		for len(s.Published().Snapshot.AllocsByJob(j.Key())) == 0 {
+			time.Sleep(20 * time.Microsecond)
+			if time.Since(began) > 5*time.Second {
+				b.Fatalf("job %d is not placed: %+v", i, s.PassFigures())
+			}
+		}
+		took = append(took, time.Since(began))
+		time.Sleep(time.Millisecond) // idle again
+	}
+	slices.Sort(took)
+	slices.Sort(acked)
+	at := func(ds []time.Duration, p int) float64 {
+		return float64(ds[min(len(ds)*p/100, len(ds)-1)].Microseconds()) / 1000
+	}
+	b.ReportMetric(at(acked, 50), "ms-acked-p50")
+	b.ReportMetric(at(took, 50), "ms-placed-p50")
+	b.ReportMetric(at(took, 99), "ms-placed-p99")
+	b.ReportMetric(float64(s.PassFigures().Broker.Speculated)/float64(len(took)), "speculated")
+}
+
+// BenchmarkPlacements registers jobs from many callers at once; an operation is one job.
+func BenchmarkPlacements(b *testing.B) {
+	for _, count := range []int{1, 30} {
+		b.Run(fmt.Sprintf("%d-a-job", count), func(b *testing.B) {
+			s := benchCluster(b, 200)
+			began := time.Now()
+			var wg sync.WaitGroup
+			work := make(chan int)
+			for range 64 {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					for i := range work {
+						j := passJob(fmt.Sprint("job-", i), count, nil)
+						if _, err := s.Apply(context.Background(), structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: j, Eval: true}}); err != nil {
+							b.Error(err)
+						}
+					}
+				}()
+			}
+			n := 0
+			for ; b.Loop(); n++ {
+				work <- n
+			}
+			close(work)
+			wg.Wait()
+			for end := time.Now().Add(30 * time.Second); s.Published().Snapshot.AllocCount() < n*count; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					b.Fatalf("%d of %d placed: %+v", s.Published().Snapshot.AllocCount(), n*count, s.PassFigures())
+				}
+			}
+			f := s.PassFigures()
+			b.ReportMetric(float64(n*count)/time.Since(began).Seconds(), "placements/s")
+			b.ReportMetric(f.PlansPerEntry(), "plans/entry")
+			b.ReportMetric(f.Depth(), "depth")
+			b.ReportMetric(float64(f.PassNs)/float64(max(f.Broker.Taken, 1))/1000, "us-decide/job")
+			b.ReportMetric(float64(f.CommitNs)/float64(max(f.Batches, 1))/1e6, "ms-commit")
+		})
+	}
+}
+
+// startBench starts servers over an in-memory network, in real time, with fsync.
+func startBench(b *testing.B, n int) (list []*Server) {
+	network := memnet.New()
+	for i := range n {
+		network.Host(hostName(i))
+	}
+	for i := range n {
+		h := network.Host(hostName(i))
+		l, err := h.Listen(4647)
+		if err != nil {
+			b.Fatal(err)
+		}
+		cfg := Config{Name: hostName(i), ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", i+1), DataDir: b.TempDir(), BootstrapExpect: n,
+			Logger: hclog.NewNullLogger(), Listeners: []net.Listener{l}, Dial: h.Dial}
+		cfg.Gossip.Key = []byte("0123456789abcdef")
+		for k := range n {
+			if k != i {
+				cfg.Gossip.RetryJoin = append(cfg.Gossip.RetryJoin, network.Host(hostName(k)).IP().String()+":4648")
+			}
+		}
+		if cfg.Gossip.Transport, err = h.Gossip(4648); err != nil {
+			b.Fatal(err)
+		}
+		s, err := New(cfg)
+		if err != nil {
+			b.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- s.Run(context.Background()) }()
+		b.Cleanup(func() { s.Close(); <-done })
+		list = append(list, s)
+	}
+	return list
+}
