@@ -437,7 +437,9 @@ func (a *Agent) Close() error {
 			a.super.Close()
 		}
 		if a.temp != "" {
-			_ = os.RemoveAll(a.temp)
+			if err := removeTemp(a.temp); err != nil {
+				a.log.Warn("the temporary data directory stays", "error", err)
+			}
 		}
 	})
 	return nil
