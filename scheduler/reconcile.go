@@ -37,6 +37,7 @@ type want struct {
 	stop    *structs.PlanStop   // of prev; part of the same part
 	must    bool                // the stop stands even when no place is found
 	yields  bool                // may wait for prev on its own node
+	stays   bool                // prev is one of groupWork.staying, until it is replaced
 	avoid   []structs.NodeID    // where this very work failed
 	prefer  structs.NodeID      // sticky disk, or zero
 	pinned  structs.NodeID      // the only node in question (system jobs), or zero
@@ -319,6 +320,7 @@ func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
 		patient := n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
 		s, ok := replace(descMigrating, stopOf(a, ""), !patient)
 		s.want.avoid = []structs.NodeID{a.NodeID}
+		s.want.yields = n.Ready() // somebody asked for it to be stopped: the new one may take over its place
 		return s, ok
 
 	case a.Transition.Reschedule || a.Transition.ForceReschedule:
@@ -660,7 +662,7 @@ func (r *reconciler) replace(g *groupWork, stale []*structs.Allocation, unsettle
 	}
 	for _, a := range stale[:limit] {
 		st := stopOf(a, descDestructive)
-		g.wants = append(g.wants, want{index: a.NameIndex, prev: a, stop: &st, yields: true, prefer: r.sticky(g.tg, a), pinned: r.pin(a)})
+		g.wants = append(g.wants, want{index: a.NameIndex, prev: a, stop: &st, yields: true, stays: true, prefer: r.sticky(g.tg, a), pinned: r.pin(a)})
 		g.counts.Destructive++
 	}
 	g.counts.Ignore += int64(len(stale) - limit)

@@ -203,11 +203,10 @@ func (d *decision) mayYield(ws []want) bool {
 // allocation it replaces, to be taken over when that one has ended (D19).
 func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	old := -1
-	if w.stop != nil && w.prev != nil && (w.yields || w.must) {
+	if w.yields {
 		old = d.w.v.row(w.prev.NodeID)
 	}
-	staying := w.yields && old >= 0
-	if staying {
+	if old >= 0 && w.stays {
 		s.count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
 	}
 	if !w.pinned.IsZero() {
@@ -230,10 +229,13 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 			return sp, true
 		}
 	}
-	if staying {
-		if sp, ok := s.placeOn(old, id, []structs.AllocID{w.prev.ID}); ok {
-			return sp, true
-		}
+	if old < 0 {
+		return spot{}, false
+	}
+	if sp, ok := s.placeOn(old, id, []structs.AllocID{w.prev.ID}); ok {
+		return sp, true
+	}
+	if w.stays {
 		s.count(old, true, 1)
 	}
 	return spot{}, false
