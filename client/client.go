@@ -100,7 +100,6 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("client: %w", err)
 	}
 	if moved != "" {
-		c.lostDB = true
 		c.log.Error("the agent's state could not be read and was moved aside; running tasks are looked for", "moved_to", moved)
 	}
 	if err := c.open(); err != nil {
@@ -135,9 +134,7 @@ func (c *Client) open() error {
 	for _, rec := range saved.Allocs {
 		c.allocs[rec.Alloc.ID] = runner.New(c.run, rec.Alloc, rec)
 	}
-	if len(saved.Allocs) == 0 {
-		c.lostDB = true // perhaps a fresh node; perhaps somebody removed the file
-	}
+	c.lostDB = !saved.Swept // a fresh node, or its state was lost
 	reg := rpc.NewRegistry(c.log, nil)
 	Serve(reg, Only(c))
 	if c.conn, err = c.cfg.Connect(reg); err != nil {

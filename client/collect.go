@@ -192,9 +192,6 @@ func (c *Client) cleanLeftovers(ctx context.Context) {
 		c.log.Warn("tasks left over from an earlier agent could not be listed", "error", err)
 		return // tried again after the next poll
 	}
-	c.mu.Lock()
-	c.lostDB = false
-	c.mu.Unlock()
 	for _, id := range ids {
 		alloc, _, _ := strings.Cut(id, ".")
 		aid, err := structs.ParseID[structs.AllocID](alloc)
@@ -206,9 +203,17 @@ func (c *Client) cleanLeftovers(ctx context.Context) {
 		}
 		c.log.Warn("ending a task that belongs to no allocation of this node", "task", id)
 		if err := c.cfg.Supervisor.Destroy(ctx, id); err != nil {
-			c.log.Error("a task that belongs to no allocation could not be ended", "task", id, "error", err)
+			c.log.Error("a task that belongs to no allocation could not be ended; it is tried again", "task", id, "error", err)
+			return
 		}
 	}
+	if err := c.store.PutSwept(); err != nil {
+		c.log.Warn("agent state not written", "error", err)
+		return
+	}
+	c.mu.Lock()
+	c.lostDB = false
+	c.mu.Unlock()
 }
 
 // Leave takes the node out of the cluster on purpose: it drains it if so configured, ends what still runs, tells the

@@ -338,7 +338,7 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		timedOut := sctx.Err() != nil
 		cancel()
 		if err == nil {
-			t.adopt(ctx, h, false)
+			t.adopt(ctx, h, rec.State.State == stateRunning) // running: found again without its handle
 			return h, nil
 		}
 		if !timedOut || ctx.Err() != nil {

@@ -26,6 +26,7 @@ var (
 	keyFormat    = []byte("format")
 	keyHistory   = []byte("history")
 	keyMeta      = []byte("meta")
+	keySwept     = []byte("swept")
 	taskPrefix   = "task/"
 	formatV1     = []byte("1")
 )
@@ -175,6 +176,7 @@ func (d *Disk) Load() (out *Saved, err error) {
 		if err := decode(agent.Get(keyMeta), &out.Meta, "meta"); err != nil {
 			return err
 		}
+		out.Swept = agent.Get(keySwept) != nil
 		all := tx.Bucket(bucketAllocs)
 		return all.ForEachBucket(func(name []byte) error {
 			r, err := loadAlloc(all.Bucket(name), string(name))
@@ -302,6 +304,9 @@ func (d *Disk) PutHistory(h History) error { return d.putAgent(keyHistory, &h) }
 
 // PutMeta implements Store.
 func (d *Disk) PutMeta(meta map[string]*string) error { return d.putAgent(keyMeta, meta) }
+
+// PutSwept implements Store.
+func (d *Disk) PutSwept() error { return d.putAgent(keySwept, true) }
 
 func (d *Disk) putAgent(key []byte, v any) error {
 	b, err := rpc.Encode(v)

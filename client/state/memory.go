@@ -6,7 +6,7 @@ import "github.com/muster-sched/muster/structs"
 type Memory struct{}
 
 // Load implements Store.
-func (Memory) Load() (*Saved, error) { return &Saved{}, nil }
+func (Memory) Load() (*Saved, error) { return &Saved{Swept: true}, nil }
 
 // PutAlloc implements Store.
 func (Memory) PutAlloc(*structs.Allocation) error { return nil }
@@ -25,6 +25,9 @@ func (Memory) PutHistory(History) error { return nil }
 
 // PutMeta implements Store.
 func (Memory) PutMeta(map[string]*string) error { return nil }
+
+// PutSwept implements Store.
+func (Memory) PutSwept() error { return nil }
 
 // Close implements Store.
 func (Memory) Close() error { return nil }

@@ -28,6 +28,8 @@ type Store interface {
 	PutHistory(h History) error
 	// PutMeta stores the node's dynamic metadata; a nil value hides a static key.
 	PutMeta(meta map[string]*string) error
+	// PutSwept stores that every task running on the node is known to this store: from now on it remembers them all.
+	PutSwept() error
 	// Close ends the store after the writes in progress.
 	Close() error
 }
@@ -37,6 +39,7 @@ type Saved struct {
 	Allocs  []*AllocRecord // by id
 	History History
 	Meta    map[string]*string
+	Swept   bool // see PutSwept
 }
 
 // AllocRecord is one allocation as stored.

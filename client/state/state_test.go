@@ -62,7 +62,7 @@ func TestEverythingComesBack(t *testing.T) {
 	meta := map[string]*string{"set": &value, "hidden": nil}
 	for _, err := range []error{
 		s.PutAlloc(a), s.PutAlloc(b), s.PutAlloc(gone), s.PutTask(a.ID, "t", task), s.PutTask(gone.ID, "t", task), s.PutFinal(b.ID, final),
-		s.PutHistory(history), s.PutMeta(meta), s.DeleteAlloc(gone.ID), s.DeleteAlloc(gone.ID),
+		s.PutHistory(history), s.PutMeta(meta), s.PutSwept(), s.DeleteAlloc(gone.ID), s.DeleteAlloc(gone.ID),
 	} {
 		check(t, err)
 	}
@@ -78,7 +78,7 @@ func TestEverythingComesBack(t *testing.T) {
 	check(t, err)
 	want := &Saved{
 		Allocs:  []*AllocRecord{{Alloc: a, Tasks: map[string]*TaskRecord{"t": task}}, {Alloc: b, Tasks: map[string]*TaskRecord{}, Final: final}},
-		History: history, Meta: meta,
+		History: history, Meta: meta, Swept: true,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%s, want\n%s", show(got), show(want))
