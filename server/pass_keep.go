@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -154,44 +156,24 @@ func (s *inputStore) of(domain string) *scheduler.Input {
 	return s.newest[domain]
 }
 
-// InputDump is the input of a pass as an operator fetches it: enough to run the same decision elsewhere, apart from
-// what is held on the nodes, which is in the state's snapshot of the same index.
-type InputDump struct {
-	Domain  string
-	Index   structs.Index
-	Now     structs.LogTime
-	Seed    uint64
-	Cursor  structs.NodeID
-	Steps   int
-	Config  structs.SchedulerConfig
-	Flying  int // plans in flight when the pass began
-	Nodes   []InputNode
-	Pending []scheduler.Workload
-}
+// registerDecisions serves what the deciding services offer as methods.
+func (s *Server) registerDecisions() { handle(s, methods.SchedulerInput, s.schedulerInput) }
 
-// InputNode is a node of a dumped input: the node itself and what the view says is used on it.
-type InputNode struct {
-	Node        *structs.Node
-	Used, Total structs.Vector
-}
-
-// DumpInput gives the input of the newest pass of a domain as JSON. Secrets of nodes are left out.
-func (s *Server) DumpInput(ctx context.Context, domain string) ([]byte, error) {
-	in := s.decide.inputs.of(domain)
-	if in == nil {
-		return nil, structs.Errorf(structs.CodeNotFound, "no pass of node pool %q has run on this server; ask the leader, and name a pool that jobs run in", domain)
+// schedulerInput gives the input of the newest pass of a node pool, to be read back by scheduler.Load and decided again
+// anywhere.
+func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.NameRequest) (*methods.SchedulerInputResponse, error) {
+	name := req.Name
+	if name == "" {
+		name = structs.NodePoolDefault
 	}
-	d := InputDump{Domain: domain, Index: in.View.Index(), Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps,
-		Config: in.Config, Flying: in.Flight.Len(), Pending: in.Pending}
-	in.View.EachNode(func(n *structs.Node) bool {
-		c := *n
-		c.SecretID = structs.SecretID{}
-		used, total, _ := in.View.Usage(n.ID)
-		d.Nodes = append(d.Nodes, InputNode{Node: &c, Used: used, Total: total})
-		return ctx.Err() == nil
-	})
-	if err := ctx.Err(); err != nil {
+	in := s.decide.inputs.of(name)
+	if in == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "no pass of node pool %q has run on this server; name a pool that jobs run in, or %q", name, structs.NodePoolAll)
+	}
+	pol := policy.For(in.View.Pool(name), in.Config).Name()
+	data, err := scheduler.Dump(*in, pol)
+	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(&d)
+	return &methods.SchedulerInputResponse{Index: in.View.Index(), Pool: name, Policy: pol, Input: data}, nil
 }

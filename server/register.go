@@ -14,6 +14,7 @@ func (s *Server) register() {
 	s.registerNodes()
 	s.registerServers()
 	s.registerJobs()
+	s.registerDecisions()
 	s.registerAllocs()
 	s.registerNodeUsers()
 	s.registerACL()

@@ -7,6 +7,13 @@ import (
 )
 
 type (
+	// SchedulerInputResponse is everything that the newest pass of a node pool depended on, as scheduler.Load reads it.
+	SchedulerInputResponse struct {
+		Index  structs.Index // of the state that the pass saw
+		Pool   string
+		Policy string
+		Input  []byte
+	}
 	// ACLBootstrapRequest makes the first management token; a non-zero Secret is the operator's own.
 	ACLBootstrapRequest struct{ Secret structs.SecretID }
 	// ACLTokenResponse is one token, secret included only when it was just made or is the caller's own.
