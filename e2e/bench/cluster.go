@@ -240,8 +240,8 @@ func job(id string, count int) []byte {
 	b, err := json.Marshal(map[string]any{"Job": map[string]any{
 		"ID": id, "Name": id, "Type": "service", "Datacenters": []string{"*"},
 		"TaskGroups": []any{map[string]any{
-			"Name": "g", "Count": count, "EphemeralDisk": map[string]any{"SizeMB": 1},
-			"Tasks": []any{map[string]any{"Name": "t", "Driver": "fake", "Config": map[string]any{"command": "sleep"}, "Resources": map[string]any{"CPU": 1, "MemoryMB": 10}}},
+			"Name": "g", "Count": count, "EphemeralDisk": map[string]any{"SizeMB": 10},
+			"Tasks": []any{map[string]any{"Name": "t", "Driver": "fake", "LogConfig": map[string]any{"MaxFiles": 1, "MaxFileSizeMB": 1}, "Config": map[string]any{"command": "sleep"}, "Resources": map[string]any{"CPU": 1, "MemoryMB": 10}}},
 		}},
 	}})
 	if err != nil {

@@ -54,8 +54,8 @@ func overHTTP(bin string, quick, rate, latency bool) {
 			return id, job(id, r.per)
 		})
 		submitted := time.Since(start)
-		want := num(before["state.allocations"]) + float64(total)
-		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["state.allocations"]) >= want })
+		want := num(before["server.allocations"]) + float64(total)
+		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["server.allocations"]) >= want })
 		took := time.Since(start)
 		after := c.stats(c.leader())
 		row(fmt.Sprintf("placements/s over HTTP, %d a job (%d jobs, 3 servers, fsync, 200 simulated nodes)", r.per, jobs),
