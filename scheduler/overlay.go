@@ -133,13 +133,13 @@ func (f Overlay) on(node structs.NodeID) []flightHeld {
 }
 
 // each calls fn for every node with something in flight, in the order of ids.
-func (f Overlay) each(fn func(node structs.NodeID, hs []flightHeld)) {
+func (f Overlay) each(fn func(node structs.NodeID)) {
 	if f.shards == nil {
 		return
 	}
 	for b := range f.shards {
 		for i := range f.shards[b] {
-			fn(f.shards[b][i].node, f.shards[b][i].held)
+			fn(f.shards[b][i].node)
 		}
 	}
 }

@@ -284,32 +284,6 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// Every policy is total: the score is in [0,1] whatever the node looks like.
-func TestPoliciesStayInRange(t *testing.T) {
-	if _, err := policy.ByName("nonsense"); err == nil || !strings.Contains(err.Error(), "binpack") {
-		t.Errorf("an unknown policy: %v", err)
-	}
-	for name, p := range policy.Builtin {
-		if p.Name() != name {
-			t.Errorf("policy %q calls itself %q", name, p.Name())
-		}
-		for _, total := range []int64{0, 1, 4000, 1 << 40} {
-			for _, used := range []int64{0, 1, 2000, 4000, 1 << 40, 1 << 41} {
-				for dev := range int64(3) {
-					u := scheduler.Use{Total: structs.Vector{CPU: total, MemoryMiB: total}, Used: structs.Vector{CPU: used, MemoryMiB: used}, Devices: dev * 4, DevicesInUse: dev}
-					if s := p.Fit(&u); s < 0 || s > scheduler.Micro {
-						t.Errorf("%s rates %+v with %d", name, u, s)
-					}
-				}
-			}
-		}
-	}
-	if policy.For(&structs.NodePool{Algorithm: "spread"}, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "spread" ||
-		policy.For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "first-fit" || policy.For(nil, structs.SchedulerConfig{}).Name() != "binpack" {
-		t.Error("the pool's policy goes before the cluster's, that before the default")
-	}
-}
-
 // On a full cluster equal workloads are not searched for again and again.
 func TestHopelessAsksAreSearchedOnce(t *testing.T) {
 	in := scheduler.Input{View: scheduler.NewView(10, nodes(100), nil, nil), Now: 1}

@@ -20,18 +20,12 @@ type undone struct {
 
 func newWhatIf(v *View, f Overlay) *whatIf {
 	w := &whatIf{v: v, touched: make([]int32, v.rows)}
-	f.each(func(node structs.NodeID, hs []flightHeld) {
+	f.each(func(node structs.NodeID) {
 		c, i, found := v.locate(node)
 		if !found {
 			return
 		}
-		o := occupancy{v.chunks[c].used[i], v.chunks[c].hold[i]}
-		for _, h := range hs {
-			if _, have := o.hold.find(h.held.id); !have {
-				o = o.with(v.chunks[c].nodes[i], h.held)
-			}
-		}
-		w.set(v.starts[c]+i, o)
+		w.set(v.starts[c]+i, f.over(v.chunks[c].nodes[i], occupancy{v.chunks[c].used[i], v.chunks[c].hold[i]}))
 	})
 	w.undo = w.undo[:0]
 	return w
