@@ -17,28 +17,30 @@ const clockStepMax = 5 * time.Second
 // the wall has moved more than clockStepMax beyond it, log time goes on by the monotonic reading, until the leader's
 // clock service has asked the other servers and set the offset to what their median says.
 type clock struct {
-	now func() time.Time
+	now  func() time.Time     // the wall
+	mono func() time.Duration // moves evenly, whatever is done to the wall
 
 	mu     sync.Mutex
 	offset time.Duration // added to the wall clock; set by consent
-	wall   time.Time     // at the last mint, with its monotonic reading
+	wall   time.Time     // at the last mint
+	even   time.Duration // mono at the last mint
 	last   structs.LogTime
 	held   bool // the wall jumped and nobody has consented yet
 	kick   chan struct{}
 }
 
 func newClock(now func() time.Time) *clock {
-	return &clock{now: now, kick: make(chan struct{}, 1)}
+	start := time.Now()
+	return &clock{now: now, mono: func() time.Duration { return time.Since(start) }, kick: make(chan struct{}, 1)}
 }
 
 // mint is the time of the next command, after floor.
 func (c *clock) mint(floor structs.LogTime) structs.LogTime {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.now()
+	w, even := c.now().Round(0), c.mono()
 	if !c.wall.IsZero() {
-		elapsed := w.Sub(c.wall)                          // monotonic, unless the clock is a test's
-		step := w.Round(0).Sub(c.wall.Round(0)) - elapsed // what the wall moved beyond it
+		step := w.Sub(c.wall) - (even - c.even) // what the wall moved beyond its time
 		if step > clockStepMax || step < -clockStepMax {
 			c.offset -= step // as if it had not moved
 			c.held = true
@@ -48,8 +50,8 @@ func (c *clock) mint(floor structs.LogTime) structs.LogTime {
 			}
 		}
 	}
-	c.wall = w
-	t := structs.LogTimeOf(w.Round(0).Add(c.offset))
+	c.wall, c.even = w, even
+	t := structs.LogTimeOf(w.Add(c.offset))
 	c.last = max(t, c.last, floor)
 	return c.last
 }

@@ -113,9 +113,10 @@ func New(cfg Config) (s *Server, err error) {
 		MaxConnsPerIP: cfg.MaxConnsPerIP, MaxStreams: cfg.MaxStreams, Log: cfg.Logger.Named("rpc"),
 	})
 	s.pool = rpc.NewPool(rpc.PoolConfig{Dial: dial, Registry: s.reg, Log: cfg.Logger.Named("rpc")})
+	made := s
 	defer func() {
 		if err != nil {
-			s.Close()
+			made.Close()
 		}
 	}()
 	if err := s.startRaft(); err != nil {

@@ -1,0 +1,363 @@
+package server
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/internal/memnet"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// diskServer runs a server with a data directory, and gives the function that ends it.
+func diskServer(t *testing.T, dir string, edit func(*Config)) (*Server, func()) {
+	t.Helper()
+	h := memnet.New().Host("one")
+	l, err := h.Listen(4647)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Name: "one", DataDir: dir, Dev: true, Listeners: []net.Listener{l}, Dial: h.Dial, Gossip: GossipConfig{Disabled: true}, Logger: testLogger(t)}
+	if edit != nil {
+		edit(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Run(context.Background()) }()
+	stop := func() { s.Close(); <-done }
+	t.Cleanup(stopOnce(&stop))
+	waitFor(t, 10*time.Second, "leadership", func() bool { return s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil })
+	return s, stop
+}
+
+func stopOnce(stop *func()) func() {
+	f := *stop
+	var ended atomic.Bool
+	once := func() {
+		if ended.CompareAndSwap(false, true) {
+			f()
+		}
+	}
+	*stop = once
+	return once
+}
+
+func TestRestartFromDisk(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := diskServer(t, dir, nil)
+	id := s.ID()
+	for _, j := range []string{"a", "b", "c"} {
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(j, 1)})
+	}
+	if err := s.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("d", 1)})
+	cluster := s.Published().Snapshot.ClusterMeta().ID
+	stop()
+	s, stop = diskServer(t, dir, nil)
+	defer stop()
+	if s.ID() != id || s.Published().Snapshot.ClusterMeta().ID != cluster {
+		t.Error("the server came back as another one")
+	}
+	for _, j := range []string{"a", "b", "c", "d"} {
+		if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: j}) == nil {
+			t.Errorf("job %s is lost", j)
+		}
+	}
+	// A second process on the same directory says so instead of hanging or damaging it.
+	h := memnet.New().Host("two")
+	l, _ := h.Listen(4647)
+	if _, err := New(Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: GossipConfig{Disabled: true}}); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("a second server on the directory: %v", err)
+	}
+}
+
+func TestPeersRecovery(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := diskServer(t, dir, nil)
+	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
+	// Two dead servers make the majority unreachable.
+	if err := s.raft.AddNonvoter("dead", "dead:1", 0, 0).Error(); err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	stop()
+	peers := `[{"id": "` + id + `", "address": "one:4647"}]`
+	if err := os.WriteFile(filepath.Join(dir, "raft", "peers.json"), []byte(peers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, stop = diskServer(t, dir, nil)
+	defer stop()
+	servers, err := s.raftServers()
+	if err != nil || len(servers) != 1 {
+		t.Fatalf("servers after recovery: %v, %v", servers, err)
+	}
+	if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "a"}) == nil {
+		t.Error("the job is lost")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "raft", "peers.json.applied")); err != nil {
+		t.Errorf("peers.json was not kept aside: %v", err)
+	}
+}
+
+func saveArchive(t *testing.T, s *Server) []byte {
+	t.Helper()
+	st, err := rpc.OpenStream(t.Context(), s.Caller(rpc.Peer{}), methods.SnapshotSave, rpc.Header{}, &methods.EmptyRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(&streamReader{st: st})
+	if err != nil {
+		t.Fatalf("save: %v", err)
+	}
+	return b
+}
+
+func restoreArchive(t *testing.T, s *Server, b []byte) error {
+	t.Helper()
+	st, err := rpc.OpenStream(t.Context(), s.Caller(rpc.Peer{}), methods.SnapshotRestore, rpc.Header{}, &methods.EmptyRequest{})
+	if err != nil {
+		return err
+	}
+	defer st.Close(nil)
+	if _, err := (streamWriter{st}).Write(b); err != nil && err != io.EOF {
+		return err
+	}
+	st.CloseWrite()
+	var resp methods.WriteResponse
+	return st.RecvMsg(&resp)
+}
+
+func TestSnapshotSaveAndRestore(t *testing.T) {
+	s, stop := diskServer(t, t.TempDir(), nil)
+	defer stop()
+	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("kept", 1)})
+	archive := saveArchive(t, s)
+	var state bytes.Buffer
+	if meta, err := ReadArchive(bytes.NewReader(archive), &state); err != nil || meta.Index == 0 || state.Len() == 0 {
+		t.Fatalf("archive: %+v, %v", meta, err)
+	}
+	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
+	for round := uint64(1); round <= 2; round++ {
+		if err := restoreArchive(t, s, archive); err != nil {
+			t.Fatalf("restore %d: %v", round, err)
+		}
+		snap := s.Published().Snapshot
+		if snap.JobByKey(structs.JobKey{Namespace: "default", ID: "kept"}) == nil || snap.JobByKey(structs.JobKey{Namespace: "default", ID: "later"}) != nil {
+			t.Fatalf("restore %d: the state is not the archive's", round)
+		}
+		// Each restore is a history of its own, even of the same archive (D14).
+		if snap.ClusterMeta().RestoreEpoch != round {
+			t.Fatalf("restore epoch is %d after restore %d", snap.ClusterMeta().RestoreEpoch, round)
+		}
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
+	}
+	// Damage of any kind is refused and changes nothing.
+	index := s.Published().Index
+	for name, bad := range map[string][]byte{
+		"empty": nil, "text": []byte("not an archive"), "truncated": archive[:len(archive)/2], "half a gzip header": archive[:5],
+		"flipped": flip(archive, len(archive)/2), "sums missing": rewrite(t, archive, ""), "wrong sums": rewrite(t, archive, "00  meta.json\n00  state.bin\n"),
+	} {
+		if err := restoreArchive(t, s, bad); structs.CodeOf(err) != structs.CodeInvalid {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	waitFor(t, time.Second, "the old state", func() bool { return s.Published().Index >= index })
+	if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "later"}) == nil {
+		t.Error("a refused archive changed the state")
+	}
+}
+
+func flip(b []byte, at int) []byte {
+	c := bytes.Clone(b)
+	c[at] ^= 0x40
+	return c
+}
+
+// rewrite packs the archive again with other sums, or none.
+func rewrite(t *testing.T, archive []byte, sums string) []byte {
+	t.Helper()
+	gz, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	zw := gzip.NewWriter(&out)
+	tr, tw := tar.NewReader(gz), tar.NewWriter(zw)
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Name == archiveSums {
+			if sums == "" {
+				continue
+			}
+			b = []byte(sums)
+		}
+		h.Size = int64(len(b))
+		if err := tw.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		tw.Write(b)
+	}
+	tw.Close()
+	zw.Close()
+	return out.Bytes()
+}
+
+func TestArchiveRoundTrip(t *testing.T) {
+	meta := &raft.SnapshotMeta{Version: 1, ID: "2-9-1", Index: 9, Term: 2, Size: 5}
+	var buf, state bytes.Buffer
+	if err := WriteArchive(&buf, meta, strings.NewReader("state")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadArchive(&buf, &state)
+	if err != nil || got.Index != 9 || got.Term != 2 || state.String() != "state" {
+		t.Fatalf("%+v %q %v", got, state.String(), err)
+	}
+}
+
+// hangingStore is a log store whose disk hangs.
+type hangingStore struct {
+	raft.LogStore
+	hang chan struct{}
+}
+
+func (h hangingStore) StoreLogs([]*raft.Log) error { <-h.hang; return nil }
+
+func TestHungDiskEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		exited := make(chan string, 1)
+		w := &storeWatchdog{LogStore: hangingStore{raft.NewInmemStore(), hang}, limit: 5 * time.Second, exit: func(why string) { exited <- why }}
+		began := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- w.StoreLogs([]*raft.Log{{Index: 1}}) }()
+		why := <-exited
+		if took := time.Since(began); took != 5*time.Second || !strings.Contains(why, "hangs") {
+			t.Errorf("exit after %s: %s", took, why)
+		}
+		close(hang)
+		<-done
+		ok := &storeWatchdog{LogStore: raft.NewInmemStore(), limit: 5 * time.Second, exit: func(why string) { t.Error("exit although the disk is well: " + why) }}
+		if err := ok.StoreLogs([]*raft.Log{{Index: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestCompareHashes(t *testing.T) {
+	marks := func(hs ...string) *methods.ServerHashesResponse {
+		r := &methods.ServerHashesResponse{}
+		for i, h := range hs {
+			if h != "" {
+				r.Marks = append(r.Marks, methods.StateMark{Index: structs.Index(1000 * (i + 1)), Hash: h})
+			}
+		}
+		return r
+	}
+	for name, c := range map[string]struct {
+		mine   *methods.ServerHashesResponse
+		others []*methods.ServerHashesResponse
+		voters int
+		want   hashVerdict
+		at     structs.Index
+	}{
+		"agree":             {marks("a", "b"), []*methods.ServerHashesResponse{marks("a", "b"), marks("a", "b")}, 3, hashAgrees, 2000},
+		"minority":          {marks("a", "x"), []*methods.ServerHashesResponse{marks("a", "b"), marks("a", "b")}, 3, hashMinority, 2000},
+		"the other is":      {marks("a", "b"), []*methods.ServerHashesResponse{marks("a", "b"), marks("a", "x")}, 3, hashAgrees, 2000},
+		"only older common": {marks("a", "x"), []*methods.ServerHashesResponse{marks("a"), marks("a")}, 3, hashAgrees, 1000},
+		"one against one":   {marks("x"), []*methods.ServerHashesResponse{marks("a")}, 3, hashUndecided, 0},
+		"nobody answers":    {marks("a"), nil, 3, hashUndecided, 0},
+		"alone":             {marks("a"), nil, 1, hashAgrees, 1000},
+		"all differ":        {marks("x"), []*methods.ServerHashesResponse{marks("a"), marks("b")}, 3, hashUndecided, 0},
+	} {
+		got, at := compareHashes(c.mine, append([]*methods.ServerHashesResponse{c.mine}, c.others...), c.voters)
+		if got != c.want || at != c.at {
+			t.Errorf("%s: verdict %d at %d, want %d at %d", name, got, at, c.want, c.at)
+		}
+	}
+}
+
+func TestClock(t *testing.T) {
+	wall, even := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Duration(0)
+	c := newClock(func() time.Time { return wall })
+	c.mono = func() time.Duration { return even }
+	pass := func(d time.Duration) { wall, even = wall.Add(d), even+d }
+	mint := func() structs.LogTime { t.Helper(); return c.mint(0) }
+
+	last := mint()
+	expect := func(what string, want time.Duration) {
+		t.Helper()
+		now := mint()
+		if got := now.Sub(last); got != want {
+			t.Errorf("%s: log time moved %s, want %s", what, got, want)
+		}
+		last = now
+	}
+	pass(time.Hour)
+	expect("an idle hour", time.Hour)
+	wall = wall.Add(3 * time.Second)
+	expect("a small step", 3*time.Second)
+	wall = wall.Add(2 * 365 * 24 * time.Hour)
+	expect("two years at once", 0)
+	select {
+	case <-c.kick:
+	default:
+		t.Error("nobody was asked for consent to two years")
+	}
+	pass(time.Second)
+	expect("a second after the jump", time.Second)
+	if !c.consent(-2 * 365 * 24 * time.Hour) {
+		t.Error("consent changed nothing")
+	}
+	pass(time.Second)
+	expect("after the others refused the jump", time.Second)
+	wall = wall.Add(-2 * 365 * 24 * time.Hour)
+	c.consent(0)
+	pass(time.Second)
+	expect("after the clock was put right", time.Second)
+	wall = wall.Add(-time.Minute)
+	pass(10 * time.Second)
+	expect("after a step back", 10*time.Second)
+	c.consent(0)
+	pass(time.Second)
+	expect("until the wall has caught up", 0)
+	if now := c.mint(last + 99); now != last+99 {
+		t.Errorf("mint after %d gave %d", last+99, now)
+	}
+	// The others agree with a step: log time follows.
+	wall = wall.Add(time.Hour)
+	mint()
+	c.consent(0)
+	if now := mint(); now.Sub(last) < 50*time.Minute {
+		t.Errorf("consent to an hour moved log time by %s", now.Sub(last))
+	}
+}
