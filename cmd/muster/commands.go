@@ -4,9 +4,9 @@ import "github.com/spf13/cobra"
 
 // commands is every verb, in the order of help.
 var commands = []func(*env) *cobra.Command{
-	newJob, newAlloc, newNode, newEval, newQueue, newGPU, newStatus,
+	newAgent, newJob, newAlloc, newNode, newEval, newQueue, newGPU, newStatus,
 	newServer, newOperator, newACL, newNamespace, newTLS, newSystem,
-	newMonitor, newEvent, newDeployment, newUI, newAgentInfo, newVersion,
+	newMonitor, newEvent, newDeployment, newUI, newAgentInfo, newVersion, newNodesim,
 	// The short forms of the commands used most.
 	short(newJobRun), short(newJobPlan), short(newJobValidate), short(newJobInit), short(newJobStop), short(newJobInspect), short(newJobWhy),
 	short(newAllocLogs), short(newAllocExec), short(newAllocFS),

@@ -124,7 +124,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f s
 		}
 		var cures []string
 		for _, r := range g.Refusals {
-			if c := cure(r, missing); c != "" && !slices.Contains(cures, c) {
+			if c := cure(r); c != "" && !slices.Contains(cures, c) {
 				cures = append(cures, c)
 			}
 		}
@@ -148,18 +148,24 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f s
 }
 
 // cure says what would have to happen for one kind of refusal to end.
-func cure(r nomadlike.Refusal, missing int64) string {
-	amount := fmt.Sprintf("%d %s", r.Short, r.Unit)
-	if r.Unit == "MiB" {
-		amount = mib(r.Short)
+func cure(r nomadlike.Refusal) string {
+	amount := fmt.Sprintf("%d %s of %s", r.Short, r.Unit, r.Dimension)
+	switch r.Unit {
+	case "MiB":
+		amount = mib(r.Short) + " of " + r.Dimension
+	case "devices", "":
+		amount = fmt.Sprintf("%d %s", r.Short, r.Dimension)
 	}
-	amount = strings.TrimSpace(amount)
+	where := "that node"
+	if r.Nodes > 1 {
+		where = fmt.Sprintf("one of those %d nodes", r.Nodes)
+	}
 	switch r.CuredBy {
 	case "alloc-stopped":
 		if r.Short > 0 {
-			return fmt.Sprintf("%s more %s comes free on one of %s", amount, r.Dimension, plural(r.Nodes, "node"))
+			return fmt.Sprintf("another %s comes free on %s", amount, where)
 		}
-		return fmt.Sprintf("%s comes free on one of %s", r.Dimension, plural(r.Nodes, "node"))
+		return fmt.Sprintf("%s comes free on %s", r.Dimension, where)
 	case "job-changed":
 		return fmt.Sprintf("the job asks for less or other %s", r.Dimension)
 	}

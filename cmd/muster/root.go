@@ -45,10 +45,15 @@ type env struct {
 // run is main with its surroundings as arguments.
 func run(args []string, in io.Reader, out, errw io.Writer) int {
 	e := &env{in: in, out: out, err: errw, now: time.Now, tty: isTerminal(in) && isTerminal(out)}
-	root := newRoot(e)
-	root.SetArgs(normalize(root, args[1:]))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	return e.main(ctx, args)
+}
+
+// main runs one command line and gives the exit status.
+func (e *env) main(ctx context.Context, args []string) int {
+	root := newRoot(e)
+	root.SetArgs(normalize(root, args[1:]))
 	err := root.ExecuteContext(ctx)
 	var code exitCode
 	switch {
@@ -57,7 +62,7 @@ func run(args []string, in io.Reader, out, errw io.Writer) int {
 	case errors.As(err, &code):
 		return int(code)
 	}
-	fmt.Fprintln(errw, "Error:", err)
+	fmt.Fprintln(e.err, "Error:", err)
 	return exitError
 }
 
@@ -91,6 +96,7 @@ func newRoot(e *env) *cobra.Command {
 		root.AddCommand(add(e))
 	}
 	root.SetUsageTemplate(usageTemplate)
+	cobra.EnableCommandSorting = false // help lists commands in the order above
 	return root
 }
 

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/internal/agentconfig"
+)
+
+// lockedBuffer is written by an agent and read by a test.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func agentEnv() (*env, *lockedBuffer, *lockedBuffer) {
+	out, errw := &lockedBuffer{}, &lockedBuffer{}
+	return &env{in: strings.NewReader(""), out: out, err: errw, now: time.Now, noColor: true}, out, errw
+}
+
+// TestAgentServes starts a server from a file in JSON, as Nomad's client tests write it, asks it who it is, and ends it.
+func TestAgentServes(t *testing.T) {
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "nomad123")
+	text := fmt.Sprintf(`{"name":"node-1","data_dir":%q,"log_level":"INFO","disable_update_check":true,"ports":{"http":0,"rpc":0,"serf":0},
+		"server":{"enabled":true,"bootstrap_expect":1},"client":{"enabled":false},"vault":{"enabled":false},"acl":{"enabled":false}}`, filepath.Join(dir, "data"))
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, out, errw := agentEnv()
+	root := newRoot(e)
+	root.SetArgs(normalize(root, []string{"agent", "-config", conf, "-dc=dc9", "-meta", "a=b", "-retry-join", "127.0.0.1:1"}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- root.ExecuteContext(ctx) }()
+	deadline := time.Now().Add(20 * time.Second)
+	poll := func(what string, ok func() bool) {
+		t.Helper()
+		for !ok() {
+			select {
+			case err := <-done:
+				t.Fatalf("the agent ended: %v\n%s%s", err, out, errw)
+			case <-time.After(10 * time.Millisecond):
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("no %s\n%s%s", what, out, errw)
+			}
+		}
+	}
+	addr := ""
+	poll("HTTP address", func() bool {
+		if m := regexp.MustCompile(`HTTP: (\S+)`).FindStringSubmatch(out.String()); m != nil {
+			addr = "http://" + m[1]
+		}
+		return addr != ""
+	})
+	get := func(path string, v any) bool {
+		resp, err := http.Get(addr + path)
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == 200 && json.NewDecoder(resp.Body).Decode(v) == nil
+	}
+	var leader string
+	poll("leader", func() bool { return get("/v1/status/leader", &leader) && leader != "" })
+	var self struct {
+		Config map[string]any `json:"config"`
+	}
+	if !get("/v1/agent/self", &self) || self.Config["Name"] != "node-1" || self.Config["Datacenter"] != "dc9" {
+		t.Errorf("%v", self.Config)
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(15 * time.Second):
+		t.Fatal("the agent does not end")
+	}
+	if !strings.Contains(errw.String(), "ending") {
+		t.Errorf("log: %s", errw)
+	}
+}
+
+func TestAgentRefuses(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "neither server nor client is enabled"},
+		{"-server -bootstrap-expect=1", "data_dir: is required"},
+		{"-dev -bind=0.0.0.0", "flag -bind: this agent would listen beyond this machine"},
+		{"-dev -meta=x", "want KEY=VALUE"},
+		{"-dev -dev-gpus=8xFOO", "want a count and a model"},
+		{"-client -data-dir=/nowhere -servers=127.0.0.1 -bind=10.0.0.1", "without TLS and ACLs"},
+		{"-config=/nowhere/x.hcl", "/nowhere/x.hcl: no such file"},
+		{"-server -data-dir=/nowhere -bootstrap-expect=12", "flag -bootstrap-expect: server.bootstrap_expect: 12: want 1 to 9"},
+		{"-dev -confg=x", "unknown flag"},
+		{"extra", "extra"},
+	} {
+		e, _, _ := agentEnv()
+		root := newRoot(e)
+		root.SetArgs(normalize(root, append([]string{"agent"}, strings.Fields(c.args)...)))
+		err := root.ExecuteContext(t.Context())
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("agent %s: error %v does not say %q", c.args, err, c.want)
+		}
+	}
+}
+
+func TestAgentJoinFlags(t *testing.T) {
+	for _, c := range []struct{ args, key string }{
+		{"-server -join=a -retry-join=b", "server.server_join."},
+		{"-client -join=a -retry-join=b", "client.server_join."},
+		{"-dev -join=a -retry-join=b", "server.server_join."},
+		{"-join=a -retry-join=b", "server.server_join."},
+	} {
+		o := &agentOptions{}
+		e, _, _ := agentEnv()
+		cmd := newAgent(e)
+		var args []string
+		for _, a := range strings.Fields(c.args) {
+			args = append(args, "-"+a)
+		}
+		if err := cmd.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		o.dev = cmd.Flags().Changed("dev")
+		if err := o.prepare(cmd); err != nil {
+			t.Fatal(err)
+		}
+		var keys []string
+		for _, f := range o.load.Flags {
+			keys = append(keys, f.Key)
+		}
+		if !slices.Contains(keys, c.key+"start_join") || !slices.Contains(keys, c.key+"retry_join") {
+			t.Errorf("%s: %v", c.args, keys)
+		}
+	}
+	// Every flag sets a key that exists.
+	known := agentconfig.Keys()
+	for _, f := range agentFlags {
+		if f.name != "join" && f.name != "retry-join" && !slices.Contains(known, f.key) {
+			t.Errorf("-%s sets %s, which is no setting", f.name, f.key)
+		}
+	}
+}
+
+func TestLogRotation(t *testing.T) {
+	dir := t.TempDir()
+	r, err := openLog(dir+"/sub/", 100, time.Hour, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	now := time.Unix(1000, 0)
+	r.now = func() time.Time { return now }
+	r.opened = now
+	line := []byte(strings.Repeat("x", 39) + "\n")
+	for range 10 {
+		now = now.Add(time.Second)
+		if _, err := r.Write(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := func() []string {
+		l, _ := filepath.Glob(dir + "/sub/*")
+		return l
+	}
+	if got := names(); len(got) != 3 { // the present one and two older, of two lines each
+		t.Error(got)
+	}
+	for _, n := range names() {
+		if st, _ := os.Stat(n); st.Size() > 100 {
+			t.Errorf("%s has %d bytes", n, st.Size())
+		}
+	}
+	before := names()
+	now = now.Add(2 * time.Hour)
+	if _, err := r.Write(line); err != nil {
+		t.Fatal(err)
+	}
+	if st, _ := os.Stat(dir + "/sub/muster.log"); st.Size() != 40 || slices.Equal(before, names()) {
+		t.Error("a file too old goes on", names())
+	}
+}
+
+func TestNodesimRefuses(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"-count=0", "want 1 to"},
+		{"-gpus=8xFOO", "want a count and a model"},
+		{"-cpu=0", "must be above 0"},
+		{"-ca-file=x", "TLS needs"},
+		{"-log-level=LOUD", "want TRACE"},
+	} {
+		e, _, _ := agentEnv()
+		root := newRoot(e)
+		root.SetArgs(normalize(root, append([]string{"nodesim"}, strings.Fields(c.args)...)))
+		if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("nodesim %s: error %v does not say %q", c.args, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,473 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const jobSource = `job "example" {
+  group "hello" {
+    count = 2
+    task "greet" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}
+`
+
+// golden compares what a command line prints and asks with a file that a person has read.
+var golden = []struct {
+	name  string
+	args  string // separated by blanks; '_' in an argument stands for a blank
+	stdin string
+	code  int
+}{
+	{"job_status_list", "job status", "", 0},
+	{"job_status_list_q", "job status -q", "", 0},
+	{"job_status", "job status -evals exam", "", 0},
+	{"job_status_pending", "job status train", "", 0},
+	{"job_status_ambiguous", "job status tr", "", 1},
+	{"job_status_none", "job status nothing", "", 1},
+	{"job_status_json", "job status -json example", "", 0},
+	{"job_status_template", "job status -t {{range_.}}{{.ID}}_{{end}}", "", 0},
+	{"job_run", "job run -", jobSource, 1}, // one allocation of the service has failed
+	{"job_run_detach", "job run - -detach -check-index 17", jobSource, 0},
+	{"job_run_broken", "job run -", "job \"x\" {\n  grup \"y\" {}\n}\n", 1},
+	{"job_plan", "job plan -", jobSource, 1},
+	{"job_plan_no_diff", "job plan -diff=false -", jobSource, 1},
+	{"job_validate", "job validate -", jobSource, 0},
+	{"job_why", "job why train", "", 0},
+	{"job_why_running", "job why example", "", 0},
+	{"job_stop", "job stop example", "", 0},
+	{"job_stop_flags", "job stop -detach -purge -no-shutdown-delay -eval-priority 70 example", "", 0},
+	{"job_history", "job history -p example", "", 0},
+	{"job_revert", "job revert -detach example known-good", "", 0},
+	{"job_inspect_hcl", "job inspect -hcl example", "", 0},
+	{"job_scale", "job scale -detach example 5", "", 0},
+	{"job_dispatch", "job dispatch -detach -meta lr=0.1 sweep -", "payload", 0},
+	{"job_eval", "job eval -detach -force-reschedule example", "", 0},
+	{"job_periodic_force", "job periodic force -detach nightly", "", 0},
+	{"job_allocs", "job allocs -all example", "", 0},
+	{"job_tag", "job tag apply -name good -version 3 example", "", 0},
+	{"job_deployments", "job deployments example", "", 0},
+	{"job_promote", "job promote example", "", 1},
+	{"alloc_status", "alloc status -stats 8ba85cef", "", 0},
+	{"alloc_status_failed", "alloc status 8ba85d00", "", 0},
+	{"alloc_status_short", "alloc status -short 8ba85cef", "", 0},
+	{"alloc_status_ambiguous", "alloc status 8ba85", "", 1},
+	{"alloc_logs", "alloc logs 8ba85cef", "", 0},
+	{"alloc_logs_tail", "alloc logs -tail -n 1 -stderr 8ba85cef greet", "", 0},
+	{"alloc_logs_job", "logs -job example", "", 0},
+	{"alloc_fs", "alloc fs 8ba85cef", "", 0},
+	{"alloc_fs_cat", "alloc fs 8ba85cef note.txt", "", 0},
+	{"alloc_stop", "alloc stop -detach 8ba85cef", "", 0},
+	{"alloc_restart", "alloc restart 8ba85cef greet", "", 0},
+	{"alloc_signal", "alloc signal -s SIGHUP 8ba85cef", "", 0},
+	{"alloc_checks", "alloc checks 8ba85cef", "", 0},
+	{"node_status", "node status -allocs", "", 0},
+	{"node_status_one", "node status -verbose 46f1c6c4", "", 0},
+	{"node_status_self", "node status -self -short", "", 0},
+	{"node_status_name", "node status -json gpu-01", "", 0},
+	{"node_drain", "node drain -enable -detach -deadline 30m -m fans 46f1c6c4", "", 0},
+	{"node_drain_disable", "node drain -disable -keep-ineligible -self", "", 0},
+	{"node_eligibility", "node eligibility -disable gpu-01", "", 0},
+	{"node_pool_list", "node pool list", "", 0},
+	{"node_pool_apply", "node pool apply -", "node_pool \"a100\" {\n  description = \"x\"\n  meta {\n    team_name = \"v\"\n  }\n  scheduler_config {\n    scheduler_algorithm = \"spread\"\n  }\n}\n", 0},
+	{"node_pool_apply_bad", "node pool apply -", "node_pool \"a100\" {\n  descripton = \"x\"\n}\n", 1},
+	{"node_pool_info", "node pool info default", "", 0},
+	{"node_pool_nodes", "node pool nodes default", "", 0},
+	{"node_meta_read", "node meta read", "", 0},
+	{"node_meta_apply", "node meta apply -node-id 46f1c6c4 rack=r8 -unset old", "", 0},
+	{"eval_list", "eval list -status complete", "", 0},
+	{"eval_status", "eval status 26cfd7af", "", 0},
+	{"eval_monitor", "eval status -monitor 26cfd7af", "", 2},
+	{"eval_delete", "eval delete 26cfc69e", "", 0},
+	{"queue", "queue", "", 0},
+	{"gpu_list", "gpu list", "", 0},
+	{"server_members", "server members", "", 0},
+	{"server_join", "server join 10.0.0.2", "", 0},
+	{"raft_list", "operator raft list-peers", "", 0},
+	{"raft_remove", "operator raft remove-peer -peer-id x", "", 0},
+	{"raft_transfer", "operator raft transfer-leadership -peer-address 10.0.0.2:4647", "", 0},
+	{"scheduler_get", "operator scheduler get-config", "", 0},
+	{"scheduler_set", "operator scheduler set-config -scheduler-algorithm spread -preempt-batch-scheduler=true", "", 0},
+	{"autopilot_get", "operator autopilot get-config", "", 0},
+	{"autopilot_set", "operator autopilot set-config -cleanup-dead-servers=false -min-quorum 3", "", 0},
+	{"autopilot_health", "operator autopilot health", "", 0},
+	{"keyring_list", "operator gossip keyring list", "", 0},
+	{"state_hash", "operator state-hash", "", 0},
+	{"operator_api", "operator api /v1/namespaces", "", 0},
+	{"acl_bootstrap", "acl bootstrap", "", 0},
+	{"acl_policy_apply", "acl policy apply -description look readers -", "namespace \"default\" { policy = \"read\" }\n", 0},
+	{"acl_policy_info", "acl policy info readers", "", 0},
+	{"acl_token_create", "acl token create -name alice -policy readers -ttl 8h", "", 0},
+	{"acl_token_list", "acl token list", "", 0},
+	{"acl_token_info", "acl token info 5e38b4ee", "", 0},
+	{"acl_role_create", "acl role create -name ops -policy readers", "", 0},
+	{"acl_role_list", "acl role list", "", 0},
+	{"namespace_list", "namespace list", "", 0},
+	{"namespace_apply", "namespace apply -description new ml", "", 0},
+	{"namespace_status", "namespace status ml", "", 0},
+	{"system_gc", "system gc", "", 0},
+	{"monitor", "monitor -log-level DEBUG -node-id 46f1c6c4", "", 0},
+	{"event_stream", "event stream -topic Job:example", "", 0},
+	{"status", "status example", "", 0},
+	{"ui", "ui example", "", 0},
+	{"agent_info", "agent-info", "", 0},
+}
+
+func TestGolden(t *testing.T) {
+	for _, c := range golden {
+		t.Run(c.name, func(t *testing.T) {
+			f := newAgentFake(t)
+			var args []string
+			for _, a := range strings.Fields(c.args) {
+				args = append(args, strings.ReplaceAll(a, "_", " "))
+			}
+			r := f.run(t, c.stdin, args...)
+			got := fmt.Sprintf("$ muster %s\n-- exit %d\n-- stdout\n%s-- stderr\n%s-- requests\n%s\n", strings.Join(args, " "), r.code, r.out, r.errOut, f.log())
+			if r.code != c.code {
+				t.Errorf("exit status %d, want %d\n%s", r.code, c.code, got)
+			}
+			file := filepath.Join("testdata", c.name+".golden")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s differs (write it anew with -update and read the difference):\n%s", file, got)
+			}
+		})
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(map[string]any)
+		args   string
+		code   int
+	}{
+		{"plan without changes", func(m map[string]any) {
+			m["PUT /v1/job/example/plan"] = &wire.JobPlanResponse{Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{"hello": {Ignore: 2, InPlaceUpdate: 1}}}}
+		}, "job plan -", 0},
+		{"plan with changes", nil, "job plan -", 1},
+		{"plan refused", func(m map[string]any) { m["PUT /v1/job/example/plan"] = failure{403, "Permission denied"} }, "job plan -", 255},
+		{"plan with an unknown flag", nil, "job plan -nonsense -", 255},
+		{"plan of nothing", nil, "job plan", 255},
+		{"plan of a file that is not there", nil, "job plan /does/not/exist.hcl", 255},
+		{"run not placed", func(m map[string]any) { m["PUT /v1/jobs"] = map[string]any{"EvalID": evalB} }, "job run -", 2},
+		{"run refused", func(m map[string]any) { m["PUT /v1/jobs"] = failure{400, "no"} }, "job run -", 1},
+		{"run placed", func(m map[string]any) {
+			m["GET /v1/job/example/allocations"] = []*wire.AllocationListStub{{ID: allocA, EvalID: evalA, TaskGroup: "hello", ClientStatus: "running", DesiredStatus: "run"}}
+		}, "job run -", 0},
+		{"evaluation failed", func(m map[string]any) {
+			m["GET /v1/evaluation/"+evalA] = &wire.Evaluation{ID: evalA, Status: "failed", JobID: "example"}
+		}, "job run -", 1},
+		{"evaluation superseded", func(m map[string]any) {
+			m["GET /v1/evaluation/"+evalA] = &wire.Evaluation{ID: evalA, Status: "canceled", Successor: evalB, JobID: "example"}
+			m["GET /v1/evaluation/"+evalA+"/allocations"] = []any{}
+		}, "job run -", 2},
+		{"validate refused", func(m map[string]any) {
+			m["PUT /v1/validate/job"] = &wire.JobValidateResponse{Error: "1 error occurred:\n\t* group hello: bad"}
+		}, "job validate -", 1},
+		{"no such command", nil, "jobb", 1},
+		{"too many arguments", nil, "job why a b", 1},
+		{"unhealthy cluster", func(m map[string]any) { m["GET /v1/operator/autopilot/health"] = &wire.OperatorHealthReply{} }, "operator autopilot health", 1},
+		{"leader unknown", func(m map[string]any) { m["GET /v1/status/leader"] = failure{500, "No cluster leader"} }, "server members", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newAgentFake(t)
+			if c.change != nil {
+				c.change(f.answers)
+			}
+			r := f.run(t, jobSource, strings.Fields(c.args)...)
+			if r.code != c.code {
+				t.Errorf("exit status %d, want %d\n%s%s", r.code, c.code, r.out, r.errOut)
+			}
+			if r.code == 255 && !strings.Contains(r.errOut, "Error:") {
+				t.Errorf("no reason is told: %q", r.errOut)
+			}
+		})
+	}
+}
+
+func TestNormalize(t *testing.T) {
+	root := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})
+	for _, c := range []struct{ in, want string }{
+		{"job run f.hcl -detach", "job run f.hcl --detach"},
+		{"job run --detach f.hcl", "job run --detach f.hcl"},
+		{"job run -check-index=3 f.hcl", "job run --check-index=3 f.hcl"},
+		{"job status -json -address=http://x", "job status --json --address=http://x"},
+		{"job status -t {{.ID}}", "job status -t {{.ID}}"},
+		{"job history -p x", "job history -p x"},
+		{"job run -", "job run -"},
+		{"alloc logs -f -n 10 a", "alloc logs -f -n 10 a"},
+		{"alloc logs -n=10 a", "alloc logs -n=10 a"},
+		{"alloc exec -it a sh -c ls", "alloc exec -it a -- sh -c ls"},
+		{"alloc exec -task web -it a sh -json", "alloc exec --task web -it a -- sh -json"},
+		{"alloc exec a -task web sh -x", "alloc exec a --task web -- sh -x"},
+		{"alloc exec -it a -- sh -verbose", "alloc exec -it a -- sh -verbose"},
+		{"exec -job x ls -la", "exec --job x -- ls -la"},
+		{"job scale x -5", "job scale x -5"},
+		{"operator api -X PUT /v1/x", "operator api -X PUT /v1/x"},
+		{"-help", "--help"},
+		{"job -help", "job --help"},
+		{"run -var a=-b f", "run --var a=-b f"},
+	} {
+		got := strings.Join(normalize(root, strings.Fields(c.in)), " ")
+		if got != c.want {
+			t.Errorf("normalize(%q) = %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
+// leaves lists every command that does something.
+func leaves(c *cobra.Command) []*cobra.Command {
+	if !c.HasSubCommands() {
+		return []*cobra.Command{c}
+	}
+	var out []*cobra.Command
+	for _, s := range c.Commands() {
+		out = append(out, leaves(s)...)
+	}
+	return out
+}
+
+// writesOnly are commands whose answer is an exit status, a stream of bytes or a file.
+var writesOnly = []string{
+	"agent", "nodesim", "job init", "init", "node pool init", "node pool delete", "namespace delete", "acl policy apply", "acl policy delete", "acl token delete", "acl role delete",
+	"server force-leave", "operator raft remove-peer", "operator snapshot save", "operator snapshot restore", "operator api", "system gc", "system reconcile summaries", "alloc exec", "exec",
+	"help", "completion bash", "completion zsh", "completion fish", "completion powershell",
+}
+
+func TestEveryCommand(t *testing.T) {
+	root := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})
+	seen := 0
+	for _, c := range leaves(root) {
+		seen++
+		name := strings.TrimPrefix(c.CommandPath(), "muster ")
+		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("%s: short help %q: want a phrase without a full stop", name, c.Short)
+		}
+		if !strings.Contains(c.Example, "muster ") {
+			t.Errorf("%s has no example", name)
+		}
+		json := c.Flags().Lookup("json") != nil
+		if exempt := slices.Contains(writesOnly, name); json == exempt && !strings.HasPrefix(name, "completion") {
+			t.Errorf("%s: has -json: %t, is in writesOnly: %t", name, json, exempt)
+		}
+	}
+	if seen < 90 {
+		t.Errorf("only %d commands", seen)
+	}
+}
+
+// Every line of every example parses: the command exists, its flags too, and the number of arguments fits.
+func TestExamplesParse(t *testing.T) {
+	for _, c := range leaves(newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})) {
+		for line := range strings.SplitSeq(c.Example, "\n") {
+			line, _, _ = strings.Cut(line, " #")
+			i := strings.Index(line, "muster ")
+			if i < 0 {
+				continue
+			}
+			args := shellWords(line[i+len("muster "):])
+			root := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})
+			args = normalize(root, args)
+			found, rest, err := root.Find(args)
+			if err != nil || found.HasSubCommands() {
+				t.Errorf("example %q: no such command", line)
+				continue
+			}
+			if err := found.ParseFlags(rest); err != nil {
+				t.Errorf("example %q: %v", line, err)
+			}
+		}
+	}
+}
+
+// shellWords splits a line of an example as a shell would, up to the first redirection or pipe.
+func shellWords(s string) []string {
+	var out []string
+	var word strings.Builder
+	quote, in := rune(0), false
+	for _, r := range s {
+		switch {
+		case quote != 0:
+			if r == quote {
+				quote = 0
+			} else {
+				word.WriteRune(r)
+			}
+		case r == '\'' || r == '"':
+			quote, in = r, true
+		case r == ' ':
+			if in {
+				out = append(out, word.String())
+			}
+			word.Reset()
+			in = false
+		case r == '<' || r == '>' || r == '|':
+			return out
+		default:
+			in = true
+			word.WriteRune(r)
+		}
+	}
+	if in {
+		out = append(out, word.String())
+	}
+	return out
+}
+
+func TestEnvironment(t *testing.T) {
+	f := newAgentFake(t)
+	var got *http.Request
+	f.answers["GET /v1/jobs"] = func(r *http.Request) any { got = r; return []any{} }
+	for _, c := range []struct {
+		set   map[string]string
+		args  []string
+		token string
+		ns    string
+	}{
+		{map[string]string{"NOMAD_TOKEN": "n", "NOMAD_NAMESPACE": "nn"}, nil, "n", "nn"},
+		{map[string]string{"NOMAD_TOKEN": "n", "MUSTER_TOKEN": "m", "MUSTER_NAMESPACE": "mm"}, nil, "m", "mm"},
+		{map[string]string{"MUSTER_TOKEN": "m"}, []string{"-token=f", "-namespace", "fn"}, "f", "fn"},
+	} {
+		for _, k := range []string{"TOKEN", "NAMESPACE"} {
+			t.Setenv("MUSTER_"+k, "")
+			t.Setenv("NOMAD_"+k, "")
+		}
+		for k, v := range c.set {
+			t.Setenv(k, v)
+		}
+		t.Setenv("MUSTER_ADDR", "")
+		t.Setenv("NOMAD_ADDR", f.URL)
+		var out, errOut bytes.Buffer
+		e := &env{in: strings.NewReader(""), out: &out, err: &errOut, now: func() time.Time { return fixedNow }}
+		if code := e.main(t.Context(), append([]string{"muster", "job", "status"}, c.args...)); code != 0 {
+			t.Fatalf("exit status %d: %s", code, errOut.String())
+		}
+		if got.Header.Get("X-Nomad-Token") != c.token || got.URL.Query().Get("namespace") != c.ns {
+			t.Errorf("%v %v: token %q, namespace %q", c.set, c.args, got.Header.Get("X-Nomad-Token"), got.URL.Query().Get("namespace"))
+		}
+	}
+}
+
+func TestColour(t *testing.T) {
+	f := newAgentFake(t)
+	t.Setenv("NO_COLOR", "")
+	if r := f.run(t, "", "node", "status"); strings.Contains(r.out, "\x1b") {
+		t.Errorf("colour in a pipe: %q", r.out)
+	}
+	if r := f.run(t, "", "node", "status", "-force-color"); !strings.Contains(r.out, "\x1b[32mready\x1b[0m") {
+		t.Errorf("no colour although it is forced: %q", r.out)
+	}
+	t.Setenv("NO_COLOR", "1")
+	if r := f.run(t, "", "node", "status", "-force-color"); strings.Contains(r.out, "\x1b") {
+		t.Errorf("colour although NO_COLOR is set: %q", r.out)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	f := newAgentFake(t)
+	if r := f.run(t, "", "__complete", "job", "status", "ex"); r.code != 0 || !strings.HasPrefix(r.out, "example\n") {
+		t.Errorf("%d %q", r.code, r.out)
+	}
+	f.Close()
+	if r := f.run(t, "", "__complete", "job", "status", "ex"); r.code != 0 || strings.Contains(r.out, "rror") || !strings.HasPrefix(r.out, ":") {
+		t.Errorf("without a server: %d %q", r.code, r.out)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if r := f.run(t, "", "completion", shell); r.code != 0 || len(r.out) < 500 {
+			t.Errorf("%s: %d, %d bytes", shell, r.code, len(r.out))
+		}
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	for _, c := range []struct {
+		answer string
+		sent   bool
+	}{{"y\n", true}, {"n\n", false}, {"\n", false}, {"yes", true}} {
+		f := newAgentFake(t)
+		var out, errOut bytes.Buffer
+		t.Setenv("MUSTER_ADDR", f.URL)
+		e := &env{in: strings.NewReader(c.answer), out: &out, err: &errOut, tty: true, now: func() time.Time { return fixedNow }}
+		code := e.main(t.Context(), []string{"muster", "node", "purge", "46f1c6c4"})
+		sent := strings.Contains(f.log(), "/purge")
+		if code != 0 || sent != c.sent || !strings.Contains(errOut.String(), "1 live allocation with 1 GPU of 1 job (alice)") {
+			t.Errorf("answer %q: exit status %d, sent %t, asked %q", c.answer, code, sent, errOut.String())
+		}
+	}
+}
+
+func TestExamplesAreJobs(t *testing.T) {
+	f := newAgentFake(t)
+	t.Chdir(t.TempDir())
+	for _, name := range templates() {
+		for _, short := range []string{"-short=false", "-short=true"} {
+			file := name + short + ".hcl"
+			if r := f.run(t, "", "job", "init", short, "-template", name, file); r.code != 0 {
+				t.Fatalf("%s: %s", name, r.errOut)
+			}
+			src, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if short == "-short=true" && bytes.Contains(src, []byte("#")) {
+				t.Errorf("%s: comments are left:\n%s", file, src)
+			}
+			var o jobFile
+			job, _, err := o.read(t.Context(), &env{err: new(bytes.Buffer)}, file)
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if _, p := wire.Prepare(job); p.Err() != nil || len(p.Warnings) > 0 {
+				t.Errorf("%s: %v %v", file, p.Err(), p.Warnings)
+			}
+		}
+	}
+	if r := f.run(t, "", "job", "init", "example-short=true.hcl"); r.code != 1 || strings.Contains(r.errOut, "goroutine") {
+		t.Error("job init must not overwrite a file")
+	}
+	if r := f.run(t, "", "job", "init", "batch-short=true.hcl"); r.code != 1 {
+		t.Errorf("job init overwrote a file: %s", r.out)
+	}
+}
+
+func TestLastLines(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		n    int64
+		want string
+	}{{"a\nb\nc\n", 2, "b\nc\n"}, {"a\nb\nc", 2, "b\nc"}, {"a\n", 5, "a\n"}, {"", 1, ""}, {"\n\n", 1, "\n"}} {
+		if got := string(lastLines([]byte(c.in), c.n)); got != c.want {
+			t.Errorf("lastLines(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
+		}
+	}
+}

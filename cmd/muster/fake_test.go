@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// The small cluster that the fake agent tells of.
+const (
+	nodeA   = "46f1c6c4-1111-4aaa-8aaa-000000000001"
+	nodeB   = "46f1d7d5-2222-4bbb-8bbb-000000000002"
+	allocA  = "8ba85cef-1111-4ccc-8ccc-000000000001"
+	allocB  = "8ba85d00-2222-4ddd-8ddd-000000000002"
+	evalA   = "26cfc69e-1111-4eee-8eee-000000000001"
+	evalB   = "26cfd7af-2222-4fff-8fff-000000000002"
+	tokenID = "5e38b4ee-4c2f-4a25-8ac5-bb8dd2c56d43"
+)
+
+var fixedNow = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) int64 { return fixedNow.Add(-d).UnixNano() }
+
+func ptr[T any](v T) *T { return &v }
+
+// agentFake answers as an agent would, and notes what it was asked.
+type agentFake struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests []string
+	answers  map[string]any // "GET /v1/jobs" -> answer, a func(*http.Request) any, or a failure
+}
+
+type failure struct {
+	status int
+	msg    string
+}
+
+func newAgentFake(t *testing.T) *agentFake {
+	t.Helper()
+	f := &agentFake{answers: canned()}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *agentFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	line := r.Method + " " + r.URL.EscapedPath()
+	note := line
+	if r.URL.RawQuery != "" {
+		q := r.URL.Query()
+		q.Del("index") // how often it is asked for depends on time
+		q.Del("wait")
+		if enc := q.Encode(); enc != "" {
+			note += "?" + enc
+		}
+	}
+	if len(body) > 0 {
+		if len(body) > 400 {
+			body = append(body[:400:400], "..."...)
+		}
+		note += " " + string(body)
+	}
+	f.mu.Lock()
+	if len(f.requests) == 0 || f.requests[len(f.requests)-1] != note {
+		f.requests = append(f.requests, note)
+	}
+	answer, ok := f.answers[line]
+	f.mu.Unlock()
+	if fn, is := answer.(func(*http.Request) any); is {
+		answer = fn(r)
+	}
+	if fail, is := answer.(failure); is {
+		http.Error(w, fail.msg, fail.status)
+		return
+	}
+	if !ok {
+		http.Error(w, "no answer for "+line, http.StatusNotFound)
+		return
+	}
+	w.Header().Set("X-Nomad-Index", "42")
+	w.Header().Set("X-Nomad-LastContact", "0")
+	w.Header().Set("X-Nomad-KnownLeader", "true")
+	switch v := answer.(type) {
+	case nil:
+	case string: // as it is
+		_, _ = io.WriteString(w, v)
+	default:
+		_ = json.NewEncoder(w).Encode(v)
+	}
+}
+
+// cli runs a command line against the fake.
+type result struct {
+	code        int
+	out, errOut string
+}
+
+func (f *agentFake) run(t *testing.T, stdin string, args ...string) result {
+	t.Helper()
+	for _, k := range []string{"ADDR", "TOKEN", "NAMESPACE", "REGION", "CACERT", "CLIENT_CERT", "CLIENT_KEY", "SKIP_VERIFY", "CLI_NO_COLOR", "CLI_FORCE_COLOR"} {
+		t.Setenv("MUSTER_"+k, "")
+		t.Setenv("NOMAD_"+k, "")
+	}
+	t.Setenv("MUSTER_ADDR", f.URL)
+	var out, errOut bytes.Buffer
+	e := &env{in: strings.NewReader(stdin), out: &out, err: &errOut, now: func() time.Time { return fixedNow }}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	code := e.main(ctx, append([]string{"muster"}, args...))
+	clean := func(b []byte) string { return strings.ReplaceAll(string(b), f.URL, "http://AGENT") }
+	return result{code, clean(out.Bytes()), clean(errOut.Bytes())}
+}
+
+func (f *agentFake) log() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.requests, "\n")
+}
+
+// jobPrefix answers a list of jobs as the servers would: by prefix.
+func jobPrefix(list ...*wire.JobListStub) func(*http.Request) any {
+	return func(r *http.Request) any {
+		out := []*wire.JobListStub{}
+		for _, j := range list {
+			if strings.HasPrefix(j.ID, r.URL.Query().Get("prefix")) {
+				out = append(out, j)
+			}
+		}
+		return out
+	}
+}
+
+func prefixed[T any](id func(T) string, list ...T) func(*http.Request) any {
+	return func(r *http.Request) any {
+		out := []T{}
+		for _, v := range list {
+			if strings.HasPrefix(id(v), r.URL.Query().Get("prefix")) {
+				out = append(out, v)
+			}
+		}
+		return out
+	}
+}
+
+func canned() map[string]any {
+	job := &wire.Job{
+		ID: ptr("example"), Name: ptr("example"), Namespace: ptr("default"), Type: ptr("service"), Priority: ptr(50), Datacenters: []string{"*"}, NodePool: ptr("default"),
+		Status: ptr("running"), SubmitTime: ptr(ago(time.Hour)), Version: ptr(uint64(3)), JobModifyIndex: ptr(uint64(17)), Stable: ptr(true), Submitter: &wire.Submitter{Name: "alice"},
+		TaskGroups: []*wire.TaskGroup{{Name: ptr("hello"), Count: ptr(2), Tasks: []*wire.Task{{Name: "greet", Driver: "raw_exec"}}}},
+	}
+	old := *job
+	old.Version, old.Stable, old.SubmitTime, old.VersionTag = ptr(uint64(2)), ptr(false), ptr(ago(2*time.Hour)), &wire.JobVersionTag{Name: "known-good"}
+	stub := &wire.JobListStub{ID: "example", Name: "example", Namespace: "default", Type: "service", Priority: 50, Status: "running", SubmitTime: ago(time.Hour), Version: 3, JobModifyIndex: 17}
+	train := &wire.JobListStub{ID: "train", Name: "train", Namespace: "default", Type: "batch", Priority: 60, Status: "pending", SubmitTime: ago(14 * time.Minute)}
+	trial := &wire.JobListStub{ID: "trial", Name: "trial", Namespace: "default", Type: "batch", Priority: 50, Status: "dead", Stop: true, SubmitTime: ago(50 * time.Minute)}
+	nightly := &wire.JobListStub{ID: "nightly", Name: "nightly", Namespace: "default", Type: "batch", Priority: 50, Status: "running", Periodic: true, SubmitTime: ago(50 * time.Minute)}
+	sweep := &wire.JobListStub{ID: "sweep", Name: "sweep", Namespace: "default", Type: "batch", Priority: 50, Status: "running", ParameterizedJob: true, SubmitTime: ago(50 * time.Minute)}
+
+	resources := &wire.AllocatedResources{
+		Tasks: map[string]*wire.AllocatedTaskResources{"greet": {Cpu: wire.AllocatedCpuResources{CpuShares: 50}, Memory: wire.AllocatedMemoryResources{MemoryMB: 32},
+			Devices: []*wire.AllocatedDeviceResource{{Vendor: "nvidia", Type: "gpu", Name: "H100", DeviceIDs: []string{"GPU-1"}}}}},
+		Shared: wire.AllocatedSharedResources{DiskMB: 300, Ports: []wire.PortMapping{{Label: "http", Value: 20123, HostIP: "10.0.0.1"}}},
+	}
+	states := map[string]*wire.TaskState{"greet": {State: "running", StartedAt: fixedNow.Add(-50 * time.Minute), Events: []*wire.TaskEvent{
+		{Type: "Received", Time: ago(51 * time.Minute), DisplayMessage: "Task received by client"}, {Type: "Started", Time: ago(50 * time.Minute), DisplayMessage: "Task started by client"}}}}
+	failedStates := map[string]*wire.TaskState{"greet": {State: "dead", Failed: true, Restarts: 2, Events: []*wire.TaskEvent{{Type: "Terminated", Time: ago(40 * time.Minute), DisplayMessage: "Exit Code: 1"}}}}
+	metrics := &wire.AllocationMetric{NodesInPool: 2, NodesEvaluated: 2, NodePool: "default", ScoreMetaData: []*wire.NodeScoreMeta{
+		{NodeID: nodeA, Scores: map[string]float64{"binpack": 0.8, "job-anti-affinity": 0}, NormScore: 0.8}, {NodeID: nodeB, Scores: map[string]float64{"binpack": 0.5}, NormScore: 0.5}}}
+	full := func(id, client string, st map[string]*wire.TaskState) *wire.Allocation {
+		return &wire.Allocation{ID: id, Namespace: "default", EvalID: evalA, Name: "example.hello[0]", NodeID: nodeA, NodeName: "gpu-01", JobID: "example", Job: job, TaskGroup: "hello", AllocatedResources: resources,
+			Metrics: metrics, DesiredStatus: "run", ClientStatus: client, TaskStates: st, CreateIndex: 18, CreateTime: ago(time.Hour), ModifyTime: ago(50 * time.Minute), JobVersion: 3}
+	}
+	alloc, failed := full(allocA, "running", states), full(allocB, "failed", failedStates)
+	stubOf := func(a *wire.Allocation) *wire.AllocationListStub {
+		return &wire.AllocationListStub{ID: a.ID, EvalID: a.EvalID, Name: a.Name, Namespace: "default", NodeID: a.NodeID, NodeName: a.NodeName, JobID: a.JobID, JobVersion: 3, TaskGroup: a.TaskGroup, AllocatedResources: a.AllocatedResources,
+			DesiredStatus: a.DesiredStatus, ClientStatus: a.ClientStatus, TaskStates: a.TaskStates, CreateIndex: a.CreateIndex, CreateTime: a.CreateTime, ModifyTime: a.ModifyTime}
+	}
+	allocs := []*wire.AllocationListStub{stubOf(alloc), stubOf(failed)}
+
+	short := &wire.AllocationMetric{NodesEvaluated: 2, NodesInPool: 2, NodesExhausted: 2, NodePool: "default", NodesAvailable: map[string]int{"dc1": 2, "dc2": 0}, CoalescedFailures: 15, Reason: "RESOURCES",
+		Refusals: []wire.Refusal{{Code: "RESOURCES", Dimension: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: "devices", CuredBy: "alloc-stopped"}, {Code: "CONSTRAINT", Dimension: "${attr.kernel.name} = linux", Nodes: 1, CuredBy: "node-joined"}}}
+	done := &wire.Evaluation{ID: evalA, Priority: 50, Type: "service", TriggeredBy: "job-register", Namespace: "default", JobID: "example", Status: "complete", CreateIndex: 17, CreateTime: ago(time.Hour), ModifyTime: ago(time.Hour)}
+	stuck := &wire.Evaluation{ID: evalB, Priority: 60, Type: "batch", TriggeredBy: "job-register", Namespace: "default", JobID: "train", Status: "complete", BlockedEval: evalA, FailedTGAllocs: map[string]*wire.AllocationMetric{"work": short}, CreateIndex: 19, CreateTime: ago(14 * time.Minute), ModifyTime: ago(14 * time.Minute)}
+
+	gpu := func(prefix string, n, sick int) []*wire.NodeDeviceResource {
+		g := &wire.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "H100"}
+		for i := range n {
+			g.Instances = append(g.Instances, &wire.NodeDevice{ID: fmt.Sprintf("%s%d", prefix, i), Healthy: i >= sick, MemoryMB: 81920})
+		}
+		return []*wire.NodeDeviceResource{g}
+	}
+	nodeRes := func(prefix string, n, sick int) *wire.NodeResources {
+		return &wire.NodeResources{Cpu: wire.NodeCpuResources{CpuShares: 8000, TotalCpuCores: 4}, Memory: wire.NodeMemoryResources{MemoryMB: 16384}, Disk: wire.NodeDiskResources{DiskMB: 100000}, Devices: gpu(prefix, n, sick)}
+	}
+	drivers := map[string]*wire.DriverInfo{"exec": {Detected: true, Healthy: true}, "raw_exec": {Detected: true, Healthy: true}, "docker": {}}
+	nodes := []*wire.NodeListStub{
+		{ID: nodeA, Name: "gpu-01", Datacenter: "dc1", NodePool: "default", SchedulingEligibility: "eligible", Status: "ready", Version: "0.1.0", Address: "10.0.0.1", NodeResources: nodeRes("GPU-", 4, 0)},
+		{ID: nodeB, Name: "gpu-02", Datacenter: "dc1", NodePool: "default", NodeClass: "big", SchedulingEligibility: "eligible", Status: "down", Version: "0.1.0", Address: "10.0.0.2", NodeResources: nodeRes("GPU-b", 4, 1)},
+	}
+	node := &wire.Node{ID: nodeA, Name: "gpu-01", Datacenter: "dc1", NodePool: "default", SchedulingEligibility: "eligible", Status: "ready", Drivers: drivers, NodeResources: nodeRes("GPU-", 2, 0), Attributes: map[string]string{"kernel.name": "linux"},
+		Meta: map[string]string{"rack": "r7"}, Events: []*wire.NodeEvent{{Message: "Node registered", Subsystem: "Cluster", Timestamp: fixedNow.Add(-2 * time.Hour)}}}
+	token := &wire.ACLToken{AccessorID: tokenID, SecretID: "d8f1f9a0-0000-4000-8000-00000000beef", Name: "alice", Type: "client", Policies: []string{"readers"}, CreateTime: fixedNow.Add(-time.Hour), CreateIndex: 7, ModifyIndex: 7}
+	plan := &wire.JobPlanResponse{JobModifyIndex: 17, Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{"hello": {Place: 1, DestructiveUpdate: 1}}},
+		Diff: &wire.JobDiff{Type: "Edited", ID: "example", TaskGroups: []*wire.TaskGroupDiff{{Type: "Edited", Name: "hello", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "Count", Old: "1", New: "2", Annotations: []string{"forces create"}}},
+			Updates: map[string]uint64{"create": 1, "create/destroy update": 1}, Tasks: []*wire.TaskDiff{{Type: "Edited", Name: "greet", Annotations: []string{"forces create/destroy update"}, Fields: []*wire.FieldDiff{{Type: "Added", Name: "User", New: "nobody"}},
+				Objects: []*wire.ObjectDiff{{Type: "Edited", Name: "Resources", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "CPU", Old: "50", New: "100"}, {Type: "None", Name: "MemoryMB", Old: "32", New: "32"}}}}}}}}}}
+	why := &nomadlike.Why{JobID: "train", Namespace: "default", Status: "pending", Priority: 60, Queue: "default", Reason: "RESOURCES", Waiting: 16, Position: 3, QueueLength: 17, Ahead: []string{"default/vit-large", "default/sweep-42"}, SubmitTime: ago(14 * time.Minute), EvalID: evalB,
+		Groups: []nomadlike.WhyGroup{{Name: "work", Reason: "RESOURCES", Wanted: 16, InPool: 2, Considered: 2, Filtered: 1, Exhausted: 1, Available: map[string]int64{"dc1": 2},
+			Refusals: []nomadlike.Refusal{{Reason: "RESOURCES", Dimension: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: "devices", CuredBy: "alloc-stopped"}, {Reason: "RESOURCES", Dimension: "memory", Nodes: 1, Short: 2048, Unit: "MiB", CuredBy: "alloc-stopped"}}}}}
+	frame := func(s string) string {
+		b, _ := json.Marshal(wire.StreamFrame{File: "alloc/logs/greet.stdout.0", Data: []byte(s)})
+		return string(b) + "\n"
+	}
+	ev := func(extra any) any {
+		m := map[string]any{"EvalID": evalA, "EvalCreateIndex": 17, "JobModifyIndex": 17, "Index": 17}
+		b, _ := json.Marshal(extra)
+		_ = json.Unmarshal(b, &m)
+		return m
+	}
+	evalID := func(e *wire.Evaluation) string { return e.ID }
+	return map[string]any{
+		"GET /v1/jobs":  jobPrefix(stub, train, trial, nightly, sweep),
+		"PUT /v1/jobs":  ev(map[string]any{"Warnings": "1 warning:\n\n* group hello: something odd"}),
+		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768}},
+
+		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
+		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
+		"GET /v1/job/example/scale":   &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},
+		"GET /v1/job/example/summary": &wire.JobSummary{JobID: "example", Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 1, Failed: 1}}},
+		"GET /v1/job/train/summary":   &wire.JobSummary{JobID: "train", Summary: map[string]wire.TaskGroupSummary{"work": {Queued: 16}}},
+		"GET /v1/job/example/why":     &nomadlike.Why{JobID: "example", Namespace: "default", Status: "running", Priority: 50, Summary: &wire.JobSummary{Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 2}}}}, "GET /v1/job/train/why": why,
+		"GET /v1/job/example/allocations": allocs, "GET /v1/job/train/allocations": []any{}, "GET /v1/job/example/evaluations": []*wire.Evaluation{done}, "GET /v1/job/train/evaluations": []*wire.Evaluation{stuck},
+		"GET /v1/job/example/deployments": []any{}, "GET /v1/job/example/deployment": "null",
+		"GET /v1/job/example/versions":   &wire.JobVersionsResponse{Versions: []*wire.Job{job, &old}, Diffs: []*wire.JobDiff{{Type: "Edited", ID: "example", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "Priority", Old: "40", New: "50"}}}}},
+		"GET /v1/job/example/submission": &wire.JobSubmission{Source: "job \"example\" {}\n", Format: "hcl2"}, "PUT /v1/job/example/versions/good/tag": map[string]any{"Name": "good"}, "DELETE /v1/job/example/versions/good/tag": nil,
+		"PUT /v1/job/nightly/periodic/force": ev(nil), "PUT /v1/job/sweep/dispatch": ev(map[string]any{"DispatchedJobID": "sweep/dispatch-1"}),
+		"PUT /v1/validate/job": &wire.JobValidateResponse{DriverConfigValidated: true},
+
+		"GET /v1/allocations": prefixed(func(s *wire.AllocationListStub) string { return s.ID }, allocs...), "GET /v1/allocation/" + allocA: alloc, "GET /v1/allocation/" + allocB: failed, "PUT /v1/allocation/" + allocA + "/stop": ev(nil),
+		"GET /v1/client/allocation/" + allocA + "/stats":   &wire.AllocResourceUsage{Tasks: map[string]*wire.TaskResourceUsage{"greet": {ResourceUsage: &wire.ResourceUsage{MemoryStats: &wire.MemoryStats{RSS: 3 << 20, Usage: 4 << 20}, CpuStats: &wire.CpuStats{TotalTicks: 12, Percent: 0.5}}}}},
+		"PUT /v1/client/allocation/" + allocA + "/restart": map[string]any{"Index": 0}, "PUT /v1/client/allocation/" + allocA + "/signal": map[string]any{"Index": 0}, "GET /v1/client/allocation/" + allocA + "/checks": map[string]any{},
+		"GET /v1/client/fs/logs/" + allocA: frame("one\ntwo\n") + "{}\n" + frame("three\n"),
+		"GET /v1/client/fs/ls/" + allocA:   []*wire.AllocFileInfo{{Name: "alloc", IsDir: true, Size: 4096, FileMode: "drwxrwxrwx", ModTime: fixedNow}, {Name: "note.txt", Size: 12, FileMode: "-rw-r--r--", ModTime: fixedNow}},
+		"GET /v1/client/fs/stat/" + allocA: func(r *http.Request) any {
+			return &wire.AllocFileInfo{Name: "x", IsDir: r.URL.Query().Get("path") == "/", Size: 12, FileMode: "-rw-r--r--", ModTime: fixedNow}
+		},
+		"GET /v1/client/fs/cat/" + allocA: "file content\n",
+
+		"GET /v1/evaluations": prefixed(evalID, done, stuck), "GET /v1/evaluation/" + evalA: done, "GET /v1/evaluation/" + evalB: stuck, "GET /v1/evaluation/" + evalA + "/allocations": allocs[:1], "GET /v1/evaluation/" + evalB + "/allocations": []any{},
+		"GET /v1/evaluations/count": map[string]any{"Count": 2}, "DELETE /v1/evaluations": map[string]any{"Count": 1},
+
+		"GET /v1/nodes": prefixed(func(n *wire.NodeListStub) string { return n.ID }, nodes...), "GET /v1/node/" + nodeA: node, "GET /v1/node/" + nodeA + "/allocations": []*wire.Allocation{alloc},
+		"PUT /v1/node/" + nodeA + "/drain": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/eligibility": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/purge": map[string]any{"NodeModifyIndex": 20},
+		"GET /v1/client/stats":    &wire.HostStats{Memory: &wire.HostMemoryStats{Total: 16 << 30, Used: 2 << 30}, Uptime: 3700, CPUTicksConsumed: 120},
+		"GET /v1/client/metadata": &wire.NodeMetaResponse{Meta: map[string]string{"rack": "r7"}, Dynamic: map[string]*string{"rack": ptr("r7")}, Static: map[string]string{}}, "PUT /v1/client/metadata": &wire.NodeMetaResponse{},
+		"GET /v1/node/pools": []*wire.NodePool{{Name: "all", Description: "every node"}, {Name: "default"}}, "GET /v1/node/pool/default": &wire.NodePool{Name: "default"}, "PUT /v1/node/pools": nil, "DELETE /v1/node/pool/a100": nil,
+		"GET /v1/node/pool/default/nodes": nodes, "GET /v1/node/pool/default/jobs": []*wire.JobListStub{stub},
+
+		"GET /v1/agent/members": &wire.ServerMembers{Members: []*wire.AgentMember{{Name: "s1.global", Addr: "10.0.0.1", Port: 4648, Status: "alive", Tags: map[string]string{"region": "global", "dc": "dc1", "port": "4647", "build": "0.1.0"}},
+			{Name: "s2.global", Addr: "10.0.0.2", Port: 4648, Status: "failed", Tags: map[string]string{"region": "global", "dc": "dc1", "port": "4647", "build": "0.1.0"}}}},
+		"GET /v1/status/leader": "\"10.0.0.1:4647\"", "PUT /v1/agent/join": map[string]any{"num_joined": 1}, "PUT /v1/agent/force-leave": nil,
+		"GET /v1/agent/self":    &wire.AgentSelf{Stats: map[string]map[string]string{"client": {"node_id": nodeA}, "raft": {"state": "Leader"}}},
+		"GET /v1/agent/monitor": frame("2026-11-20T12:00:00Z [INFO] server: leader\n"), "GET /v1/agent/keyring/list": &wire.KeyringResponse{Keys: map[string]int{"key=": 3}, NumNodes: 3}, "PUT /v1/agent/keyring/use": &wire.KeyringResponse{},
+
+		"GET /v1/operator/raft/configuration": &wire.RaftConfiguration{Servers: []*wire.RaftServer{{ID: tokenID, Node: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, RaftProtocol: "3"}}}, "DELETE /v1/operator/raft/peer": nil,
+		"PUT /v1/operator/raft/transfer-leadership":    &wire.LeadershipTransferResponse{From: wire.RaftServer{Address: "10.0.0.1:4647"}, To: wire.RaftServer{Address: "10.0.0.2:4647"}},
+		"GET /v1/operator/scheduler/configuration":     &wire.SchedulerConfigurationResponse{SchedulerConfig: &wire.SchedulerConfiguration{SchedulerAlgorithm: "binpack", ModifyIndex: 5}},
+		"PUT /v1/operator/scheduler/configuration":     &wire.SchedulerSetConfigurationResponse{Updated: true},
+		"GET /v1/operator/autopilot/configuration":     &wire.AutopilotConfiguration{CleanupDeadServers: true, LastContactThreshold: wire.TextDuration(200 * time.Millisecond), ModifyIndex: 6},
+		"PUT /v1/operator/autopilot/configuration":     true,
+		"GET /v1/operator/autopilot/health":            &wire.OperatorHealthReply{Healthy: true, FailureTolerance: 1, Leader: "s1", Servers: []wire.ServerHealth{{Name: "s1.global", Address: "10.0.0.1:4647", Leader: true, Voter: true, Healthy: true, SerfStatus: "alive", StableSince: fixedNow.Add(-time.Hour)}}},
+		"GET /v1/operator/state-hash":                  map[string]any{"Server": "s1.global", "Index": 42, "Hash": "abcd", "StateVersion": 1},
+		"GET /v1/metrics":                              map[string]any{"Gauges": []any{}},
+		"PUT /v1/system/gc":                            nil,
+		"PUT /v1/system/reconcile/summaries":           nil,
+		"GET /v1/event/stream":                         `{"Index":17,"Events":[{"Topic":"Job","Type":"JobRegistered","Key":"example","Namespace":"default","Index":17,"Payload":{"Job":{"Status":"pending"}}}]}` + "\n{}\n",
+		"GET /v1/deployments":                          []any{},
+		"PUT /v1/search":                               &wire.SearchResponse{Matches: map[string][]string{"jobs": {"example"}, "nodes": {}}},
+		"GET /v1/namespaces":                           []*wire.Namespace{{Name: "default", Description: "where jobs go"}, {Name: "ml"}},
+		"GET /v1/namespace/ml":                         &wire.Namespace{Name: "ml", Meta: map[string]string{"team": "vision"}},
+		"PUT /v1/namespace":                            nil,
+		"DELETE /v1/namespace/ml":                      nil,
+		"PUT /v1/acl/bootstrap":                        token,
+		"GET /v1/acl/tokens":                           []*wire.ACLTokenListStub{{AccessorID: tokenID, Name: "alice", Type: "client"}},
+		"PUT /v1/acl/token":                            token,
+		"GET /v1/acl/token/" + tokenID:                 token,
+		"PUT /v1/acl/token/" + tokenID:                 token,
+		"DELETE /v1/acl/token/" + tokenID:              nil,
+		"GET /v1/acl/token/self":                       token,
+		"GET /v1/acl/policies":                         []*wire.ACLPolicyListStub{{Name: "readers", Description: "may look"}},
+		"GET /v1/acl/policy/self":                      []*wire.ACLPolicyListStub{{Name: "readers"}},
+		"GET /v1/acl/policy/readers":                   &wire.ACLPolicy{Name: "readers", Rules: "namespace \"default\" { policy = \"read\" }\n"},
+		"PUT /v1/acl/policy/readers":                   nil,
+		"DELETE /v1/acl/policy/readers":                nil,
+		"GET /v1/acl/roles":                            []*wire.ACLRole{{ID: tokenID, Name: "ops", Policies: []*wire.ACLRolePolicyLink{{Name: "readers"}}}},
+		"PUT /v1/acl/role":                             &wire.ACLRole{ID: tokenID, Name: "ops", Policies: []*wire.ACLRolePolicyLink{{Name: "readers"}}},
+		"GET /v1/acl/role/" + tokenID:                  &wire.ACLRole{ID: tokenID, Name: "ops", Policies: []*wire.ACLRolePolicyLink{{Name: "readers"}}},
+		"GET /v1/acl/role/name/ops":                    &wire.ACLRole{ID: tokenID, Name: "ops"},
+		"PUT /v1/acl/role/" + tokenID:                  &wire.ACLRole{ID: tokenID, Name: "ops"},
+		"DELETE /v1/acl/role/" + url.PathEscape("ops"): nil,
+	}
+}
