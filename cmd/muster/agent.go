@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -113,31 +114,36 @@ func (o *agentOptions) prepare(cmd *cobra.Command) error {
 	set := func(name, key string, v any) {
 		o.load.Flags = append(o.load.Flags, agentconfig.Flag{Name: "-" + name, Key: key, Value: v})
 	}
-	server := o.dev || f.Changed("server") || !f.Changed("client") && !f.Changed("servers")
+	// Without a flag that tells which part is meant, a file does, and the other part's setting is not used.
+	server := o.dev || f.Changed("server") || !f.Changed("client")
+	client := !o.dev && !f.Changed("server")
 	for _, a := range agentFlags {
 		if !f.Changed(a.name) {
 			continue
 		}
-		key := a.key
 		if a.name == "join" || a.name == "retry-join" { // gossip addresses of a server, RPC addresses of a client
-			key = "client.server_join." + a.key
+			v, _ := f.GetStringSlice(a.name)
 			if server {
-				key = "server.server_join." + a.key
+				set(a.name, "server.server_join."+a.key, v)
 			}
+			if client {
+				set(a.name, "client.server_join."+a.key, slices.Clone(v))
+			}
+			continue
 		}
 		switch a.value.(type) {
 		case string:
 			v, _ := f.GetString(a.name)
-			set(a.name, key, v)
+			set(a.name, a.key, v)
 		case bool:
 			v, _ := f.GetBool(a.name)
-			set(a.name, key, v)
+			set(a.name, a.key, v)
 		case int:
 			v, _ := f.GetInt(a.name)
-			set(a.name, key, v)
+			set(a.name, a.key, v)
 		case []string:
 			v, _ := f.GetStringSlice(a.name)
-			set(a.name, key, v)
+			set(a.name, a.key, v)
 		}
 	}
 	if len(o.meta) > 0 {

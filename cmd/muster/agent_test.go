@@ -137,6 +137,7 @@ func TestAgentJoinFlags(t *testing.T) {
 		{"-client -join=a -retry-join=b", "client.server_join."},
 		{"-dev -join=a -retry-join=b", "server.server_join."},
 		{"-join=a -retry-join=b", "server.server_join."},
+		{"-join=a -retry-join=b", "client.server_join."},
 	} {
 		o := &agentOptions{}
 		e, _, _ := agentEnv()
