@@ -209,7 +209,7 @@ func (w *world) randomJob() *structs.Job {
 	if w.pick(2) == 0 {
 		g.Update = &structs.Update{MaxParallel: 1 + w.pick(2), Stagger: 10 * time.Second}
 	}
-	if w.pick(6) == 0 {
+	if w.pick(2) == 0 {
 		g.Disconnect = &structs.Disconnect{LostAfter: time.Minute}
 	}
 	if w.pick(8) == 0 {
@@ -281,10 +281,10 @@ func (w *world) step() {
 		w.addEval(key, structs.TriggerJobDeregister)
 	case k < 12: // a node changes
 		n := *nodes[w.pick(len(nodes))]
-		switch w.pick(6) {
+		switch w.pick(8) {
 		case 0:
 			n.Status = structs.NodeDown
-		case 1:
+		case 1, 6, 7:
 			n.Status = structs.NodeDisconnected
 		case 2:
 			n.Eligibility = structs.NodeIneligible
