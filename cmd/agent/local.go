@@ -141,15 +141,19 @@ func (a *Agent) ring() (*gossip.Gossip, error) {
 	return g, nil
 }
 
-// ForceLeave forgets a failed member.
+// ForceLeave forgets a member that failed or left. A name that nobody has is forgotten already.
 func (a *Agent) ForceLeave(name string, _ bool) error {
 	g, err := a.ring()
 	if err != nil {
 		return err
 	}
-	if !g.Forget(name) {
-		return structs.Errorf(structs.CodeNotFound, "no failed member is called %q", name)
+	for _, m := range a.Members() {
+		if (m.Name == name || strings.TrimSuffix(m.Name, "."+m.Tags["region"]) == name) && m.Status == "alive" {
+			return structs.Errorf(structs.CodeUnprocessable, "member %q is alive; stop its agent, or wait until it counts as failed", name)
+		}
 	}
+	g.Forget(name)
+	g.Forget(strings.TrimSuffix(name, "."+a.cfg.Region)) // members are shown with their region
 	return nil
 }
 
@@ -231,6 +235,9 @@ func (a *Agent) Monitor(ctx context.Context, level string, asJSON bool, out func
 	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Level: hclog.LevelFromString(level), JSONFormat: asJSON, Output: w})
 	a.log.RegisterSink(sink)
 	defer a.log.DeregisterSink(sink)
+	if err := out(nil); err != nil {
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -330,7 +337,7 @@ func (a *Agent) stats() map[string]map[string]string {
 		pl := a.server.PassFigures().Planner
 		n := func(v int64) string { return strconv.FormatInt(v, 10) }
 		out["planner"] = map[string]string{
-			"proposed": n(pl.Proposed), "entries": n(pl.Entries), "plans": n(pl.Plans), "depth_max": n(pl.DepthMax),
+			"proposed": n(pl.Proposed), "places": n(pl.Places), "entries": n(pl.Entries), "plans": n(pl.Plans), "depth_max": n(pl.DepthMax),
 			"depth_sum": n(pl.DepthSum), "parts_refused": n(pl.PartsRefused), "refreshes": n(pl.Refreshes),
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -54,8 +53,8 @@ func overHTTP(bin string, quick, rate, latency bool) {
 			return id, job(id, r.per)
 		})
 		submitted := time.Since(start)
-		want := num(before["server.allocations"]) + float64(total)
-		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["server.allocations"]) >= want })
+		want := num(before["planner.places"]) + float64(total)
+		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["planner.places"]) >= want })
 		took := time.Since(start)
 		after := c.stats(c.leader())
 		row(fmt.Sprintf("placements/s over HTTP, %d a job (%d jobs, 3 servers, fsync, 200 simulated nodes)", r.per, jobs),
@@ -100,8 +99,8 @@ func submit(c *cluster, n int, make func(i int) (string, []byte)) {
 						break
 					}
 					if try > 200 {
-						fmt.Fprintln(os.Stderr, "bench: register:", err)
-						os.Exit(1)
+						c.close()
+						fatal("register:", err)
 					}
 					time.Sleep(5 * time.Millisecond)
 				}
