@@ -55,6 +55,7 @@ type Meta struct {
 	Expect     int    `codec:"e,omitempty"` // bootstrap_expect
 	Version    string `codec:"v,omitempty"`
 	Build      string `codec:"b,omitempty"`
+	Leaving    bool   `codec:"l,omitempty"` // it is about to go on purpose
 }
 
 // RaftAddr is the member's raft address.
@@ -98,8 +99,7 @@ type Gossip struct {
 	log  hclog.Logger
 
 	mu      sync.Mutex
-	members map[string]*Member // by full name
-	leaving bool
+	members map[string]*Member // by full name; cfg.Meta.Leaving is guarded too
 }
 
 // Start joins nobody yet: it only makes this process reachable.
@@ -212,11 +212,15 @@ func (g *Gossip) Forget(name string) bool {
 	return false
 }
 
-// Leave tells the others that this member goes on purpose.
+// Leave tells the others that this member goes on purpose. memberlist tells its users of leaving and of dying alike, so
+// the member says in what it tells of itself that it is leaving, first.
 func (g *Gossip) Leave() error {
 	g.mu.Lock()
-	g.leaving = true
+	g.cfg.Meta.Leaving = true
 	g.mu.Unlock()
+	if err := g.list.UpdateNode(leaveTimeout); err != nil {
+		g.log.Warn("the others may take leaving for a failure", "error", err)
+	}
 	return g.list.Leave(leaveTimeout)
 }
 
@@ -264,7 +268,10 @@ func (g *Gossip) RemoveKey(key []byte) error {
 type delegate Gossip
 
 func (d *delegate) NodeMeta(limit int) []byte {
-	b, err := rpc.Encode(&d.cfg.Meta)
+	d.mu.Lock()
+	meta := d.cfg.Meta
+	d.mu.Unlock()
+	b, err := rpc.Encode(&meta)
 	if err != nil || len(b) > limit {
 		return nil
 	}
@@ -279,19 +286,16 @@ type events Gossip
 
 func (e *events) NotifyJoin(n *memberlist.Node)   { e.set(n, Alive) }
 func (e *events) NotifyUpdate(n *memberlist.Node) { e.set(n, Alive) }
-func (e *events) NotifyLeave(n *memberlist.Node) {
-	if n.State == memberlist.StateLeft {
-		e.set(n, Left)
-		return
-	}
-	e.set(n, Failed)
-}
+func (e *events) NotifyLeave(n *memberlist.Node)  { e.set(n, Failed) }
 
 func (e *events) set(n *memberlist.Node, st Status) {
 	m := &Member{Addr: n.Address(), Status: st, Since: time.Now()}
 	if len(n.Meta) > metaMax || rpc.Decode(n.Meta, &m.Meta) != nil || !sane(&m.Meta) {
 		e.log.Warn("ignoring a member that does not say who it is", "name", n.Name, "addr", m.Addr)
 		return
+	}
+	if st == Failed && m.Leaving {
+		m.Status = Left
 	}
 	m.Name = n.Name
 	if suffix := "." + m.Region; len(n.Name) > len(suffix) && n.Name[len(n.Name)-len(suffix):] == suffix {

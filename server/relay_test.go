@@ -1,0 +1,203 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// nodeSide is a node as servers see it: one session, over which it also answers.
+func nodeSide(c *cluster, to int, n *structs.Node) (*rpc.Pool, rpc.Caller) {
+	reg := rpc.NewRegistry(nil, nil)
+	rpc.Handle(reg, methods.ClientStats, func(_ context.Context, call *rpc.Call, req *methods.AllocNodeRequest) (*methods.AllocStatsResponse, error) {
+		return &methods.AllocStatsResponse{Total: methods.TaskStats{Pids: 7}}, nil
+	})
+	rpc.HandleStream(reg, methods.ClientLogs, func(_ context.Context, call *rpc.Call, req *methods.LogsRequest, st *rpc.Stream) error {
+		for i := range 3 {
+			if err := st.SendMsg(&methods.FSFrame{Data: fmt.Appendf(nil, "line %d", i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	h := c.net.Host("node-" + n.Name)
+	pool := rpc.NewPool(rpc.PoolConfig{Dial: h.Dial, Registry: reg})
+	return pool, pool.To(hostName(to) + ":4647")
+}
+
+func TestCallsReachNodesThroughAnyServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		home := (lead + 1) % 3 // the server that the node is connected to
+		n := testNode(1)
+		pool, to := nodeSide(c, home, n)
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := rpc.Invoke(ctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n}); err != nil {
+			t.Fatal(err)
+		}
+		auth := methods.NodeAuth{NodeID: n.ID, Secret: n.SecretID}
+		if err := c.register(lead, "a"); err != nil {
+			t.Fatal(err)
+		}
+		// The node learns of its allocation by a long poll at a follower.
+		poll, err := rpc.Invoke(ctx, to, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth, Query: methods.Query{MinIndex: 1, MaxWait: 20 * time.Second}})
+		if err != nil || len(poll.Changed) != 1 || len(poll.Jobs) != 1 || len(poll.Refs) != 1 || poll.Cluster.IsZero() {
+			t.Fatalf("poll: %+v, %v", poll, err)
+		}
+		alloc := poll.Changed[0]
+		again, err := rpc.Invoke(ctx, to, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth, Query: methods.Query{MinIndex: poll.Meta.Index, MaxWait: time.Second}})
+		if err != nil || len(again.Changed) != 0 || len(again.Refs) != 1 {
+			t.Fatalf("second poll: %+v, %v", again, err)
+		}
+		// What it observes ends up in the state, and only about its own allocations.
+		obs := &methods.NodeObserveRequest{NodeAuth: auth, Updates: []structs.AllocObserved{{ID: alloc.ID, Client: structs.ClientRunning}}}
+		if _, err := rpc.Invoke(ctx, to, methods.NodeObserve, rpc.Header{}, obs); err != nil {
+			t.Fatal(err)
+		}
+		if a := c.servers[lead].Published().Snapshot.AllocByID(alloc.ID); a.Client != structs.ClientRunning {
+			t.Fatalf("observed running, the state says %s", a.Client)
+		}
+		other := testNode(2)
+		pool2, to2 := nodeSide(c, home, other)
+		defer pool2.Close()
+		if _, err := rpc.Invoke(ctx, to2, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: other}); err != nil {
+			t.Fatal(err)
+		}
+		obs.NodeAuth = methods.NodeAuth{NodeID: other.ID, Secret: other.SecretID}
+		if _, err := rpc.Invoke(ctx, to2, methods.NodeObserve, rpc.Header{}, obs); structs.CodeOf(err) != structs.CodeDenied {
+			t.Fatalf("a node reported about another node's allocation: %v", err)
+		}
+		// Calls about it are passed on from every server.
+		for i := range c.servers {
+			from := c.servers[i].Caller(rpc.Peer{})
+			st, err := rpc.Invoke(ctx, from, methods.ClientStats, rpc.Header{}, &methods.AllocNodeRequest{AllocID: alloc.ID})
+			if err != nil || st.Total.Pids != 7 {
+				t.Fatalf("stats through server %d: %+v, %v", i, st, err)
+			}
+			logs, err := rpc.OpenStream(ctx, from, methods.ClientLogs, rpc.Header{}, &methods.LogsRequest{AllocID: alloc.ID, Task: "t", Type: "stdout"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := 0
+			for {
+				var f methods.FSFrame
+				if err := logs.RecvMsg(&f); err == io.EOF {
+					break
+				} else if err != nil {
+					t.Fatalf("logs through server %d: %v", i, err)
+				}
+				lines++
+			}
+			if lines != 3 {
+				t.Fatalf("%d frames through server %d", lines, i)
+			}
+		}
+		pool.Close()
+		time.Sleep(time.Second)
+		_, err = rpc.Invoke(ctx, c.servers[lead].Caller(rpc.Peer{}), methods.ClientStats, rpc.Header{}, &methods.AllocNodeRequest{AllocID: alloc.ID})
+		if structs.CodeOf(err) != structs.CodeUnavailable {
+			t.Fatalf("a call to a node that is gone: %v", err)
+		}
+	})
+}
+
+func TestEventStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		open := func(req *methods.EventStreamRequest) *rpc.Stream {
+			st, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{Namespace: "*"}, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st
+		}
+		jobs := open(&methods.EventStreamRequest{Topics: map[string][]string{"Job": {"a"}}})
+		synctest.Wait()
+		for _, id := range []string{"b", "a"} {
+			call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(id, 1)})
+		}
+		var b methods.EventBatch
+		if err := jobs.RecvMsg(&b); err != nil || len(b.Events) != 1 || b.Events[0].Key != "a" || b.Events[0].Type != "JobRegistered" || b.Events[0].Job == nil {
+			t.Fatalf("first batch: %+v, %v", b, err)
+		}
+		// From an index inside the window nothing is missed, in order.
+		all := open(&methods.EventStreamRequest{Index: 1})
+		var last structs.Index
+		seen := map[string]bool{}
+		for !seen["Job/a"] || !seen["Job/b"] {
+			var b methods.EventBatch
+			if err := all.RecvMsg(&b); err != nil {
+				t.Fatal(err)
+			}
+			if b.Gap || b.Index < last {
+				t.Fatalf("batch %d after %d, gap %v", b.Index, last, b.Gap)
+			}
+			last = b.Index
+			for _, e := range b.Events {
+				seen[e.Topic+"/"+e.Key] = true
+			}
+		}
+		// A heartbeat comes when nothing happens.
+		waitQuiet(s)
+		began := time.Now()
+		beat := open(&methods.EventStreamRequest{Topics: map[string][]string{"Node": {"*"}}})
+		var hb methods.EventBatch
+		if err := beat.RecvMsg(&hb); err != nil || len(hb.Events) != 0 || time.Since(began) > 2*eventHeartbeat {
+			t.Fatalf("heartbeat: %+v, %v after %s", hb, err, time.Since(began))
+		}
+		// What fell out of the ring is told as a gap.
+		s.ring.mu.Lock()
+		s.ring.floor = last
+		s.ring.mu.Unlock()
+		gap := open(&methods.EventStreamRequest{Index: 1})
+		var g methods.EventBatch
+		if err := gap.RecvMsg(&g); err != nil || !g.Gap {
+			t.Fatalf("batch after the ring moved on: %+v, %v", g, err)
+		}
+		if _, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{}, &methods.EventStreamRequest{Topics: map[string][]string{"Nonsense": nil}}); err == nil {
+			st := open(&methods.EventStreamRequest{Topics: map[string][]string{"Nonsense": nil}})
+			if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeInvalid {
+				t.Fatalf("an unknown topic: %v", err)
+			}
+		}
+	})
+}
+
+// A token that is deleted loses its stream within a second or so.
+func TestRevokedTokenLosesItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, func(c *Config) { c.ACL, c.Dev, c.BootstrapExpect = true, false, 1 })
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		apply := func(typ structs.CommandType, body any) {
+			if _, err := s.Apply(ctx, structs.Command{Type: typ, Body: body}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tok := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: "client", Policies: []string{"r"}}
+		apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "r", Rules: `namespace "default" { policy = "read" }`}}})
+		apply(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
+		st, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{Token: tok.Secret.String()}, &methods.EventStreamRequest{Topics: map[string][]string{"Job": nil}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		began := time.Now()
+		apply(structs.CmdTokenDelete, &structs.TokenDeleteCommand{Accessors: []structs.AccessorID{tok.Accessor}})
+		if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeDenied || time.Since(began) > 2*eventReauth {
+			t.Fatalf("after %s: %v", time.Since(began), err)
+		}
+	})
+}
