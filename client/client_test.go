@@ -190,13 +190,16 @@ func TestHistoryIsNotObeyedBackwards(t *testing.T) {
 	a := start(t, srv, newConfig(t, srv))
 	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
-	index := srv.Alloc(id).AllocIndex
+	empty := func(r *methods.NodePollResponse) { r.Refs, r.Changed, r.Index = nil, nil, 1 }
 	for name, change := range map[string]func(*methods.NodePollResponse){
-		"an older index with an empty list": func(r *methods.NodePollResponse) { r.Refs, r.Changed, r.Index = nil, nil, index-1 },
-		"the same index with an empty list": func(r *methods.NodePollResponse) { r.Refs, r.Changed, r.Index = nil, nil, index },
-		"another cluster": func(r *methods.NodePollResponse) {
-			r.Refs, r.Changed, r.Cluster, r.Index = nil, nil, structs.ClusterID{7}, index+99
+		"an older state with an empty list": func(r *methods.NodePollResponse) { empty(r); r.StateIndex = 1 },
+		"the same state with an empty list": func(r *methods.NodePollResponse) {
+			empty(r)
+			a.mu.Lock()
+			r.StateIndex = a.history.Index
+			a.mu.Unlock()
 		},
+		"another cluster": func(r *methods.NodePollResponse) { empty(r); r.Cluster = structs.ClusterID{7}; r.StateIndex += 99 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := srv.Calls("Node.Poll")
@@ -211,6 +214,37 @@ func TestHistoryIsNotObeyedBackwards(t *testing.T) {
 	// A newer index with an empty list is obeyed.
 	srv.Forget(id)
 	srv.Wait(t, "the forgotten allocation to end", func() bool { return a.Alloc(id) == nil || a.Alloc(id).Final() != nil })
+}
+
+func TestManyAllocationsComeInParts(t *testing.T) {
+	srv := clienttest.New()
+	srv.Most = 7
+	a := start(t, srv, newConfig(t, srv))
+	job := clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	var ids []structs.AllocID
+	for range 50 {
+		ids = append(ids, srv.Place(a.ID(), job))
+	}
+	for _, id := range ids {
+		srv.WaitStatus(t, id, structs.ClientRunning)
+	}
+	a = a.restart()
+	late := srv.Place(a.ID(), job)
+	srv.WaitStatus(t, late, structs.ClientRunning)
+	for _, id := range ids { // the newest is garbage and the polls' index goes back: nothing else changes
+		if a.Alloc(id) == nil || a.Alloc(id).Final() != nil {
+			t.Fatalf("allocation %s is gone after a restart", id.Short())
+		}
+	}
+	srv.Stop(late)
+	srv.WaitStatus(t, late, structs.ClientComplete)
+	srv.Forget(late)
+	a = a.restart()
+	more := srv.Place(a.ID(), job)
+	srv.WaitStatus(t, more, structs.ClientRunning)
+	if n := len(a.Allocs()); n != 51 {
+		t.Errorf("%d allocations, want 51", n)
+	}
 }
 
 func TestRestoredServersReportFirst(t *testing.T) {

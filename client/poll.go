@@ -64,9 +64,9 @@ func (c *Client) poll(ctx context.Context, after structs.Index) (*methods.NodePo
 	ctx, cancel := context.WithTimeout(ctx, pollWait+30*time.Second)
 	defer cancel()
 	c.mu.Lock()
-	epoch := c.history.Epoch
+	seen := c.history
 	c.mu.Unlock()
-	req := methods.NodePollRequest{NodeAuth: c.auth(), RestoreEpoch: epoch}
+	req := methods.NodePollRequest{NodeAuth: c.auth(), RestoreEpoch: seen.Epoch, SeenState: seen.Index}
 	req.MinIndex, req.MaxWait, req.Stale = after, pollWait, true
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodePoll, c.header(), &req)
 	switch structs.CodeOf(err) {
@@ -88,7 +88,7 @@ func (e *errStale) Error() string {
 // obey makes the node run what the servers say. An answer from an older history is not obeyed (D14): a server that lags,
 // or was put back, must not stop what newer ones started. again asks for the full list.
 func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (again bool, err error) {
-	got := state.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.Index}
+	got := state.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.StateIndex}
 	c.mu.Lock()
 	have := c.history
 	c.mu.Unlock()
@@ -133,7 +133,11 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 	listed := make(map[structs.AllocID]bool, len(resp.Refs))
 	for _, ref := range resp.Refs {
 		listed[ref.ID] = true
-		full, err := c.applyOne(ctx, ref, changed[ref.ID])
+		a := changed[ref.ID]
+		if a == nil && ref.AllocIndex > resp.Index {
+			continue // an answer holds so many changes; this one comes with the next
+		}
+		full, err := c.applyOne(ctx, ref, a)
 		if err != nil {
 			return false, err
 		}
@@ -215,7 +219,7 @@ func (c *Client) add(ctx context.Context, a *structs.Allocation) error {
 	return nil
 }
 
-// dropUnlisted stops what the servers do not list. They must have answered from a history that is newer than the
+// dropUnlisted stops what the servers do not list. They must have answered from a state that is newer than the
 // allocation itself, and an empty list must be newer than anything seen before. Servers that were restored from a
 // backup may have forgotten it: then it is reported first and stopped after a grace.
 func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollResponse, listed map[structs.AllocID]bool, have state.History, restored bool) {
@@ -227,7 +231,7 @@ func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollRespons
 			continue
 		}
 		if r.Final() != nil {
-			if same && resp.Index >= r.Alloc().AllocIndex {
+			if same && resp.StateIndex >= r.Alloc().AllocIndex {
 				c.remove(r) // collected by the servers
 			}
 			continue
@@ -249,7 +253,7 @@ func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollRespons
 			if time.Since(since) >= c.cfg.UnknownGrace {
 				r.Kill("unknown to the servers since they were restored from a backup", false)
 			}
-		case len(resp.Refs) == 0 && resp.Index <= have.Index, resp.Index < r.Alloc().AllocIndex:
+		case len(resp.Refs) == 0 && resp.StateIndex <= have.Index, resp.StateIndex < r.Alloc().AllocIndex:
 			// Not new enough to be believed.
 		default:
 			r.Kill("no longer known to the servers", false)

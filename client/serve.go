@@ -307,6 +307,9 @@ func Monitor(ctx context.Context, log hclog.InterceptLogger, req *methods.Monito
 	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Level: level, Output: w, JSONFormat: req.JSON, IncludeLocation: req.IncludeLocation})
 	log.RegisterSink(sink)
 	defer log.DeregisterSink(sink)
+	if st.SendMsg(&methods.FSFrame{}) != nil { // tells that the log is being watched
+		return nil
+	}
 	beat := time.NewTicker(heartbeatEvery)
 	defer beat.Stop()
 	for {

@@ -128,8 +128,13 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 		}
 		if resp.RestoreEpoch < req.RestoreEpoch {
 			stale = structs.Errorf(structs.CodeUnavailable, "this server is on an older history (restore epoch %d, seen %d); ask another one", resp.RestoreEpoch, req.RestoreEpoch)
-			return 0, nil
+			return 0, stale
 		}
+		if resp.RestoreEpoch == req.RestoreEpoch && p.Index < req.SeenState {
+			stale = structs.Errorf(structs.CodeUnavailable, "this server has applied entries up to %d, and the node has seen %d; ask another one", p.Index, req.SeenState)
+			return 0, stale
+		}
+		resp.StateIndex = p.Index
 		min := req.MinIndex
 		if resp.RestoreEpoch > req.RestoreEpoch {
 			min = 0

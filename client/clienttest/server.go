@@ -3,6 +3,7 @@
 package clienttest
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -16,8 +17,9 @@ import (
 
 // Server is the servers of a cluster, as far as nodes see them.
 type Server struct {
-	TTL time.Duration // of heartbeats
-	reg *rpc.Registry
+	TTL  time.Duration // of heartbeats
+	Most int           // allocations that one answer to a poll has in full; 0 is no limit
+	reg  *rpc.Registry
 
 	mu      sync.Mutex
 	cluster structs.ClusterID
@@ -144,6 +146,10 @@ func (s *Server) poll(ctx context.Context, _ *rpc.Call, req *methods.NodePollReq
 			s.mu.Unlock()
 			return nil, err
 		}
+		if req.RestoreEpoch == s.epoch && s.index < req.SeenState {
+			s.mu.Unlock()
+			return nil, structs.Errorf(structs.CodeUnavailable, "an older state than the node has seen")
+		}
 		resp := s.list(req)
 		changed, answer := s.hub(req.NodeID).changed, s.answer
 		s.mu.Unlock()
@@ -199,16 +205,23 @@ func (s *Server) publishAll(index structs.Index) {
 // list is what belongs on a node, at the index at which that last changed; called with mu held.
 func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
 	h := s.hub(req.NodeID)
-	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch}
+	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch, StateIndex: s.index}
 	resp.Index = h.index
 	for _, id := range slices.SortedFunc(maps.Keys(h.allocs), func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) }) {
 		a := s.allocs[id]
 		resp.Refs = append(resp.Refs, methods.AllocRef{ID: id, AllocIndex: a.AllocIndex})
 		if a.AllocIndex > req.MinIndex {
 			resp.Changed = append(resp.Changed, a)
-			if !slices.ContainsFunc(resp.Jobs, func(j *structs.Job) bool { return j.Key() == a.Job.Key() && j.Version == a.Job.Version }) {
-				resp.Jobs = append(resp.Jobs, a.Job)
-			}
+		}
+	}
+	if most := s.Most; most > 0 && len(resp.Changed) > most { // the oldest first; the rest comes with the next poll
+		slices.SortFunc(resp.Changed, func(a, b *structs.Allocation) int { return cmp.Compare(a.AllocIndex, b.AllocIndex) })
+		resp.Changed = resp.Changed[:most]
+		resp.Index = resp.Changed[most-1].AllocIndex
+	}
+	for _, a := range resp.Changed {
+		if !slices.ContainsFunc(resp.Jobs, func(j *structs.Job) bool { return j.Key() == a.Job.Key() && j.Version == a.Job.Version }) {
+			resp.Jobs = append(resp.Jobs, a.Job)
 		}
 	}
 	return resp

@@ -69,13 +69,14 @@ type (
 
 	// JobRegisterRequest registers (or validates) a job. Defaults and validation happen on the server.
 	JobRegisterRequest struct {
-		Job            *structs.Job
-		EnforceIndex   bool
-		JobModifyIndex structs.Index
-		PreserveCounts bool
-		EvalPriority   int
-		Submission     *structs.JobSubmission
-		IdempotencyKey string
+		Job               *structs.Job
+		EnforceIndex      bool
+		JobModifyIndex    structs.Index
+		PreserveCounts    bool
+		PreserveResources bool
+		EvalPriority      int
+		Submission        *structs.JobSubmission
+		IdempotencyKey    string
 	}
 	// JobRegisterResponse answers every write that makes an evaluation.
 	JobRegisterResponse struct {
@@ -402,7 +403,8 @@ type (
 	NodePollRequest struct {
 		NodeAuth
 		Query
-		RestoreEpoch uint64 // the last seen; a server on an older history refuses to answer
+		RestoreEpoch uint64        // the last seen; a server on an older history refuses to answer
+		SeenState    structs.Index // StateIndex of the last answer; a server that has applied less refuses to answer
 	}
 	// AllocRef is one allocation that belongs on a node.
 	AllocRef struct {
@@ -416,6 +418,7 @@ type (
 		Meta
 		Cluster      structs.ClusterID
 		RestoreEpoch uint64
+		StateIndex   structs.Index // of the state that this was read from; Index is that of the newest change in here
 		Refs         []AllocRef
 		Changed      []*structs.Allocation
 		Jobs         []*structs.Job // versions that Changed refers to, once each
