@@ -377,6 +377,11 @@ func (r *reconciler) away(g *groupWork, a *structs.Allocation) (slot, bool) {
 			}
 			return r.lost(g, a)
 		}
+		if a.DisconnectedAt != 0 && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
+			// The evaluation was set for lost_after from the decision; the time counts from when that was committed.
+			r.later = append(r.later, later{at: a.DisconnectedAt.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name,
+				stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+		}
 		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
 	}
 	g.counts.Disconnect++
@@ -408,7 +413,7 @@ func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
 	if r.now >= end {
 		return true
 	}
-	if a.FollowupEval.IsZero() {
+	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
 		r.later = append(r.later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its max_run_duration", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID}}})
 	}
@@ -441,18 +446,23 @@ func (r *reconciler) failed(g *groupWork, a *structs.Allocation) (slot, bool) {
 		return slot{a: a, kind: slotDone}, true
 	}
 	due := r.now
-	if !a.FollowupEval.IsZero() && slices.ContainsFunc(r.evals, func(e *structs.Evaluation) bool { return e.ID == a.FollowupEval }) {
+	if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
 		due = due.Add(followupWindow)
 	}
 	if when <= due {
 		return now(delay)
 	}
 	g.counts.Delayed++
-	if a.FollowupEval.IsZero() {
+	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
 		r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be rescheduled", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}
 	return slot{a: a, kind: slotWaiting}, true
+}
+
+// answering reports whether an evaluation is one of those being answered.
+func (r *reconciler) answering(id structs.EvalID) bool {
+	return slices.ContainsFunc(r.evals, func(e *structs.Evaluation) bool { return e.ID == id })
 }
 
 // track makes a want carry the history of attempts, and avoid the nodes where they failed.

@@ -153,7 +153,7 @@ func (r *reconciler) systemEnded(g *groupWork, a *structs.Allocation) (w *want, 
 	if when <= r.now {
 		return again(delay), false
 	}
-	if a.FollowupEval.IsZero() {
+	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
 		r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be started again", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}
