@@ -108,9 +108,9 @@ func member(m gossip.Member) nomadlike.Member {
 
 // serverTags are the tags that Nomad's clients read.
 func serverTags(m gossip.Meta) map[string]string {
-	_, port, _ := net.SplitHostPort(m.RPC)
+	host, port, _ := net.SplitHostPort(m.RPC)
 	t := map[string]string{
-		"role": "nomad", "region": m.Region, "dc": m.Datacenter, "id": m.ID, "rpc_addr": m.RPC, "port": port, "build": version.NomadCompat,
+		"role": "nomad", "region": m.Region, "dc": m.Datacenter, "id": m.ID, "rpc_addr": host, "port": port, "build": version.NomadCompat,
 		"raft_vsn": "3", "vsn": "1", "muster": m.Version,
 	}
 	if m.Expect > 0 {
