@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -292,5 +294,94 @@ func TestFlappingLeadership(t *testing.T) {
 			}
 		}
 		t.Logf("%d changes of leadership, %d writes without an answer", gains, unknown)
+	})
+}
+
+func TestClusterWithTLSAndACL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := tlsSources(t, "server", "client")
+		c := newCluster(t, 3, func(i int, cfg *Config) {
+			cfg.ACL, cfg.TLSServer, cfg.TLSClient = true, src["server"].RPCServer(), src["server"].Client
+		})
+		lead := c.leader()
+		follower := (lead + 1) % 3
+		var token structs.SecretID
+		err := c.call(follower, func(ctx context.Context, to rpc.Caller) error {
+			resp, err := rpc.Invoke(ctx, to, methods.ACLBootstrap, rpc.Header{}, &methods.ACLBootstrapRequest{})
+			if err == nil {
+				token = resp.Token.Secret
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatalf("bootstrap through a follower: %v", err)
+		}
+		if err := c.register(follower, "denied"); structs.CodeOf(err) != structs.CodeDenied {
+			t.Fatalf("a write without a token: %v", err)
+		}
+		err = c.call(follower, func(ctx context.Context, to rpc.Caller) error {
+			_, err := rpc.Invoke(ctx, to, methods.JobRegister, rpc.Header{Token: token.String()}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := c.servers[lead].Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "a"})
+		if j == nil || j.Submitter.Name != "Bootstrap Token" || j.Submitter.Accessor.IsZero() {
+			t.Fatalf("the job's submitter: %+v", j)
+		}
+		// A client certificate opens no raft connection and asks no server's questions.
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		pool := rpc.NewPool(rpc.PoolConfig{Dial: rpc.TLSDialer(c.net.Host("evil").Dial, src["client"].Client)})
+		defer pool.Close()
+		if _, err := rpc.Invoke(ctx, pool.To(hostName(lead)+":4647"), methods.ServerInfo, rpc.Header{}, &methods.EmptyRequest{}); structs.CodeOf(err) != structs.CodeDenied {
+			t.Fatalf("Server.Info with a client certificate: %v", err)
+		}
+	})
+}
+
+func TestServerLeavesAndComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		gone := (lead + 1) % 3
+		peers := func() int {
+			servers, err := c.servers[lead].raftServers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(servers)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := c.servers[gone].Leave(ctx); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, 30*time.Second, "removal of the server that left", func() bool { return peers() == 2 })
+		c.stops[gone]()
+		if err := c.register(lead, "while-away"); err != nil {
+			t.Fatal(err)
+		}
+		// It comes back with nothing, proves itself, and is added again.
+		c.net.Revive(hostName(gone))
+		c.cfgs[gone].BootstrapExpect = 0
+		c.start(gone)
+		waitFor(t, 2*time.Minute, "return of the server", func() bool { return peers() == 3 })
+		waitFor(t, time.Minute, "the state on it", func() bool { return c.has(gone, "while-away") })
+		waitFor(t, 2*time.Minute, "its vote", func() bool {
+			f := c.servers[lead].raft.GetConfiguration()
+			voters := 0
+			for _, x := range f.Configuration().Servers {
+				if x.Suffrage == raft.Voter {
+					voters++
+				}
+			}
+			return f.Error() == nil && voters == 3
+		})
+		h := c.servers[lead].health()
+		if len(h.Servers) != 3 || h.Leader == "" {
+			t.Fatalf("autopilot's view: %+v", h)
+		}
 	})
 }

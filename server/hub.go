@@ -62,6 +62,7 @@ type hub struct {
 	mu      sync.Mutex
 	waiting map[hubKey]map[*waiter]struct{}
 	woken   int64
+	byToken map[structs.AccessorID]int // blocking queries in progress
 }
 
 type waiter struct {
@@ -69,7 +70,28 @@ type waiter struct {
 	keys []hubKey
 }
 
-func newHub() *hub { return &hub{waiting: map[hubKey]map[*waiter]struct{}{}} }
+func newHub() *hub {
+	return &hub{waiting: map[hubKey]map[*waiter]struct{}{}, byToken: map[structs.AccessorID]int{}}
+}
+
+// enter counts a blocking query of a token, unless it has too many.
+func (h *hub) enter(id structs.AccessorID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byToken[id] >= watchesToken {
+		return false
+	}
+	h.byToken[id]++
+	return true
+}
+
+func (h *hub) leave(id structs.AccessorID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.byToken[id]--; h.byToken[id] <= 0 {
+		delete(h.byToken, id)
+	}
+}
 
 func (h *hub) watch(keys ...hubKey) *waiter {
 	w := &waiter{ch: make(chan struct{}, 1), keys: keys}
@@ -183,6 +205,7 @@ const (
 	blockDefault = 5 * time.Minute
 	blockMax     = 10 * time.Minute
 	watchesMax   = 20_000 // blocking queries in progress on one server; further ones are CodeBusy
+	watchesToken = 1000   // of them by one token that is not management
 )
 
 // read answers a query from the newest state. With MinIndex it waits, without a timer loop, until read gives an index
@@ -192,7 +215,7 @@ func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, ke
 	if q.MinIndex == 0 {
 		p := s.Published()
 		idx, err := look(p)
-		m.Index = max(idx, 1)
+		m.Index = idx
 		return err
 	}
 	if s.figures.watches.Add(1) > watchesMax {
@@ -200,6 +223,12 @@ func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, ke
 		return structs.Errorf(structs.CodeBusy, "%d blocking queries wait here already; retry later, or ask another server with stale", watchesMax)
 	}
 	defer s.figures.watches.Add(-1)
+	if id := who(ctx); id.token != nil && !id.acl.IsManagement() {
+		if !s.hub.enter(id.token.Accessor) {
+			return structs.Errorf(structs.CodeBusy, "this token has %d blocking queries waiting here already; retry later", watchesToken)
+		}
+		defer s.hub.leave(id.token.Accessor)
+	}
 	wait := q.MaxWait
 	if wait <= 0 {
 		wait = blockDefault
@@ -211,7 +240,7 @@ func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, ke
 	for {
 		p := s.Published()
 		idx, err := look(p)
-		m.Index = max(idx, 1)
+		m.Index = idx
 		if err != nil || idx > q.MinIndex {
 			return err
 		}

@@ -72,6 +72,13 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
+		if why := s.quarantine.Load(); why != nil {
+			s.log.Error("elected while in quarantine; handing leadership over", "why", *why)
+			if err := s.raft.LeadershipTransfer().Error(); err != nil {
+				s.log.Error("handing leadership over failed", "error", err)
+			}
+			return
+		}
 		if !s.establish(ctx, term) {
 			return
 		}
@@ -121,7 +128,6 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 	}
 	s.clock.newTerm(structs.LogTime(s.lastTime.Load()))
 	s.lead.ready.Store(term)
-	s.bumpHealth()
 	for ctx.Err() == nil {
 		err := s.found(ctx)
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -34,7 +35,19 @@ type members struct {
 
 	mu     sync.Mutex
 	pruned map[string]bool // raft ids that autopilot gave up
+
+	known atomic.Pointer[knownServers]
 }
+
+// knownServers is the answer to "which servers are there", which every heartbeat carries.
+type knownServers struct {
+	at     time.Time
+	leader string
+	list   []string
+}
+
+// serversFresh is how old that answer may be, unless another server leads.
+const serversFresh = time.Second
 
 func (s *Server) startGossip() (*members, error) {
 	m := &members{s: s, changed: make(chan struct{}, 1), pruned: map[string]bool{}}
@@ -243,6 +256,16 @@ func (m *members) regions() []string {
 // servers are the RPC addresses of this region's servers, the leader first: raft's, and those that gossip adds.
 func (m *members) servers() []string {
 	leader, _ := m.s.Leader()
+	now := time.Now()
+	if k := m.known.Load(); k != nil && k.leader == leader && now.Sub(k.at) < serversFresh {
+		return k.list
+	}
+	list := m.findServers(leader)
+	m.known.Store(&knownServers{now, leader, list})
+	return list
+}
+
+func (m *members) findServers(leader string) []string {
 	seen := map[string]bool{}
 	var out []string
 	add := func(a string) {

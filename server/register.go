@@ -28,8 +28,5 @@ func handle[Req, Resp any](s *Server, m rpc.Method[Req, Resp], h handler[Req, Re
 	rpc.Handle(s.reg, m, h)
 }
 
-// bumpHealth lets autopilot look at once after an election.
-func (s *Server) bumpHealth() { s.bumpMembers() }
-
 // install wires what leader services offer to endpoints; see Hooks.
 func (s *Server) install() { s.installDecisions() }

@@ -121,6 +121,10 @@ func TestEventStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			var opened methods.EventBatch // says that the stream is open
+			if err := st.RecvMsg(&opened); err != nil || len(opened.Events) != 0 || opened.Gap {
+				t.Fatalf("opening batch: %+v, %v", opened, err)
+			}
 			return st
 		}
 		jobs := open(&methods.EventStreamRequest{Topics: map[string][]string{"Job": {"a"}}})
@@ -166,11 +170,12 @@ func TestEventStream(t *testing.T) {
 		if err := gap.RecvMsg(&g); err != nil || !g.Gap {
 			t.Fatalf("batch after the ring moved on: %+v, %v", g, err)
 		}
-		if _, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{}, &methods.EventStreamRequest{Topics: map[string][]string{"Nonsense": nil}}); err == nil {
-			st := open(&methods.EventStreamRequest{Topics: map[string][]string{"Nonsense": nil}})
-			if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeInvalid {
-				t.Fatalf("an unknown topic: %v", err)
-			}
+		st, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{}, &methods.EventStreamRequest{Topics: map[string][]string{"Nonsense": nil}})
+		if err == nil {
+			_, err = st.Recv()
+		}
+		if structs.CodeOf(err) != structs.CodeInvalid {
+			t.Fatalf("an unknown topic: %v", err)
 		}
 	})
 }
@@ -191,6 +196,9 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 		apply(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
 		st, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{Token: tok.Secret.String()}, &methods.EventStreamRequest{Topics: map[string][]string{"Job": nil}})
 		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Recv(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
