@@ -55,6 +55,7 @@ type passes struct {
 	idle    atomic.Bool // nothing is being decided or written: read by ProposeJob
 	lost    bool        // leadership is gone: nothing new is begun
 	figures PassFigures
+	counted time.Time // when figures.Holding was last filled in
 }
 
 // answering gathers what became of the plans of one job.
@@ -89,12 +90,12 @@ type PassFigures struct {
 	Term     uint64
 	Broker   broker.Counters
 	Planner  planner.Counters
-	Holding  broker.Len
-	Panics   int64 // decisions that panicked
-	Reloads  int64 // times the queue was rebuilt from state
-	PassNs   int64 // computing, over all passes
-	CommitNs int64 // from sending an entry to its answer, over all entries
-	Batches  int64 // plan entries answered
+	Holding  broker.Len // at most a second old while things happen
+	Panics   int64      // decisions that panicked
+	Reloads  int64      // times the queue was rebuilt from state
+	PassNs   int64      // computing, over all passes
+	CommitNs int64      // from sending an entry to its answer, over all entries
+	Batches  int64      // plan entries answered
 }
 
 // PlansPerEntry is the mean number of plans in a log entry.
@@ -524,6 +525,9 @@ func (p *passes) answerFailed(l landed, now structs.LogTime) {
 
 // publish makes the figures visible.
 func (p *passes) publish() {
+	if time.Since(p.counted) > time.Second { // it looks at every entry
+		p.counted, p.figures.Holding = time.Now(), p.broker.Len()
+	}
 	f := p.figures
 	f.Broker, f.Planner = p.broker.Counters, p.planner.Counters
 	p.s.decide.figures.Store(&f)

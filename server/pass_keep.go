@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -176,4 +177,25 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 		return nil, err
 	}
 	return &methods.SchedulerInputResponse{Index: in.View.Index(), Pool: name, Policy: pol, Input: data}, nil
+}
+
+// addDecisionStats adds what the deciding services count to the agent's figures.
+func (s *Server) addDecisionStats(out map[string]string) {
+	f, h := s.PassFigures(), s.HeartbeatFigures()
+	for name, v := range map[string]int64{
+		"broker_passes": f.Broker.Passes, "broker_taken": f.Broker.Taken, "broker_coalesced": f.Broker.Coalesced,
+		"broker_cured": f.Broker.Cured, "broker_skipped": f.Broker.Skipped, "broker_raced": f.Broker.Raced,
+		"broker_refused": f.Broker.Refused, "broker_speculated": f.Broker.Speculated,
+		"broker_ready": int64(f.Holding.Ready), "broker_blocked": int64(f.Holding.Blocked),
+		"broker_delayed": int64(f.Holding.Delayed), "broker_in_flight": int64(f.Holding.Flight),
+		"plan_entries": f.Planner.Entries, "plans": f.Planner.Plans, "plans_per_entry_max": f.Planner.PlansMax,
+		"plan_depth_sum": f.Planner.DepthSum, "plan_depth_max": f.Planner.DepthMax, "plan_places": f.Planner.Places,
+		"plan_parts_refused": f.Planner.PartsRefused, "plan_parts_stale": f.Planner.PartsStale,
+		"plan_refreshes": f.Planner.Refreshes, "plan_unknown": f.Planner.Unknown,
+		"pass_nanoseconds": f.PassNs, "plan_commit_nanoseconds": f.CommitNs, "plan_commits": f.Batches,
+		"decision_panics": f.Panics, "decision_reloads": f.Reloads,
+		"heartbeats": h.Beats, "heartbeats_missed": h.Missed, "heartbeat_stalls": h.Stalls,
+	} {
+		out[name] = strconv.FormatInt(v, 10)
+	}
 }

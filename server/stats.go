@@ -48,6 +48,7 @@ func (s *Server) Stats() map[string]string {
 		"healthy":            strconv.FormatBool(!f.unhealthy.Load()),
 		"quarantined":        strconv.FormatBool(s.quarantine.Load() != nil),
 	}
+	s.addDecisionStats(out)
 	if s.cfg.Stats != nil {
 		maps.Copy(out, s.cfg.Stats())
 	}

@@ -1,7 +1,10 @@
 package lint
 
 import (
+	"errors"
 	"go/ast"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -9,7 +12,9 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 
+	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/nomadlike/jobspec"
+	"github.com/muster-sched/muster/server/acl"
 )
 
 // TestPackageDocs wants a sentence at the top of every package.
@@ -129,11 +134,17 @@ func TestDocumentedHCL(t *testing.T) {
 				t.Errorf("%s:%d: the HCL block does not parse: %v", name, line, diags)
 				continue
 			}
-			if !hasBlock(file, "job") {
-				continue // an agent's configuration or a policy: the syntax is checked here, the names where they are read
-			}
-			if _, ds := jobspec.ParseHCL(name, src, jobspec.ParseOptions{}); ds.HasErrors() {
-				t.Errorf("%s:%d: the job in this block is refused (lines count from the block's first): %v", name, line, ds)
+			switch {
+			case hasBlock(file, "job"):
+				if _, ds := jobspec.ParseHCL(name, src, jobspec.ParseOptions{}); ds.HasErrors() {
+					t.Errorf("%s:%d: the job in this block is refused (lines count from the block's first): %v", name, line, ds)
+				}
+			case hasBlock(file, "namespace"):
+				if _, err := acl.Parse(name, string(src)); err != nil {
+					t.Errorf("%s:%d: the policy in this block is refused: %v", name, line, err)
+				}
+			default:
+				checkAgent(t, name, line, src)
 			}
 		}
 		return nil
@@ -142,6 +153,27 @@ func TestDocumentedHCL(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d HCL blocks parsed", blocks)
+}
+
+// checkAgent reads a block as an agent's configuration. Whether files that it names exist, and whether a part is complete
+// without the rest, is not the documentation's business; that every key is known and every value possible is.
+func checkAgent(t *testing.T, name string, line int, src []byte) {
+	file := filepath.Join(t.TempDir(), "agent.hcl")
+	if err := os.WriteFile(file, src, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := agentconfig.Load(agentconfig.Options{Paths: []string{file}, Dev: true,
+		Hostname: func() (string, error) { return "host", nil }, DefaultIP: func() (string, error) { return "10.0.0.1", nil }})
+	var all agentconfig.Errors
+	if err != nil && !errors.As(err, &all) {
+		t.Errorf("%s:%d: the agent configuration in this block: %v", name, line, err)
+	}
+	for _, p := range all {
+		// A file of the reader's machine, and a key that only the reader can make, are absent here.
+		if !strings.Contains(p.Message, "no such file or directory") && !strings.Contains(p.Message, "bytes in base64") {
+			t.Errorf("%s:%d: the agent configuration in this block is refused (lines count from the block's first): %s", name, line, p.Error())
+		}
+	}
 }
 
 func hasBlock(f *hcl.File, typ string) bool {
