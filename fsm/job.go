@@ -49,6 +49,9 @@ func applyJobRegister(x *tx) *structs.Error {
 	if old != nil && c.PreserveCounts {
 		preserveCounts(&in, old)
 	}
+	if old != nil && c.PreserveResources {
+		preserveResources(&in, old)
+	}
 	j := x.putSpec(&in, old, c.Submission)
 	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
 	if c.Eval && j.Placeable() {
@@ -108,6 +111,30 @@ func preserveCounts(in, old *structs.Job) {
 			c.Count = o.Count
 			groups[i] = &c
 		}
+	}
+	in.Groups = groups
+}
+
+// preserveResources gives tasks that exist already the resources they have.
+func preserveResources(in, old *structs.Job) {
+	groups := slices.Clone(in.Groups)
+	for i, g := range groups {
+		o := old.Group(g.Name)
+		if o == nil {
+			continue
+		}
+		c := *g
+		c.Tasks = slices.Clone(g.Tasks)
+		for n, t := range c.Tasks {
+			for _, was := range o.Tasks {
+				if was.Name == t.Name {
+					kept := *t
+					kept.Resources = was.Resources
+					c.Tasks[n] = &kept
+				}
+			}
+		}
+		groups[i] = &c
 	}
 	in.Groups = groups
 }

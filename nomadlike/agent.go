@@ -36,7 +36,7 @@ type Agent interface {
 	SetServers(addrs []string) error
 	// Keyring operations on the gossip keys: list, install, use, remove.
 	Keyring(op, key string) (keys map[string]int, primary map[string]int, members int, err error)
-	// Monitor sends log lines of at least a level until ctx ends.
+	// Monitor sends log lines of at least a level until ctx ends; first nothing, once it listens.
 	Monitor(ctx context.Context, level string, json bool, out func([]byte) error) error
 	// Metrics is the metrics in the form asked for: "" for Nomad's JSON, "prometheus" for the text exposition.
 	Metrics(format string) (contentType string, body []byte, err error)

@@ -42,7 +42,7 @@ func aclBootstrap(c *call) (any, error) {
 	}
 	secret, err := structs.ParseID[structs.SecretID](body.BootstrapSecret)
 	if err != nil {
-		return nil, structs.Errorf(structs.CodeInvalid, "invalid acl token: the bootstrap secret must be a UUID")
+		return nil, structs.Errorf(structs.CodeInvalid, "invalid acl token")
 	}
 	resp, err := invoke(c, methods.ACLBootstrap, &methods.ACLBootstrapRequest{Secret: secret})
 	if err != nil {

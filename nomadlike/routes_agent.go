@@ -3,6 +3,7 @@ package nomadlike
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,7 +151,7 @@ func agentSchedulers(c *call) (any, error) {
 	return out, nil
 }
 
-var allSchedulers = []string{"service", "batch", "system", "sysbatch"}
+var allSchedulers = []string{"service", "batch", "system", "sysbatch", "_core"}
 
 // agentSchedulersConfig tells the number of passes that may run at once. It follows from the node pools, so writing it
 // changes nothing and says so.
@@ -163,6 +164,18 @@ func agentSchedulersConfig(c *call) (any, error) {
 		return nil, err
 	}
 	if c.r.Method != http.MethodGet {
+		var body wire.AgentSchedulerWorkerConfig
+		if err := c.body(&body); err != nil {
+			return nil, err
+		}
+		if body.NumSchedulers < 0 || len(body.EnabledSchedulers) == 0 {
+			return nil, structs.Errorf(structs.CodeInvalid, "Invalid request: num_schedulers must be 0 or more, and enabled_schedulers name some of %v", allSchedulers)
+		}
+		for _, s := range body.EnabledSchedulers {
+			if !slices.Contains(allSchedulers, s) {
+				return nil, structs.Errorf(structs.CodeInvalid, "Invalid request: there is no scheduler %q; want some of %v", clip(s, 40), allSchedulers)
+			}
+		}
 		return nil, structs.Errorf(structs.CodeUnsupported, "the number of schedulers cannot be set: one pass runs per node pool")
 	}
 	return &wire.AgentSchedulerWorkerConfig{ServerID: c.cfg.Agent.LocalServer(), NumSchedulers: max(1, len(c.cfg.Agent.Workers())), EnabledSchedulers: allSchedulers}, nil
@@ -296,10 +309,12 @@ func agentMonitor(c *call) (any, error) {
 	if plain {
 		c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	}
-	c.w.WriteHeader(http.StatusOK)
 	out := newLines(c.w)
-	_ = out.rc.Flush()
 	_ = c.cfg.Agent.Monitor(c.r.Context(), level, asJSON, func(b []byte) error {
+		if b == nil {
+			c.w.WriteHeader(http.StatusOK)
+			return out.rc.Flush()
+		}
 		if plain {
 			_ = out.rc.SetWriteDeadline(time.Now().Add(streamWriteTime))
 			if _, err := c.w.Write(b); err != nil {
@@ -312,13 +327,28 @@ func agentMonitor(c *call) (any, error) {
 	return nil, errWritten
 }
 
-// agentPprof gives a profile to tokens that may write to agents, in Nomad's place for it.
+// agentPprof gives a profile of this agent to tokens that may write to agents, in Nomad's place for it.
 func agentPprof(c *call) (any, error) {
 	if err := c.allow(needAgentWrite); err != nil {
 		return nil, err
 	}
+	q := c.r.URL.Query()
+	if id := q.Get("server_id"); id != "" && id != c.cfg.Agent.LocalServer() {
+		for _, m := range c.cfg.Agent.Members() {
+			if m.Name == id || m.Tags["id"] == id {
+				return nil, structs.Errorf(structs.CodeUnsupported, "profiles are taken by the agent that is asked; ask %s itself", m.Name)
+			}
+		}
+		return nil, structs.Errorf(structs.CodeInternal, "unknown Nomad server %s", clip(id, 80))
+	}
+	if id := q.Get("node_id"); id != "" && id != c.cfg.Agent.LocalNode().String() {
+		return nil, structs.Errorf(structs.CodeUnsupported, "profiles are taken by the agent that is asked; ask the agent of node %s itself", clip(id, 80))
+	}
+	if q.Get("seconds") == "0" { // Nomad's client sends what was not set
+		q.Del("seconds")
+	}
 	r := c.r.Clone(c.r.Context())
-	r.URL.Path = "/debug/pprof/" + c.params["name"]
+	r.URL.Path, r.URL.RawQuery, r.Form = "/debug/pprof/"+c.params["name"], q.Encode(), nil
 	open := *c.Server
 	open.cfg.Debug = true
 	open.pprof(c.w, r)

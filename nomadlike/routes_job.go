@@ -140,7 +140,7 @@ func jobRegister(c *call) (any, error) {
 	}
 	req := &methods.JobRegisterRequest{
 		Job: job, EnforceIndex: body.EnforceIndex, JobModifyIndex: structs.Index(body.JobModifyIndex),
-		PreserveCounts: body.PreserveCounts, EvalPriority: body.EvalPriority, Submission: submissionOf(body.Submission),
+		PreserveCounts: body.PreserveCounts, PreserveResources: body.PreserveResources, EvalPriority: body.EvalPriority, Submission: submissionOf(body.Submission),
 		IdempotencyKey: c.r.Header.Get("Idempotency-Key"),
 	}
 	resp, err := invoke(c, methods.JobRegister, req)

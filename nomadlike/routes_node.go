@@ -74,10 +74,7 @@ func nodeGet(c *call) (any, error) {
 }
 
 func nodeAllocs(c *call) (any, error) {
-	id, err := pathID[structs.NodeID](c, "node")
-	if err != nil {
-		return nil, err
-	}
+	id, _ := pathID[structs.NodeID](c, "node") // a node that does not exist has no allocations
 	resp, err := invoke(c, methods.NodeAllocs, &methods.NodeGetRequest{NodeID: id})
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package nomadlike
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/base64"
@@ -44,6 +45,7 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/deployment/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
 		{methods: "GET", pattern: "/v1/deployment/allocations/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
 		{methods: "GET", pattern: "/v1/scaling/policies", rpc: methods.JobList.Name, handle: scalingPolicies},
+		{methods: "GET", pattern: "/v1/scaling/policy/{id}", rpc: methods.JobList.Name, handle: scalingPolicy},
 		{methods: "GET", pattern: "/v1/services", rpc: methods.JobList.Name, handle: listAs("services")},
 		{methods: "GET", pattern: "/v1/service/{name}", rpc: methods.JobList.Name, handle: listAs("service")},
 		{methods: "GET", pattern: "/v1/volumes", rpc: methods.JobList.Name, handle: listAs("volumes")},
@@ -360,8 +362,11 @@ func eventStream(c *call) (any, error) {
 	req := &methods.EventStreamRequest{Index: c.query.MinIndex, Topics: map[string][]string{}}
 	for _, t := range c.r.URL.Query()["topic"] {
 		topic, key, ok := strings.Cut(t, ":")
-		if !ok || topic == "" {
-			return nil, structs.Errorf(structs.CodeInvalid, "Invalid topic %q: want TOPIC:KEY, such as Job:web or Allocation:*", clip(t, 80))
+		if !ok {
+			key = "*" // a topic alone is all of it
+		}
+		if topic == "" || key == "" || strings.HasPrefix(key, ":") {
+			return nil, structs.Errorf(structs.CodeInvalid, "Invalid key value pair for topic, topic: %s; want TOPIC:KEY, such as Job:web or Allocation:*", clip(t, 80))
 		}
 		req.Topics[topic] = append(req.Topics[topic], key)
 	}
@@ -476,25 +481,67 @@ func deploymentGone(*call) (any, error) {
 	return nil, structs.Errorf(structs.CodeNotFound, "deployment not found")
 }
 
+// scalingPolicyOf is the policy of a group. Its id follows from the group, so that it stays the same over versions.
+func scalingPolicyOf(j *structs.Job, g *structs.Group) *wire.ScalingPolicyListStub {
+	return &wire.ScalingPolicyListStub{
+		ID:      structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", j.Key().String()+"/"+g.Name, 0).String(),
+		Enabled: g.Scaling.Enabled, Type: cmp.Or(g.Scaling.Type, "horizontal"),
+		Target:      map[string]string{"Namespace": j.Namespace, "Job": j.ID, "Group": g.Name},
+		CreateIndex: uint64(j.CreateIndex), ModifyIndex: uint64(j.SpecIndex),
+	}
+}
+
+// scalingPolicies lists the policies of the jobs that the caller may list; job= and type= narrow it.
 func scalingPolicies(c *call) (any, error) {
+	q := c.r.URL.Query()
 	resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
 	if err != nil {
 		return nil, err
 	}
 	out := []*wire.ScalingPolicyListStub{}
 	for _, it := range resp.Jobs {
+		if j := q.Get("job"); j != "" && j != it.Job.ID {
+			continue
+		}
 		for _, g := range it.Job.Groups {
-			if g.Scaling == nil {
+			if g.Scaling == nil || q.Get("type") != "" && q.Get("type") != cmp.Or(g.Scaling.Type, "horizontal") {
 				continue
 			}
-			out = append(out, &wire.ScalingPolicyListStub{
-				ID: structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", it.Job.Key().String()+"/"+g.Name, 0).String(), Enabled: g.Scaling.Enabled, Type: "horizontal",
-				Target:      map[string]string{"Namespace": it.Job.Namespace, "Job": it.Job.ID, "Group": g.Name},
-				CreateIndex: uint64(it.Job.CreateIndex), ModifyIndex: uint64(it.Job.SpecIndex),
-			})
+			out = append(out, scalingPolicyOf(it.Job, g))
 		}
 	}
 	return out, nil
+}
+
+func scalingPolicy(c *call) (any, error) {
+	id := c.params["id"]
+	c.hdr.Namespace, c.query.PerPage, c.query.Filter = cmp.Or(c.r.URL.Query().Get("namespace"), "*"), 0, ""
+	for {
+		resp, err := invoke(c, methods.JobList, &methods.ListRequest{})
+		if err != nil {
+			return nil, err
+		}
+		for _, it := range resp.Jobs {
+			for i, g := range it.Job.Groups {
+				if g.Scaling == nil {
+					continue
+				}
+				stub := scalingPolicyOf(it.Job, g)
+				if stub.ID != id {
+					continue
+				}
+				c.w.Header().Del("X-Nomad-NextToken")
+				p := wire.JobFromStructs(it.Job).TaskGroups[i].Scaling
+				p.ID, p.Namespace, p.Type, p.Target = stub.ID, it.Job.Namespace, stub.Type, stub.Target
+				p.CreateIndex, p.ModifyIndex = stub.CreateIndex, stub.ModifyIndex
+				return p, nil
+			}
+		}
+		if resp.NextToken == "" {
+			return nil, structs.Errorf(structs.CodeNotFound, "policy not found")
+		}
+		c.query.NextToken, c.query.MinIndex = resp.NextToken, 0
+	}
 }
 
 func license(c *call) (any, error) {

@@ -95,6 +95,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				http.Error(rec, "Internal error; the agent's log has the detail", http.StatusInternalServerError)
 			}
 		}
+		s.cfg.Log.Debug("request complete", "method", r.Method, "path", r.URL.Path, "status", rec.status, "duration", time.Since(start))
 		if s.cfg.Observe != nil {
 			s.cfg.Observe(name, rec.status, time.Since(start))
 		}
@@ -374,7 +375,7 @@ func invoke[Req, Resp any](c *call, m rpc.Method[Req, Resp], req *Req) (*Resp, e
 // meta writes the headers of a read.
 func (c *call) meta(m *methods.Meta) {
 	h := c.w.Header()
-	h.Set("X-Nomad-Index", strconv.FormatUint(max(uint64(m.Index), 1), 10))
+	h.Set("X-Nomad-Index", strconv.FormatUint(uint64(m.Index), 10))
 	h.Set("X-Nomad-LastContact", strconv.FormatInt(m.LastContact.Milliseconds(), 10))
 	h.Set("X-Nomad-KnownLeader", strconv.FormatBool(m.KnownLeader))
 	if m.NextToken != "" {

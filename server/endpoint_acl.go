@@ -110,6 +110,9 @@ func (s *Server) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLT
 		if t.Secret != old.Secret {
 			return nil, structs.Errorf(structs.CodeInvalid, "cannot change the secret of a token")
 		}
+		if t.ExpirationTTL != 0 && t.ExpirationTTL != old.ExpirationTTL || t.ExpiresAt != 0 && t.ExpiresAt != old.ExpiresAt {
+			return nil, structs.Errorf(structs.CodeInvalid, "cannot change when a token expires; create a new one")
+		}
 		t.CreateTime, t.ExpiresAt, t.ExpirationTTL = old.CreateTime, old.ExpiresAt, old.ExpirationTTL
 	} else {
 		if !t.Accessor.IsZero() && t.Secret.IsZero() {

@@ -244,6 +244,11 @@ func (s *Server) evalDelete(ctx context.Context, c *rpc.Call, req *methods.EvalD
 			}
 		}
 	}
+	for _, id := range ids {
+		if snap.EvalByID(id) == nil {
+			return nil, structs.Errorf(structs.CodeNotFound, "eval not found: %s", id)
+		}
+	}
 	resp := &methods.CountResponse{}
 	for part := range slices.Chunk(ids, evalDeleteMax) {
 		res, err := s.Apply(ctx, structs.Command{Type: structs.CmdEvalDelete, By: who(ctx).by, Body: &structs.EvalDeleteCommand{IDs: part}})

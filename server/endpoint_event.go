@@ -53,9 +53,13 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 	}
 	defer s.figures.streams.Add(-1)
 	// A peer that hangs up ends the stream's context; what it sends is ignored.
-	after := req.Index
-	if after == 0 {
-		after = s.Published().Index
+	// Index 0 asks for all that is still there. The empty batch tells that the stream is open.
+	after := max(req.Index, s.ring.oldest())
+	if req.Index != 0 {
+		after = req.Index
+	}
+	if err := st.SendMsg(&methods.EventBatch{Index: after}); err != nil {
+		return err
 	}
 	beat := time.NewTicker(eventHeartbeat)
 	defer beat.Stop()

@@ -108,7 +108,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 	}
 	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobRegister, By: who(ctx).by, Body: &structs.JobRegisterCommand{
 		Job: j, Eval: j.Placeable(), EvalPriority: req.EvalPriority, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
-		PreserveCounts: req.PreserveCounts, Submission: sub,
+		PreserveCounts: req.PreserveCounts, PreserveResources: req.PreserveResources, Submission: sub,
 	}})
 	if err != nil {
 		return nil, err
@@ -132,8 +132,12 @@ func (s *Server) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobR
 	return &methods.JobValidateResponse{Errors: errs}, nil
 }
 
+// jobDeregister stops a job. One that does not exist is stopped already: nothing is written and no evaluation made.
 func (s *Server) jobDeregister(ctx context.Context, c *rpc.Call, req *methods.JobDeregisterRequest) (*methods.JobRegisterResponse, error) {
 	k, _, err := s.jobOf(c, req.JobID)
+	if structs.CodeOf(err) == structs.CodeNotFound {
+		return &methods.JobRegisterResponse{Index: s.Published().Index}, nil
+	}
 	if err != nil {
 		return nil, err
 	}

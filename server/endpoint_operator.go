@@ -118,7 +118,10 @@ func (s *Server) peer(req *methods.RaftPeerRequest) (raft.Server, error) {
 			return x, nil
 		}
 	}
-	return raft.Server{}, structs.Errorf(structs.CodeNotFound, "no raft peer with id %q or address %q", req.ID, req.Address)
+	if req.ID != "" {
+		return raft.Server{}, structs.Errorf(structs.CodeNotFound, "id %q was not found in the Raft configuration", req.ID)
+	}
+	return raft.Server{}, structs.Errorf(structs.CodeNotFound, "address %q was not found in the Raft configuration", req.Address)
 }
 
 func (s *Server) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"iter"
 	"strings"
 
@@ -135,7 +136,7 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 		resp.Matches, resp.Truncations = map[string][]methods.FuzzyMatch{}, map[string]bool{}
 		looks := 0
 		hit := func(kind, name, shown string, scope ...string) {
-			if !strings.Contains(strings.ToLower(name), text) {
+			if !all && req.Context != kind && req.Context != "jobs" || !strings.Contains(strings.ToLower(name), text) {
 				return
 			}
 			if len(resp.Matches[kind]) >= searchMax {
@@ -153,7 +154,7 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 			}
 			return false
 		}
-		if in("jobs", "groups", "tasks") {
+		if in("jobs", "groups", "tasks", "images", "commands") {
 			for j := range snap.Jobs(ns, "") {
 				if looks++; looks > fuzzyLooksMax {
 					resp.Truncations["jobs"] = true
@@ -173,17 +174,23 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 						if in("jobs", "tasks") {
 							hit("tasks", t.Name, t.Name, j.Namespace, j.ID, g.Name)
 						}
+						if in("jobs", "images", "commands") {
+							image, command := runs(t)
+							hit("images", image, image, j.Namespace, j.ID, g.Name, t.Name)
+							hit("commands", command, command, j.Namespace, j.ID, g.Name, t.Name)
+						}
 					}
 				}
 			}
 		}
-		if in("nodes") && id.acl.AllowNode("read") {
+		if in("nodes", "classes") && id.acl.AllowNode("read") {
 			for n := range snap.Nodes() {
 				if looks++; looks > fuzzyLooksMax {
 					resp.Truncations["nodes"] = true
 					break
 				}
 				hit("nodes", n.Name, n.Name, n.ID.String())
+				hit("classes", n.Class, n.Class, n.ID.String())
 			}
 		}
 		if in("allocs") {
@@ -213,4 +220,13 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 		}
 		return p.Index, nil
 	})
+}
+
+// runs is the image or the command that a task's driver is told to run, if its settings have one.
+func runs(t *structs.Task) (image, command string) {
+	var conf struct{ Image, Command any }
+	_ = json.Unmarshal(t.Config, &conf) // settings of another shape have neither
+	image, _ = conf.Image.(string)
+	command, _ = conf.Command.(string)
+	return image, command
 }

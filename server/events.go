@@ -48,6 +48,13 @@ func (r *eventRing) feed(a Applied) {
 	r.changed = make(chan struct{})
 }
 
+// oldest is the index after which nothing is missing.
+func (r *eventRing) oldest() structs.Index {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.floor
+}
+
 // after gives the batches with events after an index, whether some of those are gone, and a channel that closes when
 // more may be there.
 func (r *eventRing) after(index structs.Index) (list []methods.EventBatch, gap bool, changed <-chan struct{}) {

@@ -105,7 +105,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 	}
 	if reply != nil {
 		if m, ok := reply.Value().(interface{ MetaRef() *methods.Meta }); ok {
-			s.fillMeta(m.MetaRef())
+			s.fillMeta(row, m.MetaRef())
 		}
 	}
 	return reply, nil
@@ -116,8 +116,10 @@ func mustRequest(c *rpc.Call) any {
 	return req
 }
 
-func (s *Server) fillMeta(m *methods.Meta) {
-	if m.Index == 0 {
+// fillMeta completes what an answer says about itself. The index of a read stays 0 as long as nothing of its kind was ever
+// written, as Nomad has it.
+func (s *Server) fillMeta(row *methods.Row, m *methods.Meta) {
+	if m.Index == 0 && row.Kind != methods.KindRead {
 		m.Index = max(s.Published().Index, 1)
 	}
 	addr, _ := s.raft.LeaderWithID()

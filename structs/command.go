@@ -60,14 +60,15 @@ type Command struct {
 
 // JobRegisterCommand registers a job version and makes its evaluation, in one entry.
 type JobRegisterCommand struct {
-	Job            *Job
-	Eval           bool // false for templates (periodic, parameterized)
-	EvalTrigger    Trigger
-	EvalPriority   int // 0: the job's
-	EnforceIndex   bool
-	SpecIndex      Index // with EnforceIndex: the job's SpecIndex must equal it; 0: the job must be absent
-	PreserveCounts bool
-	Submission     *JobSubmission
+	Job               *Job
+	Eval              bool // false for templates (periodic, parameterized)
+	EvalTrigger       Trigger
+	EvalPriority      int // 0: the job's
+	EnforceIndex      bool
+	SpecIndex         Index // with EnforceIndex: the job's SpecIndex must equal it; 0: the job must be absent
+	PreserveCounts    bool  // groups that exist keep their count
+	PreserveResources bool  // tasks that exist keep their resources
+	Submission        *JobSubmission
 }
 
 // JobDeregisterCommand stops (or purges) a job and makes its evaluation.

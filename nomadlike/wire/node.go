@@ -12,6 +12,7 @@ import (
 // Node is one machine that runs allocations.
 type Node struct {
 	ID                    string
+	SecretID              string // always "": the node's secret stays with the node
 	Datacenter            string
 	Name                  string
 	HTTPAddr              string

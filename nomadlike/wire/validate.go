@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/cronexpr"
 
@@ -58,8 +59,8 @@ func (v *validator) validateJob() {
 		v.errorf("id", "a job needs an id")
 	case len(id) > jobIDMax:
 		v.errorf("id", "%d bytes long; want at most %d", len(id), jobIDMax)
-	case strings.ContainsAny(id, " \t\r\n\x00") || hasControl(id):
-		v.errorf("id", "%q holds a blank or a control character; use letters, digits, dashes, dots or slashes", id)
+	case strings.ContainsAny(id, " \x00") || !utf8.ValidString(id): // the rest is as in Nomad: odd, but legal
+		v.errorf("id", "%q holds a blank, a NUL or bytes that are not UTF-8; use letters, digits, dashes, dots or slashes", id)
 	}
 	if n := val(j.Name); hasControl(n) || len(n) > jobIDMax {
 		v.errorf("name", "want at most %d bytes without control characters", jobIDMax)
