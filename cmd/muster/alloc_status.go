@@ -74,9 +74,14 @@ func (o *allocStatusOptions) allocList(list []*wire.AllocationListStub) {
 		return
 	}
 	slices.SortStableFunc(list, func(x, y *wire.AllocationListStub) int { return int(int64(y.CreateIndex) - int64(x.CreateIndex)) })
+	all := make([]string, 0, len(list))
+	for _, s := range list {
+		all = append(all, s.ID)
+	}
+	cut := abbreviate(o.verbose, all)
 	rows := [][]string{}
 	for _, s := range list {
-		rows = append(rows, []string{shortID(s.ID, o.verbose), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, s.ClientStatus, o.ageNanos(s.CreateTime, o.verbose)})
+		rows = append(rows, []string{cut(s.ID), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, s.ClientStatus, o.ageNanos(s.CreateTime, o.verbose)})
 	}
 	o.table("ID|Job ID|Task Group|Node ID|Desired|Status|Created", rows)
 }

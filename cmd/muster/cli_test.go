@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"net/http"
@@ -45,7 +46,6 @@ var golden = []struct {
 	{"job_status_pending", "job status train", "", 0},
 	{"job_status_ambiguous", "job status tr", "", 1},
 	{"job_status_none", "job status nothing", "", 1},
-	{"job_status_json", "job status -json example", "", 0},
 	{"job_status_template", "job status -t {{range_.}}{{.ID}}_{{end}}", "", 0},
 	{"job_run", "job run -", jobSource, 1}, // one allocation of the service has failed
 	{"job_run_detach", "job run - -detach -check-index 17", jobSource, 0},
@@ -84,7 +84,7 @@ var golden = []struct {
 	{"node_status", "node status -allocs", "", 0},
 	{"node_status_one", "node status -verbose 46f1c6c4", "", 0},
 	{"node_status_self", "node status -self -short", "", 0},
-	{"node_status_name", "node status -json gpu-01", "", 0},
+	{"node_status_name", "node status -short gpu-01", "", 0},
 	{"node_drain", "node drain -enable -detach -deadline 30m -m fans 46f1c6c4", "", 0},
 	{"node_drain_disable", "node drain -disable -keep-ineligible -self", "", 0},
 	{"node_eligibility", "node eligibility -disable gpu-01", "", 0},
@@ -212,6 +212,47 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("no reason is told: %q", r.errOut)
 			}
 		})
+	}
+}
+
+// Every golden command that can print JSON prints JSON, and nothing else, with -json, asking the same things.
+func TestJSON(t *testing.T) {
+	tried := 0
+	for _, c := range golden {
+		args := strings.Fields(c.args)
+		root := newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})
+		found, _, err := root.Find(normalize(root, args))
+		if err != nil || c.code != 0 || slices.Contains(args, "-t") || slices.Contains(args, "-q") || slices.Contains(args, "-") {
+			continue
+		}
+		name := strings.TrimPrefix(found.CommandPath(), "muster ")
+		if found.Flags().Lookup("json") == nil || slices.Contains([]string{"alloc logs", "logs", "monitor", "namespace apply"}, name) {
+			continue // these follow a stream, or read JSON
+		}
+		tried++
+		f := newAgentFake(t)
+		r := f.run(t, "", append(args, "-json")...)
+		if r.code != 0 || !json.Valid([]byte(r.out)) || r.errOut != "" {
+			t.Errorf("%s -json: exit status %d\n%s%s", c.args, r.code, r.out, r.errOut)
+		}
+	}
+	if tried < 50 {
+		t.Errorf("only %d commands were tried", tried)
+	}
+}
+
+func TestAbbreviate(t *testing.T) {
+	a, b, c := "813c9ba8-fbb0-4274-8f1a-9e56700f3532", "813c9ba8-fbb0-43ff-8f45-30f0a9b7d2d1", "46f1c6c4-1111-4aaa-8aaa-000000000001"
+	for _, x := range []struct {
+		list []string
+		want string
+	}{{[]string{a, c, a}, "813c9ba8"}, {[]string{a, b, c}, "813c9ba8-fbb0-4274"}, {nil, "813c9ba8"}} {
+		if got := abbreviate(false, x.list)(a); got != x.want {
+			t.Errorf("abbreviate(%v) = %q, want %q", x.list, got, x.want)
+		}
+	}
+	if got := abbreviate(true, nil)(a); got != a {
+		t.Errorf("verbose cuts to %q", got)
 	}
 }
 

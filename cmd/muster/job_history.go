@@ -98,7 +98,7 @@ func (o *jobHistoryOptions) run(ctx context.Context, args []string) error {
 			if resp.Diffs[i].Type == "None" {
 				o.println("no change")
 			} else {
-				differ{o.env}.job(resp.Diffs[i], nil)
+				differ{o.env, o.full}.job(resp.Diffs[i], nil)
 			}
 		}
 		if o.full {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +43,7 @@ muster job plan -diff=false -var version=2 web.hcl`, 0, -1, o.run)
 	o.form.template(c)
 	o.file.flags(c)
 	c.Flags().BoolVar(&o.diff, "diff", true, "show the difference to the running version")
-	c.Flags().BoolVar(&o.verbose, "verbose", false, "show unchanged fields' context and long ids")
+	c.Flags().BoolVar(&o.verbose, "verbose", false, "every field of what is new or gone, and long ids")
 	c.Flags().BoolVar(&o.policyOverride, "policy-override", false, "accepted for Nomad's scripts; there are no such policies")
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		e.hint("Error: %v (%s -help lists the flags)", err, c.CommandPath())
@@ -105,7 +107,7 @@ func planCode(resp *wire.JobPlanResponse) int {
 
 func (o *jobPlanOptions) print(file string, job *wire.Job, resp *wire.JobPlanResponse) {
 	if resp.Diff != nil {
-		d := differ{env: o.env}
+		d := differ{o.env, o.verbose}
 		d.job(resp.Diff, resp.Annotations)
 		o.println()
 	} else if resp.Annotations != nil {
@@ -171,7 +173,10 @@ func updatesText(u *wire.DesiredUpdates) string {
 }
 
 // differ prints the difference between two versions of a job, as an indented tree with marks.
-type differ struct{ *env }
+type differ struct {
+	*env
+	verbose bool // tell the fields of what is new or gone, too
+}
 
 func (d differ) mark(typ string) string {
 	switch typ {
@@ -191,7 +196,9 @@ func (d differ) line(depth int, typ, f string, args ...any) {
 
 func (d differ) job(j *wire.JobDiff, an *wire.PlanAnnotations) {
 	d.line(0, j.Type, "%s %q", d.bold("Job:"), j.ID)
-	d.body(0, j.Type, j.Fields, j.Objects)
+	if j.Type == "Edited" || d.verbose {
+		d.body(0, j.Fields, j.Objects)
+	}
 	for _, g := range j.TaskGroups {
 		if g.Type == "None" && !hasUpdates(an, g.Name) && len(g.Tasks) == 0 {
 			continue
@@ -201,14 +208,16 @@ func (d differ) job(j *wire.JobDiff, an *wire.PlanAnnotations) {
 			updates = updatesText(an.DesiredTGUpdates[g.Name])
 		}
 		d.line(0, g.Type, "%s %q%s", d.bold("Task Group:"), g.Name, updates)
-		d.body(1, g.Type, g.Fields, g.Objects)
+		if g.Type == "Edited" || d.verbose {
+			d.body(1, g.Fields, g.Objects)
+		}
 		for _, t := range g.Tasks {
 			if t.Type == "None" && len(t.Annotations) == 0 {
 				continue
 			}
 			d.line(1, t.Type, "%s %q%s", d.bold("Task:"), t.Name, annotations(t.Annotations))
-			if t.Type == "Edited" {
-				d.body(2, t.Type, t.Fields, t.Objects)
+			if t.Type == "Edited" || d.verbose {
+				d.body(2, t.Fields, t.Objects)
 			}
 		}
 	}
@@ -238,9 +247,21 @@ func annotations(list []string) string {
 	return " (" + strings.Join(list, ", ") + ")"
 }
 
-// body prints fields and blocks. Of something that is added or deleted as a whole, the mark on its own line is enough
-// for jobs, groups and tasks; blocks within are told in full.
-func (d differ) body(depth int, parent string, fields []*wire.FieldDiff, objects []*wire.ObjectDiff) {
+// durationFields are told as people write durations; in a difference they are nanoseconds.
+var durationFields = []string{"Delay", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "MaxDelay", "MaxRunDuration", "MinHealthyTime",
+	"ProgressDeadline", "ShutdownDelay", "Splay", "Stagger", "StopOnClientAfter", "Timeout", "TTL"}
+
+func fieldText(name, value string) string {
+	if slices.Contains(durationFields, name) {
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			return time.Duration(n).String()
+		}
+	}
+	return value
+}
+
+// body prints fields and blocks.
+func (d differ) body(depth int, fields []*wire.FieldDiff, objects []*wire.ObjectDiff) {
 	width := 0
 	for _, f := range fields {
 		if f.Type != "None" {
@@ -251,11 +272,11 @@ func (d differ) body(depth int, parent string, fields []*wire.FieldDiff, objects
 		pad := strings.Repeat(" ", max(0, width-len(f.Name)))
 		switch f.Type {
 		case "Added":
-			d.line(depth, f.Type, "%s:%s %q%s", f.Name, pad, f.New, annotations(f.Annotations))
+			d.line(depth, f.Type, "%s:%s %q%s", f.Name, pad, fieldText(f.Name, f.New), annotations(f.Annotations))
 		case "Deleted":
-			d.line(depth, f.Type, "%s:%s %q%s", f.Name, pad, f.Old, annotations(f.Annotations))
+			d.line(depth, f.Type, "%s:%s %q%s", f.Name, pad, fieldText(f.Name, f.Old), annotations(f.Annotations))
 		case "Edited":
-			d.line(depth, f.Type, "%s:%s %q => %q%s", f.Name, pad, f.Old, f.New, annotations(f.Annotations))
+			d.line(depth, f.Type, "%s:%s %q => %q%s", f.Name, pad, fieldText(f.Name, f.Old), fieldText(f.Name, f.New), annotations(f.Annotations))
 		}
 	}
 	sorted := slices.Clone(objects)
@@ -265,7 +286,7 @@ func (d differ) body(depth int, parent string, fields []*wire.FieldDiff, objects
 			continue
 		}
 		d.line(depth, o.Type, "%s {", o.Name)
-		d.body(depth+2, o.Type, o.Fields, o.Objects)
+		d.body(depth+2, o.Fields, o.Objects)
 		d.printf("%s}\n", strings.Repeat("  ", depth+1))
 	}
 }

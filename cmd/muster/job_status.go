@@ -295,13 +295,18 @@ func (e *env) allocTable(list []*wire.AllocationListStub, verbose bool) {
 		}
 		return strings.Compare(x.Name, y.Name)
 	})
+	all := make([]string, 0, len(list))
+	for _, s := range list {
+		all = append(all, s.ID)
+	}
+	cut := abbreviate(verbose, all)
 	head := "ID|Node ID|Task Group|Version|Desired|Status|Created|Modified"
 	if verbose {
 		head = "ID|Eval ID|Node ID|Node Name|Task Group|Version|Desired|Status|Created|Modified"
 	}
 	rows := [][]string{}
 	for _, s := range list {
-		r := []string{shortID(s.ID, verbose)}
+		r := []string{cut(s.ID)}
 		if verbose {
 			r = append(r, s.EvalID)
 		}

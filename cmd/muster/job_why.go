@@ -53,9 +53,9 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	waits := w.Waiting > 0 || w.Reason != ""
 	head := fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint(stateColour(w.Status), w.Status))
 	if waits {
-		head = fmt.Sprintf("Job %s (ns %s, prio %d) waits", o.bold(w.JobID), w.Namespace, w.Priority)
+		head = fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint("33", "pending"))
 		if w.SubmitTime > 0 {
-			head += " since " + span(o.now().Sub(time.Unix(0, w.SubmitTime)))
+			head += " for " + span(o.now().Sub(time.Unix(0, w.SubmitTime)))
 		}
 	}
 	if w.Position > 0 {

@@ -35,6 +35,7 @@ type progress struct {
 
 	section string
 	allocs  map[string]string // id -> last told state
+	cut     func(string) string
 	reason  string
 }
 
@@ -189,12 +190,17 @@ func (p *progress) evalAllocs(ctx context.Context, ev *wire.Evaluation) error {
 	if _, err := p.api.get(ctx, "/v1/evaluation/"+ev.ID+"/allocations", ns(p.namespace), &list); err != nil {
 		return fmt.Errorf("read the allocations of evaluation %s: %w", ev.ID, err)
 	}
-	p.tell(list)
+	p.tell(ev, list)
 	return nil
 }
 
 // tell prints what is new about allocations.
-func (p *progress) tell(list []*wire.AllocationListStub) {
+func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
+	all := sortedKeys(p.allocs)
+	for _, a := range list {
+		all = append(all, a.ID)
+	}
+	p.cut = abbreviate(p.verbose, all)
 	for _, a := range list {
 		was, known := p.allocs[a.ID]
 		node := a.NodeName
@@ -202,13 +208,15 @@ func (p *progress) tell(list []*wire.AllocationListStub) {
 			node = shortID(a.NodeID, p.verbose)
 		}
 		switch {
+		case !known && a.CreateIndex < ev.CreateIndex:
+			p.step("Allocation %q on node %q goes on, group %q", p.cut(a.ID), node, a.TaskGroup)
 		case !known:
-			p.step("Allocation %q placed on node %q, group %q", shortID(a.ID, p.verbose), node, a.TaskGroup)
+			p.step("Allocation %q placed on node %q, group %q", p.cut(a.ID), node, a.TaskGroup)
 			if a.ClientStatus != "pending" {
-				p.step("Allocation %q is %s%s", shortID(a.ID, p.verbose), a.ClientStatus, p.because(a))
+				p.step("Allocation %q is %s%s", p.cut(a.ID), a.ClientStatus, p.because(a))
 			}
 		case was != a.ClientStatus:
-			p.step("Allocation %q went from %s to %s%s", shortID(a.ID, p.verbose), was, a.ClientStatus, p.because(a))
+			p.step("Allocation %q went from %s to %s%s", p.cut(a.ID), was, a.ClientStatus, p.because(a))
 		}
 		p.allocs[a.ID] = a.ClientStatus
 	}
@@ -290,7 +298,7 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 				failed++
 			}
 		}
-		p.tell(mine)
+		p.tell(ev, mine)
 		if unplaced {
 			var sum wire.JobSummary
 			if _, err := p.api.get(ctx, jobPath(ev.JobID, "/summary"), ns(p.namespace), &sum); err != nil {
@@ -343,10 +351,10 @@ func (p *progress) nextStep(list []*wire.AllocationListStub) {
 		return
 	}
 	if first.ClientStatus == "failed" || first.ClientStatus == "lost" {
-		p.hint("See what happened:  muster alloc status %s", shortID(first.ID, false))
+		p.hint("See what happened:  muster alloc status %s", p.cut(first.ID))
 		return
 	}
-	p.hint("Follow its logs:  muster alloc logs -f %s", shortID(first.ID, false))
+	p.hint("Follow its logs:  muster alloc logs -f %s", p.cut(first.ID))
 }
 
 // metricLines says in words what a metric counts: why allocations of a group have no place.

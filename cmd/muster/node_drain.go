@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -175,7 +176,8 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 	}
 	say("Ctrl-C ends the following, not the drain")
 	seen := map[string]string{}
-	told := false
+	told, before := false, 0
+	var all []string // of all allocations seen, for their short ids
 	for {
 		var node wire.Node
 		if _, err := a.get(ctx, "/v1/node/"+n.ID, nil, &node); err != nil {
@@ -186,20 +188,25 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 		if err != nil {
 			return fmt.Errorf("read the allocations of node %q: %w", n.Name, err)
 		}
+		for _, al := range allocs {
+			all = append(all, al.ID)
+		}
+		cut := abbreviate(o.verbose, all)
 		left := 0
 		for _, al := range allocs {
 			state := al.DesiredStatus + "/" + al.ClientStatus
+			if val(al.DesiredTransition.Migrate) {
+				state += "/migrate"
+			}
 			was, known := seen[al.ID]
 			switch {
 			case !known && !liveAlloc(al.ClientStatus):
-			case !known:
-				if al.DesiredTransition.Migrate != nil && *al.DesiredTransition.Migrate {
-					say("Alloc %q marked for migration", shortID(al.ID, o.verbose))
-				}
+			case !strings.HasSuffix(was, "/migrate") && strings.HasSuffix(state, "/migrate"):
+				say("Alloc %q of job %q marked for migration", cut(al.ID), al.JobID)
 			case was != state && !liveAlloc(al.ClientStatus):
-				say("Alloc %q is off: %s", shortID(al.ID, o.verbose), al.ClientStatus)
-			case was != state && al.DesiredStatus != "run":
-				say("Alloc %q is stopping", shortID(al.ID, o.verbose))
+				say("Alloc %q is off: %s", cut(al.ID), al.ClientStatus)
+			case was != state && al.DesiredStatus != "run" && known:
+				say("Alloc %q is stopping", cut(al.ID))
 			}
 			seen[al.ID] = state
 			system := al.Job != nil && (val(al.Job.Type) == "system" || val(al.Job.Type) == "sysbatch")
@@ -207,6 +214,10 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 				left++
 			}
 		}
+		if left != before && left > 0 {
+			say("%s still to leave", plural(int64(left), "allocation"))
+		}
+		before = left
 		if node.Status == "down" {
 			say("Node %q is down", node.Name)
 			return exitCode(exitError)

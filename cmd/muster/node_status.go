@@ -350,9 +350,14 @@ func (o *nodeStatusOptions) nodeAllocs(list []*wire.Allocation) {
 		return
 	}
 	slices.SortStableFunc(list, func(x, y *wire.Allocation) int { return int(int64(y.CreateIndex) - int64(x.CreateIndex)) })
+	all := make([]string, 0, len(list))
+	for _, al := range list {
+		all = append(all, al.ID)
+	}
+	cut := abbreviate(o.verbose, all)
 	rows := [][]string{}
 	for _, al := range list {
-		rows = append(rows, []string{shortID(al.ID, o.verbose), al.JobID, al.TaskGroup, strconv.FormatUint(al.JobVersion, 10), al.DesiredStatus, al.ClientStatus, o.ageNanos(al.CreateTime, o.verbose), o.ageNanos(al.ModifyTime, o.verbose)})
+		rows = append(rows, []string{cut(al.ID), al.JobID, al.TaskGroup, strconv.FormatUint(al.JobVersion, 10), al.DesiredStatus, al.ClientStatus, o.ageNanos(al.CreateTime, o.verbose), o.ageNanos(al.ModifyTime, o.verbose)})
 	}
 	o.table("ID|Job ID|Task Group|Version|Desired|Status|Created|Modified", rows)
 }

@@ -68,6 +68,10 @@ func (o *keyringOptions) list(ctx context.Context, _ []string) error {
 	if done, err := o.form.done(o.env, &resp); done || err != nil {
 		return err
 	}
+	if len(resp.Keys) == 0 {
+		o.println("No gossip keys: gossip is not encrypted")
+		return nil
+	}
 	rows := [][]string{}
 	for _, k := range sortedKeys(resp.Keys) {
 		rows = append(rows, []string{k, strconv.Itoa(resp.Keys[k]) + "/" + strconv.Itoa(resp.NumNodes)})

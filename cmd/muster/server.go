@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -68,11 +69,13 @@ func (o *serverMembersOptions) run(ctx context.Context, _ []string) error {
 	rows := [][]string{}
 	for _, s := range m.Members {
 		leader := leaders[s.Tags["region"]]
-		rpc := s.Tags["rpc_addr"]
+		rpc := s.Tags["rpc_addr"] // a host as Nomad's servers tell it, or host and port
 		if rpc == "" {
 			rpc = s.Addr
 		}
-		rpc += ":" + s.Tags["port"]
+		if _, _, err := net.SplitHostPort(rpc); err != nil {
+			rpc = net.JoinHostPort(rpc, s.Tags["port"])
+		}
 		r := []string{s.Name, s.Addr, strconv.Itoa(int(s.Port)), s.Status, strconv.FormatBool(leader != "" && leader == rpc)}
 		if o.verbose {
 			r = append(r, s.Tags["raft_vsn"], orNone(s.Tags["id"]))

@@ -104,7 +104,40 @@ func (e *env) kv(rows [][2]string) {
 	}
 }
 
-// short is an id as people see it.
+// idLengths are where ids may be cut: at 8 characters, as people know them, else before a dash.
+var idLengths = []int{8, 13, 18, 23, 36}
+
+// abbreviate gives a function that cuts ids to 8 characters, or to as few more as tell the given ones apart.
+func abbreviate(verbose bool, list []string) func(string) string {
+	n := 36
+	if !verbose {
+		for _, n = range idLengths {
+			seen := map[string]string{}
+			clear := true
+			for _, id := range list {
+				if len(id) != 36 {
+					continue
+				}
+				if other, ok := seen[id[:n]]; ok && other != id {
+					clear = false
+					break
+				}
+				seen[id[:n]] = id
+			}
+			if clear {
+				break
+			}
+		}
+	}
+	return func(id string) string {
+		if len(id) == 36 {
+			return id[:n]
+		}
+		return id
+	}
+}
+
+// shortID is an id as people see it.
 func shortID(id string, verbose bool) string {
 	if !verbose && len(id) == 36 {
 		return id[:8]
