@@ -1,0 +1,113 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// writeMany makes at least n log entries.
+func writeMany(t *testing.T, s *Server, n int) {
+	t.Helper()
+	var last *Proposal
+	for i := range n {
+		last = s.Propose(LanePriority, structs.Command{Type: structs.CmdNamespaceUpsert, Body: &structs.NamespaceUpsertCommand{
+			Namespaces: []*structs.Namespace{{Name: "ns", Description: strings.Repeat("x", i%7)}},
+		}})
+	}
+	<-last.Done()
+	if _, err := last.Result(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServersCompareStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exits := make(chan string, 3)
+		c := newCluster(t, 3, func(i int, cfg *Config) { cfg.Exit = func(why string) { exits <- hostName(i) + ": " + why } })
+		lead := c.leader()
+		writeMany(t, c.servers[lead], 2500)
+		c.converge()
+		time.Sleep(3 * hashLook)
+		want := c.servers[0].hashes().Marks
+		if len(want) < 2 {
+			t.Fatalf("%d marks after 2,500 entries", len(want))
+		}
+		for _, s := range c.servers {
+			for i, m := range s.hashes().Marks {
+				if m != want[i] {
+					t.Fatalf("mark %d is %+v on one server and %+v on another", i, want[i], m)
+				}
+			}
+			if s.quarantine.Load() != nil {
+				t.Fatal("a server distrusts itself although all agree")
+			}
+		}
+		// The leader's state goes wrong: it hands leadership over, answers nobody, and ends.
+		writeMany(t, c.servers[lead], 1000)
+		m := c.servers[lead].machine
+		m.mu.Lock()
+		m.marks[len(m.marks)-1].hash[0] ^= 1
+		m.mu.Unlock()
+		time.Sleep(4 * hashLook)
+		select {
+		case why := <-exits:
+			if !strings.HasPrefix(why, hostName(lead)+": ") || !strings.Contains(why, "differs") {
+				t.Fatalf("exit: %s", why)
+			}
+		default:
+			t.Fatal("the server whose state differs did not end")
+		}
+		if now := c.leader(); now == lead {
+			t.Fatal("the server whose state differs still leads")
+		}
+		if err := c.register((lead+1)%3, "still-works"); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.register(lead, "refused"); structs.CodeOf(err) != structs.CodeUnavailable {
+			t.Fatalf("a server in quarantine answered: %v", err)
+		}
+		select {
+		case why := <-exits:
+			t.Fatalf("a second server ended: %s", why)
+		default:
+		}
+	})
+}
+
+func TestAdmissionRefusesOldQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		old := &Proposal{at: time.Now().Add(-2 * queueAgeMax), done: make(chan struct{})}
+		s.props.mu.Lock()
+		s.props.user = []*Proposal{old}
+		s.props.mu.Unlock()
+		cmd := structs.Command{Type: structs.CmdNamespaceUpsert, Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "x"}}}}
+		p := s.Propose(LaneUser, cmd)
+		if _, err := p.Result(); structs.CodeOf(err) != structs.CodeBusy {
+			t.Errorf("a write behind one that waits for %s: %v", 2*queueAgeMax, err)
+		}
+		s.props.mu.Lock()
+		s.props.user = nil
+		s.props.mu.Unlock()
+		// The priority lane is not refused, and the user lane works again.
+		for _, lane := range []Lane{LanePriority, LaneUser} {
+			p := s.Propose(lane, cmd)
+			<-p.Done()
+			if _, err := p.Result(); err != nil {
+				t.Errorf("lane %d: %v", lane, err)
+			}
+		}
+	})
+}
+
+func TestSnapshotByBytes(t *testing.T) {
+	s, stop := diskServer(t, t.TempDir(), func(c *Config) { c.Raft.SnapshotBytes, c.Raft.SnapshotEvery = 64<<10, 100*time.Millisecond })
+	defer stop()
+	writeMany(t, s, 2000)
+	waitFor(t, 10*time.Second, "snapshot", func() bool { return s.figures.snapshots.Load() > 0 })
+	waitFor(t, 10*time.Second, "count from zero", func() bool { return s.machine.logBytes.Load() < 64<<10 })
+}
