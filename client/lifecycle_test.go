@@ -412,3 +412,42 @@ func TestCollect(t *testing.T) {
 		return a.Alloc(live) == nil || a.Alloc(live).Final() != nil
 	})
 }
+
+// TestOnePoisonedReport lets the servers refuse one report for ever; the others must get through.
+func TestOnePoisonedReport(t *testing.T) {
+	srv := clienttest.New()
+	var mu sync.Mutex
+	var poison structs.AllocID
+	srv.Registry().Wrap(func(next rpc.Handler) rpc.Handler {
+		return func(ctx context.Context, c *rpc.Call) (*rpc.Reply, error) {
+			if req, err := c.Request(); err == nil {
+				if o, ok := req.(*methods.NodeObserveRequest); ok {
+					mu.Lock()
+					defer mu.Unlock()
+					for _, u := range o.Updates {
+						if u.ID == poison {
+							return nil, structs.Errorf(structs.CodeInvalid, "refused by the test")
+						}
+					}
+				}
+			}
+			return next(ctx, c)
+		}
+	})
+	a := start(t, srv, newConfig(t, srv))
+	job := clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`))
+	mu.Lock()
+	var ids []structs.AllocID
+	for i := range 9 {
+		ids = append(ids, srv.Place(a.ID(), job))
+		if i == 4 {
+			poison = ids[4]
+		}
+	}
+	mu.Unlock()
+	for _, id := range ids {
+		if id != poison {
+			srv.WaitStatus(t, id, structs.ClientRunning)
+		}
+	}
+}

@@ -143,6 +143,11 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	defer cancel()
 	req := methods.NodeObserveRequest{NodeAuth: o.c.auth(), Updates: batch}
 	_, err = rpc.Invoke(ctx, o.c.conn, methods.NodeObserve, o.c.header(), &req)
+	code := structs.CodeOf(err)
+	if err != nil && len(batch) == 1 && (code == structs.CodeInvalid || code == structs.CodeTooLarge) {
+		o.c.log.Error("the servers will not have this report; it is dropped", "alloc", batch[0].ID.Short(), "error", err)
+		return true, nil
+	}
 	if err != nil {
 		o.mu.Lock()
 		for _, ob := range batch { // unless something newer came meanwhile
@@ -150,12 +155,15 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 				o.pending[ob.ID] = ob
 			}
 		}
-		if structs.CodeOf(err) == structs.CodeTooLarge {
-			o.most = max(1, len(batch)/2)
+		if code == structs.CodeInvalid || code == structs.CodeTooLarge {
+			o.most = max(1, len(batch)/2) // find the one that is meant
 		}
 		o.mu.Unlock()
 		return true, err
 	}
+	o.mu.Lock()
+	o.most = min(observeMax, 2*o.most)
+	o.mu.Unlock()
 	for _, ob := range batch {
 		if !terminal(ob.Client) {
 			continue

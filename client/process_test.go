@@ -238,6 +238,31 @@ func TestRealTask(t *testing.T) {
 	}
 }
 
+func TestTooMuchDisk(t *testing.T) {
+	dir := scratch(t)
+	srv := clienttest.New()
+	cfg, sup, err := processConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	cfg.Connect = InProcess(srv.InProcess)
+	cfg.GC.Interval = 100 * time.Millisecond
+	a := start(t, srv, cfg)
+	big := srv.Place(a.ID(), clienttest.Job("big", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=12 2>/dev/null; sleep 300`)))
+	small := srv.Place(a.ID(), clienttest.Job("small", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=5 2>/dev/null; sleep 300`)))
+	al := srv.WaitStatus(t, big, structs.ClientFailed)
+	st := al.TaskStates["main"]
+	if !st.Failed || !strings.Contains(eventTypes(st), "Disk Resources Exceeded") || !strings.Contains(al.ClientDesc, "10 MiB") {
+		t.Errorf("it ended as %q with events %s", al.ClientDesc, eventTypes(st))
+	}
+	if srv.WaitStatus(t, small, structs.ClientRunning); a.Alloc(small).Final() != nil {
+		t.Error("an allocation within its limit was ended")
+	}
+	srv.Stop(small)
+	srv.WaitStatus(t, small, structs.ClientComplete)
+}
+
 // readStream reads a stream of frames to its end.
 func readStream[Req any](ctx context.Context, c rpc.Caller, m rpc.StreamMethod[Req], req *Req) (string, error) {
 	st, err := rpc.OpenStream(ctx, c, m, rpc.Header{}, req)
