@@ -24,7 +24,7 @@ const (
 	beatGrace   = 5 * time.Second  // a beat may be this late
 	beatRateMax = 1000             // beats a second over the fleet: a larger fleet gets a longer time
 	beatJitter  = 10               // a node's time is lengthened by up to 1/beatJitter, spread over the fleet
-	beatStall   = time.Second      // when the service itself was this late, every timer moves by as much
+	beatStall   = time.Second      // when the service itself was this late, every node gets as much longer, at most beatTTL
 	downsMax    = 256              // status writes in flight at once
 )
 
@@ -126,10 +126,13 @@ func (t *beatTable) next() (time.Time, bool) {
 	return t.heap[0].deadline, true
 }
 
-// shift moves every deadline, which keeps their order.
-func (t *beatTable) shift(d time.Duration) {
-	for _, b := range t.heap {
-		b.deadline = b.deadline.Add(d)
+// floor moves every earlier deadline to d.
+func (t *beatTable) floor(d time.Time) {
+	for i := len(t.heap) - 1; i >= 0; i-- { // a later deadline sinks: from the bottom up the heap stays one
+		if t.heap[i].deadline.Before(d) {
+			t.heap[i].deadline = d
+		}
+		t.sink(i)
 	}
 }
 
@@ -151,6 +154,10 @@ func (t *beatTable) fix(i int) {
 		t.swap(i, (i-1)/2)
 		i = (i - 1) / 2
 	}
+	t.sink(i)
+}
+
+func (t *beatTable) sink(i int) {
 	for {
 		c := 2*i + 1
 		if c >= len(t.heap) {
@@ -260,10 +267,10 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 		}
 		// A process that was stopped, or starved, has not heard the beats that came meanwhile: it gives them the time.
 		if late := s.cfg.Now().Sub(now) - wait; late > beatStall {
-			s.log.Warn("heartbeat timers were late; every node gets as much longer", "late", late)
+			s.log.Warn("heartbeat timers were late; every node gets time to be heard", "late", late)
 			h.mu.Lock()
 			h.stalls++
-			h.table.shift(late)
+			h.table.floor(s.cfg.Now().Add(min(late, beatTTL)))
 			h.mu.Unlock()
 			continue
 		}
