@@ -135,7 +135,7 @@ func TestRealTask(t *testing.T) {
 	cfg.Meta = map[string]string{"rack": "r7"}
 	a := start(t, srv, cfg)
 
-	job := clienttest.Job("env", structs.JobBatch, sh("main", `env; echo 'arg ${meta.rack} ${NOMAD_TASK_NAME} ${attr.nope}' >&2; cat local/in/payload.txt; echo secret > $NOMAD_SECRETS_DIR/token; echo shared > $NOMAD_ALLOC_DIR/data/f; pwd; sleep 300`))
+	job := clienttest.Job("env", structs.JobBatch, sh("main", `env; echo 'arg ${meta.rack} ${NOMAD_TASK_NAME} ${attr.nope}' >&2; cat local/in/payload.txt; echo secret > $NOMAD_SECRETS_DIR/token; echo shared > $NOMAD_ALLOC_DIR/data/f; pwd; echo all-said; sleep 300`))
 	main := job.Groups[0].Tasks[0]
 	main.Env = map[string]string{"WHERE": "${node.datacenter}-${meta.rack}", "NOMAD_ALLOC_ID": "mine", "odd-name": "x"}
 	main.Meta = map[string]string{"owner": "me"}
@@ -149,7 +149,7 @@ func TestRealTask(t *testing.T) {
 	back := srv.Back(a.ID())
 	ctx := context.Background()
 
-	out := readLog(t, back, id, "stdout", func(s string) bool { return strings.Contains(s, "/main\n") })
+	out := readLog(t, back, id, "stdout", func(s string) bool { return strings.Contains(s, "\nall-said\n") })
 	for _, want := range []string{
 		"NOMAD_ALLOC_ID=" + id.String(), "MUSTER_ALLOC_ID=" + id.String(), "NOMAD_ALLOC_INDEX=3", "NOMAD_ALLOC_NAME=env.g[3]",
 		"NOMAD_TASK_NAME=main", "NOMAD_GROUP_NAME=g", "NOMAD_JOB_ID=env", "NOMAD_JOB_NAME=env", "NOMAD_DC=dc1", "NOMAD_REGION=global", "NOMAD_NAMESPACE=default",
