@@ -123,7 +123,7 @@ func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int
 				case <-ctx.Done():
 					return
 				case <-winch:
-					if w, h, err := term.GetSize(int(in.Fd())); err == nil {
+					if w, h, err := term.GetSize(int(in.Fd())); err == nil && w > 0 && h > 0 {
 						_ = send(wire.ExecStreamingInput{TTYSize: &wire.TerminalSize{Width: w, Height: h}})
 					}
 				}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
@@ -40,7 +42,8 @@ type agentFake struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests []string
-	answers  map[string]any // "GET /v1/jobs" -> answer, a func(*http.Request) any, or a failure
+	ws       func(*http.Request, *websocket.Conn) // answers websockets, or nil
+	answers  map[string]any                       // "GET /v1/jobs" -> answer, a func(*http.Request) any, or a failure
 }
 
 type failure struct {
@@ -57,6 +60,15 @@ func newAgentFake(t *testing.T) *agentFake {
 }
 
 func (f *agentFake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.ws != nil && r.Header.Get("Upgrade") == "websocket" {
+		ws, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer ws.CloseNow()
+		f.ws(r, ws)
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	line := r.Method + " " + r.URL.EscapedPath()
 	note := line

@@ -134,7 +134,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 		}
 		index = m.Index
 	}
-	p.title("Evaluation %q finished with status %q", shortID(ev.ID, p.verbose), p.paint(stateColour(ev.Status), ev.Status))
+	p.title("Evaluation %q finished with status \"%s\"", shortID(ev.ID, p.verbose), p.paint(stateColour(ev.Status), ev.Status))
 	if ev.Status == "failed" || ev.Status == "canceled" {
 		if ev.StatusDescription != "" {
 			p.step("%s", ev.StatusDescription)

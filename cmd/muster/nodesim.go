@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -19,6 +22,7 @@ type nodesimOptions struct {
 	cfg      sim.Config
 	tls      tlsutil.Files
 	logLevel string
+	debug    string // address of /debug/pprof, "" is none
 }
 
 func newNodesim(e *env) *cobra.Command {
@@ -50,6 +54,7 @@ func newNodesim(e *env) *cobra.Command {
 	f.StringVar(&o.tls.CA, "ca-file", "", "PEM file of the CA; with it, TLS is spoken")
 	f.StringVar(&o.tls.Cert, "cert-file", "", "PEM file of a client certificate")
 	f.StringVar(&o.tls.Key, "key-file", "", "PEM file of its key")
+	f.StringVar(&o.debug, "debug-addr", "", "serve Go's profiles of this process at http://HOST:PORT/debug/pprof/, to anybody who reaches it")
 	f.StringVar(&o.logLevel, "log-level", "WARN", "TRACE, DEBUG, INFO, WARN, ERROR or OFF")
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return runNodesim(cmd.Context(), e, o) }
 	return c
@@ -75,6 +80,13 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 		}
 		o.cfg.Dial = rpc.TLSDialer(rpc.NetDialer(), src.Client)
 	}
+	if o.debug != "" {
+		stop, err := serveProfiles(o.debug)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	start := e.now()
 	o.cfg.OnJoin = func(n int) {
 		switch {
@@ -89,4 +101,18 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 		return err
 	}
 	return fleet.Run(ctx)
+}
+
+// serveProfiles serves net/http/pprof on an address until stop.
+func serveProfiles(addr string) (stop func(), err error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("-debug-addr %s: %w", addr, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = srv.Serve(l) }()
+	return func() { _ = srv.Close() }, nil
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/muster-sched/muster/internal/version"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
@@ -63,6 +65,14 @@ func (e *env) main(ctx context.Context, args []string) int {
 		return int(code)
 	}
 	fmt.Fprintln(e.err, "Error:", err)
+	var answer *apiError
+	if errors.As(err, &answer) && (answer.Status == http.StatusForbidden || answer.Status == http.StatusUnauthorized) {
+		if e.token == "" {
+			e.hint("No token was sent: give -token or set MUSTER_TOKEN.")
+		} else {
+			e.hint("The token in use does not allow it. What it allows:  muster acl token self   and   muster acl policy self")
+		}
+	}
 	return exitError
 }
 
@@ -85,6 +95,8 @@ func newRoot(e *env) *cobra.Command {
 			return errors.New(msg + " (muster -help lists all)")
 		},
 	}
+	root.Version = version.String() // -version, as Nomad has it beside its verb
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(e.in)
 	root.SetOut(e.out)
 	root.SetErr(e.err)
