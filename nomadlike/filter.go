@@ -9,6 +9,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// filterStepsMax bounds the parser's steps over an expression; a comparison takes some hundred.
+const filterStepsMax = 1 << 16
+
 // Filter compiles a go-bexpr expression over the wire shape of a kind of object ("job", "alloc", "eval",
 // "node", "pool", "namespace", "token", "policy", "role"). The server runs the result on every object
 // of a list before it cuts pages, so that filters see Nomad's field names without the server knowing them.
@@ -17,7 +20,7 @@ func Filter(kind, expr string) (func(obj any) (bool, error), error) {
 	if shape == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "lists of %s cannot be filtered", kind)
 	}
-	eval, err := bexpr.CreateEvaluator(expr, bexpr.WithMaxExpressions(64), bexpr.WithTagName("bexpr"), bexpr.WithUnknownValue(nil))
+	eval, err := bexpr.CreateEvaluator(expr, bexpr.WithMaxExpressions(filterStepsMax), bexpr.WithTagName("bexpr"), bexpr.WithUnknownValue(nil))
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "Failed to read filter expression: %v", err)
 	}

@@ -169,11 +169,11 @@ func agentSchedulersConfig(c *call) (any, error) {
 			return nil, err
 		}
 		if body.NumSchedulers < 0 || len(body.EnabledSchedulers) == 0 {
-			return nil, structs.Errorf(structs.CodeInvalid, "Invalid request: num_schedulers must be 0 or more, and enabled_schedulers name some of %v", allSchedulers)
+			return nil, structs.Errorf(structs.CodeInvalid, "Invalid request")
 		}
 		for _, s := range body.EnabledSchedulers {
 			if !slices.Contains(allSchedulers, s) {
-				return nil, structs.Errorf(structs.CodeInvalid, "Invalid request: there is no scheduler %q; want some of %v", clip(s, 40), allSchedulers)
+				return nil, structs.Errorf(structs.CodeInvalid, "Invalid request")
 			}
 		}
 		return nil, structs.Errorf(structs.CodeUnsupported, "the number of schedulers cannot be set: one pass runs per node pool")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/hashicorp/cronexpr"
 
@@ -45,8 +46,8 @@ func (s *Server) checkJob(j *structs.Job) []string {
 		p.addf("Missing job ID")
 	case len(j.ID) > jobIDMax:
 		p.addf("Job ID is %d bytes long; the limit is %d", len(j.ID), jobIDMax)
-	case strings.ContainsFunc(j.ID, func(r rune) bool { return r == ' ' || unicode.IsControl(r) || r == unicode.ReplacementChar }):
-		p.addf("Job ID %q contains a space or a control character", j.ID)
+	case strings.ContainsAny(j.ID, " \x00") || !utf8.ValidString(j.ID): // the rest is as in Nomad: odd, but legal
+		p.addf("Job ID %q contains a space, a null character or bytes that are not UTF-8", j.ID)
 	}
 	if j.Name == "" || len(j.Name) > jobNameMax || strings.ContainsFunc(j.Name, unicode.IsControl) {
 		p.addf("Job name must have 1 to %d bytes and no control characters", jobNameMax)

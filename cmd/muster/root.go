@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/muster-sched/muster/internal/version"
 	"io"
 	"net/http"
 	"os"
@@ -16,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"github.com/muster-sched/muster/internal/version"
 )
 
 // Exit codes, as Nomad's command line has them.

@@ -285,7 +285,7 @@ func TestWatch(t *testing.T) {
 		t.Error("another table's change woke the watcher")
 	default:
 	}
-	if snap.TableIndex(TablePools) != 5 || snap.TableIndex(TableNodes) != 1 || len(delta.Pools) != 1 || delta.Pools[0].Before != nil {
+	if snap.TableIndex(TablePools) != 5 || snap.TableIndex(TableNodes) != 0 || len(delta.Pools) != 1 || delta.Pools[0].Before != nil {
 		t.Errorf("index %d, delta %+v", snap.TableIndex(TablePools), delta.Pools)
 	}
 }

@@ -28,10 +28,10 @@ func (s *Snapshot) Index() structs.Index { return s.index }
 // Time is the log time of that entry (D11).
 func (s *Snapshot) Time() structs.LogTime { return s.time }
 
-// TableIndex is the index of the last change of a table, for blocking lists; at least 1. An unknown name gives Index.
+// TableIndex is the index of the last change of a table, for blocking lists; 0 if it never changed. An unknown name gives Index.
 func (s *Snapshot) TableIndex(table string) structs.Index {
 	if i, ok := s.position(table); ok {
-		return max(1, s.changed[i])
+		return s.changed[i]
 	}
 	return s.index
 }

@@ -40,42 +40,15 @@ func main() {
 	if err := os.Symlink(bin, filepath.Join(dir, "nomad")); err != nil {
 		fatal(err)
 	}
-	args := []string{"test", "-json", "-count=1", "-timeout=20m", "-parallel=4"}
-	if *run != "" {
-		args = append(args, "-run", *run)
-	}
-	cmd := exec.Command("go", append(args, "github.com/hashicorp/nomad/api")...)
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "NOMAD_TEST_LOG_LEVEL=WARN", "TMPDIR="+dir)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		fatal(err)
-	}
 	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		fatal(err)
-	}
 	result := map[string]string{}
 	output := map[string][]string{}
-	sc := bufio.NewScanner(out)
-	sc.Buffer(make([]byte, 1<<20), 16<<20)
-	for sc.Scan() {
-		var e event
-		if json.Unmarshal(sc.Bytes(), &e) != nil || e.Test == "" {
-			if e.Action == "output" && e.Test == "" {
-				output[""] = append(output[""], e.Output)
-			}
-			continue
-		}
-		switch e.Action {
-		case "output":
-			output[e.Test] = append(output[e.Test], e.Output)
-		case "pass", "fail", "skip":
-			result[e.Test] = e.Action
-		}
+	pattern := *run
+	if pattern == "" {
+		pattern = "."
 	}
-	_ = cmd.Wait()
+	goTest(dir, result, output, "-parallel=4", "-run="+pattern, "-skip="+timed)
+	goTest(dir, result, output, "-parallel=1", "-run="+timed, "-skip="+exclude(*run))
 	killBelow(dir)
 
 	var pass, skip int
@@ -109,6 +82,52 @@ func main() {
 		fmt.Printf("fewer than the %d wanted\n", *want)
 		os.Exit(1)
 	}
+}
+
+// timed are tests of the client's lock keeper. They ask no server, count milliseconds and end the whole process when one
+// is late, so they run after the others, with the machine to themselves.
+const timed = "^(TestAcquireLock_MultipleInstances|TestFailedRenewal|TestStart_ProtectedFunctionError|Test_EarlyReturn)$"
+
+// exclude is what to skip of the timed tests: nothing, or all when only some tests are wanted.
+func exclude(run string) string {
+	if run == "" {
+		return "^$"
+	}
+	return "."
+}
+
+// goTest runs tests of the client with muster first on the PATH, and notes what became of each.
+func goTest(dir string, result map[string]string, output map[string][]string, args ...string) {
+	args = append([]string{"test", "-json", "-count=1", "-timeout=20m"}, args...)
+	cmd := exec.Command("go", append(args, "github.com/hashicorp/nomad/api")...)
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "NOMAD_TEST_LOG_LEVEL=WARN", "TMPDIR="+dir)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		fatal(err)
+	}
+	sc := bufio.NewScanner(out)
+	sc.Buffer(make([]byte, 1<<20), 16<<20)
+	for sc.Scan() {
+		var e event
+		if json.Unmarshal(sc.Bytes(), &e) != nil || e.Test == "" {
+			if e.Action == "output" && e.Test == "" {
+				output[""] = append(output[""], e.Output)
+			}
+			continue
+		}
+		switch e.Action {
+		case "output":
+			output[e.Test] = append(output[e.Test], e.Output)
+		case "pass", "fail", "skip":
+			result[e.Test] = e.Action
+		}
+	}
+	_ = cmd.Wait()
 }
 
 // reason is the line of a failed test's output (or of its subtests') that says most.
