@@ -121,13 +121,14 @@ func DeriveID[T ~[16]byte](seed Seed, kind, key string, n uint64) T {
 }
 
 // DeriveAllocID is the id of the allocation that a plan makes for (evaluation, snapshot index, group, name index). Ids
-// of one evaluation share their first 8 bytes, so that they lie side by side in the store (D24).
+// of one evaluation share their first 2 bytes, so that they lie near each other in the store (D24); more would make the
+// 8 characters that people type ambiguous.
 func DeriveAllocID(eval EvalID, snapshot Index, group string, index int) AllocID {
 	var seed Seed
 	copy(seed[:], eval[:])
 	id := DeriveID[AllocID](seed, "alloc", group, uint64(snapshot)<<20^uint64(index))
 	pre := DeriveID[AllocID](seed, "alloc-prefix", "", uint64(snapshot))
-	copy(id[:6], pre[:6])
+	copy(id[:2], pre[:2])
 	return id
 }
 
