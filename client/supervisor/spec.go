@@ -183,19 +183,34 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 		if i.TmpDir != "" {
 			c.Set(1, "hold "+i.TmpDir, unix.SYS_OPEN_TREE, n(at), p.S(i.TmpDir), n(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 		}
-		mount("hide "+i.HideDir, "hidden", i.HideDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=1m")
-		rel, err := filepath.Rel(i.HideDir, i.AllocRoot)
+		mountTmp := func() {
+			if i.TmpDir != "" {
+				c.Do("mount /tmp", unix.SYS_MOVE_MOUNT, launch.R(1), p.S(""), n(at), p.S("/tmp"), n(unix.MOVE_MOUNT_F_EMPTY_PATH))
+			}
+		}
+		// A data directory below /tmp is hidden by the private /tmp itself; the allocation must be shown on top of that.
+		below := i.TmpDir != "" && strings.HasPrefix(i.HideDir+"/", "/tmp/")
+		if below {
+			mountTmp()
+		} else {
+			mount("hide "+i.HideDir, "hidden", i.HideDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=1m")
+		}
+		base := i.HideDir
+		if below {
+			base = "/tmp"
+		}
+		rel, err := filepath.Rel(base, i.AllocRoot)
 		if err == nil {
-			dir := i.HideDir
+			dir := base
 			for _, e := range strings.Split(rel, "/") {
 				dir = filepath.Join(dir, e)
 				c.Try(unix.SYS_MKDIRAT, n(at), p.S(dir), n(0o755))
 			}
 		}
 		c.Do("show "+i.AllocRoot, unix.SYS_MOVE_MOUNT, launch.R(0), p.S(""), n(at), p.S(i.AllocRoot), n(unix.MOVE_MOUNT_F_EMPTY_PATH))
-		mount("protect "+i.HideDir, "", i.HideDir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-		if i.TmpDir != "" {
-			c.Do("mount /tmp", unix.SYS_MOVE_MOUNT, launch.R(1), p.S(""), n(at), p.S("/tmp"), n(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		if !below {
+			mount("protect "+i.HideDir, "", i.HideDir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+			mountTmp()
 		}
 	} else if i.TmpDir != "" {
 		mount("mount /tmp", i.TmpDir, "/tmp", "", unix.MS_BIND, "")

@@ -41,11 +41,16 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	return newNodeBelow(t, "/var/tmp")
+}
+
+func newNodeBelow(t *testing.T, parent string) *node {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("not run: needs root")
 	}
 	// Not t.TempDir, whose parents only root can enter: a task runs as nobody.
-	dir, err := os.MkdirTemp("/var/tmp", "muster-exec-")
+	dir, err := os.MkdirTemp(parent, "muster-exec-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,6 +174,26 @@ func TestIsolation(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(cfg.Dirs.TaskDir, "tmp", "mine")); err != nil {
 		t.Errorf("/tmp of the task is not its own directory: %v", err)
+	}
+	if _, err := os.Stat("/tmp/mine"); err == nil {
+		t.Error("the task wrote to the host's /tmp")
+	}
+}
+
+// A data directory below /tmp lies under the task's private /tmp: the allocation must be there all the same, the rest
+// must not.
+func TestDataDirectoryBelowTmp(t *testing.T) {
+	n := newNodeBelow(t, "/tmp")
+	cfg := n.config("pwd; ls " + n.dir + " | tr '\\n' ' '; echo x > mark; echo y > /tmp/mine; cat /tmp/mine")
+	task := n.run(n.exec, cfg)
+	if r := n.wait(task); !r.Successful() {
+		t.Fatalf("exit %+v, stderr %s", r, stderr(cfg))
+	}
+	if out, want := stdout(cfg), cfg.Dirs.TaskDir+"/local\nalloc y\n"; out != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	if _, err := os.Stat(filepath.Join(cfg.Dirs.TaskDir, "local", "mark")); err != nil {
+		t.Errorf("what the task wrote is not in its directory: %v", err)
 	}
 	if _, err := os.Stat("/tmp/mine"); err == nil {
 		t.Error("the task wrote to the host's /tmp")
