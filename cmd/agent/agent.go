@@ -24,6 +24,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/rawexec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
@@ -116,6 +117,11 @@ func New(cfg Config) (a *Agent, err error) {
 		cfg.Log = hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "muster", Level: hclog.Info})
 	}
 	a = &Agent{cfg: cfg, log: cfg.Log, started: time.Now()}
+	if cfg.Server != nil {
+		gcpace.Start(gcpace.Server)
+	} else {
+		gcpace.Start(gcpace.Node)
+	}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -127,6 +133,9 @@ func New(cfg Config) (a *Agent, err error) {
 			return a, errors.New("data_dir is required: state and tasks are kept there")
 		}
 		if a.temp, err = os.MkdirTemp("", "muster-dev-"); err != nil {
+			return a, err
+		}
+		if err = os.Chmod(a.temp, 0o711); err != nil { // tasks of other users must get through to their own directories
 			return a, err
 		}
 		a.cfg.DataDir = a.temp
@@ -229,7 +238,7 @@ func (a *Agent) openClient() error {
 	}
 	cc.Drivers = driver.NewSet(drivers...)
 	cc.Fingerprint.Devices = cfg.Client.Devices
-	cc.Supervisor = superTasks{a.super}
+	cc.Supervisor = client.Supervised(a.super)
 	cc.Log, cc.Monitor = a.log, a.log
 	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
 	if a.server != nil {
@@ -306,22 +315,6 @@ func splitPort(addr string) (string, int, error) {
 	return host, n, nil
 }
 
-// superTasks makes the supervisor's list fit what the client asks for.
-type superTasks struct{ c *supervisor.Client }
-
-// TaskIDs lists every task that the supervisor knows.
-func (s superTasks) TaskIDs(ctx context.Context) ([]string, error) {
-	list, err := s.c.List(ctx)
-	ids := make([]string, 0, len(list))
-	for _, t := range list {
-		ids = append(ids, t.ID)
-	}
-	return ids, err
-}
-
-// Destroy kills a task and forgets it.
-func (s superTasks) Destroy(ctx context.Context, id string) error { return s.c.Destroy(ctx, id) }
-
 // HTTPAddr is where the HTTP API listens.
 func (a *Agent) HTTPAddr() string { return a.listener.Addr().String() }
 
@@ -375,7 +368,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	<-ctx.Done()
 	if a.temp != "" && a.client != nil {
 		// Nothing of a temporary cluster may stay behind.
-		ids, err := superTasks{a.super}.TaskIDs(context.Background())
+		ids, err := client.Supervised(a.super).TaskIDs(context.Background())
 		if err == nil {
 			for _, id := range ids {
 				_ = a.super.Destroy(context.Background(), id)
