@@ -89,11 +89,11 @@ func TestUsage(t *testing.T) {
 		allocs []*Allocation
 		cpu    int64
 	}{
-		"nothing":                         {nil, 0},
-		"pending holds from the plan on":  {[]*Allocation{held(1, 100, ClientPending)}, 100},
-		"unknown holds, its node may run": {[]*Allocation{held(1, 100, ClientUnknown)}, 100},
-		"ended ones hold nothing":         {[]*Allocation{held(1, 100, ClientComplete), held(2, 50, ClientFailed), held(3, 7, ClientLost)}, 0},
-		"a stop holds until it has ended": {[]*Allocation{{ID: AllocID{1}, Resources: Vector{CPU: 9}, Desired: DesiredStop, Client: ClientRunning}}, 9},
+		"nothing":                                       {nil, 0},
+		"pending holds from the plan on":                {[]*Allocation{held(1, 100, ClientPending)}, 100},
+		"unknown holds, its node may run":               {[]*Allocation{held(1, 100, ClientUnknown)}, 100},
+		"ended ones hold nothing":                       {[]*Allocation{held(1, 100, ClientComplete), held(2, 50, ClientFailed), held(3, 7, ClientLost)}, 0},
+		"a stop holds until it has ended":               {[]*Allocation{{ID: AllocID{1}, Resources: Vector{CPU: 9}, Desired: DesiredStop, Client: ClientRunning}}, 9},
 		"a replacement owns what its predecessor frees": {[]*Allocation{held(1, 100, ClientRunning), held(2, 80, ClientPending, AllocID{1})}, 100},
 		"a larger replacement is charged the rest":      {[]*Allocation{held(1, 100, ClientRunning), held(2, 130, ClientPending, AllocID{1})}, 130},
 		"once the predecessor has ended it pays itself": {[]*Allocation{held(1, 100, ClientComplete), held(2, 80, ClientPending, AllocID{1})}, 80},

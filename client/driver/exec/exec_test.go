@@ -148,7 +148,7 @@ func TestIsolation(t *testing.T) {
 		echo caps $(grep CapEff /proc/self/status | cut -f2)
 		echo bnd $(grep CapBnd /proc/self/status | cut -f2)
 		echo tmp $(ls -A /tmp | wc -l)
-		echo x > /tmp/mine
+		echo x > /tmp/muster-exec-mark
 		echo hidden $(ls ` + n.dir + ` | tr '\n' ' ')
 		echo siblings $(ls ` + n.dir + `/alloc | tr '\n' ' ')
 		echo data > written
@@ -172,10 +172,10 @@ func TestIsolation(t *testing.T) {
 	if t.Failed() {
 		t.Log(out, stderr(cfg))
 	}
-	if _, err := os.Stat(filepath.Join(cfg.Dirs.TaskDir, "tmp", "mine")); err != nil {
+	if _, err := os.Stat(filepath.Join(cfg.Dirs.TaskDir, "tmp", "muster-exec-mark")); err != nil {
 		t.Errorf("/tmp of the task is not its own directory: %v", err)
 	}
-	if _, err := os.Stat("/tmp/mine"); err == nil {
+	if _, err := os.Stat("/tmp/muster-exec-mark"); err == nil {
 		t.Error("the task wrote to the host's /tmp")
 	}
 }
@@ -184,7 +184,7 @@ func TestIsolation(t *testing.T) {
 // must not.
 func TestDataDirectoryBelowTmp(t *testing.T) {
 	n := newNodeBelow(t, "/tmp")
-	cfg := n.config("pwd; ls " + n.dir + " | tr '\\n' ' '; echo x > mark; echo y > /tmp/mine; cat /tmp/mine")
+	cfg := n.config("pwd; ls " + n.dir + " | tr '\\n' ' '; echo x > mark; echo y > /tmp/muster-exec-mark; cat /tmp/muster-exec-mark")
 	task := n.run(n.exec, cfg)
 	if r := n.wait(task); !r.Successful() {
 		t.Fatalf("exit %+v, stderr %s", r, stderr(cfg))
@@ -195,7 +195,7 @@ func TestDataDirectoryBelowTmp(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(cfg.Dirs.TaskDir, "local", "mark")); err != nil {
 		t.Errorf("what the task wrote is not in its directory: %v", err)
 	}
-	if _, err := os.Stat("/tmp/mine"); err == nil {
+	if _, err := os.Stat("/tmp/muster-exec-mark"); err == nil {
 		t.Error("the task wrote to the host's /tmp")
 	}
 }
