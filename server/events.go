@@ -17,7 +17,7 @@ const (
 // eventRing keeps the newest events for readers of the event stream.
 type eventRing struct {
 	mu      sync.Mutex
-	batches []methods.EventBatch // ascending by index
+	batches []methods.EventBatch // ascending by index; never changed in place, because readers hold parts of it
 	events  int
 	floor   structs.Index // events at or below it are gone
 	changed chan struct{} // closed and replaced by feed
@@ -40,9 +40,8 @@ func (r *eventRing) feed(a Applied) {
 			r.floor = r.batches[drop].Index
 			drop++
 		}
-		if drop > 0 {
-			r.batches = append(r.batches[:0:0], r.batches[drop:]...)
-		}
+		// The dropped ones stay in memory until appending moves the rest, which it does once it has doubled at most.
+		r.batches = r.batches[drop:]
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})

@@ -137,6 +137,7 @@ type machine struct {
 
 	last     structs.Index // of the last entry applied; used by raft's goroutine only
 	logBytes atomic.Int64  // of entries applied since the last snapshot
+	running  atomic.Int64  // allocations that the agents say are running
 
 	mu    sync.Mutex
 	marks []hashMark // newest last, at most hashMarksKept (D8)
@@ -205,8 +206,33 @@ func (m *machine) publish(delta structs.Delta) {
 	if p.Time > 0 {
 		s.lastTime.Store(int64(p.Time))
 	}
+	m.countRunning(&delta, snap)
 	s.pub.Store(p)
 	s.deltas.push(Applied{Published: p, Delta: delta})
+}
+
+// countRunning keeps the count of running allocations, for the figures.
+func (m *machine) countRunning(d *structs.Delta, snap *state.Snapshot) {
+	n := int64(0)
+	running := func(a *structs.Allocation) bool { return a != nil && a.Client == structs.ClientRunning }
+	if d.Restored {
+		for a := range snap.Allocs() {
+			if running(a) {
+				n++
+			}
+		}
+		m.running.Store(n)
+		return
+	}
+	for i := range d.Allocs {
+		if running(d.Allocs[i].Before) {
+			n--
+		}
+		if running(d.Allocs[i].After) {
+			n++
+		}
+	}
+	m.running.Add(n)
 }
 
 // viewOf builds the columns from nothing.

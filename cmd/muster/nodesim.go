@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/client/sim"
+	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/internal/version"
@@ -96,6 +97,7 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 			e.hint("%d of %d nodes registered", n, o.cfg.Count)
 		}
 	}
+	gcpace.Start(gcpace.Nodes)
 	fleet, err := sim.New(o.cfg)
 	if err != nil {
 		return err

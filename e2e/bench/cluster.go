@@ -22,6 +22,7 @@ type cluster struct {
 	procs    []*exec.Cmd
 	ports    [][3]int // http, rpc, gossip
 	sim      *exec.Cmd
+	simDebug int // port of the simulated nodes' profiles
 }
 
 func newCluster(bin string, servers int) *cluster {
@@ -44,6 +45,7 @@ name      = "s%d"
 data_dir  = %q
 bind_addr = "127.0.0.1"
 log_level = "WARN"
+enable_debug = true
 ports {
   http = %d
   rpc  = %d
@@ -100,7 +102,8 @@ func (c *cluster) kill(i int) {
 }
 
 func (c *cluster) nodes(n int) {
-	args := []string{"nodesim", "-count", fmt.Sprint(n)}
+	c.simDebug = freePort()
+	args := []string{"nodesim", "-count", fmt.Sprint(n), "-debug-addr", fmt.Sprintf("127.0.0.1:%d", c.simDebug)}
 	for _, p := range c.ports {
 		args = append(args, "-server-addr", fmt.Sprintf("127.0.0.1:%d", p[1]))
 	}

@@ -46,8 +46,10 @@ func overHTTP(bin string, quick, rate, latency bool) {
 			total = max(r.per, total/8)
 		}
 		before := c.stats(c.leader())
-		start := time.Now()
 		jobs := total / r.per
+		profiled := c.profile(fmt.Sprintf("rate%d", r.per), 4*time.Second)
+		used := c.usage()
+		start := time.Now()
 		submit(c, jobs, func(i int) (string, []byte) {
 			id := fmt.Sprintf("rate-%d-%d", r.per, i)
 			return id, job(id, r.per)
@@ -56,9 +58,17 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		want := num(before["planner.places"]) + float64(total)
 		c.until(120*time.Second, "everything placed", func() bool { return num(c.stats(c.leader())["planner.places"]) >= want })
 		took := time.Since(start)
+		cpu := c.usage().since(used)
 		after := c.stats(c.leader())
+		c.until(120*time.Second, "everything running", func() bool {
+			return num(c.stats(c.leader())["server.allocations_running"]) >= num(before["server.allocations_running"])+float64(total)
+		})
+		running := float64(total) / time.Since(start).Seconds()
 		row(fmt.Sprintf("placements/s over HTTP, %d a job (%d jobs, 3 servers, fsync, 200 simulated nodes)", r.per, jobs),
 			fmt.Sprintf("%.0f/s (submitted in %.2f s)", float64(total)/took.Seconds(), submitted.Seconds()), r.goal, r.peer, cmd)
+		row(fmt.Sprintf("processor time of a placement over all processes, %d a job", r.per), cpu.perAlloc(total), "<= 180 us", "-", cmd)
+		row(fmt.Sprintf("the same until the nodes run it, %d a job", r.per), fmt.Sprintf("%s, %.0f/s", c.usage().since(used).perAlloc(total), running), "-", "-", cmd)
+		profiled()
 		entries := num(after["planner.entries"]) - num(before["planner.entries"])
 		plans := num(after["planner.plans"]) - num(before["planner.plans"])
 		if entries > 0 {
@@ -68,6 +78,7 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		for i := range jobs {
 			_ = c.call("DELETE", fmt.Sprintf("/v1/job/rate-%d-%d?purge=true", r.per, i), nil, nil)
 		}
+		c.until(120*time.Second, "everything stopped", func() bool { return num(c.stats(c.leader())["server.allocations_running"]) == 0 })
 		time.Sleep(2 * time.Second)
 	}
 }

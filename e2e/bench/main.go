@@ -28,6 +28,7 @@ func main() {
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
 	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks")
+	flag.StringVar(&profiles, "profile", "", "write CPU profiles of servers, simulated nodes and this program into this folder, of each rate run")
 	flag.Parse()
 	bin := os.Getenv("MUSTER_BIN")
 	if bin == "" {

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"sort"
 	"strings"
+	"sync"
 
 	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/structs"
@@ -35,14 +36,8 @@ func Decode(data []byte, v any) (unknown []string, err error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, structs.Errorf(structs.CodeInvalid, "%s: there is more than one JSON value; send exactly one", position(data, dec.InputOffset()))
 	}
-	var generic any
-	gen := json.NewDecoder(bytes.NewReader(data))
-	gen.UseNumber()
-	if err := gen.Decode(&generic); err != nil {
-		return nil, explain(data, err)
-	}
-	w := unknownWalk{}
-	w.walk("", generic, reflect.TypeOf(v))
+	w := unknownWalk{data: data}
+	w.walk(reflect.TypeOf(v))
 	sort.Strings(w.found)
 	if n := len(w.found); n > unknownKeysKept {
 		w.found = append(w.found[:unknownKeysKept], fmt.Sprintf("... and %d more unknown fields", n-unknownKeysKept))
@@ -125,64 +120,167 @@ func position(data []byte, offset int64) string {
 	return fmt.Sprintf("line %d, column %d", line, n-bytes.LastIndexByte(data[:n], '\n'))
 }
 
-// unknownWalk compares a decoded value with the type it was meant for.
-type unknownWalk struct{ found []string }
+// unknownWalk compares JSON with the type that it was decoded into. The data is one valid value, not nested deeper than
+// DepthMax: both were checked before. It is read in place, because a second decoding, into maps, costs more than the
+// first.
+type unknownWalk struct {
+	data  []byte
+	at    int
+	path  []step
+	found []string
+}
+
+// step is a field, or the element of a list.
+type step struct {
+	field string
+	index int // -1 of a field
+}
 
 var unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
 
-func (w *unknownWalk) walk(path string, v any, t reflect.Type) {
+// next is the first byte of the next token.
+func (w *unknownWalk) next() byte {
+	for w.at < len(w.data) {
+		switch c := w.data[w.at]; c {
+		case ' ', '\t', '\r', '\n', ',', ':':
+			w.at++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+// text reads the string that begins here.
+func (w *unknownWalk) text() string {
+	from, plain := w.at, true
+	for w.at++; w.at < len(w.data) && w.data[w.at] != '"'; w.at++ {
+		if w.data[w.at] == '\\' {
+			w.at++
+			plain = false
+		}
+	}
+	w.at = min(w.at+1, len(w.data))
+	if plain {
+		return string(w.data[from+1 : w.at-1])
+	}
+	var s string
+	_ = json.Unmarshal(w.data[from:w.at], &s) // it has been decoded once before
+	return s
+}
+
+// skip passes over one value.
+func (w *unknownWalk) skip() {
+	depth := 0
+	for {
+		switch c := w.next(); {
+		case c == 0:
+			return
+		case c == '{' || c == '[':
+			depth++
+			w.at++
+		case c == '}' || c == ']':
+			depth--
+			w.at++
+		case c == '"':
+			for w.at++; w.at < len(w.data) && w.data[w.at] != '"'; w.at++ {
+				if w.data[w.at] == '\\' {
+					w.at++
+				}
+			}
+			w.at++
+		default:
+			for w.at < len(w.data) && !strings.ContainsRune(" \t\r\n,:]}", rune(w.data[w.at])) {
+				w.at++
+			}
+		}
+		if depth <= 0 {
+			return
+		}
+	}
+}
+
+func (w *unknownWalk) walk(t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		if t.Implements(unmarshalerType) {
+			w.skip()
 			return
 		}
 		t = t.Elem()
 	}
-	if reflect.PointerTo(t).Implements(unmarshalerType) {
-		return
-	}
-	switch v := v.(type) {
-	case map[string]any:
-		switch t.Kind() {
-		case reflect.Map:
-			for k, e := range v {
-				w.walk(join(path, k), e, t.Elem())
-			}
-		case reflect.Struct:
-			fields := jsonFields(t)
-			for k, e := range v {
-				ft, ok := fields[strings.ToLower(k)]
-				if !ok {
-					names := make([]string, 0, len(fields))
-					for _, f := range fields {
-						names = append(names, f.Name)
-					}
-					w.found = append(w.found, "unknown field "+join(path, k)+suggest.DidYouMean(k, names))
-					continue
-				}
-				w.walk(join(path, k), e, ft.Type)
-			}
+	c := w.next()
+	switch kind := t.Kind(); {
+	case reflect.PointerTo(t).Implements(unmarshalerType):
+		w.skip()
+	case c == '{' && (kind == reflect.Map || kind == reflect.Struct):
+		w.object(t)
+	case c == '[' && kind == reflect.Slice:
+		w.at++
+		for i := 0; w.next() != ']' && w.at < len(w.data); i++ {
+			w.path = append(w.path, step{index: i})
+			w.walk(t.Elem())
+			w.path = w.path[:len(w.path)-1]
 		}
-	case []any:
-		if t.Kind() == reflect.Slice {
-			for i, e := range v {
-				w.walk(fmt.Sprintf("%s[%d]", path, i), e, t.Elem())
-			}
-		}
+		w.at++
+	default:
+		w.skip()
 	}
 }
 
-func join(path, k string) string {
-	if len(k) > 64 {
-		k = k[:64] + "..."
+func (w *unknownWalk) object(t reflect.Type) {
+	var fields map[string]reflect.StructField
+	if t.Kind() == reflect.Struct {
+		fields = jsonFields(t)
 	}
-	if path == "" {
-		return k
+	w.at++
+	for w.next() == '"' {
+		k := w.text()
+		w.path = append(w.path, step{field: k, index: -1})
+		switch f, known := fields[strings.ToLower(k)]; {
+		case t.Kind() == reflect.Map:
+			w.walk(t.Elem())
+		case known:
+			w.walk(f.Type)
+		default:
+			names := make([]string, 0, len(fields))
+			for _, f := range fields {
+				names = append(names, f.Name)
+			}
+			w.found = append(w.found, "unknown field "+w.where()+suggest.DidYouMean(k, names))
+			w.skip()
+		}
+		w.path = w.path[:len(w.path)-1]
 	}
-	return path + "." + k
+	w.at++
 }
+
+// where is the path as people write it.
+func (w *unknownWalk) where() string {
+	var b strings.Builder
+	for _, s := range w.path {
+		if s.index >= 0 {
+			fmt.Fprintf(&b, "[%d]", s.index)
+			continue
+		}
+		k := s.field
+		if len(k) > 64 {
+			k = k[:64] + "..."
+		}
+		if b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(k)
+	}
+	return b.String()
+}
+
+var jsonFieldsOf sync.Map // reflect.Type -> map[string]reflect.StructField
 
 // jsonFields lists the fields of a struct by lower-case JSON name, embedded ones included.
 func jsonFields(t reflect.Type) map[string]reflect.StructField {
+	if m, ok := jsonFieldsOf.Load(t); ok {
+		return m.(map[string]reflect.StructField)
+	}
 	out := map[string]reflect.StructField{}
 	for f := range t.Fields() {
 		if f.Anonymous {
@@ -201,5 +299,6 @@ func jsonFields(t reflect.Type) map[string]reflect.StructField {
 		f.Name = name
 		out[strings.ToLower(name)] = f
 	}
+	jsonFieldsOf.Store(t, out)
 	return out
 }

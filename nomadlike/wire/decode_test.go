@@ -25,6 +25,31 @@ func TestDecodeUnknownFields(t *testing.T) {
 	}
 }
 
+// What the search for unknown fields passes over does not confuse it.
+func TestDecodeUnknownFieldsPassesOver(t *testing.T) {
+	var r JobRegisterRequest
+	unknown, err := Decode([]byte(` {"B\u006fgus" : {"a":[1,{"x":"}]"}],"b":"\\\"{"} , "Job":{"Meta":{"a\"b":"c","":"}"},"TaskGroups":[null,{"Nam":-1.5e3,"Tasks":[]},{"Count":2,"Zz":[]}],
+		"Periodic":null,"Qq":true}, "":null} `), &r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "unknown field |unknown field Bogus|unknown field Job.Qq|unknown field Job.TaskGroups[1].Nam; did you mean \"Name\"?|unknown field Job.TaskGroups[2].Zz"
+	if got := strings.Join(unknown, "|"); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	body := []byte(`{"Job":{"ID":"x","Name":"x","Type":"service","Datacenters":["*"],"TaskGroups":[{"Name":"g","Count":1,"EphemeralDisk":{"SizeMB":10},"Tasks":[{"Name":"t","Driver":"fake","LogConfig":{"MaxFiles":1,"MaxFileSizeMB":1},"Config":{"command":"sleep"},"Resources":{"CPU":1,"MemoryMB":10}}]}]}}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		var r JobRegisterRequest
+		if _, err := Decode(body, &r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func TestDecodeErrors(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{``, "the body is empty"},
