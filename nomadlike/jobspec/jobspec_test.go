@@ -249,7 +249,7 @@ func TestGate(t *testing.T) {
 			} else if len(d.String()) > 20_000 {
 				t.Errorf("%d bytes of diagnostics", len(d.String()))
 			}
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > time.Minute { // a hang, whatever the machine
 				t.Errorf("took %s", took)
 			}
 		})
