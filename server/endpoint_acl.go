@@ -274,7 +274,7 @@ func (s *Server) policyGet(ctx context.Context, c *rpc.Call, req *methods.NameRe
 		}
 		resp.Policy = p.Snapshot.Policy(req.Name)
 		if resp.Policy == nil {
-			return p.Snapshot.TableIndex(tablePolicies), nil
+			return max(1, p.Snapshot.TableIndex(tablePolicies)), nil
 		}
 		return resp.Policy.ModifyIndex, nil
 	})
@@ -292,7 +292,7 @@ func (s *Server) policyList(ctx context.Context, c *rpc.Call, req *methods.ListR
 			keep: func(x *structs.ACLPolicy) bool { return strings.HasPrefix(x.Name, req.Prefix) && may(x.Name) },
 		}, p.Snapshot.Policies())
 		resp.Policies, resp.NextToken = ps, next
-		return p.Snapshot.TableIndex(tablePolicies), err
+		return max(1, p.Snapshot.TableIndex(tablePolicies)), err // ACL lists start at 1
 	})
 }
 
@@ -310,7 +310,7 @@ func (s *Server) policySelf(ctx context.Context, c *rpc.Call, req *methods.Empty
 			}
 		}
 	}
-	resp.Meta.Index = p.Snapshot.TableIndex(tablePolicies)
+	resp.Meta.Index = max(1, p.Snapshot.TableIndex(tablePolicies))
 	return resp, nil
 }
 
@@ -389,7 +389,7 @@ func (s *Server) roleGet(ctx context.Context, c *rpc.Call, req *methods.ACLRoleG
 			if !who(ctx).acl.IsManagement() {
 				return 0, structs.ErrPermissionDenied
 			}
-			return p.Snapshot.TableIndex(tableRoles), nil
+			return max(1, p.Snapshot.TableIndex(tableRoles)), nil
 		}
 		if !may(r.ID) {
 			return 0, structs.ErrPermissionDenied
@@ -411,7 +411,7 @@ func (s *Server) roleList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 			keep: func(x *structs.ACLRole) bool { return strings.HasPrefix(x.ID.String(), req.Prefix) && may(x.ID) },
 		}, p.Snapshot.Roles())
 		resp.Roles, resp.NextToken = rs, next
-		return p.Snapshot.TableIndex(tableRoles), err
+		return max(1, p.Snapshot.TableIndex(tableRoles)), err
 	})
 }
 

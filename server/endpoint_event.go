@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -80,10 +81,17 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 					out = append(out, *ev)
 				}
 			}
-			for part := range slices.Chunk(out, eventFrameTop) {
-				if err := sendEvents(st, b.Index, part); err != nil {
+			// A frame tells of one index, so that a reader can resume after any of them.
+			slices.SortStableFunc(out, func(a, b methods.Event) int { return cmp.Compare(a.Index, b.Index) })
+			for len(out) > 0 {
+				n := 1
+				for n < len(out) && n < eventFrameTop && out[n].Index == out[0].Index {
+					n++
+				}
+				if err := sendEvents(st, out[0].Index, out[:n]); err != nil {
 					return err
 				}
+				out = out[n:]
 			}
 		}
 		if gap && len(batches) == 0 {
