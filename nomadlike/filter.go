@@ -2,6 +2,7 @@ package nomadlike
 
 import (
 	"reflect"
+	"strings"
 
 	"github.com/hashicorp/go-bexpr"
 
@@ -20,12 +21,12 @@ func Filter(kind, expr string) (func(obj any) (bool, error), error) {
 	if shape == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "lists of %s cannot be filtered", kind)
 	}
-	eval, err := bexpr.CreateEvaluator(expr, bexpr.WithMaxExpressions(filterStepsMax), bexpr.WithTagName("bexpr"), bexpr.WithUnknownValue(nil))
+	eval, err := bexpr.CreateEvaluator(expr, bexpr.WithMaxExpressions(filterStepsMax), bexpr.WithTagName("bexpr"))
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "Failed to read filter expression: %v", err)
 	}
 	// A selector that no object can have is an error even when the list is empty.
-	if _, err := eval.Evaluate(sample); err != nil {
+	if _, err := evaluate(eval, filled(sample)); err != nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "Failed to read filter expression: %v", err)
 	}
 	return func(obj any) (bool, error) {
@@ -33,12 +34,52 @@ func Filter(kind, expr string) (func(obj any) (bool, error), error) {
 		if v == nil || reflect.ValueOf(v).IsNil() {
 			return false, nil
 		}
-		ok, err := eval.Evaluate(v)
+		ok, err := evaluate(eval, v)
 		if err != nil {
 			return false, structs.Errorf(structs.CodeInvalid, "filter expression: %v", err)
 		}
 		return ok, nil
 	}, nil
+}
+
+// evaluate tells whether an expression holds for a value. What this value does not have (a nil pointer on the way to
+// it, a list that is too short) matches nothing; a selector that its type does not have is an error. go-bexpr panics
+// when it should match a regular expression with a nil pointer: that is a value which is not there, too.
+func evaluate(eval *bexpr.Evaluator, v any) (ok bool, err error) {
+	defer func() {
+		if recover() != nil {
+			ok, err = false, nil
+		}
+	}()
+	ok, err = eval.Evaluate(v)
+	if err != nil && isAbsent(err.Error()) {
+		return false, nil
+	}
+	return ok, err
+}
+
+// filled gives the nil pointers of a struct something to point to, so that evaluation reaches their types.
+func filled(p any) any {
+	v := reflect.ValueOf(p).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Pointer && f.IsNil() && f.CanSet() {
+			f.Set(reflect.New(f.Type().Elem()))
+		}
+	}
+	return p
+}
+
+// isAbsent reads go-bexpr's errors, which have no types of their own.
+func isAbsent(msg string) bool {
+	if strings.Contains(msg, "struct field with name") {
+		return false
+	}
+	for _, s := range []string{"couldn't find key", "out of range", "invalid value kind: invalid", "primitive comparison function", "on type invalid"} {
+		if strings.Contains(msg, s) {
+			return true
+		}
+	}
+	return false
 }
 
 func shapeOf(kind string) (shape func(any) any, sample any) {

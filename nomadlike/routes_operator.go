@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
 	"strings"
 	"time"
 
@@ -552,11 +553,19 @@ func license(c *call) (any, error) {
 	return nil, structs.Errorf(structs.CodeUnsupported, "Muster has no licence keys")
 }
 
+const profileMax = 600 // seconds that one profile may take
+
 // pprof serves profiles: openly with Debug, else to tokens that may write to agents.
 func (s *Server) pprof(w http.ResponseWriter, r *http.Request) {
 	if !s.cfg.Debug {
 		if err := s.cfg.Agent.Authorize(r.Context(), tokenOf(r), "agent", "write"); err != nil {
 			http.Error(w, err.Error(), structs.CodeOf(err).Status())
+			return
+		}
+	}
+	if v := r.URL.Query().Get("seconds"); v != "" {
+		if n, err := strconv.ParseFloat(v, 64); err != nil || !(n > 0 && n <= profileMax) {
+			http.Error(w, fmt.Sprintf("Invalid seconds %q: want a number above 0, at most %d", clip(v, 40), profileMax), http.StatusBadRequest)
 			return
 		}
 	}

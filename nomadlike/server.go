@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -101,6 +102,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	h := rec.Header()
+	if r.ContentLength != 0 {
+		// Handlers that do not want the body, and net/http when it reads the rest of it, must not wait for ever.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyReadTime)) // not every ResponseWriter has one
+	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding")
 
@@ -269,18 +274,30 @@ func (c *call) body(v any) error {
 	return err
 }
 
+// rawBody reads a body as it was sent. Until it is whole, the connection has the deadline that ServeHTTP set; after a
+// failure it keeps it and is closed, for net/http would wait for what is missing.
 func (c *call) rawBody(limit int64) ([]byte, error) {
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyReadTime)) // not every ResponseWriter has one
+	tooLarge := structs.Errorf(structs.CodeTooLarge, "the request body is larger than %d bytes", limit)
+	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return nil, structs.Errorf(structs.CodeInvalid, "the request body has the encoding %q; send it as it is", clip(enc, 40))
+	}
+	if c.r.ContentLength > limit {
+		c.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	}
 	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
-	_ = rc.SetReadDeadline(time.Time{})
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return nil, structs.Errorf(structs.CodeTooLarge, "the request body is larger than %d bytes", limit)
+		c.w.Header().Set("Connection", "close")
+		var over *http.MaxBytesError
+		if errors.As(err, &over) {
+			return nil, tooLarge
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, structs.Errorf(structs.CodeInvalid, "the request body did not come within %s", bodyReadTime)
 		}
 		return nil, structs.Errorf(structs.CodeInvalid, "the request body could not be read: %v", err)
 	}
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
 	return b, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/hashicorp/cronexpr"
@@ -59,8 +60,8 @@ func (v *validator) validateJob() {
 		v.errorf("id", "a job needs an id")
 	case len(id) > jobIDMax:
 		v.errorf("id", "%d bytes long; want at most %d", len(id), jobIDMax)
-	case strings.ContainsAny(id, " \x00") || !utf8.ValidString(id): // the rest is as in Nomad: odd, but legal
-		v.errorf("id", "%q holds a blank, a NUL or bytes that are not UTF-8; use letters, digits, dashes, dots or slashes", id)
+	case strings.Contains(id, " ") || hasControl(id) || !utf8.ValidString(id): // the rest is as in Nomad: odd, but legal
+		v.errorf("id", "%q holds a blank, a control character or bytes that are not UTF-8; use letters, digits, dashes, dots or slashes", id)
 	}
 	if n := val(j.Name); hasControl(n) || len(n) > jobIDMax {
 		v.errorf("name", "want at most %d bytes without control characters", jobIDMax)
@@ -395,7 +396,7 @@ func (v *validator) spreads(where string, in []*Spread) {
 }
 
 func hasControl(s string) bool {
-	return strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
+	return strings.ContainsFunc(s, unicode.IsControl)
 }
 
 func parsesAsBool(s string) bool {
