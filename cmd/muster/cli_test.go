@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/nomadlike/jobspec"
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
@@ -509,6 +510,29 @@ func TestLastLines(t *testing.T) {
 	}{{"a\nb\nc\n", 2, "b\nc\n"}, {"a\nb\nc", 2, "b\nc"}, {"a\n", 5, "a\n"}, {"", 1, ""}, {"\n\n", 1, "\n"}} {
 		if got := string(lastLines([]byte(c.in), c.n)); got != c.want {
 			t.Errorf("lastLines(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
+		}
+	}
+}
+
+// A few bytes can ask for a day of loops or for all memory: reading a job file ends all the same.
+func TestJobFileBounded(t *testing.T) {
+	src := []byte("job \"x\" {\n  meta { a = \"${join(\"\", [for a in range(0,200): join(\"\", [for b in range(0,200): format(\"%100d\", a*b)])])}\" }\n}\n")
+	for _, c := range []struct {
+		limit time.Duration
+		heap  uint64
+		want  string
+	}{
+		{10 * time.Millisecond, 1 << 40, "takes too long to evaluate"},
+		{time.Minute, 1, "of memory to evaluate"},
+		{time.Minute, 1 << 40, ""},
+	} {
+		job, _, err := parseBounded("x.hcl", src, jobspec.ParseOptions{SizeMax: jobFileMax}, c.limit, c.heap)
+		if c.want == "" {
+			if err != nil || job == nil {
+				t.Errorf("within the limits: %v, %v", job, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("want %q, have %v", c.want, err)
 		}
 	}
 }

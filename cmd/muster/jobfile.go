@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/metrics"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,7 +66,7 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 	}
 	sub.VariableFlags = opts.Vars
 	for _, name := range o.varFiles {
-		b, err := os.ReadFile(name)
+		b, err := readBounded(name)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read variable file: %w", err)
 		}
@@ -75,7 +77,10 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 	if path == "-" {
 		name = "<stdin>"
 	}
-	job, diags := jobspec.ParseHCL(name, src, opts)
+	job, diags, err := parseBounded(name, src, opts, jobFileTime, jobFileHeap)
+	if err != nil {
+		return nil, nil, err
+	}
 	if len(diags) > 0 {
 		e.hint("%s", diags.String())
 	}
@@ -96,6 +101,57 @@ func (o *jobFile) read(_ context.Context, e *env, path string) (*wire.Job, *wire
 		}
 	}
 	return job, sub, nil
+}
+
+// Limits of evaluating a job file; a loop in it is a few bytes long whatever it computes.
+const (
+	jobFileTime = 10 * time.Second
+	jobFileHeap = 1 << 30 // bytes
+)
+
+// parseBounded parses a job file in this process, which has its variables and files, and gives up beyond the limits.
+// What it leaves running ends with the process.
+func parseBounded(name string, src []byte, opts jobspec.ParseOptions, limit time.Duration, heapMax uint64) (*wire.Job, jobspec.Diagnostics, error) {
+	type result struct {
+		job   *wire.Job
+		diags jobspec.Diagnostics
+	}
+	done := make(chan result, 1)
+	go func() {
+		job, diags := jobspec.ParseHCL(name, src, opts)
+		done <- result{job, diags}
+	}()
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	for {
+		select {
+		case r := <-done:
+			return r.job, r.diags, nil
+		case <-over.C:
+			return nil, nil, fmt.Errorf("job file %s takes too long to evaluate (over %s); write out what its expressions compute", name, limit)
+		case <-look.C:
+			if metrics.Read(heap); heap[0].Value.Uint64() > heapMax {
+				return nil, nil, fmt.Errorf("job file %s needs over %d MiB of memory to evaluate; write out what its expressions compute", name, heapMax>>20)
+			}
+		}
+	}
+}
+
+// readBounded reads a small file.
+func readBounded(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, jobFileMax+1))
+	if err == nil && len(b) > jobFileMax {
+		err = fmt.Errorf("%s is larger than %d bytes", name, jobFileMax)
+	}
+	return b, err
 }
 
 // varMap reads name=value pairs.
