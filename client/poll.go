@@ -28,9 +28,10 @@ func (c *Client) pollLoop(ctx context.Context) {
 	}
 	bo := retry{min: 50 * time.Millisecond, max: 5 * time.Second}
 	after := structs.Index(0) // everything, the first time
+	known := uint64(0)
 	for ctx.Err() == nil {
 		asked := time.Now()
-		resp, err := c.poll(ctx, after)
+		resp, err := c.poll(ctx, after, known)
 		if ctx.Err() != nil {
 			return
 		}
@@ -40,14 +41,14 @@ func (c *Client) pollLoop(ctx context.Context) {
 			switch {
 			case err != nil:
 			case again && after != 0:
-				after = 0
+				after, known = 0, 0
 				continue
 			case again:
 				err = errors.New("the full list lacks an allocation that it names")
 			case resp.Index <= after && time.Since(asked) < pollHaste:
 				err = errors.New("the server answered a waiting poll at once, without news")
 			default:
-				after = max(resp.Index, 1)
+				after, known = max(resp.Index, 1), resp.Known
 				bo.reset()
 				continue
 			}
@@ -60,13 +61,13 @@ func (c *Client) pollLoop(ctx context.Context) {
 	}
 }
 
-func (c *Client) poll(ctx context.Context, after structs.Index) (*methods.NodePollResponse, error) {
+func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*methods.NodePollResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollWait+30*time.Second)
 	defer cancel()
 	c.mu.Lock()
 	seen := c.history
 	c.mu.Unlock()
-	req := methods.NodePollRequest{NodeAuth: c.auth(), RestoreEpoch: seen.Epoch, SeenState: seen.Index}
+	req := methods.NodePollRequest{NodeAuth: c.auth(), RestoreEpoch: seen.Epoch, SeenState: seen.Index, Known: known}
 	req.MinIndex, req.MaxWait, req.Stale = after, pollWait, true
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodePoll, c.header(), &req)
 	switch structs.CodeOf(err) {
@@ -142,6 +143,17 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 			return false, err
 		}
 		again = again || full
+	}
+	if resp.Partial { // nothing was removed
+		c.mu.Lock()
+		for id := range listed {
+			delete(c.gone, id)
+		}
+		c.mu.Unlock()
+		if !again {
+			c.cleanLeftovers(ctx)
+		}
+		return again, nil
 	}
 	c.mu.Lock()
 	for id := range c.recent {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/binary"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -120,7 +121,7 @@ const nodePollMax = 512
 func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePollRequest) (*methods.NodePollResponse, error) {
 	resp := &methods.NodePollResponse{}
 	var stale error
-	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodeAllocs(req.NodeID), onNode(req.NodeID)}, func(p *Published) (structs.Index, error) {
+	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodePoll(req.NodeID), onNode(req.NodeID)}, func(p *Published) (structs.Index, error) {
 		resp.Refs, resp.Changed, resp.Jobs, stale = nil, nil, nil, nil
 		snap := p.Snapshot
 		if meta := snap.ClusterMeta(); meta != nil {
@@ -141,15 +142,37 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 		}
 		allocs := snap.AllocsByNode(req.NodeID)
 		var top structs.Index = 1
-		jobs := map[jobVersionKey]bool{}
+		old := uint64(0) // over what belonged here at min and still does
 		for _, a := range allocs {
-			resp.Refs = append(resp.Refs, methods.AllocRef{ID: a.ID, AllocIndex: a.AllocIndex})
 			top = max(top, a.AllocIndex)
 			if a.AllocIndex > min {
 				resp.Changed = append(resp.Changed, a)
 			}
+			if a.CreateIndex <= min {
+				old += knownAs(a)
+			}
+		}
+		resp.Partial = min != 0 && req.Known != 0 && old == req.Known
+		if resp.Partial && len(resp.Changed) == 0 {
+			resp.Known = old
+			return top, nil // nothing to tell: the wait goes on
 		}
 		resp.Changed, top = clipChanged(resp.Changed, top)
+		resp.Known = 0
+		for _, a := range allocs {
+			if a.CreateIndex <= top {
+				resp.Known += knownAs(a)
+			}
+			if !resp.Partial {
+				resp.Refs = append(resp.Refs, methods.AllocRef{ID: a.ID, AllocIndex: a.AllocIndex})
+			}
+		}
+		if resp.Partial {
+			for _, a := range resp.Changed {
+				resp.Refs = append(resp.Refs, methods.AllocRef{ID: a.ID, AllocIndex: a.AllocIndex})
+			}
+		}
+		jobs := map[jobVersionKey]bool{}
 		for _, a := range resp.Changed {
 			if k := (jobVersionKey{a.JobKey(), a.JobVersion}); a.Job != nil && !jobs[k] {
 				jobs[k] = true
@@ -174,6 +197,12 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 		}
 	}
 	return resp, nil
+}
+
+// knownAs is an allocation's share of NodePollResponse.Known. An id is a digest; its creation tells apart one that was
+// collected and made again.
+func knownAs(a *structs.Allocation) uint64 {
+	return binary.BigEndian.Uint64(a.ID[:8])*0x9e3779b97f4a7c15 ^ binary.BigEndian.Uint64(a.ID[8:]) + uint64(a.CreateIndex)
 }
 
 type jobVersionKey struct {

@@ -21,6 +21,7 @@ type hubKey struct {
 const (
 	keyNode      = 'n' // the node itself
 	keyNodeAlloc = 'N' // allocations on the node
+	keyNodePoll  = 'P' // what servers want of the node: allocations on it, but not what it reports of them
 	keyAlloc     = 'a'
 	keyEval      = 'e'
 	keyEvalAlloc = 'E' // allocations of the evaluation
@@ -48,6 +49,7 @@ const (
 
 func onNode(id structs.NodeID) hubKey       { return hubKey{kind: keyNode, id: id} }
 func onNodeAllocs(id structs.NodeID) hubKey { return hubKey{kind: keyNodeAlloc, id: id} }
+func onNodePoll(id structs.NodeID) hubKey   { return hubKey{kind: keyNodePoll, id: id} }
 func onAlloc(id structs.AllocID) hubKey     { return hubKey{kind: keyAlloc, id: id} }
 func onEval(id structs.EvalID) hubKey       { return hubKey{kind: keyEval, id: id} }
 func onEvalAllocs(id structs.EvalID) hubKey { return hubKey{kind: keyEvalAlloc, id: id} }
@@ -160,6 +162,9 @@ func (h *hub) feed(a Applied) {
 		x := either(c)
 		h.wakeLocked(onAlloc(x.ID))
 		h.wakeLocked(onNodeAllocs(x.NodeID))
+		if c.Before == nil || c.After == nil || c.Before.AllocIndex != c.After.AllocIndex {
+			h.wakeLocked(onNodePoll(x.NodeID))
+		}
 		h.wakeLocked(onEvalAllocs(x.EvalID))
 		h.wakeLocked(onJobAllocs(x.JobKey()))
 	}

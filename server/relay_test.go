@@ -111,6 +111,76 @@ func TestCallsReachNodesThroughAnyServer(t *testing.T) {
 	})
 }
 
+// A node that says what it knows is told of changes only, and of everything as soon as something was removed.
+func TestPollTellsWhatChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		n := testNode(1)
+		pool, to := nodeSide(c, (lead+1)%3, n)
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if _, err := rpc.Invoke(ctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n}); err != nil {
+			t.Fatal(err)
+		}
+		auth := methods.NodeAuth{NodeID: n.ID, Secret: n.SecretID}
+		last := &methods.NodePollResponse{}
+		poll := func(what string, wait time.Duration, partial bool, refs, changed int) {
+			t.Helper()
+			resp, err := rpc.Invoke(ctx, to, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{
+				NodeAuth: auth, Known: last.Known, Query: methods.Query{MinIndex: last.Index, MaxWait: wait, Stale: true},
+			})
+			if err != nil || resp.Partial != partial || len(resp.Refs) != refs || len(resp.Changed) != changed {
+				t.Fatalf("%s: %+v, %v; want partial %t, %d refs, %d in full", what, resp, err, partial, refs, changed)
+			}
+			last = resp
+		}
+		register := func(id string) {
+			t.Helper()
+			if err := c.register(lead, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		register("a")
+		time.Sleep(time.Second)
+		poll("the first", time.Second, false, 1, 1)
+		a := last.Changed[0].ID
+		register("b")
+		poll("one more", 2*time.Second, true, 1, 1)
+		b := last.Changed[0].ID
+		if a == b {
+			t.Fatal("the same allocation twice")
+		}
+		_, err := c.servers[lead].Apply(ctx, structs.Command{Type: structs.CmdJobDeregister, Body: &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		poll("one is to stop", 2*time.Second, true, 1, 1)
+		obs := &methods.NodeObserveRequest{NodeAuth: auth, Updates: []structs.AllocObserved{{ID: a, Client: structs.ClientComplete}}}
+		waiting := make(chan struct{})
+		go func() {
+			defer close(waiting)
+			poll("its own report is no news", time.Second, true, 0, 0)
+		}()
+		time.Sleep(500 * time.Millisecond)
+		if _, err := rpc.Invoke(ctx, to, methods.NodeObserve, rpc.Header{}, obs); err != nil {
+			t.Fatal(err)
+		}
+		<-waiting
+		if _, err := c.servers[lead].Apply(ctx, structs.Command{Type: structs.CmdCollect, Body: &structs.CollectCommand{Allocs: []structs.AllocID{a}}}); err != nil {
+			t.Fatal(err)
+		}
+		poll("one was collected", time.Second, false, 1, 0)
+		if last.Refs[0].ID != b {
+			t.Fatalf("%s is listed, not %s", last.Refs[0].ID, b)
+		}
+		poll("and no more", time.Second, true, 0, 0)
+		register("c")
+		poll("another one", 2*time.Second, true, 1, 1)
+	})
+}
+
 func TestEventStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)

@@ -43,7 +43,7 @@ func overHTTP(bin string, quick, rate, latency bool) {
 	}{{30, 12000, ">= 5,000/s", "Nomad 94-109/s"}, {1, 4000, ">= 2,000/s", "Nomad 23-45/s"}, {1000, 20000, "-", "-"}} {
 		total := r.total
 		if quick {
-			total = max(r.per, total/8)
+			total = max(r.per, total/8/r.per*r.per)
 		}
 		before := c.stats(c.leader())
 		jobs := total / r.per
@@ -74,6 +74,10 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		if entries > 0 {
 			row(fmt.Sprintf("plans per raft entry, %d a job", r.per), fmt.Sprintf("%.2f", plans/entries), "> 1 under load", "-", cmd)
 		}
+		end := c.stats(c.leader())
+		diff := func(k string) float64 { return num(end[k]) - num(before[k]) }
+		row(fmt.Sprintf("log entries of a placement, %d a job", r.per), fmt.Sprintf("%.2f, in batches of %.1f; %.2f calls at the leader", diff("server.apply_entries")/float64(total),
+			diff("server.apply_entries")/diff("server.apply_batches"), diff("server.rpc_calls")/float64(total)), "-", "-", cmd)
 		row(fmt.Sprintf("deepest plan pipeline, %d a job", r.per), after["planner.depth_max"], "> 1 under load", "-", cmd)
 		for i := range jobs {
 			_ = c.call("DELETE", fmt.Sprintf("/v1/job/rate-%d-%d?purge=true", r.per, i), nil, nil)

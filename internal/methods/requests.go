@@ -405,6 +405,7 @@ type (
 		Query
 		RestoreEpoch uint64        // the last seen; a server on an older history refuses to answer
 		SeenState    structs.Index // StateIndex of the last answer; a server that has applied less refuses to answer
+		Known        uint64        // that of the last answer, if all of it was obeyed; 0 asks for all refs
 	}
 	// AllocRef is one allocation that belongs on a node.
 	AllocRef struct {
@@ -413,12 +414,15 @@ type (
 	}
 	// NodePollResponse is everything that belongs on a node: all refs, and in full those changed after MinIndex. An
 	// agent stops what is not in Refs only when the answer's history (cluster, restore epoch, index) is not older
-	// than what it has seen.
+	// than what it has seen. When nothing that the agent knows of was removed, Partial is set and Refs has the
+	// changed ones only: a node with many allocations need not be told of all of them whenever one is added.
 	NodePollResponse struct {
 		Meta
 		Cluster      structs.ClusterID
 		RestoreEpoch uint64
 		StateIndex   structs.Index // of the state that this was read from; Index is that of the newest change in here
+		Partial      bool
+		Known        uint64 // a sum over what belongs on the node as of Index, for the next request
 		Refs         []AllocRef
 		Changed      []*structs.Allocation
 		Jobs         []*structs.Job // versions that Changed refers to, once each
