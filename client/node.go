@@ -85,10 +85,9 @@ func (n *nodeState) lookOne(ctx context.Context, log hclog.Logger, f fingerprint
 			}
 		}
 	}
-	for name, d := range facts.Drivers {
+	for _, d := range facts.Drivers {
 		if d.UpdatedAt == 0 {
 			d.UpdatedAt = structs.LogTimeOf(time.Now())
-			facts.Drivers[name] = d
 		}
 	}
 	if old != nil && reflect.DeepEqual(old, facts) {
@@ -99,16 +98,17 @@ func (n *nodeState) lookOne(ctx context.Context, log hclog.Logger, f fingerprint
 	return true
 }
 
-func sameDriver(a, b structs.DriverInfo) bool {
-	a.UpdatedAt, b.UpdatedAt = 0, 0
-	return reflect.DeepEqual(a, b)
+func sameDriver(a, b *structs.DriverInfo) bool {
+	x, y := *a, *b
+	x.UpdatedAt, y.UpdatedAt = 0, 0
+	return reflect.DeepEqual(x, y)
 }
 
 // build puts the node together; called with mu held. Fingerprinters are merged in their order.
 func (n *nodeState) build() {
 	node := n.base
 	node.Attributes = map[string]string{}
-	node.Drivers = map[string]structs.DriverInfo{}
+	node.Drivers = map[string]*structs.DriverInfo{}
 	for _, f := range n.cfg.Fingerprinters {
 		if facts := n.facts[f.Name]; facts != nil {
 			merge(&node, facts)

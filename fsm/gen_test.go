@@ -85,7 +85,7 @@ func (g *generator) node(i int) *structs.Node {
 		ID: id, SecretID: secret, Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: []string{"default", "gpu"}[i%2],
 		Attributes: map[string]string{"cpu.arch": "amd64", "unique.hostname": fmt.Sprint(i)},
 		Resources:  structs.NodeResources{CPU: 4000, MemoryMiB: int64(4096 * (1 + g.r.IntN(2)))},
-		Drivers:    map[string]structs.DriverInfo{"exec": {Detected: true, Healthy: true, UpdatedAt: g.now}},
+		Drivers:    map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true, UpdatedAt: g.now}},
 		// What follows is the server's; Apply must ignore it.
 		Status: structs.NodeReady, Eligibility: structs.NodeIneligible, Drain: &structs.DrainStrategy{}, Epoch: 1 << 40,
 	}

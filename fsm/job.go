@@ -158,7 +158,7 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 			j.Version = 0
 		}
 	} else {
-		if sameSpec(&j, old) {
+		if SameSpec(&j, old) {
 			x.touch(k)
 			return old
 		}
@@ -177,8 +177,8 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 	return &j
 }
 
-// sameSpec compares what a person submitted, not what the server adds.
-func sameSpec(a, b *structs.Job) bool {
+// SameSpec compares what a person submitted, not what the server adds: registering the same again makes no new version.
+func SameSpec(a, b *structs.Job) bool {
 	return bytes.Equal(specBytes(a), specBytes(b))
 }
 

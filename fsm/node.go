@@ -29,11 +29,20 @@ func verified(n *structs.Node) []byte {
 		Resources: n.Resources, Reserved: n.Reserved, HostVolumes: n.HostVolumes,
 		Status: n.Status, Eligibility: n.Eligibility, Drain: n.Drain,
 	}
-	c.Drivers = make(map[string]structs.DriverInfo, len(n.Drivers))
+	c.Drivers = make(map[string]*structs.DriverInfo, len(n.Drivers))
 	for name, d := range n.Drivers {
-		c.Drivers[name] = structs.DriverInfo{Detected: d.Detected, Healthy: d.Healthy, Attributes: d.Attributes}
+		c.Drivers[name] = &structs.DriverInfo{Detected: d.Detected, Healthy: d.Healthy, Attributes: d.Attributes}
 	}
 	return pack.Append(nil, &c)
+}
+
+func hasNil(m map[string]*structs.DriverInfo) bool {
+	for _, d := range m {
+		if d == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (x *tx) addEvent(n *structs.Node, e *structs.NodeEvent) {
@@ -57,6 +66,9 @@ func applyNodeRegister(x *tx) *structs.Error {
 	c := x.cmd.Body.(*structs.NodeRegisterCommand)
 	if c.Node == nil || c.Node.ID.IsZero() || c.Node.SecretID.IsZero() {
 		return structs.Errorf(structs.CodeInvalid, "a node registers with an id and a secret")
+	}
+	if hasNil(c.Node.Drivers) {
+		return structs.Errorf(structs.CodeInvalid, "node %s registers a driver without saying how it is", c.Node.ID)
 	}
 	old := x.Nodes.Get(c.Node.ID)
 	if old != nil && old.SecretID != c.Node.SecretID {

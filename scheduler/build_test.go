@@ -22,7 +22,7 @@ func node(n int) *structs.Node {
 		Attributes: map[string]string{"kernel.name": "linux", "cpu.arch": "amd64"},
 		Resources: structs.NodeResources{CPU: 4000, Cores: 4, MHzPerCore: 1000, MemoryMiB: 8192, DiskMiB: 100_000,
 			Networks: []structs.NodeNetwork{{Device: "eth0", IP: "10.0.0.1", Alias: "default"}}},
-		Drivers: map[string]structs.DriverInfo{"exec": {Detected: true, Healthy: true}},
+		Drivers: map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true}},
 		Status:  structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
 	}
 }

@@ -13,7 +13,7 @@ func testNode() *structs.Node {
 		ID: structs.NodeID{1}, Name: "n1", Datacenter: "east-1", Class: "big", Pool: "gpu",
 		Attributes: map[string]string{"kernel.name": "linux", "cpu.numcores": "16", "os.version": "22.04", "v": "1.7.0-beta", "set": "a, b,c", "unique.hostname": "h1", "load": "0.75"},
 		Meta:       map[string]string{"rack": "r1"},
-		Drivers:    map[string]structs.DriverInfo{"exec": {Detected: true, Healthy: true, Attributes: map[string]string{"version": "2"}}, "docker": {Detected: true}},
+		Drivers:    map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true, Attributes: map[string]string{"version": "2"}}, "docker": {Detected: true}},
 	}
 }
 

@@ -1,32 +1,14 @@
 package scheduler
 
 import (
-	"bytes"
-	"fmt"
 	"slices"
 
-	"github.com/hashicorp/go-msgpack/v2/codec"
-
+	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
 
-// canonical is a msgpack encoding in which equal values give equal bytes: map keys sorted, empty fields left out.
-var canonical = func() *codec.MsgpackHandle {
-	h := &codec.MsgpackHandle{}
-	h.Canonical = true
-	h.WriteExt = true
-	h.RawToString = true
-	return h
-}()
-
 // AppendPlan appends bytes that are equal for equal plans, in every process.
-func AppendPlan(b []byte, p Plan) []byte {
-	var buf bytes.Buffer
-	if err := codec.NewEncoder(&buf, canonical).Encode(p); err != nil {
-		panic(fmt.Sprintf("encode a plan: %v", err)) // plain data always encodes
-	}
-	return append(b, buf.Bytes()...)
-}
+func AppendPlan(b []byte, p Plan) []byte { return pack.Append(b, &p) }
 
 // dumpVersion is bumped when a dump of an older build can no longer be read.
 const dumpVersion = 1
@@ -141,17 +123,13 @@ func Dump(in Input, policy string) ([]byte, error) {
 		}
 		d.Pending = append(d.Pending, x)
 	}
-	var buf bytes.Buffer
-	if err := codec.NewEncoder(&buf, canonical).Encode(&d); err != nil {
-		return nil, fmt.Errorf("dump a scheduler input: %w", err)
-	}
-	return buf.Bytes(), nil
+	return pack.Append(nil, &d), nil
 }
 
 // Load reads what Dump wrote. The Input gives the same plan as the one that was dumped.
 func Load(b []byte) (in Input, policy string, err error) {
 	var d dump
-	if err := codec.NewDecoderBytes(b, canonical).Decode(&d); err != nil {
+	if err := pack.Decode(b, &d); err != nil {
 		return in, "", structs.Errorf(structs.CodeInvalid, "not a dump of a scheduler input: %v", err)
 	}
 	if d.Version != dumpVersion {

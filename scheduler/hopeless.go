@@ -1,12 +1,9 @@
 package scheduler
 
 import (
-	"bytes"
-	"fmt"
 	"slices"
 
-	"github.com/hashicorp/go-msgpack/v2/codec"
-
+	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -64,9 +61,5 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 	for _, t := range g.tg.Tasks {
 		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices})
 	}
-	var buf bytes.Buffer
-	if err := codec.NewEncoder(&buf, canonical).Encode(&key); err != nil {
-		panic(fmt.Sprintf("encode an ask: %v", err)) // plain data always encodes
-	}
-	return buf.String()
+	return string(pack.Append(nil, &key))
 }

@@ -159,7 +159,7 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 			n.HostVolumes = map[string]structs.HostVolume{v: {Path: "/v"}}
 		case k == "driver":
 			name, state, _ := strings.Cut(v, ":")
-			n.Drivers[name] = structs.DriverInfo{Detected: state != "none", Healthy: state == ""}
+			n.Drivers[name] = &structs.DriverInfo{Detected: state != "none", Healthy: state == ""}
 		case k == "gpus":
 			g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]structs.Attribute{"memory": {Kind: "int", Int: 80, Unit: "GiB"}}}
 			for i := range num(v) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
@@ -35,6 +36,9 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 		j.CreateIndex, j.Version = old.CreateIndex, old.Version+1
 		if old.Type != j.Type {
 			return nil, structs.Errorf(structs.CodeInvalid, "cannot update job %q from type %q to %q; stop and purge it first", j.ID, old.Type, j.Type)
+		}
+		if fsm.SameSpec(j, old) { // registering it would change nothing
+			j = old
 		}
 	}
 	var diff *jobdiff.Job

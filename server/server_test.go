@@ -82,7 +82,7 @@ func testNode(i int) *structs.Node {
 	n := &structs.Node{Name: fmt.Sprintf("node-%d", i), Datacenter: "dc1", Pool: "default", Status: structs.NodeReady,
 		Attributes: map[string]string{"kernel.name": "linux"},
 		Resources:  structs.NodeResources{CPU: 4000, Cores: 4, MHzPerCore: 1000, MemoryMiB: 8192, DiskMiB: 100000, DynamicPortMin: 20000, DynamicPortMax: 32000},
-		Drivers:    map[string]structs.DriverInfo{"fake": {Detected: true, Healthy: true}},
+		Drivers:    map[string]*structs.DriverInfo{"fake": {Detected: true, Healthy: true}},
 	}
 	n.ID = structs.DeriveID[structs.NodeID](structs.Seed{1}, "node", "", uint64(i))
 	n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", "", uint64(i))

@@ -37,6 +37,11 @@ func (s *Server) validateNode(n *structs.Node) error {
 	case n.Reserved.CPU < 0 || n.Reserved.MemoryMiB < 0 || n.Reserved.DiskMiB < 0:
 		return bad("reserved resources must not be negative")
 	}
+	for name, d := range n.Drivers {
+		if d == nil {
+			return bad("driver %.80q: its state is missing", name)
+		}
+	}
 	for _, m := range []map[string]string{n.Attributes, n.Meta} {
 		for k, v := range m {
 			if k == "" || len(k) > 256 || len(v) > nodeTextMax {

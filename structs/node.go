@@ -46,7 +46,7 @@ type Node struct {
 	Meta        map[string]string
 	Resources   NodeResources
 	Reserved    NodeReserved
-	Drivers     map[string]DriverInfo
+	Drivers     map[string]*DriverInfo // never nil ones; pointers because the wire's codec lets struct values of a map share their maps
 	HostVolumes map[string]HostVolume
 	BootID      string // of the kernel; changes when the machine restarted
 

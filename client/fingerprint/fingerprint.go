@@ -16,13 +16,13 @@ import (
 type Facts struct {
 	Attributes map[string]string
 	Resources  structs.NodeResources
-	Drivers    map[string]structs.DriverInfo
+	Drivers    map[string]*structs.DriverInfo
 	BootID     string
 }
 
 // NewFacts makes an empty Facts.
 func NewFacts() *Facts {
-	return &Facts{Attributes: map[string]string{}, Drivers: map[string]structs.DriverInfo{}}
+	return &Facts{Attributes: map[string]string{}, Drivers: map[string]*structs.DriverInfo{}}
 }
 
 // Fingerprinter looks at one thing.
@@ -94,7 +94,7 @@ func (o Options) drivers(ctx context.Context, f *Facts) error {
 	sort.Strings(names)
 	for _, n := range names {
 		fp := o.Drivers[n].Fingerprint(ctx)
-		info := structs.DriverInfo{
+		info := &structs.DriverInfo{
 			Detected:   fp.Detected,
 			Healthy:    fp.Detected && fp.Health == driver.Healthy,
 			HealthDesc: fp.Detail,

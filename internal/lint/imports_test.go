@@ -11,7 +11,7 @@ import (
 // matching row counts, and a package without a row fails: a new package states its place.
 var imports = map[string][]string{
 	"structs":              {},
-	"scheduler":            {"structs"},
+	"scheduler":            {"structs", "internal/pack"},
 	"scheduler/policy":     {"structs", "scheduler"},
 	"scheduler/queue":      {"structs", "scheduler"},
 	"scheduler/jobdiff":    {"structs", "scheduler"},

@@ -1,6 +1,10 @@
 package methods
 
-import "github.com/muster-sched/muster/internal/rpc"
+import (
+	"reflect"
+
+	"github.com/muster-sched/muster/internal/rpc"
+)
 
 // Side says which process answers a method.
 type Side uint8
@@ -50,6 +54,9 @@ type Row struct {
 // Table is every method, in the order in which they were declared. Servers refuse a method that is not in it.
 var Table []Row
 
+// bodies are the types that travel, for the test that looks at what the codec cannot carry.
+var bodies []reflect.Type
+
 var byName = map[string]*Row{}
 
 // Find is the row of a method, or nil.
@@ -70,11 +77,13 @@ func init() {
 
 func method[Req, Resp any](name string, side Side, kind Kind, need Need) rpc.Method[Req, Resp] {
 	add(name, side, kind, need)
+	bodies = append(bodies, reflect.TypeFor[Req](), reflect.TypeFor[Resp]())
 	return rpc.Method[Req, Resp]{Name: name}
 }
 
 func stream[Req any](name string, side Side, need Need) rpc.StreamMethod[Req] {
 	add(name, side, KindStream, need)
+	bodies = append(bodies, reflect.TypeFor[Req]())
 	return rpc.StreamMethod[Req]{Name: name}
 }
 
