@@ -114,7 +114,7 @@ func (c *cluster) nodes(n int) {
 	if err := c.sim.Start(); err != nil {
 		fatal(err)
 	}
-	c.until(60*time.Second, fmt.Sprintf("%d ready nodes", n), func() bool {
+	c.until(60*time.Second+time.Duration(n)*10*time.Millisecond, fmt.Sprintf("%d ready nodes", n), func() bool {
 		var ns []struct{ Status string }
 		if c.call("GET", "/v1/nodes", nil, &ns) != nil {
 			return false

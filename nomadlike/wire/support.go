@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -293,22 +294,47 @@ func prefix(where, field string) string {
 	return where + ", " + field
 }
 
+// fieldSupport is what the table says of one field of a struct.
+type fieldSupport struct {
+	hcl   string
+	label bool
+	rows  map[Support]note
+}
+
+var fieldSupportOf sync.Map // reflect.Type -> []fieldSupport
+
+// fieldsOf is what the table, whose rows of this type are t or nil, says of each field of a struct, in order.
+func fieldsOf(t *typeSupport, typ reflect.Type) []fieldSupport {
+	if l, ok := fieldSupportOf.Load(typ); ok {
+		return l.([]fieldSupport)
+	}
+	out := make([]fieldSupport, typ.NumField())
+	for i := range out {
+		f := typ.Field(i)
+		hcl, opt, _ := strings.Cut(f.Tag.Get("hcl"), ",")
+		if hcl == "" {
+			hcl = f.Name
+		}
+		out[i] = fieldSupport{hcl: hcl, label: opt == "label"}
+		if t != nil {
+			out[i].rows = t.rows(f.Name)
+		}
+	}
+	fieldSupportOf.Store(typ, out)
+	return out
+}
+
 func (w *supportWalk) walk(where string, v reflect.Value) {
 	t := supportByType[v.Type()]
 	if t == nil {
 		return
 	}
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
+	for i, f := range fieldsOf(t, v.Type()) {
 		fv := v.Field(i)
 		if !isSet(fv) {
 			continue
 		}
-		hcl, _, _ := strings.Cut(f.Tag.Get("hcl"), ",")
-		if hcl == "" {
-			hcl = f.Name
-		}
-		rows := t.rows(f.Name)
+		hcl, rows := f.hcl, f.rows
 		flat := fv
 		for flat.Kind() == reflect.Pointer {
 			flat = flat.Elem()
@@ -336,8 +362,8 @@ func (w *supportWalk) descend(where, hcl string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
 		label := ""
-		for i := range v.NumField() {
-			if _, opt, _ := strings.Cut(v.Type().Field(i).Tag.Get("hcl"), ","); opt == "label" {
+		for i, f := range fieldsOf(supportByType[v.Type()], v.Type()) {
+			if f.label {
 				lv := reflect.Indirect(v.Field(i))
 				if lv.IsValid() && lv.Kind() == reflect.String {
 					label = fmt.Sprintf(" %q", lv.String())
