@@ -3,6 +3,7 @@ package nomadlike
 import (
 	"cmp"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -124,29 +126,62 @@ func raftTransfer(c *call) (any, error) {
 	return out, nil
 }
 
+// snapshotSave sends a snapshot as a file. Clients want its digest in a header, so it is spooled to a file without a
+// name first.
 func snapshotSave(c *call) (any, error) {
 	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.SnapshotSave, c.hdr, &methods.EmptyRequest{})
 	if err != nil {
 		return nil, err
 	}
 	defer st.Close(nil)
-	first, err := st.Recv()
+	spool, err := os.CreateTemp("", "muster-snapshot-*")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("spool a snapshot: %w", err)
 	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil {
+		return nil, fmt.Errorf("spool a snapshot: %w", err)
+	}
+	sum := sha256.New()
+	size := int64(0)
+	for {
+		frame, err := st.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		sum.Write(frame)
+		size += int64(len(frame))
+		if _, err := spool.Write(frame); err != nil {
+			return nil, fmt.Errorf("spool a snapshot: %w", err)
+		}
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("spool a snapshot: %w", err)
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", "application/x-gzip")
+	h.Set("Content-Length", strconv.FormatInt(size, 10))
+	h.Set("Digest", "sha-256="+base64.StdEncoding.EncodeToString(sum.Sum(nil)))
+	c.w.WriteHeader(http.StatusOK)
 	rc := http.NewResponseController(c.w)
-	c.w.Header().Set("Content-Type", "application/x-gzip")
-	for frame := first; ; {
-		_ = rc.SetWriteDeadline(time.Now().Add(streamWriteTime))
-		if _, err := c.w.Write(frame); err != nil {
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := spool.Read(buf)
+		if n > 0 {
+			_ = rc.SetWriteDeadline(time.Now().Add(streamWriteTime))
+			if _, werr := c.w.Write(buf[:n]); werr != nil {
+				return nil, errWritten
+			}
+		}
+		if errors.Is(err, io.EOF) {
 			return nil, errWritten
 		}
-		if frame, err = st.Recv(); err != nil {
-			if !errors.Is(err, io.EOF) {
-				c.cfg.Log.Error("snapshot ended early", "error", err)
-				panic(http.ErrAbortHandler) // the client must not take a part for the whole
-			}
-			return nil, errWritten
+		if err != nil {
+			c.cfg.Log.Error("a snapshot could not be read back", "error", err)
+			panic(http.ErrAbortHandler) // the client must not take a part for the whole
 		}
 	}
 }

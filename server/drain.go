@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,11 +24,13 @@ import (
 const (
 	drainBatch    = 2000                  // allocations in one command: 32 KiB of ids
 	drainInterval = 20 * time.Millisecond // between two looks at a busy state
+	drainUrge     = 5 * time.Second       // between two reminders that a deadline has passed
 )
 
 // drainAction is what a look at the state calls for.
 type drainAction struct {
-	migrate  []structs.AllocID // in order of node, then id
+	migrate  []structs.AllocID                    // in order of node, then id
+	urge     map[structs.NodeID][]structs.AllocID // asked to move before the deadline, and still wanted where they are
 	complete []structs.NodeID
 	next     structs.LogTime // when a deadline passes; 0 for none
 }
@@ -63,7 +66,14 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 			}
 			left++
 			switch {
-			case a.Transition.Migrate || a.ServerTerminal():
+			case a.ServerTerminal():
+			case a.Transition.Migrate:
+				if force { // what had no other place keeps its own until now; the scheduler has to look again
+					if act.urge == nil {
+						act.urge = map[structs.NodeID][]structs.AllocID{}
+					}
+					act.urge[id] = append(act.urge[id], a.ID)
+				}
 			case force:
 				act.migrate = append(act.migrate, a.ID)
 			case kind != structs.JobService: // left to finish
@@ -152,13 +162,21 @@ func (s *Server) runDrains(ctx context.Context, _ uint64) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	look := true
-	deadline := structs.LogTime(0) // the next one that passes; 0 for none
-	var again time.Time            // when to look next whatever happens; zero for never
+	deadline := structs.LogTime(0)          // the next one that passes; 0 for none
+	var again time.Time                     // when to look next whatever happens; zero for never
+	urged := map[structs.NodeID]time.Time{} // when a node's allocations were last urged; draining nodes only
 	for {
 		if look && len(draining) > 0 {
 			p := s.Published()
 			act := drainStep(p.Snapshot, draining, s.logNow())
 			deadline, again = act.next, time.Time{}
+			maps.DeleteFunc(urged, func(id structs.NodeID, _ time.Time) bool { return act.urge[id] == nil })
+			for _, id := range slices.SortedFunc(maps.Keys(act.urge), func(a, b structs.NodeID) int { return slices.Compare(a[:], b[:]) }) {
+				if time.Since(urged[id]) >= drainUrge {
+					act.migrate = append(act.migrate, act.urge[id]...)
+					urged[id] = time.Now()
+				}
+			}
 			wrote, err := s.drain(ctx, &act)
 			switch {
 			case ctx.Err() != nil:
@@ -168,6 +186,8 @@ func (s *Server) runDrains(ctx context.Context, _ uint64) error {
 				again = time.Now().Add(time.Second)
 			case wrote:
 				again = time.Now().Add(drainInterval) // look at what came of it
+			case len(act.urge) > 0:
+				again = time.Now().Add(drainUrge)
 			}
 		}
 		look = false

@@ -89,7 +89,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 				ev.Type = "JobDeregistered"
 			case t == structs.CmdScale:
 				ev.Type = "JobRegistered"
-			case t == structs.CmdPlan:
+			case isPlan(t):
 				ev.Type = "PlanResult"
 			case t == structs.CmdAllocObserved:
 				ev.Type = "AllocationUpdated"
@@ -108,7 +108,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		}
 		x := c.After
 		ev := methods.Event{Topic: "Evaluation", Type: "EvaluationUpdated", Key: x.ID.String(), Namespace: x.Namespace, Index: x.ModifyIndex, Eval: x, FilterKeys: []string{x.JobID}}
-		if typeOf(x.ModifyIndex) == structs.CmdPlan {
+		if isPlan(typeOf(x.ModifyIndex)) {
 			ev.Type = "PlanResult"
 		}
 		out = append(out, ev)
@@ -119,10 +119,10 @@ func eventsOf(d structs.Delta) []methods.Event {
 		}
 		x := c.After
 		ev := methods.Event{Topic: "Allocation", Type: "AllocationUpdated", Key: x.ID.String(), Namespace: x.Namespace, Index: x.ModifyIndex, Alloc: x, FilterKeys: []string{x.JobID}}
-		switch typeOf(x.ModifyIndex) {
-		case structs.CmdPlan:
+		switch t := typeOf(x.ModifyIndex); {
+		case isPlan(t):
 			ev.Type = "PlanResult"
-		case structs.CmdAllocTransition:
+		case t == structs.CmdAllocTransition:
 			ev.Type = "AllocationUpdateDesiredStatus"
 		}
 		if !x.DeploymentID.IsZero() {
@@ -196,6 +196,8 @@ func eventsOf(d structs.Delta) []methods.Event {
 	}
 	return out
 }
+
+func isPlan(t structs.CommandType) bool { return t == structs.CmdPlan || t == structs.CmdPlans }
 
 func drainChanged(a, b *structs.Node) bool { return (a.Drain == nil) != (b.Drain == nil) }
 
