@@ -34,6 +34,7 @@ const (
 	WaitDefault   = 5 * time.Minute
 	bodyReadTime  = 30 * time.Second // to send a request's body [408]
 	callTime      = 60 * time.Second // for a call that does not block
+	drainMax      = 16 << 20         // bytes beyond a limit that are read and thrown away, so that the refusal is seen
 	gzipThreshold = 1 << 10          // bytes below which an answer is not compressed
 )
 
@@ -281,17 +282,19 @@ func (c *call) rawBody(limit int64) ([]byte, error) {
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return nil, structs.Errorf(structs.CodeInvalid, "the request body has the encoding %q; send it as it is", clip(enc, 40))
 	}
-	if c.r.ContentLength > limit {
+	if c.r.ContentLength > limit+drainMax {
 		c.w.Header().Set("Connection", "close")
 		return nil, tooLarge
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	b, err := io.ReadAll(io.LimitReader(c.r.Body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		// Most clients read the answer only when they have sent all.
+		_, _ = io.CopyN(io.Discard, c.r.Body, drainMax)
+		c.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	}
 	if err != nil {
 		c.w.Header().Set("Connection", "close")
-		var over *http.MaxBytesError
-		if errors.As(err, &over) {
-			return nil, tooLarge
-		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, structs.Errorf(structs.CodeInvalid, "the request body did not come within %s", bodyReadTime)
 		}
