@@ -46,8 +46,8 @@ func (s *Server) checkJob(j *structs.Job) []string {
 		p.addf("Missing job ID")
 	case len(j.ID) > jobIDMax:
 		p.addf("Job ID is %d bytes long; the limit is %d", len(j.ID), jobIDMax)
-	case strings.ContainsAny(j.ID, " \x00") || !utf8.ValidString(j.ID): // the rest is as in Nomad: odd, but legal
-		p.addf("Job ID %q contains a space, a null character or bytes that are not UTF-8", j.ID)
+	case strings.ContainsFunc(j.ID, func(r rune) bool { return r == ' ' || r != '\n' && unicode.IsControl(r) }) || !utf8.ValidString(j.ID):
+		p.addf("Job ID %q contains a space, a control character other than a line break, or bytes that are not UTF-8", j.ID)
 	}
 	if j.Name == "" || len(j.Name) > jobNameMax || strings.ContainsFunc(j.Name, unicode.IsControl) {
 		p.addf("Job name must have 1 to %d bytes and no control characters", jobNameMax)

@@ -19,7 +19,8 @@ func TestValidate(t *testing.T) {
 	}{
 		{"no id", "batch", func(j *Job) { j.ID = nil }, "id: a job needs an id"},
 		{"blank in id", "batch", func(j *Job) { j.ID = ptr("a b") }, "id: \"a b\" holds a blank"},
-		{"newline in id", "batch", func(j *Job) { j.ID = ptr("a\nb") }, "a control character"},
+		{"carriage return in id", "batch", func(j *Job) { j.ID = ptr("a\rb") }, "a control character"},
+		{"NUL in id", "batch", func(j *Job) { j.ID = ptr("a\x00b") }, "a control character"},
 		{"escape sequence in id", "batch", func(j *Job) { j.ID = ptr("a\x1b[2Jb") }, "a control character"},
 		{"C1 control in id", "batch", func(j *Job) { j.ID = ptr("a\u009bb") }, "a control character"},
 		{"long id", "batch", func(j *Job) { j.ID = ptr(strings.Repeat("x", 300)) }, "300 bytes long"},
