@@ -31,6 +31,7 @@ func operatorRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/operator/snapshot", rpc: methods.SnapshotRestore.Name, handle: snapshotRestore},
 		{methods: "GET", pattern: "/v1/operator/scheduler/configuration", rpc: methods.SchedulerConfigGet.Name, handle: schedulerGet},
 		{methods: "PUT,POST", pattern: "/v1/operator/scheduler/configuration", rpc: methods.SchedulerConfigSet.Name, handle: schedulerSet},
+		{methods: "GET", pattern: "/v1/operator/scheduler/input", rpc: methods.SchedulerInput.Name, handle: schedulerInput},
 		{methods: "GET", pattern: "/v1/operator/autopilot/configuration", rpc: methods.AutopilotGet.Name, handle: autopilotGet},
 		{methods: "PUT,POST", pattern: "/v1/operator/autopilot/configuration", rpc: methods.AutopilotSet.Name, handle: autopilotSet},
 		{methods: "GET", pattern: "/v1/operator/autopilot/health", rpc: methods.AutopilotHealth.Name, handle: autopilotHealth},
@@ -231,6 +232,18 @@ func schedulerGet(c *call) (any, error) {
 		return nil, err
 	}
 	return &wire.SchedulerConfigurationResponse{SchedulerConfig: wire.SchedulerConfigFromStructs(resp.Config), QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
+}
+
+// schedulerInput sends what the newest decision about a node pool depended on, for `muster operator scheduler replay`.
+func schedulerInput(c *call) (any, error) {
+	resp, err := invoke(c, methods.SchedulerInput, &methods.NameRequest{Name: c.r.URL.Query().Get("pool")})
+	if err != nil {
+		return nil, err
+	}
+	c.w.Header().Set("Content-Type", "application/octet-stream")
+	c.w.Header().Set("X-Nomad-Index", strconv.FormatUint(uint64(resp.Index), 10))
+	_, err = c.w.Write(resp.Input)
+	return nil, err
 }
 
 // cas reads the check-and-set index of a write.

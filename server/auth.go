@@ -95,7 +95,7 @@ func (c *aclCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
 // resolve finds out what a token secret may do.
 func (s *Server) resolve(secret string) (*identity, error) {
 	if !s.cfg.ACL {
-		return &identity{acl: acl.Management, by: structs.Submitter{UID: -1, GID: -1}}, nil
+		return &identity{acl: acl.Management, by: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
 	}
 	p := s.Published()
 	snap := p.Snapshot

@@ -26,6 +26,7 @@ import (
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/telemetry"
 	"github.com/muster-sched/muster/internal/tlsutil"
@@ -187,6 +188,9 @@ func (a *Agent) openServer() error {
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
 		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
 	}
+	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
+		return client.Monitor(ctx, a.log, req, st)
+	}
 	if cfg.TLSRPC {
 		sc.TLSServer, sc.TLSClient = a.tls.RPCServer(), a.tls.Client
 	}
@@ -347,8 +351,10 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx)) // until the client has ended
+	defer stopServer()
 	if a.server != nil {
-		run("server", func() error { return a.server.Run(ctx) })
+		run("server", func() error { return a.server.Run(serverCtx) })
 	}
 	clientCtx, stopClient := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopClient()
@@ -377,6 +383,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	stopClient()
 	<-clientDone
+	stopServer()
 	a.Close()
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {

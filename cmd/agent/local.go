@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -244,7 +245,7 @@ func (a *Agent) Monitor(ctx context.Context, level string, asJSON bool, out func
 			return ctx.Err()
 		case b := <-lines:
 			if n := w.lost(); n > 0 {
-				b = append([]byte("[...] "+strconv.Itoa(n)+" lines were dropped: the reader was too slow\n"), b...)
+				b = append([]byte("[...] "+strconv.FormatInt(n, 10)+" lines were dropped: the reader was too slow\n"), b...)
 			}
 			if err := out(b); err != nil {
 				return err
@@ -255,19 +256,19 @@ func (a *Agent) Monitor(ctx context.Context, level string, asJSON bool, out func
 
 type monitorWriter struct {
 	lines   chan []byte
-	dropped counter
+	dropped atomic.Int64
 }
 
 func (w *monitorWriter) Write(b []byte) (int, error) {
 	select {
 	case w.lines <- bytes.Clone(b):
 	default:
-		w.dropped.add(1)
+		w.dropped.Add(1)
 	}
 	return len(b), nil
 }
 
-func (w *monitorWriter) lost() int { return w.dropped.take() }
+func (w *monitorWriter) lost() int64 { return w.dropped.Swap(0) }
 
 // Metrics gives the figures out.
 func (a *Agent) Metrics(format string) (string, []byte, error) { return a.tel.Metrics(format) }

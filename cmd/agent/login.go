@@ -15,22 +15,6 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 )
 
-// counter counts across goroutines.
-type counter struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (c *counter) add(n int) { c.mu.Lock(); c.n += n; c.mu.Unlock() }
-
-func (c *counter) take() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.n
-	c.n = 0
-	return n
-}
-
 // logins gives users of this machine, known by the kernel's word at the unix socket, a short token each, so that a
 // login node needs none of theirs. A request that brings a token keeps it.
 type logins struct {

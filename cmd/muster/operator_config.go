@@ -18,7 +18,8 @@ import (
 func newOperatorScheduler(e *env) *cobra.Command {
 	return e.group("scheduler", "How the cluster decides", "", `
 muster operator scheduler get-config
-muster operator scheduler set-config -scheduler-algorithm spread`, newSchedulerGet, newSchedulerSet)
+muster operator scheduler set-config -scheduler-algorithm spread
+muster operator scheduler dump decision.bin`, newSchedulerGet, newSchedulerSet, newSchedulerDump, newSchedulerReplay)
 }
 
 type schedulerGetOptions struct {

@@ -68,6 +68,9 @@ func (h *hclReader) diags(diags hcl.Diagnostics) {
 		if d.Detail != "" {
 			msg += ": " + d.Detail
 		}
+		if d.Summary == "Invalid argument name" {
+			msg += ` A map whose keys have quotes is written with an equals sign: options = { "driver.raw_exec.enable" = "1" }`
+		}
 		h.errs.add(at, "%s", msg)
 	}
 }
