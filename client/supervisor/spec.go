@@ -171,6 +171,14 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	c.Do("make namespaces", unix.SYS_UNSHARE, n(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS))
 	mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
 	mount("mount /proc", "proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	// Settings of the whole machine and other tasks' control groups: a task that is root could write there.
+	for _, f := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"} {
+		c.Try(unix.SYS_MOUNT, p.S(f), p.S(f), p.S(""), n(unix.MS_BIND|unix.MS_REC), n(0))
+		c.Try(unix.SYS_MOUNT, p.S(""), p.S(f), p.S(""), n(unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), n(0))
+	}
+	readonly := appendU64(nil, unix.MOUNT_ATTR_RDONLY) // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+	readonly = append(readonly, make([]byte, 24)...)
+	c.Try(unix.SYS_MOUNT_SETATTR, n(unix.AT_FDCWD), p.S("/sys"), n(unix.AT_RECURSIVE), p.B(readonly), n(len(readonly)))
 	shm := i.ShmMiB
 	if shm <= 0 {
 		shm = 64

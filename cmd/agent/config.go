@@ -75,9 +75,13 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	}
 	exec := c.Plugin.Exec.Config
+	denied := slices.Concat(exec.DeniedUsers, agentconfig.Names(cl.Options["user.denylist"]))
+	if _, set := cl.Options["user.denylist"]; !set && exec.DeniedUsers == nil {
+		denied = []string{"root"}
+	}
 	cfg.Client = &ClientConfig{
 		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
-		ExecUser: exec.DefaultUser, DenyUsers: slices.Concat(exec.DeniedUsers, agentconfig.Names(cl.Options["user.denylist"])),
+		ExecUser: exec.DefaultUser, DenyUsers: denied,
 	}
 	return cfg, nil
 }

@@ -226,7 +226,7 @@ type ExecPlugin struct {
 	Config struct {
 		// DefaultUser runs tasks that name no user. Ours. Default: nobody.
 		DefaultUser string `conf:"default_user"`
-		// DeniedUsers may not run tasks. Ours; user.denylist of client.options is added. Default: none.
+		// DeniedUsers may not run tasks. Ours; user.denylist of client.options is added. Default: root, when neither is set.
 		DeniedUsers []string `conf:"denied_users"`
 	} `conf:"config"`
 }

@@ -1,7 +1,8 @@
 // Package exec runs a task as an isolated process of the host: control groups with processor, memory and process limits,
 // mount, pid, ipc and uts namespaces of its own, a private /tmp, /dev/shm and /proc, a user that is not root, no new
 // privileges and few capabilities. It sees the host's root file system, but not the agent's data directory except for
-// its own allocation.
+// its own allocation. A task that is allowed to be root can write wherever the host's root can, /sys and /proc/sys
+// excepted: agents deny that user unless they are told otherwise.
 package exec
 
 import (
@@ -26,7 +27,7 @@ import (
 type Options struct {
 	Supervisor  *supervisor.Client
 	DefaultUser string   // of tasks that name none; "" means nobody
-	DeniedUsers []string // names that a task may not run as
+	DeniedUsers []string // names that a task may not run as, or their numbers
 }
 
 // Driver is exec.
@@ -95,6 +96,17 @@ func (d *Driver) ConfigSchema() driver.Schema {
 	}
 }
 
+// denied compares user ids as well as names: "0" is root, and so is any other name with its id.
+func (d *Driver) denied(name string, cred *supervisor.Credential) bool {
+	return slices.ContainsFunc(d.opt.DeniedUsers, func(no string) bool {
+		if no == name {
+			return true
+		}
+		c, err := process.LookUser(no)
+		return err == nil && c.UID == cred.UID
+	})
+}
+
 // Start runs the task.
 func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, error) {
 	if f := d.Fingerprint(ctx); !f.Detected {
@@ -125,12 +137,12 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if name == "" {
 		name = d.opt.DefaultUser
 	}
-	if slices.Contains(d.opt.DeniedUsers, name) {
-		return nil, driver.Permanent(fmt.Errorf("exec: this node does not allow tasks to run as %q", name))
-	}
 	cred, err := process.LookUser(name)
 	if err != nil {
 		return nil, err
+	}
+	if d.denied(name, cred) {
+		return nil, driver.Permanent(fmt.Errorf("exec: this node does not allow tasks to run as %q (plugin \"exec\", denied_users)", name))
 	}
 	limits, err := d.limits(cfg, v)
 	if err != nil {

@@ -223,6 +223,34 @@ func TestRootTaskHasFewCapabilities(t *testing.T) {
 	}
 }
 
+func TestDeniedUsers(t *testing.T) {
+	n := newNode(t)
+	d := New(Options{Supervisor: n.sup, DeniedUsers: []string{"root"}})
+	for _, user := range []string{"root", "0"} {
+		cfg := n.config("true")
+		cfg.User = user
+		if _, err := d.Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "denied_users") {
+			t.Errorf("user %q: %v", user, err)
+		}
+	}
+	n.wait(n.run(d, n.config("true")))
+}
+
+// Where root is allowed, it still cannot change the machine's settings or make control groups.
+func TestRootTaskCannotSetTheMachine(t *testing.T) {
+	n := newNode(t)
+	script := "p=$(cat /proc/sys/kernel/core_pattern); echo \"$p\" > /proc/sys/kernel/core_pattern && echo wrote; echo h > /proc/sysrq-trigger && echo wrote; " +
+		"for d in $(find /sys/fs/cgroup -maxdepth 1 -type d); do rmdir $d/muster-escape 2>/dev/null; mkdir $d/muster-escape && echo wrote && rmdir $d/muster-escape; done; " +
+		"mount -o remount,rw /proc/sys && echo wrote; umount /proc/sys && echo wrote; cat /sys/kernel/mm/transparent_hugepage/enabled > /dev/null; echo done"
+	cfg := n.config(script)
+	cfg.User = "root"
+	n.wait(n.run(n.exec, cfg))
+	out := stdout(cfg)
+	if strings.Contains(out, "wrote") || !strings.Contains(out, "done") {
+		t.Errorf("the task printed %q", out)
+	}
+}
+
 func TestMemoryLimitIsAttributed(t *testing.T) {
 	n := newNode(t)
 	cfg := n.config(`x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done`)
