@@ -115,7 +115,7 @@ func TestNothingLeadsOut(t *testing.T) {
 			t.Errorf("reading %.40q: %v, want %s", path, err, want)
 		}
 	}
-	for _, path := range []string{"web/local/root", "web/local/secdir", "web/secrets", ".."} {
+	for _, path := range []string{"web/local/root", "web/local/secdir", "web/secrets", "..", "web/local/pipe", "alloc/data/ok"} {
 		if list, err := d.List(path); err == nil {
 			t.Errorf("listing %q gives %v", path, list)
 		}

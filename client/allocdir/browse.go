@@ -68,22 +68,13 @@ func wrap(p string, err error) error {
 
 // List shows a directory, by name.
 func (d *Dir) List(p string) ([]Info, error) {
-	name, err := rel(p)
+	f, info, err := d.open(p)
 	if err != nil {
 		return nil, err
-	}
-	r, err := d.root()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	f, err := r.Open(name)
-	if err != nil {
-		return nil, wrap(p, err)
 	}
 	defer f.Close()
-	if err := d.notSecret(f); err != nil {
-		return nil, err
+	if !info.IsDir() {
+		return nil, structs.Errorf(structs.CodeInvalid, "%q is not a directory", p)
 	}
 	entries, err := f.ReadDir(listMax)
 	if err != nil && err != io.EOF {
