@@ -13,7 +13,8 @@ import (
 // side that receives it should the sender not care.
 const (
 	MaxHeader = 64 << 10 // bytes of an encoded Header
-	MaxBody   = 4 << 20  // bytes of a request or response body
+	MaxBody   = 4 << 20  // bytes of a request body
+	MaxReply  = 32 << 20 // bytes of a response body: a list of 50,000 nodes; half of what a session may hold unread
 	MaxFrame  = 1 << 20  // bytes of one frame of a stream
 	MaxHops   = 4        // times a call may be forwarded
 )

@@ -264,7 +264,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("big request: %v", err)
 		}
 		if _, isLocal := c.(*local); !isLocal {
-			_, err = Invoke(t.Context(), c, mBig, Header{}, &echoReq{N: MaxBody + 1})
+			_, err = Invoke(t.Context(), c, mBig, Header{}, &echoReq{N: MaxReply + 1})
 			if structs.CodeOf(err) != structs.CodeTooLarge {
 				t.Errorf("big response: %v", err)
 			}

@@ -97,7 +97,7 @@ func (s *Session) InvokeRaw(ctx context.Context, h Header, body []byte) ([]byte,
 	}
 	defer st.reset(resetCancelled) // nothing is sent if the call went to its end
 	// If sending failed the peer may have answered before it read all.
-	m, rerr := st.recv(ctx, MaxBody+1)
+	m, rerr := st.recv(ctx, MaxReply+1)
 	if rerr != nil {
 		if err == nil || ctx.Err() != nil {
 			err = rerr
@@ -217,8 +217,8 @@ func tagged(reply *Reply) ([]byte, error) {
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInternal, "the response does not encode")
 	}
-	if len(b) > MaxBody {
-		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or page", len(b), MaxBody)
+	if len(b) > MaxReply {
+		return nil, structs.Errorf(structs.CodeTooLarge, "the response of %d bytes is over the limit of %d; ask for less, or page", len(b), MaxReply)
 	}
 	out := make([]byte, 1+len(b))
 	copy(out[1:], b)
