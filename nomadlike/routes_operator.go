@@ -99,6 +99,9 @@ func raftTransfer(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.allow("operator:write"); err != nil {
+		return nil, err
+	}
 	before, err := invoke(c, methods.RaftConfiguration, &methods.EmptyRequest{})
 	if err != nil {
 		return nil, err
@@ -526,7 +529,10 @@ func listAs(string) handler {
 	}
 }
 
-func deploymentGone(*call) (any, error) {
+func deploymentGone(c *call) (any, error) {
+	if _, err := listAs("deployments")(c); err != nil { // who may not list jobs learns nothing
+		return nil, err
+	}
 	return nil, structs.Errorf(structs.CodeNotFound, "deployment not found")
 }
 
