@@ -94,7 +94,7 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 		if !registered {
 			continue // they forgot the node
 		}
-		wait := ttl/3 + rand.N(ttl/6+1)
+		wait := ttl/2 + rand.N(ttl/6+1) // a beat that is lost leaves a third, and the grace of the servers, for the next
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():

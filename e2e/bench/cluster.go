@@ -115,14 +115,16 @@ func (c *cluster) nodes(n int) {
 		fatal(err)
 	}
 	c.until(60*time.Second+time.Duration(n)*10*time.Millisecond, fmt.Sprintf("%d ready nodes", n), func() bool {
-		var ns []struct{ Status string }
-		if c.call("GET", "/v1/nodes", nil, &ns) != nil {
-			return false
-		}
 		ready := 0
-		for _, x := range ns {
-			if x.Status == "ready" {
-				ready++
+		for prefix := range 16 { // a page holds 5,000
+			var ns []struct{ Status string }
+			if c.call("GET", fmt.Sprintf("/v1/nodes?prefix=%x", prefix), nil, &ns) != nil {
+				return false
+			}
+			for _, x := range ns {
+				if x.Status == "ready" {
+					ready++
+				}
 			}
 		}
 		return ready == n
@@ -211,7 +213,9 @@ func (c *cluster) call(method, path string, in, out any) error {
 }
 
 func (c *cluster) until(d time.Duration, what string, ok func() bool) {
-	for end := time.Now().Add(d); !ok(); time.Sleep(20 * time.Millisecond) {
+	pause := 20 * time.Millisecond
+	for end := time.Now().Add(d); !ok(); time.Sleep(pause) {
+		pause = min(pause*5/4, 500*time.Millisecond)
 		if time.Now().After(end) {
 			for i := range c.procs {
 				b, _ := os.ReadFile(filepath.Join(c.dir, fmt.Sprintf("s%d.log", i)))
