@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
+	"maps"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/muster-sched/muster/internal/gossip"
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -382,6 +386,46 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 		h := c.servers[lead].health()
 		if len(h.Servers) != 3 || h.Leader == "" {
 			t.Fatalf("autopilot's view: %+v", h)
+		}
+	})
+}
+
+// A gossip key reaches every server, and none is used that a server lacks: the servers would no longer hear each other.
+func TestGossipKeysReachEveryServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		c.leader()
+		s, ctx, next := c.servers[0], context.Background(), []byte("fedcba9876543210")
+		if _, _, _, err := s.Keyring(ctx, "use", next); err == nil || !strings.Contains(err.Error(), "not installed") {
+			t.Fatalf("a key that nobody has is used: %v", err)
+		}
+		old := []byte("0123456789abcdef")
+		text := base64.StdEncoding.EncodeToString
+		for _, step := range []struct {
+			op  string
+			key []byte
+			has map[string]int
+			by  string
+		}{
+			{"install", next, map[string]int{text(old): 3, text(next): 3}, text(old)},
+			{"use", next, map[string]int{text(old): 3, text(next): 3}, text(next)},
+			{"remove", old, map[string]int{text(next): 3}, text(next)},
+		} {
+			has, writes, n, err := s.Keyring(ctx, step.op, step.key)
+			if err != nil || n != 3 || !maps.Equal(has, step.has) || !maps.Equal(writes, map[string]int{step.by: 3}) {
+				t.Fatalf("%s: %v, %v, %d servers, %v", step.op, has, writes, n, err)
+			}
+		}
+		time.Sleep(time.Minute) // gossip goes on with the new key
+		for i, s := range c.servers {
+			for _, m := range s.Members() {
+				if m.Status != gossip.Alive {
+					t.Errorf("server %d holds %s for %s", i, m.Name, m.Status)
+				}
+			}
+		}
+		if _, _, _, err := s.Keyring(ctx, "remove", next); err == nil {
+			t.Error("the key in use was removed")
 		}
 	})
 }

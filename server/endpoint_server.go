@@ -11,6 +11,7 @@ import (
 // registerServers serves what servers ask each other.
 func (s *Server) registerServers() {
 	handle(s, methods.ServerInfo, s.serverInfoHere)
+	handle(s, methods.ServerKeyring, s.keyring)
 	handle(s, methods.ServerHashes, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
 		return s.hashes(), nil
 	})

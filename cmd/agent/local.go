@@ -158,38 +158,19 @@ func (a *Agent) ForceLeave(name string, _ bool) error {
 	return nil
 }
 
-// Keyring works on the gossip keys of this agent.
+// Keyring works on the gossip keys of all servers. Clients that gossip take theirs from their configuration.
 func (a *Agent) Keyring(op, key string) (keys, primary map[string]int, members int, err error) {
-	g, err := a.ring()
-	if err != nil {
-		return nil, nil, 0, err
+	if a.server == nil {
+		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "this agent is no server; ask one about gossip keys")
 	}
+	var raw []byte
 	if op != "list" {
-		raw, err := base64.StdEncoding.DecodeString(key)
+		raw, err = base64.StdEncoding.DecodeString(key)
 		if err != nil || (len(raw) != 16 && len(raw) != 24 && len(raw) != 32) {
 			return nil, nil, 0, structs.Errorf(structs.CodeInvalid, "a gossip key is 16, 24 or 32 bytes in base64; make one with `muster operator gossip keyring generate`")
 		}
-		switch op {
-		case "install":
-			err = g.InstallKey(raw)
-		case "use":
-			err = g.UseKey(raw)
-		case "remove":
-			err = g.RemoveKey(raw)
-		}
-		if err != nil {
-			return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "%s: %v", op, err)
-		}
 	}
-	keys, primary = map[string]int{}, map[string]int{}
-	for i, k := range g.Keys() {
-		text := base64.StdEncoding.EncodeToString(k)
-		keys[text] = 1
-		if i == 0 {
-			primary[text] = 1
-		}
-	}
-	return keys, primary, 1, nil
+	return a.server.Keyring(context.Background(), op, raw)
 }
 
 // Health says whether the parts work.

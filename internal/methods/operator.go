@@ -237,6 +237,16 @@ type (
 		StateVersion uint64
 		Marks        []StateMark
 	}
+	// ServerKeyringRequest is an operation on the gossip keys of one server: list, install, use, remove.
+	ServerKeyringRequest struct {
+		Op  string
+		Key []byte
+	}
+	// ServerKeyringResponse is the keys it has then, the one it writes with first.
+	ServerKeyringResponse struct {
+		Server string
+		Keys   [][]byte
+	}
 	// ServerHasNodeRequest asks whether a node holds a session to this server.
 	ServerHasNodeRequest struct{ NodeID structs.NodeID }
 	// ServerHasNodeResponse answers it.

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/internal/gossip"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// The gossip keys of the region's servers. A key that one server writes with and another does not know cuts the two off
+// from each other, so every operation goes to all servers, and none begins to use a key that some server lacks.
+
+// keyringTimeout is how long one server may take to answer.
+const keyringTimeout = 3 * time.Second
+
+// Keyring lists, installs, uses or removes a gossip key (16, 24 or 32 bytes) on all servers of the region that have not
+// left. The answer says for each key how many servers have it and how many write with it. A server that does not answer
+// is an error, except in a list.
+func (s *Server) Keyring(ctx context.Context, op string, key []byte) (has, writes map[string]int, servers int, err error) {
+	if s.gossip.g == nil {
+		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "this server does not gossip")
+	}
+	var others []gossip.Member
+	for _, m := range s.Members() {
+		if m.Role == gossip.RoleServer && m.Region == s.cfg.Region && m.ID != s.cfg.ID && m.Status != gossip.Left {
+			others = append(others, m)
+		}
+	}
+	all := func(op string) (answers []*methods.ServerKeyringResponse, bad []string) {
+		req := &methods.ServerKeyringRequest{Op: op, Key: key}
+		for _, m := range others {
+			actx, cancel := context.WithTimeout(ctx, keyringTimeout)
+			resp, err := rpc.Invoke(actx, s.pool.To(m.RPC), methods.ServerKeyring, rpc.Header{}, req)
+			cancel()
+			if err != nil {
+				bad = append(bad, fmt.Sprintf("%s: %v", m.Name, err))
+				continue
+			}
+			answers = append(answers, resp)
+		}
+		if resp, err := s.keyring(ctx, nil, req); err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", s.cfg.Name, err))
+		} else {
+			answers = append(answers, resp)
+		}
+		return answers, bad
+	}
+	if op == "use" {
+		answers, bad := all("list")
+		for _, r := range answers {
+			if !slices.ContainsFunc(r.Keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
+				bad = append(bad, r.Server+": the key is not installed")
+			}
+		}
+		if len(bad) > 0 {
+			return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "the key is not used, since these servers could no longer follow: %s; install it on all first", strings.Join(bad, "; "))
+		}
+	}
+	answers, bad := all(op)
+	if len(bad) > 0 && op != "list" {
+		return nil, nil, 0, structs.Errorf(structs.CodeUnprocessable, "%s failed on %d of %d servers: %s; repeat it when they answer", op, len(bad), len(others)+1, strings.Join(bad, "; "))
+	}
+	has, writes = map[string]int{}, map[string]int{}
+	for _, r := range answers {
+		for i, k := range r.Keys {
+			text := base64.StdEncoding.EncodeToString(k)
+			has[text]++
+			if i == 0 {
+				writes[text]++
+			}
+		}
+	}
+	return has, writes, len(others) + 1, nil
+}
+
+// keyring does one operation on this server's keys.
+func (s *Server) keyring(_ context.Context, _ *rpc.Call, req *methods.ServerKeyringRequest) (*methods.ServerKeyringResponse, error) {
+	g := s.gossip.g
+	if g == nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "this server does not gossip")
+	}
+	var err error
+	switch req.Op {
+	case "list":
+	case "install":
+		err = g.InstallKey(req.Key)
+	case "use":
+		err = g.UseKey(req.Key)
+	case "remove":
+		err = g.RemoveKey(req.Key)
+	default:
+		return nil, structs.Errorf(structs.CodeInvalid, "no keyring operation %.40q: want list, install, use or remove", req.Op)
+	}
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "%v", err)
+	}
+	return &methods.ServerKeyringResponse{Server: s.cfg.Name, Keys: g.Keys()}, nil
+}
