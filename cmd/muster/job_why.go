@@ -166,6 +166,14 @@ func cure(r nomadlike.Refusal) string {
 			return fmt.Sprintf("another %s comes free on %s", amount, where)
 		}
 		return fmt.Sprintf("%s comes free on %s", r.Dimension, where)
+	case "node-joined":
+		if what, ok := strings.CutPrefix(r.Dimension, "missing "); ok {
+			return "a node with " + what + " becomes ready"
+		}
+		if r.Reason == "NODE_INELIGIBLE" {
+			return "a node becomes ready"
+		}
+		return "a node with " + r.Dimension + " becomes ready"
 	case "job-changed":
 		return fmt.Sprintf("the job asks for less or other %s", r.Dimension)
 	}

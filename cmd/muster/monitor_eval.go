@@ -396,13 +396,20 @@ func metricLines(m *wire.AllocationMetric) []string {
 // refusalLine is one reason in words and numbers.
 func refusalLine(code, dimension string, nodes, short int64, unit, cure string) string {
 	what := map[string]string{
-		"RESOURCES": "too little " + dimension, "CONSTRAINT": "excluded by constraint " + dimension, "DRIVER": "without driver " + strings.TrimPrefix(dimension, "driver "),
+		"RESOURCES": "too little " + dimension, "CONSTRAINT": "excluded by constraint " + dimension, "DRIVER": dimension,
 		"NODE_INELIGIBLE": "not eligible (" + dimension + ")", "DEVICE_UNHEALTHY": "with unhealthy " + dimension,
 		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "no island with enough " + dimension, "QUOTA": "quota " + dimension,
 		"RESERVATION": dimension + " is promised to a job ahead", "PRIORITY": "held by work of higher priority",
 	}[code]
-	if what == "" {
+	switch {
+	case what == "":
 		what = strings.ToLower(code) + " " + dimension
+	case strings.HasPrefix(dimension, "port "):
+		what = dimension + " is taken"
+	case strings.HasPrefix(dimension, "missing "):
+		what = "without " + strings.TrimPrefix(dimension, "missing ")
+	case strings.HasPrefix(dimension, "unhealthy "):
+		what = "with " + dimension
 	}
 	s := plural(nodes, "node") + ": " + strings.TrimSpace(what)
 	if short > 0 {
