@@ -71,6 +71,8 @@ type Config struct {
 	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent
 	// at once.
 	ObserveEvery time.Duration
+	// ShareJob gives a copy to keep of a job that the servers sent; nil keeps the one that was sent. Jobs are only read.
+	ShareJob func(*structs.Job) *structs.Job
 
 	Log     hclog.Logger            // nil discards
 	Monitor hclog.InterceptLogger   // whose lines Client.Monitor follows; nil: Monitor is refused

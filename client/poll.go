@@ -124,6 +124,9 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have state.History, restored bool) (again bool, err error) {
 	jobs := make(map[jobVersion]*structs.Job, len(resp.Jobs))
 	for _, j := range resp.Jobs {
+		if c.cfg.ShareJob != nil {
+			j = c.cfg.ShareJob(j)
+		}
 		jobs[jobVersion{j.Key(), j.Version}] = j
 	}
 	changed := make(map[structs.AllocID]*structs.Allocation, len(resp.Changed))

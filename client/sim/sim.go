@@ -65,6 +65,8 @@ type Config struct {
 type Fleet struct {
 	cfg   Config
 	conns []client.Conn
+	grief []*grief // of each
+	jobs  jobs
 	drv   driver.Set
 
 	mu     sync.Mutex
@@ -108,6 +110,7 @@ func New(cfg Config) (*Fleet, error) {
 			return nil, err
 		}
 		f.conns = append(f.conns, conn)
+		f.grief = append(f.grief, &grief{few: max(1, min(griefMany, cfg.Count/4))})
 	}
 	return f, nil
 }
@@ -184,6 +187,7 @@ func (f *Fleet) node(i int) (*client.Client, error) {
 		ObserveEvery:   cfg.ObserveEvery,
 		Log:            cfg.Log,
 		OnNode:         func(n structs.NodeID) { id = n },
+		ShareJob:       f.jobs.share,
 	})
 	if err != nil {
 		return nil, err
@@ -197,15 +201,56 @@ func (f *Fleet) node(i int) (*client.Client, error) {
 // shared is the i-th node's share of a session.
 func (f *Fleet) shared(i int) client.Connector {
 	return func(*rpc.Registry) (client.Conn, error) {
-		return sharedConn{f.conns[i%len(f.conns)]}, nil
+		at := i % len(f.conns)
+		return sharedConn{f.conns[at], f.grief[at]}, nil
 	}
 }
 
 // sharedConn belongs to several nodes: the end of one does not close it.
-type sharedConn struct{ client.Conn }
+type sharedConn struct {
+	client.Conn
+	grief *grief
+}
 
 // Close implements client.Conn.
 func (sharedConn) Close() error { return nil }
+
+// Failed implements client.Conn. One node whose call took too long does not take the session from all the others, whose
+// polls would then all be asked again, of a server that was late already; when many complain, the server is at fault.
+// A connection that breaks is replaced without anybody's complaint.
+func (c sharedConn) Failed() {
+	if c.grief.enough(time.Now()) {
+		c.Conn.Failed()
+	}
+}
+
+// Complaints that take a shared session from its nodes: so many within so long.
+const (
+	griefMany = nodesPerConn / 4
+	griefFor  = 5 * time.Second
+)
+
+type grief struct {
+	few int // complaints that are enough, when there are fewer nodes
+
+	mu    sync.Mutex
+	since time.Time
+	count int
+}
+
+func (g *grief) enough(now time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now.Sub(g.since) > griefFor {
+		g.since, g.count = now, 0
+	}
+	g.count++
+	if g.count < g.few {
+		return false
+	}
+	g.count = 0
+	return true
+}
 
 // find is the node that a server means.
 func (f *Fleet) find(alloc structs.AllocID, node structs.NodeID) (*client.Client, error) {
@@ -223,6 +268,42 @@ func (f *Fleet) find(alloc structs.AllocID, node structs.NodeID) (*client.Client
 		}
 	}
 	return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q: it is on none of the %d nodes simulated here", alloc, len(f.nodes))
+}
+
+// jobs are the specifications that nodes run, once each: every node is sent its own copy, and ten thousand nodes of one
+// job would keep ten thousand.
+type jobs struct {
+	mu  sync.Mutex
+	new map[jobID]*structs.Job
+	old map[jobID]*structs.Job
+}
+
+type jobID struct {
+	key     structs.JobKey
+	version uint64
+	spec    structs.Index // tells apart a job that was purged and registered again
+}
+
+// jobsKept is how many are remembered since they were last asked for, and as many before those.
+const jobsKept = 2000
+
+// share gives the copy to use.
+func (s *jobs) share(j *structs.Job) *structs.Job {
+	id := jobID{j.Key(), j.Version, j.SpecIndex}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := s.new[id]
+	if have != nil {
+		return have
+	}
+	if have = s.old[id]; have == nil {
+		have = j
+	}
+	if s.new == nil || len(s.new) >= jobsKept {
+		s.new, s.old = map[jobID]*structs.Job{}, s.new
+	}
+	s.new[id] = have
+	return have
 }
 
 // Nodes gives the nodes, in no order.
