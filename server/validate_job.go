@@ -46,7 +46,7 @@ func (s *Server) checkJob(j *structs.Job) []string {
 		p.addf("Missing job ID")
 	case len(j.ID) > jobIDMax:
 		p.addf("Job ID is %d bytes long; the limit is %d", len(j.ID), jobIDMax)
-	case strings.ContainsFunc(j.ID, func(r rune) bool { return r == ' ' || r != '\n' && unicode.IsControl(r) }) || !utf8.ValidString(j.ID):
+	case strings.ContainsFunc(j.ID, func(r rune) bool { return r == ' ' || r == utf8.RuneError || r != '\n' && unicode.IsControl(r) }):
 		p.addf("Job ID %q contains a space, a control character other than a line break, or bytes that are not UTF-8", j.ID)
 	}
 	if j.Name == "" || len(j.Name) > jobNameMax || strings.ContainsFunc(j.Name, unicode.IsControl) {
@@ -93,7 +93,7 @@ func (s *Server) checkJob(j *structs.Job) []string {
 		p.addf("Job %q is in nonexistent node pool %q", j.ID, j.NodePool)
 	}
 	seen := map[string]bool{}
-	tasks := 0
+	tasks, count := 0, 0
 	for i, g := range j.Groups {
 		if g == nil {
 			p.addf("Task group %d is missing", i+1)
@@ -104,7 +104,11 @@ func (s *Server) checkJob(j *structs.Job) []string {
 		}
 		seen[g.Name] = true
 		tasks += len(g.Tasks)
+		count += min(max(g.Count, 0), structs.JobCountMax)
 		p.group(j, g, ns)
+	}
+	if count > structs.JobCountMax {
+		p.addf("Job asks for %d allocations over all groups; the limit is %d", count, structs.JobCountMax)
 	}
 	if tasks > structs.TasksMax {
 		p.addf("Job has %d tasks; the limit is %d", tasks, structs.TasksMax)
