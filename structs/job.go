@@ -36,6 +36,7 @@ const (
 	JobVersionsKept    = 6       // versions retained beside those that allocations refer to
 	JobSizeMax         = 1 << 20 // bytes of a job in canonical msgpack
 	GroupCountMax      = 100_000 // allocations a group may ask for
+	JobCountMax        = 100_000 // allocations a job may ask for over all groups
 	GroupsMax          = 1_000   // groups a job may have
 	TasksMax           = 1_000   // tasks a job may have over all groups
 )

@@ -60,8 +60,9 @@ func (v *validator) validateJob() {
 		v.errorf("id", "a job needs an id")
 	case len(id) > jobIDMax:
 		v.errorf("id", "%d bytes long; want at most %d", len(id), jobIDMax)
-	case strings.Contains(id, " ") || hasControl(strings.ReplaceAll(id, "\n", "")) || !utf8.ValidString(id):
-		// A line break is odd, but legal, as in Nomad, whose client tests have one. Others may drive a terminal.
+	case strings.Contains(id, " ") || hasControl(strings.ReplaceAll(id, "\n", "")) || strings.ContainsRune(id, utf8.RuneError):
+		// A line break is odd, but legal, as in Nomad, whose client tests have one. Others may drive a terminal. The
+		// replacement character is what JSON makes of bytes that are not UTF-8.
 		v.errorf("id", "%q holds a blank, a control character or bytes that are not UTF-8; use letters, digits, dashes, dots or slashes", id)
 	}
 	if n := val(j.Name); hasControl(n) || len(n) > jobIDMax {
@@ -117,6 +118,7 @@ func (v *validator) validateJob() {
 		return
 	}
 	seen := map[string]bool{}
+	count := 0
 	for i, g := range j.TaskGroups {
 		if g == nil {
 			v.errorf(fmt.Sprintf("group %d", i+1), "is null; want an object")
@@ -128,6 +130,10 @@ func (v *validator) validateJob() {
 		}
 		seen[name] = true
 		v.group(i, g)
+		count += min(max(val(g.Count), 0), structs.JobCountMax)
+	}
+	if count > structs.JobCountMax {
+		v.errorf("count", "%d over all groups; want at most %d", count, structs.JobCountMax)
 	}
 	if v.tasks > structs.TasksMax {
 		v.errorf("task", "%d tasks over all groups; want at most %d", v.tasks, structs.TasksMax)

@@ -37,6 +37,10 @@ func TestValidate(t *testing.T) {
 		{"null group", "batch", func(j *Job) { j.TaskGroups = append(j.TaskGroups, nil) }, "group 2: is null"},
 		{"same group", "batch", func(j *Job) { j.TaskGroups = append(j.TaskGroups, g(j)) }, "two groups with this name"},
 		{"huge count", "batch", func(j *Job) { g(j).Count = ptr(1 << 40) }, "want at most 100000"},
+		{"huge count over all groups", "batch", func(j *Job) {
+			g(j).Count = ptr(60_000)
+			j.TaskGroups = append(j.TaskGroups, &TaskGroup{Name: ptr("h"), Count: ptr(60_000), Tasks: g(j).Tasks})
+		}, "count: 120000 over all groups; want at most 100000"},
 		{"negative count", "batch", func(j *Job) { g(j).Count = ptr(-1) }, "count: -1 is negative"},
 		{"system count", "system", func(j *Job) { g(j).Count = ptr(2) }, "runs once on every node"},
 		{"system reschedule", "system", func(j *Job) { g(j).ReschedulePolicy = &ReschedulePolicy{Attempts: ptr(1)} }, "cannot be rescheduled"},
