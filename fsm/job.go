@@ -432,6 +432,15 @@ func applyScale(x *tx) *structs.Error {
 		case g.Scaling != nil && n > g.Scaling.Max:
 			return structs.Errorf(structs.CodeInvalid, "group count was greater than scaling policy maximum: %d > %d", n, g.Scaling.Max)
 		}
+		total := n
+		for _, o := range j.Groups {
+			if o.Name != g.Name {
+				total += int64(o.Count)
+			}
+		}
+		if total > structs.JobCountMax {
+			return structs.Errorf(structs.CodeInvalid, "with count %d of group %q the job asks for %d allocations over all groups; the limit is %d", n, g.Name, total, structs.JobCountMax)
+		}
 		in := *j
 		in.Groups = slices.Clone(j.Groups)
 		for i := range in.Groups {
