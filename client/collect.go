@@ -250,15 +250,13 @@ func (c *Client) drainSelf(ctx context.Context, d DrainConfig) {
 	if d.Deadline == 0 {
 		d.Deadline = time.Minute
 	}
-	strategy := &structs.DrainStrategy{Deadline: d.Deadline, IgnoreSystemJobs: d.IgnoreSystemJobs}
+	strategy := structs.DrainStrategy{Deadline: d.Deadline, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	if d.Force {
 		strategy.Deadline = -1
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.Deadline+c.cfg.MaxKillTimeout)
 	defer cancel()
-	h := c.header()
-	h.Token = c.cfg.Token
-	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeDrain, h, &methods.NodeDrainRequest{NodeID: c.id.id, Strategy: strategy}); err != nil {
+	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &methods.NodeLeaveRequest{NodeAuth: c.auth(), Strategy: strategy}); err != nil {
 		c.log.Warn("the node could not be drained before it leaves; its tasks are ended here", "error", err)
 		return
 	}

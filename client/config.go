@@ -76,7 +76,6 @@ type Config struct {
 
 	Log     hclog.Logger            // nil discards
 	Monitor hclog.InterceptLogger   // whose lines Client.Monitor follows; nil: Monitor is refused
-	Token   string                  // ACL token for what is not the node's own business (drain on leave); "" is none
 	OnNode  func(id structs.NodeID) // told of the node's id once it is known; nil tells nobody
 }
 

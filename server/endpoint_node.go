@@ -17,6 +17,9 @@ func (s *Server) registerNodeUsers() {
 	handle(s, methods.NodeList, s.nodeList)
 	handle(s, methods.NodeAllocs, s.nodeAllocs)
 	handle(s, methods.NodeDrain, s.nodeDrain)
+	handle(s, methods.NodeLeave, func(ctx context.Context, c *rpc.Call, req *methods.NodeLeaveRequest) (*methods.NodeWriteResponse, error) {
+		return s.nodeDrain(ctx, c, &methods.NodeDrainRequest{NodeID: req.NodeID, Strategy: &req.Strategy})
+	})
 	handle(s, methods.NodeEligibility, s.nodeEligibility)
 	handle(s, methods.NodeEvaluate, s.nodeEvaluate)
 	handle(s, methods.NodePurge, s.nodePurge)

@@ -357,6 +357,11 @@ type (
 		MarkEligible bool
 		Meta         map[string]string
 	}
+	// NodeLeaveRequest is a node that drains itself before its agent ends.
+	NodeLeaveRequest struct {
+		NodeAuth
+		Strategy structs.DrainStrategy
+	}
 	// NodeEligibilityRequest switches placement on or off.
 	NodeEligibilityRequest struct {
 		NodeID      structs.NodeID

@@ -142,6 +142,7 @@ var (
 	NodePoll      = method[NodePollRequest, NodePollResponse]("Node.Poll", SideServer, KindAny, Need{NodeSecret: true})
 	NodeObserve   = method[NodeObserveRequest, WriteResponse]("Node.Observe", SideServer, KindWrite, Need{NodeSecret: true})
 	NodeEvent     = method[NodeEventRequest, WriteResponse]("Node.Event", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeLeave     = method[NodeLeaveRequest, NodeWriteResponse]("Node.Leave", SideServer, KindWrite, Need{NodeSecret: true})
 	NodeServers   = method[NodeServersRequest, NodeServersResponse]("Node.Servers", SideServer, KindAny, Need{NodeSecret: true})
 
 	// Node pools and namespaces.
