@@ -125,7 +125,7 @@ func Start(cfg Config) (*Gossip, error) {
 		mc.BindAddr = "0.0.0.0"
 	}
 	mc.EnableCompression = false // and the transport refuses it: nothing is ever decompressed
-	mc.Logger = log.New(cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), "", 0)
+	mc.Logger = log.New(&logLimit{to: cfg.Log.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}), now: time.Now}, "", 0)
 	mc.Events, mc.Delegate = (*events)(g), (*delegate)(g)
 	mc.DeadNodeReclaimTime = 30 * time.Second
 	if len(cfg.Key) > 0 {
