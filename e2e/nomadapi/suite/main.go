@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -159,17 +160,33 @@ func reason(name string, output map[string][]string) string {
 	return s
 }
 
-// killBelow ends agents that a killed test left behind: their command line names the folder.
+// killBelow ends what agents of killed tests left behind: their command line or environment names the folder. Then it
+// unmounts the secrets directories of tasks.
 func killBelow(dir string) {
-	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, f := range procs {
-		b, err := os.ReadFile(f)
-		if err != nil || !strings.Contains(string(b), dir) {
-			continue
+	for range 50 {
+		found := false
+		procs, _ := filepath.Glob("/proc/[0-9]*")
+		for _, p := range procs {
+			pid, err := strconv.Atoi(filepath.Base(p))
+			if err != nil || pid == os.Getpid() {
+				continue
+			}
+			cmd, _ := os.ReadFile(p + "/cmdline")
+			env, _ := os.ReadFile(p + "/environ")
+			if len(cmd) > 0 && (strings.Contains(string(cmd), dir) || strings.Contains(string(env), dir)) {
+				found = true
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
-		var pid int
-		if _, err := fmt.Sscanf(filepath.Base(filepath.Dir(f)), "%d", &pid); err == nil && pid != os.Getpid() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if !found {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	b, _ := os.ReadFile("/proc/self/mounts")
+	for l := range strings.Lines(string(b)) {
+		if f := strings.Fields(l); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
+			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
 		}
 	}
 }
