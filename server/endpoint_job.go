@@ -302,6 +302,15 @@ func (s *Server) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobD
 	for key, v := range req.Meta {
 		child.Meta[key] = v
 	}
+	var bad problems
+	bad.texts("Dispatch meta", req.Meta)
+	bad.texts("Meta of job and dispatch", child.Meta)
+	if len(bad.list) > 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "%s", bad.list[0])
+	}
+	if n := len(req.IdempotencyToken); n > 256 {
+		return nil, structs.Errorf(structs.CodeInvalid, "the idempotency token has %d bytes; the limit is 256", n)
+	}
 	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobRegister, By: who(ctx).by, Body: &structs.JobRegisterCommand{Job: &child, Eval: child.Placeable()}})
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,7 +76,10 @@ func jsonDepth(data []byte) error {
 func explain(data []byte, err error) error {
 	var syn *json.SyntaxError
 	var typ *json.UnmarshalTypeError
+	var b64 base64.CorruptInputError
 	switch {
+	case errors.As(err, &b64):
+		return structs.Errorf(structs.CodeInvalid, "a field of bytes (such as Payload) is not base64: %v", err)
 	case errors.Is(err, io.EOF):
 		return structs.Errorf(structs.CodeInvalid, "the body is empty; want one JSON object")
 	case errors.Is(err, io.ErrUnexpectedEOF):
