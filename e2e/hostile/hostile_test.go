@@ -22,6 +22,7 @@ func TestHostile(t *testing.T) {
 		run  func(*testing.T, *victim)
 	}{
 		{"job files", testJobFiles},
+		{"dispatch", testDispatch},
 		{"http", testHTTP},
 		{"raw http", testRawHTTP},
 		{"command line", testCommandLine},

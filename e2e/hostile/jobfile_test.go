@@ -133,7 +133,7 @@ func fileCases() []fileCase {
 		{"name of a task: ..", job("", "", "", `task "t"`, `task ".."`), "..", ""},
 		{"name of a task: empty", job("", "", "", `task "t"`, `task ""`), "name", ""},
 		{"name of a group with slashes", job("", "", "", `group "g"`, `group "a/../b"`), "a/../b", ""},
-		{"name of a job with a newline", job("", "", "", `job "hostile"`, `job "a\nb"`), "a\\nb", ""},
+		{"name of a job with a newline", job("", "", "", `job "hostile"`, `job "a\nb"`), "name", ""},
 		{"name of a job with NUL", job("", "", "", `job "hostile"`, `job "a\u0000b"`), "", ""},
 		{"name of a job with 1,000 characters", job("", "", "", `job "hostile"`, `job "`+strings.Repeat("n", 1000)+`"`), "", ""},
 		{"name of a task with an escape sequence", job("", "", "", `task "t"`, `task "\u001b[2Jt"`), "", ""},
@@ -180,19 +180,57 @@ func testJobFiles(t *testing.T, v *victim) {
 		t.Run(c.name, func(t *testing.T) {
 			p := v.file("hostile.hcl", c.text)
 			verbs := [][]string{{"job", "run", "-detach", p}}
+			if !strings.HasPrefix(c.name, "bomb") { // those take their seconds each time
+				verbs = append(verbs, []string{"job", "validate", p}, []string{"job", "plan", p})
+			}
 			for _, args := range verbs {
 				begin := time.Now()
 				code, out := v.muster(nil, args...)
 				if d := time.Since(begin); d > 12*time.Second {
 					t.Errorf("took %s", d)
 				}
-				if c.verb == "zero" {
+				switch {
+				case args[1] == "plan" && c.verb == "zero":
+					if code != 0 && code != 1 { // 1: there are changes
+						t.Errorf("plan: code %d: %s", code, head(out))
+					}
+				case c.verb == "zero":
 					expect(t, code, out, 0, c.has)
-				} else {
+				case args[1] == "plan":
+					expect(t, code, out, 255, c.has)
+				default:
 					expect(t, code, out, 1, c.has)
 				}
 			}
 			v.alive(t)
 		})
 	}
+}
+
+// testDispatch sends a parameterized job what it does not take.
+func testDispatch(t *testing.T, v *victim) {
+	p := v.file("dispatch.hcl", job("parameterized {\n  payload = \"forbidden\"\n  meta_required = [\"model\"]\n  meta_optional = [\"seed\"]\n}", "", "", `"hostile"`, `"dispatched"`))
+	if code, out := v.muster(nil, "job", "run", "-detach", p); code != 0 {
+		t.Fatalf("run: %d %s", code, out)
+	}
+	for _, c := range []struct{ name, body, has string }{
+		{"no meta", `{}`, "model"},
+		{"unknown meta", `{"Meta":{"model":"a","banana":"b"}}`, "banana"},
+		{"payload forbidden", `{"Meta":{"model":"a"},"Payload":"AAAA"}`, "ayload"},
+		{"payload too large", `{"Meta":{"model":"a"},"Payload":"` + strings.Repeat("AAAA", 10000) + `"}`, "ayload"},
+		{"payload that is no base64", `{"Meta":{"model":"a"},"Payload":"%%%"}`, "ayload"},
+		{"meta of a megabyte", `{"Meta":{"model":"` + strings.Repeat("m", 500<<10) + `"}}`, "model"},
+		{"prefix template of a path", `{"Meta":{"model":"a"},"IdPrefixTemplate":"../../ x\u0000"}`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, out := send("PUT", "/v1/job/dispatched/dispatch", c.body, nil)
+			expect(t, code, out, 400, c.has)
+			v.alive(t)
+		})
+	}
+	t.Run("allowed", func(t *testing.T) {
+		code, out := send("PUT", "/v1/job/dispatched/dispatch", `{"Meta":{"model":"a"}}`, nil)
+		expect(t, code, out, 200, "DispatchedJobID")
+		v.alive(t)
+	})
 }
