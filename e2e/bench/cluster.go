@@ -227,8 +227,11 @@ func (c *cluster) until(d time.Duration, what string, ok func() bool) {
 	}
 }
 
-// stats are the figures of one server, "part.name".
+// stats are the figures of one server, "part.name"; none of server -1.
 func (c *cluster) stats(i int) map[string]string {
+	if i < 0 {
+		return nil
+	}
 	var self struct {
 		Stats map[string]map[string]string `json:"stats"`
 	}
