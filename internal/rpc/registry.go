@@ -150,20 +150,20 @@ func (r *Registry) dispatch(ctx context.Context, c *Call) (reply *Reply, err err
 	}
 	reply, err = h(ctx, c)
 	if err != nil {
-		err = r.crossing(ctx, c, err)
+		err = r.crossing(c, err)
 	}
 	return reply, err
 }
 
 // crossing is err as the other side may see it.
-func (r *Registry) crossing(ctx context.Context, c *Call, err error) *structs.Error {
+func (r *Registry) crossing(c *Call, err error) *structs.Error {
 	var e *structs.Error
 	switch {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, context.DeadlineExceeded):
 		return structs.Errorf(structs.CodeTimeout, "%s: the deadline passed", c.Method)
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled): // by the caller; a relay may hear of it before its own context does
 		return structs.Errorf(structs.CodeTimeout, "%s: cancelled", c.Method)
 	}
 	r.log.Error("call failed", "method", c.Method, "peer", c.Peer.Addr, "trace", fmt.Sprintf("%x", c.Trace), "error", err)
