@@ -100,7 +100,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 	if j.Dispatched {
 		return nil, structs.Errorf(structs.CodeInvalid, "job can't be submitted with 'Dispatched'")
 	}
-	var warnings []string
+	warnings := s.withoutOversubscription(j)
 	sub := req.Submission
 	if sub != nil && len(sub.Source)+len(sub.Variables) > structs.JobSizeMax {
 		warnings = append(warnings, fmt.Sprintf("job source of %d bytes is over the limit of %d and was not kept", len(sub.Source)+len(sub.Variables), structs.JobSizeMax))
@@ -125,11 +125,15 @@ func registered(res structs.Result, warnings []string) *methods.JobRegisterRespo
 }
 
 func (s *Server) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobRegisterRequest) (*methods.JobValidateResponse, error) {
-	_, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapReadJob)
+	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapReadJob)
 	if err != nil {
 		return nil, err
 	}
-	return &methods.JobValidateResponse{Errors: errs}, nil
+	resp := &methods.JobValidateResponse{Errors: errs}
+	if j != nil {
+		resp.Warnings = strings.Join(s.withoutOversubscription(j), "\n")
+	}
+	return resp, nil
 }
 
 // jobDeregister stops a job. One that does not exist is stopped already: nothing is written and no evaluation made.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/internal/methods"
@@ -25,11 +26,12 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if len(errs) > 0 {
 		return nil, oneError("job validation failed", errs)
 	}
+	warnings := s.withoutOversubscription(j)
 	p := s.Published()
 	snap := p.Snapshot
 	k := j.Key()
 	old := snap.JobByKey(k)
-	resp = &methods.JobPlanResponse{Index: p.Index}
+	resp = &methods.JobPlanResponse{Index: p.Index, Warnings: strings.Join(warnings, "\n")}
 	j.SpecIndex, j.CreateIndex, j.Version = p.Index+1, p.Index+1, 0
 	if old != nil {
 		resp.JobModifyIndex = old.SpecIndex

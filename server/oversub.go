@@ -1,0 +1,35 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// withoutOversubscription takes memory_max out of a job where the cluster does not allow tasks to use more memory than
+// was reserved for them, and says so. The limit that agents then enforce is memory.
+func (s *Server) withoutOversubscription(j *structs.Job) (warnings []string) {
+	if cfg := s.Published().Snapshot.SchedulerConfig(); cfg != nil && cfg.MemoryOversub {
+		return nil
+	}
+	groups := slices.Clone(j.Groups)
+	for i, g := range groups {
+		for n, t := range g.Tasks {
+			if t.Resources.MemoryMaxMiB == 0 {
+				continue
+			}
+			if groups[i] == g {
+				own := *g
+				own.Tasks = slices.Clone(g.Tasks)
+				groups[i] = &own
+			}
+			own := *t
+			own.Resources.MemoryMaxMiB = 0
+			groups[i].Tasks[n] = &own
+			warnings = append(warnings, fmt.Sprintf("group %q, task %q: memory_max is not used, because memory oversubscription is off (muster operator scheduler set-config -memory-oversubscription=true)", g.Name, t.Name))
+		}
+	}
+	j.Groups = groups
+	return warnings
+}
