@@ -328,8 +328,7 @@ func (a *Agent) Server() *server.Server { return a.server }
 // Client is the client part, or nil.
 func (a *Agent) Client() *client.Client { return a.client }
 
-// Run serves until ctx ends, then closes. Tasks go on running, except with a temporary data directory, whose tasks end
-// with it.
+// Run serves until ctx ends, then closes. Tasks go on running, except those of a -dev agent, which end with it.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -372,8 +371,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		run("http", serve(a.unix))
 	}
 	<-ctx.Done()
-	if a.temp != "" && a.client != nil {
-		// Nothing of a temporary cluster may stay behind.
+	if a.cfg.Dev && a.client != nil {
+		// Nothing of a cluster for trying things out may go on behind the user's back.
 		ids, err := client.Supervised(a.super).TaskIDs(context.Background())
 		if err == nil {
 			for _, id := range ids {
@@ -431,7 +430,7 @@ func (a *Agent) Close() error {
 			a.server.Close()
 		}
 		if a.super != nil {
-			if a.temp != "" {
+			if a.cfg.Dev {
 				_ = a.super.Shutdown(context.Background())
 			}
 			a.super.Close()

@@ -2,6 +2,8 @@ package harness
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
@@ -215,6 +217,7 @@ func KillBelow(t testing.TB, dir string) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	removeGroups(dir)
 	// Mounts that tasks or secrets directories left behind.
 	b, _ := os.ReadFile("/proc/self/mounts")
 	lines := strings.Split(string(b), "\n")
@@ -223,4 +226,29 @@ func KillBelow(t testing.TB, dir string) {
 			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
 		}
 	}
+}
+
+// removeGroups removes the control groups of supervisors that were killed: each has one named after its directory.
+func removeGroups(dir string) {
+	_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || d.Name() != "supervisor" {
+			return nil
+		}
+		if r, err := filepath.EvalSymlinks(p); err == nil {
+			p = r
+		}
+		sum := sha256.Sum256([]byte(p))
+		scopes, _ := filepath.Glob("/sys/fs/cgroup/*/muster/" + hex.EncodeToString(sum[:6]))
+		v2, _ := filepath.Glob("/sys/fs/cgroup/muster/" + hex.EncodeToString(sum[:6]))
+		for _, scope := range append(scopes, v2...) {
+			leaves, _ := os.ReadDir(scope)
+			for _, l := range leaves {
+				if l.IsDir() {
+					_ = os.Remove(filepath.Join(scope, l.Name()))
+				}
+			}
+			_ = os.Remove(scope)
+		}
+		return nil
+	})
 }
