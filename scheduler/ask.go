@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -28,8 +29,13 @@ type ask struct {
 	static  []structs.Port
 	dynamic []structs.Port
 	devices []deviceAsk // most specific first
-	cores   []coreAsk   // tasks that reserve cores
-	spreads []spreadAsk
+	gpuFit  string      // structs.GPUFitBest, ...: which GPU of a node gives a share
+	altsMax int64       // how many alternatives beyond the first ones there are
+	shares  bool        // some alternative is for a share
+
+	plainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
+	cores        []coreAsk // tasks that reserve cores
+	spreads      []spreadAsk
 
 	distinctHostsJob   bool
 	distinctHostsGroup bool
@@ -51,15 +57,24 @@ type coreAsk struct {
 	count int64
 }
 
-// deviceAsk is one device block of one task.
+// deviceAsk is one device block, or the GPUs, of one task.
 type deviceAsk struct {
-	task      string
-	name      string
-	count     int64
-	checks    []condition
-	wishes    []wish
-	wishTotal int64
-	perNode   bool // some condition looks at device ids
+	task    string
+	alts    []deviceAlt // in order of preference; the first that can be had on a node is taken
+	perNode bool        // some condition looks at device ids
+}
+
+// deviceAlt is one way to serve a deviceAsk.
+type deviceAlt struct {
+	name       string // "type", "vendor/type" or "vendor/type/model"
+	model      string // a word of the model's name; "" for any
+	count      int64
+	mem, share int64 // MiB, or percent of the memory, of each; both 0: whole devices
+	compute    int64 // percent of each
+	enforce    string
+	checks     []condition
+	wishes     []wish
+	wishTotal  int64
 }
 
 type spreadAsk struct {
@@ -79,8 +94,8 @@ type distinctAsk struct {
 }
 
 // compileAsk gathers everything that decides where a group may run.
-func compileAsk(job *structs.Job, tg *structs.Group) *ask {
-	a := &ask{job: job, tg: tg, need: structs.GroupVector(tg)}
+func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
+	a := &ask{job: job, tg: tg, gpuFit: gpuFit, need: structs.GroupVector(tg)}
 	a.constrain(job.Constraints, true)
 	a.constrain(tg.Constraints, false)
 	a.wish(job.Affinities)
@@ -97,8 +112,12 @@ func compileAsk(job *structs.Job, tg *structs.Group) *ask {
 		for i := range t.Resources.Devices {
 			a.devices = append(a.devices, compileDevice(t.Name, &t.Resources.Devices[i]))
 		}
+		if len(t.Resources.GPU) > 0 {
+			a.devices = append(a.devices, compileGPU(t.Name, t.Resources.GPU))
+		}
 	}
-	slices.SortStableFunc(a.devices, func(x, y deviceAsk) int { return strings.Count(y.name, "/") - strings.Count(x.name, "/") })
+	slices.SortStableFunc(a.devices, func(x, y deviceAsk) int { return y.narrow() - x.narrow() })
+	a.inGPUs()
 	for i := range tg.Networks {
 		for _, p := range tg.Networks[i].StaticPorts {
 			a.port(p, &a.static)
@@ -181,19 +200,63 @@ func (a *ask) volume(v *structs.VolumeRequest) {
 }
 
 func compileDevice(task string, r *structs.DeviceRequest) deviceAsk {
-	d := deviceAsk{task: task, name: r.Name, count: max(r.Count, 1)}
-	for _, c := range r.Constraints {
-		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
-		d.checks = append(d.checks, x)
-		d.perNode = d.perNode || x.unique()
-	}
-	for _, f := range r.Affinities {
-		x := compileCondition(f.LTarget, f.RTarget, f.Operand)
-		d.wishes = append(d.wishes, wish{x, f.Weight})
-		d.wishTotal += abs(f.Weight)
-		d.perNode = d.perNode || x.unique()
+	d := deviceAsk{task: task}
+	d.add(deviceAlt{name: r.Name, count: max(r.Count, 1)}, r.Constraints, r.Affinities)
+	return d
+}
+
+// gpuName is what a request for GPUs means in terms of devices.
+const gpuName = "nvidia/gpu"
+
+func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
+	d := deviceAsk{task: task}
+	for i := range rs {
+		r := &rs[i]
+		d.add(deviceAlt{name: gpuName, model: r.Model, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce}, r.Constraints, r.Affinities)
 	}
 	return d
+}
+
+// add appends one alternative with its conditions.
+func (d *deviceAsk) add(alt deviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
+	for _, c := range constraints {
+		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
+		alt.checks = append(alt.checks, x)
+		d.perNode = d.perNode || x.unique()
+	}
+	for _, f := range affinities {
+		x := compileCondition(f.LTarget, f.RTarget, f.Operand)
+		alt.wishes = append(alt.wishes, wish{x, f.Weight})
+		alt.wishTotal += abs(f.Weight)
+		d.perNode = d.perNode || x.unique()
+	}
+	d.alts = append(d.alts, alt)
+}
+
+// narrow orders the requests of a group: what can be served by fewer devices is served first.
+func (d *deviceAsk) narrow() int {
+	n := 4 * strings.Count(d.alts[0].name, "/")
+	if d.alts[0].model != "" {
+		n += 2
+	}
+	if !d.alts[0].shared() {
+		n++
+	}
+	return n
+}
+
+// plain reports whether the ask is for whole devices of one kind, as a device block is.
+func (d *deviceAsk) plain() bool { return len(d.alts) == 1 && !d.alts[0].shared() }
+
+// inGPUs notes what the requests for devices have in common.
+func (a *ask) inGPUs() {
+	a.plainDevices = len(a.devices) == 1 && a.devices[0].plain() && !a.devices[0].perNode
+	for i := range a.devices {
+		a.altsMax += int64(len(a.devices[i].alts) - 1)
+		for k := range a.devices[i].alts {
+			a.shares = a.shares || a.devices[i].alts[k].shared()
+		}
+	}
 }
 
 func abs(n int64) int64 {
@@ -212,7 +275,10 @@ func (w *wish) fulfilled(holds bool) int64 {
 }
 
 // names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model".
-func (d *deviceAsk) names(g *structs.DeviceGroup) bool {
+func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
+	if d.model != "" && !structs.IsModel(g.Name, d.model) {
+		return false
+	}
 	parts := strings.SplitN(d.name, "/", 3)
 	switch len(parts) {
 	case 1:
@@ -225,30 +291,35 @@ func (d *deviceAsk) names(g *structs.DeviceGroup) bool {
 
 // deviceChoice is a device group of a node that may serve a request.
 type deviceChoice struct {
+	alt   int // into deviceAsk.alts
 	group int // into NodeResources.Devices
 	first int // position of its first instance
 	micro int64
 }
 
-// choices lists the groups of a node that may serve a request, the best liked first, then in the order of the node.
+// choices lists the groups of a node that may serve a request, by alternative, then the best liked first, then in the
+// order of the node.
 func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 	var out []deviceChoice
-	first := 0
-	for i := range n.Resources.Devices {
-		g := &n.Resources.Devices[i]
-		if d.names(g) && !slices.ContainsFunc(d.checks, func(c condition) bool { return !c.holdsOnDevice(g) }) {
-			var got int64
-			for k := range d.wishes {
-				got += d.wishes[k].fulfilled(d.wishes[k].cond.holdsOnDevice(g))
+	for at := range d.alts {
+		alt := &d.alts[at]
+		first := 0
+		for i := range n.Resources.Devices {
+			g := &n.Resources.Devices[i]
+			if alt.names(g) && !slices.ContainsFunc(alt.checks, func(c condition) bool { return !c.holdsOnDevice(g) }) {
+				var got int64
+				for k := range alt.wishes {
+					got += alt.wishes[k].fulfilled(alt.wishes[k].cond.holdsOnDevice(g))
+				}
+				c := deviceChoice{alt: at, group: i, first: first}
+				if alt.wishTotal > 0 {
+					c.micro = got * Micro / alt.wishTotal
+				}
+				out = append(out, c)
 			}
-			c := deviceChoice{group: i, first: first}
-			if d.wishTotal > 0 {
-				c.micro = got * Micro / d.wishTotal
-			}
-			out = append(out, c)
+			first += len(g.Instances)
 		}
-		first += len(g.Instances)
 	}
-	slices.SortStableFunc(out, func(a, b deviceChoice) int { return int(b.micro - a.micro) })
+	slices.SortStableFunc(out, func(a, b deviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.micro-a.micro)) })
 	return out
 }

@@ -124,7 +124,7 @@ func TestDeviceConditions(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]bool{"gpu": true, "nvidia/gpu": true, "nvidia/gpu/H100": true, "nvidia/gpu/A100": false, "amd/gpu": false, "tpu": false} {
-		d := deviceAsk{name: name}
+		d := deviceAlt{name: name}
 		if d.names(g) != want {
 			t.Errorf("%q names the group: %v", name, !want)
 		}

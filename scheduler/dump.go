@@ -28,6 +28,7 @@ type dump struct {
 	Seed    uint64
 	Cursor  structs.NodeID
 	Steps   int
+	Mix     *Mix
 	Policy  string
 }
 
@@ -78,7 +79,7 @@ func (d *dumpHeld) held() *held {
 // Dump writes an Input, with the name of the policy it is decided by, as canonical bytes that Load reads back: a
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
-	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Policy: policy}
+	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy}
 	for _, c := range in.View.chunks {
 		for i, n := range c.nodes {
 			if !n.SecretID.IsZero() {
@@ -141,7 +142,7 @@ func Load(b []byte) (in Input, policy string, err error) {
 		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
 			Client: structs.ClientRunning, Desired: structs.DesiredRun})
 	}
-	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps}
+	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix}
 	for i := range d.Flight {
 		in.Flight = in.Flight.restore(&d.Flight[i])
 	}

@@ -52,7 +52,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	o := s.w.get(row)
 	u := &Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
 	if len(s.ask.devices) > 0 {
-		u.Devices, u.DevicesInUse, _ = s.devices(n, o.hold, v)
+		u.Devices, u.DevicesInUse, _ = s.devices(n, &o, v)
 	}
 	u.Used.CPU += u.Used.Cores * c.mhz[i]
 	out := structs.NodeScore{NodeID: n.ID}
@@ -64,7 +64,14 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		out.Terms = append(out.Terms, structs.ScoreTerm{Name: name, Micro: micro})
 		sum += weight * micro
 	}
-	term(s.p.Name(), s.weights.Fit, s.p.Fit(u))
+	if s.counts {
+		u.Allocs, u.GPUs = int64(len(o.hold.list())), countGPUs(n)
+	}
+	if s.rater != nil {
+		term(s.p.Name(), s.weights.Fit, s.rateGPUs(c, i, v, &o, &u.Used))
+	} else {
+		term(s.p.Name(), s.weights.Fit, s.p.Fit(u))
+	}
 	term("job-anti-affinity", s.weights.Load, s.load(row))
 	if s.ask.wishTotal > 0 {
 		wishes := v.wishes
@@ -75,6 +82,12 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	}
 	if s.likes() {
 		term("devices", s.weights.Affinity, v.liked)
+	}
+	if s.ask.shares && s.ask.gpuFit != structs.GPUFitFirst && s.ask.gpuFit != structs.GPUFitNext {
+		term("gpu", s.weights.GPU, s.gpuFull())
+	}
+	if s.ask.altsMax > 0 { // decides before all others, and has no weight
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: Micro * (s.ask.altsMax - s.picker.rank) / s.ask.altsMax})
 	}
 	if s.spreadWeight > 0 {
 		term("allocation-spread", s.weights.Spread, s.cellBonus(x)/max(s.weights.Spread, 1))
@@ -120,7 +133,10 @@ func (s *scan) report(wanted, placed int64) *structs.GroupReport {
 	}
 	for _, x := range s.refusals {
 		if x.nodes > 0 {
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: x.code, Dimension: x.what, Nodes: x.nodes, Short: x.short, Unit: x.unit, CuredBy: x.cure})
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: x.code, Dimension: x.what, Nodes: x.nodes, Short: x.short, Unit: x.unit, Largest: x.large, CuredBy: x.cure})
+			if r := &r.Refusals[len(r.Refusals)-1]; r.Code == structs.ReasonResources && x.asked > 0 && x.free >= x.asked && x.cure == structs.EventAllocStopped {
+				r.Code = structs.ReasonFragmentation // in pieces that are too small there is enough
+			}
 		}
 	}
 	if len(r.Refusals) == 0 {
@@ -136,7 +152,7 @@ func (s *scan) report(wanted, placed int64) *structs.GroupReport {
 // mainReason is the one word for a group that waits: what could be cured soonest comes first, so resources before
 // anything that needs other nodes.
 func mainReason(rs []structs.Refusal) structs.ReasonCode {
-	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
+	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
 		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {
 			return code
 		}
@@ -157,6 +173,9 @@ func GroupText(groups []*structs.GroupReport) string {
 			fmt.Fprintf(&b, "  %s %s: %d nodes", r.Code, r.Dimension, r.Nodes)
 			if r.Short > 0 {
 				fmt.Fprintf(&b, ", short by %d %s", r.Short, r.Unit)
+			}
+			if r.Largest > 0 {
+				fmt.Fprintf(&b, ", largest free %d", r.Largest)
 			}
 			fmt.Fprintf(&b, ", cured by %s\n", r.CuredBy)
 		}

@@ -17,6 +17,7 @@ type verdict struct {
 	spread  []int32 // per spread: value number, -1 to ask per node
 	props   []int32 // per distinct property: value number, -1 to ask per node
 	cell    int32   // -1: depends on the node
+	suits   []bool  // see scan.suits
 	liked   int64   // of the best device choices, millionths, averaged
 
 	class, dc           string
@@ -31,6 +32,9 @@ type refusal struct {
 	nodes int64
 	short int64 // least; 0 when not an amount
 	unit  string
+	large int64 // the largest amount free on one GPU
+	free  int64 // GPU memory free on all GPUs that are too full for the ask, over all nodes counted
+	asked int64 // GPU memory that one allocation asks for
 	cure  structs.EventKind
 }
 
@@ -53,7 +57,7 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 		d := &a.devices[i]
 		c := d.choices(n)
 		if len(c) == 0 && !d.perNode {
-			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: "missing device " + d.name, cure: structs.EventNodeJoined})
+			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: "missing device " + d.alts[0].label(), cure: structs.EventNodeJoined})
 			return
 		}
 		if len(c) > 0 {
@@ -183,7 +187,8 @@ func networkIP(n *structs.Node, at int) string {
 
 // equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o, less what the
 // allocations in yields hold (the placement will wait for those).
-func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID) (*held, shortageOf) {
+func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID,
+	k *picker, rate chooser) (*held, shortageOf) {
 	h := &held{id: id, need: a.need}
 	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(yields) == 0 {
 		return h, shortageOf{}
@@ -208,8 +213,11 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 	if s := a.pickCores(n, free, h); s.dim != dimNone {
 		return nil, s
 	}
-	if s := a.pickDevices(n, free, choices, h); s.dim != dimNone {
-		return nil, s
+	if len(a.devices) > 0 {
+		if s := k.pickDevices(a, n, free, choices, rate); s.dim != dimNone {
+			return nil, s
+		}
+		h.rare.grants = k.grants(a, n)
 	}
 	return h, shortageOf{}
 }
@@ -218,7 +226,11 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 type shortageOf struct {
 	shortage
 	what      string
-	unhealthy bool // there would be enough if all devices were healthy
+	unhealthy bool  // there would be enough if all devices were healthy
+	tooSmall  bool  // no device of the node is large enough, even unused
+	largest   int64 // of GPU memory or compute: the most that is free on one GPU
+	free      int64 // GPU memory free on all GPUs that are too full, MiB
+	asked     int64 // GPU memory asked for in all, MiB
 }
 
 func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
@@ -292,52 +304,6 @@ func (a *ask) pickCores(n *structs.Node, free *holding, h *held) shortageOf {
 	return shortageOf{}
 }
 
-// pickDevices gives every request instances of one group. Instances that share a fast link are taken together when an
-// island has enough: the smallest such island, so that larger ones stay whole.
-func (a *ask) pickDevices(n *structs.Node, free *holding, choices [][]deviceChoice, h *held) shortageOf {
-	var mine bitset
-	for i := range a.devices {
-		d := &a.devices[i]
-		list := choices[i]
-		if d.perNode {
-			list = d.choices(n)
-		}
-		best := int64(-1)
-		var sick int64
-		done := false
-		for _, c := range list {
-			g := &n.Resources.Devices[c.group]
-			var open []int
-			var unhealthy int64
-			for k := range g.Instances {
-				switch pos := c.first + k; {
-				case free.devs.has(pos) || mine.has(pos):
-				case !g.Instances[k].Healthy:
-					unhealthy++
-				default:
-					open = append(open, k)
-				}
-			}
-			if int64(len(open)) < d.count {
-				best = max(best, int64(len(open)))
-				sick = max(sick, unhealthy)
-				continue
-			}
-			for _, k := range pickIsland(g, open, int(d.count)) {
-				mine.set(c.first + k)
-				h.rare.grants = append(h.rare.grants, structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[k].ID})
-			}
-			done = true
-			break
-		}
-		if !done {
-			best = max(best, 0)
-			return shortageOf{shortage: shortage{dimDevices, d.count - best}, what: d.name, unhealthy: best+sick >= d.count}
-		}
-	}
-	return shortageOf{}
-}
-
 // pickIsland chooses count of the open instances of a group.
 func pickIsland(g *structs.DeviceGroup, open []int, count int) []int {
 	bestSize, best := 0, ""
@@ -384,6 +350,7 @@ func (s *scan) refuse(r refusal) {
 	if r.short > 0 && (t.short == 0 || r.short < t.short) {
 		t.short = r.short
 	}
+	t.large, t.free, t.asked = max(t.large, r.large), t.free+r.free, max(t.asked, r.asked)
 }
 
 // exhausted counts one more node for a shortage.
@@ -401,6 +368,10 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 	if x.unhealthy {
 		r.code, r.cure = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
 	}
+	if x.tooSmall {
+		r.cure = structs.EventNodeJoined
+	}
+	r.large, r.free, r.asked = x.largest, x.free, x.asked
 	if x.dim == dimPorts {
 		r.short, r.unit = 0, ""
 	}

@@ -18,12 +18,14 @@ const (
 	dimDisk
 	dimPorts
 	dimDevices
+	dimGPUMemory
+	dimGPUCompute
 	dimClaim // the allocation to wait for is claimed, or waits itself
 	dims
 )
 
-var dimNames = [dims]string{"", "cpu", "cores", "memory", "disk", "ports", "devices", "claim"}
-var dimUnits = [dims]string{"", "MHz", "cores", "MiB", "MiB", "ports", "devices", ""}
+var dimNames = [dims]string{"", "cpu", "cores", "memory", "disk", "ports", "devices", "GPU memory", "GPU compute", "claim"}
+var dimUnits = [dims]string{"", "MHz", "cores", "MiB", "MiB", "ports", "devices", "MiB", "%", ""}
 
 func (d dimension) String() string { return dimNames[d] }
 
@@ -89,21 +91,14 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 				return o, shortage{dimCores, 1}
 			}
 		}
-		for _, g := range h.rare.grants {
-			if pos := instancePos(n, g.Device, g.Instance); pos >= 0 && b.devs.has(pos) {
-				return o, shortage{dimDevices, 1}
-			}
-		}
 	}
 	for _, p := range h.rare.ports {
 		if slices.Contains(n.Reserved.Ports, p.Value) {
 			return o, shortage{dimPorts, 1}
 		}
 	}
-	for _, g := range h.rare.grants {
-		if instancePos(n, g.Device, g.Instance) < 0 {
-			return o, shortage{dimDevices, 1}
-		}
+	if s := fitsGrants(n, blocking.hold, h.rare.grants); s.dim != dimNone {
+		return o, s
 	}
 	after := o.with(n, h)
 	if s := fitsAmounts(total, o.used, after.used, mhz); s.dim != dimNone {

@@ -48,12 +48,13 @@ func (h *held) waitsOn(id structs.AllocID) bool {
 // holding is everything held on one node. Immutable: changes make a new one, so that a what-if rolls back by keeping
 // the old pointer. A nil holding is an empty one.
 type holding struct {
-	held  []*held  // by id
-	ports []uint32 // sorted portKeys in use
-	cores bitset   // core ids in use
-	devs  bitset   // device instances in use, by their position on the node
-	rares int      // how many of held have a rare part
-	waits int      // how many of held wait on others
+	held   []*held  // by id
+	ports  []uint32 // sorted portKeys in use
+	cores  bitset   // core ids in use
+	devs   bitset   // device instances in use, by their position on the node
+	shares []share  // of those that are shared, by position; a device in devs that is not here is given whole
+	rares  int      // how many of held have a rare part
+	waits  int      // how many of held wait on others
 }
 
 func (h *holding) list() []*held {
@@ -88,7 +89,7 @@ func (o occupancy) with(n *structs.Node, h *held) occupancy {
 	}
 	next.held = append(next.held, old[i:]...)
 	if o.hold != nil {
-		next.ports, next.cores, next.devs = o.hold.ports, o.hold.cores, o.hold.devs
+		next.ports, next.cores, next.devs, next.shares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares
 		next.rares, next.waits = o.hold.rares, o.hold.waits
 	}
 	if h.rare == nil && next.waits == 0 {
@@ -126,7 +127,7 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 		return occupancy{hold: next}.tally(n)
 	}
 	if o.hold != nil {
-		next.ports, next.cores, next.devs, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.rares
+		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
 	}
 	return occupancy{used: used, hold: next}
 }
@@ -144,7 +145,7 @@ func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
 	gone := old[i]
 	next := &holding{held: slices.Concat(old[:i], old[i+1:])}
 	if gone.rare == nil && o.hold.waits == 0 {
-		next.ports, next.cores, next.devs, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.rares
+		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
 		return occupancy{used: o.used.Sub(gone.need), hold: next}
 	}
 	return occupancy{hold: next}.tally(n)
@@ -172,12 +173,8 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 		for _, c := range e.rare.cores {
 			h.cores.set(int(c))
 		}
-		for _, g := range e.rare.grants {
-			if pos := instancePos(n, g.Device, g.Instance); pos >= 0 {
-				h.devs.set(pos)
-			}
-		}
 	}
+	h.tallyDevices(n)
 	slices.Sort(h.ports)
 	h.ports = slices.Compact(h.ports)
 	if h.waits > 0 { // an allocation that waits on others owns what they free: structs.Usage knows how

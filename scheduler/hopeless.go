@@ -48,6 +48,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Constraints []structs.Constraint
 		Cores       int64
 		Devices     []structs.DeviceRequest
+		GPU         []structs.GPURequest
 	}
 	key := struct {
 		Pool        string
@@ -59,7 +60,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Tasks       []taskKey
 	}{job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil}
 	for _, t := range g.tg.Tasks {
-		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices})
+		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU})
 	}
 	return string(pack.Append(nil, &key))
 }

@@ -85,7 +85,7 @@ func newReconciler(in *Input, w *Workload) *reconciler {
 	for _, e := range w.Evals {
 		r.force = r.force || e.ForceResch
 	}
-	r.ask = func(tg *structs.Group) *ask { return compileAsk(w.Job, tg) }
+	r.ask = func(tg *structs.Group) *ask { return compileAsk(w.Job, tg, in.Config.GPUFit) }
 	return r
 }
 

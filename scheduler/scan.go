@@ -37,8 +37,13 @@ type scan struct {
 	useKnown  bool
 	why       shortageOf // of the last rate that gave rateShort
 	built     bool
+	counts    bool // the policy wants Use.Allocs and Use.GPUs
 	unplaced  int64
 	weightSum int64
+	picker    picker
+	rater     GPURater // of the policy; nil for one that does not look into GPUs
+	mix       *Mix     // for the rater
+	gpus      gpuStates
 	penalties map[int32]bool // rows where this very allocation failed before
 }
 
@@ -66,7 +71,16 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 	if len(a.spreads) == 0 {
 		s.cells = []cell{{pos: -1}}
 	}
+	if r, ok := p.(GPURater); ok {
+		s.rater, s.mix = r, w.mixFor(a)
+	}
+	if c, ok := p.(interface{ CountsAllocs() bool }); ok {
+		s.counts = c.CountsAllocs()
+	}
 	s.weightSum = s.weights.Fit + s.weights.Load
+	if a.shares && a.gpuFit != structs.GPUFitFirst && a.gpuFit != structs.GPUFitNext {
+		s.weightSum += s.weights.GPU
+	}
 	if a.wishTotal > 0 {
 		s.weightSum += s.weights.Affinity
 	}
@@ -80,7 +94,9 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 }
 
 func (s *scan) likes() bool {
-	return slices.ContainsFunc(s.ask.devices, func(d deviceAsk) bool { return d.wishTotal > 0 })
+	return slices.ContainsFunc(s.ask.devices, func(d deviceAsk) bool {
+		return slices.ContainsFunc(d.alts, func(a deviceAlt) bool { return a.wishTotal > 0 })
+	})
 }
 
 // count tells the scan of an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
@@ -278,13 +294,18 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	var devices, inUse int64
 	if len(a.devices) > 0 {
 		var x shortageOf
-		if devices, inUse, x = s.devices(c.nodes[i], o.hold, v); x.dim != dimNone {
+		if devices, inUse, x = s.devices(c.nodes[i], o, v); x.dim != dimNone {
 			s.why = x
 			return rateShort
 		}
 	}
 	after.CPU += after.Cores * mhz
-	base := s.weights.Fit * s.fit(total, &after, devices, inUse)
+	base := int64(0)
+	if s.rater != nil {
+		base = s.weights.Fit * s.rateGPUs(c, i, v, o, &after)
+	} else {
+		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.nodes[i], o)
+	}
 	if s.weights.Load > 0 {
 		base += s.weights.Load * s.load(row)
 	}
@@ -294,19 +315,51 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked
 	}
+	if len(a.devices) > 0 && !a.plainDevices {
+		base += s.weights.GPU*s.gpuFull() + (a.altsMax-s.picker.rank)*altStep
+	}
 	return base
 }
 
+// altStep is what one step towards the alternatives liked best is worth: more than all terms together, so that a later
+// alternative is taken only where no node can give an earlier one.
+const altStep = 10_000 * Micro
+
+// gpuFull is how well the shares chosen last fit into their GPUs: full ones are best, or empty ones with worst fit.
+func (s *scan) gpuFull() int64 {
+	switch {
+	case s.picker.parts == 0 || s.ask.gpuFit == structs.GPUFitFirst || s.ask.gpuFit == structs.GPUFitNext:
+		return 0
+	case s.ask.gpuFit == structs.GPUFitWorst:
+		return Micro - min(s.picker.full, Micro)
+	}
+	return min(s.picker.full, Micro)
+}
+
 // fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
-func (s *scan) fit(total, used *structs.Vector, devices, inUse int64) int64 {
+func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *occupancy) int64 {
 	u := &s.use
+	var allocs, gpus int64
+	if s.counts {
+		allocs, gpus = int64(len(o.hold.list())), countGPUs(n)
+	}
 	if s.useKnown && u.Used.MemoryMiB == used.MemoryMiB && u.Used.CPU == used.CPU && u.Total == *total && u.Used == *used &&
-		u.Devices == devices && u.DevicesInUse == inUse {
+		u.Devices == devices && u.DevicesInUse == inUse && u.Allocs == allocs && u.GPUs == gpus {
 		return s.useScore
 	}
-	u.Total, u.Used, u.Devices, u.DevicesInUse = *total, *used, devices, inUse
+	u.Total, u.Used, u.Devices, u.DevicesInUse, u.Allocs, u.GPUs = *total, *used, devices, inUse, allocs, gpus
 	s.useScore, s.useKnown = s.p.Fit(u), true
 	return s.useScore
+}
+
+func countGPUs(n *structs.Node) int64 {
+	total := 0
+	for i := range n.Resources.Devices {
+		if n.Resources.Devices[i].Type == "gpu" {
+			total += len(n.Resources.Devices[i].Instances)
+		}
+	}
+	return int64(total)
 }
 
 // load is 1 less the share of the group's allocations that the node has already.
@@ -317,22 +370,28 @@ func (s *scan) load(row int) int64 {
 	return Micro - min(Micro, int64(s.onRow[row])*Micro/int64(max(s.ask.tg.Count, 1)))
 }
 
-// devices counts the instances that may serve the ask and tells whether enough are free.
-func (s *scan) devices(n *structs.Node, hold *holding, v *verdict) (total, used int64, _ shortageOf) {
+// devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
+// counts MiB of GPU memory instead.
+func (s *scan) devices(n *structs.Node, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
 	a := s.ask
+	hold := o.hold
+	if !a.plainDevices {
+		s.picker.rank, s.picker.full, s.picker.parts = 0, 0, 0
+		free := hold
+		if free == nil {
+			free = &emptyHolding
+		}
+		if x := s.picker.pickDevices(a, n, free, v.choices, s.chooser(n, o, v)); x.dim != dimNone {
+			return 0, 0, x
+		}
+		if a.shares {
+			total, used = s.gpuMemory(n, free, v)
+			return total, min(used, total), shortageOf{}
+		}
+	}
 	var busy bitset
 	if hold != nil {
 		busy = hold.devs
-	}
-	if len(a.devices) > 1 || a.devices[0].perNode {
-		h := &held{rare: &heldRare{}}
-		free := hold
-		if free == nil {
-			free = &holding{}
-		}
-		if x := a.pickDevices(n, free, v.choices, h); x.dim != dimNone {
-			return 0, 0, x
-		}
 	}
 	var seen bitset
 	var open, sick, best, bestSick int64
@@ -353,7 +412,7 @@ func (s *scan) devices(n *structs.Node, hold *holding, v *verdict) (total, used 
 						sick++
 					}
 				}
-				if len(a.devices) > 1 {
+				if !a.plainDevices {
 					if seen.has(pos) {
 						continue
 					}
@@ -370,12 +429,45 @@ func (s *scan) devices(n *structs.Node, hold *holding, v *verdict) (total, used 
 				}
 			}
 		}
-		used += a.devices[k].count
+		if a.plainDevices {
+			used += d.alts[0].count
+		}
 	}
-	if len(a.devices) == 1 && !d.perNode && best < d.count {
-		return 0, 0, shortageOf{shortage: shortage{dimDevices, d.count - best}, what: d.name, unhealthy: best+bestSick >= d.count}
+	if !a.plainDevices {
+		used += int64(len(s.picker.picks))
+	} else if alt := &d.alts[0]; best < alt.count {
+		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: alt.label(), unhealthy: best+bestSick >= alt.count}
 	}
 	return total, min(used, total), shortageOf{}
+}
+
+var emptyHolding holding
+
+// gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
+func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, used int64) {
+	var seen bitset
+	reserve := n.GPUReserveMiB()
+	for k := range s.ask.devices {
+		list := v.choices[k]
+		for _, c := range list {
+			g := &n.Resources.Devices[c.group]
+			for j := range g.Instances {
+				pos := c.first + j
+				capacity := g.Instances[j].MemoryMiB - reserve
+				if capacity <= 0 || seen.has(pos) {
+					continue
+				}
+				seen.set(pos)
+				total += capacity
+				if x := s.picker.busy(free, pos); x.whole { // what was picked counts as in use
+					used += capacity
+				} else {
+					used += x.mem
+				}
+			}
+		}
+	}
+	return total, used
 }
 
 // offer puts a node (again) among the candidates, if the group fits there.
@@ -567,7 +659,7 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 		return spot{}, false
 	}
 	o := s.w.get(row)
-	h, short := s.ask.equip(n, o, v.choices, id, yields)
+	h, short := s.ask.equip(n, o, v.choices, id, yields, &s.picker, s.chooser(n, &o, v))
 	if short.dim != dimNone {
 		return spot{}, false
 	}
@@ -621,7 +713,7 @@ func (s *scan) equip(c *chunk, i int, v *verdict, o occupancy, id structs.AllocI
 		return nil, o, s.why
 	}
 	n := c.nodes[i]
-	h, short := s.ask.equip(n, o, v.choices, id, nil)
+	h, short := s.ask.equip(n, o, v.choices, id, nil, &s.picker, s.chooser(n, &o, v))
 	if short.dim != dimNone {
 		return nil, o, short
 	}

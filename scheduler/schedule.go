@@ -20,6 +20,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	rep := Report{}
 	// 1. One what-if picture for the pass: the view, and what is in flight already.
 	w := newWhatIf(in.View, in.Flight)
+	w.mix = in.Mix
 	var vain hopeless
 	for i := range in.Pending {
 		load := &in.Pending[i]

@@ -13,6 +13,7 @@ type Input struct {
 	Now     structs.LogTime
 	Seed    uint64         // reserved for policies that draw lots; the ones of today do not
 	Cursor  structs.NodeID // where next-fit goes on: Plan.Cursor of the pass before, or zero
+	Mix     *Mix           // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
 	Steps   int            // budget in nodes looked at; 0: no limit. The first workload is always decided
 }
 
@@ -69,7 +70,8 @@ type DesiredUpdates struct {
 // Use is a node as it would be after a placement: what policies rate.
 type Use struct {
 	Total, Used           structs.Vector
-	Devices, DevicesInUse int64 // of the kinds that the group asks for; 0 when it asks for none
+	Devices, DevicesInUse int64 // of the kinds that the group asks for, or their MiB when it asks for shares; 0 when it asks for none
+	Allocs, GPUs          int64 // held on the node before the placement, and its GPUs; only for policies with CountsAllocs() true
 }
 
 // Policy rates nodes. A policy is pure and cheap: Fit is called for every feasible node. The built-in ones are in
@@ -85,17 +87,49 @@ type Policy interface {
 	Rotates() bool
 }
 
+// GPURater is a Policy that looks into the GPUs of a node. It is asked instead of Fit, and it decides, too, which GPU of
+// a node gives a share: the first one that it rates highest.
+type GPURater interface {
+	Policy
+	// RateGPUs rates a node in millionths, by its GPUs before and after the placement and by what else is asked of such
+	// nodes. It must not keep or change what it is given.
+	RateGPUs(before, after *GPUState, mix *Mix) int64
+}
+
+// GPUState is what matters of a node to a GPURater.
+type GPUState struct {
+	FreeCPU int64   // MHz
+	Free    []int64 // of each healthy GPU: the free share in thousandths, the scarcer one of memory and compute
+	Suits   []bool  // of each shape of the mix: the node has the model that it asks for
+}
+
+// Mix is what is asked of the cluster: shapes of allocations with how often they occur.
+type Mix struct {
+	Shapes []Shape // most frequent first
+	Total  int64   // sum of the counts
+}
+
+// Shape is what one allocation asks for.
+type Shape struct {
+	CPU   int64  // MHz
+	GPUs  int64  // 0: none
+	Milli int64  // of each GPU, thousandths; 1000 for whole ones
+	Model string // "" for any
+	Count int64  // how many ask for this
+}
+
 // Weights of the named terms of a score. A term that does not apply to a group (no affinity, no spread) is left out.
 type Weights struct {
 	Fit      int64 // how well the group fits on the node, by the policy
 	Affinity int64 // wishes of the job that the node fulfils
 	Load     int64 // few allocations of the same group already there, and no failed attempt of this very one
 	Spread   int64 // how even the spread stays
+	GPU      int64 // how well shares fit into their GPUs
 }
 
 // DefaultWeights are those of DESIGN.md section 4. Spread is above fit, so that one allocation too many on a value
 // outweighs any difference in fit.
-var DefaultWeights = Weights{Fit: 30, Affinity: 20, Load: 20, Spread: 80}
+var DefaultWeights = Weights{Fit: 30, Affinity: 20, Load: 20, Spread: 80, GPU: 30}
 
 // Verdict is the answer about one plan entry.
 type Verdict struct {

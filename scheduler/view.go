@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -31,6 +32,7 @@ type chunk struct {
 	*roster
 	used []structs.Vector
 	hold []*holding
+	mix  atomic.Pointer[[]Shape] // of what is held; made when a policy asks
 }
 
 // roster is the part of a chunk that only nodes themselves change.
@@ -371,6 +373,8 @@ func (v *View) AppendCanonical(b []byte) []byte {
 			for _, g := range h.rare.grants {
 				b = append(b, g.Device...)
 				b = append(b, g.Instance...)
+				num(g.MemoryMiB)
+				num(g.Compute)
 			}
 		}
 	}
@@ -398,6 +402,14 @@ func (v *View) AppendCanonical(b []byte) []byte {
 				}
 				for _, w := range h.devs {
 					num(int64(w))
+				}
+				for _, s := range h.shares {
+					num(int64(s.pos))
+					num(s.mem)
+					num(s.compute)
+					if s.whole {
+						num(1)
+					}
 				}
 				num(int64(h.rares))
 				num(int64(h.waits))

@@ -9,7 +9,8 @@ type whatIf struct {
 	touched []int32 // per row: 1 + place in states; 0: as the view says
 	states  []occupancy
 	undo    []undone
-	stamp   int // counts changes, so that what was concluded from a state is not used for another
+	mix     *Mix // see mixFor
+	stamp   int  // counts changes, so that what was concluded from a state is not used for another
 }
 
 type undone struct {

@@ -110,7 +110,8 @@ type Refusal struct {
 	Dimension string // "memory", "cpu", "nvidia/gpu/H100", "${attr.kernel.name} = linux", "port 8080", ...
 	Nodes     int64  // how many nodes were refused so
 	Short     int64  // the least that is missing on any of them, in Unit
-	Unit      string // "MiB", "MHz", "devices", ""
+	Unit      string // "MiB", "MHz", "devices", "%", ""
+	Largest   int64  // of GPU memory or compute: the largest amount free on one GPU that was looked at, in Unit
 	CuredBy   EventKind
 }
 

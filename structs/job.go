@@ -235,7 +235,8 @@ type Resources struct {
 	MemoryMaxMiB int64 // 0: no oversubscription; -1: no limit
 	DiskMiB      int64 // deprecated spelling; added to the group's disk
 	Devices      []DeviceRequest
-	Networks     []Network // deprecated task networks; merged into the group's
+	GPU          []GPURequest // the first that can be had is taken; none when empty
+	Networks     []Network    // deprecated task networks; merged into the group's
 	NUMA         *NUMA
 	SecretsMiB   int64
 }

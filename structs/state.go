@@ -22,6 +22,7 @@ type SchedulerConfig struct {
 	RejectRegister  bool // only management tokens may register
 	PauseBroker     bool // no passes run
 	NodeLimit       int64
+	GPUFit          string // within a GPU: GPUFitBest (also ""), ...
 	CreateIndex     Index
 	ModifyIndex     Index
 }

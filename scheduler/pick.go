@@ -1,0 +1,282 @@
+package scheduler
+
+import (
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// picker chooses devices for one ask on one node. It is kept between nodes so that rating many of them does not
+// allocate.
+type picker struct {
+	picks []pick
+	mine  []share // what this allocation takes so far
+	rank  int64   // how far from the alternatives liked best: 0 when each task got its first one
+	full  int64   // how full the shared devices are after the placement, millionths, averaged
+	parts int64   // how many shared devices were picked
+}
+
+// pick is one device chosen.
+type pick struct {
+	ask          int // into ask.devices
+	alt          int // into deviceAsk.alts
+	group, index int // into NodeResources.Devices and Instances
+	pos          int
+	mem, compute int64 // 0, 0: the whole device
+}
+
+// chooser rates a share of the device at pos: policies that look into GPUs have one. nil: ask.gpuFit decides.
+type chooser func(p pick) int64
+
+// pickDevices gives every request devices of one group: the first alternative that can be had, of the group liked best.
+// Instances that share a fast link are taken together when an island has enough: the smallest such island, so that
+// larger ones stay whole.
+func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][]deviceChoice, rate chooser) shortageOf {
+	k.picks, k.mine, k.rank, k.full, k.parts = k.picks[:0], k.mine[:0], 0, 0, 0
+	for i := range a.devices {
+		d := &a.devices[i]
+		list := choices[i]
+		if d.perNode {
+			list = d.choices(n)
+		}
+		var why shortageOf
+		done := false
+		for at := range list {
+			c := &list[at]
+			alt := &d.alts[c.alt]
+			var x shortageOf
+			if alt.shared() {
+				x = k.shared(a, i, c, n, free, rate)
+			} else {
+				x = k.whole(d, i, c, n, free)
+			}
+			if x.dim == dimNone {
+				k.rank += int64(c.alt)
+				done = true
+				break
+			}
+			if c.alt == list[0].alt { // what is missing is told of the alternative liked best
+				why = nearer(why, x)
+			}
+		}
+		if !done {
+			if why.dim == dimNone {
+				why = shortageOf{shortage: shortage{dimDevices, d.alts[0].count}, what: d.alts[0].label()}
+			}
+			return why
+		}
+	}
+	if k.parts > 0 {
+		k.full /= k.parts
+	}
+	return shortageOf{}
+}
+
+// nearer keeps the smaller shortage of two groups of a node.
+func nearer(a, b shortageOf) shortageOf {
+	if a.dim == dimNone || b.dim == a.dim && b.short < a.short {
+		b.unhealthy = b.unhealthy || a.unhealthy
+		a, b = b, a
+	}
+	a.unhealthy = a.unhealthy || b.unhealthy
+	a.largest, a.free = max(a.largest, b.largest), a.free+b.free
+	return a
+}
+
+// busy is what others and this allocation itself take of a device.
+func (k *picker) busy(free *holding, pos int) share {
+	s := free.taken(pos)
+	if i, found := findShare(k.mine, pos); found {
+		m := &k.mine[i]
+		s.mem, s.compute, s.whole = s.mem+m.mem, s.compute+m.compute, s.whole || m.whole
+	}
+	return s
+}
+
+// whole picks devices that nobody else may have.
+func (k *picker) whole(d *deviceAsk, i int, c *deviceChoice, n *structs.Node, free *holding) shortageOf {
+	g := &n.Resources.Devices[c.group]
+	alt := &d.alts[c.alt]
+	var open []int
+	var sick int64
+	for j := range g.Instances {
+		pos := c.first + j
+		if free.devs.has(pos) {
+			continue
+		}
+		if _, found := findShare(k.mine, pos); found {
+			continue
+		}
+		if !g.Instances[j].Healthy {
+			sick++
+			continue
+		}
+		open = append(open, j)
+	}
+	if have := int64(len(open)); have < alt.count {
+		return shortageOf{shortage: shortage{dimDevices, alt.count - have}, what: alt.label(), unhealthy: have+sick >= alt.count}
+	}
+	for _, j := range pickIsland(g, open, int(alt.count)) {
+		k.take(pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j})
+	}
+	return shortageOf{}
+}
+
+func (k *picker) take(p pick) {
+	k.picks = append(k.picks, p)
+	k.mine = addShare(k.mine, share{pos: p.pos, mem: p.mem, compute: p.compute, whole: p.mem == 0})
+}
+
+// shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
+func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *holding, rate chooser) shortageOf {
+	g := &n.Resources.Devices[c.group]
+	alt := &a.devices[i].alts[c.alt]
+	reserve := n.GPUReserveMiB()
+	var have, sick, largest, leastShort, total, mostCompute int64
+	from := 0
+	if a.gpuFit == structs.GPUFitNext && free != nil {
+		for _, s := range free.shares {
+			if j := s.pos - c.first; j >= 0 && j < len(g.Instances) {
+				from = j
+			}
+		}
+	}
+	room := func(j int) (pick, int64, bool) {
+		in := &g.Instances[j]
+		capacity := in.MemoryMiB - reserve
+		p := pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j, mem: alt.memoryOn(capacity), compute: alt.compute}
+		s := k.busy(free, p.pos)
+		if s.whole || p.mem <= 0 {
+			return p, 0, false
+		}
+		left := capacity - s.mem - p.mem
+		return p, left, left >= 0 && s.compute+p.compute <= structs.GPUComputeMax
+	}
+	leastShort = -1
+	for j := range g.Instances {
+		in := &g.Instances[j]
+		p, _, fits := room(j)
+		capacity := in.MemoryMiB - reserve
+		switch s := k.busy(free, p.pos); {
+		case fits && in.Healthy:
+			have++
+		case fits:
+			sick++
+		case in.Healthy:
+			left := int64(0)
+			if !s.whole {
+				left = max(0, capacity-s.mem)
+			}
+			largest, total = max(largest, left), total+left
+			if short := p.mem - left; leastShort < 0 || short < leastShort {
+				leastShort = short
+			}
+			if left >= p.mem {
+				mostCompute = max(mostCompute, structs.GPUComputeMax-s.compute)
+			}
+		}
+	}
+	if have < alt.count {
+		x := shortageOf{what: "GPU memory", unhealthy: have+sick >= alt.count, largest: largest, free: total, asked: alt.count * (largest + max(leastShort, 0))}
+		switch {
+		case have > 0 || leastShort < 0: // some GPUs have room, too few do
+			x.shortage, x.what = shortage{dimDevices, alt.count - have}, alt.label()
+			x.largest, x.free, x.asked = 0, 0, 0
+		case leastShort <= 0:
+			x.shortage, x.what = shortage{dimGPUCompute, max(1, alt.compute-mostCompute)}, "GPU compute"
+			x.largest, x.free, x.asked = mostCompute, 0, 0
+		default:
+			x.shortage = shortage{dimGPUMemory, leastShort}
+		}
+		if size := largestGPU(g, reserve); x.dim == dimGPUMemory && alt.memoryOn(size) > size {
+			x.what, x.tooSmall, x.short = "GPU memory of an empty GPU", true, alt.memoryOn(size)-size
+			x.largest = size
+		}
+		return x
+	}
+	start := len(k.picks)
+	for int64(len(k.picks)-start) < alt.count {
+		best, bestKey, found := pick{}, int64(0), false
+		for step := range g.Instances {
+			j := (from + step) % len(g.Instances)
+			p, left, fits := room(j)
+			if !fits || !g.Instances[j].Healthy || contains(k.picks[start:], p.pos) {
+				continue
+			}
+			key := int64(0)
+			switch {
+			case rate != nil:
+				key = rate(p)
+			case a.gpuFit == structs.GPUFitFirst || a.gpuFit == structs.GPUFitNext:
+			case a.gpuFit == structs.GPUFitWorst:
+				key = left
+			default:
+				key = -left
+			}
+			if !found || key > bestKey {
+				best, bestKey, found = p, key, true
+			}
+		}
+		capacity := g.Instances[best.index].MemoryMiB - reserve
+		k.full += (k.busy(free, best.pos).mem + best.mem) * Micro / max(capacity, 1)
+		k.parts++
+		k.take(best)
+	}
+	return shortageOf{}
+}
+
+// largestGPU is the most that a GPU of a group could give if nobody used it.
+func largestGPU(g *structs.DeviceGroup, reserve int64) int64 {
+	size := int64(0)
+	for j := range g.Instances {
+		size = max(size, g.Instances[j].MemoryMiB-reserve)
+	}
+	return size
+}
+
+func contains(ps []pick, pos int) bool {
+	for i := range ps {
+		if ps[i].pos == pos {
+			return true
+		}
+	}
+	return false
+}
+
+// grants are the picks as they are given to an allocation.
+func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
+	out := make([]structs.Grant, len(k.picks))
+	for i, p := range k.picks {
+		g := &n.Resources.Devices[p.group]
+		d := &a.devices[p.ask]
+		out[i] = structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[p.index].ID, MemoryMiB: p.mem, Compute: p.compute}
+		if p.mem > 0 {
+			out[i].Backend = backend(d.alts[p.alt].enforce)
+		}
+	}
+	return out
+}
+
+// backend names what holds a share to its size on the node. Only bookkeeping is there so far: a request that says which
+// one it wants is not let in, "auto" gets the strongest there is.
+func backend(enforce string) string {
+	if enforce == "" || enforce == "auto" {
+		return "none"
+	}
+	return enforce
+}
+
+// label names what an alternative asks for.
+func (d *deviceAlt) label() string {
+	if d.model != "" && !strings.HasSuffix(d.name, "/"+d.model) {
+		return d.name + " " + d.model
+	}
+	return d.name
+}
+
+func (d *deviceAlt) shared() bool { return d.mem > 0 || d.share > 0 }
+
+func (d *deviceAlt) memoryOn(capacity int64) int64 {
+	r := structs.GPURequest{MemoryMiB: d.mem, Share: d.share}
+	return r.MemoryOn(max(capacity, 0))
+}

@@ -1,0 +1,83 @@
+package structs
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// GPURequest asks for GPUs of one task: whole ones, or a share of each. A task has a list of them: the first one that
+// can be had is taken, those after it are alternatives in order of preference ("1 H200, or else 2 H100").
+type GPURequest struct {
+	Count       int64  // how many GPUs, each another one; 0 means 1
+	MemoryMiB   int64  // of each GPU, contexts of programs included; 0 with Share 0: whole GPUs, exclusively
+	Share       int64  // percent of the schedulable memory of each GPU, when MemoryMiB is 0; 0: not asked for in percent
+	Compute     int64  // percent of each GPU's multiprocessors, 1 to 100; 0: no share of its own. Only with MemoryMiB or Share
+	Model       string // a word of the model's name ("H100" finds "NVIDIA H100 80GB HBM3"); "" for any
+	Constraints []Constraint
+	Affinities  []Affinity
+	Enforce     string // how the share is enforced on the node: "auto", "none", ...; "" means auto
+}
+
+// Shared reports whether the request leaves room for others on its GPUs.
+func (r *GPURequest) Shared() bool { return r.MemoryMiB > 0 || r.Share > 0 }
+
+// MemoryOn is what the request takes of a GPU with that much schedulable memory; 0 for a whole GPU. A share is rounded
+// down, so that four quarters fit, but is at least 1 MiB.
+func (r *GPURequest) MemoryOn(capacityMiB int64) int64 {
+	if r.MemoryMiB > 0 || r.Share == 0 {
+		return r.MemoryMiB
+	}
+	return max(1, capacityMiB*r.Share/100)
+}
+
+// GPUComputeMax is all of a GPU's compute, in percent.
+const GPUComputeMax = 100
+
+// GPUReserveAttribute is the attribute of a node, or the key of its meta, that says how many MiB of every GPU are kept
+// back from shares. Without it nothing is.
+const GPUReserveAttribute = "gpu.reserve_mib"
+
+// GPUReserveMiB is how much memory of each GPU of a node is kept back from shares.
+func (n *Node) GPUReserveMiB() int64 {
+	s, ok := n.Attributes[GPUReserveAttribute]
+	if !ok {
+		if s, ok = n.Meta[GPUReserveAttribute]; !ok {
+			return 0
+		}
+	}
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || v < 0 {
+		return 0
+	}
+	return v
+}
+
+// IsModel reports whether word names the model: it stands in the name as a whole word, in any case.
+func IsModel(name, word string) bool {
+	fold := func(s string) []string {
+		return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	}
+	have, want := fold(name), fold(word)
+	if len(want) == 0 {
+		return word == ""
+	}
+	for i := 0; i+len(want) <= len(have); i++ {
+		if slices.Equal(have[i:i+len(want)], want) {
+			return true
+		}
+	}
+	return false
+}
+
+// Within a GPU: which of the GPUs of a node, that have room, gives a share. The values of SchedulerConfig.GPUFit.
+const (
+	GPUFitBest  = "best"  // the one with the least left over; the default
+	GPUFitFirst = "first" // the first one on the node
+	GPUFitNext  = "next"  // the last one in shared use and those after it, then from the first
+	GPUFitWorst = "worst" // the one with the most left over
+)
+
+// GPUFits lists the values of SchedulerConfig.GPUFit.
+var GPUFits = []string{GPUFitBest, GPUFitFirst, GPUFitNext, GPUFitWorst}
