@@ -52,7 +52,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	o := s.w.get(row)
 	u := &Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
 	if len(s.ask.devices) > 0 {
-		u.Devices, u.DevicesInUse, _ = s.devices(n, &o, v)
+		u.Devices, u.DevicesInUse, _ = s.devices(c, i, &o, v)
 	}
 	u.Used.CPU += u.Used.Cores * c.mhz[i]
 	out := structs.NodeScore{NodeID: n.ID}

@@ -188,7 +188,7 @@ func networkIP(n *structs.Node, at int) string {
 // equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o, less what the
 // allocations in yields hold (the placement will wait for those).
 func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID,
-	k *picker, rate chooser) (*held, shortageOf) {
+	k *picker) (*held, shortageOf) {
 	h := &held{id: id, need: a.need}
 	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(yields) == 0 {
 		return h, shortageOf{}
@@ -214,7 +214,7 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 		return nil, s
 	}
 	if len(a.devices) > 0 {
-		if s := k.pickDevices(a, n, free, choices, rate); s.dim != dimNone {
+		if s := k.pickDevices(a, n, free, choices); s.dim != dimNone {
 			return nil, s
 		}
 		h.rare.grants = k.grants(a, n)
@@ -338,6 +338,7 @@ func (s *scan) refusalOf(r refusal) int {
 			return i
 		}
 	}
+	r.free = 0 // refuse adds it up
 	s.refusals = append(s.refusals, r)
 	return len(s.refusals) - 1
 }

@@ -163,7 +163,7 @@ func (s *scan) rateGPUs(c *chunk, i int, v *verdict, o *occupancy, used *structs
 	} else {
 		s.stateOf(n, o, b)
 		if s.ask.plainDevices { // rating did not pick: the first ones free are as good as any
-			s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices, nil)
+			s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices)
 		}
 		a.Free = append(a.Free[:0], b.Free...)
 		if len(s.ask.devices) > 0 {
@@ -219,29 +219,38 @@ func holdingOr(h *holding) *holding {
 	return h
 }
 
-// chooser lets the policy choose the GPU of a share, if it looks into GPUs.
-func (s *scan) chooser(n *structs.Node, o *occupancy, v *verdict) chooser {
-	if s.rater == nil || !s.ask.shares {
-		return nil
+// choosing is the node on which a policy that looks into GPUs chooses; s is nil where the ask's own rule does.
+type choosing struct {
+	s *scan
+	c *chunk
+	i int
+	v *verdict
+	o occupancy
+}
+
+// choose sets who chooses the GPUs of shares on a node.
+func (s *scan) choose(c *chunk, i int, v *verdict, o *occupancy) {
+	if s.rater != nil && s.ask.shares {
+		s.picker.by = choosing{s, c, i, v, *o}
 	}
-	row := s.w.v.row(n.ID)
-	c, i := s.w.v.at(row)
-	used := o.used.Add(s.ask.need)
-	used.CPU += used.Cores * c.mhz[i]
-	return func(p pick) int64 {
-		b, a := &s.gpus.before, &s.gpus.after
-		s.stateOf(n, o, b)
-		a.Free = append(a.Free[:0], b.Free...)
-		s.applyPicks(n, o, a)
-		if at := gpuOrder(n, p.pos); at >= 0 {
-			t := s.picker.busy(holdingOr(o.hold), p.pos)
-			t.mem, t.compute = t.mem+p.mem, t.compute+p.compute
-			a.Free[at] = freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-n.GPUReserveMiB(), t)
-		}
-		b.Suits = s.suits(v, n)
-		a.Suits = b.Suits
-		a.FreeCPU = c.total[i].CPU - used.CPU
-		b.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
-		return s.rater.RateGPUs(b, a, s.mix)
+}
+
+// rate is the policy's opinion of giving p, beside what is picked already.
+func (by *choosing) rate(p pick) int64 {
+	s, n, o := by.s, by.c.nodes[by.i], &by.o
+	b, a := &s.gpus.before, &s.gpus.after
+	s.stateOf(n, o, b)
+	a.Free = append(a.Free[:0], b.Free...)
+	s.applyPicks(n, o, a)
+	if at := gpuOrder(n, p.pos); at >= 0 {
+		t := s.picker.busy(holdingOr(o.hold), p.pos)
+		t.mem, t.compute = t.mem+p.mem, t.compute+p.compute
+		a.Free[at] = freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-n.GPUReserveMiB(), t)
 	}
+	b.Suits = s.suits(by.v, n)
+	a.Suits = b.Suits
+	mhz := by.c.mhz[by.i]
+	b.FreeCPU = by.c.total[by.i].CPU - o.used.CPU - o.used.Cores*mhz
+	a.FreeCPU = b.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*mhz
+	return s.rater.RateGPUs(b, a, s.mix)
 }

@@ -10,10 +10,11 @@ import (
 // allocate.
 type picker struct {
 	picks []pick
-	mine  []share // what this allocation takes so far
-	rank  int64   // how far from the alternatives liked best: 0 when each task got its first one
-	full  int64   // how full the shared devices are after the placement, millionths, averaged
-	parts int64   // how many shared devices were picked
+	mine  []share  // what this allocation takes so far
+	rank  int64    // how far from the alternatives liked best: 0 when each task got its first one
+	full  int64    // how full the shared devices are after the placement, millionths, averaged
+	by    choosing // who chooses the GPUs of shares, if not ask.gpuFit
+	parts int64    // how many shared devices were picked
 }
 
 // pick is one device chosen.
@@ -25,13 +26,10 @@ type pick struct {
 	mem, compute int64 // 0, 0: the whole device
 }
 
-// chooser rates a share of the device at pos: policies that look into GPUs have one. nil: ask.gpuFit decides.
-type chooser func(p pick) int64
-
 // pickDevices gives every request devices of one group: the first alternative that can be had, of the group liked best.
 // Instances that share a fast link are taken together when an island has enough: the smallest such island, so that
 // larger ones stay whole.
-func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][]deviceChoice, rate chooser) shortageOf {
+func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][]deviceChoice) shortageOf {
 	k.picks, k.mine, k.rank, k.full, k.parts = k.picks[:0], k.mine[:0], 0, 0, 0
 	for i := range a.devices {
 		d := &a.devices[i]
@@ -40,13 +38,13 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			list = d.choices(n)
 		}
 		var why shortageOf
-		done := false
+		done, curable := false, false
 		for at := range list {
 			c := &list[at]
 			alt := &d.alts[c.alt]
 			var x shortageOf
 			if alt.shared() {
-				x = k.shared(a, i, c, n, free, rate)
+				x = k.shared(a, i, c, n, free)
 			} else {
 				x = k.whole(d, i, c, n, free)
 			}
@@ -55,6 +53,7 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 				done = true
 				break
 			}
+			curable = curable || !x.tooSmall
 			if c.alt == list[0].alt { // what is missing is told of the alternative liked best
 				why = nearer(why, x)
 			}
@@ -63,6 +62,7 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			if why.dim == dimNone {
 				why = shortageOf{shortage: shortage{dimDevices, d.alts[0].count}, what: d.alts[0].label()}
 			}
+			why.tooSmall = why.tooSmall && !curable
 			return why
 		}
 	}
@@ -79,6 +79,7 @@ func nearer(a, b shortageOf) shortageOf {
 		a, b = b, a
 	}
 	a.unhealthy = a.unhealthy || b.unhealthy
+	a.tooSmall = a.tooSmall && (b.dim == dimNone || b.tooSmall)
 	a.largest, a.free = max(a.largest, b.largest), a.free+b.free
 	return a
 }
@@ -128,7 +129,7 @@ func (k *picker) take(p pick) {
 }
 
 // shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
-func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *holding, rate chooser) shortageOf {
+func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *holding) shortageOf {
 	g := &n.Resources.Devices[c.group]
 	alt := &a.devices[i].alts[c.alt]
 	reserve := n.GPUReserveMiB()
@@ -152,7 +153,7 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		left := capacity - s.mem - p.mem
 		return p, left, left >= 0 && s.compute+p.compute <= structs.GPUComputeMax
 	}
-	leastShort = -1
+	asked := false // leastShort says something
 	for j := range g.Instances {
 		in := &g.Instances[j]
 		p, _, fits := room(j)
@@ -168,8 +169,8 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 				left = max(0, capacity-s.mem)
 			}
 			largest, total = max(largest, left), total+left
-			if short := p.mem - left; leastShort < 0 || short < leastShort {
-				leastShort = short
+			if short := p.mem - left; !asked || short < leastShort {
+				leastShort, asked = short, true
 			}
 			if left >= p.mem {
 				mostCompute = max(mostCompute, structs.GPUComputeMax-s.compute)
@@ -177,9 +178,9 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		}
 	}
 	if have < alt.count {
-		x := shortageOf{what: "GPU memory", unhealthy: have+sick >= alt.count, largest: largest, free: total, asked: alt.count * (largest + max(leastShort, 0))}
+		x := shortageOf{what: "GPU memory", unhealthy: have+sick >= alt.count, largest: largest, free: total, asked: alt.count * (largest + leastShort)}
 		switch {
-		case have > 0 || leastShort < 0: // some GPUs have room, too few do
+		case have > 0 || !asked: // some GPUs have room, too few do
 			x.shortage, x.what = shortage{dimDevices, alt.count - have}, alt.label()
 			x.largest, x.free, x.asked = 0, 0, 0
 		case leastShort <= 0:
@@ -205,8 +206,8 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 			}
 			key := int64(0)
 			switch {
-			case rate != nil:
-				key = rate(p)
+			case k.by.s != nil:
+				key = k.by.rate(p)
 			case a.gpuFit == structs.GPUFitFirst || a.gpuFit == structs.GPUFitNext:
 			case a.gpuFit == structs.GPUFitWorst:
 				key = left

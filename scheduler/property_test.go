@@ -28,6 +28,8 @@ type world struct {
 	allocs map[structs.AllocID]*structs.Allocation
 	evals  map[structs.EvalID]*structs.Evaluation
 	queue  map[structs.JobKey]*structs.Workload
+	cursor structs.NodeID // scripts only: of the last pass that rotates
+	gpuFit string
 	view   *scheduler.View
 	delta  structs.Delta
 	flight scheduler.Overlay
@@ -157,11 +159,14 @@ func (w *world) randomNode() *structs.Node {
 	n.Resources.Cores = n.Resources.CPU / 1000
 	n.Resources.MemoryMiB = int64(1024 * (1 + w.pick(4)))
 	n.Reserved.MemoryMiB = int64(w.pick(2) * 100)
+	if w.pick(3) == 0 {
+		n.Meta[structs.GPUReserveAttribute] = "960"
+	}
 	if w.pick(2) == 0 {
 		g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: []string{"A100", "H100"}[w.pick(2)],
 			Attributes: map[string]structs.Attribute{"memory": {Kind: "int", Int: int64(40 * (1 + w.pick(2))), Unit: "GiB"}}}
 		for i := range 1 + w.pick(8) {
-			g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", w.nextID, i), Healthy: w.pick(10) > 0, Island: fmt.Sprintf("i%d", i/4)})
+			g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", w.nextID, i), Healthy: w.pick(10) > 0, Island: fmt.Sprintf("i%d", i/4), MemoryMiB: 40960})
 		}
 		n.Resources.Devices = []structs.DeviceGroup{g}
 	}
@@ -181,7 +186,18 @@ func (w *world) randomJob() *structs.Job {
 	}
 	t.Resources.CPU = int64(100 + 100*w.pick(6))
 	t.Resources.MemoryMiB = int64(100 + 100*w.pick(6))
-	switch w.pick(9) {
+	switch w.pick(12) {
+	case 9: // shares
+		t.Resources.GPU = []structs.GPURequest{w.randomShare()}
+	case 10: // alternatives
+		t.Resources.GPU = []structs.GPURequest{{Count: int64(1 + w.pick(2)), Model: "H100"}, w.randomShare()}
+	case 11: // two tasks of one allocation, on the same GPU or another
+		t.Resources.GPU = []structs.GPURequest{w.randomShare()}
+		second := *t
+		second.Name = "second"
+		second.Resources.CPU, second.Resources.MemoryMiB = 50, 50
+		second.Resources.GPU = []structs.GPURequest{w.randomShare()}
+		g.Tasks = append(g.Tasks, &second)
 	case 0:
 		t.Resources.Devices = []structs.DeviceRequest{{Name: []string{"gpu", "nvidia/gpu", "nvidia/gpu/H100"}[w.pick(3)], Count: int64(1 + w.pick(3))}}
 	case 1:
@@ -223,6 +239,16 @@ func (w *world) randomJob() *structs.Job {
 	return j
 }
 
+func (w *world) randomShare() structs.GPURequest {
+	r := structs.GPURequest{Count: int64(1 + w.pick(2)), Compute: int64(25 * w.pick(4))}
+	if w.pick(2) == 0 {
+		r.Share = int64(20 + 20*w.pick(4))
+	} else {
+		r.MemoryMiB = int64(5000 * (1 + w.pick(7)))
+	}
+	return r
+}
+
 func (w *world) addEval(key structs.JobKey, trigger structs.Trigger) {
 	w.nextID++
 	e := &structs.Evaluation{ID: structs.EvalID(id("eval", w.nextID)), Namespace: key.Namespace, JobID: key.ID, Trigger: trigger, Status: structs.EvalPending, CreateIndex: w.index, Priority: 50}
@@ -258,10 +284,15 @@ func (w *world) step() {
 		j.SpecIndex = w.index
 		g := *j.Groups[0]
 		t := *g.Tasks[0]
-		g.Tasks = []*structs.Task{&t}
+		g.Tasks = slices.Clone(g.Tasks)
+		g.Tasks[0] = &t
 		j.Groups = slices.Clone(j.Groups)
 		j.Groups[0] = &g
-		switch w.pick(5) {
+		switch w.pick(6) {
+		case 5: // another share
+			if len(t.Resources.GPU) > 0 {
+				t.Resources.GPU = []structs.GPURequest{w.randomShare()}
+			}
 		case 0:
 			g.Count = w.pick(8)
 		case 1:
@@ -384,7 +415,7 @@ func (w *world) pending() []scheduler.Workload {
 
 // pass decides, verifies, and puts what was accepted in flight.
 func (w *world) pass(p scheduler.Policy) {
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}}
 	plan, rep := scheduler.Schedule(in, p)
 	again, _ := scheduler.Schedule(in, p)
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the same input gave two plans")
@@ -424,6 +455,13 @@ func (w *world) pass(p scheduler.Policy) {
 			w.check(g.Placed <= g.Wanted, "placed more than wanted")
 			if g.Placed < g.Wanted {
 				w.counts["refused places"] += int(g.Wanted - g.Placed)
+				for _, x := range g.Refusals {
+					w.counts["refused "+string(x.Code)]++
+					if strings.HasPrefix(x.Dimension, "GPU ") {
+						w.counts["short of "+x.Dimension]++
+						w.check(x.Short > 0, "no amount: %+v", x)
+					}
+				}
 				w.check(len(g.Refusals) > 0 && g.Code != structs.ReasonNone, "a failed group without a reason: %+v", g)
 			}
 		}
@@ -568,6 +606,14 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 		}
 		if len(p.Grants) > 0 {
 			w.counts["devices given"] += len(p.Grants)
+			for _, g := range p.Grants {
+				if g.MemoryMiB > 0 {
+					w.counts["shares given"]++
+					if len(p.WaitsOn) > 0 {
+						w.counts["shares waited for"]++
+					}
+				}
+			}
 		}
 		if len(p.Ports) > 0 {
 			w.counts["ports given"] += len(p.Ports)
@@ -599,9 +645,10 @@ func (w *world) over() map[structs.NodeID]int64 {
 		if n == nil {
 			continue
 		}
+		out[id] += w.overGPUs(n, as)
 		u := structs.Usage(as)
 		r := n.Resources
-		out[id] = max(0, u.CPU+u.Cores*r.MHzPerCore-(r.CPU-n.Reserved.CPU)) + max(0, u.MemoryMiB-(r.MemoryMiB-n.Reserved.MemoryMiB)) +
+		out[id] += max(0, u.CPU+u.Cores*r.MHzPerCore-(r.CPU-n.Reserved.CPU)) + max(0, u.MemoryMiB-(r.MemoryMiB-n.Reserved.MemoryMiB)) +
 			max(0, u.DiskMiB-r.DiskMiB) + max(0, u.Cores-r.Cores)
 		given := map[string]*structs.Allocation{}
 		waited := map[structs.AllocID]int{}
@@ -614,7 +661,9 @@ func (w *world) over() map[structs.NodeID]int64 {
 			}
 			var things []string
 			for _, g := range a.Grants {
-				things = append(things, "device "+g.Instance)
+				if g.MemoryMiB == 0 {
+					things = append(things, "device "+g.Instance)
+				}
 			}
 			for _, p := range a.Ports {
 				things = append(things, fmt.Sprintf("port %s %d", p.HostIP, p.Value))
@@ -632,6 +681,58 @@ func (w *world) over() map[structs.NodeID]int64 {
 		}
 	}
 	return out
+}
+
+// overGPUs counts, GPU by GPU and without the scheduler's help, what is given beyond memory and compute, and GPUs given
+// whole and in shares at the same time. Whoever waits for others is on the GPU only once they are gone: both states are
+// looked at.
+func (w *world) overGPUs(n *structs.Node, as []*structs.Allocation) int64 {
+	var over int64
+	reserve := n.GPUReserveMiB()
+	for gi := range n.Resources.Devices {
+		for _, in := range n.Resources.Devices[gi].Instances {
+			waitedFor := map[structs.AllocID]bool{}
+			for _, a := range as {
+				for _, id := range a.WaitsOn {
+					waitedFor[id] = true
+				}
+			}
+			live := map[structs.AllocID]bool{}
+			for _, a := range as {
+				live[a.ID] = true
+			}
+			for _, later := range []bool{false, true} {
+				var mem, compute, whole, shares int64
+				for _, a := range as {
+					waits := slices.ContainsFunc(a.WaitsOn, func(id structs.AllocID) bool { return live[id] })
+					if waits && !later || waitedFor[a.ID] && later {
+						continue
+					}
+					mine := false
+					for _, g := range a.Grants {
+						switch {
+						case g.Instance != in.ID:
+						case g.MemoryMiB == 0:
+							whole++
+						default:
+							mem, compute, mine = mem+g.MemoryMiB, compute+g.Compute, true
+						}
+					}
+					if mine {
+						shares++
+					}
+				}
+				over += max(0, mem-(in.MemoryMiB-reserve)) + max(0, compute-100) + max(0, whole-1)
+				if whole > 0 && shares > 0 {
+					over += 1000
+				}
+				if shares > 1 {
+					w.counts["GPUs shared by several"]++
+				}
+			}
+		}
+	}
+	return over
 }
 
 func id2node(a *structs.Allocation) structs.NodeID { return a.NodeID }
@@ -685,6 +786,7 @@ func TestProperties(t *testing.T) {
 			seed = one
 		}
 		w := newWorld(t, seed, counts)
+		w.gpuFit = structs.GPUFits[int(seed/uint64(len(names)))%len(structs.GPUFits)]
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			w.t = t
 			p := policy.Builtin[names[int(seed)%len(names)]]
@@ -717,7 +819,7 @@ func TestProperties(t *testing.T) {
 	slices.Sort(lines)
 	t.Logf("%d checks in %d worlds: %s", checks, seed-1, strings.Join(lines, ", "))
 	for _, k := range []string{"placements", "refused places", "stops", "in place", "destructive", "migrate", "reschedule", "delayed", "disconnect", "waits on",
-		"devices given", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split"} {
+		"devices given", "shares given", "shares waited for", "GPUs shared by several", "short of GPU memory", "short of GPU compute", "refused FRAGMENTATION", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened: the run proves nothing about it", k)
 		}

@@ -294,7 +294,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	var devices, inUse int64
 	if len(a.devices) > 0 {
 		var x shortageOf
-		if devices, inUse, x = s.devices(c.nodes[i], o, v); x.dim != dimNone {
+		if devices, inUse, x = s.devices(c, i, o, v); x.dim != dimNone {
 			s.why = x
 			return rateShort
 		}
@@ -372,16 +372,16 @@ func (s *scan) load(row int) int64 {
 
 // devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
 // counts MiB of GPU memory instead.
-func (s *scan) devices(n *structs.Node, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
-	a := s.ask
+func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
+	a, n := s.ask, c.nodes[i]
 	hold := o.hold
 	if !a.plainDevices {
-		s.picker.rank, s.picker.full, s.picker.parts = 0, 0, 0
+		s.choose(c, i, v, o)
 		free := hold
 		if free == nil {
 			free = &emptyHolding
 		}
-		if x := s.picker.pickDevices(a, n, free, v.choices, s.chooser(n, o, v)); x.dim != dimNone {
+		if x := s.picker.pickDevices(a, n, free, v.choices); x.dim != dimNone {
 			return 0, 0, x
 		}
 		if a.shares {
@@ -659,7 +659,8 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 		return spot{}, false
 	}
 	o := s.w.get(row)
-	h, short := s.ask.equip(n, o, v.choices, id, yields, &s.picker, s.chooser(n, &o, v))
+	s.choose(c, i, v, &o)
+	h, short := s.ask.equip(n, o, v.choices, id, yields, &s.picker)
 	if short.dim != dimNone {
 		return spot{}, false
 	}
@@ -713,7 +714,8 @@ func (s *scan) equip(c *chunk, i int, v *verdict, o occupancy, id structs.AllocI
 		return nil, o, s.why
 	}
 	n := c.nodes[i]
-	h, short := s.ask.equip(n, o, v.choices, id, nil, &s.picker, s.chooser(n, &o, v))
+	s.choose(c, i, v, &o)
+	h, short := s.ask.equip(n, o, v.choices, id, nil, &s.picker)
 	if short.dim != dimNone {
 		return nil, o, short
 	}

@@ -101,7 +101,11 @@ func (d *decision) place() {
 			continue
 		}
 		if d.policy.Rotates() {
-			d.placeGroup(g, d.w.v.rowAfter(d.cursor))
+			first := d.w.v.rowAfter(d.cursor)
+			if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.v.Node(d.cursor) != nil {
+				first = (first + 1) % d.w.v.rows
+			}
+			d.placeGroup(g, first)
 		} else {
 			d.placeGroup(g, 0)
 		}

@@ -17,16 +17,17 @@ import (
 
 // TestScripts decides what the scripts of testdata/scripts ask for. Commands:
 //
-//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= model= islands= sick= attr.K=V meta.K=V
+//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= sick= attr.K=V meta.K=V
 //	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; gone removes it
 //	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
 //	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
+//	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative),
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
 //	                   second NAME (another group like the first)
 //	client NAME ST...  the agent reports a status for the live allocations of that name
 //	force ID           an evaluation that reschedules failed allocations now
-//	schedule [after=DURATION] [policy=NAME] [scores] [explain]
+//	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [scores] [explain]
 func TestScripts(t *testing.T) {
 	script.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		w := newWorld(t, 1, map[string]int{})
@@ -170,6 +171,10 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 			n.Resources.Devices[0].Name = v
 		case k == "gpumem":
 			n.Resources.Devices[0].Attributes = map[string]structs.Attribute{"memory": {Kind: "int", Int: num(v), Unit: "GiB"}}
+		case k == "gpumib":
+			for i := range n.Resources.Devices[0].Instances {
+				n.Resources.Devices[0].Instances[i].MemoryMiB = num(v)
+			}
 		case k == "islands": // sizes: 4+4
 			i := 0
 			for at, size := range strings.Split(v, "+") {
@@ -296,6 +301,9 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 				d.Constraints = []structs.Constraint{{LTarget: f[3], Operand: f[4], RTarget: at(5)}}
 			}
 			task.Resources.Devices = append(task.Resources.Devices, d)
+		case "gpus": // each line is one alternative
+			r := structs.GPURequest{Count: atoi(f[1]), MemoryMiB: atoi(opt("mem", "0")), Share: atoi(opt("share", "0")), Compute: atoi(opt("compute", "0")), Model: opt("model", "")}
+			task.Resources.GPU = append(task.Resources.GPU, r)
 		case "static":
 			l, p, _ := strings.Cut(f[1], "=")
 			net.StaticPorts = append(net.StaticPorts, structs.Port{Label: l, Value: int(atoi(p))})
@@ -347,8 +355,12 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}
 	var b strings.Builder
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", "")}}
+	if p.Rotates() || policy.Advances(p) {
+		defer func() { w.cursor = in.Cursor }()
+	}
 	plan, rep := scheduler.Schedule(in, p)
+	in.Cursor = plan.Cursor
 	name := func(id structs.AllocID) string {
 		if a := w.allocs[id]; a != nil {
 			return a.Name() + "@" + nodeName(a.NodeID)
@@ -380,6 +392,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				x := fmt.Sprintf("place %s.%s[%d] on %s", e.JobID, e.Groups[pl.Group], pl.Index, nodeName(e.Nodes[pl.Node].ID))
 				for _, g := range pl.Grants {
 					x += " " + g.Device + ":" + g.Instance
+					if g.MemoryMiB > 0 {
+						x += fmt.Sprintf("(%d MiB, %d%%)", g.MemoryMiB, g.Compute)
+					}
 				}
 				for _, q := range pl.Ports {
 					x += fmt.Sprintf(" %s=%d", q.Label, q.Value)
@@ -429,6 +444,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				fmt.Fprintf(&b, "  %s %s: %d nodes", x.Code, x.Dimension, x.Nodes)
 				if x.Short > 0 {
 					fmt.Fprintf(&b, ", short by %d %s", x.Short, x.Unit)
+				}
+				if x.Largest > 0 {
+					fmt.Fprintf(&b, ", largest free %d", x.Largest)
 				}
 				fmt.Fprintf(&b, ", cured by %s\n", x.CuredBy)
 			}

@@ -83,7 +83,8 @@ type Policy interface {
 	Fit(u *Use) int64
 	// Weights of the terms of a node's score.
 	Weights() Weights
-	// Rotates: ties are taken starting after the last node used, instead of from the first.
+	// Rotates: ties are taken starting with the last node used, instead of with the first; a policy that also has
+	// Advances() true starts with the one after it.
 	Rotates() bool
 }
 

@@ -17,6 +17,10 @@ var Builtin = map[string]scheduler.Policy{
 	"worst-fit": worstFit{name: "worst-fit"},
 	"first-fit": firstFit{},
 	"next-fit":  nextFit{},
+
+	"fgd":          fgd{},
+	"round-robin":  roundRobin{},
+	"least-loaded": leastLoaded{},
 }
 
 // Default is the policy of a cluster that names none.

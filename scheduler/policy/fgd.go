@@ -1,0 +1,114 @@
+package policy
+
+import "github.com/muster-sched/muster/scheduler"
+
+// fgd places where the fragmentation of GPUs grows least (fragmentation gradient descent, Weng et al., ATC'23). A GPU's
+// free share is fragmented to the extent that what is usually asked for could not use it:
+//
+//	F(m) = all that is free           if shape m needs no GPU, another model, more CPU than is free, or more GPUs with room
+//	     = what is too little for m   otherwise
+//	F    = sum over the mix of p(m) F(m)
+//
+// The score is 100 / (1 + exp(-(F before - F after) / 1000)), F in thousandths of a GPU, cut to a whole number. The cut is
+// part of the result: without it hair-thin gains beat consolidation, and requests for whole nodes starve. Ties go to the
+// first node and the first GPU. Wishes of the job still come first; how many of its group a node has does not count.
+type fgd struct{}
+
+func (fgd) Name() string  { return "fgd" }
+func (fgd) Rotates() bool { return false }
+
+func (fgd) Weights() scheduler.Weights {
+	w := scheduler.DefaultWeights
+	w.Load, w.GPU = 0, 0
+	return w
+}
+
+// Fit is not asked, because fgd is a GPURater; a node without GPUs changes nothing and gets the middle.
+func (fgd) Fit(*scheduler.Use) int64 { return scheduler.Micro / 2 }
+
+func (fgd) RateGPUs(before, after *scheduler.GPUState, mix *scheduler.Mix) int64 {
+	if len(before.Free) == 0 || mix.Total <= 0 {
+		return scheduler.Micro / 2
+	}
+	return percent(fragments(before, mix)-fragments(after, mix), mix.Total) * (scheduler.Micro / 100)
+}
+
+// fragments is F times the total of the mix.
+func fragments(g *scheduler.GPUState, mix *scheduler.Mix) int64 {
+	all := int64(0)
+	for _, free := range g.Free {
+		all += free
+	}
+	sum := int64(0)
+	for i := range mix.Shapes {
+		m := &mix.Shapes[i]
+		if m.GPUs == 0 || !g.Suits[i] || g.FreeCPU < m.CPU {
+			sum += m.Count * all
+			continue
+		}
+		room, small := int64(0), int64(0)
+		for _, free := range g.Free {
+			if free >= m.Milli {
+				room++
+			} else {
+				small += free
+			}
+		}
+		if room < m.GPUs {
+			small = all
+		}
+		sum += m.Count * small
+	}
+	return sum
+}
+
+// percent is 100 / (1 + exp(-x/1000)) for x = num/den, cut to a whole number: how many of the thresholds x reaches.
+func percent(num, den int64) int64 {
+	for den > 1<<30 { // the products below must not overflow
+		num, den = num/2, den/2
+	}
+	lo, hi := int64(0), int64(99) // the answer lies in [lo, hi]
+	for lo < hi {
+		k := (lo + hi + 1) / 2
+		// x >= 1000 ln(k/(100-k)), in billionths of the logarithm: num/den >= logit/1e6.
+		if limit := logit(k); reaches(num, den, limit) {
+			lo = k
+		} else {
+			hi = k - 1
+		}
+	}
+	return lo
+}
+
+// reaches reports whether num/den >= limit/1e6. Whole and rest are compared apart, so that nothing overflows.
+func reaches(num, den, limit int64) bool {
+	whole, rest := num/den, num%den // rest has the sign of num
+	if rest < 0 {
+		whole, rest = whole-1, rest+den
+	}
+	limitWhole, limitRest := limit/1_000_000, limit%1_000_000
+	if limitRest < 0 {
+		limitWhole, limitRest = limitWhole-1, limitRest+1_000_000
+	}
+	if whole != limitWhole {
+		return whole > limitWhole
+	}
+	return rest*1_000_000 >= limitRest*den
+}
+
+// logit is ln(k/(100-k)) in billionths, for k from 1 to 99.
+func logit(k int64) int64 {
+	if k < 50 {
+		return -logits[50-k]
+	}
+	return logits[k-50]
+}
+
+// logits holds ln((50+i)/(50-i)) in billionths.
+var logits = [50]int64{
+	0, 40005335, 80042708, 120144312, 160342650, 200670695, 241162057, 281851152, 322773392, 363965377,
+	405465108, 447312218, 489548225, 532216814, 575364145, 619039208, 663294217, 708185058, 753771802, 800119300,
+	847297860, 895384047, 944461609, 994622575, 1045968555, 1098612289, 1152679510, 1208311206, 1265666373, 1324925415,
+	1386294361, 1450010176, 1516347489, 1585627264, 1658228077, 1734601055, 1815289967, 1900958761, 1992430165, 2090741097,
+	2197224577, 2313634929, 2442347035, 2586689344, 2751535313, 2944438979, 3178053830, 3476098690, 3891820298, 4595119850,
+}

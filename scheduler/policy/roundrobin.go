@@ -1,0 +1,18 @@
+package policy
+
+import "github.com/muster-sched/muster/scheduler"
+
+// roundRobin takes nodes in turn, in the order of their ids, starting after the one used last, whatever their fit. A
+// node that has fewer allocations of the same group comes before one with more.
+type roundRobin struct{ firstFit }
+
+func (roundRobin) Name() string               { return "round-robin" }
+func (roundRobin) Rotates() bool              { return true }
+func (roundRobin) Advances() bool             { return true }
+func (roundRobin) Weights() scheduler.Weights { return scheduler.DefaultWeights }
+
+// Advances reports whether a policy goes on to the node after the one used last, instead of staying on it.
+func Advances(p scheduler.Policy) bool {
+	a, ok := p.(interface{ Advances() bool })
+	return ok && a.Advances()
+}
