@@ -154,6 +154,9 @@ func (g *generator) plan() *structs.PlanEntry {
 				if g.chance(30) {
 					place.Ports = []structs.PortGrant{{Label: "http", Value: 20000 + g.r.IntN(9), To: 80}}
 					place.Grants = []structs.Grant{{Task: "main", Device: "nvidia/gpu/H100", Instance: gpuPrefix + structs.AllocID(g.bytes()).String()}}
+					if i := g.bytes()[0]; i%2 == 0 { // a share
+						place.Grants[0].MemoryMiB, place.Grants[0].Compute, place.Grants[0].Backend = 1+int64(i)*100, int64(i)%101, "none"
+					}
 				}
 				p.Parts = append(p.Parts, structs.PlanPart{Places: []structs.PlanPlace{place}})
 			case have.JobVersion != j.Version && g.chance(50):

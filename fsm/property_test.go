@@ -50,7 +50,7 @@ var occurrences = []string{
 	"alloc replaced with link", "alloc lost by plan", "alloc lost by purge", "alloc failed", "alloc updated in place", "alloc preempted",
 	"alloc collected", "job purged", "job kept for its allocs", "job dead", "job revived", "version pruned", "version kept by tag",
 	"workload made", "workload ended", "place in queue kept", "eval canceled by purge", "system job woken by node", "overlap prohibited",
-	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "batch refused", "secret refused",
+	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
 }
 
 // TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into
@@ -199,6 +199,12 @@ func (r *run) whole(f *FSM) {
 	for u := range s.Usages() {
 		r.check(usage[u.Kind+" "+u.Name] == *u, "usage %+v, recounted %+v", *u, usage[u.Kind+" "+u.Name])
 		r.saw("usage counted")
+		if u.GPUs > 0 {
+			r.saw("whole GPUs counted")
+		}
+		if u.GPUShares > 0 && u.GPUMemoryMiB > 0 {
+			r.saw("GPU shares counted")
+		}
 		n++
 	}
 	r.check(n == len(usage), "%d usage rows, recounted %d", n, len(usage))

@@ -2,6 +2,7 @@ package structs
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -61,6 +62,13 @@ type Grant struct {
 	MemoryMiB int64  // 0: the whole device, exclusively
 	Compute   int64  // percent; 0 for no share
 	Backend   string // enforcement backend, "" for none
+}
+
+// IsGPU reports whether the device is a GPU: the type in "vendor/type/model".
+func (g *Grant) IsGPU() bool {
+	_, rest, _ := strings.Cut(g.Device, "/")
+	typ, _, _ := strings.Cut(rest, "/")
+	return typ == "gpu"
 }
 
 // PortGrant is a host port given to an allocation.

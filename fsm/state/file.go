@@ -309,10 +309,17 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("%d usage rows, but the allocations make %d: the file was written by a server with a fault", snap.usage.Len(), len(s.held))
 	}
 	for u := range snap.Usages() {
-		if held := s.held[usageKey{u.Kind, u.Name}]; held == nil || *held != *u {
+		held := s.held[usageKey{u.Kind, u.Name}]
+		if held == nil || held.written() != *u {
 			return nil, fmt.Errorf("the usage of %s %q does not follow from the allocations: the file was written by a server with a fault", u.Kind, u.Name)
 		}
+		if *held != *u {
+			counted := *held
+			s.usage.Put(&counted)
+		}
 	}
+	s.forgetEntry()
+	s.Publish(head.Index)
 	return s, nil
 }
 

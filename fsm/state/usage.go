@@ -18,6 +18,18 @@ type Usage struct {
 	Allocs    int64
 	Resources structs.Vector
 	Devices   int64 // devices granted, shared ones counted each time
+
+	// These follow from the allocations like the others, but are not written: the bytes and the hash of the state are as
+	// they were before shares of GPUs were counted. A restore counts them again.
+	GPUs         int64 `codec:"-"` // of Devices: GPUs given whole
+	GPUShares    int64 `codec:"-"` // of Devices: shares of GPUs
+	GPUMemoryMiB int64 `codec:"-"` // of those shares; whole GPUs do not enter, because grants do not tell their size
+	GPUCompute   int64 `codec:"-"` // of those shares, percent
+}
+
+// written is the row as it is in a snapshot file.
+func (u *Usage) written() Usage {
+	return Usage{Kind: u.Kind, Name: u.Name, Allocs: u.Allocs, Resources: u.Resources, Devices: u.Devices}
 }
 
 // The kinds of Usage.
@@ -90,6 +102,17 @@ func (s *Store) hold(k usageKey, a *structs.Allocation, n int64) {
 	r := a.Resources
 	u.Resources = u.Resources.Add(structs.Vector{CPU: n * r.CPU, Cores: n * r.Cores, MemoryMiB: n * r.MemoryMiB, DiskMiB: n * r.DiskMiB})
 	u.Devices += n * int64(len(a.Grants))
+	for i := range a.Grants {
+		switch g := &a.Grants[i]; {
+		case !g.IsGPU():
+		case g.MemoryMiB == 0:
+			u.GPUs += n
+		default:
+			u.GPUShares += n
+			u.GPUMemoryMiB += n * g.MemoryMiB
+			u.GPUCompute += n * g.Compute
+		}
+	}
 	s.moved[k] = true
 }
 
