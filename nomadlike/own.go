@@ -40,6 +40,7 @@ type (
 		Nodes             int64
 		Short             int64
 		Unit              string
+		Largest           int64 `json:",omitempty"` // of GPU memory or compute: free on one GPU
 		CuredBy           string
 	}
 	// Score is how a node scored. Values are in [0,1] before their weights.
@@ -89,7 +90,7 @@ func whyGroup(g *structs.GroupReport, names map[string]string) WhyGroup {
 		Filtered: g.Filtered, Exhausted: g.Exhausted, Available: g.Available, Refusals: []Refusal{}, Scores: []Score{},
 	}
 	for _, f := range g.Refusals {
-		out.Refusals = append(out.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, string(f.CuredBy)})
+		out.Refusals = append(out.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, f.Largest, string(f.CuredBy)})
 	}
 	for _, s := range g.Scores {
 		sc := Score{NodeID: s.NodeID.String(), NodeName: names[s.NodeID.String()], Score: float64(s.Micro) / 1e6, Terms: map[string]float64{}}
@@ -122,6 +123,9 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 				for _, t := range g.Tasks {
 					for _, d := range t.Resources.Devices {
 						q.GPUs += d.Count * n
+					}
+					if rs := t.Resources.GPU; len(rs) > 0 {
+						q.GPUs += max(rs[0].Count, 1) * n
 					}
 				}
 			}

@@ -188,6 +188,9 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 	if err := s.validAlgorithm(req.Config.Algorithm); err != nil {
 		return nil, err
 	}
+	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
+		return nil, structs.Errorf(structs.CodeInvalid, "%q is no rule to choose a GPU by; there are: %s", f, strings.Join(structs.GPUFits, ", "))
+	}
 	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdSchedulerConfig, By: who(ctx).by, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {
 		return nil, err

@@ -349,6 +349,16 @@ func (p *problems) task(group string, t *structs.Task, ns *structs.Namespace) {
 		}
 		p.rules(where+" device", d.Constraints, d.Affinities, nil)
 	}
+	for i := range r.GPU {
+		g := &r.GPU[i]
+		if g.Count < 0 || g.Count > deviceCountMax || g.MemoryMiB < 0 || g.MemoryMiB > 1<<40 || g.Share < 0 || g.Share > 100 || g.Compute < 0 || g.Compute > structs.GPUComputeMax {
+			p.addf("%s: gpu request %d: want a count of 0 to %d, memory in MiB, and share and compute from 0 to 100 percent", where, i+1, deviceCountMax)
+		}
+		if g.Compute > 0 && !g.Shared() || g.MemoryMiB > 0 && g.Share > 0 {
+			p.addf("%s: gpu request %d: a part of a GPU has memory in MiB or a share in percent, one of them", where, i+1)
+		}
+		p.rules(where+" gpu", g.Constraints, g.Affinities, nil)
+	}
 	if t.Logs.MaxFiles < 0 || t.Logs.MaxFileSizeMB < 0 {
 		p.addf("%s: log limits must not be negative", where)
 	}

@@ -271,6 +271,7 @@ type Refusal struct {
 	Nodes     int64
 	Short     int64
 	Unit      string
+	Largest   int64 `json:",omitempty"` // free on one GPU
 	CuredBy   string
 }
 
@@ -293,7 +294,7 @@ func MetricFromStructs(r *structs.GroupReport, pool string) *AllocationMetric {
 		Reason: string(r.Code),
 	}
 	for _, f := range r.Refusals {
-		m.Refusals = append(m.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, string(f.CuredBy)})
+		m.Refusals = append(m.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, f.Largest, string(f.CuredBy)})
 		switch f.Code {
 		case structs.ReasonQuota:
 			m.QuotaExhausted = append(m.QuotaExhausted, f.Dimension)

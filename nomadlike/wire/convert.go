@@ -294,6 +294,9 @@ func resourcesTo(r *Resources) structs.Resources {
 			out.Devices = append(out.Devices, structs.DeviceRequest{Name: d.Name, Count: int64(val(d.Count)), Constraints: constraintsTo(d.Constraints), Affinities: affinitiesTo(d.Affinities)})
 		}
 	}
+	if r.GPU != nil {
+		out.GPU = gpusTo(r.GPU)
+	}
 	if n := r.NUMA; n != nil {
 		out.NUMA = &structs.NUMA{Affinity: n.Affinity, Devices: slices.Clone(n.Devices)}
 	}
@@ -508,6 +511,7 @@ func resourcesFrom(r structs.Resources) *Resources {
 	for _, d := range r.Devices {
 		out.Devices = append(out.Devices, &RequestedDevice{Name: d.Name, Count: ptr(uint64(d.Count)), Constraints: constraintsFrom(d.Constraints), Affinities: affinitiesFrom(d.Affinities)})
 	}
+	out.GPU = gpuFrom(r.GPU)
 	if r.NUMA != nil {
 		out.NUMA = &NUMAResource{Affinity: r.NUMA.Affinity, Devices: r.NUMA.Devices}
 	}

@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -308,6 +307,7 @@ func (t *Task) canonicalize(j *Job, g *TaskGroup) {
 	if t.Resources == nil {
 		t.Resources = &Resources{}
 	}
+	t.metaGPU()
 	t.Resources.canonicalize()
 	def(&t.KillTimeout, Duration(5*time.Second))
 	if t.LogConfig == nil {
@@ -416,6 +416,9 @@ func (r *Resources) canonicalize() {
 		r.Devices = append(r.Devices, g.device())
 		r.GPU = nil
 	}
+	if r.GPU != nil {
+		r.GPU.canonicalize()
+	}
 	for _, d := range r.Devices {
 		if d == nil {
 			continue
@@ -427,25 +430,6 @@ func (r *Resources) canonicalize() {
 	if r.NUMA != nil && r.NUMA.Affinity == "" {
 		r.NUMA.Affinity = "none"
 	}
-}
-
-// plain reports whether the request is for whole devices, which a device request says as well.
-func (g *GPU) plain() bool {
-	return g.Memory == "" && g.Compute == nil && (g.Enforce == "" || g.Enforce == "none") && g.MIG == "" && (g.RDMA == "" || g.RDMA == "none") &&
-		(g.Count == nil || *g.Count >= 0)
-}
-
-// device is the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
-// "H100" finds "NVIDIA H100 80GB HBM3".
-func (g *GPU) device() *RequestedDevice {
-	d := &RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(1))}
-	if g.Count != nil {
-		*d.Count = uint64(*g.Count)
-	}
-	if g.Model != "" {
-		d.Constraints = []*Constraint{{LTarget: "${device.model}", Operand: structs.OperandRegexp, RTarget: `(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(g.Model) + `($|[^A-Za-z0-9])`}}
-	}
-	return d
 }
 
 func (s *Service) canonicalize(name string) {

@@ -107,6 +107,7 @@ type SchedulerConfiguration struct {
 	RejectJobRegistration         bool
 	PauseEvalBroker               bool
 	NodeLimitForFeasibilityChecks uint
+	GPUFit                        string `json:",omitempty"` // Muster's own: which GPU of a node gives a share
 	CreateIndex                   uint64
 	ModifyIndex                   uint64
 }
@@ -138,7 +139,7 @@ func SchedulerConfigFromStructs(c *structs.SchedulerConfig) *SchedulerConfigurat
 		PreemptionConfig: PreemptionConfig{SystemSchedulerEnabled: c.PreemptSystem, SysBatchSchedulerEnabled: c.PreemptSysBatch,
 			BatchSchedulerEnabled: c.PreemptBatch, ServiceSchedulerEnabled: c.PreemptService},
 		MemoryOversubscriptionEnabled: c.MemoryOversub, RejectJobRegistration: c.RejectRegister, PauseEvalBroker: c.PauseBroker,
-		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
+		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), GPUFit: c.GPUFit, CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
 	}
 }
 
@@ -146,7 +147,7 @@ func SchedulerConfigFromStructs(c *structs.SchedulerConfig) *SchedulerConfigurat
 func (c *SchedulerConfiguration) ToStructs() *structs.SchedulerConfig {
 	p := c.PreemptionConfig
 	return &structs.SchedulerConfig{
-		Algorithm: c.SchedulerAlgorithm, PreemptSystem: p.SystemSchedulerEnabled, PreemptSysBatch: p.SysBatchSchedulerEnabled,
+		Algorithm: c.SchedulerAlgorithm, GPUFit: c.GPUFit, PreemptSystem: p.SystemSchedulerEnabled, PreemptSysBatch: p.SysBatchSchedulerEnabled,
 		PreemptBatch: p.BatchSchedulerEnabled, PreemptService: p.ServiceSchedulerEnabled, MemoryOversub: c.MemoryOversubscriptionEnabled,
 		RejectRegister: c.RejectJobRegistration, PauseBroker: c.PauseEvalBroker, NodeLimit: int64(c.NodeLimitForFeasibilityChecks),
 		CreateIndex: structs.Index(c.CreateIndex), ModifyIndex: structs.Index(c.ModifyIndex),

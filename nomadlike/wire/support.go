@@ -176,13 +176,15 @@ var supportTable = []typeSupport{
 			"Networks": {why: "ports of the deprecated network block in resources are added to the group's"},
 		},
 		refused: map[string]note{"ShmMB": {why: notYet}}},
-	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model",
+	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce",
 		refused: map[string]note{
-			"Memory":  {why: "sharing a GPU is not supported yet by this build; ask for whole ones with count"},
-			"Compute": {why: "sharing a GPU is not supported yet by this build; ask for whole ones with count"},
-			"Enforce": {why: "sharing a GPU is not supported yet by this build; ask for whole ones with count", only: not("none"), value: `other than "none"`},
+			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
 			"MIG":     {why: "not supported yet by this build; MIG slices are ordinary devices, ask with a device block"},
 			"RDMA":    {why: notYet, only: not("none"), value: `other than "none"`},
+		}},
+	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce",
+		refused: map[string]note{
+			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
 		}},
 	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Devices",
 		ignored: map[string]note{
@@ -248,7 +250,7 @@ func checkSupport(j *Job, p *Problems) {
 	}
 	for _, k := range sortedKeys(j.Meta) {
 		if name, ok := extensionKey(k); ok && name != "queue" {
-			p.errorf("meta "+k, "this extension is %s; the one that is supported is muster.queue", notYet)
+			p.errorf("meta "+k, "this extension is %s; the ones that are supported are muster.queue, and muster.gpu.* on tasks", notYet)
 		}
 	}
 	for _, g := range j.TaskGroups {
@@ -264,8 +266,11 @@ func checkSupport(j *Job, p *Problems) {
 			if t == nil {
 				continue
 			}
+			if _, err := gpuFromMeta(t.Meta); err != nil {
+				p.errorf(fmt.Sprintf("group %q, task %q, meta", val(g.Name), t.Name), "%v", err)
+			}
 			for _, k := range sortedKeys(t.Meta) {
-				if _, ok := extensionKey(k); ok {
+				if name, ok := extensionKey(k); ok && !strings.HasPrefix(name, "gpu.") && !strings.HasPrefix(name, "gpu_") {
 					p.errorf(fmt.Sprintf("group %q, task %q, meta %s", val(g.Name), t.Name, k), "this extension is %s", notYet)
 				}
 			}

@@ -192,17 +192,6 @@ type Resources struct {
 	GPU   *GPU `hcl:"gpu" json:",omitempty"`
 }
 
-// GPU asks for GPUs; exclusive ones become a device request.
-type GPU struct {
-	Count   *int   `hcl:"count"`
-	Model   string `hcl:"model"`
-	Memory  string `hcl:"memory"`
-	Compute *int   `hcl:"compute"`
-	Enforce string `hcl:"enforce"`
-	MIG     string `hcl:"mig"`
-	RDMA    string `hcl:"rdma"`
-}
-
 // NUMAResource is the affinity of a task to NUMA nodes.
 type NUMAResource struct {
 	Affinity string   `hcl:"affinity"`

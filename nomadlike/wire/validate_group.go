@@ -397,6 +397,9 @@ func (v *validator) resources(w string, r *Resources) {
 	if n := r.NUMA; n != nil {
 		v.oneOf(w+", numa.affinity", n.Affinity, "none", "prefer", "require")
 	}
+	if r.GPU != nil {
+		v.gpu(w+", gpu", r.GPU)
+	}
 	for _, d := range r.Devices {
 		if d == nil {
 			continue

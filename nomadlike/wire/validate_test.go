@@ -107,7 +107,17 @@ func TestValidate(t *testing.T) {
 		{"gang", "batch", func(j *Job) { g(j).Gang = &Gang{} }, `group "g", gang: not supported yet by this build`},
 		{"template", "batch", func(j *Job) { k(j).Templates = []*Template{{}} }, `group "g", task "t", template: not supported yet`},
 		{"vault", "batch", func(j *Job) { k(j).Vault = &Vault{} }, "vault: not supported"},
-		{"shared gpu", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB"}} }, "gpu, memory: sharing a GPU is not supported yet"},
+		{"gpu memory", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20 gigs"}} }, "gpu.memory: \"20 gigs\" is not an amount of memory"},
+		{"gpu memory and share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Share: ptr(5)}} }, "contradict each other"},
+		{"gpu compute alone", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Compute: ptr(50)}} }, "compute = 50 without memory"},
+		{"gpu compute", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Compute: ptr(101)}} }, "want 1 to 100 percent"},
+		{"gpu share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Share: ptr(0)}} }, "want 1 to 100 percent of the GPU's memory"},
+		{"gpu enforce", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Enforce: "mps"}} }, "booked but not enforced"},
+		{"gpu or", "batch", func(j *Job) {
+			k(j).Resources = &Resources{GPU: &GPU{Model: "H200", Or: []*GPUOr{{Count: ptr(0)}}}}
+		}, "gpu, or[0].count: 0; want 1 to 4096"},
+		{"gpu meta", "batch", func(j *Job) { k(j).Meta = map[string]string{"muster.gpu.memroy": "20GiB"} }, "did you mean \"memory\""},
+		{"gpu meta number", "batch", func(j *Job) { k(j).Meta = map[string]string{"muster_gpu_count": "two"} }, "muster_gpu_count = \"two\"; want a whole number"},
 		{"env name", "batch", func(j *Job) { k(j).Env = map[string]string{"A=B": "x"} }, "cannot be the name of a variable"},
 		{"logs", "batch", func(j *Job) { k(j).LogConfig = &LogConfig{MaxFiles: ptr(100)} }, "do not fit on an ephemeral_disk"},
 		{"service port", "service", func(j *Job) {

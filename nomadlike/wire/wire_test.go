@@ -343,6 +343,48 @@ func TestGPUBecomesADevice(t *testing.T) {
 	}
 }
 
+// A share, its alternatives and its meta spelling; and everything comes back as it was.
+func TestGPUShares(t *testing.T) {
+	j := small("batch")
+	j.TaskGroups[0].Tasks[0].Resources = &Resources{GPU: &GPU{Memory: "20GiB", Compute: ptr(50), Model: "H200", Enforce: "auto",
+		Or: []*GPUOr{{Count: ptr(2), Model: "H100"}, {Share: ptr(25)}}}}
+	out, p := Prepare(j)
+	if p.Err() != nil {
+		t.Fatal(p.Err())
+	}
+	r := out.Groups[0].Tasks[0].Resources
+	want := []structs.GPURequest{{Count: 1, MemoryMiB: 20480, Compute: 50, Model: "H200", Enforce: "auto"}, {Count: 2, Model: "H100"}, {Count: 1, Share: 25}}
+	if len(r.Devices) != 0 || !reflect.DeepEqual(r.GPU, want) {
+		t.Errorf("got %+v", r.GPU)
+	}
+	again, p := Prepare(JobFromStructs(out))
+	if p.Err() != nil || !reflect.DeepEqual(again.Groups[0].Tasks[0].Resources.GPU, want) {
+		t.Errorf("%v, there and back: %+v", p.Err(), again)
+	}
+	for _, dot := range []string{".", "_"} {
+		j := small("batch")
+		meta := func(k string) string { return strings.ReplaceAll("muster.gpu."+k, ".", dot) }
+		j.TaskGroups[0].Tasks[0].Meta = map[string]string{meta("memory"): "8192", meta("compute"): "25", meta("model"): "L4"}
+		out, p := Prepare(j)
+		if p.Err() != nil {
+			t.Fatal(p.Err())
+		}
+		want := []structs.GPURequest{{Count: 1, MemoryMiB: 8192, Compute: 25, Model: "L4"}}
+		if got := out.Groups[0].Tasks[0].Resources.GPU; !reflect.DeepEqual(got, want) {
+			t.Errorf("meta with %q: %+v", dot, got)
+		}
+		j = small("batch")
+		j.TaskGroups[0].Tasks[0].Meta = map[string]string{meta("count"): "2", meta("model"): "H100"}
+		if out, p = Prepare(j); p.Err() != nil {
+			t.Fatal(p.Err())
+		}
+		twice, p := Prepare(JobFromStructs(out))
+		if d := twice.Groups[0].Tasks[0].Resources; p.Err() != nil || len(d.Devices) != 1 || d.Devices[0].Count != 2 || len(d.GPU) != 0 {
+			t.Errorf("a job read from a server and sent again: %v %+v", p.Err(), d)
+		}
+	}
+}
+
 func TestQueueFromMeta(t *testing.T) {
 	for _, k := range []string{"muster.queue", "muster_queue"} {
 		j := small("batch")

@@ -1,0 +1,251 @@
+package wire
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/muster-sched/muster/internal/suggest"
+	"github.com/muster-sched/muster/structs"
+)
+
+// GPU asks for GPUs: whole ones, or with memory (or share) a part of each. Whole ones without alternatives become a
+// device request, which says the same.
+type GPU struct {
+	Count       *int          `hcl:"count"`
+	Model       string        `hcl:"model"`
+	Memory      string        `hcl:"memory"` // of each GPU: "20GiB", "20480MiB", or a number of MiB
+	Share       *int          `hcl:"share"`  // of each GPU's memory, percent
+	Compute     *int          `hcl:"compute"`
+	Enforce     string        `hcl:"enforce"`
+	Constraints []*Constraint `hcl:"constraint"`
+	Affinities  []*Affinity   `hcl:"affinity"`
+	Or          []*GPUOr      `hcl:"or"` // tried in order when no node can give this
+	MIG         string        `hcl:"mig"`
+	RDMA        string        `hcl:"rdma"`
+}
+
+// GPUOr is an alternative to what a GPU block asks for.
+type GPUOr struct {
+	Count       *int          `hcl:"count"`
+	Model       string        `hcl:"model"`
+	Memory      string        `hcl:"memory"`
+	Share       *int          `hcl:"share"`
+	Compute     *int          `hcl:"compute"`
+	Enforce     string        `hcl:"enforce"`
+	Constraints []*Constraint `hcl:"constraint"`
+	Affinities  []*Affinity   `hcl:"affinity"`
+}
+
+func (o *GPUOr) gpu() *GPU {
+	return &GPU{Count: o.Count, Model: o.Model, Memory: o.Memory, Share: o.Share, Compute: o.Compute, Enforce: o.Enforce, Constraints: o.Constraints, Affinities: o.Affinities}
+}
+
+// gpuOrMax is how many alternatives a request may have.
+const gpuOrMax = 16
+
+// gpuMeta are the extensions of a task's meta that ask for GPUs, as unmodified clients spell them: "muster.gpu.memory".
+var gpuMeta = []string{"compute", "count", "enforce", "memory", "model", "share"}
+
+// gpuFromMeta reads a task's meta. It gives nil when the meta says nothing of GPUs.
+func gpuFromMeta(meta map[string]string) (*GPU, error) {
+	var g GPU
+	found := false
+	for _, k := range sortedKeys(meta) {
+		name, ok := extensionKey(k)
+		if !ok {
+			continue
+		}
+		field, ok := strings.CutPrefix(name, "gpu.")
+		if !ok {
+			if field, ok = strings.CutPrefix(name, "gpu_"); !ok {
+				continue
+			}
+		}
+		found = true
+		number := func(to **int) error {
+			n, err := strconv.Atoi(strings.TrimSpace(meta[k]))
+			if err != nil {
+				return fmt.Errorf("%s = %.64q; want a whole number", k, meta[k])
+			}
+			*to = &n
+			return nil
+		}
+		var err error
+		switch field {
+		case "compute":
+			err = number(&g.Compute)
+		case "count":
+			err = number(&g.Count)
+		case "share":
+			err = number(&g.Share)
+		case "enforce":
+			g.Enforce = meta[k]
+		case "memory":
+			g.Memory = meta[k]
+		case "model":
+			g.Model = meta[k]
+		default:
+			err = fmt.Errorf("%s is not known; want muster.gpu and one of %s%s", k, strings.Join(gpuMeta, ", "), suggest.DidYouMean(field, gpuMeta))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !found {
+		return nil, nil
+	}
+	return &g, nil
+}
+
+// metaGPU puts what the task's meta asks for into its resources, unless that was done before: a job that was read from a
+// server says it in both places. What is wrong with the meta is told by validation.
+func (t *Task) metaGPU() {
+	g, err := gpuFromMeta(t.Meta)
+	if err != nil || g == nil || t.Resources.GPU != nil {
+		return
+	}
+	g.canonicalize()
+	if g.plain() && slices.ContainsFunc(t.Resources.Devices, func(d *RequestedDevice) bool {
+		c := g.device()
+		canonConstraints(c.Constraints)
+		return d != nil && d.Name == c.Name && val(d.Count) == *c.Count && reflect.DeepEqual(d.Constraints, c.Constraints)
+	}) {
+		return
+	}
+	t.Resources.GPU = g
+}
+
+func (g *GPU) canonicalize() {
+	def(&g.Count, 1)
+	canonConstraints(g.Constraints)
+	canonAffinities(g.Affinities)
+	for _, o := range g.Or {
+		if o != nil {
+			def(&o.Count, 1)
+			canonConstraints(o.Constraints)
+			canonAffinities(o.Affinities)
+		}
+	}
+}
+
+// plain reports whether the request is for whole devices, which a device request says as well.
+func (g *GPU) plain() bool {
+	return g.Memory == "" && g.Share == nil && g.Compute == nil && len(g.Or) == 0 && (g.Enforce == "" || g.Enforce == "none" || g.Enforce == "auto") &&
+		g.MIG == "" && (g.RDMA == "" || g.RDMA == "none") && (g.Count == nil || *g.Count >= 0)
+}
+
+// device is the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
+// "H100" finds "NVIDIA H100 80GB HBM3".
+func (g *GPU) device() *RequestedDevice {
+	d := &RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(1)), Affinities: g.Affinities}
+	if g.Count != nil {
+		*d.Count = uint64(*g.Count)
+	}
+	if g.Model != "" {
+		d.Constraints = []*Constraint{{LTarget: "${device.model}", Operand: structs.OperandRegexp, RTarget: `(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(g.Model) + `($|[^A-Za-z0-9])`}}
+	}
+	d.Constraints = append(d.Constraints, g.Constraints...)
+	return d
+}
+
+// parseMiB reads an amount of memory: "20GiB", "20480MiB", "1TiB", or a plain number of MiB.
+func parseMiB(s string) (int64, error) {
+	text := strings.TrimSpace(s)
+	unit := int64(1)
+	for _, u := range []struct {
+		suffix string
+		mib    int64
+	}{{"TiB", 1 << 20}, {"GiB", 1 << 10}, {"MiB", 1}} {
+		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
+			text, unit = strings.TrimSpace(rest), u.mib
+			break
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 || n > amountMax/unit {
+		return 0, fmt.Errorf("%.64q is not an amount of memory: want a whole number with MiB, GiB or TiB, as \"20GiB\"", s)
+	}
+	return n * unit, nil
+}
+
+// gpu checks one request and its alternatives.
+func (v *validator) gpu(w string, g *GPU) {
+	if n := val(g.Count); n < 1 || n > 4096 {
+		v.errorf(w+".count", "%d; want 1 to 4096", n)
+	}
+	if len(g.Model) > nameMax || hasControl(g.Model) {
+		v.errorf(w+".model", "want a word of the model's name, as \"H100\"")
+	}
+	if g.Memory != "" {
+		if _, err := parseMiB(g.Memory); err != nil {
+			v.errorf(w+".memory", "%v", err)
+		}
+		if g.Share != nil {
+			v.errorf(w, "memory = %q and share = %d contradict each other: ask for an amount or for a percentage of the memory", g.Memory, *g.Share)
+		}
+	}
+	if g.Share != nil && (*g.Share < 1 || *g.Share > 100) {
+		v.errorf(w+".share", "%d; want 1 to 100 percent of the GPU's memory", *g.Share)
+	}
+	if g.Compute != nil {
+		if *g.Compute < 1 || *g.Compute > structs.GPUComputeMax {
+			v.errorf(w+".compute", "%d; want 1 to %d percent", *g.Compute, structs.GPUComputeMax)
+		}
+		if g.Memory == "" && g.Share == nil {
+			v.errorf(w, "compute = %d without memory: say how much memory the share has, as memory = \"20GiB\" or share = 25", *g.Compute)
+		}
+	}
+	v.oneOf(w+".enforce", g.Enforce, "", "auto", "none")
+	v.constraints(w, g.Constraints, false)
+	v.affinities(w, g.Affinities, false)
+	if len(g.Or) > gpuOrMax {
+		v.errorf(w+".or", "%d alternatives; want at most %d", len(g.Or), gpuOrMax)
+	}
+	for i, o := range g.Or {
+		if o != nil {
+			v.gpu(fmt.Sprintf("%s, or[%d]", w, i), o.gpu())
+		}
+	}
+}
+
+// gpusTo converts a request with its alternatives.
+func gpusTo(g *GPU) []structs.GPURequest {
+	mem, _ := parseMiB(g.Memory) // "" gives 0; anything else was validated
+	out := []structs.GPURequest{{Count: int64(val(g.Count)), MemoryMiB: mem, Share: int64(val(g.Share)), Compute: int64(val(g.Compute)), Model: g.Model,
+		Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities), Enforce: g.Enforce}}
+	for _, o := range g.Or {
+		if o != nil {
+			out = append(out, gpusTo(o.gpu())...)
+		}
+	}
+	return out
+}
+
+// gpuFrom converts back.
+func gpuFrom(rs []structs.GPURequest) *GPU {
+	if len(rs) == 0 {
+		return nil
+	}
+	one := func(r *structs.GPURequest) *GPUOr {
+		o := &GPUOr{Count: ptr(int(r.Count)), Model: r.Model, Enforce: r.Enforce, Constraints: constraintsFrom(r.Constraints), Affinities: affinitiesFrom(r.Affinities)}
+		if r.MemoryMiB > 0 {
+			o.Memory = fmt.Sprintf("%dMiB", r.MemoryMiB)
+		}
+		if r.Share > 0 {
+			o.Share = ptr(int(r.Share))
+		}
+		if r.Compute > 0 {
+			o.Compute = ptr(int(r.Compute))
+		}
+		return o
+	}
+	g := one(&rs[0]).gpu()
+	for i := range rs[1:] {
+		g.Or = append(g.Or, one(&rs[i+1]))
+	}
+	return g
+}
