@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Ledger is what the allocations of this node hold of what cannot be shared: devices, cores and ports. It is the
+// Ledger is what the allocations of this node hold of devices (whole or in shares), cores and ports. It is the
 // second gate behind the servers: it refuses, it never shares what is taken.
 type Ledger struct {
 	mu    sync.Mutex
@@ -82,20 +82,34 @@ func (l *Ledger) device(a *structs.Allocation, g structs.Grant, node *structs.No
 	if !inst.Healthy {
 		return fmt.Errorf("device %s %s is not healthy: %s", g.Device, g.Instance, inst.HealthDesc)
 	}
-	used := g.MemoryMiB
+	var memory, compute, times int64
+	for _, h := range a.Grants { // tasks of one allocation may share a device, too
+		if h.Instance == g.Instance && h.Device == g.Device {
+			memory, compute, times = memory+h.MemoryMiB, compute+h.Compute, times+1
+			if times > 1 && (g.MemoryMiB == 0 || h.MemoryMiB == 0) {
+				return fmt.Errorf("device %s is granted whole and once more", g.Instance)
+			}
+		}
+	}
 	for id, b := range l.holds {
 		for _, h := range b.Grants {
-			if h.Instance != g.Instance {
+			if h.Instance != g.Instance || h.Device != g.Device {
 				continue
 			}
 			if g.MemoryMiB == 0 || h.MemoryMiB == 0 {
 				return fmt.Errorf("device %s is still held by allocation %s", g.Instance, id.Short())
 			}
-			used += h.MemoryMiB
+			memory, compute = memory+h.MemoryMiB, compute+h.Compute
 		}
 	}
-	if g.MemoryMiB > 0 && inst.MemoryMiB > 0 && used > inst.MemoryMiB {
-		return fmt.Errorf("device %s has %d MiB and %d would be in use", g.Instance, inst.MemoryMiB, used)
+	if g.MemoryMiB == 0 {
+		return nil
+	}
+	if capacity := inst.MemoryMiB - node.GPUReserveMiB(); memory > capacity {
+		return fmt.Errorf("device %s has %d MiB to share and %d would be in use", g.Instance, capacity, memory)
+	}
+	if compute > structs.GPUComputeMax {
+		return fmt.Errorf("device %s would have %d %% of its compute in use", g.Instance, compute)
 	}
 	return nil
 }

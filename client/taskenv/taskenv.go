@@ -253,22 +253,28 @@ func joinHostPort(host string, port int) string {
 }
 
 // devices tells programs which GPUs are theirs, by UUID. A task without a grant sees none: the empty list hides GPUs
-// from CUDA and "void" from NVIDIA's container runtime.
+// from CUDA and "void" from NVIDIA's container runtime. A task that shares GPUs is told its memory in MiB and its compute in
+// percent, one number for each GPU in the same order, 0 for all of it.
 func (e *Env) devices(in Input) {
-	var gpus []string
+	var gpus, memory, compute []string
+	var shared, parts bool
 	for _, g := range in.Alloc.Grants {
 		if g.Task != in.Task.Name {
 			continue
 		}
-		if parts := strings.SplitN(g.Device, "/", 3); len(parts) > 1 && parts[1] == "gpu" {
-			gpus = append(gpus, g.Instance)
+		if !g.IsGPU() {
+			continue
 		}
-		if g.MemoryMiB > 0 {
-			e.vars["MUSTER_GPU_MEMORY_LIMIT"] = strconv.FormatInt(g.MemoryMiB, 10)
-		}
-		if g.Compute > 0 {
-			e.vars["MUSTER_GPU_COMPUTE_LIMIT"] = strconv.FormatInt(g.Compute, 10)
-		}
+		gpus = append(gpus, g.Instance)
+		memory, compute = append(memory, strconv.FormatInt(g.MemoryMiB, 10)), append(compute, strconv.FormatInt(g.Compute, 10))
+		shared = shared || g.MemoryMiB > 0
+		parts = parts || g.Compute > 0
+	}
+	if shared {
+		e.vars["MUSTER_GPU_MEMORY_MIB"] = strings.Join(memory, ",")
+	}
+	if parts {
+		e.vars["MUSTER_GPU_COMPUTE"] = strings.Join(compute, ",")
 	}
 	if len(gpus) > 0 {
 		list := strings.Join(gpus, ",")

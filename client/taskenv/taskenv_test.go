@@ -101,7 +101,7 @@ func TestGPUs(t *testing.T) {
 		{Task: "web", Device: "nvidia/gpu/H100", Instance: "GPU-3"}, {Task: "web", Device: "acme/fpga/x", Instance: "F-1"},
 	}
 	v := New(in).Vars()
-	for k, want := range map[string]string{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3", "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-3", "MUSTER_GPU_COUNT": "2", "MUSTER_GPU_MEMORY_LIMIT": "1000", "MUSTER_GPU_COMPUTE_LIMIT": "50"} {
+	for k, want := range map[string]string{"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3", "NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-3", "MUSTER_GPU_COUNT": "2", "MUSTER_GPU_MEMORY_MIB": "1000,0", "MUSTER_GPU_COMPUTE": "50,0"} {
 		if v[k] != want {
 			t.Errorf("%s is %q, want %q", k, v[k], want)
 		}

@@ -159,6 +159,45 @@ func TestBlockAndObjectAreTheSame(t *testing.T) {
 	}
 }
 
+// A gpu block and the object say the same; alternatives are blocks or a list.
+func TestGPUShapes(t *testing.T) {
+	job := func(gpu string) *wire.Job {
+		return mustParse(t, "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n      resources {\n"+gpu+"\n      }\n    }\n  }\n}\n", ParseOptions{})
+	}
+	block := job(`
+        gpu {
+          count   = 1
+          memory  = "20GiB"
+          compute = 50
+          model   = "H200"
+          enforce = "auto"
+          constraint {
+            attribute = "${device.attr.memory}"
+            operator  = ">="
+            value     = "80 GiB"
+          }
+          or {
+            count = 2
+            model = "H100"
+          }
+          or {
+            share = 25
+          }
+        }`)
+	object := job(`        gpu = { count = 1, memory = "20GiB", compute = 50, model = "H200", enforce = "auto",
+          constraint = [{ attribute = "${device.attr.memory}", operator = ">=", value = "80 GiB" }],
+          or = [{ count = 2, model = "H100" }, { share = 25 }] }`)
+	if !reflect.DeepEqual(block, object) {
+		a, _ := json.Marshal(block)
+		b, _ := json.Marshal(object)
+		t.Errorf("block and object differ:\n%s\n%s", a, b)
+	}
+	g := block.TaskGroups[0].Tasks[0].Resources.GPU
+	if g == nil || len(g.Or) != 2 || g.Or[0].Model != "H100" || *g.Or[1].Share != 25 || g.Memory != "20GiB" || len(g.Constraints) != 1 {
+		t.Errorf("got %+v", g)
+	}
+}
+
 func TestAPIJSON(t *testing.T) {
 	for _, src := range []string{
 		`{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "exec", "Templates": [{"EmbeddedTmpl": "%{ ${"}]}]}]}}`,
