@@ -249,7 +249,7 @@ func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *
 				share := "whole"
 				for _, s := range d.Shares {
 					if s.DeviceID == id {
-						share = fmt.Sprintf("%s, %d%% (%s)", mib(s.MemoryMB), s.Compute, s.Backend)
+						share = shareText(s)
 					}
 				}
 				rows = append(rows, []string{strings.Trim(d.Vendor+"/"+d.Type+"/"+d.Name, "/"), id, share})
@@ -320,7 +320,7 @@ func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 	o.heading("Placement Metrics")
 	o.printf("%s in the pool, %d looked at, %d excluded, %d full\n", plural(int64(m.NodesInPool), "node"), m.NodesEvaluated, m.NodesFiltered, m.NodesExhausted)
 	for _, r := range m.Refusals {
-		o.printf("  * %s\n", refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, ""))
+		o.printf("  * %s\n", refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, "")+slotText(r.Largest, r.Unit))
 	}
 	if len(m.ScoreMetaData) == 0 {
 		return
@@ -342,4 +342,16 @@ func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 		rows = append(rows, append(r, fmt.Sprintf("%.3g", s.NormScore)))
 	}
 	o.table(strings.Join(append(append([]string{"Node"}, names...), "final score"), "|"), rows)
+}
+
+// shareText is a part of a device in words: "20 GiB, 50% compute, enforced by mps".
+func shareText(s wire.DeviceShare) string {
+	text := mib(s.MemoryMB)
+	if s.Compute > 0 {
+		text += fmt.Sprintf(", %d%% compute", s.Compute)
+	}
+	if s.Backend == "" || s.Backend == "none" {
+		return text + ", not enforced"
+	}
+	return text + ", enforced by " + s.Backend
 }

@@ -22,20 +22,23 @@ type gpuListOptions struct {
 
 // gpuModel is one line of the list, and its JSON form.
 type gpuModel struct {
-	Model     string
-	MemoryMiB int64 // of one device; 0 when unknown
-	Nodes     int   // that have some
-	Total     int   // devices, healthy or not
-	Free      int   // healthy, on a node that takes work, held by nobody
-	Unhealthy int
-	Shared    int    // held in part
-	Largest   int    // free ones on one node: the largest gang that starts there now
-	OnNode    string // where
+	Model          string
+	MemoryMiB      int64 // of one device; 0 when unknown
+	Nodes          int   // that have some
+	Total          int   // devices, healthy or not
+	Free           int   // healthy, on a node that takes work, held by nobody
+	Unhealthy      int
+	Shared         int    // held in part
+	FreeMemoryMiB  int64  // that shares may have, on healthy GPUs of nodes that take work
+	LargestSlotMiB int64  // of that, the most on one GPU: the largest share that starts now
+	Fragmentation  int    // percent of the free memory that lies on GPUs in shared use, out of reach of whole ones
+	Largest        int    // free ones on one node: the largest gang that starts there now
+	OnNode         string // where
 }
 
 func newGPUList(e *env) *cobra.Command {
 	o := &gpuListOptions{env: e}
-	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node.", `
+	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node. MEM FREE is the memory that shares may still have, LARGEST SLOT the most of it on one GPU; FRAGMENTED is how much of it lies on GPUs that are shared already, where no whole GPU can be had.", `
 muster gpu list
 muster gpu list -json`, 0, 0, o.run)
 	o.form.flags(c)
@@ -73,15 +76,16 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 		if m.Largest > 0 {
 			largest = fmt.Sprintf("%d (%s), %d any", m.Largest, m.OnNode, m.Free)
 		}
-		rows = append(rows, []string{m.Model, mem, strconv.Itoa(m.Nodes), strconv.Itoa(m.Total), strconv.Itoa(m.Free), strconv.Itoa(m.Shared), strconv.Itoa(m.Unhealthy), largest})
+		rows = append(rows, []string{m.Model, mem, strconv.Itoa(m.Nodes), strconv.Itoa(m.Total), strconv.Itoa(m.Free), strconv.Itoa(m.Shared), strconv.Itoa(m.Unhealthy),
+			mib(m.FreeMemoryMiB), mib(m.LargestSlotMiB), strconv.Itoa(m.Fragmentation) + "%", largest})
 	}
-	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|LARGEST GANG NOW", rows)
+	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|MEM FREE|LARGEST SLOT|FRAGMENTED|LARGEST GANG NOW", rows)
 	return nil
 }
 
 // gpuModels counts devices of type gpu by model, in order of model. A device is held while a live allocation has it.
 func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []*gpuModel {
-	whole, part := map[string]bool{}, map[string]bool{}
+	whole, part := map[string]bool{}, map[string]int64{} // part: MiB taken by shares
 	for _, al := range allocs {
 		if !liveAlloc(al.ClientStatus) || al.AllocatedResources == nil {
 			continue
@@ -91,11 +95,10 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 				shared := map[string]bool{}
 				for _, s := range d.Shares {
 					shared[s.DeviceID] = true
+					part[al.NodeID+s.DeviceID] += s.MemoryMB
 				}
 				for _, id := range d.DeviceIDs {
-					if shared[id] {
-						part[al.NodeID+id] = true
-					} else {
+					if !shared[id] {
 						whole[al.NodeID+id] = true
 					}
 				}
@@ -103,6 +106,7 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 		}
 	}
 	models := map[string]*gpuModel{}
+	pieces := map[string]int64{} // free memory on GPUs in shared use, by model
 	for _, n := range nodes {
 		if n.NodeResources == nil {
 			continue
@@ -126,11 +130,22 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 				case !in.Healthy:
 					m.Unhealthy++
 				case whole[k]:
-				case part[k]:
-					m.Shared++
-				case ready:
-					m.Free++
-					here[g.Name]++
+				default:
+					taken := part[k]
+					switch {
+					case taken > 0:
+						m.Shared++
+					case ready:
+						m.Free++
+						here[g.Name]++
+					}
+					if free := in.MemoryMB - in.ReserveMB - taken; ready && free > 0 {
+						m.FreeMemoryMiB += free
+						m.LargestSlotMiB = max(m.LargestSlotMiB, free)
+						if taken > 0 {
+							pieces[g.Name] += free
+						}
+					}
 				}
 			}
 			if here[g.Name] > m.Largest {
@@ -140,7 +155,11 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 	}
 	out := []*gpuModel{}
 	for _, k := range sortedKeys(models) {
-		out = append(out, models[k])
+		m := models[k]
+		if m.FreeMemoryMiB > 0 {
+			m.Fragmentation = int(pieces[k] * 100 / m.FreeMemoryMiB)
+		}
+		out = append(out, m)
 	}
 	return out
 }

@@ -112,7 +112,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f s
 		}
 		add("blocked", "group %s: %d of %d placed%s; %s in the pool, %d looked at, %d excluded, %d full", g.Name, g.Placed, g.Wanted, reason, plural(g.InPool, "node"), g.Considered, g.Filtered, g.Exhausted)
 		for _, r := range g.Refusals {
-			add("blocked", "  %s", refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, ""))
+			add("blocked", "  %s", refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, "")+slotText(r.Largest, r.Unit))
 		}
 		for _, dc := range sortedKeys(g.Available) {
 			if g.Available[dc] == 0 {
@@ -147,12 +147,26 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f s
 	}
 }
 
+// slotText tells the largest amount that is free on one GPU; "" for nothing.
+func slotText(largest int64, unit string) string {
+	switch {
+	case largest <= 0:
+		return ""
+	case unit == "MiB":
+		return "; the largest free slot is " + mib(largest)
+	}
+	return fmt.Sprintf("; the most that is free on one GPU is %d%s", largest, unit)
+}
+
 // cure says what would have to happen for one kind of refusal to end.
 func cure(r nomadlike.Refusal) string {
 	amount := fmt.Sprintf("%d %s of %s", r.Short, r.Unit, r.Dimension)
 	switch r.Unit {
 	case "MiB":
 		amount = mib(r.Short) + " of " + r.Dimension
+		if r.Largest > 0 && r.CuredBy == "alloc-stopped" {
+			return fmt.Sprintf("another %s comes free on one GPU that has %s free now, or the job asks for %s less", amount, mib(r.Largest), mib(r.Short))
+		}
 	case "devices", "":
 		amount = fmt.Sprintf("%d %s", r.Short, r.Dimension)
 	}

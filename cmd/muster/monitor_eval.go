@@ -374,7 +374,7 @@ func metricLines(m *wire.AllocationMetric) []string {
 	}
 	if len(m.Refusals) > 0 {
 		for _, r := range m.Refusals {
-			out = append(out, refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, r.CuredBy))
+			out = append(out, refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, r.CuredBy)+slotText(r.Largest, r.Unit))
 		}
 	} else {
 		for _, c := range sortedKeys(m.ConstraintFiltered) {

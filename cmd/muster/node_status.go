@@ -286,15 +286,26 @@ func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
 	if n.NodeResources == nil || len(n.NodeResources.Devices) == 0 {
 		return
 	}
-	owner := map[string][]string{}
+	owner, taken, whole := map[string][]string{}, map[string]int64{}, map[string]bool{}
 	for _, al := range allocs {
 		if !liveAlloc(al.ClientStatus) || al.AllocatedResources == nil {
 			continue
 		}
 		for _, name := range sortedKeys(al.AllocatedResources.Tasks) {
 			for _, d := range al.AllocatedResources.Tasks[name].Devices {
+				shares := map[string]wire.DeviceShare{}
+				for _, s := range d.Shares {
+					shares[s.DeviceID] = s
+					taken[s.DeviceID] += s.MemoryMB
+				}
 				for _, id := range d.DeviceIDs {
-					owner[id] = append(owner[id], al.JobID+" ("+shortID(al.ID, o.verbose)+")")
+					who := al.JobID + " (" + shortID(al.ID, o.verbose) + ")"
+					if s, ok := shares[id]; ok {
+						who += " " + shareText(s)
+					} else {
+						whole[id] = true
+					}
+					owner[id] = append(owner[id], who)
 				}
 			}
 		}
@@ -310,14 +321,17 @@ func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
 					health += ": " + in.HealthDescription
 				}
 			}
-			memory := "-"
+			memory, free := "-", "-"
 			if in.MemoryMB > 0 {
-				memory = mib(in.MemoryMB)
+				memory, free = mib(in.MemoryMB), mib(max(0, in.MemoryMB-in.ReserveMB-taken[in.ID]))
+				if whole[in.ID] {
+					free = mib(0)
+				}
 			}
-			rows = append(rows, []string{strings.Trim(g.Vendor+"/"+g.Type+"/"+g.Name, "/"), in.ID, memory, health, orNone(strings.Join(owner[in.ID], ", "))})
+			rows = append(rows, []string{strings.Trim(g.Vendor+"/"+g.Type+"/"+g.Name, "/"), in.ID, memory, free, health, orNone(strings.Join(owner[in.ID], ", "))})
 		}
 	}
-	o.table("Device|ID|Memory|Health|Held By", rows)
+	o.table("Device|ID|Memory|Free|Health|Held By", rows)
 }
 
 func (o *nodeStatusOptions) hostStats(s *wire.HostStats) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 func newOperatorScheduler(e *env) *cobra.Command {
@@ -53,8 +54,12 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 		return errors.New("the answer holds no configuration")
 	}
 	yes := strconv.FormatBool
+	fit := c.GPUFit
+	if fit == "" {
+		fit = structs.GPUFitBest
+	}
 	o.kv([][2]string{
-		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
+		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"GPU Fit", fit}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
 		{"Pause Eval Broker", yes(c.PauseEvalBroker)}, {"Preemption System Scheduler", yes(c.PreemptionConfig.SystemSchedulerEnabled)},
 		{"Preemption Service Scheduler", yes(c.PreemptionConfig.ServiceSchedulerEnabled)}, {"Preemption Batch Scheduler", yes(c.PreemptionConfig.BatchSchedulerEnabled)},
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
@@ -72,6 +77,7 @@ type schedulerSetOptions struct {
 // The flags of set-config; all are optional and leave what they do not name alone.
 var schedulerFlags = []struct{ name, help string }{
 	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ..."},
+	{"gpu-fit", "which GPU of a node gives a share: best, first, next or worst"},
 	{"memory-oversubscription", "true or false: tasks may use memory up to memory_max"},
 	{"reject-job-registration", "true or false: only tokens that manage may submit jobs"},
 	{"pause-eval-broker", "true or false: nothing is decided"},
@@ -109,6 +115,9 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 	}
 	if v := *o.set["scheduler-algorithm"]; v != "" {
 		c.SchedulerAlgorithm = v
+	}
+	if v := *o.set["gpu-fit"]; v != "" {
+		c.GPUFit = v
 	}
 	p := &c.PreemptionConfig
 	for name, field := range map[string]*bool{

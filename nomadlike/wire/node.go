@@ -148,9 +148,10 @@ type NodeDevice struct {
 	HealthDescription string
 	Locality          *NodeDeviceLocality
 
-	MemoryMB int64  `json:",omitempty"` // Muster's own
-	Island   string `json:",omitempty"` // Muster's own
-	NUMANode *int64 `json:",omitempty"` // Muster's own
+	MemoryMB  int64  `json:",omitempty"` // Muster's own
+	ReserveMB int64  `json:",omitempty"` // Muster's own: kept back from shares
+	Island    string `json:",omitempty"` // Muster's own
+	NUMANode  *int64 `json:",omitempty"` // Muster's own
 }
 
 // NodeDeviceLocality is where a device is plugged in.
@@ -336,6 +337,9 @@ func nodeResources(n *structs.Node) *NodeResources {
 		d := &NodeDeviceResource{Vendor: g.Vendor, Type: g.Type, Name: g.Name, Attributes: map[string]*Attribute{}}
 		for _, in := range g.Instances {
 			w := &NodeDevice{ID: in.ID, Healthy: in.Healthy, HealthDescription: in.HealthDesc, MemoryMB: in.MemoryMiB, Island: in.Island}
+			if in.MemoryMiB > 0 {
+				w.ReserveMB = n.GPUReserveMiB()
+			}
 			if in.NUMANode >= 0 {
 				w.NUMANode = ptr(in.NUMANode)
 			}

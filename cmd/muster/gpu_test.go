@@ -1,0 +1,48 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// Four GPUs of 80 GiB, 1 GiB kept back on each: one whole, one shared by two, one idle, one sick.
+func TestGPUModels(t *testing.T) {
+	g := &wire.NodeDeviceResource{Vendor: "nvidia", Type: "gpu", Name: "H100"}
+	for _, id := range []string{"a", "b", "c", "d"} {
+		g.Instances = append(g.Instances, &wire.NodeDevice{ID: id, Healthy: id != "d", MemoryMB: 81920, ReserveMB: 1024})
+	}
+	nodes := []*wire.NodeListStub{{ID: "n", Name: "gpu-01", Status: "ready", SchedulingEligibility: "eligible", NodeResources: &wire.NodeResources{Devices: []*wire.NodeDeviceResource{g}}}}
+	alloc := func(status string, d *wire.AllocatedDeviceResource) *wire.AllocationListStub {
+		return &wire.AllocationListStub{NodeID: "n", ClientStatus: status, AllocatedResources: &wire.AllocatedResources{Tasks: map[string]*wire.AllocatedTaskResources{"t": {Devices: []*wire.AllocatedDeviceResource{d}}}}}
+	}
+	share := func(mb int64) *wire.AllocatedDeviceResource {
+		return &wire.AllocatedDeviceResource{DeviceIDs: []string{"b"}, Shares: []wire.DeviceShare{{DeviceID: "b", MemoryMB: mb}}}
+	}
+	allocs := []*wire.AllocationListStub{alloc("running", &wire.AllocatedDeviceResource{DeviceIDs: []string{"a"}}), alloc("running", share(20480)), alloc("pending", share(30720)), alloc("complete", share(99))}
+	m := gpuModels(nodes, allocs)[0]
+	free := int64(81920 - 1024 + 81920 - 1024 - 51200)
+	if m.Total != 4 || m.Free != 1 || m.Shared != 1 || m.Unhealthy != 1 || m.Largest != 1 || m.FreeMemoryMiB != free || m.LargestSlotMiB != 80896 || m.Fragmentation != int(29696*100/free) {
+		t.Errorf("got %+v", m)
+	}
+}
+
+// What job why says when memory is there, but in pieces.
+func TestWhyFragmentation(t *testing.T) {
+	r := nomadlike.Refusal{Reason: "FRAGMENTATION", Dimension: "GPU memory", Nodes: 2, Short: 10240, Unit: "MiB", Largest: 51200, CuredBy: "alloc-stopped"}
+	line := refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, "") + slotText(r.Largest, r.Unit)
+	for _, want := range []string{"GPU memory left only in pieces", "short by 10 GiB", "largest free slot is 50 GiB"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("%q does not say %q", line, want)
+		}
+	}
+	if c := cure(r); !strings.Contains(c, "asks for 10 GiB less") || !strings.Contains(c, "50 GiB free now") {
+		t.Errorf("cure: %q", c)
+	}
+	r = nomadlike.Refusal{Reason: "RESOURCES", Dimension: "GPU memory of an empty GPU", Nodes: 2, Short: 1024, Unit: "MiB", Largest: 80896, CuredBy: "node-joined"}
+	if c := cure(r); strings.Contains(c, "comes free") {
+		t.Errorf("no end of an allocation cures it: %q", c)
+	}
+}
