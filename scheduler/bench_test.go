@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -132,4 +133,38 @@ func BenchmarkPass500JobsOf1(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
+}
+
+// Shares: 200 halves of GPUs on 2,000 nodes with 8 each, by best fit and by fgd, which rates every GPU.
+func BenchmarkDecideShares200of2000(b *testing.B) {
+	for _, name := range []string{"binpack", "fgd"} {
+		b.Run(name, func(b *testing.B) {
+			nodes := make([]*structs.Node, 2000)
+			var allocs []*structs.Allocation
+			for i := range nodes {
+				n := node(i)
+				n.ID = structs.NodeID(id("node", i))
+				g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100"}
+				for k := range 8 {
+					g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", i, k), Healthy: true, MemoryMiB: 80000})
+				}
+				n.Resources.Devices = []structs.DeviceGroup{g}
+				nodes[i] = n
+				for k := range i % 8 {
+					allocs = append(allocs, &structs.Allocation{ID: structs.AllocID(id("alloc", i*10+k)), NodeID: n.ID, JobID: "other", Group: "g",
+						Resources: structs.Vector{CPU: 100, MemoryMiB: 128}, Client: structs.ClientRunning, Desired: structs.DesiredRun,
+						Grants: []structs.Grant{{Task: "t", Device: g.ID(), Instance: g.Instances[k].ID, MemoryMiB: int64(10000 * (1 + i%5))}}})
+				}
+			}
+			j := job("gpu", 200)
+			j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1, MemoryMiB: 40000}}
+			in := scheduler.Input{View: scheduler.NewView(10, nodes, allocs, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if plan, _ := scheduler.Schedule(in, policy.Builtin[name]); len(plan.Entries[0].Parts) != 200 {
+					b.Fatal("not all placed")
+				}
+			}
+		})
+	}
 }

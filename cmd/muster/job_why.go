@@ -164,6 +164,9 @@ func cure(r nomadlike.Refusal) string {
 	switch r.Unit {
 	case "MiB":
 		amount = mib(r.Short) + " of " + r.Dimension
+		if r.Largest > 0 && r.CuredBy == "node-joined" {
+			return fmt.Sprintf("a node with GPUs of at least %s joins, or the job asks for %s less", mib(r.Largest+r.Short), mib(r.Short))
+		}
 		if r.Largest > 0 && r.CuredBy == "alloc-stopped" {
 			return fmt.Sprintf("another %s comes free on one GPU that has %s free now, or the job asks for %s less", amount, mib(r.Largest), mib(r.Short))
 		}

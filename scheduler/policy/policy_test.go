@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -62,4 +63,37 @@ func sign(n int64) int {
 		return 1
 	}
 	return 0
+}
+
+// The integer thresholds of fgd agree with the formula in floating point, away from the steps themselves.
+func TestLogisticCut(t *testing.T) {
+	if got := percent(0, 7); got != 50 {
+		t.Errorf("no change scores %d", got)
+	}
+	for _, den := range []int64{1, 3, 1000, 1 << 34} {
+		for x := -9000.0; x <= 9000; x += 7.3 {
+			num := int64(x * float64(den))
+			exact := 100 / (1 + math.Exp(-float64(num)/float64(den)/1000))
+			if want := int64(exact); exact-math.Trunc(exact) > 1e-4 && exact-math.Trunc(exact) < 1-1e-4 && percent(num, den) != want {
+				t.Fatalf("percent(%d, %d) = %d, want %d", num, den, percent(num, den), want)
+			}
+		}
+	}
+}
+
+// The fragmentation of a node, by hand: 2 GPUs with 600 and 1000 thousandths free, and a mix of halves and whole GPUs.
+func TestFragments(t *testing.T) {
+	mix := scheduler.NewMix([]scheduler.Shape{{CPU: 1, GPUs: 1, Milli: 500, Count: 2}, {CPU: 1, GPUs: 1, Milli: 1000, Count: 1}, {CPU: 1, Count: 1}})
+	if mix.Total != 4 || len(mix.Shapes) != 3 {
+		t.Fatalf("mix %+v", mix)
+	}
+	g := &scheduler.GPUState{FreeCPU: 10, Free: []int64{600, 1000}, Suits: []bool{true, true, true}}
+	// halves: 0; whole: the 600 are too little; without GPUs: all 1600.
+	if got := fragments(g, mix); got != 2*0+600+1600 {
+		t.Errorf("fragments %d", got)
+	}
+	g.FreeCPU = 0
+	if got := fragments(g, mix); got != 4*1600 {
+		t.Errorf("without CPU: %d", got)
+	}
 }
