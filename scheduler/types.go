@@ -115,7 +115,7 @@ type Shape struct {
 	CPU   int64  // MHz
 	GPUs  int64  // 0: none
 	Milli int64  // of each GPU, thousandths; 1000 for whole ones
-	Model string // "" for any
+	Model string // one of these, divided by |; "" for any
 	Count int64  // how many ask for this
 }
 

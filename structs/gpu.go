@@ -14,7 +14,7 @@ type GPURequest struct {
 	MemoryMiB   int64  // of each GPU, contexts of programs included; 0 with Share 0: whole GPUs, exclusively
 	Share       int64  // percent of the schedulable memory of each GPU, when MemoryMiB is 0; 0: not asked for in percent
 	Compute     int64  // percent of each GPU's multiprocessors, 1 to 100; 0: no share of its own. Only with MemoryMiB or Share
-	Model       string // a word of the model's name ("H100" finds "NVIDIA H100 80GB HBM3"); "" for any
+	Model       string // a word of the model's name ("H100" finds "NVIDIA H100 80GB HBM3"), or several ("H100|H200"); "" for any
 	Constraints []Constraint
 	Affinities  []Affinity
 	Enforce     string // how the share is enforced on the node: "auto", "none", ...; "" means auto
@@ -54,8 +54,18 @@ func (n *Node) GPUReserveMiB() int64 {
 	return v
 }
 
-// IsModel reports whether word names the model: it stands in the name as a whole word, in any case.
-func IsModel(name, word string) bool {
+// IsModel reports whether one of the words, divided by |, names the model: it stands in the name as a whole word, in any
+// case. "" names every model.
+func IsModel(name, words string) bool {
+	for word := range strings.SplitSeq(words, "|") {
+		if isModel(name, word) {
+			return true
+		}
+	}
+	return false
+}
+
+func isModel(name, word string) bool {
 	fold := func(s string) []string {
 		return strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	}

@@ -139,14 +139,18 @@ func (g *GPU) plain() bool {
 }
 
 // device is the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
-// "H100" finds "NVIDIA H100 80GB HBM3".
+// "H100" finds "NVIDIA H100 80GB HBM3"; "H100|H200" finds either.
 func (g *GPU) device() *RequestedDevice {
 	d := &RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(1)), Affinities: g.Affinities}
 	if g.Count != nil {
 		*d.Count = uint64(*g.Count)
 	}
 	if g.Model != "" {
-		d.Constraints = []*Constraint{{LTarget: "${device.model}", Operand: structs.OperandRegexp, RTarget: `(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(g.Model) + `($|[^A-Za-z0-9])`}}
+		words := regexp.QuoteMeta(g.Model)
+		if strings.Contains(words, `\|`) {
+			words = "(" + strings.ReplaceAll(words, `\|`, "|") + ")"
+		}
+		d.Constraints = []*Constraint{{LTarget: "${device.model}", Operand: structs.OperandRegexp, RTarget: `(?i)(^|[^A-Za-z0-9])` + words + `($|[^A-Za-z0-9])`}}
 	}
 	d.Constraints = append(d.Constraints, g.Constraints...)
 	return d
@@ -177,8 +181,8 @@ func (v *validator) gpu(w string, g *GPU) {
 	if n := val(g.Count); n < 1 || n > 4096 {
 		v.errorf(w+".count", "%d; want 1 to 4096", n)
 	}
-	if len(g.Model) > nameMax || hasControl(g.Model) {
-		v.errorf(w+".model", "want a word of the model's name, as \"H100\"")
+	if len(g.Model) > nameMax || hasControl(g.Model) || g.Model != "" && slices.ContainsFunc(strings.Split(g.Model, "|"), func(s string) bool { return strings.TrimSpace(s) == "" }) {
+		v.errorf(w+".model", "%.64q; want a word of the model's name, as \"H100\", or several, as \"H100|H200\"", g.Model)
 	}
 	if g.Memory != "" {
 		if _, err := parseMiB(g.Memory); err != nil {

@@ -109,6 +109,7 @@ func TestValidate(t *testing.T) {
 		{"vault", "batch", func(j *Job) { k(j).Vault = &Vault{} }, "vault: not supported"},
 		{"gpu memory", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20 gigs"}} }, "gpu.memory: \"20 gigs\" is not an amount of memory"},
 		{"gpu memory and share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Share: ptr(5)}} }, "contradict each other"},
+		{"gpu model", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Model: "H100|"}} }, "want a word of the model's name"},
 		{"gpu compute alone", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Compute: ptr(50)}} }, "compute = 50 without memory"},
 		{"gpu compute", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Compute: ptr(101)}} }, "want 1 to 100 percent"},
 		{"gpu share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Share: ptr(0)}} }, "want 1 to 100 percent of the GPU's memory"},

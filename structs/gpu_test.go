@@ -1,0 +1,42 @@
+package structs
+
+import "testing"
+
+func TestIsModel(t *testing.T) {
+	for _, c := range []struct {
+		name, words string
+		want        bool
+	}{
+		{"NVIDIA H100 80GB HBM3", "H100", true}, {"NVIDIA H100 80GB HBM3", "h100", true}, {"NVIDIA H100 80GB HBM3", "h100 80gb", true}, {"H100", "", true},
+		{"NVIDIA H100 80GB HBM3", "H10", false}, {"NVIDIA A100-SXM4-40GB", "A100", true}, {"NVIDIA A100-SXM4-40GB", "A100-SXM4", true},
+		{"H100", "H200|H100", true}, {"A100", "H200|H100", false}, {"T4", "T40", false}, {"T4", "--", false},
+	} {
+		if got := IsModel(c.name, c.words); got != c.want {
+			t.Errorf("%q names %q: %v", c.words, c.name, got)
+		}
+	}
+}
+
+func TestGPURequestMemory(t *testing.T) {
+	for _, c := range []struct {
+		r    GPURequest
+		want int64
+	}{{GPURequest{MemoryMiB: 500}, 500}, {GPURequest{Share: 25}, 20011}, {GPURequest{Share: 1}, 800}, {GPURequest{}, 0}} {
+		if got := c.r.MemoryOn(80047); got != c.want {
+			t.Errorf("%+v takes %d MiB, want %d", c.r, got, c.want)
+		}
+	}
+	if r := (GPURequest{Share: 1}); r.MemoryOn(10) != 1 {
+		t.Error("a share of a tiny device is at least 1 MiB")
+	}
+	n := &Node{Attributes: map[string]string{GPUReserveAttribute: "7"}, Meta: map[string]string{GPUReserveAttribute: "9"}}
+	if n.GPUReserveMiB() != 7 {
+		t.Error("the attribute goes before the meta")
+	}
+	if n.Attributes = nil; n.GPUReserveMiB() != 9 {
+		t.Error("the meta counts where there is no attribute")
+	}
+	if n.Meta[GPUReserveAttribute] = "-1"; n.GPUReserveMiB() != 0 {
+		t.Error("nonsense counts as nothing")
+	}
+}
