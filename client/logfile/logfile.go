@@ -216,6 +216,9 @@ func (s *stream) log(root *os.Root, base string) error {
 		if err != nil {
 			return err
 		}
+		if f == nil && slices.Contains(all, idx) {
+			continue // it was made between the two looks; those after it must wait until it has been read
+		}
 		next := -1
 		for _, i := range all {
 			if i > idx {
