@@ -1,0 +1,147 @@
+package gpu
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is how well a GPU is.
+//
+//	healthy -> degraded      rows wait to be remapped, or an error was contained: work goes on
+//	        -> quarantined   error event, uncorrected memory errors, the driver asks for a reset: no new work
+//	        -> lost          fell off the bus
+//
+// A quarantine ends by itself when the driver asks for nothing and nothing new happened for a while; degraded and lost
+// end when their cause does.
+type State string
+
+// States.
+const (
+	Healthy     State = "healthy"
+	Degraded    State = "degraded"
+	Quarantined State = "quarantined"
+	Lost        State = "lost"
+)
+
+// Verdict is a state and its reason in words, "" for healthy.
+type Verdict struct {
+	State  State
+	Reason string
+}
+
+// applicationXIDs are faults of programs, not of the device.
+var applicationXIDs = map[int64]bool{13: true, 31: true, 43: true, 45: true, 68: true, 109: true}
+
+// degradingXIDs are errors that the device has dealt with.
+var degradingXIDs = map[int64]bool{63: true, 92: true, 94: true}
+
+// recoveryXID announces that what the driver asks for has changed; the next sample tells.
+const recoveryXID = 154
+
+// xidNames are those that operators meet.
+var xidNames = map[int64]string{
+	48: "double-bit memory error", 61: "internal microcontroller halt", 62: "internal microcontroller halt", 63: "memory row remapped",
+	64: "memory row remapping failed", 74: "NVLink error", 79: "fell off the bus", 92: "many single-bit memory errors",
+	94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error",
+}
+
+func xidText(code int64) string {
+	if n := xidNames[code]; n != "" {
+		return fmt.Sprintf("XID %d (%s)", code, n)
+	}
+	return fmt.Sprintf("XID %d", code)
+}
+
+// recoveries are what a driver asks for, by its number.
+var recoveries = map[int64]string{1: "a GPU reset", 2: "a reboot of the node", 3: "draining its peers", 4: "draining and a reset", 5: "recovery of IMEX", 6: "a bus reset", 7: "a system reboot"}
+
+// health is what is remembered of one GPU; the clock is the caller's.
+type health struct {
+	sampled bool
+	ecc     int64 // uncorrected errors when it was last looked at
+	bad     string
+	badAt   time.Time
+	soft    string
+	softAt  time.Time
+	badOf   map[int64]string // MIG instances with an error of their own, by GI
+	badOfAt map[int64]time.Time
+	current Sample
+}
+
+// xid takes an error event in; the bool is whether it was taken for the device's fault.
+func (h *health) xid(e Event, now time.Time) bool {
+	switch {
+	case e.XID == 0:
+		return false
+	case applicationXIDs[e.XID] || e.XID == recoveryXID:
+		return false
+	case degradingXIDs[e.XID]:
+		h.soft, h.softAt = xidText(e.XID), now
+	case e.GI >= 0:
+		if h.badOf == nil {
+			h.badOf, h.badOfAt = map[int64]string{}, map[int64]time.Time{}
+		}
+		h.badOf[e.GI], h.badOfAt[e.GI] = xidText(e.XID), now
+	default:
+		h.bad, h.badAt = xidText(e.XID), now
+	}
+	return true
+}
+
+// sample takes a measurement in.
+func (h *health) sample(s Sample, now time.Time) {
+	if h.sampled && s.ECCUncorrected > h.ecc && !s.Lost {
+		h.bad, h.badAt = fmt.Sprintf("%d new uncorrected memory errors", s.ECCUncorrected-h.ecc), now
+	}
+	if !s.Lost {
+		h.ecc, h.sampled = s.ECCUncorrected, true
+	}
+	h.current = s
+}
+
+// verdict judges the GPU, or its MIG instance gi (-1: the whole GPU).
+func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Verdict {
+	s := h.current
+	if s.Lost {
+		return Verdict{Lost, "the GPU is lost: it does not answer any more (reset it or reboot the node)"}
+	}
+	if s.Recovery != 0 {
+		h.badAt = now // the wait begins when the driver is content again
+		what := recoveries[s.Recovery]
+		if what == "" {
+			what = fmt.Sprintf("recovery action %d", s.Recovery)
+		}
+		r := "the driver asks for " + what
+		if h.bad != "" {
+			r = h.bad + "; " + r
+		} else {
+			h.bad = r
+		}
+		return Verdict{Quarantined, r}
+	}
+	if s.RowsFailed {
+		return Verdict{Quarantined, "remapping a memory row failed: replace the GPU"}
+	}
+	if h.bad != "" {
+		if now.Sub(h.badAt) < recoverAfter {
+			return Verdict{Quarantined, h.bad}
+		}
+		h.bad = ""
+	}
+	if bad, ok := h.badOf[gi]; ok {
+		if now.Sub(h.badOfAt[gi]) < recoverAfter {
+			return Verdict{Quarantined, bad}
+		}
+		delete(h.badOf, gi)
+	}
+	if s.RowsPending {
+		return Verdict{Degraded, "a memory row waits to be remapped at the next reset"}
+	}
+	if h.soft != "" {
+		if now.Sub(h.softAt) < recoverAfter {
+			return Verdict{Degraded, h.soft}
+		}
+		h.soft = ""
+	}
+	return Verdict{State: Healthy}
+}

@@ -1,0 +1,671 @@
+package gpu
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"reflect"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Config is what the agent's side needs. Zero values are the defaults.
+type Config struct {
+	Exe     string   // program whose main calls MaybeRun; "": the running one
+	Library string   // of NVML; "": where the driver puts it
+	Env     []string // for the child, beside the agent's own
+	Log     hclog.Logger
+	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
+	OnChange func()
+
+	Every        time.Duration // between samples; 5 s
+	StaticEvery  time.Duration // between full looks; 10 min
+	InitWithin   time.Duration // for loading the library and waking the driver; 60 s
+	ReplyWithin  time.Duration // for a reply; 10 s
+	SilentAfter  time.Duration // without a good reply: the devices are unhealthy; 20 s
+	BackoffMin   time.Duration // between children; 1 s, doubled each time
+	BackoffMax   time.Duration // 1 min
+	RetryMissing time.Duration // until the library is looked for again where there is none; 5 min
+	RecoverAfter time.Duration // how long a quarantined GPU must be quiet; 10 min
+	FirstWithin  time.Duration // how long the first Devices waits for the first look; 3 s
+}
+
+func (c *Config) defaults() {
+	for _, d := range []struct {
+		at    *time.Duration
+		value time.Duration
+	}{
+		{&c.Every, 5 * time.Second}, {&c.StaticEvery, 10 * time.Minute}, {&c.InitWithin, time.Minute}, {&c.ReplyWithin, 10 * time.Second},
+		{&c.SilentAfter, 20 * time.Second}, {&c.BackoffMin, time.Second}, {&c.BackoffMax, time.Minute}, {&c.RetryMissing, 5 * time.Minute},
+		{&c.RecoverAfter, 10 * time.Minute}, {&c.FirstWithin, 3 * time.Second},
+	} {
+		if *d.at <= 0 {
+			*d.at = d.value
+		}
+	}
+	if c.Exe == "" {
+		c.Exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
+	}
+	if c.Log == nil {
+		c.Log = hclog.NewNullLogger()
+	}
+}
+
+// LibraryEnv is the variable by which the child is told which library to load.
+const LibraryEnv = "MUSTER_NVML_LIBRARY"
+
+// zombiesMax is how many children that do not even die, because the driver holds them in the kernel, are left behind
+// before no other is started.
+const zombiesMax = 3
+
+// NVIDIA watches the NVIDIA GPUs of this machine. It implements fingerprint.DeviceFingerprinter.
+type NVIDIA struct {
+	cfg  Config
+	ctx  context.Context
+	stop context.CancelFunc
+	done chan struct{}
+	ask  chan chan error // Refresh
+	free chan time.Duration
+
+	mu       sync.Mutex
+	snapshot *Snapshot
+	samples  map[string]Sample  // by UUID, newest
+	sampleAt time.Time          // of samples
+	health   map[string]*health // by UUID
+	silent   string             // why there is no answer, or ""
+	good     time.Time          // of the last answer
+	groups   []structs.DeviceGroup
+	looked   chan struct{} // closed when the first look is over
+	isLooked bool
+	children int // that have not been reaped
+	pid      int // of the child, 0 for none
+	starts   int // children started
+}
+
+// New starts watching. Close ends it.
+func New(cfg Config) *NVIDIA {
+	cfg.defaults()
+	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), samples: map[string]Sample{}, health: map[string]*health{}, looked: make(chan struct{})}
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	go n.run()
+	return n
+}
+
+// Close ends the child and the watching.
+func (n *NVIDIA) Close() {
+	n.stop()
+	<-n.done
+}
+
+// Name implements fingerprint.DeviceFingerprinter.
+func (n *NVIDIA) Name() string { return "nvidia" }
+
+// Devices is what was seen last. Only before the first look does it wait, and not for long.
+func (n *NVIDIA) Devices(ctx context.Context) ([]structs.DeviceGroup, error) {
+	select {
+	case <-n.looked:
+	case <-time.After(n.cfg.FirstWithin):
+	case <-ctx.Done():
+	case <-n.done:
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.firstOver()
+	return n.groups, nil
+}
+
+// firstOver notes that nobody needs to wait for the first look any more; called with mu held.
+func (n *NVIDIA) firstOver() {
+	if !n.isLooked {
+		n.isLooked = true
+		close(n.looked)
+	}
+}
+
+// Snapshot is the last full look, or nil. It is not to be changed.
+func (n *NVIDIA) Snapshot() *Snapshot {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.snapshot
+}
+
+// Verdicts is how each GPU is, by UUID.
+func (n *NVIDIA) Verdicts() map[string]Verdict {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := map[string]Verdict{}
+	if n.snapshot != nil {
+		for _, g := range n.snapshot.GPUs {
+			out[g.UUID] = n.verdict(g.UUID, -1)
+		}
+	}
+	return out
+}
+
+// Samples is the last measurement of each GPU in order of bus, and when it was taken. Nothing waits for the driver.
+func (n *NVIDIA) Samples() ([]Sample, time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]Sample, 0, len(n.samples))
+	if n.snapshot != nil {
+		for _, g := range n.snapshot.GPUs {
+			if s, ok := n.samples[g.UUID]; ok {
+				out = append(out, s)
+			}
+		}
+	}
+	return out, n.sampleAt
+}
+
+// Refresh measures now and returns the samples: the processes of each GPU with their memory, among others. It waits for
+// the driver, within ctx; the error says why there is no answer.
+func (n *NVIDIA) Refresh(ctx context.Context) ([]Sample, error) {
+	c := make(chan error, 1)
+	select {
+	case n.ask <- c:
+	case <-ctx.Done():
+		return nil, n.noAnswer(ctx.Err())
+	case <-n.done:
+		return nil, errClosed
+	}
+	select {
+	case err := <-c:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		return nil, n.noAnswer(ctx.Err())
+	case <-n.done:
+		return nil, errClosed
+	}
+	s, _ := n.Samples()
+	return s, nil
+}
+
+// Release lets the driver go for a while, so that GPUs can be reset, their MIG mode changed or the driver replaced: the
+// child ends and none is started before the time is over. What was seen stays.
+func (n *NVIDIA) Release(ctx context.Context, d time.Duration) error {
+	select {
+	case n.free <- d:
+		return nil
+	case <-ctx.Done():
+		return n.noAnswer(ctx.Err())
+	case <-n.done:
+		return errClosed
+	}
+}
+
+var errClosed = errors.New("the watch over the GPUs has ended")
+
+func (n *NVIDIA) noAnswer(err error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.silent != "" {
+		return fmt.Errorf("the NVIDIA driver does not answer: %s", n.silent)
+	}
+	return fmt.Errorf("the NVIDIA driver does not answer: %w", err)
+}
+
+// run keeps a child.
+func (n *NVIDIA) run() {
+	defer close(n.done)
+	backoff := n.cfg.BackoffMin
+	told := false
+	for n.ctx.Err() == nil {
+		began := time.Now()
+		rest, err := n.session()
+		if n.ctx.Err() != nil {
+			return
+		}
+		switch {
+		case rest > 0: // released on purpose
+			n.cfg.Log.Info("the NVIDIA driver was let go", "for", rest)
+			n.rest(rest, "it was let go on request")
+			backoff = n.cfg.BackoffMin
+			continue
+		case errors.Is(err, errNoLibrary):
+			if !told {
+				n.cfg.Log.Info("no NVIDIA GPUs: " + err.Error())
+			}
+			told = true
+			n.silence("")
+			n.rest(n.cfg.RetryMissing, err.Error())
+			continue
+		}
+		told = false
+		if time.Since(began) > n.cfg.BackoffMax {
+			backoff = n.cfg.BackoffMin
+		}
+		n.cfg.Log.Warn("the process that asks the NVIDIA driver ended; starting another", "why", err, "in", backoff)
+		n.silence(err.Error())
+		n.rest(backoff, err.Error())
+		backoff = min(2*backoff, n.cfg.BackoffMax)
+	}
+}
+
+// rest passes time without a child.
+func (n *NVIDIA) rest(d time.Duration, why string) {
+	over := time.After(d)
+	tick := time.NewTicker(max(n.cfg.SilentAfter/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			return
+		case <-n.ctx.Done():
+			return
+		case c := <-n.ask:
+			c <- fmt.Errorf("the NVIDIA driver does not answer: %s", why)
+		case d := <-n.free:
+			over = time.After(d)
+		case <-tick.C:
+			n.update()
+		}
+	}
+}
+
+var errNoLibrary = errors.New("no driver library")
+
+// child is one running process.
+type child struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   chan message  // closed at its end
+	gone  chan struct{} // closed when reaped
+	quit  chan struct{} // closed when nobody reads out any more
+	tail  *tail
+	next  uint64
+	stuck string
+}
+
+func (n *NVIDIA) start() (*child, error) {
+	n.mu.Lock()
+	left := n.children
+	n.mu.Unlock()
+	if left >= zombiesMax {
+		return nil, fmt.Errorf("%d earlier processes hang in the kernel; the node needs a reboot", left)
+	}
+	cmd := exec.Command(n.cfg.Exe, verb)
+	cmd.Env = append(os.Environ(), n.cfg.Env...)
+	if n.cfg.Library != "" {
+		cmd.Env = append(cmd.Env, LibraryEnv+"="+n.cfg.Library)
+	}
+	cmd.Env = append(cmd.Env, "GOMAXPROCS=2")
+	c := &child{cmd: cmd, out: make(chan message, 16), gone: make(chan struct{}), quit: make(chan struct{}), tail: &tail{}}
+	cmd.Stderr = c.tail
+	cmd.WaitDelay = time.Second
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout, c.in = w, in
+	if err := cmd.Start(); err != nil {
+		r.Close()
+		w.Close()
+		return nil, fmt.Errorf("start %s %s: %w", n.cfg.Exe, verb, err)
+	}
+	w.Close()
+	n.mu.Lock()
+	n.children++
+	n.starts++
+	n.pid = cmd.Process.Pid
+	n.mu.Unlock()
+	go func() { // reader
+		defer close(c.out)
+		defer r.Close()
+		b := bufio.NewReader(r)
+		for {
+			var m message
+			if readMessage(b, &m) != nil {
+				return
+			}
+			select {
+			case c.out <- m:
+			case <-c.quit:
+				return
+			}
+		}
+	}()
+	go func() { // waiter
+		_ = cmd.Wait()
+		close(c.gone)
+		n.mu.Lock()
+		n.children--
+		n.mu.Unlock()
+	}()
+	return c, nil
+}
+
+// end makes a child go, without waiting for one that the kernel holds.
+func (n *NVIDIA) end(c *child) {
+	close(c.quit)
+	c.in.Close()
+	select {
+	case <-c.gone: // it ends by itself
+	case <-time.After(50 * time.Millisecond):
+		_ = c.cmd.Process.Kill()
+		select {
+		case <-c.gone:
+		case <-time.After(time.Second):
+		}
+	}
+	n.mu.Lock()
+	n.pid = 0
+	n.mu.Unlock()
+}
+
+// died says how a child ended.
+func (c *child) died() error {
+	select {
+	case <-c.gone:
+	case <-time.After(time.Second):
+		return errors.New("it closed its output")
+	}
+	why := c.cmd.ProcessState.String()
+	if c.cmd.ProcessState.ExitCode() == 127 {
+		why += " (a function that the driver lacks)"
+	}
+	if t := c.tail.last(); t != "" {
+		why += ": " + t
+	}
+	return errors.New(why)
+}
+
+// session runs one child until it ends, hangs, or is to rest for a while.
+func (n *NVIDIA) session() (rest time.Duration, err error) {
+	c, err := n.start()
+	if err != nil {
+		return 0, err
+	}
+	defer n.end(c)
+	hello, rest, err := n.await(c, n.cfg.InitWithin, func(m message) bool { return m.Hello || m.ID == 0 && m.Err != "" })
+	if rest > 0 || err != nil {
+		return rest, err
+	}
+	if hello.Missing {
+		return 0, fmt.Errorf("%w: %s", errNoLibrary, hello.Err)
+	}
+	if hello.Err != "" {
+		return 0, errors.New(hello.Err)
+	}
+	tick := time.NewTicker(n.cfg.Every)
+	defer tick.Stop()
+	var static time.Time
+	for {
+		if time.Since(static) >= n.cfg.StaticEvery {
+			if rest, err := n.request(c, "static"); rest > 0 || err != nil {
+				return rest, err
+			}
+			static = time.Now()
+		}
+		if rest, err := n.request(c, "dynamic"); rest > 0 || err != nil {
+			return rest, err
+		}
+		if n.changed() { // devices came or went, or a MIG mode changed
+			if rest, err := n.request(c, "static"); rest > 0 || err != nil {
+				return rest, err
+			}
+			static = time.Now()
+		}
+		n.update()
+		var reply chan error
+		for wait := true; wait; {
+			select {
+			case <-n.ctx.Done():
+				return 0, n.ctx.Err()
+			case d := <-n.free:
+				return d, nil
+			case reply = <-n.ask:
+				wait = false
+			case <-tick.C:
+				wait = false
+			case m, ok := <-c.out:
+				if !ok {
+					return 0, c.died()
+				}
+				if m.Event != nil {
+					n.event(*m.Event)
+					wait = false
+				}
+			}
+		}
+		if reply != nil {
+			rest, err := n.request(c, "dynamic")
+			reply <- err
+			if rest > 0 || err != nil {
+				return rest, err
+			}
+			n.update()
+		}
+	}
+}
+
+// await reads messages until one is wanted, taking events in on the way.
+func (n *NVIDIA) await(c *child, within time.Duration, want func(message) bool) (message, time.Duration, error) {
+	over := time.NewTimer(within)
+	defer over.Stop()
+	tick := time.NewTicker(max(n.cfg.SilentAfter/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-n.ctx.Done():
+			return message{}, 0, n.ctx.Err()
+		case d := <-n.free:
+			return message{}, d, nil
+		case <-tick.C:
+			n.update()
+		case <-over.C:
+			where := c.stuck
+			if where == "" {
+				where = "a reply"
+			}
+			return message{}, 0, fmt.Errorf("%s did not return within %s", where, within)
+		case m, ok := <-c.out:
+			switch {
+			case !ok:
+				return message{}, 0, c.died()
+			case m.Stuck != "":
+				c.stuck = m.Stuck
+				n.silence(m.Stuck + " does not return")
+			case m.Event != nil:
+				n.event(*m.Event)
+			case want(m):
+				c.stuck = ""
+				return m, 0, nil
+			}
+		}
+	}
+}
+
+func (n *NVIDIA) request(c *child, op string) (time.Duration, error) {
+	c.next++
+	if err := writeMessage(c.in, request{c.next, op}); err != nil {
+		return 0, c.died()
+	}
+	m, rest, err := n.await(c, n.cfg.ReplyWithin, func(m message) bool { return m.ID == c.next })
+	if rest > 0 || err != nil {
+		return rest, err
+	}
+	if m.Err != "" {
+		return 0, errors.New(m.Err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if m.Static != nil {
+		n.take(m.Static)
+	}
+	if op == "dynamic" { // only this tells that all is well: a child may die at each first sample
+		n.good, n.silent = time.Now(), ""
+		n.measure(m.Dynamic, n.good)
+	}
+	return 0, nil
+}
+
+// take keeps a full look. GPUs that were there and cannot be opened now stay, as lost; others that are not there any more
+// are gone. Called with mu held.
+func (n *NVIDIA) take(s *Snapshot) {
+	if n.snapshot != nil && s.Lost > 0 {
+		for _, old := range n.snapshot.GPUs {
+			if !has(s.GPUs, old.UUID) {
+				s.GPUs = append(s.GPUs, old)
+			}
+		}
+	}
+	sort.Slice(s.GPUs, func(i, k int) bool { return s.GPUs[i].Bus < s.GPUs[k].Bus })
+	if len(s.Absent) > 0 && n.snapshot == nil {
+		n.cfg.Log.Info("the NVIDIA driver lacks optional functions", "functions", s.Absent)
+	}
+	n.snapshot = s
+	for uuid := range n.health {
+		if !has(s.GPUs, uuid) {
+			delete(n.health, uuid)
+			delete(n.samples, uuid)
+		}
+	}
+}
+
+func has(list []Device, uuid string) bool {
+	for _, g := range list {
+		if g.UUID == uuid {
+			return true
+		}
+	}
+	return false
+}
+
+// measure keeps samples. Called with mu held.
+func (n *NVIDIA) measure(list []Sample, now time.Time) {
+	lost := 0
+	seen := map[string]bool{}
+	for _, s := range list {
+		if s.UUID == "" {
+			lost++
+			continue
+		}
+		seen[s.UUID] = true
+		n.samples[s.UUID] = s
+		n.of(s.UUID).sample(s, now)
+	}
+	n.sampleAt = now
+	if lost == 0 || n.snapshot == nil {
+		return
+	}
+	for _, g := range n.snapshot.GPUs {
+		if !seen[g.UUID] {
+			s := Sample{UUID: g.UUID, Lost: true}
+			n.samples[g.UUID] = s
+			n.of(g.UUID).sample(s, now)
+		}
+	}
+}
+
+func (n *NVIDIA) of(uuid string) *health {
+	h := n.health[uuid]
+	if h == nil {
+		h = &health{}
+		n.health[uuid] = h
+	}
+	return h
+}
+
+// changed reports whether the samples show other devices than the last full look.
+func (n *NVIDIA) changed() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := map[string]Device{}
+	for _, g := range n.snapshot.GPUs {
+		known[g.UUID] = g
+	}
+	for uuid, s := range n.samples {
+		g, ok := known[uuid]
+		if !ok || !s.Lost && (s.MIGMode != g.MIGMode || s.MIGs != len(g.MIG)) {
+			return true
+		}
+	}
+	return len(n.samples) != len(known)
+}
+
+// event takes an error report in.
+func (n *NVIDIA) event(e Event) {
+	n.mu.Lock()
+	if e.UUID != "" && e.XID != 0 {
+		device := n.of(e.UUID).xid(e, time.Now())
+		n.cfg.Log.Warn("GPU error", "gpu", e.UUID, "error", xidText(e.XID), "of_the_device", device)
+	}
+	n.mu.Unlock()
+	n.update()
+}
+
+// silence notes that there is no answer, and why; "" that none is expected.
+func (n *NVIDIA) silence(why string) {
+	n.mu.Lock()
+	n.silent = why
+	n.mu.Unlock()
+	n.update()
+}
+
+// verdict judges one GPU; called with mu held.
+func (n *NVIDIA) verdict(uuid string, gi int64) Verdict {
+	now := time.Now()
+	if n.silent != "" && now.Sub(n.good) > n.cfg.SilentAfter {
+		return Verdict{Quarantined, "the NVIDIA driver does not answer: " + n.silent}
+	}
+	return n.of(uuid).verdict(now, n.cfg.RecoverAfter, gi)
+}
+
+// update makes the groups anew and tells when they differ.
+func (n *NVIDIA) update() {
+	n.mu.Lock()
+	now := groups(n.snapshot, n.verdict)
+	changed := !reflect.DeepEqual(now, n.groups)
+	if changed {
+		n.groups = now
+	}
+	if !n.sampleAt.IsZero() || n.silent == "" && n.starts > 0 && n.pid == 0 {
+		n.firstOver()
+	}
+	n.mu.Unlock()
+	if changed && n.cfg.OnChange != nil {
+		go n.cfg.OnChange()
+	}
+}
+
+// tail keeps the end of what a child writes to its standard error.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+const tailMax = 4 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, p...)
+	if len(t.b) > tailMax {
+		t.b = append([]byte(nil), t.b[len(t.b)-tailMax:]...)
+	}
+	return len(p), nil
+}
+
+// last is the last line.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := bytes.Split(bytes.TrimSpace(t.b), []byte("\n"))
+	return string(lines[len(lines)-1])
+}

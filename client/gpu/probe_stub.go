@@ -1,0 +1,19 @@
+//go:build !linux || !cgo
+
+package gpu
+
+import (
+	"fmt"
+	"os"
+)
+
+// Built says why this program cannot look at GPUs, or nothing.
+const Built = "built without cgo"
+
+// MaybeRun is the hidden verb of the child process; this build has none.
+func MaybeRun() {
+	if len(os.Args) >= 2 && os.Args[1] == verb {
+		fmt.Fprintln(os.Stderr, "gpu-probe: "+Built+": it cannot load the NVIDIA driver's library")
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,169 @@
+// Package gpu finds the node's GPUs, keeps watch over their health, and measures what processes use of them.
+//
+// The vendor's library is never loaded into the agent: a function that it lacks ends a process on the spot, and a driver
+// that hangs takes its caller along. NVML therefore runs in a child process of the same program (`muster gpu-probe`),
+// which NVIDIA, the agent's side, asks over a pipe:
+//
+//	agent                                          child
+//	request {id, op} --- length, JSON --->  stdin   one at a time, each call looked up first
+//	reply   {id, ...} <-- length, JSON ---  stdout  and, unasked, event {GPU, XID}, stuck {call}
+//
+// The agent's side never waits for the driver: it answers with what it saw last. A child that dies, or does not answer
+// in time, is replaced with growing pauses; when there has been no answer for a while, the devices are unhealthy and say
+// why, until there is one again.
+//
+// Goroutines: of NVIDIA, run (its loop, ended by Close), one reader per child (ended by the child's end) and one waiter
+// per child (ended when the kernel lets the child go); of the child, the requests' (main), the reader of its standard
+// input, which ends the process when the agent is gone, the watchdog and the waiter for events.
+package gpu
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// Snapshot is what does not change from second to second.
+type Snapshot struct {
+	Driver string // "580.159.04"
+	CUDA   string // "13.0": the newest that the driver supports
+	NVML   string
+	GPUs   []Device
+	Lost   int      // devices counted that could not be opened
+	Absent []string // optional functions that the driver lacks, sorted
+	Dmem   bool     // the driver can limit the memory of a control group
+}
+
+// Device is one GPU.
+type Device struct {
+	UUID, Name, Serial string
+	Bus                string // "00000000:18:00.0"
+	Minor              int64  // N of /dev/nvidiaN, -1 unknown
+	Index              int64  // changes from boot to boot
+	MemoryBytes        int64  // 0: shares the machine's
+	ReservedBytes      int64  // by driver and firmware
+	BAR1Bytes          int64
+	ComputeCapability  string // "9.0"
+	Architecture       string // "hopper"
+	Brand              string
+	NUMANode           int64 // -1: unknown
+	PCIeGeneration     int64
+	PCIeWidth          int64
+	PowerLimitMW       int64 // in force
+	PowerMaxMW         int64
+	ClockMHz           int64 // largest of the SMs
+	MemoryClockMHz     int64
+	Display            string // "Enabled", "Disabled", "" unknown
+	Persistence        string
+	ECC                string
+	ComputeMode        string // "default", "exclusive_process", "prohibited"
+	MIGMode            string // "Enabled", "Disabled", "" when it has none
+	Links              []Link
+	NVLinkVersion      int64  // as NVML numbers it
+	Fabric             string // cluster and clique of a fabric across machines; "" for none
+	MIG                []MIG
+}
+
+// Link is NVLinks that are up, to one other end.
+type Link struct {
+	Bus    string // of the other end
+	Switch bool
+	Count  int
+}
+
+// MIG is one instance of a GPU in MIG mode.
+type MIG struct {
+	UUID, Profile string // "1g.10gb"
+	GI, CI        int64
+	MemoryBytes   int64
+	Slices, SMs   int64
+}
+
+// Sample is what a GPU does now.
+type Sample struct {
+	UUID            string
+	Lost            bool
+	MIGMode         string
+	MIGs            int // instances
+	UsedBytes       int64
+	FreeBytes       int64
+	TotalBytes      int64
+	UtilPercent     int64 // -1: not known
+	MemUtilPercent  int64 // -1: not known
+	TemperatureC    int64 // -1: not known
+	PowerMW         int64 // -1: not known
+	EnergyMJ        int64 // since the driver was loaded; -1: not known
+	ECCUncorrected  int64 // since the driver was loaded
+	ECCCorrected    int64
+	Throttle        int64 // reasons, as NVML's bits
+	Recovery        int64 // what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
+	RowsPending     bool
+	RowsFailed      bool
+	Processes       []Process
+	ProcessesFailed string // why the list is not to be trusted, or ""
+}
+
+// Process is what one process holds on a GPU.
+type Process struct {
+	PID    int
+	Bytes  int64 // -1: the driver does not tell
+	GI, CI int64 // of the MIG instance; -1 for none
+}
+
+// Event is something that the driver reports unasked.
+type Event struct {
+	UUID string // "" is some GPU
+	XID  int64  // 0: it was lost
+	GI   int64  // -1: the whole GPU
+}
+
+type request struct {
+	ID uint64
+	Op string // "static", "dynamic"
+}
+
+type message struct {
+	ID      uint64 // of the request; 0 for what comes unasked
+	Hello   bool   `json:",omitempty"` // the library is there and initialised
+	Err     string `json:",omitempty"`
+	Missing bool   `json:",omitempty"` // Err is that there is no driver library
+	Static  *Snapshot
+	Dynamic []Sample
+	Event   *Event
+	Stuck   string `json:",omitempty"` // the call that has not returned for a while
+}
+
+// messageMax bounds a message: 64 GPUs with 1,000 processes each take half of it.
+const messageMax = 8 << 20
+
+func writeMessage(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if len(b) > messageMax {
+		return fmt.Errorf("message of %d bytes, the limit is %d", len(b), messageMax)
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
+	return err
+}
+
+func readMessage(r io.Reader, v any) error {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > messageMax {
+		return fmt.Errorf("message of %d bytes, the limit is %d", n, messageMax)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return err
+	}
+	return json.Unmarshal(b, v)
+}
+
+// verb is the hidden command of the child.
+const verb = "gpu-probe"

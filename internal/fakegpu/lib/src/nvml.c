@@ -1,0 +1,408 @@
+// A fake libnvidia-ml.so.1: the functions that Muster calls, answered from the state file of state.h. Names, numbers and
+// layouts follow the published interface; layout_check.c compares the layouts with the header when that is at hand.
+#include "state.h"
+#include "nvml_types.h"
+
+#define API __attribute__((visibility("default")))
+
+static int inits;              // guarded by state_mu
+static char slot[1024][UUID];  // handles: a handle is the address of its slot, for ever
+static int nslot;
+
+static void *handle_of(const char *uuid) {
+	for (int i = 0; i < nslot; i++)
+		if (!strcmp(slot[i], uuid)) return slot[i];
+	if (nslot == 1024) return 0;
+	COPY(slot[nslot], uuid);
+	return slot[nslot++];
+}
+
+static void unlock(int *held) {
+	if (*held) pthread_mutex_unlock(&state_mu);
+}
+
+// CALL begins a function: faults first, then whether the library is initialised; the lock is held until it returns.
+#define CALL_RAW(fn)                                                  \
+	unsigned code_;                                               \
+	int file_ = inject(#fn, &code_);                              \
+	__attribute__((cleanup(unlock))) int held_ = 1;               \
+	(void)held_;                                                  \
+	if (!file_) return NVML_ERROR_DRIVER_NOT_LOADED;              \
+	if (code_) return (nvmlReturn_t)code_;
+#define CALL(fn) CALL_RAW(fn) if (!inits) return NVML_ERROR_UNINITIALIZED;
+
+// DEVICE begins one about a device: g is the GPU, m the MIG instance that the handle means, or 0.
+#define DEVICE_ANY(fn)                                                                          \
+	CALL(fn)                                                                                \
+	struct gpu *g;                                                                          \
+	struct mig *m;                                                                          \
+	{                                                                                       \
+		nvmlReturn_t r_ = find(device, &g, &m);                                         \
+		if (r_) return r_;                                                              \
+	}                                                                                       \
+	(void)m;
+#define DEVICE(fn) DEVICE_ANY(fn) if (m) return NVML_ERROR_NOT_SUPPORTED;
+
+static nvmlReturn_t find(void *device, struct gpu **g, struct mig **m) {
+	*g = 0, *m = 0;
+	if ((char *)device < slot[0] || (char *)device >= slot[nslot]) return NVML_ERROR_INVALID_ARGUMENT;
+	int i = gpu_by_uuid(&state, device), k;
+	if (i < 0 && (k = mig_by_uuid(&state, device)) >= 0) *m = &state.mig[k], i = (*m)->gpu;
+	if (i < 0 || i >= state.ngpu) return NVML_ERROR_GPU_IS_LOST;
+	*g = &state.gpu[i];
+	return (*g)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+static int index_of(const struct gpu *g) { return (int)(g - state.gpu); }
+
+static nvmlReturn_t text(char *to, unsigned length, const char *from) {
+	if (strlen(from) + 1 > length) return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(to, from, strlen(from) + 1);
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlInit_v2(void) {
+	CALL_RAW(nvmlInit_v2)
+	inits++;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+	(void)flags;
+	CALL_RAW(nvmlInitWithFlags)
+	inits++;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlShutdown(void) {
+	CALL(nvmlShutdown)
+	inits--;
+	return NVML_SUCCESS;
+}
+API const char *nvmlErrorString(nvmlReturn_t r) {
+	switch (r) {
+	case NVML_SUCCESS: return "Success";
+	case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+	case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+	case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+	case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+	case NVML_ERROR_NOT_FOUND: return "Not Found";
+	case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+	case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+	case NVML_ERROR_TIMEOUT: return "Timeout";
+	case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
+	case NVML_ERROR_IN_USE: return "In use by another client";
+	default: return "Unknown Error";
+	}
+}
+
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *v, unsigned n) { CALL(nvmlSystemGetDriverVersion) return text(v, n, state.driver); }
+API nvmlReturn_t nvmlSystemGetNVMLVersion(char *v, unsigned n) { CALL(nvmlSystemGetNVMLVersion) return text(v, n, state.nvml); }
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *v) { CALL(nvmlSystemGetCudaDriverVersion) *v = state.cuda; return NVML_SUCCESS; }
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *v) { CALL(nvmlSystemGetCudaDriverVersion_v2) *v = state.cuda; return NVML_SUCCESS; }
+
+API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *n) { CALL(nvmlDeviceGetCount_v2) *n = (unsigned)state.ngpu; return NVML_SUCCESS; }
+API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned i, void **device) {
+	CALL(nvmlDeviceGetHandleByIndex_v2)
+	if (i >= (unsigned)state.ngpu) return NVML_ERROR_INVALID_ARGUMENT;
+	if (state.gpu[i].lost) return NVML_ERROR_GPU_IS_LOST;
+	*device = handle_of(state.gpu[i].uuid);
+	return *device ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+}
+API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+	CALL(nvmlDeviceGetHandleByUUID)
+	int i = gpu_by_uuid(&state, uuid);
+	if (i < 0 && mig_by_uuid(&state, uuid) < 0) return NVML_ERROR_NOT_FOUND;
+	if (i >= 0 && state.gpu[i].lost) return NVML_ERROR_GPU_IS_LOST;
+	*device = handle_of(uuid);
+	return *device ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+}
+
+API nvmlReturn_t nvmlDeviceGetUUID(void *device, char *v, unsigned n) { DEVICE_ANY(nvmlDeviceGetUUID) return text(v, n, device); }
+API nvmlReturn_t nvmlDeviceGetName(void *device, char *v, unsigned n) {
+	DEVICE_ANY(nvmlDeviceGetName)
+	if (!m) return text(v, n, g->name);
+	char s[160];
+	snprintf(s, sizeof s, "%s MIG %s", g->name, m->profile);
+	return text(v, n, s);
+}
+API nvmlReturn_t nvmlDeviceGetSerial(void *device, char *v, unsigned n) {
+	DEVICE(nvmlDeviceGetSerial)
+	return g->serial[0] ? text(v, n, g->serial) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+// NUMBER answers one number of a GPU.
+#define NUMBER(fn, type, value) \
+	API nvmlReturn_t fn(void *device, type *v) { DEVICE(fn) *v = (type)(value); return NVML_SUCCESS; }
+NUMBER(nvmlDeviceGetIndex, unsigned, index_of(g))
+NUMBER(nvmlDeviceGetMinorNumber, unsigned, g->minor)
+NUMBER(nvmlDeviceGetBrand, unsigned, g->brand)
+NUMBER(nvmlDeviceGetArchitecture, unsigned, g->arch)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, g->pciegen)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, g->pciewidth)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, g->limit)
+NUMBER(nvmlDeviceGetPowerUsage, unsigned, g->power)
+NUMBER(nvmlDeviceGetComputeMode, unsigned, g->computemode)
+NUMBER(nvmlDeviceGetPersistenceMode, unsigned, g->persistence)
+NUMBER(nvmlDeviceGetDisplayMode, unsigned, g->display)
+NUMBER(nvmlDeviceGetTotalEnergyConsumption, u64, g->energy)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, g->throttle)
+NUMBER(nvmlDeviceGetSupportedEventTypes, u64, 0xC00B) // ECC, critical XID, unavailable, recovery action
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned, g->mig >= 0 ? 7 : 0)
+NUMBER(nvmlDeviceGetNumGpuCores, unsigned, g->sms * 128)
+
+API nvmlReturn_t nvmlDeviceGetNumaNodeId(void *device, unsigned *v) {
+	DEVICE(nvmlDeviceGetNumaNodeId)
+	if (g->numa < 0) return NVML_ERROR_NOT_SUPPORTED;
+	*v = (unsigned)g->numa;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+	DEVICE(nvmlDeviceGetCudaComputeCapability)
+	*major = (int)g->ccmajor, *minor = (int)g->ccminor;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *low, unsigned *high) {
+	DEVICE(nvmlDeviceGetPowerManagementLimitConstraints)
+	*low = g->minlimit, *high = g->maxlimit;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetMaxClockInfo(void *device, unsigned type, unsigned *v) {
+	DEVICE(nvmlDeviceGetMaxClockInfo)
+	*v = type == 2 ? g->memclock : g->clock;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *v) {
+	(void)sensor;
+	DEVICE(nvmlDeviceGetTemperature)
+	*v = g->temp;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetUtilizationRates(void *device, nvmlUtilization_t *v) {
+	DEVICE(nvmlDeviceGetUtilizationRates)
+	v->gpu = g->util, v->memory = g->memutil;
+	return g->mig == 1 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetEccMode(void *device, unsigned *now, unsigned *pending) {
+	DEVICE(nvmlDeviceGetEccMode)
+	if (g->ecc < 0) return NVML_ERROR_NOT_SUPPORTED;
+	*now = *pending = (unsigned)g->ecc;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, u64 *v) {
+	(void)counter;
+	DEVICE(nvmlDeviceGetTotalEccErrors)
+	if (g->ecc != 1) return NVML_ERROR_NOT_SUPPORTED;
+	*v = type == 1 ? g->eccvolatile : g->ecccorrected;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+	DEVICE(nvmlDeviceGetRemappedRows)
+	*corrected = 0, *uncorrected = (unsigned)(g->rowspending || g->rowsfailed), *pending = (unsigned)g->rowspending, *failed = (unsigned)g->rowsfailed;
+	return g->ccmajor < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetFieldValues(void *device, int n, nvmlFieldValue_t *v) {
+	DEVICE(nvmlDeviceGetFieldValues)
+	for (int i = 0; i < n; i++) {
+		v[i].nvmlReturn = v[i].fieldId == 230 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED; // recovery action
+		v[i].valueType = 1;
+		v[i].value.ullVal = 0;
+		v[i].value.uiVal = (unsigned)g->recovery;
+	}
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *v) {
+	DEVICE_ANY(nvmlDeviceGetMemoryInfo_v2)
+	if (v->version != (sizeof *v | 2u << 24)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	v->total = m ? m->memory : g->memory, v->reserved = m ? 0 : g->reserved;
+	v->used = used_of(&state, m ? -1 : index_of(g), device) + (m ? 0 : g->used);
+	v->free = v->total > v->used + v->reserved ? v->total - v->used - v->reserved : 0;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetMemoryInfo(void *device, nvmlMemory_t *v) {
+	DEVICE_ANY(nvmlDeviceGetMemoryInfo)
+	v->total = m ? m->memory : g->memory;
+	v->used = used_of(&state, m ? -1 : index_of(g), device) + (m ? 0 : g->used + g->reserved);
+	v->free = v->total > v->used ? v->total - v->used : 0;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(void *device, nvmlBAR1Memory_t *v) {
+	DEVICE(nvmlDeviceGetBAR1MemoryInfo)
+	v->bar1Total = g->bar1, v->bar1Used = 0, v->bar1Free = g->bar1;
+	return NVML_SUCCESS;
+}
+
+static void pci(nvmlPciInfo_t *v, unsigned domain, unsigned bus, unsigned dev, unsigned id) {
+	memset(v, 0, sizeof *v);
+	v->domain = domain, v->bus = bus, v->device = dev, v->pciDeviceId = id;
+	snprintf(v->busIdLegacy, sizeof v->busIdLegacy, "%04X:%02X:%02X.0", domain & 0xFFFF, bus & 0xFF, dev & 0x1F);
+	snprintf(v->busId, sizeof v->busId, "%08X:%02X:%02X.0", domain, bus & 0xFF, dev & 0x1F);
+}
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *v) {
+	DEVICE(nvmlDeviceGetPciInfo_v3)
+	pci(v, g->domain, g->bus, g->dev, 0x233010DE);
+	return NVML_SUCCESS;
+}
+
+// lane finds the other end of one NVLink: 0 is a GPU, 2 a switch, -1 nothing. Links are numbered in the file's order.
+static int lane(const struct gpu *g, unsigned n, int *peer) {
+	int me = index_of(g);
+	for (int i = 0; i < state.nlink; i++) {
+		struct link *l = &state.link[i];
+		if (l->a != me && l->b != me) continue;
+		if (n < l->n) {
+			*peer = l->a == me ? l->b : l->a;
+			return *peer < 0 ? 2 : 0;
+		}
+		n -= l->n;
+	}
+	return -1;
+}
+API nvmlReturn_t nvmlDeviceGetNvLinkState(void *device, unsigned n, unsigned *active) {
+	DEVICE(nvmlDeviceGetNvLinkState)
+	int peer;
+	if (!g->nvlink) return NVML_ERROR_NOT_SUPPORTED;
+	if (n >= 18) return NVML_ERROR_INVALID_ARGUMENT;
+	*active = g->mig != 1 && lane(g, n, &peer) >= 0;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetNvLinkVersion(void *device, unsigned n, unsigned *v) {
+	(void)n;
+	DEVICE(nvmlDeviceGetNvLinkVersion)
+	*v = g->nvlink;
+	return g->nvlink ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned n, unsigned *v) {
+	DEVICE(nvmlDeviceGetNvLinkRemoteDeviceType)
+	int peer, t = lane(g, n, &peer);
+	if (t < 0) return NVML_ERROR_NOT_SUPPORTED;
+	*v = (unsigned)t;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned n, nvmlPciInfo_t *v) {
+	DEVICE(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+	int peer, t = lane(g, n, &peer);
+	if (t < 0) return NVML_ERROR_NOT_SUPPORTED;
+	if (t == 2) pci(v, 0, 0xC0 + n % 4, 0, 0x22A310DE);
+	else pci(v, state.gpu[peer].domain, state.gpu[peer].bus, state.gpu[peer].dev, 0x233010DE);
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(void *device, void *other, unsigned *level) {
+	DEVICE(nvmlDeviceGetTopologyCommonAncestor)
+	struct gpu *h;
+	struct mig *k;
+	nvmlReturn_t r = find(other, &h, &k);
+	if (r) return r;
+	int a = index_of(g), b = index_of(h);
+	for (int i = 0; i < state.npair; i++)
+		if ((state.pair[i].a == a && state.pair[i].b == b) || (state.pair[i].a == b && state.pair[i].b == a)) {
+			*level = state.pair[i].level;
+			return NVML_SUCCESS;
+		}
+	*level = a == b ? 0 : g->numa == h->numa ? 40 : 50;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(void *device, nvmlGpuFabricInfoV_t *v) {
+	DEVICE(nvmlDeviceGetGpuFabricInfoV)
+	memset(v->clusterUuid, 0, 16);
+	v->status = NVML_SUCCESS, v->cliqueId = g->clique, v->state = g->fabric[0] ? 3 : 0, v->healthMask = 0;
+	for (int i = 0; i < 16 && g->fabric[2 * i] && g->fabric[2 * i + 1]; i++) {
+		unsigned c = 0;
+		sscanf(g->fabric + 2 * i, "%2x", &c);
+		v->clusterUuid[i] = (unsigned char)c;
+	}
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
+	DEVICE(nvmlDeviceGetMigMode)
+	if (g->mig < 0) return NVML_ERROR_NOT_SUPPORTED;
+	*now = (unsigned)g->mig, *pending = (unsigned)(g->migpending < 0 ? g->mig : g->migpending);
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned n, void **out) {
+	DEVICE(nvmlDeviceGetMigDeviceHandleByIndex)
+	unsigned seen = 0;
+	for (int i = 0; i < state.nmig && g->mig == 1; i++)
+		if (state.mig[i].gpu == index_of(g) && seen++ == n) {
+			*out = handle_of(state.mig[i].uuid);
+			return *out ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+		}
+	return n < 7 ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
+}
+API nvmlReturn_t nvmlDeviceGetAttributes_v2(void *device, nvmlDeviceAttributes_t *v) {
+	DEVICE_ANY(nvmlDeviceGetAttributes_v2)
+	if (!m) return NVML_ERROR_NOT_SUPPORTED;
+	memset(v, 0, sizeof *v);
+	v->multiprocessorCount = m->sms, v->gpuInstanceSliceCount = v->computeInstanceSliceCount = m->slices, v->memorySizeMB = m->memory >> 20;
+	return NVML_SUCCESS;
+}
+#define OF_MIG(fn, type, value) \
+	API nvmlReturn_t fn(void *device, type *v) { DEVICE_ANY(fn) if (!m) return NVML_ERROR_INVALID_ARGUMENT; *v = (type)(value); return NVML_SUCCESS; }
+OF_MIG(nvmlDeviceGetGpuInstanceId, unsigned, m->gi)
+OF_MIG(nvmlDeviceGetComputeInstanceId, unsigned, m->ci)
+OF_MIG(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, void *, handle_of(g->uuid))
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *n, nvmlProcessInfo_t *v) {
+	DEVICE_ANY(nvmlDeviceGetComputeRunningProcesses_v3)
+	unsigned have = 0;
+	for (int i = 0; i < state.nproc; i++) {
+		struct proc *p = &state.proc[i];
+		int k = mig_by_uuid(&state, p->uuid);
+		int here = m ? !strcmp(p->uuid, m->uuid) : !strcmp(p->uuid, g->uuid) || (k >= 0 && state.mig[k].gpu == index_of(g));
+		if (!here || !alive(p)) continue;
+		if (have < *n && v)
+			v[have] = (nvmlProcessInfo_t){(unsigned)p->pid, p->bytes, k >= 0 ? state.mig[k].gi : 0xFFFFFFFFu, k >= 0 ? state.mig[k].ci : 0xFFFFFFFFu};
+		have++;
+	}
+	int small = have > *n || (have && !v);
+	*n = have;
+	return small ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+#define NO_PROCESSES(fn) \
+	API nvmlReturn_t fn(void *device, unsigned *n, nvmlProcessInfo_t *v) { DEVICE_ANY(fn) (void)v; *n = 0; return NVML_SUCCESS; }
+NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+
+// An event set delivers the XIDs that the file gains after it was made.
+struct events { u64 seen; int registered[GPUS]; };
+
+API nvmlReturn_t nvmlEventSetCreate(void **out) {
+	CALL(nvmlEventSetCreate)
+	struct events *e = calloc(1, sizeof *e);
+	if (!e) return NVML_ERROR_MEMORY;
+	for (int i = 0; i < state.nxid; i++)
+		if (state.xid[i].seq > e->seen) e->seen = state.xid[i].seq;
+	*out = e;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlEventSetFree(void *set) {
+	CALL(nvmlEventSetFree)
+	free(set);
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceRegisterEvents(void *device, u64 types, void *set) {
+	(void)types;
+	DEVICE(nvmlDeviceRegisterEvents)
+	((struct events *)set)->registered[index_of(g)] = 1;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlEventSetWait_v2(void *set, nvmlEventData_t *v, unsigned ms) {
+	struct events *e = set;
+	for (unsigned waited = 0;; waited += 20) {
+		{
+			CALL(nvmlEventSetWait_v2)
+			for (int i = 0; i < state.nxid; i++) {
+				struct xid *x = &state.xid[i];
+				if (x->seq <= e->seen || x->gpu < 0 || x->gpu >= state.ngpu) continue;
+				e->seen = x->seq;
+				if (!e->registered[x->gpu]) continue;
+				memset(v, 0, sizeof *v);
+				v->device = handle_of(state.gpu[x->gpu].uuid), v->eventType = 8, v->eventData = x->code;
+				v->gpuInstanceId = x->gi, v->computeInstanceId = 0xFFFFFFFFu;
+				return NVML_SUCCESS;
+			}
+		}
+		if (waited >= ms) return NVML_ERROR_TIMEOUT;
+		nap(20);
+	}
+}

@@ -1,0 +1,114 @@
+package fakegpu
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+const mib = 1 << 20
+
+// model is what GPUs of one kind have.
+type model struct {
+	name             string
+	memory, reserved int64 // MiB
+	bar1             int64 // MiB
+	cc               string
+	arch, brand      int64
+	links, nvlink    int  // NVLinks, and the enumeration of their version; 0: none
+	switched         bool // links lead to switches
+	island           int  // GPUs that links join when they are not switched
+	sms, watts       int64
+	clock, memclock  int64
+	gen              int64
+	mig              bool
+}
+
+var models = map[string]model{
+	"A10":  {name: "NVIDIA A10", memory: 23028, reserved: 512, bar1: 32768, cc: "8.6", arch: 7, brand: 14, sms: 72, watts: 150, clock: 1695, memclock: 6251, gen: 4},
+	"A100": {name: "NVIDIA A100-SXM4-80GB", memory: 81920, reserved: 698, bar1: 131072, cc: "8.0", arch: 7, brand: 14, links: 12, nvlink: 5, switched: true, sms: 108, watts: 400, clock: 1410, memclock: 1593, gen: 4, mig: true},
+	"B200": {name: "NVIDIA B200", memory: 183359, reserved: 740, bar1: 262144, cc: "10.0", arch: 10, brand: 14, links: 18, nvlink: 7, switched: true, sms: 148, watts: 1000, clock: 1965, memclock: 3996, gen: 6, mig: true},
+	"H100": {name: "NVIDIA H100 80GB HBM3", memory: 81559, reserved: 563, bar1: 131072, cc: "9.0", arch: 9, brand: 14, links: 18, nvlink: 6, switched: true, sms: 132, watts: 700, clock: 1980, memclock: 2619, gen: 5, mig: true},
+	"H200": {name: "NVIDIA H200", memory: 143771, reserved: 607, bar1: 262144, cc: "9.0", arch: 9, brand: 14, links: 18, nvlink: 6, switched: true, sms: 132, watts: 700, clock: 1980, memclock: 3201, gen: 5, mig: true},
+	"L4":   {name: "NVIDIA L4", memory: 23034, reserved: 508, bar1: 32768, cc: "8.9", arch: 8, brand: 14, sms: 58, watts: 72, clock: 2040, memclock: 6251, gen: 4},
+	"L40S": {name: "NVIDIA L40S", memory: 46068, reserved: 600, bar1: 65536, cc: "8.9", arch: 8, brand: 14, sms: 142, watts: 350, clock: 2520, memclock: 9001, gen: 4},
+	"T4":   {name: "Tesla T4", memory: 15360, reserved: 450, bar1: 256, cc: "7.5", arch: 6, brand: 14, sms: 40, watts: 70, clock: 1590, memclock: 5001, gen: 3},
+	"V100": {name: "Tesla V100-SXM2-32GB", memory: 32768, reserved: 268, bar1: 32768, cc: "7.0", arch: 5, brand: 14, links: 6, nvlink: 2, island: 4, sms: 80, watts: 300, clock: 1530, memclock: 877, gen: 3},
+}
+
+// gpusMax is what the libraries can hold.
+const gpusMax = 64
+
+// New makes up a machine with GPUs from "8xH100" or several, "4xA100,2xT4". Seed makes their UUIDs differ between
+// machines; the same seed gives the same ones.
+func New(spec, seed string) (*State, error) {
+	s := &State{Driver: "580.159.04", NVML: "13.580.159.04", CUDA: 13000}
+	for _, part := range strings.Split(spec, ",") {
+		n, name, _ := strings.Cut(strings.TrimSpace(part), "x")
+		name = strings.ToUpper(name)
+		count, err := strconv.Atoi(n)
+		m, ok := models[name]
+		if err != nil || count < 1 || !ok {
+			return nil, fmt.Errorf("gpus %q: want a count and a model such as 8xH100; models are %s", part, strings.Join(Models(), ", "))
+		}
+		if len(s.GPUs)+count > gpusMax {
+			return nil, fmt.Errorf("gpus %q: more than %d on one machine", spec, gpusMax)
+		}
+		first := len(s.GPUs)
+		for i := range count {
+			s.add(m, name, seed, i, count)
+		}
+		s.connect(m, first, count)
+	}
+	return s, nil
+}
+
+func (s *State) add(m model, name, seed string, i, count int) {
+	sum := sha256.Sum256([]byte(seed + "\x00" + name + "\x00" + strconv.Itoa(i)))
+	index := len(s.GPUs)
+	g := GPU{
+		UUID: UUID("GPU", sum[:16]), Name: m.name, Serial: fmt.Sprintf("16530231%05d", int(sum[16])<<8|int(sum[17])),
+		Bus: fmt.Sprintf("0000:%02x:00", 0x10+index), CC: m.cc, Minor: int64(index),
+		Memory: m.memory * mib, Reserved: m.reserved * mib, BAR1: m.bar1 * mib,
+		Temp: 30 + int64(index%8), Power: m.watts * 100, Limit: m.watts * 1000, MinLimit: m.watts * 300, MaxLimit: m.watts * 1000,
+		Clock: m.clock, MemClock: m.memclock, PCIeGen: m.gen, PCIeWidth: 16, Arch: m.arch, Brand: m.brand, NVLink: int64(m.nvlink), SMs: m.sms,
+		NUMA: int64(i * 2 / count), ECC: 1, Persistence: 1, MIG: -1, MIGPending: -1,
+	}
+	if m.mig {
+		g.MIG, g.MIGPending = 0, 0
+	}
+	s.GPUs = append(s.GPUs, g)
+}
+
+func (s *State) connect(m model, first, count int) {
+	for i := range count {
+		switch {
+		case m.switched:
+			s.Links = append(s.Links, Link{first + i, -1, m.links})
+		case m.island > 0:
+			for j := i + 1; j < count && j/m.island == i/m.island; j++ {
+				s.Links = append(s.Links, Link{first + i, first + j, m.links / (m.island - 1)})
+			}
+		}
+	}
+}
+
+// UUID writes 16 bytes as a device id with a prefix, "GPU" or "MIG".
+func UUID(prefix string, b []byte) string {
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}
+
+// Split puts a GPU into MIG mode with instances of 1g each, as many as count (up to 7).
+func (s *State) Split(gpu, count int) {
+	g := &s.GPUs[gpu]
+	g.MIG, g.MIGPending = 1, 1
+	slice := g.Memory / 8
+	for i := range min(count, 7) {
+		sum := sha256.Sum256([]byte(g.UUID + " mig " + strconv.Itoa(i)))
+		s.MIGs = append(s.MIGs, MIG{
+			GPU: gpu, UUID: UUID("MIG", sum[:16]), Profile: fmt.Sprintf("1g.%dgb", (slice+1<<29)>>30),
+			GI: int64(7 + i), CI: 0, Slices: 1, SMs: g.SMs / 8, Memory: slice,
+		})
+	}
+}
