@@ -3,6 +3,7 @@ module github.com/muster-sched/muster
 go 1.26.0
 
 require (
+	github.com/NVIDIA/go-nvml v0.13.4-0
 	github.com/armon/go-metrics v0.4.1
 	github.com/charmbracelet/colorprofile v0.4.3
 	github.com/coder/websocket v1.8.15

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -60,6 +61,9 @@ type Config struct {
 	NoOversubscribe bool          // ignore memory_max
 	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
 	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
+
+	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
+	DeviceStats func() []methods.DeviceStats
 
 	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root: it must say what the drivers
 	// do. nil is nobody for exec.

@@ -218,7 +218,14 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 	if !periodic {
 		return
 	}
-	for pause(ctx, soonest()) {
+	for {
+		woken, ok := c.waitLook(ctx, soonest())
+		if !ok {
+			return
+		}
+		if woken != "" {
+			next[woken] = time.Time{}
+		}
 		changed := false
 		for _, f := range c.cfg.Fingerprinters {
 			if f.Period == 0 || time.Now().Before(next[f.Name]) {
@@ -234,6 +241,29 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 		if changed {
 			c.nodeChanged()
 		}
+	}
+}
+
+// waitLook waits until it is time to look again, or until a fingerprinter asks for it, which it names. It is false at the
+// end. Of several that may ask, only the first is heard; there is one, that of devices.
+func (c *Client) waitLook(ctx context.Context, d time.Duration) (woken string, ok bool) {
+	var wake <-chan struct{}
+	name := ""
+	for _, f := range c.cfg.Fingerprinters {
+		if f.Wake != nil {
+			wake, name = f.Wake, f.Name
+			break
+		}
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return "", false
+	case <-t.C:
+		return "", true
+	case <-wake:
+		return name, true
 	}
 }
 

@@ -45,6 +45,7 @@ func (s service) stats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeR
 			continue // it ended meanwhile
 		}
 		t := taskStats(st, mhz)
+		t.Devices = c.deviceStats(granted(r.Alloc(), name))
 		resp.Tasks[name] = t
 		addStats(&resp.Total, t)
 	}
@@ -87,6 +88,7 @@ func addStats(sum *methods.TaskStats, t methods.TaskStats) {
 	sum.Memory.Usage += t.Memory.Usage
 	sum.Memory.MaxUsage += t.Memory.MaxUsage
 	sum.Pids += t.Pids
+	sum.Devices = append(sum.Devices, t.Devices...)
 }
 
 func (s service) hostStats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.HostStatsResponse, error) {
@@ -98,6 +100,31 @@ func (s service) hostStats(ctx context.Context, _ *rpc.Call, req *methods.AllocN
 		return simulatedStats(c), nil
 	}
 	return c.HostStats(ctx)
+}
+
+// deviceStats is what devices do: those with an id in only, or all when it is nil.
+func (c *Client) deviceStats(only map[string]bool) []methods.DeviceStats {
+	if c.cfg.DeviceStats == nil || only != nil && len(only) == 0 {
+		return nil
+	}
+	var out []methods.DeviceStats
+	for _, d := range c.cfg.DeviceStats() {
+		if only == nil || only[d.ID] {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// granted is which devices an allocation's task has.
+func granted(a *structs.Allocation, task string) map[string]bool {
+	ids := map[string]bool{}
+	for _, g := range a.Grants {
+		if g.Task == task {
+			ids[g.Instance] = true
+		}
+	}
+	return ids
 }
 
 // simulatedStats is an idle machine of the size that the node claims.
@@ -134,6 +161,7 @@ func (c *Client) HostStats(ctx context.Context) (*methods.HostStatsResponse, err
 			}
 		}
 	}
+	out.Devices = c.deviceStats(nil)
 	out.AllocDir, _ = diskStats(ctx, c.Node().Attributes["unique.storage.volume"], c.cfg.AllocsDir)
 	if up, err := pshost.UptimeWithContext(ctx); err == nil {
 		out.Uptime = time.Duration(up) * time.Second

@@ -21,7 +21,7 @@ func usageOf(t methods.TaskStats) *wire.ResourceUsage {
 			TotalTicks: float64(t.CPU.TotalTicksMHz), ThrottledPeriods: uint64(t.CPU.ThrottledCount),
 			ThrottledTime: uint64(t.CPU.ThrottledNanos), Measured: cpuMeasured,
 		},
-		DeviceStats: []*wire.DeviceGroupStats{},
+		DeviceStats: devicesOf(t.Devices),
 	}
 }
 
@@ -47,7 +47,7 @@ func hostStatsOf(r *methods.HostStatsResponse) *wire.HostStats {
 	out := &wire.HostStats{
 		Memory: &wire.HostMemoryStats{Total: uint64(r.MemTotal), Available: uint64(r.MemAvailable), Used: uint64(r.MemUsed), Free: uint64(r.MemFree)},
 		CPU:    []*wire.HostCPUStats{}, DiskStats: []*wire.HostDiskStats{}, AllocDirStats: diskOf(r.AllocDir),
-		DeviceStats: []*wire.DeviceGroupStats{}, Uptime: uint64(r.Uptime.Seconds()), CPUTicksConsumed: float64(r.CPUTicksMHz), Timestamp: int64(r.Time),
+		DeviceStats: devicesOf(r.Devices), Uptime: uint64(r.Uptime.Seconds()), CPUTicksConsumed: float64(r.CPUTicksMHz), Timestamp: int64(r.Time),
 	}
 	for _, c := range r.CPU {
 		out.CPU = append(out.CPU, &wire.HostCPUStats{CPU: c.CPU, User: micro(c.UserMicro), System: micro(c.SystemMicro), Idle: micro(c.IdleMicro), TotalPercent: micro(c.TotalMicro)})

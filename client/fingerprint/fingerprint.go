@@ -30,6 +30,8 @@ type Fingerprinter struct {
 	Name string
 	// Period is how often to look again; 0 is once at the start.
 	Period time.Duration
+	// Wake makes it look at once, whenever something can be received from it; nil: nothing does.
+	Wake <-chan struct{}
 	// Look writes what it sees into f. What it does not write is taken to be absent. An error leaves what was seen
 	// the last time.
 	Look func(ctx context.Context, f *Facts) error
@@ -54,7 +56,8 @@ type Options struct {
 	SpeedMB  int64  // of the network in Mbit/s, in place of what is found; 0: found
 	Drivers  driver.Set
 	Devices  []DeviceFingerprinter
-	Env      []string // names of environment variables shown as attributes env.<name>
+	Changed  <-chan struct{} // receives when Devices would answer differently than before; nil: nobody tells
+	Env      []string        // names of environment variables shown as attributes env.<name>
 }
 
 // List is every fingerprinter, in order.
@@ -70,7 +73,7 @@ func List(o Options) []Fingerprinter {
 		{Name: "network", Look: o.network, Period: time.Minute},
 		{Name: "env", Look: o.env},
 		{Name: "drivers", Look: o.drivers, Period: 15 * time.Second},
-		{Name: "devices", Look: o.devices, Period: 15 * time.Second},
+		{Name: "devices", Look: o.devices, Period: 15 * time.Second, Wake: o.Changed},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ type Config struct {
 	Exe     string   // program whose main calls MaybeRun; "": the running one
 	Library string   // of NVML; "": where the driver puts it
 	Env     []string // for the child, beside the agent's own
+	Ignored []string // UUIDs of GPUs that nobody is to have
 	Log     hclog.Logger
 	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
 	OnChange func()
@@ -506,13 +508,19 @@ func (n *NVIDIA) request(c *child, op string) (time.Duration, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if m.Static != nil {
+		n.ignore(m.Static)
 		n.take(m.Static)
 	}
 	if op == "dynamic" { // only this tells that all is well: a child may die at each first sample
 		n.good, n.silent = time.Now(), ""
-		n.measure(m.Dynamic, n.good)
+		n.measure(slices.DeleteFunc(m.Dynamic, func(s Sample) bool { return slices.Contains(n.cfg.Ignored, s.UUID) }), n.good)
 	}
 	return 0, nil
+}
+
+// ignore forgets the GPUs that are to be left alone.
+func (n *NVIDIA) ignore(s *Snapshot) {
+	s.GPUs = slices.DeleteFunc(s.GPUs, func(g Device) bool { return slices.Contains(n.cfg.Ignored, g.UUID) })
 }
 
 // take keeps a full look. GPUs that were there and cannot be opened now stay, as lost; others that are not there any more

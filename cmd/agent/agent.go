@@ -23,6 +23,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/client/driver/rawexec"
 	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/gossip"
@@ -85,6 +86,7 @@ type ClientConfig struct {
 	RawExec   bool
 	Fake      bool // offer the fake driver
 	Devices   []fingerprint.DeviceFingerprinter
+	GPU       *gpu.Config // how to look for NVIDIA GPUs; nil: not at all
 	ExecUser  string
 	DenyUsers []string
 }
@@ -98,6 +100,7 @@ type Agent struct {
 	server *server.Server
 	client *client.Client
 	super  *supervisor.Client
+	gpus   *gpu.NVIDIA    // or nil
 	gossip *gossip.Gossip // of an agent without a server part
 	back   rpc.Caller
 
@@ -242,6 +245,7 @@ func (a *Agent) openClient() error {
 	}
 	cc.Drivers = driver.NewSet(drivers...)
 	cc.Fingerprint.Devices = cfg.Client.Devices
+	a.openGPUs(&cc)
 	cc.Supervisor = client.Supervised(a.super)
 	cc.Log, cc.Monitor = a.log, a.log
 	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
@@ -422,6 +426,9 @@ func (a *Agent) Close() error {
 		}
 		if a.client != nil {
 			a.client.Close()
+		}
+		if a.gpus != nil {
+			a.gpus.Close()
 		}
 		if a.gossip != nil {
 			a.gossip.Close()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/structs"
@@ -74,7 +75,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	if d := cl.DrainOnShutdown; d != nil {
 		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	}
-	exec := c.Plugin.Exec.Config
+	exec, nvidia := c.Plugin.Exec.Config, c.Plugin.NVIDIA.Config
 	denied := slices.Concat(exec.DeniedUsers, agentconfig.Names(cl.Options["user.denylist"]))
 	if _, set := cl.Options["user.denylist"]; !set && exec.DeniedUsers == nil {
 		denied = []string{"root"}
@@ -82,6 +83,9 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	cfg.Client = &ClientConfig{
 		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
 		ExecUser: exec.DefaultUser, DenyUsers: denied,
+	}
+	if nvidia.Enabled {
+		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod}
 	}
 	return cfg, nil
 }

@@ -20,8 +20,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/cmd/agent"
 	"github.com/muster-sched/muster/internal/agentconfig"
+	"github.com/muster-sched/muster/internal/fakegpu"
 	"github.com/muster-sched/muster/internal/version"
 	"github.com/muster-sched/muster/structs"
 )
@@ -188,12 +190,11 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 		if cfg.Client == nil {
 			return fmt.Errorf("-dev-gpus makes up GPUs of a client, but this agent runs none; add -client or -dev")
 		}
-		gpus, err := fingerprint.ParseGPUs(o.gpus, machineSeed(c.Name))
+		forget, err := o.devGPUs(cfg.Client, c.Name, log)
 		if err != nil {
 			return fmt.Errorf("-dev-gpus: %w", err)
 		}
-		cfg.Client.Devices = append(cfg.Client.Devices, gpus)
-		log.Warn("GPUs are made up; nothing runs on them", "gpus", o.gpus)
+		defer forget()
 	}
 	cfg.Reload = func() error { return reloadAgent(o, c, log) }
 	a, err := agent.New(cfg)
@@ -238,6 +239,73 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 
 // leaveMax bounds how long an agent takes to leave. A drain's own deadline comes on top.
 const leaveMax = 15 * time.Second
+
+// devGPUs makes GPUs up. Where the fake driver libraries are (`make fakegpu`), the agent finds them as it finds real ones
+// and programs can use them; without, they are names only. The function it returns removes what was made.
+func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.Logger) (forget func(), err error) {
+	forget = func() {}
+	seed := machineSeed(name)
+	static, err := fingerprint.ParseGPUs(o.gpus, seed)
+	if err != nil {
+		return forget, err
+	}
+	libs, err := fakeLibraries()
+	if err != nil {
+		return forget, err
+	}
+	if libs == "" || gpu.Built != "" {
+		cfg.GPU = nil
+		cfg.Devices = append(cfg.Devices, static)
+		log.Warn("GPUs are made up; nothing runs on them", "gpus", o.gpus)
+		return forget, nil
+	}
+	state, err := fakegpu.New(o.gpus, string(seed[:]))
+	if err != nil {
+		return forget, err
+	}
+	state.ShortNames()
+	dir, err := os.MkdirTemp("", "muster-gpus-")
+	if err != nil {
+		return forget, err
+	}
+	forget = func() { os.RemoveAll(dir) }
+	if err := os.Chmod(dir, 0o777); err != nil { // tasks of other users charge their memory there
+		forget()
+		return func() {}, err
+	}
+	f, err := fakegpu.Create(filepath.Join(dir, "state"), state)
+	if err != nil {
+		forget()
+		return func() {}, err
+	}
+	cfg.GPU = &gpu.Config{Library: filepath.Join(libs, "libnvidia-ml.so.1"), Env: []string{fakegpu.Env + "=" + f.Path}}
+	log.Warn("GPUs are made up; programs can allocate their memory with these in the environment", "gpus", o.gpus,
+		"LD_LIBRARY_PATH", libs, fakegpu.Env, f.Path)
+	return forget, nil
+}
+
+// fakeLibraries is where the fake driver libraries are: in the directory that the environment names, or in fakegpu beside
+// this program; "" is nowhere.
+func fakeLibraries() (string, error) {
+	has := func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, "libnvidia-ml.so.1"))
+		return err == nil
+	}
+	if dir := os.Getenv(fakegpu.DirEnv); dir != "" {
+		if !has(dir) {
+			return "", fmt.Errorf("%s=%s: there is no libnvidia-ml.so.1 (make fakegpu builds it)", fakegpu.DirEnv, dir)
+		}
+		return filepath.Abs(dir)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", nil
+	}
+	if dir := filepath.Join(filepath.Dir(exe), "fakegpu"); has(dir) {
+		return dir, nil
+	}
+	return "", nil
+}
 
 // machineSeed makes the ids of made-up devices differ between machines and stay the same on one.
 func machineSeed(name string) structs.Seed {

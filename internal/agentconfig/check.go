@@ -216,6 +216,15 @@ func (c *Config) clientValues(fail failFunc) {
 		}
 		c.Plugin.RawExec.Config.Enabled = c.Plugin.RawExec.Config.Enabled || on
 	}
+	if slices.Contains(Names(cl.Options["fingerprint.denylist"]), "nvidia") {
+		c.Plugin.NVIDIA.Config.Enabled = false
+	}
+	if l := c.Plugin.NVIDIA.Config.Library; l != "" && !filepath.IsAbs(l) {
+		fail("plugin.nvidia.config.library", "%q must be absolute", l)
+	}
+	if d := c.Plugin.NVIDIA.Config.FingerprintPeriod; d != 0 && (d < time.Second || d > 10*time.Minute) {
+		fail("plugin.nvidia.config.fingerprint_period", "%s: want 1s to 10m", d)
+	}
 	for _, k := range []string{"driver.allowlist", "driver.denylist", "driver.whitelist", "driver.blacklist"} {
 		if cl.Options[k] != "" {
 			fail("client.options", "%s is not supported, and to ignore it would allow what it forbids: raw_exec is off unless it is enabled, exec is always offered", k)

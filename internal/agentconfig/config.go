@@ -143,7 +143,7 @@ type Client struct {
 	// GossipJoin are gossip addresses; with any, this agent gossips, so that its death is noticed at once. Ours.
 	// Default: none, no gossip.
 	GossipJoin []string `conf:"gossip_join"`
-	// Options are free keys. Known are driver.raw_exec.enable and user.denylist.
+	// Options are free keys. Known are driver.raw_exec.enable, fingerprint.denylist (for nvidia) and user.denylist.
 	Options map[string]string `conf:"options"`
 	// Meta describes the node; jobs constrain on ${meta.KEY}.
 	Meta map[string]string `conf:"meta"`
@@ -208,10 +208,11 @@ type Drain struct {
 	IgnoreSystemJobs bool          `conf:"ignore_system_jobs"` // leave those of system jobs; default false
 }
 
-// Plugin configures the drivers.
+// Plugin configures the drivers and what finds devices.
 type Plugin struct {
 	RawExec RawExecPlugin `conf:"raw_exec"`
 	Exec    ExecPlugin    `conf:"exec"`
+	NVIDIA  NVIDIAPlugin  `conf:"nvidia"`
 }
 
 // RawExecPlugin is the driver that runs programs without a wall around them.
@@ -228,6 +229,20 @@ type ExecPlugin struct {
 		DefaultUser string `conf:"default_user"`
 		// DeniedUsers may not run tasks. Ours; user.denylist of client.options is added. Default: root, when neither is set.
 		DeniedUsers []string `conf:"denied_users"`
+	} `conf:"config"`
+}
+
+// NVIDIAPlugin finds the NVIDIA GPUs of the machine.
+type NVIDIAPlugin struct {
+	Config struct {
+		// Enabled looks for GPUs. Default: true; "nvidia" in client.options "fingerprint.denylist" turns it off too.
+		Enabled bool `conf:"enabled"`
+		// IgnoredGPUIDs are UUIDs of GPUs that are left alone. Default: none.
+		IgnoredGPUIDs []string `conf:"ignored_gpu_ids"`
+		// FingerprintPeriod is the time between looks at memory, temperature and health. Default and 0: 5s.
+		FingerprintPeriod time.Duration `conf:"fingerprint_period"`
+		// Library is the driver's libnvidia-ml.so.1. Ours. Default: where the driver puts it.
+		Library string `conf:"library"`
 	} `conf:"config"`
 }
 
@@ -272,13 +287,15 @@ type UI struct {
 
 // Defaults is what a configuration says before any file is read.
 func Defaults() *Config {
-	return &Config{
+	c := &Config{
 		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,
 		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
 		Limits: Limits{HTTPMaxConnsPerClient: 100, RPCMaxConnsPerClient: 100},
 		Client: Client{NodePool: "default"},
 		UI:     UI{Enabled: true},
 	}
+	c.Plugin.NVIDIA.Config.Enabled = true
+	return c
 }
 
 // Reloadable is what SIGHUP changes in a running agent, besides the content of the certificate files.

@@ -49,9 +49,10 @@ var noEffect = map[string]map[string]string{
 		"host_volume_plugin_dir": "there are no dynamic host volumes", "host_volumes_dir": "there are no dynamic host volumes", "common_plugin_dir": "drivers are built in",
 		"log_file_permission": "log files are the allocation's", "heartbeat_grace": ttl, "max_dynamic_ports": "set min_dynamic_port and max_dynamic_port",
 	},
-	"plugin":          {"*": "there is no such driver here; drivers are exec and raw_exec"},
+	"plugin":          {"*": "there is no such driver here; drivers are exec and raw_exec, devices come from nvidia"},
 	"plugin.raw_exec": {"args": "drivers are built in"},
 	"plugin.exec":     {"args": "drivers are built in"},
+	"plugin.nvidia":   {"args": "it is built in"},
 	"plugin.raw_exec.config": {
 		"no_cgroups": "control groups are used when there are any", "denied_envvars": "tasks get a fixed list of the agent's variables",
 	},

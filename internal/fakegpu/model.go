@@ -94,6 +94,19 @@ func (s *State) connect(m model, first, count int) {
 	}
 }
 
+// ShortNames calls the GPUs what New's argument called them, "H100", instead of what their vendor does.
+func (s *State) ShortNames() {
+	short := map[string]string{}
+	for name, m := range models {
+		short[m.name] = name
+	}
+	for i := range s.GPUs {
+		if n := short[s.GPUs[i].Name]; n != "" {
+			s.GPUs[i].Name = n
+		}
+	}
+}
+
 // UUID writes 16 bytes as a device id with a prefix, "GPU" or "MIG".
 func UUID(prefix string, b []byte) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])

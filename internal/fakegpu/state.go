@@ -297,7 +297,7 @@ func (f *File) Read() (*State, error) {
 
 // Edit changes the file. Running processes see the change at their next call.
 func (f *File) Edit(change func(*State)) error {
-	lock, err := os.OpenFile(f.Path+".lock", os.O_RDWR|os.O_CREATE, 0o666)
+	lock, err := os.OpenFile(f.Path+".lock", os.O_RDONLY|os.O_CREATE, 0o666)
 	if err != nil {
 		return err
 	}

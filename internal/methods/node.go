@@ -108,6 +108,8 @@ type (
 		Memory MemoryStats
 		Pids   int64
 		Time   structs.LogTime
+		// Devices that are granted; of a shared one, what its allocation's neighbours do as well.
+		Devices []DeviceStats
 	}
 	// AllocStatsResponse is what an allocation uses now.
 	AllocStatsResponse struct {
@@ -126,12 +128,25 @@ type (
 		CPU                                           string
 		UserMicro, SystemMicro, IdleMicro, TotalMicro int64
 	}
+	// DeviceStats is what one device does now. What is not known is -1.
+	DeviceStats struct {
+		Group                    string // "nvidia/gpu/H100"
+		ID, Parent               string // Parent is the GPU of a MIG instance
+		UsedBytes, TotalBytes    int64
+		BAR1Bytes                int64
+		Utilization, MemoryUtil  int64 // percent
+		TemperatureC, PowerMW    int64
+		EnergyMJ                 int64 // since the driver was loaded
+		ECCUncorrected, ECCFixed int64 // errors since the driver was loaded
+		Time                     structs.LogTime
+	}
 	// HostStatsResponse is what a machine uses now; memory in bytes.
 	HostStatsResponse struct {
 		MemTotal, MemAvailable, MemUsed, MemFree int64
 		CPU                                      []CoreStats
 		CPUTicksMHz                              int64
 		Disks                                    []DiskStats
+		Devices                                  []DeviceStats // in order of group and id
 		AllocDir                                 DiskStats
 		Uptime                                   time.Duration
 		Time                                     structs.LogTime

@@ -101,6 +101,14 @@ plugin "exec" {
     denied_users = ["root"]
   }
 }
+plugin "nvidia" {
+  config {
+    enabled            = true
+    ignored_gpu_ids    = ["GPU-00000000-0000-0000-0000-000000000000"]
+    fingerprint_period = "5s"
+    library            = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+  }
+}
 
 acl {
   enabled = false

@@ -42,7 +42,7 @@ static CUresult charge(int device, u64 now) {
 	const char *uuid = device_uuid[device], *path = state_path();
 	char name[4096];
 	if ((size_t)snprintf(name, sizeof name, "%s.lock", path) >= sizeof name) return INVALID_VALUE;
-	int lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	int lock = open(name, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
 	if (lock < 0) return NO_DEVICE;
 	CUresult r = OK;
 	char *text = 0, *out = 0;

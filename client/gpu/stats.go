@@ -1,0 +1,55 @@
+package gpu
+
+import (
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Stats is the last measurement of each device, in order of group and place. Devices that are lost are left out. Of a MIG
+// instance only memory is known: what its processes hold.
+func (n *NVIDIA) Stats() []methods.DeviceStats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.snapshot == nil {
+		return nil
+	}
+	at := structs.LogTimeOf(n.sampleAt)
+	whole, parent, part := map[string]Device{}, map[string]string{}, map[string]MIG{}
+	for _, g := range n.snapshot.GPUs {
+		whole[g.UUID] = g
+		for _, m := range g.MIG {
+			parent[m.UUID], part[m.UUID] = g.UUID, m
+		}
+	}
+	var out []methods.DeviceStats
+	for i := range n.groups {
+		for _, in := range n.groups[i].Instances {
+			d := methods.DeviceStats{Group: n.groups[i].ID(), ID: in.ID, Parent: parent[in.ID], Time: at}
+			if d.Parent == "" {
+				s, ok := n.samples[in.ID]
+				if !ok || s.Lost {
+					continue
+				}
+				d.UsedBytes, d.TotalBytes, d.BAR1Bytes = s.UsedBytes, s.TotalBytes, whole[in.ID].BAR1Bytes
+				d.Utilization, d.MemoryUtil, d.TemperatureC = s.UtilPercent, s.MemUtilPercent, s.TemperatureC
+				d.PowerMW, d.EnergyMJ, d.ECCUncorrected, d.ECCFixed = s.PowerMW, s.EnergyMJ, s.ECCUncorrected, s.ECCCorrected
+				out = append(out, d)
+				continue
+			}
+			s, ok := n.samples[d.Parent]
+			if !ok || s.Lost {
+				continue
+			}
+			d.Utilization, d.MemoryUtil, d.TemperatureC, d.PowerMW, d.EnergyMJ, d.ECCUncorrected, d.ECCFixed = -1, -1, s.TemperatureC, -1, -1, -1, -1
+			m := part[in.ID]
+			d.TotalBytes = m.MemoryBytes
+			for _, p := range s.Processes {
+				if p.GI == m.GI && (p.CI == m.CI || p.CI < 0) {
+					d.UsedBytes += max(p.Bytes, 0)
+				}
+			}
+			out = append(out, d)
+		}
+	}
+	return out
+}

@@ -1,0 +1,35 @@
+package agent
+
+import (
+	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/client/gpu"
+)
+
+// openGPUs begins to look for NVIDIA GPUs, if that is wanted.
+func (a *Agent) openGPUs(cc *client.Config) {
+	cfg := a.cfg.Client.GPU
+	if cfg == nil {
+		return
+	}
+	log := a.log.Named("client.gpu")
+	if gpu.Built != "" {
+		log.Info("no NVIDIA GPUs: this program was " + gpu.Built)
+		return
+	}
+	changed := make(chan struct{}, 1)
+	gc := *cfg
+	gc.Log = log
+	gc.OnChange = func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	a.gpus = gpu.New(gc)
+	cc.Fingerprint.Devices = append(cc.Fingerprint.Devices, a.gpus)
+	cc.Fingerprint.Changed = changed
+	cc.DeviceStats = a.gpus.Stats
+}
+
+// GPUs is what watches the NVIDIA GPUs, or nil.
+func (a *Agent) GPUs() *gpu.NVIDIA { return a.gpus }
