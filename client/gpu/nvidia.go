@@ -39,7 +39,7 @@ type Config struct {
 	BackoffMax   time.Duration // 1 min
 	RetryMissing time.Duration // until the library is looked for again where there is none; 5 min
 	RecoverAfter time.Duration // how long a quarantined GPU must be quiet; 10 min
-	FirstWithin  time.Duration // how long the first Devices waits for the first look; 3 s
+	FirstWithin  time.Duration // how long the first Devices waits for the first look; 1 s
 }
 
 func (c *Config) defaults() {
@@ -49,7 +49,7 @@ func (c *Config) defaults() {
 	}{
 		{&c.Every, 5 * time.Second}, {&c.StaticEvery, 10 * time.Minute}, {&c.InitWithin, time.Minute}, {&c.ReplyWithin, 10 * time.Second},
 		{&c.SilentAfter, 20 * time.Second}, {&c.BackoffMin, time.Second}, {&c.BackoffMax, time.Minute}, {&c.RetryMissing, 5 * time.Minute},
-		{&c.RecoverAfter, 10 * time.Minute}, {&c.FirstWithin, 3 * time.Second},
+		{&c.RecoverAfter, 10 * time.Minute}, {&c.FirstWithin, time.Second},
 	} {
 		if *d.at <= 0 {
 			*d.at = d.value

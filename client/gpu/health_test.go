@@ -1,0 +1,102 @@
+package gpu
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestQuarantineEndsWhenTheDriverIsContent(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	const wait = 10 * time.Minute
+	var h health
+	h.sample(Sample{ECCUncorrected: 7}, now) // errors from before the agent's time are no news
+	want := func(s State, reason string) {
+		t.Helper()
+		if v := h.verdict(now, wait, -1); v.State != s || !strings.Contains(v.Reason, reason) || (s == Healthy) != (v.Reason == "") {
+			t.Errorf("verdict is %+v, want %s %q", v, s, reason)
+		}
+	}
+	want(Healthy, "")
+	if h.xid(Event{XID: 13, GI: -1}, now) || h.xid(Event{XID: 154, GI: -1}, now) || h.xid(Event{GI: -1}, now) {
+		t.Error("a fault of the program was taken for the device's")
+	}
+	want(Healthy, "")
+	h.xid(Event{XID: 79, GI: -1}, now)
+	want(Quarantined, "XID 79")
+	now = now.Add(5 * time.Minute)
+	h.sample(Sample{ECCUncorrected: 7, Recovery: 1}, now)
+	want(Quarantined, "XID 79 (fell off the bus); the driver asks for a GPU reset")
+	now = now.Add(20 * time.Minute)
+	want(Quarantined, "a GPU reset")
+	h.sample(Sample{}, now) // reset: counters begin anew
+	now = now.Add(wait - time.Second)
+	want(Quarantined, "XID 79")
+	now = now.Add(time.Second)
+	want(Healthy, "")
+	h.sample(Sample{ECCUncorrected: 1}, now)
+	want(Quarantined, "1 new uncorrected")
+	h.sample(Sample{Lost: true}, now)
+	want(Lost, "lost")
+	now = now.Add(wait)
+	h.sample(Sample{ECCUncorrected: 1, Recovery: 99}, now)
+	want(Quarantined, "recovery action 99")
+	h.sample(Sample{ECCUncorrected: 1, RowsPending: true}, now)
+	now = now.Add(wait)
+	want(Degraded, "row waits")
+	h.sample(Sample{ECCUncorrected: 1, RowsFailed: true}, now)
+	now = now.Add(24 * time.Hour)
+	want(Quarantined, "replace the GPU")
+	h.sample(Sample{ECCUncorrected: 1}, now)
+	h.xid(Event{XID: 95, GI: 3}, now)
+	want(Healthy, "")
+	if v := h.verdict(now, wait, 3); v.State != Quarantined {
+		t.Errorf("the instance is %+v", v)
+	}
+	if v := h.verdict(now.Add(wait), wait, 3); v.State != Healthy {
+		t.Errorf("the instance stays %+v", v)
+	}
+}
+
+func TestMessagesHaveALimit(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeMessage(&b, message{Err: strings.Repeat("x", messageMax)}); err == nil || b.Len() != 0 {
+		t.Errorf("%v, %d bytes written", err, b.Len())
+	}
+	b.Write([]byte{0xff, 0xff, 0xff, 0xff})
+	var m message
+	if err := readMessage(&b, &m); err == nil || !strings.Contains(err.Error(), "limit") {
+		t.Error(err)
+	}
+}
+
+func TestFabricNamesIslands(t *testing.T) {
+	isle := islands([]Device{
+		{UUID: "a", Bus: "1", Fabric: "f.1", Links: []Link{{Switch: true}}}, {UUID: "b", Bus: "2", Fabric: "f.2", Links: []Link{{Switch: true}}},
+		{UUID: "c", Bus: "3"}, {UUID: "d", Bus: "5", Links: []Link{{Bus: "4"}}}, {UUID: "e", Bus: "4"}, {UUID: "f", Bus: "6", Links: []Link{{Bus: "9"}}},
+	})
+	want := map[string]string{"a": "fabric-f.1", "b": "fabric-f.2", "d": "nvlink-4", "e": "nvlink-4"}
+	if len(isle) != len(want) {
+		t.Errorf("islands are %v", isle)
+	}
+	for k, v := range want {
+		if isle[k] != v {
+			t.Errorf("%s is in %q, want %q", k, isle[k], v)
+		}
+	}
+}
+
+func TestSizesAndDifferencesOfOneName(t *testing.T) {
+	s := &Snapshot{Driver: "1", GPUs: []Device{
+		{UUID: "a", Name: "X", Bus: "1", MemoryBytes: 40 << 30, Persistence: "Enabled", ComputeCapability: "8.0"},
+		{UUID: "b", Name: "X", Bus: "2", MemoryBytes: 80 << 30}, {UUID: "c", Name: "X", Bus: "3", MemoryBytes: 40 << 30, Persistence: "Disabled", ComputeCapability: "8.0"},
+	}}
+	g := groups(s, func(string, int64) Verdict { return Verdict{State: Healthy} })
+	if len(g) != 2 || g[0].Name != "X 40GiB" || g[1].Name != "X 80GiB" || len(g[0].Instances) != 2 {
+		t.Fatalf("groups are %+v", g)
+	}
+	if _, ok := g[0].Attributes["persistence_mode"]; ok || g[0].Attributes["cuda_compute"].Str != "8.0" {
+		t.Errorf("attributes are %+v", g[0].Attributes)
+	}
+}
