@@ -120,6 +120,11 @@ func TestMemoryOfInstances(t *testing.T) {
 	if err != nil || len(samples[0].Processes) != 1 || samples[0].Processes[0] != (Process{u.cmd.Process.Pid, 5 << 30, s.MIGs[1].GI, 0}) || samples[0].UsedBytes != 5<<30 {
 		t.Errorf("samples %+v, %v", samples, err)
 	}
+	stats := n.Stats()
+	if len(stats) != 3 || stats[1].ID != s.MIGs[1].UUID || stats[1].Parent != s.GPUs[0].UUID || stats[1].UsedBytes != 5<<30 || stats[1].TotalBytes>>20 != s.MIGs[1].Memory>>20 ||
+		stats[0].UsedBytes != 0 || stats[1].PowerMW != -1 {
+		t.Errorf("statistics are %+v", stats)
+	}
 	none := startUser(t, f, dir, "CUDA_VISIBLE_DEVICES=void")
 	none.do("100 0", "init") // CUDA_ERROR_NO_DEVICE
 }
