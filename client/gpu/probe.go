@@ -37,6 +37,7 @@ var libraries = []string{
 // MaybeRun becomes the child process when the program was started as such; main calls it first. `gpu-probe -dump` prints
 // what is seen once.
 func MaybeRun() {
+	canRun.Store(true)
 	if len(os.Args) < 2 || os.Args[1] != verb {
 		return
 	}

@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"sync/atomic"
 )
 
 // Snapshot is what does not change from second to second.
@@ -164,6 +165,12 @@ func readMessage(r io.Reader, v any) error {
 	}
 	return json.Unmarshal(b, v)
 }
+
+// canRun is whether MaybeRun was called, so that this program, started again, becomes the child and not something else.
+var canRun atomic.Bool
+
+// CanRun reports whether this program can be its own child: its main calls MaybeRun. Programs of tests often do not.
+func CanRun() bool { return canRun.Load() }
 
 // verb is the hidden command of the child.
 const verb = "gpu-probe"

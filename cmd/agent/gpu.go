@@ -16,6 +16,10 @@ func (a *Agent) openGPUs(cc *client.Config) {
 		log.Info("no NVIDIA GPUs: this program was " + gpu.Built)
 		return
 	}
+	if cfg.Exe == "" && !gpu.CanRun() {
+		log.Info("no NVIDIA GPUs: this program cannot be its own child process")
+		return
+	}
 	changed := make(chan struct{}, 1)
 	gc := *cfg
 	gc.Log = log
