@@ -34,7 +34,7 @@ func (s service) stats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeR
 	if err != nil {
 		return nil, err
 	}
-	resp := &methods.AllocStatsResponse{Tasks: map[string]methods.TaskStats{}, Time: structs.LogTimeOf(time.Now())}
+	resp := &methods.AllocStatsResponse{Tasks: map[string]*methods.TaskStats{}, Time: structs.LogTimeOf(time.Now())}
 	mhz := c.Node().Resources.MHzPerCore
 	for name, h := range r.Running() {
 		if req.Task != "" && req.Task != name {
@@ -46,7 +46,7 @@ func (s service) stats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeR
 		}
 		t := taskStats(st, mhz)
 		t.Devices = c.deviceStats(granted(r.Alloc(), name))
-		resp.Tasks[name] = t
+		resp.Tasks[name] = &t
 		addStats(&resp.Total, t)
 	}
 	resp.Total.Time = resp.Time

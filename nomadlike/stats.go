@@ -31,7 +31,7 @@ func micro(n int64) float64 { return float64(n) / 1e6 }
 func allocStatsOf(r *methods.AllocStatsResponse) *wire.AllocResourceUsage {
 	out := &wire.AllocResourceUsage{ResourceUsage: usageOf(r.Total), Tasks: map[string]*wire.TaskResourceUsage{}, Timestamp: int64(r.Time)}
 	for name, t := range r.Tasks {
-		out.Tasks[name] = &wire.TaskResourceUsage{ResourceUsage: usageOf(t), Timestamp: int64(t.Time), Pids: map[string]*wire.ResourceUsage{}}
+		out.Tasks[name] = &wire.TaskResourceUsage{ResourceUsage: usageOf(*t), Timestamp: int64(t.Time), Pids: map[string]*wire.ResourceUsage{}}
 	}
 	return out
 }

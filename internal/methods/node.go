@@ -114,7 +114,7 @@ type (
 	// AllocStatsResponse is what an allocation uses now.
 	AllocStatsResponse struct {
 		Total TaskStats
-		Tasks map[string]TaskStats
+		Tasks map[string]*TaskStats
 		Time  structs.LogTime
 	}
 	// DiskStats of one mount, in bytes.
