@@ -120,7 +120,7 @@ func silenced(rule string, places ...string) bool {
 // TestZExceptionsAreUsed runs after the rules and finds exceptions that outlived their reason.
 func TestZExceptionsAreUsed(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not run: -short may leave rules out")
+		t.Skip("checked without -short, which may leave rules out")
 	}
 	list := append([]exception(nil), exceptions...)
 	sort.Slice(list, func(i, k int) bool { return list[i].where < list[k].where })
