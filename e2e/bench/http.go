@@ -82,7 +82,9 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		for i := range jobs {
 			_ = c.call("DELETE", fmt.Sprintf("/v1/job/rate-%d-%d?purge=true", r.per, i), nil, nil)
 		}
-		c.until(120*time.Second, "everything stopped", func() bool { return num(c.stats(c.leader())["server.allocations_running"]) <= num(before["server.allocations_running"]) })
+		c.until(120*time.Second, "everything stopped", func() bool {
+			return num(c.stats(c.leader())["server.allocations_running"]) <= num(before["server.allocations_running"])
+		})
 		time.Sleep(2 * time.Second)
 	}
 }
