@@ -33,6 +33,10 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		slices.Sort(took)
 		row("submit -> placed, idle cluster, 3 servers, p50", us(took[len(took)/2]), "<= 4 ms", "Nomad 76-122 ms", "make bench (e2e/bench -only latency)")
 		row("submit -> placed, p99", us(took[len(took)*99/100]), "<= 15 ms", "Nomad 217-363 ms", "make bench (e2e/bench -only latency)")
+		for i := range n {
+			_ = c.call("DELETE", fmt.Sprintf("/v1/job/lat-%d?purge=true", i), nil, nil)
+		}
+		c.until(60*time.Second, "the jobs of the latency run stopped", func() bool { return num(c.stats(c.leader())["server.allocations_running"]) == 0 })
 	}
 	if !rate {
 		return
