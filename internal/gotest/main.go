@@ -70,6 +70,13 @@ func main() {
 			delete(output, k)
 		case "fail", "build-fail":
 			if e.Test == "" {
+				// A process that died or hung gives no verdict on the tests it was in: their output tells why.
+				for open, text := range output {
+					if open.pkg == e.Package && open.test != "" {
+						fmt.Print(strings.Join(text, ""))
+						delete(output, open)
+					}
+				}
 				fmt.Printf("FAIL  %-60s %6.1fs\n%s", e.Package, e.Elapsed, strings.Join(output[k], ""))
 			} else {
 				fmt.Print(strings.Join(output[k], ""))
