@@ -210,12 +210,12 @@ func TestSecretsStayInside(t *testing.T) {
 	node := testNode(7)
 	call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: node})
 	var private []byte
-	for k := range s.Published().Snapshot.SigningKeys() {
-		private = k.Private
-	}
-	if len(private) == 0 {
-		t.Fatal("no signing key to look for")
-	}
+	waitFor(t, 10*time.Second, "a signing key to look for", func() bool {
+		for k := range s.Published().Snapshot.SigningKeys() {
+			private = k.Private
+		}
+		return len(private) > 0
+	})
 	for _, row := range methods.Table {
 		if row.Kind != methods.KindRead || row.Side != methods.SideServer {
 			continue

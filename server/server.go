@@ -59,10 +59,11 @@ type Server struct {
 	figures    figures
 	started    time.Time
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	closed sync.Once
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	closing atomic.Bool   // somebody has begun to close
+	closed  chan struct{} // it is done. Not a sync.Once: waiting for one stops the clock of a test in virtual time
 }
 
 func newFSM() *fsm.FSM { return fsm.New(fsm.Options{}) }
@@ -83,7 +84,7 @@ func New(cfg Config) (s *Server, err error) {
 	if cfg.ID, err = serverID(&cfg); err != nil {
 		return nil, err
 	}
-	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now()}
+	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now(), closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.memberWake = make(chan struct{}, 1)
 	s.props = newProposals()
@@ -173,31 +174,34 @@ func (s *Server) Run(ctx context.Context) error {
 // Close ends the server without leaving the cluster: the others see it fail, and it may come back. It waits for
 // everything it started.
 func (s *Server) Close() error {
-	s.closed.Do(func() {
-		s.cancel()
-		if s.gossip != nil {
-			s.gossip.close()
+	if !s.closing.CompareAndSwap(false, true) {
+		<-s.closed
+		return nil
+	}
+	defer close(s.closed)
+	s.cancel()
+	if s.gossip != nil {
+		s.gossip.close()
+	}
+	if s.raft != nil {
+		if err := s.raft.Shutdown().Error(); err != nil {
+			s.log.Error("raft shutdown", "error", err)
 		}
-		if s.raft != nil {
-			if err := s.raft.Shutdown().Error(); err != nil {
-				s.log.Error("raft shutdown", "error", err)
-			}
+	}
+	if s.transport != nil {
+		s.transport.Close()
+	}
+	s.pool.Close()
+	s.rpc.Close()
+	for _, l := range s.cfg.Listeners {
+		l.Close()
+	}
+	s.wg.Wait()
+	if s.stores != nil {
+		if err := s.stores.close(); err != nil {
+			s.log.Error("close raft store", "error", err)
 		}
-		if s.transport != nil {
-			s.transport.Close()
-		}
-		s.pool.Close()
-		s.rpc.Close()
-		for _, l := range s.cfg.Listeners {
-			l.Close()
-		}
-		s.wg.Wait()
-		if s.stores != nil {
-			if err := s.stores.close(); err != nil {
-				s.log.Error("close raft store", "error", err)
-			}
-		}
-	})
+	}
 	return nil
 }
 
