@@ -80,18 +80,10 @@ func TestCallsReachNodesThroughAnyServer(t *testing.T) {
 		// Calls about it are passed on from every server.
 		for i := range c.servers {
 			from := c.servers[i].Caller(rpc.Peer{})
-			// An agent polls all the time, which tells its server again by which session it is reached; a caller that is
-			// told "unavailable" asks again.
-			waitFor(t, 10*time.Second, fmt.Sprintf("stats through server %d", i), func() bool {
-				if _, err := rpc.Invoke(ctx, to, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth}); err != nil {
-					t.Fatal(err)
-				}
-				st, err := rpc.Invoke(ctx, from, methods.ClientStats, rpc.Header{}, &methods.AllocNodeRequest{AllocID: alloc.ID})
-				if err != nil && structs.CodeOf(err) != structs.CodeUnavailable || err == nil && st.Total.Pids != 7 {
-					t.Fatalf("stats through server %d: %+v, %v", i, st, err)
-				}
-				return err == nil
-			})
+			st, err := rpc.Invoke(ctx, from, methods.ClientStats, rpc.Header{}, &methods.AllocNodeRequest{AllocID: alloc.ID})
+			if err != nil || st.Total.Pids != 7 {
+				t.Fatalf("stats through server %d: %+v, %v", i, st, err)
+			}
 			logs, err := rpc.OpenStream(ctx, from, methods.ClientLogs, rpc.Header{}, &methods.LogsRequest{AllocID: alloc.ID, Task: "t", Type: "stdout"})
 			if err != nil {
 				t.Fatal(err)

@@ -39,7 +39,15 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 			return nil, err
 		}
 		if s.needsLeader(row, req) && !s.IsLeader() {
-			return s.toLeader(ctx, row, c, next)
+			reply, err := s.toLeader(ctx, row, c, next)
+			if err == nil && row.Need.NodeSecret && c.Hops == 0 {
+				// The leader has proven the node, but its session is here: this server may not know the node yet, and the
+				// polls that would tell it are passed on as long as it does not.
+				if a := nodeAuth(req); a != nil {
+					s.nodes.heard(a.NodeID, c)
+				}
+			}
+			return reply, err
 		}
 		return s.answer(ctx, row, c, next)
 	}
