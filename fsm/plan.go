@@ -226,7 +226,7 @@ func (pl *planner) place(p *structs.PlanPlace) {
 		Group: pl.group(at).Name, NameIndex: p.Index, NodeID: n.ID, NodeName: n.Name, Resources: pl.vector[at],
 		Grants: p.Grants, Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn,
 		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,
-		Client: structs.ClientPending,
+		Client: structs.ClientPending, Expect: p.Expect,
 	}
 	pl.serverWrote(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
@@ -30,6 +31,9 @@ type planHeader struct {
 	Evals         []*structs.Evaluation
 	Workload      *structs.Workload
 	LinkNext      bool
+	QueueEpoch    structs.Index
+	Reservation   *structs.Reservation
+	Rosters       []*structs.Roster
 }
 
 // reschedules packs the rare, long part of a place.
@@ -44,7 +48,9 @@ const (
 	placeWaits    = 1 << 4
 	placePrevious = 1 << 5
 	placeResched  = 1 << 6
-	placeKnown    = 1<<7 - 1
+	placeExpect   = 1 << 7
+	placeSizes    = 1 << 8 // of the grants' devices
+	placeKnown    = 1<<9 - 1
 
 	stopDesc     = 1 << 0
 	stopClient   = 1 << 1
@@ -95,6 +101,7 @@ func appendPlan(b []byte, p *structs.PlanEntry) []byte {
 	h := planHeader{
 		Namespace: p.Namespace, JobID: p.JobID, JobVersion: p.JobVersion, JobCreate: p.JobCreate, EvalID: p.EvalID,
 		SnapshotIndex: p.SnapshotIndex, Groups: p.Groups, Evals: p.Evals, Workload: p.Workload, LinkNext: p.LinkNext,
+		QueueEpoch: p.QueueEpoch, Reservation: p.Reservation, Rosters: p.Rosters,
 	}
 	w := planWriter{names: map[string]uint64{}}
 	w.uint(uint64(len(p.Nodes)))
@@ -144,6 +151,10 @@ func (w *planWriter) place(p *structs.PlanPlace) {
 	set(len(p.WaitsOn) > 0, placeWaits)
 	set(!p.Previous.IsZero(), placePrevious)
 	set(len(p.Resched) > 0, placeResched)
+	set(p.Expect != 0, placeExpect)
+	for _, g := range p.Grants {
+		set(g.SizeMiB != 0, placeSizes)
+	}
 	w.uint(flags)
 	w.int(int64(p.Group))
 	w.int(int64(p.Node))
@@ -192,6 +203,14 @@ func (w *planWriter) place(p *structs.PlanPlace) {
 		raw := pack.Append(nil, &reschedules{p.Resched})
 		w.uint(uint64(len(raw)))
 		w.b = append(w.b, raw...)
+	}
+	if p.Expect != 0 {
+		w.int(int64(p.Expect))
+	}
+	if flags&placeSizes != 0 {
+		for _, g := range p.Grants {
+			w.int(g.SizeMiB)
+		}
 	}
 }
 
@@ -350,6 +369,7 @@ func decodePlan(b []byte, p *structs.PlanEntry) error {
 	*p = structs.PlanEntry{
 		Namespace: h.Namespace, JobID: h.JobID, JobVersion: h.JobVersion, JobCreate: h.JobCreate, EvalID: h.EvalID,
 		SnapshotIndex: h.SnapshotIndex, Groups: h.Groups, Evals: h.Evals, Workload: h.Workload, LinkNext: h.LinkNext,
+		QueueEpoch: h.QueueEpoch, Reservation: h.Reservation, Rosters: h.Rosters,
 	}
 	for range r.count(1) {
 		r.list = append(r.list, string(r.bytes(r.uint())))
@@ -443,6 +463,14 @@ func (r *planReader) place(p *structs.PlanPlace) {
 			r.fail(fmt.Errorf("plan: %w", err))
 		}
 		p.Resched = rs.Events
+	}
+	if flags&placeExpect != 0 {
+		p.Expect = time.Duration(r.int())
+	}
+	if flags&placeSizes != 0 {
+		for i := range p.Grants {
+			p.Grants[i].SizeMiB = r.int()
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
@@ -41,6 +42,11 @@ type dumpHeld struct {
 	Ports  []structs.PortGrant
 	Cores  []int64
 	Grants []structs.Grant
+	Job    int // 1 + place in dump.Jobs, 0 for none
+	Group  string
+	Began  structs.LogTime
+	Expect time.Duration
+	Ending bool
 }
 
 type dumpFlight struct {
@@ -60,26 +66,45 @@ type dumpWorkload struct {
 	JobOf   []int // per allocation: 1 + place in dump.Jobs, 0 for none
 }
 
-func dumpOf(node structs.NodeID, h *held) dumpHeld {
-	d := dumpHeld{ID: h.id, Node: node, Need: h.need}
+func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
+	w := &h.work
+	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Expect: w.expect, Ending: w.ending}
 	if r := h.rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
 	}
 	return d
 }
 
-func (d *dumpHeld) held() *held {
-	h := &held{id: d.ID, need: d.Need}
+func (d *dumpHeld) held(jobs []*structs.Job) *held {
+	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
 	}
 	return h
 }
 
+func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
+	if d.Job < 1 || d.Job > len(jobs) {
+		return nil
+	}
+	return jobs[d.Job-1]
+}
+
 // Dump writes an Input, with the name of the policy it is decided by, as canonical bytes that Load reads back: a
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy}
+	jobs := make(map[*structs.Job]int)
+	jobOf := func(j *structs.Job) int {
+		if j == nil {
+			return 0
+		}
+		if jobs[j] == 0 {
+			d.Jobs = append(d.Jobs, j)
+			jobs[j] = len(d.Jobs)
+		}
+		return jobs[j]
+	}
 	for _, c := range in.View.chunks {
 		for i, n := range c.nodes {
 			if !n.SecretID.IsZero() {
@@ -89,7 +114,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 			}
 			d.Nodes = append(d.Nodes, n)
 			for _, h := range c.hold[i].list() {
-				d.Held = append(d.Held, dumpOf(n.ID, h))
+				d.Held = append(d.Held, dumpOf(n.ID, h, jobOf(h.work.job)))
 			}
 		}
 	}
@@ -101,26 +126,17 @@ func Dump(in Input, policy string) ([]byte, error) {
 		for _, node := range p.nodes {
 			for _, h := range in.Flight.on(node) {
 				if h.plan == p.id && !slices.ContainsFunc(f.Held, func(x dumpHeld) bool { return x.ID == h.held.id }) {
-					f.Held = append(f.Held, dumpOf(node, h.held))
+					f.Held = append(f.Held, dumpOf(node, h.held, jobOf(h.held.work.job)))
 				}
 			}
 		}
 		d.Flight = append(d.Flight, f)
 	}
-	jobs := make(map[*structs.Job]int)
 	for i := range in.Pending {
 		w := &in.Pending[i]
 		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Allocs: w.Allocs}
 		for _, a := range w.Allocs {
-			at := 0
-			if a.Job != nil {
-				if at = jobs[a.Job]; at == 0 {
-					d.Jobs = append(d.Jobs, a.Job)
-					at = len(d.Jobs)
-					jobs[a.Job] = at
-				}
-			}
-			x.JobOf = append(x.JobOf, at)
+			x.JobOf = append(x.JobOf, jobOf(a.Job))
 		}
 		d.Pending = append(d.Pending, x)
 	}
@@ -140,11 +156,14 @@ func Load(b []byte) (in Input, policy string, err error) {
 	for i := range d.Held {
 		h := &d.Held[i]
 		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
-			Client: structs.ClientRunning, Desired: structs.DesiredRun})
+			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Began, Expect: h.Expect})
+		if h.Ending {
+			allocs[len(allocs)-1].Desired = structs.DesiredStop
+		}
 	}
 	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix}
 	for i := range d.Flight {
-		in.Flight = in.Flight.restore(&d.Flight[i])
+		in.Flight = in.Flight.restore(&d.Flight[i], d.Jobs)
 	}
 	for i := range d.Pending {
 		x := &d.Pending[i]
@@ -158,7 +177,7 @@ func Load(b []byte) (in Input, policy string, err error) {
 	return in, d.Policy, nil
 }
 
-func (f Overlay) restore(d *dumpFlight) Overlay {
+func (f Overlay) restore(d *dumpFlight, jobs []*structs.Job) Overlay {
 	next := Overlay{shards: new([256][]flightNode)}
 	if f.shards != nil {
 		*next.shards = *f.shards
@@ -166,7 +185,7 @@ func (f Overlay) restore(d *dumpFlight) Overlay {
 	p := flightPlan{id: d.ID, job: d.Job, stops: d.Stops}
 	var owned [256]bool
 	for i := range d.Held {
-		next.put(&owned, d.Held[i].Node, flightHeld{d.ID, d.Held[i].held()})
+		next.put(&owned, d.Held[i].Node, flightHeld{d.ID, d.Held[i].held(jobs)})
 		p.nodes = append(p.nodes, d.Held[i].Node)
 	}
 	next.plans = append(slices.Clone(f.plans), p)

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"bytes"
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -12,6 +13,41 @@ type held struct {
 	id   structs.AllocID
 	need structs.Vector
 	rare *heldRare // nil: no ports, cores, devices or waits
+	work heldWork
+}
+
+// heldWork is whose an allocation is and for how long it will hold: what reservations and preemption look at.
+type heldWork struct {
+	job    *structs.Job // the version that it runs; nil when not known
+	group  string
+	began  structs.LogTime // when it was placed
+	expect time.Duration   // predicted run time; 0: none
+	ending bool            // told to stop already
+}
+
+// ends is when an allocation is expected to hold no more, as far as a decision at now can tell; 0 for never. A prediction
+// that turned out too short is corrected to the limit.
+func (h *heldWork) ends(now structs.LogTime) structs.LogTime {
+	if h.ending {
+		return now
+	}
+	if h.expect > 0 {
+		if at := h.began.Add(h.expect); at >= now {
+			return at
+		}
+	}
+	if h.job == nil {
+		return 0
+	}
+	g := h.job.Group(h.group)
+	if g == nil {
+		return 0
+	}
+	limit := h.job.RunLimit(g)
+	if limit <= 0 {
+		return 0
+	}
+	return max(now, h.began.Add(limit))
 }
 
 type heldRare struct {
@@ -22,7 +58,7 @@ type heldRare struct {
 }
 
 func heldOf(a *structs.Allocation) *held {
-	h := &held{id: a.ID, need: a.Resources}
+	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal()}}
 	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
 		h.rare = &heldRare{waits: a.WaitsOn, ports: a.Ports, cores: a.Cores, grants: a.Grants}
 	}
@@ -31,7 +67,7 @@ func heldOf(a *structs.Allocation) *held {
 
 // same reports whether two records of one allocation occupy the same.
 func (h *held) same(o *held) bool {
-	if h.need != o.need || (h.rare == nil) != (o.rare == nil) {
+	if h.need != o.need || h.work != o.work || (h.rare == nil) != (o.rare == nil) {
 		return false
 	}
 	if h.rare == nil {

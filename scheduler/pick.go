@@ -250,7 +250,7 @@ func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
 	for i, p := range k.picks {
 		g := &n.Resources.Devices[p.group]
 		d := &a.devices[p.ask]
-		out[i] = structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[p.index].ID, MemoryMiB: p.mem, Compute: p.compute}
+		out[i] = structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[p.index].ID, MemoryMiB: p.mem, Compute: p.compute, SizeMiB: g.Instances[p.index].MemoryMiB}
 		if p.mem > 0 {
 			out[i].Backend = backend(d.alts[p.alt].enforce)
 		}

@@ -55,7 +55,8 @@ type groupWork struct {
 	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
 	counts  DesiredUpdates
 	scan    *scan
-	nowhere bool // a system group that no node may have
+	nowhere bool             // a system group that no node may have
+	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
 
 // later is a wish for an evaluation at a time.

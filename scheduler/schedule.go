@@ -22,7 +22,12 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	w := newWhatIf(in.View, in.Flight)
 	w.mix = in.Mix
 	var vain hopeless
-	for i := range in.Pending {
+	line := in.Line
+	if line == nil {
+		line = &asGiven{n: len(in.Pending)}
+	}
+	books := newBooks(&in, w)
+	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
 		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) {
@@ -31,16 +36,25 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		}
 		w.undo = w.undo[:0]
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
+		d.books = books
 		if d.eval == nil {
 			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
 			continue
 		}
 		// 3. What has to change, from what the job wants and has.
 		d.rec.run(load.Allocs)
-		// 4. Places for what is wanted, group by group; with all_at_once, all or none.
-		d.place()
-		// 5. Parts, evaluations and the queue entry.
+		// 4. What stands in its way whatever the nodes offer: on hold, too early, a dependency, the limits of its queue.
+		if !d.gated() {
+			// 5. Places for what is wanted, group by group; with all_at_once, all or none.
+			d.place()
+			// 6. For what found none: places that others give up, by the queue's rule of preemption.
+			d.preempt()
+			// 7. For what still waits: capacity promised in time, which those behind it may not take away.
+			d.reserve()
+		}
+		// 8. Parts, evaluations and the queue entry.
 		d.assemble()
+		line.Placed(i, d.placedAmount())
 		plan.Entries = append(plan.Entries, d.entries...)
 		plan.Cursor = d.cursor
 		rep.Workloads = append(rep.Workloads, d.report)
@@ -60,6 +74,7 @@ type decision struct {
 	eval   *structs.Evaluation // the one that is answered
 	cursor structs.NodeID
 	steps  int
+	books  *books
 
 	placed  []placement
 	misses  map[string]int64 // per group: places not found
@@ -296,7 +311,8 @@ func (d *decision) assemble() {
 }
 
 func (d *decision) newEntry() *structs.PlanEntry {
-	e := &structs.PlanEntry{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, EvalID: d.eval.ID, SnapshotIndex: d.in.View.index, LinkNext: true}
+	e := &structs.PlanEntry{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, EvalID: d.eval.ID, SnapshotIndex: d.in.View.index, LinkNext: true,
+		Job: d.load.Job, Decided: d.in.Now}
 	if d.load.Job != nil {
 		e.JobVersion, e.JobCreate = d.load.Job.Version, d.load.Job.CreateIndex
 	}
@@ -364,7 +380,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 		b.entry.Asks = append(b.entry.Asks, pl.g.ask.need)
 		b.groups[pl.g.name] = group
 	}
-	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched}
+	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched, Expect: b.d.load.Expect}
 	if pl.want.prev != nil {
 		out.Previous = pl.want.prev.ID
 	}
@@ -378,6 +394,11 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 func (d *decision) groupReports() {
 	for _, g := range d.rec.groups {
 		d.report.Updates = append(d.report.Updates, g.counts)
+		if g.refused != nil && len(g.wants) > 0 {
+			d.report.Groups = append(d.report.Groups, g.refusal())
+			d.report.Failed = true
+			continue
+		}
 		if g.scan == nil {
 			continue
 		}

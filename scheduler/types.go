@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"time"
+
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -11,10 +13,29 @@ type Input struct {
 	Flight  Overlay    // plans proposed, not yet committed
 	Config  structs.SchedulerConfig
 	Now     structs.LogTime
-	Seed    uint64         // reserved for policies that draw lots; the ones of today do not
-	Cursor  structs.NodeID // where next-fit goes on: Plan.Cursor of the pass before, or zero
-	Mix     *Mix           // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
-	Steps   int            // budget in nodes looked at; 0: no limit. The first workload is always decided
+	Seed    uint64                 // reserved for policies that draw lots; the ones of today do not
+	Cursor  structs.NodeID         // where next-fit goes on: Plan.Cursor of the pass before, or zero
+	Mix     *Mix                   // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
+	Steps   int                    // budget in nodes looked at; 0: no limit. The first workload is always decided
+	Line    Line                   // who is next; nil: Pending in its order
+	Queues  *QueueTable            // limits, rules and usage of queues; nil: one queue without limits
+	Running []Workload             // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
+	Booked  []*structs.Reservation // in force: of blocked workloads and of operators, by id
+}
+
+// Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take
+// turns. The ones of scheduler/queue are pure: equal inputs and answers give an equal line.
+type Line interface {
+	// Next gives a place in Input.Pending, each at most once, or -1 at the end.
+	Next() int
+	// Placed tells what the pass has placed for a workload that Next gave, before Next is asked again.
+	Placed(i int, use structs.Amount)
+}
+
+// QueueTable is the queues of the cluster as a decision sees them.
+type QueueTable struct {
+	Queues []*structs.Queue      // by path: parents before children
+	Usage  []*structs.QueueUsage // by path, then user
 }
 
 // Workload is one job to decide about, with all that is known of it.
@@ -25,6 +46,9 @@ type Workload struct {
 	Blocked *structs.Evaluation   // its blocked evaluation, or nil; decides when Evals is empty
 	Queue   *structs.Workload     // its queue entry, or nil before the first decision
 	Allocs  []*structs.Allocation // of the job, ended ones included, Allocation.Job linked; any order
+	Expect  time.Duration         // predicted run time of an allocation; 0: none
+	Gate    *structs.Refusal      // what stands in its way whatever nodes offer (on hold, too early, a dependency, a cap), or nil
+	Rosters []*structs.Roster     // of its gangs, by group
 }
 
 // Plan is what a pass proposes.

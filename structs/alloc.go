@@ -62,6 +62,7 @@ type Grant struct {
 	MemoryMiB int64  // 0: the whole device, exclusively
 	Compute   int64  // percent; 0 for no share
 	Backend   string // enforcement backend, "" for none
+	SizeMiB   int64  // of a GPU: all the memory that it has, so that a whole one can be counted; 0 when not known
 }
 
 // IsGPU reports whether the device is a GPU: the type in "vendor/type/model".
@@ -114,6 +115,8 @@ type Allocation struct {
 	ModifyIndex    Index
 	ModifyTime     LogTime
 	DisconnectedAt LogTime
+	Expect         time.Duration // predicted run time when it was placed; 0: none
+	Asked          LogTime       // when it was told to make room for another (PreemptedBy): its grace counts from here
 
 	// ------------------------------------------------ agent
 	Client      ClientStatus

@@ -43,6 +43,13 @@ const (
 	CmdEvalDelete      CommandType = 36
 	CmdBatch           CommandType = 37
 	CmdPlans           CommandType = 38 // body *PlansCommand: several plan entries in one log entry
+	CmdQueueUpsert     CommandType = 39
+	CmdQueueDelete     CommandType = 40
+	CmdReserve         CommandType = 41 // reservations of operators
+	CmdUnreserve       CommandType = 42
+	CmdWorkload        CommandType = 43 // hold, release, requeue
+	CmdRoster          CommandType = 44
+	CmdAcctCollect     CommandType = 45
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -261,3 +268,25 @@ type Result struct {
 	ChildID   string        // of a periodic launch
 	Swapped   bool          // of a check-and-set
 }
+
+type (
+	// QueueUpsertCommand writes queues; parents come before children.
+	QueueUpsertCommand struct{ Queues []*Queue }
+	// QueueDeleteCommand deletes queues that have neither children nor jobs.
+	QueueDeleteCommand struct{ Paths []string }
+	// ReserveCommand writes reservations of operators.
+	ReserveCommand struct{ Reservations []*Reservation }
+	// UnreserveCommand deletes reservations of operators.
+	UnreserveCommand struct{ IDs []string }
+	// WorkloadCommand holds, releases or requeues a job. Requeue stops what runs and makes the evaluation.
+	WorkloadCommand struct {
+		Namespace, JobID string
+		Action           string // "hold", "release" or "requeue"
+		Reason           string
+	}
+	// AcctCollectCommand deletes accounting records beyond retention: those that ended before, and the oldest beyond count.
+	AcctCollectCommand struct {
+		Before LogTime
+		Keep   int64 // 0: by time only
+	}
+)

@@ -159,7 +159,14 @@ type Workload struct {
 	BlockedEval EvalID // stable id of its blocked evaluation; zero when nothing waits
 	Reason      ReasonCode
 	Position    int64
-	Waiting     int64 // allocations that wait
+	Waiting     int64   // allocations that wait
+	Held        bool    // on hold: nobody decides about it until it is released
+	NotBefore   LogTime // not decided before: begin time, or the pause after a requeue; 0 for now
+	Attained    int64   // GPU-seconds (of work without GPUs: seconds) that its ended allocations have run for
+	Preempted   int64   // times that it was preempted
+	Requeued    int64   // times that it returned to the queue
+	StartEst    LogTime // when it is expected to start; 0: unknown
+	Amount      int64   // how much is missing, in the unit of the reason
 	CreateIndex Index
 	ModifyIndex Index
 }

@@ -14,6 +14,8 @@ const (
 	EventJobChanged    EventKind = "job-changed"    // the job itself changed
 	EventConfigChanged EventKind = "config-changed" // queue, pool or scheduler configuration changed
 	EventTime          EventKind = "time"           // a clock condition
+	EventQueueUsage    EventKind = "queue-usage"    // a queue or tenant holds less, or may hold more
+	EventJobEnded      EventKind = "job-ended"      // a job that others depend on got on or ended
 )
 
 // Changed is one object before and after a command; nil means absent.
@@ -38,6 +40,10 @@ type Delta struct {
 	Roles      []Changed[ACLRole]
 	Launches   []Changed[PeriodicLaunch]
 	Scaling    []Changed[ScalingEvents]
+	Queues     []Changed[Queue]
+	Reserved   []Changed[Reservation]
+	Rosters    []Changed[Roster]
+	Acct       []Changed[AcctRecord]
 	Config     bool                  // scheduler, autopilot or cluster configuration changed
 	Restored   bool                  // the whole state was replaced: rebuild everything
 	EventTypes map[Index]CommandType // what kind of entry each index was, for the event stream's Type

@@ -95,6 +95,17 @@ type Job struct {
 	Queue string // path in the queue tree, "" for the default queue
 	UI    *JobUI
 
+	Placement   string       // placement policy; "" for the pool's
+	Preemptible bool         // others may take its place; also true of a job whose groups declare a checkpoint
+	Runtime     Runtime      // expected and limit
+	Deadline    LogTime      // 0 for none
+	Begin       LogTime      // not placed before; 0 for now
+	Hold        bool         // submitted on hold: not placed until released
+	Requeue     *Requeue     // nil: by the reschedule policy alone
+	Depends     []Dependency // jobs to wait for
+	Tolerations []Toleration
+	Array       *Array // nil: not an array
+
 	ConsulToken, VaultToken string // accepted and dropped before the log; always empty in the store
 
 	// Set by the server at registration.
@@ -122,6 +133,39 @@ func (j *Job) Group(name string) *Group {
 		}
 	}
 	return nil
+}
+
+// MayPreempt reports whether others may take the place of the job's allocations (D19): it says so, or it can save its
+// state.
+func (j *Job) MayPreempt() bool {
+	if j.Preemptible {
+		return true
+	}
+	for _, g := range j.Groups {
+		if g.Checkpoint != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// QueueName is the queue that the job belongs to.
+func (j *Job) QueueName() string {
+	if j.Queue == "" {
+		return QueueDefault
+	}
+	return j.Queue
+}
+
+// RunLimit is the wall-clock limit of a group's allocations: the group's own, or the job's; 0 for none.
+func (j *Job) RunLimit(g *Group) time.Duration {
+	switch {
+	case g.MaxRunDuration > 0 && j.Runtime.Limit > 0:
+		return min(g.MaxRunDuration, j.Runtime.Limit)
+	case g.MaxRunDuration > 0:
+		return g.MaxRunDuration
+	}
+	return j.Runtime.Limit
 }
 
 // IsPeriodic reports whether the job itself is a template that launches children by the clock.
@@ -182,6 +226,11 @@ type Group struct {
 	MaxClientDisc    *time.Duration
 	StopAfterDisc    *time.Duration
 	PreventLostResch bool
+	Gang             *Gang       // nil: every allocation stands alone
+	Elastic          *Elastic    // nil: Count is fixed
+	Topology         *Topology   // nil: anywhere
+	Launch           *Launch     // nil: as Nomad starts tasks
+	Checkpoint       *Checkpoint // nil: nothing is saved
 }
 
 // Task finds a task by name, or nil.

@@ -1,5 +1,7 @@
 package structs
 
+import "time"
+
 // PlanEntry is what one decision about one job changes: the command that workers propose and the planner commits. It
 // is columnar (D9): job, evaluation and groups once, then a short row per allocation.
 type PlanEntry struct {
@@ -16,6 +18,11 @@ type PlanEntry struct {
 	Evals         []*Evaluation // the deciding evaluation with its new status, and follow-ups, blocked ones, canceled ones
 	Workload      *Workload     // nil: unchanged
 	LinkNext      bool          // set Next on replaced allocations
+	Job           *Job          `codec:"-"` // what it was decided for; for the overlay, never logged
+	Decided       LogTime       `codec:"-"` // when; never logged: allocations begin when the entry is applied
+	QueueEpoch    Index         // of the job's queue when it was decided; parts that place are refused when it has moved
+	Reservation   *Reservation  // of the job, new or changed; one with Start 0 is deleted; nil: unchanged
+	Rosters       []*Roster     // of the job's gangs, new or changed; written when the parts that place members are accepted
 }
 
 // PlanNode is a node that parts refer to, with the epoch they were verified against (D6).
@@ -44,6 +51,7 @@ type PlanPlace struct {
 	WaitsOn  []AllocID
 	Previous AllocID
 	Resched  []RescheduleEvent
+	Expect   time.Duration // predicted run time; 0: none
 }
 
 // PlanStop stops (or marks) one existing allocation.

@@ -23,6 +23,8 @@ type SchedulerConfig struct {
 	PauseBroker     bool // no passes run
 	NodeLimit       int64
 	GPUFit          string // within a GPU: GPUFitBest (also ""), ...
+	Order           string // ordering policy of queues that name none; "": OrderAdaptive
+	Backfill        string // backfilling of queues that name none; "": BackfillSJF
 	CreateIndex     Index
 	ModifyIndex     Index
 }

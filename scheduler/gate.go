@@ -1,0 +1,25 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// gated reports whether the workload may not be placed whatever the nodes offer. Then every want of it is missed for
+// that reason; stops and updates go on.
+func (d *decision) gated() bool {
+	why := d.load.Gate
+	if why == nil {
+		return false
+	}
+	for _, g := range d.rec.groups {
+		g.refused = why
+		for i := range g.wants {
+			d.misses[g.name]++
+			d.keepStop(g, &g.wants[i])
+		}
+	}
+	return true
+}
+
+// refusal is the report of a group that was not looked for on any node.
+func (g *groupWork) refusal() *structs.GroupReport {
+	return &structs.GroupReport{Group: g.name, Code: g.refused.Code, Wanted: int64(len(g.wants)), Refusals: []structs.Refusal{*g.refused}}
+}

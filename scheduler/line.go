@@ -1,0 +1,38 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// asGiven is the Line of an Input that has none: Pending in its order.
+type asGiven struct{ at, n int }
+
+func (l *asGiven) Next() int {
+	if l.at == l.n {
+		return -1
+	}
+	l.at++
+	return l.at - 1
+}
+
+func (l *asGiven) Placed(int, structs.Amount) {}
+
+// placedAmount is what the decision has placed, less what it replaces.
+func (d *decision) placedAmount() structs.Amount {
+	var sum structs.Amount
+	for i := range d.placed {
+		pl := &d.placed[i]
+		sum = sum.Add(pl.spot.held.amount())
+		if pl.want.prev != nil && structs.Holds(pl.want.prev) {
+			sum = sum.Sub(structs.AmountOf(pl.want.prev))
+		}
+	}
+	return sum
+}
+
+// amount is what an allocation counts for queues.
+func (h *held) amount() structs.Amount {
+	a := structs.Allocation{Resources: h.need}
+	if h.rare != nil {
+		a.Grants = h.rare.grants
+	}
+	return structs.AmountOf(&a)
+}

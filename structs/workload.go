@@ -1,0 +1,102 @@
+package structs
+
+import "time"
+
+// Runtime is how long a job's allocations are expected to run, and may.
+type Runtime struct {
+	Expected time.Duration // the submitter's estimate; 0: unknown
+	Limit    time.Duration // wall-clock limit of each allocation; 0: none
+}
+
+// Requeue says after which ends a batch job's work returns to the queue.
+type Requeue struct {
+	On               []string // "preempt", "limit", "node_lost", "gpu_error", "failure", "exit:N"
+	Max              int      // times; 0: never
+	AvoidFailedNodes bool
+}
+
+// Dependency makes a job wait for another.
+type Dependency struct {
+	Name    string        // label of the block: the job's id unless JobID says otherwise
+	JobID   string        // may be "NAMESPACE/ID"; "" means Name
+	When    string        // When... constants; "" means success
+	Timeout time.Duration // from submission; then OnTimeout; 0: waits for ever
+	// OnTimeout is "fail" (also "": the job is stopped with a reason) or "run".
+	OnTimeout string
+	Group     string // dependencies of one group are alternatives: AtLeast of them must be met; "" stands alone
+	AtLeast   int    // of a group, k of n; 0: all. The same in each member of the group
+}
+
+// Conditions of a dependency.
+const (
+	WhenStarted      = "started"
+	WhenCompleted    = "completed" // ended, however
+	WhenSuccess      = "success"
+	WhenFailed       = "failed"
+	WhenCheckpointed = "checkpointed"
+)
+
+// Array makes one job of many like tasks (D22): one record, indices 0..Count-1, at most Concurrency at a time.
+type Array struct {
+	Count       int                 // 1 to 100,000
+	Concurrency int                 // 0: no cap
+	Params      map[string][]string // per name: Count values, given to the tasks as MUSTER_PARAM_NAME
+}
+
+// ArrayCountMax is the most indices an array may have.
+const ArrayCountMax = 100_000
+
+// Toleration lets a job onto nodes with a taint. A taint is a node's meta "taint.KEY" = "VALUE:EFFECT" with an effect
+// of no-schedule or prefer-no-schedule.
+type Toleration struct {
+	Key    string // "" tolerates everything
+	Value  string // "" tolerates every value
+	Effect string // "" tolerates every effect
+}
+
+// AcctRecord tells what became of a job that ended (or of one run of it): kept with retention by time and count,
+// shown by `muster acct`, replayed by the simulator, fed to the predictor of run times.
+type AcctRecord struct {
+	ID          string // derived: job, version and end
+	Namespace   string
+	JobID       string
+	Name        string
+	User        string // Submitter.Name
+	Queue       string
+	Domain      string
+	Priority    int
+	Type        JobType
+	Submit      LogTime
+	Start       LogTime // first allocation started; 0: never
+	End         LogTime
+	Allocs      int64  // placed over its life
+	Asked       Amount // of all its groups at full count
+	GPUSeconds  int64  // held
+	CPUSeconds  int64  // MHz-seconds held / 1000
+	Limit       time.Duration
+	Expected    time.Duration
+	Predicted   time.Duration
+	Preemptions int64
+	Requeues    int64
+	Exit        string // "success", "failed", "stopped", "preempted", "limit", "deadline", "lost"
+	ExitCode    int64
+	CreateIndex Index
+}
+
+// DecisionRow is one accepted (or preempting) part in the decision log: a ring in replicated state (D23).
+type DecisionRow struct {
+	Seq       uint64 // position in the log since ever; the ring keeps the last ones
+	Index     Index
+	Time      LogTime
+	Namespace string
+	JobID     string
+	EvalID    EvalID
+	Kind      string // "place", "stop", "update", "preempt", "gang", "requeue", "reserve"
+	Places    int64
+	Stops     int64
+	Nodes     int64  // distinct
+	Node      NodeID // the first
+	Queue     string
+	Wait      time.Duration // since submission
+	Score     int64         // of the first placement, millionths; 0 when not known
+}
