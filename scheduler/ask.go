@@ -68,6 +68,7 @@ type deviceAsk struct {
 type deviceAlt struct {
 	name       string // "type", "vendor/type" or "vendor/type/model"
 	model      string // a word of the model's name; "" for any
+	mig        string // profile of MIG instances; "" for whole devices
 	count      int64
 	mem, share int64 // MiB, or percent of the memory, of each; both 0: whole devices
 	compute    int64 // percent of each
@@ -212,7 +213,7 @@ func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
 	d := deviceAsk{task: task}
 	for i := range rs {
 		r := &rs[i]
-		d.add(deviceAlt{name: gpuName, model: r.Model, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce}, r.Constraints, r.Affinities)
+		d.add(deviceAlt{name: gpuName, model: r.Model, mig: r.MIG, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce}, r.Constraints, r.Affinities)
 	}
 	return d
 }
@@ -274,12 +275,16 @@ func (w *wish) fulfilled(holds bool) int64 {
 	return 0
 }
 
-// names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model".
+// names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
+// group of MIG instances is meant only by its profile or its full name: who asks for a GPU does not want a slice of one.
 func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
 	if d.model != "" && !structs.IsModel(g.Name, d.model) {
 		return false
 	}
 	parts := strings.SplitN(d.name, "/", 3)
+	if profile := g.MIGProfile(); profile != d.mig && (d.mig != "" || len(parts) < 3) {
+		return false
+	}
 	switch len(parts) {
 	case 1:
 		return parts[0] == g.Type

@@ -131,6 +131,32 @@ func TestDeviceConditions(t *testing.T) {
 	}
 }
 
+func TestMIGIsAskedForByProfile(t *testing.T) {
+	whole := &structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA H100 80GB HBM3"}
+	slice := &structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+		Attributes: map[string]structs.Attribute{"mig_profile": {Kind: "string", Str: "1g.10gb"}}}
+	for _, c := range []struct {
+		d            deviceAlt
+		whole, slice bool
+	}{
+		{deviceAlt{name: "gpu"}, true, false},
+		{deviceAlt{name: "nvidia/gpu"}, true, false},
+		{deviceAlt{name: gpuName, model: "H100"}, true, false},
+		{deviceAlt{name: gpuName, mig: "1g.10gb"}, false, true},
+		{deviceAlt{name: gpuName, mig: "1g.10gb", model: "H100"}, false, true},
+		{deviceAlt{name: gpuName, mig: "1g.10gb", model: "A100"}, false, false},
+		{deviceAlt{name: gpuName, mig: "2g.20gb"}, false, false},
+		{deviceAlt{name: "nvidia/gpu/" + slice.Name}, false, true},
+	} {
+		if got := c.d.names(whole); got != c.whole {
+			t.Errorf("%+v names a whole GPU: %v", c.d, got)
+		}
+		if got := c.d.names(slice); got != c.slice {
+			t.Errorf("%+v names a MIG instance: %v", c.d, got)
+		}
+	}
+}
+
 func TestGlob(t *testing.T) {
 	for _, c := range []struct {
 		p, s string

@@ -17,6 +17,7 @@ type GPURequest struct {
 	Model       string // a word of the model's name ("H100" finds "NVIDIA H100 80GB HBM3"), or several ("H100|H200"); "" for any
 	Constraints []Constraint
 	Affinities  []Affinity
+	MIG         string // MIG profile ("1g.18gb"): Count instances of it that the node has; excludes memory, share and compute; "" for none
 	Enforce     string // how the share is enforced on the node: "auto", "none", ...; "" means auto
 }
 

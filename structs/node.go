@@ -113,6 +113,9 @@ type DeviceGroup struct {
 // ID gives "vendor/type/name".
 func (g *DeviceGroup) ID() string { return g.Vendor + "/" + g.Type + "/" + g.Name }
 
+// MIGProfile is the profile ("1g.18gb") of a group of MIG instances, "" of whole devices.
+func (g *DeviceGroup) MIGProfile() string { return g.Attributes["mig_profile"].Str }
+
 // DeviceInstance is one device. For a GPU, ID is the UUID.
 type DeviceInstance struct {
 	ID         string
