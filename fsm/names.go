@@ -10,14 +10,34 @@ func applyPoolUpsert(x *tx) *structs.Error {
 		case p.Name == structs.NodePoolAll || p.Name == structs.NodePoolDefault:
 			return structs.Errorf(structs.CodeInvalid, "node pool %q is built in and cannot be changed", p.Name)
 		}
+		for _, pct := range []int64{p.Overcommit.CPU, p.Overcommit.Memory} {
+			if pct != 0 && (pct < structs.OvercommitMin || pct > structs.OvercommitMax) {
+				return structs.Errorf(structs.CodeInvalid, "node pool %q overcommits to %d %%; give %d to %d, or 0 for 100", p.Name, pct, structs.OvercommitMin, structs.OvercommitMax)
+			}
+		}
 		n := *p
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
 		if old := x.Pools.Get(p.Name); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
 		x.Pools.Put(&n)
+		x.overcommit(&n)
 	}
 	return nil
+}
+
+// overcommit gives the nodes of a pool its ratios. Plans that were verified with the old ones are refused, because the
+// epochs of the nodes move.
+func (x *tx) overcommit(p *structs.NodePool) {
+	var changed []*structs.Node
+	for n := range x.Nodes.All() {
+		if n.Pool == p.Name && n.Overcommit != p.Overcommit {
+			changed = append(changed, n)
+		}
+	}
+	for _, n := range changed {
+		x.editNode(n, func(to *structs.Node) { to.Overcommit = p.Overcommit })
+	}
 }
 
 func applyPoolDelete(x *tx) *structs.Error {

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -648,7 +649,8 @@ func (w *world) over() map[structs.NodeID]int64 {
 		out[id] += w.overGPUs(n, as)
 		u := structs.Usage(as)
 		r := n.Resources
-		out[id] += max(0, u.CPU+u.Cores*r.MHzPerCore-(r.CPU-n.Reserved.CPU)) + max(0, u.MemoryMiB-(r.MemoryMiB-n.Reserved.MemoryMiB)) +
+		may := func(have, percent int64) int64 { return have * cmp.Or(percent, 100) / 100 }
+		out[id] += max(0, u.CPU+u.Cores*r.MHzPerCore-may(r.CPU-n.Reserved.CPU, n.Overcommit.CPU)) + max(0, u.MemoryMiB-may(r.MemoryMiB-n.Reserved.MemoryMiB, n.Overcommit.Memory)) +
 			max(0, u.DiskMiB-r.DiskMiB) + max(0, u.Cores-r.Cores)
 		given := map[string]*structs.Allocation{}
 		waited := map[structs.AllocID]int{}

@@ -146,6 +146,8 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 		case k == "cores":
 			n.Resources.Cores = num(v)
 			n.Resources.MHzPerCore = n.Resources.CPU / n.Resources.Cores
+		case k == "overcommit": // percent of memory
+			n.Overcommit.Memory = num(v)
 		case k == "reserved":
 			n.Reserved.MemoryMiB = num(v)
 		case k == "reserved_port":

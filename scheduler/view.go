@@ -149,12 +149,12 @@ func capacity(n *structs.Node) (structs.Vector, int64) {
 	if mhz == 0 && r.Cores > 0 {
 		mhz = r.CPU / r.Cores
 	}
-	return structs.Vector{
+	return n.Overcommit.Of(structs.Vector{
 		CPU:       r.CPU - max(kept.CPU, int64(len(kept.Cores))*mhz),
 		Cores:     int64(len(reservableCores(n))),
 		MemoryMiB: r.MemoryMiB - kept.MemoryMiB,
 		DiskMiB:   r.DiskMiB - kept.DiskMiB,
-	}, mhz
+	}), mhz
 }
 
 // reservableCores lists the core ids that allocations may reserve, ascending.

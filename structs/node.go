@@ -50,6 +50,7 @@ type Node struct {
 	HostVolumes map[string]HostVolume
 	BootID      string // of the kernel; changes when the machine restarted
 
+	Overcommit  Overcommit  // of its pool; written only by the server
 	Status      NodeStatus  // written only by the server
 	StatusDesc  string      // written only by the server
 	Eligibility Eligibility // written only by the server
@@ -178,12 +179,38 @@ type NodeEvent struct {
 	CreateIndex Index
 }
 
+// Overcommit is how much of a node's capacity may be promised, in percent of what it has less what is reserved: more
+// than 100 counts on allocations not using all that they ask for at the same time. 0 means 100. Memory of GPUs is never
+// promised twice.
+type Overcommit struct {
+	CPU    int64
+	Memory int64
+}
+
+// The bounds of an overcommit ratio, in percent.
+const (
+	OvercommitMin = 10
+	OvercommitMax = 1000
+)
+
+// Of is a capacity as it may be promised.
+func (o Overcommit) Of(v Vector) Vector {
+	if o.CPU > 0 {
+		v.CPU = v.CPU * o.CPU / 100
+	}
+	if o.Memory > 0 {
+		v.MemoryMiB = v.MemoryMiB * o.Memory / 100
+	}
+	return v
+}
+
 // NodePool is a named set of nodes: a scheduling domain (D3).
 type NodePool struct {
 	Name        string
 	Description string
 	Meta        map[string]string
 	Algorithm   string // placement policy of the pool, "" for the cluster's
+	Overcommit  Overcommit
 	CreateIndex Index
 	ModifyIndex Index
 }

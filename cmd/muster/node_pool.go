@@ -23,6 +23,7 @@ type nodePoolOptions struct {
 	*env
 	form                   format
 	description, algorithm string
+	overCPU, overMemory    int64 // percent
 	meta                   []string
 	json                   bool
 	changed                func(string) bool
@@ -90,12 +91,28 @@ func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
 	o.heading("Metadata")
 	o.stringMap(p.Meta)
 	o.heading("Scheduler Configuration")
-	if s := p.SchedulerConfiguration; s != nil && s.SchedulerAlgorithm != "" {
-		o.kv([][2]string{{"Scheduler Algorithm", s.SchedulerAlgorithm}})
-	} else {
-		o.println("As the cluster's")
+	algorithm, s := "as the cluster's", o.settings(&p)
+	if s.SchedulerAlgorithm != "" {
+		algorithm = s.SchedulerAlgorithm
 	}
+	o.kv([][2]string{{"Scheduler Algorithm", algorithm}, {"CPU Overcommit", ratio(s.OvercommitCPU)}, {"Memory Overcommit", ratio(s.OvercommitMemory)}})
 	return nil
+}
+
+// settings are the scheduler settings of a pool, made when it has none.
+func (o *nodePoolOptions) settings(p *wire.NodePool) *wire.PoolSchedulerSettings {
+	if p.SchedulerConfiguration == nil {
+		p.SchedulerConfiguration = &wire.PoolSchedulerSettings{}
+	}
+	return p.SchedulerConfiguration
+}
+
+// ratio is an overcommit ratio for a person.
+func ratio(percent int64) string {
+	if percent == 0 {
+		percent = 100
+	}
+	return fmt.Sprintf("%d %%", percent)
 }
 
 func newPoolApply(e *env) *cobra.Command {
@@ -106,6 +123,8 @@ muster node pool apply a100.hcl`, 1, 1, o.apply)
 	f := c.Flags()
 	f.StringVar(&o.description, "description", "", "what it is for")
 	f.StringVar(&o.algorithm, "scheduler-algorithm", "", "how nodes are chosen, instead of the cluster's way")
+	f.Int64Var(&o.overCPU, "overcommit-cpu", 0, "percent of its nodes' CPU that may be promised; 0 means 100")
+	f.Int64Var(&o.overMemory, "overcommit-memory", 0, "percent of its nodes' memory that may be promised; 0 means 100")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
 	f.BoolVar(&o.json, "json", false, "the file is JSON (seen without this flag, too)")
 	o.changed = f.Changed
@@ -138,7 +157,13 @@ func (o *nodePoolOptions) apply(ctx context.Context, args []string) error {
 		p.Description = o.description
 	}
 	if o.changed("scheduler-algorithm") {
-		p.SchedulerConfiguration = &wire.PoolSchedulerSettings{SchedulerAlgorithm: o.algorithm}
+		o.settings(p).SchedulerAlgorithm = o.algorithm
+	}
+	if o.changed("overcommit-cpu") {
+		o.settings(p).OvercommitCPU = o.overCPU
+	}
+	if o.changed("overcommit-memory") {
+		o.settings(p).OvercommitMemory = o.overMemory
 	}
 	metaMap, err := varMap("-meta", o.meta)
 	if err != nil {

@@ -21,13 +21,15 @@ type NodePool struct {
 type PoolSchedulerSettings struct {
 	SchedulerAlgorithm            string `hcl:"scheduler_algorithm"`
 	MemoryOversubscriptionEnabled *bool  `hcl:"memory_oversubscription_enabled"`
+	OvercommitCPU                 int64  `hcl:"overcommit_cpu" json:",omitempty"`    // percent; 0: 100
+	OvercommitMemory              int64  `hcl:"overcommit_memory" json:",omitempty"` // percent; 0: 100
 }
 
 // PoolFromStructs converts a node pool.
 func PoolFromStructs(p *structs.NodePool) *NodePool {
 	out := &NodePool{Name: p.Name, Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
-	if p.Algorithm != "" {
-		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm}
+	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) {
+		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory}
 	}
 	return out
 }
@@ -37,6 +39,7 @@ func (p *NodePool) ToStructs() *structs.NodePool {
 	out := &structs.NodePool{Name: p.Name, Description: p.Description, Meta: cloneMap(p.Meta)}
 	if p.SchedulerConfiguration != nil {
 		out.Algorithm = p.SchedulerConfiguration.SchedulerAlgorithm
+		out.Overcommit = structs.Overcommit{CPU: p.SchedulerConfiguration.OvercommitCPU, Memory: p.SchedulerConfiguration.OvercommitMemory}
 	}
 	return out
 }
