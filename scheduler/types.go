@@ -36,6 +36,7 @@ type Line interface {
 type QueueTable struct {
 	Queues []*structs.Queue      // by path: parents before children
 	Usage  []*structs.QueueUsage // by path, then user
+	Total  structs.Amount        // what the cluster has
 }
 
 // Workload is one job to decide about, with all that is known of it.

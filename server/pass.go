@@ -163,7 +163,7 @@ func (p *passes) now() structs.LogTime {
 func (p *passes) load(pub *Published) {
 	p.pub = pub
 	p.figures.Reloads++
-	p.broker = broker.New(nil, broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
+	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)

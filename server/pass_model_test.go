@@ -36,7 +36,7 @@ type steps struct {
 func newSteps(eager bool) *steps {
 	m := &steps{fsm: fsm.New(fsm.Options{}), planner: planner.New(planner.Limits{}), now: 1_000_000_000, eager: eager}
 	m.view = scheduler.NewView(0, nil, nil, poolsOf(m.fsm.Snapshot()))
-	m.broker = broker.New(nil, broker.Limits{}, func(k structs.JobKey) *structs.Workload { return m.fsm.Snapshot().Workload(k) })
+	m.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return m.fsm.Snapshot().Workload(k) })
 	m.broker.Load(broker.Image{}, m.now)
 	return m
 }

@@ -8,6 +8,10 @@ import (
 // QueueDefault is the queue of jobs that name none. It exists in every cluster, with the defaults of a Queue.
 const QueueDefault = "default"
 
+// QueueRoot is the path of the root of the tree: the parent of the queues at the top. It has no jobs of its own, and its
+// limits are those of the whole cluster.
+const QueueRoot = "root"
+
 // Ordering policies of a queue (Queue.Order), implemented in scheduler/queue.
 const (
 	OrderFCFS     = "fcfs"          // first come, first served within a priority
@@ -75,7 +79,7 @@ type Queue struct {
 	ModifyIndex        Index
 }
 
-// QueueParent gives the path of a queue's parent; "" for a queue at the top.
+// QueueParent gives the path of a queue's parent; "" for a queue at the top (whose parent is QueueRoot).
 func QueueParent(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		return path[:i]
@@ -95,6 +99,7 @@ type QueueUsage struct {
 	Total       Amount // amount-seconds since ever, without decay, up to At
 	At          LogTime
 	ModifyIndex Index
+	Credit      Amount // amount-seconds that count as used under weighted-fair: who asked for nothing does not save up
 }
 
 // Reservation is capacity promised for a time: to a blocked workload by a pass (D20), or by an operator.

@@ -2,46 +2,164 @@ package queue
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
+	"time"
 
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
 
-// Order says which of two workloads is decided first. Implementations are pure; they must be total: Compare gives 0
-// only for one and the same job.
+// Order is the rule by which the workloads of a queue are ordered, and the heads of its child queues. Implementations
+// are pure: a key depends on nothing but the arguments, and neither is kept or changed.
 type Order interface {
 	// Name as written in configuration.
 	Name() string
-	// Compare is negative when a goes before b. now is the time of the pass.
-	Compare(a, b *structs.Workload, now structs.LogTime) int
+	// Key rates a workload: the smallest is first. Equal keys go by submit index, then job.
+	Key(w *scheduler.Workload, at *Scene) Key
+	// Terms are the parts of the key by name, as `job why` shows them: in millionths of what their names say.
+	Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm
+}
+
+// Sharer is an Order under which child queues, and the submitters of the queue's own workloads, take turns. Key orders
+// the workloads of one submitter.
+type Sharer interface {
+	Order
+	// Share rates whoever takes turns: the smallest is first. Equal ones go by name.
+	Share(e *Entity, at *Scene) int64
+}
+
+// Key is compared number by number.
+type Key [4]int64
+
+// Less reports whether k goes before o.
+func (k Key) Less(o Key) bool {
+	for i := range k {
+		if k[i] != o[i] {
+			return k[i] < o[i]
+		}
+	}
+	return false
+}
+
+// Entity is who takes turns at one node of the tree: a child queue, or a submitter.
+type Entity struct {
+	Name   string // of the child queue (its path), or of the submitter
+	Weight int64
+	Held   structs.Amount      // now, with what this pass has placed
+	Usage  *structs.QueueUsage // as it was at the beginning of the pass, or nil for nothing
+	Turns  int64               // that it had in this pass
+	Last   int64               // its Share when it had its last turn; 0 before
+}
+
+// Scene is what a key may depend on beside the workload.
+type Scene struct {
+	Now   structs.LogTime
+	Seed  uint64
+	Queue structs.Queue  // whose order it is, with every setting filled in
+	Total structs.Amount // what the cluster has
+}
+
+// Expect is how long an allocation of the workload is expected to run: as predicted, as its submitter says, or its
+// limit; 0 for nothing known.
+func (at *Scene) Expect(w *scheduler.Workload) time.Duration {
+	if w.Expect > 0 || w.Job == nil {
+		return w.Expect
+	}
+	if w.Job.Runtime.Expected > 0 {
+		return w.Job.Runtime.Expected
+	}
+	longest := time.Duration(0)
+	for _, g := range w.Job.Groups {
+		limit := w.Job.RunLimit(g)
+		if limit <= 0 {
+			return 0
+		}
+		longest = max(longest, limit)
+	}
+	return longest
+}
+
+// Waited is how long the workload has waited.
+func (at *Scene) Waited(w *scheduler.Workload) time.Duration {
+	since := w.WaitingSince()
+	if since == 0 || since > at.Now {
+		return 0
+	}
+	return at.Now.Sub(since)
+}
+
+// Dominant is the largest share that an amount is of what the cluster has, in units of 1e-9 (DRF, Ghodsi et al.,
+// NSDI'11), and the resource that it is of. What the cluster has nothing of does not count.
+func (at *Scene) Dominant(a structs.Amount) (share int64, resource string) {
+	for _, c := range [...]struct {
+		name    string
+		of, all int64
+	}{{"gpu", a.GPUMilli, at.Total.GPUMilli}, {"gpu_memory", a.GPUMemoryMiB, at.Total.GPUMemoryMiB}, {"cpu", a.CPU, at.Total.CPU}, {"memory", a.MemoryMiB, at.Total.MemoryMiB}} {
+		if s := ratio(c.of, c.all, nano); s > share {
+			share, resource = s, c.name
+		}
+	}
+	return share, resource
+}
+
+const (
+	nano  = 1_000_000_000
+	micro = 1_000_000
+)
+
+// ratio is a * unit / b without overflow; 0 when b is 0.
+func ratio(a, b, unit int64) int64 {
+	if a <= 0 || b <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(unit))
+	if hi >= uint64(b) {
+		return 1<<63 - 1
+	}
+	q, _ := bits.Div64(hi, lo, uint64(b))
+	return int64(min(q, 1<<63-1))
 }
 
 // Builtin are all ordering policies, by the name used in configuration.
 var Builtin = map[string]Order{
-	"fcfs": FCFS{},
+	structs.OrderFCFS:     FCFS{},
+	structs.OrderEDF:      EDF{},
+	structs.OrderPriority: Priority{},
+	structs.OrderFair:     Fair{},
+	structs.OrderWeighted: Weighted{},
+	structs.OrderLottery:  Lottery{},
 }
 
 // Default is the ordering policy of a cluster that names none.
-const Default = "fcfs"
+const Default = structs.OrderFCFS
 
-// FCFS is first come, first served within a priority. Ties, which only workloads submitted by one and the same log
-// entry can have, go by namespace and job id.
-type FCFS struct{}
+// Named gives the ordering policy of a name; that of OrderAdaptive, and of a name that this build does not know, is
+// Default.
+func Named(name string) Order {
+	if o := Builtin[name]; o != nil {
+		return o
+	}
+	return Builtin[Default]
+}
 
-// Name is "fcfs".
-func (FCFS) Name() string { return "fcfs" }
+// Names are the names of all ordering policies, sorted.
+func Names() []string {
+	out := make([]string, 0, len(Builtin))
+	for n := range Builtin {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
 
-// Compare orders by priority (high first), submit index, key.
-func (FCFS) Compare(a, b *structs.Workload, _ structs.LogTime) int {
+// Compare is the order in which jobs were submitted within a priority: the one that depends on nothing but the queue
+// entry, and the last tie-break of every other. It gives 0 only for one and the same job.
+func Compare(a, b *structs.Workload) int {
 	return cmp.Or(
 		cmp.Compare(b.Priority, a.Priority),
 		cmp.Compare(a.SubmitIndex, b.SubmitIndex),
 		cmp.Compare(a.Namespace, b.Namespace),
 		cmp.Compare(a.JobID, b.JobID),
 	)
-}
-
-// Sort puts workloads in the order in which a pass takes them.
-func Sort(o Order, ws []*structs.Workload, now structs.LogTime) {
-	slices.SortFunc(ws, func(a, b *structs.Workload) int { return o.Compare(a, b, now) })
 }

@@ -19,7 +19,6 @@ package broker
 import (
 	"time"
 
-	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -71,7 +70,6 @@ type Counters struct {
 
 // Broker is the queue. It is not safe for concurrent use: its owner guards it.
 type Broker struct {
-	order  queue.Order
 	limits Limits
 	lookup func(structs.JobKey) *structs.Workload
 	index  structs.Index // of the newest delta
@@ -173,14 +171,9 @@ type Pass struct {
 }
 
 // New makes an empty broker; Load fills it from a state. lookup gives the replicated queue entry of a job, or nil; it
-// must read a state no older than the newest delta fed. A nil order is the
-// default of scheduler/queue.
-func New(order queue.Order, limits Limits, lookup func(structs.JobKey) *structs.Workload) *Broker {
-	if order == nil {
-		order = queue.Builtin[queue.Default]
-	}
+// must read a state no older than the newest delta fed.
+func New(limits Limits, lookup func(structs.JobKey) *structs.Workload) *Broker {
 	return &Broker{
-		order:   order,
 		limits:  limits.withDefaults(),
 		lookup:  lookup,
 		jobs:    map[structs.JobKey]*job{},

@@ -51,7 +51,7 @@ var node1 = &structs.Node{ID: structs.NodeID{1}, Pool: "default", Status: struct
 // TestCapacityThatAppearedDuringThePass is the unblock that Nomad missed twice: the pass has seen a full cluster, then
 // an allocation stops, then the blocked evaluation is written.
 func TestCapacityThatAppearedDuringThePass(t *testing.T) {
-	b := New(nil, Limits{}, nil)
+	b := New(Limits{}, nil)
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", nil)), 1)
 	p, ok := b.Take(1)
@@ -83,7 +83,7 @@ func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 
 // TestUncurableSleeps shows that an event of another kind wakes nobody, and a node that joins wakes everybody.
 func TestUncurableSleeps(t *testing.T) {
-	b := New(nil, Limits{}, nil)
+	b := New(Limits{}, nil)
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventDriverHealthy, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
 	b.Feed(freed(12, node1.ID), 1)
@@ -103,7 +103,7 @@ func TestUncurableSleeps(t *testing.T) {
 
 // TestElectionWakesTheBlocked: a new leader does not know what happened since they were decided.
 func TestElectionWakesTheBlocked(t *testing.T) {
-	b := New(nil, Limits{}, nil)
+	b := New(Limits{}, nil)
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}, Evals: []*structs.Evaluation{
 		eval(1, "a", blockedOn(structs.EventAllocStopped, 10)),
 		eval(2, "b", func(e *structs.Evaluation) { e.WaitUntil = 100 }),
@@ -119,7 +119,7 @@ func TestElectionWakesTheBlocked(t *testing.T) {
 // TestSpanningJobHoldsAllDomains: a job for every pool waits until the running passes end, and no new one starts.
 func TestSpanningJobHoldsAllDomains(t *testing.T) {
 	pools := map[string]string{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}
-	b := New(nil, Limits{}, func(k structs.JobKey) *structs.Workload {
+	b := New(Limits{}, func(k structs.JobKey) *structs.Workload {
 		return &structs.Workload{Namespace: k.Namespace, JobID: k.ID, Domain: pools[k.ID], Priority: 50, SubmitIndex: structs.Index(k.ID[0])}
 	})
 	b.Load(Image{Index: 1}, 1)
@@ -147,7 +147,7 @@ func TestSpanningJobHoldsAllDomains(t *testing.T) {
 
 // TestUnansweredIsNotAHotLoop: a pass that says done without answering is retried ever more slowly.
 func TestUnansweredIsNotAHotLoop(t *testing.T) {
-	b := New(nil, Limits{}, nil)
+	b := New(Limits{}, nil)
 	b.Load(Image{Index: 1}, 1)
 	b.Feed(made(2, eval(1, "a", nil)), 1)
 	now, tries := structs.LogTime(1), 0
@@ -172,7 +172,7 @@ func TestUnansweredIsNotAHotLoop(t *testing.T) {
 
 // TestPausedRemembers: a paused broker gives nothing, and everything afterwards.
 func TestPausedRemembers(t *testing.T) {
-	b := New(nil, Limits{}, nil)
+	b := New(Limits{}, nil)
 	b.SetPaused(true)
 	b.Feed(made(2, eval(1, "a", nil)), 1)
 	if _, ok := b.Take(1); ok {
@@ -188,7 +188,7 @@ func TestPausedRemembers(t *testing.T) {
 }
 
 func BenchmarkFeedAndTake(b *testing.B) {
-	br := New(nil, Limits{}, nil)
+	br := New(Limits{}, nil)
 	br.Load(Image{Nodes: []*structs.Node{node1}}, 1)
 	at := structs.Index(1)
 	for i := range 100_000 { // blocked ones that the events below do not cure

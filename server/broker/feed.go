@@ -370,7 +370,7 @@ func (b *Broker) maybeDrop(j *job) {
 func (b *Broker) domainOf(name string) *domain {
 	d := b.domains[name]
 	if d == nil {
-		d = &domain{name: name, ready: readyHeap{order: b.order}}
+		d = &domain{name: name}
 		b.domains[name] = d
 		i, _ := slices.BinarySearch(b.names, name)
 		b.names = slices.Insert(b.names, i, name)

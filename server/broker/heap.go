@@ -9,24 +9,14 @@ import (
 
 // readyHeap is the ready jobs of a domain, first in order on top. Each job knows its position.
 type readyHeap struct {
-	order queue.Order
-	now   structs.LogTime // of the last rebuild
-	jobs  []*job
+	jobs []*job
 }
 
 func (h *readyHeap) less(a, b *job) bool {
-	if c := h.order.Compare(a.workload, b.workload, h.now); c != 0 {
+	if c := queue.Compare(a.workload, b.workload); c != 0 {
 		return c < 0
 	}
 	return a.key.Less(b.key)
-}
-
-// rebuild orders the heap anew, for an order that depends on the time.
-func (h *readyHeap) rebuild(now structs.LogTime) {
-	h.now = now
-	for i := len(h.jobs)/2 - 1; i >= 0; i-- {
-		h.down(i)
-	}
 }
 
 func (h *readyHeap) push(j *job) {

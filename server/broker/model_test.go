@@ -134,7 +134,7 @@ func (o *oracle) want(domain string, now structs.LogTime) []structs.JobKey {
 	case domain != DomainAll && (span || o.busy[domain] != 0 || o.busy[DomainAll] != 0):
 		return nil
 	}
-	queue.Sort(queue.FCFS{}, ws, now)
+	slices.SortFunc(ws, queue.Compare)
 	var keys []structs.JobKey
 	for _, w := range ws {
 		keys = append(keys, structs.JobKey{Namespace: w.Namespace, ID: w.JobID})
@@ -237,7 +237,7 @@ func modelRound(t *testing.T, r *rand.Rand, n int) Counters {
 		forced: map[structs.JobKey]bool{}, tries: map[structs.JobKey]int{}, notUntil: map[structs.JobKey]structs.LogTime{},
 		specs: map[structs.JobKey]bool{}, due: map[structs.EvalID]bool{}, busy: map[string]uint64{}}
 	m := &model{T: t, r: r, o: o, now: 1, pools: []string{"a", "b", DomainAll}}
-	m.b = New(nil, limits, func(k structs.JobKey) *structs.Workload { return o.state[k] })
+	m.b = New(limits, func(k structs.JobKey) *structs.Workload { return o.state[k] })
 	for i := range 8 {
 		m.jobs = append(m.jobs, structs.JobKey{Namespace: "default", ID: fmt.Sprint("j", i)})
 	}

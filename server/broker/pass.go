@@ -61,11 +61,6 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 		}
 		from = append(from, d)
 	}
-	if t, ok := b.order.(timed); ok && t.DependsOnTime() {
-		for _, d := range from {
-			d.ready.rebuild(now)
-		}
-	}
 	b.passSeq++
 	p := Pass{ID: b.passSeq, Domain: name}
 	for len(p.Items) < b.limits.Items {
@@ -86,9 +81,6 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 	b.Counters.Taken += int64(len(p.Items))
 	return p, true
 }
-
-// timed is an order whose comparisons change as time goes by.
-type timed interface{ DependsOnTime() bool }
 
 // take makes an item of a ready job and puts it in flight.
 func (b *Broker) take(j *job) Item {
@@ -307,7 +299,7 @@ func (b *Broker) Queue(domain string, limit int) []*structs.Workload {
 			js = append(js, j)
 		}
 	}
-	h := readyHeap{order: b.order}
+	var h readyHeap
 	slices.SortFunc(js, func(x, y *job) int {
 		switch {
 		case h.less(x, y):

@@ -1,0 +1,42 @@
+package queue
+
+import (
+	"math"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// EDF is earliest deadline first. What has no deadline comes after what has one, by priority and submission.
+//
+// A deadline that can no longer be met, because the expected run time is longer than what is left, loses its claim: it
+// goes behind those that can be met (with them it would only make others late, too), but before what has none.
+type EDF struct{}
+
+// Name is "edf".
+func (EDF) Name() string { return structs.OrderEDF }
+
+// Key orders by whether the deadline can be met, then by the deadline.
+func (o EDF) Key(w *scheduler.Workload, at *Scene) Key {
+	if w.Job == nil || w.Job.Deadline == 0 {
+		return Key{2, math.MaxInt64, -int64(priorityOf(w))}
+	}
+	if o.slack(w, at) < 0 {
+		return Key{1, int64(w.Job.Deadline), -int64(priorityOf(w))}
+	}
+	return Key{0, int64(w.Job.Deadline), -int64(priorityOf(w))}
+}
+
+// slack is how many nanoseconds the workload may still wait without missing its deadline.
+func (EDF) slack(w *scheduler.Workload, at *Scene) int64 {
+	return int64(w.Job.Deadline.Sub(at.Now) - at.Expect(w))
+}
+
+// Terms are the slack in seconds, of work with a deadline, and the priority.
+func (o EDF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	prio := structs.ScoreTerm{Name: "priority", Micro: micro * int64(priorityOf(w))}
+	if w.Job == nil || w.Job.Deadline == 0 {
+		return []structs.ScoreTerm{prio, waitTerm(w, at)}
+	}
+	return []structs.ScoreTerm{{Name: "slack", Micro: o.slack(w, at) / 1000}, prio, waitTerm(w, at)}
+}

@@ -1,0 +1,34 @@
+package queue
+
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// FCFS is first come, first served within a priority.
+type FCFS struct{}
+
+// Name is "fcfs".
+func (FCFS) Name() string { return structs.OrderFCFS }
+
+// Key orders by priority, high first; ties by submit index as everywhere.
+func (FCFS) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
+
+// Terms are the priority and, in seconds, the wait.
+func (FCFS) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(priorityOf(w))}, waitTerm(w, at)}
+}
+
+func priorityOf(w *scheduler.Workload) int {
+	switch {
+	case w.Queue != nil:
+		return w.Queue.Priority
+	case w.Job != nil:
+		return w.Job.Priority
+	}
+	return 0
+}
+
+func waitTerm(w *scheduler.Workload, at *Scene) structs.ScoreTerm {
+	return structs.ScoreTerm{Name: "waited", Micro: int64(at.Waited(w) / 1000)}
+}

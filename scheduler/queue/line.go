@@ -1,0 +1,373 @@
+package queue
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Line is the order of a pass over the tree of queues. At each node the heads of its child queues and of its own
+// workloads compete:
+//
+//	root ── org ─┬─ team a ── workloads (of one lane, or of one lane a submitter)
+//	             └─ team b ── ...
+//
+// A node whose order is a Sharer lets child queues and submitters take turns by their shares, which move while the pass
+// places. Any other order compares the heads by its key, so a child queue then counts for no more than its workloads
+// do. Before both come two classes: what stays within its queue's guarantee is before the rest, and what is beyond a
+// soft limit is after it. And under an order by key, what waits for longer than its queue's MaxWait is first, the
+// longest wait in front: no order may starve.
+//
+// Naive: sort everything by shares once. Then one pass gives all that is free to whoever had the least when it began.
+type Line struct {
+	table   *scheduler.QueueTable
+	pending []scheduler.Workload
+	nodes   map[string]*node
+	root    *node
+	of      []*lane // of each pending workload
+}
+
+// node is one queue of the tree with something pending below it.
+type node struct {
+	path   string
+	parent *node
+	order  Order
+	share  Sharer // order, when it is one
+	scene  Scene
+	queue  *structs.Queue // as configured; nil: by inheritance only
+	held   structs.Amount // with what the pass has placed
+	turns  contest        // of child queues and lanes with something left
+	in     *entrant       // in the contest of the parent; nil for the root
+}
+
+// entrant takes part in the contest of a node: a child queue, or a lane of its own workloads.
+type entrant struct {
+	Entity
+	kid  *node // nil for a lane
+	lane *lane
+	head int // its first workload, in pending
+	rank rank
+	at   int // in the contest's heap; -1 outside
+}
+
+// rank is an entrant's place in its contest: the smallest first.
+type rank struct {
+	class int // guarantee, normal, beyondSoft
+	late  int64
+	share int64
+	key   Key
+}
+
+const (
+	withinGuarantee = iota
+	normal
+	beyondSoft
+)
+
+// lane is workloads of one queue in order: of one submitter under a Sharer, else all.
+type lane struct {
+	node *node
+	in   *entrant
+	work []item // heap
+}
+
+type item struct {
+	load int
+	late int64 // since when, of what waits beyond the bound; notLate else
+	key  Key
+}
+
+const notLate = 1<<63 - 1
+
+// NewLine puts pending work in line, by the queues as they are configured and as their usage is now. What a pass is told
+// to be in queues that do not exist is ordered by the settings that such a queue would inherit. total is what the
+// cluster has, for shares.
+func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending []scheduler.Workload, now structs.LogTime, seed uint64) *Line {
+	l := &Line{table: table, pending: pending, nodes: map[string]*node{}, of: make([]*lane, len(pending))}
+	lanes := map[laneKey]*lane{}
+	var order []*lane
+	for i := range pending {
+		w := &pending[i]
+		n := l.node(w.QueueName(), &cfg, now, seed)
+		k := laneKey{n, ""}
+		if n.share != nil {
+			k.user = w.User()
+		}
+		ln := lanes[k]
+		if ln == nil {
+			ln = &lane{node: n}
+			ln.in = &entrant{Entity: Entity{Name: k.user, Weight: 1}, lane: ln, at: -1}
+			if n.share != nil {
+				if u := table.Use(n.path, k.user); u != nil && k.user != "" {
+					ln.in.Usage, ln.in.Held = u, u.Held
+				}
+			}
+			lanes[k] = ln
+			order = append(order, ln)
+		}
+		l.of[i] = ln
+		it := item{load: i, late: notLate, key: n.order.Key(w, &n.scene)}
+		if since := w.WaitingSince(); since > 0 && now.Sub(since) > n.scene.Queue.MaxWait {
+			it.late = int64(since)
+		}
+		ln.work = append(ln.work, it)
+	}
+	for _, ln := range order {
+		heap.Init(&laneHeap{l, ln})
+		l.enter(ln.node, ln.in)
+	}
+	return l
+}
+
+type laneKey struct {
+	node *node
+	user string
+}
+
+// node is the node of a path, made with its ancestors when it is new.
+func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTime, seed uint64) *node {
+	if n := l.nodes[path]; n != nil {
+		return n
+	}
+	n := &node{path: path, queue: l.table.Queue(path)}
+	n.scene = Scene{Now: now, Seed: seed, Queue: l.table.Settings(path, cfg)}
+	if l.table != nil {
+		n.scene.Total = l.table.Total
+	}
+	n.order = Named(n.scene.Queue.Order)
+	n.share, _ = n.order.(Sharer)
+	n.turns.less = l.before
+	if u := l.table.Use(path, ""); u != nil {
+		n.held = u.Held
+	}
+	l.nodes[path] = n
+	if path == structs.QueueRoot {
+		l.root = n
+		return n
+	}
+	n.in = &entrant{Entity: Entity{Name: path, Weight: n.scene.Queue.Weight, Usage: l.table.Use(path, "")}, kid: n, at: -1}
+	n.parent = l.node(cmp.Or(structs.QueueParent(path), structs.QueueRoot), cfg, now, seed)
+	return n
+}
+
+// enter lets an entrant, whose head is known to exist, take part in the contest of a node, and the node in that of its
+// parent.
+func (l *Line) enter(n *node, e *entrant) {
+	l.rate(n, e)
+	heap.Push(&n.turns, e)
+	l.lift(n)
+}
+
+// lift makes the ancestors of a node take notice of its head.
+func (l *Line) lift(n *node) {
+	for ; n.parent != nil; n = n.parent {
+		p, e := n.parent, n.in
+		switch {
+		case len(n.turns.in) == 0 && e.at >= 0:
+			heap.Remove(&p.turns, e.at)
+		case len(n.turns.in) == 0:
+		case e.at < 0:
+			l.rate(p, e)
+			heap.Push(&p.turns, e)
+		default:
+			l.rate(p, e)
+			heap.Fix(&p.turns, e.at)
+		}
+	}
+}
+
+// rate computes an entrant's place in the contest of a node.
+func (l *Line) rate(n *node, e *entrant) {
+	e.rank = rank{class: normal, late: notLate}
+	if e.kid != nil {
+		best := e.kid.turns.in[0]
+		e.head, e.rank.late, e.Held = best.head, best.rank.late, e.kid.held
+		e.rank.class = l.class(e.kid, e.head)
+	} else {
+		top := &e.lane.work[0]
+		e.head, e.rank.late, e.rank.key = top.load, top.late, top.key
+	}
+	switch {
+	case n.share != nil:
+		e.rank.late = notLate // turns are taken by share; within a lane the late go first
+		e.rank.share, e.rank.key = n.share.Share(&e.Entity, &n.scene), Key{}
+	case e.kid != nil:
+		e.rank.key = n.order.Key(&l.pending[e.head], &n.scene)
+	}
+}
+
+// class tells where the head of a queue stands as to the queue's guarantee and soft limit.
+func (l *Line) class(n *node, head int) int {
+	if n.queue == nil || n.queue.Guarantee == nil && n.queue.SoftLimit == nil {
+		return normal
+	}
+	after := n.held.Add(l.pending[head].Asks())
+	if g := n.queue.Guarantee; g != nil {
+		bound := *g // what nothing is guaranteed of does not count
+		for _, c := range []*int64{&bound.GPUMilli, &bound.GPUMemoryMiB, &bound.CPU, &bound.MemoryMiB} {
+			if *c == 0 {
+				*c = structs.AmountNoLimit
+			}
+		}
+		if over, _ := after.Exceeds(bound); over == "" && *g != (structs.Amount{}) {
+			return withinGuarantee
+		}
+	}
+	if s := n.queue.SoftLimit; s != nil {
+		if over, _ := after.Exceeds(*s); over != "" {
+			return beyondSoft
+		}
+	}
+	return normal
+}
+
+// before orders two entrants of one contest.
+func (l *Line) before(a, b *entrant) bool {
+	x, y := &a.rank, &b.rank
+	switch {
+	case x.class != y.class:
+		return x.class < y.class
+	case x.late != y.late:
+		return x.late < y.late
+	case x.share != y.share:
+		return x.share < y.share
+	case x.key != y.key:
+		return x.key.Less(y.key)
+	}
+	return l.earlier(a.head, b.head)
+}
+
+// earlier is the last tie-break: submit index, then job.
+func (l *Line) earlier(i, k int) bool {
+	a, b := &l.pending[i], &l.pending[k]
+	if x, y := submitted(a), submitted(b); x != y {
+		return x < y
+	}
+	if a.Key != b.Key {
+		return a.Key.Less(b.Key)
+	}
+	return i < k
+}
+
+func submitted(w *scheduler.Workload) structs.Index {
+	switch {
+	case w.Queue != nil:
+		return w.Queue.SubmitIndex
+	case w.Job != nil:
+		return w.Job.CreateIndex
+	}
+	return 0
+}
+
+// Next gives the workload whose turn it is.
+func (l *Line) Next() int {
+	if l.root == nil || len(l.root.turns.in) == 0 {
+		return -1
+	}
+	n := l.root
+	for n.turns.in[0].kid != nil {
+		e := n.turns.in[0]
+		e.Last, e.Turns = e.rank.share, e.Turns+1
+		n = e.kid
+	}
+	e := n.turns.in[0]
+	e.Last, e.Turns = e.rank.share, e.Turns+1
+	i := heap.Pop(&laneHeap{l, e.lane}).(item).load
+	if len(e.lane.work) == 0 {
+		heap.Pop(&n.turns)
+	} else {
+		l.rate(n, e)
+		heap.Fix(&n.turns, 0)
+	}
+	l.lift(n)
+	return i
+}
+
+// Placed moves the shares of the workload's submitter, of its queue and of those above.
+func (l *Line) Placed(i int, use structs.Amount) {
+	if use == (structs.Amount{}) {
+		return
+	}
+	ln := l.of[i]
+	ln.in.Held = ln.in.Held.Add(use)
+	n := ln.node
+	for up := n; up != nil; up = up.parent {
+		up.held = up.held.Add(use)
+	}
+	if ln.in.at >= 0 {
+		l.rate(n, ln.in)
+		heap.Fix(&n.turns, ln.in.at)
+	}
+	l.lift(n)
+}
+
+// Terms explain the place of a workload, from the root down: the share of every queue and submitter on the way that
+// takes turns, then the terms of its own queue's order.
+func (l *Line) Terms(i int) []structs.ScoreTerm {
+	ln := l.of[i]
+	var out []structs.ScoreTerm
+	if ln.node.share != nil {
+		out = append(out, structs.ScoreTerm{Name: "share of " + ln.in.Name, Micro: ln.node.share.Share(&ln.in.Entity, &ln.node.scene) / (nano / micro)})
+	}
+	for n := ln.node; n.parent != nil; n = n.parent {
+		if n.parent.share != nil {
+			e := n.in.Entity
+			e.Held = n.held
+			out = append(out, structs.ScoreTerm{Name: "share of " + n.path, Micro: n.parent.share.Share(&e, &n.parent.scene) / (nano / micro)})
+		}
+	}
+	slices.Reverse(out)
+	return append(out, ln.node.order.Terms(&l.pending[i], &ln.node.scene)...)
+}
+
+// contest is a heap of entrants.
+type contest struct {
+	in   []*entrant
+	less func(a, b *entrant) bool
+}
+
+func (c *contest) Len() int           { return len(c.in) }
+func (c *contest) Less(i, k int) bool { return c.less(c.in[i], c.in[k]) }
+func (c *contest) Swap(i, k int) {
+	c.in[i], c.in[k] = c.in[k], c.in[i]
+	c.in[i].at, c.in[k].at = i, k
+}
+func (c *contest) Push(x any) {
+	e := x.(*entrant)
+	e.at = len(c.in)
+	c.in = append(c.in, e)
+}
+func (c *contest) Pop() any {
+	e := c.in[len(c.in)-1]
+	c.in, e.at = c.in[:len(c.in)-1], -1
+	return e
+}
+
+// laneHeap orders the workloads of a lane.
+type laneHeap struct {
+	l  *Line
+	ln *lane
+}
+
+func (h *laneHeap) Len() int { return len(h.ln.work) }
+func (h *laneHeap) Less(i, k int) bool {
+	a, b := &h.ln.work[i], &h.ln.work[k]
+	switch {
+	case a.late != b.late:
+		return a.late < b.late
+	case a.key != b.key:
+		return a.key.Less(b.key)
+	}
+	return h.l.earlier(a.load, b.load)
+}
+func (h *laneHeap) Swap(i, k int) { w := h.ln.work; w[i], w[k] = w[k], w[i] }
+func (h *laneHeap) Push(x any)    { h.ln.work = append(h.ln.work, x.(item)) }
+func (h *laneHeap) Pop() any {
+	w := h.ln.work
+	it := w[len(w)-1]
+	h.ln.work = w[:len(w)-1]
+	return it
+}

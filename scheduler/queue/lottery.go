@@ -1,0 +1,65 @@
+package queue
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Lottery draws (Waldspurger and Weihl, OSDI'94): queues by weight, then the workloads of a submitter by priority, from
+// the pass's seed. Every pass draws anew, so nobody starves for long.
+//
+// A draw is a race of waiting times that are exponentially distributed with the number of tickets as the rate: the
+// least one wins with just the right odds, and each comes to run its own race, whatever the others do. So a drawing of
+// thousands is one sort.
+type Lottery struct{}
+
+// Name is "lottery".
+func (Lottery) Name() string { return structs.OrderLottery }
+
+// Key is the workload's time in the race.
+func (Lottery) Key(w *scheduler.Workload, at *Scene) Key {
+	return Key{race(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(priorityOf(w)))}
+}
+
+// Share is the time of the entity's next turn: that of its last one, and what it drew since.
+func (Lottery) Share(e *Entity, at *Scene) int64 {
+	return e.Last + race(at.Seed, at.Queue.Path, e.Name, e.Turns, e.Weight)
+}
+
+// Terms are the tickets, and the wait.
+func (Lottery) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	return []structs.ScoreTerm{{Name: "tickets", Micro: micro * max(int64(priorityOf(w)), 1)}, waitTerm(w, at)}
+}
+
+// race draws a waiting time with the given rate.
+func race(seed uint64, a, b string, turn, rate int64) int64 {
+	buf := binary.BigEndian.AppendUint64(make([]byte, 0, 64), seed)
+	buf = binary.BigEndian.AppendUint64(buf, uint64(turn))
+	buf = append(append(append(buf, a...), 0), b...)
+	d := sha256.Sum256(buf)
+	return minusLog2(binary.BigEndian.Uint64(d[:])) / max(rate, 1)
+}
+
+// minusLog2 is -log2((u+1) / 2^64) in units of 2^-32, by repeated squaring (integers only: D10).
+func minusLog2(u uint64) int64 {
+	if u++; u == 0 {
+		return 0
+	}
+	zeros := bits.LeadingZeros64(u)
+	out := int64(zeros+1) << 32
+	m := u << zeros // in [1,2) with 63 bits after the point
+	for bit := int64(1) << 31; bit > 0; bit >>= 1 {
+		hi, lo := bits.Mul64(m, m)
+		if hi&(1<<63) != 0 { // the square is at least 2
+			out -= bit
+			m = hi
+		} else {
+			m = hi<<1 | lo>>63
+		}
+	}
+	return out
+}

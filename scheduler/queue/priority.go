@@ -1,0 +1,27 @@
+package queue
+
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Priority is the job's priority, raised by waiting: by one for each Queue.Aging. So whatever is submitted from some
+// time on, a workload that waits is passed only by what has more priority than its own has grown to.
+type Priority struct{}
+
+// Name is "priority".
+func (Priority) Name() string { return structs.OrderPriority }
+
+// aged is the raised priority in thousandths.
+func (Priority) aged(w *scheduler.Workload, at *Scene) int64 {
+	return 1000*int64(priorityOf(w)) + ratio(int64(at.Waited(w)), int64(at.Queue.Aging), 1000)
+}
+
+// Key orders by raised priority, high first.
+func (o Priority) Key(w *scheduler.Workload, at *Scene) Key { return Key{-o.aged(w, at)} }
+
+// Terms are the priority and what waiting has added to it.
+func (o Priority) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	own := micro * int64(priorityOf(w))
+	return []structs.ScoreTerm{{Name: "priority", Micro: own}, {Name: "aging", Micro: 1000*o.aged(w, at) - own}}
+}
