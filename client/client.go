@@ -127,6 +127,7 @@ func (c *Client) open() error {
 		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
 		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
+		DeviceNodes: c.cfg.DeviceNodes,
 	}
 	if !c.cfg.Ephemeral {
 		c.run.AllocsDir = c.cfg.AllocsDir

@@ -62,6 +62,8 @@ type Config struct {
 	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
 	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
 
+	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
+	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
 	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
 	DeviceStats func() []methods.DeviceStats
 

@@ -22,7 +22,8 @@ type Limits struct {
 	MemoryBytes int64 // hard limit
 	MemoryLow   int64 // reservation: reclaimed from last
 	PidsMax     int64
-	Accounting  bool // use the controllers even without a limit, for their figures
+	Devices     []DeviceRule // what the group may use; nil: everything
+	Accounting  bool         // use the controllers even without a limit, for their figures
 }
 
 // Group is the control groups of one task. It is plain data, so that it can be written to disk and used by another process.
@@ -78,6 +79,11 @@ func (m *Manager) Create(id string, l Limits) (Group, error) {
 	}
 	if err := g.apply(l); err != nil {
 		return fail(err)
+	}
+	if l.Devices != nil {
+		if err := m.filter(&g, id, l.Devices); err != nil {
+			return fail(err)
+		}
 	}
 	return g, nil
 }
@@ -182,7 +188,7 @@ func (g Group) apply(l Limits) error {
 // them only when it is version 1; a cgroup2 leaf is joined at clone.
 func (g Group) JoinFiles() []string {
 	var out []string
-	for _, c := range []string{"freezer", "pids", "cpu", "cpuset", "memory"} {
+	for _, c := range []string{"freezer", "pids", "cpu", "cpuset", "memory", "devices"} {
 		if d := g.V1[c]; d != "" {
 			// "tasks" and not "cgroup.procs": the kernel then moves one thread without its machine-wide lock.
 			out = append(out, filepath.Join(d, "tasks"))

@@ -11,7 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -108,6 +110,11 @@ func unescape(s string) string {
 type Manager struct {
 	Layout Layout
 	scope  string
+
+	once    sync.Once
+	devices string // see Devices
+	mu      sync.Mutex
+	program map[string]*ebpf.Program // device programs by rules; guarded by mu
 }
 
 // controllers are those that a limited task uses.
@@ -206,6 +213,7 @@ func inheritCpuset(point, dir string) error {
 
 // Close removes the parent groups of this agent if no task is left in them.
 func (m *Manager) Close() {
+	m.forgetPrograms()
 	points := map[string]struct{}{}
 	if m.Layout.V2 != "" {
 		points[m.Layout.V2] = struct{}{}

@@ -130,14 +130,18 @@ type Dirs struct {
 
 // Resources are the task's limits. Zero means: no such limit.
 type Resources struct {
-	CPUMHz       int64 // share of the processor relative to other tasks
-	CPUQuota     int64 // ceiling in thousandths of a core (1500 = one and a half cores)
-	Cores        []int // cores the task is pinned to
-	MemoryMiB    int64 // limit, or the reservation when MemoryMaxMiB is set
-	MemoryMaxMiB int64 // limit when larger than MemoryMiB
-	PidsMax      int64 // processes and threads
-	ShmMiB       int64 // size of the private /dev/shm of isolating drivers; 0 means 64
+	CPUMHz       int64        // share of the processor relative to other tasks
+	CPUQuota     int64        // ceiling in thousandths of a core (1500 = one and a half cores)
+	Cores        []int        // cores the task is pinned to
+	MemoryMiB    int64        // limit, or the reservation when MemoryMaxMiB is set
+	MemoryMaxMiB int64        // limit when larger than MemoryMiB
+	PidsMax      int64        // processes and threads
+	ShmMiB       int64        // size of the private /dev/shm of isolating drivers; 0 means 64
+	Devices      []DeviceNode // what drivers that isolate let the task use beside null, random, terminals and the like
 }
+
+// DeviceNode is a character device of the host, by number: the file that names it may be anywhere.
+type DeviceNode struct{ Major, Minor int64 }
 
 // LogConfig says where output goes. Files are Base+".0", Base+".1", ... and only the newest MaxFiles remain.
 type LogConfig struct {

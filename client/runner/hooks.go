@@ -298,6 +298,21 @@ func setLimits(_ context.Context, a *attempt) error {
 	case res.MemoryMaxMiB < 0:
 		lim.MemoryMaxMiB = r.cfg.Node().Resources.MemoryMiB
 	}
+	if r.cfg.DeviceNodes != nil {
+		var mine []structs.Grant
+		for _, g := range r.Alloc().Grants {
+			if g.Task == a.spec.Name {
+				mine = append(mine, g)
+			}
+		}
+		if len(mine) > 0 {
+			nodes, err := r.cfg.DeviceNodes(mine)
+			if err != nil {
+				return err
+			}
+			lim.Devices = nodes
+		}
+	}
 	a.config.Resources = lim
 	return nil
 }

@@ -47,6 +47,9 @@ type Config struct {
 	DefaultUsers map[string]string
 	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free; 0 is 30 s.
 	ClaimPatience time.Duration
+	// DeviceNodes are the device files of granted devices, with those that all of a kind share; an error when a grant's
+	// are not known now. nil: grants have none.
+	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
 	// Oversubscribe lets a task use up to MemoryMaxMiB.
 	Oversubscribe bool
 	// Go runs fn in a goroutine that the agent waits for when it stops. It reports false, and runs nothing, once the

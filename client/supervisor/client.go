@@ -46,6 +46,7 @@ type Client struct {
 
 	groupsOnce sync.Once
 	layout     cgroup.Layout
+	devices    string
 	groupsErr  error
 }
 
@@ -84,9 +85,17 @@ func (c *Client) Groups() (cgroup.Layout, error) {
 			c.groupsErr = err
 			return
 		}
-		c.layout = m.Layout
+		c.layout, c.devices = m.Layout, m.Devices()
 	})
 	return c.layout, c.groupsErr
+}
+
+// Devices says how the use of devices is restricted here: cgroup.DevicesByBPF, cgroup.DevicesByV1 or cgroup.DevicesByNone.
+func (c *Client) Devices() string {
+	if _, err := c.Groups(); err != nil {
+		return cgroup.DevicesByNone
+	}
+	return c.devices
 }
 
 // Close ends the connection. Supervisor and tasks go on.

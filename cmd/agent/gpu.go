@@ -33,6 +33,7 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	cc.Fingerprint.Devices = append(cc.Fingerprint.Devices, a.gpus)
 	cc.Fingerprint.Changed = changed
 	cc.DeviceStats = a.gpus.Stats
+	cc.DeviceNodes = a.gpus.Nodes
 }
 
 // GPUs is what watches the NVIDIA GPUs, or nil.

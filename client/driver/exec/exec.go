@@ -77,7 +77,7 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 		}
 	}
 	return driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{
-		"driver.exec": "1", "driver.exec.cgroup": l.Version(),
+		"driver.exec": "1", "driver.exec.cgroup": l.Version(), "driver.exec.devices": d.opt.Supervisor.Devices(),
 	}}
 }
 
@@ -201,6 +201,12 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 	l.MemoryBytes = r.MemoryMiB << 20
 	if r.MemoryMaxMiB > r.MemoryMiB {
 		l.MemoryBytes, l.MemoryLow = r.MemoryMaxMiB<<20, r.MemoryMiB<<20
+	}
+	if d.opt.Supervisor.Devices() != cgroup.DevicesByNone {
+		l.Devices = cgroup.DevicesStandard()
+		for _, n := range r.Devices {
+			l.Devices = append(l.Devices, cgroup.DeviceRule{Major: n.Major, Minor: n.Minor, Access: "rw"})
+		}
 	}
 	if v.Bool("cpu_hard_limit") && l.CPUQuota == 0 && r.CPUMHz > 0 {
 		mhz := coreMHz()

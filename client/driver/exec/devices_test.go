@@ -1,0 +1,64 @@
+package exec
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/driver"
+	"golang.org/x/sys/unix"
+)
+
+// TestDevicesOfOthersAreRefused starts a task that was given GPU 3, and one that was given none, and lets both open
+// device files that anybody may open by their permissions: the kernel answers "no such device" (there is no driver
+// here) for the task's own and "not permitted" for everything else, in commands executed inside the task, too.
+func TestDevicesOfOthersAreRefused(t *testing.T) {
+	n := newNode(t)
+	if n.sup.Devices() == cgroup.DevicesByNone {
+		t.Skip("not run: this machine cannot restrict devices")
+	}
+	script := `for d in nvidia3 nvidia4 nvidiactl; do
+		(exec 3<"$NOMAD_ALLOC_DIR/$d") 2>"$NOMAD_ALLOC_DIR/why" && echo "$d opened" && continue
+		case "$(cat "$NOMAD_ALLOC_DIR/why")" in
+			*"No such device"*) echo "$d passed" ;;
+			*"not permitted"*|*"ermission denied"*) echo "$d refused" ;;
+			*) cat "$NOMAD_ALLOC_DIR/why" ;;
+		esac
+	done; echo x >/dev/null && echo "null works"; sleep 300`
+	start := func(devices ...driver.DeviceNode) (driver.Task, *driver.TaskConfig) {
+		cfg := n.config(script)
+		cfg.Env["NOMAD_ALLOC_DIR"] = cfg.Dirs.AllocDir
+		for name, minor := range map[string]uint32{"nvidia3": 3, "nvidia4": 4, "nvidiactl": 255} {
+			p := filepath.Join(cfg.Dirs.AllocDir, name)
+			if err := unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(195, minor))); err != nil {
+				t.Skip("not run: cannot make device nodes: " + err.Error())
+			}
+			if err := unix.Chmod(p, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Chmod(cfg.Dirs.AllocDir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		cfg.Resources.Devices = devices
+		return n.run(n.exec, cfg), cfg
+	}
+	owner, ownerCfg := start(driver.DeviceNode{Major: 195, Minor: 3}, driver.DeviceNode{Major: 195, Minor: 255})
+	_, bareCfg := start()
+	check := func(cfg *driver.TaskConfig, want string) {
+		t.Helper()
+		within(t, 20e9, want, func() bool { return strings.Contains(stdout(cfg), "null works") })
+		if got := stdout(cfg); got != want {
+			t.Errorf("got:\n%swant:\n%s", got, want)
+		}
+	}
+	check(ownerCfg, "nvidia3 passed\nnvidia4 refused\nnvidiactl passed\nnull works\n")
+	check(bareCfg, "nvidia3 refused\nnvidia4 refused\nnvidiactl refused\nnull works\n")
+
+	var errs strings.Builder
+	code, err := owner.Exec(t.Context(), driver.ExecRequest{Command: []string{"/bin/sh", "-c", "exec 3<" + filepath.Join(ownerCfg.Dirs.AllocDir, "nvidia4")}, Stderr: &errs})
+	if err != nil || code == 0 || !strings.Contains(errs.String(), "not permitted") {
+		t.Errorf("a command in the task opens another's GPU: exit %d, %v: %s", code, err, errs.String())
+	}
+}
