@@ -241,7 +241,18 @@ func TestDestructive(t *testing.T) {
 		"disk":         {func(j *structs.Job) { j.Groups[0].Disk.SizeMiB = 9 }, true},
 		"job meta":     {func(j *structs.Job) { j.Meta = map[string]string{"a": "b"} }, true},
 		"a task more":  {func(j *structs.Job) { j.Groups[0].Tasks = append(j.Groups[0].Tasks, &structs.Task{Name: "u"}) }, true},
-		"group gone":   {func(j *structs.Job) { j.Groups[0].Name = "h" }, true},
+		"queue": {func(j *structs.Job) {
+			j.Queue, j.Meta, j.Runtime.Limit, j.Deadline = "a", map[string]string{"muster.queue": "a"}, 9, 9
+			j.Requeue, j.Depends, j.Hold, j.Begin, j.Preemptible, j.Placement = &structs.Requeue{Max: 1}, []structs.Dependency{{Name: "a"}}, true, 9, true, "fgd"
+			j.Tolerations = []structs.Toleration{{}}
+		}, false},
+		"elastic":    {func(j *structs.Job) { j.Groups[0].Elastic = &structs.Elastic{Max: 9} }, false},
+		"gang":       {func(j *structs.Job) { j.Groups[0].Gang = &structs.Gang{} }, true},
+		"launch":     {func(j *structs.Job) { j.Groups[0].Launch = &structs.Launch{Mode: "rank"} }, true},
+		"checkpoint": {func(j *structs.Job) { j.Groups[0].Checkpoint = &structs.Checkpoint{Dir: "/d"} }, true},
+		"array":      {func(j *structs.Job) { j.Array = &structs.Array{Count: 2} }, true},
+		"shm":        {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.ShmMiB = 9 }, true},
+		"group gone": {func(j *structs.Job) { j.Groups[0].Name = "h" }, true},
 	} {
 		after := base()
 		c.change(after)

@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -15,7 +17,7 @@ func Destructive(before, after *structs.Job, group string) bool {
 	if a == nil || b == nil {
 		return true
 	}
-	if !sameDeep(reflect.ValueOf(before.Meta), reflect.ValueOf(after.Meta)) {
+	if !sameMeta(before.Meta, after.Meta) || !sameArray(before.Array, after.Array) {
 		return true
 	}
 	if !sameDeep(reflect.ValueOf(before.Affinities), reflect.ValueOf(after.Affinities)) ||
@@ -42,6 +44,14 @@ func plainGroup(g *structs.Group) structs.Group {
 	p.MaxClientDisc = nil
 	p.StopAfterDisc = nil
 	p.PreventLostResch = false
+	p.Elastic = nil
+	p.Meta = plainMeta(g.Meta)
+	if p.Gang != nil { // being one or not is another start; how many and how long is the scheduler's business
+		p.Gang = &structs.Gang{}
+	}
+	if c := p.Checkpoint; c != nil { // the agent reads it when it gives notice; tasks know only the place
+		p.Checkpoint = &structs.Checkpoint{Dir: c.Dir}
+	}
 	p.Tasks = make([]*structs.Task, len(g.Tasks))
 	for i, t := range g.Tasks {
 		q := plainTask(t)
@@ -53,6 +63,7 @@ func plainGroup(g *structs.Group) structs.Group {
 // plainTask is a task without what may change in place.
 func plainTask(t *structs.Task) structs.Task {
 	q := *t
+	q.Meta = plainMeta(t.Meta)
 	q.Constraints = nil
 	q.Restart = nil
 	q.Services = nil
@@ -61,6 +72,31 @@ func plainTask(t *structs.Task) structs.Task {
 	q.KillTimeout = 0
 	q.ShutdownDelay = 0
 	return q
+}
+
+// plainMeta is a meta without the spellings of our extensions (the job has them as fields, which are compared).
+func plainMeta(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m { // the result does not depend on the order
+		if !structs.IsExtensionKey(k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func sameMeta(a, b map[string]string) bool { return maps.Equal(plainMeta(a), plainMeta(b)) }
+
+// sameArray reports whether the allocations of one array may go on as another's: each keeps its parameters. The count
+// and the cap may differ.
+func sameArray(a, b *structs.Array) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	n := min(a.Count, b.Count)
+	return maps.EqualFunc(a.Params, b.Params, func(x, y []string) bool {
+		return slices.Equal(x[:min(n, len(x))], y[:min(n, len(y))])
+	})
 }
 
 // sameDeep is reflect.DeepEqual with an empty slice or map equal to none.

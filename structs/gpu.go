@@ -18,6 +18,7 @@ type GPURequest struct {
 	Constraints []Constraint
 	Affinities  []Affinity
 	MIG         string // MIG profile ("1g.18gb"): Count instances of it that the node has; excludes memory, share and compute; "" for none
+	RDMA        string // "preferred": near a network card that reads and writes GPU memory; "" and "none": anywhere
 	Enforce     string // how the share is enforced on the node: "auto", "none", ...; "" means auto
 }
 

@@ -283,6 +283,7 @@ type Resources struct {
 	MemoryMiB    int64
 	MemoryMaxMiB int64 // 0: no oversubscription; -1: no limit
 	DiskMiB      int64 // deprecated spelling; added to the group's disk
+	ShmMiB       int64 // size of /dev/shm; part of MemoryMiB; 0: the driver's default
 	Devices      []DeviceRequest
 	GPU          []GPURequest // the first that can be had is taken; none when empty
 	Networks     []Network    // deprecated task networks; merged into the group's

@@ -1,11 +1,20 @@
 package structs
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Runtime is how long a job's allocations are expected to run, and may.
 type Runtime struct {
 	Expected time.Duration // the submitter's estimate; 0: unknown
 	Limit    time.Duration // wall-clock limit of each allocation; 0: none
+}
+
+// IsExtensionKey reports whether a key of a meta block is the spelling of one of our settings for clients that know
+// only Nomad's: "muster.queue" or "muster_queue". The setting's value is in its own field as well.
+func IsExtensionKey(k string) bool {
+	return strings.HasPrefix(k, "muster.") || strings.HasPrefix(k, "muster_")
 }
 
 // Requeue says after which ends a batch job's work returns to the queue.
@@ -15,16 +24,48 @@ type Requeue struct {
 	AvoidFailedNodes bool
 }
 
+// The ends after which work may return to the queue (Requeue.On), beside "exit:N".
+const (
+	RequeuePreempt  = "preempt"   // others took its place
+	RequeueLimit    = "limit"     // its wall-clock limit was over
+	RequeueNodeLost = "node_lost" // its node went away
+	RequeueGPUError = "gpu_error" // a GPU failed under it
+	RequeueFailure  = "failure"   // a task failed, whatever its exit code
+	RequeueExit     = "exit:"     // and the exit code of a failed task
+)
+
+// RequeueReasons lists the values of Requeue.On without "exit:N".
+var RequeueReasons = []string{RequeuePreempt, RequeueLimit, RequeueNodeLost, RequeueGPUError, RequeueFailure}
+
 // Dependency makes a job wait for another.
 type Dependency struct {
-	Name    string        // label of the block: the job's id unless JobID says otherwise
-	JobID   string        // may be "NAMESPACE/ID"; "" means Name
-	When    string        // When... constants; "" means success
-	Timeout time.Duration // from submission; then OnTimeout; 0: waits for ever
+	Name      string        // label of the block: the job's id unless JobID says otherwise
+	JobID     string        // "" means Name
+	Namespace string        // of that job; "" for the job's own
+	When      string        // When... constants; "" means success
+	Timeout   time.Duration // from submission; then OnTimeout; 0: waits for ever
 	// OnTimeout is "fail" (also "": the job is stopped with a reason) or "run".
 	OnTimeout string
 	Group     string // dependencies of one group are alternatives: AtLeast of them must be met; "" stands alone
 	AtLeast   int    // of a group, k of n; 0: all. The same in each member of the group
+}
+
+// What happens when a dependency's timeout is over.
+const (
+	OnTimeoutFail = "fail"
+	OnTimeoutRun  = "run"
+)
+
+// On is the job that the dependency of a job waits for.
+func (d *Dependency) On(of *Job) JobKey {
+	k := JobKey{Namespace: d.Namespace, ID: d.JobID}
+	if k.Namespace == "" {
+		k.Namespace = of.Namespace
+	}
+	if k.ID == "" {
+		k.ID = d.Name
+	}
+	return k
 }
 
 // Conditions of a dependency.
@@ -45,6 +86,12 @@ type Array struct {
 
 // ArrayCountMax is the most indices an array may have.
 const ArrayCountMax = 100_000
+
+// Effects of a taint.
+const (
+	TaintNoSchedule       = "no-schedule"
+	TaintPreferNoSchedule = "prefer-no-schedule"
+)
 
 // Toleration lets a job onto nodes with a taint. A taint is a node's meta "taint.KEY" = "VALUE:EFFECT" with an effect
 // of no-schedule or prefer-no-schedule.

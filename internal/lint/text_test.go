@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/nomadlike/jobspec"
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/server/acl"
 )
 
@@ -136,8 +137,13 @@ func TestDocumentedHCL(t *testing.T) {
 			}
 			switch {
 			case hasBlock(file, "job"):
-				if _, ds := jobspec.ParseHCL(name, src, jobspec.ParseOptions{}); ds.HasErrors() {
+				job, ds := jobspec.ParseHCL(name, src, jobspec.ParseOptions{})
+				if ds.HasErrors() {
 					t.Errorf("%s:%d: the job in this block is refused (lines count from the block's first): %v", name, line, ds)
+					continue
+				}
+				if _, p := wire.Prepare(job); p.Err() != nil {
+					t.Errorf("%s:%d: the job in this block is not valid: %v", name, line, p.Err())
 				}
 			case hasBlock(file, "namespace"):
 				if _, err := acl.Parse(name, string(src)); err != nil {

@@ -26,6 +26,7 @@ func (j *Job) ToStructs() (*structs.Job, error) {
 		StatusDesc: val(j.StatusDescription), CreateIndex: structs.Index(val(j.CreateIndex)),
 		ModifyIndex: structs.Index(val(j.ModifyIndex)), SpecIndex: structs.Index(val(j.JobModifyIndex)),
 	}
+	c.ownTo(j, out)
 	if p := j.Periodic; p != nil {
 		out.Periodic = &structs.Periodic{Enabled: val(p.Enabled), Specs: p.specs(), ProhibitOverlap: val(p.ProhibitOverlap), TimeZone: val(p.TimeZone)}
 	}
@@ -59,17 +60,9 @@ func (j *Job) ToStructs() (*structs.Job, error) {
 	return out, nil
 }
 
-// queue is the queue a job asks for: natively, or by the meta spelling that unmodified clients can send.
+// queue is the queue a job asks for.
 func (j *Job) queue() string {
-	if j.Queue != nil {
-		return *j.Queue
-	}
-	for _, k := range []string{"muster.queue", "muster_queue"} {
-		if q, ok := j.Meta[k]; ok {
-			return q
-		}
-	}
-	return ""
+	return val(j.Queue)
 }
 
 func (p *PeriodicConfig) specs() []string {
@@ -132,6 +125,7 @@ func (c *converter) group(g *TaskGroup) *structs.Group {
 	for _, name := range sortedKeys(g.Volumes) {
 		out.Volumes = append(out.Volumes, structs.VolumeRequest{Name: name, Raw: c.raw(where+", volume "+name, g.Volumes[name])})
 	}
+	groupOwnTo(g, out)
 	for _, t := range g.Tasks {
 		if t != nil {
 			out.Tasks = append(out.Tasks, c.task(where, out, t))
@@ -287,7 +281,7 @@ func portsTo(in []Port) []structs.Port {
 func resourcesTo(r *Resources) structs.Resources {
 	out := structs.Resources{
 		CPU: int64(val(r.CPU)), Cores: int64(val(r.Cores)), MemoryMiB: int64(val(r.MemoryMB)), MemoryMaxMiB: int64(val(r.MemoryMaxMB)),
-		DiskMiB: int64(val(r.DiskMB)), Networks: networksTo(r.Networks), SecretsMiB: int64(val(r.SecretsMB)),
+		DiskMiB: int64(val(r.DiskMB)), ShmMiB: int64(val(r.ShmMB)), Networks: networksTo(r.Networks), SecretsMiB: int64(val(r.SecretsMB)),
 	}
 	for _, d := range r.Devices {
 		if d != nil {
@@ -318,9 +312,7 @@ func JobFromStructs(j *structs.Job) *Job {
 		Stable: ptr(j.Stable), Version: ptr(j.Version), SubmitTime: ptr(int64(j.SubmitTime)), CreateIndex: ptr(uint64(j.CreateIndex)),
 		ModifyIndex: ptr(uint64(j.ModifyIndex)), JobModifyIndex: ptr(uint64(j.SpecIndex)),
 	}
-	if j.Queue != "" {
-		out.Queue = ptr(j.Queue)
-	}
+	out.ownFrom(j)
 	if (j.Submitter != structs.Submitter{}) {
 		out.Submitter = &Submitter{Name: j.Submitter.Name, UID: j.Submitter.UID, GID: j.Submitter.GID, Accessor: j.Submitter.Accessor.String()}
 	}
@@ -381,6 +373,7 @@ func groupFrom(j *structs.Job, g *structs.Group) *TaskGroup {
 		}
 		out.Volumes[v.Name] = unraw[VolumeRequest](v.Raw)
 	}
+	groupOwnFrom(g, out)
 	for _, t := range g.Tasks {
 		out.Tasks = append(out.Tasks, taskFrom(g, t))
 	}
@@ -511,6 +504,7 @@ func resourcesFrom(r structs.Resources) *Resources {
 	for _, d := range r.Devices {
 		out.Devices = append(out.Devices, &RequestedDevice{Name: d.Name, Count: ptr(uint64(d.Count)), Constraints: constraintsFrom(d.Constraints), Affinities: affinitiesFrom(d.Affinities)})
 	}
+	out.ShmMB = set(int(r.ShmMiB))
 	out.GPU = gpuFrom(r.GPU)
 	if r.NUMA != nil {
 		out.NUMA = &NUMAResource{Affinity: r.NUMA.Affinity, Devices: r.NUMA.Devices}

@@ -86,9 +86,7 @@ func (j *Job) Canonicalize() {
 	if p := j.ParameterizedJob; p != nil && p.Payload == "" {
 		p.Payload = "optional"
 	}
-	if q := j.queue(); q != "" && j.Queue == nil {
-		j.Queue = &q
-	}
+	j.canonicalizeOwn()
 	if j.Update != nil {
 		j.Update.canonicalize()
 	} else if *j.Type == string(structs.JobService) || *j.Type == string(structs.JobSystem) {

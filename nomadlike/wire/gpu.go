@@ -23,9 +23,9 @@ type GPU struct {
 	Enforce     string        `hcl:"enforce"`
 	Constraints []*Constraint `hcl:"constraint"`
 	Affinities  []*Affinity   `hcl:"affinity"`
-	Or          []*GPUOr      `hcl:"or"` // tried in order when no node can give this
-	MIG         string        `hcl:"mig"`
-	RDMA        string        `hcl:"rdma"`
+	Or          []*GPUOr      `hcl:"or"`   // tried in order when no node can give this
+	MIG         string        `hcl:"mig"`  // profile of an instance: "1g.10gb"
+	RDMA        string        `hcl:"rdma"` // none, preferred, required
 }
 
 // GPUOr is an alternative to what a GPU block asks for.
@@ -38,17 +38,19 @@ type GPUOr struct {
 	Enforce     string        `hcl:"enforce"`
 	Constraints []*Constraint `hcl:"constraint"`
 	Affinities  []*Affinity   `hcl:"affinity"`
+	MIG         string        `hcl:"mig"`
+	RDMA        string        `hcl:"rdma"`
 }
 
 func (o *GPUOr) gpu() *GPU {
-	return &GPU{Count: o.Count, Model: o.Model, Memory: o.Memory, Share: o.Share, Compute: o.Compute, Enforce: o.Enforce, Constraints: o.Constraints, Affinities: o.Affinities}
+	return &GPU{Count: o.Count, Model: o.Model, Memory: o.Memory, Share: o.Share, Compute: o.Compute, Enforce: o.Enforce, Constraints: o.Constraints, Affinities: o.Affinities, MIG: o.MIG, RDMA: o.RDMA}
 }
 
 // gpuOrMax is how many alternatives a request may have.
 const gpuOrMax = 16
 
 // gpuMeta are the extensions of a task's meta that ask for GPUs, as unmodified clients spell them: "muster.gpu.memory".
-var gpuMeta = []string{"compute", "count", "enforce", "memory", "model", "share"}
+var gpuMeta = []string{"compute", "count", "enforce", "memory", "mig", "model", "rdma", "share"}
 
 // gpuFromMeta reads a task's meta. It gives nil when the meta says nothing of GPUs.
 func gpuFromMeta(meta map[string]string) (*GPU, error) {
@@ -59,11 +61,9 @@ func gpuFromMeta(meta map[string]string) (*GPU, error) {
 		if !ok {
 			continue
 		}
-		field, ok := strings.CutPrefix(name, "gpu.")
+		field, ok := strings.CutPrefix(name, "gpu_")
 		if !ok {
-			if field, ok = strings.CutPrefix(name, "gpu_"); !ok {
-				continue
-			}
+			continue
 		}
 		found = true
 		number := func(to **int) error {
@@ -86,8 +86,12 @@ func gpuFromMeta(meta map[string]string) (*GPU, error) {
 			g.Enforce = meta[k]
 		case "memory":
 			g.Memory = meta[k]
+		case "mig":
+			g.MIG = meta[k]
 		case "model":
 			g.Model = meta[k]
+		case "rdma":
+			g.RDMA = meta[k]
 		default:
 			err = fmt.Errorf("%s is not known; want muster.gpu and one of %s%s", k, strings.Join(gpuMeta, ", "), suggest.DidYouMean(field, gpuMeta))
 		}
@@ -134,8 +138,8 @@ func (g *GPU) canonicalize() {
 
 // plain reports whether the request is for whole devices, which a device request says as well.
 func (g *GPU) plain() bool {
-	return g.Memory == "" && g.Share == nil && g.Compute == nil && len(g.Or) == 0 && (g.Enforce == "" || g.Enforce == "none" || g.Enforce == "auto") &&
-		g.MIG == "" && (g.RDMA == "" || g.RDMA == "none") && (g.Count == nil || *g.Count >= 0)
+	return g.MIG == "" && g.Memory == "" && g.Share == nil && g.Compute == nil && len(g.Or) == 0 && (g.Enforce == "" || g.Enforce == "none" || g.Enforce == "auto") &&
+		(g.RDMA == "" || g.RDMA == "none") && (g.Count == nil || *g.Count >= 0)
 }
 
 // device is the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
@@ -155,6 +159,9 @@ func (g *GPU) device() *RequestedDevice {
 	d.Constraints = append(d.Constraints, g.Constraints...)
 	return d
 }
+
+// migRE is the form of a profile's name: slices, memory, and marks such as "+me".
+var migRE = regexp.MustCompile(`^[1-9][0-9]*(c\.[1-9][0-9]*)?g\.[1-9][0-9]*gb(\+[a-z.]+)?$`)
 
 // parseMiB reads an amount of memory: "20GiB", "20480MiB", "1TiB", or a plain number of MiB.
 func parseMiB(s string) (int64, error) {
@@ -203,6 +210,15 @@ func (v *validator) gpu(w string, g *GPU) {
 			v.errorf(w, "compute = %d without memory: say how much memory the share has, as memory = \"20GiB\" or share = 25", *g.Compute)
 		}
 	}
+	v.oneOf(w+".rdma", g.RDMA, "", "none", "preferred", "required")
+	if g.MIG != "" {
+		if !migRE.MatchString(g.MIG) {
+			v.errorf(w+".mig", "%.64q is not the profile of a MIG instance: want something like \"1g.10gb\"", g.MIG)
+		}
+		if g.Memory != "" || g.Share != nil || g.Compute != nil {
+			v.errorf(w, "mig = %q and a share of a GPU contradict each other: an instance has memory and compute of its own", g.MIG)
+		}
+	}
 	v.oneOf(w+".enforce", g.Enforce, "", "auto", "none")
 	v.constraints(w, g.Constraints, false)
 	v.affinities(w, g.Affinities, false)
@@ -220,7 +236,7 @@ func (v *validator) gpu(w string, g *GPU) {
 func gpusTo(g *GPU) []structs.GPURequest {
 	mem, _ := parseMiB(g.Memory) // "" gives 0; anything else was validated
 	out := []structs.GPURequest{{Count: int64(val(g.Count)), MemoryMiB: mem, Share: int64(val(g.Share)), Compute: int64(val(g.Compute)), Model: g.Model,
-		Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities), Enforce: g.Enforce}}
+		Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities), Enforce: g.Enforce, MIG: g.MIG, RDMA: g.RDMA}}
 	for _, o := range g.Or {
 		if o != nil {
 			out = append(out, gpusTo(o.gpu())...)
@@ -235,7 +251,7 @@ func gpuFrom(rs []structs.GPURequest) *GPU {
 		return nil
 	}
 	one := func(r *structs.GPURequest) *GPUOr {
-		o := &GPUOr{Count: ptr(int(r.Count)), Model: r.Model, Enforce: r.Enforce, Constraints: constraintsFrom(r.Constraints), Affinities: affinitiesFrom(r.Affinities)}
+		o := &GPUOr{Count: ptr(int(r.Count)), Model: r.Model, Enforce: r.Enforce, MIG: r.MIG, RDMA: r.RDMA, Constraints: constraintsFrom(r.Constraints), Affinities: affinitiesFrom(r.Affinities)}
 		if r.MemoryMiB > 0 {
 			o.Memory = fmt.Sprintf("%dMiB", r.MemoryMiB)
 		}

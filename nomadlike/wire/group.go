@@ -28,40 +28,10 @@ type TaskGroup struct {
 
 	// Muster's own.
 	Gang       *Gang       `hcl:"gang" json:",omitempty"`
+	Elastic    *Elastic    `hcl:"elastic" json:",omitempty"`
 	Topology   *Topology   `hcl:"topology" json:",omitempty"`
 	Launch     *Launch     `hcl:"launch" json:",omitempty"`
 	Checkpoint *Checkpoint `hcl:"checkpoint" json:",omitempty"`
-}
-
-// Gang makes the allocations of a group start together or not at all.
-type Gang struct {
-	Min       *int      `hcl:"min"`
-	Timeout   *Duration `hcl:"timeout"`
-	OnFailure string    `hcl:"on_failure"`
-}
-
-// Topology says how near the allocations of a group should be.
-type Topology struct {
-	Inside string `hcl:"inside"`
-	Across string `hcl:"across"`
-	Mode   string `hcl:"mode"`
-}
-
-// Launch says who starts the ranks of a group.
-type Launch struct {
-	Mode   string   `hcl:"mode"`
-	Ranks  *int     `hcl:"ranks"`
-	Compat []string `hcl:"compat"`
-}
-
-// Checkpoint says how a group saves its state.
-type Checkpoint struct {
-	Signal string    `hcl:"signal"`
-	To     string    `hcl:"to"`
-	On     []string  `hcl:"on"`
-	Before *Duration `hcl:"before"`
-	Grace  *Duration `hcl:"grace"`
-	Dir    string    `hcl:"dir"`
 }
 
 // VolumeRequest is a volume that a group asks for.

@@ -28,12 +28,17 @@ type Job struct {
 	UI               *JobUI            `hcl:"ui"`
 
 	// Muster's own.
-	Queue       *string      `hcl:"queue" json:",omitempty"`
-	Runtime     *Runtime     `hcl:"runtime" json:",omitempty"`
-	Deadline    *string      `hcl:"deadline" json:",omitempty"` // RFC 3339
-	Requeue     *Requeue     `hcl:"requeue" json:",omitempty"`
-	DependsOn   []*DependsOn `hcl:"depends_on" json:",omitempty"`
-	Preemptible *bool        `hcl:"preemptible" json:",omitempty"`
+	Queue       *string       `hcl:"queue" json:",omitempty"`
+	Placement   *string       `hcl:"placement" json:",omitempty"`
+	Preemptible *bool         `hcl:"preemptible" json:",omitempty"`
+	Runtime     *Runtime      `hcl:"runtime" json:",omitempty"`
+	Deadline    *string       `hcl:"deadline" json:",omitempty"` // RFC 3339
+	Begin       *string       `hcl:"begin" json:",omitempty"`    // RFC 3339
+	Hold        *bool         `hcl:"hold" json:",omitempty"`
+	Requeue     *Requeue      `hcl:"requeue" json:",omitempty"`
+	DependsOn   []*DependsOn  `hcl:"depends_on" json:",omitempty"`
+	Tolerations []*Toleration `hcl:"toleration" json:",omitempty"`
+	Array       *Array        `hcl:"array" json:",omitempty"`
 
 	Stop                     *bool
 	ParentID                 *string
@@ -188,24 +193,4 @@ type JobSubmission struct {
 	Format        string
 	VariableFlags map[string]string
 	Variables     string
-}
-
-// Runtime is how long a job is expected to run and may run.
-type Runtime struct {
-	Expected *Duration `hcl:"expected"`
-	Limit    *Duration `hcl:"limit"`
-}
-
-// Requeue says after which ends a job is queued again.
-type Requeue struct {
-	On               []string `hcl:"on"`
-	Max              *int     `hcl:"max"`
-	AvoidFailedNodes *bool    `hcl:"avoid_failed_nodes"`
-}
-
-// DependsOn makes a job wait for another.
-type DependsOn struct {
-	Job     string    `hcl:"job,label"`
-	When    string    `hcl:"when"`
-	Timeout *Duration `hcl:"timeout"`
 }

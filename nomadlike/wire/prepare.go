@@ -51,6 +51,7 @@ func Prepare(j *Job) (*structs.Job, Problems) {
 		return nil, Problems{Errors: []string{"job: the body holds no job; want {\"Job\": {...}}"}}
 	}
 	var p Problems
+	j.takeMeta(&p)
 	checkSupport(j, &p)
 	j.Canonicalize()
 	v := j.Validate()

@@ -39,13 +39,11 @@ type typeSupport struct {
 }
 
 const (
-	notYet     = "not supported yet by this build"
 	noServices = "kept and shown, but services are not registered and checks do not run in this build"
 	noDeploy   = "without effect: updates go by max_parallel and min_healthy_time, not by health checks, in this build"
 	noFiles    = "not supported yet by this build: the task would start without the file"
 	noVolumes  = "not supported yet by this build: the task would start without the volume"
 	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
-	noGang     = "not supported yet by this build"
 )
 
 func not(values ...any) func(reflect.Value) bool {
@@ -62,12 +60,11 @@ func not(values ...any) func(reflect.Value) bool {
 var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Job](), block: "job",
 		supported: "Region Namespace ID Name Type Priority AllAtOnce Datacenters NodePool Constraints Affinities TaskGroups Update Spreads Periodic " +
-			"ParameterizedJob Reschedule Migrate Meta UI Queue Stop ParentID Dispatched DispatchIdempotencyToken Payload",
+			"ParameterizedJob Reschedule Migrate Meta UI Queue Placement Preemptible Runtime Deadline Begin Hold Requeue DependsOn Tolerations Array Stop ParentID Dispatched DispatchIdempotencyToken Payload",
 		server: "ConsulNamespace VaultNamespace NomadTokenID Status StatusDescription Stable Version SubmitTime CreateIndex ModifyIndex " +
 			"JobModifyIndex VersionTag Submitter ConsulToken VaultToken",
 		refused: map[string]note{
 			"Multiregion": {why: "not supported: register the job in each region"},
-			"Runtime":     {why: notYet}, "Deadline": {why: notYet}, "Requeue": {why: notYet}, "DependsOn": {why: notYet}, "Preemptible": {why: notYet},
 		}},
 	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel Stagger MinHealthyTime",
 		ignored: map[string]note{
@@ -100,22 +97,24 @@ var supportTable = []typeSupport{
 			"MinHealthyTime":  {why: "without effect: a drain waits for running, not for health, in this build", only: not(Duration(10 * time.Second)), value: "other than 10s"},
 			"HealthyDeadline": {why: "without effect: a drain waits for running, not for health, in this build", only: not(Duration(5 * time.Minute)), value: "other than 5m"},
 		}},
-	{typ: reflect.TypeFor[Runtime](), block: "runtime", all: Refused},
-	{typ: reflect.TypeFor[Requeue](), block: "requeue", all: Refused},
-	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", all: Refused},
+	{typ: reflect.TypeFor[Runtime](), block: "runtime", supported: "Expected Limit"},
+	{typ: reflect.TypeFor[Requeue](), block: "requeue", supported: "On Max AvoidFailedNodes"},
+	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", supported: "Name Job Namespace When Timeout OnTimeout Group AtLeast"},
+	{typ: reflect.TypeFor[Toleration](), block: "toleration", supported: "Key Value Effect"},
+	{typ: reflect.TypeFor[Array](), block: "array", supported: "Count Concurrency Params"},
 
 	{typ: reflect.TypeFor[TaskGroup](), block: "group",
 		supported: "Name Count Constraints Affinities Tasks Spreads RestartPolicy Disconnect ReschedulePolicy EphemeralDisk Update Migrate Networks Meta " +
-			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling",
+			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint",
 		ignored: map[string]note{"Services": {why: noServices}},
 		refused: map[string]note{
 			"Volumes": {why: noVolumes}, "Consul": {why: noVault},
-			"Gang": {why: noGang}, "Topology": {why: notYet}, "Launch": {why: notYet}, "Checkpoint": {why: notYet},
 		}},
-	{typ: reflect.TypeFor[Gang](), block: "group > gang", all: Refused},
-	{typ: reflect.TypeFor[Topology](), block: "group > topology", all: Refused},
-	{typ: reflect.TypeFor[Launch](), block: "group > launch", all: Refused},
-	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", all: Refused},
+	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},
+	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
+	{typ: reflect.TypeFor[Topology](), block: "group > topology", supported: "Inside Across Mode"},
+	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port"},
+	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", supported: "Signal Command URL To On Before Grace Dir Cost"},
 	{typ: reflect.TypeFor[VolumeRequest](), block: "group > volume", all: Refused},
 	{typ: reflect.TypeFor[CSIMountOptions](), block: "group > volume > mount_options", all: Refused},
 	{typ: reflect.TypeFor[RestartPolicy](), block: "restart", supported: "Interval Attempts Delay Mode",
@@ -174,17 +173,23 @@ var supportTable = []typeSupport{
 		ignored: map[string]note{
 			"IOPS":     {why: "without effect, as in Nomad"},
 			"Networks": {why: "ports of the deprecated network block in resources are added to the group's"},
-		},
-		refused: map[string]note{"ShmMB": {why: notYet}}},
-	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce",
-		refused: map[string]note{
-			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
-			"MIG":     {why: "not supported yet by this build; MIG slices are ordinary devices, ask with a device block"},
-			"RDMA":    {why: notYet, only: not("none"), value: `other than "none"`},
+			"ShmMB":    {why: "kept and shown, but tasks get /dev/shm as their driver makes it in this build"},
 		}},
-	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce",
+	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG",
 		refused: map[string]note{
 			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
+			"RDMA":    {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+		},
+		ignored: map[string]note{
+			"RDMA": {why: "kept and shown, but nodes do not tell their RDMA devices yet in this build", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
+		}},
+	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce MIG",
+		refused: map[string]note{
+			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
+			"RDMA":    {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+		},
+		ignored: map[string]note{
+			"RDMA": {why: "kept and shown, but nodes do not tell their RDMA devices yet in this build", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
 		}},
 	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Devices",
 		ignored: map[string]note{
@@ -248,42 +253,6 @@ func checkSupport(j *Job, p *Problems) {
 		where, why, _ := strings.Cut(k, "\x00")
 		p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %s", prefix(where, strings.Join(w.ignored[k], ", ")), why))
 	}
-	for _, k := range sortedKeys(j.Meta) {
-		if name, ok := extensionKey(k); ok && name != "queue" {
-			p.errorf("meta "+k, "this extension is %s; the ones that are supported are muster.queue, and muster.gpu.* on tasks", notYet)
-		}
-	}
-	for _, g := range j.TaskGroups {
-		if g == nil {
-			continue
-		}
-		for _, k := range sortedKeys(g.Meta) {
-			if _, ok := extensionKey(k); ok {
-				p.errorf(fmt.Sprintf("group %q, meta %s", val(g.Name), k), "this extension is %s", notYet)
-			}
-		}
-		for _, t := range g.Tasks {
-			if t == nil {
-				continue
-			}
-			if _, err := gpuFromMeta(t.Meta); err != nil {
-				p.errorf(fmt.Sprintf("group %q, task %q, meta", val(g.Name), t.Name), "%v", err)
-			}
-			for _, k := range sortedKeys(t.Meta) {
-				if name, ok := extensionKey(k); ok && !strings.HasPrefix(name, "gpu.") && !strings.HasPrefix(name, "gpu_") {
-					p.errorf(fmt.Sprintf("group %q, task %q, meta %s", val(g.Name), t.Name, k), "this extension is %s", notYet)
-				}
-			}
-		}
-	}
-}
-
-// extensionKey recognises the meta spelling of our extensions: "muster.gang.min" or "muster_gang_min".
-func extensionKey(k string) (name string, ok bool) {
-	if name, ok = strings.CutPrefix(k, "muster."); ok {
-		return name, true
-	}
-	return strings.CutPrefix(k, "muster_")
 }
 
 type supportWalk struct {

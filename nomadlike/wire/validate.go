@@ -80,13 +80,6 @@ func (v *validator) validateJob() {
 	if q := j.queue(); q != "" && !queueRE.MatchString(q) {
 		v.errorf("queue", "%.64q is not a queue: want up to 8 names of letters, digits, dots, dashes or underscores, divided by slashes", q)
 	}
-	if j.Queue != nil {
-		for _, k := range []string{"muster.queue", "muster_queue"} {
-			if m, ok := j.Meta[k]; ok && m != *j.Queue {
-				v.errorf("queue", "the job says %q and its meta %s says %q; remove one of them", *j.Queue, k, m)
-			}
-		}
-	}
 	types := []string{string(structs.JobService), string(structs.JobBatch), string(structs.JobSystem), string(structs.JobSysBatch)}
 	if !slices.Contains(types, string(v.typ)) {
 		v.errorf("type", "%.64q is not a kind of job: want service, batch, system or sysbatch%s", string(v.typ), suggest.DidYouMean(string(v.typ), types))
@@ -110,6 +103,7 @@ func (v *validator) validateJob() {
 	v.update("update", j.Update)
 	v.periodic()
 	v.parameterized()
+	v.own()
 	if len(j.TaskGroups) == 0 {
 		v.errorf("group", "a job needs at least one group")
 	}
@@ -321,7 +315,8 @@ func (v *validator) name(where, what, s string) {
 
 func (v *validator) oneOf(where, s string, allowed ...string) {
 	if !slices.Contains(allowed, s) {
-		v.errorf(where, "%.64q is not known: want %s%s", s, strings.Join(allowed, ", "), suggest.DidYouMean(s, allowed))
+		words := slices.DeleteFunc(slices.Clone(allowed), func(s string) bool { return s == "" })
+		v.errorf(where, "%.64q is not known: want %s%s", s, strings.Join(words, ", "), suggest.DidYouMean(s, allowed))
 	}
 }
 

@@ -146,6 +146,7 @@ func (v *validator) group(i int, g *TaskGroup) {
 		v.scaling(w+", scaling", s, val(g.Count))
 	}
 	v.networks(w, g)
+	v.groupOwn(w, g)
 	if len(g.Tasks) == 0 {
 		v.errorf(w, "needs at least one task")
 	}
@@ -393,6 +394,10 @@ func (v *validator) resources(w string, r *Resources) {
 		v.errorf(w+".memory_max", "%d; want 0 (no more than memory), -1 (no limit), or at least memory (%d)", m, val(r.MemoryMB))
 	}
 	v.amount(w+".disk", r.DiskMB, 0)
+	v.amount(w+".shm", r.ShmMB, 0)
+	if val(r.ShmMB) > max(0, val(r.MemoryMB)) {
+		v.errorf(w+".shm", "%d is more than memory = %d; pages of /dev/shm count against the task's memory", *r.ShmMB, val(r.MemoryMB))
+	}
 	v.count(w+", device", len(r.Devices))
 	if n := r.NUMA; n != nil {
 		v.oneOf(w+", numa.affinity", n.Affinity, "none", "prefer", "require")

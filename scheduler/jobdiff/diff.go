@@ -6,10 +6,12 @@ package jobdiff
 import (
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -131,7 +133,7 @@ var names = map[string]string{
 	"PreventLostResch": "PreventRescheduleOnLost", "MemoryMiB": "MemoryMB", "MemoryMaxMiB": "MemoryMaxMB", "DiskMiB": "DiskMB", "SecretsMiB": "SecretsMB",
 	"Devices": "Device", "Logs": "LogConfig", "Templates": "Template", "Artifacts": "Artifact", "VolumeMounts": "VolumeMount",
 	"Identities": "Identity", "Actions": "Action", "ScalingPolicies": "Scaling", "Targets": "SpreadTarget", "PortLabel": "PortLabel",
-	"Specs": "Spec", "Links": "Link",
+	"Specs": "Spec", "Links": "Link", "Depends": "DependsOn", "JobID": "Job", "ShmMiB": "ShmMB", "Tolerations": "Toleration",
 }
 
 func nameOf(t reflect.Type, field string) string {
@@ -245,12 +247,24 @@ func field(v reflect.Value, i int) reflect.Value {
 	return v.Field(i)
 }
 
-var rawType = reflect.TypeFor[structs.RawConfig]()
+var (
+	rawType  = reflect.TypeFor[structs.RawConfig]()
+	timeType = reflect.TypeFor[structs.LogTime]()
+)
+
+// listShown is how many values of an array's parameter are told; of more only the number and a sum.
+const listShown = 16
 
 // flat writes a value that is shown as one or more fields; it reports false for one that is shown as objects.
 func flat(name string, t reflect.Type, v reflect.Value, into map[string]string) bool {
 	switch t.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64, reflect.Uint64:
+		if t == timeType {
+			if v.IsValid() && v.Int() != 0 {
+				into[name] = structs.LogTime(v.Int()).Time().Format(time.RFC3339Nano)
+			}
+			return true
+		}
 		if v.IsValid() {
 			into[name] = text(v)
 		}
@@ -266,7 +280,13 @@ func flat(name string, t reflect.Type, v reflect.Value, into map[string]string) 
 	case reflect.Map:
 		if v.IsValid() {
 			for it := v.MapRange(); it.Next(); {
-				into[name+"["+it.Key().String()+"]"] = text(it.Value())
+				s := text(it.Value())
+				if l := it.Value(); l.Kind() == reflect.Slice && l.Len() > listShown {
+					sum := fnv.New64a()
+					_, _ = sum.Write([]byte(s))
+					s = fmt.Sprintf("%d values, sum %016x", l.Len(), sum.Sum64())
+				}
+				into[name+"["+it.Key().String()+"]"] = s
 			}
 		}
 		return true

@@ -212,3 +212,21 @@ func bump(v reflect.Value) bool {
 	}
 	return true
 }
+
+func TestOwnFields(t *testing.T) {
+	a, b := sample(), sample()
+	b.Queue, b.Deadline, b.Runtime.Limit = "nlp", structs.LogTimeOf(time.Unix(1<<31, 0)), time.Second
+	b.Depends = []structs.Dependency{{Name: "prep"}}
+	long := make([]string, 1000)
+	b.Array = &structs.Array{Count: 1000, Params: map[string][]string{"LR": long}}
+	d, err := Diff(a, b, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(lines(d), "\n")
+	for _, want := range []string{"Added Queue:  -> nlp", "Added Deadline:  -> 2038-01-19T03:14:08Z", "Edited Runtime/Edited Limit: 0 -> 1000000000", "Added DependsOn/Added Name:  -> prep", "Added Params[LR]:  -> 1000 values"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("missing %q in\n%s", want, got)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package wire
+
+import (
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// The blocks that Nomad does not have. Each is written as x = { } or as x { }, and has a spelling in meta for clients
+// that know only Nomad's fields (see extension.go).
+
+// Runtime is how long a job is expected to run and may run.
+type Runtime struct {
+	Expected *Duration `hcl:"expected"`
+	Limit    *Duration `hcl:"limit"`
+}
+
+// Requeue says after which ends a job is queued again.
+type Requeue struct {
+	On               []string `hcl:"on"`
+	Max              *int     `hcl:"max"`
+	AvoidFailedNodes *bool    `hcl:"avoid_failed_nodes"`
+}
+
+// DependsOn makes a job wait for another.
+type DependsOn struct {
+	Name      string    `hcl:"name,label"`
+	Job       string    `hcl:"job" json:",omitempty"` // "" for the name
+	Namespace string    `hcl:"namespace" json:",omitempty"`
+	When      string    `hcl:"when"`
+	Timeout   *Duration `hcl:"timeout" json:",omitempty"`
+	OnTimeout string    `hcl:"on_timeout" json:",omitempty"`
+	Group     string    `hcl:"group" json:",omitempty"`
+	AtLeast   *int      `hcl:"at_least" json:",omitempty"`
+}
+
+// Toleration lets a job onto nodes with a taint.
+type Toleration struct {
+	Key    string `hcl:"key"`
+	Value  string `hcl:"value"`
+	Effect string `hcl:"effect"`
+}
+
+// Array makes one job of many like tasks.
+type Array struct {
+	Count       *int                `hcl:"count"`
+	Concurrency *int                `hcl:"concurrency" json:",omitempty"`
+	Params      map[string][]string `hcl:"params" json:",omitempty"`
+}
+
+// Gang makes the allocations of a group start together or not at all.
+type Gang struct {
+	Min       *int      `hcl:"min" json:",omitempty"`
+	Timeout   *Duration `hcl:"timeout" json:",omitempty"`
+	OnFailure string    `hcl:"on_failure" json:",omitempty"`
+	Spares    *int      `hcl:"spares" json:",omitempty"`
+}
+
+// Elastic lets the count of a group move.
+type Elastic struct {
+	Min *int `hcl:"min"`
+	Max *int `hcl:"max"`
+}
+
+// Topology says how near the allocations of a group should be.
+type Topology struct {
+	Inside string `hcl:"inside"`
+	Across string `hcl:"across"`
+	Mode   string `hcl:"mode"`
+}
+
+// Launch says who starts the ranks of a group.
+type Launch struct {
+	Mode   string   `hcl:"mode"`
+	Ranks  *int     `hcl:"ranks" json:",omitempty"`
+	Compat []string `hcl:"compat"`
+	Port   *int     `hcl:"port" json:",omitempty"`
+}
+
+// Checkpoint says how a group saves its state.
+type Checkpoint struct {
+	Signal  string    `hcl:"signal"`
+	Command []string  `hcl:"command" json:",omitempty"`
+	URL     string    `hcl:"url" json:",omitempty"`
+	To      string    `hcl:"to"`
+	On      []string  `hcl:"on"`
+	Before  *Duration `hcl:"before" json:",omitempty"`
+	Grace   *Duration `hcl:"grace" json:",omitempty"`
+	Dir     string    `hcl:"dir"`
+	Cost    *Duration `hcl:"cost" json:",omitempty"`
+}
+
+// Defaults of a requeue block, which says nothing by itself.
+const requeueMaxDefault = 10
+
+var requeueOnDefault = []string{structs.RequeuePreempt, structs.RequeueNodeLost, structs.RequeueGPUError}
+
+// canonicalizeOwn fills what an own block leaves open. What is the scheduler's default (a gang's timeout) stays open.
+func (j *Job) canonicalizeOwn() {
+	j.takeMeta(nil)
+	if r := j.Requeue; r != nil {
+		if len(r.On) == 0 {
+			r.On = slices.Clone(requeueOnDefault)
+		}
+		def(&r.Max, requeueMaxDefault)
+	}
+	for _, d := range j.DependsOn {
+		if d != nil && d.When == "" {
+			d.When = structs.WhenSuccess
+		}
+	}
+}
+
+// parseTime reads a time of the job language.
+func parseTime(s *string) (structs.LogTime, error) {
+	if val(s) == "" {
+		return 0, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, *s)
+	return structs.LogTimeOf(t), err
+}
+
+func timeFrom(t structs.LogTime) *string {
+	if t == 0 {
+		return nil
+	}
+	return ptr(t.Time().Format(time.RFC3339Nano))
+}
+
+// ownTo converts what Nomad's jobs do not have.
+func (c *converter) ownTo(j *Job, out *structs.Job) {
+	var err error
+	out.Placement, out.Preemptible, out.Hold = val(j.Placement), val(j.Preemptible), val(j.Hold)
+	if r := j.Runtime; r != nil {
+		out.Runtime = structs.Runtime{Expected: dur(r.Expected), Limit: dur(r.Limit)}
+	}
+	out.Deadline, err = parseTime(j.Deadline)
+	c.fail("deadline", err)
+	out.Begin, err = parseTime(j.Begin)
+	c.fail("begin", err)
+	if r := j.Requeue; r != nil {
+		out.Requeue = &structs.Requeue{On: slices.Clone(r.On), Max: val(r.Max), AvoidFailedNodes: val(r.AvoidFailedNodes)}
+	}
+	for _, d := range j.DependsOn {
+		if d != nil {
+			out.Depends = append(out.Depends, structs.Dependency{Name: d.Name, JobID: d.Job, Namespace: d.Namespace, When: d.When,
+				Timeout: dur(d.Timeout), OnTimeout: d.OnTimeout, Group: d.Group, AtLeast: val(d.AtLeast)})
+		}
+	}
+	for _, t := range j.Tolerations {
+		if t != nil {
+			out.Tolerations = append(out.Tolerations, structs.Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect})
+		}
+	}
+	if a := j.Array; a != nil {
+		out.Array = &structs.Array{Count: val(a.Count), Concurrency: val(a.Concurrency), Params: cloneLists(a.Params)}
+	}
+}
+
+func (j *Job) ownFrom(in *structs.Job) {
+	if in.Queue != "" {
+		j.Queue = ptr(in.Queue)
+	}
+	if in.Placement != "" {
+		j.Placement = ptr(in.Placement)
+	}
+	if in.Preemptible {
+		j.Preemptible = ptr(true)
+	}
+	if in.Hold {
+		j.Hold = ptr(true)
+	}
+	if r := in.Runtime; r != (structs.Runtime{}) {
+		j.Runtime = &Runtime{Expected: wdurSet(r.Expected), Limit: wdurSet(r.Limit)}
+	}
+	j.Deadline, j.Begin = timeFrom(in.Deadline), timeFrom(in.Begin)
+	if r := in.Requeue; r != nil {
+		j.Requeue = &Requeue{On: r.On, Max: ptr(r.Max), AvoidFailedNodes: ptr(r.AvoidFailedNodes)}
+	}
+	for _, d := range in.Depends {
+		w := &DependsOn{Name: d.Name, Job: d.JobID, Namespace: d.Namespace, When: d.When, Timeout: wdurSet(d.Timeout), OnTimeout: d.OnTimeout, Group: d.Group}
+		if d.AtLeast != 0 {
+			w.AtLeast = ptr(d.AtLeast)
+		}
+		j.DependsOn = append(j.DependsOn, w)
+	}
+	for _, t := range in.Tolerations {
+		j.Tolerations = append(j.Tolerations, &Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	}
+	if a := in.Array; a != nil {
+		j.Array = &Array{Count: ptr(a.Count), Concurrency: set(a.Concurrency), Params: cloneLists(a.Params)}
+	}
+}
+
+// groupOwnTo converts what Nomad's groups do not have.
+func groupOwnTo(g *TaskGroup, out *structs.Group) {
+	if x := g.Gang; x != nil {
+		out.Gang = &structs.Gang{Min: val(x.Min), Timeout: dur(x.Timeout), OnFailure: x.OnFailure, Spares: val(x.Spares)}
+	}
+	if x := g.Elastic; x != nil {
+		out.Elastic = &structs.Elastic{Min: val(x.Min), Max: val(x.Max)}
+	}
+	if x := g.Topology; x != nil {
+		out.Topology = &structs.Topology{Inside: x.Inside, Across: x.Across, Mode: x.Mode}
+	}
+	if x := g.Launch; x != nil {
+		out.Launch = &structs.Launch{Mode: x.Mode, Ranks: val(x.Ranks), Compat: slices.Clone(x.Compat), Port: val(x.Port)}
+	}
+	if x := g.Checkpoint; x != nil {
+		out.Checkpoint = &structs.Checkpoint{Signal: x.Signal, Command: slices.Clone(x.Command), URL: x.URL, To: x.To, On: slices.Clone(x.On),
+			Before: dur(x.Before), Grace: dur(x.Grace), Dir: x.Dir, Cost: dur(x.Cost)}
+	}
+}
+
+func groupOwnFrom(g *structs.Group, out *TaskGroup) {
+	if x := g.Gang; x != nil {
+		out.Gang = &Gang{Min: set(x.Min), Timeout: wdurSet(x.Timeout), OnFailure: x.OnFailure, Spares: set(x.Spares)}
+	}
+	if x := g.Elastic; x != nil {
+		out.Elastic = &Elastic{Min: ptr(x.Min), Max: ptr(x.Max)}
+	}
+	if x := g.Topology; x != nil {
+		out.Topology = &Topology{Inside: x.Inside, Across: x.Across, Mode: x.Mode}
+	}
+	if x := g.Launch; x != nil {
+		out.Launch = &Launch{Mode: x.Mode, Ranks: set(x.Ranks), Compat: x.Compat, Port: set(x.Port)}
+	}
+	if x := g.Checkpoint; x != nil {
+		out.Checkpoint = &Checkpoint{Signal: x.Signal, Command: x.Command, URL: x.URL, To: x.To, On: x.On,
+			Before: wdurSet(x.Before), Grace: wdurSet(x.Grace), Dir: x.Dir, Cost: wdurSet(x.Cost)}
+	}
+}
+
+// set is a number that says something: nil for 0.
+func set(n int) *int {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+// wdurSet is a duration that says something: nil for 0.
+func wdurSet(d time.Duration) *Duration {
+	if d == 0 {
+		return nil
+	}
+	return wdur(d)
+}
+
+func cloneLists(m map[string][]string) map[string][]string {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make(map[string][]string, len(m))
+	for k, v := range m {
+		out[k] = slices.Clone(v)
+	}
+	return out
+}
