@@ -33,6 +33,7 @@ func applyAllocObserved(x *tx) *structs.Error {
 			if a.FinishedAt = u.FinishedAt; a.FinishedAt == 0 {
 				a.FinishedAt = x.time
 			}
+			x.attain(&a)
 		}
 		if old.Client == structs.ClientUnknown && a.Client != structs.ClientUnknown {
 			a.DisconnectedAt = 0
@@ -52,7 +53,16 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 	switch {
 	case before.Client == structs.ClientUnknown && after.Client == structs.ClientRunning:
 		return structs.TriggerReconnect
-	case after.Desired != structs.DesiredRun || !after.ClientTerminal():
+	case !after.ClientTerminal():
+		return ""
+	case after.Desired == structs.DesiredEvict:
+		return structs.TriggerPreemption // it returns to the queue
+	case after.Desired != structs.DesiredRun:
+		if after.Job != nil {
+			if g := after.Job.Group(after.Group); g != nil && g.Gang != nil {
+				return structs.TriggerAllocStop // the gang starts again when all of it has ended
+			}
+		}
 		return ""
 	case after.Client == structs.ClientFailed:
 		return structs.TriggerRetryFailed

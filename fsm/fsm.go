@@ -85,14 +85,15 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 // tx is one command being applied.
 type tx struct {
 	*state.Store
-	index   structs.Index
-	time    structs.LogTime
-	cmd     *structs.Command
-	result  *structs.Result
-	touched map[structs.JobKey]bool // jobs whose status may have changed
-	order   []structs.JobKey        // of touched, as they came
-	evals   map[structs.JobKey]structs.EvalID
-	keep    bool // touched jobs do not become alive by this command (collection)
+	index    structs.Index
+	time     structs.LogTime
+	cmd      *structs.Command
+	result   *structs.Result
+	touched  map[structs.JobKey]bool // jobs whose status may have changed
+	order    []structs.JobKey        // of touched, as they came
+	evals    map[structs.JobKey]structs.EvalID
+	attained map[structs.JobKey]int64 // service of allocations that ended, by job; nil for none
+	keep     bool                     // touched jobs do not become alive by this command (collection)
 }
 
 // handler carries out one command or says why it makes no sense. What it wrote before it returned an error is undone.

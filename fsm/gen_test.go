@@ -66,6 +66,14 @@ func (g *generator) job() *structs.Job {
 		Meta: map[string]string{"v": fmt.Sprint(g.r.IntN(3))},
 	}
 	switch id {
+	case "job-4", "job-5": // gangs
+		a := j.Groups[0]
+		j.Type, a.Count = structs.JobBatch, 3+g.r.IntN(2)
+		a.Gang = &structs.Gang{Min: 2, Timeout: time.Second}
+		if id == "job-5" {
+			j.Type = structs.JobService
+			a.Gang.OnFailure = structs.GangContinue
+		}
 	case "job-6":
 		j.Type, j.Periodic = structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"@hourly"}, ProhibitOverlap: g.chance(70)}
 	case "job-7":
@@ -138,6 +146,10 @@ func (g *generator) plan() *structs.PlanEntry {
 	}
 	for gi, grp := range j.Groups {
 		p.Groups = append(p.Groups, grp.Name)
+		if grp.Gang != nil {
+			g.gang(s, p, j, gi)
+			continue
+		}
 		for i := range grp.Count {
 			var have *structs.Allocation
 			for _, a := range allocs {
@@ -186,6 +198,44 @@ func (g *generator) plan() *structs.PlanEntry {
 	return p
 }
 
+// gang places what is missing of a gang: the minimum in one part, now and then too little of it, the rest one by one.
+func (g *generator) gang(s *state.Snapshot, p *structs.PlanEntry, j *structs.Job, gi int) {
+	grp := j.Groups[gi]
+	if len(p.Nodes) == 0 {
+		return
+	}
+	r := &structs.Roster{Namespace: j.Namespace, JobID: j.ID, Group: grp.Name, Reason: structs.RosterPlaced}
+	used, live := map[int]bool{}, 0
+	for _, a := range s.AllocsByJob(j.Key()) {
+		if a.Group == grp.Name && !a.Terminal() {
+			used[a.NameIndex] = true
+			live++
+			r.Members = append(r.Members, structs.RosterMember{Alloc: a.ID, Node: a.NodeID, Index: a.NameIndex})
+		}
+	}
+	var places []structs.PlanPlace
+	for i := range grp.Count {
+		if used[i] {
+			continue
+		}
+		place := structs.PlanPlace{Group: gi, Node: g.r.IntN(len(p.Nodes)), Index: i}
+		places = append(places, place)
+		r.Members = append(r.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, grp.Name, i), Node: p.Nodes[place.Node].ID, Index: i})
+	}
+	n := max(0, grp.Least()-live)
+	if n > 0 && g.chance(15) {
+		n-- // too few: must be refused
+	}
+	if n > 0 && n <= len(places) {
+		p.Parts = append(p.Parts, structs.PlanPart{Places: places[:n]})
+		places = places[n:]
+	}
+	for i := range places {
+		p.Parts = append(p.Parts, structs.PlanPart{Places: places[i : i+1]})
+	}
+	p.Rosters = append(p.Rosters, r)
+}
+
 func (g *generator) observe() *structs.AllocObservedCommand {
 	c := &structs.AllocObservedCommand{}
 	for _, a := range g.allocs() {
@@ -221,7 +271,14 @@ func (g *generator) one() structs.Command {
 	if !hasJob {
 		job = &structs.Job{Namespace: "default", ID: "job-0"}
 	}
-	switch w := g.r.IntN(130); {
+	switch w := g.r.IntN(133); {
+	case w >= 130:
+		if r, ok := pick(g, slices.Collect(g.snap.Rosters())); ok {
+			if r.Deadline != 0 && g.chance(70) {
+				g.now = max(g.now, r.Deadline)
+			}
+			return cmd(structs.CmdRoster, &structs.RosterCommand{Namespace: r.Namespace, JobID: r.JobID, Group: r.Group, Epoch: r.Epoch - uint64(g.r.IntN(8)/7)})
+		}
 	case w < 14:
 		in := g.job()
 		c := &structs.JobRegisterCommand{Job: in, Eval: true, PreserveCounts: g.chance(20), EvalPriority: g.r.IntN(3)}

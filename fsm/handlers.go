@@ -51,5 +51,6 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdEvalDelete:      applyEvalDelete,
 		structs.CmdBatch:           applyBatch,
 		structs.CmdPlans:           applyPlans,
+		structs.CmdRoster:          applyRoster,
 	}
 }

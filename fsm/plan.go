@@ -33,6 +33,9 @@ type planner struct {
 	nodes  []*structs.Node
 	groups map[placed]*structs.Group
 	vector map[placed]structs.Vector
+
+	lives   map[string]int   // see live
+	evicted []structs.JobKey // jobs preempted by the part that is being accepted
 }
 
 // placed names a group of a version, by its position in the entry.
@@ -71,9 +74,13 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 			}
 			continue
 		}
+		for g := range pl.lives {
+			pl.lives[g] += pl.change(&e.Parts[i], g)
+		}
 		pl.accept(&e.Parts[i])
 		res.Accepted[i] = true
 	}
+	pl.rosters()
 	pl.evaluations(whole)
 	x.touch(pl.key)
 	return res, nil
@@ -192,7 +199,7 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("version %d has no group %q", pl.job.Version, a.Group)
 		}
 	}
-	return ""
+	return pl.partial(part)
 }
 
 // follows reports whether the evaluation that a plan made before its job was committed (D25) answers is the one that
@@ -203,6 +210,7 @@ func (pl *planner) follows(j *structs.Job) bool {
 }
 
 func (pl *planner) accept(part *structs.PlanPart) {
+	pl.evicted = pl.evicted[:0]
 	for i := range part.Stops {
 		pl.stop(&part.Stops[i])
 	}
@@ -228,6 +236,9 @@ func (pl *planner) place(p *structs.PlanPlace) {
 		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,
 		Client: structs.ClientPending, Expect: p.Expect,
 	}
+	if w := pl.Workloads.Get(pl.key); w != nil {
+		a.Preempted = w.Preempted
+	}
 	pl.serverWrote(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {
 		if prev := pl.Allocs.Get(p.Previous); prev != nil && prev.JobKey() == pl.key {
@@ -246,18 +257,22 @@ func (pl *planner) stop(s *structs.PlanStop) {
 	a := *old
 	if s.Desired != "" && a.Desired == structs.DesiredRun {
 		a.Desired, a.DesiredDesc = s.Desired, s.Desc
+		if !s.Preempt.IsZero() {
+			a.PreemptedBy, a.Asked = s.Preempt, pl.time
+			if s.Desired == structs.DesiredEvict && !a.ClientTerminal() {
+				pl.preempted(&a)
+			}
+		}
 	}
 	if !s.Followup.IsZero() {
 		a.FollowupEval = s.Followup
-	}
-	if !s.Preempt.IsZero() {
-		a.PreemptedBy = s.Preempt
 	}
 	if s.Client != "" && !a.ClientTerminal() {
 		a.Client, a.ClientDesc = s.Client, s.Desc
 		switch s.Client {
 		case structs.ClientLost:
 			a.FinishedAt = pl.time
+			pl.attain(&a)
 		case structs.ClientUnknown:
 			if a.DisconnectedAt == 0 {
 				a.DisconnectedAt = pl.time
@@ -265,7 +280,7 @@ func (pl *planner) stop(s *structs.PlanStop) {
 		}
 	}
 	pl.serverWrote(&a)
-	if a.JobKey() != pl.key {
+	if a.JobKey() != pl.key && !old.Terminal() {
 		pl.evalOf(old, structs.TriggerPreemption, nil)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -51,6 +52,7 @@ var occurrences = []string{
 	"alloc collected", "job purged", "job kept for its allocs", "job dead", "job revived", "version pruned", "version kept by tag",
 	"workload made", "workload ended", "place in queue kept", "eval canceled by purge", "system job woken by node", "overlap prohibited",
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
+	"gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 }
 
 // TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into
@@ -108,6 +110,7 @@ func (r *run) log(length int) {
 		res, delta := a.ApplyBatch([]Entry{e})
 		entries, results = append(entries, e), append(results, res[0])
 		r.entry(before, a.Snapshot(), cmd, res[0], delta)
+		r.gangs(before, a.Snapshot(), cmd, res[0], delta)
 		appendDelta(&total, delta)
 		if i%50 == 49 {
 			r.whole(a)
@@ -370,9 +373,13 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		}
 		r.check(!b.ClientTerminal() || a.Client == b.Client, "allocation %s ended as %s and became %s", a.ID, b.Client, a.Client)
 		r.check(!b.ServerTerminal() || a.ServerTerminal(), "allocation %s was stopped and is to run", a.ID)
+		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && strings.HasPrefix(a.DesiredDesc, descGangRestart)
 		switch cmd.Type {
 		case structs.CmdAllocObserved: // only the agent's fields
 			x := *a
+			if restart { // its gang lost another member
+				x.Desired, x.DesiredDesc, x.AllocIndex = b.Desired, b.DesiredDesc, b.AllocIndex
+			}
 			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt
 			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.DisconnectedAt, b.Job
 			r.check(reflect.DeepEqual(&x, b), "an observation of %s changed what the server owns", a.ID)
@@ -381,7 +388,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 			}
 		case structs.CmdBatch: // any of the others
 		case structs.CmdNodePurge, structs.CmdNodeRegister:
-			r.check(a.Client == structs.ClientLost, "a purge made %s %s", a.ID, a.Client)
+			r.check(a.Client == structs.ClientLost || restart, "a purge made %s %s", a.ID, a.Client)
 			r.saw("alloc lost by purge")
 		case structs.CmdPlan, structs.CmdPlans:
 			if a.Client != b.Client {

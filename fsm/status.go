@@ -11,6 +11,7 @@ import (
 func (x *tx) settle() {
 	for _, k := range x.order {
 		j := x.Jobs.Get(k)
+		x.settleGangs(k, j)
 		if j == nil {
 			if x.Workloads.Get(k) != nil {
 				x.Workloads.Delete(k)
@@ -66,9 +67,10 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		})
 		return
 	}
-	if old.Domain != j.NodePool || old.Priority != j.Priority || old.Queue != j.Queue {
+	if old.Domain != j.NodePool || old.Priority != j.Priority || old.Queue != j.Queue || x.attained[k] > 0 {
 		w := *old
 		w.Domain, w.Priority, w.Queue, w.ModifyIndex = j.NodePool, j.Priority, j.Queue, x.index
+		w.Attained += x.attained[k]
 		x.Workloads.Put(&w)
 	}
 }

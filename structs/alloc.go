@@ -117,6 +117,7 @@ type Allocation struct {
 	DisconnectedAt LogTime
 	Expect         time.Duration // predicted run time when it was placed; 0: none
 	Asked          LogTime       // when it was told to make room for another (PreemptedBy): its grace counts from here
+	Preempted      int64         // times that its job had been preempted when it was placed
 
 	// ------------------------------------------------ agent
 	Client      ClientStatus

@@ -290,3 +290,10 @@ type (
 		Keep   int64 // 0: by time only
 	}
 )
+
+// RosterCommand says that the time in which a gang had to assemble is over. Apply stops its members, if it has not
+// assembled meanwhile and Epoch is still the roster's.
+type RosterCommand struct {
+	Namespace, JobID, Group string
+	Epoch                   uint64
+}

@@ -43,6 +43,7 @@ type Delta struct {
 	Queues     []Changed[Queue]
 	Reserved   []Changed[Reservation]
 	Rosters    []Changed[Roster]
+	Preempted  []Changed[Preemptions]
 	Acct       []Changed[AcctRecord]
 	Config     bool                  // scheduler, autopilot or cluster configuration changed
 	Restored   bool                  // the whole state was replaced: rebuild everything

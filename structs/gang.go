@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Gang makes the allocations of a group start together or not at all (D21).
 type Gang struct {
@@ -98,4 +101,203 @@ type RosterMember struct {
 type RosterKey struct {
 	Job   JobKey
 	Group string
+}
+
+// rosterAvoidMax bounds the nodes that a roster remembers as bad; the oldest are forgotten first.
+const rosterAvoidMax = 32
+
+// Reasons of a change of a roster.
+const (
+	RosterPlaced    = "placed"
+	RosterGrown     = "grown"
+	RosterLost      = "member_lost"
+	RosterPreempted = "preempted"
+	RosterShrunk    = "shrunk"
+	RosterTimeout   = "assembly_timeout"
+)
+
+// Key names the roster.
+func (r *Roster) Key() RosterKey {
+	return RosterKey{Job: JobKey{Namespace: r.Namespace, ID: r.JobID}, Group: r.Group}
+}
+
+// Rank is the node rank of an allocation, or -1 when it is no member.
+func (r *Roster) Rank(id AllocID) int {
+	for i := range r.Members {
+		if r.Members[i].Alloc == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// Less orders keys by job, then group.
+func (k RosterKey) Less(o RosterKey) bool {
+	if k.Job != o.Job {
+		return k.Job.Less(o.Job)
+	}
+	return k.Group < o.Group
+}
+
+// Least is how many allocations of the group must be placed together; 0 for a group that is no gang. The minimum of an
+// elastic gang that names none is that of its elasticity.
+func (g *Group) Least() int {
+	switch {
+	case g.Gang == nil:
+		return 0
+	case g.Gang.Min <= 0 && g.Elastic != nil && g.Elastic.Min > 0:
+		return min(g.Elastic.Min, g.Count)
+	}
+	return g.Gang.Least(g.Count)
+}
+
+// Most is how many allocations the group may grow to.
+func (g *Group) Most() int {
+	if g.Elastic != nil {
+		return max(g.Count, g.Elastic.Max)
+	}
+	return g.Count
+}
+
+// Fewest is how many allocations the group may shrink to before it is hurt: its Count unless it is elastic.
+func (g *Group) Fewest() int {
+	if g.Elastic != nil {
+		return min(g.Count, max(g.Elastic.Min, g.Least(), 0))
+	}
+	return g.Count
+}
+
+// GangDeadline is when a gang placed at a time must run.
+func (g *Gang) GangDeadline(at LogTime) LogTime {
+	if g.Timeout > 0 {
+		return at.Add(g.Timeout)
+	}
+	return at.Add(GangTimeoutDefault)
+}
+
+// Settle brings a roster in line with what became of its members: the one rule of what happens to a gang that loses
+// some, used by Apply at every index and by simulations. tg is the group as the job has it now, nil when the job does
+// not run any more; batch says that members end for good when they succeed; find gives an allocation or nil.
+//
+//	all there                         nothing changes, but the deadline is lifted once the minimum runs
+//	one told to stop or to give way   it is struck off, and the epoch grows
+//	one failed or lost                the same, if the gang goes on without it; its node is remembered
+//	below the minimum, or restart_all the roster is emptied and every member that is left stops: stop lists them
+//
+// It gives the roster to write, or nil for none.
+func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (next *Roster, stop []AllocID) {
+	if len(r.Members) == 0 {
+		return nil, nil
+	}
+	var stay []RosterMember
+	var bad []NodeID
+	running, failed, evicted := 0, false, false
+	for _, m := range r.Members {
+		a := find(m.Alloc)
+		switch {
+		case a == nil: // collected: it had ended well
+			stay = append(stay, m)
+			running++
+		case a.Client == ClientComplete && batch && !a.ServerTerminal():
+			stay = append(stay, m)
+			running++
+		case a.Desired == DesiredEvict:
+			evicted = true
+		case a.ServerTerminal() && a.Client != ClientLost:
+		case a.ClientTerminal():
+			failed = true
+			bad = append(bad, m.Node)
+		default:
+			stay = append(stay, m)
+			if a.Client == ClientRunning {
+				running++
+			}
+		}
+	}
+	if len(stay) == len(r.Members) {
+		if r.Deadline == 0 || tg == nil || running < tg.Least() {
+			return nil, nil
+		}
+		n := *r
+		n.Deadline = 0
+		return &n, nil
+	}
+	n := *r
+	n.Members, n.Reason = stay, RosterShrunk
+	n.Epoch++
+	switch {
+	case failed:
+		n.Reason, n.AvoidNodes = RosterLost, avoidToo(r.AvoidNodes, bad)
+	case evicted:
+		n.Reason = RosterPreempted
+	}
+	if tg == nil || tg.Gang == nil {
+		return &n, nil
+	}
+	if len(stay) >= tg.Least() && (!failed || tg.Gang.OnFailure == GangContinue) {
+		return &n, nil
+	}
+	return n.dissolve(find)
+}
+
+// Dissolve empties the roster of a gang that has to start again, for a reason, and lists the members that must stop.
+// Nodes of members that do not run are remembered as bad.
+func (r *Roster) Dissolve(reason string, find func(AllocID) *Allocation) (*Roster, []AllocID) {
+	n := *r
+	n.Reason = reason
+	n.Epoch++
+	var bad []NodeID
+	for _, m := range r.Members {
+		if a := find(m.Alloc); a != nil && a.Client == ClientPending {
+			bad = append(bad, m.Node)
+		}
+	}
+	n.AvoidNodes = avoidToo(r.AvoidNodes, bad)
+	return n.dissolve(find)
+}
+
+func (r *Roster) dissolve(find func(AllocID) *Allocation) (*Roster, []AllocID) {
+	var stop []AllocID
+	for _, m := range r.Members {
+		if a := find(m.Alloc); a != nil && !a.Terminal() {
+			stop = append(stop, m.Alloc)
+		}
+	}
+	r.Members, r.Deadline = nil, 0
+	r.Restarts++
+	return r, stop
+}
+
+// avoidToo adds nodes to a list of bad ones, each once, the newest last.
+func avoidToo(have, more []NodeID) []NodeID {
+	out := slices.Clone(have)
+	for _, n := range more {
+		out = append(slices.DeleteFunc(out, func(o NodeID) bool { return o == n }), n)
+	}
+	if len(out) > rosterAvoidMax {
+		out = out[len(out)-rosterAvoidMax:]
+	}
+	return out
+}
+
+// Preemptions are those made on behalf of one queue: what its rate limit counts, and its history.
+type Preemptions struct {
+	Queue       string
+	Recent      []LogTime // of the last hour, oldest first, one an evicted job; at most PreemptionsKept
+	Total       int64     // jobs evicted since ever
+	ModifyIndex Index
+}
+
+// PreemptionsKept bounds Preemptions.Recent.
+const PreemptionsKept = 1000
+
+// Within counts the preemptions of the hour before now.
+func (p *Preemptions) Within(now LogTime) int64 {
+	n := int64(0)
+	for _, t := range p.Recent {
+		if t > now.Add(-time.Hour) {
+			n++
+		}
+	}
+	return n
 }

@@ -363,6 +363,35 @@ func (s *Snapshot) UsageOf(kind, name string) Usage {
 // Usages gives every counter that is not zero, by kind, then name.
 func (s *Snapshot) Usages() iter.Seq[*Usage] { return ascend(s.usage) }
 
+// RosterByKey gives the roster of a gang, or nil.
+func (s *Snapshot) RosterByKey(k structs.RosterKey) *structs.Roster { return find(s.rosters, k) }
+
+// Rosters gives the roster of every gang, by job, then group.
+func (s *Snapshot) Rosters() iter.Seq[*structs.Roster] { return ascend(s.rosters) }
+
+// RostersByJob lists the rosters of a job by group; nil when it has no gang.
+func (s *Snapshot) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s.rosters, k) }
+
+// RostersByJob lists the rosters of a job by group; nil when it has no gang.
+func (s *Store) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s.Rosters.tree, k) }
+
+func rostersOf(t *tree[structs.RosterKey, structs.Roster], k structs.JobKey) (out []*structs.Roster) {
+	if t.Len() == 0 {
+		return nil
+	}
+	t.AscendGreaterOrEqual(item[structs.RosterKey, structs.Roster]{key: structs.RosterKey{Job: k}}, func(it item[structs.RosterKey, structs.Roster]) bool {
+		if it.key.Job != k {
+			return false
+		}
+		out = append(out, it.val)
+		return true
+	})
+	return out
+}
+
+// Preempted gives what was preempted on behalf of each queue, by queue.
+func (s *Snapshot) Preempted() iter.Seq[*structs.Preemptions] { return ascend(s.preempted) }
+
 func filter[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for v := range in {

@@ -8,7 +8,7 @@ import (
 )
 
 // Version is the format of the state. State hashes compare only between equal versions (DESIGN.md D8).
-const Version = 1
+const Version = 2
 
 type tableID int
 
@@ -33,6 +33,8 @@ const (
 	tabOneTime
 	tabKeys
 	tabUsage
+	tabRosters
+	tabPreempted
 	tabCount
 )
 
@@ -57,6 +59,8 @@ const (
 	TableOneTime    = "one-time-tokens"
 	TableKeys       = "signing-keys"
 	TableUsage      = "usage"
+	TableRosters    = "rosters"
+	TablePreempted  = "preemptions"
 )
 
 // Options of a Store.
@@ -88,6 +92,8 @@ type Store struct {
 	OneTime    *Table[structs.SecretID, structs.OneTimeToken]
 	Keys       *Table[string, structs.SigningKey]
 	usage      *Table[usageKey, Usage]
+	Rosters    *Table[structs.RosterKey, structs.Roster]
+	Preempted  *Table[string, structs.Preemptions]
 
 	all   []anyTable
 	index indexes // secondary, the writer's
@@ -131,6 +137,8 @@ type trees struct {
 	oneTime    *tree[structs.SecretID, structs.OneTimeToken]
 	keys       *tree[string, structs.SigningKey]
 	usage      *tree[usageKey, Usage]
+	rosters    *tree[structs.RosterKey, structs.Roster]
+	preempted  *tree[string, structs.Preemptions]
 	indexes
 }
 
@@ -278,6 +286,12 @@ func New(opts Options) *Store {
 		func(t *trees) **tree[string, structs.SigningKey] { return &t.keys }, nil)
 	s.usage = table(s, tabUsage, TableUsage, lessUsage, func(u *Usage) usageKey { return usageKey{u.Kind, u.Name} },
 		func(t *trees) **tree[usageKey, Usage] { return &t.usage }, nil)
+	s.Rosters = table(s, tabRosters, TableRosters, structs.RosterKey.Less, (*structs.Roster).Key,
+		func(t *trees) **tree[structs.RosterKey, structs.Roster] { return &t.rosters },
+		func(d *structs.Delta) *[]structs.Changed[structs.Roster] { return &d.Rosters })
+	s.Preempted = table(s, tabPreempted, TablePreempted, lessString, func(p *structs.Preemptions) string { return p.Queue },
+		func(t *trees) **tree[string, structs.Preemptions] { return &t.preempted },
+		func(d *structs.Delta) *[]structs.Changed[structs.Preemptions] { return &d.Preempted })
 
 	s.Allocs.hook = s.allocChanged
 	s.Allocs.share = func(t *trees) {

@@ -1,0 +1,235 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Rosters (D21) are kept so that at no index a gang is there in part: whatever strikes members off (an agent's report, a
+// plan, a preemption) is settled within the same entry. What is left of a gang below its minimum stops in that entry.
+
+const (
+	descGangRestart = "the gang is started again"
+	preemptionsFor  = time.Hour // that the preemptions of a queue are remembered one by one
+)
+
+// applyRoster ends the assembly of a gang whose time is over.
+func applyRoster(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.RosterCommand)
+	k := structs.RosterKey{Job: structs.JobKey{Namespace: c.Namespace, ID: c.JobID}, Group: c.Group}
+	r := x.Rosters.Get(k)
+	switch {
+	case r == nil || r.Epoch != c.Epoch || r.Deadline == 0 || x.time < r.Deadline:
+		return structs.Errorf(structs.CodeConflict, "gang %s of job %q has assembled or changed, or its time is not over", k.Group, k.Job.ID)
+	}
+	next, stop := r.Dissolve(structs.RosterTimeout, x.Allocs.Get)
+	x.putRoster(next)
+	x.endMembers(stop, "the gang did not assemble in time")
+	if j := x.Jobs.Get(k.Job); j != nil && j.Placeable() {
+		x.newEval(j, structs.TriggerRetryFailed, nil)
+	}
+	return nil
+}
+
+func (x *tx) putRoster(r *structs.Roster) {
+	r.ModifyIndex = x.index
+	if r.CreateIndex == 0 {
+		r.CreateIndex = x.index
+	}
+	x.Rosters.Put(r)
+}
+
+// endMembers stops allocations that are left of a gang.
+func (x *tx) endMembers(ids []structs.AllocID, desc string) {
+	for _, id := range ids {
+		a := *x.Allocs.Get(id)
+		a.Desired, a.DesiredDesc = structs.DesiredStop, desc
+		x.serverWrote(&a)
+	}
+}
+
+// settleGangs brings the rosters of a job in line with its allocations.
+func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
+	for _, r := range x.RostersByJob(k) {
+		if j == nil {
+			x.Rosters.Delete(r.Key())
+			continue
+		}
+		var tg *structs.Group
+		if j.Placeable() {
+			tg = j.Group(r.Group)
+		}
+		next, stop := r.Settle(tg, j.Type == structs.JobBatch, x.Allocs.Get)
+		if next == nil {
+			continue
+		}
+		x.putRoster(next)
+		x.endMembers(stop, fmt.Sprintf("%s: %s", descGangRestart, next.Reason))
+		if next.Epoch != r.Epoch && tg != nil {
+			x.newEval(j, structs.TriggerRetryFailed, nil)
+		}
+	}
+}
+
+// rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,
+// is left out; a roster that then is as it was stays.
+func (pl *planner) rosters() {
+	for _, in := range pl.p.Rosters {
+		key := structs.RosterKey{Job: pl.key, Group: in.Group}
+		old := pl.Rosters.Get(key)
+		n := *in
+		n.Namespace, n.JobID = pl.key.Namespace, pl.key.ID
+		n.Members = slices.Clone(in.Members)
+		if old != nil { // the decision may not have seen the newest members
+			for _, m := range old.Members {
+				if n.Rank(m.Alloc) < 0 {
+					n.Members = append(n.Members, m)
+				}
+			}
+		}
+		n.Members = slices.DeleteFunc(n.Members, func(m structs.RosterMember) bool {
+			a := pl.Allocs.Get(m.Alloc)
+			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
+		})
+		n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex = 1, 0, nil, 0
+		if old != nil {
+			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
+				continue
+			}
+			n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex = old.Epoch+1, old.Restarts, old.AvoidNodes, old.CreateIndex
+		}
+		if len(n.Members) == 0 {
+			continue
+		}
+		n.Deadline = 0
+		if tg := pl.job.Group(in.Group); tg != nil && tg.Gang != nil {
+			running := 0
+			for _, m := range n.Members {
+				if a := pl.Allocs.Get(m.Alloc); a.Client == structs.ClientRunning || a.Client == structs.ClientComplete {
+					running++
+				}
+			}
+			if running < tg.Least() {
+				n.Deadline = tg.Gang.GangDeadline(pl.time)
+			}
+		}
+		pl.putRoster(&n)
+	}
+}
+
+func sameMembers(a, b []structs.RosterMember) bool {
+	return slices.EqualFunc(a, b, func(x, y structs.RosterMember) bool { return x.Alloc == y.Alloc })
+}
+
+// live counts the members of a group's gang that count towards its minimum: those that are meant to run, and of a batch
+// job those that have succeeded since the gang started.
+func (pl *planner) live(group string) int {
+	if n, known := pl.lives[group]; known {
+		return n
+	}
+	r := pl.Rosters.Get(structs.RosterKey{Job: pl.key, Group: group})
+	n := 0
+	for _, a := range pl.AllocsByJob(pl.key) {
+		switch {
+		case a.Group != group:
+		case !a.Terminal():
+			n++
+		case r != nil && !a.ServerTerminal() && a.Client == structs.ClientComplete && pl.job.Type == structs.JobBatch && r.Rank(a.ID) >= 0:
+			n++
+		}
+	}
+	if pl.lives == nil {
+		pl.lives = make(map[string]int)
+	}
+	pl.lives[group] = n
+	return n
+}
+
+// partial says that a part would leave a gang with fewer members than its minimum, or "".
+func (pl *planner) partial(part *structs.PlanPart) string {
+	var seen []int
+	for i := range part.Places {
+		p := &part.Places[i]
+		if slices.Contains(seen, p.Group) {
+			continue
+		}
+		seen = append(seen, p.Group)
+		g := pl.group(placed{pl.version(p), p.Group})
+		if g == nil || g.Gang == nil {
+			continue
+		}
+		n := pl.live(g.Name) + pl.change(part, g.Name)
+		if n < g.Least() {
+			return fmt.Sprintf("gang %q would have %d of at least %d members", g.Name, n, g.Least())
+		}
+	}
+	return ""
+}
+
+// change is by how much a part changes the number of members of a group.
+func (pl *planner) change(part *structs.PlanPart, group string) int {
+	n := 0
+	for i := range part.Places {
+		if pl.p.Groups[part.Places[i].Group] == group {
+			n++
+		}
+	}
+	for i := range part.Stops {
+		s := &part.Stops[i]
+		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && !a.Terminal() && (s.Desired != "" || s.Client == structs.ClientLost) {
+			n--
+		}
+	}
+	return n
+}
+
+// preempted counts an eviction: for the victim's job once a part, and for the queue on whose behalf it was.
+func (pl *planner) preempted(victim *structs.Allocation) {
+	key := victim.JobKey()
+	if slices.Contains(pl.evicted, key) {
+		return
+	}
+	pl.evicted = append(pl.evicted, key)
+	if w := pl.Workloads.Get(key); w != nil {
+		n := *w
+		n.Preempted++
+		n.ModifyIndex = pl.index
+		pl.Workloads.Put(&n)
+	}
+	queue := structs.QueueDefault
+	if pl.job != nil {
+		queue = pl.job.QueueName()
+	}
+	row := structs.Preemptions{Queue: queue, Total: 1, ModifyIndex: pl.index}
+	if old := pl.Preempted.Get(queue); old != nil {
+		row.Total = old.Total + 1
+		for i, t := range old.Recent {
+			if t > pl.time.Add(-preemptionsFor) && len(old.Recent)-i < structs.PreemptionsKept {
+				row.Recent = append(row.Recent, t)
+			}
+		}
+	}
+	row.Recent = append(row.Recent, pl.time)
+	pl.Preempted.Put(&row)
+}
+
+// attain adds the service of an allocation that has just ended to its job's queue entry.
+func (x *tx) attain(a *structs.Allocation) {
+	if a.StartedAt == 0 || a.FinishedAt <= a.StartedAt {
+		return
+	}
+	got := int64(a.FinishedAt.Sub(a.StartedAt)) / 1e9
+	if gpus := structs.AmountOf(a).GPUMilli; gpus > 0 {
+		got = got * gpus / 1000
+	}
+	if got == 0 {
+		return
+	}
+	if x.attained == nil {
+		x.attained = make(map[structs.JobKey]int64)
+	}
+	x.attained[a.JobKey()] += got
+}
