@@ -1,0 +1,355 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/structs"
+)
+
+// decide runs passes until nothing changes any more at this instant.
+func (e *Engine) decide() error {
+	for round := 0; ; round++ {
+		if round == roundsMax {
+			return fmt.Errorf("%d passes at one instant (%v) have not come to an end: decisions undo each other", roundsMax, Since(e.now))
+		}
+		if len(e.fresh) == 0 && len(e.freed) == 0 && !(e.cfg.Whole && round == 0) {
+			return nil
+		}
+		pending := e.pick()
+		if len(pending) == 0 {
+			return nil
+		}
+		picked := slices.Clone(e.picked)
+		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: e.table(), Running: e.running(), Booked: e.booked}
+		began := time.Now()
+		in.Line = e.line(&in)
+		plan, rep := scheduler.Schedule(in, e.cfg.Policy)
+		e.stats.Passes++
+		e.stats.Decided += int64(len(pending))
+		e.cursor = plan.Cursor
+		for _, pe := range plan.Entries {
+			if err := e.apply(pe); err != nil {
+				return err
+			}
+		}
+		e.stats.Deciding += time.Since(began)
+		for _, l := range picked {
+			e.answered(l, plan.Deferred)
+		}
+		if e.cfg.Hooks.Passed != nil {
+			e.cfg.Hooks.Passed(e, &in, &plan, &rep)
+		}
+	}
+}
+
+// line is who comes first, by the production's ordering.
+func (e *Engine) line(in *scheduler.Input) scheduler.Line {
+	if e.cfg.Line != nil {
+		return e.cfg.Line(in)
+	}
+	ws := make([]*structs.Workload, len(in.Pending))
+	at := make(map[*structs.Workload]int, len(ws))
+	for i := range in.Pending {
+		ws[i] = in.Pending[i].Queue
+		at[ws[i]] = i
+	}
+	queue.Sort(queue.Builtin[queue.Default], ws, in.Now)
+	f := &fixedLine{}
+	for _, w := range ws {
+		f.order = append(f.order, at[w])
+	}
+	return f
+}
+
+type fixedLine struct {
+	order []int
+	at    int
+}
+
+func (f *fixedLine) Next() int {
+	if f.at == len(f.order) {
+		return -1
+	}
+	f.at++
+	return f.order[f.at-1]
+}
+
+func (f *fixedLine) Placed(int, structs.Amount) {}
+
+// table is the queues as decisions see them.
+func (e *Engine) table() *scheduler.QueueTable {
+	if len(e.cfg.Queues) == 0 {
+		return nil
+	}
+	return &scheduler.QueueTable{Queues: e.cfg.Queues}
+}
+
+// running lists what holds, for queues whose running work competes with what waits.
+func (e *Engine) running() []scheduler.Workload {
+	if !slices.ContainsFunc(e.cfg.Queues, func(q *structs.Queue) bool { return q.Preempt != "" && q.Preempt != structs.PreemptNone }) {
+		return nil
+	}
+	var out []scheduler.Workload
+	for l := e.holders; l != nil; l = l.nextHolder {
+		out = append(out, l.work)
+	}
+	return out
+}
+
+// apply carries out what the pass proposes for one job: all parts that Verify accepts.
+func (e *Engine) apply(pe *structs.PlanEntry) error {
+	l := e.live[structs.JobKey{Namespace: pe.Namespace, ID: pe.JobID}]
+	if l == nil {
+		return nil
+	}
+	e.changes = e.changes[:0]
+	ended := e.endings[:0]
+	if len(pe.Parts) > 0 {
+		verdict := scheduler.Verify(e.view, scheduler.Overlay{}, pe)
+		for _, r := range verdict.Refused {
+			e.parts++
+			e.stats.Refused++
+			if e.stats.FirstRefusal == "" {
+				e.stats.FirstRefusal = fmt.Sprintf("job %s at %v: %s", l.Key, Since(e.now), r.Why)
+			}
+		}
+		for i := range pe.Parts {
+			if !verdict.Accepted[i] {
+				continue
+			}
+			for k := range pe.Parts[i].Stops {
+				if r := e.stop(&pe.Parts[i].Stops[k]); r != nil {
+					ended = append(ended, r)
+				}
+			}
+			for k := range pe.Parts[i].Places {
+				e.place(l, pe, &pe.Parts[i].Places[k])
+			}
+		}
+		e.commit()
+		if len(verdict.Refused) > 0 {
+			l.dirty = false
+			l.work.Evals = nil
+			e.ask(l, structs.TriggerMaxPlans)
+			e.endAll(ended)
+			return nil
+		}
+	}
+	for _, ev := range pe.Evals {
+		switch {
+		case ev.Status == structs.EvalBlocked:
+			l.work.Blocked = ev
+		case l.work.Blocked != nil && l.work.Blocked.ID == ev.ID:
+			l.work.Blocked = nil
+		}
+	}
+	if pe.Workload != nil {
+		l.work.Queue = pe.Workload
+		if pe.Workload.NotBefore > e.now {
+			e.agenda.add(event{at: pe.Workload.NotBefore, kind: Woken})
+		}
+	}
+	if pe.Reservation != nil {
+		e.book(pe.Reservation)
+	}
+	for _, r := range pe.Rosters {
+		e.roster(l, r)
+	}
+	e.endAll(ended)
+	return nil
+}
+
+// endAll ends the victims that get no notice.
+func (e *Engine) endAll(rs []*run) {
+	for _, r := range rs {
+		if e.runs[r.alloc.ID] == r {
+			e.evict(r)
+		}
+	}
+	clear(rs)
+	e.endings = rs[:0]
+}
+
+// book keeps a reservation, or drops one that is over. The list is by id.
+func (e *Engine) book(r *structs.Reservation) {
+	at, found := slices.BinarySearchFunc(e.booked, r.ID, func(b *structs.Reservation, id string) int { return strings.Compare(b.ID, id) })
+	next := slices.Clone(e.booked)
+	tied := r.Start != 0
+	switch {
+	case !tied && found:
+		next = slices.Delete(next, at, at+1)
+		e.freedAll() // what was kept back may be had
+	case !tied:
+		return
+	case found:
+		next[at] = r
+	default:
+		next = slices.Insert(next, at, r)
+	}
+	e.booked = next
+	if l := e.live[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}]; l != nil && r.JobID != "" && l.tied != tied {
+		l.tied = tied
+		e.move(l)
+	}
+}
+
+// freedAll opens everything: something other than an end made room.
+func (e *Engine) freedAll() {
+	for _, s := range e.shapes {
+		s.open = s.waiting > 0
+	}
+	if len(e.nodes) > 0 {
+		e.freeOn(0)
+	}
+}
+
+func (e *Engine) roster(l *Live, r *structs.Roster) {
+	next := make([]*structs.Roster, 0, len(l.work.Rosters)+1)
+	for _, x := range l.work.Rosters {
+		if x.Group != r.Group {
+			next = append(next, x)
+		}
+	}
+	l.work.Rosters = append(next, r)
+}
+
+// place makes an allocation as the state machine would, and starts it unless it waits for another to end.
+func (e *Engine) place(l *Live, pe *structs.PlanEntry, p *structs.PlanPlace) {
+	node := pe.Nodes[p.Node].ID
+	group := pe.Groups[p.Group]
+	a := &structs.Allocation{
+		ID: structs.DeriveAllocID(pe.EvalID, pe.SnapshotIndex, group, p.Index), EvalID: pe.EvalID, Namespace: l.Key.Namespace, JobID: l.Key.ID,
+		JobVersion: pe.JobVersion, Job: l.Job.Job, Group: group, NameIndex: p.Index, NodeID: node, Resources: pe.Asks[p.Group], Grants: p.Grants,
+		Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn, Previous: p.Previous, CreateTime: e.now,
+		CreateIndex: e.index, Client: structs.ClientPending, Expect: p.Expect,
+	}
+	r := &run{live: l, alloc: a, node: e.rows[node], gpus: gpusOf(a), unit: l.unit(group, p.Index)}
+	r.units = e.unitsOf(r)
+	e.runs[a.ID] = r
+	for _, id := range p.WaitsOn {
+		if v := e.runs[id]; v != nil {
+			v.wanted = append(v.wanted, r)
+			r.waits++
+		}
+	}
+	e.changes = append(e.changes, structs.Changed[structs.Allocation]{After: a})
+	l.work.Allocs = append(slices.Clip(l.work.Allocs), a)
+	e.hold(r, 1)
+	if r.unit != nil {
+		r.unit.runs = append(r.unit.runs, r)
+	}
+	if r.waits == 0 {
+		e.start(r)
+	}
+	if e.cfg.Hooks.Placed != nil {
+		e.cfg.Hooks.Placed(e, l, a)
+	}
+}
+
+// stop carries out one stop. It gives the run when it ends at once.
+func (e *Engine) stop(s *structs.PlanStop) *run {
+	r := e.runs[s.ID]
+	if r == nil || s.Desired == "" {
+		return nil
+	}
+	a := *r.alloc
+	a.Desired, a.DesiredDesc, a.PreemptedBy, a.Asked = s.Desired, s.Desc, s.Preempt, e.now
+	if s.Client != "" {
+		a.Client = s.Client
+	}
+	e.changed(r, &a)
+	r.ending = true
+	if grace := graceOf(r); e.cfg.Notice && grace > 0 && s.Client == "" {
+		e.agenda.add(event{at: e.now.Add(grace), kind: Killed, run: r})
+		return nil
+	}
+	return r
+}
+
+func graceOf(r *run) time.Duration {
+	g := r.live.Job.Job.Group(r.alloc.Group)
+	if g == nil || g.Checkpoint == nil {
+		return 0
+	}
+	return g.Checkpoint.Grace
+}
+
+// changed replaces the record of an allocation.
+func (e *Engine) changed(r *run, a *structs.Allocation) {
+	e.changes = append(e.changes, structs.Changed[structs.Allocation]{Before: r.alloc, After: a})
+	l := r.live
+	next := slices.Clone(l.work.Allocs)
+	for i, x := range next {
+		if x.ID == a.ID {
+			next[i] = a
+		}
+	}
+	l.work.Allocs = next
+	r.alloc = a
+}
+
+// commit advances the view over the changes gathered.
+func (e *Engine) commit() {
+	if len(e.changes) == 0 {
+		return
+	}
+	e.index++
+	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Allocs: e.changes})
+	clear(e.changes)
+	e.changes = e.changes[:0]
+}
+
+// answered looks at what a pass left of a job.
+func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
+	if l.End != 0 {
+		return
+	}
+	if slices.Contains(deferred, l.Key) {
+		e.fresh = append(e.fresh, l)
+		return
+	}
+	if slices.Contains(e.fresh, l) {
+		return // asked again meanwhile
+	}
+	l.dirty = false
+	l.work.Evals = nil
+	l.reason = structs.ReasonNone
+	if l.work.Queue != nil {
+		l.reason = l.work.Queue.Reason
+	}
+	if l.wanting() {
+		if e.cfg.Drop {
+			e.gone(l)
+			return
+		}
+		e.move(l)
+		return
+	}
+	e.settled(l)
+}
+
+// wanting reports whether the job waits for more places.
+func (l *Live) wanting() bool {
+	for i := range l.units {
+		if u := &l.units[i]; !u.done && len(u.runs) < u.need {
+			return true
+		}
+	}
+	return l.work.Blocked != nil
+}
+
+// settled takes a job that has its places from those that wait.
+func (e *Engine) settled(l *Live) {
+	e.dequeue(l)
+	if l.waits != 0 {
+		l.Queued += e.now.Sub(l.waits)
+		l.waits = 0
+		e.stats.queued(l, -1)
+	}
+}

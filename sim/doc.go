@@ -1,0 +1,5 @@
+// Package sim is a cluster in virtual time: it replays traces and the cluster's own past through the production
+// scheduler. It keeps a view and queue state of its own and no store; every decision is scheduler.Schedule's, checked by
+// scheduler.Verify. It orders and rates nothing itself: what comes first, and where it goes, is up to scheduler/queue and
+// scheduler/policy. See DESIGN.md.
+package sim

@@ -1,0 +1,367 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Config is one run: a cluster, a trace, and how decisions are made and accounted.
+type Config struct {
+	Nodes  []*structs.Node // ready ones, in the order in which ties are broken; SetIDs gives them ids
+	Pools  []*structs.NodePool
+	Source Source
+
+	Policy    scheduler.Policy        // placement
+	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues that name none
+	Queues    []*structs.Queue        // by path; nil: one queue with the defaults
+	Line      func(*scheduler.Input) scheduler.Line
+	Predict   Predictor // of run times; nil: none
+	Mix       *scheduler.Mix
+	Seed      uint64
+
+	First  []Kind // order of events at equal times; see Kind
+	Each   bool   // a pass after every event; else one after all events of an instant
+	Whole  bool   // every waiting job is in every pass; else those that room may have appeared for
+	Window int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 1,000
+	Drop   bool   // a job that is not placed at once is gone
+
+	Restart  func(*Live) time.Duration                                             // what a resumed unit needs before work goes on; nil: nothing
+	Kept     func(l *Live, ran time.Duration) time.Duration                        // of the work since a unit began that a preemption leaves; nil: all
+	Notice   bool                                                                  // victims hold on for their grace
+	Expire   func(l *Live, a *structs.Allocation, ran time.Duration) time.Duration // corrected prediction of a run that outlived its own; nil: not told of
+	Hooks    Hooks
+	Failures Failures
+	Capacity int64 // in thousandths of units, for the utilisation; 0: of the GPUs, or MHz where there are none
+}
+
+// Hooks are told what happens. Any may be nil.
+type Hooks struct {
+	Event  func(e *Engine, k Kind, l *Live) // after an event took effect, before the pass; l is nil for nodes
+	Placed func(e *Engine, l *Live, a *structs.Allocation)
+	Ended  func(e *Engine, l *Live) // the job is done, dropped or gone
+	Passed func(e *Engine, in *scheduler.Input, plan *scheduler.Plan, rep *scheduler.Report)
+}
+
+// Predictor tells how long jobs will run.
+type Predictor interface {
+	// Predict is asked when a job arrives and when it comes back: what its next run will take; 0 for unknown.
+	Predict(l *Live, now structs.LogTime) time.Duration
+	// Learn is told of every job that ended.
+	Learn(l *Live, now structs.LogTime)
+}
+
+// roundsMax bounds the passes at one instant; preemption that undoes itself would go on for ever.
+const roundsMax = 1000
+
+const windowDefault = 1000
+
+// Engine is one run under way. It is used by one goroutine.
+type Engine struct {
+	cfg    Config
+	now    structs.LogTime
+	view   *scheduler.View
+	index  structs.Index
+	agenda agenda
+	stale  int // void events in the agenda
+	cursor structs.NodeID
+	nodes  []nodeState
+	rows   map[structs.NodeID]int
+
+	live    map[structs.JobKey]*Live
+	runs    map[structs.AllocID]*run
+	next    *Job            // read from the source, not submitted yet
+	at      structs.LogTime // of the last submission
+	seq     structs.Index
+	evalSeq uint64
+
+	shapes              []*shape
+	byShape             map[shapeKey]*shape
+	other               *shape // those that wait for something else than room
+	fresh               []*Live
+	picked              []*Live
+	pend                []scheduler.Workload
+	freed               []int // nodes that gave something back since the last pick
+	marked              []bool
+	booked              []*structs.Reservation
+	parts               int64 // refused by Verify
+	changes             []structs.Changed[structs.Allocation]
+	endings             []*run
+	draws               draws
+	holders, lastHolder *Live
+
+	stats *Stats
+}
+
+type nodeState struct {
+	node  *structs.Node
+	gpus  int64            // in all
+	free  int64            // that nobody has any part of
+	inUse map[string]int32 // allocations by device instance; nil: none
+	runs  int64
+	level int8 // filled() as last booked
+}
+
+// Now is the present moment.
+func (e *Engine) Now() structs.LogTime { return e.now }
+
+// View is the cluster as decisions see it.
+func (e *Engine) View() *scheduler.View { return e.view }
+
+// Stats are the figures so far.
+func (e *Engine) Stats() *Stats { return e.stats }
+
+// Jobs calls f for every job in the system, in no order that decisions may depend on.
+func (e *Engine) Jobs(f func(*Live)) {
+	for _, l := range e.live {
+		f(l)
+	}
+}
+
+// NewEngine prepares a run.
+func NewEngine(cfg Config) *Engine {
+	if cfg.Window <= 0 {
+		cfg.Window = windowDefault
+	}
+	e := &Engine{cfg: cfg, now: Epoch, index: 1, live: map[structs.JobKey]*Live{}, runs: map[structs.AllocID]*run{}, rows: map[structs.NodeID]int{},
+		byShape: map[shapeKey]*shape{}, other: &shape{open: true}, marked: make([]bool, len(cfg.Nodes))}
+	e.agenda.setRank(cfg.First)
+	e.view = scheduler.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
+	for i, n := range cfg.Nodes {
+		s := nodeState{node: n}
+		for k := range n.Resources.Devices {
+			if n.Resources.Devices[k].Type == "gpu" {
+				s.gpus += int64(len(n.Resources.Devices[k].Instances))
+			}
+		}
+		s.free = s.gpus
+		e.nodes = append(e.nodes, s)
+		e.rows[n.ID] = i
+	}
+	e.stats = newStats(e)
+	return e
+}
+
+// SetIDs gives nodes ids in their order, so that ties go to the first.
+func SetIDs(nodes []*structs.Node) {
+	for i, n := range nodes {
+		binary.BigEndian.PutUint32(n.ID[:4], uint32(i)+1)
+	}
+}
+
+// Run replays the trace to its end: until every job has ended, or nothing can happen any more.
+func (e *Engine) Run(ctx context.Context) error {
+	if err := e.pull(); err != nil {
+		return err
+	}
+	e.startFailures()
+	e.stats.begin(time.Now())
+	for n := 0; ; n++ {
+		if n&0xff == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		top := e.agenda.peek()
+		if top == nil {
+			break
+		}
+		if e.next == nil && len(e.live) == 0 && !e.pending(top) {
+			break // only nodes are left to fail
+		}
+		ev := e.agenda.take()
+		if ev.unit != nil && ev.gen != ev.unit.gen {
+			e.stale--
+			continue
+		}
+		e.pass(ev.at)
+		if err := e.happen(&ev); err != nil {
+			return err
+		}
+		if top = e.agenda.peek(); !e.cfg.Each && top != nil && top.at == e.now {
+			continue
+		}
+		if err := e.decide(); err != nil {
+			return err
+		}
+	}
+	e.stats.end(e.now, time.Now())
+	if len(e.live) > 0 {
+		e.stats.Left = int64(len(e.live))
+	}
+	return nil
+}
+
+func (e *Engine) pending(top *event) bool { return top.kind != NodeDown && top.kind != NodeUp }
+
+// pass moves time on.
+func (e *Engine) pass(to structs.LogTime) {
+	if to > e.now {
+		e.stats.advance(e.now, to)
+		e.now = to
+	}
+}
+
+// pull reads the next job of the trace and puts its arrival on the agenda.
+func (e *Engine) pull() error {
+	j, err := e.cfg.Source.Next()
+	switch {
+	case errors.Is(err, io.EOF):
+		e.next = nil
+		return nil
+	case err != nil:
+		return err
+	}
+	at := Epoch.Add(j.At)
+	if at < e.at {
+		return fmt.Errorf("job %q is submitted at %v, before the one above it at %v: sort the trace by time of submission", j.Job.ID, j.At, Since(e.at))
+	}
+	e.next, e.at = j, at
+	e.agenda.add(event{at: at, kind: Submitted})
+	return nil
+}
+
+// happen carries out one event.
+func (e *Engine) happen(ev *event) error {
+	var l *Live
+	switch ev.kind {
+	case Submitted:
+		l = e.submit(e.next)
+		if err := e.pull(); err != nil {
+			return err
+		}
+	case Ended:
+		l = ev.unit.live
+		e.finish(ev.unit)
+	case Expired:
+		l = ev.unit.live
+		e.expire(ev.unit)
+	case Killed:
+		if r := ev.run; e.runs[r.alloc.ID] == r {
+			l = r.live
+			e.evict(r)
+		}
+	case Woken:
+	case NodeDown:
+		e.fail(ev.node)
+	case NodeUp:
+		e.repair(ev.node)
+	}
+	if e.cfg.Hooks.Event != nil {
+		e.cfg.Hooks.Event(e, ev.kind, l)
+	}
+	return nil
+}
+
+// submit lets a job into the system.
+func (e *Engine) submit(j *Job) *Live {
+	e.seq++
+	job := j.Job
+	if job.Namespace == "" {
+		job.Namespace = structs.NamespaceDefault
+	}
+	job.SubmitTime, job.CreateIndex, job.SpecIndex, job.ModifyIndex = e.now, e.seq, e.seq, e.seq
+	l := &Live{Job: j, Key: job.Key(), Submit: e.now, bucket: job.Priority, pos: -1}
+	if old := e.live[l.Key]; old != nil { // two of one name: the later one gets another
+		job.ID = fmt.Sprintf("%s~%d", job.ID, e.seq)
+		l.Key = job.Key()
+	}
+	l.newUnits()
+	key := shapeOf(job)
+	l.shape = e.byShape[key]
+	if l.shape == nil {
+		l.shape = &shape{need: key.need, gpus: key.gpus, shared: key.shared, domain: key.domain}
+		e.byShape[key] = l.shape
+		e.shapes = append(e.shapes, l.shape)
+	}
+	domain := job.NodePool
+	if domain == "" {
+		domain = structs.NodePoolDefault
+	}
+	l.work = scheduler.Workload{Key: l.Key, Job: job, Queue: &structs.Workload{Namespace: job.Namespace, JobID: job.ID, Domain: domain,
+		SubmitIndex: e.seq, SubmitTime: e.now, Priority: job.Priority, Queue: job.Queue, CreateIndex: e.seq}}
+	e.live[l.Key] = l
+	e.stats.arrived(l)
+	if e.cfg.Predict != nil {
+		l.work.Expect = e.cfg.Predict.Predict(l, e.now)
+		l.Predicted = l.work.Expect
+	}
+	e.ask(l, structs.TriggerJobRegister)
+	return l
+}
+
+// ask makes an evaluation of a job, as a server does when something about it has to be decided.
+func (e *Engine) ask(l *Live, why structs.Trigger) {
+	if len(l.work.Evals) == 0 {
+		e.evalSeq++
+		ev := &structs.Evaluation{Namespace: l.Key.Namespace, JobID: l.Key.ID, Type: l.Job.Job.Type, Priority: l.Job.Job.Priority, Trigger: why, Status: structs.EvalPending,
+			JobSpecIndex: l.Job.Job.SpecIndex, CreateTime: e.now, ModifyTime: e.now, CreateIndex: e.index}
+		ev.ID[0] = 0xe0
+		binary.BigEndian.PutUint64(ev.ID[8:], e.evalSeq)
+		l.work.Evals = append(l.work.Evals, ev)
+	}
+	if !l.dirty {
+		l.dirty = true
+		e.fresh = append(e.fresh, l)
+	}
+	e.enqueue(l)
+}
+
+// Delay adds to the work that is left of a job that runs.
+func (e *Engine) Delay(l *Live, d time.Duration) {
+	for i := range l.units {
+		if u := &l.units[i]; u.on {
+			e.settle(u)
+			u.left += d
+			e.schedule(u)
+		}
+	}
+}
+
+// SetExpect changes the predicted run time of a job's next run.
+func (e *Engine) SetExpect(l *Live, d time.Duration) { l.work.Expect = d }
+
+// settle brings a unit's account up to date.
+func (e *Engine) settle(u *unit) {
+	if !u.on {
+		return
+	}
+	ran := e.now.Sub(u.since)
+	paid := min(ran, u.debt)
+	u.debt -= paid
+	u.left -= ran - paid
+	u.since = e.now
+}
+
+// schedule puts the end of a unit that runs on the agenda.
+func (e *Engine) schedule(u *unit) {
+	e.void(u)
+	if u.left < 0 && u.live.Run < 0 {
+		return // it never ends
+	}
+	e.agenda.add(event{at: e.now.Add(u.debt + max(u.left, 0)), kind: Ended, unit: u, gen: u.gen})
+}
+
+// void makes the events of a unit that are on the agenda meaningless.
+func (e *Engine) void(u *unit) {
+	u.gen++
+	e.stale++
+	if e.stale < 4096 || e.stale < len(e.agenda.heap)/2 {
+		return
+	}
+	old := e.agenda.heap
+	e.agenda.heap = make([]event, 0, len(old))
+	for i := range old {
+		if ev := &old[i]; ev.unit == nil || ev.gen == ev.unit.gen {
+			seq := e.agenda.seq
+			e.agenda.seq = ev.seq - 1 // keeps its place among equals
+			e.agenda.add(*ev)
+			e.agenda.seq = seq
+		}
+	}
+	e.stale = 0
+}

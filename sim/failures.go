@@ -1,0 +1,94 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Failures are nodes that go down and come back. Times between are drawn from exponential distributions, from a seed.
+type Failures struct {
+	MTBF time.Duration // of one node; 0: nodes never fail
+	MTTR time.Duration // 0: an hour
+	Seed uint64
+}
+
+// draws is a small generator of random numbers (SplitMix64), so that a seed means the same in every build.
+type draws struct{ state uint64 }
+
+func (d *draws) next() uint64 {
+	d.state += 0x9e3779b97f4a7c15
+	z := d.state
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// float is uniform in (0,1).
+func (d *draws) float() float64 { return (float64(d.next()>>11) + 0.5) / (1 << 53) }
+
+// Intn is uniform in [0,n).
+func (d *draws) intn(n int) int { return int(d.next() % uint64(n)) }
+
+func (d *draws) exponential(mean time.Duration) time.Duration {
+	return time.Duration(-math.Log(d.float()) * float64(mean))
+}
+
+// normal has mean 0 and deviation 1.
+func (d *draws) normal() float64 {
+	return math.Sqrt(-2*math.Log(d.float())) * math.Cos(2*math.Pi*d.float())
+}
+
+func (e *Engine) startFailures() {
+	if e.cfg.Failures.MTBF <= 0 {
+		return
+	}
+	e.draws.state = e.cfg.Failures.Seed*0x9e3779b97f4a7c15 + 1
+	for i := range e.nodes {
+		e.agenda.add(event{at: e.now.Add(e.draws.exponential(e.cfg.Failures.MTBF)), kind: NodeDown, node: i})
+	}
+}
+
+// fail takes a node down; what ran there is lost and its jobs wait again.
+func (e *Engine) fail(i int) {
+	mttr := e.cfg.Failures.MTTR
+	if mttr <= 0 {
+		mttr = time.Hour
+	}
+	e.agenda.add(event{at: e.now.Add(e.draws.exponential(mttr)), kind: NodeUp, node: i})
+	e.stats.NodeFailures++
+	e.setNode(i, structs.NodeDown)
+	var lost []*run
+	for l := e.holders; l != nil; l = l.nextHolder {
+		for k := range l.units {
+			for _, r := range l.units[k].runs {
+				if r.node == i {
+					lost = append(lost, r)
+				}
+			}
+		}
+	}
+	for _, r := range lost {
+		e.changes = e.changes[:0]
+		e.drop(r, structs.ClientLost)
+		e.commit()
+		e.stats.Lost++
+		e.returned(r.live, structs.TriggerNodeUpdate)
+	}
+}
+
+func (e *Engine) repair(i int) {
+	e.setNode(i, structs.NodeReady)
+	e.agenda.add(event{at: e.now.Add(e.draws.exponential(e.cfg.Failures.MTBF)), kind: NodeDown, node: i})
+	e.freeOn(i)
+}
+
+func (e *Engine) setNode(i int, status structs.NodeStatus) {
+	old := e.nodes[i].node
+	n := *old
+	e.index++
+	n.Status, n.Epoch = status, e.index
+	e.nodes[i].node = &n
+	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Nodes: []structs.Changed[structs.Node]{{Before: old, After: &n}}})
+}

@@ -1,0 +1,289 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// hold books a run on its node and in the figures, or (n = -1) takes it out.
+func (e *Engine) hold(r *run, n int64) {
+	s := &e.nodes[r.node]
+	for i := range r.alloc.Grants {
+		g := &r.alloc.Grants[i]
+		if !g.IsGPU() {
+			continue
+		}
+		if s.inUse == nil {
+			s.inUse = map[string]int32{}
+		}
+		was := s.inUse[g.Instance]
+		is := was + int32(n)
+		s.inUse[g.Instance] = is
+		switch {
+		case was == 0 && is > 0:
+			s.free--
+		case was > 0 && is == 0:
+			s.free++
+			delete(s.inUse, g.Instance)
+		}
+	}
+	s.runs += n
+	e.stats.held(r, n)
+	l := r.live
+	l.holds += int(n)
+	switch {
+	case n > 0 && l.holds == 1:
+		e.link(l)
+	case l.holds == 0:
+		e.unlink(l)
+	}
+	if n < 0 {
+		e.freeOn(r.node)
+	}
+}
+
+// link and unlink keep the list of jobs that hold something, in the order in which they came to.
+func (e *Engine) link(l *Live) {
+	l.prevHolder = e.lastHolder
+	if e.lastHolder != nil {
+		e.lastHolder.nextHolder = l
+	} else {
+		e.holders = l
+	}
+	e.lastHolder = l
+}
+
+func (e *Engine) unlink(l *Live) {
+	if l.prevHolder != nil {
+		l.prevHolder.nextHolder = l.nextHolder
+	} else {
+		e.holders = l.nextHolder
+	}
+	if l.nextHolder != nil {
+		l.nextHolder.prevHolder = l.prevHolder
+	} else {
+		e.lastHolder = l.prevHolder
+	}
+	l.prevHolder, l.nextHolder = nil, nil
+}
+
+// start lets an allocation run, and its unit when enough of it does. The caller has the allocation's record among the
+// changes still to be committed, or it was never published.
+func (e *Engine) start(r *run) {
+	r.alloc.Client, r.alloc.StartedAt = structs.ClientRunning, e.now
+	r.started = true
+	u, l := r.unit, r.live
+	if u == nil {
+		return
+	}
+	u.started++
+	if u.on || u.done || u.started < u.need {
+		return
+	}
+	if l.Start == 0 {
+		l.Start = e.now
+	}
+	if u.began && e.cfg.Restart != nil {
+		u.debt = e.cfg.Restart(l)
+	}
+	u.began, u.on, u.since, u.from = true, true, e.now, e.now
+	e.schedule(u)
+	if ex := r.alloc.Expect; ex > 0 && e.cfg.Expire != nil && (u.left < 0 || ex < u.debt+u.left) {
+		e.agenda.add(event{at: e.now.Add(ex), kind: Expired, unit: u, gen: u.gen})
+	}
+}
+
+// expire corrects the prediction of a unit that runs for longer than was expected.
+func (e *Engine) expire(u *unit) {
+	e.changes = e.changes[:0]
+	for _, r := range u.runs {
+		a := *r.alloc
+		a.Expect = e.cfg.Expire(u.live, r.alloc, e.now.Sub(u.from))
+		e.changed(r, &a)
+		if a.Expect > 0 {
+			if at := u.from.Add(a.Expect); at > e.now && at < e.now.Add(u.debt+u.left) {
+				e.agenda.add(event{at: at, kind: Expired, unit: u, gen: u.gen})
+			}
+		}
+	}
+	e.commit()
+	e.freedAll()
+}
+
+// finish ends a unit whose work is done.
+func (e *Engine) finish(u *unit) {
+	l := u.live
+	e.settle(u)
+	u.on, u.done, u.left = false, true, 0
+	u.gen++
+	l.left--
+	e.changes = e.changes[:0]
+	rs := u.runs
+	u.runs = nil
+	for _, r := range rs {
+		a := *r.alloc
+		a.Client, a.FinishedAt, a.ModifyTime = structs.ClientComplete, e.now, e.now
+		e.changed(r, &a)
+		e.release(r)
+	}
+	if l.left > 0 {
+		e.commit()
+		return
+	}
+	e.commit()
+	e.gone(l)
+}
+
+// release frees what a run held and starts those that waited for it.
+func (e *Engine) release(r *run) {
+	delete(e.runs, r.alloc.ID)
+	e.hold(r, -1)
+	l := r.live
+	if r.started {
+		l.attained += max(r.gpus, 1) * int64(e.now.Sub(r.alloc.StartedAt)/time.Second)
+		q := *l.work.Queue
+		q.Attained = l.attained
+		l.work.Queue = &q
+	}
+	for _, w := range r.wanted {
+		w.waits--
+		if w.waits > 0 || e.runs[w.alloc.ID] != w {
+			continue
+		}
+		a := *w.alloc
+		a.WaitsOn = nil
+		e.changed(w, &a)
+		e.start(w)
+	}
+	r.wanted = nil
+}
+
+// pause stops the progress of a unit that lost a member.
+func (e *Engine) pause(u *unit, all bool) {
+	if !u.on {
+		return
+	}
+	e.settle(u)
+	e.void(u)
+	u.on, u.debt = false, 0
+	if u.left < 0 && u.live.Run >= 0 {
+		u.left = 0
+	}
+	ran := e.now.Sub(u.from)
+	if e.cfg.Kept != nil && u.live.Run >= 0 {
+		done := u.live.Run - u.left
+		lost := min(max(ran-e.cfg.Kept(u.live, ran), 0), done)
+		if all {
+			lost = done
+		}
+		u.left += lost
+		e.stats.lost(u, lost)
+	}
+}
+
+// evict ends a run before its work is done: a victim of preemption, or a stop. The job waits again.
+func (e *Engine) evict(r *run) {
+	e.changes = e.changes[:0]
+	l := r.live
+	progress := r.unit == nil || r.unit.on
+	e.drop(r, structs.ClientComplete)
+	e.commit()
+	if progress { // further members of a gang that has stopped do not count
+		l.Preempted++
+		e.stats.Preemptions++
+		q := *l.work.Queue
+		q.Preempted = l.Preempted
+		l.work.Queue = &q
+	}
+	e.returned(l, structs.TriggerPreemption)
+}
+
+// returned lets a job that lost an allocation wait for another.
+func (e *Engine) returned(l *Live, why structs.Trigger) {
+	if e.cfg.Predict != nil {
+		l.work.Expect = e.cfg.Predict.Predict(l, e.now)
+	}
+	e.ask(l, why)
+}
+
+// drop takes a run out of its unit and off its node.
+func (e *Engine) drop(r *run, as structs.ClientStatus) {
+	u, l := r.unit, r.live
+	if u != nil {
+		e.pause(u, false)
+		for i, x := range u.runs {
+			if x == r {
+				u.runs = append(u.runs[:i], u.runs[i+1:]...)
+				break
+			}
+		}
+		if r.started {
+			u.started--
+		}
+	}
+	a := *r.alloc
+	a.Client, a.FinishedAt, a.ModifyTime = as, e.now, e.now
+	e.changed(r, &a)
+	e.release(r)
+	// What was stopped and has ended says nothing to a decision any more.
+	kept := l.work.Allocs[:0:0]
+	for _, x := range l.work.Allocs {
+		if x.ID != a.ID {
+			kept = append(kept, x)
+		}
+	}
+	l.work.Allocs = kept
+}
+
+// gone lets a job leave the system.
+func (e *Engine) gone(l *Live) {
+	e.settled(l)
+	l.End = e.now
+	l.dirty = false
+	e.changes = e.changes[:0]
+	for i := range l.units {
+		u := &l.units[i]
+		u.gen++
+		for _, r := range u.runs {
+			a := *r.alloc
+			a.Client = structs.ClientComplete
+			e.changed(r, &a)
+			e.release(r)
+		}
+		u.runs = nil
+	}
+	e.commit()
+	delete(e.live, l.Key)
+	if l.tied {
+		e.book(&structs.Reservation{ID: structs.ReservationID(l.Key), Namespace: l.Key.Namespace, JobID: l.Key.ID})
+	}
+	e.stats.left(l)
+	if e.cfg.Predict != nil && l.Start != 0 {
+		e.cfg.Predict.Learn(l, e.now)
+	}
+	if e.cfg.Hooks.Ended != nil {
+		e.cfg.Hooks.Ended(e, l)
+	}
+}
+
+func gpusOf(a *structs.Allocation) (n int64) {
+	for i := range a.Grants {
+		if a.Grants[i].IsGPU() {
+			n++
+		}
+	}
+	return n
+}
+
+// unitsOf is how much of the capacity a run takes.
+func (e *Engine) unitsOf(r *run) float64 {
+	l := r.live
+	switch {
+	case e.cfg.Capacity > 0 && l.Size > 0:
+		return float64(l.Size) / float64(max(l.allocs, 1))
+	case e.stats.gpus:
+		return float64(structs.AmountOf(r.alloc).GPUMilli) / 1000
+	}
+	return float64(r.alloc.Resources.CPU)
+}

@@ -1,0 +1,245 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Job is one line of a trace: what is submitted, and what only the simulator knows.
+type Job struct {
+	Job *structs.Job // Groups[0] is what runs; SubmitTime and indexes are set by the engine
+	At  time.Duration
+	Run time.Duration // work of each allocation (of a gang: of all of them together); negative: never ends
+	// Size counts the job among the size classes and in the utilisation: units held while it runs. 0: its GPUs, or 1.
+	Size int64
+	Ref  int64                 // the format's own, such as the row of the trace
+	Held []*structs.Allocation // running when the simulation begins, by name index; snapshots only
+}
+
+// Source gives the jobs of a trace in the order of their submission. The error at the end is io.EOF.
+type Source interface {
+	Next() (*Job, error)
+}
+
+// Live is a job in the system: submitted and not ended. Fields are the engine's; hooks may read them, and change them
+// only through methods of Engine.
+type Live struct {
+	*Job
+	Key       structs.JobKey
+	Submit    structs.LogTime
+	Start     structs.LogTime // when it ran first; 0 before
+	End       structs.LogTime // when it ended; 0 before
+	Preempted int64
+	Predicted time.Duration // by the predictor at its first decision, 0 for none
+	Queued    time.Duration // waited in all, also between preemption and resumption
+
+	work                   scheduler.Workload
+	units                  []unit
+	left                   int // units that are not done
+	bucket                 int // priority
+	pos                    int // in its lane; -1 outside
+	shape                  *shape
+	home                   *shape          // whose lanes it is in
+	lane                   *lane           // nil: it does not wait
+	waits                  structs.LogTime // since when it has been waiting; 0: it is not
+	reason                 structs.ReasonCode
+	dirty                  bool // has an evaluation to be answered
+	listed                 bool // among the fresh ones
+	tied                   bool // holds a reservation
+	attained               int64
+	holds                  int   // allocations that hold
+	allocs                 int   // that it wants
+	prevHolder, nextHolder *Live // those that hold something
+}
+
+// unit is work that makes progress as one: one allocation, or a whole gang.
+type unit struct {
+	live    *Live
+	group   int
+	index   int // name index; -1 for a gang
+	need    int // members that must run
+	left    time.Duration
+	debt    time.Duration   // restart cost that comes before work goes on
+	since   structs.LogTime // left and debt are as of then
+	from    structs.LogTime // when it began to make progress last
+	on      bool
+	done    bool
+	began   bool // ran before
+	gen     uint32
+	runs    []*run
+	started int // of runs
+}
+
+// run is an allocation that holds.
+type run struct {
+	live    *Live
+	unit    *unit
+	alloc   *structs.Allocation
+	node    int
+	gpus    int64
+	units   float64 // of the capacity
+	started bool
+	ending  bool
+	waits   int    // how many others it waits for
+	wanted  []*run // runs that wait for this one
+}
+
+// Left is the work left of a job with one unit, as of now; of others the most of any unit.
+func (l *Live) Left(now structs.LogTime) time.Duration {
+	most := time.Duration(0)
+	for i := range l.units {
+		most = max(most, l.units[i].leftAt(now))
+	}
+	return most
+}
+
+func (u *unit) leftAt(now structs.LogTime) time.Duration {
+	if u.done {
+		return 0
+	}
+	if !u.on {
+		return u.left
+	}
+	return u.left - max(0, now.Sub(u.since)-u.debt)
+}
+
+// Running reports whether any of the job's work makes progress.
+func (l *Live) Running() bool {
+	for i := range l.units {
+		if l.units[i].on {
+			return true
+		}
+	}
+	return false
+}
+
+// Attained is GPU-seconds that the job has held, ended allocations and running ones; of work without GPUs, seconds.
+func (l *Live) Attained(now structs.LogTime) int64 {
+	sum := l.attained
+	for i := range l.units {
+		for _, r := range l.units[i].runs {
+			if r.started {
+				sum += max(r.gpus, 1) * int64(now.Sub(r.alloc.StartedAt)) / int64(time.Second)
+			}
+		}
+	}
+	return sum
+}
+
+// Workload is the job as the scheduler sees it.
+func (l *Live) Workload() *scheduler.Workload { return &l.work }
+
+// newUnits makes the units of a job: one for each gang, one for each allocation of the other groups.
+func (l *Live) newUnits() {
+	n := 0
+	for _, g := range l.Job.Job.Groups {
+		if g.Gang != nil {
+			n++
+		} else {
+			n += g.Count
+		}
+	}
+	l.units = make([]unit, 0, n)
+	for k, g := range l.Job.Job.Groups {
+		if g.Gang != nil {
+			l.units = append(l.units, unit{live: l, group: k, index: -1, need: g.Gang.Least(g.Count), left: l.Run})
+			continue
+		}
+		for i := range g.Count {
+			l.units = append(l.units, unit{live: l, group: k, index: i, need: 1, left: l.Run})
+		}
+	}
+	l.left = n
+	for _, g := range l.Job.Job.Groups {
+		l.allocs += g.Count
+	}
+	if l.Size == 0 {
+		l.Size = max(1, gpusAsked(l.Job.Job))
+	}
+}
+
+func (l *Live) unit(group string, index int) *unit {
+	at := 0
+	for _, g := range l.Job.Job.Groups {
+		switch {
+		case g.Name != group && g.Gang != nil:
+			at++
+		case g.Name != group:
+			at += g.Count
+		case g.Gang != nil:
+			return &l.units[at]
+		case index < g.Count:
+			return &l.units[at+index]
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// shape is what jobs ask alike: when one of them found no room, the others find none either until room appears.
+type shape struct {
+	need    structs.Vector
+	gpus    int64 // whole ones that one allocation asks for
+	shared  bool  // asks for parts of GPUs
+	domain  string
+	lanes   []*lane // by priority, high first
+	waiting int
+	open    bool // room may have appeared since it was last refused
+}
+
+type shapeKey struct {
+	need   structs.Vector
+	gpus   int64
+	shared bool
+	domain string
+}
+
+func shapeOf(j *structs.Job) shapeKey {
+	k := shapeKey{domain: j.NodePool}
+	for n, g := range j.Groups {
+		v := structs.GroupVector(g)
+		gpus := int64(0)
+		for _, t := range g.Tasks {
+			for i := range t.Resources.Devices {
+				gpus += max(t.Resources.Devices[i].Count, 1)
+			}
+			for i := range t.Resources.GPU {
+				r := &t.Resources.GPU[i]
+				k.shared = k.shared || r.Shared()
+				if i == 0 && !r.Shared() {
+					gpus += max(r.Count, 1)
+				}
+			}
+			if len(t.Resources.GPU) > 1 { // alternatives may ask for fewer
+				gpus = min(gpus, 1)
+			}
+		}
+		if n == 0 {
+			k.need, k.gpus = v, gpus
+			continue
+		}
+		k.need = structs.Vector{CPU: min(k.need.CPU, v.CPU), Cores: min(k.need.Cores, v.Cores), MemoryMiB: min(k.need.MemoryMiB, v.MemoryMiB), DiskMiB: min(k.need.DiskMiB, v.DiskMiB)}
+		k.gpus = min(k.gpus, gpus)
+	}
+	return k
+}
+
+// gpusAsked is how many GPUs a job asks for in all; parts of one count as one.
+func gpusAsked(j *structs.Job) (n int64) {
+	for _, g := range j.Groups {
+		per := int64(0)
+		for _, t := range g.Tasks {
+			for i := range t.Resources.Devices {
+				per += max(t.Resources.Devices[i].Count, 1)
+			}
+			if len(t.Resources.GPU) > 0 {
+				per += max(t.Resources.GPU[0].Count, 1)
+			}
+		}
+		n += per * int64(g.Count)
+	}
+	return n
+}

@@ -1,0 +1,133 @@
+package sim
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Rules are how a cluster decides: what an operator would configure, and what the simulator may tell it.
+type Rules struct {
+	Order     string // of queues; "": what a cluster has that nobody configured
+	Backfill  string
+	Preempt   string
+	Placement string
+	Estimate  string // what the scheduler is told of run times: EstimateUser, ...
+}
+
+// What the scheduler is told of run times.
+const (
+	EstimateUser = ""        // what the submitter says (Runtime.Expected, else Limit)
+	EstimateTrue = "true"    // the run time itself
+	EstimateNone = "unknown" // nothing
+)
+
+// published are the policies of published studies, in the production's settings.
+var published = map[string]Rules{
+	"easy":            {Order: structs.OrderFCFS, Backfill: structs.BackfillEASY},
+	"easy-sjbf":       {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF},
+	"easy-clair":      {Order: structs.OrderFCFS, Backfill: structs.BackfillEASY, Estimate: EstimateTrue},
+	"easy-sjbf-clair": {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: EstimateTrue},
+	"easy-tsafrir":    {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: "tsafrir"},
+	"conservative":    {Order: structs.OrderFCFS, Backfill: structs.BackfillConservative},
+	"srtf":            {Order: structs.OrderSJF, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptOrder, Estimate: EstimateTrue},
+}
+
+var backfills = []string{structs.BackfillNone, structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative}
+
+var preempts = map[string]string{"preempt-priority": structs.PreemptPriority, "preempt-reclaim": structs.PreemptReclaim,
+	"preempt-deadline": structs.PreemptDeadline, "preempt-order": structs.PreemptOrder}
+
+// RulesFor reads the name of a policy: default, a published one, or the names of an order, a backfilling, a placement,
+// a rule of preemption and an estimate joined by +, such as "fair+easy+fgd". What is left out is as in a cluster that
+// nobody configured.
+func RulesFor(name string) (Rules, error) {
+	if name == "default" || name == "" {
+		return Rules{}, nil
+	}
+	if r, ok := published[name]; ok {
+		return r, nil
+	}
+	var r Rules
+	for _, part := range strings.Split(name, "+") {
+		switch {
+		case queue.Builtin[part] != nil:
+			r.Order = part
+		case policy.Builtin[part] != nil:
+			r.Placement = part
+		case preempts[part] != "":
+			r.Preempt = preempts[part]
+		case part == "true-times":
+			r.Estimate = EstimateTrue
+		case part == "no-times":
+			r.Estimate = EstimateNone
+		case published[part].Backfill != "":
+			o := published[part]
+			r.Backfill, r.Estimate = o.Backfill, o.Estimate
+			if r.Order == "" {
+				r.Order = o.Order
+			}
+		default:
+			found := false
+			for _, b := range backfills {
+				if b == part {
+					r.Backfill, found = b, true
+				}
+			}
+			if !found {
+				return r, fmt.Errorf("no policy is called %q; there are default, %s, and any of these joined by +: %s", part, strings.Join(publishedNames(), ", "), strings.Join(partNames(), ", "))
+			}
+		}
+	}
+	return r, nil
+}
+
+func publishedNames() (out []string) {
+	for n := range published {
+		out = append(out, n)
+	}
+	sort.Strings(out)
+	return out
+}
+
+func partNames() (out []string) {
+	for n := range queue.Builtin {
+		out = append(out, n)
+	}
+	for n := range policy.Builtin {
+		out = append(out, n)
+	}
+	for n := range preempts {
+		out = append(out, n)
+	}
+	out = append(out, backfills...)
+	out = append(out, "true-times", "no-times")
+	sort.Strings(out)
+	return out
+}
+
+// Apply sets a run's configuration.
+func (r Rules) Apply(cfg *Config) error {
+	cfg.Scheduler.Order, cfg.Scheduler.Backfill = r.Order, r.Backfill
+	cfg.Scheduler.Algorithm = r.Placement
+	p, err := policy.ByName(r.Placement)
+	if err != nil {
+		return err
+	}
+	cfg.Policy = p
+	if len(cfg.Queues) == 0 {
+		cfg.Queues = []*structs.Queue{{Path: structs.QueueDefault}}
+	}
+	for i, q := range cfg.Queues {
+		if r.Preempt != "" && !strings.Contains(q.Path, "/") {
+			c := *q
+			c.Preempt = r.Preempt
+			cfg.Queues[i] = &c
+		}
+	}
+	return nil
+}

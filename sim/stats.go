@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Classes are the size classes by which waits are told, by the GPUs (or units) of a job.
+var Classes = []struct {
+	Name string
+	Max  int64
+}{{"1", 1}, {"2-8", 8}, {"16-64", 64}, {"more", 1 << 62}}
+
+// slowdownFloor is the shortest run that a bounded slowdown counts with.
+const slowdownFloor = 10.0
+
+// Stats gathers what a run came to. Times are in seconds.
+type Stats struct {
+	Jobs, Done, Dropped, Left int64 // arrived; ended with their work done; gone without; in the system at the end
+	Wait, JCT, Slowdown       Dist  // of jobs that were done: until the first start and between preemption and resumption; end - submit; bounded
+	First                     Dist  // wait until the first start alone
+	ClassWait                 [4]Dist
+	Preemptions               int64
+	Lost                      int64   // allocations lost with their node
+	LostWork                  float64 // unit-seconds done again after preemption or failure
+	NodeFailures              int64
+	Deadlines, Missed         int64
+	Passes, Decided, Refused  int64 // passes; workloads in them; parts that Verify refused
+	FirstRefusal              string
+	Deciding                  time.Duration // of the machine, in passes
+	Wall                      time.Duration // of the machine, in all
+	Busy                      Series        // share of the capacity that is held
+	Waiting                   Series        // jobs
+	Split                     Series        // nodes partly held, of those held
+
+	e         *Engine
+	capacity  float64
+	gpus      bool    // what it counts
+	now       float64 // held, in units
+	area      float64 // unit-seconds held
+	partly    int     // nodes
+	used      int
+	splitArea float64 // of the share of nodes partly held
+	usedTime  float64
+	queue     int64
+	users     map[string]int // into sums
+	sums      []userSum      // in the order of their first job to end
+	firstAt   structs.LogTime
+	lastEnd   structs.LogTime
+	began     time.Time
+}
+
+type userSum struct {
+	n   int64
+	sum float64
+}
+
+func newStats(e *Engine) *Stats {
+	s := &Stats{e: e, users: map[string]int{}, capacity: float64(e.cfg.Capacity) / 1000}
+	if s.capacity == 0 {
+		cpu := int64(0)
+		for i := range e.nodes {
+			s.capacity += float64(e.nodes[i].gpus)
+			cpu += e.nodes[i].node.Resources.CPU
+		}
+		s.gpus = s.capacity > 0
+		if !s.gpus {
+			s.capacity = float64(cpu)
+		}
+	}
+	return s
+}
+
+func (s *Stats) begin(at time.Time) { s.began = at }
+
+func (s *Stats) end(_ structs.LogTime, at time.Time) { s.Wall = at.Sub(s.began) }
+
+func (s *Stats) arrived(l *Live) {
+	if s.Jobs == 0 {
+		s.firstAt = l.Submit
+	}
+	s.Jobs++
+}
+
+// advance books what was the case from one moment to another.
+func (s *Stats) advance(from, to structs.LogTime) {
+	if s.Jobs == 0 {
+		return
+	}
+	sec := to.Sub(from).Seconds()
+	s.area += s.now * sec
+	busy := 0.0
+	if s.capacity > 0 {
+		busy = s.now / s.capacity
+	}
+	s.Busy.Add(busy, sec)
+	s.Waiting.Add(float64(s.queue), sec)
+	split := 0.0
+	if s.used > 0 {
+		split = float64(s.partly) / float64(s.used)
+		s.splitArea += split * sec
+		s.usedTime += sec
+	}
+	s.Split.Add(split, sec)
+}
+
+func (s *Stats) queued(_ *Live, n int64) { s.queue += n }
+
+// held books a run on its node, or (n = -1) takes it out. The node's own counters are as after the change.
+func (s *Stats) held(r *run, n int64) {
+	s.now += float64(n) * r.units
+	node := &s.e.nodes[r.node]
+	was, is := node.level, node.filled()
+	node.level = is
+	s.used += btoi(is > 0) - btoi(was > 0)
+	s.partly += btoi(is == 1) - btoi(was == 1)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// filled is 0 for an idle node, 1 for one held in part, 2 for a full one, by GPUs where it has some.
+func (n *nodeState) filled() int8 {
+	switch {
+	case n.runs == 0:
+		return 0
+	case n.gpus > 0 && n.free > 0:
+		return 1
+	}
+	return 2
+}
+
+func (s *Stats) lost(u *unit, d time.Duration) {
+	s.LostWork += d.Seconds() * float64(max(u.live.Size, 1))
+}
+
+// left books a job that leaves.
+func (s *Stats) left(l *Live) {
+	if l.left > 0 {
+		s.Dropped++
+		return
+	}
+	s.Done++
+	s.lastEnd = l.End
+	wait, jct, run := l.Queued.Seconds(), l.End.Sub(l.Submit).Seconds(), l.Run.Seconds()
+	s.Wait.Add(wait)
+	s.First.Add(l.Start.Sub(l.Submit).Seconds())
+	s.JCT.Add(jct)
+	slow := max(1, jct/max(run, slowdownFloor))
+	s.Slowdown.Add(slow)
+	s.ClassWait[classOf(l.Size)].Add(wait)
+	if d := l.Job.Job.Deadline; d != 0 {
+		s.Deadlines++
+		if l.End > d {
+			s.Missed++
+		}
+	}
+	at, known := s.users[l.Job.Job.Submitter.Name]
+	if !known {
+		at = len(s.sums)
+		s.users[l.Job.Job.Submitter.Name] = at
+		s.sums = append(s.sums, userSum{})
+	}
+	s.sums[at].n++
+	s.sums[at].sum += slow
+}
+
+func classOf(size int64) int {
+	for i := range Classes {
+		if size <= Classes[i].Max {
+			return i
+		}
+	}
+	return len(Classes) - 1
+}
+
+// Makespan is from the first submission to the last end, in seconds.
+func (s *Stats) Makespan() float64 {
+	if s.lastEnd == 0 {
+		return 0
+	}
+	return s.lastEnd.Sub(s.firstAt).Seconds()
+}
+
+// Utilisation is the share of the capacity that was held over the makespan.
+func (s *Stats) Utilisation() float64 {
+	if m := s.Makespan(); m > 0 && s.capacity > 0 {
+		return s.area / (s.capacity * m)
+	}
+	return 0
+}
+
+// Fragmentation is the share of the nodes in use that were held in part, over the time that any was.
+func (s *Stats) Fragmentation() float64 {
+	if s.usedTime == 0 {
+		return 0
+	}
+	return s.splitArea / s.usedTime
+}
+
+// Jain is the index of fairness of the users' mean bounded slowdowns: 1 when all are equal.
+func (s *Stats) Jain() float64 {
+	sum, sq := 0.0, 0.0
+	for _, u := range s.sums {
+		m := u.sum / float64(u.n)
+		sum += m
+		sq += m * m
+	}
+	if sq == 0 {
+		return 1
+	}
+	return sum * sum / (float64(len(s.sums)) * sq)
+}
+
+// Overhead is the machine's time in passes as a share of virtual time.
+func (s *Stats) Overhead() float64 {
+	if m := s.Makespan(); m > 0 {
+		return s.Deciding.Seconds() / m
+	}
+	return 0
+}
