@@ -53,34 +53,8 @@ func (e *Engine) line(in *scheduler.Input) scheduler.Line {
 	if e.cfg.Line != nil {
 		return e.cfg.Line(in)
 	}
-	ws := make([]*structs.Workload, len(in.Pending))
-	at := make(map[*structs.Workload]int, len(ws))
-	for i := range in.Pending {
-		ws[i] = in.Pending[i].Queue
-		at[ws[i]] = i
-	}
-	queue.Sort(queue.Builtin[queue.Default], ws, in.Now)
-	f := &fixedLine{}
-	for _, w := range ws {
-		f.order = append(f.order, at[w])
-	}
-	return f
+	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 }
-
-type fixedLine struct {
-	order []int
-	at    int
-}
-
-func (f *fixedLine) Next() int {
-	if f.at == len(f.order) {
-		return -1
-	}
-	f.at++
-	return f.order[f.at-1]
-}
-
-func (f *fixedLine) Placed(int, structs.Amount) {}
 
 // table is the queues as decisions see them.
 func (e *Engine) table() *scheduler.QueueTable {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -55,7 +56,7 @@ func RulesFor(name string) (Rules, error) {
 	var r Rules
 	for _, part := range strings.Split(name, "+") {
 		switch {
-		case queue.Builtin[part] != nil:
+		case slices.Contains(queue.Names(), part):
 			r.Order = part
 		case policy.Builtin[part] != nil:
 			r.Placement = part
@@ -95,9 +96,7 @@ func publishedNames() (out []string) {
 }
 
 func partNames() (out []string) {
-	for n := range queue.Builtin {
-		out = append(out, n)
-	}
+	out = append(out, queue.Names()...)
 	for n := range policy.Builtin {
 		out = append(out, n)
 	}
