@@ -1,12 +1,410 @@
 package scheduler
 
-// books are the promises of capacity in time that a pass keeps (D20).
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// books are the promises of capacity in time that a pass keeps (D20): what was promised before to workloads that are
+// not decided in this pass, what operators reserved, and what the pass itself promises to the workloads that it finds
+// no place for. A promise binds whoever comes after it in the line: an allocation that is expected to end before the
+// promise begins passes it, any other one must leave the promised room free when it begins.
+//
+// Naive: keep the whole profile of the future, and give every workload the first hole in it. That is conservative
+// backfilling; it holds short work back behind promises that predictions break anyway. Here only as many blocked
+// workloads as the queue's rule says get a promise.
 type books struct {
-	in *Input
-	w  *whatIf
+	in      *Input
+	w       *whatIf
+	rows    map[int][]*promised // by row, by start; nil while nothing is promised
+	seen    map[int]*rowBooks   // what was computed about a row
+	windows map[int][]*structs.Reservation
+	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
+	owed    []*decision                             // with a promise whose start nobody has asked for yet
+	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
+	shut    map[string]structs.JobKey               // queues in which nobody may pass, and whom
+	rules   map[string]structs.Queue
+	version int // of the promises
 }
 
-func newBooks(in *Input, w *whatIf) *books { return &books{in: in, w: w} }
+// promised is what one allocation of a blocked workload will hold on a node.
+type promised struct {
+	job        structs.JobKey
+	start, end structs.LogTime // end 0: open
+	held       *held
+}
+
+// rowBooks is what the promises on a row leave, given what is held there now.
+type rowBooks struct {
+	hold    *holding
+	version int
+	points  []point
+	merged  *holding // what is held now or promised, for choosing ports, cores and devices; nil: only amounts are promised
+}
+
+// point is a time at which a promise begins, and what will be used then.
+type point struct {
+	at   structs.LogTime
+	used structs.Vector
+	job  structs.JobKey
+}
+
+const never = structs.LogTime(math.MaxInt64)
+
+func newBooks(in *Input, w *whatIf) *books {
+	b := &books{in: in, w: w}
+	if len(in.Booked) == 0 {
+		return b
+	}
+	b.old = make(map[structs.JobKey]*structs.Reservation)
+	b.windows = make(map[int][]*structs.Reservation)
+	for _, r := range in.Booked {
+		if r.JobID != "" {
+			b.old[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}] = r
+			continue
+		}
+		if r.End != 0 && r.End <= in.Now {
+			continue
+		}
+		for _, n := range r.Nodes {
+			if row := w.v.row(n); row >= 0 {
+				b.windows[row] = append(b.windows[row], r)
+			}
+		}
+	}
+	// What belongs to workloads of this pass is promised anew when their turn comes; the rest stands.
+	mine := make(map[structs.JobKey]bool, len(b.old))
+	for i := range in.Pending {
+		if k := in.Pending[i].Key; b.old[k] != nil && !in.Flight.HasJob(k) {
+			mine[k] = true
+		}
+	}
+	for _, r := range in.Booked {
+		k := structs.JobKey{Namespace: r.Namespace, ID: r.JobID}
+		if r.JobID == "" || mine[k] {
+			continue
+		}
+		delete(b.old, k)
+		for _, path := range r.Queues {
+			b.speak(path)
+		}
+		for i := range r.Places {
+			p := &r.Places[i]
+			if row := w.v.row(p.Node); row >= 0 {
+				h := &held{id: promiseID(r.ID, i), need: p.Need}
+				if len(p.Grants) > 0 {
+					h.rare = &heldRare{grants: p.Grants}
+				}
+				b.promise(row, &promised{job: k, start: r.Start, end: r.End, held: h})
+			}
+		}
+	}
+	return b
+}
+
+func promiseID(reservation string, i int) structs.AllocID {
+	return structs.DeriveID[structs.AllocID](structs.Seed{}, "promise", reservation, uint64(i))
+}
+
+func (b *books) promise(row int, p *promised) {
+	if b.rows == nil {
+		b.rows, b.seen = make(map[int][]*promised), make(map[int]*rowBooks)
+	}
+	ps := append(b.rows[row], p)
+	slices.SortStableFunc(ps, func(x, y *promised) int { return cmp.Compare(x.start, y.start) })
+	b.rows[row] = ps
+	b.version++
+	b.w.stamp++ // what was searched in vain before may be refused for another reason now
+}
+
+// at gives what is promised on a row, as the row is held now; nil when nothing is.
+func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
+	b.settle()
+	ps := b.rows[row]
+	if len(ps) == 0 {
+		return nil
+	}
+	if x := b.seen[row]; x != nil && x.hold == o.hold && x.version == b.version {
+		return x
+	}
+	x := &rowBooks{hold: o.hold, version: b.version}
+	now := b.in.Now
+	for k, p := range ps {
+		pt := point{at: max(p.start, now), job: p.job}
+		if k > 0 && x.points[len(x.points)-1].at == pt.at {
+			continue
+		}
+		for _, e := range o.hold.list() {
+			if at := e.work.ends(now); at == 0 || at > pt.at {
+				pt.used = pt.used.Add(e.need)
+			}
+		}
+		for _, q := range ps {
+			if q.start <= pt.at && (q.end == 0 || q.end > pt.at) {
+				pt.used = pt.used.Add(q.held.need)
+			}
+		}
+		x.points = append(x.points, pt)
+	}
+	if slices.ContainsFunc(ps, func(p *promised) bool { return p.held.rare != nil }) {
+		all := slices.Clone(o.hold.list())
+		for _, p := range ps {
+			all = append(all, p.held)
+		}
+		slices.SortFunc(all, func(x, y *held) int { return cmpID(x.id, y.id) })
+		x.merged = occupancy{hold: &holding{held: all}}.tally(c.nodes[i]).hold
+	}
+	b.seen[row] = x
+	return x
+}
+
+// refuses tells what an allocation that holds need until a time would take of what is promised on a row.
+func (x *rowBooks) refuses(total, need structs.Vector, mhz int64, until structs.LogTime) (shortage, structs.JobKey) {
+	for k := range x.points {
+		p := &x.points[k]
+		if p.at >= until {
+			break
+		}
+		if s := fitsAmounts(total, p.used, p.used.Add(need), mhz); s.dim != dimNone {
+			return s, p.job
+		}
+	}
+	return shortage{}, structs.JobKey{}
+}
+
+// closedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
+func (b *books) closedTo(row int, load *Workload, until structs.LogTime) string {
+	for _, r := range b.windows[row] {
+		if r.Start < until && !serves(r, load) {
+			return r.ID
+		}
+	}
+	return ""
+}
+
+// serves reports whether a workload may use what an operator reserved.
+func serves(r *structs.Reservation, load *Workload) bool {
+	if r.Maintenance {
+		return false
+	}
+	if user := load.User(); user != "" && slices.Contains(r.Users, user) {
+		return true
+	}
+	for q := load.QueueName(); q != ""; q = structs.QueueParent(q) {
+		if slices.Contains(r.Queues, q) {
+			return true
+		}
+	}
+	return false
+}
+
+// until is when an allocation of a group that is placed now is expected to hold no more.
+func (d *decision) until(tg *structs.Group) structs.LogTime {
+	if w := d.workOf(tg); w.job != nil {
+		if at := w.ends(d.in.Now); at > 0 {
+			return at
+		}
+	}
+	return never
+}
+
+func (d *decision) workOf(tg *structs.Group) heldWork {
+	return heldWork{job: d.load.Job, group: tg.Name, began: d.in.Now, expect: d.load.Expect}
+}
+
+// rule is the settings of a workload's queue.
+func (b *books) rule(path string) *structs.Queue {
+	q, ok := b.rules[path]
+	if !ok {
+		q = b.in.Queues.Settings(path, &b.in.Config)
+		if b.rules == nil {
+			b.rules = make(map[string]structs.Queue)
+		}
+		b.rules[path] = q
+	}
+	return &q
+}
+
+// depth is how many blocked workloads of a queue get a promise, the workload being the next one.
+func (b *books) depth(w *Workload) int64 {
+	q := b.rule(w.QueueName())
+	switch q.Backfill {
+	case structs.BackfillEASY, structs.BackfillSJF:
+		return 1
+	case structs.BackfillConservative:
+		return q.ReserveDepth
+	}
+	if since := w.WaitingSince(); since > 0 && b.in.Now.Sub(since) > q.MaxWait {
+		return 1 // greedy, but nobody may starve
+	}
+	return 0
+}
+
+// full reports whether no further blocked workload of a queue gets a promise.
+func (b *books) full(w *Workload) bool {
+	return b.spoken[w.QueueName()] >= b.depth(w)
+}
+
+// passed reports whether the workload may not be placed because one before it in its queue could not be.
+func (b *books) passed(w *Workload) (structs.JobKey, bool) {
+	k, ok := b.shut[w.QueueName()]
+	return k, ok
+}
 
 // reserve promises capacity to what the decision could not place, by the queue's rule of backfilling.
-func (d *decision) reserve() {}
+func (d *decision) reserve() {
+	b := d.books
+	if len(d.misses) == 0 || d.load.Job == nil || d.report.Refused != "" {
+		return
+	}
+	switch d.load.Job.Type {
+	case structs.JobSystem, structs.JobSysBatch:
+		return
+	}
+	path := d.load.QueueName()
+	if b.rule(path).Backfill == structs.BackfillNone {
+		if b.shut == nil {
+			b.shut = make(map[string]structs.JobKey)
+		}
+		if _, ok := b.shut[path]; !ok {
+			b.shut[path] = d.load.Key
+		}
+		return
+	}
+	if b.full(d.load) {
+		return
+	}
+	b.speak(path)
+	b.owed = append(b.owed, d)
+	if !b.in.Fleeting {
+		b.settle()
+	}
+}
+
+// speak counts a promise to a workload of a queue.
+func (b *books) speak(path string) {
+	if b.spoken == nil {
+		b.spoken = make(map[string]int64)
+	}
+	b.spoken[path]++
+}
+
+// settle computes the promises that are owed. A simulation that asks for nothing but placements needs most of them
+// never: nobody comes near what is promised.
+func (b *books) settle() {
+	for len(b.owed) > 0 {
+		d := b.owed[0]
+		b.owed = b.owed[1:]
+		if !b.grant(d) {
+			b.spoken[d.load.QueueName()]-- // no end of what runs makes room: the next one has a claim
+		}
+	}
+}
+
+// grant finds the earliest time at which everything the decision misses could be placed, and promises it.
+func (b *books) grant(d *decision) bool {
+	start, places := b.earliest(d)
+	if places == nil {
+		return false
+	}
+	r := &structs.Reservation{ID: structs.ReservationID(d.load.Key), Domain: d.load.Job.NodePool, Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID,
+		Start: start, Basis: structs.ReserveLimit, Queues: []string{d.load.QueueName()}}
+	if r.Domain == "" {
+		r.Domain = structs.NodePoolDefault
+	}
+	var longest time.Duration
+	for i := range places {
+		p := &places[i]
+		lasts := time.Duration(0)
+		if at := d.until(p.g.tg); at != never {
+			lasts = at.Sub(d.in.Now)
+			longest = max(longest, lasts)
+		} else {
+			longest = -1
+		}
+		x := &promised{job: d.load.Key, start: start, held: p.spot.held}
+		if lasts > 0 {
+			x.end = start.Add(lasts)
+		}
+		out := structs.ReservationPlace{Node: p.spot.node.ID, Group: p.g.name, Need: p.spot.held.need}
+		if p.spot.held.rare != nil {
+			out.Grants = p.spot.held.rare.grants
+		}
+		r.Places = append(r.Places, out)
+		for _, e := range b.w.get(p.spot.row).hold.list() {
+			if e.work.expect > 0 {
+				r.Basis = structs.ReservePredicted
+			}
+		}
+		b.promise(p.spot.row, x)
+	}
+	if longest > 0 {
+		r.End = start.Add(longest)
+	}
+	d.promise = r
+	return true
+}
+
+// reservation is what the plan changes about the workload's reservation, or nil.
+func (d *decision) reservation() *structs.Reservation {
+	if d.in.Fleeting {
+		return nil
+	}
+	old := d.books.old[d.load.Key]
+	switch {
+	case d.promise == nil && old == nil:
+		return nil
+	case d.promise == nil:
+		return &structs.Reservation{ID: old.ID, Domain: old.Domain, Namespace: old.Namespace, JobID: old.JobID}
+	case old != nil && max(old.Start, d.in.Now) == d.promise.Start && old.Basis == d.promise.Basis && slices.EqualFunc(old.Places, d.promise.Places, func(a, b structs.ReservationPlace) bool {
+		return a.Node == b.Node && a.Group == b.Group && a.Need == b.Need && slices.Equal(a.Grants, b.Grants)
+	}):
+		return nil
+	}
+	return d.promise
+}
+
+// bind makes a search keep the promises of the pass.
+func (d *decision) bind(s *scan) {
+	s.books, s.whose, s.until, s.work = d.books, d.load, d.until(s.ask.tg), d.workOf(s.ask.tg)
+}
+
+// keeps reports whether there is any promise to keep.
+func (b *books) keeps() bool {
+	return b != nil && (len(b.owed) > 0 || b.rows != nil || len(b.windows) > 0)
+}
+
+// kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
+// devices are chosen, or what is short.
+func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
+	if name := s.books.closedTo(row, s.whose, s.until); name != "" {
+		return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: "reservation " + name, reserved: true}
+	}
+	x := s.books.at(row, c, i, o)
+	if x == nil {
+		return nil, shortageOf{}
+	}
+	if short, whose := x.refuses(c.total[i], s.ask.need, c.mhz[i], s.until); short.dim != dimNone {
+		return nil, shortageOf{shortage: short, what: short.dim.String() + " promised to " + whose.ID, reserved: true}
+	}
+	if len(x.points) == 0 || x.points[0].at >= s.until {
+		return nil, shortageOf{}
+	}
+	return x.merged, shortageOf{}
+}
+
+// beside is a row's occupancy as the group has to see it beside what is promised there.
+func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf) {
+	if !s.books.keeps() {
+		return o, shortageOf{}
+	}
+	merged, short := s.kept(c, i, row, &o)
+	if short.dim == dimNone && merged != nil {
+		o.hold = merged
+	}
+	return o, short
+}

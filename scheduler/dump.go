@@ -16,21 +16,24 @@ const dumpVersion = 1
 
 // dump is an Input as plain data.
 type dump struct {
-	Version int
-	Index   structs.Index
-	Nodes   []*structs.Node
-	Held    []dumpHeld
-	Pools   []*structs.NodePool
-	Pending []dumpWorkload
-	Flight  []dumpFlight
-	Jobs    []*structs.Job // that allocations refer to
-	Config  structs.SchedulerConfig
-	Now     structs.LogTime
-	Seed    uint64
-	Cursor  structs.NodeID
-	Steps   int
-	Mix     *Mix
-	Policy  string
+	Version  int
+	Index    structs.Index
+	Nodes    []*structs.Node
+	Held     []dumpHeld
+	Pools    []*structs.NodePool
+	Pending  []dumpWorkload
+	Flight   []dumpFlight
+	Jobs     []*structs.Job // that allocations refer to
+	Config   structs.SchedulerConfig
+	Now      structs.LogTime
+	Seed     uint64
+	Cursor   structs.NodeID
+	Steps    int
+	Mix      *Mix
+	Policy   string
+	Booked   []*structs.Reservation
+	Queues   *QueueTable
+	Fleeting bool
 }
 
 // dumpHeld is what one allocation holds: all that a decision sees of allocations of other jobs.
@@ -63,6 +66,8 @@ type dumpWorkload struct {
 	Blocked *structs.Evaluation
 	Queue   *structs.Workload
 	Allocs  []*structs.Allocation
+	Expect  time.Duration
+	Gate    *structs.Refusal
 	JobOf   []int // per allocation: 1 + place in dump.Jobs, 0 for none
 }
 
@@ -93,7 +98,8 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // Dump writes an Input, with the name of the policy it is decided by, as canonical bytes that Load reads back: a
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
-	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy}
+	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
+		Booked: in.Booked, Queues: in.Queues, Fleeting: in.Fleeting}
 	jobs := make(map[*structs.Job]int)
 	jobOf := func(j *structs.Job) int {
 		if j == nil {
@@ -134,7 +140,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 	}
 	for i := range in.Pending {
 		w := &in.Pending[i]
-		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Allocs: w.Allocs}
+		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Allocs: w.Allocs, Expect: w.Expect, Gate: w.Gate}
 		for _, a := range w.Allocs {
 			x.JobOf = append(x.JobOf, jobOf(a.Job))
 		}
@@ -161,7 +167,8 @@ func Load(b []byte) (in Input, policy string, err error) {
 			allocs[len(allocs)-1].Desired = structs.DesiredStop
 		}
 	}
-	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix}
+	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
+		Booked: d.Booked, Queues: d.Queues, Fleeting: d.Fleeting}
 	for i := range d.Flight {
 		in.Flight = in.Flight.restore(&d.Flight[i], d.Jobs)
 	}
@@ -172,7 +179,7 @@ func Load(b []byte) (in Input, policy string, err error) {
 				a.Job = d.Jobs[x.JobOf[k]-1]
 			}
 		}
-		in.Pending = append(in.Pending, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Allocs: x.Allocs})
+		in.Pending = append(in.Pending, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Allocs: x.Allocs, Expect: x.Expect, Gate: x.Gate})
 	}
 	return in, d.Policy, nil
 }

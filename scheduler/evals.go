@@ -175,7 +175,10 @@ func (d *decision) queueEntry() *structs.Workload {
 			q.Domain = j.NodePool
 		}
 	}
-	q.BlockedEval, q.Reason, q.Waiting = structs.EvalID{}, structs.ReasonNone, 0
+	q.BlockedEval, q.Reason, q.Waiting, q.StartEst = structs.EvalID{}, structs.ReasonNone, 0, 0
+	if d.promise != nil {
+		q.StartEst = d.promise.Start
+	}
 	if d.report.Failed {
 		for _, r := range d.report.Groups {
 			if r.Placed < r.Wanted {

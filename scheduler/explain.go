@@ -152,7 +152,7 @@ func (s *scan) report(wanted, placed int64) *structs.GroupReport {
 // mainReason is the one word for a group that waits: what could be cured soonest comes first, so resources before
 // anything that needs other nodes.
 func mainReason(rs []structs.Refusal) structs.ReasonCode {
-	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
+	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonReservation, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
 		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {
 			return code
 		}

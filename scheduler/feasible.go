@@ -226,6 +226,7 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 type shortageOf struct {
 	shortage
 	what      string
+	reserved  bool  // it is free, but promised to others
 	unhealthy bool  // there would be enough if all devices were healthy
 	tooSmall  bool  // no device of the node is large enough, even unused
 	largest   int64 // of GPU memory or compute: the most that is free on one GPU
@@ -366,6 +367,9 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 		return
 	}
 	r := refusal{code: structs.ReasonResources, what: x.what, short: x.short, unit: dimUnits[x.dim], cure: structs.EventAllocStopped}
+	if x.reserved { // an end, another's luck or mere time may cure it
+		r.code, r.cure = structs.ReasonReservation, structs.EventNone
+	}
 	if x.unhealthy {
 		r.code, r.cure = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
 	}

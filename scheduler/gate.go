@@ -7,7 +7,11 @@ import "github.com/muster-sched/muster/structs"
 func (d *decision) gated() bool {
 	why := d.load.Gate
 	if why == nil {
-		return false
+		ahead, passed := d.books.passed(d.load)
+		if !passed {
+			return false
+		}
+		why = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "nobody passes " + ahead.ID + " in queue " + d.load.QueueName()}
 	}
 	for _, g := range d.rec.groups {
 		g.refused = why

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
@@ -34,6 +35,18 @@ func (h *hopeless) note(w *whatIf, key string, s *scan) {
 
 // empty reports whether nothing is remembered for the present state, so that no key need be made.
 func (h *hopeless) empty(w *whatIf) bool { return h.stamp != w.stamp || len(h.scans) == 0 }
+
+// hopeKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
+func (d *decision) hopeKey(g *groupWork) string {
+	key := g.hopeKey(d.load.Job)
+	if key == "" || !d.books.keeps() {
+		return key
+	}
+	if len(d.books.windows) > 0 {
+		return "" // and whose it is
+	}
+	return key + strconv.FormatInt(int64(d.until(g.tg)), 36)
+}
 
 // hopeKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on where
 // its job's allocations are.

@@ -512,6 +512,7 @@ func (w *world) oneByOne(in scheduler.Input, p scheduler.Policy, plan scheduler.
 		alone.Pending, alone.Cursor = in.Pending[i:i+1], got.Cursor
 		one, _ := scheduler.Schedule(alone, p)
 		for k, e := range one.Entries {
+			alone.Booked = booked(alone.Booked, e.Reservation)
 			alone.Flight = alone.Flight.Add(1_000_000+uint64(100*i+k), e, nil)
 		}
 		got.Entries, got.Cursor = append(got.Entries, one.Entries...), one.Cursor
@@ -519,6 +520,18 @@ func (w *world) oneByOne(in scheduler.Input, p scheduler.Policy, plan scheduler.
 	plan.Deferred = nil
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, got)), "a pass differs from its workloads decided one by one")
 	w.counts["passes split"]++
+}
+
+// booked is the reservations after one changed.
+func booked(rs []*structs.Reservation, r *structs.Reservation) []*structs.Reservation {
+	if r == nil {
+		return rs
+	}
+	out := slices.DeleteFunc(slices.Clone(rs), func(x *structs.Reservation) bool { return x.ID == r.ID })
+	if r.Start != 0 {
+		out = append(out, r)
+	}
+	return out
 }
 
 // land commits plans in flight, as Apply would.

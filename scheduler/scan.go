@@ -45,6 +45,11 @@ type scan struct {
 	mix       *Mix     // for the rater
 	gpus      gpuStates
 	penalties map[int32]bool // rows where this very allocation failed before
+
+	books *books          // promises to keep; nil: none
+	whose *Workload       // whose group it is, for the books
+	until structs.LogTime // when an allocation placed now is expected to hold no more
+	work  heldWork        // of what is placed
 }
 
 // propState counts allocations by the value of a distinct property.
@@ -268,6 +273,17 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 			return rateShort
 		}
 	}
+	seen := o // with what is promised, for what is chosen by its number and not by its amount
+	if s.books.keeps() {
+		merged, x := s.kept(c, i, row, o)
+		if x.dim != dimNone {
+			s.why = x
+			return rateShort
+		}
+		if merged != nil {
+			seen = &occupancy{o.used, merged}
+		}
+	}
 	wishes := v.wishes
 	if len(a.perNode)+len(a.wishPerNode) > 0 {
 		for k := range a.perNode {
@@ -286,7 +302,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	for k := range a.static {
 		n := c.nodes[i]
 		p := &a.static[k]
-		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, o.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
+		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
 			s.why = shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
 			return rateShort
 		}
@@ -294,7 +310,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	var devices, inUse int64
 	if len(a.devices) > 0 {
 		var x shortageOf
-		if devices, inUse, x = s.devices(c, i, o, v); x.dim != dimNone {
+		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != dimNone {
 			s.why = x
 			return rateShort
 		}
@@ -578,7 +594,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			s.pop(at)
 			continue
 		}
-		h, after, short := s.equip(ch, i, v, o, id, base)
+		h, after, short := s.equip(ch, i, row, v, o, id, base)
 		if short.dim != dimNone {
 			s.pop(at)
 			s.exhausted(v, short)
@@ -659,11 +675,19 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 		return spot{}, false
 	}
 	o := s.w.get(row)
-	s.choose(c, i, v, &o)
-	h, short := s.ask.equip(n, o, v.choices, id, yields, &s.picker)
+	seen := o
+	if len(yields) == 0 { // what takes over another's place takes nothing that is promised
+		var short shortageOf
+		if seen, short = s.beside(c, i, row, o); short.dim != dimNone {
+			return spot{}, false
+		}
+	}
+	s.choose(c, i, v, &seen)
+	h, short := s.ask.equip(n, seen, v.choices, id, yields, &s.picker)
 	if short.dim != dimNone {
 		return spot{}, false
 	}
+	h.work = s.work
 	after, x := fits(n, c.total[i], c.mhz[i], o, h)
 	if x.dim != dimNone {
 		return spot{}, false
@@ -695,7 +719,7 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 	if base == rateRefused {
 		return spot{}, false
 	}
-	h, after, short := s.equip(c, i, v, o, id, base)
+	h, after, short := s.equip(c, i, row, v, o, id, base)
 	if short.dim != dimNone {
 		s.exhausted(v, short)
 		return spot{}, false
@@ -709,16 +733,21 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 }
 
 // equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
-func (s *scan) equip(c *chunk, i int, v *verdict, o occupancy, id structs.AllocID, base int64) (*held, occupancy, shortageOf) {
+func (s *scan) equip(c *chunk, i, row int, v *verdict, o occupancy, id structs.AllocID, base int64) (*held, occupancy, shortageOf) {
 	if base == rateShort {
 		return nil, o, s.why
 	}
 	n := c.nodes[i]
-	s.choose(c, i, v, &o)
-	h, short := s.ask.equip(n, o, v.choices, id, nil, &s.picker)
+	seen, short := s.beside(c, i, row, o)
 	if short.dim != dimNone {
 		return nil, o, short
 	}
+	s.choose(c, i, v, &seen)
+	h, short := s.ask.equip(n, seen, v.choices, id, nil, &s.picker)
+	if short.dim != dimNone {
+		return nil, o, short
+	}
+	h.work = s.work
 	after, x := fits(n, c.total[i], c.mhz[i], o, h)
 	return h, after, shortageOf{shortage: x}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -27,11 +28,17 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		line = &asGiven{n: len(in.Pending)}
 	}
 	books := newBooks(&in, w)
+	quick := quickReject{w: w, books: books}
 	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
 		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) {
 			plan.Deferred = append(plan.Deferred, load.Key)
+			continue
+		}
+		// What was answered before and asks for more than is free anywhere is refused without being looked at.
+		if quick.refuses(load) {
+			noteBlocked(line, i)
 			continue
 		}
 		w.undo = w.undo[:0]
@@ -54,6 +61,9 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		}
 		// 8. Parts, evaluations and the queue entry.
 		d.assemble()
+		if d.report.Failed {
+			noteBlocked(line, i)
+		}
 		line.Placed(i, d.placedAmount())
 		plan.Entries = append(plan.Entries, d.entries...)
 		plan.Cursor = d.cursor
@@ -65,16 +75,17 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 
 // decision is the work on one workload of a pass.
 type decision struct {
-	in     *Input
-	load   *Workload
-	policy Policy
-	w      *whatIf
-	vain   *hopeless
-	rec    *reconciler
-	eval   *structs.Evaluation // the one that is answered
-	cursor structs.NodeID
-	steps  int
-	books  *books
+	in      *Input
+	load    *Workload
+	policy  Policy
+	w       *whatIf
+	vain    *hopeless
+	rec     *reconciler
+	eval    *structs.Evaluation // the one that is answered
+	cursor  structs.NodeID
+	steps   int
+	books   *books
+	promise *structs.Reservation // what the pass promises to the workload, or nil
 
 	placed  []placement
 	misses  map[string]int64 // per group: places not found
@@ -147,7 +158,7 @@ func (d *decision) keepStop(g *groupWork, w *want) {
 func (d *decision) placeGroup(g *groupWork, first int) {
 	key := ""
 	if !d.vain.empty(d.w) {
-		if key = g.hopeKey(d.load.Job); key != "" {
+		if key = d.hopeKey(g); key != "" {
 			if s := d.vain.find(d.w, key); s != nil {
 				g.scan = s
 				for i := range g.wants {
@@ -159,6 +170,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	s := newScan(g.ask, d.w, d.policy, first)
+	d.bind(s)
 	g.scan = s
 	// What stays of the job on its nodes counts for spread, load and distinctness; so does what was placed before.
 	for _, other := range d.rec.groups {
@@ -202,7 +214,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 	d.steps += int(s.looked)
 	if d.misses[g.name] == int64(len(g.wants)) && !pinned {
 		if key == "" {
-			key = g.hopeKey(d.load.Job)
+			key = d.hopeKey(g)
 		}
 		if key != "" {
 			d.vain.note(d.w, key, s)
@@ -303,8 +315,9 @@ func (d *decision) assemble() {
 	evals = append(d.answers(evals), evals...)
 	b.entry.Evals = evals
 	b.entry.Workload = d.queueEntry()
+	b.entry.Reservation = d.reservation()
 	b.flush()
-	if len(b.done) == 1 && len(b.done[0].Parts) == 0 && len(b.done[0].Evals) == 0 && b.done[0].Workload == nil {
+	if len(b.done) == 1 && len(b.done[0].Parts) == 0 && len(b.done[0].Evals) == 0 && b.done[0].Workload == nil && b.done[0].Reservation == nil {
 		return // woken in vain: nothing to write
 	}
 	d.entries = b.done
@@ -408,6 +421,10 @@ func (d *decision) groupReports() {
 		r.Group = g.name
 		if d.report.Refused != "" {
 			r.Code = structs.ReasonGang
+		}
+		if miss > 0 && d.promise != nil {
+			// Who holds a promise is asked in every pass, or others could not be told from when on he needs it.
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Dimension: "room is promised from " + d.promise.Start.Time().Format(time.RFC3339), CuredBy: structs.EventNone})
 		}
 		d.report.Groups = append(d.report.Groups, r)
 		d.report.Failed = d.report.Failed || miss > 0

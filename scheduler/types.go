@@ -21,6 +21,9 @@ type Input struct {
 	Queues  *QueueTable            // limits, rules and usage of queues; nil: one queue without limits
 	Running []Workload             // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
 	Booked  []*structs.Reservation // in force: of blocked workloads and of operators, by id
+	// Fleeting: all that waits is in Pending, again and again, and nobody wants to know what is promised: the plan has no
+	// reservations, and those that nobody comes near to are not computed. Placements are the same. For simulations.
+	Fleeting bool
 }
 
 // Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take
@@ -28,7 +31,8 @@ type Input struct {
 type Line interface {
 	// Next gives a place in Input.Pending, each at most once, or -1 at the end.
 	Next() int
-	// Placed tells what the pass has placed for a workload that Next gave, before Next is asked again.
+	// Placed tells what the pass has placed for a workload that Next gave, before Next is asked again. A Line that has a
+	// method Blocked(i int) is told, before that, that something of the workload found no place.
 	Placed(i int, use structs.Amount)
 }
 
@@ -37,6 +41,8 @@ type QueueTable struct {
 	Queues []*structs.Queue      // by path: parents before children
 	Usage  []*structs.QueueUsage // by path, then user
 	Total  structs.Amount        // what the cluster has
+	// Turnover is the mean time until what is held now is given back, as learned (predict.Similar); 0: not known.
+	Turnover time.Duration
 }
 
 // Workload is one job to decide about, with all that is known of it.
@@ -50,6 +56,8 @@ type Workload struct {
 	Expect  time.Duration         // predicted run time of an allocation; 0: none
 	Gate    *structs.Refusal      // what stands in its way whatever nodes offer (on hold, too early, a dependency, a cap), or nil
 	Rosters []*structs.Roster     // of its gangs, by group
+	Cost    int64                 // what it costs to let it go first (predict.Estimate); 0: not known
+	Least   *Least                // LeastOf(Job), kept by whoever decides about it again and again; nil: not known
 }
 
 // Plan is what a pass proposes.

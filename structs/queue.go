@@ -115,7 +115,7 @@ type Reservation struct {
 	Nodes       []NodeID           // operator's: whole nodes
 	Amount      *Amount            // operator's: an amount anywhere in the domain; nil for nodes
 	Users       []string           // operator's: who may use it
-	Queues      []string           // operator's: whose work may use it, subtrees included
+	Queues      []string           // operator's: whose work may use it, subtrees included; a blocked workload's: its own
 	Maintenance bool               // operator's: nobody may; the nodes drain at Start
 	Description string
 	CreateIndex Index

@@ -36,6 +36,7 @@ type node struct {
 	parent *node
 	order  Order
 	share  Sharer // order, when it is one
+	aware  bool   // order knows run times: see Adaptive.KnowsRunTimes
 	scene  Scene
 	queue  *structs.Queue // as configured; nil: by inheritance only
 	held   structs.Amount // with what the pass has placed
@@ -69,9 +70,10 @@ const (
 
 // lane is workloads of one queue in order: of one submitter under a Sharer, else all.
 type lane struct {
-	node *node
-	in   *entrant
-	work []item // heap
+	node   *node
+	in     *entrant
+	work   []item // heap
+	byTime bool   // one was blocked: the rest is tried by run time
 }
 
 type item struct {
@@ -110,7 +112,7 @@ func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending [
 		}
 		l.of[i] = ln
 		it := item{load: i, late: notLate, key: n.order.Key(w, &n.scene)}
-		if since := w.WaitingSince(); since > 0 && now.Sub(since) > n.scene.Queue.MaxWait {
+		if since := w.WaitingSince(); since > 0 && !n.aware && now.Sub(since) > n.scene.Queue.MaxWait {
 			it.late = int64(since)
 		}
 		ln.work = append(ln.work, it)
@@ -135,10 +137,11 @@ func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTi
 	n := &node{path: path, queue: l.table.Queue(path)}
 	n.scene = Scene{Now: now, Seed: seed, Queue: l.table.Settings(path, cfg)}
 	if l.table != nil {
-		n.scene.Total = l.table.Total
+		n.scene.Total, n.scene.Turnover = l.table.Total, l.table.Turnover
 	}
 	n.order = Named(n.scene.Queue.Order)
 	n.share, _ = n.order.(Sharer)
+	_, n.aware = n.order.(interface{ KnowsRunTimes() })
 	n.turns.less = l.before
 	if u := l.table.Use(path, ""); u != nil {
 		n.held = u.Held
@@ -301,6 +304,32 @@ func (l *Line) Placed(i int, use structs.Amount) {
 		l.rate(n, ln.in)
 		heap.Fix(&n.turns, ln.in.at)
 	}
+	l.lift(n)
+}
+
+// Blocked is told that something of a workload found no place. Where the queue backfills by run time, those of its lane
+// that follow are tried in that order from now on: what is not known to end is last.
+func (l *Line) Blocked(i int) {
+	ln := l.of[i]
+	n := ln.node
+	if ln.byTime || n.aware || n.scene.Queue.Backfill != structs.BackfillSJF {
+		return
+	}
+	ln.byTime = true
+	if len(ln.work) == 0 {
+		return
+	}
+	for k := range ln.work {
+		it := &ln.work[k]
+		w := &l.pending[it.load]
+		it.key = Key{-int64(priorityOf(w)), int64(n.scene.Expect(w))}
+		if it.key[1] == 0 {
+			it.key[1] = 1<<63 - 1
+		}
+	}
+	heap.Init(&laneHeap{l, ln})
+	l.rate(n, ln.in)
+	heap.Fix(&n.turns, ln.in.at)
 	l.lift(n)
 }
 

@@ -58,6 +58,8 @@ type Scene struct {
 	Seed  uint64
 	Queue structs.Queue  // whose order it is, with every setting filled in
 	Total structs.Amount // what the cluster has
+	// Turnover is the mean time until what is held now is given back; 0: not known.
+	Turnover time.Duration
 }
 
 // Expect is how long an allocation of the workload is expected to run: as predicted, as its submitter says, or its
@@ -129,13 +131,13 @@ var Builtin = map[string]Order{
 	structs.OrderFair:     Fair{},
 	structs.OrderWeighted: Weighted{},
 	structs.OrderLottery:  Lottery{},
+	structs.OrderAdaptive: Adaptive{},
 }
 
 // Default is the ordering policy of a cluster that names none.
-const Default = structs.OrderFCFS
+const Default = structs.OrderAdaptive
 
-// Named gives the ordering policy of a name; that of OrderAdaptive, and of a name that this build does not know, is
-// Default.
+// Named gives the ordering policy of a name; that of a name that this build does not know is Default.
 func Named(name string) Order {
 	if o := Builtin[name]; o != nil {
 		return o

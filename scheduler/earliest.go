@@ -1,0 +1,225 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// ending is something held that makes room at a time.
+type ending struct {
+	at   structs.LogTime
+	need structs.Vector
+}
+
+// earliest finds the first time at which everything that a decision misses could be placed, if everything held ends when
+// it is expected to and nothing else is placed but what is promised. It is nil when no such time is known.
+//
+// Naive: try every end of a held allocation in turn. With 16,000 of them a promise would cost 16,000 searches of the
+// cluster. More is free the later it is, but for promises, which end again; so a binary search over the ends finds a
+// time that will do, the earliest unless promises leave a hole before it.
+func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
+	if g := d.soleMiss(); g != nil && b.w.v.rows == 1 && len(b.rows[0]) == 0 {
+		return b.earliestOnOne(d, g)
+	}
+	now := d.in.Now
+	times := []structs.LogTime{now}
+	rows := b.rowsFor(d)
+	for _, row := range rows {
+		for _, e := range b.w.get(row).hold.list() {
+			if at := e.work.ends(now); at > 0 {
+				times = append(times, at)
+			}
+		}
+		for _, p := range b.rows[row] {
+			if p.end > now {
+				times = append(times, p.end)
+			}
+		}
+	}
+	slices.Sort(times)
+	times = slices.Compact(times)
+	best := b.placeAt(d, rows, times[len(times)-1])
+	if best == nil {
+		return 0, nil
+	}
+	lo, hi := 0, len(times)-1 // times[hi] will do
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if got := b.placeAt(d, rows, times[mid]); got != nil {
+			best, hi = got, mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return times[hi], best
+}
+
+// soleMiss is the group of a decision that misses one allocation of mere amounts, and nothing else is missing; else nil.
+func (d *decision) soleMiss() *groupWork {
+	var sole *groupWork
+	for _, g := range d.rec.groups {
+		switch n := d.misses[g.name]; {
+		case n == 0:
+		case n > 1 || sole != nil || g.scan == nil || len(g.wants) != 1:
+			return nil
+		default:
+			sole = g
+		}
+	}
+	if sole == nil {
+		return nil
+	}
+	a := sole.ask
+	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(a.perNode)+len(a.distinct) > 0 || a.distinctHostsJob || a.distinctHostsGroup {
+		return nil
+	}
+	return sole
+}
+
+// earliestOnOne is earliest for one allocation of mere amounts on a cluster of one node: what ends first is taken away
+// until there is room. A heap gives the ends in order without sorting those that are not needed.
+func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []placement) {
+	c, i := b.w.v.at(0)
+	v := g.scan.verdict(0)
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+		return 0, nil
+	}
+	o := b.w.get(0)
+	if o.hold != nil && o.hold.waits > 0 {
+		return 0, nil
+	}
+	now := d.in.Now
+	ends := make([]ending, 0, len(o.hold.list()))
+	for _, e := range o.hold.list() {
+		if at := e.work.ends(now); at > 0 {
+			ends = append(ends, ending{at, e.need})
+		}
+	}
+	for k := len(ends)/2 - 1; k >= 0; k-- {
+		siftEnding(ends, k)
+	}
+	used, total, mhz := o.used, c.total[i], c.mhz[i]
+	at := now
+	for fitsAmounts(total, used, used.Add(g.ask.need), mhz).dim != dimNone {
+		if len(ends) == 0 {
+			return 0, nil
+		}
+		at = ends[0].at
+		used = used.Sub(ends[0].need)
+		ends[0] = ends[len(ends)-1]
+		ends = ends[:len(ends)-1]
+		siftEnding(ends, 0)
+	}
+	h := &held{id: promiseID(d.load.Key.String(), 0), need: g.ask.need}
+	return at, []placement{{g: g, want: &g.wants[0], spot: spot{row: 0, node: c.nodes[i], held: h}}}
+}
+
+// siftEnding restores the heap of endings, the earliest on top, below a place.
+func siftEnding(h []ending, k int) {
+	for {
+		x := 2*k + 1
+		if x >= len(h) {
+			return
+		}
+		if x+1 < len(h) && h[x+1].at < h[x].at {
+			x++
+		}
+		if h[k].at <= h[x].at {
+			return
+		}
+		h[k], h[x] = h[x], h[k]
+		k = x
+	}
+}
+
+// rowsFor lists the rows that may serve a group that the decision misses something of.
+func (b *books) rowsFor(d *decision) []int {
+	var out []int
+	for ci, c := range b.w.v.chunks {
+		for i := range c.ids {
+			for _, g := range d.rec.groups {
+				if d.misses[g.name] == 0 || g.scan == nil {
+					continue
+				}
+				v := g.scan.classVerdict(&c.classes[c.class[i]])
+				if row := b.w.v.starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.ready[i] && b.closedTo(row, d.load, never) == "" {
+					out = append(out, row)
+					break
+				}
+			}
+		}
+	}
+	return out
+}
+
+// placeAt tries to place everything that the decision misses as the cluster will be at a time. It is nil when that
+// fails.
+func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
+	now := d.in.Now
+	w := &whatIf{v: b.w.v, touched: make([]int32, b.w.v.rows), mix: b.w.mix}
+	for _, row := range rows {
+		o := b.w.get(row)
+		var keep []*held
+		list := o.hold.list()
+		for _, e := range list {
+			if t := e.work.ends(now); t == 0 || t > at {
+				keep = append(keep, e)
+			}
+		}
+		same := len(keep) == len(list)
+		for _, p := range b.rows[row] {
+			if p.end == 0 || p.end > at { // also those that begin later: what is promised now shall not delay them
+				keep = append(keep, p.held)
+				same = false
+			}
+		}
+		if same {
+			w.set(row, o)
+			continue
+		}
+		c, i := b.w.v.at(row)
+		slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
+		w.set(row, occupancy{hold: &holding{held: keep}}.tally(c.nodes[i]))
+	}
+	var out []placement
+	for _, g := range d.rec.groups {
+		n := d.misses[g.name]
+		if n == 0 {
+			continue
+		}
+		if g.scan == nil || g.ask == nil {
+			return nil
+		}
+		s := newScan(g.ask, w, d.policy, 0)
+		for _, other := range d.rec.groups {
+			if other == g || g.ask.countsJob() {
+				for _, a := range other.staying {
+					if row := w.v.row(a.NodeID); row >= 0 {
+						s.count(row, other == g, 1)
+					}
+				}
+			}
+		}
+		if g.ask.countsJob() {
+			for i := range out {
+				s.count(out[i].spot.row, false, 1)
+			}
+		}
+		var pinned structs.NodeID
+		if len(g.wants) > 0 {
+			pinned = g.wants[0].pinned
+		}
+		for i := range int(n) {
+			if !pinned.IsZero() {
+				return nil
+			}
+			sp, ok := s.place(promiseID(d.load.Key.String()+"/"+g.name, i), nil, -1)
+			if !ok {
+				return nil
+			}
+			out = append(out, placement{g: g, spot: sp})
+		}
+	}
+	return out
+}
