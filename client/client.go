@@ -197,7 +197,7 @@ func (c *Client) Run(ctx context.Context) error {
 	for _, r := range c.Allocs() {
 		c.launch(r)
 	}
-	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop} {
+	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpuWatchLoop} {
 		c.threads.start(func() { loop(ctx) })
 	}
 	<-ctx.Done()

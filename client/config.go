@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
@@ -62,6 +64,8 @@ type Config struct {
 	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
 	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
 
+	// GPUSamples measures the GPUs now, with the memory of each process. nil: shares of GPUs are not watched.
+	GPUSamples func(context.Context) ([]gpu.Sample, error)
 	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
 	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.

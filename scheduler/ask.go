@@ -294,6 +294,15 @@ func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
 	return parts[0] == g.Vendor && parts[1] == g.Type && parts[2] == g.Name
 }
 
+// enforceable reports whether the node of a group has a backend that the request accepts. Whole devices need none.
+func (d *deviceAlt) enforceable(g *structs.DeviceGroup) bool {
+	if !d.shared() {
+		return true
+	}
+	_, ok := structs.GPUBackend(d.enforce, g.Attributes[structs.GPUEnforceAttribute].Str)
+	return ok
+}
+
 // deviceChoice is a device group of a node that may serve a request.
 type deviceChoice struct {
 	alt   int // into deviceAsk.alts
@@ -311,7 +320,7 @@ func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 		first := 0
 		for i := range n.Resources.Devices {
 			g := &n.Resources.Devices[i]
-			if alt.names(g) && !slices.ContainsFunc(alt.checks, func(c condition) bool { return !c.holdsOnDevice(g) }) {
+			if alt.names(g) && alt.enforceable(g) && !slices.ContainsFunc(alt.checks, func(c condition) bool { return !c.holdsOnDevice(g) }) {
 				var got int64
 				for k := range alt.wishes {
 					got += alt.wishes[k].fulfilled(alt.wishes[k].cond.holdsOnDevice(g))

@@ -252,23 +252,25 @@ func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
 		d := &a.devices[p.ask]
 		out[i] = structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[p.index].ID, MemoryMiB: p.mem, Compute: p.compute, SizeMiB: g.Instances[p.index].MemoryMiB}
 		if p.mem > 0 {
-			out[i].Backend = backend(d.alts[p.alt].enforce)
+			out[i].Backend, _ = structs.GPUBackend(d.alts[p.alt].enforce, g.Attributes[structs.GPUEnforceAttribute].Str)
 		}
 	}
 	return out
 }
 
-// backend names what holds a share to its size on the node. Only bookkeeping is there so far: a request that says which
-// one it wants is not let in, "auto" gets the strongest there is.
-func backend(enforce string) string {
-	if enforce == "" || enforce == "auto" {
-		return "none"
-	}
-	return enforce
-}
-
 // label names what an alternative asks for.
 func (d *deviceAlt) label() string {
+	name := d.kind()
+	if d.shared() && d.enforce != "" && d.enforce != "auto" && d.enforce != structs.BackendNone {
+		name += ", shares enforced: " + d.enforce
+	}
+	return name
+}
+
+func (d *deviceAlt) kind() string {
+	if d.mig != "" {
+		return "MIG " + d.mig
+	}
 	if d.model != "" && !strings.HasSuffix(d.name, "/"+d.model) {
 		return d.name + " " + d.model
 	}

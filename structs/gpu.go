@@ -93,3 +93,47 @@ const (
 
 // GPUFits lists the values of SchedulerConfig.GPUFit.
 var GPUFits = []string{GPUFitBest, GPUFitFirst, GPUFitNext, GPUFitWorst}
+
+// Backends that hold a share of a GPU to its size on the node, the strongest first (DESIGN.md section 6). A device group
+// tells in its attribute GPUEnforceAttribute which ones its node has, divided by commas.
+const (
+	BackendMIG   = "mig"   // the hardware
+	BackendDmem  = "dmem"  // the kernel driver, by control group
+	BackendMPS   = "mps"   // the MPS server
+	BackendShim  = "shim"  // a library in the task
+	BackendWatch = "watch" // the agent looks, and stops who takes more
+	BackendNone  = "none"  // nobody: the share is only booked
+)
+
+// GPUEnforceAttribute is the attribute of a device group that lists the backends of its node.
+const GPUEnforceAttribute = "enforce"
+
+// gpuBackends are the backends that each value of GPURequest.Enforce accepts, the best one first. MIG is only for those
+// who name it, because its sizes are fixed.
+var gpuBackends = map[string][]string{
+	"":           {BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone},
+	"auto":       {BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone},
+	"hard":       {BackendDmem, BackendMIG},
+	"driver":     {BackendDmem, BackendMIG, BackendMPS},
+	"soft":       {BackendDmem, BackendMIG, BackendMPS, BackendShim, BackendWatch},
+	BackendMIG:   {BackendMIG},
+	BackendDmem:  {BackendDmem},
+	BackendMPS:   {BackendMPS},
+	BackendShim:  {BackendShim},
+	BackendWatch: {BackendWatch},
+	BackendNone:  {BackendNone},
+}
+
+// GPUEnforces lists the values of GPURequest.Enforce.
+var GPUEnforces = []string{"auto", "hard", "driver", "soft", BackendMIG, BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone}
+
+// GPUBackend chooses the strongest backend that a request accepts and a node has; ok is false when there is none. have
+// is the group's attribute: backends divided by commas. That nobody enforces is always to be had.
+func GPUBackend(enforce, have string) (backend string, ok bool) {
+	for _, b := range gpuBackends[enforce] {
+		if b == BackendNone || slices.Contains(strings.Split(have, ","), b) {
+			return b, true
+		}
+	}
+	return "", false
+}

@@ -161,6 +161,7 @@ func attributes(s *Snapshot, g *Device) map[string]structs.Attribute {
 		}
 	}
 	num("memory", g.MemoryBytes>>20, "MiB")
+	text(structs.GPUEnforceAttribute, structs.BackendWatch)
 	num("power", g.PowerLimitMW/1000, "W")
 	num("bar1", g.BAR1Bytes>>20, "MiB")
 	num("cores_clock", g.ClockMHz, "MHz")

@@ -29,6 +29,7 @@ const (
 	EventLeaderDead     = "Leader Task Dead"
 	EventMainDead       = "Main Tasks Dead"
 	EventDisk           = "Disk Resources Exceeded"
+	EventGPUMemory      = "GPU Memory Exceeded"
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
 	eventsKept          = 10

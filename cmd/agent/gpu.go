@@ -34,6 +34,7 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	cc.Fingerprint.Changed = changed
 	cc.DeviceStats = a.gpus.Stats
 	cc.DeviceNodes = a.gpus.Nodes
+	cc.GPUSamples = a.gpus.Refresh
 }
 
 // GPUs is what watches the NVIDIA GPUs, or nil.

@@ -264,9 +264,11 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		return forget, err
 	}
 	state.ShortNames()
-	dir, err := os.MkdirTemp("", "muster-gpus-")
+	dir, err := os.MkdirTemp("/var/tmp", "muster-gpus-") // not /tmp, of which exec tasks have one of their own
 	if err != nil {
-		return forget, err
+		if dir, err = os.MkdirTemp("", "muster-gpus-"); err != nil {
+			return forget, err
+		}
 	}
 	forget = func() { os.RemoveAll(dir) }
 	if err := os.Chmod(dir, 0o777); err != nil { // tasks of other users charge their memory there

@@ -11,7 +11,7 @@
 //	link A B|switch COUNT   NVLinks of GPU A
 //	topo A B LEVEL          10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 system
 //	proc UUID PID BYTES     a process that is only claimed
-//	charge UUID PID START BYTES   one that allocates through the fake libcuda; START as in /proc/PID/stat
+//	charge UUID PID START BYTES NS   one that allocates through the fake libcuda; START as in /proc/PID/stat, PID as in the pid namespace NS
 //	xid SEQ GPU CODE [GI]   delivered to event sets made while the highest SEQ was lower
 //	delay|hang|crash|fail SYMBOL [MS|CODE]
 //
@@ -85,6 +85,7 @@ type Proc struct {
 	PID   int
 	Start uint64
 	Bytes int64
+	NS    uint64 // inode of the pid namespace that PID is of; 0 with Start 0
 }
 
 // XID is an error event. GI is -1 for the whole GPU.
@@ -155,7 +156,7 @@ func (s *State) String() string {
 		if p.Start == 0 {
 			fmt.Fprintf(&b, "proc %s %d %d\n", p.UUID, p.PID, p.Bytes)
 		} else {
-			fmt.Fprintf(&b, "charge %s %d %d %d\n", p.UUID, p.PID, p.Start, p.Bytes)
+			fmt.Fprintf(&b, "charge %s %d %d %d %d\n", p.UUID, p.PID, p.Start, p.Bytes, p.NS)
 		}
 	}
 	for _, x := range s.XIDs {
@@ -234,9 +235,13 @@ func (s *State) line(w []string) error {
 	case "topo":
 		s.Pairs = append(s.Pairs, Pair{int(num(1)), int(num(2)), int(num(3))})
 	case "proc":
-		s.Procs = append(s.Procs, Proc{text(1), int(num(2)), 0, num(3)})
+		s.Procs = append(s.Procs, Proc{text(1), int(num(2)), 0, num(3), 0})
 	case "charge":
-		s.Procs = append(s.Procs, Proc{text(1), int(num(2)), uint64(num(3)), num(4)})
+		p := Proc{text(1), int(num(2)), uint64(num(3)), num(4), 0}
+		if len(w) > 5 {
+			p.NS = uint64(num(5))
+		}
+		s.Procs = append(s.Procs, p)
 	case "xid":
 		x := XID{num(1), int(num(2)), int(num(3)), -1}
 		if len(w) > 4 {

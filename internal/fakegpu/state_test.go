@@ -17,7 +17,7 @@ func TestRoundTrip(t *testing.T) {
 	s.Split(3, 7)
 	s.Context = 1 << 28
 	s.Pairs = []Pair{{0, 1, 10}}
-	s.Procs = []Proc{{s.GPUs[0].UUID, 17, 0, 5}, {s.MIGs[2].UUID, 18, 99, 6}}
+	s.Procs = []Proc{{s.GPUs[0].UUID, 17, 0, 5, 0}, {s.MIGs[2].UUID, 18, 99, 6, 4026531836}}
 	s.XIDs = []XID{{1, 0, 79, -1}, {2, 3, 95, 7}}
 	s.Faults = []Fault{{"hang", "nvmlDeviceGetUUID", 0}, {"delay", "cuInit", 30}}
 	s.GPUs[5].Fabric, s.GPUs[5].Clique = strings.Repeat("ab", 16), 4

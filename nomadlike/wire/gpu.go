@@ -219,7 +219,7 @@ func (v *validator) gpu(w string, g *GPU) {
 			v.errorf(w, "mig = %q and a share of a GPU contradict each other: an instance has memory and compute of its own", g.MIG)
 		}
 	}
-	v.oneOf(w+".enforce", g.Enforce, "", "auto", "none")
+	v.oneOf(w+".enforce", g.Enforce, append([]string{""}, structs.GPUEnforces...)...)
 	v.constraints(w, g.Constraints, false)
 	v.affinities(w, g.Affinities, false)
 	if len(g.Or) > gpuOrMax {

@@ -177,16 +177,14 @@ var supportTable = []typeSupport{
 		}},
 	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG",
 		refused: map[string]note{
-			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
-			"RDMA":    {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+			"RDMA": {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
 		ignored: map[string]note{
 			"RDMA": {why: "kept and shown, but nodes do not tell their RDMA devices yet in this build", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
 		}},
 	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce MIG",
 		refused: map[string]note{
-			"Enforce": {why: "shares are booked but not enforced on the node yet by this build; use \"auto\" or \"none\"", only: not("none", "auto"), value: `other than "auto" and "none"`},
-			"RDMA":    {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+			"RDMA": {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
 		ignored: map[string]note{
 			"RDMA": {why: "kept and shown, but nodes do not tell their RDMA devices yet in this build", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},

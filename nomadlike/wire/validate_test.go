@@ -112,7 +112,7 @@ func TestValidate(t *testing.T) {
 		{"gpu compute alone", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Compute: ptr(50)}} }, "compute = 50 without memory"},
 		{"gpu compute", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Compute: ptr(101)}} }, "want 1 to 100 percent"},
 		{"gpu share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Share: ptr(0)}} }, "want 1 to 100 percent of the GPU's memory"},
-		{"gpu enforce", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Enforce: "mps"}} }, "booked but not enforced"},
+		{"gpu enforce", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Enforce: "strong"}} }, "enforce"},
 		{"gpu or", "batch", func(j *Job) {
 			k(j).Resources = &Resources{GPU: &GPU{Model: "H200", Or: []*GPUOr{{Count: ptr(0)}}}}
 		}, "gpu, or[0].count: 0; want 1 to 4096"},

@@ -65,7 +65,7 @@ static CUresult charge(int device, u64 now) {
 		memset(&state_seen, 0, sizeof state_seen); // what others write is read afresh
 	}
 	int gpu, pid = getpid();
-	u64 size = size_of(uuid, &gpu), start = start_of(pid), others = used_of(&state, gpu, uuid) - charged[device];
+	u64 size = size_of(uuid, &gpu), start = start_of(pid), mine = own_ns(), others = used_of(&state, gpu, uuid) - charged[device];
 	if (now > charged[device] && (now > size || others > size - now)) {
 		r = OUT_OF_MEMORY;
 		goto done;
@@ -75,12 +75,14 @@ static CUresult charge(int device, u64 now) {
 	for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(0, "\n", &save)) {
 		char id[UUID];
 		int p;
-		u64 began;
-		if (sscanf(l, "charge %79s %d %llu", id, &p, &began) == 3 && ((p == pid && !strcmp(id, uuid)) || start_of(p) != began)) continue;
+		u64 began, bytes, ns = 0;
+		if (sscanf(l, "charge %79s %d %llu %llu %llu", id, &p, &began, &bytes, &ns) >= 4 && (!ns || ns == mine) &&
+		    ((p == pid && !strcmp(id, uuid)) || start_of(p) != began))
+			continue;
 		n += (size_t)sprintf(out + n, "%s\n", l);
 	}
-	if (now) n += (size_t)sprintf(out + n, "charge %s %d %llu %llu\n", uuid, pid, start, now);
-	snprintf(name, sizeof name, "%s.%d.tmp", path, pid);
+	if (now) n += (size_t)sprintf(out + n, "charge %s %d %llu %llu %llu\n", uuid, pid, start, now, mine);
+	snprintf(name, sizeof name, "%s.%llu.%d.tmp", path, mine, pid);
 	int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (fd < 0 || write(fd, out, n) != (ssize_t)n || rename(name, path)) r = NO_DEVICE;
 	if (fd >= 0) fchmod(fd, st.st_mode & 0777), close(fd);

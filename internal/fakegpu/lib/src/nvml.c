@@ -1,5 +1,6 @@
 // A fake libnvidia-ml.so.1: the functions that Muster calls, answered from the state file of state.h. Names, numbers and
 // layouts follow the published interface; layout_check.c compares the layouts with the header when that is at hand.
+#define SEES_ALL 1
 #include "state.h"
 #include "nvml_types.h"
 
@@ -342,18 +343,53 @@ OF_MIG(nvmlDeviceGetGpuInstanceId, unsigned, m->gi)
 OF_MIG(nvmlDeviceGetComputeInstanceId, unsigned, m->ci)
 OF_MIG(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, void *, handle_of(g->uuid))
 
+// sweep takes the charges of processes that are gone out of the file: those of a pid namespace that ended with them have
+// nobody else to do it. Called with state_mu held.
+static void sweep(void) {
+	char name[4096], tmp[4160];
+	if ((size_t)snprintf(name, sizeof name, "%s.lock", state_path()) >= sizeof name) return;
+	int lock = open(name, O_RDONLY | O_CLOEXEC);
+	if (lock < 0) return;
+	while (flock(lock, LOCK_EX) && errno == EINTR) {
+	}
+	struct stat st;
+	char *text = read_text(&st), *out = text ? malloc((size_t)st.st_size + 1) : 0, *save = 0;
+	size_t n = 0;
+	for (char *l = out ? strtok_r(text, "\n", &save) : 0; l; l = strtok_r(0, "\n", &save)) {
+		struct proc p = {0};
+		if (sscanf(l, "charge %79s %d %llu %llu %llu", p.uuid, &p.pid, &p.start, &p.bytes, &p.ns) == 5 && !alive(&p)) continue;
+		n += (size_t)sprintf(out + n, "%s\n", l);
+	}
+	snprintf(tmp, sizeof tmp, "%s.sweep.tmp", state_path());
+	int fd = out ? open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+	if (fd >= 0) {
+		if (write(fd, out, n) == (ssize_t)n && !fchmod(fd, st.st_mode & 0777)) rename(tmp, state_path());
+		close(fd);
+	}
+	close(lock);
+	free(text);
+	free(out);
+}
+
 API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *n, nvmlProcessInfo_t *v) {
 	DEVICE_ANY(nvmlDeviceGetComputeRunningProcesses_v3)
 	unsigned have = 0;
+	int gone = 0;
 	for (int i = 0; i < state.nproc; i++) {
 		struct proc *p = &state.proc[i];
 		int k = mig_by_uuid(&state, p->uuid);
 		int here = m ? !strcmp(p->uuid, m->uuid) : !strcmp(p->uuid, g->uuid) || (k >= 0 && state.mig[k].gpu == index_of(g));
-		if (!here || !alive(p)) continue;
+		if (!here) continue;
+		int pid = pid_here(p);
+		if (!pid) {
+			gone = 1;
+			continue;
+		}
 		if (have < *n && v)
-			v[have] = (nvmlProcessInfo_t){(unsigned)p->pid, p->bytes, k >= 0 ? state.mig[k].gi : 0xFFFFFFFFu, k >= 0 ? state.mig[k].ci : 0xFFFFFFFFu};
+			v[have] = (nvmlProcessInfo_t){(unsigned)pid, p->bytes, k >= 0 ? state.mig[k].gi : 0xFFFFFFFFu, k >= 0 ? state.mig[k].ci : 0xFFFFFFFFu};
 		have++;
 	}
+	if (gone) sweep();
 	int small = have > *n || (have && !v);
 	*n = have;
 	return small ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

@@ -5,6 +5,7 @@
 #define FAKEGPU_STATE_H
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -41,7 +42,7 @@ struct gpu {
 struct mig { int gpu; char uuid[UUID], profile[32]; unsigned gi, ci, slices, sms; u64 memory; };
 struct link { int a, b; unsigned n; }; // b is -1 for a switch
 struct pair { int a, b; unsigned level; };
-struct proc { char uuid[UUID]; int pid; u64 start, bytes; }; // start 0: declared, not a live process
+struct proc { char uuid[UUID]; int pid; u64 start, bytes, ns; }; // start 0: declared, not a live process; pid is that of pid namespace ns
 struct xid { u64 seq; int gpu; unsigned code, gi; };
 struct fault { char kind, symbol[64]; unsigned arg; }; // kinds d(elay) h(ang) c(rash) f(ail)
 
@@ -165,6 +166,7 @@ static inline void parse_line(struct state *s, char *line) {
 		struct proc *p = &s->proc[s->nproc++];
 		COPY(p->uuid, w[1]);
 		p->pid = atoi(w[2]), p->start = strtoull(w[3], 0, 10), p->bytes = strtoull(w[4], 0, 10);
+		if (n > 5) p->ns = strtoull(w[5], 0, 10);
 	} else if (!strcmp(w[0], "xid") && n >= 4 && s->nxid < XIDS) {
 		s->xid[s->nxid++] = (struct xid){strtoull(w[1], 0, 10), atoi(w[2]), (unsigned)atoi(w[3]), n > 4 ? (unsigned)atoi(w[4]) : 0xFFFFFFFFu};
 	} else if ((!strcmp(w[0], "delay") || !strcmp(w[0], "hang") || !strcmp(w[0], "crash") || !strcmp(w[0], "fail")) && s->nfault < FAULTS) {
@@ -211,7 +213,48 @@ static inline int refresh(void) {
 	return 1;
 }
 
-static inline int alive(const struct proc *p) { return !p->start || start_of(p->pid) == p->start; }
+// own_ns is the pid namespace of this process.
+static inline u64 own_ns(void) {
+	struct stat st;
+	return stat("/proc/self/ns/pid", &st) ? 0 : (u64)st.st_ino;
+}
+
+// pid_here is a process's pid in the namespace of the caller, or 0 when it is gone or lives where the caller cannot see.
+static inline int pid_here(const struct proc *p) {
+	if (!p->start) return p->pid;
+	if (!p->ns || p->ns == own_ns()) return start_of(p->pid) == p->start ? p->pid : 0;
+	DIR *d = opendir("/proc");
+	int found = 0;
+	for (struct dirent *e; d && !found && (e = readdir(d));) {
+		int pid = atoi(e->d_name), inner = 0;
+		if (pid <= 0 || start_of(pid) != p->start) continue;
+		char path[64], line[256];
+		struct stat st;
+		snprintf(path, sizeof path, "/proc/%d/ns/pid", pid);
+		if (stat(path, &st) || (u64)st.st_ino != p->ns) continue;
+		snprintf(path, sizeof path, "/proc/%d/status", pid);
+		FILE *f = fopen(path, "re");
+		while (f && fgets(line, sizeof line, f))
+			if (!strncmp(line, "NSpid:", 6)) {
+				char *last = strrchr(line, '\t');
+				if (last) inner = atoi(last + 1);
+			}
+		if (f) fclose(f);
+		if (inner == p->pid) found = pid;
+	}
+	if (d) closedir(d);
+	return found;
+}
+
+// Who cannot see into other pid namespaces takes their processes for alive; the fake NVML, which the agent loads, sees
+// them and sweeps.
+#ifndef SEES_ALL
+#define SEES_ALL 0
+#endif
+static inline int alive(const struct proc *p) {
+	if (!SEES_ALL && p->ns && p->ns != own_ns()) return 1;
+	return pid_here(p) != 0;
+}
 
 // used_of is what processes hold on a GPU, those in its MIG instances included, or in one instance.
 static inline u64 used_of(const struct state *s, int gpu, const char *uuid) {

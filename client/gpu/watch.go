@@ -1,0 +1,150 @@
+package gpu
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// A watcher holds tasks to their shares of GPU memory where nothing stronger does (backend "watch"): it compares what the
+// processes of each task hold on each GPU with the quota. It can only look, so a task that takes too much has taken it
+// by the time it is seen; two looks in a row must agree, because a program that ends may still be on the list.
+
+// Excess is a task that holds more of a GPU than it was given.
+type Excess struct {
+	Alloc    structs.AllocID
+	Task     string
+	GPU      string // UUID
+	QuotaMiB int64
+	UsedMiB  int64
+}
+
+// TaskUse is what the processes of one task hold on one GPU.
+type TaskUse struct {
+	Alloc   structs.AllocID
+	Task    string
+	GPU     string
+	Bytes   int64
+	Unknown bool // the driver does not tell it for some process
+}
+
+// Quota is a task's share of a GPU.
+type Quota struct {
+	Alloc structs.AllocID
+	Task  string
+	GPU   string
+	MiB   int64
+}
+
+// What a task may hold beyond its quota before it is stopped: memory that is allocated in large pages and a driver that
+// rounds are no offence.
+const (
+	watchSlackPercent = 2
+	watchSlackMiB     = 256
+	watchLooks        = 2 // in a row
+)
+
+// Watcher is the state of watching. Not safe for concurrent use.
+type Watcher struct {
+	Owner func(pid int) (structs.AllocID, string, bool) // whose process it is; OwnerOf when nil
+	over  map[watchKey]int
+}
+
+type watchKey struct {
+	alloc structs.AllocID
+	task  string
+	gpu   string
+}
+
+// Uses sums the memory of processes by task and GPU, in the order of samples. Processes of nobody here are left out.
+func (w *Watcher) Uses(samples []Sample) []TaskUse {
+	owner := w.Owner
+	if owner == nil {
+		owner = OwnerOf
+	}
+	var out []TaskUse
+	for i := range samples {
+		from := len(out)
+		for _, p := range samples[i].Processes {
+			alloc, task, ok := owner(p.PID)
+			if !ok {
+				continue
+			}
+			at := from
+			for at < len(out) && (out[at].Alloc != alloc || out[at].Task != task) {
+				at++
+			}
+			if at == len(out) {
+				out = append(out, TaskUse{Alloc: alloc, Task: task, GPU: samples[i].UUID})
+			}
+			if p.Bytes < 0 {
+				out[at].Unknown = true
+				continue
+			}
+			out[at].Bytes += p.Bytes
+		}
+	}
+	return out
+}
+
+// Look compares uses with quotas, and gives who has held too much in this look and the one before.
+func (w *Watcher) Look(uses []TaskUse, quotas []Quota) []Excess {
+	next := map[watchKey]int{}
+	var out []Excess
+	for _, q := range quotas {
+		k := watchKey{q.Alloc, q.Task, q.GPU}
+		for _, u := range uses {
+			if u.Alloc != q.Alloc || u.Task != q.Task || u.GPU != q.GPU {
+				continue
+			}
+			if u.Bytes>>20 <= q.MiB+max(q.MiB*watchSlackPercent/100, watchSlackMiB) {
+				continue
+			}
+			next[k] = w.over[k] + 1
+			if next[k] >= watchLooks {
+				out = append(out, Excess{Alloc: q.Alloc, Task: q.Task, GPU: q.GPU, QuotaMiB: q.MiB, UsedMiB: u.Bytes >> 20})
+			}
+		}
+	}
+	w.over = next
+	return out
+}
+
+// OwnerOf tells whose process it is by its control group: ".../muster/SCOPE/ALLOC.TASK.RUN". Children of a task and the
+// processes of containers that it started below its group are its own.
+func OwnerOf(pid int) (structs.AllocID, string, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return structs.AllocID{}, "", false
+	}
+	return ownerIn(string(b))
+}
+
+func ownerIn(text string) (structs.AllocID, string, bool) {
+	for line := range strings.Lines(text) {
+		// hierarchy:controllers:path
+		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		_, path, _ := strings.Cut(rest, ":")
+		_, below, ok := strings.Cut(path, "/muster/")
+		if !ok {
+			continue
+		}
+		parts := strings.Split(below, "/")
+		if len(parts) < 2 {
+			continue
+		}
+		id, task, ok := strings.Cut(parts[1], ".")
+		if !ok {
+			continue
+		}
+		at := strings.LastIndexByte(task, '.')
+		alloc, err := structs.ParseID[structs.AllocID](id)
+		if at <= 0 || err != nil {
+			continue
+		}
+		return alloc, task[:at], true
+	}
+	return structs.AllocID{}, "", false
+}
