@@ -33,6 +33,9 @@ type ask struct {
 	altsMax int64       // how many alternatives beyond the first ones there are
 	shares  bool        // some alternative is for a share
 
+	inside     string // level within a node that its devices should share; "" for islands, and no wish
+	insideOnly bool   // it is a must
+
 	plainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
 	cores        []coreAsk // tasks that reserve cores
 	spreads      []spreadAsk
@@ -116,6 +119,9 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 		if len(t.Resources.GPU) > 0 {
 			a.devices = append(a.devices, compileGPU(t.Name, t.Resources.GPU))
 		}
+	}
+	if t := tg.Topology; t != nil {
+		a.inside, a.insideOnly = t.Inside, t.Inside != "" && t.Mode == structs.TopologyRequired
 	}
 	slices.SortStableFunc(a.devices, func(x, y deviceAsk) int { return y.narrow() - x.narrow() })
 	a.inGPUs()
@@ -251,7 +257,7 @@ func (d *deviceAsk) plain() bool { return len(d.alts) == 1 && !d.alts[0].shared(
 
 // inGPUs notes what the requests for devices have in common.
 func (a *ask) inGPUs() {
-	a.plainDevices = len(a.devices) == 1 && a.devices[0].plain() && !a.devices[0].perNode
+	a.plainDevices = a.inside == "" && len(a.devices) == 1 && a.devices[0].plain() && !a.devices[0].perNode
 	for i := range a.devices {
 		a.altsMax += int64(len(a.devices[i].alts) - 1)
 		for k := range a.devices[i].alts {

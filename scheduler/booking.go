@@ -118,7 +118,7 @@ func (b *books) promise(row int, p *promised) {
 	slices.SortStableFunc(ps, func(x, y *promised) int { return cmp.Compare(x.start, y.start) })
 	b.rows[row] = ps
 	b.version++
-	b.w.stamp++ // what was searched in vain before may be refused for another reason now
+	b.w.touch() // what was searched in vain before may be refused for another reason now
 }
 
 // at gives what is promised on a row, as the row is held now; nil when nothing is.

@@ -38,6 +38,11 @@ func plainGroup(g *structs.Group) structs.Group {
 	p.Migrate = nil
 	p.Disconnect = nil
 	p.Scaling = nil
+	if g.Gang != nil {
+		p.Gang = &structs.Gang{} // to be one or not changes what tasks are told; the rest is for the servers
+	}
+	p.Elastic = nil
+	p.Topology = nil
 	p.Services = nil
 	p.ShutdownDelay = 0
 	p.MaxRunDuration = 0

@@ -34,6 +34,8 @@ type dump struct {
 	Booked   []*structs.Reservation
 	Queues   *QueueTable
 	Fleeting bool
+	Waits    bool
+	Evicted  []*structs.Preemptions
 }
 
 // dumpHeld is what one allocation holds: all that a decision sees of allocations of other jobs.
@@ -50,6 +52,8 @@ type dumpHeld struct {
 	Began  structs.LogTime
 	Expect time.Duration
 	Ending bool
+	Index  int
+	Times  int64
 }
 
 type dumpFlight struct {
@@ -65,6 +69,7 @@ type dumpWorkload struct {
 	Evals   []*structs.Evaluation
 	Blocked *structs.Evaluation
 	Queue   *structs.Workload
+	Rosters []*structs.Roster
 	Allocs  []*structs.Allocation
 	Expect  time.Duration
 	Gate    *structs.Refusal
@@ -73,7 +78,7 @@ type dumpWorkload struct {
 
 func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 	w := &h.work
-	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Expect: w.expect, Ending: w.ending}
+	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times}
 	if r := h.rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
 	}
@@ -81,7 +86,7 @@ func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 }
 
 func (d *dumpHeld) held(jobs []*structs.Job) *held {
-	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending}}
+	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
 	}
@@ -99,7 +104,7 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
-		Booked: in.Booked, Queues: in.Queues, Fleeting: in.Fleeting}
+		Booked: in.Booked, Queues: in.Queues, Fleeting: in.Fleeting, Waits: in.Waits, Evicted: in.Evicted}
 	jobs := make(map[*structs.Job]int)
 	jobOf := func(j *structs.Job) int {
 		if j == nil {
@@ -140,7 +145,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 	}
 	for i := range in.Pending {
 		w := &in.Pending[i]
-		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Allocs: w.Allocs, Expect: w.Expect, Gate: w.Gate}
+		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Rosters: w.Rosters, Allocs: w.Allocs, Expect: w.Expect, Gate: w.Gate}
 		for _, a := range w.Allocs {
 			x.JobOf = append(x.JobOf, jobOf(a.Job))
 		}
@@ -162,13 +167,13 @@ func Load(b []byte) (in Input, policy string, err error) {
 	for i := range d.Held {
 		h := &d.Held[i]
 		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
-			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Began, Expect: h.Expect})
+			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Began, Expect: h.Expect, NameIndex: h.Index, Preempted: h.Times})
 		if h.Ending {
 			allocs[len(allocs)-1].Desired = structs.DesiredStop
 		}
 	}
 	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
-		Booked: d.Booked, Queues: d.Queues, Fleeting: d.Fleeting}
+		Booked: d.Booked, Queues: d.Queues, Fleeting: d.Fleeting, Waits: d.Waits, Evicted: d.Evicted}
 	for i := range d.Flight {
 		in.Flight = in.Flight.restore(&d.Flight[i], d.Jobs)
 	}
@@ -179,7 +184,7 @@ func Load(b []byte) (in Input, policy string, err error) {
 				a.Job = d.Jobs[x.JobOf[k]-1]
 			}
 		}
-		in.Pending = append(in.Pending, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Allocs: x.Allocs, Expect: x.Expect, Gate: x.Gate})
+		in.Pending = append(in.Pending, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect, Gate: x.Gate})
 	}
 	return in, d.Policy, nil
 }

@@ -86,6 +86,9 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if s.ask.shares && s.ask.gpuFit != structs.GPUFitFirst && s.ask.gpuFit != structs.GPUFitNext {
 		term("gpu", s.weights.GPU, s.gpuFull())
 	}
+	if s.ask.inside != "" {
+		term("topology", s.weights.Affinity, s.close())
+	}
 	if s.ask.altsMax > 0 { // decides before all others, and has no weight
 		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: Micro * (s.ask.altsMax - s.picker.rank) / s.ask.altsMax})
 	}
@@ -152,7 +155,7 @@ func (s *scan) report(wanted, placed int64) *structs.GroupReport {
 // mainReason is the one word for a group that waits: what could be cured soonest comes first, so resources before
 // anything that needs other nodes.
 func mainReason(rs []structs.Refusal) structs.ReasonCode {
-	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonReservation, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
+	for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonReservation, structs.ReasonTopology, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
 		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {
 			return code
 		}

@@ -189,7 +189,7 @@ func networkIP(n *structs.Node, at int) string {
 // allocations in yields hold (the placement will wait for those).
 func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID,
 	k *picker) (*held, shortageOf) {
-	h := &held{id: id, need: a.need}
+	h := &held{id: id, need: a.need, work: heldWork{job: a.job, group: a.tg.Name}}
 	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(yields) == 0 {
 		return h, shortageOf{}
 	}
@@ -232,6 +232,7 @@ type shortageOf struct {
 	largest   int64 // of GPU memory or compute: the most that is free on one GPU
 	free      int64 // GPU memory free on all GPUs that are too full, MiB
 	asked     int64 // GPU memory asked for in all, MiB
+	apart     bool  // there are enough, but not close enough to each other
 }
 
 func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
@@ -305,31 +306,50 @@ func (a *ask) pickCores(n *structs.Node, free *holding, h *held) shortageOf {
 	return shortageOf{}
 }
 
-// pickIsland chooses count of the open instances of a group.
-func pickIsland(g *structs.DeviceGroup, open []int, count int) []int {
+// pickIsland chooses count of the open instances of a group, of one island if one has enough: the smallest such island.
+// most is how many of one island there are, at most count; what has no island counts as one of its own.
+func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (out []int, most int64) {
 	bestSize, best := 0, ""
+	most = int64(min(1, count))
 	for _, k := range open {
-		island := g.Instances[k].Island
+		island := islandOf(&g.Instances[k], inside)
 		if island == "" || island == best {
 			continue
 		}
 		size := 0
 		for _, o := range open {
-			if g.Instances[o].Island == island {
+			if islandOf(&g.Instances[o], inside) == island {
 				size++
 			}
 		}
+		most = max(most, int64(min(size, count)))
 		if size >= count && (bestSize == 0 || size < bestSize) {
 			bestSize, best = size, island
 		}
 	}
-	var out []int
 	for _, k := range open {
-		if len(out) < count && (bestSize == 0 || g.Instances[k].Island == best) {
+		if len(out) < count && (bestSize == 0 || islandOf(&g.Instances[k], inside) == best) {
 			out = append(out, k)
 		}
 	}
-	return out
+	return out, most
+}
+
+// fellows adds the devices of a node that members of the ask's own gang share.
+func (a *ask) fellows(n *structs.Node, hold *holding, to bitset) bitset {
+	for _, h := range hold.list() {
+		if h.rare == nil || !h.work.of(a.job, a.tg.Name) {
+			continue
+		}
+		for i := range h.rare.grants {
+			if g := &h.rare.grants[i]; g.MemoryMiB > 0 {
+				if pos := instancePos(n, g.Device, g.Instance); pos >= 0 {
+					to.set(pos)
+				}
+			}
+		}
+	}
+	return to
 }
 
 // refusalOf finds or makes the counter of a reason.
@@ -375,6 +395,9 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 	}
 	if x.tooSmall {
 		r.cure = structs.EventNodeJoined
+	}
+	if x.apart {
+		r.code = structs.ReasonTopology
 	}
 	r.large, r.free, r.asked = x.largest, x.free, x.asked
 	if x.dim == dimPorts {

@@ -100,11 +100,38 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 	if s := fitsGrants(n, blocking.hold, h.rare.grants); s.dim != dimNone {
 		return o, s
 	}
+	if shared := sharesWithFellow(o.hold, h); shared > 0 {
+		return o, shortage{dimDevices, shared}
+	}
 	after := o.with(n, h)
 	if s := fitsAmounts(total, o.used, after.used, mhz); s.dim != dimNone {
 		return o, s
 	}
 	return after, shortage{}
+}
+
+// sharesWithFellow counts the devices of which another member of the same gang has a share: a collective of two ranks on
+// one GPU does not work.
+func sharesWithFellow(o *holding, h *held) (n int64) {
+	if h.work.job == nil || o == nil {
+		return 0
+	}
+	tg := h.work.job.Group(h.work.group)
+	if tg == nil || tg.Gang == nil {
+		return 0
+	}
+	for _, e := range o.held {
+		if e.rare == nil || !e.work.of(h.work.job, h.work.group) || slices.Contains(h.rare.waits, e.id) {
+			continue
+		}
+		for i := range h.rare.grants {
+			g := &h.rare.grants[i]
+			if g.MemoryMiB > 0 && slices.ContainsFunc(e.rare.grants, func(x structs.Grant) bool { return x.Instance == g.Instance && x.Device == g.Device }) {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func portTaken(n *structs.Node, h *holding, network, port int) bool {

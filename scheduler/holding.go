@@ -23,6 +23,8 @@ type heldWork struct {
 	began  structs.LogTime // when it was placed
 	expect time.Duration   // predicted run time; 0: none
 	ending bool            // told to stop already
+	index  int             // name index
+	times  int64           // that the job had been preempted when this was placed
 }
 
 // ends is when an allocation is expected to hold no more, as far as a decision at now can tell; 0 for never. A prediction
@@ -50,6 +52,11 @@ func (h *heldWork) ends(now structs.LogTime) structs.LogTime {
 	return max(now, h.began.Add(limit))
 }
 
+// of reports whether the work is of a group of a job, whatever its version.
+func (h *heldWork) of(job *structs.Job, group string) bool {
+	return h.job != nil && job != nil && h.group == group && h.job.ID == job.ID && h.job.Namespace == job.Namespace
+}
+
 type heldRare struct {
 	waits  []structs.AllocID
 	ports  []structs.PortGrant
@@ -58,7 +65,7 @@ type heldRare struct {
 }
 
 func heldOf(a *structs.Allocation) *held {
-	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal()}}
+	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted}}
 	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
 		h.rare = &heldRare{waits: a.WaitsOn, ports: a.Ports, cores: a.Cores, grants: a.Grants}
 	}

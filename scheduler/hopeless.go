@@ -63,7 +63,19 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Devices     []structs.DeviceRequest
 		GPU         []structs.GPURequest
 	}
+	if g.gang && (a.shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
+		return ""
+	}
+	members := 1
+	if g.gang {
+		members = len(g.wants)
+		if g.tg.Topology != nil && g.tg.Topology.Across != "" && len(g.staying) > 0 {
+			return ""
+		}
+	}
 	key := struct {
+		Members     int
+		Topology    *structs.Topology
 		Pool        string
 		Datacenters []string
 		Need        structs.Vector
@@ -71,7 +83,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Networks    []structs.Network
 		Volumes     []structs.VolumeRequest
 		Tasks       []taskKey
-	}{job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil}
+	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil}
 	for _, t := range g.tg.Tasks {
 		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU})
 	}

@@ -15,6 +15,8 @@ type picker struct {
 	full  int64    // how full the shared devices are after the placement, millionths, averaged
 	by    choosing // who chooses the GPUs of shares, if not ask.gpuFit
 	parts int64    // how many shared devices were picked
+	taken bitset   // devices that a member of the same gang shares: nobody of it may have them too
+	split bool     // some request got devices of several islands
 }
 
 // pick is one device chosen.
@@ -30,7 +32,10 @@ type pick struct {
 // Instances that share a fast link are taken together when an island has enough: the smallest such island, so that
 // larger ones stay whole.
 func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][]deviceChoice) shortageOf {
-	k.picks, k.mine, k.rank, k.full, k.parts = k.picks[:0], k.mine[:0], 0, 0, 0
+	k.picks, k.mine, k.rank, k.full, k.parts, k.split = k.picks[:0], k.mine[:0], 0, 0, 0, false
+	if k.taken = k.taken[:0]; a.tg.Gang != nil && a.shares {
+		k.taken = a.fellows(n, free, k.taken)
+	}
 	for i := range a.devices {
 		d := &a.devices[i]
 		list := choices[i]
@@ -46,7 +51,7 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			if alt.shared() {
 				x = k.shared(a, i, c, n, free)
 			} else {
-				x = k.whole(d, i, c, n, free)
+				x = k.whole(a, i, c, n, free)
 			}
 			if x.dim == dimNone {
 				k.rank += int64(c.alt)
@@ -95,9 +100,9 @@ func (k *picker) busy(free *holding, pos int) share {
 }
 
 // whole picks devices that nobody else may have.
-func (k *picker) whole(d *deviceAsk, i int, c *deviceChoice, n *structs.Node, free *holding) shortageOf {
+func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *holding) shortageOf {
 	g := &n.Resources.Devices[c.group]
-	alt := &d.alts[c.alt]
+	alt := &a.devices[i].alts[c.alt]
 	var open []int
 	var sick int64
 	for j := range g.Instances {
@@ -117,7 +122,14 @@ func (k *picker) whole(d *deviceAsk, i int, c *deviceChoice, n *structs.Node, fr
 	if have := int64(len(open)); have < alt.count {
 		return shortageOf{shortage: shortage{dimDevices, alt.count - have}, what: alt.label(), unhealthy: have+sick >= alt.count}
 	}
-	for _, j := range pickIsland(g, open, int(alt.count)) {
+	picked, most := pickIsland(g, open, int(alt.count), a.inside)
+	if most < alt.count {
+		if a.insideOnly {
+			return shortageOf{shortage: shortage{dimDevices, alt.count - most}, what: alt.label() + " in one " + a.inside, apart: true}
+		}
+		k.split = true
+	}
+	for _, j := range picked {
 		k.take(pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j})
 	}
 	return shortageOf{}
@@ -147,7 +159,7 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		capacity := in.MemoryMiB - reserve
 		p := pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j, mem: alt.memoryOn(capacity), compute: alt.compute}
 		s := k.busy(free, p.pos)
-		if s.whole || p.mem <= 0 {
+		if s.whole || p.mem <= 0 || k.taken.has(p.pos) {
 			return p, 0, false
 		}
 		left := capacity - s.mem - p.mem

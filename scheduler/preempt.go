@@ -1,4 +1,640 @@
 package scheduler
 
-// preempt looks for places that others give up for what the decision found none for (D19).
-func (d *decision) preempt() {}
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Preemption (D19). What found no place may take that of running work, by the rule of its queue: of lower priority, of
+// queues that borrowed what others are guaranteed, or of work that can wait while its own deadline cannot. Only work that
+// says that it may be preempted, or can save its state, is; unless the operator allows more for a kind of job. The
+// victims are those that lose least. They are told in the very part that places the preemptor, which waits on them and
+// owns the claim: who is cancelled gives it up, and no third one slips in.
+//
+// No loops at fixed time and usage: by each rule the preemptor is out of reach of its victims' rules. Priorities are
+// strictly ordered; who reclaims stays within its guarantee and takes only what is beyond others'; who has no time left
+// is not taken the place of for a deadline.
+
+// Defaults of the settings of queues, and what is assumed where work does not say.
+const (
+	preemptDelta   = 10 // of priority, where the operator's switch alone allows it: as Nomad has it
+	expectUnknown  = time.Hour
+	graceUnknown   = 30 * time.Second
+	deadlineMargin = time.Minute // before the last moment, to let victims go
+)
+
+// preemption is what a pass knows of work that may give way, and has told to.
+type preemption struct {
+	gangs map[gangKey][]*held // live members of gangs and elastic groups, by name index
+	taken map[structs.AllocID]bool
+	made  map[string]int64          // evicted jobs, by the preemptor's queue
+	gone  map[string]structs.Amount // of what queues hold, by path: told to go by this pass
+	rules map[string]*structs.Queue
+	vain  hopeless
+}
+
+func newPreemption() *preemption {
+	return &preemption{taken: make(map[structs.AllocID]bool), made: make(map[string]int64), gone: make(map[string]structs.Amount), rules: make(map[string]*structs.Queue)}
+}
+
+type gangKey struct {
+	job   structs.JobKey
+	group string
+}
+
+// preemptRule is how a job may preempt.
+type preemptRule struct {
+	name  string // of structs.Preempt...; "" for not at all
+	any   bool   // the operator's switch: also work that does not say that it may be preempted
+	queue string
+	rate  int64 // evicted jobs an hour; 0: no limit
+}
+
+// held is what a queue holds, and what it is guaranteed.
+func (t *QueueTable) held(path string) (held, guarantee structs.Amount) {
+	if u := t.Use(path, ""); u != nil {
+		held = u.Held
+	}
+	if q := t.Queue(path); q != nil && q.Guarantee != nil {
+		guarantee = *q.Guarantee
+	}
+	return held, guarantee
+}
+
+// preemptRule is the rule for the decision's job.
+func (d *decision) preemptRule() preemptRule {
+	j := d.load.Job
+	q := d.settings(j.QueueName())
+	r := preemptRule{queue: j.QueueName(), name: q.Preempt, rate: q.PreemptRate}
+	switch r.name {
+	case structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptDeadline:
+		return r
+	}
+	r.name = ""
+	c := &d.in.Config
+	switch j.Type {
+	case structs.JobBatch:
+		r.any = c.PreemptBatch
+	case structs.JobService:
+		r.any = c.PreemptService
+	case structs.JobSystem:
+		r.any = c.PreemptSystem
+	case structs.JobSysBatch:
+		r.any = c.PreemptSysBatch
+	}
+	if r.any {
+		r.name = structs.PreemptPriority
+	}
+	return r
+}
+
+// preempt looks for places that others give up for what the decision found none for. Elastic work shrinks for anybody
+// before somebody is preempted.
+func (d *decision) preempt() {
+	if d.load.Job == nil || d.load.Job.AllAtOnce || len(d.misses) == 0 || d.pre == nil {
+		return
+	}
+	rule := d.preemptRule()
+	for _, g := range d.rec.groups {
+		if d.misses[g.name] == 0 || g.refused != nil || g.nowhere || g.ask == nil || len(g.wants) == 0 {
+			continue
+		}
+		ws := d.unplaced(g)
+		if slices.ContainsFunc(ws, func(w *want) bool { return w.yields }) {
+			continue // it waits for its own old one
+		}
+		key := d.hopeKey(g)
+		if key != "" {
+			key = fmt.Sprint(rule.name, rule.queue, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
+			if d.pre.vain.find(d.w, key) != nil {
+				continue
+			}
+		}
+		if rule.name == structs.PreemptDeadline && !d.urgent() {
+			rule.name = ""
+		}
+		if g.gang {
+			d.preemptFor(g, ws, rule)
+		} else {
+			for i := range ws {
+				if !d.preemptFor(g, ws[i:i+1], rule) {
+					break
+				}
+			}
+		}
+		if key != "" && d.misses[g.name] == int64(len(g.wants)) {
+			d.pre.vain.note(d.w, key, g.scan)
+		}
+	}
+	if at := d.retry; at > d.in.Now && len(d.load.Evals) > 0 {
+		d.rec.later = append(d.rec.later, later{at: at, trigger: structs.TriggerPreemption, desc: "more work may be preempted then"})
+	}
+}
+
+// unplaced lists the wants of a group that found no place.
+func (d *decision) unplaced(g *groupWork) (out []*want) {
+	for i := range g.wants {
+		w := &g.wants[i]
+		if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.want == w }) {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// expected is how long the decision's job will run, as far as one can tell.
+func (d *decision) expected() time.Duration {
+	j := d.load.Job
+	switch {
+	case j.Runtime.Expected > 0:
+		return j.Runtime.Expected
+	case d.load.Expect > 0:
+		return d.load.Expect
+	case j.Runtime.Limit > 0:
+		return j.Runtime.Limit
+	}
+	return expectUnknown
+}
+
+// urgent reports whether a job would miss its deadline if it waited, and will not if it starts now. One that has time
+// asks for a look when it has none left.
+func (d *decision) urgent() bool {
+	j := d.load.Job
+	if j.Deadline == 0 {
+		return false
+	}
+	last := j.Deadline.Add(-d.expected())
+	if d.in.Now > last {
+		return false // too late anyway
+	}
+	if at := last.Add(-deadlineMargin); d.in.Now < at {
+		d.look(at)
+		return false
+	}
+	return true
+}
+
+// look asks for a decision at a time, unless one comes earlier.
+func (d *decision) look(at structs.LogTime) {
+	if d.retry == 0 || at < d.retry {
+		d.retry = at
+	}
+}
+
+// victim is running work that may give way, with what goes with it.
+type victim struct {
+	h      *held
+	cost   int64 // GPU-seconds lost, of all that goes
+	shrink bool  // an elastic group has it beyond its fewest
+	free   bool  // it ends anyway
+	with   []*held
+}
+
+// preemptFor places wants of a group, all or none, with others making room where there is none.
+func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
+	s := d.gangScan(g, 0, nil, nil)
+	if g.gang && g.tg.Topology != nil && g.tg.Topology.Across != "" && g.tg.Topology.Mode == structs.TopologyRequired {
+		l := d.w.level(g.tg.Topology.Across)
+		if len(l.names) == 0 {
+			return false
+		}
+		s.places = l
+		for at := range l.names { // the first place of the level where it works
+			s.within = []int32{int32(at)}
+			if d.preemptIn(g, ws, rule, s) {
+				return true
+			}
+			s = d.gangScan(g, 0, l, s.within)
+		}
+		return false
+	}
+	if !g.gang {
+		for _, pl := range d.placed {
+			if pl.g == g {
+				s.count(pl.spot.row, true, 1)
+			}
+		}
+	}
+	return d.preemptIn(g, ws, rule, s)
+}
+
+// preemptIn is preemptFor within the places of a search.
+func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan) bool {
+	p := d.pre
+	mark, placed, cursor := d.w.mark(), len(d.placed), d.cursor
+	var told []*held
+	cost, jobs, top := int64(0), []structs.JobKey(nil), 0
+	undo := func() bool {
+		d.w.rollback(mark)
+		d.placed, d.cursor = d.placed[:placed], cursor
+		for _, h := range told {
+			delete(p.taken, h.id)
+			p.release(h)
+		}
+		return false
+	}
+	for _, w := range ws {
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+		if sp, ok := d.find(s, w, id); ok {
+			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
+			d.cursor = sp.node.ID
+			continue
+		}
+		row, vs := d.cheapest(s, id, rule)
+		if row < 0 {
+			return undo()
+		}
+		var ids []structs.AllocID
+		var stops []structs.PlanStop
+		for _, v := range vs {
+			ids = append(ids, v.h.id)
+			for _, h := range append([]*held{v.h}, v.with...) {
+				st := structs.PlanStop{ID: h.id, Desc: "preempted by job " + d.load.Job.ID, Desired: structs.DesiredEvict, Preempt: id}
+				if v.shrink {
+					st.Desc, st.Desired = "shrunk in favour of job "+d.load.Job.ID, structs.DesiredStop
+				}
+				stops = append(stops, st)
+				if v.free || p.taken[h.id] {
+					continue
+				}
+				p.take(h)
+				told = append(told, h)
+				if k := h.work.job.Key(); !v.shrink && !slices.Contains(jobs, k) {
+					jobs = append(jobs, k)
+				}
+				if !v.shrink {
+					top = max(top, h.work.job.Priority)
+				}
+			}
+			if !v.free {
+				cost += v.cost
+			}
+		}
+		sp, ok := s.placeOn(row, id, ids)
+		if !ok {
+			return undo()
+		}
+		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
+		d.cursor = sp.node.ID
+	}
+	gain := d.gain(g, int64(len(ws)), rule, top)
+	if cost > 0 && gain <= cost {
+		g.note = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "preemption would cost more than it brings", Short: cost - gain, Unit: "GPU seconds", CuredBy: structs.EventAllocStopped}
+		return undo()
+	}
+	if rule.rate > 0 && len(jobs) > 0 && d.in.evicted(rule.queue)+p.made[rule.queue]+int64(len(jobs)) > rule.rate {
+		g.note = &structs.Refusal{Code: structs.ReasonRateLimit, Dimension: "preemptions of queue " + rule.queue, Short: int64(len(jobs)), Unit: "an hour", CuredBy: structs.EventTime}
+		if at, ok := d.in.rateFree(rule.queue); ok {
+			d.look(at)
+		}
+		return undo()
+	}
+	p.made[rule.queue] += int64(len(jobs))
+	d.misses[g.name] -= int64(len(ws))
+	g.counts.Preemptions += int64(len(told))
+	if g.gang && g.scan != nil {
+		g.scan.found = int64(len(g.wants))
+	}
+	return true
+}
+
+// evicted counts the jobs evicted on behalf of a queue in the last hour.
+func (in *Input) evicted(queue string) int64 {
+	for _, e := range in.Evicted {
+		if e.Queue == queue {
+			return e.Within(in.Now)
+		}
+	}
+	return 0
+}
+
+// rateFree is when the oldest eviction of the last hour is an hour old.
+func (in *Input) rateFree(queue string) (structs.LogTime, bool) {
+	for _, e := range in.Evicted {
+		if e.Queue != queue {
+			continue
+		}
+		for _, t := range e.Recent {
+			if at := t.Add(time.Hour); at > in.Now {
+				return at, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// gain is what a preemption brings, in GPU-seconds: the work done sooner, times the difference of the priorities.
+func (d *decision) gain(g *groupWork, members int64, rule preemptRule, top int) int64 {
+	if rule.name == structs.PreemptReclaim {
+		return 1 << 62 // it is theirs
+	}
+	gpus := max(structs.GroupAmount(g.tg).GPUMilli, 1000)
+	work := members * gpus * int64(d.expected()/time.Second) / 1000
+	return work * int64(max(1, d.load.Job.Priority-top))
+}
+
+// cheapest finds the node where least is lost if a placement takes the place of others; row -1 for none.
+func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best int, chosen []victim) {
+	best = -1
+	var least int64
+	for ci, c := range d.w.v.chunks {
+		for i := range c.ids {
+			row := d.w.v.starts[ci] + i
+			v := s.classVerdict(&c.classes[c.class[i]])
+			if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.nodes[i].ID) {
+				continue
+			}
+			o := d.w.get(row)
+			if o.hold == nil {
+				continue
+			}
+			vs := d.victims(c, i, &o, rule)
+			if len(vs) == 0 {
+				continue
+			}
+			d.steps++
+			vs = d.fewest(s, row, c, i, v, &o, id, vs)
+			if vs == nil {
+				continue
+			}
+			sum := int64(0)
+			for _, x := range vs {
+				sum += x.cost
+			}
+			if best < 0 || sum < least || sum == least && len(vs) < len(chosen) {
+				best, chosen, least = row, vs, sum
+			}
+		}
+	}
+	return best, chosen
+}
+
+// fewest gives the victims of a node that suffice, the cheapest first; nil when even all of them do not.
+func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occupancy, id structs.AllocID, vs []victim) []victim {
+	n := c.nodes[i]
+	fitsWith := func(vs []victim) bool {
+		ids := make([]structs.AllocID, len(vs))
+		for k := range vs {
+			ids[k] = vs[k].h.id
+		}
+		if _, bad := s.indistinct(row, v, n); bad {
+			return false
+		}
+		s.choose(c, i, v, o)
+		h, short := s.ask.equip(n, *o, v.choices, id, ids, &s.picker)
+		if short.dim != dimNone {
+			return false
+		}
+		_, x := fits(n, c.total[i], c.mhz[i], *o, h)
+		return x.dim == dimNone
+	}
+	slices.SortFunc(vs, func(a, b victim) int {
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.work.began, a.h.work.began), cmpID(a.h.id, b.h.id))
+	})
+	if !fitsWith(vs) {
+		return nil
+	}
+	n1 := 1
+	for n1 < len(vs) && !fitsWith(vs[:n1]) {
+		n1++
+	}
+	vs = slices.Clone(vs[:n1])
+	for k := len(vs) - 2; k >= 0; k-- { // whoever was taken before the last one may not be needed any more
+		rest := slices.Delete(slices.Clone(vs), k, k+1)
+		if fitsWith(rest) {
+			vs = rest
+		}
+	}
+	return vs
+}
+
+// victims lists what may give way on a node.
+func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out []victim) {
+	p := d.pre
+	for _, h := range o.hold.list() {
+		w := &h.work
+		if w.job == nil || w.job.Key() == d.load.Key {
+			continue
+		}
+		if _, committed := c.hold[i].find(h.id); !committed {
+			continue // it is being placed right now
+		}
+		if o.hold.claimed(h.id) || o.hold.waiting(h.id) {
+			continue
+		}
+		switch {
+		case w.ending || p.taken[h.id]:
+			if rule.name != "" {
+				out = append(out, victim{h: h, free: true})
+			}
+			continue
+		case p.shrinks(d, h):
+			out = append(out, victim{h: h, shrink: true, with: p.above(d, h)})
+			continue
+		}
+		if rule.name == "" || !d.mayEvict(h, rule) {
+			continue
+		}
+		v := victim{h: h, cost: d.lost(h)}
+		for _, m := range p.fellows(d, h) {
+			v.with = append(v.with, m)
+			v.cost += d.lost(m)
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// mayEvict reports whether a rule lets the decision's job take the place of running work.
+func (d *decision) mayEvict(h *held, rule preemptRule) bool {
+	v, j := h.work.job, d.load.Job
+	if !rule.any && !v.MayPreempt() {
+		return false
+	}
+	switch rule.name {
+	case structs.PreemptPriority:
+		if v.Priority >= j.Priority || rule.any && v.Priority > j.Priority-preemptDelta {
+			return false
+		}
+	case structs.PreemptReclaim:
+		if !d.mayReclaim(h) {
+			return false
+		}
+	case structs.PreemptDeadline:
+		if v.Deadline != 0 {
+			left := v.Runtime.Expected
+			if left == 0 {
+				left = expectUnknown
+			}
+			if d.in.Now.Add(d.expected()+2*left+2*deadlineMargin) > v.Deadline {
+				return false // it could miss its own
+			}
+		}
+	}
+	q := d.settings(v.QueueName())
+	if h.work.times >= q.PreemptMax {
+		return false
+	}
+	if at := h.work.began.Add(q.PreemptMinRuntime); d.in.Now < at {
+		d.look(at)
+		return false
+	}
+	return true
+}
+
+// settings are those of a queue, computed once a pass.
+func (d *decision) settings(path string) *structs.Queue {
+	q := d.pre.rules[path]
+	if q == nil {
+		x := d.in.Queues.Settings(path, &d.in.Config)
+		q = &x
+		d.pre.rules[path] = q
+	}
+	return q
+}
+
+// mayReclaim reports whether work holds what its queue, and every queue above it that is not above the decision's too,
+// borrowed beyond its guarantee, while the decision's queue stays within its own.
+func (d *decision) mayReclaim(h *held) bool {
+	mine := d.load.Job.QueueName()
+	theirs := h.work.job.QueueName()
+	t := d.in.Queues
+	held, guarantee := t.held(mine)
+	var ask structs.Amount
+	for _, g := range d.rec.groups {
+		if g.tg != nil {
+			ask = ask.Add(structs.GroupAmount(g.tg).Times(int64(len(g.wants))))
+		}
+	}
+	held = held.Add(ask)
+	switch {
+	case guarantee.GPUMilli > 0 && ask.GPUMilli > 0:
+		if held.GPUMilli > guarantee.GPUMilli {
+			return false
+		}
+	case guarantee.CPU > 0 && ask.GPUMilli == 0:
+		if held.CPU > guarantee.CPU {
+			return false
+		}
+	default:
+		return false
+	}
+	for path := theirs; path != ""; path = structs.QueueParent(path) {
+		if path == mine || len(mine) > len(path) && mine[:len(path)+1] == path+"/" {
+			return path != theirs // it is above both
+		}
+		held, guarantee := t.held(path)
+		held = held.Sub(d.pre.gone[path])
+		a := h.amount()
+		if ask.GPUMilli > 0 && held.GPUMilli-a.GPUMilli < guarantee.GPUMilli || ask.GPUMilli == 0 && held.CPU-a.CPU < guarantee.CPU {
+			return false
+		}
+	}
+	return true
+}
+
+// lost is what preempting one allocation costs, in GPU-seconds (of work without GPUs: seconds): what it has done since it
+// started, or, if it can save its state, saving and loading it.
+func (d *decision) lost(h *held) int64 {
+	gpus := h.amount().GPUMilli
+	if gpus == 0 {
+		gpus = 1000
+	}
+	lost := d.in.Now.Sub(h.work.began)
+	if g := h.work.job.Group(h.work.group); g != nil && g.Checkpoint != nil {
+		lost = g.Checkpoint.Cost
+		if lost == 0 {
+			lost = 2 * cmp.Or(g.Checkpoint.Grace, graceUnknown)
+		}
+	}
+	return max(1, gpus*int64(lost/time.Second)/1000)
+}
+
+// members lists the live members of the gang or elastic group that work belongs to, by name index; nil for neither.
+func (p *preemption) members(d *decision, h *held) []*held {
+	g := h.work.job.Group(h.work.group)
+	if g == nil || g.Gang == nil && g.Elastic == nil {
+		return nil
+	}
+	if p.gangs == nil {
+		p.gangs = make(map[gangKey][]*held)
+		for _, c := range d.w.v.chunks {
+			for i := range c.ids {
+				for _, x := range c.hold[i].list() {
+					if x.work.job == nil || x.work.ending {
+						continue
+					}
+					if g := x.work.job.Group(x.work.group); g != nil && (g.Gang != nil || g.Elastic != nil) {
+						k := gangKey{x.work.job.Key(), x.work.group}
+						p.gangs[k] = append(p.gangs[k], x)
+					}
+				}
+			}
+		}
+		for _, list := range p.gangs { // the order of the keys does not matter
+			slices.SortFunc(list, func(a, b *held) int { return cmp.Or(cmp.Compare(a.work.index, b.work.index), cmpID(a.id, b.id)) })
+		}
+	}
+	var out []*held
+	for _, x := range p.gangs[gangKey{h.work.job.Key(), h.work.group}] {
+		if !p.taken[x.id] {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// shrinks reports whether work is what an elastic group has beyond its fewest, counted from the highest index: beyond
+// its count it goes for anybody, below for who has a higher priority.
+func (p *preemption) shrinks(d *decision, h *held) bool {
+	g := h.work.job.Group(h.work.group)
+	if g == nil || g.Elastic == nil {
+		return false
+	}
+	ms := p.members(d, h)
+	at := slices.IndexFunc(ms, func(x *held) bool { return x.id == h.id })
+	return at >= 0 && at >= g.Fewest() && (at >= g.Count || h.work.job.Priority < d.load.Job.Priority)
+}
+
+// above lists the members of a group with a higher index, which go first.
+func (p *preemption) above(d *decision, h *held) []*held {
+	ms := p.members(d, h)
+	at := slices.IndexFunc(ms, func(x *held) bool { return x.id == h.id })
+	return ms[at+1:]
+}
+
+// fellows lists who goes with work when it is evicted: nobody, or the rest of a gang that would be below its minimum.
+func (p *preemption) fellows(d *decision, h *held) (out []*held) {
+	g := h.work.job.Group(h.work.group)
+	if g == nil || g.Gang == nil {
+		return nil
+	}
+	ms := p.members(d, h)
+	if len(ms)-1 >= g.Least() {
+		return nil
+	}
+	for _, x := range ms {
+		if x.id != h.id {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// take notes that work is told to go.
+func (p *preemption) take(h *held) {
+	p.taken[h.id] = true
+	p.credit(h, 1)
+}
+
+func (p *preemption) release(h *held) { p.credit(h, -1) }
+
+func (p *preemption) credit(h *held, n int64) {
+	for path := h.work.job.QueueName(); path != ""; path = structs.QueueParent(path) {
+		p.gone[path] = p.gone[path].Add(h.amount().Times(n))
+	}
+}

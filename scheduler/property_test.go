@@ -29,6 +29,11 @@ type world struct {
 	allocs map[structs.AllocID]*structs.Allocation
 	evals  map[structs.EvalID]*structs.Evaluation
 	queue  map[structs.JobKey]*structs.Workload
+	gangs  map[structs.RosterKey]*structs.Roster
+	queues *scheduler.QueueTable
+	config structs.SchedulerConfig
+	taken  []*structs.Preemptions
+	least  map[structs.RosterKey]leastOf
 	cursor structs.NodeID // scripts only: of the last pass that rotates
 	gpuFit string
 	view   *scheduler.View
@@ -52,7 +57,7 @@ type inFlight struct {
 func newWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: structs.LogTime(1_700_000_000_000_000_000), index: 1,
 		nodes: map[structs.NodeID]*structs.Node{}, jobs: map[structs.JobKey]*structs.Job{}, allocs: map[structs.AllocID]*structs.Allocation{},
-		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts,
+		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts, gangs: map[structs.RosterKey]*structs.Roster{}, least: map[structs.RosterKey]leastOf{},
 		last: map[structs.JobKey][]*structs.GroupReport{}, events: map[structs.JobKey]map[structs.EventKind]bool{}}
 	w.view = scheduler.NewView(w.index, nil, nil, nil)
 	return w
@@ -84,6 +89,7 @@ func (w *world) putAlloc(a *structs.Allocation) {
 
 // commit ends a batch: the view advances, and must equal one that is rebuilt.
 func (w *world) commit() {
+	w.settleGangs()
 	w.index++
 	w.delta.Index = w.index
 	for _, c := range w.delta.Nodes {
@@ -231,6 +237,15 @@ func (w *world) randomJob() *structs.Job {
 	}
 	if w.pick(8) == 0 {
 		g.MaxRunDuration = time.Minute
+	}
+	if (j.Type == structs.JobService || j.Type == structs.JobBatch) && w.pick(4) == 0 {
+		g.Gang = &structs.Gang{Min: w.pick(3) * w.pick(2), OnFailure: []string{structs.GangRestartAll, structs.GangContinue}[w.pick(2)]}
+		switch w.pick(4) {
+		case 0:
+			g.Topology = &structs.Topology{Across: "rack", Mode: []string{structs.TopologyRequired, structs.TopologyPreferred}[w.pick(2)]}
+		case 1:
+			g.Topology = &structs.Topology{Inside: "nvlink", Mode: []string{structs.TopologyRequired, structs.TopologyPreferred}[w.pick(2)]}
+		}
 	}
 	if w.pick(3) == 0 {
 		g2 := *g
@@ -402,6 +417,14 @@ func (w *world) pending() []scheduler.Workload {
 			l.Allocs = append(l.Allocs, a)
 		}
 	}
+	for k, l := range byJob {
+		for _, ro := range w.gangs {
+			if ro.Key().Job == k {
+				l.Rosters = append(l.Rosters, ro)
+			}
+		}
+		slices.SortFunc(l.Rosters, func(a, b *structs.Roster) int { return strings.Compare(a.Group, b.Group) })
+	}
 	var out []scheduler.Workload
 	var keys []structs.JobKey
 	for k := range byJob {
@@ -422,6 +445,10 @@ func (w *world) pass(p scheduler.Policy) {
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the same input gave two plans")
 	// A pass that skips what cannot be cured decides as this one, which did not.
 	skip := w.skippable(in)
+	grows := w.grows() // growth looks at the whole pass: who else waits
+	if grows {
+		skip = nil
+	}
 	rest := in
 	rest.Pending = slices.DeleteFunc(slices.Clone(in.Pending), func(l scheduler.Workload) bool { return skip[l.Key] })
 	if len(rest.Pending) < len(in.Pending) {
@@ -440,7 +467,9 @@ func (w *world) pass(p scheduler.Policy) {
 	}
 	if w.pick(5) == 0 {
 		w.replay(in, p, plan)
-		w.oneByOne(in, p, plan)
+		if !grows {
+			w.oneByOne(in, p, plan)
+		}
 	}
 	for _, r := range rep.Workloads {
 		delete(w.last, r.Key)
@@ -479,6 +508,7 @@ func (w *world) pass(p scheduler.Policy) {
 	for _, e := range plan.Entries {
 		v := scheduler.Verify(w.view, flight, e)
 		w.check(v.All(), "Verify refuses what Schedule proposed: %+v", v.Refused)
+		w.partial(e)
 		w.nextID++
 		flight = flight.Add(uint64(w.nextID), e, nil)
 		w.wait = append(w.wait, inFlight{uint64(w.nextID), e, v})
@@ -552,6 +582,7 @@ func (w *world) land() {
 			w.counts["parts applied"]++
 			w.apply(f.entry, &part)
 		}
+		w.applyRosters(f.entry)
 		for _, e := range f.entry.Evals {
 			x := *e
 			if !v.All() || refusedJob != "" {
@@ -566,7 +597,11 @@ func (w *world) land() {
 			}
 		}
 		if f.entry.Workload != nil {
-			w.queue[key] = f.entry.Workload
+			q := *f.entry.Workload
+			if old := w.queue[key]; old != nil {
+				q.Preempted = old.Preempted
+			}
+			w.queue[key] = &q
 		}
 		w.flight = w.flight.Remove(f.id)
 		w.commit()
@@ -585,9 +620,10 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 			continue
 		}
 		a := *old
-		if s.Desired != "" {
+		if s.Desired != "" && a.Desired == structs.DesiredRun {
 			a.Desired, a.DesiredDesc = s.Desired, s.Desc
 			w.counts["stops"]++
+			w.preempted(e, &a, &s)
 		}
 		if s.Client != "" && !a.ClientTerminal() {
 			a.Client = s.Client
@@ -612,7 +648,10 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 		a := &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, g, p.Index), EvalID: e.EvalID, Namespace: e.Namespace, JobID: e.JobID,
 			JobVersion: j.Version, Job: j, Group: g, NameIndex: p.Index, NodeID: e.Nodes[p.Node].ID, Resources: structs.GroupVector(j.Group(g)), Grants: p.Grants,
 			Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, Client: structs.ClientPending, WaitsOn: p.WaitsOn, Previous: p.Previous,
-			Reschedules: p.Resched, CreateIndex: w.index + 1, CreateTime: w.now}
+			Reschedules: p.Resched, CreateIndex: w.index + 1, CreateTime: w.now, Expect: p.Expect}
+		if q := w.queue[a.JobKey()]; q != nil {
+			a.Preempted = q.Preempted
+		}
 		w.check(w.allocs[a.ID] == nil, "allocation id %s made twice", a.ID)
 		w.check(e.Asks[p.Group] == a.Resources, "the entry's ask %v is not the group's %v", e.Asks[p.Group], a.Resources)
 		if len(p.WaitsOn) > 0 {
@@ -766,6 +805,7 @@ func (w *world) audit() {
 		}
 		names[k] = true
 	}
+	w.auditGangs()
 }
 
 func propertyChecks(t *testing.T) int {
@@ -834,7 +874,8 @@ func TestProperties(t *testing.T) {
 	slices.Sort(lines)
 	t.Logf("%d checks in %d worlds: %s", checks, seed-1, strings.Join(lines, ", "))
 	for _, k := range []string{"placements", "refused places", "stops", "in place", "destructive", "migrate", "reschedule", "delayed", "disconnect", "waits on",
-		"devices given", "shares given", "shares waited for", "GPUs shared by several", "short of GPU memory", "short of GPU compute", "refused FRAGMENTATION", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split"} {
+		"devices given", "shares given", "shares waited for", "GPUs shared by several", "short of GPU memory", "short of GPU compute", "refused FRAGMENTATION", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split",
+		"gangs placed", "gangs grown", "gangs restarted", "gangs reduced", "refused GANG", "refused TOPOLOGY", "parts of gangs cut"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened: the run proves nothing about it", k)
 		}

@@ -81,6 +81,9 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil {
 		return false
 	}
+	if c := &q.books.in.Config; c.PreemptBatch || c.PreemptService || q.books.rule(load.QueueName()).Preempt != structs.PreemptNone {
+		return false // others may make room for it
+	}
 	if !q.known || q.stamp != q.w.stamp {
 		q.survey()
 	}

@@ -55,7 +55,15 @@ type groupWork struct {
 	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
 	counts  DesiredUpdates
 	scan    *scan
-	nowhere bool             // a system group that no node may have
+	nowhere bool // a system group that no node may have
+
+	// Of gangs and elastic groups: see gang.go.
+	gang              bool
+	roster            *structs.Roster  // or nil
+	grow              []want           // what it may grow to, once nobody's minimum waits
+	note              *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
+	withheld, ungrown int64            // of grow: not looked for because others wait; not found
+
 	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
 
@@ -74,6 +82,7 @@ type reconciler struct {
 	now     structs.LogTime
 	job     *structs.Job // nil: purged
 	evals   []*structs.Evaluation
+	rosters []*structs.Roster
 	force   bool
 	groups  []*groupWork
 	later   []later
@@ -82,7 +91,7 @@ type reconciler struct {
 }
 
 func newReconciler(in *Input, w *Workload) *reconciler {
-	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, changed: make(map[*structs.Job]map[string]bool)}
+	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, rosters: w.Rosters, changed: make(map[*structs.Job]map[string]bool)}
 	for _, e := range w.Evals {
 		r.force = r.force || e.ForceResch
 	}
@@ -195,10 +204,14 @@ const (
 
 // service reconciles a group of a service or batch job.
 func (r *reconciler) service(g *groupWork, as []*structs.Allocation) {
+	if g.tg.Gang != nil {
+		r.gang(g, as)
+		return
+	}
 	slots := r.slots(g, as)
 	slots = r.dedupe(g, slots)
 	// Scale down: the lowest indexes are kept.
-	for len(slots) > max(g.tg.Count, 0) {
+	for len(slots) > max(g.tg.Most(), 0) {
 		s := slots[len(slots)-1]
 		slots = slots[:len(slots)-1]
 		switch s.kind {
@@ -241,13 +254,17 @@ func (r *reconciler) service(g *groupWork, as []*structs.Allocation) {
 	}
 	r.replace(g, stale, unsettled, update)
 	next := 0
-	for n := len(slots); n < g.tg.Count; n++ {
+	for n := len(slots); n < g.tg.Most(); n++ {
 		for taken[next] {
 			next++
 		}
 		taken[next] = true
-		g.wants = append(g.wants, want{index: next})
 		g.counts.Place++
+		if n >= g.tg.Fewest() {
+			g.grow = append(g.grow, want{index: next})
+			continue
+		}
+		g.wants = append(g.wants, want{index: next})
 	}
 	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
 }
@@ -279,6 +296,9 @@ func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
 		}
 		if batch && a.DesiredDesc == descMaxRun && !r.older(a) {
 			return slot{a: a, kind: slotDone}, true
+		}
+		if batch && a.Desired == structs.DesiredEvict && !a.ClientTerminal() && place == nodeFine {
+			return slot{a: a, kind: slotWaiting}, true // it saves its state; then it returns to the queue
 		}
 		return slot{}, false
 

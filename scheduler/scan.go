@@ -50,6 +50,14 @@ type scan struct {
 	whose *Workload       // whose group it is, for the books
 	until structs.LogTime // when an allocation placed now is expected to hold no more
 	work  heldWork        // of what is placed
+
+	// Of gangs: see gang.go.
+	places  *level           // with within: only nodes of these places are looked at; nil: all
+	within  []int32          // places of the level
+	ban     []structs.NodeID // nodes that are out of the question
+	found   int64            // members that found a place before one did not
+	lacks   string           // the level of which no place has room for all, though the cluster has
+	lacksAt string           // its place with the most room
 }
 
 // propState counts allocations by the value of a distinct property.
@@ -90,6 +98,9 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 		s.weightSum += s.weights.Affinity
 	}
 	if s.likes() {
+		s.weightSum += s.weights.Affinity
+	}
+	if a.inside != "" {
 		s.weightSum += s.weights.Affinity
 	}
 	if s.spreadWeight > 0 {
@@ -205,6 +216,13 @@ func (s *scan) build() {
 				continue
 			}
 			row := view.starts[ci] + i
+			if s.elsewhere(row) {
+				continue
+			}
+			if s.banned(c.nodes[i].ID) {
+				s.refuse(refusal{code: structs.ReasonNodeIneligible, what: dimBarred, cure: structs.EventNodeJoined})
+				continue
+			}
 			o := occupancy{c.used[i], c.hold[i]}
 			if t := s.w.touched[row]; t != 0 {
 				o = s.w.states[t-1]
@@ -241,6 +259,14 @@ func (s *scan) build() {
 		sp.lowest()
 	}
 	s.rebonus()
+}
+
+// banned reports whether a node is out of the question for this very work.
+func (s *scan) banned(id structs.NodeID) bool { return len(s.ban) > 0 && slices.Contains(s.ban, id) }
+
+// elsewhere reports whether a row lies outside the places that the search is limited to.
+func (s *scan) elsewhere(row int) bool {
+	return s.places != nil && !slices.Contains(s.within, s.places.of[row])
 }
 
 func (s *scan) notReady(n *structs.Node) {
@@ -333,8 +359,19 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	}
 	if len(a.devices) > 0 && !a.plainDevices {
 		base += s.weights.GPU*s.gpuFull() + (a.altsMax-s.picker.rank)*altStep
+		if a.inside != "" {
+			base += s.weights.Affinity * s.close()
+		}
 	}
 	return base
+}
+
+// close is whether the devices chosen last lie as close to each other as the group wishes.
+func (s *scan) close() int64 {
+	if s.picker.split {
+		return 0
+	}
+	return Micro
 }
 
 // altStep is what one step towards the alternatives liked best is worth: more than all terms together, so that a later
@@ -493,7 +530,7 @@ func (s *scan) offer(row int, count bool) {
 	}
 	c, i := s.w.v.at(row)
 	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.nodes[i].ID) {
 		return
 	}
 	o := s.w.get(row)
@@ -663,7 +700,7 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	c, i := s.w.v.at(row)
 	n := c.nodes[i]
 	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(n.ID) {
 		return spot{}, false
 	}
 	for k := range s.ask.perNode {

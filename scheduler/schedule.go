@@ -13,6 +13,12 @@ import (
 const (
 	entryBytesMax = 768 << 10 // estimate of the encoding; the log's own limit is 1 MiB
 	entryStopsMax = 4000
+
+	// The estimates: of a placement and of its row in a roster, of a granted device and of a port.
+	placeBytes  = 140
+	rosterBytes = 140
+	grantBytes  = 60
+	portBytes   = 60
 )
 
 // Schedule decides about the pending workloads in order. It never fails: what cannot be decided is told in the Report.
@@ -28,7 +34,17 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		line = &asGiven{n: len(in.Pending)}
 	}
 	books := newBooks(&in, w)
+	pre := newPreemption()
 	quick := quickReject{w: w, books: books}
+	var growing []*decision
+	starved := in.Waits
+	finish := func(d *decision) {
+		d.assemble()
+		plan.Entries = append(plan.Entries, d.entries...)
+		plan.Cursor = d.cursor
+		rep.Workloads = append(rep.Workloads, d.report)
+		rep.Steps += d.steps + 1
+	}
 	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
@@ -39,11 +55,12 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		// What was answered before and asks for more than is free anywhere is refused without being looked at.
 		if quick.refuses(load) {
 			noteBlocked(line, i)
+			starved = true
 			continue
 		}
 		w.undo = w.undo[:0]
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
-		d.books = books
+		d.books, d.pre = books, pre
 		if d.eval == nil {
 			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
 			continue
@@ -59,16 +76,26 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			// 7. For what still waits: capacity promised in time, which those behind it may not take away.
 			d.reserve()
 		}
+		starved = starved || d.starves()
+		if d.growing() { // it is finished when everybody has been seen
+			line.Placed(i, d.placedAmount())
+			growing = append(growing, d)
+			plan.Cursor = d.cursor
+			continue
+		}
 		// 8. Parts, evaluations and the queue entry.
-		d.assemble()
+		finish(d)
 		if d.report.Failed {
 			noteBlocked(line, i)
 		}
 		line.Placed(i, d.placedAmount())
-		plan.Entries = append(plan.Entries, d.entries...)
-		plan.Cursor = d.cursor
-		rep.Workloads = append(rep.Workloads, d.report)
-		rep.Steps += d.steps + 1
+	}
+	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
+	for _, d := range growing {
+		w.undo = w.undo[:0]
+		d.cursor = plan.Cursor
+		d.grow(starved)
+		finish(d)
 	}
 	return plan, rep
 }
@@ -86,6 +113,8 @@ type decision struct {
 	steps   int
 	books   *books
 	promise *structs.Reservation // what the pass promises to the workload, or nil
+	pre     *preemption
+	retry   structs.LogTime // when more may be preempted; 0: not known
 
 	placed  []placement
 	misses  map[string]int64 // per group: places not found
@@ -98,6 +127,9 @@ type placement struct {
 	g    *groupWork
 	want *want
 	spot spot
+
+	alone bool               // not part of a gang's minimum
+	evict []structs.PlanStop // others that make room for it
 }
 
 func newDecision(in *Input, load *Workload, p Policy, w *whatIf, vain *hopeless, cursor structs.NodeID) *decision {
@@ -123,18 +155,14 @@ func (d *decision) place() {
 			d.misses[g.name] = 1
 			continue
 		}
+		if g.gang {
+			d.placeGang(g, d.firstRow())
+			continue
+		}
 		if len(g.wants) == 0 {
 			continue
 		}
-		if d.policy.Rotates() {
-			first := d.w.v.rowAfter(d.cursor)
-			if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.v.Node(d.cursor) != nil {
-				first = (first + 1) % d.w.v.rows
-			}
-			d.placeGroup(g, first)
-		} else {
-			d.placeGroup(g, 0)
-		}
+		d.placeGroup(g, d.firstRow())
 	}
 	if d.load.Job == nil || !d.load.Job.AllAtOnce || len(d.misses) == 0 {
 		return
@@ -146,6 +174,18 @@ func (d *decision) place() {
 		d.keepStop(pl.g, pl.want)
 	}
 	d.placed, d.cursor = nil, cursor
+}
+
+// firstRow is the row from which ties are taken.
+func (d *decision) firstRow() int {
+	if !d.policy.Rotates() {
+		return 0
+	}
+	first := d.w.v.rowAfter(d.cursor)
+	if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.v.Node(d.cursor) != nil {
+		first = (first + 1) % d.w.v.rows
+	}
+	return first
 }
 
 // keepStop keeps the stop of a want that found no place, if it must happen anyway.
@@ -172,22 +212,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 	s := newScan(g.ask, d.w, d.policy, first)
 	d.bind(s)
 	g.scan = s
-	// What stays of the job on its nodes counts for spread, load and distinctness; so does what was placed before.
-	for _, other := range d.rec.groups {
-		if other != g && !g.ask.countsJob() {
-			continue
-		}
-		for _, a := range other.staying {
-			if row := d.w.v.row(a.NodeID); row >= 0 {
-				s.count(row, other == g, 1)
-			}
-		}
-	}
-	if g.ask.countsJob() {
-		for _, pl := range d.placed {
-			s.count(pl.spot.row, false, 1)
-		}
-	}
+	d.countStaying(g, s)
 	pinned := len(g.wants) > 0 && !g.wants[0].pinned.IsZero()
 	if pinned {
 		s.survey()
@@ -196,7 +221,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		w := &g.wants[i]
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
 		if sp, ok := d.find(s, w, id); ok {
-			d.placed = append(d.placed, placement{g, w, sp})
+			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
 			d.cursor = sp.node.ID
 			continue
 		}
@@ -307,20 +332,52 @@ func (d *decision) assemble() {
 			d.placed = nil
 		}
 	} else {
-		for i := range d.placed {
-			b.add(structs.PlanPart{}, d.placed[i:i+1])
-		}
+		d.addParts(b)
 	}
 	d.groupReports()
 	evals = append(d.answers(evals), evals...)
+	rosters := d.rosters()
 	b.entry.Evals = evals
 	b.entry.Workload = d.queueEntry()
 	b.entry.Reservation = d.reservation()
 	b.flush()
+	if len(rosters) > 0 {
+		for _, e := range b.done {
+			if slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places) > 0 }) {
+				e.Rosters = rosters
+			}
+		}
+	}
 	if len(b.done) == 1 && len(b.done[0].Parts) == 0 && len(b.done[0].Evals) == 0 && b.done[0].Workload == nil && b.done[0].Reservation == nil {
 		return // woken in vain: nothing to write
 	}
 	d.entries = b.done
+}
+
+// addParts adds one part for each placement with what it replaces; the minimum of a gang is one part together.
+func (d *decision) addParts(b *builder) {
+	for i := 0; i < len(d.placed); {
+		g, n := d.placed[i].g, 1
+		if g.gang && !d.placed[i].alone && !g.single() {
+			for i+n < len(d.placed) && d.placed[i+n].g == g && !d.placed[i+n].alone {
+				n++
+			}
+		}
+		if !b.add(structs.PlanPart{}, d.placed[i:i+n]) {
+			d.report.Refused = fmt.Sprintf("gang %q: %d members do not fit into one log entry of %d bytes", g.name, n, entryBytesMax)
+			d.misses[g.name] += int64(n)
+			d.placed = slices.Delete(d.placed, i, i+n)
+			continue
+		}
+		i += n
+	}
+}
+
+// single reports whether the placements of a gang stand alone: it goes on while some of it moves.
+func (g *groupWork) single() bool {
+	return g.tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.staying, func(a *structs.Allocation) bool {
+		return !slices.ContainsFunc(g.wants, func(w want) bool { return w.prev == a })
+	})
 }
 
 func (d *decision) newEntry() *structs.PlanEntry {
@@ -346,13 +403,16 @@ type builder struct {
 func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	size := 100*len(p.Stops) + 20*len(p.Updates)
 	for i := range placed {
-		size += 140
+		size += placeBytes + 100*len(placed[i].evict)
 		if w := placed[i].want; w.stop != nil {
 			size += 100
 		}
+		if placed[i].g.gang {
+			size += rosterBytes
+		}
 		size += 60 * len(placed[i].want.resched)
 		if r := placed[i].spot.held.rare; r != nil {
-			size += 120*len(r.grants) + 60*len(r.ports) + 4*len(r.cores) + 20*len(r.waits)
+			size += grantBytes*len(r.grants) + portBytes*len(r.ports) + 4*len(r.cores) + 20*len(r.waits)
 		}
 	}
 	if size > entryBytesMax {
@@ -370,6 +430,11 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 		p.Places = append(p.Places, b.placeOf(&placed[i]))
 		if st := placed[i].want.stop; st != nil {
 			p.Stops = append(p.Stops, *st)
+		}
+		for _, st := range placed[i].evict {
+			if !slices.ContainsFunc(p.Stops, func(o structs.PlanStop) bool { return o.ID == st.ID }) {
+				p.Stops = append(p.Stops, st)
+			}
 		}
 	}
 	b.entry.Parts = append(b.entry.Parts, p)
@@ -412,13 +477,24 @@ func (d *decision) groupReports() {
 			d.report.Failed = true
 			continue
 		}
+		if g.scan == nil && g.withheld > 0 {
+			g.scan = newScan(g.ask, d.w, d.policy, 0)
+		}
 		if g.scan == nil {
 			continue
 		}
+		d.misses[g.name] += g.withheld + g.ungrown
 		miss := d.misses[g.name]
-		wanted := max(int64(len(g.wants)), miss)
+		wanted := max(int64(len(g.wants)+len(g.grow)), miss)
+		if len(g.grow) > 0 && g.withheld+g.ungrown == 0 && miss > 0 { // its own minimum waits: growth is not asked for
+			wanted = max(int64(len(g.wants)), miss)
+		}
 		r := g.scan.report(wanted, wanted-miss)
 		r.Group = g.name
+		g.gangReport(r)
+		if g.note != nil && r.Placed < r.Wanted {
+			r.Refusals = append(r.Refusals, *g.note)
+		}
 		if d.report.Refused != "" {
 			r.Code = structs.ReasonGang
 		}

@@ -24,8 +24,12 @@ import (
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative),
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
-//	                   second NAME (another group like the first)
+//	                   gang min= on_failure= timeout=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost=,
+//	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name
+//	rosters            who is in the gangs, by rank
+//	timeouts after=D   ends the assembly of gangs whose time is over
+//	queue PATH ...     a queue: preempt= rate= min_runtime= max= guarantee=GPUS; used=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
 //	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [scores] [explain]
 func TestScripts(t *testing.T) {
@@ -111,6 +115,13 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		}
 		w.commit()
 		return "ok"
+	case "rosters":
+		return rosters(w)
+	case "timeouts": // after=DURATION; assemblies that took too long are ended
+		w.now = w.now.Add(duration(t, c.String("after", "0s")))
+		n := w.timeouts()
+		w.commit()
+		return fmt.Sprintf("%d gangs dissolved\n", n)
 	case "force":
 		w.addEval(structs.JobKey{Namespace: "default", ID: c.Args[0].Key}, structs.TriggerRetryFailed)
 		for _, e := range w.evals {
@@ -239,6 +250,12 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	j.Type = structs.JobType(c.String("type", "service"))
 	j.Priority = c.Int(t, "priority", 50)
 	j.AllAtOnce = c.Has("all_at_once")
+	j.Preemptible = c.Has("preemptible")
+	j.Queue = c.String("queue", "")
+	j.Runtime.Expected = duration(t, c.String("expected", "0s"))
+	if c.Has("deadline") {
+		j.Deadline = w.now.Add(duration(t, c.String("deadline", "0s")))
+	}
 	j.NodePool = c.String("pool", structs.NodePoolDefault)
 	j.Datacenters = strings.Split(c.String("dc", "*"), ",")
 	j.SpecIndex = w.index
@@ -329,6 +346,16 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			}
 		case "max_run":
 			g.MaxRunDuration = duration(t, f[1])
+		case "gang":
+			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s"))}
+		case "elastic":
+			g.Elastic = &structs.Elastic{Min: int(atoi(opt("min", "0"))), Max: int(atoi(opt("max", "0")))}
+		case "topology":
+			g.Topology = &structs.Topology{Inside: opt("inside", ""), Across: opt("across", ""), Mode: opt("mode", "")}
+		case "checkpoint":
+			g.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s"))}
+		case "requeue":
+			j.Requeue = &structs.Requeue{AvoidFailedNodes: slices.Contains(f, "avoid_failed_nodes")}
 		case "second":
 			second = f[1]
 		default:
@@ -345,6 +372,28 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	}
 	w.jobs[key] = j
 	return "ok"
+}
+
+// rosters prints who is in the gangs.
+func rosters(w *world) string {
+	var b strings.Builder
+	for _, j := range sortedJobs(w.jobs) {
+		for _, g := range w.jobs[j].Groups {
+			ro := w.gangs[structs.RosterKey{Job: j, Group: g.Name}]
+			if ro == nil {
+				continue
+			}
+			fmt.Fprintf(&b, "%s.%s epoch %d, %s, restarts %d:", j.ID, g.Name, ro.Epoch, ro.Reason, ro.Restarts)
+			for rank, m := range ro.Members {
+				fmt.Fprintf(&b, " %d=[%d]@%s", rank, m.Index, m.Name)
+			}
+			for _, n := range ro.AvoidNodes {
+				fmt.Fprintf(&b, " avoid %s", nodeName(n))
+			}
+			b.WriteString("\n")
+		}
+	}
+	return b.String()
 }
 
 // schedule decides about everything pending, prints the plan and applies it.
@@ -382,6 +431,8 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 					x = string(s.Client) + " " + name(s.ID)
 				case s.Desired == "":
 					x = "note " + name(s.ID)
+				case s.Desired == structs.DesiredEvict:
+					x = "evict " + name(s.ID)
 				default:
 					x += " (" + s.Desc + ")"
 				}

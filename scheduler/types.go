@@ -24,6 +24,8 @@ type Input struct {
 	// Fleeting: all that waits is in Pending, again and again, and nobody wants to know what is promised: the plan has no
 	// reservations, and those that nobody comes near to are not computed. Placements are the same. For simulations.
 	Fleeting bool
+	Evicted  []*structs.Preemptions // on behalf of each queue, by queue
+	Waits    bool                   // others of the domain, not in Pending, wait for capacity: nothing may grow
 }
 
 // Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take

@@ -15,15 +15,88 @@ import (
 func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict {
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
 	state := make(map[structs.NodeID]occupancy)
+	gangs := gangCount(e)
 	for i := range e.Parts {
-		if node, why := verifyPart(v, f, e, &e.Parts[i], state); why != "" {
+		node, why := structs.NodeID{}, partialGang(e, &e.Parts[i], gangs)
+		if why == "" {
+			node, why = verifyPart(v, f, e, &e.Parts[i], state)
+		}
+		if why != "" {
 			out.Refused = append(out.Refused, Refused{Part: i, Node: node, Why: why})
 			out.Refresh = v.index
 			continue
 		}
+		joined(&e.Parts[i], gangs)
 		out.Accepted[i] = true
 	}
 	return out
+}
+
+// gangCount counts, by row of an entry's groups, the members that a gang has. It begins with those that the roster lists
+// and the entry does not place: they are taken to be there, and Apply checks them. A group that is no gang has -1.
+func gangCount(e *structs.PlanEntry) []int {
+	var out []int
+	for g, name := range e.Groups {
+		if e.Job == nil {
+			return nil
+		}
+		tg := e.Job.Group(name)
+		if tg == nil || tg.Gang == nil {
+			continue
+		}
+		if out == nil {
+			out = slices.Repeat([]int{-1}, len(e.Groups))
+		}
+		out[g] = 0
+		listed := make(map[structs.AllocID]bool)
+		for _, ro := range e.Rosters {
+			if ro.Group == name {
+				for _, m := range ro.Members {
+					listed[m.Alloc] = true
+				}
+			}
+		}
+		for i := range e.Parts {
+			for k := range e.Parts[i].Places {
+				if pl := &e.Parts[i].Places[k]; pl.Group == g {
+					delete(listed, structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, name, pl.Index))
+				}
+			}
+		}
+		out[g] = len(listed)
+	}
+	return out
+}
+
+// partialGang says that a part would place some members of a gang without the rest of its minimum, or "".
+func partialGang(e *structs.PlanEntry, p *structs.PlanPart, count []int) string {
+	if count == nil || len(p.Places) == 0 {
+		return ""
+	}
+	more := make([]int, len(count))
+	for k := range p.Places {
+		if g := p.Places[k].Group; g >= 0 && g < len(more) {
+			more[g]++
+		}
+	}
+	for g, n := range more {
+		if n == 0 || count[g] < 0 {
+			continue
+		}
+		if least := e.Job.Group(e.Groups[g]).Least(); count[g]+n < least {
+			return fmt.Sprintf("gang %q would have %d of at least %d members", e.Groups[g], count[g]+n, least)
+		}
+	}
+	return ""
+}
+
+// joined counts the places of an accepted part as members.
+func joined(p *structs.PlanPart, count []int) {
+	for k := range p.Places {
+		if g := p.Places[k].Group; g >= 0 && g < len(count) && count[g] >= 0 {
+			count[g]++
+		}
+	}
 }
 
 // VerifyJob checks an entry against the newest version of its job; job is nil when there is none. It gives the reason

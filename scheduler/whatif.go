@@ -10,13 +10,16 @@ type whatIf struct {
 	states  []occupancy
 	undo    []undone
 	mix     *Mix // see mixFor
-	stamp   int  // counts changes, so that what was concluded from a state is not used for another
+	stamp   int  // names the state, so that what was concluded from a state is not used for another
+	changes int  // counts what was set
+	levels  map[string]*level
 }
 
 type undone struct {
 	row   int32
 	state occupancy
 	fresh bool // the row was not touched before
+	stamp int  // of the state before
 }
 
 func newWhatIf(v *View, f Overlay) *whatIf {
@@ -41,25 +44,32 @@ func (w *whatIf) get(row int) occupancy {
 }
 
 func (w *whatIf) set(row int, o occupancy) {
-	w.stamp++
+	old := w.stamp
+	w.touch()
 	if t := w.touched[row]; t != 0 {
-		w.undo = append(w.undo, undone{row: int32(row), state: w.states[t-1]})
+		w.undo = append(w.undo, undone{row: int32(row), state: w.states[t-1], stamp: old})
 		w.states[t-1] = o
 		return
 	}
 	w.states = append(w.states, o)
 	w.touched[row] = int32(len(w.states))
-	w.undo = append(w.undo, undone{row: int32(row), fresh: true})
+	w.undo = append(w.undo, undone{row: int32(row), fresh: true, stamp: old})
+}
+
+// touch gives the state another name, because what surrounds it changed.
+func (w *whatIf) touch() {
+	w.changes++
+	w.stamp = w.changes
 }
 
 func (w *whatIf) mark() int { return len(w.undo) }
 
 // rollback takes back everything set after the mark.
 func (w *whatIf) rollback(mark int) {
-	w.stamp++
 	for len(w.undo) > mark {
 		u := w.undo[len(w.undo)-1]
 		w.undo = w.undo[:len(w.undo)-1]
+		w.stamp = u.stamp
 		if u.fresh {
 			w.touched[u.row] = 0
 			w.states = w.states[:len(w.states)-1]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -279,13 +280,24 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	for i := range pass.Items {
 		it := &pass.Items[i]
 		w := scheduler.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals, Blocked: it.Blocked,
-			Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key)}
+			Queue: it.Workload, Allocs: snap.AllocsByJob(it.Key), Rosters: snap.RostersByJob(it.Key)}
 		if it.Spec != nil {
 			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
 		}
 		in.Pending[i] = w
 	}
+	in.Evicted = slices.Collect(snap.Preempted())
+	in.Waits = growing(in.Pending) && p.broker.Starved(pass.Domain)
 	return in
+}
+
+// growing reports whether some job may grow beyond its minimum.
+func growing(ws []scheduler.Workload) bool {
+	return slices.ContainsFunc(ws, func(w scheduler.Workload) bool {
+		return w.Job != nil && slices.ContainsFunc(w.Job.Groups, func(g *structs.Group) bool {
+			return (g.Gang != nil || g.Elastic != nil) && g.Most() > g.Least()
+		})
+	})
 }
 
 // decide runs on the pass's goroutine. A panic fails the evaluation that caused it and nothing else: the pass is then

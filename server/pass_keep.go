@@ -33,6 +33,7 @@ func (s *Server) decisionServices() []Service {
 		{"drains", s.runDrains},
 		{"periodic", s.runPeriodic},
 		{"expiry", s.runExpiry},
+		{"gangs", s.runGangs},
 		{"collect", s.runCollect},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/cronexpr"
 
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -225,6 +226,9 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 		p.addf("%s count is %d; the limit is %d", where, g.Count, structs.GroupCountMax)
 	case (j.Type == structs.JobSystem || j.Type == structs.JobSysBatch) && g.Count > 1:
 		p.addf("%s: a %s job has a count of 0 or 1 on each node, not %d", where, j.Type, g.Count)
+	}
+	if most := scheduler.GangMembersMax(g); g.Gang != nil && g.Least() > most {
+		p.addf("%s: a gang of at least %d members does not fit into one log entry; with what each of them asks for the limit is %d (fewer members with more GPUs each, or a smaller min)", where, g.Least(), most)
 	}
 	p.rules(where, g.Constraints, g.Affinities, g.Spreads)
 	p.texts(where+" meta", g.Meta)

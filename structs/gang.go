@@ -19,6 +19,9 @@ const (
 	GangContinue   = "continue"    // it goes on while at least Min are left; below that it starts again
 )
 
+// DimensionGrowth is what a group lacks that has its minimum and may grow.
+const DimensionGrowth = "growth"
+
 // GangTimeoutDefault is how long a gang may take until its minimum runs.
 const GangTimeoutDefault = 10 * time.Minute
 

@@ -44,3 +44,13 @@ func Skip(groups []*structs.GroupReport, happened []structs.EventKind) bool {
 		return k == structs.EventNone || slices.Contains(cures, k)
 	})
 }
+
+// Growing reports whether all that a report of groups waits for is growth beyond a minimum: nobody has to make way for it.
+func Growing(groups []*structs.GroupReport) bool {
+	for _, g := range groups {
+		if g.Placed < g.Wanted && (len(g.Refusals) == 0 || g.Refusals[0].Dimension != structs.DimensionGrowth) {
+			return false
+		}
+	}
+	return len(groups) > 0
+}

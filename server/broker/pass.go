@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -105,6 +106,26 @@ func (it *Item) last() *structs.Evaluation {
 		return it.Evals[n-1]
 	}
 	return nil
+}
+
+// Starved reports whether a job of a domain waits for capacity, or to be decided, outside the passes that are going on;
+// one that only waits to grow does not count. While it is so nothing may grow.
+func (b *Broker) Starved(name string) bool {
+	d := b.domains[name]
+	if d == nil {
+		return false
+	}
+	if len(d.ready.jobs) > 0 {
+		return true
+	}
+	for i := range d.waiting {
+		for _, j := range d.waiting[i].jobs {
+			if j.blocked != nil && !queue.Growing(j.blocked.FailedGroups) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // EndPass lets the next pass of the domain begin. The jobs it took stay in flight until Done or Nack.

@@ -1,0 +1,646 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// A gang (D21) is decided in two steps. The members that it cannot do without are looked for together, in one part with
+// the roster: all or none. What it may grow to beyond them is looked for when the pass has seen everybody, and only if
+// nobody's minimum waits. What happens to a gang that loses a member is Apply's business (structs.Roster.Settle): it
+// stops what is left in the same entry, so that a decision finds either the minimum or nothing.
+
+// Words of the reports about gangs.
+const (
+	dimMembers      = "members found"
+	dimEnding       = "members of the last start that have yet to end"
+	dimBarred       = "node failed the gang before"
+	descGangReplace = "alloc is being updated with its gang"
+)
+
+// roster gives the roster of a group, or nil.
+func (r *reconciler) roster(group string) *structs.Roster {
+	for _, ro := range r.rosters {
+		if ro.Group == group {
+			return ro
+		}
+	}
+	return nil
+}
+
+// gang reconciles a group whose allocations start together or not at all.
+func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
+	tg := g.tg
+	m := gangState{r: r, g: g, batch: r.job.Type == structs.JobBatch, taken: map[int]bool{}, latest: map[int]*structs.Allocation{}, roster: r.roster(tg.Name)}
+	g.gang, g.roster = true, m.roster
+	for _, a := range as {
+		m.look(a)
+	}
+	if m.lost {
+		return // Apply settles the gang when the loss is written, and asks for another decision
+	}
+	m.surplus()
+	missing := max(0, tg.Least()-len(m.live)-m.done)
+	if !m.mayStart(missing) {
+		return
+	}
+	stale := m.stale()
+	if m.moves || len(stale) > 0 {
+		m.replaceAll(stale)
+	} else {
+		g.staying = append(g.staying, m.live...)
+	}
+	next := 0
+	fill := func(to *[]want, n int) {
+		for ; n > 0; n-- {
+			for m.taken[next] {
+				next++
+			}
+			m.taken[next] = true
+			*to = append(*to, m.want(next))
+			g.counts.Place++
+		}
+	}
+	fill(&g.wants, missing)
+	have := len(m.live) + m.done + missing
+	fill(&g.grow, max(0, tg.Most()-have-len(m.delayed)))
+}
+
+// gangState is what a reconciliation finds out about one gang.
+type gangState struct {
+	r       *reconciler
+	g       *groupWork
+	roster  *structs.Roster
+	batch   bool
+	taken   map[int]bool // name indexes that are filled
+	latest  map[int]*structs.Allocation
+	live    []*structs.Allocation // by name index
+	done    int
+	ending  int64
+	failed  []*structs.Allocation
+	delayed []*structs.Allocation // of failed: replaced later, or never
+	by      *structs.Allocation   // the failure that counts as the attempt of this start
+	delay   time.Duration         // before by is replaced
+	moves   bool
+	lost    bool
+}
+
+// look sorts one allocation in.
+func (m *gangState) look(a *structs.Allocation) {
+	r, g := m.r, m.g
+	place := r.where(a)
+	member := m.roster == nil || m.roster.Rank(a.ID) >= 0
+	switch {
+	case a.ServerTerminal():
+		switch {
+		case a.ClientTerminal():
+		case place == nodeLost:
+			g.stops = append(g.stops, lostOf(a))
+		default:
+			m.ending++
+		}
+		if m.batch && a.DesiredDesc == descMaxRun && !r.older(a) {
+			m.done++
+			m.taken[a.NameIndex] = true
+			return
+		}
+		if a.Next.IsZero() {
+			m.latest[a.NameIndex] = a
+		}
+	case a.Client == structs.ClientComplete && m.batch:
+		if member && !r.older(a) {
+			m.done++
+			m.taken[a.NameIndex] = true
+			g.counts.Ignore++
+		}
+	case a.ClientTerminal():
+		if !a.Next.IsZero() {
+			return
+		}
+		m.latest[a.NameIndex] = a
+		if a.Client != structs.ClientLost && !r.older(a) {
+			m.failed = append(m.failed, a)
+		}
+	case place == nodeLost:
+		g.stops = append(g.stops, lostOf(a))
+		g.counts.Stop++
+		m.lost = true
+	case place == nodeAway:
+		if s, _ := r.away(g, a); s.want.stop != nil {
+			g.stops = append(g.stops, *s.want.stop)
+			m.lost = true
+			return
+		}
+		m.add(a)
+	case r.overtime(g, a):
+		g.stops = append(g.stops, stopOf(a, descMaxRun))
+		g.counts.Stop++
+		if m.batch {
+			m.done++
+			m.taken[a.NameIndex] = true
+		}
+	default:
+		m.moves = m.moves || a.Transition.Migrate || a.Transition.Reschedule || a.Transition.ForceReschedule
+		m.add(a)
+	}
+}
+
+// add takes an allocation as a live member; of two with one name the older one.
+func (m *gangState) add(a *structs.Allocation) {
+	if m.taken[a.NameIndex] {
+		m.g.stops = append(m.g.stops, stopOf(a, descDuplicate))
+		m.g.counts.Stop++
+		return
+	}
+	m.taken[a.NameIndex] = true
+	m.live = append(m.live, a)
+}
+
+// surplus stops the highest indexes beyond what the gang may have.
+func (m *gangState) surplus() {
+	for len(m.live) > 0 && len(m.live)+m.done > m.g.tg.Most() {
+		a := m.live[len(m.live)-1]
+		m.live = m.live[:len(m.live)-1]
+		m.g.stops = append(m.g.stops, stopOf(a, descNotNeeded))
+		m.g.counts.Stop++
+	}
+}
+
+// mayStart reports whether missing members may be looked for now: those of the last start have ended, and the policy for
+// failures allows another attempt. If it allows one later, an evaluation is asked for.
+func (m *gangState) mayStart(missing int) bool {
+	r, g := m.r, m.g
+	if missing > 0 && m.ending > 0 {
+		g.wants = make([]want, missing)
+		g.refused = &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: m.ending, Unit: "members", CuredBy: structs.EventAllocStopped}
+		return false
+	}
+	for _, a := range m.failed {
+		if m.by == nil || len(a.Reschedules) > len(m.by.Reschedules) {
+			m.by = a
+		}
+		if r.force || a.Transition.ForceReschedule {
+			continue
+		}
+		when, delay, may := NextReschedule(&g.tg.Reschedule, a)
+		if m.by == a {
+			m.delay = delay
+		}
+		due := r.now
+		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
+			due = due.Add(followupWindow)
+		}
+		switch {
+		case !may:
+			m.delayed = append(m.delayed, a)
+			m.taken[a.NameIndex] = true
+			if missing > 0 {
+				g.counts.Ignore++
+				return false // it has failed for good
+			}
+		case when > due:
+			m.delayed = append(m.delayed, a)
+			m.taken[a.NameIndex] = true
+			g.counts.Delayed++
+			if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+				r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a gang will be started again", group: g.name,
+					stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+			}
+		}
+	}
+	return missing == 0 || len(m.delayed) == 0
+}
+
+// stale lists the live members of an older version that cannot take over the new one; the others are updated in place.
+func (m *gangState) stale() (out []*structs.Allocation) {
+	for _, a := range m.live {
+		switch {
+		case !m.r.older(a):
+			m.g.counts.Ignore++
+		case m.r.inPlace(m.g, a):
+			m.g.updates = append(m.g.updates, structs.PlanUpdate{ID: a.ID})
+			m.g.counts.InPlace++
+		default:
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// replaceAll replaces every live member in one part, each where it is if there is no better place: a gang has one
+// version, and a member that moves takes the others along. Under GangContinue a move concerns only who moves.
+func (m *gangState) replaceAll(stale []*structs.Allocation) {
+	r, g := m.r, m.g
+	for _, a := range m.live {
+		t := a.Transition
+		moves := t.Migrate || t.Reschedule || t.ForceReschedule
+		if len(stale) == 0 && !moves && g.tg.Gang.OnFailure == structs.GangContinue {
+			g.staying = append(g.staying, a)
+			continue
+		}
+		st := stopOf(a, descGangReplace)
+		w := want{index: a.NameIndex, prev: a, stop: &st, stays: true, yields: true, avoid: m.avoid()}
+		if moves {
+			n := r.view.Node(a.NodeID)
+			st.Desc = descMigrating
+			patient := t.Migrate && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
+			w.must, w.yields, w.avoid = !patient, n.Ready(), append(w.avoid, a.NodeID)
+			g.counts.Migrate++
+		} else {
+			g.counts.Destructive++
+		}
+		g.staying = append(g.staying, a)
+		g.wants = append(g.wants, w)
+	}
+}
+
+// avoid lists the nodes where members failed.
+func (m *gangState) avoid() []structs.NodeID {
+	if m.roster == nil {
+		return nil
+	}
+	return slices.Clone(m.roster.AvoidNodes)
+}
+
+// want asks for a member under a name index.
+func (m *gangState) want(index int) want {
+	w := want{index: index, avoid: m.avoid()}
+	if prev := m.latest[index]; prev != nil {
+		w.prev, w.resched = prev, prev.Reschedules
+		if !prev.ServerTerminal() {
+			st := stopOf(prev, descRescheduled)
+			w.stop = &st
+		}
+	}
+	if m.by != nil {
+		avoid := w.avoid
+		m.r.track(&w, m.g.tg, m.by, m.delay)
+		for _, n := range avoid {
+			if !slices.Contains(w.avoid, n) {
+				w.avoid = append(w.avoid, n)
+			}
+		}
+		m.g.counts.Reschedule++
+	}
+	return w
+}
+
+// placeGang looks for places of a gang's minimum, all or none, in the narrowest part of the topology that has them.
+func (d *decision) placeGang(g *groupWork, first int) {
+	if g.refused != nil {
+		d.missAll(g)
+		return
+	}
+	if len(g.wants) == 0 {
+		return
+	}
+	key := d.hopeKey(g)
+	if key != "" && !d.vain.empty(d.w) {
+		if s := d.vain.find(d.w, key); s != nil {
+			g.scan = s
+			d.missAll(g)
+			return
+		}
+	}
+	if d.tryGang(g, first) {
+		return
+	}
+	d.missAll(g)
+	if key != "" {
+		d.vain.note(d.w, key, g.scan)
+	}
+}
+
+// missAll counts every want of a group as missed, and keeps the stops that must happen anyway.
+func (d *decision) missAll(g *groupWork) {
+	for i := range g.wants {
+		d.misses[g.name]++
+		d.keepStop(g, &g.wants[i])
+	}
+}
+
+// tryGang places all of a gang's wants or none.
+func (d *decision) tryGang(g *groupWork, first int) bool {
+	t := g.tg.Topology
+	if t == nil || t.Across == "" {
+		return d.tryWithin(g, first, nil, nil, g.wants)
+	}
+	l := d.w.level(t.Across)
+	required := t.Mode == structs.TopologyRequired
+	probe := newScan(g.ask, d.w, d.policy, first)
+	probe.ban = g.ban(d.load.Job)
+	d.bind(probe)
+	rs := probe.rooms(l, int64(len(g.wants)))
+	d.steps += d.w.v.rows
+	if home := g.home(d.w, l); home >= 0 { // the rest is there already
+		rs = slices.DeleteFunc(rs, func(r room) bool { return required && r.at != home })
+	}
+	for _, set := range within(rs, int64(len(g.wants)), required) {
+		if d.tryWithin(g, first, l, set, g.wants) {
+			return true
+		}
+	}
+	// Anywhere: with a preferred topology to be placed, with a required one only to tell why not.
+	mark := d.w.mark()
+	placed := len(d.placed)
+	ok := d.tryWithin(g, first, nil, nil, g.wants)
+	if !ok || !required {
+		return ok
+	}
+	d.w.rollback(mark)
+	d.placed = d.placed[:placed]
+	best := room{at: -1}
+	for _, r := range rs {
+		if r.room > best.room {
+			best = r
+		}
+	}
+	s := g.scan
+	s.found, s.lacks = best.room, t.Across
+	if best.at >= 0 {
+		s.lacksAt = l.names[best.at]
+	}
+	return false
+}
+
+// home is the place of a level where members of the group are that stay, or -1.
+func (g *groupWork) home(w *whatIf, l *level) int32 {
+	for _, a := range g.staying {
+		if row := w.v.row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
+			return l.of[row]
+		}
+	}
+	return -1
+}
+
+// ban lists nodes that the group may not have at all.
+func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
+	if g.roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
+		return nil
+	}
+	return g.roster.AvoidNodes
+}
+
+// gangScan makes the search of a gang over some places of a level (nil: everywhere).
+func (d *decision) gangScan(g *groupWork, first int, l *level, set []int32) *scan {
+	s := newScan(g.ask, d.w, d.policy, first)
+	s.ban = g.ban(d.load.Job)
+	d.bind(s)
+	if l != nil {
+		s.places, s.within = l, set
+	}
+	d.countStaying(g, s)
+	return s
+}
+
+// countStaying tells a search of what stays of the job on its nodes, and of what was placed before: it counts for
+// spread, load and distinctness.
+func (d *decision) countStaying(g *groupWork, s *scan) {
+	for _, other := range d.rec.groups {
+		if other != g && !g.ask.countsJob() {
+			continue
+		}
+		for _, a := range other.staying {
+			if row := d.w.v.row(a.NodeID); row >= 0 {
+				s.count(row, other == g, 1)
+			}
+		}
+	}
+	if g.ask.countsJob() {
+		for _, pl := range d.placed {
+			s.count(pl.spot.row, false, 1)
+		}
+	}
+}
+
+// tryWithin places all wants within some places of the topology, or none. The search stays with the group for its
+// report.
+func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wants []want) bool {
+	mark, placed, cursor := d.w.mark(), len(d.placed), d.cursor
+	s := d.gangScan(g, first, l, set)
+	g.scan = s
+	for i := range wants {
+		w := &wants[i]
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+		sp, ok := d.find(s, w, id)
+		if !ok {
+			s.found = max(s.found, int64(i))
+			d.steps += int(s.looked)
+			d.w.rollback(mark)
+			d.placed, d.cursor = d.placed[:placed], cursor
+			return false
+		}
+		d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
+		d.cursor = sp.node.ID
+	}
+	s.found = int64(len(wants))
+	d.steps += int(s.looked)
+	return true
+}
+
+// growing reports whether the decision has groups that may grow.
+func (d *decision) growing() bool {
+	return len(d.misses) == 0 && slices.ContainsFunc(d.rec.groups, func(g *groupWork) bool { return len(g.grow) > 0 && g.refused == nil })
+}
+
+// starves reports whether a minimum of the decision waits for capacity.
+func (d *decision) starves() bool {
+	for _, g := range d.rec.groups {
+		if d.misses[g.name] == 0 || g.refused != nil || g.scan == nil {
+			continue
+		}
+		switch g.scan.report(1, 0).Code {
+		case structs.ReasonConstraint, structs.ReasonDriver:
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// grow places what groups may grow to beyond their minimum, member by member; starved: somebody's minimum waits, and
+// nothing grows.
+func (d *decision) grow(starved bool) {
+	for _, g := range d.rec.groups {
+		if len(g.grow) == 0 || g.refused != nil {
+			continue
+		}
+		if d.misses[g.name] > 0 { // its own minimum waits
+			continue
+		}
+		if starved {
+			g.withheld = int64(len(g.grow))
+			continue
+		}
+		var l *level
+		var set []int32
+		if t := g.tg.Topology; t != nil && t.Across != "" && t.Mode == structs.TopologyRequired {
+			l = d.w.level(t.Across)
+			at := g.home(d.w, l)
+			for _, pl := range d.placed {
+				if pl.g == g {
+					at = l.of[pl.spot.row]
+				}
+			}
+			set = []int32{at}
+		}
+		old := g.scan
+		s := d.gangScan(g, 0, l, set)
+		for _, pl := range d.placed {
+			if pl.g == g && !g.ask.countsJob() {
+				s.count(pl.spot.row, true, 1)
+			}
+		}
+		g.scan = s
+		for i := range g.grow {
+			w := &g.grow[i]
+			sp, ok := d.find(s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index))
+			if !ok {
+				g.ungrown = int64(len(g.grow) - i)
+				break
+			}
+			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true})
+			d.cursor = sp.node.ID
+		}
+		d.steps += int(s.looked)
+		if g.ungrown == 0 && old != nil {
+			g.scan = old
+		}
+	}
+}
+
+// member is a roster row with what it is sorted by.
+type member struct {
+	row   structs.RosterMember
+	first int // position of its first device on the node
+}
+
+// rosters makes the rosters of the gangs that get members.
+func (d *decision) rosters() []*structs.Roster {
+	var out []*structs.Roster
+	for _, g := range d.rec.groups {
+		if !g.gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g }) {
+			continue
+		}
+		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.name, Reason: structs.RosterPlaced}
+		if g.tg.Launch != nil {
+			ro.Port = g.tg.Launch.Port
+		}
+		var ms []member
+		if g.roster != nil {
+			ro.Epoch = g.roster.Epoch
+			if len(g.roster.Members) > 0 {
+				ro.Reason = structs.RosterGrown
+			}
+			for _, m := range g.roster.Members {
+				if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && p.want.prev != nil && p.want.prev.ID == m.Alloc }) {
+					x := member{row: m}
+					for _, a := range d.load.Allocs {
+						if a.ID == m.Alloc {
+							x.first = d.firstDevice(m.Node, a.Grants)
+						}
+					}
+					ms = append(ms, x)
+				}
+			}
+		}
+		ro.Epoch++
+		for i := range d.placed {
+			p := &d.placed[i]
+			if p.g != g {
+				continue
+			}
+			n := p.spot.node
+			x := member{row: structs.RosterMember{Alloc: p.spot.held.id, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: p.want.index}}
+			if r := p.spot.held.rare; r != nil {
+				x.first = d.firstDevice(n.ID, r.grants)
+				for k := range r.grants {
+					if r.grants[k].IsGPU() {
+						x.row.GPUs++
+					}
+				}
+			}
+			ms = append(ms, x)
+		}
+		across := ""
+		if g.tg.Topology != nil {
+			across = g.tg.Topology.Across
+		}
+		byTopology(d.w.v, across, ms)
+		for i := range ms {
+			ro.Members = append(ro.Members, ms[i].row)
+		}
+		out = append(out, ro)
+	}
+	return out
+}
+
+// firstDevice is the lowest position among granted devices on their node.
+func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int {
+	n := d.w.v.Node(node)
+	first := -1
+	for i := range grants {
+		if n == nil {
+			break
+		}
+		if pos := instancePos(n, grants[i].Device, grants[i].Instance); pos >= 0 && (first < 0 || pos < first) {
+			first = pos
+		}
+	}
+	return first
+}
+
+// gangReport adds to a report what a gang lacks.
+func (g *groupWork) gangReport(r *structs.GroupReport) {
+	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown >= r.Wanted {
+		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionGrowth, Short: g.withheld + g.ungrown, Unit: "members", CuredBy: structs.EventAllocStopped}
+		if g.withheld > 0 {
+			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
+			r.Refusals = nil
+		}
+		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
+		return
+	}
+	need := int64(len(g.wants))
+	if !g.gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
+		return
+	}
+	s := g.scan
+	x := structs.Refusal{Code: structs.ReasonGang, Dimension: fmt.Sprintf("%d of %d %s", min(s.found, need), need, dimMembers), Short: need - s.found, Unit: "members", CuredBy: structs.EventAllocStopped}
+	if s.lacks != "" {
+		x.Code = structs.ReasonTopology
+		x.Dimension += " in one " + s.lacks
+		if s.lacksAt != "" && s.lacks != levelNode {
+			x.Dimension += " (" + s.lacksAt + ")"
+		}
+	}
+	switch r.Code {
+	case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonDeviceUnhealthy, structs.ReasonNodeIneligible, structs.ReasonTopology:
+		if s.found == 0 && s.lacks == "" {
+			return // no member finds a place, and not for lack of company
+		}
+	}
+	r.Code = x.Code
+	r.Refusals = append([]structs.Refusal{x}, r.Refusals...)
+}
+
+// GangMembersMax is how many members of a group one log entry can place together (D9).
+func GangMembersMax(tg *structs.Group) int {
+	grants := int64(0)
+	ports := 0
+	for _, t := range tg.Tasks {
+		for i := range t.Resources.Devices {
+			grants += max(1, t.Resources.Devices[i].Count)
+		}
+		if len(t.Resources.GPU) > 0 {
+			grants += max(1, t.Resources.GPU[0].Count)
+		}
+	}
+	for i := range tg.Networks {
+		ports += len(tg.Networks[i].StaticPorts) + len(tg.Networks[i].DynamicPorts)
+	}
+	return int(entryBytesMax / (placeBytes + rosterBytes + grants*grantBytes + int64(ports)*portBytes))
+}

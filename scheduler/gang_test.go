@@ -1,0 +1,218 @@
+package scheduler_test
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// applyRosters writes the rosters of a plan, as Apply does.
+func (w *world) applyRosters(e *structs.PlanEntry) {
+	for _, in := range e.Rosters {
+		old := w.gangs[in.Key()]
+		n := *in
+		n.Members = slices.DeleteFunc(slices.Clone(in.Members), func(m structs.RosterMember) bool {
+			a := w.allocs[m.Alloc]
+			return a == nil || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
+		})
+		if len(n.Members) == 0 {
+			continue
+		}
+		n.Epoch = 1
+		if old != nil {
+			n.Epoch, n.Restarts, n.AvoidNodes = old.Epoch+1, old.Restarts, old.AvoidNodes
+		}
+		n.Deadline = w.jobs[in.Key().Job].Group(in.Group).Gang.GangDeadline(w.now)
+		w.gangs[in.Key()] = &n
+		if old == nil || len(old.Members) == 0 {
+			w.counts["gangs placed"]++
+		} else if len(n.Members) > len(old.Members) {
+			w.counts["gangs grown"]++
+		}
+	}
+}
+
+// settleGangs brings rosters in line with allocations, as Apply does at every index.
+func (w *world) settleGangs() {
+	var keys []structs.RosterKey
+	for k := range w.gangs {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b structs.RosterKey) int {
+		if a.Less(b) {
+			return -1
+		}
+		return 1
+	})
+	find := func(id structs.AllocID) *structs.Allocation { return w.allocs[id] }
+	for _, k := range keys {
+		j := w.jobs[k.Job]
+		if j == nil {
+			delete(w.gangs, k)
+			continue
+		}
+		var tg *structs.Group
+		if j.Placeable() {
+			tg = j.Group(k.Group)
+		}
+		w.settled(w.gangs[k], tg, j.Type == structs.JobBatch, find)
+	}
+}
+
+func (w *world) settled(old *structs.Roster, tg *structs.Group, batch bool, find func(structs.AllocID) *structs.Allocation) {
+	next, stop := old.Settle(tg, batch, find)
+	w.takeRoster(old, next, stop)
+}
+
+func (w *world) takeRoster(old, next *structs.Roster, stop []structs.AllocID) {
+	if next == nil {
+		return
+	}
+	w.gangs[old.Key()] = next
+	for _, id := range stop {
+		a := *w.allocs[id]
+		a.Desired, a.DesiredDesc = structs.DesiredStop, "the gang is started again"
+		w.putAlloc(&a)
+	}
+	switch {
+	case next.Restarts > old.Restarts:
+		w.counts["gangs restarted"]++
+	case len(next.Members) < len(old.Members):
+		w.counts["gangs reduced"]++
+	}
+	if next.Epoch != old.Epoch {
+		w.addEval(old.Key().Job, structs.TriggerRetryFailed)
+	}
+}
+
+// timeouts ends the assembly of gangs whose time is over, as the leader's service and Apply do.
+func (w *world) timeouts() (n int) {
+	find := func(id structs.AllocID) *structs.Allocation { return w.allocs[id] }
+	for _, ro := range w.gangs {
+		if ro.Deadline != 0 && ro.Deadline <= w.now {
+			next, stop := ro.Dissolve(structs.RosterTimeout, find)
+			w.takeRoster(ro, next, stop)
+			n++
+		}
+	}
+	return n
+}
+
+// preempted counts an eviction, as Apply does.
+func (w *world) preempted(e *structs.PlanEntry, a *structs.Allocation, s *structs.PlanStop) {
+	if s.Preempt.IsZero() {
+		return
+	}
+	a.PreemptedBy, a.Asked = s.Preempt, w.now
+	if s.Desired != structs.DesiredEvict {
+		w.counts["shrunk"]++
+		return
+	}
+	w.counts["evicted"]++
+	key := a.JobKey()
+	for _, b := range w.allocs {
+		if b.JobKey() == key && b.ID != a.ID && b.Asked == w.now && b.PreemptedBy != (structs.AllocID{}) && b.Desired == structs.DesiredEvict {
+			return // counted once a pass
+		}
+	}
+	q := structs.Workload{Namespace: key.Namespace, JobID: key.ID}
+	if old := w.queue[key]; old != nil {
+		q = *old
+	}
+	q.Preempted++
+	w.queue[key] = &q
+	queue := structs.QueueDefault
+	if j := w.jobs[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]; j != nil {
+		queue = j.QueueName()
+	}
+	for _, p := range w.taken {
+		if p.Queue == queue {
+			p.Recent, p.Total = append(p.Recent, w.now), p.Total+1
+			return
+		}
+	}
+	w.taken = append(w.taken, &structs.Preemptions{Queue: queue, Recent: []structs.LogTime{w.now}, Total: 1})
+}
+
+// grows reports whether some gang may grow beyond its minimum.
+func (w *world) grows() bool {
+	for _, j := range w.jobs {
+		for _, g := range j.Groups {
+			if g.Gang != nil && g.Least() < g.Most() || g.Elastic != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// partial takes one member out of a gang's minimum: Verify must refuse the part.
+func (w *world) partial(e *structs.PlanEntry) {
+	for i := range e.Parts {
+		p := e.Parts[i]
+		if len(p.Places) < 2 || e.Job == nil {
+			continue
+		}
+		tg := e.Job.Group(e.Groups[p.Places[0].Group])
+		if tg == nil || tg.Gang == nil || len(p.Places) != tg.Least() {
+			continue
+		}
+		cut := *e
+		cut.Parts = slices.Clone(e.Parts)
+		p.Places = p.Places[1:]
+		cut.Parts[i] = p
+		cut.Rosters = nil
+		v := scheduler.Verify(w.view, w.flight, &cut)
+		w.check(!v.Accepted[i], "Verify accepts a gang %s with %d of at least %d members", e.JobID, len(p.Places), tg.Least())
+		w.counts["parts of gangs cut"]++
+	}
+}
+
+// auditGangs checks that no gang is there in part, that no two members of one share a GPU, and that rosters are true.
+func (w *world) auditGangs() {
+	type place struct {
+		key  structs.RosterKey
+		node structs.NodeID
+		gpu  string
+	}
+	live := map[structs.RosterKey]int{}
+	taken := map[place]structs.AllocID{}
+	for _, a := range w.allocs {
+		j := w.jobs[a.JobKey()]
+		if j == nil || !j.Placeable() {
+			continue
+		}
+		tg := j.Group(a.Group)
+		if tg == nil || tg.Gang == nil {
+			continue
+		}
+		k := structs.RosterKey{Job: a.JobKey(), Group: a.Group}
+		ro := w.gangs[k]
+		if !a.Terminal() || ro != nil && ro.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete {
+			live[k]++
+		}
+		if structs.Holds(a) {
+			for _, g := range a.Grants {
+				at := place{k, a.NodeID, g.Instance}
+				other := w.allocs[taken[at]]
+				w.check(other == nil || other.ID == a.ID || slices.Contains(a.WaitsOn, other.ID) || slices.Contains(other.WaitsOn, a.ID), "two members of gang %v have GPU %s", k, g.Instance)
+				taken[at] = a.ID
+			}
+		}
+	}
+	for k, n := range live {
+		tg := w.jobs[k.Job].Group(k.Group)
+		ro := w.gangs[k]
+		w.check(n >= tg.Least() || ro != nil && ro.Epoch == w.least[k].epoch && n >= w.least[k].least, "gang %v has %d of at least %d members", k, n, tg.Least())
+		if n >= tg.Least() && ro != nil {
+			w.least[k] = leastOf{ro.Epoch, n}
+		}
+	}
+}
+
+// leastOf is how many members a gang has had since an epoch: a new version may ask for more than there are.
+type leastOf struct {
+	epoch uint64
+	least int
+}
