@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -215,4 +216,32 @@ func (w *world) auditGangs() {
 type leastOf struct {
 	epoch uint64
 	least int
+}
+
+// putQueue makes or changes a queue.
+func (w *world) putQueue(q *structs.Queue) {
+	if w.queues == nil {
+		w.queues = &scheduler.QueueTable{}
+	}
+	w.queues.Queues = slices.DeleteFunc(w.queues.Queues, func(o *structs.Queue) bool { return o.Path == q.Path })
+	w.queues.Queues = append(w.queues.Queues, q)
+	slices.SortFunc(w.queues.Queues, func(a, b *structs.Queue) int { return strings.Compare(a.Path, b.Path) })
+}
+
+// queueTable is the queues with what they hold; nil when there are none.
+func (w *world) queueTable() *scheduler.QueueTable {
+	if w.queues == nil {
+		return nil
+	}
+	t := &scheduler.QueueTable{Queues: w.queues.Queues}
+	for _, q := range t.Queues {
+		u := &structs.QueueUsage{Path: q.Path}
+		for _, a := range w.allocs {
+			if structs.Holds(a) && a.Job != nil && (a.Job.QueueName() == q.Path || strings.HasPrefix(a.Job.QueueName(), q.Path+"/")) {
+				u.Held = u.Held.Add(structs.AmountOf(a))
+			}
+		}
+		t.Usage = append(t.Usage, u)
+	}
+	return t
 }

@@ -130,7 +130,7 @@ func (d *decision) preempt() {
 			d.pre.vain.note(d.w, key, g.scan)
 		}
 	}
-	if at := d.retry; at > d.in.Now && len(d.load.Evals) > 0 {
+	if at := d.retry; at > d.in.Now && len(d.load.Evals) > 0 && len(d.misses) > 0 {
 		d.rec.later = append(d.rec.later, later{at: at, trigger: structs.TriggerPreemption, desc: "more work may be preempted then"})
 	}
 }
@@ -294,7 +294,9 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		return undo()
 	}
 	p.made[rule.queue] += int64(len(jobs))
-	d.misses[g.name] -= int64(len(ws))
+	if d.misses[g.name] -= int64(len(ws)); d.misses[g.name] == 0 {
+		delete(d.misses, g.name)
+	}
 	g.counts.Preemptions += int64(len(told))
 	if g.gang && g.scan != nil {
 		g.scan.found = int64(len(g.wants))

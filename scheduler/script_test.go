@@ -31,7 +31,7 @@ import (
 //	timeouts after=D   ends the assembly of gangs whose time is over
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= guarantee=GPUS; used=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
-//	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [scores] [explain]
+//	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [scores] [explain]
 func TestScripts(t *testing.T) {
 	script.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		w := newWorld(t, 1, map[string]int{})
@@ -117,6 +117,14 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		return "ok"
 	case "rosters":
 		return rosters(w)
+	case "queue":
+		q := &structs.Queue{Path: c.Args[0].Key, Preempt: c.String("preempt", ""), PreemptRate: int64(c.Int(t, "rate", 0)), PreemptMax: int64(c.Int(t, "max", 0)),
+			PreemptMinRuntime: duration(t, c.String("min_runtime", "0s")), Backfill: structs.BackfillGreedy}
+		if c.Has("guarantee") {
+			q.Guarantee = &structs.Amount{GPUMilli: 1000 * int64(c.Int(t, "guarantee", 0))}
+		}
+		w.putQueue(q)
+		return "ok"
 	case "timeouts": // after=DURATION; assemblies that took too long are ended
 		w.now = w.now.Add(duration(t, c.String("after", "0s")))
 		n := w.timeouts()
@@ -406,7 +414,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}
 	var b strings.Builder
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", "")}}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch")}, Queues: w.queueTable(), Evicted: w.taken}
 	if p.Rotates() || policy.Advances(p) {
 		defer func() { w.cursor = in.Cursor }()
 	}
