@@ -20,13 +20,17 @@ func (e *Engine) decide() error {
 		if len(e.fresh) == 0 && len(e.freed) == 0 && !(e.cfg.Whole && round == 0) {
 			return nil
 		}
+		if e.vain() {
+			e.unmark()
+			return nil
+		}
 		pending := e.pick()
 		if len(pending) == 0 {
 			return nil
 		}
 		picked := slices.Clone(e.picked)
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
-			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: e.table(), Running: e.running(), Booked: e.booked}
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: e.table(), Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting}
 		began := time.Now()
 		in.Line = e.line(&in)
 		plan, rep := scheduler.Schedule(in, e.cfg.Policy)
@@ -61,7 +65,11 @@ func (e *Engine) table() *scheduler.QueueTable {
 	if len(e.cfg.Queues) == 0 {
 		return nil
 	}
-	return &scheduler.QueueTable{Queues: e.cfg.Queues}
+	t := &scheduler.QueueTable{Queues: e.cfg.Queues}
+	if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
+		t.Turnover = x.Turnover()
+	}
+	return t
 }
 
 // running lists what holds, for queues whose running work competes with what waits.

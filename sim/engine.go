@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -30,7 +31,12 @@ type Config struct {
 	Each   bool   // a pass after every event; else one after all events of an instant
 	Whole  bool   // every waiting job is in every pass; else those that room may have appeared for
 	Window int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 1,000
-	Drop   bool   // a job that is not placed at once is gone
+	Silent []Kind // events that no pass follows
+	// Fleeting: reservations last for a pass (scheduler.Input.Fleeting). With Whole, a pass in which nothing that waits
+	// could find room is left out.
+	Fleeting bool
+	Due      bool // what is predicted to end just when it does holds nothing from the Expired events of that instant on
+	Drop     bool // a job that is not placed at once is gone
 
 	Restart  func(*Live) time.Duration                                             // what a resumed unit needs before work goes on; nil: nothing
 	Kept     func(l *Live, ran time.Duration) time.Duration                        // of the work since a unit began that a preemption leaves; nil: all
@@ -182,6 +188,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		if err := e.happen(&ev); err != nil {
 			return err
 		}
+		if slices.Contains(e.cfg.Silent, ev.kind) {
+			continue
+		}
 		if top = e.agenda.peek(); !e.cfg.Each && top != nil && top.at == e.now {
 			continue
 		}
@@ -284,6 +293,7 @@ func (e *Engine) submit(j *Job) *Live {
 	}
 	l.work = scheduler.Workload{Key: l.Key, Job: job, Queue: &structs.Workload{Namespace: job.Namespace, JobID: job.ID, Domain: domain,
 		SubmitIndex: e.seq, SubmitTime: e.now, Priority: job.Priority, Queue: job.Queue, CreateIndex: e.seq}}
+	l.work.Least = scheduler.LeastOf(job)
 	e.live[l.Key] = l
 	e.stats.arrived(l)
 	if e.cfg.Predict != nil {

@@ -89,7 +89,7 @@ func (e *Engine) start(r *run) {
 	}
 	u.began, u.on, u.since, u.from = true, true, e.now, e.now
 	e.schedule(u)
-	if ex := r.alloc.Expect; ex > 0 && e.cfg.Expire != nil && (u.left < 0 || ex < u.debt+u.left) {
+	if ex := r.alloc.Expect; ex > 0 && e.cfg.Expire != nil && (u.left < 0 || ex < u.debt+u.left || e.cfg.Due && ex == u.debt+u.left) {
 		e.agenda.add(event{at: e.now.Add(ex), kind: Expired, unit: u, gen: u.gen})
 	}
 }
@@ -97,6 +97,15 @@ func (e *Engine) start(r *run) {
 // expire corrects the prediction of a unit that runs for longer than was expected.
 func (e *Engine) expire(u *unit) {
 	e.changes = e.changes[:0]
+	if e.cfg.Due && u.left >= 0 && e.now == u.since.Add(u.debt+u.left) {
+		for _, r := range u.runs { // its end is yet to be told, but gives nothing back any more
+			a := *r.alloc
+			a.Client = structs.ClientComplete
+			e.changed(r, &a)
+		}
+		e.commit()
+		return
+	}
 	for _, r := range u.runs {
 		a := *r.alloc
 		a.Expect = e.cfg.Expire(u.live, r.alloc, e.now.Sub(u.from))

@@ -174,8 +174,12 @@ func (e *Engine) pick() []scheduler.Workload {
 		e.pend = make([]scheduler.Workload, 0, 2*len(e.picked))
 	}
 	e.pend = e.pend[:0]
+	refresh, _ := e.cfg.Predict.(interface{ Refresh(*Live) })
 	for _, l := range e.picked {
 		l.listed = false
+		if refresh != nil {
+			refresh.Refresh(l)
+		}
 		e.pend = append(e.pend, l.work)
 	}
 	return e.pend
@@ -213,4 +217,42 @@ func (e *Engine) mayFit(s *shape) bool {
 		}
 	}
 	return false
+}
+
+// vain reports whether a pass over everything that waits would place nothing, because no shape has room. Jobs that have
+// not been answered yet stay so until one has.
+func (e *Engine) vain() bool {
+	if !e.cfg.Fleeting || !e.cfg.Whole || len(e.nodes) != 1 {
+		return false
+	}
+	used, total, ok := e.view.Usage(e.nodes[0].node.ID)
+	if !ok {
+		return false
+	}
+	for _, s := range e.shapes {
+		if s.waiting > 0 && used.Add(s.need).Fits(total) {
+			return false
+		}
+	}
+	return e.other.waiting == 0 || !e.otherFits(used, total)
+}
+
+// otherFits reports whether something that waits for another reason than room has room.
+func (e *Engine) otherFits(used, total structs.Vector) bool {
+	for _, ln := range e.other.lanes {
+		for _, l := range ln.jobs[ln.first:] {
+			if l != nil && used.Add(l.shape.need).Fits(total) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unmark forgets which nodes gave something back.
+func (e *Engine) unmark() {
+	for _, n := range e.freed {
+		e.marked[n] = false
+	}
+	e.freed = e.freed[:0]
 }

@@ -1,0 +1,94 @@
+package sim
+
+import (
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/predict"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Learner lets a predictor of the scheduler learn from what ends in a simulation, and tells decisions what it expects.
+type Learner struct {
+	By     predict.Predictor
+	Errors predict.Errors
+	// Once: what is predicted when a job arrives stays, as in published studies.
+	Once bool
+	// Nameless: the names of jobs tell nothing about them.
+	Nameless bool
+	works    map[*Live]*learned
+}
+
+type learned struct {
+	work    predict.Work
+	version uint64
+}
+
+// NewLearner makes one.
+func NewLearner(by predict.Predictor) *Learner { return &Learner{By: by, works: map[*Live]*learned{}} }
+
+func (r *Learner) of(l *Live) *learned {
+	x := r.works[l]
+	if x == nil {
+		j := l.Job.Job
+		x = &learned{work: predict.Work{User: j.Submitter.Name, Queue: j.Queue, Size: l.Size, Expected: j.Runtime.Expected, Limit: limitOf(j)}}
+		if !r.Nameless {
+			x.work.Name = strings.Map(func(c rune) rune { // job-17 and job-18 are of one kind
+				if c >= '0' && c <= '9' {
+					return -1
+				}
+				return c
+			}, j.Name)
+		}
+		r.works[l] = x
+	}
+	return x
+}
+
+func limitOf(j *structs.Job) time.Duration {
+	longest := time.Duration(0)
+	for _, g := range j.Groups {
+		longest = max(longest, j.RunLimit(g))
+	}
+	return longest
+}
+
+// Predict gives the expected run time of a job that arrived.
+func (r *Learner) Predict(l *Live, _ structs.LogTime) time.Duration {
+	r.Refresh(l)
+	return l.work.Expect
+}
+
+// Refresh brings what a decision is told of a waiting job up to what is known.
+func (r *Learner) Refresh(l *Live) {
+	x := r.of(l)
+	v := r.By.Version(x.work.User)
+	if x.version == v || r.Once && x.version > 0 {
+		return
+	}
+	x.version = v
+	e := r.By.Predict(&x.work)
+	l.work.Expect, l.work.Cost = e.Expect, e.Cost
+}
+
+// Learn is told of a job that ended.
+func (r *Learner) Learn(l *Live, _ structs.LogTime) {
+	x := r.of(l)
+	r.Errors.Add(l.work.Expect, l.Run)
+	r.By.Ended(&x.work, l.Run)
+	delete(r.works, l)
+}
+
+// Turnover is the mean time until what is held is given back; 0 for a predictor that does not learn it.
+func (r *Learner) Turnover() time.Duration {
+	if t, ok := r.By.(interface{ Turnover() time.Duration }); ok {
+		return t.Turnover()
+	}
+	return 0
+}
+
+// truth is a predictor that knows the run times.
+type truth struct{}
+
+func (truth) Predict(l *Live, _ structs.LogTime) time.Duration { return l.Run }
+func (truth) Learn(*Live, structs.LogTime)                     {}

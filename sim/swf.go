@@ -1,0 +1,144 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/predict"
+	"github.com/muster-sched/muster/structs"
+)
+
+// swfFormat is logs of parallel machines: one machine of like processors, jobs that take some of them, all or none, for
+// their whole run. The machine is one node with a unit of CPU for each processor. At one instant first predictions
+// expire, then jobs arrive, then they end; a pass follows each arrival and each end. What is predicted to end at an
+// instant holds nothing in it.
+type swfFormat struct{}
+
+func (swfFormat) Name() string { return "swf" }
+
+func (swfFormat) About() string {
+	return "logs of parallel machines on -procs processors: Standard Workload Format, or CSV with job, submit, run, procs, req and user; policies default, easy, easy-clair, easy-sjbf, easy-sjbf-clair, easy-tsafrir, conservative"
+}
+
+// procsMax bounds -procs: amounts are multiplied in decisions.
+const procsMax = 1 << 30
+
+func (f swfFormat) Run(ctx context.Context, o *Options, policy string) (*Result, error) {
+	src, err := OpenSWF(o.Trace)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	r, err := runSWF(ctx, o, policy, &swfJobs{o: o, src: src}, nil)
+	return r, err
+}
+
+// runSWF replays jobs under a policy. ended is told of each job, or nil.
+func runSWF(ctx context.Context, o *Options, policy string, src Source, ended func(*Live)) (*Result, error) {
+	if o.Procs <= 0 || o.Procs > procsMax {
+		return nil, errors.New("the size of the machine is not given: say -procs, such as -procs 100")
+	}
+	rules, err := RulesFor(policy)
+	if err != nil {
+		return nil, err
+	}
+	cfg := Config{Nodes: swfMachine(o.Procs), Source: src, Seed: o.Seed, First: []Kind{Expired, Submitted, Ended}, Silent: []Kind{Expired},
+		Each: true, Whole: true, Fleeting: true, Due: true, Capacity: 1000 * o.Procs,
+		Expire: func(_ *Live, a *structs.Allocation, _ time.Duration) time.Duration {
+			return a.Job.RunLimit(a.Job.Groups[0])
+		},
+		// The orders of the published policies let nobody in front because of his wait.
+		Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: math.MaxInt64}},
+	}
+	var learner *Learner
+	switch {
+	case rules.Estimate == EstimateTrue:
+		cfg.Predict = truth{}
+	case rules.Estimate == "tsafrir":
+		learner = NewLearner(predict.NewTsafrir())
+		learner.Once = true
+	case rules.Order == "" || rules.Order == structs.OrderAdaptive:
+		learner = NewLearner(predict.NewSimilar())
+	default:
+		learner = NewLearner(predict.Limits{})
+	}
+	if learner != nil {
+		learner.Nameless = true
+		cfg.Predict = learner
+	}
+	if err := rules.Apply(&cfg); err != nil {
+		return nil, err
+	}
+	cfg.Hooks.Ended = func(e *Engine, l *Live) {
+		if ended != nil {
+			ended(l)
+		}
+		if o.Progress != nil && e.stats.Done%256 == 0 {
+			if s, ok := src.(*swfJobs); ok {
+				o.Progress.Report(policy, s.src.f.read, s.src.f.size, Since(e.now))
+			}
+		}
+	}
+	e := NewEngine(cfg)
+	if err := e.Run(ctx); err != nil {
+		return nil, err
+	}
+	r := NewResult("swf", policy, e.stats)
+	if learner != nil && learner.Errors.N > 0 {
+		r.Set("prediction_error", float64(learner.Errors.Relative())/10, "%")
+		r.Set("under_predicted", 100*float64(learner.Errors.Under)/float64(learner.Errors.N), "%")
+	}
+	return r, nil
+}
+
+// swfMachine is one node with a unit of CPU for each processor.
+func swfMachine(procs int64) []*structs.Node {
+	n := &structs.Node{Name: "machine", Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
+		Attributes: map[string]string{"kernel.name": "linux"}, Drivers: map[string]*structs.DriverInfo{Driver: {Detected: true, Healthy: true}},
+		Resources: structs.NodeResources{CPU: procs, Cores: 1, MHzPerCore: 1, MemoryMiB: 1 << 40, DiskMiB: 1 << 40}}
+	nodes := []*structs.Node{n}
+	SetIDs(nodes)
+	return nodes
+}
+
+// swfJobs gives the jobs of a log as batch jobs of one allocation.
+type swfJobs struct {
+	o      *Options
+	src    *SWFReader
+	n      int64
+	origin time.Duration
+}
+
+// Next gives the next job.
+func (s *swfJobs) Next() (*Job, error) {
+	if s.o.Limit > 0 && s.n >= s.o.Limit {
+		return nil, io.EOF
+	}
+	r, err := s.src.Next()
+	if err != nil {
+		return nil, err
+	}
+	s.n++
+	if s.n == 1 {
+		s.origin = r.Submit
+	}
+	if r.Procs > s.o.Procs {
+		return nil, fmt.Errorf("%s:%d: job %d asks for %d processors of %d (-procs)", s.o.Trace, r.Line, r.ID, r.Procs, s.o.Procs)
+	}
+	run := max(r.Run, time.Second) // as published: nothing runs for less than a second
+	limit := max(r.Req, time.Second)
+	if r.Req <= 0 {
+		limit = run
+	}
+	run = min(run, limit)
+	return &Job{At: r.Submit - s.origin, Run: run, Size: r.Procs, Ref: s.n, Job: &structs.Job{
+		Namespace: structs.NamespaceDefault, ID: strconv.FormatInt(r.ID, 10), Type: structs.JobBatch, Priority: structs.JobPriorityDefault,
+		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Submitter: structs.Submitter{Name: r.User, UID: -1, GID: -1}, Runtime: structs.Runtime{Limit: limit},
+		Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: Driver, Resources: structs.Resources{CPU: r.Procs, MemoryMiB: 1}}}}},
+	}}, nil
+}
