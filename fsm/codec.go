@@ -54,6 +54,7 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdBatch:           func() any { return new(structs.BatchCommand) },
 	structs.CmdPlans:           func() any { return new(structs.PlansCommand) },
 	structs.CmdRoster:          func() any { return new(structs.RosterCommand) },
+	structs.CmdAcctCollect:     func() any { return new(structs.AcctCollectCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

@@ -60,6 +60,7 @@ func (x *tx) over(a *structs.Allocation) bool {
 }
 
 func (x *tx) dropAlloc(a *structs.Allocation) {
+	x.acctCollected(a)
 	x.Allocs.Delete(a.ID)
 	x.touch(a.JobKey())
 	if x.JobVersion(a.JobKey(), a.JobVersion) != nil {

@@ -281,6 +281,11 @@ func (g *generator) one() structs.Command {
 		}
 	case w < 14:
 		in := g.job()
+		if hasJob && !job.Dispatched && job.Groups[0].Gang == nil && g.chance(40) { // one more version of what is there
+			next := *job
+			next.Meta = map[string]string{"n": fmt.Sprint(g.n)}
+			in = &next
+		}
 		c := &structs.JobRegisterCommand{Job: in, Eval: true, PreserveCounts: g.chance(20), EvalPriority: g.r.IntN(3)}
 		if g.chance(20) {
 			c.EnforceIndex, c.SpecIndex = true, job.SpecIndex
@@ -468,11 +473,13 @@ func (g *generator) small() structs.Command {
 	case 17:
 		return cmd(structs.CmdAutopilotConfig, &structs.AutopilotConfigCommand{Config: &structs.AutopilotConfig{MaxTrailingLogs: 9}, CAS: g.chance(50), CASIndex: 3})
 	case 18:
-		switch g.r.IntN(3) {
+		switch g.r.IntN(4) {
 		case 0:
 			return cmd(structs.CmdClusterInit, &structs.ClusterInitCommand{ID: g.bytes()})
 		case 1:
 			return cmd(structs.CmdRestored, &structs.RestoredCommand{})
+		case 2:
+			return cmd(structs.CmdAcctCollect, &structs.AcctCollectCommand{Before: g.now - structs.LogTime(g.r.IntN(100))*1e9, Keep: int64(g.r.IntN(4))})
 		}
 		return cmd(structs.CmdSigningKey, &structs.SigningKeyCommand{Key: &structs.SigningKey{ID: fmt.Sprint("key-", g.r.IntN(20)), Algorithm: "EdDSA", Private: []byte{1}, Public: []byte{2}}})
 	}

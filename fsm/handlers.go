@@ -52,5 +52,6 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdBatch:           applyBatch,
 		structs.CmdPlans:           applyPlans,
 		structs.CmdRoster:          applyRoster,
+		structs.CmdAcctCollect:     applyAcctCollect,
 	}
 }

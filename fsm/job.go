@@ -301,6 +301,7 @@ func applyJobDeregister(x *tx) *structs.Error {
 func (x *tx) purgeJob(j *structs.Job) {
 	k := j.Key()
 	x.keepVersion(j)
+	x.acctPurged(j)
 	x.Jobs.Delete(k)
 	x.Workloads.Delete(k)
 	x.Launches.Delete(k)

@@ -81,6 +81,7 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 		res.Accepted[i] = true
 	}
 	pl.rosters()
+	pl.logAccepted(res.Accepted)
 	pl.evaluations(whole)
 	x.touch(pl.key)
 	return res, nil

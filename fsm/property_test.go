@@ -33,6 +33,7 @@ type run struct {
 	seed   uint64
 	checks int
 	seen   map[string]int
+	runs   map[structs.JobKey]*jobRun // of this log
 }
 
 func (r *run) check(ok bool, format string, args ...any) {
@@ -53,6 +54,7 @@ var occurrences = []string{
 	"workload made", "workload ended", "place in queue kept", "eval canceled by purge", "system job woken by node", "overlap prohibited",
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
 	"gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
+	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounting record dropped", "decision logged",
 }
 
 // TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into
@@ -86,6 +88,7 @@ func TestProperties(t *testing.T) {
 
 func (r *run) log(length int) {
 	g := newGenerator(r.seed)
+	r.runs = map[structs.JobKey]*jobRun{}
 	a := New(Options{CheckWrites: true})
 	var entries []Entry
 	var results []structs.Result
@@ -297,6 +300,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	r.saw(fmt.Sprintf("command %d carried out", cmd.Type))
 	r.check(res.Index == after.Index() && after.Time() >= before.Time(), "index or time")
 	r.allocs(after, cmd, d)
+	r.accounting(before, after, cmd, res, d)
 	for _, c := range d.Evals {
 		if c.Before != nil && c.Before.Terminal() && c.After != nil {
 			r.check(false, "evaluation %s was over and changed", c.Before.ID)

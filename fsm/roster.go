@@ -77,6 +77,9 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 // rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,
 // is left out; a roster that then is as it was stays.
 func (pl *planner) rosters() {
+	if pl.job == nil {
+		return // purged: its parts were refused, and what is left of it is no gang
+	}
 	for _, in := range pl.p.Rosters {
 		key := structs.RosterKey{Job: pl.key, Group: in.Group}
 		old := pl.Rosters.Get(key)

@@ -16,6 +16,9 @@ func (x *tx) settle() {
 			if x.Workloads.Get(k) != nil {
 				x.Workloads.Delete(k)
 			}
+			if x.AcctOpen.Get(k) != nil && x.Counts(k).Holding == 0 {
+				x.acctEnded(k, nil, nil)
+			}
 			continue
 		}
 		status := jobStatus(j, x.Counts(k))
@@ -56,11 +59,17 @@ func (x *tx) settleWorkload(j *structs.Job) {
 	old := x.Workloads.Get(k)
 	if j.Status == structs.JobDead || j.IsPeriodic() || j.IsParameterized() {
 		if old != nil {
+			if j.Status == structs.JobDead {
+				x.acctEnded(k, j, old)
+			}
 			x.Workloads.Delete(k)
 		}
 		return
 	}
 	if old == nil {
+		if x.AcctOpen.Get(k) != nil { // of a purged job of this name: what still holds of it is charged up to now
+			x.acctEnded(k, nil, nil)
+		}
 		x.Workloads.Put(&structs.Workload{
 			Namespace: j.Namespace, JobID: j.ID, Domain: j.NodePool, SubmitIndex: x.index, SubmitTime: x.time,
 			Priority: j.Priority, Queue: j.Queue, CreateIndex: x.index, ModifyIndex: x.index,

@@ -20,6 +20,8 @@ type CollectLimits struct {
 	BatchAge   time.Duration // of finished batch jobs' evaluations and allocations: until the job goes; default 24 h
 	JobAge     time.Duration // dead jobs, with all that is theirs; default 4 h
 	NodeAge    time.Duration // nodes that are down; default 24 h
+	AcctAge    time.Duration // accounting records; default structs.AcctAge
+	AcctKept   int64         // of them; default structs.AcctKept
 	EntryIDs   int           // ids in one command; default 8,192 of 16 bytes: 128 KiB
 	EntryPause time.Duration // between two commands; default 10 ms
 }
@@ -27,7 +29,7 @@ type CollectLimits struct {
 // DefaultCollectLimits are in force.
 var DefaultCollectLimits = CollectLimits{
 	Interval: 5 * time.Minute, EvalAge: time.Hour, BatchAge: 24 * time.Hour, JobAge: 4 * time.Hour, NodeAge: 24 * time.Hour,
-	EntryIDs: 8192, EntryPause: 10 * time.Millisecond,
+	AcctAge: structs.AcctAge, AcctKept: structs.AcctKept, EntryIDs: 8192, EntryPause: 10 * time.Millisecond,
 }
 
 // collector is the door to the service.
@@ -178,6 +180,9 @@ func (s *Server) collect(ctx context.Context, l CollectLimits, force bool) error
 			return ctx.Err()
 		}
 	}
+	if err := s.collectAcct(ctx, l, now); err != nil {
+		return err
+	}
 	var secrets []structs.SecretID
 	for t := range snap.OneTimeTokens() {
 		if now >= t.ExpiresAt {
@@ -188,6 +193,34 @@ func (s *Server) collect(ctx context.Context, l CollectLimits, force bool) error
 		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdOneTimeDelete, By: by, Body: &structs.OneTimeDeleteCommand{Secrets: part}}); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// collectAcct deletes the accounting records beyond retention, a bounded number in each entry. A forced round leaves them
+// alone: they are a history, not something that nobody asks about any more.
+func (s *Server) collectAcct(ctx context.Context, l CollectLimits, now structs.LogTime) error {
+	for {
+		c := acctRound(s.Published().Snapshot, l, now)
+		if c == nil {
+			return nil
+		}
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAcctCollect, By: structs.Submitter{Name: "gc"}, Body: c}); err != nil {
+			return err
+		}
+		if !pause(ctx, l.EntryPause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// acctRound is the command that deletes records beyond retention, or nil when there are none.
+func acctRound(snap *state.Snapshot, l CollectLimits, now structs.LogTime) *structs.AcctCollectCommand {
+	for r := range snap.Acct() {
+		if before := now.Add(-l.AcctAge); r.End < before || int64(snap.AcctCount()) > l.AcctKept {
+			return &structs.AcctCollectCommand{Before: before, Keep: l.AcctKept}
+		}
+		break // they are in the order of their ends
 	}
 	return nil
 }

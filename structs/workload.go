@@ -104,7 +104,7 @@ type Toleration struct {
 // AcctRecord tells what became of a job that ended (or of one run of it): kept with retention by time and count,
 // shown by `muster acct`, replayed by the simulator, fed to the predictor of run times.
 type AcctRecord struct {
-	ID          string // derived: job, version and end
+	ID          string // AcctID; filled in for readers, not kept
 	Namespace   string
 	JobID       string
 	Name        string
@@ -116,10 +116,11 @@ type AcctRecord struct {
 	Submit      LogTime
 	Start       LogTime // first allocation started; 0: never
 	End         LogTime
-	Allocs      int64  // placed over its life
-	Asked       Amount // of all its groups at full count
-	GPUSeconds  int64  // held
-	CPUSeconds  int64  // MHz-seconds held / 1000
+	Allocs      int64         // placed over its life
+	Asked       Amount        // of all its groups at full count
+	GPUSeconds  int64         // held; a part of a GPU counts as AmountOf says
+	CPUSeconds  int64         // MHz-seconds held / 1000
+	Longest     time.Duration // the longest run of one allocation: what a prediction of run times is measured against
 	Limit       time.Duration
 	Expected    time.Duration
 	Predicted   time.Duration
@@ -127,8 +128,63 @@ type AcctRecord struct {
 	Requeues    int64
 	Exit        string // "success", "failed", "stopped", "preempted", "limit", "deadline", "lost"
 	ExitCode    int64
-	CreateIndex Index
+	CreateIndex Index // of the log entry in which the job ended
 }
+
+// Retention of accounting records: what is older goes, and of more than that many the oldest.
+const (
+	AcctAge  = 30 * 24 * time.Hour
+	AcctKept = 100_000
+)
+
+// How a job ended (AcctRecord.Exit).
+const (
+	ExitSuccess   = "success"
+	ExitFailed    = "failed"
+	ExitStopped   = "stopped"
+	ExitPreempted = "preempted"
+	ExitLimit     = "limit"
+	ExitDeadline  = "deadline"
+	ExitLost      = "lost"
+)
+
+// Key names the job that ended.
+func (r *AcctRecord) Key() JobKey { return JobKey{Namespace: r.Namespace, ID: r.JobID} }
+
+// AcctID is the id of a record: derived from its job and the index of the log entry in which the job ended.
+func AcctID(r *AcctRecord) string {
+	return DeriveID[AllocID](Seed{}, "acct", r.Key().String(), uint64(r.CreateIndex)).String()
+}
+
+// Ran is the time from the first start to the end; 0 for a job that never started.
+func (r *AcctRecord) Ran() time.Duration {
+	if r.Start == 0 {
+		return 0
+	}
+	return r.End.Sub(r.Start)
+}
+
+// Waited is the time from the submission to the first start, or to the end of a job that never started.
+func (r *AcctRecord) Waited() time.Duration {
+	if r.Start == 0 {
+		return r.End.Sub(r.Submit)
+	}
+	return r.Start.Sub(r.Submit)
+}
+
+// DecisionsKept is how many rows the ring of the decision log has.
+const DecisionsKept = 65_536
+
+// Kinds of a DecisionRow.
+const (
+	DecidedPlace   = "place"
+	DecidedStop    = "stop"
+	DecidedUpdate  = "update"
+	DecidedPreempt = "preempt"
+	DecidedGang    = "gang"
+	DecidedRequeue = "requeue"
+	DecidedReserve = "reserve"
+)
 
 // DecisionRow is one accepted (or preempting) part in the decision log: a ring in replicated state (D23).
 type DecisionRow struct {
@@ -138,7 +194,7 @@ type DecisionRow struct {
 	Namespace string
 	JobID     string
 	EvalID    EvalID
-	Kind      string // "place", "stop", "update", "preempt", "gang", "requeue", "reserve"
+	Kind      string // a Decided... constant
 	Places    int64
 	Stops     int64
 	Nodes     int64  // distinct

@@ -35,6 +35,9 @@ const (
 	tabUsage
 	tabRosters
 	tabPreempted
+	tabAcct
+	tabAcctOpen
+	tabDecisions
 	tabCount
 )
 
@@ -61,6 +64,9 @@ const (
 	TableUsage      = "usage"
 	TableRosters    = "rosters"
 	TablePreempted  = "preemptions"
+	TableAcct       = "accounting"
+	TableAcctOpen   = "accounting-open"
+	TableDecisions  = "decisions"
 )
 
 // Options of a Store.
@@ -94,6 +100,9 @@ type Store struct {
 	usage      *Table[usageKey, Usage]
 	Rosters    *Table[structs.RosterKey, structs.Roster]
 	Preempted  *Table[string, structs.Preemptions]
+	Acct       *Table[acctKey, structs.AcctRecord]        // of jobs that ended, by the index of their end
+	AcctOpen   *Table[structs.JobKey, structs.AcctRecord] // of jobs that have not ended: what their allocations that were collected had used
+	decisions  *Table[uint64, Decisions]
 
 	all   []anyTable
 	index indexes // secondary, the writer's
@@ -139,6 +148,9 @@ type trees struct {
 	usage      *tree[usageKey, Usage]
 	rosters    *tree[structs.RosterKey, structs.Roster]
 	preempted  *tree[string, structs.Preemptions]
+	acct       *tree[acctKey, structs.AcctRecord]
+	acctOpen   *tree[structs.JobKey, structs.AcctRecord]
+	decisions  *tree[uint64, Decisions]
 	indexes
 }
 
@@ -292,6 +304,13 @@ func New(opts Options) *Store {
 	s.Preempted = table(s, tabPreempted, TablePreempted, lessString, func(p *structs.Preemptions) string { return p.Queue },
 		func(t *trees) **tree[string, structs.Preemptions] { return &t.preempted },
 		func(d *structs.Delta) *[]structs.Changed[structs.Preemptions] { return &d.Preempted })
+	s.Acct = table(s, tabAcct, TableAcct, lessAcct, func(r *structs.AcctRecord) acctKey { return acctKey{r.CreateIndex, r.Key()} },
+		func(t *trees) **tree[acctKey, structs.AcctRecord] { return &t.acct },
+		func(d *structs.Delta) *[]structs.Changed[structs.AcctRecord] { return &d.Acct })
+	s.AcctOpen = table(s, tabAcctOpen, TableAcctOpen, lessJob, (*structs.AcctRecord).Key,
+		func(t *trees) **tree[structs.JobKey, structs.AcctRecord] { return &t.acctOpen }, nil)
+	s.decisions = table(s, tabDecisions, TableDecisions, func(a, b uint64) bool { return a < b }, func(d *Decisions) uint64 { return d.Seq },
+		func(t *trees) **tree[uint64, Decisions] { return &t.decisions }, nil)
 
 	s.Allocs.hook = s.allocChanged
 	s.Allocs.share = func(t *trees) {

@@ -76,6 +76,18 @@ func (t *Table[K, T]) Delete(k K) {
 // All gives every row in the order of keys. The table must not change meanwhile.
 func (t *Table[K, T]) All() iter.Seq[*T] { return ascend(t.tree) }
 
+// First gives the row with the lowest key, or nil.
+func (t *Table[K, T]) First() *T {
+	it, _ := t.tree.Min()
+	return it.val
+}
+
+// Last gives the row with the highest key, or nil.
+func (t *Table[K, T]) Last() *T {
+	it, _ := t.tree.Max()
+	return it.val
+}
+
 // Len is the number of rows.
 func (t *Table[K, T]) Len() int { return t.tree.Len() }
 

@@ -1,0 +1,224 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Accounting. A job's run begins with its queue entry and ends when the job is dead, or has been purged and nothing of it
+// holds any more; it leaves one record. What its allocations used is summed up at the end, from the allocations
+// themselves, so that a placement costs nothing; those that are collected before the end are added to an open record.
+
+// tally is what allocations used, in units that lose nothing by adding up: thousandths of GPUs times seconds, MHz times
+// seconds. 100,000 allocations of 8 GPUs for ten years stay within 64 bits.
+type tally struct {
+	rec     *structs.AcctRecord
+	gpu     int64
+	cpu     int64
+	lasts   map[slot]*structs.Allocation // newest of each place
+	preempt int64
+}
+
+// used adds an allocation to the tally. One that has not ended counts up to now.
+func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
+	t.rec.Allocs++
+	if !a.PreemptedBy.IsZero() {
+		t.preempt++
+	}
+	from := a.StartedAt
+	if from == 0 {
+		return // it held, but for nobody's use
+	}
+	to := now
+	if a.FinishedAt != 0 {
+		to = a.FinishedAt
+	}
+	t.rec.Start = earliest(t.rec.Start, from)
+	ran := max(to.Sub(from), 0) // agents' clocks
+	t.rec.Longest = max(t.rec.Longest, ran)
+	amount, ms := structs.AmountOf(a), ran.Milliseconds()
+	t.gpu += amount.GPUMilli * ms / 1000
+	t.cpu += amount.CPU * ms / 1000
+}
+
+func earliest(a, b structs.LogTime) structs.LogTime {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// acctCollected adds an allocation that is collected to the open record of its job's run.
+func (x *tx) acctCollected(a *structs.Allocation) {
+	k := a.JobKey()
+	rec := structs.AcctRecord{Namespace: k.Namespace, JobID: k.ID}
+	open := x.AcctOpen.Get(k)
+	switch w := x.Workloads.Get(k); {
+	case open != nil && a.CreateIndex >= open.CreateIndex:
+		rec = *open
+	case open == nil && w != nil && a.CreateIndex >= w.CreateIndex:
+		rec.CreateIndex = w.CreateIndex
+	default:
+		return // of a run that has its record
+	}
+	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions}
+	t.used(a, x.time)
+	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu, t.cpu, t.preempt // in an open record still the tally's units
+	x.AcctOpen.Put(&rec)
+}
+
+// acctPurged opens the record of a job that is purged, with what the job said; it is closed when nothing of it holds.
+func (x *tx) acctPurged(j *structs.Job) {
+	w := x.Workloads.Get(j.Key())
+	if w == nil {
+		return // dead before, or a template
+	}
+	rec := structs.AcctRecord{Namespace: j.Namespace, JobID: j.ID, CreateIndex: w.CreateIndex}
+	if open := x.AcctOpen.Get(j.Key()); open != nil {
+		rec = *open
+	}
+	describe(&rec, j, w)
+	rec.Preemptions = max(rec.Preemptions, w.Preempted)
+	x.AcctOpen.Put(&rec)
+}
+
+// describe fills in what job and queue entry say.
+func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload) {
+	rec.Namespace, rec.JobID, rec.Name, rec.User = j.Namespace, j.ID, j.Name, j.Submitter.Name
+	rec.Queue, rec.Domain, rec.Priority, rec.Type = j.QueueName(), j.NodePool, j.Priority, j.Type
+	rec.Submit, rec.Requeues = w.SubmitTime, w.Requeued
+	rec.Expected = j.Runtime.Expected
+	rec.Asked = structs.Amount{}
+	for _, g := range j.Groups {
+		rec.Asked = rec.Asked.Add(structs.GroupAmount(g).Times(int64(g.Count)))
+		rec.Limit = max(rec.Limit, j.RunLimit(g))
+	}
+}
+
+// acctEnded writes the record of a run that has ended: of a job that became dead, with its queue entry, or of a purged one.
+func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
+	open := x.AcctOpen.Get(k)
+	rec := structs.AcctRecord{}
+	if open != nil {
+		rec = *open
+		x.AcctOpen.Delete(k)
+	} else if w != nil {
+		rec.CreateIndex = w.CreateIndex
+	}
+	from := rec.CreateIndex
+	if j != nil && w != nil {
+		describe(&rec, j, w)
+	}
+	if rec.Submit == 0 {
+		return // nothing is known of it: a job of an earlier name's allocations
+	}
+	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions, lasts: map[slot]*structs.Allocation{}}
+	for _, a := range x.AllocsByJob(k) {
+		if a.CreateIndex < from {
+			continue
+		}
+		t.used(a, x.time)
+		rec.Predicted = max(rec.Predicted, a.Expect)
+		at := slot{a.Group, a.NameIndex}
+		if last := t.lasts[at]; last == nil || newer(a, last) {
+			t.lasts[at] = a
+		}
+	}
+	rec.End, rec.CreateIndex = x.time, x.index
+	if rec.Start != 0 {
+		rec.Start = min(max(rec.Start, rec.Submit), rec.End)
+	}
+	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu/1000, t.cpu/1000, t.preempt
+	if w != nil && w.Preempted > 0 {
+		rec.Preemptions = w.Preempted // a gang that gives way as one
+	}
+	rec.Exit, rec.ExitCode = t.exit(j)
+	x.Acct.Put(&rec)
+	if x.Acct.Len() > structs.AcctKept {
+		x.DropAcct()
+	}
+}
+
+func newer(a, b *structs.Allocation) bool {
+	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:])) > 0
+}
+
+// exit tells how the run ended, from the last allocation of each place and from the job; nil for a purged one.
+func (t *tally) exit(j *structs.Job) (string, int64) {
+	var failed, lost, limit, preempted, stopped, done bool
+	var worst *structs.Allocation // of the failed ones, the newest
+	for _, a := range t.lasts {   // in any order: the newest of them is the same
+		switch {
+		case a.Transition.Expire:
+			limit = true
+		case a.Client == structs.ClientLost:
+			lost = true
+		case a.Client == structs.ClientFailed && a.Desired == structs.DesiredRun:
+			failed = true
+			if worst == nil || newer(a, worst) {
+				worst = a
+			}
+		case !a.PreemptedBy.IsZero():
+			preempted = true
+		case a.ServerTerminal():
+			stopped = true
+		default:
+			done = true
+		}
+	}
+	code := int64(0)
+	if worst != nil {
+		code = exitCode(worst)
+	}
+	switch {
+	case limit:
+		return structs.ExitLimit, code
+	case failed:
+		return structs.ExitFailed, code
+	case j == nil || j.Stop:
+		return structs.ExitStopped, 0
+	case lost:
+		return structs.ExitLost, 0
+	case preempted:
+		return structs.ExitPreempted, 0
+	case stopped && !done: // places that a smaller count took away say nothing
+		return structs.ExitStopped, 0
+	}
+	return structs.ExitSuccess, 0
+}
+
+// exitCode is the first exit code other than zero that a task of the allocation ended with, by the tasks' names.
+func exitCode(a *structs.Allocation) int64 {
+	names := make([]string, 0, len(a.TaskStates))
+	for n := range a.TaskStates {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		if ts := a.TaskStates[n]; ts != nil {
+			for i := len(ts.Events) - 1; i >= 0; i-- {
+				if e := &ts.Events[i]; e.ExitCode != 0 {
+					return e.ExitCode
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// acctCollectMax is how many records one AcctCollectCommand deletes; the service sends another while there are more.
+const acctCollectMax = 10_000
+
+func applyAcctCollect(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.AcctCollectCommand)
+	for range acctCollectMax {
+		r := x.Acct.First()
+		if r == nil || r.End >= c.Before && (c.Keep <= 0 || int64(x.Acct.Len()) <= c.Keep) {
+			break
+		}
+		x.DropAcct()
+	}
+	return nil
+}

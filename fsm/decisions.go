@@ -1,0 +1,127 @@
+package fsm
+
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// logDecisions appends rows about one job to the decision log (D23).
+func (x *tx) logDecisions(k structs.JobKey, queue string, eval structs.EvalID, rows ...structs.DecisionRow) {
+	d := x.newDecisions(k, queue, eval)
+	for i := range rows {
+		d.Add(&rows[i])
+	}
+	x.PutDecisions(d)
+}
+
+func (x *tx) newDecisions(k structs.JobKey, queue string, eval structs.EvalID) *state.Decisions {
+	d := &state.Decisions{Index: x.index, Time: x.time, Namespace: k.Namespace, JobID: k.ID, EvalID: eval, Queue: queue}
+	if w := x.Workloads.Get(k); w != nil && w.SubmitTime != 0 {
+		d.Wait = max(x.time.Sub(w.SubmitTime), 0)
+	}
+	return d
+}
+
+// logAccepted appends one row for each accepted part of the plan, and one for a reservation.
+func (pl *planner) logAccepted(accepted []bool) {
+	var d *state.Decisions
+	for i := range pl.p.Parts {
+		if !accepted[i] {
+			continue
+		}
+		if d == nil {
+			d = pl.newDecisions(pl.key, pl.queue(), pl.p.EvalID)
+			d.Grow(len(pl.p.Parts) - i)
+		}
+		r := pl.row(&pl.p.Parts[i])
+		d.Add(&r)
+	}
+	if r := pl.p.Reservation; r != nil && r.Start != 0 {
+		if d == nil {
+			d = pl.newDecisions(pl.key, pl.queue(), pl.p.EvalID)
+		}
+		row := structs.DecisionRow{Kind: structs.DecidedReserve, Nodes: int64(len(r.Places))}
+		if len(r.Places) > 0 {
+			row.Node = r.Places[0].Node
+		}
+		d.Add(&row)
+	}
+	if d != nil {
+		pl.PutDecisions(d)
+	}
+}
+
+func (pl *planner) queue() string {
+	if pl.job == nil {
+		return ""
+	}
+	return pl.job.QueueName()
+}
+
+// row tells of one accepted part.
+func (pl *planner) row(part *structs.PlanPart) structs.DecisionRow {
+	r := structs.DecisionRow{Places: int64(len(part.Places)), Stops: int64(len(part.Stops))}
+	switch {
+	case len(part.Places) > 0:
+		p := &part.Places[0]
+		r.Kind, r.Node, r.Nodes = structs.DecidedPlace, pl.p.Nodes[p.Node].ID, 1
+		r.Score = pl.scoreOf(pl.p.Groups[p.Group])
+		if g := pl.group(placed{pl.version(p), p.Group}); g != nil && g.Gang != nil {
+			r.Kind = structs.DecidedGang
+		}
+		if len(part.Places) > 1 {
+			seen := make(map[int]bool, len(part.Places))
+			for i := range part.Places {
+				seen[part.Places[i].Node] = true
+			}
+			r.Nodes = int64(len(seen))
+		}
+		for i := range part.Stops {
+			if !part.Stops[i].Preempt.IsZero() {
+				r.Kind = structs.DecidedPreempt
+			}
+		}
+	case len(part.Stops) > 0:
+		r.Kind = structs.DecidedStop
+		r.Node, r.Nodes = pl.nodesOf(len(part.Stops), func(i int) structs.AllocID { return part.Stops[i].ID })
+	default:
+		r.Kind, r.Places = structs.DecidedUpdate, int64(len(part.Updates))
+		r.Node, r.Nodes = pl.nodesOf(len(part.Updates), func(i int) structs.AllocID { return part.Updates[i].ID })
+	}
+	return r
+}
+
+// nodesOf gives the first of the nodes that allocations lie on, and how many nodes there are.
+func (pl *planner) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
+	var more map[structs.NodeID]bool
+	for i := range n {
+		a := pl.Allocs.Get(id(i))
+		switch {
+		case a == nil || a.NodeID == first:
+		case first.IsZero():
+			first, count = a.NodeID, 1
+		case !more[a.NodeID]:
+			if more == nil {
+				more = map[structs.NodeID]bool{}
+			}
+			more[a.NodeID] = true
+			count++
+		}
+	}
+	return first, count
+}
+
+// scoreOf is how the node that won scored for a group, as the plan's evaluation reports it; 0 when it does not.
+func (pl *planner) scoreOf(group string) int64 {
+	for _, e := range pl.p.Evals {
+		if e.ID != pl.p.EvalID {
+			continue
+		}
+		for _, g := range e.PlacedGroups {
+			if g.Group == group && len(g.Scores) > 0 {
+				return g.Scores[0].Micro
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,130 @@
+package state
+
+import (
+	"encoding/binary"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// The decision log (D23) is a ring of rows. Rows that one plan entry made lie together in one object, so that what they
+// have in common is kept, written and hashed once: one object per row would cost an allocation a quarter of its time in
+// the store.
+
+// decisionBytes is the size of a packed row: kind, places, stops, nodes, first node, score.
+const decisionBytes = 1 + 4 + 4 + 4 + 16 + 8
+
+// decisionKinds are the kinds as bytes. Their order is for ever.
+var decisionKinds = [...]string{"", structs.DecidedPlace, structs.DecidedStop, structs.DecidedUpdate, structs.DecidedPreempt,
+	structs.DecidedGang, structs.DecidedRequeue, structs.DecidedReserve}
+
+// Decisions is consecutive rows of the decision log with what they have in common.
+type Decisions struct {
+	Seq       uint64 // of the first row
+	Index     structs.Index
+	Time      structs.LogTime
+	Namespace string
+	JobID     string
+	EvalID    structs.EvalID
+	Queue     string
+	Wait      time.Duration
+	Rows      []byte // packed
+}
+
+// Len is the number of rows.
+func (d *Decisions) Len() int { return len(d.Rows) / decisionBytes }
+
+// Grow makes room for n rows.
+func (d *Decisions) Grow(n int) { d.Rows = slices.Grow(d.Rows, n*decisionBytes) }
+
+// Add appends a row; what the rows have in common is not looked at.
+func (d *Decisions) Add(r *structs.DecisionRow) {
+	kind := byte(0)
+	for i, k := range decisionKinds {
+		if k == r.Kind {
+			kind = byte(i)
+		}
+	}
+	d.Rows = append(d.Rows, kind)
+	for _, n := range [...]int64{r.Places, r.Stops, r.Nodes} {
+		d.Rows = binary.BigEndian.AppendUint32(d.Rows, uint32(min(max(n, 0), 1<<32-1)))
+	}
+	d.Rows = append(d.Rows, r.Node[:]...)
+	d.Rows = binary.BigEndian.AppendUint64(d.Rows, uint64(r.Score))
+}
+
+// Row gives row i.
+func (d *Decisions) Row(i int) structs.DecisionRow {
+	b := d.Rows[i*decisionBytes:][:decisionBytes]
+	r := structs.DecisionRow{
+		Seq: d.Seq + uint64(i), Index: d.Index, Time: d.Time, Namespace: d.Namespace, JobID: d.JobID, EvalID: d.EvalID, Queue: d.Queue, Wait: d.Wait,
+		Places: int64(binary.BigEndian.Uint32(b[1:])), Stops: int64(binary.BigEndian.Uint32(b[5:])), Nodes: int64(binary.BigEndian.Uint32(b[9:])),
+		Node: structs.NodeID(b[13:29]), Score: int64(binary.BigEndian.Uint64(b[29:])),
+	}
+	if int(b[0]) < len(decisionKinds) {
+		r.Kind = decisionKinds[b[0]]
+	}
+	return r
+}
+
+// PutDecisions appends to the decision log, numbering the rows, and drops the oldest ones beyond structs.DecisionsKept,
+// together with those that share an object with them.
+func (s *Store) PutDecisions(d *Decisions) {
+	if d.Len() == 0 {
+		return
+	}
+	d.Seq = 1
+	if last := s.decisions.Last(); last != nil {
+		d.Seq = last.Seq + uint64(last.Len())
+	}
+	s.decisions.Put(d)
+	end := d.Seq + uint64(d.Len())
+	for first := s.decisions.First(); first != d && end-first.Seq > structs.DecisionsKept; first = s.decisions.First() {
+		s.decisions.Delete(first.Seq)
+	}
+}
+
+// Decisions gives the rows of the decision log from seq on, oldest first.
+func (s *Snapshot) Decisions(seq uint64) iter.Seq[structs.DecisionRow] {
+	return func(yield func(structs.DecisionRow) bool) {
+		from := uint64(0)
+		s.decisions.DescendLessOrEqual(item[uint64, Decisions]{key: seq}, func(it item[uint64, Decisions]) bool {
+			from = it.key // seq may lie within it
+			return false
+		})
+		s.decisions.AscendGreaterOrEqual(item[uint64, Decisions]{key: from}, func(it item[uint64, Decisions]) bool {
+			for i := range it.val.Len() {
+				if r := it.val.Row(i); r.Seq >= seq && !yield(r) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// DecisionsBack gives the rows of the decision log newest first.
+func (s *Snapshot) DecisionsBack() iter.Seq[structs.DecisionRow] {
+	return func(yield func(structs.DecisionRow) bool) {
+		s.decisions.Descend(func(it item[uint64, Decisions]) bool {
+			for i := it.val.Len() - 1; i >= 0; i-- {
+				if !yield(it.val.Row(i)) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// DecisionCount is the number of rows in the decision log.
+func (s *Snapshot) DecisionCount() int {
+	first, ok := s.decisions.Min()
+	if !ok {
+		return 0
+	}
+	last, _ := s.decisions.Max()
+	return int(last.val.Seq - first.val.Seq + uint64(last.val.Len()))
+}
