@@ -35,6 +35,7 @@ func (s *Server) registerJobs() {
 	handle(s, methods.JobPeriodic, s.jobPeriodicForce)
 	handle(s, methods.JobScale, s.jobScale)
 	s.registerJobReads()
+	s.registerAcct()
 }
 
 // jobOf finds the job that a call names, or says that it is not there.

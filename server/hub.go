@@ -186,6 +186,7 @@ func (h *hub) feed(a Applied) {
 	table(len(d.Allocs), tableAllocs)
 	table(len(d.Evals), tableEvals)
 	table(len(d.Workloads), tableWorkloads)
+	table(len(d.Acct), state.TableAcct)
 	table(len(d.Pools), tablePools)
 	table(len(d.Namespaces), tableNamespaces)
 	table(len(d.Policies), tablePolicies)

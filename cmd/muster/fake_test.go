@@ -249,6 +249,14 @@ func canned() map[string]any {
 		"PUT /v1/jobs":  ev(map[string]any{"Warnings": "1 warning:\n\n* group hello: something odd"}),
 		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768}},
 
+		"GET /v1/acct": []nomadlike.AcctRecord{
+			{ID: evalA, Namespace: "default", JobID: "prep", User: "bob", Queue: "research", NodePool: "default", Priority: 50, Type: "batch", SubmitTime: ago(3 * time.Hour), StartTime: ago(2 * time.Hour), EndTime: ago(time.Hour), Allocs: 2, GPUs: 8, CPU: 16000, MemoryMiB: 65536, GPUSeconds: 28800, CPUSeconds: 57600, Longest: int64(time.Hour), Limit: int64(6 * time.Hour), Exit: "success"},
+			{ID: evalB, Namespace: "ml", JobID: "sweep", User: "alice", Queue: "research/nlp", NodePool: "default", Priority: 70, Type: "batch", SubmitTime: ago(2 * time.Hour), StartTime: ago(100 * time.Minute), EndTime: ago(50 * time.Minute), Allocs: 5, GPUs: 0.5, CPU: 100, MemoryMiB: 256, GPUSeconds: 1500, CPUSeconds: 300, Preemptions: 2, Exit: "failed", ExitCode: 137},
+			{ID: evalB, Namespace: "default", JobID: "never", User: "bob", Queue: "research", NodePool: "default", Priority: 50, Type: "batch", SubmitTime: ago(2 * time.Hour), EndTime: ago(time.Hour), GPUs: 64, Exit: "stopped"}},
+		"GET /v1/decisions": []nomadlike.Decision{
+			{Seq: 41, Index: 17, Time: ago(time.Hour), Namespace: "default", JobID: "train", EvalID: evalA, Kind: "gang", Places: 16, Nodes: 2, NodeID: nodeA, Queue: "default", Wait: int64(90 * time.Second), Score: 0.8125},
+			{Seq: 42, Index: 19, Time: ago(time.Minute), Namespace: "ml", JobID: "sweep", EvalID: evalB, Kind: "stop", Stops: 3, Nodes: 1, NodeID: nodeB, Queue: "research/nlp"}},
+
 		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
 		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
 		"GET /v1/job/example/scale":   &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},

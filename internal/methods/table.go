@@ -114,6 +114,9 @@ var (
 	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
 	QueueList      = method[ListRequest, QueueListResponse]("Queue.List", SideServer, KindRead, ns("list-jobs"))
 
+	AcctList     = method[AcctRequest, AcctResponse]("Acct.List", SideServer, KindRead, ns("list-jobs"))
+	DecisionList = method[DecisionsRequest, DecisionsResponse]("Decision.List", SideServer, KindRead, ns("list-jobs"))
+
 	// Allocations. The namespace is that of the allocation; handlers check it after the lookup.
 	AllocGet        = method[AllocGetRequest, AllocGetResponse]("Alloc.Get", SideServer, KindRead, ns("read-job"))
 	AllocList       = method[ListRequest, AllocListResponse]("Alloc.List", SideServer, KindRead, ns("read-job"))

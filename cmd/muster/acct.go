@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike"
+)
+
+type acctOptions struct {
+	*env
+	form                      format
+	csv                       bool
+	user, queue, since, until string
+	by                        string
+}
+
+func newAcct(e *env) *cobra.Command {
+	o := &acctOptions{env: e}
+	c := e.verb("acct [options]", "List the jobs that ended, with what they used", "List the jobs that ended, the oldest first: who, which queue, when, what they asked for and used, and how they ended. With -by the totals\nof users, queues, namespaces or ways to end. -csv can be replayed: muster sim -trace. Records are kept for 30 days, at most 100,000.", `
+muster acct -since 24h
+muster acct -since 7d -by user
+muster acct -queue research -csv > jobs.csv`, 0, 0, o.run)
+	o.form.flags(c)
+	c.Flags().BoolVar(&o.csv, "csv", false, "print comma-separated values with a header, as the simulator reads them")
+	c.Flags().StringVar(&o.user, "user", "", "only jobs of this submitter")
+	c.Flags().StringVar(&o.queue, "queue", "", "only jobs of this queue and those below it")
+	c.Flags().StringVar(&o.since, "since", "", "only jobs that ended since: a time (2026-01-31T12:00:00Z) or a span before now (24h, 7d)")
+	c.Flags().StringVar(&o.until, "until", "", "only jobs that ended before, as -since")
+	c.Flags().StringVar(&o.by, "by", "", "totals by user, queue, namespace or exit")
+	return c
+}
+
+// days turns "7d" into hours, which the API takes.
+func days(v string) string {
+	if n, ok := strings.CutSuffix(v, "d"); ok {
+		if d, err := strconv.Atoi(n); err == nil {
+			return strconv.Itoa(24*d) + "h"
+		}
+	}
+	return v
+}
+
+// pages gets every page of a list.
+func pages[T any](ctx context.Context, a *api, path string, q url.Values) ([]T, error) {
+	all := []T{}
+	for {
+		var page []T
+		m, err := a.get(ctx, path, q, &page)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if m.NextToken == "" {
+			return all, nil
+		}
+		q.Set("next_token", m.NextToken)
+	}
+}
+
+func (o *acctOptions) run(ctx context.Context, _ []string) error {
+	key, ok := map[string]func(*nomadlike.AcctRecord) string{
+		"": nil, "user": func(r *nomadlike.AcctRecord) string { return orDash(r.User) }, "queue": func(r *nomadlike.AcctRecord) string { return r.Queue },
+		"namespace": func(r *nomadlike.AcctRecord) string { return r.Namespace }, "exit": func(r *nomadlike.AcctRecord) string { return r.Exit },
+	}[o.by]
+	if !ok {
+		return fmt.Errorf("-by %q: want user, queue, namespace or exit", o.by)
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	q := ns(a.anyNamespace())
+	for name, v := range map[string]string{"user": o.user, "queue": o.queue, "since": days(o.since), "until": days(o.until)} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	list, err := pages[nomadlike.AcctRecord](ctx, a, "/v1/acct", q)
+	if err != nil {
+		return err
+	}
+	if key != nil {
+		return o.totals(list, key)
+	}
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if o.csv {
+		return o.writeCSV(list)
+	}
+	if len(list) == 0 {
+		o.println("No job has ended")
+		return nil
+	}
+	rows := [][]string{}
+	for i := range list {
+		r := &list[i]
+		job := r.JobID
+		if r.Namespace != "default" {
+			job = r.Namespace + "/" + job
+		}
+		ran := "-"
+		if r.StartTime > 0 {
+			ran = span(time.Duration(r.EndTime - r.StartTime))
+		}
+		exit := r.Exit
+		if r.ExitCode != 0 {
+			exit += fmt.Sprintf(" (%d)", r.ExitCode)
+		}
+		rows = append(rows, []string{job, orDash(r.User), r.Queue, time.Unix(0, r.EndTime).UTC().Format("2006-01-02 15:04:05"), span(acctWaited(r)), ran,
+			strconv.FormatFloat(r.GPUs, 'f', -1, 64), hours(r.GPUSeconds), strconv.FormatInt(r.Preemptions, 10), exit})
+	}
+	o.table("JOB|USER|QUEUE|ENDED|WAITED|RAN|GPUS|GPU-HOURS|PREEMPTED|EXIT", rows)
+	return nil
+}
+
+// hours is seconds as hours.
+func hours(seconds int64) string { return strconv.FormatFloat(float64(seconds)/3600, 'f', 2, 64) }
+
+// acctTotal is what some jobs used together; also its JSON form.
+type acctTotal struct {
+	Name        string
+	Jobs        int64
+	Failed      int64 // that did not end by success
+	GPUSeconds  int64
+	CPUSeconds  int64
+	Preemptions int64
+	MeanWait    int64 // nanoseconds
+}
+
+func (o *acctOptions) totals(list []nomadlike.AcctRecord, key func(*nomadlike.AcctRecord) string) error {
+	by := map[string]*acctTotal{}
+	for i := range list {
+		r := &list[i]
+		t := by[key(r)]
+		if t == nil {
+			t = &acctTotal{Name: key(r)}
+			by[t.Name] = t
+		}
+		t.Jobs++
+		if r.Exit != "success" {
+			t.Failed++
+		}
+		t.GPUSeconds += r.GPUSeconds
+		t.CPUSeconds += r.CPUSeconds
+		t.Preemptions += r.Preemptions
+		t.MeanWait += (int64(acctWaited(r)) - t.MeanWait) / t.Jobs
+	}
+	out := []*acctTotal{}
+	for _, k := range sortedKeys(by) {
+		out = append(out, by[k])
+	}
+	slices.SortStableFunc(out, func(a, b *acctTotal) int { return int(min(max(b.GPUSeconds-a.GPUSeconds, -1), 1)) })
+	if done, err := o.form.done(o.env, out); done || err != nil {
+		return err
+	}
+	rows := [][]string{}
+	for _, t := range out {
+		rows = append(rows, []string{t.Name, strconv.FormatInt(t.Jobs, 10), strconv.FormatInt(t.Failed, 10), hours(t.GPUSeconds), hours(t.CPUSeconds), span(time.Duration(t.MeanWait)), strconv.FormatInt(t.Preemptions, 10)})
+	}
+	o.table(strings.ToUpper(o.by)+"|JOBS|NOT OK|GPU-HOURS|GHZ-HOURS|MEAN WAIT|PREEMPTED", rows)
+	return nil
+}
+
+// acctWaited is from the submission to the first start, or to the end of a job that never started.
+func acctWaited(r *nomadlike.AcctRecord) time.Duration {
+	if r.StartTime == 0 {
+		return time.Duration(r.EndTime - r.SubmitTime)
+	}
+	return time.Duration(r.StartTime - r.SubmitTime)
+}
+
+// writeCSV prints jobs as the simulator's csv format has them, and what it does not look at behind that. Jobs that never
+// started have no run time to replay and are left out.
+func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
+	w := csv.NewWriter(o.out)
+	seconds := func(ns int64) string {
+		if ns <= 0 {
+			return ""
+		}
+		return strconv.FormatFloat(float64(ns)/1e9, 'f', -1, 64)
+	}
+	left := 0
+	rows := [][]string{{"job", "submit", "runtime", "gpus", "cpus", "memory", "estimate", "limit", "user", "queue", "priority",
+		"namespace", "pool", "start", "end", "gpu_seconds", "cpu_seconds", "preemptions", "requeues", "exit", "exit_code"}}
+	for i := range list {
+		r := &list[i]
+		if r.StartTime == 0 {
+			left++
+			continue
+		}
+		ran := r.EndTime - r.StartTime
+		if r.Longest > 0 {
+			ran = r.Longest
+		}
+		rows = append(rows, []string{r.JobID, seconds(r.SubmitTime), seconds(max(ran, 1e6)), strconv.FormatFloat(r.GPUs, 'f', -1, 64),
+			strconv.FormatInt(max(1, (r.CPU+999)/1000), 10), strconv.FormatInt(r.MemoryMiB, 10), seconds(r.Expected), seconds(r.Limit), r.User, r.Queue, strconv.Itoa(r.Priority),
+			r.Namespace, r.NodePool, seconds(r.StartTime), seconds(r.EndTime), strconv.FormatInt(r.GPUSeconds, 10), strconv.FormatInt(r.CPUSeconds, 10),
+			strconv.FormatInt(r.Preemptions, 10), strconv.FormatInt(r.Requeues, 10), r.Exit, strconv.FormatInt(r.ExitCode, 10)})
+	}
+	if err := w.WriteAll(rows); err != nil {
+		return err
+	}
+	if left > 0 {
+		o.hint("%s never started and %s left out", plural(int64(left), "job"), map[bool]string{true: "is", false: "are"}[left == 1])
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike"
+)
+
+type decisionsOptions struct {
+	*env
+	form                    format
+	job, queue, kind, since string
+	last                    int
+}
+
+func newOperatorDecisions(e *env) *cobra.Command {
+	o := &decisionsOptions{env: e}
+	c := e.verb("decisions [options]", "Show the decision log: what was placed, stopped, preempted, and when", "Show the decision log, the newest last: a row for each part of a plan that was accepted, and how long its job had waited. The servers keep\nthe last 65,536 rows in their replicated state.", `
+muster operator decisions
+muster operator decisions -job train -since 1h
+muster operator decisions -kind preempt -json`, 0, 0, o.run)
+	o.form.flags(c)
+	c.Flags().StringVar(&o.job, "job", "", "only about this job")
+	c.Flags().StringVar(&o.queue, "queue", "", "only of this queue and those below it")
+	c.Flags().StringVar(&o.kind, "kind", "", "only place, gang, preempt, stop, update, requeue or reserve")
+	c.Flags().StringVar(&o.since, "since", "", "only since a time (2026-01-31T12:00:00Z) or a span before now (1h, 7d)")
+	c.Flags().IntVarP(&o.last, "last", "n", 50, "at most that many, the newest; 0 for all")
+	return c
+}
+
+func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	q := ns(a.anyNamespace())
+	for _, x := range [][2]string{{"job", o.job}, {"queue", o.queue}, {"kind", o.kind}, {"since", days(o.since)}} {
+		if x[1] != "" {
+			q.Set(x[0], x[1])
+		}
+	}
+	if o.last > 0 {
+		q.Set("last", strconv.Itoa(o.last))
+	}
+	list, err := pages[nomadlike.Decision](ctx, a, "/v1/decisions", q)
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		o.println("No decisions")
+		return nil
+	}
+	names := o.nodeNames(ctx, a)
+	rows := [][]string{}
+	for _, d := range list {
+		job := d.JobID
+		if d.Namespace != "default" {
+			job = d.Namespace + "/" + job
+		}
+		node := "-"
+		if d.NodeID != "" {
+			node = shortID(d.NodeID, false)
+			if n := names[d.NodeID]; n != "" {
+				node = n
+			}
+			if d.Nodes > 1 {
+				node += " +" + strconv.FormatInt(d.Nodes-1, 10)
+			}
+		}
+		score := "-"
+		if d.Score > 0 {
+			score = strconv.FormatFloat(d.Score, 'f', 3, 64)
+		}
+		rows = append(rows, []string{strconv.FormatUint(d.Seq, 10), time.Unix(0, d.Time).UTC().Format("2006-01-02 15:04:05.000"), d.Kind, job, orDash(d.Queue),
+			strconv.FormatInt(d.Places, 10), strconv.FormatInt(d.Stops, 10), node, span(time.Duration(d.Wait)), score, shortID(d.EvalID, false)})
+	}
+	o.table("SEQ|TIME|KIND|JOB|QUEUE|PLACES|STOPS|NODE|WAITED|SCORE|EVAL", rows)
+	return nil
+}
+
+// nodeNames are the names of nodes by id; empty when they may not be read.
+func (o *decisionsOptions) nodeNames(ctx context.Context, a *api) map[string]string {
+	var nodes []struct{ ID, Name string }
+	names := map[string]string{}
+	if _, err := a.get(ctx, "/v1/nodes", url.Values{}, &nodes); err == nil {
+		for _, n := range nodes {
+			names[n.ID] = n.Name
+		}
+	}
+	return names
+}

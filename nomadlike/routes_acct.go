@@ -1,0 +1,133 @@
+package nomadlike
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+type (
+	// AcctRecord is a line of GET /v1/acct: a job that ended. Times are Unix nanoseconds, spans nanoseconds.
+	AcctRecord struct {
+		ID, Namespace, JobID, Name string
+		User, Queue, NodePool      string
+		Priority                   int
+		Type                       string
+		SubmitTime                 int64
+		StartTime                  int64 // of its first allocation; 0: it never started
+		EndTime                    int64
+		Allocs                     int64 // placed over its life
+		GPUs                       float64
+		GPUMemoryMiB               int64
+		CPU                        int64 // MHz
+		MemoryMiB                  int64
+		GPUSeconds                 int64 // held
+		CPUSeconds                 int64 // GHz-seconds held
+		Longest                    int64 // longest run of one allocation
+		Limit, Expected, Predicted int64 // 0: none
+		Preemptions, Requeues      int64
+		Exit                       string
+		ExitCode                   int64
+	}
+	// Decision is a line of GET /v1/decisions: one accepted part of a plan.
+	Decision struct {
+		Seq, Index       uint64
+		Time             int64 // Unix nanoseconds
+		Namespace, JobID string
+		EvalID           string
+		Kind             string
+		Places, Stops    int64
+		Nodes            int64
+		NodeID           string // the first of them
+		Queue            string
+		Wait             int64   // nanoseconds since the submission
+		Score            float64 // of the first placement, 0 when not known
+	}
+)
+
+func acctRoutes() []route {
+	return []route{
+		{methods: "GET", pattern: "/v1/acct", rpc: methods.AcctList.Name, handle: acctList},
+		{methods: "GET", pattern: "/v1/decisions", rpc: methods.DecisionList.Name, handle: decisionList},
+	}
+}
+
+// when reads an optional time: RFC 3339, Unix seconds, or a span like 24h before now.
+func (c *call) when(name string) (structs.LogTime, error) {
+	v := c.r.URL.Query().Get(name)
+	if v == "" {
+		return 0, nil
+	}
+	if t, err := time.Parse(time.RFC3339, v); err == nil {
+		return structs.LogTimeOf(t), nil
+	}
+	if n, err := strconv.ParseInt(v, 10, 64); err == nil && n > 0 && n < 1<<33 {
+		return structs.LogTimeOf(time.Unix(n, 0)), nil
+	}
+	if d, err := time.ParseDuration(v); err == nil && d >= 0 {
+		return structs.LogTimeOf(time.Now().Add(-d)), nil
+	}
+	return 0, structs.Errorf(structs.CodeInvalid, "%s=%q is no time: want 2026-01-31T12:00:00Z, Unix seconds, or a span before now such as 24h", name, clip(v, 40))
+}
+
+func acctList(c *call) (any, error) {
+	q := c.r.URL.Query()
+	req := &methods.AcctRequest{User: q.Get("user"), Queue: q.Get("queue")}
+	var err error
+	if req.Since, err = c.when("since"); err != nil {
+		return nil, err
+	}
+	if req.Until, err = c.when("until"); err != nil {
+		return nil, err
+	}
+	resp, err := invoke(c, methods.AcctList, req)
+	if err != nil {
+		return nil, err
+	}
+	out := []AcctRecord{}
+	for _, r := range resp.Records {
+		out = append(out, AcctRecord{
+			ID: r.ID, Namespace: r.Namespace, JobID: r.JobID, Name: r.Name, User: r.User, Queue: r.Queue, NodePool: r.Domain,
+			Priority: r.Priority, Type: string(r.Type), SubmitTime: int64(r.Submit), StartTime: int64(r.Start), EndTime: int64(r.End), Allocs: r.Allocs,
+			GPUs: float64(r.Asked.GPUMilli) / 1000, GPUMemoryMiB: r.Asked.GPUMemoryMiB, CPU: r.Asked.CPU, MemoryMiB: r.Asked.MemoryMiB,
+			GPUSeconds: r.GPUSeconds, CPUSeconds: r.CPUSeconds, Longest: int64(r.Longest), Limit: int64(r.Limit), Expected: int64(r.Expected), Predicted: int64(r.Predicted),
+			Preemptions: r.Preemptions, Requeues: r.Requeues, Exit: r.Exit, ExitCode: r.ExitCode,
+		})
+	}
+	return out, nil
+}
+
+func decisionList(c *call) (any, error) {
+	q := c.r.URL.Query()
+	req := &methods.DecisionsRequest{JobID: q.Get("job"), Queue: q.Get("queue"), Kind: q.Get("kind")}
+	var err error
+	if req.Since, err = c.when("since"); err != nil {
+		return nil, err
+	}
+	if req.After, _, err = c.uint("after"); err != nil {
+		return nil, err
+	}
+	last, _, err := c.uint("last")
+	if err != nil {
+		return nil, err
+	}
+	req.Last = int(min(last, 1<<20))
+	resp, err := invoke(c, methods.DecisionList, req)
+	if err != nil {
+		return nil, err
+	}
+	out := []Decision{}
+	for _, r := range resp.Rows {
+		d := Decision{
+			Seq: r.Seq, Index: uint64(r.Index), Time: int64(r.Time), Namespace: r.Namespace, JobID: r.JobID, EvalID: r.EvalID.String(), Kind: r.Kind,
+			Places: r.Places, Stops: r.Stops, Nodes: r.Nodes, Queue: r.Queue, Wait: int64(r.Wait), Score: float64(r.Score) / 1e6,
+		}
+		if !r.Node.IsZero() {
+			d.NodeID = r.Node.String()
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestAcctAndDecisionsArePaged places jobs, ends them, and reads both logs page by page, forwards and backwards.
+func TestAcctAndDecisionsArePaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 3)
+		const jobs = 12
+		for i := range jobs {
+			register(t, s, passJob(fmt.Sprintf("j%02d", i), 2, func(j *structs.Job) { j.Queue = []string{"research", "research/nlp", "ops"}[i%3] }))
+		}
+		waitFor(t, 10*time.Second, "placements", func() bool {
+			n := 0
+			for i := range jobs {
+				n += running(s, fmt.Sprintf("j%02d", i))
+			}
+			return n == 2*jobs
+		})
+		d := call(t, s, methods.DecisionList, rpc.Header{}, &methods.DecisionsRequest{Kind: structs.DecidedPlace})
+		if len(d.Rows) != 2*jobs || d.Rows[0].Seq == 0 || d.Rows[0].Wait < 0 || d.Rows[0].Score == 0 || d.Rows[0].EvalID.IsZero() {
+			t.Fatalf("%d rows for %d placements, the first %+v", len(d.Rows), 2*jobs, d.Rows[0])
+		}
+		one := call(t, s, methods.DecisionList, rpc.Header{}, &methods.DecisionsRequest{JobID: "j03", Queue: "research"})
+		if len(one.Rows) != 2 {
+			t.Fatalf("%d rows of one job, want 2", len(one.Rows))
+		}
+		last := call(t, s, methods.DecisionList, rpc.Header{}, &methods.DecisionsRequest{Last: 5})
+		if n := len(last.Rows); n != 5 || last.Rows[4].Seq != d.Rows[len(d.Rows)-1].Seq && last.Rows[4].Kind == structs.DecidedPlace {
+			t.Fatalf("the last rows are %+v", last.Rows)
+		}
+		var seqs []uint64
+		for next := ""; ; {
+			p := call(t, s, methods.DecisionList, rpc.Header{}, &methods.DecisionsRequest{Kind: structs.DecidedPlace, Query: methods.Query{PerPage: 7, NextToken: next}})
+			for _, r := range p.Rows {
+				seqs = append(seqs, r.Seq)
+			}
+			if next = p.NextToken; next == "" {
+				break
+			}
+		}
+		if len(seqs) != 2*jobs || seqs[0] != d.Rows[0].Seq {
+			t.Fatalf("paged: %v", seqs)
+		}
+		for i := range jobs {
+			call(t, s, methods.JobDeregister, rpc.Header{}, &methods.JobDeregisterRequest{JobID: fmt.Sprintf("j%02d", i)})
+		}
+		waitFor(t, time.Minute, "ends", func() bool { return s.Published().Snapshot.AcctCount() == jobs })
+		all := call(t, s, methods.AcctList, rpc.Header{}, &methods.AcctRequest{}).Records
+		if len(all) != jobs || all[0].Exit != structs.ExitStopped || all[0].ID == "" || all[0].Allocs != 2 {
+			t.Fatalf("%d records, the first %+v", len(all), all[0])
+		}
+		for _, reverse := range []bool{false, true} {
+			var got []string
+			for next := ""; ; {
+				p := call(t, s, methods.AcctList, rpc.Header{}, &methods.AcctRequest{Query: methods.Query{PerPage: 5, NextToken: next, Reverse: reverse}})
+				for _, r := range p.Records {
+					got = append(got, r.ID)
+				}
+				if next = p.NextToken; next == "" {
+					break
+				}
+			}
+			for i, id := range got {
+				want := all[i].ID
+				if reverse {
+					want = all[jobs-1-i].ID
+				}
+				if id != want || len(got) != jobs {
+					t.Fatalf("reverse %v: record %d of %d is %s, want %s", reverse, i, len(got), id, want)
+				}
+			}
+		}
+		if r := call(t, s, methods.AcctList, rpc.Header{}, &methods.AcctRequest{Queue: "research"}).Records; len(r) != 8 {
+			t.Errorf("%d records of a subtree, want 8", len(r))
+		}
+		mid := all[6].End
+		before := call(t, s, methods.AcctList, rpc.Header{}, &methods.AcctRequest{Until: mid}).Records
+		since := call(t, s, methods.AcctList, rpc.Header{}, &methods.AcctRequest{Since: mid}).Records
+		if len(before)+len(since) != jobs {
+			t.Errorf("%d ended before and %d since; together %d jobs", len(before), len(since), jobs)
+		}
+	})
+}
+
+// TestAcctRound holds what the service asks to be deleted.
+func TestAcctRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		for i := range 4 {
+			id := fmt.Sprintf("j%d", i)
+			register(t, s, passJob(id, 1, nil))
+			call(t, s, methods.JobDeregister, rpc.Header{}, &methods.JobDeregisterRequest{JobID: id, Purge: true})
+			time.Sleep(time.Hour)
+		}
+		snap, now := s.Published().Snapshot, s.logNow()
+		if c := acctRound(snap, CollectLimits{AcctAge: 10 * time.Hour, AcctKept: 4}, now); c != nil {
+			t.Errorf("nothing is beyond retention, and %+v goes", c)
+		}
+		if c := acctRound(snap, CollectLimits{AcctAge: 3 * time.Hour, AcctKept: 4}, now); c == nil || c.Before != now.Add(-3*time.Hour) {
+			t.Errorf("by age: %+v", c)
+		}
+		if err := s.collectAcct(t.Context(), CollectLimits{AcctAge: 10 * time.Hour, AcctKept: 3}, now); err != nil || s.Published().Snapshot.AcctCount() != 3 {
+			t.Errorf("by count: %d left, %v", s.Published().Snapshot.AcctCount(), err)
+		}
+	})
+}
