@@ -76,7 +76,14 @@ func (r *Runner) limit(ctx context.Context) {
 	if armed {
 		return
 	}
+	if g := r.group(); g.Checkpoint != nil && g.Checkpoint.Before > 0 {
+		before := time.AfterFunc(max(0, left-g.Checkpoint.Before), func() { r.saveBefore(ctx) })
+		context.AfterFunc(ctx, func() { before.Stop() })
+	}
 	timer := time.AfterFunc(left, func() {
+		r.mu.Lock()
+		r.overtime = true
+		r.mu.Unlock()
 		r.Kill(fmt.Sprintf("the allocation has run for its max_run_duration of %s", r.group().MaxRunDuration), true)
 	})
 	context.AfterFunc(ctx, func() { timer.Stop() })

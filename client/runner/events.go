@@ -32,6 +32,7 @@ const (
 	EventGPUMemory      = "GPU Memory Exceeded"
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
+	EventCheckpoint     = "Checkpoint"
 	eventsKept          = 10
 	detailRestartReason = "restart_reason"
 )

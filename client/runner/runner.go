@@ -80,6 +80,7 @@ type Runner struct {
 	live       bool            // Start was called
 	busy       bool            // a goroutine drives the allocation
 	dirty      bool            // something has changed since it last looked
+	overtime   bool            // the allocation is ended because its time is over
 	limited    bool            // max_run_duration has been armed
 	ctx        context.Context // of Start: the agent's life
 	unhook     func()          // ends the hooks that wait, or nil

@@ -475,6 +475,14 @@ func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 			return nil
 		}
 	}
+	if w.kind == wishKill {
+		if res := t.save(ctx, h, t.r.endCause()); res != nil {
+			return res
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
 	timeout := spec.KillTimeout
 	if timeout <= 0 {
 		timeout = 5 * time.Second
