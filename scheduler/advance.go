@@ -154,10 +154,11 @@ func (a *advancer) replaceNode(c *chunk, i int, n *structs.Node) {
 		return
 	}
 	r := *c.roster
-	r.nodes, r.total, r.mhz, r.ready = slices.Clone(r.nodes), slices.Clone(r.total), slices.Clone(r.mhz), slices.Clone(r.ready)
+	r.nodes, r.total, r.mhz, r.ready, r.sick = slices.Clone(r.nodes), slices.Clone(r.total), slices.Clone(r.mhz), slices.Clone(r.ready), slices.Clone(r.sick)
 	r.nodes[i] = n
 	r.total[i], r.mhz[i] = capacity(n)
 	r.ready[i] = n.Ready()
+	r.sick[i] = sickDevices(n)
 	if k := r.class[i]; r.classes[k].node.ID == n.ID {
 		r.classes = slices.Clone(r.classes)
 		r.classes[k].node = n

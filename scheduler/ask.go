@@ -36,6 +36,7 @@ type ask struct {
 	inside     string // level within a node that its devices should share; "" for islands, and no wish
 	insideOnly bool   // it is a must
 
+	label        string    // of the first request for devices
 	plainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
 	cores        []coreAsk // tasks that reserve cores
 	spreads      []spreadAsk
@@ -257,6 +258,9 @@ func (d *deviceAsk) plain() bool { return len(d.alts) == 1 && !d.alts[0].shared(
 
 // inGPUs notes what the requests for devices have in common.
 func (a *ask) inGPUs() {
+	if len(a.devices) > 0 {
+		a.label = a.devices[0].alts[0].label()
+	}
 	a.plainDevices = a.inside == "" && len(a.devices) == 1 && a.devices[0].plain() && !a.devices[0].perNode
 	for i := range a.devices {
 		a.altsMax += int64(len(a.devices[i].alts) - 1)

@@ -39,11 +39,22 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	}
 	slices.Sort(times)
 	times = slices.Compact(times)
+	// Amounts alone tell a time before which it cannot be, and mostly that time will do.
+	lo, _ := slices.BinarySearch(times, b.soonest(d, rows))
+	if lo == len(times) {
+		return 0, nil
+	}
+	if best := b.placeAt(d, rows, times[lo]); best != nil {
+		return times[lo], best
+	}
+	if lo++; lo == len(times) {
+		return 0, nil
+	}
 	best := b.placeAt(d, rows, times[len(times)-1])
 	if best == nil {
 		return 0, nil
 	}
-	lo, hi := 0, len(times)-1 // times[hi] will do
+	hi := len(times) - 1 // times[hi] will do
 	for lo < hi {
 		mid := (lo + hi) / 2
 		if got := b.placeAt(d, rows, times[mid]); got != nil {

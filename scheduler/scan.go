@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
@@ -428,6 +429,11 @@ func (s *scan) load(row int) int64 {
 func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
 	a, n := s.ask, c.nodes[i]
 	hold := o.hold
+	if a.plainDevices && len(c.sick[i]) == 0 {
+		if total, used, short, ok := s.plainDevices(n, hold, v); ok {
+			return total, used, short
+		}
+	}
 	if !a.plainDevices {
 		s.choose(c, i, v, o)
 		free := hold
@@ -492,6 +498,30 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: alt.label(), unhealthy: best+bestSick >= alt.count}
 	}
 	return total, min(used, total), shortageOf{}
+}
+
+// plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
+// 64; ok is false for a node with more.
+func (s *scan) plainDevices(n *structs.Node, hold *holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
+	var busy uint64
+	if hold != nil && len(hold.devs) > 0 {
+		busy = hold.devs[0]
+	}
+	best := int64(0)
+	alt := &s.ask.devices[0].alts[0]
+	for _, c := range v.choices[0] {
+		k := len(n.Resources.Devices[c.group].Instances)
+		if c.first+k > 64 {
+			return 0, 0, shortageOf{}, false
+		}
+		inUse := bits.OnesCount64(busy >> c.first & (1<<k - 1))
+		best = max(best, int64(k-inUse))
+		total, used = total+int64(k), used+int64(inUse)
+	}
+	if best < alt.count {
+		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: s.ask.label}, true
+	}
+	return total, min(used+alt.count, total), shortageOf{}, true
 }
 
 var emptyHolding holding

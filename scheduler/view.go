@@ -44,6 +44,7 @@ type roster struct {
 	class   []uint16         // into classes
 	hash    [][16]byte       // classHash of each node
 	ready   []bool
+	sick    []bitset    // devices that are not healthy, by their position; nil for most nodes
 	classes []nodeClass // that occur in this chunk, by first occurrence
 }
 
@@ -119,11 +120,13 @@ func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *roster
 		mhz:   make([]int64, len(nodes)),
 		class: make([]uint16, len(nodes)),
 		ready: make([]bool, len(nodes)),
+		sick:  make([]bitset, len(nodes)),
 	}
 	for i, n := range nodes {
 		r.ids[i] = n.ID
 		r.total[i], r.mhz[i] = capacity(n)
 		r.ready[i] = n.Ready()
+		r.sick[i] = sickDevices(n)
 		var h [16]byte
 		if hashes != nil {
 			h = hashes[i]
@@ -140,6 +143,20 @@ func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *roster
 		r.class[i] = uint16(at)
 	}
 	return r
+}
+
+// sickDevices are the devices of a node that are not healthy, by position.
+func sickDevices(n *structs.Node) (out bitset) {
+	pos := 0
+	for i := range n.Resources.Devices {
+		for j := range n.Resources.Devices[i].Instances {
+			if !n.Resources.Devices[i].Instances[j].Healthy {
+				out.set(pos)
+			}
+			pos++
+		}
+	}
+	return out
 }
 
 // capacity is what a node offers to allocations, and the MHz that one reserved core takes from its CPU.

@@ -13,26 +13,43 @@ import (
 
 // decide runs passes until nothing changes any more at this instant.
 func (e *Engine) decide() error {
+	defer e.decided()
+	e.instant++
+	stopped := int64(0)
+	woken := true
 	for round := 0; ; round++ {
-		if round == roundsMax {
-			return fmt.Errorf("%d passes at one instant (%v) have not come to an end: decisions undo each other", roundsMax, Since(e.now))
+		if e.stats.Preemptions-stopped > int64(roundsMax+len(e.live)) {
+			return fmt.Errorf("%d preemptions at one instant (%v): decisions undo each other", e.stats.Preemptions-stopped, Since(e.now))
+		}
+		if round == 0 {
+			stopped = e.stats.Preemptions
 		}
 		if len(e.fresh) == 0 && len(e.freed) == 0 && !(e.cfg.Whole && round == 0) {
 			return nil
 		}
 		if e.vain() {
-			e.unmark()
 			return nil
 		}
-		pending := e.pick()
+		pending, narrow := e.pick(woken)
 		if len(pending) == 0 {
 			return nil
 		}
 		picked := slices.Clone(e.picked)
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
-			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: e.table(), Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting}
-		began := time.Now()
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting}
+		began, before := time.Now(), e.stats.Preemptions
+		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
+			in.Queues.Turnover = x.Turnover()
+		}
+		if narrow {
+			in.View = e.part()
+		}
 		in.Line = e.line(&in)
+		var turn *turns
+		if !e.cfg.Whole && len(pending) > 1 {
+			turn = &turns{Line: in.Line}
+			in.Line = turn
+		}
 		plan, rep := scheduler.Schedule(in, e.cfg.Policy)
 		e.stats.Passes++
 		e.stats.Decided += int64(len(pending))
@@ -43,11 +60,28 @@ func (e *Engine) decide() error {
 			}
 		}
 		e.stats.Deciding += time.Since(began)
+		for _, w := range rep.Workloads {
+			if l := e.live[w.Key]; l != nil {
+				e.answered(l, plan.Deferred)
+			}
+		}
 		for _, l := range picked {
-			e.answered(l, plan.Deferred)
+			if l.dirty && l.End == 0 && turn != nil && turn.over {
+				e.fresh = append(e.fresh, l) // its turn did not come
+			}
 		}
 		if e.cfg.Hooks.Passed != nil {
 			e.cfg.Hooks.Passed(e, &in, &plan, &rep)
+		}
+		switch {
+		case e.stats.Preemptions != before:
+			e.instant++ // what victims gave back may serve anybody
+			woken = true
+		case turn != nil && turn.over: // the rest is looked at again
+		case len(e.fresh) == 0:
+			return nil
+		default:
+			woken = false
 		}
 	}
 }
@@ -60,16 +94,12 @@ func (e *Engine) line(in *scheduler.Input) scheduler.Line {
 	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 }
 
-// table is the queues as decisions see them.
-func (e *Engine) table() *scheduler.QueueTable {
-	if len(e.cfg.Queues) == 0 {
-		return nil
+// decided ends the passes of an instant: what was freed before has been looked at.
+func (e *Engine) decided() {
+	for _, n := range e.freed {
+		e.marked[n] = false
 	}
-	t := &scheduler.QueueTable{Queues: e.cfg.Queues}
-	if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
-		t.Turnover = x.Turnover()
-	}
-	return t
+	e.freed = e.freed[:0]
 }
 
 // running lists what holds, for queues whose running work competes with what waits.
@@ -175,19 +205,29 @@ func (e *Engine) book(r *structs.Reservation) {
 		next = slices.Insert(next, at, r)
 	}
 	e.booked = next
-	if l := e.live[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}]; l != nil && r.JobID != "" && l.tied != tied {
-		l.tied = tied
-		e.move(l)
+	l := e.live[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}]
+	if l == nil || r.JobID == "" {
+		return
 	}
+	if tied {
+		l.renew = e.now.Add(max(r.Start.Sub(e.now)/4, time.Second))
+	}
+	if l.tied == tied {
+		return
+	}
+	l.tied = tied
+	if tied {
+		e.promised = append(e.promised, l)
+		return
+	}
+	e.promised = slices.DeleteFunc(e.promised, func(x *Live) bool { return x == l })
 }
 
 // freedAll opens everything: something other than an end made room.
 func (e *Engine) freedAll() {
-	for _, s := range e.shapes {
-		s.open = s.waiting > 0
-	}
-	if len(e.nodes) > 0 {
-		e.freeOn(0)
+	e.instant++
+	for i := range e.nodes {
+		e.freeOn(i)
 	}
 }
 
@@ -311,6 +351,13 @@ func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 			return
 		}
 		e.move(l)
+		l.vain = e.instant
+		if l.tied && e.now >= l.renew {
+			l.renew = e.now.Add(time.Second)
+		}
+		if l.reason != structs.ReasonReservation && l.home == l.shape {
+			l.shape.vain = e.instant
+		}
 		return
 	}
 	e.settled(l)

@@ -30,7 +30,7 @@ type Config struct {
 	First  []Kind // order of events at equal times; see Kind
 	Each   bool   // a pass after every event; else one after all events of an instant
 	Whole  bool   // every waiting job is in every pass; else those that room may have appeared for
-	Window int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 1,000
+	Window int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 64
 	Silent []Kind // events that no pass follows
 	// Fleeting: reservations last for a pass (scheduler.Input.Fleeting). With Whole, a pass in which nothing that waits
 	// could find room is left out.
@@ -66,7 +66,7 @@ type Predictor interface {
 // roundsMax bounds the passes at one instant; preemption that undoes itself would go on for ever.
 const roundsMax = 1000
 
-const windowDefault = 1000
+const windowDefault = 64
 
 // Engine is one run under way. It is used by one goroutine.
 type Engine struct {
@@ -96,10 +96,14 @@ type Engine struct {
 	freed               []int // nodes that gave something back since the last pick
 	marked              []bool
 	booked              []*structs.Reservation
+	promised            []*Live // whose are in booked, in the order in which they came to be
+	narrowable          bool    // a pass over some of the nodes decides as one over all
+	usage               usage
 	parts               int64 // refused by Verify
 	changes             []structs.Changed[structs.Allocation]
 	endings             []*run
 	draws               draws
+	instant             uint64 // counts the moments at which what was refused before is looked at again
 	holders, lastHolder *Live
 
 	stats *Stats
@@ -112,6 +116,9 @@ type nodeState struct {
 	inUse map[string]int32 // allocations by device instance; nil: none
 	runs  int64
 	level int8 // filled() as last booked
+	list  []*run
+	total structs.Vector
+	used  structs.Vector
 }
 
 // Now is the present moment.
@@ -135,8 +142,14 @@ func NewEngine(cfg Config) *Engine {
 	if cfg.Window <= 0 {
 		cfg.Window = windowDefault
 	}
+	table := scheduler.QueueTable{Queues: cfg.Queues}
+	for _, q := range append([]*structs.Queue{{Path: structs.QueueDefault}}, cfg.Queues...) {
+		if table.Settings(q.Path, &cfg.Scheduler).Backfill == structs.BackfillNone {
+			cfg.Whole = true // who is first keeps out the rest, so he has to be there
+		}
+	}
 	e := &Engine{cfg: cfg, now: Epoch, index: 1, live: map[structs.JobKey]*Live{}, runs: map[structs.AllocID]*run{}, rows: map[structs.NodeID]int{},
-		byShape: map[shapeKey]*shape{}, other: &shape{open: true}, marked: make([]bool, len(cfg.Nodes))}
+		byShape: map[shapeKey]*shape{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
 	e.agenda.setRank(cfg.First)
 	e.view = scheduler.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
 	for i, n := range cfg.Nodes {
@@ -144,13 +157,23 @@ func NewEngine(cfg Config) *Engine {
 		for k := range n.Resources.Devices {
 			if n.Resources.Devices[k].Type == "gpu" {
 				s.gpus += int64(len(n.Resources.Devices[k].Instances))
+				for _, in := range n.Resources.Devices[k].Instances {
+					table.Total.GPUMilli += 1000
+					table.Total.GPUMemoryMiB += in.MemoryMiB
+				}
 			}
 		}
 		s.free = s.gpus
+		_, s.total, _ = e.view.Usage(n.ID)
+		table.Total.CPU += s.total.CPU
+		table.Total.MemoryMiB += s.total.MemoryMiB
 		e.nodes = append(e.nodes, s)
 		e.rows[n.ID] = i
 	}
+	e.usage.table = table
 	e.stats = newStats(e)
+	_, rater := cfg.Policy.(scheduler.GPURater)
+	e.narrowable = !rater && cfg.Policy != nil && !cfg.Policy.Rotates()
 	return e
 }
 
@@ -283,7 +306,7 @@ func (e *Engine) submit(j *Job) *Live {
 	key := shapeOf(job)
 	l.shape = e.byShape[key]
 	if l.shape == nil {
-		l.shape = &shape{need: key.need, gpus: key.gpus, shared: key.shared, domain: key.domain}
+		l.shape = &shape{need: key.need, gpus: key.gpus, shared: key.shared, domain: key.domain, count: key.count}
 		e.byShape[key] = l.shape
 		e.shapes = append(e.shapes, l.shape)
 	}

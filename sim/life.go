@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -29,9 +30,17 @@ func (e *Engine) hold(r *run, n int64) {
 		}
 	}
 	s.runs += n
+	if n > 0 {
+		s.used = s.used.Add(r.alloc.Resources)
+		s.list = append(s.list, r)
+	} else {
+		s.used = s.used.Sub(r.alloc.Resources)
+		s.list = slices.DeleteFunc(s.list, func(x *run) bool { return x == r })
+	}
 	e.stats.held(r, n)
 	l := r.live
 	l.holds += int(n)
+	e.usage.charge(e, r, n)
 	switch {
 	case n > 0 && l.holds == 1:
 		e.link(l)

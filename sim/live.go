@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -44,10 +45,12 @@ type Live struct {
 	home                   *shape          // whose lanes it is in
 	lane                   *lane           // nil: it does not wait
 	waits                  structs.LogTime // since when it has been waiting; 0: it is not
+	vain                   uint64          // the instant at which it was last refused
 	reason                 structs.ReasonCode
-	dirty                  bool // has an evaluation to be answered
-	listed                 bool // among the fresh ones
-	tied                   bool // holds a reservation
+	dirty                  bool            // has an evaluation to be answered
+	listed                 bool            // among the fresh ones
+	tied                   bool            // holds a reservation
+	renew                  structs.LogTime // when its promise is looked at again
 	attained               int64
 	holds                  int   // allocations that hold
 	allocs                 int   // that it wants
@@ -187,7 +190,10 @@ type shape struct {
 	domain  string
 	lanes   []*lane // by priority, high first
 	waiting int
-	open    bool // room may have appeared since it was last refused
+	vain    uint64        // the instant at which one of them was last refused for want of room
+	count   int64         // members that must be placed together
+	known   structs.Index // of the view for which room was found out
+	room    bool
 }
 
 type shapeKey struct {
@@ -195,6 +201,8 @@ type shapeKey struct {
 	gpus   int64
 	shared bool
 	domain string
+	count  int64
+	more   string // whatever else decides where it may go
 }
 
 func shapeOf(j *structs.Job) shapeKey {
@@ -218,13 +226,46 @@ func shapeOf(j *structs.Job) shapeKey {
 			}
 		}
 		if n == 0 {
+			if g.Gang != nil {
+				k.count = int64(g.Gang.Least(g.Count))
+			}
 			k.need, k.gpus = v, gpus
 			continue
 		}
 		k.need = structs.Vector{CPU: min(k.need.CPU, v.CPU), Cores: min(k.need.Cores, v.Cores), MemoryMiB: min(k.need.MemoryMiB, v.MemoryMiB), DiskMiB: min(k.need.DiskMiB, v.DiskMiB)}
 		k.gpus = min(k.gpus, gpus)
 	}
+	k.more = narrow(j, k.shared)
 	return k
+}
+
+// narrow tells jobs apart that ask for equal amounts but may not go to the same nodes or GPUs; "" for most.
+func narrow(j *structs.Job, shared bool) string {
+	free := !shared && len(j.Constraints) == 0 && len(j.Groups) == 1
+	for _, g := range j.Groups {
+		free = free && len(g.Constraints) == 0 && len(g.Networks) == 0 && len(g.Volumes) == 0 && g.Topology == nil
+		for _, t := range g.Tasks {
+			free = free && len(t.Constraints) == 0 && len(t.Resources.Devices) == 0 && t.Resources.NUMA == nil && len(t.Resources.GPU) <= 1
+			for i := range t.Resources.GPU {
+				r := &t.Resources.GPU[i]
+				free = free && r.Model == "" && len(r.Constraints) == 0
+			}
+		}
+	}
+	if free {
+		return ""
+	}
+	b := fmt.Appendf(nil, "%v", j.Constraints)
+	for _, g := range j.Groups {
+		b = fmt.Appendf(b, "%d%v%v%v", g.Count, g.Constraints, g.Networks, g.Volumes)
+		if g.Topology != nil {
+			b = fmt.Appendf(b, "%v", *g.Topology)
+		}
+		for _, t := range g.Tasks {
+			b = fmt.Appendf(b, "%v%v%v", t.Constraints, t.Resources.Devices, t.Resources.GPU)
+		}
+	}
+	return string(b)
 }
 
 // gpusAsked is how many GPUs a job asks for in all; parts of one count as one.

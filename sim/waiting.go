@@ -39,8 +39,10 @@ func (e *Engine) enqueue(l *Live) {
 // otherwise reports whether the job waits for something else than room.
 func (l *Live) otherwise() bool {
 	switch l.reason {
-	case structs.ReasonNone, structs.ReasonResources, structs.ReasonFragmentation:
-		return l.tied
+	case structs.ReasonNone, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang, structs.ReasonTopology:
+		return false
+	case structs.ReasonReservation: // what is promised to others goes on being promised until a promise changes: see book
+		return false
 	}
 	return true
 }
@@ -137,37 +139,42 @@ func (e *Engine) freeOn(node int) {
 	}
 }
 
-// pick lists the jobs of the next pass.
-func (e *Engine) pick() []scheduler.Workload {
+// pick lists the jobs of the next pass. woken says that it is the first one at this instant. narrow tells that none of
+// them can go anywhere but to the nodes that gave something back.
+func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	e.picked = e.picked[:0]
-	if len(e.freed) > 0 {
-		for _, s := range e.shapes {
-			if s.waiting > 0 && !s.open {
-				s.open = e.cfg.Whole || e.mayFit(s)
-			}
-		}
-	}
-	woken := len(e.freed) > 0 || e.cfg.Whole
-	if woken || len(e.fresh) > 0 {
-		for _, n := range e.freed {
-			e.marked[n] = false
-		}
-		e.freed = e.freed[:0]
+	if e.cfg.Whole || woken && (len(e.freed) > 0 || len(e.fresh) > 0) {
 		e.take(e.other)
 	}
-	if woken {
+	for _, l := range e.promised {
+		if !l.listed && l.End == 0 && (e.cfg.Whole || l.dirty || len(e.freed) > 0 && e.due(l)) {
+			l.listed = true
+			e.picked = append(e.picked, l)
+		}
+	}
+	narrow = len(e.picked) == 0 && !e.cfg.Whole && e.narrowable
+	if len(e.freed) > 0 || e.cfg.Whole {
 		for _, s := range e.shapes {
-			if s.open || e.cfg.Whole {
-				s.open = false
+			if s.waiting > 0 && (e.cfg.Whole || s.vain != e.instant && e.mayFit(s)) {
+				narrow = narrow && s.count <= 1
+				from := len(e.picked)
 				e.take(s)
+				for _, l := range e.picked[from:] {
+					narrow = narrow && e.spoken(l)
+				}
 			}
 		}
 	}
 	for _, l := range e.fresh {
-		if l.dirty && !l.listed && l.End == 0 {
-			l.listed = true
-			e.picked = append(e.picked, l)
+		if !l.dirty || l.listed || l.End != 0 {
+			continue
 		}
+		if !e.cfg.Whole && !e.cfg.Drop && e.spoken(l) && !e.room(l.shape) {
+			continue // somebody is promised room already, and there is none now: it waits like the others
+		}
+		narrow = false
+		l.listed = true
+		e.picked = append(e.picked, l)
 	}
 	e.fresh = e.fresh[:0]
 	if cap(e.pend) < len(e.picked) {
@@ -182,7 +189,53 @@ func (e *Engine) pick() []scheduler.Workload {
 		}
 		e.pend = append(e.pend, l.work)
 	}
-	return e.pend
+	return e.pend, narrow
+}
+
+// spoken reports whether somebody of the job's queue is promised room, so that the job would not be.
+func (e *Engine) spoken(l *Live) bool {
+	for _, p := range e.promised {
+		if p != l && p.Job.Job.Queue == l.Job.Job.Queue {
+			return true
+		}
+	}
+	return false
+}
+
+// due reports whether a promise is worth looking at again: room may have appeared for it, its time has come, or a
+// quarter of the time that was left has passed.
+func (e *Engine) due(l *Live) bool {
+	return l.vain != e.instant && (e.now >= l.renew || e.mayFit(l.shape))
+}
+
+// room reports whether all nodes together may have room for a job of a shape.
+func (e *Engine) room(s *shape) bool {
+	if s.known == e.index {
+		return s.room
+	}
+	s.known, s.room = e.index, false
+	left := max(s.count, 1)
+	for i := range e.nodes {
+		if left -= e.roomFor(&e.nodes[i], s); left <= 0 {
+			s.room = true
+			break
+		}
+	}
+	return s.room
+}
+
+// part is a view of the nodes that gave something back.
+func (e *Engine) part() *scheduler.View {
+	var ns []*structs.Node
+	var as []*structs.Allocation
+	for _, i := range e.freed {
+		n := &e.nodes[i]
+		ns = append(ns, n.node)
+		for _, r := range n.list {
+			as = append(as, r.alloc)
+		}
+	}
+	return scheduler.NewView(e.view.Index(), ns, as, e.cfg.Pools)
 }
 
 func (e *Engine) take(s *shape) {
@@ -195,7 +248,7 @@ func (e *Engine) take(s *shape) {
 	}
 	for _, ln := range s.lanes {
 		for k := ln.first; k < len(ln.jobs) && left > 0; k++ {
-			if l := ln.jobs[k]; l != nil && !l.listed {
+			if l := ln.jobs[k]; l != nil && !l.listed && (l.vain != e.instant || e.cfg.Whole || l.dirty) {
 				l.listed = true
 				e.picked = append(e.picked, l)
 				left--
@@ -204,19 +257,62 @@ func (e *Engine) take(s *shape) {
 	}
 }
 
-// mayFit reports whether a node that gave something back has room for one allocation of a shape.
+// mayFit reports whether a node that gave something back has room for one allocation of a shape and, for a gang, whether
+// all nodes together have room for enough of them.
 func (e *Engine) mayFit(s *shape) bool {
+	found := false
 	for _, i := range e.freed {
-		n := &e.nodes[i]
-		if !n.node.Ready() || n.free < s.gpus && !s.shared {
-			continue
-		}
-		used, total, ok := e.view.Usage(n.node.ID)
-		if ok && used.Add(s.need).Fits(total) {
-			return true
+		if e.roomFor(&e.nodes[i], s) > 0 {
+			found = true
+			break
 		}
 	}
-	return false
+	if !found || s.count <= 1 {
+		return found
+	}
+	return e.room(s)
+}
+
+// roomFor is how many allocations of a shape a node may have room for: at least as many as it really has.
+func (e *Engine) roomFor(n *nodeState, s *shape) int64 {
+	if n.free < s.gpus && !s.shared || !n.node.Ready() {
+		return 0
+	}
+	free := n.total.Sub(n.used)
+	if !s.need.Fits(free) {
+		return 0
+	}
+	room := int64(1) << 30
+	for _, c := range [...][2]int64{{s.need.CPU, free.CPU}, {s.need.Cores, free.Cores}, {s.need.MemoryMiB, free.MemoryMiB}, {s.need.DiskMiB, free.DiskMiB}} {
+		if c[0] > 0 {
+			room = min(room, c[1]/c[0])
+		}
+	}
+	if s.gpus > 0 && !s.shared {
+		room = min(room, n.free/s.gpus)
+	}
+	return room
+}
+
+// turns is a line that ends with the first workload that is placed, when what was freed should be looked at again before
+// others are searched for: a search in vain costs as much as one that finds.
+type turns struct {
+	scheduler.Line
+	over bool
+}
+
+// Next ends the pass after something was placed.
+func (t *turns) Next() int {
+	if t.over {
+		return -1
+	}
+	return t.Line.Next()
+}
+
+// Placed is told by the pass.
+func (t *turns) Placed(i int, use structs.Amount) {
+	t.Line.Placed(i, use)
+	t.over = t.over || use != structs.Amount{}
 }
 
 // vain reports whether a pass over everything that waits would place nothing, because no shape has room. Jobs that have
@@ -247,12 +343,4 @@ func (e *Engine) otherFits(used, total structs.Vector) bool {
 		}
 	}
 	return false
-}
-
-// unmark forgets which nodes gave something back.
-func (e *Engine) unmark() {
-	for _, n := range e.freed {
-		e.marked[n] = false
-	}
-	e.freed = e.freed[:0]
 }

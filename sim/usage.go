@@ -1,0 +1,56 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// usage keeps what queues and the submitters in them hold and have used, as the state machine does.
+type usage struct {
+	table scheduler.QueueTable
+	rows  map[usageKey]*structs.QueueUsage
+}
+
+type usageKey struct{ path, user string }
+
+func (u *usage) row(e *Engine, path, user string) *structs.QueueUsage {
+	k := usageKey{path, user}
+	r := u.rows[k]
+	if r == nil {
+		r = &structs.QueueUsage{Path: path, User: user, At: e.now}
+		if u.rows == nil {
+			u.rows = map[usageKey]*structs.QueueUsage{}
+		}
+		u.rows[k] = r
+		at, _ := slices.BinarySearchFunc(u.table.Usage, r, func(a, b *structs.QueueUsage) int {
+			return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User))
+		})
+		u.table.Usage = slices.Insert(u.table.Usage, at, r)
+	}
+	return r
+}
+
+// charge books what a run holds with its queue, the queues above it, and its submitter.
+func (u *usage) charge(e *Engine, r *run, n int64) {
+	job := r.live.Job.Job
+	amount := structs.AmountOf(r.alloc).Times(n)
+	jobs := int64(0)
+	if r.live.holds == 0 && n < 0 || r.live.holds == 1 && n > 0 {
+		jobs = n
+	}
+	settings := u.table.Settings(job.QueueName(), &e.cfg.Scheduler)
+	add := func(row *structs.QueueUsage) {
+		row.Settle(e.now, settings.HalfLife)
+		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n
+	}
+	if job.Submitter.Name != "" {
+		add(u.row(e, job.QueueName(), job.Submitter.Name))
+	}
+	for path := job.QueueName(); path != "" && path != structs.QueueRoot; path = structs.QueueParent(path) {
+		add(u.row(e, path, ""))
+	}
+	add(u.row(e, structs.QueueRoot, ""))
+}
