@@ -27,7 +27,9 @@ type books struct {
 	owed    []*decision                             // with a promise whose start nobody has asked for yet
 	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
 	shut    map[string]structs.JobKey               // queues in which nobody may pass, and whom
-	rules   map[string]structs.Queue
+	rules   map[string]*structs.Queue
+	path    string // of the rule asked for last
+	last    *structs.Queue
 	version int // of the promises
 }
 
@@ -139,7 +141,7 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 			continue
 		}
 		for _, e := range o.hold.list() {
-			if at := e.work.ends(now); at == 0 || at > pt.at {
+			if at := e.work.foreseen(now); at == 0 || at > pt.at {
 				pt.used = pt.used.Add(e.need)
 			}
 		}
@@ -202,6 +204,18 @@ func serves(r *structs.Reservation, load *Workload) bool {
 	return false
 }
 
+// foreseen is when what is held will be given back as far as promises count on it: by its prediction or limit. That
+// something was told to stop says nothing about when; and a blocked workload is not asked anew at that moment, so that
+// with it the answer would depend on who was asked when.
+func (h *heldWork) foreseen(now structs.LogTime) structs.LogTime {
+	if !h.ending {
+		return h.ends(now)
+	}
+	x := *h
+	x.ending = false
+	return x.ends(now)
+}
+
 // until is when an allocation of a group that is placed now is expected to hold no more.
 func (d *decision) until(tg *structs.Group) structs.LogTime {
 	if w := d.workOf(tg); w.job != nil {
@@ -218,15 +232,20 @@ func (d *decision) workOf(tg *structs.Group) heldWork {
 
 // rule is the settings of a workload's queue.
 func (b *books) rule(path string) *structs.Queue {
-	q, ok := b.rules[path]
-	if !ok {
-		q = b.in.Queues.Settings(path, &b.in.Config)
+	if b.last != nil && b.path == path {
+		return b.last
+	}
+	q := b.rules[path]
+	if q == nil {
+		set := b.in.Queues.Settings(path, &b.in.Config)
+		q = &set
 		if b.rules == nil {
-			b.rules = make(map[string]structs.Queue)
+			b.rules = make(map[string]*structs.Queue)
 		}
 		b.rules[path] = q
 	}
-	return &q
+	b.path, b.last = path, q
+	return q
 }
 
 // depth is how many blocked workloads of a queue get a promise, the workload being the next one.
@@ -280,7 +299,7 @@ func (d *decision) reserve() {
 	}
 	b.speak(path)
 	b.owed = append(b.owed, d)
-	if !b.in.Fleeting {
+	if !b.in.Fleeting || !b.surely(d) {
 		b.settle()
 	}
 }
@@ -407,4 +426,20 @@ func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf)
 		o.hold = merged
 	}
 	return o, short
+}
+
+// EachHeld calls f for everything held, by node and id: when it is expected to end as seen at now (0: never), and what
+// it holds.
+func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant), now structs.LogTime) {
+	for _, c := range v.chunks {
+		for i, n := range c.nodes {
+			for _, h := range c.hold[i].list() {
+				var grants []structs.Grant
+				if h.rare != nil {
+					grants = h.rare.grants
+				}
+				f(n, h.work.foreseen(now), h.need, grants)
+			}
+		}
+	}
 }

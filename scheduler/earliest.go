@@ -27,7 +27,7 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	rows := b.rowsFor(d)
 	for _, row := range rows {
 		for _, e := range b.w.get(row).hold.list() {
-			if at := e.work.ends(now); at > 0 {
+			if at := e.work.foreseen(now); at > 0 {
 				times = append(times, at)
 			}
 		}
@@ -103,7 +103,7 @@ func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []pla
 	now := d.in.Now
 	ends := make([]ending, 0, len(o.hold.list()))
 	for _, e := range o.hold.list() {
-		if at := e.work.ends(now); at > 0 {
+		if at := e.work.foreseen(now); at > 0 {
 			ends = append(ends, ending{at, e.need})
 		}
 	}
@@ -124,6 +124,27 @@ func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []pla
 	}
 	h := &held{id: promiseID(d.load.Key.String(), 0), need: g.ask.need}
 	return at, []placement{{g: g, want: &g.wants[0], spot: spot{row: 0, node: c.nodes[i], held: h}}}
+}
+
+// surely reports whether a promise to the decision will be found without looking for it: then it may be put off until
+// somebody comes near it.
+func (b *books) surely(d *decision) bool {
+	g := d.soleMiss()
+	if g == nil || b.w.v.rows != 1 || len(b.rows[0]) > 0 {
+		return false
+	}
+	c, i := b.w.v.at(0)
+	v := g.scan.verdict(0)
+	o := b.w.get(0)
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] || o.hold != nil && o.hold.waits > 0 {
+		return false
+	}
+	for _, e := range o.hold.list() {
+		if e.work.foreseen(b.in.Now) == 0 {
+			return false
+		}
+	}
+	return fitsAmounts(c.total[i], structs.Vector{}, g.ask.need, c.mhz[i]).dim == dimNone
 }
 
 // siftEnding restores the heap of endings, the earliest on top, below a place.
@@ -164,6 +185,24 @@ func (b *books) rowsFor(d *decision) []int {
 	return out
 }
 
+// decideAt takes the whole decision again on a picture of the future: with gangs, topology and all that goes with it.
+func (b *books) decideAt(d *decision, w *whatIf) []placement {
+	then := newDecision(d.in, d.load, d.policy, w, &hopeless{}, d.cursor)
+	then.books = &books{in: d.in, w: w}
+	then.rec.run(d.load.Allocs)
+	then.place()
+	if len(then.misses) > 0 || len(then.placed) == 0 {
+		return nil
+	}
+	for i := range then.placed {
+		pl := &then.placed[i]
+		h := *pl.spot.held
+		h.id = promiseID(d.load.Key.String()+"/"+pl.g.name, i)
+		pl.spot.held = &h
+	}
+	return then.placed
+}
+
 // placeAt tries to place everything that the decision misses as the cluster will be at a time. It is nil when that
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
@@ -174,7 +213,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		var keep []*held
 		list := o.hold.list()
 		for _, e := range list {
-			if t := e.work.ends(now); t == 0 || t > at {
+			if t := e.work.foreseen(now); t == 0 || t > at {
 				keep = append(keep, e)
 			}
 		}
@@ -193,11 +232,17 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
 		w.set(row, occupancy{hold: &holding{held: keep}}.tally(c.nodes[i]))
 	}
+	if len(d.placed) == 0 {
+		return b.decideAt(d, w)
+	}
 	var out []placement
 	for _, g := range d.rec.groups {
 		n := d.misses[g.name]
 		if n == 0 {
 			continue
+		}
+		if g.tg == nil || g.tg.Topology != nil {
+			return nil // where the rest may go depends on where it is already: not foretold
 		}
 		if g.scan == nil || g.ask == nil {
 			return nil
@@ -210,6 +255,11 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 						s.count(row, other == g, 1)
 					}
 				}
+			}
+		}
+		for i := range d.placed {
+			if pl := &d.placed[i]; pl.g == g || g.ask.countsJob() {
+				s.count(pl.spot.row, pl.g == g, 1)
 			}
 		}
 		if g.ask.countsJob() {

@@ -137,11 +137,16 @@ func sameAnswer(a, b *structs.Evaluation) bool {
 	}
 	for i := range a.FailedGroups {
 		x, y := a.FailedGroups[i], b.FailedGroups[i]
-		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed {
+		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed || anyCure(x) != anyCure(y) {
 			return false
 		}
 	}
 	return true
+}
+
+// anyCure reports whether a group is to be looked at after whatever happens: it, or who is ahead, holds a promise.
+func anyCure(g *structs.GroupReport) bool {
+	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == structs.EventNone })
 }
 
 // reasonText is the main reason in few words.

@@ -2,6 +2,14 @@ package scheduler
 
 import "github.com/muster-sched/muster/structs"
 
+// Pruner is a Line that can leave out many at once. What is refused without being looked at stays refused for the rest
+// of the pass, as room only becomes less; the line need not put it in order.
+type Pruner interface {
+	Line
+	// Prune takes out those still to come for which vain is true.
+	Prune(vain func(i int) bool)
+}
+
 // asGiven is the Line of an Input that has none: Pending in its order.
 type asGiven struct{ at, n int }
 

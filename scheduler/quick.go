@@ -102,8 +102,14 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if !q.books.full(load) || q.books.old[load.Key] != nil {
 		return false
 	}
-	if _, passed := q.books.passed(load); passed {
-		return false
+	rule := q.books.rule(load.QueueName())
+	if rule.Preempt != "" && rule.Preempt != structs.PreemptNone {
+		return false // others may give up their places
+	}
+	if rule.Backfill == structs.BackfillNone {
+		if _, passed := q.books.passed(load); !passed {
+			return false // it is the one whom nobody passes
+		}
 	}
 	q.refused++
 	return true

@@ -56,6 +56,9 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		if quick.refuses(load) {
 			noteBlocked(line, i)
 			starved = true
+			if p, ok := line.(Pruner); ok {
+				p.Prune(func(i int) bool { return quick.refuses(&in.Pending[i]) })
+			}
 			continue
 		}
 		w.undo = w.undo[:0]

@@ -28,6 +28,7 @@ type Line struct {
 	nodes   map[string]*node
 	root    *node
 	of      []*lane // of each pending workload
+	lanes   []*lane // by their first workload in pending
 }
 
 // node is one queue of the tree with something pending below it.
@@ -107,6 +108,9 @@ func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending [
 					ln.in.Usage, ln.in.Held = u, u.Held
 				}
 			}
+			if len(order) == 0 {
+				ln.work = make([]item, 0, len(pending)) // most often there is one lane
+			}
 			lanes[k] = ln
 			order = append(order, ln)
 		}
@@ -117,6 +121,7 @@ func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending [
 		}
 		ln.work = append(ln.work, it)
 	}
+	l.lanes = order
 	for _, ln := range order {
 		heap.Init(&laneHeap{l, ln})
 		l.enter(ln.node, ln.in)
@@ -331,6 +336,34 @@ func (l *Line) Blocked(i int) {
 	l.rate(n, ln.in)
 	heap.Fix(&n.turns, ln.in.at)
 	l.lift(n)
+}
+
+// Prune takes those still to come for which vain is true out of the line.
+func (l *Line) Prune(vain func(i int) bool) {
+	for _, ln := range l.lanes {
+		if len(ln.work) == 0 {
+			continue
+		}
+		kept := ln.work[:0]
+		for _, it := range ln.work {
+			if !vain(it.load) {
+				kept = append(kept, it)
+			}
+		}
+		if len(kept) == len(ln.work) {
+			continue
+		}
+		ln.work = kept
+		n := ln.node
+		if len(kept) == 0 {
+			heap.Remove(&n.turns, ln.in.at)
+		} else {
+			heap.Init(&laneHeap{l, ln})
+			l.rate(n, ln.in)
+			heap.Fix(&n.turns, ln.in.at)
+		}
+		l.lift(n)
+	}
 }
 
 // Terms explain the place of a workload, from the root down: the share of every queue and submitter on the way that

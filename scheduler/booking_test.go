@@ -1,0 +1,357 @@
+package scheduler_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/structs"
+)
+
+const bookNow = structs.LogTime(1_700_000_000_000_000_000)
+
+// timed is a batch job of one group with a limit.
+func timed(name string, count int, cpu, gpus int64, limit time.Duration) *structs.Job {
+	j := job(name, count)
+	j.Type, j.Runtime.Limit, j.SubmitTime = structs.JobBatch, limit, bookNow-1
+	r := &j.Groups[0].Tasks[0].Resources
+	r.CPU, r.MemoryMiB = cpu, 1
+	j.Groups[0].Disk.SizeMiB = 0
+	if gpus > 0 {
+		r.GPU = []structs.GPURequest{{Count: gpus}}
+	}
+	return j
+}
+
+// holds is an allocation of a job on a node that ends at a time after now, as far as is known.
+func holds(n *structs.Node, j *structs.Job, i int, end time.Duration, devices []int) *structs.Allocation {
+	began := bookNow.Add(end - j.Runtime.Limit)
+	a := &structs.Allocation{ID: structs.AllocID(id("held", i)), Namespace: j.Namespace, JobID: j.ID, Job: j, Group: "g", NodeID: n.ID,
+		Resources: structs.Vector{CPU: j.Groups[0].Tasks[0].Resources.CPU, MemoryMiB: 1}, Client: structs.ClientRunning, Desired: structs.DesiredRun, CreateTime: began}
+	for _, d := range devices {
+		g := &n.Resources.Devices[0]
+		a.Grants = append(a.Grants, structs.Grant{Task: "t", Device: g.ID(), Instance: g.Instances[d].ID})
+	}
+	return a
+}
+
+func gpuNode(n int, gpus int) *structs.Node {
+	x := node(n)
+	if gpus > 0 {
+		g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "H100"}
+		for i := range gpus {
+			g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", n, i), Healthy: true, MemoryMiB: 80 << 10})
+		}
+		x.Resources.Devices = []structs.DeviceGroup{g}
+	}
+	return x
+}
+
+func rules(backfill string) structs.SchedulerConfig {
+	return structs.SchedulerConfig{Order: structs.OrderFCFS, Backfill: backfill}
+}
+
+// placed tells which jobs of a plan have placements, and its reservations.
+func placed(p scheduler.Plan) (string, []*structs.Reservation) {
+	var b bytes.Buffer
+	var rs []*structs.Reservation
+	for _, e := range p.Entries {
+		n := 0
+		for _, part := range e.Parts {
+			n += len(part.Places)
+		}
+		if n > 0 {
+			fmt.Fprintf(&b, "%s:%d ", e.JobID, n)
+		}
+		if e.Reservation != nil {
+			rs = append(rs, e.Reservation)
+		}
+	}
+	return b.String(), rs
+}
+
+// A blocked job is promised the first room; short work passes it, and so does work that leaves the room free.
+func TestEASYByHand(t *testing.T) {
+	n := node(1) // 4000 MHz
+	run := timed("run", 1, 3000, 0, 2*time.Hour)
+	held := holds(n, run, 1, time.Hour, nil)
+	wide := timed("wide", 1, 3500, 0, time.Hour)      // needs the end of run, in an hour; leaves 500 free
+	long := timed("long", 1, 600, 0, 2*time.Hour)     // would still hold 600 then
+	narrow := timed("narrow", 1, 500, 0, 9*time.Hour) // fits beside wide
+	short := timed("short", 1, 500, 0, time.Hour)     // has ended by then
+	for i, j := range []*structs.Job{wide, long, narrow, short} {
+		j.CreateIndex = structs.Index(10 + i)
+	}
+	for _, c := range []struct{ backfill, want string }{
+		{structs.BackfillEASY, "narrow:1 short:1 "},
+		{structs.BackfillSJF, "short:1 narrow:1 "},
+		{structs.BackfillConservative, "narrow:1 short:1 "},
+		{structs.BackfillGreedy, "long:1 "},
+		{structs.BackfillNone, ""},
+	} {
+		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(c.backfill),
+			Pending: []scheduler.Workload{load(wide, 1), load(long, 2), load(narrow, 3), load(short, 4)}}
+		in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
+		plan, rep := scheduler.Schedule(in, binpack)
+		got, rs := placed(plan)
+		if got != c.want {
+			t.Errorf("%s: placed %q, want %q", c.backfill, got, c.want)
+		}
+		switch c.backfill {
+		case structs.BackfillEASY, structs.BackfillSJF:
+			if len(rs) != 1 || rs[0].JobID != "wide" || rs[0].Start != bookNow.Add(time.Hour) || rs[0].Basis != structs.ReserveLimit {
+				t.Errorf("%s: reservations %+v", c.backfill, rs)
+			}
+			for _, w := range rep.Workloads {
+				if c.backfill == structs.BackfillEASY && w.Key.ID == "long" && w.Groups[0].Code != structs.ReasonReservation {
+					t.Errorf("%s: long waits for %s", c.backfill, w.Groups[0].Code)
+				}
+			}
+		case structs.BackfillConservative:
+			if len(rs) != 2 || rs[1].JobID != "long" || rs[1].Start != bookNow.Add(2*time.Hour) {
+				t.Errorf("conservative: reservations %+v", rs)
+			}
+		}
+		// The same again with the promise in force: nothing to write about it.
+		if c.backfill == structs.BackfillEASY {
+			in.Booked = rs
+			in.Line = nil
+			if _, again := placed(must(scheduler.Schedule(in, binpack))); len(again) != 0 {
+				t.Errorf("the promise is written again: %+v", again[0])
+			}
+			in.Pending = in.Pending[1:] // wide is not looked at, and still has its promise
+			if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "narrow:1 short:1 " {
+				t.Errorf("without the blocked job in the pass: %q", got)
+			}
+		}
+	}
+}
+
+func must(p scheduler.Plan, _ scheduler.Report) scheduler.Plan { return p }
+
+// Operators' reservations keep others off their nodes when they would be in the way.
+func TestOperatorReservation(t *testing.T) {
+	a, b := node(1), node(2)
+	mine := timed("mine", 1, 3000, 0, 3*time.Hour)
+	mine.Submitter.Name = "ann"
+	brief := timed("brief", 1, 3000, 0, time.Hour)
+	other := timed("other", 1, 3000, 0, 3*time.Hour)
+	r := &structs.Reservation{ID: "course", Domain: structs.NodePoolDefault, Start: bookNow.Add(2 * time.Hour), End: bookNow.Add(5 * time.Hour), Nodes: []structs.NodeID{a.ID}, Users: []string{"ann"}}
+	full := holds(b, timed("full", 1, 4000, 0, 9*time.Hour), 1, 9*time.Hour, nil)
+	try := func(j *structs.Job) string {
+		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{full}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+			Pending: []scheduler.Workload{load(j, 1)}, Booked: []*structs.Reservation{r}}
+		got, _ := placed(must(scheduler.Schedule(in, binpack)))
+		return got
+	}
+	if got := try(mine) + try(brief) + try(other); got != "mine:1 brief:1 " {
+		t.Errorf("placed %q", got)
+	}
+	r.Maintenance = true
+	if got := try(mine) + try(brief); got != "brief:1 " {
+		t.Errorf("before maintenance: placed %q", got)
+	}
+}
+
+// bookWorld is a random cluster that is held in part, and jobs that wait.
+func bookWorld(rng *rand.Rand) scheduler.Input {
+	var nodes []*structs.Node
+	var allocs []*structs.Allocation
+	for n := range 1 + rng.IntN(5)*rng.IntN(2) {
+		gpus := rng.IntN(2) * 4
+		x := gpuNode(n+1, gpus)
+		nodes = append(nodes, x)
+		for cpu, dev := int64(4000), 0; ; {
+			j := timed(fmt.Sprintf("run-%d-%d", n, len(allocs)), 1, 100+rng.Int64N(2500), 0, time.Duration(1+rng.IntN(10))*time.Hour)
+			if cpu -= j.Groups[0].Tasks[0].Resources.CPU; cpu < 0 || rng.IntN(5) == 0 {
+				break
+			}
+			var devs []int
+			for dev < gpus && rng.IntN(2) == 0 {
+				devs = append(devs, dev)
+				dev++
+			}
+			if rng.IntN(8) == 0 {
+				j.Runtime.Limit = 0 // nobody knows
+			}
+			a := holds(x, j, len(allocs), time.Duration(rng.Int64N(int64(j.Runtime.Limit)+1)), devs)
+			if rng.IntN(3) == 0 && j.Runtime.Limit > 0 {
+				a.Expect = j.Runtime.Limit / time.Duration(1+rng.IntN(4))
+			}
+			allocs = append(allocs, a)
+		}
+	}
+	in := scheduler.Input{View: scheduler.NewView(1, nodes, allocs, nil), Now: bookNow}
+	backfills := []string{structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative, structs.BackfillGreedy, structs.BackfillNone}
+	orders := []string{structs.OrderFCFS, structs.OrderAdaptive, structs.OrderPriority}
+	in.Config = structs.SchedulerConfig{Order: orders[rng.IntN(3)], Backfill: backfills[rng.IntN(5)]}
+	in.Queues = &scheduler.QueueTable{Turnover: time.Duration(rng.IntN(3)) * time.Hour}
+	for i := range 1 + rng.IntN(12) {
+		j := timed(fmt.Sprintf("w%02d", i), 1+rng.IntN(3)*rng.IntN(2), 200+rng.Int64N(4000), rng.Int64N(5)*rng.Int64N(2), time.Duration(rng.IntN(8))*time.Hour)
+		j.AllAtOnce = rng.IntN(2) == 0
+		j.CreateIndex = structs.Index(i + 1)
+		w := load(j, i)
+		if rng.IntN(3) > 0 && j.Runtime.Limit > 0 {
+			w.Expect = j.Runtime.Limit / time.Duration(1+rng.IntN(5))
+		}
+		if rng.IntN(4) > 0 { // answered before
+			w.Blocked, w.Evals = w.Evals[0], nil
+			w.Blocked.Status = structs.EvalBlocked
+		}
+		w.Queue = &structs.Workload{Namespace: j.Namespace, JobID: j.ID, Domain: structs.NodePoolDefault, SubmitIndex: j.CreateIndex, SubmitTime: bookNow.Add(-time.Duration(rng.IntN(100)) * time.Hour), Priority: 50}
+		in.Pending = append(in.Pending, w)
+	}
+	return in
+}
+
+func line(in *scheduler.Input) scheduler.Line {
+	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+}
+
+// A pass that refuses from the memo what has no room places and promises the same as one that looks at everything.
+func TestQuickRefusalChangesNothing(t *testing.T) {
+	refused, promised := 0, 0
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		in := bookWorld(rng)
+		in.Line = line(&in)
+		slow, rep := scheduler.Schedule(in, binpack)
+		for i := range in.Pending {
+			in.Pending[i].Least = scheduler.LeastOf(in.Pending[i].Job)
+		}
+		in.Line = line(&in)
+		quick, qrep := scheduler.Schedule(in, binpack)
+		refused += len(rep.Workloads) - len(qrep.Workloads)
+		keep := func(p scheduler.Plan) (out scheduler.Plan) {
+			for _, e := range p.Entries {
+				if len(e.Parts) > 0 || e.Reservation != nil {
+					out.Entries = append(out.Entries, e)
+				}
+				if e.Reservation != nil {
+					promised++
+				}
+			}
+			return out
+		}
+		a, b := scheduler.AppendPlan(nil, keep(slow)), scheduler.AppendPlan(nil, keep(quick))
+		if !bytes.Equal(a, b) {
+			x, _ := placed(slow)
+			y, _ := placed(quick)
+			t.Fatalf("seed %d (%s, %s): with quick refusal %q, without %q", seed, in.Config.Order, in.Config.Backfill, y, x)
+		}
+		// A simulation that asks for placements only gets the same ones.
+		in.Fleeting, in.Line = true, line(&in)
+		fleeting, _ := scheduler.Schedule(in, binpack)
+		x, _ := placed(quick)
+		if y, rs := placed(fleeting); x != y || len(rs) > 0 {
+			t.Fatalf("seed %d (%s, %s): fleeting %q with %d reservations, else %q", seed, in.Config.Order, in.Config.Backfill, y, len(rs), x)
+		}
+	}
+	if refused < 1000 || promised < 1000 {
+		t.Errorf("only %d refusals and %d promises", refused, promised)
+	}
+	t.Logf("%d workloads refused from the memo, %d promises", refused, promised)
+}
+
+// No backfill delays a promise, relative to the ends it was based on: when it begins, everything promised fits beside
+// all that is then still held. Counted here from the plan alone, not by the scheduler's own books.
+func TestBackfillDelaysNoPromise(t *testing.T) {
+	checks, passed := 0, 0
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 12))
+		in := bookWorld(rng)
+		in.Line = line(&in)
+		byID := map[string]*scheduler.Workload{}
+		for i := range in.Pending {
+			byID[in.Pending[i].Key.ID] = &in.Pending[i]
+		}
+		plan, _ := scheduler.Schedule(in, policy.Builtin["worst-fit"])
+		type use struct {
+			end  structs.LogTime // 0: never
+			cpu  int64
+			devs []string
+		}
+		on := map[structs.NodeID][]use{}
+		total := map[structs.NodeID]int64{}
+		in.View.EachHeld(func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant) {
+			u := use{end: end, cpu: need.CPU}
+			for _, g := range grants {
+				u.devs = append(u.devs, g.Instance)
+			}
+			on[n.ID] = append(on[n.ID], u)
+		}, in.Now)
+		in.View.EachNode(func(n *structs.Node) bool { total[n.ID] = n.Resources.CPU; return true })
+		for _, e := range plan.Entries {
+			for _, p := range e.Parts {
+				for i := range p.Places {
+					pl := &p.Places[i]
+					w := byID[e.JobID]
+					u := use{cpu: e.Asks[pl.Group].CPU}
+					if lasts := max(w.Expect, 0); lasts > 0 {
+						u.end = in.Now.Add(lasts)
+					} else if w.Job.Runtime.Limit > 0 {
+						u.end = in.Now.Add(w.Job.Runtime.Limit)
+					}
+					for _, g := range pl.Grants {
+						u.devs = append(u.devs, g.Instance)
+					}
+					on[e.Nodes[pl.Node].ID] = append(on[e.Nodes[pl.Node].ID], u)
+				}
+			}
+		}
+		var rs []*structs.Reservation
+		for i, e := range plan.Entries {
+			if e.Reservation == nil {
+				continue
+			}
+			rs = append(rs, e.Reservation)
+			for _, later := range plan.Entries[i+1:] {
+				passed += len(later.Parts)
+			}
+		}
+		for _, r := range rs {
+			for n := range total {
+				cpu, devs := int64(0), map[string]int{}
+				for _, u := range on[n] {
+					if u.end == 0 || u.end > r.Start {
+						cpu += u.cpu
+						for _, d := range u.devs {
+							devs[d]++
+						}
+					}
+				}
+				for _, o := range rs {
+					if o.Start > r.Start || o.End != 0 && o.End <= r.Start {
+						continue
+					}
+					for _, p := range o.Places {
+						if p.Node == n {
+							cpu += p.Need.CPU
+							for _, g := range p.Grants {
+								devs[g.Instance]++
+							}
+						}
+					}
+				}
+				checks++
+				if cpu > total[n] {
+					t.Fatalf("seed %d (%s): at %v, when %s is promised to begin, %d MHz of %d would be used on node %s", seed, in.Config.Backfill, r.Start.Sub(in.Now), r.JobID, cpu, total[n], n.Short())
+				}
+				for d, k := range devs {
+					if k > 1 {
+						t.Fatalf("seed %d (%s): when %s is promised to begin, %s would be used %d times", seed, in.Config.Backfill, r.JobID, d, k)
+					}
+				}
+			}
+		}
+	}
+	if checks < 2000 || passed < 500 {
+		t.Errorf("only %d checks, %d placements past a promise", checks, passed)
+	}
+	t.Logf("%d checks, %d placements past a promise", checks, passed)
+}
