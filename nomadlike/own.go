@@ -20,10 +20,32 @@ type (
 		Position                 int64  // in the queue, 1 is next; 0 when nothing waits
 		QueueLength              int64
 		Ahead                    []string // "namespace/job", nearest to the front first, at most 10
-		SubmitTime               int64    // Unix nanoseconds
+		AheadAsks                []Ask    // of each of them
+		Asks                     Ask      // what waits of the job
+		User                     string
+		StartEstimate            int64   // Unix nanoseconds; 0: not known
+		Advice                   *Advice `json:",omitempty"`
+		SubmitTime               int64   // Unix nanoseconds
 		EvalID                   string
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
+	}
+	// Ask is an amount of what people share out.
+	Ask struct {
+		GPUs                         float64
+		GPUMemoryMiB, CPU, MemoryMiB int64
+	}
+	// Advice tells what would start a job that waits: each change alone would, the smallest first. Never says why not even
+	// an empty cluster could hold what the job asks for.
+	Advice struct {
+		Starts  bool   `json:",omitempty"`
+		Never   string `json:",omitempty"`
+		Changes []AdviceChange
+	}
+	// AdviceChange is one such change. Job is the job as it would have to be, absent when something else changes.
+	AdviceChange struct {
+		Kind, Text string
+		Job        *wire.Job `json:",omitempty"`
 	}
 	// WhyGroup is the report of one group.
 	WhyGroup struct {
@@ -69,7 +91,12 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		Position: r.Position, QueueLength: r.QueueLen, SubmitTime: int64(r.Job.SubmitTime), Summary: summaryOf(r.Summary),
 		Ahead: []string{}, Groups: []WhyGroup{},
 	}
+	w.User, w.Asks, w.AheadAsks, w.Advice = r.Job.Submitter.Name, askOf(r.Asks), []Ask{}, adviceOf(r.Advice)
+	for _, a := range r.AheadAsk {
+		w.AheadAsks = append(w.AheadAsks, askOf(a))
+	}
 	if r.Workload != nil {
+		w.StartEstimate = int64(r.Workload.StartEst)
 		w.Reason, w.Waiting, w.SubmitTime = string(r.Workload.Reason), r.Workload.Waiting, int64(r.Workload.SubmitTime)
 	}
 	if r.Eval != nil {
@@ -82,6 +109,25 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		w.Groups = append(w.Groups, whyGroup(g, r.NodeNames))
 	}
 	return w
+}
+
+func askOf(a structs.Amount) Ask {
+	return Ask{GPUs: float64(a.GPUMilli) / 1000, GPUMemoryMiB: a.GPUMemoryMiB, CPU: a.CPU, MemoryMiB: a.MemoryMiB}
+}
+
+func adviceOf(a *methods.Advice) *Advice {
+	if a == nil {
+		return nil
+	}
+	out := &Advice{Starts: a.Starts, Never: a.Never, Changes: []AdviceChange{}}
+	for _, c := range a.Changes {
+		ch := AdviceChange{Kind: c.Kind, Text: c.Text}
+		if c.Job != nil {
+			ch.Job = wire.JobFromStructs(c.Job)
+		}
+		out.Changes = append(out.Changes, ch)
+	}
+	return out
 }
 
 func whyGroup(g *structs.GroupReport, names map[string]string) WhyGroup {

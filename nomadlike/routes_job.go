@@ -291,6 +291,12 @@ func jobPlan(c *call) (any, error) {
 		Warnings:    joinWarnings(append(problems.Warnings, resp.Warnings)),
 		Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{}},
 	}
+	if a := resp.Advice; a != nil {
+		out.NeverFits = a.Never
+		for _, ch := range a.Changes {
+			out.Suggestions = append(out.Suggestions, ch.Text)
+		}
+	}
 	for _, g := range slices.Sorted(maps.Keys(resp.Desired)) {
 		d := resp.Desired[g]
 		out.Annotations.DesiredTGUpdates[g] = &wire.DesiredUpdates{

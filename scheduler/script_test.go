@@ -140,6 +140,8 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		return "ok"
 	case "schedule":
 		return schedule(t, w, c)
+	case "suggest":
+		return suggest(t, w, c)
 	}
 	t.Fatalf("%s: unknown command %q", c.Pos, c.Cmd)
 	return ""

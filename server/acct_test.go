@@ -115,3 +115,45 @@ func TestAcctRound(t *testing.T) {
 		}
 	})
 }
+
+// TestAdviceStartsTheJob takes the first change that job why suggests, for each reason that a plain cluster can give, and
+// the job must run.
+func TestAdviceStartsTheJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 3)
+		codes := map[structs.ReasonCode]bool{}
+		for i, edit := range []func(j *structs.Job){
+			func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20 },
+			func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 1 << 20 },
+			func(j *structs.Job) { j.Groups[0].Count = 5000 },
+			func(j *structs.Job) {
+				j.Constraints = []structs.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "plan9"}}
+			},
+			func(j *structs.Job) { j.Datacenters = []string{"elsewhere"} },
+		} {
+			id := fmt.Sprint("j", i)
+			register(t, s, passJob(id, 1, edit))
+			var why *methods.JobWhyResponse
+			waitFor(t, 10*time.Second, "reason of "+id, func() bool {
+				why = call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: id})
+				return why.Workload != nil && why.Workload.Waiting > 0 && why.Advice != nil
+			})
+			codes[why.Workload.Reason] = true
+			if why.Advice.Never == "" || why.Advice.Starts || len(why.Advice.Changes) == 0 || why.Advice.Changes[0].Job == nil {
+				t.Fatalf("%s [%s]: advice %+v", id, why.Workload.Reason, why.Advice)
+			}
+			c := why.Advice.Changes[0]
+			register(t, s, c.Job)
+			want := c.Job.Groups[0].Count
+			waitFor(t, 30*time.Second, fmt.Sprintf("%s with %q", id, c.Text), func() bool { return running(s, id) == want })
+			call(t, s, methods.JobDeregister, rpc.Header{}, &methods.JobDeregisterRequest{JobID: id, Purge: true})
+			waitFor(t, time.Minute, "end of "+id, func() bool { return len(live(s, id)) == 0 })
+		}
+		for _, code := range []structs.ReasonCode{structs.ReasonResources, structs.ReasonConstraint} {
+			if !codes[code] {
+				t.Errorf("no job waited for %s: %v", code, codes)
+			}
+		}
+	})
+}

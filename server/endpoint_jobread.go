@@ -353,7 +353,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 	k := keyOf(c, req.JobID)
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.JobWhyResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
 		*resp = methods.JobWhyResponse{Meta: resp.Meta}
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
@@ -373,11 +373,13 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 					resp.Position = resp.QueueLen
 				} else if resp.Position == 0 && len(resp.Ahead) < 10 && may(w.Namespace) {
 					resp.Ahead = append(resp.Ahead, wk)
+					resp.AheadAsk = append(resp.AheadAsk, waitingAsk(snap.JobByKey(wk), w))
 				}
 			}
 			if resp.Position == 0 {
-				resp.Ahead = nil
+				resp.Ahead, resp.AheadAsk = nil, nil
 			}
+			resp.Asks = waitingAsk(j, resp.Workload)
 		}
 		idx := resp.Summary.ModifyIndex
 		for _, e := range snap.EvalsByJob(k) {
@@ -402,6 +404,10 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		}
 		return idx, nil
 	})
+	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
+		resp.Advice = s.advise(k)
+	}
+	return resp, err
 }
 
 func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {

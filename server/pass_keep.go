@@ -23,6 +23,7 @@ type decisions struct {
 	inputs   inputStore
 	beats    *heartbeats
 	collect  collector
+	advising atomic.Int64 // searches for advice in progress
 }
 
 // decisionServices are the leader services that decide, in starting order.

@@ -82,10 +82,11 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if pool := snap.Pool(j.NodePool); pool != nil && pool.Algorithm != "" {
 		algorithm = pool.Algorithm
 	}
-	plan, report := scheduler.Schedule(scheduler.Input{
+	in := scheduler.Input{
 		View: p.View, Config: *cfg, Now: max(now, p.Time), Seed: 1,
 		Pending: []scheduler.Workload{{Key: k, Job: j, Evals: []*structs.Evaluation{eval}, Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k))}},
-	}, policyNamed(algorithm))
+	}
+	plan, report := scheduler.Schedule(in, policyNamed(algorithm))
 	for _, w := range report.Workloads {
 		if w.Refused != "" {
 			return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
@@ -107,6 +108,12 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 				RescheduleNow: uint64(u.Reschedule), RescheduleLater: uint64(u.Delayed), Disconnect: uint64(u.Disconnect), Reconnect: uint64(u.Reconnect),
 			}
 		}
+	}
+	if len(resp.Failed) > 0 && s.decide.advising.Add(1) <= adviceMax {
+		resp.Advice = adviceOf(scheduler.Suggest(in, policyNamed(algorithm), in.Pending[0]))
+		s.decide.advising.Add(-1)
+	} else if len(resp.Failed) > 0 {
+		s.decide.advising.Add(-1)
 	}
 	for _, e := range plan.Entries {
 		for _, part := range e.Parts {

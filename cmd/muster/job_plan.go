@@ -130,6 +130,18 @@ func (o *jobPlanOptions) print(file string, job *wire.Job, resp *wire.JobPlanRes
 			}
 		}
 	}
+	if resp.NeverFits != "" {
+		o.println(o.paint("33", "- It can never be placed here: ") + resp.NeverFits)
+	}
+	if len(resp.Suggestions) > 0 {
+		o.println("- Everything could be placed with:")
+		for i, s := range resp.Suggestions {
+			if i > 0 {
+				s = "or " + s
+			}
+			o.printf("    * %s\n", s)
+		}
+	}
 	if n := resp.NextPeriodicLaunch; !n.IsZero() && n.UnixNano() > 0 {
 		o.printf("- It would be launched next at %s (in %s).\n", date(n), span(n.Sub(o.now())))
 	}

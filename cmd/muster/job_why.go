@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -71,10 +72,14 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	lines := [][2]string{}
 	add := func(k, f string, args ...any) { lines = append(lines, [2]string{k, fmt.Sprintf(f, args...)}) }
 	if w.Waiting > 0 {
-		add("needs", "a place for %s", plural(w.Waiting, "more allocation"))
+		needs := "a place for " + plural(w.Waiting, "more allocation")
+		if a := askText(w.Asks); a != "" {
+			needs += ": " + a
+		}
+		add("needs", "%s", needs)
 	}
 	for _, g := range w.Groups {
-		o.group(&g, waits, add)
+		o.group(&g, waits, w.Advice != nil && w.Advice.Never != "", add)
 	}
 	if s := w.Summary; s != nil && !waits {
 		for _, g := range sortedKeys(s.Summary) {
@@ -83,11 +88,27 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 		}
 	}
 	if len(w.Ahead) > 0 {
+		names := []string{}
+		for i, name := range w.Ahead[:min(len(w.Ahead), aheadShown)] {
+			if i < len(w.AheadAsks) {
+				if a := askText(w.AheadAsks[i]); a != "" {
+					name += " (" + a + ")"
+				}
+			}
+			names = append(names, name)
+		}
 		more := ""
-		if n := w.Position - 1 - int64(len(w.Ahead)); n > 0 {
+		if n := w.Position - 1 - int64(len(names)); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		add("ahead", "%s%s", strings.Join(w.Ahead, ", "), more)
+		add("ahead", "%s%s", strings.Join(names, ", "), more)
+	}
+	if w.StartEstimate > 0 {
+		at := time.Unix(0, w.StartEstimate)
+		add("starts", "in about %s (%s), if nothing changes", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
+	}
+	if waits {
+		adviceLines(w.Advice, add)
 	}
 	last := ""
 	for _, l := range lines {
@@ -103,12 +124,19 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	}
 }
 
-func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f string, args ...any)) {
+func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func(k, f string, args ...any)) {
 	missing := g.Wanted - g.Placed
 	if missing > 0 || (waits && g.Reason != "") {
 		reason := ""
 		if g.Reason != "" {
 			reason = " [" + g.Reason + "]"
+		}
+		if gated(g) { // no node was asked
+			add("blocked", "group %s: %d of %d placed%s", g.Name, g.Placed, g.Wanted, reason)
+			for _, r := range g.Refusals {
+				add("blocked", "  %s", gateLine(r))
+			}
+			return
 		}
 		add("blocked", "group %s: %d of %d placed%s; %s in the pool, %d looked at, %d excluded, %d full", g.Name, g.Placed, g.Wanted, reason, plural(g.InPool, "node"), g.Considered, g.Filtered, g.Exhausted)
 		for _, r := range g.Refusals {
@@ -128,6 +156,9 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f s
 				cures = append(cures, c)
 			}
 		}
+		if never {
+			cures = nil // nothing that comes free would do
+		}
 		for _, c := range cures {
 			add("fits if", "group %s: %s", g.Name, c)
 		}
@@ -145,6 +176,75 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits bool, add func(k, f s
 			add("scores", "group %s: %s %.3f (%s)", g.Name, name, s.Score, strings.Join(terms, ", "))
 		}
 	}
+}
+
+// gated reports whether a group waits for something that no node has to do with.
+func gated(g *nomadlike.WhyGroup) bool {
+	return len(g.Refusals) > 0 && g.Considered == 0 && !slices.ContainsFunc(g.Refusals, func(r nomadlike.Refusal) bool { return r.Nodes > 0 || r.CuredBy == "node-joined" })
+}
+
+// gateLine says in words what stands in the way whatever the nodes offer.
+func gateLine(r nomadlike.Refusal) string {
+	line := map[string]string{
+		"QUOTA": "the limit of ", "DEPENDENCY": "it waits for ", "BEGIN_TIME": "it is not to begin before ", "RATE_LIMIT": "too many for now: ",
+		"PRIORITY": "others come first: ", "GANG": "the gang is not complete: ", "RESERVATION": "promised to others: ", "PREEMPTION_PENDING": "others make room: ",
+	}[r.Reason] + r.Dimension
+	if r.Short > 0 {
+		amount := fmt.Sprintf("%d %s", r.Short, r.Unit)
+		if r.Unit == "MiB" {
+			amount = mib(r.Short)
+		}
+		line += " would be passed by " + strings.TrimSpace(amount)
+	}
+	if c := cureText(r.CuredBy); c != "" {
+		line += "; " + c
+	}
+	return line
+}
+
+// aheadShown is how many jobs ahead are named.
+const aheadShown = 5
+
+// adviceLines prints what would start a job.
+func adviceLines(a *nomadlike.Advice, add func(k, f string, args ...any)) {
+	if a == nil {
+		return
+	}
+	if a.Starts {
+		add("try", "nothing: there is room now, and the next decision places it")
+	}
+	if a.Never != "" {
+		add("never", "%s", a.Never)
+	}
+	for i, c := range a.Changes {
+		or := ""
+		if i > 0 {
+			or = "or "
+		}
+		add("try", "%s%s", or, c.Text)
+	}
+}
+
+// askText is an amount in words, "" for nothing.
+func askText(a nomadlike.Ask) string {
+	parts := []string{}
+	if a.GPUs > 0 {
+		unit := " GPUs"
+		if a.GPUs == 1 {
+			unit = " GPU"
+		}
+		parts = append(parts, strconv.FormatFloat(a.GPUs, 'f', -1, 64)+unit)
+	}
+	if a.GPUMemoryMiB > 0 {
+		parts = append(parts, mib(a.GPUMemoryMiB)+" of GPU memory")
+	}
+	if a.CPU > 0 {
+		parts = append(parts, fmt.Sprintf("%d MHz", a.CPU))
+	}
+	if a.MemoryMiB > 0 {
+		parts = append(parts, mib(a.MemoryMiB))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // slotText tells the largest amount that is free on one GPU; "" for nothing.

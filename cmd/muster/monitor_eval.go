@@ -449,6 +449,10 @@ func cureText(kind string) string {
 		return "a change of queue, pool or scheduler configuration would cure it"
 	case "time":
 		return "time will cure it"
+	case "queue-usage":
+		return "it is cured when others of the queue end, or its limit is raised"
+	case "job-ended":
+		return "it is cured when that job gets there"
 	}
 	return "cured by " + strings.ReplaceAll(kind, "-", " ")
 }

@@ -109,6 +109,7 @@ type (
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime
 		Warnings           string
+		Advice             *Advice // when something would not be placed: what would; nil when nobody had the time to look
 	}
 	// DesiredUpdates counts what a plan does to one group.
 	DesiredUpdates struct {
@@ -263,10 +264,25 @@ type (
 		Position  int64 // 1 is next; 0: not waiting
 		QueueLen  int64
 		Ahead     []structs.JobKey // at most 10
+		AheadAsk  []structs.Amount // of each of them: what its waiting allocations ask for
+		Asks      structs.Amount   // of the job: the same
+		Advice    *Advice          // nil: it does not wait, or nobody had the time to look
 		Reports   []*structs.GroupReport
 		Eval      *structs.Evaluation
 		Summary   *Summary
 		NodeNames map[string]string // node id -> name for the nodes in the reports
+	}
+	// Advice tells what would start a job that waits (scheduler.Suggest).
+	Advice struct {
+		Starts  bool
+		Never   string
+		Changes []AdviceChange
+	}
+	// AdviceChange is one change that would start it, checked by deciding with it.
+	AdviceChange struct {
+		Kind, Text string
+		Cost       int64
+		Job        *structs.Job // as it would have to be; nil when something else changes
 	}
 	// QueueItem is one line of the pending list.
 	QueueItem struct {

@@ -64,6 +64,8 @@ type (
 		FailedTGAllocs     map[string]*AllocationMetric
 		NextPeriodicLaunch time.Time
 		Warnings           string
+		NeverFits          string   `json:",omitempty"` // ours: why not even an empty cluster could hold it
+		Suggestions        []string `json:",omitempty"` // ours: each would let everything be placed now, the smallest change first
 	}
 	// JobValidateRequest asks whether a job is acceptable.
 	JobValidateRequest struct {

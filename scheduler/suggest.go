@@ -1,0 +1,333 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Advice tells what would have to change for one workload to start now.
+type Advice struct {
+	Starts  bool     // nothing stands in its way: the next pass starts it
+	Never   string   // why not even an empty cluster of healthy nodes could hold what it asks; "" when one could
+	Changes []Change // each of them alone would start it, the smallest first; at most 3
+	Tries   int      // decisions that were made to find out
+}
+
+// Change is one change that would start a workload, checked by deciding with it.
+type Change struct {
+	Kind  string          // a Change... constant
+	Text  string          // for people: "40 GiB of GPU memory instead of 80 GiB"
+	Cost  int64           // how large it is, in thousandths of what is asked: for the order of changes
+	Job   *structs.Job    // the job as it would have to be; nil when it stays
+	Nodes []*structs.Node // nodes that would have to be there, or be otherwise
+	Lifts bool            // the limit, hold or condition of the queue would have to go
+}
+
+// Kinds of a Change.
+const (
+	ChangeAmount     = "amount"     // the job asks for less of something
+	ChangeCount      = "count"      // the job asks for fewer allocations
+	ChangeConstraint = "constraint" // the job leaves out a condition
+	ChangeLimit      = "limit"      // a limit, hold or condition of the queue goes
+	ChangeNode       = "node"       // a node joins or comes back
+	ChangeTime       = "time"       // the job promises to end earlier
+)
+
+// Bounds of the search for changes.
+const (
+	changesKept   = 3
+	suggestTries  = 64
+	suggestLooks  = 2_000_000 // nodes looked at, over all tries
+	suggestNodes  = 4         // nodes of a kind that are tried, one by one
+	nodesAddedMax = 64
+)
+
+// adviser looks for changes. Every candidate is decided by Schedule on the input, with the change and nothing else.
+type adviser struct {
+	in    Input
+	p     Policy
+	load  Workload
+	tries int
+	looks int
+	too   string // what else has to go besides every change, or ""
+	out   []Change
+}
+
+// Suggest tells what would start a workload now: it decides about it alone on the input (Pending and Line are not looked
+// at), then with one change after the other. The bounds above hold; a change that is not found is not claimed not to be.
+//
+// Naive: read the change off the refusals ("short by 40 GiB: ask for 40 GiB less"). Why not: the nearest node by memory
+// may be refused for its GPUs, and what one allocation lacks says nothing about sixteen. So a refusal only says what to
+// try first.
+func Suggest(in Input, p Policy, load Workload) Advice {
+	a := &adviser{in: in, p: p, load: load}
+	a.in.Line, a.in.Running, a.in.Steps = nil, nil, 0
+	if load.Job == nil || !load.Job.Placeable() {
+		return Advice{}
+	}
+	if len(load.Evals) == 0 && load.Blocked == nil {
+		a.load.Evals = []*structs.Evaluation{{ID: structs.DeriveID[structs.EvalID](structs.Seed{}, "suggest", load.Key.String(), 0),
+			Namespace: load.Key.Namespace, JobID: load.Key.ID, Type: load.Job.Type, Status: structs.EvalPending, JobSpecIndex: load.Job.SpecIndex}}
+	}
+	rep, ok := a.decide(&a.in, a.load)
+	if ok {
+		return Advice{Starts: true, Tries: a.tries}
+	}
+	adv := Advice{Never: a.never()}
+	a.lift(rep)
+	for _, g := range rep.Groups {
+		if g.Placed < g.Wanted || g.Code != structs.ReasonNone {
+			a.group(g)
+		}
+	}
+	a.nodes(rep)
+	slices.SortStableFunc(a.out, func(x, y Change) int {
+		return cmp.Or(cmp.Compare(x.Cost, y.Cost), cmp.Compare(x.Kind, y.Kind), cmp.Compare(x.Text, y.Text))
+	})
+	a.out = slices.CompactFunc(a.out, func(x, y Change) bool { return x.Text == y.Text })
+	adv.Changes, adv.Tries = a.out[:min(len(a.out), changesKept)], a.tries
+	return adv
+}
+
+// decide is one try. It reports whether everything that the workload wants was placed.
+func (a *adviser) decide(in *Input, load Workload) (WorkloadReport, bool) {
+	a.tries++
+	what := *in
+	what.Pending = []Workload{load}
+	_, rep := Schedule(what, a.p)
+	a.looks += rep.Steps
+	if len(rep.Workloads) != 1 {
+		return WorkloadReport{Key: load.Key}, false
+	}
+	w := rep.Workloads[0]
+	return w, !w.Failed && w.Refused == ""
+}
+
+func (a *adviser) spent() bool { return a.tries >= suggestTries || a.looks >= suggestLooks }
+
+// job tries the job after an edit of a copy.
+func (a *adviser) job(edit func(*structs.Job)) (*structs.Job, bool) {
+	if a.spent() {
+		return nil, false
+	}
+	j := copyJob(a.load.Job)
+	edit(j)
+	if len(a.load.Allocs) > 0 {
+		j.Version++ // what runs is updated, or replaced
+	}
+	load := a.load
+	load.Job = j
+	_, ok := a.decide(&a.in, load)
+	return j, ok
+}
+
+func (a *adviser) found(c Change) {
+	if a.too != "" {
+		c.Text, c.Cost, c.Lifts = a.too+", and "+c.Text, c.Cost+100, true
+	}
+	a.out = append(a.out, c)
+}
+
+// copyJob copies what an edit may change.
+func copyJob(j *structs.Job) *structs.Job {
+	c := *j
+	c.Constraints = slices.Clone(j.Constraints)
+	c.Groups = slices.Clone(j.Groups)
+	for i, g := range c.Groups {
+		ng := *g
+		ng.Constraints = slices.Clone(g.Constraints)
+		ng.Tasks = slices.Clone(g.Tasks)
+		for k, t := range ng.Tasks {
+			nt := *t
+			nt.Constraints = slices.Clone(t.Constraints)
+			nt.Resources.Devices = slices.Clone(t.Resources.Devices)
+			nt.Resources.GPU = slices.Clone(t.Resources.GPU)
+			ng.Tasks[k] = &nt
+		}
+		c.Groups[i] = &ng
+	}
+	return &c
+}
+
+// never tries the job on the cluster as it would be without any work, every node ready and every device healthy.
+func (a *adviser) never() string {
+	var nodes []*structs.Node
+	a.in.View.EachNode(func(n *structs.Node) bool {
+		nodes = append(nodes, restored(n))
+		return true
+	})
+	var pools []*structs.NodePool
+	names := make([]string, 0, len(a.in.View.pools))
+	for name := range a.in.View.pools {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		pools = append(pools, a.in.View.pools[name])
+	}
+	in := Input{View: NewView(a.in.View.index, nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
+	load := a.load
+	load.Allocs, load.Gate, load.Rosters = nil, nil, nil
+	rep, ok := a.decide(&in, load)
+	if ok {
+		return ""
+	}
+	for _, g := range rep.Groups {
+		if g.Placed >= g.Wanted && g.Code == structs.ReasonNone {
+			continue
+		}
+		text := fmt.Sprintf("group %q: the whole cluster, empty, has room for %d of %d", g.Group, g.Placed, g.Wanted)
+		if g.Placed == 0 {
+			text = fmt.Sprintf("group %q: no node of the pool, empty, has what it asks", g.Group)
+			if g.Wanted > 1 && g.Code == structs.ReasonGang {
+				text = fmt.Sprintf("group %q: the whole cluster, empty, has no room for its gang", g.Group)
+			}
+		}
+		for _, r := range g.Refusals {
+			text += "; " + refusalText(&r)
+			break
+		}
+		return text
+	}
+	return rep.Refused
+}
+
+// refusalText is a refusal in a few words.
+func refusalText(r *structs.Refusal) string {
+	switch {
+	case r.Short > 0 && r.Nodes > 0:
+		return fmt.Sprintf("%s is short by %s on the best of %d", r.Dimension, amountText(r.Short, r.Unit), r.Nodes)
+	case r.Short > 0:
+		return fmt.Sprintf("%s is short by %s", r.Dimension, amountText(r.Short, r.Unit))
+	case r.Nodes > 0:
+		return fmt.Sprintf("%s on %d", r.Dimension, r.Nodes)
+	}
+	return r.Dimension
+}
+
+// restored is a node as it would be ready and in good health.
+func restored(n *structs.Node) *structs.Node {
+	c := *n
+	c.Status, c.Eligibility, c.Drain = structs.NodeReady, structs.NodeEligible, nil
+	for i := range n.Resources.Devices {
+		if slices.ContainsFunc(n.Resources.Devices[i].Instances, func(d structs.DeviceInstance) bool { return !d.Healthy }) {
+			c.Resources.Devices = slices.Clone(c.Resources.Devices)
+			g := &c.Resources.Devices[i]
+			g.Instances = slices.Clone(g.Instances)
+			for k := range g.Instances {
+				g.Instances[k].Healthy = true
+			}
+		}
+	}
+	drivers := make(map[string]*structs.DriverInfo, len(n.Drivers))
+	for name, d := range n.Drivers {
+		x := *d
+		x.Healthy = x.Detected
+		drivers[name] = &x
+	}
+	c.Drivers = drivers
+	return &c
+}
+
+// lift tries without what stands in the way whatever nodes offer: the gate, and the limits of queues and tenants.
+func (a *adviser) lift(rep WorkloadReport) {
+	var why *structs.Refusal
+	for _, g := range rep.Groups {
+		for i := range g.Refusals {
+			switch r := &g.Refusals[i]; r.Code {
+			case structs.ReasonQuota, structs.ReasonRateLimit, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonReservation:
+				if why == nil {
+					why = r
+				}
+			}
+		}
+	}
+	if why == nil && a.load.Gate == nil {
+		return
+	}
+	if why == nil {
+		why = a.load.Gate
+	}
+	in, load := a.in, a.load
+	load.Gate, in.Queues = nil, nil
+	if why.Code == structs.ReasonReservation || why.Code == structs.ReasonPriority {
+		in.Booked = nil
+	}
+	if _, ok := a.decide(&in, load); !ok {
+		a.in, a.load, a.too = in, load, liftText(why) // what else is missing shows only behind it
+		return
+	}
+	if why.Code == structs.ReasonReservation || why.Code == structs.ReasonPriority {
+		a.shorter()
+	}
+	a.found(Change{Kind: ChangeLimit, Text: liftText(why), Cost: 100, Lifts: true})
+}
+
+func liftText(r *structs.Refusal) string {
+	switch r.Code {
+	case structs.ReasonQuota:
+		if r.Short > 0 {
+			return fmt.Sprintf("%s of quota (%s)", strings.Replace(amountText(r.Short, r.Unit), " ", " more ", 1), r.Dimension)
+		}
+		return "a higher limit of " + r.Dimension
+	case structs.ReasonBeginTime:
+		return "an earlier begin time (" + r.Dimension + ")"
+	case structs.ReasonDependency:
+		return "without waiting for " + r.Dimension
+	case structs.ReasonRateLimit:
+		return "no rate limit (" + r.Dimension + ")"
+	case structs.ReasonReservation:
+		return "without what is promised to others (" + r.Dimension + ")"
+	case structs.ReasonPriority:
+		return "a place ahead: " + r.Dimension
+	}
+	return r.Dimension
+}
+
+// shorter tries a wall-clock limit that ends before the promises to others begin.
+func (a *adviser) shorter() {
+	ends := []structs.LogTime{}
+	for _, r := range a.in.Booked {
+		if r.Start > a.in.Now && !slices.Contains(ends, r.Start) {
+			ends = append(ends, r.Start)
+		}
+	}
+	slices.Sort(ends)
+	slices.Reverse(ends)
+	for _, at := range ends[:min(len(ends), suggestNodes)] {
+		limit := at.Sub(a.in.Now)
+		j, ok := a.job(func(j *structs.Job) {
+			j.Runtime.Limit, j.Runtime.Expected = limit, min(j.Runtime.Expected, limit)
+			for _, g := range j.Groups {
+				g.MaxRunDuration = min(g.MaxRunDuration, limit)
+			}
+		})
+		if ok {
+			a.found(Change{Kind: ChangeTime, Text: fmt.Sprintf("a run time limit of %s", limit.Round(1e9)), Cost: 90, Job: j})
+			return
+		}
+	}
+}
+
+// amountText is an amount with its unit, for people.
+func amountText(n int64, unit string) string {
+	switch unit {
+	case "MiB":
+		if n >= 1024 && n%1024 == 0 {
+			return fmt.Sprintf("%d GiB", n/1024)
+		}
+		return fmt.Sprintf("%d MiB", n)
+	case "%":
+		return fmt.Sprintf("%d%%", n)
+	case "":
+		return fmt.Sprint(n)
+	}
+	if n == 1 {
+		unit = strings.TrimSuffix(unit, "s")
+	}
+	return fmt.Sprintf("%d %s", n, unit)
+}

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+// adviceMax is how many searches for advice run at a time; who comes then gets an answer without.
+const adviceMax = 2
+
+// advise looks for what would start a job that waits, on the newest state, with what the newest pass of its domain knew
+// of queues and promises; nil when too many ask at a time.
+func (s *Server) advise(k structs.JobKey) *methods.Advice {
+	if s.decide.advising.Add(1) > adviceMax {
+		s.decide.advising.Add(-1)
+		return nil
+	}
+	defer s.decide.advising.Add(-1)
+	p := s.Published()
+	w := p.Snapshot.Workload(k)
+	if w == nil {
+		return nil
+	}
+	in := scheduler.Input{Config: *p.Snapshot.SchedulerConfig(), Seed: 1}
+	load := scheduler.Workload{Key: k}
+	if newest := s.decide.inputs.of(w.Domain); newest != nil {
+		in = *newest
+		for i := range newest.Pending {
+			if newest.Pending[i].Key == k {
+				load = newest.Pending[i]
+			}
+		}
+	}
+	in.View, in.Flight, in.Now, in.Pending = p.View, scheduler.Overlay{}, s.logNow(), nil
+	load.Job, load.Queue, load.Allocs = p.Snapshot.JobByKey(k), w, p.Snapshot.AllocsByJob(k)
+	load.Evals, load.Blocked = nil, p.Snapshot.EvalByID(w.BlockedEval)
+	if load.Gate == nil {
+		load.Gate = gateOf(w, s.decide.reports.of(k))
+	}
+	return adviceOf(scheduler.Suggest(in, policy.For(p.View.Pool(w.Domain), in.Config), load))
+}
+
+// gateOf is what stood in the way of a workload that the newest pass did not look at, from its newest report.
+func gateOf(w *structs.Workload, reports []*structs.GroupReport) *structs.Refusal {
+	switch w.Reason {
+	case structs.ReasonQuota, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonRateLimit:
+	default:
+		return nil
+	}
+	for _, g := range reports {
+		for i := range g.Refusals {
+			if r := &g.Refusals[i]; r.Code == w.Reason && r.Nodes == 0 {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+func adviceOf(a scheduler.Advice) *methods.Advice {
+	out := &methods.Advice{Starts: a.Starts, Never: a.Never}
+	for i := range a.Changes {
+		c := &a.Changes[i]
+		out.Changes = append(out.Changes, methods.AdviceChange{Kind: c.Kind, Text: c.Text, Cost: c.Cost, Job: c.Job})
+	}
+	return out
+}
+
+// waitingAsk is what the allocations of a job that wait ask for together; of a job of several groups what all of them ask.
+func waitingAsk(j *structs.Job, w *structs.Workload) structs.Amount {
+	var sum structs.Amount
+	if j == nil {
+		return sum
+	}
+	for _, g := range j.Groups {
+		n := int64(g.Count)
+		if len(j.Groups) == 1 && w.Waiting > 0 {
+			n = w.Waiting
+		}
+		sum = sum.Add(structs.GroupAmount(g).Times(n))
+	}
+	return sum
+}
