@@ -19,6 +19,7 @@ const (
 	descRescheduled  = "alloc was rescheduled because it failed"
 	descNodeMismatch = "alloc not needed as its node no longer matches the job"
 	descDuplicate    = "alloc not needed as another one has its name"
+	descOutranked    = "alloc is preempted by work that goes before it in its queue"
 	descMaxRun       = "alloc exceeded its max_run_duration"
 )
 

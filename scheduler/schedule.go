@@ -36,6 +36,12 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	books := newBooks(&in, w)
 	pre := newPreemption()
 	quick := quickReject{w: w, books: books}
+	// Who should hold places, where running work competes with what waits.
+	races := newRaces(&in, w)
+	if races != nil {
+		rep.Wake = races.wake
+		line = &raceLine{rs: races, line: line, told: map[int]*raceTold{}}
+	}
 	var growing []*decision
 	starved := in.Waits
 	finish := func(d *decision) {
@@ -48,12 +54,12 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
-		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) {
+		if in.Steps > 0 && rep.Steps >= in.Steps || in.Flight.HasJob(load.Key) || races.bars(i) {
 			plan.Deferred = append(plan.Deferred, load.Key)
 			continue
 		}
 		// What was answered before and asks for more than is free anywhere is refused without being looked at.
-		if quick.refuses(load) {
+		if races.front(i) == nil && quick.refuses(load) {
 			noteBlocked(line, i)
 			starved = true
 			if p, ok := line.(Pruner); ok {
@@ -74,10 +80,13 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		if !d.gated() {
 			// 5. Places for what is wanted, group by group; with all_at_once, all or none.
 			d.place()
+			d.takeover(races.front(i))
 			// 6. For what found none: places that others give up, by the queue's rule of preemption.
 			d.preempt()
 			// 7. For what still waits: capacity promised in time, which those behind it may not take away.
-			d.reserve()
+			if !races.served(i) {
+				d.reserve()
+			}
 		}
 		starved = starved || d.starves()
 		if d.growing() { // it is finished when everybody has been seen
@@ -93,6 +102,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		}
 		line.Placed(i, d.placedAmount())
 	}
+	starved = starved || races != nil && races.skipped
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
 	for _, d := range growing {
 		w.undo = w.undo[:0]
@@ -112,6 +122,7 @@ type decision struct {
 	vain    *hopeless
 	rec     *reconciler
 	eval    *structs.Evaluation // the one that is answered
+	start   structs.NodeID      // Cursor when the decision began
 	cursor  structs.NodeID
 	steps   int
 	books   *books
@@ -136,7 +147,7 @@ type placement struct {
 }
 
 func newDecision(in *Input, load *Workload, p Policy, w *whatIf, vain *hopeless, cursor structs.NodeID) *decision {
-	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
+	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {

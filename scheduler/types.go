@@ -26,6 +26,7 @@ type Input struct {
 	Fleeting bool
 	Evicted  []*structs.Preemptions // on behalf of each queue, by queue
 	Waits    bool                   // others of the domain, not in Pending, wait for capacity: nothing may grow
+	Chooser  Chooser                // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
 }
 
 // Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take
@@ -60,6 +61,7 @@ type Workload struct {
 	Rosters []*structs.Roster     // of its gangs, by group
 	Cost    int64                 // what it costs to let it go first (predict.Estimate); 0: not known
 	Least   *Least                // LeastOf(Job), kept by whoever decides about it again and again; nil: not known
+	Ran     time.Duration         // how long it has run, in all its runs; 0: as Queue.Attained and Allocs tell
 }
 
 // Plan is what a pass proposes.
@@ -72,7 +74,8 @@ type Plan struct {
 // Report tells why a plan is as it is: one row per decided workload, in order.
 type Report struct {
 	Workloads []WorkloadReport
-	Steps     int // nodes looked at
+	Steps     int             // nodes looked at
+	Wake      structs.LogTime // when work that competes for places may have to change them though nothing happens; 0: never
 }
 
 // WorkloadReport explains the decision about one job.

@@ -21,6 +21,8 @@ const (
 	OrderFair     = "fair"          // least dominant share, with decayed usage, first
 	OrderWeighted = "weighted-fair" // least virtual time first
 	OrderMLFQ     = "mlfq"          // least attained service first, in discrete levels
+	OrderSRTF     = "srtf"          // shortest remaining time first
+	OrderSRSF     = "srsf"          // shortest remaining time by GPUs first
 	OrderLottery  = "lottery"       // drawn by weight from the pass's seed
 	OrderAdaptive = "adaptive"      // the default: see scheduler/queue
 )
@@ -55,7 +57,7 @@ type Queue struct {
 	SoftLimit *Amount // beyond it the queue is served only when nobody below his own asks; nil: none
 
 	Order        string        // how its own workloads and children are ordered; default: the cluster's (SchedulerConfig.Order)
-	Preempt      string        // how its workloads may preempt; default: none
+	Preempt      string        // how its workloads may preempt; default: order, which concerns only work that may be preempted
 	Backfill     string        // how blocked workloads of the queue are passed; default: the cluster's
 	ReserveDepth int64         // blocked workloads with a reservation under conservative; default 10
 	MaxWait      time.Duration // starvation bound: after it the head gets a reservation whatever Backfill says; default 24 h

@@ -132,6 +132,9 @@ var Builtin = map[string]Order{
 	structs.OrderWeighted: Weighted{},
 	structs.OrderLottery:  Lottery{},
 	structs.OrderAdaptive: Adaptive{},
+	structs.OrderSRTF:     SRTF{},
+	structs.OrderSRSF:     SRSF{},
+	structs.OrderMLFQ:     MLFQ{},
 }
 
 // Default is the ordering policy of a cluster that names none.

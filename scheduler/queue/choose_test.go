@@ -1,0 +1,174 @@
+package queue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// rival is a job of so many GPUs, which has run and has left for so long, and was submitted so long ago.
+func rival(id string, units int64, ran, left, age time.Duration, holds bool) scheduler.Rival {
+	w := load(id, "", "", 1, 50, units)
+	w.Queue.SubmitTime = testNow.Add(-age)
+	return scheduler.Rival{Load: &w, Holds: holds, Each: units, Count: 1, Ran: ran, Left: left}
+}
+
+func chosen(t *testing.T, c scheduler.Chooser, r *scheduler.Race) string {
+	t.Helper()
+	out, _ := c.Choose(r)
+	var names []string
+	for _, i := range out {
+		names = append(names, r.Rivals[i].Load.Key.ID)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func TestIndex(t *testing.T) {
+	h := time.Hour
+	for _, c := range []struct {
+		name   string
+		room   []int64
+		rivals []scheduler.Rival
+		want   string
+	}{
+		{"the shorter of two", []int64{8}, []scheduler.Rival{rival("long", 8, 0, 9*h, h, false), rival("short", 8, 0, h, h, false)}, "short"},
+		{"of equals, the one that runs", []int64{8}, []scheduler.Rival{rival("a", 8, 0, h, 2*h, false), rival("b", 8, h, h, 2*h, true)}, "b"},
+		{"who is nearly done stays", []int64{8}, []scheduler.Rival{rival("long", 8, 9*h, 5*time.Minute, h, true), rival("short", 8, 0, 5*time.Minute, 6*time.Minute, false)}, "long"},
+		{"a narrow one does not keep a wide one from running", []int64{8}, []scheduler.Rival{rival("narrow", 2, 0, 2*h, h, false), rival("wide", 8, 0, h, h, false)}, "wide"},
+		{"small ones that together are worth more", []int64{8}, []scheduler.Rival{rival("a", 4, 0, h, h, false), rival("b", 4, 0, h, h, false), rival("wide", 8, 0, h, h, false)}, "a b"},
+		{"who may not be stopped", []int64{8}, []scheduler.Rival{func() scheduler.Rival { r := rival("fixed", 8, 0, 9*h, h, true); r.Fixed = true; return r }(), rival("short", 8, 0, h, h, false)}, "fixed"},
+		{"the one that is needed to the end goes first", []int64{2}, []scheduler.Rival{rival("long", 1, 0, 50*h, 60*h, false),
+			rival("a", 1, 0, 9*h, 60*h, false), rival("b", 1, 0, 9*h, 60*h, false)}, "a long"},
+		{"but not while more like it comes", []int64{2}, []scheduler.Rival{rival("long", 1, 0, 50*h, 60*h, false),
+			rival("a", 1, 0, 20*h, 6*h, false), rival("b", 1, 0, 20*h, 6*h, false), rival("c", 1, 0, 20*h, 6*h, false)}, "a b"},
+		{"who has waited for very long goes before shorter work", []int64{1}, []scheduler.Rival{rival("old", 1, 0, 2*h, 200*h, false),
+			rival("a", 1, 0, h, h, false), rival("b", 1, 0, h, h, false), rival("c", 1, 0, 30*h, h, false)}, "old"},
+		{"pieces of nodes do not make a whole", []int64{4, 4}, []scheduler.Rival{func() scheduler.Rival { r := rival("a", 3, 0, h, h, false); r.Count = 2; return r }(), rival("b", 2, 0, 9*h, h, false)}, "a"},
+		{"what needs no GPU competes with nobody", []int64{8}, []scheduler.Rival{rival("cpu", 0, 0, 90*h, h, false), rival("a", 8, 0, h, h, false)}, "a cpu"},
+	} {
+		slices.SortStableFunc(c.rivals, func(a, b scheduler.Rival) int {
+			return int(a.Load.Queue.SubmitTime - b.Load.Queue.SubmitTime)
+		})
+		r := &scheduler.Race{Queue: structs.Queue{Order: structs.OrderAdaptive}, Now: testNow, Rivals: c.rivals, Room: c.room}
+		if got := chosen(t, Choosers{}, r); got != c.want {
+			t.Errorf("%s: chose %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// The set is the one that is worth most: compared with every subset.
+func TestBestIsExact(t *testing.T) {
+	seed := uint64(7)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 3000 {
+		n := 1 + rng.IntN(9)
+		room := int64(1 + rng.IntN(16))
+		r := &scheduler.Race{}
+		var worth []int64
+		var order []int
+		for i := range n {
+			r.Rivals = append(r.Rivals, scheduler.Rival{Each: int64(1 + rng.IntN(9)), Count: 1})
+			worth = append(worth, int64(1+rng.IntN(50)))
+			order = append(order, i)
+		}
+		slices.SortFunc(order, func(a, b int) int { // as Choose has them
+			x, y := worth[a]*r.Rivals[b].Units(), worth[b]*r.Rivals[a].Units()
+			return int(y - x)
+		})
+		sum := func(set []int) (units, w int64) {
+			for _, i := range set {
+				units += r.Rivals[i].Units()
+				w += worth[i]
+			}
+			return units, w
+		}
+		most := int64(0)
+		for mask := range 1 << n {
+			var set []int
+			for i := range n {
+				if mask&(1<<i) != 0 {
+					set = append(set, i)
+				}
+			}
+			if u, w := sum(set); u <= room {
+				most = max(most, w)
+			}
+		}
+		u, w := sum(best(r, order, worth, room))
+		if u > room || w != most {
+			t.Fatalf("seed %d: room %d, rivals %v worth %v: %d units worth %d, want %d", seed, room, r.Rivals, worth, u, w, most)
+		}
+	}
+}
+
+// What has been seen of a width decides what its work is worth.
+func TestLifetimes(t *testing.T) {
+	var l Lifetimes
+	worth := func(units int64, ran time.Duration) int64 {
+		return l.with([]scheduler.Rival{rival("x", units, ran, 0, 0, true)})[widthOf(units)][binOf(ran)]
+	}
+	if a, b := worth(1, 0), worth(1, 50*time.Hour); a <= b {
+		t.Errorf("nothing known: new work is worth %d, old work %d; by the rule of thumb old work lasts", a, b)
+	}
+	for range 50 {
+		l.Ended(1, 5*time.Minute)
+		l.Ended(8, 30*time.Hour)
+	}
+	if a, b := worth(1, 0), worth(8, 0); a < 20*b {
+		t.Errorf("one GPU's work ends after minutes, and is worth %d; that of 8 after 30 hours, worth %d", a, b)
+	}
+	if a, b := worth(8, 12*time.Hour), worth(8, 25*time.Hour); a >= b {
+		t.Errorf("work of 8 GPUs that ends after 30 hours is worth %d after 12 hours, %d after 25", a, b)
+	}
+	if n := testing.AllocsPerRun(10, func() { l.Ended(4, time.Hour) }); n > 2 {
+		t.Errorf("noting an end allocates %v times", n)
+	}
+}
+
+// Each published order, in the words of its name.
+func TestGreedy(t *testing.T) {
+	h := time.Hour
+	set := func(order string) string {
+		rivals := []scheduler.Rival{rival("thin-long", 1, 0, 4*h, 5*h, false), rival("wide-short", 8, 0, h, 4*h, false), rival("half", 4, 0, 2*h, 3*h, false)}
+		for i := range rivals {
+			rivals[i].Load.Expect = rivals[i].Left
+		}
+		return chosen(t, Choosers{}, &scheduler.Race{Queue: structs.Queue{Order: order}, Now: testNow, Rivals: rivals, Room: []int64{8}})
+	}
+	for order, want := range map[string]string{structs.OrderSRTF: "wide-short", structs.OrderSRSF: "thin-long half", structs.OrderMLFQ: "thin-long half"} {
+		w := strings.Fields(want)
+		slices.Sort(w)
+		if got := set(order); got != strings.Join(w, " ") {
+			t.Errorf("%s chose %q, want %q", order, got, want)
+		}
+	}
+}
+
+// A list of 2D-LAS: who sinks goes behind those who wait there, and who does not get a GPU behind those who do.
+func TestLAS2D(t *testing.T) {
+	var l LAS2D
+	a, b := rival("a", 8, 400*time.Second, 0, 2*time.Hour, true), rival("b", 8, 0, 0, time.Hour, false)
+	race := func() *scheduler.Race {
+		return &scheduler.Race{Now: testNow, Rivals: []scheduler.Rival{a, b}, Room: []int64{8}}
+	}
+	var got []string
+	step := func() {
+		out, wake := l.Choose(race())
+		got = append(got, fmt.Sprint(out, wake.Sub(testNow)))
+	}
+	step() // 3,200 of 3,250 GPU-seconds: a stays, and sinks on the next whole second of its run time
+	a.Ran = 407 * time.Second
+	step()
+	a.Holds, b.Holds, b.Ran = false, true, 407*time.Second
+	step() // both have sunk: a is before b, who came later
+	if want := "[[0] 7s [1] 6m47s [0] 8m13s]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

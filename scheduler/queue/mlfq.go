@@ -1,0 +1,156 @@
+package queue
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// levels are the GPU-seconds after which work sinks to the next level of two-dimensional attained service. They are
+// those of the published evaluations of 2D-LAS (Tiresias, NSDI'19; Muri, SIGCOMM'22): about an hour of one GPU, and two.
+var levels = [...]int64{3250, 7200}
+
+// MLFQ is two-dimensional least attained service in discrete levels: who has had fewer GPU-seconds is in a higher level,
+// and within a level who came first is first, running work before what waits. It needs to know no run time, and in few
+// levels nobody takes turns with his like for long.
+type MLFQ struct{}
+
+// Name is "mlfq".
+func (MLFQ) Name() string { return structs.OrderMLFQ }
+
+// Key is the level, and whether it waits.
+func (MLFQ) Key(w *scheduler.Workload, at *Scene) Key {
+	waits := int64(0)
+	if at.Waited(w) > 0 || !holds(w) {
+		waits = 1
+	}
+	return Key{int64(levelOf(w.Served(at.Now), w.Units())), waits}
+}
+
+// Terms are the level, the service attained in GPU-seconds, and the wait.
+func (m MLFQ) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	return []structs.ScoreTerm{{Name: "level", Micro: micro * m.Key(w, at)[0]},
+		{Name: "attained_gpu_seconds", Micro: saturating(w.Served(at.Now).Microseconds(), w.Units())}, waitTerm(w, at)}
+}
+
+// Wake is when a rival that runs sinks to the next level; 0 for never.
+func (MLFQ) Wake(v *scheduler.Rival, now structs.LogTime) structs.LogTime {
+	return sinks(levelOf(v.Ran, v.Units()), v, now)
+}
+
+func holds(w *scheduler.Workload) bool {
+	for _, a := range w.Allocs {
+		if structs.Holds(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func levelOf(ran time.Duration, units int64) int {
+	for l, limit := range levels {
+		if ran < passes(limit, units) {
+			return l
+		}
+	}
+	return len(levels)
+}
+
+// passes is the run time after which work of so many units has attained so many GPU-seconds.
+func passes(limit, units int64) time.Duration {
+	return time.Duration((limit*int64(time.Second) + max(units, 1) - 1) / max(units, 1))
+}
+
+// sinks is when a rival leaves a level, on a whole second of its run time; 0 for never.
+func sinks(level int, v *scheduler.Rival, now structs.LogTime) structs.LogTime {
+	if level >= len(levels) {
+		return 0
+	}
+	at := passes(levels[level], v.Units())
+	if r := at % time.Second; r > 0 {
+		at += time.Second - r
+	}
+	return now.Add(max(at-v.Ran, 0))
+}
+
+// LAS2D is discretised 2D-LAS as the evaluations that published figures for it have it: each level is a list. Whoever
+// arrives, or sinks from the level above, goes to the end of a list; at every event each list is taken in order as far as
+// there are GPUs, counted over all nodes, and then those who got some are moved before those who did not. The order
+// thus depends on its history, which MLFQ's does not; this one is for comparisons with published figures.
+type LAS2D struct {
+	lists [len(levels) + 1][]structs.JobKey
+	level map[structs.JobKey]int
+}
+
+// Always tells that the lists have to know of everybody from the beginning.
+func (l *LAS2D) Always() {}
+
+// Choose moves the lists on to the present and takes from them.
+func (l *LAS2D) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
+	if l.level == nil {
+		l.level = map[structs.JobKey]int{}
+	}
+	at := make(map[structs.JobKey]int, len(r.Rivals))
+	for i := range r.Rivals {
+		v := &r.Rivals[i]
+		k := v.Load.Key
+		at[k] = i
+		if _, known := l.level[k]; !known {
+			l.level[k] = 0
+			l.lists[0] = append(l.lists[0], k)
+		}
+	}
+	for n := range l.lists {
+		kept := l.lists[n][:0]
+		for _, k := range l.lists[n] {
+			if _, here := at[k]; here {
+				kept = append(kept, k)
+				continue
+			}
+			delete(l.level, k)
+		}
+		l.lists[n] = kept
+	}
+	for i := range r.Rivals {
+		v := &r.Rivals[i]
+		k := v.Load.Key
+		n := l.level[k]
+		if !v.Holds || n >= len(levels) || v.Ran < passes(levels[n], v.Units()) {
+			continue
+		}
+		kept := l.lists[n][:0]
+		for _, o := range l.lists[n] {
+			if o != k {
+				kept = append(kept, o)
+			}
+		}
+		l.lists[n] = kept
+		l.level[k] = n + 1
+		l.lists[n+1] = append(l.lists[n+1], k)
+	}
+	free := int64(0)
+	for _, n := range r.Room {
+		free += n
+	}
+	var out []int
+	var wake structs.LogTime
+	for n := range l.lists {
+		var in, rest []structs.JobKey
+		for _, k := range l.lists[n] {
+			v := &r.Rivals[at[k]]
+			if v.Units() > free {
+				rest = append(rest, k)
+				continue
+			}
+			free -= v.Units()
+			in = append(in, k)
+			out = append(out, at[k])
+			if t := sinks(n, v, r.Now); t > 0 && (wake == 0 || t < wake) {
+				wake = t
+			}
+		}
+		l.lists[n] = append(in, rest...)
+	}
+	return out, wake
+}

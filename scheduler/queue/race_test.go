@@ -1,0 +1,231 @@
+package queue
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+// floor is a small cluster on which plans are carried out at once.
+type floor struct {
+	t     *testing.T
+	nodes []*structs.Node
+	view  *scheduler.View
+	index structs.Index
+	now   structs.LogTime
+	jobs  []*floorJob
+	evals uint64
+}
+
+type floorJob struct {
+	job     *structs.Job
+	entry   *structs.Workload
+	blocked *structs.Evaluation
+	allocs  []*structs.Allocation // that hold
+	ran     time.Duration
+	expect  time.Duration
+	asked   bool
+}
+
+func newFloor(t *testing.T, nodes, gpus int) *floor {
+	f := &floor{t: t, now: testNow, index: 1}
+	for i := range nodes {
+		n := &structs.Node{Name: fmt.Sprint("n", i), Datacenter: "dc1", Pool: structs.NodePoolDefault, Status: structs.NodeReady, Eligibility: structs.NodeEligible, Epoch: 1,
+			Resources: structs.NodeResources{CPU: 100_000, Cores: 100, MHzPerCore: 1000, MemoryMiB: 1 << 20, DiskMiB: 1 << 20},
+			Drivers:   map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true}}}
+		n.ID[0], n.ID[15] = byte(i+1), 1
+		g := structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "X"}
+		for k := range gpus {
+			g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", i, k), Healthy: true, NUMANode: -1, MemoryMiB: 1000})
+		}
+		n.Resources.Devices = []structs.DeviceGroup{g}
+		f.nodes = append(f.nodes, n)
+	}
+	f.view = scheduler.NewView(f.index, f.nodes, nil, nil)
+	return f
+}
+
+// submit adds a job of count allocations of each GPUs.
+func (f *floor) submit(each int64, count int, expect time.Duration, preemptible bool) *floorJob {
+	id := fmt.Sprint("j", len(f.jobs))
+	j := &structs.Job{Namespace: structs.NamespaceDefault, ID: id, Name: id, Type: structs.JobBatch, Priority: 50, Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault,
+		AllAtOnce: count > 1, Preemptible: preemptible, CreateIndex: 1, SpecIndex: 1, ModifyIndex: 1, SubmitTime: f.now,
+		Groups: []*structs.Group{{Name: "g", Count: count, Tasks: []*structs.Task{{Name: "t", Driver: "exec",
+			Resources: structs.Resources{CPU: 100, MemoryMiB: 100, GPU: []structs.GPURequest{{Count: each}}}}}}}}
+	fj := &floorJob{job: j, expect: expect, asked: true, entry: &structs.Workload{Namespace: j.Namespace, JobID: id, Domain: structs.NodePoolDefault, Priority: 50,
+		SubmitIndex: structs.Index(len(f.jobs) + 1), SubmitTime: f.now}}
+	f.jobs = append(f.jobs, fj)
+	return fj
+}
+
+func (j *floorJob) workload(f *floor) scheduler.Workload {
+	w := scheduler.Workload{Key: j.job.Key(), Job: j.job, Blocked: j.blocked, Queue: j.entry, Allocs: j.allocs, Expect: j.expect, Ran: j.ran}
+	if j.asked {
+		f.evals++
+		ev := &structs.Evaluation{Namespace: j.job.Namespace, JobID: j.job.ID, Type: j.job.Type, Priority: 50, Trigger: structs.TriggerJobRegister, Status: structs.EvalPending}
+		binary.BigEndian.PutUint64(ev.ID[8:], f.evals)
+		w.Evals = []*structs.Evaluation{ev}
+	}
+	return w
+}
+
+// pass decides once and carries the plan out: victims end at once. It gives how many were told to stop, and were placed.
+func (f *floor) pass(order string) (stopped, placed int) {
+	cfg := structs.SchedulerConfig{Order: order}
+	in := scheduler.Input{View: f.view, Config: cfg, Now: f.now, Chooser: Choosers{}, Queues: &scheduler.QueueTable{}}
+	byKey := map[structs.JobKey]*floorJob{}
+	for _, j := range f.jobs {
+		byKey[j.job.Key()] = j
+		if len(j.allocs) > 0 {
+			in.Running = append(in.Running, j.workload(f))
+		} else {
+			in.Pending = append(in.Pending, j.workload(f))
+		}
+	}
+	in.Line = NewLine(in.Queues, cfg, in.Pending, f.now, 1)
+	plan, _ := scheduler.Schedule(in, policy.Builtin["binpack"])
+	for _, e := range plan.Entries {
+		j := byKey[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]
+		verdict := scheduler.Verify(f.view, scheduler.Overlay{}, e)
+		for _, r := range verdict.Refused {
+			f.t.Fatalf("Verify refuses part %d of %s: %s", r.Part, j.job.ID, r.Why)
+		}
+		var changes []structs.Changed[structs.Allocation]
+		for p := range e.Parts {
+			for _, s := range e.Parts[p].Stops {
+				for _, v := range f.jobs {
+					for k, a := range v.allocs {
+						if a.ID != s.ID {
+							continue
+						}
+						if !v.job.Preemptible {
+							f.t.Fatalf("job %s is stopped and is not preemptible", v.job.ID)
+						}
+						b := *a
+						b.Desired, b.Client, b.FinishedAt = structs.DesiredEvict, structs.ClientComplete, f.now
+						changes = append(changes, structs.Changed[structs.Allocation]{Before: a, After: &b})
+						v.allocs = append(append([]*structs.Allocation(nil), v.allocs[:k]...), v.allocs[k+1:]...)
+						v.asked = true
+						stopped++
+						break
+					}
+				}
+			}
+			for _, pl := range e.Parts[p].Places {
+				a := &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[pl.Group], pl.Index), EvalID: e.EvalID, Namespace: e.Namespace, JobID: e.JobID, Job: j.job,
+					Group: e.Groups[pl.Group], NameIndex: pl.Index, NodeID: e.Nodes[pl.Node].ID, Resources: e.Asks[pl.Group], Grants: pl.Grants, Desired: structs.DesiredRun,
+					Client: structs.ClientRunning, CreateTime: f.now, StartedAt: f.now}
+				changes = append(changes, structs.Changed[structs.Allocation]{After: a})
+				j.allocs = append(append([]*structs.Allocation(nil), j.allocs...), a)
+				placed++
+			}
+		}
+		for _, ev := range e.Evals {
+			if ev.Status == structs.EvalBlocked {
+				j.blocked = ev
+			}
+		}
+		if len(e.Parts) > 0 {
+			j.asked = len(j.allocs) == 0 && j.asked
+		}
+		f.index++
+		f.view = f.view.Advance(structs.Delta{Index: f.index, Time: f.now, Allocs: changes})
+	}
+	for _, j := range f.jobs {
+		if len(j.allocs) > 0 {
+			j.asked, j.blocked = false, nil
+		}
+		if n := len(j.allocs); n != 0 && n != j.job.Groups[0].Count {
+			f.t.Fatalf("job %s has %d of %d allocations", j.job.ID, n, j.job.Groups[0].Count)
+		}
+	}
+	return stopped, placed
+}
+
+// wait lets time go by; who runs makes progress, and some end.
+func (f *floor) wait(d time.Duration, ends func(*floorJob) bool) {
+	f.now = f.now.Add(d)
+	kept := f.jobs[:0:0]
+	var changes []structs.Changed[structs.Allocation]
+	for _, j := range f.jobs {
+		if len(j.allocs) > 0 {
+			j.ran += d
+		}
+		if len(j.allocs) == 0 || !ends(j) {
+			kept = append(kept, j)
+			continue
+		}
+		for _, a := range j.allocs {
+			b := *a
+			b.Client = structs.ClientComplete
+			changes = append(changes, structs.Changed[structs.Allocation]{Before: a, After: &b})
+		}
+	}
+	f.jobs = append(kept[:0:0], kept...)
+	f.index++
+	f.view = f.view.Advance(structs.Delta{Index: f.index, Time: f.now, Allocs: changes})
+}
+
+// At one moment preemption comes to an end: passes over their own outcome stop nobody any more. Verify accepts what was
+// decided, no gang runs in part, and nobody is stopped who may not be.
+func TestNoPreemptionLoop(t *testing.T) {
+	stopped, placed, moments, waits := 0, 0, 0, 0
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		order := []string{structs.OrderAdaptive, structs.OrderAdaptive, structs.OrderSRSF, structs.OrderSRTF, structs.OrderMLFQ, structs.OrderFCFS}[rng.IntN(6)]
+		gpus := []int{4, 8, 7}[rng.IntN(3)]
+		f := newFloor(t, 1+rng.IntN(6), gpus)
+		id := 0
+		for range 25 {
+			for range rng.IntN(4) {
+				each, count := int64(1+rng.IntN(gpus)), 1
+				if rng.IntN(2) == 0 {
+					each = int64(1) << rng.IntN(3)
+				}
+				if rng.IntN(4) == 0 {
+					count = 1 + rng.IntN(len(f.nodes))
+				}
+				expect := time.Duration(rng.IntN(1000)) * time.Minute
+				if rng.IntN(4) == 0 {
+					expect = 0
+				}
+				j := f.submit(each, count, expect, rng.IntN(5) > 0)
+				id++
+				j.job.ID, j.entry.JobID, j.entry.SubmitIndex = fmt.Sprint("j", id), fmt.Sprint("j", id), structs.Index(id)
+			}
+			rounds := 0
+			for ; ; rounds++ {
+				s, p := f.pass(order)
+				stopped, placed = stopped+s, placed+p
+				if s == 0 && p == 0 {
+					break
+				}
+				if rounds > 60 {
+					t.Fatalf("seed %d, order %s: %d passes at one moment, and the last one stopped %d and placed %d", seed, order, rounds, s, p)
+				}
+			}
+			if s, _ := f.pass(order); s != 0 {
+				t.Fatalf("seed %d, order %s: a pass over an outcome at rest stopped %d", seed, order, s)
+			}
+			moments++
+			for _, j := range f.jobs {
+				if len(j.allocs) == 0 {
+					waits++
+				}
+			}
+			f.wait(time.Duration(1+rng.IntN(200))*time.Minute, func(j *floorJob) bool {
+				return j.expect > 0 && j.ran >= j.expect || j.expect == 0 && rng.IntN(6) == 0
+			})
+		}
+	}
+	t.Logf("%d moments, %d placed, %d stopped, %d waited", moments, placed, stopped, waits)
+	if stopped < 100 || waits < 1000 {
+		t.Errorf("too little happened: %d stopped, %d waited", stopped, waits)
+	}
+}

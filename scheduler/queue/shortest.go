@@ -1,0 +1,71 @@
+package queue
+
+import (
+	"math"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// SRTF is shortest remaining time first: by how much longer the work is expected to run. What nobody can tell of comes
+// last.
+type SRTF struct{}
+
+// Name is "srtf".
+func (SRTF) Name() string { return structs.OrderSRTF }
+
+// Key is the remaining time.
+func (SRTF) Key(w *scheduler.Workload, at *Scene) Key { return Key{int64(at.Left(w))} }
+
+// Terms are the remaining time in seconds, and the wait.
+func (SRTF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	return []structs.ScoreTerm{{Name: "remaining_seconds", Micro: at.Left(w).Microseconds()}, waitTerm(w, at)}
+}
+
+// SRSF is shortest remaining service first: remaining time by GPUs (Tiresias, NSDI'19, with known durations). It keeps
+// the mean completion time low where widths differ: whoever goes first delays the others by his area.
+type SRSF struct{}
+
+// Name is "srsf".
+func (SRSF) Name() string { return structs.OrderSRSF }
+
+// Key is the remaining area in GPU-microseconds; of work without GPUs, in microseconds.
+func (SRSF) Key(w *scheduler.Workload, at *Scene) Key { return Key{at.area(w)} }
+
+// Terms are the remaining area in GPU-seconds, and the wait.
+func (SRSF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	return []structs.ScoreTerm{{Name: "remaining_gpu_seconds", Micro: at.area(w)}, waitTerm(w, at)}
+}
+
+// unknown is a time or an area of which nothing can be told.
+const unknown = math.MaxInt64
+
+// Left is how much longer the workload is expected to run; the longest time there is when nobody can tell, or when it
+// runs for longer than was expected already.
+func (at *Scene) Left(w *scheduler.Workload) time.Duration {
+	e := at.Expect(w)
+	if e <= 0 {
+		return unknown
+	}
+	if e -= w.Served(at.Now); e <= 0 {
+		return unknown
+	}
+	return e
+}
+
+func (at *Scene) area(w *scheduler.Workload) int64 {
+	left := at.Left(w)
+	if left == unknown {
+		return unknown
+	}
+	return saturating(left.Microseconds(), w.Units())
+}
+
+// saturating is a * b, or the largest number.
+func saturating(a, b int64) int64 {
+	if a > 0 && b > unknown/a {
+		return unknown
+	}
+	return a * b
+}

@@ -1,0 +1,429 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Chooser says who of a queue's running and pending work should hold places (structs.PreemptOrder). The ones of
+// scheduler/queue are pure: equal races have equal outcomes.
+type Chooser interface {
+	// Choose is asked when there is a rival that holds places; one with a method Always, in every pass. It gives positions in Race.Rivals, each at most once: who should hold places, in the order in which those that
+	// do not hold any get them. wake is when the answer may change though nothing happens; 0 for never.
+	Choose(r *Race) (chosen []int, wake structs.LogTime)
+}
+
+// Race is the competition for places within one queue and node pool.
+type Race struct {
+	Queue  structs.Queue // with every setting filled in
+	Pool   string
+	Now    structs.LogTime
+	Rivals []Rival // in the order of their submission
+	Room   []int64 // units on each node, in the order of node ids: those that are free or that rivals hold
+}
+
+// Rival is a workload that competes. What it asks for is counted in units: whole GPUs, or, where no rival asks for any, equal
+// parts of the CPU.
+type Rival struct {
+	Load  *Workload
+	Holds bool          // it has its places
+	Fixed bool          // and keeps them: it began too lately, or it waits for others to end
+	Each  int64         // units of one place (the largest, if they differ)
+	Count int64         // places
+	Ran   time.Duration // it ran for so long already
+	Left  time.Duration // it is expected to run for so much longer; 0: unknown
+}
+
+// Units is what the rival holds, or would.
+func (r *Rival) Units() int64 { return r.Each * r.Count }
+
+// race is a Race with what the pass needs to carry out its outcome.
+type race struct {
+	Race
+	runs    []*raceRun // per rival; nil for pending ones
+	pending []int      // per rival: its place in Input.Pending; -1 for running ones
+	unit    int64
+	gpu     bool
+	coming  int64 // units that are about to be free and that nobody waits for
+	missed  bool  // somebody who should hold places found none
+	moved   bool  // somebody who should hold places gave them up for a wider one, and gets others in the next pass
+}
+
+// raceRun is a rival that holds places.
+type raceRun struct {
+	allocs []*structs.Allocation
+	chosen bool
+	fixed  bool
+	gone   bool // told to stop by this pass
+	rank   int  // place among the chosen
+	units  int64
+}
+
+// races is the competition for places in a pass: who is decided first, and who may lose his places.
+type races struct {
+	in    *Input
+	first []int         // in Input.Pending: those who should hold places, in order
+	by    map[int]*race // by place in Input.Pending: every one that competes
+	wake  structs.LogTime
+	// skipped tells that somebody waits who was not decided about (settled).
+	skipped bool
+}
+
+// newRaces holds the races of all queues whose running work competes with pending work. nil when there is none:
+// where nothing runs that may be stopped, the line alone tells who is next.
+func newRaces(in *Input, w *whatIf) *races {
+	if in.Chooser == nil {
+		return nil
+	}
+	type key struct{ queue, pool string }
+	byKey := map[key]*race{}
+	var order []*race
+	settings := map[string]*structs.Queue{}
+	find := func(l *Workload) *race {
+		if l.Job == nil || l.Job.Type != structs.JobBatch && l.Job.Type != structs.JobService || in.Flight.HasJob(l.Key) {
+			return nil
+		}
+		path := l.QueueName()
+		q := settings[path]
+		if q == nil {
+			s := in.Queues.Settings(path, &in.Config)
+			s.PreemptMax = in.Queues.configured(path).PreemptMax // who gives way often is one whose turn comes back: no default
+			q = &s
+			settings[path] = q
+		}
+		if q.Preempt != structs.PreemptOrder {
+			return nil
+		}
+		k := key{path, l.Job.NodePool}
+		r := byKey[k]
+		if r == nil {
+			r = &race{Race: Race{Queue: *q, Pool: l.Job.NodePool, Now: in.Now}}
+			byKey[k] = r
+			order = append(order, r)
+		}
+		return r
+	}
+	rs := &races{in: in, by: map[int]*race{}}
+	waiting := make(map[structs.JobKey]bool, len(in.Pending))
+	for i := range in.Pending {
+		l := &in.Pending[i]
+		waiting[l.Key] = true
+		if l.Gate != nil || len(l.Evals) == 0 && l.Blocked == nil || l.Job != nil && !l.Job.Placeable() || slices.ContainsFunc(l.Allocs, structs.Holds) {
+			continue
+		}
+		if r := find(l); r != nil {
+			r.add(l, nil, i)
+			rs.by[i] = r
+		}
+	}
+	for i := range in.Running {
+		l := &in.Running[i]
+		if waiting[l.Key] || l.Job == nil || !l.Job.MayPreempt() {
+			continue
+		}
+		run := &raceRun{}
+		for _, a := range l.Allocs {
+			if !structs.Holds(a) || a.ServerTerminal() {
+				continue
+			}
+			row := w.v.row(a.NodeID)
+			if row < 0 {
+				run = nil
+				break
+			}
+			if c, at := w.v.at(row); !c.ready[at] {
+				run = nil
+				break
+			}
+			run.allocs = append(run.allocs, a)
+			run.fixed = run.fixed || len(a.WaitsOn) > 0 && !a.ClientTerminal() && a.StartedAt == 0
+		}
+		if run == nil || len(run.allocs) == 0 {
+			continue
+		}
+		if r := find(l); r != nil {
+			r.add(l, run, -1)
+		}
+	}
+	any := false
+	_, always := in.Chooser.(interface{ Always() })
+	for _, r := range order {
+		if !always && !slices.ContainsFunc(r.runs, func(run *raceRun) bool { return run != nil }) {
+			for _, i := range r.pending {
+				delete(rs.by, i)
+			}
+			continue
+		}
+		any = true
+		r.hold(rs, w)
+	}
+	if !any {
+		return nil
+	}
+	return rs
+}
+
+// add lets a workload compete; run is nil for a pending one, which is at place i.
+func (r *race) add(l *Workload, run *raceRun, i int) {
+	r.Rivals = append(r.Rivals, Rival{Load: l, Holds: run != nil})
+	r.runs = append(r.runs, run)
+	r.pending = append(r.pending, i)
+}
+
+// hold asks who should hold places and notes what follows.
+func (r *race) hold(rs *races, w *whatIf) {
+	order := make([]int, len(r.Rivals))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmpSubmitted(r.Rivals[a].Load, r.Rivals[b].Load) })
+	rivals, runs, pending := r.Rivals, r.runs, r.pending
+	r.Rivals, r.runs, r.pending = make([]Rival, len(order)), make([]*raceRun, len(order)), make([]int, len(order))
+	for i, k := range order {
+		r.Rivals[i], r.runs[i], r.pending[i] = rivals[k], runs[k], pending[k]
+	}
+	r.measure(w)
+	mine := map[structs.AllocID]bool{}
+	for i := range r.Rivals {
+		v := &r.Rivals[i]
+		v.Ran, v.Left = v.Load.Served(r.Now), 0
+		if v.Load.Expect > v.Ran {
+			v.Left = v.Load.Expect - v.Ran
+		}
+		run := r.runs[i]
+		if run == nil {
+			continue
+		}
+		run.units = v.Units()
+		for _, a := range run.allocs {
+			mine[a.ID] = true
+			run.fixed = run.fixed || r.Now.Sub(cmp.Or(a.StartedAt, a.CreateTime)) < r.Queue.PreemptMinRuntime
+		}
+		if q := v.Load.Queue; q != nil && r.Queue.PreemptMax > 0 && q.Preempted >= r.Queue.PreemptMax {
+			run.fixed = true
+		}
+		v.Fixed = run.fixed
+	}
+	r.room(w, mine)
+	chosen, wake := rs.in.Chooser.Choose(&r.Race)
+	if wake > r.Now && (rs.wake == 0 || wake < rs.wake) {
+		rs.wake = wake
+	}
+	for rank, i := range chosen {
+		if run := r.runs[i]; run != nil {
+			run.chosen, run.rank = true, rank
+		} else {
+			rs.first = append(rs.first, r.pending[i])
+		}
+	}
+}
+
+func cmpSubmitted(a, b *Workload) int {
+	at := func(w *Workload) structs.Index {
+		switch {
+		case w.Queue != nil:
+			return w.Queue.SubmitIndex
+		case w.Job != nil:
+			return w.Job.CreateIndex
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.ID, b.Key.ID))
+}
+
+// Served is how long the workload has run, in all its runs.
+func (w *Workload) Served(now structs.LogTime) time.Duration {
+	if w.Ran > 0 {
+		return w.Ran
+	}
+	var sum time.Duration
+	if w.Queue != nil {
+		sum = time.Duration(w.Queue.Attained) * time.Second / time.Duration(max(w.Units(), 1))
+	}
+	var live time.Duration
+	for _, a := range w.Allocs {
+		if structs.Holds(a) && a.StartedAt > 0 {
+			live = max(live, now.Sub(a.StartedAt))
+		}
+	}
+	return sum + live
+}
+
+// Units is how many GPUs the workload asks for, parts of GPUs together; 1 for work without any.
+func (w *Workload) Units() int64 { return max(1, (w.Asks().GPUMilli+999)/1000) }
+
+// measure counts what the rivals ask for in units.
+func (r *race) measure(w *whatIf) {
+	amounts := make([]structs.Amount, len(r.Rivals))
+	for i := range r.Rivals {
+		v := &r.Rivals[i]
+		if run := r.runs[i]; run != nil {
+			v.Count = int64(len(run.allocs))
+			for _, a := range run.allocs {
+				amounts[i] = larger(amounts[i], structs.AmountOf(a))
+			}
+		} else {
+			for _, g := range v.Load.Job.Groups {
+				v.Count += int64(max(g.Count, 0))
+				amounts[i] = larger(amounts[i], structs.GroupAmount(g))
+			}
+		}
+		r.gpu = r.gpu || amounts[i].GPUMilli > 0
+	}
+	r.unit = 1000
+	if !r.gpu { // a thousandth of the largest node's CPU is fine enough
+		for _, c := range w.v.chunks {
+			for i := range c.total {
+				r.unit = max(r.unit, c.total[i].CPU)
+			}
+		}
+		r.unit = max(1, r.unit/1000)
+	}
+	for i := range r.Rivals {
+		r.Rivals[i].Each = (r.of(amounts[i]) + r.unit - 1) / r.unit
+	}
+}
+
+func (r *race) of(a structs.Amount) int64 {
+	if r.gpu {
+		return a.GPUMilli
+	}
+	return a.CPU
+}
+
+func larger(a, b structs.Amount) structs.Amount {
+	return structs.Amount{GPUMilli: max(a.GPUMilli, b.GPUMilli), GPUMemoryMiB: max(a.GPUMemoryMiB, b.GPUMemoryMiB), CPU: max(a.CPU, b.CPU), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB)}
+}
+
+// room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
+func (r *race) room(w *whatIf, mine map[structs.AllocID]bool) {
+	row := -1
+	for _, c := range w.v.chunks {
+		for i := range c.ids {
+			row++
+			n := c.nodes[i]
+			if !c.ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
+				continue
+			}
+			total := c.total[i].CPU
+			if r.gpu {
+				total = 1000 * healthyGPUs(n)
+			}
+			for _, h := range w.get(row).hold.list() {
+				use := r.of(h.amount())
+				if h.work.ending {
+					r.coming += use
+					continue
+				}
+				if h.rare != nil && len(h.rare.waits) > 0 {
+					r.coming -= use
+				}
+				if !mine[h.id] {
+					total -= use
+				}
+			}
+			r.Room = append(r.Room, max(0, total/r.unit))
+		}
+	}
+	r.coming = max(0, r.coming/r.unit)
+}
+
+func healthyGPUs(n *structs.Node) int64 {
+	sum := int64(0)
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		if g.Type != "gpu" {
+			continue
+		}
+		for k := range g.Instances {
+			if g.Instances[k].Healthy {
+				sum++
+			}
+		}
+	}
+	return sum
+}
+
+// settled reports whether nothing can have changed for a pending workload that waits: all room goes to those who should
+// hold places, and they got it.
+func (rs *races) settled(i int) bool {
+	r := rs.by[i]
+	return r != nil && !r.missed && !r.moved && len(rs.in.Pending[i].Evals) == 0 && rs.in.Pending[i].Blocked != nil
+}
+
+// served reports whether a pending workload's turn comes through its race: there would be room for it if all who may be
+// stopped were. Capacity need not be promised to it.
+func (rs *races) served(i int) bool {
+	r := rs.of(i)
+	if r == nil {
+		return false
+	}
+	v := &r.Rivals[slices.Index(r.pending, i)]
+	left := v.Count
+	for _, n := range r.Room {
+		if v.Each > 0 {
+			left -= n / v.Each
+		}
+	}
+	return left <= 0
+}
+
+// raceLine is a pass's line with those in front who should hold places.
+type raceLine struct {
+	rs   *races
+	line Line
+	at   int
+	told map[int]*raceTold
+}
+
+// raceTold is what one of those in front was given, until the line comes to him.
+type raceTold struct {
+	use     structs.Amount
+	blocked bool
+}
+
+func (l *raceLine) Next() int {
+	if l.at < len(l.rs.first) {
+		l.at++
+		i := l.rs.first[l.at-1]
+		l.told[i] = &raceTold{}
+		return i
+	}
+	l.at++ // from now on, what is told is told of the line's own
+	for {
+		i := l.line.Next()
+		if i < 0 {
+			return i
+		}
+		t := l.told[i]
+		if t == nil && !l.rs.settled(i) {
+			return i
+		}
+		if t == nil {
+			t, l.rs.skipped = &raceTold{blocked: true}, true
+		}
+		if t.blocked {
+			noteBlocked(l.line, i)
+		}
+		l.line.Placed(i, t.use)
+	}
+}
+
+func (l *raceLine) Placed(i int, use structs.Amount) {
+	if t := l.told[i]; t != nil && l.at <= len(l.rs.first) {
+		t.use = use
+		return
+	}
+	l.line.Placed(i, use)
+}
+
+func (l *raceLine) Blocked(i int) {
+	if t := l.told[i]; t != nil && l.at <= len(l.rs.first) {
+		t.blocked = true
+		return
+	}
+	noteBlocked(l.line, i)
+}
