@@ -15,28 +15,25 @@ import (
 func (e *Engine) decide() error {
 	defer e.decided()
 	e.instant++
-	stopped := int64(0)
+	stopped := e.stats.Preemptions
 	woken := true
 	for round := 0; ; round++ {
 		if e.stats.Preemptions-stopped > int64(roundsMax+len(e.live)) {
 			return fmt.Errorf("%d preemptions at one instant (%v): decisions undo each other", e.stats.Preemptions-stopped, Since(e.now))
 		}
-		if round == 0 {
-			stopped = e.stats.Preemptions
-		}
 		if len(e.fresh) == 0 && len(e.freed) == 0 && !(e.cfg.Whole && round == 0) {
 			return nil
 		}
-		if e.vain() {
+		if e.preemptible == 0 && e.vain() {
 			return nil
 		}
 		pending, narrow := e.pick(woken)
-		if len(pending) == 0 {
+		if len(pending) == 0 && (!e.always || round > 0) {
 			return nil
 		}
 		picked := slices.Clone(e.picked)
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
-			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting}
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting, Chooser: e.chooser()}
 		began, before := time.Now(), e.stats.Preemptions
 		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
 			in.Queues.Turnover = x.Turnover()
@@ -57,6 +54,11 @@ func (e *Engine) decide() error {
 		for _, pe := range plan.Entries {
 			if err := e.apply(pe); err != nil {
 				return err
+			}
+		}
+		if rep.Wake != e.wake {
+			if e.wake = rep.Wake; e.wake > e.now {
+				e.agenda.add(event{at: e.wake, kind: Woken, node: byPass})
 			}
 		}
 		e.stats.Deciding += time.Since(began)
@@ -86,6 +88,20 @@ func (e *Engine) decide() error {
 	}
 }
 
+// chooser is who says which of running and waiting work should hold places.
+func (e *Engine) chooser() scheduler.Chooser {
+	switch {
+	case e.cfg.Chooser != nil:
+		return e.cfg.Chooser
+	case e.preemptible > 0:
+		return queue.Choosers{Lives: &e.lives}
+	}
+	return nil
+}
+
+// byPass marks the event that a pass asked for; a later pass may have asked for another.
+const byPass = -1
+
 // line is who comes first, by the production's ordering.
 func (e *Engine) line(in *scheduler.Input) scheduler.Line {
 	if e.cfg.Line != nil {
@@ -102,14 +118,16 @@ func (e *Engine) decided() {
 	e.freed = e.freed[:0]
 }
 
-// running lists what holds, for queues whose running work competes with what waits.
+// running lists what holds and may be stopped, for queues whose running work competes with what waits.
 func (e *Engine) running() []scheduler.Workload {
-	if !slices.ContainsFunc(e.cfg.Queues, func(q *structs.Queue) bool { return q.Preempt != "" && q.Preempt != structs.PreemptNone }) {
+	if e.preemptible == 0 && !slices.ContainsFunc(e.cfg.Queues, func(q *structs.Queue) bool { return q.Preempt != "" && q.Preempt != structs.PreemptNone }) {
 		return nil
 	}
 	var out []scheduler.Workload
 	for l := e.holders; l != nil; l = l.nextHolder {
-		out = append(out, l.work)
+		w := l.work
+		w.Ran = l.Ran(e.now)
+		out = append(out, w)
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,7 +24,8 @@ type Config struct {
 	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues that name none
 	Queues    []*structs.Queue        // by path; nil: one queue with the defaults
 	Line      func(*scheduler.Input) scheduler.Line
-	Predict   Predictor // of run times; nil: none
+	Chooser   scheduler.Chooser // who should hold places, of running and waiting work; nil: as queues are ordered
+	Predict   Predictor         // of run times; nil: none
 	Mix       *scheduler.Mix
 	Seed      uint64
 
@@ -99,7 +101,11 @@ type Engine struct {
 	promised            []*Live // whose are in booked, in the order in which they came to be
 	narrowable          bool    // a pass over some of the nodes decides as one over all
 	usage               usage
-	parts               int64 // refused by Verify
+	lives               queue.Lifetimes
+	preemptible         int64           // jobs in the system that may be preempted
+	always              bool            // the chooser is asked at every event
+	wake                structs.LogTime // when the pass asked to be called again; 0: it did not
+	parts               int64           // refused by Verify
 	changes             []structs.Changed[structs.Allocation]
 	endings             []*run
 	draws               draws
@@ -151,6 +157,7 @@ func NewEngine(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, now: Epoch, index: 1, live: map[structs.JobKey]*Live{}, runs: map[structs.AllocID]*run{}, rows: map[structs.NodeID]int{},
 		byShape: map[shapeKey]*shape{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
 	e.agenda.setRank(cfg.First)
+	_, e.always = cfg.Chooser.(interface{ Always() })
 	e.view = scheduler.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
 	for i, n := range cfg.Nodes {
 		s := nodeState{node: n}
@@ -205,6 +212,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		ev := e.agenda.take()
 		if ev.unit != nil && ev.gen != ev.unit.gen {
 			e.stale--
+			continue
+		}
+		if ev.kind == Woken && ev.node == byPass && ev.at != e.wake {
 			continue
 		}
 		e.pass(ev.at)
@@ -318,6 +328,10 @@ func (e *Engine) submit(j *Job) *Live {
 		SubmitIndex: e.seq, SubmitTime: e.now, Priority: job.Priority, Queue: job.Queue, CreateIndex: e.seq}}
 	l.work.Least = scheduler.LeastOf(job)
 	e.live[l.Key] = l
+	if job.MayPreempt() {
+		e.preemptible++
+		e.cfg.Whole = true // who should hold places cannot be told of a part of what waits
+	}
 	e.stats.arrived(l)
 	if e.cfg.Predict != nil {
 		l.work.Expect = e.cfg.Predict.Predict(l, e.now)

@@ -133,6 +133,9 @@ func (e *Engine) expire(u *unit) {
 func (e *Engine) finish(u *unit) {
 	l := u.live
 	e.settle(u)
+	if u == &l.units[0] && u.on {
+		l.ran += e.now.Sub(u.from)
+	}
 	u.on, u.done, u.left = false, true, 0
 	u.gen++
 	l.left--
@@ -189,6 +192,10 @@ func (e *Engine) pause(u *unit, all bool) {
 		u.left = 0
 	}
 	ran := e.now.Sub(u.from)
+	if l := u.live; u == &l.units[0] {
+		l.ran += ran
+		l.work.Ran = l.ran
+	}
 	if e.cfg.Kept != nil && u.live.Run >= 0 {
 		done := u.live.Run - u.left
 		lost := min(max(ran-e.cfg.Kept(u.live, ran), 0), done)
@@ -273,6 +280,12 @@ func (e *Engine) gone(l *Live) {
 	}
 	e.commit()
 	delete(e.live, l.Key)
+	if l.Job.Job.MayPreempt() {
+		e.preemptible--
+	}
+	if ran := l.Ran(e.now); ran > 0 {
+		e.lives.Ended(l.work.Units(), ran)
+	}
 	if l.tied {
 		e.book(&structs.Reservation{ID: structs.ReservationID(l.Key), Namespace: l.Key.Namespace, JobID: l.Key.ID})
 	}

@@ -52,9 +52,10 @@ type Live struct {
 	tied                   bool            // holds a reservation
 	renew                  structs.LogTime // when its promise is looked at again
 	attained               int64
-	holds                  int   // allocations that hold
-	allocs                 int   // that it wants
-	prevHolder, nextHolder *Live // those that hold something
+	ran                    time.Duration // of the first unit, in runs that ended
+	holds                  int           // allocations that hold
+	allocs                 int           // that it wants
+	prevHolder, nextHolder *Live         // those that hold something
 }
 
 // unit is work that makes progress as one: one allocation, or a whole gang.
@@ -129,6 +130,14 @@ func (l *Live) Attained(now structs.LogTime) int64 {
 		}
 	}
 	return sum
+}
+
+// Ran is how long the job's first unit has run, in all its runs.
+func (l *Live) Ran(now structs.LogTime) time.Duration {
+	if u := &l.units[0]; u.on {
+		return l.ran + now.Sub(u.from)
+	}
+	return l.ran
 }
 
 // Workload is the job as the scheduler sees it.
