@@ -30,7 +30,8 @@ type books struct {
 	rules   map[string]*structs.Queue
 	path    string // of the rule asked for last
 	last    *structs.Queue
-	version int // of the promises
+	version int             // of the promises
+	barren  map[string]bool // asks for which no start is known
 }
 
 // promised is what one allocation of a blocked workload will hold on a node.
@@ -297,11 +298,28 @@ func (d *decision) reserve() {
 	if b.full(d.load) {
 		return
 	}
+	if len(b.barren) > 0 && b.barren[d.missKey()] {
+		return
+	}
 	b.speak(path)
 	b.owed = append(b.owed, d)
 	if !b.in.Fleeting || !b.surely(d) {
 		b.settle()
 	}
+}
+
+// missKey is equal for decisions that miss the same, as far as a start for it is concerned; "" for one like no other.
+func (d *decision) missKey() string {
+	key := ""
+	for _, g := range d.rec.groups {
+		if n := d.misses[g.name]; n > 0 {
+			if key != "" || n != int64(len(g.wants)) || g.ask == nil {
+				return ""
+			}
+			key = d.hopeKey(g)
+		}
+	}
+	return key
 }
 
 // speak counts a promise to a workload of a queue.
@@ -319,6 +337,12 @@ func (b *books) settle() {
 		d := b.owed[0]
 		b.owed = b.owed[1:]
 		if !b.grant(d) {
+			if key := d.missKey(); key != "" {
+				if b.barren == nil {
+					b.barren = make(map[string]bool)
+				}
+				b.barren[key] = true // for the pass: what it places and promises only takes room away
+			}
 			b.spoken[d.load.QueueName()]-- // no end of what runs makes room: the next one has a claim
 		}
 	}

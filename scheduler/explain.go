@@ -101,6 +101,15 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 
 // report tells how the search went.
 func (s *scan) report(wanted, placed int64) *structs.GroupReport {
+	if !s.vain || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
+		s.told = s.newReport(wanted, placed)
+	}
+	r := *s.told
+	r.Refusals = slices.Clip(r.Refusals)
+	return &r
+}
+
+func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 	r := &structs.GroupReport{Group: s.ask.tg.Name, Wanted: wanted, Placed: placed, Considered: s.looked, Scores: s.scores}
 	r.Coalesced = max(0, wanted-placed-1)
 	for _, v := range s.list {

@@ -298,8 +298,8 @@ func (d *decision) placeGang(g *groupWork, first int) {
 		return
 	}
 	key := d.hopeKey(g)
-	if key != "" && !d.vain.empty(d.w) {
-		if s := d.vain.find(d.w, key); s != nil {
+	if key != "" {
+		if s := d.vain.findGang(d.w, key); s != nil {
 			g.scan = s
 			d.missAll(g)
 			return
@@ -310,7 +310,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 	}
 	d.missAll(g)
 	if key != "" {
-		d.vain.note(d.w, key, g.scan)
+		d.vain.noteGang(d.w, key, g.scan)
 	}
 }
 

@@ -15,6 +15,33 @@ import (
 type hopeless struct {
 	stamp int
 	scans map[string]*scan
+	gangs map[string]*scan // in a long pass: those of gangs, whatever was placed since
+	asked int              // how many searches of gangs there were
+}
+
+// gangsExact is how many gangs a pass looks for with what is remembered holding only until something is placed. Beyond
+// it what was looked for in vain stays so for the rest of the pass: placements only take room away. The report may then
+// tell of a little more room than is left.
+const gangsExact = 100
+
+// findGang is find for a gang.
+func (h *hopeless) findGang(w *whatIf, key string) *scan {
+	if h.asked++; h.asked > gangsExact {
+		if s := h.gangs[key]; s != nil {
+			return s
+		}
+	}
+	return h.find(w, key)
+}
+
+// noteGang is note for a gang.
+func (h *hopeless) noteGang(w *whatIf, key string, s *scan) {
+	h.note(w, key, s)
+	if h.gangs == nil {
+		h.gangs = make(map[string]*scan)
+	}
+	h.gangs[key] = s
+	s.vain = true
 }
 
 // find gives the search that failed for an equal ask, or nil.
@@ -38,7 +65,10 @@ func (h *hopeless) empty(w *whatIf) bool { return h.stamp != w.stamp || len(h.sc
 
 // hopeKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
 func (d *decision) hopeKey(g *groupWork) string {
-	key := g.hopeKey(d.load.Job)
+	if !g.hoped {
+		g.hope, g.hoped = g.hopeKey(d.load.Job), true
+	}
+	key := g.hope
 	if key == "" || !d.books.keeps() {
 		return key
 	}

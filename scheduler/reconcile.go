@@ -56,6 +56,8 @@ type groupWork struct {
 	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
 	counts  DesiredUpdates
 	scan    *scan
+	hope    string // hopeKey, once hoped
+	hoped   bool
 	nowhere bool // a system group that no node may have
 
 	// Of gangs and elastic groups: see gang.go.

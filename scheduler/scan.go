@@ -53,12 +53,14 @@ type scan struct {
 	work  heldWork        // of what is placed
 
 	// Of gangs: see gang.go.
-	places  *level           // with within: only nodes of these places are looked at; nil: all
-	within  []int32          // places of the level
-	ban     []structs.NodeID // nodes that are out of the question
-	found   int64            // members that found a place before one did not
-	lacks   string           // the level of which no place has room for all, though the cluster has
-	lacksAt string           // its place with the most room
+	places  *level               // with within: only nodes of these places are looked at; nil: all
+	within  []int32              // places of the level
+	ban     []structs.NodeID     // nodes that are out of the question
+	found   int64                // members that found a place before one did not
+	lacks   string               // the level of which no place has room for all, though the cluster has
+	vain    bool                 // nothing more is looked for: the report stays as it is
+	told    *structs.GroupReport // the last one
+	lacksAt string               // its place with the most room
 }
 
 // propState counts allocations by the value of a distinct property.
