@@ -457,8 +457,8 @@ func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out
 			continue
 		}
 		switch {
-		case w.ending || p.taken[h.id]:
-			if rule.name != "" {
+		case w.ending || p.taken[h.id]: // told by this pass: only who could have told it himself may count on it
+			if rule.name != "" && (w.ending || d.mayEvict(h, rule)) {
 				out = append(out, victim{h: h, free: true})
 			}
 			continue

@@ -394,6 +394,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		if resp.Reports == nil && resp.Eval != nil {
 			resp.Reports = append(slices.Clone(resp.Eval.FailedGroups), resp.Eval.PlacedGroups...)
 		}
+		resp.Reports = append(claimReports(snap, k), resp.Reports...)
 		resp.NodeNames = map[string]string{}
 		for _, r := range resp.Reports {
 			for _, sc := range r.Scores {

@@ -1,0 +1,49 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// claimReports tells, by group, what allocations of a job wait for that were placed and do not start before others, which
+// were told to make room, have ended (D19).
+func claimReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupReport) {
+	jobs := map[string][]string{}
+	waits, places := map[string]int64{}, map[string]int64{}
+	for _, a := range snap.AllocsByJob(k) {
+		if a.Terminal() || a.Client != structs.ClientPending {
+			continue
+		}
+		open := false
+		for _, id := range a.WaitsOn {
+			o := snap.AllocByID(id)
+			if o == nil || !structs.Holds(o) || o.JobKey() == k {
+				continue
+			}
+			open = true
+			waits[a.Group]++
+			if !slices.Contains(jobs[a.Group], o.JobID) {
+				jobs[a.Group] = append(jobs[a.Group], o.JobID)
+			}
+		}
+		if open {
+			places[a.Group]++
+		}
+	}
+	for group, list := range jobs {
+		slices.Sort(list)
+		if len(list) > 5 {
+			list = append(list[:5:5], "...")
+		}
+		out = append(out, &structs.GroupReport{Group: group, Code: structs.ReasonPreemptionPending, Wanted: places[group], Refusals: []structs.Refusal{{
+			Code: structs.ReasonPreemptionPending, Dimension: fmt.Sprintf("work of %s has yet to make room", strings.Join(list, ", ")),
+			Short: waits[group], Unit: "allocations", CuredBy: structs.EventAllocStopped}}})
+	}
+	slices.SortFunc(out, func(a, b *structs.GroupReport) int { return cmp.Compare(a.Group, b.Group) })
+	return out
+}
