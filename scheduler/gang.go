@@ -632,6 +632,9 @@ func GangMembersMax(tg *structs.Group) int {
 	grants := int64(0)
 	ports := 0
 	for _, t := range tg.Tasks {
+		if t == nil {
+			continue // refused elsewhere, by name
+		}
 		for i := range t.Resources.Devices {
 			grants += max(1, t.Resources.Devices[i].Count)
 		}

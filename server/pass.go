@@ -175,6 +175,7 @@ func (p *passes) load(pub *Published) {
 		}
 	}
 	p.broker.Load(im, p.now())
+	p.s.decide.foretold.load(pub.Snapshot.Allocs())
 	p.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
 }
 
@@ -241,6 +242,7 @@ func (p *passes) feed(sub *Subscription) bool {
 			p.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
 		}
 		p.broker.Feed(&a.Delta, p.now())
+		p.s.decide.foretold.feed(&a.Delta)
 		p.s.decide.reports.prune(&a.Delta)
 	}
 }
@@ -284,8 +286,10 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 		if it.Spec != nil {
 			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
 		}
+		p.s.decide.foretold.tell(&w)
 		in.Pending[i] = w
 	}
+	in.Queues = &scheduler.QueueTable{Turnover: p.s.decide.foretold.turnover()}
 	in.Evicted = slices.Collect(snap.Preempted())
 	in.Waits = growing(in.Pending) && p.broker.Starved(pass.Domain)
 	return in

@@ -16,6 +16,7 @@ import (
 
 // decisions is what the deciding services of a server share with its endpoints. It outlives terms.
 type decisions struct {
+	foretold foretell      // run times, learned while this server leads
 	passTerm atomic.Uint64 // last term in which passes ran
 	passes   atomic.Pointer[passes]
 	figures  atomic.Pointer[PassFigures]
