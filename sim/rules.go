@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
@@ -107,6 +108,17 @@ func partNames() (out []string) {
 	out = append(out, "true-times", "no-times")
 	sort.Strings(out)
 	return out
+}
+
+// predictor is what tells decisions how long work will run; nil for one that is told nothing but limits.
+func (r Rules) predictor() Predictor {
+	switch {
+	case r.Estimate == EstimateTrue:
+		return truth{}
+	case r.Estimate == EstimateUser && (r.Order == "" || r.Order == structs.OrderAdaptive):
+		return NewLearner(predict.NewSimilar()) // as a server does
+	}
+	return nil
 }
 
 // Apply sets a run's configuration.
