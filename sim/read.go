@@ -327,9 +327,9 @@ func (r *SWFReader) parse(f []string) (j SWFJob, skip bool, err error) {
 			return j, false, fmt.Errorf("%s:%d: column %d (%s): %q is not a number", r.f.name, r.line, i+1, swfColumns[i], f[i])
 		}
 	}
-	j = SWFJob{Line: r.line, ID: int64(v[0]), Submit: seconds(max(v[1], 0)), Run: seconds(max(v[3], 0)), Procs: int64(v[4]), User: f[11], Queue: f[14]}
-	if j.Procs <= 0 {
-		j.Procs = int64(v[7])
+	j = SWFJob{Line: r.line, ID: int64(v[0]), Submit: seconds(max(v[1], 0)), Run: seconds(max(v[3], 0)), Procs: int64(v[7]), User: f[11], Queue: f[14]}
+	if j.Procs <= 0 { // what was asked for is not in every log
+		j.Procs = int64(v[4])
 	}
 	if v[8] > 0 {
 		j.Req = seconds(v[8])

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"strconv"
@@ -127,10 +126,8 @@ func (s *swfJobs) Next() (*Job, error) {
 	if s.n == 1 {
 		s.origin = r.Submit
 	}
-	if r.Procs > s.o.Procs {
-		return nil, fmt.Errorf("%s:%d: job %d asks for %d processors of %d (-procs)", s.o.Trace, r.Line, r.ID, r.Procs, s.o.Procs)
-	}
-	run := max(r.Run, time.Second) // as published: nothing runs for less than a second
+	r.Procs = min(r.Procs, s.o.Procs) // as published: who asks for more than there is gets all of it
+	run := max(r.Run, time.Second)    // as published: nothing runs for less than a second
 	limit := max(r.Req, time.Second)
 	if r.Req <= 0 {
 		limit = run
