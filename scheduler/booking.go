@@ -228,7 +228,7 @@ func (d *decision) until(tg *structs.Group) structs.LogTime {
 }
 
 func (d *decision) workOf(tg *structs.Group) heldWork {
-	return heldWork{job: d.load.Job, group: tg.Name, began: d.in.Now, expect: d.load.Expect}
+	return heldWork{job: d.load.Job, group: tg.Name, began: d.in.Now, expect: d.load.Expect, yields: tg.Elastic != nil}
 }
 
 // rule is the settings of a workload's queue.

@@ -23,8 +23,18 @@ type heldWork struct {
 	began  structs.LogTime // when it was placed
 	expect time.Duration   // predicted run time; 0: none
 	ending bool            // told to stop already
+	yields bool            // of an elastic group: it may shrink for others
 	index  int             // name index
 	times  int64           // that the job had been preempted when this was placed
+}
+
+// elastic tells whether the group is elastic.
+func elastic(j *structs.Job, group string) bool {
+	if j == nil {
+		return false
+	}
+	g := j.Group(group)
+	return g != nil && g.Elastic != nil
 }
 
 // ends is when an allocation is expected to hold no more, as far as a decision at now can tell; 0 for never. A prediction
@@ -65,7 +75,7 @@ type heldRare struct {
 }
 
 func heldOf(a *structs.Allocation) *held {
-	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted}}
+	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group)}}
 	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
 		h.rare = &heldRare{waits: a.WaitsOn, ports: a.Ports, cores: a.Cores, grants: a.Grants}
 	}

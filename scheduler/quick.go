@@ -73,6 +73,7 @@ type quickReject struct {
 	late    structs.Vector  // the same, for what ends after lateFrom
 	from    structs.LogTime // when the last promise begins; never: there is none
 	refused int
+	shrink  int8 // whether elastic work holds anything: 0 not known, 1 no, 2 yes
 }
 
 // refuses reports whether the workload need not be looked at.
@@ -81,8 +82,12 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil {
 		return false
 	}
-	if c := &q.books.in.Config; c.PreemptBatch || c.PreemptService || q.books.rule(load.QueueName()).Preempt != structs.PreemptNone {
+	rule := q.books.rule(load.QueueName())
+	switch c := &q.books.in.Config; {
+	case c.PreemptBatch || c.PreemptService || q.mayShrink():
 		return false // others may make room for it
+	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // of those who compete by order, it lost
+		return false
 	}
 	if !q.known || q.stamp != q.w.stamp {
 		q.survey()
@@ -102,10 +107,6 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if !q.books.full(load) || q.books.old[load.Key] != nil {
 		return false
 	}
-	rule := q.books.rule(load.QueueName())
-	if rule.Preempt != "" && rule.Preempt != structs.PreemptNone {
-		return false // others may give up their places
-	}
 	if rule.Backfill == structs.BackfillNone {
 		if _, passed := q.books.passed(load); !passed {
 			return false // it is the one whom nobody passes
@@ -113,6 +114,22 @@ func (q *quickReject) refuses(load *Workload) bool {
 	}
 	q.refused++
 	return true
+}
+
+// mayShrink reports whether anything held could shrink for others, as the pass began.
+func (q *quickReject) mayShrink() bool {
+	if q.shrink == 0 {
+		q.shrink = 1
+		for row := range q.w.v.rows {
+			for _, h := range q.w.get(row).hold.list() {
+				if h.work.yields {
+					q.shrink = 2
+					return true
+				}
+			}
+		}
+	}
+	return q.shrink == 2
 }
 
 // survey computes the most that is free. It looks at every node, so it is worth it only because a decision does too.
