@@ -23,6 +23,7 @@ func (v *View) Advance(d structs.Delta) *View {
 		orphans: v.orphans,
 		pools:   v.pools,
 		classes: v.classes,
+		memo:    v.memo,
 	}, own: make(map[*chunk]bool)}
 	if len(d.Pools) > 0 {
 		a.v.pools = maps.Clone(v.pools)

@@ -37,6 +37,7 @@ type ask struct {
 	insideOnly bool   // it is a must
 
 	label        string    // of the first request for devices
+	isSimple     bool      // see simple
 	plainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
 	cores        []coreAsk // tasks that reserve cores
 	spreads      []spreadAsk
@@ -268,6 +269,7 @@ func (a *ask) inGPUs() {
 			a.shares = a.shares || a.devices[i].alts[k].shared()
 		}
 	}
+	a.isSimple = a.simple()
 }
 
 func abs(n int64) int64 {

@@ -51,7 +51,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	v := s.verdict(row)
 	o := s.w.get(row)
 	u := &Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
-	if len(s.ask.devices) > 0 {
+	if len(s.ask.devices) > 0 && (s.gpus.policy == nil || !s.ask.isSimple) {
 		u.Devices, u.DevicesInUse, _ = s.devices(c, i, &o, v)
 	}
 	u.Used.CPU += u.Used.Cores * c.mhz[i]
@@ -67,10 +67,28 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if s.counts {
 		u.Allocs, u.GPUs = int64(len(o.hold.list())), countGPUs(n)
 	}
-	if s.rater != nil {
-		term(s.p.Name(), s.weights.Fit, s.rateGPUs(c, i, v, &o, &u.Used))
-	} else {
-		term(s.p.Name(), s.weights.Fit, s.p.Fit(u))
+	switch {
+	case s.gpus.policy != nil && v.gpus && s.ask.isSimple:
+		micro, _ := s.rateSimple(c, i, row, v, &o)
+		term(s.p.Name(), s.weights.Fit, micro)
+	case s.gpus.policy != nil && v.gpus:
+		term(s.p.Name(), s.weights.Fit, s.rateGPUs(c, i, v, &o))
+	default:
+		if s.sees {
+			u.GPU, u.Ask = s.gpuUse(c, i, v, &o), s.ask.need
+		}
+		name := s.p.Name()
+		if x, ok := s.p.(interface{ FitName() string }); ok {
+			name = x.FitName()
+		}
+		term(name, s.weights.Fit, s.p.Fit(u))
+	}
+	if s.offGPUs {
+		micro := int64(0)
+		if !v.gpus {
+			micro = Micro
+		}
+		term("off-gpu-nodes", s.weights.GPU, micro)
 	}
 	term("job-anti-affinity", s.weights.Load, s.load(row))
 	if s.ask.wishTotal > 0 {

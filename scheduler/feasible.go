@@ -18,7 +18,10 @@ type verdict struct {
 	props   []int32 // per distinct property: value number, -1 to ask per node
 	cell    int32   // -1: depends on the node
 	suits   []bool  // see scan.suits
-	liked   int64   // of the best device choices, millionths, averaged
+	gpus    bool    // the class has GPUs
+	hash    [16]byte
+	node    *structs.Node // one of the class
+	liked   int64         // of the best device choices, millionths, averaged
 
 	class, dc           string
 	inPool, available   int64
@@ -41,7 +44,8 @@ type refusal struct {
 // judge evaluates an ask against a class, by one of its nodes.
 func (s *scan) judge(v *verdict, n *structs.Node) {
 	a := s.ask
-	v.class, v.dc = n.Class, n.Datacenter
+	v.class, v.dc, v.node = n.Class, n.Datacenter, n
+	v.gpus = hasGPUs(n)
 	v.outside, v.far = !inPool(a.job, n), !inDatacenter(a.job, n)
 	if v.outside || v.far {
 		return

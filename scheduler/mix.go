@@ -7,39 +7,58 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// mixCover is how much of all allocations the shapes of a mix cover, in percent: rare ones at the end are left out.
+// Mix is what is asked of the cluster: shapes of allocations with how often they occur.
+type Mix struct {
+	Shapes []Shape // most frequent first, the usual ones before the rest
+	Core   int     // how many of Shapes are usual: the shortest prefix that covers 95 % of all allocations
+	Total  int64   // sum of the counts of the usual ones
+	All    int64   // sum of all counts
+}
+
+// Shape is what one allocation asks for.
+type Shape struct {
+	CPU   int64  // MHz
+	GPUs  int64  // 0: none
+	Milli int64  // of each GPU, thousandths; 1000 for whole ones
+	Model string // one of these, divided by |; "" for any
+	Count int64  // how many ask for this
+}
+
+// mixCover is how much of all allocations the usual shapes of a mix cover, in percent.
 const mixCover = 95
 
 // mixMax is how many shapes a mix has at most.
-const mixMax = 256
+const mixMax = 512
 
-// NewMix orders shapes by how often they occur (ties: the larger shape first), adds up equal ones, and keeps the shortest
-// prefix that covers 95 % of all allocations, 256 shapes at most.
+// NewMix orders shapes by how often they occur (ties: the larger shape first) and adds up equal ones. Beyond the 512 most
+// frequent ones shapes are dropped.
 func NewMix(shapes []Shape) *Mix {
 	shapes = slices.Clone(shapes)
-	what := func(a, b Shape) int {
-		return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Milli, a.Milli), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(b.Model, a.Model))
-	}
-	slices.SortFunc(shapes, what)
+	slices.SortFunc(shapes, compareShapes)
 	sum := shapes[:0]
 	all := int64(0)
 	for _, s := range shapes {
 		all += s.Count
-		if n := len(sum); n > 0 && what(sum[n-1], s) == 0 {
+		if n := len(sum); n > 0 && compareShapes(sum[n-1], s) == 0 {
 			sum[n-1].Count += s.Count
 			continue
 		}
 		sum = append(sum, s)
 	}
 	slices.SortStableFunc(sum, func(a, b Shape) int { return cmp.Compare(b.Count, a.Count) })
-	m := &Mix{}
-	for _, s := range sum {
-		if m.Total*100 >= all*mixCover || len(m.Shapes) == mixMax {
-			break
+	m := &Mix{Shapes: slices.Clip(sum[:min(len(sum), mixMax)])}
+	for _, s := range m.Shapes {
+		if m.All*100 < all*mixCover {
+			m.Core, m.Total = m.Core+1, m.Total+s.Count
 		}
-		m.Shapes, m.Total = append(m.Shapes, s), m.Total+s.Count
+		m.All += s.Count
 	}
 	return m
+}
+
+// compareShapes puts the larger shape first. Counts do not matter.
+func compareShapes(a, b Shape) int {
+	return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Milli, a.Milli), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(b.Model, a.Model))
 }
 
 // shapes lists what is held on the nodes of a chunk. Chunks are immutable once published, so the list is made once;
@@ -51,7 +70,7 @@ func (c *chunk) shapes() []Shape {
 	var out []Shape
 	for i, h := range c.hold {
 		for _, e := range h.list() {
-			s := Shape{CPU: e.need.CPU + e.need.Cores*c.mhz[i], Count: 1}
+			s := Shape{CPU: coarse(e.need.CPU + e.need.Cores*c.mhz[i]), Count: 1}
 			if e.rare != nil {
 				for _, g := range grantShares(c.nodes[i], e.rare.grants) {
 					in := instanceAt(c.nodes[i], g.pos)
@@ -61,19 +80,20 @@ func (c *chunk) shapes() []Shape {
 					s.GPUs++
 					s.Milli = max(s.Milli, 1000)
 					if g.mem > 0 {
-						s.Milli = max(g.mem*1000/in.MemoryMiB, g.compute*10)
+						s.Milli = min(1000, (max(g.mem*1000/in.MemoryMiB, g.compute*10)+49)/50*50)
 					}
+				}
+				if s.GPUs > 0 {
+					s.Model = e.work.model()
 				}
 			}
 			out = append(out, s)
 		}
 	}
-	slices.SortFunc(out, func(a, b Shape) int {
-		return cmp.Or(cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.Milli, b.Milli), cmp.Compare(a.GPUs, b.GPUs))
-	})
+	slices.SortFunc(out, compareShapes)
 	sum := out[:0]
 	for _, s := range out {
-		if n := len(sum); n > 0 && sum[n-1].CPU == s.CPU && sum[n-1].Milli == s.Milli && sum[n-1].GPUs == s.GPUs {
+		if n := len(sum); n > 0 && compareShapes(sum[n-1], s) == 0 {
 			sum[n-1].Count++
 			continue
 		}
@@ -84,15 +104,57 @@ func (c *chunk) shapes() []Shape {
 	return sum
 }
 
-// mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself. What
-// waits does not enter, so that a workload is decided alike whoever waits beside it.
+// model is the model of GPUs that an allocation's tasks ask for, "" for any or when they differ.
+func (h *heldWork) model() string {
+	if h.job == nil {
+		return ""
+	}
+	g := h.job.Group(h.group)
+	if g == nil {
+		return ""
+	}
+	model := ""
+	for _, t := range g.Tasks {
+		for i := range t.Resources.GPU {
+			if m := t.Resources.GPU[i].Model; m == "" || model != "" && m != model {
+				return ""
+			} else {
+				model = m
+			}
+		}
+	}
+	return model
+}
+
+// coarse rounds up to three significant bits, so that a live mix stays the same while small things change.
+func coarse(n int64) int64 {
+	if n <= 8 {
+		return n
+	}
+	step := int64(1)
+	for n/step >= 8 {
+		step *= 2
+	}
+	return (n + step - 1) / step * step
+}
+
+// roundShare is a share of all in millionths, rounded down to a power of the square root of two.
+func roundShare(count, all int64) int64 {
+	ppm := max(1, count*Micro/max(all, 1))
+	x := int64(1)
+	for x*2 <= ppm {
+		x *= 2
+	}
+	if ppm*1000 >= x*1414 {
+		return x * 1414 / 1000
+	}
+	return x
+}
+
+// mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
 func (w *whatIf) mixFor(a *ask) *Mix {
 	if w.mix == nil {
-		var all []Shape
-		for _, c := range w.v.chunks {
-			all = append(all, c.shapes()...)
-		}
-		w.mix = NewMix(all)
+		w.mix = w.v.memo.liveMix(w.v)
 	}
 	if w.mix.Total > 0 {
 		return w.mix
@@ -109,148 +171,25 @@ func (w *whatIf) mixFor(a *ask) *Mix {
 	return NewMix([]Shape{s})
 }
 
-// gpuStates is room to work in for a rater.
-type gpuStates struct{ before, after GPUState }
-
-// state fills in the GPUs of a node: what is free in thousandths.
-func (s *scan) stateOf(n *structs.Node, o *occupancy, to *GPUState) {
-	reserve := n.GPUReserveMiB()
-	to.Free = to.Free[:0]
-	pos := 0
-	for i := range n.Resources.Devices {
-		g := &n.Resources.Devices[i]
-		for j := range g.Instances {
-			if g.Type == "gpu" && g.Instances[j].Healthy {
-				to.Free = append(to.Free, freeMilli(g.Instances[j].MemoryMiB-reserve, o.hold.taken(pos)))
-			}
-			pos++
-		}
-	}
-}
-
-func freeMilli(capacity int64, t share) int64 {
-	switch {
-	case t.whole:
-		return 0
-	case t.mem == 0 && t.compute == 0:
-		return 1000
-	case capacity <= 0:
-		return 0
-	}
-	return max(0, min(1000-(t.mem*1000+capacity-1)/capacity, 1000-10*t.compute))
-}
-
-// suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
-func (s *scan) suits(v *verdict, n *structs.Node) []bool {
-	if v.suits == nil {
-		v.suits = make([]bool, len(s.mix.Shapes))
-		for k := range s.mix.Shapes {
-			model := s.mix.Shapes[k].Model
-			v.suits[k] = model == "" || slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool {
-				return g.Type == "gpu" && structs.IsModel(g.Name, model)
+// suits tells for each shape of a mix whether a node has the model that it asks for.
+func (m *Mix) suits(n *structs.Node) []bool {
+	out := make([]bool, len(m.Shapes))
+	known := make(map[string]bool)
+	for k := range m.Shapes {
+		model := m.Shapes[k].Model
+		fits, ok := known[model]
+		if !ok {
+			fits = model == "" || slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool {
+				return isGPU(&g) && structs.IsModel(g.Name, model)
 			})
+			known[model] = fits
 		}
+		out[k] = fits
 	}
-	return v.suits
+	return out
 }
 
-// rateGPUs asks the policy about a node with the devices that were picked last, and used as it is after the placement.
-func (s *scan) rateGPUs(c *chunk, i int, v *verdict, o *occupancy, used *structs.Vector) int64 {
-	n := c.nodes[i]
-	b, a := &s.gpus.before, &s.gpus.after
-	if len(n.Resources.Devices) == 0 {
-		b.Free, a.Free = b.Free[:0], a.Free[:0]
-	} else {
-		s.stateOf(n, o, b)
-		if s.ask.plainDevices { // rating did not pick: the first ones free are as good as any
-			s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices)
-		}
-		a.Free = append(a.Free[:0], b.Free...)
-		if len(s.ask.devices) > 0 {
-			s.applyPicks(n, o, a)
-		}
-	}
-	b.Suits = s.suits(v, n)
-	a.Suits = b.Suits
-	a.FreeCPU = c.total[i].CPU - used.CPU
-	b.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
-	return s.rater.RateGPUs(b, a, s.mix)
-}
-
-// applyPicks takes what the picker chose from a state.
-func (s *scan) applyPicks(n *structs.Node, o *occupancy, to *GPUState) {
-	reserve := n.GPUReserveMiB()
-	for _, p := range s.picker.picks {
-		at := gpuOrder(n, p.pos)
-		if at < 0 || at >= len(to.Free) {
-			continue
-		}
-		t := s.picker.busy(holdingOr(o.hold), p.pos)
-		to.Free[at] = freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, t)
-	}
-}
-
-// gpuOrder is the place of a device among the healthy GPUs of a node, or -1.
-func gpuOrder(n *structs.Node, want int) int {
-	pos, at := 0, 0
-	for i := range n.Resources.Devices {
-		g := &n.Resources.Devices[i]
-		for j := range g.Instances {
-			counts := g.Type == "gpu" && g.Instances[j].Healthy
-			if pos == want {
-				if !counts {
-					return -1
-				}
-				return at
-			}
-			if counts {
-				at++
-			}
-			pos++
-		}
-	}
-	return -1
-}
-
-func holdingOr(h *holding) *holding {
-	if h == nil {
-		return &emptyHolding
-	}
-	return h
-}
-
-// choosing is the node on which a policy that looks into GPUs chooses; s is nil where the ask's own rule does.
-type choosing struct {
-	s *scan
-	c *chunk
-	i int
-	v *verdict
-	o occupancy
-}
-
-// choose sets who chooses the GPUs of shares on a node.
-func (s *scan) choose(c *chunk, i int, v *verdict, o *occupancy) {
-	if s.rater != nil && s.ask.shares {
-		s.picker.by = choosing{s, c, i, v, *o}
-	}
-}
-
-// rate is the policy's opinion of giving p, beside what is picked already.
-func (by *choosing) rate(p pick) int64 {
-	s, n, o := by.s, by.c.nodes[by.i], &by.o
-	b, a := &s.gpus.before, &s.gpus.after
-	s.stateOf(n, o, b)
-	a.Free = append(a.Free[:0], b.Free...)
-	s.applyPicks(n, o, a)
-	if at := gpuOrder(n, p.pos); at >= 0 {
-		t := s.picker.busy(holdingOr(o.hold), p.pos)
-		t.mem, t.compute = t.mem+p.mem, t.compute+p.compute
-		a.Free[at] = freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-n.GPUReserveMiB(), t)
-	}
-	b.Suits = s.suits(by.v, n)
-	a.Suits = b.Suits
-	mhz := by.c.mhz[by.i]
-	b.FreeCPU = by.c.total[by.i].CPU - o.used.CPU - o.used.Cores*mhz
-	a.FreeCPU = b.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*mhz
-	return s.rater.RateGPUs(b, a, s.mix)
+// same reports whether two mixes are equal.
+func (m *Mix) same(o *Mix) bool {
+	return m == o || m.Core == o.Core && slices.Equal(m.Shapes, o.Shapes)
 }

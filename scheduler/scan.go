@@ -42,9 +42,11 @@ type scan struct {
 	unplaced  int64
 	weightSum int64
 	picker    picker
-	rater     GPURater // of the policy; nil for one that does not look into GPUs
-	mix       *Mix     // for the rater
-	gpus      gpuStates
+	gpus      gpuScan
+	sees      bool           // the policy wants Use.GPU
+	lots      bool           // the policy draws lots for GPUs
+	lot       uint64         // of this decision
+	offGPUs   bool           // nodes without GPUs are better for this ask
 	penalties map[int32]bool // rows where this very allocation failed before
 
 	books *books          // promises to keep; nil: none
@@ -87,13 +89,34 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 	if len(a.spreads) == 0 {
 		s.cells = []cell{{pos: -1}}
 	}
-	if r, ok := p.(GPURater); ok {
-		s.rater, s.mix = r, w.mixFor(a)
+	if r, ok := p.(GPUPolicy); ok {
+		s.gpus.policy = r
+		if len(a.devices) > 0 && a.job.Type != structs.JobService {
+			s.weights.Load = 0 // work is packed; services keep away from their like
+		}
+		if len(a.devices) > 0 {
+			s.weights.GPU = 0
+		}
+	}
+	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(a.devices) == 0 {
+		s.offGPUs = x.SparesGPUs() && w.anyGPUs()
+	}
+	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
+		s.sees = x.SeesGPUs()
+	}
+	if x, ok := p.(interface{ DrawsLots() bool }); ok {
+		s.lots = x.DrawsLots()
+	}
+	if s.sees || s.lots {
+		s.lot = lotOf(w.seed, a.job.Key())
 	}
 	if c, ok := p.(interface{ CountsAllocs() bool }); ok {
 		s.counts = c.CountsAllocs()
 	}
 	s.weightSum = s.weights.Fit + s.weights.Load
+	if s.offGPUs {
+		s.weightSum += s.weights.GPU
+	}
 	if a.shares && a.gpuFit != structs.GPUFitFirst && a.gpuFit != structs.GPUFitNext {
 		s.weightSum += s.weights.GPU
 	}
@@ -165,6 +188,7 @@ func (s *scan) classVerdict(nc *nodeClass) *verdict {
 			s.slab = make([]verdict, min(64, max(1, len(s.verdicts)-len(s.list))))
 		}
 		v, s.slab = &s.slab[0], s.slab[1:]
+		v.hash = nc.hash
 		s.judge(v, nc.node)
 		s.verdicts[nc.num] = v
 		s.list = append(s.list, v)
@@ -337,7 +361,14 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		}
 	}
 	var devices, inUse int64
-	if len(a.devices) > 0 {
+	base := int64(-1)
+	if s.gpus.policy != nil && v.gpus && a.isSimple {
+		score, ok := s.rateSimple(c, i, row, v, o)
+		if !ok {
+			return rateShort
+		}
+		base = s.weights.Fit * score
+	} else if len(a.devices) > 0 {
 		var x shortageOf
 		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != dimNone {
 			s.why = x
@@ -345,11 +376,18 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		}
 	}
 	after.CPU += after.Cores * mhz
-	base := int64(0)
-	if s.rater != nil {
-		base = s.weights.Fit * s.rateGPUs(c, i, v, o, &after)
-	} else {
+	switch {
+	case base >= 0:
+	case s.gpus.policy != nil && v.gpus:
+		base = s.weights.Fit * s.rateGPUs(c, i, v, o)
+	default:
+		if s.sees {
+			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, o), a.need, false
+		}
 		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.nodes[i], o)
+	}
+	if s.offGPUs && !v.gpus {
+		base += s.weights.GPU * Micro
 	}
 	if s.weights.Load > 0 {
 		base += s.weights.Load * s.load(row)
@@ -360,7 +398,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked
 	}
-	if len(a.devices) > 0 && !a.plainDevices {
+	if len(a.devices) > 0 && !a.plainDevices && (s.weights.GPU > 0 || a.altsMax > 0) {
 		base += s.weights.GPU*s.gpuFull() + (a.altsMax-s.picker.rank)*altStep
 		if a.inside != "" {
 			base += s.weights.Affinity * s.close()
@@ -602,7 +640,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			s.push(asideCells[i], c)
 		}
 	}()
-	penalty := s.weights.Load * Micro
+	penalty := max(s.weights.Load, DefaultWeights.Load) * Micro
 	for {
 		// The best of the avoided ones competes with its penalty.
 		bestAside := -1

@@ -27,7 +27,8 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	rep := Report{}
 	// 1. One what-if picture for the pass: the view, and what is in flight already.
 	w := newWhatIf(in.View, in.Flight)
-	w.mix = in.Mix
+	w.mix, w.seed = in.Mix, in.Seed
+	defer w.release()
 	var vain hopeless
 	line := in.Line
 	if line == nil {

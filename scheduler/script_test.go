@@ -411,7 +411,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 	if c.Has("after") {
 		w.now = w.now.Add(duration(t, c.String("after", "0s")))
 	}
-	p := policy.Builtin[c.String("policy", policy.Default)]
+	p := policy.Builtin[c.String("policy", "binpack")]
 	if p == nil {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}

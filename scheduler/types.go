@@ -13,7 +13,7 @@ type Input struct {
 	Flight  Overlay    // plans proposed, not yet committed
 	Config  structs.SchedulerConfig
 	Now     structs.LogTime
-	Seed    uint64                 // reserved for policies that draw lots; the ones of today do not
+	Seed    uint64                 // for policies that draw lots (random); a decision draws anew for every workload
 	Cursor  structs.NodeID         // where next-fit goes on: Plan.Cursor of the pass before, or zero
 	Mix     *Mix                   // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
 	Steps   int                    // budget in nodes looked at; 0: no limit. The first workload is always decided
@@ -108,8 +108,23 @@ type DesiredUpdates struct {
 // Use is a node as it would be after a placement: what policies rate.
 type Use struct {
 	Total, Used           structs.Vector
-	Devices, DevicesInUse int64 // of the kinds that the group asks for, or their MiB when it asks for shares; 0 when it asks for none
-	Allocs, GPUs          int64 // held on the node before the placement, and its GPUs; only for policies with CountsAllocs() true
+	Ask                   structs.Vector // what the placement takes of it; only for policies with SeesGPUs() true
+	Devices, DevicesInUse int64          // of the kinds that the group asks for, or their MiB when it asks for shares; 0 when it asks for none
+	Allocs, GPUs          int64          // held on the node before the placement, and its GPUs; only for policies with CountsAllocs() true
+	GPU                   GPUUse         // only for policies with SeesGPUs() true
+}
+
+// GPUUse is what a placement does to the GPUs of a node, for policies that need no more than sums.
+type GPUUse struct {
+	Count     int64  // healthy GPUs
+	Free      int64  // thousandths of all GPUs that are free before the placement
+	Milli     int64  // thousandths that the placement takes in all
+	Taken     int64  // GPUs that it takes something of
+	TakenIdle int64  // of these, the idle ones
+	TakenFree int64  // thousandths free before the placement on those of Taken that are in use already
+	Same      bool   // the node runs work of the same class: shared, or of as many whole GPUs
+	Other     bool   // it runs work of another class, with GPUs
+	Draw      uint64 // lots drawn for this workload and node, from Input.Seed
 }
 
 // Policy rates nodes. A policy is pure and cheap: Fit is called for every feasible node. The built-in ones are in
@@ -126,13 +141,30 @@ type Policy interface {
 	Rotates() bool
 }
 
-// GPURater is a Policy that looks into the GPUs of a node. It is asked instead of Fit, and it decides, too, which GPU of
-// a node gives a share: the first one that it rates highest.
-type GPURater interface {
+// GPUPolicy is a Policy that looks into the GPUs of a node. Nodes with GPUs are rated by its rater instead of Fit, and the
+// rater decides, too, which GPU of a node gives a share: the first one that it rates highest.
+type GPUPolicy interface {
 	Policy
-	// RateGPUs rates a node in millionths, by its GPUs before and after the placement and by what else is asked of such
-	// nodes. It must not keep or change what it is given.
-	RateGPUs(before, after *GPUState, mix *Mix) int64
+	// Rater makes what rates nodes by one mix. It is kept as long as the mix is in use.
+	Rater(mix *Mix) GPURater
+}
+
+// GPURater values what is free on nodes. It is immutable, so that passes share it, and pure: values are remembered per
+// node until something changes there.
+type GPURater interface {
+	// Value is what the free GPUs of a node are worth, or what is lost of them, in a unit of the rater's own. It must not
+	// keep or change g.
+	Value(g *GPUState) int64
+	// Score rates a placement in millionths by the node's value before and after it. What a placement costs elsewhere
+	// (see PricedRater) is added to the value after.
+	Score(before, after int64) int64
+}
+
+// PricedRater is a GPURater that lets placements pay for what is scarce in the whole cluster.
+type PricedRater interface {
+	GPURater
+	// Prices is asked once a decision. It must not keep or change m.
+	Prices(m *Market) Prices
 }
 
 // GPUState is what matters of a node to a GPURater.
@@ -140,21 +172,6 @@ type GPUState struct {
 	FreeCPU int64   // MHz
 	Free    []int64 // of each healthy GPU: the free share in thousandths, the scarcer one of memory and compute
 	Suits   []bool  // of each shape of the mix: the node has the model that it asks for
-}
-
-// Mix is what is asked of the cluster: shapes of allocations with how often they occur.
-type Mix struct {
-	Shapes []Shape // most frequent first
-	Total  int64   // sum of the counts
-}
-
-// Shape is what one allocation asks for.
-type Shape struct {
-	CPU   int64  // MHz
-	GPUs  int64  // 0: none
-	Milli int64  // of each GPU, thousandths; 1000 for whole ones
-	Model string // one of these, divided by |; "" for any
-	Count int64  // how many ask for this
 }
 
 // Weights of the named terms of a score. A term that does not apply to a group (no affinity, no spread) is left out.

@@ -24,6 +24,7 @@ type View struct {
 	orphans map[structs.NodeID][]*held // what is held on nodes that the view does not know; usually empty
 	pools   map[string]*structs.NodePool
 	classes *classTable
+	memo    *memo
 	copied  int // chunks that the Advance which made this view had to copy or make
 }
 
@@ -73,7 +74,7 @@ func (t *classTable) intern(h [16]byte) int32 {
 
 // NewView builds the picture from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
 func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Allocation, pools []*structs.NodePool) *View {
-	v := &View{index: index, pools: make(map[string]*structs.NodePool, len(pools)), classes: &classTable{num: make(map[[16]byte]int32)}}
+	v := &View{index: index, pools: make(map[string]*structs.NodePool, len(pools)), classes: &classTable{num: make(map[[16]byte]int32)}, memo: &memo{}}
 	for _, p := range pools {
 		v.pools[p.Name] = p
 	}

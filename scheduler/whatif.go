@@ -13,6 +13,9 @@ type whatIf struct {
 	stamp   int  // names the state, so that what was concluded from a state is not used for another
 	changes int  // counts what was set
 	levels  map[string]*level
+	ledgers []*ledger
+	seed    uint64 // of the pass, for lots
+	gpus    int8   // 1: some node has GPUs, -1: none has, 0: not looked yet
 }
 
 type undone struct {
@@ -77,4 +80,20 @@ func (w *whatIf) rollback(mark int) {
 		}
 		w.states[w.touched[u.row]-1] = u.state
 	}
+}
+
+// anyGPUs reports whether some node has GPUs.
+func (w *whatIf) anyGPUs() bool {
+	if w.gpus == 0 {
+		w.gpus = -1
+		for _, c := range w.v.chunks {
+			for k := range c.classes {
+				if hasGPUs(c.classes[k].node) {
+					w.gpus = 1
+					return true
+				}
+			}
+		}
+	}
+	return w.gpus > 0
 }

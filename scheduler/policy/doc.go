@@ -18,17 +18,24 @@ var Builtin = map[string]scheduler.Policy{
 	"first-fit": firstFit{},
 	"next-fit":  nextFit{},
 
+	"strand":       strand{},
 	"fgd":          fgd{},
 	"round-robin":  roundRobin{},
 	"least-loaded": leastLoaded{},
+
+	"bestfit":    bestFit{},
+	"dotprod":    dotProd{},
+	"packing":    packing{},
+	"clustering": clustering{},
+	"random":     random{},
 }
 
 // Default is the policy of a cluster that names none.
-const Default = "binpack"
+const Default = "strand"
 
 // ByName finds a policy; "" is the default one.
 func ByName(name string) (scheduler.Policy, error) {
-	if name == "" {
+	if name == "" || name == "default" {
 		name = Default
 	}
 	if p, ok := Builtin[name]; ok {

@@ -23,44 +23,22 @@ func (fgd) Weights() scheduler.Weights {
 	return w
 }
 
-// Fit is not asked, because fgd is a GPURater; a node without GPUs changes nothing and gets the middle.
+// Fit is not asked about nodes with GPUs; one without changes nothing and gets the middle.
 func (fgd) Fit(*scheduler.Use) int64 { return scheduler.Micro / 2 }
 
-func (fgd) RateGPUs(before, after *scheduler.GPUState, mix *scheduler.Mix) int64 {
-	if len(before.Free) == 0 || mix.Total <= 0 {
+func (fgd) Rater(mix *scheduler.Mix) scheduler.GPURater { return &fragments{mix} }
+
+// fragments values nodes by F times the total of the mix.
+type fragments struct{ mix *scheduler.Mix }
+
+func (f *fragments) Score(before, after int64) int64 {
+	if f.mix.Total <= 0 {
 		return scheduler.Micro / 2
 	}
-	return percent(fragments(before, mix)-fragments(after, mix), mix.Total) * (scheduler.Micro / 100)
+	return percent(before-after, f.mix.Total) * (scheduler.Micro / 100)
 }
 
-// fragments is F times the total of the mix.
-func fragments(g *scheduler.GPUState, mix *scheduler.Mix) int64 {
-	all := int64(0)
-	for _, free := range g.Free {
-		all += free
-	}
-	sum := int64(0)
-	for i := range mix.Shapes {
-		m := &mix.Shapes[i]
-		if m.GPUs == 0 || !g.Suits[i] || g.FreeCPU < m.CPU {
-			sum += m.Count * all
-			continue
-		}
-		room, small := int64(0), int64(0)
-		for _, free := range g.Free {
-			if free >= m.Milli {
-				room++
-			} else {
-				small += free
-			}
-		}
-		if room < m.GPUs {
-			small = all
-		}
-		sum += m.Count * small
-	}
-	return sum
-}
+func (f *fragments) Value(g *scheduler.GPUState) int64 { return scheduler.Fragments(g, f.mix) }
 
 // percent is 100 / (1 + exp(-x/1000)) for x = num/den, cut to a whole number: how many of the thresholds x reaches.
 func percent(num, den int64) int64 {

@@ -30,7 +30,7 @@ func TestPoliciesStayInRange(t *testing.T) {
 		}
 	}
 	if For(&structs.NodePool{Algorithm: "spread"}, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "spread" ||
-		For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "first-fit" || For(nil, structs.SchedulerConfig{}).Name() != "binpack" {
+		For(nil, structs.SchedulerConfig{Algorithm: "first-fit"}).Name() != "first-fit" || For(nil, structs.SchedulerConfig{}).Name() != Default {
 		t.Error("the pool's policy goes before the cluster's, that before the default")
 	}
 }
@@ -89,11 +89,86 @@ func TestFragments(t *testing.T) {
 	}
 	g := &scheduler.GPUState{FreeCPU: 10, Free: []int64{600, 1000}, Suits: []bool{true, true, true}}
 	// halves: 0; whole: the 600 are too little; without GPUs: all 1600.
-	if got := fragments(g, mix); got != 2*0+600+1600 {
+	if got := scheduler.Fragments(g, mix); got != 2*0+600+1600 {
 		t.Errorf("fragments %d", got)
 	}
 	g.FreeCPU = 0
-	if got := fragments(g, mix); got != 4*1600 {
+	if got := scheduler.Fragments(g, mix); got != 4*1600 {
 		t.Errorf("without CPU: %d", got)
+	}
+}
+
+// The default policy leaves work without GPUs where binpack would put it.
+func TestStrandWithoutGPUs(t *testing.T) {
+	for used := int64(0); used <= 1000; used += 50 {
+		u := scheduler.Use{Total: structs.Vector{CPU: 1000, MemoryMiB: 1000}, Used: structs.Vector{CPU: used, MemoryMiB: 1000 - used/2}}
+		if a, b := Builtin[Default].Fit(&u), Builtin["binpack"].Fit(&u); a != b {
+			t.Errorf("%+v is rated %d, by binpack %d", u, a, b)
+		}
+	}
+	if Builtin[Default].Weights() != Builtin["binpack"].Weights() {
+		t.Error("the weights differ from those of binpack")
+	}
+}
+
+// What is left of a node when it is full, by hand.
+func TestStrandedValue(t *testing.T) {
+	mix := scheduler.NewMix([]scheduler.Shape{{CPU: 4, GPUs: 1, Milli: 600, Count: 1}})
+	s := newStranded(mix)
+	for _, c := range []struct {
+		cpu  int64
+		free []int64
+		want int64
+	}{
+		{100, []int64{1000, 1000}, 800}, // one on each
+		{100, []int64{1000, 500}, 900},
+		{7, []int64{1000, 1000}, 1400}, // CPU for one only
+		{3, []int64{1000, 1000}, 2000}, // for none
+		{100, []int64{0, 0}, 0},
+	} {
+		if got := s.Value(&scheduler.GPUState{FreeCPU: c.cpu, Free: c.free, Suits: []bool{true}}); got != c.want {
+			t.Errorf("with CPU %d and %v free %d is left, want %d", c.cpu, c.free, got, c.want)
+		}
+	}
+	if got := s.Value(&scheduler.GPUState{FreeCPU: 100, Free: []int64{1000}, Suits: []bool{false}}); got != 1000 {
+		t.Errorf("of another model %d is left", got)
+	}
+	if s.Score(100, 100) <= s.Score(100, 101) || s.Score(0, 1<<40) != 0 || s.Score(1<<40, 0) != scheduler.Micro {
+		t.Error("what leaves more is rated lower, within [0,1]")
+	}
+}
+
+// Scarce models cost rent, and blocks of idle GPUs cost what they are needed for.
+func TestStrandedPrices(t *testing.T) {
+	mix := scheduler.NewMix([]scheduler.Shape{{CPU: 1, GPUs: 1, Milli: 1000, Count: 6}, {CPU: 1, GPUs: 1, Milli: 1000, Model: "A", Count: 2}, {CPU: 1, GPUs: 8, Milli: 1000, Count: 1}})
+	s := newStranded(mix)
+	all, onlyA := []bool{true, true, true}, []bool{true, false, true}
+	m := scheduler.Market{Mix: mix, Free: 100_000, Classes: []scheduler.MarketClass{{Suits: all, Free: 25_000}, {Suits: onlyA, Free: 75_000}}, Wide: []int{2}, Blocks: []int64{12}}
+	p := s.Prices(&m)
+	// 2 of 16 GPUs are asked for as A: 12,500 of 100,000; 25,000 of A are free.
+	if len(p.Rent) != 2 || p.Rent[0] != 500_000 || p.Rent[1] != 0 {
+		t.Errorf("rents %v", p.Rent)
+	}
+	// Half of the demand is for 8: 6.25 blocks until all is full, 2.7 the deviation, and there are 12.
+	if p.Wide[0] < 50 || p.Wide[0] > 200 {
+		t.Errorf("a block costs %d", p.Wide[0])
+	}
+	m.Blocks[0] = 100
+	if p := s.Prices(&m); p.Wide[0] != 0 {
+		t.Errorf("with blocks in plenty one costs %d", p.Wide[0])
+	}
+	m.Blocks[0] = 0
+	if p := s.Prices(&m); p.Wide[0] < 7900 {
+		t.Errorf("the last block costs %d", p.Wide[0])
+	}
+	for _, n := range []int64{0, 1, 2, 3, 4, 15, 16, 17, 1 << 40, math.MaxInt64} {
+		if r := isqrt(n); r*r > n || (r+1) < 3_037_000_500 && (r+1)*(r+1) <= n {
+			t.Errorf("isqrt(%d) = %d", n, r)
+		}
+	}
+	for i, want := range tail {
+		if exact := 0.5 * math.Erfc(float64(i)/10/math.Sqrt2) * 1e6; math.Abs(exact-float64(want)) > 1 {
+			t.Errorf("tail[%d] = %d, is %f", i, want, exact)
+		}
 	}
 }

@@ -1,0 +1,171 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// Fragments is how much of the free share of a node's GPUs the usual shapes of a mix could not use, in thousandths of a
+// GPU, times the total of the mix (Weng et al., ATC'23): for each shape, all that is free when it needs no GPU, another
+// model, more CPU or more GPUs than there are; else what lies on GPUs with too little room; weighed by how often it is
+// asked for.
+func Fragments(g *GPUState, mix *Mix) int64 {
+	all := sumOf(g.Free)
+	if all == 0 {
+		return 0
+	}
+	sum := int64(0)
+	for i := range mix.Core {
+		m := &mix.Shapes[i]
+		if m.GPUs == 0 || !g.Suits[i] || g.FreeCPU < m.CPU {
+			sum += m.Count * all
+			continue
+		}
+		room, small := int64(0), int64(0)
+		for _, free := range g.Free {
+			if free >= m.Milli {
+				room++
+			} else {
+				small += free
+			}
+		}
+		if room < m.GPUs {
+			small = all
+		}
+		sum += m.Count * small
+	}
+	return sum
+}
+
+// GPUFigures tell how well GPUs are used, for one node, a group of nodes or all.
+type GPUFigures struct {
+	GPUs       int64 // healthy ones
+	Idle       int64 // of which nobody has any part
+	Total      int64 // thousandths of GPUs
+	Free       int64 // of Total
+	Fragmented int64 // of Free: what the usual requests of the mix could not use, on average
+	Blocked    int64 // of Free: what no request with GPUs could use, because too little CPU is left beside it
+}
+
+// Allocated is the share of all GPUs that is given away, in millionths.
+func (f *GPUFigures) Allocated() int64 { return (f.Total - f.Free) * Micro / max(f.Total, 1) }
+
+// Fragmentation is the share of what is free that is fragmented, in millionths.
+func (f *GPUFigures) Fragmentation() int64 { return f.Fragmented * Micro / max(f.Free, 1) }
+
+// Pressure is the share of all GPUs that is given away or fragmented, in millionths: what the usual requests find no room in.
+func (f *GPUFigures) Pressure() int64 {
+	return (f.Total - f.Free + f.Fragmented) * Micro / max(f.Total, 1)
+}
+
+// Add sums figures.
+func (f *GPUFigures) Add(o *GPUFigures) {
+	f.GPUs, f.Idle, f.Total, f.Free = f.GPUs+o.GPUs, f.Idle+o.Idle, f.Total+o.Total, f.Free+o.Free
+	f.Fragmented, f.Blocked = f.Fragmented+o.Fragmented, f.Blocked+o.Blocked
+}
+
+// NodeGPUs are the figures of one node, and what is free on each of its GPUs.
+type NodeGPUs struct {
+	Node *structs.Node
+	GPUFigures
+	Each []GPUFree
+}
+
+// GPUFree is what is free of one GPU.
+type GPUFree struct {
+	Device, Instance string // as in a grant
+	Healthy          bool   // those that are not enter no figure
+	Whole            bool   // given away whole
+	FreeMilli        int64  // thousandths: the scarcer one of memory and compute
+	FreeMiB          int64
+	FreeCompute      int64 // percent
+	Fragmented       int64 // of FreeMilli
+}
+
+// GPUs calls f for every node with GPUs, in the order of ids, until it gives false. The mix says what is usually asked for;
+// nil for that of everything held. What f gets is its to keep.
+func (v *View) GPUs(mix *Mix, f func(*NodeGPUs) bool) {
+	if mix == nil {
+		mix = v.memo.liveMix(v)
+	}
+	suits := make(map[[16]byte][]bool)
+	var g GPUState
+	for _, c := range v.chunks {
+		for i, n := range c.nodes {
+			o := occupancy{c.used[i], c.hold[i]}
+			if gpuState(n, &o, &g); len(g.Free) == 0 {
+				continue
+			}
+			if suits[c.hash[i]] == nil {
+				suits[c.hash[i]] = mix.suits(n)
+			}
+			g.Suits = suits[c.hash[i]]
+			g.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+			if !f(nodeGPUs(n, &o, &g, mix)) {
+				return
+			}
+		}
+	}
+}
+
+// GPUTotals are the figures of all ready nodes of a pool ("" for all pools).
+func (v *View) GPUTotals(mix *Mix, pool string) GPUFigures {
+	var sum GPUFigures
+	v.GPUs(mix, func(n *NodeGPUs) bool {
+		if n.Node.Ready() && (pool == "" || pool == structs.NodePoolAll || n.Node.Pool == pool) {
+			sum.Add(&n.GPUFigures)
+		}
+		return true
+	})
+	return sum
+}
+
+func nodeGPUs(n *structs.Node, o *occupancy, g *GPUState, mix *Mix) *NodeGPUs {
+	out := &NodeGPUs{Node: n}
+	out.GPUs, out.Idle, out.Free, out.Total = int64(len(g.Free)), idleOf(g.Free), sumOf(g.Free), 1000*int64(len(g.Free))
+	blocked := true
+	each := make([]int64, len(g.Free)) // fragmented, times mix.Total
+	for k := range mix.Shapes {
+		m := &mix.Shapes[k]
+		room := int64(0)
+		for _, free := range g.Free {
+			if free >= m.Milli {
+				room++
+			}
+		}
+		fits := m.GPUs > 0 && g.Suits[k] && g.FreeCPU >= m.CPU && room >= m.GPUs
+		blocked = blocked && (m.GPUs == 0 || g.FreeCPU < m.CPU)
+		if k >= mix.Core {
+			continue
+		}
+		for x, free := range g.Free {
+			if !fits || free < m.Milli {
+				each[x] += m.Count * free
+			}
+		}
+	}
+	if blocked && mix.All > 0 {
+		out.Blocked = out.Free
+	}
+	out.Fragmented = Fragments(g, mix) / max(mix.Total, 1)
+	reserve := n.GPUReserveMiB()
+	pos, at := 0, 0
+	for i := range n.Resources.Devices {
+		d := &n.Resources.Devices[i]
+		for j := range d.Instances {
+			in := &d.Instances[j]
+			if isGPU(d) {
+				x := GPUFree{Device: d.ID(), Instance: in.ID, Healthy: in.Healthy}
+				if t := o.hold.taken(pos); t.whole {
+					x.Whole = true
+				} else {
+					x.FreeMiB, x.FreeCompute = max(0, in.MemoryMiB-reserve-t.mem), max(0, structs.GPUComputeMax-t.compute)
+				}
+				if in.Healthy {
+					x.FreeMilli, x.Fragmented = g.Free[at], each[at]/max(mix.Total, 1)
+					at++
+				}
+				out.Each = append(out.Each, x)
+			}
+			pos++
+		}
+	}
+	return out
+}

@@ -1,0 +1,395 @@
+package scheduler
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// gpuScan is how a scan rates nodes by a policy that looks into GPUs. What it finds is kept in the policy's ledger.
+type gpuScan struct {
+	policy GPUPolicy
+	l      *ledger // nil until a node with GPUs is met
+	asked  *asked  // nil when the ask is not simple
+	prices Prices
+	pays   bool // something has a price now
+	wide   bool // blocks of idle GPUs have
+	state  struct{ before, after GPUState }
+}
+
+// isGPU reports whether a group of devices is whole GPUs.
+func isGPU(g *structs.DeviceGroup) bool { return g.Type == "gpu" && g.MIGProfile() == "" }
+
+func hasGPUs(n *structs.Node) bool {
+	return slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool { return isGPU(&g) })
+}
+
+// gpuState tells what is free of the GPUs of a node.
+func gpuState(n *structs.Node, o *occupancy, to *GPUState) {
+	to.Free = to.Free[:0]
+	if len(n.Resources.Devices) == 0 {
+		return
+	}
+	reserve := n.GPUReserveMiB()
+	pos := 0
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		if !isGPU(g) {
+			pos += len(g.Instances)
+			continue
+		}
+		for j := range g.Instances {
+			if g.Instances[j].Healthy {
+				to.Free = append(to.Free, freeMilli(g.Instances[j].MemoryMiB-reserve, o.hold.taken(pos)))
+			}
+			pos++
+		}
+	}
+}
+
+func freeMilli(capacity int64, t share) int64 {
+	switch {
+	case t.whole:
+		return 0
+	case t.mem == 0 && t.compute == 0:
+		return 1000
+	case capacity <= 0:
+		return 0
+	}
+	return max(0, min(1000-(t.mem*1000+capacity-1)/capacity, 1000-10*t.compute))
+}
+
+// gpuOrder is the place of a device among the healthy GPUs of a node, or -1.
+func gpuOrder(n *structs.Node, want int) int {
+	pos, at := 0, 0
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for j := range g.Instances {
+			counts := isGPU(g) && g.Instances[j].Healthy
+			if pos == want {
+				if !counts {
+					return -1
+				}
+				return at
+			}
+			if counts {
+				at++
+			}
+			pos++
+		}
+	}
+	return -1
+}
+
+func holdingOr(h *holding) *holding {
+	if h == nil {
+		return &emptyHolding
+	}
+	return h
+}
+
+// idleOf counts the GPUs that nobody has any part of.
+func idleOf(free []int64) int64 {
+	n := int64(0)
+	for _, f := range free {
+		if f == 1000 {
+			n++
+		}
+	}
+	return n
+}
+
+func sumOf(free []int64) int64 {
+	n := int64(0)
+	for _, f := range free {
+		n += f
+	}
+	return n
+}
+
+// open gets what is known of the ask and, from a policy that has some, the prices of the moment.
+func (s *scan) openGPUs() {
+	x := &s.gpus
+	x.l = s.w.ledger(x.policy, s.ask)
+	if s.ask.simple() {
+		x.asked = x.l.ask(s.ask.gpuKey(), s.w.v.rows)
+	}
+	if p, ok := x.l.rater.(PricedRater); ok {
+		x.l.market.sync(s.w, x.l, s.ask.job)
+		x.prices = p.Prices(&x.l.market.Market)
+		x.wide = slices.ContainsFunc(x.prices.Wide, func(n int64) bool { return n > 0 })
+		x.pays = x.wide || slices.ContainsFunc(x.prices.Rent, func(n int64) bool { return n > 0 })
+	}
+}
+
+// simple reports whether what the ask may get on a node depends on nothing but the node and what is held there, in one
+// way: no devices, some whole ones of a kind, or a share of one.
+func (a *ask) simple() bool {
+	if len(a.devices) == 0 {
+		return true
+	}
+	if len(a.devices) != 1 || len(a.devices[0].alts) != 1 || a.devices[0].perNode {
+		return false
+	}
+	return !a.shares || a.devices[0].alts[0].count == 1
+}
+
+// gpuKey is equal for simple asks that get the same GPUs of a node.
+func (a *ask) gpuKey() string {
+	b := strconv.AppendInt(nil, a.need.CPU, 10)
+	b = strconv.AppendInt(append(b, ' '), a.need.Cores, 10)
+	for i := range a.devices {
+		d := &a.devices[i].alts[0]
+		for _, n := range []int64{d.count, d.mem, d.share, d.compute} {
+			b = strconv.AppendInt(append(b, ' '), n, 10)
+		}
+		b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(b, d.name), d.model), d.mig)
+		for k := range d.checks {
+			c := &d.checks[k]
+			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '?'), c.l), c.op), c.r)
+		}
+		for k := range d.wishes {
+			c := &d.wishes[k].cond
+			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '!'), c.l), c.op), c.r)
+			b = strconv.AppendInt(b, d.wishes[k].weight, 10)
+		}
+	}
+	return string(b)
+}
+
+// rateSimple is what the policy makes of a node with GPUs for a simple ask, in millionths, or false with the shortage in
+// scan.why.
+func (s *scan) rateSimple(c *chunk, i, row int, v *verdict, o *occupancy) (int64, bool) {
+	x := &s.gpus
+	if x.l == nil {
+		s.openGPUs()
+	}
+	n := c.nodes[i]
+	r := &x.asked.rows[row]
+	if r.node != n || r.hold != o.hold {
+		s.rateRow(r, c, i, row, v, o)
+	}
+	if r.why > 0 {
+		s.why = x.asked.whys[r.why-1]
+		return 0, false
+	}
+	if !x.pays {
+		switch {
+		case !r.can[1]:
+			return x.l.rater.Score(r.before, r.after[0]), true
+		case !r.can[0]:
+			return x.l.rater.Score(r.before, r.after[1]), true
+		}
+		return max(x.l.rater.Score(r.before, r.after[0]), x.l.rater.Score(r.before, r.after[1])), true
+	}
+	best := int64(-1)
+	cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+	left := cpu - s.ask.need.CPU - s.ask.need.Cores*c.mhz[i]
+	for k := range r.can {
+		if r.can[k] {
+			charge := s.charge(v, int64(r.milli[k]), int64(r.idle), int64(r.idle)-int64(k)*int64(r.takes), cpu, left)
+			best = max(best, x.l.rater.Score(r.before, r.after[k]+charge))
+		}
+	}
+	return best, true
+}
+
+// charge is what a placement pays by the prices of the moment.
+func (s *scan) charge(v *verdict, milli, idle, idleAfter, cpu, cpuAfter int64) int64 {
+	x := &s.gpus
+	sum := int64(0)
+	m := &x.l.market
+	if len(x.prices.Rent) > 0 && milli > 0 {
+		if class, ok := m.class[v.hash]; ok {
+			sum += x.prices.Rent[class] * milli / Micro
+		}
+	}
+	if x.wide && idle > 1 {
+		suits := s.suits(v)
+		sum += x.prices.worth(&m.Market, suits, idle, cpu) - x.prices.worth(&m.Market, suits, idleAfter, cpuAfter)
+	}
+	return sum
+}
+
+// suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
+func (s *scan) suits(v *verdict) []bool {
+	if v.suits == nil {
+		v.suits = s.gpus.l.suit(v.hash, v.node)
+	}
+	return v.suits
+}
+
+// rateRow finds out anew what a node offers to a simple ask.
+func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy) {
+	x := &s.gpus
+	n, a, rater := c.nodes[i], s.ask, x.l.rater
+	*r = rated{node: n, hold: o.hold}
+	before, after := &x.state.before, &x.state.after
+	gpuState(n, o, before)
+	before.Suits = s.suits(v)
+	after.Suits = before.Suits
+	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+	after.FreeCPU = before.FreeCPU - a.need.CPU - a.need.Cores*c.mhz[i]
+	after.Free = append(after.Free[:0], before.Free...)
+	offer := func(k int, milli int64) {
+		value := rater.Value(after)
+		if !r.can[k] || rater.Score(r.before, value) > rater.Score(r.before, r.after[k]) {
+			r.after[k], r.milli[k], r.can[k] = value, int32(milli), true
+		}
+	}
+	if len(a.devices) > 0 {
+		s.picker.by = choosing{}
+		if short := s.picker.pickDevices(a, n, holdingOr(o.hold), v.choices); short.dim != dimNone {
+			x.asked.whys = append(x.asked.whys, short)
+			r.why = int32(len(x.asked.whys))
+			return
+		}
+	}
+	now := &x.l.now[row]
+	if now.node != n || now.hold != o.hold {
+		*now = valued{n, o.hold, rater.Value(before)}
+	}
+	r.before, r.idle = now.value, uint8(min(255, idleOf(before.Free)))
+	if len(a.devices) == 0 {
+		offer(0, 0)
+		return
+	}
+	if !a.shares {
+		for _, p := range s.picker.picks {
+			if at := gpuOrder(n, p.pos); at >= 0 {
+				r.takes++
+				after.Free[at] = 0
+			}
+		}
+		offer(1, 1000*int64(r.takes))
+		return
+	}
+	r.takes = 1
+	p := s.picker.picks[0]
+	g := &n.Resources.Devices[p.group]
+	alt := &a.devices[0].alts[0]
+	reserve := n.GPUReserveMiB()
+	first := p.pos - p.index
+	at := gpuOrder(n, first) // of the first healthy one from here on
+	if at < 0 {
+		at = s.healthyBefore(n, first)
+	}
+	seen := 0
+	for j := range g.Instances {
+		if !g.Instances[j].Healthy {
+			continue
+		}
+		order := at + seen
+		seen++
+		free := before.Free[order]
+		if free == 0 || slices.Contains(before.Free[at:order], free) && g.Instances[j].MemoryMiB == g.Instances[0].MemoryMiB {
+			continue // like one seen already
+		}
+		capacity := g.Instances[j].MemoryMiB - reserve
+		t := o.hold.taken(first + j)
+		mem := alt.memoryOn(capacity)
+		if t.whole || mem <= 0 || t.mem+mem > capacity || t.compute+alt.compute > structs.GPUComputeMax {
+			continue
+		}
+		t.mem, t.compute = t.mem+mem, t.compute+alt.compute
+		after.Free[order] = freeMilli(capacity, t)
+		k := 0
+		if free == 1000 {
+			k = 1
+		}
+		offer(k, free-after.Free[order])
+		after.Free[order] = free
+	}
+}
+
+// healthyBefore counts the healthy GPUs of a node before a position.
+func (s *scan) healthyBefore(n *structs.Node, pos int) int {
+	at, count := 0, 0
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for j := range g.Instances {
+			if at == pos {
+				return count
+			}
+			if isGPU(g) && g.Instances[j].Healthy {
+				count++
+			}
+			at++
+		}
+	}
+	return count
+}
+
+// rateGPUs asks the policy about a node with the devices that were picked last. It serves asks that are not simple.
+func (s *scan) rateGPUs(c *chunk, i int, v *verdict, o *occupancy) int64 {
+	if s.gpus.l == nil {
+		s.openGPUs()
+	}
+	n := c.nodes[i]
+	if s.ask.plainDevices { // rating did not pick: the first ones free are as good as any
+		s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices)
+	}
+	return s.rateState(c, i, v, o, pick{pos: -1})
+}
+
+// rateState rates a node with what the picker has chosen and, unless its position is negative, one pick more.
+func (s *scan) rateState(c *chunk, i int, v *verdict, o *occupancy, more pick) int64 {
+	x := &s.gpus
+	n := c.nodes[i]
+	before, after := &x.state.before, &x.state.after
+	gpuState(n, o, before)
+	after.Free = append(after.Free[:0], before.Free...)
+	reserve := n.GPUReserveMiB()
+	take := func(p *pick, t share) {
+		if at := gpuOrder(n, p.pos); at >= 0 {
+			after.Free[at] = freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, t)
+		}
+	}
+	for k := range s.picker.picks {
+		p := &s.picker.picks[k]
+		take(p, s.picker.busy(holdingOr(o.hold), p.pos))
+	}
+	if more.pos >= 0 {
+		t := s.picker.busy(holdingOr(o.hold), more.pos)
+		t.mem, t.compute = t.mem+more.mem, t.compute+more.compute
+		take(&more, t)
+	}
+	before.Suits = s.suits(v)
+	after.Suits = before.Suits
+	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+	after.FreeCPU = before.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*c.mhz[i]
+	was, is := x.l.rater.Value(before), x.l.rater.Value(after)
+	if x.pays {
+		is += s.charge(v, sumOf(before.Free)-sumOf(after.Free), idleOf(before.Free), idleOf(after.Free), before.FreeCPU, after.FreeCPU)
+	}
+	return x.l.rater.Score(was, is)
+}
+
+// choosing is the node on which a policy chooses among GPUs; s is nil where the ask's own rule does.
+type choosing struct {
+	s *scan
+	c *chunk
+	i int
+	v *verdict
+	o occupancy
+}
+
+// choose sets who chooses the GPUs of shares on a node.
+func (s *scan) choose(c *chunk, i int, v *verdict, o *occupancy) {
+	s.picker.by = choosing{}
+	if s.ask.shares && (s.gpus.policy != nil || s.lots) {
+		s.picker.by = choosing{s, c, i, v, *o}
+	}
+}
+
+// rate is the policy's opinion of giving p, beside what is picked already.
+func (by *choosing) rate(p pick) int64 {
+	if by.s.gpus.policy == nil {
+		return int64(draw(by.s.drawn(by.c.nodes[by.i])^uint64(p.pos+1)) >> 1)
+	}
+	if by.s.gpus.l == nil {
+		by.s.openGPUs()
+	}
+	return by.s.rateState(by.c, by.i, by.v, &by.o, p)
+}

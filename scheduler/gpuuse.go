@@ -1,0 +1,98 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// gpuUse tells what the picks made last do to the GPUs of a node.
+func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
+	n := c.nodes[i]
+	var u GPUUse
+	u.Draw = s.drawn(n)
+	if !v.gpus {
+		return u
+	}
+	before := &s.gpus.state.before
+	gpuState(n, o, before)
+	u.Count, u.Free = int64(len(before.Free)), sumOf(before.Free)
+	if len(s.ask.devices) == 0 {
+		return u
+	}
+	if s.ask.plainDevices { // rating did not pick
+		s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices)
+	}
+	class := int64(0) // shared
+	reserve := n.GPUReserveMiB()
+	for k := range s.picker.picks {
+		p := &s.picker.picks[k]
+		at := gpuOrder(n, p.pos)
+		if at < 0 {
+			continue
+		}
+		u.Taken++
+		left := freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, s.picker.busy(holdingOr(o.hold), p.pos))
+		u.Milli += before.Free[at] - left
+		if before.Free[at] == 1000 {
+			u.TakenIdle++
+		} else {
+			u.TakenFree += before.Free[at]
+		}
+		if p.mem == 0 {
+			class++
+		}
+	}
+	for _, h := range o.hold.list() {
+		if h.rare == nil || len(h.rare.grants) == 0 {
+			continue
+		}
+		if gpuClass(h.rare.grants) == class {
+			u.Same = true
+		} else {
+			u.Other = true
+		}
+	}
+	return u
+}
+
+// gpuClass is how many whole GPUs an allocation has; 0 when it has shares.
+func gpuClass(grants []structs.Grant) int64 {
+	n := int64(0)
+	for i := range grants {
+		if grants[i].MemoryMiB > 0 {
+			return 0
+		}
+		n++
+	}
+	return n
+}
+
+// drawn is the lot of a node in this decision.
+func (s *scan) drawn(n *structs.Node) uint64 {
+	x := s.lot
+	for k := 0; k < len(n.ID); k += 8 {
+		word := uint64(0)
+		for _, b := range n.ID[k:min(k+8, len(n.ID))] {
+			word = word<<8 | uint64(b)
+		}
+		x = draw(x ^ word)
+	}
+	return x
+}
+
+// lotOf starts the lots of a decision.
+func lotOf(seed uint64, key structs.JobKey) uint64 {
+	x := draw(seed)
+	for _, s := range []string{key.Namespace, key.ID} {
+		for k := range len(s) {
+			x = (x ^ uint64(s[k])) * 0x100000001b3
+		}
+		x = draw(x)
+	}
+	return x
+}
+
+// draw scatters the bits of a number (the finalizer of SplitMix64, Steele et al., OOPSLA'14).
+func draw(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,151 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Market is what is free in a pool, for policies that let placements pay for what is scarce.
+type Market struct {
+	Mix     *Mix
+	Free    int64         // thousandths of GPUs
+	Classes []MarketClass // of nodes
+	Wide    []int         // the shapes of Mix that ask for several GPUs, those with the most demand: places in Mix.Shapes
+	Blocks  []int64       // for each of Wide: how many more of it the nodes could take
+}
+
+// MarketClass is nodes with the same models of GPUs.
+type MarketClass struct {
+	Suits []bool // of each shape of the mix; see GPUState
+	Free  int64  // thousandths of GPUs
+}
+
+// Prices is what a placement pays beside what its node loses, in the unit of the rater's values.
+type Prices struct {
+	Rent []int64 // for each class of the market: millionths for each thousandth of a GPU taken there; nil: none
+	Wide []int64 // for each of Market.Wide: for one block less that a node could take. Of several the dearest counts
+}
+
+// wideMax is how many shapes with several GPUs a market knows.
+const wideMax = 16
+
+// marketRows is the market with what each node contributes, so that only nodes that changed are looked at.
+type marketRows struct {
+	Market
+	rows  []marketRow
+	class map[[16]byte]int
+}
+
+type marketRow struct {
+	node   *structs.Node
+	hold   *holding
+	free   int32
+	class  int32 // into Market.Classes; -1: contributes nothing
+	blocks [wideMax]uint8
+}
+
+func (m *marketRows) begin(mix *Mix) {
+	m.Mix, m.class = mix, make(map[[16]byte]int)
+	for i := range mix.Shapes {
+		if mix.Shapes[i].GPUs > 1 {
+			m.Wide = append(m.Wide, i)
+		}
+	}
+	slices.SortStableFunc(m.Wide, func(a, b int) int {
+		x, y := &mix.Shapes[a], &mix.Shapes[b]
+		return cmp.Compare(y.GPUs*y.Count, x.GPUs*x.Count)
+	})
+	m.Wide = m.Wide[:min(len(m.Wide), wideMax)]
+	m.Blocks = make([]int64, len(m.Wide))
+}
+
+// sync brings the market up to date with a what-if.
+func (m *marketRows) sync(w *whatIf, l *ledger, job *structs.Job) {
+	v := w.v
+	for len(m.rows) > v.rows {
+		m.count(&m.rows[len(m.rows)-1], -1)
+		m.rows = m.rows[:len(m.rows)-1]
+	}
+	for len(m.rows) < v.rows {
+		m.rows = append(m.rows, marketRow{class: -1})
+	}
+	var g GPUState
+	for k, c := range v.chunks {
+		rows := m.rows[v.starts[k] : v.starts[k]+len(c.ids)]
+		for i := range rows {
+			r := &rows[i]
+			o := occupancy{c.used[i], c.hold[i]}
+			if t := w.touched[v.starts[k]+i]; t != 0 {
+				o = w.states[t-1]
+			}
+			if r.node == c.nodes[i] && r.hold == o.hold {
+				continue
+			}
+			m.count(r, -1)
+			*r = marketRow{node: c.nodes[i], hold: o.hold, class: -1}
+			if !c.ready[i] || !inPool(job, r.node) {
+				continue
+			}
+			gpuState(r.node, &o, &g)
+			if len(g.Free) == 0 {
+				continue
+			}
+			h := c.hash[i]
+			class, known := m.class[h]
+			if !known {
+				class = len(m.Classes)
+				m.class[h] = class
+				m.Classes = append(m.Classes, MarketClass{Suits: l.suit(h, r.node)})
+			}
+			r.class = int32(class)
+			idle := int64(0)
+			for _, free := range g.Free {
+				r.free += int32(free)
+				if free == 1000 {
+					idle++
+				}
+			}
+			cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+			for k, at := range m.Wide {
+				if m.Classes[class].Suits[at] {
+					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].blocks(idle, cpu)))
+				}
+			}
+			m.count(r, 1)
+		}
+	}
+}
+
+// count adds or takes away what a node contributes.
+func (m *marketRows) count(r *marketRow, sign int64) {
+	if r.class < 0 {
+		return
+	}
+	m.Free += sign * int64(r.free)
+	m.Classes[r.class].Free += sign * int64(r.free)
+	for k := range m.Blocks {
+		m.Blocks[k] += sign * int64(r.blocks[k])
+	}
+}
+
+// blocks is how many of a shape with several GPUs a node can take at once.
+func (s *Shape) blocks(idle, cpu int64) int64 {
+	n := idle / s.GPUs
+	if n > 0 && s.CPU > 0 {
+		n = max(0, min(n, cpu/s.CPU))
+	}
+	return n
+}
+
+// worth is what blocks of idle GPUs on a node are worth to those who ask for several.
+func (p *Prices) worth(m *Market, suits []bool, idle, cpu int64) int64 {
+	best := int64(0)
+	for k, price := range p.Wide {
+		if price > 0 && suits[m.Wide[k]] {
+			best = max(best, price*m.Mix.Shapes[m.Wide[k]].blocks(idle, cpu))
+		}
+	}
+	return best
+}

@@ -1,0 +1,35 @@
+package policy
+
+import "github.com/muster-sched/muster/scheduler"
+
+// bestFit prefers the node with the least CPU and GPUs left, each weighed by half and measured against the largest node of
+// the published comparison (128 CPUs, 8 GPUs), cut to a whole percent (Weng et al., ATC'23, "BestFit"). Shares go to the
+// tightest GPU. MHz count for thousandths of CPUs.
+type bestFit struct{ published }
+
+func (bestFit) Name() string { return "bestfit" }
+
+func (bestFit) Fit(u *scheduler.Use) int64 {
+	cpu, gpu := u.Total.CPU-u.Used.CPU, u.GPU.Free-u.GPU.Milli
+	// 100 (1 - cpu/256000 - gpu/16000), cut
+	return cut((256_000-cpu-16*gpu)*100, 256_000)
+}
+
+// The node that the published policies measure by.
+const (
+	largestCPU = 128_000
+	largestGPU = 8_000
+)
+
+// published is what the policies of the published comparison have in common: nothing but the fit counts, and ties go to
+// the first node.
+type published struct{}
+
+func (published) Weights() scheduler.Weights { return scheduler.Weights{Fit: 30} }
+func (published) Rotates() bool              { return false }
+func (published) SeesGPUs() bool             { return true }
+
+// cut is a percentage num/den, cut to a whole number from 0 to 100, in millionths.
+func cut(num, den int64) int64 {
+	return min(max(num/den, 0), 100) * (scheduler.Micro / 100)
+}

@@ -1,0 +1,14 @@
+package policy
+
+import "github.com/muster-sched/muster/scheduler"
+
+// random takes any node on which the group fits, and for a share any GPU, each as likely as the others. Lots are drawn
+// from the seed of the decision and the job, so that the same input gives the same plan.
+type random struct{ published }
+
+func (random) Name() string    { return "random" }
+func (random) DrawsLots() bool { return true }
+
+func (random) Fit(u *scheduler.Use) int64 {
+	return int64(u.GPU.Draw % (scheduler.Micro + 1))
+}

@@ -1,0 +1,264 @@
+package policy
+
+import (
+	"math"
+
+	"github.com/muster-sched/muster/scheduler"
+)
+
+// strand is the policy of a cluster that names none. Work that asks for no GPUs is placed as by binpack, on nodes without
+// GPUs where there are any. Where GPUs are, a placement pays for three things, in thousandths of a GPU:
+//
+//   - what will be stranded: of a node's free GPU share, how much is left when it is full. Fixed streams of requests,
+//     drawn from the mix of what is asked for, are packed onto the node until they end; what is still free then, on
+//     average, is lost. A placement pays the difference between before and after. Fragmentation gradient descent charges
+//     what is unusable now, so it sees the CPU that runs out before the GPUs too late.
+//   - a rent on scarce models: the demand bound to models divided by what is free of them, at most 1. Tasks that could
+//     run elsewhere go there; for bound ones it is the same everywhere.
+//   - whole blocks of GPUs: placing something small on an idle node of 8 takes a place from a request for 8. It is charged
+//     by the chance that demand, until everything is full, exceeds the blocks that are left: nothing while there are many.
+//     This is the newsvendor's rule, by which airlines protect seats (Littlewood, 1972).
+//
+// Naive: rate by utilisation, or fragmentation now. Both fill the CPU of a node beside idle GPUs. When the mix is unknown
+// (an empty cluster) all placements are equal, and the first node is taken.
+type strand struct{ binpack }
+
+// FitName names the term of nodes without GPUs in reports.
+func (strand) FitName() string { return "binpack" }
+
+func (strand) Name() string                                { return "strand" }
+func (strand) SparesGPUs() bool                            { return true }
+func (strand) Rater(mix *scheduler.Mix) scheduler.GPURater { return newStranded(mix) }
+
+const (
+	// streams and streamLength: a node of 8 GPUs is full after 10 to 20 requests; 64 are several times that, of which the
+	// later ones fill gaps. 16 streams make the average good to a few thousandths.
+	streams      = 16
+	streamLength = 64
+	// gpusMax is how many GPUs of a node are looked at.
+	gpusMax = 32
+	// milliScore is what a thousandth of a GPU counts in a score: 62 GPUs span its range.
+	milliScore = 8
+)
+
+// stranded values a node by what will be left of its GPUs, for one mix.
+type stranded struct {
+	mix    *scheduler.Mix
+	stream [streams][streamLength]request
+	minCPU int64 // that any request with GPUs asks for
+	least  int64 // thousandths of one GPU that any such request asks for
+	// For each shape: its share of the demand for GPUs in millionths.
+	share  []int64
+	demand int64 // thousandths of GPUs of all shapes
+}
+
+type request struct {
+	shape int32
+	gpus  int32
+	cpu   int64
+	milli int64
+}
+
+func newStranded(mix *scheduler.Mix) *stranded {
+	s := &stranded{mix: mix, minCPU: math.MaxInt64, least: math.MaxInt64, share: make([]int64, len(mix.Shapes))}
+	for i := range mix.Shapes {
+		m := &mix.Shapes[i]
+		if m.GPUs > 0 {
+			s.minCPU, s.least = min(s.minCPU, m.CPU), min(s.least, m.Milli)
+		}
+		s.demand += m.Count * m.GPUs * m.Milli
+	}
+	for i := range mix.Shapes {
+		m := &mix.Shapes[i]
+		s.share[i] = ratio(m.Count*m.GPUs*m.Milli, s.demand)
+	}
+	if mix.All <= 0 {
+		return s
+	}
+	// Requests are drawn by the golden ratio's sequence, so that each stream has the mix's proportions.
+	at := uint64(0)
+	for k := range s.stream {
+		for j := range s.stream[k] {
+			at += 0x9e3779b97f4a7c15
+			r := int64((at >> 33) * uint64(mix.All) >> 31)
+			i := 0
+			for i < len(mix.Shapes)-1 && r >= mix.Shapes[i].Count {
+				r -= mix.Shapes[i].Count
+				i++
+			}
+			m := &mix.Shapes[i]
+			s.stream[k][j] = request{int32(i), int32(m.GPUs), m.CPU, m.Milli}
+		}
+	}
+	return s
+}
+
+// ratio is a/b in millionths; 0 for b = 0.
+func ratio(a, b int64) int64 {
+	if b <= 0 {
+		return 0
+	}
+	for a > math.MaxInt64/scheduler.Micro {
+		a, b = a>>1, max(b>>1, 1)
+	}
+	return a * scheduler.Micro / b
+}
+
+func (s *stranded) Score(before, after int64) int64 {
+	return min(max(scheduler.Micro/2-milliScore*(after-before), 0), scheduler.Micro)
+}
+
+// Value is how many thousandths of GPUs are left, on average, when a node is full.
+func (s *stranded) Value(g *scheduler.GPUState) int64 {
+	n := min(len(g.Free), gpusMax)
+	all, most, idle := int64(0), int64(0), int32(0)
+	for _, free := range g.Free[:n] {
+		all, most = all+free, max(most, free)
+		if free == 1000 {
+			idle++
+		}
+	}
+	if most < s.least || g.FreeCPU < s.minCPU {
+		return all
+	}
+	total := int64(0)
+	var free [gpusMax]int64
+	for k := range s.stream {
+		copy(free[:n], g.Free)
+		cpu, left, idle := g.FreeCPU, all, idle
+		for j := range s.stream[k] {
+			r := &s.stream[k][j]
+			if r.cpu > cpu || !g.Suits[r.shape] {
+				continue
+			}
+			switch {
+			case r.gpus == 0:
+			case r.gpus == 1:
+				best := -1
+				for i := range n {
+					if free[i] >= r.milli && (best < 0 || free[i] < free[best]) {
+						best = i
+					}
+				}
+				if best < 0 {
+					continue
+				}
+				if free[best] == 1000 {
+					idle--
+				}
+				free[best] -= r.milli
+				left -= r.milli
+			default:
+				if idle < r.gpus {
+					continue
+				}
+				idle -= r.gpus
+				left -= 1000 * int64(r.gpus)
+				for i, want := 0, r.gpus; want > 0; i++ {
+					if free[i] == 1000 {
+						free[i] = 0
+						want--
+					}
+				}
+			}
+			cpu -= r.cpu
+			if left < s.least || cpu < s.minCPU {
+				break
+			}
+		}
+		total += left
+	}
+	return total / streams
+}
+
+// Prices are the rent on models, and what blocks of idle GPUs are worth.
+func (s *stranded) Prices(m *scheduler.Market) scheduler.Prices {
+	var p scheduler.Prices
+	for i := range s.mix.Shapes {
+		shape := &s.mix.Shapes[i]
+		if shape.GPUs != 1 || shape.Model == "" {
+			continue
+		}
+		supply := int64(0)
+		for k := range m.Classes {
+			if m.Classes[k].Suits[i] {
+				supply += m.Classes[k].Free
+			}
+		}
+		if supply == 0 {
+			continue
+		}
+		if p.Rent == nil {
+			p.Rent = make([]int64, len(m.Classes))
+		}
+		rent := min(scheduler.Micro, s.share[i]*m.Free/supply)
+		for k := range m.Classes {
+			if m.Classes[k].Suits[i] {
+				p.Rent[k] += rent
+			}
+		}
+	}
+	if len(m.Wide) > 0 {
+		p.Wide = make([]int64, len(m.Wide))
+	}
+	for k, i := range m.Wide {
+		shape := &s.mix.Shapes[i]
+		share := int64(0) // of what asks for such blocks or better ones
+		for _, j := range m.Wide {
+			if other := &s.mix.Shapes[j]; other.GPUs == shape.GPUs && other.CPU >= shape.CPU && narrower(m, j, i) {
+				share += s.share[j]
+			}
+		}
+		wanted := share * m.Free / (1000 * shape.GPUs) // millionths of blocks, until everything is full
+		p.Wide[k] = exceeds(wanted, m.Blocks[k]) * shape.GPUs / 1000
+	}
+	return p
+}
+
+// narrower reports whether every class that suits shape j suits shape i.
+func narrower(m *scheduler.Market, j, i int) bool {
+	for k := range m.Classes {
+		if m.Classes[k].Suits[j] && !m.Classes[k].Suits[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// exceeds is the chance, in millionths, that a demand whose mean is so many millionths exceeds a supply. The demand is
+// about normal, its variance its mean plus one.
+func exceeds(mean, supply int64) int64 {
+	if supply > math.MaxInt32 || mean > math.MaxInt32*scheduler.Micro {
+		return 0
+	}
+	deviation := isqrt(mean + scheduler.Micro)             // in thousandths
+	z := (supply*scheduler.Micro - mean) / 100 / deviation // in tenths
+	switch {
+	case z <= -int64(len(tail)):
+		return scheduler.Micro
+	case z < 0:
+		return scheduler.Micro - tail[-z]
+	case z < int64(len(tail)):
+		return tail[z]
+	}
+	return 0
+}
+
+// tail is the chance that a normal variable exceeds its mean by more than i tenths of its deviation, in millionths.
+var tail = [32]int64{500000, 460172, 420740, 382089, 344578, 308538, 274253, 241964, 211855, 184060, 158655, 135666, 115070, 96800, 80757,
+	66807, 54799, 44565, 35930, 28717, 22750, 17864, 13903, 10724, 8198, 6210, 4661, 3467, 2555, 1866, 1350, 968}
+
+// isqrt is the whole square root of a number.
+func isqrt(n int64) int64 {
+	if n < 2 {
+		return max(n, 0)
+	}
+	x := int64(1) << 32
+	for {
+		y := (x + n/x) / 2
+		if y >= x {
+			return x
+		}
+		x = y
+	}
+}
