@@ -129,7 +129,7 @@ func (a *ask) simple() bool {
 	if len(a.devices) == 0 {
 		return true
 	}
-	if len(a.devices) != 1 || len(a.devices[0].alts) != 1 || a.devices[0].perNode {
+	if len(a.devices) != 1 || len(a.devices[0].alts) != 1 || a.devices[0].perNode || a.inside != "" {
 		return false
 	}
 	return !a.shares || a.devices[0].alts[0].count == 1

@@ -1,0 +1,76 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+// openbFormat is shared GPUs without time: tasks arrive, are placed or dropped, and stay. What counts is how much of the
+// GPUs is given away in the end. The protocol is told in testdata/traces/openb.
+type openbFormat struct{}
+
+func (openbFormat) Name() string { return "openb" }
+
+func (openbFormat) About() string {
+	return "placement of tasks on shared GPUs (the openb traces): -nodes is a file of nodes; every placement policy, published ones as fgd, bestfit, dotprod, packing, clustering, random"
+}
+
+// openbSeeds is how many orders are drawn when nobody says.
+const openbSeeds = 10
+
+func (f openbFormat) Run(ctx context.Context, o *Options, name string) (*Result, error) {
+	p, err := policy.ByName(name)
+	if err != nil {
+		return nil, unknownPolicy(f.Name(), name, append(policy.Names(), "default"))
+	}
+	if o.Nodes == "" {
+		return nil, errors.New("no cluster is given: say -nodes with a file that has the columns sn, cpu_milli, memory_mib, gpu and model")
+	}
+	b, err := LoadOpenB(o.Nodes, o.Trace)
+	if err != nil {
+		return nil, err
+	}
+	n := o.Seeds
+	if n <= 0 {
+		n = openbSeeds
+	}
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = o.Seed + uint64(i)
+	}
+	if o.Progress != nil {
+		b.told = func(done, all int64) { o.Progress.Report(name, done, all, 0) }
+	}
+	rs, err := b.Run(ctx, p, structs.SchedulerConfig{}, seeds)
+	if err != nil {
+		return nil, err
+	}
+	m := MeanOpenB(rs)
+	r := &Result{Policy: name, Format: f.Name(), Curve: m.Curve}
+	r.Set("alloc_80", m.Alloc80, "%")
+	r.Set("alloc_100", m.Alloc100, "%")
+	r.Set("alloc_130", m.Alloc130, "%")
+	r.Set("alloc_130_min", slices.MinFunc(rs, by130).Alloc130, "%")
+	r.Set("alloc_130_max", slices.MaxFunc(rs, by130).Alloc130, "%")
+	r.Set("frag_of_idle_80", m.FragOfIdle80, "%")
+	r.Set("frag_of_total_80", m.FragOfTotal80, "%")
+	r.Set("frag_of_total_130", m.FragOfTotal130, "%")
+	r.Set("jobs", float64(m.Tasks), "")
+	r.Set("seeds", float64(n), "")
+	r.Set("wall_s", m.Wall.Seconds(), "s")
+	return r, nil
+}
+
+func by130(a, b OpenBResult) int {
+	switch {
+	case a.Alloc130 < b.Alloc130:
+		return -1
+	case a.Alloc130 > b.Alloc130:
+		return 1
+	}
+	return 0
+}
