@@ -363,7 +363,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	var devices, inUse int64
 	base := int64(-1)
 	if s.gpus.policy != nil && v.gpus && a.isSimple {
-		score, ok := s.rateSimple(c, i, row, v, o)
+		score, ok := s.rateSimple(c, i, row, v, seen)
 		if !ok {
 			return rateShort
 		}
@@ -379,10 +379,10 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	switch {
 	case base >= 0:
 	case s.gpus.policy != nil && v.gpus:
-		base = s.weights.Fit * s.rateGPUs(c, i, v, o)
+		base = s.weights.Fit * s.rateGPUs(c, i, v, seen)
 	default:
 		if s.sees {
-			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, o), a.need, false
+			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, seen), a.need, false
 		}
 		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.nodes[i], o)
 	}
