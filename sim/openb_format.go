@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
@@ -54,8 +53,12 @@ func (f openbFormat) Run(ctx context.Context, o *Options, name string) (*Result,
 	r.Set("alloc_80", m.Alloc80, "%")
 	r.Set("alloc_100", m.Alloc100, "%")
 	r.Set("alloc_130", m.Alloc130, "%")
-	r.Set("alloc_130_min", slices.MinFunc(rs, by130).Alloc130, "%")
-	r.Set("alloc_130_max", slices.MaxFunc(rs, by130).Alloc130, "%")
+	least, most := m.Alloc130, m.Alloc130
+	for i := range rs {
+		least, most = min(least, rs[i].Alloc130), max(most, rs[i].Alloc130)
+	}
+	r.Set("alloc_130_min", least, "%")
+	r.Set("alloc_130_max", most, "%")
 	r.Set("frag_of_idle_80", m.FragOfIdle80, "%")
 	r.Set("frag_of_total_80", m.FragOfTotal80, "%")
 	r.Set("frag_of_total_130", m.FragOfTotal130, "%")
@@ -63,14 +66,4 @@ func (f openbFormat) Run(ctx context.Context, o *Options, name string) (*Result,
 	r.Set("seeds", float64(n), "")
 	r.Set("wall_s", m.Wall.Seconds(), "s")
 	return r, nil
-}
-
-func by130(a, b OpenBResult) int {
-	switch {
-	case a.Alloc130 < b.Alloc130:
-		return -1
-	case a.Alloc130 > b.Alloc130:
-		return 1
-	}
-	return 0
 }
