@@ -11,7 +11,7 @@ import (
 // Chooser says who of a queue's running and pending work should hold places (structs.PreemptOrder). The ones of
 // scheduler/queue are pure: equal races have equal outcomes.
 type Chooser interface {
-	// Choose is asked when there is a rival that holds places; one with a method Always, in every pass. It gives positions in Race.Rivals, each at most once: who should hold places, in the order in which those that
+	// Choose is asked when there is a rival that may be stopped; one with a method Always, in every pass. It gives positions in Race.Rivals, each at most once: who should hold places, in the order in which those that
 	// do not hold any get them. wake is when the answer may change though nothing happens; 0 for never.
 	Choose(r *Race) (chosen []int, wake structs.LogTime)
 }
@@ -73,7 +73,7 @@ type races struct {
 }
 
 // newRaces holds the races of all queues whose running work competes with pending work. nil when there is none:
-// where nothing runs that may be stopped, the line alone tells who is next.
+// where no work may be stopped, the line alone tells who is next.
 func newRaces(in *Input, w *whatIf) *races {
 	if in.Chooser == nil {
 		return nil
@@ -151,7 +151,7 @@ func newRaces(in *Input, w *whatIf) *races {
 	any := false
 	_, always := in.Chooser.(interface{ Always() })
 	for _, r := range order {
-		if !always && !slices.ContainsFunc(r.runs, func(run *raceRun) bool { return run != nil }) {
+		if !always && !slices.ContainsFunc(r.Rivals, func(v Rival) bool { return v.Load.Job.MayPreempt() }) {
 			for _, i := range r.pending {
 				delete(rs.by, i)
 			}
