@@ -298,6 +298,8 @@ func MetricFromStructs(r *structs.GroupReport, pool string) *AllocationMetric {
 		switch f.Code {
 		case structs.ReasonQuota:
 			m.QuotaExhausted = append(m.QuotaExhausted, f.Dimension)
+		case structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonRateLimit, structs.ReasonPreemptionPending:
+			// No node has to do with it: Nomad has no field for these, ours are Reason and Refusals.
 		case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonNodeIneligible:
 			add(&m.ConstraintFiltered, f.Dimension, int(f.Nodes))
 		default:

@@ -430,3 +430,17 @@ func TestPortRanges(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestMetricOfGates wants what no node has to do with to be in none of Nomad's counts of nodes.
+func TestMetricOfGates(t *testing.T) {
+	for _, code := range []structs.ReasonCode{structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonRateLimit, structs.ReasonPreemptionPending} {
+		m := MetricFromStructs(&structs.GroupReport{Group: "g", Code: code, Wanted: 1, Refusals: []structs.Refusal{{Code: code, Dimension: "x"}}}, "default")
+		if m.Reason != string(code) || len(m.Refusals) != 1 || len(m.ConstraintFiltered)+len(m.DimensionExhausted)+len(m.QuotaExhausted) != 0 {
+			t.Errorf("%s: %+v", code, m)
+		}
+	}
+	m := MetricFromStructs(&structs.GroupReport{Code: structs.ReasonQuota, Refusals: []structs.Refusal{{Code: structs.ReasonQuota, Dimension: "queue a: gpu"}}}, "default")
+	if len(m.QuotaExhausted) != 1 || len(m.DimensionExhausted) != 0 {
+		t.Errorf("quota: %+v", m)
+	}
+}
