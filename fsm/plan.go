@@ -305,6 +305,7 @@ func (pl *planner) evaluations(whole bool) {
 	}
 	n := *old // place in the queue, priority and queue are not the plan's to change
 	n.BlockedEval, n.Reason, n.Position, n.Waiting = w.BlockedEval, w.Reason, w.Position, w.Waiting
+	n.Amount, n.StartEst, n.Told = w.Amount, w.StartEst, w.Told
 	if n != *old {
 		n.ModifyIndex = pl.index
 		pl.Workloads.Put(&n)

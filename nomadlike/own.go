@@ -80,8 +80,12 @@ type (
 		Priority             int
 		Waiting              int64
 		Reason               string
-		SubmitTime           int64 // Unix nanoseconds
-		GPUs, CPU, MemoryMiB int64 // of all allocations that wait
+		SubmitTime           int64  // Unix nanoseconds
+		GPUs, CPU, MemoryMiB int64  // of all allocations that wait
+		Model                string // of the GPUs, "" for any
+		StartEstimate        int64  // Unix nanoseconds; 0: not known
+		Short                int64  // how much is missing, in the unit of the reason; 0: not an amount
+		Held                 bool   `json:",omitempty"` // until it is released
 	}
 )
 
@@ -155,6 +159,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: it.Workload.Queue,
 			NodePool: it.Workload.Domain, Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
 			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
+			StartEstimate: int64(it.Workload.StartEst), Short: it.Workload.Amount, Held: it.Workload.Held,
 		}
 		if it.Job != nil {
 			q.User = it.Job.Submitter.Name
@@ -172,6 +177,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 					}
 					if rs := t.Resources.GPU; len(rs) > 0 {
 						q.GPUs += max(rs[0].Count, 1) * n
+						q.Model = rs[0].Model
 					}
 				}
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -168,9 +169,9 @@ func (d *decision) reasonText() string {
 
 // queueEntry is the workload's new queue entry, or nil when it stays as it is.
 func (d *decision) queueEntry() *structs.Workload {
-	q := structs.Workload{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, SubmitTime: d.in.Now, Domain: structs.NodePoolDefault}
+	q := told{structs.Workload{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, SubmitTime: d.in.Now, Domain: structs.NodePoolDefault}}
 	if d.load.Queue != nil {
-		q = *d.load.Queue
+		q.Workload = *d.load.Queue
 	} else if j := d.load.Job; j != nil {
 		q.SubmitIndex, q.SubmitTime = j.SpecIndex, j.SubmitTime
 	}
@@ -180,7 +181,7 @@ func (d *decision) queueEntry() *structs.Workload {
 			q.Domain = j.NodePool
 		}
 	}
-	q.BlockedEval, q.Reason, q.Waiting, q.StartEst = structs.EvalID{}, structs.ReasonNone, 0, 0
+	q.BlockedEval, q.Reason, q.Waiting, q.StartEst, q.Amount = structs.EvalID{}, structs.ReasonNone, 0, 0, 0
 	if d.promise != nil {
 		q.StartEst = d.promise.Start
 	}
@@ -189,7 +190,7 @@ func (d *decision) queueEntry() *structs.Workload {
 			if r.Placed < r.Wanted {
 				q.Waiting += r.Wanted - r.Placed
 				if q.Reason == structs.ReasonNone {
-					q.Reason = r.Code
+					q.Reason, q.Amount = r.Code, shortOf(r)
 				}
 			}
 		}
@@ -202,8 +203,43 @@ func (d *decision) queueEntry() *structs.Workload {
 			q.BlockedEval = structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "blocked", d.load.Key.String(), 0)
 		}
 	}
-	if d.load.Queue == nil && !d.report.Failed || d.load.Queue != nil && q == *d.load.Queue {
+	if old := d.load.Queue; old != nil {
+		q.tell(old, d.in.Now)
+		if q.Workload == *old {
+			return nil
+		}
+	} else if !d.report.Failed {
 		return nil
 	}
-	return &q
+	return &q.Workload
+}
+
+// toldEvery is how often the amount that is missing and the estimated start of one workload are written (D23).
+const toldEvery = time.Minute
+
+// told is a queue entry in the making.
+type told struct{ structs.Workload }
+
+// tell keeps what was told of amount and start, unless the reason is another one or that was a while ago.
+func (q *told) tell(old *structs.Workload, now structs.LogTime) {
+	switch {
+	case q.Reason == structs.ReasonNone:
+		q.Told = 0
+	case q.Amount == old.Amount && q.StartEst == old.StartEst:
+	case q.Reason == old.Reason && q.Waiting == old.Waiting && now.Sub(old.Told) < toldEvery:
+		q.Amount, q.StartEst = old.Amount, old.StartEst
+	default:
+		q.Told = now
+	}
+}
+
+// shortOf is how much is missing for the main reason of a report, on the node where the least is; 0 when that is no
+// amount.
+func shortOf(r *structs.GroupReport) int64 {
+	for i := range r.Refusals {
+		if x := &r.Refusals[i]; x.Code == r.Code && x.Short > 0 {
+			return x.Short
+		}
+	}
+	return 0
 }

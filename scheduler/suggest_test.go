@@ -215,3 +215,39 @@ func randomMisfit(r *rand.Rand) (scheduler.Input, scheduler.Workload) {
 	load.Evals = []*structs.Evaluation{{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}}
 	return scheduler.Input{View: scheduler.NewView(9, nodes, allocs, nil), Now: 1_700_000_000_000_000_000}, load
 }
+
+// TestTellsOnceAMinute holds how often the amount that is missing is written while the reason stays.
+func TestTellsOnceAMinute(t *testing.T) {
+	n := &structs.Node{ID: structs.NodeID{1}, Name: "n", Datacenter: "dc1", Pool: structs.NodePoolDefault, Resources: structs.NodeResources{CPU: 4000, MemoryMiB: 1024, DiskMiB: 1000},
+		Status: structs.NodeReady, Eligibility: structs.NodeEligible, Drivers: map[string]*structs.DriverInfo{"exec": {Detected: true, Healthy: true}}}
+	start := structs.LogTime(1_700_000_000_000_000_000)
+	entry := &structs.Workload{Namespace: "default", JobID: "x", Domain: structs.NodePoolDefault, SubmitTime: start, Priority: 50}
+	decide := func(after time.Duration, need int64) *structs.Workload {
+		j := job("x", 1)
+		j.Priority = 50
+		j.Groups[0].Tasks[0].Resources.MemoryMiB = need
+		ev := &structs.Evaluation{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}
+		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(9, []*structs.Node{n}, nil, nil), Now: start.Add(after),
+			Pending: []scheduler.Workload{{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{ev}, Queue: entry}}}, policy.Builtin[policy.Default])
+		w := plan.Entries[0].Workload
+		if w != nil {
+			entry = w
+		}
+		return w
+	}
+	if w := decide(0, 1024+100); w == nil || w.Amount != 100 || w.Reason != structs.ReasonResources || w.Told != start {
+		t.Fatalf("at first: %+v", w)
+	}
+	if w := decide(50*time.Second, 1024+200); w != nil {
+		t.Errorf("50 s later: %+v", w)
+	}
+	if w := decide(61*time.Second, 1024+200); w == nil || w.Amount != 200 || w.Told != start.Add(61*time.Second) {
+		t.Errorf("61 s later: %+v", w)
+	}
+	if w := decide(200*time.Second, 1024+200); w != nil {
+		t.Errorf("nothing changed, and %+v is written", w)
+	}
+	if w := decide(201*time.Second, 512); w == nil || w.Amount != 0 || w.Told != 0 {
+		t.Errorf("placed: %+v", w)
+	}
+}

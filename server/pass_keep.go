@@ -185,6 +185,10 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 // addDecisionStats adds what the deciding services count to the agent's figures.
 func (s *Server) addDecisionStats(out map[string]string) {
 	f, h := s.PassFigures(), s.HeartbeatFigures()
+	c := s.clusterFigures()
+	for i, name := range clusterFigureNames {
+		out[name] = strconv.FormatInt(c[i], 10)
+	}
 	for name, v := range map[string]int64{
 		"broker_passes": f.Broker.Passes, "broker_taken": f.Broker.Taken, "broker_coalesced": f.Broker.Coalesced,
 		"broker_cured": f.Broker.Cured, "broker_skipped": f.Broker.Skipped, "broker_raced": f.Broker.Raced,

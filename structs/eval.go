@@ -167,6 +167,7 @@ type Workload struct {
 	Requeued    int64   // times that it returned to the queue
 	StartEst    LogTime // when it is expected to start; 0: unknown
 	Amount      int64   // how much is missing, in the unit of the reason
+	Told        LogTime // when amount and estimate were last written: while the reason stays, at most once a minute (D23)
 	CreateIndex Index
 	ModifyIndex Index
 }

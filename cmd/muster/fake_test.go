@@ -248,7 +248,7 @@ func canned() map[string]any {
 	return map[string]any{
 		"GET /v1/jobs":  jobPrefix(stub, train, trial, nightly, sweep),
 		"PUT /v1/jobs":  ev(map[string]any{"Warnings": "1 warning:\n\n* group hello: something odd"}),
-		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768}},
+		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768, Model: "H100", StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano()}},
 
 		"GET /v1/acct": []nomadlike.AcctRecord{
 			{ID: evalA, Namespace: "default", JobID: "prep", User: "bob", Queue: "research", NodePool: "default", Priority: 50, Type: "batch", SubmitTime: ago(3 * time.Hour), StartTime: ago(2 * time.Hour), EndTime: ago(time.Hour), Allocs: 2, GPUs: 8, CPU: 16000, MemoryMiB: 65536, GPUSeconds: 28800, CPUSeconds: 57600, Longest: int64(time.Hour), Limit: int64(6 * time.Hour), Exit: "success"},

@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 func newGPU(e *env) *cobra.Command {
@@ -34,11 +36,15 @@ type gpuModel struct {
 	Fragmentation  int    // percent of the free memory that lies on GPUs in shared use, out of reach of whole ones
 	Largest        int    // free ones on one node: the largest gang that starts there now
 	OnNode         string // where
+	Used           int    // percent of the devices' memory that is given out; of devices that tell no size, of the devices
+	WaitingJobs    int    // that ask for this model, or for any
+	WaitingGPUs    int64
+	takenMiB       int64
 }
 
 func newGPUList(e *env) *cobra.Command {
 	o := &gpuListOptions{env: e}
-	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node. MEM FREE is the memory that shares may still have, LARGEST SLOT the most of it on one GPU; FRAGMENTED is how much of it lies on GPUs that are shared already, where no whole GPU can be had.", `
+	c := e.verb("list [options]", "List GPU models: how many, how many free, the largest gang now", "List GPU models with how many there are, how many are free, and how many of the free ones are together on one node. MEM FREE is the memory that shares may still have, LARGEST SLOT the most of it on one GPU; FRAGMENTED is how much of it lies on GPUs that are shared already, where no whole GPU can be had. USED is how much of the memory of all of them is given out, WAITING what asks for the model and waits.", `
 muster gpu list
 muster gpu list -json`, 0, 0, o.run)
 	o.form.flags(c)
@@ -59,6 +65,9 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	list := gpuModels(nodes, allocs)
+	if waiting, err := pages[nomadlike.QueueItem](ctx, a, "/v1/queue", ns("*")); err == nil { // else it may not be seen
+		countWaiting(list, waiting)
+	}
 	if done, err := o.form.done(o.env, list); done || err != nil {
 		return err
 	}
@@ -76,10 +85,14 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 		if m.Largest > 0 {
 			largest = fmt.Sprintf("%d (%s), %d any", m.Largest, m.OnNode, m.Free)
 		}
+		waits := "-"
+		if m.WaitingJobs > 0 {
+			waits = fmt.Sprintf("%s / %s", plural(int64(m.WaitingJobs), "job"), plural(m.WaitingGPUs, "GPU"))
+		}
 		rows = append(rows, []string{m.Model, mem, strconv.Itoa(m.Nodes), strconv.Itoa(m.Total), strconv.Itoa(m.Free), strconv.Itoa(m.Shared), strconv.Itoa(m.Unhealthy),
-			mib(m.FreeMemoryMiB), mib(m.LargestSlotMiB), strconv.Itoa(m.Fragmentation) + "%", largest})
+			mib(m.FreeMemoryMiB), mib(m.LargestSlotMiB), strconv.Itoa(m.Fragmentation) + "%", largest, strconv.Itoa(m.Used) + "%", waits})
 	}
-	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|MEM FREE|LARGEST SLOT|FRAGMENTED|LARGEST GANG NOW", rows)
+	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|MEM FREE|LARGEST SLOT|FRAGMENTED|LARGEST GANG NOW|USED|WAITING", rows)
 	return nil
 }
 
@@ -130,8 +143,10 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 				case !in.Healthy:
 					m.Unhealthy++
 				case whole[k]:
+					m.takenMiB += max(in.MemoryMB, 1)
 				default:
 					taken := part[k]
+					m.takenMiB += taken
 					switch {
 					case taken > 0:
 						m.Shared++
@@ -159,7 +174,22 @@ func gpuModels(nodes []*wire.NodeListStub, allocs []*wire.AllocationListStub) []
 		if m.FreeMemoryMiB > 0 {
 			m.Fragmentation = int(pieces[k] * 100 / m.FreeMemoryMiB)
 		}
+		if size := max(m.MemoryMiB, 1) * int64(m.Total); size > 0 {
+			m.Used = int(min(m.takenMiB*100/size, 100))
+		}
 		out = append(out, m)
 	}
 	return out
+}
+
+// countWaiting adds what waits for each model; a job that takes any model waits for all of them.
+func countWaiting(list []*gpuModel, waiting []nomadlike.QueueItem) {
+	for _, it := range waiting {
+		for _, m := range list {
+			if it.GPUs > 0 && structs.IsModel(m.Model, it.Model) {
+				m.WaitingJobs++
+				m.WaitingGPUs += it.GPUs
+			}
+		}
+	}
 }

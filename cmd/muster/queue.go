@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ type queueOptions struct {
 	*env
 	form format
 	mine bool
+	only string // queue
 }
 
 func newQueue(e *env) *cobra.Command {
@@ -27,6 +29,7 @@ muster queue -mine
 muster queue -namespace '*' -json`, 0, 0, o.run)
 	o.form.listFlags(c)
 	c.Flags().BoolVar(&o.mine, "mine", false, "only jobs that you submitted")
+	c.Flags().StringVar(&o.only, "queue", "", "only jobs of this queue and those below it")
 	return c
 }
 
@@ -37,7 +40,8 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 	}
 	q := ns(a.anyNamespace())
 	var list []nomadlike.QueueItem
-	if _, err := a.get(ctx, "/v1/queue", q, &list); err != nil {
+	list, err = pages[nomadlike.QueueItem](ctx, a, "/v1/queue", q)
+	if err != nil {
 		return err
 	}
 	if o.mine {
@@ -52,6 +56,15 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 			}
 		}
 		list = kept
+	}
+	if o.only != "" {
+		list = slices.DeleteFunc(list, func(it nomadlike.QueueItem) bool {
+			name := it.Queue
+			if name == "" {
+				name = "default"
+			}
+			return name != o.only && !strings.HasPrefix(name, o.only+"/")
+		})
 	}
 	if done, err := o.form.done(o.env, list); done || err != nil {
 		return err
@@ -77,9 +90,15 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 		if it.Namespace != "default" {
 			job = it.Namespace + "/" + job
 		}
-		rows = append(rows, []string{strconv.FormatInt(it.Position, 10), job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason)})
+		starts := "-"
+		if it.StartEstimate > 0 {
+			if starts = "now"; it.StartEstimate > o.now().UnixNano() {
+				starts = "in " + span(time.Unix(0, it.StartEstimate).Sub(o.now()))
+			}
+		}
+		rows = append(rows, []string{strconv.FormatInt(it.Position, 10), job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason), starts})
 	}
-	o.table("POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON", rows)
+	o.table("POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON|EST. START", rows)
 	o.hint("\nWhy one of them waits:  muster job why %s", list[0].JobID)
 	return nil
 }
