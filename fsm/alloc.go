@@ -58,6 +58,9 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 	case after.Desired == structs.DesiredEvict:
 		return structs.TriggerPreemption // it returns to the queue
 	case after.Desired != structs.DesiredRun:
+		if after.Transition.Requeue || after.Job != nil && after.Job.Requeue != nil {
+			return structs.TriggerRequeue // what returns to the queue waits for this
+		}
 		if after.Job != nil {
 			if g := after.Job.Group(after.Group); g != nil && g.Gang != nil {
 				return structs.TriggerAllocStop // the gang starts again when all of it has ended

@@ -53,6 +53,7 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdEvalDelete:      func() any { return new(structs.EvalDeleteCommand) },
 	structs.CmdBatch:           func() any { return new(structs.BatchCommand) },
 	structs.CmdPlans:           func() any { return new(structs.PlansCommand) },
+	structs.CmdWorkload:        func() any { return new(structs.WorkloadCommand) },
 	structs.CmdRoster:          func() any { return new(structs.RosterCommand) },
 	structs.CmdAcctCollect:     func() any { return new(structs.AcctCollectCommand) },
 }

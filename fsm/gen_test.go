@@ -66,6 +66,11 @@ func (g *generator) job() *structs.Job {
 		Meta: map[string]string{"v": fmt.Sprint(g.r.IntN(3))},
 	}
 	switch id {
+	case "job-2", "job-3": // wait for each other, now and then
+		j.Hold = g.chance(20)
+		if g.chance(50) {
+			j.Depends = []structs.Dependency{{Name: map[string]string{"job-2": "job-3", "job-3": "job-2"}[id], When: structs.WhenCompleted}}
+		}
 	case "job-4", "job-5": // gangs
 		a := j.Groups[0]
 		j.Type, a.Count = structs.JobBatch, 3+g.r.IntN(2)
@@ -271,7 +276,10 @@ func (g *generator) one() structs.Command {
 	if !hasJob {
 		job = &structs.Job{Namespace: "default", ID: "job-0"}
 	}
-	switch w := g.r.IntN(133); {
+	switch w := g.r.IntN(137); {
+	case w >= 133:
+		action, _ := pick(g, []string{structs.ActionHold, structs.ActionRelease, structs.ActionRequeue, structs.ActionRequeue, structs.ActionFail, "dance"})
+		return cmd(structs.CmdWorkload, &structs.WorkloadCommand{Namespace: job.Namespace, JobID: job.ID, Action: action, Reason: "why not"})
 	case w >= 130:
 		if r, ok := pick(g, slices.Collect(g.snap.Rosters())); ok {
 			if r.Deadline != 0 && g.chance(70) {

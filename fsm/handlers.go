@@ -51,6 +51,7 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdEvalDelete:      applyEvalDelete,
 		structs.CmdBatch:           applyBatch,
 		structs.CmdPlans:           applyPlans,
+		structs.CmdWorkload:        applyWorkload,
 		structs.CmdRoster:          applyRoster,
 		structs.CmdAcctCollect:     applyAcctCollect,
 	}

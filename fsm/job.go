@@ -53,6 +53,7 @@ func applyJobRegister(x *tx) *structs.Error {
 		preserveResources(&in, old)
 	}
 	j := x.putSpec(&in, old, c.Submission)
+	x.respec(old, j)
 	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
 	if c.Eval && j.Placeable() {
 		trigger := c.EvalTrigger
@@ -89,6 +90,12 @@ func (x *tx) checkJob(in, old *structs.Job) *structs.Error {
 		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent namespace %q", in.ID, in.Namespace)
 	case x.Pools.Get(in.NodePool) == nil:
 		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent node pool %q", in.ID, in.NodePool)
+	case len(in.Depends) > 0:
+		if circle := structs.DependencyCircle(in, x.Jobs.Get); circle != nil {
+			return structs.Errorf(structs.CodeInvalid, "depends_on: a circle: %s", structs.CircleText(circle))
+		}
+	}
+	switch {
 	case old == nil:
 		return nil
 	case old.Type != in.Type:

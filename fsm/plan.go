@@ -235,7 +235,7 @@ func (pl *planner) place(p *structs.PlanPlace) {
 		Group: pl.group(at).Name, NameIndex: p.Index, NodeID: n.ID, NodeName: n.Name, Resources: pl.vector[at],
 		Grants: p.Grants, Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn,
 		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,
-		Client: structs.ClientPending, Expect: p.Expect,
+		Client: structs.ClientPending, Expect: p.Expect, Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason,
 	}
 	if w := pl.Workloads.Get(pl.key); w != nil {
 		a.Preempted = w.Preempted
@@ -306,6 +306,7 @@ func (pl *planner) evaluations(whole bool) {
 	n := *old // place in the queue, priority and queue are not the plan's to change
 	n.BlockedEval, n.Reason, n.Position, n.Waiting = w.BlockedEval, w.Reason, w.Position, w.Waiting
 	n.Amount, n.StartEst, n.Told = w.Amount, w.StartEst, w.Told
+	n.Met = n.Met || w.Met && pl.job != nil && pl.job.Version == pl.p.JobVersion
 	if n != *old {
 		n.ModifyIndex = pl.index
 		pl.Workloads.Put(&n)

@@ -50,7 +50,8 @@ const (
 	placeResched  = 1 << 6
 	placeExpect   = 1 << 7
 	placeSizes    = 1 << 8 // of the grants' devices
-	placeKnown    = 1<<9 - 1
+	placeRestart  = 1 << 9 // restarts, requeues and reason
+	placeKnown    = 1<<10 - 1
 
 	stopDesc     = 1 << 0
 	stopClient   = 1 << 1
@@ -155,6 +156,7 @@ func (w *planWriter) place(p *structs.PlanPlace) {
 	for _, g := range p.Grants {
 		set(g.SizeMiB != 0, placeSizes)
 	}
+	set(p.Restarts != 0 || p.Requeues != 0 || p.Reason != "", placeRestart)
 	w.uint(flags)
 	w.int(int64(p.Group))
 	w.int(int64(p.Node))
@@ -211,6 +213,11 @@ func (w *planWriter) place(p *structs.PlanPlace) {
 		for _, g := range p.Grants {
 			w.int(g.SizeMiB)
 		}
+	}
+	if flags&placeRestart != 0 {
+		w.int(p.Restarts)
+		w.int(p.Requeues)
+		w.name(p.Reason)
 	}
 }
 
@@ -471,6 +478,9 @@ func (r *planReader) place(p *structs.PlanPlace) {
 		for i := range p.Grants {
 			p.Grants[i].SizeMiB = r.int()
 		}
+	}
+	if flags&placeRestart != 0 {
+		p.Restarts, p.Requeues, p.Reason = r.int(), r.int(), r.name()
 	}
 }
 

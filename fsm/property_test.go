@@ -55,6 +55,7 @@ var occurrences = []string{
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
 	"gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounting record dropped", "decision logged",
+	"workload command refused", "held", "released", "requeued", "failed by the server",
 }
 
 // TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into
@@ -114,6 +115,7 @@ func (r *run) log(length int) {
 		entries, results = append(entries, e), append(results, res[0])
 		r.entry(before, a.Snapshot(), cmd, res[0], delta)
 		r.gangs(before, a.Snapshot(), cmd, res[0], delta)
+		r.held(before, a.Snapshot(), cmd, res[0])
 		appendDelta(&total, delta)
 		if i%50 == 49 {
 			r.whole(a)

@@ -72,7 +72,7 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		}
 		x.Workloads.Put(&structs.Workload{
 			Namespace: j.Namespace, JobID: j.ID, Domain: j.NodePool, SubmitIndex: x.index, SubmitTime: x.time,
-			Priority: j.Priority, Queue: j.Queue, CreateIndex: x.index, ModifyIndex: x.index,
+			Priority: j.Priority, Queue: j.Queue, Held: j.Hold, CreateIndex: x.index, ModifyIndex: x.index,
 		})
 		return
 	}

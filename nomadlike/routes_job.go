@@ -27,6 +27,9 @@ func jobRoutes() []route {
 		{methods: "DELETE", pattern: "/v1/job/{id}", rpc: methods.JobDeregister.Name, handle: jobStop},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/plan", rpc: methods.JobPlan.Name, handle: jobPlan},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/evaluate", rpc: methods.JobEvaluate.Name, handle: jobEvaluate},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/hold", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionHold)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/release", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRelease)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/requeue", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRequeue)},
 		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},
 		{methods: "GET", pattern: "/v1/job/{id}/evaluations", rpc: methods.JobEvals.Name, handle: jobEvals},
 		{methods: "GET", pattern: "/v1/job/{id}/deployments", rpc: methods.JobGet.Name, handle: jobDeployments},
@@ -342,6 +345,17 @@ func jobEvaluate(c *call) (any, error) {
 		return nil, err
 	}
 	return c.registered(resp, nil), nil
+}
+
+// jobWorkload serves PUT /v1/job/:id/hold, release and requeue. They have no body.
+func jobWorkload(action string) func(*call) (any, error) {
+	return func(c *call) (any, error) {
+		resp, err := invoke(c, methods.JobWorkload, &methods.JobWorkloadRequest{JobID: c.params["id"], Action: action})
+		if err != nil {
+			return nil, err
+		}
+		return c.registered(resp, nil), nil
+	}
 }
 
 func jobAllocs(c *call) (any, error) {

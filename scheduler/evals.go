@@ -79,7 +79,7 @@ func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
 	switch {
 	case d.report.Failed && woken:
 		e.Status = structs.EvalBlocked
-		e.StatusDesc = "waiting for capacity: " + d.reasonText()
+		e.StatusDesc, e.WaitUntil = d.waitText(), d.lookAgain()
 		if sameAnswer(d.load.Blocked, &e) && len(d.placed) == 0 {
 			break // nothing new to write
 		}
@@ -125,7 +125,7 @@ func (d *decision) blocked(e *structs.Evaluation) *structs.Evaluation {
 		b = d.newEval(id)
 	}
 	b.Trigger, b.Status, b.PreviousEval = structs.TriggerQueued, structs.EvalBlocked, e.ID
-	b.StatusDesc = "waiting for capacity: " + d.reasonText()
+	b.StatusDesc, b.WaitUntil = d.waitText(), d.lookAgain()
 	b.Priority, b.ModifyTime, b.SnapshotIndex = e.Priority, d.in.Now, d.in.View.index
 	b.FailedGroups, b.Queued = e.FailedGroups, e.Queued
 	return b
@@ -133,7 +133,7 @@ func (d *decision) blocked(e *structs.Evaluation) *structs.Evaluation {
 
 // sameAnswer reports whether a woken blocked evaluation would say what it said before.
 func sameAnswer(a, b *structs.Evaluation) bool {
-	if a.StatusDesc != b.StatusDesc || !maps.Equal(a.Queued, b.Queued) || len(a.FailedGroups) != len(b.FailedGroups) {
+	if a.StatusDesc != b.StatusDesc || a.WaitUntil != b.WaitUntil || !maps.Equal(a.Queued, b.Queued) || len(a.FailedGroups) != len(b.FailedGroups) {
 		return false
 	}
 	for i := range a.FailedGroups {
@@ -148,6 +148,22 @@ func sameAnswer(a, b *structs.Evaluation) bool {
 // anyCure reports whether a group is to be looked at after whatever happens: it, or who is ahead, holds a promise.
 func anyCure(g *structs.GroupReport) bool {
 	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == structs.EventNone })
+}
+
+// waitText says what a blocked evaluation waits for.
+func (d *decision) waitText() string {
+	if d.load.Gate != nil {
+		return "waiting: " + d.reasonText()
+	}
+	return "waiting for capacity: " + d.reasonText()
+}
+
+// lookAgain is when a blocked evaluation is looked at again, whatever happens.
+func (d *decision) lookAgain() structs.LogTime {
+	if d.load.Gate == nil {
+		return 0
+	}
+	return d.load.Until
 }
 
 // reasonText is the main reason in few words.
@@ -184,6 +200,9 @@ func (d *decision) queueEntry() *structs.Workload {
 	q.BlockedEval, q.Reason, q.Waiting, q.StartEst, q.Amount = structs.EvalID{}, structs.ReasonNone, 0, 0, 0
 	if d.promise != nil {
 		q.StartEst = d.promise.Start
+	}
+	if j := d.load.Job; j != nil && len(j.Depends) > 0 {
+		q.Met = q.Met || d.load.Met
 	}
 	if d.report.Failed {
 		for _, r := range d.report.Groups {

@@ -648,7 +648,7 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 		a := &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, g, p.Index), EvalID: e.EvalID, Namespace: e.Namespace, JobID: e.JobID,
 			JobVersion: j.Version, Job: j, Group: g, NameIndex: p.Index, NodeID: e.Nodes[p.Node].ID, Resources: structs.GroupVector(j.Group(g)), Grants: p.Grants,
 			Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, Client: structs.ClientPending, WaitsOn: p.WaitsOn, Previous: p.Previous,
-			Reschedules: p.Resched, CreateIndex: w.index + 1, CreateTime: w.now, Expect: p.Expect}
+			Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason, Reschedules: p.Resched, CreateIndex: w.index + 1, CreateTime: w.now, Expect: p.Expect}
 		if q := w.queue[a.JobKey()]; q != nil {
 			a.Preempted = q.Preempted
 		}

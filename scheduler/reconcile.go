@@ -292,6 +292,9 @@ func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
 		st.Desc = desc
 		return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, must: must, prefer: r.sticky(g.tg, a)}}, true
 	}
+	if s, fills, ok := r.requeue(g, a, place); ok {
+		return s, fills
+	}
 	switch {
 	case a.ServerTerminal():
 		if !a.ClientTerminal() && place == nodeLost {
@@ -429,7 +432,7 @@ func lostAfter(tg *structs.Group) time.Duration {
 
 // overtime tells whether an allocation has run for longer than its group may, and asks for a look when it will have.
 func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
-	limit := g.tg.MaxRunDuration
+	limit := r.job.RunLimit(g.tg)
 	if limit <= 0 || a.StartedAt == 0 {
 		return false
 	}
@@ -438,7 +441,7 @@ func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
 		return true
 	}
 	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-		r.later = append(r.later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its max_run_duration", group: g.name,
+		r.later = append(r.later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its wall-clock limit", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID}}})
 	}
 	return false

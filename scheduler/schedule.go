@@ -260,9 +260,9 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 			d.vain.note(d.w, key, s)
 		}
 	}
-	if g.tg.MaxRunDuration > 0 && d.misses[g.name] < int64(len(g.wants)) {
+	if limit := d.load.Job.RunLimit(g.tg); limit > 0 && d.misses[g.name] < int64(len(g.wants)) {
 		// Nothing tells when the new ones will have started; look again when the first can have run for too long.
-		d.rec.later = append(d.rec.later, later{at: d.in.Now.Add(g.tg.MaxRunDuration), trigger: structs.TriggerMaxRun, desc: "an allocation may reach its max_run_duration", group: g.name})
+		d.rec.later = append(d.rec.later, later{at: d.in.Now.Add(limit), trigger: structs.TriggerMaxRun, desc: "an allocation may reach its wall-clock limit", group: g.name})
 	}
 }
 
@@ -476,6 +476,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched, Expect: b.d.load.Expect}
 	if pl.want.prev != nil {
 		out.Previous = pl.want.prev.ID
+		b.d.rec.restart(&out, pl.want.prev)
 	}
 	if r := pl.spot.held.rare; r != nil {
 		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.grants, r.ports, r.cores, r.waits

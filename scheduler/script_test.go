@@ -110,6 +110,9 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			case structs.ClientFailed, structs.ClientComplete:
 				b.FinishedAt = w.now
 			}
+			if code := c.Int(t, "exit", 0); code != 0 {
+				b.TaskStates = map[string]*structs.TaskState{"t": {State: "dead", Failed: true, Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: int64(code)}}}}
+			}
 			w.putAlloc(&b)
 			w.addEval(a.JobKey(), structs.TriggerRetryFailed)
 		}
@@ -130,6 +133,9 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		n := w.timeouts()
 		w.commit()
 		return fmt.Sprintf("%d gangs dissolved\n", n)
+	case "hold", "release", "requeue":
+		key := structs.JobKey{Namespace: "default", ID: c.Args[0].Key}
+		return workloadCommand(w, c.Cmd, key)
 	case "force":
 		w.addEval(structs.JobKey{Namespace: "default", ID: c.Args[0].Key}, structs.TriggerRetryFailed)
 		for _, e := range w.evals {
@@ -268,7 +274,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	}
 	j.NodePool = c.String("pool", structs.NodePoolDefault)
 	j.Datacenters = strings.Split(c.String("dc", "*"), ",")
-	j.SpecIndex = w.index
+	j.SpecIndex, j.SubmitTime = w.index, w.now
 	if c.Has("meta") {
 		j.Meta = map[string]string{"m": c.String("meta", "")}
 	}
@@ -364,8 +370,17 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			g.Topology = &structs.Topology{Inside: opt("inside", ""), Across: opt("across", ""), Mode: opt("mode", "")}
 		case "checkpoint":
 			g.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s"))}
+		case "limit":
+			j.Runtime.Limit = duration(t, f[1])
+		case "hold":
+			j.Hold = true
+		case "begin":
+			j.Begin = w.now.Add(duration(t, f[1]))
 		case "requeue":
-			j.Requeue = &structs.Requeue{AvoidFailedNodes: slices.Contains(f, "avoid_failed_nodes")}
+			j.Requeue = &structs.Requeue{On: strings.Split(opt("on", ""), ","), Max: int(atoi(opt("max", "3"))), AvoidFailedNodes: slices.Contains(f, "avoid_failed_nodes")}
+		case "depends":
+			j.Depends = append(j.Depends, structs.Dependency{Name: f[1], When: opt("when", ""), Timeout: duration(t, opt("timeout", "0s")),
+				OnTimeout: opt("on_timeout", ""), Group: opt("group", ""), AtLeast: int(atoi(opt("at_least", "0")))})
 		case "second":
 			second = f[1]
 		default:
@@ -420,6 +435,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 	if p.Rotates() || policy.Advances(p) {
 		defer func() { w.cursor = in.Cursor }()
 	}
+	gates(w, &in)
 	plan, rep := scheduler.Schedule(in, p)
 	in.Cursor = plan.Cursor
 	name := func(id structs.AllocID) string {
@@ -471,6 +487,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				if n := len(pl.Resched); n > 0 {
 					x += fmt.Sprintf(" attempt %d after %v", n+1, pl.Resched[n-1].Delay)
 				}
+				if pl.Requeues > 0 {
+					x += fmt.Sprintf(" requeue %d, restart %d (%s)", pl.Requeues, pl.Restarts, pl.Reason)
+				}
 				words = append(words, x)
 			}
 			fmt.Fprintf(&b, "%s\n", strings.Join(words, "; "))
@@ -481,7 +500,11 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 			case ev.WaitUntil != 0 && ev.Status == structs.EvalPending:
 				fmt.Fprintf(&b, "%s: %s in %v\n", ev.JobID, ev.Trigger, ev.WaitUntil.Sub(w.now))
 			case ev.Status != structs.EvalComplete:
-				fmt.Fprintf(&b, "%s: evaluation %s: %s\n", ev.JobID, ev.Status, ev.StatusDesc)
+				fmt.Fprintf(&b, "%s: evaluation %s: %s", ev.JobID, ev.Status, ev.StatusDesc)
+				if ev.WaitUntil != 0 {
+					fmt.Fprintf(&b, ", looked at again in %v", ev.WaitUntil.Sub(w.now))
+				}
+				b.WriteString("\n")
 			}
 		}
 	}

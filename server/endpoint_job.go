@@ -28,6 +28,7 @@ func (s *Server) registerJobs() {
 	handle(s, methods.JobPlan, s.jobPlan)
 	handle(s, methods.JobDeregister, s.jobDeregister)
 	handle(s, methods.JobEvaluate, s.jobEvaluate)
+	handle(s, methods.JobWorkload, s.jobWorkload)
 	handle(s, methods.JobRevert, s.jobRevert)
 	handle(s, methods.JobStable, s.jobStable)
 	handle(s, methods.JobTag, s.jobTag)

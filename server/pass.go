@@ -51,6 +51,7 @@ type passes struct {
 	asks    chan func()
 	ended   chan struct{}         // closed when the owner takes no more questions
 	open    map[uint64]*answering // by plan
+	failing map[structs.JobKey]bool
 	cursors map[string]structs.NodeID
 	seed    uint64
 	idle    atomic.Bool // nothing is being decided or written: read by ProposeJob
@@ -79,8 +80,9 @@ type decided struct {
 
 // landed is the outcome of a proposal.
 type landed struct {
-	seq   uint64         // of a batch of plans; 0: a write about failed evaluations
-	key   structs.JobKey // of such a write
+	seq   uint64          // of a batch of plans; 0: a write about failed evaluations
+	key   structs.JobKey  // of such a write
+	ended *structs.JobKey // a job that was stopped because it can never start; nothing else is set
 	res   structs.Result
 	err   error
 	began time.Time
@@ -131,7 +133,7 @@ func (s *Server) runPasses(ctx context.Context, term uint64) error {
 		s: s, term: term, planner: planner.New(planner.Limits{}),
 		decided: make(chan decided), landed: make(chan landed), specs: make(chan speculation, 256), asks: make(chan func(), 64),
 		ended: make(chan struct{}),
-		open:  map[uint64]*answering{}, cursors: map[string]structs.NodeID{}, figures: PassFigures{Term: term},
+		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[string]structs.NodeID{}, figures: PassFigures{Term: term},
 	}
 	sub := s.Subscribe("passes", passSubscription)
 	defer s.Unsubscribe(sub)
@@ -165,6 +167,7 @@ func (p *passes) load(pub *Published) {
 	p.pub = pub
 	p.figures.Reloads++
 	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
+	p.broker.SetLinks(links{p})
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)
@@ -287,6 +290,7 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
 		}
 		p.s.decide.foretold.tell(&w)
+		p.gate(&w, it.Spec == nil, now)
 		in.Pending[i] = w
 	}
 	in.Queues = &scheduler.QueueTable{Turnover: p.s.decide.foretold.turnover()}
@@ -437,6 +441,10 @@ func (p *passes) write(l landed, cmd structs.Command) {
 // answer takes over the outcome of a write.
 func (p *passes) answer(l landed) {
 	now := p.now()
+	if l.ended != nil {
+		delete(p.failing, *l.ended)
+		return
+	}
 	if l.seq == 0 {
 		p.answerFailed(l, now)
 		return

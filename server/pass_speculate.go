@@ -71,6 +71,6 @@ func (p *passes) speculate(sp speculation) {
 	sp.eval.CreateTime, sp.eval.CreateIndex = now, p.pub.Index+1
 	p.broker.Speculate(&structs.Workload{
 		Namespace: key.Namespace, JobID: key.ID, Domain: sp.job.NodePool, SubmitIndex: p.pub.Index + 1, SubmitTime: now,
-		Priority: sp.job.Priority, Queue: sp.job.Queue,
+		Priority: sp.job.Priority, Queue: sp.job.Queue, Held: sp.job.Hold,
 	}, broker.Speculation{Job: sp.job, Eval: sp.eval}, now)
 }

@@ -82,10 +82,9 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if pool := snap.Pool(j.NodePool); pool != nil && pool.Algorithm != "" {
 		algorithm = pool.Algorithm
 	}
-	in := scheduler.Input{
-		View: p.View, Config: *cfg, Now: max(now, p.Time), Seed: 1,
-		Pending: []scheduler.Workload{{Key: k, Job: j, Evals: []*structs.Evaluation{eval}, Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k))}},
-	}
+	load := scheduler.Workload{Key: k, Job: j, Evals: []*structs.Evaluation{eval}, Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k))}
+	gateOf(&load, snap, max(now, p.Time))
+	in := scheduler.Input{View: p.View, Config: *cfg, Now: max(now, p.Time), Seed: 1, Pending: []scheduler.Workload{load}}
 	plan, report := scheduler.Schedule(in, policyNamed(algorithm))
 	for _, w := range report.Workloads {
 		if w.Refused != "" {

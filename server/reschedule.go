@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Expiry stops allocations that have used up their group's max_run_duration, counted from their first running task. The
+// Expiry stops allocations that have used up their wall-clock limit (Job.RunLimit), counted from their first running task. The
 // agent of a node does the same by its own clock; this is for agents that do not come to it, and it says why in the
 // state. Reschedules need no service: their delayed evaluations wait in the broker.
 
@@ -29,10 +29,10 @@ func expiryOf(a *structs.Allocation) (expiry, bool) {
 		return expiry{}, false
 	}
 	g := a.Job.Group(a.Group)
-	if g == nil || g.MaxRunDuration <= 0 {
+	if g == nil || a.Job.RunLimit(g) <= 0 {
 		return expiry{}, false
 	}
-	return expiry{a.ID, a.StartedAt.Add(g.MaxRunDuration)}, true
+	return expiry{a.ID, a.StartedAt.Add(a.Job.RunLimit(g))}, true
 }
 
 // expiries is sorted by time, then id.

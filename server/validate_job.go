@@ -115,6 +115,7 @@ func (s *Server) checkJob(j *structs.Job) []string {
 		p.addf("Job has %d tasks; the limit is %d", tasks, structs.TasksMax)
 	}
 	p.templates(j)
+	s.checkWork(p, j)
 	if len(p.list) == 0 {
 		if b, err := rpc.Encode(j); err != nil {
 			p.addf("Job cannot be encoded: %v", err)

@@ -116,6 +116,9 @@ type Allocation struct {
 	ModifyTime     LogTime
 	DisconnectedAt LogTime
 	Expect         time.Duration // predicted run time when it was placed; 0: none
+	Restarts       int64         // allocations that did this work before
+	Requeues       int64         // times that the work returned to the queue by the job's requeue block
+	RestartReason  string        // why the one before it ended; "" for the first
 	Asked          LogTime       // when it was told to make room for another (PreemptedBy): its grace counts from here
 	Preempted      int64         // times that its job had been preempted when it was placed
 
@@ -142,6 +145,24 @@ func (a *Allocation) ClientTerminal() bool {
 	return a.Client == ClientComplete || a.Client == ClientFailed || a.Client == ClientLost
 }
 
+// Types of the events of a task that servers look at.
+const (
+	TaskEventCheckpointed = "Checkpointed" // it has saved its state
+	TaskEventGPUError     = "GPU Error"    // it was ended because of its GPU
+)
+
+// Checkpointed reports whether a task of the allocation has saved its state.
+func (a *Allocation) Checkpointed() bool {
+	for _, s := range a.TaskStates { // any will do
+		for i := range s.Events {
+			if s.Events[i].Type == TaskEventCheckpointed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // ServerTerminal reports whether the server wants the allocation to end.
 func (a *Allocation) ServerTerminal() bool {
 	return a.Desired == DesiredStop || a.Desired == DesiredEvict
@@ -156,7 +177,8 @@ type Transition struct {
 	Reschedule      bool
 	ForceReschedule bool
 	NoShutdownDelay bool
-	Expire          bool // ran for its group's MaxRunDuration: stop it and do not replace it
+	Expire          bool // ran for its wall-clock limit (Job.RunLimit): stop it and do not replace it
+	Requeue         bool // stop it now, and let its work return to the queue
 }
 
 // RescheduleEvent is one move of an allocation's work to another node.

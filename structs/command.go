@@ -249,6 +249,14 @@ type (
 	BatchCommand struct{ Commands []Command }
 )
 
+// Actions of a WorkloadCommand.
+const (
+	ActionHold    = "hold"    // nothing more of it is placed
+	ActionRelease = "release" // the end of a hold
+	ActionRequeue = "requeue" // what runs stops and returns to the queue
+	ActionFail    = "fail"    // the job is stopped with Reason as its status description
+)
+
 // PlansCommand is several plan entries in one log entry. They are applied in order and, unlike those of BatchCommand,
 // each stands or falls alone: the n-th answer of Result.Plans belongs to the n-th entry. A later entry sees what an
 // earlier one changed.
@@ -278,10 +286,10 @@ type (
 	ReserveCommand struct{ Reservations []*Reservation }
 	// UnreserveCommand deletes reservations of operators.
 	UnreserveCommand struct{ IDs []string }
-	// WorkloadCommand holds, releases or requeues a job. Requeue stops what runs and makes the evaluation.
+	// WorkloadCommand holds, releases, requeues, retries or ends a job (see the Action constants).
 	WorkloadCommand struct {
 		Namespace, JobID string
-		Action           string // "hold", "release" or "requeue"
+		Action           string
 		Reason           string
 	}
 	// AcctCollectCommand deletes accounting records beyond retention: those that ended before, and the oldest beyond count.

@@ -36,6 +36,9 @@ const (
 	TriggerScale          Trigger = "job-scaling"
 	TriggerReconnect      Trigger = "reconnect"
 	TriggerMaxRun         Trigger = "max-run-duration"
+	TriggerHold           Trigger = "job-hold"    // held or released
+	TriggerRequeue        Trigger = "job-requeue" // by hand
+	TriggerArray          Trigger = "job-array"   // further indices of an array may start
 )
 
 // Evaluation is a request to decide about one job. It completes as soon as a pass has answered (D4).
@@ -102,6 +105,7 @@ const (
 	ReasonBeginTime         ReasonCode = "BEGIN_TIME"
 	ReasonRateLimit         ReasonCode = "RATE_LIMIT"
 	ReasonPreemptionPending ReasonCode = "PREEMPTION_PENDING"
+	ReasonHeld              ReasonCode = "HELD" // on hold until somebody releases it
 )
 
 // Refusal counts the nodes that one reason refused, with how near the nearest was.
@@ -161,7 +165,8 @@ type Workload struct {
 	Position    int64
 	Waiting     int64   // allocations that wait
 	Held        bool    // on hold: nobody decides about it until it is released
-	NotBefore   LogTime // not decided before: begin time, or the pause after a requeue; 0 for now
+	NotBefore   LogTime // not decided before: the pause after a requeue; 0 for now
+	Met         bool    // the jobs that it depends on have got as far as it waits for
 	Attained    int64   // GPU-seconds (of work without GPUs: seconds) that its ended allocations have run for
 	Preempted   int64   // times that it was preempted
 	Requeued    int64   // times that it returned to the queue

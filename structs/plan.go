@@ -52,6 +52,9 @@ type PlanPlace struct {
 	Previous AllocID
 	Resched  []RescheduleEvent
 	Expect   time.Duration // predicted run time; 0: none
+	Restarts int64         // of the allocation: see there
+	Requeues int64
+	Reason   string
 }
 
 // PlanStop stops (or marks) one existing allocation.

@@ -84,7 +84,7 @@ func (r *Runner) limit(ctx context.Context) {
 		r.mu.Lock()
 		r.overtime = true
 		r.mu.Unlock()
-		r.Kill(fmt.Sprintf("the allocation has run for its max_run_duration of %s", r.group().MaxRunDuration), true)
+		r.Kill(fmt.Sprintf("the allocation has run for its wall-clock limit of %s", r.runLimit()), true)
 	})
 	context.AfterFunc(ctx, func() { timer.Stop() })
 }
@@ -95,10 +95,11 @@ func (r *Runner) runtimeLeft() (time.Duration, bool) {
 	r.mu.Lock()
 	started := r.started
 	r.mu.Unlock()
-	if g == nil || g.MaxRunDuration <= 0 || started == 0 {
+	limit := r.runLimit()
+	if g == nil || limit <= 0 || started == 0 {
 		return 0, false
 	}
-	return max(0, time.Until(started.Add(g.MaxRunDuration).Time())), true
+	return max(0, time.Until(started.Add(limit).Time())), true
 }
 
 // member is a task with what the coordinator must know of it at this step.

@@ -150,6 +150,15 @@ func (r *Runner) group() *structs.Group {
 	return a.Job.Group(a.Group)
 }
 
+// runLimit is the wall-clock limit of the allocation; 0 for none.
+func (r *Runner) runLimit() time.Duration {
+	a := r.Alloc()
+	if g := a.Job.Group(a.Group); g != nil {
+		return a.Job.RunLimit(g)
+	}
+	return 0
+}
+
 // Dir is the allocation's directory, or nil.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 

@@ -193,6 +193,11 @@ type (
 		JobID           string
 		ForceReschedule bool
 	}
+	// JobWorkloadRequest holds, releases or requeues a job.
+	JobWorkloadRequest struct {
+		JobID  string
+		Action string // structs.ActionHold, ActionRelease, ActionRequeue
+	}
 	// JobRevertRequest makes an earlier version the newest again.
 	JobRevertRequest struct {
 		JobID               string

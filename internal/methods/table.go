@@ -104,6 +104,7 @@ var (
 	JobAllocs      = method[JobAllocsRequest, AllocListResponse]("Job.Allocations", SideServer, KindRead, ns("read-job"))
 	JobEvals       = method[JobGetRequest, EvalListResponse]("Job.Evaluations", SideServer, KindRead, ns("read-job"))
 	JobEvaluate    = method[JobEvaluateRequest, JobRegisterResponse]("Job.Evaluate", SideServer, KindWrite, ns("read-job"))
+	JobWorkload    = method[JobWorkloadRequest, JobRegisterResponse]("Job.Workload", SideServer, KindWrite, ns("submit-job"))
 	JobRevert      = method[JobRevertRequest, JobRegisterResponse]("Job.Revert", SideServer, KindWrite, ns("submit-job"))
 	JobStable      = method[JobStableRequest, WriteResponse]("Job.Stable", SideServer, KindWrite, ns("submit-job"))
 	JobTag         = method[JobTagRequest, WriteResponse]("Job.Tag", SideServer, KindWrite, ns("submit-job"))

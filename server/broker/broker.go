@@ -72,6 +72,9 @@ type Counters struct {
 type Broker struct {
 	limits Limits
 	lookup func(structs.JobKey) *structs.Workload
+	links  Links // nil: nobody waits for other jobs
+	after  map[structs.JobKey][]*job
+	purged structs.Index // newest purge of a job
 	index  structs.Index // of the newest delta
 
 	jobs    map[structs.JobKey]*job
@@ -98,9 +101,10 @@ type job struct {
 	open     int               // evaluations of the job in Broker.evals
 	pending  []*structs.Evaluation
 	blocked  *structs.Evaluation
-	cures    Kinds // events that may cure blocked
-	cured    bool  // blocked, and one of them happened since it was decided
-	wpos     int   // in the domain's group of waiting jobs; -1 outside
+	cures    Kinds            // events that may cure blocked
+	cured    bool             // blocked, and one of them happened since it was decided
+	wpos     int              // in the domain's group of waiting jobs; -1 outside
+	waitsFor []structs.JobKey // jobs in whose list (Broker.after) it is, while it is among the waiting
 	spec     *Speculation
 
 	flight   bool
@@ -181,6 +185,7 @@ func New(limits Limits, lookup func(structs.JobKey) *structs.Workload) *Broker {
 		domains: map[string]*domain{},
 		pools:   map[structs.NodeID]string{},
 		passes:  map[uint64]string{},
+		after:   map[structs.JobKey][]*job{},
 	}
 }
 

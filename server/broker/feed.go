@@ -51,11 +51,13 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	}
 	for i := range d.Jobs {
 		b.jobChanged(&d.Jobs[i], now)
+		b.gotOn(&d.Jobs[i], d.Index, now)
 	}
 	for i := range d.Nodes {
 		b.nodeChanged(&d.Nodes[i], d.Index, now)
 	}
 	b.allocsChanged(d, now)
+	b.saved(d, now)
 	for i := range d.Evals {
 		switch c := &d.Evals[i]; {
 		case c.After != nil:
@@ -198,6 +200,11 @@ func (b *Broker) wait(j *job, since structs.Index) {
 		b.Counters.Raced++
 		return
 	}
+	if j.cures&jobEnded != 0 && b.follow(j, since) {
+		j.cured = true
+		b.Counters.Raced++
+		return
+	}
 	i, found := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c Kinds) int { return int(g.cures) - int(c) })
 	if !found {
 		d.waiting = slices.Insert(d.waiting, i, group{cures: j.cures})
@@ -221,6 +228,7 @@ func (b *Broker) unwait(j *job) {
 	g.jobs[last] = nil
 	g.jobs = g.jobs[:last]
 	j.wpos = -1
+	b.unfollow(j)
 }
 
 // Cure tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that

@@ -8,10 +8,13 @@ import (
 // Kinds is a set of curing events.
 type Kinds uint16
 
+// jobEnded is the one kind that is not told to whole domains, but to those that wait for the very job (depend.go).
+const jobEnded Kinds = 1 << 9
+
 // AnyKind is every event.
 const AnyKind Kinds = 1<<kindCount - 1
 
-const kindCount = 8
+const kindCount = 10
 
 // kindOf is the set of one event; of EventNone or an unknown one, every event, because skipping must be provable.
 func kindOf(e structs.EventKind) Kinds {
@@ -32,6 +35,10 @@ func kindOf(e structs.EventKind) Kinds {
 		return 1 << 6
 	case structs.EventTime:
 		return 1 << 7
+	case structs.EventQueueUsage:
+		return 1 << 8
+	case structs.EventJobEnded:
+		return jobEnded
 	}
 	return AnyKind
 }

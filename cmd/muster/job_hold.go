@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// workVerb is one of hold, release and requeue, which differ in words only.
+type workVerb struct {
+	*env
+	form   format
+	action string
+	done   string // past tense
+}
+
+func (e *env) workVerb(action, done, short, example string) *cobra.Command {
+	o := &workVerb{env: e, action: action, done: done}
+	c := e.verb(action+" [options] JOB", short, "", example, 1, 1, o.run)
+	o.form.flags(c)
+	return e.complete(c, "jobs")
+}
+
+func newJobHold(e *env) *cobra.Command {
+	return e.workVerb("hold", "is on hold", "Place nothing more of a job until it is released", `
+muster job hold example   # what runs goes on, nothing more starts`)
+}
+
+func newJobRelease(e *env) *cobra.Command {
+	return e.workVerb("release", "is released", "End the hold of a job", `
+muster job release example`)
+}
+
+func newJobRequeue(e *env) *cobra.Command {
+	return e.workVerb("requeue", "returns to the queue", "Stop what runs of a job and let it start again in its turn", `
+muster job requeue example   # keeps its place in the queue; hold it first to stop it for longer`)
+}
+
+func (o *workVerb) run(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	stub, err := a.job(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	var resp wire.JobRegisterResponse
+	if _, err := a.put(ctx, jobPath(stub.ID, "/"+o.action), ns(stub.Namespace), nil, &resp); err != nil {
+		return fmt.Errorf("%s job %q: %w", o.action, stub.ID, err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	o.printf("Job %q %s\n", stub.ID, o.done)
+	return nil
+}

@@ -1,0 +1,96 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// applyWorkload holds, releases, requeues or ends a job.
+func applyWorkload(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.WorkloadCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	j := x.Jobs.Get(k)
+	switch {
+	case j == nil:
+		return jobNotFound(k)
+	case !j.Placeable():
+		return structs.Errorf(structs.CodeConflict, "job %q is stopped or a template; there is nothing to %s", k.ID, c.Action)
+	}
+	w := x.Workloads.Get(k)
+	if w == nil {
+		return structs.Errorf(structs.CodeConflict, "job %q has ended; there is nothing to %s", k.ID, c.Action)
+	}
+	switch c.Action {
+	case structs.ActionHold, structs.ActionRelease:
+		n := *w
+		n.Held, n.ModifyIndex = c.Action == structs.ActionHold, x.index
+		if !n.Held {
+			n.NotBefore = 0
+		}
+		if n.Held != w.Held || n.NotBefore != w.NotBefore {
+			x.Workloads.Put(&n)
+		}
+		x.newEval(j, structs.TriggerHold, nil)
+	case structs.ActionRequeue:
+		return x.requeue(j, w)
+	case structs.ActionFail:
+		x.fail(j, c.Reason)
+	default:
+		return structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release, requeue or fail", c.Action)
+	}
+	return nil
+}
+
+// requeue asks for every allocation of a job to be stopped and done again, when its turn comes.
+func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
+	stopped := 0
+	for _, a := range x.AllocsByJob(j.Key()) {
+		if a.Terminal() || a.Transition.Requeue {
+			continue
+		}
+		n := *a
+		n.Transition.Requeue = true
+		x.serverWrote(&n)
+		stopped++
+	}
+	if stopped == 0 {
+		return structs.Errorf(structs.CodeConflict, "nothing of job %q runs, so there is nothing to requeue", j.ID)
+	}
+	n := *w
+	n.Requeued, n.ModifyIndex = n.Requeued+1, x.index
+	x.Workloads.Put(&n)
+	x.newEval(j, structs.TriggerRequeue, nil)
+	return nil
+}
+
+// fail stops a job that can never do what it was submitted for.
+func (x *tx) fail(j *structs.Job, why string) {
+	k := j.Key()
+	stopped := *j
+	stopped.Stop = true
+	n := *x.putSpec(&stopped, j, nil)
+	n.StatusDesc = why
+	x.Jobs.Put(&n)
+	x.result.SpecIndex, x.result.Version = n.SpecIndex, n.Version
+	x.cancelEvals(k, x.newEval(&n, structs.TriggerJobDeregister, nil), why)
+}
+
+// respec carries what a new specification says of hold and dependencies into the queue entry.
+func (x *tx) respec(old, j *structs.Job) {
+	w := x.Workloads.Get(j.Key())
+	if old == nil || w == nil || old == j {
+		return
+	}
+	n := *w
+	if old.Hold != j.Hold {
+		n.Held = j.Hold
+	}
+	if !slices.Equal(old.Depends, j.Depends) {
+		n.Met = false
+	}
+	if n != *w {
+		n.ModifyIndex = x.index
+		x.Workloads.Put(&n)
+	}
+}

@@ -1,0 +1,87 @@
+package fsm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// held checks, after every entry, what hold, release, requeue and fail must leave behind.
+func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res structs.Result) {
+	for j := range after.Jobs("", "") {
+		for i := range j.Depends {
+			k := j.Depends[i].On(j)
+			other := after.JobByKey(k)
+			if other == nil || other.Stop || other.Status == structs.JobDead || j.Stop || j.Status == structs.JobDead {
+				continue
+			}
+			for n := range other.Depends {
+				// One of them may have been dead when the other was registered.
+				if other.Depends[n].On(other) == j.Key() && cmd.Type == structs.CmdJobRegister && res.Err == nil && (j.SpecIndex == res.Index || other.SpecIndex == res.Index) {
+					r.check(false, "%s and %s wait for each other", j.ID, other.ID)
+				}
+			}
+		}
+	}
+	c, ok := cmd.Body.(*structs.WorkloadCommand)
+	if !ok {
+		return
+	}
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	if res.Err != nil {
+		r.saw("workload command refused")
+		return
+	}
+	w, was := after.Workload(k), before.Workload(k)
+	switch c.Action {
+	case structs.ActionHold:
+		r.check(w.Held && !res.EvalID.IsZero(), "%s is not held", k)
+		r.saw("held")
+	case structs.ActionRelease:
+		r.check(!w.Held && w.NotBefore == 0, "%s is not released", k)
+		r.saw("released")
+	case structs.ActionRequeue:
+		r.check(w.Requeued == was.Requeued+1 && w.SubmitIndex == was.SubmitIndex, "%s was requeued and lost its place", k)
+		for _, a := range after.AllocsByJob(k) {
+			r.check(a.Terminal() || a.Transition.Requeue, "allocation %s of requeued %s goes on", a.ID, k)
+		}
+		r.saw("requeued")
+	case structs.ActionFail:
+		j := after.JobByKey(k)
+		r.check(j.Stop && j.StatusDesc == c.Reason, "%s was failed and goes on", k)
+		r.saw("failed by the server")
+	default:
+		r.check(false, "%q was accepted", c.Action)
+	}
+}
+
+func TestDependencyCircle(t *testing.T) {
+	jobs := map[structs.JobKey]*structs.Job{}
+	add := func(ns, id string, deps ...structs.Dependency) *structs.Job {
+		j := &structs.Job{Namespace: ns, ID: id, Depends: deps}
+		jobs[j.Key()] = j
+		return j
+	}
+	get := func(k structs.JobKey) *structs.Job { return jobs[k] }
+	add("default", "b", structs.Dependency{Name: "c"})
+	add("default", "c", structs.Dependency{Name: "x", JobID: "d", Namespace: "team"}, structs.Dependency{Name: "b2"})
+	d := add("team", "d")
+	a := &structs.Job{Namespace: "default", ID: "a", Depends: []structs.Dependency{{Name: "b"}}}
+	if got := structs.DependencyCircle(a, get); got != nil {
+		t.Errorf("a circle where there is none: %v", got)
+	}
+	d.Depends = []structs.Dependency{{Name: "a", Namespace: "default"}}
+	if got := structs.CircleText(structs.DependencyCircle(a, get)); got != "a -> b -> c -> team/d -> a" {
+		t.Errorf("got %q", got)
+	}
+	jobs[structs.JobKey{Namespace: "default", ID: "c"}].Status = structs.JobDead
+	if got := structs.DependencyCircle(a, get); got != nil {
+		t.Errorf("a job that has ended waits for nobody: %v", got)
+	}
+	self := &structs.Job{Namespace: "default", ID: "s", Depends: []structs.Dependency{{Name: "s"}}}
+	if got := structs.CircleText(structs.DependencyCircle(self, get)); !strings.Contains(got, "s -> s") {
+		t.Errorf("got %q", got)
+	}
+}

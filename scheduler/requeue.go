@@ -1,0 +1,181 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Returning to the queue. A batch job says after which ends its work returns (Job.Requeue), and a person may ask for it.
+// Work that still runs is stopped first and takes its turn when it has ended: two of one index never run at once.
+
+const (
+	descRequeued    = "alloc was requeued"
+	requeueDelayMin = 5 * time.Second // before work that failed starts again, when the job's reschedule block names no delay
+)
+
+// Reasons of a restart that are not ends of Requeue.On.
+const (
+	restartByHand = "requeue"
+	restartDrain  = "drain"
+	restartUpdate = "update"
+	restartStop   = "stop"
+)
+
+// requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when that is nobody's
+// business but the reschedule policy's.
+func (r *reconciler) requeue(g *groupWork, a *structs.Allocation, place where) (s slot, fills, ok bool) {
+	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine {
+		return slot{}, false, false
+	}
+	wait := func() (slot, bool, bool) { return slot{a: a, kind: slotWaiting}, true, true }
+	again := func(delay time.Duration) (slot, bool, bool) {
+		st := stopOf(a, descRequeued)
+		w := want{index: a.NameIndex, prev: a, prefer: r.sticky(g.tg, a)}
+		if !a.ServerTerminal() {
+			w.stop = &st
+		}
+		if q := r.job.Requeue; q != nil && q.AvoidFailedNodes && !a.Transition.Requeue {
+			r.track(&w, g.tg, a, delay)
+		}
+		g.counts.Reschedule++
+		return slot{a: a, kind: slotReplace, want: w}, true, true
+	}
+	reason := r.endOf(a, place)
+	switch {
+	case a.Transition.Requeue && a.ClientTerminal() && (a.Client != structs.ClientComplete || a.ServerTerminal()):
+		return again(0)
+	case a.Transition.Requeue && a.ServerTerminal():
+		return wait()
+	case a.Transition.Requeue && !a.ClientTerminal():
+		g.stops = append(g.stops, stopOf(a, descRequeued))
+		g.counts.Stop++
+		return wait()
+	case r.older(a):
+		return slot{}, false, false
+	case reason == structs.RequeueLimit:
+		switch {
+		case !a.Terminal(): // overtime stops it
+			return slot{}, false, false
+		case !r.mayRequeue(a, reason):
+			return slot{a: a, kind: slotDone}, true, true
+		case !a.ClientTerminal():
+			return wait()
+		}
+		return again(0)
+	case a.Client == structs.ClientFailed && !a.ServerTerminal() && r.mayRequeue(a, reason):
+		p := g.tg.Reschedule
+		p.Unlimited, p.Delay = true, max(p.Delay, requeueDelayMin)
+		when, delay, _ := NextReschedule(&p, a)
+		due := r.now
+		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
+			due = due.Add(followupWindow)
+		}
+		if r.force || when <= due {
+			return again(delay)
+		}
+		g.counts.Delayed++
+		if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+			r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "work that failed returns to the queue", group: g.name,
+				stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+		}
+		return wait()
+	}
+	return slot{}, false, false
+}
+
+// mayRequeue reports whether an end is one after which the job's work returns, and has not returned too often.
+func (r *reconciler) mayRequeue(a *structs.Allocation, reason string) bool {
+	return listed(r.job.Requeue, a, reason) && a.Requeues < int64(r.job.Requeue.Max)
+}
+
+// listed reports whether a requeue block names an end. A failure may be named by its kind, its exit code, or as any.
+func listed(q *structs.Requeue, a *structs.Allocation, reason string) bool {
+	if q == nil || reason == "" {
+		return false
+	}
+	if slices.Contains(q.On, reason) {
+		return true
+	}
+	failed := a.Client == structs.ClientFailed && reason != structs.RequeueLimit && reason != structs.RequeuePreempt
+	return failed && (slices.Contains(q.On, structs.RequeueFailure) || slices.Contains(q.On, fmt.Sprint(structs.RequeueExit, exitCode(a))))
+}
+
+// endOf says why an allocation ended, or is meant to, in the words of Requeue.On or of the restart constants; "" for one
+// that runs or ended well.
+func (r *reconciler) endOf(a *structs.Allocation, place where) string {
+	limit := time.Duration(0)
+	if j := a.Job; j != nil {
+		if tg := j.Group(a.Group); tg != nil {
+			limit = j.RunLimit(tg)
+		}
+	}
+	switch {
+	case a.Transition.Requeue:
+		return restartByHand
+	case a.Desired == structs.DesiredEvict || !a.PreemptedBy.IsZero():
+		return structs.RequeuePreempt
+	case a.Client == structs.ClientLost || place == nodeLost:
+		return structs.RequeueNodeLost
+	case a.DesiredDesc == descMaxRun, a.Client == structs.ClientFailed && limit > 0 && a.StartedAt != 0 && a.FinishedAt >= a.StartedAt.Add(limit):
+		return structs.RequeueLimit // by the server, or by the agent, which looks at the clock, too
+	case a.Transition.Migrate:
+		return restartDrain
+	case a.Client == structs.ClientFailed && gpuError(a):
+		return structs.RequeueGPUError
+	case a.Client == structs.ClientFailed:
+		if code := exitCode(a); code != 0 {
+			return fmt.Sprint(structs.RequeueExit, code)
+		}
+		return structs.RequeueFailure
+	case a.ServerTerminal():
+		return restartStop
+	}
+	return ""
+}
+
+// exitCode is that of the task that failed the allocation; 0 when none tells.
+func exitCode(a *structs.Allocation) int64 {
+	for _, name := range sortedKeys(a.TaskStates) {
+		s := a.TaskStates[name]
+		if s == nil || !s.Failed {
+			continue
+		}
+		for i := len(s.Events) - 1; i >= 0; i-- {
+			if c := s.Events[i].ExitCode; c != 0 {
+				return c
+			}
+		}
+	}
+	return 0
+}
+
+// gpuError reports whether a task failed because of its GPU.
+func gpuError(a *structs.Allocation) bool {
+	for _, s := range a.TaskStates { // any will do
+		for i := range s.Events {
+			if s.Events[i].Type == structs.TaskEventGPUError {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// restart fills in what a placement knows of the work that it goes on with.
+func (r *reconciler) restart(p *structs.PlanPlace, prev *structs.Allocation) {
+	if prev == nil || r.job == nil {
+		return
+	}
+	if r.older(prev) && !prev.ClientTerminal() && !prev.Transition.Requeue {
+		p.Reason = restartUpdate // counts afresh
+		return
+	}
+	p.Reason = r.endOf(prev, r.where(prev))
+	p.Restarts, p.Requeues = prev.Restarts+1, prev.Requeues
+	if prev.Transition.Requeue || listed(r.job.Requeue, prev, p.Reason) {
+		p.Requeues++
+	}
+}

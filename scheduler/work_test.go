@@ -1,0 +1,83 @@
+package scheduler_test
+
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// What the scripts of job state need beside those of placement: gates, and the commands that hold and requeue.
+
+// neighbours shows the world to scheduler.GateOf.
+type neighbours struct{ w *world }
+
+func (n neighbours) JobByKey(k structs.JobKey) *structs.Job {
+	j := n.w.jobs[k]
+	if j == nil {
+		return nil
+	}
+	// The world keeps no status: a job is dead when nothing of it is open.
+	c := *j
+	c.Status = structs.JobDead
+	for _, e := range n.w.evals {
+		if e.JobKey() == k && !e.Terminal() {
+			c.Status = structs.JobPending
+		}
+	}
+	for _, a := range n.AllocsByJob(k) {
+		if structs.Holds(a) {
+			c.Status = structs.JobPending
+			if a.StartedAt != 0 {
+				c.Status = structs.JobRunning
+				break
+			}
+		}
+	}
+	return &c
+}
+
+func (n neighbours) AllocsByJob(k structs.JobKey) (out []*structs.Allocation) {
+	for _, a := range values(n.w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
+		if a.JobKey() == k {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (n neighbours) LastRecord(structs.JobKey) *structs.AcctRecord { return nil }
+
+// gates fills in the gates of the pending work, as a server does.
+func gates(w *world, in *scheduler.Input) {
+	for i := range in.Pending {
+		l := &in.Pending[i]
+		if l.Job == nil || !l.Job.Placeable() {
+			continue
+		}
+		g := scheduler.GateOf(l.Job, l.Queue, w.now, neighbours{w})
+		l.Gate, l.Until, l.Met = g.Why, g.Until, g.Met
+	}
+}
+
+// workloadCommand does what Apply does for CmdWorkload.
+func workloadCommand(w *world, action string, key structs.JobKey) string {
+	switch action {
+	case structs.ActionRequeue:
+		for _, a := range (neighbours{w}).AllocsByJob(key) {
+			if !a.Terminal() {
+				b := *a
+				b.Transition.Requeue = true
+				w.putAlloc(&b)
+			}
+		}
+	default:
+		q := structs.Workload{Namespace: key.Namespace, JobID: key.ID}
+		if old := w.queue[key]; old != nil {
+			q = *old
+		}
+		q.Held = action == structs.ActionHold
+		w.queue[key] = &q
+	}
+	w.addEval(key, structs.TriggerHold)
+	w.commit()
+	return "ok"
+}

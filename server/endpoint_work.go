@@ -1,0 +1,30 @@
+package server
+
+import (
+	"context"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// jobWorkload holds, releases or requeues a job.
+func (s *Server) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobWorkloadRequest) (*methods.JobRegisterResponse, error) {
+	k, j, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	switch req.Action {
+	case structs.ActionHold, structs.ActionRelease, structs.ActionRequeue:
+	default:
+		return nil, structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release or requeue", req.Action)
+	}
+	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdWorkload, By: who(ctx).by, Body: &structs.WorkloadCommand{
+		Namespace: k.Namespace, JobID: k.ID, Action: req.Action,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	res.SpecIndex, res.Version = j.SpecIndex, j.Version
+	return registered(res, nil), nil
+}

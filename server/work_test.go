@@ -1,0 +1,100 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Begin times, holds and dependencies through a whole server: each job starts when its gate opens and not before, woken
+// by the clock, by a command, or by what became of another job.
+func TestGatesOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 4)
+		batch := func(id string, edit func(*structs.Job)) *structs.Job {
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type = structs.JobBatch
+				j.Groups[0].Reschedule = structs.Reschedule{}
+				if edit != nil {
+					edit(j)
+				}
+			})
+		}
+		job := func(id string) *structs.Job {
+			return s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id})
+		}
+		f.set(func() {
+			f.runs["prep"], f.runs["bad"] = time.Minute, time.Minute
+			f.fails["bad"] = true
+		})
+		begin := time.Now().Add(30 * time.Second)
+		register(t, s, batch("late", func(j *structs.Job) { j.Begin = structs.LogTimeOf(begin) }))
+		register(t, s, batch("held", func(j *structs.Job) { j.Hold = true }))
+		after := func(id string, d ...structs.Dependency) {
+			register(t, s, batch(id, func(j *structs.Job) { j.Depends = d }))
+		}
+		after("started", structs.Dependency{Name: "prep", When: structs.WhenStarted})
+		after("well", structs.Dependency{Name: "prep"})
+		after("rescue", structs.Dependency{Name: "bad", When: structs.WhenFailed})
+		after("never", structs.Dependency{Name: "bad"})
+		after("cascade", structs.Dependency{Name: "never"})
+		after("either", structs.Dependency{Name: "bad", Group: "x", AtLeast: 1}, structs.Dependency{Name: "prep", Group: "x", AtLeast: 1})
+		after("patient", structs.Dependency{Name: "nobody", Timeout: 2 * time.Minute, OnTimeout: structs.OnTimeoutRun})
+		after("impatient", structs.Dependency{Name: "nobody", Timeout: 2 * time.Minute})
+		time.Sleep(10 * time.Second)
+		for _, id := range []string{"late", "held", "started", "well", "rescue", "never", "cascade", "either", "patient", "impatient"} {
+			if n := len(live(s, id)); n != 0 {
+				t.Errorf("%s runs before its gate opened", id)
+			}
+		}
+		for id, want := range map[string]structs.ReasonCode{"late": structs.ReasonBeginTime, "held": structs.ReasonHeld, "well": structs.ReasonDependency} {
+			w := s.Published().Snapshot.Workload(structs.JobKey{Namespace: "default", ID: id})
+			if w == nil || w.Reason != want || w.Waiting != 1 {
+				t.Errorf("%s waits for %+v, want %s", id, w, want)
+			}
+		}
+		time.Sleep(25 * time.Second)
+		if len(live(s, "late")) != 1 {
+			t.Error("its begin time is over, and it does not run")
+		}
+		mustApply(t, s, structs.CmdWorkload, &structs.WorkloadCommand{Namespace: "default", JobID: "held", Action: structs.ActionRelease})
+		register(t, s, batch("prep", nil))
+		register(t, s, batch("bad", nil))
+		time.Sleep(10 * time.Second)
+		for id, want := range map[string]int{"held": 1, "started": 1, "well": 0, "rescue": 1, "either": 0} {
+			if n := len(live(s, id)); n != want {
+				t.Errorf("%s: %d run after its job started, want %d", id, n, want)
+			}
+		}
+		for id, why := range map[string]string{"never": `job "bad" never ended well: it failed`, "cascade": `job "never" never ended well: it was stopped, job "bad"`} {
+			if j := job(id); !j.Stop || !strings.Contains(j.StatusDesc, why) || j.Status != structs.JobDead {
+				t.Errorf("%s is %s, %q; want it stopped because %s", id, j.Status, j.StatusDesc, why)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, id := range []string{"well", "either"} {
+			if len(live(s, id)) != 1 {
+				t.Errorf("%s does not run after prep ended well", id)
+			}
+		}
+		time.Sleep(time.Minute)
+		if len(live(s, "patient")) != 1 {
+			t.Error("the timeout is over, and it does not go on without")
+		}
+		if j := job("impatient"); !j.Stop || !strings.Contains(j.StatusDesc, "it was waited for until") {
+			t.Errorf("impatient: %+v", j.StatusDesc)
+		}
+		// What was met stays met when the job that was waited for is gone.
+		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "prep", Purge: true})
+		mustApply(t, s, structs.CmdWorkload, &structs.WorkloadCommand{Namespace: "default", JobID: "well", Action: structs.ActionRequeue})
+		time.Sleep(20 * time.Second)
+		as := live(s, "well")
+		if len(as) != 1 || as[0].Restarts != 1 || as[0].RestartReason != "requeue" {
+			t.Errorf("a requeued job is back: %+v", as)
+		}
+	})
+}
