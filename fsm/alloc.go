@@ -55,6 +55,11 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 		return structs.TriggerReconnect
 	case !after.ClientTerminal():
 		return ""
+	case after.Desired == structs.DesiredRun && after.Client == structs.ClientComplete && after.Job != nil && after.Job.Array != nil:
+		if after.Job.Array.Concurrency > 0 {
+			return structs.TriggerArray // the next index may start
+		}
+		return ""
 	case after.Desired == structs.DesiredEvict:
 		return structs.TriggerPreemption // it returns to the queue
 	case after.Desired != structs.DesiredRun:

@@ -7,11 +7,14 @@ import "github.com/muster-sched/muster/structs"
 func applyCollect(x *tx) *structs.Error {
 	c := x.cmd.Body.(*structs.CollectCommand)
 	x.keep = true
+	ended := arrayEnds{}
 	for _, id := range c.Allocs {
-		if a := x.Allocs.Get(id); a != nil && a.ClientTerminal() && (a.ServerTerminal() || x.over(a)) {
+		if a := x.Allocs.Get(id); a != nil && a.ClientTerminal() && (a.ServerTerminal() || x.over(a) || x.ofArray(a)) {
+			ended.note(x, a)
 			x.dropAlloc(a)
 		}
 	}
+	ended.write(x)
 	for _, id := range c.Evals {
 		if e := x.Evals.Get(id); e != nil && e.Terminal() {
 			x.Evals.Delete(id)
@@ -82,5 +85,6 @@ func (x *tx) forget(j *structs.Job) {
 	x.Versions.Delete(k)
 	x.Launches.Delete(k)
 	x.Scaling.Delete(k)
+	x.Arrays.Delete(k)
 	x.touch(k)
 }

@@ -66,6 +66,9 @@ func (g *generator) job() *structs.Job {
 		Meta: map[string]string{"v": fmt.Sprint(g.r.IntN(3))},
 	}
 	switch id {
+	case "job-1":
+		j.Type, j.Array, j.Groups = structs.JobBatch, &structs.Array{Count: 20, Concurrency: g.r.IntN(3)}, j.Groups[:1]
+		j.Groups[0].Count, j.Groups[0].Scaling = 1, nil
 	case "job-2", "job-3": // wait for each other, now and then
 		j.Hold = g.chance(20)
 		if g.chance(50) {
@@ -278,7 +281,7 @@ func (g *generator) one() structs.Command {
 	}
 	switch w := g.r.IntN(137); {
 	case w >= 133:
-		action, _ := pick(g, []string{structs.ActionHold, structs.ActionRelease, structs.ActionRequeue, structs.ActionRequeue, structs.ActionFail, "dance"})
+		action, _ := pick(g, []string{structs.ActionHold, structs.ActionRelease, structs.ActionRequeue, structs.ActionRequeue, structs.ActionRetry, structs.ActionFail, "dance"})
 		return cmd(structs.CmdWorkload, &structs.WorkloadCommand{Namespace: job.Namespace, JobID: job.ID, Action: action, Reason: "why not"})
 	case w >= 130:
 		if r, ok := pick(g, slices.Collect(g.snap.Rosters())); ok {

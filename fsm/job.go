@@ -313,6 +313,7 @@ func (x *tx) purgeJob(j *structs.Job) {
 	x.Workloads.Delete(k)
 	x.Launches.Delete(k)
 	x.Scaling.Delete(k)
+	x.Arrays.Delete(k)
 	x.pruneVersions(k)
 	x.touch(k)
 }

@@ -55,7 +55,7 @@ var occurrences = []string{
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
 	"gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounting record dropped", "decision logged",
-	"workload command refused", "held", "released", "requeued", "failed by the server",
+	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
 }
 
 // TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into

@@ -18,6 +18,9 @@ func applyWorkload(x *tx) *structs.Error {
 		return structs.Errorf(structs.CodeConflict, "job %q is stopped or a template; there is nothing to %s", k.ID, c.Action)
 	}
 	w := x.Workloads.Get(k)
+	if c.Action == structs.ActionRetry {
+		return x.retry(j)
+	}
 	if w == nil {
 		return structs.Errorf(structs.CodeConflict, "job %q has ended; there is nothing to %s", k.ID, c.Action)
 	}
@@ -37,7 +40,7 @@ func applyWorkload(x *tx) *structs.Error {
 	case structs.ActionFail:
 		x.fail(j, c.Reason)
 	default:
-		return structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release, requeue or fail", c.Action)
+		return structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release, requeue, retry or fail", c.Action)
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res struc
 			}
 		}
 	}
+	r.arrays(before, after, cmd)
 	c, ok := cmd.Body.(*structs.WorkloadCommand)
 	if !ok {
 		return
@@ -48,12 +49,38 @@ func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res struc
 			r.check(a.Terminal() || a.Transition.Requeue, "allocation %s of requeued %s goes on", a.ID, k)
 		}
 		r.saw("requeued")
+	case structs.ActionRetry:
+		_, failed := after.ArrayByKey(k).Count()
+		r.check(failed == 0, "%s was retried and still has %d failed indices", k, failed)
+		r.saw("retried")
 	case structs.ActionFail:
 		j := after.JobByKey(k)
 		r.check(j.Stop && j.StatusDesc == c.Reason, "%s was failed and goes on", k)
 		r.saw("failed by the server")
 	default:
 		r.check(false, "%q was accepted", c.Action)
+	}
+}
+
+// arrays checks that collecting allocations of an array forgets no end.
+func (r *run) arrays(before, after *state.Snapshot, cmd structs.Command) {
+	if cmd.Type != structs.CmdCollect {
+		return
+	}
+	for j := range before.Jobs("", "") {
+		if j.Array == nil || after.JobByKey(j.Key()) == nil {
+			continue
+		}
+		ended := after.ArrayByKey(j.Key())
+		for _, a := range before.AllocsByJob(j.Key()) {
+			if a.CreateIndex < j.CreateIndex || !a.Next.IsZero() || a.Desired != structs.DesiredRun || a.Transition.Requeue || after.AllocByID(a.ID) != nil {
+				continue
+			}
+			if a.Client == structs.ClientComplete || a.Client == structs.ClientFailed {
+				r.check(ended.Has(a.NameIndex), "index %d of array %s ended as %s and was forgotten", a.NameIndex, j.ID, a.Client)
+				r.saw("end of an index kept")
+			}
+		}
 	}
 }
 

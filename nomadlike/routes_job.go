@@ -30,6 +30,7 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/hold", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionHold)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/release", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRelease)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/requeue", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRequeue)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/retry", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRetry)},
 		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},
 		{methods: "GET", pattern: "/v1/job/{id}/evaluations", rpc: methods.JobEvals.Name, handle: jobEvals},
 		{methods: "GET", pattern: "/v1/job/{id}/deployments", rpc: methods.JobGet.Name, handle: jobDeployments},
@@ -347,7 +348,7 @@ func jobEvaluate(c *call) (any, error) {
 	return c.registered(resp, nil), nil
 }
 
-// jobWorkload serves PUT /v1/job/:id/hold, release and requeue. They have no body.
+// jobWorkload serves PUT /v1/job/:id/hold, release, requeue and retry. They have no body.
 func jobWorkload(action string) func(*call) (any, error) {
 	return func(c *call) (any, error) {
 		resp, err := invoke(c, methods.JobWorkload, &methods.JobWorkloadRequest{JobID: c.params["id"], Action: action})

@@ -236,6 +236,6 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 
 func (p *progress) record(r *structs.AcctRecord) {
 	p.started = p.started || r.Start != 0
-	p.success = r.Exit == "success"
+	p.success = r.Exit == structs.ExitSuccess
 	p.text = "it ended: " + r.Exit
 }

@@ -25,5 +25,5 @@ func (d *decision) gated() bool {
 
 // refusal is the report of a group that was not looked for on any node.
 func (g *groupWork) refusal() *structs.GroupReport {
-	return &structs.GroupReport{Group: g.name, Code: g.refused.Code, Wanted: int64(len(g.wants)), Refusals: []structs.Refusal{*g.refused}}
+	return &structs.GroupReport{Group: g.name, Code: g.refused.Code, Wanted: int64(len(g.wants)) + g.behind, Refusals: []structs.Refusal{*g.refused}}
 }

@@ -20,7 +20,7 @@ const (
 	descNodeMismatch = "alloc not needed as its node no longer matches the job"
 	descDuplicate    = "alloc not needed as another one has its name"
 	descOutranked    = "alloc is preempted by work that goes before it in its queue"
-	descMaxRun       = "alloc exceeded its max_run_duration"
+	descMaxRun       = structs.DescMaxRun
 )
 
 // Limits and windows of rescheduling.
@@ -58,7 +58,10 @@ type groupWork struct {
 	scan    *scan
 	hope    string // hopeKey, once hoped
 	hoped   bool
-	nowhere bool // a system group that no node may have
+	more    int64 // of an array: indices behind those that are wanted now
+	behind  int64 // of those: counted as missed
+	capped  bool  // of an array: only its concurrency keeps further indices back
+	nowhere bool  // a system group that no node may have
 
 	// Of gangs and elastic groups: see gang.go.
 	gang              bool
@@ -89,12 +92,13 @@ type reconciler struct {
 	force   bool
 	groups  []*groupWork
 	later   []later
+	ended   *structs.ArrayState
 	changed map[*structs.Job]map[string]bool // memo of destructive
 	ask     func(*structs.Group) *ask
 }
 
 func newReconciler(in *Input, w *Workload) *reconciler {
-	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, rosters: w.Rosters, changed: make(map[*structs.Job]map[string]bool)}
+	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, rosters: w.Rosters, ended: w.Ended, changed: make(map[*structs.Job]map[string]bool)}
 	for _, e := range w.Evals {
 		r.force = r.force || e.ForceResch
 	}
@@ -128,6 +132,9 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 			case r.job.Type == structs.JobSystem || r.job.Type == structs.JobSysBatch:
 				g.ask = r.ask(tg)
 				r.system(g, as)
+			case r.job.Array != nil:
+				g.ask = r.ask(tg)
+				r.array(g, as)
 			default:
 				g.ask = r.ask(tg)
 				r.service(g, as)
@@ -309,7 +316,7 @@ func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
 		return slot{}, false
 
 	case a.Client == structs.ClientComplete:
-		if batch && !r.older(a) {
+		if batch && (!r.older(a) || r.sameArray(a)) {
 			return slot{a: a, kind: slotDone}, true
 		}
 		return slot{}, false // a service that ended is started again, under its name
@@ -459,7 +466,7 @@ func (r *reconciler) failed(g *groupWork, a *structs.Allocation) (slot, bool) {
 		g.counts.Reschedule++
 		return s, true
 	}
-	if r.older(a) {
+	if r.older(a) && !r.sameArray(a) {
 		if r.job.Type == structs.JobBatch {
 			return slot{}, false // the new version starts afresh
 		}
@@ -647,6 +654,11 @@ func (r *reconciler) keep(tg *structs.Group, same []slot) int {
 // older reports whether an allocation is of another version (or life) of the job.
 func (r *reconciler) older(a *structs.Allocation) bool {
 	return a.JobVersion != r.job.Version || a.Job != nil && a.Job.CreateIndex != r.job.CreateIndex
+}
+
+// sameArray reports whether an allocation is of an earlier version of this very array, whose ends still count.
+func (r *reconciler) sameArray(a *structs.Allocation) bool {
+	return r.job.Array != nil && (a.Job == nil || a.Job.CreateIndex == r.job.CreateIndex)
 }
 
 // inPlace tells whether an allocation can become one of the new version without a restart, where it is.

@@ -27,7 +27,7 @@ const (
 // requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when that is nobody's
 // business but the reschedule policy's.
 func (r *reconciler) requeue(g *groupWork, a *structs.Allocation, place where) (s slot, fills, ok bool) {
-	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine {
+	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine || a.Transition.ForceReschedule && !a.ServerTerminal() {
 		return slot{}, false, false
 	}
 	wait := func() (slot, bool, bool) { return slot{a: a, kind: slotWaiting}, true, true }

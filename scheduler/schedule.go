@@ -321,6 +321,7 @@ func (a *ask) countsJob() bool {
 // assemble makes the plan entries of the decision.
 func (d *decision) assemble() {
 	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[string]int)}
+	d.goOn()
 	evals := d.laterEvals()
 	// Stops that stand alone, then updates in place, then one part per placement with what it replaces.
 	var stops []structs.PlanStop
@@ -501,7 +502,7 @@ func (d *decision) groupReports() {
 		}
 		d.misses[g.name] += g.withheld + g.ungrown
 		miss := d.misses[g.name]
-		wanted := max(int64(len(g.wants)+len(g.grow)), miss)
+		wanted := max(int64(len(g.wants)+len(g.grow))+g.behind, miss)
 		if len(g.grow) > 0 && g.withheld+g.ungrown == 0 && miss > 0 { // its own minimum waits: growth is not asked for
 			wanted = max(int64(len(g.wants)), miss)
 		}

@@ -60,6 +60,7 @@ type Workload struct {
 	Gate    *structs.Refusal      // what stands in its way whatever nodes offer (on hold, too early, a dependency, a cap), or nil
 	Until   structs.LogTime       // with Gate: when to look again; 0: only when something happens
 	Met     bool                  // the jobs that it depends on have got so far (see Gate.Met)
+	Ended   *structs.ArrayState   // of an array: the indices that ended and were collected; nil for none
 	Rosters []*structs.Roster     // of its gangs, by group
 	Cost    int64                 // what it costs to let it go first (predict.Estimate); 0: not known
 	Least   *Least                // LeastOf(Job), kept by whoever decides about it again and again; nil: not known

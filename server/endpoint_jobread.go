@@ -172,6 +172,9 @@ func summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 		sum.Groups[a.Group] = g
 		sum.ModifyIndex = max(sum.ModifyIndex, a.ModifyIndex)
 	}
+	if j.Array != nil && len(j.Groups) == 1 {
+		return arraySummary(snap, j, sum)
+	}
 	// What waits is said by the newest evaluation that was decided.
 	var newest *structs.Evaluation
 	for _, e := range snap.EvalsByJob(j.Key()) {

@@ -15,9 +15,9 @@ func (s *Server) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobW
 		return nil, err
 	}
 	switch req.Action {
-	case structs.ActionHold, structs.ActionRelease, structs.ActionRequeue:
+	case structs.ActionHold, structs.ActionRelease, structs.ActionRequeue, structs.ActionRetry:
 	default:
-		return nil, structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release or requeue", req.Action)
+		return nil, structs.Errorf(structs.CodeInvalid, "%.64q cannot be done to a job; want hold, release, requeue or retry", req.Action)
 	}
 	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdWorkload, By: who(ctx).by, Body: &structs.WorkloadCommand{
 		Namespace: k.Namespace, JobID: k.ID, Action: req.Action,

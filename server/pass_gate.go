@@ -12,13 +12,31 @@ import (
 // others shows a state to scheduler.GateOf.
 type others struct{ *state.Snapshot }
 
-// LastRecord is what was kept of a job's newest end.
-func (o others) LastRecord(k structs.JobKey) *structs.AcctRecord { return nil }
+// recordsLooked bounds the accounting records that are looked through for a job that is not registered any more. A job
+// that waits for it is decided again when it ends, long before that many others have.
+const recordsLooked = 2_000
 
-// gateOf fills in the gate of a workload.
+// LastRecord is what was kept of a job's newest end.
+func (o others) LastRecord(k structs.JobKey) *structs.AcctRecord {
+	left := recordsLooked
+	for r := range o.AcctBack() {
+		if r.Key() == k {
+			return r
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// gateOf fills in the gate of a workload, and what has ended of an array.
 func gateOf(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) (never string) {
 	if w.Job == nil || !w.Job.Placeable() {
 		return ""
+	}
+	if w.Job.Array != nil {
+		w.Ended = snap.ArrayByKey(w.Key)
 	}
 	g := scheduler.GateOf(w.Job, w.Queue, now, others{snap})
 	w.Gate, w.Until, w.Met = g.Why, g.Until, g.Met

@@ -36,6 +36,7 @@ func (s *Server) decisionServices() []Service {
 		{"periodic", s.runPeriodic},
 		{"expiry", s.runExpiry},
 		{"gangs", s.runGangs},
+		{"arrays", s.runArrays},
 		{"collect", s.runCollect},
 	}
 }

@@ -24,12 +24,13 @@ type fleet struct {
 	stops map[structs.AllocID]time.Time
 	runs  map[string]time.Duration // by job: its tasks end by themselves after this
 	fails map[string]bool          // by job: its tasks fail as soon as they start
+	odd   map[string]int           // by job: the task of every n-th index fails
 }
 
 func newFleet(t *testing.T, s func() *Server, n int) *fleet {
 	t.Helper()
 	f := &fleet{t: t, s: s, dead: map[structs.NodeID]bool{}, stops: map[structs.AllocID]time.Time{},
-		runs: map[string]time.Duration{}, fails: map[string]bool{}}
+		runs: map[string]time.Duration{}, fails: map[string]bool{}, odd: map[string]int{}}
 	for i := range n {
 		node := testNode(i)
 		mustApply(t, s(), structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
@@ -75,7 +76,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				} else if !now.Before(at) {
 					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt})
 				}
-			case a.Client == structs.ClientPending && f.fails[a.JobID]:
+			case a.Client == structs.ClientPending && (f.fails[a.JobID] || f.odd[a.JobID] > 0 && a.NameIndex%f.odd[a.JobID] == 0):
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientFailed, StartedAt: structs.LogTimeOf(now)})
 			case a.Client == structs.ClientPending:
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTimeOf(now)})

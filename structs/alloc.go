@@ -145,6 +145,9 @@ func (a *Allocation) ClientTerminal() bool {
 	return a.Client == ClientComplete || a.Client == ClientFailed || a.Client == ClientLost
 }
 
+// DescMaxRun is the description of an allocation that servers stop because its time is over.
+const DescMaxRun = "alloc exceeded its max_run_duration"
+
 // Types of the events of a task that servers look at.
 const (
 	TaskEventCheckpointed = "Checkpointed" // it has saved its state

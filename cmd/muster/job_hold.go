@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// workVerb is one of hold, release and requeue, which differ in words only.
+// workVerb is one of hold, release, requeue and retry, which differ in words only.
 type workVerb struct {
 	*env
 	form   format
@@ -37,6 +37,11 @@ muster job release example`)
 func newJobRequeue(e *env) *cobra.Command {
 	return e.workVerb("requeue", "returns to the queue", "Stop what runs of a job and let it start again in its turn", `
 muster job requeue example   # keeps its place in the queue; hold it first to stop it for longer`)
+}
+
+func newJobRetry(e *env) *cobra.Command {
+	return e.workVerb("retry", "is tried again where it failed", "Do again what failed of a job for good", `
+muster job retry example   # of an array: the failed indices`)
 }
 
 func (o *workVerb) run(ctx context.Context, args []string) error {

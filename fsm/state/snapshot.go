@@ -363,6 +363,9 @@ func (s *Snapshot) UsageOf(kind, name string) Usage {
 // Usages gives every counter that is not zero, by kind, then name.
 func (s *Snapshot) Usages() iter.Seq[*Usage] { return ascend(s.usage) }
 
+// ArrayByKey gives what is kept of the ended indices of an array; nil when nothing is.
+func (s *Snapshot) ArrayByKey(k structs.JobKey) *structs.ArrayState { return find(s.arrays, k) }
+
 // RosterByKey gives the roster of a gang, or nil.
 func (s *Snapshot) RosterByKey(k structs.RosterKey) *structs.Roster { return find(s.rosters, k) }
 

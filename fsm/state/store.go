@@ -38,6 +38,7 @@ const (
 	tabAcct
 	tabAcctOpen
 	tabDecisions
+	tabArrays
 	tabCount
 )
 
@@ -67,6 +68,7 @@ const (
 	TableAcct       = "accounting"
 	TableAcctOpen   = "accounting-open"
 	TableDecisions  = "decisions"
+	TableArrays     = "arrays"
 )
 
 // Options of a Store.
@@ -97,6 +99,7 @@ type Store struct {
 	Tokens     *Table[structs.AccessorID, structs.ACLToken]
 	OneTime    *Table[structs.SecretID, structs.OneTimeToken]
 	Keys       *Table[string, structs.SigningKey]
+	Arrays     *Table[structs.JobKey, structs.ArrayState]
 	usage      *Table[usageKey, Usage]
 	Rosters    *Table[structs.RosterKey, structs.Roster]
 	Preempted  *Table[string, structs.Preemptions]
@@ -147,6 +150,7 @@ type trees struct {
 	keys       *tree[string, structs.SigningKey]
 	usage      *tree[usageKey, Usage]
 	rosters    *tree[structs.RosterKey, structs.Roster]
+	arrays     *tree[structs.JobKey, structs.ArrayState]
 	preempted  *tree[string, structs.Preemptions]
 	acct       *tree[acctKey, structs.AcctRecord]
 	acctOpen   *tree[structs.JobKey, structs.AcctRecord]
@@ -311,6 +315,8 @@ func New(opts Options) *Store {
 		func(t *trees) **tree[structs.JobKey, structs.AcctRecord] { return &t.acctOpen }, nil)
 	s.decisions = table(s, tabDecisions, TableDecisions, func(a, b uint64) bool { return a < b }, func(d *Decisions) uint64 { return d.Seq },
 		func(t *trees) **tree[uint64, Decisions] { return &t.decisions }, nil)
+	s.Arrays = table(s, tabArrays, TableArrays, lessJob, (*structs.ArrayState).Key,
+		func(t *trees) **tree[structs.JobKey, structs.ArrayState] { return &t.arrays }, nil)
 
 	s.Allocs.hook = s.allocChanged
 	s.Allocs.share = func(t *trees) {

@@ -1,0 +1,138 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Arrays (D22). Naive: want a place for each of 100,000 indices in every pass. Instead a pass looks at the indices that
+// are allocations, steps over the runs of those that have ended and were collected, and wants places for the next few:
+// as many as the cap leaves, at most arrayBatch. When all of those found one, an evaluation goes on with the next.
+
+// arrayBatch is how many indices of an array one decision begins at most.
+const arrayBatch = 2_000
+
+// array reconciles the one group of an array.
+func (r *reconciler) array(g *groupWork, as []*structs.Allocation) {
+	spec := r.job.Array
+	slots := r.dedupe(g, r.slots(g, as))
+	taken := make([]int, 0, len(slots))
+	var stale []*structs.Allocation
+	begun := 0 // indices that hold something, or will
+	for _, s := range slots {
+		if s.index() >= spec.Count { // the array became smaller
+			switch {
+			case s.kind == slotLive:
+				g.stops = append(g.stops, stopOf(s.a, descNotNeeded))
+				g.counts.Stop++
+			case s.kind == slotReplace && s.want.stop != nil:
+				g.stops = append(g.stops, *s.want.stop)
+				g.counts.Stop++
+			}
+			continue
+		}
+		taken = append(taken, s.index())
+		if structs.Holds(s.a) || s.kind == slotReplace {
+			begun++
+		}
+		switch s.kind {
+		case slotDone, slotWaiting:
+			g.counts.Ignore++
+		case slotReplace:
+			g.wants = append(g.wants, s.want)
+		case slotLive:
+			g.staying = append(g.staying, s.a)
+			switch {
+			case !r.older(s.a):
+				g.counts.Ignore++
+			case r.inPlace(g, s.a):
+				g.updates = append(g.updates, structs.PlanUpdate{ID: s.a.ID})
+				g.counts.InPlace++
+			default:
+				stale = append(stale, s.a)
+			}
+		}
+	}
+	r.replace(g, stale, 0, nil)
+	room := arrayBatch
+	if spec.Concurrency > 0 {
+		room = min(room, spec.Concurrency-begun)
+		g.capped = spec.Concurrency-begun <= arrayBatch
+	}
+	// Walk over what has ended and what is there: both ascend.
+	next, at := 0, 0
+	fill := func(to int) { // indices next..to-1, less those taken
+		for ; at < len(taken) && taken[at] < next; at++ {
+		}
+		for next < to {
+			stop := to
+			if at < len(taken) && taken[at] < to {
+				stop = taken[at]
+			}
+			for ; next < stop && room > 0; next++ {
+				g.wants = append(g.wants, want{index: next})
+				g.counts.Place++
+				room--
+			}
+			g.more += int64(stop - next)
+			next = stop
+			if next < to { // taken
+				next++
+				at++
+			}
+		}
+	}
+	if r.ended != nil {
+		for _, run := range r.ended.Ended {
+			if run.From >= spec.Count {
+				break
+			}
+			fill(run.From)
+			next = max(next, run.To+1)
+			for at < len(taken) && taken[at] < next {
+				at++
+			}
+		}
+	}
+	fill(spec.Count)
+	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
+}
+
+// goOn asks for the next decision about arrays whose batch was placed, and counts those behind a batch that was not as
+// waiting too.
+func (d *decision) goOn() {
+	for _, g := range d.rec.groups {
+		switch {
+		case g.more == 0:
+		case d.misses[g.name] > 0:
+			d.misses[g.name] += g.more
+			g.behind = g.more
+		case !g.capped:
+			d.rec.later = append(d.rec.later, later{at: d.in.Now, trigger: structs.TriggerArray, desc: "further indices of an array may start", group: g.name})
+		}
+	}
+}
+
+// Settled reports whether nothing is going to be done about an allocation of an array any more, so that only how it ended
+// needs to be kept.
+func Settled(j *structs.Job, a *structs.Allocation) bool {
+	if !a.ClientTerminal() || a.Transition.ForceReschedule {
+		return false
+	}
+	if !a.Next.IsZero() || a.Client == structs.ClientComplete && a.Desired == structs.DesiredRun {
+		return true
+	}
+	tg := j.Group(a.Group)
+	if tg == nil || a.Client != structs.ClientFailed || a.Transition.Requeue || a.JobVersion != j.Version {
+		return tg == nil
+	}
+	r := reconciler{job: j}
+	reason := r.endOf(a, nodeFine)
+	if r.mayRequeue(a, reason) {
+		return false
+	}
+	_, _, may := NextReschedule(&tg.Reschedule, a)
+	return reason == structs.RequeueLimit || !may && a.Desired == structs.DesiredRun
+}
