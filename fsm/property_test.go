@@ -370,7 +370,8 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		b, a := c.Before, c.After
 		if a == nil {
 			r.saw("alloc collected")
-			r.check(b.ClientTerminal(), "allocation %s was deleted while %s", b.ID, b.Client)
+			// Within a batch it may end and be collected in one entry.
+			r.check(b.ClientTerminal() || cmd.Type == structs.CmdBatch, "allocation %s was deleted while %s by command type %d", b.ID, b.Client, cmd.Type)
 			continue
 		}
 		r.check(a.ModifyIndex == d.Index && a.Job != nil, "allocation %s: modify index %d at %d, job %v", a.ID, a.ModifyIndex, d.Index, a.Job != nil)
