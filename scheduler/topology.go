@@ -33,6 +33,9 @@ func levelOf(n *structs.Node, level string) string {
 	return n.Attributes[level]
 }
 
+// LevelOf is where a node lies at a level of the topology; "" when it does not say.
+func LevelOf(n *structs.Node, level string) string { return levelOf(n, level) }
+
 // level numbers the places of one level over the rows of a view, in the order of their names.
 type level struct {
 	of    []int32 // by row; -1: unknown

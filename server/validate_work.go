@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/suggest"
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
@@ -63,9 +64,35 @@ func (s *Server) checkWork(p *problems, j *structs.Job) {
 		if x := g.Gang; x != nil && (x.Min < 0 || x.Min > g.Count || x.Timeout < 0 || x.Spares < 0) {
 			p.addf("Task group %q: gang needs a min of at most the count (%d), and a timeout and spares of 0 or more", g.Name, g.Count)
 		}
+		if x := g.Topology; x != nil && x.Mode == structs.TopologyRequired && x.Across != "" {
+			s.checkLevel(p, j, g, x.Across)
+		}
 		if x := g.Elastic; x != nil && (x.Min < 0 || x.Max < x.Min || x.Max > structs.GroupCountMax || g.Count < x.Min || g.Count > x.Max) {
 			p.addf("Task group %q: count %d is not between elastic min %d and max %d", g.Name, g.Count, x.Min, x.Max)
 		}
+	}
+}
+
+// checkLevel refuses a required level of the topology of which no node of the pool says where it lies. A pool without
+// nodes may get some that do.
+func (s *Server) checkLevel(p *problems, j *structs.Job, g *structs.Group, level string) {
+	names := map[string]bool{"node": true, "datacenter": true}
+	nodes := 0
+	for n := range s.Published().Snapshot.Nodes() {
+		if n.Pool != j.NodePool && j.NodePool != structs.NodePoolAll {
+			continue
+		}
+		if scheduler.LevelOf(n, level) != "" {
+			return
+		}
+		nodes++
+		for k := range n.Meta {
+			names[k] = true
+		}
+	}
+	if nodes > 0 {
+		known := slices.Sorted(maps.Keys(names))
+		p.addf("Task group %q: topology requires across = %.64q, but no node of pool %q says where it lies at that level; set it in the nodes' meta%s", g.Name, level, j.NodePool, suggest.DidYouMean(level, known))
 	}
 }
 

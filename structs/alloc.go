@@ -150,15 +150,15 @@ const DescMaxRun = "alloc exceeded its max_run_duration"
 
 // Types of the events of a task that servers look at.
 const (
-	TaskEventCheckpointed = "Checkpointed" // it has saved its state
-	TaskEventGPUError     = "GPU Error"    // it was ended because of its GPU
+	TaskEventCheckpoint = "Checkpoint" // about saving its state; Details["saved"] is "true" once it has
+	TaskEventGPUError   = "GPU Error"  // it was ended because of its GPU
 )
 
 // Checkpointed reports whether a task of the allocation has saved its state.
 func (a *Allocation) Checkpointed() bool {
 	for _, s := range a.TaskStates { // any will do
 		for i := range s.Events {
-			if s.Events[i].Type == TaskEventCheckpointed {
+			if s.Events[i].Type == TaskEventCheckpoint && s.Events[i].Details["saved"] == "true" {
 				return true
 			}
 		}

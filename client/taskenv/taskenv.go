@@ -52,6 +52,7 @@ func New(in Input) *Env {
 	e.network(in)
 	e.devices(in)
 	e.meta(in)
+	e.work(in)
 	// The job's own variables come last and win, except over those that say who the task is.
 	for _, k := range sorted(in.Task.Env) {
 		name := e.Replace(k)

@@ -138,6 +138,7 @@ func (o *jobStatusOptions) show(ctx context.Context, a *api, stub *wire.JobListS
 	if s := job.Submitter; s != nil && s.Name != "" {
 		rows = append(rows, [2]string{"Submitter", s.Name})
 	}
+	rows = append(rows, workRows(&job, o.now())...)
 	if o.verbose {
 		rows = append(rows, [2]string{"Version", strconv.FormatUint(val(job.Version), 10)}, [2]string{"Job Modify Index", strconv.FormatUint(val(job.JobModifyIndex), 10)})
 	}

@@ -1,0 +1,36 @@
+package taskenv
+
+import (
+	"strconv"
+	"time"
+)
+
+// work tells a task what its job says of its work: where it stands in an array, by when it should have ended, and
+// whether it goes on with what another allocation began.
+func (e *Env) work(in Input) {
+	a, j := in.Alloc, in.Alloc.Job
+	if x := j.Array; x != nil {
+		e.vars["MUSTER_ARRAY_INDEX"] = strconv.Itoa(a.NameIndex)
+		e.vars["MUSTER_ARRAY_COUNT"] = strconv.Itoa(x.Count)
+		for name, values := range x.Params { // each name once
+			if a.NameIndex < len(values) {
+				e.vars["MUSTER_PARAM_"+name] = values[a.NameIndex]
+			}
+		}
+	}
+	if j.Deadline != 0 {
+		e.vars["MUSTER_DEADLINE"] = j.Deadline.Time().Format(time.RFC3339)
+	}
+	if a.Restarts > 0 || a.RestartReason != "" {
+		e.vars["MUSTER_RESTART_COUNT"] = strconv.FormatInt(a.Restarts, 10)
+		e.vars["MUSTER_RESTART_REASON"] = a.RestartReason
+	}
+	if g := j.Group(a.Group); g != nil {
+		if limit := j.RunLimit(g); limit > 0 {
+			e.vars["MUSTER_RUN_LIMIT"] = strconv.FormatInt(int64(limit/time.Second), 10) // seconds
+		}
+		if g.Checkpoint != nil && g.Checkpoint.Dir != "" {
+			e.vars["MUSTER_CHECKPOINT_DIR"] = e.Replace(g.Checkpoint.Dir)
+		}
+	}
+}
