@@ -30,8 +30,8 @@ func (o others) LastRecord(k structs.JobKey) *structs.AcctRecord {
 	return nil
 }
 
-// gateOf fills in the gate of a workload, and what has ended of an array.
-func gateOf(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) (never string) {
+// fillGate fills in the gate of a workload, and what has ended of an array.
+func fillGate(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) (never string) {
 	if w.Job == nil || !w.Job.Placeable() {
 		return ""
 	}
@@ -45,7 +45,7 @@ func gateOf(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) (n
 
 // gate fills in the gate of a workload of a pass. A job whose gate can never open is stopped.
 func (p *passes) gate(w *scheduler.Workload, committed bool, now structs.LogTime) {
-	if never := gateOf(w, p.pub.Snapshot, now); never != "" && committed {
+	if never := fillGate(w, p.pub.Snapshot, now); never != "" && committed {
 		p.failJob(w.Key, never)
 	}
 }

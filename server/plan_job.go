@@ -83,7 +83,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 		algorithm = pool.Algorithm
 	}
 	load := scheduler.Workload{Key: k, Job: j, Evals: []*structs.Evaluation{eval}, Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k))}
-	gateOf(&load, snap, max(now, p.Time))
+	fillGate(&load, snap, max(now, p.Time))
 	in := scheduler.Input{View: p.View, Config: *cfg, Now: max(now, p.Time), Seed: 1, Pending: []scheduler.Workload{load}}
 	plan, report := scheduler.Schedule(in, policyNamed(algorithm))
 	for _, w := range report.Workloads {
