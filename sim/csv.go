@@ -92,11 +92,16 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 			}
 		}
 	}
+	learner := rules.learner(&cfg)
 	e := NewEngine(cfg)
 	if err := e.Run(ctx); err != nil {
 		return nil, err
 	}
-	return NewResult(format, policy, e.stats), nil
+	r := NewResult(format, policy, e.stats)
+	if learner != nil && learner.Errors.N > 0 {
+		r.Set("prediction_error", float64(learner.Errors.Relative())/10, "%")
+	}
+	return r, nil
 }
 
 // jobs reads a CSV or SWF trace for the general runner.
@@ -116,7 +121,8 @@ type jobs struct {
 	gpuMiB int64 // of the smallest GPU
 }
 
-func openJobs(o *Options, rules Rules, kinds []Machine) (*jobs, error) {
+// newJobs makes a source without a file.
+func newJobs(o *Options, rules Rules, kinds []Machine) *jobs {
 	s := &jobs{o: o, rules: rules, kinds: kinds, draws: draws{o.Seed*0x9e3779b97f4a7c15 + 7}}
 	for _, m := range kinds {
 		s.gpus, s.cores = max(s.gpus, int64(m.GPUs)), max(s.cores, m.CPU/megahertzOfOne)
@@ -124,6 +130,11 @@ func openJobs(o *Options, rules Rules, kinds []Machine) (*jobs, error) {
 			s.gpuMiB = m.GPUMiB
 		}
 	}
+	return s
+}
+
+func openJobs(o *Options, rules Rules, kinds []Machine) (*jobs, error) {
+	s := newJobs(o, rules, kinds)
 	kind, err := guess(o.Trace)
 	if err != nil {
 		return nil, err
@@ -290,7 +301,7 @@ func (s *jobs) job(a *asked) (*Job, error) {
 	case s.rules.Estimate == EstimateNone:
 		j.Runtime = structs.Runtime{}
 	case s.o.EstimateError > 0:
-		j.Runtime.Expected = seconds(run.Seconds() * math.Exp(s.o.EstimateError*s.draws.normal()))
+		j.Runtime.Expected = s.draws.spread(run, s.o.EstimateError)
 	}
 	return &Job{Job: j, At: a.submit - s.origin, Run: run, Size: size, Ref: s.n}, nil
 }

@@ -337,8 +337,41 @@ func (e *Engine) submit(j *Job) *Live {
 		l.work.Expect = e.cfg.Predict.Predict(l, e.now)
 		l.Predicted = l.work.Expect
 	}
+	if len(j.Held) > 0 {
+		e.resume(l)
+		return l
+	}
 	e.ask(l, structs.TriggerJobRegister)
 	return l
+}
+
+// resume lets a job that ran when the simulation began go on where it is.
+func (e *Engine) resume(l *Live) {
+	l.units = l.units[:0]
+	for range l.Held {
+		l.units = append(l.units, unit{live: l, need: 1, left: l.Run})
+	}
+	l.left, l.allocs = len(l.Held), len(l.Held)
+	e.changes = e.changes[:0]
+	for i, a := range l.Held {
+		node, known := e.rows[a.NodeID]
+		if !known {
+			l.left--
+			continue
+		}
+		u := &l.units[i]
+		a.CreateTime, a.WaitsOn = e.now, nil
+		a.Namespace, a.JobID, a.Job = l.Key.Namespace, l.Key.ID, l.Job.Job
+		r := &run{live: l, alloc: a, node: node, gpus: gpusOf(a), unit: u}
+		r.units = e.unitsOf(r)
+		e.runs[a.ID] = r
+		u.runs = append(u.runs, r)
+		l.work.Allocs = append(l.work.Allocs, a)
+		e.hold(r, 1)
+		e.start(r)
+		e.changes = append(e.changes, structs.Changed[structs.Allocation]{After: a})
+	}
+	e.commit()
 }
 
 // ask makes an evaluation of a job, as a server does when something about it has to be decided.

@@ -92,3 +92,8 @@ func (e *Engine) setNode(i int, status structs.NodeStatus) {
 	e.nodes[i].node = &n
 	e.view = e.view.Advance(structs.Delta{Index: e.index, Time: e.now, Nodes: []structs.Changed[structs.Node]{{Before: old, After: &n}}})
 }
+
+// spread makes a run time differ from d by a factor of e^(x N(0,1)).
+func (d *draws) spread(run time.Duration, x float64) time.Duration {
+	return seconds(min(run.Seconds()*math.Exp(x*d.normal()), 9e9))
+}

@@ -51,7 +51,7 @@ type Format interface {
 }
 
 // formats are all there are, in the order of the documentation.
-var formats = []Format{csvFormat{}, swfFormat{}, muriFormat{}, openbFormat{}}
+var formats = []Format{csvFormat{}, swfFormat{}, muriFormat{}, openbFormat{}, acctFormat{}, snapshotFormat{}}
 
 // FormatByName finds a format.
 func FormatByName(name string) (Format, error) {

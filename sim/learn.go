@@ -90,5 +90,5 @@ func (r *Learner) Turnover() time.Duration {
 // truth is a predictor that knows the run times.
 type truth struct{}
 
-func (truth) Predict(l *Live, _ structs.LogTime) time.Duration { return l.Run }
-func (truth) Learn(*Live, structs.LogTime)                     {}
+func (truth) Predict(l *Live, now structs.LogTime) time.Duration { return max(l.Left(now), 0) }
+func (truth) Learn(*Live, structs.LogTime)                       {}

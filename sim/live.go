@@ -182,7 +182,7 @@ func (l *Live) unit(group string, index int) *unit {
 			at += g.Count
 		case g.Gang != nil:
 			return &l.units[at]
-		case index < g.Count:
+		case index < g.Count && at+index < len(l.units):
 			return &l.units[at+index]
 		default:
 			return nil

@@ -232,7 +232,7 @@ func guess(name string) (string, error) {
 		return "openb", nil
 	case has("iterations", "iter_s"):
 		return "muri", nil
-	case strings.HasPrefix(first, "{"):
+	case strings.HasPrefix(first, "{"), strings.HasPrefix(first, "["):
 		return "acct", nil
 	case !strings.Contains(first, ",") && len(strings.Fields(first)) == 18:
 		return "swf", nil

@@ -142,3 +142,24 @@ func (r Rules) Apply(cfg *Config) error {
 	}
 	return nil
 }
+
+// learner sets who foretells run times, as a cluster with these rules has it; nil when nobody learns.
+func (r Rules) learner(cfg *Config) *Learner {
+	var by predict.Predictor
+	switch {
+	case r.Estimate == EstimateTrue:
+		cfg.Predict = truth{}
+		return nil
+	case r.Estimate == EstimateNone:
+		return nil
+	case r.Estimate == "tsafrir":
+		by = predict.NewTsafrir()
+	case r.Order == "" || r.Order == structs.OrderAdaptive:
+		by = predict.NewSimilar()
+	default:
+		by = predict.Limits{}
+	}
+	l := NewLearner(by)
+	cfg.Predict = l
+	return l
+}

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -51,10 +50,4 @@ func Show(f Figure) string {
 		return strconv.FormatInt(int64(f.Value), 10)
 	}
 	return strconv.FormatFloat(f.Value, 'f', 3, 64)
-}
-
-// WriteHTML writes a report that needs nothing but itself: tables, and charts that compare the policies side by side.
-func WriteHTML(w io.Writer, trace string, results []*Result) error {
-	_, err := fmt.Fprintf(w, "<!doctype html><title>%s</title>%d policies", trace, len(results))
-	return err
 }
