@@ -2,9 +2,9 @@ package scheduler
 
 import "github.com/muster-sched/muster/structs"
 
-// EachHeld calls f with what each allocation that the view knows holds, in the order of nodes and ids, until f returns
+// EachAllocation calls f with what each allocation that the view knows holds, in the order of nodes and ids, until f returns
 // false. The records are made for the caller, and hold no more than decisions see.
-func (v *View) EachHeld(f func(a *structs.Allocation) bool) {
+func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
 	for _, c := range v.chunks {
 		for i, h := range c.hold {
 			for _, e := range h.list() {

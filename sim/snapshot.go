@@ -62,7 +62,7 @@ type pictured struct {
 // gather makes one job of each that holds something or waits.
 func (s *pictured) gather() {
 	held := map[structs.JobKey]*Job{}
-	s.in.View.EachHeld(func(a *structs.Allocation) bool {
+	s.in.View.EachAllocation(func(a *structs.Allocation) bool {
 		if a.Job == nil || a.Desired != structs.DesiredRun {
 			a.Job = &structs.Job{Namespace: structs.NamespaceDefault, ID: "unknown-" + a.ID.Short(), Type: structs.JobService, Priority: structs.JobPriorityDefault,
 				Groups: []*structs.Group{{Name: cmp.Or(a.Group, "g"), Count: 1}}}
