@@ -104,7 +104,11 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 		<-done
 	}
 	for i, err := range errs {
-		if err != nil {
+		switch {
+		case err == nil:
+		case i == 0 && (len(errs) == 1 || errs[1] != nil && errs[1].Error() == err.Error()):
+			return nil, err // of the trace or the cluster, not of the policy
+		default:
 			return nil, fmt.Errorf("policy %s: %w", o.Policies[i], err)
 		}
 	}

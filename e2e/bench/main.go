@@ -119,6 +119,14 @@ func decide() {
 	row("the same with spread", ms(res["BenchmarkDecide600of5000Spread"]["ns/op"]), "<= 15 ms", "Nomad 11,300 ms", cmd)
 	one := res["BenchmarkDecideOne10000"]
 	row("decide one allocation over 10,000 nodes, p99", ms(one["p99-us"]*1e3), "<= 1 ms", "-", cmd)
+	gangs := goBench("./scheduler", "BenchmarkPendingGangs", "3x")
+	cmd = "go test -run '^$' -bench BenchmarkPendingGangs ./scheduler"
+	row("a pass over 10,000 pending gangs on 2,000 nodes x 8 GPUs, full cluster", ms(gangs["BenchmarkPendingGangs/full"]["ns/op"]), "<= 200 ms", "-", cmd)
+	row("the same with one GPU free on each node", ms(gangs["BenchmarkPendingGangs/one_free_each"]["ns/op"]), "<= 200 ms", "-", cmd)
+	replay := goBench("./sim", "BenchmarkReplay/load=130", "1x")["BenchmarkReplay/load=130%"]
+	cmd = "go test -run '^$' -bench BenchmarkReplay ./sim"
+	row("replay of 100,000 jobs on 1,000 nodes x 8 GPUs, one core, from 8,000", fmt.Sprintf("%.0f s", replay["ns/job"]/1e4), "< 60 s", "-", cmd)
+	row("scheduling overhead of it: time in passes over virtual time", fmt.Sprintf("%.4f %%", replay["overhead-%"]), "< 2 %", "-", cmd)
 }
 
 func store() {
