@@ -80,7 +80,6 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 	if err := rules.Apply(&cfg); err != nil {
 		return nil, err
 	}
-	cfg.Predict = rules.predictor()
 	if o.Progress != nil {
 		cfg.Hooks.Ended = func(e *Engine, _ *Live) {
 			if e.stats.Done%256 == 0 {

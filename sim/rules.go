@@ -110,17 +110,6 @@ func partNames() (out []string) {
 	return out
 }
 
-// predictor is what tells decisions how long work will run; nil for one that is told nothing but limits.
-func (r Rules) predictor() Predictor {
-	switch {
-	case r.Estimate == EstimateTrue:
-		return truth{}
-	case r.Estimate == EstimateUser && (r.Order == "" || r.Order == structs.OrderAdaptive):
-		return NewLearner(predict.NewSimilar()) // as a server does
-	}
-	return nil
-}
-
 // Apply sets a run's configuration.
 func (r Rules) Apply(cfg *Config) error {
 	cfg.Scheduler.Order, cfg.Scheduler.Backfill = r.Order, r.Backfill
