@@ -56,6 +56,12 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdWorkload:        func() any { return new(structs.WorkloadCommand) },
 	structs.CmdRoster:          func() any { return new(structs.RosterCommand) },
 	structs.CmdAcctCollect:     func() any { return new(structs.AcctCollectCommand) },
+	structs.CmdQueueUpsert:     func() any { return new(structs.QueueUpsertCommand) },
+	structs.CmdQueueDelete:     func() any { return new(structs.QueueDeleteCommand) },
+	structs.CmdReserve:         func() any { return new(structs.ReserveCommand) },
+	structs.CmdUnreserve:       func() any { return new(structs.UnreserveCommand) },
+	structs.CmdQuotaUpsert:     func() any { return new(structs.QuotaUpsertCommand) },
+	structs.CmdQuotaDelete:     func() any { return new(structs.QuotaDeleteCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

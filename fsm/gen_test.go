@@ -148,6 +148,12 @@ func (g *generator) plan() *structs.PlanEntry {
 		return p
 	}
 	p.JobVersion, p.JobCreate = j.Version, j.CreateIndex
+	if q := s.QueueByPath(j.QueueName()); q != nil {
+		p.QueueEpoch = q.Epoch
+	}
+	if g.chance(20) {
+		p.Reservation = &structs.Reservation{Domain: "default", Start: g.now * structs.LogTime(g.r.IntN(2)), Basis: structs.ReserveLimit}
+	}
 	nodes := slices.Collect(s.Nodes())
 	for _, n := range nodes {
 		p.Nodes = append(p.Nodes, structs.PlanNode{ID: n.ID, Epoch: n.Epoch})
@@ -425,7 +431,33 @@ func (g *generator) small() structs.Command {
 	name := names[g.r.IntN(len(names))]
 	role, hasRole := pick(g, slices.Collect(g.snap.Roles()))
 	token, _ := pick(g, slices.Collect(g.snap.Tokens()))
-	switch g.r.IntN(20) {
+	switch g.r.IntN(26) {
+	case 20, 21:
+		q := &structs.Queue{Path: []string{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
+			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []string{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}
+		if g.chance(50) {
+			q.Limit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: structs.AmountNoLimit}
+		}
+		if g.chance(20) {
+			q.RunningMax, q.RunningUserMax, q.SubmittedMax, q.SubmittedUserMax = g.r.Int64N(4), g.r.Int64N(4), g.r.Int64N(9), g.r.Int64N(9)
+		}
+		return cmd(structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
+	case 22:
+		return cmd(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{[]string{"default", "research/nlp/x", "research/nlp/x", "root", "research"}[g.r.IntN(5)]}})
+	case 23:
+		if g.chance(40) {
+			return cmd(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name, Quota: []string{"q1", "q2", ""}[g.r.IntN(3)]}}})
+		}
+		return cmd(structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: []string{"q1", "q2"}[g.r.IntN(2)],
+			Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: 64 * g.r.Int64N(40)}}}}}})
+	case 24:
+		if g.chance(60) {
+			return cmd(structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{{ID: fmt.Sprint("r", g.r.IntN(4)), Domain: "default", Start: 1, End: g.now + 1e12,
+				Amount: &structs.Amount{GPUMilli: 1000}, Queues: []string{"default"}}}})
+		}
+		return cmd(structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{fmt.Sprint("r", g.r.IntN(4))}})
+	case 25:
+		return cmd(structs.CmdQuotaDelete, &structs.QuotaDeleteCommand{Names: []string{[]string{"q1", "q2"}[g.r.IntN(2)]}})
 	case 0, 1:
 		return cmd(structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: name}}})
 	case 2:

@@ -54,5 +54,11 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdWorkload:        applyWorkload,
 		structs.CmdRoster:          applyRoster,
 		structs.CmdAcctCollect:     applyAcctCollect,
+		structs.CmdQueueUpsert:     applyQueueUpsert,
+		structs.CmdQueueDelete:     applyQueueDelete,
+		structs.CmdReserve:         applyReserve,
+		structs.CmdUnreserve:       applyUnreserve,
+		structs.CmdQuotaUpsert:     applyQuotaUpsert,
+		structs.CmdQuotaDelete:     applyQuotaDelete,
 	}
 }

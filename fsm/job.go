@@ -31,6 +31,9 @@ func applyJobRegister(x *tx) *structs.Error {
 	if err := x.checkJob(&in, old); err != nil {
 		return err
 	}
+	if err := x.admit(&in, old, x.cmd.By.Name); err != nil {
+		return err
+	}
 	if in.Dispatched {
 		parent := structs.JobKey{Namespace: in.Namespace, ID: in.ParentID}
 		p := x.Jobs.Get(parent)

@@ -68,6 +68,9 @@ func applyNamespaceUpsert(x *tx) *structs.Error {
 		if in == nil || in.Name == "" {
 			return structs.Errorf(structs.CodeInvalid, "a namespace needs a name")
 		}
+		if in.Quota != "" && x.Quotas.Get(in.Quota) == nil {
+			return structs.Errorf(structs.CodeInvalid, "namespace %q names the quota %q, which does not exist", in.Name, in.Quota)
+		}
 		n := *in
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
 		if old := x.Namespaces.Get(in.Name); old != nil {
@@ -124,6 +127,9 @@ func applySchedulerConfig(x *tx) *structs.Error {
 		return nil // Swapped stays false: the answer of a check-and-set, not an error
 	}
 	x.result.Swapped = true
+	if n.Order == structs.OrderFair || n.Order == structs.OrderWeighted {
+		x.StartUse()
+	}
 	x.Scheduler.Put(&n)
 	return nil
 }

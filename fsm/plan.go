@@ -65,9 +65,13 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 		pl.nodes[i] = x.Nodes.Get(n.ID)
 	}
 	res := &structs.PlanResult{Index: x.index, Accepted: make([]bool, len(e.Parts))}
-	whole := true
+	whole, placed := true, false
 	for i := range e.Parts {
-		if why := pl.refuse(&e.Parts[i]); why != "" {
+		why := pl.refuse(&e.Parts[i])
+		if why == "" {
+			why = pl.overLimit(&e.Parts[i])
+		}
+		if why != "" {
 			whole = false
 			if res.Refused == "" {
 				res.Refused = why
@@ -79,9 +83,11 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 		}
 		pl.accept(&e.Parts[i])
 		res.Accepted[i] = true
+		placed = placed || len(e.Parts[i].Places) > 0
 	}
 	pl.rosters()
 	pl.logAccepted(res.Accepted)
+	pl.reserve(whole, placed)
 	pl.evaluations(whole)
 	x.touch(pl.key)
 	return res, nil
@@ -163,9 +169,12 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return "the plan follows a registration that did not happen"
 		case j.Version != pl.p.JobVersion:
 			return fmt.Sprintf("the job is at version %d, the plan is for %d", j.Version, pl.p.JobVersion)
+		case pl.queueEpoch() != pl.p.QueueEpoch:
+			return fmt.Sprintf("queue %q is at epoch %d, the plan was decided at %d", j.QueueName(), pl.queueEpoch(), pl.p.QueueEpoch)
 		}
 	}
 	twice := make(map[slot]bool, len(part.Places))
+	var claims map[structs.AllocID]bool
 	for i := range part.Places {
 		p := &part.Places[i]
 		want, n := pl.p.Nodes[p.Node], pl.nodes[p.Node]
@@ -182,6 +191,19 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("name index %d of group %q is placed twice", p.Index, pl.p.Groups[p.Group])
 		}
 		twice[slot{pl.p.Groups[p.Group], p.Index}] = true
+		for _, id := range p.WaitsOn {
+			why := pl.Claimed(id)
+			if claims[id] && pl.Counting() {
+				why = "is claimed twice"
+			}
+			if why != "" {
+				return fmt.Sprintf("allocation %s, whose place is to be taken, %s", id, why)
+			}
+			if claims == nil {
+				claims = map[structs.AllocID]bool{}
+			}
+			claims[id] = true
+		}
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
@@ -201,6 +223,14 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 		}
 	}
 	return pl.partial(part)
+}
+
+// queueEpoch is the epoch of the job's queue; 0 for one that does not exist.
+func (pl *planner) queueEpoch() structs.Index {
+	if q := pl.Queues.Get(pl.job.QueueName()); q != nil {
+		return q.Epoch
+	}
+	return 0
 }
 
 // follows reports whether the evaluation that a plan made before its job was committed (D25) answers is the one that

@@ -56,6 +56,8 @@ var occurrences = []string{
 	"gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
+	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
+	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
 }
 
 // TestProperties applies random logs entry by entry, checks what every entry did, then applies the same log cut into
@@ -215,6 +217,17 @@ func (r *run) whole(f *FSM) {
 		}
 		n++
 	}
+	why := s.CheckUse()
+	r.check(why == "", "%s", why)
+	for u := range s.QueueUses() {
+		r.saw("usage of queues checked")
+		if u.Used.GPUMilli > 0 && u.Total.GPUMilli > u.Used.GPUMilli {
+			r.saw("usage gathered")
+		}
+		if u.Credit != (structs.Amount{}) {
+			r.saw("credit given")
+		}
+	}
 	r.check(n == len(usage), "%d usage rows, recounted %d", n, len(usage))
 	r.check(reflect.DeepEqual(counts, f.store.AllCounts()), "job counters differ from a recount")
 	r.indexes(s)
@@ -294,6 +307,9 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 		if res.Err.Code == structs.CodeDenied {
 			r.saw("secret refused")
 		}
+		if res.Err.Code == structs.CodeUnprocessable {
+			r.saw("registration refused by a cap")
+		}
 		r.saw("entry rolled back")
 		ha, hb := after.Hash(), before.Hash()
 		r.check(changed == 0 && (ha == hb || after.Time() != before.Time()), "command type %d was refused (%s) and changed something", cmd.Type, res.Err.Msg)
@@ -303,6 +319,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	r.check(res.Index == after.Index() && after.Time() >= before.Time(), "index or time")
 	r.allocs(after, cmd, d)
 	r.accounting(before, after, cmd, res, d)
+	r.limits(before, after, d)
 	for _, c := range d.Evals {
 		if c.Before != nil && c.Before.Terminal() && c.After != nil {
 			r.check(false, "evaluation %s was over and changed", c.Before.ID)
@@ -365,6 +382,43 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	}
 }
 
+// limits checks that no entry adds to what is beyond a limit, unless it changed the limit.
+func (r *run) limits(before, after *state.Snapshot, d structs.Delta) {
+	why := after.CheckUse()
+	r.check(why == "", "%s", why)
+	for q := range after.Queues() {
+		if q.Limit == nil || before.QueueByPath(q.Path) != q {
+			continue
+		}
+		was, is := before.QueueUse(q.Path, "").Held, after.QueueUse(q.Path, "").Held
+		what, over := structs.Breaks(was, is.Sub(was), *q.Limit)
+		r.check(over == 0, "queue %q went from %+v to %+v and may hold %+v: %s", q.Path, was, is, *q.Limit, what)
+		if is.CPU > 0 && is.CPU == q.Limit.CPU {
+			r.saw("queue at its limit")
+		}
+	}
+	for q := range after.Quotas() {
+		was, is := before.QuotaHeld(q.Name), after.QuotaHeld(q.Name)
+		if l := q.Limit("global"); before.Quota(q.Name) == q && len(d.Namespaces) == 0 {
+			what, over := structs.Breaks(was, is.Sub(was), l.Hard)
+			r.check(over == 0, "quota %q went from %+v to %+v and may hold %+v: %s", q.Name, was, is, l.Hard, what)
+		}
+	}
+	for _, c := range d.Reserved {
+		switch {
+		case c.Before == nil:
+			r.saw("reservation made")
+		case c.After == nil:
+			r.saw("reservation ended")
+		default:
+			r.saw("reservation kept")
+		}
+		if c.After != nil && c.After.JobID != "" {
+			r.check(after.Workload(structs.JobKey{Namespace: c.After.Namespace, ID: c.After.JobID}) != nil, "reservation %s outlives its job", c.After.ID)
+		}
+	}
+}
+
 func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta) {
 	for _, c := range d.Allocs {
 		b, a := c.Before, c.After
@@ -421,6 +475,11 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 
 // plan checks the verdict against the state that the entry met.
 func (r *run) plan(before *state.Snapshot, p *structs.PlanEntry, res *structs.PlanResult) {
+	for text, what := range map[string]string{"exceed its limit": "limit of a queue", "quota": "quota", "may run": "running cap", "was decided at": "queue epoch"} {
+		if strings.Contains(res.Refused, text) {
+			r.saw("refused: " + what)
+		}
+	}
 	r.check(len(res.Accepted) == len(p.Parts), "%d verdicts for %d parts", len(res.Accepted), len(p.Parts))
 	j := before.JobByKey(structs.JobKey{Namespace: p.Namespace, ID: p.JobID})
 	for i, part := range p.Parts {

@@ -95,6 +95,9 @@ func (pl *planner) rosters() {
 		}
 		n.Members = slices.DeleteFunc(n.Members, func(m structs.RosterMember) bool {
 			a := pl.Allocs.Get(m.Alloc)
+			if (old == nil || old.Rank(m.Alloc) < 0) && a != nil && a.CreateIndex != pl.index {
+				return true // a member of a gang that was dissolved since the decision
+			}
 			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
 		n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex = 1, 0, nil, 0

@@ -19,6 +19,7 @@ func (x *tx) settle() {
 			if x.AcctOpen.Get(k) != nil && x.Counts(k).Holding == 0 {
 				x.acctEnded(k, nil, nil)
 			}
+			x.unreserve(k)
 			continue
 		}
 		status := jobStatus(j, x.Counts(k))
@@ -64,7 +65,11 @@ func (x *tx) settleWorkload(j *structs.Job) {
 			}
 			x.Workloads.Delete(k)
 		}
+		x.unreserve(k)
 		return
+	}
+	if j.Stop {
+		x.unreserve(k)
 	}
 	if old == nil {
 		if x.AcctOpen.Get(k) != nil { // of a purged job of this name: what still holds of it is charged up to now

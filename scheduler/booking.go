@@ -278,7 +278,7 @@ func (b *books) passed(w *Workload) (structs.JobKey, bool) {
 // reserve promises capacity to what the decision could not place, by the queue's rule of backfilling.
 func (d *decision) reserve() {
 	b := d.books
-	if len(d.misses) == 0 || d.load.Job == nil || d.report.Refused != "" {
+	if len(d.misses) == 0 || d.load.Job == nil || d.report.Refused != "" || d.heldBack() {
 		return
 	}
 	switch d.load.Job.Type {

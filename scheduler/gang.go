@@ -449,7 +449,7 @@ func (d *decision) growing() bool {
 // starves reports whether a minimum of the decision waits for capacity.
 func (d *decision) starves() bool {
 	for _, g := range d.rec.groups {
-		if d.misses[g.name] == 0 || g.refused != nil || g.scan == nil {
+		if d.misses[g.name] == 0 || g.refused != nil || g.over != nil || g.scan == nil {
 			continue
 		}
 		switch g.scan.report(1, 0).Code {

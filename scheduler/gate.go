@@ -6,6 +6,9 @@ import "github.com/muster-sched/muster/structs"
 // that reason; stops and updates go on.
 func (d *decision) gated() bool {
 	why := d.load.Gate
+	if why == nil && d.wantsAny() {
+		why = d.capped()
+	}
 	if why == nil {
 		ahead, passed := d.books.passed(d.load)
 		if !passed {
@@ -21,6 +24,15 @@ func (d *decision) gated() bool {
 		}
 	}
 	return true
+}
+
+func (d *decision) wantsAny() bool {
+	for _, g := range d.rec.groups {
+		if len(g.wants) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // refusal is the report of a group that was not looked for on any node.

@@ -244,6 +244,11 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 }
 
 // claimed reports whether some holder on the node already waits for id.
+func (h *holding) has(id structs.AllocID) bool {
+	_, found := h.find(id)
+	return found
+}
+
 func (h *holding) claimed(id structs.AllocID) bool {
 	if h == nil || h.waits == 0 {
 		return false

@@ -128,7 +128,7 @@ func (d *decision) preempt() {
 		return // nobody can be made to go
 	}
 	for _, g := range d.rec.groups {
-		if d.misses[g.name] == 0 || g.refused != nil || g.nowhere || g.ask == nil || len(g.wants) == 0 {
+		if d.misses[g.name] == 0 || g.refused != nil || g.over != nil || g.nowhere || g.ask == nil || len(g.wants) == 0 {
 			continue
 		}
 		ws := d.unplaced(g)

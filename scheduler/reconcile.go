@@ -33,16 +33,17 @@ const (
 
 // want is one placement that a reconciliation asks for.
 type want struct {
-	index   int
-	prev    *structs.Allocation // what it replaces, or nil
-	stop    *structs.PlanStop   // of prev; part of the same part
-	must    bool                // the stop stands even when no place is found
-	yields  bool                // may wait for prev on its own node
-	stays   bool                // prev is one of groupWork.staying, until it is replaced
-	avoid   []structs.NodeID    // where this very work failed
-	prefer  structs.NodeID      // sticky disk, or zero
-	pinned  structs.NodeID      // the only node in question (system jobs), or zero
-	resched []structs.RescheduleEvent
+	index     int
+	prev      *structs.Allocation // what it replaces, or nil
+	stop      *structs.PlanStop   // of prev; part of the same part
+	must      bool                // the stop stands even when no place is found
+	yields    bool                // may wait for prev on its own node
+	mustYield bool                // only its place leaves the queue within its limit
+	stays     bool                // prev is one of groupWork.staying, until it is replaced
+	avoid     []structs.NodeID    // where this very work failed
+	prefer    structs.NodeID      // sticky disk, or zero
+	pinned    structs.NodeID      // the only node in question (system jobs), or zero
+	resched   []structs.RescheduleEvent
 }
 
 // groupWork is what a reconciliation wants done about one group.
@@ -70,6 +71,7 @@ type groupWork struct {
 	note              *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
 	withheld, ungrown int64            // of grow: not looked for because others wait; not found
 
+	over    *structs.Refusal // the limit that kept some of it from being placed, or nil
 	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
 

@@ -43,6 +43,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		rep.Wake = races.wake
 		line = &raceLine{rs: races, line: line, told: map[int]*raceTold{}}
 	}
+	limits := newLimits(&in)
 	var growing []*decision
 	starved := in.Waits
 	finish := func(d *decision) {
@@ -70,7 +71,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		}
 		w.undo = w.undo[:0]
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
-		d.books, d.pre = books, pre
+		d.books, d.pre, d.limits = books, pre, limits
 		if d.eval == nil {
 			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
 			continue
@@ -92,6 +93,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		starved = starved || d.starves()
 		if d.growing() { // it is finished when everybody has been seen
 			line.Placed(i, d.placedAmount())
+			limits.settle(d)
 			growing = append(growing, d)
 			plan.Cursor = d.cursor
 			continue
@@ -102,6 +104,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			noteBlocked(line, i)
 		}
 		line.Placed(i, d.placedAmount())
+		limits.settle(d)
 	}
 	starved = starved || races != nil && races.skipped
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
@@ -110,6 +113,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		d.cursor = plan.Cursor
 		d.grow(starved)
 		finish(d)
+		limits.settle(d)
 	}
 	return plan, rep
 }
@@ -130,6 +134,8 @@ type decision struct {
 	promise *structs.Reservation // what the pass promises to the workload, or nil
 	pre     *preemption
 	retry   structs.LogTime // when more may be preempted; 0: not known
+	limits  *limits         // nil: nothing is limited
+	took    taken           // of limits
 
 	placed  []placement
 	misses  map[string]int64 // per group: places not found
@@ -242,7 +248,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 		d.misses[g.name]++
 		d.keepStop(g, w)
-		if !pinned && s.exhaustedAll() && !d.mayYield(g.wants[i+1:]) {
+		if !pinned && g.over == nil && s.exhaustedAll() && !d.mayYield(g.wants[i+1:]) {
 			// Nothing is left for the others either.
 			for k := i + 1; k < len(g.wants); k++ {
 				d.misses[g.name]++
@@ -252,7 +258,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		}
 	}
 	d.steps += int(s.looked)
-	if d.misses[g.name] == int64(len(g.wants)) && !pinned {
+	if d.misses[g.name] == int64(len(g.wants)) && !pinned && g.over == nil {
 		if key == "" {
 			key = d.hopeKey(g)
 		}
@@ -274,6 +280,9 @@ func (d *decision) mayYield(ws []want) bool {
 // find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
 func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
+	if !d.withinLimits(s.ask.tg, w) {
+		return spot{}, false
+	}
 	old := -1
 	if w.yields {
 		old = d.w.v.row(w.prev.NodeID)
@@ -281,7 +290,9 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	if old >= 0 && w.stays {
 		s.count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
 	}
-	if !w.pinned.IsZero() {
+	if w.mustYield {
+		// Only the place of the one it replaces leaves its queue within its limit.
+	} else if !w.pinned.IsZero() {
 		row := d.w.v.row(w.pinned)
 		if sp, ok := s.placePinned(row, id); ok {
 			return sp, true
@@ -401,6 +412,9 @@ func (d *decision) newEntry() *structs.PlanEntry {
 		Job: d.load.Job, Decided: d.in.Now}
 	if d.load.Job != nil {
 		e.JobVersion, e.JobCreate = d.load.Job.Version, d.load.Job.CreateIndex
+		if q := d.in.Queues.Queue(d.load.Job.QueueName()); q != nil {
+			e.QueueEpoch = q.Epoch
+		}
 	}
 	return e
 }
@@ -511,6 +525,9 @@ func (d *decision) groupReports() {
 		g.gangReport(r)
 		if g.note != nil && r.Placed < r.Wanted {
 			r.Refusals = append(r.Refusals, *g.note)
+		}
+		if g.over != nil && miss > 0 {
+			r.Code, r.Refusals = g.over.Code, append([]structs.Refusal{*g.over}, r.Refusals...)
 		}
 		if d.report.Refused != "" {
 			r.Code = structs.ReasonGang

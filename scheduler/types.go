@@ -46,6 +46,7 @@ type QueueTable struct {
 	Total  structs.Amount        // what the cluster has
 	// Turnover is the mean time until what is held now is given back, as learned (predict.Similar); 0: not known.
 	Turnover time.Duration
+	Tenants  []Tenant // namespaces with a quota, by name
 }
 
 // Workload is one job to decide about, with all that is known of it.

@@ -335,20 +335,12 @@ func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
 			all = append(all, w)
 		}
 	}
-	rank := map[structs.JobKey]int{}
-	if s.Hooks.Queue != nil {
-		for i, k := range s.Hooks.Queue() {
-			rank[k] = i + 1
-		}
+	order, _ := s.lineOf(snap, all, s.clock.mint(snap.Time()))
+	out := make([]*structs.Workload, len(order))
+	for n, i := range order {
+		out[n] = all[i]
 	}
-	key := func(w *structs.Workload) structs.JobKey { return structs.JobKey{Namespace: w.Namespace, ID: w.JobID} }
-	slices.SortFunc(all, func(a, b *structs.Workload) int {
-		if ra, rb := rank[key(a)], rank[key(b)]; ra != 0 && rb != 0 {
-			return cmp.Compare(ra, rb)
-		}
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.SubmitIndex, b.SubmitIndex), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.JobID, b.JobID))
-	})
-	return all
+	return out
 }
 
 // jobWhy answers why a job waits, in words and numbers (D23).

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/planner"
 	"github.com/muster-sched/muster/structs"
@@ -168,6 +169,7 @@ func (p *passes) load(pub *Published) {
 	p.figures.Reloads++
 	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
 	p.broker.SetLinks(links{p})
+	p.broker.SetChoice(p.choice)
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)
@@ -293,9 +295,11 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 		p.gate(&w, it.Spec == nil, now)
 		in.Pending[i] = w
 	}
-	in.Queues = &scheduler.QueueTable{Turnover: p.s.decide.foretold.turnover()}
 	in.Evicted = slices.Collect(snap.Preempted())
 	in.Waits = growing(in.Pending) && p.broker.Starved(pass.Domain)
+	in.Queues = p.s.queueTable(snap)
+	in.Booked = booked(snap, pass.Domain, now)
+	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
 }
 
@@ -319,6 +323,7 @@ func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
 	}
 	d.plan, d.report, d.failed = scheduler.Plan{Cursor: in.Cursor}, scheduler.Report{}, map[structs.JobKey]string{}
 	alone := *in
+	alone.Line = nil // Pending is cut into jobs, in the order of submission
 	for i := range in.Pending {
 		alone.Pending = in.Pending[i : i+1]
 		plan, report, why := schedule(alone, pol)

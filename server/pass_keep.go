@@ -22,6 +22,7 @@ type decisions struct {
 	figures  atomic.Pointer[PassFigures]
 	reports  reportStore
 	inputs   inputStore
+	totals   totals
 	beats    *heartbeats
 	collect  collector
 	advising atomic.Int64 // searches for advice in progress

@@ -15,6 +15,7 @@ func (s *Server) register() {
 	s.registerServers()
 	s.registerJobs()
 	s.registerDecisions()
+	s.registerQueues()
 	s.registerAllocs()
 	s.registerNodeUsers()
 	s.registerACL()

@@ -73,7 +73,7 @@ func GroupAmount(g *Group) Amount {
 	for _, t := range g.Tasks {
 		for i := range t.Resources.Devices {
 			d := &t.Resources.Devices[i]
-			if d.Name == "gpu" || isGPUName(d.Name) {
+			if IsGPUDevice(d.Name) {
 				out.GPUMilli += 1000 * max(d.Count, 1)
 			}
 		}
@@ -92,4 +92,7 @@ func GroupAmount(g *Group) Amount {
 	return out
 }
 
-func isGPUName(name string) bool { return (&Grant{Device: name + "/"}).IsGPU() }
+// IsGPUDevice reports whether the name of a device request ("gpu", "nvidia/gpu", "nvidia/gpu/H100") is of GPUs.
+func IsGPUDevice(name string) bool {
+	return name == "gpu" || (&Grant{Device: name + "/"}).IsGPU()
+}

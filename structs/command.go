@@ -50,6 +50,8 @@ const (
 	CmdWorkload        CommandType = 43 // hold, release, requeue
 	CmdRoster          CommandType = 44
 	CmdAcctCollect     CommandType = 45
+	CmdQuotaUpsert     CommandType = 46
+	CmdQuotaDelete     CommandType = 47
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -285,6 +287,10 @@ type (
 	QueueDeleteCommand struct{ Paths []string }
 	// ReserveCommand writes reservations of operators.
 	ReserveCommand struct{ Reservations []*Reservation }
+	// QuotaUpsertCommand writes quotas of namespaces.
+	QuotaUpsertCommand struct{ Quotas []*QuotaSpec }
+	// QuotaDeleteCommand deletes quotas that no namespace names.
+	QuotaDeleteCommand struct{ Names []string }
 	// UnreserveCommand deletes reservations of operators.
 	UnreserveCommand struct{ IDs []string }
 	// WorkloadCommand holds, releases, requeues, retries or ends a job (see the Action constants).

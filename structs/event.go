@@ -41,6 +41,8 @@ type Delta struct {
 	Launches   []Changed[PeriodicLaunch]
 	Scaling    []Changed[ScalingEvents]
 	Queues     []Changed[Queue]
+	QueueUse   []Changed[QueueUsage]
+	Quotas     []Changed[QuotaSpec]
 	Reserved   []Changed[Reservation]
 	Rosters    []Changed[Roster]
 	Preempted  []Changed[Preemptions]

@@ -94,13 +94,15 @@ func QueueParent(path string) string {
 type QueueUsage struct {
 	Path        string
 	User        string // "" for the queue as a whole, else of one submitter in it
-	Held        Amount // what its allocations hold now, over the whole subtree
+	Held        Amount // what its allocations hold now, over the whole subtree; see Charge
 	Jobs        int64  // jobs of the subtree with an allocation that holds
 	Allocs      int64
 	Used        Amount // amount-seconds, decayed to At
 	Total       Amount // amount-seconds since ever, without decay, up to At
 	At          LogTime
 	ModifyIndex Index
+	Ending      int64  // of Held: thousandths of GPUs of allocations that have a wall-clock limit
+	Ends        int64  // sum over those of thousandths x the second (Unix) at which they reach it
 	Credit      Amount // amount-seconds that count as used under weighted-fair: who asked for nothing does not save up
 }
 

@@ -30,6 +30,7 @@ muster queue -namespace '*' -json`, 0, 0, o.run)
 	o.form.listFlags(c)
 	c.Flags().BoolVar(&o.mine, "mine", false, "only jobs that you submitted")
 	c.Flags().StringVar(&o.only, "queue", "", "only jobs of this queue and those below it")
+	c.AddCommand(newQueueObjects(e), newQueueStatus(e), newQueueApply(e), newQueueInspect(e), newQueueDelete(e))
 	return c
 }
 

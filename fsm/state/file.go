@@ -290,13 +290,19 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range s.all {
-		if !seen[t.tableName()] {
+	for i, t := range s.all {
+		if !seen[t.tableName()] && tableID(i) <= tabUsage { // the others came later
 			return nil, fmt.Errorf("table %s is missing", t.tableName())
 		}
 	}
 	s.forgetEntry()
 	clear(s.moved) // the usage rows came with the file
+	if s.Counting() {
+		for a := range s.Allocs.All() {
+			s.chargeOne(a, 1)
+		}
+	}
+	clear(s.useMoves) // so did those of queues
 	for i, t := range s.all {
 		s.changed[i] = head.Changed[t.tableName()]
 	}
@@ -304,6 +310,9 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	snap, _ := s.Publish(head.Index)
 	if h := snap.Hash(); string(h[:]) != string(head.Hash) {
 		return nil, fmt.Errorf("the rows have state hash %x, the header says %x: the file was written by a server with a fault", h[:8], head.Hash)
+	}
+	if why := snap.CheckUse(); why != "" {
+		return nil, fmt.Errorf("%s: the file was written by a server with a fault", why)
 	}
 	if snap.usage.Len() != len(s.held) {
 		return nil, fmt.Errorf("%d usage rows, but the allocations make %d: the file was written by a server with a fault", snap.usage.Len(), len(s.held))

@@ -61,8 +61,11 @@ func filled(t *testing.T) *Store {
 	t.Helper()
 	s := New(Options{CheckWrites: true})
 	for _, table := range s.all {
-		if table.tableName() == TableUsage {
+		if table.tableName() == TableUsage || table.tableName() == TableQueueUse {
 			continue // follows from the allocations
+		}
+		if table.tableName() == TableAllocs {
+			s.StartUse()
 		}
 		for n := range 3 {
 			row := table.newRow()
@@ -76,6 +79,12 @@ func filled(t *testing.T) *Store {
 	}
 	s.SetBootstrapIndex(3)
 	s.Advance(12345)
+	s.CommitEntry(6)
+	for _, u := range slices.Collect(s.QueueUse.All()) {
+		n := *u
+		n.Used, n.Total, n.Credit = structs.Amount{GPUMilli: 1, GPUMemoryMiB: 2, CPU: 3, MemoryMiB: 4}, structs.Amount{GPUMilli: 5}, structs.Amount{CPU: 6}
+		s.QueueUse.Put(&n)
+	}
 	s.CommitEntry(7)
 	s.Publish(7)
 	return s

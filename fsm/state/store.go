@@ -39,6 +39,10 @@ const (
 	tabAcctOpen
 	tabDecisions
 	tabArrays
+	tabQueues
+	tabQueueUse
+	tabQuotas
+	tabReserved
 	tabCount
 )
 
@@ -69,6 +73,10 @@ const (
 	TableAcctOpen   = "accounting-open"
 	TableDecisions  = "decisions"
 	TableArrays     = "arrays"
+	TableQueues     = "queues"
+	TableQueueUse   = "queue-usage"
+	TableQuotas     = "quotas"
+	TableReserved   = "reservations"
 )
 
 // Options of a Store.
@@ -106,6 +114,10 @@ type Store struct {
 	Acct       *Table[acctKey, structs.AcctRecord]        // of jobs that ended, by the index of their end
 	AcctOpen   *Table[structs.JobKey, structs.AcctRecord] // of jobs that have not ended: what their allocations that were collected had used
 	decisions  *Table[uint64, Decisions]
+	Queues     *Table[string, structs.Queue]
+	QueueUse   *Table[useKey, structs.QueueUsage]
+	Quotas     *Table[string, structs.QuotaSpec]
+	Reserved   *Table[string, structs.Reservation]
 
 	all   []anyTable
 	index indexes // secondary, the writer's
@@ -115,6 +127,11 @@ type Store struct {
 	moved  map[usageKey]bool             // counters of held that changed in this batch
 	idem   map[idemKey]string            // dispatch tokens of children, to the child's ID
 	system *btree.BTreeG[structs.JobKey] // system and sysbatch jobs that are not stopped
+
+	useMoves  map[useKey]*useMove                   // rows of queue usage that the entry at hand moves
+	useJobs   map[useJob]int64                      // derived: allocations that hold, by job and row
+	submitted map[useKey]int64                      // derived: jobs that are not dead
+	waiters   map[structs.AllocID][]structs.AllocID // derived: allocations by what they wait on
 
 	sum     sum
 	check   *checker
@@ -155,6 +172,10 @@ type trees struct {
 	acct       *tree[acctKey, structs.AcctRecord]
 	acctOpen   *tree[structs.JobKey, structs.AcctRecord]
 	decisions  *tree[uint64, Decisions]
+	queues     *tree[string, structs.Queue]
+	queueUse   *tree[useKey, structs.QueueUsage]
+	quotas     *tree[string, structs.QuotaSpec]
+	reserved   *tree[string, structs.Reservation]
 	indexes
 }
 
@@ -231,6 +252,7 @@ type idemKey struct {
 func New(opts Options) *Store {
 	s := &Store{
 		counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{},
+		useMoves: map[useKey]*useMove{}, useJobs: map[useJob]int64{}, submitted: map[useKey]int64{}, waiters: map[structs.AllocID][]structs.AllocID{},
 		idem: map[idemKey]string{}, system: btree.NewG(degree, lessJob), opts: opts, check: newChecker(opts.CheckWrites || checkAlways),
 	}
 	s.snap = &Snapshot{tables: &s.all}
@@ -317,6 +339,18 @@ func New(opts Options) *Store {
 		func(t *trees) **tree[uint64, Decisions] { return &t.decisions }, nil)
 	s.Arrays = table(s, tabArrays, TableArrays, lessJob, (*structs.ArrayState).Key,
 		func(t *trees) **tree[structs.JobKey, structs.ArrayState] { return &t.arrays }, nil)
+	s.Queues = table(s, tabQueues, TableQueues, lessString, func(q *structs.Queue) string { return q.Path },
+		func(t *trees) **tree[string, structs.Queue] { return &t.queues },
+		func(d *structs.Delta) *[]structs.Changed[structs.Queue] { return &d.Queues })
+	s.QueueUse = table(s, tabQueueUse, TableQueueUse, lessUse, func(u *structs.QueueUsage) useKey { return useKey{Path: u.Path, User: u.User} },
+		func(t *trees) **tree[useKey, structs.QueueUsage] { return &t.queueUse },
+		func(d *structs.Delta) *[]structs.Changed[structs.QueueUsage] { return &d.QueueUse })
+	s.Quotas = table(s, tabQuotas, TableQuotas, lessString, func(q *structs.QuotaSpec) string { return q.Name },
+		func(t *trees) **tree[string, structs.QuotaSpec] { return &t.quotas },
+		func(d *structs.Delta) *[]structs.Changed[structs.QuotaSpec] { return &d.Quotas })
+	s.Reserved = table(s, tabReserved, TableReserved, lessString, func(r *structs.Reservation) string { return r.ID },
+		func(t *trees) **tree[string, structs.Reservation] { return &t.reserved },
+		func(d *structs.Delta) *[]structs.Changed[structs.Reservation] { return &d.Reserved })
 
 	s.Allocs.hook = s.allocChanged
 	s.Allocs.share = func(t *trees) {
@@ -363,6 +397,7 @@ func table[K comparable, T any](s *Store, id tableID, name string, less func(a, 
 
 // CommitEntry makes the changes since the last call part of the batch, as those of the log entry at index.
 func (s *Store) CommitEntry(index structs.Index) {
+	s.flushUse(index)
 	s.bootstrapWas = s.bootstrap
 	for i, t := range s.all {
 		if t.commitEntry(&s.delta) {
@@ -386,6 +421,7 @@ func (s *Store) RollbackEntry() {
 	for i := len(s.all) - 1; i >= 0; i-- {
 		s.all[i].rollbackEntry()
 	}
+	clear(s.useMoves)
 }
 
 // Advance moves the log time forward, never back, and gives the time that counts.
@@ -525,6 +561,7 @@ func (s *Store) allocChanged(before, after *structs.Allocation) {
 	}
 	s.countAlloc(before, -1)
 	s.countAlloc(after, 1)
+	s.useChanged(before, after)
 }
 
 func (s *Store) evalChanged(before, after *structs.Evaluation) {
@@ -559,6 +596,8 @@ func (s *Store) SystemJobs() []*structs.Job {
 }
 
 func (s *Store) jobChanged(before, after *structs.Job) {
+	s.countSubmitted(before, -1)
+	s.countSubmitted(after, 1)
 	switch {
 	case after != nil && (after.Type == structs.JobSystem || after.Type == structs.JobSysBatch) && after.Placeable():
 		s.system.ReplaceOrInsert(after.Key())

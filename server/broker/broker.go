@@ -27,7 +27,7 @@ const DomainAll = structs.NodePoolAll
 
 // Limits bound a pass and the retries of a job. A zero field takes the default.
 type Limits struct {
-	Items      int           // jobs in one pass; default 1,000
+	Items      int           // jobs in one pass; default 10,000
 	Evals      int           // evaluations of one job in one pass; default 64
 	FreeTries  int           // refusals in a row that are retried at once; default 3
 	BackoffMin time.Duration // wait after the first refusal beyond those, doubling; default 50 ms
@@ -36,7 +36,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	if l.Items <= 0 {
-		l.Items = 1000
+		l.Items = 10_000
 	}
 	if l.Evals <= 0 {
 		l.Evals = 64
@@ -75,6 +75,7 @@ type Broker struct {
 	links  Links // nil: nobody waits for other jobs
 	after  map[structs.JobKey][]*job
 	purged structs.Index // newest purge of a job
+	choose Choice
 	index  structs.Index // of the newest delta
 
 	jobs    map[structs.JobKey]*job
@@ -166,6 +167,14 @@ func (it *Item) Deciding() *structs.Evaluation {
 	}
 	return it.Blocked
 }
+
+// Choice says which of the ready workloads a pass takes when it cannot take all: places in ready, most urgent first, at
+// most n.
+type Choice func(ready []*structs.Workload, n int, now structs.LogTime) []int
+
+// SetChoice sets the choice of those that a pass takes, when there are more than Limits.Items; without one they are
+// taken by priority and submission. In what order those taken are decided is the pass's own business.
+func (b *Broker) SetChoice(c Choice) { b.choose = c }
 
 // Pass is a set of jobs to decide in order, over the nodes of one domain, or of all.
 type Pass struct {

@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -46,6 +47,7 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 			b.cure(b.domains[name], AnyKind, d.Index, now)
 		}
 	}
+	b.usageChanged(d, now)
 	for i := range d.Workloads {
 		b.workloadChanged(&d.Workloads[i], now)
 	}
@@ -68,6 +70,71 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	}
 	b.release(now)
 	b.expire(now)
+}
+
+// usageChanged cures what a queue's or a namespace's limit holds back: those of its subtree when it holds less, everybody
+// when the limits themselves changed.
+func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
+	if len(d.Queues)+len(d.Quotas) > 0 {
+		for _, name := range slices.Clone(b.names) {
+			b.cure(b.domains[name], KindsOf(structs.EventQueueUsage, structs.EventConfigChanged), d.Index, now)
+		}
+		return
+	}
+	if len(d.QueueUse)+len(d.Namespaces) == 0 {
+		return
+	}
+	fell, tenants := map[string]bool{}, len(d.Namespaces) > 0
+	for i := range d.QueueUse {
+		c := &d.QueueUse[i]
+		if c.Before == nil || c.After != nil && !less(c.After, c.Before) {
+			continue
+		}
+		fell[c.Before.Path] = true
+		tenants = tenants || strings.HasPrefix(c.Before.Path, "@")
+	}
+	if len(fell) == 0 && !tenants {
+		return
+	}
+	const kind = Kinds(1 << 8)
+	for _, name := range slices.Clone(b.names) {
+		dom := b.domains[name]
+		dom.lastCure[8] = max(dom.lastCure[8], d.Index)
+		var woken []*job
+		for g := range dom.waiting {
+			if dom.waiting[g].cures&kind == 0 {
+				continue
+			}
+			for _, j := range dom.waiting[g].jobs {
+				if tenants || under(j.workload.Queue, fell) {
+					woken = append(woken, j)
+				}
+			}
+		}
+		for _, j := range woken {
+			b.cureJob(j, now)
+		}
+		b.Counters.Cured += int64(len(woken))
+	}
+}
+
+// less reports whether a row of usage holds less of something than it did.
+func less(now, was *structs.QueueUsage) bool {
+	_, over := was.Held.Exceeds(now.Held)
+	return over > 0 || now.Jobs < was.Jobs || now.Ends < was.Ends
+}
+
+// under reports whether a queue or one above it is in the set.
+func under(path string, set map[string]bool) bool {
+	if path == "" {
+		path = structs.QueueDefault
+	}
+	for p := path; p != ""; p = structs.QueueParent(p) {
+		if set[p] {
+			return true
+		}
+	}
+	return set[structs.QueueRoot]
 }
 
 // nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may cure anything: it may be
@@ -243,6 +310,9 @@ func (b *Broker) Cure(pool string, what Kinds, at structs.Index, now structs.Log
 // Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
 // state it saw, is tried again. With DomainAll it held something back anywhere.
 func (b *Broker) Freed(pool string, now structs.LogTime) {
+	for _, name := range slices.Clone(b.names) { // limits of queues hold over all pools
+		b.cure(b.domains[name], kindOf(structs.EventQueueUsage), b.index+1, now)
+	}
 	if pool != DomainAll {
 		b.Cure(pool, kindOf(structs.EventAllocStopped), b.index+1, now)
 		return

@@ -64,6 +64,7 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 	}
 	b.passSeq++
 	p := Pass{ID: b.passSeq, Domain: name}
+	b.takeChosen(&p, from, now)
 	for len(p.Items) < b.limits.Items {
 		best := -1
 		for i, d := range from {
@@ -81,6 +82,30 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 	b.Counters.Passes++
 	b.Counters.Taken += int64(len(p.Items))
 	return p, true
+}
+
+// takeChosen fills a pass by the choice, when there is more than it can take.
+func (b *Broker) takeChosen(p *Pass, from []*domain, now structs.LogTime) {
+	n := 0
+	for _, d := range from {
+		n += len(d.ready.jobs)
+	}
+	if b.choose == nil || n <= b.limits.Items {
+		return
+	}
+	jobs, ready := make([]*job, 0, n), make([]*structs.Workload, 0, n)
+	for _, d := range from {
+		jobs = append(jobs, d.ready.jobs...)
+	}
+	slices.SortFunc(jobs, func(x, y *job) int { return queue.Compare(x.workload, y.workload) })
+	for _, j := range jobs {
+		ready = append(ready, j.workload)
+	}
+	for _, i := range b.choose(ready, b.limits.Items, now) {
+		if j := jobs[i]; j.pos >= 0 {
+			p.Items = append(p.Items, b.take(b.domainOf(j.domain).ready.remove(j.pos)))
+		}
+	}
 }
 
 // take makes an item of a ready job and puts it in flight.

@@ -1,0 +1,251 @@
+package fsm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func applyQueueUpsert(x *tx) *structs.Error {
+	for _, in := range x.cmd.Body.(*structs.QueueUpsertCommand).Queues {
+		if in == nil {
+			return structs.Errorf(structs.CodeInvalid, "the command carries a queue that is nothing")
+		}
+		if err := in.Check(); err != nil {
+			return err
+		}
+		parent := structs.QueueParent(in.Path)
+		old := x.Queues.Get(in.Path)
+		switch {
+		case parent == structs.QueueDefault:
+			return structs.Errorf(structs.CodeInvalid, "queue %q: queue %q cannot have children, because jobs that name no queue are in it", in.Path, parent)
+		case parent != "" && x.Queues.Get(parent) == nil:
+			return structs.Errorf(structs.CodeInvalid, "queue %q: its parent %q does not exist; make it first", in.Path, parent)
+		case old == nil && x.Queues.Len() >= structs.QueuesMax:
+			return structs.Errorf(structs.CodeInvalid, "there are %d queues; a cluster may have no more", x.Queues.Len())
+		}
+		x.StartUse()
+		if old == nil && in.HalfLife != 0 || old != nil && in.HalfLife != old.HalfLife {
+			x.SettleUse(in.Path)
+		}
+		n := *in
+		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
+		if old != nil {
+			n.CreateIndex = old.CreateIndex
+		}
+		x.Queues.Put(&n)
+	}
+	return nil
+}
+
+func applyQueueDelete(x *tx) *structs.Error {
+	for _, path := range x.cmd.Body.(*structs.QueueDeleteCommand).Paths {
+		q := x.Queues.Get(path)
+		if q == nil {
+			return structs.Errorf(structs.CodeNotFound, "queue %q not found", path)
+		}
+		for c := range x.Queues.All() {
+			if structs.QueueParent(c.Path) == path {
+				return structs.Errorf(structs.CodeConflict, "queue %q has children, for one %q; delete them first", path, c.Path)
+			}
+		}
+		if path != structs.QueueDefault && path != structs.QueueRoot {
+			for j := range x.Jobs.All() {
+				if j.QueueName() == path && j.Status != structs.JobDead {
+					return structs.Errorf(structs.CodeConflict, "queue %q has jobs that are not dead, for one %q of namespace %q; stop or move them first", path, j.ID, j.Namespace)
+				}
+			}
+			if held, _ := x.HeldNow(structs.UseRow{Path: path}); held != (structs.Amount{}) {
+				return structs.Errorf(structs.CodeConflict, "queue %q has allocations that still hold something", path)
+			}
+		}
+		if q.HalfLife != 0 {
+			x.SettleUse(path)
+		}
+		x.Queues.Delete(path)
+		if path != structs.QueueDefault && path != structs.QueueRoot {
+			x.DeleteUse(path)
+		}
+	}
+	return nil
+}
+
+func applyQuotaUpsert(x *tx) *structs.Error {
+	for _, in := range x.cmd.Body.(*structs.QuotaUpsertCommand).Quotas {
+		if in == nil || in.Name == "" {
+			return structs.Errorf(structs.CodeInvalid, "a quota needs a name")
+		}
+		x.StartUse()
+		n := *in
+		n.CreateIndex, n.ModifyIndex = x.index, x.index
+		if old := x.Quotas.Get(in.Name); old != nil {
+			n.CreateIndex = old.CreateIndex
+		}
+		x.Quotas.Put(&n)
+	}
+	return nil
+}
+
+func applyQuotaDelete(x *tx) *structs.Error {
+	for _, name := range x.cmd.Body.(*structs.QuotaDeleteCommand).Names {
+		if x.Quotas.Get(name) == nil {
+			return structs.Errorf(structs.CodeNotFound, "quota %q not found", name)
+		}
+		for n := range x.Namespaces.All() {
+			if n.Quota == name {
+				return structs.Errorf(structs.CodeConflict, "quota %q is in use by namespace %q; take it from there first", name, n.Name)
+			}
+		}
+		x.Quotas.Delete(name)
+	}
+	return nil
+}
+
+// admit refuses a job for what its queue does not allow: a queue that does not exist, a submitter who may not use it, or
+// a cap on submitted jobs. A cluster without queue objects takes every name.
+func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
+	if x.Queues.Len() == 0 {
+		return nil
+	}
+	path := in.QueueName()
+	if err := structs.CheckQueuePath(path); err != nil {
+		return err
+	}
+	if path == structs.QueueRoot {
+		return structs.Errorf(structs.CodeInvalid, "job %q: queue %q has no jobs of its own; name one below it", in.ID, path)
+	}
+	if path != structs.QueueDefault && x.Queues.Get(path) == nil {
+		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent queue %q", in.ID, path)
+	}
+	adds := func(r structs.UseRow) bool { // the job is not counted in that row yet
+		return old == nil || old.Status == structs.JobDead || !slices.Contains(structs.UseRowsOf(old.Namespace, old.QueueName(), old.Submitter.Name), r)
+	}
+	var err *structs.Error
+	x.queuesOf(path, func(q *structs.Queue) bool {
+		if len(q.AllowedUsers) > 0 && !slices.Contains(q.AllowedUsers, by) {
+			err = structs.Errorf(structs.CodeDenied, "job %q: user %q may not use queue %q", in.ID, by, q.Path)
+			return false
+		}
+		if in.IsPeriodic() || in.IsParameterized() || in.Stop {
+			return true
+		}
+		all, own := structs.UseRow{Path: q.Path}, structs.UseRow{Path: q.Path, User: by}
+		if q.SubmittedMax > 0 && adds(all) && x.Submitted(all) >= q.SubmittedMax {
+			err = structs.Errorf(structs.CodeUnprocessable, "job %q: queue %q has %d jobs and may have %d (submitted_max)", in.ID, q.Path, x.Submitted(all), q.SubmittedMax)
+		} else if q.SubmittedUserMax > 0 && adds(own) && x.Submitted(own) >= q.SubmittedUserMax {
+			err = structs.Errorf(structs.CodeUnprocessable, "job %q: user %q has %d jobs in queue %q and may have %d (submitted_user_max)", in.ID, by, x.Submitted(own), q.Path, q.SubmittedUserMax)
+		} else if q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0 {
+			for _, g := range in.Groups {
+				if in.RunLimit(g) <= 0 && structs.GroupAmount(g).GPUMilli > 0 {
+					err = structs.Errorf(structs.CodeInvalid, "job %q, group %q: queue %q caps GPU-minutes (gpu_minutes_max), so the job must say how long it may run (runtime limit or max_run_duration)", in.ID, g.Name, q.Path)
+					break
+				}
+			}
+		}
+		return err == nil
+	})
+	return err
+}
+
+// queuesOf calls f with the queue of a path and those above it, until it returns false.
+func (x *tx) queuesOf(path string, f func(*structs.Queue) bool) {
+	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
+		if q := x.Queues.Get(p); q != nil && !f(q) {
+			return
+		}
+	}
+	if q := x.Queues.Get(structs.QueueRoot); q != nil {
+		f(q)
+	}
+}
+
+// overLimit says which hard limit of a queue or tenant a part would break, or "" (D6). It compares integers that are
+// exact at this very entry, parts before this one included. What does not add to a dimension is not refused for it, so
+// that a limit that was lowered below what is held stops nothing but growth.
+func (pl *planner) overLimit(part *structs.PlanPart) string {
+	if !pl.Counting() || len(part.Places)+len(part.Updates) == 0 {
+		return ""
+	}
+	adds := map[structs.UseRow]structs.Amount{}
+	var rows []structs.UseRow
+	add := func(a *structs.Allocation, sign int64) {
+		for _, r := range structs.UseRows(a) {
+			if _, seen := adds[r]; !seen {
+				rows = append(rows, r)
+			}
+			adds[r] = adds[r].Add(structs.Charge(a, r, pl.Allocs.Get).Times(sign))
+		}
+	}
+	for i := range part.Places {
+		p := &part.Places[i]
+		at := placed{pl.version(p), p.Group}
+		pl.group(at) // fills vector
+		add(&structs.Allocation{Namespace: pl.job.Namespace, Job: pl.JobVersion(pl.key, at.version), Resources: pl.vector[at], Grants: p.Grants, WaitsOn: p.WaitsOn}, 1)
+	}
+	for _, u := range part.Updates {
+		old := pl.Allocs.Get(u.ID)
+		a := *old
+		a.Job, a.Resources = pl.job, structs.GroupVector(pl.job.Group(a.Group))
+		add(&a, 1)
+		add(old, -1)
+	}
+	for _, r := range rows {
+		if why := pl.rowLimit(r, adds[r], len(part.Places) > 0); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (pl *planner) rowLimit(r structs.UseRow, add structs.Amount, places bool) string {
+	if ns, ok := strings.CutPrefix(r.Path, "@"); ok {
+		return pl.quotaLimit(ns, add)
+	}
+	q := pl.Queues.Get(r.Path)
+	if q == nil {
+		return ""
+	}
+	held, jobs := pl.HeldNow(r)
+	if q.Limit != nil && r.User == "" {
+		if what, over := structs.Breaks(held, add, *q.Limit); over > 0 {
+			return fmt.Sprintf("queue %q would exceed its limit of %s by %d", q.Path, what, over)
+		}
+	}
+	most := q.RunningMax
+	if r.User != "" {
+		most = q.RunningUserMax
+	}
+	if places && most > 0 && jobs >= most && !pl.JobHolds(pl.key, r) {
+		return fmt.Sprintf("queue %q runs %d jobs (of user %q) and may run %d", q.Path, jobs, r.User, most)
+	}
+	return ""
+}
+
+func (pl *planner) quotaLimit(ns string, add structs.Amount) string {
+	n := pl.Namespaces.Get(ns)
+	if n == nil || n.Quota == "" {
+		return ""
+	}
+	spec := pl.Quotas.Get(n.Quota)
+	if spec == nil {
+		return ""
+	}
+	l := spec.Limit(cmp.Or(pl.job.Region, structs.RegionDefault))
+	if l == nil {
+		return ""
+	}
+	var held structs.Amount
+	for o := range pl.Namespaces.All() {
+		if o.Quota == n.Quota {
+			h, _ := pl.HeldNow(structs.UseRow{Path: structs.UseNamespace(o.Name)})
+			held = held.Add(h)
+		}
+	}
+	if what, over := structs.Breaks(held, add, l.Hard); over > 0 {
+		return fmt.Sprintf("quota %q would be exceeded in %s by %d", spec.Name, what, over)
+	}
+	return ""
+}

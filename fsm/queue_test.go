@@ -1,0 +1,178 @@
+package fsm
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func cpu(mhz int64) *structs.Amount {
+	a := structs.Unlimited
+	a.CPU = mhz
+	return &a
+}
+
+func (c *cluster) queues(qs ...*structs.Queue) {
+	c.tb.Helper()
+	c.apply(structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: qs})
+}
+
+// in registers the job in a queue and gives its evaluation.
+func (c *cluster) in(queue string, count int) structs.EvalID {
+	c.tb.Helper()
+	j := service("1", count)
+	j.Queue = queue
+	return c.register(j).EvalID
+}
+
+func TestQueueObjects(t *testing.T) {
+	c := newCluster(t, 1)
+	upsert := func(q structs.Queue) any { return &structs.QueueUpsertCommand{Queues: []*structs.Queue{&q}} }
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a/b"}), `parent "a" does not exist`)
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "default/x"}), "cannot have children")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a b"}), "only letters")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "root/a"}), "named without it")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Order: "best"}), `order "best"`, "fcfs")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Guarantee: &structs.Amount{CPU: 2}, Limit: cpu(1)}), "exceeds the limit of cpu by 1")
+	c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b", AllowedUsers: []string{"ada"}})
+	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
+	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"b"}}, "not found")
+
+	j := service("1", 1)
+	j.Queue = "nowhere"
+	reg := func() any { return &structs.JobRegisterCommand{Job: j, Eval: true} }
+	c.refused(structs.CmdJobRegister, reg(), "nonexistent queue")
+	j.Queue = "root"
+	c.refused(structs.CmdJobRegister, reg(), "no jobs of its own")
+	j.Queue = "a/b"
+	c.refused(structs.CmdJobRegister, reg(), "may not use queue")
+	j.Queue = "a"
+	c.register(j)
+	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
+	c.apply(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a/b"}})
+	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "jobs that are not dead", "web")
+	c.queues(&structs.Queue{Path: "a", SubmittedMax: 1})
+	c.register(j) // the same job again is no further one
+	k := *j
+	k.ID = "second"
+	c.refused(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: &k, Eval: true}, "has 1 jobs and may have 1", "submitted_max")
+	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web", Purge: true})
+	c.register(&k)
+}
+
+// TestLimitsInApply: what no decision saw is refused by integers: a limit, that of an ancestor, a quota, a cap, and
+// settings of the queue that changed since.
+func TestLimitsInApply(t *testing.T) {
+	for name, prepare := range map[string]func(c *cluster){
+		`queue "a/b" would exceed its limit of cpu`: func(c *cluster) { c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b", Limit: cpu(25)}) },
+		`queue "a" would exceed its limit of cpu`:   func(c *cluster) { c.queues(&structs.Queue{Path: "a", Limit: cpu(25)}, &structs.Queue{Path: "a/b"}) },
+		`queue "root" would exceed`: func(c *cluster) {
+			c.queues(&structs.Queue{Path: "root", Limit: cpu(25)}, &structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b"})
+		},
+		`quota "q" would be exceeded in cpu`: func(c *cluster) {
+			c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b"})
+			c.apply(structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "q", Limits: []structs.QuotaLimit{{Region: "global", Hard: *cpu(25)}}}}})
+			c.apply(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "q"}}})
+			c.refused(structs.CmdQuotaDelete, &structs.QuotaDeleteCommand{Names: []string{"q"}}, "in use by namespace")
+		},
+	} {
+		c := newCluster(t, 3)
+		prepare(c)
+		eval := c.in("a/b", 3) // 3 x 10 MHz
+		p := c.planFor("web", eval, 0, 3)
+		p.QueueEpoch = c.f.Snapshot().QueueByPath("a/b").Epoch
+		res := c.apply(structs.CmdPlan, p).Plan
+		if !res.Accepted[0] || !res.Accepted[1] || res.Accepted[2] || !strings.Contains(res.Refused, name) {
+			t.Errorf("%s: %+v", name, res)
+		}
+		if why := c.f.Snapshot().CheckUse(); why != "" {
+			t.Error(why)
+		}
+		if u := c.f.Snapshot().QueueUse("a", ""); u.Held.CPU != 20 || u.Jobs != 1 || u.Allocs != 2 {
+			t.Errorf("%s: usage %+v", name, u)
+		}
+		c.observe(structs.ClientComplete)
+		if u := c.f.Snapshot().QueueUse("a", ""); u.Held != (structs.Amount{}) || u.Jobs != 0 {
+			t.Errorf("%s: usage %+v after the end", name, u)
+		}
+	}
+	c := newCluster(t, 3)
+	c.queues(&structs.Queue{Path: "a"})
+	eval := c.in("a", 1)
+	p := c.planFor("web", eval, 0, 1)
+	p.QueueEpoch = c.f.Snapshot().QueueByPath("a").Epoch
+	c.queues(&structs.Queue{Path: "a", Weight: 2})
+	if res := c.apply(structs.CmdPlan, p).Plan; res.Accepted[0] || !strings.Contains(res.Refused, `queue "a" is at epoch`) {
+		t.Errorf("a plan by old settings: %+v", res)
+	}
+}
+
+// TestCountingStartsOnce: a cluster without queues keeps no usage; the first queue counts what is there.
+func TestCountingStartsOnce(t *testing.T) {
+	c := newCluster(t, 3)
+	res := c.register(service("1", 3))
+	c.placeAll(res.EvalID, 0, 3)
+	for range c.f.Snapshot().QueueUses() {
+		t.Fatal("usage is kept without a queue")
+	}
+	c.queues(&structs.Queue{Path: "a"})
+	s := c.f.Snapshot()
+	if u := s.QueueUse(structs.QueueDefault, ""); u.Held.CPU != 30 || u.Allocs != 3 {
+		t.Errorf("the first queue counted %+v", u)
+	}
+	if why := s.CheckUse(); why != "" {
+		t.Error(why)
+	}
+}
+
+func TestReservations(t *testing.T) {
+	c := newCluster(t, 2)
+	now := c.f.Snapshot().Time()
+	ok := structs.Reservation{ID: "maint", Domain: "default", Start: now, End: now.Add(time.Hour), Nodes: []structs.NodeID{c.nodes[0].ID}, Maintenance: true}
+	for why, edit := range map[string]func(r *structs.Reservation){
+		"neither slashes": func(r *structs.Reservation) { r.ID = "job/default/web" },
+		"does not exist":  func(r *structs.Reservation) { r.Nodes = []structs.NodeID{{9}} },
+		"needs a window":  func(r *structs.Reservation) { r.End = r.Start },
+		"for nobody":      func(r *structs.Reservation) { r.Users = []string{"ada"} },
+		"nodes or an":     func(r *structs.Reservation) { r.Nodes = nil },
+		"node pool":       func(r *structs.Reservation) { r.Domain = "nowhere" },
+		"ended at":        func(r *structs.Reservation) { r.Start, r.End = 1, 2 },
+	} {
+		r := ok
+		edit(&r)
+		c.refused(structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{&r}}, why)
+	}
+	c.apply(structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{&ok}})
+	c.apply(structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{"maint"}})
+
+	// That of a job is written with a plan, stays as it is while it says the same, and goes with the job's place.
+	res := c.register(service("1", 1))
+	id := structs.ReservationID(key)
+	promise := func(start structs.LogTime) *structs.Reservation {
+		c.apply(structs.CmdPlan, &structs.PlanEntry{Namespace: "default", JobID: "web", EvalID: res.EvalID, SnapshotIndex: c.f.Snapshot().Index(),
+			Reservation: &structs.Reservation{Domain: "default", Start: start, Basis: structs.ReserveLimit}})
+		return c.f.Snapshot().Reservation(id)
+	}
+	first := promise(now + 5)
+	if first == nil || first.JobID != "web" {
+		t.Fatalf("reservation %+v", first)
+	}
+	if again := promise(now + 5); again != first {
+		t.Error("the same promise was written again")
+	}
+	if moved := promise(now + 6); moved.Start != now+6 || moved.CreateIndex != first.CreateIndex {
+		t.Errorf("moved to %+v", moved)
+	}
+	c.refused(structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{id}}, "not an operator's")
+	c.placeAll(res.EvalID, 0, 1)
+	if c.f.Snapshot().Reservation(id) != nil {
+		t.Error("the reservation outlived the placement")
+	}
+	promise(now + 7)
+	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web"})
+	if c.f.Snapshot().Reservation(id) != nil {
+		t.Error("the reservation outlived the job")
+	}
+}

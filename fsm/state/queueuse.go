@@ -1,0 +1,461 @@
+package state
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Usage of queues (D11): what allocations hold in each queue, of each submitter in it, and in each namespace. Rows are
+// written once an entry, when an allocation began or ceased to hold, and not by ticks.
+//
+// A cluster that never had a queue object, a quota or an order by shares keeps none of it. StartUse counts everything
+// once, at one place in the log, so that every server has the same rows from there on.
+
+type useKey = structs.UseRow
+
+func lessUse(a, b useKey) bool {
+	return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User)) < 0
+}
+
+// useMove is by how much a row changes in the entry at hand.
+type useMove struct {
+	held         structs.Amount
+	allocs, jobs int64
+	ending, ends int64
+}
+
+// useJob counts the allocations of a job that hold and are charged to one row.
+type useJob struct {
+	job structs.JobKey
+	row useKey
+}
+
+var useRoot = useKey{Path: structs.QueueRoot}
+
+// Counting reports whether usage of queues is kept.
+func (s *Store) Counting() bool { return s.QueueUse.get(useRoot) != nil }
+
+// StartUse begins to keep usage, if it is not kept yet.
+func (s *Store) StartUse() {
+	if s.Counting() {
+		return
+	}
+	s.useMoves, s.useJobs = map[useKey]*useMove{}, map[useJob]int64{}
+	s.QueueUse.Put(&structs.QueueUsage{Path: structs.QueueRoot, At: s.time})
+	for a := range s.Allocs.All() {
+		s.chargeOne(a, 1)
+	}
+}
+
+func (s *Store) allocOf(id structs.AllocID) *structs.Allocation { return s.Allocs.get(id) }
+
+// useChanged moves the rows that one allocation and those waiting on it are charged to. It is called when the tables
+// already have the new one.
+func (s *Store) useChanged(before, after *structs.Allocation) {
+	switch {
+	case before == nil && after != nil:
+		for _, id := range after.WaitsOn {
+			s.waiters[id] = append(s.waiters[id], after.ID)
+		}
+	case before != nil && after == nil:
+		for _, id := range before.WaitsOn {
+			if s.waiters[id] = slices.DeleteFunc(s.waiters[id], func(w structs.AllocID) bool { return w == before.ID }); len(s.waiters[id]) == 0 {
+				delete(s.waiters, id)
+			}
+		}
+	}
+	if before != nil && after != nil && structs.Holds(before) == structs.Holds(after) && before.Job == after.Job &&
+		before.Resources == after.Resources && len(before.WaitsOn) == len(after.WaitsOn) && len(before.Grants) == len(after.Grants) {
+		return // Grants and WaitsOn of an allocation are set when it is placed
+	}
+	if !s.Counting() {
+		return
+	}
+	s.chargeOne(before, -1)
+	s.chargeOne(after, 1)
+	at := before
+	if at == nil {
+		at = after
+	}
+	for _, waiter := range s.waiters[at.ID] {
+		w := s.allocOf(waiter)
+		if w == nil || !structs.Holds(w) {
+			continue
+		}
+		for _, r := range structs.UseRows(w) {
+			was := structs.Charge(w, r, func(id structs.AllocID) *structs.Allocation {
+				if id == at.ID {
+					return before
+				}
+				return s.allocOf(id)
+			})
+			if now := structs.Charge(w, r, s.allocOf); now != was {
+				m := s.useMove(r)
+				m.held = m.held.Add(now).Sub(was)
+			}
+		}
+	}
+}
+
+func (s *Store) chargeOne(a *structs.Allocation, n int64) {
+	if a == nil || !structs.Holds(a) {
+		return
+	}
+	ending, ends := useEnds(a)
+	for _, r := range structs.UseRows(a) {
+		m := s.useMove(r)
+		m.held = m.held.Add(structs.Charge(a, r, s.allocOf).Times(n))
+		m.allocs += n
+		m.ending += n * ending
+		m.ends += n * ends
+		k := useJob{a.JobKey(), r}
+		was := s.useJobs[k]
+		switch now := was + n; {
+		case now == 0:
+			delete(s.useJobs, k)
+			m.jobs--
+		default:
+			s.useJobs[k] = now
+			if was == 0 {
+				m.jobs++
+			}
+		}
+	}
+}
+
+// useEnds is what an allocation with a wall-clock limit adds to Ending and Ends.
+func useEnds(a *structs.Allocation) (ending, ends int64) {
+	if a.Job == nil {
+		return 0, 0
+	}
+	g := a.Job.Group(a.Group)
+	if g == nil {
+		return 0, 0
+	}
+	limit := a.Job.RunLimit(g)
+	if limit <= 0 {
+		return 0, 0
+	}
+	ending = structs.AmountOf(a).GPUMilli
+	return ending, ending * int64(a.CreateTime.Add(limit)/structs.LogTime(time.Second))
+}
+
+func (s *Store) useMove(k useKey) *useMove {
+	m := s.useMoves[k]
+	if m == nil {
+		m = &useMove{}
+		s.useMoves[k] = m
+	}
+	return m
+}
+
+// HeldNow is what is charged to a row, with what the entry at hand has done so far; jobs are those that hold something.
+func (s *Store) HeldNow(k structs.UseRow) (held structs.Amount, jobs int64) {
+	if u := s.QueueUse.get(k); u != nil {
+		held, jobs = u.Held, u.Jobs
+	}
+	if m := s.useMoves[k]; m != nil {
+		held, jobs = held.Add(m.held), jobs+m.jobs
+	}
+	return held, jobs
+}
+
+// Claimed reports why an allocation cannot be waited on: another one does already, or it waits itself. Otherwise an end
+// could add more to the books than it takes from them. It is asked only while usage is kept, so that the logs of clusters
+// without queues mean what they meant before there were any.
+func (s *Store) Claimed(id structs.AllocID) string {
+	if !s.Counting() {
+		return ""
+	}
+	for _, w := range s.waiters[id] {
+		if a := s.allocOf(w); a != nil && structs.Holds(a) {
+			return "is claimed by another"
+		}
+	}
+	if a := s.allocOf(id); a != nil {
+		for _, on := range a.WaitsOn {
+			if v := s.allocOf(on); v != nil && structs.Holds(v) {
+				return "waits itself"
+			}
+		}
+	}
+	return ""
+}
+
+// JobHolds reports whether a job has an allocation that holds and is charged to a row.
+func (s *Store) JobHolds(job structs.JobKey, row structs.UseRow) bool {
+	return s.useJobs[useJob{job, row}] > 0
+}
+
+// flushUse writes the rows that moved in the entry at index.
+func (s *Store) flushUse(index structs.Index) {
+	if len(s.useMoves) == 0 {
+		return
+	}
+	keys := make([]useKey, 0, len(s.useMoves))
+	for k, m := range s.useMoves {
+		if *m != (useMove{}) {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b useKey) int { return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User)) })
+	var woke []useKey
+	for _, k := range keys {
+		m := s.useMoves[k]
+		u := structs.QueueUsage{Path: k.Path, User: k.User, At: s.time}
+		if old := s.QueueUse.get(k); old != nil {
+			u = *old
+		}
+		if u.Allocs == 0 && m.allocs > 0 {
+			woke = append(woke, k)
+		}
+		u.Settle(s.time, s.HalfLife(k.Path))
+		u.Held, u.Allocs, u.Jobs = u.Held.Add(m.held), u.Allocs+m.allocs, u.Jobs+m.jobs
+		u.Ending, u.Ends, u.ModifyIndex = u.Ending+m.ending, u.Ends+m.ends, index
+		s.QueueUse.Put(&u)
+	}
+	s.liftCredit(woke)
+	clear(s.useMoves)
+}
+
+// liftCredit brings those who held nothing up to the least service of their siblings that do, under weighted-fair. Those
+// who wake in the same entry do not count as siblings, so their order does not matter.
+func (s *Store) liftCredit(woke []useKey) {
+	if len(woke) == 0 {
+		return
+	}
+	isNew := make(map[useKey]bool, len(woke))
+	for _, k := range woke {
+		isNew[k] = true
+	}
+	type lift struct {
+		key    useKey
+		credit structs.Amount
+	}
+	var lifts []lift
+	for _, k := range woke {
+		if strings.HasPrefix(k.Path, "@") || k == useRoot {
+			continue
+		}
+		parent := k.Path
+		if k.User == "" {
+			parent = cmp.Or(structs.QueueParent(k.Path), structs.QueueRoot)
+		}
+		if s.Order(parent) != structs.OrderWeighted {
+			continue
+		}
+		var floor *structs.Amount
+		for u := range s.QueueUse.All() {
+			sibling := u.Path == parent && u.User != "" || u.User == "" && u.Path != structs.QueueRoot && u.Path != parent &&
+				!strings.HasPrefix(u.Path, "@") && cmp.Or(structs.QueueParent(u.Path), structs.QueueRoot) == parent
+			if !sibling || u.Allocs == 0 || isNew[useKey{Path: u.Path, User: u.User}] {
+				continue
+			}
+			at := s.perWeight(u)
+			if floor == nil {
+				floor = &at
+				continue
+			}
+			floor.GPUMilli, floor.GPUMemoryMiB = min(floor.GPUMilli, at.GPUMilli), min(floor.GPUMemoryMiB, at.GPUMemoryMiB)
+			floor.CPU, floor.MemoryMiB = min(floor.CPU, at.CPU), min(floor.MemoryMiB, at.MemoryMiB)
+		}
+		if floor == nil {
+			continue
+		}
+		u := s.QueueUse.get(k)
+		up := floor.Times(s.weight(u)).Sub(u.Total)
+		credit := structs.Amount{GPUMilli: max(up.GPUMilli, u.Credit.GPUMilli), GPUMemoryMiB: max(up.GPUMemoryMiB, u.Credit.GPUMemoryMiB),
+			CPU: max(up.CPU, u.Credit.CPU), MemoryMiB: max(up.MemoryMiB, u.Credit.MemoryMiB)}
+		if credit != u.Credit {
+			lifts = append(lifts, lift{k, credit})
+		}
+	}
+	for _, l := range lifts {
+		u := *s.QueueUse.get(l.key)
+		u.Credit = l.credit
+		s.QueueUse.Put(&u)
+	}
+}
+
+func (s *Store) weight(u *structs.QueueUsage) int64 {
+	if u.User != "" {
+		return 1
+	}
+	if q := s.Queues.get(u.Path); q != nil {
+		return max(q.Weight, 1)
+	}
+	return 1
+}
+
+// perWeight is the service of a row until now, per unit of its weight.
+func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
+	a, w := u.TotalAt(s.time).Add(u.Credit), s.weight(u)
+	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w}
+}
+
+// Order is the ordering policy of the queue of a path: its own, or the nearest ancestor's, or the cluster's.
+func (s *Store) Order(path string) string {
+	out := ""
+	s.up(path, func(q *structs.Queue) bool { out = q.Order; return out == "" })
+	if c := s.Scheduler.get(""); out == "" && c != nil {
+		out = c.Order
+	}
+	return out
+}
+
+// HalfLife is the half-life of the usage of a path, in the same way; 0 for the default.
+func (s *Store) HalfLife(path string) (out time.Duration) {
+	s.up(path, func(q *structs.Queue) bool { out = q.HalfLife; return out == 0 })
+	return out
+}
+
+// up calls f with the queue of a path and those above it that exist, until it returns false.
+func (s *Store) up(path string, f func(*structs.Queue) bool) {
+	if strings.HasPrefix(path, "@") {
+		path = structs.QueueRoot
+	}
+	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
+		if q := s.Queues.get(p); q != nil && !f(q) {
+			return
+		}
+	}
+	if q := s.Queues.get(structs.QueueRoot); q != nil {
+		f(q)
+	}
+}
+
+// SettleUse brings the rows of a subtree up to this moment, before the half-life of its usage changes.
+func (s *Store) SettleUse(path string) {
+	var rows []*structs.QueueUsage
+	for u := range s.QueueUse.All() {
+		if path == structs.QueueRoot || u.Path == path || strings.HasPrefix(u.Path, path+"/") {
+			rows = append(rows, u)
+		}
+	}
+	for _, u := range rows {
+		n := *u
+		if n.Settle(s.time, s.HalfLife(n.Path)); n != *u {
+			s.QueueUse.Put(&n)
+		}
+	}
+}
+
+// DeleteUse forgets what a queue and the submitters in it have used.
+func (s *Store) DeleteUse(path string) {
+	var keys []useKey
+	for u := range s.QueueUse.All() {
+		if u.Path == path {
+			keys = append(keys, useKey{Path: u.Path, User: u.User})
+		}
+	}
+	for _, k := range keys {
+		s.QueueUse.Delete(k)
+	}
+}
+
+// submitted counts jobs that are not dead by queue and submitter, ancestors included: derived from the jobs.
+func (s *Store) countSubmitted(j *structs.Job, n int64) {
+	if j == nil || j.Status == structs.JobDead || j.IsPeriodic() || j.IsParameterized() {
+		return
+	}
+	for _, r := range structs.UseRowsOf(j.Namespace, j.QueueName(), j.Submitter.Name) {
+		if s.submitted[r] += n; s.submitted[r] == 0 {
+			delete(s.submitted, r)
+		}
+	}
+}
+
+// Submitted is how many jobs of a queue (and submitter) are not dead.
+func (s *Store) Submitted(k structs.UseRow) int64 { return s.submitted[k] }
+
+// QueueByPath gives a queue, or nil.
+func (s *Snapshot) QueueByPath(path string) *structs.Queue { return find(s.queues, path) }
+
+// Queues gives every queue by path, so that parents come before children.
+func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return ascend(s.queues) }
+
+// QueueCount is the number of queue objects.
+func (s *Snapshot) QueueCount() int { return s.queues.Len() }
+
+// QueueUse gives what is charged to a queue (user "") or to a submitter in it; a zero row for nothing.
+func (s *Snapshot) QueueUse(path, user string) structs.QueueUsage {
+	if u := find(s.queueUse, useKey{Path: path, User: user}); u != nil {
+		return *u
+	}
+	return structs.QueueUsage{Path: path, User: user, At: s.time}
+}
+
+// QueueUses gives every row of usage by path, then user.
+func (s *Snapshot) QueueUses() iter.Seq[*structs.QueueUsage] { return ascend(s.queueUse) }
+
+// Quota gives a quota, or nil.
+func (s *Snapshot) Quota(name string) *structs.QuotaSpec { return find(s.quotas, name) }
+
+// Quotas gives every quota by name.
+func (s *Snapshot) Quotas() iter.Seq[*structs.QuotaSpec] { return ascend(s.quotas) }
+
+// QuotaHeld is what the namespaces that name a quota hold together.
+func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
+	for n := range s.Namespaces() {
+		if n.Quota == name {
+			held = held.Add(s.QueueUse(structs.UseNamespace(n.Name), "").Held)
+		}
+	}
+	return held
+}
+
+// Reservation gives a reservation, or nil.
+func (s *Snapshot) Reservation(id string) *structs.Reservation { return find(s.reserved, id) }
+
+// Reservations gives every reservation by id.
+func (s *Snapshot) Reservations() iter.Seq[*structs.Reservation] { return ascend(s.reserved) }
+
+// CountedUse is what the rows of usage must say, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
+func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
+	out := map[structs.UseRow]structs.QueueUsage{}
+	jobs := map[useJob]bool{}
+	for a := range s.Allocs() {
+		if !structs.Holds(a) {
+			continue
+		}
+		ending, ends := useEnds(a)
+		for _, r := range structs.UseRows(a) {
+			u := out[r]
+			u.Path, u.User = r.Path, r.User
+			u.Held = u.Held.Add(structs.Charge(a, r, s.AllocByID))
+			u.Allocs++
+			u.Ending, u.Ends = u.Ending+ending, u.Ends+ends
+			if k := (useJob{a.JobKey(), r}); !jobs[k] {
+				jobs[k] = true
+				u.Jobs++
+			}
+			out[r] = u
+		}
+	}
+	return out
+}
+
+// CheckUse compares the rows of usage with a count of the allocations, and tells the first difference.
+func (s *Snapshot) CheckUse() (why string) {
+	if s.queueUse.Len() == 0 {
+		return ""
+	}
+	want := s.CountedUse()
+	for u := range s.QueueUses() {
+		k := useKey{Path: u.Path, User: u.User}
+		c := want[k]
+		if u.Held != c.Held || u.Allocs != c.Allocs || u.Jobs != c.Jobs || u.Ending != c.Ending || u.Ends != c.Ends {
+			return "usage of queue " + u.Path + " (user " + u.User + ") does not follow from the allocations"
+		}
+		delete(want, k)
+	}
+	if len(want) > 0 {
+		return "a queue holds something and has no row of usage"
+	}
+	return ""
+}

@@ -1,0 +1,89 @@
+package methods
+
+import "github.com/muster-sched/muster/structs"
+
+// Queue objects, quotas of namespaces, and reservations of operators.
+type (
+	// QueueState is a queue with its settings as configured, what is inherited filled in, and its usage.
+	QueueState struct {
+		Queue     *structs.Queue // as configured; nil for one that only jobs name
+		Effective structs.Queue  // with everything that is inherited or has a default filled in
+		Usage     structs.QueueUsage
+		Mean      structs.Amount // decayed usage as an amount, now
+		Share     int64          // weighted dominant share of what is held, millionths
+		Submitted int64          // jobs that are not dead, subtree included
+		Waiting   int64          // jobs that wait, subtree included
+		Users     []QueueUserState
+	}
+	// QueueUserState is what one submitter has in a queue.
+	QueueUserState struct {
+		Usage structs.QueueUsage
+		Mean  structs.Amount
+		Share int64
+	}
+	// QueueGetResponse is a queue; nil when absent.
+	QueueGetResponse struct {
+		Meta
+		Queue *QueueState
+	}
+	// QueueTreeResponse lists queues by path.
+	QueueTreeResponse struct {
+		Meta
+		Queues []QueueState
+		Total  structs.Amount // what the cluster has
+	}
+	// QueueUpsertRequest writes queues, parents first.
+	QueueUpsertRequest struct{ Queues []*structs.Queue }
+	// QueueUpsertResponse warns of guarantees that cannot be kept together.
+	QueueUpsertResponse struct {
+		Index    structs.Index
+		Warnings []string
+	}
+	// QuotaState is a quota with what its namespaces hold.
+	QuotaState struct {
+		Quota      *structs.QuotaSpec
+		Held       structs.Amount
+		Namespaces []string
+	}
+	// QuotaGetResponse is a quota; nil when absent.
+	QuotaGetResponse struct {
+		Meta
+		Quota *QuotaState
+	}
+	// QuotaListResponse lists quotas by name.
+	QuotaListResponse struct {
+		Meta
+		Quotas    []QuotaState
+		NextToken string
+	}
+	// QuotaUpsertRequest writes a quota.
+	QuotaUpsertRequest struct{ Quota *structs.QuotaSpec }
+	// ReservationListResponse lists reservations by id: of operators, and of jobs that wait.
+	ReservationListResponse struct {
+		Meta
+		Reservations []*structs.Reservation
+	}
+	// ReservationGetResponse is a reservation; nil when absent.
+	ReservationGetResponse struct {
+		Meta
+		Reservation *structs.Reservation
+	}
+	// ReserveRequest writes a reservation of an operator.
+	ReserveRequest struct{ Reservation *structs.Reservation }
+)
+
+// Their methods.
+var (
+	QueueTree         = method[ListRequest, QueueTreeResponse]("Queue.Tree", SideServer, KindRead, Need{AnyToken: true})
+	QueueGet          = method[NameRequest, QueueGetResponse]("Queue.Get", SideServer, KindRead, Need{AnyToken: true})
+	QueueUpsert       = method[QueueUpsertRequest, QueueUpsertResponse]("Queue.Upsert", SideServer, KindWrite, Need{Operator: "write"})
+	QueueDelete       = method[NameRequest, WriteResponse]("Queue.Delete", SideServer, KindWrite, Need{Operator: "write"})
+	QuotaList         = method[ListRequest, QuotaListResponse]("Quota.List", SideServer, KindRead, Need{Operator: "read"})
+	QuotaGet          = method[NameRequest, QuotaGetResponse]("Quota.Get", SideServer, KindRead, Need{Operator: "read"})
+	QuotaUpsert       = method[QuotaUpsertRequest, WriteResponse]("Quota.Upsert", SideServer, KindWrite, Need{Operator: "write"})
+	QuotaDelete       = method[NameRequest, WriteResponse]("Quota.Delete", SideServer, KindWrite, Need{Operator: "write"})
+	ReservationList   = method[ListRequest, ReservationListResponse]("Reservation.List", SideServer, KindRead, Need{AnyToken: true})
+	ReservationGet    = method[NameRequest, ReservationGetResponse]("Reservation.Get", SideServer, KindRead, Need{AnyToken: true})
+	ReservationUpsert = method[ReserveRequest, WriteResponse]("Reservation.Upsert", SideServer, KindWrite, Need{Operator: "write"})
+	ReservationDelete = method[NameRequest, WriteResponse]("Reservation.Delete", SideServer, KindWrite, Need{Operator: "write"})
+)

@@ -1,0 +1,295 @@
+package nomadlike
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Queue objects and reservations are Muster's own; quotas have Nomad's paths and shapes.
+func queueRoutes() []route {
+	return []route{
+		{methods: "GET", pattern: "/v1/queues", rpc: methods.QueueTree.Name, handle: queueTree},
+		{methods: "PUT,POST", pattern: "/v1/queues", rpc: methods.QueueUpsert.Name, handle: queueUpsert},
+		{methods: "GET", pattern: "/v1/queue/{path}", rpc: methods.QueueGet.Name, handle: queueGet},
+		{methods: "PUT,POST", pattern: "/v1/queue/{path}", rpc: methods.QueueUpsert.Name, handle: queueUpsert},
+		{methods: "DELETE", pattern: "/v1/queue/{path}", rpc: methods.QueueDelete.Name, handle: queueDelete},
+		{methods: "GET", pattern: "/v1/quotas", rpc: methods.QuotaList.Name, handle: quotaList},
+		{methods: "GET", pattern: "/v1/quota-usages", rpc: methods.QuotaList.Name, handle: quotaUsages},
+		{methods: "PUT,POST", pattern: "/v1/quota", rpc: methods.QuotaUpsert.Name, handle: quotaUpsert},
+		{methods: "GET", pattern: "/v1/quota/{name}", rpc: methods.QuotaGet.Name, handle: quotaGet},
+		{methods: "PUT,POST", pattern: "/v1/quota/{name}", rpc: methods.QuotaUpsert.Name, handle: quotaUpsert},
+		{methods: "DELETE", pattern: "/v1/quota/{name}", rpc: methods.QuotaDelete.Name, handle: quotaDelete},
+		{methods: "GET", pattern: "/v1/quota/usage/{name}", rpc: methods.QuotaGet.Name, handle: quotaUsage},
+		{methods: "GET", pattern: "/v1/reservations", rpc: methods.ReservationList.Name, handle: reservationList},
+		{methods: "PUT,POST", pattern: "/v1/reservations", rpc: methods.ReservationUpsert.Name, handle: reservationUpsert},
+		{methods: "GET", pattern: "/v1/reservation/{name}", rpc: methods.ReservationGet.Name, handle: reservationGet},
+		{methods: "PUT,POST", pattern: "/v1/reservation/{name}", rpc: methods.ReservationUpsert.Name, handle: reservationUpsert},
+		{methods: "DELETE", pattern: "/v1/reservation/{name}", rpc: methods.ReservationDelete.Name, handle: reservationDelete},
+	}
+}
+
+type (
+	// QueueState is what GET /v1/queues lists and GET /v1/queue/:path shows.
+	QueueState struct {
+		wire.Queue
+		Exists    bool       // false: no queue object, but jobs name it or it is built in
+		Effective wire.Queue // with what is inherited and the defaults
+		Held      *wire.Amount
+		Mean      *wire.Amount // decayed usage as an amount
+		Share     float64      // weighted dominant share of what is held, of the whole cluster
+		Jobs      int64        // that hold something
+		Allocs    int64
+		Waiting   int64
+		Submitted int64
+		Users     []QueueUser `json:",omitempty"`
+	}
+	// QueueUser is what one submitter has in a queue.
+	QueueUser struct {
+		Name         string
+		Held, Mean   *wire.Amount
+		Share        float64
+		Jobs, Allocs int64
+	}
+	// QueueWritten is the answer to a write of queues.
+	QueueWritten struct{ Warnings []string }
+)
+
+func queueState(q *methods.QueueState) QueueState {
+	out := QueueState{
+		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(&q.Effective), Held: wire.AmountFromStructs(q.Usage.Held), Mean: wire.AmountFromStructs(q.Mean),
+		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
+	}
+	out.Queue.Path = q.Effective.Path
+	if q.Queue != nil {
+		out.Queue = *wire.QueueFromStructs(q.Queue)
+	}
+	for i := range q.Users {
+		u := &q.Users[i]
+		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.AmountFromStructs(u.Usage.Held), Mean: wire.AmountFromStructs(u.Mean),
+			Share: float64(u.Share) / 1e6, Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs})
+	}
+	return out
+}
+
+func queueTree(c *call) (any, error) {
+	resp, err := invoke(c, methods.QueueTree, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]QueueState, len(resp.Queues))
+	for i := range resp.Queues {
+		out[i] = queueState(&resp.Queues[i])
+	}
+	return out, nil
+}
+
+func queueGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.QueueGet, &methods.NameRequest{Name: c.params["path"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Queue == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "queue %q not found", clip(c.params["path"], 100))
+	}
+	return queueState(resp.Queue), nil
+}
+
+// queueUpsert takes one queue, or a list of them in which parents come before children.
+func queueUpsert(c *call) (any, error) {
+	raw, err := c.rawBody(BodyMax)
+	if err != nil {
+		return nil, err
+	}
+	var list []*wire.Queue
+	if t := bytes.TrimSpace(raw); len(t) > 0 && t[0] == '[' {
+		var items []json.RawMessage
+		if err := json.Unmarshal(raw, &items); err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "the body is not a list of queues: %v", err)
+		}
+		for _, b := range items {
+			q, err := strictQueue(b)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, q)
+		}
+	} else {
+		q, err := strictQueue(raw)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, q)
+	}
+	req := &methods.QueueUpsertRequest{}
+	for _, w := range list {
+		q, err := w.ToStructs()
+		if err != nil {
+			return nil, err
+		}
+		if path := c.params["path"]; path != "" {
+			if q.Path == "" {
+				q.Path = path
+			}
+			if q.Path != path || len(list) > 1 {
+				return nil, structs.Errorf(structs.CodeInvalid, "the path names queue %q, the body %q", clip(path, 100), clip(q.Path, 100))
+			}
+		}
+		req.Queues = append(req.Queues, q)
+	}
+	resp, err := invoke(c, methods.QueueUpsert, req)
+	if err != nil {
+		return nil, err
+	}
+	c.index(resp.Index)
+	return QueueWritten{Warnings: resp.Warnings}, nil
+}
+
+// strictQueue refuses fields that a queue does not have: a limit with a typing error would limit nothing.
+func strictQueue(b []byte) (*wire.Queue, error) {
+	q := &wire.Queue{}
+	unknown, err := wire.Decode(b, q)
+	if err == nil && len(unknown) > 0 {
+		err = structs.Errorf(structs.CodeInvalid, "a queue has no %s", clip(unknown[0], 100))
+	}
+	return q, err
+}
+
+func queueDelete(c *call) (any, error) {
+	return c.written(invoke(c, methods.QueueDelete, &methods.NameRequest{Name: c.params["path"]}))
+}
+
+func quotaList(c *call) (any, error) {
+	resp, err := invoke(c, methods.QuotaList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.QuotaSpec, 0, len(resp.Quotas))
+	for i := range resp.Quotas {
+		out = append(out, wire.QuotaFromStructs(resp.Quotas[i].Quota))
+	}
+	return out, nil
+}
+
+func quotaUsages(c *call) (any, error) {
+	resp, err := invoke(c, methods.QuotaList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.QuotaUsage, 0, len(resp.Quotas))
+	for i := range resp.Quotas {
+		out = append(out, c.quotaUsageOf(&resp.Quotas[i]))
+	}
+	return out, nil
+}
+
+func (c *call) quotaUsageOf(q *methods.QuotaState) *wire.QuotaUsage {
+	region := structs.RegionDefault
+	if len(q.Quota.Limits) > 0 {
+		region = q.Quota.Limits[0].Region
+	}
+	return wire.QuotaUsageOf(q.Quota, region, q.Held, q.Namespaces)
+}
+
+func quotaGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.QuotaGet, &methods.NameRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Quota == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "quota specification not found")
+	}
+	return wire.QuotaFromStructs(resp.Quota.Quota), nil
+}
+
+func quotaUsage(c *call) (any, error) {
+	resp, err := invoke(c, methods.QuotaGet, &methods.NameRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Quota == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "quota specification not found")
+	}
+	return c.quotaUsageOf(resp.Quota), nil
+}
+
+func quotaUpsert(c *call) (any, error) {
+	var body wire.QuotaSpec
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if name := c.params["name"]; name != "" {
+		if body.Name == "" {
+			body.Name = name
+		}
+		if body.Name != name {
+			return nil, structs.Errorf(structs.CodeInvalid, "Quota name does not match: path says %q, body says %q", clip(name, 100), clip(body.Name, 100))
+		}
+	}
+	q, err := body.ToStructs()
+	if err != nil {
+		return nil, err
+	}
+	return c.written(invoke(c, methods.QuotaUpsert, &methods.QuotaUpsertRequest{Quota: q}))
+}
+
+func quotaDelete(c *call) (any, error) {
+	return c.written(invoke(c, methods.QuotaDelete, &methods.NameRequest{Name: c.params["name"]}))
+}
+
+func reservationList(c *call) (any, error) {
+	resp, err := invoke(c, methods.ReservationList, &methods.ListRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*wire.Reservation, 0, len(resp.Reservations))
+	for _, r := range resp.Reservations {
+		out = append(out, wire.ReservationFromStructs(r))
+	}
+	return out, nil
+}
+
+func reservationGet(c *call) (any, error) {
+	resp, err := invoke(c, methods.ReservationGet, &methods.NameRequest{Name: c.params["name"]})
+	if err != nil {
+		return nil, err
+	}
+	if resp.Reservation == nil {
+		return nil, structs.Errorf(structs.CodeNotFound, "reservation %q not found", clip(c.params["name"], 200))
+	}
+	return wire.ReservationFromStructs(resp.Reservation), nil
+}
+
+func reservationUpsert(c *call) (any, error) {
+	raw, err := c.rawBody(BodyMax)
+	if err != nil {
+		return nil, err
+	}
+	var body wire.Reservation
+	unknown, err := wire.Decode(raw, &body)
+	if err != nil {
+		return nil, err
+	}
+	if len(unknown) > 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "a reservation has no %s", clip(unknown[0], 100))
+	}
+	if name := c.params["name"]; name != "" && body.ID == "" {
+		body.ID = name
+	}
+	r, err := body.ToStructs(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if name := c.params["name"]; name != "" && r.ID != name {
+		return nil, structs.Errorf(structs.CodeInvalid, "the path names reservation %q, the body %q", clip(name, 100), clip(r.ID, 100))
+	}
+	return c.written(invoke(c, methods.ReservationUpsert, &methods.ReserveRequest{Reservation: r}))
+}
+
+func reservationDelete(c *call) (any, error) {
+	return c.written(invoke(c, methods.ReservationDelete, &methods.NameRequest{Name: c.params["name"]}))
+}

@@ -1,0 +1,226 @@
+package wire
+
+import (
+	"math"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Amount is what queues are measured in. A field that is nil means: no limit, or nothing.
+type Amount struct {
+	GPUs        *float64 `json:",omitempty"` // 0.5 is half a GPU
+	GPUMemoryMB *int64   `json:",omitempty"`
+	CPU         *int64   `json:",omitempty"` // MHz
+	MemoryMB    *int64   `json:",omitempty"`
+}
+
+// AmountFromStructs converts an amount; components that are structs.AmountNoLimit are left out.
+func AmountFromStructs(a structs.Amount) *Amount {
+	out := &Amount{}
+	if a.GPUMilli != structs.AmountNoLimit {
+		out.GPUs = ptr(float64(a.GPUMilli) / 1000)
+	}
+	for _, c := range []struct {
+		v  int64
+		to **int64
+	}{{a.GPUMemoryMiB, &out.GPUMemoryMB}, {a.CPU, &out.CPU}, {a.MemoryMiB, &out.MemoryMB}} {
+		if c.v != structs.AmountNoLimit {
+			*c.to = ptr(c.v)
+		}
+	}
+	return out
+}
+
+// ToStructs converts an amount; missing is what a field that is nil means.
+func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
+	out := structs.Amount{GPUMilli: missing, GPUMemoryMiB: missing, CPU: missing, MemoryMiB: missing}
+	if a.GPUs != nil {
+		m := math.Round(*a.GPUs * 1000)
+		if m < 0 || m > 1e12 || math.IsNaN(m) {
+			return out, structs.Errorf(structs.CodeInvalid, "%v GPUs: give 0 or more", *a.GPUs)
+		}
+		out.GPUMilli = int64(m)
+	}
+	for _, c := range []struct {
+		name string
+		v    *int64
+		to   *int64
+	}{{"GPUMemoryMB", a.GPUMemoryMB, &out.GPUMemoryMiB}, {"CPU", a.CPU, &out.CPU}, {"MemoryMB", a.MemoryMB, &out.MemoryMiB}} {
+		if c.v == nil {
+			continue
+		}
+		if *c.v < 0 || *c.v > 1<<50 {
+			return out, structs.Errorf(structs.CodeInvalid, "%s of %d: give 0 or more", c.name, *c.v)
+		}
+		*c.to = *c.v
+	}
+	return out, nil
+}
+
+// Queue is a node of the tree that shares the cluster out, as PUT /v1/queues takes it.
+type Queue struct {
+	Path              string // also read from Name
+	Name              string `json:",omitempty"` // what an HCL block's label says; Path wins
+	Description       string `json:",omitempty"`
+	Weight            int64  `json:",omitempty"`
+	Guarantee         *Amount
+	Limit             *Amount
+	SoftLimit         *Amount
+	Order             string            `json:",omitempty"`
+	Preempt           string            `json:",omitempty"`
+	Backfill          string            `json:",omitempty"`
+	ReserveDepth      int64             `json:",omitempty"`
+	MaxWait           TextDuration      `json:",omitempty"`
+	HalfLife          TextDuration      `json:",omitempty"`
+	Aging             TextDuration      `json:",omitempty"`
+	RunningMax        int64             `json:",omitempty"`
+	SubmittedMax      int64             `json:",omitempty"`
+	RunningUserMax    int64             `json:",omitempty"`
+	SubmittedUserMax  int64             `json:",omitempty"`
+	GPUMinutesMax     int64             `json:",omitempty"`
+	GPUMinutesUserMax int64             `json:",omitempty"`
+	PreemptGrace      TextDuration      `json:",omitempty"`
+	PreemptMinRuntime TextDuration      `json:",omitempty"`
+	PreemptMax        int64             `json:",omitempty"`
+	PreemptRate       int64             `json:",omitempty"`
+	AllowedUsers      []string          `json:",omitempty"`
+	Meta              map[string]string `json:",omitempty"`
+	CreateIndex       uint64
+	ModifyIndex       uint64
+}
+
+// QueueFromStructs converts a queue.
+func QueueFromStructs(q *structs.Queue) *Queue {
+	limit := func(a *structs.Amount) *Amount {
+		if a == nil {
+			return nil
+		}
+		return AmountFromStructs(*a)
+	}
+	return &Queue{
+		Path: q.Path, Description: q.Description, Weight: q.Weight, Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
+		Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		MaxWait: TextDuration(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
+		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
+		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
+		PreemptGrace: TextDuration(q.PreemptGrace), PreemptMinRuntime: TextDuration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
+		AllowedUsers: q.AllowedUsers, Meta: q.Meta, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
+	}
+}
+
+// ToStructs converts a queue.
+func (q *Queue) ToStructs() (*structs.Queue, error) {
+	out := &structs.Queue{
+		Path: q.Path, Description: q.Description, Weight: q.Weight, Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		MaxWait: time.Duration(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
+		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
+		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
+		PreemptGrace: time.Duration(q.PreemptGrace), PreemptMinRuntime: time.Duration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
+		AllowedUsers: q.AllowedUsers, Meta: cloneMap(q.Meta),
+	}
+	if out.Path == "" {
+		out.Path = q.Name
+	}
+	for _, c := range []struct {
+		in      *Amount
+		to      **structs.Amount
+		missing int64
+	}{{q.Guarantee, &out.Guarantee, 0}, {q.Limit, &out.Limit, structs.AmountNoLimit}, {q.SoftLimit, &out.SoftLimit, structs.AmountNoLimit}} {
+		if c.in == nil {
+			continue
+		}
+		a, err := c.in.ToStructs(c.missing)
+		if err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: %s", out.Path, err)
+		}
+		*c.to = &a
+	}
+	return out, nil
+}
+
+// Reservation is what an operator keeps free for a time, or a promise to a job that waits.
+type Reservation struct {
+	ID          string
+	Name        string `json:",omitempty"` // what an HCL block's label says; ID wins
+	NodePool    string
+	Namespace   string    `json:",omitempty"`
+	JobID       string    `json:",omitempty"` // of a promise to a job
+	Start       time.Time // not set: now
+	End         time.Time
+	Duration    TextDuration `json:",omitempty"` // instead of End
+	Basis       string       `json:",omitempty"`
+	Nodes       []string     `json:",omitempty"`
+	Amount      *Amount      `json:",omitempty"`
+	Users       []string     `json:",omitempty"`
+	Queues      []string     `json:",omitempty"`
+	Maintenance bool         `json:",omitempty"`
+	Description string       `json:",omitempty"`
+	Allocations int          `json:",omitempty"` // of a promise: how many places
+	CreateIndex uint64
+	ModifyIndex uint64
+}
+
+// ReservationFromStructs converts a reservation.
+func ReservationFromStructs(r *structs.Reservation) *Reservation {
+	out := &Reservation{
+		ID: r.ID, NodePool: r.Domain, Namespace: r.Namespace, JobID: r.JobID, Start: r.Start.Time(), End: r.End.Time(), Basis: r.Basis,
+		Users: r.Users, Queues: r.Queues, Maintenance: r.Maintenance, Description: r.Description, Allocations: len(r.Places),
+		CreateIndex: uint64(r.CreateIndex), ModifyIndex: uint64(r.ModifyIndex),
+	}
+	if r.Amount != nil {
+		out.Amount = AmountFromStructs(*r.Amount)
+	}
+	seen := map[structs.NodeID]bool{}
+	for _, n := range r.Nodes {
+		out.Nodes = append(out.Nodes, n.String())
+	}
+	for i := range r.Places {
+		if n := r.Places[i].Node; !seen[n] {
+			seen[n] = true
+			out.Nodes = append(out.Nodes, n.String())
+		}
+	}
+	return out
+}
+
+// ToStructs converts what an operator asks for.
+func (r *Reservation) ToStructs(now time.Time) (*structs.Reservation, error) {
+	if r.JobID != "" || r.Allocations != 0 || r.Basis != "" {
+		return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: promises to jobs are made by the scheduler", r.ID)
+	}
+	out := &structs.Reservation{ID: r.ID, Domain: r.NodePool, Users: r.Users, Queues: r.Queues, Maintenance: r.Maintenance, Description: r.Description}
+	if out.ID == "" {
+		out.ID = r.Name
+	}
+	if out.Domain == "" {
+		out.Domain = structs.NodePoolDefault
+	}
+	start := r.Start
+	if start.IsZero() {
+		start = now
+	}
+	end := r.End
+	if r.Duration != 0 {
+		if !end.IsZero() {
+			return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: give End or Duration, not both", out.ID)
+		}
+		end = start.Add(time.Duration(r.Duration))
+	}
+	out.Start, out.End = structs.LogTimeOf(start), structs.LogTimeOf(end)
+	for _, text := range r.Nodes {
+		id, err := structs.ParseID[structs.NodeID](text)
+		if err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: node %.40q is not an id", out.ID, text)
+		}
+		out.Nodes = append(out.Nodes, id)
+	}
+	if r.Amount != nil {
+		a, err := r.Amount.ToStructs(0)
+		if err != nil {
+			return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: %s", out.ID, err)
+		}
+		out.Amount = &a
+	}
+	return out, nil
+}

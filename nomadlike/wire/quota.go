@@ -1,0 +1,170 @@
+package wire
+
+import (
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// QuotaSpec is a quota of namespaces, in the shape of Nomad's API. Numbers mean what they mean there: 0 is no limit, a
+// negative number lets nothing pass.
+type QuotaSpec struct {
+	Name        string
+	Description string
+	Limits      []*QuotaLimit
+	CreateIndex uint64
+	ModifyIndex uint64
+}
+
+// QuotaLimit is the limit in one region.
+type QuotaLimit struct {
+	Region         string
+	RegionLimit    *QuotaResources
+	Soft           *QuotaResources `json:",omitempty"` // Muster's own: beyond it work is served after everybody else's
+	VariablesLimit *int            `json:",omitempty"`
+	SecretsMB      *int            `json:",omitempty"`
+	Hash           []byte
+}
+
+// QuotaResources are the resources that a quota limits.
+type QuotaResources struct {
+	CPU         *int
+	Cores       *int `json:",omitempty"`
+	MemoryMB    *int
+	MemoryMaxMB *int `json:",omitempty"`
+	GPUMemoryMB *int `json:",omitempty"` // Muster's own; a whole GPU counts with all that it has
+	Devices     []*QuotaDevice
+	Storage     map[string]any   `json:",omitempty"`
+	NodePools   []map[string]any `json:",omitempty"`
+	NUMA        map[string]any   `json:",omitempty"`
+	SecretsMB   *int             `json:",omitempty"`
+}
+
+// QuotaDevice limits how many devices of a kind are given: GPUs, in this build.
+type QuotaDevice struct {
+	Name  string
+	Count *uint64
+}
+
+// QuotaUsage is what the namespaces of a quota hold.
+type QuotaUsage struct {
+	Name        string
+	Used        map[string]*QuotaLimit
+	Namespaces  []string `json:",omitempty"` // Muster's own
+	CreateIndex uint64
+	ModifyIndex uint64
+}
+
+// quotaGPU is the device name under which GPUs are shown.
+const quotaGPU = "nvidia/gpu"
+
+// QuotaFromStructs converts a quota.
+func QuotaFromStructs(q *structs.QuotaSpec) *QuotaSpec {
+	out := &QuotaSpec{Name: q.Name, Description: q.Description, Limits: []*QuotaLimit{}, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex)}
+	for i := range q.Limits {
+		l := &q.Limits[i]
+		w := &QuotaLimit{Region: l.Region, RegionLimit: quotaResources(l.Hard, false)}
+		if l.Soft != nil {
+			w.Soft = quotaResources(*l.Soft, false)
+		}
+		out.Limits = append(out.Limits, w)
+	}
+	return out
+}
+
+// QuotaUsageOf is what a quota's namespaces hold in a region.
+func QuotaUsageOf(q *structs.QuotaSpec, region string, held structs.Amount, namespaces []string) *QuotaUsage {
+	return &QuotaUsage{Name: q.Name, Namespaces: namespaces, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
+		Used: map[string]*QuotaLimit{region: {Region: region, RegionLimit: quotaResources(held, true)}}}
+}
+
+func quotaResources(a structs.Amount, used bool) *QuotaResources {
+	num := func(v int64) *int {
+		switch {
+		case used:
+		case v == structs.AmountNoLimit:
+			v = 0
+		case v == 0:
+			v = -1
+		}
+		return ptr(int(v))
+	}
+	out := &QuotaResources{CPU: num(a.CPU), MemoryMB: num(a.MemoryMiB), Devices: []*QuotaDevice{}}
+	if used || a.GPUMemoryMiB != structs.AmountNoLimit {
+		out.GPUMemoryMB = num(a.GPUMemoryMiB)
+	}
+	if used || a.GPUMilli != structs.AmountNoLimit {
+		out.Devices = append(out.Devices, &QuotaDevice{Name: quotaGPU, Count: ptr(uint64((a.GPUMilli + 999) / 1000))})
+	}
+	return out
+}
+
+// ToStructs converts a quota. What this build does not count is an error, so that nobody relies on it.
+func (q *QuotaSpec) ToStructs() (*structs.QuotaSpec, error) {
+	out := &structs.QuotaSpec{Name: q.Name, Description: q.Description}
+	for _, l := range q.Limits {
+		if l == nil {
+			continue
+		}
+		if l.VariablesLimit != nil && *l.VariablesLimit != 0 || l.SecretsMB != nil && *l.SecretsMB != 0 {
+			return nil, unsupportedQuota(q.Name, "variables_limit and secrets")
+		}
+		to := structs.QuotaLimit{Region: l.Region, Hard: structs.Unlimited}
+		if l.RegionLimit != nil {
+			a, err := l.RegionLimit.amount(q.Name)
+			if err != nil {
+				return nil, err
+			}
+			to.Hard = a
+		}
+		if l.Soft != nil {
+			a, err := l.Soft.amount(q.Name)
+			if err != nil {
+				return nil, err
+			}
+			to.Soft = &a
+		}
+		out.Limits = append(out.Limits, to)
+	}
+	return out, nil
+}
+
+func unsupportedQuota(name, what string) error {
+	return structs.Errorf(structs.CodeUnsupported, "quota %q: a limit of %s is not supported by this build; remove it", name, what)
+}
+
+func (r *QuotaResources) amount(quota string) (structs.Amount, error) {
+	out := structs.Unlimited
+	for _, c := range []struct {
+		name string
+		v    *int
+		to   *int64
+	}{{"cores", r.Cores, nil}, {"memory_max", r.MemoryMaxMB, nil}, {"secrets", r.SecretsMB, nil},
+		{"cpu", r.CPU, &out.CPU}, {"memory", r.MemoryMB, &out.MemoryMiB}, {"GPU memory", r.GPUMemoryMB, &out.GPUMemoryMiB}} {
+		switch {
+		case c.v == nil || *c.v == 0: // no limit
+		case c.to == nil:
+			return out, unsupportedQuota(quota, c.name)
+		default:
+			*c.to = max(int64(*c.v), 0)
+		}
+	}
+	switch {
+	case len(r.Storage) > 0:
+		return out, unsupportedQuota(quota, "storage")
+	case len(r.NodePools) > 0:
+		return out, unsupportedQuota(quota, "node pools")
+	case len(r.NUMA) > 0:
+		return out, unsupportedQuota(quota, "NUMA")
+	}
+	for _, d := range r.Devices {
+		if d == nil || d.Count == nil {
+			continue
+		}
+		if !structs.IsGPUDevice(d.Name) || strings.Count(d.Name, "/") > 1 {
+			return out, structs.Errorf(structs.CodeUnsupported, "quota %q: a limit of device %q is not supported by this build; GPUs of all models are limited together (%q)", quota, d.Name, quotaGPU)
+		}
+		out.GPUMilli = 1000 * int64(min(*d.Count, 1<<30))
+	}
+	return out, nil
+}

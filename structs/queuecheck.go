@@ -1,0 +1,173 @@
+package structs
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits of queue objects.
+const (
+	QueuePathMax  = 512 // bytes of a path
+	QueueDepthMax = 8   // parts of a path
+	QueuesMax     = 10_000
+)
+
+// QueueOrders are the names that Queue.Order may have beside "": the ordering policies that a person may choose.
+var QueueOrders = []string{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderWeighted}
+
+// Check says what is wrong with a queue by itself, or nil. Whether its parent exists is for Apply to see.
+func (q *Queue) Check() *Error {
+	bad := func(format string, args ...any) *Error {
+		return Errorf(CodeInvalid, "queue %q: "+format, append([]any{q.Path}, args...)...)
+	}
+	if err := CheckQueuePath(q.Path); err != nil {
+		return err
+	}
+	switch {
+	case q.Order != "" && !slices.Contains(QueueOrders, q.Order):
+		return bad("order %q is not known; use one of %s", q.Order, strings.Join(QueueOrders, ", "))
+	case !slices.Contains([]string{"", PreemptNone, PreemptPriority, PreemptReclaim, PreemptDeadline, PreemptOrder}, q.Preempt):
+		return bad("preempt %q is not known; use none, priority, reclaim, deadline or order", q.Preempt)
+	case !slices.Contains([]string{"", BackfillNone, BackfillGreedy, BackfillEASY, BackfillSJF, BackfillConservative}, q.Backfill):
+		return bad("backfill %q is not known; use none, greedy, easy, easy-sjf or conservative", q.Backfill)
+	case q.Weight < 0 || q.Weight > 1_000_000:
+		return bad("weight %d; give 1 to 1000000", q.Weight)
+	case q.ReserveDepth < 0 || q.ReserveDepth > 1000:
+		return bad("reserve_depth %d; give 1 to 1000", q.ReserveDepth)
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{{"max_wait", q.MaxWait}, {"half_life", q.HalfLife}, {"aging", q.Aging}, {"preempt_grace", q.PreemptGrace}, {"preempt_min_runtime", q.PreemptMinRuntime}} {
+		if d.v < 0 || d.v > lifeMax {
+			return bad("%s %v; give 0 to %v", d.name, d.v, lifeMax)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		v    int64
+	}{{"running_max", q.RunningMax}, {"submitted_max", q.SubmittedMax}, {"running_user_max", q.RunningUserMax}, {"submitted_user_max", q.SubmittedUserMax},
+		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate}} {
+		if c.v < 0 || c.v > 1<<40 {
+			return bad("%s %d; give 1 or more, or 0 for no cap", c.name, c.v)
+		}
+	}
+	if q.Guarantee != nil {
+		for _, c := range q.Guarantee.Parts() {
+			if c.Value < 0 {
+				return bad("a guarantee of %s cannot be negative", c.Name)
+			}
+		}
+	}
+	for _, l := range []struct {
+		name   string
+		amount *Amount
+	}{{"limit", q.Limit}, {"soft_limit", q.SoftLimit}} {
+		if l.amount == nil {
+			continue
+		}
+		for _, c := range l.amount.Parts() {
+			if c.Value < AmountNoLimit {
+				return bad("%s of %s is %d; give 0 or more", l.name, c.Name, c.Value)
+			}
+		}
+		if q.Guarantee != nil {
+			if what, over := q.Guarantee.Exceeds(*l.amount); over > 0 {
+				return bad("the guarantee exceeds the %s of %s by %d", l.name, what, over)
+			}
+		}
+	}
+	return nil
+}
+
+// CheckQueuePath says what is wrong with the path of a queue, or nil.
+func CheckQueuePath(path string) *Error {
+	parts := strings.Split(path, "/")
+	switch {
+	case path == "":
+		return Errorf(CodeInvalid, "a queue needs a name")
+	case len(path) > QueuePathMax || len(parts) > QueueDepthMax:
+		return Errorf(CodeInvalid, "queue %.40q: a path may have %d bytes and %d parts", path, QueuePathMax, QueueDepthMax)
+	case len(parts) > 1 && parts[0] == QueueRoot:
+		return Errorf(CodeInvalid, "queue %q: %q is the root itself; the queues at the top are named without it", path, QueueRoot)
+	}
+	for _, p := range parts {
+		for _, c := range p {
+			if c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') {
+				return Errorf(CodeInvalid, "queue %q: only letters, digits, - and _ may occur between slashes", path)
+			}
+		}
+		if p == "" {
+			return Errorf(CodeInvalid, "queue %q: a part of the path is empty", path)
+		}
+	}
+	return nil
+}
+
+// AmountPart is one component of an Amount by name.
+type AmountPart struct {
+	Name  string // as in Exceeds
+	Unit  string
+	Value int64
+}
+
+// Parts are the components of an amount in a fixed order.
+func (a Amount) Parts() [4]AmountPart {
+	return [4]AmountPart{{"gpu", "thousandths", a.GPUMilli}, {"GPU memory", "MiB", a.GPUMemoryMiB}, {"cpu", "MHz", a.CPU}, {"memory", "MiB", a.MemoryMiB}}
+}
+
+// Check says what is wrong with an operator's reservation by itself, or nil.
+func (r *Reservation) Check() *Error {
+	bad := func(format string, args ...any) *Error {
+		return Errorf(CodeInvalid, "reservation %q: "+format, append([]any{r.ID}, args...)...)
+	}
+	switch {
+	case r.ID == "" || len(r.ID) > 128:
+		return Errorf(CodeInvalid, "a reservation needs a name of at most 128 bytes")
+	case strings.ContainsAny(r.ID, "/ "):
+		return bad("a name has neither slashes nor spaces")
+	case r.JobID != "" || len(r.Places) > 0 || r.Basis != "":
+		return bad("an operator reserves nodes or an amount, not for a job")
+	case len(r.Nodes) == 0 && r.Amount == nil:
+		return bad("it needs nodes or an amount")
+	case len(r.Nodes) > 0 && r.Amount != nil:
+		return bad("it has nodes and an amount; give one of them")
+	case len(r.Nodes) > 10_000:
+		return bad("%d nodes; it may have 10000", len(r.Nodes))
+	case r.Start <= 0 || r.End <= r.Start:
+		return bad("it needs a window that begins before it ends")
+	case r.Maintenance && (len(r.Users) > 0 || len(r.Queues) > 0 || len(r.Nodes) == 0):
+		return bad("maintenance is of nodes and for nobody; it has no users, queues or amount")
+	case r.Amount != nil && *r.Amount == (Amount{}):
+		return bad("its amount is nothing")
+	}
+	if r.Amount != nil {
+		for _, c := range r.Amount.Parts() {
+			if c.Value < 0 {
+				return bad("%s of its amount is negative", c.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// Admits reports whether work of a queue and submitter may use an operator's reservation. Without users and queues
+// anybody may, unless it is for maintenance.
+func (r *Reservation) Admits(queue, user string) bool {
+	if r.Maintenance {
+		return false
+	}
+	if len(r.Users) == 0 && len(r.Queues) == 0 {
+		return true
+	}
+	if slices.Contains(r.Users, user) {
+		return true
+	}
+	for _, q := range r.Queues {
+		if q == QueueRoot || q == queue || strings.HasPrefix(queue, q+"/") {
+			return true
+		}
+	}
+	return false
+}
