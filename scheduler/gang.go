@@ -344,14 +344,14 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 		}
 	}
 	// Anywhere: with a preferred topology to be placed, with a required one only to tell why not.
-	mark := d.w.mark()
+	mark, cursor := d.w.mark(), d.cursor
 	placed := len(d.placed)
 	ok := d.tryWithin(g, first, nil, nil, g.wants)
 	if !ok || !required {
 		return ok
 	}
 	d.w.rollback(mark)
-	d.placed = d.placed[:placed]
+	d.placed, d.cursor = d.placed[:placed], cursor
 	best := room{at: -1}
 	for _, r := range rs {
 		if r.room > best.room {
