@@ -107,10 +107,19 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 			}
 		}
 	}
+	promised := 0
+	for row := range after.DecisionsBack() {
+		if row.Index != res.Index {
+			break
+		}
+		if row.Kind == structs.DecidedReserve {
+			promised++
+		}
+	}
 	if rows+accepted == 0 {
 		return
 	}
-	r.check(rows == accepted, "%d rows in the decision log for %d accepted parts", rows, accepted)
+	r.check(rows == accepted+promised, "%d rows in the decision log for %d accepted parts", rows, accepted)
 	r.saw("decision logged")
 }
 

@@ -58,7 +58,7 @@ func applyQueueDelete(x *tx) *structs.Error {
 					return structs.Errorf(structs.CodeConflict, "queue %q has jobs that are not dead, for one %q of namespace %q; stop or move them first", path, j.ID, j.Namespace)
 				}
 			}
-			if held, _ := x.HeldNow(structs.UseRow{Path: path}); held != (structs.Amount{}) {
+			if _, jobs := x.HeldNow(structs.UseRow{Path: path}); jobs > 0 {
 				return structs.Errorf(structs.CodeConflict, "queue %q has allocations that still hold something", path)
 			}
 		}
