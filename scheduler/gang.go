@@ -547,6 +547,20 @@ func (d *decision) rosters() []*structs.Roster {
 				}
 			}
 		}
+		// Who runs already but is on no roster belongs to the gang, too: the group may have become one since.
+		for _, a := range g.staying {
+			n := d.w.v.Node(a.NodeID)
+			if n == nil || slices.ContainsFunc(ms, func(m member) bool { return m.row.Alloc == a.ID }) {
+				continue
+			}
+			x := member{row: structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: a.NameIndex}, first: d.firstDevice(n.ID, a.Grants)}
+			for i := range a.Grants {
+				if a.Grants[i].IsGPU() {
+					x.row.GPUs++
+				}
+			}
+			ms = append(ms, x)
+		}
 		ro.Epoch++
 		for i := range d.placed {
 			p := &d.placed[i]

@@ -400,9 +400,11 @@ func (d *decision) addParts(b *builder) {
 	}
 }
 
-// single reports whether the placements of a gang stand alone: it goes on while some of it moves.
+// single reports whether the placements of a gang stand alone: it goes on while some of it moves. Members that are
+// missing for its minimum never do.
 func (g *groupWork) single() bool {
-	return g.tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.staying, func(a *structs.Allocation) bool {
+	missing := slices.ContainsFunc(g.wants, func(w want) bool { return !w.stays })
+	return !missing && g.tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.staying, func(a *structs.Allocation) bool {
 		return !slices.ContainsFunc(g.wants, func(w want) bool { return w.prev == a })
 	})
 }
