@@ -79,7 +79,7 @@ func TestCheckpointNotice(t *testing.T) {
 	t.Run("before a limit", func(t *testing.T) {
 		job := clienttest.Job("ckpt", structs.JobBatch, sh("main", trap))
 		job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Before: time.Hour}
-		job.Groups[0].MaxRunDuration = time.Hour
+		job.Groups[0].MaxRunDuration = time.Hour + 3*time.Second // the notice comes when the trap is set
 		id := srv.Place(a.ID(), job, func(*structs.Allocation) {})
 		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
 		end := srv.Alloc(id)
