@@ -287,6 +287,11 @@ func (g *generator) one() structs.Command {
 	}
 	switch w := g.r.IntN(137); {
 	case w >= 133:
+		for _, j := range g.jobs() { // what can be retried is rare: it is taken when it is there
+			if _, failed := g.snap.ArrayByKey(j.Key()).Count(); failed > 0 && g.chance(50) {
+				return cmd(structs.CmdWorkload, &structs.WorkloadCommand{Namespace: j.Namespace, JobID: j.ID, Action: structs.ActionRetry})
+			}
+		}
 		action, _ := pick(g, []string{structs.ActionHold, structs.ActionRelease, structs.ActionRequeue, structs.ActionRequeue, structs.ActionRetry, structs.ActionFail, "dance"})
 		return cmd(structs.CmdWorkload, &structs.WorkloadCommand{Namespace: job.Namespace, JobID: job.ID, Action: action, Reason: "why not"})
 	case w >= 130:
