@@ -36,6 +36,7 @@ type dump struct {
 	Fleeting bool
 	Waits    bool
 	Evicted  []*structs.Preemptions
+	History  []dumpPast // by node
 }
 
 // dumpHeld is what one allocation holds: all that a decision sees of allocations of other jobs.
@@ -54,6 +55,11 @@ type dumpHeld struct {
 	Ending bool
 	Index  int
 	Times  int64
+}
+
+type dumpPast struct {
+	Node structs.NodeID
+	Past Past
 }
 
 type dumpFlight struct {
@@ -106,6 +112,10 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
 		Booked: in.Booked, Queues: in.Queues, Fleeting: in.Fleeting, Waits: in.Waits, Evicted: in.Evicted}
+	for id, p := range in.History {
+		d.History = append(d.History, dumpPast{id, p})
+	}
+	slices.SortFunc(d.History, func(a, b dumpPast) int { return cmpID(a.Node, b.Node) })
 	jobs := make(map[*structs.Job]int)
 	jobOf := func(j *structs.Job) int {
 		if j == nil {
@@ -175,6 +185,12 @@ func Load(b []byte) (in Input, policy string, err error) {
 	}
 	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
 		Booked: d.Booked, Queues: d.Queues, Fleeting: d.Fleeting, Waits: d.Waits, Evicted: d.Evicted}
+	for i := range d.History {
+		if in.History == nil {
+			in.History = make(map[structs.NodeID]Past, len(d.History))
+		}
+		in.History[d.History[i].Node] = d.History[i].Past
+	}
 	for i := range d.Flight {
 		in.Flight = in.Flight.restore(&d.Flight[i], d.Jobs)
 	}

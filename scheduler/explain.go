@@ -77,11 +77,17 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		if s.sees {
 			u.GPU, u.Ask = s.gpuUse(c, i, v, &o), s.ask.need
 		}
+		if s.learns {
+			u.Past = s.w.past[n.ID]
+		}
 		name := s.p.Name()
 		if x, ok := s.p.(interface{ FitName() string }); ok {
 			name = x.FitName()
 		}
 		term(name, s.weights.Fit, s.p.Fit(u))
+	}
+	if v.shunned {
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "taint", Micro: 0}) // after all others
 	}
 	if s.offGPUs {
 		micro := int64(0)

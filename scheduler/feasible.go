@@ -19,6 +19,7 @@ type verdict struct {
 	cell    int32   // -1: depends on the node
 	suits   []bool  // see scan.suits
 	gpus    bool    // the class has GPUs
+	shunned bool    // it has a taint that the job should rather keep away from
 	hash    [16]byte
 	node    *structs.Node // one of the class
 	liked   int64         // of the best device choices, millionths, averaged
@@ -54,6 +55,9 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 		v.refused = 1 + s.refusalOf(r)
 		return
 	}
+	v.shunned = slices.ContainsFunc(n.Taints(), func(t structs.Taint) bool {
+		return t.Effect != structs.TaintNoSchedule && !t.Tolerated(a.job.Tolerations)
+	})
 	for i := range a.wishes {
 		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
 	}
@@ -112,6 +116,11 @@ func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 	for i := range a.checks {
 		if !a.checks[i].holds(n) {
 			return refusal{code: structs.ReasonConstraint, what: a.checks[i].String(), cure: structs.EventNodeJoined}, true
+		}
+	}
+	for _, t := range n.Taints() {
+		if t.Effect == structs.TaintNoSchedule && !t.Tolerated(a.job.Tolerations) {
+			return refusal{code: structs.ReasonConstraint, what: "taint " + t.Key + "=" + t.Value, cure: structs.EventNodeJoined}, true
 		}
 	}
 	if a.badVolume != "" {

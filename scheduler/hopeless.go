@@ -113,7 +113,8 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Networks    []structs.Network
 		Volumes     []structs.VolumeRequest
 		Tasks       []taskKey
-	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil}
+		Tolerations []structs.Toleration
+	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
 	for _, t := range g.tg.Tasks {
 		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU})
 	}

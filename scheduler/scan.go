@@ -44,6 +44,7 @@ type scan struct {
 	picker    picker
 	gpus      gpuScan
 	sees      bool           // the policy wants Use.GPU
+	learns    bool           // the policy wants Use.Past
 	lots      bool           // the policy draws lots for GPUs
 	lot       uint64         // of this decision
 	offGPUs   bool           // nodes without GPUs are better for this ask
@@ -103,6 +104,9 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 	}
 	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
 		s.sees = x.SeesGPUs()
+	}
+	if x, ok := p.(interface{ UsesHistory() bool }); ok {
+		s.learns = x.UsesHistory() && len(w.past) > 0
 	}
 	if x, ok := p.(interface{ DrawsLots() bool }); ok {
 		s.lots = x.DrawsLots()
@@ -386,6 +390,9 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		}
 		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.nodes[i], o)
 	}
+	if !v.shunned {
+		base += shunStep // nodes with a taint come after all others, save for alternatives
+	}
 	if s.offGPUs && !v.gpus {
 		base += s.weights.GPU * Micro
 	}
@@ -415,6 +422,10 @@ func (s *scan) close() int64 {
 	return Micro
 }
 
+// shunStep is what a node is ahead by that has no taint the job should keep away from: more than all terms, so that such a
+// node is taken only when there is no other.
+const shunStep = 1_000 * Micro
+
 // altStep is what one step towards the alternatives liked best is worth: more than all terms together, so that a later
 // alternative is taken only where no node can give an earlier one.
 const altStep = 10_000 * Micro
@@ -437,11 +448,16 @@ func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs
 	if s.counts {
 		allocs, gpus = int64(len(o.hold.list())), countGPUs(n)
 	}
-	if s.useKnown && u.Used.MemoryMiB == used.MemoryMiB && u.Used.CPU == used.CPU && u.Total == *total && u.Used == *used &&
+	past := Past{}
+	if s.learns {
+		past = s.w.past[n.ID]
+	}
+	if s.useKnown && u.Past == past && u.Used.MemoryMiB == used.MemoryMiB && u.Used.CPU == used.CPU && u.Total == *total && u.Used == *used &&
 		u.Devices == devices && u.DevicesInUse == inUse && u.Allocs == allocs && u.GPUs == gpus {
 		return s.useScore
 	}
 	u.Total, u.Used, u.Devices, u.DevicesInUse, u.Allocs, u.GPUs = *total, *used, devices, inUse, allocs, gpus
+	u.Past = past
 	s.useScore, s.useKnown = s.p.Fit(u), true
 	return s.useScore
 }

@@ -27,7 +27,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	rep := Report{}
 	// 1. One what-if picture for the pass: the view, and what is in flight already.
 	w := newWhatIf(in.View, in.Flight)
-	w.mix, w.seed = in.Mix, in.Seed
+	w.mix, w.seed, w.past = in.Mix, in.Seed, in.History
 	defer w.release()
 	var vain hopeless
 	line := in.Line
@@ -154,6 +154,9 @@ type placement struct {
 }
 
 func newDecision(in *Input, load *Workload, p Policy, w *whatIf, vain *hopeless, cursor structs.NodeID) *decision {
+	if x, ok := p.(interface{ ForJob(j *structs.Job) Policy }); ok {
+		p = x.ForJob(load.Job)
+	}
 	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
@@ -185,6 +188,7 @@ func (d *decision) place() {
 		}
 		d.placeGroup(g, d.firstRow())
 	}
+	d.improve()
 	if d.load.Job == nil || !d.load.Job.AllAtOnce || len(d.misses) == 0 {
 		return
 	}

@@ -13,14 +13,15 @@ type Input struct {
 	Flight  Overlay    // plans proposed, not yet committed
 	Config  structs.SchedulerConfig
 	Now     structs.LogTime
-	Seed    uint64                 // for policies that draw lots (random); a decision draws anew for every workload
-	Cursor  structs.NodeID         // where next-fit goes on: Plan.Cursor of the pass before, or zero
-	Mix     *Mix                   // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
-	Steps   int                    // budget in nodes looked at; 0: no limit. The first workload is always decided
-	Line    Line                   // who is next; nil: Pending in its order
-	Queues  *QueueTable            // limits, rules and usage of queues; nil: one queue without limits
-	Running []Workload             // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
-	Booked  []*structs.Reservation // in force: of blocked workloads and of operators, by id
+	Seed    uint64                  // for policies that draw lots (random); a decision draws anew for every workload
+	Cursor  structs.NodeID          // where next-fit goes on: Plan.Cursor of the pass before, or zero
+	Mix     *Mix                    // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
+	History map[structs.NodeID]Past // how work went on nodes, for policies that learn; nodes not in it have no past
+	Steps   int                     // budget in nodes looked at; 0: no limit. The first workload is always decided
+	Line    Line                    // who is next; nil: Pending in its order
+	Queues  *QueueTable             // limits, rules and usage of queues; nil: one queue without limits
+	Running []Workload              // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
+	Booked  []*structs.Reservation  // in force: of blocked workloads and of operators, by id
 	// Fleeting: all that waits is in Pending, again and again, and nobody wants to know what is promised: the plan has no
 	// reservations, and those that nobody comes near to are not computed. Placements are the same. For simulations.
 	Fleeting bool
@@ -115,6 +116,7 @@ type Use struct {
 	Ask                   structs.Vector // what the placement takes of it; only for policies with SeesGPUs() true
 	Devices, DevicesInUse int64          // of the kinds that the group asks for, or their MiB when it asks for shares; 0 when it asks for none
 	Allocs, GPUs          int64          // held on the node before the placement, and its GPUs; only for policies with CountsAllocs() true
+	Past                  Past           // of the node; only for policies with UsesHistory() true
 	GPU                   GPUUse         // only for policies with SeesGPUs() true
 }
 

@@ -15,7 +15,8 @@ type whatIf struct {
 	levels  map[string]*level
 	ledgers []*ledger
 	seed    uint64 // of the pass, for lots
-	gpus    int8   // 1: some node has GPUs, -1: none has, 0: not looked yet
+	past    map[structs.NodeID]Past
+	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
 }
 
 type undone struct {

@@ -22,6 +22,8 @@ var Builtin = map[string]scheduler.Policy{
 	"fgd":          fgd{},
 	"round-robin":  roundRobin{},
 	"least-loaded": leastLoaded{},
+	"learned":      learned{},
+	"search":       search{},
 
 	"bestfit":    bestFit{},
 	"dotprod":    dotProd{},
@@ -54,16 +56,29 @@ func Names() []string {
 	return names
 }
 
-// For picks the policy of a domain: the pool's own, else the cluster's, else the default. A name that is unknown (left
-// by a newer version) falls back to the default.
+// For picks the policy of a domain: the pool's own, else the cluster's, else the default; a job that names one goes by its
+// own. A name that is unknown (left by a newer version) counts as none.
 func For(pool *structs.NodePool, cluster structs.SchedulerConfig) scheduler.Policy {
 	if pool != nil && pool.Algorithm != "" {
 		if p, ok := Builtin[pool.Algorithm]; ok {
-			return p
+			return perJob{p}
 		}
 	}
 	if p, ok := Builtin[cluster.Algorithm]; ok {
-		return p
+		return perJob{p}
 	}
-	return Builtin[Default]
+	return perJob{Builtin[Default]}
+}
+
+// perJob lets jobs choose.
+type perJob struct{ scheduler.Policy }
+
+// ForJob is the policy of one job; nil for the job that is gone.
+func (p perJob) ForJob(j *structs.Job) scheduler.Policy {
+	if j != nil {
+		if own, ok := Builtin[j.Placement]; ok {
+			return own
+		}
+	}
+	return p.Policy
 }

@@ -1,0 +1,74 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// improve looks, for what the greedy plan of a decision found no place for, whether something of the same decision can
+// give up its place and go elsewhere (an ejection chain of length two). Only policies with Moves() ask for it. It stops
+// after that many moves tried; whatever is then missing stays so.
+func (d *decision) improve() {
+	p, ok := d.policy.(interface{ Moves() int })
+	if !ok || len(d.misses) == 0 {
+		return
+	}
+	moves := p.Moves()
+	for _, g := range d.rec.groups {
+		if d.misses[g.name] == 0 || !movable(g) {
+			continue
+		}
+		for i := range g.wants {
+			w := &g.wants[i]
+			if slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.want == w }) || !plain(w) {
+				continue
+			}
+			for k := 0; k < len(d.placed) && moves > 0; k++ {
+				moves--
+				if d.eject(g, w, k) {
+					if d.misses[g.name]--; d.misses[g.name] == 0 {
+						delete(d.misses, g.name)
+					}
+					break
+				}
+			}
+		}
+	}
+}
+
+// movable reports whether the places of a group depend on nothing but amounts and feasibility.
+func movable(g *groupWork) bool {
+	return g.scan != nil && !g.gang && g.ask != nil && len(g.ask.spreads) == 0 && len(g.ask.distinct) == 0 && !g.ask.distinctHostsGroup && !g.ask.distinctHostsJob
+}
+
+// plain reports whether a want is a new allocation that replaces nothing.
+func plain(w *want) bool { return w.pinned.IsZero() && w.prev == nil && w.stop == nil }
+
+// eject gives the place of one placement to a want, if the placement finds another.
+func (d *decision) eject(g *groupWork, w *want, k int) bool {
+	pl := &d.placed[k]
+	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
+		return false
+	}
+	mark, row, old := d.w.mark(), pl.spot.row, pl.spot.held.id
+	id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+	d.w.set(row, d.w.get(row).without(pl.spot.node, old))
+	pl.g.scan.count(row, true, -1)
+	got, ok := g.scan.placeOn(row, id, nil)
+	if ok {
+		pl.g.scan.offer(row, false)
+		if to, found := pl.g.scan.place(old, nil, -1); found {
+			g.scan.offer(to.row, false)
+			pl.spot = to
+			d.placed = append(d.placed, placement{g: g, want: w, spot: got})
+			return true
+		}
+		g.scan.count(row, true, -1)
+	}
+	d.w.rollback(mark)
+	pl.g.scan.count(row, true, 1)
+	pl.g.scan.offer(row, false)
+	g.scan.offer(row, false)
+	return false
+}

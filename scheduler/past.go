@@ -1,0 +1,35 @@
+package scheduler
+
+import "time"
+
+// Past is how work went on a node: moving averages, in which an end counts for an eighth. The zero value says nothing.
+type Past struct {
+	Ends    int64 // that were learnt from
+	Success int64 // millionths of those that succeeded
+	Speed   int64 // expected over true run time in millionths; 2,000,000 for twice as fast
+}
+
+// The weight of the newest end, as a part of 8; early ends count as in a plain mean.
+const pastWindow = 8
+
+// speedMax bounds one observation: what is out by more is a wrong expectation.
+const speedMax = 8 * Micro
+
+// Learn gives the past after one more end. An expectation of 0 tells nothing about speed.
+func (p Past) Learn(ok bool, expected, took time.Duration) Past {
+	p.Ends++
+	weight := min(p.Ends, pastWindow)
+	seen := int64(0)
+	if ok {
+		seen = Micro
+	}
+	p.Success += (seen - p.Success) / weight
+	if run := took.Milliseconds(); ok && expected > 0 && run > 0 {
+		seen := min(expected.Milliseconds(), run*(speedMax/Micro)) * Micro / run
+		if p.Speed == 0 {
+			p.Speed = Micro
+		}
+		p.Speed += (seen - p.Speed) / weight
+	}
+	return p
+}

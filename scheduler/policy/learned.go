@@ -1,0 +1,24 @@
+package policy
+
+import "github.com/muster-sched/muster/scheduler"
+
+// learned prefers nodes on which work went well: mostly succeeded, and ran faster than expected. What is known of a node is
+// a moving average (scheduler.Past) and part of the input; a node without a past counts as one where all goes as
+// expected, so that it is tried. Among equals the fuller node wins, as with binpack.
+type learned struct{ binpack }
+
+func (learned) Name() string      { return "learned" }
+func (learned) UsesHistory() bool { return true }
+
+// Fit is success times speed/(speed+1), three parts, and binpack, one part.
+func (learned) Fit(u *scheduler.Use) int64 {
+	success, speed := int64(scheduler.Micro), int64(scheduler.Micro)
+	if u.Past.Ends > 0 {
+		success = u.Past.Success
+		if u.Past.Speed > 0 {
+			speed = u.Past.Speed
+		}
+	}
+	went := success * speed / (speed + scheduler.Micro)
+	return clampMicro((3*went + binpack{}.Fit(u)) / 4)
+}
