@@ -96,3 +96,19 @@ func draw(x uint64) uint64 {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
+
+// wishesOf notes what a policy wants to know, beyond what all do.
+func (s *scan) wishesOf(p Policy) {
+	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.ask.devices) == 0 {
+		s.offGPUs = x.SparesGPUs() && s.w.anyGPUs()
+	}
+	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
+		s.sees = x.SeesGPUs()
+	}
+	if x, ok := p.(interface{ UsesHistory() bool }); ok {
+		s.learns = x.UsesHistory() && len(s.w.past) > 0
+	}
+	if x, ok := p.(interface{ DrawsLots() bool }); ok {
+		s.lots = x.DrawsLots()
+	}
+}

@@ -99,18 +99,7 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 			s.weights.GPU = 0
 		}
 	}
-	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(a.devices) == 0 {
-		s.offGPUs = x.SparesGPUs() && w.anyGPUs()
-	}
-	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
-		s.sees = x.SeesGPUs()
-	}
-	if x, ok := p.(interface{ UsesHistory() bool }); ok {
-		s.learns = x.UsesHistory() && len(w.past) > 0
-	}
-	if x, ok := p.(interface{ DrawsLots() bool }); ok {
-		s.lots = x.DrawsLots()
-	}
+	s.wishesOf(p)
 	if s.sees || s.lots {
 		s.lot = lotOf(w.seed, a.job.Key())
 	}
