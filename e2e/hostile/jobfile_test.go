@@ -157,7 +157,7 @@ func fileCases() []fileCase {
 		{"consul", job("", "consul {}", ""), "consul", ""},
 		{"volume", job("", "volume \"v\" {\ntype = \"host\"\nsource = \"/\"\n}", ""), "volume", ""},
 		{"multiregion", job("multiregion {\nregion \"a\" {}\n}", "", ""), "multiregion", ""},
-		{"gang", job("", "gang {}", ""), "gang", ""},
+		{"gang larger than its group", job("", "gang {\n min = 9\n}", ""), "gang", ""},
 		{"undefined variable", job("region = var.nowhere", "", ""), "nowhere", ""},
 		{"undefined function", job("region = system(\"id\")", "", ""), "system", ""},
 		{"dispatch payload below another path", job("parameterized {}", "", `dispatch_payload { file = "../../../../etc/cron.d/x" }`), "dispatch_payload", ""},
