@@ -154,7 +154,7 @@ func strictQueue(b []byte) (*wire.Queue, error) {
 	q := &wire.Queue{}
 	unknown, err := wire.Decode(b, q)
 	if err == nil && len(unknown) > 0 {
-		err = structs.Errorf(structs.CodeInvalid, "a queue has no %s", clip(unknown[0], 100))
+		err = structs.Errorf(structs.CodeInvalid, "queue: %s", clip(unknown[0], 100))
 	}
 	return q, err
 }

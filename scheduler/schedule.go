@@ -540,7 +540,7 @@ func (d *decision) groupReports() {
 		}
 		if miss > 0 && d.promise != nil {
 			// Who holds a promise is asked in every pass, or others could not be told from when on he needs it.
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Dimension: "room is promised from " + d.promise.Start.Time().Format(time.RFC3339), CuredBy: structs.EventNone})
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Dimension: "room from " + d.promise.Start.Time().Format(time.RFC3339) + " on", CuredBy: structs.EventNone})
 		}
 		d.report.Groups = append(d.report.Groups, r)
 		d.report.Failed = d.report.Failed || miss > 0

@@ -69,7 +69,7 @@ func openbMean(t *testing.T, b *OpenB, name string, seeds int) OpenBResult {
 // matter most, on as many seeds as there is time for.
 func TestOpenB(t *testing.T) {
 	if testing.Short() {
-		t.Skip("not run: takes half a minute")
+		t.Skip("takes half a minute")
 	}
 	for _, list := range []struct {
 		variant   string

@@ -129,7 +129,7 @@ func TestSWFPublishedWaits(t *testing.T) {
 // without true run times, with the longest waits in bounds.
 func TestSWFGoals(t *testing.T) {
 	if !wholeLogs() {
-		t.Skip("not run: whole logs are replayed by make bench-quality")
+		t.Skip("whole logs are replayed by make bench-quality")
 	}
 	for _, tr := range swfTraces {
 		easy, _ := replaySWF(t, tr.file, tr.procs, 0, "easy")
