@@ -41,7 +41,7 @@ func TestHostile(t *testing.T) {
 	}
 	var r int64
 	var g int
-	harness.Eventually(t, 30*time.Second, "memory and goroutines back where they were", func() (bool, string) {
+	harness.Eventually(t, 90*time.Second, "memory and goroutines back where they were", func() (bool, string) {
 		r, g = v.use(t)
 		return r < rss+rssSlack && g <= goroutines+8, fmt.Sprintf("rss %d MiB, was %d; goroutines %d, were %d", r>>20, rss>>20, g, goroutines)
 	})
