@@ -15,24 +15,31 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// diskEvery is how often the disk that running allocations use is measured, or the interval of collection if that is
+// shorter.
+const diskEvery = 15 * time.Second
+
 // collectLoop removes what is left of ended allocations, watches their disk usage, and stops what must not outlive the
 // servers' silence.
 func (c *Client) collectLoop(ctx context.Context) {
 	gc := time.NewTicker(c.cfg.GC.Interval)
 	defer gc.Stop()
+	disk := time.NewTicker(min(c.cfg.GC.Interval, diskEvery))
+	defer disk.Stop()
 	watch := time.NewTicker(time.Second)
 	defer watch.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-gc.C:
+		case <-disk.C:
 			for _, r := range c.Allocs() {
 				if ctx.Err() != nil {
 					return
 				}
 				r.CheckDisk()
 			}
+		case <-gc.C:
 			c.collect(ctx)
 		case <-watch.C:
 			c.stopSilent()
