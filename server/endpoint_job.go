@@ -71,7 +71,11 @@ func (s *Server) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, c
 	if j.Queue != "" && !id.acl.AllowQueue(j.Queue, "submit") {
 		return nil, nil, structs.Errorf(structs.CodeDenied, "Permission denied: no policy allows submitting to queue %q", j.Queue)
 	}
-	if errs := s.checkJob(j); len(errs) > 0 {
+	errs := s.checkJob(j)
+	if why := missingQueue(s.Published().Snapshot, j); why != "" {
+		errs = append(errs, why)
+	}
+	if len(errs) > 0 {
 		return nil, errs, nil
 	}
 	return j, nil, nil

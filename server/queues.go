@@ -2,10 +2,13 @@ package server
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/suggest"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
@@ -97,6 +100,65 @@ func (s *Server) lineOf(snap *state.Snapshot, ws []*structs.Workload, now struct
 		line.Placed(i, structs.Amount{})
 	}
 	return order, line
+}
+
+// missingQueue says that a job names a queue which does not exist, which ones come near, and how it is made; "" when the
+// job names none or its queue is there. Apply refuses such a job, too, where any queue exists: this is the earlier and
+// longer answer, and the one about a cluster without queues.
+func missingQueue(snap *state.Snapshot, j *structs.Job) string {
+	path := j.Queue
+	switch {
+	case path == structs.QueueRoot:
+		return fmt.Sprintf("Job %q is in queue %q, which has no jobs of its own; name one below it, or none", j.ID, path)
+	case path == "" || path == structs.QueueDefault || snap.QueueByPath(path) != nil:
+		return ""
+	}
+	if err := structs.CheckQueuePath(path); err != nil {
+		return err.Msg
+	}
+	var all []string
+	for q := range snap.Queues() {
+		if q.Path != structs.QueueRoot {
+			all = append(all, q.Path)
+		}
+	}
+	known := "this cluster has no queues yet"
+	if near := nearQueues(path, all); len(near) > 0 {
+		known = "near to it: " + strings.Join(near, ", ")
+	} else if len(all) > 0 {
+		known = fmt.Sprintf("there are %d, see `muster queue list`", len(all))
+		if len(all) <= queuesNamed {
+			known = "there are " + strings.Join(all, ", ")
+		}
+	}
+	return fmt.Sprintf("Job %q is in nonexistent queue %q (%s). Name another one or none, or have an operator make it with `muster queue apply`", j.ID, path, known)
+}
+
+// queuesNamed is how many queues an error names.
+const queuesNamed = 5
+
+// nearQueues lists queues that somebody may have meant by a path: the one spelled most like it, those with the same last
+// part, and the nearest ancestor that exists.
+func nearQueues(path string, all []string) (near []string) {
+	add := func(p string) {
+		if p != "" && len(near) < queuesNamed && !slices.Contains(near, p) {
+			near = append(near, p)
+		}
+	}
+	add(suggest.Nearest(path, all))
+	last := path[strings.LastIndexByte(path, '/')+1:]
+	for _, p := range all {
+		if strings.EqualFold(p[strings.LastIndexByte(p, '/')+1:], last) {
+			add(p)
+		}
+	}
+	for p := structs.QueueParent(path); p != ""; p = structs.QueueParent(p) {
+		if slices.Contains(all, p) {
+			add(p)
+			break
+		}
+	}
+	return near
 }
 
 // choice is which of more ready workloads than a pass can take it takes.
