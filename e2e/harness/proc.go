@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -218,18 +219,53 @@ func KillBelow(t testing.TB, dir string) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	removeGroups(dir)
-	// Mounts that tasks or secrets directories left behind.
-	b, _ := os.ReadFile("/proc/self/mounts")
-	lines := strings.Split(string(b), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[1], dir) {
-			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
-		}
+	// What tasks or secrets directories left behind, the newest first.
+	for _, m := range Mounts(dir) {
+		_ = syscall.Unmount(m, syscall.MNT_DETACH)
 	}
 }
 
-// removeGroups removes the control groups of supervisors that were killed: each has one named after its directory.
+// Mounts are the mount points below a directory, the newest first.
+func Mounts(dir string) []string {
+	var out []string
+	b, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], dir) {
+			out = append(out, f[1])
+		}
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// removeGroups removes the control groups of supervisors that were killed.
 func removeGroups(dir string) {
+	leaves := Groups(dir)
+	for _, g := range leaves {
+		_ = os.Remove(g)
+	}
+	for _, s := range scopes(dir) {
+		_ = os.Remove(s)
+	}
+}
+
+// Groups are the control groups of tasks whose supervisors work below a directory.
+func Groups(dir string) []string {
+	var out []string
+	for _, scope := range scopes(dir) {
+		leaves, _ := os.ReadDir(scope)
+		for _, l := range leaves {
+			if l.IsDir() {
+				out = append(out, filepath.Join(scope, l.Name()))
+			}
+		}
+	}
+	return out
+}
+
+// scopes are the parents of those groups: each supervisor has one in every hierarchy, named after its directory.
+func scopes(dir string) []string {
+	var out []string
 	_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
 		if err != nil || !d.IsDir() || d.Name() != "supervisor" {
 			return nil
@@ -238,17 +274,11 @@ func removeGroups(dir string) {
 			p = r
 		}
 		sum := sha256.Sum256([]byte(p))
-		scopes, _ := filepath.Glob("/sys/fs/cgroup/*/muster/" + hex.EncodeToString(sum[:6]))
-		v2, _ := filepath.Glob("/sys/fs/cgroup/muster/" + hex.EncodeToString(sum[:6]))
-		for _, scope := range append(scopes, v2...) {
-			leaves, _ := os.ReadDir(scope)
-			for _, l := range leaves {
-				if l.IsDir() {
-					_ = os.Remove(filepath.Join(scope, l.Name()))
-				}
-			}
-			_ = os.Remove(scope)
+		for _, root := range []string{"/sys/fs/cgroup/*/muster/", "/sys/fs/cgroup/muster/"} {
+			found, _ := filepath.Glob(root + hex.EncodeToString(sum[:6]))
+			out = append(out, found...)
 		}
 		return nil
 	})
+	return out
 }
