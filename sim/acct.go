@@ -56,9 +56,8 @@ func (acctFormat) Run(ctx context.Context, o *Options, policy string) (*Result, 
 		return nil, err
 	}
 	base := newJobs(o, rules, kinds)
-	base.f = f
 	src := &acctJobs{jobs: base, rows: rows}
-	return runGeneral(ctx, o, "acct", policy, rules, BuildNodes(kinds), src, nil)
+	return runGeneral(ctx, o, "acct", policy, rules, BuildNodes(kinds), src, int64(len(rows)))
 }
 
 // readAcct reads the records of jobs that ran, in the order of their submission.

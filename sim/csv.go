@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math"
-	"strconv"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -60,11 +57,21 @@ func (csvFormat) Run(ctx context.Context, o *Options, policy string) (*Result, e
 		return nil, err
 	}
 	defer src.Close()
-	return runGeneral(ctx, o, "csv", policy, rules, BuildNodes(kinds), src, src.f)
+	r, err := runGeneral(ctx, o, "csv", policy, rules, BuildNodes(kinds), src, src.rows.Rows)
+	if err == nil && src.rows.LeftOut > 0 {
+		leftOut(r, src.rows.LeftOut)
+	}
+	return r, err
 }
 
-// runGeneral replays jobs on a cluster with what the options ask for.
-func runGeneral(ctx context.Context, o *Options, format, policy string, rules Rules, nodes []*structs.Node, src Source, f *file) (*Result, error) {
+// leftOut tells how many rows of a trace were not replayed.
+func leftOut(r *Result, n int64) {
+	r.Set("left_out", float64(n), "")
+	r.Notes = append(r.Notes, fmt.Sprintf("%s: %d rows are left out: they do not say when the job was submitted, how long it ran or how much it held", r.Policy, n))
+}
+
+// runGeneral replays jobs on a cluster with what the options ask for. all is how many there are, 0 when that is not known.
+func runGeneral(ctx context.Context, o *Options, format, policy string, rules Rules, nodes []*structs.Node, src Source, all int64) (*Result, error) {
 	cfg := Config{Nodes: nodes, Source: src, Seed: o.Seed, Whole: o.Whole, Notice: o.Notice, Failures: Failures{MTBF: o.MTBF, MTTR: o.MTTR, Seed: o.Seed}}
 	if o.RestartCost > 0 {
 		cfg.Restart = func(*Live) time.Duration { return o.RestartCost }
@@ -83,11 +90,7 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 	if o.Progress != nil {
 		cfg.Hooks.Ended = func(e *Engine, _ *Live) {
 			if e.stats.Done%256 == 0 {
-				if f != nil {
-					o.Progress.Report(policy, f.read, f.size, Since(e.now))
-				} else {
-					o.Progress.Report(policy, e.stats.Done, 0, Since(e.now))
-				}
+				o.Progress.Report(policy, e.stats.Done, all, Since(e.now))
 			}
 		}
 	}
@@ -103,14 +106,11 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 	return r, nil
 }
 
-// jobs reads a CSV or SWF trace for the general runner.
+// jobs gives the jobs of a trace for the general runner.
 type jobs struct {
 	o      *Options
 	rules  Rules
-	kinds  []Machine
-	f      *file
-	csv    *table
-	swf    *SWFReader
+	rows   *inOrder[asked] // nil: rows come from elsewhere
 	n      int64
 	origin time.Duration
 	begun  bool
@@ -122,7 +122,7 @@ type jobs struct {
 
 // newJobs makes a source without a file.
 func newJobs(o *Options, rules Rules, kinds []Machine) *jobs {
-	s := &jobs{o: o, rules: rules, kinds: kinds, draws: draws{o.Seed*0x9e3779b97f4a7c15 + 7}}
+	s := &jobs{o: o, rules: rules, draws: draws{o.Seed*0x9e3779b97f4a7c15 + 7}}
 	for _, m := range kinds {
 		s.gpus, s.cores = max(s.gpus, int64(m.GPUs)), max(s.cores, m.CPU/megahertzOfOne)
 		if m.GPUs > 0 && (s.gpuMiB == 0 || m.GPUMiB < s.gpuMiB) {
@@ -138,119 +138,28 @@ func openJobs(o *Options, rules Rules, kinds []Machine) (*jobs, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind == "swf" {
-		if s.swf, err = OpenSWF(o.Trace); err != nil {
-			return nil, err
+	s.rows, err = openInOrder(o.Trace, o.Limit, func() (rowReader[asked], error) {
+		if kind == "swf" {
+			swf, err := OpenSWF(o.Trace)
+			return &swfRows{jobs: s, SWFReader: swf}, err
 		}
-		s.f = s.swf.f
-		return s, nil
-	}
-	if s.f, err = openTrace(o.Trace); err != nil {
-		return nil, err
-	}
-	if s.csv, err = newTable(o.Trace, s.f.in, csvAliases); err == nil {
-		err = s.csv.need("submit", "runtime")
-	}
-	if err != nil {
-		s.f.Close()
-		return nil, err
-	}
-	return s, nil
+		return openRows(o.Trace)
+	}, func(a *asked) time.Duration { return a.submit })
+	return s, err
 }
 
-func (s *jobs) Close() error { return s.f.Close() }
-
-// asked is one row, whatever its file looks like.
-type asked struct {
-	job, user, queue, model string
-	submit, run             time.Duration
-	gpus                    float64
-	gpuMiB, cpuMHz, memMiB  int64
-	count                   int64
-	estimate, limit         time.Duration
-	priority                int64
-	deadline                time.Duration
-	preemptible             bool
-}
+// Close closes the trace.
+func (s *jobs) Close() error { return s.rows.Close() }
 
 // Next gives the next job.
 func (s *jobs) Next() (*Job, error) {
-	if s.o.Limit > 0 && s.n >= s.o.Limit {
-		return nil, io.EOF
-	}
-	var a asked
-	var err error
-	if s.csv != nil {
-		err = s.row(&a)
-	} else {
-		err = s.swfRow(&a)
-	}
+	a, err := s.rows.Next()
 	if err != nil {
 		return nil, err
 	}
 	s.n++
-	if !s.begun {
-		s.begun, s.origin = true, a.submit
-	}
+	s.begun, s.origin = true, s.rows.Origin
 	return s.job(&a)
-}
-
-func (s *jobs) row(a *asked) error {
-	t := s.csv
-	if err := t.next(); err != nil {
-		return err
-	}
-	*a = asked{job: t.text("job"), user: t.text("user"), queue: t.text("queue"), model: t.text("model")}
-	if a.job == "" {
-		a.job = "job-" + strconv.FormatInt(s.n+1, 10)
-	}
-	var e [11]error
-	a.submit, e[0] = t.span("submit", 0)
-	a.run, e[1] = t.span("runtime", 0)
-	a.gpus, e[2] = t.float("gpus", 0)
-	a.gpuMiB, e[3] = t.amount("gpu_memory", 0)
-	var cores float64
-	cores, e[4] = t.float("cpus", max(1, a.gpus))
-	a.cpuMHz = int64(cores * megahertzOfOne)
-	a.memMiB, e[5] = t.amount("memory", int64(1024*max(1, a.gpus)))
-	a.count, e[6] = t.whole("nodes", 0)
-	a.estimate, e[7] = t.span("estimate", 0)
-	a.limit, e[8] = t.span("limit", 0)
-	a.priority, e[9] = t.whole("priority", structs.JobPriorityDefault)
-	a.deadline, e[10] = t.span("deadline", 0)
-	for _, err := range e {
-		if err != nil {
-			return err
-		}
-	}
-	if p := t.text("preemptible"); p != "" {
-		var err error
-		if a.preemptible, err = strconv.ParseBool(p); err != nil {
-			return t.wrong("preemptible", "is neither true nor false")
-		}
-	}
-	if a.priority < structs.JobPriorityMin || a.priority > structs.JobPriorityMax {
-		return t.wrong("priority", "is not from 1 to 100")
-	}
-	if a.gpus > 1 && a.gpus != math.Trunc(a.gpus) {
-		return t.wrong("gpus", "is more than one and not a whole number")
-	}
-	return nil
-}
-
-func (s *jobs) swfRow(a *asked) error {
-	r, err := s.swf.Next()
-	if err != nil {
-		return err
-	}
-	*a = asked{job: "job-" + strconv.FormatInt(r.ID, 10), user: r.User, queue: "", submit: r.Submit, run: r.Run, limit: r.Req, priority: structs.JobPriorityDefault}
-	if s.gpus > 0 {
-		a.gpus, a.cpuMHz, a.memMiB = float64(r.Procs), r.Procs*megahertzOfOne, max(r.Procs*r.MemMiB, r.Procs*1024)
-	} else {
-		a.cpuMHz, a.memMiB = r.Procs*megahertzOfOne, max(r.Procs*r.MemMiB, 1)
-		a.count = (r.Procs + s.cores - 1) / max(s.cores, 1)
-	}
-	return nil
 }
 
 // job makes the job that a person would have submitted.
@@ -261,7 +170,7 @@ func (s *jobs) job(a *asked) (*Job, error) {
 		count = (gpus + s.gpus - 1) / s.gpus
 	}
 	if count > structs.GroupCountMax {
-		return nil, fmt.Errorf("%s: job %q asks for %d allocations; %d is the most", s.o.Trace, a.job, count, structs.GroupCountMax)
+		return nil, fmt.Errorf("%s:%d: job %q asks for %d allocations; %d is the most", s.o.Trace, a.line, a.job, count, structs.GroupCountMax)
 	}
 	res := structs.Resources{CPU: max(a.cpuMHz/count, 1), MemoryMiB: max(a.memMiB/count, 1)}
 	size := max(gpus, 1)

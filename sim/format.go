@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -81,9 +82,18 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	switch {
+	case o.Limit < 0:
+		return nil, fmt.Errorf("%d is no number of jobs: want 0 for all, or more", o.Limit)
+	case o.Seeds < 0:
+		return nil, fmt.Errorf("%d is no number of seeds: want 0 for the format's own, or more", o.Seeds)
+	}
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"default"}
 	}
+	// One policy that cannot be replayed ends the others: there will be no result.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	out := make([]*Result, len(o.Policies))
 	errs := make([]error, len(o.Policies))
 	slots := make(chan struct{}, max(o.Parallel, 1))
@@ -92,7 +102,9 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 		go func() {
 			slots <- struct{}{}
 			if ctx.Err() == nil {
-				out[i], errs[i] = f.Run(ctx, o, p)
+				if out[i], errs[i] = f.Run(ctx, o, p); errs[i] != nil {
+					stop()
+				}
 			} else {
 				errs[i] = ctx.Err()
 			}
@@ -103,16 +115,26 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	for range o.Policies {
 		<-done
 	}
+	return out, firstError(o.Policies, errs)
+}
+
+// firstError tells what went wrong: once, and with the name of the policy where it is about one of several.
+func firstError(policies []string, errs []error) error {
+	bad := -1
 	for i, err := range errs {
-		switch {
-		case err == nil:
-		case i == 0 && (len(errs) == 1 || errs[1] != nil && errs[1].Error() == err.Error()):
-			return nil, err // of the trace or the cluster, not of the policy
-		default:
-			return nil, fmt.Errorf("policy %s: %w", o.Policies[i], err)
+		if err != nil && (bad < 0 || errors.Is(errs[bad], context.Canceled)) {
+			bad = i
 		}
 	}
-	return out, nil
+	if bad < 0 {
+		return nil
+	}
+	for _, err := range errs {
+		if err == nil || err.Error() != errs[bad].Error() && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("policy %s: %w", policies[bad], errs[bad])
+		}
+	}
+	return errs[bad]
 }
 
 func unknownPolicy(format, policy string, known []string) error {

@@ -3,12 +3,11 @@ package sim
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/bits"
-	"os"
 	"strconv"
 	"time"
 
@@ -225,53 +224,60 @@ func (m *muri) result(e *Engine) *Result {
 	return r
 }
 
-// readMuri reads a trace: at most limit jobs, 0 for all.
+// readMuri reads a trace: the first limit jobs by submission, 0 for all.
 func readMuri(path string, limit int64) ([]muriRow, error) {
-	f, err := os.Open(path)
+	f, err := openTrace(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	in := csv.NewReader(f)
-	head, err := in.Read()
+	in, err := newTable(path, f.in, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
 	}
-	col := map[string]int{}
-	for i, h := range head {
-		col[h] = i
-	}
-	for _, h := range []string{"job", "gpus", "submit_s", "iterations", "iter_s", "model"} {
-		if _, ok := col[h]; !ok {
-			return nil, fmt.Errorf("%s: line 1: there is no column %q", path, h)
-		}
+	if err := in.need("job", "gpus", "submit_s", "iterations", "iter_s", "model"); err != nil {
+		return nil, err
 	}
 	var out []muriRow
-	for line := 2; limit == 0 || int64(len(out)) < limit; line++ {
-		rec, err := in.Read()
-		if err == io.EOF {
+	for {
+		if err := in.next(); errors.Is(err, io.EOF) {
 			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+		} else if err != nil {
+			return nil, err
 		}
 		var bad error
-		num := func(name string, most float64) float64 {
-			v, err := strconv.ParseFloat(rec[col[name]], 64)
-			if (err != nil || v < 0 || v > most) && bad == nil {
-				bad = fmt.Errorf("%s: line %d: %s is %q; want a number from 0 to %g", path, line, name, rec[col[name]], most)
+		num := func(col string, most float64) float64 {
+			v, err := in.float(col, 0)
+			switch {
+			case bad != nil:
+			case err != nil:
+				bad = err
+			case in.text(col) == "":
+				bad = in.must(col)
+			case v > most:
+				bad = in.wrong(col, fmt.Sprintf("is more than %g", most))
 			}
 			return v
 		}
-		r := muriRow{job: rec[col["job"]], model: rec[col["model"]], gpus: int64(num("gpus", 1<<20)), submit: nanos(num("submit_s", 1e9))}
-		r.work = nanos(num("iterations", 1e12) * num("iter_s", 1e6) * muriStretch)
+		r := muriRow{job: in.text("job"), model: in.text("model"), gpus: int64(num("gpus", 1<<20)), submit: nanos(num("submit_s", 1e9))}
+		if bad == nil && r.gpus < 1 {
+			bad = in.wrong("gpus", "is no number of GPUs")
+		}
+		r.work = nanos(min(num("iterations", 1e12)*num("iter_s", 1e6)*muriStretch, 9e9))
 		if bad != nil {
 			return nil, bad
 		}
-		if r.gpus < 1 {
-			return nil, fmt.Errorf("%s: line %d: a job asks for no GPU", path, line)
+		if r.job == "" {
+			r.job = "job-" + strconv.Itoa(len(out)+1)
 		}
 		out = append(out, r)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: there is no job in it that could be replayed", path)
+	}
+	bySubmission(out, func(r *muriRow) time.Duration { return r.submit })
+	if limit > 0 && int64(len(out)) > limit {
+		out = out[:limit]
 	}
 	return out, nil
 }

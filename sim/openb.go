@@ -1,15 +1,12 @@
 package sim
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -107,38 +104,30 @@ func LoadOpenB(nodes, tasks string) (*OpenB, error) {
 
 // readCSV calls f with the named columns of every row.
 func readCSV(file string, columns []string, f func([]string) error) error {
-	in, err := os.Open(file)
+	in, err := openTrace(file)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	r := csv.NewReader(bufio.NewReaderSize(in, 1<<16))
-	r.ReuseRecord = true
-	head, err := r.Read()
+	t, err := newTable(file, in.in, nil)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return err
 	}
-	at := make([]int, len(columns))
-	for i, c := range columns {
-		if at[i] = slices.Index(head, c); at[i] < 0 {
-			return fmt.Errorf("%s: there is no column %q", file, c)
-		}
+	if err := t.need(columns...); err != nil {
+		return err
 	}
 	out := make([]string, len(columns))
 	for {
-		row, err := r.Read()
-		if errors.Is(err, io.EOF) {
+		if err := t.next(); errors.Is(err, io.EOF) {
 			return nil
+		} else if err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		for i, k := range at {
-			out[i] = row[k]
+		for i, c := range columns {
+			out[i] = t.text(c)
 		}
 		if err := f(out); err != nil {
-			line, _ := r.FieldPos(0)
-			return fmt.Errorf("%s:%d: %w", file, line, err)
+			return fmt.Errorf("%s:%d: %w", file, t.line, err)
 		}
 	}
 }
@@ -150,7 +139,7 @@ func numbers(fields []string, to ...*int64) error {
 			continue
 		}
 		x, err := strconv.ParseFloat(fields[i], 64)
-		if err != nil || x < 0 || x > 1<<40 {
+		if err != nil || x != x || x < 0 || x > 1<<40 {
 			return fmt.Errorf("%q is no amount", fields[i])
 		}
 		*p = int64(x)

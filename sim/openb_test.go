@@ -106,10 +106,14 @@ func TestOpenBBadFiles(t *testing.T) {
 	}
 	nodes := write("nodes", "sn,cpu_milli,memory_mib,gpu,model\na,1000,1000,1,T4\n")
 	for text, want := range map[string]string{
-		"name\nx\n": `tasks: there is no column "cpu_milli"`,
-		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,1,1,1,2000,\n": "tasks:2: gpu_milli 2000",
-		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,-1,1,1,1,\n":   `tasks:2: "-1" is no amount`,
-		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,1,1,0,0,\n":    "tasks: no task asks for a GPU",
+		"": "tasks is empty: want a line with the names of the columns first",
+		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n": "tasks: no task asks for a GPU",
+		"name\nx\n": `tasks:1: there is no column "cpu_milli"`,
+		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,1,1,NaN,1,\n":    `tasks:2: "NaN" is no amount`,
+		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,1,1,1,1,\ny,1\n": "tasks:3: not as many fields as there are columns",
+		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,1,1,1,2000,\n":   "tasks:2: gpu_milli 2000",
+		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,-1,1,1,1,\n":     `tasks:2: "-1" is no amount`,
+		"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nx,1,1,0,0,\n":      "tasks: no task asks for a GPU",
 	} {
 		if _, err := LoadOpenB(nodes, write("tasks", text)); err == nil || err.Error() != dir+"/"+want {
 			t.Errorf("%q: %v, want %s", text, err, want)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"encoding/csv"
 	"errors"
@@ -49,7 +50,25 @@ func openTrace(name string) (*file, error) {
 		}
 		t.in = bufio.NewReaderSize(z, 1<<16)
 	}
+	if mark, _ := t.in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		_, _ = t.in.Discard(len(byteOrderMark))
+	}
 	return t, nil
+}
+
+const byteOrderMark = "\ufeff"
+
+// first is the first line that says something: neither empty nor a comment of a CSV file.
+func (t *file) first() string {
+	head, _ := t.in.Peek(1 << 15)
+	for len(head) > 0 {
+		line, rest, _ := bytes.Cut(head, []byte("\n"))
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return string(line)
+		}
+		head = rest
+	}
+	return ""
 }
 
 func (t *file) Close() error { return t.f.Close() }
@@ -78,18 +97,18 @@ type table struct {
 // usual one.
 func newTable(name string, in io.Reader, aliases map[string]string) (*table, error) {
 	r := csv.NewReader(in)
-	r.ReuseRecord, r.FieldsPerRecord, r.TrimLeadingSpace, r.Comment = true, -1, true, '#'
+	r.ReuseRecord, r.TrimLeadingSpace, r.Comment = true, true, '#'
 	head, err := r.Read()
 	if err != nil {
 		if errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("%s is empty: want a line with the names of the columns first", name)
 		}
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, lineError(name, err)
 	}
 	t := &table{name: name, r: r, cols: map[string]int{}}
 	t.line, _ = r.FieldPos(0)
 	for i, h := range head {
-		key := strings.NewReplacer(" ", "_", "-", "_").Replace(strings.ToLower(strings.TrimSpace(strings.TrimPrefix(h, "\ufeff"))))
+		key := strings.NewReplacer(" ", "_", "-", "_").Replace(strings.ToLower(strings.TrimSpace(h)))
 		if a, ok := aliases[key]; ok {
 			key = a
 		}
@@ -123,11 +142,23 @@ func (t *table) next() error {
 		if errors.Is(err, io.EOF) {
 			return io.EOF
 		}
-		return fmt.Errorf("%s: %w", t.name, err)
+		return lineError(t.name, err)
 	}
 	t.row = row
 	t.line, _ = t.r.FieldPos(0)
 	return nil
+}
+
+// lineError says where in a file the reading of CSV came to nothing.
+func lineError(name string, err error) error {
+	var at *csv.ParseError
+	switch {
+	case !errors.As(err, &at):
+		return fmt.Errorf("%s: %w", name, err)
+	case errors.Is(err, csv.ErrFieldCount):
+		return fmt.Errorf("%s:%d: not as many fields as there are columns", name, at.Line)
+	}
+	return fmt.Errorf("%s:%d: %w", name, at.Line, at.Err)
 }
 
 // text is a field, "" where the column or the field is missing.
@@ -158,6 +189,16 @@ func (t *table) float(col string, empty float64) (float64, error) {
 		return 0, t.wrong(col, "is below zero")
 	}
 	return v, nil
+}
+
+// must is what is wrong with a field that has to say something.
+func (t *table) must(cols ...string) error {
+	for _, c := range cols {
+		if t.text(c) == "" {
+			return fmt.Errorf("%s:%d: column %s is empty", t.name, t.line, c)
+		}
+	}
+	return nil
 }
 
 // whole reads a whole number >= 0.
@@ -215,11 +256,10 @@ func guess(name string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	head, _ := f.in.Peek(4096)
-	first, _, _ := strings.Cut(string(head), "\n")
+	first := f.first()
 	has := func(words ...string) bool {
 		for _, w := range words {
-			if !strings.Contains(","+strings.TrimSpace(first)+",", ","+w+",") {
+			if !strings.Contains(","+first+",", ","+w+",") {
 				return false
 			}
 		}
@@ -238,119 +278,4 @@ func guess(name string) (string, error) {
 		return "swf", nil
 	}
 	return "csv", nil
-}
-
-// SWFJob is a row of the Standard Workload Format.
-type SWFJob struct {
-	Line   int
-	ID     int64
-	Submit time.Duration
-	Run    time.Duration // -1 s: unknown
-	Procs  int64
-	Req    time.Duration // the user's limit; 0: none
-	MemMiB int64         // of each processor; 0: unknown
-	User   string
-	Queue  string
-}
-
-// SWFReader reads plain SWF files (18 columns divided by spaces, comments after ;) and CSV files with the columns job,
-// submit, run, procs, req and user.
-type SWFReader struct {
-	f     *file
-	csv   *table
-	lines *bufio.Scanner
-	line  int
-}
-
-// OpenSWF opens a trace of either kind.
-func OpenSWF(name string) (*SWFReader, error) {
-	f, err := openTrace(name)
-	if err != nil {
-		return nil, err
-	}
-	r := &SWFReader{f: f}
-	head, _ := f.in.Peek(4096)
-	first, _, _ := strings.Cut(string(head), "\n")
-	if strings.Contains(first, ",") && !strings.HasPrefix(first, ";") {
-		if r.csv, err = newTable(name, f.in, map[string]string{"runtime": "run", "id": "job", "requested": "req"}); err == nil {
-			err = r.csv.need("submit", "run", "procs")
-		}
-		if err != nil {
-			f.Close()
-			return nil, err
-		}
-		return r, nil
-	}
-	r.lines = bufio.NewScanner(f.in)
-	r.lines.Buffer(make([]byte, 0, 1<<16), 1<<20)
-	return r, nil
-}
-
-// Close closes the file.
-func (r *SWFReader) Close() error { return r.f.Close() }
-
-// Next gives the next job, in the order of the file; io.EOF at the end. Jobs that never ran are left out.
-func (r *SWFReader) Next() (SWFJob, error) {
-	if r.csv != nil {
-		return r.nextCSV()
-	}
-	for r.lines.Scan() {
-		r.line++
-		text := strings.TrimSpace(r.lines.Text())
-		if text == "" || text[0] == ';' {
-			continue
-		}
-		j, skip, err := r.parse(strings.Fields(text))
-		if err != nil {
-			return j, err
-		}
-		if !skip {
-			return j, nil
-		}
-	}
-	if err := r.lines.Err(); err != nil {
-		return SWFJob{}, fmt.Errorf("%s:%d: %w", r.f.name, r.line+1, err)
-	}
-	return SWFJob{}, io.EOF
-}
-
-var swfColumns = [...]string{"job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time", "used memory",
-	"requested processors", "requested time", "requested memory", "status", "user", "group", "executable", "queue", "partition", "preceding job", "think time"}
-
-func (r *SWFReader) parse(f []string) (j SWFJob, skip bool, err error) {
-	if len(f) != 18 {
-		return j, false, fmt.Errorf("%s:%d: %d columns, want the 18 of the Standard Workload Format", r.f.name, r.line, len(f))
-	}
-	var v [18]float64
-	for i := range f {
-		if v[i], err = strconv.ParseFloat(f[i], 64); err != nil {
-			return j, false, fmt.Errorf("%s:%d: column %d (%s): %q is not a number", r.f.name, r.line, i+1, swfColumns[i], f[i])
-		}
-	}
-	j = SWFJob{Line: r.line, ID: int64(v[0]), Submit: seconds(max(v[1], 0)), Run: seconds(max(v[3], 0)), Procs: int64(v[7]), User: f[11], Queue: f[14]}
-	if j.Procs <= 0 { // what was asked for is not in every log
-		j.Procs = int64(v[4])
-	}
-	if v[8] > 0 {
-		j.Req = seconds(v[8])
-	}
-	if v[9] > 0 {
-		j.MemMiB = int64(v[9] / 1024)
-	}
-	return j, v[3] < 0 || j.Procs <= 0, nil
-}
-
-func (r *SWFReader) nextCSV() (j SWFJob, err error) {
-	t := r.csv
-	if err = t.next(); err != nil {
-		return j, err
-	}
-	j.Line, j.User, j.Queue = t.line, t.text("user"), t.text("queue")
-	var e [5]error
-	j.ID, e[0] = t.whole("job", int64(t.line))
-	j.Submit, e[1] = t.span("submit", 0)
-	j.Run, e[2] = t.span("run", 0)
-	j.Procs, e[3] = t.whole("procs", 1)
-	j.Req, e[4] = t.span("req", 0)
-	return j, errors.Join(e[:]...)
 }

@@ -81,7 +81,7 @@ func NewResult(format, policy string, s *Stats) *Result {
 	}
 	if s.Left > 0 {
 		r.Set("left", float64(s.Left), "")
-		r.Notes = append(r.Notes, fmt.Sprintf("%s: %d jobs never started or ended; nothing was left to happen", policy, s.Left))
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of the jobs never started or ended: there was no room for them, or nothing more could happen", policy, s.Left))
 	}
 	r.Set("mean_wait", s.Wait.Mean(), "s")
 	r.Set("p50_wait", s.Wait.Quantile(0.5), "s")

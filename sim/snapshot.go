@@ -47,7 +47,7 @@ func (snapshotFormat) Run(ctx context.Context, o *Options, policy string) (*Resu
 		return true
 	})
 	src.gather()
-	return runGeneral(ctx, o, "snapshot", policy, rules, nodes, src, nil)
+	return runGeneral(ctx, o, "snapshot", policy, rules, nodes, src, int64(len(src.jobs)))
 }
 
 // pictured gives the jobs of a snapshot: first what runs, then what waits, all at the beginning.

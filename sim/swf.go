@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"io"
 	"math"
 	"strconv"
 	"time"
@@ -21,19 +20,22 @@ type swfFormat struct{}
 func (swfFormat) Name() string { return "swf" }
 
 func (swfFormat) About() string {
-	return "logs of parallel machines on -procs processors: Standard Workload Format, or CSV with job, submit, run, procs, req and user; policies default, easy, easy-clair, easy-sjbf, easy-sjbf-clair, easy-tsafrir, conservative"
+	return "logs of parallel machines on -procs processors: Standard Workload Format, or CSV with job, submit, run, procs, req and user; -1 is unknown; who asks for more than -procs gets all; policies default, easy, easy-clair, easy-sjbf, easy-sjbf-clair, easy-tsafrir, conservative"
 }
 
 // procsMax bounds -procs: amounts are multiplied in decisions.
 const procsMax = 1 << 30
 
 func (f swfFormat) Run(ctx context.Context, o *Options, policy string) (*Result, error) {
-	src, err := OpenSWF(o.Trace)
+	src, err := openSWFJobs(o)
 	if err != nil {
 		return nil, err
 	}
 	defer src.Close()
-	r, err := runSWF(ctx, o, policy, &swfJobs{o: o, src: src}, nil)
+	r, err := runSWF(ctx, o, policy, src, nil)
+	if err == nil && src.rows.LeftOut > 0 {
+		leftOut(r, src.rows.LeftOut)
+	}
 	return r, err
 }
 
@@ -79,7 +81,7 @@ func runSWF(ctx context.Context, o *Options, policy string, src Source, ended fu
 		}
 		if o.Progress != nil && e.stats.Done%256 == 0 {
 			if s, ok := src.(*swfJobs); ok {
-				o.Progress.Report(policy, s.src.f.read, s.src.f.size, Since(e.now))
+				o.Progress.Report(policy, e.stats.Done, s.rows.Rows, Since(e.now))
 			}
 		}
 	}
@@ -107,25 +109,26 @@ func swfMachine(procs int64) []*structs.Node {
 
 // swfJobs gives the jobs of a log as batch jobs of one allocation.
 type swfJobs struct {
-	o      *Options
-	src    *SWFReader
-	n      int64
-	origin time.Duration
+	o    *Options
+	rows *inOrder[SWFJob]
+	n    int64
 }
+
+func openSWFJobs(o *Options) (*swfJobs, error) {
+	rows, err := openInOrder(o.Trace, o.Limit, func() (rowReader[SWFJob], error) { return OpenSWF(o.Trace) }, func(j *SWFJob) time.Duration { return j.Submit })
+	return &swfJobs{o: o, rows: rows}, err
+}
+
+// Close closes the log.
+func (s *swfJobs) Close() error { return s.rows.Close() }
 
 // Next gives the next job.
 func (s *swfJobs) Next() (*Job, error) {
-	if s.o.Limit > 0 && s.n >= s.o.Limit {
-		return nil, io.EOF
-	}
-	r, err := s.src.Next()
+	r, err := s.rows.Next()
 	if err != nil {
 		return nil, err
 	}
 	s.n++
-	if s.n == 1 {
-		s.origin = r.Submit
-	}
 	r.Procs = min(r.Procs, s.o.Procs) // as published: who asks for more than there is gets all of it
 	run := max(r.Run, time.Second)    // as published: nothing runs for less than a second
 	limit := max(r.Req, time.Second)
@@ -133,7 +136,7 @@ func (s *swfJobs) Next() (*Job, error) {
 		limit = run
 	}
 	run = min(run, limit)
-	return &Job{At: r.Submit - s.origin, Run: run, Size: r.Procs, Ref: s.n, Job: &structs.Job{
+	return &Job{At: r.Submit - s.rows.Origin, Run: run, Size: r.Procs, Ref: s.n, Job: &structs.Job{
 		Namespace: structs.NamespaceDefault, ID: strconv.FormatInt(r.ID, 10), Type: structs.JobBatch, Priority: structs.JobPriorityDefault,
 		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Submitter: structs.Submitter{Name: r.User, UID: -1, GID: -1}, Runtime: structs.Runtime{Limit: limit},
 		Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: Driver, Resources: structs.Resources{CPU: r.Procs, MemoryMiB: 1}}}}},

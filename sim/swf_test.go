@@ -64,13 +64,13 @@ func oracle(t testing.TB, file, column string) map[string]int64 {
 func replaySWF(t testing.TB, file string, procs, limit int64, policy string) (*Result, map[string]int64) {
 	t.Helper()
 	o := &Options{Trace: file, Procs: procs, Limit: limit}
-	src, err := OpenSWF(file)
+	src, err := openSWFJobs(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer src.Close()
 	waits := map[string]int64{}
-	r, err := runSWF(context.Background(), o, policy, &swfJobs{o: o, src: src}, func(l *Live) {
+	r, err := runSWF(context.Background(), o, policy, src, func(l *Live) {
 		waits[l.Key.ID] = int64(l.Start.Sub(l.Submit).Seconds())
 	})
 	if err != nil {

@@ -31,7 +31,7 @@ func newSim(e *env) *cobra.Command {
 		fmt.Fprintf(&about, "\n  %-8s %s", f.Name(), f.About())
 	}
 	c := e.verb("sim [options]", "Replay a trace on a simulated cluster",
-		"Replay a trace of jobs in virtual time through the scheduler of a cluster, under one policy or several, and tell what would have\ncome of it: waits, completion times, slowdowns, utilisation, fragmentation, fairness. No agent is asked.\n\nA policy is default (a cluster that nobody configured), the name of a published one, or an order, a backfilling, a placement and a\nrule of preemption joined by +, such as fair+easy+fgd.\n\nFormats of traces (guessed unless -format is given):"+about.String(), `
+		"Replay a trace of jobs in virtual time through the scheduler of a cluster, under one policy or several, and tell what would have\ncome of it: waits, completion times, slowdowns, utilisation, fragmentation, fairness. No agent is asked.\n\nA policy is default (a cluster that nobody configured), the name of a published one, or an order, a backfilling, a placement and a\nrule of preemption joined by +, such as fair+easy+fgd.\n\nRows of a trace may be in any order. Formats of traces (guessed unless -format is given):"+about.String(), `
 muster sim -trace jobs.csv -nodes 8x8 -policy default,fair+easy
 muster sim -trace jobs.csv -nodes 1000x8xH100-80GiB -policy default -html report.html
 muster sim -trace jobs.csv -nodes 8x8 -mtbf 720h -mttr 2h -checkpoint 30m
