@@ -109,9 +109,15 @@ func (w *Workload) User() string {
 
 // Asks is what the whole workload asks for: all allocations of all its groups.
 func (w *Workload) Asks() structs.Amount {
-	var sum structs.Amount
-	if w.Job != nil {
-		for _, g := range w.Job.Groups {
+	if w.Least != nil {
+		return w.Least.asks
+	}
+	return asksOf(w.Job)
+}
+
+func asksOf(j *structs.Job) (sum structs.Amount) {
+	if j != nil {
+		for _, g := range j.Groups {
 			sum = sum.Add(structs.GroupAmount(g).Times(int64(max(g.Count, 1))))
 		}
 	}

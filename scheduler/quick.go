@@ -6,8 +6,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Least is the least that any placement of a job needs: memo for quickReject. Immutable.
+// Least is the least that any placement of a job needs, and what all of it asks for: a memo, for those who ask for it
+// again and again. Immutable.
 type Least struct {
+	asks    structs.Amount
 	need    structs.Vector
 	devices int64
 	plain   bool // a service or batch job whose workload has nothing but wants
@@ -15,7 +17,7 @@ type Least struct {
 
 // LeastOf computes the memo of a job.
 func LeastOf(j *structs.Job) *Least {
-	l := &Least{plain: j != nil && j.Placeable() && (j.Type == structs.JobBatch || j.Type == structs.JobService)}
+	l := &Least{asks: asksOf(j), plain: j != nil && j.Placeable() && (j.Type == structs.JobBatch || j.Type == structs.JobService)}
 	if !l.plain {
 		return l
 	}

@@ -53,6 +53,11 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		rep.Workloads = append(rep.Workloads, d.report)
 		rep.Steps += d.steps + 1
 	}
+	prune := func() {
+		if p, ok := line.(Pruner); ok {
+			p.Prune(func(i int) bool { return quick.refuses(&in.Pending[i]) })
+		}
+	}
 	for i := line.Next(); i >= 0; i = line.Next() {
 		load := &in.Pending[i]
 		// 2. The budget ends the pass between workloads; a job with a plan in flight waits for its outcome.
@@ -64,11 +69,10 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		if races.front(i) == nil && quick.refuses(load) {
 			noteBlocked(line, i)
 			starved = true
-			if p, ok := line.(Pruner); ok {
-				p.Prune(func(i int) bool { return quick.refuses(&in.Pending[i]) })
-			}
+			prune()
 			continue
 		}
+		full := books.full(load)
 		w.undo = w.undo[:0]
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
 		d.books, d.pre, d.limits = books, pre, limits
@@ -102,6 +106,9 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		finish(d)
 		if d.report.Failed {
 			noteBlocked(line, i)
+			if !full && books.full(load) { // the last promise of its queue: others who find no room need not be looked at
+				prune()
+			}
 		}
 		line.Placed(i, d.placedAmount())
 		limits.settle(d)

@@ -31,7 +31,6 @@ func (e *Engine) decide() error {
 		if len(pending) == 0 && (!e.always || round > 0) {
 			return nil
 		}
-		picked := slices.Clone(e.picked)
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
 			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting, Chooser: e.chooser()}
 		began, before := time.Now(), e.stats.Preemptions
@@ -67,9 +66,11 @@ func (e *Engine) decide() error {
 				e.answered(l, plan.Deferred)
 			}
 		}
-		for _, l := range picked {
-			if l.dirty && l.End == 0 && turn != nil && turn.over {
-				e.fresh = append(e.fresh, l) // its turn did not come
+		if turn != nil && turn.over {
+			for _, l := range e.picked {
+				if l.dirty && l.End == 0 {
+					e.fresh = append(e.fresh, l) // its turn did not come
+				}
 			}
 		}
 		if e.cfg.Hooks.Passed != nil {
@@ -107,7 +108,8 @@ func (e *Engine) line(in *scheduler.Input) scheduler.Line {
 	if e.cfg.Line != nil {
 		return e.cfg.Line(in)
 	}
-	return queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+	e.lined.Begin(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
+	return &e.lined
 }
 
 // decided ends the passes of an instant: what was freed before has been looked at.

@@ -6,14 +6,14 @@ import (
 )
 
 // distExact is how many values a Dist keeps as they are.
-const distExact = 1 << 18
+const distExact = 1 << 19
 
 // distStep is how much wider each bucket of a Dist is than the one before it: quantiles are right to 0.1 %.
 const distStep = 1.002
 
 var distLog = math.Log(distStep)
 
-// Dist is a set of numbers >= 0 of which mean, extremes and quantiles are asked for. Up to 262,144 of them are kept, so
+// Dist is a set of numbers >= 0 of which mean, extremes and quantiles are asked for. Up to 524,288 of them are kept, so
 // that quantiles are exact; beyond it they are counted in buckets that are 0.2 % wide, so that memory does not grow.
 type Dist struct {
 	N        int64

@@ -102,6 +102,7 @@ type Engine struct {
 	narrowable          bool    // a pass over some of the nodes decides as one over all
 	usage               usage
 	lives               queue.Lifetimes
+	lined               queue.Line      // of the last pass
 	preemptible         int64           // jobs in the system that may be preempted
 	always              bool            // the chooser is asked at every event
 	wake                structs.LogTime // when the pass asked to be called again; 0: it did not

@@ -115,26 +115,17 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 	for range o.Policies {
 		<-done
 	}
-	return out, firstError(o.Policies, errs)
+	return out, firstError(errs)
 }
 
-// firstError tells what went wrong: once, and with the name of the policy where it is about one of several.
-func firstError(policies []string, errs []error) error {
-	bad := -1
-	for i, err := range errs {
-		if err != nil && (bad < 0 || errors.Is(errs[bad], context.Canceled)) {
-			bad = i
-		}
-	}
-	if bad < 0 {
-		return nil
-	}
+// firstError tells what went wrong, once. Errors that are about a policy name it.
+func firstError(errs []error) (first error) {
 	for _, err := range errs {
-		if err == nil || err.Error() != errs[bad].Error() && !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("policy %s: %w", policies[bad], errs[bad])
+		if err != nil && (first == nil || errors.Is(first, context.Canceled)) {
+			first = err
 		}
 	}
-	return errs[bad]
+	return first
 }
 
 func unknownPolicy(format, policy string, known []string) error {

@@ -16,22 +16,41 @@ type Learner struct {
 	Once bool
 	// Nameless: the names of jobs tell nothing about them.
 	Nameless bool
-	works    map[*Live]*learned
+	users    map[string]*learnedUser
+	ended    uint64 // how many jobs taught something
 }
 
+// learned is what a Learner keeps with a job: the version of its user's past that the prediction is from.
 type learned struct {
+	by      *Learner
 	work    predict.Work
+	user    *learnedUser
 	version uint64
 }
 
+// learnedUser is the version of a user's past, as it was when so many jobs had ended.
+type learnedUser struct {
+	version, ended uint64
+}
+
 // NewLearner makes one.
-func NewLearner(by predict.Predictor) *Learner { return &Learner{By: by, works: map[*Live]*learned{}} }
+func NewLearner(by predict.Predictor) *Learner {
+	return &Learner{By: by, users: map[string]*learnedUser{}, ended: 1}
+}
+
+// version of a user's past; asked for once after each end, not once for each job that waits.
+func (r *Learner) version(x *learned) uint64 {
+	if x.user.ended != r.ended {
+		x.user.version, x.user.ended = r.By.Version(x.work.User), r.ended
+	}
+	return x.user.version
+}
 
 func (r *Learner) of(l *Live) *learned {
-	x := r.works[l]
-	if x == nil {
+	x := l.learned
+	if x == nil || x.by != r {
 		j := l.Job.Job
-		x = &learned{work: predict.Work{User: j.Submitter.Name, Queue: j.Queue, Size: l.Size, Expected: j.Runtime.Expected, Limit: limitOf(j)}}
+		x = &learned{by: r, work: predict.Work{User: j.Submitter.Name, Queue: j.Queue, Size: l.Size, Expected: j.Runtime.Expected, Limit: limitOf(j)}}
 		if !r.Nameless {
 			x.work.Name = strings.Map(func(c rune) rune { // job-17 and job-18 are of one kind
 				if c >= '0' && c <= '9' {
@@ -40,7 +59,11 @@ func (r *Learner) of(l *Live) *learned {
 				return c
 			}, j.Name)
 		}
-		r.works[l] = x
+		if x.user = r.users[x.work.User]; x.user == nil {
+			x.user = &learnedUser{}
+			r.users[x.work.User] = x.user
+		}
+		l.learned = x
 	}
 	return x
 }
@@ -62,7 +85,7 @@ func (r *Learner) Predict(l *Live, _ structs.LogTime) time.Duration {
 // Refresh brings what a decision is told of a waiting job up to what is known.
 func (r *Learner) Refresh(l *Live) {
 	x := r.of(l)
-	v := r.By.Version(x.work.User)
+	v := r.version(x)
 	if x.version == v || r.Once && x.version > 0 {
 		return
 	}
@@ -76,7 +99,7 @@ func (r *Learner) Learn(l *Live, _ structs.LogTime) {
 	x := r.of(l)
 	r.Errors.Add(l.work.Expect, l.Run)
 	r.By.Ended(&x.work, l.Run)
-	delete(r.works, l)
+	r.ended++
 }
 
 // Turnover is the mean time until what is held is given back; 0 for a predictor that does not learn it.

@@ -37,6 +37,7 @@ type Live struct {
 	Queued    time.Duration // waited in all, also between preemption and resumption
 
 	work                   scheduler.Workload
+	learned                *learned // of the run's Learner; nil: it has not been asked
 	units                  []unit
 	left                   int // units that are not done
 	bucket                 int // priority

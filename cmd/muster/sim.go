@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,6 +60,10 @@ muster sim -format swf -trace kth-sp2.csv.gz -procs 100 -policy default,easy -js
 	return files(c)
 }
 
+// simGCPercent lets garbage grow to four times what is in use before it is collected: a replay makes much of it and keeps
+// little.
+const simGCPercent = 400
+
 func (o *simOptions) run(ctx context.Context, _ []string) error {
 	for _, p := range strings.Split(o.policies, ",") {
 		if p = strings.TrimSpace(p); p != "" {
@@ -74,6 +79,9 @@ func (o *simOptions) run(ctx context.Context, _ []string) error {
 		bar := &simBar{env: o.env, done: map[string]float64{}, all: len(o.Policies), began: o.now()}
 		o.Options.Progress = bar
 		defer bar.clear()
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(simGCPercent)
 	}
 	results, err := sim.Run(ctx, &o.Options)
 	if err != nil {

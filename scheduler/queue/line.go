@@ -29,6 +29,7 @@ type Line struct {
 	root    *node
 	of      []*lane // of each pending workload
 	lanes   []*lane // by their first workload in pending
+	given   *lane   // whose first was given last: it has left, and who follows is not known yet; nil: none
 }
 
 // node is one queue of the tree with something pending below it.
@@ -73,8 +74,10 @@ const (
 type lane struct {
 	node   *node
 	in     *entrant
-	work   []item // heap
-	byTime bool   // one was blocked: the rest is tried by run time
+	work   []item // the first is in front; a heap once a second one has been asked for
+	all    []item // work, as it was
+	heaped bool
+	byTime bool // one was blocked: the rest is tried by run time
 }
 
 type item struct {
@@ -89,17 +92,38 @@ const notLate = 1<<63 - 1
 // to be in queues that do not exist is ordered by the settings that such a queue would inherit. total is what the
 // cluster has, for shares.
 func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending []scheduler.Workload, now structs.LogTime, seed uint64) *Line {
-	l := &Line{table: table, pending: pending, nodes: map[string]*node{}, of: make([]*lane, len(pending))}
+	l := &Line{}
+	l.Begin(table, cfg, pending, now, seed)
+	return l
+}
+
+// Begin is NewLine in the memory of a line that nobody uses any more.
+func (l *Line) Begin(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending []scheduler.Workload, now structs.LogTime, seed uint64) {
+	var room []item // of the largest lane before
+	for _, ln := range l.lanes {
+		if cap(ln.all) > cap(room) {
+			room = ln.all[:0]
+		}
+	}
+	*l = Line{table: table, pending: pending, nodes: map[string]*node{}, of: append(l.of[:0], make([]*lane, len(pending))...)}
 	lanes := map[laneKey]*lane{}
 	var order []*lane
+	var n *node
+	var last *lane
+	path := ""
 	for i := range pending {
 		w := &pending[i]
-		n := l.node(w.QueueName(), &cfg, now, seed)
+		if name := w.QueueName(); n == nil || name != path {
+			n, path, last = l.node(name, &cfg, now, seed), name, nil
+		}
 		k := laneKey{n, ""}
 		if n.share != nil {
-			k.user = w.User()
+			k.user, last = w.User(), nil
 		}
-		ln := lanes[k]
+		ln := last
+		if ln == nil {
+			ln = lanes[k]
+		}
 		if ln == nil {
 			ln = &lane{node: n}
 			ln.in = &entrant{Entity: Entity{Name: k.user, Weight: 1}, lane: ln, at: -1}
@@ -108,25 +132,30 @@ func NewLine(table *scheduler.QueueTable, cfg structs.SchedulerConfig, pending [
 					ln.in.Usage, ln.in.Held = u, u.Held
 				}
 			}
-			if len(order) == 0 {
-				ln.work = make([]item, 0, len(pending)) // most often there is one lane
+			if len(order) == 0 { // most often there is one lane
+				if ln.work = room; cap(room) < len(pending) {
+					ln.work = make([]item, 0, len(pending)+len(pending)/4)
+				}
 			}
 			lanes[k] = ln
 			order = append(order, ln)
 		}
+		last = ln
 		l.of[i] = ln
 		it := item{load: i, late: notLate, key: n.order.Key(w, &n.scene)}
-		if since := w.WaitingSince(); since > 0 && !n.aware && now.Sub(since) > n.scene.Queue.MaxWait {
-			it.late = int64(since)
+		if !n.aware {
+			if since := w.WaitingSince(); since > 0 && now.Sub(since) > n.scene.Queue.MaxWait {
+				it.late = int64(since)
+			}
 		}
 		ln.work = append(ln.work, it)
 	}
 	l.lanes = order
 	for _, ln := range order {
-		heap.Init(&laneHeap{l, ln})
+		ln.all = ln.work
+		l.front(ln)
 		l.enter(ln.node, ln.in)
 	}
-	return l
 }
 
 type laneKey struct {
@@ -272,6 +301,7 @@ func submitted(w *scheduler.Workload) structs.Index {
 
 // Next gives the workload whose turn it is.
 func (l *Line) Next() int {
+	l.refit()
 	if l.root == nil || len(l.root.turns.in) == 0 {
 		return -1
 	}
@@ -283,15 +313,39 @@ func (l *Line) Next() int {
 	}
 	e := n.turns.in[0]
 	e.Last, e.Turns = e.rank.share, e.Turns+1
-	i := heap.Pop(&laneHeap{l, e.lane}).(item).load
-	if len(e.lane.work) == 0 {
-		heap.Pop(&n.turns)
+	l.given = e.lane
+	return e.lane.work[0].load
+}
+
+// refit takes out of its lane who was given last. It waits until somebody wants to know who is next: often most of the
+// lane is pruned before.
+func (l *Line) refit() {
+	ln := l.given
+	if ln == nil {
+		return
+	}
+	l.given = nil
+	w := ln.work
+	w[0] = w[len(w)-1]
+	ln.work = w[:len(w)-1]
+	if ln.heaped {
+		l.sink(ln.work, 0)
 	} else {
-		l.rate(n, e)
-		heap.Fix(&n.turns, 0)
+		l.heapify(ln)
+	}
+	l.reseat(ln)
+}
+
+// reseat lets a lane with another head, or with none, find its place in the contests.
+func (l *Line) reseat(ln *lane) {
+	n := ln.node
+	if len(ln.work) == 0 {
+		heap.Remove(&n.turns, ln.in.at)
+	} else {
+		l.rate(n, ln.in)
+		heap.Fix(&n.turns, ln.in.at)
 	}
 	l.lift(n)
-	return i
 }
 
 // Placed moves the shares of the workload's submitter, of its queue and of those above.
@@ -299,6 +353,7 @@ func (l *Line) Placed(i int, use structs.Amount) {
 	if use == (structs.Amount{}) {
 		return
 	}
+	l.refit()
 	ln := l.of[i]
 	ln.in.Held = ln.in.Held.Add(use)
 	n := ln.node
@@ -320,6 +375,7 @@ func (l *Line) Blocked(i int) {
 	if ln.byTime || n.aware || n.scene.Queue.Backfill != structs.BackfillSJF {
 		return
 	}
+	l.refit()
 	ln.byTime = true
 	if len(ln.work) == 0 {
 		return
@@ -332,10 +388,8 @@ func (l *Line) Blocked(i int) {
 			it.key[1] = 1<<63 - 1
 		}
 	}
-	heap.Init(&laneHeap{l, ln})
-	l.rate(n, ln.in)
-	heap.Fix(&n.turns, ln.in.at)
-	l.lift(n)
+	l.heapify(ln)
+	l.reseat(ln)
 }
 
 // Prune takes those still to come for which vain is true out of the line.
@@ -345,7 +399,10 @@ func (l *Line) Prune(vain func(i int) bool) {
 			continue
 		}
 		kept := ln.work[:0]
-		for _, it := range ln.work {
+		if l.given == ln {
+			kept = ln.work[:1]
+		}
+		for _, it := range ln.work[len(kept):] {
 			if !vain(it.load) {
 				kept = append(kept, it)
 			}
@@ -354,15 +411,12 @@ func (l *Line) Prune(vain func(i int) bool) {
 			continue
 		}
 		ln.work = kept
-		n := ln.node
-		if len(kept) == 0 {
-			heap.Remove(&n.turns, ln.in.at)
-		} else {
-			heap.Init(&laneHeap{l, ln})
-			l.rate(n, ln.in)
-			heap.Fix(&n.turns, ln.in.at)
+		if l.given == ln { // who follows is found when it is taken out
+			ln.heaped = false
+			continue
 		}
-		l.lift(n)
+		l.heapify(ln)
+		l.reseat(ln)
 	}
 }
 
@@ -408,28 +462,51 @@ func (c *contest) Pop() any {
 	return e
 }
 
-// laneHeap orders the workloads of a lane.
-type laneHeap struct {
-	l  *Line
-	ln *lane
-}
-
-func (h *laneHeap) Len() int { return len(h.ln.work) }
-func (h *laneHeap) Less(i, k int) bool {
-	a, b := &h.ln.work[i], &h.ln.work[k]
+// less orders the workloads of a lane.
+func (l *Line) less(a, b *item) bool {
 	switch {
 	case a.late != b.late:
 		return a.late < b.late
 	case a.key != b.key:
 		return a.key.Less(b.key)
 	}
-	return h.l.earlier(a.load, b.load)
+	return l.earlier(a.load, b.load)
 }
-func (h *laneHeap) Swap(i, k int) { w := h.ln.work; w[i], w[k] = w[k], w[i] }
-func (h *laneHeap) Push(x any)    { h.ln.work = append(h.ln.work, x.(item)) }
-func (h *laneHeap) Pop() any {
-	w := h.ln.work
-	it := w[len(w)-1]
-	h.ln.work = w[:len(w)-1]
-	return it
+
+// front brings the first workload of a lane to the front. The rest stays as it is: of many passes nobody wants to know
+// more.
+func (l *Line) front(ln *lane) {
+	w, at := ln.work, 0
+	for i := 1; i < len(w); i++ {
+		if l.less(&w[i], &w[at]) {
+			at = i
+		}
+	}
+	w[0], w[at] = w[at], w[0]
+}
+
+// heapify makes a lane a heap.
+func (l *Line) heapify(ln *lane) {
+	for i := len(ln.work)/2 - 1; i >= 0; i-- {
+		l.sink(ln.work, i)
+	}
+	ln.heaped = true
+}
+
+// sink restores the heap below a place.
+func (l *Line) sink(w []item, i int) {
+	for {
+		k := 2*i + 1
+		if k >= len(w) {
+			return
+		}
+		if k+1 < len(w) && l.less(&w[k+1], &w[k]) {
+			k++
+		}
+		if !l.less(&w[k], &w[i]) {
+			return
+		}
+		w[i], w[k] = w[k], w[i]
+		i = k
+	}
 }
