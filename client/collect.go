@@ -19,6 +19,14 @@ import (
 // shorter.
 const diskEvery = 15 * time.Second
 
+// diskStep is by how much the free space has to shrink for the disk to be measured ahead of time: looking at it costs
+// nothing, walking through directories does.
+const diskStep = 64 << 20
+
+// diskPace bounds the share of time that measuring ahead of time takes: a measurement is followed by a pause so many
+// times as long.
+const diskPace = 20
+
 // collectLoop removes what is left of ended allocations, watches their disk usage, and stops what must not outlive the
 // servers' silence.
 func (c *Client) collectLoop(ctx context.Context) {
@@ -28,20 +36,30 @@ func (c *Client) collectLoop(ctx context.Context) {
 	defer disk.Stop()
 	watch := time.NewTicker(time.Second)
 	defer watch.Stop()
+	free, again := c.diskFree(), time.Time{}
+	measure := func() {
+		began := time.Now()
+		for _, r := range c.Allocs() {
+			if ctx.Err() != nil {
+				return
+			}
+			r.CheckDisk()
+		}
+		free, again = c.diskFree(), time.Now().Add(diskPace*time.Since(began))
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-disk.C:
-			for _, r := range c.Allocs() {
-				if ctx.Err() != nil {
-					return
-				}
-				r.CheckDisk()
-			}
+			measure()
 		case <-gc.C:
 			c.collect(ctx)
 		case <-watch.C:
+			// Whoever fills the disk is stopped within a second or two of it, not after the whole interval.
+			if now := c.diskFree(); now < free-diskStep && time.Now().After(again) {
+				measure()
+			}
 			c.stopSilent()
 			c.killForgotten()
 			if c.ended.Load() > int64(c.cfg.GC.MaxAllocs) {
@@ -105,6 +123,15 @@ func (c *Client) collect(ctx context.Context) {
 		c.removeAll(old[:n])
 		old = old[n:]
 	}
+}
+
+// diskFree is how many bytes the file system of the allocations has free, 0 when that is not known.
+func (c *Client) diskFree() int64 {
+	var st unix.Statfs_t
+	if c.cfg.Ephemeral || unix.Statfs(c.cfg.AllocsDir, &st) != nil {
+		return 0
+	}
+	return int64(st.Bfree) * st.Bsize
 }
 
 func (c *Client) diskFull() bool {

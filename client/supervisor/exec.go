@@ -21,7 +21,7 @@ type Entry struct {
 	Env     []string
 	Dir     string
 	User    *Credential
-	Caps    uint64 // of an isolated task
+	Rights  Rights // of an isolated task
 	TTY     bool   // Files are a terminal, which becomes the controlling one
 	Streams [3]*os.File
 }
@@ -68,11 +68,11 @@ func Enter(e Entry) (*Running, error) {
 		c.Do("take the terminal", unix.SYS_IOCTL, launch.N(0), launch.N(unix.TIOCSCTTY), launch.N(0))
 	}
 	c.Do("enter the working directory "+e.Dir, unix.SYS_CHDIR, p.S(e.Dir))
-	var iso *Isolation
+	var rights *Rights
 	if e.Task.Isolated {
-		iso = &Isolation{Caps: e.Caps}
+		rights = &e.Rights
 	}
-	finish(p, c, 0, e.User, iso)
+	finish(p, c, 0, e.User, rights)
 	c.Do("tie the command to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
 	c.Exec(e.Path, e.Argv, e.Env)
 

@@ -27,7 +27,7 @@ const (
 	startsMax   = 64               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
 	idleExit    = 60 * time.Second // without tasks and connections for so long, the supervisor ends
-	protocol    = 1                // of the calls below; another one makes the agent replace the supervisor
+	protocol    = 2                // of the calls below; another one makes the agent replace the supervisor
 	serviceName = "Supervisor"
 )
 

@@ -41,13 +41,27 @@ type Credential struct {
 }
 
 // Isolation is the task's view of the machine: mount, pid, ipc and uts namespaces of its own, a private /tmp, /dev/shm
-// and /proc, no new privileges, and no capability outside Caps.
+// and /proc, no new privileges, and no rights but those given.
 type Isolation struct {
 	TmpDir    string // host directory that becomes /tmp
 	ShmMiB    int64
 	HideDir   string // covered by an empty file system ...
 	AllocRoot string // ... except for this directory below it
-	Caps      uint64 // bit mask; a task that is not root has none, and can gain none outside it
+	Root      *Root  // nil: the host's
+	ReadOnly  bool   // everything but AllocRoot, TmpDir, /dev/shm and /proc can only be read
+	Rights    Rights
+}
+
+// Root is a directory of the host that becomes the task's root. Base is trusted; Path leads from there, and never out
+// of it, through whatever links it meets.
+type Root struct{ Base, Path string }
+
+// Rights are what the programs of an isolated task may do beyond ordinary ones.
+type Rights struct {
+	Caps    uint64 `json:",omitempty"` // bit mask: those of a task that is root; no task can gain others
+	Ambient uint64 `json:",omitempty"` // those that a task has although it is not root; a part of Caps
+	Filter  bool   `json:",omitempty"` // system calls are restricted: see seccomp.go
+	NoFile  uint64 `json:",omitempty"` // RLIMIT_NOFILE, 0: the agent's
 }
 
 // Log is where one output stream goes.
@@ -106,15 +120,27 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 		s.Isolate.program(p, c)
 	}
 	c.Do("enter the working directory "+s.Dir, unix.SYS_CHDIR, p.S(s.Dir))
-	finish(p, c, s.NoFile, s.User, s.Isolate)
+	finish(p, c, s.NoFile, s.User, s.rights())
 	// Should the launcher be killed, the task goes with it: nobody would know of it any more.
 	c.Do("tie the task to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
 	c.Exec(s.Path, s.Argv, s.Env)
 	return p
 }
 
-// finish adds what every child does last: limits of its own, user, capabilities, descriptors.
-func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential, iso *Isolation) {
+// rights of the task, nil for one that is not isolated.
+func (s *Spec) rights() *Rights {
+	if s.Isolate == nil {
+		return nil
+	}
+	return &s.Isolate.Rights
+}
+
+// finish adds what every child does last: limits of its own, user, capabilities, descriptors, and for isolated ones
+// (rights not nil) that nothing can be gained any more.
+func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential, rights *Rights) {
+	if rights != nil && nofile == 0 {
+		nofile = rights.NoFile
+	}
 	if nofile > 0 {
 		lim := make([]byte, 0, 16)
 		lim = appendU64(lim, nofile)
@@ -128,11 +154,15 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 		c.Try(unix.SYS_RT_SIGACTION, launch.N(sig), dfl, launch.N(0), launch.N(8))
 	}
 	c.Do("unblock signals", unix.SYS_RT_SIGPROCMASK, launch.N(unix.SIG_SETMASK), none, launch.N(0), launch.N(8))
-	if iso != nil {
+	root := user == nil || user.UID == 0
+	if rights != nil {
 		for i := range 64 {
-			if iso.Caps&(1<<i) == 0 {
+			if rights.Caps&(1<<i) == 0 {
 				c.Try(unix.SYS_PRCTL, launch.N(unix.PR_CAPBSET_DROP), launch.N(i)) // fails past the kernel's last one
 			}
+		}
+		if !root && rights.Ambient != 0 {
+			c.Do("keep capabilities", unix.SYS_PRCTL, launch.N(unix.PR_SET_KEEPCAPS), launch.N(1), launch.N(0), launch.N(0), launch.N(0))
 		}
 	}
 	if user != nil {
@@ -144,88 +174,36 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 		c.Do("set the task's group", unix.SYS_SETRESGID, launch.N(user.GID), launch.N(user.GID), launch.N(user.GID))
 		c.Do("set the task's user", unix.SYS_SETRESUID, launch.N(user.UID), launch.N(user.UID), launch.N(user.UID))
 	}
-	if iso != nil {
-		if user == nil || user.UID == 0 {
-			lo, hi := uint32(iso.Caps), uint32(iso.Caps>>32)
-			hdr := appendU32(appendU32(nil, unix.LINUX_CAPABILITY_VERSION_3), 0)
-			var data []byte
-			for _, v := range []uint32{lo, lo, 0, hi, hi, 0} {
-				data = appendU32(data, v)
+	if rights != nil {
+		switch {
+		case root:
+			setCaps(p, c, rights.Caps, 0)
+		case rights.Ambient != 0:
+			setCaps(p, c, rights.Ambient, rights.Ambient)
+			for i := range 64 {
+				if rights.Ambient&(1<<i) != 0 {
+					c.Do("keep capabilities", unix.SYS_PRCTL, launch.N(unix.PR_CAP_AMBIENT), launch.N(unix.PR_CAP_AMBIENT_RAISE), launch.N(i), launch.N(0), launch.N(0))
+				}
 			}
-			c.Do("drop capabilities", unix.SYS_CAPSET, p.B(hdr), p.B(data))
 		}
 		c.Do("set no_new_privs", unix.SYS_PRCTL, launch.N(unix.PR_SET_NO_NEW_PRIVS), launch.N(1), launch.N(0), launch.N(0), launch.N(0))
 	}
 	c.Do("close descriptors", unix.SYS_CLOSE_RANGE, launch.N(3), launch.N(^uint32(0)), launch.N(unix.CLOSE_RANGE_CLOEXEC))
+	if rights != nil && rights.Filter {
+		if f := seccompFilter(rights.Caps); f != nil {
+			c.Seccomp(f)
+		}
+	}
 }
 
-func (i *Isolation) program(p *launch.Program, c launch.Section) {
-	n := launch.N[int]
-	mount := func(label, source, target, fstype string, flags uintptr, data string) {
-		d := launch.N(0)
-		if data != "" {
-			d = p.S(data)
-		}
-		c.Do(label, unix.SYS_MOUNT, p.S(source), p.S(target), p.S(fstype), launch.N(flags), d)
+// setCaps makes caps the permitted and effective capabilities of the process.
+func setCaps(p *launch.Program, c launch.Section, caps, inheritable uint64) {
+	hdr := appendU32(appendU32(nil, unix.LINUX_CAPABILITY_VERSION_3), 0)
+	var data []byte
+	for _, v := range []uint64{caps, caps, inheritable, caps >> 32, caps >> 32, inheritable >> 32} {
+		data = appendU32(data, uint32(v))
 	}
-	c.Do("make namespaces", unix.SYS_UNSHARE, n(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS))
-	mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
-	mount("mount /proc", "proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-	// Settings of the whole machine and other tasks' control groups: a task that is root could write there.
-	for _, f := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"} {
-		c.Try(unix.SYS_MOUNT, p.S(f), p.S(f), p.S(""), n(unix.MS_BIND|unix.MS_REC), n(0))
-		c.Try(unix.SYS_MOUNT, p.S(""), p.S(f), p.S(""), n(unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), n(0))
-	}
-	readonly := appendU64(nil, unix.MOUNT_ATTR_RDONLY) // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
-	readonly = append(readonly, make([]byte, 24)...)
-	c.Try(unix.SYS_MOUNT_SETATTR, n(unix.AT_FDCWD), p.S("/sys"), n(unix.AT_RECURSIVE), p.B(readonly), n(len(readonly)))
-	shm := i.ShmMiB
-	if shm <= 0 {
-		shm = 64
-	}
-	mount("mount /dev/shm", "shm", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=1777,size=%dm", shm))
-	if i.HideDir != "" && i.AllocRoot != "" {
-		at := unix.AT_FDCWD
-		c.Set(0, "hold "+i.AllocRoot, unix.SYS_OPEN_TREE, n(at), p.S(i.AllocRoot), n(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
-		// /tmp's source may be below what is hidden: take hold of it, too.
-		if i.TmpDir != "" {
-			c.Set(1, "hold "+i.TmpDir, unix.SYS_OPEN_TREE, n(at), p.S(i.TmpDir), n(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-		}
-		mountTmp := func() {
-			if i.TmpDir != "" {
-				c.Do("mount /tmp", unix.SYS_MOVE_MOUNT, launch.R(1), p.S(""), n(at), p.S("/tmp"), n(unix.MOVE_MOUNT_F_EMPTY_PATH))
-			}
-		}
-		// A data directory below /tmp is hidden by the private /tmp itself; the allocation must be shown on top of that.
-		below := i.TmpDir != "" && strings.HasPrefix(i.HideDir+"/", "/tmp/")
-		if below {
-			mountTmp()
-		} else {
-			mount("hide "+i.HideDir, "hidden", i.HideDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=1m")
-		}
-		base := i.HideDir
-		if below {
-			base = "/tmp"
-		}
-		rel, err := filepath.Rel(base, i.AllocRoot)
-		if err == nil {
-			dir := base
-			for _, e := range strings.Split(rel, "/") {
-				dir = filepath.Join(dir, e)
-				c.Try(unix.SYS_MKDIRAT, n(at), p.S(dir), n(0o755))
-			}
-		}
-		c.Do("show "+i.AllocRoot, unix.SYS_MOVE_MOUNT, launch.R(0), p.S(""), n(at), p.S(i.AllocRoot), n(unix.MOVE_MOUNT_F_EMPTY_PATH))
-		if !below {
-			mount("protect "+i.HideDir, "", i.HideDir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-			mountTmp()
-		}
-	} else if i.TmpDir != "" {
-		mount("mount /tmp", i.TmpDir, "/tmp", "", unix.MS_BIND, "")
-	}
-	if i.TmpDir != "" {
-		mount("protect /tmp", "", "/tmp", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV, "")
-	}
+	c.Do("drop capabilities", unix.SYS_CAPSET, p.B(hdr), p.B(data))
 }
 
 func appendU32(b []byte, v uint32) []byte {

@@ -454,10 +454,15 @@ func (t *task) finish() {
 			t.exit.Err = "the exit status is lost: the node was restarted"
 		}
 	}
-	if t.mem.BootID == bootID() && t.mem.Group.OOMKills() > 0 && (t.exit.Signal == int(syscall.SIGKILL) || t.exit.Code == 128+int(syscall.SIGKILL) || t.exit.Lost) {
+	if t.mem.BootID == bootID() && (t.exit.Code != 0 || t.exit.Lost) && t.mem.Group.OOMKills() > 0 {
+		// Whatever the main process then said of it: 137 of a shell, 1 of a program whose worker is gone.
 		t.exit.OOMKilled = true
-		if !t.exit.Lost {
+		switch {
+		case t.exit.Lost:
+		case t.exit.Signal == int(syscall.SIGKILL):
 			t.exit.Err = "out of memory: the kernel killed the task because it reached its memory limit"
+		default:
+			t.exit.Err = "out of memory: the kernel killed a process of the task because the task reached its memory limit"
 		}
 	}
 	for _, p := range t.out {

@@ -80,15 +80,14 @@ type ServerConfig struct {
 
 // ClientConfig is the client part.
 type ClientConfig struct {
-	Servers   []string // RPC addresses; unused when the server part is in the same process
-	Join      []string // gossip addresses; none: this agent does not gossip
-	Config    client.Config
-	RawExec   bool
-	Fake      bool // offer the fake driver
-	Devices   []fingerprint.DeviceFingerprinter
-	GPU       *gpu.Config // how to look for NVIDIA GPUs; nil: not at all
-	ExecUser  string
-	DenyUsers []string
+	Servers []string // RPC addresses; unused when the server part is in the same process
+	Join    []string // gossip addresses; none: this agent does not gossip
+	Config  client.Config
+	RawExec bool
+	Fake    bool // offer the fake driver
+	Devices []fingerprint.DeviceFingerprinter
+	GPU     *gpu.Config  // how to look for NVIDIA GPUs; nil: not at all
+	Exec    exec.Options // Supervisor is filled in
 }
 
 // Agent is one process.
@@ -236,8 +235,10 @@ func (a *Agent) openClient() error {
 	if a.super, err = supervisor.Open(filepath.Join(cfg.DataDir, "supervisor"), ""); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
+	isolated := cfg.Client.Exec
+	isolated.Supervisor = a.super
 	drivers := []driver.Driver{
-		exec.New(exec.Options{Supervisor: a.super, DefaultUser: cfg.Client.ExecUser, DeniedUsers: cfg.Client.DenyUsers}),
+		exec.New(isolated),
 		rawexec.New(rawexec.Options{Supervisor: a.super, Enabled: cfg.Client.RawExec}),
 	}
 	if cfg.Client.Fake {

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/client"
+	drvexec "github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/internal/agentconfig"
@@ -82,7 +83,12 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	}
 	cfg.Client = &ClientConfig{
 		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
-		ExecUser: exec.DefaultUser, DenyUsers: denied,
+		Exec: drvexec.Options{
+			DefaultUser: exec.DefaultUser, DeniedUsers: denied, AllowCaps: exec.AllowCaps, NoFilter: exec.Seccomp == "off", NoFile: uint64(exec.NoFile), RootDirs: exec.RootDirs,
+		},
+	}
+	if _, err := drvexec.ParseCaps(exec.AllowCaps); err != nil {
+		return cfg, fmt.Errorf("plugin.exec.config.allow_caps: %w", err)
 	}
 	if nvidia.Enabled {
 		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod}

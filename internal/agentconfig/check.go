@@ -222,6 +222,18 @@ func (c *Config) clientValues(fail failFunc) {
 	if l := c.Plugin.NVIDIA.Config.Library; l != "" && !filepath.IsAbs(l) {
 		fail("plugin.nvidia.config.library", "%q must be absolute", l)
 	}
+	ex := &c.Plugin.Exec.Config
+	if !slices.Contains([]string{"", "default", "off"}, ex.Seccomp) {
+		fail("plugin.exec.config.seccomp", "want default or off, got %q", ex.Seccomp)
+	}
+	if ex.NoFile < 0 || ex.NoFile > 1<<30 {
+		fail("plugin.exec.config.nofile", "%d: want 0 to %d", ex.NoFile, 1<<30)
+	}
+	for _, d := range ex.RootDirs {
+		if !filepath.IsAbs(d) {
+			fail("plugin.exec.config.rootfs_dirs", "%q must be absolute", d)
+		}
+	}
 	if d := c.Plugin.NVIDIA.Config.FingerprintPeriod; d != 0 && (d < time.Second || d > 10*time.Minute) {
 		fail("plugin.nvidia.config.fingerprint_period", "%s: want 1s to 10m", d)
 	}

@@ -229,6 +229,15 @@ type ExecPlugin struct {
 		DefaultUser string `conf:"default_user"`
 		// DeniedUsers may not run tasks. Ours; user.denylist of client.options is added. Default: root, when neither is set.
 		DeniedUsers []string `conf:"denied_users"`
+		// AllowCaps are the capabilities that tasks may have; "all" is all. Default: audit_write, chown, dac_override, fowner,
+		// fsetid, kill, mknod, net_bind_service, setfcap, setgid, setpcap, setuid, sys_chroot.
+		AllowCaps []string `conf:"allow_caps"`
+		// Seccomp is "default" to restrict the system calls of tasks, "off" not to. Ours. Default: default.
+		Seccomp string `conf:"seccomp"`
+		// NoFile is how many open files a process of a task may have. Ours. Default and 0: the agent's own limit.
+		NoFile int `conf:"nofile"`
+		// RootDirs are directories below which a job's rootfs may be. Ours. Default: none, only the task's own directory.
+		RootDirs []string `conf:"rootfs_dirs"`
 	} `conf:"config"`
 }
 

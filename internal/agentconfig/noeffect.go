@@ -79,7 +79,7 @@ var noEffect = map[string]map[string]string{
 var refused = map[string]map[string]string{
 	"client":                 {"disable_remote_exec": "deny alloc-exec and alloc-node-exec with ACL policies instead"},
 	"plugin.raw_exec.config": {"denied_host_uids": "name users in client.options \"user.denylist\" instead", "denied_host_gids": "name users in client.options \"user.denylist\" instead"},
-	"plugin.exec.config":     {"denied_host_uids": "name users in denied_users instead", "denied_host_gids": "name users in denied_users instead", "allow_caps": "the exec driver has a fixed list of capabilities"},
+	"plugin.exec.config":     {"denied_host_uids": "name users in denied_users instead", "denied_host_gids": "name users in denied_users instead"},
 }
 
 const (

@@ -1,12 +1,14 @@
 // Package exec runs a task as an isolated process of the host: control groups with processor, memory and process limits,
 // mount, pid, ipc and uts namespaces of its own, a private /tmp, /dev/shm and /proc, a user that is not root, no new
-// privileges and few capabilities. It sees the host's root file system, but not the agent's data directory except for
-// its own allocation. A task that is allowed to be root can write wherever the host's root can, /sys and /proc/sys
-// excepted: agents deny that user unless they are told otherwise.
+// privileges, few capabilities and a filter of system calls. It sees the host's root file system (read-only, or another
+// root, if the job says so), but not the agent's data directory except for its own allocation. A task that is allowed to
+// be root can write wherever the host's root can, /sys and /proc/sys excepted: agents deny that user unless they are told
+// otherwise.
 package exec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,6 +30,10 @@ type Options struct {
 	Supervisor  *supervisor.Client
 	DefaultUser string   // of tasks that name none; "" means nobody
 	DeniedUsers []string // names that a task may not run as, or their numbers
+	AllowCaps   []string // capabilities that a task may have; nil is DefaultCaps, "all" is all
+	NoFilter    bool     // system calls are not restricted
+	NoFile      uint64   // most open files of a process that a task may ask for, and what it gets; 0 is the agent's own limit
+	RootDirs    []string // directories below which there are others that may be a task's root, besides its own
 }
 
 // Driver is exec.
@@ -39,13 +45,6 @@ func New(opt Options) *Driver {
 		opt.DefaultUser = "nobody"
 	}
 	return &Driver{opt}
-}
-
-// capabilities that a task running as root may have: those that Nomad's exec driver grants.
-var capabilities = map[string]int{
-	"audit_write": unix.CAP_AUDIT_WRITE, "chown": unix.CAP_CHOWN, "dac_override": unix.CAP_DAC_OVERRIDE, "fowner": unix.CAP_FOWNER,
-	"fsetid": unix.CAP_FSETID, "kill": unix.CAP_KILL, "mknod": unix.CAP_MKNOD, "net_bind_service": unix.CAP_NET_BIND_SERVICE,
-	"setfcap": unix.CAP_SETFCAP, "setgid": unix.CAP_SETGID, "setpcap": unix.CAP_SETPCAP, "setuid": unix.CAP_SETUID, "sys_chroot": unix.CAP_SYS_CHROOT,
 }
 
 // Name is "exec".
@@ -89,10 +88,13 @@ func (d *Driver) ConfigSchema() driver.Schema {
 		{Name: "work_dir", Type: driver.String, Doc: "working directory, absolute or relative to the task's; default the task's local directory"},
 		{Name: "pids_limit", Type: driver.Int, Doc: "most processes and threads at once; default the agent's"},
 		{Name: "cpu_hard_limit", Type: driver.Bool, Doc: "make the task's cpu a ceiling and not only a share"},
-		{Name: "cap_add", Type: driver.List, Doc: "capabilities to have; those of the default set only"},
+		{Name: "nofile_limit", Type: driver.Int, Doc: "most open files of a process; default and most the agent's"},
+		{Name: "cap_add", Type: driver.List, Doc: "capabilities to have, of those that the agent allows; a task that is not root has only those that the agent allows by name"},
 		{Name: "cap_drop", Type: driver.List, Doc: "capabilities to do without; \"all\" for all"},
 		{Name: "pid_mode", Type: driver.String, Doc: "\"private\", the only mode"},
 		{Name: "ipc_mode", Type: driver.String, Doc: "\"private\", the only mode"},
+		{Name: "rootfs", Type: driver.String, Doc: "directory that becomes the root: in the task's directory, or absolute below one that the agent allows"},
+		{Name: "readonly_rootfs", Type: driver.Bool, Doc: "let the task write to nothing but its allocation, /tmp and /dev/shm"},
 	}
 }
 
@@ -121,15 +123,28 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 			return nil, driver.Permanent(fmt.Errorf("exec: config key %q: want \"private\", got %q; sharing the host's namespaces is not supported", k, m))
 		}
 	}
-	caps, err := capMask(v)
+	caps, ambient, err := capMask(v, d.opt.AllowCaps)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := process.WorkDir(cfg.Dirs, v.String("work_dir"))
+	rights := supervisor.Rights{Caps: caps, Ambient: ambient, Filter: !d.opt.NoFilter}
+	if rights.NoFile, err = d.noFile(v); err != nil {
+		return nil, err
+	}
+	root, err := d.root(cfg.Dirs, v.String("rootfs"))
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env)
+	at, dir := "", v.String("work_dir")
+	if root != nil {
+		at = filepath.Join(root.Base, root.Path)
+	}
+	if root == nil || !filepath.IsAbs(dir) { // an absolute one is looked up in the task's root
+		if dir, err = process.WorkDir(cfg.Dirs, dir); err != nil {
+			return nil, err
+		}
+	}
+	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env, at)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +163,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	iso := &supervisor.Isolation{ShmMiB: cfg.Resources.ShmMiB, Caps: caps}
+	iso := &supervisor.Isolation{
+		ShmMiB: cfg.Resources.ShmMiB, Rights: rights, Root: root, ReadOnly: v.Bool("readonly_rootfs"), AllocRoot: cfg.Dirs.AllocRoot,
+	}
 	if cfg.Dirs.TaskDir != "" {
 		iso.TmpDir = filepath.Join(cfg.Dirs.TaskDir, "tmp")
 		if err := os.Mkdir(iso.TmpDir, 0o777); err != nil && !os.IsExist(err) {
@@ -165,7 +182,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		if !strings.HasPrefix(cfg.Dirs.AllocRoot, strings.TrimSuffix(h, "/")+"/") {
 			return nil, fmt.Errorf("exec: the allocation's directory %s is not below %s", cfg.Dirs.AllocRoot, h)
 		}
-		iso.HideDir, iso.AllocRoot = h, cfg.Dirs.AllocRoot
+		iso.HideDir = h
 	}
 	spec := &supervisor.Spec{
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
@@ -173,7 +190,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{
-		Dir: dir, User: cred, Caps: caps, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,
+		Dir: dir, Root: at, User: cred, Rights: rights, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,
 	})
 	if err != nil {
 		return nil, err
@@ -218,40 +235,50 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 	return l, nil
 }
 
-func capMask(v driver.Values) (uint64, error) {
-	var mask uint64
-	for _, bit := range capabilities {
-		mask |= 1 << bit
+// noFile is the task's limit of open files.
+func (d *Driver) noFile(v driver.Values) (uint64, error) {
+	n, most := v.Int("nofile_limit"), d.opt.NoFile
+	if n < 0 {
+		return 0, driver.Permanent(fmt.Errorf("exec: config key \"nofile_limit\" must not be negative, got %d", n))
 	}
-	norm := func(s string) string { return strings.TrimPrefix(strings.ToLower(s), "cap_") }
-	for _, c := range v.List("cap_drop") {
-		if norm(c) == "all" {
-			mask = 0
-			continue
-		}
-		bit, ok := capabilities[norm(c)]
-		if !ok {
-			return 0, capError("cap_drop", c)
-		}
-		mask &^= 1 << bit
+	if n == 0 {
+		return most, nil
 	}
-	for _, c := range v.List("cap_add") {
-		bit, ok := capabilities[norm(c)]
-		if !ok {
-			return 0, capError("cap_add", c)
+	if most == 0 {
+		var own unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+			return 0, fmt.Errorf("exec: read the limit of open files: %w", err)
 		}
-		mask |= 1 << bit
+		most = own.Max
 	}
-	return mask, nil
+	if uint64(n) > most {
+		return 0, driver.Permanent(fmt.Errorf("exec: config key \"nofile_limit\" asks for %d open files, this node allows %d (plugin \"exec\", nofile)", n, most))
+	}
+	return uint64(n), nil
 }
 
-func capError(key, c string) error {
-	names := make([]string, 0, len(capabilities))
-	for n := range capabilities {
-		names = append(names, n)
+// root turns the job's rootfs into a path that the task cannot bend: a directory that somebody trusted has named, and
+// what follows below it.
+func (d *Driver) root(dirs driver.Dirs, asked string) (*supervisor.Root, error) {
+	if asked == "" {
+		return nil, nil
 	}
-	slices.Sort(names)
-	return driver.Permanent(fmt.Errorf("exec: config key %q: %q is not one of %s", key, c, strings.Join(names, ", ")))
+	if dirs.AllocRoot == "" || dirs.TaskDir == "" {
+		return nil, driver.Permanent(errors.New("exec: rootfs needs a task with directories"))
+	}
+	bases := d.opt.RootDirs
+	clean := filepath.Clean(asked)
+	if !filepath.IsAbs(clean) {
+		clean = filepath.Join(dirs.TaskDir, clean)
+	}
+	for _, base := range append([]string{dirs.AllocRoot}, bases...) {
+		rel, err := filepath.Rel(base, clean)
+		if err != nil || rel == ".." || strings.HasPrefix(rel, "../") || rel == "." && base == dirs.AllocRoot {
+			continue
+		}
+		return &supervisor.Root{Base: base, Path: rel}, nil
+	}
+	return nil, driver.Permanent(fmt.Errorf("exec: rootfs %q is neither in the task's directory nor in one that this node allows (plugin \"exec\", rootfs_dirs)", asked))
 }
 
 // coreMHz is the speed of the fastest core, 0 when unknown.

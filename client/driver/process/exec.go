@@ -31,7 +31,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	path, err := Look("exec", req.Command[0], t.state.TaskDirs, t.state.Dir, env)
+	path, err := Look("exec", req.Command[0], t.state.TaskDirs, t.state.Dir, env, t.state.Root)
 	if err != nil {
 		return -1, err
 	}
@@ -49,7 +49,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 			env["TERM"] = "xterm"
 		}
 	}
-	e := supervisor.Entry{Task: s, Path: path, Argv: req.Command, Env: Environ(env), Dir: t.state.Dir, User: cred, Caps: t.state.Caps, TTY: req.TTY}
+	e := supervisor.Entry{Task: s, Path: path, Argv: req.Command, Env: Environ(env), Dir: t.state.Dir, User: cred, Rights: t.state.Rights, TTY: req.TTY}
 	if req.TTY {
 		return t.execTTY(ctx, e, req)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/supervisor"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultPath is the PATH of a task that sets none.
@@ -65,8 +66,15 @@ func WorkDir(d driver.Dirs, asked string) (string, error) {
 	return dir, nil
 }
 
-// Look finds a command: an absolute path as it is, otherwise in the task's directories and then in PATH.
-func Look(name, command string, d driver.Dirs, dir string, env map[string]string) (string, error) {
+// Look finds a command: an absolute path as it is, otherwise in the task's directories and then in PATH. root is the
+// directory that is the task's root, "" for the host's own; the allocation is at the same place in it.
+func Look(name, command string, d driver.Dirs, dir string, env map[string]string, root string) (string, error) {
+	runnable := func(p string) error {
+		if root == "" || d.AllocRoot != "" && strings.HasPrefix(p, d.AllocRoot+"/") {
+			return runnable(p)
+		}
+		return runnableIn(root, p)
+	}
 	fail := func(format string, args ...any) (string, error) {
 		return "", driver.Permanent(fmt.Errorf("%s: command %q "+format, append([]any{name, command}, args...)...))
 	}
@@ -113,15 +121,32 @@ func Look(name, command string, d driver.Dirs, dir string, env map[string]string
 	return fail("not found in the task's directory or in PATH (%s)", path)
 }
 
-func runnable(p string) error {
-	st, err := os.Stat(p)
+// runnableIn looks at a path as one whose root is that directory sees it, links included.
+func runnableIn(root, p string) error {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), p)
+	defer f.Close()
+	return judge(f.Stat())
+}
+
+func runnable(p string) error { return judge(os.Stat(p)) }
+
+func judge(st os.FileInfo, err error) error {
 	switch {
 	case err != nil:
 		return err
 	case st.IsDir():
 		return errors.New("it is a directory")
 	case st.Mode()&0o111 == 0:
-		return fmt.Errorf("%s has no execute permission (mode %s)", p, st.Mode().Perm())
+		return fmt.Errorf("it has no execute permission (mode %s)", st.Mode().Perm())
 	}
 	return nil
 }
@@ -167,9 +192,10 @@ type State struct {
 	ID          string
 	Dir         string
 	User        *supervisor.Credential `json:",omitempty"`
-	Caps        uint64                 `json:",omitempty"`
-	KillSignal  string                 `json:",omitempty"`
-	KillTimeout time.Duration          `json:",omitempty"`
+	Rights      supervisor.Rights
+	Root        string        `json:",omitempty"` // directory of the host that is the task's root, "" for the host's own
+	KillSignal  string        `json:",omitempty"`
+	KillTimeout time.Duration `json:",omitempty"`
 	TaskDirs    driver.Dirs
 }
 

@@ -67,7 +67,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env)
+	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env, "")
 	if err != nil {
 		return nil, err
 	}

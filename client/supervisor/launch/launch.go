@@ -161,6 +161,18 @@ func (s Section) TryWriteFile(path, text string) {
 	s.Try(unix.SYS_CLOSE, R(7))
 }
 
+// Seccomp installs a filter, a list of struct sock_filter, in the process. no_new_privs must be set before.
+func (s Section) Seccomp(filter []byte) {
+	p := s.prog
+	code := p.B(filter)
+	p.align()
+	prog := Arg{value: uint64(p.data.Len()), pointer: true} // struct sock_fprog: length, padding, pointer
+	p.data.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(filter)/8)))
+	p.relocs = append(p.relocs, uint32(p.data.Len()))
+	p.data.Write(binary.LittleEndian.AppendUint64(nil, code.value))
+	s.Do("restrict system calls", unix.SYS_PRCTL, N(unix.PR_SET_SECCOMP), N(unix.SECCOMP_MODE_FILTER), prog)
+}
+
 // Exec replaces the process.
 func (s Section) Exec(path string, argv, env []string) {
 	p := s.prog

@@ -99,6 +99,10 @@ plugin "exec" {
   config {
     default_user = "nobody"
     denied_users = ["root"]
+    allow_caps   = ["net_bind_service", "ipc_lock"]
+    seccomp      = "default"
+    nofile       = 65536
+    rootfs_dirs  = ["/srv/images"]
   }
 }
 plugin "nvidia" {

@@ -1,0 +1,169 @@
+package supervisor
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/muster-sched/muster/client/supervisor/launch"
+	"golang.org/x/sys/unix"
+)
+
+// Registers of the launcher that hold detached mounts while the task's view is built.
+const (
+	regAlloc = iota
+	regTmp
+	regRoot
+	regDev
+	regSys
+)
+
+// view writes the operations that build the task's view of the machine.
+type view struct {
+	*Isolation
+	p *launch.Program
+	c launch.Section
+}
+
+func (v view) mount(label, source, target, fstype string, flags uintptr, data string) {
+	d := launch.N(0)
+	if data != "" {
+		d = v.p.S(data)
+	}
+	v.c.Do(label, unix.SYS_MOUNT, v.p.S(source), v.p.S(target), v.p.S(fstype), launch.N(flags), d)
+}
+
+// hold keeps a copy of what is mounted at path in a register: whatever happens there later, it can be put anywhere.
+func (v view) hold(reg int, path string, flags int) {
+	v.c.Set(reg, "hold "+path, unix.SYS_OPEN_TREE, launch.N(unix.AT_FDCWD), v.p.S(path), launch.N(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|flags))
+}
+
+// put mounts what a register holds. Links are followed in a root of the task's own, where they lead nowhere else.
+func (v view) put(reg int, path string) {
+	flags := unix.MOVE_MOUNT_F_EMPTY_PATH
+	if v.Root != nil {
+		flags |= unix.MOVE_MOUNT_T_SYMLINKS
+	}
+	v.c.Do("show "+path, unix.SYS_MOVE_MOUNT, launch.R(reg), v.p.S(""), launch.N(unix.AT_FDCWD), v.p.S(path), launch.N(flags))
+}
+
+// mkdirs makes the directories on the way from base to path, as far as they are missing.
+func (v view) mkdirs(base, path string) {
+	rel, err := filepath.Rel(base, path)
+	if err != nil {
+		return
+	}
+	for _, e := range strings.Split(rel, "/") {
+		base = filepath.Join(base, e)
+		v.c.Try(unix.SYS_MKDIRAT, launch.N(unix.AT_FDCWD), v.p.S(base), launch.N(0o755))
+	}
+}
+
+// readOnly makes a mount read-only, with flags AT_RECURSIVE those below it, too.
+func (v view) readOnly(path string, flags int) (nr uintptr, args []launch.Arg) {
+	attr := appendU64(nil, unix.MOUNT_ATTR_RDONLY) // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+	attr = append(attr, make([]byte, 24)...)
+	return unix.SYS_MOUNT_SETATTR, []launch.Arg{launch.N(unix.AT_FDCWD), v.p.S(path), launch.N(flags), v.p.B(attr), launch.N(len(attr))}
+}
+
+func (i *Isolation) program(p *launch.Program, c launch.Section) {
+	v, n := view{i, p, c}, launch.N[int]
+	c.Do("make namespaces", unix.SYS_UNSHARE, n(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS))
+	v.mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+	// What stays writable is held before anything covers it or makes it read-only.
+	held := i.AllocRoot != "" && (i.HideDir != "" || i.ReadOnly || i.Root != nil)
+	if held {
+		v.hold(regAlloc, i.AllocRoot, unix.AT_RECURSIVE)
+		if i.TmpDir != "" {
+			v.hold(regTmp, i.TmpDir, 0)
+		}
+	}
+	switch {
+	case i.Root != nil:
+		v.changeRoot()
+	case i.ReadOnly:
+		nr, args := v.readOnly("/", unix.AT_RECURSIVE)
+		c.Do("make the root read-only", nr, args...)
+	}
+	v.mount("mount /proc", "proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	// Settings of the whole machine and other tasks' control groups: a task that is root could write there.
+	for _, f := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"} {
+		c.Try(unix.SYS_MOUNT, p.S(f), p.S(f), p.S(""), n(unix.MS_BIND|unix.MS_REC), n(0))
+		c.Try(unix.SYS_MOUNT, p.S(""), p.S(f), p.S(""), n(unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), n(0))
+	}
+	nr, args := v.readOnly("/sys", unix.AT_RECURSIVE)
+	c.Try(nr, args...)
+	shm := i.ShmMiB
+	if shm <= 0 {
+		shm = 64
+	}
+	v.mount("mount /dev/shm", "shm", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=1777,size=%dm", shm))
+	v.files(held)
+	if i.TmpDir != "" {
+		v.mount("protect /tmp", "", "/tmp", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV, "")
+	}
+	if i.Root != nil && i.ReadOnly {
+		nr, args := v.readOnly("/", 0) // what is mounted in it stays as it is
+		c.Do("make the root read-only", nr, args...)
+	}
+}
+
+// changeRoot makes another directory the root, with the host's /dev and /sys in it. Everything after that is looked up
+// in the new root: whatever links are in there, they lead nowhere else.
+func (v view) changeRoot() {
+	n, c, p := launch.N[int], v.c, v.p
+	open := n(unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC)
+	c.Set(regRoot, "open "+v.Root.Base, unix.SYS_OPENAT, n(unix.AT_FDCWD), p.S(v.Root.Base), open)
+	how := appendU64(appendU64(appendU64(nil, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0), unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS) // struct open_how
+	c.Set(regRoot, "open the task's root "+v.Root.Path, unix.SYS_OPENAT2, launch.R(regRoot), p.S(v.Root.Path), p.B(how), n(len(how)))
+	c.Set(regRoot, "hold the task's root", unix.SYS_OPEN_TREE, launch.R(regRoot), p.S(""), n(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	v.hold(regDev, "/dev", unix.AT_RECURSIVE)
+	v.hold(regSys, "/sys", unix.AT_RECURSIVE)
+	v.put(regRoot, v.AllocRoot) // any directory does, for a moment
+	c.Do("enter the task's root", unix.SYS_CHDIR, p.S(v.AllocRoot))
+	c.Do("change the root", unix.SYS_PIVOT_ROOT, p.S("."), p.S("."))
+	c.Do("leave the old root", unix.SYS_UMOUNT2, p.S("."), n(unix.MNT_DETACH))
+	c.Do("enter the task's root", unix.SYS_CHDIR, p.S("/"))
+	for _, d := range []string{"/proc", "/sys", "/dev", "/tmp"} {
+		v.mkdirs("/", d)
+	}
+	v.put(regDev, "/dev")
+	v.put(regSys, "/sys")
+}
+
+// files shows the allocation and /tmp.
+func (v view) files(held bool) {
+	switch {
+	case !held:
+		if v.TmpDir != "" {
+			v.mount("mount /tmp", v.TmpDir, "/tmp", "", unix.MS_BIND, "")
+		}
+	case v.Root != nil:
+		if v.TmpDir != "" {
+			v.put(regTmp, "/tmp") // first: the allocation may be below /tmp
+		}
+		v.mkdirs("/", v.AllocRoot)
+		v.put(regAlloc, v.AllocRoot)
+	case v.HideDir == "":
+		if v.TmpDir != "" {
+			v.put(regTmp, "/tmp")
+			if strings.HasPrefix(v.AllocRoot, "/tmp/") {
+				v.mkdirs("/tmp", v.AllocRoot)
+			}
+		}
+		v.put(regAlloc, v.AllocRoot)
+	case v.TmpDir != "" && strings.HasPrefix(v.HideDir+"/", "/tmp/"):
+		// A data directory below /tmp is hidden by the private /tmp itself; the allocation is shown on top of that.
+		v.put(regTmp, "/tmp")
+		v.mkdirs("/tmp", v.AllocRoot)
+		v.put(regAlloc, v.AllocRoot)
+	default:
+		v.mount("hide "+v.HideDir, "hidden", v.HideDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755,size=1m")
+		v.mkdirs(v.HideDir, v.AllocRoot)
+		v.put(regAlloc, v.AllocRoot)
+		v.mount("protect "+v.HideDir, "", v.HideDir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		if v.TmpDir != "" {
+			v.put(regTmp, "/tmp")
+		}
+	}
+}

@@ -1,0 +1,8 @@
+package supervisor
+
+import "golang.org/x/sys/unix"
+
+const seccompArch = unix.AUDIT_ARCH_AARCH64
+
+// denialsOfArch are calls that only this architecture has.
+var denialsOfArch []denial
