@@ -73,6 +73,7 @@ type deviceAsk struct {
 type deviceAlt struct {
 	name       string // "type", "vendor/type" or "vendor/type/model"
 	model      string // a word of the model's name; "" for any
+	words      string // the same of a request for devices, whose condition on the model is among the checks
 	mig        string // profile of MIG instances; "" for whole devices
 	count      int64
 	mem, share int64 // MiB, or percent of the memory, of each; both 0: whole devices
@@ -230,6 +231,9 @@ func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
 func (d *deviceAsk) add(alt deviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
 	for _, c := range constraints {
 		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
+		if c.LTarget == structs.ModelTarget && c.Operand == structs.OperandRegexp && alt.model == "" {
+			alt.words = structs.ModelWords(c.RTarget)
+		}
 		alt.checks = append(alt.checks, x)
 		d.perNode = d.perNode || x.unique()
 	}

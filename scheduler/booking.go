@@ -425,19 +425,48 @@ func (b *books) keeps() bool {
 // devices are chosen, or what is short.
 func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
 	if name := s.books.closedTo(row, s.whose, s.until); name != "" {
-		return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: "reservation " + name, reserved: true}
+		return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: structs.DimensionReserved + name, reserved: true}
 	}
 	x := s.books.at(row, c, i, o)
 	if x == nil {
 		return nil, shortageOf{}
 	}
 	if short, whose := x.refuses(c.total[i], s.ask.need, c.mhz[i], s.until); short.dim != dimNone {
-		return nil, shortageOf{shortage: short, what: short.dim.String() + " promised to " + whose.ID, reserved: true}
+		return nil, shortageOf{shortage: short, what: short.dim.String() + structs.DimensionPromised + whose.ID, reserved: true}
 	}
 	if len(x.points) == 0 || x.points[0].at >= s.until {
 		return nil, shortageOf{}
 	}
 	return x.merged, shortageOf{}
+}
+
+// blame tells in s.why whose promise stands in the way, if the devices of a row would do without what is promised there.
+func (s *scan) blame(c *chunk, i, row int, v *verdict, o, seen *occupancy) {
+	if seen == o {
+		return
+	}
+	if _, _, x := s.devices(c, i, o, v); x.dim == dimNone {
+		s.why.promisedTo(s.books.promisee(row))
+	}
+}
+
+// promisee is who has the first promise of something chosen by its number on a row.
+func (b *books) promisee(row int) structs.JobKey {
+	for _, p := range b.rows[row] {
+		if p.held.rare != nil {
+			return p.job
+		}
+	}
+	return structs.JobKey{}
+}
+
+// promisedTo makes of a shortage that what is short is there, and promised.
+func (x *shortageOf) promisedTo(k structs.JobKey) {
+	if x.what == "" {
+		x.what = x.dim.String()
+	}
+	x.what += structs.DimensionPromised + k.ID
+	x.reserved, x.unhealthy, x.apart, x.tooSmall = true, false, false, false
 }
 
 // beside is a row's occupancy as the group has to see it beside what is promised there.

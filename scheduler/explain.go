@@ -175,7 +175,7 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 			}
 		}
 	}
-	if len(r.Refusals) == 0 && r.Considered == 0 {
+	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
 		r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonConstraint, Dimension: "no node in pool " + s.ask.job.NodePool + " and the job's datacenters", CuredBy: structs.EventNodeJoined})
 	}
 	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {

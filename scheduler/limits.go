@@ -300,6 +300,12 @@ func quotaRefusal(who, what string, over int64) *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": " + what, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
 }
 
+// What caps are of.
+const (
+	dimRunning = "running jobs"
+	dimMinutes = "GPU-minutes"
+)
+
 // capped says which cap on running work stands in the way of the job as a whole, or nil.
 func (d *decision) capped() *structs.Refusal {
 	l := d.limits
@@ -327,11 +333,11 @@ func (d *decision) capped() *structs.Refusal {
 				who += ", user " + c.row.User
 			}
 			if _, jobs := l.held(c.row); c.most > 0 && jobs >= c.most {
-				return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": running jobs", Short: jobs - c.most + 1, Unit: "jobs", CuredBy: structs.EventQueueUsage}
+				return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": " + dimRunning, Short: jobs - c.most + 1, Unit: "jobs", CuredBy: structs.EventQueueUsage}
 			}
 			if c.minutes > 0 {
 				if over := l.minutes(c.row) + d.asksMinutes() - c.minutes; over > 0 {
-					return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": GPU-minutes", Short: over, Unit: "minutes", CuredBy: structs.EventQueueUsage}
+					return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": " + dimMinutes, Short: over, Unit: "minutes", CuredBy: structs.EventQueueUsage}
 				}
 			}
 		}

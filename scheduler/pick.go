@@ -286,6 +286,9 @@ func (d *deviceAlt) kind() string {
 	if d.model != "" && !strings.HasSuffix(d.name, "/"+d.model) {
 		return d.name + " " + d.model
 	}
+	if d.words != "" {
+		return d.name + " " + d.words
+	}
 	return d.name
 }
 

@@ -38,6 +38,7 @@ type scan struct {
 	useKnown  bool
 	why       shortageOf // of the last rate that gave rateShort
 	built     bool
+	surveyed  bool // the nodes were counted without being rated
 	counts    bool // the policy wants Use.Allocs and Use.GPUs
 	unplaced  int64
 	weightSum int64
@@ -289,17 +290,6 @@ func (s *scan) elsewhere(row int) bool {
 	return s.places != nil && !slices.Contains(s.within, s.places.of[row])
 }
 
-func (s *scan) notReady(n *structs.Node) {
-	r := refusal{code: structs.ReasonNodeIneligible, what: "node " + string(n.Status), cure: structs.EventNodeJoined}
-	if n.Status == structs.NodeReady {
-		r.what, r.cure = "node ineligible", structs.EventNodeEligible
-		if n.Drain != nil {
-			r.what = "node draining"
-		}
-	}
-	s.refuse(r)
-}
-
 // What rate answers instead of a sum.
 const (
 	rateShort   = -1 // something is short: see scan.why
@@ -350,6 +340,9 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		p := &a.static[k]
 		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
 			s.why = shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+			if !portTaken(n, o.hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
+				s.why.promisedTo(s.books.promisee(row))
+			}
 			return rateShort
 		}
 	}
@@ -358,6 +351,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	if s.gpus.policy != nil && v.gpus && a.isSimple {
 		score, ok := s.rateSimple(c, i, row, v, seen)
 		if !ok {
+			s.blame(c, i, row, v, o, seen)
 			return rateShort
 		}
 		base = s.weights.Fit * score
@@ -365,6 +359,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		var x shortageOf
 		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != dimNone {
 			s.why = x
+			s.blame(c, i, row, v, o, seen)
 			return rateShort
 		}
 	}
@@ -810,40 +805,6 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	return spot{row, n, h}, true
 }
 
-// placePinned places on the only node in question, and counts why not.
-func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
-	if row < 0 {
-		return spot{}, false
-	}
-	c, i := s.w.v.at(row)
-	n := c.nodes[i]
-	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
-		return spot{}, false
-	}
-	if why, bad := s.indistinct(row, v, n); bad {
-		v.filtered++
-		s.refuse(why)
-		return spot{}, false
-	}
-	o := s.w.get(row)
-	base := s.rate(c, i, row, v, &o, true)
-	if base == rateRefused {
-		return spot{}, false
-	}
-	h, after, short := s.equip(c, i, row, v, o, id, base)
-	if short.dim != dimNone {
-		s.exhausted(v, short)
-		return spot{}, false
-	}
-	if len(s.scores) < scoresKept && len(s.spreads) == 0 {
-		s.scores = append(s.scores, s.score(row, &s.cells[0]))
-	}
-	s.w.set(row, after)
-	s.took(row, v, n)
-	return spot{row, n, h}, true
-}
-
 // equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
 func (s *scan) equip(c *chunk, i, row int, v *verdict, o occupancy, id structs.AllocID, base int64) (*held, occupancy, shortageOf) {
 	if base == rateShort {
@@ -857,36 +818,17 @@ func (s *scan) equip(c *chunk, i, row int, v *verdict, o occupancy, id structs.A
 	s.choose(c, i, v, &seen)
 	h, short := s.ask.equip(n, seen, v.choices, id, nil, &s.picker)
 	if short.dim != dimNone {
+		if seen.hold != o.hold {
+			s.choose(c, i, v, &o)
+			if _, alone := s.ask.equip(n, o, v.choices, id, nil, &s.picker); alone.dim == dimNone {
+				short.promisedTo(s.books.promisee(row))
+			}
+		}
 		return nil, o, short
 	}
 	h.work = s.work
 	after, x := fits(n, c.total[i], c.mhz[i], o, h)
 	return h, after, shortageOf{shortage: x}
-}
-
-// survey counts the nodes for the report of a group whose wants are pinned, without rating them.
-func (s *scan) survey() {
-	for _, c := range s.w.v.chunks {
-		for i := range c.ids {
-			v := s.classVerdict(&c.classes[c.class[i]])
-			if v.outside {
-				continue
-			}
-			v.inPool++
-			switch {
-			case v.far:
-			case !c.ready[i]:
-				s.notReady(c.nodes[i])
-			default:
-				v.available++
-				s.looked++
-				if v.refused > 0 {
-					v.filtered++
-					s.refusals[v.refused-1].nodes++
-				}
-			}
-		}
-	}
 }
 
 // exhaustedAll reports whether no candidate is left.

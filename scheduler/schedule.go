@@ -538,6 +538,9 @@ func (d *decision) groupReports() {
 		g.gangReport(r)
 		if g.note != nil && r.Placed < r.Wanted {
 			r.Refusals = append(r.Refusals, *g.note)
+			if g.note.Code == structs.ReasonRateLimit {
+				r.Code = g.note.Code // others would make room, were there not too many already who did
+			}
 		}
 		if g.over != nil && miss > 0 {
 			r.Code, r.Refusals = g.over.Code, append([]structs.Refusal{*g.over}, r.Refusals...)
@@ -547,7 +550,7 @@ func (d *decision) groupReports() {
 		}
 		if miss > 0 && d.promise != nil {
 			// Who holds a promise is asked in every pass, or others could not be told from when on he needs it.
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Dimension: "room from " + d.promise.Start.Time().Format(time.RFC3339) + " on", CuredBy: structs.EventNone})
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Dimension: structs.DimensionOwn + d.promise.Start.Time().Format(time.RFC3339) + " on", CuredBy: structs.EventNone})
 		}
 		d.report.Groups = append(d.report.Groups, r)
 		d.report.Failed = d.report.Failed || miss > 0

@@ -233,57 +233,194 @@ func restored(n *structs.Node) *structs.Node {
 	return &c
 }
 
-// lift tries without what stands in the way whatever nodes offer: the gate, and the limits of queues and tenants.
+// lift tries without what stands in the way whatever nodes offer: the gate, the limits of queues and tenants, what is
+// promised to others.
 func (a *adviser) lift(rep WorkloadReport) {
-	var why *structs.Refusal
+	why := a.load.Gate
 	for _, g := range rep.Groups {
 		for i := range g.Refusals {
 			switch r := &g.Refusals[i]; r.Code {
-			case structs.ReasonQuota, structs.ReasonRateLimit, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonReservation:
+			case structs.ReasonReservation:
+				if strings.HasPrefix(r.Dimension, structs.DimensionOwn) {
+					continue // its own promise stands in nobody's way
+				}
+				fallthrough
+			case structs.ReasonQuota, structs.ReasonRateLimit, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonHeld:
 				if why == nil {
 					why = r
 				}
 			}
 		}
 	}
-	if why == nil && a.load.Gate == nil {
-		return
-	}
 	if why == nil {
-		why = a.load.Gate
+		return
 	}
 	in, load := a.in, a.load
-	load.Gate, in.Queues = nil, nil
-	if why.Code == structs.ReasonReservation || why.Code == structs.ReasonPriority {
+	text, cost := liftText(why, load.Key), int64(100)
+	switch why.Code {
+	case structs.ReasonQuota:
+		if why == load.Gate {
+			load.Gate = nil
+		} else {
+			in.Queues, text = a.raise(rep, why)
+		}
+	case structs.ReasonRateLimit:
+		in.Evicted = nil
+		in.Queues = in.Queues.changed(func(q *structs.Queue) { q.PreemptRate = 0 }, nil)
+	case structs.ReasonReservation:
 		in.Booked = nil
+	default:
+		load.Gate = nil
 	}
 	if _, ok := a.decide(&in, load); !ok {
-		a.in, a.load, a.too = in, load, liftText(why) // what else is missing shows only behind it
+		a.in, a.load, a.too = in, load, text // what else is missing shows only behind it
 		return
 	}
-	if why.Code == structs.ReasonReservation || why.Code == structs.ReasonPriority {
+	if why.Code == structs.ReasonReservation {
 		a.shorter()
 	}
-	a.found(Change{Kind: ChangeLimit, Text: liftText(why), Cost: 100, Lifts: true})
+	a.found(Change{Kind: ChangeLimit, Text: text, Cost: cost, Lifts: true})
 }
 
-func liftText(r *structs.Refusal) string {
+// raise lifts the limits that bind, each by what is missing for everything that the workload wants, and tells by how
+// much. More than one may bind: a queue's, its parent's, the namespace's.
+func (a *adviser) raise(rep WorkloadReport, why *structs.Refusal) (*QueueTable, string) {
+	in, text := a.in, ""
+	for range raisedMax {
+		var miss int64
+		for _, g := range rep.Groups {
+			if len(g.Refusals) > 0 && g.Refusals[0].Code == structs.ReasonQuota {
+				why, miss = &g.Refusals[0], g.Wanted-g.Placed
+				break
+			}
+		}
+		r := *why
+		if miss > 1 {
+			r.Short += (miss - 1) * a.each(&r)
+		}
+		if text != "" {
+			text += ", and "
+		}
+		text += liftText(&r, a.load.Key)
+		in.Queues = in.Queues.raised(&r)
+		if rep, _ = a.decide(&in, a.load); len(rep.Groups) == 0 || !slices.ContainsFunc(rep.Groups, func(g *structs.GroupReport) bool { return g.Code == structs.ReasonQuota }) {
+			break
+		}
+	}
+	return in.Queues, text
+}
+
+// raisedMax is how many limits are raised for one workload.
+const raisedMax = 8
+
+// each is what one allocation of the workload takes of the amount that a limit names, in the unit of the refusal.
+func (a *adviser) each(r *structs.Refusal) int64 {
+	l := newLimits(&a.in)
+	if l == nil {
+		return 0
+	}
+	most := int64(0)
+	for _, g := range a.load.Job.Groups {
+		for _, p := range l.estimate(g).Parts() {
+			if strings.HasSuffix(r.Dimension, ": "+p.Name) {
+				if r.Unit == "GPUs" {
+					p.Value /= 1000
+				}
+				most = max(most, p.Value)
+			}
+		}
+	}
+	return most
+}
+
+// raised is the table with the limit that a refusal names raised by what is missing.
+func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
+	by := r.Short
+	if r.Unit == "GPUs" {
+		by *= 1000
+	}
+	who, what, _ := strings.Cut(r.Dimension, ": ")
+	more := func(l *structs.Amount) {
+		for _, c := range []struct {
+			name string
+			at   *int64
+		}{{"gpu", &l.GPUMilli}, {"GPU memory", &l.GPUMemoryMiB}, {"cpu", &l.CPU}, {"memory", &l.MemoryMiB}} {
+			if c.name == what && *c.at != structs.AmountNoLimit {
+				*c.at += by
+			}
+		}
+	}
+	path, user, ofUser := strings.Cut(who, ", user ")
+	return t.changed(func(q *structs.Queue) {
+		switch {
+		case path != "queue "+q.Path:
+		case what == dimRunning && ofUser && user != "":
+			q.RunningUserMax += by
+		case what == dimRunning:
+			q.RunningMax += by
+		case what == dimMinutes && ofUser && user != "":
+			q.GPUMinutesUserMax += by
+		case what == dimMinutes:
+			q.GPUMinutesMax += by
+		case q.Limit != nil:
+			l := *q.Limit
+			more(&l)
+			q.Limit = &l
+		}
+	}, func(tn *Tenant) {
+		if who == "quota "+tn.Quota {
+			more(&tn.Hard)
+		}
+	})
+}
+
+// changed is the table with every queue and tenant edited; either edit may be nil.
+func (t *QueueTable) changed(edit func(*structs.Queue), tenant func(*Tenant)) *QueueTable {
+	if t == nil {
+		return nil
+	}
+	c := *t
+	if c.Queues = slices.Clone(t.Queues); edit != nil {
+		for i, q := range c.Queues {
+			x := *q
+			edit(&x)
+			c.Queues[i] = &x
+		}
+	}
+	if c.Tenants = slices.Clone(t.Tenants); tenant != nil {
+		for i := range c.Tenants {
+			tenant(&c.Tenants[i])
+		}
+	}
+	return &c
+}
+
+// liftText says in words that what stands in a job's way is not there.
+func liftText(r *structs.Refusal, k structs.JobKey) string {
 	switch r.Code {
 	case structs.ReasonQuota:
-		if r.Short > 0 {
-			return fmt.Sprintf("%s of quota (%s)", strings.Replace(amountText(r.Short, r.Unit), " ", " more ", 1), r.Dimension)
+		who, what, _ := strings.Cut(r.Dimension, ": ")
+		switch {
+		case r.Short <= 0:
+			return "a higher limit of " + r.Dimension
+		case what == dimRunning || what == dimMinutes:
+			return fmt.Sprintf("%d more %s in the cap of %s", r.Short, what, who)
+		case what == "gpu":
+			return fmt.Sprintf("%s in the limit of %s", strings.Replace(amountText(r.Short, r.Unit), " ", " more ", 1), who)
 		}
-		return "a higher limit of " + r.Dimension
+		return fmt.Sprintf("%s more of %s in the limit of %s", amountText(r.Short, r.Unit), what, who)
 	case structs.ReasonBeginTime:
 		return "an earlier begin time (" + r.Dimension + ")"
 	case structs.ReasonDependency:
-		return "without waiting for " + r.Dimension
+		return "without the dependency: " + r.Dimension
 	case structs.ReasonRateLimit:
-		return "no rate limit (" + r.Dimension + ")"
+		return "a higher preempt_rate (" + r.Dimension + ")"
 	case structs.ReasonReservation:
 		return "without what is promised to others (" + r.Dimension + ")"
 	case structs.ReasonPriority:
 		return "a place ahead: " + r.Dimension
+	case structs.ReasonHeld:
+		return "released (muster job release " + k.ID + ")"
 	}
 	return r.Dimension
 }

@@ -94,7 +94,11 @@ func (a *adviser) less(tg *structs.Group, k *knob, r *structs.GroupReport) {
 	if at < 0 || most <= 1 {
 		return
 	}
-	a.search(most, hint(r, k.dims, k.unit, most), k.name, k.unit, tg.Name, func(j *structs.Job, v int64) { k.set(j.Group(tg.Name).Tasks[at], v) })
+	name, unit := k.name, k.unit
+	if unit == "devices" && structs.IsGPUDevice(tg.Tasks[at].Resources.Devices[0].Name) {
+		name, unit = "GPUs", "GPUs"
+	}
+	a.search(most, hint(r, k.dims, unit, most), name, unit, tg.Name, func(j *structs.Job, v int64) { k.set(j.Group(tg.Name).Tasks[at], v) })
 }
 
 // hint is the amount that the refusals would have one try first; 0 for none.
@@ -220,6 +224,18 @@ func (a *adviser) conditions(tg *structs.Group) {
 				x := j.Group(tg.Name).Tasks[k]
 				x.Constraints = slices.Delete(x.Constraints, i, i+1)
 			})
+		}
+		for i := range t.Resources.Devices {
+			for c, x := range t.Resources.Devices[i].Constraints {
+				text := "without the device's constraint " + (&condition{l: x.LTarget, r: x.RTarget, op: x.Operand}).String()
+				if words := structs.ModelWords(x.RTarget); x.LTarget == structs.ModelTarget && words != "" {
+					text = "any model of GPU instead of " + words
+				}
+				drop(120, text, func(j *structs.Job) {
+					d := &j.Group(tg.Name).Tasks[k].Resources.Devices[i]
+					d.Constraints = slices.Delete(slices.Clone(d.Constraints), c, c+1)
+				})
+			}
 		}
 		for i := range t.Resources.GPU {
 			if g := &t.Resources.GPU[i]; g.Model != "" {

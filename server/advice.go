@@ -1,6 +1,8 @@
 package server
 
 import (
+	"slices"
+
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
@@ -34,24 +36,27 @@ func (s *Server) advise(k structs.JobKey) *methods.Advice {
 		}
 	}
 	in.View, in.Flight, in.Now, in.Pending = p.View, scheduler.Overlay{}, s.logNow(), nil
+	in.Queues, in.Booked, in.Evicted = s.queueTable(p.Snapshot), booked(p.Snapshot, w.Domain, in.Now), slices.Collect(p.Snapshot.Preempted())
 	load.Job, load.Queue, load.Allocs = p.Snapshot.JobByKey(k), w, p.Snapshot.AllocsByJob(k)
 	load.Evals, load.Blocked = nil, p.Snapshot.EvalByID(w.BlockedEval)
-	if load.Gate == nil {
-		load.Gate = gateOf(w, s.decide.reports.of(k))
+	if load.Job == nil {
+		return nil
+	}
+	if fillGate(&load, p.Snapshot, in.Now); load.Gate == nil {
+		load.Gate = passedOver(w, s.decide.reports.of(k))
 	}
 	return adviceOf(scheduler.Suggest(in, policy.For(p.View.Pool(w.Domain), in.Config), load))
 }
 
-// gateOf is what stood in the way of a workload that the newest pass did not look at, from its newest report.
-func gateOf(w *structs.Workload, reports []*structs.GroupReport) *structs.Refusal {
-	switch w.Reason {
-	case structs.ReasonQuota, structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonRateLimit:
-	default:
+// passedOver is what its newest report says of who must be served before a workload: it cannot be seen by deciding about
+// the workload alone.
+func passedOver(w *structs.Workload, reports []*structs.GroupReport) *structs.Refusal {
+	if w.Reason != structs.ReasonPriority {
 		return nil
 	}
 	for _, g := range reports {
 		for i := range g.Refusals {
-			if r := &g.Refusals[i]; r.Code == w.Reason && r.Nodes == 0 {
+			if r := &g.Refusals[i]; r.Code == w.Reason && r.Nodes == 0 && g.Considered == 0 {
 				return r
 			}
 		}

@@ -47,3 +47,29 @@ func claimReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupR
 	slices.SortFunc(out, func(a, b *structs.GroupReport) int { return cmp.Compare(a.Group, b.Group) })
 	return out
 }
+
+// claiming lists, by key, the jobs all of which is placed and of which nothing runs, because others have yet to make room.
+// They are not in line any more, and people still see them wait.
+func claiming(snap *state.Snapshot) (out []*structs.Workload) {
+	for w := range snap.Workloads() {
+		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
+			continue
+		}
+		if j := snap.JobByKey(k); j == nil || j.Status != structs.JobPending {
+			continue
+		}
+		reports := claimReports(snap, k)
+		if len(reports) == 0 {
+			continue
+		}
+		c := *w
+		c.Reason = structs.ReasonPreemptionPending
+		for _, r := range reports {
+			c.Waiting += r.Wanted
+			c.Amount += r.Refusals[0].Short
+		}
+		out = append(out, &c)
+	}
+	return out
+}

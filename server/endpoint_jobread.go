@@ -418,8 +418,10 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			size = pageMax
 		}
 		skip := req.NextToken != ""
-		for _, w := range s.waiting(snap) {
-			pos[w.Domain]++
+		for _, w := range append(claiming(snap), s.waiting(snap)...) {
+			if w.Reason != structs.ReasonPreemptionPending {
+				pos[w.Domain]++
+			}
 			k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 			if skip && k.String() == req.NextToken {
 				skip = false
@@ -432,6 +434,9 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 				break
 			}
 			resp.Items = append(resp.Items, methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]})
+			if w.Reason == structs.ReasonPreemptionPending {
+				resp.Items[len(resp.Items)-1].Position = 0 // it has its turn behind it
+			}
 		}
 		return max(snap.TableIndex(tableWorkloads), snap.TableIndex(tableJobs)), nil
 	})

@@ -22,6 +22,14 @@ const (
 // DimensionGrowth is what a group lacks that has its minimum and may grow.
 const DimensionGrowth = "growth"
 
+// Dimensions of refusals for ReasonReservation: what is free and promised to others is "WHAT promised to JOB"; what a
+// reservation of an operator keeps is "reservation NAME"; what is promised to the workload itself is "room from TIME on".
+const (
+	DimensionPromised = " promised to "
+	DimensionReserved = "reservation "
+	DimensionOwn      = "room from "
+)
+
 // GangTimeoutDefault is how long a gang may take until its minimum runs.
 const GangTimeoutDefault = 10 * time.Minute
 

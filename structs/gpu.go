@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,6 +66,36 @@ func IsModel(name, words string) bool {
 		}
 	}
 	return false
+}
+
+// A request for whole GPUs of a model is one for devices with a condition on ${device.model} (ModelTarget): a pattern that
+// finds what IsModel finds.
+const (
+	ModelTarget = "${device.model}"
+	modelBefore = `(?i)(^|[^A-Za-z0-9])`
+	modelAfter  = `($|[^A-Za-z0-9])`
+)
+
+// ModelPattern is the pattern for the words of a model, divided by |.
+func ModelPattern(words string) string {
+	p := regexp.QuoteMeta(words)
+	if strings.Contains(p, `\|`) {
+		p = "(" + strings.ReplaceAll(p, `\|`, "|") + ")"
+	}
+	return modelBefore + p + modelAfter
+}
+
+// ModelWords gives the words that a ModelPattern was made of; "" for any other pattern.
+func ModelWords(pattern string) string {
+	p, before := strings.CutPrefix(pattern, modelBefore)
+	p, after := strings.CutSuffix(p, modelAfter)
+	if !before || !after {
+		return ""
+	}
+	if words, ok := strings.CutPrefix(p, "("); ok {
+		p = strings.TrimSuffix(words, ")")
+	}
+	return strings.ReplaceAll(p, `\`, "")
 }
 
 func isModel(name, word string) bool {

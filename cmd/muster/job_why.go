@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/structs"
 )
 
 type jobWhyOptions struct {
@@ -51,6 +52,9 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 }
 
 func (o *jobWhyOptions) print(w *nomadlike.Why) {
+	if w.Reason == "" && len(w.Groups) > 0 && w.Groups[0].Reason == "PREEMPTION_PENDING" {
+		w.Reason = w.Groups[0].Reason // it has its places, and others are still in them
+	}
 	waits := w.Waiting > 0 || w.Reason != ""
 	head := fmt.Sprintf("Job %s (ns %s, prio %d) is %s", o.bold(w.JobID), w.Namespace, w.Priority, o.paint(stateColour(w.Status), w.Status))
 	if waits {
@@ -61,9 +65,9 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	}
 	if w.Position > 0 {
 		head += fmt.Sprintf("; position %d of %d", w.Position, w.QueueLength)
-		if w.Queue != "" {
-			head += " in queue " + w.Queue
-		}
+	}
+	if w.Queue != "" && waits {
+		head += "; queue " + w.Queue
 	}
 	if w.Reason != "" {
 		head += fmt.Sprintf(" [reason: %s]", o.paint("33", w.Reason))
@@ -134,7 +138,10 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		if gated(g) { // no node was asked
 			add("blocked", "group %s: %d of %d placed%s", g.Name, g.Placed, g.Wanted, reason)
 			for _, r := range g.Refusals {
-				add("blocked", "  %s", gateLine(r))
+				add("blocked", "  %s", gateText(r.Reason, r.Dimension, r.Short, r.Unit))
+				if c := cure(r); c != "" {
+					add("fits if", "group %s: %s", g.Name, c)
+				}
 			}
 			return
 		}
@@ -183,23 +190,59 @@ func gated(g *nomadlike.WhyGroup) bool {
 	return len(g.Refusals) > 0 && g.Considered == 0 && !slices.ContainsFunc(g.Refusals, func(r nomadlike.Refusal) bool { return r.Nodes > 0 || r.CuredBy == "node-joined" })
 }
 
-// gateLine says in words what stands in the way whatever the nodes offer.
-func gateLine(r nomadlike.Refusal) string {
-	line := map[string]string{
-		"QUOTA": "the limit of ", "DEPENDENCY": "it waits for ", "BEGIN_TIME": "it is not to begin before ", "RATE_LIMIT": "too many for now: ",
-		"PRIORITY": "others come first: ", "GANG": "the gang is not complete: ", "RESERVATION": "promised to others: ", "PREEMPTION_PENDING": "others make room: ",
-	}[r.Reason] + r.Dimension
-	if r.Short > 0 {
-		amount := fmt.Sprintf("%d %s", r.Short, r.Unit)
-		if r.Unit == "MiB" {
-			amount = mib(r.Short)
+// gateText says in words what stands in the way whatever single nodes offer.
+func gateText(code, dimension string, short int64, unit string) string {
+	who, what, _ := strings.Cut(dimension, ": ")
+	lack := lackText(short, unit, dimension)
+	switch code {
+	case "QUOTA":
+		if unit == "jobs" || unit == "minutes" {
+			return fmt.Sprintf("%s: the cap on %s would be passed by %d", who, what, short)
 		}
-		line += " would be passed by " + strings.TrimSpace(amount)
+		return fmt.Sprintf("%s: the limit of %s would be passed by %s", who, what, lack)
+	case "BEGIN_TIME":
+		return "it " + dimension
+	case "HELD":
+		return "it is " + dimension
+	case "RATE_LIMIT":
+		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", dimension)
+	case "PREEMPTION_PENDING":
+		return fmt.Sprintf("%s (%s)", dimension, lack)
+	case "RESERVATION":
+		if strings.HasPrefix(dimension, structs.DimensionOwn) {
+			return dimension + " is promised to it"
+		}
+	case "GANG":
+		return dimension
+	case "TOPOLOGY":
+		return dimension
+	case "PRIORITY":
+		if unit == "GPU seconds" {
+			return fmt.Sprintf("%s, by %s", dimension, lack)
+		}
+		return dimension
+	case "DEPENDENCY", "CONSTRAINT":
+		return dimension
 	}
-	if c := cureText(r.CuredBy); c != "" {
-		line += "; " + c
+	if short > 0 {
+		return fmt.Sprintf("%s, short by %s", dimension, lack)
 	}
-	return line
+	return dimension
+}
+
+// lackText is an amount with its unit; whole devices are GPUs where the dimension says so.
+func lackText(n int64, unit, dimension string) string {
+	switch {
+	case unit == "MiB":
+		return mib(n)
+	case unit == "%":
+		return fmt.Sprintf("%d%%", n)
+	case unit == "devices" && strings.Contains(dimension, "gpu"), unit == "GPUs":
+		return plural(n, "GPU")
+	case n == 1:
+		unit = strings.TrimSuffix(unit, "s")
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %s", n, unit))
 }
 
 // aheadShown is how many jobs ahead are named.
@@ -260,6 +303,39 @@ func slotText(largest int64, unit string) string {
 
 // cure says what would have to happen for one kind of refusal to end.
 func cure(r nomadlike.Refusal) string {
+	switch r.Reason {
+	case "HELD":
+		return "somebody releases it (muster job release)"
+	case "QUOTA":
+		if strings.HasPrefix(r.Dimension, "quota ") {
+			return "others of its namespaces end, or the quota is raised (muster quota apply)"
+		}
+		return "others of the queue end, or its limit is raised (muster queue apply)"
+	case "BEGIN_TIME":
+		return "the time comes"
+	case "DEPENDENCY":
+		return "that job gets there"
+	case "RATE_LIMIT":
+		return "an hour has passed since others made room, or preempt_rate is raised (muster queue apply)"
+	case "GANG", "TOPOLOGY":
+		if r.Unit == "members" {
+			return plural(r.Short, "more member") + " would find a place at the same time"
+		}
+	case "PREEMPTION_PENDING":
+		return "they have ended"
+	case "RESERVATION":
+		switch {
+		case strings.HasPrefix(r.Dimension, structs.DimensionOwn):
+			return ""
+		case strings.HasPrefix(r.Dimension, structs.DimensionReserved):
+			return r.Dimension + " is over, or deleted (muster reservation list)"
+		}
+		return "it promises to end before that (runtime.limit), or the other job has run or is gone"
+	case "PRIORITY":
+		if strings.HasPrefix(r.Dimension, "nobody passes ") {
+			return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"
+		}
+	}
 	amount := fmt.Sprintf("%d %s of %s", r.Short, r.Unit, r.Dimension)
 	switch r.Unit {
 	case "MiB":
@@ -272,11 +348,11 @@ func cure(r nomadlike.Refusal) string {
 		}
 	case "devices", "":
 		amount = fmt.Sprintf("%d %s", r.Short, r.Dimension)
+		if r.Short > 1 && r.CuredBy == "alloc-stopped" {
+			return fmt.Sprintf("another %s come free on %s", amount, nodesText(r.Nodes))
+		}
 	}
-	where := "that node"
-	if r.Nodes > 1 {
-		where = fmt.Sprintf("one of those %d nodes", r.Nodes)
-	}
+	where := nodesText(r.Nodes)
 	switch r.CuredBy {
 	case "alloc-stopped":
 		if r.Short > 0 {
@@ -298,4 +374,11 @@ func cure(r nomadlike.Refusal) string {
 		return strings.TrimSuffix(strings.TrimSuffix(c, " would cure it"), " will cure it") + ": " + r.Dimension
 	}
 	return ""
+}
+
+func nodesText(n int64) string {
+	if n > 1 {
+		return fmt.Sprintf("one of those %d nodes", n)
+	}
+	return "that node"
 }

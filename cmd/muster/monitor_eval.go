@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 const (
@@ -395,15 +396,20 @@ func metricLines(m *wire.AllocationMetric) []string {
 
 // refusalLine is one reason in words and numbers.
 func refusalLine(code, dimension string, nodes, short int64, unit, cure string) string {
+	if nodes == 0 {
+		return gateText(code, dimension, short, unit)
+	}
 	what := map[string]string{
 		"RESOURCES": "too little " + dimension, "CONSTRAINT": "excluded by constraint " + dimension, "DRIVER": dimension,
 		"NODE_INELIGIBLE": "not eligible (" + dimension + ")", "DEVICE_UNHEALTHY": "with unhealthy " + dimension,
-		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "no island with enough " + dimension, "QUOTA": "quota " + dimension,
-		"RESERVATION": dimension + " is promised to a job ahead", "PRIORITY": "held by work of higher priority",
+		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "not enough " + dimension, "QUOTA": "quota " + dimension,
+		"RESERVATION": dimension, "PRIORITY": "held by work of higher priority",
 	}[code]
 	switch {
 	case what == "":
 		what = strings.ToLower(code) + " " + dimension
+	case strings.HasPrefix(dimension, structs.DimensionReserved):
+		what, short = "kept by "+dimension, 0
 	case strings.HasPrefix(dimension, "port "):
 		what = dimension + " is taken"
 	case strings.HasPrefix(dimension, "missing "):
@@ -413,11 +419,7 @@ func refusalLine(code, dimension string, nodes, short int64, unit, cure string) 
 	}
 	s := plural(nodes, "node") + ": " + strings.TrimSpace(what)
 	if short > 0 {
-		amount := fmt.Sprintf("%d %s", short, unit)
-		if unit == "MiB" {
-			amount = mib(short)
-		}
-		s += ", short by " + strings.TrimSpace(amount)
+		s += ", short by " + lackText(short, unit, dimension)
 		if nodes > 1 {
 			s += " on the nearest"
 		}

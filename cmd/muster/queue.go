@@ -97,7 +97,11 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 				starts = "in " + span(time.Unix(0, it.StartEstimate).Sub(o.now()))
 			}
 		}
-		rows = append(rows, []string{strconv.FormatInt(it.Position, 10), job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason), starts})
+		pos := "-"
+		if it.Position > 0 {
+			pos = strconv.FormatInt(it.Position, 10)
+		}
+		rows = append(rows, []string{pos, job, orDash(it.User), orDash(queue), strconv.Itoa(it.Priority), asks(&it), wait, orDash(it.Reason), starts})
 	}
 	o.table("POS|JOB|USER|QUEUE|PRIO|ASKS|WAIT|REASON|EST. START", rows)
 	o.hint("\nWhy one of them waits:  muster job why %s", list[0].JobID)

@@ -150,11 +150,7 @@ func (g *GPU) device() *RequestedDevice {
 		*d.Count = uint64(*g.Count)
 	}
 	if g.Model != "" {
-		words := regexp.QuoteMeta(g.Model)
-		if strings.Contains(words, `\|`) {
-			words = "(" + strings.ReplaceAll(words, `\|`, "|") + ")"
-		}
-		d.Constraints = []*Constraint{{LTarget: "${device.model}", Operand: structs.OperandRegexp, RTarget: `(?i)(^|[^A-Za-z0-9])` + words + `($|[^A-Za-z0-9])`}}
+		d.Constraints = []*Constraint{{LTarget: structs.ModelTarget, Operand: structs.OperandRegexp, RTarget: structs.ModelPattern(g.Model)}}
 	}
 	d.Constraints = append(d.Constraints, g.Constraints...)
 	return d

@@ -213,3 +213,32 @@ func BenchmarkFeedAndTake(b *testing.B) {
 		br.Feed(made(at, &done), 1)
 	}
 }
+
+// TestPromisesGone: who is held back by what was promised to others is decided anew when the promise is gone or an
+// operator's reservation changes, and not when a promise of a job moves.
+func TestPromisesGone(t *testing.T) {
+	own := &structs.Reservation{ID: "job/default/x", JobID: "x", Domain: "default"}
+	operators := &structs.Reservation{ID: "demo", Domain: "default"}
+	for _, c := range []struct {
+		name  string
+		delta structs.Changed[structs.Reservation]
+		woken string
+	}{
+		{"a promise is made", structs.Changed[structs.Reservation]{After: own}, "[]"},
+		{"a promise moves", structs.Changed[structs.Reservation]{Before: own, After: own}, "[]"},
+		{"a promise is gone", structs.Changed[structs.Reservation]{Before: own}, "[a]"},
+		{"an operator makes one", structs.Changed[structs.Reservation]{After: operators}, "[]"},
+		{"an operator changes one", structs.Changed[structs.Reservation]{Before: operators, After: operators}, "[a]"},
+		{"an operator deletes one", structs.Changed[structs.Reservation]{Before: operators}, "[a]"},
+		{"in another pool", structs.Changed[structs.Reservation]{Before: &structs.Reservation{ID: "far", Domain: "far"}}, "[]"},
+	} {
+		b := New(Limits{}, nil)
+		b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+		b.Feed(made(11, eval(1, "a", blockedOn(structs.EventNone, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
+		b.Feed(&structs.Delta{Index: 12, Reserved: []structs.Changed[structs.Reservation]{c.delta}}, 1)
+		p, _ := b.Take(1)
+		if got := fmt.Sprint(keys(p)); got != c.woken {
+			t.Errorf("%s: woke %s, want %s", c.name, got, c.woken)
+		}
+	}
+}

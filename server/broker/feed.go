@@ -48,6 +48,9 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 		}
 	}
 	b.usageChanged(d, now)
+	for i := range d.Reserved {
+		b.reservedChanged(&d.Reserved[i], d.Index, now)
+	}
 	for i := range d.Workloads {
 		b.workloadChanged(&d.Workloads[i], now)
 	}
@@ -115,6 +118,21 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 			b.cureJob(j, now)
 		}
 		b.Counters.Cured += int64(len(woken))
+	}
+}
+
+// reservedChanged cures what is held back by what is promised to others: when a promise is gone, and when an operator's
+// changes. That a pass moves the promise of a job is no event: whom it concerns was decided in that pass.
+func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at structs.Index, now structs.LogTime) {
+	if c.Before == nil || c.After != nil && c.After.JobID != "" {
+		return
+	}
+	if pool := c.Before.Domain; pool != "" && pool != DomainAll {
+		b.Cure(pool, promiseGone, at, now)
+		return
+	}
+	for _, name := range slices.Clone(b.names) {
+		b.cure(b.domains[name], promiseGone, at, now)
 	}
 }
 

@@ -11,10 +11,13 @@ type Kinds uint16
 // jobEnded is the one kind that is not told to whole domains, but to those that wait for the very job (depend.go).
 const jobEnded Kinds = 1 << 9
 
+// promiseGone is of interest to those alone that wait for any event: they were held back by what is promised to others.
+const promiseGone Kinds = 1 << 10
+
 // AnyKind is every event.
 const AnyKind Kinds = 1<<kindCount - 1
 
-const kindCount = 10
+const kindCount = 11
 
 // kindOf is the set of one event; of EventNone or an unknown one, every event, because skipping must be provable.
 func kindOf(e structs.EventKind) Kinds {

@@ -1,0 +1,74 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// placePinned places on the only node in question, and counts why not.
+func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
+	if row < 0 {
+		return spot{}, false
+	}
+	c, i := s.w.v.at(row)
+	n := c.nodes[i]
+	v := s.classVerdict(&c.classes[c.class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+		return spot{}, false
+	}
+	if why, bad := s.indistinct(row, v, n); bad {
+		v.filtered++
+		s.refuse(why)
+		return spot{}, false
+	}
+	o := s.w.get(row)
+	base := s.rate(c, i, row, v, &o, true)
+	if base == rateRefused {
+		return spot{}, false
+	}
+	h, after, short := s.equip(c, i, row, v, o, id, base)
+	if short.dim != dimNone {
+		s.exhausted(v, short)
+		return spot{}, false
+	}
+	if len(s.scores) < scoresKept && len(s.spreads) == 0 {
+		s.scores = append(s.scores, s.score(row, &s.cells[0]))
+	}
+	s.w.set(row, after)
+	s.took(row, v, n)
+	return spot{row, n, h}, true
+}
+
+// survey counts the nodes for the report of a group whose wants are pinned, without rating them.
+func (s *scan) survey() {
+	s.surveyed = true
+	for _, c := range s.w.v.chunks {
+		for i := range c.ids {
+			v := s.classVerdict(&c.classes[c.class[i]])
+			if v.outside {
+				continue
+			}
+			v.inPool++
+			switch {
+			case v.far:
+			case !c.ready[i]:
+				s.notReady(c.nodes[i])
+			default:
+				v.available++
+				s.looked++
+				if v.refused > 0 {
+					v.filtered++
+					s.refusals[v.refused-1].nodes++
+				}
+			}
+		}
+	}
+}
+
+func (s *scan) notReady(n *structs.Node) {
+	r := refusal{code: structs.ReasonNodeIneligible, what: "node " + string(n.Status), cure: structs.EventNodeJoined}
+	if n.Status == structs.NodeReady {
+		r.what, r.cure = "node ineligible", structs.EventNodeEligible
+		if n.Drain != nil {
+			r.what = "node draining"
+		}
+	}
+	s.refuse(r)
+}
