@@ -207,6 +207,21 @@ func (c *Client) lost() bool {
 	return c.lostDB
 }
 
+// Knows reports whether a task's run, by the id that its driver was given, belongs to an allocation that this node has
+// not done with. While the agent may still hear of more allocations it knows them all.
+func (c *Client) Knows(taskID string) bool {
+	if c.lost() {
+		return true
+	}
+	alloc, _, _ := strings.Cut(taskID, ".")
+	id, err := structs.ParseID[structs.AllocID](alloc)
+	if err != nil || id.IsZero() {
+		return true // not one of ours
+	}
+	r := c.Alloc(id)
+	return r != nil && !r.Released()
+}
+
 // running lists the tasks that run here whatever the agent remembers.
 func (c *Client) running(ctx context.Context) ([]string, error) {
 	if c.cfg.Supervisor == nil {

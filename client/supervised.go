@@ -7,6 +7,33 @@ import (
 	"github.com/muster-sched/muster/client/supervisor"
 )
 
+// Supervisors makes one Supervisor of several.
+func Supervisors(list ...Supervisor) Supervisor { return supervisors(list) }
+
+type supervisors []Supervisor
+
+// TaskIDs implements Supervisor.
+func (p supervisors) TaskIDs(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, s := range p {
+		ids, err := s.TaskIDs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ids...)
+	}
+	return all, nil
+}
+
+// Destroy implements Supervisor: whoever has the task destroys it.
+func (p supervisors) Destroy(ctx context.Context, taskID string) error {
+	var errs []error
+	for _, s := range p {
+		errs = append(errs, s.Destroy(ctx, taskID))
+	}
+	return errors.Join(errs...)
+}
+
 // Supervised makes a Supervisor of the process supervisor that the drivers of this node use.
 func Supervised(s *supervisor.Client) Supervisor { return supervised{s} }
 

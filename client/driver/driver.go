@@ -109,10 +109,43 @@ type TaskConfig struct {
 	Resources Resources
 	Logs      LogConfig
 
+	Network string  // mode of the group's network: "" for the driver's default, "host" or "none"
+	Ports   []Port  // of the allocation
+	Mounts  []Mount // what the task sees beside its own directories
+
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
 
 	NoFile uint64 // soft and hard RLIMIT_NOFILE; 0 leaves the agent's
+}
+
+// Port is a port of the allocation. Drivers whose tasks use the host's network need not heed it.
+type Port struct {
+	Label  string
+	HostIP string // "" for every address
+	Host   int
+	To     int // inside the task's own network; 0 means the same
+}
+
+// Mount is a directory or file of the host that a task sees at a place of its own.
+type Mount struct {
+	Source      string // absolute, on the host; it exists
+	Target      string // absolute, as the task sees it
+	ReadOnly    bool
+	Propagation string // "private" (or ""), "host-to-task" or "bidirectional"
+}
+
+// DirsElsewhere is implemented by drivers whose tasks have a root of their own: they see the directories of Dirs, and no
+// other of the host, at these places.
+type DirsElsewhere interface {
+	TaskDirs() (alloc, local, secrets string)
+}
+
+// Preparer is implemented by drivers that have much to do before a task can start, such as fetching an image. Start
+// relies on it having been called with the same configuration.
+type Preparer interface {
+	// Prepare takes as long as it needs, and as ctx allows. What it tells is for a person to see.
+	Prepare(ctx context.Context, cfg *TaskConfig, tell func(message string)) error
 }
 
 // Dirs are absolute host paths. They exist before Start; the driver creates nothing but TaskDir/tmp.
@@ -137,6 +170,7 @@ type Resources struct {
 	MemoryMaxMiB int64        // limit when larger than MemoryMiB
 	PidsMax      int64        // processes and threads
 	ShmMiB       int64        // size of the private /dev/shm of isolating drivers; 0 means 64
+	GPUs         []string     // UUIDs of the granted GPUs and MIG instances
 	Devices      []DeviceNode // what drivers that isolate let the task use beside null, random, terminals and the like
 }
 

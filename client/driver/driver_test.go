@@ -13,17 +13,17 @@ import (
 
 var schema = Schema{
 	{Name: "command", Type: String, Required: true}, {Name: "args", Type: List}, {Name: "pids_limit", Type: Int},
-	{Name: "run_for", Type: Duration}, {Name: "hard", Type: Bool}, {Name: "labels", Type: Map},
+	{Name: "run_for", Type: Duration}, {Name: "hard", Type: Bool}, {Name: "labels", Type: Map}, {Name: "mount", Type: Blocks},
 }
 
 func TestSchemaConverts(t *testing.T) {
 	v, err := schema.Decode("d", map[string]any{
-		"command": "x", "args": []any{"a", 1, true}, "pids_limit": 3.0, "run_for": "90s", "hard": "true", "labels": []any{map[string]any{"k": 1}},
+		"command": "x", "args": []any{"a", 1, true, 1e6, 0.5}, "pids_limit": 3.0, "run_for": "90s", "hard": "true", "labels": []any{map[string]any{"k": 1}}, "mount": []any{map[string]any{"type": "bind"}, map[string]any{}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v.String("command") != "x" || fmt.Sprint(v.List("args")) != "[a 1 true]" || v.Int("pids_limit") != 3 || v.Duration("run_for") != 90*time.Second || !v.Bool("hard") || v.Map("labels")["k"] != "1" {
+	if v.String("command") != "x" || fmt.Sprint(v.List("args")) != "[a 1 true 1000000 0.5]" || v.Int("pids_limit") != 3 || v.Duration("run_for") != 90*time.Second || !v.Bool("hard") || v.Map("labels")["k"] != "1" || len(v.Blocks("mount")) != 2 {
 		t.Fatalf("%+v", v)
 	}
 }
@@ -31,7 +31,7 @@ func TestSchemaConverts(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	for want, c := range map[string]map[string]any{
 		`unknown config key "comand", did you mean "command"?`:     {"command": "x", "comand": "y"},
-		`(valid keys: args, command, hard, labels, pids_limit, ru`: {"command": "x", "zzzzzzzz": "y"},
+		`(valid keys: args, command, hard, labels, mount, pids_li`: {"command": "x", "zzzzzzzz": "y"},
 		`"command" (string) is required`:                           {},
 		`must not be empty`:                                        {"command": ""},
 		`want a number, got the string "many"`:                     {"command": "x", "pids_limit": "many"},
@@ -40,6 +40,7 @@ func TestSchemaRefuses(t *testing.T) {
 		`element 1: want a string, got a list`:                     {"command": "x", "args": []any{"a", []any{}}},
 		`want a duration such as "90s"`:                            {"command": "x", "run_for": "soon"},
 		`must not be negative`:                                     {"command": "x", "run_for": "-1s"},
+		`element 0: want a block, got`:                             {"command": "x", "mount": []any{"y"}},
 		`want a bool, got the number 1`:                            {"command": "x", "hard": 1},
 	} {
 		_, err := schema.Decode("d", c)
@@ -63,7 +64,7 @@ func TestSchemaIsTotal(t *testing.T) {
 			return out
 		}))
 	rapid.Check(t, func(t *rapid.T) {
-		key := rapid.OneOf(rapid.SampledFrom([]string{"command", "args", "pids_limit", "run_for", "hard", "labels"}), rapid.String())
+		key := rapid.OneOf(rapid.SampledFrom([]string{"command", "args", "pids_limit", "run_for", "hard", "labels", "mount"}), rapid.String())
 		cfg := rapid.MapOf(key, value).Draw(t, "config")
 		v, err := schema.Decode("d", cfg)
 		if (v == nil) == (err == nil) {
@@ -78,6 +79,7 @@ func TestSchemaIsTotal(t *testing.T) {
 			_, good[Duration] = x.(time.Duration)
 			_, good[List] = x.([]string)
 			_, good[Map] = x.(map[string]string)
+			_, good[Blocks] = x.([]map[string]any)
 			if !ok || !good[f.Type] {
 				t.Fatalf("%q has type %T, want %s", k, x, f.Type)
 			}

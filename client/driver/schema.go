@@ -20,6 +20,7 @@ const (
 	Duration FieldType = "duration"
 	List     FieldType = "list of strings"
 	Map      FieldType = "map of strings"
+	Blocks   FieldType = "list of blocks"
 )
 
 // Field is one key of a task's config block.
@@ -53,6 +54,9 @@ func (v Values) List(key string) []string { l, _ := v[key].([]string); return l 
 
 // Map returns the map under key.
 func (v Values) Map(key string) map[string]string { m, _ := v[key].(map[string]string); return m }
+
+// Blocks returns the blocks under key, each to be decoded against a schema of its own.
+func (v Values) Blocks(key string) []map[string]any { b, _ := v[key].([]map[string]any); return b }
 
 // Has tells whether key was given.
 func (v Values) Has(key string) bool { _, ok := v[key]; return ok }
@@ -132,8 +136,10 @@ func convert(t FieldType, v any) (any, error) {
 		switch x := v.(type) {
 		case string:
 			return x, nil
-		case int, int64, float64, bool:
+		case int, int64, bool:
 			return fmt.Sprint(x), nil
+		case float64: // as JSON brings every number; 1000000 is not to become 1e+06
+			return strconv.FormatFloat(x, 'f', -1, 64), nil
 		}
 	case Int:
 		switch x := v.(type) {
@@ -193,6 +199,23 @@ func convert(t FieldType, v any) (any, error) {
 					return nil, fmt.Errorf("element %d: %w", i, err)
 				}
 				l[i] = s.(string)
+			}
+			return l, nil
+		}
+	case Blocks:
+		switch x := v.(type) {
+		case map[string]any:
+			return []map[string]any{x}, nil
+		case []map[string]any:
+			return x, nil
+		case []any:
+			l := make([]map[string]any, len(x))
+			for i, e := range x {
+				m, ok := e.(map[string]any)
+				if !ok {
+					return nil, fmt.Errorf("element %d: want a block, got %s", i, describe(e))
+				}
+				l[i] = m
 			}
 			return l, nil
 		}

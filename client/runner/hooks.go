@@ -144,6 +144,7 @@ type attempt struct {
 	owner  allocdir.Owner
 	env    *taskenv.Env
 	config driver.TaskConfig
+	note   func(structs.TaskEvent) // adds to what the task's events tell
 }
 
 // taskHook is one thing to do before each start of a task, and after each end.
@@ -162,6 +163,8 @@ var taskHooks = []taskHook{
 	{name: "configuration", prestart: makeConfig},
 	{name: "limits", prestart: setLimits},
 	{name: "logs", prestart: setLogs},
+	{name: "network", prestart: setNetwork},
+	{name: "driver", prestart: prepareDriver},
 }
 
 func validateTask(ctx context.Context, a *attempt) error {
@@ -183,6 +186,10 @@ func makeEnv(_ context.Context, a *attempt) error {
 		t := r.dir.Task(a.spec.Name)
 		in.AllocDir, in.TaskDir, in.SecretsDir = r.dir.SharedDir(), t.Local, t.Secrets
 	}
+	if e := elsewhere(a.driver); e != nil {
+		in.AllocDir, in.TaskDir, in.SecretsDir = e.TaskDirs()
+		in.Inherit = []string{} // its variables come with its root
+	}
 	a.env = taskenv.New(in)
 	a.config.Env = a.env.Vars()
 	return nil
@@ -194,6 +201,12 @@ func resolveUser(_ context.Context, a *attempt) error {
 	a.config.User = a.env.Replace(a.spec.User)
 	a.owner = allocdir.Owner{UID: -1}
 	name := a.config.User
+	if elsewhere(a.driver) != nil {
+		if n, err := strconv.Atoi(name); err == nil && n >= 0 && os.Geteuid() == 0 {
+			a.owner = allocdir.Owner{UID: n, GID: n}
+		}
+		return nil // names are those of the task's own root
+	}
 	if name == "" {
 		name = a.task.r.cfg.DefaultUsers[a.spec.Driver]
 		if name == "" || os.Geteuid() != 0 {
@@ -227,6 +240,11 @@ func buildTaskDir(_ context.Context, a *attempt) error {
 		return err
 	}
 	t := r.dir.Task(a.spec.Name)
+	if elsewhere(a.driver) != nil {
+		if err := openUp(t, a.owner); err != nil {
+			return err
+		}
+	}
 	a.config.Dirs = driver.Dirs{ // tasks begin in their own directory, as Nomad's do: "local/run.sh" is a path in it
 		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Root, SecretsDir: t.Secrets,
 		HideDir: r.cfg.HideDir, AllocRoot: r.dir.Root,
@@ -303,6 +321,11 @@ func setLimits(_ context.Context, a *attempt) error {
 		for _, g := range r.Alloc().Grants {
 			if g.Task == a.spec.Name {
 				mine = append(mine, g)
+			}
+		}
+		for i := range mine {
+			if mine[i].IsGPU() {
+				lim.GPUs = append(lim.GPUs, mine[i].Instance)
 			}
 		}
 		if len(mine) > 0 {

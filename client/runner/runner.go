@@ -172,6 +172,12 @@ func (r *Runner) Final() *state.Final {
 	return r.final
 }
 
+// Released reports whether the drivers have been allowed to forget the allocation's tasks: the servers know how it ended.
+func (r *Runner) Released() bool {
+	f := r.Final()
+	return f != nil && f.Acked
+}
+
 // Acked records that the servers know how the allocation ended, and lets the drivers forget its tasks.
 func (r *Runner) Acked() {
 	r.mu.Lock()

@@ -317,7 +317,7 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		t.adopt(ctx, h, rec.State.State == stateRunning)
 		return h, nil
 	}
-	a := &attempt{task: t, spec: spec, driver: drv}
+	a := &attempt{task: t, spec: spec, driver: drv, note: func(e structs.TaskEvent) { t.note(ctx, e) }}
 	for _, h := range taskHooks {
 		if h.prestart == nil {
 			continue

@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/driver/docker"
 	"github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/client/driver/rawexec"
@@ -84,7 +85,8 @@ type ClientConfig struct {
 	Join    []string // gossip addresses; none: this agent does not gossip
 	Config  client.Config
 	RawExec bool
-	Fake    bool // offer the fake driver
+	Docker  *docker.Options // how to reach the Docker Engine; nil: not at all
+	Fake    bool            // offer the fake driver
 	Devices []fingerprint.DeviceFingerprinter
 	GPU     *gpu.Config  // how to look for NVIDIA GPUs; nil: not at all
 	Exec    exec.Options // Supervisor is filled in
@@ -100,6 +102,7 @@ type Agent struct {
 	client *client.Client
 	super  *supervisor.Client
 	gpus   *gpu.NVIDIA    // or nil
+	docker *docker.Driver // or nil
 	gossip *gossip.Gossip // of an agent without a server part
 	back   rpc.Caller
 
@@ -241,13 +244,17 @@ func (a *Agent) openClient() error {
 		exec.New(isolated),
 		rawexec.New(rawexec.Options{Supervisor: a.super, Enabled: cfg.Client.RawExec}),
 	}
+	if cfg.Client.Docker != nil {
+		a.openDocker()
+		drivers = append(drivers, a.docker)
+	}
 	if cfg.Client.Fake {
 		drivers = append(drivers, fake.New())
 	}
 	cc.Drivers = driver.NewSet(drivers...)
 	cc.Fingerprint.Devices = cfg.Client.Devices
 	a.openGPUs(&cc)
-	cc.Supervisor = client.Supervised(a.super)
+	cc.Supervisor = a.supervisor()
 	cc.Log, cc.Monitor = a.log, a.log
 	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
 	if a.server != nil {
@@ -262,6 +269,9 @@ func (a *Agent) openClient() error {
 	}
 	if a.client, err = client.New(cc); err != nil {
 		return err
+	}
+	if a.docker != nil {
+		a.docker.Tidy()
 	}
 	if a.server == nil && len(cfg.Client.Join) > 0 {
 		host, port, err := splitPort(cfg.Gossip)
@@ -378,10 +388,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	<-ctx.Done()
 	if a.cfg.Dev && a.client != nil {
 		// Nothing of a cluster for trying things out may go on behind the user's back.
-		ids, err := client.Supervised(a.super).TaskIDs(context.Background())
+		all := a.supervisor()
+		ids, err := all.TaskIDs(context.Background())
 		if err == nil {
 			for _, id := range ids {
-				_ = a.super.Destroy(context.Background(), id)
+				_ = all.Destroy(context.Background(), id)
 			}
 		}
 	}
@@ -427,6 +438,9 @@ func (a *Agent) Close() error {
 		}
 		if a.client != nil {
 			a.client.Close()
+		}
+		if a.docker != nil {
+			a.docker.Close()
 		}
 		if a.gpus != nil {
 			a.gpus.Close()

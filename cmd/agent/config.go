@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/client/driver/docker"
 	drvexec "github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
@@ -89,6 +90,13 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	}
 	if _, err := drvexec.ParseCaps(exec.AllowCaps); err != nil {
 		return cfg, fmt.Errorf("plugin.exec.config.allow_caps: %w", err)
+	}
+	if dk := c.Plugin.Docker.Config; dk.Enabled {
+		cfg.Client.Docker = &docker.Options{
+			Host: dk.Endpoint, AllowPrivileged: dk.AllowPrivileged, AllowCaps: dk.AllowCaps, AllowRuntimes: dk.AllowRuntimes, AllowDevices: dk.AllowDevices,
+			Volumes: dk.Volumes.Enabled, AuthFile: dk.Auth.Config, AuthHelper: dk.Auth.Helper, PullPatience: dk.PullActivityTimeout,
+			KeepImages: !dk.GC.Image, ImageDelay: dk.GC.ImageDelay, GPU: dk.GPU, CDIDir: dk.CDIDir,
+		}
 	}
 	if nvidia.Enabled {
 		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod}

@@ -219,6 +219,25 @@ func (c *Config) clientValues(fail failFunc) {
 	if slices.Contains(Names(cl.Options["fingerprint.denylist"]), "nvidia") {
 		c.Plugin.NVIDIA.Config.Enabled = false
 	}
+	docker := &c.Plugin.Docker.Config
+	switch docker.GPU {
+	case "", "auto", "cdi", "runtime", "devices":
+	default:
+		fail("plugin.docker.config.gpu", "want \"auto\", \"cdi\", \"runtime\" or \"devices\", got %q", docker.GPU)
+	}
+	if e := docker.Endpoint; e != "" && !strings.HasPrefix(e, "unix:///") && !strings.HasPrefix(e, "tcp://") {
+		fail("plugin.docker.config.endpoint", "%q: want unix:///PATH or tcp://HOST:PORT", e)
+	}
+	for key, path := range map[string]string{"cdi_dir": docker.CDIDir, "auth.config": docker.Auth.Config} {
+		if path != "" && !filepath.IsAbs(path) {
+			fail("plugin.docker.config."+key, "%q must be absolute", path)
+		}
+	}
+	for key, d := range map[string]time.Duration{"pull_activity_timeout": docker.PullActivityTimeout, "gc.image_delay": docker.GC.ImageDelay} {
+		if d < 0 {
+			fail("plugin.docker.config."+key, "%s must not be negative", d)
+		}
+	}
 	if l := c.Plugin.NVIDIA.Config.Library; l != "" && !filepath.IsAbs(l) {
 		fail("plugin.nvidia.config.library", "%q must be absolute", l)
 	}

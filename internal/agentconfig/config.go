@@ -212,6 +212,7 @@ type Drain struct {
 type Plugin struct {
 	RawExec RawExecPlugin `conf:"raw_exec"`
 	Exec    ExecPlugin    `conf:"exec"`
+	Docker  DockerPlugin  `conf:"docker"`
 	NVIDIA  NVIDIAPlugin  `conf:"nvidia"`
 }
 
@@ -238,6 +239,48 @@ type ExecPlugin struct {
 		NoFile int `conf:"nofile"`
 		// RootDirs are directories below which a job's rootfs may be. Ours. Default: none, only the task's own directory.
 		RootDirs []string `conf:"rootfs_dirs"`
+	} `conf:"config"`
+}
+
+// DockerPlugin is the driver that runs containers of a Docker Engine.
+type DockerPlugin struct {
+	Config struct {
+		// Enabled looks for the engine. Ours. Default: true.
+		Enabled bool `conf:"enabled"`
+		// Endpoint is where the engine listens. Default: $DOCKER_HOST, or unix:///var/run/docker.sock.
+		Endpoint string `conf:"endpoint"`
+		// AllowPrivileged lets tasks ask for privileged containers and for the host's namespaces: they own the machine
+		// then. Default: false.
+		AllowPrivileged bool `conf:"allow_privileged"`
+		// AllowCaps are the capabilities that tasks may have; "all" is every one. Default: those of the engine without
+		// net_raw.
+		AllowCaps []string `conf:"allow_caps"`
+		// AllowRuntimes are the engine's runtimes that tasks may name. Default: runc and nvidia.
+		AllowRuntimes []string `conf:"allow_runtimes"`
+		// AllowDevices are patterns of device files that tasks may name; GPUs are granted, not named. Ours. Default:
+		// /dev/fuse, /dev/infiniband/*, /dev/kvm and /dev/net/tun.
+		AllowDevices []string `conf:"allow_devices"`
+		// Volumes are mounts of the host's directories and of the engine's volumes.
+		Volumes struct {
+			Enabled bool `conf:"enabled"` // tasks may mount any directory; default false: only their own and host volumes
+		} `conf:"volumes"`
+		// Auth is where registries' credentials come from when a job has none.
+		Auth struct {
+			Config string `conf:"config"` // a Docker client's config.json; default none
+			Helper string `conf:"helper"` // runs docker-credential-HELPER; default none
+		} `conf:"auth"`
+		// PullActivityTimeout ends a pull that makes no progress. Default and 0: 2m.
+		PullActivityTimeout time.Duration `conf:"pull_activity_timeout"`
+		// GC removes what is not used any more.
+		GC struct {
+			Image      bool          `conf:"image"`       // images that this agent has pulled; default true
+			ImageDelay time.Duration `conf:"image_delay"` // after their last use; default and 0: 3m
+		} `conf:"gc"`
+		// GPU is how containers get GPUs: "cdi", "runtime" (NVIDIA's), "devices" (the device files alone) or "auto", the
+		// first of cdi and runtime that the engine has. Ours. Default: auto.
+		GPU string `conf:"gpu"`
+		// CDIDir is where CDI specifications for tasks are written; the engine must read it. Ours. Default: /var/run/cdi.
+		CDIDir string `conf:"cdi_dir"`
 	} `conf:"config"`
 }
 
@@ -304,6 +347,7 @@ func Defaults() *Config {
 		UI:     UI{Enabled: true},
 	}
 	c.Plugin.NVIDIA.Config.Enabled = true
+	c.Plugin.Docker.Config.Enabled, c.Plugin.Docker.Config.GC.Image = true, true
 	return c
 }
 

@@ -308,8 +308,8 @@ func warned(c *Config, what string) bool {
 }
 
 func TestNoEffect(t *testing.T) {
-	c := good(t, "a.hcl", base+"consul {\n  address = \"127.0.0.1:8500\"\n}\nvault {\n  enabled = false\n}\nplugin \"docker\" {\n  config {\n  }\n}\ntelemetry {\n  statsd_address = \"x\"\n}\n")
-	for _, w := range []string{":6:1: consul has no effect", "plugin.docker has no effect: there is no such driver", "telemetry.statsd_address has no effect"} {
+	c := good(t, "a.hcl", base+"consul {\n  address = \"127.0.0.1:8500\"\n}\nvault {\n  enabled = false\n}\nplugin \"podman\" {\n  config {\n  }\n}\ntelemetry {\n  statsd_address = \"x\"\n}\n")
+	for _, w := range []string{":6:1: consul has no effect", "plugin.podman has no effect: there is no such driver", "telemetry.statsd_address has no effect"} {
 		if !warned(c, w) {
 			t.Errorf("no warning %q in %q", w, c.Warnings)
 		}

@@ -105,6 +105,30 @@ plugin "exec" {
     rootfs_dirs  = ["/srv/images"]
   }
 }
+plugin "docker" {
+  config {
+    enabled               = true
+    endpoint              = "unix:///var/run/docker.sock"
+    allow_privileged      = false
+    allow_caps            = ["chown", "dac_override", "kill", "net_bind_service", "setgid", "setuid"]
+    allow_runtimes        = ["runc", "nvidia"]
+    allow_devices         = ["/dev/fuse", "/dev/infiniband/*"]
+    pull_activity_timeout = "2m"
+    gpu                   = "auto"
+    cdi_dir               = "/var/run/cdi"
+    volumes {
+      enabled = false
+    }
+    auth {
+      config = "/root/.docker/config.json"
+      helper = "ecr-login"
+    }
+    gc {
+      image       = true
+      image_delay = "3m"
+    }
+  }
+}
 plugin "nvidia" {
   config {
     enabled            = true

@@ -1,0 +1,197 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/moby/moby/client"
+)
+
+// imageBook remembers which images this driver has pulled: no other is ever removed.
+type imageBook struct {
+	path string
+
+	mu     sync.Mutex
+	images map[string]*imageEntry // by id
+}
+
+type imageEntry struct {
+	Name     string
+	LastUsed time.Time // when a container of it was last seen, or it was pulled
+}
+
+func openImageBook(dir string) *imageBook {
+	b := &imageBook{path: filepath.Join(dir, "images.json"), images: map[string]*imageEntry{}}
+	if data, err := os.ReadFile(b.path); err == nil {
+		_ = json.Unmarshal(data, &b.images) // unreadable: these images stay for ever
+	}
+	return b
+}
+
+func (b *imageBook) saveLocked() {
+	data, err := json.Marshal(b.images)
+	if err == nil && os.MkdirAll(filepath.Dir(b.path), 0o700) == nil {
+		_ = renameio.WriteFile(b.path, data, 0o600)
+	}
+}
+
+func (b *imageBook) pulled(id, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.images[id] = &imageEntry{Name: name, LastUsed: time.Now()}
+	b.saveLocked()
+}
+
+// unused notes which images have containers now and gives those that have had none for so long.
+func (b *imageBook) unused(used map[string]bool, delay time.Duration, now time.Time) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for id, e := range b.images {
+		if used[id] {
+			e.LastUsed = now
+		} else if now.Sub(e.LastUsed) > delay {
+			out = append(out, id)
+		}
+	}
+	b.saveLocked()
+	return out
+}
+
+func (b *imageBook) forget(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.images, id)
+	b.saveLocked()
+}
+
+// sweepEvery is how often the driver looks for what nobody needs any more, and sweepFirst how soon after its start.
+const (
+	sweepEvery = time.Minute
+	sweepFirst = 3 * time.Second
+)
+
+func (d *Driver) sweepLoop() {
+	defer d.wg.Done()
+	timer := time.NewTimer(sweepFirst)
+	defer timer.Stop()
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-timer.C:
+			timer.Reset(sweepEvery)
+		}
+		ctx, cancel := context.WithTimeout(d.ctx, sweepEvery)
+		if _, err := d.look(ctx); err == nil {
+			d.Sweep(ctx)
+		}
+		cancel()
+	}
+}
+
+// TaskIDs lists the tasks whose containers this agent has made, running or not.
+func (d *Driver) TaskIDs(ctx context.Context) ([]string, error) {
+	if _, err := d.look(ctx); err != nil {
+		d.mu.Lock()
+		seen := d.seen
+		d.mu.Unlock()
+		if !seen {
+			return nil, nil // a machine without an engine
+		}
+		return nil, err
+	}
+	res, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: client.Filters{}.Add("label", LabelNode+"="+d.opt.NodeID())})
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, c := range res.Items {
+		if id := c.Labels[LabelID]; id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Remove kills a task's container and forgets it.
+func (d *Driver) Remove(ctx context.Context, taskID string) error {
+	in, err := d.inspect(ctx, taskID)
+	if gone(err) {
+		d.forget(taskID)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if in.Config == nil || in.Config.Labels[LabelNode] != d.opt.NodeID() {
+		return nil // somebody else's
+	}
+	return d.remove(ctx, in.ID, taskID)
+}
+
+func (d *Driver) remove(ctx context.Context, container, taskID string) error {
+	_, err := d.api.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if err != nil && !gone(err) && !strings.Contains(err.Error(), "is already in progress") {
+		return err
+	}
+	d.forget(taskID)
+	return nil
+}
+
+// forget removes what the driver keeps of a task outside the engine.
+func (d *Driver) forget(taskID string) {
+	_ = os.Remove(d.positionFile(taskID))
+	_ = os.RemoveAll(d.deviceDir(taskID))
+	_ = os.Remove(d.specFile(taskID))
+}
+
+// Sweep removes containers of this agent that belong to no task any more, what was kept for them, and images that it
+// has pulled and nobody has used for a while.
+func (d *Driver) Sweep(ctx context.Context) {
+	ids, err := d.TaskIDs(ctx)
+	if err != nil || d.opt.Known == nil {
+		return
+	}
+	there := map[string]bool{}
+	for _, id := range ids {
+		there[id] = true
+		if d.opt.Known(id) {
+			continue
+		}
+		d.log.Warn("removing a container that belongs to no task", "task", id)
+		if err := d.Remove(ctx, id); err != nil {
+			d.log.Warn("a container that belongs to no task could not be removed; it is tried again", "task", id, "error", err)
+		}
+	}
+	files, _ := os.ReadDir(d.opt.StateDir)
+	for _, f := range files {
+		if id, ok := strings.CutSuffix(f.Name(), positionSuffix); ok && !there[id] && !d.opt.Known(id) {
+			d.forget(id)
+		}
+	}
+	if d.opt.KeepImages {
+		return
+	}
+	all, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true})
+	if err != nil {
+		return
+	}
+	used := map[string]bool{}
+	for _, c := range all.Items {
+		used[c.ImageID] = true
+	}
+	for _, id := range d.images.unused(used, d.opt.ImageDelay, time.Now()) {
+		_, err := d.api.ImageRemove(ctx, id, client.ImageRemoveOptions{PruneChildren: true})
+		if err != nil && !gone(err) {
+			d.log.Debug("an image that is not used any more could not be removed", "image", id, "error", err)
+		}
+		d.images.forget(id)
+	}
+}

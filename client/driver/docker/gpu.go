@@ -1,0 +1,292 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"github.com/moby/moby/api/types/container"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/driver"
+)
+
+// AllowDevicesDefault are the device files that a task may ask for by name unless the agent is told otherwise. GPUs are
+// never among them: they are granted.
+var AllowDevicesDefault = []string{"/dev/fuse", "/dev/infiniband/*", "/dev/kvm", "/dev/net/tun"}
+
+// cdiKind is the kind of device in our CDI specifications; a task's device has the task's id as its name.
+const cdiKind = "muster.local/gpu"
+
+// nvidiaKind is the kind in the specifications that NVIDIA's tools write.
+const nvidiaKind = "nvidia.com/gpu"
+
+// devices are the device files that the job names.
+func (d *Driver) devices(_ *driver.TaskConfig, v driver.Values, host *container.HostConfig) error {
+	for _, b := range v.Blocks("devices") {
+		o, err := deviceSchema.Decode("docker: devices", b)
+		if err != nil {
+			return err
+		}
+		m := container.DeviceMapping{PathOnHost: o.String("host_path"), PathInContainer: o.String("container_path"), CgroupPermissions: o.String("cgroup_permissions")}
+		if m.PathInContainer == "" {
+			m.PathInContainer = m.PathOnHost
+		}
+		if m.CgroupPermissions == "" {
+			m.CgroupPermissions = "rwm"
+		}
+		real, err := filepath.EvalSymlinks(m.PathOnHost)
+		if err != nil {
+			return refuse("devices: %v", err)
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(real, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR && st.Mode&unix.S_IFMT != unix.S_IFBLK {
+			return refuse("devices: %s is not a device file", m.PathOnHost)
+		}
+		if _, isGPU := nodeName(readMajors("/proc/devices"), driver.DeviceNode{Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}); isGPU {
+			return refuse("devices: %s is a GPU's: ask for GPUs in resources", m.PathOnHost)
+		}
+		if !d.opt.AllowPrivileged && !slices.ContainsFunc(d.opt.AllowDevices, func(p string) bool { ok, _ := path.Match(p, real); return ok }) {
+			return refuse("devices: %s is not one of %s, which this node allows (plugin \"docker\", allow_devices)", m.PathOnHost, strings.Join(d.opt.AllowDevices, ", "))
+		}
+		host.Devices = append(host.Devices, m)
+	}
+	return nil
+}
+
+// gpuMode is how GPUs reach containers of this engine; "none" when they cannot.
+func (d *Driver) gpuMode(e engine) string {
+	cdi := slices.ContainsFunc(e.cdiDirs, func(dir string) bool { return samePlace(dir, d.opt.CDIDir) })
+	runtime := slices.Contains(e.runtimes, "nvidia")
+	switch {
+	case d.opt.GPU == GPUDevices:
+		return GPUDevices
+	case (d.opt.GPU == GPUAuto || d.opt.GPU == GPUCDI) && cdi:
+		return GPUCDI
+	case (d.opt.GPU == GPUAuto || d.opt.GPU == GPURuntime) && runtime:
+		return GPURuntime
+	}
+	return "none"
+}
+
+func samePlace(a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
+		return true
+	}
+	ra, err1 := filepath.EvalSymlinks(a) // /var/run is a link
+	rb, err2 := filepath.EvalSymlinks(b)
+	return err1 == nil && err2 == nil && ra == rb
+}
+
+// grant gives a container the GPUs and other devices that its task was granted.
+func (d *Driver) grant(cfg *driver.TaskConfig, e engine, host *container.HostConfig) error {
+	majors := readMajors("/proc/devices")
+	var gpus, others []driver.DeviceNode
+	for _, n := range cfg.Resources.Devices {
+		if _, isGPU := nodeName(majors, n); isGPU {
+			gpus = append(gpus, n)
+		} else {
+			others = append(others, n)
+		}
+	}
+	if err := d.plain(cfg.TaskID, majors, others, host); err != nil {
+		return err
+	}
+	if len(gpus) == 0 && len(cfg.Resources.GPUs) == 0 {
+		return nil
+	}
+	switch d.gpuMode(e) {
+	case GPUCDI:
+		if err := d.writeSpec(cfg, majors, gpus); err != nil {
+			return err
+		}
+		host.DeviceRequests = append(host.DeviceRequests, container.DeviceRequest{Driver: "cdi", DeviceIDs: []string{cdiKind + "=" + cfg.TaskID}})
+		return nil
+	case GPURuntime:
+		if host.Runtime != "" && host.Runtime != "nvidia" {
+			return refuse("config key \"runtime\": GPUs need the runtime nvidia on this node, not %q", host.Runtime)
+		}
+		host.Runtime = "nvidia"
+		return nil
+	case GPUDevices:
+		return d.plain(cfg.TaskID, majors, gpus, host)
+	}
+	return refuse("this node cannot give GPUs to containers: its engine has neither CDI for %s nor the runtime nvidia. With gpu = \"devices\" in plugin \"docker\" images get the device files and bring the driver's libraries themselves", d.opt.CDIDir)
+}
+
+// plain maps device files one by one.
+func (d *Driver) plain(taskID string, majors map[string]int64, nodes []driver.DeviceNode, host *container.HostConfig) error {
+	for _, n := range nodes {
+		inside, file, err := d.deviceFile(taskID, majors, n)
+		if err != nil {
+			return err
+		}
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: file, PathInContainer: inside, CgroupPermissions: "rw"})
+	}
+	return nil
+}
+
+// deviceFile is what a device is called in a container, and a file of the host that names it: the usual one, or one that
+// is made for the task.
+func (d *Driver) deviceFile(taskID string, majors map[string]int64, n driver.DeviceNode) (inside, file string, err error) {
+	dev := unix.Mkdev(uint32(n.Major), uint32(n.Minor))
+	is := func(p string) bool {
+		var st unix.Stat_t
+		return unix.Stat(p, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == dev
+	}
+	inside, known := nodeName(majors, n)
+	if !known {
+		link, err := os.Readlink(fmt.Sprintf("/sys/dev/char/%d:%d", n.Major, n.Minor))
+		if err != nil {
+			return "", "", fmt.Errorf("docker: nothing on this node names the device %d:%d", n.Major, n.Minor)
+		}
+		for _, dir := range []string{"/dev", "/dev/infiniband"} {
+			if p := filepath.Join(dir, filepath.Base(link)); is(p) {
+				return p, p, nil
+			}
+		}
+		inside = filepath.Join("/dev", filepath.Base(link))
+	}
+	if is(inside) {
+		return inside, inside, nil
+	}
+	dir := d.deviceDir(taskID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", "", fmt.Errorf("docker: %w", err)
+	}
+	file = filepath.Join(dir, fmt.Sprintf("%d-%d", n.Major, n.Minor))
+	if err := unix.Mknod(file, unix.S_IFCHR|0o666, int(dev)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return "", "", fmt.Errorf("docker: make a device file for %s: %w", inside, err)
+	}
+	return inside, file, nil
+}
+
+func (d *Driver) deviceDir(taskID string) string {
+	return filepath.Join(d.opt.StateDir, "dev", taskID)
+}
+
+// nodeName is what NVIDIA's device files are called, by number; ok is false for other devices.
+func nodeName(majors map[string]int64, n driver.DeviceNode) (name string, ok bool) {
+	const nvidia = 195
+	minor := strconv.FormatInt(n.Minor, 10)
+	uvm, hasUVM := majors["nvidia-uvm"]
+	caps, hasCaps := majors["nvidia-caps"]
+	switch {
+	case n.Major == nvidia && n.Minor == 255:
+		return "/dev/nvidiactl", true
+	case n.Major == nvidia && n.Minor == 254:
+		return "/dev/nvidia-modeset", true
+	case n.Major == nvidia:
+		return "/dev/nvidia" + minor, true
+	case hasUVM && n.Major == uvm && n.Minor == 1:
+		return "/dev/nvidia-uvm-tools", true
+	case hasUVM && n.Major == uvm:
+		return "/dev/nvidia-uvm", true
+	case hasCaps && n.Major == caps:
+		return "/dev/nvidia-caps/nvidia-cap" + minor, true
+	}
+	return "", false
+}
+
+// readMajors reads the major numbers of character drivers.
+func readMajors(file string) map[string]int64 {
+	out := map[string]int64{}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return out
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "Block") {
+			break
+		}
+		if f := strings.Fields(line); len(f) == 2 {
+			if n, err := strconv.ParseInt(f[0], 10, 64); err == nil {
+				out[f[1]] = n
+			}
+		}
+	}
+	return out
+}
+
+// specFile is where a task's CDI specification is.
+func (d *Driver) specFile(taskID string) string {
+	return filepath.Join(d.opt.CDIDir, "muster-"+taskID+".json")
+}
+
+// writeSpec writes the task's CDI specification: its device files and variables, with what NVIDIA's own specification on
+// this node adds to every container (the driver's libraries and hooks).
+func (d *Driver) writeSpec(cfg *driver.TaskConfig, majors map[string]int64, nodes []driver.DeviceNode) error {
+	type object = map[string]any
+	version, common := nvidiaEdits([]string{d.opt.CDIDir, "/etc/cdi"})
+	list := strings.Join(cfg.Resources.GPUs, ",")
+	edits := object{"env": []string{"NVIDIA_VISIBLE_DEVICES=" + list, "CUDA_VISIBLE_DEVICES=" + list}}
+	var files []object
+	for _, n := range nodes {
+		name, _ := nodeName(majors, n)
+		files = append(files, object{"path": name, "type": "c", "major": n.Major, "minor": n.Minor, "permissions": "rw", "fileMode": 0o666})
+	}
+	if files != nil {
+		edits["deviceNodes"] = files
+	}
+	spec := object{"cdiVersion": version, "kind": cdiKind, "devices": []object{{"name": cfg.TaskID, "containerEdits": edits}}}
+	if len(common) > 0 {
+		spec["containerEdits"] = common
+	}
+	b, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.opt.CDIDir, 0o755); err != nil {
+		return fmt.Errorf("docker: CDI specification: %w", err)
+	}
+	if err := renameio.WriteFile(d.specFile(cfg.TaskID), b, 0o644); err != nil {
+		return fmt.Errorf("docker: CDI specification: %w", err)
+	}
+	return nil
+}
+
+// cdiVersion is what our own specifications need.
+const cdiVersion = "0.5.0"
+
+// nvidiaEdits is what NVIDIA's specification does to every container, whichever GPU it gets, less device files (the
+// task's own are listed) and less the variable that hides GPUs.
+func nvidiaEdits(dirs []string) (version string, edits map[string]any) {
+	for _, dir := range dirs {
+		files, _ := os.ReadDir(dir)
+		for _, f := range files {
+			ext := filepath.Ext(f.Name())
+			if ext != ".json" && ext != ".yaml" {
+				continue
+			}
+			b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+			if err != nil {
+				continue
+			}
+			var spec struct {
+				Version string         `yaml:"cdiVersion"`
+				Kind    string         `yaml:"kind"`
+				Edits   map[string]any `yaml:"containerEdits"`
+			}
+			if yaml.Unmarshal(b, &spec) != nil || spec.Kind != nvidiaKind { // JSON is YAML
+				continue
+			}
+			delete(spec.Edits, "deviceNodes")
+			if env, ok := spec.Edits["env"].([]any); ok {
+				spec.Edits["env"] = slices.DeleteFunc(env, func(e any) bool { s, _ := e.(string); return strings.HasPrefix(s, "NVIDIA_VISIBLE_DEVICES=") })
+			}
+			if spec.Version == "" {
+				spec.Version = cdiVersion
+			}
+			return spec.Version, spec.Edits
+		}
+	}
+	return cdiVersion, nil
+}

@@ -1,0 +1,301 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/client"
+
+	"github.com/muster-sched/muster/client/driver"
+)
+
+// Prepare sees to it that the task's image is there, and refuses what Start would refuse before it fetches anything.
+func (d *Driver) Prepare(ctx context.Context, cfg *driver.TaskConfig, tell func(string)) error {
+	if _, err := d.look(ctx); err != nil {
+		return fmt.Errorf("docker: the engine at %s: %w", d.opt.Host, err)
+	}
+	v, err := d.decode(cfg.Config)
+	if err != nil {
+		return err
+	}
+	if _, err := d.request(cfg, v, ""); err != nil {
+		return err
+	}
+	_, err = d.image(ctx, cfg, v, tell)
+	return err
+}
+
+// image finds or fetches the task's image and gives its id.
+func (d *Driver) image(ctx context.Context, cfg *driver.TaskConfig, v driver.Values, tell func(string)) (string, error) {
+	name := v.String("image")
+	ref, err := reference.ParseDockerRef(name)
+	if err != nil && !strings.HasPrefix(name, "sha256:") {
+		return "", refuse("config key \"image\": %q: %v", name, err)
+	}
+	if archive := v.String("load"); archive != "" {
+		if err := d.load(ctx, cfg, archive, tell); err != nil {
+			return "", err
+		}
+	}
+	fresh := v.Bool("force_pull")
+	if t, ok := ref.(reference.Tagged); ok && t.Tag() == "latest" && v.String("load") == "" {
+		fresh = true
+	}
+	in, err := d.api.ImageInspect(ctx, name)
+	switch {
+	case err == nil && (!fresh || ref == nil):
+		return in.ID, nil
+	case err != nil && !gone(err):
+		return "", fmt.Errorf("docker: look for image %s: %w", name, err)
+	case v.String("load") != "":
+		return "", refuse("the archive %s does not hold the image %s", v.String("load"), name)
+	case ref == nil:
+		return "", refuse("image %s is not on this node", name)
+	}
+	have := ""
+	if err == nil {
+		have = in.ID
+	}
+	auth, err := d.credentials(ctx, ref, v)
+	if err != nil {
+		return "", err
+	}
+	id, err := d.pull(ctx, ref, auth, v.Duration("image_pull_timeout"), tell)
+	if err != nil && have != "" && !v.Bool("force_pull") && ctx.Err() == nil {
+		tell(fmt.Sprintf("The registry could not be asked for a newer %s (%v); the image that is here is used", name, err))
+		return have, nil
+	}
+	return id, err
+}
+
+// load reads an archive that `docker save` made. Its path is below the task's directory.
+func (d *Driver) load(ctx context.Context, cfg *driver.TaskConfig, archive string, tell func(string)) error {
+	rel, err := filepath.Rel(cfg.Dirs.AllocRoot, filepath.Join(cfg.Dirs.TaskDir, archive))
+	if err != nil || filepath.IsAbs(archive) || !filepath.IsLocal(rel) {
+		return refuse("config key \"load\": %q: want a path below the task's directory", archive)
+	}
+	root, err := os.OpenRoot(cfg.Dirs.AllocRoot)
+	if err != nil {
+		return fmt.Errorf("docker: the allocation's directory: %w", err)
+	}
+	defer root.Close()
+	f, err := root.Open(rel)
+	if errors.Is(err, os.ErrNotExist) && !strings.Contains(archive, "/") { // as Nomad has it: artifacts are in local
+		f, err = root.Open(filepath.Join(filepath.Dir(rel), "local", archive))
+	}
+	if err != nil {
+		return refuse("config key \"load\": %v", err)
+	}
+	defer f.Close()
+	tell("Loading the image from " + archive)
+	res, err := d.api.ImageLoad(ctx, f, client.ImageLoadWithQuiet(true))
+	if err != nil {
+		return fmt.Errorf("docker: load the image from %s: %w", archive, err)
+	}
+	defer res.Close()
+	for dec := json.NewDecoder(res); ; {
+		var m jsonstream.Message
+		if err := dec.Decode(&m); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("docker: load the image from %s: %w", archive, err)
+		}
+		if m.Error != nil {
+			return refuse("load the image from %s: %s", archive, m.Error.Message)
+		}
+	}
+}
+
+// pull is one fetch of an image, for everybody who waits for it.
+type pull struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+	users  int // guarded by Driver.mu
+
+	mu   sync.Mutex // guards what follows
+	text string     // how far it is
+	id   string
+	err  error
+}
+
+// Progress is told after progressFirst and then ever less often: a task keeps ten events.
+const progressFirst = 5 * time.Second
+
+// pull fetches an image. Tasks that want the same one with the same credentials share the work; it ends when nobody
+// waits any more.
+func (d *Driver) pull(ctx context.Context, ref reference.Named, auth string, limit time.Duration, tell func(string)) (string, error) {
+	key := ref.String() + "\x00" + auth
+	d.mu.Lock()
+	p := d.pulls[key]
+	if p == nil {
+		pctx, cancel := context.WithCancel(d.ctx)
+		p = &pull{done: make(chan struct{}), cancel: cancel}
+		d.pulls[key] = p
+		d.wg.Add(1)
+		go func() {
+			defer d.wg.Done()
+			id, err := d.fetch(pctx, p, ref, auth)
+			cancel()
+			p.mu.Lock()
+			p.id, p.err = id, err
+			p.mu.Unlock()
+			d.mu.Lock()
+			delete(d.pulls, key)
+			d.mu.Unlock()
+			close(p.done)
+		}()
+	}
+	p.users++
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		if p.users--; p.users == 0 {
+			p.cancel()
+			if d.pulls[key] == p { // the next one who wants it begins anew
+				delete(d.pulls, key)
+			}
+		}
+		d.mu.Unlock()
+	}()
+	tell("Downloading image " + reference.FamiliarString(ref))
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("image_pull_timeout of %s is over", limit))
+		defer cancel()
+	}
+	wait := progressFirst
+	for last := ""; ; {
+		timer := time.NewTimer(wait)
+		select {
+		case <-p.done:
+			timer.Stop()
+			return p.id, p.err
+		case <-ctx.Done():
+			timer.Stop()
+			return "", fmt.Errorf("docker: pull %s: %w", reference.FamiliarString(ref), context.Cause(ctx))
+		case <-timer.C:
+			wait *= 2
+			p.mu.Lock()
+			text := p.text
+			p.mu.Unlock()
+			if text != last {
+				last = text
+				tell(text)
+			}
+		}
+	}
+}
+
+// fetch does the pulling.
+func (d *Driver) fetch(ctx context.Context, p *pull, ref reference.Named, auth string) (string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := time.AfterFunc(d.opt.PullPatience, func() { cancel(fmt.Errorf("no progress for %s", d.opt.PullPatience)) })
+	defer idle.Stop()
+	name := reference.FamiliarString(ref)
+	fail := func(err error) (string, error) {
+		if c := context.Cause(ctx); c != nil {
+			err = c
+		}
+		err = fmt.Errorf("docker: pull %s: %w", name, err)
+		if refused(err) {
+			return "", driver.Permanent(err)
+		}
+		return "", err
+	}
+	res, err := d.api.ImagePull(ctx, ref.String(), client.ImagePullOptions{RegistryAuth: auth})
+	if err != nil {
+		return fail(err)
+	}
+	defer res.Close()
+	bar := progress{name: name, layers: map[string]layer{}}
+	for m, err := range res.JSONMessages(ctx) {
+		if err != nil {
+			return fail(err)
+		}
+		idle.Reset(d.opt.PullPatience)
+		if m.Error != nil {
+			return fail(errors.New(m.Error.Message))
+		}
+		bar.note(m)
+		p.mu.Lock()
+		p.text = bar.String()
+		p.mu.Unlock()
+	}
+	in, err := d.api.ImageInspect(ctx, ref.String())
+	if err != nil {
+		return fail(err)
+	}
+	d.images.pulled(in.ID, name)
+	return in.ID, nil
+}
+
+// refused reports whether a registry has said no, for good.
+func refused(err error) bool {
+	if errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) || errdefs.IsNotFound(err) {
+		return true
+	}
+	s := strings.ToLower(err.Error())
+	for _, no := range []string{"unauthorized", "authentication required", "no basic auth credentials", "pull access denied", "access to the resource is denied", "manifest unknown", "not found", "repository does not exist", "incorrect username or password", "no matching manifest"} {
+		if strings.Contains(s, no) {
+			return true
+		}
+	}
+	return false
+}
+
+// progress adds up what the engine tells of the layers of an image.
+type progress struct {
+	name   string
+	layers map[string]layer
+}
+
+type layer struct {
+	got, size int64
+	done      bool
+}
+
+func (b *progress) note(m jsonstream.Message) {
+	if m.ID == "" {
+		return
+	}
+	l := b.layers[m.ID]
+	switch m.Status {
+	case "Pulling fs layer", "Waiting":
+	case "Downloading":
+		if m.Progress != nil {
+			l.got, l.size = m.Progress.Current, m.Progress.Total
+		}
+	case "Download complete", "Verifying Checksum", "Extracting":
+		l.got = l.size
+	case "Pull complete", "Already exists":
+		l.got, l.done = l.size, true
+	default:
+		return // not a layer
+	}
+	b.layers[m.ID] = l
+}
+
+// String is a sentence for a person.
+func (b *progress) String() string {
+	var got, size int64
+	done := 0
+	for _, l := range b.layers {
+		got, size = got+l.got, size+l.size
+		if l.done {
+			done++
+		}
+	}
+	return fmt.Sprintf("Downloading image %s: %d of %d layers, %.1f of %.1f MiB so far", b.name, done, len(b.layers), float64(got)/(1<<20), float64(size)/(1<<20))
+}

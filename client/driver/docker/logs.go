@@ -1,0 +1,491 @@
+package docker
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+)
+
+// How logs get from the engine into the task's files.
+//
+// Naively, one would copy the engine's stream into the files. But the agent may be killed at any instant, and the copy
+// must go on behind it without a gap and without saying anything twice. The engine stamps each message with a time, so a
+// copier remembers, in a small file: the stamp of the last message it wrote, how many messages with that stamp it had
+// written, and how long the log files were then. The next copier asks for messages from that stamp on, leaves out those
+// many, and then leaves out as many bytes as the files have grown since the note was made: the same messages come in the
+// same order, so these are the bytes that had been written already.
+//
+// The engine keeps engineLogFiles files of engineLogSize, whether the agent copies or not. A task that writes more than
+// that while no agent runs, or faster than the engine can be read, loses the oldest.
+
+// positionSuffix ends the names of the files that say how far logs were copied.
+const positionSuffix = ".pos"
+
+func (d *Driver) positionFile(taskID string) string {
+	return filepath.Join(d.opt.StateDir, taskID+positionSuffix)
+}
+
+// Limits of a log that its job does not state.
+const (
+	logFilesDefault = 10
+	logSizeDefault  = 10 << 20
+)
+
+// What the engine keeps of a task's output. Files are large because whoever reads along loses what is rotated away
+// twice in the meantime.
+const (
+	engineLogSize  = "64m"
+	engineLogFiles = "2"
+)
+
+// engineLog is how the engine keeps a task's output until it has been copied.
+func engineLog() container.LogConfig {
+	return container.LogConfig{Type: "local", Config: map[string]string{"max-size": engineLogSize, "max-file": engineLogFiles, "compress": "false"}}
+}
+
+// position is how far a log was copied.
+type position struct {
+	Begun bool   // Files are as this note says, or newer
+	Since string // stamp of the last message written; "" before the first
+	Seen  int    // messages with that stamp that were written
+	Files [2]struct {
+		Index int
+		Size  int64
+	}
+}
+
+// copier copies one container's output.
+type copier struct {
+	d    *Driver
+	task taskState
+	ctx  context.Context
+	stop context.CancelFunc
+	over chan struct{} // closed when everything was copied, or given up
+
+	mu     sync.Mutex         // guards ending and unhook
+	ending bool               // the container has ended: what there is now is all
+	unhook context.CancelFunc // ends a read that follows
+	pos    position
+	out    [2]*logFile // stdout, stderr; nil discards
+	skip   [2]int64    // bytes of the stream that are in the files already
+}
+
+// copyLogs begins to copy a container's output, unless somebody does already.
+func (d *Driver) copyLogs(s *taskState) *copier {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.copies[s.Container]; c != nil {
+		return c
+	}
+	c := &copier{d: d, task: *s, over: make(chan struct{})}
+	c.ctx, c.stop = context.WithCancel(d.ctx)
+	d.copies[s.Container] = c
+	if s.Logs.StdoutBase == "" && s.Logs.StderrBase == "" {
+		close(c.over)
+		return c
+	}
+	d.wg.Add(1)
+	go func() {
+		defer d.wg.Done()
+		defer close(c.over)
+		c.run()
+	}()
+	return c
+}
+
+// stopCopying ends the copying of a container's output and forgets it.
+func (d *Driver) stopCopying(container string) {
+	d.mu.Lock()
+	c := d.copies[container]
+	delete(d.copies, container)
+	d.mu.Unlock()
+	if c != nil {
+		c.stop()
+		<-c.over
+	}
+}
+
+// logsPatience bounds the wait for the last of the output once a container has ended.
+const logsPatience = 10 * time.Second
+
+// finish waits until everything was copied. The container has ended.
+func (c *copier) finish(ctx context.Context) {
+	c.mu.Lock()
+	c.ending = true
+	c.mu.Unlock()
+	timer := time.NewTimer(logsPatience)
+	defer timer.Stop()
+	hung := time.AfterFunc(time.Second, func() { // the engine should have ended the stream by itself
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.unhook != nil {
+			c.unhook()
+		}
+	})
+	defer hung.Stop()
+	select {
+	case <-c.over:
+	case <-ctx.Done():
+	case <-timer.C:
+		c.d.log.Warn("the engine does not give the last of a task's output", "task", c.task.TaskID)
+		c.stop()
+	}
+}
+
+func (c *copier) isEnding() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ending
+}
+
+// run copies until the container has ended and everything was read.
+func (c *copier) run() {
+	if err := c.open(); err != nil {
+		c.d.log.Error("a task's output is not collected", "task", c.task.TaskID, "error", err)
+		return
+	}
+	defer c.close()
+	pause := backMin
+	for c.ctx.Err() == nil {
+		last := c.isEnding() // before the read: what it yields is then complete
+		moved, err := c.read(!last)
+		if last && err == nil || gone(err) {
+			return
+		}
+		if moved {
+			pause = backMin
+		}
+		if !last && c.isEnding() {
+			continue // once more, to the very end
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.ctx.Done():
+		}
+		pause = min(2*pause, backMax)
+	}
+}
+
+// open takes up the files where the last copier has left them.
+func (c *copier) open() error {
+	if b, err := os.ReadFile(c.d.positionFile(c.task.TaskID)); err == nil {
+		if err := json.Unmarshal(b, &c.pos); err != nil {
+			return fmt.Errorf("%s: %w", c.d.positionFile(c.task.TaskID), err)
+		}
+	}
+	l := c.task.Logs
+	for i, base := range []string{l.StdoutBase, l.StderrBase} {
+		if base == "" {
+			continue
+		}
+		f := &logFile{base: base, files: l.MaxFiles, size: l.MaxFileSize}
+		if f.files <= 0 {
+			f.files = logFilesDefault
+		}
+		if f.size <= 0 {
+			f.size = logSizeDefault
+		}
+		p := &c.pos.Files[i]
+		if !c.pos.Begun { // files of the run before this one are continued, not skipped
+			p.Index, p.Size = f.newest()
+		}
+		var err error
+		if c.skip[i], err = f.open(p.Index, p.Size); err != nil {
+			return err
+		}
+		c.out[i] = f
+	}
+	if !c.pos.Begun {
+		c.pos.Begun = true
+		return c.save()
+	}
+	return nil
+}
+
+func (c *copier) close() {
+	c.note()
+	for _, f := range c.out {
+		if f != nil {
+			f.close()
+		}
+	}
+}
+
+// note saves how far the files are. While bytes are left out the old note stays: it is what they are counted from.
+func (c *copier) note() {
+	if c.skip[0] > 0 || c.skip[1] > 0 {
+		return
+	}
+	if err := c.save(); err != nil {
+		c.d.log.Debug("how far a task's output was copied could not be noted", "task", c.task.TaskID, "error", err)
+	}
+}
+
+func (c *copier) save() error {
+	for i, f := range c.out {
+		if f != nil {
+			c.pos.Files[i].Index, c.pos.Files[i].Size = f.index, f.have
+		}
+	}
+	b, err := json.Marshal(c.pos)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.d.opt.StateDir, 0o700); err != nil {
+		return err
+	}
+	// Not synced: it must survive the agent, not the machine.
+	tmp := c.d.positionFile(c.task.TaskID) + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, c.d.positionFile(c.task.TaskID))
+}
+
+// saveEvery is how often the note is made while output comes; it is made at each pause, too.
+const saveEvery = 500 * time.Millisecond
+
+// read copies what the engine has from the last position on, following the container to its end if so asked.
+func (c *copier) read(follow bool) (moved bool, err error) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	if follow {
+		c.mu.Lock()
+		c.unhook = cancel
+		c.mu.Unlock()
+	}
+	opt := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Timestamps: true, Follow: follow, Since: c.pos.Since}
+	body, err := c.d.api.ContainerLogs(ctx, c.task.Container, opt)
+	if err != nil {
+		return false, err
+	}
+	defer body.Close()
+	leave, stamp := c.pos.Seen, c.pos.Since // messages to leave out
+	messages := make(chan message)
+	done := make(chan error, 1)
+	go func() { // ends with the body
+		done <- split(body, c.task.TTY, func(m message) bool {
+			select {
+			case messages <- m:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+		close(messages)
+	}()
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	unsaved := false
+	for {
+		select {
+		case m, ok := <-messages:
+			if !ok {
+				if unsaved {
+					c.note()
+				}
+				return moved, <-done
+			}
+			if m.stamp == stamp && leave > 0 {
+				leave--
+				continue
+			}
+			leave = 0
+			if err := c.write(m); err != nil {
+				return moved, err
+			}
+			moved, unsaved = true, true
+		case <-tick.C:
+			if unsaved {
+				c.note()
+				unsaved = false
+			}
+		}
+	}
+}
+
+// write takes one message.
+func (c *copier) write(m message) error {
+	if m.stamp == c.pos.Since {
+		c.pos.Seen++
+	} else {
+		c.pos.Since, c.pos.Seen = m.stamp, 1
+	}
+	data := m.data
+	if n := min(c.skip[m.stream], int64(len(data))); n > 0 {
+		c.skip[m.stream] -= n
+		data = data[n:]
+	}
+	f := c.out[m.stream]
+	if f == nil || len(data) == 0 {
+		return nil
+	}
+	rotated, err := f.write(data)
+	if err != nil {
+		// A full disk must not hold the task's output up for ever: it is lost, and the next message is tried again.
+		c.d.log.Warn("a task's output could not be written", "task", c.task.TaskID, "error", err)
+		return nil
+	}
+	if rotated { // the note must never be more than one file behind
+		c.note()
+	}
+	return nil
+}
+
+// message is one piece of output, usually a line.
+type message struct {
+	stream int // 0 standard output, 1 standard error
+	stamp  string
+	data   []byte
+}
+
+// frameMax bounds a frame: the engine cuts lines at 16 KiB.
+const frameMax = 16 << 20
+
+// split cuts the engine's stream into messages until it ends, or until take says so. Without a terminal it comes in
+// frames: a byte for the stream, three zeros, four bytes of length, then stamp, blank and data.
+func split(r io.Reader, tty bool, take func(message) bool) error {
+	in := bufio.NewReaderSize(r, 64<<10)
+	for {
+		var m message
+		var text []byte
+		if tty {
+			line, err := in.ReadBytes('\n')
+			if len(line) == 0 && err != nil {
+				return endOf(err)
+			}
+			text = line
+		} else {
+			var head [8]byte
+			if _, err := io.ReadFull(in, head[:]); err != nil {
+				return endOf(err)
+			}
+			n := binary.BigEndian.Uint32(head[4:])
+			if n > frameMax || head[0] > 2 {
+				return fmt.Errorf("docker: the log stream holds a frame of kind %d with %d bytes", head[0], n)
+			}
+			if head[0] == 2 {
+				m.stream = 1
+			}
+			text = make([]byte, n)
+			if _, err := io.ReadFull(in, text); err != nil {
+				return err // cut: the next read begins before it
+			}
+		}
+		stamp, data, ok := bytes.Cut(text, []byte{' '})
+		if !ok || len(stamp) < len("2006-01-02T15:04:05Z") || stamp[4] != '-' {
+			data, stamp = text, nil // part of a line that the terminal has no stamp for
+		}
+		m.stamp, m.data = string(stamp), data
+		if !take(m) {
+			return nil
+		}
+	}
+}
+
+func endOf(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// logFile is a rotated log: base.0, base.1 and so on, of which the newest are kept.
+type logFile struct {
+	base  string
+	files int
+	size  int64
+
+	f     *os.File
+	index int
+	have  int64
+}
+
+func (l *logFile) name(i int) string { return l.base + "." + strconv.Itoa(i) }
+
+// newest is the last file there is and its length.
+func (l *logFile) newest() (index int, size int64) {
+	names, _ := filepath.Glob(l.base + ".*")
+	for _, n := range names {
+		if i, err := strconv.Atoi(strings.TrimPrefix(n, l.base+".")); err == nil && i >= index {
+			index = i
+		}
+	}
+	if st, err := os.Lstat(l.name(index)); err == nil {
+		size = st.Size()
+	}
+	return index, size
+}
+
+// open opens the newest file for appending and tells how much there is beyond a position.
+func (l *logFile) open(index int, size int64) (beyond int64, err error) {
+	last, have := l.newest()
+	last = max(last, index)
+	if last == index {
+		beyond = max(0, have-size)
+	} else {
+		for i := index; i <= last; i++ {
+			if st, err := os.Lstat(l.name(i)); err == nil {
+				beyond += st.Size()
+			}
+		}
+		beyond = max(0, beyond-size)
+	}
+	return beyond, l.use(last)
+}
+
+func (l *logFile) use(i int) error {
+	f, err := os.OpenFile(l.name(i), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return err
+	}
+	l.close()
+	l.f, l.index, l.have = f, i, st.Size()
+	return nil
+}
+
+// write appends; a file is full before the next is begun.
+func (l *logFile) write(data []byte) (rotated bool, err error) {
+	for len(data) > 0 {
+		if l.have >= l.size {
+			if err := l.use(l.index + 1); err != nil {
+				return rotated, err
+			}
+			_ = os.Remove(l.name(l.index - l.files))
+			rotated = true
+		}
+		n, err := l.f.Write(data[:min(int64(len(data)), l.size-l.have)])
+		l.have += int64(n)
+		data = data[n:]
+		if err != nil {
+			return rotated, err
+		}
+	}
+	return rotated, nil
+}
+
+func (l *logFile) close() {
+	if l.f != nil {
+		l.f.Close()
+		l.f = nil
+	}
+}

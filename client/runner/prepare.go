@@ -1,0 +1,79 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/muster-sched/muster/client/allocdir"
+	"github.com/muster-sched/muster/client/driver"
+)
+
+// elsewhere is the driver if its tasks have a root of their own, or nil.
+func elsewhere(d driver.Driver) driver.DirsElsewhere {
+	e, _ := d.(driver.DirsElsewhere)
+	return e
+}
+
+// openUp lets whoever a task turns out to be within its own root use its directories. What must keep others of this
+// machine out is the directory around them then, which the task does not need to pass.
+func openUp(t allocdir.Task, who allocdir.Owner) error {
+	if err := os.Chmod(t.Root, 0o700); err != nil {
+		return err
+	}
+	if who.UID >= 0 {
+		return nil
+	}
+	for _, dir := range []string{t.Local, t.Secrets} {
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("%s is not a directory", dir)
+		}
+		if err := os.Chmod(dir, 0o777); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setNetwork tells the driver the allocation's ports.
+func setNetwork(_ context.Context, a *attempt) error {
+	alloc := a.task.r.Alloc()
+	if g := a.task.r.group(); g != nil && len(g.Networks) > 0 {
+		a.config.Network = g.Networks[0].Mode
+	}
+	for _, p := range alloc.Ports {
+		a.config.Ports = append(a.config.Ports, driver.Port{Label: p.Label, HostIP: p.HostIP, Host: p.Value, To: p.To})
+	}
+	return nil
+}
+
+// errNotPrepared ends a preparation because the task shall not start any more.
+var errNotPrepared = errors.New("stopped before it started")
+
+// prepareDriver lets the driver do what takes long, such as fetching an image. Whoever wants the task to end does not
+// wait for it.
+func prepareDriver(ctx context.Context, a *attempt) error {
+	p, ok := a.driver.(driver.Preparer)
+	if !ok {
+		return nil
+	}
+	tell := func(message string) { a.note(event(EventDriver, message)) }
+	for not := wishNone; ; {
+		wctx, cancel := a.task.waiting(ctx, not)
+		err := p.Prepare(wctx, &a.config, tell)
+		asked := wctx.Err() != nil && ctx.Err() == nil
+		cancel()
+		switch {
+		case err == nil, ctx.Err() != nil, !asked:
+			return err
+		case a.task.wanted().kind == wishKill:
+			return errNotPrepared
+		}
+		not = wishRestart // a restart of what has not started yet is this start
+	}
+}

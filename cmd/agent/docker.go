@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/muster-sched/muster/client"
+	"github.com/muster-sched/muster/client/driver/docker"
+)
+
+// openDocker makes the driver for containers. Whether there is an engine shows when it is asked.
+func (a *Agent) openDocker() {
+	opt := *a.cfg.Client.Docker
+	opt.StateDir = filepath.Join(a.cfg.DataDir, "docker")
+	opt.Log = a.log.Named("client.docker")
+	opt.NodeID = func() string { return a.nodeID.String() }
+	opt.CoreMHz = func() int64 {
+		if a.client == nil {
+			return 0
+		}
+		return a.client.Node().Resources.MHzPerCore
+	}
+	opt.Known = func(taskID string) bool { return a.client == nil || a.client.Knows(taskID) }
+	a.docker = docker.New(opt)
+}
+
+// supervisor knows every task that runs here, whichever driver started it.
+func (a *Agent) supervisor() client.Supervisor {
+	if a.docker == nil {
+		return client.Supervised(a.super)
+	}
+	return client.Supervisors(client.Supervised(a.super), containers{a.docker})
+}
+
+type containers struct{ d *docker.Driver }
+
+// TaskIDs implements client.Supervisor.
+func (c containers) TaskIDs(ctx context.Context) ([]string, error) { return c.d.TaskIDs(ctx) }
+
+// Destroy implements client.Supervisor.
+func (c containers) Destroy(ctx context.Context, taskID string) error { return c.d.Remove(ctx, taskID) }
