@@ -37,6 +37,9 @@ type dump struct {
 	Waits    bool
 	Evicted  []*structs.Preemptions
 	History  []dumpPast // by node
+	Running  []dumpWorkload
+	Competes bool   // there was a chooser
+	Chooser  []byte // what it remembers, if anything
 }
 
 // dumpHeld is what one allocation holds: all that a decision sees of allocations of other jobs.
@@ -80,6 +83,18 @@ type dumpWorkload struct {
 	Expect  time.Duration
 	Gate    *structs.Refusal
 	JobOf   []int // per allocation: 1 + place in dump.Jobs, 0 for none
+	Until   structs.LogTime
+	Met     bool
+	Ended   *structs.ArrayState
+	Cost    int64
+	Ran     time.Duration
+}
+
+// StatefulChooser is a Chooser that remembers: State is what it knows as bytes, from which LoadWith's argument makes it
+// again.
+type StatefulChooser interface {
+	Chooser
+	State() []byte
 }
 
 func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
@@ -154,19 +169,34 @@ func Dump(in Input, policy string) ([]byte, error) {
 		}
 		d.Flight = append(d.Flight, f)
 	}
-	for i := range in.Pending {
-		w := &in.Pending[i]
-		x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Rosters: w.Rosters, Allocs: w.Allocs, Expect: w.Expect, Gate: w.Gate}
-		for _, a := range w.Allocs {
-			x.JobOf = append(x.JobOf, jobOf(a.Job))
+	workloads := func(ws []Workload) (out []dumpWorkload) {
+		for i := range ws {
+			w := &ws[i]
+			x := dumpWorkload{Key: w.Key, Job: w.Job, Evals: w.Evals, Blocked: w.Blocked, Queue: w.Queue, Rosters: w.Rosters, Allocs: w.Allocs, Expect: w.Expect,
+				Gate: w.Gate, Until: w.Until, Met: w.Met, Ended: w.Ended, Cost: w.Cost, Ran: w.Ran}
+			for _, a := range w.Allocs {
+				x.JobOf = append(x.JobOf, jobOf(a.Job))
+			}
+			out = append(out, x)
 		}
-		d.Pending = append(d.Pending, x)
+		return out
+	}
+	d.Pending, d.Running, d.Competes = workloads(in.Pending), workloads(in.Running), in.Chooser != nil
+	if c, ok := in.Chooser.(StatefulChooser); ok {
+		d.Chooser = c.State()
 	}
 	return pack.Append(nil, &d), nil
 }
 
-// Load reads what Dump wrote. The Input gives the same plan as the one that was dumped.
+// Load reads what Dump wrote, without who chooses between running and waiting work: without one the Input gives the same
+// plan as the one that was dumped. Use queue.Load for all of it.
 func Load(b []byte) (in Input, policy string, err error) {
+	return LoadWith(b, func([]byte) (Chooser, error) { return nil, nil })
+}
+
+// LoadWith reads what Dump wrote. Where running work competed, chooser makes what chose from its State. The Input gives
+// the same plan as the one that was dumped.
+func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, policy string, err error) {
 	var d dump
 	if err := pack.Decode(b, &d); err != nil {
 		return in, "", structs.Errorf(structs.CodeInvalid, "not a dump of a scheduler input: %v", err)
@@ -194,16 +224,27 @@ func Load(b []byte) (in Input, policy string, err error) {
 	for i := range d.Flight {
 		in.Flight = in.Flight.restore(&d.Flight[i], d.Jobs)
 	}
-	for i := range d.Pending {
-		x := &d.Pending[i]
+	in.Pending, in.Running = d.workloads(d.Pending), d.workloads(d.Running)
+	if d.Competes {
+		if in.Chooser, err = chooser(d.Chooser); err != nil {
+			return in, "", structs.Errorf(structs.CodeInvalid, "not a dump of a scheduler input: %v", err)
+		}
+	}
+	return in, d.Policy, nil
+}
+
+func (d *dump) workloads(list []dumpWorkload) (out []Workload) {
+	for i := range list {
+		x := &list[i]
 		for k, a := range x.Allocs {
 			if k < len(x.JobOf) && x.JobOf[k] > 0 && x.JobOf[k] <= len(d.Jobs) {
 				a.Job = d.Jobs[x.JobOf[k]-1]
 			}
 		}
-		in.Pending = append(in.Pending, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect, Gate: x.Gate})
+		out = append(out, Workload{Key: x.Key, Job: x.Job, Evals: x.Evals, Blocked: x.Blocked, Queue: x.Queue, Rosters: x.Rosters, Allocs: x.Allocs, Expect: x.Expect,
+			Gate: x.Gate, Until: x.Until, Met: x.Met, Ended: x.Ended, Cost: x.Cost, Ran: x.Ran})
 	}
-	return in, d.Policy, nil
+	return out
 }
 
 func (f Overlay) restore(d *dumpFlight, jobs []*structs.Job) Overlay {

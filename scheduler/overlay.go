@@ -39,6 +39,11 @@ func (f Overlay) HasJob(k structs.JobKey) bool {
 	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return p.job == k })
 }
 
+// stopping reports whether a plan in flight tells an allocation to stop.
+func (f Overlay) stopping(id structs.AllocID) bool {
+	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return slices.Contains(p.stops, id) })
+}
+
 // Add gives the overlay with a plan in flight too, under an id of the caller's choice. Parts for which accepted is
 // false are left out; nil means all.
 func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {

@@ -48,6 +48,7 @@ type race struct {
 	unit    int64
 	gpu     bool
 	coming  int64 // units that are about to be free and that nobody waits for
+	left    int64 // jobs that the queue's rate allows to be evicted yet; counts only where there is a rate
 	missed  bool  // somebody who should hold places found none
 	moved   bool  // somebody who should hold places gave them up for a wider one, and gets others in the next pass
 }
@@ -129,6 +130,10 @@ func newRaces(in *Input, w *whatIf) *races {
 			if !structs.Holds(a) || a.ServerTerminal() {
 				continue
 			}
+			if in.Flight.stopping(a.ID) { // it goes, though that is not committed yet: it is nobody's place to take
+				run = nil
+				break
+			}
 			row := w.v.row(a.NodeID)
 			if row < 0 {
 				run = nil
@@ -187,6 +192,16 @@ func (r *race) hold(rs *races, w *whatIf) {
 	}
 	r.measure(w)
 	mine := map[structs.AllocID]bool{}
+	var ripe structs.LogTime // when the first of those may be stopped who began too lately
+	spent := false           // the queue has had as many evicted in the last hour as it may
+	if q := &r.Queue; q.PreemptRate > 0 {
+		if r.left = q.PreemptRate - rs.in.evicted(q.Path); r.left <= 0 {
+			spent = true
+			if at, ok := rs.in.rateFree(q.Path); ok {
+				ripe = at
+			}
+		}
+	}
 	for i := range r.Rivals {
 		v := &r.Rivals[i]
 		v.Ran, v.Left = v.Load.Served(r.Now), 0
@@ -198,19 +213,29 @@ func (r *race) hold(rs *races, w *whatIf) {
 			continue
 		}
 		run.units = v.Units()
+		var young structs.LogTime // until when it may not be stopped because it began lately
 		for _, a := range run.allocs {
 			mine[a.ID] = true
-			run.fixed = run.fixed || r.Now.Sub(cmp.Or(a.StartedAt, a.CreateTime)) < r.Queue.PreemptMinRuntime
+			if at := cmp.Or(a.StartedAt, a.CreateTime).Add(r.Queue.PreemptMinRuntime); at > r.Now {
+				young = max(young, at)
+			}
 		}
 		if q := v.Load.Queue; q != nil && r.Queue.PreemptMax > 0 && q.Preempted >= r.Queue.PreemptMax {
 			run.fixed = true
 		}
+		if young > 0 && !run.fixed {
+			ripe = earlier(ripe, young)
+		}
+		run.fixed = run.fixed || young > 0 || spent
 		v.Fixed = run.fixed
 	}
 	r.room(w, mine)
 	chosen, wake := rs.in.Chooser.Choose(&r.Race)
-	if wake > r.Now && (rs.wake == 0 || wake < rs.wake) {
-		rs.wake = wake
+	if len(chosen) < len(r.Rivals) { // somebody waits, and might not have to when others may be stopped
+		wake = earlier(wake, ripe)
+	}
+	if wake > r.Now {
+		rs.wake = earlier(rs.wake, wake)
 	}
 	for rank, i := range chosen {
 		if run := r.runs[i]; run != nil {
@@ -219,6 +244,14 @@ func (r *race) hold(rs *races, w *whatIf) {
 			rs.first = append(rs.first, r.pending[i])
 		}
 	}
+}
+
+// earlier is the earlier of two moments; 0 is none.
+func earlier(a, b structs.LogTime) structs.LogTime {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 func cmpSubmitted(a, b *Workload) int {

@@ -76,11 +76,14 @@ func (d *decision) takeover(r *race) {
 		}
 	}
 	r.missed = true
+	limits := d.limits
 	*d = *d.again() // as it was
+	d.limits = limits
 	d.place()
 }
 
-// again is a decision about the same workload from the start.
+// again is a decision about the same workload from the start. It knows no limits: places that others of the queue give up
+// may be what keeps within them, which is looked at when it is known whose they are.
 func (d *decision) again() *decision {
 	n := newDecision(d.in, d.load, d.policy, d.w, d.vain, d.start)
 	n.books, n.pre = d.books, d.pre
@@ -190,8 +193,9 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 	n.place()
 	if len(n.misses) == 0 {
 		victims, ok := t.settle(n, rows, before, empty)
-		if ok {
+		if ok && t.allowed(n, victims) {
 			t.stop(n, victims)
+			n.limits = t.d.limits
 			*t.d = *n
 			return true
 		}
@@ -278,6 +282,48 @@ func cmpBool(a, b bool) int {
 	return 1
 }
 
+// allowed reports whether the queue may have so many evicted, and whether its limits, and those of the namespace, are
+// kept: a placement is charged with what it holds beyond those that it waits for (structs.Charge).
+func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
+	if t.r.Queue.PreemptRate > 0 {
+		var jobs []*raceRun
+		for k := range n.placed {
+			for _, s := range victims[k] {
+				if !s.run.gone && !slices.Contains(jobs, s.run) {
+					jobs = append(jobs, s.run)
+				}
+			}
+		}
+		if int64(len(jobs)) > t.r.left {
+			return false
+		}
+	}
+	l := t.d.limits
+	if l == nil {
+		return true
+	}
+	adds := map[structs.UseRow]structs.Amount{}
+	for k := range n.placed {
+		a := n.allocOf(n.placed[k].spot.held)
+		for _, r := range structs.UseRows(a) {
+			adds[r] = adds[r].Add(structs.Charge(a, r, func(id structs.AllocID) *structs.Allocation {
+				for _, s := range victims[k] {
+					if s.alloc.ID == id {
+						return s.alloc
+					}
+				}
+				return n.waitedOn(id)
+			}))
+		}
+	}
+	for _, r := range structs.UseRowsOf(t.d.load.Key.Namespace, t.d.load.Job.QueueName(), "") {
+		if l.over(r, structs.Amount{}, adds[r]) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // stop writes the stops of the victims into the parts of the placements that wait for them: the whole of each victim
 // (who cannot run in part), with the first that takes a place of his.
 func (t *taking) stop(n *decision, victims map[int][]seat) {
@@ -292,6 +338,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 			}
 			if !s.run.gone {
 				s.run.gone = true
+				t.r.left--
 				for _, a := range s.run.allocs {
 					t.d.pre.taken[a.ID] = true
 				}

@@ -1,51 +1,102 @@
 package server
 
 import (
-	"slices"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
 
-// A new leader foretells from state what the old one had learned from the log.
+// A new leader foretells from state what the old one had learned from the log: from jobs, by their records, and from the
+// indices of arrays. What was stopped teaches nothing, and the parts of a run that was interrupted are one run.
 func TestForetell(t *testing.T) {
-	job := &structs.Job{ID: "train-1", Name: "train-1", Type: structs.JobBatch, Submitter: structs.Submitter{Name: "ann"},
-		Runtime: structs.Runtime{Limit: 10 * time.Hour}, Groups: []*structs.Group{{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Resources: structs.Resources{CPU: 500}}}}}}
-	var old, next foretell
-	old.load(slices.Values([]*structs.Allocation(nil)))
-	var all []*structs.Allocation
-	for i := range 10 {
-		began := structs.LogTime(1 + i*int(time.Hour))
-		a := &structs.Allocation{ID: structs.AllocID{byte(i)}, Job: job, Group: "g", Client: structs.ClientRunning, Desired: structs.DesiredRun, StartedAt: began, Expect: 10 * time.Hour}
-		b := *a
-		b.Client, b.FinishedAt = structs.ClientComplete, began.Add(30*time.Minute)
-		if i == 3 { // stopped by somebody: says nothing
-			b.Desired = structs.DesiredStop
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		batch := func(id string, edit func(*structs.Job)) *structs.Job {
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Runtime.Limit = structs.JobBatch, 10*time.Hour
+				j.Groups[0].Reschedule = structs.Reschedule{}
+				if edit != nil {
+					edit(j)
+				}
+			})
 		}
-		old.feed(&structs.Delta{Allocs: []structs.Changed[structs.Allocation]{{Before: a, After: &b}}})
-		old.feed(&structs.Delta{Allocs: []structs.Changed[structs.Allocation]{{Before: &b, After: &b}}}) // told again
-		all = append(all, &b)
-	}
-	slices.Reverse(all)
-	next.load(slices.Values(all))
-	again := *job
-	again.ID, again.Name = "train-2", "train-2"
-	for name, f := range map[string]*foretell{"the leader": &old, "the next one": &next} {
-		w := scheduler.Workload{Key: again.Key(), Job: &again}
-		f.tell(&w)
-		if w.Expect != 30*time.Minute || w.Cost <= 0 || w.Least == nil || f.turnover() != 15*time.Minute {
-			t.Errorf("%s expects %v, cost %d, turnover %v", name, w.Expect, w.Cost, f.turnover())
+		dead := func(ids ...string) {
+			t.Helper()
+			for _, id := range ids {
+				waitFor(t, 10*time.Hour, id+" to end", func() bool {
+					time.Sleep(time.Minute)
+					j := s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id})
+					return j == nil || j.Status == structs.JobDead
+				})
+			}
 		}
-		if f.errors.N != 9 {
-			t.Errorf("%s counts %d predictions", name, f.errors.N)
+		f.set(func() {
+			for i := range 6 {
+				f.runs[fmt.Sprint("train-", i)] = 30 * time.Minute
+			}
+			f.runs["sweep"] = 7 * time.Minute
+		})
+		for i := range 6 {
+			register(t, s, batch(fmt.Sprint("train-", i), nil))
 		}
-		service := again
-		service.Type = structs.JobService
-		w = scheduler.Workload{Key: again.Key(), Job: &service}
-		if f.tell(&w); w.Expect != 0 {
-			t.Errorf("%s expects a service to end after %v", name, w.Expect)
+		register(t, s, batch("train-stopped", nil))
+		dead("train-0", "train-5")
+		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "train-stopped"})
+		register(t, s, batch("sweep", func(j *structs.Job) { j.Array = &structs.Array{Count: 5} }))
+		began := time.Now()
+		dead("sweep", "train-stopped")
+		if d := time.Since(began); d > time.Hour {
+			t.Errorf("five indices of 7 minutes took %v", d)
+		}
+
+		var next foretell
+		next.load(s.Published().Snapshot)
+		expect := map[string]time.Duration{}
+		for name, f := range map[string]*foretell{"the leader": &s.decide.foretold, "the next one": &next} {
+			j := batch("train-9", nil)
+			w := scheduler.Workload{Key: j.Key(), Job: j}
+			f.tell(&w)
+			if w.Expect < 15*time.Minute || w.Expect > 31*time.Minute || w.Cost <= 0 || w.Least == nil {
+				t.Errorf("%s expects 30 minutes of work to take %v, cost %d", name, w.Expect, w.Cost)
+			}
+			expect[name] = w.Expect
+			if f.turnover() == 0 {
+				t.Errorf("%s knows no turnover", name)
+			}
+			service := passJob("train-9", 1, nil)
+			w = scheduler.Workload{Key: service.Key(), Job: service}
+			if f.tell(&w); w.Expect != 0 {
+				t.Errorf("%s expects a service to end after %v", name, w.Expect)
+			}
+		}
+		if expect["the leader"] != expect["the next one"] {
+			t.Errorf("the leader expects %v, the next one %v", expect["the leader"], expect["the next one"])
+		}
+		now, then := s.Predictions(), next.errors
+		if now.N != then.N || now.N == 0 {
+			t.Errorf("the leader counts %d predictions, the next one %d", now.N, then.N)
+		}
+	})
+}
+
+// Parts of a run that was preempted are one run.
+func TestRanOf(t *testing.T) {
+	for _, c := range []struct {
+		r    structs.AcctRecord
+		want time.Duration
+	}{
+		{structs.AcctRecord{Longest: time.Hour, GPUSeconds: 99999, Asked: structs.Amount{GPUMilli: 4000}}, time.Hour},
+		{structs.AcctRecord{Longest: time.Hour, Preemptions: 1, GPUSeconds: 4 * 5400, Asked: structs.Amount{GPUMilli: 4000}}, 90 * time.Minute},
+		{structs.AcctRecord{Longest: time.Hour, Requeues: 1, CPUSeconds: 5400, Asked: structs.Amount{CPU: 1000}}, 90 * time.Minute},
+		{structs.AcctRecord{Longest: time.Hour, Preemptions: 1}, time.Hour},
+	} {
+		if got := ranOf(&c.r); got != c.want {
+			t.Errorf("%+v ran for %v, want %v", c.r, got, c.want)
 		}
 	}
 }

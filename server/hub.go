@@ -199,6 +199,7 @@ func (h *hub) feed(a Applied) {
 	}
 }
 
+// either is what an object is after a change, or was when it is gone.
 func either[T any](c structs.Changed[T]) *T {
 	if c.After != nil {
 		return c.After

@@ -54,6 +54,7 @@ type passes struct {
 	open    map[uint64]*answering // by plan
 	failing map[structs.JobKey]bool
 	cursors map[string]structs.NodeID
+	rivals  *rivals
 	seed    uint64
 	idle    atomic.Bool // nothing is being decided or written: read by ProposeJob
 	lost    bool        // leadership is gone: nothing new is begun
@@ -170,6 +171,8 @@ func (p *passes) load(pub *Published) {
 	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
 	p.broker.SetLinks(links{p})
 	p.broker.SetChoice(p.choice)
+	p.rivals = loadRivals(pub.Snapshot)
+	p.broker.SetRivals(p.rivals.compete)
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)
@@ -180,7 +183,7 @@ func (p *passes) load(pub *Published) {
 		}
 	}
 	p.broker.Load(im, p.now())
-	p.s.decide.foretold.load(pub.Snapshot.Allocs())
+	p.s.decide.foretold.load(pub.Snapshot)
 	p.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
 }
 
@@ -246,8 +249,9 @@ func (p *passes) feed(sub *Subscription) bool {
 		if a.Delta.Config {
 			p.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
 		}
+		p.rivals.feed(&a.Delta, a.Snapshot)
 		p.broker.Feed(&a.Delta, p.now())
-		p.s.decide.foretold.feed(&a.Delta)
+		p.s.decide.foretold.feed(&a.Delta, a.Snapshot)
 		p.s.decide.reports.prune(&a.Delta)
 	}
 }
@@ -299,6 +303,7 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	in.Waits = growing(in.Pending) && p.broker.Starved(pass.Domain)
 	in.Queues = p.s.queueTable(snap)
 	in.Booked = booked(snap, pass.Domain, now)
+	p.rivals.fill(in, pass.Domain)
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
 }
@@ -365,6 +370,7 @@ func (p *passes) propose(d decided) {
 	p.figures.PassNs += int64(d.took)
 	p.cursors[d.pass.Domain] = d.plan.Cursor
 	p.broker.EndPass(d.pass.ID)
+	p.broker.WakeAt(d.pass.Domain, d.report.Wake)
 	p.s.decide.reports.keep(&d.report)
 	spec := map[structs.JobKey]bool{}
 	jobs := make(map[structs.JobKey]*answering, len(d.pass.Items))

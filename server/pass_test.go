@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
@@ -25,6 +26,7 @@ type fleet struct {
 	runs  map[string]time.Duration // by job: its tasks end by themselves after this
 	fails map[string]bool          // by job: its tasks fail as soon as they start
 	odd   map[string]int           // by job: the task of every n-th index fails
+	keeps bool                     // what was preempted goes on where it was
 }
 
 func newFleet(t *testing.T, s func() *Server, n int) *fleet {
@@ -74,14 +76,14 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 				if !stopping {
 					f.stops[a.ID] = now.Add(f.kill)
 				} else if !now.Before(at) {
-					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt})
+					up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})
 				}
 			case a.Client == structs.ClientPending && (f.fails[a.JobID] || f.odd[a.JobID] > 0 && a.NameIndex%f.odd[a.JobID] == 0):
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientFailed, StartedAt: structs.LogTimeOf(now)})
 			case a.Client == structs.ClientPending:
 				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning, StartedAt: structs.LogTimeOf(now)})
-			case f.runs[a.JobID] > 0 && now.Sub(a.StartedAt.Time()) >= f.runs[a.JobID]:
-				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt})
+			case f.runs[a.JobID] > 0 && now.Sub(a.StartedAt.Time())+f.before(snap, a) >= f.runs[a.JobID]:
+				up = append(up, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: structs.LogTimeOf(now)})
 			}
 		}
 	}
@@ -89,6 +91,18 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	if len(up) > 0 {
 		s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocObserved, Body: &structs.AllocObservedCommand{Updates: up}})
 	}
+}
+
+// before is how long an allocation's job had run before it, as far as that counts.
+func (f *fleet) before(snap *state.Snapshot, a *structs.Allocation) time.Duration {
+	if !f.keeps {
+		return 0
+	}
+	w := snap.Workload(a.JobKey())
+	if w == nil {
+		return 0
+	}
+	return time.Duration(w.Attained) * time.Second / time.Duration(max(1, structs.AmountOf(a).GPUMilli/1000))
 }
 
 func (f *fleet) set(fn func()) {

@@ -92,7 +92,7 @@ func (o *dumpOptions) replay(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	in, pol, err := scheduler.Load(b)
+	in, pol, err := queue.Load(b)
 	if err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
@@ -101,9 +101,6 @@ func (o *dumpOptions) replay(_ context.Context, args []string) error {
 		return fmt.Errorf("%s was decided by policy %q, which this build does not have", args[0], pol)
 	}
 	index := in.View.Index()
-	if in.Queues != nil {
-		in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
-	}
 	plan, report := scheduler.Schedule(in, p)
 	r := &replayed{Index: uint64(index), Policy: pol, Steps: report.Steps, Plan: fmt.Sprintf("%x", sha256.Sum256(scheduler.AppendPlan(nil, plan))), Jobs: []replayedJob{}}
 	for _, w := range report.Workloads {

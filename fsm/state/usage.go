@@ -8,7 +8,7 @@ type JobCounts struct {
 	Holding   int // not client-terminal
 	Started   int // the agent reported more than pending
 	Evals     int // all that are kept
-	OpenEvals int // pending or blocked
+	OpenEvals int // pending or blocked; one that waits for a wall-clock limit does not keep a job alive that has ended before it
 }
 
 // Usage is what the allocations of one namespace or queue hold (structs.Holds), in integers (D6, D7).
@@ -123,7 +123,7 @@ func (s *Store) countEval(e *structs.Evaluation, n int) {
 	k := e.JobKey()
 	c := s.jobCounts(k)
 	c.Evals += n
-	if !e.Terminal() {
+	if !e.Terminal() && e.Trigger != structs.TriggerMaxRun {
 		c.OpenEvals += n
 	}
 	if *c == (JobCounts{}) {

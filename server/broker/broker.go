@@ -66,6 +66,7 @@ type Counters struct {
 	Backoffs   int64 // of them, those that had to wait
 	Speculated int64 // jobs decided before their registration was committed
 	WholePass  int64 // passes that held every domain
+	Roused     int64 // blocked jobs made ready because others compete, or because the time had come to look again
 }
 
 // Broker is the queue. It is not safe for concurrent use: its owner guards it.
@@ -76,7 +77,8 @@ type Broker struct {
 	after  map[structs.JobKey][]*job
 	purged structs.Index // newest purge of a job
 	choose Choice
-	index  structs.Index // of the newest delta
+	rivals func(domain string) bool // nil: nowhere
+	index  structs.Index            // of the newest delta
 
 	jobs    map[structs.JobKey]*job
 	evals   map[structs.EvalID]*evalRef
@@ -134,6 +136,7 @@ type domain struct {
 	busy     bool
 	waiting  []group // blocked and not cured, by what would cure them; sorted by cures
 	lastCure [kindCount]structs.Index
+	wake     *timer // when its work is to be looked at again (WakeAt), or nil
 }
 
 // group is the blocked jobs of a domain that wait for the same kinds of event, in no particular order.
@@ -175,6 +178,10 @@ type Choice func(ready []*structs.Workload, n int, now structs.LogTime) []int
 // SetChoice sets the choice of those that a pass takes, when there are more than Limits.Items; without one they are
 // taken by priority and submission. In what order those taken are decided is the pass's own business.
 func (b *Broker) SetChoice(c Choice) { b.choose = c }
+
+// SetRivals sets how the broker knows where running work competes with what waits. A pass of such a domain takes
+// everything that waits for room, because who should hold places cannot be told of a part of them.
+func (b *Broker) SetRivals(f func(domain string) bool) { b.rivals = f }
 
 // Pass is a set of jobs to decide in order, over the nodes of one domain, or of all.
 type Pass struct {

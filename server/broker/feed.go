@@ -490,6 +490,7 @@ func (b *Broker) forget(name string) {
 			return
 		}
 	}
+	b.WakeAt(name, 0)
 	delete(b.domains, name)
 	if i, found := slices.BinarySearch(b.names, name); found {
 		b.names = slices.Delete(b.names, i, i+1)

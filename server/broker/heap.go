@@ -76,13 +76,14 @@ func (h *readyHeap) down(i int) {
 	}
 }
 
-// timer wakes one evaluation (eval set) or one backed-off job (job set). Ties on the time are broken by the index at
+// timer wakes one evaluation (eval set), one backed-off job (job set) or a domain (woken set). Ties on the time are broken by the index at
 // which the evaluation was made, then by id, so that every server pops the same sequence.
 type timer struct {
 	at    structs.LogTime
 	index structs.Index
 	eval  structs.EvalID
 	job   *job
+	woken *domain // whose work is to be looked at again; eval and job are not set
 	pos   int
 }
 
@@ -98,6 +99,12 @@ func (t *timer) less(o *timer) bool {
 	}
 	if (t.job == nil) != (o.job == nil) {
 		return t.job == nil
+	}
+	if t.woken != nil && o.woken != nil {
+		return t.woken.name < o.woken.name
+	}
+	if (t.woken == nil) != (o.woken == nil) {
+		return t.woken == nil
 	}
 	return string(t.eval[:]) < string(o.eval[:])
 }

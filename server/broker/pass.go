@@ -39,15 +39,12 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 	}
 	var from []*domain
 	if name == DomainAll {
-		if !b.spanReady() {
+		if !b.spanReady() || slices.ContainsFunc(b.names, func(n string) bool { return b.domains[n].busy }) {
 			return Pass{}, false
 		}
+		b.contest(name, now)
 		for _, n := range b.names {
-			d := b.domains[n]
-			if d.busy {
-				return Pass{}, false
-			}
-			if len(d.ready.jobs) > 0 {
+			if d := b.domains[n]; len(d.ready.jobs) > 0 {
 				from = append(from, d)
 			}
 		}
@@ -60,6 +57,7 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 		if all := b.domains[DomainAll]; all != nil && all.busy {
 			return Pass{}, false
 		}
+		b.contest(name, now)
 		from = append(from, d)
 	}
 	b.passSeq++
@@ -272,6 +270,10 @@ func (b *Broker) expire(now structs.LogTime) {
 	for len(b.timers.heap) > 0 && b.timers.heap[0].at <= now {
 		t := b.timers.heap[0]
 		b.timers.remove(t)
+		if t.woken != nil {
+			b.woken(t.woken, now)
+			continue
+		}
 		if t.job != nil {
 			t.job.notUntil, t.job.wake = 0, nil
 			b.settle(t.job, now)

@@ -1,0 +1,64 @@
+package broker
+
+import "github.com/muster-sched/muster/structs"
+
+// room is what helps those who compete: who waits for nothing of it (for its time, for another job, for a node of some kind)
+// would not be served if others gave way.
+var room = KindsOf(structs.EventAllocStopped, structs.EventQueueUsage)
+
+// rouse makes ready every job of a domain that waits for room, now that it may have to be weighed against others.
+func (b *Broker) rouse(d *domain, now structs.LogTime) {
+	for i := range d.waiting {
+		g := &d.waiting[i]
+		if g.cures&room == 0 {
+			continue
+		}
+		for n := len(g.jobs); n > 0; n = len(g.jobs) {
+			b.Counters.Roused++
+			b.cureJob(g.jobs[n-1], now)
+		}
+	}
+}
+
+// contest rouses what competes with the jobs that a pass of a domain is about to take.
+func (b *Broker) contest(name string, now structs.LogTime) {
+	if b.rivals == nil {
+		return
+	}
+	if name != DomainAll {
+		if b.rivals(name) {
+			b.rouse(b.domainOf(name), now)
+		}
+		return
+	}
+	for _, n := range b.names {
+		if b.rivals(n) {
+			b.rouse(b.domains[n], now)
+		}
+	}
+}
+
+// WakeAt has everything that waits for room in a domain looked at again at a time, though nothing may happen until then;
+// 0 is never. It replaces what was said of the domain before.
+func (b *Broker) WakeAt(name string, at structs.LogTime) {
+	d := b.domainOf(name)
+	if d.wake != nil {
+		b.timers.remove(d.wake)
+		d.wake = nil
+	}
+	if at > 0 {
+		d.wake = b.timers.add(&timer{at: at, woken: d})
+	}
+}
+
+// woken rouses a domain whose time has come.
+func (b *Broker) woken(d *domain, now structs.LogTime) {
+	d.wake = nil
+	if d.name != DomainAll {
+		b.rouse(d, now)
+		return
+	}
+	for _, n := range b.names {
+		b.rouse(b.domains[n], now)
+	}
+}

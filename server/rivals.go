@@ -1,0 +1,161 @@
+package server
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/structs"
+)
+
+// rivals are the jobs whose running work may have to give up its places to what waits (structs.PreemptOrder): those that
+// may be preempted, by node pool, with what they hold. A pass needs them all, at every turn.
+//
+// Naive: look through all allocations in each pass; with 100,000 of them that takes longer than the pass. Here the
+// list follows what the log changes, job by job.
+type rivals struct {
+	domains map[string]*rivalPool
+	of      map[structs.JobKey]string // domain of each job in the index
+	lives   queue.Lifetimes           // how long work lasted that has ended
+}
+
+// rivalPool is the jobs of one node pool that may be preempted.
+type rivalPool struct {
+	jobs    int                  // whether they hold anything or not
+	holders []scheduler.Workload // those that hold something, by key
+}
+
+// rivalsLearned is how many ended jobs a new leader learns from at most, the last ones.
+const rivalsLearned = 20_000
+
+func loadRivals(snap *state.Snapshot) *rivals {
+	r := &rivals{domains: map[string]*rivalPool{}, of: map[structs.JobKey]string{}}
+	for j := range snap.Jobs("", "") {
+		if j.MayPreempt() {
+			r.set(snap, j.Key())
+		}
+	}
+	left := rivalsLearned
+	for rec := range snap.AcctBack() {
+		r.ended(rec)
+		if left--; left == 0 {
+			break
+		}
+	}
+	return r
+}
+
+// ended learns how long a job's work lasted. Sums do not depend on the order.
+func (r *rivals) ended(rec *structs.AcctRecord) {
+	if rec.Start == 0 || rec.Type != structs.JobBatch && rec.Type != structs.JobSysBatch {
+		return
+	}
+	if ran := ranOf(rec); ran > 0 {
+		r.lives.Ended(max(1, (rec.Asked.GPUMilli+999)/1000), ran)
+	}
+}
+
+// feed takes over what a batch of the log changed; snap is the state after it.
+func (r *rivals) feed(d *structs.Delta, snap *state.Snapshot) {
+	var last structs.JobKey
+	touch := func(k structs.JobKey, may bool) {
+		if _, in := r.of[k]; k != last && (in || may) {
+			last = k
+			r.set(snap, k)
+		}
+	}
+	for i := range d.Jobs {
+		if j := either(d.Jobs[i]); j != nil {
+			touch(j.Key(), j.MayPreempt())
+		}
+	}
+	for i := range d.Allocs {
+		if a := either(d.Allocs[i]); a != nil {
+			touch(a.JobKey(), false)
+		}
+	}
+	for i := range d.Workloads {
+		if w := either(d.Workloads[i]); w != nil {
+			touch(structs.JobKey{Namespace: w.Namespace, ID: w.JobID}, false)
+		}
+	}
+	for i := range d.Acct {
+		if c := &d.Acct[i]; c.Before == nil && c.After != nil {
+			r.ended(c.After)
+		}
+	}
+}
+
+// set brings what is known of a job up to date.
+func (r *rivals) set(snap *state.Snapshot, k structs.JobKey) {
+	byKey := func(w scheduler.Workload, k structs.JobKey) int { return compareKeys(w.Key, k) }
+	if was, in := r.of[k]; in {
+		d := r.domains[was]
+		d.jobs--
+		if i, found := slices.BinarySearchFunc(d.holders, k, byKey); found {
+			d.holders = slices.Delete(d.holders, i, i+1)
+		}
+		if d.jobs == 0 {
+			delete(r.domains, was)
+		}
+		delete(r.of, k)
+	}
+	j := snap.JobByKey(k)
+	if j == nil || !j.MayPreempt() || j.Status == structs.JobDead || !j.Placeable() || j.Type != structs.JobBatch && j.Type != structs.JobService {
+		return
+	}
+	d := r.domains[j.NodePool]
+	if d == nil {
+		d = &rivalPool{}
+		r.domains[j.NodePool] = d
+	}
+	d.jobs++
+	r.of[k] = j.NodePool
+	w := scheduler.Workload{Key: k, Job: j, Queue: snap.Workload(k), Least: scheduler.LeastOf(j)}
+	for _, a := range snap.AllocsByJob(k) {
+		if structs.Holds(a) {
+			w.Allocs = append(w.Allocs, a)
+			w.Expect = max(w.Expect, a.Expect) // what was expected when it was placed
+		}
+	}
+	if len(w.Allocs) > 0 {
+		i, _ := slices.BinarySearchFunc(d.holders, k, byKey)
+		d.holders = slices.Insert(d.holders, i, w)
+	}
+}
+
+func compareKeys(a, b structs.JobKey) int {
+	switch {
+	case a.Less(b):
+		return -1
+	case b.Less(a):
+		return 1
+	}
+	return 0
+}
+
+// compete reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
+func (r *rivals) compete(domain string) bool { return r.domains[domain] != nil }
+
+// fill gives a pass of a domain those that hold something, and who chooses between them and what waits.
+func (r *rivals) fill(in *scheduler.Input, domain string) {
+	var names []string
+	if domain != structs.NodePoolAll {
+		if r.compete(domain) {
+			names = []string{domain}
+		}
+	} else {
+		for name := range r.domains {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+	}
+	for _, name := range names {
+		in.Running = append(in.Running, r.domains[name].holders...)
+	}
+	if len(names) > 0 {
+		lives := r.lives // the pass computes on its own
+		in.Chooser = queue.Choosers{Lives: &lives}
+	}
+}
