@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -46,6 +47,7 @@ type Client struct {
 	history state.History
 	gone    map[structs.AllocID]time.Time // unknown to restored servers since
 	recent  map[structs.AllocID]bool      // collected here while the servers still list them
+	meter   gpu.Meter                     // of GPU use by task; guards itself
 	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
 	ended   atomic.Int64                  // allocations that have ended and are kept
 	joined  chan struct{}                 // closed at the first registration
@@ -127,7 +129,7 @@ func (c *Client) open() error {
 		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
 		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
-		DeviceNodes: c.cfg.DeviceNodes,
+		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(),
 	}
 	if !c.cfg.Ephemeral {
 		c.run.AllocsDir = c.cfg.AllocsDir

@@ -68,6 +68,10 @@ type Config struct {
 	GPUSamples func(context.Context) ([]gpu.Sample, error)
 	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
+	// LimitGPU makes the driver hold a task, named by its id, to so many bytes of a GPU (backend "dmem"), -1 for no limit;
+	// GPULimit asks what it holds it to. nil: this node cannot.
+	LimitGPU func(ctx context.Context, taskID, uuid string, bytes int64) error
+	GPULimit func(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error)
 	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
 	DeviceStats func() []methods.DeviceStats
 

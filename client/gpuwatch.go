@@ -2,9 +2,14 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/gpu/shim"
+	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -12,43 +17,214 @@ import (
 // this is policing, not a wall.
 const gpuWatchEvery = time.Second
 
-// gpuWatchLoop holds tasks to their shares of GPU memory where the backend is "watch". It asks the driver only while such
-// a task runs.
+// gpuMeterEvery is how often whole GPUs are looked at, where nothing is to be policed.
+const gpuMeterEvery = 5 * time.Second
+
+// gpuWatch holds tasks to their shares of GPU memory. Where the backend is "watch" nothing else does. Where it is "shim",
+// what the library has booked is compared with what the driver says: the difference (contexts, code) is made part of the
+// books, and a program that goes around the library is caught. A backend that is not in force any more ends its task.
+type gpuWatch struct {
+	c       *Client
+	watcher gpu.Watcher
+	living  shim.Living
+	pressed map[gpu.Quota]int // percent of the share that was told last
+}
+
 func (c *Client) gpuWatchLoop(ctx context.Context) {
 	if c.cfg.GPUSamples == nil {
 		return
 	}
 	tick := time.NewTicker(gpuWatchEvery)
 	defer tick.Stop()
-	w := &gpu.Watcher{}
+	w := &gpuWatch{c: c, pressed: map[gpu.Quota]int{}}
+	var looked time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		quotas := c.gpuQuotas()
-		if len(quotas) == 0 {
-			w.Look(nil, nil)
+		have := c.gpuGrants()
+		shared := false
+		for _, q := range have {
+			shared = shared || q.MiB > 0
+		}
+		if len(have) == 0 {
+			w.watcher.Look(nil, nil)
+			c.meter.Measure(time.Now(), nil, nil, nil)
 			continue
 		}
-		within, cancel := context.WithTimeout(ctx, 10*gpuWatchEvery)
-		samples, err := c.cfg.GPUSamples(within)
-		cancel()
-		if err != nil {
-			continue // a driver that does not answer is the health check's business
+		if !shared && time.Since(looked) < gpuMeterEvery {
+			continue
 		}
-		for _, x := range w.Look(w.Uses(samples), quotas) {
-			if r := c.Alloc(x.Alloc); r != nil {
-				c.log.Warn("a task holds more GPU memory than its share; it is stopped", "alloc", x.Alloc.Short(), "task", x.Task, "gpu", x.GPU, "quota_mib", x.QuotaMiB, "used_mib", x.UsedMiB)
-				r.ExceedGPU(x.Task, x.GPU, x.QuotaMiB, x.UsedMiB)
-			}
-		}
+		looked = time.Now()
+		w.look(ctx, have)
 	}
 }
 
-// gpuQuotas are the shares that this agent watches, of allocations that have not ended.
-func (c *Client) gpuQuotas() []gpu.Quota {
+// look compares once.
+func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
+	within, cancel := context.WithTimeout(ctx, 10*gpuWatchEvery)
+	defer cancel()
+	samples, err := w.c.cfg.GPUSamples(within)
+	var uses []gpu.TaskUse
+	if err == nil { // a driver that does not answer is the health check's business
+		uses = w.watcher.Uses(samples)
+		w.c.meter.Measure(time.Now(), samples, uses, have)
+	}
+	for _, q := range have {
+		r := w.c.Alloc(q.Alloc)
+		if r == nil || q.MiB == 0 || !r.Started(q.Task) {
+			continue
+		}
+		switch q.Backend {
+		case structs.BackendShim:
+			w.books(ctx, r, q, uses, err == nil)
+		case structs.BackendDmem:
+			w.limit(within, r, q)
+		}
+	}
+	if err != nil {
+		return
+	}
+	var watched []gpu.Quota
+	for _, q := range have {
+		if q.MiB > 0 && (q.Backend == structs.BackendWatch || q.Backend == structs.BackendShim) {
+			watched = append(watched, q)
+		}
+	}
+	for _, x := range w.watcher.Look(uses, watched) {
+		if r := w.c.Alloc(x.Alloc); r != nil {
+			w.c.log.Warn("a task holds more GPU memory than its share; it is stopped", "alloc", x.Alloc.Short(), "task", x.Task, "gpu", x.GPU, "quota_mib", x.QuotaMiB, "used_mib", x.UsedMiB)
+			r.ExceedGPU(x.Task, x.GPU, x.QuotaMiB, x.UsedMiB)
+		}
+	}
+	w.pressure(ctx, have)
+}
+
+// books brings the books of a task's share up to date: what processes had that are gone, and what is held beside them.
+func (w *gpuWatch) books(ctx context.Context, r *runner.Runner, q gpu.Quota, uses []gpu.TaskUse, fresh bool) {
+	dir := r.ShimDir(q.Task)
+	if dir == "" {
+		return
+	}
+	f, err := shim.Open(dir, q.GPU)
+	if err != nil {
+		w.vanished(r, q, err)
+		return
+	}
+	defer f.Close()
+	u, err := f.Read()
+	if err == nil && u.LimitBytes != q.MiB<<20 { // who writes there can also write this; it is put right
+		err = f.SetLimit(q.MiB << 20)
+	}
+	if err != nil {
+		w.vanished(r, q, err)
+		return
+	}
+	n, err := f.Sweep(u.Processes, w.living.Gone)
+	if err != nil {
+		w.vanished(r, q, err)
+		return
+	}
+	if n > 0 {
+		w.c.log.Debug("freed GPU memory that processes had booked which are gone", "alloc", q.Alloc.Short(), "task", q.Task, "gpu", q.GPU, "processes", n)
+		if u, err = f.Read(); err != nil {
+			return // next time
+		}
+	}
+	w.c.meter.Booked(q, u.PeakBytes, u.Denied)
+	if !fresh {
+		return
+	}
+	var held int64
+	for _, x := range uses {
+		if x.Alloc == q.Alloc && x.Task == q.Task && x.GPU == q.GPU {
+			held = x.Bytes
+		}
+	}
+	if err := f.SetUntracked(held - u.UsedBytes); err != nil {
+		w.c.log.Warn("GPU memory beside the books could not be noted", "alloc", q.Alloc.Short(), "task", q.Task, "error", err)
+	}
+}
+
+// limit checks that the driver still holds a task to its share.
+func (w *gpuWatch) limit(ctx context.Context, r *runner.Runner, q gpu.Quota) {
+	if w.c.cfg.GPULimit == nil {
+		w.vanished(r, q, errors.New("this agent cannot ask the driver for it"))
+		return
+	}
+	id := r.RunID(q.Task)
+	if id == "" {
+		return
+	}
+	l, err := w.c.cfg.GPULimit(ctx, id, q.GPU)
+	switch {
+	case err != nil && w.gone():
+		w.vanished(r, q, err)
+	case err == nil && l.Bytes != q.MiB<<20 && r.Started(q.Task):
+		w.vanished(r, q, fmt.Errorf("the driver holds it to %d bytes instead of %d", l.Bytes, q.MiB<<20))
+	}
+}
+
+// gone reports whether the node does not offer the backend "dmem" any more; a driver that does not answer is no reason to
+// end a task that it may well hold to its share.
+func (w *gpuWatch) gone() bool {
+	for _, g := range w.c.Node().Resources.Devices {
+		if _, ok := structs.GPUBackend(structs.BackendDmem, g.Attributes[structs.GPUEnforceAttribute].Str); ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *gpuWatch) vanished(r *runner.Runner, q gpu.Quota, err error) {
+	if r.Final() != nil || !r.Started(q.Task) {
+		return
+	}
+	w.c.log.Warn("what holds a task to its share of a GPU is not there any more; the task is stopped", "alloc", q.Alloc.Short(), "task", q.Task, "gpu", q.GPU, "backend", q.Backend, "error", err)
+	r.LoseGPU(q.Task, q.GPU, fmt.Sprintf("its share is not enforced by %s any more: %v", q.Backend, err))
+}
+
+// pressureSteps are the percentages of a share at which its task is told that it is running full, once each time that
+// the use has been below.
+var pressureSteps = []int{90, 98}
+
+// pressure tells tasks whose shares run full.
+func (w *gpuWatch) pressure(ctx context.Context, have []gpu.Quota) {
+	next := map[gpu.Quota]int{}
+	for _, q := range have {
+		r := w.c.Alloc(q.Alloc)
+		if r == nil || q.MiB == 0 {
+			continue
+		}
+		for _, u := range w.c.meter.Of(q.Alloc) {
+			if u.Quota != q || u.UsedBytes < 0 {
+				continue
+			}
+			percent, step := int(u.UsedBytes>>20*100/q.MiB), 0
+			for _, s := range pressureSteps {
+				if percent >= s {
+					step = s
+				}
+			}
+			if was := w.pressed[q]; step > was {
+				used := strconv.FormatInt(u.UsedBytes>>20, 10)
+				r.TellGPU(ctx, q.Task, runner.EventGPUPressure, fmt.Sprintf("%s of %d MiB of GPU %s are in use (%d %%)", used, q.MiB, q.GPU, percent),
+					"gpu", q.GPU, "quota_mib", strconv.FormatInt(q.MiB, 10), "used_mib", used, "threshold_percent", strconv.Itoa(step))
+			} else if step < was && percent > was-5 {
+				step = was // not again for a wave around the threshold
+			}
+			if step > 0 {
+				next[q] = step
+			}
+		}
+	}
+	w.pressed = next
+}
+
+// gpuGrants are the GPUs of allocations that have not ended, with the shares of them.
+func (c *Client) gpuGrants() []gpu.Quota {
 	var out []gpu.Quota
 	for _, r := range c.Allocs() {
 		if r.Final() != nil {
@@ -56,10 +232,28 @@ func (c *Client) gpuQuotas() []gpu.Quota {
 		}
 		a := r.Alloc()
 		for i := range a.Grants {
-			if g := &a.Grants[i]; g.IsGPU() && g.MemoryMiB > 0 && g.Backend == structs.BackendWatch {
-				out = append(out, gpu.Quota{Alloc: a.ID, Task: g.Task, GPU: g.Instance, MiB: g.MemoryMiB})
+			if g := &a.Grants[i]; g.IsGPU() {
+				out = append(out, gpu.Quota{Alloc: a.ID, Task: g.Task, GPU: g.Instance, MiB: g.MemoryMiB, Backend: g.Backend})
 			}
 		}
 	}
 	return out
+}
+
+// limitGPUs is what runners call before a task starts whose shares the driver is to enforce, or nil.
+func (c *Client) limitGPUs() func(ctx context.Context, taskID string, grants []structs.Grant) error {
+	if c.cfg.LimitGPU == nil {
+		return nil
+	}
+	return func(ctx context.Context, taskID string, grants []structs.Grant) error {
+		for _, g := range grants {
+			within, cancel := context.WithTimeout(ctx, 10*gpuWatchEvery)
+			err := c.cfg.LimitGPU(within, taskID, g.Instance, g.MemoryMiB<<20)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("hold the task to its share of GPU %s: %w", g.Instance, err)
+			}
+		}
+		return nil
+	}
 }

@@ -5,7 +5,9 @@ package fingerprint
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/client/driver"
@@ -127,6 +129,19 @@ func (o Options) devices(ctx context.Context, f *Facts) error {
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ID() < all[j].ID() })
 	f.Resources.Devices = all
+	var enforce []string
+	for i := range all {
+		if a := all[i].Attributes[structs.GPUEnforceAttribute].Str; all[i].Type == "gpu" && a != "" {
+			for b := range strings.SplitSeq(a, ",") {
+				if !slices.Contains(enforce, b) {
+					enforce = append(enforce, b)
+				}
+			}
+		}
+	}
+	if len(enforce) > 0 {
+		f.Attributes["gpu.enforce"] = strings.Join(enforce, ",")
+	}
 	return nil
 }
 

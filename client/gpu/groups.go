@@ -119,6 +119,7 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 				a := attributes(s, &g)
 				a["memory"] = number(m.MemoryBytes>>20, "MiB")
 				a["mig_profile"], a["mig_slices"], a["multiprocessors"] = words(m.Profile), number(m.Slices, ""), number(m.SMs, "")
+				a[structs.GPUEnforceAttribute] = words(structs.BackendMIG)
 				delete(a, "power")
 				add(name+" MIG "+m.Profile, a, in)
 			}
@@ -161,7 +162,7 @@ func attributes(s *Snapshot, g *Device) map[string]structs.Attribute {
 		}
 	}
 	num("memory", g.MemoryBytes>>20, "MiB")
-	text(structs.GPUEnforceAttribute, structs.BackendWatch)
+	text(structs.GPUEnforceAttribute, strings.Join(s.Enforce, ","))
 	num("power", g.PowerLimitMW/1000, "W")
 	num("bar1", g.BAR1Bytes>>20, "MiB")
 	num("cores_clock", g.ClockMHz, "MHz")

@@ -117,7 +117,7 @@ func TestMemoryOfInstances(t *testing.T) {
 	u.do("2", "alloc %d", s.MIGs[1].Memory+1)
 	u.do("0", "alloc %d", int64(5<<30))
 	samples, err := n.Refresh(t.Context())
-	if err != nil || len(samples[0].Processes) != 1 || samples[0].Processes[0] != (Process{u.cmd.Process.Pid, 5 << 30, s.MIGs[1].GI, 0}) || samples[0].UsedBytes != 5<<30 {
+	if err != nil || len(samples[0].Processes) != 1 || samples[0].Processes[0] != (Process{u.cmd.Process.Pid, 5 << 30, s.MIGs[1].GI, 0, -1}) || samples[0].UsedBytes != 5<<30 {
 		t.Errorf("samples %+v, %v", samples, err)
 	}
 	stats := n.Stats()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/gpu/shim"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -26,6 +27,7 @@ type Config struct {
 	Library string   // of NVML; "": where the driver puts it
 	Env     []string // for the child, beside the agent's own
 	Ignored []string // UUIDs of GPUs that nobody is to have
+	Groups  bool     // tasks have cgroup2 groups, which the driver can limit if it is new enough
 	Log     hclog.Logger
 	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
 	OnChange func()
@@ -78,6 +80,7 @@ type NVIDIA struct {
 	done chan struct{}
 	ask  chan chan error // Refresh
 	free chan time.Duration
+	lim  chan limitCall
 
 	mu       sync.Mutex
 	snapshot *Snapshot
@@ -97,7 +100,7 @@ type NVIDIA struct {
 // New starts watching. Close ends it.
 func New(cfg Config) *NVIDIA {
 	cfg.defaults()
-	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), samples: map[string]Sample{}, health: map[string]*health{}, looked: make(chan struct{})}
+	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, looked: make(chan struct{})}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	go n.run()
 	return n
@@ -268,6 +271,8 @@ func (n *NVIDIA) rest(d time.Duration, why string) {
 			return
 		case c := <-n.ask:
 			c <- fmt.Errorf("the NVIDIA driver does not answer: %s", why)
+		case l := <-n.lim:
+			l.reply <- limitReply{err: fmt.Errorf("the NVIDIA driver does not answer: %s", why)}
 		case d := <-n.free:
 			over = time.After(d)
 		case <-tick.C:
@@ -433,6 +438,10 @@ func (n *NVIDIA) session() (rest time.Duration, err error) {
 				return d, nil
 			case reply = <-n.ask:
 				wait = false
+			case l := <-n.lim:
+				if rest, err := n.limit(c, l); rest > 0 || err != nil {
+					return rest, err
+				}
 			case <-tick.C:
 				wait = false
 			case m, ok := <-c.out:
@@ -495,7 +504,7 @@ func (n *NVIDIA) await(c *child, within time.Duration, want func(message) bool) 
 
 func (n *NVIDIA) request(c *child, op string) (time.Duration, error) {
 	c.next++
-	if err := writeMessage(c.in, request{c.next, op}); err != nil {
+	if err := writeMessage(c.in, request{ID: c.next, Op: op}); err != nil {
 		return 0, c.died()
 	}
 	m, rest, err := n.await(c, n.cfg.ReplyWithin, func(m message) bool { return m.ID == c.next })
@@ -537,6 +546,7 @@ func (n *NVIDIA) take(s *Snapshot) {
 	if len(s.Absent) > 0 && n.snapshot == nil {
 		n.cfg.Log.Info("the NVIDIA driver lacks optional functions", "functions", s.Absent)
 	}
+	s.Enforce = n.backends(s)
 	n.snapshot = s
 	for uuid := range n.health {
 		if !has(s.GPUs, uuid) {
@@ -544,6 +554,18 @@ func (n *NVIDIA) take(s *Snapshot) {
 			delete(n.samples, uuid)
 		}
 	}
+}
+
+// backends are what holds tasks to shares of GPUs here, the strongest first.
+func (n *NVIDIA) backends(s *Snapshot) []string {
+	var out []string
+	if s.Dmem && n.cfg.Groups {
+		out = append(out, structs.BackendDmem)
+	}
+	if shim.Built() == "" {
+		out = append(out, structs.BackendShim)
+	}
+	return append(out, structs.BackendWatch)
 }
 
 func has(list []Device, uuid string) bool {

@@ -145,7 +145,7 @@ func TestFingerprint(t *testing.T) {
 		"pcie_width": number(16, ""), "driver_version": words("580.159.04"), "cuda_version": words("13.0"), "nvml_version": words("13.580.159.04"),
 		"cuda_compute": words("9.0"), "architecture": words("hopper"), "brand": words("NVIDIA"), "display_state": words("Disabled"), "persistence_mode": words("Enabled"),
 		"ecc_mode": words("Enabled"), "mig_mode": words("Disabled"), "compute_mode": words("default"), "nvlinks": number(18, ""), "nvlink_version": number(6, ""),
-		"muster.island_size": number(8, ""), "muster.dmem": {Kind: "bool"}, "enforce": words("watch"),
+		"muster.island_size": number(8, ""), "muster.dmem": {Kind: "bool"}, "enforce": words("shim,watch"),
 	}
 	for k, v := range want {
 		if h.Attributes[k] != v {

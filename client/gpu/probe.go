@@ -82,6 +82,7 @@ type probe struct {
 	mu    sync.Mutex
 	seen  map[string]nvml.Device // registered for events, by UUID; guarded by mu
 	set   nvml.EventSet          // or nil
+	until map[string]uint64      // time of the newest sample of processes, by UUID
 }
 
 // call is one that has not returned.
@@ -98,7 +99,7 @@ func open() (*probe, error) {
 		places = []string{l}
 	}
 	for _, l := range places {
-		p := &probe{lib: nvml.New(nvml.WithLibraryPath(l)), known: map[string]bool{}, seen: map[string]nvml.Device{}}
+		p := &probe{lib: nvml.New(nvml.WithLibraryPath(l)), known: map[string]bool{}, seen: map[string]nvml.Device{}, until: map[string]uint64{}}
 		r := p.lib.Init()
 		if r == nvml.ERROR_LIBRARY_NOT_FOUND {
 			continue
@@ -200,7 +201,7 @@ func (p *probe) devices() (list []*view, lost int, err error) {
 var sampled = []string{
 	"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption",
 	"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetFieldValues",
-	"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+	"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 }
 
 func (p *probe) static() (*Snapshot, error) {
@@ -213,7 +214,6 @@ func (p *probe) static() (*Snapshot, error) {
 	} else if v, ok := ask(p, none, []string{"nvmlSystemGetCudaDriverVersion"}, p.lib.SystemGetCudaDriverVersion); ok {
 		s.CUDA = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
 	}
-	s.Dmem = p.has("nvmlDeviceSetMemoryLimits_v1")
 	list, lost, err := p.devices()
 	if err != nil {
 		return nil, err
@@ -225,6 +225,7 @@ func (p *probe) static() (*Snapshot, error) {
 			s.Lost++
 			continue
 		}
+		s.Dmem = s.Dmem || x.MIGMode != "Enabled" && p.limits(d)
 		s.GPUs = append(s.GPUs, x)
 		p.register(d)
 	}
@@ -517,6 +518,7 @@ func (p *probe) sample(d *view) Sample {
 		s.MIGs = len(p.handles(d))
 	}
 	p.processes(d, &s)
+	p.busy(d, &s)
 	s.Lost = d.lost
 	return s
 }
@@ -542,7 +544,7 @@ func (p *probe) processes(d *view, s *Sample) {
 		list, ok := ask(p, d, []string{kind.name + "_v3", kind.name + "_v2", kind.name}, kind.get)
 		answered = answered || ok
 		for _, v := range list {
-			x := Process{PID: int(v.Pid), Bytes: int64(v.UsedGpuMemory), GI: id(v.GpuInstanceId), CI: id(v.ComputeInstanceId)}
+			x := Process{PID: int(v.Pid), Bytes: int64(v.UsedGpuMemory), GI: id(v.GpuInstanceId), CI: id(v.ComputeInstanceId), SM: -1}
 			if x.Bytes < 0 {
 				x.Bytes = -1
 			}
@@ -685,6 +687,8 @@ func serve(in io.Reader, out io.Writer) {
 			m.Static, err = o.static()
 		case "dynamic":
 			m.Dynamic, err = o.dynamic()
+		case "limit", "limits":
+			m.Limit, err = o.limit(r)
 		default:
 			err = fmt.Errorf("%q is no request", r.Op)
 		}

@@ -34,6 +34,8 @@ type Snapshot struct {
 	Lost   int      // devices counted that could not be opened
 	Absent []string // optional functions that the driver lacks, sorted
 	Dmem   bool     // the driver can limit the memory of a control group
+
+	Enforce []string `json:",omitempty"` // what holds tasks to their shares, the strongest first; the agent's addition
 }
 
 // Device is one GPU.
@@ -110,6 +112,7 @@ type Process struct {
 	PID    int
 	Bytes  int64 // -1: the driver does not tell
 	GI, CI int64 // of the MIG instance; -1 for none
+	SM     int64 // percent of the multiprocessors since the last sample; -1: the driver does not tell
 }
 
 // Event is something that the driver reports unasked.
@@ -121,7 +124,17 @@ type Event struct {
 
 type request struct {
 	ID uint64
-	Op string // "static", "dynamic"
+	Op string // "static", "dynamic", "limit", "limits"
+
+	// Of "limit" and "limits":
+	UUID, Group string // GPU, and the directory of a control group
+	Bytes       int64  // most that the group may have; -1: no limit
+}
+
+// MemoryLimit is what the driver says of a control group on one GPU.
+type MemoryLimit struct {
+	Bytes     int64 // -1: no limit
+	UsedBytes int64
 }
 
 type message struct {
@@ -132,6 +145,7 @@ type message struct {
 	Static  *Snapshot
 	Dynamic []Sample
 	Event   *Event
+	Limit   *MemoryLimit
 	Stuck   string `json:",omitempty"` // the call that has not returned for a while
 }
 

@@ -8,8 +8,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A watcher holds tasks to their shares of GPU memory where nothing stronger does (backend "watch"): it compares what the
-// processes of each task hold on each GPU with the quota. It can only look, so a task that takes too much has taken it
+// A watcher holds tasks to their shares of GPU memory where nothing stronger does (backend "watch"), and catches those that
+// go around the library that does (backend "shim"): it compares what the processes of each task hold on each GPU with the
+// quota. It can only look, so a task that takes too much has taken it
 // by the time it is seen; two looks in a row must agree, because a program that ends may still be on the list.
 
 // Excess is a task that holds more of a GPU than it was given.
@@ -27,7 +28,8 @@ type TaskUse struct {
 	Task    string
 	GPU     string
 	Bytes   int64
-	Unknown bool // the driver does not tell it for some process
+	Unknown bool  // the driver does not tell it for some process
+	SM      int64 // percent of the GPU's multiprocessors, sampled; -1 when the driver does not tell
 }
 
 // Quota is a task's share of a GPU.
@@ -35,7 +37,9 @@ type Quota struct {
 	Alloc structs.AllocID
 	Task  string
 	GPU   string
-	MiB   int64
+	MiB   int64 // 0: the whole GPU
+
+	Backend string
 }
 
 // What a task may hold beyond its quota before it is stopped: memory that is allocated in large pages and a driver that
@@ -79,6 +83,11 @@ func (w *Watcher) Uses(samples []Sample) []TaskUse {
 			if at == len(out) {
 				out = append(out, TaskUse{Alloc: alloc, Task: task, GPU: samples[i].UUID})
 			}
+			if p.SM < 0 || out[at].SM < 0 {
+				out[at].SM = -1
+			} else {
+				out[at].SM += p.SM
+			}
 			if p.Bytes < 0 {
 				out[at].Unknown = true
 				continue
@@ -96,7 +105,7 @@ func (w *Watcher) Look(uses []TaskUse, quotas []Quota) []Excess {
 	for _, q := range quotas {
 		k := watchKey{q.Alloc, q.Task, q.GPU}
 		for _, u := range uses {
-			if u.Alloc != q.Alloc || u.Task != q.Task || u.GPU != q.GPU {
+			if u.Alloc != q.Alloc || u.Task != q.Task || u.GPU != q.GPU || q.MiB == 0 {
 				continue
 			}
 			if u.Bytes>>20 <= q.MiB+max(q.MiB*watchSlackPercent/100, watchSlackMiB) {

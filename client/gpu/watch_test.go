@@ -35,13 +35,13 @@ func TestWatcher(t *testing.T) {
 	owners := map[int]structs.AllocID{10: a, 11: a, 20: b}
 	w := &Watcher{Owner: func(pid int) (structs.AllocID, string, bool) { id, ok := owners[pid]; return id, "t", ok }}
 	const mib = 1 << 20
-	quotas := []Quota{{a, "t", "G", 20000}, {b, "t", "G", 1000}}
+	quotas := []Quota{{a, "t", "G", 20000, ""}, {b, "t", "G", 1000, ""}}
 	look := func(ps ...Process) []Excess {
 		return w.Look(w.Uses([]Sample{{UUID: "G", Processes: ps}, {UUID: "H"}}), quotas)
 	}
 
 	if uses := w.Uses([]Sample{{UUID: "G", Processes: []Process{{PID: 10, Bytes: 5 * mib}, {PID: 99, Bytes: mib}, {PID: 20, Bytes: -1}, {PID: 11, Bytes: 7 * mib}}}}); !reflect.DeepEqual(uses,
-		[]TaskUse{{a, "t", "G", 12 * mib, false}, {b, "t", "G", 0, true}}) {
+		[]TaskUse{{a, "t", "G", 12 * mib, false, 0}, {b, "t", "G", 0, true, 0}}) {
 		t.Errorf("uses %+v", uses)
 	}
 	within, beyond := Process{PID: 10, Bytes: 20400 * mib}, Process{PID: 10, Bytes: 20401 * mib}

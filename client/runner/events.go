@@ -30,6 +30,7 @@ const (
 	EventMainDead       = "Main Tasks Dead"
 	EventDisk           = "Disk Resources Exceeded"
 	EventGPUMemory      = "GPU Memory Exceeded"
+	EventGPUPressure    = "GPU Memory Pressure"
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"

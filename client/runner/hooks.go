@@ -162,6 +162,7 @@ var taskHooks = []taskHook{
 	{name: "dispatch payload", prestart: writePayload},
 	{name: "configuration", prestart: makeConfig},
 	{name: "limits", prestart: setLimits},
+	{name: "shares of GPU memory", prestart: limitGPUs},
 	{name: "logs", prestart: setLogs},
 	{name: "network", prestart: setNetwork},
 	{name: "driver", prestart: prepareDriver},

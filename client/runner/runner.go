@@ -50,6 +50,9 @@ type Config struct {
 	// DeviceNodes are the device files of granted devices, with those that all of a kind share; an error when a grant's
 	// are not known now. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
+	// LimitGPUs makes the kernel driver hold a task, which is about to start under this id, to its shares (backend
+	// "dmem"). nil: this node cannot.
+	LimitGPUs func(ctx context.Context, taskID string, grants []structs.Grant) error
 	// Oversubscribe lets a task use up to MemoryMaxMiB.
 	Oversubscribe bool
 	// Go runs fn in a goroutine that the agent waits for when it stops. It reports false, and runs nothing, once the

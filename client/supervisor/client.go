@@ -90,6 +90,15 @@ func (c *Client) Groups() (cgroup.Layout, error) {
 	return c.layout, c.groupsErr
 }
 
+// LeafV2 names the cgroup2 group that a task gets, or will get; "" where there is no cgroup2.
+func (c *Client) LeafV2(taskID string) string {
+	l, err := c.Groups()
+	if err != nil || l.V2 == "" || !validID.MatchString(taskID) {
+		return ""
+	}
+	return cgroup.Leaf(l.V2, scope(c.dir), taskID)
+}
+
 // Devices says how the use of devices is restricted here: cgroup.DevicesByBPF, cgroup.DevicesByV1 or cgroup.DevicesByNone.
 func (c *Client) Devices() string {
 	if _, err := c.Groups(); err != nil {

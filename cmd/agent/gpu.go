@@ -1,6 +1,11 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/gpu"
 )
@@ -29,12 +34,36 @@ func (a *Agent) openGPUs(cc *client.Config) {
 		default:
 		}
 	}
+	layout, err := a.super.Groups()
+	gc.Groups = err == nil && layout.V2 != "" && os.Geteuid() == 0
 	a.gpus = gpu.New(gc)
 	cc.Fingerprint.Devices = append(cc.Fingerprint.Devices, a.gpus)
 	cc.Fingerprint.Changed = changed
 	cc.DeviceStats = a.gpus.Stats
 	cc.DeviceNodes = a.gpus.Nodes
 	cc.GPUSamples = a.gpus.Refresh
+	if gc.Groups {
+		cc.LimitGPU, cc.GPULimit = a.limitGPU, a.gpuLimit
+	}
+}
+
+// limitGPU has the driver limit the control group of a task that is about to start. The supervisor takes a group that is
+// there already; the limit must be in force before the first process is in it.
+func (a *Agent) limitGPU(ctx context.Context, taskID, uuid string, bytes int64) error {
+	dir := a.super.LeafV2(taskID)
+	if dir == "" {
+		return errors.New("tasks have no control group here that the driver could limit")
+	}
+	if bytes >= 0 {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make control group: %w", err)
+		}
+	}
+	return a.gpus.Limit(ctx, dir, uuid, bytes)
+}
+
+func (a *Agent) gpuLimit(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error) {
+	return a.gpus.LimitOf(ctx, a.super.LeafV2(taskID), uuid)
 }
 
 // GPUs is what watches the NVIDIA GPUs, or nil.

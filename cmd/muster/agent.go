@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/taskenv"
 	"github.com/muster-sched/muster/cmd/agent"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/fakegpu"
@@ -280,8 +281,18 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		forget()
 		return func() {}, err
 	}
+	// Tasks find the libraries, and a program that uses them, without being told.
+	for k, v := range map[string]string{fakegpu.Env: f.Path, "LD_LIBRARY_PATH": libs, "PATH": os.Getenv("PATH") + ":" + libs} {
+		if err := os.Setenv(k, v); err != nil {
+			return forget, err
+		}
+	}
+	if cfg.Config.Inherit == nil {
+		cfg.Config.Inherit = taskenv.InheritDefault
+	}
+	cfg.Config.Inherit = append(slices.Clip(cfg.Config.Inherit), fakegpu.Env, "LD_LIBRARY_PATH")
 	cfg.GPU = &gpu.Config{Library: filepath.Join(libs, "libnvidia-ml.so.1"), Env: []string{fakegpu.Env + "=" + f.Path}}
-	log.Warn("GPUs are made up; programs can allocate their memory with these in the environment", "gpus", o.gpus,
+	log.Warn("GPUs are made up; tasks can allocate their memory with these in the environment, which they have", "gpus", o.gpus,
 		"LD_LIBRARY_PATH", libs, fakegpu.Env, f.Path)
 	return forget, nil
 }

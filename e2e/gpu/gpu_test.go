@@ -183,20 +183,20 @@ func (m *machine) gpuOf(job, status string) (gpu, backend string, alloc harness.
 // allocates more than its share: it is stopped with an event that says how much, and the others go on.
 func TestSharesAreWatched(t *testing.T) {
 	m := newMachine(t, "2xH100")
-	m.run("one", "20GiB", 19*1024, "")
+	m.run("one", "20GiB", 19*1024, `enforce = "watch"`)
 	first, backend, _ := m.gpuOf("one", "running")
 	if backend != "watch" {
 		t.Errorf("the share is enforced by %q", backend)
 	}
-	m.run("two", "20GiB", 18*1024, "")
-	m.run("greedy", "20GiB", 35*1024, "")
+	m.run("two", "20GiB", 18*1024, `enforce = "watch"`)
+	m.run("greedy", "20GiB", 35*1024, `enforce = "watch"`)
 	for _, job := range []string{"two", "greedy"} {
 		harness.Eventually(t, 30*time.Second, job+" is placed", func() (bool, string) {
 			as, err := m.api.Allocs(job)
 			return err == nil && len(as) == 1, fmt.Sprint(as, err)
 		})
 	}
-	m.run("big", "30GiB", 1024, "")
+	m.run("big", "30GiB", 1024, `enforce = "watch"`)
 	if other, _, _ := m.gpuOf("big", "running"); other == first {
 		t.Error("a share of 30 GiB is on a GPU that has less left")
 	}

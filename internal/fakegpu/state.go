@@ -12,6 +12,8 @@
 //	topo A B LEVEL          10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 system
 //	proc UUID PID BYTES     a process that is only claimed
 //	charge UUID PID START BYTES NS   one that allocates through the fake libcuda; START as in /proc/PID/stat, PID as in the pid namespace NS
+//	dmem 1                  the driver limits the memory of control groups (nvmlDeviceSetMemoryLimits_v1)
+//	limit UUID DIR SOFT HARD   what processes of the control group DIR may have of a GPU
 //	xid SEQ GPU CODE [GI]   delivered to event sets made while the highest SEQ was lower
 //	delay|hang|crash|fail SYMBOL [MS|CODE]
 //
@@ -48,6 +50,14 @@ type State struct {
 	Procs        []Proc
 	XIDs         []XID
 	Faults       []Fault
+	Dmem         bool
+	Limits       []Limit
+}
+
+// Limit is what a control group of version 2, named by its directory, may have of a GPU.
+type Limit struct {
+	UUID, Group string
+	Soft, Hard  uint64
 }
 
 // GPU is one device. Memory is in bytes, power in mW, clocks in MHz, energy in mJ; -1 for NUMA, ECC and MIG is "not
@@ -152,6 +162,12 @@ func (s *State) String() string {
 	for _, p := range s.Pairs {
 		fmt.Fprintf(&b, "topo %d %d %d\n", p.A, p.B, p.Level)
 	}
+	if s.Dmem {
+		b.WriteString("dmem 1\n")
+	}
+	for _, l := range s.Limits {
+		fmt.Fprintf(&b, "limit %s %s %d %d\n", l.UUID, l.Group, l.Soft, l.Hard)
+	}
 	for _, p := range s.Procs {
 		if p.Start == 0 {
 			fmt.Fprintf(&b, "proc %s %d %d\n", p.UUID, p.PID, p.Bytes)
@@ -242,6 +258,10 @@ func (s *State) line(w []string) error {
 			p.NS = uint64(num(5))
 		}
 		s.Procs = append(s.Procs, p)
+	case "dmem":
+		s.Dmem = num(1) != 0
+	case "limit":
+		s.Limits = append(s.Limits, Limit{text(1), text(2), uint64(num(3)), uint64(num(4))})
 	case "xid":
 		x := XID{num(1), int(num(2)), int(num(3)), -1}
 		if len(w) > 4 {

@@ -48,7 +48,7 @@ func Build(dir string, absent ...string) error {
 		return err
 	}
 	for _, l := range []struct{ name, source string }{{NVML, "nvml.c"}, {CUDA, "cuda.c"}} {
-		args := []string{"-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-soname," + l.name, "-o", filepath.Join(dir, l.name), filepath.Join(work, l.source), "-lpthread"}
+		args := []string{"-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic-functions", "-Wl,-soname," + l.name, "-o", filepath.Join(dir, l.name), filepath.Join(work, l.source), "-lpthread"}
 		if len(absent) > 0 {
 			args = append(args, "-Wl,--version-script="+script)
 		}

@@ -11,7 +11,8 @@ typedef u64 CUdeviceptr;
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
 
 struct context { int device, primary; };
-struct chunk { CUdeviceptr at; u64 bytes; int device; };
+struct pool;
+struct chunk { CUdeviceptr at; u64 bytes; int device, pool, refs; }; // pool is 1 more than its index; refs: handle and mappings
 
 // All of these are guarded by mu.
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -35,6 +36,24 @@ static u64 size_of(const char *uuid, int *gpu) {
 	if (*gpu < 0 || state.gpu[*gpu].lost) return 0;
 	struct gpu *g = &state.gpu[*gpu];
 	return g->memory - g->reserved - g->used;
+}
+
+// limit_of is what this process's control group may have of a GPU, and what it has; 0 when there is no limit. Called with
+// state_mu held. Who cannot see the group's other processes sees those of its own pid namespace: a task is one.
+static int limit_of(const char *uuid, u64 *hard, u64 *used) {
+	char mine[1024], group[1024];
+	if (!state.dmem || !state.nlimit || !group_of(getpid(), mine, sizeof mine)) return 0;
+	for (int i = 0; i < state.nlimit; i++) {
+		struct limit *l = &state.limit[i];
+		if (strcmp(l->uuid, uuid) || !in_group(mine, l->group)) continue;
+		*hard = l->hard, *used = 0;
+		for (int k = 0; k < state.nproc; k++) {
+			struct proc *p = &state.proc[k];
+			if (!strcmp(p->uuid, uuid) && p->ns == own_ns() && start_of(p->pid) == p->start && group_of(p->pid, group, sizeof group) && in_group(group, l->group)) *used += p->bytes;
+		}
+		return 1;
+	}
+	return 0;
 }
 
 // charge makes a device's charge of this process be now, if there is room for it. Called with mu held.
@@ -66,6 +85,11 @@ static CUresult charge(int device, u64 now) {
 	}
 	int gpu, pid = getpid();
 	u64 size = size_of(uuid, &gpu), start = start_of(pid), mine = own_ns(), others = used_of(&state, gpu, uuid) - charged[device];
+	u64 hard, held;
+	if (now > charged[device] && limit_of(uuid, &hard, &held) && held - charged[device] + now > hard) {
+		r = OUT_OF_MEMORY;
+		goto done;
+	}
 	if (now > charged[device] && (now > size || others > size - now)) {
 		r = OUT_OF_MEMORY;
 		goto done;
@@ -249,12 +273,14 @@ static CUresult enter(int device) {
 	if (!r) contexts[device]++;
 	return r;
 }
+static void empty_pools(int device);
 static void leave(int device) {
 	if (--contexts[device]) return;
 	size_t keep = 0;
 	for (size_t i = 0; i < nchunk; i++)
 		if (chunk[i].device != device) chunk[keep++] = chunk[i];
 	nchunk = keep;
+	empty_pools(device);
 	charge(device, 0);
 }
 static CUresult create(struct context **out, int device) {
@@ -311,6 +337,19 @@ API CUresult cuDevicePrimaryCtxRetain(struct context **out, CUdevice device) {
 	*out = &primary[device];
 	return OK;
 }
+API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+	DEVICE(cuDevicePrimaryCtxGetState)
+	*flags = 0, *active = primaries[device] > 0;
+	return OK;
+}
+API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+	DEVICE(cuDevicePrimaryCtxReset_v2)
+	if (primaries[device]) {
+		primaries[device] = 0;
+		leave(device);
+	}
+	return OK;
+}
 API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 	DEVICE(cuDevicePrimaryCtxRelease_v2)
 	if (!primaries[device]) return INVALID_CONTEXT;
@@ -318,43 +357,143 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 	return OK;
 }
 
-static CUresult take(CUdeviceptr *at, u64 bytes, int device) {
-	if (!bytes) return INVALID_VALUE;
+static CUresult shrink(struct pool *p, u64 keep);
+static struct pool *pool_at(int n);
+static void pool_give(struct pool *p, u64 bytes);
+
+static CUresult remember(CUdeviceptr *at, u64 bytes, int device, int pool) {
 	if (nchunk == chunks) {
 		size_t n = chunks ? 2 * chunks : 64;
 		struct chunk *c = realloc(chunk, n * sizeof *c);
 		if (!c) return OUT_OF_MEMORY;
 		chunk = c, chunks = n;
 	}
-	CUresult r = charge(device, charged[device] + bytes);
-	if (r) return r;
 	*at = next_at;
 	next_at += (bytes + 0x1fffff) & ~0x1fffffull;
-	chunk[nchunk++] = (struct chunk){*at, bytes, device};
+	chunk[nchunk++] = (struct chunk){*at, bytes, device, pool, 1};
 	return OK;
+}
+static CUresult take(CUdeviceptr *at, u64 bytes, int device) {
+	if (!bytes) return INVALID_VALUE;
+	CUresult r = charge(device, charged[device] + bytes);
+	return r ? r : remember(at, bytes, device, 0);
 }
 static CUresult give(CUdeviceptr at) {
 	if (!at) return OK;
 	for (size_t i = 0; i < nchunk; i++)
 		if (chunk[i].at == at) {
+			if (--chunk[i].refs > 0) return OK;
 			struct chunk c = chunk[i];
 			chunk[i] = chunk[--nchunk];
-			return charge(c.device, charged[c.device] - c.bytes);
+			if (!c.pool) return charge(c.device, charged[c.device] - c.bytes);
+			pool_give(pool_at(c.pool), c.bytes);
+			return OK;
 		}
 	return INVALID_VALUE;
 }
 #define ALLOC(fn) API CUresult fn(CUdeviceptr *at, size_t n) { CONTEXT(fn) return take(at, n, device); }
 #define FREE(fn) API CUresult fn(CUdeviceptr at) { CALL(fn) return give(at); }
-#define ALLOC_ASYNC(fn) API CUresult fn(CUdeviceptr *at, size_t n, void *stream) { (void)stream; CONTEXT(fn) return take(at, n, device); }
 #define FREE_ASYNC(fn) API CUresult fn(CUdeviceptr at, void *stream) { (void)stream; CALL(fn) return give(at); }
 ALLOC(cuMemAlloc)
 ALLOC(cuMemAlloc_v2)
 FREE(cuMemFree)
 FREE(cuMemFree_v2)
-ALLOC_ASYNC(cuMemAllocAsync)
-ALLOC_ASYNC(cuMemAllocAsync_ptsz)
+// Pools keep what is freed until they are trimmed or more than their threshold is spare; a pool takes memory from the
+// device in steps of 2 MiB.
+enum { POOLS = 16, STEP = 2 << 20 };
+struct pool { int used, device, own; u64 reserved, taken, threshold; };
+static struct pool pool[POOLS];
+static struct pool *default_pool(int device) {
+	for (int i = 0; i < POOLS; i++)
+		if (pool[i].used && !pool[i].own && pool[i].device == device) return &pool[i];
+	for (int i = 0; i < POOLS; i++)
+		if (!pool[i].used) {
+			pool[i] = (struct pool){1, device, 0, 0, 0, 0};
+			return &pool[i];
+		}
+	return 0;
+}
+static int is_pool(void *p) { return (char *)p >= (char *)pool && (char *)p < (char *)(pool + POOLS) && ((struct pool *)p)->used; }
+static CUresult shrink(struct pool *p, u64 keep) {
+	u64 now = (p->taken + STEP - 1) / STEP * STEP;
+	if (now < keep) now = keep < p->reserved ? keep : p->reserved;
+	if (now >= p->reserved) return OK;
+	CUresult r = charge(p->device, charged[p->device] - (p->reserved - now));
+	if (!r) p->reserved = now;
+	return r;
+}
+static CUresult pool_take(struct pool *p, CUdeviceptr *at, u64 bytes) {
+	if (!bytes || !p) return INVALID_VALUE;
+	u64 want = (p->taken + bytes + STEP - 1) / STEP * STEP;
+	CUresult r = want > p->reserved ? charge(p->device, charged[p->device] + want - p->reserved) : OK;
+	if (r) return r;
+	if (want > p->reserved) p->reserved = want;
+	r = remember(at, bytes, p->device, (int)(p - pool) + 1);
+	if (!r) p->taken += bytes;
+	return r;
+}
+static struct pool *pool_at(int n) { return &pool[n - 1]; }
+static void empty_pools(int device) {
+	for (int i = 0; i < POOLS; i++)
+		if (pool[i].used && pool[i].device == device) pool[i].reserved = pool[i].taken = 0;
+}
+static void pool_give(struct pool *p, u64 bytes) {
+	p->taken -= bytes;
+	if (p->reserved - p->taken > p->threshold) shrink(p, p->threshold);
+}
+#define POOL_FUNCTIONS(suffix)                                                                                                \
+	API CUresult cuMemAllocAsync##suffix(CUdeviceptr *at, size_t n, void *stream) {                                        \
+		(void)stream;                                                                                                  \
+		CONTEXT(cuMemAllocAsync##suffix) return pool_take(default_pool(device), at, n);                                \
+	}                                                                                                                      \
+	API CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *at, size_t n, void *p, void *stream) {                       \
+		(void)stream;                                                                                                  \
+		CONTEXT(cuMemAllocFromPoolAsync##suffix) return is_pool(p) ? pool_take(p, at, n) : INVALID_VALUE;              \
+	}
+POOL_FUNCTIONS()
+POOL_FUNCTIONS(_ptsz)
 FREE_ASYNC(cuMemFreeAsync)
 FREE_ASYNC(cuMemFreeAsync_ptsz)
+API CUresult cuDeviceGetDefaultMemPool(void **out, CUdevice device) { DEVICE(cuDeviceGetDefaultMemPool) *out = default_pool(device); return *out ? OK : OUT_OF_MEMORY; }
+API CUresult cuDeviceGetMemPool(void **out, CUdevice device) { DEVICE(cuDeviceGetMemPool) *out = default_pool(device); return *out ? OK : OUT_OF_MEMORY; }
+struct pool_properties { int type, handles, location, device; };
+API CUresult cuMemPoolCreate(void **out, const struct pool_properties *p) {
+	int device = p->device;
+	DEVICE(cuMemPoolCreate)
+	for (int i = 0; i < POOLS; i++)
+		if (!pool[i].used) {
+			pool[i] = (struct pool){1, device, 1, 0, 0, 0};
+			*out = &pool[i];
+			return OK;
+		}
+	return OUT_OF_MEMORY;
+}
+API CUresult cuMemPoolDestroy(void *p) {
+	CALL(cuMemPoolDestroy)
+	if (!is_pool(p) || !((struct pool *)p)->own) return INVALID_VALUE;
+	((struct pool *)p)->taken = 0;
+	CUresult r = shrink(p, 0);
+	((struct pool *)p)->used = 0;
+	return r;
+}
+API CUresult cuMemPoolTrimTo(void *p, size_t keep) { CALL(cuMemPoolTrimTo) return is_pool(p) ? shrink(p, keep) : INVALID_VALUE; }
+API CUresult cuMemPoolGetAttribute(void *h, int which, void *v) {
+	CALL(cuMemPoolGetAttribute)
+	if (!is_pool(h)) return INVALID_VALUE;
+	struct pool *p = h;
+	switch (which) {
+	case 4: *(u64 *)v = p->threshold; return OK;
+	case 5: *(u64 *)v = p->reserved; return OK;
+	case 7: *(u64 *)v = p->taken; return OK;
+	}
+	return INVALID_VALUE;
+}
+API CUresult cuMemPoolSetAttribute(void *h, int which, void *v) {
+	CALL(cuMemPoolSetAttribute)
+	if (!is_pool(h) || which != 4) return INVALID_VALUE;
+	((struct pool *)h)->threshold = *(u64 *)v;
+	return OK;
+}
 API CUresult cuMemAllocManaged(CUdeviceptr *at, size_t n, unsigned flags) { (void)flags; CONTEXT(cuMemAllocManaged) return take(at, n, device); }
 API CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element) {
 	(void)element;
@@ -371,6 +510,66 @@ API CUresult cuMemCreate(u64 *handle, size_t n, const struct properties *p, u64 
 	return take(handle, n, device);
 }
 API CUresult cuMemRelease(u64 handle) { CALL(cuMemRelease) return give(handle); }
+// Mappings: addresses are whatever the program says. Memory lives until its handle and its mappings are gone.
+struct mapping { CUdeviceptr at; u64 bytes, handle; };
+static struct mapping mapping[4096];
+static int nmapping;
+API CUresult cuMemAddressReserve(CUdeviceptr *at, size_t n, size_t align, CUdeviceptr want, u64 flags) {
+	(void)align, (void)want, (void)flags;
+	CALL(cuMemAddressReserve)
+	*at = next_at;
+	next_at += (n + 0x1fffff) & ~0x1fffffull;
+	return OK;
+}
+API CUresult cuMemAddressFree(CUdeviceptr at, size_t n) { (void)at, (void)n; CALL(cuMemAddressFree) return OK; }
+API CUresult cuMemMap(CUdeviceptr at, size_t n, size_t offset, u64 handle, u64 flags) {
+	(void)offset, (void)flags;
+	CALL(cuMemMap)
+	for (size_t i = 0; i < nchunk && nmapping < 4096; i++)
+		if (chunk[i].at == handle) {
+			chunk[i].refs++;
+			mapping[nmapping++] = (struct mapping){at, n, handle};
+			return OK;
+		}
+	return INVALID_VALUE;
+}
+API CUresult cuMemUnmap(CUdeviceptr at, size_t n) {
+	CALL(cuMemUnmap)
+	int found = 0;
+	for (int i = 0; i < nmapping;) {
+		struct mapping m = mapping[i];
+		if (m.at < at || m.at >= at + n) {
+			i++;
+			continue;
+		}
+		mapping[i] = mapping[--nmapping];
+		give(m.handle);
+		found = 1;
+	}
+	return found ? OK : INVALID_VALUE;
+}
+API CUresult cuMemRetainAllocationHandle(u64 *handle, void *at) {
+	CALL(cuMemRetainAllocationHandle)
+	for (int i = 0; i < nmapping; i++)
+		if (mapping[i].at == (CUdeviceptr)(uintptr_t)at)
+			for (size_t k = 0; k < nchunk; k++)
+				if (chunk[k].at == mapping[i].handle) {
+					chunk[k].refs++;
+					*handle = chunk[k].at;
+					return OK;
+				}
+	return INVALID_VALUE;
+}
+// Arrays are as large as their elements.
+struct array2 { size_t width, height; int format; unsigned channels; };
+struct array3 { size_t width, height, depth; int format; unsigned channels, flags; };
+static u64 size_of_array(u64 w, u64 h, u64 d, int format, unsigned channels) {
+	u64 e = format == 1 || format == 8 ? 1 : format == 2 || format == 9 || format == 0x10 ? 2 : 4;
+	return w * (h ? h : 1) * (d ? d : 1) * channels * e;
+}
+API CUresult cuArrayCreate_v2(CUdeviceptr *out, const struct array2 *a) { CONTEXT(cuArrayCreate_v2) return take(out, size_of_array(a->width, a->height, 1, a->format, a->channels), device); }
+API CUresult cuArray3DCreate_v2(CUdeviceptr *out, const struct array3 *a) { CONTEXT(cuArray3DCreate_v2) return take(out, size_of_array(a->width, a->height, a->depth, a->format, a->channels), device); }
+API CUresult cuArrayDestroy(CUdeviceptr a) { CALL(cuArrayDestroy) return give(a); }
 API CUresult cuMemGetAllocationGranularity(size_t *v, const struct properties *p, int option) {
 	(void)p, (void)option;
 	CALL(cuMemGetAllocationGranularity)
@@ -382,7 +581,8 @@ static CUresult info(size_t *avail, size_t *total, int device) {
 	int gpu;
 	pthread_mutex_lock(&state_mu);
 	refresh();
-	u64 size = size_of(device_uuid[device], &gpu), used = used_of(&state, gpu, device_uuid[device]);
+	u64 size = size_of(device_uuid[device], &gpu), used = used_of(&state, gpu, device_uuid[device]), hard, held;
+	if (limit_of(device_uuid[device], &hard, &held) && hard < size) size = hard, used = held;
 	pthread_mutex_unlock(&state_mu);
 	*total = size, *avail = size > used ? size - used : 0;
 	return OK;
@@ -421,6 +621,12 @@ API CUresult cuGetProcAddress_v2(const char *symbol, void **f, int version, u64 
 		ONE(cuMemGetAllocationGranularity), ONE(cuGetErrorName), ONE(cuGetErrorString), NEW(cuGetProcAddress, 12000),
 		{"cuDevicePrimaryCtxRelease", (void *)cuDevicePrimaryCtxRelease_v2, 0, 11000}, {"cuCtxPushCurrent", (void *)cuCtxPushCurrent_v2, 0, 4000},
 		{"cuCtxPopCurrent", (void *)cuCtxPopCurrent_v2, 0, 4000}, {"cuMemAllocPitch", (void *)cuMemAllocPitch_v2, 0, 3020},
+		ONE(cuMemMap), ONE(cuMemUnmap), ONE(cuMemRetainAllocationHandle), ONE(cuMemAddressReserve), ONE(cuMemAddressFree),
+		ONE(cuDeviceGetDefaultMemPool), ONE(cuDeviceGetMemPool), ONE(cuMemPoolCreate), ONE(cuMemPoolDestroy), ONE(cuMemPoolTrimTo),
+		ONE(cuMemPoolGetAttribute), ONE(cuMemPoolSetAttribute), ONE(cuArrayDestroy), ONE(cuDevicePrimaryCtxGetState),
+		{"cuArrayCreate", (void *)cuArrayCreate_v2, 0, 3020}, {"cuArray3DCreate", (void *)cuArray3DCreate_v2, 0, 3020},
+		{"cuDevicePrimaryCtxReset", (void *)cuDevicePrimaryCtxReset_v2, 0, 11000},
+		{"cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, (void *)cuMemAllocFromPoolAsync_ptsz, 11020},
 		{"cuMemAllocAsync", (void *)cuMemAllocAsync, (void *)cuMemAllocAsync_ptsz, 11020},
 		{"cuMemFreeAsync", (void *)cuMemFreeAsync, (void *)cuMemFreeAsync_ptsz, 11020},
 	};

@@ -13,11 +13,17 @@ typedef nvmlProcessInfo_t REAL(nvmlProcessInfo_t);
 typedef nvmlDeviceAttributes_t REAL(nvmlDeviceAttributes_t);
 typedef nvmlEventData_t REAL(nvmlEventData_t);
 typedef nvmlFieldValue_t REAL(nvmlFieldValue_t);
+typedef nvmlProcessUtilizationSample_t REAL(nvmlProcessUtilizationSample_t);
+typedef nvmlSetMemoryLimits_v1_t REAL(nvmlSetMemoryLimits_v1_t);
+typedef nvmlGetMemoryLimits_v1_t REAL(nvmlGetMemoryLimits_v1_t);
 typedef nvmlGpuFabricInfo_v2_t REAL(nvmlGpuFabricInfo_v2_t);
 _Static_assert(NVML_ERROR_GPU_IS_LOST == 15 && NVML_ERROR_ARGUMENT_VERSION_MISMATCH == 25 && NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == 230, "numbers");
 #undef nvmlProcessInfo_t
 #undef nvmlEventData_t
 #define nvmlReturn_t fake_nvmlReturn_t
+#define nvmlProcessUtilizationSample_t fake_nvmlProcessUtilizationSample_t
+#define nvmlSetMemoryLimits_v1_t fake_nvmlSetMemoryLimits_v1_t
+#define nvmlGetMemoryLimits_v1_t fake_nvmlGetMemoryLimits_v1_t
 #define nvmlPciInfo_t fake_nvmlPciInfo_t
 #define nvmlMemory_t fake_nvmlMemory_t
 #define nvmlMemory_v2_t fake_nvmlMemory_v2_t
@@ -38,6 +44,8 @@ _Static_assert(NVML_ERROR_GPU_IS_LOST == 15 && NVML_ERROR_ARGUMENT_VERSION_MISMA
 #define NVML_ERROR_DRIVER_NOT_LOADED FAKE_9
 #define NVML_ERROR_TIMEOUT FAKE_10
 #define NVML_ERROR_GPU_IS_LOST FAKE_15
+#define NVML_ERROR_OPERATING_SYSTEM FAKE_17
+#define NVML_ERROR_UNKNOWN FAKE_999
 #define NVML_ERROR_IN_USE FAKE_19
 #define NVML_ERROR_MEMORY FAKE_20
 #define NVML_ERROR_ARGUMENT_VERSION_MISMATCH FAKE_25
@@ -54,3 +62,5 @@ SAME_SIZE(nvmlEventData_t) SAME(nvmlEventData_t, eventData) SAME(nvmlEventData_t
 SAME_SIZE(nvmlFieldValue_t) SAME(nvmlFieldValue_t, valueType) SAME(nvmlFieldValue_t, value)
 _Static_assert(offsetof(real_nvmlGpuFabricInfo_v2_t, cliqueId) == offsetof(fake_nvmlGpuFabricInfoV_t, cliqueId), "clique");
 _Static_assert(offsetof(real_nvmlGpuFabricInfo_v2_t, healthMask) == offsetof(fake_nvmlGpuFabricInfoV_t, healthMask), "health");
+SAME_SIZE(nvmlProcessUtilizationSample_t) SAME(nvmlProcessUtilizationSample_t, smUtil)
+SAME_SIZE(nvmlSetMemoryLimits_v1_t) SAME(nvmlSetMemoryLimits_v1_t, hardLimit) SAME_SIZE(nvmlGetMemoryLimits_v1_t) SAME(nvmlGetMemoryLimits_v1_t, currentUsed)

@@ -399,6 +399,75 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
+// The GPU's work is divided evenly among its processes, in one sample a call.
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(void *device, nvmlProcessUtilizationSample_t *v, unsigned *n, u64 since) {
+	DEVICE(nvmlDeviceGetProcessUtilization)
+	if (g->mig == 1) return NVML_ERROR_NOT_SUPPORTED;
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	u64 now = (u64)t.tv_sec * 1000000 + (u64)t.tv_nsec / 1000;
+	unsigned have = 0, pids[PROCS];
+	for (int i = 0; i < state.nproc && now > since; i++) {
+		struct proc *p = &state.proc[i];
+		int pid = !strcmp(p->uuid, g->uuid) ? pid_here(p) : 0;
+		if (pid) pids[have++] = (unsigned)pid;
+	}
+	if (!have) return NVML_ERROR_NOT_FOUND;
+	unsigned room = v ? *n : 0;
+	*n = have;
+	if (room < have) return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned i = 0; i < have; i++) v[i] = (nvmlProcessUtilizationSample_t){pids[i], now, g->util / have, g->memutil / have, 0, 0};
+	return NVML_SUCCESS;
+}
+
+// Limits of control groups; the fake libcuda keeps to them.
+static u64 group_used(const char *uuid, const char *dir) {
+	u64 sum = 0;
+	for (int i = 0; i < state.nproc; i++) {
+		char group[1024];
+		int pid = !strcmp(state.proc[i].uuid, uuid) ? pid_here(&state.proc[i]) : 0;
+		if (pid && group_of(pid, group, sizeof group) && in_group(group, dir)) sum += state.proc[i].bytes;
+	}
+	return sum;
+}
+API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(void *device, nvmlSetMemoryLimits_v1_t *v) {
+	DEVICE(nvmlDeviceSetMemoryLimits_v1)
+	struct stat st;
+	if (!state.dmem || g->mig == 1) return NVML_ERROR_NOT_SUPPORTED;
+	if (v->softLimit > v->hardLimit || (v->hardLimit != ~0ull && v->hardLimit > g->memory)) return NVML_ERROR_INVALID_ARGUMENT;
+	if (stat(v->nameSpace, &st) || !S_ISDIR(st.st_mode)) return NVML_ERROR_OPERATING_SYSTEM;
+	char name[4096], tmp[4160];
+	if ((size_t)snprintf(name, sizeof name, "%s.lock", state_path()) >= sizeof name) return NVML_ERROR_UNKNOWN;
+	int lock = open(name, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (lock < 0) return NVML_ERROR_UNKNOWN;
+	while (flock(lock, LOCK_EX) && errno == EINTR) {
+	}
+	char *text = read_text(&st), *out = text ? malloc((size_t)st.st_size + 1024) : 0, *save = 0;
+	size_t n = 0;
+	for (char *l = out ? strtok_r(text, "\n", &save) : 0; l; l = strtok_r(0, "\n", &save)) {
+		char id[UUID], dir[400];
+		if (sscanf(l, "limit %79s %399s", id, dir) == 2 && !strcmp(id, g->uuid) && (!strcmp(dir, v->nameSpace) || stat(dir, &st))) continue;
+		n += (size_t)sprintf(out + n, "%s\n", l);
+	}
+	if (out && v->hardLimit != ~0ull) n += (size_t)sprintf(out + n, "limit %s %s %llu %llu\n", g->uuid, v->nameSpace, v->softLimit, v->hardLimit);
+	snprintf(tmp, sizeof tmp, "%s.limit.tmp", state_path());
+	int fd = out ? open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1, ok = fd >= 0 && write(fd, out, n) == (ssize_t)n;
+	if (fd >= 0) fchmod(fd, 0666), close(fd);
+	ok = ok && !rename(tmp, state_path());
+	close(lock);
+	free(text);
+	free(out);
+	return ok ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(void *device, nvmlGetMemoryLimits_v1_t *v) {
+	DEVICE(nvmlDeviceGetMemoryLimits_v1)
+	if (!state.dmem || g->mig == 1) return NVML_ERROR_NOT_SUPPORTED;
+	v->softLimit = 0, v->hardLimit = ~0ull, v->currentUsed = group_used(g->uuid, v->nameSpace);
+	for (int i = 0; i < state.nlimit; i++)
+		if (!strcmp(state.limit[i].uuid, g->uuid) && !strcmp(state.limit[i].group, v->nameSpace)) v->softLimit = state.limit[i].soft, v->hardLimit = state.limit[i].hard;
+	return NVML_SUCCESS;
+}
+
 // An event set delivers the XIDs that the file gains after it was made.
 struct events { u64 seen; int registered[GPUS]; };
 

@@ -13,9 +13,11 @@ typedef enum {
 	NVML_ERROR_DRIVER_NOT_LOADED = 9,
 	NVML_ERROR_TIMEOUT = 10,
 	NVML_ERROR_GPU_IS_LOST = 15,
+	NVML_ERROR_OPERATING_SYSTEM = 17,
 	NVML_ERROR_IN_USE = 19,
 	NVML_ERROR_MEMORY = 20,
 	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+	NVML_ERROR_UNKNOWN = 999,
 } nvmlReturn_t;
 
 typedef struct {
@@ -52,4 +54,7 @@ typedef struct {
 	unsigned healthMask;
 } nvmlGpuFabricInfoV_t; // the first part, common to versions 2 and 3
 
+typedef struct { unsigned pid; unsigned long long timeStamp; unsigned smUtil, memUtil, encUtil, decUtil; } nvmlProcessUtilizationSample_t;
+typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit; } nvmlSetMemoryLimits_v1_t;
+typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit, currentUsed; } nvmlGetMemoryLimits_v1_t;
 #endif

@@ -21,7 +21,7 @@
 
 typedef unsigned long long u64;
 
-enum { GPUS = 64, MIGS = 448, LINKS = 1024, PAIRS = 2048, PROCS = 8192, XIDS = 512, FAULTS = 128, UUID = 80 };
+enum { GPUS = 64, MIGS = 448, LINKS = 1024, PAIRS = 2048, PROCS = 8192, XIDS = 512, FAULTS = 128, LIMITS = 1024, UUID = 80 };
 
 struct gpu {
 	char uuid[UUID], name[96], serial[30];
@@ -44,13 +44,15 @@ struct link { int a, b; unsigned n; }; // b is -1 for a switch
 struct pair { int a, b; unsigned level; };
 struct proc { char uuid[UUID]; int pid; u64 start, bytes, ns; }; // start 0: declared, not a live process; pid is that of pid namespace ns
 struct xid { u64 seq; int gpu; unsigned code, gi; };
+struct limit { char uuid[UUID], group[400]; u64 soft, hard; }; // group: directory of a control group of version 2
 struct fault { char kind, symbol[64]; unsigned arg; }; // kinds d(elay) h(ang) c(rash) f(ail)
 
 struct state {
 	char driver[80], nvml[80];
 	int cuda;
 	u64 context; // bytes that every CUDA context takes
-	int ngpu, nmig, nlink, npair, nproc, nxid, nfault;
+	int dmem; // the driver limits control groups
+	int ngpu, nmig, nlink, npair, nproc, nxid, nfault, nlimit;
 	struct gpu gpu[GPUS];
 	struct mig mig[MIGS];
 	struct link link[LINKS];
@@ -58,6 +60,7 @@ struct state {
 	struct proc proc[PROCS];
 	struct xid xid[XIDS];
 	struct fault fault[FAULTS];
+	struct limit limit[LIMITS];
 };
 
 static struct state state;                                  // guarded by state_mu
@@ -167,6 +170,12 @@ static inline void parse_line(struct state *s, char *line) {
 		COPY(p->uuid, w[1]);
 		p->pid = atoi(w[2]), p->start = strtoull(w[3], 0, 10), p->bytes = strtoull(w[4], 0, 10);
 		if (n > 5) p->ns = strtoull(w[5], 0, 10);
+	} else if (!strcmp(w[0], "dmem")) {
+		s->dmem = atoi(w[1]);
+	} else if (!strcmp(w[0], "limit") && n >= 5 && s->nlimit < LIMITS) {
+		struct limit *l = &s->limit[s->nlimit++];
+		COPY(l->uuid, w[1]), COPY(l->group, w[2]);
+		l->soft = strtoull(w[3], 0, 10), l->hard = strtoull(w[4], 0, 10);
 	} else if (!strcmp(w[0], "xid") && n >= 4 && s->nxid < XIDS) {
 		s->xid[s->nxid++] = (struct xid){strtoull(w[1], 0, 10), atoi(w[2]), (unsigned)atoi(w[3]), n > 4 ? (unsigned)atoi(w[4]) : 0xFFFFFFFFu};
 	} else if ((!strcmp(w[0], "delay") || !strcmp(w[0], "hang") || !strcmp(w[0], "crash") || !strcmp(w[0], "fail")) && s->nfault < FAULTS) {
@@ -265,6 +274,32 @@ static inline u64 used_of(const struct state *s, int gpu, const char *uuid) {
 		if ((!strcmp(p->uuid, uuid) || (gpu >= 0 && (m = mig_by_uuid(s, p->uuid)) >= 0 && s->mig[m].gpu == gpu)) && alive(p)) sum += p->bytes;
 	}
 	return sum;
+}
+
+// group_of finds the control group of version 2 that a process is in, below its mount: "/a/b". It is 0 when unknown.
+static inline int group_of(int pid, char *to, size_t size) {
+	char path[64], line[1024];
+	snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
+	FILE *f = fopen(path, "re");
+	int found = 0;
+	while (f && fgets(line, sizeof line, f))
+		if (!strncmp(line, "0::", 3)) {
+			line[strcspn(line, "\n")] = 0;
+			snprintf(to, size, "%s", line + 3);
+			found = 1;
+		}
+	if (f) fclose(f);
+	return found;
+}
+
+// in_group reports whether a group below the mount is the one that a directory names, or lies in it.
+static inline int in_group(const char *group, const char *dir) {
+	size_t n = strlen(dir), g = strlen(group);
+	for (size_t i = 0; i <= g && g > 1; i++) { // a parent of the group, or itself, is the end of the directory's path
+		if (group[i] && group[i] != '/') continue;
+		if (i > 1 && i <= n && !strncmp(dir + n - i, group, i)) return 1;
+	}
+	return 0;
 }
 
 static inline void nap(unsigned ms) {

@@ -1,0 +1,77 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// limitCall is a request about the memory of a control group, and where its answer goes.
+type limitCall struct {
+	request request
+	reply   chan limitReply
+}
+
+type limitReply struct {
+	limit MemoryLimit
+	err   error
+}
+
+// Limit makes the driver hold all processes of a control group, named by its directory, to so many bytes of a GPU; -1
+// takes the limit away. It waits for the driver, within ctx.
+func (n *NVIDIA) Limit(ctx context.Context, group, uuid string, bytes int64) error {
+	_, err := n.limits(ctx, request{Op: "limit", Group: group, UUID: uuid, Bytes: bytes})
+	return err
+}
+
+// LimitOf asks the driver what a control group may have of a GPU, and has.
+func (n *NVIDIA) LimitOf(ctx context.Context, group, uuid string) (MemoryLimit, error) {
+	return n.limits(ctx, request{Op: "limits", Group: group, UUID: uuid})
+}
+
+func (n *NVIDIA) limits(ctx context.Context, r request) (MemoryLimit, error) {
+	l := limitCall{r, make(chan limitReply, 1)}
+	select {
+	case n.lim <- l:
+	case <-ctx.Done():
+		return MemoryLimit{}, n.noAnswer(ctx.Err())
+	case <-n.done:
+		return MemoryLimit{}, errClosed
+	}
+	select {
+	case a := <-l.reply:
+		return a.limit, a.err
+	case <-ctx.Done():
+		return MemoryLimit{}, n.noAnswer(ctx.Err())
+	case <-n.done:
+		return MemoryLimit{}, errClosed
+	}
+}
+
+// limit carries a call to the child. That the driver refuses it is for the caller, not for the session.
+func (n *NVIDIA) limit(c *child, l limitCall) (time.Duration, error) {
+	c.next++
+	l.request.ID = c.next
+	fail := func(err error) error {
+		l.reply <- limitReply{err: err}
+		return err
+	}
+	if err := writeMessage(c.in, l.request); err != nil {
+		return 0, fail(c.died())
+	}
+	m, rest, err := n.await(c, n.cfg.ReplyWithin, func(m message) bool { return m.ID == c.next })
+	switch {
+	case rest > 0:
+		l.reply <- limitReply{err: errors.New("the NVIDIA driver was let go on request")}
+		return rest, nil
+	case err != nil:
+		return 0, fail(err)
+	case m.Err != "":
+		l.reply <- limitReply{err: errors.New(m.Err)}
+	case m.Limit == nil:
+		l.reply <- limitReply{err: errors.New("the process that asks the NVIDIA driver gave no answer")}
+	default:
+		l.reply <- limitReply{limit: *m.Limit}
+	}
+	return 0, nil
+}

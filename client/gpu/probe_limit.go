@@ -1,0 +1,94 @@
+//go:build linux && cgo
+
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// busy tells how much of the multiprocessors each process used since the last time: the mean of the driver's samples.
+func (p *probe) busy(d *view, s *Sample) {
+	list, ok := ask(p, d, []string{"nvmlDeviceGetProcessUtilization"}, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		v, r := d.GetProcessUtilization(p.until[d.uuid])
+		if r == nvml.ERROR_NOT_FOUND { // nobody did anything
+			return nil, nvml.SUCCESS
+		}
+		return v, r
+	})
+	if !ok {
+		return
+	}
+	sum, n := map[int]int64{}, map[int]int64{}
+	for _, v := range list {
+		if v.TimeStamp > p.until[d.uuid] {
+			p.until[d.uuid] = v.TimeStamp
+		}
+		sum[int(v.Pid)] += int64(v.SmUtil)
+		n[int(v.Pid)]++
+	}
+	for i := range s.Processes {
+		pid := s.Processes[i].PID
+		s.Processes[i].SM = sum[pid] / max(n[pid], 1)
+	}
+}
+
+// limits reports whether the driver limits the memory of control groups: having the functions is not enough, the kernel
+// must play along.
+func (p *probe) limits(d *view) bool {
+	if !p.has("nvmlDeviceSetMemoryLimits_v1") || !p.has("nvmlDeviceGetMemoryLimits_v1") {
+		return false
+	}
+	root := "/sys/fs/cgroup/unified" // where version 1 is mounted beside it
+	if _, err := os.Stat(root); err != nil {
+		root = "/sys/fs/cgroup"
+	}
+	code := nvml.ERROR_UNKNOWN
+	ask(p, d, []string{"nvmlDeviceGetMemoryLimits_v1"}, func() (struct{}, nvml.Return) {
+		_, code = d.GetMemoryLimits_v1(root)
+		return struct{}{}, code
+	})
+	return code != nvml.ERROR_NOT_SUPPORTED && code != nvml.ERROR_FUNCTION_NOT_FOUND
+}
+
+// limit sets what a control group may have of a GPU, or asks for it.
+func (p *probe) limit(r request) (*MemoryLimit, error) {
+	if !p.has("nvmlDeviceSetMemoryLimits_v1") || !p.has("nvmlDeviceGetMemoryLimits_v1") {
+		return nil, errors.New("the driver cannot limit the memory of a control group")
+	}
+	d := &view{uuid: r.UUID}
+	h, ok := ask(p, d, []string{"nvmlDeviceGetHandleByUUID"}, func() (nvml.Device, nvml.Return) { return p.lib.DeviceGetHandleByUUID(r.UUID) })
+	if !ok {
+		return nil, fmt.Errorf("GPU %s cannot be opened", r.UUID)
+	}
+	d.Device = h
+	var code nvml.Return
+	if r.Op == "limit" {
+		soft, hard := uint64(0), ^uint64(0)
+		if r.Bytes >= 0 { // equal: nothing is taken from those within their share
+			soft, hard = uint64(r.Bytes), uint64(r.Bytes)
+		}
+		if _, ok := ask(p, d, []string{"nvmlDeviceSetMemoryLimits_v1"}, func() (struct{}, nvml.Return) {
+			code = d.SetMemoryLimits_v1(r.Group, soft, hard)
+			return struct{}{}, code
+		}); !ok {
+			return nil, fmt.Errorf("limit the memory of GPU %s for %s: %s", r.UUID, r.Group, text(code))
+		}
+	}
+	v, ok := ask(p, d, []string{"nvmlDeviceGetMemoryLimits_v1"}, func() (nvml.MemoryLimits_v1, nvml.Return) {
+		v, c := d.GetMemoryLimits_v1(r.Group)
+		code = c
+		return v, c
+	})
+	if !ok {
+		return nil, fmt.Errorf("ask for the limit of GPU %s for %s: %s", r.UUID, r.Group, text(code))
+	}
+	m := &MemoryLimit{Bytes: int64(v.HardLimit), UsedBytes: int64(v.CurrentUsed)}
+	if r.Op == "limit" && m.Bytes != r.Bytes {
+		return nil, fmt.Errorf("the driver has set %d bytes for %s on GPU %s instead of %d", m.Bytes, r.Group, r.UUID, r.Bytes)
+	}
+	return m, nil
+}

@@ -1,0 +1,113 @@
+// Package shim is the agent's side of the library that holds programs to their shares of GPU memory (backend "shim";
+// src/shim.c, committed as shim_<arch>.so). A task gets a directory with a copy of the library, which is preloaded into
+// its programs, and beside it a file for each of its GPUs: the share, what is booked of it by process, and what the
+// driver says is held beyond that. The library finds the files by its own place, so that no variable of the environment
+// leads it elsewhere.
+//
+// Programs that are linked statically, or with another C library than glibc, do not load it; nothing stops a program
+// from doing without it on purpose. The agent therefore also watches what the driver says.
+package shim
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Built says why this program has no library for tasks, or nothing.
+func Built() string {
+	if len(image) == 0 {
+		return "not built in"
+	}
+	return ""
+}
+
+// Library is the name of the library's file.
+const Library = "libmuster-gpu.so"
+
+// Env is the variable that makes the dynamic linker load the library.
+const Env = "LD_PRELOAD"
+
+// Preload is the value of Env: the library in dir before what the task loads itself.
+func Preload(dir, own string) string {
+	lib := filepath.Join(dir, Library)
+	if own = strings.TrimSpace(own); own == "" {
+		return lib
+	}
+	return lib + ":" + own
+}
+
+// Layout of a file; struct quota of shim.c holds the other end of this agreement.
+const (
+	magic      = 0x31544f5551474d4d
+	slots      = 1023
+	slotSize   = 32
+	headerSize = 64
+	fileSize   = headerSize + slots*slotSize
+
+	atLimit     = 8
+	atUntracked = 16
+	atPeak      = 24
+	atDenied    = 32
+
+	slotStart = 8
+	slotNS    = 16
+	slotUsed  = 24
+)
+
+// Place writes library and files into dir, which the agent owns: tasks can read and write the files, and neither remove
+// nor replace them. limits are bytes by UUID. What is there already stays, with a new limit.
+func Place(dir string, limits map[string]int64) error {
+	if why := Built(); why != "" {
+		return errors.New("the library for shares of GPU memory is " + why)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if st, err := root.Lstat(Library); err != nil || st.Size() != int64(len(image)) {
+		if err := replace(root, Library, image, 0o755); err != nil {
+			return fmt.Errorf("place the library for shares of GPU memory: %w", err)
+		}
+	}
+	for uuid, limit := range limits {
+		if uuid == "" || uuid != filepath.Base(uuid) {
+			return fmt.Errorf("GPU %q cannot have a file", uuid)
+		}
+		if st, err := root.Lstat(uuid); err != nil || st.Size() != fileSize {
+			b := make([]byte, fileSize)
+			binary.NativeEndian.PutUint64(b, magic)
+			binary.NativeEndian.PutUint64(b[atLimit:], uint64(limit))
+			if err := replace(root, uuid, b, 0o666); err != nil {
+				return fmt.Errorf("write the share of GPU %s: %w", uuid, err)
+			}
+			continue
+		}
+		f, err := Open(dir, uuid)
+		if err != nil {
+			return err
+		}
+		f.SetLimit(limit)
+		f.Close()
+	}
+	return nil
+}
+
+// replace writes a file in one step.
+func replace(root *os.Root, name string, b []byte, mode os.FileMode) error {
+	tmp := "." + name + ".tmp"
+	if err := root.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	if err := root.Chmod(tmp, mode); err != nil {
+		return err
+	}
+	return root.Rename(tmp, name)
+}
