@@ -32,6 +32,9 @@ type books struct {
 	last    *structs.Queue
 	version int             // of the promises
 	barren  map[string]bool // asks for which no start is known
+
+	endless   bool // nothing held was known to end, when the picture had this stamp
+	endlessAt int
 }
 
 // promised is what one allocation of a blocked workload will hold on a node.

@@ -22,6 +22,9 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	if g := d.soleMiss(); g != nil && b.w.v.rows == 1 && len(b.rows[0]) == 0 {
 		return b.earliestOnOne(d, g)
 	}
+	if b.rows == nil && !b.anyEnds() {
+		return 0, nil // it will be as it is now
+	}
 	now := d.in.Now
 	times := []structs.LogTime{now}
 	rows := b.rowsFor(d)
@@ -64,6 +67,22 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 		}
 	}
 	return times[hi], best
+}
+
+// anyEnds reports whether anything held is known to end.
+func (b *books) anyEnds() bool {
+	if b.endless && b.endlessAt == b.w.stamp {
+		return false
+	}
+	for row := range b.w.v.rows {
+		for _, h := range b.w.get(row).hold.list() {
+			if h.work.foreseen(b.in.Now) > 0 {
+				return true
+			}
+		}
+	}
+	b.endless, b.endlessAt = true, b.w.stamp
+	return false
 }
 
 // soleMiss is the group of a decision that misses one allocation of mere amounts, and nothing else is missing; else nil.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -172,7 +173,7 @@ func (d *decision) reasonText() string {
 		if r.Placed >= r.Wanted {
 			continue
 		}
-		text := fmt.Sprintf("%d of group %q, %s", r.Wanted-r.Placed, r.Group, r.Code)
+		text := strconv.FormatInt(r.Wanted-r.Placed, 10) + " of group " + strconv.Quote(r.Group) + ", " + string(r.Code)
 		for _, x := range r.Refusals {
 			if x.Code == r.Code {
 				return text + " (" + x.Dimension + ")"

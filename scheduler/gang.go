@@ -55,13 +55,17 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 	}
 	next := 0
 	fill := func(to *[]want, n int) {
+		if n <= 0 {
+			return
+		}
+		*to = slices.Grow(*to, n)
 		for ; n > 0; n-- {
 			for m.taken[next] {
 				next++
 			}
-			m.taken[next] = true
 			*to = append(*to, m.want(next))
 			g.counts.Place++
+			next++
 		}
 	}
 	fill(&g.wants, missing)

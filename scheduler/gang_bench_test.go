@@ -57,6 +57,8 @@ func BenchmarkPendingGangs(b *testing.B) {
 			nodes, allocs := gpuNodes(2000, c.free)
 			in := scheduler.Input{View: scheduler.NewView(10, nodes, allocs, nil), Now: structs.LogTime(time.Hour), Pending: pendingGangs(10_000)}
 			placed := 0
+			defer onThread()()
+			began := threadTime()
 			b.ResetTimer()
 			for range b.N {
 				placed = 0
@@ -70,6 +72,7 @@ func BenchmarkPendingGangs(b *testing.B) {
 					}
 				}
 			}
+			b.ReportMetric(float64((threadTime()-began).Milliseconds())/float64(b.N), "cpu-ms/pass")
 			b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/pass")
 			b.ReportMetric(float64(placed), "placed")
 		})

@@ -108,6 +108,7 @@ type holding struct {
 	shares []share  // of those that are shared, by position; a device in devs that is not here is given whole
 	rares  int      // how many of held have a rare part
 	waits  int      // how many of held wait on others
+	yields int      // how many of held may shrink for others
 }
 
 func (h *holding) list() []*held {
@@ -143,9 +144,10 @@ func (o occupancy) with(n *structs.Node, h *held) occupancy {
 	next.held = append(next.held, old[i:]...)
 	if o.hold != nil {
 		next.ports, next.cores, next.devs, next.shares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares
-		next.rares, next.waits = o.hold.rares, o.hold.waits
+		next.rares, next.waits, next.yields = o.hold.rares, o.hold.waits, o.hold.yields
 	}
 	if h.rare == nil && next.waits == 0 {
+		next.yields += count(h.work.yields)
 		return occupancy{used: o.used.Add(h.need), hold: next}
 	}
 	return occupancy{hold: next}.tally(n)
@@ -164,6 +166,9 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 	old := o.hold.list()
 	next := &holding{held: make([]*held, 0, len(old)+len(fresh))}
 	used, plain := o.used, o.hold == nil || o.hold.waits == 0
+	for _, h := range fresh {
+		next.yields += count(h.work.yields)
+	}
 	for len(old) > 0 && len(fresh) > 0 {
 		if cmpID(old[0].id, fresh[0].id) < 0 {
 			next.held, old = append(next.held, old[0]), old[1:]
@@ -181,6 +186,7 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 	}
 	if o.hold != nil {
 		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
+		next.yields += o.hold.yields
 	}
 	return occupancy{used: used, hold: next}
 }
@@ -199,6 +205,7 @@ func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
 	next := &holding{held: slices.Concat(old[:i], old[i+1:])}
 	if gone.rare == nil && o.hold.waits == 0 {
 		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
+		next.yields = o.hold.yields - count(gone.work.yields)
 		return occupancy{used: o.used.Sub(gone.need), hold: next}
 	}
 	return occupancy{hold: next}.tally(n)
@@ -213,6 +220,7 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 	var used structs.Vector
 	for _, e := range h.held {
 		used = used.Add(e.need)
+		h.yields += count(e.work.yields)
 		if e.rare == nil {
 			continue
 		}
@@ -241,6 +249,13 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 		used = structs.Usage(as)
 	}
 	return occupancy{used: used, hold: h}
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // claimed reports whether some holder on the node already waits for id.

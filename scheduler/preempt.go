@@ -35,31 +35,6 @@ type preemption struct {
 	gone  map[string]structs.Amount // of what queues hold, by path: told to go by this pass
 	rules map[string]*structs.Queue
 	vain  hopeless
-	grown int8 // work of elastic groups runs: 1 yes, -1 no, 0 not looked yet
-}
-
-// elastic reports whether work of elastic groups runs.
-func (p *preemption) elastic(v *View) bool {
-	if p.grown != 0 {
-		return p.grown > 0
-	}
-	p.grown = -1
-	var last *structs.Job // allocations next to each other are often of one job
-	for _, c := range v.chunks {
-		for i := range c.ids {
-			for _, h := range c.hold[i].list() {
-				if h.work.job == nil || h.work.job == last {
-					continue
-				}
-				last = h.work.job
-				if slices.ContainsFunc(last.Groups, func(g *structs.Group) bool { return g.Elastic != nil }) {
-					p.grown = 1
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 func newPreemption() *preemption {
@@ -124,7 +99,7 @@ func (d *decision) preempt() {
 		return
 	}
 	rule := d.preemptRule()
-	if rule.name == "" && !d.pre.elastic(d.w.v) {
+	if rule.name == "" && !d.w.v.mayShrink() {
 		return // nobody can be made to go
 	}
 	for _, g := range d.rec.groups {

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -122,13 +123,8 @@ func (q *quickReject) refuses(load *Workload) bool {
 func (q *quickReject) mayShrink() bool {
 	if q.shrink == 0 {
 		q.shrink = 1
-		for row := range q.w.v.rows {
-			for _, h := range q.w.get(row).hold.list() {
-				if h.work.yields {
-					q.shrink = 2
-					return true
-				}
-			}
+		if q.w.v.mayShrink() || slices.ContainsFunc(q.w.states, func(o occupancy) bool { return o.hold != nil && o.hold.yields > 0 }) {
+			q.shrink = 2
 		}
 	}
 	return q.shrink == 2

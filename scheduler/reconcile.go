@@ -100,7 +100,7 @@ type reconciler struct {
 }
 
 func newReconciler(in *Input, w *Workload) *reconciler {
-	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, rosters: w.Rosters, ended: w.Ended, changed: make(map[*structs.Job]map[string]bool)}
+	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, rosters: w.Rosters, ended: w.Ended}
 	for _, e := range w.Evals {
 		r.force = r.force || e.ForceResch
 	}
@@ -111,7 +111,10 @@ func newReconciler(in *Input, w *Workload) *reconciler {
 // run reconciles every group of the job and every group that only allocations know any more: first the job's in their
 // order, then the others by name.
 func (r *reconciler) run(allocs []*structs.Allocation) {
-	byGroup := make(map[string][]*structs.Allocation)
+	var byGroup map[string][]*structs.Allocation
+	if len(allocs) > 0 {
+		byGroup = make(map[string][]*structs.Allocation)
+	}
 	for _, a := range allocs {
 		byGroup[a.Group] = append(byGroup[a.Group], a)
 	}
@@ -671,6 +674,9 @@ func (r *reconciler) inPlace(g *groupWork, a *structs.Allocation) bool {
 	m := r.changed[a.Job]
 	if m == nil {
 		m = make(map[string]bool)
+		if r.changed == nil {
+			r.changed = make(map[*structs.Job]map[string]bool)
+		}
 		r.changed[a.Job] = m
 	}
 	destroy, known := m[g.name]

@@ -34,6 +34,30 @@ type chunk struct {
 	used []structs.Vector
 	hold []*holding
 	mix  atomic.Pointer[[]Shape] // of what is held; made when a policy asks
+
+	shrinks atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
+}
+
+// mayShrink reports whether something held on the nodes of a chunk may shrink for others. It is found out once, as
+// chunks are immutable once published.
+func (c *chunk) mayShrink() bool {
+	x := c.shrinks.Load()
+	if x == 0 {
+		x = 1
+		for _, h := range c.hold {
+			if h != nil && h.yields > 0 {
+				x = 2
+				break
+			}
+		}
+		c.shrinks.Store(x)
+	}
+	return x == 2
+}
+
+// mayShrink reports whether anything held may shrink for others.
+func (v *View) mayShrink() bool {
+	return slices.ContainsFunc(v.chunks, (*chunk).mayShrink)
 }
 
 // roster is the part of a chunk that only nodes themselves change.
