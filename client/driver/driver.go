@@ -130,7 +130,7 @@ type Port struct {
 // Mount is a directory or file of the host that a task sees at a place of its own.
 type Mount struct {
 	Source      string // absolute, on the host; it exists
-	Target      string // absolute, as the task sees it
+	Target      string // as the task sees it; relative to the task's directory unless absolute
 	ReadOnly    bool
 	Propagation string // "private" (or ""), "host-to-task" or "bidirectional"
 }
@@ -139,6 +139,11 @@ type Mount struct {
 // other of the host, at these places.
 type DirsElsewhere interface {
 	TaskDirs() (alloc, local, secrets string)
+}
+
+// VolumeMounter is implemented by drivers that can show a task what TaskConfig.Mounts says.
+type VolumeMounter interface {
+	MountsVolumes() bool
 }
 
 // Preparer is implemented by drivers that have much to do before a task can start, such as fetching an image. Start

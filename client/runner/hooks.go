@@ -165,6 +165,7 @@ var taskHooks = []taskHook{
 	{name: "shares of GPU memory", prestart: limitGPUs},
 	{name: "logs", prestart: setLogs},
 	{name: "network", prestart: setNetwork},
+	{name: "volumes", prestart: mountVolumes},
 	{name: "driver", prestart: prepareDriver},
 }
 

@@ -70,6 +70,7 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	v, n := view{i, p, c}, launch.N[int]
 	c.Do("make namespaces", unix.SYS_UNSHARE, n(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS))
 	v.mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+	v.stage()
 	// What stays writable is held before anything covers it or makes it read-only.
 	held := i.AllocRoot != "" && (i.HideDir != "" || i.ReadOnly || i.Root != nil)
 	if held {
@@ -99,6 +100,7 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	}
 	v.mount("mount /dev/shm", "shm", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=1777,size=%dm", shm))
 	v.files(held)
+	v.volumes()
 	if i.TmpDir != "" {
 		v.mount("protect /tmp", "", "/tmp", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV, "")
 	}
@@ -165,5 +167,32 @@ func (v view) files(held bool) {
 		if v.TmpDir != "" {
 			v.put(regTmp, "/tmp")
 		}
+	}
+}
+
+// stage mounts the volumes below the allocation's directory, while the host's root is still in sight. They go along
+// wherever that directory goes.
+func (v view) stage() {
+	for _, x := range v.Volumes {
+		v.mount("mount "+x.Source, x.Source, x.Stage, "", unix.MS_BIND|unix.MS_REC, "")
+		set := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)
+		if x.ReadOnly {
+			set |= unix.MOUNT_ATTR_RDONLY
+		}
+		attr := append(appendU64(nil, set), make([]byte, 24)...) // struct mount_attr
+		v.c.Do("protect "+x.Stage, unix.SYS_MOUNT_SETATTR, launch.N(unix.AT_FDCWD), v.p.S(x.Stage), launch.N(unix.AT_RECURSIVE), v.p.B(attr), launch.N(len(attr)))
+	}
+}
+
+// volumes shows what was staged where the task wants it.
+func (v view) volumes() {
+	for _, x := range v.Volumes {
+		if x.Target == "" {
+			continue
+		}
+		if x.Make {
+			v.mkdirs("/", x.Target)
+		}
+		v.mount("show "+x.Target, x.Stage, x.Target, "", unix.MS_BIND|unix.MS_REC, "")
 	}
 }

@@ -50,6 +50,16 @@ type Isolation struct {
 	Root      *Root  // nil: the host's
 	ReadOnly  bool   // everything but AllocRoot, TmpDir, /dev/shm and /proc can only be read
 	Rights    Rights
+	Volumes   []Volume
+}
+
+// Volume is a directory of the host that the task sees elsewhere.
+type Volume struct {
+	Source   string
+	Stage    string // where it is mounted first: below AllocRoot, where it stays visible
+	Target   string // where the task sees it in its root; "": at Stage alone
+	Make     bool   // the task's root may lack Target
+	ReadOnly bool
 }
 
 // Root is a directory of the host that becomes the task's root. Base is trusted; Path leads from there, and never out

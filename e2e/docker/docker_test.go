@@ -126,6 +126,9 @@ func (n *node) run(t *testing.T, name, kind, task, more string) {
 	if !strings.Contains(task, "resources {") {
 		task += "\nresources {\n cpu = 50\n memory = 64\n}\n"
 	}
+	if !strings.Contains(task, "driver = ") {
+		task += "driver = \"docker\"\n"
+	}
 	text := fmt.Sprintf(`
 job %q {
   type = %q
@@ -140,7 +143,6 @@ job %q {
     }
     %s
     task "t" {
-      driver = "docker"
       %s
     }
   }
@@ -234,6 +236,7 @@ func TestDocker(t *testing.T) {
 	t.Run("config", n.config)
 	t.Run("refusals", n.refusals)
 	t.Run("images", n.images)
+	t.Run("volumes", n.volumes)
 	t.Run("exec", n.exec)
 	t.Run("stop", n.stop)
 	t.Run("limits", n.limits)
@@ -496,6 +499,34 @@ func (n *node) savedImage(t *testing.T, name string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// volumes are seen by containers and by isolated processes alike.
+func (n *node) volumes(t *testing.T) {
+	if err := os.Chmod(n.dir+"/volume", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	group := "volume \"v\" {\n type = \"host\"\n source = \"data\"\n}\n"
+	mount := func(more string) string {
+		return "volume_mount {\n volume = \"v\"\n destination = \"/mnt\"\n " + more + "\n}\n"
+	}
+	n.run(t, "writes", "batch", mount("")+box("write", "/mnt/x", "one"), group)
+	n.alloc(t, "writes", "complete")
+	n.run(t, "reads", "batch", mount("read_only = true")+box("cat", "/mnt/x"), group)
+	if out := n.logs(t, n.alloc(t, "reads", "complete"), "stdout"); out != "one\n" {
+		t.Errorf("%q", out)
+	}
+	n.run(t, "cannot", "batch", mount("read_only = true")+box("write", "/mnt/y", "two"), group)
+	wantText(t, "stderr", n.logs(t, n.alloc(t, "cannot", "failed"), "stderr"), "read-only file system")
+	n.run(t, "process", "batch", mount("")+"driver = \"exec\"\n config {\n command = \"/bin/sh\"\n args = [\"-c\", \"cat /mnt/x; echo three > /mnt/z\"]\n}\n", group)
+	if out := n.logs(t, n.alloc(t, "process", "complete"), "stdout"); out != "one\n" {
+		t.Errorf("%q", out)
+	}
+	if b, err := os.ReadFile(n.dir + "/volume/z"); string(b) != "three\n" {
+		t.Errorf("%q %v", b, err)
+	}
+	n.run(t, "raw", "batch", mount("")+"driver = \"raw_exec\"\n config {\n command = \"/bin/true\"\n}\n", group)
+	wantText(t, "events", events(n.alloc(t, "raw", "failed")), "volumes cannot be mounted for them")
 }
 
 func (n *node) exec(t *testing.T) {

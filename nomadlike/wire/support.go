@@ -42,7 +42,7 @@ const (
 	noServices = "kept and shown, but services are not registered and checks do not run in this build"
 	noDeploy   = "without effect: updates go by max_parallel and min_healthy_time, not by health checks, in this build"
 	noFiles    = "not supported yet by this build: the task would start without the file"
-	noVolumes  = "not supported yet by this build: the task would start without the volume"
+	noPlugins  = "storage plugins are not supported"
 	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
 )
 
@@ -105,17 +105,21 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[TaskGroup](), block: "group",
 		supported: "Name Count Constraints Affinities Tasks Spreads RestartPolicy Disconnect ReschedulePolicy EphemeralDisk Update Migrate Networks Meta " +
-			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint",
+			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Volumes",
 		ignored: map[string]note{"Services": {why: noServices}},
-		refused: map[string]note{
-			"Volumes": {why: noVolumes}, "Consul": {why: noVault},
-		}},
+		refused: map[string]note{"Consul": {why: noVault}}},
 	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},
 	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
 	{typ: reflect.TypeFor[Topology](), block: "group > topology", supported: "Inside Across Mode"},
 	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port"},
 	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", supported: "Signal Command URL To On Before Grace Dir Cost"},
-	{typ: reflect.TypeFor[VolumeRequest](), block: "group > volume", all: Refused},
+	{typ: reflect.TypeFor[VolumeRequest](), block: "group > volume", supported: "Name Source ReadOnly",
+		refused: map[string]note{
+			"Type":       {why: `only "host" is supported: there are no storage plugins`, only: not("", "host"), value: `other than "host"`},
+			"Sticky":     {why: "host volumes belong to their node, and so does who uses them; constrain the job instead"},
+			"AccessMode": {why: noPlugins}, "AttachmentMode": {why: noPlugins}, "MountOptions": {why: noPlugins},
+			"PerAlloc": {why: "not supported: name one volume for the whole group"},
+		}},
 	{typ: reflect.TypeFor[CSIMountOptions](), block: "group > volume > mount_options", all: Refused},
 	{typ: reflect.TypeFor[RestartPolicy](), block: "restart", supported: "Interval Attempts Delay Mode",
 		ignored: map[string]note{"RenderTemplates": {why: "without effect: there are no templates in this build"}}},
@@ -142,7 +146,7 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions",
+			"ShutdownDelay KillSignal Actions VolumeMounts",
 		ignored: map[string]note{
 			"Services":        {why: noServices},
 			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
@@ -150,7 +154,7 @@ var supportTable = []typeSupport{
 			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
 		},
 		refused: map[string]note{
-			"Artifacts": {why: noFiles}, "Templates": {why: noFiles}, "VolumeMounts": {why: noVolumes}, "Vault": {why: noVault},
+			"Artifacts": {why: noFiles}, "Templates": {why: noFiles}, "Vault": {why: noVault},
 			"Consul": {why: noVault}, "Secrets": {why: noVault}, "CSIPluginConfig": {why: "storage plugins are not supported"},
 			"Kind": {why: "service mesh tasks are not supported"}, "Schedule": {why: "time windows are not supported yet by this build; use periodic"},
 		}},
@@ -158,7 +162,8 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[LogConfig](), block: "task > logs", supported: "MaxFiles MaxFileSizeMB Enabled Disabled"},
 	{typ: reflect.TypeFor[DispatchPayload](), block: "task > dispatch_payload", supported: "File"},
 	{typ: reflect.TypeFor[Action](), block: "task > action", supported: "Name Command Args"},
-	{typ: reflect.TypeFor[VolumeMount](), block: "task > volume_mount", all: Refused},
+	{typ: reflect.TypeFor[VolumeMount](), block: "task > volume_mount", supported: "Volume Destination ReadOnly PropagationMode",
+		ignored: map[string]note{"SELinuxLabel": {why: "without effect: labels are the system's"}}},
 	{typ: reflect.TypeFor[TaskArtifact](), block: "task > artifact", all: Refused},
 	{typ: reflect.TypeFor[Template](), block: "task > template", all: Refused},
 	{typ: reflect.TypeFor[ChangeScript](), block: "task > template > change_script", all: Refused},

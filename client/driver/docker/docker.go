@@ -173,6 +173,9 @@ func (d *Driver) TaskDirs() (alloc, local, secrets string) {
 	return allocTarget, localTarget, secretsTarget
 }
 
+// MountsVolumes implements driver.VolumeMounter.
+func (d *Driver) MountsVolumes() bool { return true }
+
 // pingPatience bounds a question to the engine whether it is there.
 const pingPatience = 3 * time.Second
 

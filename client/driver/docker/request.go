@@ -255,7 +255,7 @@ func (d *Driver) mounts(cfg *driver.TaskConfig, v driver.Values, host *container
 	add(cfg.Dirs.SecretsDir, secretsTarget)
 	for _, m := range cfg.Mounts {
 		p := map[string]mount.Propagation{"": "", "private": "", "host-to-task": mount.PropagationRSlave, "bidirectional": mount.PropagationRShared}[m.Propagation]
-		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly, BindOptions: &mount.BindOptions{Propagation: p}})
+		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: path.Join("/", m.Target), ReadOnly: m.ReadOnly, BindOptions: &mount.BindOptions{Propagation: p}})
 	}
 	for _, s := range v.List("volumes") {
 		parts := strings.Split(s, ":")

@@ -166,6 +166,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	iso := &supervisor.Isolation{
 		ShmMiB: cfg.Resources.ShmMiB, Rights: rights, Root: root, ReadOnly: v.Bool("readonly_rootfs"), AllocRoot: cfg.Dirs.AllocRoot,
 	}
+	if iso.Volumes, err = volumes(cfg, root != nil); err != nil {
+		return nil, err
+	}
 	if cfg.Dirs.TaskDir != "" {
 		iso.TmpDir = filepath.Join(cfg.Dirs.TaskDir, "tmp")
 		if err := os.Mkdir(iso.TmpDir, 0o777); err != nil && !os.IsExist(err) {

@@ -1,0 +1,65 @@
+package exec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/supervisor"
+)
+
+// MountsVolumes implements driver.VolumeMounter.
+func (d *Driver) MountsVolumes() bool { return true }
+
+// stages is where volumes wait, below the allocation's directory, until the rest of the task's view is built.
+const stages = ".volumes"
+
+// volumes prepares the mount points. A relative target is below the task's directory. An absolute one is in the task's
+// root, which must have it already where that is the host's own: the driver leaves no directories on the host.
+func volumes(cfg *driver.TaskConfig, ownRoot bool) ([]supervisor.Volume, error) {
+	var out []supervisor.Volume
+	for i, m := range cfg.Mounts {
+		v := supervisor.Volume{Source: m.Source, ReadOnly: m.ReadOnly}
+		if m.Propagation == "bidirectional" {
+			return nil, driver.Permanent(errors.New("exec: a volume cannot be mounted with propagation_mode bidirectional: nothing leads out of the task's view"))
+		}
+		if cfg.Dirs.AllocRoot == "" || cfg.Dirs.TaskDir == "" {
+			return nil, driver.Permanent(errors.New("exec: without an allocation directory no volume can be mounted"))
+		}
+		root, err := os.OpenRoot(cfg.Dirs.AllocRoot)
+		if err != nil {
+			return nil, fmt.Errorf("exec: volume: %w", err)
+		}
+		defer root.Close()
+		target := filepath.Clean(m.Target)
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(cfg.Dirs.TaskDir, target)
+		}
+		if rel, err := filepath.Rel(cfg.Dirs.AllocRoot, target); err == nil && filepath.IsLocal(rel) && rel != "." {
+			if err := root.MkdirAll(rel, 0o755); err != nil {
+				return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q: %w", m.Target, err))
+			}
+			v.Stage = target
+			out = append(out, v)
+			continue
+		}
+		if !filepath.IsAbs(m.Target) {
+			return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q leads out of the task's directory", m.Target))
+		}
+		stage := filepath.Join(stages, cfg.Name, strconv.Itoa(i))
+		if err := root.MkdirAll(stage, 0o755); err != nil {
+			return nil, fmt.Errorf("exec: volume: %w", err)
+		}
+		v.Stage, v.Target = filepath.Join(cfg.Dirs.AllocRoot, stage), target
+		v.Make = ownRoot || strings.HasPrefix(target, "/tmp/")
+		if st, err := os.Stat(target); !v.Make && (err != nil || !st.IsDir()) {
+			return nil, driver.Permanent(fmt.Errorf("exec: volume destination %q is not a directory of this node, whose root tasks of this driver see; name one that is, a path below the task's directory (such as \"data\"), or a rootfs", m.Target))
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}

@@ -1,0 +1,66 @@
+package exec
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/client/driver"
+)
+
+func TestVolumes(t *testing.T) {
+	n := newNode(t)
+	vol := t.TempDir()
+	if err := os.Chmod(vol, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(vol), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(vol, "in"), []byte("from the node\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.config(`cat deep/data/in /tmp/set/in /mnt/in; echo mine > deep/data/out; echo x > /tmp/set/no; echo y > /mnt/no; echo end`)
+	cfg.Dirs.LocalDir = cfg.Dirs.TaskDir
+	cfg.Mounts = []driver.Mount{
+		{Source: vol, Target: "deep/data"}, {Source: vol, Target: "/tmp/set", ReadOnly: true}, {Source: vol, Target: "/mnt", ReadOnly: true},
+	}
+	task := n.run(n.exec, cfg)
+	if r := n.wait(task); !r.Successful() {
+		t.Fatalf("exit %+v, stderr %s", r, stderr(cfg))
+	}
+	if out := stdout(cfg); out != strings.Repeat("from the node\n", 3)+"end\n" {
+		t.Errorf("%q %s", out, stderr(cfg))
+	}
+	if got := strings.Count(stderr(cfg), "Read-only file system"); got != 2 {
+		t.Errorf("%d writes to read-only volumes were refused, want 2: %s", got, stderr(cfg))
+	}
+	if b, err := os.ReadFile(filepath.Join(vol, "out")); string(b) != "mine\n" {
+		t.Errorf("%q %v", b, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(cfg.Dirs.TaskDir, "deep/data")); len(left) != 0 {
+		t.Errorf("the volume is mounted for the whole node: %v", left)
+	}
+}
+
+func TestVolumesRefused(t *testing.T) {
+	n := newNode(t)
+	for want, m := range map[string]driver.Mount{
+		"leads out of the task's directory": {Target: "../../../x"},
+		"is not a directory of this node":   {Target: "/no-such-place"},
+		"path escapes":                      {Target: "link/x"},
+		"propagation_mode bidirectional":    {Target: "x", Propagation: "bidirectional"},
+	} {
+		cfg := n.config("true")
+		m.Source = t.TempDir()
+		cfg.Mounts = []driver.Mount{m}
+		if err := os.Symlink("/etc", filepath.Join(cfg.Dirs.TaskDir, "link")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.exec.Start(t.Context(), cfg); !errors.Is(err, driver.ErrPermanent) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", m, err, want)
+		}
+	}
+}
