@@ -51,6 +51,7 @@ type Client struct {
 	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
 	ended   atomic.Int64                  // allocations that have ended and are kept
 	joined  chan struct{}                 // closed at the first registration
+	well    chan struct{}                 // closed when the operator's health command first said so
 	leaving bool
 
 	ctx     context.Context // of Run
@@ -76,6 +77,7 @@ func New(cfg Config) (*Client, error) {
 		gone:       map[structs.AllocID]time.Time{},
 		recent:     map[structs.AllocID]bool{},
 		joined:     make(chan struct{}),
+		well:       make(chan struct{}),
 		stopped:    make(chan struct{}),
 	}
 	if cfg.Ephemeral {
@@ -130,6 +132,10 @@ func (c *Client) open() error {
 		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
 		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(),
+		Prolog: c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,
+	}
+	if c.cfg.Hooks.Health != nil {
+		c.run.Well = c.well
 	}
 	if !c.cfg.Ephemeral {
 		c.run.AllocsDir = c.cfg.AllocsDir
@@ -199,7 +205,7 @@ func (c *Client) Run(ctx context.Context) error {
 	for _, r := range c.Allocs() {
 		c.launch(r)
 	}
-	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpuWatchLoop} {
+	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpuWatchLoop, c.healthLoop} {
 		c.threads.start(func() { loop(ctx) })
 	}
 	<-ctx.Done()

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
@@ -64,6 +65,9 @@ type Config struct {
 	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
 	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
 
+	// Hooks are the operator's commands.
+	Hooks Hooks
+
 	// GPUSamples measures the GPUs now, with the memory of each process. nil: shares of GPUs are not watched.
 	GPUSamples func(context.Context) ([]gpu.Sample, error)
 	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
@@ -111,6 +115,14 @@ type DrainConfig struct {
 	IgnoreSystemJobs bool
 }
 
+// Hooks are commands of the operator, run as the agent's user; nil for none. One that fails drains the node.
+type Hooks struct {
+	Prolog, Epilog *runner.Command // of each allocation
+	// Health is run when the agent starts, before anything is started, and then every HealthEvery (0 is 1 min).
+	Health      *runner.Command
+	HealthEvery time.Duration
+}
+
 // Defaults of Config.
 const (
 	maxKillTimeoutDefault = 30 * time.Second
@@ -152,6 +164,7 @@ func (c Config) prepare() (Config, error) {
 	}
 	def(&c.ObserveEvery, observeEveryDefault)
 	def(&c.UnknownGrace, unknownGraceDefault)
+	def(&c.Hooks.HealthEvery, time.Minute)
 	def(&c.GC.Interval, time.Minute)
 	def(&c.GC.MaxAllocs, 50)
 	def(&c.GC.DiskPercent, 80)

@@ -15,7 +15,7 @@ import (
 // service around it writes what it says and waits for the state to change.
 //
 //	service: at most migrate.max_parallel of a group below its count at a time, over all draining nodes
-//	batch, sysbatch: left to finish
+//	batch, sysbatch: left to finish, unless nothing of it has been started yet
 //	system: last, when nothing else is left (never with ignore_system_jobs)
 //	deadline passed, or force: everything at once
 //	nothing left that is not client-terminal: the drain is complete (I7)
@@ -76,9 +76,9 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 				}
 			case force:
 				act.migrate = append(act.migrate, a.ID)
-			case kind != structs.JobService: // left to finish
-			case a.Client != structs.ClientRunning:
+			case a.Client == structs.ClientPending, kind == structs.JobService && a.Client != structs.ClientRunning:
 				act.migrate = append(act.migrate, a.ID) // moving it makes nothing worse
+			case kind != structs.JobService: // left to finish
 			default:
 				if roomOf(snap, groups, a).take() {
 					act.migrate = append(act.migrate, a.ID)

@@ -18,7 +18,7 @@ func (s *Server) registerNodeUsers() {
 	handle(s, methods.NodeAllocs, s.nodeAllocs)
 	handle(s, methods.NodeDrain, s.nodeDrain)
 	handle(s, methods.NodeLeave, func(ctx context.Context, c *rpc.Call, req *methods.NodeLeaveRequest) (*methods.NodeWriteResponse, error) {
-		return s.nodeDrain(ctx, c, &methods.NodeDrainRequest{NodeID: req.NodeID, Strategy: &req.Strategy})
+		return s.nodeDrain(ctx, c, &methods.NodeDrainRequest{NodeID: req.NodeID, Strategy: &req.Strategy, Meta: req.Strategy.Meta})
 	})
 	handle(s, methods.NodeEligibility, s.nodeEligibility)
 	handle(s, methods.NodeEvaluate, s.nodeEvaluate)
@@ -119,6 +119,9 @@ func (s *Server) nodeDrain(ctx context.Context, c *rpc.Call, req *methods.NodeDr
 		d := *req.Strategy
 		d.ForceAt, d.StartedAt = 0, 0
 		strategy = &d
+		if why := req.Meta["message"]; why != "" {
+			event.Message += ": " + why
+		}
 	} else {
 		event.Message = "Node drain canceled"
 		if req.MarkEligible {

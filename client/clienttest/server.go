@@ -31,6 +31,7 @@ type Server struct {
 	allocs  map[structs.AllocID]*structs.Allocation
 	seen    map[structs.AllocID][]structs.AllocObserved // every report, in order
 	events  []structs.NodeEvent
+	drains  []structs.DrainStrategy
 	changed chan struct{} // closed at every change
 	fault   func(method string) error
 	answer  func(*methods.NodePollResponse) // changes answers to polls
@@ -68,6 +69,7 @@ func New() *Server {
 	rpc.Handle(s.reg, methods.NodePoll, s.poll)
 	rpc.Handle(s.reg, methods.NodeObserve, s.observe)
 	rpc.Handle(s.reg, methods.NodeEvent, s.event)
+	rpc.Handle(s.reg, methods.NodeLeave, s.leave)
 	return s
 }
 
@@ -245,6 +247,23 @@ func (s *Server) observe(_ context.Context, _ *rpc.Call, req *methods.NodeObserv
 		s.allocs[u.ID] = &next
 	}
 	return &methods.WriteResponse{Index: s.touch()}, nil
+}
+
+func (s *Server) leave(_ context.Context, _ *rpc.Call, req *methods.NodeLeaveRequest) (*methods.NodeWriteResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.auth(req.NodeAuth); err != nil {
+		return nil, err
+	}
+	s.drains = append(s.drains, req.Strategy)
+	return &methods.NodeWriteResponse{Index: s.touch()}, nil
+}
+
+// Drains are the drains that nodes have asked for.
+func (s *Server) Drains() []structs.DrainStrategy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.drains)
 }
 
 func (s *Server) event(_ context.Context, _ *rpc.Call, req *methods.NodeEventRequest) (*methods.WriteResponse, error) {

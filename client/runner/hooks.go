@@ -28,13 +28,17 @@ type allocHook struct {
 	postrun func(r *Runner)
 }
 
-var allocHooks = []allocHook{
-	{name: "validate", prerun: validateAlloc},
-	{name: "wait for the allocations it replaces", prerun: waitForOthers},
-	{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
-	{name: "disk", prerun: checkDisk},
-	{name: "directories", prerun: buildDirs, postrun: dropSecrets},
-	{name: "data of the previous allocation", prerun: adoptData},
+func allocHooks() []allocHook {
+	return []allocHook{
+		{name: "validate", prerun: validateAlloc},
+		{name: "wait for the allocations it replaces", prerun: waitForOthers},
+		{name: "health of the node", prerun: awaitHealth},
+		{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
+		{name: "disk", prerun: checkDisk},
+		{name: "directories", prerun: buildDirs, postrun: dropSecrets},
+		{name: "data of the previous allocation", prerun: adoptData},
+		{name: "commands of the operator", prerun: prolog, postrun: epilog},
+	}
 }
 
 func validateAlloc(_ context.Context, r *Runner) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +61,12 @@ type Config struct {
 	Go func(fn func()) bool
 	// Ended is told of each allocation whose end has been recorded.
 	Ended func(r *Runner)
+	// Prolog and Epilog are the operator's commands before and after an allocation's tasks, or nil.
+	Prolog, Epilog *Command
+	// Fault is told that something is wrong with the node, which shall be drained for that reason. It must not block.
+	Fault func(reason string)
+	// Well is closed once the node is known to be well; nothing is started before. nil does not wait.
+	Well <-chan struct{}
 	// Inherit names variables of the agent's environment that tasks get; nil for the default.
 	Inherit []string
 }
@@ -80,6 +87,7 @@ type Runner struct {
 	started    structs.LogTime    // first task running
 	final      *state.Final
 	destroyed  bool
+	entered    bool            // the prolog's turn has come
 	live       bool            // Start was called
 	busy       bool            // a goroutine drives the allocation
 	dirty      bool            // something has changed since it last looked
@@ -378,7 +386,7 @@ func (r *Runner) prerun(ctx context.Context) error {
 		r.unhook = nil
 		r.mu.Unlock()
 	}()
-	for _, h := range allocHooks {
+	for _, h := range allocHooks() {
 		if r.stopReason() != nil {
 			return errStopped
 		}
@@ -417,9 +425,11 @@ func (r *Runner) notStarted(ctx context.Context, err error) {
 }
 
 func (r *Runner) postrun() {
-	for i := len(allocHooks) - 1; i >= 0; i-- {
-		if allocHooks[i].postrun != nil {
-			allocHooks[i].postrun(r)
+	hooks := allocHooks()
+	slices.Reverse(hooks)
+	for _, h := range hooks {
+		if h.postrun != nil {
+			h.postrun(r)
 		}
 	}
 }

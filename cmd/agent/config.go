@@ -12,6 +12,7 @@ import (
 	drvexec "github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/tlsutil"
 	"github.com/muster-sched/muster/structs"
@@ -74,6 +75,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 			cc.HostVolumes[name] = structs.HostVolume{Path: v.Path, ReadOnly: v.ReadOnly}
 		}
 	}
+	cc.Hooks = client.Hooks{Prolog: hook(cl.Hooks.Prolog), Epilog: hook(cl.Hooks.Epilog), Health: hook(agentconfig.Hook{Command: cl.Hooks.Health.Command, Timeout: cl.Hooks.Health.Timeout}), HealthEvery: cl.Hooks.Health.Interval}
 	if d := cl.DrainOnShutdown; d != nil {
 		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	}
@@ -102,6 +104,14 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod}
 	}
 	return cfg, nil
+}
+
+// hook is a command of the operator, nil for none.
+func hook(h agentconfig.Hook) *runner.Command {
+	if len(h.Command) == 0 {
+		return nil
+	}
+	return &runner.Command{Argv: h.Command, Timeout: h.Timeout}
 }
 
 // limit is a limit as the servers take it: negative for none.

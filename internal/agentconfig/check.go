@@ -241,6 +241,21 @@ func (c *Config) clientValues(fail failFunc) {
 	if l := c.Plugin.NVIDIA.Config.Library; l != "" && !filepath.IsAbs(l) {
 		fail("plugin.nvidia.config.library", "%q must be absolute", l)
 	}
+	hooks := &cl.Hooks
+	for name, h := range map[string]Hook{"prolog": hooks.Prolog, "epilog": hooks.Epilog, "health": {hooks.Health.Command, hooks.Health.Timeout}} {
+		key := "client.hooks." + name
+		switch {
+		case len(h.Command) == 0 && h.Timeout != 0:
+			fail(key, "command is missing")
+		case len(h.Command) > 0 && !filepath.IsAbs(h.Command[0]):
+			fail(key+".command", "%q must be absolute", h.Command[0])
+		case h.Timeout < 0 || h.Timeout > time.Hour:
+			fail(key+".timeout", "%s: want 0 to 1h", h.Timeout)
+		}
+	}
+	if i := hooks.Health.Interval; i != 0 && i < time.Second {
+		fail("client.hooks.health.interval", "%s: want at least 1s", i)
+	}
 	ex := &c.Plugin.Exec.Config
 	if !slices.Contains([]string{"", "default", "off"}, ex.Seccomp) {
 		fail("plugin.exec.config.seccomp", "want default or off, got %q", ex.Seccomp)

@@ -174,6 +174,8 @@ type Client struct {
 	MaxKillTimeout time.Duration `conf:"max_kill_timeout"`
 	// DrainOnShutdown moves the allocations away when the agent leaves the cluster. Default: nil, nothing is moved.
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
+	// Hooks are the operator's commands on this node. Ours.
+	Hooks Hooks `conf:"hooks"`
 	// GCInterval is how often ended allocations are looked for. Default and 0: 1m.
 	GCInterval time.Duration `conf:"gc_interval"`
 	// GCDiskUsageThreshold in per cent of the disk: beyond it the oldest ended allocations are removed. Default and 0: 80.
@@ -184,6 +186,27 @@ type Client struct {
 	GCMaxAllocs int `conf:"gc_max_allocs"`
 	// GCParallelDestroys is how many are removed at a time. Default and 0: 2.
 	GCParallelDestroys int `conf:"gc_parallel_destroys"`
+}
+
+// Hooks are commands of the operator. One that fails drains the node, with its output as the reason.
+type Hooks struct {
+	Prolog Hook       `conf:"prolog"` // before the tasks of each allocation start; default none
+	Epilog Hook       `conf:"epilog"` // after all of them have ended; default none
+	Health HealthHook `conf:"health"` // when the agent starts, and every interval; default none
+}
+
+// Hook is one command. It runs as the agent's user, with MUSTER_HOOK, MUSTER_NODE_ID, and of an allocation MUSTER_ALLOC_ID,
+// MUSTER_JOB_ID, MUSTER_NAMESPACE, MUSTER_GROUP_NAME, MUSTER_ALLOC_DIR and MUSTER_GPUS in its environment.
+type Hook struct {
+	Command []string      `conf:"command"` // the program, absolute, and its arguments
+	Timeout time.Duration `conf:"timeout"` // after which it is killed and has failed; default and 0: 30s
+}
+
+// HealthHook is a command that is run again and again.
+type HealthHook struct {
+	Command  []string      `conf:"command"`  // the program, absolute, and its arguments
+	Timeout  time.Duration `conf:"timeout"`  // after which it is killed and has failed; default and 0: 30s
+	Interval time.Duration `conf:"interval"` // between two runs; default and 0: 1m
 }
 
 // Reserved is what the machine keeps for itself.

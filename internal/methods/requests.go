@@ -378,7 +378,7 @@ type (
 		MarkEligible bool
 		Meta         map[string]string
 	}
-	// NodeLeaveRequest is a node that drains itself before its agent ends.
+	// NodeLeaveRequest is a node that drains itself, before its agent ends or because something is wrong with it.
 	NodeLeaveRequest struct {
 		NodeAuth
 		Strategy structs.DrainStrategy

@@ -78,6 +78,21 @@ client {
   min_dynamic_port  = 20000
   max_dynamic_port  = 32000
   max_kill_timeout  = "30s"
+  hooks {
+    prolog {
+      command = ["/usr/local/sbin/node-check", "-gpus"]
+      timeout = "1m"
+    }
+    epilog {
+      command = ["/usr/local/sbin/node-clean"]
+      timeout = "1m"
+    }
+    health {
+      command  = ["/usr/local/sbin/node-health"]
+      timeout  = "30s"
+      interval = "5m"
+    }
+  }
   drain_on_shutdown {
     deadline           = "1m"
     force              = false

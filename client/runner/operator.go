@@ -1,0 +1,169 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The operator of a node may have commands of their own run before the tasks of an allocation start (prolog) and after
+// all of them have ended (epilog), as the agent's user and outside of every limit of the task: to check the GPUs, to
+// mount what the job needs, to clean up. A command that fails says that something is wrong with the node and not with
+// the job: the node is drained with a reason, and the allocation, which has started nothing, is moved with everything
+// else. Where it cannot move, the prolog is tried again.
+
+// Command is a program of the operator.
+type Command struct {
+	Argv    []string
+	Timeout time.Duration // 0 is 30 s; then it is killed with all it has started
+}
+
+const (
+	commandTimeout = 30 * time.Second
+	// outputKept is how much of a command's output, its end, is kept for events.
+	outputKept = 1 << 10
+	// prologAgain is how long an allocation that has nowhere to go waits before its prolog is tried again.
+	prologAgain = time.Minute
+)
+
+// tail keeps the end of what is written to it.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if n := len(t.b) - outputKept; n > outputKept {
+		t.b = append(t.b[:0], t.b[n:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	return strings.TrimSpace(strings.ToValidUTF8(string(t.b[max(0, len(t.b)-outputKept):]), "?"))
+}
+
+// Run runs the command with the agent's environment and more, and gives the end of what it printed.
+func (c *Command) Run(ctx context.Context, env ...string) (string, error) {
+	limit := c.Timeout
+	if limit == 0 {
+		limit = commandTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
+	var out tail
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &out, "/"
+	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // what it left behind may hold its output open
+	runtime.LockOSThread()      // the parent whose death kills it is this thread
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return out.String(), fmt.Errorf("it took longer than %s", limit)
+	case errors.Is(err, exec.ErrWaitDelay): // it has ended well
+		return out.String(), nil
+	}
+	return out.String(), err
+}
+
+// operatorEnv tells a command about the allocation.
+func (r *Runner) operatorEnv(hook string) []string {
+	a := r.Alloc()
+	var gpus []string
+	for i := range a.Grants {
+		if a.Grants[i].IsGPU() {
+			gpus = append(gpus, a.Grants[i].Instance)
+		}
+	}
+	env := []string{
+		"MUSTER_HOOK=" + hook, "MUSTER_ALLOC_ID=" + a.ID.String(), "MUSTER_JOB_ID=" + a.JobID, "MUSTER_NAMESPACE=" + a.Namespace,
+		"MUSTER_GROUP_NAME=" + a.Group, "MUSTER_NODE_ID=" + a.NodeID.String(), "MUSTER_GPUS=" + strings.Join(gpus, ","),
+	}
+	if r.dir != nil {
+		env = append(env, "MUSTER_ALLOC_DIR="+r.dir.Root)
+	}
+	return env
+}
+
+// commandFailed tells every task and the servers that a command of the operator failed, and has the node drained.
+func (r *Runner) commandFailed(ctx context.Context, hook, out string, err error) {
+	why := fmt.Sprintf("the %s of the node failed: %v", hook, err)
+	text := why
+	if out != "" {
+		text += ": " + out
+	}
+	r.log.Error("command of the operator failed; the node drains", "hook", hook, "error", err, "output", out)
+	e := event(map[string]string{"prolog": EventProlog, "epilog": EventEpilog}[hook], text, "output", out)
+	for _, t := range r.tasks {
+		t.note(ctx, e)
+	}
+	if r.cfg.Fault != nil {
+		r.cfg.Fault(why)
+	}
+}
+
+// awaitHealth waits until the node is known to be well.
+func awaitHealth(ctx context.Context, r *Runner) error {
+	if r.cfg.Well == nil || r.resumed() {
+		return nil
+	}
+	select {
+	case <-r.cfg.Well:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func prolog(ctx context.Context, r *Runner) error {
+	r.mu.Lock()
+	r.entered = true
+	r.mu.Unlock()
+	c := r.cfg.Prolog
+	if c == nil || r.resumed() {
+		return nil
+	}
+	for {
+		out, err := c.Run(ctx, r.operatorEnv("prolog")...)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			return nil
+		}
+		r.commandFailed(ctx, "prolog", out, err)
+		if !sleep(ctx, prologAgain) {
+			return ctx.Err()
+		}
+	}
+}
+
+// epilog runs once all tasks have ended and before what they held is given back. It is run again only if the agent was
+// killed before the end was recorded.
+func epilog(r *Runner) {
+	c := r.cfg.Epilog
+	r.mu.Lock()
+	skip, ctx := c == nil || !r.entered || r.final != nil, r.ctx
+	r.mu.Unlock()
+	if skip {
+		return
+	}
+	out, err := c.Run(ctx, r.operatorEnv("epilog")...)
+	if err != nil && ctx.Err() == nil {
+		r.commandFailed(ctx, "epilog", out, err)
+	}
+}
+
+// Events of the operator's commands.
+const (
+	EventProlog = "Prolog Failed"
+	EventEpilog = "Epilog Failed"
+)
