@@ -138,6 +138,8 @@ func (c *Client) open() error {
 		c.run.Well = c.well
 	}
 	if !c.cfg.Ephemeral {
+		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
+		c.run.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
 		c.run.AllocsDir = c.cfg.AllocsDir
 	}
 	for _, rec := range saved.Allocs {

@@ -21,6 +21,7 @@ type observer struct {
 	mu      sync.Mutex
 	pending map[structs.AllocID]structs.AllocObserved
 	last    map[structs.AllocID]structs.ClientStatus // sent or waiting; tells what is urgent
+	ports   map[structs.AllocID]int                  // rendezvous ports sent or waiting: a gang waits for them
 	wake    chan struct{}
 	urgent  chan struct{} // a status changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
@@ -29,7 +30,7 @@ type observer struct {
 
 func newObserver(c *Client) *observer {
 	return &observer{
-		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{},
+		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{},
 		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), most: observeMax,
 	}
 }
@@ -51,12 +52,16 @@ func (o *observer) add(ob structs.AllocObserved) {
 	}
 	o.pending[ob.ID] = ob
 	o.last[ob.ID] = ob.Client
+	newPort := ob.GangPort != 0 && o.ports[ob.ID] != ob.GangPort
+	if newPort {
+		o.ports[ob.ID] = ob.GangPort
+	}
 	o.mu.Unlock()
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	if was != ob.Client {
+	if was != ob.Client || newPort {
 		select {
 		case o.urgent <- struct{}{}:
 		default:
@@ -181,6 +186,7 @@ func (o *observer) forget(id structs.AllocID) {
 	defer o.mu.Unlock()
 	delete(o.pending, id)
 	delete(o.last, id)
+	delete(o.ports, id)
 }
 
 // mute makes the observer drop what comes.

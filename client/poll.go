@@ -147,6 +147,7 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 		}
 		again = again || full
 	}
+	c.tellRosters(resp.Rosters)
 	if resp.Partial { // nothing was removed
 		c.mu.Lock()
 		for id := range listed {
@@ -175,6 +176,17 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 		c.cleanLeftovers(ctx)
 	}
 	return again, nil
+}
+
+// tellRosters tells the allocations here who is in their gangs.
+func (c *Client) tellRosters(rosters []*structs.Roster) {
+	for _, ro := range rosters {
+		for i := range ro.Members {
+			if r := c.Alloc(ro.Members[i].Alloc); r != nil {
+				r.Roster(ro)
+			}
+		}
+	}
 }
 
 type jobVersion struct {

@@ -22,6 +22,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/rawexec"
 	"github.com/muster-sched/muster/client/fingerprint"
+	"github.com/muster-sched/muster/client/ranks"
 	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/methods"
@@ -34,6 +35,7 @@ const agentEnv = "MUSTER_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
 	supervisor.MaybeRun()
+	ranks.MaybeRun()
 	if v := os.Getenv(agentEnv); v != "" {
 		dir, addr, _ := strings.Cut(v, " ")
 		fmt.Fprintln(os.Stderr, agentMain(dir, addr))

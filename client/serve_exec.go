@@ -60,8 +60,12 @@ func (s service) exec(ctx context.Context, _ *rpc.Call, req *methods.ExecRequest
 		}
 	}()
 	out := &execWriter{st: st}
+	var rank *int
+	if req.Ranked {
+		rank = &req.Rank
+	}
 	code, err := r.Exec(ctx, req.Task, driver.ExecRequest{
-		Command: req.Command, TTY: req.TTY, Stdin: stdin,
+		Rank: rank, Command: req.Command, TTY: req.TTY, Stdin: stdin,
 		Stdout: writerFunc(func(p []byte) error { return out.send(methods.ExecFrame{Stdout: p}) }),
 		Stderr: writerFunc(func(p []byte) error { return out.send(methods.ExecFrame{Stderr: p}) }),
 		Resize: resize,

@@ -41,6 +41,9 @@ func applyAllocObserved(x *tx) *structs.Error {
 		a.ClientIndex, a.ModifyIndex, a.ModifyTime = x.index, x.index, x.time
 		x.PutAlloc(&a)
 		x.touch(a.JobKey())
+		if u.GangPort != 0 {
+			x.rendezvous(&a, u)
+		}
 		if trigger := followUp(old, &a); trigger != "" {
 			x.evalOf(&a, trigger, nil)
 		}

@@ -51,6 +51,18 @@ func (x *tx) endMembers(ids []structs.AllocID, desc string) {
 	}
 }
 
+// rendezvous takes the port that the agent of node rank 0 has reserved for a gang. The first one of an epoch counts:
+// members may have started with it.
+func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
+	r := x.Rosters.Get(structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+	if r == nil || r.Epoch != u.GangEpoch || r.Port != 0 || r.Rank(a.ID) != 0 || u.GangPort < 1 || u.GangPort > 65535 {
+		return
+	}
+	n := *r
+	n.Port = u.GangPort
+	x.putRoster(&n)
+}
+
 // settleGangs brings the rosters of a job in line with its allocations.
 func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 	for _, r := range x.RostersByJob(k) {
@@ -100,7 +112,7 @@ func (pl *planner) rosters() {
 			}
 			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
-		n.Epoch, n.Restarts, n.AvoidNodes, n.CreateIndex = 1, 0, nil, 0
+		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.CreateIndex = 1, 0, 0, nil, 0
 		if old != nil {
 			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
 				continue

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"strings"
+	"testing"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
@@ -92,5 +93,44 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 				r.saw("service attained")
 			}
 		}
+	}
+}
+
+// TestRendezvousPort: of what agents report, only the port of node rank 0 for the present epoch is taken, and the first
+// one stays.
+func TestRendezvousPort(t *testing.T) {
+	c := newCluster(t, 3)
+	j := benchJob("web", 2)
+	j.Groups[0].Gang = &structs.Gang{}
+	res := c.register(j)
+	p := c.planFor("web", res.EvalID, 0, 2)
+	p.Parts = []structs.PlanPart{{Places: append(p.Parts[0].Places, p.Parts[1].Places...)}}
+	ro := &structs.Roster{Namespace: "default", JobID: "web", Group: j.Groups[0].Name, Port: 9, Reason: structs.RosterPlaced}
+	for i, place := range p.Parts[0].Places {
+		ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Node: p.Nodes[place.Node].ID, Index: i})
+	}
+	p.Rosters = []*structs.Roster{ro}
+	if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+		t.Fatal(r.Refused)
+	}
+	roster := func() *structs.Roster { return c.f.Snapshot().RosterByKey(ro.Key()) }
+	for _, step := range []struct {
+		member int
+		epoch  uint64
+		port   int
+		want   int
+	}{
+		{0, 1, 0, 0}, {1, 1, 61001, 0}, {0, 2, 61002, 0}, {0, 1, 70000, 0}, {0, 1, 61003, 61003}, {0, 1, 61004, 61003},
+	} {
+		c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{
+			ID: ro.Members[step.member].Alloc, Client: structs.ClientPending, GangEpoch: step.epoch, GangPort: step.port}}})
+		if got := roster(); got == nil || got.Epoch != 1 || got.Port != step.want {
+			t.Errorf("after %+v the roster is %+v", step, got)
+		}
+	}
+	// A member fails: the port goes with the epoch.
+	c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: ro.Members[1].Alloc, Client: structs.ClientFailed}}})
+	if got := roster(); got.Epoch != 2 || got.Port != 0 {
+		t.Errorf("the next epoch begins with %+v", got)
 	}
 }

@@ -413,6 +413,12 @@ func allocExec(c *call) (any, error) {
 	if req.TTY, err = c.flag("tty"); err != nil {
 		return nil, err
 	}
+	if r := q.Get("rank"); r != "" {
+		if req.Rank, err = strconv.Atoi(r); err != nil || req.Rank < 0 {
+			return nil, structs.Errorf(structs.CodeInvalid, "rank %q is not a number from 0", clip(r, 20))
+		}
+		req.Ranked = true
+	}
 	if err := json.Unmarshal([]byte(q.Get("command")), &req.Command); err != nil || len(req.Command) == 0 {
 		return nil, structs.Errorf(structs.CodeInvalid, "command must be a JSON list of at least one string, got %q", clip(q.Get("command"), 80))
 	}

@@ -48,6 +48,7 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/scale", rpc: methods.JobScale.Name, handle: jobScale},
 		{methods: "GET", pattern: "/v1/job/{id}/services", rpc: methods.JobGet.Name, handle: jobServices},
 		{methods: "GET", pattern: "/v1/job/{id}/actions", rpc: methods.JobGet.Name, handle: jobActions},
+		{methods: "GET", pattern: "/v1/job/{id}/gangs", rpc: methods.JobGangs.Name, handle: jobGangs},
 		{methods: "GET", pattern: "/v1/job/{id}/why", rpc: methods.JobWhy.Name, handle: jobWhy},
 		{methods: "GET", pattern: "/v1/queue", rpc: methods.QueueList.Name, handle: queueList},
 	}
@@ -640,6 +641,14 @@ func jobActions(c *call) (any, error) {
 		}
 	}
 	return out, nil
+}
+
+func jobGangs(c *call) (any, error) {
+	resp, err := invoke(c, methods.JobGangs, &methods.JobGetRequest{JobID: c.params["id"]})
+	if err != nil {
+		return nil, err
+	}
+	return gangsOf(resp), nil
 }
 
 func jobWhy(c *call) (any, error) {

@@ -530,9 +530,6 @@ func (d *decision) rosters() []*structs.Roster {
 			continue
 		}
 		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.name, Reason: structs.RosterPlaced}
-		if g.tg.Launch != nil {
-			ro.Port = g.tg.Launch.Port
-		}
 		var ms []member
 		if g.roster != nil {
 			ro.Epoch = g.roster.Epoch

@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"encoding/binary"
+	"slices"
+	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
-	"time"
 )
 
 // registerNodes serves nodes as their agents speak.
@@ -122,7 +124,7 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 	resp := &methods.NodePollResponse{}
 	var stale error
 	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodePoll(req.NodeID), onNode(req.NodeID)}, func(p *Published) (structs.Index, error) {
-		resp.Refs, resp.Changed, resp.Jobs, stale = nil, nil, nil, nil
+		resp.Refs, resp.Changed, resp.Jobs, resp.Rosters, stale = nil, nil, nil, nil, nil
 		snap := p.Snapshot
 		if meta := snap.ClusterMeta(); meta != nil {
 			resp.Cluster, resp.RestoreEpoch = meta.ID, meta.RestoreEpoch
@@ -151,9 +153,15 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 			if a.CreateIndex <= min {
 				old += knownAs(a)
 			}
+			if r := rosterOf(snap, a); r != nil {
+				top = max(top, r.ModifyIndex)
+				if r.ModifyIndex > min && !slices.Contains(resp.Rosters, r) {
+					resp.Rosters = append(resp.Rosters, r)
+				}
+			}
 		}
 		resp.Partial = min != 0 && req.Known != 0 && old == req.Known
-		if resp.Partial && len(resp.Changed) == 0 {
+		if resp.Partial && len(resp.Changed) == 0 && len(resp.Rosters) == 0 {
 			resp.Known = old
 			return top, nil // nothing to tell: the wait goes on
 		}
@@ -199,6 +207,21 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 	return resp, nil
 }
 
+// rosterOf is the roster that an allocation which shall run is on, or nil.
+func rosterOf(snap *state.Snapshot, a *structs.Allocation) *structs.Roster {
+	if a.Job == nil || a.Terminal() {
+		return nil
+	}
+	if g := a.Job.Group(a.Group); g == nil || g.Gang == nil {
+		return nil
+	}
+	r := snap.RosterByKey(structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+	if r == nil || r.Rank(a.ID) < 0 {
+		return nil
+	}
+	return r
+}
+
 // knownAs is an allocation's share of NodePollResponse.Known. An id is a digest; its creation tells apart one that was
 // collected and made again.
 func knownAs(a *structs.Allocation) uint64 {
@@ -223,6 +246,9 @@ func (s *Server) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.Node
 		case structs.ClientPending, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientLost:
 		default:
 			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is no client status an agent reports", u.ID, u.Client)
+		}
+		if u.GangPort < 0 || u.GangPort > 65535 {
+			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is no port", u.ID, u.GangPort)
 		}
 	}
 	idx, err := s.observed.add(ctx, req.Updates)

@@ -22,6 +22,7 @@ func (s *Server) registerJobReads() {
 	handle(s, methods.JobAllocs, s.jobAllocs)
 	handle(s, methods.JobEvals, s.jobEvals)
 	handle(s, methods.JobScaleStatus, s.jobScaleStatus)
+	handle(s, methods.JobGangs, s.jobGangs)
 	handle(s, methods.JobWhy, s.jobWhy)
 	handle(s, methods.QueueList, s.queueList)
 }
@@ -341,6 +342,24 @@ func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
 		out[n] = all[i]
 	}
 	return out
+}
+
+// jobGangs tells who is in the gangs of a job.
+func (s *Server) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
+	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
+	resp := &methods.JobGangsResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+		j := p.Snapshot.JobByKey(k)
+		if j == nil {
+			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
+		}
+		resp.Job, resp.Rosters = j, p.Snapshot.RostersByJob(k)
+		idx := j.CreateIndex
+		for _, r := range resp.Rosters {
+			idx = max(idx, r.ModifyIndex)
+		}
+		return idx, nil
+	})
 }
 
 // jobWhy answers why a job waits, in words and numbers (D23).

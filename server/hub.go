@@ -168,6 +168,15 @@ func (h *hub) feed(a Applied) {
 		h.wakeLocked(onEvalAllocs(x.EvalID))
 		h.wakeLocked(onJobAllocs(x.JobKey()))
 	}
+	for _, c := range d.Rosters {
+		if c.After == nil {
+			continue
+		}
+		for i := range c.After.Members {
+			h.wakeLocked(onNodePoll(c.After.Members[i].Node))
+		}
+		h.wakeLocked(onJobAllocs(c.After.Key().Job))
+	}
 	for _, c := range d.Evals {
 		x := either(c)
 		h.wakeLocked(onEval(x.ID))

@@ -159,6 +159,8 @@ type AllocObserved struct {
 	StartedAt  LogTime
 	FinishedAt LogTime
 	NetworkIP  string
+	GangEpoch  uint64 // of the roster that GangPort is for
+	GangPort   int    // rendezvous port that the agent of node rank 0 has reserved; 0: none
 }
 
 // AllocObservedCommand is a batch of observations over any number of nodes. Apply ignores those of allocations that it

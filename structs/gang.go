@@ -64,8 +64,25 @@ const (
 type Launch struct {
 	Mode   string   // "node" (also ""): one launcher an allocation; "rank": Ranks copies
 	Ranks  int      // processes an allocation; 0: one for each GPU
-	Compat []string // "torchrun", "slurm"
+	Compat []string // "torchrun", "slurm", "mpi": for whose launchers variables are set
 	Port   int      // rendezvous port; 0: a free one
+}
+
+// Modes of Launch.
+const (
+	LaunchNode = "node" // one launcher an allocation, which starts the ranks itself
+	LaunchRank = "rank" // the agent starts the ranks
+)
+
+// InRanks reports whether the agent starts the ranks of the group's main tasks.
+func (l *Launch) InRanks() bool { return l != nil && l.Mode == LaunchRank }
+
+// RanksOf is how many ranks a member has: as many as the launch says, else one for each GPU, and at least one.
+func (l *Launch) RanksOf(gpus int64) int {
+	if l != nil && l.Ranks > 0 {
+		return l.Ranks
+	}
+	return max(1, int(gpus))
 }
 
 // Checkpoint says how work is told to save its state, and where it does.
@@ -89,7 +106,7 @@ type Roster struct {
 	Group       string
 	Epoch       uint64 // counts from 1; bumped when the members change
 	Members     []RosterMember
-	Port        int     // rendezvous port on the first member's node
+	Port        int     // rendezvous port on the first member's node, as its agent reserved it for this epoch; 0 until then
 	Deadline    LogTime // until which the minimum must run; 0 once it does
 	Restarts    int64   // times that the gang was started again
 	Reason      string  // of the last change: "placed", "member_lost", "grown", "shrunk", "preempted", ...
@@ -236,6 +253,7 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 	n := *r
 	n.Members, n.Reason = stay, RosterShrunk
 	n.Epoch++
+	n.Port = 0
 	switch {
 	case failed:
 		n.Reason, n.AvoidNodes = RosterLost, avoidToo(r.AvoidNodes, bad)
@@ -257,6 +275,7 @@ func (r *Roster) Dissolve(reason string, find func(AllocID) *Allocation) (*Roste
 	n := *r
 	n.Reason = reason
 	n.Epoch++
+	n.Port = 0
 	var bad []NodeID
 	for _, m := range r.Members {
 		if a := find(m.Alloc); a != nil && a.Client == ClientPending {

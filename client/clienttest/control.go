@@ -56,6 +56,17 @@ func (s *Server) Place(node structs.NodeID, job *structs.Job, edit ...func(*stru
 	return id
 }
 
+// Roster writes a gang's roster and sends it to the members' nodes.
+func (s *Server) Roster(ro structs.Roster) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ro.ModifyIndex = s.touch()
+	s.rosters[ro.Key()] = &ro
+	for i := range ro.Members {
+		s.publish(ro.Members[i].Node, ro.ModifyIndex)
+	}
+}
+
 // Change makes a new version of an allocation.
 func (s *Server) Change(id structs.AllocID, edit func(*structs.Allocation)) {
 	s.mu.Lock()

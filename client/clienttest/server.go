@@ -39,6 +39,7 @@ type Server struct {
 	servers []string
 	calls   map[string]int
 	hubs    map[structs.NodeID]*hub
+	rosters map[structs.RosterKey]*structs.Roster
 }
 
 // New makes empty servers.
@@ -47,7 +48,7 @@ func New() *Server {
 		TTL: 2 * time.Second, reg: rpc.NewRegistry(nil, nil), index: 10,
 		nodes: map[structs.NodeID]*structs.Node{}, beats: map[structs.NodeID]int{}, back: map[structs.NodeID]rpc.Caller{},
 		allocs: map[structs.AllocID]*structs.Allocation{}, seen: map[structs.AllocID][]structs.AllocObserved{},
-		changed: make(chan struct{}), calls: map[string]int{}, hubs: map[structs.NodeID]*hub{},
+		changed: make(chan struct{}), calls: map[string]int{}, hubs: map[structs.NodeID]*hub{}, rosters: map[structs.RosterKey]*structs.Roster{},
 	}
 	s.cluster = structs.DeriveID[structs.ClusterID](structs.Seed{1}, "cluster", "", 0)
 	s.reg.Wrap(func(next rpc.Handler) rpc.Handler {
@@ -224,6 +225,11 @@ func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
 	for _, a := range resp.Changed {
 		if !slices.ContainsFunc(resp.Jobs, func(j *structs.Job) bool { return j.Key() == a.Job.Key() && j.Version == a.Job.Version }) {
 			resp.Jobs = append(resp.Jobs, a.Job)
+		}
+	}
+	for _, ro := range s.rosters {
+		if ro.ModifyIndex > req.MinIndex && slices.ContainsFunc(ro.Members, func(m structs.RosterMember) bool { return m.Node == req.NodeID }) {
+			resp.Rosters = append(resp.Rosters, ro)
 		}
 	}
 	return resp

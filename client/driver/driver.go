@@ -116,6 +116,11 @@ type TaskConfig struct {
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
 
+	// Launcher, when set, is a program of the host that is run in the task's place, in its namespaces and with its limits,
+	// as "muster ranks -- <file> <argument 0> <argument>...": it starts the ranks of the task (package ranks). Drivers that
+	// cannot do so refuse such a task.
+	Launcher string
+
 	NoFile uint64 // soft and hard RLIMIT_NOFILE; 0 leaves the agent's
 }
 
@@ -227,6 +232,7 @@ type ExecRequest struct {
 	Stderr  io.Writer // nil discards; unused with TTY
 	Resize  <-chan TermSize
 	User    string // "" means the task's
+	Rank    *int   // whose RANK and LOCAL_RANK the command gets; nil for nobody's
 }
 
 // Stats is one measurement of a task, all its processes together.

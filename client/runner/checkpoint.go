@@ -121,8 +121,8 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 		"cause", cause, "grace", grace.String()))
 	var err error
 	switch {
-	case c.Signal != "" && c.To == "ranks":
-		err = signalLeaves(ctx, h, c.Signal)
+	case c.Signal != "" && c.To == "ranks" && !t.r.group().Launch.InRanks(): // the launcher of ranks passes signals on to them
+		err = signalRanks(ctx, h, c.Signal)
 	case c.Signal != "":
 		err = h.Signal(ctx, c.Signal)
 	case len(c.Command) > 0:
@@ -160,8 +160,12 @@ func post(ctx context.Context, url string) error {
 	return nil
 }
 
-// signalLeaves signals the processes of a task that have no children in it: ranks, but not their launcher.
-func signalLeaves(ctx context.Context, h driver.Task, name string) error {
+// rankVariables are in the environment of a rank, whoever started it.
+var rankVariables = [][]byte{[]byte("RANK="), []byte("LOCAL_RANK="), []byte("OMPI_COMM_WORLD_RANK="), []byte("PMI_RANK="), []byte("SLURM_PROCID=")}
+
+// signalRanks signals the ranks that a launcher inside the task has started: the topmost processes that were told a rank.
+// Where nobody was, they are the processes without children.
+func signalRanks(ctx context.Context, h driver.Task, name string) error {
 	sig, err := driver.ParseSignal(name)
 	if err != nil {
 		return err
@@ -171,12 +175,19 @@ func signalLeaves(ctx context.Context, h driver.Task, name string) error {
 		return fmt.Errorf("list the processes: %w", err)
 	}
 	parents := make(map[int]bool, len(stats.PerProcess))
+	ranked := make(map[int]bool)
 	for pid := range stats.PerProcess {
 		parents[parentOf(pid)] = true
+		if hasRank(pid) {
+			ranked[pid] = true
+		}
+	}
+	if main := h.Status().PID; ranked[main] { // the launcher itself was given one: that tells nothing
+		clear(ranked)
 	}
 	n := 0
 	for pid := range stats.PerProcess {
-		if parents[pid] {
+		if len(ranked) > 0 && (!ranked[pid] || ranked[parentOf(pid)]) || len(ranked) == 0 && parents[pid] {
 			continue
 		}
 		if err := syscall.Kill(pid, sig); err == nil {
@@ -187,6 +198,20 @@ func signalLeaves(ctx context.Context, h driver.Task, name string) error {
 		return fmt.Errorf("none of %d processes could be signalled", len(stats.PerProcess))
 	}
 	return nil
+}
+
+// hasRank reports whether a process was started as a rank.
+func hasRank(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	for _, v := range rankVariables {
+		if bytes.HasPrefix(b, v) || bytes.Contains(b, append([]byte{0}, v...)) {
+			return true
+		}
+	}
+	return false
 }
 
 // parentOf is the parent of a process; 0 when it has ended.

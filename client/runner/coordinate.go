@@ -141,6 +141,7 @@ func (r *Runner) step(ctx context.Context) bool {
 		}
 		return r.runStops(ctx, ms)
 	}
+	r.regroup(ms)
 	if r.restartAll(ctx, ms) {
 		return false
 	}
@@ -288,6 +289,10 @@ func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
 	if e == nil {
 		return false
 	}
+	why := "Restart requested"
+	if e.Type == EventGang {
+		why = e.Message
+	}
 	for _, m := range ms {
 		if m.role != roleStop && !m.task.dead() {
 			m.ask(ctx, wish{wishKill, *e})
@@ -306,11 +311,11 @@ func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
 		m.task.want = wish{}
 		m.task.mu.Unlock()
 		m.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
-			rec.Phase, rec.ResumeAt, rec.Handle = state.PhaseNew, 0, nil
+			rec.Phase, rec.ResumeAt, rec.Handle, rec.Epoch = state.PhaseNew, 0, nil, 0
 			rec.Attempt++
 			st.State, st.Failed, st.FinishedAt, st.LastRestart = statePending, false, 0, now()
 			st.Restarts++
-		}, restarting(0, "Restart requested"))
+		}, restarting(0, why))
 	}
 	r.mu.Lock()
 	r.again = nil

@@ -22,6 +22,7 @@ const (
 	EventRestarting     = "Restarting"
 	EventNotRestarting  = "Not Restarting"
 	EventRestartSignal  = "Restart Signaled"
+	EventGang           = "Gang Changed"
 	EventSignaling      = "Signaling"
 	EventKilling        = "Killing"
 	EventKilled         = "Killed"

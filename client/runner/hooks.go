@@ -36,6 +36,7 @@ func allocHooks() []allocHook {
 		{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
 		{name: "disk", prerun: checkDisk},
 		{name: "directories", prerun: buildDirs, postrun: dropSecrets},
+		{name: "rendezvous port", postrun: dropPort},
 		{name: "data of the previous allocation", prerun: adoptData},
 		{name: "commands of the operator", prerun: prolog, postrun: epilog},
 	}
@@ -147,6 +148,8 @@ type attempt struct {
 	driver driver.Driver
 	owner  allocdir.Owner
 	env    *taskenv.Env
+	gang   *taskenv.Gang      // or nil
+	joined func(epoch uint64) // records for which roster the run is started
 	config driver.TaskConfig
 	note   func(structs.TaskEvent) // adds to what the task's events tell
 }
@@ -160,6 +163,7 @@ type taskHook struct {
 
 var taskHooks = []taskHook{
 	{name: "validate", prestart: validateTask},
+	{name: "gang", prestart: joinGang},
 	{name: "environment", prestart: makeEnv},
 	{name: "user", prestart: resolveUser},
 	{name: "task directory", prestart: buildTaskDir},
@@ -170,7 +174,10 @@ var taskHooks = []taskHook{
 	{name: "logs", prestart: setLogs},
 	{name: "network", prestart: setNetwork},
 	{name: "volumes", prestart: mountVolumes},
+	{name: "hostfile", prestart: writeHostfile},
+	{name: "ranks", prestart: setRanks},
 	{name: "driver", prestart: prepareDriver},
+	{name: "rendezvous", prestart: openPort}, // last: from here on the port is the task's to take
 }
 
 func validateTask(ctx context.Context, a *attempt) error {
@@ -188,6 +195,8 @@ func validateTask(ctx context.Context, a *attempt) error {
 func makeEnv(_ context.Context, a *attempt) error {
 	r := a.task.r
 	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit}
+	in.Gang = a.gang
+	in.TaskRestarts, in.TaskRestartReason = a.task.restarts()
 	if r.dir != nil {
 		t := r.dir.Task(a.spec.Name)
 		in.AllocDir, in.TaskDir, in.SecretsDir = r.dir.SharedDir(), t.Local, t.Secrets

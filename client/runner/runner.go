@@ -54,6 +54,10 @@ type Config struct {
 	// LimitGPUs makes the kernel driver hold a task, which is about to start under this id, to its shares (backend
 	// "dmem"). nil: this node cannot.
 	LimitGPUs func(ctx context.Context, taskID string, grants []structs.Grant) error
+	// Ports reserves the rendezvous ports of gangs whose first member is here; nil, for simulated nodes, only pretends.
+	Ports *Ports
+	// Launcher is the program that starts the ranks of a task (package ranks), as a path on the host; "" for none.
+	Launcher string
 	// Oversubscribe lets a task use up to MemoryMaxMiB.
 	Oversubscribe bool
 	// Go runs fn in a goroutine that the agent waits for when it stops. It reports false, and runs nothing, once the
@@ -96,6 +100,10 @@ type Runner struct {
 	ctx        context.Context // of Start: the agent's life
 	unhook     func()          // ends the hooks that wait, or nil
 	delayUntil time.Time       // end of the group's shutdown delay, once it was begun
+	roster     *structs.Roster // who is in the gang, as the servers last said; nil before
+	heard      chan struct{}   // closed, and made anew, when roster changes
+	port       int             // rendezvous port reserved here, or 0
+	portEpoch  uint64          // of the roster that it was reserved for
 
 	done chan struct{} // closed when the allocation is client-terminal
 }
@@ -113,7 +121,7 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
 		log:  cfg.Log.With("alloc", a.ID.Short()),
-		done: make(chan struct{}),
+		done: make(chan struct{}), heard: make(chan struct{}),
 	}
 	if cfg.AllocsDir != "" {
 		r.dir = allocdir.New(cfg.AllocsDir, a.ID.String())
@@ -324,6 +332,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
 	}
 	o.StartedAt = r.started
+	o.GangEpoch, o.GangPort = r.portEpoch, r.port
 	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}

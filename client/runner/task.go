@@ -251,7 +251,7 @@ func (t *task) run(ctx context.Context) {
 // begin records that the driver is about to be asked.
 func (t *task) begin(ctx context.Context) {
 	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
-		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID = state.PhaseStarting, nil, 0, t.r.cfg.BootID
+		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = state.PhaseStarting, nil, 0, t.r.cfg.BootID, 0
 	})
 }
 
@@ -318,6 +318,9 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 		return h, nil
 	}
 	a := &attempt{task: t, spec: spec, driver: drv, note: func(e structs.TaskEvent) { t.note(ctx, e) }}
+	a.joined = func(epoch uint64) {
+		t.change(ctx, true, func(rec *state.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
+	}
 	for _, h := range taskHooks {
 		if h.prestart == nil {
 			continue

@@ -21,10 +21,13 @@ import (
 
 // Spec is one process to run, with every decision made: paths are absolute, users are numbers.
 type Spec struct {
-	ID      string // unique on the node for every start
-	Path    string // file to execute
-	Argv    []string
-	Env     []string
+	ID   string // unique on the node for every start
+	Path string // file to execute
+	Argv []string
+	Env  []string
+	// Early opens the file before the task gets its own view of the machine and its user: the launcher of ranks is the
+	// agent's program, which tasks need not be able to see.
+	Early   bool
 	Dir     string // working directory
 	Isolate *Isolation
 	User    *Credential // nil: as the agent
@@ -125,6 +128,10 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	for _, f := range g.JoinFiles() {
 		c.WriteFile("join control group "+filepath.Base(filepath.Dir(f)), f, "0")
 	}
+	const program = 2 // register; isolation uses 0 and 1
+	if s.Early {
+		c.Set(program, "open "+s.Path, unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), p.S(s.Path), launch.N(unix.O_RDONLY|unix.O_CLOEXEC))
+	}
 	if s.Isolate != nil {
 		p.Flags |= launch.NamespaceInit
 		s.Isolate.program(p, c)
@@ -133,7 +140,11 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	finish(p, c, s.NoFile, s.User, s.rights())
 	// Should the launcher be killed, the task goes with it: nobody would know of it any more.
 	c.Do("tie the task to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
-	c.Exec(s.Path, s.Argv, s.Env)
+	if s.Early {
+		c.ExecFile(program, s.Path, s.Argv, s.Env)
+	} else {
+		c.Exec(s.Path, s.Argv, s.Env)
+	}
 	return p
 }
 

@@ -23,6 +23,11 @@ type Input struct {
 
 	AllocDir, TaskDir, SecretsDir string // absolute, as the task sees them; "" leaves the variable out
 
+	Gang *Gang // nil for a task that runs for itself
+
+	TaskRestarts      int64  // how often the task was started again within its allocation
+	TaskRestartReason string // why it was the last time
+
 	Inherit []string // names of variables of the agent's own environment that tasks get; nil for InheritDefault
 }
 
@@ -53,6 +58,9 @@ func New(in Input) *Env {
 	e.devices(in)
 	e.meta(in)
 	e.work(in)
+	if in.Gang != nil {
+		e.gang(in.Gang, in)
+	}
 	// The job's own variables come last and win, except over those that say who the task is.
 	for _, k := range sorted(in.Task.Env) {
 		name := e.Replace(k)

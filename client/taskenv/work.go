@@ -21,9 +21,9 @@ func (e *Env) work(in Input) {
 	if j.Deadline != 0 {
 		e.vars["MUSTER_DEADLINE"] = j.Deadline.Time().Format(time.RFC3339)
 	}
-	if a.Restarts > 0 || a.RestartReason != "" {
-		e.vars["MUSTER_RESTART_COUNT"] = strconv.FormatInt(a.Restarts, 10)
-		e.vars["MUSTER_RESTART_REASON"] = a.RestartReason
+	if n, why := restarted(in); n > 0 || why != "" {
+		e.vars["MUSTER_RESTART_COUNT"] = strconv.FormatInt(n, 10)
+		e.vars["MUSTER_RESTART_REASON"] = why
 	}
 	if g := j.Group(a.Group); g != nil {
 		if limit := j.RunLimit(g); limit > 0 {
@@ -33,4 +33,20 @@ func (e *Env) work(in Input) {
 			e.vars["MUSTER_CHECKPOINT_DIR"] = e.Replace(g.Checkpoint.Dir)
 		}
 	}
+}
+
+// restarted is how often the work of a task was begun again, by allocations before this one and within it, and why it
+// was the last time.
+func restarted(in Input) (int64, string) {
+	n, why := in.Alloc.Restarts, in.Alloc.RestartReason
+	if in.Gang != nil && in.Gang.Roster.Restarts > 0 {
+		n = max(n, in.Gang.Roster.Restarts)
+		if why == "" {
+			why = in.Gang.Roster.Reason
+		}
+	}
+	if in.TaskRestarts > 0 {
+		n, why = n+in.TaskRestarts, in.TaskRestartReason
+	}
+	return n, why
 }

@@ -27,31 +27,38 @@ type allocExecOptions struct {
 	task            string
 	job, stdin, tty bool
 	escape          string
+	rank            int // -1: none
 }
 
 func newAllocExec(e *env) *cobra.Command {
-	o := &allocExecOptions{env: e}
+	o := &allocExecOptions{env: e, rank: -1}
 	c := e.verb("exec [options] ALLOCATION COMMAND [ARGUMENT...]", "Run a command inside a running task",
 		"Run a command inside a running task. Its exit code becomes this command's. What follows the command is its own, dashes and all.", `
 muster alloc exec -it 8ba85cef /bin/sh
 muster alloc exec -task server 8ba85cef ls -l /tmp
 echo hello | muster alloc exec -i 8ba85cef cat
 muster alloc exec -it -job example /bin/sh`, 2, -1, o.run)
+	o.flags(c)
+	c.Flags().BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
+	return e.complete(c, "allocs")
+}
+
+// flags adds what exec in allocations and in jobs have in common.
+func (o *allocExecOptions) flags(c *cobra.Command) {
+	e := o.env
 	c.Annotations = map[string]string{"passthrough": "a"}
 	f := c.Flags()
 	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
-	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
+	f.IntVar(&o.rank, "rank", -1, "as this rank: with its RANK and LOCAL_RANK")
 	f.BoolVarP(&o.stdin, "stdin", "i", true, "pass stdin on")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal; on by itself when this one has a terminal")
 	f.StringVarP(&o.escape, "escape", "e", "~", "accepted for Nomad's scripts")
 	f.Lookup("tty").DefValue = "auto"
-	o.env = e
 	c.PreRun = func(cmd *cobra.Command, _ []string) {
 		if !cmd.Flags().Changed("tty") {
 			o.tty = e.tty && o.stdin
 		}
 	}
-	return e.complete(c, "allocs")
 }
 
 func (o *allocExecOptions) run(ctx context.Context, args []string) error {
@@ -63,6 +70,11 @@ func (o *allocExecOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	return o.enter(ctx, a, al, args[1:])
+}
+
+// enter runs a command in an allocation.
+func (o *allocExecOptions) enter(ctx context.Context, a *api, al *wire.Allocation, words []string) error {
 	task, err := pickTask(al, o.task)
 	if err != nil {
 		return err
@@ -70,7 +82,7 @@ func (o *allocExecOptions) run(ctx context.Context, args []string) error {
 	if o.tty && !o.stdin {
 		return errors.New("-t needs -i: a terminal without input is of no use")
 	}
-	command, err := json.Marshal(args[1:])
+	command, err := json.Marshal(words)
 	if err != nil {
 		return err
 	}
@@ -78,6 +90,9 @@ func (o *allocExecOptions) run(ctx context.Context, args []string) error {
 	q.Set("task", task)
 	q.Set("tty", strconv.FormatBool(o.tty))
 	q.Set("command", string(command))
+	if o.rank >= 0 {
+		q.Set("rank", strconv.Itoa(o.rank))
+	}
 	ws, err := a.dial(ctx, "/v1/client/allocation/"+al.ID+"/exec", q)
 	if err != nil {
 		return fmt.Errorf("exec in task %q of %s: %w", task, shortID(al.ID, false), err)

@@ -30,18 +30,27 @@ type allocLogsOptions struct {
 	follow, tail              bool
 	lines, bytes              int64
 	json                      bool
+	rank                      int // -1: all
 }
 
 func newAllocLogs(e *env) *cobra.Command {
-	o := &allocLogsOptions{env: e}
+	o := &allocLogsOptions{env: e, rank: -1}
 	c := e.verb("logs [options] ALLOCATION [TASK]", "Print what a task wrote", "Print what a task of an allocation wrote to stdout (or stderr), from the start or from the end, and follow it.", `
 muster alloc logs 8ba85cef
 muster alloc logs -f -tail -n 50 8ba85cef
 muster alloc logs -stderr -task server 8ba85cef
 muster alloc logs -f -job example`, 1, 2, o.run)
 	f := c.Flags()
-	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
 	f.BoolVar(&o.job, "job", false, "the argument is a job: use one of its allocations")
+	o.flags(c)
+	f.IntVar(&o.rank, "rank", -1, "of a task that runs in ranks: only the lines of this one")
+	return e.complete(c, "allocs")
+}
+
+// flags adds what logs of allocations and of jobs have in common.
+func (o *allocLogsOptions) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.task, "task", "", "the task; needed only when there are several")
 	f.BoolVar(&o.stderr, "stderr", false, "stderr instead of stdout")
 	f.BoolVar(&o.stdout, "stdout", false, "stdout (the default)")
 	f.BoolVar(&o.both, "both", false, "stdout and stderr together")
@@ -50,7 +59,6 @@ muster alloc logs -f -job example`, 1, 2, o.run)
 	f.Int64VarP(&o.lines, "lines", "n", 0, "with -tail: how many lines")
 	f.Int64VarP(&o.bytes, "bytes", "c", 0, "with -tail: how many bytes")
 	f.BoolVar(&o.json, "json", false, "print frames of the API, one JSON object a line")
-	return e.complete(c, "allocs")
 }
 
 func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
@@ -61,8 +69,8 @@ func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
 	if (o.stderr && o.stdout) || o.both {
 		o.both = true
 	}
-	if o.lines < 0 || o.bytes < 0 {
-		return errors.New("-n and -c want a number that is not negative")
+	if err := o.check(); err != nil {
+		return err
 	}
 	a, err := o.api()
 	if err != nil {
@@ -72,6 +80,21 @@ func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	return o.print(ctx, a, al, name, o.out)
+}
+
+func (o *allocLogsOptions) check() error {
+	switch {
+	case o.lines < 0 || o.bytes < 0:
+		return errors.New("-n and -c want a number that is not negative")
+	case o.rank >= 0 && o.json:
+		return errors.New("-json prints frames as they come, of all ranks: leave out -rank")
+	}
+	return nil
+}
+
+// print writes the logs of one allocation.
+func (o *allocLogsOptions) print(ctx context.Context, a *api, al *wire.Allocation, name string, w io.Writer) error {
 	task, err := pickTask(al, name)
 	if err != nil {
 		return err
@@ -81,7 +104,7 @@ func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
 		types = []string{"stderr"}
 	}
 	if !o.both {
-		err := o.stream(ctx, a, al, task, types[0], o.out)
+		err := o.stream(ctx, a, al, task, types[0], w)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -91,13 +114,43 @@ func (o *allocLogsOptions) run(ctx context.Context, args []string) error {
 	var mu sync.Mutex
 	errs := make([]error, 2)
 	for i, t := range []string{"stdout", "stderr"} {
-		wg.Go(func() { errs[i] = o.stream(ctx, a, al, task, t, &lineWriter{mu: &mu, w: o.out}) })
+		wg.Go(func() { errs[i] = o.stream(ctx, a, al, task, t, &lineWriter{mu: &mu, w: w}) })
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return errors.Join(errs...)
+}
+
+// rankFilter passes on the lines of one rank, without the label that they begin with.
+type rankFilter struct {
+	w     io.Writer
+	label []byte
+	buf   []byte
+}
+
+// Write implements io.Writer.
+func (r *rankFilter) Write(b []byte) (int, error) {
+	if text := r.pick(b); len(text) > 0 {
+		if _, err := r.w.Write(text); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// pick gives the rank's lines of what was written until now.
+func (r *rankFilter) pick(b []byte) (out []byte) {
+	r.buf = append(r.buf, b...)
+	end := bytes.LastIndexByte(r.buf, '\n') + 1
+	for line := range bytes.Lines(r.buf[:end]) {
+		if text, mine := bytes.CutPrefix(line, r.label); mine {
+			out = append(out, text...)
+		}
+	}
+	r.buf = append(r.buf[:0], r.buf[end:]...)
+	return out
 }
 
 // lineWriter passes on whole lines only, so that two streams do not mix within one.
@@ -148,7 +201,13 @@ func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocati
 		q.Set("offset", strconv.FormatInt(offset, 10))
 	}
 	queryFlag(q, "follow", o.follow)
+	if o.rank >= 0 {
+		w = &rankFilter{w: w, label: []byte(strconv.Itoa(o.rank) + ": ")}
+	}
 	err := o.copyFrames(ctx, a, "/v1/client/fs/logs/"+al.ID, q, w, lines, o.json)
+	if r, ok := w.(*rankFilter); ok {
+		w = r.w
+	}
 	if lw, ok := w.(*lineWriter); ok {
 		lw.flush()
 	}
@@ -178,7 +237,12 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 			return nil
 		}
 		holding = false
-		_, err := w.Write(lastLines(held, lines))
+		var err error
+		if r, ok := w.(*rankFilter); ok {
+			_, err = r.w.Write(lastLines(r.pick(held), lines))
+		} else {
+			_, err = w.Write(lastLines(held, lines))
+		}
 		held = nil
 		return err
 	}

@@ -5,12 +5,14 @@ import (
 	"os"
 
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/ranks"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/nomadlike/jobspec"
 )
 
 func main() {
 	supervisor.MaybeRun()   // hidden verbs: the supervisor of a node and the first stage of a task
+	ranks.MaybeRun()        // hidden verb: the ranks of a task
 	gpu.MaybeRun()          // hidden verb: ask the NVIDIA driver
 	jobspec.MaybeRunChild() // hidden verb: parse a job file under limits
 	os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr))

@@ -64,6 +64,8 @@ type (
 		Task    string
 		Command []string
 		TTY     bool
+		Rank    int // with Ranked: whose RANK and LOCAL_RANK the command gets
+		Ranked  bool
 	}
 	// ExecFrame is one piece of an exec session in either direction.
 	ExecFrame struct {

@@ -261,6 +261,12 @@ type (
 		JobStopped       bool
 		Groups           map[string]*GroupScaleStatus
 	}
+	// JobGangsResponse is who is in the gangs of a job, and the job, whose launch blocks say how many ranks a member has.
+	JobGangsResponse struct {
+		Meta
+		Job     *structs.Job
+		Rosters []*structs.Roster
+	}
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {
 		Meta
@@ -451,7 +457,8 @@ type (
 		Known        uint64 // a sum over what belongs on the node as of Index, for the next request
 		Refs         []AllocRef
 		Changed      []*structs.Allocation
-		Jobs         []*structs.Job // versions that Changed refers to, once each
+		Jobs         []*structs.Job    // versions that Changed refers to, once each
+		Rosters      []*structs.Roster // changed after MinIndex, of gangs with members on the node
 	}
 	// NodeObserveRequest reports what an agent saw.
 	NodeObserveRequest struct {

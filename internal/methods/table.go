@@ -112,6 +112,7 @@ var (
 	JobPeriodic    = method[JobGetRequest, JobRegisterResponse]("Job.PeriodicForce", SideServer, KindWrite, ns("submit-job"))
 	JobScale       = method[JobScaleRequest, JobRegisterResponse]("Job.Scale", SideServer, KindWrite, ns("scale-job"))
 	JobScaleStatus = method[JobGetRequest, JobScaleStatusResponse]("Job.ScaleStatus", SideServer, KindRead, ns("read-job-scaling"))
+	JobGangs       = method[JobGetRequest, JobGangsResponse]("Job.Gangs", SideServer, KindRead, ns("read-job"))
 	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
 	QueueList      = method[ListRequest, QueueListResponse]("Queue.List", SideServer, KindRead, ns("list-jobs"))
 

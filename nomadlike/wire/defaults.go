@@ -228,6 +228,9 @@ func (g *TaskGroup) canonicalize(j *Job) {
 	if service || *j.Type == string(structs.JobSystem) {
 		restart = &RestartPolicy{Attempts: ptr(2), Interval: wdur(30 * time.Minute)}
 	}
+	if g.Gang != nil {
+		restart.Attempts = ptr(0) // one member alone cannot go on: its end is the gang's business
+	}
 	restart.Delay, restart.Mode, restart.RenderTemplates = wdur(15*time.Second), ptr("fail"), ptr(false)
 	g.RestartPolicy = mergeRestart(g.RestartPolicy, restart)
 

@@ -292,7 +292,7 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 			v.errorf(lw+".ranks", "%d is out of range: want 0 (one for each GPU) to %d", n, ranksMax)
 		}
 		for _, c := range x.Compat {
-			v.oneOf(lw+".compat", c, "torchrun", "slurm")
+			v.oneOf(lw+".compat", c, "torchrun", "slurm", "mpi")
 		}
 		if n := val(x.Port); n < 0 || n > 65535 {
 			v.errorf(lw+".port", "%d is not a port: want 1 to 65535, or 0 for a free one", n)

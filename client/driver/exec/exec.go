@@ -191,6 +191,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
 		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile,
 	}
+	process.Launch(spec, cfg.Launcher)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{
 		Dir: dir, Root: at, User: cred, Rights: rights, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,

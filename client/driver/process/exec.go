@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/creack/pty"
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/ranks"
 	"github.com/muster-sched/muster/client/supervisor"
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +33,11 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 	env, err := environOf(s.PID)
 	if err != nil {
 		return -1, err
+	}
+	if req.Rank != nil {
+		if err := rankEnv(env, *req.Rank); err != nil {
+			return -1, err
+		}
 	}
 	path, err := Look("exec", req.Command[0], t.state.TaskDirs, t.state.Dir, env, t.state.Root)
 	if err != nil {
@@ -54,6 +62,23 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 		return t.execTTY(ctx, e, req)
 	}
 	return t.execPipes(ctx, e, req)
+}
+
+// rankEnv makes the environment of a whole task that of one of its ranks.
+func rankEnv(env map[string]string, rank int) error {
+	first, ferr := strconv.Atoi(env["MUSTER_FIRST_RANK"])
+	n, nerr := strconv.Atoi(env["MUSTER_RANKS"])
+	if ferr != nil || nerr != nil {
+		return errors.New("exec: this task has no ranks: its group has neither a launch nor a gang block")
+	}
+	if rank < first || rank >= first+n {
+		return fmt.Errorf("exec: rank %d is not in this allocation, whose ranks are %d to %d", rank, first, first+n-1)
+	}
+	for _, kv := range ranks.Environ(Environ(env), rank, rank-first) {
+		k, v, _ := strings.Cut(kv, "=")
+		env[k] = v
+	}
+	return nil
 }
 
 func (t *Task) execPipes(ctx context.Context, e supervisor.Entry, req driver.ExecRequest) (int, error) {

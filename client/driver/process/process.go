@@ -187,6 +187,15 @@ func Logs(l driver.LogConfig) (stdout, stderr supervisor.Log) {
 		supervisor.Log{Base: l.StderrBase, MaxFiles: l.MaxFiles, MaxSize: l.MaxFileSize}
 }
 
+// Launch has a task's command started by a launcher, if there is one (driver.TaskConfig.Launcher).
+func Launch(spec *supervisor.Spec, launcher string) {
+	if launcher == "" {
+		return
+	}
+	spec.Argv = append([]string{"muster", "ranks", "--", spec.Path}, spec.Argv...)
+	spec.Path, spec.Early = launcher, true
+}
+
 // State is what a task's persisted state holds. Environment and secrets are not in it.
 type State struct {
 	ID          string

@@ -79,6 +79,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
 		NoFile: cfg.NoFile, Limits: cgroup.Limits{PidsMax: limit},
 	}
+	process.Launch(spec, cfg.Launcher)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	st := process.State{Dir: dir, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
 	if cfg.User != "" {

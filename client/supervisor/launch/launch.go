@@ -179,6 +179,12 @@ func (s Section) Exec(path string, argv, env []string) {
 	s.Do("execute "+path, unix.SYS_EXECVE, p.S(path), p.strings(argv), p.strings(env))
 }
 
+// ExecFile replaces the process by the program whose descriptor is in a register.
+func (s Section) ExecFile(reg int, path string, argv, env []string) {
+	p := s.prog
+	s.Do("execute "+path, unix.SYS_EXECVEAT, R(reg), p.S(""), p.strings(argv), p.strings(env), N(unix.AT_EMPTY_PATH))
+}
+
 // encode lays the program out: header, operations, relocations, data.
 func (p *Program) encode() ([]byte, error) {
 	le := binary.LittleEndian

@@ -1,0 +1,108 @@
+package client
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestGangMembersStartTogether runs two members of a gang as real processes: nothing starts before the first one's agent
+// has reserved a port and the servers have told everybody; a new epoch ends what runs and starts it anew with what is
+// true then; what had started for an epoch still knows it after the agent was started anew.
+func TestGangMembersStartTogether(t *testing.T) {
+	dir := scratch(t)
+	srv := clienttest.New()
+	cfg, sup, err := processConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	cfg.Connect = InProcess(srv.InProcess)
+	a := start(t, srv, cfg)
+
+	job := clienttest.Job("train", structs.JobBatch, sh("main", `echo "rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK epoch=$MUSTER_GANG_EPOCH master=$MASTER_ADDR:$MASTER_PORT restarts=$MUSTER_RESTART_COUNT/$MUSTER_RESTART_REASON"; trap 'exit 0' TERM; while :; do sleep 0.05; done`))
+	g := job.Groups[0]
+	g.Count, g.Gang = 2, &structs.Gang{}
+	g.Launch = &structs.Launch{Mode: structs.LaunchRank, Ranks: 2}
+	one, two := srv.Place(a.ID(), job), srv.Place(a.ID(), job)
+	member := func(id structs.AllocID) structs.RosterMember {
+		return structs.RosterMember{Alloc: id, Node: a.ID(), Name: "n1", Address: "127.0.0.1"}
+	}
+	ro := structs.Roster{Namespace: job.Namespace, JobID: job.ID, Group: "g", Epoch: 1, Reason: structs.RosterPlaced,
+		Members: []structs.RosterMember{member(one), member(two)}}
+	srv.Roster(ro)
+
+	reported := func(epoch uint64) (port int) {
+		srv.Wait(t, fmt.Sprintf("a port for epoch %d", epoch), func() bool {
+			for _, o := range srv.Seen(one) {
+				if o.GangEpoch == epoch && o.GangPort != 0 {
+					port = o.GangPort
+				}
+			}
+			return port != 0
+		})
+		return port
+	}
+	ro.Port = reported(1)
+	if _, err := net.Listen("tcp", fmt.Sprintf(":%d", ro.Port)); err == nil {
+		t.Errorf("port %d was promised to the gang and anybody can take it", ro.Port)
+	}
+	if ro.Port < 61000 {
+		t.Errorf("port %d is one that the kernel gives to outgoing connections", ro.Port)
+	}
+	time.Sleep(100 * time.Millisecond)
+	for _, id := range []structs.AllocID{one, two} {
+		if c := srv.Alloc(id).Client; c != structs.ClientPending {
+			t.Fatalf("a member is %s before the gang has a port", c)
+		}
+	}
+	srv.Roster(ro)
+	back := srv.Back(a.ID())
+	want := func(id structs.AllocID, lines ...string) {
+		t.Helper()
+		readLog(t, back, id, "stdout", func(s string) bool {
+			for _, l := range lines {
+				if !strings.Contains(s, l+"\n") {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	master := fmt.Sprintf("epoch=1 master=127.0.0.1:%d restarts=/", ro.Port)
+	want(one, "0: rank=0/4 local=0 "+master, "1: rank=1/4 local=1 "+master)
+	want(two, "2: rank=2/4 local=0 "+master, "3: rank=3/4 local=1 "+master)
+	b, err := os.ReadFile(filepath.Join(cfg.DataDir, "allocs", two.String(), "main", "muster.hostfile"))
+	if err != nil || string(b) != "127.0.0.1 slots=2\n127.0.0.1 slots=2\n" {
+		t.Errorf("hostfile %q, %v", b, err)
+	}
+
+	// The agent is away while the gang shrinks to its second member.
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	srv.Stop(one)
+	ro.Epoch, ro.Port, ro.Members, ro.Reason = 2, 0, ro.Members[1:], structs.RosterLost
+	srv.Roster(ro)
+	a = start(t, srv, cfg)
+	srv.Wait(t, "a port of the second member", func() bool {
+		for _, o := range srv.Seen(two) {
+			if o.GangEpoch == 2 && o.GangPort != 0 {
+				ro.Port = o.GangPort
+			}
+		}
+		return ro.Port != 0
+	})
+	srv.Roster(ro)
+	back = srv.Back(a.ID())
+	want(two, fmt.Sprintf("0: rank=0/2 local=0 epoch=2 master=127.0.0.1:%d restarts=1/member_lost", ro.Port))
+	srv.Stop(two)
+	srv.Wait(t, "the end", func() bool { return srv.Alloc(one).ClientTerminal() && srv.Alloc(two).ClientTerminal() })
+}

@@ -1,0 +1,218 @@
+// Package ranks starts the ranks of a task in rank mode: copies of its command in its own namespaces and limits, each with
+// RANK and LOCAL_RANK, their output as lines that begin with the rank ("3: loss 0.1"). The ranks end together: when one
+// fails the others are told to end, and its exit code is the task's. It runs as `muster ranks` in the place of the task.
+package ranks
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Verb is the hidden verb of the program.
+const Verb = "ranks"
+
+// endPatience is how long the other ranks may take to end after one has failed.
+const endPatience = 10 * time.Second
+
+// LineMax is how long a line may be until it is passed on in pieces.
+const LineMax = 64 << 10
+
+// idle is how long the beginning of a line may wait for its end: progress bars never end theirs.
+const idle = time.Second
+
+// MaybeRun becomes the launcher when the program was started as one; main calls it first.
+func MaybeRun() {
+	if len(os.Args) < 2 || os.Args[1] != Verb {
+		return
+	}
+	if len(os.Args) < 5 || os.Args[2] != "--" {
+		fmt.Fprintln(os.Stderr, "muster ranks is for agents, which start it as: muster ranks -- FILE ARGUMENT0 [ARGUMENT...]")
+		os.Exit(2)
+	}
+	runtime.LockOSThread() // ranks are tied to the thread that started them
+	os.Exit(run(os.Args[3], os.Args[4:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+// Label is what the lines of a rank begin with.
+func Label(rank int) string { return strconv.Itoa(rank) + ": " }
+
+type ended struct {
+	rank int
+	code int
+}
+
+func run(path string, argv, env []string, stdout, stderr io.Writer) int {
+	n, first := number(env, "MUSTER_RANKS", 1), number(env, "MUSTER_FIRST_RANK", 0)
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT)
+	out, errs := &lines{w: stdout}, &lines{w: stderr}
+	exits := make(chan ended, n)
+	procs := make([]*os.Process, 0, n)
+	for i := range n {
+		rank := first + i
+		cmd := &exec.Cmd{Path: path, Args: argv, Env: environ(env, rank, i)}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		o, e := out.rank(rank), errs.rank(rank)
+		cmd.Stdout, cmd.Stderr = o, e
+		cmd.WaitDelay = time.Second // what a rank leaves behind may keep its output open
+		if err := cmd.Start(); err != nil {
+			fmt.Fprintf(stderr, "rank %d does not start: %v\n", rank, err)
+			for _, p := range procs {
+				_ = p.Kill() // may have ended by itself
+			}
+			return 127
+		}
+		procs = append(procs, cmd.Process)
+		go func() {
+			_ = cmd.Wait() // its state tells
+			o.flush()
+			e.flush()
+			exits <- ended{rank, code(cmd.ProcessState)}
+		}()
+	}
+	result, told := 0, false
+	var kill <-chan time.Time
+	for left := n; left > 0; {
+		select {
+		case s := <-signals:
+			told = told || s == syscall.SIGTERM || s == syscall.SIGINT
+			for _, p := range procs {
+				_ = p.Signal(s) // those that have ended do not mind
+			}
+		case <-kill:
+			for _, p := range procs {
+				_ = p.Kill()
+			}
+		case x := <-exits:
+			left--
+			if x.code == 0 || result != 0 {
+				continue
+			}
+			result = x.code
+			if left == 0 || told {
+				continue
+			}
+			fmt.Fprintf(stderr, "rank %d ended with exit code %d: the other ranks are told to end\n", x.rank, x.code)
+			for _, p := range procs {
+				_ = p.Signal(syscall.SIGTERM)
+			}
+			kill = time.After(endPatience)
+		}
+	}
+	return result
+}
+
+func code(st *os.ProcessState) int {
+	if st == nil {
+		return 1
+	}
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return st.ExitCode()
+}
+
+func number(env []string, name string, def int) int {
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			if n, err := strconv.Atoi(v); err == nil && n >= 0 {
+				return n
+			}
+		}
+	}
+	return def
+}
+
+// Environ are the variables that tell a rank from the others, from those of the whole task.
+func Environ(env []string, rank, local int) []string {
+	out := []string{"RANK=" + strconv.Itoa(rank), "LOCAL_RANK=" + strconv.Itoa(local)}
+	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "SLURM_JOB_ID=") }) {
+		out = append(out, "SLURM_PROCID="+strconv.Itoa(rank), "SLURM_LOCALID="+strconv.Itoa(local))
+	}
+	return out
+}
+
+func environ(env []string, rank, local int) []string {
+	own := Environ(env, rank, local)
+	return append(slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(o, name+"=") })
+	}), own...)
+}
+
+// lines writes whole lines of several ranks to one writer.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+// rankLines is the output of one rank.
+type rankLines struct {
+	to    *lines
+	label string
+	mu    sync.Mutex
+	buf   []byte // the beginning of a line
+	timer *time.Timer
+}
+
+func (l *lines) rank(rank int) *rankLines { return &rankLines{to: l, label: Label(rank)} }
+
+// Write implements io.Writer.
+func (r *rankLines) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.buf = append(r.buf, b...)
+	end := bytes.LastIndexByte(r.buf, '\n') + 1
+	if end == 0 && len(r.buf) >= LineMax {
+		end = len(r.buf)
+	}
+	err := r.emit(end)
+	if len(r.buf) > 0 {
+		if r.timer == nil {
+			r.timer = time.AfterFunc(idle, r.flush)
+		} else {
+			r.timer.Reset(idle)
+		}
+	}
+	return len(b), err
+}
+
+// emit passes on the first n bytes of the buffer as lines; called with mu held.
+func (r *rankLines) emit(n int) error {
+	if n == 0 {
+		return nil
+	}
+	var text []byte
+	for line := range bytes.Lines(r.buf[:n]) {
+		if i := bytes.LastIndexByte(bytes.TrimRight(line, "\r\n"), '\r'); i >= 0 {
+			line = line[i+1:] // of what a terminal would have overwritten the last is enough
+		}
+		text = append(append(text, r.label...), line...)
+	}
+	if text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	r.buf = append(r.buf[:0], r.buf[n:]...)
+	r.to.mu.Lock()
+	defer r.to.mu.Unlock()
+	_, err := r.to.w.Write(text)
+	return err
+}
+
+// flush passes on the beginning of a line whose end does not come.
+func (r *rankLines) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.emit(len(r.buf)) // nobody is left to tell
+}

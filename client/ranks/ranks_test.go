@@ -1,0 +1,88 @@
+package ranks
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	MaybeRun()
+	os.Exit(m.Run())
+}
+
+// launch runs a script in two ranks, 4 and 5 of the world.
+func launch(t *testing.T, script string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Args = []string{"muster", Verb, "--", "/bin/sh", "sh", "-c", script}
+	cmd.Env = append(os.Environ(), "MUSTER_RANKS=2", "MUSTER_FIRST_RANK=4", "RANK=wrong", "SLURM_JOB_ID=7")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	return cmd, &out, &errs
+}
+
+func sorted(b *bytes.Buffer) string {
+	l := strings.Split(strings.TrimSpace(b.String()), "\n")
+	slices.Sort(l)
+	return strings.Join(l, "|")
+}
+
+func TestRanks(t *testing.T) {
+	for name, c := range map[string]struct {
+		script    string
+		out, errs string
+		code      int
+	}{
+		"each knows its rank": {`echo "$RANK $LOCAL_RANK $SLURM_PROCID $SLURM_LOCALID"; echo bad >&2`, "4: 4 0 4 0|5: 5 1 5 1", "4: bad|5: bad", 0},
+		"one fails, the other is ended": {`if [ $RANK = 5 ]; then sleep 0.2; exit 3; fi; trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done`,
+			"4: told|4: up", "rank 5 ended with exit code 3: the other ranks are told to end", 3},
+		"ended by a signal":       {`[ $RANK = 5 ] || kill -9 $$; sleep 9`, "", "rank 4 ended with exit code 137: the other ranks are told to end", 137},
+		"no end of line":          {`[ $RANK = 5 ] || printf 'no end'`, "4: no end", "", 0},
+		"a bar that moves":        {`[ $RANK = 5 ] || printf '10%%\r50%%\rdone\n'`, "4: done", "", 0},
+		"an empty line is a line": {`[ $RANK = 5 ] || printf 'a\n\nb\n'`, "4: |4: a|4: b", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, out, errs := launch(t, c.script)
+			cmd.Wait()
+			if got := cmd.ProcessState.ExitCode(); got != c.code {
+				t.Errorf("exit code %d, want %d", got, c.code)
+			}
+			if got := sorted(out); got != c.out {
+				t.Errorf("stdout %q, want %q", got, c.out)
+			}
+			if got := sorted(errs); got != c.errs {
+				t.Errorf("stderr %q, want %q", got, c.errs)
+			}
+		})
+	}
+}
+
+// TestSignalsArePassedOn ends ranks as an agent ends a task, and tells them to save their state before.
+func TestSignalsArePassedOn(t *testing.T) {
+	cmd, out, _ := launch(t, `trap 'echo saved' USR1; trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done`)
+	time.Sleep(300 * time.Millisecond)
+	cmd.Process.Signal(syscall.SIGUSR1)
+	time.Sleep(300 * time.Millisecond)
+	cmd.Process.Signal(syscall.SIGTERM)
+	cmd.Wait()
+	if got, want := sorted(out), "4: bye|4: saved|4: up|5: bye|5: saved|5: up"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("exit code %d, want that of the ranks", cmd.ProcessState.ExitCode())
+	}
+}

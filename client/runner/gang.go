@@ -1,0 +1,293 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/structs"
+)
+
+// How the members of a gang find each other (DESIGN.md section 7). The servers send the roster with the allocations. The
+// agent of node rank 0 reserves a port and reports it; Apply writes it into the roster once an epoch; every agent starts
+// its tasks when the roster that it has names a port:
+//
+//	plan -> roster (epoch 1, port 0) -> rank 0 reserves, reports -> roster (epoch 1, port 61234) -> everybody starts
+//	members change -> roster (epoch 2, port 0) -> the tasks of all that are left end, and the same happens again
+//
+// Each run of a task remembers the epoch that it was started with, on disk, so that an agent that was killed meanwhile
+// still knows whether what runs is out of date. A group with a launch block that is no gang is a gang of one.
+
+// rendezvousPretended is the port of a gang on simulated nodes.
+const rendezvousPretended = 29500
+
+// errEnding means that a start was given up because the task shall end.
+var errEnding = errors.New("stopped while it waited for the other members of its gang")
+
+// Roster tells the allocation who is in its gang now.
+func (r *Runner) Roster(ro *structs.Roster) {
+	r.mu.Lock()
+	old := r.roster
+	if old != nil && old.ModifyIndex == ro.ModifyIndex {
+		r.mu.Unlock()
+		return
+	}
+	r.roster = ro
+	close(r.heard)
+	r.heard = make(chan struct{})
+	r.mu.Unlock()
+	if old != nil {
+		r.changed()
+	}
+}
+
+// regroup asks for all tasks to run anew when one of them was started for an earlier epoch of the gang.
+func (r *Runner) regroup(ms []member) {
+	r.mu.Lock()
+	ro, again := r.roster, r.again
+	r.mu.Unlock()
+	if ro == nil || again != nil {
+		return
+	}
+	for _, m := range ms {
+		if m.role == roleStop || m.dead() {
+			continue
+		}
+		if e := m.epoch(); e != 0 && e != ro.Epoch {
+			ev := event(EventGang, fmt.Sprintf("the gang goes on with %d members (epoch %d: %s)", len(ro.Members), ro.Epoch, ro.Reason), "epoch", fmt.Sprint(ro.Epoch))
+			r.mu.Lock()
+			r.again = &ev
+			r.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (t *task) epoch() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec.Epoch
+}
+
+// restarts is how often the task was started again here, and why it was the last time.
+func (t *task) restarts() (int64, string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := int64(t.rec.State.Restarts)
+	if n == 0 {
+		return 0, ""
+	}
+	for i := len(t.rec.State.Events) - 1; i >= 0; i-- {
+		switch e := &t.rec.State.Events[i]; e.Type {
+		case EventGang:
+			t.r.mu.Lock()
+			defer t.r.mu.Unlock()
+			if t.r.roster != nil {
+				return n, t.r.roster.Reason
+			}
+			return n, "gang"
+		case EventRestartSignal:
+			return n, "requested"
+		case EventStarted: // the run before this one
+			return n, "failed"
+		}
+	}
+	return n, "failed"
+}
+
+// joinGang waits until everything is known that the task is told of its gang.
+func joinGang(ctx context.Context, a *attempt) error {
+	r := a.task.r
+	g := r.group()
+	if g == nil || g.Gang == nil && g.Launch == nil {
+		return nil
+	}
+	var ro *structs.Roster
+	var err error
+	if g.Gang == nil {
+		ro, err = r.alone(g)
+	} else {
+		ro, err = a.task.awaitRoster(ctx, g)
+	}
+	if err != nil {
+		return err
+	}
+	a.gang = &taskenv.Gang{Roster: ro, Rank: ro.Rank(r.id), Launch: g.Launch, Muster: musterPath()}
+	if g.Gang != nil {
+		a.joined(ro.Epoch)
+	}
+	return nil
+}
+
+// alone is the roster of a group that is no gang: each of its allocations is a world of its own.
+func (r *Runner) alone(g *structs.Group) (*structs.Roster, error) {
+	a := r.Alloc()
+	port, err := r.reservePort(g, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &structs.Roster{
+		Namespace: a.Namespace, JobID: a.JobID, Group: a.Group, Epoch: 1, Port: port, CreateIndex: a.CreateIndex,
+		Members: []structs.RosterMember{r.self()},
+	}, nil
+}
+
+// self is this allocation as a member.
+func (r *Runner) self() structs.RosterMember {
+	a, n := r.Alloc(), r.cfg.Node()
+	m := structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: "127.0.0.1", Index: a.NameIndex}
+	if len(n.Resources.Networks) > 0 {
+		m.Address = n.Resources.Networks[0].IP
+	}
+	for i := range a.Grants {
+		if a.Grants[i].IsGPU() {
+			m.GPUs++
+		}
+	}
+	return m
+}
+
+// awaitRoster waits for a roster with this allocation and a port. Asking the task to end ends the wait.
+func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Roster, error) {
+	r := t.r
+	for {
+		r.mu.Lock()
+		ro, heard := r.roster, r.heard
+		r.mu.Unlock()
+		if ro != nil {
+			rank := ro.Rank(r.id)
+			if rank == 0 {
+				if _, err := r.reservePort(g, ro.Epoch, ro.Port); err != nil {
+					return nil, driver.Permanent(err)
+				}
+			}
+			if rank >= 0 && ro.Port != 0 {
+				return ro, nil
+			}
+		}
+		wctx, cancel := t.waiting(ctx, wishRestart) // a restart of what has not started means nothing
+		select {
+		case <-heard:
+		case <-wctx.Done():
+		}
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case t.wanted().kind == wishKill:
+			return nil, errEnding
+		case t.wanted().kind == wishRestart:
+			t.mu.Lock()
+			t.want = wish{}
+			t.mu.Unlock()
+		}
+	}
+}
+
+// reservePort makes sure that the gang's port is free here and stays so, and reports it when it is new. known is the port
+// that the roster names already, 0 for none.
+func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, error) {
+	want := known
+	if want == 0 && g.Launch != nil {
+		want = g.Launch.Port
+	}
+	port := want
+	if r.cfg.Ports == nil {
+		if port == 0 {
+			port = rendezvousPretended
+		}
+	} else {
+		r.mu.Lock()
+		renew := r.portEpoch != epoch && r.port != 0 && known == 0
+		r.mu.Unlock()
+		if renew {
+			r.cfg.Ports.Release(r.id) // those of the epoch before may hold on to it for a while
+		}
+		var err error
+		if port, err = r.cfg.Ports.Reserve(r.id, want); err != nil {
+			return 0, fmt.Errorf("the port on which the members of the gang find each other is not free here: %w", err)
+		}
+	}
+	r.mu.Lock()
+	news := r.port != port || r.portEpoch != epoch
+	r.port, r.portEpoch = port, epoch
+	r.mu.Unlock()
+	if news && known == 0 && g.Gang != nil {
+		if o, ok := r.observe(); ok {
+			r.cfg.Report(o)
+		}
+	}
+	return port, nil
+}
+
+// openPort lets the first main task have the port that was listened on for it until now.
+func openPort(_ context.Context, a *attempt) error {
+	if p := a.task.r.cfg.Ports; p != nil && a.gang != nil && roleOf(a.spec) == roleMain {
+		p.Open(a.task.r.id)
+	}
+	return nil
+}
+
+func dropPort(r *Runner) {
+	if r.cfg.Ports != nil {
+		r.cfg.Ports.Release(r.id)
+	}
+}
+
+// hostfileName is in the task's directory, where the task begins.
+const hostfileName = "muster.hostfile"
+
+// writeHostfile writes the members with their slots, as MPI launchers read them.
+func writeHostfile(_ context.Context, a *attempt) error {
+	r := a.task.r
+	if a.gang == nil || r.dir == nil {
+		return nil
+	}
+	var b strings.Builder
+	for _, m := range a.gang.Roster.Members {
+		fmt.Fprintf(&b, "%s slots=%d\n", m.Address, a.gang.Launch.RanksOf(m.GPUs))
+	}
+	top, err := os.OpenRoot(r.dir.Root)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	root, err := top.OpenRoot(a.spec.Name)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.Remove(hostfileName); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := root.OpenFile(hostfileName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(b.String())
+	return errors.Join(err, f.Close())
+}
+
+// setRanks has the ranks of a main task started by the agent's launcher, when the group says so.
+func setRanks(_ context.Context, a *attempt) error {
+	if a.gang == nil || !a.gang.Launch.InRanks() || roleOf(a.spec) != roleMain {
+		return nil
+	}
+	if a.task.r.cfg.Launcher != "" {
+		a.config.Launcher = a.task.r.cfg.Launcher
+	}
+	return nil
+}
+
+// musterPath is this program as tasks may call it.
+func musterPath() string {
+	p, err := os.Executable()
+	if err != nil {
+		return "muster"
+	}
+	return p
+}

@@ -1,0 +1,168 @@
+package taskenv
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Gang is what a task is told of those that run with it.
+type Gang struct {
+	Roster *structs.Roster
+	Rank   int             // of the task's allocation among the members
+	Launch *structs.Launch // or nil
+	Muster string          // the program, for launchers that call it as their remote shell
+}
+
+// hostfile is the file with the members and their slots, in the task's directory.
+const hostfile = "muster.hostfile"
+
+// span is the first rank of a member and how many it has; -1 gives all.
+func (g *Gang) span(member int) (first, n int) {
+	for i := range g.Roster.Members {
+		k := g.Launch.RanksOf(g.Roster.Members[i].GPUs)
+		switch {
+		case i < member:
+			first += k
+		case i == member, member < 0:
+			n += k
+		}
+	}
+	return first, n
+}
+
+// gang tells a task where it stands among the members of its gang, in the words of the launchers that people use:
+// torchrun reads PET_*, programs started rank by rank read RANK and its kin, and SLURM_* and MPI's are set when asked for.
+func (e *Env) gang(g *Gang, in Input) {
+	ro := g.Roster
+	set := func(name, value string) { e.vars[name] = value }
+	num := func(name string, n int) { e.vars[name] = strconv.Itoa(n) }
+	names := make([]string, len(ro.Members))
+	for i := range ro.Members {
+		names[i] = ro.Members[i].Name
+	}
+	id := gangID(ro)
+	first, ranks := g.span(g.Rank)
+	_, world := g.span(-1)
+	set("MUSTER_GANG_ID", id)
+	set("MUSTER_GANG_EPOCH", strconv.FormatUint(ro.Epoch, 10))
+	num("MUSTER_GANG_SIZE", len(ro.Members))
+	num("MUSTER_NODE_RANK", g.Rank)
+	num("MUSTER_NNODES", len(ro.Members))
+	set("MUSTER_NODELIST", strings.Join(names, ","))
+	num("MUSTER_RANKS", ranks)
+	num("MUSTER_FIRST_RANK", first)
+	num("MUSTER_WORLD_SIZE", world)
+	if in.TaskDir != "" {
+		set("MUSTER_HOSTFILE", filepath.Join(filepath.Dir(in.TaskDir), hostfile))
+	}
+	addr, port := ro.Members[0].Address, strconv.Itoa(ro.Port)
+	set("MASTER_ADDR", addr)
+	set("MASTER_PORT", port)
+	if g.Launch.InRanks() {
+		num("WORLD_SIZE", world)
+		num("LOCAL_WORLD_SIZE", ranks)
+		num("GROUP_RANK", g.Rank)
+		num("NODE_RANK", g.Rank)
+	} else {
+		num("PET_NNODES", len(ro.Members))
+		num("PET_NODE_RANK", g.Rank)
+		num("PET_NPROC_PER_NODE", ranks)
+		set("PET_MASTER_ADDR", addr)
+		set("PET_MASTER_PORT", port)
+		set("PET_RDZV_ENDPOINT", joinHostPort(addr, ro.Port))
+		set("PET_RDZV_ID", id+"."+strconv.FormatUint(ro.Epoch, 10))
+	}
+	if g.Launch == nil {
+		return
+	}
+	for _, c := range g.Launch.Compat {
+		switch c {
+		case "slurm":
+			e.slurm(g, in, names, ranks, first, world)
+		case "mpi":
+			set("OMPI_MCA_plm_rsh_agent", g.Muster+" rsh")
+			set("OMPI_MCA_orte_default_hostfile", e.vars["MUSTER_HOSTFILE"])
+			set("HYDRA_LAUNCHER", "ssh")
+			set("HYDRA_LAUNCHER_EXEC", g.Muster+" rsh")
+			set("HYDRA_HOST_FILE", e.vars["MUSTER_HOSTFILE"])
+		}
+	}
+}
+
+// slurm sets what programs look for that were written for srun. Job ids are numbers there: the index at which the gang
+// was first placed.
+func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) {
+	ro := g.Roster
+	set := func(name, value string) { e.vars["SLURM_"+name] = value }
+	list, n := strings.Join(names, ","), strconv.Itoa
+	job := strconv.FormatUint(uint64(ro.CreateIndex), 10)
+	for _, name := range []string{"JOB_ID", "JOBID"} {
+		set(name, job)
+	}
+	set("JOB_NAME", ro.JobID)
+	for _, name := range []string{"NNODES", "JOB_NUM_NODES"} {
+		set(name, n(len(ro.Members)))
+	}
+	for _, name := range []string{"NODELIST", "JOB_NODELIST"} {
+		set(name, list)
+	}
+	set("NODEID", n(g.Rank))
+	set("STEP_ID", "0")
+	set("LAUNCH_NODE_IPADDR", ro.Members[0].Address)
+	if gpus := ro.Members[g.Rank].GPUs; gpus > 0 {
+		set("GPUS_ON_NODE", strconv.FormatInt(gpus, 10))
+	}
+	if in.Task.Resources.Cores > 0 {
+		set("CPUS_ON_NODE", strconv.FormatInt(in.Task.Resources.Cores, 10))
+	}
+	if count, _ := restarted(in); count > 0 {
+		set("RESTART_COUNT", strconv.FormatInt(count, 10))
+	}
+	if g.Launch.InRanks() { // the launcher of ranks adds PROCID and LOCALID
+		set("NTASKS", n(world))
+		set("NPROCS", n(world))
+		set("NTASKS_PER_NODE", n(ranks))
+		set("TASKS_PER_NODE", tasksPerNode(g))
+		return
+	}
+	// One launcher a node, as srun --ntasks-per-node=1 starts it.
+	set("NTASKS", n(len(ro.Members)))
+	set("NPROCS", n(len(ro.Members)))
+	set("NTASKS_PER_NODE", "1")
+	set("TASKS_PER_NODE", "1(x"+n(len(ro.Members))+")")
+	set("PROCID", n(g.Rank))
+	set("LOCALID", "0")
+}
+
+// tasksPerNode writes how many ranks each member has, equal neighbours together: "8(x2),4".
+func tasksPerNode(g *Gang) string {
+	var parts []string
+	for i := 0; i < len(g.Roster.Members); {
+		n := g.Launch.RanksOf(g.Roster.Members[i].GPUs)
+		k := i + 1
+		for k < len(g.Roster.Members) && g.Launch.RanksOf(g.Roster.Members[k].GPUs) == n {
+			k++
+		}
+		p := strconv.Itoa(n)
+		if k-i > 1 {
+			p += "(x" + strconv.Itoa(k-i) + ")"
+		}
+		parts = append(parts, p)
+		i = k
+	}
+	return strings.Join(parts, ",")
+}
+
+// gangID names a gang in words that programs may use in file names and keys.
+func gangID(ro *structs.Roster) string {
+	clean := func(r rune) rune {
+		if r == '-' || r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}
+	return strings.Map(clean, ro.Namespace+"."+ro.JobID+"."+ro.Group)
+}

@@ -1,0 +1,73 @@
+package taskenv
+
+import (
+	"testing"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// gangInput is the second of three members with 2, 2 and 4 GPUs.
+func gangInput(l *structs.Launch) Input {
+	in := input()
+	in.Gang = &Gang{Rank: 1, Launch: l, Muster: "/bin/muster", Roster: &structs.Roster{Namespace: "team", JobID: "shop/dispatch-1", Group: "front", Epoch: 3, Port: 61234, CreateIndex: 77,
+		Restarts: 2, Reason: structs.RosterLost, Members: []structs.RosterMember{
+			{Name: "n0", Address: "10.0.0.1", GPUs: 2}, {Name: "n1", Address: "10.0.0.2", GPUs: 2}, {Name: "n2", Address: "10.0.0.3", GPUs: 4}}}}
+	return in
+}
+
+func TestGangVariables(t *testing.T) {
+	common := map[string]string{
+		"MUSTER_GANG_ID": "team.shop_dispatch-1.front", "MUSTER_GANG_EPOCH": "3", "MUSTER_GANG_SIZE": "3", "MUSTER_NODE_RANK": "1", "MUSTER_NNODES": "3",
+		"MUSTER_NODELIST": "n0,n1,n2", "MUSTER_HOSTFILE": "/a/web/muster.hostfile", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "61234",
+		"MUSTER_RANKS": "2", "MUSTER_FIRST_RANK": "2", "MUSTER_WORLD_SIZE": "8", "MUSTER_RESTART_COUNT": "2", "MUSTER_RESTART_REASON": "member_lost",
+	}
+	for name, c := range map[string]struct {
+		launch *structs.Launch
+		want   map[string]string // "-" for a variable that must not be set
+	}{
+		"a gang without a launch block": {nil, map[string]string{"PET_NNODES": "3", "SLURM_JOB_ID": "-", "RANK": "-", "OMPI_MCA_plm_rsh_agent": "-"}},
+		"a launcher on each node": {&structs.Launch{Mode: "node", Compat: []string{"torchrun", "mpi"}}, map[string]string{
+			"PET_NNODES": "3", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "10.0.0.1", "PET_MASTER_PORT": "61234",
+			"PET_RDZV_ENDPOINT": "10.0.0.1:61234", "PET_RDZV_ID": "team.shop_dispatch-1.front.3", "WORLD_SIZE": "-", "SLURM_JOB_ID": "-",
+			"OMPI_MCA_plm_rsh_agent": "/bin/muster rsh", "OMPI_MCA_orte_default_hostfile": "/a/web/muster.hostfile"}},
+		"rank by rank": {&structs.Launch{Mode: "rank"}, map[string]string{
+			"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "PET_NNODES": "-", "RANK": "-"}},
+		"as srun does": {&structs.Launch{Mode: "rank", Compat: []string{"slurm"}}, map[string]string{
+			"SLURM_JOB_ID": "77", "SLURM_NNODES": "3", "SLURM_NODELIST": "n0,n1,n2", "SLURM_NTASKS": "8", "SLURM_TASKS_PER_NODE": "2(x2),4",
+			"SLURM_NODEID": "1", "SLURM_GPUS_ON_NODE": "2", "SLURM_RESTART_COUNT": "2", "SLURM_PROCID": "-", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}},
+		"as srun does, one a node": {&structs.Launch{Compat: []string{"slurm"}}, map[string]string{
+			"SLURM_NTASKS": "3", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_TASKS_PER_NODE": "1(x3)", "PET_NODE_RANK": "1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vars := New(gangInput(c.launch)).Vars()
+			for _, m := range []map[string]string{common, c.want} {
+				for k, want := range m {
+					got, set := vars[k]
+					if want == "-" && set || want != "-" && got != want {
+						t.Errorf("%s is %q, want %q", k, got, want)
+					}
+				}
+			}
+		})
+	}
+	t.Run("the user's own stay", func(t *testing.T) {
+		in := gangInput(nil)
+		in.Task.Env["MASTER_PORT"] = "29500"
+		if got := New(in).Get("MASTER_PORT"); got != "29500" {
+			t.Errorf("MASTER_PORT is %q", got)
+		}
+	})
+	t.Run("ranks that are asked for", func(t *testing.T) {
+		in := gangInput(&structs.Launch{Mode: "rank", Ranks: 5})
+		if got := New(in).Get("MUSTER_FIRST_RANK"); got != "5" {
+			t.Errorf("the first rank is %s", got)
+		}
+	})
+	t.Run("started again here", func(t *testing.T) {
+		in := gangInput(nil)
+		in.TaskRestarts, in.TaskRestartReason = 1, "failed"
+		if e := New(in); e.Get("MUSTER_RESTART_COUNT") != "3" || e.Get("MUSTER_RESTART_REASON") != "failed" {
+			t.Errorf("restarts %s, %s", e.Get("MUSTER_RESTART_COUNT"), e.Get("MUSTER_RESTART_REASON"))
+		}
+	})
+}
