@@ -27,7 +27,7 @@ func main() {
 	rounds := flag.Int("rounds", 20, "of -failover")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
-	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks; scale only by its name")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks; launch and scale only by their names")
 	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale")
 	allocs := flag.Int("allocs", 100_000, "allocations of -only scale")
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale")
@@ -54,6 +54,9 @@ func main() {
 	}
 	if want("tasks") {
 		tasks(bin, *quick)
+	}
+	if *only == "launch" {
+		runLaunch(bin, *quick)
 	}
 	if *only == "scale" {
 		runScale(bin, *servers, *nodes, *allocs, *perJob)
