@@ -312,7 +312,7 @@ func instancePos(n *structs.Node, group, instance string) int {
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
 		for j := range g.Instances {
-			if g.Instances[j].ID == instance && g.ID() == group {
+			if g.Instances[j].ID == instance && g.HasID(group) {
 				return pos
 			}
 			pos++

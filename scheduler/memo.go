@@ -40,26 +40,37 @@ func (m *memo) liveMix(v *View) *Mix {
 		l.sums = make(map[Shape]int64)
 	}
 	changed := l.mix == nil
-	add := func(c *chunk, sign int64) {
-		changed = true
-		for _, s := range c.shapes() {
-			n := sign * s.Count
-			s.Count = 0
-			l.all += n
-			if l.sums[s] += n; l.sums[s] == 0 {
+	row := func(c *chunk, i int, sign int64) {
+		c.eachShape(i, func(s Shape) {
+			changed = true
+			l.all += sign
+			if l.sums[s] += sign; l.sums[s] == 0 {
 				delete(l.sums, s)
 			}
+		})
+	}
+	add := func(c *chunk, sign int64) {
+		for i := range c.hold {
+			row(c, i, sign)
 		}
 	}
-	for i := range max(len(l.chunks), len(v.chunks)) {
+	for k := range max(len(l.chunks), len(v.chunks)) {
 		switch {
-		case i >= len(v.chunks):
-			add(l.chunks[i], -1)
-		case i >= len(l.chunks):
-			add(v.chunks[i], 1)
-		case l.chunks[i] != v.chunks[i]:
-			add(l.chunks[i], -1)
-			add(v.chunks[i], 1)
+		case k >= len(v.chunks):
+			add(l.chunks[k], -1)
+		case k >= len(l.chunks):
+			add(v.chunks[k], 1)
+		case l.chunks[k] == v.chunks[k]:
+		case !slices.Equal(l.chunks[k].nodes, v.chunks[k].nodes):
+			add(l.chunks[k], -1)
+			add(v.chunks[k], 1)
+		default: // of most chunks one node changed
+			for i, h := range v.chunks[k].hold {
+				if l.chunks[k].hold[i] != h {
+					row(l.chunks[k], i, -1)
+					row(v.chunks[k], i, 1)
+				}
+			}
 		}
 	}
 	l.chunks = v.chunks

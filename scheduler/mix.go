@@ -61,47 +61,45 @@ func compareShapes(a, b Shape) int {
 	return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Milli, a.Milli), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(b.Model, a.Model))
 }
 
-// shapes lists what is held on the nodes of a chunk. Chunks are immutable once published, so the list is made once;
-// whoever makes it twice at the same time makes the same.
-func (c *chunk) shapes() []Shape {
-	if p := c.mix.Load(); p != nil {
-		return *p
+// eachShape calls f with the shape of everything held on a row of a chunk.
+func (c *chunk) eachShape(i int, f func(Shape)) {
+	for _, e := range c.hold[i].list() {
+		f(shapeOf(c.nodes[i], c.mhz[i], e))
 	}
-	var out []Shape
-	for i, h := range c.hold {
-		for _, e := range h.list() {
-			s := Shape{CPU: coarse(e.need.CPU + e.need.Cores*c.mhz[i]), Count: 1}
-			if e.rare != nil {
-				for _, g := range grantShares(c.nodes[i], e.rare.grants) {
-					in := instanceAt(c.nodes[i], g.pos)
-					if in.MemoryMiB == 0 && g.mem > 0 {
-						continue
-					}
-					s.GPUs++
-					s.Milli = max(s.Milli, 1000)
-					if g.mem > 0 {
-						s.Milli = min(1000, (max(g.mem*1000/in.MemoryMiB, g.compute*10)+49)/50*50)
-					}
-				}
-				if s.GPUs > 0 {
-					s.Model = e.work.model()
-				}
-			}
-			out = append(out, s)
+}
+
+// shapeOf is what is held, as one who asks for the like would.
+func shapeOf(n *structs.Node, mhz int64, e *held) Shape {
+	s := Shape{CPU: coarse(e.need.CPU + e.need.Cores*mhz)}
+	if e.rare == nil {
+		return s
+	}
+	grants := e.rare.grants
+	for k := range grants {
+		pos := instancePos(n, grants[k].Device, grants[k].Instance)
+		if pos < 0 || slices.ContainsFunc(grants[:k], func(g structs.Grant) bool { return g.Device == grants[k].Device && g.Instance == grants[k].Instance }) {
+			continue // counted with the first grant of the device
 		}
-	}
-	slices.SortFunc(out, compareShapes)
-	sum := out[:0]
-	for _, s := range out {
-		if n := len(sum); n > 0 && compareShapes(sum[n-1], s) == 0 {
-			sum[n-1].Count++
+		var mem, compute int64
+		for _, g := range grants[k:] {
+			if g.Device == grants[k].Device && g.Instance == grants[k].Instance {
+				mem, compute = mem+g.MemoryMiB, compute+g.Compute
+			}
+		}
+		in := instanceAt(n, pos)
+		if in.MemoryMiB == 0 && mem > 0 {
 			continue
 		}
-		sum = append(sum, s)
+		s.GPUs++
+		s.Milli = max(s.Milli, 1000)
+		if mem > 0 {
+			s.Milli = min(1000, (max(mem*1000/in.MemoryMiB, compute*10)+49)/50*50)
+		}
 	}
-	sum = slices.Clip(sum)
-	c.mix.Store(&sum)
-	return sum
+	if s.GPUs > 0 {
+		s.Model = e.work.model()
+	}
+	return s
 }
 
 // model is the model of GPUs that an allocation's tasks ask for, "" for any or when they differ.

@@ -33,7 +33,6 @@ type chunk struct {
 	*roster
 	used []structs.Vector
 	hold []*holding
-	mix  atomic.Pointer[[]Shape] // of what is held; made when a policy asks
 
 	shrinks atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
 }

@@ -114,6 +114,12 @@ type DeviceGroup struct {
 // ID gives "vendor/type/name".
 func (g *DeviceGroup) ID() string { return g.Vendor + "/" + g.Type + "/" + g.Name }
 
+// HasID reports whether an id is the group's, without making it.
+func (g *DeviceGroup) HasID(id string) bool {
+	v, t := len(g.Vendor), len(g.Type)
+	return len(id) == v+t+len(g.Name)+2 && id[:v] == g.Vendor && id[v] == '/' && id[v+1:v+1+t] == g.Type && id[v+1+t] == '/' && id[v+t+2:] == g.Name
+}
+
 // MIGProfile is the profile ("1g.18gb") of a group of MIG instances, "" of whole devices.
 func (g *DeviceGroup) MIGProfile() string { return g.Attributes["mig_profile"].Str }
 
