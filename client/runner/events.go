@@ -16,6 +16,7 @@ const (
 	EventSetupFailure   = "Setup Failure"
 	EventValidation     = "Failed Validation"
 	EventDriver         = "Driver"
+	EventArtifacts      = "Downloading Artifacts"
 	EventDriverFailure  = "Driver Failure"
 	EventStarted        = "Started"
 	EventTerminated     = "Terminated"

@@ -168,6 +168,7 @@ var taskHooks = []taskHook{
 	{name: "user", prestart: resolveUser},
 	{name: "task directory", prestart: buildTaskDir},
 	{name: "dispatch payload", prestart: writePayload},
+	{name: "artifacts", prestart: fetchArtifacts},
 	{name: "configuration", prestart: makeConfig},
 	{name: "limits", prestart: setLimits},
 	{name: "shares of GPU memory", prestart: limitGPUs},

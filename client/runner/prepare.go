@@ -63,17 +63,5 @@ func prepareDriver(ctx context.Context, a *attempt) error {
 		return nil
 	}
 	tell := func(message string) { a.note(event(EventDriver, message)) }
-	for not := wishNone; ; {
-		wctx, cancel := a.task.waiting(ctx, not)
-		err := p.Prepare(wctx, &a.config, tell)
-		asked := wctx.Err() != nil && ctx.Err() == nil
-		cancel()
-		switch {
-		case err == nil, ctx.Err() != nil, !asked:
-			return err
-		case a.task.wanted().kind == wishKill:
-			return errNotPrepared
-		}
-		not = wishRestart // a restart of what has not started yet is this start
-	}
+	return a.interruptibly(ctx, func(ctx context.Context) error { return p.Prepare(ctx, &a.config, tell) })
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,8 +52,10 @@ func newNode(t *testing.T, e *engine, plugin string, env ...string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), engine: e, env: env}
 	t.Cleanup(func() { harness.KillBelow(t, n.dir) })
-	if err := os.Chmod(n.dir, 0o755); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{n.dir, filepath.Dir(n.dir)} { // tasks of other users must get through
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	n.conf = filepath.Join(n.dir, "agent.hcl")
 	port := freePort(t)
@@ -237,6 +240,7 @@ func TestDocker(t *testing.T) {
 	t.Run("refusals", n.refusals)
 	t.Run("images", n.images)
 	t.Run("volumes", n.volumes)
+	t.Run("artifacts", n.artifacts)
 	t.Run("exec", n.exec)
 	t.Run("stop", n.stop)
 	t.Run("limits", n.limits)
@@ -527,6 +531,44 @@ func (n *node) volumes(t *testing.T) {
 	}
 	n.run(t, "raw", "batch", mount("")+"driver = \"raw_exec\"\n config {\n command = \"/bin/true\"\n}\n", group)
 	wantText(t, "events", events(n.alloc(t, "raw", "failed")), "volumes cannot be mounted for them")
+}
+
+// artifacts are fetched for containers and processes alike, and an image can be one.
+func (n *node) artifacts(t *testing.T) {
+	saved := n.savedImage(t, "fetched:v1")
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/image.tar":
+			_, _ = w.Write(saved)
+		case "/text":
+			fmt.Fprint(w, "fetched for "+r.Header.Get("X-For"))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer srv.Close()
+	fetch := func(path, more string) string {
+		return fmt.Sprintf("artifact {\n source = \"%s%s\"\n %s\n}\n", srv.URL, path, more)
+	}
+	n.run(t, "image", "batch", fetch("/image.tar?archive=false", "")+"config {\n image = \"fetched:v1\"\n load = \"image.tar\"\n args = [\"echo\", \"an artifact\"]\n}\n", "")
+	if out := n.logs(t, n.alloc(t, "image", "complete"), "stdout"); out != "an artifact\n" {
+		t.Errorf("%q", out)
+	}
+	n.run(t, "text", "batch", fetch("/text", "destination = \"${NOMAD_SECRETS_DIR}/deep\"\n headers {\n X-For = \"${NOMAD_TASK_NAME}\"\n}")+box("cat", "/secrets/deep/text"), "")
+	if out := n.logs(t, n.alloc(t, "text", "complete"), "stdout"); out != "fetched for t" {
+		t.Errorf("%q", out)
+	}
+	n.run(t, "asnobody", "batch", fetch("/text", "mode = \"file\"\n destination = \"local/name\"")+"driver = \"exec\"\n config {\n command = \"/bin/sh\"\n args = [\"-c\", \"cat local/name; echo; echo more >> local/name; stat -c %U local/name\"]\n}\n", "")
+	if out := n.logs(t, n.alloc(t, "asnobody", "complete"), "stdout"); out != "fetched for \nnobody\n" {
+		t.Errorf("%q", out)
+	}
+	for name, c := range map[string]struct{ block, want string }{
+		"gone": {fetch("/nothing", ""), "404"}, "outside": {fetch("/text", "destination = \"/etc/x\""), "it is neither in the task's directory"},
+		"sum": {fetch("/text?checksum=md5:00000000000000000000000000000000", ""), "its checksum is"}, "file": {"artifact {\n source = \"file:///etc/passwd\"\n}\n", "files of the node are not fetched"},
+	} {
+		n.run(t, "art-"+name, "batch", c.block+box("env"), "")
+		wantText(t, name, events(n.alloc(t, "art-"+name, "failed")), c.want)
+	}
 }
 
 func (n *node) exec(t *testing.T) {

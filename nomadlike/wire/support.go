@@ -146,7 +146,7 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions VolumeMounts",
+			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts",
 		ignored: map[string]note{
 			"Services":        {why: noServices},
 			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
@@ -154,7 +154,7 @@ var supportTable = []typeSupport{
 			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
 		},
 		refused: map[string]note{
-			"Artifacts": {why: noFiles}, "Templates": {why: noFiles}, "Vault": {why: noVault},
+			"Templates": {why: noFiles}, "Vault": {why: noVault},
 			"Consul": {why: noVault}, "Secrets": {why: noVault}, "CSIPluginConfig": {why: "storage plugins are not supported"},
 			"Kind": {why: "service mesh tasks are not supported"}, "Schedule": {why: "time windows are not supported yet by this build; use periodic"},
 		}},
@@ -164,7 +164,9 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Action](), block: "task > action", supported: "Name Command Args"},
 	{typ: reflect.TypeFor[VolumeMount](), block: "task > volume_mount", supported: "Volume Destination ReadOnly PropagationMode",
 		ignored: map[string]note{"SELinuxLabel": {why: "without effect: labels are the system's"}}},
-	{typ: reflect.TypeFor[TaskArtifact](), block: "task > artifact", all: Refused},
+	{typ: reflect.TypeFor[TaskArtifact](), block: "task > artifact", supported: "GetterSource GetterOptions GetterHeaders GetterMode RelativeDest",
+		ignored: map[string]note{"Chown": {why: "without effect: artifacts always belong to the task's user"}},
+		refused: map[string]note{"GetterInsecure": {why: "certificates of servers are always checked; name the authority in the agent's SSL_CERT_FILE"}}},
 	{typ: reflect.TypeFor[Template](), block: "task > template", all: Refused},
 	{typ: reflect.TypeFor[ChangeScript](), block: "task > template > change_script", all: Refused},
 	{typ: reflect.TypeFor[WaitConfig](), block: "task > template > wait", all: Refused},

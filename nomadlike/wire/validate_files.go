@@ -3,10 +3,11 @@ package wire
 import (
 	"fmt"
 	"path"
+	"strings"
 )
 
-// volumes checks what a group asks for and where its tasks see it.
-func (v *validator) volumes(w string, g *TaskGroup) {
+// files checks the volumes that a group asks for, where its tasks see them, and what the tasks fetch.
+func (v *validator) files(w string, g *TaskGroup) {
 	v.count(w+", volume", len(g.Volumes))
 	for _, name := range sortedKeys(g.Volumes) {
 		x := g.Volumes[name]
@@ -23,6 +24,7 @@ func (v *validator) volumes(w string, g *TaskGroup) {
 			continue
 		}
 		tw := fmt.Sprintf("%s, task %q", w, t.Name)
+		v.artifacts(tw, t)
 		v.count(tw+", volume_mount", len(t.VolumeMounts))
 		seen := map[string]bool{}
 		for i, m := range t.VolumeMounts {
@@ -45,5 +47,28 @@ func (v *validator) volumes(w string, g *TaskGroup) {
 			seen[dest] = true
 			v.oneOf(mw+", propagation_mode", val(m.PropagationMode), "private", "host-to-task", "bidirectional")
 		}
+	}
+}
+
+// artifacts checks what a task fetches; the node decides about the source.
+func (v *validator) artifacts(w string, t *Task) {
+	v.count(w+", artifact", len(t.Artifacts))
+	for i, a := range t.Artifacts {
+		if a == nil {
+			continue
+		}
+		aw := fmt.Sprintf("%s, artifact %d", w, i+1)
+		if val(a.GetterSource) == "" {
+			v.errorf(aw+", source", "is missing")
+		}
+		v.oneOf(aw+", mode", val(a.GetterMode), "any", "file", "dir")
+		v.inside(aw+", destination", val(a.RelativeDest))
+	}
+}
+
+// inside checks that a relative path stays in the task's directory; others are the node's to judge.
+func (v *validator) inside(w, p string) {
+	if clean := path.Clean(p); !strings.HasPrefix(p, "${") && !path.IsAbs(p) && (clean == ".." || strings.HasPrefix(clean, "../")) {
+		v.errorf(w, "%.64q leads out of the task's directory", p)
 	}
 }

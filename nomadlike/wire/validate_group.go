@@ -127,7 +127,7 @@ func (v *validator) group(i int, g *TaskGroup) {
 		v.errorf(w+", count", "%d; a %s job runs once on every node, so want 1 (or 0)", n, v.typ)
 	}
 	v.meta(w, g.Meta)
-	v.volumes(w, g)
+	v.files(w, g)
 	v.constraints(w, g.Constraints, true)
 	v.affinities(w, g.Affinities, v.everyNode())
 	v.spreads(w, g.Spreads)

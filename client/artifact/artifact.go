@@ -1,0 +1,264 @@
+// Package artifact fetches files for tasks: over http and https, and with git where the node has it. What comes from
+// elsewhere is not trusted: it is fetched and unpacked by a child process without the agent's rights, files and secrets,
+// with limits on bytes, files and time, into a directory of its own from which it cannot lead out.
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Limits of what one artifact may be.
+const (
+	BytesMax = 100 << 30 // fetched, and unpacked
+	FilesMax = 100_000
+	TimeMax  = 30 * time.Minute
+)
+
+// Spec says what to fetch.
+type Spec struct {
+	Source   string            // URL, with a prefix such as git:: and options as its query
+	Options  map[string]string // the same options: archive, checksum, ref, depth
+	Headers  map[string]string // of http requests
+	Mode     string            // "any" (or ""), "file" or "dir"
+	Name     string            // of the file, for mode file; "" takes it from the source
+	BytesMax int64             // 0 is BytesMax
+	FilesMax int               // 0 is FilesMax
+}
+
+// ErrRefused marks errors that another attempt cannot cure.
+var ErrRefused = errors.New("artifact refused")
+
+type refusal struct{ error }
+
+func (r refusal) Unwrap() error        { return r.error }
+func (r refusal) Is(target error) bool { return target == ErrRefused }
+
+func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
+
+// plan is a Spec that was understood.
+type plan struct {
+	Kind     string // "http" or "git"
+	URL      string
+	Archive  string // how to unpack: "zip", "tar", "tar.gz", "tar.bz2", "gz", "bz2"; "" not at all
+	Checksum string // "sha256:..."
+	Ref      string
+	Name     string // of the file
+	Spec     Spec
+}
+
+// archives are the endings that say how a file is packed, longer ones first.
+var archives = []struct{ ending, kind string }{
+	{".tar.gz", "tar.gz"}, {".tgz", "tar.gz"}, {".tar.bz2", "tar.bz2"}, {".tbz2", "tar.bz2"}, {".tar", "tar"}, {".zip", "zip"}, {".gz", "gz"}, {".bz2", "bz2"},
+}
+
+// Check tells what is wrong with a specification, without fetching anything.
+func (s Spec) Check() error {
+	_, err := s.plan()
+	return err
+}
+
+func (s Spec) plan() (*plan, error) {
+	p := &plan{Kind: "http", Spec: s}
+	src := strings.TrimSpace(s.Source)
+	if rest, ok := strings.CutPrefix(src, "git::"); ok {
+		p.Kind, src = "git", rest
+	} else if i := strings.Index(src, "::"); i >= 0 && i < strings.IndexAny(src+"/", "/") {
+		return nil, refuse("artifact source %q: %s is not supported; http, https and git are", hide(s.Source), src[:i])
+	}
+	for _, host := range []string{"github.com/", "gitlab.com/", "bitbucket.org/"} {
+		if strings.HasPrefix(src, host) {
+			p.Kind, src = "git", "https://"+src
+		}
+	}
+	u, err := url.Parse(src)
+	if err != nil {
+		return nil, refuse("artifact source %q is not a URL", hide(s.Source))
+	}
+	switch {
+	case u.Scheme == "file" || u.Scheme == "" && p.Kind != "git":
+		return nil, refuse("artifact source %q: files of the node are not fetched; mount a host volume", hide(s.Source))
+	case p.Kind == "git" && u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh" && u.Scheme != "git":
+		return nil, refuse("artifact source %q: git repositories are fetched over https, http, ssh and git", hide(s.Source))
+	case p.Kind == "http" && u.Scheme != "http" && u.Scheme != "https":
+		return nil, refuse("artifact source %q: %s is not supported; http, https and git are", hide(s.Source), u.Scheme)
+	case u.Host == "":
+		return nil, refuse("artifact source %q names no host", hide(s.Source))
+	}
+	q := u.Query()
+	for k, v := range s.Options {
+		q.Set(k, v)
+	}
+	take := func(k string) string {
+		v := q.Get(k)
+		q.Del(k)
+		return v
+	}
+	p.Checksum = take("checksum")
+	if p.Checksum != "" {
+		if _, _, err := hasher(p.Checksum); err != nil {
+			return nil, err
+		}
+		if p.Kind == "git" {
+			return nil, refuse("artifact source %q: a repository has no checksum; name a commit as ref", hide(s.Source))
+		}
+	}
+	p.Name = s.Name
+	if p.Name == "" {
+		p.Name = path.Base(u.Path)
+	}
+	if p.Name == "." || p.Name == "/" || p.Name == "" {
+		p.Name = "artifact"
+	}
+	switch a := take("archive"); a {
+	case "":
+		for _, x := range archives {
+			if strings.HasSuffix(strings.ToLower(u.Path), x.ending) {
+				p.Archive = x.kind
+				break
+			}
+		}
+	case "false", "0":
+	default:
+		for _, x := range archives {
+			if "."+a == x.ending {
+				p.Archive = x.kind
+			}
+		}
+		if p.Archive == "" {
+			return nil, refuse("artifact source %q: archives of kind %.20q are not supported", hide(s.Source), a)
+		}
+	}
+	switch s.Mode {
+	case "", "any":
+	case "file":
+		if p.Kind == "git" {
+			return nil, refuse("artifact source %q: a repository is no file; use mode any or dir", hide(s.Source))
+		}
+		if p.Archive != "gz" && p.Archive != "bz2" {
+			p.Archive = ""
+		}
+	case "dir":
+		if p.Kind == "http" && (p.Archive == "" || p.Archive == "gz" || p.Archive == "bz2") {
+			return nil, refuse("artifact source %q is not an archive, so it cannot become a directory (mode dir)", hide(s.Source))
+		}
+	default:
+		return nil, refuse("artifact mode %.20q: want any, file or dir", s.Mode)
+	}
+	if p.Kind == "git" {
+		p.Ref = take("ref")
+		take("depth")
+		if strings.HasPrefix(p.Ref, "-") {
+			return nil, refuse("artifact source %q: ref %.40q", hide(s.Source), p.Ref)
+		}
+		if take("sshkey") != "" {
+			return nil, refuse("artifact source %q: keys are not taken from job files", hide(s.Source))
+		}
+	}
+	u.RawQuery = q.Encode()
+	p.URL = u.String()
+	return p, nil
+}
+
+// hide leaves the password out of a URL.
+func hide(s string) string {
+	if i := strings.Index(s, "://"); i >= 0 {
+		if at := strings.LastIndex(s, "@"); at > i {
+			s = s[:i+3] + "..." + s[at:]
+		}
+	}
+	if len(s) > 200 {
+		s = s[:200]
+	}
+	return s
+}
+
+// The child process: the same binary with a hidden verb and an environment variable reads a Spec as JSON from its
+// standard input, fetches into its working directory, and writes an answer.
+const (
+	childVerb = "fetch-artifact"
+	childEnv  = "MUSTER_FETCH_CHILD"
+	nobody    = 65534
+	answerMax = 64 << 10
+)
+
+type answer struct {
+	Err     string
+	Refused bool
+}
+
+// passed are the variables that the child gets of the agent's environment.
+var passed = []string{"PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+
+// Fetch fetches an artifact into dir, which is to be empty; what is in there afterwards is not to be trusted either. An
+// agent that is root gives dir to a user without rights and fetches as that.
+func Fetch(ctx context.Context, s Spec, dir string) error {
+	if err := s.Check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, TimeMax, fmt.Errorf("it takes more than %s", TimeMax))
+	defer cancel()
+	in, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", childVerb) // which needs no way to the binary that others may go
+	cmd.Dir = dir
+	cmd.Env = []string{childEnv + "=1", "HOME=" + dir, "TMPDIR=" + dir, "GOMAXPROCS=2", "GOMEMLIMIT=256MiB", "GOTRACEBACK=none", "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_NOSYSTEM=1", "GIT_ALLOW_PROTOCOL=https:http:ssh:git"}
+	for _, k := range passed {
+		if v, ok := os.LookupEnv(k); ok {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	cmd.Stdin = bytes.NewReader(in)
+	var out bytes.Buffer
+	cmd.Stdout = &limitedWriter{w: &out, left: answerMax}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		if err := os.Chown(dir, nobody, nobody); err != nil {
+			return err
+		}
+	}
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return fmt.Errorf("fetch %s: %w", hide(s.Source), context.Cause(ctx))
+	}
+	var a answer
+	if jerr := json.Unmarshal(out.Bytes(), &a); jerr != nil {
+		return fmt.Errorf("fetch %s: the fetching process ended without an answer: %w", hide(s.Source), errors.Join(err, jerr))
+	}
+	switch {
+	case a.Err == "":
+		return nil
+	case a.Refused:
+		return refuse("fetch %s: %s", hide(s.Source), a.Err)
+	}
+	return fmt.Errorf("fetch %s: %s", hide(s.Source), a.Err)
+}
+
+type limitedWriter struct {
+	w    io.Writer
+	left int
+}
+
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if len(p) > l.left {
+		return 0, errors.New("too much output")
+	}
+	l.left -= len(p)
+	return l.w.Write(p)
+}

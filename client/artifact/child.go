@@ -1,0 +1,195 @@
+package artifact
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaybeRunChild fetches and ends the process if it was started for that.
+func MaybeRunChild() {
+	if os.Getenv(childEnv) == "" || len(os.Args) != 2 || os.Args[1] != childVerb {
+		return
+	}
+	var a answer
+	if err := child(); err != nil {
+		a.Err, a.Refused = err.Error(), errors.Is(err, ErrRefused)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(a)
+	os.Exit(0)
+}
+
+func child() error {
+	var s Spec
+	if err := json.NewDecoder(os.Stdin).Decode(&s); err != nil {
+		return err
+	}
+	if s.BytesMax <= 0 || s.BytesMax > BytesMax {
+		s.BytesMax = BytesMax
+	}
+	if s.FilesMax <= 0 || s.FilesMax > FilesMax {
+		s.FilesMax = FilesMax
+	}
+	unix.Umask(0o022)
+	for what, n := range map[int]uint64{unix.RLIMIT_NOFILE: 256, unix.RLIMIT_FSIZE: uint64(s.BytesMax) + 1<<20, unix.RLIMIT_CORE: 0} {
+		if err := unix.Setrlimit(what, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return fmt.Errorf("set a limit: %w", err)
+		}
+	}
+	p, err := s.plan()
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(".")
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), TimeMax)
+	defer cancel()
+	if p.Kind == "git" {
+		return p.clone(ctx, root)
+	}
+	return p.download(ctx, root)
+}
+
+// download fetches over http, checks and unpacks.
+func (p *plan) download(ctx context.Context, root *os.Root) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
+	if err != nil {
+		return refuse("%v", err)
+	}
+	for k, v := range p.Spec.Headers {
+		req.Header.Set(k, v)
+	}
+	c := &http.Client{CheckRedirect: func(req *http.Request, via []*http.Request) error {
+		if len(via) >= 10 || req.URL.Scheme != "http" && req.URL.Scheme != "https" || via[0].URL.Scheme == "https" && req.URL.Scheme == "http" {
+			return refuse("redirected to %s", hide(req.URL.String()))
+		}
+		return nil
+	}}
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		err := fmt.Errorf("the server answers %s", resp.Status)
+		if resp.StatusCode >= 400 && resp.StatusCode < 500 && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusRequestTimeout {
+			return refusal{err}
+		}
+		return err
+	}
+	if resp.ContentLength > p.Spec.BytesMax {
+		return refuse("it has %d bytes; at most %d are fetched", resp.ContentLength, p.Spec.BytesMax)
+	}
+	const packed = ".muster-download"
+	f, err := root.OpenFile(packed, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var sum hash.Hash
+	var want []byte
+	out := io.Writer(f)
+	if p.Checksum != "" {
+		if sum, want, err = hasher(p.Checksum); err != nil {
+			return err
+		}
+		out = io.MultiWriter(f, sum)
+	}
+	n, err := io.Copy(out, io.LimitReader(resp.Body, p.Spec.BytesMax+1))
+	if err != nil {
+		return err
+	}
+	if n > p.Spec.BytesMax {
+		return refuse("it has more than the %d bytes that are fetched at most", p.Spec.BytesMax)
+	}
+	if sum != nil && string(sum.Sum(nil)) != string(want) {
+		return refuse("its checksum is %s, not %s", hex.EncodeToString(sum.Sum(nil)), hex.EncodeToString(want))
+	}
+	if p.Archive == "" {
+		return root.Rename(packed, p.Name)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	u := unpacker{root: root, bytes: p.Spec.BytesMax, files: p.Spec.FilesMax}
+	if err := u.unpack(f, p.Archive, p.Name); err != nil {
+		return err
+	}
+	return root.Remove(packed)
+}
+
+// hasher reads "sha256:..." or, by its length, a bare sum.
+func hasher(s string) (hash.Hash, []byte, error) {
+	kind, sum, ok := strings.Cut(s, ":")
+	if !ok {
+		sum = s
+		kind = map[int]string{32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}[len(s)]
+	}
+	want, err := hex.DecodeString(sum)
+	var h hash.Hash
+	switch kind {
+	case "md5":
+		h = md5.New()
+	case "sha1":
+		h = sha1.New()
+	case "sha256":
+		h = sha256.New()
+	case "sha512":
+		h = sha512.New()
+	default:
+		return nil, nil, refuse("checksum %.80q: want md5, sha1, sha256 or sha512, a colon, and the sum in hexadecimal", s)
+	}
+	if err != nil || len(want) != h.Size() {
+		return nil, nil, refuse("checksum %.150q is not a %s sum in hexadecimal", s, kind)
+	}
+	return h, want, nil
+}
+
+// clone fetches a repository with the node's git.
+func (p *plan) clone(ctx context.Context, root *os.Root) error {
+	if _, err := exec.LookPath("git"); err != nil {
+		return refuse("this node has no git")
+	}
+	run := func(args ...string) error {
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "core.hooksPath=/dev/null", "-c", "protocol.file.allow=never", "-c", "protocol.ext.allow=never"}, args...)...)
+		cmd.WaitDelay = time.Second
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("git: %w: %.500s", err, strings.TrimSpace(string(out)))
+		}
+		return nil
+	}
+	if err := run("init", "-q", "."); err != nil {
+		return err
+	}
+	ref := p.Ref
+	if ref == "" {
+		ref = "HEAD"
+	}
+	if err := run("fetch", "-q", "--depth", "1", "--", p.URL, ref); err != nil {
+		return err
+	}
+	if err := run("checkout", "-q", "FETCH_HEAD"); err != nil {
+		return err
+	}
+	u := unpacker{root: root, bytes: p.Spec.BytesMax, files: p.Spec.FilesMax}
+	return u.check()
+}
