@@ -137,25 +137,7 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	if x := b.seen[row]; x != nil && x.hold == o.hold && x.version == b.version {
 		return x
 	}
-	x := &rowBooks{hold: o.hold, version: b.version}
-	now := b.in.Now
-	for k, p := range ps {
-		pt := point{at: max(p.start, now), job: p.job}
-		if k > 0 && x.points[len(x.points)-1].at == pt.at {
-			continue
-		}
-		for _, e := range o.hold.list() {
-			if at := e.work.foreseen(now); at == 0 || at > pt.at {
-				pt.used = pt.used.Add(e.need)
-			}
-		}
-		for _, q := range ps {
-			if q.start <= pt.at && (q.end == 0 || q.end > pt.at) {
-				pt.used = pt.used.Add(q.held.need)
-			}
-		}
-		x.points = append(x.points, pt)
-	}
+	x := &rowBooks{hold: o.hold, version: b.version, points: pointsOf(ps, o.hold, b.in.Now)}
 	if slices.ContainsFunc(ps, func(p *promised) bool { return p.held.rare != nil }) {
 		all := slices.Clone(o.hold.list())
 		for _, p := range ps {
@@ -166,6 +148,28 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	}
 	b.seen[row] = x
 	return x
+}
+
+// pointsOf tells what will be used when each promise begins, given what is held now. The promises are by start.
+func pointsOf(ps []*promised, hold *holding, now structs.LogTime) (out []point) {
+	for k, p := range ps {
+		pt := point{at: max(p.start, now), job: p.job}
+		if k > 0 && out[len(out)-1].at == pt.at {
+			continue
+		}
+		for _, e := range hold.list() {
+			if at := e.work.foreseen(now); at == 0 || at > pt.at {
+				pt.used = pt.used.Add(e.need)
+			}
+		}
+		for _, q := range ps {
+			if q.start <= pt.at && (q.end == 0 || q.end > pt.at) {
+				pt.used = pt.used.Add(q.held.need)
+			}
+		}
+		out = append(out, pt)
+	}
+	return out
 }
 
 // refuses tells what an allocation that holds need until a time would take of what is promised on a row.
@@ -185,27 +189,27 @@ func (x *rowBooks) refuses(total, need structs.Vector, mhz int64, until structs.
 // closedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
 func (b *books) closedTo(row int, load *Workload, until structs.LogTime) string {
 	for _, r := range b.windows[row] {
-		if r.Start < until && !serves(r, load) {
+		if closes(r, load.Job, until, b.in.Now) {
 			return r.ID
 		}
 	}
 	return ""
 }
 
-// serves reports whether a workload may use what an operator reserved.
-func serves(r *structs.Reservation, load *Workload) bool {
-	if r.Maintenance {
+// closes reports whether an operator's reservation of a node keeps a job's work away that would hold until some time.
+// Work that never ends by itself may run up to a maintenance: the nodes are drained then, and it moves.
+func closes(r *structs.Reservation, j *structs.Job, until, now structs.LogTime) bool {
+	if r.Start >= until || r.End != 0 && r.End <= now {
 		return false
 	}
-	if user := load.User(); user != "" && slices.Contains(r.Users, user) {
-		return true
+	if r.Maintenance && j != nil && now < r.Start && (j.Type == structs.JobService || j.Type == structs.JobSystem) {
+		return false
 	}
-	for q := load.QueueName(); q != ""; q = structs.QueueParent(q) {
-		if slices.Contains(r.Queues, q) {
-			return true
-		}
+	queue, user := structs.QueueDefault, ""
+	if j != nil {
+		queue, user = j.QueueName(), j.Submitter.Name
 	}
-	return false
+	return !r.Admits(queue, user)
 }
 
 // foreseen is when what is held will be given back as far as promises count on it: by its prediction or limit. That
@@ -226,6 +230,21 @@ func (d *decision) until(tg *structs.Group) structs.LogTime {
 		if at := w.ends(d.in.Now); at > 0 {
 			return at
 		}
+	}
+	return never
+}
+
+// latest is when work holds no more at the latest: by its limit, which an operator's window counts on, since it is kept; by
+// its prediction where it has none.
+func (h *heldWork) latest(now structs.LogTime) structs.LogTime {
+	x := *h
+	if h.job != nil {
+		if g := h.job.Group(h.group); g != nil && h.job.RunLimit(g) > 0 {
+			x.expect = 0
+		}
+	}
+	if at := x.ends(now); at > 0 {
+		return at
 	}
 	return never
 }
@@ -427,7 +446,7 @@ func (b *books) keeps() bool {
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
 // devices are chosen, or what is short.
 func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
-	if name := s.books.closedTo(row, s.whose, s.until); name != "" {
+	if name := s.books.closedTo(row, s.whose, s.work.latest(s.books.in.Now)); name != "" {
 		return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: structs.DimensionReserved + name, reserved: true}
 	}
 	x := s.books.at(row, c, i, o)

@@ -313,7 +313,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 		return
 	}
 	d.missAll(g)
-	if key != "" {
+	if key != "" && g.over == nil { // a limit says nothing about the nodes, and so nothing about others who ask alike
 		d.vain.noteGang(d.w, key, g.scan)
 	}
 }

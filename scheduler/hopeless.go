@@ -69,10 +69,10 @@ func (d *decision) hopeKey(g *groupWork) string {
 		g.hope, g.hoped = g.hopeKey(d.load.Job), true
 	}
 	key := g.hope
-	if key == "" || !d.books.keeps() {
+	if key == "" || !d.books.keeps() && d.aside == nil {
 		return key
 	}
-	if len(d.books.windows) > 0 {
+	if len(d.books.windows) > 0 || d.aside != nil {
 		return "" // and whose it is
 	}
 	return key + strconv.FormatInt(int64(d.until(g.tg)), 36)

@@ -76,9 +76,9 @@ func (d *decision) takeover(r *race) {
 		}
 	}
 	r.missed = true
-	limits := d.limits
+	limits, aside := d.limits, d.aside
 	*d = *d.again() // as it was
-	d.limits = limits
+	d.limits, d.aside = limits, aside
 	d.place()
 }
 
@@ -195,7 +195,7 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 		victims, ok := t.settle(n, rows, before, empty)
 		if ok && t.allowed(n, victims) {
 			t.stop(n, victims)
-			n.limits = t.d.limits
+			n.limits, n.aside = t.d.limits, t.d.aside
 			*t.d = *n
 			return true
 		}
@@ -299,7 +299,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 		}
 	}
 	l := t.d.limits
-	if l == nil {
+	if l == nil && t.d.aside == nil {
 		return true
 	}
 	adds := map[structs.UseRow]structs.Amount{}
@@ -316,8 +316,15 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 			}))
 		}
 	}
+	if t.d.aside != nil {
+		for k := range n.placed {
+			if work := n.workOf(n.placed[k].g.tg); t.d.aside.refuses(n, work.latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
+				return false
+			}
+		}
+	}
 	for _, r := range structs.UseRowsOf(t.d.load.Key.Namespace, t.d.load.Job.QueueName(), "") {
-		if l.over(r, structs.Amount{}, adds[r]) != nil {
+		if l != nil && l.over(r, structs.Amount{}, adds[r]) != nil {
 			return false
 		}
 	}

@@ -44,6 +44,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		line = &raceLine{rs: races, line: line, told: map[int]*raceTold{}}
 	}
 	limits := newLimits(&in)
+	aside := newAside(&in, w)
 	var growing []*decision
 	starved := in.Waits
 	finish := func(d *decision) {
@@ -75,7 +76,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		full := books.full(load)
 		w.undo = w.undo[:0]
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
-		d.books, d.pre, d.limits = books, pre, limits
+		d.books, d.pre, d.limits, d.aside = books, pre, limits, aside
 		if d.eval == nil {
 			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
 			continue
@@ -98,6 +99,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		if d.growing() { // it is finished when everybody has been seen
 			line.Placed(i, d.placedAmount())
 			limits.settle(d)
+			aside.settle(d)
 			growing = append(growing, d)
 			plan.Cursor = d.cursor
 			continue
@@ -112,6 +114,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		}
 		line.Placed(i, d.placedAmount())
 		limits.settle(d)
+		aside.settle(d)
 	}
 	starved = starved || races != nil && races.skipped
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
@@ -121,6 +124,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		d.grow(starved)
 		finish(d)
 		limits.settle(d)
+		aside.settle(d)
 	}
 	return plan, rep
 }
@@ -143,6 +147,11 @@ type decision struct {
 	retry   structs.LogTime // when more may be preempted; 0: not known
 	limits  *limits         // nil: nothing is limited
 	took    taken           // of limits
+	aside   *aside          // nil: no amounts are set aside
+
+	setAside  structs.Amount // what the first setAsideN of placed hold
+	setAsideN int
+	asideDone int // of placed: told to aside
 
 	placed  []placement
 	misses  map[string]int64 // per group: places not found
@@ -291,7 +300,7 @@ func (d *decision) mayYield(ws []want) bool {
 // find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
 func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
-	if !d.withinLimits(s.ask.tg, w) {
+	if !d.withinLimits(s.ask.tg, w) || !d.leavesAside(s.ask.tg) {
 		return spot{}, false
 	}
 	old := -1

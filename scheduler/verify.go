@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -12,14 +13,20 @@ import (
 // depends on the job alone (version present, not stopped) is VerifyJob's and, finally, Apply's to check. An equal node
 // epoch means that pool, datacenter, attributes, drivers, capacity and eligibility are as they were when the decision
 // looked at them (D6), so only what is free has to be counted again: with the same fit function as the decision's.
-func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict {
+func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict { return VerifyBooked(v, f, e, nil, 0) }
+
+// VerifyBooked is Verify that treats reservations as bookings in time (D20), as seen at now: windows of operators, and the
+// promises that bind this entry, which are those of workloads that were not decided together with it. What was promised to
+// somebody behind it in the line does not bind it; only whoever decided knows who that is.
+func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Reservation, now structs.LogTime) Verdict {
+	bk := bookingsOf(e, booked, now)
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
 	state := make(map[structs.NodeID]occupancy)
 	gangs := gangCount(e)
 	for i := range e.Parts {
 		node, why := structs.NodeID{}, partialGang(e, &e.Parts[i], gangs)
 		if why == "" {
-			node, why = verifyPart(v, f, e, &e.Parts[i], state)
+			node, why = verifyPart(v, f, e, &e.Parts[i], state, bk)
 		}
 		if why != "" {
 			out.Refused = append(out.Refused, Refused{Part: i, Node: node, Why: why})
@@ -30,6 +37,75 @@ func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict {
 		out.Accepted[i] = true
 	}
 	return out
+}
+
+// bookings are the reservations that touch the nodes of an entry.
+type bookings struct {
+	now      structs.LogTime
+	job      *structs.Job
+	windows  map[structs.NodeID][]*structs.Reservation
+	promises map[structs.NodeID][]*promised // by start
+}
+
+// bookingsOf gives nil when nothing is booked on the nodes of an entry.
+func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs.LogTime) *bookings {
+	if len(booked) == 0 || len(e.Nodes) == 0 {
+		return nil
+	}
+	mine := make(map[structs.NodeID]bool, len(e.Nodes))
+	for i := range e.Nodes {
+		mine[e.Nodes[i].ID] = true
+	}
+	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, promises: map[structs.NodeID][]*promised{}}
+	for _, r := range booked {
+		for _, id := range r.Nodes {
+			if r.JobID == "" && mine[id] {
+				b.windows[id] = append(b.windows[id], r)
+			}
+		}
+		if r.JobID == "" || r.JobID == e.JobID && r.Namespace == e.Namespace {
+			continue
+		}
+		for i := range r.Places {
+			if p := &r.Places[i]; mine[p.Node] {
+				b.promises[p.Node] = append(b.promises[p.Node], &promised{job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, start: r.Start, end: r.End,
+					held: &held{id: promiseID(r.ID, i), need: p.Need}})
+			}
+		}
+	}
+	if len(b.windows)+len(b.promises) == 0 {
+		return nil
+	}
+	for _, ps := range b.promises { // each by itself: the order of the nodes does not matter
+		slices.SortStableFunc(ps, func(x, y *promised) int { return cmp.Compare(x.start, y.start) })
+	}
+	return b
+}
+
+// refuses says what a placement on a row would take of what is booked there, or "". o is what is held without it.
+func (b *bookings) refuses(c *chunk, i int, o *occupancy, h *held) string {
+	if b == nil {
+		return ""
+	}
+	until := h.work.ends(b.now)
+	if until == 0 {
+		until = never
+	}
+	n := c.nodes[i]
+	for _, r := range b.windows[n.ID] {
+		if closes(r, b.job, h.work.latest(b.now), b.now) {
+			return "closed by reservation " + r.ID
+		}
+	}
+	ps := b.promises[n.ID]
+	if len(ps) == 0 {
+		return ""
+	}
+	x := rowBooks{points: pointsOf(ps, o.hold, b.now)}
+	if short, whose := x.refuses(c.total[i], h.need, c.mhz[i], until); short.dim != dimNone {
+		return short.dim.String() + " promised to job " + whose.ID
+	}
+	return ""
 }
 
 // gangCount counts, by row of an entry's groups, the members that a gang has. It begins with those that the roster lists
@@ -122,7 +198,7 @@ func VerifyJob(job *structs.Job, e *structs.PlanEntry) string {
 
 // verifyPart debits the part's placements in state, or leaves state as it was and says why not.
 func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
-	state map[structs.NodeID]occupancy) (structs.NodeID, string) {
+	state map[structs.NodeID]occupancy, bk *bookings) (structs.NodeID, string) {
 	undo := make(map[structs.NodeID]occupancy, len(p.Places))
 	fail := func(node structs.NodeID, format string, args ...any) (structs.NodeID, string) {
 		for id, o := range undo {
@@ -163,6 +239,9 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		next, why := fits(n, ch.total[i], ch.mhz[i], o, h)
 		if why.dim != dimNone {
 			return fail(id, "node %s: %s short by %d", id.Short(), why.dim, why.short)
+		}
+		if why := bk.refuses(ch, i, &o, h); why != "" {
+			return fail(id, "node %s: %s", id.Short(), why)
 		}
 		if _, have := undo[id]; !have {
 			undo[id] = o

@@ -173,6 +173,7 @@ func (p *passes) load(pub *Published) {
 	p.broker.SetChoice(p.choice)
 	p.rivals = loadRivals(pub.Snapshot)
 	p.broker.SetRivals(p.rivals.compete)
+	p.broker.SetPromised(p.promised)
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)
@@ -302,7 +303,7 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	in.Evicted = slices.Collect(snap.Preempted())
 	in.Waits = growing(in.Pending) && p.broker.Starved(pass.Domain)
 	in.Queues = p.s.queueTable(snap)
-	in.Booked = booked(snap, pass.Domain, now)
+	in.Booked = p.booked(snap, pass.Domain, now)
 	p.rivals.fill(in, pass.Domain)
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
@@ -370,7 +371,7 @@ func (p *passes) propose(d decided) {
 	p.figures.PassNs += int64(d.took)
 	p.cursors[d.pass.Domain] = d.plan.Cursor
 	p.broker.EndPass(d.pass.ID)
-	p.broker.WakeAt(d.pass.Domain, d.report.Wake)
+	p.broker.WakeAt(d.pass.Domain, wakeAt(&d, now))
 	p.s.decide.reports.keep(&d.report)
 	spec := map[structs.JobKey]bool{}
 	jobs := make(map[structs.JobKey]*answering, len(d.pass.Items))
@@ -379,6 +380,8 @@ func (p *passes) propose(d decided) {
 		spec[key] = d.pass.Items[i].Spec != nil
 		jobs[key] = &answering{key: key}
 	}
+	var seen *Published
+	var bound []*structs.Reservation
 	for _, e := range d.plan.Entries {
 		key := structs.JobKey{Namespace: e.Namespace, ID: e.JobID}
 		a := jobs[key]
@@ -390,7 +393,10 @@ func (p *passes) propose(d decided) {
 			e.JobCreate = 0
 		}
 		view := p.s.Published()
-		id, ans, done := p.planner.Propose(view.View, view.Snapshot.JobByKey(key), e, spec[key])
+		if view != seen {
+			seen, bound = view, p.binding(view.Snapshot, d.pass, now)
+		}
+		id, ans, done := p.planner.ProposeBooked(view.View, view.Snapshot.JobByKey(key), e, spec[key], bound, now)
 		if done {
 			a.refused, a.at = true, max(a.at, ans.Index)
 			p.refusedLog(ans)

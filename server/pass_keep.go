@@ -34,6 +34,7 @@ func (s *Server) decisionServices() []Service {
 		{"heartbeats", s.runHeartbeats},
 		{"passes", s.runPasses},
 		{"drains", s.runDrains},
+		{"windows", s.runWindows},
 		{"periodic", s.runPeriodic},
 		{"expiry", s.runExpiry},
 		{"gangs", s.runGangs},

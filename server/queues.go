@@ -72,20 +72,6 @@ func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
 	return t
 }
 
-// booked are the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
-func booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
-	var out []*structs.Reservation
-	for r := range snap.Reservations() {
-		if r.JobID == "" && r.End != 0 && r.End <= now {
-			continue
-		}
-		if domain == structs.NodePoolAll || r.Domain == structs.NodePoolAll || cmp.Or(r.Domain, structs.NodePoolDefault) == domain {
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
 // lineOf puts workloads in line as a pass would, without placing anything: the order in which people see them.
 func (s *Server) lineOf(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
 	pending := make([]scheduler.Workload, len(ws))

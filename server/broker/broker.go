@@ -77,8 +77,9 @@ type Broker struct {
 	after  map[structs.JobKey][]*job
 	purged structs.Index // newest purge of a job
 	choose Choice
-	rivals func(domain string) bool // nil: nowhere
-	index  structs.Index            // of the newest delta
+	rivals func(domain string) bool             // nil: nowhere
+	owed   func(domain string) []structs.JobKey // nil: nobody
+	index  structs.Index                        // of the newest delta
 
 	jobs    map[structs.JobKey]*job
 	evals   map[structs.EvalID]*evalRef
@@ -117,6 +118,7 @@ type job struct {
 	nacked   bool
 	answered bool            // Done or Nack was called while in flight
 	tries    int             // refusals in a row
+	looked   structs.LogTime // when a pass took it last
 	notUntil structs.LogTime // back-off after refusals
 	wake     *timer          // for notUntil
 	pos      int             // in the domain's ready heap; -1 outside
@@ -182,6 +184,10 @@ func (b *Broker) SetChoice(c Choice) { b.choose = c }
 // SetRivals sets how the broker knows where running work competes with what waits. A pass of such a domain takes
 // everything that waits for room, because who should hold places cannot be told of a part of them.
 func (b *Broker) SetRivals(f func(domain string) bool) { b.rivals = f }
+
+// SetPromised sets how the broker knows which jobs of a domain have a promise of capacity. They join every pass, though not
+// more often than once in promiseEvery: whether it can be kept, or kept earlier, depends on what others are given.
+func (b *Broker) SetPromised(f func(domain string) []structs.JobKey) { b.owed = f }
 
 // Pass is a set of jobs to decide in order, over the nodes of one domain, or of all.
 type Pass struct {

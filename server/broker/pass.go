@@ -73,7 +73,7 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 		if best < 0 {
 			break
 		}
-		p.Items = append(p.Items, b.take(from[best].ready.remove(0)))
+		p.Items = append(p.Items, b.take(from[best].ready.remove(0), now))
 	}
 	b.domainOf(name).busy = true
 	b.passes[p.ID] = name
@@ -101,13 +101,13 @@ func (b *Broker) takeChosen(p *Pass, from []*domain, now structs.LogTime) {
 	}
 	for _, i := range b.choose(ready, b.limits.Items, now) {
 		if j := jobs[i]; j.pos >= 0 {
-			p.Items = append(p.Items, b.take(b.domainOf(j.domain).ready.remove(j.pos)))
+			p.Items = append(p.Items, b.take(b.domainOf(j.domain).ready.remove(j.pos), now))
 		}
 	}
 }
 
 // take makes an item of a ready job and puts it in flight.
-func (b *Broker) take(j *job) Item {
+func (b *Broker) take(j *job, now structs.LogTime) Item {
 	if len(j.pending) > 0 {
 		j.spec = nil // the registration was committed meanwhile: nothing is uncertain any more
 	}
@@ -118,7 +118,7 @@ func (b *Broker) take(j *job) Item {
 		b.Counters.Coalesced += int64(n - 1)
 	}
 	b.unwait(j)
-	j.flight, j.answered, j.doneAt = true, false, 0
+	j.flight, j.answered, j.doneAt, j.looked = true, false, 0, now
 	j.seen, j.took = b.index, it.last()
 	j.cured = false // an event from here on is not in the pass's state, and sets it again
 	return it

@@ -1,6 +1,10 @@
 package broker
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // room is what helps those who compete: who waits for nothing of it (for its time, for another job, for a node of some kind)
 // would not be served if others gave way.
@@ -22,21 +26,28 @@ func (b *Broker) rouse(d *domain, now structs.LogTime) {
 
 // contest rouses what competes with the jobs that a pass of a domain is about to take.
 func (b *Broker) contest(name string, now structs.LogTime) {
-	if b.rivals == nil {
-		return
+	names := []string{name}
+	if name == DomainAll {
+		names = b.names
 	}
-	if name != DomainAll {
-		if b.rivals(name) {
-			b.rouse(b.domainOf(name), now)
+	for _, n := range names {
+		if b.rivals != nil && b.rivals(n) {
+			b.rouse(b.domainOf(n), now)
 		}
-		return
-	}
-	for _, n := range b.names {
-		if b.rivals(n) {
-			b.rouse(b.domains[n], now)
+		if b.owed == nil {
+			continue
+		}
+		for _, k := range b.owed(n) {
+			if j := b.jobs[k]; j != nil && j.wpos >= 0 && j.domain == n && now.Sub(j.looked) >= promiseEvery {
+				b.Counters.Roused++
+				b.cureJob(j, now)
+			}
 		}
 	}
 }
+
+// promiseEvery is how often at most a job with a promise is looked at again because a pass runs anyway.
+const promiseEvery = time.Second
 
 // WakeAt has everything that waits for room in a domain looked at again at a time, though nothing may happen until then;
 // 0 is never. It replaces what was said of the domain before.

@@ -138,6 +138,12 @@ func (p *Planner) Idle() bool { return len(p.queue)+len(p.batches)+len(p.landed)
 // only Apply can check. The answer is final when done is true: nothing of the plan remained. Otherwise Landed or Lost
 // answers under the id.
 func (p *Planner) Propose(v *scheduler.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
+	return p.ProposeBooked(v, job, e, speculative, nil, 0)
+}
+
+// ProposeBooked is Propose that also verifies against reservations, as seen at now (scheduler.VerifyBooked).
+func (p *Planner) ProposeBooked(v *scheduler.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
+	now structs.LogTime) (id uint64, a Answer, done bool) {
 	p.Counters.Proposed++
 	p.seq++
 	pl := &plan{id: p.seq, job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, entry: e}
@@ -146,7 +152,7 @@ func (p *Planner) Propose(v *scheduler.View, job *structs.Job, e *structs.PlanEn
 		accepted[i] = true
 	}
 	if len(e.Parts) > 0 {
-		verdict := scheduler.Verify(v, p.overlay, e)
+		verdict := scheduler.VerifyBooked(v, p.overlay, e, booked, now)
 		copy(accepted, verdict.Accepted)
 		if len(verdict.Refused) > 0 {
 			pl.partial, pl.refresh, pl.why = true, verdict.Refresh, verdict.Refused[0].Why
@@ -179,6 +185,34 @@ func (p *Planner) Propose(v *scheduler.View, job *structs.Job, e *structs.PlanEn
 	}
 	p.queue = append(p.queue, pl)
 	return pl.id, Answer{}, false
+}
+
+// Promises are the reservations that plans which are not in the view yet make or drop, the newest of each job, in the order
+// in which they were proposed. One without a start is dropped.
+func (p *Planner) Promises() (out []*structs.Reservation) {
+	add := func(pl *plan) {
+		r := pl.entry.Reservation
+		if r == nil {
+			return
+		}
+		if at := slices.IndexFunc(out, func(o *structs.Reservation) bool { return o.ID == r.ID }); at >= 0 {
+			out[at] = r
+			return
+		}
+		out = append(out, r)
+	}
+	for _, pl := range p.landed {
+		add(pl)
+	}
+	for _, b := range p.batches {
+		for _, pl := range b.plans {
+			add(pl)
+		}
+	}
+	for _, pl := range p.queue {
+		add(pl)
+	}
+	return out
 }
 
 // shrink refuses the parts at the end of an entry that is too large. Package scheduler divides what it decides into
@@ -321,6 +355,9 @@ func (p *Planner) Landed(seq uint64, index structs.Index, results []*structs.Pla
 		switch {
 		case placed == 0:
 			p.overlay = p.overlay.Remove(pl.id)
+			if pl.entry.Reservation != nil { // see Promises
+				p.landed = append(p.landed, pl)
+			}
 		default:
 			p.landed = append(p.landed, pl)
 		}

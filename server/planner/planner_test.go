@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"fmt"
 	"math/rand"
 	"os"
 	"strconv"
@@ -366,5 +367,40 @@ func BenchmarkPropose(b *testing.B) {
 			batch, _ := p.Next()
 			p.Lost(batch.Seq)
 		}
+	}
+}
+
+// TestPromises: what plans that are not in the view yet promise is told, the newest of each job, until the view has it.
+func TestPromises(t *testing.T) {
+	p := New(Limits{})
+	v := scheduler.NewView(1, nil, nil, nil)
+	propose := func(job string, start structs.LogTime) {
+		e := &structs.PlanEntry{Namespace: "default", JobID: job, Reservation: &structs.Reservation{ID: "job/default/" + job, JobID: job, Start: start}}
+		if _, _, done := p.Propose(v, nil, e, false); done {
+			t.Fatal("a plan that only promises was refused")
+		}
+	}
+	starts := func() (out []structs.LogTime) {
+		for _, r := range p.Promises() {
+			out = append(out, r.Start)
+		}
+		return out
+	}
+	propose("a", 5)
+	b, _ := p.Next()
+	propose("b", 7)
+	propose("a", 0)
+	if got := fmt.Sprint(starts()); got != "[0 7]" {
+		t.Errorf("promises %s, want that of a dropped and that of b", got)
+	}
+	p.Landed(b.Seq, 10, []*structs.PlanResult{{Index: 10}}, 9)
+	if got := fmt.Sprint(starts()); got != "[0 7]" {
+		t.Errorf("promises %s after the first landed", got)
+	}
+	b, _ = p.Next()
+	p.Landed(b.Seq, 11, []*structs.PlanResult{{Index: 11}, {Index: 11}}, 9)
+	p.Advance(11)
+	if got := starts(); len(got) != 0 {
+		t.Errorf("promises %v after the view has them", got)
 	}
 }

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestMaintenanceWindow: work that would reach into a maintenance is kept off its nodes, other work is not; when it begins
+// the nodes drain, and what does not go is stopped; when it ends they are as before, and the reservation is gone.
+func TestMaintenanceWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		began := time.Now()
+		at := func(d time.Duration) structs.LogTime { return structs.LogTimeOf(began.Add(d)) }
+		batch := func(id string, limit time.Duration, edit func(*structs.Job)) *structs.Job {
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Runtime.Limit = structs.JobBatch, limit
+				j.Groups[0].Reschedule = structs.Reschedule{}
+				j.Constraints = []structs.Constraint{{LTarget: "${node.unique.name}", RTarget: "node-0", Operand: "="}}
+				if edit != nil {
+					edit(j)
+				}
+			})
+		}
+		node := f.nodes[0]
+		idle := f.nodes[1]
+		mustApply(t, s, structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: idle.ID, Eligibility: structs.NodeIneligible})
+		mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{
+			{ID: "disks", Domain: "default", Nodes: []structs.NodeID{node.ID, idle.ID}, Start: at(20 * time.Minute), End: at(time.Hour), Maintenance: true}}})
+		f.set(func() { f.runs["before"] = 10 * time.Minute })
+		register(t, s, batch("before", 15*time.Minute, nil))
+		register(t, s, batch("across", 30*time.Minute, nil))
+		register(t, s, batch("liar", 0, func(j *structs.Job) { j.Runtime.Expected = 15 * time.Minute }))
+		register(t, s, passJob("web", 1, func(j *structs.Job) { j.Constraints = batch("", 0, nil).Constraints }))
+		time.Sleep(5 * time.Second)
+		for id, want := range map[string]int{"before": 1, "across": 0, "liar": 1, "web": 1} {
+			if n := running(s, id); n != want {
+				t.Errorf("ahead of the window %d of %s run, want %d", n, id, want)
+			}
+		}
+		if w := s.Published().Snapshot.Workload(structs.JobKey{Namespace: "default", ID: "across"}); w == nil || w.Reason != structs.ReasonReservation {
+			t.Errorf("across waits for %+v", w)
+		}
+		time.Sleep(time.Until(began.Add(20*time.Minute + 10*time.Second)))
+		n := s.Published().Snapshot.NodeByID(node.ID)
+		if n.Drain == nil || n.Eligibility != structs.NodeIneligible || running(s, "liar") != 1 {
+			t.Errorf("in the window: drain %+v, %s, %d of liar run", n.Drain, n.Eligibility, running(s, "liar"))
+		}
+		if n := len(holdsOn(s, node.ID)); n != 2 { // web has no other place, liar is left to finish
+			t.Errorf("%d allocations are left in the window, want 2", n)
+		}
+		time.Sleep(time.Until(began.Add(41 * time.Minute)))
+		if len(holdsOn(s, node.ID)) != 0 {
+			t.Errorf("half of the window later %d allocations are on the node", len(holdsOn(s, node.ID)))
+		}
+		time.Sleep(time.Until(began.Add(time.Hour + 10*time.Second)))
+		snap := s.Published().Snapshot
+		if n := snap.NodeByID(node.ID); n.Drain != nil || n.Eligibility != structs.NodeEligible {
+			t.Errorf("after the window: drain %+v, %s", n.Drain, n.Eligibility)
+		}
+		if n := snap.NodeByID(idle.ID); n.Drain != nil || n.Eligibility != structs.NodeIneligible {
+			t.Errorf("after the window, of the node that was not eligible before: drain %+v, %s", n.Drain, n.Eligibility)
+		}
+		if snap.Reservation("disks") != nil {
+			t.Error("the reservation is still there after its end")
+		}
+		if running(s, "across") != 1 || running(s, "web") != 1 {
+			t.Errorf("after the window %d of across and %d of web run", running(s, "across"), running(s, "web"))
+		}
+		// A window that is deleted while it lasts gives the nodes back.
+		now := structs.LogTimeOf(time.Now())
+		mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{
+			{ID: "again", Domain: "default", Nodes: []structs.NodeID{node.ID}, Start: now.Add(time.Minute), End: now.Add(time.Hour), Maintenance: true}}})
+		time.Sleep(2 * time.Minute)
+		if n := s.Published().Snapshot.NodeByID(node.ID); n.Drain == nil {
+			t.Error("the second window did not drain its node")
+		}
+		call(t, s, methods.ReservationDelete, rpc.Header{}, &methods.NameRequest{Name: "again"})
+		time.Sleep(5 * time.Second)
+		if n := s.Published().Snapshot.NodeByID(node.ID); n.Drain != nil || n.Eligibility != structs.NodeEligible {
+			t.Errorf("after the window was deleted: drain %+v, %s", n.Drain, n.Eligibility)
+		}
+	})
+}
+
+// TestReservedAmount: of what is set aside as an amount others take nothing that reaches into the window, those it is for
+// do, and at its end it is anybody's.
+func TestReservedAmount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		newFleet(t, one(s), 2) // 2 x 4000 MHz
+		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "demo"}}})
+		now := structs.LogTimeOf(time.Now())
+		mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{
+			{ID: "show", Domain: "default", Amount: &structs.Amount{CPU: 5000}, Queues: []string{"demo"}, Start: now.Add(time.Second), End: now.Add(time.Hour)}}})
+		cpu := func(id, queue string, mhz int64) {
+			register(t, s, passJob(id, 1, func(j *structs.Job) { j.Queue, j.Groups[0].Tasks[0].Resources.CPU = queue, mhz }))
+		}
+		time.Sleep(2 * time.Second)
+		cpu("a", "", 2000)
+		cpu("b", "", 2000) // 3000 are left to others
+		cpu("c", "", 1000)
+		cpu("mine", "demo", 1000)
+		time.Sleep(5 * time.Second)
+		for id, want := range map[string]int{"a": 1, "b": 0, "c": 1, "mine": 1} {
+			if n := running(s, id); n != want {
+				t.Errorf("in the window %d of %s run, want %d", n, id, want)
+			}
+		}
+		if w := s.Published().Snapshot.Workload(structs.JobKey{Namespace: "default", ID: "b"}); w == nil || w.Reason != structs.ReasonReservation {
+			t.Errorf("b waits for %+v", w)
+		}
+		if r := s.Hooks.Reports(structs.JobKey{Namespace: "default", ID: "b"}); len(r) != 1 || r[0].Refusals[0].Dimension != "reservation show: cpu" || r[0].Refusals[0].Short != 1000 {
+			t.Errorf("b's report: %+v", r[0])
+		}
+		time.Sleep(time.Hour)
+		if running(s, "b") != 1 || s.Published().Snapshot.Reservation("show") != nil {
+			t.Errorf("after the window %d of b run, reservation %+v", running(s, "b"), s.Published().Snapshot.Reservation("show"))
+		}
+	})
+}
