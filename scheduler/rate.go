@@ -1,0 +1,181 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// What rate answers instead of a sum.
+const (
+	rateShort   = -1 // something is short: see scan.why
+	rateRefused = -2 // a condition unique to the node refused it, and was counted
+)
+
+// rate tells whether the group fits on a node by amounts, static ports and devices, and the weighted sum of the terms
+// other than spread.
+func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) int64 {
+	a := s.ask
+	after := o.used.Add(a.need)
+	total := &c.total[i]
+	mhz := c.mhz[i]
+	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
+		if x := fitsAmounts(*total, o.used, after, mhz); x.dim != dimNone {
+			s.why = shortageOf{shortage: x}
+			return rateShort
+		}
+	}
+	seen := o // with what is promised, for what is chosen by its number and not by its amount
+	if s.books.keeps() {
+		merged, x := s.kept(c, i, row, o)
+		if x.dim != dimNone {
+			s.why = x
+			return rateShort
+		}
+		if merged != nil {
+			seen = &occupancy{o.used, merged}
+		}
+	}
+	wishes := v.wishes
+	if len(a.perNode)+len(a.wishPerNode) > 0 {
+		for k := range a.perNode {
+			if !a.perNode[k].holds(c.nodes[i]) {
+				if count {
+					v.filtered++
+					s.refuse(refusal{code: structs.ReasonConstraint, what: a.perNode[k].String(), cure: structs.EventNodeJoined})
+				}
+				return rateRefused
+			}
+		}
+		for k := range a.wishPerNode {
+			wishes += a.wishPerNode[k].fulfilled(a.wishPerNode[k].cond.holds(c.nodes[i]))
+		}
+	}
+	for k := range a.static {
+		n := c.nodes[i]
+		p := &a.static[k]
+		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
+			s.why = shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+			if !portTaken(n, o.hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
+				s.why.promisedTo(s.books.promisee(row))
+			}
+			return rateShort
+		}
+	}
+	var devices, inUse int64
+	base := int64(-1)
+	if s.gpus.policy != nil && v.gpus && a.isSimple {
+		score, ok := s.rateSimple(c, i, row, v, seen)
+		if !ok {
+			s.blame(c, i, row, v, o, seen)
+			return rateShort
+		}
+		base = s.weights.Fit * score
+	} else if len(a.devices) > 0 {
+		var x shortageOf
+		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != dimNone {
+			s.why = x
+			s.blame(c, i, row, v, o, seen)
+			return rateShort
+		}
+	}
+	after.CPU += after.Cores * mhz
+	switch {
+	case base >= 0:
+	case s.gpus.policy != nil && v.gpus:
+		base = s.weights.Fit * s.rateGPUs(c, i, v, seen)
+	default:
+		if s.sees {
+			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, seen), a.need, false
+		}
+		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.nodes[i], o)
+	}
+	if !v.shunned {
+		base += shunStep // nodes with a taint come after all others, save for alternatives
+	}
+	if s.offGPUs && !v.gpus {
+		base += s.weights.GPU * Micro
+	}
+	if s.weights.Load > 0 {
+		base += s.weights.Load * s.load(row)
+	}
+	if a.wishTotal > 0 {
+		base += s.weights.Affinity * (wishes * Micro / a.wishTotal)
+	}
+	if v.liked > 0 {
+		base += s.weights.Affinity * v.liked
+	}
+	if len(a.devices) > 0 && !a.plainDevices && (s.weights.GPU > 0 || a.altsMax > 0) {
+		base += s.weights.GPU*s.gpuFull() + (a.altsMax-s.picker.rank)*altStep
+		if a.inside != "" {
+			base += s.weights.Affinity * s.close()
+		}
+	}
+	return base
+}
+
+// close is whether the devices chosen last lie as close to each other as the group wishes.
+func (s *scan) close() int64 {
+	if s.picker.split {
+		return 0
+	}
+	return Micro
+}
+
+// shunStep is what a node is ahead by that has no taint the job should keep away from: more than all terms, so that such a
+// node is taken only when there is no other.
+const shunStep = 1_000 * Micro
+
+// altStep is what one step towards the alternatives liked best is worth: more than all terms together, so that a later
+// alternative is taken only where no node can give an earlier one.
+const altStep = 10_000 * Micro
+
+// gpuFull is how well the shares chosen last fit into their GPUs: full ones are best, or empty ones with worst fit.
+func (s *scan) gpuFull() int64 {
+	switch {
+	case s.picker.parts == 0 || s.ask.gpuFit == structs.GPUFitFirst || s.ask.gpuFit == structs.GPUFitNext:
+		return 0
+	case s.ask.gpuFit == structs.GPUFitWorst:
+		return Micro - min(s.picker.full, Micro)
+	}
+	return min(s.picker.full, Micro)
+}
+
+// fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
+func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *occupancy) int64 {
+	u := &s.use
+	var allocs, gpus int64
+	if s.counts {
+		allocs, gpus = int64(len(o.hold.list())), countGPUs(n)
+	}
+	past := Past{}
+	if s.learns {
+		past = s.w.past[n.ID]
+	}
+	if s.useKnown && u.Past == past && u.Used.MemoryMiB == used.MemoryMiB && u.Used.CPU == used.CPU && u.Total == *total && u.Used == *used &&
+		u.Devices == devices && u.DevicesInUse == inUse && u.Allocs == allocs && u.GPUs == gpus {
+		return s.useScore
+	}
+	u.Total, u.Used, u.Devices, u.DevicesInUse, u.Allocs, u.GPUs = *total, *used, devices, inUse, allocs, gpus
+	u.Past = past
+	s.useScore, s.useKnown = s.p.Fit(u), true
+	return s.useScore
+}
+
+func countGPUs(n *structs.Node) int64 {
+	total := 0
+	for i := range n.Resources.Devices {
+		if n.Resources.Devices[i].Type == "gpu" {
+			total += len(n.Resources.Devices[i].Instances)
+		}
+	}
+	return int64(total)
+}
+
+// load is 1 less the share of the group's allocations that the node has already.
+func (s *scan) load(row int) int64 {
+	if s.onRow == nil || s.onRow[row] == 0 {
+		return Micro
+	}
+	return Micro - min(Micro, int64(s.onRow[row])*Micro/int64(max(s.ask.tg.Count, 1)))
+}

@@ -1,0 +1,136 @@
+package scheduler
+
+import (
+	"math/bits"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
+// counts MiB of GPU memory instead.
+func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
+	a, n := s.ask, c.nodes[i]
+	hold := o.hold
+	if a.plainDevices && len(c.sick[i]) == 0 {
+		if total, used, short, ok := s.plainDevices(n, hold, v); ok {
+			return total, used, short
+		}
+	}
+	if !a.plainDevices {
+		s.choose(c, i, v, o)
+		free := hold
+		if free == nil {
+			free = &emptyHolding
+		}
+		if x := s.picker.pickDevices(a, n, free, v.choices); x.dim != dimNone {
+			return 0, 0, x
+		}
+		if a.shares {
+			total, used = s.gpuMemory(n, free, v)
+			return total, min(used, total), shortageOf{}
+		}
+	}
+	var busy bitset
+	if hold != nil {
+		busy = hold.devs
+	}
+	var seen bitset
+	var open, sick, best, bestSick int64
+	d := &a.devices[0]
+	for k := range a.devices {
+		for _, c := range v.choices[k] {
+			g := &n.Resources.Devices[c.group]
+			open, sick = 0, 0
+			for j := range g.Instances {
+				pos := c.first + j
+				inUse := pos>>6 < len(busy) && busy[pos>>6]&(1<<(pos&63)) != 0
+				if k == 0 {
+					switch {
+					case inUse:
+					case g.Instances[j].Healthy:
+						open++
+					default:
+						sick++
+					}
+				}
+				if !a.plainDevices {
+					if seen.has(pos) {
+						continue
+					}
+					seen.set(pos)
+				}
+				total++
+				if inUse {
+					used++
+				}
+			}
+			if k == 0 {
+				if open >= best {
+					best, bestSick = open, sick
+				}
+			}
+		}
+		if a.plainDevices {
+			used += d.alts[0].count
+		}
+	}
+	if !a.plainDevices {
+		used += int64(len(s.picker.picks))
+	} else if alt := &d.alts[0]; best < alt.count {
+		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: alt.label(), unhealthy: best+bestSick >= alt.count}
+	}
+	return total, min(used, total), shortageOf{}
+}
+
+// plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
+// 64; ok is false for a node with more.
+func (s *scan) plainDevices(n *structs.Node, hold *holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
+	var busy uint64
+	if hold != nil && len(hold.devs) > 0 {
+		busy = hold.devs[0]
+	}
+	best := int64(0)
+	alt := &s.ask.devices[0].alts[0]
+	for _, c := range v.choices[0] {
+		k := len(n.Resources.Devices[c.group].Instances)
+		if c.first+k > 64 {
+			return 0, 0, shortageOf{}, false
+		}
+		inUse := bits.OnesCount64(busy >> c.first & (1<<k - 1))
+		best = max(best, int64(k-inUse))
+		total, used = total+int64(k), used+int64(inUse)
+	}
+	if best < alt.count {
+		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: s.ask.label}, true
+	}
+	return total, min(used+alt.count, total), shortageOf{}, true
+}
+
+var emptyHolding holding
+
+// gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
+func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, used int64) {
+	var seen bitset
+	reserve := n.GPUReserveMiB()
+	for k := range s.ask.devices {
+		list := v.choices[k]
+		for _, c := range list {
+			g := &n.Resources.Devices[c.group]
+			for j := range g.Instances {
+				pos := c.first + j
+				capacity := g.Instances[j].MemoryMiB - reserve
+				if capacity <= 0 || seen.has(pos) {
+					continue
+				}
+				seen.set(pos)
+				total += capacity
+				if x := s.picker.busy(free, pos); x.whole { // what was picked counts as in use
+					used += capacity
+				} else {
+					used += x.mem
+				}
+			}
+		}
+	}
+	return total, used
+}
