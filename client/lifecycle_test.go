@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -371,6 +372,33 @@ func TestLeave(t *testing.T) {
 	}
 	if c := srv.Alloc(id).Client; c != structs.ClientRunning {
 		t.Errorf("the allocation was reported as %s: the servers would not replace it", c)
+	}
+}
+
+// TestCollectByAgeAndDisk: what has ended goes after its time, or when the disk is fuller than it may be; what runs stays.
+func TestCollectByAgeAndDisk(t *testing.T) {
+	for name, gc := range map[string]GCConfig{"age": {MaxAge: 300 * time.Millisecond}, "disk": {DiskPercent: -1}, "inodes": {InodePercent: -1}} {
+		t.Run(name, func(t *testing.T) {
+			srv := clienttest.New()
+			cfg := newConfig(t, srv)
+			cfg.GC = gc
+			cfg.GC.Interval = 50 * time.Millisecond
+			a := start(t, srv, cfg)
+			runs := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
+			ended := srv.Place(a.ID(), clienttest.Job("done", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`)))
+			srv.WaitStatus(t, runs, structs.ClientRunning)
+			srv.WaitStatus(t, ended, structs.ClientComplete)
+			dir := a.Alloc(ended)
+			srv.Wait(t, "the ended allocation to be removed", func() bool { return a.Alloc(ended) == nil })
+			if dir != nil {
+				if _, err := os.Stat(dir.Dir().Root); !os.IsNotExist(err) {
+					t.Errorf("its directory: %v", err)
+				}
+			}
+			if _, err := os.Stat(a.Alloc(runs).Dir().Root); err != nil {
+				t.Errorf("the directory of the one that runs: %v", err)
+			}
+		})
 	}
 }
 

@@ -394,7 +394,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.handle = h
 	t.mu.Unlock()
 	t.change(ctx, true, func(rec *state.TaskRecord, ts *structs.TaskState) {
-		rec.Handle, rec.BootID, rec.Old, rec.Forced = st.State, t.r.cfg.BootID, nil, false
+		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // its boot id stays that of its start
 		ts.State = stateRunning
 		if ts.StartedAt == 0 || !again {
 			ts.StartedAt = started
@@ -568,8 +568,34 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 			st.Restarts++
 		}, e, restarting(0, "Restart requested"))
 	default:
+		if res.LostStatus && t.rebooted() {
+			t.resume(ctx, h, e)
+			return
+		}
 		t.conclude(ctx, h, res.Successful(), false, e)
 	}
+}
+
+// rebooted reports whether the machine was started anew since the run began. What a gang does about a member that is gone
+// is for the servers to say.
+func (t *task) rebooted() bool {
+	if g := t.r.group(); g == nil || g.Gang != nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec.BootID != "" && t.r.cfg.BootID != "" && t.rec.BootID != t.r.cfg.BootID
+}
+
+// resume runs a task again that a restart of the machine has ended. It is not the task's fault, and does not count.
+func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
+	at := now()
+	t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.ResumeAt = state.PhaseBackoff, at
+		rec.Attempt++
+		st.State, st.LastRestart = statePending, at
+		st.Restarts++
+	}, e, restarting(0, "The node was restarted"))
 }
 
 // conclude lets the restart policy decide.

@@ -62,7 +62,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		},
 		GC: client.GCConfig{
 			Interval: cl.GCInterval, MaxAllocs: cl.GCMaxAllocs, DiskPercent: cl.GCDiskUsageThreshold, InodePercent: cl.GCInodeUsageThreshold,
-			Parallel: cl.GCParallelDestroys,
+			Parallel: cl.GCParallelDestroys, MaxAge: cl.GCMaxAge,
 		},
 		MaxKillTimeout: cl.MaxKillTimeout,
 	}

@@ -241,6 +241,9 @@ func (c *Config) clientValues(fail failFunc) {
 	if l := c.Plugin.NVIDIA.Config.Library; l != "" && !filepath.IsAbs(l) {
 		fail("plugin.nvidia.config.library", "%q must be absolute", l)
 	}
+	if cl.GCMaxAge < 0 {
+		fail("client.gc_max_age", "%s: want 0 or more", cl.GCMaxAge)
+	}
 	hooks := &cl.Hooks
 	for name, h := range map[string]Hook{"prolog": hooks.Prolog, "epilog": hooks.Epilog, "health": {hooks.Health.Command, hooks.Health.Timeout}} {
 		key := "client.hooks." + name

@@ -184,6 +184,8 @@ type Client struct {
 	GCInodeUsageThreshold int `conf:"gc_inode_usage_threshold"`
 	// GCMaxAllocs is how many ended allocations are kept. Default and 0: 50.
 	GCMaxAllocs int `conf:"gc_max_allocs"`
+	// GCMaxAge is how long ended allocations are kept at most. Ours. Default and 0: until another bound is passed.
+	GCMaxAge time.Duration `conf:"gc_max_age"`
 	// GCParallelDestroys is how many are removed at a time. Default and 0: 2.
 	GCParallelDestroys int `conf:"gc_parallel_destroys"`
 }

@@ -102,6 +102,7 @@ client {
   gc_disk_usage_threshold  = 80
   gc_inode_usage_threshold = 70
   gc_max_allocs            = 50
+  gc_max_age               = "72h"
   gc_parallel_destroys     = 2
 }
 
