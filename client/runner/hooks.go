@@ -169,6 +169,7 @@ var taskHooks = []taskHook{
 	{name: "task directory", prestart: buildTaskDir},
 	{name: "dispatch payload", prestart: writePayload},
 	{name: "artifacts", prestart: fetchArtifacts},
+	{name: "templates", prestart: renderTemplates},
 	{name: "configuration", prestart: makeConfig},
 	{name: "limits", prestart: setLimits},
 	{name: "shares of GPU memory", prestart: limitGPUs},

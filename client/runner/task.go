@@ -401,6 +401,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 		}
 		ts.FinishedAt = 0
 	}, ev...)
+	t.watchTemplates(ctx, h)
 }
 
 // watch hands a running task over to a new goroutine that waits for its end. A task spends its life waiting, and

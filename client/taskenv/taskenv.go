@@ -87,6 +87,15 @@ func (e *Env) Vars() map[string]string {
 	return out
 }
 
+// Set sets a variable, unless it belongs to the agent.
+func (e *Env) Set(name, value string) bool {
+	if reserved(name) {
+		return false
+	}
+	e.vars[cleanName(name)] = value
+	return true
+}
+
 // Get is one variable.
 func (e *Env) Get(name string) string { return e.vars[name] }
 

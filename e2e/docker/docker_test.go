@@ -241,6 +241,7 @@ func TestDocker(t *testing.T) {
 	t.Run("images", n.images)
 	t.Run("volumes", n.volumes)
 	t.Run("artifacts", n.artifacts)
+	t.Run("templates", n.templates)
 	t.Run("exec", n.exec)
 	t.Run("stop", n.stop)
 	t.Run("limits", n.limits)
@@ -302,7 +303,7 @@ func (n *node) config(t *testing.T) {
 	n.run(t, "root", "batch", boxWith("readonly_rootfs = true", "write", "/x", "y"), "")
 	wantText(t, "stderr", n.logs(t, n.alloc(t, "root", "failed"), "stderr"), "read-only file system")
 	// Relative volumes, tmpfs and the task's own directories; what one task writes the next run of another sees.
-	n.run(t, "mounts", "batch", boxWith(`
+	n.run(t, "mounts", "service", boxWith(`
       volumes = ["local/deep:/deep", "local:/seen:ro"]
       mount {
         type   = "tmpfs"
@@ -321,9 +322,13 @@ func (n *node) config(t *testing.T) {
         nofile = "100:200"
       }
       shm_size = 33554432
-`, "cat", "/proc/self/mounts"), "")
-	a := n.alloc(t, "mounts", "complete")
-	wantText(t, "mounts", n.logs(t, a, "stdout"), " /deep ", " /seen ", " /scratch tmpfs", " /alloc ", " /local ", " /secrets ", "/dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size=32768k")
+`, "sleep", "600"), "")
+	a := n.alloc(t, "mounts", "running")
+	mounts, err := n.muster("alloc", "exec", "-i=false", "-t=false", a.ID, "/box", "cat", "/proc/self/mounts")
+	if err != nil {
+		t.Error(err)
+	}
+	wantText(t, "mounts", mounts, " /deep ", " /seen ", " /scratch tmpfs", " /alloc ", " /local ", " /secrets ", "/dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size=32768k")
 	c := n.container(t, a)
 	if c.Config.Labels["team"] != "one" || c.Config.Labels["muster.alloc"] != a.ID || c.HostConfig.Sysctls["net.core.somaxconn"] != "77" || c.HostConfig.Privileged {
 		t.Errorf("%+v %+v", c.Config.Labels, c.HostConfig.Sysctls)
@@ -568,6 +573,61 @@ func (n *node) artifacts(t *testing.T) {
 	} {
 		n.run(t, "art-"+name, "batch", c.block+box("env"), "")
 		wantText(t, name, events(n.alloc(t, "art-"+name, "failed")), c.want)
+	}
+}
+
+// templates are rendered before a start, and again when what they look at changes.
+func (n *node) templates(t *testing.T) {
+	tpl := func(data, dest, more string) string {
+		return fmt.Sprintf("template {\n data = %q\n destination = %q\n %s\n}\n", data, dest, more)
+	}
+	n.run(t, "rendered", "batch", "meta {\n team = \"red\"\n}\nenv {\n A = \"x,y\"\n}\n"+
+		tpl(`{{ env "NOMAD_META_team" }} {{ range split "," (env "A") }}<{{ . }}>{{ end }} {{ interpolate "$${node.unique.name}" }}`, "local/deep/conf", `perms = "0640"`)+
+		tpl("FROM_TEMPLATE={{ env \"NOMAD_JOB_NAME\" | toUpper }}\n# no\nQUOTED=\"a b\"\n", "secrets/env", "env = true")+box("env"), "")
+	a := n.alloc(t, "rendered", "complete")
+	wantText(t, "the environment", n.logs(t, a, "stdout"), "FROM_TEMPLATE=RENDERED\n", "QUOTED=a b\n")
+	file := filepath.Join(n.dir, "data/client/allocs", a.ID, "t/local/deep/conf")
+	if b, err := os.ReadFile(file); string(b) != "red <x><y> one" {
+		t.Errorf("%q %v", b, err)
+	}
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o640 {
+		t.Errorf("%v %v", st, err)
+	}
+	// A file of the task changes: one template signals, and one restarts.
+	n.run(t, "signalled", "service", tpl("v={{ file \"local/in\" }}", "local/out", "change_mode = \"signal\"\n change_signal = \"SIGHUP\"\n splay = \"0s\"")+
+		tpl("one", "local/in", "once = true")+box("trap", "stubborn"), "")
+	wantText(t, "events", events(n.alloc(t, "signalled", "failed")), "no such file", "template 1 (local/out)") // in the order they are written
+	n.run(t, "signalled2", "service", "kill_timeout = \"1s\"\n"+tpl("one", "local/in", "once = true")+
+		tpl("v={{ file \"local/in\" }}", "local/out", "change_mode = \"signal\"\n change_signal = \"SIGHUP\"\n splay = \"0s\"")+box("trap", "stubborn"), "")
+	a = n.alloc(t, "signalled2", "running")
+	local := filepath.Join(n.dir, "data/client/allocs", a.ID, "t/local")
+	harness.Eventually(t, 10*time.Second, "ready", func() (bool, string) { return strings.Contains(n.logs(t, a, "stdout"), "ready"), "" })
+	n.agent.Kill9() // the watch goes on with the next agent
+	if err := os.WriteFile(local+"/in", []byte("two"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	harness.Eventually(t, 20*time.Second, "the signal", func() (bool, string) {
+		return strings.Contains(n.logs(t, a, "stdout"), "got hangup"), n.logs(t, a, "stdout")
+	})
+	if b, err := os.ReadFile(local + "/out"); string(b) != "v=two" {
+		t.Errorf("%q %v", b, err)
+	}
+	n.run(t, "again2", "service", tpl("one", "local/in", "once = true")+tpl("{{ file \"local/in\" }}", "local/out", "splay = \"0s\"")+box("sleep", "600"), "")
+	a = n.alloc(t, "again2", "running")
+	if err := os.WriteFile(filepath.Join(n.dir, "data/client/allocs", a.ID, "t/local/in"), []byte("two"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, 20*time.Second, "the restart", func() (bool, string) {
+		as, err := n.api.Allocs("again2")
+		return err == nil && as[0].TaskStates["t"].Restarts == 1 && as[0].TaskStates["t"].State == "running" && strings.Contains(events(as[0]), "re-rendered"), fmt.Sprint(as, err)
+	})
+	for name, c := range map[string]struct{ block, want string }{
+		"var": {tpl(`{{ with nomadVar "x" }}{{ end }}`, "local/x", ""), "variables are not kept"}, "outside": {tpl("x", "/etc/muster-x", ""), "it is neither in the task's directory"},
+		"read": {tpl(`{{ file "/etc/passwd" }}`, "local/x", ""), "it is neither in the task's directory"}, "loop": {tpl(`{{ range 100000000 }}{{ end }}`, "local/x", ""), "range goes over lists"},
+	} {
+		n.run(t, "tpl-"+name, "batch", c.block+box("env"), "")
+		wantText(t, name, events(n.alloc(t, "tpl-"+name, "failed")), c.want)
 	}
 }
 

@@ -41,7 +41,6 @@ type typeSupport struct {
 const (
 	noServices = "kept and shown, but services are not registered and checks do not run in this build"
 	noDeploy   = "without effect: updates go by max_parallel and min_healthy_time, not by health checks, in this build"
-	noFiles    = "not supported yet by this build: the task would start without the file"
 	noPlugins  = "storage plugins are not supported"
 	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
 )
@@ -122,7 +121,7 @@ var supportTable = []typeSupport{
 		}},
 	{typ: reflect.TypeFor[CSIMountOptions](), block: "group > volume > mount_options", all: Refused},
 	{typ: reflect.TypeFor[RestartPolicy](), block: "restart", supported: "Interval Attempts Delay Mode",
-		ignored: map[string]note{"RenderTemplates": {why: "without effect: there are no templates in this build"}}},
+		ignored: map[string]note{"RenderTemplates": {why: "without effect: templates are rendered at each start"}}},
 	{typ: reflect.TypeFor[DisconnectStrategy](), block: "group > disconnect", supported: "LostAfter StopOnClientAfter Replace Reconcile"},
 	{typ: reflect.TypeFor[EphemeralDisk](), block: "group > ephemeral_disk", supported: "SizeMB Sticky",
 		ignored: map[string]note{
@@ -146,7 +145,7 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts",
+			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates",
 		ignored: map[string]note{
 			"Services":        {why: noServices},
 			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
@@ -154,7 +153,7 @@ var supportTable = []typeSupport{
 			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
 		},
 		refused: map[string]note{
-			"Templates": {why: noFiles}, "Vault": {why: noVault},
+			"Vault":  {why: noVault},
 			"Consul": {why: noVault}, "Secrets": {why: noVault}, "CSIPluginConfig": {why: "storage plugins are not supported"},
 			"Kind": {why: "service mesh tasks are not supported"}, "Schedule": {why: "time windows are not supported yet by this build; use periodic"},
 		}},
@@ -167,7 +166,15 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[TaskArtifact](), block: "task > artifact", supported: "GetterSource GetterOptions GetterHeaders GetterMode RelativeDest",
 		ignored: map[string]note{"Chown": {why: "without effect: artifacts always belong to the task's user"}},
 		refused: map[string]note{"GetterInsecure": {why: "certificates of servers are always checked; name the authority in the agent's SSL_CERT_FILE"}}},
-	{typ: reflect.TypeFor[Template](), block: "task > template", all: Refused},
+	{typ: reflect.TypeFor[Template](), block: "task > template",
+		supported: "SourcePath DestPath EmbeddedTmpl ChangeMode ChangeSignal Once Splay Perms Uid Gid LeftDelim RightDelim Envvars ErrMissingKey",
+		ignored: map[string]note{
+			"VaultGrace": {why: "without effect, as in Nomad"}, "Wait": {why: "without effect: what a template looks at is looked at every few seconds"},
+		},
+		refused: map[string]note{
+			"ChangeMode":   {why: `use "signal", or watch the file in the task`, only: func(v reflect.Value) bool { return v.String() == "script" }, value: `"script"`},
+			"ChangeScript": {why: `use change_mode "signal", or watch the file in the task`},
+		}},
 	{typ: reflect.TypeFor[ChangeScript](), block: "task > template > change_script", all: Refused},
 	{typ: reflect.TypeFor[WaitConfig](), block: "task > template > wait", all: Refused},
 	{typ: reflect.TypeFor[Vault](), block: "vault", all: Refused},

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -25,6 +26,7 @@ func (v *validator) files(w string, g *TaskGroup) {
 		}
 		tw := fmt.Sprintf("%s, task %q", w, t.Name)
 		v.artifacts(tw, t)
+		v.templates(tw, t)
 		v.count(tw+", volume_mount", len(t.VolumeMounts))
 		seen := map[string]bool{}
 		for i, m := range t.VolumeMounts {
@@ -70,5 +72,41 @@ func (v *validator) artifacts(w string, t *Task) {
 func (v *validator) inside(w, p string) {
 	if clean := path.Clean(p); !strings.HasPrefix(p, "${") && !path.IsAbs(p) && (clean == ".." || strings.HasPrefix(clean, "../")) {
 		v.errorf(w, "%.64q leads out of the task's directory", p)
+	}
+}
+
+// templates checks a task's templates; what they say is looked at where they are rendered.
+func (v *validator) templates(w string, t *Task) {
+	v.count(w+", template", len(t.Templates))
+	seen := map[string]bool{}
+	for i, m := range t.Templates {
+		if m == nil {
+			continue
+		}
+		tw := fmt.Sprintf("%s, template %d", w, i+1)
+		switch {
+		case val(m.EmbeddedTmpl) == "" && val(m.SourcePath) == "":
+			v.errorf(tw, "needs data or source")
+		case val(m.EmbeddedTmpl) != "" && val(m.SourcePath) != "":
+			v.errorf(tw, "has both data and source; want one of them")
+		}
+		dest := path.Clean(val(m.DestPath))
+		switch {
+		case val(m.DestPath) == "":
+			v.errorf(tw+", destination", "is missing: a file such as \"local/app.conf\"")
+		case seen[dest]:
+			v.errorf(tw+", destination", "%.64q is another template's already", val(m.DestPath))
+		}
+		seen[dest] = true
+		v.inside(tw+", destination", val(m.DestPath))
+		v.inside(tw+", source", val(m.SourcePath))
+		v.oneOf(tw+", change_mode", val(m.ChangeMode), "noop", "restart", "signal", "script")
+		if s := val(m.ChangeSignal); val(m.ChangeMode) == "signal" && !strings.HasPrefix(s, "SIG") {
+			v.errorf(tw+", change_signal", "%.20q is not a signal; want something like SIGHUP", s)
+		}
+		v.duration(tw+", splay", m.Splay)
+		if _, err := strconv.ParseUint(val(m.Perms), 8, 12); val(m.Perms) != "" && err != nil {
+			v.errorf(tw+", perms", "%.20q: want octal digits such as 0644", val(m.Perms))
+		}
 	}
 }

@@ -104,7 +104,7 @@ func TestValidate(t *testing.T) {
 		{"update times", "service", func(j *Job) { j.Update = &UpdateStrategy{MinHealthyTime: wdur(time.Hour)} }, "less than healthy_deadline"},
 		{"migrate batch", "batch", func(j *Job) { g(j).Migrate = &MigrateStrategy{} }, "only service jobs migrate"},
 		{"scaling", "service", func(j *Job) { g(j).Scaling = &ScalingPolicy{Min: ptr(int64(3)), Max: ptr(int64(2))} }, "min (3) is more than max (2)"},
-		{"template", "batch", func(j *Job) { k(j).Templates = []*Template{{}} }, `group "g", task "t", template: not supported yet`},
+		{"template", "batch", func(j *Job) { k(j).Templates = []*Template{{}} }, `group "g", task "t", template 1: needs data or source`},
 		{"vault", "batch", func(j *Job) { k(j).Vault = &Vault{} }, "vault: not supported"},
 		{"gpu memory", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20 gigs"}} }, "gpu.memory: \"20 gigs\" is not an amount of memory"},
 		{"gpu memory and share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Share: ptr(5)}} }, "contradict each other"},

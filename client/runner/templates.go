@@ -1,0 +1,319 @@
+package runner
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/template"
+	"github.com/muster-sched/muster/structs"
+)
+
+// templateSpec is what the client needs of a task's template.
+type templateSpec struct {
+	SourcePath, DestPath, EmbeddedTmpl string
+	ChangeMode, ChangeSignal, Perms    string
+	LeftDelim, RightDelim              string
+	Once, Envvars, ErrMissingKey       bool
+	Splay                              time.Duration
+	Uid, Gid                           *int
+}
+
+// templatesEvery is how often what templates look at is looked at again: the node's attributes and meta, and files.
+const templatesEvery = 3 * time.Second
+
+// rendering is the templates of a task at one moment.
+type rendering struct {
+	a    *attempt
+	root *os.Root
+}
+
+func templatesOf(spec *structs.Task) ([]templateSpec, error) {
+	out := make([]templateSpec, len(spec.Templates))
+	for i, raw := range spec.Templates {
+		if err := json.Unmarshal(raw.Raw, &out[i]); err != nil {
+			return nil, driver.Permanent(fmt.Errorf("template %d: %w", i+1, err))
+		}
+	}
+	return out, nil
+}
+
+// renderTemplates writes the files that the task's templates become, at each start.
+func renderTemplates(_ context.Context, a *attempt) error {
+	if len(a.spec.Templates) == 0 || a.task.r.dir == nil {
+		return nil
+	}
+	list, err := templatesOf(a.spec)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(a.task.r.dir.Root)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	r := rendering{a, root}
+	for i := range list {
+		if _, err := r.update(i, &list[i]); err != nil {
+			err = fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err)
+			if errors.Is(err, template.ErrBad) {
+				return driver.Permanent(err)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// update renders a template and writes what has changed since it was rendered last.
+func (r rendering) update(i int, s *templateSpec) (changed bool, err error) {
+	content, err := r.render(s)
+	if err != nil {
+		return false, err
+	}
+	if s.Envvars {
+		vars, err := parseEnv(string(content))
+		if err != nil {
+			return false, driver.Permanent(err)
+		}
+		for k, v := range vars {
+			if r.a.env.Set(k, v) && r.a.config.Env != nil {
+				r.a.config.Env[k] = v
+			}
+		}
+	}
+	dest, err := r.a.place(s.DestPath)
+	if err != nil {
+		return false, err
+	}
+	sum := sha256.Sum256(content)
+	mark := hex.EncodeToString(sum[:])
+	markFile := path.Join(fetchDir, fmt.Sprintf("%s.template.%d", fileName(r.a.spec.Name), i))
+	if b, err := r.root.ReadFile(markFile); err == nil && string(b) == mark {
+		if st, err := r.root.Lstat(dest); err == nil && st.Mode().IsRegular() {
+			return false, nil
+		}
+	}
+	if err := r.write(dest, content, s); err != nil {
+		return false, err
+	}
+	if err := r.root.MkdirAll(fetchDir, 0o711); err != nil {
+		return true, err
+	}
+	return true, r.root.WriteFile(markFile, []byte(mark), 0o600)
+}
+
+func (r rendering) render(s *templateSpec) ([]byte, error) {
+	in := template.Input{
+		Source: s.EmbeddedTmpl, Left: s.LeftDelim, Right: s.RightDelim, MissingErr: s.ErrMissingKey, Env: r.a.env.Get, Replace: r.a.env.Replace, File: r.file,
+	}
+	if s.SourcePath != "" {
+		text, err := r.file(s.SourcePath)
+		if err != nil {
+			return nil, err
+		}
+		in.Source = text
+	}
+	return template.Render(in)
+}
+
+// file reads a file of the task or of its allocation.
+func (r rendering) file(name string) (string, error) {
+	p, err := r.a.place(name)
+	if err != nil {
+		return "", fmt.Errorf("file %q: %w", name, err)
+	}
+	f, err := r.root.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", errors.Join(err, fmt.Errorf("file %q is not a regular file", name))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, template.ResultMax+1))
+	if err == nil && len(b) > template.ResultMax {
+		err = fmt.Errorf("file %q has more than %d bytes", name, template.ResultMax)
+	}
+	return string(b), err
+}
+
+// write puts the file in place as a whole: a task never sees half of it.
+func (r rendering) write(dest string, content []byte, s *templateSpec) error {
+	mode := fs.FileMode(0o644)
+	if s.Perms != "" {
+		n, err := strconv.ParseUint(s.Perms, 8, 12)
+		if err != nil {
+			return driver.Permanent(fmt.Errorf("perms %q: want octal digits such as 0644", s.Perms))
+		}
+		mode = fs.FileMode(n).Perm()
+	}
+	if err := r.root.MkdirAll(path.Dir(dest), 0o755); err != nil {
+		return driver.Permanent(err)
+	}
+	next := dest + ".muster-new"
+	if err := r.root.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := r.root.OpenFile(next, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	uid, gid := r.a.owner.UID, r.a.owner.GID
+	if uid < 0 {
+		uid, gid = -1, -1
+	}
+	if s.Uid != nil && *s.Uid >= 0 {
+		uid = *s.Uid
+	}
+	if s.Gid != nil && *s.Gid >= 0 {
+		gid = *s.Gid
+	}
+	if os.Geteuid() == 0 && (uid >= 0 || gid >= 0) {
+		err = errors.Join(err, f.Chown(uid, gid))
+	}
+	err = errors.Join(err, f.Chmod(mode), f.Close())
+	if err != nil {
+		return err
+	}
+	return r.root.Rename(next, dest)
+}
+
+// parseEnv reads lines KEY=VALUE. Empty lines and those that begin with # are nothing; quotes around a value are taken
+// off.
+func parseEnv(text string) (map[string]string, error) {
+	out := map[string]string{}
+	for n, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		k, v, ok := strings.Cut(line, "=")
+		if k = strings.TrimSpace(k); !ok || k == "" || strings.ContainsAny(k, " \t\"'") {
+			return nil, fmt.Errorf("line %d of a template for the environment: want KEY=VALUE", n+1)
+		}
+		v = strings.TrimSpace(v)
+		switch {
+		case len(v) >= 2 && v[0] == '"' && v[len(v)-1] == '"':
+			u, err := strconv.Unquote(v)
+			if err != nil {
+				return nil, fmt.Errorf("line %d of a template for the environment: %w", n+1, err)
+			}
+			v = u
+		case len(v) >= 2 && v[0] == '\'' && v[len(v)-1] == '\'':
+			v = v[1 : len(v)-1]
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// watchTemplates renders the templates of a running task again when what they look at changes, and does what they say
+// should follow. It ends with the run.
+func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
+	spec := t.spec()
+	if spec == nil || len(spec.Templates) == 0 || t.r.dir == nil {
+		return
+	}
+	list, err := templatesOf(spec)
+	if err != nil || !slices.ContainsFunc(list, func(s templateSpec) bool { return !s.Once }) {
+		return
+	}
+	t.r.cfg.Go(func() {
+		told := ""
+		for sleep(ctx, templatesEvery) {
+			if now, err := t.running(); err != nil || now != h {
+				return
+			}
+			todo, err := t.renderAgain(ctx, spec, list)
+			if err != nil && err.Error() != told {
+				told = err.Error()
+				t.r.log.Warn("a template of a running task cannot be rendered; its file stays as it is", "task", t.name, "error", err)
+			}
+			if len(todo) > 0 && !t.followTemplates(ctx, h, todo) {
+				return
+			}
+		}
+	})
+}
+
+// renderAgain gives the templates whose files have changed.
+func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templateSpec) ([]templateSpec, error) {
+	a := &attempt{task: t, spec: spec, driver: t.r.cfg.Drivers[spec.Driver], note: func(structs.TaskEvent) {}}
+	if err := errors.Join(makeEnv(ctx, a), resolveUser(ctx, a)); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(t.r.dir.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	var todo []templateSpec
+	var errs []error
+	for i := range list {
+		if list[i].Once {
+			continue
+		}
+		changed, err := (rendering{a, root}).update(i, &list[i])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err))
+		}
+		if changed {
+			todo = append(todo, list[i])
+		}
+	}
+	return todo, errors.Join(errs...)
+}
+
+// followTemplates restarts or signals the task, once for all templates, after a random part of the longest splay. It
+// reports whether the run goes on.
+func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templateSpec) bool {
+	var splay time.Duration
+	restart, signals := false, []string(nil)
+	for _, s := range todo {
+		switch s.ChangeMode {
+		case "restart", "":
+			restart = true
+		case "signal":
+			if !slices.Contains(signals, s.ChangeSignal) {
+				signals = append(signals, s.ChangeSignal)
+			}
+		default:
+			continue
+		}
+		splay = max(splay, s.Splay)
+	}
+	if !restart && signals == nil {
+		return true
+	}
+	if splay > 0 && !sleep(ctx, rand.N(splay)) {
+		return false
+	}
+	if restart {
+		t.ask(ctx, wish{wishRestart, event(EventRestartSignal, "Template with change_mode restart re-rendered", detailRestartReason, "Template with change_mode restart re-rendered")})
+		return false
+	}
+	for _, sig := range signals {
+		t.note(ctx, event(EventSignaling, "Template re-rendered", "signal", sig))
+		if err := h.Signal(ctx, sig); err != nil {
+			t.r.log.Warn("a task could not be told of a changed template", "task", t.name, "signal", sig, "error", err)
+		}
+	}
+	return true
+}
