@@ -313,7 +313,7 @@ func makeConfig(_ context.Context, a *attempt) error {
 func setLimits(_ context.Context, a *attempt) error {
 	r := a.task.r
 	res := a.spec.Resources
-	lim := driver.Resources{CPUMHz: res.CPU, MemoryMiB: res.MemoryMiB, PidsMax: r.cfg.PidsMax}
+	lim := driver.Resources{CPUMHz: res.CPU, MemoryMiB: res.MemoryMiB, PidsMax: r.cfg.PidsMax, ShmMiB: res.ShmMiB}
 	if res.Cores > 0 {
 		cores := taskenv.TaskCores(r.Alloc(), a.spec.Name)
 		if len(cores) == 0 {

@@ -58,6 +58,13 @@ func (e *Env) gang(g *Gang, in Input) {
 	if in.TaskDir != "" {
 		set("MUSTER_HOSTFILE", filepath.Join(filepath.Dir(in.TaskDir), hostfile))
 	}
+	if in.Node.HTTPAddr != "" { // of this node's agent, for muster rsh
+		scheme := "http://"
+		if in.Node.TLSEnabled {
+			scheme = "https://"
+		}
+		set("MUSTER_ADDR", scheme+in.Node.HTTPAddr)
+	}
 	addr, port := ro.Members[0].Address, strconv.Itoa(ro.Port)
 	set("MASTER_ADDR", addr)
 	set("MASTER_PORT", port)

@@ -27,6 +27,7 @@ func (a *api) gangs(ctx context.Context, job *wire.JobListStub) ([]nomadlike.Gan
 type ranked struct {
 	id           string
 	name         string // of its node
+	address      string // of its node; "" when no roster is left
 	member       int    // node rank
 	first, ranks int
 	labelled     bool // its lines say which rank wrote them
@@ -60,7 +61,7 @@ func (e *env) members(ctx context.Context, a *api, stub *wire.JobListStub, group
 			return nil, fmt.Errorf("job %q has several gangs: choose one with -group", stub.ID)
 		}
 		for _, m := range g.Members {
-			out = append(out, ranked{m.AllocID, m.NodeName, m.NodeRank, m.FirstRank, m.Ranks, inRanks(g.Group)})
+			out = append(out, ranked{m.AllocID, m.NodeName, m.Address, m.NodeRank, m.FirstRank, m.Ranks, inRanks(g.Group)})
 		}
 	}
 	if out != nil {

@@ -131,6 +131,9 @@ func (n *Net) close() {
 	_ = exec.Command("ip", "netns", "del", n.sw).Run()
 }
 
+// Namespace is the file of the host's network namespace, for nsenter.
+func (h *Host) Namespace() string { return "/var/run/netns/" + h.ns }
+
 // Cut takes a host off the switch, silently: its packets are dropped in both directions. Join puts it back.
 func (h *Host) Cut() { h.link("down") }
 
