@@ -359,11 +359,16 @@ func schedule(in scheduler.Input, pol scheduler.Policy) (plan scheduler.Plan, re
 	if plantPanic != nil {
 		plantPanic(in)
 	}
+	if passDelay != nil {
+		passDelay()
+	}
 	plan, report = scheduler.Schedule(in, pol)
 	return plan, report, ""
 }
 
 var plantPanic func(scheduler.Input)
+
+var passDelay func() // called in every pass; for tests
 
 // propose hands what a pass decided to the planner.
 func (p *passes) propose(d decided) {

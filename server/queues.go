@@ -74,13 +74,20 @@ func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
 
 // lineOf puts workloads in line as a pass would, without placing anything: the order in which people see them.
 func (s *Server) lineOf(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
+	return s.lineBy(&s.decide.foretold, snap, ws, now)
+}
+
+// lineBy is lineOf with run times as foretold by f.
+func (s *Server) lineBy(f *foretell, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
 	pending := make([]scheduler.Workload, len(ws))
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		pending[i] = scheduler.Workload{Key: k, Job: snap.JobByKey(k), Queue: w, Allocs: snap.AllocsByJob(k)}
-		s.decide.foretold.tell(&pending[i])
+		f.tell(&pending[i])
 	}
-	line = queue.NewLine(s.queueTable(snap), *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
+	table := s.queueTable(snap)
+	table.Turnover = f.turnover()
+	line = queue.NewLine(table, *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
 	for i := line.Next(); i >= 0; i = line.Next() {
 		order = append(order, i)
 		line.Placed(i, structs.Amount{})
