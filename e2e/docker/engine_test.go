@@ -79,7 +79,7 @@ func (e *engine) start() {
 	}
 	args := []string{
 		"--host", e.host(), "--config-file", e.dir + "/daemon.json", "--data-root", e.dir + "/data", "--exec-root", e.dir + "/exec", "--pidfile", e.dir + "/d.pid",
-		"--storage-driver", "vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", "--live-restore",
+		"--storage-driver", "vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", "--live-restore", "--cgroup-parent", "/" + filepath.Base(e.dir),
 	}
 	if extra := os.Getenv("MUSTER_E2E_DOCKERD_ARGS"); extra != "" {
 		args = append(args, strings.Fields(extra)...)
@@ -137,6 +137,10 @@ func (e *engine) close() {
 		}
 	}
 	harness.KillBelow(e.t, e.dir)
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(e.dir)) // version 1; version 2 is one level up
+	for _, g := range append(groups, "/sys/fs/cgroup/"+filepath.Base(e.dir)) {
+		_ = os.Remove(g)
+	}
 	_ = os.RemoveAll(e.dir)
 }
 
