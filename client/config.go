@@ -72,6 +72,10 @@ type Config struct {
 	GPUSamples func(context.Context) ([]gpu.Sample, error)
 	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
+	// ReleaseGPUs lets the driver go for so long. nil: there is none.
+	ReleaseGPUs func(ctx context.Context, d time.Duration) error
+	// GPUReports gives errors that the driver reports. nil: none are reported.
+	GPUReports <-chan gpu.Report
 	// LimitGPU makes the driver hold a task, named by its id, to so many bytes of a GPU (backend "dmem"), -1 for no limit;
 	// GPULimit asks what it holds it to. nil: this node cannot.
 	LimitGPU func(ctx context.Context, taskID, uuid string, bytes int64) error

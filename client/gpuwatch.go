@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,7 +28,9 @@ type gpuWatch struct {
 	c       *Client
 	watcher gpu.Watcher
 	living  shim.Living
-	pressed map[gpu.Quota]int // percent of the share that was told last
+	pressed map[gpu.Quota]int    // percent of the share that was told last
+	beside  map[gpu.Quota]int64  // bytes held beside the books, at the last look
+	ill     map[gpu.Quota]string // what was told last of the GPU's health; "" is well
 }
 
 func (c *Client) gpuWatchLoop(ctx context.Context) {
@@ -36,21 +39,26 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 	}
 	tick := time.NewTicker(gpuWatchEvery)
 	defer tick.Stop()
-	w := &gpuWatch{c: c, pressed: map[gpu.Quota]int{}}
+	w := &gpuWatch{c: c, pressed: map[gpu.Quota]int{}, beside: map[gpu.Quota]int64{}}
 	var looked time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case e := <-c.cfg.GPUReports:
+			w.tell(ctx, e)
+			continue
 		case <-tick.C:
 		}
 		have := c.gpuGrants()
+		w.health(ctx, have)
 		shared := false
 		for _, q := range have {
 			shared = shared || q.MiB > 0
 		}
 		if len(have) == 0 {
 			w.watcher.Look(nil, nil)
+			clear(w.beside)
 			c.meter.Measure(time.Now(), nil, nil, nil)
 			continue
 		}
@@ -66,6 +74,12 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
 	within, cancel := context.WithTimeout(ctx, 10*gpuWatchEvery)
 	defer cancel()
+	for q := range w.beside {
+		if !slices.Contains(have, q) {
+			delete(w.beside, q)
+		}
+	}
+	before := w.booked(have)
 	samples, err := w.c.cfg.GPUSamples(within)
 	var uses []gpu.TaskUse
 	if err == nil { // a driver that does not answer is the health check's business
@@ -79,7 +93,7 @@ func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
 		}
 		switch q.Backend {
 		case structs.BackendShim:
-			w.books(ctx, r, q, uses, err == nil)
+			w.books(r, q, uses, before, err == nil)
 		case structs.BackendDmem:
 			w.limit(within, r, q)
 		}
@@ -102,8 +116,29 @@ func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
 	w.pressure(ctx, have)
 }
 
+// booked is what the books of shares say before the driver is asked.
+func (w *gpuWatch) booked(have []gpu.Quota) map[gpu.Quota]int64 {
+	out := map[gpu.Quota]int64{}
+	for _, q := range have {
+		r := w.c.Alloc(q.Alloc)
+		if q.Backend != structs.BackendShim || q.MiB == 0 || r == nil || r.ShimDir(q.Task) == "" {
+			continue
+		}
+		if f, err := shim.Open(r.ShimDir(q.Task), q.GPU); err == nil {
+			if u, err := f.Read(); err == nil {
+				out[q] = u.UsedBytes
+			}
+			f.Close()
+		}
+	}
+	return out
+}
+
 // books brings the books of a task's share up to date: what processes had that are gone, and what is held beside them.
-func (w *gpuWatch) books(ctx context.Context, r *runner.Runner, q gpu.Quota, uses []gpu.TaskUse, fresh bool) {
+// The driver was asked between two looks at the books, of which the larger counts, and what is found beside them must be
+// there twice: a process that ended in between, or one that the driver has not forgotten yet, must not take the share of
+// the next one.
+func (w *gpuWatch) books(r *runner.Runner, q gpu.Quota, uses []gpu.TaskUse, before map[gpu.Quota]int64, fresh bool) {
 	dir := r.ShimDir(q.Task)
 	if dir == "" {
 		return
@@ -122,6 +157,7 @@ func (w *gpuWatch) books(ctx context.Context, r *runner.Runner, q gpu.Quota, use
 		w.vanished(r, q, err)
 		return
 	}
+	most := max(before[q], u.UsedBytes)
 	n, err := f.Sweep(u.Processes, w.living.Gone)
 	if err != nil {
 		w.vanished(r, q, err)
@@ -143,7 +179,10 @@ func (w *gpuWatch) books(ctx context.Context, r *runner.Runner, q gpu.Quota, use
 			held = x.Bytes
 		}
 	}
-	if err := f.SetUntracked(held - u.UsedBytes); err != nil {
+	beside := max(held-most, 0)
+	was := w.beside[q]
+	w.beside[q] = beside
+	if err := f.SetUntracked(min(beside, was)); err != nil {
 		w.c.log.Warn("GPU memory beside the books could not be noted", "alloc", q.Alloc.Short(), "task", q.Task, "error", err)
 	}
 }
@@ -221,6 +260,49 @@ func (w *gpuWatch) pressure(ctx context.Context, have []gpu.Quota) {
 		}
 	}
 	w.pressed = next
+}
+
+// tell notes an error of a GPU at the tasks that have it: as the GPU's, or as what a program did to it.
+func (w *gpuWatch) tell(ctx context.Context, e gpu.Report) {
+	for _, q := range w.c.gpuGrants() {
+		if r := w.c.Alloc(q.Alloc); r != nil && slices.Contains(e.Devices, q.GPU) {
+			kind, whose := runner.EventGPUFault, "a program's fault"
+			if e.Device {
+				kind, whose = structs.TaskEventGPUError, "the device's fault"
+			}
+			r.TellGPU(ctx, q.Task, kind, fmt.Sprintf("GPU %s: %s, %s", q.GPU, e.Text, whose), "gpu", q.GPU, "xid", strconv.FormatInt(e.XID, 10))
+		}
+	}
+}
+
+// health tells tasks when the health of their GPUs changes.
+func (w *gpuWatch) health(ctx context.Context, have []gpu.Quota) {
+	state := map[string]string{}
+	for _, g := range w.c.Node().Resources.Devices {
+		for _, in := range g.Instances {
+			if state[in.ID] = in.HealthDesc; !in.Healthy && in.HealthDesc == "" {
+				state[in.ID] = "unhealthy"
+			}
+		}
+	}
+	next := map[gpu.Quota]string{}
+	for _, q := range have {
+		now, known := state[q.GPU]
+		if !known {
+			now = "it is not on this node any more"
+		}
+		next[q] = now
+		r := w.c.Alloc(q.Alloc)
+		if was := w.ill[q]; was == now || r == nil {
+			continue
+		}
+		msg := "GPU " + q.GPU + " is well again"
+		if now != "" {
+			msg = "GPU " + q.GPU + ": " + now
+		}
+		r.TellGPU(ctx, q.Task, runner.EventGPUHealth, msg, "gpu", q.GPU)
+	}
+	w.ill = next
 }
 
 // gpuGrants are the GPUs of allocations that have not ended, with the shares of them.

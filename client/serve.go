@@ -47,6 +47,7 @@ func Serve(reg *rpc.Registry, find Resolve) {
 	rpc.Handle(reg, methods.ClientHostStats, s.hostStats)
 	rpc.Handle(reg, methods.ClientRestart, s.restart)
 	rpc.Handle(reg, methods.ClientSignal, s.signal)
+	rpc.Handle(reg, methods.ClientGPURelease, s.releaseGPUs)
 	rpc.Handle(reg, methods.ClientGC, s.collect)
 	rpc.Handle(reg, methods.ClientGCAll, s.collectAll)
 	rpc.Handle(reg, methods.ClientChecks, s.checks)

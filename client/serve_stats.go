@@ -1,9 +1,11 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	pscpu "github.com/shirou/gopsutil/v4/cpu"
@@ -12,6 +14,7 @@ import (
 	psmem "github.com/shirou/gopsutil/v4/mem"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -46,6 +49,7 @@ func (s service) stats(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeR
 		}
 		t := taskStats(st, mhz)
 		t.Devices = c.deviceStats(granted(r.Alloc(), name))
+		c.addUse(t.Devices, r.ID(), name)
 		resp.Tasks[name] = &t
 		addStats(&resp.Total, t)
 	}
@@ -114,6 +118,54 @@ func (c *Client) deviceStats(only map[string]bool) []methods.DeviceStats {
 		}
 	}
 	return out
+}
+
+// addUse adds what a task uses of its GPUs.
+func (c *Client) addUse(list []methods.DeviceStats, id structs.AllocID, task string) {
+	for _, u := range c.meter.Of(id) {
+		for i := range list {
+			if list[i].ID == u.GPU && u.Task == task {
+				list[i].Use = append(list[i].Use, methods.DeviceUse{
+					Task: task, Backend: u.Backend, QuotaBytes: u.MiB << 20, UsedBytes: u.UsedBytes, PeakBytes: u.PeakBytes,
+					MiBSeconds: u.MiBSeconds, SMMillis: u.SMMillis, EnergyMJ: u.EnergyMJ, Denied: u.Denied,
+				})
+			}
+		}
+	}
+}
+
+// GPUUses is what tasks of live allocations have used of GPUs, in order of allocation, task and GPU.
+func (c *Client) GPUUses() []gpu.TaskUsage {
+	out := c.meter.All()
+	slices.SortFunc(out, func(a, b gpu.TaskUsage) int {
+		return cmp.Or(slices.Compare(a.Alloc[:], b.Alloc[:]), cmp.Compare(a.Task, b.Task), cmp.Compare(a.GPU, b.GPU))
+	})
+	return out
+}
+
+// How long a GPU driver is let go.
+const (
+	gpuReleaseDefault = 10 * time.Minute
+	gpuReleaseMax     = 24 * time.Hour
+)
+
+// releaseGPUs lets the GPU driver go for a while.
+func (s service) releaseGPUs(ctx context.Context, _ *rpc.Call, req *methods.GPUReleaseRequest) (*methods.WriteResponse, error) {
+	c, err := s.find(structs.AllocID{}, req.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	d := req.For
+	if d == 0 {
+		d = gpuReleaseDefault
+	}
+	switch {
+	case c.cfg.ReleaseGPUs == nil:
+		return nil, structs.Errorf(structs.CodeInvalid, "the agent of this node does not use a GPU driver")
+	case d < 0 || d > gpuReleaseMax:
+		return nil, structs.Errorf(structs.CodeInvalid, "the time must be above 0 and at most %s", gpuReleaseMax)
+	}
+	return nil, c.cfg.ReleaseGPUs(ctx, d)
 }
 
 // granted is which devices an allocation's task has.

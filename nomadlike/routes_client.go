@@ -43,6 +43,7 @@ func clientRoutes() []route {
 		{methods: "GET", pattern: "/v1/client/allocation/{id}/checks", rpc: methods.ClientChecks.Name, handle: clientChecks},
 		{methods: "GET,PUT,POST", pattern: "/v1/client/allocation/{id}/gc", rpc: methods.ClientGC.Name, handle: clientGC},
 		{methods: "GET", pattern: "/v1/client/stats", rpc: methods.ClientHostStats.Name, handle: hostStats},
+		{methods: "PUT,POST", pattern: "/v1/client/gpu/release", rpc: methods.ClientGPURelease.Name, handle: clientGPURelease},
 		{methods: "GET,PUT,POST", pattern: "/v1/client/gc", rpc: methods.ClientGCAll.Name, handle: clientGCAll},
 		{methods: "GET", pattern: "/v1/client/metadata", rpc: methods.ClientMetaRead.Name, handle: metaRead},
 		{methods: "PUT,POST", pattern: "/v1/client/metadata", rpc: methods.ClientMetaApply.Name, handle: metaApply},
@@ -351,6 +352,21 @@ func hostStats(c *call) (any, error) {
 		return nil, err
 	}
 	return hostStatsOf(resp), nil
+}
+
+// clientGPURelease lets a node's GPU driver go: ?for=10m.
+func clientGPURelease(c *call) (any, error) {
+	id, err := c.nodeParam()
+	if err != nil {
+		return nil, err
+	}
+	req := &methods.GPUReleaseRequest{NodeID: id}
+	if v := c.r.URL.Query().Get("for"); v != "" {
+		if req.For, err = time.ParseDuration(v); err != nil || req.For <= 0 {
+			return nil, structs.Errorf(structs.CodeInvalid, "for: want a time above 0 such as 10m, got %q", v)
+		}
+	}
+	return c.writtenNode(invoke(c, methods.ClientGPURelease, req))
 }
 
 func clientGCAll(c *call) (any, error) {

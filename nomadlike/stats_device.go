@@ -53,5 +53,19 @@ func deviceOf(d methods.DeviceStats) *wire.DeviceStats {
 	add("Energy", d.EnergyMJ, "mJ")
 	add("ECC errors, uncorrected", d.ECCUncorrected, "#")
 	add("ECC errors, corrected", d.ECCFixed, "#")
+	for _, u := range d.Use {
+		of := u.QuotaBytes / mibBytes
+		if of == 0 {
+			of = d.TotalBytes / mibBytes
+		}
+		if u.UsedBytes >= 0 {
+			s.Stats.Attributes["Task memory"] = part(u.UsedBytes/mibBytes, of, "MiB", "UsedMemory / Share")
+		}
+		add("Task memory, peak", u.PeakBytes/mibBytes, "MiB")
+		add("Task memory over time", u.MiBSeconds, "MiB*s")
+		add("Task SM time", u.SMMillis, "ms")
+		add("Task energy", u.EnergyMJ, "mJ")
+		add("Task allocations refused", u.Denied, "#")
+	}
 	return s
 }

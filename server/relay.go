@@ -25,6 +25,7 @@ func (s *Server) registerRelays() {
 	relay(s, methods.ClientGCAll)
 	relay(s, methods.ClientChecks)
 	relay(s, methods.ClientHostStats)
+	relay(s, methods.ClientGPURelease)
 	relay(s, methods.ClientMetaRead)
 	relay(s, methods.ClientMetaApply)
 	relayStream(s, methods.ClientMonitor)
@@ -60,6 +61,8 @@ func nodeTarget(req any) (structs.AllocID, structs.NodeID, string) {
 		return r.AllocID, structs.NodeID{}, r.Task
 	case *methods.AllocSignalRequest:
 		return r.AllocID, structs.NodeID{}, r.Task
+	case *methods.GPUReleaseRequest:
+		return structs.AllocID{}, r.NodeID, ""
 	case *methods.NodeMetaRequest:
 		return structs.AllocID{}, r.NodeID, ""
 	case *methods.MonitorRequest:

@@ -40,7 +40,8 @@ const recoveryXID = 154
 
 // xidNames are those that operators meet.
 var xidNames = map[int64]string{
-	48: "double-bit memory error", 61: "internal microcontroller halt", 62: "internal microcontroller halt", 63: "memory row remapped",
+	13: "graphics engine exception", 31: "memory page fault", 43: "the GPU stopped processing", 45: "preemptive cleanup", 68: "video processor exception",
+	109: "context switch timeout", 48: "double-bit memory error", 61: "internal microcontroller halt", 62: "internal microcontroller halt", 63: "memory row remapped",
 	64: "memory row remapping failed", 74: "NVLink error", 79: "fell off the bus", 92: "many single-bit memory errors",
 	94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error",
 }
@@ -144,4 +145,28 @@ func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Ve
 		h.soft = ""
 	}
 	return Verdict{State: Healthy}
+}
+
+// Report is an error that the driver has reported.
+type Report struct {
+	Devices []string // the GPU, or the MIG instances that it hit
+	XID     int64
+	Text    string // "XID 31 (...)"
+	Device  bool   // it is the device's fault, not that of a program on it
+}
+
+// report says whom an error hits; called with mu held.
+func (n *NVIDIA) report(e Event, device bool) Report {
+	r := Report{Devices: []string{e.UUID}, XID: e.XID, Text: xidText(e.XID), Device: device}
+	if n.snapshot == nil {
+		return r
+	}
+	for _, g := range n.snapshot.GPUs {
+		for _, m := range g.MIG {
+			if g.UUID == e.UUID && (e.GI < 0 || e.GI == m.GI) {
+				r.Devices = append(r.Devices, m.UUID)
+			}
+		}
+	}
+	return r
 }

@@ -121,3 +121,14 @@ func (m *Meter) Of(id structs.AllocID) []TaskUsage {
 	}
 	return out
 }
+
+// All is what all tasks use, in no order.
+func (m *Meter) All() []TaskUsage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]TaskUsage, 0, len(m.use))
+	for _, x := range m.use {
+		out = append(out, x.TaskUsage)
+	}
+	return out
+}

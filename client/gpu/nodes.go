@@ -25,7 +25,7 @@ func (n *NVIDIA) Nodes(grants []structs.Grant) ([]driver.DeviceNode, error) {
 	if s == nil {
 		return nil, fmt.Errorf("the GPUs have not been looked at yet")
 	}
-	return nodesOf(s, grants, "/proc")
+	return nodesOf(s, grants, n.cfg.Proc)
 }
 
 func nodesOf(s *Snapshot, grants []structs.Grant, proc string) ([]driver.DeviceNode, error) {

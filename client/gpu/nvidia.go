@@ -27,10 +27,13 @@ type Config struct {
 	Library string   // of NVML; "": where the driver puts it
 	Env     []string // for the child, beside the agent's own
 	Ignored []string // UUIDs of GPUs that nobody is to have
+	Proc    string   // where device numbers are told; "" is /proc
 	Groups  bool     // tasks have cgroup2 groups, which the driver can limit if it is new enough
 	Log     hclog.Logger
 	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
 	OnChange func()
+	// OnError is called when the driver reports an error of a GPU, in the goroutine that watches. It must not block.
+	OnError func(Report)
 
 	Every        time.Duration // between samples; 5 s
 	StaticEvery  time.Duration // between full looks; 10 min
@@ -56,6 +59,9 @@ func (c *Config) defaults() {
 		if *d.at <= 0 {
 			*d.at = d.value
 		}
+	}
+	if c.Proc == "" {
+		c.Proc = "/proc"
 	}
 	if c.Exe == "" {
 		c.Exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
@@ -635,6 +641,9 @@ func (n *NVIDIA) event(e Event) {
 	if e.UUID != "" && e.XID != 0 {
 		device := n.of(e.UUID).xid(e, time.Now())
 		n.cfg.Log.Warn("GPU error", "gpu", e.UUID, "error", xidText(e.XID), "of_the_device", device)
+		if n.cfg.OnError != nil && e.XID != recoveryXID {
+			n.cfg.OnError(n.report(e, device))
+		}
 	}
 	n.mu.Unlock()
 	n.update()

@@ -34,15 +34,23 @@ var libraries = []string{
 	"/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1",
 }
 
-// MaybeRun becomes the child process when the program was started as such; main calls it first. `gpu-probe -dump` prints
-// what is seen once.
+// MaybeRun becomes the child process when the program was started as such; main calls it first. For checks by hand,
+// `gpu-probe -dump` prints what is seen once, `-time N` how long N looks take, and `-share DIR UUID=MIB` makes the files of
+// a share (package shim).
 func MaybeRun() {
 	canRun.Store(true)
 	if len(os.Args) < 2 || os.Args[1] != verb {
 		return
 	}
-	if len(os.Args) == 3 && os.Args[2] == "-dump" {
-		os.Exit(dump(os.Stdout, os.Stderr))
+	if len(os.Args) > 2 {
+		switch {
+		case len(os.Args) == 3 && os.Args[2] == "-dump":
+			os.Exit(dump(os.Stdout, os.Stderr))
+		case len(os.Args) == 4 && os.Args[2] == "-time":
+			os.Exit(latency(os.Args[3], os.Stdout, os.Stderr))
+		case len(os.Args) == 5 && os.Args[2] == "-share":
+			os.Exit(placeShare(os.Args[3], os.Args[4], os.Stdout, os.Stderr))
+		}
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGTERM) // the agent's end is the end of standard input
 	serve(os.Stdin, os.Stdout)

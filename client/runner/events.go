@@ -33,6 +33,8 @@ const (
 	EventDisk           = "Disk Resources Exceeded"
 	EventGPUMemory      = "GPU Memory Exceeded"
 	EventGPUPressure    = "GPU Memory Pressure"
+	EventGPUFault       = "GPU Fault"  // a program's, not the device's
+	EventGPUHealth      = "GPU Health" // the device's health has changed
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/internal/telemetry"
 )
 
 // openGPUs begins to look for NVIDIA GPUs, if that is wanted.
@@ -34,6 +35,14 @@ func (a *Agent) openGPUs(cc *client.Config) {
 		default:
 		}
 	}
+	reports := make(chan gpu.Report, 256)
+	gc.OnError = func(r gpu.Report) {
+		select {
+		case reports <- r:
+		default: // the log has it
+		}
+	}
+	cc.GPUReports = reports
 	layout, err := a.super.Groups()
 	gc.Groups = err == nil && layout.V2 != "" && os.Geteuid() == 0
 	a.gpus = gpu.New(gc)
@@ -41,7 +50,7 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	cc.Fingerprint.Changed = changed
 	cc.DeviceStats = a.gpus.Stats
 	cc.DeviceNodes = a.gpus.Nodes
-	cc.GPUSamples = a.gpus.Refresh
+	cc.GPUSamples, cc.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
 	if gc.Groups {
 		cc.LimitGPU, cc.GPULimit = a.limitGPU, a.gpuLimit
 	}
@@ -68,3 +77,29 @@ func (a *Agent) gpuLimit(ctx context.Context, taskID, uuid string) (gpu.MemoryLi
 
 // GPUs is what watches the NVIDIA GPUs, or nil.
 func (a *Agent) GPUs() *gpu.NVIDIA { return a.gpus }
+
+// gpuFigures are the metrics of GPU use by task.
+func (a *Agent) gpuFigures() []telemetry.Figure {
+	if a.client == nil {
+		return nil
+	}
+	var out []telemetry.Figure
+	for _, u := range a.client.GPUUses() {
+		labels := []string{"alloc_id", u.Alloc.String(), "task", u.Task, "gpu", u.GPU, "backend", u.Backend}
+		for _, f := range []struct {
+			name, help string
+			value      int64
+		}{
+			{"quota_mib", "The task's share of the GPU's memory; 0 is all of it.", u.MiB},
+			{"memory_bytes", "GPU memory that the task holds; -1 is not known.", u.UsedBytes},
+			{"memory_peak_bytes", "Most GPU memory that the task held.", u.PeakBytes},
+			{"memory_mib_seconds", "GPU memory that the task held, over time.", u.MiBSeconds},
+			{"sm_milliseconds", "Time in which the task had all multiprocessors of the GPU.", u.SMMillis},
+			{"energy_millijoules", "The task's part of the GPU's energy.", u.EnergyMJ},
+			{"allocations_refused", "Allocations beyond the share that were refused.", u.Denied},
+		} {
+			out = append(out, telemetry.Figure{Name: "muster_task_gpu_" + f.name, Help: f.help, Labels: labels, Value: float64(f.value)})
+		}
+	}
+	return out
+}

@@ -281,6 +281,9 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		forget()
 		return func() {}, err
 	}
+	if err := fakeProc(dir); err != nil {
+		return forget, err
+	}
 	// Tasks find the libraries, and a program that uses them, without being told.
 	for k, v := range map[string]string{fakegpu.Env: f.Path, "LD_LIBRARY_PATH": libs, "PATH": os.Getenv("PATH") + ":" + libs} {
 		if err := os.Setenv(k, v); err != nil {
@@ -291,10 +294,31 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		cfg.Config.Inherit = taskenv.InheritDefault
 	}
 	cfg.Config.Inherit = append(slices.Clip(cfg.Config.Inherit), fakegpu.Env, "LD_LIBRARY_PATH")
-	cfg.GPU = &gpu.Config{Library: filepath.Join(libs, "libnvidia-ml.so.1"), Env: []string{fakegpu.Env + "=" + f.Path}}
+	cfg.GPU = &gpu.Config{Proc: dir, Library: filepath.Join(libs, "libnvidia-ml.so.1"), Env: []string{fakegpu.Env + "=" + f.Path}}
 	log.Warn("GPUs are made up; tasks can allocate their memory with these in the environment, which they have", "gpus", o.gpus,
 		"LD_LIBRARY_PATH", libs, fakegpu.Env, f.Path)
 	return forget, nil
+}
+
+// fakeProc writes what a driver tells below /proc of its device numbers: those of MIG instances must be known before a task
+// gets one.
+func fakeProc(dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "driver/nvidia-caps"), 0o755); err != nil {
+		return err
+	}
+	var minors strings.Builder
+	minor := 3
+	for gpu := range 16 {
+		for gi := range 15 {
+			fmt.Fprintf(&minors, "gpu%d/gi%d/access %d\n", gpu, gi, minor)
+			fmt.Fprintf(&minors, "gpu%d/gi%d/ci0/access %d\n", gpu, gi, minor+1)
+			minor += 2
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "driver/nvidia-caps/mig-minors"), []byte(minors.String()), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "devices"), []byte("Character devices:\n195 nvidia\n500 nvidia-caps\n501 nvidia-uvm\n"), 0o644)
 }
 
 // fakeLibraries is where the fake driver libraries are: in the directory that the environment names, or in fakegpu beside

@@ -259,6 +259,9 @@ func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *
 		o.println(o.bold("Device Grants:"))
 		o.table("Device|ID|Share", rows)
 	}
+	if use != nil {
+		o.gpuUse(use.DeviceStats)
+	}
 	if !o.stats || use == nil {
 		return
 	}
@@ -273,6 +276,33 @@ func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *
 		o.table("Percent|User Mode|System Mode|Throttled Periods|Throttled Time", [][]string{{fmt.Sprintf("%.2f%%", s.Percent), fmt.Sprintf("%.2f%%", s.UserMode), fmt.Sprintf("%.2f%%", s.SystemMode), fmt.Sprint(s.ThrottledPeriods), time.Duration(s.ThrottledTime).String()}})
 	}
 	o.deviceStats(use.DeviceStats)
+}
+
+// gpuUse prints what the task has used of each of its GPUs.
+func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
+	rows := [][]string{}
+	for _, g := range groups {
+		for _, id := range sortedKeys(g.InstanceStats) {
+			s := g.InstanceStats[id]
+			if s == nil || s.Stats == nil || s.Stats.Attributes["Task SM time"] == nil {
+				continue
+			}
+			row := []string{id}
+			for _, name := range []string{"Task memory", "Task memory, peak", "Task memory over time", "Task SM time", "Task energy", "Task allocations refused"} {
+				text := "-"
+				if v := s.Stats.Attributes[name]; v != nil {
+					text = strings.TrimSuffix(statText(v), " #")
+				}
+				row = append(row, text)
+			}
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) > 0 {
+		e.println()
+		e.println(e.bold("GPU Use"))
+		e.table("GPU|Memory|Peak|Over Time|SM Time|Energy|Refused", rows)
+	}
 }
 
 // deviceStats prints one line a device.

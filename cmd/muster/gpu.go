@@ -14,7 +14,7 @@ import (
 )
 
 func newGPU(e *env) *cobra.Command {
-	return e.group("gpu", "Look at the cluster's GPUs", "", `muster gpu list`, newGPUList)
+	return e.group("gpu", "Look at the cluster's GPUs", "", "muster gpu list\nmuster gpu release -for 30m gpu-01", newGPUList, newGPURelease)
 }
 
 type gpuListOptions struct {

@@ -29,6 +29,16 @@ type machine struct {
 	dir   string
 	state string
 	addr  string
+
+	agent  *harness.Proc
+	deaths int // of the process that asks the driver
+}
+
+// at is the machine for a subtest.
+func (m *machine) at(t *testing.T) *machine {
+	sub := *m
+	sub.t = t
+	return &sub
 }
 
 func freePort(t *testing.T) int {
@@ -40,7 +50,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func newMachine(t *testing.T, gpus string) *machine {
+func newMachine(t *testing.T, gpus string, absent ...string) *machine {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "tasks are isolated by root only")
@@ -54,7 +64,7 @@ func newMachine(t *testing.T, gpus string) *machine {
 		t.Fatal(err)
 	}
 	libs := filepath.Join(dir, "lib")
-	if err := lib.Build(libs); errors.Is(err, lib.ErrNoCompiler) {
+	if err := lib.Build(libs, absent...); errors.Is(err, lib.ErrNoCompiler) {
 		harness.NotRun(t, "no C compiler for the fake driver libraries")
 	} else if err != nil {
 		t.Fatal(err)
@@ -63,8 +73,16 @@ func newMachine(t *testing.T, gpus string) *machine {
 	if err := lib.Sources(src); err != nil {
 		t.Fatal(err)
 	}
-	if err := lib.Compile("-o", filepath.Join(dir, "user"), filepath.Join(src, "user.c"), filepath.Join(libs, lib.CUDA)); err != nil {
-		t.Fatal(err)
+	user := filepath.Join(src, "user.c")
+	for name, args := range map[string][]string{
+		"gpu-user":    {"-DLOADER", user, "-ldl"},                      // finds the driver at run time, as CUDA's runtime does
+		"linked-user": {user, filepath.Join(libs, lib.CUDA), "-ldl"},   // is linked with it
+		"static-user": {"-static", user, filepath.Join(src, "cuda.c")}, // has it built in: nothing can be loaded into it
+	} {
+		args = append([]string{"-o", filepath.Join(dir, name)}, append(args, "-lpthread")...)
+		if err := lib.Compile(args...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	conf := filepath.Join(dir, "agent.hcl")
 	port := freePort(t)
@@ -79,6 +97,7 @@ func newMachine(t *testing.T, gpus string) *machine {
 			t.Errorf("the agent's end: %v", err)
 		}
 	})
+	m.agent = agent
 	m.api = harness.NewAPI(t, nil, "", m.addr)
 	path := regexp.MustCompile(regexp.QuoteMeta(fakegpu.Env) + `="?([^ "\n]+)`)
 	harness.Eventually(t, 20*time.Second, "the agent finds its GPUs", func() (bool, string) {
@@ -92,9 +111,16 @@ func newMachine(t *testing.T, gpus string) *machine {
 	return m
 }
 
-// run submits a job of one task that has a share of a GPU and allocates so much of it.
-func (m *machine) run(name, share string, allocMiB int, more string) {
+// command is a shell command around the program that uses GPU memory: @ is the directory of the programs.
+type command string
+
+// holds is the program that takes so many MiB and keeps them.
+func holds(mib int) command { return command(fmt.Sprintf("exec @/gpu-user hold %d", mib)) }
+
+// run submits a job of one task that has a share of a GPU. gpu is the inside of its gpu block.
+func (m *machine) run(name, gpu string, c command, more ...string) {
 	m.t.Helper()
+	script := strings.ReplaceAll(string(c), "@", m.dir)
 	text := fmt.Sprintf(`
 job %q {
   type = "batch"
@@ -109,32 +135,204 @@ job %q {
     }
     task "t" {
       driver = "exec"
-      env {
-        LD_LIBRARY_PATH      = %q
-        MUSTER_FAKEGPU_STATE = %q
-      }
       config {
-        command = "/bin/sh"
-        args    = ["-c", "(echo init; echo ctx 0; echo alloc %d; echo info; sleep 600) | %s/user"]
+        command = "/bin/bash"
+        args    = ["-c", %q]
       }
+      %s
       resources {
         cpu    = 20
-        memory = 32
-        gpu {
-          memory = %q
-          %s
-        }
+        memory = 64
+        %s
       }
     }
   }
 }
-`, name, filepath.Join(m.dir, "lib"), m.state, allocMiB<<20, m.dir, share, more)
+`, name, script, strings.Join(more, "\n"), gpu)
+	if strings.Contains(strings.Join(more, ""), "RESCHEDULE") {
+		text = strings.Replace(strings.Replace(text, "attempts  = 0\n      unlimited = false", "attempts = 2\n      interval = \"1h\"\n      delay = \"5s\"\n      delay_function = \"constant\"\n      unlimited = false", 1), "# RESCHEDULE", "", 1)
+	}
 	path := filepath.Join(m.dir, name+".hcl")
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		m.t.Fatal(err)
 	}
 	if out, err := m.muster("job", "run", "-detach", path); err != nil {
 		m.t.Fatalf("job run %s: %v\n%s", name, err, out)
+	}
+	m.t.Cleanup(func() { m.muster("job", "stop", "-purge", "-detach", name) })
+}
+
+// share is a gpu block for a share of a GPU.
+func share(memory string, more ...string) string {
+	return fmt.Sprintf("gpu {\nmemory = %q\n%s\n}", memory, strings.Join(more, "\n"))
+}
+
+// says waits until a job's task has written a line that contains the text.
+func (m *machine) says(job, text string) string {
+	m.t.Helper()
+	var out string
+	harness.Eventually(m.t, 30*time.Second, fmt.Sprintf("%s says %q", job, text), func() (bool, string) {
+		as, err := m.api.Allocs(job)
+		if err != nil || len(as) == 0 {
+			return false, fmt.Sprint(as, err)
+		}
+		out, _ = m.muster("alloc", "logs", as[len(as)-1].ID)
+		return strings.Contains(out, text), out
+	})
+	return out
+}
+
+// event waits until a job's task has an event of a kind that contains the text.
+func (m *machine) event(job, kind, text string) string {
+	m.t.Helper()
+	var said string
+	harness.Eventually(m.t, 40*time.Second, fmt.Sprintf("%s has event %q with %q", job, kind, text), func() (bool, string) {
+		as, err := m.api.Allocs(job)
+		if err != nil {
+			return false, err.Error()
+		}
+		all := ""
+		for _, a := range as {
+			for _, e := range a.TaskStates["t"].Events {
+				all += e.Type + ": " + e.DisplayMessage + "\n"
+				if e.Type == kind && strings.Contains(e.DisplayMessage, text) {
+					said = e.DisplayMessage
+					return true, ""
+				}
+			}
+		}
+		return false, all
+	})
+	return said
+}
+
+// waits waits until a job is not placed, and "job why" contains the text.
+func (m *machine) waits(job, text string) {
+	m.t.Helper()
+	harness.Eventually(m.t, 20*time.Second, job+" waits", func() (bool, string) {
+		out, err := m.muster("job", "why", job)
+		return err == nil && strings.Contains(out, text), out
+	})
+	if as, err := m.api.Allocs(job); err != nil || len(as) != 0 {
+		m.t.Errorf("%s was placed: %v %v", job, as, err)
+	}
+}
+
+// stop ends a job and waits until nothing of it holds a GPU.
+func (m *machine) stop(jobs ...string) {
+	m.t.Helper()
+	for _, job := range jobs {
+		m.muster("job", "stop", "-detach", job)
+	}
+	for _, job := range jobs {
+		harness.Eventually(m.t, 30*time.Second, job+" has ended", func() (bool, string) {
+			as, err := m.api.Allocs(job)
+			return err == nil && harness.Count(as, "running") == 0 && harness.Count(as, "pending") == 0, fmt.Sprint(as, err)
+		})
+	}
+}
+
+// file is the state of the made-up GPUs.
+func (m *machine) file() *fakegpu.File { return &fakegpu.File{Path: m.state} }
+
+func (m *machine) edit(change func(*fakegpu.State)) {
+	m.t.Helper()
+	if err := m.file().Edit(change); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) gpus() *fakegpu.State {
+	m.t.Helper()
+	s, err := m.file().Read()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+// device is one GPU of the node as the servers know it.
+type device struct {
+	Group      string
+	ID         string
+	Healthy    bool
+	HealthDesc string `json:"HealthDescription"`
+	Attributes map[string]string
+	Node       map[string]string // attributes of the node
+}
+
+// devices asks the servers for the node's GPUs.
+func (m *machine) devices() map[string]device {
+	m.t.Helper()
+	var nodes []struct{ ID string }
+	if err := m.api.Call("GET", "/v1/nodes", nil, &nodes); err != nil || len(nodes) != 1 {
+		m.t.Fatal(nodes, err)
+	}
+	var node struct {
+		Attributes    map[string]string
+		NodeResources struct {
+			Devices []struct {
+				Vendor, Type, Name string
+				Instances          []device
+				Attributes         map[string]struct {
+					Int    *int64
+					String *string
+					Bool   *bool
+					Unit   string
+				}
+			}
+		}
+	}
+	if err := m.api.Call("GET", "/v1/node/"+nodes[0].ID, nil, &node); err != nil {
+		m.t.Fatal(err)
+	}
+	out := map[string]device{}
+	for _, g := range node.NodeResources.Devices {
+		attrs := map[string]string{}
+		for k, a := range g.Attributes {
+			switch {
+			case a.Int != nil:
+				attrs[k] = strings.TrimSpace(fmt.Sprint(*a.Int, " ", a.Unit))
+			case a.String != nil:
+				attrs[k] = *a.String
+			case a.Bool != nil:
+				attrs[k] = fmt.Sprint(*a.Bool)
+			}
+		}
+		for _, in := range g.Instances {
+			in.Group, in.Attributes, in.Node = g.Name, attrs, node.Attributes
+			out[in.ID] = in
+		}
+	}
+	return out
+}
+
+// until waits until the node's GPUs are so.
+func (m *machine) until(what string, ok func(map[string]device) bool) {
+	m.t.Helper()
+	m.within(20*time.Second, what, ok)
+}
+
+func (m *machine) within(d time.Duration, what string, ok func(map[string]device) bool) {
+	m.t.Helper()
+	harness.Eventually(m.t, d, what, func() (bool, string) {
+		all := m.devices()
+		return ok(all), fmt.Sprintf("%+v", all)
+	})
+}
+
+// relook makes the agent look at everything anew: the process that asks the driver is ended by a fault.
+func (m *machine) relook() {
+	m.t.Helper()
+	if err := m.file().Crash("nvmlDeviceGetTemperature"); err != nil {
+		m.t.Fatal(err)
+	}
+	harness.Eventually(m.t, 20*time.Second, "the driver's process dies", func() (bool, string) {
+		return strings.Count(m.agent.Log.String(), "the process that asks the NVIDIA driver ended") > m.deaths, ""
+	})
+	m.deaths = strings.Count(m.agent.Log.String(), "the process that asks the NVIDIA driver ended")
+	if err := m.file().Heal("nvmlDeviceGetTemperature"); err != nil {
+		m.t.Fatal(err)
 	}
 }
 
@@ -177,69 +375,4 @@ func (m *machine) gpuOf(job, status string) (gpu, backend string, alloc harness.
 		m.t.Fatalf("%s has devices %+v", job, d)
 	}
 	return d[0].DeviceIDs[0], d[0].Shares[0].Backend, alloc
-}
-
-// TestSharesAreWatched puts three tasks of 20 GiB on one GPU and a fourth of 30 GiB on the other. One of the three
-// allocates more than its share: it is stopped with an event that says how much, and the others go on.
-func TestSharesAreWatched(t *testing.T) {
-	m := newMachine(t, "2xH100")
-	m.run("one", "20GiB", 19*1024, `enforce = "watch"`)
-	first, backend, _ := m.gpuOf("one", "running")
-	if backend != "watch" {
-		t.Errorf("the share is enforced by %q", backend)
-	}
-	m.run("two", "20GiB", 18*1024, `enforce = "watch"`)
-	m.run("greedy", "20GiB", 35*1024, `enforce = "watch"`)
-	for _, job := range []string{"two", "greedy"} {
-		harness.Eventually(t, 30*time.Second, job+" is placed", func() (bool, string) {
-			as, err := m.api.Allocs(job)
-			return err == nil && len(as) == 1, fmt.Sprint(as, err)
-		})
-	}
-	m.run("big", "30GiB", 1024, `enforce = "watch"`)
-	if other, _, _ := m.gpuOf("big", "running"); other == first {
-		t.Error("a share of 30 GiB is on a GPU that has less left")
-	}
-	if g, _, _ := m.gpuOf("two", "running"); g != first {
-		t.Errorf("the second share of 20 GiB is on GPU %s, the first on %s", g, first)
-	}
-	g, _, a := m.gpuOf("greedy", "failed")
-	if g != first {
-		t.Errorf("the greedy one was on GPU %s, the others on %s", g, first)
-	}
-	var said string
-	for _, e := range a.TaskStates["t"].Events {
-		if e.Type == "GPU Memory Exceeded" {
-			said = e.DisplayMessage
-		}
-	}
-	if !strings.Contains(said, "its share is 20480 MiB") || !strings.Contains(said, first) {
-		t.Errorf("the event says %q", said)
-	}
-	for _, job := range []string{"one", "two", "big"} {
-		m.gpuOf(job, "running")
-	}
-	if out, err := m.muster("alloc", "status", a.ID); err != nil || !strings.Contains(out, "GPU Memory Exceeded") || !strings.Contains(out, "enforced by watch") {
-		t.Errorf("alloc status: %v\n%s", err, out)
-	}
-}
-
-// TestEnforcementIsNeverWeaker asks for more than the node has: nothing is placed, and the reason is told. "none" is
-// what it says.
-func TestEnforcementIsNeverWeaker(t *testing.T) {
-	m := newMachine(t, "1xH100")
-	m.run("free", "10GiB", 30*1024, `enforce = "none"`)
-	if _, backend, _ := m.gpuOf("free", "running"); backend != "none" {
-		t.Errorf("enforce = none became %q", backend)
-	}
-	m.run("strict", "10GiB", 1024, `enforce = "hard"`)
-	harness.Eventually(t, 20*time.Second, "the strict job waits", func() (bool, string) {
-		out, err := m.muster("job", "why", "strict")
-		return err == nil && strings.Contains(out, "hard"), out
-	})
-	if as, err := m.api.Allocs("strict"); err != nil || len(as) != 0 {
-		t.Errorf("a job that asks for a hard wall was placed where none is: %v %v", as, err)
-	}
-	time.Sleep(4 * time.Second) // long enough for several looks
-	m.gpuOf("free", "running")
 }

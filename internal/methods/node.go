@@ -14,6 +14,11 @@ type (
 		NodeID  structs.NodeID
 		Task    string // "" for all
 	}
+	// GPUReleaseRequest asks a node to let its GPU driver go for a while; 0 is 10 minutes.
+	GPUReleaseRequest struct {
+		NodeID structs.NodeID
+		For    time.Duration
+	}
 	// FSRequest names a path below an allocation's directory.
 	FSRequest struct {
 		AllocID structs.AllocID
@@ -141,6 +146,15 @@ type (
 		EnergyMJ                 int64 // since the driver was loaded
 		ECCUncorrected, ECCFixed int64 // errors since the driver was loaded
 		Time                     structs.LogTime
+		Use                      []DeviceUse // by tasks: of the one that is asked about, or nobody's
+	}
+	// DeviceUse is what one task has used of a GPU since its agent first saw it there.
+	DeviceUse struct {
+		Task, Backend         string
+		QuotaBytes, UsedBytes int64 // QuotaBytes 0: all of it; UsedBytes -1: the driver does not tell
+		PeakBytes, MiBSeconds int64
+		SMMillis, EnergyMJ    int64 // time in which it had all multiprocessors; its part of the GPU's energy
+		Denied                int64 // allocations refused
 	}
 	// HostStatsResponse is what a machine uses now; memory in bytes.
 	HostStatsResponse struct {

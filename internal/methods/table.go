@@ -212,21 +212,22 @@ var (
 	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, KindWrite, Need{ServerCert: true})
 
 	// About running allocations and machines; answered by the node.
-	ClientFSList    = method[FSRequest, FSListResponse]("Client.FSList", SideNode, KindAny, ns("read-fs"))
-	ClientFSStat    = method[FSRequest, FSStatResponse]("Client.FSStat", SideNode, KindAny, ns("read-fs"))
-	ClientFSStream  = stream[FSStreamRequest]("Client.FSStream", SideNode, ns("read-fs")) // frames: FSFrame
-	ClientLogs      = stream[LogsRequest]("Client.Logs", SideNode, ns("read-logs"))       // frames: FSFrame
-	ClientExec      = stream[ExecRequest]("Client.Exec", SideNode, ns("alloc-exec"))      // frames: ExecFrame both ways
-	ClientStats     = method[AllocNodeRequest, AllocStatsResponse]("Client.AllocStats", SideNode, KindAny, ns("read-job"))
-	ClientRestart   = method[AllocRestartRequest, WriteResponse]("Client.Restart", SideNode, KindAny, ns("alloc-lifecycle"))
-	ClientSignal    = method[AllocSignalRequest, WriteResponse]("Client.Signal", SideNode, KindAny, ns("alloc-lifecycle"))
-	ClientGC        = method[AllocNodeRequest, WriteResponse]("Client.GC", SideNode, KindAny, ns("submit-job"))
-	ClientGCAll     = method[AllocNodeRequest, WriteResponse]("Client.GCAll", SideNode, KindAny, Need{Node: "write"})
-	ClientChecks    = method[AllocNodeRequest, ChecksResponse]("Client.Checks", SideNode, KindAny, ns("read-job"))
-	ClientHostStats = method[AllocNodeRequest, HostStatsResponse]("Client.HostStats", SideNode, KindAny, Need{Node: "read"})
-	ClientMetaRead  = method[AllocNodeRequest, NodeMetaResponse]("Client.MetaRead", SideNode, KindAny, Need{Node: "read"})
-	ClientMetaApply = method[NodeMetaRequest, NodeMetaResponse]("Client.MetaApply", SideNode, KindAny, Need{Node: "write"})
-	ClientMonitor   = stream[MonitorRequest]("Client.Monitor", SideNode, Need{Agent: "read"}) // frames: FSFrame
+	ClientFSList     = method[FSRequest, FSListResponse]("Client.FSList", SideNode, KindAny, ns("read-fs"))
+	ClientFSStat     = method[FSRequest, FSStatResponse]("Client.FSStat", SideNode, KindAny, ns("read-fs"))
+	ClientFSStream   = stream[FSStreamRequest]("Client.FSStream", SideNode, ns("read-fs")) // frames: FSFrame
+	ClientLogs       = stream[LogsRequest]("Client.Logs", SideNode, ns("read-logs"))       // frames: FSFrame
+	ClientExec       = stream[ExecRequest]("Client.Exec", SideNode, ns("alloc-exec"))      // frames: ExecFrame both ways
+	ClientStats      = method[AllocNodeRequest, AllocStatsResponse]("Client.AllocStats", SideNode, KindAny, ns("read-job"))
+	ClientRestart    = method[AllocRestartRequest, WriteResponse]("Client.Restart", SideNode, KindAny, ns("alloc-lifecycle"))
+	ClientSignal     = method[AllocSignalRequest, WriteResponse]("Client.Signal", SideNode, KindAny, ns("alloc-lifecycle"))
+	ClientGC         = method[AllocNodeRequest, WriteResponse]("Client.GC", SideNode, KindAny, ns("submit-job"))
+	ClientGCAll      = method[AllocNodeRequest, WriteResponse]("Client.GCAll", SideNode, KindAny, Need{Node: "write"})
+	ClientChecks     = method[AllocNodeRequest, ChecksResponse]("Client.Checks", SideNode, KindAny, ns("read-job"))
+	ClientGPURelease = method[GPUReleaseRequest, WriteResponse]("Client.GPURelease", SideNode, KindAny, Need{Node: "write"})
+	ClientHostStats  = method[AllocNodeRequest, HostStatsResponse]("Client.HostStats", SideNode, KindAny, Need{Node: "read"})
+	ClientMetaRead   = method[AllocNodeRequest, NodeMetaResponse]("Client.MetaRead", SideNode, KindAny, Need{Node: "read"})
+	ClientMetaApply  = method[NodeMetaRequest, NodeMetaResponse]("Client.MetaApply", SideNode, KindAny, Need{Node: "write"})
+	ClientMonitor    = stream[MonitorRequest]("Client.Monitor", SideNode, Need{Agent: "read"}) // frames: FSFrame
 
 	// About a server process, forwarded by server name.
 	AgentMonitor = stream[MonitorRequest]("Agent.Monitor", SideAgent, Need{Agent: "read"}) // frames: FSFrame

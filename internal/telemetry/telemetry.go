@@ -136,6 +136,32 @@ func (s statsCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// Figure is one measurement with labels.
+type Figure struct {
+	Name, Help string
+	Labels     []string // names and values in turn
+	Value      float64
+}
+
+// Collect adds figures that are asked for at each look.
+func (t *Telemetry) Collect(figures func() []Figure) error {
+	return t.registry.Register(figuresCollector{figures})
+}
+
+type figuresCollector struct{ figures func() []Figure }
+
+func (figuresCollector) Describe(chan<- *prometheus.Desc) {} // unchecked: what is measured comes and goes
+
+func (c figuresCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, f := range c.figures() {
+		var names, values []string
+		for i := 0; i+1 < len(f.Labels); i += 2 {
+			names, values = append(names, f.Labels[i]), append(values, f.Labels[i+1])
+		}
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(f.Name, f.Help, names, nil), prometheus.GaugeValue, f.Value, values...)
+	}
+}
+
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
