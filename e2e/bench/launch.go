@@ -106,6 +106,10 @@ func newLauncher(bin string) *launcher {
 func (l *launcher) stop() {
 	_ = l.call("DELETE", "/v1/job/long?purge=true", nil, nil)
 	l.until(60*time.Second, "the tasks to end", func() bool { return len(l.launchers()) == 0 })
+	l.until(60*time.Second, "their secrets to be unmounted", func() bool {
+		b, _ := os.ReadFile("/proc/self/mounts")
+		return !strings.Contains(string(b), " "+l.dir+"/")
+	})
 	_ = l.agent.Process.Signal(syscall.SIGTERM)
 	_ = l.agent.Wait()
 	if pid := l.supervisor(); pid > 0 {
