@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -437,14 +438,21 @@ func (a *adviser) shorter() {
 	slices.Reverse(ends)
 	for _, at := range ends[:min(len(ends), suggestNodes)] {
 		limit := at.Sub(a.in.Now)
+		limit = (limit - limit/10).Truncate(time.Second) // who follows the advice does so later
+		if limit <= 0 {
+			continue
+		}
+		expect := a.load.Expect
+		a.load.Expect = min(expect, limit) // what was foretold of the old limit
 		j, ok := a.job(func(j *structs.Job) {
 			j.Runtime.Limit, j.Runtime.Expected = limit, min(j.Runtime.Expected, limit)
 			for _, g := range j.Groups {
 				g.MaxRunDuration = min(g.MaxRunDuration, limit)
 			}
 		})
+		a.load.Expect = expect
 		if ok {
-			a.found(Change{Kind: ChangeTime, Text: fmt.Sprintf("a run time limit of %s", limit.Round(1e9)), Cost: 90, Job: j})
+			a.found(Change{Kind: ChangeTime, Text: fmt.Sprintf("a run time limit of %s", limit), Cost: 90, Job: j})
 			return
 		}
 	}

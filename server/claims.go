@@ -48,15 +48,12 @@ func claimReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupR
 	return out
 }
 
-// claiming lists, by key, the jobs all of which is placed and of which nothing runs, because others have yet to make room.
-// They are not in line any more, and people still see them wait.
+// claiming lists, by key, the jobs all of which is placed and of which something does not run, because others have yet to
+// make room. They are not in line any more, and people still see them wait.
 func claiming(snap *state.Snapshot) (out []*structs.Workload) {
 	for w := range snap.Workloads() {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
-			continue
-		}
-		if j := snap.JobByKey(k); j == nil || j.Status != structs.JobPending {
 			continue
 		}
 		reports := claimReports(snap, k)

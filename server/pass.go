@@ -55,6 +55,7 @@ type passes struct {
 	failing map[structs.JobKey]bool
 	cursors map[string]structs.NodeID
 	rivals  *rivals
+	strict  bool // in some queue nobody passes a blocked job: those that wait must be in the pass
 	seed    uint64
 	idle    atomic.Bool // nothing is being decided or written: read by ProposeJob
 	lost    bool        // leadership is gone: nothing new is begun
@@ -172,7 +173,8 @@ func (p *passes) load(pub *Published) {
 	p.broker.SetLinks(links{p})
 	p.broker.SetChoice(p.choice)
 	p.rivals = loadRivals(pub.Snapshot)
-	p.broker.SetRivals(p.rivals.compete)
+	p.strict = nobodyPasses(pub.Snapshot)
+	p.broker.SetRivals(func(domain string) bool { return p.strict || p.rivals.compete(domain) })
 	p.broker.SetPromised(p.promised)
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
@@ -251,6 +253,9 @@ func (p *passes) feed(sub *Subscription) bool {
 			p.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
 		}
 		p.rivals.feed(&a.Delta, a.Snapshot)
+		if len(a.Delta.Queues) > 0 || a.Delta.Config {
+			p.strict = nobodyPasses(a.Snapshot)
+		}
 		p.broker.Feed(&a.Delta, p.now())
 		p.s.decide.foretold.feed(&a.Delta, a.Snapshot)
 		p.s.decide.reports.prune(&a.Delta)

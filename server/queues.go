@@ -203,3 +203,17 @@ func guaranteeWarnings(qs []*structs.Queue, total structs.Amount) []string {
 	slices.Sort(out)
 	return out
 }
+
+// nobodyPasses reports whether there is a queue whose blocked jobs hold back those behind them (structs.BackfillNone). They
+// can do so only in a pass that decides about them as well.
+func nobodyPasses(snap *state.Snapshot) bool {
+	if snap.SchedulerConfig().Backfill == structs.BackfillNone {
+		return true
+	}
+	for q := range snap.Queues() {
+		if q.Backfill == structs.BackfillNone {
+			return true
+		}
+	}
+	return false
+}

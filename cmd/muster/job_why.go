@@ -159,12 +159,12 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		}
 		var cures []string
 		for _, r := range g.Refusals {
+			if never && r.CuredBy != "node-joined" {
+				continue // nothing that comes free would do
+			}
 			if c := cure(r); c != "" && !slices.Contains(cures, c) {
 				cures = append(cures, c)
 			}
-		}
-		if never {
-			cures = nil // nothing that comes free would do
 		}
 		for _, c := range cures {
 			add("fits if", "group %s: %s", g.Name, c)
@@ -332,6 +332,9 @@ func cure(r nomadlike.Refusal) string {
 		}
 		return "it promises to end before that (runtime.limit), or the other job has run or is gone"
 	case "PRIORITY":
+		if r.Unit == "GPU seconds" {
+			return ""
+		}
 		if strings.HasPrefix(r.Dimension, "nobody passes ") {
 			return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"
 		}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +42,9 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 		return err
 	}
 	q := ns(a.anyNamespace())
+	if kinds := []string{"", "place", "gang", "preempt", "stop", "update", "requeue", "reserve"}; !slices.Contains(kinds, o.kind) {
+		return fmt.Errorf("-kind %q: want %s", o.kind, strings.Join(kinds[1:], ", "))
+	}
 	for _, x := range [][2]string{{"job", o.job}, {"queue", o.queue}, {"kind", o.kind}, {"since", days(o.since)}} {
 		if x[1] != "" {
 			q.Set(x[0], x[1])

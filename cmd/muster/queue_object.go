@@ -34,15 +34,8 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", kind, err)
 	}
-	switch t := bytes.TrimSpace(src); {
-	case len(t) > 0 && t[0] == '{':
-		return []json.RawMessage{t}, nil
-	case len(t) > 0 && t[0] == '[':
-		var list []json.RawMessage
-		if err := json.Unmarshal(t, &list); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		return list, nil
+	if list, err := jsonSpecs(src, path); list != nil || err != nil {
+		return list, err
 	}
 	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
 	if diags.HasErrors() {
@@ -71,6 +64,22 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 	return out, nil
 }
 
+// jsonSpecs gives the objects of a file in JSON; nil for one that is not.
+func jsonSpecs(src []byte, path string) ([]json.RawMessage, error) {
+	t := bytes.TrimSpace(src)
+	switch {
+	case len(t) > 0 && t[0] == '{':
+		return []json.RawMessage{t}, nil
+	case len(t) > 0 && t[0] == '[':
+		list := []json.RawMessage{}
+		if err := json.Unmarshal(t, &list); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return list, nil
+	}
+	return nil, nil
+}
+
 // decodeSpec reads one object strictly.
 func decodeSpec(raw []byte, path, kind string, v any) error {
 	unknown, err := wire.Decode(raw, v)
@@ -78,7 +87,7 @@ func decodeSpec(raw []byte, path, kind string, v any) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if len(unknown) > 0 {
-		return fmt.Errorf("%s: a %s has no %s", path, kind, strings.Join(unknown, ", "))
+		return fmt.Errorf("%s: %s: %s", path, kind, strings.Join(unknown, ", "))
 	}
 	return nil
 }
@@ -206,6 +215,26 @@ func amountText(a *wire.Amount) string {
 	return strings.Join(parts, ", ")
 }
 
+// heldText is an amount that is held or guaranteed, for a person: what is 0 is left out.
+func heldText(a *wire.Amount) string {
+	if a == nil {
+		return "-"
+	}
+	c := *a
+	if c.GPUs != nil && *c.GPUs == 0 {
+		c.GPUs = nil
+	}
+	for _, p := range []**int64{&c.GPUMemoryMB, &c.CPU, &c.MemoryMB} {
+		if *p != nil && **p == 0 {
+			*p = nil
+		}
+	}
+	if c == (wire.Amount{}) {
+		return "nothing"
+	}
+	return amountText(&c)
+}
+
 func newQueueInspect(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	return e.verb("inspect [options] PATH", "Show a queue as JSON", "", `muster queue inspect research`, 1, 1, func(ctx context.Context, args []string) error {
@@ -252,241 +281,19 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", q.Effective.Order}, {"Backfill", q.Effective.Backfill}, {"Preempt", q.Effective.Preempt},
 		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Longest wait", time.Duration(q.Effective.MaxWait).String()}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
-		{"Guarantee", amountText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
+		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
-	o.kv([][2]string{{"Held", amountText(q.Held)}, {"Lately", amountText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},
+	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},
 		{"Running jobs", strconv.FormatInt(q.Jobs, 10)}, {"Waiting jobs", strconv.FormatInt(q.Waiting, 10)}, {"Jobs", strconv.FormatInt(q.Submitted, 10)}})
 	if len(q.Users) > 0 {
 		o.heading("Submitters")
 		rows := [][]string{}
 		for _, u := range q.Users {
-			rows = append(rows, []string{u.Name, amountText(u.Held), amountText(u.Mean), fmt.Sprintf("%.2f %%", 100*u.Share), strconv.FormatInt(u.Jobs, 10)})
+			rows = append(rows, []string{u.Name, heldText(u.Held), heldText(u.Mean), fmt.Sprintf("%.2f %%", 100*u.Share), strconv.FormatInt(u.Jobs, 10)})
 		}
 		o.table("USER|HELD|LATELY|SHARE|JOBS", rows)
 	}
 	return nil
-}
-
-func newQuota(e *env) *cobra.Command {
-	return e.group("quota", "Limits of namespaces", "A quota limits what the allocations of the namespaces that name it hold together.", `
-muster quota apply team.hcl
-muster namespace apply -quota team ml
-muster quota status team`, newQuotaApply, newQuotaInspect, newQuotaList, newQuotaDelete, newQuotaStatus)
-}
-
-func newQuotaApply(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	c := e.verb("apply [options] FILE", "Make or change quotas", "Make or change quotas from a file in JSON, as Nomad's API takes it; \"-\" is standard input.", `muster quota apply team.json`, 1, 1, func(ctx context.Context, args []string) error {
-		raws, err := o.specBlocks(args[0], "quota")
-		if err != nil {
-			return err
-		}
-		a, err := o.api()
-		if err != nil {
-			return err
-		}
-		for _, raw := range raws {
-			q := &wire.QuotaSpec{}
-			if err := decodeSpec(raw, args[0], "quota", q); err != nil {
-				return err
-			}
-			if _, err := a.put(ctx, "/v1/quota", nil, q, nil); err != nil {
-				return fmt.Errorf("apply quota %q: %w", q.Name, err)
-			}
-			o.printf("Quota %q applied\n", q.Name)
-		}
-		return nil
-	})
-	return files(c, "hcl", "json")
-}
-
-func newQuotaInspect(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("inspect [options] NAME", "Show a quota as JSON", "", `muster quota inspect team`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.inspect(ctx, "quota", "/v1/quota/", args[0], &wire.QuotaSpec{})
-	})
-}
-
-func newQuotaDelete(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("delete [options] NAME", "Delete a quota that no namespace names", "", `muster quota delete team`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.remove(ctx, "quota", "/v1/quota/", args[0])
-	})
-}
-
-func newQuotaList(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	c := e.verb("list [options]", "List quotas", "", `muster quota list`, 0, 0, func(ctx context.Context, _ []string) error {
-		a, err := o.api()
-		if err != nil {
-			return err
-		}
-		var list []*wire.QuotaSpec
-		if _, err := a.get(ctx, "/v1/quotas", nil, &list); err != nil {
-			return err
-		}
-		if done, err := o.form.done(o.env, list); done || err != nil {
-			return err
-		}
-		rows := [][]string{}
-		for _, q := range list {
-			rows = append(rows, []string{q.Name, orNone(q.Description)})
-		}
-		o.table("Name|Description", rows)
-		return nil
-	})
-	o.form.listFlags(c)
-	return c
-}
-
-func newQuotaStatus(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	c := e.verb("status [options] NAME", "Show a quota with what is used of it", "", `muster quota status team`, 1, 1, func(ctx context.Context, args []string) error {
-		a, err := o.api()
-		if err != nil {
-			return err
-		}
-		var q wire.QuotaSpec
-		var u wire.QuotaUsage
-		if _, err := a.get(ctx, "/v1/quota/"+escapePath(args[0]), nil, &q); err != nil {
-			return fmt.Errorf("quota %q: %w", args[0], err)
-		}
-		if _, err := a.get(ctx, "/v1/quota/usage/"+escapePath(args[0]), nil, &u); err != nil {
-			return fmt.Errorf("usage of quota %q: %w", args[0], err)
-		}
-		if done, err := o.form.done(o.env, &u); done || err != nil {
-			return err
-		}
-		o.kv([][2]string{{"Name", q.Name}, {"Description", orNone(q.Description)}, {"Namespaces", orNone(strings.Join(u.Namespaces, ", "))}})
-		o.heading("Usage")
-		rows := [][]string{}
-		for _, l := range q.Limits {
-			used := &wire.QuotaResources{}
-			if x := u.Used[l.Region]; x != nil && x.RegionLimit != nil {
-				used = x.RegionLimit
-			}
-			limit := l.RegionLimit
-			if limit == nil {
-				limit = &wire.QuotaResources{}
-			}
-			for _, c := range []struct {
-				name        string
-				used, limit *int
-			}{{"CPU (MHz)", used.CPU, limit.CPU}, {"Memory (MiB)", used.MemoryMB, limit.MemoryMB}, {"GPU memory (MiB)", used.GPUMemoryMB, limit.GPUMemoryMB}} {
-				rows = append(rows, []string{l.Region, c.name, intText(c.used), intText(c.limit)})
-			}
-			for _, d := range limit.Devices {
-				n := "0"
-				for _, x := range used.Devices {
-					if x.Count != nil {
-						n = strconv.FormatUint(*x.Count, 10)
-					}
-				}
-				if d.Count != nil {
-					rows = append(rows, []string{l.Region, d.Name, n, strconv.FormatUint(*d.Count, 10)})
-				}
-			}
-		}
-		o.table("Region|Resource|Used|Limit", rows)
-		return nil
-	})
-	o.form.flags(c)
-	return c
-}
-
-func intText(n *int) string {
-	switch {
-	case n == nil:
-		return "-"
-	case *n < 0:
-		return "0"
-	}
-	return strconv.Itoa(*n)
-}
-
-func newReservation(e *env) *cobra.Command {
-	return e.group("reservation", "Nodes or amounts kept free for a time", "A reservation keeps nodes, or an amount, free for some users or queues in a window of time, or for maintenance.", `
-muster reservation apply maintenance.hcl
-muster reservation list`, newReservationApply, newReservationInspect, newReservationList, newReservationDelete)
-}
-
-func newReservationApply(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	c := e.verb("apply [options] FILE", "Make or change reservations", "Make or change reservations from a file in HCL or JSON; \"-\" is standard input.", `muster reservation apply maintenance.hcl`, 1, 1, func(ctx context.Context, args []string) error {
-		raws, err := o.specBlocks(args[0], "reservation")
-		if err != nil {
-			return err
-		}
-		a, err := o.api()
-		if err != nil {
-			return err
-		}
-		for _, raw := range raws {
-			r := &wire.Reservation{}
-			if err := decodeSpec(raw, args[0], "reservation", r); err != nil {
-				return err
-			}
-			if r.ID == "" {
-				r.ID = r.Name
-			}
-			r.Name = ""
-			if _, err := a.put(ctx, "/v1/reservations", nil, r, nil); err != nil {
-				return fmt.Errorf("apply reservation %q: %w", r.ID, err)
-			}
-			o.printf("Reservation %q applied\n", r.ID)
-		}
-		return nil
-	})
-	return files(c, "hcl", "json")
-}
-
-func newReservationInspect(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("inspect [options] NAME", "Show a reservation as JSON", "", `muster reservation inspect maintenance`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.inspect(ctx, "reservation", "/v1/reservation/", args[0], &wire.Reservation{})
-	})
-}
-
-func newReservationDelete(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("delete [options] NAME", "Delete a reservation", "", `muster reservation delete maintenance`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.remove(ctx, "reservation", "/v1/reservation/", args[0])
-	})
-}
-
-func newReservationList(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	c := e.verb("list [options]", "List reservations, of operators and of jobs that wait", "", `muster reservation list`, 0, 0, func(ctx context.Context, _ []string) error {
-		a, err := o.api()
-		if err != nil {
-			return err
-		}
-		var list []*wire.Reservation
-		if _, err := a.get(ctx, "/v1/reservations", nil, &list); err != nil {
-			return err
-		}
-		if done, err := o.form.done(o.env, list); done || err != nil {
-			return err
-		}
-		rows := [][]string{}
-		for _, r := range list {
-			what, who := plural(int64(len(r.Nodes)), "node"), strings.Join(append(append([]string{}, r.Users...), r.Queues...), ", ")
-			if r.Amount != nil {
-				what = amountText(r.Amount)
-			}
-			switch {
-			case r.Maintenance:
-				who = "maintenance"
-			case r.JobID != "":
-				who = "job " + r.JobID
-			}
-			rows = append(rows, []string{r.ID, orDash(r.NodePool), at(r.Start), at(r.End), what, orDash(who)})
-		}
-		o.table("NAME|POOL|FROM|UNTIL|WHAT|FOR", rows)
-		return nil
-	})
-	o.form.listFlags(c)
-	return c
 }
 
 func at(t time.Time) string {

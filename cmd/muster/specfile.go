@@ -132,6 +132,12 @@ func rename(m map[string]any, special map[string]string) map[string]any {
 		if name == "" {
 			name = strings.ReplaceAll(k, "_", "") // decoding ignores case
 		}
+		if raw, ok := v.(json.RawMessage); ok && k != "meta" { // written as x = { ... }
+			sub := map[string]any{}
+			if bytes.HasPrefix(raw, []byte("{")) && json.Unmarshal(raw, &sub) == nil {
+				v = sub
+			}
+		}
 		if sub, ok := v.(map[string]any); ok && k != "meta" {
 			v = rename(sub, special)
 		}

@@ -149,6 +149,8 @@ func TestDocumentedHCL(t *testing.T) {
 				if _, err := acl.Parse(name, string(src)); err != nil {
 					t.Errorf("%s:%d: the policy in this block is refused: %v", name, line, err)
 				}
+			case hasBlock(file, "queue"), hasBlock(file, "quota"), hasBlock(file, "reservation"):
+				// Package cmd/muster reads these as its commands do (TestDocumentedQueues).
 			default:
 				checkAgent(t, name, line, src)
 			}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+func newQuota(e *env) *cobra.Command {
+	return e.group("quota", "Limits of namespaces", "A quota limits what the allocations of the namespaces that name it hold together.", `
+muster quota apply team.hcl
+muster namespace apply -quota team ml
+muster quota status team`, newQuotaApply, newQuotaInspect, newQuotaList, newQuotaDelete, newQuotaStatus)
+}
+
+func newQuotaApply(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	c := e.verb("apply [options] FILE", "Make or change quotas", "Make or change quotas from a file in HCL or JSON, in the shape that Nomad has; \"-\" is standard input. In HCL the file holds blocks\nquota \"NAME\" { ... }, or one quota's settings with its name among them.", `muster quota apply team.hcl`, 1, 1, func(ctx context.Context, args []string) error {
+		raws, err := o.quotaSpecs(args[0])
+		if err != nil {
+			return err
+		}
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		for _, raw := range raws {
+			q := &wire.QuotaSpec{}
+			if err := decodeSpec(raw, args[0], "quota", q); err != nil {
+				return err
+			}
+			if _, err := a.put(ctx, "/v1/quota", nil, q, nil); err != nil {
+				return fmt.Errorf("apply quota %q: %w", q.Name, err)
+			}
+			o.printf("Quota %q applied\n", q.Name)
+		}
+		return nil
+	})
+	return files(c, "hcl", "json")
+}
+
+func newQuotaInspect(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("inspect [options] NAME", "Show a quota as JSON", "", `muster quota inspect team`, 1, 1, func(ctx context.Context, args []string) error {
+		return o.inspect(ctx, "quota", "/v1/quota/", args[0], &wire.QuotaSpec{})
+	})
+}
+
+func newQuotaDelete(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("delete [options] NAME", "Delete a quota that no namespace names", "", `muster quota delete team`, 1, 1, func(ctx context.Context, args []string) error {
+		return o.remove(ctx, "quota", "/v1/quota/", args[0])
+	})
+}
+
+func newQuotaList(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	c := e.verb("list [options]", "List quotas", "", `muster quota list`, 0, 0, func(ctx context.Context, _ []string) error {
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		var list []*wire.QuotaSpec
+		if _, err := a.get(ctx, "/v1/quotas", nil, &list); err != nil {
+			return err
+		}
+		if done, err := o.form.done(o.env, list); done || err != nil {
+			return err
+		}
+		if ids(&o.form, o.env, list, func(q *wire.QuotaSpec) string { return q.Name }) {
+			return nil
+		}
+		if len(list) == 0 {
+			o.println("No quotas")
+			return nil
+		}
+		rows := [][]string{}
+		for _, q := range list {
+			rows = append(rows, []string{q.Name, orNone(q.Description)})
+		}
+		o.table("Name|Description", rows)
+		return nil
+	})
+	o.form.listFlags(c)
+	return c
+}
+
+func newQuotaStatus(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	c := e.verb("status [options] NAME", "Show a quota with what is used of it", "", `muster quota status team`, 1, 1, func(ctx context.Context, args []string) error {
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		var q wire.QuotaSpec
+		var u wire.QuotaUsage
+		if _, err := a.get(ctx, "/v1/quota/"+escapePath(args[0]), nil, &q); err != nil {
+			return fmt.Errorf("quota %q: %w", args[0], err)
+		}
+		if _, err := a.get(ctx, "/v1/quota/usage/"+escapePath(args[0]), nil, &u); err != nil {
+			return fmt.Errorf("usage of quota %q: %w", args[0], err)
+		}
+		if done, err := o.form.done(o.env, &u); done || err != nil {
+			return err
+		}
+		o.kv([][2]string{{"Name", q.Name}, {"Description", orNone(q.Description)}, {"Namespaces", orNone(strings.Join(u.Namespaces, ", "))}})
+		o.heading("Usage")
+		rows := [][]string{}
+		for _, l := range q.Limits {
+			used := &wire.QuotaResources{}
+			if x := u.Used[l.Region]; x != nil && x.RegionLimit != nil {
+				used = x.RegionLimit
+			}
+			limit := l.RegionLimit
+			if limit == nil {
+				limit = &wire.QuotaResources{}
+			}
+			for _, c := range []struct {
+				name        string
+				used, limit *int
+			}{{"CPU (MHz)", used.CPU, limit.CPU}, {"Memory (MiB)", used.MemoryMB, limit.MemoryMB}, {"GPU memory (MiB)", used.GPUMemoryMB, limit.GPUMemoryMB}} {
+				rows = append(rows, []string{l.Region, c.name, intText(c.used), intText(c.limit)})
+			}
+			for _, d := range limit.Devices {
+				n := "0"
+				for _, x := range used.Devices {
+					if x.Count != nil {
+						n = strconv.FormatUint(*x.Count, 10)
+					}
+				}
+				if d.Count != nil {
+					rows = append(rows, []string{l.Region, d.Name, n, strconv.FormatUint(*d.Count, 10)})
+				}
+			}
+		}
+		o.table("Region|Resource|Used|Limit", rows)
+		return nil
+	})
+	o.form.flags(c)
+	return c
+}
+
+func intText(n *int) string {
+	switch {
+	case n == nil:
+		return "-"
+	case *n < 0:
+		return "0"
+	}
+	return strconv.Itoa(*n)
+}
+
+// quotaSpecs reads the quotas of a file: in JSON an object or a list of them, in HCL labelled blocks or, as Nomad has it,
+// the settings of one quota.
+func (e *env) quotaSpecs(path string) ([]json.RawMessage, error) {
+	src, err := e.readFile(path, specFileMax)
+	if err != nil {
+		return nil, fmt.Errorf("read quota: %w", err)
+	}
+	if list, err := jsonSpecs(src, path); list != nil || err != nil {
+		return list, err
+	}
+	file, diags := hclsyntax.ParseConfig(src, path, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diagError(file, diags)
+	}
+	body := file.Body.(*hclsyntax.Body)
+	var out []json.RawMessage
+	add := func(b *hclsyntax.Body, name string) error {
+		obj, diags := quotaObject(b)
+		if diags.HasErrors() {
+			return diagError(file, diags)
+		}
+		if name != "" {
+			obj["Name"] = name
+		}
+		raw, err := json.Marshal(obj)
+		out = append(out, raw)
+		return err
+	}
+	if _, alone := body.Attributes["name"]; alone {
+		return out, add(body, "")
+	}
+	for _, b := range body.Blocks {
+		if b.Type != "quota" || len(b.Labels) != 1 {
+			return nil, fmt.Errorf("%s: line %d: want quota \"name\" { ... }, not %s", path, b.TypeRange.Start.Line, b.Type)
+		}
+		if err := add(b.Body, b.Labels[0]); err != nil {
+			return nil, err
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s has no quota \"name\" { ... }", path)
+	}
+	return out, nil
+}
+
+// quotaObject is a quota's settings in the shape of the API: "limit" may come several times, "device" has a label.
+func quotaObject(b *hclsyntax.Body) (map[string]any, hcl.Diagnostics) {
+	obj, limits := map[string]any{}, []any{}
+	diags := hclMap(&hclsyntax.Body{Attributes: b.Attributes}, obj)
+	for _, l := range b.Blocks {
+		if l.Type != "limit" {
+			diags = append(diags, unknownBlock(l, "a quota has blocks limit { ... }"))
+			continue
+		}
+		limit := map[string]any{}
+		diags = append(diags, hclMap(&hclsyntax.Body{Attributes: l.Body.Attributes}, limit)...)
+		for _, r := range l.Body.Blocks {
+			if r.Type != "region_limit" && r.Type != "soft" {
+				diags = append(diags, unknownBlock(r, "a limit has blocks region_limit { ... } and soft { ... }"))
+				continue
+			}
+			amounts, devices := map[string]any{}, []any{}
+			diags = append(diags, hclMap(&hclsyntax.Body{Attributes: r.Body.Attributes}, amounts)...)
+			for from, to := range map[string]string{"memory": "MemoryMB", "memory_max": "MemoryMaxMB", "gpu_memory": "GPUMemoryMB"} {
+				if v, ok := amounts[from]; ok {
+					delete(amounts, from)
+					amounts[to] = v
+				}
+			}
+			for _, d := range r.Body.Blocks {
+				if d.Type != "device" || len(d.Labels) != 1 {
+					diags = append(diags, unknownBlock(d, "limits have blocks device \"nvidia/gpu\" { ... }"))
+					continue
+				}
+				device := map[string]any{}
+				diags = append(diags, hclMap(d.Body, device)...)
+				device["Name"] = d.Labels[0]
+				devices = append(devices, rename(device, specNames))
+			}
+			if len(devices) > 0 {
+				amounts["Devices"] = devices
+			}
+			limit[r.Type] = rename(amounts, specNames)
+		}
+		limits = append(limits, rename(limit, specNames))
+	}
+	obj = rename(obj, specNames)
+	if len(limits) > 0 {
+		obj["Limits"] = limits
+	}
+	return obj, diags
+}
+
+func unknownBlock(b *hclsyntax.Block, want string) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Unknown block " + b.Type, Detail: "Here " + want + ".", Subject: b.TypeRange.Ptr()}
+}

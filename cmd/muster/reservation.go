@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+func newReservation(e *env) *cobra.Command {
+	return e.group("reservation", "Nodes or amounts kept free for a time", "A reservation keeps nodes, or an amount, free for some users or queues in a window of time, or for maintenance.", `
+muster reservation apply maintenance.hcl
+muster reservation list`, newReservationApply, newReservationInspect, newReservationList, newReservationDelete)
+}
+
+func newReservationApply(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	c := e.verb("apply [options] FILE", "Make or change reservations", "Make or change reservations from a file in HCL or JSON; \"-\" is standard input.", `muster reservation apply maintenance.hcl`, 1, 1, func(ctx context.Context, args []string) error {
+		raws, err := o.specBlocks(args[0], "reservation")
+		if err != nil {
+			return err
+		}
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		for _, raw := range raws {
+			r := &wire.Reservation{}
+			if err := decodeSpec(raw, args[0], "reservation", r); err != nil {
+				return err
+			}
+			if r.ID == "" {
+				r.ID = r.Name
+			}
+			r.Name = ""
+			if _, err := a.put(ctx, "/v1/reservations", nil, r, nil); err != nil {
+				return fmt.Errorf("apply reservation %q: %w", r.ID, err)
+			}
+			o.printf("Reservation %q applied\n", r.ID)
+		}
+		return nil
+	})
+	return files(c, "hcl", "json")
+}
+
+func newReservationInspect(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("inspect [options] NAME", "Show a reservation as JSON", "", `muster reservation inspect maintenance`, 1, 1, func(ctx context.Context, args []string) error {
+		return o.inspect(ctx, "reservation", "/v1/reservation/", args[0], &wire.Reservation{})
+	})
+}
+
+func newReservationDelete(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("delete [options] NAME", "Delete a reservation", "", `muster reservation delete maintenance`, 1, 1, func(ctx context.Context, args []string) error {
+		return o.remove(ctx, "reservation", "/v1/reservation/", args[0])
+	})
+}
+
+func newReservationList(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	c := e.verb("list [options]", "List reservations, of operators and of jobs that wait", "", `muster reservation list`, 0, 0, func(ctx context.Context, _ []string) error {
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		var list []*wire.Reservation
+		if _, err := a.get(ctx, "/v1/reservations", nil, &list); err != nil {
+			return err
+		}
+		if done, err := o.form.done(o.env, list); done || err != nil {
+			return err
+		}
+		if ids(&o.form, o.env, list, func(r *wire.Reservation) string { return r.ID }) {
+			return nil
+		}
+		if len(list) == 0 {
+			o.println("No reservations")
+			return nil
+		}
+		rows := [][]string{}
+		for _, r := range list {
+			what, who := plural(int64(len(r.Nodes)), "node"), strings.Join(append(append([]string{}, r.Users...), r.Queues...), ", ")
+			if r.Amount != nil {
+				what = amountText(r.Amount)
+			}
+			switch {
+			case r.Maintenance:
+				who = "maintenance"
+			case r.JobID != "":
+				who = "job " + r.JobID
+			}
+			rows = append(rows, []string{r.ID, orDash(r.NodePool), at(r.Start), at(r.End), what, orDash(who)})
+		}
+		o.table("NAME|POOL|FROM|UNTIL|WHAT|FOR", rows)
+		return nil
+	})
+	o.form.listFlags(c)
+	return c
+}
