@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// adhoc is a job made from a command line.
+type adhoc struct {
+	*env
+	name, gpus, driver, queue, dir, mode string
+	nodes, ranks, cpu, memory, shm       int
+	limit                                time.Duration
+}
+
+func (o *adhoc) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.gpus, "gpus", "", "with a command: GPUs on each node, as 8, H100 or H100:8")
+	f.IntVar(&o.nodes, "nodes", 1, "with a command: on how many nodes; several start as a gang")
+	f.DurationVar(&o.limit, "time", 0, "with a command: how long it may run")
+	f.IntVar(&o.ranks, "ranks", 0, "with a command: start it so many times on each node, as ranks")
+	f.IntVar(&o.cpu, "cpu", 100, "with a command: MHz of processor on each node")
+	f.IntVar(&o.memory, "memory", 300, "with a command: MiB of memory on each node")
+	f.IntVar(&o.shm, "shm", 0, "with a command: MiB of /dev/shm, part of the memory")
+	f.StringVar(&o.name, "name", "", "with a command: the job's id; without it one is made up")
+	f.StringVar(&o.queue, "queue", "", "with a command: the queue to wait in")
+	f.StringVar(&o.driver, "driver", "exec", "with a command: the driver, exec or raw_exec")
+	f.StringVar(&o.dir, "chdir", "", "with a command: the directory to begin in, which the nodes must have")
+}
+
+// job makes it.
+func (o *adhoc) job(words []string) (*wire.Job, error) {
+	if o.nodes < 1 || o.ranks < 0 || o.limit < 0 {
+		return nil, errors.New("-nodes wants 1 or more, -ranks and -time want nothing negative")
+	}
+	if o.name == "" {
+		o.name = "run-" + strconv.FormatInt(o.now().UnixNano(), 36)
+	}
+	res := map[string]any{"CPU": o.cpu, "MemoryMB": o.memory}
+	if o.shm > 0 {
+		res["ShmMB"] = o.shm
+	}
+	if o.gpus != "" {
+		gpu := map[string]any{"Count": 1}
+		for part := range strings.SplitSeq(o.gpus, ":") {
+			if n, err := strconv.Atoi(part); err == nil && n > 0 {
+				gpu["Count"] = n
+			} else if err == nil || gpu["Model"] != nil || part == "" {
+				return nil, fmt.Errorf("-gpus %q: want a number, a model, or both, as H100:8", o.gpus)
+			} else {
+				gpu["Model"] = part
+			}
+		}
+		res["GPU"] = gpu
+	}
+	config := map[string]any{"command": words[0], "args": words[1:]}
+	if o.dir != "" {
+		config["work_dir"] = o.dir
+	}
+	group := map[string]any{
+		"Name": "run", "Count": o.nodes, "RestartPolicy": map[string]any{"Attempts": 0, "Mode": "fail"},
+		"ReschedulePolicy": map[string]any{"Attempts": 0, "Unlimited": false},
+		"Tasks":            []any{map[string]any{"Name": "main", "Driver": o.driver, "Config": config, "Resources": res}},
+	}
+	launch := map[string]any{"Mode": "node"}
+	if o.ranks > 0 {
+		launch = map[string]any{"Mode": "rank", "Ranks": o.ranks}
+	}
+	group["Launch"] = launch
+	if o.nodes > 1 {
+		group["Gang"] = map[string]any{}
+	}
+	job := map[string]any{"ID": o.name, "Name": o.name, "Type": "batch", "TaskGroups": []any{group}}
+	if o.namespace != "" {
+		job["Namespace"] = o.namespace
+	}
+	if o.queue != "" {
+		job["Queue"] = o.queue
+	}
+	if o.limit > 0 {
+		job["Runtime"] = map[string]any{"Limit": int64(o.limit)}
+	}
+	b, err := json.Marshal(job)
+	if err != nil {
+		return nil, err
+	}
+	out := &wire.Job{}
+	return out, json.Unmarshal(b, out)
+}
+
+// submit sends it.
+func (o *adhoc) submit(ctx context.Context, a *api, job *wire.Job) error {
+	var resp wire.JobRegisterResponse
+	req := wire.JobRegisterRequest{Job: job, EnforceIndex: true} // it must be new
+	if _, err := a.put(ctx, "/v1/jobs", ns(val(job.Namespace)), req, &resp); err != nil {
+		return fmt.Errorf("submit job %q: %w", *job.ID, err)
+	}
+	o.warn(resp.Warnings)
+	return nil
+}
+
+// cancel stops it, after its caller has gone.
+func (o *adhoc) cancel(a *api, job *wire.Job) {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	q := ns(val(job.Namespace))
+	if _, err := a.delete(ctx, jobPath(*job.ID), q, nil); err != nil {
+		o.hint("The job could not be stopped (%v):  muster job stop %s", err, *job.ID)
+	}
+}
+
+// newest lists the allocations that nothing has replaced.
+func newest(ctx context.Context, a *api, job *wire.Job) ([]*wire.AllocationListStub, error) {
+	var list []*wire.AllocationListStub
+	if _, err := a.get(ctx, jobPath(*job.ID, "/allocations"), ns(val(job.Namespace)), &list); err != nil {
+		return nil, err
+	}
+	last := map[string]*wire.AllocationListStub{}
+	for _, s := range list {
+		if l := last[s.Name]; l == nil || s.CreateIndex > l.CreateIndex {
+			last[s.Name] = s
+		}
+	}
+	out := make([]*wire.AllocationListStub, 0, len(last))
+	for _, name := range sortedKeys(last) {
+		out = append(out, last[name])
+	}
+	return out, nil
+}
+
+func over(s *wire.AllocationListStub) bool {
+	return s.ClientStatus == "complete" || s.ClientStatus == "failed" || s.ClientStatus == "lost"
+}
+
+// exitOf is the exit code of an allocation that is over.
+func exitOf(s *wire.AllocationListStub) int {
+	if s.ClientStatus == "complete" {
+		return 0
+	}
+	if st := s.TaskStates["main"]; st != nil {
+		for i := len(st.Events) - 1; i >= 0; i-- {
+			if e := st.Events[i]; e.Type == "Terminated" && e.ExitCode != 0 {
+				return e.ExitCode
+			}
+		}
+	}
+	return exitError
+}
+
+// pollEvery is how often a command that waits for its job looks.
+const pollEvery = 300 * time.Millisecond
+
+// attend prints what the job writes until it is over, and gives its exit code. Ctrl-C cancels the job.
+func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
+	logs := allocLogsOptions{env: o.env, follow: true, rank: -1}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	began := map[string]bool{}
+	start, told := o.now(), false
+	for {
+		list, err := newest(ctx, a, job)
+		if ctx.Err() != nil {
+			o.cancel(a, job)
+			return exitCode(130)
+		}
+		if err != nil {
+			return fmt.Errorf("%w; the job goes on: muster job logs -all -f %s", err, *job.ID)
+		}
+		done, code := 0, 0
+		for _, s := range list {
+			if (s.ClientStatus == "running" || over(s)) && !began[s.ID] {
+				began[s.ID] = true
+				al := &wire.Allocation{ID: s.ID, Namespace: s.Namespace}
+				for typ, w := range map[string]*lineWriter{"stdout": {mu: &mu, w: o.out}, "stderr": {mu: &mu, w: o.err}} {
+					wg.Go(func() {
+						if err := logs.stream(ctx, a, al, "main", typ, w); err != nil && ctx.Err() == nil && s.ClientStatus == "running" {
+							o.hint("%v", err)
+						}
+					})
+				}
+			}
+			if over(s) {
+				done++
+				if code == 0 {
+					code = exitOf(s)
+				}
+			}
+		}
+		if done == o.nodes || done > 0 && code != 0 && done == len(list) {
+			wg.Wait()
+			if ctx.Err() != nil {
+				return exitCode(130)
+			}
+			if code != 0 {
+				return exitCode(code)
+			}
+			return nil
+		}
+		if len(list) == 0 && !told && o.now().Sub(start) > 3*time.Second {
+			told = true
+			o.hint("Waiting for a place; why:  muster job why %s   (Ctrl-C cancels)", *job.ID)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// newRun is `muster run`: a job file as `muster job run` takes it or, after "--", a command.
+func newRun(e *env) *cobra.Command {
+	c := newJobRun(e)
+	file := c.RunE
+	o := &adhoc{env: e}
+	o.flags(c.Flags())
+	c.Use = "run [options] FILE | -- COMMAND [ARGUMENT...]"
+	c.Short = "Run a command on the cluster, or submit a job file"
+	c.Long = `With a command after "--": run it on nodes of the cluster as a job of its own and print what it writes. Its exit code becomes
+this command's; Ctrl-C cancels the job. -output prints the job instead, -detach only submits it.
+
+With a file: submit it, as muster job run does.`
+	c.Example = indent(`
+muster run -gpus H100:8 -nodes 2 -time 2h -- torchrun train.py
+muster run -ranks 4 -- /bin/hostname
+muster run example.muster.hcl`)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		at := cmd.ArgsLenAtDash()
+		if at < 0 {
+			return file(cmd, args)
+		}
+		if at != 0 || len(args) == 0 {
+			return errors.New(`run takes a job file, or "--" and a command: muster run -gpus 1 -- python3 train.py`)
+		}
+		job, err := o.job(args)
+		if err != nil {
+			return err
+		}
+		if out, _ := cmd.Flags().GetBool("output"); out {
+			return o.json(map[string]any{"Job": job})
+		}
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		if err := o.submit(cmd.Context(), a, job); err != nil {
+			return err
+		}
+		if detach, _ := cmd.Flags().GetBool("detach"); detach {
+			o.println(*job.ID)
+			return nil
+		}
+		return o.attend(cmd.Context(), a, job)
+	}
+	return c
+}
+
+// newShell is `muster shell`: a terminal on a node of the cluster, for as long as it is used.
+func newShell(e *env) *cobra.Command {
+	o := &adhoc{env: e}
+	c := e.verb("shell [options] [COMMAND [ARGUMENT...]]", "Open a shell on a node with what it asks for",
+		"Take GPUs, processor and memory of a node, open a shell (or a command) there with a terminal, and give them back when it\nends. Its exit code becomes this command's.", `
+muster shell -gpus 1
+muster shell -gpus H100:2 -time 4h -- /bin/bash -l`, 0, -1, func(ctx context.Context, args []string) error {
+			return o.shell(ctx, args)
+		})
+	o.flags(c.Flags())
+	for _, name := range []string{"nodes", "ranks"} {
+		_ = c.Flags().MarkHidden(name) // both are 1 here
+	}
+	return c
+}
+
+func (o *adhoc) shell(ctx context.Context, words []string) error {
+	if o.nodes != 1 || o.ranks != 0 {
+		return errors.New("a shell is on one node; for several start a job and enter it with  muster job exec -rank N JOB")
+	}
+	if len(words) == 0 {
+		words = []string{"/bin/sh"}
+	}
+	job, err := o.job([]string{"/bin/sleep", "infinity"})
+	if err != nil {
+		return err
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	if err := o.submit(ctx, a, job); err != nil {
+		return err
+	}
+	defer o.cancel(a, job)
+	start, told := o.now(), false
+	for {
+		list, err := newest(ctx, a, job)
+		switch {
+		case ctx.Err() != nil:
+			return exitCode(130)
+		case err != nil:
+			return err
+		case len(list) > 0 && over(list[0]):
+			return fmt.Errorf("the shell's job has ended: %s (muster alloc status %s)", list[0].ClientDescription, shortID(list[0].ID, false))
+		case len(list) > 0 && list[0].ClientStatus == "running":
+			al, err := a.alloc(ctx, list[0].ID)
+			if err != nil {
+				return err
+			}
+			x := &allocExecOptions{env: o.env, task: "main", rank: -1, stdin: true, tty: o.tty}
+			return x.enter(ctx, a, al, words)
+		}
+		if !told && o.now().Sub(start) > 3*time.Second {
+			told = true
+			o.hint("Waiting for a place; why:  muster job why %s   (Ctrl-C cancels)", *job.ID)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pollEvery):
+		}
+	}
+}
