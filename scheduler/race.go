@@ -220,6 +220,9 @@ func (r *race) hold(rs *races, w *whatIf) {
 				young = max(young, at)
 			}
 		}
+		if young > 0 && r.Queue.PreemptMinRuntime < runtimeAwaited { // it begins at this very moment: nothing to come back for
+			run.fixed, young = true, 0
+		}
 		if q := v.Load.Queue; q != nil && r.Queue.PreemptMax > 0 && q.Preempted >= r.Queue.PreemptMax {
 			run.fixed = true
 		}
@@ -245,6 +248,9 @@ func (r *race) hold(rs *races, w *whatIf) {
 		}
 	}
 }
+
+// runtimeAwaited is the least time before preemption that is worth a pass of its own at its end.
+const runtimeAwaited = time.Second
 
 // earlier is the earlier of two moments; 0 is none.
 func earlier(a, b structs.LogTime) structs.LogTime {
