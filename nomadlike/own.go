@@ -19,9 +19,10 @@ type (
 		Waiting                  int64  // allocations that wait
 		Position                 int64  // in the queue, 1 is next; 0 when nothing waits
 		QueueLength              int64
-		Ahead                    []string // "namespace/job", nearest to the front first, at most 10
-		AheadAsks                []Ask    // of each of them
-		Asks                     Ask      // what waits of the job
+		Ahead                    []string    // "namespace/job", nearest to the front first, at most 10
+		AheadAsks                []Ask       // of each of them
+		Asks                     Ask         // what waits of the job
+		Order                    []OrderTerm // why it stands where it stands in line; empty when nothing waits
 		User                     string
 		StartEstimate            int64   // Unix nanoseconds; 0: not known
 		Advice                   *Advice `json:",omitempty"`
@@ -29,6 +30,12 @@ type (
 		EvalID                   string
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
+	}
+	// OrderTerm is one part of a place in line: the share of a queue or submitter that takes turns, from the root down, then
+	// what the queue's own order looks at. Names that end in _seconds say their unit.
+	OrderTerm struct {
+		Name  string
+		Value float64
 	}
 	// Ask is an amount of what people share out.
 	Ask struct {
@@ -96,6 +103,10 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		Ahead: []string{}, Groups: []WhyGroup{},
 	}
 	w.User, w.Asks, w.AheadAsks, w.Advice = r.Job.Submitter.Name, askOf(r.Asks), []Ask{}, adviceOf(r.Advice)
+	w.Order = []OrderTerm{}
+	for _, t := range r.Terms {
+		w.Order = append(w.Order, OrderTerm{Name: t.Name, Value: float64(t.Micro) / 1e6})
+	}
 	for _, a := range r.AheadAsk {
 		w.AheadAsks = append(w.AheadAsks, askOf(a))
 	}

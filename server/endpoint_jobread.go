@@ -328,14 +328,19 @@ func (s *Server) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.J
 	})
 }
 
-// waiting is the pending list in queue order.
-func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
-	var all []*structs.Workload
+// pending is what waits, in no order.
+func pending(snap *state.Snapshot) (all []*structs.Workload) {
 	for w := range snap.Workloads() {
 		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
 			all = append(all, w)
 		}
 	}
+	return all
+}
+
+// waiting is the pending list in queue order.
+func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
+	all := pending(snap)
 	order, _ := s.lineOf(snap, all, s.clock.mint(snap.Time()))
 	out := make([]*structs.Workload, len(order))
 	for n, i := range order {
@@ -377,12 +382,19 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Job, resp.Workload, resp.Summary = j, snap.Workload(k), summarize(snap, j)
 		if resp.Workload != nil {
 			domain := resp.Workload.Domain
-			for _, w := range s.waiting(snap) {
+			all := pending(snap)
+			line := s.lineUp(&s.decide.foretold, snap, all, s.clock.mint(snap.Time()))
+			for i := line.Next(); i >= 0; i = line.Next() {
+				w := all[i]
+				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+				if wk == k {
+					resp.Terms = line.Terms(i)
+				}
+				line.Placed(i, structs.Amount{})
 				if w.Domain != domain {
 					continue
 				}
 				resp.QueueLen++
-				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 				if wk == k {
 					resp.Position = resp.QueueLen
 				} else if resp.Position == 0 && len(resp.Ahead) < 10 && may(w.Namespace) {

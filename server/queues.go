@@ -79,6 +79,16 @@ func (s *Server) lineOf(snap *state.Snapshot, ws []*structs.Workload, now struct
 
 // lineBy is lineOf with run times as foretold by f.
 func (s *Server) lineBy(f *foretell, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
+	line = s.lineUp(f, snap, ws, now)
+	for i := line.Next(); i >= 0; i = line.Next() {
+		order = append(order, i)
+		line.Placed(i, structs.Amount{})
+	}
+	return order, line
+}
+
+// lineUp is the line of workloads before anybody is taken out of it.
+func (s *Server) lineUp(f *foretell, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
 	pending := make([]scheduler.Workload, len(ws))
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
@@ -87,12 +97,7 @@ func (s *Server) lineBy(f *foretell, snap *state.Snapshot, ws []*structs.Workloa
 	}
 	table := s.queueTable(snap)
 	table.Turnover = f.turnover()
-	line = queue.NewLine(table, *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
-	for i := line.Next(); i >= 0; i = line.Next() {
-		order = append(order, i)
-		line.Placed(i, structs.Amount{})
-	}
-	return order, line
+	return queue.NewLine(table, *snap.SchedulerConfig(), pending, now, uint64(snap.Index()))
 }
 
 // missingQueue says that a job names a queue which does not exist, which ones come near, and how it is made; "" when the

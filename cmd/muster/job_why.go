@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,6 +108,9 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 		}
 		add("ahead", "%s%s", strings.Join(names, ", "), more)
 	}
+	if len(w.Order) > 0 {
+		add("order", "%s", orderText(w.Order))
+	}
 	if w.StartEstimate > 0 {
 		at := time.Unix(0, w.StartEstimate)
 		add("starts", "in about %s (%s), if nothing changes", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
@@ -126,6 +130,19 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 	if waits && len(w.Groups) == 0 {
 		o.hint("The scheduler has not looked at it yet; ask again in a moment.")
 	}
+}
+
+// orderText says what a place in line is made of.
+func orderText(terms []nomadlike.OrderTerm) string {
+	var out []string
+	for _, t := range terms {
+		name, value := t.Name, strconv.FormatFloat(math.Round(t.Value*1000)/1000, 'f', -1, 64)
+		if n, ok := strings.CutSuffix(name, "_seconds"); ok && !strings.HasSuffix(n, "_gpu") {
+			name, value = n, span(time.Duration(t.Value*float64(time.Second)))
+		}
+		out = append(out, strings.ReplaceAll(name, "_", " ")+" "+value)
+	}
+	return strings.Join(out, ", ")
 }
 
 func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func(k, f string, args ...any)) {

@@ -274,10 +274,11 @@ type (
 		Workload  *structs.Workload
 		Position  int64 // 1 is next; 0: not waiting
 		QueueLen  int64
-		Ahead     []structs.JobKey // at most 10
-		AheadAsk  []structs.Amount // of each of them: what its waiting allocations ask for
-		Asks      structs.Amount   // of the job: the same
-		Advice    *Advice          // nil: it does not wait, or nobody had the time to look
+		Ahead     []structs.JobKey    // at most 10
+		AheadAsk  []structs.Amount    // of each of them: what its waiting allocations ask for
+		Asks      structs.Amount      // of the job: the same
+		Terms     []structs.ScoreTerm // why it stands where it stands in line
+		Advice    *Advice             // nil: it does not wait, or nobody had the time to look
 		Reports   []*structs.GroupReport
 		Eval      *structs.Evaluation
 		Summary   *Summary

@@ -42,7 +42,7 @@ func (a Adaptive) Key(w *scheduler.Workload, at *Scene) Key {
 // Terms are the priority and, in seconds, the wait and what the work is put off by.
 func (a Adaptive) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "priority", Micro: micro * int64(priorityOf(w))}, waitTerm(w, at),
-		{Name: "put off", Micro: int64(a.delay(w, at) / time.Microsecond)}}
+		{Name: "put_off_seconds", Micro: int64(a.delay(w, at) / time.Microsecond)}}
 }
 
 // delay is what the work is put off by. Of what nothing is known it is taken that it will run for as long as what is

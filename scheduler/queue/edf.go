@@ -38,5 +38,5 @@ func (o EDF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
 	if w.Job == nil || w.Job.Deadline == 0 {
 		return []structs.ScoreTerm{prio, waitTerm(w, at)}
 	}
-	return []structs.ScoreTerm{{Name: "slack", Micro: o.slack(w, at) / 1000}, prio, waitTerm(w, at)}
+	return []structs.ScoreTerm{{Name: "slack_seconds", Micro: o.slack(w, at) / 1000}, prio, waitTerm(w, at)}
 }

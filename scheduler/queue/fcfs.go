@@ -30,5 +30,5 @@ func priorityOf(w *scheduler.Workload) int {
 }
 
 func waitTerm(w *scheduler.Workload, at *Scene) structs.ScoreTerm {
-	return structs.ScoreTerm{Name: "waited", Micro: int64(at.Waited(w) / 1000)}
+	return structs.ScoreTerm{Name: "waited_seconds", Micro: int64(at.Waited(w) / 1000)}
 }
