@@ -40,9 +40,7 @@ func (r *Runner) Roster(ro *structs.Roster) {
 	close(r.heard)
 	r.heard = make(chan struct{})
 	r.mu.Unlock()
-	if old != nil {
-		r.changed()
-	}
+	r.changed() // also the first time: tasks that were found again after a restart of the agent may be of an earlier epoch
 }
 
 // regroup asks for all tasks to run anew when one of them was started for an earlier epoch of the gang.
