@@ -101,13 +101,14 @@ func (c *cluster) kill(i int) {
 	_ = c.procs[i].Wait()
 }
 
-func (c *cluster) nodes(n int) {
+// nodes starts n simulated nodes, with more options of muster nodesim.
+func (c *cluster) nodes(n int, more ...string) {
 	c.simDebug = freePort()
 	args := []string{"nodesim", "-count", fmt.Sprint(n), "-debug-addr", fmt.Sprintf("127.0.0.1:%d", c.simDebug)}
 	for _, p := range c.ports {
 		args = append(args, "-server-addr", fmt.Sprintf("127.0.0.1:%d", p[1]))
 	}
-	c.sim = exec.Command(c.bin, args...)
+	c.sim = exec.Command(c.bin, append(args, more...)...)
 	log, _ := os.Create(filepath.Join(c.dir, "sim.log"))
 	c.sim.Stdout, c.sim.Stderr = log, log
 	c.sim.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -27,11 +27,14 @@ func main() {
 	rounds := flag.Int("rounds", 20, "of -failover")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
-	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks; launch and scale only by their names")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks; launch, real and scale only by their names")
 	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale")
 	allocs := flag.Int("allocs", 100_000, "allocations of -only scale")
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale")
 	servers := flag.Int("servers", 3, "servers of -only scale")
+	trace := flag.String("trace", "sim/testdata/traces/philly-muri/trace3.csv", "of -only real, in the form of Muri's")
+	jobs := flag.Int("jobs", 300, "of the trace, of -only real")
+	length := flag.Duration("length", 2*time.Minute, "of -only real: for how long the nodes would be busy with no gap")
 	flag.StringVar(&profiles, "profile", "", "write CPU profiles of servers, simulated nodes and this program into this folder, of each rate run")
 	flag.Parse()
 	bin := os.Getenv("MUSTER_BIN")
@@ -57,6 +60,9 @@ func main() {
 	}
 	if *only == "launch" {
 		runLaunch(bin, *quick)
+	}
+	if *only == "real" {
+		runReal(bin, *trace, *jobs, *length)
 	}
 	if *only == "scale" {
 		runScale(bin, *servers, *nodes, *allocs, *perJob)
