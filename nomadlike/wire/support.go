@@ -183,11 +183,10 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[WorkloadIdentity](), block: "task > identity", all: Ignored},
 	{typ: reflect.TypeFor[TaskSchedule](), block: "task > schedule", all: Refused},
 	{typ: reflect.TypeFor[TaskScheduleCron](), block: "task > schedule > cron", all: Refused},
-	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA SecretsMB GPU",
+	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA SecretsMB ShmMB GPU",
 		ignored: map[string]note{
 			"IOPS":     {why: "without effect, as in Nomad"},
 			"Networks": {why: "ports of the deprecated network block in resources are added to the group's"},
-			"ShmMB":    {why: "kept and shown, but tasks get /dev/shm as their driver makes it in this build"},
 		}},
 	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG",
 		refused: map[string]note{
