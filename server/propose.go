@@ -79,12 +79,33 @@ type proposals struct {
 	priority []*Proposal
 	closed   bool
 
+	completing atomic.Bool   // runCompleter was started
+	completed  chan struct{} // closed when everything that was given to raft is answered and nothing more comes
+
 	proposed atomic.Int64
 	refused  atomic.Int64
 }
 
 func newProposals() *proposals {
-	return &proposals{wake: make(chan struct{}, 1), sent: make(chan *Proposal, inFlightMax)}
+	return &proposals{wake: make(chan struct{}, 1), sent: make(chan *Proposal, inFlightMax), completed: make(chan struct{})}
+}
+
+// settleMax is how long a server that closes waits for raft to answer what it was given.
+const settleMax = 5 * time.Second
+
+// settle waits until raft has answered everything, for settleMax at most. It comes after the end of runProposer was asked
+// for and before raft is shut down: raft buffers entries (BatchApplyCh), and one that is in the buffer when it shuts down is
+// never answered.
+func (q *proposals) settle() {
+	if !q.completing.Load() {
+		return
+	}
+	t := time.NewTimer(settleMax)
+	defer t.Stop()
+	select {
+	case <-q.completed:
+	case <-t.C:
+	}
 }
 
 // Apply writes a command and waits for its result. A command that the state machine refuses is returned as an error.
@@ -234,6 +255,7 @@ var errUnknownOutcome = structs.Errorf(structs.CodeUnknown, "leadership was lost
 
 // runCompleter answers proposals as raft answers them, which is in the order of the log.
 func (s *Server) runCompleter() {
+	defer close(s.props.completed)
 	for p := range s.props.sent {
 		err := p.fut.Error()
 		switch {

@@ -143,6 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	run(func() { s.runFanOut(s.ctx) })
 	run(func() { s.runProposer(s.ctx) })
+	s.props.completing.Store(true)
 	run(s.runCompleter)
 	run(func() { s.runLeadership(s.ctx) })
 	run(func() { s.runSnapshots(s.ctx) })
@@ -184,6 +185,7 @@ func (s *Server) Close() error {
 		s.gossip.close()
 	}
 	if s.raft != nil {
+		s.props.settle()
 		if err := s.raft.Shutdown().Error(); err != nil {
 			s.log.Error("raft shutdown", "error", err)
 		}
