@@ -12,6 +12,9 @@ import (
 func (a *Agent) openDocker() {
 	opt := *a.cfg.Client.Docker
 	opt.StateDir = filepath.Join(a.cfg.DataDir, "docker")
+	if g := a.cfg.Client.GPU; g != nil {
+		opt.Proc = g.Proc
+	}
 	opt.Log = a.log.Named("client.docker")
 	opt.NodeID = func() string { return a.nodeID.String() }
 	opt.CoreMHz = func() int64 {

@@ -151,11 +151,16 @@ func fileCases() []fileCase {
 		}()), "", ""},
 		{"env key with =", job("", "", `env = { "A=B" = "c" }`), "A=B", ""},
 		{"env with NUL", job("", "", `env = { "A" = "a\u0000b" }`), "", ""},
-		{"artifact", job("", "", `artifact { source = "http://169.254.169.254/x" }`), "artifact", ""},
+		{"artifact of the node's files", job("", "", `artifact { source = "file:///etc/shadow" }`), "artifact", ""},
+		{"artifact to elsewhere", job("", "", "artifact {\nsource = \"http://127.0.0.1/x\"\ndestination = \"../../../../etc/cron.d/x\"\n}"), "leads out", ""},
 		{"template", job("", "", "template {\ndata = \"{{ file \\\"/etc/shadow\\\" }}\"\ndestination = \"../../../../etc/cron.d/x\"\n}"), "template", ""},
 		{"vault", job("", "", `vault { policies = ["root"] }`), "vault", ""},
 		{"consul", job("", "consul {}", ""), "consul", ""},
-		{"volume", job("", "volume \"v\" {\ntype = \"host\"\nsource = \"/\"\n}", ""), "volume", ""},
+		{"volume of a plugin", job("", "volume \"v\" {\ntype = \"csi\"\nsource = \"x\"\n}", ""), "only \"host\" is supported", ""},
+		{"volume for nothing", job("", "volume \"v\" {\ntype = \"host\"\n}", `volume_mount {
+volume = "w"
+destination = "/data"
+}`), "no volume", ""},
 		{"multiregion", job("multiregion {\nregion \"a\" {}\n}", "", ""), "multiregion", ""},
 		{"gang larger than its group", job("", "gang {\n min = 9\n}", ""), "gang", ""},
 		{"undefined variable", job("region = var.nowhere", "", ""), "nowhere", ""},

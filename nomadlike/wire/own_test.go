@@ -32,6 +32,8 @@ func TestValidateOwn(t *testing.T) {
 		spoil func(*Job)
 		want  string
 	}{
+		{"volume of a plugin", "batch", func(j *Job) { g(j).Volumes = map[string]*VolumeRequest{"v": {Type: "csi", Source: "x"}} }, `only "host" is supported`},
+		{"artifact of the node", "batch", func(j *Job) { g(j).Tasks[0].Artifacts = []*TaskArtifact{{GetterSource: ptr("file:///etc/shadow")}} }, "mount a host volume"},
 		{"placement", "batch", func(j *Job) { j.Placement = ptr("a b") }, "is not a placement policy"},
 		{"runtime", "batch", func(j *Job) { j.Runtime = &Runtime{Expected: wdur(2 * time.Hour), Limit: wdur(time.Hour)} }, "expected (2h0m0s) is longer than limit (1h0m0s)"},
 		{"runtime zero", "batch", func(j *Job) { j.Runtime = &Runtime{Limit: wdur(0)} }, "leave it out for no limit"},

@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -364,6 +365,21 @@ func (w *supportWalk) descend(where, hcl string, v reflect.Value) {
 			}
 			if e.Kind() == reflect.Struct {
 				w.descend(where, hcl, e)
+			}
+		}
+	case reflect.Map: // of blocks by name
+		if v.Type().Key().Kind() != reflect.String {
+			return
+		}
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, k := range keys {
+			e := v.MapIndex(k)
+			for e.Kind() == reflect.Pointer && !e.IsNil() {
+				e = e.Elem()
+			}
+			if e.Kind() == reflect.Struct {
+				w.walk(prefix(where, fmt.Sprintf("%s %q", hcl, k.String())), e)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func (v *validator) files(w string, g *TaskGroup) {
 	}
 }
 
-// artifacts checks what a task fetches; the node decides about the source.
+// artifacts checks what a task fetches; the node decides about the rest of the source.
 func (v *validator) artifacts(w string, t *Task) {
 	v.count(w+", artifact", len(t.Artifacts))
 	for i, a := range t.Artifacts {
@@ -60,8 +60,11 @@ func (v *validator) artifacts(w string, t *Task) {
 			continue
 		}
 		aw := fmt.Sprintf("%s, artifact %d", w, i+1)
-		if val(a.GetterSource) == "" {
+		switch src := val(a.GetterSource); {
+		case src == "":
 			v.errorf(aw+", source", "is missing")
+		case strings.HasPrefix(src, "file:") || strings.HasPrefix(src, "/"):
+			v.errorf(aw+", source", "%.64q: files of the node are not fetched; mount a host volume", src)
 		}
 		v.oneOf(aw+", mode", val(a.GetterMode), "any", "file", "dir")
 		v.inside(aw+", destination", val(a.RelativeDest))

@@ -78,6 +78,7 @@ type Options struct {
 	ImageDelay      time.Duration // how long such an image is kept; 0 is 3 min
 	GPU             string        // GPUAuto and so on; "" is GPUAuto
 	CDIDir          string        // where our CDI specifications go; "" is /var/run/cdi
+	Proc            string        // where device numbers are told; "" is /proc
 }
 
 // Driver is docker.

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (d *Driver) devices(_ *driver.TaskConfig, v driver.Values, host *container.
 		if err := unix.Stat(real, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR && st.Mode&unix.S_IFMT != unix.S_IFBLK {
 			return refuse("devices: %s is not a device file", m.PathOnHost)
 		}
-		if _, isGPU := nodeName(readMajors("/proc/devices"), driver.DeviceNode{Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}); isGPU {
+		if _, isGPU := nodeName(readMajors(filepath.Join(cmp.Or(d.opt.Proc, "/proc"), "devices")), driver.DeviceNode{Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}); isGPU {
 			return refuse("devices: %s is a GPU's: ask for GPUs in resources", m.PathOnHost)
 		}
 		if !d.opt.AllowPrivileged && !slices.ContainsFunc(d.opt.AllowDevices, func(p string) bool { ok, _ := path.Match(p, real); return ok }) {
@@ -88,7 +89,7 @@ func samePlace(a, b string) bool {
 
 // grant gives a container the GPUs and other devices that its task was granted.
 func (d *Driver) grant(cfg *driver.TaskConfig, e engine, host *container.HostConfig) error {
-	majors := readMajors("/proc/devices")
+	majors := readMajors(filepath.Join(cmp.Or(d.opt.Proc, "/proc"), "devices"))
 	var gpus, others []driver.DeviceNode
 	for _, n := range cfg.Resources.Devices {
 		if _, isGPU := nodeName(majors, n); isGPU {
