@@ -50,6 +50,44 @@ type stranded struct {
 	// For each shape: its share of the demand for GPUs in millionths.
 	share  []int64
 	demand int64 // thousandths of GPUs of all shapes
+	cpuMax int64 // more than that no stream can use up
+	known  map[standing]int64
+}
+
+// standing is all of a node that its value depends on. A big cluster has few different ones; valuing each once is what
+// makes a new mix affordable.
+type standing struct {
+	cpu   int64
+	suits [8]uint64       // a bit for each shape of the mix, of which there are 512 at most
+	free  [gpusMax]uint16 // in rising order: which GPU is which does not matter
+	n     uint8
+}
+
+// knownMax is how many values are kept; all are dropped when there are more.
+const knownMax = 1 << 15
+
+// standingOf is false for what does not fit into a standing: it is valued each time.
+func (s *stranded) standingOf(g *scheduler.GPUState, n int) (st standing, ok bool) {
+	if len(g.Suits) > 64*len(st.suits) {
+		return st, false
+	}
+	st.cpu, st.n = min(g.FreeCPU, s.cpuMax), uint8(n)
+	for i, suits := range g.Suits {
+		if suits {
+			st.suits[i/64] |= 1 << (i % 64)
+		}
+	}
+	for i, free := range g.Free[:n] {
+		if free < 0 || free > math.MaxUint16 {
+			return st, false
+		}
+		at := i
+		for ; at > 0 && st.free[at-1] > uint16(free); at-- {
+			st.free[at] = st.free[at-1]
+		}
+		st.free[at] = uint16(free)
+	}
+	return st, true
 }
 
 type request struct {
@@ -60,7 +98,7 @@ type request struct {
 }
 
 func newStranded(mix *scheduler.Mix) *stranded {
-	s := &stranded{mix: mix, minCPU: math.MaxInt64, least: math.MaxInt64, share: make([]int64, len(mix.Shapes))}
+	s := &stranded{mix: mix, minCPU: math.MaxInt64, least: math.MaxInt64, share: make([]int64, len(mix.Shapes)), known: map[standing]int64{}}
 	for i := range mix.Shapes {
 		m := &mix.Shapes[i]
 		if m.GPUs > 0 {
@@ -89,6 +127,13 @@ func newStranded(mix *scheduler.Mix) *stranded {
 			m := &mix.Shapes[i]
 			s.stream[k][j] = request{int32(i), int32(m.GPUs), m.CPU, m.Milli}
 		}
+	}
+	for k := range s.stream {
+		sum := s.minCPU
+		for j := range s.stream[k] {
+			sum += min(s.stream[k][j].cpu, math.MaxInt32) // what asks for more fits on no node
+		}
+		s.cpuMax = max(s.cpuMax, sum)
 	}
 	return s
 }
@@ -121,6 +166,24 @@ func (s *stranded) Value(g *scheduler.GPUState) int64 {
 	if most < s.least || g.FreeCPU < s.minCPU {
 		return all
 	}
+	st, ok := s.standingOf(g, n)
+	if ok {
+		if v, known := s.known[st]; known {
+			return v
+		}
+	}
+	v := s.pack(g, n, all, idle)
+	if ok {
+		if len(s.known) >= knownMax {
+			clear(s.known)
+		}
+		s.known[st] = v
+	}
+	return v
+}
+
+// pack packs every stream onto a node with n GPUs, of which all is free in all, and idle are untouched.
+func (s *stranded) pack(g *scheduler.GPUState, n int, all int64, idle int32) int64 {
 	total := int64(0)
 	var free [gpusMax]int64
 	for k := range s.stream {
