@@ -96,12 +96,12 @@ func TestLeaderDiesInAPass(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 7))
 				// Passes take a while, so that instants fall into them.
-				slow := &sync.Mutex{}
+				slow, delays := &sync.Mutex{}, rand.New(rand.NewPCG(seed, 8))
 				passing := 0
 				passDelay = func() {
 					slow.Lock()
 					passing++
-					d := time.Duration(r.IntN(30)) * time.Millisecond
+					d := time.Duration(delays.IntN(30)) * time.Millisecond
 					slow.Unlock()
 					time.Sleep(d)
 					slow.Lock()
