@@ -569,7 +569,7 @@ func (n *node) artifacts(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ block, want string }{
 		"gone": {fetch("/nothing", ""), "404"}, "outside": {fetch("/text", "destination = \"/etc/x\""), "it is neither in the task's directory"},
-		"sum": {fetch("/text?checksum=md5:00000000000000000000000000000000", ""), "its checksum is"}, "file": {"artifact {\n source = \"git::file:///etc\"\n}\n", "git repositories are fetched over"},
+		"sum": {fetch("/text?checksum=md5:00000000000000000000000000000000", ""), "its checksum is"}, "file": {"artifact {\n source = \"git::file:///etc\"\n}\n", "files of the node are not fetched"},
 	} {
 		n.run(t, "art-"+name, "batch", c.block+box("env"), "")
 		wantText(t, name, events(n.alloc(t, "art-"+name, "failed")), c.want)
