@@ -87,6 +87,8 @@ func (o *allocLogsOptions) check() error {
 	switch {
 	case o.lines < 0 || o.bytes < 0:
 		return errors.New("-n and -c want a number that is not negative")
+	case o.rank < -1:
+		return fmt.Errorf("-rank %d: ranks count from 0", o.rank)
 	case o.rank >= 0 && o.json:
 		return errors.New("-json prints frames as they come, of all ranks: leave out -rank")
 	}

@@ -273,6 +273,7 @@ func TestNormalize(t *testing.T) {
 		{"job run -", "job run -"},
 		{"alloc logs -f -n 10 a", "alloc logs -f -n 10 a"},
 		{"alloc logs -n=10 a", "alloc logs -n=10 a"},
+		{"run -time -1h f", "run --time -1h f"},
 		{"alloc exec -it a sh -c ls", "alloc exec -it a -- sh -c ls"},
 		{"alloc exec -task web -it a sh -json", "alloc exec --task web -it a -- sh -json"},
 		{"alloc exec a -task web sh -x", "alloc exec a --task web -- sh -x"},

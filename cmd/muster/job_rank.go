@@ -100,6 +100,8 @@ func holding(ms []ranked, rank int) (*ranked, error) {
 		world += ms[i].ranks
 	}
 	switch {
+	case world == 0 && len(ms) == 1 && rank > 0 && !ms[0].labelled:
+		return nil, fmt.Errorf("there is no rank %d: the job has neither a launch nor a gang block, or its ranks are over; leave out -rank", rank)
 	case world == 0 && len(ms) == 1:
 		return &ms[0], nil
 	case world == 0:

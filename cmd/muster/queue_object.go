@@ -245,6 +245,9 @@ func newQueueInspect(e *env) *cobra.Command {
 
 // inspect prints an object as JSON.
 func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v any) error {
+	if name == "" {
+		return fmt.Errorf("the name of the %s is empty", kind)
+	}
 	a, err := o.api()
 	if err != nil {
 		return err

@@ -153,9 +153,9 @@ func normalize(root *cobra.Command, args []string) []string {
 		if a == "--" {
 			return append(out, args[i:]...)
 		}
-		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
+		if len(a) > 2 && a[0] == '-' && a[1] != '-' { // -1h is a value: no flag begins with a digit
 			name, _, _ := strings.Cut(a[1:], "=")
-			if len(name) > 1 && (!bundle(cmd, name) || longFlag(cmd, name)) && !isNumber(a[1:]) {
+			if len(name) > 1 && (!bundle(cmd, name) || longFlag(cmd, name)) && !isNumber(a[1:2]) {
 				a = "-" + a
 			}
 		} else if a != "" && a[0] != '-' {

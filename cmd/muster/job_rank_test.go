@@ -1,0 +1,32 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestNoSuchRank: what cannot be a rank of a job is said to be none, and not answered with something else.
+func TestNoSuchRank(t *testing.T) {
+	two := []ranked{{first: 0, ranks: 2, labelled: true}, {first: 2, ranks: 2, labelled: true}}
+	for _, c := range []struct {
+		name string
+		ms   []ranked
+		rank int
+		want string
+	}{
+		{"the last", two, 3, ""},
+		{"beyond", two, 4, "the ranks are 0 to 3"},
+		{"no ranks at all", []ranked{{}}, 99, "leave out -rank"},
+		{"rank mode, the roster is gone", []ranked{{labelled: true}}, 1, ""},
+		{"several, the roster is gone", []ranked{{}, {}}, 1, "not known any more"},
+	} {
+		m, err := holding(c.ms, c.rank)
+		if c.want == "" && (err != nil || m == nil) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, %v; want %q", c.name, m, err, c.want)
+		}
+	}
+	o := &allocLogsOptions{rank: -5}
+	if err := o.check(); err == nil || !strings.Contains(err.Error(), "count from 0") {
+		t.Errorf("rank -5: %v", err)
+	}
+}
