@@ -160,12 +160,8 @@ func Tasks(dir string) []Task {
 			continue
 		}
 		pid, _ := strconv.Atoi(strings.Split(f, "/")[2])
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
-		}
-		rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
-		if rest[0] == "Z" {
+		rest, live := statOf(pid)
+		if !live {
 			continue
 		}
 		tk := Task{Pid: pid, Start: rest[19]}
@@ -180,11 +176,10 @@ func Tasks(dir string) []Task {
 		inside[pid] = tk
 	}
 	for pid, tk := range inside {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
+		rest, live := statOf(pid)
+		if !live {
 			continue
 		}
-		rest := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
 		ppid, _ := strconv.Atoi(rest[1])
 		if parent, ok := inside[ppid]; ok && parent.AllocID == tk.AllocID && parent.Task == tk.Task {
 			continue
@@ -192,6 +187,17 @@ func Tasks(dir string) []Task {
 		out = append(out, tk)
 	}
 	return out
+}
+
+// statOf is what /proc/PID/stat says after the name: state, parent and so on; and whether the process lives. One that
+// is reaped while it is read has parent 0, whatever its state: it would pass for an orphan.
+func statOf(pid int) (fields []string, live bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, false
+	}
+	fields = strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
+	return fields, fields[0] != "Z" && fields[1] != "0"
 }
 
 // KillBelow ends every process that has dir in its environment or command line: supervisors and tasks of agents that
