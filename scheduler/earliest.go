@@ -210,6 +210,7 @@ func (b *books) decideAt(d *decision, w *whatIf) []placement {
 	then.books = &books{in: d.in, w: w}
 	then.rec.run(d.load.Allocs)
 	then.place()
+	then.rec.done()
 	if len(then.misses) > 0 || len(then.placed) == 0 {
 		return nil
 	}
@@ -226,7 +227,9 @@ func (b *books) decideAt(d *decision, w *whatIf) []placement {
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
 	now := d.in.Now
-	w := &whatIf{v: b.w.v, touched: make([]int32, b.w.v.rows), mix: b.w.mix}
+	w := &whatIf{v: b.w.v, mix: b.w.mix, scratch: b.w.scratch}
+	w.touched = w.column()
+	defer func() { w.scratch.keep(w.touched) }()
 	for _, row := range rows {
 		o := b.w.get(row)
 		var keep []*held
@@ -267,6 +270,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			return nil
 		}
 		s := newScan(g.ask, w, d.policy, 0)
+		defer s.done()
 		for _, other := range d.rec.groups {
 			if other == g || g.ask.countsJob() {
 				for _, a := range other.staying {

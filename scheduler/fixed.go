@@ -29,7 +29,8 @@ func Pow10(num, den int64) int64 {
 		num, den = num>>10, den>>10
 	}
 	const sub = 1024
-	x := num * (pow10Steps * sub) / den
+	x := uint64(num) * (pow10Steps * sub) / uint64(den) // nothing is negative from here on, and shifts are exact
 	i, frac := x/sub, x%sub
-	return pow10Table[i] + (pow10Table[i+1]-pow10Table[i])*frac/sub
+	low := pow10Table[i]
+	return low + int64(uint64(pow10Table[i+1]-low)*frac/sub)
 }

@@ -223,8 +223,14 @@ func (w *whatIf) ledger(p GPUPolicy, a *ask) *ledger {
 	return l
 }
 
-// release lets other passes have the ledgers.
+// release ends the picture of a pass: other passes have its ledgers and its scratch.
 func (w *whatIf) release() {
+	if w.scratch != nil {
+		w.scratch.keep(w.touched)
+		w.touched = nil
+		scratches.Put(w.scratch)
+		w.scratch = nil
+	}
 	for _, l := range w.ledgers {
 		l.busy.Unlock()
 	}

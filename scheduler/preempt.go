@@ -350,7 +350,7 @@ func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best
 		for i := range c.ids {
 			row := d.w.v.starts[ci] + i
 			v := s.classVerdict(&c.classes[c.class[i]])
-			if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.nodes[i].ID) {
+			if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.ids[i]) {
 				continue
 			}
 			o := d.w.get(row)

@@ -85,7 +85,7 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 		s.props = append(s.props, &propState{valueTable: newValueTable(), have: make(map[int32]int64)})
 	}
 	if a.distinctHostsJob || a.distinctHostsGroup {
-		s.jobRow = make([]int32, w.v.rows)
+		s.jobRow = w.column()
 	}
 	if len(a.spreads) == 0 {
 		s.cells = []cell{{pos: -1}}
@@ -139,7 +139,7 @@ func (s *scan) count(row int, group bool, n int32) {
 	node := s.node(row)
 	if group {
 		if s.onRow == nil {
-			s.onRow = make([]int32, s.w.v.rows)
+			s.onRow = s.w.column()
 		}
 		s.onRow[row] += n
 		if len(s.spreads) > 0 {
@@ -207,7 +207,7 @@ func (s *scan) build() {
 	s.built = true
 	view := s.w.v
 	if len(s.cells) == 1 {
-		s.cells[0].heap = make([]candidate, 0, view.rows)
+		s.cells[0].heap = s.w.heap()
 	}
 	table := make([]*verdict, 0, 8)
 	for ci, c := range view.chunks {
@@ -239,7 +239,7 @@ func (s *scan) build() {
 			if s.elsewhere(row) {
 				continue
 			}
-			if s.banned(c.nodes[i].ID) {
+			if s.banned(c.ids[i]) {
 				s.refuse(refusal{code: structs.ReasonNodeIneligible, what: dimBarred, cure: structs.EventNodeJoined})
 				continue
 			}

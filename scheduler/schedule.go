@@ -49,6 +49,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	starved := in.Waits
 	finish := func(d *decision) {
 		d.assemble()
+		d.rec.done()
 		plan.Entries = append(plan.Entries, d.entries...)
 		plan.Cursor = d.cursor
 		rep.Workloads = append(rep.Workloads, d.report)

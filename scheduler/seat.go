@@ -13,7 +13,7 @@ func (s *scan) offer(row int, count bool) {
 	}
 	c, i := s.w.v.at(row)
 	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.nodes[i].ID) {
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.ids[i]) {
 		return
 	}
 	o := s.w.get(row)
@@ -143,7 +143,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 // took books a placement of this group on a row in everything but the heap.
 func (s *scan) took(row int, v *verdict, n *structs.Node) {
 	if s.onRow == nil {
-		s.onRow = make([]int32, s.w.v.rows)
+		s.onRow = s.w.column()
 	}
 	s.onRow[row]++
 	if s.jobRow != nil {

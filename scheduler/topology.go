@@ -85,7 +85,7 @@ func (s *scan) rooms(l *level, limit int64) []room {
 				continue
 			}
 			v := s.classVerdict(&c.classes[c.class[i]])
-			if v.outside || v.far || v.refused > 0 || s.banned(c.nodes[i].ID) {
+			if v.outside || v.far || v.refused > 0 || s.banned(c.ids[i]) {
 				continue
 			}
 			o := s.w.get(row)

@@ -17,6 +17,7 @@ type whatIf struct {
 	seed    uint64 // of the pass, for lots
 	past    map[structs.NodeID]Past
 	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
+	scratch *scratch
 }
 
 type undone struct {
@@ -27,7 +28,8 @@ type undone struct {
 }
 
 func newWhatIf(v *View, f Overlay) *whatIf {
-	w := &whatIf{v: v, touched: make([]int32, v.rows)}
+	w := &whatIf{v: v, scratch: scratches.Get().(*scratch)}
+	w.touched = w.column()
 	f.each(func(node structs.NodeID) {
 		c, i, found := v.locate(node)
 		if !found {
