@@ -133,7 +133,7 @@ func testAgents(t *testing.T, v *victim) {
 		{"two ports alike", strings.Replace(server, "27656", "27657", 1), nil, "27657"},
 		{"address of a name", strings.Replace(server, "\"127.0.0.1\"", "\"no such host\"", 1), nil, "no such host"},
 		{"address of another machine", strings.Replace(server, "\"127.0.0.1\"", "\"192.0.2.1\"", 1), nil, "192.0.2.1"},
-		{"open to the network", strings.Replace(server, "\"127.0.0.1\"", "\"0.0.0.0\"", 1), nil, "insecure"},
+		{"open to the network", strings.Replace(server, "\"127.0.0.1\"", "\"0.0.0.0\"", 1) + "advertise {\n  http = \"192.0.2.1\"\n  rpc = \"192.0.2.1\"\n  serf = \"192.0.2.1\"\n}\n", nil, "insecure"},
 		{"name with a blank", server + "name = \"a b\"\n", nil, "a b"},
 		{"name with a slash", server + "name = \"../x\"\n", nil, "../x"},
 		{"region with a blank", server + "region = \"a b\"\n", nil, "a b"},
