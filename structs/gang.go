@@ -66,7 +66,17 @@ type Launch struct {
 	Ranks  int      // processes an allocation; 0: one for each GPU
 	Compat []string // "torchrun", "slurm", "mpi": for whose launchers variables are set
 	Port   int      // rendezvous port; 0: a free one
+	GPUs   string   // in rank mode: LaunchGPUsOwn (also ""), LaunchGPUsAll
 }
+
+// What the ranks of a member see of its GPUs.
+const (
+	LaunchGPUsOwn = "own" // each rank its own
+	LaunchGPUsAll = "all" // every rank all of them; programs choose by LOCAL_RANK
+)
+
+// GPUsByRank reports whether every rank sees its own GPUs alone.
+func (l *Launch) GPUsByRank() bool { return l.InRanks() && l.GPUs != LaunchGPUsAll }
 
 // Modes of Launch.
 const (

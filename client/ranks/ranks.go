@@ -124,12 +124,8 @@ func code(st *os.ProcessState) int {
 }
 
 func number(env []string, name string, def int) int {
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, name+"="); ok {
-			if n, err := strconv.Atoi(v); err == nil && n >= 0 {
-				return n
-			}
-		}
+	if n, err := strconv.Atoi(variable(env, name)); err == nil && n >= 0 {
+		return n
 	}
 	return def
 }
@@ -140,7 +136,44 @@ func Environ(env []string, rank, local int) []string {
 	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "SLURM_JOB_ID=") }) {
 		out = append(out, "SLURM_PROCID="+strconv.Itoa(rank), "SLURM_LOCALID="+strconv.Itoa(local))
 	}
+	if variable(env, "MUSTER_GPUS_BY_RANK") != "" {
+		out = append(out, ownGPUs(env, local)...)
+	}
 	return out
+}
+
+// gpuLists are the variables with an entry for each GPU, in the same order.
+var gpuLists = []string{"CUDA_VISIBLE_DEVICES", "MUSTER_GPU_MEMORY_MIB", "MUSTER_GPU_COMPUTE"}
+
+// ownGPUs gives a rank its part of the task's GPUs: neighbours in the list, as many for each as there are. When there are
+// more ranks than GPUs, neighbouring ranks share one.
+func ownGPUs(env []string, local int) []string {
+	n := number(env, "MUSTER_RANKS", 1)
+	var out []string
+	for _, name := range gpuLists {
+		list := variable(env, name)
+		if list == "" || n == 0 || local >= n {
+			continue
+		}
+		all := strings.Split(list, ",")
+		low := local * len(all) / n
+		own := all[low:max(low+1, (local+1)*len(all)/n)]
+		out = append(out, name+"="+strings.Join(own, ","))
+		if name == "CUDA_VISIBLE_DEVICES" {
+			out = append(out, "MUSTER_GPU_COUNT="+strconv.Itoa(len(own)))
+		}
+	}
+	return out
+}
+
+// variable is the value of a variable, "" when it is not set.
+func variable(env []string, name string) string {
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
 }
 
 func environ(env []string, rank, local int) []string {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,6 +69,44 @@ func TestRanks(t *testing.T) {
 				t.Errorf("stderr %q, want %q", got, c.errs)
 			}
 		})
+	}
+}
+
+func TestOwnGPUs(t *testing.T) {
+	for _, c := range []struct {
+		gpus string
+		n    int
+		want string // of all ranks, divided by "|"
+	}{
+		{"a,b", 2, "a|b"},
+		{"a,b,c,d", 2, "a,b|c,d"},
+		{"a,b,c", 2, "a|b,c"},
+		{"a,b", 4, "a|a|b|b"},
+		{"a,b", 3, "a|a|b"},
+		{"a", 1, "a"},
+	} {
+		var got []string
+		env := []string{"MUSTER_GPUS_BY_RANK=1", "MUSTER_RANKS=" + strconv.Itoa(c.n), "CUDA_VISIBLE_DEVICES=" + c.gpus, "NVIDIA_VISIBLE_DEVICES=" + c.gpus}
+		for i := range c.n {
+			e := environ(env, i, i)
+			got = append(got, variable(e, "CUDA_VISIBLE_DEVICES"))
+			if n := strings.Count(got[i], ",") + 1; variable(e, "MUSTER_GPU_COUNT") != strconv.Itoa(n) || variable(e, "NVIDIA_VISIBLE_DEVICES") != c.gpus {
+				t.Errorf("rank %d of %d over %s: %v", i, c.n, c.gpus, e)
+			}
+		}
+		if s := strings.Join(got, "|"); s != c.want {
+			t.Errorf("%d ranks over %s see %s, want %s", c.n, c.gpus, s, c.want)
+		}
+	}
+	if e := environ([]string{"MUSTER_RANKS=2", "CUDA_VISIBLE_DEVICES=a,b"}, 1, 1); variable(e, "CUDA_VISIBLE_DEVICES") != "a,b" {
+		t.Errorf("all GPUs for every rank: %v", e)
+	}
+	if e := environ([]string{"MUSTER_GPUS_BY_RANK=1", "MUSTER_RANKS=2", "CUDA_VISIBLE_DEVICES="}, 1, 1); variable(e, "CUDA_VISIBLE_DEVICES") != "" {
+		t.Errorf("without GPUs: %v", e)
+	}
+	e := environ([]string{"MUSTER_GPUS_BY_RANK=1", "MUSTER_RANKS=2", "CUDA_VISIBLE_DEVICES=a,b", "MUSTER_GPU_MEMORY_MIB=10,20"}, 1, 1)
+	if variable(e, "MUSTER_GPU_MEMORY_MIB") != "20" {
+		t.Errorf("shares: %v", e)
 	}
 }
 

@@ -33,6 +33,9 @@ func (g *Gang) span(member int) (first, n int) {
 	return first, n
 }
 
+// GPUsByRank is the variable that tells the launcher of ranks to show each rank its own GPUs alone.
+const GPUsByRank = "MUSTER_GPUS_BY_RANK"
+
 // gang tells a task where it stands among the members of its gang, in the words of the launchers that people use:
 // torchrun reads PET_*, programs started rank by rank read RANK and its kin, and SLURM_* and MPI's are set when asked for.
 func (e *Env) gang(g *Gang, in Input) {
@@ -73,6 +76,9 @@ func (e *Env) gang(g *Gang, in Input) {
 		num("LOCAL_WORLD_SIZE", ranks)
 		num("GROUP_RANK", g.Rank)
 		num("NODE_RANK", g.Rank)
+		if _, own := in.Task.Env["CUDA_VISIBLE_DEVICES"]; g.Launch.GPUsByRank() && !own {
+			set(GPUsByRank, "1")
+		}
 	} else {
 		num("PET_NNODES", len(ro.Members))
 		num("PET_NODE_RANK", g.Rank)

@@ -63,6 +63,24 @@ func TestGangVariables(t *testing.T) {
 			t.Errorf("the first rank is %s", got)
 		}
 	})
+	t.Run("GPUs by rank", func(t *testing.T) {
+		for _, c := range []struct {
+			launch structs.Launch
+			own    string
+			want   string
+		}{
+			{structs.Launch{Mode: "rank"}, "", "1"}, {structs.Launch{Mode: "rank", GPUs: "own"}, "", "1"},
+			{structs.Launch{Mode: "rank", GPUs: "all"}, "", ""}, {structs.Launch{Mode: "node"}, "", ""}, {structs.Launch{Mode: "rank"}, "0", ""},
+		} {
+			in := gangInput(&c.launch)
+			if c.own != "" {
+				in.Task.Env = map[string]string{"CUDA_VISIBLE_DEVICES": c.own}
+			}
+			if got := New(in).Get(GPUsByRank); got != c.want {
+				t.Errorf("%+v with own %q: %q, want %q", c.launch, c.own, got, c.want)
+			}
+		}
+	})
 	t.Run("started again here", func(t *testing.T) {
 		in := gangInput(nil)
 		in.TaskRestarts, in.TaskRestartReason = 1, "failed"

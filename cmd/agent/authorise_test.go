@@ -64,6 +64,25 @@ func live(t *testing.T) string {
 	return startAgent(t, cfg, ports[0])
 }
 
+// TestDefaultUserIsTold checks that who owns the directories of a task is who the driver runs it as.
+func TestDefaultUserIsTold(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.hcl")
+	if err := os.WriteFile(file, []byte("plugin \"exec\" {\n  config {\n    default_user = \"daemon\"\n  }\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := agentconfig.Load(agentconfig.Options{Dev: true, Paths: []string{file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := FromConfig(c, hclog.NewInterceptLogger(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := cfg.Client.Config.DefaultUsers["exec"]; got != "daemon" || cfg.Client.Exec.DefaultUser != "daemon" {
+		t.Errorf("directories are made for %q, tasks run as %q; want daemon", got, cfg.Client.Exec.DefaultUser)
+	}
+}
+
 func startAgent(t *testing.T, cfg Config, port int) string {
 	t.Helper()
 	a, err := New(cfg)

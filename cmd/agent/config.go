@@ -80,6 +80,9 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	}
 	exec, nvidia := c.Plugin.Exec.Config, c.Plugin.NVIDIA.Config
+	if exec.DefaultUser != "" {
+		cc.DefaultUsers = map[string]string{"exec": exec.DefaultUser}
+	}
 	denied := slices.Concat(exec.DeniedUsers, agentconfig.Names(cl.Options["user.denylist"]))
 	if _, set := cl.Options["user.denylist"]; !set && exec.DeniedUsers == nil {
 		denied = []string{"root"}

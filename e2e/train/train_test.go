@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,6 +154,7 @@ func TestTraining(t *testing.T) {
 	t.Run("rank by rank", func(t *testing.T) {
 		at := c.run(job{id: "ranks", launch: `{ mode = "rank" }`, driver: "exec", command: "/usr/bin/python3", args: []string{script, "0"}})
 		check(t, "ranks", at, c.ended("ranks", 120*time.Second))
+		t.Run("GPUs", func(t *testing.T) { ranksSeeTheirOwn(t, c) })
 		for rank := range 4 {
 			if out, err := c.muster("job", "logs", "-rank", strconv.Itoa(rank), "ranks"); err != nil || !strings.HasPrefix(out, fmt.Sprintf("rank %d of 4 ", rank)) {
 				t.Errorf("logs of rank %d: %v\n%s", rank, err, out)
@@ -172,6 +174,30 @@ func TestTraining(t *testing.T) {
 	})
 	t.Run("again and again", func(t *testing.T) { startMany(t, c) })
 	t.Run("a node killed", func(t *testing.T) { killNode(t, c, script) })
+}
+
+// ranksSeeTheirOwn checks which GPUs each rank is shown: its own, or all if the job says so.
+func ranksSeeTheirOwn(t *testing.T, c *cluster) {
+	say := []string{"-c", "echo rank=$RANK local=$LOCAL_RANK sees $CUDA_VISIBLE_DEVICES of $NVIDIA_VISIBLE_DEVICES"}
+	for _, gpus := range []string{"own", "all"} {
+		id := "gpus-" + gpus
+		c.run(job{id: id, launch: `{ mode = "rank", gpus = "` + gpus + `" }`, driver: "exec", command: "/bin/sh", args: say})
+		out := c.ended(id, 60*time.Second)
+		found := regexp.MustCompile(`local=(\d) sees (\S+) of (\S+)\n`).FindAllStringSubmatch(out, -1)
+		if len(found) != 4 {
+			t.Fatalf("not four ranks:\n%s", out)
+		}
+		for _, m := range found {
+			local, _ := strconv.Atoi(m[1])
+			want := m[3]
+			if gpus == "own" {
+				want = strings.Split(m[3], ",")[local]
+			}
+			if m[2] != want || strings.Count(m[3], ",") != 1 {
+				t.Errorf("gpus = %q: local rank %d sees %s, want %s", gpus, local, m[2], want)
+			}
+		}
+	}
 }
 
 // startMany starts a small program in 4 ranks on 2 nodes so many times that a lost start in a hundred would show.

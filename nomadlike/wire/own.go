@@ -76,6 +76,7 @@ type Launch struct {
 	Ranks  *int     `hcl:"ranks" json:",omitempty"`
 	Compat []string `hcl:"compat"`
 	Port   *int     `hcl:"port" json:",omitempty"`
+	GPUs   string   `hcl:"gpus" json:",omitempty"`
 }
 
 // Checkpoint says how a group saves its state.
@@ -205,7 +206,7 @@ func groupOwnTo(g *TaskGroup, out *structs.Group) {
 		out.Topology = &structs.Topology{Inside: x.Inside, Across: x.Across, Mode: x.Mode}
 	}
 	if x := g.Launch; x != nil {
-		out.Launch = &structs.Launch{Mode: x.Mode, Ranks: val(x.Ranks), Compat: slices.Clone(x.Compat), Port: val(x.Port)}
+		out.Launch = &structs.Launch{Mode: x.Mode, Ranks: val(x.Ranks), Compat: slices.Clone(x.Compat), Port: val(x.Port), GPUs: x.GPUs}
 	}
 	if x := g.Checkpoint; x != nil {
 		out.Checkpoint = &structs.Checkpoint{Signal: x.Signal, Command: slices.Clone(x.Command), URL: x.URL, To: x.To, On: slices.Clone(x.On),
@@ -224,7 +225,7 @@ func groupOwnFrom(g *structs.Group, out *TaskGroup) {
 		out.Topology = &Topology{Inside: x.Inside, Across: x.Across, Mode: x.Mode}
 	}
 	if x := g.Launch; x != nil {
-		out.Launch = &Launch{Mode: x.Mode, Ranks: set(x.Ranks), Compat: x.Compat, Port: set(x.Port)}
+		out.Launch = &Launch{Mode: x.Mode, Ranks: set(x.Ranks), Compat: x.Compat, Port: set(x.Port), GPUs: x.GPUs}
 	}
 	if x := g.Checkpoint; x != nil {
 		out.Checkpoint = &Checkpoint{Signal: x.Signal, Command: x.Command, URL: x.URL, To: x.To, On: x.On,

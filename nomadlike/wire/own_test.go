@@ -78,6 +78,8 @@ func TestValidateOwn(t *testing.T) {
 		{"checkpoint ranks", "batch", func(j *Job) { g(j).Checkpoint = &Checkpoint{To: "ranks"} }, "who gets the signal"},
 		{"mig", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "small"}} }, "something like \"1g.10gb\""},
 		{"mig and memory", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "1g.10gb", Memory: "1GiB"}} }, "memory and compute of its own"},
+		{"launch gpus", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "rank", GPUs: "mine"} }, `"mine"`},
+		{"launch gpus by node", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "node", GPUs: "own"} }, "the launcher of the job decides"},
 		{"rdma", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "do not tell their RDMA devices"},
 		{"rdma word", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "prefered"}} }, `did you mean "preferred"?`},
 		{"shm", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{MemoryMB: ptr(64), ShmMB: ptr(65)} }, "65 is more than memory = 64"},
@@ -117,7 +119,7 @@ func full() *Job {
 	g.Gang = &Gang{Min: ptr(2), Timeout: wdur(time.Minute), OnFailure: "continue", Spares: ptr(1)}
 	g.Elastic = &Elastic{Min: ptr(2), Max: ptr(8)}
 	g.Topology = &Topology{Inside: "nvlink", Across: "leaf", Mode: "required"}
-	g.Launch = &Launch{Mode: "rank", Ranks: ptr(8), Compat: []string{"torchrun", "slurm"}, Port: ptr(29500)}
+	g.Launch = &Launch{Mode: "rank", Ranks: ptr(8), Compat: []string{"torchrun", "slurm"}, Port: ptr(29500), GPUs: "all"}
 	g.Checkpoint = &Checkpoint{Signal: "SIGUSR1", Command: []string{"/bin/save", "now"}, URL: "http://localhost:1/x", To: "ranks", On: []string{"preempt"},
 		Before: wdur(time.Minute), Grace: wdur(time.Second), Dir: "/ckpt", Cost: wdur(time.Second)}
 	g.Tasks[0].Resources = &Resources{ShmMB: ptr(64), GPU: &GPU{Memory: "1GiB", RDMA: "none"}}
@@ -144,7 +146,7 @@ func fullMeta(dot string) *Job {
 	g.Meta = spell(map[string]string{
 		"gang.min": "2", "gang.timeout": "1m", "gang.on_failure": "continue", "gang.spares": "1", "elastic.min": "2", "elastic.max": "8",
 		"topology.inside": "nvlink", "topology.across": "leaf", "topology.mode": "required",
-		"launch.mode": "rank", "launch.ranks": "8", "launch.compat": "torchrun,slurm", "launch.port": "29500",
+		"launch.mode": "rank", "launch.ranks": "8", "launch.compat": "torchrun,slurm", "launch.port": "29500", "launch.gpus": "all",
 		"checkpoint.signal": "SIGUSR1", "checkpoint.command": "/bin/save, now", "checkpoint.url": "http://localhost:1/x", "checkpoint.to": "ranks",
 		"checkpoint.on": "preempt", "checkpoint.before": "1m", "checkpoint.grace": "1s", "checkpoint.dir": "/ckpt", "checkpoint.cost": "1s",
 	})

@@ -111,7 +111,7 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},
 	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
 	{typ: reflect.TypeFor[Topology](), block: "group > topology", supported: "Inside Across Mode"},
-	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port"},
+	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port GPUs"},
 	{typ: reflect.TypeFor[Checkpoint](), block: "group > checkpoint", supported: "Signal Command URL To On Before Grace Dir Cost"},
 	{typ: reflect.TypeFor[VolumeRequest](), block: "group > volume", supported: "Name Source ReadOnly",
 		refused: map[string]note{

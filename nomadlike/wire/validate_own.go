@@ -297,6 +297,10 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 		if n := val(x.Port); n < 0 || n > 65535 {
 			v.errorf(lw+".port", "%d is not a port: want 1 to 65535, or 0 for a free one", n)
 		}
+		v.oneOf(lw+".gpus", x.GPUs, "", structs.LaunchGPUsOwn, structs.LaunchGPUsAll)
+		if x.GPUs != "" && x.Mode != structs.LaunchRank {
+			v.errorf(lw+".gpus", "says what ranks see that the agent starts; with mode = \"node\" the launcher of the job decides")
+		}
 	}
 	if x := g.Checkpoint; x != nil {
 		v.checkpoint(w+", checkpoint", x)
