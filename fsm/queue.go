@@ -104,12 +104,23 @@ func applyQuotaDelete(x *tx) *structs.Error {
 	return nil
 }
 
-// admit refuses a job for what its queue does not allow: a queue that does not exist, a submitter who may not use it, or
-// a cap on submitted jobs. A cluster without queue objects takes every name.
+// Submissions is what the queues of a cluster look at when a job is submitted.
+type Submissions struct {
+	Queue     func(path string) *structs.Queue // nil: there is none
+	Submitted func(structs.UseRow) int64       // jobs that are not dead
+}
+
+// admit refuses a job as Admit says. A cluster without queue objects takes every name.
 func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
 	if x.Queues.Len() == 0 {
 		return nil
 	}
+	return Admit(in, old, by, Submissions{x.Queues.Get, x.Submitted})
+}
+
+// Admit refuses a job for what its queue does not allow: a queue that does not exist, a submitter who may not use it, or
+// a cap on submitted jobs. old is the job that it takes the place of, or nil.
+func Admit(in, old *structs.Job, by string, x Submissions) *structs.Error {
 	path := in.QueueName()
 	if err := structs.CheckQueuePath(path); err != nil {
 		return err
@@ -117,14 +128,14 @@ func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
 	if path == structs.QueueRoot {
 		return structs.Errorf(structs.CodeInvalid, "job %q: queue %q has no jobs of its own; name one below it", in.ID, path)
 	}
-	if path != structs.QueueDefault && x.Queues.Get(path) == nil {
+	if path != structs.QueueDefault && x.Queue(path) == nil {
 		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent queue %q", in.ID, path)
 	}
 	adds := func(r structs.UseRow) bool { // the job is not counted in that row yet
 		return old == nil || old.Status == structs.JobDead || !slices.Contains(structs.UseRowsOf(old.Namespace, old.QueueName(), old.Submitter.Name), r)
 	}
 	var err *structs.Error
-	x.queuesOf(path, func(q *structs.Queue) bool {
+	queuesOf(x.Queue, path, func(q *structs.Queue) bool {
 		if len(q.AllowedUsers) > 0 && !slices.Contains(q.AllowedUsers, by) {
 			err = structs.Errorf(structs.CodeDenied, "job %q: user %q may not use queue %q", in.ID, by, q.Path)
 			return false
@@ -151,13 +162,13 @@ func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
 }
 
 // queuesOf calls f with the queue of a path and those above it, until it returns false.
-func (x *tx) queuesOf(path string, f func(*structs.Queue) bool) {
+func queuesOf(at func(string) *structs.Queue, path string, f func(*structs.Queue) bool) {
 	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
-		if q := x.Queues.Get(p); q != nil && !f(q) {
+		if q := at(p); q != nil && !f(q) {
 			return
 		}
 	}
-	if q := x.Queues.Get(structs.QueueRoot); q != nil {
+	if q := at(structs.QueueRoot); q != nil {
 		f(q)
 	}
 }

@@ -31,6 +31,11 @@ type (
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
 	}
+	// Plan answers PUT /v1/job/:id/plan: Nomad's answer, and what `why` would say of the job after it was submitted.
+	Plan struct {
+		wire.JobPlanResponse
+		Why *Why `json:",omitempty"` // absent for a job that only makes others: a periodic or parameterized one
+	}
 	// OrderTerm is one part of a place in line: the share of a queue or submitter that takes turns, from the root down, then
 	// what the queue's own order looks at. Names that end in _seconds say their unit.
 	OrderTerm struct {

@@ -291,10 +291,13 @@ func jobPlan(c *call) (any, error) {
 		return nil, err
 	}
 	c.index(resp.Index)
-	out := &wire.JobPlanResponse{
+	out := &Plan{JobPlanResponse: wire.JobPlanResponse{
 		JobModifyIndex: uint64(resp.JobModifyIndex), NextPeriodicLaunch: resp.NextPeriodicLaunch.Time(),
 		Warnings:    joinWarnings(append(problems.Warnings, resp.Warnings)),
 		Annotations: &wire.PlanAnnotations{DesiredTGUpdates: map[string]*wire.DesiredUpdates{}},
+	}}
+	if resp.Why != nil {
+		out.Why = whyOf(resp.Why)
 	}
 	if a := resp.Advice; a != nil {
 		out.NeverFits = a.Never

@@ -315,9 +315,11 @@ func (d *decision) reserve() {
 		if _, ok := b.shut[path]; !ok {
 			b.shut[path] = d.load.Key
 		}
+		d.estimate()
 		return
 	}
 	if b.full(d.load) {
+		d.estimate()
 		return
 	}
 	if len(b.barren) > 0 && b.barren[d.missKey()] {
@@ -327,6 +329,16 @@ func (d *decision) reserve() {
 	b.owed = append(b.owed, d)
 	if !b.in.Fleeting || !b.surely(d) {
 		b.settle()
+	}
+}
+
+// estimate tells when a workload that is promised nothing could start, if it is the one that a dry run is about.
+func (d *decision) estimate() {
+	if d.in.Tell != d.load.Key {
+		return
+	}
+	if start, places := d.books.earliest(d); places != nil {
+		d.report.Start = start
 	}
 }
 
@@ -410,7 +422,7 @@ func (b *books) grant(d *decision) bool {
 	if longest > 0 {
 		r.End = start.Add(longest)
 	}
-	d.promise = r
+	d.promise, d.report.Start = r, start
 	return true
 }
 

@@ -27,6 +27,7 @@ type Input struct {
 	Fleeting bool
 	Evicted  []*structs.Preemptions // on behalf of each queue, by queue
 	Waits    bool                   // others of the domain, not in Pending, wait for capacity: nothing may grow
+	Tell     structs.JobKey         // a dry run is about this job: when it could start is estimated though its queue promises it nothing
 	Chooser  Chooser                // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
 }
 
@@ -91,6 +92,7 @@ type WorkloadReport struct {
 	Updates []DesiredUpdates       // one per group, by group name
 	Failed  bool                   // some group was not placed fully
 	Refused string                 // the decision as a whole failed: why (too large, nonsensical)
+	Start   structs.LogTime        // when what found no place is expected to start; 0: nobody asked, or it is not known
 }
 
 // DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.

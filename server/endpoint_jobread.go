@@ -421,14 +421,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 			resp.Reports = append(slices.Clone(resp.Eval.FailedGroups), resp.Eval.PlacedGroups...)
 		}
 		resp.Reports = append(claimReports(snap, k), resp.Reports...)
-		resp.NodeNames = map[string]string{}
-		for _, r := range resp.Reports {
-			for _, sc := range r.Scores {
-				if n := snap.NodeByID(sc.NodeID); n != nil {
-					resp.NodeNames[n.ID.String()] = n.Name
-				}
-			}
-		}
+		resp.NodeNames = nodeNames(snap, resp.Reports)
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {

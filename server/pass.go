@@ -289,11 +289,7 @@ func (p *passes) begin(now structs.LogTime) {
 func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	snap := p.pub.Snapshot
 	p.seed++
-	in := &scheduler.Input{
-		View: p.pub.View, Flight: p.planner.Overlay(), Config: *snap.SchedulerConfig(), Now: now,
-		Seed: uint64(p.pub.Index)<<16 ^ p.seed, Cursor: p.cursors[pass.Domain], Steps: passSteps,
-		Pending: make([]scheduler.Workload, len(pass.Items)),
-	}
+	pending := make([]scheduler.Workload, len(pass.Items))
 	for i := range pass.Items {
 		it := &pass.Items[i]
 		w := scheduler.Workload{Key: it.Key, Job: snap.JobByKey(it.Key), Evals: it.Evals, Blocked: it.Blocked,
@@ -303,13 +299,40 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 		}
 		p.s.decide.foretold.tell(&w)
 		p.gate(&w, it.Spec == nil, now)
-		in.Pending[i] = w
+		pending[i] = w
 	}
-	in.Evicted = slices.Collect(snap.Preempted())
-	in.Waits = growing(in.Pending) && p.broker.Starved(pass.Domain)
-	in.Queues = p.s.queueTable(snap)
-	in.Booked = p.booked(snap, pass.Domain, now)
-	p.rivals.fill(in, pass.Domain)
+	k := p.known(pass.Domain, now)
+	in := p.s.passInput(&k, pending, now, uint64(p.pub.Index)<<16^p.seed)
+	in.Steps = passSteps
+	return in
+}
+
+// passKnown is what the decisions about a node pool depend on beside the work that is decided.
+type passKnown struct {
+	pub     *Published
+	flight  scheduler.Overlay
+	cursor  structs.NodeID
+	booked  []*structs.Reservation
+	starved bool // somebody waits for capacity there
+	rivals  scheduler.Input
+}
+
+// known gathers what the owner knows of a node pool.
+func (p *passes) known(domain string, now structs.LogTime) passKnown {
+	k := passKnown{pub: p.pub, flight: p.planner.Overlay(), cursor: p.cursors[domain], booked: p.booked(p.pub.Snapshot, domain, now),
+		starved: p.broker.Starved(domain)}
+	p.rivals.fill(&k.rivals, domain)
+	return k
+}
+
+// passInput is the input of a pass, for deciding in earnest and for telling what would be decided.
+func (s *Server) passInput(k *passKnown, pending []scheduler.Workload, now structs.LogTime, seed uint64) *scheduler.Input {
+	snap := k.pub.Snapshot
+	in := &scheduler.Input{
+		View: k.pub.View, Flight: k.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: k.cursor, Pending: pending,
+		Evicted: slices.Collect(snap.Preempted()), Waits: growing(pending) && k.starved, Queues: s.queueTable(snap), Booked: k.booked,
+		Running: k.rivals.Running, Chooser: k.rivals.Chooser,
+	}
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
 }

@@ -26,6 +26,7 @@ type decisions struct {
 	beats    *heartbeats
 	collect  collector
 	advising atomic.Int64 // searches for advice in progress
+	dry      turnstile    // of dry runs
 }
 
 // decisionServices are the leader services that decide, in starting order.
@@ -45,7 +46,7 @@ func (s *Server) decisionServices() []Service {
 
 // installDecisions sets the hooks behind which the services are. Called from New, before anything runs.
 func (s *Server) installDecisions() {
-	s.decide.beats = newHeartbeats()
+	s.decide.beats, s.decide.dry = newHeartbeats(), make(turnstile, dryMax)
 	s.decide.collect.force = make(chan chan error)
 	s.Hooks.Beat = s.decide.beats.beat
 	s.Hooks.Left = s.decide.beats.left

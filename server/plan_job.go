@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/muster-sched/muster/fsm"
@@ -17,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// jobPlan runs the very decision that registering the job would cause, on the newest state, and throws the plan away.
+// jobPlan runs the very pass that registering the job would cause, on the newest state, and throws the plan away.
 func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanRequest) (resp *methods.JobPlanResponse, err error) {
 	j, errs, err := s.prepareJob(ctx, c, req.Job, acl.CapPlanJob)
 	if err != nil {
@@ -30,6 +29,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	p := s.Published()
 	snap := p.Snapshot
 	k := j.Key()
+	j.Submitter = who(ctx).by
 	old := snap.JobByKey(k)
 	resp = &methods.JobPlanResponse{Index: p.Index, Warnings: strings.Join(warnings, "\n")}
 	j.SpecIndex, j.CreateIndex, j.Version = p.Index+1, p.Index+1, 0
@@ -67,54 +67,62 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if !j.Placeable() {
 		return resp, nil
 	}
+	if err := s.mayQueue(snap, j, old, who(ctx).by.Name); err != nil {
+		return nil, err
+	}
+	if err := s.decide.dry.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer s.decide.dry.leave()
 	var seed structs.Seed
 	rand.Read(seed[:])
 	eval := newEvalOf(j, structs.TriggerJobRegister)
 	eval.ID = structs.DeriveID[structs.EvalID](seed, "plan", k.String(), 0)
 	eval.AnnotatePlan, eval.CreateIndex, eval.ModifyIndex = true, p.Index+1, p.Index+1
-	now := structs.LogTimeOf(s.cfg.Now())
-	eval.CreateTime, eval.ModifyTime = max(now, p.Time), max(now, p.Time)
-	cfg := snap.SchedulerConfig()
-	if cfg == nil {
-		cfg = &structs.SchedulerConfig{}
+	eval.CreateTime = max(s.logNow(), p.Time)
+	eval.ModifyTime = eval.CreateTime
+	in, at := s.dryPass(p, j, eval)
+	pol := policy.For(p.View.Pool(j.NodePool), in.Config)
+	plan, w := dryRun(in, at, pol)
+	if w == nil {
+		return nil, structs.Errorf(structs.CodeInternal, "the dry run did not decide about job %q", j.ID)
 	}
-	algorithm := cfg.Algorithm
-	if pool := snap.Pool(j.NodePool); pool != nil && pool.Algorithm != "" {
-		algorithm = pool.Algorithm
+	if w.Refused != "" {
+		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
 	}
-	load := scheduler.Workload{Key: k, Job: j, Evals: []*structs.Evaluation{eval}, Queue: snap.Workload(k), Allocs: slices.Clone(snap.AllocsByJob(k))}
-	fillGate(&load, snap, max(now, p.Time))
-	in := scheduler.Input{View: p.View, Config: *cfg, Now: max(now, p.Time), Seed: 1, Pending: []scheduler.Workload{load}}
-	plan, report := scheduler.Schedule(in, policyNamed(algorithm))
-	for _, w := range report.Workloads {
-		if w.Refused != "" {
-			return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
+	resp.Why = dryWhy(in, at, w, snap, visible(ctx, "*", acl.CapListJobs))
+	for _, g := range w.Groups {
+		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
+			resp.Failed = append(resp.Failed, g)
+		} else {
+			resp.Placed = append(resp.Placed, g)
 		}
-		for _, g := range w.Groups {
-			if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
-				resp.Failed = append(resp.Failed, g)
-			} else {
-				resp.Placed = append(resp.Placed, g)
+	}
+	if diff != nil {
+		jobdiff.Annotate(diff, w.Updates)
+	}
+	for _, u := range w.Updates {
+		resp.Desired[u.Group] = &methods.DesiredUpdates{
+			Ignore: uint64(u.Ignore), Place: uint64(u.Place), Migrate: uint64(u.Migrate), Stop: uint64(u.Stop),
+			InPlaceUpdate: uint64(u.InPlace), DestructiveUpdate: uint64(u.Destructive), Canary: uint64(u.Canary), Preemptions: uint64(u.Preemptions),
+			RescheduleNow: uint64(u.Reschedule), RescheduleLater: uint64(u.Delayed), Disconnect: uint64(u.Disconnect), Reconnect: uint64(u.Reconnect),
+		}
+	}
+	if len(resp.Failed) > 0 {
+		if s.decide.advising.Add(1) <= adviceMax {
+			load := in.Pending[at]
+			if load.Gate == nil {
+				load.Gate = passedOver(resp.Why.Workload, w.Groups)
 			}
+			resp.Advice = adviceOf(scheduler.Suggest(*in, pol, load))
 		}
-		if diff != nil {
-			jobdiff.Annotate(diff, w.Updates)
-		}
-		for _, u := range w.Updates {
-			resp.Desired[u.Group] = &methods.DesiredUpdates{
-				Ignore: uint64(u.Ignore), Place: uint64(u.Place), Migrate: uint64(u.Migrate), Stop: uint64(u.Stop),
-				InPlaceUpdate: uint64(u.InPlace), DestructiveUpdate: uint64(u.Destructive), Canary: uint64(u.Canary), Preemptions: uint64(u.Preemptions),
-				RescheduleNow: uint64(u.Reschedule), RescheduleLater: uint64(u.Delayed), Disconnect: uint64(u.Disconnect), Reconnect: uint64(u.Reconnect),
-			}
-		}
-	}
-	if len(resp.Failed) > 0 && s.decide.advising.Add(1) <= adviceMax {
-		resp.Advice = adviceOf(scheduler.Suggest(in, policyNamed(algorithm), in.Pending[0]))
-		s.decide.advising.Add(-1)
-	} else if len(resp.Failed) > 0 {
 		s.decide.advising.Add(-1)
 	}
+	resp.Why.Advice = resp.Advice
 	for _, e := range plan.Entries {
+		if e.Namespace != k.Namespace || e.JobID != k.ID {
+			continue // what would become of others
+		}
 		for _, part := range e.Parts {
 			for _, st := range part.Stops {
 				if st.Desired == structs.DesiredEvict || !st.Preempt.IsZero() {
@@ -131,11 +139,4 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 		}
 	}
 	return resp, nil
-}
-
-func policyNamed(name string) scheduler.Policy {
-	if p, ok := policy.Builtin[name]; ok {
-		return p
-	}
-	return policy.Builtin["binpack"]
 }

@@ -52,6 +52,7 @@ var golden = []struct {
 	{"job_run_detach", "job run - -detach -check-index 17", jobSource, 0},
 	{"job_run_broken", "job run -", "job \"x\" {\n  grup \"y\" {}\n}\n", 1},
 	{"job_plan", "job plan -", jobSource, 1},
+	{"job_plan_waits", "job plan -", strings.Replace(jobSource, "example", "train", 1), 0},
 	{"job_plan_no_diff", "job plan -diff=false -", jobSource, 1},
 	{"job_validate", "job validate -", jobSource, 0},
 	{"job_why", "job why train", "", 0},

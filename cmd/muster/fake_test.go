@@ -259,7 +259,9 @@ func canned() map[string]any {
 			{Seq: 42, Index: 19, Time: ago(time.Minute), Namespace: "ml", JobID: "sweep", EvalID: evalB, Kind: "stop", Stops: 3, Nodes: 1, NodeID: nodeB, Queue: "research/nlp"}},
 
 		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
-		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/hold": ev(nil), "PUT /v1/job/example/release": ev(nil), "PUT /v1/job/example/requeue": ev(nil), "PUT /v1/job/example/retry": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
+		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{
+			FailedTGAllocs: map[string]*wire.AllocationMetric{"work": {CoalescedFailures: 15}}, Suggestions: []string{"13 allocations instead of 16"}}},
+		"PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/hold": ev(nil), "PUT /v1/job/example/release": ev(nil), "PUT /v1/job/example/requeue": ev(nil), "PUT /v1/job/example/retry": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
 		"GET /v1/job/example/scale":   &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},
 		"GET /v1/job/example/summary": &wire.JobSummary{JobID: "example", Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 1, Failed: 1}}},
 		"GET /v1/job/train/summary":   &wire.JobSummary{JobID: "train", Summary: map[string]wire.TaskGroupSummary{"work": {Queued: 16}}},

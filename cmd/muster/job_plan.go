@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Exit codes of job plan.
@@ -76,7 +79,7 @@ func (o *jobPlanOptions) plan(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	var resp wire.JobPlanResponse
+	var resp nomadlike.Plan
 	req := wire.JobPlanRequest{Job: job, Diff: o.diff, PolicyOverride: o.policyOverride}
 	if _, err := a.put(ctx, jobPath(*job.ID, "/plan"), ns(val(job.Namespace)), req, &resp); err != nil {
 		return err
@@ -94,7 +97,7 @@ func (o *jobPlanOptions) plan(ctx context.Context, args []string) error {
 }
 
 // planCode tells whether a plan creates or destroys anything.
-func planCode(resp *wire.JobPlanResponse) int {
+func planCode(resp *nomadlike.Plan) int {
 	if resp.Annotations != nil {
 		for _, d := range resp.Annotations.DesiredTGUpdates {
 			if d.Stop+d.Place+d.Migrate+d.DestructiveUpdate+d.Canary > 0 {
@@ -105,7 +108,7 @@ func planCode(resp *wire.JobPlanResponse) int {
 	return planSame
 }
 
-func (o *jobPlanOptions) print(file string, job *wire.Job, resp *wire.JobPlanResponse) {
+func (o *jobPlanOptions) print(file string, job *wire.Job, resp *nomadlike.Plan) {
 	if resp.Diff != nil {
 		d := differ{o.env, o.verbose}
 		d.job(resp.Diff, resp.Annotations)
@@ -120,7 +123,9 @@ func (o *jobPlanOptions) print(file string, job *wire.Job, resp *wire.JobPlanRes
 	o.println(o.bold("Scheduler dry run:"))
 	if len(resp.FailedTGAllocs) == 0 {
 		o.println(o.paint("32", "- Everything can be placed."))
-	} else {
+	} else if w := resp.Why; w != nil {
+		o.waits(w)
+	} else { // an agent that does not tell more
 		o.println(o.paint("33", "- WARNING: not everything can be placed now."))
 		for _, g := range sortedKeys(resp.FailedTGAllocs) {
 			m := resp.FailedTGAllocs[g]
@@ -164,6 +169,19 @@ func (o *jobPlanOptions) print(file string, job *wire.Job, resp *wire.JobPlanRes
 		flags = append(flags, fmt.Sprintf(" -var-file=%q", v))
 	}
 	o.printf("Submit exactly this, refused if somebody changes the job in between:\n\n  muster job run -check-index %d%s %s\n", resp.JobModifyIndex, strings.Join(flags, ""), file)
+}
+
+// waits tells what stands in the way, in the words of job why.
+func (o *jobPlanOptions) waits(w *nomadlike.Why) {
+	head := "- WARNING: not everything can be placed now; it would wait in queue " + cmp.Or(w.Queue, structs.QueueDefault)
+	if w.Position > 0 {
+		head += fmt.Sprintf(", at position %d of %d", w.Position, w.QueueLength)
+	}
+	if w.Reason != "" {
+		head += " [reason: " + w.Reason + "]"
+	}
+	o.println(o.paint("33", head))
+	o.pairs("    ", (&jobWhyOptions{env: o.env}).lines(w, true))
 }
 
 func updatesText(u *wire.DesiredUpdates) string {

@@ -74,7 +74,31 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 		head += fmt.Sprintf(" [reason: %s]", o.paint("33", w.Reason))
 	}
 	o.println(head)
-	lines := [][2]string{}
+	lines := o.lines(w, waits)
+	if waits {
+		adviceLines(w.Advice, func(k, f string, args ...any) { lines = append(lines, [2]string{k, fmt.Sprintf(f, args...)}) })
+	}
+	o.pairs("  ", lines)
+	if waits && len(w.Groups) == 0 {
+		o.hint("The scheduler has not looked at it yet; ask again in a moment.")
+	}
+}
+
+// pairs prints lines with their names in front, each name once.
+func (e *env) pairs(indent string, lines [][2]string) {
+	last := ""
+	for _, l := range lines {
+		k := l[0]
+		if k == last {
+			k = ""
+		}
+		last = l[0]
+		e.printf("%s%-8s %s\n", indent, k, l[1])
+	}
+}
+
+// lines tell why a job waits, with a name for each.
+func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) {
 	add := func(k, f string, args ...any) { lines = append(lines, [2]string{k, fmt.Sprintf(f, args...)}) }
 	if w.Waiting > 0 {
 		needs := "a place for " + plural(w.Waiting, "more allocation")
@@ -115,21 +139,7 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 		at := time.Unix(0, w.StartEstimate)
 		add("starts", "in about %s (%s), if nothing changes", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
 	}
-	if waits {
-		adviceLines(w.Advice, add)
-	}
-	last := ""
-	for _, l := range lines {
-		k := l[0]
-		if k == last {
-			k = ""
-		}
-		last = l[0]
-		o.printf("  %-8s %s\n", k, l[1])
-	}
-	if waits && len(w.Groups) == 0 {
-		o.hint("The scheduler has not looked at it yet; ask again in a moment.")
-	}
+	return lines
 }
 
 // orderText says what a place in line is made of.

@@ -109,7 +109,8 @@ type (
 		Diff               []byte // JSON
 		NextPeriodicLaunch structs.LogTime
 		Warnings           string
-		Advice             *Advice // when something would not be placed: what would; nil when nobody had the time to look
+		Advice             *Advice         // when something would not be placed: what would; nil when nobody had the time to look
+		Why                *JobWhyResponse // what `job why` would say after the pass; nil for a job that is not placed itself
 	}
 	// DesiredUpdates counts what a plan does to one group.
 	DesiredUpdates struct {

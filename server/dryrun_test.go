@@ -1,0 +1,143 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestPlanIsThePass: what a dry run says of a job is what the real pass says of it afterwards: the reason, the queue, the
+// place in line, what is missing and by how much, and what it displaces.
+func TestPlanIsThePass(t *testing.T) {
+	big := func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 3000 }
+	batch := func(j *structs.Job) {
+		j.Type, j.Groups[0].Reschedule = structs.JobBatch, structs.Reschedule{}
+	}
+	for _, c := range []struct {
+		name   string
+		before func(s *Server)
+		job    func(j *structs.Job)
+		reason structs.ReasonCode
+		starts bool // its start is estimated
+		evicts int
+	}{
+		{name: "room", reason: structs.ReasonNone},
+		{name: "held", job: func(j *structs.Job) { j.Hold = true }, reason: structs.ReasonHeld},
+		{name: "too early", job: func(j *structs.Job) { j.Begin = structs.LogTimeOf(time.Now().Add(time.Hour)) }, reason: structs.ReasonBeginTime},
+		{name: "a dependency", before: func(s *Server) { register(t, s, passJob("first", 1, nil)) },
+			job: func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "first", When: structs.WhenCompleted}} }, reason: structs.ReasonDependency},
+		{name: "a limit of its queue", before: func(s *Server) {
+			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Limit: &structs.Amount{GPUMilli: structs.AmountNoLimit,
+				GPUMemoryMiB: structs.AmountNoLimit, CPU: 50, MemoryMiB: structs.AmountNoLimit}}}})
+		}, job: func(j *structs.Job) { j.Queue = "research" }, reason: structs.ReasonQuota},
+		{name: "a cap on running jobs", before: func(s *Server) {
+			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", RunningMax: 1}}})
+			register(t, s, passJob("first", 1, func(j *structs.Job) { j.Queue = "research" }))
+		}, job: func(j *structs.Job) { j.Queue = "research" }, reason: structs.ReasonQuota},
+		{name: "a quota of its namespace", before: func(s *Server) {
+			hard := structs.Unlimited
+			hard.CPU = 50
+			mustApply(t, s, structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "small", Limits: []structs.QuotaLimit{{Region: "global", Hard: hard}}}}})
+			mustApply(t, s, structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "small"}}})
+		}, reason: structs.ReasonQuota},
+		{name: "no room, and its turn is known", before: func(s *Server) {
+			for i := range 3 {
+				register(t, s, passJob(fmt.Sprint("first", i), 2, func(j *structs.Job) { batch(j); big(j); j.Runtime.Limit = time.Hour }))
+				time.Sleep(time.Second)
+			}
+		}, job: func(j *structs.Job) { batch(j); big(j); j.Runtime.Limit = time.Hour }, reason: structs.ReasonResources, starts: true},
+		{name: "nobody passes another", before: func(s *Server) {
+			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Backfill: structs.BackfillNone, Order: structs.OrderFCFS}}})
+			register(t, s, passJob("first", 3, func(j *structs.Job) { j.Queue = "research"; big(j) }))
+		}, job: func(j *structs.Job) { j.Queue = "research" }, reason: structs.ReasonPriority},
+		{name: "a reservation of an operator", before: func(s *Server) {
+			r := &structs.Reservation{ID: "course", Domain: "default", Start: structs.LogTimeOf(time.Now()), End: structs.LogTimeOf(time.Now().Add(10 * time.Hour)), Users: []string{"teacher"}}
+			for n := range s.Published().Snapshot.Nodes() {
+				r.Nodes = append(r.Nodes, n.ID)
+			}
+			mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{r}})
+			time.Sleep(time.Minute)
+		}, reason: structs.ReasonReservation},
+		{name: "others give way", before: func(s *Server) {
+			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Preempt: structs.PreemptPriority}}})
+			register(t, s, passJob("first", 2, func(j *structs.Job) { batch(j); big(j); j.Preemptible = true; j.Priority = 10 }))
+			time.Sleep(time.Hour)
+		}, job: func(j *structs.Job) { big(j); j.Priority = 90 }, reason: structs.ReasonPreemptionPending, evicts: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := testServer(t, nil)
+				f := newFleet(t, one(s), 2)
+				f.set(func() { f.kill = time.Hour })
+				if c.before != nil {
+					c.before(s)
+				}
+				time.Sleep(10 * time.Second)
+				job := func() *structs.Job { return passJob("mine", 1, c.job) }
+				plan := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: job()})
+				before := s.Published().Index
+				register(t, s, job())
+				waitFor(t, time.Minute, "the real pass", func() bool {
+					as, w := live(s, "mine"), s.Published().Snapshot.Workload(job().Key())
+					return len(as) > 0 || w != nil && w.Reason != structs.ReasonNone
+				})
+				time.Sleep(50 * time.Millisecond)
+				real := call(t, s, methods.JobWhy, rpc.Header{}, &methods.JobGetRequest{JobID: "mine"})
+				got := plan.Why
+				if got == nil {
+					t.Fatal("the plan does not say why")
+				}
+				if s.Published().Snapshot.JobByKey(job().Key()).CreateIndex <= before {
+					t.Fatal("the plan registered the job")
+				}
+				code := real.Workload.Reason
+				if c.evicts > 0 {
+					code = real.Reports[0].Code // it has its places and waits for those in them
+					if len(plan.Preempted) != c.evicts || len(plan.Failed) != 0 {
+						t.Errorf("the plan displaces %d and fails %d groups, want %d and none", len(plan.Preempted), len(plan.Failed), c.evicts)
+					}
+				} else if got.Workload.Reason != code || got.Workload.Waiting != real.Workload.Waiting {
+					t.Errorf("planned: %d wait for %q, in truth %d for %q", got.Workload.Waiting, got.Workload.Reason, real.Workload.Waiting, code)
+				}
+				if code != c.reason {
+					t.Errorf("the reason is %q, want %q", code, c.reason)
+				}
+				if c.evicts == 0 && (got.Position != real.Position || got.QueueLen != real.QueueLen || fmt.Sprint(got.Ahead) != fmt.Sprint(real.Ahead)) {
+					t.Errorf("planned place %d of %d behind %v, in truth %d of %d behind %v", got.Position, got.QueueLen, got.Ahead, real.Position, real.QueueLen, real.Ahead)
+				}
+				if c.evicts == 0 && code != structs.ReasonNone && fmt.Sprint(got.Reports[0].Refusals) != fmt.Sprint(real.Reports[0].Refusals) {
+					t.Errorf("planned refusals %+v, in truth %+v", got.Reports[0].Refusals, real.Reports[0].Refusals)
+				}
+				if c.starts != (got.Workload.StartEst > 0) {
+					t.Errorf("the start is estimated as %d", got.Workload.StartEst)
+				}
+				if real.Workload != nil && real.Workload.StartEst != 0 && got.Workload.StartEst.Sub(real.Workload.StartEst).Abs() > time.Minute {
+					t.Errorf("planned start %v, in truth %v", got.Workload.StartEst.Time(), real.Workload.StartEst.Time())
+				}
+			})
+		})
+	}
+}
+
+// TestPlanOfTooMany: a plan is refused as the registration would be.
+func TestPlanOfTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", SubmittedMax: 1}}})
+		research := func(id string) *structs.Job { j := apiJob(id, 1); j.Queue = "research"; return j }
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: research("a")})
+		if _, err := callErr(s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: research("a")}); err != nil {
+			t.Errorf("plan of a job that is there already: %v", err)
+		}
+		_, want := callErr(s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: research("b")})
+		_, err := callErr(s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: research("b")})
+		if want == nil || err == nil || err.Error() != want.Error() {
+			t.Errorf("the plan says %v, the registration %v", err, want)
+		}
+	})
+}
