@@ -297,17 +297,18 @@ func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
 	if d.model != "" && !structs.IsModel(g.Name, d.model) {
 		return false
 	}
-	parts := strings.SplitN(d.name, "/", 3)
-	if profile := g.MIGProfile(); profile != d.mig && (d.mig != "" || len(parts) < 3) {
+	first, rest, two := strings.Cut(d.name, "/")
+	second, third, three := strings.Cut(rest, "/")
+	if profile := g.MIGProfile(); profile != d.mig && (d.mig != "" || !three) {
 		return false
 	}
-	switch len(parts) {
-	case 1:
-		return parts[0] == g.Type
-	case 2:
-		return parts[0] == g.Vendor && parts[1] == g.Type
+	switch {
+	case !two:
+		return first == g.Type
+	case !three:
+		return first == g.Vendor && second == g.Type
 	}
-	return parts[0] == g.Vendor && parts[1] == g.Type && parts[2] == g.Name
+	return first == g.Vendor && second == g.Type && third == g.Name
 }
 
 // enforceable reports whether the node of a group has a backend that the request accepts. Whole devices need none.
@@ -324,6 +325,7 @@ type deviceChoice struct {
 	alt   int // into deviceAsk.alts
 	group int // into NodeResources.Devices
 	first int // position of its first instance
+	count int // of its instances: equal in all nodes of a class
 	micro int64
 }
 
@@ -341,7 +343,7 @@ func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 				for k := range alt.wishes {
 					got += alt.wishes[k].fulfilled(alt.wishes[k].cond.holdsOnDevice(g))
 				}
-				c := deviceChoice{alt: at, group: i, first: first}
+				c := deviceChoice{alt: at, group: i, first: first, count: len(g.Instances)}
 				if alt.wishTotal > 0 {
 					c.micro = got * Micro / alt.wishTotal
 				}
@@ -350,6 +352,8 @@ func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 			first += len(g.Instances)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b deviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.micro-a.micro)) })
+	if len(out) > 1 {
+		slices.SortStableFunc(out, func(a, b deviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.micro-a.micro)) })
+	}
 	return out
 }

@@ -379,13 +379,16 @@ func (s *scan) refusalOf(r refusal) int {
 
 // refuse counts one more node for a reason.
 func (s *scan) refuse(r refusal) {
-	i := s.refusalOf(r)
-	t := &s.refusals[i]
+	s.refusals[s.refusalOf(r)].add(r.short, r.large, r.free, r.asked)
+}
+
+// add counts one more node.
+func (t *refusal) add(short, large, free, asked int64) {
 	t.nodes++
-	if r.short > 0 && (t.short == 0 || r.short < t.short) {
-		t.short = r.short
+	if short > 0 && (t.short == 0 || short < t.short) {
+		t.short = short
 	}
-	t.large, t.free, t.asked = max(t.large, r.large), t.free+r.free, max(t.asked, r.asked)
+	t.large, t.free, t.asked = max(t.large, large), t.free+free, max(t.asked, asked)
 }
 
 // exhausted counts one more node for a shortage.
@@ -397,6 +400,11 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 		if t.short == 0 || x.short < t.short {
 			t.short = x.short
 		}
+		return
+	}
+	if l := &s.lastShort; s.lastRefusal > 0 && x.dim == l.dim && x.what == l.what && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
+		x.tooSmall == l.tooSmall && x.apart == l.apart && x.dim != dimPorts { // nodes are often refused for the same
+		s.refusals[s.lastRefusal-1].add(x.short, x.largest, x.free, x.asked)
 		return
 	}
 	r := refusal{code: structs.ReasonResources, what: x.what, short: x.short, unit: dimUnits[x.dim], cure: structs.EventAllocStopped}
@@ -417,6 +425,7 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 		r.short, r.unit = 0, ""
 	}
 	s.refuse(r)
+	s.lastShort, s.lastRefusal = x, 1+s.refusalOf(r)
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -58,6 +58,9 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 		if n <= 0 {
 			return
 		}
+		if cap(*to) == 0 && cap(r.spare) >= n {
+			*to, r.spare = r.spare[:0], nil
+		}
 		*to = slices.Grow(*to, n)
 		for ; n > 0; n-- {
 			for m.taken[next] {
@@ -320,8 +323,10 @@ func (d *decision) placeGang(g *groupWork, first int) {
 
 // missAll counts every want of a group as missed, and keeps the stops that must happen anyway.
 func (d *decision) missAll(g *groupWork) {
+	if len(g.wants) > 0 {
+		d.misses[g.name] += int64(len(g.wants))
+	}
 	for i := range g.wants {
-		d.misses[g.name]++
 		d.keepStop(g, &g.wants[i])
 	}
 }
@@ -424,6 +429,9 @@ func (d *decision) countStaying(g *groupWork, s *scan) {
 // report.
 func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wants []want) bool {
 	mark, placed, cursor := d.w.mark(), len(d.placed), d.cursor
+	if g.scan != nil && !g.scan.vain {
+		g.scan.done() // it found no place for them
+	}
 	s := d.gangScan(g, first, l, set)
 	g.scan = s
 	for i := range wants {

@@ -97,6 +97,7 @@ type reconciler struct {
 	ended   *structs.ArrayState
 	changed map[*structs.Job]map[string]bool // memo of destructive
 	ask     func(*structs.Group) *ask
+	spare   []want // room for those of a gang
 }
 
 func newReconciler(in *Input, w *Workload) *reconciler {

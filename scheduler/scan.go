@@ -27,28 +27,30 @@ type scan struct {
 	cellIndex    map[[16]byte][]int32
 	turn         []int32 // cells with candidates, a heap by their best
 
-	props     []*propState
-	onRow     []int32     // allocations of this group per row; nil while there are none
-	jobRow    []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
-	parked    []candidate // refused for distinctness only; may come back when an allocation leaves
-	scores    []structs.NodeScore
-	use       Use // what fit was asked about last
-	useScore  int64
-	useKnown  bool
-	why       shortageOf // of the last rate that gave rateShort
-	built     bool
-	surveyed  bool // the nodes were counted without being rated
-	counts    bool // the policy wants Use.Allocs and Use.GPUs
-	unplaced  int64
-	weightSum int64
-	picker    picker
-	gpus      gpuScan
-	sees      bool           // the policy wants Use.GPU
-	learns    bool           // the policy wants Use.Past
-	lots      bool           // the policy draws lots for GPUs
-	lot       uint64         // of this decision
-	offGPUs   bool           // nodes without GPUs are better for this ask
-	penalties map[int32]bool // rows where this very allocation failed before
+	props       []*propState
+	onRow       []int32     // allocations of this group per row; nil while there are none
+	jobRow      []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
+	parked      []candidate // refused for distinctness only; may come back when an allocation leaves
+	scores      []structs.NodeScore
+	use         Use // what fit was asked about last
+	useScore    int64
+	useKnown    bool
+	why         shortageOf // of the last rate that gave rateShort
+	lastShort   shortageOf // what exhausted was told last
+	lastRefusal int        // 1 + where that is counted; 0: nowhere yet
+	built       bool
+	surveyed    bool // the nodes were counted without being rated
+	counts      bool // the policy wants Use.Allocs and Use.GPUs
+	unplaced    int64
+	weightSum   int64
+	picker      picker
+	gpus        gpuScan
+	sees        bool           // the policy wants Use.GPU
+	learns      bool           // the policy wants Use.Past
+	lots        bool           // the policy draws lots for GPUs
+	lot         uint64         // of this decision
+	offGPUs     bool           // nodes without GPUs are better for this ask
+	penalties   map[int32]bool // rows where this very allocation failed before
 
 	books *books          // promises to keep; nil: none
 	whose *Workload       // whose group it is, for the books

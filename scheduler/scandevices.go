@@ -9,13 +9,13 @@ import (
 // devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
 // counts MiB of GPU memory instead.
 func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
-	a, n := s.ask, c.nodes[i]
-	hold := o.hold
+	a, hold := s.ask, o.hold
 	if a.plainDevices && len(c.sick[i]) == 0 {
-		if total, used, short, ok := s.plainDevices(n, hold, v); ok {
+		if total, used, short, ok := s.plainDevices(hold, v); ok {
 			return total, used, short
 		}
 	}
+	n := c.nodes[i]
 	if !a.plainDevices {
 		s.choose(c, i, v, o)
 		free := hold
@@ -84,7 +84,7 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 
 // plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
 // 64; ok is false for a node with more.
-func (s *scan) plainDevices(n *structs.Node, hold *holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
+func (s *scan) plainDevices(hold *holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
 	var busy uint64
 	if hold != nil && len(hold.devs) > 0 {
 		busy = hold.devs[0]
@@ -92,7 +92,7 @@ func (s *scan) plainDevices(n *structs.Node, hold *holding, v *verdict) (total, 
 	best := int64(0)
 	alt := &s.ask.devices[0].alts[0]
 	for _, c := range v.choices[0] {
-		k := len(n.Resources.Devices[c.group].Instances)
+		k := c.count
 		if c.first+k > 64 {
 			return 0, 0, shortageOf{}, false
 		}

@@ -49,7 +49,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	starved := in.Waits
 	finish := func(d *decision) {
 		d.assemble()
-		d.rec.done()
+		d.done()
 		plan.Entries = append(plan.Entries, d.entries...)
 		plan.Cursor = d.cursor
 		rep.Workloads = append(rep.Workloads, d.report)
@@ -175,6 +175,9 @@ func newDecision(in *Input, load *Workload, p Policy, w *whatIf, vain *hopeless,
 		p = x.ForJob(load.Job)
 	}
 	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
+	if w.scratch != nil {
+		d.rec.spare, w.scratch.wants = w.scratch.wants, nil
+	}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {

@@ -7,6 +7,7 @@ import "sync"
 type scratch struct {
 	columns [][]int32     // counters by row
 	heaps   [][]candidate // of scans that are done
+	wants   []want        // of a gang that found no place
 }
 
 // scratchMax is how many columns and how many heaps are kept.
@@ -47,6 +48,25 @@ func (w *whatIf) heap() []candidate {
 		}
 	}
 	return make([]candidate, 0, w.v.rows)
+}
+
+// done gives back what a decision has of the scratch, when its entries are made.
+func (d *decision) done() {
+	d.rec.done()
+	x := d.w.scratch
+	if x == nil {
+		return
+	}
+	x.wants = d.rec.spare
+	if len(d.placed) > 0 || d.promise != nil {
+		return // their wants may be referred to
+	}
+	for _, g := range d.rec.groups {
+		if g.gang && cap(g.wants) > cap(x.wants) {
+			clear(g.wants)
+			x.wants, g.wants = g.wants[:0], nil
+		}
+	}
 }
 
 // done gives back what the scans of the groups have of the scratch.
