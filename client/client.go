@@ -48,6 +48,7 @@ type Client struct {
 	gone    map[structs.AllocID]time.Time // unknown to restored servers since
 	recent  map[structs.AllocID]bool      // collected here while the servers still list them
 	meter   gpu.Meter                     // of GPU use by task; guards itself
+	used    *state.GPUUses                // what an earlier life wrote down of it, until Run
 	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
 	ended   atomic.Int64                  // allocations that have ended and are kept
 	joined  chan struct{}                 // closed at the first registration
@@ -119,7 +120,7 @@ func (c *Client) open() error {
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	c.history = saved.History
+	c.history, c.used = saved.History, saved.GPU
 	c.node = newNodeState(&c.cfg, c.id, saved.Meta)
 	c.observed = newObserver(c)
 	c.run = &runner.Config{
@@ -136,6 +137,9 @@ func (c *Client) open() error {
 	}
 	if c.cfg.Hooks.Health != nil {
 		c.run.Well = c.well
+	}
+	if c.cfg.GPUSamples != nil {
+		c.run.GPUs = gpuUse{c}
 	}
 	if !c.cfg.Ephemeral {
 		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
@@ -204,6 +208,7 @@ func (c *Client) Run(ctx context.Context) error {
 
 	c.node.look(ctx, c.log) // once before anything is restored or placed: devices must be known
 	c.run.BootID = c.node.current().BootID
+	c.restoreGPUUse(c.used)
 	for _, r := range c.Allocs() {
 		c.launch(r)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-sched/muster/client/gpu"
@@ -40,7 +41,9 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 	tick := time.NewTicker(gpuWatchEvery)
 	defer tick.Stop()
 	w := &gpuWatch{c: c, pressed: map[gpu.Quota]int{}, beside: map[gpu.Quota]int64{}}
-	var looked time.Time
+	defer c.keepGPUUse()
+	var looked, kept time.Time
+	var keeping atomic.Bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -59,14 +62,21 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 		if len(have) == 0 {
 			w.watcher.Look(nil, nil)
 			clear(w.beside)
-			c.meter.Measure(time.Now(), nil, nil, nil)
+			c.meter.Measure(time.Now(), nil, nil, nil, nil)
 			continue
 		}
-		if !shared && time.Since(looked) < gpuMeterEvery {
+		if !shared && time.Since(looked) < gpuMeterEvery && !c.youngGPUUse(have) {
 			continue
 		}
 		looked = time.Now()
 		w.look(ctx, have)
+		if time.Since(kept) >= gpuKeepEvery && keeping.CompareAndSwap(false, true) {
+			kept = looked
+			c.threads.start(func() { // a disk that hangs holds up nobody
+				defer keeping.Store(false)
+				c.keepGPUUse()
+			})
+		}
 	}
 }
 
@@ -84,7 +94,7 @@ func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
 	var uses []gpu.TaskUse
 	if err == nil { // a driver that does not answer is the health check's business
 		uses = w.watcher.Uses(samples)
-		w.c.meter.Measure(time.Now(), samples, uses, have)
+		w.c.meter.Measure(time.Now(), samples, uses, have, w.c.startedAt)
 	}
 	for _, q := range have {
 		r := w.c.Alloc(q.Alloc)
@@ -169,7 +179,7 @@ func (w *gpuWatch) books(r *runner.Runner, q gpu.Quota, uses []gpu.TaskUse, befo
 			return // next time
 		}
 	}
-	w.c.meter.Booked(q, u.PeakBytes, u.Denied)
+	w.c.meter.Booked(q, u.PeakBytes, u.Denied, time.Now())
 	if !fresh {
 		return
 	}
@@ -312,11 +322,17 @@ func (c *Client) gpuGrants() []gpu.Quota {
 		if r.Final() != nil {
 			continue
 		}
-		a := r.Alloc()
-		for i := range a.Grants {
-			if g := &a.Grants[i]; g.IsGPU() {
-				out = append(out, gpu.Quota{Alloc: a.ID, Task: g.Task, GPU: g.Instance, MiB: g.MemoryMiB, Backend: g.Backend})
-			}
+		out = append(out, grantsOf(r.Alloc())...)
+	}
+	return out
+}
+
+// grantsOf are the GPUs of an allocation.
+func grantsOf(a *structs.Allocation) []gpu.Quota {
+	var out []gpu.Quota
+	for i := range a.Grants {
+		if g := &a.Grants[i]; g.IsGPU() {
+			out = append(out, gpu.Quota{Alloc: a.ID, Task: g.Task, GPU: g.Instance, MiB: g.MemoryMiB, Backend: g.Backend})
 		}
 	}
 	return out

@@ -27,6 +27,7 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	if !a.PreemptedBy.IsZero() {
 		t.preempt++
 	}
+	t.rec.GPUUse = t.rec.GPUUse.Add(structs.SumGPUUse(a.GPUUse))
 	from := a.StartedAt
 	if from == 0 {
 		return // it held, but for nobody's use

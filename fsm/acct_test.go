@@ -17,6 +17,7 @@ type jobRun struct {
 	held      int
 	gpu, cpu  int64
 	longest   time.Duration
+	use       structs.GPUUse
 	start     structs.LogTime
 	collected bool
 	unsure    bool // several commands in one entry: the order of what happened is not in the changes
@@ -52,6 +53,10 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 		}
 		if c.After != nil && c.After.ClientTerminal() && (c.Before == nil || !c.Before.ClientTerminal()) {
 			x.held--
+			for _, u := range a.GPUUse {
+				x.use = x.use.Add(u)
+				r.check(slices.ContainsFunc(a.Grants, func(g structs.Grant) bool { return g.IsGPU() && g.Task == u.Task && g.Instance == u.GPU }) && u.SMMillis >= 0, "allocation %s used %+v of %+v", a.ID, u, a.Grants)
+			}
 			if a.StartedAt != 0 {
 				ran := max(a.FinishedAt.Sub(a.StartedAt), 0)
 				x.gpu += structs.AmountOf(a).GPUMilli * ran.Milliseconds() / 1000
@@ -86,6 +91,10 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 		want := fmt.Sprint(x.placed, x.gpu/1000, x.cpu/1000, x.longest)
 		r.check(fmt.Sprint(rec.Allocs, rec.GPUSeconds, rec.CPUSeconds, rec.Longest) == want, "the record of %s at %d tells %d %d %d %s, its allocations used %s",
 			rec.Key(), res.Index, rec.Allocs, rec.GPUSeconds, rec.CPUSeconds, rec.Longest, want)
+		r.check(rec.GPUUse == x.use, "the record of %s tells that %+v was used of GPUs, its allocations %+v", rec.Key(), rec.GPUUse, x.use)
+		if !rec.GPUUse.IsZero() {
+			r.saw("accounted: use of GPUs")
+		}
 		r.check((rec.Start == 0) == (x.start == 0), "the record of %s has start %d, its allocations %d", rec.Key(), rec.Start, x.start)
 		if x.collected {
 			r.saw("accounted: collected before the end")
@@ -142,13 +151,15 @@ func TestAcctOfARun(t *testing.T) {
 		ids = append(ids, a.ID)
 	}
 	at := structs.LogTime(c.index) * 1e6
-	observe := func(id structs.AllocID, st structs.ClientStatus, from, to structs.LogTime) {
-		c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: st, StartedAt: from, FinishedAt: to,
+	observe := func(id structs.AllocID, st structs.ClientStatus, from, to structs.LogTime, use ...structs.GPUUse) {
+		c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: st, StartedAt: from, FinishedAt: to, GPUUse: use,
 			TaskStates: map[string]*structs.TaskState{"task": {State: "dead", Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: 3}}}}}}})
 	}
 	observe(ids[0], structs.ClientRunning, at, 0)
 	observe(ids[1], structs.ClientRunning, at+second, 0)
-	observe(ids[0], structs.ClientComplete, at, at+10*second)
+	observe(ids[0], structs.ClientComplete, at, at+10*second, structs.GPUUse{Task: "task", GPU: "GPU-1", PeakMiB: 70, MiBSeconds: 700, SMMillis: 9, EnergyMJ: 3, Denied: 1},
+		structs.GPUUse{Task: "task", GPU: "GPU-3", PeakMiB: 1 << 40}) // of which it was not given anything
+	observe(ids[1], structs.ClientRunning, at+second, 0, structs.GPUUse{Task: "task", GPU: "GPU-2", PeakMiB: 90, MiBSeconds: 100})
 	// The first is replaced by a scale-down's stop and collected; what it used must not be lost.
 	stop := &structs.PlanEntry{Namespace: "default", JobID: "train", EvalID: res.EvalID, Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{ID: ids[0], Desired: structs.DesiredStop}}}}}
 	c.apply(structs.CmdPlan, stop)
@@ -175,7 +186,7 @@ func TestAcctOfARun(t *testing.T) {
 	want := structs.AcctRecord{
 		Namespace: "default", JobID: "train", Name: "train", Queue: "research", Domain: "default", Priority: 50, Type: structs.JobBatch,
 		Submit: recs[0].Submit, Start: at, End: structs.LogTime(c.index) * 1e6, Allocs: 2, Asked: structs.Amount{GPUMilli: 4000, CPU: 20, MemoryMiB: 20},
-		GPUSeconds: 2*10 + 2*20, CPUSeconds: (10*10 + 10*20) / 1000, Longest: 20 * time.Second, Limit: time.Hour, Expected: time.Minute, Predicted: 50 * time.Second,
+		GPUUse: structs.GPUUse{PeakMiB: 90, MiBSeconds: 800, SMMillis: 9, EnergyMJ: 3, Denied: 1}, GPUSeconds: 2*10 + 2*20, CPUSeconds: (10*10 + 10*20) / 1000, Longest: 20 * time.Second, Limit: time.Hour, Expected: time.Minute, Predicted: 50 * time.Second,
 		Exit: structs.ExitFailed, ExitCode: 3, CreateIndex: c.index,
 	}
 	got := *recs[0]

@@ -26,6 +26,9 @@ func applyAllocObserved(x *tx) *structs.Error {
 		}
 		a := *old
 		a.Client, a.ClientDesc, a.TaskStates, a.NetworkIP = u.Client, u.ClientDesc, u.TaskStates, u.NetworkIP
+		if use := structs.GrantedGPUUse(a.Grants, u.GPUUse); use != nil {
+			a.GPUUse = use
+		}
 		if a.StartedAt == 0 {
 			a.StartedAt = u.StartedAt
 		}

@@ -257,8 +257,14 @@ func (g *generator) observe() *structs.AllocObservedCommand {
 			continue
 		}
 		next := []structs.ClientStatus{structs.ClientRunning, structs.ClientRunning, structs.ClientComplete, structs.ClientFailed, structs.ClientUnknown}[g.r.IntN(5)]
+		var use []structs.GPUUse
+		for i, gr := range a.Grants {
+			if n := int64(a.ID[i%16]); n%2 == 0 { // no dice: they are the same with and without
+				use = append(use, structs.GPUUse{Task: gr.Task, GPU: gr.Instance, PeakMiB: n, MiBSeconds: 1000 * n, SMMillis: n - 100, EnergyMJ: int64(g.now) % 1000})
+			}
+		}
 		c.Updates = append(c.Updates, structs.AllocObserved{
-			ID: a.ID, Client: next, StartedAt: g.now,
+			ID: a.ID, Client: next, StartedAt: g.now, GPUUse: use,
 			TaskStates: map[string]*structs.TaskState{"main": {State: "running", StartedAt: g.now, Events: []structs.TaskEvent{{Type: "Started", Time: g.now}}}},
 		})
 	}

@@ -54,7 +54,7 @@ var occurrences = []string{
 	"workload made", "workload ended", "place in queue kept", "eval canceled by purge", "system job woken by node", "overlap prohibited",
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
 	"gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
-	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounting record dropped", "decision logged",
+	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
 	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
@@ -441,7 +441,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 			if restart { // its gang lost another member
 				x.Desired, x.DesiredDesc, x.AllocIndex = b.Desired, b.DesiredDesc, b.AllocIndex
 			}
-			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt
+			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt, x.GPUUse = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt, b.GPUUse
 			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.DisconnectedAt, b.Job
 			r.check(reflect.DeepEqual(&x, b), "an observation of %s changed what the server owns", a.ID)
 			if a.Client == structs.ClientFailed {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,10 +24,11 @@ type (
 		GPUMemoryMiB               int64
 		CPU                        int64 // MHz
 		MemoryMiB                  int64
-		GPUSeconds                 int64 // held
-		CPUSeconds                 int64 // GHz-seconds held
-		Longest                    int64 // longest run of one allocation
-		Limit, Expected, Predicted int64 // 0: none
+		GPUSeconds                 int64        // held
+		CPUSeconds                 int64        // GHz-seconds held
+		GPUUse                     *wire.GPUUse `json:",omitempty"` // measured; absent where nothing was
+		Longest                    int64        // longest run of one allocation
+		Limit, Expected, Predicted int64        // 0: none
 		Preemptions, Requeues      int64
 		Exit                       string
 		ExitCode                   int64
@@ -92,7 +94,7 @@ func acctList(c *call) (any, error) {
 			ID: r.ID, Namespace: r.Namespace, JobID: r.JobID, Name: r.Name, User: r.User, Queue: r.Queue, NodePool: r.Domain,
 			Priority: r.Priority, Type: string(r.Type), SubmitTime: int64(r.Submit), StartTime: int64(r.Start), EndTime: int64(r.End), Allocs: r.Allocs,
 			GPUs: float64(r.Asked.GPUMilli) / 1000, GPUMemoryMiB: r.Asked.GPUMemoryMiB, CPU: r.Asked.CPU, MemoryMiB: r.Asked.MemoryMiB,
-			GPUSeconds: r.GPUSeconds, CPUSeconds: r.CPUSeconds, Longest: int64(r.Longest), Limit: int64(r.Limit), Expected: int64(r.Expected), Predicted: int64(r.Predicted),
+			GPUUse: wire.GPUUseOf(r.GPUUse), GPUSeconds: r.GPUSeconds, CPUSeconds: r.CPUSeconds, Longest: int64(r.Longest), Limit: int64(r.Limit), Expected: int64(r.Expected), Predicted: int64(r.Predicted),
 			Preemptions: r.Preemptions, Requeues: r.Requeues, Exit: r.Exit, ExitCode: r.ExitCode,
 		})
 	}

@@ -129,7 +129,8 @@ type Allocation struct {
 	StartedAt   LogTime // first task running; 0 before
 	FinishedAt  LogTime // client-terminal; 0 before
 	NetworkIP   string
-	ClientIndex Index // last change by the agent
+	GPUUse      []GPUUse // of its tasks, in the order of Grants; measured up to the last report
+	ClientIndex Index    // last change by the agent
 }
 
 // Name is "job.group[index]".

@@ -120,6 +120,7 @@ type AcctRecord struct {
 	Asked       Amount        // of all its groups at full count
 	GPUSeconds  int64         // held; a part of a GPU counts as AmountOf says
 	CPUSeconds  int64         // MHz-seconds held / 1000
+	GPUUse      GPUUse        // measured, of all its allocations; a job that was not measured has none
 	Longest     time.Duration // the longest run of one allocation: what a prediction of run times is measured against
 	Limit       time.Duration
 	Expected    time.Duration

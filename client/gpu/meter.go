@@ -32,8 +32,9 @@ type metered struct {
 	mibMillis int64
 }
 
-// Measure takes a look in. have are the grants of live allocations; what others used is forgotten.
-func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []Quota) {
+// Measure takes a look in. have are the grants of live allocations; what others used is forgotten. A task that is seen for
+// the first time counts since it started, with what this look finds; started gives 0 for one that has not.
+func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []Quota, started func(Quota) structs.LogTime) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	next := map[watchKey]*metered{}
@@ -42,6 +43,9 @@ func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []
 		x := m.use[k]
 		if x == nil {
 			x = &metered{TaskUsage: TaskUsage{Since: now, Measured: now}}
+			if at := started(q); at != 0 && at.Time().Before(now) {
+				x.Since, x.Measured = at.Time(), at.Time()
+			}
 		}
 		x.Quota = q
 		next[k] = x
@@ -100,12 +104,81 @@ func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []
 	}
 }
 
-// Booked takes in what the library says of a task's share.
-func (m *Meter) Booked(q Quota, peak, denied int64) {
+// Booked takes in what the library says of a task's share. A task can write there what it likes: more than the share is
+// not believed.
+func (m *Meter) Booked(q Quota, peak, denied int64, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if x := m.use[watchKey{q.Alloc, q.Task, q.GPU}]; x != nil {
-		x.PeakBytes, x.Denied = max(x.PeakBytes, peak), denied
+	k := watchKey{q.Alloc, q.Task, q.GPU}
+	x := m.use[k]
+	if x == nil { // it ended before anybody looked
+		x = &metered{TaskUsage: TaskUsage{Quota: q, Since: now, Measured: now}}
+		if m.use == nil {
+			m.use = map[watchKey]*metered{}
+		}
+		m.use[k] = x
+	}
+	x.PeakBytes, x.Denied = max(x.PeakBytes, min(peak, q.MiB<<20)), max(x.Denied, denied)
+}
+
+// heldMax bounds how long the memory of the last look counts as held when a task has ended since.
+const heldMax = 10 * time.Second
+
+// Totals is what the tasks of an allocation have used up to now, in no order. What they held at the last look counts as
+// held since.
+func (m *Meter) Totals(id structs.AllocID, now time.Time) []structs.GPUUse {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []structs.GPUUse
+	for k, x := range m.use {
+		if k.alloc == id {
+			tail := min(max(now.Sub(x.Measured), 0), heldMax).Milliseconds()
+			out = append(out, structs.GPUUse{
+				Task: k.task, GPU: k.gpu, PeakMiB: max(x.PeakBytes, 0) >> 20, MiBSeconds: (x.mibMillis + max(x.UsedBytes, 0)>>20*tail) / 1000,
+				SMMillis: x.SMMillis, EnergyMJ: x.EnergyMJ, Denied: x.Denied,
+			})
+		}
+	}
+	return out
+}
+
+// Row is what a Meter knows of one task on one GPU, to be kept while the agent does not run.
+type Row struct {
+	TaskUsage
+	MiBMillis int64
+	Counter   int64 // of the GPU's energy at the last look, millijoules; -1: not known
+}
+
+// Rows are all of them, in no order.
+func (m *Meter) Rows() []Row {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Row, 0, len(m.use))
+	for k, x := range m.use {
+		r := Row{TaskUsage: x.TaskUsage, MiBMillis: x.mibMillis, Counter: -1}
+		if e, ok := m.energy[k.gpu]; ok {
+			r.Counter = e
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Restore takes in rows of an earlier life of the agent, before the first look. With went, tasks may have gone on
+// meanwhile: the time since counts with what the next look finds. Without (the machine has been started anew) it does not.
+func (m *Meter) Restore(rows []Row, went bool, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.use, m.energy = map[watchKey]*metered{}, map[string]int64{}
+	for _, r := range rows {
+		x := &metered{TaskUsage: r.TaskUsage, mibMillis: r.MiBMillis}
+		switch {
+		case !went || x.Measured.After(now):
+			x.Measured, x.UsedBytes = now, 0
+		case r.Counter >= 0:
+			m.energy[r.GPU] = max(m.energy[r.GPU], r.Counter)
+		}
+		m.use[watchKey{r.Alloc, r.Task, r.GPU}] = x
 	}
 }
 

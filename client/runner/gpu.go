@@ -97,6 +97,18 @@ func (r *Runner) TellGPU(ctx context.Context, task, kind, msg string, details ..
 // Started reports whether a task runs and has been started by its driver.
 func (r *Runner) Started(task string) bool { return r.RunID(task) != "" }
 
+// StartedAt is when a task that runs began its present run; 0 while it does not run.
+func (r *Runner) StartedAt(task string) structs.LogTime {
+	for _, t := range r.tasks {
+		if t.name == task {
+			if st := t.state(); st.State == stateRunning {
+				return max(st.StartedAt, st.LastRestart)
+			}
+		}
+	}
+	return 0
+}
+
 // RunID is the id towards its driver of a task that runs; "" while it does not.
 func (r *Runner) RunID(task string) string {
 	for _, t := range r.tasks {

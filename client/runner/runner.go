@@ -54,6 +54,8 @@ type Config struct {
 	// LimitGPUs makes the kernel driver hold a task, which is about to start under this id, to its shares (backend
 	// "dmem"). nil: this node cannot.
 	LimitGPUs func(ctx context.Context, taskID string, grants []structs.Grant) error
+	// GPUs measures what tasks use of GPUs; nil: nobody does.
+	GPUs GPUMeter
 	// Ports reserves the rendezvous ports of gangs whose first member is here; nil, for simulated nodes, only pretends.
 	Ports *Ports
 	// Launcher is the program that starts the ranks of a task (package ranks), as a path on the host; "" for none.
@@ -73,6 +75,14 @@ type Config struct {
 	Well <-chan struct{}
 	// Inherit names variables of the agent's environment that tasks get; nil for the default.
 	Inherit []string
+}
+
+// GPUMeter knows what tasks have used of GPUs.
+type GPUMeter interface {
+	// Settle looks for the last time at what an allocation used. Its tasks have ended.
+	Settle(r *Runner)
+	// Use is what an allocation's tasks have used of what it was granted. It must not block.
+	Use(a *structs.Allocation) []structs.GPUUse
 }
 
 // Runner runs one allocation.
@@ -333,6 +343,9 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	}
 	o.StartedAt = r.started
 	o.GangEpoch, o.GangPort = r.portEpoch, r.port
+	if r.cfg.GPUs != nil {
+		o.GPUUse = r.cfg.GPUs.Use(r.alloc)
+	}
 	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}
@@ -445,8 +458,13 @@ func (r *Runner) postrun() {
 
 // finish records how the allocation ended, then reports it.
 func (r *Runner) finish(ctx context.Context) {
+	var used []structs.GPUUse
+	if r.cfg.GPUs != nil {
+		r.cfg.GPUs.Settle(r)
+		used = r.cfg.GPUs.Use(r.Alloc())
+	}
 	r.postrun()
-	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", TaskStates: map[string]*structs.TaskState{}}
+	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", TaskStates: map[string]*structs.TaskState{}, GPUUse: used}
 	var last structs.LogTime
 	for _, t := range r.tasks {
 		st := t.state()

@@ -27,6 +27,7 @@ var (
 	keyHistory   = []byte("history")
 	keyMeta      = []byte("meta")
 	keySwept     = []byte("swept")
+	keyGPUUses   = []byte("gpu-uses")
 	taskPrefix   = "task/"
 	formatV1     = []byte("1")
 )
@@ -177,6 +178,12 @@ func (d *Disk) Load() (out *Saved, err error) {
 			return err
 		}
 		out.Swept = agent.Get(keySwept) != nil
+		if b := agent.Get(keyGPUUses); b != nil {
+			out.GPU = new(GPUUses)
+			if err := decode(b, out.GPU, "use of GPUs"); err != nil {
+				return err
+			}
+		}
 		all := tx.Bucket(bucketAllocs)
 		return all.ForEachBucket(func(name []byte) error {
 			r, err := loadAlloc(all.Bucket(name), string(name))
@@ -304,6 +311,9 @@ func (d *Disk) PutHistory(h History) error { return d.putAgent(keyHistory, &h) }
 
 // PutMeta implements Store.
 func (d *Disk) PutMeta(meta map[string]*string) error { return d.putAgent(keyMeta, meta) }
+
+// PutGPUUses implements Store.
+func (d *Disk) PutGPUUses(u *GPUUses) error { return d.putAgent(keyGPUUses, u) }
 
 // PutSwept implements Store.
 func (d *Disk) PutSwept() error { return d.putAgent(keySwept, true) }

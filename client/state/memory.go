@@ -26,6 +26,9 @@ func (Memory) PutHistory(History) error { return nil }
 // PutMeta implements Store.
 func (Memory) PutMeta(map[string]*string) error { return nil }
 
+// PutGPUUses implements Store.
+func (Memory) PutGPUUses(*GPUUses) error { return nil }
+
 // PutSwept implements Store.
 func (Memory) PutSwept() error { return nil }
 

@@ -28,6 +28,8 @@ type Store interface {
 	PutHistory(h History) error
 	// PutMeta stores the node's dynamic metadata; a nil value hides a static key.
 	PutMeta(meta map[string]*string) error
+	// PutGPUUses stores what tasks have used of GPUs, all of it.
+	PutGPUUses(u *GPUUses) error
 	// PutSwept stores that every task running on the node is known to this store: from now on it remembers them all.
 	PutSwept() error
 	// Close ends the store after the writes in progress.
@@ -40,6 +42,7 @@ type Saved struct {
 	History History
 	Meta    map[string]*string
 	Swept   bool // see PutSwept
+	GPU     *GPUUses
 }
 
 // AllocRecord is one allocation as stored.
@@ -74,6 +77,24 @@ const (
 	PhaseBackoff               // ended, will be started again at ResumeAt
 	PhaseDead                  // ended for good
 )
+
+// GPUUses is what the tasks of allocations that have not ended had used of GPUs when it was written.
+type GPUUses struct {
+	BootID string // of the kernel under which it was measured
+	List   []GPUUse
+}
+
+// GPUUse is what one task had used of one GPU.
+type GPUUse struct {
+	Alloc                structs.AllocID
+	Task, GPU            string
+	Since, Measured      structs.LogTime // first and last look
+	UsedBytes, PeakBytes int64
+	MiBMillis            int64 // MiB times milliseconds
+	SMMillis, EnergyMJ   int64
+	Denied               int64
+	Counter              int64 // of the GPU's energy at the last look; -1: not known
+}
 
 // Final is how an allocation ended.
 type Final struct {

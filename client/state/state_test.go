@@ -57,6 +57,8 @@ func TestEverythingComesBack(t *testing.T) {
 		}
 	}
 	final := &Final{Observed: structs.AllocObserved{ID: b.ID, Client: structs.ClientFailed, TaskStates: map[string]*structs.TaskState{"t": {State: "dead", Failed: true}}}, Acked: true, EndedAt: 77}
+	used := &GPUUses{BootID: "boot", List: []GPUUse{{Alloc: a.ID, Task: "t", GPU: "G", Since: 1, Measured: 2, UsedBytes: 3, PeakBytes: 4, MiBMillis: 5, SMMillis: 6, EnergyMJ: 7, Denied: 8, Counter: 9}}}
+	check(t, s.PutGPUUses(used))
 	history := History{Cluster: structs.ClusterID{5}, Epoch: 2, Index: 99}
 	value := "v"
 	meta := map[string]*string{"set": &value, "hidden": nil}
@@ -78,7 +80,7 @@ func TestEverythingComesBack(t *testing.T) {
 	check(t, err)
 	want := &Saved{
 		Allocs:  []*AllocRecord{{Alloc: a, Tasks: map[string]*TaskRecord{"t": task}}, {Alloc: b, Tasks: map[string]*TaskRecord{}, Final: final}},
-		History: history, Meta: meta, Swept: true,
+		History: history, Meta: meta, Swept: true, GPU: used,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%s, want\n%s", show(got), show(want))
@@ -93,7 +95,7 @@ func show(s *Saved) string {
 			fmt.Fprintf(&b, "  %s %+v state %+v\n", n, t, t.State)
 		}
 	}
-	fmt.Fprintf(&b, "%+v %v", s.History, s.Meta)
+	fmt.Fprintf(&b, "%+v %v %+v", s.History, s.Meta, s.GPU)
 	return b.String()
 }
 

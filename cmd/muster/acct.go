@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
 type acctOptions struct {
@@ -102,6 +103,7 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 		return nil
 	}
 	rows := [][]string{}
+	measured := slices.ContainsFunc(list, func(r nomadlike.AcctRecord) bool { return r.GPUUse != nil })
 	for i := range list {
 		r := &list[i]
 		job := r.JobID
@@ -116,11 +118,34 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 		if r.ExitCode != 0 {
 			exit += fmt.Sprintf(" (%d)", r.ExitCode)
 		}
-		rows = append(rows, []string{job, orDash(r.User), r.Queue, time.Unix(0, r.EndTime).UTC().Format("2006-01-02 15:04:05"), span(acctWaited(r)), ran,
-			strconv.FormatFloat(r.GPUs, 'f', -1, 64), hours(r.GPUSeconds), strconv.FormatInt(r.Preemptions, 10), exit})
+		row := []string{job, orDash(r.User), r.Queue, time.Unix(0, r.EndTime).UTC().Format("2006-01-02 15:04:05"), span(acctWaited(r)), ran,
+			strconv.FormatFloat(r.GPUs, 'f', -1, 64), hours(r.GPUSeconds)}
+		if measured {
+			row = append(row, gpuUsedCells(r.GPUUse)...)
+		}
+		rows = append(rows, append(row, strconv.FormatInt(r.Preemptions, 10), exit))
 	}
-	o.table("JOB|USER|QUEUE|ENDED|WAITED|RAN|GPUS|GPU-HOURS|PREEMPTED|EXIT", rows)
+	head := "JOB|USER|QUEUE|ENDED|WAITED|RAN|GPUS|GPU-HOURS|"
+	if measured {
+		head += gpuUsedHead
+	}
+	o.table(head+"PREEMPTED|EXIT", rows)
 	return nil
+}
+
+// gpuUsedHead are the columns of what was measured of GPUs; they are shown where anything was.
+const gpuUsedHead = "SM-HOURS|GIB-HOURS|GPU PEAK|GPU WH|"
+
+func gpuUsedCells(u *wire.GPUUse) []string {
+	if u == nil {
+		return []string{"-", "-", "-", "-"}
+	}
+	return []string{strconv.FormatFloat(u.SMSeconds/3600, 'f', 2, 64), gibHours(u.MiBSeconds), mib(u.PeakMiB), strconv.FormatFloat(u.EnergyJoules/3600, 'f', 2, 64)}
+}
+
+// gibHours is MiB-seconds as GiB-hours.
+func gibHours(mibSeconds int64) string {
+	return strconv.FormatFloat(float64(mibSeconds)/1024/3600, 'f', 2, 64)
 }
 
 // hours is seconds as hours.
@@ -134,7 +159,8 @@ type acctTotal struct {
 	GPUSeconds  int64
 	CPUSeconds  int64
 	Preemptions int64
-	MeanWait    int64 // nanoseconds
+	MeanWait    int64        // nanoseconds
+	GPUUse      *wire.GPUUse `json:",omitempty"` // measured; the peak is the largest of all
 }
 
 func (o *acctOptions) totals(list []nomadlike.AcctRecord, key func(*nomadlike.AcctRecord) string) error {
@@ -153,6 +179,7 @@ func (o *acctOptions) totals(list []nomadlike.AcctRecord, key func(*nomadlike.Ac
 		t.GPUSeconds += r.GPUSeconds
 		t.CPUSeconds += r.CPUSeconds
 		t.Preemptions += r.Preemptions
+		t.GPUUse = addGPUUse(t.GPUUse, r.GPUUse)
 		t.MeanWait += (int64(acctWaited(r)) - t.MeanWait) / t.Jobs
 	}
 	out := []*acctTotal{}
@@ -164,11 +191,35 @@ func (o *acctOptions) totals(list []nomadlike.AcctRecord, key func(*nomadlike.Ac
 		return err
 	}
 	rows := [][]string{}
+	measured := slices.ContainsFunc(out, func(t *acctTotal) bool { return t.GPUUse != nil })
 	for _, t := range out {
-		rows = append(rows, []string{t.Name, strconv.FormatInt(t.Jobs, 10), strconv.FormatInt(t.Failed, 10), hours(t.GPUSeconds), hours(t.CPUSeconds), span(time.Duration(t.MeanWait)), strconv.FormatInt(t.Preemptions, 10)})
+		row := []string{t.Name, strconv.FormatInt(t.Jobs, 10), strconv.FormatInt(t.Failed, 10), hours(t.GPUSeconds)}
+		if measured {
+			row = append(row, gpuUsedCells(t.GPUUse)...)
+		}
+		rows = append(rows, append(row, hours(t.CPUSeconds), span(time.Duration(t.MeanWait)), strconv.FormatInt(t.Preemptions, 10)))
 	}
-	o.table(strings.ToUpper(o.by)+"|JOBS|NOT OK|GPU-HOURS|GHZ-HOURS|MEAN WAIT|PREEMPTED", rows)
+	head := strings.ToUpper(o.by) + "|JOBS|NOT OK|GPU-HOURS|"
+	if measured {
+		head += gpuUsedHead
+	}
+	o.table(head+"GHZ-HOURS|MEAN WAIT|PREEMPTED", rows)
 	return nil
+}
+
+func addGPUUse(sum, u *wire.GPUUse) *wire.GPUUse {
+	switch {
+	case u == nil:
+		return sum
+	case sum == nil:
+		sum = &wire.GPUUse{}
+	}
+	sum.PeakMiB = max(sum.PeakMiB, u.PeakMiB)
+	sum.MiBSeconds += u.MiBSeconds
+	sum.SMSeconds += u.SMSeconds
+	sum.EnergyJoules += u.EnergyJoules
+	sum.Refused += u.Refused
+	return sum
 }
 
 // acctWaited is from the submission to the first start, or to the end of a job that never started.
@@ -191,7 +242,8 @@ func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 	}
 	left := 0
 	rows := [][]string{{"job", "submit", "runtime", "gpus", "cpus", "memory", "estimate", "limit", "user", "queue", "priority",
-		"namespace", "pool", "start", "end", "gpu_seconds", "cpu_seconds", "preemptions", "requeues", "exit", "exit_code"}}
+		"namespace", "pool", "start", "end", "gpu_seconds", "cpu_seconds", "preemptions", "requeues", "exit", "exit_code",
+		"gpu_peak_mib", "gpu_mib_seconds", "gpu_sm_seconds", "gpu_joules"}}
 	for i := range list {
 		r := &list[i]
 		if r.StartTime == 0 {
@@ -202,10 +254,15 @@ func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 		if r.Longest > 0 {
 			ran = r.Longest
 		}
+		used := wire.GPUUse{}
+		if r.GPUUse != nil {
+			used = *r.GPUUse
+		}
 		rows = append(rows, []string{r.JobID, seconds(r.SubmitTime), seconds(max(ran, 1e6)), strconv.FormatFloat(r.GPUs, 'f', -1, 64),
 			strconv.FormatInt(max(1, (r.CPU+999)/1000), 10), strconv.FormatInt(r.MemoryMiB, 10), seconds(r.Expected), seconds(r.Limit), r.User, r.Queue, strconv.Itoa(r.Priority),
 			r.Namespace, r.NodePool, seconds(r.StartTime), seconds(r.EndTime), strconv.FormatInt(r.GPUSeconds, 10), strconv.FormatInt(r.CPUSeconds, 10),
-			strconv.FormatInt(r.Preemptions, 10), strconv.FormatInt(r.Requeues, 10), r.Exit, strconv.FormatInt(r.ExitCode, 10)})
+			strconv.FormatInt(r.Preemptions, 10), strconv.FormatInt(r.Requeues, 10), r.Exit, strconv.FormatInt(r.ExitCode, 10),
+			strconv.FormatInt(used.PeakMiB, 10), strconv.FormatInt(used.MiBSeconds, 10), strconv.FormatFloat(used.SMSeconds, 'f', -1, 64), strconv.FormatFloat(used.EnergyJoules, 'f', -1, 64)})
 	}
 	if err := w.WriteAll(rows); err != nil {
 		return err

@@ -261,6 +261,8 @@ func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *
 	}
 	if use != nil {
 		o.gpuUse(use.DeviceStats)
+	} else if al.ClientStatus != "running" {
+		o.gpuUsed(al.GPUUse, name)
 	}
 	if !o.stats || use == nil {
 		return
@@ -304,6 +306,23 @@ func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 		e.table("GPU|Memory|Peak|Over Time|SM Time|Energy|Refused", rows)
 	}
 }
+
+// gpuUsed prints what a task that has ended used of its GPUs.
+func (e *env) gpuUsed(list []*wire.GPUUse, task string) {
+	rows := [][]string{}
+	for _, u := range list {
+		if u != nil && u.Task == task {
+			rows = append(rows, []string{u.GPU, mib(u.PeakMiB), gibHours(u.MiBSeconds) + " GiB-hours", tenths(u.SMSeconds) + " s", tenths(u.EnergyJoules) + " J", strconv.FormatInt(u.Refused, 10)})
+		}
+	}
+	if len(rows) > 0 {
+		e.println()
+		e.println(e.bold("GPU Use"))
+		e.table("GPU|Peak|Memory Over Time|SM Time|Energy|Refused", rows)
+	}
+}
+
+func tenths(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 
 // deviceStats prints one line a device.
 func (e *env) deviceStats(groups []*wire.DeviceGroupStats) {

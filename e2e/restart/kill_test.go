@@ -79,6 +79,7 @@ func TestKill(t *testing.T) {
 	n.submit(t, "whole", "service", wholeGPUs, gpu, "gpu { count = 1 }")
 	n.submit(t, "share", "service", shares, gpu, "gpu { memory = \"18GiB\" }")
 	long := map[string]bool{"plain": true, "whole": true, "share": true}
+	busy := time.Now()
 	before := map[string]harness.Task{} // by allocation
 	var all []harness.Alloc
 	harness.Eventually(t, 60*time.Second, "the 20 tasks to run", func() (bool, string) {
@@ -223,6 +224,8 @@ func TestKill(t *testing.T) {
 		have := openFiles(super)
 		return have <= descriptors+8*left+4, fmt.Sprintf("%d descriptors, %d at the beginning, %d tasks more", have, descriptors, left-tasks)
 	})
+	time.Sleep(4 * time.Second) // an agent must live long enough to look at its GPUs once
+	held := time.Since(busy)
 	for job := range long {
 		n.stop(job)
 	}
@@ -236,10 +239,43 @@ func TestKill(t *testing.T) {
 		groups = slices.DeleteFunc(groups, func(g string) bool { return strings.HasPrefix(filepath.Base(g), ".") }) // the supervisor's own
 		return len(groups)+len(mounts) == 0 && helpers <= 1, fmt.Sprintf("groups %v, mounts %v, %d processes that look at GPUs", groups, mounts, helpers)
 	})
+	n.booked(map[string]int64{"whole": wholeGPUs, "share": shares}, 512, held)
 	if s, err := (&fakegpu.File{Path: n.state}).Read(); err != nil {
 		t.Error(err)
 	} else if len(s.GPUs) != wholeGPUs+2 {
 		t.Errorf("the fake driver has %d GPUs", len(s.GPUs))
+	}
+}
+
+// booked checks what the books say of GPUs that were used through all kills: tasks of each job, each of which held so many
+// MiB all the time.
+func (n *killNode) booked(jobs map[string]int64, mib int64, held time.Duration) {
+	n.t.Helper()
+	var records []struct {
+		JobID  string
+		GPUUse *struct{ PeakMiB, MiBSeconds int64 }
+	}
+	harness.Eventually(n.t, 20*time.Second, "the jobs with GPUs to be in the books", func() (bool, string) {
+		if err := n.api.Call("GET", "/v1/acct", nil, &records); err != nil {
+			return false, err.Error()
+		}
+		found := 0
+		for _, r := range records {
+			if jobs[r.JobID] > 0 {
+				found++
+			}
+		}
+		return found == len(jobs), fmt.Sprint(found)
+	})
+	for _, r := range records {
+		if count := jobs[r.JobID]; count > 0 {
+			want := count * mib * int64(held/time.Millisecond) / 1000
+			if u := r.GPUUse; u == nil || u.MiBSeconds < want*9/10 || u.MiBSeconds > want*11/10 || u.PeakMiB < mib || u.PeakMiB > 2*mib {
+				n.t.Errorf("%d tasks of %s held %d MiB for %s, %d MiB-seconds: the books say %+v", count, r.JobID, mib, held.Round(time.Second), want, u)
+			} else {
+				n.t.Logf("GPU memory over time of %s through all kills: %d MiB-seconds, %d by the clock", r.JobID, u.MiBSeconds, want)
+			}
+		}
 	}
 }
 

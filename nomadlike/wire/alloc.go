@@ -44,8 +44,9 @@ type Allocation struct {
 	CreateTime            int64
 	ModifyTime            int64
 
-	JobVersion uint64   // Muster's own
-	WaitsOn    []string `json:",omitempty"` // Muster's own: allocations whose end this one waits for
+	JobVersion uint64    // Muster's own
+	WaitsOn    []string  `json:",omitempty"` // Muster's own: allocations whose end this one waits for
+	GPUUse     []*GPUUse `json:",omitempty"` // Muster's own: what its tasks used of GPUs, up to the last report
 }
 
 // AllocationListStub is an allocation in a list.
@@ -350,6 +351,9 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 	}
 	for _, id := range a.WaitsOn {
 		out.WaitsOn = append(out.WaitsOn, id.String())
+	}
+	for _, u := range a.GPUUse {
+		out.GPUUse = append(out.GPUUse, GPUUseOf(u))
 	}
 	pool := ""
 	if a.Job != nil {

@@ -1,0 +1,69 @@
+package structs
+
+import "math"
+
+// GPUUse is what one task of an allocation used of one GPU, as its agent measured it. Sums of it have neither task nor
+// GPU; their peak is the largest on one GPU.
+type GPUUse struct {
+	Task       string // "" in a sum
+	GPU        string // UUID; "" in a sum
+	PeakMiB    int64  // most memory held at one time
+	MiBSeconds int64  // memory held, over time
+	SMMillis   int64  // time in which it had all multiprocessors, in milliseconds: half of them for 2 s is 1,000
+	EnergyMJ   int64  // millijoules: its part of the GPU's energy
+	Denied     int64  // allocations of memory that the library refused
+}
+
+// IsZero reports whether nothing was used.
+func (u GPUUse) IsZero() bool {
+	return u.PeakMiB == 0 && u.MiBSeconds == 0 && u.SMMillis == 0 && u.EnergyMJ == 0 && u.Denied == 0
+}
+
+// Add sums two uses. What agents say is not believed to be small: a sum stays at the largest number instead of turning
+// negative, and what is below zero counts as nothing.
+func (u GPUUse) Add(v GPUUse) GPUUse {
+	return GPUUse{
+		PeakMiB: max(u.PeakMiB, v.PeakMiB, 0), MiBSeconds: addUse(u.MiBSeconds, v.MiBSeconds), SMMillis: addUse(u.SMMillis, v.SMMillis),
+		EnergyMJ: addUse(u.EnergyMJ, v.EnergyMJ), Denied: addUse(u.Denied, v.Denied),
+	}
+}
+
+func addUse(a, b int64) int64 {
+	a, b = max(a, 0), max(b, 0)
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// SumGPUUse sums what an allocation used.
+func SumGPUUse(list []GPUUse) GPUUse {
+	var sum GPUUse
+	for _, u := range list {
+		sum = sum.Add(u)
+	}
+	return sum
+}
+
+// GrantedGPUUse is what of a report is about GPUs that the allocation was given, once each, in the order of the grants,
+// with nothing below zero; nil when there is nothing.
+func GrantedGPUUse(grants []Grant, said []GPUUse) []GPUUse {
+	var out []GPUUse
+	for i := range grants {
+		g := &grants[i]
+		if !g.IsGPU() {
+			continue
+		}
+		for _, u := range said {
+			if u.Task == g.Task && u.GPU == g.Instance {
+				sum := GPUUse{}.Add(u)
+				sum.Task, sum.GPU = u.Task, u.GPU
+				if !sum.IsZero() {
+					out = append(out, sum)
+				}
+				break
+			}
+		}
+	}
+	return out
+}
