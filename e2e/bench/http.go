@@ -9,6 +9,15 @@ import (
 	"time"
 )
 
+// perOnly leaves only the rate run with that many allocations a job; 0: all of them.
+var perOnly int
+
+// profileFor is how long a rate run is profiled; it should be shorter than the run.
+var profileFor time.Duration
+
+// conns is how many jobs are submitted at the same time.
+var conns int
+
 // overHTTP measures placements over HTTP against three servers with fsync and 200 simulated nodes.
 func overHTTP(bin string, quick, rate, latency bool) {
 	c := newCluster(bin, 3)
@@ -45,13 +54,16 @@ func overHTTP(bin string, quick, rate, latency bool) {
 		per, total int
 		goal, peer string
 	}{{30, 12000, ">= 5,000/s", "Nomad 94-109/s"}, {1, 4000, ">= 2,000/s", "Nomad 23-45/s"}, {1000, 20000, "-", "-"}} {
+		if perOnly != 0 && perOnly != r.per {
+			continue
+		}
 		total := r.total
 		if quick {
 			total = max(r.per, total/8/r.per*r.per)
 		}
 		before := c.stats(c.leader())
 		jobs := total / r.per
-		profiled := c.profile(fmt.Sprintf("rate%d", r.per), 4*time.Second)
+		profiled := c.profile(fmt.Sprintf("rate%d", r.per), profileFor)
 		used := c.usage()
 		start := time.Now()
 		submit(c, jobs, func(i int) (string, []byte) {
@@ -100,11 +112,11 @@ func num(s string) float64 {
 	return f
 }
 
-// submit registers n jobs over 16 connections to all servers.
+// submit registers n jobs over conns connections to all servers.
 func submit(c *cluster, n int, make func(i int) (string, []byte)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	for w := range 16 {
+	for w := range conns {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

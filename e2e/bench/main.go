@@ -36,6 +36,9 @@ func main() {
 	jobs := flag.Int("jobs", 300, "of the trace, of -only real")
 	length := flag.Duration("length", 2*time.Minute, "of -only real: for how long the nodes would be busy with no gap")
 	flag.StringVar(&profiles, "profile", "", "write CPU profiles of servers, simulated nodes and this program into this folder, of each rate run")
+	flag.IntVar(&perOnly, "per", 0, "of -only http: only the run with that many allocations a job, 30, 1 or 1000")
+	flag.IntVar(&conns, "conns", 16, "of -only http: jobs submitted at the same time")
+	flag.DurationVar(&profileFor, "profile-for", 4*time.Second, "of -profile: how long each rate run is profiled")
 	flag.Parse()
 	bin := os.Getenv("MUSTER_BIN")
 	if bin == "" {

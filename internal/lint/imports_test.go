@@ -28,7 +28,7 @@ var imports = map[string][]string{
 	"ui":                   {},
 	"cmd/...":              {"structs", "scheduler/...", "fsm/...", "server/...", "client/...", "nomadlike/...", "sim/...", "ui", "internal/...", "cmd/..."},
 	"e2e/...":              {"structs", "internal/...", "e2e/...", "nomadlike/...", "client/...", "scheduler/...", "fsm/...", "server/...", "cmd/..."},
-	"internal/rpc":         {"structs", "internal/tlsutil"},
+	"internal/rpc":         {"structs", "internal/pack", "internal/tlsutil"},
 	"internal/methods":     {"structs", "internal/rpc"},
 	"internal/gossip":      {"structs", "internal/rpc"},
 	"internal/agentconfig": {"structs", "internal/suggest", "internal/tlsutil"},

@@ -4,36 +4,69 @@
 //
 // Floating point, interfaces, channels and functions are refused when a type is first seen (DESIGN.md D10). Fields
 // tagged `codec:"-"` and unexported fields are left out. Nil and empty slices and maps stay apart.
+//
+// A type is looked at once, by reflection, and turned into functions over the address of a value (package unsafe): the
+// log, the state hash and the calls between agents spend most of their time here, and a reflect.Value for every field is
+// three times as slow. Only maps, allocation and growth go through reflection when values move.
 package pack
 
 import (
-	"encoding/binary"
+	"encoding"
+	"errors"
 	"fmt"
-	"math"
+	"math/bits"
 	"reflect"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
+	"unsafe"
 )
 
 // depthMax bounds the nesting of a value that Decode follows or skips.
 const depthMax = 64
 
-// coder is how one type is written, read and recognised as zero.
+// coder is how one type is written, read and recognised as zero. All take the address of a value of that type; dec is
+// given one that is zero.
 type coder struct {
-	enc func(b []byte, v reflect.Value) []byte
-	dec func(r *reader, v reflect.Value) error
+	enc  func(b []byte, p unsafe.Pointer) []byte
+	dec  func(r *reader, p unsafe.Pointer) error
+	zero func(p unsafe.Pointer) bool
+	look look
 }
+
+// look is how the commonest kinds are recognised as zero without a call.
+type look uint8
+
+const (
+	lookCall  look = iota // coder.zero
+	look8                 // one byte
+	look32                // four
+	look64                // eight
+	lookWord              // a pointer, or the first word of a slice
+	lookEmpty             // a string
+)
 
 type field struct {
-	name  string
-	key   []byte // the name as msgpack
-	index int
-	c     *coder
+	name string
+	key  []byte // the name as msgpack
+	off  uintptr
+	look look
+	c    *coder
 }
 
-var coders sync.Map // reflect.Type -> *coder
+// Coder writes and reads values with one set of rules; it remembers the types that it has seen.
+type Coder struct {
+	wire   bool     // rules of Wire
+	coders sync.Map // reflect.Type -> *coder, or error
+}
+
+var (
+	state Coder
+
+	// Wire has the rules of messages between agents, which other versions read with a msgpack library: fields of an
+	// embedded struct are fields of the struct around it, and a tag may rename a field.
+	Wire = &Coder{wire: true}
+)
 
 // Append writes v, a pointer to the value, after b. It panics on a type that cannot be packed, which is a mistake in
 // the program and found by any test that packs the type once.
@@ -42,7 +75,11 @@ func Append(b []byte, v any) []byte {
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
 		panic(fmt.Sprintf("pack: want a non-nil pointer, not %T", v))
 	}
-	return coderOf(rv.Type().Elem()).enc(b, rv.Elem())
+	c, err := state.of(rv.Type().Elem())
+	if err != nil {
+		panic(err.Error())
+	}
+	return c.enc(b, rv.UnsafePointer())
 }
 
 // Decode reads exactly one value from data into v, a pointer. Fields that v's type does not have are skipped; bytes
@@ -52,8 +89,51 @@ func Decode(data []byte, v any) error {
 	if rv.Kind() != reflect.Pointer || rv.IsNil() {
 		panic(fmt.Sprintf("pack: want a non-nil pointer, not %T", v))
 	}
+	c, err := state.of(rv.Type().Elem())
+	if err != nil {
+		panic(err.Error())
+	}
+	return c.read(data, rv)
+}
+
+// Append writes v, a value or a pointer to one, after b; ok is false, and nothing is written, for a type that these
+// rules have no form for.
+func (m *Coder) Append(b []byte, v any) (out []byte, ok bool) {
+	rv := reflect.ValueOf(v)
+	if !rv.IsValid() {
+		return b, false
+	}
+	if rv.Kind() != reflect.Pointer {
+		at := reflect.New(rv.Type())
+		at.Elem().Set(rv)
+		rv = at
+	} else if rv.IsNil() {
+		return b, false
+	}
+	c, err := m.of(rv.Type().Elem())
+	if err != nil {
+		return b, false
+	}
+	return c.enc(b, rv.UnsafePointer()), true
+}
+
+// Decode reads exactly one value from data into v, a pointer; ok is false for a type that these rules have no form for.
+func (m *Coder) Decode(data []byte, v any) (ok bool, err error) {
+	rv := reflect.ValueOf(v)
+	if rv.Kind() != reflect.Pointer || rv.IsNil() {
+		return false, nil
+	}
+	c, err := m.of(rv.Type().Elem())
+	if err != nil {
+		return false, nil
+	}
+	return true, c.read(data, rv)
+}
+
+func (c *coder) read(data []byte, rv reflect.Value) error {
+	rv.Elem().SetZero()
 	r := &reader{b: data}
-	if err := coderOf(rv.Type().Elem()).dec(r, rv.Elem()); err != nil {
+	if err := c.dec(r, rv.UnsafePointer()); err != nil {
 		return err
 	}
 	if len(r.b) > r.at {
@@ -62,92 +142,241 @@ func Decode(data []byte, v any) error {
 	return nil
 }
 
-func coderOf(t reflect.Type) *coder {
-	if c, ok := coders.Load(t); ok {
-		return c.(*coder)
+// refusal is why a type cannot be packed, on its way up through compile.
+type refusal string
+
+func (m *Coder) of(t reflect.Type) (*coder, error) {
+	if c, ok := m.coders.Load(t); ok {
+		if err, bad := c.(error); bad {
+			return nil, err
+		}
+		return c.(*coder), nil
 	}
-	// Built into a private map first, so that a recursive type finds itself and nobody sees it half built.
-	build := map[reflect.Type]*coder{}
-	c := compile(t, build)
-	for t, c := range build {
-		coders.LoadOrStore(t, c)
-	}
-	return c
+	return m.learn(t)
 }
 
-func compile(t reflect.Type, build map[reflect.Type]*coder) *coder {
-	if c, ok := coders.Load(t); ok {
-		return c.(*coder)
+func (m *Coder) learn(t reflect.Type) (c *coder, err error) {
+	// Built into a private map first, so that a recursive type finds itself and nobody sees it half built.
+	b := &builder{m: m, done: map[reflect.Type]*coder{}}
+	defer func() {
+		switch why := recover().(type) {
+		case nil:
+		case refusal:
+			c, err = nil, errors.New("pack: "+string(why))
+			m.coders.Store(t, err)
+		default:
+			panic(why)
+		}
+	}()
+	c = b.compile(t)
+	for t, c := range b.done {
+		m.coders.LoadOrStore(t, c)
 	}
-	if c, ok := build[t]; ok {
+	return c, nil
+}
+
+type builder struct {
+	m    *Coder
+	done map[reflect.Type]*coder
+}
+
+func (b *builder) compile(t reflect.Type) *coder {
+	if c, ok := b.m.coders.Load(t); ok {
+		if c, ok := c.(*coder); ok {
+			return c
+		}
+	}
+	if c, ok := b.done[t]; ok {
 		return c
 	}
+	if b.m.wire && (t.Implements(binaryType) || reflect.PointerTo(t).Implements(binaryType)) {
+		panic(refusal(t.String() + " writes itself"))
+	}
 	c := &coder{}
-	build[t] = c
+	b.done[t] = c
 	switch t.Kind() {
 	case reflect.Bool:
-		c.enc, c.dec = encBool, decBool
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		c.enc, c.dec = encInt, decInt
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		c.enc, c.dec = encUint, decUint
+		c.enc, c.dec, c.look = encBool, decBool, look8
+	case reflect.Int64:
+		number[int64](c, t)
+	case reflect.Int:
+		number[int](c, t)
+	case reflect.Int32:
+		number[int32](c, t)
+	case reflect.Int16:
+		number[int16](c, t)
+	case reflect.Int8:
+		number[int8](c, t)
+	case reflect.Uint64:
+		unsigned[uint64](c, t)
+	case reflect.Uint:
+		unsigned[uint](c, t)
+	case reflect.Uint32:
+		unsigned[uint32](c, t)
+	case reflect.Uint16:
+		unsigned[uint16](c, t)
+	case reflect.Uint8:
+		unsigned[uint8](c, t)
 	case reflect.String:
-		c.enc, c.dec = encString, decString
+		c.enc, c.dec, c.look = encString, decString, lookEmpty
 	case reflect.Pointer:
-		pointer(c, compile(t.Elem(), build), t)
+		pointer(c, b.compile(t.Elem()), t)
 	case reflect.Array:
 		if t.Elem().Kind() != reflect.Uint8 {
-			panic("pack: array of " + t.Elem().String())
+			panic(refusal("array of " + t.Elem().String()))
 		}
-		c.enc, c.dec = encByteArray, decByteArray
+		byteArray(c, t.Len())
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			c.enc, c.dec = encBytes, decBytes
+			c.enc, c.dec, c.look = encBytes, decBytes, lookWord
 		} else {
-			slice(c, compile(t.Elem(), build), t)
+			slice(c, b.compile(t.Elem()), t)
 		}
 	case reflect.Map:
-		mapping(c, compile(t.Key(), build), compile(t.Elem(), build), t)
+		mapping(c, b.compile(t.Key()), b.compile(t.Elem()), t)
 	case reflect.Struct:
-		structure(c, t, build)
+		b.structure(c, t)
 	default:
-		panic("pack: a value of type " + t.String() + " cannot be in the log or the state")
+		panic(refusal("a value of type " + t.String() + " cannot be in the log or the state"))
+	}
+	if c.zero == nil {
+		c.zero = zeroOf(t)
 	}
 	return c
 }
 
-func structure(c *coder, t reflect.Type, build map[reflect.Type]*coder) {
-	var fields []field
+// zeroOf tells a zero value of a type as reflect.Value.IsZero does: all fields count, also those that are not written.
+func zeroOf(t reflect.Type) func(p unsafe.Pointer) bool {
+	switch t.Kind() {
+	case reflect.Bool, reflect.Int8, reflect.Uint8:
+		return func(p unsafe.Pointer) bool { return *(*uint8)(p) == 0 }
+	case reflect.Int16, reflect.Uint16:
+		return func(p unsafe.Pointer) bool { return *(*uint16)(p) == 0 }
+	case reflect.Int32, reflect.Uint32:
+		return func(p unsafe.Pointer) bool { return *(*uint32)(p) == 0 }
+	case reflect.Int64, reflect.Uint64:
+		return func(p unsafe.Pointer) bool { return *(*uint64)(p) == 0 }
+	case reflect.Int, reflect.Uint, reflect.Uintptr:
+		return func(p unsafe.Pointer) bool { return *(*uint)(p) == 0 }
+	case reflect.String:
+		return func(p unsafe.Pointer) bool { return len(*(*string)(p)) == 0 }
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Interface:
+		return func(p unsafe.Pointer) bool { return *(*unsafe.Pointer)(p) == nil }
+	case reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			n := t.Len()
+			return func(p unsafe.Pointer) bool {
+				for _, x := range unsafe.Slice((*byte)(p), n) {
+					if x != 0 {
+						return false
+					}
+				}
+				return true
+			}
+		}
+	case reflect.Struct:
+		type part struct {
+			off  uintptr
+			zero func(p unsafe.Pointer) bool
+		}
+		var parts []part
+		for i := range t.NumField() {
+			f := t.Field(i)
+			parts = append(parts, part{f.Offset, zeroOf(f.Type)})
+		}
+		return func(p unsafe.Pointer) bool {
+			for i := range parts {
+				if !parts[i].zero(unsafe.Add(p, parts[i].off)) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	return func(p unsafe.Pointer) bool { return reflect.NewAt(t, p).Elem().IsZero() }
+}
+
+// isZero is c.zero, without the call for the commonest kinds.
+func (f *field) isZero(p unsafe.Pointer) bool {
+	switch f.look {
+	case look8:
+		return *(*uint8)(p) == 0
+	case look32:
+		return *(*uint32)(p) == 0
+	case look64:
+		return *(*uint64)(p) == 0
+	case lookWord:
+		return *(*unsafe.Pointer)(p) == nil
+	case lookEmpty:
+		return len(*(*string)(p)) == 0
+	}
+	return f.c.zero(p)
+}
+
+// fields are those of a struct that are written, by name; base is where the struct lies in the outermost one.
+func (b *builder) fields(t reflect.Type, base uintptr) []field {
+	var out []field
 	for i := range t.NumField() {
 		f := t.Field(i)
-		if !f.IsExported() || f.Tag.Get("codec") == "-" {
+		name, _, _ := strings.Cut(f.Tag.Get("codec"), ",")
+		if name == "-" {
 			continue
 		}
-		fields = append(fields, field{name: f.Name, key: appendString(nil, f.Name), index: i, c: compile(f.Type, build)})
+		if b.m.wire && f.Anonymous {
+			if f.Type.Kind() != reflect.Struct || name != "" {
+				panic(refusal(t.String() + " embeds " + f.Type.String()))
+			}
+			out = append(out, b.fields(f.Type, base+f.Offset)...)
+			continue
+		}
+		if !f.IsExported() {
+			continue
+		}
+		if name == "" || !b.m.wire {
+			name = f.Name
+		}
+		c := b.compile(f.Type)
+		out = append(out, field{name: name, key: appendString(nil, name), off: base + f.Offset, look: c.look, c: c})
 	}
+	return out
+}
+
+// fieldsMax bounds the fields of a struct, so that those to be written fit in a few words of bits.
+const fieldsMax = 256
+
+func (b *builder) structure(c *coder, t reflect.Type) {
+	fields := b.fields(t, 0)
 	slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
-	if len(fields) > 255 {
-		panic("pack: " + t.String() + " has too many fields")
+	if len(fields) > fieldsMax {
+		panic(refusal(t.String() + " has too many fields"))
 	}
-	c.enc = func(b []byte, v reflect.Value) []byte {
-		var set [256]uint8
+	for i := 1; i < len(fields); i++ {
+		if fields[i].name == fields[i-1].name {
+			panic(refusal(t.String() + " has two fields called " + fields[i].name))
+		}
+	}
+	words := (len(fields) + 63) / 64
+	c.enc = func(b []byte, p unsafe.Pointer) []byte {
+		var set [fieldsMax / 64]uint64
 		n := 0
 		for i := range fields {
-			if !v.Field(fields[i].index).IsZero() {
-				set[n] = uint8(i)
+			f := &fields[i]
+			if !f.isZero(unsafe.Add(p, f.off)) {
+				set[i/64] |= 1 << (i % 64)
 				n++
 			}
 		}
 		b = appendMapHeader(b, n)
-		for _, i := range set[:n] {
-			f := &fields[i]
-			b = append(b, f.key...)
-			b = f.c.enc(b, v.Field(f.index))
+		for w, left := range set[:words] {
+			for ; left != 0; left &= left - 1 {
+				f := &fields[w*64+bits.TrailingZeros64(left)]
+				b = append(b, f.key...)
+				b = f.c.enc(b, unsafe.Add(p, f.off))
+			}
 		}
 		return b
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
-		v.SetZero()
+	c.dec = func(r *reader, p unsafe.Pointer) error {
 		if r.isNil() {
 			return nil
 		}
@@ -170,15 +399,16 @@ func structure(c *coder, t reflect.Type, build map[reflect.Type]*coder) {
 				i++
 			}
 			if i >= len(fields) || fields[i].name != string(name) {
-				i = sort.Search(len(fields), func(i int) bool { return fields[i].name >= string(name) })
-			}
-			if i >= len(fields) || fields[i].name != string(name) {
-				if err := r.skip(); err != nil {
-					return err
+				var found bool
+				i, found = slices.BinarySearchFunc(fields, name, func(f field, name []byte) int { return strings.Compare(f.name, string(name)) })
+				if !found {
+					if err := r.skip(); err != nil {
+						return err
+					}
+					continue
 				}
-				continue
 			}
-			if err := fields[i].c.dec(r, v.Field(fields[i].index)); err != nil {
+			if err := fields[i].c.dec(r, unsafe.Add(p, fields[i].off)); err != nil {
 				return fmt.Errorf("%s: %w", fields[i].name, err)
 			}
 			next = i + 1
@@ -187,42 +417,56 @@ func structure(c *coder, t reflect.Type, build map[reflect.Type]*coder) {
 	}
 }
 
+// binaryType is of values, times among them, that the msgpack library of other versions lets write themselves.
+var binaryType = reflect.TypeFor[encoding.BinaryMarshaler]()
+
 func pointer(c, elem *coder, t reflect.Type) {
-	c.enc = func(b []byte, v reflect.Value) []byte {
-		if v.IsNil() {
+	c.look = lookWord
+	c.enc = func(b []byte, p unsafe.Pointer) []byte {
+		at := *(*unsafe.Pointer)(p)
+		if at == nil {
 			return append(b, 0xc0)
 		}
-		return elem.enc(b, v.Elem())
+		return elem.enc(b, at)
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
+	of := t.Elem()
+	c.dec = func(r *reader, p unsafe.Pointer) error {
 		if r.isNil() {
-			v.SetZero()
+			*(*unsafe.Pointer)(p) = nil
 			return nil
 		}
-		p := reflect.New(t.Elem())
-		if err := elem.dec(r, p.Elem()); err != nil {
+		at := reflect.New(of).UnsafePointer()
+		if err := elem.dec(r, at); err != nil {
 			return err
 		}
-		v.Set(p)
+		*(*unsafe.Pointer)(p) = at
 		return nil
 	}
 }
 
+// sliceHead is how a slice lies in memory.
+type sliceHead struct {
+	data     unsafe.Pointer
+	len, cap int
+}
+
 func slice(c, elem *coder, t reflect.Type) {
-	c.enc = func(b []byte, v reflect.Value) []byte {
-		if v.IsNil() {
+	c.look = lookWord
+	size := t.Elem().Size()
+	c.enc = func(b []byte, p unsafe.Pointer) []byte {
+		s := (*sliceHead)(p)
+		if s.data == nil {
 			return append(b, 0xc0)
 		}
-		n := v.Len()
-		b = appendArrayHeader(b, n)
-		for i := range n {
-			b = elem.enc(b, v.Index(i))
+		b = appendArrayHeader(b, s.len)
+		for i := range s.len {
+			b = elem.enc(b, unsafe.Add(s.data, uintptr(i)*size))
 		}
 		return b
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
+	c.dec = func(r *reader, p unsafe.Pointer) error {
 		if r.isNil() {
-			v.SetZero()
+			*(*sliceHead)(p) = sliceHead{}
 			return nil
 		}
 		n, err := r.arrayHeader()
@@ -233,40 +477,52 @@ func slice(c, elem *coder, t reflect.Type) {
 			return err
 		}
 		defer r.leave()
-		s := reflect.New(t).Elem()
-		s.Set(reflect.MakeSlice(t, 0, min(n, 256))) // grown as elements really arrive: a header alone costs nothing
+		have := min(n, 256) // grown as elements really arrive: a header alone costs nothing
+		s := reflect.NewAt(t, p).Elem()
+		s.Set(reflect.MakeSlice(t, have, have))
+		at := s.UnsafePointer()
 		for i := range n {
-			if i == s.Cap() {
-				s.Grow(i)
+			if i == have {
+				more := min(n-have, have)
+				s.Grow(more)
+				have += more
+				s.SetLen(have)
+				at = s.UnsafePointer()
 			}
-			s.SetLen(i + 1)
-			if err := elem.dec(r, s.Index(i)); err != nil {
+			if err := elem.dec(r, unsafe.Add(at, uintptr(i)*size)); err != nil {
 				return fmt.Errorf("[%d]: %w", i, err)
 			}
 		}
-		v.Set(s)
 		return nil
 	}
 }
 
 func mapping(c, key, elem *coder, t reflect.Type) {
+	c.look = lookWord
+	if t.Key() == stringType && t.Elem() == stringType {
+		c.enc, c.dec = encStrings, decStrings
+		return
+	}
 	less := keyLess(t.Key())
-	c.enc = func(b []byte, v reflect.Value) []byte {
+	c.enc = func(b []byte, p unsafe.Pointer) []byte {
+		v := reflect.NewAt(t, p).Elem()
 		if v.IsNil() {
 			return append(b, 0xc0)
 		}
 		keys := v.MapKeys()
 		slices.SortFunc(keys, less)
 		b = appendMapHeader(b, len(keys))
-		tmp := reflect.New(t.Elem()).Elem()
-		for _, k := range keys {
-			b = key.enc(b, k)
-			tmp.Set(v.MapIndex(k))
-			b = elem.enc(b, tmp)
+		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
+		for _, name := range keys {
+			k.Elem().Set(name)
+			b = key.enc(b, k.UnsafePointer())
+			e.Elem().Set(v.MapIndex(name))
+			b = elem.enc(b, e.UnsafePointer())
 		}
 		return b
 	}
-	c.dec = func(r *reader, v reflect.Value) error {
+	c.dec = func(r *reader, p unsafe.Pointer) error {
+		v := reflect.NewAt(t, p).Elem()
 		if r.isNil() {
 			v.SetZero()
 			return nil
@@ -280,131 +536,69 @@ func mapping(c, key, elem *coder, t reflect.Type) {
 		}
 		defer r.leave()
 		m := reflect.MakeMapWithSize(t, min(n, 256))
-		k, e := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
+		k, e := reflect.New(t.Key()), reflect.New(t.Elem())
 		for range n {
-			if err := key.dec(r, k); err != nil {
+			k.Elem().SetZero()
+			if err := key.dec(r, k.UnsafePointer()); err != nil {
 				return err
 			}
-			e.SetZero()
-			if err := elem.dec(r, e); err != nil {
-				return fmt.Errorf("[%v]: %w", k, err)
+			e.Elem().SetZero()
+			if err := elem.dec(r, e.UnsafePointer()); err != nil {
+				return fmt.Errorf("[%v]: %w", k.Elem(), err)
 			}
-			m.SetMapIndex(k, e)
+			m.SetMapIndex(k.Elem(), e.Elem())
 		}
 		v.Set(m)
 		return nil
 	}
 }
 
-func keyLess(t reflect.Type) func(a, b reflect.Value) int {
-	switch t.Kind() {
-	case reflect.String:
-		return func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }
-	case reflect.Uint64, reflect.Uint, reflect.Uint32, reflect.Uint16, reflect.Uint8:
-		return func(a, b reflect.Value) int {
-			switch x, y := a.Uint(), b.Uint(); {
-			case x < y:
-				return -1
-			case x > y:
-				return 1
-			}
-			return 0
-		}
-	}
-	panic("pack: map key of type " + t.String() + "; want a string or an unsigned integer")
-}
+var stringType = reflect.TypeFor[string]()
 
-func encBool(b []byte, v reflect.Value) []byte {
-	if v.Bool() {
-		return append(b, 0xc3)
-	}
-	return append(b, 0xc2)
-}
-
-func encInt(b []byte, v reflect.Value) []byte       { return appendInt(b, v.Int()) }
-func encUint(b []byte, v reflect.Value) []byte      { return appendUint(b, v.Uint()) }
-func encString(b []byte, v reflect.Value) []byte    { return appendString(b, v.String()) }
-func encByteArray(b []byte, v reflect.Value) []byte { return appendBin(b, v.Bytes()) }
-
-func encBytes(b []byte, v reflect.Value) []byte {
-	if v.IsNil() {
+// encStrings and decStrings are mapping for the commonest map.
+func encStrings(b []byte, p unsafe.Pointer) []byte {
+	m := *(*map[string]string)(p)
+	if m == nil {
 		return append(b, 0xc0)
 	}
-	return appendBin(b, v.Bytes())
+	var few [16]string
+	keys := few[:0]
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	b = appendMapHeader(b, len(keys))
+	for _, k := range keys {
+		b = appendString(appendString(b, k), m[k])
+	}
+	return b
 }
 
-func appendInt(b []byte, i int64) []byte {
-	switch {
-	case i >= 0:
-		return appendUint(b, uint64(i))
-	case i >= -32:
-		return append(b, byte(i))
-	case i >= math.MinInt8:
-		return append(b, 0xd0, byte(i))
-	case i >= math.MinInt16:
-		return binary.BigEndian.AppendUint16(append(b, 0xd1), uint16(i))
-	case i >= math.MinInt32:
-		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(i))
+func decStrings(r *reader, p unsafe.Pointer) error {
+	at := (*map[string]string)(p)
+	if r.isNil() {
+		*at = nil
+		return nil
 	}
-	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(i))
-}
-
-func appendUint(b []byte, u uint64) []byte {
-	switch {
-	case u <= 127:
-		return append(b, byte(u))
-	case u <= math.MaxUint8:
-		return append(b, 0xcc, byte(u))
-	case u <= math.MaxUint16:
-		return binary.BigEndian.AppendUint16(append(b, 0xcd), uint16(u))
-	case u <= math.MaxUint32:
-		return binary.BigEndian.AppendUint32(append(b, 0xce), uint32(u))
+	n, err := r.mapHeader()
+	if err != nil {
+		return err
 	}
-	return binary.BigEndian.AppendUint64(append(b, 0xcf), u)
-}
-
-func appendString(b []byte, s string) []byte {
-	switch n := len(s); {
-	case n <= 31:
-		b = append(b, 0xa0|byte(n))
-	case n <= math.MaxUint8:
-		b = append(b, 0xd9, byte(n))
-	case n <= math.MaxUint16:
-		b = binary.BigEndian.AppendUint16(append(b, 0xda), uint16(n))
-	default:
-		b = binary.BigEndian.AppendUint32(append(b, 0xdb), uint32(n))
+	if err := r.enter(); err != nil {
+		return err
 	}
-	return append(b, s...)
-}
-
-func appendBin(b, s []byte) []byte {
-	switch n := len(s); {
-	case n <= math.MaxUint8:
-		b = append(b, 0xc4, byte(n))
-	case n <= math.MaxUint16:
-		b = binary.BigEndian.AppendUint16(append(b, 0xc5), uint16(n))
-	default:
-		b = binary.BigEndian.AppendUint32(append(b, 0xc6), uint32(n))
+	defer r.leave()
+	m := make(map[string]string, min(n, 256))
+	for range n {
+		var k, v string
+		if err := decString(r, unsafe.Pointer(&k)); err != nil {
+			return err
+		}
+		if err := decString(r, unsafe.Pointer(&v)); err != nil {
+			return fmt.Errorf("[%v]: %w", k, err)
+		}
+		m[k] = v
 	}
-	return append(b, s...)
-}
-
-func appendMapHeader(b []byte, n int) []byte {
-	switch {
-	case n <= 15:
-		return append(b, 0x80|byte(n))
-	case n <= math.MaxUint16:
-		return binary.BigEndian.AppendUint16(append(b, 0xde), uint16(n))
-	}
-	return binary.BigEndian.AppendUint32(append(b, 0xdf), uint32(n))
-}
-
-func appendArrayHeader(b []byte, n int) []byte {
-	switch {
-	case n <= 15:
-		return append(b, 0x90|byte(n))
-	case n <= math.MaxUint16:
-		return binary.BigEndian.AppendUint16(append(b, 0xdc), uint16(n))
-	}
-	return binary.BigEndian.AppendUint32(append(b, 0xdd), uint32(n))
+	*at = m
+	return nil
 }

@@ -4,8 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
-	"reflect"
+	"unsafe"
 )
 
 var (
@@ -206,91 +205,43 @@ func wrong(want string, c byte) error {
 	return fmt.Errorf("msgpack: want %s, found a value with first byte 0x%02x", want, c)
 }
 
-func decBool(r *reader, v reflect.Value) error {
+func decBool(r *reader, p unsafe.Pointer) error {
 	c, err := r.byte()
 	switch {
 	case err != nil:
 		return err
 	case c == 0xc2 || c == 0xc0:
-		v.SetBool(false)
+		*(*bool)(p) = false
 	case c == 0xc3:
-		v.SetBool(true)
+		*(*bool)(p) = true
 	default:
 		return wrong("a boolean", c)
 	}
 	return nil
 }
 
-func decInt(r *reader, v reflect.Value) error {
+func decString(r *reader, p unsafe.Pointer) error {
 	if r.isNil() {
-		v.SetInt(0)
-		return nil
-	}
-	u, neg, err := r.integer()
-	if err != nil {
-		return err
-	}
-	if (!neg && u > math.MaxInt64) || v.OverflowInt(int64(u)) {
-		return fmt.Errorf("msgpack: integer does not fit %s", v.Type())
-	}
-	v.SetInt(int64(u))
-	return nil
-}
-
-func decUint(r *reader, v reflect.Value) error {
-	if r.isNil() {
-		v.SetUint(0)
-		return nil
-	}
-	u, neg, err := r.integer()
-	if err != nil {
-		return err
-	}
-	if neg || v.OverflowUint(u) {
-		return fmt.Errorf("msgpack: integer does not fit %s", v.Type())
-	}
-	v.SetUint(u)
-	return nil
-}
-
-func decString(r *reader, v reflect.Value) error {
-	if r.isNil() {
-		v.SetString("")
+		*(*string)(p) = ""
 		return nil
 	}
 	s, err := r.str()
 	if err != nil {
 		return err
 	}
-	v.SetString(string(s))
+	*(*string)(p) = string(s)
 	return nil
 }
 
-func decBytes(r *reader, v reflect.Value) error {
+func decBytes(r *reader, p unsafe.Pointer) error {
 	if r.isNil() {
-		v.SetZero()
+		*(*[]byte)(p) = nil
 		return nil
 	}
 	s, err := r.str()
 	if err != nil {
 		return err
 	}
-	v.SetBytes(append(make([]byte, 0, len(s)), s...))
-	return nil
-}
-
-func decByteArray(r *reader, v reflect.Value) error {
-	if r.isNil() {
-		v.SetZero()
-		return nil
-	}
-	s, err := r.str()
-	if err != nil {
-		return err
-	}
-	if len(s) != v.Len() {
-		return fmt.Errorf("msgpack: %d bytes where %d are wanted", len(s), v.Len())
-	}
-	copy(v.Bytes(), s)
+	*(*[]byte)(p) = append(make([]byte, 0, len(s)), s...)
 	return nil
 }
