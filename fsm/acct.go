@@ -80,16 +80,17 @@ func (x *tx) acctPurged(j *structs.Job) {
 	if open := x.AcctOpen.Get(j.Key()); open != nil {
 		rec = *open
 	}
-	describe(&rec, j, w)
+	describe(&rec, j, w, x.time)
 	rec.Preemptions = max(rec.Preemptions, w.Preempted)
 	x.AcctOpen.Put(&rec)
 }
 
 // describe fills in what job and queue entry say.
-func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload) {
+func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now structs.LogTime) {
 	rec.Namespace, rec.JobID, rec.Name, rec.User = j.Namespace, j.ID, j.Name, j.Submitter.Name
 	rec.Queue, rec.Domain, rec.Priority, rec.Type = j.QueueName(), j.NodePool, j.Priority, j.Type
-	rec.Submit, rec.Requeues = w.SubmitTime, w.Requeued
+	rec.Submit, rec.Requeues, rec.Returned = w.SubmitTime, w.Requeued, w.Returned
+	rec.Deadline, rec.Missed = j.Deadline, j.Deadline != 0 && (w.Missed != 0 || now > j.Deadline)
 	rec.Expected = j.Runtime.Expected
 	rec.Asked = structs.Amount{}
 	for _, g := range j.Groups {
@@ -110,7 +111,7 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 	}
 	from := rec.CreateIndex
 	if j != nil && w != nil {
-		describe(&rec, j, w)
+		describe(&rec, j, w, x.time)
 	}
 	if rec.Submit == 0 {
 		return // nothing is known of it: a job of an earlier name's allocations

@@ -312,6 +312,7 @@ func (x *tx) purgeNode(n *structs.Node) *structs.Error {
 		if c.FinishedAt == 0 {
 			c.FinishedAt = x.time
 		}
+		x.lostWithNode(&c)
 		x.serverWrote(&c)
 		x.evalOf(a, structs.TriggerNodeUpdate, func(e *structs.Evaluation) { e.NodeID, e.NodeIndex = n.ID, x.index })
 	}

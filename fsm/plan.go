@@ -36,6 +36,7 @@ type planner struct {
 
 	lives   map[string]int   // see live
 	evicted []structs.JobKey // jobs preempted by the part that is being accepted
+	came    []string         // gangs that came back from the queue
 }
 
 // placed names a group of a version, by its position in the entry.
@@ -271,6 +272,7 @@ func (pl *planner) place(p *structs.PlanPlace) {
 		a.Preempted = w.Preempted
 	}
 	pl.serverWrote(a)
+	pl.returned(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {
 		if prev := pl.Allocs.Get(p.Previous); prev != nil && prev.JobKey() == pl.key {
 			c := *prev
@@ -304,6 +306,7 @@ func (pl *planner) stop(s *structs.PlanStop) {
 		case structs.ClientLost:
 			a.FinishedAt = pl.time
 			pl.attain(&a)
+			pl.lostWithNode(&a)
 		case structs.ClientUnknown:
 			if a.DisconnectedAt == 0 {
 				a.DisconnectedAt = pl.time
@@ -336,6 +339,7 @@ func (pl *planner) evaluations(whole bool) {
 	n := *old // place in the queue, priority and queue are not the plan's to change
 	n.BlockedEval, n.Reason, n.Position, n.Waiting = w.BlockedEval, w.Reason, w.Position, w.Waiting
 	n.Amount, n.StartEst, n.Told = w.Amount, w.StartEst, w.Told
+	n.Spent = w.Spent
 	n.Met = n.Met || w.Met && pl.job != nil && pl.job.Version == pl.p.JobVersion
 	if n != *old {
 		n.ModifyIndex = pl.index

@@ -112,7 +112,7 @@ func (pl *planner) rosters() {
 			}
 			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
-		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.CreateIndex = 1, 0, 0, nil, 0
+		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex = 1, 0, 0, nil, nil, 0
 		if old != nil {
 			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
 				continue
@@ -136,6 +136,16 @@ func (pl *planner) rosters() {
 		}
 		pl.putRoster(&n)
 	}
+}
+
+// lostWithNode blames the node of a former member of a gang that was still to stop when its node was lost. A member that is
+// on the roster is settled at the end of the entry.
+func (x *tx) lostWithNode(a *structs.Allocation) {
+	r := x.Rosters.Get(structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+	if r == nil || r.Rank(a.ID) >= 0 {
+		return
+	}
+	x.putRoster(r.Blame(a.NodeID))
 }
 
 func sameMembers(a, b []structs.RosterMember) bool {

@@ -29,6 +29,12 @@ func (x *tx) settle() {
 		if status != j.Status {
 			c := *j
 			c.Status, c.ModifyIndex = status, x.index
+			if w := x.Workloads.Get(k); w != nil && !j.Stop {
+				c.StatusDesc = "" // of an earlier end
+				if status == structs.JobDead {
+					c.StatusDesc = w.Spent
+				}
+			}
 			x.Jobs.Put(&c)
 			j = &c
 		}

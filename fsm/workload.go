@@ -37,6 +37,13 @@ func applyWorkload(x *tx) *structs.Error {
 		x.newEval(j, structs.TriggerHold, nil)
 	case structs.ActionRequeue:
 		return x.requeue(j, w)
+	case structs.ActionMissed:
+		if j.Deadline == 0 || x.time <= j.Deadline || w.Missed != 0 {
+			return structs.Errorf(structs.CodeConflict, "job %q has no deadline that it has missed and that is not known", k.ID)
+		}
+		n := *w
+		n.Missed, n.ModifyIndex = j.Deadline, x.index
+		x.Workloads.Put(&n)
 	case structs.ActionFail:
 		x.fail(j, c.Reason)
 	default:
@@ -67,6 +74,34 @@ func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	return nil
 }
 
+// returned counts work that has come back from the queue, at the job: a gang once an entry, other work by the piece.
+func (pl *planner) returned(a *structs.Allocation) {
+	if a.Requeues == 0 || a.Previous.IsZero() {
+		return
+	}
+	prev := pl.Allocs.Get(a.Previous)
+	if prev == nil || a.Requeues <= prev.Requeues {
+		return
+	}
+	if g := pl.job.Group(a.Group); g != nil && g.Gang != nil {
+		if slices.Contains(pl.came, a.Group) {
+			return
+		}
+		pl.came = append(pl.came, a.Group)
+	}
+	w := pl.Workloads.Get(pl.key)
+	if w == nil {
+		return
+	}
+	n := *w
+	n.Returned.Add(a.RestartReason)
+	if a.RestartReason != structs.RequeueByHand { // that was counted when somebody said so
+		n.Requeued++
+	}
+	n.ModifyIndex = pl.index
+	pl.Workloads.Put(&n)
+}
+
 // fail stops a job that can never do what it was submitted for.
 func (x *tx) fail(j *structs.Job, why string) {
 	k := j.Key()
@@ -92,6 +127,10 @@ func (x *tx) respec(old, j *structs.Job) {
 	if !slices.Equal(old.Depends, j.Depends) {
 		n.Met = false
 	}
+	if old.Deadline != j.Deadline {
+		n.Missed = 0
+	}
+	n.Spent = "" // a new version starts afresh
 	if n != *w {
 		n.ModifyIndex = x.index
 		x.Workloads.Put(&n)

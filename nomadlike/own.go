@@ -27,6 +27,10 @@ type (
 		StartEstimate            int64   // Unix nanoseconds; 0: not known
 		Advice                   *Advice `json:",omitempty"`
 		SubmitTime               int64   // Unix nanoseconds
+		Returned                 Returned
+		GivenUp                  string // why some work does not return to the queue again; "" for none
+		Deadline                 int64  // Unix nanoseconds; 0: none
+		DeadlineMissed           bool
 		EvalID                   string
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
@@ -35,6 +39,10 @@ type (
 	Plan struct {
 		wire.JobPlanResponse
 		Why *Why `json:",omitempty"` // absent for a job that only makes others: a periodic or parameterized one
+	}
+	// Returned is how often work has returned to the queue, by reason; a gang that returns as one counts once.
+	Returned struct {
+		Preempt, Limit, NodeLost, GPUError, Failure, ByHand int64
 	}
 	// OrderTerm is one part of a place in line: the share of a queue or submitter that takes turns, from the root down, then
 	// what the queue's own order looks at. Names that end in _seconds say their unit.
@@ -108,6 +116,10 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		Ahead: []string{}, Groups: []WhyGroup{},
 	}
 	w.User, w.Asks, w.AheadAsks, w.Advice = r.Job.Submitter.Name, askOf(r.Asks), []Ask{}, adviceOf(r.Advice)
+	w.Deadline = int64(r.Job.Deadline)
+	if r.Workload == nil && !r.Job.Stop {
+		w.GivenUp = r.Job.StatusDesc
+	}
 	w.Order = []OrderTerm{}
 	for _, t := range r.Terms {
 		w.Order = append(w.Order, OrderTerm{Name: t.Name, Value: float64(t.Micro) / 1e6})
@@ -117,6 +129,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	}
 	if r.Workload != nil {
 		w.StartEstimate = int64(r.Workload.StartEst)
+		w.Returned, w.GivenUp, w.DeadlineMissed = Returned(r.Workload.Returned), r.Workload.Spent, r.Workload.Missed != 0
 		w.Reason, w.Waiting, w.SubmitTime = string(r.Workload.Reason), r.Workload.Waiting, int64(r.Workload.SubmitTime)
 	}
 	if r.Eval != nil {

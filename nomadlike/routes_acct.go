@@ -30,6 +30,9 @@ type (
 		Longest                    int64        // longest run of one allocation
 		Limit, Expected, Predicted int64        // 0: none
 		Preemptions, Requeues      int64
+		Returned                   Returned // Requeues by reason
+		Deadline                   int64    // Unix nanoseconds; 0: none
+		DeadlineMissed             bool
 		Exit                       string
 		ExitCode                   int64
 	}
@@ -95,7 +98,7 @@ func acctList(c *call) (any, error) {
 			Priority: r.Priority, Type: string(r.Type), SubmitTime: int64(r.Submit), StartTime: int64(r.Start), EndTime: int64(r.End), Allocs: r.Allocs,
 			GPUs: float64(r.Asked.GPUMilli) / 1000, GPUMemoryMiB: r.Asked.GPUMemoryMiB, CPU: r.Asked.CPU, MemoryMiB: r.Asked.MemoryMiB,
 			GPUUse: wire.GPUUseOf(r.GPUUse), GPUSeconds: r.GPUSeconds, CPUSeconds: r.CPUSeconds, Longest: int64(r.Longest), Limit: int64(r.Limit), Expected: int64(r.Expected), Predicted: int64(r.Predicted),
-			Preemptions: r.Preemptions, Requeues: r.Requeues, Exit: r.Exit, ExitCode: r.ExitCode,
+			Preemptions: r.Preemptions, Requeues: r.Requeues, Returned: Returned(r.Returned), Deadline: int64(r.Deadline), DeadlineMissed: r.Missed, Exit: r.Exit, ExitCode: r.ExitCode,
 		})
 	}
 	return out, nil

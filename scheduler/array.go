@@ -72,7 +72,7 @@ func (r *reconciler) array(g *groupWork, as []*structs.Allocation) {
 				stop = taken[at]
 			}
 			for ; next < stop && room > 0; next++ {
-				g.wants = append(g.wants, want{index: next})
+				g.wants = append(g.wants, want{index: next, prev: g.former[next]})
 				g.counts.Place++
 				room--
 			}
@@ -130,8 +130,8 @@ func Settled(j *structs.Job, a *structs.Allocation) bool {
 	}
 	r := reconciler{job: j}
 	reason := r.endOf(a, nodeFine)
-	if r.mayRequeue(a, reason) {
-		return false
+	if listed(j.Requeue, a, reason) {
+		return !r.mayRequeue(a, reason) && a.Desired == structs.DesiredRun || reason == structs.RequeueLimit && !r.mayRequeue(a, reason)
 	}
 	_, _, may := NextReschedule(&tg.Reschedule, a)
 	return reason == structs.RequeueLimit || !may && a.Desired == structs.DesiredRun

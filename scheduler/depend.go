@@ -207,7 +207,9 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 		if !a.ClientTerminal() || !a.Next.IsZero() {
 			continue
 		}
-		if a.Client == structs.ClientComplete && (a.JobVersion == j.Version || j.Stop) {
+		if a.Desired == structs.DesiredEvict && a.JobVersion == j.Version {
+			failed = true // it made room for others, and did not return
+		} else if a.Client == structs.ClientComplete && (a.JobVersion == j.Version || j.Stop) {
 			last = true
 		} else if a.Client != structs.ClientComplete && a.JobVersion == j.Version {
 			failed = true
@@ -224,6 +226,9 @@ func lookAt(k structs.JobKey, others Others) (p progress, ended bool) {
 		p.text = "it was stopped"
 	case failed:
 		p.text = "it failed"
+		if j.StatusDesc != "" {
+			p.text += ": " + j.StatusDesc
+		}
 	case last:
 		p.success, p.text = true, "it ended well"
 	case r != nil && r.Submit >= j.SubmitTime:

@@ -202,6 +202,9 @@ func (d *decision) queueEntry() *structs.Workload {
 	if d.promise != nil {
 		q.StartEst = d.promise.Start
 	}
+	if d.rec.spent != "" {
+		q.Spent = d.rec.spent
+	}
 	if j := d.load.Job; j != nil && len(j.Depends) > 0 {
 		q.Met = q.Met || d.load.Met
 	}
@@ -228,7 +231,7 @@ func (d *decision) queueEntry() *structs.Workload {
 		if q.Workload == *old {
 			return nil
 		}
-	} else if !d.report.Failed {
+	} else if !d.report.Failed && q.Spent == "" {
 		return nil
 	}
 	return &q.Workload

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -93,6 +94,8 @@ type gangState struct {
 	delay   time.Duration         // before by is replaced
 	moves   bool
 	lost    bool
+	again   *restartOf // what the next start goes on with; nil: there was none before
+	forgive bool       // failures are no attempts: the gang lost a node, or made room
 }
 
 // look sorts one allocation in.
@@ -106,10 +109,14 @@ func (m *gangState) look(a *structs.Allocation) {
 		case a.ClientTerminal():
 		case place == nodeLost:
 			g.stops = append(g.stops, lostOf(a))
+			if m.roster != nil && !member { // Apply says the same, in the entry of this decision
+				m.roster = m.roster.Blame(a.NodeID)
+				g.roster = m.roster
+			}
 		default:
 			m.ending++
 		}
-		if m.batch && a.DesiredDesc == descMaxRun && !r.older(a) {
+		if m.batch && a.DesiredDesc == descMaxRun && !r.older(a) && !listed(r.job.Requeue, a, structs.RequeueLimit) {
 			m.done++
 			m.taken[a.NameIndex] = true
 			return
@@ -142,6 +149,10 @@ func (m *gangState) look(a *structs.Allocation) {
 			return
 		}
 		m.add(a)
+	case m.batch && a.Transition.Requeue:
+		g.stops = append(g.stops, stopOf(a, descRequeued))
+		g.counts.Stop++
+		m.lost = true // it starts again when all of it has ended
 	case r.overtime(g, a):
 		g.stops = append(g.stops, stopOf(a, descMaxRun))
 		g.counts.Stop++
@@ -185,14 +196,21 @@ func (m *gangState) mayStart(missing int) bool {
 		g.refused = &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: m.ending, Unit: "members", CuredBy: structs.EventAllocStopped}
 		return false
 	}
+	if missing > 0 && !m.returns() {
+		g.counts.Ignore++
+		return false // it has returned as often as it may
+	}
 	for _, a := range m.failed {
+		if m.forgive {
+			break
+		}
 		if m.by == nil || len(a.Reschedules) > len(m.by.Reschedules) {
 			m.by = a
 		}
 		if r.force || a.Transition.ForceReschedule {
 			continue
 		}
-		when, delay, may := NextReschedule(&g.tg.Reschedule, a)
+		when, delay, may := r.nextTry(g.tg, a, r.endOf(a, nodeFine))
 		if m.by == a {
 			m.delay = delay
 		}
@@ -219,6 +237,56 @@ func (m *gangState) mayStart(missing int) bool {
 		}
 	}
 	return missing == 0 || len(m.delayed) == 0
+}
+
+// returns finds out why a gang that has to start again ended, and reports whether it may return. The worst that happened
+// to a member counts for all: a member that failed as its peers' node went was lost with it.
+func (m *gangState) returns() bool {
+	rank := func(reason string) int {
+		switch reason {
+		case "", restartStop:
+			return 0
+		case structs.RequeueNodeLost:
+			return 4
+		case structs.RequeuePreempt:
+			return 3
+		case restartByHand:
+			return 2
+		}
+		return 1
+	}
+	var worst *structs.Allocation
+	reason, next := "", restartOf{reason: restartStop}
+	for _, i := range slices.Sorted(maps.Keys(m.latest)) {
+		a := m.latest[i]
+		if m.r.older(a) {
+			continue
+		}
+		why := m.r.endOf(a, m.r.where(a))
+		if worst == nil || rank(why) > rank(reason) {
+			worst, reason = a, why
+		}
+		next.restarts, next.requeues = max(next.restarts, a.Restarts+1), max(next.requeues, a.Requeues)
+	}
+	if worst == nil {
+		return true // the first start, or a new version of the job, which counts afresh
+	}
+	if reason != "" {
+		next.reason = reason
+	}
+	m.forgive = rank(reason) >= 2
+	if m.batch && listed(m.r.job.Requeue, worst, reason) {
+		most := *worst
+		most.Requeues = next.requeues
+		if m.r.giveUp(&most, reason) {
+			return false
+		}
+		next.requeues++
+	} else if reason == restartByHand {
+		next.requeues++
+	}
+	m.again = &next
+	return true
 }
 
 // stale lists the live members of an older version that cannot take over the new one; the others are updated in place.
@@ -274,7 +342,7 @@ func (m *gangState) avoid() []structs.NodeID {
 
 // want asks for a member under a name index.
 func (m *gangState) want(index int) want {
-	w := want{index: index, avoid: m.avoid()}
+	w := want{index: index, avoid: m.avoid(), gang: m.again}
 	if prev := m.latest[index]; prev != nil {
 		w.prev, w.resched = prev, prev.Reschedules
 		if !prev.ServerTerminal() {
@@ -285,10 +353,8 @@ func (m *gangState) want(index int) want {
 	if m.by != nil {
 		avoid := w.avoid
 		m.r.track(&w, m.g.tg, m.by, m.delay)
-		for _, n := range avoid {
-			if !slices.Contains(w.avoid, n) {
-				w.avoid = append(w.avoid, n)
-			}
+		if m.roster != nil { // it knows which nodes are to blame; where tasks failed need not be one of them
+			w.avoid = avoid
 		}
 		m.g.counts.Reschedule++
 	}

@@ -22,7 +22,7 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 		}
 		n.Epoch = 1
 		if old != nil {
-			n.Epoch, n.Restarts, n.AvoidNodes = old.Epoch+1, old.Restarts, old.AvoidNodes
+			n.Epoch, n.Restarts, n.AvoidNodes, n.Suspects = old.Epoch+1, old.Restarts, old.AvoidNodes, nil
 		}
 		n.Deadline = w.jobs[in.Key().Job].Group(in.Group).Gang.GangDeadline(w.now)
 		w.gangs[in.Key()] = &n

@@ -630,6 +630,9 @@ func (w *world) apply(e *structs.PlanEntry, part *structs.PlanPart) {
 			if s.Client == structs.ClientUnknown {
 				a.DisconnectedAt = w.now
 			}
+			if k := (structs.RosterKey{Job: a.JobKey(), Group: a.Group}); s.Client == structs.ClientLost && w.gangs[k] != nil && w.gangs[k].Rank(a.ID) < 0 {
+				w.gangs[k] = w.gangs[k].Blame(a.NodeID)
+			}
 			w.counts["declared "+string(s.Client)]++
 		}
 		if !s.Followup.IsZero() {

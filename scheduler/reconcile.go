@@ -44,6 +44,13 @@ type want struct {
 	prefer    structs.NodeID      // sticky disk, or zero
 	pinned    structs.NodeID      // the only node in question (system jobs), or zero
 	resched   []structs.RescheduleEvent
+	gang      *restartOf // of a gang that starts again: what all of its members go on with; or nil
+}
+
+// restartOf is what work goes on with.
+type restartOf struct {
+	reason             string
+	restarts, requeues int64
 }
 
 // groupWork is what a reconciliation wants done about one group.
@@ -59,10 +66,11 @@ type groupWork struct {
 	scan    *scan
 	hope    string // hopeKey, once hoped
 	hoped   bool
-	more    int64 // of an array: indices behind those that are wanted now
-	behind  int64 // of those: counted as missed
-	capped  bool  // of an array: only its concurrency keeps further indices back
-	nowhere bool  // a system group that no node may have
+	more    int64                       // of an array: indices behind those that are wanted now
+	behind  int64                       // of those: counted as missed
+	capped  bool                        // of an array: only its concurrency keeps further indices back
+	nowhere bool                        // a system group that no node may have
+	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
 
 	// Of gangs and elastic groups: see gang.go.
 	gang              bool
@@ -95,6 +103,7 @@ type reconciler struct {
 	groups  []*groupWork
 	later   []later
 	ended   *structs.ArrayState
+	spent   string                           // why some work does not return to the queue again; "" for none
 	changed map[*structs.Job]map[string]bool // memo of destructive
 	ask     func(*structs.Group) *ask
 	spare   []want // room for those of a gang
@@ -277,10 +286,10 @@ func (r *reconciler) service(g *groupWork, as []*structs.Allocation) {
 		taken[next] = true
 		g.counts.Place++
 		if n >= g.tg.Fewest() {
-			g.grow = append(g.grow, want{index: next})
+			g.grow = append(g.grow, want{index: next, prev: g.former[next]})
 			continue
 		}
-		g.wants = append(g.wants, want{index: next})
+		g.wants = append(g.wants, want{index: next, prev: g.former[next]})
 	}
 	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
 }
@@ -318,6 +327,16 @@ func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
 		}
 		if batch && a.Desired == structs.DesiredEvict && !a.ClientTerminal() && place == nodeFine {
 			return slot{a: a, kind: slotWaiting}, true // it saves its state; then it returns to the queue
+		}
+		lost := a.Client == structs.ClientLost && a.DesiredDesc == descLost && a.Next.IsZero() && !r.older(a)
+		if lost && !r.force && !a.Transition.ForceReschedule && (g.tg.PreventLostResch || r.giveUp(a, structs.RequeueNodeLost)) {
+			return slot{a: a, kind: slotDone}, true
+		}
+		if batch && (lost || a.Desired == structs.DesiredEvict && a.ClientTerminal() && a.Next.IsZero() && !r.older(a)) {
+			if g.former == nil {
+				g.former = make(map[int]*structs.Allocation)
+			}
+			g.former[a.NameIndex] = a
 		}
 		return slot{}, false
 
@@ -391,6 +410,13 @@ func (r *reconciler) lost(g *groupWork, a *structs.Allocation) (slot, bool) {
 	}
 	forced := r.force || a.Transition.ForceReschedule
 	if g.tg.PreventLostResch && !forced {
+		if !a.ClientTerminal() {
+			g.stops = append(g.stops, st)
+			g.counts.Stop++
+		}
+		return slot{a: a, kind: slotDone}, true
+	}
+	if !r.older(a) && r.giveUp(a, structs.RequeueNodeLost) {
 		if !a.ClientTerminal() {
 			g.stops = append(g.stops, st)
 			g.counts.Stop++

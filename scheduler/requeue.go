@@ -18,7 +18,7 @@ const (
 
 // Reasons of a restart that are not ends of Requeue.On.
 const (
-	restartByHand = "requeue"
+	restartByHand = structs.RequeueByHand
 	restartDrain  = "drain"
 	restartUpdate = "update"
 	restartStop   = "stop"
@@ -60,15 +60,18 @@ func (r *reconciler) requeue(g *groupWork, a *structs.Allocation, place where) (
 		case !a.Terminal(): // overtime stops it
 			return slot{}, false, false
 		case !r.mayRequeue(a, reason):
+			r.giveUp(a, reason)
 			return slot{a: a, kind: slotDone}, true, true
 		case !a.ClientTerminal():
 			return wait()
 		}
 		return again(0)
+	case a.Desired == structs.DesiredEvict && a.ClientTerminal() && r.giveUp(a, reason):
+		return slot{a: a, kind: slotDone}, true, true
+	case a.Client == structs.ClientFailed && !a.ServerTerminal() && r.giveUp(a, reason):
+		return slot{a: a, kind: slotDone}, true, true
 	case a.Client == structs.ClientFailed && !a.ServerTerminal() && r.mayRequeue(a, reason):
-		p := g.tg.Reschedule
-		p.Unlimited, p.Delay = true, max(p.Delay, requeueDelayMin)
-		when, delay, _ := NextReschedule(&p, a)
+		when, delay, _ := r.nextTry(g.tg, a, reason)
 		due := r.now
 		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
 			due = due.Add(followupWindow)
@@ -89,6 +92,35 @@ func (r *reconciler) requeue(g *groupWork, a *structs.Allocation, place where) (
 // mayRequeue reports whether an end is one after which the job's work returns, and has not returned too often.
 func (r *reconciler) mayRequeue(a *structs.Allocation, reason string) bool {
 	return listed(r.job.Requeue, a, reason) && a.Requeues < int64(r.job.Requeue.Max)
+}
+
+// giveUp reports whether work has returned to the queue as often as its job lets it and would have to return once more: it
+// has failed for good then, and the queue entry says why.
+func (r *reconciler) giveUp(a *structs.Allocation, reason string) bool {
+	q := r.job.Requeue
+	if r.job.Type != structs.JobBatch || !listed(q, a, reason) || a.Requeues < int64(q.Max) || r.force || a.Transition.ForceReschedule {
+		return false
+	}
+	if r.spent == "" {
+		name := a.Name()
+		if tg := r.job.Group(a.Group); tg != nil && tg.Gang != nil {
+			name = fmt.Sprintf("gang %q", a.Group)
+		}
+		r.spent = fmt.Sprintf("%s ended by %q and does not return to the queue: it has %d times, requeue.max is %d", name, reason, a.Requeues, q.Max)
+	}
+	return true
+}
+
+// nextTry is NextReschedule for work that failed, and that may return to the queue by the job's requeue block instead.
+func (r *reconciler) nextTry(tg *structs.Group, a *structs.Allocation, reason string) (when structs.LogTime, delay time.Duration, may bool) {
+	p := tg.Reschedule
+	if r.job.Type == structs.JobBatch && listed(r.job.Requeue, a, reason) {
+		if r.giveUp(a, reason) {
+			return 0, 0, false
+		}
+		p.Unlimited, p.Delay = true, max(p.Delay, requeueDelayMin)
+	}
+	return NextReschedule(&p, a)
 }
 
 // listed reports whether a requeue block names an end. A failure may be named by its kind, its exit code, or as any.
@@ -117,7 +149,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 		return restartByHand
 	case a.Desired == structs.DesiredEvict || !a.PreemptedBy.IsZero():
 		return structs.RequeuePreempt
-	case a.Client == structs.ClientLost || place == nodeLost:
+	case a.Client == structs.ClientLost || place == nodeLost && !a.ClientTerminal():
 		return structs.RequeueNodeLost
 	case a.DesiredDesc == descMaxRun, a.Client == structs.ClientFailed && limit > 0 && a.StartedAt != 0 && a.FinishedAt >= a.StartedAt.Add(limit):
 		return structs.RequeueLimit // by the server, or by the agent, which looks at the clock, too
@@ -152,11 +184,11 @@ func exitCode(a *structs.Allocation) int64 {
 	return 0
 }
 
-// gpuError reports whether a task failed because of its GPU.
+// gpuError reports whether a task failed because of its GPU: its agent said so since the task started last.
 func gpuError(a *structs.Allocation) bool {
 	for _, s := range a.TaskStates { // any will do
 		for i := range s.Events {
-			if s.Events[i].Type == structs.TaskEventGPUError {
+			if e := &s.Events[i]; e.Type == structs.TaskEventGPUError && e.Time >= s.StartedAt {
 				return true
 			}
 		}
@@ -165,8 +197,16 @@ func gpuError(a *structs.Allocation) bool {
 }
 
 // restart fills in what a placement knows of the work that it goes on with.
-func (r *reconciler) restart(p *structs.PlanPlace, prev *structs.Allocation) {
-	if prev == nil || r.job == nil {
+func (r *reconciler) restart(p *structs.PlanPlace, w *want) {
+	prev := w.prev
+	if r.job == nil {
+		return
+	}
+	if w.gang != nil {
+		p.Reason, p.Restarts, p.Requeues = w.gang.reason, w.gang.restarts, w.gang.requeues
+		return
+	}
+	if prev == nil {
 		return
 	}
 	if r.older(prev) && !prev.ClientTerminal() && !prev.Transition.Requeue {

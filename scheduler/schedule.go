@@ -517,8 +517,8 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched, Expect: b.d.load.Expect}
 	if pl.want.prev != nil {
 		out.Previous = pl.want.prev.ID
-		b.d.rec.restart(&out, pl.want.prev)
 	}
+	b.d.rec.restart(&out, pl.want)
 	if r := pl.spot.held.rare; r != nil {
 		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.grants, r.ports, r.cores, r.waits
 	}

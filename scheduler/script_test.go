@@ -26,7 +26,7 @@ import (
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
 //	                   gang min= on_failure= timeout=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost=,
 //	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
-//	client NAME ST...  the agent reports a status for the live allocations of that name
+//	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before]
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= guarantee=GPUS; used=GPUS
@@ -112,6 +112,13 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			}
 			if code := c.Int(t, "exit", 0); code != 0 {
 				b.TaskStates = map[string]*structs.TaskState{"t": {State: "dead", Failed: true, Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: int64(code)}}}}
+			}
+			if c.Has("gpu_error") { // told of its GPU, then it ended: in this run, or in the one before
+				s := &structs.TaskState{State: "dead", Failed: true, StartedAt: b.StartedAt, Events: []structs.TaskEvent{{Type: structs.TaskEventGPUError, Time: w.now}, {Type: "Terminated", Time: w.now, ExitCode: 1}}}
+				if c.String("gpu_error", "") == "before" {
+					s.StartedAt = w.now.Add(time.Second)
+				}
+				b.TaskStates = map[string]*structs.TaskState{"t": s}
 			}
 			w.putAlloc(&b)
 			w.addEval(a.JobKey(), structs.TriggerRetryFailed)
@@ -493,6 +500,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				words = append(words, x)
 			}
 			fmt.Fprintf(&b, "%s\n", strings.Join(words, "; "))
+		}
+		if e.Workload != nil && e.Workload.Spent != "" {
+			fmt.Fprintf(&b, "%s: %s\n", e.JobID, e.Workload.Spent)
 		}
 		for _, ev := range e.Evals {
 			switch {

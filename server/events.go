@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -31,7 +32,7 @@ func (r *eventRing) feed(a Applied) {
 	defer r.mu.Unlock()
 	if a.Lost || a.Delta.Restored {
 		r.batches, r.events, r.floor = nil, 0, a.Index
-	} else if evs := eventsOf(a.Delta); len(evs) > 0 {
+	} else if evs := append(eventsOf(a.Delta), missedEvents(a)...); len(evs) > 0 {
 		r.batches = append(r.batches, methods.EventBatch{Index: a.Index, Events: evs})
 		r.events += len(evs)
 		drop := 0
@@ -71,6 +72,26 @@ func (r *eventRing) after(index structs.Index) (list []methods.EventBatch, gap b
 	}
 	rest := r.batches[lo:]
 	return rest[:len(rest):len(rest)], gap, r.changed
+}
+
+// missedEvents tells of the jobs that missed their deadlines: once each, when that is written, or with the record of a job
+// that ended late before it was.
+func missedEvents(a Applied) (out []methods.Event) {
+	for i := range a.Delta.Workloads {
+		c := &a.Delta.Workloads[i]
+		w := either(*c)
+		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
+		missed := w.Missed != 0
+		if c.After == nil {
+			missed = slices.ContainsFunc(a.Delta.Acct, func(r structs.Changed[structs.AcctRecord]) bool {
+				return r.After != nil && r.After.Missed && r.After.Key() == k
+			})
+		}
+		if missed && (c.Before == nil || c.Before.Missed == 0) {
+			out = append(out, methods.Event{Topic: "Job", Type: "JobDeadlineMissed", Key: w.JobID, Namespace: w.Namespace, Index: a.Index, Job: a.Snapshot.JobByKey(k)})
+		}
+	}
+	return out
 }
 
 // eventsOf turns a delta into events.

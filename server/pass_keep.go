@@ -40,6 +40,7 @@ func (s *Server) decisionServices() []Service {
 		{"expiry", s.runExpiry},
 		{"gangs", s.runGangs},
 		{"arrays", s.runArrays},
+		{"deadlines", s.runDeadlines},
 		{"collect", s.runCollect},
 	}
 }

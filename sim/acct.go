@@ -31,7 +31,7 @@ type acctRow struct {
 	Allocs                             int64
 	GPUs                               float64
 	CPU, MemoryMiB                     int64
-	Longest, Limit, Expected           int64
+	Longest, Limit, Expected, Deadline int64
 }
 
 func (acctFormat) Run(ctx context.Context, o *Options, policy string) (*Result, error) {
@@ -116,6 +116,7 @@ func (s *acctJobs) Next() (*Job, error) {
 	a := asked{
 		job: r.JobID, user: r.User, queue: r.Queue, submit: time.Duration(r.SubmitTime), run: time.Duration(cmp.Or(r.Longest, r.EndTime-r.StartTime)),
 		gpus: r.GPUs, cpuMHz: max(r.CPU, 1), memMiB: max(r.MemoryMiB, 1), estimate: time.Duration(r.Expected), limit: time.Duration(r.Limit),
+		deadline: time.Duration(r.Deadline),
 		priority: int64(cmp.Or(r.Priority, structs.JobPriorityDefault)),
 	}
 	if a.gpus > 1 {

@@ -259,6 +259,7 @@ const (
 	ActionHold    = "hold"    // nothing more of it is placed
 	ActionRelease = "release" // the end of a hold
 	ActionRequeue = "requeue" // what runs stops and returns to the queue
+	ActionMissed  = "missed"  // its deadline is over; written by the leader
 	ActionRetry   = "retry"   // what failed for good is done again
 	ActionFail    = "fail"    // the job is stopped with Reason as its status description
 )

@@ -163,16 +163,19 @@ type Workload struct {
 	BlockedEval EvalID // stable id of its blocked evaluation; zero when nothing waits
 	Reason      ReasonCode
 	Position    int64
-	Waiting     int64   // allocations that wait
-	Held        bool    // on hold: nobody decides about it until it is released
-	NotBefore   LogTime // not decided before: the pause after a requeue; 0 for now
-	Met         bool    // the jobs that it depends on have got as far as it waits for
-	Attained    int64   // GPU-seconds (of work without GPUs: seconds) that its ended allocations have run for
-	Preempted   int64   // times that it was preempted
-	Requeued    int64   // times that it returned to the queue
-	StartEst    LogTime // when it is expected to start; 0: unknown
-	Amount      int64   // how much is missing, in the unit of the reason
-	Told        LogTime // when amount and estimate were last written: while the reason stays, at most once a minute (D23)
+	Waiting     int64         // allocations that wait
+	Held        bool          // on hold: nobody decides about it until it is released
+	NotBefore   LogTime       // not decided before: the pause after a requeue; 0 for now
+	Met         bool          // the jobs that it depends on have got as far as it waits for
+	Attained    int64         // GPU-seconds (of work without GPUs: seconds) that its ended allocations have run for
+	Preempted   int64         // times that it was preempted
+	Requeued    int64         // times that work of it returned to the queue; a gang that returns as one counts once
+	StartEst    LogTime       // when it is expected to start; 0: unknown
+	Amount      int64         // how much is missing, in the unit of the reason
+	Returned    RequeueCounts // Requeued by reason
+	Missed      LogTime       // its deadline, once that was over before the job had ended; 0: not missed
+	Spent       string        // why some of its work has failed for good instead of returning once more; "" for none
+	Told        LogTime       // when amount and estimate were last written: while the reason stays, at most once a minute (D23)
 	CreateIndex Index
 	ModifyIndex Index
 }

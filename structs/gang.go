@@ -123,6 +123,7 @@ type Roster struct {
 	AvoidNodes  []NodeID
 	CreateIndex Index
 	ModifyIndex Index
+	Suspects    []NodeID // of AvoidNodes: where members failed since the gang started last, without a node being lost
 }
 
 // RosterMember is one member; its place in Roster.Members is its node rank.
@@ -219,7 +220,7 @@ func (g *Gang) GangDeadline(at LogTime) LogTime {
 //
 //	all there                         nothing changes, but the deadline is lifted once the minimum runs
 //	one told to stop or to give way   it is struck off, and the epoch grows
-//	one failed or lost                the same, if the gang goes on without it; its node is remembered
+//	one failed or lost                the same, if the gang goes on without it; its node is remembered (see Blame)
 //	below the minimum, or restart_all the roster is emptied and every member that is left stops: stop lists them
 //
 // It gives the roster to write, or nil for none.
@@ -228,7 +229,7 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 		return nil, nil
 	}
 	var stay []RosterMember
-	var bad []NodeID
+	var bad, lost []NodeID
 	running, failed, evicted := 0, false, false
 	for _, m := range r.Members {
 		a := find(m.Alloc)
@@ -242,6 +243,9 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 		case a.Desired == DesiredEvict:
 			evicted = true
 		case a.ServerTerminal() && a.Client != ClientLost:
+		case a.Client == ClientLost:
+			failed = true
+			lost = append(lost, m.Node)
 		case a.ClientTerminal():
 			failed = true
 			bad = append(bad, m.Node)
@@ -265,8 +269,17 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 	n.Epoch++
 	n.Port = 0
 	switch {
+	case len(lost) > 0:
+		b := r.Blame(lost...)
+		n.Reason, n.AvoidNodes, n.Suspects = RosterLost, b.AvoidNodes, nil
 	case failed:
 		n.Reason, n.AvoidNodes = RosterLost, avoidToo(r.AvoidNodes, bad)
+		n.Suspects = slices.Clone(r.Suspects)
+		for _, o := range bad {
+			if !slices.Contains(r.AvoidNodes, o) {
+				n.Suspects = avoidToo(n.Suspects, []NodeID{o})
+			}
+		}
 	case evicted:
 		n.Reason = RosterPreempted
 	}
@@ -277,6 +290,16 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 		return &n, nil
 	}
 	return n.dissolve(find)
+}
+
+// Blame notes that nodes of members were lost. A lost node takes its members' peers along: their tasks fail first, because
+// nobody answers them, and servers miss the node only when its time is over. So what failed since the gang started last
+// is not held against the nodes where it failed.
+func (r *Roster) Blame(lost ...NodeID) *Roster {
+	n := *r
+	n.AvoidNodes = slices.DeleteFunc(slices.Clone(r.AvoidNodes), func(o NodeID) bool { return slices.Contains(r.Suspects, o) })
+	n.AvoidNodes, n.Suspects = avoidToo(n.AvoidNodes, lost), nil
+	return &n
 }
 
 // Dissolve empties the roster of a gang that has to start again, for a reason, and lists the members that must stop.

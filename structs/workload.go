@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -20,7 +21,7 @@ func IsExtensionKey(k string) bool {
 // Requeue says after which ends a batch job's work returns to the queue.
 type Requeue struct {
 	On               []string // "preempt", "limit", "node_lost", "gpu_error", "failure", "exit:N"
-	Max              int      // times; 0: never
+	Max              int      // times that one piece of work returns, over all reasons in On; then it has failed. 0: never
 	AvoidFailedNodes bool
 }
 
@@ -36,6 +37,55 @@ const (
 
 // RequeueReasons lists the values of Requeue.On without "exit:N".
 var RequeueReasons = []string{RequeuePreempt, RequeueLimit, RequeueNodeLost, RequeueGPUError, RequeueFailure}
+
+// RequeueCounts is how often work of a job has returned to the queue, by reason.
+type RequeueCounts struct {
+	Preempt  int64
+	Limit    int64
+	NodeLost int64
+	GPUError int64
+	Failure  int64 // "exit:N" included
+	ByHand   int64 // somebody said so
+}
+
+// RequeueByHand is the reason of work that returned to the queue because somebody said so.
+const RequeueByHand = "requeue"
+
+// Add counts one return.
+func (c *RequeueCounts) Add(reason string) {
+	switch reason {
+	case RequeuePreempt:
+		c.Preempt++
+	case RequeueLimit:
+		c.Limit++
+	case RequeueNodeLost:
+		c.NodeLost++
+	case RequeueGPUError:
+		c.GPUError++
+	case RequeueByHand:
+		c.ByHand++
+	default:
+		c.Failure++
+	}
+}
+
+// By lists the counts that are not 0, in the order of the constants: "preempt 3, node_lost 1"; "" for none.
+func (c *RequeueCounts) By() string {
+	var b strings.Builder
+	for _, x := range []struct {
+		name string
+		n    int64
+	}{{RequeuePreempt, c.Preempt}, {RequeueLimit, c.Limit}, {RequeueNodeLost, c.NodeLost}, {RequeueGPUError, c.GPUError}, {RequeueFailure, c.Failure}, {"by hand", c.ByHand}} {
+		if x.n == 0 {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(x.name + " " + strconv.FormatInt(x.n, 10))
+	}
+	return b.String()
+}
 
 // Dependency makes a job wait for another.
 type Dependency struct {
@@ -127,7 +177,10 @@ type AcctRecord struct {
 	Predicted   time.Duration
 	Preemptions int64
 	Requeues    int64
-	Exit        string // "success", "failed", "stopped", "preempted", "limit", "deadline", "lost"
+	Returned    RequeueCounts // Requeues by reason
+	Deadline    LogTime       // 0: none
+	Missed      bool          // it ended after its deadline
+	Exit        string        // "success", "failed", "stopped", "preempted", "limit", "deadline", "lost"
 	ExitCode    int64
 	CreateIndex Index // of the log entry in which the job ended
 }

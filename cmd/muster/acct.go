@@ -115,6 +115,9 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 			ran = span(time.Duration(r.EndTime - r.StartTime))
 		}
 		exit := r.Exit
+		if r.DeadlineMissed {
+			exit += ", late"
+		}
 		if r.ExitCode != 0 {
 			exit += fmt.Sprintf(" (%d)", r.ExitCode)
 		}
@@ -243,7 +246,7 @@ func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 	left := 0
 	rows := [][]string{{"job", "submit", "runtime", "gpus", "cpus", "memory", "estimate", "limit", "user", "queue", "priority",
 		"namespace", "pool", "start", "end", "gpu_seconds", "cpu_seconds", "preemptions", "requeues", "exit", "exit_code",
-		"gpu_peak_mib", "gpu_mib_seconds", "gpu_sm_seconds", "gpu_joules"}}
+		"gpu_peak_mib", "gpu_mib_seconds", "gpu_sm_seconds", "gpu_joules", "deadline", "missed"}}
 	for i := range list {
 		r := &list[i]
 		if r.StartTime == 0 {
@@ -262,7 +265,8 @@ func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 			strconv.FormatInt(max(1, (r.CPU+999)/1000), 10), strconv.FormatInt(r.MemoryMiB, 10), seconds(r.Expected), seconds(r.Limit), r.User, r.Queue, strconv.Itoa(r.Priority),
 			r.Namespace, r.NodePool, seconds(r.StartTime), seconds(r.EndTime), strconv.FormatInt(r.GPUSeconds, 10), strconv.FormatInt(r.CPUSeconds, 10),
 			strconv.FormatInt(r.Preemptions, 10), strconv.FormatInt(r.Requeues, 10), r.Exit, strconv.FormatInt(r.ExitCode, 10),
-			strconv.FormatInt(used.PeakMiB, 10), strconv.FormatInt(used.MiBSeconds, 10), strconv.FormatFloat(used.SMSeconds, 'f', -1, 64), strconv.FormatFloat(used.EnergyJoules, 'f', -1, 64)})
+			strconv.FormatInt(used.PeakMiB, 10), strconv.FormatInt(used.MiBSeconds, 10), strconv.FormatFloat(used.SMSeconds, 'f', -1, 64), strconv.FormatFloat(used.EnergyJoules, 'f', -1, 64),
+			seconds(r.Deadline), map[bool]string{true: "true"}[r.DeadlineMissed]})
 	}
 	if err := w.WriteAll(rows); err != nil {
 		return err

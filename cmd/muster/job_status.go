@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 type jobStatusOptions struct {
@@ -139,6 +140,17 @@ func (o *jobStatusOptions) show(ctx context.Context, a *api, stub *wire.JobListS
 		rows = append(rows, [2]string{"Submitter", s.Name})
 	}
 	rows = append(rows, workRows(&job, o.now())...)
+	if r := job.Requeue; r != nil && val(job.Status) != "dead" {
+		var w nomadlike.Why
+		if _, err := a.get(ctx, jobPath(stub.ID, "/why"), q, &w); err == nil {
+			if n := structs.RequeueCounts(w.Returned); n != (structs.RequeueCounts{}) {
+				rows = append(rows, [2]string{"Requeued", fmt.Sprintf("%s (each piece of work at most %d times)", n.By(), val(r.Max))})
+			}
+			if w.GivenUp != "" {
+				rows = append(rows, [2]string{"Given Up", w.GivenUp})
+			}
+		}
+	}
 	if o.verbose {
 		rows = append(rows, [2]string{"Version", strconv.FormatUint(val(job.Version), 10)}, [2]string{"Job Modify Index", strconv.FormatUint(val(job.JobModifyIndex), 10)})
 	}

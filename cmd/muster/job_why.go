@@ -116,6 +116,17 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 			add("now", "group %s: %d running, %d starting, %d complete, %d failed, %d lost", g, t.Running, t.Starting, t.Complete, t.Failed, t.Lost)
 		}
 	}
+	if n := structs.RequeueCounts(w.Returned); n != (structs.RequeueCounts{}) {
+		add("returned", "to the queue: %s", n.By())
+	}
+	if w.GivenUp != "" {
+		add("given up", "%s", w.GivenUp)
+	}
+	if at := time.Unix(0, w.Deadline); w.DeadlineMissed {
+		add("deadline", "missed %s ago (%s)", span(o.now().Sub(at)), at.UTC().Format("2006-01-02 15:04"))
+	} else if w.Deadline > 0 {
+		add("deadline", "in %s (%s)", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
+	}
 	if len(w.Ahead) > 0 {
 		names := []string{}
 		for i, name := range w.Ahead[:min(len(w.Ahead), aheadShown)] {
