@@ -135,17 +135,24 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 		changed[a.ID] = a
 	}
 	listed := make(map[structs.AllocID]bool, len(resp.Refs))
+	var fresh []*structs.Allocation
 	for _, ref := range resp.Refs {
 		listed[ref.ID] = true
 		a := changed[ref.ID]
 		if a == nil && ref.AllocIndex > resp.Index {
 			continue // an answer holds so many changes; this one comes with the next
 		}
-		full, err := c.applyOne(ctx, ref, a)
+		full, add, err := c.applyOne(ref, a)
 		if err != nil {
 			return false, err
 		}
 		again = again || full
+		if add {
+			fresh = append(fresh, a)
+		}
+	}
+	if err := c.add(ctx, fresh); err != nil {
+		return false, err
 	}
 	c.tellRosters(resp.Rosters)
 	if resp.Partial { // nothing was removed
@@ -196,53 +203,60 @@ type jobVersion struct {
 
 // applyOne brings one allocation to where the servers want it. It asks for the full list when the answer does not hold
 // what is needed.
-func (c *Client) applyOne(ctx context.Context, ref methods.AllocRef, a *structs.Allocation) (again bool, err error) {
+func (c *Client) applyOne(ref methods.AllocRef, a *structs.Allocation) (again, add bool, err error) {
 	c.mu.Lock()
 	r, collected := c.allocs[ref.ID], c.recent[ref.ID]
 	c.mu.Unlock()
 	switch {
 	case r != nil && r.Alloc().AllocIndex >= ref.AllocIndex:
-		return false, nil
+		return false, false, nil
 	case r == nil && collected:
-		return false, nil
+		return false, false, nil
 	case a == nil:
-		return true, nil // changed before the index that we waited for, and we missed it
+		return true, false, nil // changed before the index that we waited for, and we missed it
 	case r != nil:
 		if a.Job == nil {
 			a.Job = r.Alloc().Job
 		}
-		return false, r.Update(a)
+		return false, false, r.Update(a)
 	case a.ClientTerminal():
-		return false, nil // it has ended here long ago: never run it again
+		return false, false, nil // it has ended here long ago: never run it again
 	case a.Job == nil:
-		return false, fmt.Errorf("the server sent allocation %s without its job", a.ID)
+		return false, false, fmt.Errorf("the server sent allocation %s without its job", a.ID)
 	case a.ServerTerminal() && a.Client == structs.ClientPending:
 		// Stopped before it came here; the servers wait to hear that nothing of it runs. Should a driver hold tasks
 		// of it all the same, the leftovers are cleaned up by their ids.
 		c.observed.add(structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, ClientDesc: "stopped before it started", FinishedAt: structs.LogTimeOf(time.Now())})
-		return false, nil
+		return false, false, nil
 	}
-	return false, c.add(ctx, a)
+	return false, true, nil
 }
 
-// add stores a new allocation, then runs it.
-func (c *Client) add(ctx context.Context, a *structs.Allocation) error {
-	var rec *state.AllocRecord
+// add stores new allocations, all in one write, then runs them.
+func (c *Client) add(ctx context.Context, list []*structs.Allocation) error {
+	if len(list) == 0 {
+		return nil
+	}
+	recs := make([]*state.AllocRecord, len(list))
 	if c.lost() {
 		ids, err := c.running(ctx)
 		if err != nil {
 			return fmt.Errorf("tasks of an earlier agent could not be listed: %w", err)
 		}
-		rec = runner.Found(a, ids)
+		for i, a := range list {
+			recs[i] = runner.Found(a, ids)
+		}
 	}
-	if err := c.store.PutAlloc(a); err != nil {
-		return fmt.Errorf("store allocation %s: %w", a.ID, err)
+	if err := c.store.PutAlloc(list...); err != nil {
+		return fmt.Errorf("store allocations %s and %d more: %w", list[0].ID, len(list)-1, err)
 	}
-	r := runner.New(c.run, a, rec)
-	c.mu.Lock()
-	c.allocs[a.ID] = r
-	c.mu.Unlock()
-	c.launch(r)
+	for i, a := range list {
+		r := runner.New(c.run, a, recs[i])
+		c.mu.Lock()
+		c.allocs[a.ID] = r
+		c.mu.Unlock()
+		c.launch(r)
+	}
 	return nil
 }
 

@@ -195,7 +195,11 @@ func (s service) logs(ctx context.Context, _ *rpc.Call, req *methods.LogsRequest
 	defer root.Close()
 	o := logfile.Options{Origin: req.Origin, Offset: req.Offset, Follow: req.Follow, Done: done}
 	return follow(ctx, st, req.Follow, func(ctx context.Context, emit func(logfile.Frame) error) error {
-		return badOptions(logfile.Log(ctx, root, task+"."+req.Type, o, emit))
+		err := logfile.Log(ctx, root, task+"."+req.Type, o, emit)
+		if errors.Is(err, fs.ErrNotExist) && r.TaskBegan(task) {
+			return nil // it has said nothing yet: files are made for the first byte
+		}
+		return badOptions(err)
 	})
 }
 

@@ -31,6 +31,15 @@ const (
 // secretsDefaultMiB is the size of the memory file system that holds a task's secrets.
 const secretsDefaultMiB = 1
 
+// slots bounds how many allocations' directories are made or removed at once: disks do not get faster by being asked more,
+// and every one that waits for the disk keeps a thread.
+var slots = make(chan struct{}, 16)
+
+func slot() (free func()) {
+	slots <- struct{}{}
+	return func() { <-slots }
+}
+
 // Dir is the directory of one allocation.
 type Dir struct {
 	Root string // absolute
@@ -60,6 +69,7 @@ func (d *Dir) Task(name string) Task {
 
 // Build makes the shared directories. Building again changes nothing.
 func (d *Dir) Build() error {
+	defer slot()()
 	for _, p := range []struct {
 		path string
 		mode os.FileMode
@@ -87,6 +97,7 @@ func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) er
 	if name == Shared || name != filepath.Base(name) || name == "." || name == ".." {
 		return fmt.Errorf("a task cannot be called %q: its directory would be somebody else's", name)
 	}
+	defer slot()()
 	t := d.Task(name)
 	for _, p := range []struct {
 		path string
@@ -177,6 +188,7 @@ func (d *Dir) Adopt(prev *Dir, tasks []string) error {
 
 // Destroy unmounts and removes everything.
 func (d *Dir) Destroy() error {
+	defer slot()()
 	entries, err := os.ReadDir(d.Root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

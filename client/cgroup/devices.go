@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/muster-sched/muster/client/procfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -91,11 +92,11 @@ func (m *Manager) filter(g *Group, id string, rules []DeviceRule) error {
 		}
 		g.V1["devices"] = dir
 		// First everything is denied: an exception to a denied wildcard would not count.
-		if err := os.WriteFile(filepath.Join(dir, "devices.deny"), []byte("a"), 0o644); err != nil {
+		if err := procfile.Write(filepath.Join(dir, "devices.deny"), "a"); err != nil {
 			return fmt.Errorf("restrict devices: %w", err)
 		}
 		for _, r := range rules {
-			if err := os.WriteFile(filepath.Join(dir, "devices.allow"), []byte(r.String()), 0o644); err != nil {
+			if err := procfile.Write(filepath.Join(dir, "devices.allow"), r.String()); err != nil {
 				return fmt.Errorf("allow device %s: %w", r, err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-sched/muster/client/procfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -118,7 +119,7 @@ func (g Group) apply(l Limits) error {
 		if filepath.Base(p) == v1name && v1name != v2name {
 			val = v1val
 		}
-		if err := os.WriteFile(p, []byte(val), 0o644); err != nil {
+		if err := procfile.Write(p, val); err != nil {
 			return fmt.Errorf("limit %s: %w", what, err)
 		}
 		return nil
@@ -147,9 +148,9 @@ func (g Group) apply(l Limits) error {
 			return err
 		}
 		if d := g.V1["cpuset"]; d != "" {
-			mems, err := os.ReadFile(filepath.Join(filepath.Dir(d), "cpuset.mems"))
+			mems, err := procfile.Read(filepath.Join(filepath.Dir(d), "cpuset.mems"))
 			if err == nil {
-				err = os.WriteFile(filepath.Join(d, "cpuset.mems"), mems, 0o644)
+				err = procfile.Write(filepath.Join(d, "cpuset.mems"), string(mems))
 			}
 			if err != nil {
 				return fmt.Errorf("limit cores: %w", err)
@@ -166,7 +167,7 @@ func (g Group) apply(l Limits) error {
 			if filepath.Base(p) != "memory.swap.max" {
 				val = num(l.MemoryBytes)
 			}
-			if err := os.WriteFile(p, []byte(val), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+			if err := procfile.Write(p, val); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
 				return fmt.Errorf("limit swap: %w", err)
 			}
 		}
@@ -199,7 +200,7 @@ func (g Group) JoinFiles() []string {
 
 // Has tells whether a process is in the group now.
 func (g Group) Has(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	b, err := procfile.Of(pid, "cgroup")
 	if err != nil {
 		return false
 	}
@@ -214,7 +215,7 @@ func (g Group) Has(pid int) bool {
 
 // Procs lists the processes in the group.
 func (g Group) Procs() ([]int, error) {
-	b, err := os.ReadFile(filepath.Join(g.Main, "cgroup.procs"))
+	b, err := procfile.Read(filepath.Join(g.Main, "cgroup.procs"))
 	if err != nil {
 		if gone(err) {
 			return nil, nil
@@ -252,7 +253,7 @@ func (g Group) Kill(timeout time.Duration) error {
 			return fmt.Errorf("kill control group %s: %d processes are still there after %s (first pid %d); they may hang in the kernel", filepath.Base(g.Main), len(pids), timeout, pids[0])
 		}
 		if g.V2 && !killed {
-			if err := os.WriteFile(filepath.Join(g.Main, "cgroup.kill"), []byte("1"), 0o644); err == nil {
+			if err := procfile.Write(filepath.Join(g.Main, "cgroup.kill"), "1"); err == nil {
 				killed = true // once is enough: a fork in progress is killed, too
 			}
 		}
@@ -283,7 +284,7 @@ func (g Group) freeze(on bool) {
 			val = "1"
 		}
 	}
-	os.WriteFile(filepath.Join(g.Main, name), []byte(val), 0o644)
+	procfile.Write(filepath.Join(g.Main, name), val)
 }
 
 // Remove deletes the group. It must be empty; a group that is gone already is no error.
@@ -376,7 +377,7 @@ func (g Group) Usage() (Usage, error) {
 }
 
 func number(p string) uint64 {
-	b, err := os.ReadFile(p)
+	b, err := procfile.Read(p)
 	if err != nil {
 		return 0
 	}
@@ -385,7 +386,7 @@ func number(p string) uint64 {
 }
 
 func keyed(p string) map[string]uint64 {
-	b, err := os.ReadFile(p)
+	b, err := procfile.Read(p)
 	if err != nil {
 		return nil
 	}

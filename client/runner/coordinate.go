@@ -310,7 +310,7 @@ func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
 		m.task.mu.Lock()
 		m.task.want = wish{}
 		m.task.mu.Unlock()
-		m.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+		m.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 			rec.Phase, rec.ResumeAt, rec.Handle, rec.Epoch = state.PhaseNew, 0, nil, 0
 			rec.Attempt++
 			st.State, st.Failed, st.FinishedAt, st.LastRestart = statePending, false, 0, now()

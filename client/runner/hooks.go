@@ -154,6 +154,14 @@ type attempt struct {
 	note   func(structs.TaskEvent) // adds to what the task's events tell
 }
 
+// quick reports whether nothing but this node's own work stands between the task and its start: no download, no other
+// member of a gang.
+func (a *attempt) quick() bool {
+	g := a.task.r.group()
+	_, slow := a.driver.(driver.Preparer)
+	return a.task.r.dir != nil && g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0
+}
+
 // taskHook is one thing to do before each start of a task, and after each end.
 type taskHook struct {
 	name     string

@@ -163,6 +163,12 @@ func (r *Runner) TaskDone(name string) (<-chan struct{}, error) {
 	return t.over, nil
 }
 
+// TaskBegan reports whether a task has ever run here.
+func (r *Runner) TaskBegan(name string) bool {
+	t, err := r.find(name)
+	return err == nil && t.state().StartedAt != 0
+}
+
 // Found makes the record of an allocation whose own was lost, from the ids of tasks that run on this node and from what
 // the servers know of it: tasks that run are found again instead of started twice, and those that have ended are not
 // run again. It gives nil when there is nothing to remember.

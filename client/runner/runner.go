@@ -207,7 +207,7 @@ func (r *Runner) Released() bool {
 	return f != nil && f.Acked
 }
 
-// Acked records that the servers know how the allocation ended, and lets the drivers forget its tasks.
+// Acked records that the servers know how the allocation ended, and lets the drivers forget its tasks. It does not wait.
 func (r *Runner) Acked() {
 	r.mu.Lock()
 	if r.final == nil || r.final.Acked || r.destroyed {
@@ -219,10 +219,18 @@ func (r *Runner) Acked() {
 	r.final = &f
 	ctx := r.ctx
 	r.mu.Unlock()
-	r.cfg.Go(func() { r.release(ctx) })
-	if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, state.ErrClosed) {
-		r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
-	}
+	r.cfg.Go(func() {
+		if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, state.ErrClosed) && !r.isDestroyed() {
+			r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
+		}
+		r.release(ctx)
+	})
+}
+
+func (r *Runner) isDestroyed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.destroyed
 }
 
 // release lets the drivers forget the tasks of an allocation that has ended.

@@ -27,6 +27,10 @@ const (
 // startPatience is how long a driver may take to start a task before the start is asked for again under the same id.
 const startPatience = 90 * time.Second
 
+// starting bounds how many tasks are being started at once that need nothing but this node's own work. A thousand that
+// begin together are not done sooner, and each mount that one of them makes is copied for every other.
+var starting = make(chan struct{}, 24)
+
 // startRepeats is how often a start with an unknown outcome is repeated before it counts as failed.
 const startRepeats = 3
 
@@ -99,8 +103,17 @@ func (t *task) isActive() bool {
 	return t.active
 }
 
-// change replaces the record under the lock, tells the runner and, with store, returns when it is on disk.
-func (t *task) change(ctx context.Context, store bool, fn func(rec *state.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
+// durable says when a change of a task is on disk.
+type durable uint8
+
+const (
+	never  durable = iota // it is told, not stored
+	soon                  // before anything that is stored after it
+	before                // before change returns
+)
+
+// change replaces the record under the lock, tells the runner and stores it.
+func (t *task) change(ctx context.Context, store durable, fn func(rec *state.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	st := *t.rec.State
 	if fn != nil {
@@ -125,14 +138,21 @@ func (t *task) change(ctx context.Context, store bool, fn func(rec *state.TaskRe
 		}
 	}
 	t.mu.Unlock()
-	if store {
+	switch store {
+	case soon:
+		t.r.cfg.Store.PutTaskSoon(t.r.id, t.name, &rec, func(err error) {
+			if !errors.Is(err, state.ErrClosed) {
+				t.r.log.Error("agent state not written; after a restart it is found out again", "what", "task "+t.name, "error", err)
+			}
+		})
+	case before:
 		t.r.persist(ctx, "task "+t.name, func() error { return t.r.cfg.Store.PutTask(t.r.id, t.name, &rec) })
 	}
 	t.r.changed()
 }
 
 // note adds an event.
-func (t *task) note(ctx context.Context, e structs.TaskEvent) { t.change(ctx, false, nil, e) }
+func (t *task) note(ctx context.Context, e structs.TaskEvent) { t.change(ctx, never, nil, e) }
 
 // id names one run of the task towards its driver.
 func (t *task) id(attempt int64) string {
@@ -213,7 +233,7 @@ func (t *task) waiting(ctx context.Context, not wishKind) (context.Context, cont
 
 // finish ends the task for good.
 func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
-	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+	t.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 		rec.Phase, rec.Handle, rec.ResumeAt = state.PhaseDead, nil, 0
 		st.State = stateDead
 		if st.FinishedAt == 0 {
@@ -250,7 +270,7 @@ func (t *task) run(ctx context.Context) {
 
 // begin records that the driver is about to be asked.
 func (t *task) begin(ctx context.Context) {
-	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+	t.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = state.PhaseStarting, nil, 0, t.r.cfg.BootID, 0
 	})
 }
@@ -319,7 +339,15 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 	}
 	a := &attempt{task: t, spec: spec, driver: drv, note: func(e structs.TaskEvent) { t.note(ctx, e) }}
 	a.joined = func(epoch uint64) {
-		t.change(ctx, true, func(rec *state.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
+		t.change(ctx, before, func(rec *state.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
+	}
+	if a.quick() {
+		select {
+		case starting <- struct{}{}:
+			defer func() { <-starting }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	for _, h := range taskHooks {
 		if h.prestart == nil {
@@ -393,7 +421,8 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.mu.Lock()
 	t.handle = h
 	t.mu.Unlock()
-	t.change(ctx, true, func(rec *state.TaskRecord, ts *structs.TaskState) {
+	// Until this is on disk the record says that a start was asked for: asking again under the same id finds the task.
+	t.change(ctx, soon, func(rec *state.TaskRecord, ts *structs.TaskState) {
 		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // its boot id stays that of its start
 		ts.State = stateRunning
 		if ts.StartedAt == 0 || !again {
@@ -553,7 +582,7 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 	switch w.kind {
 	case wishKill:
 		killed := event(EventKilled, "Task successfully killed")
-		t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+		t.close(ctx, h, soon, func(rec *state.TaskRecord, st *structs.TaskState) {
 			rec.Phase = state.PhaseDead
 			st.State, st.FinishedAt = stateDead, e.Time
 		}, e, killed)
@@ -561,7 +590,7 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 		t.mu.Lock()
 		t.want = wish{}
 		t.mu.Unlock()
-		t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+		t.close(ctx, h, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 			rec.Phase, rec.ResumeAt = state.PhaseBackoff, now()
 			rec.Attempt++
 			rec.Forced = true
@@ -591,7 +620,7 @@ func (t *task) rebooted() bool {
 // resume runs a task again that a restart of the machine has ended. It is not the task's fault, and does not count.
 func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
 	at := now()
-	t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+	t.close(ctx, h, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 		rec.Phase, rec.ResumeAt = state.PhaseBackoff, at
 		rec.Attempt++
 		st.State, st.LastRestart = statePending, at
@@ -608,7 +637,7 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 	t.mu.Unlock()
 	v := decide(policy, recent, at, success, t.restartsOnSuccess(), permanent, rand.Float64())
 	if v.again {
-		t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+		t.close(ctx, h, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 			rec.Phase, rec.ResumeAt = state.PhaseBackoff, at.Add(v.delay)
 			rec.Attempt++
 			rec.Recent = append(slices.Clip(recent), at)
@@ -623,7 +652,7 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 		n.Fails = v.fail
 		events = append(events, n)
 	}
-	t.close(ctx, h, func(rec *state.TaskRecord, st *structs.TaskState) {
+	t.close(ctx, h, soon, func(rec *state.TaskRecord, st *structs.TaskState) {
 		rec.Phase = state.PhaseDead
 		st.State, st.FinishedAt = stateDead, e.Time
 		st.Failed = v.fail
@@ -632,12 +661,13 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 
 // close writes the end of a run, then destroys what the driver keeps of it. What it keeps of the last run is destroyed
 // only when the servers know how that ended (see Runner.Acked): should the agent's own memory be lost before, the driver
-// still knows, and the task is not run again.
-func (t *task) close(ctx context.Context, h driver.Task, fn func(*state.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
+// still knows, and the task is not run again. That is also why the end of the last run need not be on disk before the
+// allocation's own end is.
+func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(*state.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	t.handle = nil
 	t.mu.Unlock()
-	t.change(ctx, true, func(rec *state.TaskRecord, st *structs.TaskState) {
+	t.change(ctx, store, func(rec *state.TaskRecord, st *structs.TaskState) {
 		rec.Old, rec.Handle = rec.Handle, nil
 		fn(rec, st)
 	}, events...)

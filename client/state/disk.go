@@ -39,6 +39,12 @@ const (
 	queueMax = 4096
 )
 
+// After a commit of that many changes or more the next one begins no sooner than gather after it.
+const (
+	gatherFrom = 6
+	gather     = 10 * time.Millisecond
+)
+
 // FileName is the name of the file in the agent's data directory.
 const FileName = "client.db"
 
@@ -55,9 +61,10 @@ type Disk struct {
 	commits, changes uint64 // by the writer only; read after Close
 }
 
+// change is one write; done is told by the writer how it went, and must not block.
 type change struct {
-	fn  func(*bolt.Tx) error
-	err chan error
+	fn   func(*bolt.Tx) error
+	done func(error)
 }
 
 // ErrInUse means that another process holds the file.
@@ -250,12 +257,23 @@ func decode(b []byte, v any, what string) error {
 }
 
 // PutAlloc implements Store.
-func (d *Disk) PutAlloc(a *structs.Allocation) error {
-	v, err := rpc.Encode(&storedAlloc{Alloc: a, Job: a.Job})
-	if err != nil {
-		return err
+func (d *Disk) PutAlloc(list ...*structs.Allocation) error {
+	put := make([]func(*bolt.Tx) error, len(list))
+	for i, a := range list {
+		v, err := rpc.Encode(&storedAlloc{Alloc: a, Job: a.Job})
+		if err != nil {
+			return err
+		}
+		put[i] = putter(a.ID, keyAlloc, v, true)
 	}
-	return d.put(a.ID, keyAlloc, v, true)
+	return d.do(func(tx *bolt.Tx) error {
+		for _, fn := range put {
+			if err := fn(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // PutTask implements Store. It fails for an allocation that is not stored.
@@ -264,7 +282,22 @@ func (d *Disk) PutTask(id structs.AllocID, task string, r *TaskRecord) error {
 	if err != nil {
 		return err
 	}
-	return d.put(id, []byte(taskPrefix+task), v, false)
+	return d.do(putter(id, []byte(taskPrefix+task), v, false))
+}
+
+// PutTaskSoon implements Store.
+func (d *Disk) PutTaskSoon(id structs.AllocID, task string, r *TaskRecord, failed func(error)) {
+	v, err := rpc.Encode(r)
+	if err == nil {
+		err = d.enqueue(change{fn: putter(id, []byte(taskPrefix+task), v, false), done: func(err error) {
+			if err != nil {
+				failed(err)
+			}
+		}})
+	}
+	if err != nil {
+		failed(err)
+	}
 }
 
 // PutFinal implements Store. It fails for an allocation that is not stored.
@@ -273,12 +306,13 @@ func (d *Disk) PutFinal(id structs.AllocID, f *Final) error {
 	if err != nil {
 		return err
 	}
-	return d.put(id, keyFinal, v, false)
+	return d.do(putter(id, keyFinal, v, false))
 }
 
-func (d *Disk) put(id structs.AllocID, key, v []byte, create bool) error {
+// putter writes a value of an allocation.
+func putter(id structs.AllocID, key, v []byte, create bool) func(*bolt.Tx) error {
 	name := []byte(id.String())
-	return d.do(func(tx *bolt.Tx) error {
+	return func(tx *bolt.Tx) error {
 		all := tx.Bucket(bucketAllocs)
 		b := all.Bucket(name)
 		if b == nil {
@@ -291,7 +325,7 @@ func (d *Disk) put(id structs.AllocID, key, v []byte, create bool) error {
 			}
 		}
 		return b.Put(key, v)
-	})
+	}
 }
 
 // DeleteAlloc implements Store.
@@ -330,23 +364,35 @@ func (d *Disk) putAgent(key []byte, v any) error {
 var ErrClosed = errors.New("the agent's state store is closed")
 
 func (d *Disk) do(fn func(*bolt.Tx) error) error {
-	c := change{fn: fn, err: make(chan error, 1)}
+	res := make(chan error, 1)
+	if err := d.enqueue(change{fn: fn, done: func(err error) { res <- err }}); err != nil {
+		return err
+	}
+	return <-res
+}
+
+func (d *Disk) enqueue(c change) error {
 	d.mu.RLock()
+	defer d.mu.RUnlock()
 	if d.closed {
-		d.mu.RUnlock()
 		return ErrClosed
 	}
 	d.queue <- c
-	d.mu.RUnlock()
-	return <-c.err
+	return nil
 }
 
-// write is the one writer: whatever has queued up while a commit ran goes into the next one.
+// write is the one writer: whatever has queued up while a commit ran goes into the next one. A commit costs as much for
+// a hundred changes as for one, so when many come it waits a little for more.
 func (d *Disk) write() {
 	defer close(d.done)
 	defer faults()()
 	batch := make([]change, 0, batchMax)
+	var last time.Time
 	for c := range d.queue {
+		if len(batch) >= gatherFrom {
+			time.Sleep(gather - time.Since(last))
+		}
+		last = time.Now()
 		batch = append(batch[:0], c)
 	more:
 		for len(batch) < batchMax {
@@ -381,7 +427,7 @@ func (d *Disk) commit(batch []change) {
 			err = fmt.Errorf("write %s: %w", d.path, err)
 		}
 		if err != nil && failed >= 0 {
-			batch[failed].err <- err
+			batch[failed].done(err)
 			rest := append([]change(nil), batch[:failed]...)
 			batch = append(rest, batch[failed+1:]...)
 			continue
@@ -389,7 +435,7 @@ func (d *Disk) commit(batch []change) {
 		d.commits++
 		d.changes += uint64(len(batch))
 		for _, c := range batch {
-			c.err <- err
+			c.done(err)
 		}
 		return
 	}

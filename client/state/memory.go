@@ -9,10 +9,13 @@ type Memory struct{}
 func (Memory) Load() (*Saved, error) { return &Saved{Swept: true}, nil }
 
 // PutAlloc implements Store.
-func (Memory) PutAlloc(*structs.Allocation) error { return nil }
+func (Memory) PutAlloc(...*structs.Allocation) error { return nil }
 
 // PutTask implements Store.
 func (Memory) PutTask(structs.AllocID, string, *TaskRecord) error { return nil }
+
+// PutTaskSoon implements Store.
+func (Memory) PutTaskSoon(structs.AllocID, string, *TaskRecord, func(error)) {}
 
 // PutFinal implements Store.
 func (Memory) PutFinal(structs.AllocID, *Final) error { return nil }

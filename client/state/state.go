@@ -11,15 +11,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Store holds an agent's state. All methods may be called concurrently; writes return when they are durable.
+// Store holds an agent's state. All methods may be called concurrently; writes return when they are durable, but for
+// PutTaskSoon.
 type Store interface {
 	// Load gives everything that is stored. It is called once, before the first write.
 	Load() (*Saved, error)
-	// PutAlloc stores an allocation with the job it runs. It is written before anything of it is started, and again
-	// whenever the servers changed it.
-	PutAlloc(a *structs.Allocation) error
+	// PutAlloc stores allocations with the jobs they run: all or none of them. An allocation is written before anything
+	// of it is started, and again whenever the servers changed it.
+	PutAlloc(list ...*structs.Allocation) error
 	// PutTask stores how far a task is.
 	PutTask(id structs.AllocID, task string, r *TaskRecord) error
+	// PutTaskSoon is PutTask that does not wait: it is durable no later than any write that is begun after it. failed
+	// is told of an error.
+	PutTaskSoon(id structs.AllocID, task string, r *TaskRecord, failed func(error))
 	// PutFinal stores how an allocation ended. It is written before the end is reported.
 	PutFinal(id structs.AllocID, f *Final) error
 	// DeleteAlloc forgets an allocation and its tasks.

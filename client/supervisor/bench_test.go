@@ -22,6 +22,11 @@ func BenchmarkShortTasks(b *testing.B) {
 			s := newSup(b)
 			var n atomic.Int64
 			var wg sync.WaitGroup
+			h, err := s.Hello(b.Context())
+			if err != nil {
+				b.Fatal(err)
+			}
+			own, children := spent(b, h.PID)
 			began := time.Now()
 			b.ResetTimer()
 			for range 16 {
@@ -64,6 +69,9 @@ func BenchmarkShortTasks(b *testing.B) {
 			}
 			wg.Wait()
 			b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "tasks/s")
+			own2, children2 := spent(b, h.PID)
+			b.ReportMetric((own2-own)*1e6/float64(b.N), "supervisor-us/task")
+			b.ReportMetric((children2-children)*1e6/float64(b.N), "launcher+task-us/task")
 		})
 	}
 }
@@ -127,6 +135,22 @@ func BenchmarkRunningTask(b *testing.B) {
 	b.ReportMetric(float64(per), "supervisor-KiB/task")
 	b.ReportMetric(float64(base), "supervisor-KiB")
 	b.ReportMetric(float64(len(threads)), "supervisor-threads")
+}
+
+// spent is the processor time, in seconds, of a process and of the children that it has waited for.
+func spent(b *testing.B, pid int) (own, children float64) {
+	b.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := string(data)
+	f := strings.Fields(s[strings.LastIndexByte(s, ')')+1:])
+	var v [4]float64
+	for i := range v {
+		v[i], _ = strconv.ParseFloat(f[11+i], 64)
+	}
+	return (v[0] + v[1]) / 100, (v[2] + v[3]) / 100
 }
 
 // pss is a process's proportional set size in KiB.

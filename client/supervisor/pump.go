@@ -20,54 +20,94 @@ const logRetryFor = 10 * time.Second
 // it has put into the file, so that killing the supervisor at any instant neither loses nor repeats a byte.
 type pump struct {
 	cfg  Log
-	root *os.Root
-	name string // base name without index
-	file *os.File
+	dir  *logDir
+	name string   // base name without index
+	file *os.File // nil before the first byte
 	idx  int
 	size int64
 	lost atomic.Int64
 }
 
-// newPump opens the newest file of the log. It follows no symbolic link inside the log's directory, which a task may be
-// able to write.
-func newPump(cfg Log) (*pump, error) {
+// logDir is an open directory of logs; the streams of a task share it. No symbolic link inside it is followed: a task
+// may be able to write there.
+type logDir struct {
+	path  string
+	root  *os.Root
+	names []string // when it was opened
+	users atomic.Int32
+}
+
+// logDirs are the directories of a task's logs while its pumps are started.
+type logDirs []*logDir
+
+// of opens the directory of a log, once.
+func (l *logDirs) of(cfg Log) (*logDir, error) {
+	path := filepath.Dir(cfg.Base)
+	for _, d := range *l {
+		if d.path == path {
+			return d, nil
+		}
+	}
+	if st, err := os.Lstat(path); err != nil {
+		return nil, fmt.Errorf("open log directory: %w", err)
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("open log directory: %s is not a directory", path)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("open log directory: %w", err)
+	}
+	d := &logDir{path: path, root: root}
+	d.users.Store(1) // the list's
+	d.names = d.list()
+	*l = append(*l, d)
+	return d, nil
+}
+
+func (l *logDirs) close() {
+	for _, d := range *l {
+		d.names = nil
+		d.release()
+	}
+}
+
+func (d *logDir) release() {
+	if d.users.Add(-1) == 0 {
+		d.root.Close()
+	}
+}
+
+func (d *logDir) list() []string {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1) // without a stat of each
+	if err != nil {
+		return nil
+	}
+	return names
+}
+
+// newPump finds the newest file of the log. It is opened, or made, when there is something to write.
+func newPump(cfg Log, dir *logDir) *pump {
 	if cfg.MaxFiles <= 0 {
 		cfg.MaxFiles = 10
 	}
 	if cfg.MaxSize <= 0 {
 		cfg.MaxSize = 10 << 20
 	}
-	dir := filepath.Dir(cfg.Base)
-	if st, err := os.Lstat(dir); err != nil {
-		return nil, fmt.Errorf("open log directory: %w", err)
-	} else if !st.IsDir() {
-		return nil, fmt.Errorf("open log directory: %s is not a directory", dir)
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open log directory: %w", err)
-	}
-	p := &pump{cfg: cfg, root: root, name: filepath.Base(cfg.Base)}
-	for _, i := range p.indexes() {
+	p := &pump{cfg: cfg, dir: dir, name: filepath.Base(cfg.Base)}
+	for _, i := range p.indexes(dir.names) {
 		p.idx = max(p.idx, i)
 	}
-	if err := p.open(); err != nil {
-		root.Close()
-		return nil, err
-	}
-	return p, nil
+	dir.users.Add(1)
+	return p
 }
 
-func (p *pump) indexes() []int {
-	d, err := p.root.Open(".")
-	if err != nil {
-		return nil
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1) // without a stat of each
-	if err != nil {
-		return nil
-	}
+// indexes are the numbers of the log's files among names.
+func (p *pump) indexes(names []string) []int {
 	var out []int
 	for _, name := range names {
 		if rest, ok := strings.CutPrefix(name, p.name+"."); ok {
@@ -80,7 +120,7 @@ func (p *pump) indexes() []int {
 }
 
 func (p *pump) open() error {
-	f, err := p.root.OpenFile(p.name+"."+strconv.Itoa(p.idx), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	f, err := p.dir.root.OpenFile(p.name+"."+strconv.Itoa(p.idx), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
@@ -105,9 +145,9 @@ func (p *pump) rotate() error {
 		p.idx--
 		return err
 	}
-	for _, i := range p.indexes() {
+	for _, i := range p.indexes(p.dir.list()) {
 		if i <= p.idx-p.cfg.MaxFiles {
-			p.root.Remove(p.name + "." + strconv.Itoa(i))
+			p.dir.root.Remove(p.name + "." + strconv.Itoa(i))
 		}
 	}
 	return nil
@@ -117,11 +157,25 @@ func (p *pump) close() {
 	if p.file != nil {
 		p.file.Close()
 	}
-	p.root.Close()
+	p.dir.release()
 }
 
 // step moves what the pipe holds now. It returns unix.EAGAIN when the pipe is empty and 0 at its end.
 func (p *pump) step(pipe int) (int64, error) {
+	if p.file == nil { // a task that says nothing needs no files
+		poll := []unix.PollFd{{Fd: int32(pipe), Events: unix.POLLIN}}
+		switch n, err := unix.Poll(poll, 0); {
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, unix.EAGAIN
+		case poll[0].Revents&unix.POLLIN == 0:
+			return 0, nil
+		}
+		if err := p.open(); err != nil {
+			return 0, err
+		}
+	}
 	for p.size >= p.cfg.MaxSize {
 		if err := p.rotate(); err != nil {
 			return 0, err

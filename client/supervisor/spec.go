@@ -6,15 +6,16 @@ package supervisor
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor/launch"
 	"golang.org/x/sys/unix"
 )
@@ -120,6 +121,7 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	p := launch.New()
 	pre := p.Pre()
 	pre.Try(unix.SYS_PRCTL, launch.N(unix.PR_SET_NAME), p.S("muster-launch"))
+	pre.Try(unix.SYS_PRCTL, launch.N(unix.PR_SET_TIMERSLACK), launch.N(taskTimerSlack))
 	// The kernel must not choose the launcher when the task's memory runs out; the child takes the score back.
 	pre.TryWriteFile("/proc/self/oom_score_adj", "-1000")
 	c := p.Child()
@@ -265,7 +267,7 @@ func exitOf(r launch.Record) Exit {
 
 // bootID tells one run of the kernel from another: a pid means nothing after a reboot.
 var bootID = sync.OnceValue(func() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := procfile.Read("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
@@ -281,7 +283,7 @@ type procStat struct {
 }
 
 func readStat(pid int) (procStat, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	b, err := procfile.Of(pid, "stat")
 	if err != nil {
 		return procStat{}, err
 	}
@@ -292,7 +294,11 @@ func readStat(pid int) (procStat, error) {
 	}
 	var st procStat
 	st.state = f[0][0]
-	if _, err := fmt.Sscan(f[1]+" "+f[3]+" "+f[19], &st.ppid, &st.session, &st.start); err != nil {
+	var errs [3]error
+	st.ppid, errs[0] = strconv.Atoi(f[1])
+	st.session, errs[1] = strconv.Atoi(f[3])
+	st.start, errs[2] = strconv.ParseUint(f[19], 10, 64)
+	if err := errors.Join(errs[:]...); err != nil {
 		return procStat{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
 	}
 	return st, nil

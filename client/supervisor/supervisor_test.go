@@ -329,7 +329,7 @@ func TestWithoutControlGroups(t *testing.T) {
 	s := &sup{t: t, logs: dir}
 	run := func(id, script string) *task {
 		t.Helper()
-		tk, err := start(filepath.Join(dir, id), s.spec(id, script), nil)
+		tk, err := start(filepath.Join(dir, id), s.spec(id, script), nil, &spares{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,15 +15,16 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/cgroup"
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor/launch"
 	"golang.org/x/sys/unix"
 )
 
 // A task has one file, t/<id>: 64 bytes that the launcher fills with the exit record, then JSON lines, each a line of
 // the form below; the last whole one counts. A write is whole whatever process is killed; after a power cut a line may
-// be torn, but then no process is left to be taken up, and the line that tells the result has been synced.
+// be torn, but then no process is left to be taken up, and a result that nobody has fetched has been synced.
 //
-//	intent -> launcher started -> pids -> task ended: exit record -> result, synced -> destroyed: file removed
+//	intent -> launcher started -> pids -> task ended: exit record -> result -> destroyed: file removed, or synced
 //
 // In the first gap the launcher is found by its name and the task's id in /proc; after the end, exit record and group
 // are all that is needed.
@@ -58,6 +59,8 @@ type task struct {
 	exit Exit          // valid after done
 	mu   sync.Mutex
 	out  []*pumping
+
+	synced *time.Timer // set before done is closed: see settle
 }
 
 type pumping struct {
@@ -76,44 +79,66 @@ func (p *pumping) finish(limit time.Duration) {
 	}
 }
 
-func startPump(cfg Log, pipe *os.File) (*pumping, error) {
-	p, err := newPump(cfg)
-	if err != nil {
-		return nil, err
-	}
+func startPump(cfg Log, dir *logDir, pipe *os.File) *pumping {
+	p := newPump(cfg, dir)
 	r := &pumping{pump: p, pipe: pipe, stop: make(chan struct{}), end: make(chan struct{})}
 	go func() {
 		defer close(r.end)
 		p.run(pipe, r.stop)
 	}()
-	return r, nil
+	return r
 }
 
 // fileMax bounds a task's file; one that is larger is not ours.
 const fileMax = 1 << 20
 
-// append adds a line to the task's file.
-func (t *task) append(l line, sync bool) error {
+// encode is a line as it is written: begun anew, so that a torn one before it does not spoil it.
+func (l line) encode() ([]byte, error) {
 	b, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	return append(append([]byte{'\n'}, b...), '\n'), nil
+}
+
+// append adds a line to the task's file.
+func (t *task) append(l line) error {
+	b, err := l.encode()
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(t.path, os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	fd, err := unix.Open(t.path, unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("write task state: %w", err)
 	}
-	// A torn line before this one must not spoil it.
-	_, err = f.Write(append(append([]byte{'\n'}, b...), '\n'))
-	if err == nil && sync {
-		err = f.Sync()
+	n, err := unix.Write(fd, b)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := errors.Join(err, unix.Close(fd)); err != nil {
 		return fmt.Errorf("write task state: %w", err)
 	}
 	return nil
 }
 
-func (t *task) save() error { return t.append(line{Memory: &t.mem}, false) }
+func (t *task) save() error { return t.append(line{Memory: &t.mem}) }
+
+// settleAfter is how long a result may stay out of reach of a power cut. An agent that is there has it on its own disk
+// long before and destroys the task; only what nobody fetches is synced.
+const settleAfter = time.Second
+
+// settle lets the result survive a power cut unless the task is destroyed before.
+func (t *task) settle() {
+	t.synced = time.AfterFunc(settleAfter, func() {
+		fd, err := unix.Open(t.path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = errors.Join(unix.Fsync(fd), unix.Close(fd))
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) { // destroyed meanwhile
+			fmt.Fprintf(os.Stderr, "supervisor: task %s: sync its result: %v\n", t.mem.ID, err)
+		}
+	})
+}
 
 // load reads a task's file. result is nil while there is none.
 func load(path string) (m memory, result *Exit, err error) {
@@ -155,23 +180,36 @@ func (t *task) status() Status {
 }
 
 // start runs the specification. On error nothing is left behind.
-func start(path string, spec *Spec, groups *cgroup.Manager) (_ *task, err error) {
+func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares) (_ *task, err error) {
 	bin, err := launch.Binary()
 	if err != nil {
 		return nil, err
 	}
 	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true}
 	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Stdout: spec.Stdout, Stderr: spec.Stderr}
-	record, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		if _, werr := unix.Pwrite(record, make([]byte, launch.RecordSize), 0); werr != nil {
-			unix.Close(record)
-			os.Remove(path)
-			err = werr
-		}
-	}
+	record, err := kept.open(path)
 	if err != nil {
-		return nil, fmt.Errorf("make task state: %w", err)
+		return nil, err
+	}
+	file := make([]byte, launch.RecordSize) // what is in it
+	save := func() error {
+		b, err := line{Memory: &t.mem}.encode()
+		if err != nil {
+			return err
+		}
+		file = append(file, b...)
+		from := len(file) - len(b)
+		if from == launch.RecordSize {
+			from = 0
+		}
+		n, err := unix.Pwrite(record, file[from:], int64(from))
+		if err == nil && n < len(file)-from {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return fmt.Errorf("write task state: %w", err)
+		}
+		return nil
 	}
 	closers := []func(){func() { unix.Close(record) }}
 	defer func() {
@@ -188,7 +226,7 @@ func start(path string, spec *Spec, groups *cgroup.Manager) (_ *task, err error)
 		}
 	}
 	// The intent, before anything runs: a supervisor that is killed from here on knows what to look for.
-	if err := t.save(); err != nil {
+	if err := save(); err != nil {
 		return nil, err
 	}
 	prog := spec.program(t.mem.Group)
@@ -233,6 +271,8 @@ func start(path string, spec *Spec, groups *cgroup.Manager) (_ *task, err error)
 		}
 	})
 	closers = append(closers, closeChildEnds)
+	var dirs logDirs
+	defer dirs.close()
 	for i, log := range []Log{spec.Stdout, spec.Stderr} {
 		if log.Base == "" {
 			files[1+i], files[launch.FDStdoutRead+i] = uintptr(null), uintptr(null)
@@ -244,12 +284,12 @@ func start(path string, spec *Spec, groups *cgroup.Manager) (_ *task, err error)
 		}
 		childEnds = append(childEnds, fds[1])
 		unix.SetNonblock(fds[0], true)
-		p, err := startPump(log, os.NewFile(uintptr(fds[0]), "pipe"))
+		dir, err := dirs.of(log)
 		if err != nil {
 			unix.Close(fds[0])
 			return nil, err
 		}
-		t.out = append(t.out, p)
+		t.out = append(t.out, startPump(log, dir, os.NewFile(uintptr(fds[0]), "pipe")))
 		files[1+i], files[launch.FDStdoutRead+i] = uintptr(fds[1]), uintptr(fds[0])
 	}
 	files[launch.FDStatus] = theirs.Fd()
@@ -270,7 +310,7 @@ func start(path string, spec *Spec, groups *cgroup.Manager) (_ *task, err error)
 	if err != nil {
 		return nil, explain(spec, err)
 	}
-	if err := t.save(); err != nil {
+	if err := save(); err != nil {
 		return nil, err
 	}
 	go t.watch()
@@ -379,17 +419,20 @@ func awaitPidfd(f *os.File) {
 }
 
 func (t *task) readRecord() (launch.Record, bool) {
-	f, err := os.Open(t.path)
+	fd, err := unix.Open(t.path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return launch.Record{}, false
 	}
-	defer f.Close()
+	defer unix.Close(fd)
 	var b [launch.RecordSize]byte
-	if _, err := io.ReadFull(f, b[:]); err != nil {
+	if n, err := unix.Pread(fd, b[:], 0); err != nil || n < len(b) {
 		return launch.Record{}, false
 	}
 	return launch.ParseRecord(b[:])
 }
+
+// launcherEnds is how long a launcher may take to end by itself after its task.
+const launcherEnds = 20 * time.Millisecond
 
 // watch sees a task to its end.
 func (t *task) watch() {
@@ -418,21 +461,21 @@ func (t *task) watch() {
 	select {
 	case <-ended:
 	case <-child:
-		// The launcher is about to write the record. It then waits for its pipes to run empty, which processes that
-		// the task left behind could prevent for ever: they are not part of the task any more and are killed.
-		wait := 100 * time.Microsecond
+		// The launcher writes the record and ends once its pipes are empty, which is at once if nothing stands in the
+		// way. Processes that the task left behind could write for ever: they are not part of it any more and are killed.
+		wait := launcherEnds
 	poll:
 		for {
-			if _, ok := t.readRecord(); ok {
-				t.killAll(5 * time.Second)
-				<-ended
-				break
-			}
 			select {
 			case <-ended:
 				break poll
 			case <-time.After(wait):
-				wait = min(2*wait, 10*time.Millisecond)
+				wait = 10 * time.Millisecond
+			}
+			if _, ok := t.readRecord(); ok {
+				t.killAll(5 * time.Second)
+				<-ended
+				break
 			}
 		}
 	}
@@ -481,9 +524,10 @@ func (t *task) finish() {
 		t.lfd.Close()
 	}
 	// Before anybody is told. If the disk refuses, the launcher's record still says what happened.
-	if err := t.append(line{Result: &t.exit}, true); err != nil {
+	if err := t.append(line{Result: &t.exit}); err != nil {
 		fmt.Fprintf(os.Stderr, "supervisor: task %s: %v\n", t.mem.ID, err)
 	}
+	t.settle()
 	if t.mem.BootID == bootID() {
 		t.mem.Group.Remove()
 	}
@@ -591,6 +635,7 @@ func adopt(path string) (*task, error) {
 	}
 	if result != nil {
 		t.exit = *result
+		t.settle()
 		if t.mem.BootID == bootID() {
 			t.mem.Group.Remove()
 		}
@@ -625,6 +670,8 @@ func adopt(path string) (*task, error) {
 			t.fd = fd
 		}
 	}
+	var dirs logDirs
+	defer dirs.close()
 	for i, log := range []Log{t.mem.Stdout, t.mem.Stderr} {
 		if log.Base == "" {
 			continue
@@ -634,13 +681,13 @@ func adopt(path string) (*task, error) {
 		if err != nil {
 			continue // the launcher has just ended
 		}
-		p, err := startPump(log, os.NewFile(uintptr(fd), "pipe"))
+		dir, err := dirs.of(log)
 		if err != nil {
 			unix.Close(fd)
 			fmt.Fprintf(os.Stderr, "supervisor: task %s: %v\n", t.mem.ID, err)
 			continue
 		}
-		t.out = append(t.out, p)
+		t.out = append(t.out, startPump(log, dir, os.NewFile(uintptr(fd), "pipe")))
 	}
 	if err := t.save(); err != nil {
 		return nil, err
@@ -651,7 +698,7 @@ func adopt(path string) (*task, error) {
 
 // isLauncher tells whether pid is the launcher of that task.
 func isLauncher(pid int, id string) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	b, err := procfile.Of(pid, "cmdline")
 	if err != nil {
 		return false
 	}
@@ -693,7 +740,7 @@ func (t *task) findLauncher() {
 		return
 	}
 	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", t.mem.Launcher, t.mem.Launcher))
+		b, err := procfile.Of(t.mem.Launcher, fmt.Sprintf("task/%d/children", t.mem.Launcher))
 		if err != nil {
 			return
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor"
 	"golang.org/x/sys/unix"
 )
@@ -395,7 +396,7 @@ func (t *Task) Stats(ctx context.Context) (driver.Stats, error) {
 
 // procStats reads one process; launchers are not part of the task.
 func procStats(pid int) (driver.ProcStats, bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	b, err := procfile.Of(pid, "stat")
 	if err != nil {
 		return driver.ProcStats{}, false
 	}
@@ -417,7 +418,7 @@ func procStats(pid int) (driver.ProcStats, bool) {
 
 // environOf is the environment that a process was started with.
 func environOf(pid int) (map[string]string, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	b, err := procfile.Of(pid, "environ")
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			return nil, driver.ErrNotRunning
