@@ -29,6 +29,7 @@ func applyAllocObserved(x *tx) *structs.Error {
 		if use := structs.GrantedGPUUse(a.Grants, u.GPUUse); use != nil {
 			a.GPUUse = use
 		}
+		a.Saved = a.Saved.Newer(u.Saved)
 		if a.StartedAt == 0 {
 			a.StartedAt = u.StartedAt
 		}

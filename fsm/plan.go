@@ -34,9 +34,10 @@ type planner struct {
 	groups map[placed]*structs.Group
 	vector map[placed]structs.Vector
 
-	lives   map[string]int   // see live
-	evicted []structs.JobKey // jobs preempted by the part that is being accepted
-	came    []string         // gangs that came back from the queue
+	lives   map[string]int            // see live
+	saved   map[string]*structs.Saved // newest checkpoint of each gang that was placed
+	evicted []structs.JobKey          // jobs preempted by the part that is being accepted
+	came    []string                  // gangs that came back from the queue
 }
 
 // placed names a group of a version, by its position in the entry.
@@ -271,6 +272,7 @@ func (pl *planner) place(p *structs.PlanPlace) {
 	if w := pl.Workloads.Get(pl.key); w != nil {
 		a.Preempted = w.Preempted
 	}
+	a.Resume = pl.resume(pl.group(at), a)
 	pl.serverWrote(a)
 	pl.returned(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {
@@ -280,6 +282,37 @@ func (pl *planner) place(p *structs.PlanPlace) {
 			pl.serverWrote(&c)
 		}
 	}
+}
+
+// resume is the checkpoint that new work goes on from: the newest of what it replaces, or of any member when it is a gang,
+// whose ranks save together. nil for none.
+func (pl *planner) resume(g *structs.Group, a *structs.Allocation) *structs.Saved {
+	if g.Checkpoint == nil {
+		return nil
+	}
+	of := func(o *structs.Allocation) *structs.Saved { return o.Resume.Newer(o.Saved) }
+	if g.Gang == nil {
+		if o := pl.Allocs.Get(a.Previous); o != nil && o.JobKey() == pl.key {
+			return of(o)
+		}
+		return nil
+	}
+	if a.Previous.IsZero() && a.Restarts == 0 {
+		return nil // the job begins anew
+	}
+	newest, known := pl.saved[g.Name]
+	if !known {
+		for _, o := range pl.AllocsByJob(pl.key) { // once for a gang and plan
+			if o.Group == g.Name && o.CreateIndex < pl.index && o.CreateIndex >= pl.job.CreateIndex {
+				newest = newest.Newer(of(o))
+			}
+		}
+		if pl.saved == nil {
+			pl.saved = map[string]*structs.Saved{}
+		}
+		pl.saved[g.Name] = newest
+	}
+	return newest
 }
 
 func (pl *planner) stop(s *structs.PlanStop) {

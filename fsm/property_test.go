@@ -441,7 +441,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 			if restart { // its gang lost another member
 				x.Desired, x.DesiredDesc, x.AllocIndex = b.Desired, b.DesiredDesc, b.AllocIndex
 			}
-			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt, x.GPUUse = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt, b.GPUUse
+			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt, x.GPUUse, x.Saved = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt, b.GPUUse, b.Saved
 			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.DisconnectedAt, b.Job
 			r.check(reflect.DeepEqual(&x, b), "an observation of %s changed what the server owns", a.ID)
 			if a.Client == structs.ClientFailed {

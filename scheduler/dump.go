@@ -58,6 +58,7 @@ type dumpHeld struct {
 	Ending bool
 	Index  int
 	Times  int64
+	Saved  structs.LogTime
 }
 
 type dumpPast struct {
@@ -99,7 +100,7 @@ type StatefulChooser interface {
 
 func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 	w := &h.work
-	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times}
+	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times, Saved: w.saved}
 	if r := h.rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
 	}
@@ -107,7 +108,7 @@ func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 }
 
 func (d *dumpHeld) held(jobs []*structs.Job) *held {
-	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times,
+	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
 		yields: elastic(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
@@ -209,6 +210,9 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 		h := &d.Held[i]
 		allocs = append(allocs, &structs.Allocation{ID: h.ID, NodeID: h.Node, Resources: h.Need, WaitsOn: h.Waits, Ports: h.Ports, Cores: h.Cores, Grants: h.Grants,
 			Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: h.job(d.Jobs), Group: h.Group, CreateTime: h.Began, Expect: h.Expect, NameIndex: h.Index, Preempted: h.Times})
+		if h.Saved != 0 {
+			allocs[len(allocs)-1].Saved = &structs.Saved{Time: h.Saved}
+		}
 		if h.Ending {
 			allocs[len(allocs)-1].Desired = structs.DesiredStop
 		}

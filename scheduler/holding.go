@@ -26,6 +26,7 @@ type heldWork struct {
 	yields bool            // of an elastic group: it may shrink for others
 	index  int             // name index
 	times  int64           // that the job had been preempted when this was placed
+	saved  structs.LogTime // when its newest checkpoint was written; 0 for none
 }
 
 // elastic tells whether the group is elastic.
@@ -76,6 +77,9 @@ type heldRare struct {
 
 func heldOf(a *structs.Allocation) *held {
 	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group)}}
+	if a.Saved != nil {
+		h.work.saved = a.Saved.Time
+	}
 	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
 		h.rare = &heldRare{waits: a.WaitsOn, ports: a.Ports, cores: a.Cores, grants: a.Grants}
 	}

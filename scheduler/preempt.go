@@ -542,19 +542,21 @@ func (d *decision) mayReclaim(h *held) bool {
 	return true
 }
 
-// lost is what preempting one allocation costs, in GPU-seconds (of work without GPUs: seconds): what it has done since it
-// started, or, if it can save its state, saving and loading it.
+// lost is what preempting one allocation costs, in GPU-seconds (of work without GPUs: seconds): what it has done since its
+// last checkpoint, or since it started, and for work that saves its state what saving and loading it costs. Work that is
+// told to save, and of which no checkpoint was ever seen, is believed to do so.
 func (d *decision) lost(h *held) int64 {
 	gpus := h.amount().GPUMilli
 	if gpus == 0 {
 		gpus = 1000
 	}
-	lost := d.in.Now.Sub(h.work.began)
+	lost := max(0, d.in.Now.Sub(max(h.work.began, h.work.saved)))
 	if g := h.work.job.Group(h.work.group); g != nil && g.Checkpoint != nil {
-		lost = g.Checkpoint.Cost
-		if lost == 0 {
-			lost = 2 * cmp.Or(g.Checkpoint.Grace, graceUnknown)
+		c := g.Checkpoint
+		if h.work.saved == 0 && c.Notified() {
+			lost = 0
 		}
+		lost += cmp.Or(c.Cost, 2*cmp.Or(c.Grace, graceUnknown))
 	}
 	return max(1, gpus*int64(lost/time.Second)/1000)
 }

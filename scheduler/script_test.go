@@ -24,9 +24,10 @@ import (
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative),
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
-//	                   gang min= on_failure= timeout=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost=,
+//	                   gang min= on_failure= timeout=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before]
+//	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
 //	queue PATH ...     a queue: preempt= rate= min_runtime= max= guarantee=GPUS; used=GPUS
@@ -122,6 +123,16 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			}
 			w.putAlloc(&b)
 			w.addEval(a.JobKey(), structs.TriggerRetryFailed)
+		}
+		w.commit()
+		return "ok"
+	case "saved": // the agent reports a checkpoint of the live allocations of that name
+		for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
+			if a.Name() == c.Args[0].Key && !a.ClientTerminal() {
+				b := *a
+				b.Saved = &structs.Saved{Time: w.now.Add(-duration(t, c.String("ago", "0s")))}
+				w.putAlloc(&b)
+			}
 		}
 		w.commit()
 		return "ok"
@@ -376,7 +387,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "topology":
 			g.Topology = &structs.Topology{Inside: opt("inside", ""), Across: opt("across", ""), Mode: opt("mode", "")}
 		case "checkpoint":
-			g.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s"))}
+			g.Checkpoint = &structs.Checkpoint{Signal: strings.Trim(opt("signal", "SIGUSR1"), "-"), Grace: duration(t, opt("grace", "30s")), Cost: duration(t, opt("cost", "0s"))}
 		case "limit":
 			j.Runtime.Limit = duration(t, f[1])
 		case "hold":

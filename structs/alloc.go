@@ -121,6 +121,7 @@ type Allocation struct {
 	RestartReason  string        // why the one before it ended; "" for the first
 	Asked          LogTime       // when it was told to make room for another (PreemptedBy): its grace counts from here
 	Preempted      int64         // times that its job had been preempted when it was placed
+	Resume         *Saved        // the newest checkpoint of the work before it, which its tasks are told; nil for none
 
 	// ------------------------------------------------ agent
 	Client      ClientStatus
@@ -130,6 +131,7 @@ type Allocation struct {
 	FinishedAt  LogTime // client-terminal; 0 before
 	NetworkIP   string
 	GPUUse      []GPUUse // of its tasks, in the order of Grants; measured up to the last report
+	Saved       *Saved   // the newest checkpoint that was seen; nil for none
 	ClientIndex Index    // last change by the agent
 }
 
@@ -157,6 +159,9 @@ const (
 
 // Checkpointed reports whether a task of the allocation has saved its state.
 func (a *Allocation) Checkpointed() bool {
+	if a.Saved != nil {
+		return true
+	}
 	for _, s := range a.TaskStates { // any will do
 		for i := range s.Events {
 			if s.Events[i].Type == TaskEventCheckpoint && s.Events[i].Details["saved"] == "true" {

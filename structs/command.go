@@ -162,6 +162,7 @@ type AllocObserved struct {
 	GangEpoch  uint64 // of the roster that GangPort is for
 	GangPort   int    // rendezvous port that the agent of node rank 0 has reserved; 0: none
 	GPUUse     []GPUUse
+	Saved      *Saved // the newest checkpoint that was seen; nil: nothing new
 }
 
 // AllocObservedCommand is a batch of observations over any number of nodes. Apply ignores those of allocations that it

@@ -95,19 +95,6 @@ func (l *Launch) RanksOf(gpus int64) int {
 	return max(1, int(gpus))
 }
 
-// Checkpoint says how work is told to save its state, and where it does.
-type Checkpoint struct {
-	Signal  string        // sent at the notice; "" for none
-	Command []string      // run in the main task at the notice; nil for none
-	URL     string        // POSTed at the notice; "" for none
-	To      string        // "launcher" (also "") or "ranks"
-	On      []string      // "preempt", "limit", "drain"; empty: all of them
-	Before  time.Duration // notice before a limit
-	Grace   time.Duration // how long it may take; then kill
-	Dir     string
-	Cost    time.Duration // what one checkpoint and restart cost; 0: unknown, Grace is assumed
-}
-
 // Roster is who is in a gang, in rank order: written in the log entry that places it, changed with every change of
 // members.
 type Roster struct {
