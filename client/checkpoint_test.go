@@ -1,7 +1,9 @@
 package client
 
 import (
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +87,120 @@ func TestCheckpointNotice(t *testing.T) {
 		end := srv.Alloc(id)
 		if out := readLog(t, srv.Back(a.ID()), id, "stdout", func(s string) bool { return true }); !strings.HasSuffix(out, "saved\n") {
 			t.Errorf("the task said %q and ended %s", out, end.Client)
+		}
+	})
+}
+
+// TestProgress: real processes save their state in the ways that there are; what is seen of it is reported, ends the waiting
+// after a notice, survives the agent, and is told to the next start.
+func TestProgress(t *testing.T) {
+	dir := scratch(t)
+	srv := clienttest.New()
+	cfg, sup, err := processConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	cfg.Connect = InProcess(srv.InProcess)
+	cfg.CheckpointPoll, cfg.CheckpointSettle = 50*time.Millisecond, 300*time.Millisecond
+	a := start(t, srv, cfg)
+	var jobs atomic.Int64
+	place := func(script string, c structs.Checkpoint, change func(*structs.Allocation)) structs.AllocID {
+		job := clienttest.Job(fmt.Sprint("ckpt", jobs.Add(1)), structs.JobBatch, sh("main", script))
+		job.Groups[0].Checkpoint = &c
+		job.Groups[0].Restart = structs.Restart{Mode: "fail"}
+		return srv.Place(a.ID(), job, change)
+	}
+	none := func(*structs.Allocation) {}
+	wait := "; trap 'exit 3' TERM; while true; do sleep 0.05; done"
+
+	t.Run("seen", func(t *testing.T) { // all at once
+		for name, c := range map[string]struct {
+			script string
+			ckpt   structs.Checkpoint
+			path   string // "-" when none shall be seen
+			bytes  int64
+		}{
+			"a pattern": {`mkdir local/c; printf 12345 > local/c/s-1.pt; printf 1 > local/c/log; sleep 0.2; printf 1234567 > local/c/s-2.pt.tmp; mv local/c/s-2.pt.tmp local/c/s-2.pt; sleep 0.1; printf 1 > local/c/log`,
+				structs.Checkpoint{Path: "${NOMAD_TASK_DIR}/c/s-*.pt"}, "${NOMAD_TASK_DIR}/c/s-2.pt", 7},
+			"a directory of directories": {`mkdir -p $NOMAD_ALLOC_DIR/data/step-1 $NOMAD_ALLOC_DIR/data/step-2.tmp; printf 123 > $NOMAD_ALLOC_DIR/data/step-1/a; printf 1234 > $NOMAD_ALLOC_DIR/data/step-1/b`,
+				structs.Checkpoint{Dir: "${NOMAD_ALLOC_DIR}/data"}, "${NOMAD_ALLOC_DIR}/data/step-1", 7},
+			"a file, relative":      {`printf 123 > state.bin`, structs.Checkpoint{Path: "state.bin"}, "/state.bin", 3},
+			"the task says so":      {`printf 1234 > local/x; echo local/x > $MUSTER_CHECKPOINT_DONE`, structs.Checkpoint{Signal: "SIGUSR1"}, "${NOMAD_TASK_DIR}/x", 4},
+			"the task says no more": {`touch $MUSTER_CHECKPOINT_DONE`, structs.Checkpoint{Signal: "SIGUSR1"}, "", 0},
+			"never complete":        {`(while true; do printf 1; sleep 0.02; done) > state.bin`, structs.Checkpoint{Path: "state.bin"}, "-", 0},
+			"an old one":            {`printf 1 > state.bin; touch -d '1 hour ago' state.bin`, structs.Checkpoint{Path: "state.bin"}, "-", 0},
+			"a link, no file":       {`mkdir c; ln -s /etc/passwd c/x`, structs.Checkpoint{Dir: "c"}, "-", 0},
+			"not where it may":      {`printf 1 > x`, structs.Checkpoint{Path: "../../../../../../proc/self/root/etc/passwd"}, "-", 0},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				id := place(c.script+wait, c.ckpt, none)
+				srv.WaitStatus(t, id, structs.ClientRunning)
+				if c.path == "-" {
+					time.Sleep(1500 * time.Millisecond)
+					if s := srv.Alloc(id).Saved; s != nil {
+						t.Errorf("seen: %+v", s)
+					}
+				} else {
+					srv.Wait(t, "a checkpoint", func() bool {
+						s := srv.Alloc(id).Saved
+						return s != nil && s.Bytes == c.bytes && (s.Path == c.path || len(c.path) > 1 && c.path[0] == '/' && strings.HasSuffix(s.Path, c.path))
+					})
+					if s := srv.Alloc(id).Saved; s.Time < srv.Alloc(id).StartedAt.Add(-time.Second) || s.Time > structs.LogTimeOf(time.Now()) {
+						t.Errorf("written at %s", s.Time.Time())
+					}
+				}
+				srv.Change(id, func(al *structs.Allocation) { al.Desired = structs.DesiredStop })
+				srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+			})
+		}
+	})
+
+	events := func(al *structs.Allocation) (out string) {
+		for _, e := range al.TaskStates["main"].Events {
+			if e.Type == "Checkpoint" {
+				out += e.Message + "; "
+			}
+		}
+		return out
+	}
+	t.Run("a notice ends when the state is saved", func(t *testing.T) {
+		id := place(`printf 1 > s1; trap 'printf 12345 > s2' USR1; echo ready`+wait, structs.Checkpoint{Signal: "SIGUSR1", Path: "s*", Grace: time.Hour}, none)
+		srv.WaitStatus(t, id, structs.ClientRunning)
+		srv.Wait(t, "the first one", func() bool { return srv.Alloc(id).Saved != nil })
+		srv.Change(id, func(al *structs.Allocation) { al.Desired, al.DesiredDesc = structs.DesiredEvict, "preempted by job x" })
+		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+		if end := srv.Alloc(id); end.Saved == nil || end.Saved.Bytes != 5 || !strings.Contains(events(end), "5 bytes in ") || !strings.HasSuffix(end.Saved.Path, "/s2") {
+			t.Errorf("saved %+v, events %s", end.Saved, events(end))
+		}
+	})
+	t.Run("told at intervals, and once by hand", func(t *testing.T) {
+		id := place(`n=0; trap 'n=$((n+1)); echo $n > state' USR1; echo ready`+wait, structs.Checkpoint{Signal: "SIGUSR1", Path: "state", Interval: time.Second}, none)
+		srv.WaitStatus(t, id, structs.ClientRunning)
+		srv.Wait(t, "a checkpoint", func() bool { return srv.Alloc(id).Saved != nil })
+		if err := a.Alloc(id).Save(t.Context()); err != nil {
+			t.Errorf("asked by hand: %v", err)
+		}
+		srv.Change(id, func(al *structs.Allocation) { al.Desired = structs.DesiredStop })
+		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+		if end := srv.Alloc(id); !strings.Contains(events(end), "somebody asked for it") {
+			t.Errorf("events %s", events(end))
+		}
+	})
+	t.Run("saved at the end, and told to the next", func(t *testing.T) {
+		id := place(`env | grep MUSTER_CHECKPOINT; printf 123 > $NOMAD_ALLOC_DIR/data/last`, structs.Checkpoint{Dir: "${NOMAD_ALLOC_DIR}/data"}, func(al *structs.Allocation) {
+			al.Resume = &structs.Saved{Time: 1_700_000_000_000_000_000, Path: "/shared/ckpt/7"}
+		})
+		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+		if s := srv.Alloc(id).Saved; s == nil || s.Path != "${NOMAD_ALLOC_DIR}/data/last" {
+			t.Errorf("saved %+v", s)
+		}
+		out := readLog(t, srv.Back(a.ID()), id, "stdout", func(string) bool { return true })
+		for _, want := range []string{"MUSTER_CHECKPOINT_PATH=/shared/ckpt/7\n", "MUSTER_CHECKPOINT_TIME=2023-11-14T22:13:20Z\n", "MUSTER_CHECKPOINT_DONE=/"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("want %q in %s", want, out)
+			}
 		}
 	})
 }

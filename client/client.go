@@ -130,7 +130,7 @@ func (c *Client) open() error {
 		Node: c.node.current, Await: c.await, Report: c.observed.add,
 		HideDir: c.cfg.DataDir, SecretsInMemory: !c.cfg.SecretsOnDisk,
 		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
-		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience,
+		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
 		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(),
 		Prolog: c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,

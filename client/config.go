@@ -89,6 +89,9 @@ type Config struct {
 	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free before
 	// it fails; 0 is 30 s.
 	ClaimPatience time.Duration
+	// CheckpointPoll is how often checkpoints of running tasks are looked for, whatever their groups say, and CheckpointSettle
+	// how long one must not change to be complete; 0 for what groups say, and for 3 s.
+	CheckpointPoll, CheckpointSettle time.Duration
 
 	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent
 	// at once.

@@ -18,7 +18,7 @@ import (
 
 // Before work is ended to make room for other work, because its node drains or its time is over, it is told to save its
 // state: a signal, a command inside the task or a request, as its group says, and time to do it. A task that ends by
-// itself, a command that returns and a request that is answered end the waiting. The event that records the notice also
+// itself, a command that returns, a request that is answered and a newer checkpoint that is seen (progress.go) end the waiting. The event that records the notice also
 // tells an agent that was started anew that it has been given.
 
 // Why work is told to save its state: the values of structs.Checkpoint.On.
@@ -26,12 +26,13 @@ const (
 	causePreempt = "preempt"
 	causeLimit   = "limit"
 	causeDrain   = "drain"
+	causeRequest = "request" // not one of Checkpoint.On: always heeded
 )
 
 // graceDefault is how long saving may take when the group does not say.
 const graceDefault = 30 * time.Second
 
-var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains"}
+var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeRequest: "somebody asked for it"}
 
 // endCause is why the allocation is being ended, as far as checkpoints care; "" for any other reason.
 func (r *Runner) endCause() string {
@@ -50,30 +51,35 @@ func (r *Runner) endCause() string {
 
 // checkpoint is what the task's group says about saving state for a cause, or nil.
 func (t *task) checkpoint(cause string) *structs.Checkpoint {
-	g := t.r.group()
-	spec := t.spec()
-	if g == nil || g.Checkpoint == nil || cause == "" || spec == nil || spec.Lifecycle != nil {
+	c := t.saves()
+	if c == nil || cause == "" {
 		return nil
 	}
-	c := g.Checkpoint
-	if len(c.On) > 0 && !slices.Contains(c.On, cause) {
+	if cause != causeRequest && len(c.On) > 0 && !slices.Contains(c.On, cause) {
 		return nil
 	}
 	return c
 }
 
-// save tells a running task to save its state and waits for its grace. It gives the end of the task if it ended
+// graceOf is how long saving may take.
+func graceOf(c *structs.Checkpoint) time.Duration {
+	if c.Grace > 0 {
+		return c.Grace
+	}
+	return graceDefault
+}
+
+// save tells a running task to save its state and waits for its grace, or until a newer checkpoint is seen. Work that cannot
+// be told is waited for, if it was given a grace: it may save by itself. It gives the end of the task if it ended
 // meanwhile, else nil.
 func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.ExitResult {
 	c := t.checkpoint(cause)
-	if c == nil {
+	if c == nil || !c.Notified() && c.Grace <= 0 {
 		return nil
 	}
-	grace := c.Grace
-	if grace <= 0 {
-		grace = graceDefault
-	}
-	told := t.told(cause)
+	grace := graceOf(c)
+	first, was := t.told(cause), t.newest()
+	told := first
 	if told == 0 {
 		told = now()
 	}
@@ -83,13 +89,32 @@ func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.Ex
 	}
 	wctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	if t.told(cause) == 0 && t.announce(wctx, h, c, cause, grace) {
+	if first == 0 && t.announce(wctx, h, c, cause, grace) {
 		return nil
 	}
-	if res, err := waitResult(wctx, h); err == nil {
+	saved := make(chan bool, 1)
+	sctx, stop := context.WithCancel(wctx)
+	go func() {
+		ok := t.awaitNewer(sctx, was, told)
+		if ok {
+			cancel()
+		}
+		saved <- ok
+	}()
+	res, err := waitResult(wctx, h)
+	stop()
+	if seen := <-saved; err == nil {
 		return res
+	} else if seen && ctx.Err() == nil {
+		t.noteSaved(ctx)
 	}
 	return nil
+}
+
+// noteSaved tells what was saved.
+func (t *task) noteSaved(ctx context.Context) {
+	s := t.newest()
+	t.note(ctx, event(EventCheckpoint, "Saved its state "+describe(s), "saved", "true", "bytes", strconv.FormatInt(s.Bytes, 10), "path", s.Path))
 }
 
 // told is when the task was told to save its state for a cause; 0 for never.
@@ -106,6 +131,11 @@ func (t *task) told(cause string) structs.LogTime {
 
 // announce gives the notice and records it. It reports true when the state is known to be saved.
 func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoint, cause string, grace time.Duration) (saved bool) {
+	if !c.Notified() {
+		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Is to end because %s. Waiting up to %s for its next checkpoint", causeText[cause], grace),
+			"cause", cause, "grace", grace.String()))
+		return false
+	}
 	how, to := "", ""
 	switch {
 	case c.Signal != "" && c.To == "ranks":
@@ -119,29 +149,41 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 	}
 	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s%s. Waiting up to %s", causeText[cause], how, to, grace),
 		"cause", cause, "grace", grace.String()))
-	var err error
+	if err := t.tell(ctx, h, c); err != nil {
+		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
+		return false
+	}
+	if c.Signal != "" {
+		return false
+	}
+	t.noteSaved(ctx)
+	return true
+}
+
+// tell gives the notice. When a command has returned or a request was answered the state is saved, and that is recorded.
+func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
+	at := now()
 	switch {
 	case c.Signal != "" && c.To == "ranks" && !t.r.group().Launch.InRanks(): // the launcher of ranks passes signals on to them
-		err = signalRanks(ctx, h, c.Signal)
+		return signalRanks(ctx, h, c.Signal)
 	case c.Signal != "":
-		err = h.Signal(ctx, c.Signal)
+		return h.Signal(ctx, c.Signal)
 	case len(c.Command) > 0:
-		var code int
 		var out bytes.Buffer
-		if code, err = h.Exec(ctx, driver.ExecRequest{Command: c.Command, Stderr: &out}); err == nil && code != 0 {
-			err = fmt.Errorf("exit code %d: %.200s", code, strings.TrimSpace(out.String()))
+		if code, err := h.Exec(ctx, driver.ExecRequest{Command: c.Command, Stderr: &out}); err != nil {
+			return err
+		} else if code != 0 {
+			return fmt.Errorf("exit code %d: %.200s", code, strings.TrimSpace(out.String()))
 		}
-		saved = err == nil
-	case c.URL != "":
-		err = post(ctx, c.URL)
-		saved = err == nil
+	default:
+		if err := post(ctx, c.URL); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
-	} else if saved {
-		t.note(ctx, event(EventCheckpoint, "Saved its state", "saved", "true"))
+	if s := t.newest(); s == nil || s.Time < at {
+		t.record(ctx, &structs.Saved{Time: at})
 	}
-	return saved
+	return nil
 }
 
 func post(ctx context.Context, url string) error {
@@ -238,4 +280,28 @@ func (r *Runner) saveBefore(ctx context.Context) {
 		}
 		t.announce(ctx, h, c, causeLimit, c.Before)
 	}
+}
+
+// Save tells the running main tasks to save their state now. They go on.
+func (r *Runner) Save(ctx context.Context) error {
+	n := 0
+	for _, t := range r.tasks {
+		c := t.checkpoint(causeRequest)
+		h, err := t.running()
+		if c == nil || err != nil {
+			continue
+		}
+		if !c.Notified() {
+			return structs.Errorf(structs.CodeInvalid, "group %q saves its state when it likes: its checkpoint block names no signal, command or url by which it could be told", r.Alloc().Group)
+		}
+		n++
+		t.note(ctx, event(EventCheckpoint, "Told to save its state because "+causeText[causeRequest], "cause", causeRequest))
+		if err := t.tell(ctx, h, c); err != nil {
+			return structs.Errorf(structs.CodeInvalid, "task %q could not be told to save its state: %v", t.name, err)
+		}
+	}
+	if n == 0 {
+		return structs.Errorf(structs.CodeInvalid, "allocation %s has no running task with a checkpoint block", r.id.Short())
+	}
+	return nil
 }

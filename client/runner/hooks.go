@@ -207,6 +207,7 @@ func makeEnv(_ context.Context, a *attempt) error {
 	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit}
 	in.Gang = a.gang
 	in.TaskRestarts, in.TaskRestartReason = a.task.restarts()
+	in.Saved, in.OwnSaved = a.task.restored(), a.task.newest() != nil
 	if r.dir != nil {
 		t := r.dir.Task(a.spec.Name)
 		in.AllocDir, in.TaskDir, in.SecretsDir = r.dir.SharedDir(), t.Local, t.Secrets

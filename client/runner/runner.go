@@ -73,6 +73,9 @@ type Config struct {
 	Fault func(reason string)
 	// Well is closed once the node is known to be well; nothing is started before. nil does not wait.
 	Well <-chan struct{}
+	// CheckpointPoll and CheckpointSettle are how often checkpoints are looked for, whatever groups say, and how long one must
+	// not change to be complete; 0 for what groups say, and for 3 s.
+	CheckpointPoll, CheckpointSettle time.Duration
 	// Inherit names variables of the agent's environment that tasks get; nil for the default.
 	Inherit []string
 }
@@ -113,6 +116,8 @@ type Runner struct {
 	roster     *structs.Roster // who is in the gang, as the servers last said; nil before
 	heard      chan struct{}   // closed, and made anew, when roster changes
 	port       int             // rendezvous port reserved here, or 0
+	savedTold  time.Time       // when a checkpoint was last reported
+	savedDue   bool            // the next one is going to be
 	portEpoch  uint64          // of the roster that it was reserved for
 
 	done chan struct{} // closed when the allocation is client-terminal
@@ -351,6 +356,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	}
 	o.StartedAt = r.started
 	o.GangEpoch, o.GangPort = r.portEpoch, r.port
+	o.Saved = r.newest()
 	if r.cfg.GPUs != nil {
 		o.GPUUse = r.cfg.GPUs.Use(r.alloc)
 	}
@@ -494,7 +500,7 @@ func (r *Runner) finish(ctx context.Context) {
 	case s != nil && o.Client != structs.ClientFailed:
 		o.ClientDesc = s.desc
 	}
-	o.StartedAt, o.FinishedAt = r.started, last
+	o.StartedAt, o.FinishedAt, o.Saved = r.started, last, r.newest()
 	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}

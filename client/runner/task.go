@@ -41,12 +41,14 @@ type task struct {
 
 	mu sync.Mutex
 	// rec is what is stored. rec.State is replaced, never changed, so that reports may share it.
-	rec    state.TaskRecord
-	handle driver.Task // nil unless the task has been started and not ended
-	want   wish        // what somebody asked of the task while it ran
-	cancel context.CancelFunc
-	active bool          // its goroutine runs
-	over   chan struct{} // closed when it is dead; nil until somebody asks for it
+	rec      state.TaskRecord
+	handle   driver.Task // nil unless the task has been started and not ended
+	want     wish        // what somebody asked of the task while it ran
+	cancel   context.CancelFunc
+	active   bool          // its goroutine runs
+	progress *progress     // follows the checkpoints of the run, or nil
+	heard    chan struct{} // closed at the next checkpoint; nil when nobody waits
+	over     chan struct{} // closed when it is dead; nil until somebody asks for it
 }
 
 // wish is what a running (or waiting) task is asked to do.
@@ -431,6 +433,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 		ts.FinishedAt = 0
 	}, ev...)
 	t.watchTemplates(ctx, h)
+	t.follow(ctx, h)
 }
 
 // watch hands a running task over to a new goroutine that waits for its end. A task spends its life waiting, and
@@ -573,6 +576,7 @@ func (t *task) startFailed(ctx context.Context, err error) {
 // ended records the end of a run and what follows from it, in one write, and only then lets the driver forget it.
 func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult) {
 	e := terminated(res)
+	t.rest(ctx, res.Successful())
 	for _, k := range taskHooks {
 		if k.exited != nil {
 			k.exited(t)

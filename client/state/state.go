@@ -68,6 +68,7 @@ type TaskRecord struct {
 	ResumeAt structs.LogTime   // when a task that waits for its restart shall start; 0 otherwise
 	BootID   string            // of the kernel under which Handle was made
 	Forced   bool              // the next start was asked for by a person and counts against nothing
+	Saved    *structs.Saved    // the newest checkpoint that was seen, of any run; nil for none
 	Epoch    uint64            // of the gang's roster that the run was started with; 0: none yet
 }
 

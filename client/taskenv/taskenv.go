@@ -28,6 +28,9 @@ type Input struct {
 	TaskRestarts      int64  // how often the task was started again within its allocation
 	TaskRestartReason string // why it was the last time
 
+	Saved    *structs.Saved // the checkpoint to go on from, or nil
+	OwnSaved bool           // it is of this allocation
+
 	Inherit []string // names of variables of the agent's own environment that tasks get; nil for InheritDefault
 }
 

@@ -1,8 +1,12 @@
 package taskenv
 
 import (
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 // work tells a task what its job says of its work: where it stands in an array, by when it should have ended, and
@@ -29,9 +33,38 @@ func (e *Env) work(in Input) {
 		if limit := j.RunLimit(g); limit > 0 {
 			e.vars["MUSTER_RUN_LIMIT"] = strconv.FormatInt(int64(limit/time.Second), 10) // seconds
 		}
-		if g.Checkpoint != nil && g.Checkpoint.Dir != "" {
-			e.vars["MUSTER_CHECKPOINT_DIR"] = e.Replace(g.Checkpoint.Dir)
+		if g.Checkpoint != nil {
+			e.checkpoint(g, in)
 		}
+	}
+}
+
+// CheckpointDone is the variable that names the file by which a task says that a checkpoint is complete.
+const CheckpointDone = "MUSTER_CHECKPOINT_DONE"
+
+// checkpoint tells a task where to save its state, and what to go on from. A checkpoint in a directory of another allocation
+// is there only if the group's disk goes with it.
+func (e *Env) checkpoint(g *structs.Group, in Input) {
+	if dir := g.Checkpoint.Dir; dir != "" {
+		e.vars["MUSTER_CHECKPOINT_DIR"] = e.Replace(dir)
+	}
+	if in.TaskDir != "" {
+		e.vars[CheckpointDone] = filepath.Join(in.TaskDir, ".checkpoint-done")
+	}
+	if in.Saved == nil {
+		return
+	}
+	e.vars["MUSTER_CHECKPOINT_TIME"] = in.Saved.Time.Time().UTC().Format(time.RFC3339)
+	path := in.Saved.Path
+	for _, d := range [][2]string{{"${NOMAD_ALLOC_DIR}/", in.AllocDir}, {"${NOMAD_TASK_DIR}/", in.TaskDir}} {
+		if rest, ok := strings.CutPrefix(path, d[0]); ok {
+			if path = ""; d[1] != "" && (in.OwnSaved || g.Disk.Sticky) {
+				path = filepath.Join(d[1], rest)
+			}
+		}
+	}
+	if path != "" {
+		e.vars["MUSTER_CHECKPOINT_PATH"] = path
 	}
 }
 

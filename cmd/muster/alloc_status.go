@@ -110,6 +110,14 @@ func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocati
 	for _, w := range al.WaitsOn {
 		add("Waits On", shortID(w, o.verbose))
 	}
+	for _, s := range []struct {
+		key  string
+		what *wire.SavedCheckpoint
+	}{{"Checkpoint", al.Checkpoint}, {"Goes On From", al.ResumeFrom}} {
+		if s.what != nil {
+			add(s.key, o.saved(s.what))
+		}
+	}
 	o.kv(rows)
 	if o.short {
 		rows := [][]string{}
@@ -403,4 +411,13 @@ func shareText(s wire.DeviceShare) string {
 		return text + ", not enforced"
 	}
 	return text + ", enforced by " + s.Backend
+}
+
+// saved tells of a checkpoint: how old it is, how large, and where.
+func (e *env) saved(s *wire.SavedCheckpoint) string {
+	text := e.age(time.Unix(0, s.Time), false)
+	if s.Path != "" {
+		text += ", " + bytesText(uint64(s.Bytes)) + ", " + s.Path
+	}
+	return text
 }

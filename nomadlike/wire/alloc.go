@@ -47,6 +47,23 @@ type Allocation struct {
 	JobVersion uint64    // Muster's own
 	WaitsOn    []string  `json:",omitempty"` // Muster's own: allocations whose end this one waits for
 	GPUUse     []*GPUUse `json:",omitempty"` // Muster's own: what its tasks used of GPUs, up to the last report
+
+	Checkpoint *SavedCheckpoint `json:",omitempty"` // Muster's own: the newest one that was seen
+	ResumeFrom *SavedCheckpoint `json:",omitempty"` // Muster's own: the one that it was given to go on from
+}
+
+// SavedCheckpoint is a checkpoint that was seen complete.
+type SavedCheckpoint struct {
+	Time  int64 // nanoseconds
+	Bytes int64
+	Path  string
+}
+
+func savedFrom(s *structs.Saved) *SavedCheckpoint {
+	if s == nil {
+		return nil
+	}
+	return &SavedCheckpoint{Time: int64(s.Time), Bytes: s.Bytes, Path: s.Path}
 }
 
 // AllocationListStub is an allocation in a list.
@@ -349,6 +366,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 		PreemptedByAllocation: a.PreemptedBy.String(), CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex),
 		AllocModifyIndex: uint64(a.AllocIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
+	out.Checkpoint, out.ResumeFrom = savedFrom(a.Saved), savedFrom(a.Resume)
 	for _, id := range a.WaitsOn {
 		out.WaitsOn = append(out.WaitsOn, id.String())
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -327,6 +328,20 @@ func (v *validator) checkpoint(w string, x *Checkpoint) {
 	v.duration(w+".cost", x.Cost)
 	if hasControl(x.Dir) {
 		v.errorf(w+".dir", "%.64q holds a control character", x.Dir)
+	}
+	if _, err := path.Match(path.Base(x.Path), ""); hasControl(x.Path) || err != nil {
+		v.errorf(w+".path", "%.64q is neither a path nor a pattern", x.Path)
+	}
+	if strings.ContainsAny(path.Dir(x.Path), "*?[") {
+		v.errorf(w+".path", "%.64q: only the last part may be a pattern, because one directory is listed", x.Path)
+	}
+	v.duration(w+".poll", x.Poll)
+	if d := dur(x.Poll); d > 0 && d < structs.CheckpointPollLeast {
+		v.errorf(w+".poll", "%s is too often; want at least %s", d, structs.CheckpointPollLeast)
+	}
+	v.duration(w+".interval", x.Interval)
+	if dur(x.Interval) > 0 && x.Signal == "" && len(x.Command) == 0 && x.URL == "" {
+		v.errorf(w+".interval", "says how often the task is told to save its state; add signal, command or url, by which it is told")
 	}
 }
 

@@ -1,0 +1,383 @@
+package runner
+
+import (
+	"context"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Progress: a running task whose group declares a checkpoint is looked at from time to time, and the newest checkpoint that
+// is complete is recorded: with the task on disk, so that it survives the agent, and with what is reported of the
+// allocation. It is complete when it looks the same twice, a while apart, or when the task says so.
+
+const (
+	settleFor    = 3 * time.Second // how long a checkpoint must not change to be complete
+	savedTell    = time.Minute     // how often servers are told of new checkpoints of one allocation, after the first
+	savedSlack   = 50 * time.Millisecond
+	lookPatience = 20 * time.Second // for one look, on a file system that may hang
+	hurried      = 200 * time.Millisecond
+)
+
+// progress follows the checkpoints of one run of a task.
+type progress struct {
+	t                 *task
+	h                 driver.Task
+	where             where
+	allocDir, taskDir string // as the task sees them
+	settle            time.Duration
+
+	mu     sync.Mutex
+	urgent int           // who waits for the next one
+	kick   chan struct{} // 1 deep: look now
+	ended  chan struct{} // closed when the run is over
+	over   sync.Once
+	idle   chan struct{} // closed when its goroutine has ended
+
+	// Of its goroutine, and after that of whoever waited for idle.
+	seat  *seat
+	slow  chan *found // of a look that has not answered yet, or nil
+	last  found       // what was seen, and since when it has looked like that
+	since time.Time
+	asked time.Time // when it was last told to save because of its interval
+}
+
+// follow starts to look at a task that runs, if its group says how its checkpoints are seen.
+func (t *task) follow(ctx context.Context, h driver.Task) {
+	c := t.saves()
+	if c == nil || h.Status().PID <= 0 {
+		return
+	}
+	p := &progress{t: t, h: h, kick: make(chan struct{}, 1), ended: make(chan struct{}), idle: make(chan struct{}), settle: settleFor}
+	if d := t.r.cfg.CheckpointSettle; d > 0 {
+		p.settle = d
+	}
+	p.place(c)
+	if s, err := sit(h.Status().PID); err == nil {
+		p.seat = s // it may be over before the first look
+	}
+	t.mu.Lock()
+	t.progress = p
+	t.mu.Unlock()
+	if !t.r.cfg.Go(func() { p.run(ctx) }) {
+		close(p.idle)
+	}
+}
+
+// saves is what the group says about checkpoints, if the task is one of those that save; else nil.
+func (t *task) saves() *structs.Checkpoint {
+	g, spec := t.r.group(), t.spec()
+	if g == nil || g.Checkpoint == nil || spec == nil || spec.Lifecycle != nil {
+		return nil
+	}
+	return g.Checkpoint
+}
+
+// following gives what follows the task's run, or nil.
+func (t *task) following() *progress {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.progress
+}
+
+// newest is the newest checkpoint of the task, or nil.
+func (t *task) newest() *structs.Saved {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec.Saved
+}
+
+// place works out where to look.
+func (p *progress) place(c *structs.Checkpoint) {
+	r, spec := p.t.r, p.t.spec()
+	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: spec, Inherit: []string{}}
+	if r.dir != nil {
+		d := r.dir.Task(spec.Name)
+		in.AllocDir, in.TaskDir, in.SecretsDir = r.dir.SharedDir(), d.Local, d.Secrets
+	}
+	if drv := r.cfg.Drivers[spec.Driver]; drv != nil {
+		if e := elsewhere(drv); e != nil {
+			in.AllocDir, in.TaskDir, in.SecretsDir = e.TaskDirs()
+		}
+	}
+	env := taskenv.New(in)
+	p.allocDir, p.taskDir = in.AllocDir, in.TaskDir
+	w := where{done: env.Get(taskenv.CheckpointDone), home: "/"}
+	if in.TaskDir != "" {
+		w.home = path.Dir(in.TaskDir)
+	}
+	at := w.home
+	if c.Dir != "" {
+		at = env.Replace(c.Dir)
+		if !path.IsAbs(at) {
+			at = path.Join(w.home, at)
+		}
+	}
+	switch what := env.Replace(c.Path); {
+	case what == "" && c.Dir == "":
+	case what == "":
+		w.file = at
+	default:
+		if !path.IsAbs(what) {
+			what = path.Join(at, what)
+		}
+		if strings.ContainsAny(path.Base(what), `*?[`) {
+			w.dir, w.pattern = path.Dir(what), path.Base(what)
+		} else {
+			w.file = what
+		}
+	}
+	p.where = w
+}
+
+// run looks until the run of the task is over.
+func (p *progress) run(ctx context.Context) {
+	defer close(p.idle)
+	for {
+		c := p.t.saves()
+		if c == nil {
+			c = &structs.Checkpoint{}
+		}
+		every := p.t.r.cfg.CheckpointPoll
+		if every <= 0 {
+			every = structs.CheckpointPollDefault
+			if c.Poll > 0 {
+				every = max(c.Poll, structs.CheckpointPollLeast)
+			}
+		}
+		if !p.since.IsZero() { // something new is to be confirmed
+			every = min(every, p.settle)
+		}
+		p.mu.Lock()
+		if p.urgent > 0 {
+			every = min(every, hurried)
+		}
+		p.mu.Unlock()
+		timer := time.NewTimer(every)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-p.ended:
+			timer.Stop()
+			return
+		case <-p.kick:
+		case <-timer.C:
+		}
+		timer.Stop()
+		p.judge(ctx, p.look(ctx, p.ended), false)
+		p.remind(ctx, c)
+	}
+}
+
+// look looks once, and gives up when stop is closed. A look that does not come back is waited for in place of another one.
+func (p *progress) look(ctx context.Context, stop <-chan struct{}) *found {
+	if p.slow == nil {
+		if s, err := sit(p.h.Status().PID); err == nil && p.h.Status().Running {
+			if p.seat != nil {
+				p.seat.root.Close()
+			}
+			p.seat = s
+		} else if err == nil {
+			s.root.Close() // the number may be somebody else's by now
+		}
+		if p.seat == nil {
+			return nil
+		}
+		p.slow = make(chan *found, 1)
+		p.seat.look(p.where, p.slow)
+	}
+	timer := time.NewTimer(lookPatience)
+	defer timer.Stop()
+	select {
+	case f := <-p.slow:
+		p.slow = nil
+		return f
+	case <-timer.C:
+	case <-stop:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// judge records what was found if it is new and complete. finished says that nobody writes any more.
+func (p *progress) judge(ctx context.Context, f *found, finished bool) {
+	if f == nil || f.time < structs.LogTimeOf(p.h.Status().StartedAt.Add(-savedSlack)) {
+		return // there is none, or it was there before
+	}
+	was := p.t.newest()
+	s := f.saved(p.allocDir, p.taskDir)
+	if was != nil && s.Newer(was) == was {
+		p.since = time.Time{}
+		return
+	}
+	switch {
+	case f.over, finished:
+	case p.since.IsZero() || *f != p.last:
+		p.last, p.since = *f, time.Now()
+		return
+	case time.Since(p.since) < p.settle:
+		return
+	}
+	p.since = time.Time{}
+	p.t.record(ctx, s)
+}
+
+// record keeps a checkpoint and lets the servers know in time.
+func (t *task) record(ctx context.Context, s *structs.Saved) {
+	t.mu.Lock()
+	if was := t.rec.Saved; was != nil && was.Newer(s) == was {
+		t.mu.Unlock()
+		return
+	}
+	t.rec.Saved = s
+	rec := t.rec
+	heard := t.heard
+	t.heard = nil
+	t.mu.Unlock()
+	if heard != nil {
+		close(heard)
+	}
+	t.r.persist(ctx, "checkpoint of task "+t.name, func() error { return t.r.cfg.Store.PutTask(t.r.id, t.name, &rec) })
+	t.r.tellSaved(ctx)
+}
+
+// tellSaved reports a new checkpoint: the first one at once, later ones at most once in a while, with whatever else happens.
+func (r *Runner) tellSaved(ctx context.Context) {
+	r.mu.Lock()
+	wait := time.Duration(0)
+	if !r.savedTold.IsZero() {
+		wait = time.Until(r.savedTold.Add(savedTell))
+	}
+	if r.savedDue {
+		r.mu.Unlock()
+		return
+	}
+	r.savedDue = wait > 0
+	if wait <= 0 {
+		r.savedTold = time.Now()
+	}
+	r.mu.Unlock()
+	if wait <= 0 {
+		r.changed()
+		return
+	}
+	timer := time.AfterFunc(wait, func() {
+		r.mu.Lock()
+		r.savedDue, r.savedTold = false, time.Now()
+		r.mu.Unlock()
+		r.changed()
+	})
+	context.AfterFunc(ctx, func() { timer.Stop() })
+}
+
+// newest is the newest checkpoint of the allocation's tasks, or nil.
+func (r *Runner) newest() (s *structs.Saved) {
+	for _, t := range r.tasks {
+		s = s.Newer(t.newest())
+	}
+	return s
+}
+
+// awaitNewer returns true when a checkpoint is recorded that is newer than was, or written after told.
+func (t *task) awaitNewer(ctx context.Context, was *structs.Saved, told structs.LogTime) bool {
+	p := t.following()
+	if p == nil {
+		<-ctx.Done()
+		return false
+	}
+	p.hurry(1)
+	defer p.hurry(-1)
+	for {
+		t.mu.Lock()
+		s := t.rec.Saved
+		if s != nil && (s.Time > told || was == nil || s.Time > was.Time) {
+			t.mu.Unlock()
+			return true
+		}
+		if t.heard == nil {
+			t.heard = make(chan struct{})
+		}
+		heard := t.heard
+		t.mu.Unlock()
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (p *progress) hurry(n int) {
+	p.mu.Lock()
+	p.urgent += n
+	p.mu.Unlock()
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// remind tells a task whose last checkpoint is as old as its interval to save its state.
+func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
+	if c.Interval <= 0 || !c.Notified() {
+		return
+	}
+	last := p.h.Status().StartedAt
+	if s := p.t.newest(); s != nil && s.Time.Time().After(last) {
+		last = s.Time.Time()
+	}
+	if p.asked.After(last) {
+		last = p.asked
+	}
+	if time.Since(last) < c.Interval || p.t.wanted().kind != wishNone {
+		return
+	}
+	p.asked = time.Now()
+	nctx, cancel := context.WithTimeout(ctx, graceOf(c))
+	defer cancel()
+	go func() { // it does not outlive the notice
+		select {
+		case <-p.ended:
+			cancel()
+		case <-nctx.Done():
+		}
+	}()
+	if err := p.t.tell(nctx, p.h, c); err != nil && nctx.Err() == nil {
+		p.t.note(ctx, event(EventCheckpoint, "Could not be told to save its state: "+err.Error(), "error", err.Error()))
+	}
+}
+
+// rest ends the looking after the run has ended, with a last look: of a task that ended well everything is complete.
+func (t *task) rest(ctx context.Context, well bool) {
+	t.mu.Lock()
+	p := t.progress
+	t.progress = nil
+	t.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.over.Do(func() { close(p.ended) })
+	<-p.idle
+	if ctx.Err() != nil {
+		return
+	}
+	lctx, cancel := context.WithTimeout(ctx, p.settle)
+	defer cancel()
+	f := p.look(lctx, nil)
+	p.judge(ctx, f, well || f != nil && !p.since.IsZero() && *f == p.last)
+	if p.seat != nil && p.slow == nil {
+		p.seat.root.Close()
+	}
+}
+
+// restored is the checkpoint that a start of a task goes on from: its own, or what the allocation was given.
+func (t *task) restored() *structs.Saved {
+	a := t.r.Alloc()
+	return a.Resume.Newer(a.Saved).Newer(t.newest())
+}
