@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/methods"
@@ -67,6 +68,8 @@ type Config struct {
 
 	// Hooks are the operator's commands.
 	Hooks Hooks
+	// Pressure says when it is told that memory of GPUs runs full, and whom.
+	Pressure GPUPressure
 
 	// GPUSamples measures the GPUs now, with the memory of each process. nil: shares of GPUs are not watched.
 	GPUSamples func(context.Context) ([]gpu.Sample, error)
@@ -128,6 +131,14 @@ type Hooks struct {
 	// Health is run when the agent starts, before anything is started, and then every HealthEvery (0 is 1 min).
 	Health      *runner.Command
 	HealthEvery time.Duration
+}
+
+// GPUPressure says when it is told that memory of GPUs runs full: thresholds in percent, ascending.
+type GPUPressure struct {
+	Share   []int // of a task's share; nil is 90 and 98
+	Device  []int // of all of a GPU; nil is none
+	Clear   int   // percentage points below a threshold at which it can be told again; 0 is 5
+	Targets []notify.Target
 }
 
 // Defaults of Config.

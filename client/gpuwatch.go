@@ -26,12 +26,12 @@ const gpuMeterEvery = 5 * time.Second
 // what the library has booked is compared with what the driver says: the difference (contexts, code) is made part of the
 // books, and a program that goes around the library is caught. A backend that is not in force any more ends its task.
 type gpuWatch struct {
-	c       *Client
-	watcher gpu.Watcher
-	living  shim.Living
-	pressed map[gpu.Quota]int    // percent of the share that was told last
-	beside  map[gpu.Quota]int64  // bytes held beside the books, at the last look
-	ill     map[gpu.Quota]string // what was told last of the GPU's health; "" is well
+	c        *Client
+	watcher  gpu.Watcher
+	living   shim.Living
+	pressure *pressure
+	beside   map[gpu.Quota]int64  // bytes held beside the books, at the last look
+	ill      map[gpu.Quota]string // what was told last of the GPU's health; "" is well
 }
 
 func (c *Client) gpuWatchLoop(ctx context.Context) {
@@ -40,7 +40,8 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 	}
 	tick := time.NewTicker(gpuWatchEvery)
 	defer tick.Stop()
-	w := &gpuWatch{c: c, pressed: map[gpu.Quota]int{}, beside: map[gpu.Quota]int64{}}
+	w := &gpuWatch{c: c, pressure: newPressure(c), beside: map[gpu.Quota]int64{}}
+	c.threads.start(func() { w.pressure.sender.Run(ctx) })
 	defer c.keepGPUUse()
 	var looked, kept time.Time
 	var keeping atomic.Bool
@@ -60,6 +61,7 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 			shared = shared || q.MiB > 0
 		}
 		if len(have) == 0 {
+			w.idle(ctx, &looked)
 			w.watcher.Look(nil, nil)
 			clear(w.beside)
 			c.meter.Measure(time.Now(), nil, nil, nil, nil)
@@ -77,6 +79,20 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 				c.keepGPUUse()
 			})
 		}
+	}
+}
+
+// idle looks at GPUs that nobody here has been given, if their memory has thresholds: processes of others may fill it.
+func (w *gpuWatch) idle(ctx context.Context, looked *time.Time) {
+	w.pressure.shares(ctx, nil)
+	if len(w.c.cfg.Pressure.Device) == 0 || time.Since(*looked) < gpuMeterEvery {
+		return
+	}
+	*looked = time.Now()
+	within, cancel := context.WithTimeout(ctx, 10*gpuWatchEvery)
+	defer cancel()
+	if samples, err := w.c.cfg.GPUSamples(within); err == nil {
+		w.pressure.devices(samples)
 	}
 }
 
@@ -123,7 +139,8 @@ func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
 			r.ExceedGPU(x.Task, x.GPU, x.QuotaMiB, x.UsedMiB)
 		}
 	}
-	w.pressure(ctx, have)
+	w.pressure.shares(ctx, have)
+	w.pressure.devices(samples)
 }
 
 // booked is what the books of shares say before the driver is asked.
@@ -233,43 +250,6 @@ func (w *gpuWatch) vanished(r *runner.Runner, q gpu.Quota, err error) {
 	}
 	w.c.log.Warn("what holds a task to its share of a GPU is not there any more; the task is stopped", "alloc", q.Alloc.Short(), "task", q.Task, "gpu", q.GPU, "backend", q.Backend, "error", err)
 	r.LoseGPU(q.Task, q.GPU, fmt.Sprintf("its share is not enforced by %s any more: %v", q.Backend, err))
-}
-
-// pressureSteps are the percentages of a share at which its task is told that it is running full, once each time that
-// the use has been below.
-var pressureSteps = []int{90, 98}
-
-// pressure tells tasks whose shares run full.
-func (w *gpuWatch) pressure(ctx context.Context, have []gpu.Quota) {
-	next := map[gpu.Quota]int{}
-	for _, q := range have {
-		r := w.c.Alloc(q.Alloc)
-		if r == nil || q.MiB == 0 {
-			continue
-		}
-		for _, u := range w.c.meter.Of(q.Alloc) {
-			if u.Quota != q || u.UsedBytes < 0 {
-				continue
-			}
-			percent, step := int(u.UsedBytes>>20*100/q.MiB), 0
-			for _, s := range pressureSteps {
-				if percent >= s {
-					step = s
-				}
-			}
-			if was := w.pressed[q]; step > was {
-				used := strconv.FormatInt(u.UsedBytes>>20, 10)
-				r.TellGPU(ctx, q.Task, runner.EventGPUPressure, fmt.Sprintf("%s of %d MiB of GPU %s are in use (%d %%)", used, q.MiB, q.GPU, percent),
-					"gpu", q.GPU, "quota_mib", strconv.FormatInt(q.MiB, 10), "used_mib", used, "threshold_percent", strconv.Itoa(step))
-			} else if step < was && percent > was-5 {
-				step = was // not again for a wave around the threshold
-			}
-			if step > 0 {
-				next[q] = step
-			}
-		}
-	}
-	w.pressed = next
 }
 
 // tell notes an error of a GPU at the tasks that have it: as the GPU's, or as what a program did to it.

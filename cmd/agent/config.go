@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	drvexec "github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/tlsutil"
@@ -76,6 +80,9 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		}
 	}
 	cc.Hooks = client.Hooks{Prolog: hook(cl.Hooks.Prolog), Epilog: hook(cl.Hooks.Epilog), Health: hook(agentconfig.Hook{Command: cl.Hooks.Health.Command, Timeout: cl.Hooks.Health.Timeout}), HealthEvery: cl.Hooks.Health.Interval}
+	if cc.Pressure, err = pressure(&cl.GPUPressure); err != nil {
+		return cfg, err
+	}
 	if d := cl.DrainOnShutdown; d != nil {
 		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	}
@@ -107,6 +114,35 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod}
 	}
 	return cfg, nil
+}
+
+// pressure is when it is told that memory of GPUs runs full, and whom.
+func pressure(p *agentconfig.GPUPressure) (client.GPUPressure, error) {
+	out := client.GPUPressure{Share: p.Share, Device: p.Device, Clear: p.Clear}
+	if c := hook(p.Command); c != nil {
+		out.Targets = append(out.Targets, &notify.Command{Program: c})
+	}
+	names := make([]string, 0, len(p.Webhooks))
+	for name := range p.Webhooks {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		w := p.Webhooks[name]
+		t := &notify.Webhook{Label: name, URL: w.URL, Headers: w.Headers, Timeout: w.Timeout, Attempts: w.Attempts}
+		if w.SecretFile != "" {
+			b, err := os.ReadFile(w.SecretFile)
+			if err == nil && len(bytes.TrimSpace(b)) == 0 {
+				err = errors.New("it is empty")
+			}
+			if err != nil {
+				return out, fmt.Errorf("client.gpu_pressure.webhook.%s.secret_file: %w", name, err)
+			}
+			t.Secret = bytes.TrimSpace(b)
+		}
+		out.Targets = append(out.Targets, t)
+	}
+	return out, nil
 }
 
 // hook is a command of the operator, nil for none.

@@ -52,6 +52,12 @@ func freePort(t *testing.T) int {
 
 func newMachine(t *testing.T, gpus string, absent ...string) *machine {
 	t.Helper()
+	return newMachineWith(t, gpus, "", absent...)
+}
+
+// newMachineWith has more in its agent's configuration.
+func newMachineWith(t *testing.T, gpus, more string, absent ...string) *machine {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		harness.NotRun(t, "tasks are isolated by root only")
 	}
@@ -86,7 +92,7 @@ func newMachine(t *testing.T, gpus string, absent ...string) *machine {
 	}
 	conf := filepath.Join(dir, "agent.hcl")
 	port := freePort(t)
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n", port, freePort(t), freePort(t)), 0o600); err != nil {
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n%s", port, freePort(t), freePort(t), more), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, dir: dir, addr: fmt.Sprintf("http://127.0.0.1:%d", port)}

@@ -256,6 +256,7 @@ func (c *Config) clientValues(fail failFunc) {
 			fail(key+".timeout", "%s: want 0 to 1h", h.Timeout)
 		}
 	}
+	cl.checkPressure(fail)
 	if i := hooks.Health.Interval; i != 0 && i < time.Second {
 		fail("client.hooks.health.interval", "%s: want at least 1s", i)
 	}

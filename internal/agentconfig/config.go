@@ -176,6 +176,8 @@ type Client struct {
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
 	// Hooks are the operator's commands on this node. Ours.
 	Hooks Hooks `conf:"hooks"`
+	// GPUPressure says when it is told that memory of GPUs runs full, and whom. Ours.
+	GPUPressure GPUPressure `conf:"gpu_pressure"`
 	// GCInterval is how often ended allocations are looked for. Default and 0: 1m.
 	GCInterval time.Duration `conf:"gc_interval"`
 	// GCDiskUsageThreshold in per cent of the disk: beyond it the oldest ended allocations are removed. Default and 0: 80.
@@ -209,6 +211,25 @@ type HealthHook struct {
 	Command  []string      `conf:"command"`  // the program, absolute, and its arguments
 	Timeout  time.Duration `conf:"timeout"`  // after which it is killed and has failed; default and 0: 30s
 	Interval time.Duration `conf:"interval"` // between two runs; default and 0: 1m
+}
+
+// GPUPressure says when it is told that memory of GPUs runs full. Thresholds are percentages, told once each time that
+// the use has been below by Clear.
+type GPUPressure struct {
+	Share    []int              `conf:"share"`   // of a task's share of a GPU: an event of the task, and a notice; default 90 and 98; [] for none
+	Device   []int              `conf:"device"`  // of all of a GPU: an event of the node, and a notice; default none
+	Clear    int                `conf:"clear"`   // percentage points below a threshold at which it can be told again; default and 0: 5
+	Command  Hook               `conf:"command"` // run for each notice, with it in MUSTER_... variables; default none
+	Webhooks map[string]Webhook `conf:"webhook"` // by name; default none
+}
+
+// Webhook is who gets notices as POSTs of JSON.
+type Webhook struct {
+	URL        string            `conf:"url"`         // http or https
+	Headers    map[string]string `conf:"headers"`     // sent along; default none
+	SecretFile string            `conf:"secret_file"` // absolute; what it holds signs the body, in the header Muster-Signature; default none
+	Timeout    time.Duration     `conf:"timeout"`     // of one attempt; default and 0: 5s
+	Attempts   int               `conf:"attempts"`    // before a notice is given up, with growing pauses; default and 0: 5
 }
 
 // Reserved is what the machine keeps for itself.

@@ -125,6 +125,13 @@ func TestBad(t *testing.T) {
 		{"ports range", base + "client {\n  reserved {\n    reserved_ports = \"9-1\"\n  }\n}\n", "want numbers and ranges"},
 		{"dynamic ports", base + "client {\n  min_dynamic_port = 9\n  max_dynamic_port = 8\n}\n", "9 is above client.max_dynamic_port"},
 		{"per cent", base + "client {\n  gc_disk_usage_threshold = 101\n}\n", "101: want 0 to 100"},
+		{"threshold beyond", base + pressureOf("share = [80, 101]"), "client.gpu_pressure.share: 101: want 1 to 100 percent"},
+		{"thresholds descending", base + pressureOf("device = [95, 80]"), "80 comes after 95: want them ascending"},
+		{"threshold in quotes", base + pressureOf("device = [\"95\"]"), "client.gpu_pressure.device[0]: want 95 without quotes"},
+		{"relative command", base + pressureOf("command {\n command = [\"x\"]\n}"), "client.gpu_pressure.command.command: \"x\" must be absolute"},
+		{"webhook without address", base + pressureOf("webhook \"w\" {\n}"), "client.gpu_pressure.webhook.w: url is required"},
+		{"webhook elsewhere", base + pressureOf("webhook \"w\" {\n url = \"ftp://h/secret\"\n}"), "webhook.w.url: want http://HOST/PATH or https://HOST/PATH"},
+		{"webhook header", base + pressureOf("webhook \"w\" {\n url = \"http://h\"\n headers = { \"a b\" = \"c\" }\n}"), "\"a b\" cannot be a header"},
 		{"restriction", base + "client {\n  disable_remote_exec = true\n}\n", "to ignore it would allow what it forbids"},
 		{"driver list", base + "client {\n  options = {\n    \"driver.denylist\" = \"exec\"\n  }\n}\n", "driver.denylist is not supported"},
 		{"option", base + "client {\n  options = {\n    \"driver.raw_exec.enable\" = \"perhaps\"\n  }\n}\n", "want \"1\" or \"0\""},
@@ -390,4 +397,19 @@ func FuzzParse(f *testing.F) {
 		}
 		_ = fmt.Sprint(errs.err())
 	})
+}
+
+func pressureOf(text string) string {
+	return "client {\n  gpu_pressure {\n    " + text + "\n  }\n}\n"
+}
+
+func TestPressureConfig(t *testing.T) {
+	c := good(t, "a.hcl", base+pressureOf("share = []\n device = [80, 95]\n clear = 3\n webhook \"w\" {\n url = \"https://h/p\"\n secret_file = \"/k\"\n timeout = \"2s\"\n attempts = 3\n headers {\n X-Token = \"t\"\n }\n }"))
+	p := c.Client.GPUPressure
+	if p.Share == nil || len(p.Share) != 0 || !slices.Equal(p.Device, []int{80, 95}) || p.Clear != 3 || p.Webhooks["w"].URL != "https://h/p" || p.Webhooks["w"].Headers["X-Token"] != "t" || p.Webhooks["w"].Attempts != 3 {
+		t.Errorf("%+v", p)
+	}
+	if c := good(t, "a.hcl", base); c.Client.GPUPressure.Share != nil {
+		t.Errorf("%+v", c.Client.GPUPressure)
+	}
 }

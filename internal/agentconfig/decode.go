@@ -203,6 +203,14 @@ func (d *decoder) value(path string, n *node, v reflect.Value) {
 			want("a list such as [\"a\", \"b\"]")
 			return
 		}
+		if v.Type().Elem().Kind() == reflect.Int {
+			out := reflect.MakeSlice(v.Type(), len(n.items), len(n.items))
+			for i, item := range n.items {
+				d.value(fmt.Sprintf("%s[%d]", path, i), item, out.Index(i))
+			}
+			v.Set(out)
+			return
+		}
 		out := make([]string, 0, len(n.items))
 		for i, item := range n.items {
 			if item.kind != text {

@@ -93,6 +93,24 @@ client {
       interval = "5m"
     }
   }
+  gpu_pressure {
+    share  = [80, 95]
+    device = [95]
+    clear  = 5
+    command {
+      command = ["/usr/local/sbin/gpu-full"]
+      timeout = "10s"
+    }
+    webhook "scratch" {
+      url         = "https://hooks.example.com/gpu"
+      secret_file = "/etc/muster/hook.key"
+      timeout     = "5s"
+      attempts    = 5
+      headers = {
+        X-Token = "t"
+      }
+    }
+  }
   drain_on_shutdown {
     deadline           = "1m"
     force              = false
