@@ -118,6 +118,16 @@ func TestDockerGPU(t *testing.T) {
 			t.Errorf("%v %s", err, spec)
 		}
 	}
+	// A share is held by the library, which the container's root can neither change nor remove.
+	shared := job("shared", "gpu {\n memory = \"10GiB\"\n}")
+	const library = "/alloc/gpu/t/libmuster-gpu.so"
+	if !strings.Contains(env(shared), "LD_PRELOAD="+library+"\n") {
+		t.Errorf("environment of a share:\n%s", env(shared))
+	}
+	mounts, err := n.muster("alloc", "exec", "-i=false", "-t=false", shared.ID, "/box", "cat", "/proc/1/mounts")
+	if err != nil || !regexp.MustCompile(`(?m) `+regexp.QuoteMeta(library)+` \S+ ro,`).MatchString(mounts) {
+		t.Errorf("%v; the library is not mounted read-only:\n%s", err, mounts)
+	}
 	none := job("none", "")
 	for f, err := range open(none) {
 		if !strings.Contains(err, "no such file") {

@@ -115,6 +115,39 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// The library for shares of GPUs is mounted read-only from where no task can reach, and only over its own place.
+func TestRequestShim(t *testing.T) {
+	d := newDriver(t, Options{})
+	for preload, want := range map[string]string{
+		"/alloc/gpu/t/libmuster-gpu.so:/own.so": "/alloc/gpu/t/libmuster-gpu.so", "/alloc/gpu/../libmuster-gpu.so": "", "/alloc/gpu/t/x.so": "", "/x:/alloc/gpu/t/libmuster-gpu.so": "", "": "",
+	} {
+		cfg := task(t, map[string]any{"command": "x"})
+		cfg.Env["LD_PRELOAD"] = preload
+		v, err := d.decode(cfg.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := d.request(cfg, v, "sha256:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, m := range req.HostConfig.Mounts {
+			if strings.HasSuffix(m.Target, ".so") {
+				if got = m.Target; !m.ReadOnly || !strings.HasPrefix(m.Source, d.opt.StateDir) {
+					t.Errorf("%q: %+v", preload, m)
+				}
+				if st, err := os.Stat(m.Source); err != nil || st.Size() == 0 {
+					t.Errorf("%q: %v", preload, err)
+				}
+			}
+		}
+		if got != want {
+			t.Errorf("%q: mounted at %q, want %q", preload, got, want)
+		}
+	}
+}
+
 func TestRequestRefuses(t *testing.T) {
 	d := newDriver(t, Options{})
 	for want, config := range map[string]map[string]any{

@@ -14,10 +14,12 @@ import (
 
 	"github.com/google/renameio/v2"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/gpu/shim"
 )
 
 // AllowDevicesDefault are the device files that a task may ask for by name unless the agent is told otherwise. GPUs are
@@ -76,6 +78,22 @@ func (d *Driver) gpuMode(e engine) string {
 		return GPURuntime
 	}
 	return "none"
+}
+
+// shim mounts the library that holds the task to its shares of GPU memory over the copy in the allocation's directory,
+// which a container's root could change. What is mounted is the agent's own, and read-only, so that it does not matter
+// that the task may have said itself what is to be preloaded.
+func (d *Driver) shim(cfg *driver.TaskConfig, host *container.HostConfig) error {
+	lib, _, _ := strings.Cut(cfg.Env[shim.Env], ":")
+	if ok, _ := path.Match(allocTarget+"/gpu/*/"+shim.Library, lib); !ok || path.Clean(lib) != lib || shim.Built() != "" {
+		return nil
+	}
+	own, err := shim.Write(filepath.Join(d.opt.StateDir, "lib"))
+	if err != nil {
+		return fmt.Errorf("docker: %w", err)
+	}
+	host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: own, Target: lib, ReadOnly: true})
+	return nil
 }
 
 func samePlace(a, b string) bool {

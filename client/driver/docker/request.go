@@ -249,6 +249,9 @@ func (d *Driver) mounts(cfg *driver.TaskConfig, v driver.Values, host *container
 		}
 	}
 	add(cfg.Dirs.AllocDir, allocTarget)
+	if err := d.shim(cfg, host); err != nil {
+		return err
+	}
 	if cfg.Dirs.TaskDir != "" {
 		add(filepath.Join(cfg.Dirs.TaskDir, "local"), localTarget)
 	}

@@ -19,7 +19,7 @@ var ErrGone = errors.New("the share's file is gone")
 
 // Open opens the file of a GPU in a directory that Place has filled.
 func Open(dir, uuid string) (*File, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := below(dir, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrGone
 	}

@@ -9,6 +9,7 @@
 package shim
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -58,16 +59,52 @@ const (
 	slotUsed  = 24
 )
 
+// below opens a task's directory. It lies two levels below one that tasks may write to, where a container's root may have
+// put links to anywhere: those are not followed out of it.
+func below(dir string, make bool) (*os.Root, error) {
+	parent := filepath.Dir(dir)
+	root, err := os.OpenRoot(filepath.Dir(parent))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	rel := filepath.Join(filepath.Base(parent), filepath.Base(dir))
+	if make {
+		if err := root.MkdirAll(rel, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return root.OpenRoot(rel)
+}
+
+// Write writes the library alone into a directory of the agent's, for drivers that mount it into a container where the
+// task's own copy is, and gives its path.
+func Write(dir string) (string, error) {
+	if why := Built(); why != "" {
+		return "", errors.New("the library for shares of GPU memory is " + why)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	name := filepath.Join(dir, Library)
+	if b, err := root.ReadFile(Library); err == nil && bytes.Equal(b, image) {
+		return name, nil
+	}
+	return name, replace(root, Library, image, 0o755)
+}
+
 // Place writes library and files into dir, which the agent owns: tasks can read and write the files, and neither remove
 // nor replace them. limits are bytes by UUID. What is there already stays, with a new limit.
 func Place(dir string, limits map[string]int64) error {
 	if why := Built(); why != "" {
 		return errors.New("the library for shares of GPU memory is " + why)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := below(dir, true)
 	if err != nil {
 		return err
 	}

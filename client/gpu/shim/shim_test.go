@@ -447,3 +447,20 @@ func TestOtherProgramsAreLeftAlone(t *testing.T) {
 		t.Errorf("bash under the library: %v, %s", err, out)
 	}
 }
+
+// A container's root can put links where the agent writes: they lead nowhere else.
+func TestPlaceFollowsNoLinks(t *testing.T) {
+	shared, elsewhere := t.TempDir(), t.TempDir()
+	if err := os.Symlink(elsewhere, filepath.Join(shared, "gpu")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Place(filepath.Join(shared, "gpu", "t"), map[string]int64{"GPU-1": 1}); err == nil {
+		t.Error("it was placed through a link")
+	}
+	if left, _ := os.ReadDir(elsewhere); len(left) != 0 {
+		t.Errorf("elsewhere there is %v now", left)
+	}
+	if _, err := Open(filepath.Join(shared, "gpu", "t"), "GPU-1"); err == nil {
+		t.Error("it was opened through a link")
+	}
+}
