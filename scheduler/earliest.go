@@ -227,9 +227,12 @@ func (b *books) decideAt(d *decision, w *whatIf) []placement {
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
 	now := d.in.Now
-	w := &whatIf{v: b.w.v, mix: b.w.mix, scratch: b.w.scratch}
+	w := &whatIf{v: b.w.v, mix: b.w.mix, scratch: b.w.scratch, era: "then "}
 	w.touched = w.column()
-	defer func() { w.scratch.keep(w.touched) }()
+	defer func() {
+		w.scratch.keep(w.touched)
+		w.unlock()
+	}()
 	for _, row := range rows {
 		o := b.w.get(row)
 		var keep []*held

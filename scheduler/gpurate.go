@@ -31,7 +31,8 @@ func gpuState(n *structs.Node, o *occupancy, to *GPUState) {
 	if len(n.Resources.Devices) == 0 {
 		return
 	}
-	reserve := n.GPUReserveMiB()
+	reserve := int64(-1) // not looked up yet: only shares ask for it
+	hold := holdingOr(o.hold)
 	pos := 0
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
@@ -41,7 +42,17 @@ func gpuState(n *structs.Node, o *occupancy, to *GPUState) {
 		}
 		for j := range g.Instances {
 			if g.Instances[j].Healthy {
-				to.Free = append(to.Free, freeMilli(g.Instances[j].MemoryMiB-reserve, o.hold.taken(pos)))
+				free := int64(1000)
+				if hold.devs.has(pos) {
+					free = 0
+					if k, shared := findShare(hold.shares, pos); shared {
+						if reserve < 0 {
+							reserve = n.GPUReserveMiB()
+						}
+						free = freeMilli(g.Instances[j].MemoryMiB-reserve, hold.shares[k])
+					}
+				}
+				to.Free = append(to.Free, free)
 			}
 			pos++
 		}
@@ -241,8 +252,7 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 	if len(a.devices) > 0 {
 		s.picker.by = choosing{}
 		if short := s.picker.pickDevices(a, n, holdingOr(o.hold), v.choices); short.dim != dimNone {
-			x.asked.whys = append(x.asked.whys, short)
-			r.why = int32(len(x.asked.whys))
+			r.why = x.asked.whyOf(short)
 			return
 		}
 	}

@@ -117,6 +117,17 @@ type asked struct {
 	used int64
 }
 
+// whyOf keeps a shortage and gives 1 + its place. Nodes side by side are often short of the same.
+func (a *asked) whyOf(x shortageOf) int32 {
+	for k := len(a.whys) - 1; k >= max(0, len(a.whys)-8); k-- {
+		if a.whys[k] == x {
+			return int32(k + 1)
+		}
+	}
+	a.whys = append(a.whys, x)
+	return int32(len(a.whys))
+}
+
 // rated is what is known of one node for one ask; it holds for the very node and holding.
 type rated struct {
 	node   *structs.Node
@@ -214,11 +225,11 @@ func (l *ledger) suit(class [16]byte, n *structs.Node) []bool {
 func (w *whatIf) ledger(p GPUPolicy, a *ask) *ledger {
 	mix := w.mixFor(a)
 	for _, l := range w.ledgers {
-		if l.policy == p.Name() && l.pool == a.job.NodePool && l.mix.same(mix) {
+		if l.policy == p.Name() && l.pool == w.era+a.job.NodePool && l.mix.same(mix) {
 			return l
 		}
 	}
-	l := w.v.memo.take(p, a.job.NodePool, mix)
+	l := w.v.memo.take(p, w.era+a.job.NodePool, mix)
 	w.ledgers = append(w.ledgers, l)
 	return l
 }
@@ -231,6 +242,11 @@ func (w *whatIf) release() {
 		scratches.Put(w.scratch)
 		w.scratch = nil
 	}
+	w.unlock()
+}
+
+// unlock lets others have the ledgers.
+func (w *whatIf) unlock() {
 	for _, l := range w.ledgers {
 		l.busy.Unlock()
 	}

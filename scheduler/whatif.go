@@ -18,6 +18,7 @@ type whatIf struct {
 	past    map[structs.NodeID]Past
 	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
 	scratch *scratch
+	era     string // "" for the present; pictures of the future have ledgers of their own
 }
 
 type undone struct {
