@@ -22,6 +22,7 @@ type books struct {
 	w       *whatIf
 	rows    map[int][]*promised // by row, by start; nil while nothing is promised
 	seen    map[int]*rowBooks   // what was computed about a row
+	ends    map[int]*rowEnds    // of rows that promises were looked for on
 	windows map[int][]*structs.Reservation
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
 	owed    []*decision                             // with a promise whose start nobody has asked for yet
@@ -137,7 +138,12 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	if x := b.seen[row]; x != nil && x.hold == o.hold && x.version == b.version {
 		return x
 	}
-	x := &rowBooks{hold: o.hold, version: b.version, points: pointsOf(ps, o.hold, b.in.Now)}
+	x := &rowBooks{hold: o.hold, version: b.version}
+	if known := b.ends[row]; known != nil && known.hold == o.hold && known.now == b.in.Now {
+		x.points = pointsBy(ps, b.in.Now, known.foreseen.after)
+	} else {
+		x.points = pointsOf(ps, o.hold, b.in.Now)
+	}
 	if slices.ContainsFunc(ps, func(p *promised) bool { return p.held.rare != nil }) {
 		all := slices.Clone(o.hold.list())
 		for _, p := range ps {
@@ -151,17 +157,25 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 }
 
 // pointsOf tells what will be used when each promise begins, given what is held now. The promises are by start.
-func pointsOf(ps []*promised, hold *holding, now structs.LogTime) (out []point) {
+func pointsOf(ps []*promised, hold *holding, now structs.LogTime) []point {
+	return pointsBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
+		for _, e := range hold.list() {
+			if end := e.work.foreseen(now); end == 0 || end > at {
+				used = used.Add(e.need)
+			}
+		}
+		return used
+	})
+}
+
+// pointsBy is pointsOf, given what is used of what is held now at a time.
+func pointsBy(ps []*promised, now structs.LogTime, held func(at structs.LogTime) structs.Vector) (out []point) {
 	for k, p := range ps {
 		pt := point{at: max(p.start, now), job: p.job}
 		if k > 0 && out[len(out)-1].at == pt.at {
 			continue
 		}
-		for _, e := range hold.list() {
-			if at := e.work.foreseen(now); at == 0 || at > pt.at {
-				pt.used = pt.used.Add(e.need)
-			}
-		}
+		pt.used = held(pt.at)
 		for _, q := range ps {
 			if q.start <= pt.at && (q.end == 0 || q.end > pt.at) {
 				pt.used = pt.used.Add(q.held.need)

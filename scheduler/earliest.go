@@ -22,6 +22,11 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	if g := d.soleMiss(); g != nil && b.w.v.rows == 1 && len(b.rows[0]) == 0 {
 		return b.earliestOnOne(d, g)
 	}
+	if g := d.soleMiss(); g != nil && b.w.v.rows == 1 {
+		if at, places, ok := b.amongPromises(d, g); ok {
+			return at, places
+		}
+	}
 	if b.rows == nil && !b.anyEnds() {
 		return 0, nil // it will be as it is now
 	}
