@@ -33,6 +33,9 @@ type Group struct {
 	V2   bool              `json:",omitempty"` // Main is cgroup2
 	V1   map[string]string `json:",omitempty"` // version 1 leaves by controller
 	Ctl  []string          `json:",omitempty"` // controllers usable in Main (cgroup2)
+	// Shared is the version 1 cpuset, not this group's own, of the tasks that own no core; "" elsewhere.
+	Shared string `json:",omitempty"`
+	Cores  bool   `json:",omitempty"` // the task owns cores
 }
 
 // Zero tells whether there is no group (an agent without the right to make one).
@@ -77,6 +80,9 @@ func (m *Manager) Create(id string, l Limits) (Group, error) {
 				g.V1[c] = dir
 			}
 		}
+	}
+	if g.Cores = len(l.Cores) > 0; limited && !g.Cores {
+		g.Shared = m.shared
 	}
 	if err := g.apply(l); err != nil {
 		return fail(err)
@@ -139,11 +145,7 @@ func (g Group) apply(l Limits) error {
 		}
 	}
 	if len(l.Cores) > 0 {
-		s := make([]string, len(l.Cores))
-		for i, c := range l.Cores {
-			s[i] = strconv.Itoa(c)
-		}
-		list := strings.Join(s, ",")
+		list := formatSet(l.Cores)
 		if err := set("cores", "cpuset", "cpuset.cpus", list, "cpuset.cpus", list); err != nil {
 			return err
 		}
@@ -194,6 +196,9 @@ func (g Group) JoinFiles() []string {
 			// "tasks" and not "cgroup.procs": the kernel then moves one thread without its machine-wide lock.
 			out = append(out, filepath.Join(d, "tasks"))
 		}
+	}
+	if g.Shared != "" {
+		out = append(out, filepath.Join(g.Shared, "tasks"))
 	}
 	return out
 }

@@ -110,6 +110,7 @@ func unescape(s string) string {
 type Manager struct {
 	Layout Layout
 	scope  string
+	shared string // see prepareShared; "" where there is none
 
 	once    sync.Once
 	devices string // see Devices
@@ -149,6 +150,9 @@ func Open(scope string) (*Manager, error) {
 		}
 		if c == "cpuset" {
 			if err := inheritCpuset(point, dir); err != nil {
+				return nil, err
+			}
+			if err := m.prepareShared(); err != nil {
 				return nil, err
 			}
 		}
@@ -217,6 +221,7 @@ func inheritCpuset(point, dir string) error {
 // Close removes the parent groups of this agent if no task is left in them.
 func (m *Manager) Close() {
 	m.forgetPrograms()
+	m.dropShared()
 	points := map[string]struct{}{}
 	if m.Layout.V2 != "" {
 		points[m.Layout.V2] = struct{}{}

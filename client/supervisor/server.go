@@ -48,6 +48,7 @@ type Service struct {
 	groups *cgroup.Manager
 	why    string // why there are no groups
 	files  *spares
+	cores  *corePool
 	starts chan struct{}
 	quit   chan struct{}
 	once   sync.Once
@@ -158,7 +159,7 @@ func (s *Service) Start(spec Spec, r *Reply) error {
 	s.mu.Unlock()
 
 	s.starts <- struct{}{}
-	t, err := start(filepath.Join(s.dir, "t", spec.ID), &spec, s.groups, s.files)
+	t, err := start(filepath.Join(s.dir, "t", spec.ID), &spec, s.groups, s.files, s.cores)
 	<-s.starts
 	s.mu.Lock()
 	delete(s.starting, spec.ID)
@@ -279,7 +280,7 @@ func (s *Service) recover() error {
 			defer wg.Done()
 			defer func() { <-sem }()
 			path := filepath.Join(root, e.Name())
-			t, err := adopt(path)
+			t, err := adopt(path, s.cores)
 			if err != nil {
 				// No readable state: nothing was started yet, or the disk lost it. Whatever is in its group is ours, by
 				// the group's name.
@@ -348,9 +349,11 @@ func run(ctx context.Context, dir string) error {
 	} else {
 		s.groups = m
 	}
+	s.cores = newCorePool(s.groups)
 	if err := s.recover(); err != nil {
 		return fmt.Errorf("take up tasks: %w", err)
 	}
+	s.cores.apply() // an owner may have ended while nobody looked
 	os.Remove(filepath.Join(dir, "sock"))
 	old := unix.Umask(0o177)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(d), Net: "unix"})

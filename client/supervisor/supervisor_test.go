@@ -329,7 +329,7 @@ func TestWithoutControlGroups(t *testing.T) {
 	s := &sup{t: t, logs: dir}
 	run := func(id, script string) *task {
 		t.Helper()
-		tk, err := start(filepath.Join(dir, id), s.spec(id, script), nil, &spares{})
+		tk, err := start(filepath.Join(dir, id), s.spec(id, script), nil, &spares{}, newCorePool(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +359,7 @@ func TestWithoutControlGroups(t *testing.T) {
 		t.Fatalf("exit %+v", tk.exit)
 	}
 	// The result is what another supervisor finds.
-	again, err := adopt(tk.path)
+	again, err := adopt(tk.path, newCorePool(nil))
 	if err != nil || again.exit.Signal != 9 {
 		t.Fatalf("%+v, %v", again, err)
 	}
@@ -391,7 +391,7 @@ func TestForeignProcessIsNotAdopted(t *testing.T) {
 		if err := tk.save(); err != nil {
 			t.Fatal(err)
 		}
-		got, err := adopt(tk.path)
+		got, err := adopt(tk.path, newCorePool(nil))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,6 +44,7 @@ type memory struct {
 	PStart    uint64
 	StartedAt time.Time
 	Isolated  bool
+	Cores     []int `json:",omitempty"` // that the task owns
 	Stdout    Log
 	Stderr    Log
 }
@@ -60,6 +61,7 @@ type task struct {
 	mu   sync.Mutex
 	out  []*pumping
 
+	cores  *corePool
 	synced *time.Timer // set before done is closed: see settle
 }
 
@@ -180,13 +182,13 @@ func (t *task) status() Status {
 }
 
 // start runs the specification. On error nothing is left behind.
-func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares) (_ *task, err error) {
+func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores *corePool) (_ *task, err error) {
 	bin, err := launch.Binary()
 	if err != nil {
 		return nil, err
 	}
-	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true}
-	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Stdout: spec.Stdout, Stderr: spec.Stderr}
+	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true, cores: cores}
+	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Cores: spec.Limits.Cores, Stdout: spec.Stdout, Stderr: spec.Stderr}
 	record, err := kept.open(path)
 	if err != nil {
 		return nil, err
@@ -225,6 +227,8 @@ func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares) (_ *ta
 			return nil, err
 		}
 	}
+	cores.own(spec.ID, spec.Limits.Cores)
+	cores.join(spec.ID, t.mem.Group)
 	// The intent, before anything runs: a supervisor that is killed from here on knows what to look for.
 	if err := save(); err != nil {
 		return nil, err
@@ -375,6 +379,7 @@ func (t *task) abort() {
 	}
 	t.mu.Unlock()
 	t.mem.Group.Remove()
+	t.cores.leave(t.mem.ID)
 	os.Remove(t.path)
 }
 
@@ -531,6 +536,7 @@ func (t *task) finish() {
 	if t.mem.BootID == bootID() {
 		t.mem.Group.Remove()
 	}
+	t.cores.leave(t.mem.ID)
 	close(t.done)
 }
 
@@ -626,8 +632,8 @@ func (t *task) stop(sig syscall.Signal, timeout time.Duration) error {
 var errNeverStarted = errors.New("its supervisor was killed before it was started")
 
 // adopt takes up a task that another supervisor started.
-func adopt(path string) (*task, error) {
-	t := &task{path: path, fd: -1, done: make(chan struct{})}
+func adopt(path string, cores *corePool) (*task, error) {
+	t := &task{path: path, fd: -1, done: make(chan struct{}), cores: cores}
 	var result *Exit
 	var err error
 	if t.mem, result, err = load(path); err != nil {
@@ -648,11 +654,14 @@ func adopt(path string) (*task, error) {
 		t.finish()
 		return t, nil
 	}
+	cores.own(t.mem.ID, t.mem.Cores)
+	cores.join(t.mem.ID, t.mem.Group)
 	if t.mem.Launcher == 0 {
 		t.findLauncher()
 		if _, ended := t.readRecord(); t.mem.Launcher == 0 && !ended {
 			// The supervisor was killed before there was a launcher. Nobody has been told of a start: it can be repeated.
 			err := t.killAll(5 * time.Second)
+			cores.leave(t.mem.ID)
 			return nil, errors.Join(errNeverStarted, err, t.mem.Group.Remove())
 		}
 	}

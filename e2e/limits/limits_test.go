@@ -335,6 +335,50 @@ func TestLimits(t *testing.T) {
 		}
 	})
 
+	// A neighbour that owns a core beside hogs that want every core. Compared are two neighbours of one moment, so that
+	// whatever else the machine does hurts both: the owner may be at most half as late as the one that shares.
+	t.Run("a neighbour with a core of its own", func(t *testing.T) {
+		if runtime.NumCPU() < 2 {
+			t.Skip("does not apply here: there is one core")
+		}
+		id := n.run(t, "owner", 10, task{name: "beat", args: []string{"beat"}, resources: "cores = 1\n        memory = 32"})
+		owner := n.until(t, id, 30*time.Second, "running")
+		harness.Eventually(t, 30*time.Second, "the owner to say something", func() (bool, string) {
+			return len(beats(n.log(t, owner, "beat"))) > 2, n.log(t, owner, "beat")
+		})
+		quiet := beats(n.log(t, owner, "beat"))
+		for _, h := range []task{
+			{args: []string{"cpu", "4", "9"}, resources: small},
+			{args: []string{"bomb", "9"}, config: "pids_limit = 200", resources: "cpu    = 50\n        memory = 400"},
+		} {
+			h.name = "hog"
+			ratio := 0.0
+			for try := 1; try <= 3; try++ {
+				hog := n.run(t, "neighbours", 10, h)
+				n.until(t, hog, 30*time.Second, "running", "complete", "failed")
+				from, shared := len(beats(n.log(t, owner, "beat")))+1, len(beats(n.log(t, beat, "beat")))+1
+				n.until(t, hog, 60*time.Second, "complete", "failed")
+				a, b := beats(n.log(t, owner, "beat")), beats(n.log(t, beat, "beat"))
+				if len(a) <= from || len(b) <= shared {
+					continue
+				}
+				mine, theirs := median(a[from:]), median(b[shared:])
+				ratio = float64(mine) / float64(max(theirs, 1))
+				t.Logf("%s, try %d: p99 of the owner %d us alone, %d us beside it (%+.0f %%); of the neighbour that shares %d us", h.args[0], try, median(quiet[1:]), mine, 100*(float64(mine)/float64(median(quiet[1:]))-1), theirs)
+				if ratio <= 0.5 || float64(mine) <= 1.2*float64(median(quiet[1:])) {
+					ratio = 0
+					break
+				}
+			}
+			if ratio > 0.5 {
+				t.Errorf("%s: in 3 tries the neighbour with a core of its own was late like the one that shares (%.2f)", h.args[0], ratio)
+			}
+		}
+		if err := n.api.Call("DELETE", "/v1/job/"+id, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+
 	if as, err := n.api.Allocs(neighbour); err != nil || len(as) != 1 || as[0].ClientStatus != "running" || as[0].TaskStates["beat"].Restarts != 0 {
 		t.Errorf("the neighbour was harmed: %+v %v", as, err)
 	}
