@@ -19,9 +19,14 @@ import (
 // shorter.
 const diskEvery = 15 * time.Second
 
-// diskStep is by how much the free space has to shrink for the disk to be measured ahead of time: looking at it costs
-// nothing, walking through directories does.
-const diskStep = 64 << 20
+// The free space is looked at every diskLook, which costs nothing; walking through directories does. They are measured
+// ahead of time when it has shrunk by half of what the allocation closest to its limit has left: by diskStep at most, and
+// at least by diskStepMin.
+const (
+	diskLook    = 100 * time.Millisecond
+	diskStep    = 64 << 20
+	diskStepMin = 2 << 20
+)
 
 // diskPace bounds the share of time that measuring ahead of time takes: a measurement is followed by a pause so many
 // times as long.
@@ -36,16 +41,26 @@ func (c *Client) collectLoop(ctx context.Context) {
 	defer disk.Stop()
 	watch := time.NewTicker(time.Second)
 	defer watch.Stop()
-	free, again := c.diskFree(), time.Time{}
+	var look <-chan time.Time
+	if !c.cfg.Ephemeral {
+		t := time.NewTicker(diskLook)
+		defer t.Stop()
+		look = t.C
+	}
+	free, again, step := c.diskFree(), time.Time{}, int64(diskStepMin)
 	measure := func() {
 		began := time.Now()
+		now := c.diskFree() // before: what is written meanwhile counts for the next time
+		least := int64(2 * diskStep)
 		for _, r := range c.Allocs() {
 			if ctx.Err() != nil {
 				return
 			}
-			r.CheckDisk()
+			if left, limited := r.CheckDisk(); limited {
+				least = min(least, left)
+			}
 		}
-		free, again = c.diskFree(), time.Now().Add(diskPace*time.Since(began))
+		free, again, step = now, time.Now().Add(diskPace*time.Since(began)), max(diskStepMin, least/2)
 	}
 	for {
 		select {
@@ -55,11 +70,15 @@ func (c *Client) collectLoop(ctx context.Context) {
 			measure()
 		case <-gc.C:
 			c.collect(ctx)
-		case <-watch.C:
-			// Whoever fills the disk is stopped within a second or two of it, not after the whole interval.
-			if now := c.diskFree(); now < free-diskStep && time.Now().After(again) {
+		case <-look:
+			// Whoever fills the disk is stopped soon after, not after the whole interval.
+			switch now := c.diskFree(); {
+			case now > free: // something was removed: what is written from here on counts
+				free = now
+			case now < free-step && time.Now().After(again):
 				measure()
 			}
+		case <-watch.C:
 			c.stopSilent()
 			c.killForgotten()
 			if c.ended.Load() > int64(c.cfg.GC.MaxAllocs) {

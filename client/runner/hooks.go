@@ -381,17 +381,19 @@ func setLogs(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// CheckDisk kills the allocation when it occupies more disk than its group asked for.
-func (r *Runner) CheckDisk() {
+// CheckDisk kills the allocation when it occupies more disk than its group asked for, and otherwise tells how many bytes
+// it has left. It is not limited when it may use what it likes, or has ended.
+func (r *Runner) CheckDisk() (left int64, limited bool) {
 	g := r.group()
 	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || !r.cfg.EnforceDisk || r.Final() != nil {
-		return
+		return 0, false
 	}
 	limit := g.Disk.SizeMiB << 20
 	used, err := r.dir.Usage(limit)
 	if err != nil || used <= limit {
-		return
+		return limit - used, err == nil
 	}
 	msg := fmt.Sprintf("the allocation uses more than the %d MiB of ephemeral_disk that its group asks for", g.Disk.SizeMiB)
 	r.stop(&stopReason{event: failing(event(EventDisk, msg, "disk_limit", strings.TrimSpace(fmt.Sprint(limit)))), fail: true, desc: msg})
+	return 0, false
 }

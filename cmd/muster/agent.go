@@ -265,9 +265,9 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		return forget, err
 	}
 	state.ShortNames()
-	dir, err := os.MkdirTemp("/var/tmp", "muster-gpus-") // not /tmp, of which exec tasks have one of their own
+	dir, err := madeUpDir("/var/tmp") // not /tmp, of which exec tasks have one of their own
 	if err != nil {
-		if dir, err = os.MkdirTemp("", "muster-gpus-"); err != nil {
+		if dir, err = madeUpDir(os.TempDir()); err != nil {
 			return forget, err
 		}
 	}
