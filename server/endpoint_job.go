@@ -106,7 +106,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 	if j.Dispatched {
 		return nil, structs.Errorf(structs.CodeInvalid, "job can't be submitted with 'Dispatched'")
 	}
-	warnings := s.withoutOversubscription(j)
+	warnings := s.adjusted(j)
 	sub := req.Submission
 	if sub != nil && len(sub.Source)+len(sub.Variables) > structs.JobSizeMax {
 		warnings = append(warnings, fmt.Sprintf("job source of %d bytes is over the limit of %d and was not kept", len(sub.Source)+len(sub.Variables), structs.JobSizeMax))
@@ -137,7 +137,7 @@ func (s *Server) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobR
 	}
 	resp := &methods.JobValidateResponse{Errors: errs}
 	if j != nil {
-		resp.Warnings = strings.Join(s.withoutOversubscription(j), "\n")
+		resp.Warnings = strings.Join(s.adjusted(j), "\n")
 	}
 	return resp, nil
 }

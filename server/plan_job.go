@@ -25,7 +25,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if len(errs) > 0 {
 		return nil, oneError("job validation failed", errs)
 	}
-	warnings := s.withoutOversubscription(j)
+	warnings := s.adjusted(j)
 	p := s.Published()
 	snap := p.Snapshot
 	k := j.Key()

@@ -41,3 +41,14 @@ func (s *Saved) Newer(o *Saved) *Saved {
 	}
 	return s
 }
+
+// CheckpointGrace is how long saving may take when the group does not say.
+const CheckpointGrace = 30 * time.Second
+
+// GraceOrDefault is how long saving may take: nothing for a group that is neither told to save its state nor names a time.
+func (c *Checkpoint) GraceOrDefault() time.Duration {
+	if c.Grace <= 0 && c.Notified() {
+		return CheckpointGrace
+	}
+	return max(c.Grace, 0)
+}

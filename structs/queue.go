@@ -71,7 +71,7 @@ type Queue struct {
 	SubmittedUserMax   int64
 	GPUMinutesMax      int64 // GPU-minutes that the running jobs of the queue may still use by their limits
 	GPUMinutesUserMax  int64
-	PreemptGrace       time.Duration // the longest notice a victim of this queue gets; default: what it asks for
+	PreemptGrace       time.Duration // the most that work of this queue may claim for saving its state; default: what it asks for
 	PreemptMinRuntime  time.Duration // work that runs for less is not preempted; default 1 min
 	PreemptMax         int64         // preemptions of one job, after which it is left alone; default 10
 	PreemptRate        int64         // preemptions an hour on behalf of this queue; 0: no limit

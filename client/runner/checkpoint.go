@@ -30,7 +30,7 @@ const (
 )
 
 // graceDefault is how long saving may take when the group does not say.
-const graceDefault = 30 * time.Second
+const graceDefault = structs.CheckpointGrace
 
 var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeRequest: "somebody asked for it"}
 
