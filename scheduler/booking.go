@@ -464,6 +464,9 @@ func (d *decision) bind(s *scan) {
 	s.books, s.whose, s.until, s.work = d.books, d.load, d.until(s.ask.tg), d.workOf(s.ask.tg)
 }
 
+// promising reports whether anything is promised to workloads decided before, or not in the pass.
+func (b *books) promising() bool { return len(b.owed) > 0 || len(b.rows) > 0 }
+
 // keeps reports whether there is any promise to keep.
 func (b *books) keeps() bool {
 	return b != nil && (len(b.owed) > 0 || b.rows != nil || len(b.windows) > 0)

@@ -91,6 +91,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			d.takeover(races.front(i))
 			// 6. For what found none: places that others give up, by the queue's rule of preemption.
 			d.preempt()
+			d.report.Passed = len(d.placed) > 0 && books.promising()
 			// 7. For what still waits: capacity promised in time, which those behind it may not take away.
 			if !races.served(i) {
 				d.reserve()

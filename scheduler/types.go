@@ -91,6 +91,7 @@ type WorkloadReport struct {
 	Groups  []*structs.GroupReport // one per group that wanted places, by group name
 	Updates []DesiredUpdates       // one per group, by group name
 	Failed  bool                   // some group was not placed fully
+	Passed  bool                   // backfilled: something of it was placed while capacity was promised to others
 	Refused string                 // the decision as a whole failed: why (too large, nonsensical)
 	Start   structs.LogTime        // when what found no place is expected to start; 0: nobody asked, or it is not known
 }

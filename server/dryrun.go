@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/structs"
@@ -138,6 +139,9 @@ func (s *Server) dryPass(p *Published, j *structs.Job, eval *structs.Evaluation)
 	}
 	in = s.passInput(&k, ws, now, uint64(p.Index)<<16)
 	in.Tell, in.Steps = key, passSteps
+	if learns(policy.For(in.View.Pool(j.NodePool), in.Config), ws) {
+		in.History = new(pasts).at(snap)
+	}
 	return in, at
 }
 

@@ -18,6 +18,8 @@ var clusterFigureNames = [...]string{
 	"preempted_jobs",            // jobs evicted since ever, over all queues
 	"gang_rosters",              // gangs that were placed
 	"gang_restarts",             // times that those were started again
+	"promises_held",             // jobs that wait and to which capacity is promised from some time on
+	"jobs_past_deadline",        // jobs that have missed their deadline and not ended
 }
 
 // clusterFigures counts them from the newest state.
@@ -29,6 +31,9 @@ func (s *Server) clusterFigures() (out [len(clusterFigureNames)]int64) {
 	snap := p.Snapshot
 	now := structs.LogTimeOf(s.cfg.Now())
 	for w := range snap.Workloads() {
+		if w.Missed != 0 {
+			out[14]++
+		}
 		if w.Waiting == 0 {
 			continue
 		}
@@ -64,6 +69,11 @@ func (s *Server) clusterFigures() (out [len(clusterFigureNames)]int64) {
 	for r := range snap.Rosters() {
 		out[11]++
 		out[12] += r.Restarts
+	}
+	for r := range snap.Reservations() {
+		if r.JobID != "" {
+			out[13]++
+		}
 	}
 	return out
 }

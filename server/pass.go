@@ -102,6 +102,8 @@ type PassFigures struct {
 	PassNs   int64      // computing, over all passes
 	CommitNs int64      // from sending an entry to its answer, over all entries
 	Batches  int64      // plan entries answered
+	Passed   int64      // jobs that were placed while capacity was promised to others: backfilled
+	Promises promises
 }
 
 // PlansPerEntry is the mean number of plans in a log entry.
@@ -187,6 +189,7 @@ func (p *passes) load(pub *Published) {
 	}
 	p.broker.Load(im, p.now())
 	p.s.decide.foretold.load(pub.Snapshot)
+	p.s.decide.pasts.load()
 	p.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
 }
 
@@ -258,6 +261,11 @@ func (p *passes) feed(sub *Subscription) bool {
 		}
 		p.broker.Feed(&a.Delta, p.now())
 		p.s.decide.foretold.feed(&a.Delta, a.Snapshot)
+		p.s.decide.pasts.feed(&a.Delta)
+		p.figures.Promises.feed(&a.Delta, func(k structs.JobKey) bool {
+			w := a.Snapshot.Workload(k)
+			return w != nil && w.Waiting > 0
+		})
 		p.s.decide.reports.prune(&a.Delta)
 	}
 }
@@ -304,6 +312,9 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	k := p.known(pass.Domain, now)
 	in := p.s.passInput(&k, pending, now, uint64(p.pub.Index)<<16^p.seed)
 	in.Steps = passSteps
+	if learns(policy.For(in.View.Pool(pass.Domain), in.Config), pending) {
+		in.History = p.s.decide.pasts.at(snap)
+	}
 	return in
 }
 
@@ -406,6 +417,11 @@ func (p *passes) propose(d decided) {
 	p.broker.EndPass(d.pass.ID)
 	p.broker.WakeAt(d.pass.Domain, wakeAt(&d, now))
 	p.s.decide.reports.keep(&d.report)
+	for i := range d.report.Workloads {
+		if d.report.Workloads[i].Passed {
+			p.figures.Passed++
+		}
+	}
 	spec := map[structs.JobKey]bool{}
 	jobs := make(map[structs.JobKey]*answering, len(d.pass.Items))
 	for i := range d.pass.Items {

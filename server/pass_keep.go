@@ -17,6 +17,7 @@ import (
 // decisions is what the deciding services of a server share with its endpoints. It outlives terms.
 type decisions struct {
 	foretold foretell      // run times, learned while this server leads
+	pasts    pasts         // how work went on nodes, as it follows from state
 	passTerm atomic.Uint64 // last term in which passes ran
 	passes   atomic.Pointer[passes]
 	figures  atomic.Pointer[PassFigures]
@@ -205,6 +206,8 @@ func (s *Server) addDecisionStats(out map[string]string) {
 		"plan_parts_refused": f.Planner.PartsRefused, "plan_parts_stale": f.Planner.PartsStale,
 		"plan_refreshes": f.Planner.Refreshes, "plan_unknown": f.Planner.Unknown,
 		"pass_nanoseconds": f.PassNs, "plan_commit_nanoseconds": f.CommitNs, "plan_commits": f.Batches,
+		"backfilled_jobs": f.Passed, "promises_made": f.Promises.Made, "promises_moved_earlier": f.Promises.Earlier, "promises_moved_later": f.Promises.Later,
+		"promises_kept": f.Promises.Kept, "promises_late": f.Promises.Late, "promises_dropped": f.Promises.Dropped,
 		"decision_panics": f.Panics, "decision_reloads": f.Reloads,
 		"heartbeats": h.Beats, "heartbeats_missed": h.Missed, "heartbeat_stalls": h.Stalls,
 	} {

@@ -157,8 +157,10 @@ func New(cfg Config) (a *Agent, err error) {
 	if a.tel, err = telemetry.New(a.stats); err != nil {
 		return a, err
 	}
-	if err := a.tel.Collect(a.gpuFigures); err != nil {
-		return a, err
+	for _, figures := range []func() []telemetry.Figure{a.gpuFigures, a.serverFigures} {
+		if err := a.tel.Collect(figures); err != nil {
+			return a, err
+		}
 	}
 	if a.listener, err = net.Listen("tcp", cfg.HTTP); err != nil {
 		return a, fmt.Errorf("HTTP address %s: %w", cfg.HTTP, err)

@@ -78,6 +78,14 @@ func (a *Agent) gpuLimit(ctx context.Context, taskID, uuid string) (gpu.MemoryLi
 // GPUs is what watches the NVIDIA GPUs, or nil.
 func (a *Agent) GPUs() *gpu.NVIDIA { return a.gpus }
 
+// serverFigures are the metrics with labels of the server part.
+func (a *Agent) serverFigures() []telemetry.Figure {
+	if a.server == nil {
+		return nil
+	}
+	return a.server.Figures()
+}
+
 // gpuFigures are the metrics of GPU use by task.
 func (a *Agent) gpuFigures() []telemetry.Figure {
 	if a.client == nil {

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Figures of GPUs by node, model and cluster, as they follow from what is given out; every metric is documented.
+func TestGPUFigures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 2)
+		_ = f
+		got := map[string]float64{}
+		for _, x := range s.Figures() {
+			got[x.Name+" "+strings.Join(x.Labels, " ")] = x.Value
+			if x.Help == "" {
+				t.Errorf("%s has no help", x.Name)
+			}
+		}
+		if len(got) < len(gpuMeasures) {
+			t.Fatalf("only %d figures", len(got))
+		}
+		if got["muster_cluster_gpu_allocated_ratio "] != 0 || got["muster_cluster_gpu_pressure_ratio "] > 1 {
+			t.Errorf("of an empty cluster: %v", got)
+		}
+	})
+	text, err := os.ReadFile("../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range gpuMeasures {
+		if !strings.Contains(string(text), "| `"+m.name+"` |") {
+			t.Errorf("docs/reference/metrics.md does not tell about %s", m.name)
+		}
+	}
+	for _, name := range []string{"backfilled_jobs", "promises_made", "promises_moved_earlier", "promises_moved_later", "promises_kept", "promises_late", "promises_dropped", "promises_held", "jobs_past_deadline"} {
+		if !strings.Contains(string(text), name+"`") {
+			t.Errorf("docs/reference/metrics.md does not tell about %s", name)
+		}
+	}
+}
+
+// The groups of figures add up what single GPUs are.
+func TestGPUGroup(t *testing.T) {
+	var g gpuGroup
+	for _, x := range []gpuFreeCase{{1000, 100, 80000, false, true}, {250, 250, 20000, false, true}, {0, 0, 0, true, true}, {1000, 0, 80000, false, false}} {
+		g.add(x.free())
+	}
+	want := map[string]float64{"gpus": 3, "idle": 1, "allocated_ratio": 1750. / 3000, "shared_free_ratio": 0.2, "fragmentation_ratio": 350. / 1250, "pressure_ratio": (1750. + 350) / 3000}
+	for _, m := range gpuMeasures {
+		if v := m.of(&g); v < want[m.name]-1e-5 || v > want[m.name]+1e-5 {
+			t.Errorf("%s is %v, want %v", m.name, v, want[m.name])
+		}
+	}
+}
+
+// What became of promises is counted from what the log changes.
+func TestPromisesAreCounted(t *testing.T) {
+	at := func(start structs.LogTime) *structs.Reservation {
+		return &structs.Reservation{ID: "job/default/j", Namespace: "default", JobID: "j", Start: start}
+	}
+	placed := []structs.Changed[structs.Allocation]{{After: &structs.Allocation{Namespace: "default", JobID: "j"}}}
+	var c promises
+	for _, x := range []struct {
+		before, after *structs.Reservation
+		allocs        []structs.Changed[structs.Allocation]
+		time          structs.LogTime
+		waits         bool
+	}{
+		{nil, at(100), nil, 1, true}, {at(100), at(80), nil, 2, true}, {at(80), at(120), nil, 3, true}, {at(120), nil, placed, 110, false},
+		{at(120), nil, placed, 121, false}, {at(120), nil, nil, 5, false}, {at(120), nil, placed, 5, true}, {at(5), at(5), nil, 6, true},
+		{nil, &structs.Reservation{ID: "mine"}, nil, 7, false},
+	} {
+		d := structs.Delta{Time: x.time, Allocs: x.allocs, Reserved: []structs.Changed[structs.Reservation]{{Before: x.before, After: x.after}}}
+		c.feed(&d, func(structs.JobKey) bool { return x.waits })
+	}
+	if want := (promises{Made: 1, Earlier: 1, Later: 1, Kept: 1, Late: 1, Dropped: 2}); c != want {
+		t.Errorf("counted %+v, want %+v", c, want)
+	}
+}
+
+// Short work that passes a job with a promise is counted as backfilled.
+func TestBackfilledIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		node := s.Published().Snapshot
+		cpu := int64(0)
+		for n := range node.Nodes() {
+			cpu = n.Resources.CPU
+		}
+		job := func(id string, share int64, limit time.Duration) *structs.Job {
+			f.set(func() { f.runs[id] = limit })
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Runtime.Limit, j.Groups[0].Reschedule = structs.JobBatch, limit, structs.Reschedule{}
+				j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: cpu * share / 100, MemoryMiB: 10}
+			})
+		}
+		register(t, s, job("half", 50, time.Hour))
+		time.Sleep(2 * time.Second)
+		register(t, s, job("whole", 90, time.Hour))
+		time.Sleep(2 * time.Second)
+		register(t, s, job("small", 20, 10*time.Minute))
+		time.Sleep(10 * time.Second)
+		if running(s, "small") != 1 {
+			t.Fatal("the small job does not run")
+		}
+		p := s.PassFigures()
+		if p.Passed == 0 || p.Promises.Made == 0 {
+			t.Errorf("counted %d backfilled, %+v", p.Passed, p.Promises)
+		}
+		if c := s.clusterFigures(); c[13] != 1 {
+			t.Errorf("%d promises are held, want 1", c[13])
+		}
+		time.Sleep(2 * time.Hour)
+		if p := s.PassFigures(); p.Promises.Kept+p.Promises.Late == 0 {
+			t.Errorf("the big job ran, its promise: %+v", p.Promises)
+		}
+	})
+}
+
+type gpuFreeCase struct {
+	milli, fragmented, mib int64
+	whole, healthy         bool
+}
+
+func (c gpuFreeCase) free() *scheduler.GPUFree {
+	return &scheduler.GPUFree{FreeMilli: c.milli, Fragmented: c.fragmented, FreeMiB: c.mib, Whole: c.whole, Healthy: c.healthy}
+}

@@ -1,0 +1,114 @@
+package server
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// pastKept is how many ended allocations of a node are learned from, the newest ones. An end counts for an eighth, so that
+// older ones would say nothing more.
+const pastKept = 64
+
+// pasts is how work went on nodes (scheduler.Past), for policies that learn from it. What it says of a node follows from
+// the state alone, from the allocations that ended there and have not been collected: a new leader says the same as the old
+// one, whatever either of them has seen. Kept is only what was computed from a state, until something changes on the node.
+type pasts struct {
+	mu    sync.Mutex
+	of    map[structs.NodeID]scheduler.Past
+	known map[structs.NodeID]bool // of is right for it
+	out   map[structs.NodeID]scheduler.Past
+}
+
+// load forgets everything.
+func (p *pasts) load() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of, p.known, p.out = map[structs.NodeID]scheduler.Past{}, map[structs.NodeID]bool{}, nil
+}
+
+// feed takes note of the nodes on which work ended, or of which it was forgotten.
+func (p *pasts) feed(d *structs.Delta) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range d.Allocs {
+		c := &d.Allocs[i]
+		if a := either(*c); a.ClientTerminal() || c.After == nil {
+			p.forget(a.NodeID)
+		}
+	}
+	for i := range d.Nodes {
+		p.forget(either(d.Nodes[i]).ID)
+	}
+}
+
+func (p *pasts) forget(n structs.NodeID) {
+	if p.known[n] {
+		delete(p.known, n)
+		p.out = nil
+	}
+}
+
+// at gives the past of all nodes of a state. It is not to be changed.
+func (p *pasts) at(snap *state.Snapshot) map[structs.NodeID]scheduler.Past {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known == nil {
+		p.of, p.known = map[structs.NodeID]scheduler.Past{}, map[structs.NodeID]bool{}
+	}
+	for n := range snap.Nodes() {
+		if p.known[n.ID] {
+			continue
+		}
+		p.known[n.ID], p.out = true, nil
+		if x := pastOf(snap.AllocsByNode(n.ID)); x.Ends > 0 {
+			p.of[n.ID] = x
+		} else {
+			delete(p.of, n.ID)
+		}
+	}
+	if p.out == nil {
+		p.out = maps.Clone(p.of)
+	}
+	return p.out
+}
+
+// pastOf is what the allocations of a node teach, in the order of their ends: those that came to their own end or were lost
+// with the node. What servers stopped says nothing about it.
+func pastOf(as []*structs.Allocation) (x scheduler.Past) {
+	var ended []*structs.Allocation
+	for _, a := range as {
+		lost := a.Client == structs.ClientLost
+		if a.ClientTerminal() && a.StartedAt != 0 && (lost || !a.ServerTerminal() || !a.Next.IsZero() && a.Client == structs.ClientFailed) {
+			ended = append(ended, a)
+		}
+	}
+	slices.SortFunc(ended, func(a, b *structs.Allocation) int {
+		return cmp.Or(cmp.Compare(a.FinishedAt, b.FinishedAt), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	for _, a := range ended[max(0, len(ended)-pastKept):] {
+		x = x.Learn(a.Client == structs.ClientComplete, a.Expect, a.FinishedAt.Sub(a.StartedAt))
+	}
+	return x
+}
+
+// learns reports whether the policy of some pending job looks at the past of nodes.
+func learns(pol scheduler.Policy, pending []scheduler.Workload) bool {
+	for i := range pending {
+		own := pol
+		if x, ok := pol.(interface {
+			ForJob(j *structs.Job) scheduler.Policy
+		}); ok {
+			own = x.ForJob(pending[i].Job)
+		}
+		if x, ok := own.(interface{ UsesHistory() bool }); ok && x.UsesHistory() {
+			return true
+		}
+	}
+	return false
+}
