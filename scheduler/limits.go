@@ -34,7 +34,7 @@ type Tenant struct {
 	Soft      *structs.Amount // nil: none
 }
 
-// newLimits gives nil when nothing is limited.
+// newLimits gives nil when nothing is limited or guaranteed.
 func newLimits(in *Input) *limits {
 	t := in.Queues
 	if t == nil {
@@ -42,7 +42,7 @@ func newLimits(in *Input) *limits {
 	}
 	any := len(t.Tenants) > 0
 	for _, q := range t.Queues {
-		any = any || q.Limit != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0
+		any = any || q.Limit != nil || q.Guarantee != nil || q.RunningMax > 0 || q.RunningUserMax > 0 || q.GPUMinutesMax > 0 || q.GPUMinutesUserMax > 0
 	}
 	if !any {
 		return nil

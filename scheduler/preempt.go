@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -52,17 +53,6 @@ type preemptRule struct {
 	any   bool   // the operator's switch: also work that does not say that it may be preempted
 	queue string
 	rate  int64 // evicted jobs an hour; 0: no limit
-}
-
-// held is what a queue holds, and what it is guaranteed.
-func (t *QueueTable) held(path string) (held, guarantee structs.Amount) {
-	if u := t.Use(path, ""); u != nil {
-		held = u.Held
-	}
-	if q := t.Queue(path); q != nil && q.Guarantee != nil {
-		guarantee = *q.Guarantee
-	}
-	return held, guarantee
 }
 
 // preemptRule is the rule for the decision's job.
@@ -502,44 +492,80 @@ func (d *decision) settings(path string) *structs.Queue {
 	return q
 }
 
-// mayReclaim reports whether work holds what its queue, and every queue above it that is not above the decision's too,
-// borrowed beyond its guarantee, while the decision's queue stays within its own.
+// mayReclaim reports whether the decision's job may have back what running work holds. Let top be the nearest queue above
+// both queues. Then the job's queue, or one between it and top, must be guaranteed what the job asks for beside all that
+// it holds; and without the work, its queue and each between it and top must still hold what they are guaranteed.
 func (d *decision) mayReclaim(h *held) bool {
-	mine := d.load.Job.QueueName()
-	theirs := h.work.job.QueueName()
-	t := d.in.Queues
-	held, guarantee := t.held(mine)
+	mine, theirs := d.load.Job.QueueName(), h.work.job.QueueName()
+	top := commonQueue(mine, theirs)
+	if d.limits == nil || theirs == top { // no guarantee anywhere; or theirs is above mine
+		return false
+	}
 	var ask structs.Amount
 	for _, g := range d.rec.groups {
 		if g.tg != nil {
-			ask = ask.Add(structs.GroupAmount(g.tg).Times(int64(len(g.wants))))
+			ask = ask.Add(d.limits.estimate(g.tg).Times(int64(len(g.wants))))
 		}
 	}
-	held = held.Add(ask)
-	switch {
-	case guarantee.GPUMilli > 0 && ask.GPUMilli > 0:
-		if held.GPUMilli > guarantee.GPUMilli {
-			return false
+	owed := false
+	for path := mine; path != top && !owed; path = structs.QueueParent(path) {
+		q := d.in.Queues.Queue(path)
+		if q == nil || q.Guarantee == nil {
+			continue
 		}
-	case guarantee.CPU > 0 && ask.GPUMilli == 0:
-		if held.CPU > guarantee.CPU {
-			return false
-		}
-	default:
+		holds, _ := d.limits.held(structs.UseRow{Path: path})
+		owed = guaranteed(holds.Add(ask), *q.Guarantee, ask)
+	}
+	if !owed {
 		return false
 	}
-	for path := theirs; path != ""; path = structs.QueueParent(path) {
-		if path == mine || len(mine) > len(path) && mine[:len(path)+1] == path+"/" {
-			return path != theirs // it is above both
+	for path := theirs; path != top; path = structs.QueueParent(path) {
+		q := d.in.Queues.Queue(path)
+		if q == nil || q.Guarantee == nil {
+			continue
 		}
-		held, guarantee := t.held(path)
-		held = held.Sub(d.pre.gone[path])
-		a := h.amount()
-		if ask.GPUMilli > 0 && held.GPUMilli-a.GPUMilli < guarantee.GPUMilli || ask.GPUMilli == 0 && held.CPU-a.CPU < guarantee.CPU {
-			return false
+		holds, _ := d.limits.held(structs.UseRow{Path: path})
+		holds = holds.Sub(d.pre.gone[path]).Sub(h.amount())
+		left := contested(holds, ask)
+		for i, g := range contested(*q.Guarantee, ask) {
+			if left[i] < g {
+				return false
+			}
 		}
 	}
 	return true
+}
+
+// guaranteed reports whether an amount, of which ask is what is asked for, lies within a guarantee. A guarantee of
+// nothing that the ask is about gives no claim.
+func guaranteed(after, guarantee, ask structs.Amount) bool {
+	some := false
+	for i, g := range contested(guarantee, ask) {
+		if g == 0 || contested(ask, ask)[i] == 0 {
+			continue
+		}
+		if contested(after, ask)[i] > g {
+			return false
+		}
+		some = true
+	}
+	return some
+}
+
+// contested are the components that a claim is about: those of GPUs for an ask for GPUs, else processor and memory.
+func contested(a, ask structs.Amount) [2]int64 {
+	if ask.GPUMilli > 0 || ask.GPUMemoryMiB > 0 {
+		return [2]int64{a.GPUMilli, a.GPUMemoryMiB}
+	}
+	return [2]int64{a.CPU, a.MemoryMiB}
+}
+
+// commonQueue is the lowest queue that is above both, or is both; "" when only the root is.
+func commonQueue(a, b string) string {
+	for a != "" && a != b && !strings.HasPrefix(b, a+"/") {
+		a = structs.QueueParent(a)
+	}
+	return a
 }
 
 // lost is what preempting one allocation costs, in GPU-seconds (of work without GPUs: seconds): what it has done since its

@@ -390,7 +390,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 				if wk == k {
 					resp.Terms = line.Terms(i)
 				}
-				line.Placed(i, structs.Amount{})
+				line.Taken(i)
 				if w.Domain != domain {
 					continue
 				}

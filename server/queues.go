@@ -82,7 +82,7 @@ func (s *Server) lineBy(f *foretell, snap *state.Snapshot, ws []*structs.Workloa
 	line = s.lineUp(f, snap, ws, now)
 	for i := line.Next(); i >= 0; i = line.Next() {
 		order = append(order, i)
-		line.Placed(i, structs.Amount{})
+		line.Taken(i)
 	}
 	return order, line
 }

@@ -36,7 +36,7 @@ var published = map[string]Rules{
 	"easy-sjbf-clair": {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: EstimateTrue},
 	"easy-tsafrir":    {Order: structs.OrderFCFS, Backfill: structs.BackfillSJF, Estimate: "tsafrir"},
 	"conservative":    {Order: structs.OrderFCFS, Backfill: structs.BackfillConservative},
-	"srtf":            {Order: structs.OrderSJF, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptOrder, Estimate: EstimateTrue},
+	"srtf":            {Order: structs.OrderSRTF, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptOrder, Estimate: EstimateTrue},
 }
 
 var backfills = []string{structs.BackfillNone, structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative}

@@ -14,7 +14,7 @@ const (
 )
 
 // QueueOrders are the names that Queue.Order may have beside "": the ordering policies that a person may choose.
-var QueueOrders = []string{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderWeighted}
+var QueueOrders = []string{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderSRSF, OrderSRTF, OrderWeighted}
 
 // Check says what is wrong with a queue by itself, or nil. Whether its parent exists is for Apply to see.
 func (q *Queue) Check() *Error {

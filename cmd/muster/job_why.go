@@ -407,6 +407,9 @@ func cure(r nomadlike.Refusal) string {
 		if r.Reason == "NODE_INELIGIBLE" {
 			return "a node becomes ready"
 		}
+		if taint, ok := strings.CutPrefix(r.Dimension, "taint "); ok {
+			return fmt.Sprintf("a node without taint %s becomes ready, or the job has a toleration { key = %q }", taint, strings.SplitN(taint, "=", 2)[0])
+		}
 		return "a node with " + r.Dimension + " becomes ready"
 	case "job-changed":
 		return fmt.Sprintf("the job asks for less or other %s", r.Dimension)

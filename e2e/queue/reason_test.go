@@ -39,6 +39,14 @@ const urgent = "queue = \"urgent\"\n  priority = 90\n  runtime = { expected = \"
 
 func reasons() []reason {
 	var simulated *harness.Proc
+	meta := func(args ...string) func(f *harness.Fleet) {
+		return func(f *harness.Fleet) {
+			f.T.Helper()
+			for id := range strings.FieldsSeq(f.Must("node", "status", "-q")) {
+				f.Must(append([]string{"node", "meta", "apply", "-node-id", id}, args...)...)
+			}
+		}
+	}
 	both := func(verb string) func(f *harness.Fleet) {
 		return func(f *harness.Fleet) {
 			f.T.Helper()
@@ -75,6 +83,8 @@ func reasons() []reason {
 			says: []string{"excluded by constraint ${attr.kernel.name} = plan9", "never"}, try: "without the constraint ${attr.kernel.name} = plan9"},
 		{name: "model", code: "CONSTRAINT", job: harness.Work{ID: "w", GPUs: `count = 1, model = "A100"`},
 			says: []string{"without device nvidia/gpu A100", "a node with device nvidia/gpu A100 becomes ready"}, try: "any model of GPU instead of A100"},
+		{name: "taint", code: "CONSTRAINT", before: meta("taint.team=x:no-schedule"), job: harness.Work{ID: "w", GPUs: "count = 1"},
+			says: []string{"a node without taint team=x becomes ready, or the job has a toleration"}, cure: meta("-unset", "taint.team")},
 		{name: "device", code: "DEVICE_UNHEALTHY", before: func(f *harness.Fleet) { lose(f, 0, "one", "two") }, job: harness.Work{ID: "w", GPUs: "count = 8"},
 			says: []string{"with unhealthy nvidia/gpu, short by 1 GPU"}, try: "node ", cure: func(f *harness.Fleet) { find(f, 0, "one"); find(f, 0, "two") }},
 		{name: "eligibility", code: "NODE_INELIGIBLE", before: both("-disable"), job: harness.Work{ID: "w", GPUs: "count = 1"},

@@ -367,6 +367,10 @@ func (l *Line) Placed(i int, use structs.Amount) {
 	l.lift(n)
 }
 
+// Taken is Placed of all that the workload asks for: how people are told the order before it is known who finds a
+// place. With nothing placed, one submitter's whole list would come before the first of another who has as much.
+func (l *Line) Taken(i int) { l.Placed(i, l.pending[i].Asks()) }
+
 // Blocked is told that something of a workload found no place. Where the queue backfills by run time, those of its lane
 // that follow are tried in that order from now on: what is not known to end is last.
 func (l *Line) Blocked(i int) {

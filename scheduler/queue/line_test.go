@@ -50,6 +50,12 @@ func TestLine(t *testing.T) {
 		w.Job = &j
 		return w
 	}
+	expects := func(w scheduler.Workload, d time.Duration) scheduler.Workload {
+		j := *w.Job
+		j.Runtime.Expected = d
+		w.Job = &j
+		return w
+	}
 	waited := func(w scheduler.Workload, d time.Duration) scheduler.Workload {
 		q := *w.Queue
 		q.SubmitTime = testNow.Add(-d)
@@ -95,6 +101,12 @@ func TestLine(t *testing.T) {
 		{"edf: what can be met first, then what cannot, then the rest", structs.OrderEDF, nil, nil,
 			[]scheduler.Workload{load("none", "", "", 1, 90, 1), deadline(load("soon", "", "", 2, 1, 1), 2*time.Hour), deadline(load("hopeless", "", "", 3, 1, 1), time.Minute), deadline(load("later", "", "", 4, 1, 1), 3*time.Hour)},
 			"soon later hopeless none"},
+		{"sjf: shortest expected run time, unknown last", structs.OrderSJF, nil, nil,
+			[]scheduler.Workload{load("unknown", "", "", 1, 90, 1), expects(load("long", "", "", 2, 50, 1), 3*time.Hour), expects(load("short", "", "", 3, 1, 4), time.Minute)},
+			"short long unknown"},
+		{"srsf: least remaining GPU-seconds", structs.OrderSRSF, nil, nil,
+			[]scheduler.Workload{load("unknown", "", "", 1, 90, 1), expects(load("wide", "", "", 2, 50, 8), time.Hour), expects(load("long", "", "", 3, 1, 1), 7*time.Hour)},
+			"long wide unknown"},
 		{"priority: waiting raises it", structs.OrderPriority, nil, nil,
 			[]scheduler.Workload{load("new", "", "", 9, 55, 1), waited(load("old", "", "", 1, 50, 1), 2*time.Hour), waited(load("older", "", "", 2, 1, 1), 3*time.Hour)},
 			"old new older"},
@@ -118,6 +130,34 @@ func TestLine(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOrdersOfQueues: what a queue may be configured with is what there is, and each says its own name.
+func TestOrdersOfQueues(t *testing.T) {
+	if got := Names(); !slices.Equal(got, structs.QueueOrders) {
+		t.Errorf("policies %v, a queue may name %v", got, structs.QueueOrders)
+	}
+	for name, o := range Builtin {
+		if o.Name() != name {
+			t.Errorf("the policy %q says that its name is %q", name, o.Name())
+		}
+	}
+}
+
+// TestTaken: turns are told before anything is placed, as if everybody got what he asks for.
+func TestTaken(t *testing.T) {
+	ws := []scheduler.Workload{load("e1", "", "eve", 1, 50, 1), load("e2", "", "eve", 2, 50, 1), load("e3", "", "eve", 3, 50, 1), load("m1", "", "mallory", 4, 50, 1), load("m2", "", "mallory", 5, 50, 1)}
+	for _, order := range []string{structs.OrderFair, structs.OrderWeighted} {
+		l := NewLine(&scheduler.QueueTable{Total: total}, structs.SchedulerConfig{Order: order}, ws, testNow, 1)
+		var got []string
+		for i := l.Next(); i >= 0; i = l.Next() {
+			got = append(got, ws[i].Key.ID)
+			l.Taken(i)
+		}
+		if want := "e1 m1 e2 m2 e3"; strings.Join(got, " ") != want {
+			t.Errorf("%s: got %v, want %s", order, got, want)
+		}
 	}
 }
 

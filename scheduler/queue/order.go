@@ -132,6 +132,7 @@ var Builtin = map[string]Order{
 	structs.OrderWeighted: Weighted{},
 	structs.OrderLottery:  Lottery{},
 	structs.OrderAdaptive: Adaptive{},
+	structs.OrderSJF:      SJF{},
 	structs.OrderSRTF:     SRTF{},
 	structs.OrderSRSF:     SRSF{},
 	structs.OrderMLFQ:     MLFQ{},
@@ -140,7 +141,8 @@ var Builtin = map[string]Order{
 // Default is the ordering policy of a cluster that names none.
 const Default = structs.OrderAdaptive
 
-// Named gives the ordering policy of a name; that of a name that this build does not know is Default.
+// Named gives the ordering policy of a name. What a queue may be configured with is known here (a test compares them);
+// a name from a newer build than this one gives Default.
 func Named(name string) Order {
 	if o := Builtin[name]; o != nil {
 		return o

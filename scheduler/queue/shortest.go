@@ -8,6 +8,30 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// SJF is shortest job first: by how long the work is expected to run in all, so that what was stopped on the way keeps
+// its place. What nobody can tell of comes last.
+type SJF struct{}
+
+// Name is "sjf".
+func (SJF) Name() string { return structs.OrderSJF }
+
+// Key is the expected run time.
+func (SJF) Key(w *scheduler.Workload, at *Scene) Key {
+	if e := at.Expect(w); e > 0 {
+		return Key{int64(e)}
+	}
+	return Key{unknown}
+}
+
+// Terms are the expected run time in seconds, when it is known, and the wait.
+func (SJF) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
+	out := []structs.ScoreTerm{waitTerm(w, at)}
+	if e := at.Expect(w); e > 0 {
+		out = append([]structs.ScoreTerm{{Name: "expected_seconds", Micro: e.Microseconds()}}, out...)
+	}
+	return out
+}
+
 // SRTF is shortest remaining time first: by how much longer the work is expected to run. What nobody can tell of comes
 // last.
 type SRTF struct{}
