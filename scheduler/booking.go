@@ -33,6 +33,8 @@ type books struct {
 	last    *structs.Queue
 	version int             // of the promises
 	barren  map[string]bool // asks for which no start is known
+	patient bool            // a promise is looked for to what waits beyond the bound: see guess
+	before  map[int]bool    // rows where that was promised room before
 
 	endless   bool // nothing held was known to end, when the picture had this stamp
 	endlessAt int
@@ -238,6 +240,43 @@ func (h *heldWork) foreseen(now structs.LogTime) structs.LogTime {
 	return x.ends(now)
 }
 
+// foreseen is the end of what is held on a row as the promise that is being looked for may count on it.
+func (b *books) foreseen(row int, h *heldWork) structs.LogTime {
+	at := h.foreseen(b.in.Now)
+	if at == 0 && b.patient {
+		if at = h.guess(b.in.Now); at > 0 && b.before[row] {
+			at = b.in.Now.Add(time.Minute)
+		}
+	}
+	return at
+}
+
+// wait makes ready for a promise to a workload that has waited beyond the bound. Where it was promised room before, what
+// is held is taken to end first: a promise that follows the guesses from node to node would never come true.
+func (b *books) wait(load *Workload) {
+	b.patient, b.before = b.late(load), nil
+	old := b.old[load.Key]
+	if !b.patient || old == nil {
+		return
+	}
+	b.before = make(map[int]bool)
+	for i := range old.Places {
+		if row := b.w.v.row(old.Places[i].Node); row >= 0 {
+			b.before[row] = true
+		}
+	}
+}
+
+// guess is an end of batch work of which nothing is known: it goes on for as long as it has run. 0 for what may run for
+// ever. A promise to what has waited beyond its queue's bound counts on it, for without any promise its nodes would never
+// come to be free together. Others never do: a promise keeps work away whose end nobody knows, too.
+func (h *heldWork) guess(now structs.LogTime) structs.LogTime {
+	if h.job == nil || h.job.Type != structs.JobBatch {
+		return 0
+	}
+	return now.Add(max(now.Sub(h.began), time.Minute))
+}
+
 // until is when an allocation of a group that is placed now is expected to hold no more.
 func (d *decision) until(tg *structs.Group) structs.LogTime {
 	if w := d.workOf(tg); w.job != nil {
@@ -294,10 +333,16 @@ func (b *books) depth(w *Workload) int64 {
 	case structs.BackfillConservative:
 		return q.ReserveDepth
 	}
-	if since := w.WaitingSince(); since > 0 && b.in.Now.Sub(since) > q.MaxWait {
+	if b.late(w) {
 		return 1 // greedy, but nobody may starve
 	}
 	return 0
+}
+
+// late reports whether a workload has waited beyond the bound of its queue.
+func (b *books) late(w *Workload) bool {
+	since := w.WaitingSince()
+	return since > 0 && b.in.Now.Sub(since) > b.rule(w.QueueName()).MaxWait
 }
 
 // full reports whether no further blocked workload of a queue gets a promise.
@@ -336,7 +381,7 @@ func (d *decision) reserve() {
 		d.estimate()
 		return
 	}
-	if len(b.barren) > 0 && b.barren[d.missKey()] {
+	if len(b.barren) > 0 && b.barren[d.missKey()] && !b.late(d.load) {
 		return
 	}
 	b.speak(path)
@@ -384,8 +429,9 @@ func (b *books) settle() {
 	for len(b.owed) > 0 {
 		d := b.owed[0]
 		b.owed = b.owed[1:]
+		b.wait(d.load)
 		if !b.grant(d) {
-			if key := d.missKey(); key != "" {
+			if key := d.missKey(); key != "" && !b.patient {
 				if b.barren == nil {
 					b.barren = make(map[string]bool)
 				}
@@ -427,7 +473,10 @@ func (b *books) grant(d *decision) bool {
 		}
 		r.Places = append(r.Places, out)
 		for _, e := range b.w.get(p.spot.row).hold.list() {
-			if e.work.expect > 0 {
+			switch {
+			case b.patient && e.work.foreseen(d.in.Now) == 0:
+				r.Basis = structs.ReserveGuessed
+			case e.work.expect > 0 && r.Basis == structs.ReserveLimit:
 				r.Basis = structs.ReservePredicted
 			}
 		}

@@ -35,7 +35,7 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	rows := b.rowsFor(d)
 	for _, row := range rows {
 		for _, e := range b.w.get(row).hold.list() {
-			if at := e.work.foreseen(now); at > 0 {
+			if at := b.foreseen(row, &e.work); at > 0 {
 				times = append(times, at)
 			}
 		}
@@ -76,17 +76,19 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 
 // anyEnds reports whether anything held is known to end.
 func (b *books) anyEnds() bool {
-	if b.endless && b.endlessAt == b.w.stamp {
+	if !b.patient && b.endless && b.endlessAt == b.w.stamp {
 		return false
 	}
 	for row := range b.w.v.rows {
 		for _, h := range b.w.get(row).hold.list() {
-			if h.work.foreseen(b.in.Now) > 0 {
+			if b.foreseen(row, &h.work) > 0 {
 				return true
 			}
 		}
 	}
-	b.endless, b.endlessAt = true, b.w.stamp
+	if !b.patient {
+		b.endless, b.endlessAt = true, b.w.stamp
+	}
 	return false
 }
 
@@ -127,7 +129,7 @@ func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []pla
 	now := d.in.Now
 	ends := make([]ending, 0, len(o.hold.list()))
 	for _, e := range o.hold.list() {
-		if at := e.work.foreseen(now); at > 0 {
+		if at := b.foreseen(0, &e.work); at > 0 {
 			ends = append(ends, ending{at, e.need})
 		}
 	}
@@ -231,7 +233,6 @@ func (b *books) decideAt(d *decision, w *whatIf) []placement {
 // placeAt tries to place everything that the decision misses as the cluster will be at a time. It is nil when that
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
-	now := d.in.Now
 	w := &whatIf{v: b.w.v, mix: b.w.mix, scratch: b.w.scratch, era: "then "}
 	w.touched = w.column()
 	defer func() {
@@ -243,7 +244,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		var keep []*held
 		list := o.hold.list()
 		for _, e := range list {
-			if t := e.work.foreseen(now); t == 0 || t > at {
+			if t := b.foreseen(row, &e.work); t == 0 || t > at {
 				keep = append(keep, e)
 			}
 		}

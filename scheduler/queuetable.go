@@ -46,7 +46,7 @@ func (t *QueueTable) Use(path, user string) *structs.QueueUsage {
 // Settings are those of the queue of a path with everything that is inherited or has a default filled in. Limits,
 // guarantees, caps and weights are each queue's own and not inherited. The path need not exist.
 func (t *QueueTable) Settings(path string, cfg *structs.SchedulerConfig) structs.Queue {
-	out := t.configured(path)
+	out := t.Configured(path)
 	out.Weight = max(out.Weight, 1)
 	inherit(&out, &structs.Queue{
 		Order: cmp.Or(cfg.Order, structs.OrderAdaptive), Preempt: structs.PreemptOrder, Backfill: cmp.Or(cfg.Backfill, structs.BackfillSJF),
@@ -56,8 +56,8 @@ func (t *QueueTable) Settings(path string, cfg *structs.SchedulerConfig) structs
 	return out
 }
 
-// configured are the settings of the queue of a path with everything that is inherited, without defaults.
-func (t *QueueTable) configured(path string) structs.Queue {
+// Configured are the settings of the queue of a path with everything that is inherited, without defaults.
+func (t *QueueTable) Configured(path string) structs.Queue {
 	out := structs.Queue{Path: path}
 	if q := t.Queue(path); q != nil {
 		out = *q

@@ -91,7 +91,7 @@ func newRaces(in *Input, w *whatIf) *races {
 		q := settings[path]
 		if q == nil {
 			s := in.Queues.Settings(path, &in.Config)
-			s.PreemptMax = in.Queues.configured(path).PreemptMax // who gives way often is one whose turn comes back: no default
+			s.PreemptMax = in.Queues.Configured(path).PreemptMax // who gives way often is one whose turn comes back: no default
 			q = &s
 			settings[path] = q
 		}

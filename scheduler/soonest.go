@@ -46,7 +46,11 @@ func (b *books) soonest(d *decision, rows []int) structs.LogTime {
 		for _, e := range o.hold.list() {
 			n := wholeDevices(e)
 			free -= n
-			if at := e.work.ends(now); at > 0 {
+			at := e.work.ends(now)
+			if at == 0 {
+				at = b.foreseen(row, &e.work)
+			}
+			if at > 0 {
 				k := len(ends)
 				ends, freed = append(ends, ending{at, e.need}), append(freed, n)
 				for ; k > 0 && ends[k-1].at > ends[k].at; k-- {

@@ -114,7 +114,7 @@ type Reservation struct {
 	JobID       string // of the blocked workload; "" for an operator's
 	Start       LogTime
 	End         LogTime            // 0: open end
-	Basis       string             // ReserveLimit or ReservePredicted: what the ends of running work were taken from; "" for an operator's
+	Basis       string             // ReserveLimit, ReservePredicted or ReserveGuessed: what the ends of running work were taken from; "" for an operator's
 	Places      []ReservationPlace // nodes with what will be held on each
 	Nodes       []NodeID           // operator's: whole nodes
 	Amount      *Amount            // operator's: an amount anywhere in the domain; nil for nodes
@@ -138,6 +138,7 @@ type ReservationPlace struct {
 const (
 	ReserveLimit     = "limit"
 	ReservePredicted = "predicted"
+	ReserveGuessed   = "guessed" // some of the work says nothing of its end: it is taken to run on for as long as it has run
 )
 
 // ReservationID is the id of a blocked workload's reservation.

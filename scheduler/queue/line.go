@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"slices"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -19,7 +20,8 @@ import (
 // places. Any other order compares the heads by its key, so a child queue then counts for no more than its workloads
 // do. Before both come two classes: what stays within its queue's guarantee is before the rest, and what is beyond a
 // soft limit is after it. And under an order by key, what waits for longer than its queue's MaxWait is first, the
-// longest wait in front: no order may starve.
+// longest wait in front: no order may starve. The adaptive order sees to that by itself; it has the bound as well when a
+// queue is configured with one.
 //
 // Naive: sort everything by shares once. Then one pass gives all that is free to whoever had the least when it began.
 type Line struct {
@@ -37,8 +39,9 @@ type node struct {
 	path   string
 	parent *node
 	order  Order
-	share  Sharer // order, when it is one
-	aware  bool   // order knows run times: see Adaptive.KnowsRunTimes
+	share  Sharer        // order, when it is one
+	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
+	bound  time.Duration // of waiting, after which a workload is first; 0: none
 	scene  Scene
 	queue  *structs.Queue // as configured; nil: by inheritance only
 	held   structs.Amount // with what the pass has placed
@@ -143,8 +146,8 @@ func (l *Line) Begin(table *scheduler.QueueTable, cfg structs.SchedulerConfig, p
 		last = ln
 		l.of[i] = ln
 		it := item{load: i, late: notLate, key: n.order.Key(w, &n.scene)}
-		if !n.aware {
-			if since := w.WaitingSince(); since > 0 && now.Sub(since) > n.scene.Queue.MaxWait {
+		if n.bound > 0 {
+			if since := w.WaitingSince(); since > 0 && now.Sub(since) > n.bound {
 				it.late = int64(since)
 			}
 		}
@@ -175,7 +178,10 @@ func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTi
 	}
 	n.order = Named(n.scene.Queue.Order)
 	n.share, _ = n.order.(Sharer)
-	_, n.aware = n.order.(interface{ KnowsRunTimes() })
+	n.bound = n.scene.Queue.MaxWait
+	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware { // only if somebody says so
+		n.bound = l.table.Configured(path).MaxWait
+	}
 	n.turns.less = l.before
 	if u := l.table.Use(path, ""); u != nil {
 		n.held = u.Held

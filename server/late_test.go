@@ -1,0 +1,43 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestLateJobGetsRoom: narrow work comes all the time and passes whatever it can, so that the node is never free for
+// a job that needs all of it. When that has waited for its queue's bound, no more of it is let in, and it runs.
+func TestLateJobGetsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		all := f.nodes[0].Resources.CPU - f.nodes[0].Reserved.CPU
+		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: 30 * time.Minute, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptNone}}})
+		batch := func(id string, cpu int64) {
+			register(t, s, passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Groups[0].Reschedule, j.Groups[0].Tasks[0].Resources.CPU = structs.JobBatch, structs.Reschedule{}, cpu
+			}))
+		}
+		ran := time.Duration(0)
+		for i := range 90 { // for an hour and a half, one every minute, each for 90 s
+			id := fmt.Sprintf("narrow-%02d", i)
+			f.set(func() { f.runs[id] = 90 * time.Second })
+			batch(id, all/3)
+			if i == 3 {
+				f.set(func() { f.runs["wide"] = time.Minute })
+				batch("wide", all)
+			}
+			time.Sleep(time.Minute)
+			if ran == 0 && running(s, "wide") > 0 {
+				ran = time.Duration(i-3) * time.Minute
+			}
+		}
+		if ran < 29*time.Minute || ran > 40*time.Minute {
+			t.Errorf("the wide job ran after %v (0: never), want soon after 30 minutes", ran)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestNobodyStarves: narrow work comes all the time and would keep the nodes from ever being free for work that needs one
+// whole. Whatever the order and the backfilling, and whether or not anybody knows when work ends, a job that has waited
+// for its queue's bound starts soon after: when what runs then has ended.
+func TestNobodyStarves(t *testing.T) {
+	const bound, longest = 4 * time.Hour, time.Hour
+	starved, checks := 0, 0
+	for seed := range uint64(2) {
+		for _, limits := range []bool{true, false} {
+			for _, order := range []string{structs.OrderAdaptive, structs.OrderSJF, structs.OrderSRSF, structs.OrderEDF, structs.OrderFCFS, structs.OrderPriority} {
+				for _, backfill := range []string{structs.BackfillGreedy, structs.BackfillEASY, structs.BackfillSJF} {
+					for _, wait := range []time.Duration{bound, math.MaxInt64} {
+						worst := widestWait(t, seed, limits, longest, structs.Queue{Path: structs.QueueRoot, Order: order, Backfill: backfill, MaxWait: wait})
+						name := fmt.Sprintf("seed %d, %s, %s, limits %v", seed, order, backfill, limits)
+						switch {
+						case wait == bound && worst > bound+3*longest:
+							t.Errorf("%s: a wide job waited %v", name, worst)
+						case wait == bound:
+							checks++
+						case worst > bound+3*longest:
+							starved++
+						}
+					}
+				}
+			}
+		}
+	}
+	if starved < checks/6 {
+		t.Errorf("without a bound only %d of %d runs starve: they prove nothing about it", starved, checks)
+	}
+	t.Logf("%d runs; without a bound %d of them starve", checks, starved)
+}
+
+// widestWait is the longest wait of a wide job among narrow ones.
+func widestWait(t *testing.T, seed uint64, limits bool, longest time.Duration, root structs.Queue) time.Duration {
+	rng := rand.New(rand.NewPCG(seed, 99))
+	var jobs []*Job
+	add := func(name string, at, run time.Duration, gpus int64, priority int) {
+		j := gpuJob(name, at, run, gpus)
+		j.Job.Priority = priority
+		if limits {
+			j.Job.Runtime.Limit = longest
+		}
+		jobs = append(jobs, j)
+	}
+	wide := 0
+	for at := time.Duration(0); at < 60*time.Hour; at += time.Duration(rng.Int64N(int64(10 * time.Minute))) {
+		add(fmt.Sprintf("narrow%d", len(jobs)), at, 10*time.Minute+time.Duration(rng.Int64N(int64(longest-15*time.Minute))), 1, 50)
+		if due := time.Duration(wide) * 12 * time.Hour; at >= due && due < 48*time.Hour {
+			add(fmt.Sprintf("wide%d", wide), at, longest/2, 4, 50)
+			wide++
+		}
+	}
+	worst := time.Duration(0)
+	cfg := Config{Whole: true, Nodes: nodes(t, "2x4"), Policy: policy.Builtin["worst-fit"], Source: &list{jobs: jobs}, Queues: []*structs.Queue{&root}}
+	ended := 0
+	cfg.Hooks.Ended = func(e *Engine, l *Live) {
+		ended++
+		if l.Key.ID[:4] == "wide" {
+			worst = max(worst, l.Start.Sub(l.Submit))
+		}
+	}
+	if err := NewEngine(cfg).Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if ended != len(jobs) {
+		t.Fatalf("%d of %d jobs ended", ended, len(jobs))
+	}
+	return worst
+}
