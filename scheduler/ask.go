@@ -45,6 +45,8 @@ type ask struct {
 	distinctHostsJob   bool
 	distinctHostsGroup bool
 	distinct           []distinctAsk
+
+	weights structs.ScoreWeights // in place of the policy's
 }
 
 type wish struct {

@@ -303,7 +303,8 @@ func (h *heldWork) latest(now structs.LogTime) structs.LogTime {
 }
 
 func (d *decision) workOf(tg *structs.Group) heldWork {
-	return heldWork{job: d.load.Job, group: tg.Name, began: d.in.Now, expect: d.load.Expect, yields: tg.Elastic != nil}
+	return heldWork{job: d.load.Job, group: tg.Name, began: d.in.Now, expect: d.load.Expect, yields: tg.Elastic != nil,
+		shy: keepsAway(d.load.Job, tg.Name)}
 }
 
 // rule is the settings of a workload's queue.

@@ -109,7 +109,7 @@ func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 
 func (d *dumpHeld) held(jobs []*structs.Job) *held {
 	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
-		yields: elastic(d.job(jobs), d.Group)}}
+		yields: elastic(d.job(jobs), d.Group), shy: keepsAway(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
 	}

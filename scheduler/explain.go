@@ -104,6 +104,12 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		}
 		term("node-affinity", s.weights.Affinity, wishes*Micro/s.ask.wishTotal)
 	}
+	if s.peers != nil && s.peers.weight > 0 {
+		s.peers.refresh(s.ask, s.w)
+		term("job-affinity", s.weights.Affinity, s.peers.micro(row))
+	}
+	term("locality", s.extra.locality, v.local)
+	term("cost", s.extra.cost, v.cheap)
 	if s.likes() {
 		term("devices", s.weights.Affinity, v.liked)
 	}

@@ -23,6 +23,8 @@ type verdict struct {
 	hash    [16]byte
 	node    *structs.Node // one of the class
 	liked   int64         // of the best device choices, millionths, averaged
+	local   int64         // share of the job's data that is there, millionths
+	cheap   int64         // how far below the dearest node it costs, millionths
 
 	class, dc           string
 	inPool, available   int64
@@ -61,6 +63,7 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 	for i := range a.wishes {
 		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
 	}
+	v.local, v.cheap = s.local(n), s.cheap(n)
 	for i := range a.devices {
 		d := &a.devices[i]
 		c := d.choices(n)

@@ -24,6 +24,7 @@ type heldWork struct {
 	expect time.Duration   // predicted run time; 0: none
 	ending bool            // told to stop already
 	yields bool            // of an elastic group: it may shrink for others
+	shy    bool            // it keeps others away
 	index  int             // name index
 	times  int64           // that the job had been preempted when this was placed
 	saved  structs.LogTime // when its newest checkpoint was written; 0 for none
@@ -76,7 +77,7 @@ type heldRare struct {
 }
 
 func heldOf(a *structs.Allocation) *held {
-	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group)}}
+	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group), shy: keepsAway(a.Job, a.Group)}}
 	if a.Saved != nil {
 		h.work.saved = a.Saved.Time
 	}
@@ -113,6 +114,7 @@ type holding struct {
 	rares  int      // how many of held have a rare part
 	waits  int      // how many of held wait on others
 	yields int      // how many of held may shrink for others
+	shy    int      // how many of held keep others away
 }
 
 func (h *holding) list() []*held {
@@ -148,10 +150,11 @@ func (o occupancy) with(n *structs.Node, h *held) occupancy {
 	next.held = append(next.held, old[i:]...)
 	if o.hold != nil {
 		next.ports, next.cores, next.devs, next.shares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares
-		next.rares, next.waits, next.yields = o.hold.rares, o.hold.waits, o.hold.yields
+		next.rares, next.waits, next.yields, next.shy = o.hold.rares, o.hold.waits, o.hold.yields, o.hold.shy
 	}
 	if h.rare == nil && next.waits == 0 {
 		next.yields += count(h.work.yields)
+		next.shy += count(h.work.shy)
 		return occupancy{used: o.used.Add(h.need), hold: next}
 	}
 	return occupancy{hold: next}.tally(n)
@@ -172,6 +175,7 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 	used, plain := o.used, o.hold == nil || o.hold.waits == 0
 	for _, h := range fresh {
 		next.yields += count(h.work.yields)
+		next.shy += count(h.work.shy)
 	}
 	for len(old) > 0 && len(fresh) > 0 {
 		if cmpID(old[0].id, fresh[0].id) < 0 {
@@ -191,6 +195,7 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 	if o.hold != nil {
 		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
 		next.yields += o.hold.yields
+		next.shy += o.hold.shy
 	}
 	return occupancy{used: used, hold: next}
 }
@@ -210,6 +215,7 @@ func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
 	if gone.rare == nil && o.hold.waits == 0 {
 		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
 		next.yields = o.hold.yields - count(gone.work.yields)
+		next.shy = o.hold.shy - count(gone.work.shy)
 		return occupancy{used: o.used.Sub(gone.need), hold: next}
 	}
 	return occupancy{hold: next}.tally(n)
@@ -225,6 +231,7 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 	for _, e := range h.held {
 		used = used.Add(e.need)
 		h.yields += count(e.work.yields)
+		h.shy += count(e.work.shy)
 		if e.rare == nil {
 			continue
 		}

@@ -70,6 +70,9 @@ func (d *decision) hopeKey(g *groupWork) string {
 		g.hope, g.hoped = g.hopeKey(d.load.Job), true
 	}
 	key := g.hope
+	if key != "" && d.w.anyShy() {
+		return "" // who keeps away from whom depends on their names
+	}
 	if key == "" || !d.books.keeps() && d.aside == nil {
 		return key
 	}
@@ -83,7 +86,7 @@ func (d *decision) hopeKey(g *groupWork) string {
 // its job's allocations are.
 func (g *groupWork) hopeKey(job *structs.Job) string {
 	a := g.ask
-	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 ||
+	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 || len(a.peersOf()) > 0 ||
 		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
 		return ""
 	}

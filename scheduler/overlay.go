@@ -167,7 +167,7 @@ func heldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeI
 		return node, nil, false
 	}
 	h = &held{id: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), need: e.Asks[p.Group],
-		work: heldWork{job: e.Job, group: e.Groups[p.Group], began: e.Decided, expect: p.Expect, index: p.Index, yields: elastic(e.Job, e.Groups[p.Group])}}
+		work: heldWork{job: e.Job, group: e.Groups[p.Group], began: e.Decided, expect: p.Expect, index: p.Index, yields: elastic(e.Job, e.Groups[p.Group]), shy: keepsAway(e.Job, e.Groups[p.Group])}}
 	if len(p.WaitsOn)+len(p.Ports)+len(p.Cores)+len(p.Grants) > 0 {
 		h.rare = &heldRare{waits: p.WaitsOn, ports: p.Ports, cores: p.Cores, grants: p.Grants}
 	}

@@ -36,6 +36,15 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 			seen = &occupancy{o.used, merged}
 		}
 	}
+	if s.peers != nil {
+		if why, bad := s.peersRefuse(row); bad {
+			if count {
+				v.filtered++
+				s.refuse(why)
+			}
+			return rateRefused
+		}
+	}
 	wishes := v.wishes
 	if len(a.perNode)+len(a.wishPerNode) > 0 {
 		for k := range a.perNode {
@@ -101,6 +110,12 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	}
 	if a.wishTotal > 0 {
 		base += s.weights.Affinity * (wishes * Micro / a.wishTotal)
+	}
+	if s.peers != nil && s.peers.weight > 0 {
+		base += s.weights.Affinity * s.peers.micro(row)
+	}
+	if s.extra.locality+s.extra.cost > 0 {
+		base += s.extra.locality*v.local + s.extra.cost*v.cheap
 	}
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked

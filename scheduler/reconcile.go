@@ -114,7 +114,11 @@ func newReconciler(in *Input, w *Workload) *reconciler {
 	for _, e := range w.Evals {
 		r.force = r.force || e.ForceResch
 	}
-	r.ask = func(tg *structs.Group) *ask { return compileAsk(w.Job, tg, in.Config.GPUFit) }
+	r.ask = func(tg *structs.Group) *ask {
+		a := compileAsk(w.Job, tg, in.Config.GPUFit)
+		a.weights = weightsFor(in, w.Job)
+		return a
+	}
 	return r
 }
 

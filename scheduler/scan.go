@@ -28,6 +28,7 @@ type scan struct {
 	turn         []int32 // cells with candidates, a heap by their best
 
 	props       []*propState
+	peers       *peers      // nil: nothing depends on where other jobs are
 	onRow       []int32     // allocations of this group per row; nil while there are none
 	jobRow      []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
 	parked      []candidate // refused for distinctness only; may come back when an allocation leaves
@@ -45,12 +46,13 @@ type scan struct {
 	weightSum   int64
 	picker      picker
 	gpus        gpuScan
-	sees        bool           // the policy wants Use.GPU
-	learns      bool           // the policy wants Use.Past
-	lots        bool           // the policy draws lots for GPUs
-	lot         uint64         // of this decision
-	offGPUs     bool           // nodes without GPUs are better for this ask
-	penalties   map[int32]bool // rows where this very allocation failed before
+	sees        bool                           // the policy wants Use.GPU
+	learns      bool                           // the policy wants Use.Past
+	lots        bool                           // the policy draws lots for GPUs
+	lot         uint64                         // of this decision
+	offGPUs     bool                           // nodes without GPUs are better for this ask
+	penalties   map[int32]bool                 // rows where this very allocation failed before
+	extra       struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
 
 	books *books          // promises to keep; nil: none
 	whose *Workload       // whose group it is, for the books
@@ -108,6 +110,8 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 	if c, ok := p.(interface{ CountsAllocs() bool }); ok {
 		s.counts = c.CountsAllocs()
 	}
+	s.peers = newPeers(a, w)
+	s.reweigh()
 	s.weightSum = s.weights.Fit + s.weights.Load
 	if s.offGPUs {
 		s.weightSum += s.weights.GPU
@@ -127,6 +131,10 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 	if s.spreadWeight > 0 {
 		s.weightSum += s.weights.Spread
 	}
+	if s.peers != nil && s.peers.weight > 0 {
+		s.weightSum += s.weights.Affinity
+	}
+	s.weightSum += s.extra.locality + s.extra.cost
 	return s
 }
 
@@ -148,6 +156,9 @@ func (s *scan) count(row int, group bool, n int32) {
 			values := s.spreadValues(s.verdict(row), node)
 			s.spreadTook(values, int64(n))
 		}
+	}
+	if s.peers != nil {
+		s.peers.took(row, int64(n))
 	}
 	if s.jobRow != nil && (group || s.ask.distinctHostsJob) {
 		s.jobRow[row] += n

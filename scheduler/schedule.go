@@ -351,7 +351,7 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 
 // countsJob reports whether allocations of the job's other groups matter to the ask.
 func (a *ask) countsJob() bool {
-	return a.distinctHostsJob || slices.ContainsFunc(a.distinct, func(d distinctAsk) bool { return d.job })
+	return a.distinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.distinct, func(d distinctAsk) bool { return d.job })
 }
 
 // assemble makes the plan entries of the decision.

@@ -162,6 +162,13 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			}
 		}
 		return "ok"
+	case "weights":
+		var words []string
+		for _, a := range c.Args {
+			words = append(words, a.Key+"="+a.Value)
+		}
+		w.config.Weights = weightsOf(t, words)
+		return "ok"
 	case "schedule":
 		return schedule(t, w, c)
 	case "suggest":
@@ -169,6 +176,26 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 	}
 	t.Fatalf("%s: unknown command %q", c.Pos, c.Cmd)
 	return ""
+}
+
+// weightsOf reads "cost=50"; 0 is off.
+func weightsOf(t *testing.T, words []string) (out structs.ScoreWeights) {
+	for _, word := range words {
+		k, v, _ := strings.Cut(word, "=")
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			t.Fatalf("%q: want a number", word)
+		}
+		if n == 0 {
+			n = structs.WeightOff
+		}
+		for _, x := range out.Terms() {
+			if x.Name == k {
+				*x.Value = n
+			}
+		}
+	}
+	return out
 }
 
 func changeNode(t *testing.T, n *structs.Node, words []string) {
@@ -341,6 +368,20 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			g.Constraints = append(g.Constraints, structs.Constraint{LTarget: f[1], Operand: f[2], RTarget: at(3)})
 		case "affinity":
 			g.Affinities = append(g.Affinities, structs.Affinity{Weight: atoi(f[1]), LTarget: f[2], Operand: f[3], RTarget: at(4)})
+		case "near", "away":
+			p := structs.Peer{JobID: opt("job", ""), Label: opt("label", ""), Level: opt("level", ""), Required: slices.Contains(f, "required"), Weight: atoi(opt("weight", "50"))}
+			if f[0] == "near" {
+				g.Near = append(g.Near, p)
+			} else {
+				j.Away = append(j.Away, p)
+			}
+		case "meta":
+			k, v, _ := strings.Cut(f[1], "=")
+			j.Meta = map[string]string{k: v}
+		case "data":
+			j.Datasets = f[1:]
+		case "weights":
+			j.Weights = weightsOf(t, f[1:])
 		case "spread":
 			s := structs.Spread{Weight: atoi(f[1]), Attribute: f[2]}
 			for _, x := range f[3:] {
@@ -449,7 +490,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}
 	var b strings.Builder
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch")}, Queues: w.queueTable(), Evicted: w.taken}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights}, Queues: w.queueTable(), Evicted: w.taken}
 	if p.Rotates() || policy.Advances(p) {
 		defer func() { w.cursor = in.Cursor }()
 	}

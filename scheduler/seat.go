@@ -75,6 +75,9 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			_ = at
 			continue
 		}
+		if s.peers != nil && s.peers.stale {
+			s.rerate()
+		}
 		at := s.turn[0]
 		x := &s.cells[at]
 		c := x.heap[0]
@@ -142,6 +145,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 
 // took books a placement of this group on a row in everything but the heap.
 func (s *scan) took(row int, v *verdict, n *structs.Node) {
+	s.peersTook(row)
 	if s.onRow == nil {
 		s.onRow = s.w.column()
 	}
@@ -169,6 +173,11 @@ func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) 
 	if s.jobRow != nil && s.jobRow[row] > 0 {
 		return refusal{code: structs.ReasonConstraint, what: structs.OperandDistinctHosts, cure: structs.EventAllocStopped}, true
 	}
+	if s.peers != nil {
+		if why, bad := s.peers.refusesSelf(row); bad {
+			return why, true
+		}
+	}
 	for i := range s.ask.distinct {
 		val := s.propValue(i, v, n)
 		if val == 0 || s.props[i].have[val] >= s.ask.distinct[i].limit {
@@ -192,6 +201,9 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 		}
 	}
 	if _, bad := s.indistinct(row, v, n); bad {
+		return spot{}, false
+	}
+	if _, bad := s.peersRefuse(row); bad {
 		return spot{}, false
 	}
 	o := s.w.get(row)

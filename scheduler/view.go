@@ -35,6 +35,7 @@ type chunk struct {
 	hold []*holding
 
 	shrinks atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
+	shies   atomic.Int32 // whether something held keeps others away: the same
 }
 
 // mayShrink reports whether something held on the nodes of a chunk may shrink for others. It is found out once, as

@@ -16,7 +16,9 @@ type whatIf struct {
 	ledgers []*ledger
 	seed    uint64 // of the pass, for lots
 	past    map[structs.NodeID]Past
-	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
+	dear    int64 // see dearest
+	shy     bool  // something set here may keep others away
+	gpus    int8  // 1: some node has GPUs, -1: none has, 0: not looked yet
 	scratch *scratch
 	era     string // "" for the present; pictures of the future have ledgers of their own
 }
@@ -51,6 +53,7 @@ func (w *whatIf) get(row int) occupancy {
 }
 
 func (w *whatIf) set(row int, o occupancy) {
+	w.shy = w.shy || o.hold != nil && o.hold.shy > 0
 	old := w.stamp
 	w.touch()
 	if t := w.touched[row]; t != 0 {

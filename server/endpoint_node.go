@@ -276,6 +276,9 @@ func (s *Server) poolUpsert(ctx context.Context, c *rpc.Call, req *methods.PoolU
 	if err := s.validAlgorithm(p.Algorithm); err != nil {
 		return nil, err
 	}
+	if err := p.Weights.Check(); err != nil {
+		return nil, err
+	}
 	return s.write(ctx, structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{p}})
 }
 

@@ -16,6 +16,7 @@ const (
 	EventTime          EventKind = "time"           // a clock condition
 	EventQueueUsage    EventKind = "queue-usage"    // a queue or tenant holds less, or may hold more
 	EventJobEnded      EventKind = "job-ended"      // a job that others depend on got on or ended
+	EventAllocPlaced   EventKind = "alloc-placed"   // an allocation that others look at (Peer) was placed, or runs another version
 )
 
 // Changed is one object before and after a command; nil means absent.

@@ -28,6 +28,10 @@ const (
 	DimensionPromised = " promised to "
 	DimensionReserved = "reservation "
 	DimensionOwn      = "room from "
+
+	DimensionNear      = "near " // of a Peer, then who and, in brackets, the level
+	DimensionAway      = "away from "
+	DimensionKeepsAway = " keeps away from it" // behind the job
 )
 
 // GangTimeoutDefault is how long a gang may take until its minimum runs.

@@ -104,7 +104,11 @@ type Job struct {
 	Requeue     *Requeue     // nil: by the reschedule policy alone
 	Depends     []Dependency // jobs to wait for
 	Tolerations []Toleration
-	Array       *Array // nil: not an array
+	Array       *Array       // nil: not an array
+	Near        []Peer       // other jobs that its allocations should lie beside
+	Away        []Peer       // and those they should keep away from
+	Datasets    []string     // data that it reads: nodes that hold it are better
+	Weights     ScoreWeights // of the terms of a node's score; before the pool's and the cluster's
 
 	ConsulToken, VaultToken string // accepted and dropped before the log; always empty in the store
 
@@ -231,6 +235,8 @@ type Group struct {
 	Topology         *Topology   // nil: anywhere
 	Launch           *Launch     // nil: as Nomad starts tasks
 	Checkpoint       *Checkpoint // nil: nothing is saved
+	Near             []Peer      // beside those of the job
+	Away             []Peer
 }
 
 // Task finds a task by name, or nil.

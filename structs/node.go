@@ -217,6 +217,7 @@ type NodePool struct {
 	Meta        map[string]string
 	Algorithm   string // placement policy of the pool, "" for the cluster's
 	Overcommit  Overcommit
+	Weights     ScoreWeights // before the cluster's
 	CreateIndex Index
 	ModifyIndex Index
 }

@@ -25,6 +25,7 @@ type SchedulerConfig struct {
 	GPUFit          string // within a GPU: GPUFitBest (also ""), ...
 	Order           string // ordering policy of queues that name none; "": OrderAdaptive
 	Backfill        string // backfilling of queues that name none; "": BackfillSJF
+	Weights         ScoreWeights
 	CreateIndex     Index
 	ModifyIndex     Index
 }

@@ -377,6 +377,12 @@ func cure(r nomadlike.Refusal) string {
 			return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"
 		}
 	}
+	switch {
+	case strings.HasPrefix(r.Dimension, structs.DimensionNear):
+		return "some of them run there: " + r.Dimension
+	case strings.HasPrefix(r.Dimension, structs.DimensionAway), strings.Contains(r.Dimension, structs.DimensionKeepsAway):
+		return "those end, or the job may lie beside them: " + r.Dimension
+	}
 	amount := fmt.Sprintf("%d %s of %s", r.Short, r.Unit, r.Dimension)
 	switch r.Unit {
 	case "MiB":

@@ -23,6 +23,7 @@ type nodePoolOptions struct {
 	*env
 	form                   format
 	description, algorithm string
+	weights                string
 	overCPU, overMemory    int64 // percent
 	meta                   []string
 	json                   bool
@@ -95,7 +96,7 @@ func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
 	if s.SchedulerAlgorithm != "" {
 		algorithm = s.SchedulerAlgorithm
 	}
-	o.kv([][2]string{{"Scheduler Algorithm", algorithm}, {"CPU Overcommit", ratio(s.OvercommitCPU)}, {"Memory Overcommit", ratio(s.OvercommitMemory)}})
+	o.kv([][2]string{{"Scheduler Algorithm", algorithm}, {"Score Weights", weightsText(s.ScoreWeights)}, {"CPU Overcommit", ratio(s.OvercommitCPU)}, {"Memory Overcommit", ratio(s.OvercommitMemory)}})
 	return nil
 }
 
@@ -123,6 +124,7 @@ muster node pool apply a100.hcl`, 1, 1, o.apply)
 	f := c.Flags()
 	f.StringVar(&o.description, "description", "", "what it is for")
 	f.StringVar(&o.algorithm, "scheduler-algorithm", "", "how nodes are chosen, instead of the cluster's way")
+	f.StringVar(&o.weights, "score-weights", "", "weights of the terms of a node's score, as fit=30,cost=40 (see operator scheduler set-config)")
 	f.Int64Var(&o.overCPU, "overcommit-cpu", 0, "percent of its nodes' CPU that may be promised; 0 means 100")
 	f.Int64Var(&o.overMemory, "overcommit-memory", 0, "percent of its nodes' memory that may be promised; 0 means 100")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
@@ -158,6 +160,11 @@ func (o *nodePoolOptions) apply(ctx context.Context, args []string) error {
 	}
 	if o.changed("scheduler-algorithm") {
 		o.settings(p).SchedulerAlgorithm = o.algorithm
+	}
+	if o.changed("score-weights") {
+		if o.settings(p).ScoreWeights, err = readWeights(o.settings(p).ScoreWeights, o.weights); err != nil {
+			return fmt.Errorf("-score-weights %w", err)
+		}
 	}
 	if o.changed("overcommit-cpu") {
 		o.settings(p).OvercommitCPU = o.overCPU

@@ -59,7 +59,7 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 		fit = structs.GPUFitBest
 	}
 	o.kv([][2]string{
-		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"GPU Fit", fit}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
+		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
 		{"Pause Eval Broker", yes(c.PauseEvalBroker)}, {"Preemption System Scheduler", yes(c.PreemptionConfig.SystemSchedulerEnabled)},
 		{"Preemption Service Scheduler", yes(c.PreemptionConfig.ServiceSchedulerEnabled)}, {"Preemption Batch Scheduler", yes(c.PreemptionConfig.BatchSchedulerEnabled)},
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
@@ -78,6 +78,7 @@ type schedulerSetOptions struct {
 var schedulerFlags = []struct{ name, help string }{
 	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ..."},
 	{"gpu-fit", "which GPU of a node gives a share: best, first, next or worst"},
+	{"score-weights", "weights of the terms of a node's score, as fit=30,cost=40: fit, affinity, load, spread, locality or cost, 0 to 100, or default"},
 	{"memory-oversubscription", "true or false: tasks may use memory up to memory_max"},
 	{"reject-job-registration", "true or false: only tokens that manage may submit jobs"},
 	{"pause-eval-broker", "true or false: nothing is decided"},
@@ -91,6 +92,7 @@ func newSchedulerSet(e *env) *cobra.Command {
 	o := &schedulerSetOptions{env: e, set: map[string]*string{}}
 	c := e.verb("set-config [options]", "Change the scheduler configuration", "Change the scheduler configuration. What is not named stays as it is.", `
 muster operator scheduler set-config -scheduler-algorithm spread
+muster operator scheduler set-config -score-weights cost=40,load=default
 muster operator scheduler set-config -preempt-batch-scheduler=true -check-index 12`, 0, 0, o.run)
 	o.form.flags(c)
 	for _, f := range schedulerFlags {
@@ -118,6 +120,11 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 	}
 	if v := *o.set["gpu-fit"]; v != "" {
 		c.GPUFit = v
+	}
+	if v := *o.set["score-weights"]; v != "" {
+		if c.ScoreWeights, err = readWeights(c.ScoreWeights, v); err != nil {
+			return fmt.Errorf("-score-weights %w", err)
+		}
 	}
 	p := &c.PreemptionConfig
 	for name, field := range map[string]*bool{

@@ -32,6 +32,8 @@ type TaskGroup struct {
 	Topology   *Topology   `hcl:"topology" json:",omitempty"`
 	Launch     *Launch     `hcl:"launch" json:",omitempty"`
 	Checkpoint *Checkpoint `hcl:"checkpoint" json:",omitempty"`
+	Near       []*Peer     `hcl:"near" json:",omitempty"`
+	Away       []*Peer     `hcl:"away" json:",omitempty"`
 }
 
 // VolumeRequest is a volume that a group asks for.

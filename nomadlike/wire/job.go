@@ -39,6 +39,10 @@ type Job struct {
 	DependsOn   []*DependsOn  `hcl:"depends_on" json:",omitempty"`
 	Tolerations []*Toleration `hcl:"toleration" json:",omitempty"`
 	Array       *Array        `hcl:"array" json:",omitempty"`
+	Near        []*Peer       `hcl:"near" json:",omitempty"`
+	Away        []*Peer       `hcl:"away" json:",omitempty"`
+	Datasets    []string      `hcl:"datasets" json:",omitempty"`
+	Weights     *ScoreWeights `hcl:"score_weights" json:",omitempty"`
 
 	Stop                     *bool
 	ParentID                 *string

@@ -23,13 +23,15 @@ type PoolSchedulerSettings struct {
 	MemoryOversubscriptionEnabled *bool  `hcl:"memory_oversubscription_enabled"`
 	OvercommitCPU                 int64  `hcl:"overcommit_cpu" json:",omitempty"`    // percent; 0: 100
 	OvercommitMemory              int64  `hcl:"overcommit_memory" json:",omitempty"` // percent; 0: 100
+
+	ScoreWeights *ScoreWeights `hcl:"score_weights" json:",omitempty"`
 }
 
 // PoolFromStructs converts a node pool.
 func PoolFromStructs(p *structs.NodePool) *NodePool {
 	out := &NodePool{Name: p.Name, Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
-	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) {
-		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory}
+	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) || p.Weights != (structs.ScoreWeights{}) {
+		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, ScoreWeights: weightsFrom(p.Weights), OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory}
 	}
 	return out
 }
@@ -39,6 +41,7 @@ func (p *NodePool) ToStructs() *structs.NodePool {
 	out := &structs.NodePool{Name: p.Name, Description: p.Description, Meta: cloneMap(p.Meta)}
 	if p.SchedulerConfiguration != nil {
 		out.Algorithm = p.SchedulerConfiguration.SchedulerAlgorithm
+		out.Weights = p.SchedulerConfiguration.ScoreWeights.toStructs()
 		out.Overcommit = structs.Overcommit{CPU: p.SchedulerConfiguration.OvercommitCPU, Memory: p.SchedulerConfiguration.OvercommitMemory}
 	}
 	return out
@@ -110,7 +113,8 @@ type SchedulerConfiguration struct {
 	RejectJobRegistration         bool
 	PauseEvalBroker               bool
 	NodeLimitForFeasibilityChecks uint
-	GPUFit                        string `json:",omitempty"` // Muster's own: which GPU of a node gives a share
+	GPUFit                        string        `json:",omitempty"` // Muster's own: which GPU of a node gives a share
+	ScoreWeights                  *ScoreWeights `json:",omitempty"` // Muster's own
 	CreateIndex                   uint64
 	ModifyIndex                   uint64
 }
@@ -142,7 +146,7 @@ func SchedulerConfigFromStructs(c *structs.SchedulerConfig) *SchedulerConfigurat
 		PreemptionConfig: PreemptionConfig{SystemSchedulerEnabled: c.PreemptSystem, SysBatchSchedulerEnabled: c.PreemptSysBatch,
 			BatchSchedulerEnabled: c.PreemptBatch, ServiceSchedulerEnabled: c.PreemptService},
 		MemoryOversubscriptionEnabled: c.MemoryOversub, RejectJobRegistration: c.RejectRegister, PauseEvalBroker: c.PauseBroker,
-		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), GPUFit: c.GPUFit, CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
+		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), GPUFit: c.GPUFit, ScoreWeights: weightsFrom(c.Weights), CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
 	}
 }
 
@@ -152,7 +156,7 @@ func (c *SchedulerConfiguration) ToStructs() *structs.SchedulerConfig {
 	return &structs.SchedulerConfig{
 		Algorithm: c.SchedulerAlgorithm, GPUFit: c.GPUFit, PreemptSystem: p.SystemSchedulerEnabled, PreemptSysBatch: p.SysBatchSchedulerEnabled,
 		PreemptBatch: p.BatchSchedulerEnabled, PreemptService: p.ServiceSchedulerEnabled, MemoryOversub: c.MemoryOversubscriptionEnabled,
-		RejectRegister: c.RejectJobRegistration, PauseBroker: c.PauseEvalBroker, NodeLimit: int64(c.NodeLimitForFeasibilityChecks),
+		RejectRegister: c.RejectJobRegistration, PauseBroker: c.PauseEvalBroker, NodeLimit: int64(c.NodeLimitForFeasibilityChecks), Weights: c.ScoreWeights.toStructs(),
 		CreateIndex: structs.Index(c.CreateIndex), ModifyIndex: structs.Index(c.ModifyIndex),
 	}
 }

@@ -158,6 +158,7 @@ func (c *converter) ownTo(j *Job, out *structs.Job) {
 			out.Tolerations = append(out.Tolerations, structs.Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect})
 		}
 	}
+	out.Near, out.Away, out.Datasets, out.Weights = peersTo(j.Near), peersTo(j.Away), slices.Clone(j.Datasets), j.Weights.toStructs()
 	if a := j.Array; a != nil {
 		out.Array = &structs.Array{Count: val(a.Count), Concurrency: val(a.Concurrency), Params: cloneLists(a.Params)}
 	}
@@ -193,6 +194,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 	for _, t := range in.Tolerations {
 		j.Tolerations = append(j.Tolerations, &Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect})
 	}
+	j.Near, j.Away, j.Datasets, j.Weights = peersFrom(in.Near), peersFrom(in.Away), in.Datasets, weightsFrom(in.Weights)
 	if a := in.Array; a != nil {
 		j.Array = &Array{Count: ptr(a.Count), Concurrency: set(a.Concurrency), Params: cloneLists(a.Params)}
 	}
@@ -200,6 +202,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 
 // groupOwnTo converts what Nomad's groups do not have.
 func groupOwnTo(g *TaskGroup, out *structs.Group) {
+	out.Near, out.Away = peersTo(g.Near), peersTo(g.Away)
 	if x := g.Gang; x != nil {
 		out.Gang = &structs.Gang{Min: val(x.Min), Timeout: dur(x.Timeout), OnFailure: x.OnFailure, Spares: val(x.Spares)}
 	}
@@ -220,6 +223,7 @@ func groupOwnTo(g *TaskGroup, out *structs.Group) {
 }
 
 func groupOwnFrom(g *structs.Group, out *TaskGroup) {
+	out.Near, out.Away = peersFrom(g.Near), peersFrom(g.Away)
 	if x := g.Gang; x != nil {
 		out.Gang = &Gang{Min: set(x.Min), Timeout: wdurSet(x.Timeout), OnFailure: x.OnFailure, Spares: set(x.Spares)}
 	}

@@ -60,7 +60,7 @@ func not(values ...any) func(reflect.Value) bool {
 var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Job](), block: "job",
 		supported: "Region Namespace ID Name Type Priority AllAtOnce Datacenters NodePool Constraints Affinities TaskGroups Update Spreads Periodic " +
-			"ParameterizedJob Reschedule Migrate Meta UI Queue Placement Preemptible Runtime Deadline Begin Hold Requeue DependsOn Tolerations Array Stop ParentID Dispatched DispatchIdempotencyToken Payload",
+			"ParameterizedJob Reschedule Migrate Meta UI Queue Placement Preemptible Runtime Deadline Begin Hold Requeue DependsOn Tolerations Array Near Away Datasets Weights Stop ParentID Dispatched DispatchIdempotencyToken Payload",
 		server: "ConsulNamespace VaultNamespace NomadTokenID Status StatusDescription Stable Version SubmitTime CreateIndex ModifyIndex " +
 			"JobModifyIndex VersionTag Submitter ConsulToken VaultToken",
 		refused: map[string]note{
@@ -101,11 +101,13 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Requeue](), block: "requeue", supported: "On Max AvoidFailedNodes"},
 	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", supported: "Name Job Namespace When Timeout OnTimeout Group AtLeast"},
 	{typ: reflect.TypeFor[Toleration](), block: "toleration", supported: "Key Value Effect"},
+	{typ: reflect.TypeFor[Peer](), block: "near, away", supported: "Job Label Level Mode Weight"},
+	{typ: reflect.TypeFor[ScoreWeights](), block: "score_weights", supported: "Fit Affinity Load Spread Locality Cost"},
 	{typ: reflect.TypeFor[Array](), block: "array", supported: "Count Concurrency Params"},
 
 	{typ: reflect.TypeFor[TaskGroup](), block: "group",
 		supported: "Name Count Constraints Affinities Tasks Spreads RestartPolicy Disconnect ReschedulePolicy EphemeralDisk Update Migrate Networks Meta " +
-			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Volumes",
+			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Near Away Volumes",
 		ignored: map[string]note{"Services": {why: noServices}},
 		refused: map[string]note{"Consul": {why: noVault}}},
 	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},

@@ -56,6 +56,7 @@ func (v *validator) own() {
 		v.oneOf(w+".effect", t.Effect, "", structs.TaintNoSchedule, structs.TaintPreferNoSchedule)
 	}
 	v.count("toleration", len(j.Tolerations))
+	v.placing()
 	v.array()
 }
 
@@ -275,6 +276,7 @@ func (v *validator) groupOwn(w string, g *TaskGroup) {
 			v.errorf(ew, "both elastic and scaling would move the count; remove one of them")
 		}
 	}
+	v.peers(w, g.Near, g.Away)
 	if x := g.Topology; x != nil {
 		tw := w + ", topology"
 		v.oneOf(tw+".inside", x.Inside, "", "nvlink", "numa")

@@ -25,6 +25,9 @@ func Cures(groups []*structs.GroupReport) []structs.EventKind {
 			if r.Unit == "devices" || r.CuredBy == structs.EventDeviceHealthy { // one that is given back or one that gets well: either may do
 				kinds = append(kinds, structs.EventAllocStopped, structs.EventDeviceHealthy)
 			}
+			if r.CuredBy == structs.EventAllocPlaced { // those in question may end as well as get on
+				kinds = append(kinds, structs.EventAllocStopped)
+			}
 		}
 		// More nodes help against everything that nodes refuse.
 		kinds = append(kinds, structs.EventNodeJoined, structs.EventNodeEligible, structs.EventJobChanged, structs.EventConfigChanged)

@@ -179,6 +179,9 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 	last := "" // allocations next to each other are mostly of one pool
 	for i := range d.Allocs {
 		c := &d.Allocs[i]
+		if c.After != nil && (c.Before == nil || c.Before.JobVersion != c.After.JobVersion) {
+			b.attract(c.After, d.Index, now)
+		}
 		if c.Before == nil || !structs.Holds(c.Before) {
 			continue
 		}
@@ -189,6 +192,21 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 		if pool, known := b.pools[c.Before.NodeID]; known && pool != last {
 			last = pool
 			b.Cure(pool, kindOf(structs.EventAllocStopped), d.Index, now)
+		}
+	}
+}
+
+// attract cures what waits for work of others to be near to, or to say no more that it keeps away.
+func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.LogTime) {
+	pool, known := b.pools[a.NodeID]
+	for _, name := range [...]string{pool, DomainAll} {
+		dom := b.domains[name]
+		if !known || dom == nil {
+			continue
+		}
+		dom.lastCure[kindCount-1] = max(dom.lastCure[kindCount-1], at)
+		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.cures&placed != 0 && len(g.jobs) > 0 }) {
+			b.cure(dom, placed, at, now)
 		}
 	}
 }

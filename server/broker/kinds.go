@@ -14,10 +14,13 @@ const jobEnded Kinds = 1 << 9
 // promiseGone is of interest to those alone that wait for any event: they were held back by what is promised to others.
 const promiseGone Kinds = 1 << 10
 
-// AnyKind is every event.
-const AnyKind Kinds = 1<<kindCount - 1
+// AnyKind is every event but that something was placed, which happens all the time and makes no room.
+const AnyKind Kinds = 1<<(kindCount-1) - 1
 
-const kindCount = 11
+// placed is of interest to those alone that look at where work of other jobs is.
+const placed Kinds = 1 << 11
+
+const kindCount = 12
 
 // kindOf is the set of one event; of EventNone or an unknown one, every event, because skipping must be provable.
 func kindOf(e structs.EventKind) Kinds {
@@ -42,6 +45,8 @@ func kindOf(e structs.EventKind) Kinds {
 		return 1 << 8
 	case structs.EventJobEnded:
 		return jobEnded
+	case structs.EventAllocPlaced:
+		return placed
 	}
 	return AnyKind
 }

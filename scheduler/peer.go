@@ -1,0 +1,345 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Nearness between jobs: a group may have to, or like to, lie beside allocations of other jobs, or away from them, by node
+// or by a level of the topology. Who keeps away from others is left alone by them, too: their placements ask what is held
+// whether it keeps away from them.
+//
+// Naive: look through everything held for each node that is rated. Instead what is held is counted once by place and rule;
+// the counts stand as long as the picture of the cluster is the same, and what the search places itself is added. Who keeps
+// away is counted per node (holding.shy), so that a cluster without such work looks at nothing.
+
+// peerRule is one near or away block of an ask.
+type peerRule struct {
+	structs.Peer
+	away bool
+	self bool // it means the ask's own job, too
+	key  string
+	*level
+	others, own []int64 // by place: allocations meant, of other jobs and of this one
+	all         int64   // of both, wherever they are
+}
+
+// bar is a place where somebody is who keeps away from the ask's job.
+type bar struct {
+	*level
+	at  int32
+	who string
+	key string
+}
+
+// peers is what a search knows of other jobs.
+type peers struct {
+	rules  []peerRule
+	bars   []bar
+	weight int64 // of those that are not required
+	stamp  int   // of the what-if that others and bars were counted in
+	known  bool
+	stale  bool // scores of more nodes than the last one changed
+}
+
+// keepsAway reports whether allocations of a group keep others away.
+func keepsAway(j *structs.Job, group string) bool {
+	if j == nil {
+		return false
+	}
+	for i := range j.Away {
+		if j.Away[i].Required {
+			return true
+		}
+	}
+	g := j.Group(group)
+	for i := 0; g != nil && i < len(g.Away); i++ {
+		if g.Away[i].Required {
+			return true
+		}
+	}
+	return false
+}
+
+// mayShy is mayShrink for what keeps others away.
+func (c *chunk) mayShy() bool {
+	x := c.shies.Load()
+	if x == 0 {
+		x = 1
+		for _, h := range c.hold {
+			if h != nil && h.shy > 0 {
+				x = 2
+				break
+			}
+		}
+		c.shies.Store(x)
+	}
+	return x == 2
+}
+
+// anyShy reports whether anything held keeps others away.
+func (w *whatIf) anyShy() bool {
+	if w.shy {
+		return true
+	}
+	for _, c := range w.v.chunks {
+		if c.mayShy() {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *ask) peersOf() (out []peerRule) {
+	add := func(ps []structs.Peer, away bool) {
+		for _, p := range ps {
+			p.Level = cmp.Or(p.Level, structs.PeerLevelNode)
+			out = append(out, peerRule{Peer: p, away: away, self: p.Means(a.job.Namespace, a.job)})
+		}
+	}
+	if a.job == nil {
+		return nil
+	}
+	add(a.job.Near, false)
+	add(a.job.Away, true)
+	add(a.tg.Near, false)
+	add(a.tg.Away, true)
+	return out
+}
+
+// meansSelf reports whether some rule means the job itself, too.
+func (a *ask) meansSelf() bool {
+	return slices.ContainsFunc(a.peersOf(), func(r peerRule) bool { return r.self })
+}
+
+// text is a rule in words.
+func (r *peerRule) text() string {
+	what := structs.DimensionNear
+	if r.away {
+		what = structs.DimensionAway
+	}
+	return what + r.Who() + " (" + r.Level + ")"
+}
+
+func (r *peerRule) refusal() refusal {
+	if r.away {
+		return refusal{code: structs.ReasonConstraint, what: r.key, cure: structs.EventAllocStopped}
+	}
+	return refusal{code: structs.ReasonConstraint, what: r.key, cure: structs.EventAllocPlaced}
+}
+
+// newPeers gives nil where nothing is to be looked at.
+func newPeers(a *ask, w *whatIf) *peers {
+	rules := a.peersOf()
+	if len(rules) == 0 && !w.anyShy() {
+		return nil
+	}
+	p := &peers{rules: rules}
+	for i := range p.rules {
+		r := &p.rules[i]
+		r.key, r.level = r.text(), w.level(r.Level)
+		r.others, r.own = make([]int64, len(r.names)), make([]int64, len(r.names))
+		if !r.Required {
+			p.weight += r.Weight
+		}
+	}
+	p.refresh(a, w)
+	if len(p.rules) == 0 && len(p.bars) == 0 && !w.shy {
+		return nil
+	}
+	return p
+}
+
+// at is the place of a row; -1 where the node does not say.
+func (r *peerRule) at(row int) int32 { return r.of[row] }
+
+// refresh counts what others hold, unless the picture is the one that was counted.
+func (p *peers) refresh(a *ask, w *whatIf) {
+	if p.known && p.stamp == w.stamp {
+		return
+	}
+	p.known, p.stamp, p.bars = true, w.stamp, p.bars[:0]
+	for i := range p.rules {
+		r := &p.rules[i]
+		clear(r.others)
+		r.all = 0
+		for _, n := range r.own {
+			r.all += n
+		}
+	}
+	for ci, c := range w.v.chunks {
+		if len(p.rules) == 0 && !w.shy && !c.mayShy() {
+			continue
+		}
+		for i := range c.ids {
+			row := w.v.starts[ci] + i
+			hold := c.hold[i]
+			if t := w.touched[row]; t != 0 {
+				hold = w.states[t-1].hold
+			}
+			if hold == nil || len(p.rules) == 0 && hold.shy == 0 {
+				continue
+			}
+			for _, h := range hold.held {
+				if j := h.work.job; j != nil && (a.job == nil || j.ID != a.job.ID || j.Namespace != a.job.Namespace) {
+					p.count(a, w, row, h)
+				}
+			}
+		}
+	}
+}
+
+// count adds one allocation of another job.
+func (p *peers) count(a *ask, w *whatIf, row int, h *held) {
+	j := h.work.job
+	for i := range p.rules {
+		r := &p.rules[i]
+		if (r.away || !h.work.ending) && r.Means(a.job.Namespace, j) { // what ends keeps others away until it is gone, but attracts nobody
+			r.all++
+			if at := r.of[row]; at >= 0 {
+				r.others[at]++
+			}
+		}
+	}
+	if !h.work.shy || a.job == nil {
+		return
+	}
+	bars := func(ps []structs.Peer) {
+		for i := range ps {
+			x := &ps[i]
+			if !x.Required || !x.Means(j.Namespace, a.job) {
+				continue
+			}
+			name := cmp.Or(x.Level, structs.PeerLevelNode)
+			b := bar{level: w.level(name), who: j.ID}
+			if b.at = b.of[row]; b.at < 0 {
+				continue
+			}
+			for k := range p.bars {
+				if p.bars[k].level == b.level && p.bars[k].at == b.at {
+					return
+				}
+			}
+			b.key = "job " + b.who + structs.DimensionKeepsAway + " (" + name + ")"
+			p.bars = append(p.bars, b)
+		}
+	}
+	bars(j.Away)
+	if g := j.Group(h.work.group); g != nil {
+		bars(g.Away)
+	}
+}
+
+// took adds (or, with a negative n, takes away) allocations of the job itself.
+func (p *peers) took(row int, n int64) {
+	for i := range p.rules {
+		r := &p.rules[i]
+		if !r.self {
+			continue
+		}
+		r.all += n
+		if at := r.of[row]; at >= 0 {
+			r.own[at] += n
+		}
+		if !r.Required && r.Level != structs.PeerLevelNode {
+			p.stale = true
+		}
+	}
+}
+
+// refuses tells which rule about other jobs a row breaks.
+func (p *peers) refuses(row int) (refusal, bool) {
+	for i := range p.rules {
+		r := &p.rules[i]
+		if !r.Required || r.self {
+			continue
+		}
+		if at := r.at(row); r.away && at >= 0 && r.others[at] > 0 || !r.away && (at < 0 || r.others[at] == 0) {
+			return r.refusal(), true
+		}
+	}
+	for i := range p.bars {
+		if b := &p.bars[i]; b.of[row] == b.at {
+			return refusal{code: structs.ReasonConstraint, what: b.key, cure: structs.EventAllocPlaced}, true // or it ends: see queue.Cures
+		}
+	}
+	return refusal{}, false
+}
+
+// refusesSelf tells which rule a row breaks that means the job itself, too. The first of several that want to be together
+// may be anywhere.
+func (p *peers) refusesSelf(row int) (refusal, bool) {
+	for i := range p.rules {
+		r := &p.rules[i]
+		if !r.Required || !r.self {
+			continue
+		}
+		at, n := r.at(row), int64(0)
+		if at >= 0 {
+			n = r.others[at] + r.own[at]
+		}
+		if r.away && n > 0 || !r.away && n == 0 && r.all > 0 {
+			return r.refusal(), true
+		}
+	}
+	return refusal{}, false
+}
+
+// micro is how much of what is liked about other jobs a row fulfils.
+func (p *peers) micro(row int) int64 {
+	got := int64(0)
+	for i := range p.rules {
+		r := &p.rules[i]
+		if r.Required {
+			continue
+		}
+		n := int64(0)
+		if at := r.at(row); at >= 0 {
+			n = r.others[at] + r.own[at]
+		}
+		if n > 0 != r.away {
+			got += r.Weight
+		}
+	}
+	return got * Micro / max(p.weight, 1)
+}
+
+// peersRefuse is refuses, on a picture that may have changed.
+func (s *scan) peersRefuse(row int) (refusal, bool) {
+	if s.peers == nil {
+		return refusal{}, false
+	}
+	s.peers.refresh(s.ask, s.w)
+	return s.peers.refuses(row)
+}
+
+// peersTook books a placement of the search itself, which changes nothing about others.
+func (s *scan) peersTook(row int) {
+	if s.peers == nil {
+		return
+	}
+	s.peers.took(row, 1)
+	if s.peers.known {
+		s.peers.stamp = s.w.stamp
+	}
+}
+
+// rerate rates all candidates anew: where the last placement lies changed what others are worth.
+func (s *scan) rerate() {
+	s.peers.stale = false
+	for k := range s.cells {
+		x := &s.cells[k]
+		for i := range x.heap {
+			row := int(x.heap[i].row)
+			c, at := s.w.v.at(row)
+			o := s.w.get(row)
+			if base := s.rate(c, at, row, s.classVerdict(&c.classes[c.class[at]]), &o, false); base >= 0 {
+				x.heap[i].base = base
+			}
+		}
+		s.heapify(x.heap)
+	}
+	s.rebonus()
+}

@@ -1,0 +1,142 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestPeers compares placements with the rules read off one by one, over random clusters: nothing is placed where a required
+// rule is broken, by itself or by somebody who keeps away from it; nothing waits on a cluster with room unless every node
+// breaks one.
+func TestPeers(t *testing.T) {
+	counts := map[string]int{}
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var nodes []*structs.Node
+		for i := range 3 + rng.IntN(6) {
+			n := node(i + 1)
+			n.Meta = map[string]string{}
+			if rng.IntN(5) > 0 {
+				n.Meta["rack"] = fmt.Sprint("r", rng.IntN(3))
+			}
+			nodes = append(nodes, n)
+		}
+		levels := []string{"", "node", "rack", "datacenter"}
+		place := func(n *structs.Node, level string) string {
+			switch level {
+			case "", "node":
+				return n.ID.String()
+			case "datacenter":
+				return n.Datacenter
+			}
+			return n.Meta[level]
+		}
+		var held []*structs.Allocation
+		byID := map[structs.NodeID]*structs.Node{}
+		for _, n := range nodes {
+			byID[n.ID] = n
+		}
+		// broken tells which required rule a node breaks for a job, given what is held.
+		broken := func(j *structs.Job, n *structs.Node, held []*structs.Allocation) string {
+			for away, ps := range [][]structs.Peer{append(slices.Clone(j.Near), j.Groups[0].Near...), append(slices.Clone(j.Away), j.Groups[0].Away...)} {
+				for _, p := range ps {
+					if !p.Required {
+						continue
+					}
+					here, any := 0, 0
+					for _, a := range held {
+						if p.Means(j.Namespace, a.Job) {
+							any++
+							if at := place(n, p.Level); at != "" && at == place(byID[a.NodeID], p.Level) {
+								here++
+							}
+						}
+					}
+					if away == 1 && here > 0 {
+						return "away"
+					}
+					if away == 0 && here == 0 && (any > 0 || !p.Means(j.Namespace, j)) {
+						return "near"
+					}
+				}
+			}
+			for _, a := range held {
+				for _, p := range append(slices.Clone(a.Job.Away), a.Job.Groups[0].Away...) {
+					if at := place(n, p.Level); p.Required && a.Job.ID != j.ID && p.Means(a.Namespace, j) && at != "" && at == place(byID[a.NodeID], p.Level) {
+						return "kept away"
+					}
+				}
+			}
+			return ""
+		}
+		for k := range 8 {
+			j := job(fmt.Sprint("j", k), 1+rng.IntN(3))
+			j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 1, MemoryMiB: 1}
+			j.Meta = map[string]string{"tier": fmt.Sprint("t", rng.IntN(3))}
+			for range rng.IntN(3) {
+				p := structs.Peer{JobID: fmt.Sprint("j", rng.IntN(k+1)), Level: levels[rng.IntN(4)], Required: rng.IntN(3) > 0, Weight: 50}
+				if rng.IntN(2) == 0 {
+					p.JobID, p.Label = "", []string{"tier", "tier=t0", "tier=t1"}[rng.IntN(3)]
+				}
+				switch rng.IntN(4) {
+				case 0:
+					j.Near = append(j.Near, p)
+				case 1:
+					j.Groups[0].Near = append(j.Groups[0].Near, p)
+				case 2:
+					j.Away = append(j.Away, p)
+				default:
+					j.Groups[0].Away = append(j.Groups[0].Away, p)
+				}
+			}
+			v := scheduler.NewView(7, nodes, held, nil)
+			in := scheduler.Input{View: v, Pending: []scheduler.Workload{load(j, k)}}
+			plan, rep := scheduler.Schedule(in, binpack)
+			again, _ := scheduler.Schedule(in, binpack)
+			if string(scheduler.AppendPlan(nil, plan)) != string(scheduler.AppendPlan(nil, again)) {
+				t.Fatalf("seed %d: two plans for one input", seed)
+			}
+			placed := 0
+			for _, e := range plan.Entries {
+				for _, part := range e.Parts {
+					for i := range part.Places {
+						pl := &part.Places[i]
+						n := byID[e.Nodes[pl.Node].ID]
+						if why := broken(j, n, held); why != "" {
+							t.Fatalf("seed %d: an allocation of %s on %s breaks a rule: %s", seed, j.ID, n.Name, why)
+						}
+						placed++
+						a := &structs.Allocation{ID: structs.AllocID(id("alloc", len(held)+1)), NodeID: n.ID, Namespace: "default", JobID: j.ID, Job: j, Group: "g",
+							Resources: e.Asks[pl.Group], Desired: structs.DesiredRun, Client: structs.ClientRunning, NameIndex: pl.Index}
+						held = append(held, a)
+					}
+				}
+			}
+			counts["placed"] += placed
+			if placed < j.Groups[0].Count {
+				counts["waiting"]++
+				for _, n := range nodes {
+					why := broken(j, n, held)
+					if why == "" {
+						t.Fatalf("seed %d: %s waits though %s breaks no rule: %s", seed, j.ID, n.Name, scheduler.GroupText(rep.Workloads[0].Groups))
+					}
+					counts[why]++
+				}
+				if code := rep.Workloads[0].Groups[0].Code; code != structs.ReasonConstraint {
+					t.Fatalf("seed %d: %s waits for %s", seed, j.ID, code)
+				}
+			}
+		}
+	}
+	t.Log(counts)
+	for _, k := range []string{"placed", "waiting", "near", "away", "kept away"} {
+		if counts[k] == 0 {
+			t.Errorf("%q never happened", k)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package scheduler
+
+import (
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Weights of terms that no policy has. Who names data sets wants to be where they are; what nodes cost counts only where
+// somebody says that it should.
+const localityWeight = 20
+
+// weightsFor are the weights that configuration says for a job: its own, then its pool's, then the cluster's.
+func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
+	w := in.Config.Weights
+	if j == nil {
+		return w
+	}
+	pool := j.NodePool
+	if pool == "" {
+		pool = structs.NodePoolDefault
+	}
+	if p := in.View.Pool(pool); p != nil {
+		w = w.Over(p.Weights)
+	}
+	return w.Over(j.Weights)
+}
+
+// reweigh puts configured weights in place of the policy's.
+func (s *scan) reweigh() {
+	if s.ask.job != nil && len(s.ask.job.Datasets) > 0 {
+		s.extra.locality = localityWeight
+	}
+	w := &s.ask.weights
+	if *w == (structs.ScoreWeights{}) {
+		return
+	}
+	for _, x := range []struct {
+		said int64
+		to   *int64
+	}{{w.Fit, &s.weights.Fit}, {w.Affinity, &s.weights.Affinity}, {w.Load, &s.weights.Load}, {w.Spread, &s.weights.Spread}, {w.Cost, &s.extra.cost}} {
+		if x.said != 0 {
+			*x.to = max(x.said, 0)
+		}
+	}
+	if w.Locality != 0 && s.extra.locality > 0 {
+		s.extra.locality = max(w.Locality, 0)
+	}
+}
+
+// local is the share of the job's data sets that a node holds.
+func (s *scan) local(n *structs.Node) int64 {
+	if s.extra.locality == 0 {
+		return 0
+	}
+	have := strings.FieldsFunc(levelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
+	got := int64(0)
+	for _, d := range s.ask.job.Datasets {
+		if slices.Contains(have, d) {
+			got++
+		}
+	}
+	return got * Micro / int64(len(s.ask.job.Datasets))
+}
+
+// cheap is how far below the dearest node of the cluster one costs. A node that does not say what it costs, costs nothing.
+func (s *scan) cheap(n *structs.Node) int64 {
+	if s.extra.cost == 0 {
+		return 0
+	}
+	most := s.w.dearest()
+	if most == 0 {
+		return Micro
+	}
+	return Micro - costOf(n)*Micro/most
+}
+
+// costMax bounds what a node may cost, in millionths; a million times it is still a number.
+const costMax = 1_000_000 * Micro
+
+var bigMicro = big.NewInt(Micro)
+
+// costOf is what a node costs, in millionths of the unit that it is said in; at most costMax.
+func costOf(n *structs.Node) int64 {
+	r, ok := parseDecimal(strings.TrimSpace(levelOf(n, structs.CostKey)))
+	if !ok || r.Sign() <= 0 {
+		return 0
+	}
+	x := r.Num()
+	x.Mul(x, bigMicro).Quo(x, r.Denom())
+	if !x.IsInt64() {
+		return costMax
+	}
+	return min(x.Int64(), costMax)
+}
+
+// dearest is what the dearest node costs.
+func (w *whatIf) dearest() int64 {
+	if w.dear < 0 {
+		return 0
+	}
+	if w.dear == 0 {
+		for _, c := range w.v.chunks {
+			for k := range c.classes {
+				w.dear = max(w.dear, costOf(c.classes[k].node))
+			}
+		}
+		if w.dear == 0 {
+			w.dear = -1
+			return 0
+		}
+	}
+	return w.dear
+}
