@@ -175,6 +175,9 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 	}
 	for _, x := range s.refusals {
 		if x.nodes > 0 {
+			if profile, ok := strings.CutPrefix(x.what, missingMIG); ok {
+				x.what += s.migHint(profile)
+			}
 			r.Refusals = append(r.Refusals, structs.Refusal{Code: x.code, Dimension: x.what, Nodes: x.nodes, Short: x.short, Unit: x.unit, Largest: x.large, CuredBy: x.cure})
 			if r := &r.Refusals[len(r.Refusals)-1]; r.Code == structs.ReasonResources && x.asked > 0 && x.free >= x.asked && x.cure == structs.EventAllocStopped {
 				r.Code = structs.ReasonFragmentation // in pieces that are too small there is enough

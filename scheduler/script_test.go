@@ -241,6 +241,10 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 				g.Instances = append(g.Instances, structs.DeviceInstance{ID: strconv.Itoa(int(i)), Healthy: true})
 			}
 			n.Resources.Devices = []structs.DeviceGroup{g}
+		case k == "mig": // all of its GPUs are instances of a profile; they could be of 3g.40gb, too
+			n.Resources.Devices[0].Name += " MIG " + v
+			n.Resources.Devices[0].Attributes["mig_profile"] = structs.Attribute{Kind: "string", Str: v}
+			n.Resources.MIG = []structs.MIGGeometry{{GPU: "GPU-0", Profiles: []structs.MIGProfile{{Name: v, Slots: 1, Max: 7}, {Name: "3g.40gb", Slots: 4, Max: 2, Starts: []int64{0, 4}}}}}
 		case k == "model":
 			n.Resources.Devices[0].Name = v
 		case k == "gpumem":
@@ -396,7 +400,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 			}
 			task.Resources.Devices = append(task.Resources.Devices, d)
 		case "gpus": // each line is one alternative
-			r := structs.GPURequest{Count: atoi(f[1]), MemoryMiB: atoi(opt("mem", "0")), Share: atoi(opt("share", "0")), Compute: atoi(opt("compute", "0")), Model: opt("model", "")}
+			r := structs.GPURequest{Count: atoi(f[1]), MemoryMiB: atoi(opt("mem", "0")), Share: atoi(opt("share", "0")), Compute: atoi(opt("compute", "0")), Model: opt("model", ""), MIG: opt("mig", "")}
 			task.Resources.GPU = append(task.Resources.GPU, r)
 		case "static":
 			l, p, _ := strings.Cut(f[1], "=")

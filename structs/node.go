@@ -82,6 +82,7 @@ type NodeResources struct {
 	DynamicPortMax int
 	Devices        []DeviceGroup // sorted by ID()
 	ReservableCPUs []int64       // core ids that tasks may reserve; nil for all
+	MIG            []MIGGeometry // of the GPUs in MIG mode, by PCIBusID
 }
 
 // NodeNetwork is an address that allocations may bind.
@@ -132,7 +133,35 @@ type DeviceInstance struct {
 	NUMANode   int64  // -1: unknown
 	Island     string // devices with an equal, non-empty island share a fast link
 	MemoryMiB  int64  // 0: not a memory-bearing device
+	Parent     string // of a MIG instance: the UUID of its GPU
+	SlotStart  int64  // of a MIG instance: the first of the GPU's memory slots that it has
+	SlotCount  int64  // and how many; 0: not known
 }
+
+// MIGGeometry is what a GPU in MIG mode can be divided into. Instances that exist are devices (DeviceInstance.Parent); this
+// is where others could be made.
+type MIGGeometry struct {
+	GPU      string // UUID
+	PCIBusID string
+	Profiles []MIGProfile // by NVML's number of the profile
+}
+
+// MIGProfile is a kind of instance of a GPU.
+type MIGProfile struct {
+	Name      string // "1g.10gb"
+	ID        int64  // by which the driver makes one
+	Slices    int64  // of compute, of which a GPU has 7
+	Slots     int64  // of memory, of which it has 8
+	MemoryMiB int64
+	Max       int64   // instances of it at a time
+	Starts    []int64 // slots at which one may begin
+}
+
+// MIGCouldBe begins what a refusal tells of GPUs that can be divided as a request wants; their number follows in brackets.
+const MIGCouldBe = "GPUs in MIG mode can be divided so"
+
+// MIGSlots is how many memory slots a GPU in MIG mode has.
+const MIGSlots = 8
 
 // Attribute is a typed value with an optional unit, as device plugins report them. Exactly one of the values is meant,
 // by Kind. Fractions are kept in millionths, because state holds no floating point (D10).

@@ -126,6 +126,9 @@ func (o Options) devices(ctx context.Context, f *Facts) error {
 			return fmt.Errorf("devices of %s: %w", d.Name(), err)
 		}
 		all = append(all, groups...)
+		if g, ok := d.(interface{ Geometry() []structs.MIGGeometry }); ok {
+			f.Resources.MIG = append(f.Resources.MIG, g.Geometry()...)
+		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ID() < all[j].ID() })
 	f.Resources.Devices = all

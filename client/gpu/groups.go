@@ -65,6 +65,28 @@ func islands(gpus []Device) map[string]string {
 	return out
 }
 
+// geometry is what the GPUs in MIG mode can be divided into, by bus.
+func geometry(s *Snapshot) (out []structs.MIGGeometry) {
+	if s == nil {
+		return nil
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.MIGMode != "Enabled" {
+			continue
+		}
+		x := structs.MIGGeometry{GPU: g.UUID, PCIBusID: g.Bus}
+		for _, p := range g.Profiles {
+			x.Profiles = append(x.Profiles, structs.MIGProfile{Name: p.Name, ID: p.ID, Slices: p.Slices, Slots: p.Size, MemoryMiB: p.MemoryBytes >> 20, Max: p.Max, Starts: p.Starts})
+		}
+		out = append(out, x)
+	}
+	sort.Slice(out, func(i, k int) bool {
+		return out[i].PCIBusID < out[k].PCIBusID || out[i].PCIBusID == out[k].PCIBusID && out[i].GPU < out[k].GPU
+	})
+	return out
+}
+
 // groups turns what was seen into device groups, sorted. MIG instances are groups of their own, and their GPU is not one.
 func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.DeviceGroup {
 	if s == nil {
@@ -115,6 +137,7 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 		if g.MIGMode == "Enabled" {
 			for _, m := range g.MIG {
 				in.ID, in.MemoryMiB = m.UUID, m.MemoryBytes>>20
+				in.Parent, in.SlotStart, in.SlotCount = g.UUID, m.Start, m.Size
 				in.Healthy, in.HealthDesc = described(verdict(g.UUID, m.GI))
 				a := attributes(s, &g)
 				a["memory"] = number(m.MemoryBytes>>20, "MiB")

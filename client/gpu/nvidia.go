@@ -96,6 +96,7 @@ type NVIDIA struct {
 	silent   string             // why there is no answer, or ""
 	good     time.Time          // of the last answer
 	groups   []structs.DeviceGroup
+	shape    []structs.MIGGeometry
 	looked   chan struct{} // closed when the first look is over
 	isLooked bool
 	children int // that have not been reaped
@@ -133,6 +134,13 @@ func (n *NVIDIA) Devices(ctx context.Context) ([]structs.DeviceGroup, error) {
 	defer n.mu.Unlock()
 	n.firstOver()
 	return n.groups, nil
+}
+
+// Geometry is what the GPUs in MIG mode can be divided into.
+func (n *NVIDIA) Geometry() []structs.MIGGeometry {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.shape
 }
 
 // firstOver notes that nobody needs to wait for the first look any more; called with mu held.
@@ -670,9 +678,10 @@ func (n *NVIDIA) verdict(uuid string, gi int64) Verdict {
 func (n *NVIDIA) update() {
 	n.mu.Lock()
 	now := groups(n.snapshot, n.verdict)
-	changed := !reflect.DeepEqual(now, n.groups)
+	shape := geometry(n.snapshot)
+	changed := !reflect.DeepEqual(now, n.groups) || !reflect.DeepEqual(shape, n.shape)
 	if changed {
-		n.groups = now
+		n.groups, n.shape = now, shape
 	}
 	if !n.sampleAt.IsZero() || n.silent == "" && n.starts > 0 && n.pid == 0 {
 		n.firstOver()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -202,6 +203,16 @@ func TestMIG(t *testing.T) {
 	if in.ID != s.MIGs[2].UUID || in.MemoryMiB != 81559/8 || in.Island != "" || !in.Healthy || g[1].Attributes["memory"].Int != 81559/8 ||
 		g[1].Attributes["mig_profile"].Str != "1g.10gb" || g[1].Attributes["mig_slices"].Int != 1 || g[1].Attributes["mig_mode"].Str != "Enabled" {
 		t.Errorf("instance is %+v, attributes %+v", in, g[1].Attributes)
+	}
+	if in.Parent != s.GPUs[0].UUID || in.SlotStart != 2 || in.SlotCount != 1 {
+		t.Errorf("the third instance has slots %d+%d of %s", in.SlotStart, in.SlotCount, in.Parent)
+	}
+	shape := n.Geometry()
+	if len(shape) != 1 || shape[0].GPU != s.GPUs[0].UUID || len(shape[0].Profiles) != 6 {
+		t.Fatalf("geometry is %+v", shape)
+	}
+	if want := (structs.MIGProfile{Name: "3g.40gb", ID: 9, Slices: 3, Slots: 4, MemoryMiB: 81559 * 4 / 8, Max: 2, Starts: []int64{0, 4}}); !reflect.DeepEqual(shape[0].Profiles[2], want) {
+		t.Errorf("the third profile is %+v, want %+v", shape[0].Profiles[2], want)
 	}
 	// An error of one instance is not one of its neighbours.
 	_ = f.Edit(func(s *fakegpu.State) {

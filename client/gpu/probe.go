@@ -332,7 +332,7 @@ func (p *probe) device(d *view) Device {
 	}
 	x.MIGMode = p.migMode(d)
 	if x.MIGMode == "Enabled" {
-		x.MIG = p.instances(d)
+		x.MIG, x.Profiles = p.instances(d), p.profiles(d)
 	} else {
 		p.links(d, &x)
 	}
@@ -391,8 +391,47 @@ func (p *probe) instances(d *view) []MIG {
 			}
 		}
 		if x.Profile == "" {
-			x.Profile = fmt.Sprintf("%dg.%dgb", x.Slices, (x.MemoryBytes+1<<29)>>30)
+			x.Profile = profileName(x.Slices, x.MemoryBytes)
 		}
+		if x.GI >= 0 {
+			gi, ok := ask(p, d, []string{"nvmlDeviceGetGpuInstanceById"}, func() (nvml.GpuInstance, nvml.Return) { return d.GetGpuInstanceById(int(x.GI)) })
+			if ok {
+				if v, ok := ask(p, d, []string{"nvmlGpuInstanceGetInfo"}, gi.GetInfo); ok {
+					x.Start, x.Size = int64(v.Placement.Start), int64(v.Placement.Size)
+				}
+			}
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// profileName is what the driver calls a profile with so many slices and so much memory.
+func profileName(slices, bytes int64) string {
+	return fmt.Sprintf("%dg.%dgb", slices, (bytes+1<<29)>>30)
+}
+
+// profiles asks what a GPU in MIG mode can be divided into. Of profiles that differ in engines alone the first one stands for
+// all.
+func (p *probe) profiles(d *view) []MIGProfile {
+	var out []MIGProfile
+	for n := range nvml.GPU_INSTANCE_PROFILE_COUNT {
+		v, ok := ask(p, d, []string{"nvmlDeviceGetGpuInstanceProfileInfo"}, func() (nvml.GpuInstanceProfileInfo, nvml.Return) { return d.GetGpuInstanceProfileInfo(n) })
+		if !ok {
+			continue
+		}
+		x := MIGProfile{ID: int64(v.Id), Slices: int64(v.SliceCount), MemoryBytes: int64(v.MemorySizeMB) << 20, Max: int64(v.InstanceCount)}
+		x.Name = profileName(x.Slices, x.MemoryBytes)
+		if slices.ContainsFunc(out, func(o MIGProfile) bool { return o.Name == x.Name }) {
+			continue
+		}
+		places, _ := ask(p, d, []string{"nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements"},
+			func() ([]nvml.GpuInstancePlacement, nvml.Return) { return d.GetGpuInstancePossiblePlacements(&v) })
+		for _, pl := range places {
+			x.Size = int64(pl.Size)
+			x.Starts = append(x.Starts, int64(pl.Start))
+		}
+		slices.Sort(x.Starts)
 		out = append(out, x)
 	}
 	return out

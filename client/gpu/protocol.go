@@ -66,6 +66,7 @@ type Device struct {
 	NVLinkVersion      int64  // as NVML numbers it
 	Fabric             string // cluster and clique of a fabric across machines; "" for none
 	MIG                []MIG
+	Profiles           []MIGProfile // that instances of it may have; only in MIG mode
 }
 
 // Link is NVLinks that are up, to one other end.
@@ -81,6 +82,18 @@ type MIG struct {
 	GI, CI        int64
 	MemoryBytes   int64
 	Slices, SMs   int64
+	Start, Size   int64 // of its memory slots; Size 0: the driver does not tell
+}
+
+// MIGProfile is a kind of instance that a GPU may be divided into.
+type MIGProfile struct {
+	Name        string // "1g.10gb"
+	ID          int64
+	Slices      int64
+	Size        int64 // memory slots
+	MemoryBytes int64
+	Max         int64
+	Starts      []int64
 }
 
 // Sample is what a GPU does now.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -92,8 +93,31 @@ func (o *gpuListOptions) run(ctx context.Context, _ []string) error {
 		rows = append(rows, []string{m.Model, mem, strconv.Itoa(m.Nodes), strconv.Itoa(m.Total), strconv.Itoa(m.Free), strconv.Itoa(m.Shared), strconv.Itoa(m.Unhealthy),
 			mib(m.FreeMemoryMiB), mib(m.LargestSlotMiB), strconv.Itoa(m.Fragmentation) + "%", largest, strconv.Itoa(m.Used) + "%", waits})
 	}
+	defer o.instances(nodes)
 	o.table("MODEL|MEM|NODES|TOTAL|FREE|SHARED|UNHEALTHY|MEM FREE|LARGEST SLOT|FRAGMENTED|LARGEST GANG NOW|USED|WAITING", rows)
 	return nil
+}
+
+// instances lists the MIG instances with their place on their GPU.
+func (o *gpuListOptions) instances(nodes []*wire.NodeListStub) {
+	rows := [][]string{}
+	for _, n := range nodes {
+		if n.NodeResources == nil {
+			continue
+		}
+		for _, g := range n.NodeResources.Devices {
+			for _, in := range g.Instances {
+				if in.MIG != nil {
+					_, profile, _ := strings.Cut(g.Name, " MIG ")
+					rows = append(rows, []string{n.Name, in.MIG.GPU, profile, migSlots(in.MIG), in.ID})
+				}
+			}
+		}
+	}
+	if len(rows) > 0 {
+		o.heading("MIG Instances")
+		o.table("NODE|GPU|PROFILE|SLOTS|INSTANCE", rows)
+	}
 }
 
 // gpuModels counts devices of type gpu by model, in order of model. A device is held while a live allocation has it.

@@ -408,6 +408,10 @@ func cure(r nomadlike.Refusal) string {
 		return fmt.Sprintf("%s comes free on %s", r.Dimension, where)
 	case "node-joined":
 		if what, ok := strings.CutPrefix(r.Dimension, "missing "); ok {
+			what, hint, _ := strings.Cut(what, "; ")
+			if strings.Contains(hint, structs.MIGCouldBe) {
+				return "an operator makes such an instance, or a node with " + what + " becomes ready"
+			}
 			return "a node with " + what + " becomes ready"
 		}
 		if r.Reason == "NODE_INELIGIBLE" {

@@ -332,6 +332,42 @@ func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
 		}
 	}
 	o.table("Device|ID|Memory|Free|Health|Held By", rows)
+	o.mig(n.NodeResources)
+}
+
+// mig shows how the GPUs in MIG mode are divided, and could be.
+func (o *nodeStatusOptions) mig(r *wire.NodeResources) {
+	if len(r.MIG) == 0 {
+		return
+	}
+	o.heading("MIG")
+	rows := [][]string{}
+	for _, g := range r.MIG {
+		for _, p := range g.Profiles {
+			var at []string
+			for _, d := range r.Devices {
+				for _, in := range d.Instances {
+					if in.MIG != nil && in.MIG.GPU == g.GPU && strings.HasSuffix(d.Name, " MIG "+p.Name) {
+						at = append(at, migSlots(in.MIG))
+					}
+				}
+			}
+			var starts []string
+			for _, s := range p.Starts {
+				starts = append(starts, strconv.FormatInt(s, 10))
+			}
+			rows = append(rows, []string{g.GPU, p.Name, fmt.Sprintf("%d of 8", p.Size), strconv.FormatInt(p.Max, 10), strings.Join(starts, ","), orNone(strings.Join(at, " "))})
+		}
+	}
+	o.table("GPU|Profile|Slots|At Most|May Begin At|Instances At", rows)
+}
+
+// migSlots is the memory slots of a MIG instance, "2" or "4-7".
+func migSlots(m *wire.NodeDeviceMIG) string {
+	if m.Size == 1 {
+		return strconv.FormatInt(m.Start, 10)
+	}
+	return fmt.Sprintf("%d-%d", m.Start, m.Start+m.Size-1)
 }
 
 func (o *nodeStatusOptions) hostStats(s *wire.HostStats) {

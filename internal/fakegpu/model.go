@@ -112,16 +112,30 @@ func UUID(prefix string, b []byte) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", prefix, b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
+// migProfiles are what a GPU with 8 memory slots and 7 slices can be divided into, as the driver numbers them.
+var migProfiles = []Profile{
+	{Number: 0, ID: 19, Slices: 1, Size: 1, Max: 7, Starts: []int64{0, 1, 2, 3, 4, 5, 6}},
+	{Number: 1, ID: 14, Slices: 2, Size: 2, Max: 3, Starts: []int64{0, 2, 4}},
+	{Number: 2, ID: 9, Slices: 3, Size: 4, Max: 2, Starts: []int64{0, 4}},
+	{Number: 3, ID: 5, Slices: 4, Size: 4, Max: 1, Starts: []int64{0}},
+	{Number: 4, ID: 0, Slices: 7, Size: 8, Max: 1, Starts: []int64{0}},
+	{Number: 9, ID: 15, Slices: 1, Size: 2, Max: 4, Starts: []int64{0, 2, 4, 6}},
+}
+
 // Split puts a GPU into MIG mode with instances of 1g each, as many as count (up to 7).
 func (s *State) Split(gpu, count int) {
 	g := &s.GPUs[gpu]
 	g.MIG, g.MIGPending = 1, 1
 	slice := g.Memory / 8
+	for _, p := range migProfiles {
+		p.GPU, p.SMs, p.Memory = gpu, g.SMs*p.Slices/8, slice*p.Size
+		s.Profiles = append(s.Profiles, p)
+	}
 	for i := range min(count, 7) {
 		sum := sha256.Sum256([]byte(g.UUID + " mig " + strconv.Itoa(i)))
 		s.MIGs = append(s.MIGs, MIG{
 			GPU: gpu, UUID: UUID("MIG", sum[:16]), Profile: fmt.Sprintf("1g.%dgb", (slice+1<<29)>>30),
-			GI: int64(7 + i), CI: 0, Slices: 1, SMs: g.SMs / 8, Memory: slice,
+			GI: int64(7 + i), CI: 0, Slices: 1, SMs: g.SMs / 8, Memory: slice, Start: int64(i), Size: 1,
 		})
 	}
 }

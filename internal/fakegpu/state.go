@@ -7,7 +7,8 @@
 //
 //	driver VERSION          nvml VERSION          cuda 13000          context BYTES (that each CUDA context takes)
 //	gpu KEY=VALUE ...       keys: fields of GPU; text percent-encoded; bytes, milliwatts, MHz; the order is the index
-//	mig GPU UUID PROFILE GI CI SLICES SMS BYTES
+//	mig GPU UUID PROFILE GI CI SLICES SMS BYTES [START SIZE]
+//	migprofile GPU NUMBER ID SLICES SIZE SMS MAX BYTES START...
 //	link A B|switch COUNT   NVLinks of GPU A
 //	topo A B LEVEL          10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 system
 //	proc UUID PID BYTES     a process that is only claimed
@@ -45,6 +46,7 @@ type State struct {
 	Context      int64 // bytes
 	GPUs         []GPU
 	MIGs         []MIG
+	Profiles     []Profile
 	Links        []Link
 	Pairs        []Pair
 	Procs        []Proc
@@ -81,6 +83,17 @@ type MIG struct {
 	GI, CI        int64
 	Slices, SMs   int64
 	Memory        int64 // bytes
+	Start, Size   int64 // of its memory slots; Size 0: not told
+}
+
+// Profile is a kind of instance that a GPU in MIG mode may have.
+type Profile struct {
+	GPU          int
+	Number, ID   int64 // NVML's number of the profile, and what the driver calls it
+	Slices, Size int64 // of compute and of memory
+	SMs, Max     int64
+	Memory       int64 // bytes
+	Starts       []int64
 }
 
 // Link is NVLinks between two GPUs; B is -1 for a switch.
@@ -150,7 +163,18 @@ func (s *State) String() string {
 		b.WriteByte('\n')
 	}
 	for _, m := range s.MIGs {
-		fmt.Fprintf(&b, "mig %d %s %s %d %d %d %d %d\n", m.GPU, m.UUID, m.Profile, m.GI, m.CI, m.Slices, m.SMs, m.Memory)
+		fmt.Fprintf(&b, "mig %d %s %s %d %d %d %d %d", m.GPU, m.UUID, m.Profile, m.GI, m.CI, m.Slices, m.SMs, m.Memory)
+		if m.Size > 0 {
+			fmt.Fprintf(&b, " %d %d", m.Start, m.Size)
+		}
+		b.WriteByte('\n')
+	}
+	for _, p := range s.Profiles {
+		fmt.Fprintf(&b, "migprofile %d %d %d %d %d %d %d %d", p.GPU, p.Number, p.ID, p.Slices, p.Size, p.SMs, p.Max, p.Memory)
+		for _, at := range p.Starts {
+			fmt.Fprintf(&b, " %d", at)
+		}
+		b.WriteByte('\n')
 	}
 	for _, l := range s.Links {
 		to := "switch"
@@ -241,7 +265,17 @@ func (s *State) line(w []string) error {
 		}
 		s.GPUs = append(s.GPUs, g)
 	case "mig":
-		s.MIGs = append(s.MIGs, MIG{int(num(1)), text(2), text(3), num(4), num(5), num(6), num(7), num(8)})
+		m := MIG{GPU: int(num(1)), UUID: text(2), Profile: text(3), GI: num(4), CI: num(5), Slices: num(6), SMs: num(7), Memory: num(8)}
+		if len(w) > 9 {
+			m.Start, m.Size = num(9), num(10)
+		}
+		s.MIGs = append(s.MIGs, m)
+	case "migprofile":
+		p := Profile{GPU: int(num(1)), Number: num(2), ID: num(3), Slices: num(4), Size: num(5), SMs: num(6), Max: num(7), Memory: num(8), Starts: []int64{num(9)}}
+		for i := 10; i < len(w); i++ {
+			p.Starts = append(p.Starts, num(i))
+		}
+		s.Profiles = append(s.Profiles, p)
 	case "link":
 		l := Link{A: int(num(1)), B: -1, Count: int(num(3))}
 		if text(2) != "switch" {

@@ -78,6 +78,7 @@ type NodeResources struct {
 	Networks       []*NetworkResource
 	NodeNetworks   []*NodeNetworkResource
 	Devices        []*NodeDeviceResource
+	MIG            []*NodeMIG `json:",omitempty"` // Muster's own: of the GPUs in MIG mode
 	MinDynamicPort int
 	MaxDynamicPort int
 }
@@ -152,6 +153,29 @@ type NodeDevice struct {
 	ReserveMB int64  `json:",omitempty"` // Muster's own: kept back from shares
 	Island    string `json:",omitempty"` // Muster's own
 	NUMANode  *int64 `json:",omitempty"` // Muster's own
+
+	MIG *NodeDeviceMIG `json:",omitempty"` // Muster's own: of a MIG instance
+}
+
+// NodeDeviceMIG is where a MIG instance lies on its GPU: memory slots, of which there are 8.
+type NodeDeviceMIG struct {
+	GPU   string // UUID
+	Start int64
+	Size  int64
+}
+
+// NodeMIG is what a GPU in MIG mode can be divided into.
+type NodeMIG struct {
+	GPU      string
+	PciBusID string
+	Profiles []NodeMIGProfile
+}
+
+// NodeMIGProfile is a kind of instance: its slices, memory slots, how many there may be, and slots at which one may begin.
+type NodeMIGProfile struct {
+	Name                            string
+	ID, Slices, Size, MemoryMB, Max int64
+	Starts                          []int64
 }
 
 // NodeDeviceLocality is where a device is plugged in.
@@ -343,6 +367,9 @@ func nodeResources(n *structs.Node) *NodeResources {
 			if in.NUMANode >= 0 {
 				w.NUMANode = ptr(in.NUMANode)
 			}
+			if in.SlotCount > 0 {
+				w.MIG = &NodeDeviceMIG{in.Parent, in.SlotStart, in.SlotCount}
+			}
 			if in.PCIBusID != "" {
 				w.Locality = &NodeDeviceLocality{PciBusID: in.PCIBusID}
 			}
@@ -352,6 +379,13 @@ func nodeResources(n *structs.Node) *NodeResources {
 			d.Attributes[k] = attribute(a)
 		}
 		out.Devices = append(out.Devices, d)
+	}
+	for _, g := range r.MIG {
+		x := &NodeMIG{GPU: g.GPU, PciBusID: g.PCIBusID, Profiles: []NodeMIGProfile{}}
+		for _, p := range g.Profiles {
+			x.Profiles = append(x.Profiles, NodeMIGProfile{p.Name, p.ID, p.Slices, p.Slots, p.MemoryMiB, p.Max, p.Starts})
+		}
+		out.MIG = append(out.MIG, x)
 	}
 	return out
 }

@@ -16,6 +16,8 @@ typedef nvmlFieldValue_t REAL(nvmlFieldValue_t);
 typedef nvmlProcessUtilizationSample_t REAL(nvmlProcessUtilizationSample_t);
 typedef nvmlSetMemoryLimits_v1_t REAL(nvmlSetMemoryLimits_v1_t);
 typedef nvmlGetMemoryLimits_v1_t REAL(nvmlGetMemoryLimits_v1_t);
+typedef nvmlGpuInstanceProfileInfo_t REAL(nvmlGpuInstanceProfileInfo_t);
+typedef nvmlGpuInstanceInfo_t REAL(nvmlGpuInstanceInfo_t);
 typedef nvmlGpuFabricInfo_v2_t REAL(nvmlGpuFabricInfo_v2_t);
 _Static_assert(NVML_ERROR_GPU_IS_LOST == 15 && NVML_ERROR_ARGUMENT_VERSION_MISMATCH == 25 && NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == 230, "numbers");
 #undef nvmlProcessInfo_t
@@ -33,6 +35,9 @@ _Static_assert(NVML_ERROR_GPU_IS_LOST == 15 && NVML_ERROR_ARGUMENT_VERSION_MISMA
 #define nvmlDeviceAttributes_t fake_nvmlDeviceAttributes_t
 #define nvmlEventData_t fake_nvmlEventData_t
 #define nvmlFieldValue_t fake_nvmlFieldValue_t
+#define nvmlGpuInstanceProfileInfo_t fake_nvmlGpuInstanceProfileInfo_t
+#define nvmlGpuInstancePlacement_t fake_nvmlGpuInstancePlacement_t
+#define nvmlGpuInstanceInfo_t fake_nvmlGpuInstanceInfo_t
 #define nvmlGpuFabricInfoV_t fake_nvmlGpuFabricInfoV_t
 #define NVML_SUCCESS FAKE_0
 #define NVML_ERROR_UNINITIALIZED FAKE_1
@@ -58,6 +63,8 @@ SAME_SIZE(nvmlMemory_v2_t) SAME(nvmlMemory_v2_t, reserved) SAME(nvmlMemory_v2_t,
 SAME_SIZE(nvmlBAR1Memory_t) SAME_SIZE(nvmlUtilization_t)
 SAME_SIZE(nvmlProcessInfo_t) SAME(nvmlProcessInfo_t, usedGpuMemory) SAME(nvmlProcessInfo_t, gpuInstanceId)
 SAME_SIZE(nvmlDeviceAttributes_t) SAME(nvmlDeviceAttributes_t, gpuInstanceSliceCount) SAME(nvmlDeviceAttributes_t, memorySizeMB)
+SAME_SIZE(nvmlGpuInstanceProfileInfo_t) SAME(nvmlGpuInstanceProfileInfo_t, instanceCount) SAME(nvmlGpuInstanceProfileInfo_t, memorySizeMB)
+SAME_SIZE(nvmlGpuInstanceInfo_t) SAME(nvmlGpuInstanceInfo_t, profileId) SAME(nvmlGpuInstanceInfo_t, placement)
 SAME_SIZE(nvmlEventData_t) SAME(nvmlEventData_t, eventData) SAME(nvmlEventData_t, gpuInstanceId)
 SAME_SIZE(nvmlFieldValue_t) SAME(nvmlFieldValue_t, valueType) SAME(nvmlFieldValue_t, value)
 _Static_assert(offsetof(real_nvmlGpuFabricInfo_v2_t, cliqueId) == offsetof(fake_nvmlGpuFabricInfoV_t, cliqueId), "clique");

@@ -340,6 +340,47 @@ API nvmlReturn_t nvmlDeviceGetAttributes_v2(void *device, nvmlDeviceAttributes_t
 #define OF_MIG(fn, type, value) \
 	API nvmlReturn_t fn(void *device, type *v) { DEVICE_ANY(fn) if (!m) return NVML_ERROR_INVALID_ARGUMENT; *v = (type)(value); return NVML_SUCCESS; }
 OF_MIG(nvmlDeviceGetGpuInstanceId, unsigned, m->gi)
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(void *device, unsigned number, nvmlGpuInstanceProfileInfo_t *v) {
+	DEVICE(nvmlDeviceGetGpuInstanceProfileInfo)
+	if (g->mig != 1) return NVML_ERROR_NOT_SUPPORTED;
+	for (int i = 0; i < state.nprofile; i++) {
+		struct profile *p = &state.profile[i];
+		if (p->gpu != index_of(g) || p->number != number) continue;
+		memset(v, 0, sizeof *v);
+		v->id = p->id, v->sliceCount = p->slices, v->instanceCount = p->max, v->multiprocessorCount = p->sms, v->memorySizeMB = p->memory >> 20;
+		return NVML_SUCCESS;
+	}
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *device, unsigned id, nvmlGpuInstancePlacement_t *v, unsigned *count) {
+	DEVICE(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
+	if (g->mig != 1) return NVML_ERROR_NOT_SUPPORTED;
+	for (int i = 0; i < state.nprofile; i++) {
+		struct profile *p = &state.profile[i];
+		if (p->gpu != index_of(g) || p->id != id) continue;
+		for (unsigned k = 0; v && k < p->n && k < *count; k++) v[k] = (nvmlGpuInstancePlacement_t){p->start[k], p->size};
+		*count = p->n;
+		return NVML_SUCCESS;
+	}
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+API nvmlReturn_t nvmlDeviceGetGpuInstanceById(void *device, unsigned id, void **v) {
+	DEVICE(nvmlDeviceGetGpuInstanceById)
+	for (int i = 0; i < state.nmig && g->mig == 1; i++)
+		if (state.mig[i].gpu == index_of(g) && state.mig[i].gi == id) {
+			*v = handle_of(state.mig[i].uuid);
+			return *v ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+		}
+	return NVML_ERROR_NOT_FOUND;
+}
+// A GPU instance is known by the handle of its device.
+API nvmlReturn_t nvmlGpuInstanceGetInfo(void *device, nvmlGpuInstanceInfo_t *v) {
+	DEVICE_ANY(nvmlGpuInstanceGetInfo)
+	if (!m) return NVML_ERROR_INVALID_ARGUMENT;
+	*v = (nvmlGpuInstanceInfo_t){handle_of(g->uuid), m->gi, 0, {m->start, m->size}};
+	return m->size ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
 OF_MIG(nvmlDeviceGetComputeInstanceId, unsigned, m->ci)
 OF_MIG(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, void *, handle_of(g->uuid))
 

@@ -21,7 +21,7 @@
 
 typedef unsigned long long u64;
 
-enum { GPUS = 64, MIGS = 448, LINKS = 1024, PAIRS = 2048, PROCS = 8192, XIDS = 512, FAULTS = 128, LIMITS = 1024, UUID = 80 };
+enum { GPUS = 64, MIGS = 448, LINKS = 1024, PAIRS = 2048, PROCS = 8192, XIDS = 512, PROFILES = 1024, FAULTS = 128, LIMITS = 1024, UUID = 80 };
 
 struct gpu {
 	char uuid[UUID], name[96], serial[30];
@@ -39,7 +39,8 @@ struct gpu {
 	unsigned clique;
 };
 
-struct mig { int gpu; char uuid[UUID], profile[32]; unsigned gi, ci, slices, sms; u64 memory; };
+struct mig { int gpu; char uuid[UUID], profile[32]; unsigned gi, ci, slices, sms; u64 memory; unsigned start, size; };
+struct profile { int gpu; unsigned number, id, slices, size, sms, max, n, start[8]; u64 memory; }; // n places
 struct link { int a, b; unsigned n; }; // b is -1 for a switch
 struct pair { int a, b; unsigned level; };
 struct proc { char uuid[UUID]; int pid; u64 start, bytes, ns; }; // start 0: declared, not a live process; pid is that of pid namespace ns
@@ -52,7 +53,7 @@ struct state {
 	int cuda;
 	u64 context; // bytes that every CUDA context takes
 	int dmem; // the driver limits control groups
-	int ngpu, nmig, nlink, npair, nproc, nxid, nfault, nlimit;
+	int ngpu, nmig, nlink, npair, nproc, nxid, nfault, nlimit, nprofile;
 	struct gpu gpu[GPUS];
 	struct mig mig[MIGS];
 	struct link link[LINKS];
@@ -61,6 +62,7 @@ struct state {
 	struct xid xid[XIDS];
 	struct fault fault[FAULTS];
 	struct limit limit[LIMITS];
+	struct profile profile[PROFILES];
 };
 
 static struct state state;                                  // guarded by state_mu
@@ -157,6 +159,12 @@ static inline void parse_line(struct state *s, char *line) {
 		COPY(m->uuid, w[2]), COPY(m->profile, w[3]);
 		m->gi = (unsigned)atoi(w[4]), m->ci = (unsigned)atoi(w[5]), m->slices = (unsigned)atoi(w[6]), m->sms = (unsigned)atoi(w[7]);
 		m->memory = strtoull(w[8], 0, 10);
+		if (n > 10) m->start = (unsigned)atoi(w[9]), m->size = (unsigned)atoi(w[10]);
+	} else if (!strcmp(w[0], "migprofile") && n >= 10 && s->nprofile < PROFILES) {
+		struct profile *p = &s->profile[s->nprofile++];
+		p->gpu = atoi(w[1]), p->number = (unsigned)atoi(w[2]), p->id = (unsigned)atoi(w[3]), p->slices = (unsigned)atoi(w[4]);
+		p->size = (unsigned)atoi(w[5]), p->sms = (unsigned)atoi(w[6]), p->max = (unsigned)atoi(w[7]), p->memory = strtoull(w[8], 0, 10);
+		for (int i = 9; i < n && p->n < 8; i++) p->start[p->n++] = (unsigned)atoi(w[i]);
 	} else if (!strcmp(w[0], "link") && n >= 4 && s->nlink < LINKS) {
 		s->link[s->nlink++] = (struct link){atoi(w[1]), strcmp(w[2], "switch") ? atoi(w[2]) : -1, (unsigned)atoi(w[3])};
 	} else if (!strcmp(w[0], "topo") && n >= 4 && s->npair < PAIRS) {
