@@ -198,18 +198,28 @@ func poolGet(c *call) (any, error) {
 	return wire.PoolFromStructs(resp.Pool), nil
 }
 
+// named fills in the name of an object from the path, and refuses another one.
+func (c *call) named(name *string, kind string) error {
+	said := c.params["name"]
+	if said == "" {
+		return nil
+	}
+	if *name == "" {
+		*name = said
+	}
+	if *name != said {
+		return structs.Errorf(structs.CodeInvalid, "%s name does not match: path says %q, body says %q", kind, clip(said, 100), clip(*name, 100))
+	}
+	return nil
+}
+
 func poolUpsert(c *call) (any, error) {
 	var body wire.NodePool
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}
-	if name := c.params["name"]; name != "" {
-		if body.Name == "" {
-			body.Name = name
-		}
-		if body.Name != name {
-			return nil, structs.Errorf(structs.CodeInvalid, "Node pool name does not match: path says %q, body says %q", name, body.Name)
-		}
+	if err := c.named(&body.Name, "Node pool"); err != nil {
+		return nil, err
 	}
 	pool := body.ToStructs()
 	return c.written(invoke(c, methods.PoolUpsert, &methods.PoolUpsertRequest{Name: pool.Name, Pool: pool}))

@@ -222,13 +222,8 @@ func quotaUpsert(c *call) (any, error) {
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}
-	if name := c.params["name"]; name != "" {
-		if body.Name == "" {
-			body.Name = name
-		}
-		if body.Name != name {
-			return nil, structs.Errorf(structs.CodeInvalid, "Quota name does not match: path says %q, body says %q", clip(name, 100), clip(body.Name, 100))
-		}
+	if err := c.named(&body.Name, "Quota"); err != nil {
+		return nil, err
 	}
 	q, err := body.ToStructs()
 	if err != nil {

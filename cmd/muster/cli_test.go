@@ -34,6 +34,41 @@ const jobSource = `job "example" {
 }
 `
 
+const queueSource = `queue "research" {
+  description = "all of research"
+  weight      = 3
+  limit       = { gpus = 16 }
+  order       = "fair"
+}
+
+queue "research/nlp" {
+  guarantee = { gpus = 4 }
+}
+`
+
+const quotaSource = `quota "team" {
+  description = "the team"
+  limit {
+    region = "global"
+    region_limit {
+      cpu       = 4000
+      memory_mb = 8192
+      device "nvidia/gpu" {
+        count = 8
+      }
+    }
+  }
+}
+`
+
+const reservationSource = `reservation "course" {
+  start    = "2026-12-01T08:00:00Z"
+  duration = "4h"
+  amount   = { gpus = 8 }
+  users    = ["teacher"]
+}
+`
+
 // golden compares what a command line prints and asks with a file that a person has read.
 var golden = []struct {
 	name  string
@@ -53,6 +88,32 @@ var golden = []struct {
 	{"job_run_broken", "job run -", "job \"x\" {\n  grup \"y\" {}\n}\n", 1},
 	{"job_plan", "job plan -", jobSource, 1},
 	{"job_plan_waits", "job plan -", strings.Replace(jobSource, "example", "train", 1), 0},
+	{"queue_list", "queue list", "", 0},
+	{"queue_list_json", "queue list -json", "", 0},
+	{"queue_status", "queue status research", "", 0},
+	{"queue_status_missing", "queue status nothing", "", 1},
+	{"queue_inspect", "queue inspect research", "", 0},
+	{"queue_apply", "queue apply -", queueSource, 0},
+	{"queue_apply_unknown", "queue apply -", "queue \"research\" {\n  wieght = 3\n}\n", 1},
+	{"queue_apply_broken", "queue apply -", "queue \"research\" {\n", 1},
+	{"queue_apply_other", "queue apply -", "quota \"research\" {\n}\n", 1},
+	{"queue_delete", "queue delete research/nlp", "", 0},
+	{"queue_delete_busy", "queue delete research", "", 1},
+	{"quota_list", "quota list", "", 0},
+	{"quota_list_q", "quota list -q", "", 0},
+	{"quota_status", "quota status team", "", 0},
+	{"quota_status_missing", "quota status nothing", "", 1},
+	{"quota_inspect", "quota inspect team", "", 0},
+	{"quota_apply", "quota apply -", quotaSource, 0},
+	{"quota_apply_empty", "quota apply -", "", 1},
+	{"quota_delete", "quota delete team", "", 0},
+	{"quota_delete_missing", "quota delete nothing", "", 1},
+	{"reservation_list", "reservation list", "", 0},
+	{"reservation_inspect", "reservation inspect course", "", 0},
+	{"reservation_apply", "reservation apply -", reservationSource, 0},
+	{"reservation_apply_unknown", "reservation apply -", "reservation \"course\" {\n  node = [\"a\"]\n}\n", 1},
+	{"reservation_delete", "reservation delete course", "", 0},
+	{"reservation_delete_missing", "reservation delete nothing", "", 1},
 	{"job_plan_no_diff", "job plan -diff=false -", jobSource, 1},
 	{"job_validate", "job validate -", jobSource, 0},
 	{"job_why", "job why train", "", 0},

@@ -244,11 +244,26 @@ func canned() map[string]any {
 		_ = json.Unmarshal(b, &m)
 		return m
 	}
+	gpus := func(n float64) *wire.Amount { return &wire.Amount{GPUs: &n} }
+	queues := []nomadlike.QueueState{{Queue: wire.Queue{Path: "default", Weight: 1}, Held: gpus(2), Jobs: 1},
+		{Queue: wire.Queue{Path: "research", Description: "all of research", Weight: 3, Guarantee: gpus(8), Limit: gpus(16)}, Held: gpus(12), Share: 0.75, Jobs: 3, Waiting: 2, Submitted: 6}}
+	for i := range queues {
+		queues[i].Effective.Order, queues[i].Effective.Backfill, queues[i].Effective.Preempt = "adaptive", "easy-sjf", "order"
+	}
+	quota := &wire.QuotaSpec{Name: "team", Description: "the team", Limits: []*wire.QuotaLimit{{Region: "global", RegionLimit: &wire.QuotaResources{CPU: ptr(4000), MemoryMB: ptr(8192), Devices: []*wire.QuotaDevice{{Name: "nvidia/gpu", Count: ptr(uint64(8))}}}}}, CreateIndex: 7, ModifyIndex: 9}
+	course := &wire.Reservation{ID: "course", NodePool: "default", Start: fixedNow.Add(time.Hour), End: fixedNow.Add(5 * time.Hour), Amount: gpus(8), Users: []string{"teacher"}, Queues: []string{"teaching"}, CreateIndex: 11, ModifyIndex: 11}
 	evalID := func(e *wire.Evaluation) string { return e.ID }
 	return map[string]any{
 		"GET /v1/jobs":  jobPrefix(stub, train, trial, nightly, sweep),
 		"PUT /v1/jobs":  ev(map[string]any{"Warnings": "1 warning:\n\n* group hello: something odd"}),
 		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768, Model: "H100", StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano()}},
+
+		"GET /v1/queues": queues, "GET /v1/queue/research": queues[1], "PUT /v1/queues": map[string]any{"Warnings": []string{"the guarantees of all queues together exceed what the ready nodes have of GPUs"}},
+		"DELETE /v1/queue/research/nlp": nil, "DELETE /v1/queue/research": failure{409, "queue \"research\" has children: research/nlp"}, "GET /v1/queue/nothing": failure{404, "queue not found"},
+		"GET /v1/quotas": []*wire.QuotaSpec{quota}, "GET /v1/quota/team": quota, "PUT /v1/quota": nil, "DELETE /v1/quota/team": nil, "DELETE /v1/quota/nothing": failure{404, "quota specification not found"}, "GET /v1/quota/nothing": failure{404, "quota specification not found"},
+		"GET /v1/quota/usage/team":   &wire.QuotaUsage{Name: "team", Namespaces: []string{"ml", "vision"}, Used: map[string]*wire.QuotaLimit{"global": {Region: "global", RegionLimit: &wire.QuotaResources{CPU: ptr(1500), MemoryMB: ptr(2048), Devices: []*wire.QuotaDevice{{Name: "nvidia/gpu", Count: ptr(uint64(3))}}}}}},
+		"GET /v1/reservations":       []*wire.Reservation{course, {ID: "job/default/train", NodePool: "default", Namespace: "default", JobID: "train", Start: fixedNow.Add(40 * time.Minute), Basis: "limit", Nodes: []string{nodeA, nodeB}, Allocations: 16}},
+		"GET /v1/reservation/course": course, "PUT /v1/reservations": nil, "DELETE /v1/reservation/course": nil, "DELETE /v1/reservation/nothing": failure{404, "reservation not found"},
 
 		"GET /v1/acct": []nomadlike.AcctRecord{
 			{ID: evalA, Namespace: "default", JobID: "prep", User: "bob", Queue: "research", NodePool: "default", Priority: 50, Type: "batch", SubmitTime: ago(3 * time.Hour), StartTime: ago(2 * time.Hour), EndTime: ago(time.Hour), Allocs: 2, GPUs: 8, CPU: 16000, MemoryMiB: 65536, GPUSeconds: 28800, CPUSeconds: 57600, GPUUse: &wire.GPUUse{PeakMiB: 73728, MiBSeconds: 1 << 28, SMSeconds: 23040, EnergyJoules: 1.8e7, Refused: 1}, Longest: int64(time.Hour), Limit: int64(6 * time.Hour), Exit: "success"},

@@ -243,6 +243,44 @@ func newQueueInspect(e *env) *cobra.Command {
 	})
 }
 
+// objectInspect is the verb that shows an object of a kind.
+func objectInspect(e *env, kind, at, example string, shape func() any) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("inspect [options] NAME", "Show a "+kind+" as JSON", "", "muster "+kind+" inspect "+example, 1, 1, func(ctx context.Context, args []string) error {
+		return o.inspect(ctx, kind, at, args[0], shape())
+	})
+}
+
+// objectDelete is the verb that deletes one.
+func objectDelete(e *env, kind, at, example, short string) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("delete [options] NAME", short, "", "muster "+kind+" delete "+example, 1, 1, func(ctx context.Context, args []string) error {
+		return o.remove(ctx, kind, at, args[0])
+	})
+}
+
+// objects fetches a list of a kind; done tells that it is printed already, in another form or because it is empty.
+func objects[T any](ctx context.Context, o *objectOptions, kind, at string, id func(T) string) (list []T, done bool, err error) {
+	a, err := o.api()
+	if err != nil {
+		return nil, false, err
+	}
+	if _, err := a.get(ctx, at, nil, &list); err != nil {
+		return nil, false, err
+	}
+	if done, err := o.form.done(o.env, list); done || err != nil {
+		return nil, done, err
+	}
+	if ids(&o.form, o.env, list, id) {
+		return nil, true, nil
+	}
+	if len(list) == 0 {
+		o.println("No " + kind + "s")
+		return nil, true, nil
+	}
+	return list, false, nil
+}
+
 // inspect prints an object as JSON.
 func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v any) error {
 	if name == "" {

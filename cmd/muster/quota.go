@@ -48,39 +48,19 @@ func newQuotaApply(e *env) *cobra.Command {
 }
 
 func newQuotaInspect(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("inspect [options] NAME", "Show a quota as JSON", "", `muster quota inspect team`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.inspect(ctx, "quota", "/v1/quota/", args[0], &wire.QuotaSpec{})
-	})
+	return objectInspect(e, "quota", "/v1/quota/", "team", func() any { return &wire.QuotaSpec{} })
 }
 
 func newQuotaDelete(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("delete [options] NAME", "Delete a quota that no namespace names", "", `muster quota delete team`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.remove(ctx, "quota", "/v1/quota/", args[0])
-	})
+	return objectDelete(e, "quota", "/v1/quota/", "team", "Delete a quota that no namespace names")
 }
 
 func newQuotaList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("list [options]", "List quotas", "", `muster quota list`, 0, 0, func(ctx context.Context, _ []string) error {
-		a, err := o.api()
-		if err != nil {
+		list, done, err := objects(ctx, o, "quota", "/v1/quotas", func(q *wire.QuotaSpec) string { return q.Name })
+		if done || err != nil {
 			return err
-		}
-		var list []*wire.QuotaSpec
-		if _, err := a.get(ctx, "/v1/quotas", nil, &list); err != nil {
-			return err
-		}
-		if done, err := o.form.done(o.env, list); done || err != nil {
-			return err
-		}
-		if ids(&o.form, o.env, list, func(q *wire.QuotaSpec) string { return q.Name }) {
-			return nil
-		}
-		if len(list) == 0 {
-			o.println("No quotas")
-			return nil
 		}
 		rows := [][]string{}
 		for _, q := range list {

@@ -47,39 +47,19 @@ func newReservationApply(e *env) *cobra.Command {
 }
 
 func newReservationInspect(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("inspect [options] NAME", "Show a reservation as JSON", "", `muster reservation inspect maintenance`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.inspect(ctx, "reservation", "/v1/reservation/", args[0], &wire.Reservation{})
-	})
+	return objectInspect(e, "reservation", "/v1/reservation/", "maintenance", func() any { return &wire.Reservation{} })
 }
 
 func newReservationDelete(e *env) *cobra.Command {
-	o := &objectOptions{env: e}
-	return e.verb("delete [options] NAME", "Delete a reservation", "", `muster reservation delete maintenance`, 1, 1, func(ctx context.Context, args []string) error {
-		return o.remove(ctx, "reservation", "/v1/reservation/", args[0])
-	})
+	return objectDelete(e, "reservation", "/v1/reservation/", "maintenance", "Delete a reservation")
 }
 
 func newReservationList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("list [options]", "List reservations, of operators and of jobs that wait", "", `muster reservation list`, 0, 0, func(ctx context.Context, _ []string) error {
-		a, err := o.api()
-		if err != nil {
+		list, done, err := objects(ctx, o, "reservation", "/v1/reservations", func(r *wire.Reservation) string { return r.ID })
+		if done || err != nil {
 			return err
-		}
-		var list []*wire.Reservation
-		if _, err := a.get(ctx, "/v1/reservations", nil, &list); err != nil {
-			return err
-		}
-		if done, err := o.form.done(o.env, list); done || err != nil {
-			return err
-		}
-		if ids(&o.form, o.env, list, func(r *wire.Reservation) string { return r.ID }) {
-			return nil
-		}
-		if len(list) == 0 {
-			o.println("No reservations")
-			return nil
 		}
 		rows := [][]string{}
 		for _, r := range list {
