@@ -140,3 +140,24 @@ func TestPeers(t *testing.T) {
 		}
 	}
 }
+
+// randomPeers lets some jobs look at where others are, at data and at cost.
+func (w *world) randomPeers(j *structs.Job, g *structs.Group) {
+	if w.pick(6) == 0 {
+		j.Meta = map[string]string{"tier": "cache"}
+	}
+	if w.pick(6) == 0 {
+		p := structs.Peer{Level: []string{"", "rack", "datacenter"}[w.pick(3)], Required: w.pick(2) == 0, Weight: 50}
+		if p.JobID = j.ID; w.pick(2) == 0 {
+			p.JobID, p.Label = "", "tier=cache"
+		}
+		if w.pick(2) == 0 {
+			g.Near = []structs.Peer{p}
+		} else {
+			j.Away = []structs.Peer{p}
+		}
+	}
+	if w.pick(8) == 0 {
+		j.Datasets, j.Weights = []string{"imagenet"}, structs.ScoreWeights{Cost: int64(w.pick(50)), Locality: structs.WeightOff + int64(w.pick(20))}
+	}
+}

@@ -247,23 +247,7 @@ func (w *world) randomJob() *structs.Job {
 			g.Topology = &structs.Topology{Inside: "nvlink", Mode: []string{structs.TopologyRequired, structs.TopologyPreferred}[w.pick(2)]}
 		}
 	}
-	if w.pick(6) == 0 {
-		j.Meta = map[string]string{"tier": "cache"}
-	}
-	if w.pick(6) == 0 {
-		p := structs.Peer{Level: []string{"", "rack", "datacenter"}[w.pick(3)], Required: w.pick(2) == 0, Weight: 50}
-		if p.JobID = j.ID; w.pick(2) == 0 {
-			p.JobID, p.Label = "", "tier=cache"
-		}
-		if w.pick(2) == 0 {
-			g.Near = []structs.Peer{p}
-		} else {
-			j.Away = []structs.Peer{p}
-		}
-	}
-	if w.pick(8) == 0 {
-		j.Datasets, j.Weights = []string{"imagenet"}, structs.ScoreWeights{Cost: int64(w.pick(50)), Locality: structs.WeightOff + int64(w.pick(20))}
-	}
+	w.randomPeers(j, g)
 	if w.pick(3) == 0 {
 		g2 := *g
 		g2.Name = "h"
