@@ -77,9 +77,10 @@ func (b *books) endsOn(row int) *rowEnds {
 }
 
 // amongPromises is earliest for one new allocation of mere amounts on a cluster of one node, beside promises of mere
-// amounts: the same search, of which each try is two sums. ok is false when it does not apply.
+// amounts: the same search, of which each try is two sums. ok is false when it does not apply; a promise by guessed ends
+// is looked for the long way.
 func (b *books) amongPromises(d *decision, g *groupWork) (at structs.LogTime, _ []placement, ok bool) {
-	if len(d.placed) > 0 || g.gang || g.tg.Topology != nil || d.load.Job.Array != nil || !plain(&g.wants[0]) {
+	if b.patient || len(d.placed) > 0 || g.gang || g.tg.Topology != nil || d.load.Job.Array != nil || !plain(&g.wants[0]) {
 		return 0, nil, false
 	}
 	ps := b.rows[0]
