@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/client/state"
@@ -130,7 +132,8 @@ func (c *Client) open() error {
 		Node: c.node.current, Await: c.await, Report: c.observed.add,
 		HideDir: c.cfg.DataDir, SecretsInMemory: !c.cfg.SecretsOnDisk,
 		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
-		DefaultUsers: c.cfg.DefaultUsers, ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
+		DefaultUsers: c.cfg.DefaultUsers, RunAs: c.cfg.RunAs, Fabric: c.cfg.Fabric.vars(),
+		ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
 		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(),
 		Prolog: c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,
@@ -145,6 +148,7 @@ func (c *Client) open() error {
 		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
 		c.run.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
 		c.run.AllocsDir = c.cfg.AllocsDir
+		c.run.RDMAFiles = func() ([]driver.DeviceFile, error) { return fingerprint.RDMAFiles(c.cfg.Fabric.RDMADir) }
 	}
 	for _, rec := range saved.Allocs {
 		c.allocs[rec.Alloc.ID] = runner.New(c.run, rec.Alloc, rec)

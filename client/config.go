@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -89,6 +91,10 @@ type Config struct {
 	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root: it must say what the drivers
 	// do. nil is nobody for exec.
 	DefaultUsers map[string]string
+	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
+	RunAs *runner.RunAs
+	// Fabric is the network between the nodes, as training programs are told of it.
+	Fabric Fabric
 	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free before
 	// it fails; 0 is 30 s.
 	ClaimPatience time.Duration
@@ -106,6 +112,32 @@ type Config struct {
 	Monitor hclog.InterceptLogger   // whose lines Client.Monitor follows; nil: Monitor is refused
 	OnNode  func(id structs.NodeID) // told of the node's id once it is known; nil tells nobody
 }
+
+// Fabric is the network that the nodes' programs talk over. The zero value says nothing.
+type Fabric struct {
+	Interfaces []string          // network interfaces, the best first; nil: programs choose
+	HCAs       []string          // RDMA adapters, as "mlx5_0" or with a port, "mlx5_0:1"; nil: programs choose
+	Leaf       string            // switch that the node hangs on: its meta key "leaf", unless that is set; "": not known
+	RDMADir    string            // where the device files of the adapters are; "" is /dev/infiniband
+	Env        map[string]string // further variables for tasks
+}
+
+// vars are the variables that tell NCCL, Gloo and PyTorch. "=" makes NCCL take names as they are and not as beginnings.
+func (f Fabric) vars() map[string]string {
+	out := map[string]string{}
+	if len(f.Interfaces) > 0 {
+		list := strings.Join(f.Interfaces, ",")
+		out["NCCL_SOCKET_IFNAME"], out["GLOO_SOCKET_IFNAME"], out["TP_SOCKET_IFNAME"] = "="+list, list, f.Interfaces[0]
+	}
+	if len(f.HCAs) > 0 {
+		out["NCCL_IB_HCA"] = "=" + strings.Join(f.HCAs, ",")
+	}
+	maps.Copy(out, f.Env)
+	return out
+}
+
+// leafMeta is the key of a node's meta that names its leaf switch; topology { across = "leaf" } goes by it.
+const leafMeta = "leaf"
 
 // GCConfig bounds what allocations that have ended leave on disk. They are removed when any bound is passed, oldest
 // first, and only after the servers know how they ended.
@@ -196,6 +228,14 @@ func (c Config) prepare() (Config, error) {
 	}
 	if c.Drivers == nil {
 		c.Drivers = driver.Set{}
+	}
+	c.Fingerprint.RDMADir = c.Fabric.RDMADir
+	if c.Fabric.Leaf != "" && c.Meta[leafMeta] == "" {
+		c.Meta = maps.Clone(c.Meta)
+		if c.Meta == nil {
+			c.Meta = map[string]string{}
+		}
+		c.Meta[leafMeta] = c.Fabric.Leaf
 	}
 	c.Fingerprint.DataDir = c.DataDir
 	if c.Fingerprint.DataDir == "" {

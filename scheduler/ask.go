@@ -102,6 +102,9 @@ type distinctAsk struct {
 	job     bool // counts all groups of the job
 }
 
+// needsRDMA is what a task asks for by rdma = true.
+var needsRDMA = []structs.Constraint{{LTarget: "${attr." + structs.RDMAAttribute + "}", Operand: structs.OperandIsSet}}
+
 // compileAsk gathers everything that decides where a group may run.
 func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 	a := &ask{job: job, tg: tg, gpuFit: gpuFit, need: structs.GroupVector(tg)}
@@ -111,6 +114,9 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 	a.wish(tg.Affinities)
 	for _, t := range tg.Tasks {
 		a.constrain(t.Constraints, false)
+		if t.Resources.RDMA {
+			a.constrain(needsRDMA, false)
+		}
 		a.wish(t.Affinities)
 		if t.Driver != "" && !slices.Contains(a.drivers, t.Driver) {
 			a.drivers = append(a.drivers, t.Driver)

@@ -252,6 +252,11 @@ func TestDestructive(t *testing.T) {
 		"checkpoint": {func(j *structs.Job) { j.Groups[0].Checkpoint = &structs.Checkpoint{Dir: "/d"} }, true},
 		"array":      {func(j *structs.Job) { j.Array = &structs.Array{Count: 2} }, true},
 		"shm":        {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.ShmMiB = 9 }, true},
+		"run as":     {func(j *structs.Job) { j.Groups[0].Tasks[0].WorkDir = "/w" }, true},
+		"umask":      {func(j *structs.Job) { j.Groups[0].Tasks[0].Umask = "0077" }, true},
+		"log path":   {func(j *structs.Job) { j.Groups[0].Tasks[0].LogPath = "/l" }, true},
+		"rdma":       {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.RDMA = true }, true},
+		"ulimits":    {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.Ulimits = map[string]string{"core": "0"} }, true},
 		"group gone": {func(j *structs.Job) { j.Groups[0].Name = "h" }, true},
 	} {
 		after := base()

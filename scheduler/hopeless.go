@@ -96,6 +96,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Cores       int64
 		Devices     []structs.DeviceRequest
 		GPU         []structs.GPURequest
+		RDMA        bool
 	}
 	if g.gang && (a.shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
 		return ""
@@ -123,7 +124,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Tolerations []structs.Toleration
 	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
 	for _, t := range g.tg.Tasks {
-		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU})
+		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA})
 	}
 	return string(pack.Append(nil, &key))
 }

@@ -254,6 +254,10 @@ type Task struct {
 	Name            string
 	Driver          string
 	User            string
+	WorkDir         string    // where it begins, entered with the user's rights; "": where the driver says
+	Umask           string    // octal; "" is 022
+	LogPath         string    // file that its output is added to, too, with placeholders (ExpandPath); "": none
+	LogErrorPath    string    // the same for its standard error; "": LogPath
 	Config          RawConfig // the driver's own block
 	Env             map[string]string
 	Meta            map[string]string
@@ -295,6 +299,8 @@ type Resources struct {
 	Networks     []Network    // deprecated task networks; merged into the group's
 	NUMA         *NUMA
 	SecretsMiB   int64
+	RDMA         bool              // the devices of the node's RDMA adapters, and memory that may be locked
+	Ulimits      map[string]string // limits by name (ParseUlimit)
 }
 
 // DeviceRequest asks for whole devices.

@@ -121,6 +121,13 @@ type TaskConfig struct {
 	// cannot do so refuse such a task.
 	Launcher string
 
+	// LauncherArgs are options of Launcher, before its "--".
+	LauncherArgs []string
+
+	WorkDir string            // absolute; entered with the rights of the task's user; "" means where the driver says
+	Umask   *uint32           // nil means 022
+	Ulimits map[string]string // limits by name, as structs.ParseUlimit reads them
+
 	NoFile uint64 // soft and hard RLIMIT_NOFILE; 0 leaves the agent's
 }
 
@@ -181,7 +188,14 @@ type Resources struct {
 	PidsMax      int64        // processes and threads
 	ShmMiB       int64        // size of the private /dev/shm of isolating drivers; 0 means 64
 	GPUs         []string     // UUIDs of the granted GPUs and MIG instances
+	RDMA         []DeviceFile // of the node's RDMA adapters, for a task that asked for them
 	Devices      []DeviceNode // what drivers that isolate let the task use beside null, random, terminals and the like
+}
+
+// DeviceFile is a device node with the file that names it on the host.
+type DeviceFile struct {
+	Path string
+	DeviceNode
 }
 
 // DeviceNode is a character device of the host, by number: the file that names it may be anywhere.

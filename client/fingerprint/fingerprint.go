@@ -59,6 +59,7 @@ type Options struct {
 	Drivers  driver.Set
 	Devices  []DeviceFingerprinter
 	Changed  <-chan struct{} // receives when Devices would answer differently than before; nil: nobody tells
+	RDMADir  string          // where the device files of RDMA adapters are; "" is /dev/infiniband
 	Env      []string        // names of environment variables shown as attributes env.<name>
 }
 
@@ -73,6 +74,7 @@ func List(o Options) []Fingerprinter {
 		{Name: "storage", Look: o.storage},
 		{Name: "cgroup", Look: cgroup},
 		{Name: "network", Look: o.network, Period: time.Minute},
+		{Name: "rdma", Look: o.rdma, Period: time.Minute},
 		{Name: "env", Look: o.env},
 		{Name: "drivers", Look: o.drivers, Period: 15 * time.Second},
 		{Name: "devices", Look: o.devices, Period: 15 * time.Second, Wake: o.Changed},

@@ -36,12 +36,13 @@ func MaybeRun() {
 	if len(os.Args) < 2 || os.Args[1] != Verb {
 		return
 	}
-	if len(os.Args) < 5 || os.Args[2] != "--" {
-		fmt.Fprintln(os.Stderr, "muster ranks is for agents, which start it as: muster ranks -- FILE ARGUMENT0 [ARGUMENT...]")
+	how, words, ok := parse(os.Args[2:])
+	if !ok {
+		fmt.Fprintln(os.Stderr, "muster ranks is for agents, which start it as: muster ranks [-single] [-log PATH] [-log-error PATH] -- FILE ARGUMENT0 [ARGUMENT...]")
 		os.Exit(2)
 	}
 	runtime.LockOSThread() // ranks are tied to the thread that started them
-	os.Exit(run(os.Args[3], os.Args[4:], os.Environ(), os.Stdout, os.Stderr))
+	os.Exit(how.run(words[0], words[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
 // Label is what the lines of a rank begin with.
@@ -52,8 +53,47 @@ type ended struct {
 	code int
 }
 
-func run(path string, argv, env []string, stdout, stderr io.Writer) int {
+// manner is how a task is started.
+type manner struct {
+	single             bool // one process, as it is: no ranks
+	logPath, errorPath string
+}
+
+// parse reads the agent's options; words are the file and its arguments.
+func parse(args []string) (how manner, words []string, ok bool) {
+	for len(args) > 0 {
+		switch args[0] {
+		case "--":
+			return how, args[1:], len(args) > 2
+		case "-single":
+			how.single, args = true, args[1:]
+		case "-log", "-log-error":
+			if len(args) < 2 {
+				return how, nil, false
+			}
+			if args[0] == "-log" {
+				how.logPath = args[1]
+			} else {
+				how.errorPath = args[1]
+			}
+			args = args[2:]
+		default:
+			return how, nil, false
+		}
+	}
+	return how, nil, false
+}
+
+func (how manner) run(path string, argv, env []string, stdout, stderr io.Writer) int {
 	n, first := number(env, "MUSTER_RANKS", 1), number(env, "MUSTER_FIRST_RANK", 0)
+	if how.single {
+		n, first = 1, 0
+	}
+	logs, err := how.open(n, first)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return exitLog
+	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGCONT)
 	out, errs := &lines{w: stdout}, &lines{w: stderr}
@@ -64,7 +104,10 @@ func run(path string, argv, env []string, stdout, stderr io.Writer) int {
 		cmd := &exec.Cmd{Path: path, Args: argv, Env: environ(env, rank, i)}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		o, e := out.rank(rank), errs.rank(rank)
-		cmd.Stdout, cmd.Stderr = o, e
+		cmd.Stdout, cmd.Stderr = logs.tee(o, i, false), logs.tee(e, i, true)
+		if how.single {
+			cmd.Env, cmd.Stdout, cmd.Stderr = env, logs.tee(stdout, i, false), logs.tee(stderr, i, true)
+		}
 		cmd.WaitDelay = time.Second // what a rank leaves behind may keep its output open
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintf(stderr, "rank %d does not start: %v\n", rank, err)
@@ -78,6 +121,7 @@ func run(path string, argv, env []string, stdout, stderr io.Writer) int {
 			_ = cmd.Wait() // its state tells
 			o.flush()
 			e.flush()
+			logs.flush(i)
 			exits <- ended{rank, code(cmd.ProcessState)}
 		}()
 	}

@@ -18,14 +18,14 @@ func TestMain(m *testing.M) {
 }
 
 // launch runs a script in two ranks, 4 and 5 of the world.
-func launch(t *testing.T, script string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+func launch(t *testing.T, script string, options ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Args = []string{"muster", Verb, "--", "/bin/sh", "sh", "-c", script}
+	cmd.Args = slices.Concat([]string{"muster", Verb}, options, []string{"--", "/bin/sh", "sh", "-c", script})
 	cmd.Env = append(os.Environ(), "MUSTER_RANKS=2", "MUSTER_FIRST_RANK=4", "RANK=wrong", "SLURM_JOB_ID=7")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -123,5 +123,41 @@ func TestSignalsArePassedOn(t *testing.T) {
 	}
 	if cmd.ProcessState.ExitCode() != 7 {
 		t.Errorf("exit code %d, want that of the ranks", cmd.ProcessState.ExitCode())
+	}
+}
+
+// TestLogPaths has the output of ranks added to files of theirs, or to one file, and that of a task without ranks.
+func TestLogPaths(t *testing.T) {
+	dir := t.TempDir()
+	read := func(name string) string {
+		b, _ := os.ReadFile(dir + "/" + name)
+		return string(b)
+	}
+	run := func(script string, options ...string) (int, string, string) {
+		cmd, out, errs := launch(t, script, options...)
+		cmd.Wait()
+		return cmd.ProcessState.ExitCode(), sorted(out), sorted(errs)
+	}
+	const say = `echo "out $RANK"; echo "err $RANK" >&2; printf end`
+	if code, out, _ := run(say, "-log", dir+"/%03t%%.log"); code != 0 || out != "4: end|4: out 4|5: end|5: out 5" {
+		t.Errorf("exit code %d, stdout %q", code, out)
+	}
+	for _, rank := range []string{"4", "5"} {
+		if got := read("00" + rank + "%.log"); !strings.Contains(got, "out "+rank+"\n") || !strings.Contains(got, "err "+rank+"\n") || strings.Contains(got, ":") {
+			t.Errorf("the file of rank %s has %q", rank, got)
+		}
+	}
+	run(say, "-log", dir+"/all.out", "-log-error", dir+"/%t.err")
+	run(say, "-log", dir+"/all.out", "-log-error", dir+"/%t.err")
+	var all bytes.Buffer
+	all.WriteString(read("all.out"))
+	if got := sorted(&all); got != "4: end|4: end|4: out 4|4: out 4|5: end|5: end|5: out 5|5: out 5" || read("5.err") != "err 5\nerr 5\n" {
+		t.Errorf("after two runs the file of all has %q, that of rank 5 %q", got, read("5.err"))
+	}
+	if code, out, errs := run(`echo "as $RANK"; exit 3`, "-single", "-log", dir+"/single"); code != 3 || out != "as wrong" || read("single") != "as wrong\n" {
+		t.Errorf("single: exit code %d, stdout %q, file %q, %s", code, out, read("single"), errs)
+	}
+	if code, out, errs := run("echo ran", "-log", dir+"/none/x"); code != exitLog || out != "" || !strings.Contains(errs, "no such file or directory") || !strings.Contains(errs, "as its user") {
+		t.Errorf("a log without a directory: exit code %d, stdout %q, %s", code, out, errs)
 	}
 }

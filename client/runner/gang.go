@@ -270,17 +270,6 @@ func writeHostfile(_ context.Context, a *attempt) error {
 	return errors.Join(err, f.Close())
 }
 
-// setRanks has the ranks of a main task started by the agent's launcher, when the group says so.
-func setRanks(_ context.Context, a *attempt) error {
-	if a.gang == nil || !a.gang.Launch.InRanks() || roleOf(a.spec) != roleMain {
-		return nil
-	}
-	if a.task.r.cfg.Launcher != "" {
-		a.config.Launcher = a.task.r.cfg.Launcher
-	}
-	return nil
-}
-
 // musterPath is this program as tasks may call it.
 func musterPath() string {
 	p, err := os.Executable()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -185,7 +184,9 @@ var taskHooks = []taskHook{
 	{name: "network", prestart: setNetwork},
 	{name: "volumes", prestart: mountVolumes},
 	{name: "hostfile", prestart: writeHostfile},
-	{name: "ranks", prestart: setRanks},
+	{name: "submitter", prestart: setPerson},
+	{name: "RDMA", prestart: setRDMA},
+	{name: "launcher", prestart: setLauncher},
 	{name: "driver", prestart: prepareDriver},
 	{name: "rendezvous", prestart: openPort}, // last: from here on the port is the task's to take
 }
@@ -205,7 +206,7 @@ func validateTask(ctx context.Context, a *attempt) error {
 func makeEnv(_ context.Context, a *attempt) error {
 	r := a.task.r
 	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit}
-	in.Gang = a.gang
+	in.Gang, in.Fabric = a.gang, r.cfg.Fabric
 	in.TaskRestarts, in.TaskRestartReason = a.task.restarts()
 	in.Saved, in.OwnSaved = a.task.restored(), a.task.newest() != nil
 	if r.dir != nil {
@@ -239,14 +240,13 @@ func resolveUser(_ context.Context, a *attempt) error {
 			return nil
 		}
 	}
-	u, err := user.Lookup(name)
+	u, err := lookUser(name)
 	if err != nil {
-		if u, err = user.LookupId(name); err != nil {
-			if n, nerr := strconv.Atoi(name); nerr == nil && n >= 0 {
-				a.owner = allocdir.Owner{UID: n, GID: n}
-				return nil
-			}
-			return driver.Permanent(fmt.Errorf("this node has no user %q", name))
+		return err
+	}
+	if a.config.User != "" {
+		if err := a.task.r.cfg.RunAs.may(name, u, a.task.r.job().Submitter); err != nil {
+			return driver.Permanent(err)
 		}
 	}
 	a.owner.UID, _ = strconv.Atoi(u.Uid)

@@ -46,6 +46,12 @@ type Config struct {
 	PidsMax int64
 	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root.
 	DefaultUsers map[string]string
+	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
+	RunAs *RunAs
+	// Fabric are variables of the agent's that all tasks get, under those of the job.
+	Fabric map[string]string
+	// RDMAFiles are the device files of the node's RDMA adapters; nil, for simulated nodes: there are none to give.
+	RDMAFiles func() ([]driver.DeviceFile, error)
 	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free; 0 is 30 s.
 	ClaimPatience time.Duration
 	// DeviceNodes are the device files of granted devices, with those that all of a kind share; an error when a grant's

@@ -22,7 +22,8 @@ type Entry struct {
 	Dir     string
 	User    *Credential
 	Rights  Rights // of an isolated task
-	TTY     bool   // Files are a terminal, which becomes the controlling one
+	Posture Posture
+	TTY     bool // Files are a terminal, which becomes the controlling one
 	Streams [3]*os.File
 }
 
@@ -67,12 +68,13 @@ func Enter(e Entry) (*Running, error) {
 	if e.TTY {
 		c.Do("take the terminal", unix.SYS_IOCTL, launch.N(0), launch.N(unix.TIOCSCTTY), launch.N(0))
 	}
-	c.Do("enter the working directory "+e.Dir, unix.SYS_CHDIR, p.S(e.Dir))
+	e.Posture.enter(p, c, e.Dir, false)
 	var rights *Rights
 	if e.Task.Isolated {
 		rights = &e.Rights
 	}
-	finish(p, c, 0, e.User, rights)
+	finish(p, c, 0, e.User, rights, e.Posture)
+	e.Posture.enter(p, c, e.Dir, true)
 	c.Do("tie the command to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
 	c.Exec(e.Path, e.Argv, e.Env)
 

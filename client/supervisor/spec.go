@@ -34,8 +34,50 @@ type Spec struct {
 	User    *Credential // nil: as the agent
 	Limits  cgroup.Limits
 	NoFile  uint64 // RLIMIT_NOFILE, 0: the agent's
+	Posture Posture
 	Stdout  Log
 	Stderr  Log
+}
+
+// Posture is how a program finds itself beside its user and rights. The zero value is that of most.
+type Posture struct {
+	Umask   *uint32  `json:",omitempty"` // nil: 022
+	Rlimits []Rlimit `json:",omitempty"` // over NoFile, if it names open files
+	// AsUser enters the working directory with the user's rights: a directory of a network file system, where root has
+	// none, and one that the user may not enter.
+	AsUser bool `json:",omitempty"`
+}
+
+// Rlimit is a limit of a process as setrlimit knows it.
+type Rlimit struct {
+	Resource   int
+	Soft, Hard uint64
+}
+
+// rlimits are the limits by name.
+var rlimits = map[string]int{
+	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA, "fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS,
+	"memlock": unix.RLIMIT_MEMLOCK, "msgqueue": unix.RLIMIT_MSGQUEUE, "nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC, "rss": unix.RLIMIT_RSS,
+	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
+}
+
+// NewRlimit makes the limit of that name.
+func NewRlimit(name string, soft, hard uint64) (Rlimit, error) {
+	r, ok := rlimits[name]
+	if !ok {
+		return Rlimit{}, fmt.Errorf("there is no limit %q", name)
+	}
+	return Rlimit{r, soft, hard}, nil
+}
+
+// name is the limit's name for a person.
+func (r Rlimit) name() string {
+	for n, k := range rlimits { // each number once
+		if k == r.Resource {
+			return n
+		}
+	}
+	return fmt.Sprint(r.Resource)
 }
 
 // Credential is whom a task runs as.
@@ -138,8 +180,9 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 		p.Flags |= launch.NamespaceInit
 		s.Isolate.program(p, c)
 	}
-	c.Do("enter the working directory "+s.Dir, unix.SYS_CHDIR, p.S(s.Dir))
-	finish(p, c, s.NoFile, s.User, s.rights())
+	s.Posture.enter(p, c, s.Dir, false)
+	finish(p, c, s.NoFile, s.User, s.rights(), s.Posture)
+	s.Posture.enter(p, c, s.Dir, true)
 	// Should the launcher be killed, the task goes with it: nobody would know of it any more.
 	c.Do("tie the task to its launcher", unix.SYS_PRCTL, launch.N(unix.PR_SET_PDEATHSIG), launch.N(unix.SIGKILL))
 	if s.Early {
@@ -148,6 +191,13 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 		c.Exec(s.Path, s.Argv, s.Env)
 	}
 	return p
+}
+
+// enter goes to the working directory, before the process has become the task's user or after.
+func (x Posture) enter(p *launch.Program, c launch.Section, dir string, user bool) {
+	if x.AsUser == user {
+		c.Do("enter the working directory "+dir, unix.SYS_CHDIR, p.S(dir))
+	}
 }
 
 // rights of the task, nil for one that is not isolated.
@@ -160,17 +210,25 @@ func (s *Spec) rights() *Rights {
 
 // finish adds what every child does last: limits of its own, user, capabilities, descriptors, and for isolated ones
 // (rights not nil) that nothing can be gained any more.
-func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential, rights *Rights) {
+func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential, rights *Rights, posture Posture) {
 	if rights != nil && nofile == 0 {
 		nofile = rights.NoFile
 	}
-	if nofile > 0 {
-		lim := make([]byte, 0, 16)
-		lim = appendU64(lim, nofile)
-		lim = appendU64(lim, nofile)
-		c.Do("set the limit of open files", unix.SYS_PRLIMIT64, launch.N(0), launch.N(unix.RLIMIT_NOFILE), p.B(lim), launch.N(0))
+	limit := func(label string, r Rlimit) {
+		lim := appendU64(appendU64(make([]byte, 0, 16), r.Soft), r.Hard)
+		c.Do(label, unix.SYS_PRLIMIT64, launch.N(0), launch.N(r.Resource), p.B(lim), launch.N(0))
 	}
-	c.Try(unix.SYS_UMASK, launch.N(0o022))
+	if nofile > 0 {
+		limit("set the limit of open files", Rlimit{unix.RLIMIT_NOFILE, nofile, nofile})
+	}
+	for _, r := range posture.Rlimits {
+		limit("set the limit "+r.name(), r)
+	}
+	mask := uint32(0o022)
+	if posture.Umask != nil {
+		mask = *posture.Umask
+	}
+	c.Try(unix.SYS_UMASK, launch.N(mask))
 	// An agent that was started with nohup, or from a shell that ignores signals, must not pass that on.
 	dfl, none := p.B(make([]byte, 32)), p.B(make([]byte, 8))
 	for sig := 1; sig <= 64; sig++ {

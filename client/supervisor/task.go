@@ -347,6 +347,9 @@ func (t *task) setChild(pid int) {
 // explain turns a failed operation of the launcher into what a person would say.
 func explain(spec *Spec, err error) error {
 	var f *launch.Failure
+	if errors.As(err, &f) && f.Err == unix.EPERM && strings.HasPrefix(f.What, "set the limit ") {
+		return fmt.Errorf("%s: the agent has a lower limit itself and may not raise it (it wants CAP_SYS_RESOURCE, or the limit in its unit, such as LimitMEMLOCK=infinity)", f.What)
+	}
 	if errors.As(err, &f) && strings.HasPrefix(f.What, "execute ") {
 		switch f.Err {
 		case unix.ENOENT:

@@ -89,3 +89,14 @@ func TestGangVariables(t *testing.T) {
 		}
 	})
 }
+
+// TestFabricNeverWins checks that what a node says of its network stands under what the job says.
+func TestFabricNeverWins(t *testing.T) {
+	in := gangInput(nil)
+	in.Fabric = map[string]string{"NCCL_SOCKET_IFNAME": "=ib0", "GLOO_SOCKET_IFNAME": "ib0", "MASTER_ADDR": "nonsense"}
+	in.Task.Env = map[string]string{"GLOO_SOCKET_IFNAME": "eth7"}
+	e := New(in)
+	if e.Get("NCCL_SOCKET_IFNAME") != "=ib0" || e.Get("GLOO_SOCKET_IFNAME") != "eth7" || e.Get("MASTER_ADDR") == "nonsense" {
+		t.Errorf("NCCL %s, Gloo %s, master %s", e.Get("NCCL_SOCKET_IFNAME"), e.Get("GLOO_SOCKET_IFNAME"), e.Get("MASTER_ADDR"))
+	}
+}

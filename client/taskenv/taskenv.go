@@ -6,6 +6,7 @@ package taskenv
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"sort"
 	"strconv"
@@ -22,6 +23,8 @@ type Input struct {
 	Task   *structs.Task
 
 	AllocDir, TaskDir, SecretsDir string // absolute, as the task sees them; "" leaves the variable out
+
+	Fabric map[string]string // variables of the node, under everything that the job says
 
 	Gang *Gang // nil for a task that runs for itself
 
@@ -55,6 +58,7 @@ func New(in Input) *Env {
 			e.vars[k] = v
 		}
 	}
+	maps.Copy(e.vars, in.Fabric)
 	e.identity(in)
 	e.resources(in)
 	e.network(in)

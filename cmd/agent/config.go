@@ -87,6 +87,11 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cc.Drain = &client.DrainConfig{Deadline: d.Deadline, Force: d.Force, IgnoreSystemJobs: d.IgnoreSystemJobs}
 	}
 	exec, nvidia := c.Plugin.Exec.Config, c.Plugin.NVIDIA.Config
+	if r := cl.RunAs; r != nil {
+		cc.RunAs = &runner.RunAs{Allow: r.Allow, Deny: r.Deny}
+	}
+	fb := cl.Fabric
+	cc.Fabric = client.Fabric{Interfaces: fb.Interfaces, HCAs: fb.HCAs, Leaf: fb.Leaf, RDMADir: fb.RDMADir, Env: fb.Env}
 	if exec.DefaultUser != "" {
 		cc.DefaultUsers = map[string]string{"exec": exec.DefaultUser}
 	}

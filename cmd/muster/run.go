@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +26,9 @@ type adhoc struct {
 	name, gpus, driver, queue, dir, mode string
 	nodes, ranks, cpu, memory, shm       int
 	limit                                time.Duration
+	user, umask, log, logError           string
+	asMe, rdma                           bool
+	ulimits                              []string
 }
 
 func (o *adhoc) flags(f *pflag.FlagSet) {
@@ -36,6 +43,13 @@ func (o *adhoc) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.queue, "queue", "", "with a command: the queue to wait in")
 	f.StringVar(&o.driver, "driver", "exec", "with a command: the driver, exec or raw_exec")
 	f.StringVar(&o.dir, "chdir", "", "with a command: the directory to begin in, which the nodes must have")
+	f.StringVar(&o.user, "user", "", "with a command: whom to run it as; the nodes say who may")
+	f.StringVar(&o.umask, "umask", "", "with a command: its umask, in octal")
+	f.BoolVar(&o.asMe, "as-me", false, "with a command: run it as you, in this directory and with your umask, unless -user, -chdir or -umask say otherwise")
+	f.StringVar(&o.log, "log", "", "with a command: file on the nodes that its output is added to; %j is the job, %t the rank, %N the node")
+	f.StringVar(&o.logError, "log-error", "", "with a command: the same for its standard error; without it both go to -log")
+	f.BoolVar(&o.rdma, "rdma", false, "with a command: take nodes with RDMA and give it their devices, and memory that may be locked")
+	f.StringArrayVar(&o.ulimits, "ulimit", nil, "with a command: a limit such as memlock=unlimited or nofile=1024:65536; may be given again")
 }
 
 // job makes it.
@@ -63,14 +77,28 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 		}
 		res["GPU"] = gpu
 	}
-	config := map[string]any{"command": words[0], "args": words[1:]}
-	if o.dir != "" {
-		config["work_dir"] = o.dir
+	if o.rdma {
+		res["RDMA"] = true
+	}
+	if len(o.ulimits) > 0 {
+		limits := map[string]any{}
+		for _, l := range o.ulimits {
+			name, value, ok := strings.Cut(l, "=")
+			if !ok {
+				return nil, fmt.Errorf("-ulimit %q: want NAME=LIMIT, as memlock=unlimited", l)
+			}
+			limits[name] = value
+		}
+		res["Ulimits"] = limits
+	}
+	task := map[string]any{"Name": "main", "Driver": o.driver, "Config": map[string]any{"command": words[0], "args": words[1:]}, "Resources": res}
+	if err := o.person(task); err != nil {
+		return nil, err
 	}
 	group := map[string]any{
 		"Name": "run", "Count": o.nodes, "RestartPolicy": map[string]any{"Attempts": 0, "Mode": "fail"},
 		"ReschedulePolicy": map[string]any{"Attempts": 0, "Unlimited": false},
-		"Tasks":            []any{map[string]any{"Name": "main", "Driver": o.driver, "Config": config, "Resources": res}},
+		"Tasks":            []any{task},
 	}
 	launch := map[string]any{"Mode": "node"}
 	if o.ranks > 0 {
@@ -96,6 +124,45 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 	}
 	out := &wire.Job{}
 	return out, json.Unmarshal(b, out)
+}
+
+// person says whose work it is: user, directory, umask and log.
+func (o *adhoc) person(task map[string]any) error {
+	u, dir, umask := o.user, o.dir, o.umask
+	if o.asMe {
+		if u == "" {
+			me, err := user.Current()
+			if err != nil {
+				return fmt.Errorf("-as-me: %w", err)
+			}
+			u = me.Username
+		}
+		if dir == "" {
+			wd, err := os.Getwd()
+			if err != nil {
+				return fmt.Errorf("-as-me: %w", err)
+			}
+			dir = wd
+		}
+		if umask == "" {
+			mask := syscall.Umask(0o077)
+			syscall.Umask(mask)
+			umask = fmt.Sprintf("%04o", mask)
+		}
+	}
+	if dir != "" && !filepath.IsAbs(dir) {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return fmt.Errorf("-chdir: %w", err)
+		}
+		dir = abs
+	}
+	for key, v := range map[string]string{"User": u, "WorkDir": dir, "Umask": umask, "LogPath": o.log, "LogErrorPath": o.logError} {
+		if v != "" {
+			task[key] = v
+		}
+	}
+	return nil
 }
 
 // submit sends it.
@@ -232,6 +299,7 @@ With a file: submit it, as muster job run does.`
 	c.Example = indent(`
 muster run -gpus H100:8 -nodes 2 -time 2h -- torchrun train.py
 muster run -ranks 4 -- /bin/hostname
+muster run -as-me -log /shared/logs/%j-%t.out -nodes 2 -- ./train.sh
 muster run example.muster.hcl`)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		at := cmd.ArgsLenAtDash()

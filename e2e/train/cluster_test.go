@@ -55,7 +55,7 @@ func newCluster(t *testing.T) *cluster {
 		if role == "server" {
 			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 1\n  encrypt = %q\n}\n", gossip)
 		} else {
-			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [\"%s:4647\"]\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", server, gossip)
+			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = [\"%s:4647\"]\n  run_as {\n    allow = [\"mtrain*\"]\n  }\n  fabric {\n    interfaces = [\"eth0\"]\n  }\n}\nserver {\n  encrypt = %q\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", server, gossip)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name+".hcl"), []byte(conf), 0o600); err != nil {
 			t.Fatal(err)
@@ -129,7 +129,6 @@ job %q {
         args    = [%s]
       }
       env {
-        GLOO_SOCKET_IFNAME = "eth0"
         OMP_NUM_THREADS    = "1"
 %s
       }

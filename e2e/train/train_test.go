@@ -172,6 +172,7 @@ func TestTraining(t *testing.T) {
 			env:  map[string]string{"HOME": "/tmp"}})
 		check(t, "mpirun", at, c.ended("mpirun", 120*time.Second))
 	})
+	t.Run("as its submitter", func(t *testing.T) { asSubmitter(t, c) })
 	t.Run("again and again", func(t *testing.T) { startMany(t, c) })
 	t.Run("a node killed", func(t *testing.T) { killNode(t, c, script) })
 }
@@ -197,6 +198,48 @@ func ranksSeeTheirOwn(t *testing.T, c *cluster) {
 				t.Errorf("gpus = %q: local rank %d sees %s, want %s", gpus, local, m[2], want)
 			}
 		}
+	}
+}
+
+// asSubmitter runs a command of two nodes with two ranks each as a real user, in a directory that is that user's alone, with a
+// umask, and looks at what it left there: files, and logs by rank. Another user is refused, with a reason.
+func asSubmitter(t *testing.T, c *cluster) {
+	name := fmt.Sprintf("mtrain%d", os.Getpid())
+	if out, err := exec.Command("useradd", "--no-create-home", name).CombinedOutput(); err != nil {
+		harness.NotRun(t, fmt.Sprintf("cannot make a user: %v: %s", err, out))
+	}
+	t.Cleanup(func() { _ = exec.Command("userdel", name).Run() })
+	home := filepath.Join(c.dir, "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("chown", name, home).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := c.muster("run", "-name", "mine", "-nodes", "2", "-ranks", "2", "-user", name, "-chdir", home, "-umask", "0027", "-log", "%x-%2t.log", "--",
+		"/bin/sh", "-c", "echo $(id -un) $(pwd) $(umask) $NCCL_SOCKET_IFNAME rank $RANK; : >made-$RANK")
+	if err != nil {
+		t.Fatalf("run as %s: %v\n%s", name, err, out)
+	}
+	for rank := range 4 {
+		log := filepath.Join(home, fmt.Sprintf("mine-%02d.log", rank))
+		if b, err := os.ReadFile(log); err != nil || string(b) != fmt.Sprintf("%s %s 0027 =eth0 rank %d\n", name, home, rank) {
+			t.Errorf("the log of rank %d has %q, %v", rank, b, err)
+		}
+		st, err := os.Stat(filepath.Join(home, fmt.Sprintf("made-%d", rank)))
+		if err != nil || st.Mode().Perm() != 0o640 {
+			t.Errorf("the file of rank %d: %v, %v", rank, st, err)
+		}
+	}
+	if out, err = c.muster("run", "-name", "daemons", "-user", "daemon", "--", "/bin/true"); err == nil {
+		t.Errorf("a user that the nodes do not allow ran:\n%s", out)
+	}
+	as, err := c.api.Allocs("daemons")
+	if err != nil || len(as) == 0 {
+		t.Fatal(as, err)
+	}
+	if out, _ = c.muster("alloc", "status", as[0].ID); !strings.Contains(out, `does not let the task run as "daemon": allowed are mtrain*`) {
+		t.Errorf("the reason is not told:\n%s", out)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -209,6 +210,7 @@ func (c *Config) clientValues(fail failFunc) {
 			fail("client.meta", "%q cannot be a key: jobs could not name it", k)
 		}
 	}
+	c.fabric(fail)
 	if v, ok := cl.Options["driver.raw_exec.enable"]; ok {
 		on, err := strconv.ParseBool(v)
 		if err != nil {
@@ -497,4 +499,36 @@ func sorted[V any](m map[string]V) []string {
 // Names splits "root, daemon" into names.
 func Names(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// fabric checks client.fabric and client.run_as.
+func (c *Config) fabric(fail failFunc) {
+	f := &c.Client.Fabric
+	for key, list := range map[string][]string{"interfaces": f.Interfaces, "hcas": f.HCAs} {
+		for _, name := range list {
+			if name == "" || strings.ContainsAny(name, ", =^\t\n/") {
+				fail("client.fabric."+key, "%q is not a name: want one name an entry", name)
+			}
+		}
+	}
+	if strings.ContainsAny(f.Leaf, " \t\n") {
+		fail("client.fabric.leaf", "%q: want a name without spaces", f.Leaf)
+	}
+	if d := f.RDMADir; d != "" && !filepath.IsAbs(d) {
+		fail("client.fabric.rdma_dir", "%q must be absolute", d)
+	}
+	for _, k := range sorted(f.Env) {
+		if k == "" || strings.ContainsAny(k, "= \t\n") || strings.HasPrefix(k, "MUSTER_") || strings.HasPrefix(k, "NOMAD_") {
+			fail("client.fabric.env", "%q cannot be set: want a variable that does not begin with MUSTER_ or NOMAD_", k)
+		}
+	}
+	if r := c.Client.RunAs; r != nil {
+		for key, list := range map[string][]string{"allow": r.Allow, "deny": r.Deny} {
+			for _, p := range list {
+				if _, err := path.Match(p, ""); err != nil || p == "" || p == "@" {
+					fail("client.run_as."+key, "%q: want a user's name, with * and ? as in a shell, @GROUP or \"submitter\"", p)
+				}
+			}
+		}
+	}
 }

@@ -174,6 +174,10 @@ type Client struct {
 	MaxKillTimeout time.Duration `conf:"max_kill_timeout"`
 	// DrainOnShutdown moves the allocations away when the agent leaves the cluster. Default: nil, nothing is moved.
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
+	// RunAs says whom tasks may run as that name a user. Ours. Default: nil, everybody whom the drivers take.
+	RunAs *RunAs `conf:"run_as"`
+	// Fabric is the network that programs of several nodes talk over. Ours.
+	Fabric Fabric `conf:"fabric"`
 	// Hooks are the operator's commands on this node. Ours.
 	Hooks Hooks `conf:"hooks"`
 	// GPUPressure says when it is told that memory of GPUs runs full, and whom. Ours.
@@ -190,6 +194,27 @@ type Client struct {
 	GCMaxAge time.Duration `conf:"gc_max_age"`
 	// GCParallelDestroys is how many are removed at a time. Default and 0: 2.
 	GCParallelDestroys int `conf:"gc_parallel_destroys"`
+}
+
+// RunAs says whom tasks may run as. A pattern is the name of a user of the node, with * and ? as in a shell, "@GROUP" for the
+// members of a group, or "submitter" for who submitted the job, by the token that was used.
+type RunAs struct {
+	Allow []string `conf:"allow"` // default: everybody who is not denied; empty: nobody
+	Deny  []string `conf:"deny"`  // wins over allow; default none (the exec plugin denies root by itself)
+}
+
+// Fabric tells tasks which network to use, as variables for NCCL, Gloo and PyTorch. What the job sets itself wins.
+type Fabric struct {
+	// Interfaces are network interfaces, the best first: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME. Default: none.
+	Interfaces []string `conf:"interfaces"`
+	// HCAs are RDMA adapters, "mlx5_0" or with a port "mlx5_0:1": NCCL_IB_HCA. Default: none.
+	HCAs []string `conf:"hcas"`
+	// Leaf is the switch that the node hangs on; it becomes the node's meta "leaf", unless meta says so itself. Default: "".
+	Leaf string `conf:"leaf"`
+	// RDMADir is where the device files of RDMA adapters are. Default: /dev/infiniband.
+	RDMADir string `conf:"rdma_dir"`
+	// Env are further variables for all tasks. Default: none.
+	Env map[string]string `conf:"env"`
 }
 
 // Hooks are commands of the operator. One that fails drains the node, with its output as the reason.

@@ -141,6 +141,7 @@ func (c *converter) task(where string, g *structs.Group, t *Task) *structs.Task 
 		Meta: cloneMap(t.Meta), Constraints: constraintsTo(t.Constraints), Affinities: affinitiesTo(t.Affinities),
 		Leader: t.Leader, KillTimeout: dur(t.KillTimeout), KillSignal: t.KillSignal, ShutdownDelay: t.ShutdownDelay.D(),
 		Kind: t.Kind, Services: c.services(where, t.Services),
+		WorkDir: t.WorkDir, Umask: t.Umask, LogPath: t.LogPath, LogErrorPath: t.LogErrorPath,
 	}
 	if r := t.Resources; r != nil {
 		out.Resources = resourcesTo(r)
@@ -282,6 +283,7 @@ func resourcesTo(r *Resources) structs.Resources {
 	out := structs.Resources{
 		CPU: int64(val(r.CPU)), Cores: int64(val(r.Cores)), MemoryMiB: int64(val(r.MemoryMB)), MemoryMaxMiB: int64(val(r.MemoryMaxMB)),
 		DiskMiB: int64(val(r.DiskMB)), ShmMiB: int64(val(r.ShmMB)), Networks: networksTo(r.Networks), SecretsMiB: int64(val(r.SecretsMB)),
+		RDMA: val(r.RDMA), Ulimits: cloneMap(r.Ulimits),
 	}
 	for _, d := range r.Devices {
 		if d != nil {
@@ -387,6 +389,7 @@ func taskFrom(g *structs.Group, t *structs.Task) *Task {
 		RestartPolicy: restartFrom(&g.Restart), KillTimeout: wdur(t.KillTimeout),
 		LogConfig: &LogConfig{MaxFiles: ptr(t.Logs.MaxFiles), MaxFileSizeMB: ptr(t.Logs.MaxFileSizeMB), Disabled: ptr(t.Logs.Disabled)},
 		Leader:    t.Leader, ShutdownDelay: Duration(t.ShutdownDelay), KillSignal: t.KillSignal, Kind: t.Kind,
+		WorkDir: t.WorkDir, Umask: t.Umask, LogPath: t.LogPath, LogErrorPath: t.LogErrorPath,
 	}
 	out.Config = RawToMap(t.Config)
 	if t.Lifecycle != nil {
@@ -506,6 +509,9 @@ func resourcesFrom(r structs.Resources) *Resources {
 	}
 	out.ShmMB = set(int(r.ShmMiB))
 	out.GPU = gpuFrom(r.GPU)
+	if out.Ulimits = r.Ulimits; r.RDMA {
+		out.RDMA = ptr(true)
+	}
 	if r.NUMA != nil {
 		out.NUMA = &NUMAResource{Affinity: r.NUMA.Affinity, Devices: r.NUMA.Devices}
 	}

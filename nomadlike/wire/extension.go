@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -53,6 +54,7 @@ func leavesOf(t reflect.Type, fields string) []leaf {
 var (
 	jobLeaves   = leavesOf(reflect.TypeFor[Job](), "Queue Placement Preemptible Runtime Deadline Begin Hold Requeue Array")
 	groupLeaves = leavesOf(reflect.TypeFor[TaskGroup](), "Gang Elastic Topology Launch Checkpoint")
+	taskLeaves  = leavesOf(reflect.TypeFor[Task](), "WorkDir Umask LogPath LogErrorPath")
 )
 
 // Extensions that are not one value.
@@ -110,34 +112,60 @@ func (j *Job) takeMeta(p *Problems) {
 			if _, err := gpuFromMeta(t.Meta); err != nil {
 				p.errorf(tw+", meta", "%v", err)
 			}
-			for _, k := range sortedKeys(t.Meta) {
-				name, ok := extensionKey(k)
-				switch {
-				case !ok || strings.HasPrefix(name, "gpu_"):
-				case name == "shm":
-					n, err := strconv.Atoi(strings.TrimSpace(t.Meta[k]))
-					if err != nil {
-						p.errorf(tw+", meta "+k, "%.64q; want a number of MiB", t.Meta[k])
-						continue
-					}
-					if t.Resources == nil {
-						t.Resources = &Resources{}
-					}
-					if t.Resources.ShmMB != nil && *t.Resources.ShmMB != n {
-						p.errorf(tw+", meta "+k, "the resources say shm = %d and the meta says %d; remove one of them", *t.Resources.ShmMB, n)
-						continue
-					}
-					t.Resources.ShmMB = &n
-				case slices.Contains(leafNames(groupLeaves), name):
-					p.errorf(tw+", meta "+k, "this extension belongs into the meta of the group, not of a task")
-				case slices.Contains(leafNames(jobLeaves, extDepends, extToleration), name):
-					p.errorf(tw+", meta "+k, "this extension belongs into the meta of the job, not of a task")
-				default:
-					p.errorf(tw+", meta "+k, "there is no such extension; a task has muster.gpu.* and muster.shm")
-				}
-			}
+			takeLeaves(p, tw, reflect.ValueOf(t).Elem(), t.Meta, taskLeaves, t.takeOther)
 		}
 	}
+}
+
+// takeOther reads the task's extensions that are not one value of the task itself; those of GPUs are read elsewhere.
+func (t *Task) takeOther(name, _, text string) (bool, error) {
+	if t.Resources == nil && (name == "shm" || name == "rdma" || name == "ulimits") {
+		t.Resources = &Resources{}
+	}
+	text = strings.TrimSpace(text)
+	switch {
+	case strings.HasPrefix(name, "gpu_"):
+		return true, nil
+	case name == "shm":
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return true, fmt.Errorf("%.64q; want a number of MiB", text)
+		}
+		if have := t.Resources.ShmMB; have != nil && *have != n {
+			return true, fmt.Errorf("the resources say shm = %d and the meta says %d; remove one of them", *have, n)
+		}
+		t.Resources.ShmMB = &n
+		return true, nil
+	case name == "rdma":
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return true, fmt.Errorf("%.64q; want true or false", text)
+		}
+		if have := t.Resources.RDMA; have != nil && *have != on {
+			return true, fmt.Errorf("the resources say rdma = %t and the meta says %t; remove one of them", *have, on)
+		}
+		t.Resources.RDMA = &on
+		return true, nil
+	case name == "ulimits":
+		list := map[string]string{}
+		for _, s := range splitList(text) {
+			k, v, ok := strings.Cut(s, "=")
+			if !ok {
+				return true, fmt.Errorf("%.64q; want NAME=LIMIT, several divided by commas", text)
+			}
+			list[strings.TrimSpace(k)] = strings.TrimSpace(v)
+		}
+		if have := t.Resources.Ulimits; have != nil && !maps.Equal(have, list) {
+			return true, fmt.Errorf("the resources have ulimits and the meta says something else; remove one of them")
+		}
+		t.Resources.Ulimits = list
+		return true, nil
+	case slices.Contains(leafNames(groupLeaves), name):
+		return true, fmt.Errorf("this extension belongs into the meta of the group, not of a task")
+	case slices.Contains(leafNames(jobLeaves, extDepends, extToleration), name):
+		return true, fmt.Errorf("this extension belongs into the meta of the job, not of a task")
+	}
+	return true, fmt.Errorf("there is no such extension; a task has muster.gpu.*, %s", strings.Join(leafNames(taskLeaves, "muster.shm", "rdma", "ulimits"), ", "))
 }
 
 // takeOther reads the job's extensions that are not one value.
@@ -176,7 +204,7 @@ func (j *Job) takeOther(name, rest, text string) (bool, error) {
 		return true, nil
 	case slices.Contains(leafNames(groupLeaves), name):
 		return true, fmt.Errorf("this extension belongs into the meta of a group")
-	case strings.HasPrefix(name, "gpu_") || name == "shm":
+	case strings.HasPrefix(name, "gpu_") || slices.Contains(leafNames(taskLeaves, "shm", "rdma", "ulimits"), name):
 		return true, fmt.Errorf("this extension belongs into the meta of a task")
 	}
 	return false, nil

@@ -80,8 +80,15 @@ func TestValidateOwn(t *testing.T) {
 		{"mig and memory", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{MIG: "1g.10gb", Memory: "1GiB"}} }, "memory and compute of its own"},
 		{"launch gpus", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "rank", GPUs: "mine"} }, `"mine"`},
 		{"launch gpus by node", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "node", GPUs: "own"} }, "the launcher of the job decides"},
-		{"rdma", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "do not tell their RDMA devices"},
+		{"rdma", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "asks for a node with RDMA"},
 		{"rdma word", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "prefered"}} }, `did you mean "preferred"?`},
+		{"umask", "batch", func(j *Job) { g(j).Tasks[0].Umask = "29" }, `"29" is not a umask`},
+		{"work_dir", "batch", func(j *Job) { g(j).Tasks[0].WorkDir = "here" }, `"here" must be absolute`},
+		{"log_path", "batch", func(j *Job) { g(j).Tasks[0].LogPath = "/x/%q" }, `"%q" is no placeholder`},
+		{"log_path of docker", "batch", func(j *Job) { g(j).Tasks[0].Driver, g(j).Tasks[0].LogPath = "docker", "/x/%j" }, "wants the driver exec or raw_exec"},
+		{"log_error_path", "batch", func(j *Job) { g(j).Tasks[0].LogErrorPath = "/x/" }, "want a file"},
+		{"ulimits", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{Ulimits: map[string]string{"nice": "1"}} }, `no limit "nice"`},
+		{"ulimits value", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{Ulimits: map[string]string{"core": "big"}} }, `"big": want a number`},
 		{"shm", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{MemoryMB: ptr(64), ShmMB: ptr(65)} }, "65 is more than memory = 64"},
 		{"meta unknown", "batch", meta("muster.deadlin", "x"), `did you mean "deadline"?`},
 		{"meta twice", "batch", meta("muster.queue", "a", "muster_queue", "b"), "another value"},
@@ -122,7 +129,8 @@ func full() *Job {
 	g.Launch = &Launch{Mode: "rank", Ranks: ptr(8), Compat: []string{"torchrun", "slurm"}, Port: ptr(29500), GPUs: "all"}
 	g.Checkpoint = &Checkpoint{Signal: "SIGUSR1", Command: []string{"/bin/save", "now"}, URL: "http://localhost:1/x", To: "ranks", On: []string{"preempt"},
 		Before: wdur(time.Minute), Grace: wdur(time.Second), Dir: "/ckpt", Cost: wdur(time.Second)}
-	g.Tasks[0].Resources = &Resources{ShmMB: ptr(64), GPU: &GPU{Memory: "1GiB", RDMA: "none"}}
+	g.Tasks[0].Resources = &Resources{ShmMB: ptr(64), GPU: &GPU{Memory: "1GiB", RDMA: "none"}, RDMA: ptr(true), Ulimits: map[string]string{"core": "0", "memlock": "64:unlimited"}}
+	g.Tasks[0].WorkDir, g.Tasks[0].Umask, g.Tasks[0].LogPath, g.Tasks[0].LogErrorPath = "/work", "0027", "/log/%j.%t", "/log/%j.%t.err"
 	return j
 }
 
@@ -150,7 +158,8 @@ func fullMeta(dot string) *Job {
 		"checkpoint.signal": "SIGUSR1", "checkpoint.command": "/bin/save, now", "checkpoint.url": "http://localhost:1/x", "checkpoint.to": "ranks",
 		"checkpoint.on": "preempt", "checkpoint.before": "1m", "checkpoint.grace": "1s", "checkpoint.dir": "/ckpt", "checkpoint.cost": "1s",
 	})
-	g.Tasks[0].Meta = spell(map[string]string{"shm": "64", "gpu.memory": "1GiB", "gpu.rdma": "none"})
+	g.Tasks[0].Meta = spell(map[string]string{"shm": "64", "gpu.memory": "1GiB", "gpu.rdma": "none", "rdma": "true", "ulimits": "core=0, memlock=64:unlimited",
+		"work_dir": "/work", "umask": "0027", "log_path": "/log/%j.%t", "log_error_path": "/log/%j.%t.err"})
 	return j
 }
 
@@ -184,12 +193,15 @@ func TestMetaSaysWhatBlocksSay(t *testing.T) {
 	for k := range maps.All(j.TaskGroups[0].Meta) {
 		have[k] = true
 	}
+	for k := range maps.All(j.TaskGroups[0].Tasks[0].Meta) {
+		have[k] = true
+	}
 	for k := range have {
 		name, _ := extensionKey(k)
 		delete(have, k)
 		have[name] = true
 	}
-	for _, l := range slices.Concat(jobLeaves, groupLeaves) {
+	for _, l := range slices.Concat(jobLeaves, groupLeaves, taskLeaves) {
 		if !have[l.name] && !strings.HasPrefix(l.name, "array_") {
 			t.Errorf("no meta spelling of %s is tested", l.name)
 		}

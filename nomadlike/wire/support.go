@@ -148,7 +148,7 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates",
+			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates WorkDir Umask LogPath LogErrorPath",
 		ignored: map[string]note{
 			"Services":        {why: noServices},
 			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
@@ -186,24 +186,24 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[WorkloadIdentity](), block: "task > identity", all: Ignored},
 	{typ: reflect.TypeFor[TaskSchedule](), block: "task > schedule", all: Refused},
 	{typ: reflect.TypeFor[TaskScheduleCron](), block: "task > schedule > cron", all: Refused},
-	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA SecretsMB ShmMB GPU",
+	{typ: reflect.TypeFor[Resources](), block: "task > resources", supported: "CPU Cores MemoryMB MemoryMaxMB DiskMB Devices NUMA SecretsMB ShmMB GPU RDMA Ulimits",
 		ignored: map[string]note{
 			"IOPS":     {why: "without effect, as in Nomad"},
 			"Networks": {why: "ports of the deprecated network block in resources are added to the group's"},
 		}},
 	{typ: reflect.TypeFor[GPU](), block: "task > resources > gpu", supported: "Count Model Memory Share Compute Constraints Affinities Or Enforce MIG",
 		refused: map[string]note{
-			"RDMA": {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+			"RDMA": {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
 		ignored: map[string]note{
-			"RDMA": {why: "kept and shown, but nodes do not tell their RDMA devices yet in this build", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
+			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
 		}},
 	{typ: reflect.TypeFor[GPUOr](), block: "task > resources > gpu > or", supported: "Count Model Memory Share Compute Constraints Affinities Enforce MIG",
 		refused: map[string]note{
-			"RDMA": {why: "nodes do not tell their RDMA devices yet in this build; use \"preferred\", or a constraint on the nodes' meta", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
+			"RDMA": {why: "GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources asks for a node with RDMA", only: func(v reflect.Value) bool { return v.String() == "required" }, value: `"required"`},
 		},
 		ignored: map[string]note{
-			"RDMA": {why: "kept and shown, but nodes do not tell their RDMA devices yet in this build", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
+			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
 		}},
 	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Devices",
 		ignored: map[string]note{

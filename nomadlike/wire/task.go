@@ -33,6 +33,12 @@ type Task struct {
 	Identities      []*WorkloadIdentity `hcl:"identity"`
 	Actions         []*Action           `hcl:"action"`
 	Schedule        *TaskSchedule       `hcl:"schedule"`
+
+	// Muster's own.
+	WorkDir      string `hcl:"work_dir" json:",omitempty"`
+	Umask        string `hcl:"umask" json:",omitempty"`
+	LogPath      string `hcl:"log_path" json:",omitempty"`
+	LogErrorPath string `hcl:"log_error_path" json:",omitempty"`
 }
 
 // TaskLifecycle makes a task run around the main tasks.
@@ -188,8 +194,10 @@ type Resources struct {
 	IOPS        *int               `hcl:"iops" json:",omitempty"`
 
 	// Muster's own.
-	ShmMB *int `hcl:"shm" json:",omitempty"`
-	GPU   *GPU `hcl:"gpu" json:",omitempty"`
+	ShmMB   *int              `hcl:"shm" json:",omitempty"`
+	GPU     *GPU              `hcl:"gpu" json:",omitempty"`
+	RDMA    *bool             `hcl:"rdma" json:",omitempty"`
+	Ulimits map[string]string `hcl:"ulimits" json:",omitempty"`
 }
 
 // NUMAResource is the affinity of a task to NUMA nodes.

@@ -310,6 +310,7 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 	if hasControl(t.User) {
 		v.errorf(w+", user", "%q holds a control character", t.User)
 	}
+	v.person(w, t)
 	v.meta(w, t.Meta)
 	v.count(w+", env", len(t.Env))
 	for _, k := range sortedKeys(t.Env) {
@@ -400,6 +401,11 @@ func (v *validator) resources(w string, r *Resources) {
 		v.errorf(w+".shm", "%d is more than memory = %d; pages of /dev/shm count against the task's memory", *r.ShmMB, val(r.MemoryMB))
 	}
 	v.count(w+", device", len(r.Devices))
+	for _, k := range sortedKeys(r.Ulimits) {
+		if _, _, err := structs.ParseUlimit(k, r.Ulimits[k]); err != nil {
+			v.errorf(w+".ulimits", "%s: %v", k, err)
+		}
+	}
 	if n := r.NUMA; n != nil {
 		v.oneOf(w+", numa.affinity", n.Affinity, "none", "prefer", "require")
 	}

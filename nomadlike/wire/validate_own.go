@@ -365,3 +365,26 @@ func oneGPU(g *TaskGroup) int {
 	}
 	return n
 }
+
+// person checks what makes a task run as its submitter would run it.
+func (v *validator) person(w string, t *Task) {
+	if d := t.WorkDir; d != "" && (!strings.HasPrefix(d, "/") && !strings.HasPrefix(d, "${") || hasControl(d)) {
+		v.errorf(w+", work_dir", "%.128q must be absolute: a directory that the nodes have", d)
+	}
+	if _, err := structs.ParseUmask(t.Umask); err != nil {
+		v.errorf(w+", umask", "%v", err)
+	}
+	for _, l := range []struct{ name, path string }{{"log_path", t.LogPath}, {"log_error_path", t.LogErrorPath}} {
+		if l.path == "" {
+			continue
+		}
+		if err := structs.CheckLogPath(l.path); err != nil {
+			v.errorf(w+", "+l.name, "%v", err)
+		} else if hasControl(l.path) {
+			v.errorf(w+", "+l.name, "%.128q holds a control character", l.path)
+		}
+	}
+	if t.Driver == "docker" && (t.Umask != "" || t.LogPath != "" || t.LogErrorPath != "") {
+		v.errorf(w, "umask, log_path and log_error_path: a container has its own; this wants the driver exec or raw_exec")
+	}
+}

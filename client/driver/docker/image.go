@@ -22,6 +22,9 @@ import (
 
 // Prepare sees to it that the task's image is there, and refuses what Start would refuse before it fetches anything.
 func (d *Driver) Prepare(ctx context.Context, cfg *driver.TaskConfig, tell func(string)) error {
+	if cfg.Umask != nil {
+		return driver.Permanent(errors.New("docker: a container sets its own umask"))
+	}
 	if cfg.Launcher != "" {
 		return driver.Permanent(errors.New("docker: launch mode \"rank\" needs the driver exec or raw_exec; in a container let a launcher of the image start the ranks, with mode \"node\""))
 	}

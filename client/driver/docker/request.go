@@ -2,6 +2,7 @@ package docker
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path"
@@ -18,6 +19,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/structs"
 )
 
 // request is what the engine is asked to make of a task. image is an image's id.
@@ -31,6 +33,9 @@ func (d *Driver) request(cfg *driver.TaskConfig, v driver.Values, image string) 
 	conf := &container.Config{
 		Image: image, User: cfg.User, Hostname: v.String("hostname"), WorkingDir: v.String("work_dir"), Tty: v.Bool("tty"), OpenStdin: v.Bool("interactive"),
 		Entrypoint: v.List("entrypoint"), Labels: map[string]string{}, Cmd: v.List("args"),
+	}
+	if conf.WorkingDir == "" {
+		conf.WorkingDir = cfg.WorkDir
 	}
 	if c := v.String("command"); c != "" {
 		conf.Cmd = append([]string{c}, conf.Cmd...)
@@ -234,6 +239,18 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values, host *container
 			return refuse("config key \"ulimit\": %s = %q: %v", k, v.Map("ulimit")[k], err)
 		}
 		host.Ulimits = append(host.Ulimits, u)
+	}
+	for _, k := range slices.Sorted(maps.Keys(cfg.Ulimits)) {
+		soft, hard, err := structs.ParseUlimit(k, cfg.Ulimits[k])
+		if err != nil {
+			return refuse("ulimits: %s: %v", k, err)
+		}
+		if _, own := v.Map("ulimit")[k]; !own {
+			host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: k, Soft: int64(soft), Hard: int64(hard)}) // -1 is no limit there, too
+		}
+	}
+	for _, f := range cfg.Resources.RDMA {
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: f.Path, PathInContainer: f.Path, CgroupPermissions: "rw"})
 	}
 	if _, own := v.Map("ulimit")["nofile"]; cfg.NoFile > 0 && !own {
 		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: "nofile", Soft: int64(cfg.NoFile), Hard: int64(cfg.NoFile)})

@@ -135,14 +135,24 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	at, dir := "", v.String("work_dir")
+	at, dir, asUser := "", v.String("work_dir"), false
 	if root != nil {
 		at = filepath.Join(root.Base, root.Path)
 	}
-	if root == nil || !filepath.IsAbs(dir) { // an absolute one is looked up in the task's root
-		if dir, err = process.WorkDir(cfg.Dirs, dir); err != nil {
+	switch {
+	case root != nil && dir == "" && cfg.WorkDir != "":
+		dir, asUser = cfg.WorkDir, true
+	case root == nil || !filepath.IsAbs(dir): // an absolute one is looked up in the task's root
+		if dir, asUser, err = process.Place(cfg, dir); err != nil {
 			return nil, err
 		}
+	}
+	if asUser && root == nil && (dir == "/tmp" || strings.HasPrefix(dir, "/tmp/")) {
+		return nil, driver.Permanent(fmt.Errorf("exec: the working directory %s is below /tmp, of which every task has one of its own; take another directory, or the driver raw_exec", dir))
+	}
+	posture, err := d.posture(cfg, asUser)
+	if err != nil {
+		return nil, err
 	}
 	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env, at)
 	if err != nil {
@@ -189,12 +199,12 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	spec := &supervisor.Spec{
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
-		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile,
+		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile, Posture: posture,
 	}
-	process.Launch(spec, cfg.Launcher)
+	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
 	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{
-		Dir: dir, Root: at, User: cred, Rights: rights, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,
+		Dir: dir, Root: at, User: cred, Rights: rights, Posture: posture, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,
 	})
 	if err != nil {
 		return nil, err
@@ -228,6 +238,9 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 		for _, n := range r.Devices {
 			l.Devices = append(l.Devices, cgroup.DeviceRule{Major: n.Major, Minor: n.Minor, Access: "rw"})
 		}
+		for _, n := range r.RDMA {
+			l.Devices = append(l.Devices, cgroup.DeviceRule{Major: n.Major, Minor: n.Minor, Access: "rw"})
+		}
 	}
 	if v.Bool("cpu_hard_limit") && l.CPUQuota == 0 && r.CPUMHz > 0 {
 		mhz := coreMHz()
@@ -239,21 +252,51 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 	return l, nil
 }
 
+// posture is the task's umask and limits; the node's bound on open files holds for those, too.
+func (d *Driver) posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
+	p, err := process.Posture(cfg, asUser)
+	if err != nil {
+		return p, fmt.Errorf("exec: %w", err)
+	}
+	for _, r := range p.Rlimits {
+		if r.Resource != unix.RLIMIT_NOFILE {
+			continue
+		}
+		most, err := d.noFileMax()
+		if err != nil {
+			return p, err
+		}
+		if r.Hard > most {
+			return p, driver.Permanent(fmt.Errorf("exec: ulimits ask for nofile = %s, this node allows %d (plugin \"exec\", nofile)", cfg.Ulimits["nofile"], most))
+		}
+	}
+	return p, nil
+}
+
+// noFileMax is the most open files that a process of a task may have.
+func (d *Driver) noFileMax() (uint64, error) {
+	if d.opt.NoFile > 0 {
+		return d.opt.NoFile, nil
+	}
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return 0, fmt.Errorf("exec: read the limit of open files: %w", err)
+	}
+	return own.Max, nil
+}
+
 // noFile is the task's limit of open files.
 func (d *Driver) noFile(v driver.Values) (uint64, error) {
-	n, most := v.Int("nofile_limit"), d.opt.NoFile
+	n := v.Int("nofile_limit")
 	if n < 0 {
 		return 0, driver.Permanent(fmt.Errorf("exec: config key \"nofile_limit\" must not be negative, got %d", n))
 	}
 	if n == 0 {
-		return most, nil
+		return d.opt.NoFile, nil
 	}
-	if most == 0 {
-		var own unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-			return 0, fmt.Errorf("exec: read the limit of open files: %w", err)
-		}
-		most = own.Max
+	most, err := d.noFileMax()
+	if err != nil {
+		return 0, err
 	}
 	if uint64(n) > most {
 		return 0, driver.Permanent(fmt.Errorf("exec: config key \"nofile_limit\" asks for %d open files, this node allows %d (plugin \"exec\", nofile)", n, most))

@@ -17,11 +17,13 @@ import (
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/rawexec"
+	"github.com/muster-sched/muster/client/ranks"
 	"github.com/muster-sched/muster/client/supervisor"
 )
 
 func TestMain(m *testing.M) {
 	supervisor.MaybeRun()
+	ranks.MaybeRun()
 	if dir := os.Getenv("MUSTER_TEST_AGENT"); dir != "" {
 		fmt.Fprintln(os.Stderr, agentMain(dir))
 		os.Exit(1)

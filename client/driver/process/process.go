@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/structs"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,6 +43,39 @@ func Environ(env map[string]string) []string {
 	}
 	sort.Strings(out)
 	return out
+}
+
+// Place is where a task begins: where its config block says, else where the task itself says, which is for its user to enter.
+func Place(cfg *driver.TaskConfig, asked string) (dir string, asUser bool, err error) {
+	if asked != "" || cfg.WorkDir == "" {
+		dir, err = WorkDir(cfg.Dirs, asked)
+		return dir, false, err
+	}
+	st, err := os.Stat(cfg.WorkDir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", false, driver.Permanent(fmt.Errorf("the working directory %q does not exist on this node", cfg.WorkDir))
+	case err == nil && !st.IsDir():
+		return "", false, driver.Permanent(fmt.Errorf("the working directory %q is not a directory", cfg.WorkDir))
+	}
+	return cfg.WorkDir, true, nil // what root may not see on a network file system the user may
+}
+
+// Posture is a task's umask and limits.
+func Posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
+	p := supervisor.Posture{Umask: cfg.Umask, AsUser: asUser}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Ulimits)) {
+		soft, hard, err := structs.ParseUlimit(name, cfg.Ulimits[name])
+		if err != nil {
+			return p, driver.Permanent(fmt.Errorf("ulimits: %s: %w", name, err))
+		}
+		l, err := supervisor.NewRlimit(name, soft, hard)
+		if err != nil {
+			return p, driver.Permanent(err)
+		}
+		p.Rlimits = append(p.Rlimits, l)
+	}
+	return p, nil
 }
 
 // WorkDir is the working directory of a task. asked is the job's wish, relative to the task's own directory unless absolute.
@@ -189,12 +225,12 @@ func Logs(l driver.LogConfig) (stdout, stderr supervisor.Log) {
 }
 
 // Launch has a task's command started by a launcher, if there is one (driver.TaskConfig.Launcher).
-func Launch(spec *supervisor.Spec, launcher string) {
-	if launcher == "" {
+func Launch(spec *supervisor.Spec, cfg *driver.TaskConfig) {
+	if cfg.Launcher == "" {
 		return
 	}
-	spec.Argv = append([]string{"muster", "ranks", "--", spec.Path}, spec.Argv...)
-	spec.Path, spec.Early = launcher, true
+	spec.Argv = slices.Concat([]string{"muster", "ranks"}, cfg.LauncherArgs, []string{"--", spec.Path}, spec.Argv)
+	spec.Path, spec.Early = cfg.Launcher, true
 }
 
 // State is what a task's persisted state holds. Environment and secrets are not in it.
@@ -203,6 +239,7 @@ type State struct {
 	Dir         string
 	User        *supervisor.Credential `json:",omitempty"`
 	Rights      supervisor.Rights
+	Posture     supervisor.Posture
 	Root        string        `json:",omitempty"` // directory of the host that is the task's root, "" for the host's own
 	KillSignal  string        `json:",omitempty"`
 	KillTimeout time.Duration `json:",omitempty"`
@@ -235,6 +272,8 @@ func Start(ctx context.Context, name string, sup *supervisor.Client, spec *super
 		var se *supervisor.StartError
 		if errors.As(err, &se) && strings.Contains(se.Msg, "cannot be executed") {
 			err = driver.Permanent(err)
+		} else if errors.As(err, &se) && st.Posture.AsUser && strings.Contains(se.Msg, "enter the working directory") {
+			err = driver.Permanent(fmt.Errorf("%w (as the task's user)", err))
 		}
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -63,7 +63,11 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	dir, err := process.WorkDir(cfg.Dirs, v.String("work_dir"))
+	dir, asUser, err := process.Place(cfg, v.String("work_dir"))
+	if err != nil {
+		return nil, err
+	}
+	posture, err := process.Posture(cfg, asUser)
 	if err != nil {
 		return nil, err
 	}
@@ -77,11 +81,11 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	spec := &supervisor.Spec{
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
-		NoFile: cfg.NoFile, Limits: cgroup.Limits{PidsMax: limit},
+		NoFile: cfg.NoFile, Posture: posture, Limits: cgroup.Limits{PidsMax: limit},
 	}
-	process.Launch(spec, cfg.Launcher)
+	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
-	st := process.State{Dir: dir, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
+	st := process.State{Dir: dir, Posture: posture, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs}
 	if cfg.User != "" {
 		if st.User, err = process.LookUser(cfg.User); err != nil {
 			return nil, err

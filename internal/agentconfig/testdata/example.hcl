@@ -78,6 +78,19 @@ client {
   min_dynamic_port  = 20000
   max_dynamic_port  = 32000
   max_kill_timeout  = "30s"
+  run_as {
+    allow = ["submitter", "@research", "svc-*"]
+    deny  = ["root"]
+  }
+  fabric {
+    interfaces = ["ib0"]
+    hcas       = ["mlx5_0:1", "mlx5_1:1"]
+    leaf       = "leaf-3"
+    rdma_dir   = "/dev/infiniband"
+    env = {
+      NCCL_IB_GID_INDEX = "3"
+    }
+  }
   hooks {
     prolog {
       command = ["/usr/local/sbin/node-check", "-gpus"]

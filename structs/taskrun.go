@@ -1,0 +1,124 @@
+package structs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Ulimits lists the names of limits that a task may ask for, as setrlimit and shells know them.
+var Ulimits = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nofile", "nproc", "rss", "sigpending", "stack"}
+
+// UlimitMemlock is how much memory a process may lock: RDMA registers memory, which locks it.
+const UlimitMemlock = "memlock"
+
+// RDMAAttribute is the attribute of nodes that names their RDMA adapters; without any a node lacks it.
+const RDMAAttribute = "rdma.devices"
+
+// NoLimit is the value of a limit that is none.
+const NoLimit = ^uint64(0)
+
+// ParseUlimit reads a limit as jobs write it: "65536", "unlimited", or soft and hard, "1024:unlimited".
+func ParseUlimit(name, text string) (soft, hard uint64, err error) {
+	if !slices.Contains(Ulimits, name) {
+		return 0, 0, fmt.Errorf("there is no limit %.64q: want one of %s", name, strings.Join(Ulimits, ", "))
+	}
+	one := func(s string) (uint64, error) {
+		if s == "unlimited" || s == "-1" {
+			return NoLimit, nil
+		}
+		n, err := strconv.ParseUint(s, 10, 63)
+		if err != nil {
+			return 0, fmt.Errorf("%.64q: want a number, \"unlimited\", or two of them as SOFT:HARD", text)
+		}
+		return n, nil
+	}
+	first, second, two := strings.Cut(strings.TrimSpace(text), ":")
+	if soft, err = one(first); err != nil {
+		return 0, 0, err
+	}
+	if !two {
+		return soft, soft, nil
+	}
+	if hard, err = one(second); err != nil {
+		return 0, 0, err
+	}
+	if soft > hard {
+		return 0, 0, fmt.Errorf("%.64q: the soft limit is above the hard one", text)
+	}
+	return soft, hard, nil
+}
+
+// ParseUmask reads a umask as shells write it, in octal; "" is 022.
+func ParseUmask(text string) (uint32, error) {
+	if text == "" {
+		return 0o022, nil
+	}
+	n, err := strconv.ParseUint(text, 8, 32)
+	if err != nil || n > 0o777 {
+		return 0, fmt.Errorf("%.64q is not a umask: want octal digits such as \"0027\"", text)
+	}
+	return uint32(n), nil
+}
+
+// PathWords are the placeholders of a log path, as Slurm's users know them.
+var PathWords = map[byte]string{
+	'j': "the job's id", 'x': "the job's name", 'u': "the user", 'N': "the node's name", 'n': "the node rank", 't': "the rank",
+	'a': "the index in the array", 'A': "the job's id", '%': "a percent sign",
+}
+
+// pathWidthMax bounds the digits of "%4t".
+const pathWidthMax = 10
+
+// ExpandPath replaces the placeholders of a log path: %t, or %4t for a number filled up with zeros. value gives what a
+// placeholder stands for; it may leave one as it is by saying false. %% becomes one % only when value says so, too.
+func ExpandPath(template string, value func(word byte) (string, bool)) (string, error) {
+	var b strings.Builder
+	for i := 0; i < len(template); i++ {
+		if template[i] != '%' {
+			b.WriteByte(template[i])
+			continue
+		}
+		k := i + 1
+		for k < len(template) && template[k] >= '0' && template[k] <= '9' {
+			k++
+		}
+		if k == len(template) {
+			return "", errors.New("a % at its end stands for nothing; write %% for a percent sign")
+		}
+		word := template[k]
+		if _, ok := PathWords[word]; !ok {
+			return "", fmt.Errorf("%q is no placeholder: there are %%j and %%A (job), %%x (its name), %%u (user), %%N (node), %%n (node rank), %%t (rank), %%a (array index) and %%%%", template[i:k+1])
+		}
+		width, _ := strconv.Atoi(template[i+1 : k])
+		if width > pathWidthMax {
+			return "", fmt.Errorf("%q: want at most %d digits", template[i:k+1], pathWidthMax)
+		}
+		if v, ok := value(word); ok {
+			if _, err := strconv.ParseUint(v, 10, 64); err == nil {
+				b.WriteString(strings.Repeat("0", max(0, width-len(v))))
+			}
+			b.WriteString(v)
+		} else {
+			b.WriteString(template[i : k+1])
+		}
+		i = k
+	}
+	return b.String(), nil
+}
+
+// CheckLogPath tells what is wrong with the log path of a task.
+func CheckLogPath(template string) error {
+	_, err := ExpandPath(template, func(byte) (string, bool) { return "x", true })
+	switch {
+	case err != nil:
+		return err
+	case len(template) > 1024:
+		return errors.New("want at most 1024 characters")
+	case strings.HasSuffix(template, "/"):
+		return errors.New("want a file, not a directory")
+	}
+	return nil
+}
