@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"path/filepath"
 	"strings"
 	"time"
@@ -91,6 +93,8 @@ type Config struct {
 	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root: it must say what the drivers
 	// do. nil is nobody for exec.
 	DefaultUsers map[string]string
+	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed. nil: tasks get none.
+	ServeTask func(alloc structs.AllocID, l net.Listener) io.Closer
 	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
 	RunAs *runner.RunAs
 	// Fabric is the network between the nodes, as training programs are told of it.

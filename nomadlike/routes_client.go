@@ -419,6 +419,9 @@ type execHandshake struct {
 	AuthToken string `json:"auth_token"`
 }
 
+// execSilence is how long a session of exec lasts whose caller sends heartbeats (every 10 s) and has stopped.
+const execSilence = time.Minute
+
 func allocExec(c *call) (any, error) {
 	id, err := pathID[structs.AllocID](c, "alloc")
 	if err != nil {
@@ -474,8 +477,14 @@ func allocExec(c *call) (any, error) {
 	}
 	go func() {
 		defer cancel()
+		beats := false
 		for {
-			_, b, err := ws.Read(ctx)
+			rctx, done := ctx, func() {}
+			if beats { // one that sends heartbeats and stops has gone, whatever its connection looks like
+				rctx, done = context.WithTimeout(ctx, execSilence)
+			}
+			_, b, err := ws.Read(rctx)
+			done()
 			if err != nil {
 				return
 			}
@@ -492,6 +501,7 @@ func allocExec(c *call) (any, error) {
 				out.Resize = &methods.TTYSize{Height: f.TTYSize.Height, Width: f.TTYSize.Width}
 			}
 			if out.Stdin == nil && !out.StdinClose && out.Resize == nil {
+				beats = true
 				continue // a heartbeat
 			}
 			if st.SendMsg(&out) != nil {

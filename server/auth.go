@@ -10,6 +10,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/tasktoken"
 	"github.com/muster-sched/muster/server/acl"
 	"github.com/muster-sched/muster/structs"
 )
@@ -17,10 +18,11 @@ import (
 // identity is who makes a call, as far as it was proven.
 type identity struct {
 	acl       *acl.ACL
-	token     *structs.ACLToken // nil: anonymous, or access control is off
-	anonymous bool              // no token was sent and access control is on
-	node      structs.NodeID    // proven by its secret
-	server    bool              // another server, by its certificate
+	token     *structs.ACLToken   // nil: anonymous, or access control is off
+	anonymous bool                // no token was sent and access control is on
+	node      structs.NodeID      // proven by its secret
+	task      *structs.Allocation // of the task that makes the call, by its agent's word; nil for other callers
+	server    bool                // another server, by its certificate
 	by        structs.Submitter
 }
 
@@ -102,6 +104,9 @@ func (s *Server) resolve(secret string) (*identity, error) {
 	if secret == "" {
 		return &identity{acl: s.acls.compile(snap, []string{policyAnonymous}), anonymous: true,
 			by: structs.Submitter{Name: "anonymous", UID: -1, GID: -1}}, nil
+	}
+	if tasktoken.Is(secret) {
+		return s.resolveTask(secret)
 	}
 	sid, err := structs.ParseID[structs.SecretID](secret)
 	if err != nil {
@@ -229,6 +234,8 @@ func (s *Server) authorise(row *methods.Row, c *rpc.Call, id *identity) error {
 	switch {
 	case n.Anonymous:
 		ok = true
+	case id.task != nil:
+		ok = s.authoriseTask(c, id.task)
 	case n.NodeSecret:
 		ok = !id.node.IsZero()
 	case n.ServerCert:

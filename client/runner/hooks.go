@@ -174,6 +174,7 @@ var taskHooks = []taskHook{
 	{name: "environment", prestart: makeEnv},
 	{name: "user", prestart: resolveUser},
 	{name: "task directory", prestart: buildTaskDir},
+	{name: "socket", prestart: openAPI, exited: (*task).closeAPI},
 	{name: "dispatch payload", prestart: writePayload},
 	{name: "artifacts", prestart: fetchArtifacts},
 	{name: "templates", prestart: renderTemplates},

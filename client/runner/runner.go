@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -46,6 +48,8 @@ type Config struct {
 	PidsMax int64
 	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root.
 	DefaultUsers map[string]string
+	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed; nil: tasks get none.
+	ServeTask func(alloc structs.AllocID, l net.Listener) io.Closer
 	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
 	RunAs *RunAs
 	// Fabric are variables of the agent's that all tasks get, under those of the job.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -42,6 +43,7 @@ type task struct {
 	mu sync.Mutex
 	// rec is what is stored. rec.State is replaced, never changed, so that reports may share it.
 	rec      state.TaskRecord
+	api      io.Closer   // the task's socket to the agent's API; nil unless it is open
 	handle   driver.Task // nil unless the task has been started and not ended
 	want     wish        // what somebody asked of the task while it ran
 	cancel   context.CancelFunc
@@ -432,6 +434,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 		}
 		ts.FinishedAt = 0
 	}, ev...)
+	t.serveAPI() // of a task that was found again
 	t.watchTemplates(ctx, h)
 	t.follow(ctx, h)
 }

@@ -262,6 +262,7 @@ func (a *Agent) openClient() error {
 	cc.Supervisor = a.supervisor()
 	cc.Log, cc.Monitor = a.log, a.log
 	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
+	cc.ServeTask = a.serveTask
 	if a.server != nil {
 		peer := rpc.Peer{Role: string(tlsutil.RoleClient), Region: cfg.Region, Name: cfg.Name, Local: true}
 		cc.Connect = client.InProcess(func(back rpc.Caller) rpc.Caller { return a.server.CallerFor(peer, back) })

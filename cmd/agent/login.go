@@ -40,6 +40,7 @@ func (l *logins) handler(next http.Handler) http.Handler {
 		conn, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 		if conn != nil && conn.Network() == "unix" && l.a.cfg.ACL && l.a.client != nil &&
 			r.Header.Get("X-Nomad-Token") == "" && r.Header.Get("X-Muster-Token") == "" && r.Header.Get("Authorization") == "" {
+			l.a.asTask(r)
 			if cred, ok := r.Context().Value(peerKey{}).(*unix.Ucred); ok {
 				if t := l.token(r.Context(), cred); t != "" {
 					r.Header.Set("X-Nomad-Token", t)
@@ -52,6 +53,9 @@ func (l *logins) handler(next http.Handler) http.Handler {
 
 // peer reads who is at the other end of a unix connection.
 func peer(ctx context.Context, c net.Conn) context.Context {
+	if tc, ok := c.(*taskConn); ok {
+		return context.WithValue(ctx, taskKey{}, tc.l.alloc)
+	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
 		return ctx

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ func (e *env) api() (*api, error) {
 	tr := &http.Transport{MaxIdleConns: 10, IdleConnTimeout: 30 * time.Second, TLSHandshakeTimeout: 10 * time.Second}
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
+			return dialUnix(ctx, path)
 		}
 		addr = "http://unix"
 	}
@@ -73,6 +74,22 @@ func (e *env) api() (*api, error) {
 	a.base = strings.TrimSuffix(addr, "/")
 	a.http = &http.Client{Transport: tr}
 	return a, nil
+}
+
+// unixPathMax is how long the path of a socket may be to be named in a system call.
+const unixPathMax = 107
+
+// dialUnix connects to a socket, whose path may be of any length.
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	if len(path) > unixPathMax {
+		dir, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			return nil, err
+		}
+		defer dir.Close()
+		path = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
+	}
+	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
 func (e *env) tlsConfig() (*tls.Config, error) {

@@ -23,8 +23,8 @@ func newRsh(e *env) *cobra.Command {
 	o := &rshOptions{allocExecOptions: allocExecOptions{env: e, rank: -1}}
 	c := e.verb("rsh [options] HOST COMMAND [ARGUMENT...]", "Run a command on another node of the job that this runs in",
 		`Run a command in this job's own allocation on another node, for launchers that expect a remote shell: mpirun, deepspeed,
-pdsh. HOST is an address or a name of the gang's nodes, or a node rank. It works inside a task of a gang only; under ACLs
-the task needs a token (MUSTER_TOKEN) that may exec in its namespace. As with rsh the words are put together and read by
+pdsh. HOST is an address or a name of the gang's nodes, or a node rank. It works inside a task of a gang only,
+through the task's own socket to its agent, and needs no token. As with rsh the words are put together and read by
 /bin/sh on the other side. With launch = { compat = ["mpi"] } mpirun finds it by itself; elsewhere it is named with
 -mca plm_rsh_agent "muster rsh". With -wait the members that only lend their node wait until node rank 0 has ended.`, `
 muster rsh 10.0.0.2 nvidia-smi -L
@@ -54,6 +54,11 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	case !o.wait && len(args) < 2:
 		return errors.New("rsh takes a host and a command; there are no interactive sessions")
 	}
+	if sock := os.Getenv("MUSTER_UNIX_ADDR"); o.token == "" && sock != "" {
+		if _, err := os.Stat(strings.TrimPrefix(sock, "unix://")); err == nil {
+			o.addr = sock // whose other end knows which task this is
+		}
+	}
 	a, err := o.api()
 	if err != nil {
 		return err
@@ -77,7 +82,7 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	if id == "" {
 		return fmt.Errorf("no member of the gang is on %q; its hosts are in $MUSTER_HOSTFILE", args[0])
 	}
-	al, err := a.alloc(ctx, id)
+	al, err := a.member(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -85,11 +90,20 @@ func (o *rshOptions) run(ctx context.Context, args []string) error {
 	return o.enter(ctx, a, al, []string{"/bin/sh", "-c", strings.Join(args[1:], " ")})
 }
 
+// member reads an allocation of one's own gang by its whole id: a task may not search among others.
+func (a *api) member(ctx context.Context, id string) (*wire.Allocation, error) {
+	var out wire.Allocation
+	if _, err := a.get(ctx, "/v1/allocation/"+id, ns(a.namespace), &out); err != nil {
+		return nil, fmt.Errorf("read allocation %s: %w", id, err)
+	}
+	return &out, nil
+}
+
 // waitFor returns when an allocation has ended.
 func (o *rshOptions) waitFor(ctx context.Context, a *api, id string) error {
 	failures := 0
 	for {
-		al, err := a.alloc(ctx, id)
+		al, err := a.member(ctx, id)
 		switch {
 		case ctx.Err() != nil:
 			return exitCode(130)

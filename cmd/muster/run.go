@@ -348,6 +348,13 @@ muster shell -gpus H100:2 -time 4h -- /bin/bash -l`, 0, -1, func(ctx context.Con
 	return c
 }
 
+// The job of a shell lasts as long as the shell: it waits a minute for somebody to enter, and then for the one who has. When
+// the caller goes, however that happens, the agent ends the shell, and with it the job.
+const (
+	shellHold  = `f=$MUSTER_TASK_DIR/.shell; i=0; while [ ! -s "$f" ]; do i=$((i+1)); [ $i -le 60 ] || exit 75; sleep 1; done; p=$(cat "$f"); while [ -d /proc/$p ]; do sleep 1; done`
+	shellEnter = `echo $$ >"$MUSTER_TASK_DIR/.shell.new" && mv "$MUSTER_TASK_DIR/.shell.new" "$MUSTER_TASK_DIR/.shell" && exec "$@"`
+)
+
 func (o *adhoc) shell(ctx context.Context, words []string) error {
 	if o.nodes != 1 || o.ranks != 0 {
 		return errors.New("a shell is on one node; for several start a job and enter it with  muster job exec -rank N JOB")
@@ -355,7 +362,7 @@ func (o *adhoc) shell(ctx context.Context, words []string) error {
 	if len(words) == 0 {
 		words = []string{"/bin/sh"}
 	}
-	job, err := o.job([]string{"/bin/sleep", "infinity"})
+	job, err := o.job([]string{"/bin/sh", "-c", shellHold})
 	if err != nil {
 		return err
 	}
@@ -383,7 +390,7 @@ func (o *adhoc) shell(ctx context.Context, words []string) error {
 				return err
 			}
 			x := &allocExecOptions{env: o.env, task: "main", rank: -1, stdin: true, tty: o.tty}
-			return x.enter(ctx, a, al, words)
+			return x.enter(ctx, a, al, append([]string{"/bin/sh", "-c", shellEnter, "muster-shell"}, words...))
 		}
 		if !told && o.now().Sub(start) > 3*time.Second {
 			told = true

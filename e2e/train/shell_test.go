@@ -1,0 +1,229 @@
+//go:build e2e
+
+package train
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/muster-sched/muster/e2e/harness"
+)
+
+// guarded is an agent of one machine that demands tokens.
+type guarded struct {
+	t         *testing.T
+	dir, addr string
+	token     string
+	api       *harness.API
+}
+
+func newGuarded(t *testing.T) *guarded {
+	dir, err := os.MkdirTemp("/var/tmp", "muster-shell-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var ports [3]int
+	var held [3]net.Listener
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // a second time when all went well
+		held[i], ports[i] = l, l.Addr().(*net.TCPAddr).Port
+	}
+	for _, l := range held {
+		l.Close()
+	}
+	conf := filepath.Join(dir, "agent.hcl")
+	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nacl {\n  enabled = true\n}\n", ports[0], ports[1], ports[2])
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := &guarded{t: t, dir: dir, addr: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
+	harness.Start(t, nil, "guarded", nil, "agent", "-dev", "-config", conf)
+	g.api = harness.NewAPI(t, nil, "", g.addr)
+	var boot struct{ SecretID string }
+	harness.Eventually(t, 60*time.Second, "the first token", func() (bool, string) {
+		err := g.api.Call("PUT", "/v1/acl/bootstrap", nil, &boot)
+		return err == nil && boot.SecretID != "", fmt.Sprint(err)
+	})
+	g.token, g.api.Token = boot.SecretID, boot.SecretID
+	harness.Eventually(t, 60*time.Second, "a node", func() (bool, string) {
+		var ns []struct{ Status string }
+		err := g.api.Call("GET", "/v1/nodes", nil, &ns)
+		return err == nil && len(ns) == 1 && ns[0].Status == "ready", fmt.Sprint(err, ns)
+	})
+	return g
+}
+
+func (g *guarded) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(harness.Bin(g.t), args...)
+	cmd.Dir = g.dir
+	cmd.Env = append(os.Environ(), "MUSTER_ADDR="+g.addr, "MUSTER_TOKEN="+g.token, "TERM=xterm", "PS1=> ")
+	return cmd
+}
+
+// TestTasksNeedNoToken lets a gang enter its own members while access control is on, through the socket of its agent, and
+// tries to do more than that.
+func TestTasksNeedNoToken(t *testing.T) {
+	g := newGuarded(t)
+	if out, err := g.command("run", "-detach", "-name", "other", "--", "/bin/sleep", "300").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var as []harness.Alloc
+	harness.Eventually(t, 30*time.Second, "the other job runs", func() (bool, string) {
+		var err error
+		as, err = g.api.Allocs("other")
+		return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(err, as)
+	})
+	bin := filepath.Join(g.dir, "muster") // tasks have a /tmp of their own, where the program may be
+	if out, err := exec.Command("cp", harness.Bin(t), bin).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	script := `[ $MUSTER_NODE_RANK = 0 ] || exec BIN rsh -wait
+echo token=[$MUSTER_TOKEN$NOMAD_TOKEN]
+BIN rsh 1 'echo entered $MUSTER_NODE_RANK; exit 5'; echo code=$?
+export MUSTER_ADDR=$MUSTER_UNIX_ADDR
+BIN job exec -rank 1 gang echo own || true
+for try in "job status" "job stop other" "node status" "alloc exec OTHER echo stolen" "acl token list" "operator raft list-peers"; do
+  BIN $try >out 2>&1 && echo "ALLOWED $try" || { grep -qi "denied" out && echo "denied $try" || { echo "OTHERWISE $try"; cat out; }; }
+done
+true`
+	script = strings.NewReplacer("BIN", bin, "OTHER", as[0].ID).Replace(script)
+	text := fmt.Sprintf(`
+job "gang" {
+  type = "batch"
+  group "g" {
+    count  = 2
+    gang   = { timeout = "1m" }
+    launch = { mode = "node", ranks = 1 }
+    task "main" {
+      driver = "exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", %q]
+      }
+      resources {
+        cpu    = 20
+        memory = 100
+      }
+    }
+  }
+}
+`, strings.ReplaceAll(script, "${", "$${"))
+	if err := os.WriteFile(filepath.Join(g.dir, "gang.hcl"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := g.command("job", "run", "-detach", "gang.hcl").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, text)
+	}
+	harness.Eventually(t, 90*time.Second, "the gang ends well", func() (bool, string) {
+		as, err := g.api.Allocs("gang")
+		out, _ := g.command("job", "logs", "-all", "gang").CombinedOutput()
+		errs, _ := g.command("job", "logs", "-all", "-stderr", "gang").CombinedOutput()
+		return err == nil && harness.Count(as, "complete") == 2, fmt.Sprint(err, as, string(out), string(errs))
+	})
+	b, err := g.command("job", "logs", "-all", "gang").CombinedOutput()
+	out := string(b)
+	if err != nil || !strings.Contains(out, "token=[]") || !strings.Contains(out, "entered 1\n") || !strings.Contains(out, "code=5") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if strings.Contains(out, "ALLOWED") || strings.Contains(out, "| stolen") || strings.Count(out, "denied ") != 6 {
+		t.Errorf("a task may do more than enter its own gang:\n%s", out)
+	}
+}
+
+// TestShell opens a shell with a real terminal: its size, Ctrl-C, its exit code, and its end when the caller is killed.
+func TestShell(t *testing.T) {
+	g := newGuarded(t)
+	start := func(name string) (*exec.Cmd, *os.File, func(want string)) {
+		cmd := g.command("shell", "-name", name, "--", "/bin/sh", "-i")
+		tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 33, Cols: 101})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { tty.Close(); cmd.Process.Kill() })
+		got := make(chan string, 1024)
+		go func() {
+			buf := make([]byte, 4096)
+			for {
+				n, err := tty.Read(buf)
+				if n > 0 {
+					got <- string(buf[:n])
+				}
+				if err != nil {
+					close(got)
+					return
+				}
+			}
+		}()
+		seen := ""
+		return cmd, tty, func(want string) {
+			t.Helper()
+			for deadline := time.After(30 * time.Second); !strings.Contains(seen, want); {
+				select {
+				case s, ok := <-got:
+					if !ok {
+						t.Fatalf("the terminal ended before %q:\n%s", want, seen)
+					}
+					seen += s
+				case <-deadline:
+					t.Fatalf("no %q within 30 s:\n%s", want, seen)
+				}
+			}
+			seen = seen[strings.Index(seen, want)+len(want):]
+		}
+	}
+	say := func(tty *os.File, s string) {
+		if _, err := tty.WriteString(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd, tty, want := start("one")
+	say(tty, "echo begun-$((40+2)); stty size\r")
+	want("begun-42")
+	want("33 101")
+	if err := pty.Setsize(tty, &pty.Winsize{Rows: 40, Cols: 90}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	say(tty, "stty size; echo job $MUSTER_JOB_ID\r")
+	want("40 90")
+	want("job one")
+	say(tty, "sleep 1000\r")
+	time.Sleep(500 * time.Millisecond)
+	say(tty, "\x03")
+	say(tty, "echo alive-$((1+1))\r")
+	want("alive-2")
+	say(tty, "exit 7\r")
+	var ee *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &ee) || ee.ExitCode() != 7 {
+		t.Errorf("the shell's end: %v, want exit code 7", err)
+	}
+
+	cmd, tty, want = start("two")
+	say(tty, "echo begun-$((40+3)); sleep 1000\r")
+	want("begun-43")
+	if err := cmd.Process.Kill(); err != nil { // it cannot say that it goes
+		t.Fatal(err)
+	}
+	took := harness.Eventually(t, 20*time.Second, "the job ends after its caller was killed", func() (bool, string) {
+		as, err := g.api.Allocs("two")
+		return err == nil && harness.Count(as, "running") == 0 && len(as) > 0, fmt.Sprint(err, as)
+	})
+	t.Logf("the job of a killed shell ended after %s", took.Round(100*time.Millisecond))
+}

@@ -1,0 +1,68 @@
+// Package tasktoken makes and checks what the agent of a node says instead of a token when a task asks it for something:
+// "this comes from a task of that allocation, on my node". It is signed with the node's secret, which servers know, holds
+// for minutes, and ends with the allocation. Tasks never see it.
+package tasktoken
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// prefix tells these from the secrets of ACL tokens.
+const prefix = "task."
+
+// TTL is how long one holds. An agent makes one for each request, so this is also what clocks may be apart.
+const TTL = 5 * time.Minute
+
+// New makes the token of an allocation, at now.
+func New(secret structs.SecretID, alloc structs.AllocID, now time.Time) string {
+	until := strconv.FormatInt(now.Add(TTL).Unix(), 10)
+	return prefix + alloc.String() + "." + until + "." + hex.EncodeToString(sign(secret, alloc, until))
+}
+
+func sign(secret structs.SecretID, alloc structs.AllocID, until string) []byte {
+	m := hmac.New(sha256.New, secret[:])
+	m.Write([]byte("muster task token 1\x00" + alloc.String() + "\x00" + until))
+	return m.Sum(nil)
+}
+
+// Is reports whether a token claims to be one of these.
+func Is(token string) bool { return strings.HasPrefix(token, prefix) }
+
+// Token is one that has been read, not yet checked.
+type Token struct {
+	Alloc structs.AllocID
+	until string
+	mac   []byte
+}
+
+// Parse reads a token.
+func Parse(token string) (Token, bool) {
+	rest, ok := strings.CutPrefix(token, prefix)
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 3 {
+		return Token{}, false
+	}
+	id, err := structs.ParseID[structs.AllocID](parts[0])
+	if err != nil || id.IsZero() {
+		return Token{}, false
+	}
+	mac, err := hex.DecodeString(parts[2])
+	return Token{id, parts[1], mac}, err == nil
+}
+
+// Valid checks who has signed it, and that its time is not over at now.
+func (t Token) Valid(secret structs.SecretID, now time.Time) bool {
+	if secret.IsZero() || !hmac.Equal(t.mac, sign(secret, t.Alloc, t.until)) {
+		return false
+	}
+	until, err := strconv.ParseInt(t.until, 10, 64)
+	left := time.Unix(until, 0).Sub(now)
+	return err == nil && left > 0 && left <= 2*TTL
+}

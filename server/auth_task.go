@@ -1,0 +1,66 @@
+package server
+
+import (
+	"strconv"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/tasktoken"
+	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/structs"
+)
+
+// resolveTask finds out what an agent's word for one of its tasks is worth: the allocation is on that agent's node and has
+// not ended.
+func (s *Server) resolveTask(token string) (*identity, error) {
+	t, ok := tasktoken.Parse(token)
+	if !ok {
+		return nil, errTokenUnknown
+	}
+	snap := s.Published().Snapshot
+	a := snap.AllocByID(t.Alloc)
+	if a == nil {
+		return nil, errTokenUnknown
+	}
+	n := snap.NodeByID(a.NodeID)
+	if n == nil || !t.Valid(n.SecretID, s.cfg.Now()) {
+		return nil, errTokenUnknown
+	}
+	if a.ClientTerminal() {
+		return nil, errTokenExpired
+	}
+	rules := "namespace " + strconv.Quote(a.Namespace) + " {\n  capabilities = [\"" + acl.CapReadJob + "\", \"" + acl.CapAllocExec + "\", \"" + acl.CapAllocNodeExec + "\"]\n}\n"
+	p, err := acl.Parse("task", rules)
+	if err != nil {
+		return nil, structs.Errorf(structs.CodeInternal, "rules of a task: %v", err)
+	}
+	return &identity{
+		acl: acl.Compile([]*acl.Policy{p}), task: a,
+		by: structs.Submitter{Name: "task of " + a.JobID, UID: -1, GID: -1},
+	}, nil
+}
+
+// authoriseTask answers whether a task may make the call: look at its own job and its gang, and run commands in the
+// allocations of its own group, which is what launchers need. Everything else is denied.
+func (s *Server) authoriseTask(c *rpc.Call, own *structs.Allocation) bool {
+	req, err := c.Request()
+	if err != nil {
+		return false
+	}
+	ofJob := func(id string) bool { return namespaceOf(c) == own.Namespace && id == own.JobID }
+	ofGroup := func(id structs.AllocID) bool {
+		a := s.Published().Snapshot.AllocByID(id)
+		return a != nil && a.Namespace == own.Namespace && a.JobID == own.JobID && a.Group == own.Group
+	}
+	switch r := req.(type) {
+	case *methods.JobGetRequest:
+		return (c.Method == methods.JobGet.Name || c.Method == methods.JobGangs.Name) && ofJob(r.JobID)
+	case *methods.JobAllocsRequest:
+		return c.Method == methods.JobAllocs.Name && ofJob(r.JobID)
+	case *methods.AllocGetRequest:
+		return c.Method == methods.AllocGet.Name && ofGroup(r.AllocID)
+	case *methods.ExecRequest:
+		return c.Method == methods.ClientExec.Name && ofGroup(r.AllocID)
+	}
+	return false
+}
