@@ -321,7 +321,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	r.accounting(before, after, cmd, res, d)
 	r.limits(before, after, d)
 	for _, c := range d.Evals {
-		if c.Before != nil && c.Before.Terminal() && c.After != nil {
+		if c.Before != nil && c.Before.Terminal() && c.After != nil && c.After.CreateIndex == c.Before.CreateIndex { // else collected, and written anew by a batch
 			r.check(false, "evaluation %s was over and changed", c.Before.ID)
 		}
 		if c.After != nil {

@@ -153,7 +153,7 @@ func sameMembers(a, b []structs.RosterMember) bool {
 }
 
 // live counts the members of a group's gang that count towards its minimum: those that are meant to run, and of a batch
-// job those that have succeeded since the gang started.
+// job those that have succeeded since the gang started. What is left of a job of that name that was purged does not count.
 func (pl *planner) live(group string) int {
 	if n, known := pl.lives[group]; known {
 		return n
@@ -162,7 +162,7 @@ func (pl *planner) live(group string) int {
 	n := 0
 	for _, a := range pl.AllocsByJob(pl.key) {
 		switch {
-		case a.Group != group:
+		case a.Group != group || a.CreateIndex < pl.job.CreateIndex:
 		case !a.Terminal():
 			n++
 		case r != nil && !a.ServerTerminal() && a.Client == structs.ClientComplete && pl.job.Type == structs.JobBatch && r.Rank(a.ID) >= 0:
@@ -207,7 +207,7 @@ func (pl *planner) change(part *structs.PlanPart, group string) int {
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
-		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && !a.Terminal() && (s.Desired != "" || s.Client == structs.ClientLost) {
+		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && (s.Desired != "" || s.Client == structs.ClientLost) {
 			n--
 		}
 	}

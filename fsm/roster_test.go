@@ -8,12 +8,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// members counts what is meant to run of a gang, what has succeeded included.
+// members counts what is meant to run of a gang, what has succeeded included. What is left of a job of that name that was
+// purged is no member.
 func members(s *state.Snapshot, j *structs.Job, tg *structs.Group) (n int) {
 	r := s.RosterByKey(structs.RosterKey{Job: j.Key(), Group: tg.Name})
 	for _, a := range s.AllocsByJob(j.Key()) {
 		switch {
-		case a.Group != tg.Name:
+		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex:
 		case !a.Terminal():
 			n++
 		case r != nil && r.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete && j.Type == structs.JobBatch:
