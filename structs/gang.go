@@ -10,7 +10,7 @@ type Gang struct {
 	Min       int           // members without which nothing starts; 0: all of Count
 	Timeout   time.Duration // from the plan until all of Min run; 0: 10 min
 	OnFailure string        // GangRestartAll (also ""), GangContinue
-	Spares    int           // further nodes kept free of new work while the gang runs; 0: none
+	Spares    int           // wished for: further nodes kept free of new work while the gang runs. Nothing acts on it yet
 }
 
 // What happens to a gang that loses a member.
