@@ -158,5 +158,5 @@ func diagError(file *hcl.File, diags hcl.Diagnostics) error {
 	if err := hcl.NewDiagnosticTextWriter(&b, files, 100, false).WriteDiagnostics(diags); err != nil {
 		return diags
 	}
-	return fmt.Errorf("%s", strings.TrimSpace(b.String()))
+	return fmt.Errorf("%s", strings.TrimPrefix(strings.TrimSpace(b.String()), "Error: ")) // who prints an error says that it is one
 }
