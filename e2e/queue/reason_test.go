@@ -44,6 +44,10 @@ func reasons() []reason {
 			f.T.Helper()
 			for id := range strings.FieldsSeq(f.Must("node", "status", "-q")) {
 				f.Must(append([]string{"node", "meta", "apply", "-node-id", id}, args...)...)
+				harness.Eventually(f.T, 20*time.Second, "the servers to know of it", func() (bool, string) {
+					out := f.Must("node", "status", "-json", id)
+					return strings.Contains(out, "taint.team") == (args[0] != "-unset"), out
+				})
 			}
 		}
 	}
