@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,7 +55,13 @@ func newGuarded(t *testing.T) *guarded {
 		t.Fatal(err)
 	}
 	g := &guarded{t: t, dir: dir, addr: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
-	harness.Start(t, nil, "guarded", nil, "agent", "-dev", "-config", conf)
+	agent := harness.Start(t, nil, "guarded", nil, "agent", "-dev", "-config", conf)
+	t.Cleanup(func() { // an agent of -dev that is told to stop takes its tasks and their supervisor along
+		agent.Signal(syscall.SIGTERM)
+		if err := agent.WaitExit(30 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
 	g.api = harness.NewAPI(t, nil, "", g.addr)
 	var boot struct{ SecretID string }
 	harness.Eventually(t, 60*time.Second, "the first token", func() (bool, string) {
