@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -224,6 +225,25 @@ func exitOf(s *wire.AllocationListStub) int {
 	return exitError
 }
 
+// unstarted tells why an allocation failed whose command did not say so itself by an exit code; "" for others.
+func unstarted(s *wire.AllocationListStub) string {
+	if s.ClientStatus != "failed" && s.ClientStatus != "lost" {
+		return ""
+	}
+	why := cmp.Or(s.ClientDescription, s.ClientStatus)
+	if st := s.TaskStates["main"]; st != nil {
+		for _, e := range st.Events {
+			switch {
+			case e.Type == "Terminated" && e.ExitCode != 0:
+				return ""
+			case e.Type != "Not Restarting" && (e.FailsTask || strings.HasSuffix(e.Type, "Failure")):
+				why = cmp.Or(e.DisplayMessage, e.Message, e.Type)
+			}
+		}
+	}
+	return why
+}
+
 // pollEvery is how often a command that waits for its job looks.
 const pollEvery = 300 * time.Millisecond
 
@@ -267,6 +287,11 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 			wg.Wait()
 			if ctx.Err() != nil {
 				return exitCode(130)
+			}
+			for _, s := range list {
+				if why := unstarted(s); why != "" {
+					o.hint("Error: on node %s: %s (muster alloc status %s)", s.NodeName, why, shortID(s.ID, false))
+				}
 			}
 			if code != 0 {
 				return exitCode(code)
