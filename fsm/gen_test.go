@@ -192,14 +192,14 @@ func (g *generator) plan() *structs.PlanEntry {
 				place.Previous = have.ID
 				if n := s.NodeByID(have.NodeID); n == nil || n.Status == structs.NodeDown {
 					stop.Client = structs.ClientLost
-				} else {
+				} else if queues := slices.Collect(s.Queues()); len(queues) > 0 || len(have.WaitsOn) == 0 { // Apply refuses chains from the first queue on
 					place.WaitsOn = []structs.AllocID{have.ID}
 				}
 				p.Parts = append(p.Parts, structs.PlanPart{Places: []structs.PlanPlace{place}, Stops: []structs.PlanStop{stop}})
 			}
 		}
 	}
-	if victim, ok := pick(g, slices.Collect(s.Allocs())); ok && g.chance(10) && len(p.Parts) > 0 {
+	if victim, ok := pick(g, slices.Collect(s.Allocs())); ok && g.chance(10) && len(p.Parts) > 0 && victim.JobKey() != k { // a job is never its own victim
 		p.Parts[0].Stops = append(p.Parts[0].Stops, structs.PlanStop{ID: victim.ID, Desired: structs.DesiredEvict, Preempt: g.bytes()})
 	}
 	if g.chance(30) {
