@@ -27,9 +27,10 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 	for _, c := range d.Workloads {
 		if c.Before == nil {
 			k := structs.JobKey{Namespace: c.After.Namespace, ID: c.After.JobID}
-			if old := r.runs[k]; old == nil || old.held == 0 {
+			late := slices.ContainsFunc(d.Acct, func(a structs.Changed[structs.AcctRecord]) bool { return a.After != nil && a.After.Key() == k })
+			if old := r.runs[k]; !late && (old == nil || old.held == 0) {
 				r.runs[k] = &jobRun{from: c.After.CreateIndex}
-			} else { // a purged job of this name still held: charged up to now, and what follows is nobody's
+			} else { // a purged job of this name was not settled: charged up to now, and what follows is nobody's
 				r.runs[k] = &jobRun{from: c.After.CreateIndex, unsure: true}
 			}
 		}
