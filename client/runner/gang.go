@@ -222,7 +222,7 @@ func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, er
 	return port, nil
 }
 
-// openPort lets the first main task have the port that was listened on for it until now.
+// openPort lets the first main task have the port that was bound for it until now.
 func openPort(_ context.Context, a *attempt) error {
 	if p := a.task.r.cfg.Ports; p != nil && a.gang != nil && roleOf(a.spec) == roleMain {
 		p.Open(a.task.r.id)

@@ -1,11 +1,12 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"strconv"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -17,9 +18,12 @@ const (
 	rendezvousMax = 65535
 )
 
-// Ports are the rendezvous ports that this node has promised to gangs. A port is listened on from its reservation until
-// the task that shall have it is about to start, so that it is known to be free and stays so; and no other allocation
-// here gets it until this one has ended.
+// Ports are the rendezvous ports that this node has promised to gangs. A port is bound, and not listened on, from its
+// reservation until the task that shall have it is about to start, so that it is known to be free and stays so; and no
+// other allocation here gets it until this one has ended.
+//
+// Naive: listen on it. Then members that start before node rank 0 are connected to nobody, and reset when the task takes
+// over; programs try again when they are refused, not when they are hung up on.
 type Ports struct {
 	from, to int // ports that servers hand out to allocations: not ours
 
@@ -28,8 +32,8 @@ type Ports struct {
 }
 
 type heldPort struct {
-	port   int
-	listen net.Listener // nil once the port was handed to the task
+	port  int
+	bound int // descriptor; -1 once the port was handed to the task
 }
 
 // NewPorts makes the ports of a node whose dynamic ports, which servers hand out, are from to to.
@@ -54,7 +58,7 @@ func (p *Ports) Reserve(id structs.AllocID, want int) (int, error) {
 				return 0, fmt.Errorf("port %d is the rendezvous port of allocation %s", want, other.Short())
 			}
 		}
-		return p.listenLocked(id, want)
+		return p.bindLocked(id, want)
 	}
 	const tries = 200
 	start := rand.IntN(rendezvousMax - rendezvousMin + 1)
@@ -63,11 +67,11 @@ func (p *Ports) Reserve(id structs.AllocID, want int) (int, error) {
 		if port >= p.from && port <= p.to || p.takenLocked(port) {
 			continue
 		}
-		if port, err := p.listenLocked(id, port); err == nil {
+		if port, err := p.bindLocked(id, port); err == nil {
 			return port, nil
 		}
 	}
-	return p.listenLocked(id, 0) // whatever the kernel has
+	return p.bindLocked(id, 0) // whatever the kernel has
 }
 
 func (p *Ports) takenLocked(port int) bool {
@@ -79,23 +83,63 @@ func (p *Ports) takenLocked(port int) bool {
 	return false
 }
 
-func (p *Ports) listenLocked(id structs.AllocID, port int) (int, error) {
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
-	if err != nil {
-		return 0, err
+func (p *Ports) bindLocked(id structs.AllocID, port int) (int, error) {
+	fd, err := bindPort(port, false)
+	if errors.Is(err, unix.EADDRINUSE) && port != 0 { // connections of the last one to have it may linger
+		fd, err = bindPort(port, true)
 	}
-	port = l.Addr().(*net.TCPAddr).Port
-	p.held[id] = &heldPort{port: port, listen: l}
+	if err != nil {
+		return 0, fmt.Errorf("bind port %d: %w", port, err)
+	}
+	if port == 0 {
+		name, err := unix.Getsockname(fd)
+		switch a := name.(type) {
+		case *unix.SockaddrInet6:
+			port = a.Port
+		case *unix.SockaddrInet4:
+			port = a.Port
+		default:
+			unix.Close(fd)
+			return 0, fmt.Errorf("name of a bound port: %v", err)
+		}
+	}
+	p.held[id] = &heldPort{port: port, bound: fd}
 	return port, nil
 }
 
-// Open lets the task have the port: it is not listened on any more.
+// bindPort binds a port of all addresses. With reuse it may have connections that linger.
+func bindPort(port int, reuse bool) (int, error) {
+	var addr unix.Sockaddr = &unix.SockaddrInet6{Port: port}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+	} else { // a machine without IPv6
+		addr = &unix.SockaddrInet4{Port: port}
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return -1, err
+		}
+	}
+	if err == nil && reuse {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, addr)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Open lets the task have the port: it is not bound any more.
 func (p *Ports) Open(id structs.AllocID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if h := p.held[id]; h != nil && h.listen != nil {
-		h.listen.Close()
-		h.listen = nil
+	if h := p.held[id]; h != nil && h.bound >= 0 {
+		unix.Close(h.bound)
+		h.bound = -1
 	}
 }
 
@@ -107,8 +151,8 @@ func (p *Ports) Release(id structs.AllocID) {
 }
 
 func (p *Ports) dropLocked(id structs.AllocID) {
-	if h := p.held[id]; h != nil && h.listen != nil {
-		h.listen.Close()
+	if h := p.held[id]; h != nil && h.bound >= 0 {
+		unix.Close(h.bound)
 	}
 	delete(p.held, id)
 }

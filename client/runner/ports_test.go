@@ -23,6 +23,10 @@ func TestPorts(t *testing.T) {
 	if err != nil || a < rendezvousMin || free(a) {
 		t.Fatalf("port %d, %v, and it is still free: %t", a, err, free(a))
 	}
+	if c, err := net.Dial("tcp", fmt.Sprintf("localhost:%d", a)); err == nil {
+		c.Close()
+		t.Error("who comes before the task is connected to nobody instead of refused")
+	}
 	if again, err := p.Reserve(one, 0); err != nil || again != a {
 		t.Errorf("asked again: %d, %v", again, err)
 	}
