@@ -225,3 +225,46 @@ func TestNodesimRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigValidate checks files without an agent: the first error and the warnings are told, and nothing is written.
+func TestConfigValidate(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	base := fmt.Sprintf("data_dir = %q\nserver {\n  enabled = true\n  bootstrap_expect = 1\n}\n", filepath.Join(dir, "data"))
+	for _, c := range []struct {
+		name, text string
+		code       int
+		says       []string
+	}{
+		{"good.hcl", base + "bind_addr = \"127.0.0.1\"\n", 0, []string{"The configuration is valid."}},
+		{"warns.hcl", base + "vault {\n  enabled = true\n}\n", 0, []string{"Warning: ", "Vault is not spoken to", "The configuration is valid."}},
+		{"typo.hcl", base + "servr {\n}\n", 1, []string{"typo.hcl:6:1", "server"}},
+		{"open.hcl", base + "bind_addr = \"0.0.0.0\"\n", 1, []string{"open.hcl:6:", "insecure = true"}},
+	} {
+		e, out, errw := agentEnv()
+		root := newRoot(e)
+		root.SetArgs(normalize(root, []string{"config", "validate", file(c.name, c.text)}))
+		err := root.ExecuteContext(t.Context())
+		said := out.String() + errw.String()
+		if err != nil {
+			said += err.Error()
+		}
+		if (err != nil) != (c.code != 0) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for _, s := range c.says {
+			if !strings.Contains(said, s) {
+				t.Errorf("%s: no %q in %q", c.name, s, said)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
+		t.Error("the data directory was made")
+	}
+}

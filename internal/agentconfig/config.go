@@ -172,9 +172,9 @@ type Client struct {
 	MaxDynamicPort int `conf:"max_dynamic_port"`
 	// MaxKillTimeout bounds a task's kill_timeout. Default and 0: 30s.
 	MaxKillTimeout time.Duration `conf:"max_kill_timeout"`
-	// DrainOnShutdown moves the allocations away when the agent leaves the cluster. Default: nil, nothing is moved.
+	// DrainOnShutdown moves the allocations away when the agent leaves the cluster. Default: nothing is moved.
 	DrainOnShutdown *Drain `conf:"drain_on_shutdown"`
-	// RunAs says whom tasks may run as that name a user. Ours. Default: nil, everybody whom the drivers take.
+	// RunAs says whom tasks may run as that name a user. Ours. Default: everybody whom the drivers take.
 	RunAs *RunAs `conf:"run_as"`
 	// Fabric is the network that programs of several nodes talk over. Ours.
 	Fabric Fabric `conf:"fabric"`
@@ -239,13 +239,13 @@ type HealthHook struct {
 }
 
 // GPUPressure says when it is told that memory of GPUs runs full. Thresholds are percentages, told once each time that
-// the use has been below by Clear.
+// the use has been below by clear.
 type GPUPressure struct {
 	Share    []int              `conf:"share"`   // of a task's share of a GPU: an event of the task, and a notice; default 90 and 98; [] for none
 	Device   []int              `conf:"device"`  // of all of a GPU: an event of the node, and a notice; default none
 	Clear    int                `conf:"clear"`   // percentage points below a threshold at which it can be told again; default and 0: 5
 	Command  Hook               `conf:"command"` // run for each notice, with it in MUSTER_... variables; default none
-	Webhooks map[string]Webhook `conf:"webhook"` // by name; default none
+	Webhooks map[string]Webhook `conf:"webhook"` // by name: who gets them; default none
 }
 
 // Webhook is who gets notices as POSTs of JSON.
@@ -299,7 +299,7 @@ type ExecPlugin struct {
 	Config struct {
 		// DefaultUser runs tasks that name no user. Ours. Default: nobody.
 		DefaultUser string `conf:"default_user"`
-		// DeniedUsers may not run tasks. Ours; user.denylist of client.options is added. Default: root, when neither is set.
+		// DeniedUsers may not run tasks. Ours. The user.denylist of client.options is added. Default: root, when neither is set.
 		DeniedUsers []string `conf:"denied_users"`
 		// AllowCaps are the capabilities that tasks may have; "all" is all. Default: audit_write, chown, dac_override, fowner,
 		// fsetid, kill, mknod, net_bind_service, setfcap, setgid, setpcap, setuid, sys_chroot.

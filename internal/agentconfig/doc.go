@@ -10,4 +10,6 @@
 //
 // The package knows nothing of servers or clients: package cmd/agent turns a
 // finished Config into their settings.
+//
+//go:generate go test -run TestPage -update .
 package agentconfig
