@@ -389,7 +389,7 @@ func (p *parser) objectExpr(e hclsyntax.Expression, ctx *hcl.EvalContext, target
 			case v.Type().IsObjectType() || v.Type().IsMapType():
 				done = p.assign(v, target, e.Range())
 			default:
-				p.add(problem(e.Range().Ptr(), "Wrong type", "Want a block or an object such as { a = 1 }, not a %s.", v.Type().FriendlyName()))
+				p.add(problem(e.Range().Ptr(), "Wrong type", "Want a block or an object such as %s, not a %s.", objectLike(v, target.Type()), v.Type().FriendlyName()))
 			}
 		})
 		return done
@@ -404,6 +404,23 @@ func (p *parser) objectExpr(e hclsyntax.Expression, ctx *hcl.EvalContext, target
 	}
 	p.fields(all, target)
 	return true
+}
+
+// objectLike is an example of an object that fits a block, with the value that stands in its place if that may be meant.
+func objectLike(v cty.Value, t reflect.Type) string {
+	name := "name"
+	if t.Kind() == reflect.Struct {
+		first := t.NumField()
+		for n, f := range schemaOf(t).fields {
+			if f.kind == kindValue && f.index < first {
+				name, first = n, f.index
+			}
+		}
+	}
+	if v.IsKnown() && v.Type() == cty.Number {
+		return fmt.Sprintf("{ %s = %s }", name, v.AsBigFloat().Text('g', 12))
+	}
+	return fmt.Sprintf("{ %s = ... }", name)
 }
 
 func (p *parser) oneBlock(f field, x setting, target reflect.Value) {
