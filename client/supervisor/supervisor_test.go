@@ -298,7 +298,7 @@ func TestStopEscalatesAndSweeps(t *testing.T) {
 	if err := s.Stop(t.Context(), "s", syscall.SIGTERM, 300*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(began); d < 300*time.Millisecond || d > 3*time.Second {
+	if d := time.Since(began); d < 300*time.Millisecond || d > 30*time.Second {
 		t.Fatalf("stop took %s", d)
 	}
 	if e := s.wait("s"); e.Signal != 9 || e.Lost || e.OOMKilled {

@@ -245,7 +245,7 @@ func TestHealth(t *testing.T) {
 	run("a hang in the driver", func(t *testing.T, m *machine) {
 		must(t, m.file().Hang("nvmlDeviceGetUtilizationRates"))
 		begin := time.Now()
-		if _, err := m.get("/v1/agent/health"); err != nil || time.Since(begin) > 2*time.Second {
+		if _, err := m.get("/v1/agent/health"); err != nil || time.Since(begin) > 15*time.Second {
 			t.Errorf("the agent answers after %s: %v", time.Since(begin), err)
 		}
 		m.within(60*time.Second, "the GPUs are unhealthy", func(all map[string]device) bool {
