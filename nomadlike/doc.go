@@ -3,4 +3,6 @@
 // package wire.
 //
 // The route table (routes.go) is the list of everything served; the authorisation test walks it.
+//
+//go:generate go test -run TestPage -update .
 package nomadlike
