@@ -179,7 +179,7 @@ func TestProgress(t *testing.T) {
 		id := place(`n=0; trap 'n=$((n+1)); echo $n > state' USR1; echo ready`+wait, structs.Checkpoint{Signal: "SIGUSR1", Path: "state", Interval: time.Second}, none)
 		srv.WaitStatus(t, id, structs.ClientRunning)
 		srv.Wait(t, "a checkpoint", func() bool { return srv.Alloc(id).Saved != nil })
-		if err := a.Alloc(id).Save(t.Context()); err != nil {
+		if _, err := a.Alloc(id).Save(t.Context()); err != nil {
 			t.Errorf("asked by hand: %v", err)
 		}
 		srv.Change(id, func(al *structs.Allocation) { al.Desired = structs.DesiredStop })

@@ -47,6 +47,7 @@ func Serve(reg *rpc.Registry, find Resolve) {
 	rpc.Handle(reg, methods.ClientHostStats, s.hostStats)
 	rpc.Handle(reg, methods.ClientRestart, s.restart)
 	rpc.Handle(reg, methods.ClientSignal, s.signal)
+	rpc.Handle(reg, methods.ClientCheckpoint, s.checkpoint)
 	rpc.Handle(reg, methods.ClientGPURelease, s.releaseGPUs)
 	rpc.Handle(reg, methods.ClientGC, s.collect)
 	rpc.Handle(reg, methods.ClientGCAll, s.collectAll)
@@ -228,6 +229,20 @@ func (s service) signal(ctx context.Context, _ *rpc.Call, req *methods.AllocSign
 		return nil, err
 	}
 	return nil, r.Signal(ctx, req.Task, req.Signal)
+}
+
+// checkpointPatience is how long a call waits for a command or request that saves a task's state.
+const checkpointPatience = 5 * time.Second
+
+func (s service) checkpoint(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.CheckpointNotice, error) {
+	r, err := s.alloc(req.AllocID)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkpointPatience)
+	defer cancel()
+	n, err := r.Save(ctx)
+	return (*methods.CheckpointNotice)(n), err
 }
 
 func (s service) collect(_ context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.WriteResponse, error) {

@@ -31,6 +31,7 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/release", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRelease)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/requeue", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRequeue)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/retry", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRetry)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/checkpoint", rpc: methods.JobCheckpoint.Name, handle: jobCheckpoint},
 		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},
 		{methods: "GET", pattern: "/v1/job/{id}/evaluations", rpc: methods.JobEvals.Name, handle: jobEvals},
 		{methods: "GET", pattern: "/v1/job/{id}/deployments", rpc: methods.JobGet.Name, handle: jobDeployments},

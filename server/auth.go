@@ -223,7 +223,7 @@ var byObject = map[string]bool{
 	methods.EvalGet.Name: true, methods.EvalAllocs.Name: true,
 	methods.ClientFSList.Name: true, methods.ClientFSStat.Name: true, methods.ClientFSStream.Name: true,
 	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientStats.Name: true,
-	methods.ClientRestart.Name: true, methods.ClientSignal.Name: true, methods.ClientGC.Name: true,
+	methods.ClientRestart.Name: true, methods.ClientSignal.Name: true, methods.ClientCheckpoint.Name: true, methods.ClientGC.Name: true,
 	methods.ClientChecks.Name: true,
 }
 

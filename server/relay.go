@@ -21,6 +21,7 @@ func (s *Server) registerRelays() {
 	relay(s, methods.ClientStats)
 	relay(s, methods.ClientRestart)
 	relay(s, methods.ClientSignal)
+	relay(s, methods.ClientCheckpoint)
 	relay(s, methods.ClientGC)
 	relay(s, methods.ClientGCAll)
 	relay(s, methods.ClientChecks)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,9 @@ func nodeSide(c *cluster, to int, n *structs.Node) (*rpc.Pool, rpc.Caller) {
 	reg := rpc.NewRegistry(nil, nil)
 	rpc.Handle(reg, methods.ClientStats, func(_ context.Context, call *rpc.Call, req *methods.AllocNodeRequest) (*methods.AllocStatsResponse, error) {
 		return &methods.AllocStatsResponse{Total: methods.TaskStats{Pids: 7}}, nil
+	})
+	rpc.Handle(reg, methods.ClientCheckpoint, func(_ context.Context, call *rpc.Call, req *methods.AllocNodeRequest) (*methods.CheckpointNotice, error) {
+		return &methods.CheckpointNotice{Tasks: []string{"t"}, How: "signal SIGUSR1", At: 5}, nil
 	})
 	rpc.HandleStream(reg, methods.ClientLogs, func(_ context.Context, call *rpc.Call, req *methods.LogsRequest, st *rpc.Stream) error {
 		for i := range 3 {
@@ -276,6 +280,100 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 		apply(structs.CmdTokenDelete, &structs.TokenDeleteCommand{Accessors: []structs.AccessorID{tok.Accessor}})
 		if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeDenied || time.Since(began) > 2*eventReauth {
 			t.Fatalf("after %s: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestJobCheckpoint: whichever server is asked, what runs of a job is told to save its state; a job, a group or a rank that
+// cannot be told gives one error that says why, and an allocation that cannot be reached an answer of its own.
+func TestJobCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 3, nil)
+		lead := c.leader()
+		n := testNode(1)
+		pool, to := nodeSide(c, (lead+1)%3, n)
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		defer cancel()
+		if _, err := rpc.Invoke(ctx, to, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: n}); err != nil {
+			t.Fatal(err)
+		}
+		auth := methods.NodeAuth{NodeID: n.ID, Secret: n.SecretID}
+		register := func(id string, change func(*structs.Job)) {
+			t.Helper()
+			j := apiJob(id, 2)
+			change(j)
+			if err := c.call(lead, func(ctx context.Context, to rpc.Caller) error {
+				_, err := rpc.Invoke(ctx, to, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		register("gang", func(j *structs.Job) {
+			j.Groups[0].Gang, j.Groups[0].Launch = &structs.Gang{}, &structs.Launch{Ranks: 2}
+			j.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1"}
+		})
+		register("plain", func(*structs.Job) {})
+		register("quiet", func(j *structs.Job) { j.Groups[0].Checkpoint = &structs.Checkpoint{Dir: "/data"} })
+		register("waits", func(j *structs.Job) {
+			j.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1"}
+			j.Groups[0].Tasks[0].Resources.CPU = 1 << 30
+		})
+		obs := &methods.NodeObserveRequest{NodeAuth: auth}
+		for at := time.Now(); len(obs.Updates) < 6; {
+			poll, err := rpc.Invoke(ctx, to, methods.NodePoll, rpc.Header{}, &methods.NodePollRequest{NodeAuth: auth, Query: methods.Query{MinIndex: 1, MaxWait: time.Second}})
+			if err != nil || time.Since(at) > time.Minute {
+				t.Fatalf("%d allocations, %v", len(obs.Updates), err)
+			}
+			if obs.Updates = nil; len(poll.Changed) < 6 {
+				time.Sleep(time.Second)
+			}
+			for _, a := range poll.Changed {
+				obs.Updates = append(obs.Updates, structs.AllocObserved{ID: a.ID, Client: structs.ClientRunning})
+			}
+		}
+		if _, err := rpc.Invoke(ctx, to, methods.NodeObserve, rpc.Header{}, obs); err != nil {
+			t.Fatal(err)
+		}
+		rank := func(n int) *int { return &n }
+		ask := func(i int, req *methods.JobCheckpointRequest) (*methods.JobCheckpointResponse, error) {
+			return rpc.Invoke(ctx, c.servers[i].Caller(rpc.Peer{}), methods.JobCheckpoint, rpc.Header{}, req)
+		}
+		for i := range c.servers {
+			resp, err := ask(i, &methods.JobCheckpointRequest{JobID: "gang"})
+			if err != nil || len(resp.Allocs) != 2 {
+				t.Fatalf("through server %d: %+v, %v", i, resp, err)
+			}
+			for k, a := range resp.Allocs {
+				if a.Error != "" || a.Notice == nil || a.Notice.How != "signal SIGUSR1" || a.NodeRank != k {
+					t.Errorf("through server %d: %+v", i, a)
+				}
+			}
+		}
+		for r, member := range []int{0, 0, 1, 1} {
+			resp, err := ask(lead, &methods.JobCheckpointRequest{JobID: "gang", Rank: rank(r)})
+			if err != nil || len(resp.Allocs) != 1 || resp.Allocs[0].NodeRank != member {
+				t.Errorf("rank %d: %+v, %v", r, resp, err)
+			}
+		}
+		for want, req := range map[string]*methods.JobCheckpointRequest{
+			`job "plain" has no checkpoint block`:           {JobID: "plain"},
+			`block of group "g" does not say how its tasks`: {JobID: "quiet"},
+			`nothing of job "waits" runs now`:               {JobID: "waits"},
+			`job "gang" has no group "h"`:                   {JobID: "gang", Group: "h"},
+			"the ranks are 0 to 3":                          {JobID: "gang", Group: "g", Rank: rank(4)},
+			`job "nobody" not found`:                        {JobID: "nobody"},
+		} {
+			if _, err := ask(lead, req); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v gives %v, want %q", req, err, want)
+			}
+		}
+		pool.Close()
+		time.Sleep(time.Second)
+		resp, err := ask(lead, &methods.JobCheckpointRequest{JobID: "gang"})
+		if err != nil || len(resp.Allocs) != 2 || resp.Allocs[0].Notice != nil || !strings.Contains(resp.Allocs[0].Error, "not connected") {
+			t.Errorf("of a node that is gone: %+v, %v", resp, err)
 		}
 	})
 }

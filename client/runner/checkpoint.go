@@ -136,18 +136,7 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 			"cause", cause, "grace", grace.String()))
 		return false
 	}
-	how, to := "", ""
-	switch {
-	case c.Signal != "" && c.To == "ranks":
-		how, to = "signal "+c.Signal, " to its ranks"
-	case c.Signal != "":
-		how = "signal " + c.Signal
-	case len(c.Command) > 0:
-		how = "command " + c.Command[0]
-	case c.URL != "":
-		how = "request to " + c.URL
-	}
-	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s%s. Waiting up to %s", causeText[cause], how, to, grace),
+	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s. Waiting up to %s", causeText[cause], how(c), grace),
 		"cause", cause, "grace", grace.String()))
 	if err := t.tell(ctx, h, c); err != nil {
 		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
@@ -282,9 +271,41 @@ func (r *Runner) saveBefore(ctx context.Context) {
 	}
 }
 
-// Save tells the running main tasks to save their state now. They go on.
-func (r *Runner) Save(ctx context.Context) error {
-	n := 0
+// how says by what means a notice goes out.
+func how(c *structs.Checkpoint) string {
+	switch {
+	case c.Signal != "" && c.To == "ranks":
+		return "signal " + c.Signal + " to its ranks"
+	case c.Signal != "":
+		return "signal " + c.Signal
+	case len(c.Command) > 0:
+		return "command " + c.Command[0]
+	}
+	return "request to " + c.URL
+}
+
+// Notice is what became of telling work to save its state.
+type Notice struct {
+	Tasks []string // that were told
+	How   string   // "signal SIGUSR1"
+	Over  bool     // commands have returned, requests were answered: the state is saved
+	At    structs.LogTime
+	Was   *structs.Saved // the newest checkpoint before, or nil
+	Grace time.Duration
+}
+
+// Save tells the running main tasks to save their state now. They go on. It waits for commands and requests until ctx is
+// over; they have the group's grace whether or not somebody waits, and what comes of them is an event of the task.
+func (r *Runner) Save(ctx context.Context) (*Notice, error) {
+	type answer struct {
+		task string
+		err  error
+	}
+	answers := make(chan answer, len(r.tasks))
+	n := &Notice{At: now(), Was: r.newest()}
+	r.mu.Lock()
+	life := r.ctx
+	r.mu.Unlock()
 	for _, t := range r.tasks {
 		c := t.checkpoint(causeRequest)
 		h, err := t.running()
@@ -292,16 +313,45 @@ func (r *Runner) Save(ctx context.Context) error {
 			continue
 		}
 		if !c.Notified() {
-			return structs.Errorf(structs.CodeInvalid, "group %q saves its state when it likes: its checkpoint block names no signal, command or url by which it could be told", r.Alloc().Group)
+			return nil, structs.Errorf(structs.CodeInvalid, "group %q saves its state when it likes: its checkpoint block names no signal, command or url by which it could be told", r.Alloc().Group)
 		}
-		n++
-		t.note(ctx, event(EventCheckpoint, "Told to save its state because "+causeText[causeRequest], "cause", causeRequest))
-		if err := t.tell(ctx, h, c); err != nil {
-			return structs.Errorf(structs.CodeInvalid, "task %q could not be told to save its state: %v", t.name, err)
+		n.Tasks, n.How, n.Over, n.Grace = append(n.Tasks, t.name), how(c), c.Signal == "", graceOf(c)
+		if !r.cfg.Go(func() {
+			tctx, cancel := context.WithTimeout(life, graceOf(c))
+			defer cancel()
+			t.saveNow(tctx, life, h, c, func(err error) { answers <- answer{t.name, err} })
+		}) {
+			return nil, structs.Errorf(structs.CodeUnavailable, "the agent is ending")
 		}
 	}
-	if n == 0 {
-		return structs.Errorf(structs.CodeInvalid, "allocation %s has no running task with a checkpoint block", r.id.Short())
+	if len(n.Tasks) == 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "allocation %s has no running task with a checkpoint block", r.id.Short())
 	}
-	return nil
+	for range n.Tasks {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				return nil, structs.Errorf(structs.CodeInvalid, "task %q could not be told to save its state: %v", a.task, a.err)
+			}
+		case <-ctx.Done():
+			n.Over = false
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+// saveNow gives the notice that somebody asked for, says whether it went out, and records what came of it within ctx. life
+// is the agent's.
+func (t *task) saveNow(ctx, life context.Context, h driver.Task, c *structs.Checkpoint, told func(error)) {
+	was, at := t.newest(), now()
+	t.note(life, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s", causeText[causeRequest], how(c)), "cause", causeRequest))
+	err := t.tell(ctx, h, c)
+	if err != nil {
+		t.note(life, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
+	}
+	told(err)
+	if err == nil && (c.Signal == "" || t.awaitNewer(ctx, was, at)) {
+		t.noteSaved(life)
+	}
 }

@@ -277,10 +277,14 @@ func canned() map[string]any {
 		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{
 			FailedTGAllocs: map[string]*wire.AllocationMetric{"work": {CoalescedFailures: 15}}, Suggestions: []string{"13 allocations instead of 16"}}},
 		"PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/hold": ev(nil), "PUT /v1/job/example/release": ev(nil), "PUT /v1/job/example/requeue": ev(nil), "PUT /v1/job/example/retry": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
-		"GET /v1/job/example/scale":   &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},
-		"GET /v1/job/example/summary": &wire.JobSummary{JobID: "example", Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 1, Failed: 1}}},
-		"GET /v1/job/train/summary":   &wire.JobSummary{JobID: "train", Summary: map[string]wire.TaskGroupSummary{"work": {Queued: 16}}},
-		"GET /v1/job/example/why":     &nomadlike.Why{JobID: "example", Namespace: "default", Status: "running", Priority: 50, Summary: &wire.JobSummary{Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 2}}}}, "GET /v1/job/train/why": why,
+		"PUT /v1/job/example/checkpoint": map[string]any{"Allocations": []nomadlike.AllocCheckpoint{
+			{AllocID: allocA, Name: "example.hello[0]", Group: "hello", NodeID: nodeA, NodeName: "n1", NodeRank: 0, Told: true, Tasks: []string{"greet"}, How: "signal SIGUSR1", At: 1, Grace: int64(time.Second)},
+			{AllocID: allocB, Name: "example.hello[1]", Group: "hello", NodeID: nodeB, NodeName: "n2", NodeRank: 1, Error: "node " + nodeB + " is not connected to any server"}}},
+		"PUT /v1/job/train/checkpoint": failure{422, "job \"train\" has no checkpoint block"},
+		"GET /v1/job/example/scale":    &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},
+		"GET /v1/job/example/summary":  &wire.JobSummary{JobID: "example", Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 1, Failed: 1}}},
+		"GET /v1/job/train/summary":    &wire.JobSummary{JobID: "train", Summary: map[string]wire.TaskGroupSummary{"work": {Queued: 16}}},
+		"GET /v1/job/example/why":      &nomadlike.Why{JobID: "example", Namespace: "default", Status: "running", Priority: 50, Summary: &wire.JobSummary{Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 2}}}}, "GET /v1/job/train/why": why,
 		"GET /v1/job/example/allocations": allocs, "GET /v1/job/train/allocations": []any{}, "GET /v1/job/example/evaluations": []*wire.Evaluation{done}, "GET /v1/job/train/evaluations": []*wire.Evaluation{stuck},
 		"GET /v1/job/example/deployments": []any{}, "GET /v1/job/example/deployment": "null",
 		"GET /v1/job/example/versions":   &wire.JobVersionsResponse{Versions: []*wire.Job{job, &old}, Diffs: []*wire.JobDiff{{Type: "Edited", ID: "example", Fields: []*wire.FieldDiff{{Type: "Edited", Name: "Priority", Old: "40", New: "50"}}}}},

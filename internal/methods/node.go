@@ -179,6 +179,15 @@ type (
 		Task    string
 		Signal  string // "SIGHUP"
 	}
+	// CheckpointNotice is what became of telling an allocation to save its state.
+	CheckpointNotice struct {
+		Tasks []string // that were told
+		How   string   // "signal SIGUSR1"
+		Over  bool     // the state is saved: commands have returned, requests were answered
+		At    structs.LogTime
+		Was   *structs.Saved // the newest checkpoint before, or nil
+		Grace time.Duration  // how long saving may take
+	}
 	// ChecksResponse is the results of service checks; none exist yet.
 	ChecksResponse struct{ Checks map[string]string }
 	// NodeMetaRequest changes dynamic metadata; a nil value unsets a key.

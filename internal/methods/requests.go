@@ -194,6 +194,26 @@ type (
 		JobID           string
 		ForceReschedule bool
 	}
+	// JobCheckpointRequest tells a job's running allocations to save their state now.
+	JobCheckpointRequest struct {
+		JobID string
+		Group string // "": all
+		Rank  *int   // only the allocation that this rank runs in; nil: all
+	}
+	// JobCheckpointResponse says what became of it, in the order of groups and ranks.
+	JobCheckpointResponse struct {
+		Allocs []AllocCheckpoint
+	}
+	// AllocCheckpoint is one allocation that was told, or could not be.
+	AllocCheckpoint struct {
+		AllocID     structs.AllocID
+		Name, Group string
+		NodeID      structs.NodeID
+		NodeName    string
+		NodeRank    int               // -1 for an allocation that is in no gang
+		Notice      *CheckpointNotice // nil: see Error
+		Error       string
+	}
 	// JobWorkloadRequest holds, releases or requeues a job.
 	JobWorkloadRequest struct {
 		JobID  string

@@ -59,7 +59,8 @@ type SavedCheckpoint struct {
 	Path  string
 }
 
-func savedFrom(s *structs.Saved) *SavedCheckpoint {
+// SavedFrom is a checkpoint as clients see it; nil for none.
+func SavedFrom(s *structs.Saved) *SavedCheckpoint {
 	if s == nil {
 		return nil
 	}
@@ -366,7 +367,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 		PreemptedByAllocation: a.PreemptedBy.String(), CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex),
 		AllocModifyIndex: uint64(a.AllocIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
-	out.Checkpoint, out.ResumeFrom = savedFrom(a.Saved), savedFrom(a.Resume)
+	out.Checkpoint, out.ResumeFrom = SavedFrom(a.Saved), SavedFrom(a.Resume)
 	for _, id := range a.WaitsOn {
 		out.WaitsOn = append(out.WaitsOn, id.String())
 	}

@@ -1,0 +1,77 @@
+//go:build e2e
+
+package gang
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/muster-sched/muster/e2e/harness"
+)
+
+// TestSaveByHand: the processes of a running gang on two nodes are told to save their state when somebody asks for it, and
+// go on; one of them alone by its rank; a job that does not say how it saves its state is refused with what to add.
+func TestSaveByHand(t *testing.T) {
+	if os.Geteuid() != 0 {
+		harness.NotRun(t, "the supervisor's cgroups need root")
+	}
+	c := start(t)
+	c.run("train", "", `count = 2
+    gang = {}
+    checkpoint = { signal = "SIGUSR1", grace = "30s", path = "${NOMAD_ALLOC_DIR}/data/s*" }`,
+		`n=0; trap 'n=$((n+1)); head -c $((n*100)) /dev/zero > $NOMAD_ALLOC_DIR/data/s$n' USR1; while true; do sleep 0.1; done`, 4)
+	c.run("plain", "", "", "sleep 600", 0)
+	c.running("train", 2)
+	c.running("plain", 1)
+
+	out, err := c.muster("job", "checkpoint", "train")
+	if err != nil || strings.Count(out, "told by signal SIGUSR1") != 2 || strings.Count(out, ", 100 B in ${NOMAD_ALLOC_DIR}/data/s1") != 2 {
+		t.Fatalf("job checkpoint: %v\n%s", err, out)
+	}
+	out, err = c.muster("job", "checkpoint", "-json", "-rank", "5", "train")
+	var told struct {
+		Allocations []struct {
+			NodeRank           int
+			NodeName           string
+			Told               bool
+			Before, Checkpoint *struct {
+				Time, Bytes int64
+				Path        string
+			}
+		}
+	}
+	if e := json.Unmarshal([]byte(out), &told); err != nil || e != nil || len(told.Allocations) != 1 {
+		t.Fatalf("job checkpoint -rank: %v, %v\n%s", err, e, out)
+	}
+	if a := told.Allocations[0]; a.NodeRank != 1 || !a.Told || a.Before == nil || a.Before.Bytes != 100 || a.Checkpoint == nil || a.Checkpoint.Bytes != 200 || a.Checkpoint.Time <= a.Before.Time {
+		t.Errorf("rank 5: %s", out)
+	}
+	sizes := map[int64]bool{}
+	for _, a := range c.running("train", 2) { // it went on, with two of one member and one of the other
+		told := 0
+		for _, e := range a.TaskStates["main"].Events {
+			if e.Type == "Checkpoint" && strings.Contains(e.DisplayMessage, "somebody asked for it") {
+				told++
+			}
+		}
+		sizes[int64(told)] = true
+	}
+	if !sizes[1] || !sizes[2] {
+		t.Errorf("notices: %v", sizes)
+	}
+	for want, args := range map[string][]string{
+		`has no checkpoint block, which says how its tasks are told to save their state: add one to the group`: {"plain"},
+		"there is no rank 2: the ranks are 0 to 1":                                                             {"-rank", "2", "train"},
+	} {
+		if out, err := c.muster(append([]string{"job", "checkpoint"}, args...)...); err == nil || !strings.Contains(out, want) {
+			t.Errorf("checkpoint %v: %v, want %q in\n%s", args, err, want, out)
+		}
+	}
+	for _, id := range []string{"train", "plain"} {
+		if out, err := c.muster("job", "stop", "-purge", "-yes", id); err != nil {
+			t.Errorf("stop: %v\n%s", err, out)
+		}
+	}
+}
