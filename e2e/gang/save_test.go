@@ -63,7 +63,7 @@ func TestSaveByHand(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		`has no checkpoint block, which says how its tasks are told to save their state: add one to the group`: {"plain"},
-		"there is no rank 2: the ranks are 0 to 1":                                                             {"-rank", "2", "train"},
+		"there is no rank 8: the ranks are 0 to 7":                                                             {"-rank", "8", "train"},
 	} {
 		if out, err := c.muster(append([]string{"job", "checkpoint"}, args...)...); err == nil || !strings.Contains(out, want) {
 			t.Errorf("checkpoint %v: %v, want %q in\n%s", args, err, want, out)
