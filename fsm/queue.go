@@ -33,10 +33,11 @@ func applyQueueUpsert(x *tx) *structs.Error {
 		}
 		n := *in
 		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
+		var billing *structs.Billing
 		if old != nil {
-			n.CreateIndex = old.CreateIndex
+			n.CreateIndex, billing = old.CreateIndex, old.Billing
 		}
-		x.Queues.Put(&n)
+		x.Rebill(!billing.Equal(n.Billing), func() { x.Queues.Put(&n) })
 	}
 	return nil
 }
@@ -65,7 +66,7 @@ func applyQueueDelete(x *tx) *structs.Error {
 		if q.HalfLife != 0 {
 			x.SettleUse(path)
 		}
-		x.Queues.Delete(path)
+		x.Rebill(q.Billing != nil, func() { x.Queues.Delete(path) })
 		if path != structs.QueueDefault && path != structs.QueueRoot {
 			x.DeleteUse(path)
 		}
@@ -187,7 +188,7 @@ func (pl *planner) overLimit(part *structs.PlanPart) string {
 			if _, seen := adds[r]; !seen {
 				rows = append(rows, r)
 			}
-			adds[r] = adds[r].Add(structs.Charge(a, r, pl.Allocs.Get).Times(sign))
+			adds[r] = adds[r].Add(structs.Charge(a, r, pl.Allocs.Get, nil).Times(sign))
 		}
 	}
 	for i := range part.Places {

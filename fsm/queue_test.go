@@ -36,6 +36,11 @@ func TestQueueObjects(t *testing.T) {
 	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "root/a"}), "named without it")
 	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Order: "best"}), `order "best"`, "fcfs")
 	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Guarantee: &structs.Amount{CPU: 2}, Limit: cpu(1)}), "exceeds the limit of cpu by 1")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Billing: &structs.Billing{}}), "every weight is 0")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Billing: &structs.Billing{GPU: -1}}), "weight of gpu is not between 0 and 1000")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", UserWeights: map[string]int64{"ada": 0}}), `weight 0 of user "ada"`)
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", PreemptDelta: 101}), "preempt_priority_delta 101")
+	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", AgingMax: -1}), "aging_max -1")
 	c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b", AllowedUsers: []string{"ada"}})
 	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
 	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"b"}}, "not found")
@@ -107,6 +112,38 @@ func TestLimitsInApply(t *testing.T) {
 	if res := c.apply(structs.CmdPlan, p).Plan; res.Accepted[0] || !strings.Contains(res.Refused, `queue "a" is at epoch`) {
 		t.Errorf("a plan by old settings: %+v", res)
 	}
+}
+
+// TestBilling: what is held counts by the weights of the job's queue, and is counted anew when weights change.
+func TestBilling(t *testing.T) {
+	c := newCluster(t, 3)
+	c.queues(&structs.Queue{Path: "a", Billing: &structs.Billing{CPU: 2e6}}, &structs.Queue{Path: "a/b"})
+	eval := c.in("a/b", 2) // 2 x 10 MHz, 10 MiB
+	p := c.planFor("web", eval, 0, 2)
+	p.QueueEpoch = c.f.Snapshot().QueueByPath("a/b").Epoch
+	c.apply(structs.CmdPlan, p)
+	billed := func(want int64, at string) {
+		t.Helper()
+		for _, path := range []string{structs.QueueRoot, "a", "a/b"} {
+			if u := c.f.Snapshot().QueueUse(path, ""); u.Held.Billed != want || u.Held.CPU != 20 || u.Jobs != 1 {
+				t.Errorf("%s: queue %s holds %+v, want %d billed", at, path, u.Held, want)
+			}
+		}
+		if why := c.f.Snapshot().CheckUse(); why != "" {
+			t.Errorf("%s: %s", at, why)
+		}
+	}
+	billed(40, "inherited weights")
+	c.queues(&structs.Queue{Path: "a/b", Billing: &structs.Billing{CPU: 1e6, Memory: 1024e5}})
+	billed(20+20*100, "own weights")
+	c.queues(&structs.Queue{Path: "a/b"})
+	billed(40, "inherited again")
+	c.queues(&structs.Queue{Path: "a"})
+	billed(0, "without weights")
+	c.queues(&structs.Queue{Path: structs.QueueRoot, Billing: &structs.Billing{CPU: 3e6}})
+	billed(60, "the root's weights")
+	c.apply(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{structs.QueueRoot}})
+	billed(0, "the root deleted")
 }
 
 // TestCountingStartsOnce: a cluster without queues keeps no usage; the first queue counts what is there.

@@ -41,7 +41,7 @@ type (
 		Effective wire.Queue // with what is inherited and the defaults
 		Held      *wire.Amount
 		Mean      *wire.Amount // decayed usage as an amount
-		Share     float64      // weighted dominant share of what is held, of the whole cluster
+		Share     float64      // weighted share of what is held, of the whole cluster: dominant, or by billing units
 		Jobs      int64        // that hold something
 		Allocs    int64
 		Waiting   int64
@@ -52,6 +52,7 @@ type (
 	QueueUser struct {
 		Name         string
 		Held, Mean   *wire.Amount
+		Weight       int64 // against the other submitters
 		Share        float64
 		Jobs, Allocs int64
 	}
@@ -71,7 +72,7 @@ func queueState(q *methods.QueueState) QueueState {
 	for i := range q.Users {
 		u := &q.Users[i]
 		out.Users = append(out.Users, QueueUser{Name: u.Usage.User, Held: wire.AmountFromStructs(u.Usage.Held), Mean: wire.AmountFromStructs(u.Mean),
-			Share: float64(u.Share) / 1e6, Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs})
+			Weight: u.Weight, Share: float64(u.Share) / 1e6, Jobs: u.Usage.Jobs, Allocs: u.Usage.Allocs})
 	}
 	return out
 }

@@ -33,6 +33,7 @@ type books struct {
 	last    *structs.Queue
 	version int             // of the promises
 	barren  map[string]bool // asks for which no start is known
+	far     map[string]bool // asks, by queue, that could start only beyond its window (Queue.BackfillWindow)
 	patient bool            // a promise is looked for to what waits beyond the bound: see guess
 	before  map[int]bool    // rows where that was promised room before
 
@@ -382,7 +383,7 @@ func (d *decision) reserve() {
 		d.estimate()
 		return
 	}
-	if len(b.barren) > 0 && b.barren[d.missKey()] && !b.late(d.load) {
+	if (len(b.barren) > 0 && b.barren[d.missKey()] || len(b.far) > 0 && b.far[d.farKey()]) && !b.late(d.load) {
 		return
 	}
 	b.speak(path)
@@ -416,6 +417,9 @@ func (d *decision) missKey() string {
 	return key
 }
 
+// farKey is missKey within the decision's queue.
+func (d *decision) farKey() string { return d.load.QueueName() + " " + d.missKey() }
+
 // speak counts a promise to a workload of a queue.
 func (b *books) speak(path string) {
 	if b.spoken == nil {
@@ -432,7 +436,7 @@ func (b *books) settle() {
 		b.owed = b.owed[1:]
 		b.wait(d.load)
 		if !b.grant(d) {
-			if key := d.missKey(); key != "" && !b.patient {
+			if key := d.missKey(); key != "" && !b.patient && !b.far[d.farKey()] {
 				if b.barren == nil {
 					b.barren = make(map[string]bool)
 				}
@@ -447,6 +451,14 @@ func (b *books) settle() {
 func (b *books) grant(d *decision) bool {
 	start, places := b.earliest(d)
 	if places == nil {
+		return false
+	}
+	if ahead := b.rule(d.load.QueueName()).BackfillWindow; ahead > 0 && start.Sub(d.in.Now) > ahead && !b.patient {
+		if b.far == nil {
+			b.far = make(map[string]bool)
+		}
+		b.far[d.farKey()] = true
+		d.report.Start = start
 		return false
 	}
 	r := &structs.Reservation{ID: structs.ReservationID(d.load.Key), Domain: d.load.Job.NodePool, Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID,

@@ -132,6 +132,61 @@ func TestEASYByHand(t *testing.T) {
 	}
 }
 
+// Promises are made only so far ahead as the queue says: with a shorter window, what could start only later has none yet,
+// and the next one has a claim.
+func TestBackfillWindow(t *testing.T) {
+	n := node(1) // 4000 MHz
+	held := holds(n, timed("run", 1, 3000, 0, 2*time.Hour), 1, time.Hour, nil)
+	wide, long := timed("wide", 1, 3500, 0, time.Hour), timed("long", 1, 600, 0, 2*time.Hour)
+	for _, c := range []struct {
+		window time.Duration
+		waited time.Duration
+		want   string
+		owed   int
+	}{{0, 0, "", 1}, {2 * time.Hour, 0, "", 1}, {30 * time.Minute, 0, "long:1 ", 0}, {30 * time.Minute, 25 * time.Hour, "", 1}} {
+		w := load(wide, 1)
+		if w.Queue == nil {
+			w.Queue = &structs.Workload{Namespace: wide.Namespace, JobID: wide.ID, SubmitIndex: 1}
+		}
+		w.Queue.SubmitTime = bookNow.Add(-c.waited)
+		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+			Queues: &scheduler.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillWindow: c.window}}}, Pending: []scheduler.Workload{w, load(long, 2)}}
+		plan, rep := scheduler.Schedule(in, binpack)
+		got, rs := placed(plan)
+		if got != c.want || len(rs) != c.owed {
+			t.Errorf("window %v after %v of waiting: placed %q, want %q, with %d promises, want %d", c.window, c.waited, got, c.want, len(rs), c.owed)
+		}
+		if start := rep.Workloads[0].Start; start != bookNow.Add(time.Hour) {
+			t.Errorf("window %v: start told %v", c.window, start)
+		}
+	}
+}
+
+// Under earliest deadline first those who pass a blocked job are tried by deadline, whatever the kind of backfilling: of two
+// that would fit, only one of them at a time, the one with less time left is taken.
+func TestBackfillByDeadline(t *testing.T) {
+	n := node(1) // 4000 MHz
+	held := holds(n, timed("run", 1, 3000, 0, 2*time.Hour), 1, time.Hour, nil)
+	due := func(name string, cpu int64, limit, deadline time.Duration, submit int) *structs.Job {
+		j := timed(name, 1, cpu, 0, limit)
+		j.Deadline, j.Runtime.Expected, j.CreateIndex = bookNow.Add(deadline), limit, structs.Index(submit)
+		return j
+	}
+	first := due("first", 3500, time.Hour, 150*time.Minute, 10) // has to wait for run
+	soon := due("soon", 600, 50*time.Minute, 3*time.Hour, 13)
+	later := due("later", 600, 20*time.Minute, 4*time.Hour, 11)
+	for _, backfill := range []string{structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative, structs.BackfillGreedy} {
+		cfg := rules(backfill)
+		cfg.Order = structs.OrderEDF
+		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: cfg,
+			Pending: []scheduler.Workload{load(later, 1), load(soon, 3), load(first, 2)}}
+		in.Line = queue.NewLine(nil, cfg, in.Pending, in.Now, 0)
+		if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "soon:1 " {
+			t.Errorf("%s: placed %q", backfill, got)
+		}
+	}
+}
+
 func must(p scheduler.Plan, _ scheduler.Report) scheduler.Plan { return p }
 
 // Operators' reservations keep others off their nodes when they would be in the way.

@@ -180,7 +180,7 @@ func (d *decision) taken() map[structs.UseRow]structs.Amount {
 	for ; t.n < len(d.placed); t.n++ {
 		a := d.allocOf(d.placed[t.n].spot.held)
 		for _, r := range structs.UseRows(a) {
-			t.rows[r] = t.rows[r].Add(structs.Charge(a, r, d.waitedOn))
+			t.rows[r] = t.rows[r].Add(structs.Charge(a, r, d.waitedOn, nil))
 		}
 	}
 	return t.rows

@@ -26,11 +26,19 @@ func (l *asGiven) Placed(int, structs.Amount) {}
 // placedAmount is what the decision has placed, less what it replaces.
 func (d *decision) placedAmount() structs.Amount {
 	var sum structs.Amount
+	var bill *structs.Billing
+	if len(d.placed) > 0 {
+		bill = d.in.Queues.Billing(d.load.QueueName())
+	}
 	for i := range d.placed {
 		pl := &d.placed[i]
 		sum = sum.Add(pl.spot.held.amount())
+		if bill != nil {
+			sum.Billed += bill.Of(pl.spot.held.alloc())
+		}
 		if pl.want.prev != nil && structs.Holds(pl.want.prev) {
 			sum = sum.Sub(structs.AmountOf(pl.want.prev))
+			sum.Billed -= bill.Of(pl.want.prev)
 		}
 	}
 	return sum

@@ -53,13 +53,14 @@ type preemptRule struct {
 	any   bool   // the operator's switch: also work that does not say that it may be preempted
 	queue string
 	rate  int64 // evicted jobs an hour; 0: no limit
+	delta int64 // by how much the job's priority must be higher
 }
 
 // preemptRule is the rule for the decision's job.
 func (d *decision) preemptRule() preemptRule {
 	j := d.load.Job
 	q := d.settings(j.QueueName())
-	r := preemptRule{queue: j.QueueName(), name: q.Preempt, rate: q.PreemptRate}
+	r := preemptRule{queue: j.QueueName(), name: q.Preempt, rate: q.PreemptRate, delta: max(q.PreemptDelta, 1)}
 	switch r.name {
 	case structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptDeadline:
 		return r
@@ -77,7 +78,7 @@ func (d *decision) preemptRule() preemptRule {
 		r.any = c.PreemptSysBatch
 	}
 	if r.any {
-		r.name = structs.PreemptPriority
+		r.name, r.delta = structs.PreemptPriority, cmp.Or(q.PreemptDelta, preemptDelta)
 	}
 	return r
 }
@@ -89,6 +90,16 @@ func (d *decision) preempt() {
 		return
 	}
 	rule := d.preemptRule()
+	if at := d.patience(); rule.name != "" && d.in.Now < at {
+		d.look(at)
+		for _, g := range d.rec.groups {
+			if d.misses[g.name] > 0 && g.note == nil {
+				g.note = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "its wait before others make room (preempt_after of queue " + rule.queue + ")", Short: int64((at.Sub(d.in.Now) + time.Second - 1) / time.Second), Unit: "seconds", CuredBy: structs.EventTime}
+			}
+		}
+		rule.name = ""
+	}
+	defer d.lookLater()
 	if rule.name == "" && !d.w.v.mayShrink() {
 		return // nobody can be made to go
 	}
@@ -123,6 +134,20 @@ func (d *decision) preempt() {
 			d.pre.vain.note(d.w, key, g.scan)
 		}
 	}
+}
+
+// patience is when the decision's job has waited for as long as its queue wants before others make room for it; 0: always.
+func (d *decision) patience() structs.LogTime {
+	after := d.settings(d.load.QueueName()).PreemptAfter
+	since := d.load.WaitingSince()
+	if after == 0 || since == 0 {
+		return 0
+	}
+	return since.Add(after)
+}
+
+// lookLater makes for another decision when more may be preempted.
+func (d *decision) lookLater() {
 	if at := d.retry; at > d.in.Now && len(d.load.Evals) > 0 && len(d.misses) > 0 {
 		d.rec.later = append(d.rec.later, later{at: at, trigger: structs.TriggerPreemption, desc: "more work may be preempted then"})
 	}
@@ -452,7 +477,7 @@ func (d *decision) mayEvict(h *held, rule preemptRule) bool {
 	}
 	switch rule.name {
 	case structs.PreemptPriority:
-		if v.Priority >= j.Priority || rule.any && v.Priority > j.Priority-preemptDelta {
+		if int64(v.Priority)+rule.delta > int64(j.Priority) {
 			return false
 		}
 	case structs.PreemptReclaim:

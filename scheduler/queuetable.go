@@ -75,6 +75,10 @@ func (t *QueueTable) Configured(path string) structs.Queue {
 
 // inherit fills the settings of q that are not set with those of p.
 func inherit(q, p *structs.Queue) {
+	if q.UserWeights == nil {
+		q.UserWeights = p.UserWeights
+	}
+	q.Billing = cmp.Or(q.Billing, p.Billing)
 	q.Order = cmp.Or(q.Order, p.Order)
 	q.Preempt = cmp.Or(q.Preempt, p.Preempt)
 	q.Backfill = cmp.Or(q.Backfill, p.Backfill)
@@ -86,6 +90,26 @@ func inherit(q, p *structs.Queue) {
 	q.PreemptMinRuntime = cmp.Or(q.PreemptMinRuntime, p.PreemptMinRuntime)
 	q.PreemptMax = cmp.Or(q.PreemptMax, p.PreemptMax)
 	q.PreemptRate = cmp.Or(q.PreemptRate, p.PreemptRate)
+	q.PreemptAfter = cmp.Or(q.PreemptAfter, p.PreemptAfter)
+	q.PreemptDelta = cmp.Or(q.PreemptDelta, p.PreemptDelta)
+	q.AgingMax = cmp.Or(q.AgingMax, p.AgingMax)
+	q.BackfillWindow = cmp.Or(q.BackfillWindow, p.BackfillWindow)
+}
+
+// Billing are the weights of the queue of a path, its own or inherited; nil for none.
+func (t *QueueTable) Billing(path string) *structs.Billing {
+	if t == nil || len(t.Queues) == 0 {
+		return nil
+	}
+	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
+		if q := t.Queue(p); q != nil && q.Billing != nil {
+			return q.Billing
+		}
+	}
+	if q := t.Queue(structs.QueueRoot); q != nil {
+		return q.Billing
+	}
+	return nil
 }
 
 // QueueName is the queue that the workload is in.

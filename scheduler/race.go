@@ -43,14 +43,15 @@ func (r *Rival) Units() int64 { return r.Each * r.Count }
 // race is a Race with what the pass needs to carry out its outcome.
 type race struct {
 	Race
-	runs    []*raceRun // per rival; nil for pending ones
-	pending []int      // per rival: its place in Input.Pending; -1 for running ones
-	unit    int64
-	gpu     bool
-	coming  int64 // units that are about to be free and that nobody waits for
-	left    int64 // jobs that the queue's rate allows to be evicted yet; counts only where there is a rate
-	missed  bool  // somebody who should hold places found none
-	moved   bool  // somebody who should hold places gave them up for a wider one, and gets others in the next pass
+	runs     []*raceRun // per rival; nil for pending ones
+	pending  []int      // per rival: its place in Input.Pending; -1 for running ones
+	unit     int64
+	gpu      bool
+	coming   int64           // units that are about to be free and that nobody waits for
+	patience structs.LogTime // when the first of those who wait too briefly to compete may (Queue.PreemptAfter); 0: nobody
+	left     int64           // jobs that the queue's rate allows to be evicted yet; counts only where there is a rate
+	missed   bool            // somebody who should hold places found none
+	moved    bool            // somebody who should hold places gave them up for a wider one, and gets others in the next pass
 }
 
 // raceRun is a rival that holds places.
@@ -116,6 +117,10 @@ func newRaces(in *Input, w *whatIf) *races {
 			continue
 		}
 		if r := find(l); r != nil {
+			if since := l.WaitingSince(); since > 0 && r.Queue.PreemptAfter > 0 && in.Now < since.Add(r.Queue.PreemptAfter) {
+				r.patience = earlier(r.patience, since.Add(r.Queue.PreemptAfter)) // it takes what is free, and nobody's place
+				continue
+			}
 			r.add(l, nil, i)
 			rs.by[i] = r
 		}
@@ -234,6 +239,7 @@ func (r *race) hold(rs *races, w *whatIf) {
 	}
 	r.room(w, mine)
 	chosen, wake := rs.in.Chooser.Choose(&r.Race)
+	wake = earlier(wake, r.patience)
 	if len(chosen) < len(r.Rivals) { // somebody waits, and might not have to when others may be stopped
 		wake = earlier(wake, ripe)
 	}

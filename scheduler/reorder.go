@@ -313,7 +313,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 					}
 				}
 				return n.waitedOn(id)
-			}))
+			}, nil))
 		}
 	}
 	if t.d.aside != nil {

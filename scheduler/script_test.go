@@ -30,7 +30,7 @@ import (
 //	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
-//	queue PATH ...     a queue: preempt= rate= min_runtime= max= guarantee=GPUS; used=GPUS
+//	queue PATH ...     a queue: preempt= rate= min_runtime= max= after= delta= guarantee=GPUS; used=GPUS
 //	force ID           an evaluation that reschedules failed allocations now
 //	schedule [after=DURATION] [policy=NAME] [gpu_fit=RULE] [preempt_batch] [scores] [explain]
 func TestScripts(t *testing.T) {
@@ -140,7 +140,8 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		return rosters(w)
 	case "queue":
 		q := &structs.Queue{Path: c.Args[0].Key, Preempt: c.String("preempt", ""), PreemptRate: int64(c.Int(t, "rate", 0)), PreemptMax: int64(c.Int(t, "max", 0)),
-			PreemptMinRuntime: duration(t, c.String("min_runtime", "0s")), Backfill: structs.BackfillGreedy}
+			PreemptMinRuntime: duration(t, c.String("min_runtime", "0s")), Backfill: structs.BackfillGreedy,
+			PreemptAfter: duration(t, c.String("after", "0s")), PreemptDelta: int64(c.Int(t, "delta", 0))}
 		if c.Has("guarantee") {
 			q.Guarantee = &structs.Amount{GPUMilli: 1000 * int64(c.Int(t, "guarantee", 0))}
 		}

@@ -46,6 +46,7 @@ type QueueTable struct {
 	Queues []*structs.Queue      // by path: parents before children
 	Usage  []*structs.QueueUsage // by path, then user
 	Total  structs.Amount        // what the cluster has
+	Models []structs.GPUCount    // the GPUs of Total by model; nil: not known
 	// Turnover is the mean time until what is held now is given back, as learned (predict.Similar); 0: not known.
 	Turnover time.Duration
 	Tenants  []Tenant // namespaces with a quota, by name

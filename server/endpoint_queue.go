@@ -63,15 +63,13 @@ func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, 
 		}
 		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: table.Settings(p, cfg), Usage: snap.QueueUse(p, ""), Waiting: waiting[p], Submitted: submitted[p]}
 		scene := queue.Scene{Now: now, Queue: st.Effective, Total: table.Total}
-		share := func(u *structs.QueueUsage, weight int64) int64 {
-			d, _ := scene.Dominant(u.Held)
-			return d / 1000 / max(weight, 1)
-		}
+		scene.Total.Billed = st.Effective.Billing.OfCluster(table.Total, table.Models)
+		share := func(u *structs.QueueUsage, weight int64) int64 { return scene.Share(u.Held) / 1000 / max(weight, 1) }
 		st.Mean, st.Share = st.Usage.MeanAt(now, st.Effective.HalfLife), share(&st.Usage, st.Effective.Weight)
 		if users {
 			for u := range snap.QueueUses() {
 				if u.Path == p && u.User != "" {
-					st.Users = append(st.Users, methods.QueueUserState{Usage: *u, Mean: u.MeanAt(now, st.Effective.HalfLife), Share: share(u, 1)})
+					st.Users = append(st.Users, methods.QueueUserState{Usage: *u, Mean: u.MeanAt(now, st.Effective.HalfLife), Weight: st.Effective.UserWeight(u.User), Share: share(u, st.Effective.UserWeight(u.User))})
 				}
 			}
 		}

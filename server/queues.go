@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,18 +20,26 @@ type totals struct {
 	mu  sync.Mutex
 	at  structs.Index
 	sum structs.Amount
+	gpu []structs.GPUCount // of sum, by model
 	has bool
 }
 
 // of is what the ready nodes of a state have. Reserved cores count with their clock, overcommit by its ratio.
 func (t *totals) of(snap *state.Snapshot) structs.Amount {
+	sum, _ := t.models(snap)
+	return sum
+}
+
+// models is of, and the GPUs by model.
+func (t *totals) models(snap *state.Snapshot) (structs.Amount, []structs.GPUCount) {
 	at := snap.TableIndex(state.TableNodes)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.has && t.at == at {
-		return t.sum
+		return t.sum, t.gpu
 	}
 	t.at, t.has, t.sum = at, true, structs.Amount{}
+	models := map[string]int64{}
 	for n := range snap.Nodes() {
 		if n.Status != structs.NodeReady {
 			continue
@@ -41,18 +50,24 @@ func (t *totals) of(snap *state.Snapshot) structs.Amount {
 			if g.Type != "gpu" {
 				continue
 			}
+			models[g.Name] += int64(len(g.Instances))
 			for i := range g.Instances {
 				t.sum.GPUMilli += 1000
 				t.sum.GPUMemoryMiB += g.Instances[i].MemoryMiB
 			}
 		}
 	}
-	return t.sum
+	t.gpu = nil
+	for _, m := range slices.Sorted(maps.Keys(models)) {
+		t.gpu = append(t.gpu, structs.GPUCount{Model: m, Count: models[m]})
+	}
+	return t.sum, t.gpu
 }
 
 // queueTable is the queues as a decision sees them.
 func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
-	t := &scheduler.QueueTable{Total: s.decide.totals.of(snap), Turnover: s.decide.foretold.turnover()}
+	total, models := s.decide.totals.models(snap)
+	t := &scheduler.QueueTable{Total: total, Models: models, Turnover: s.decide.foretold.turnover()}
 	for q := range snap.Queues() {
 		t.Queues = append(t.Queues, q)
 	}

@@ -36,12 +36,14 @@ func (u *usage) row(e *Engine, path, user string) *structs.QueueUsage {
 // charge books what a run holds with its queue, the queues above it, and its submitter.
 func (u *usage) charge(e *Engine, r *run, n int64) {
 	job := r.live.Job.Job
-	amount := structs.AmountOf(r.alloc).Times(n)
 	jobs := int64(0)
 	if r.live.holds == 0 && n < 0 || r.live.holds == 1 && n > 0 {
 		jobs = n
 	}
 	settings := u.table.Settings(job.QueueName(), &e.cfg.Scheduler)
+	amount := structs.AmountOf(r.alloc)
+	amount.Billed = settings.Billing.Of(r.alloc)
+	amount = amount.Times(n)
 	add := func(row *structs.QueueUsage) {
 		row.Settle(e.now, settings.HalfLife)
 		row.Held, row.Jobs, row.Allocs = row.Held.Add(amount), row.Jobs+jobs, row.Allocs+n

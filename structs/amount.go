@@ -7,21 +7,22 @@ type Amount struct {
 	GPUMemoryMiB int64 // memory of GPUs; a whole GPU counts with all that it has
 	CPU          int64 // MHz; reserved cores count with their MHz where the node is known, else not
 	MemoryMiB    int64
+	Billed       int64 // thousandths of billing units by the weights of the queue (Billing), only of what is held or used; no limit looks at it
 }
 
 // Add gives a + b.
 func (a Amount) Add(b Amount) Amount {
-	return Amount{a.GPUMilli + b.GPUMilli, a.GPUMemoryMiB + b.GPUMemoryMiB, a.CPU + b.CPU, a.MemoryMiB + b.MemoryMiB}
+	return Amount{a.GPUMilli + b.GPUMilli, a.GPUMemoryMiB + b.GPUMemoryMiB, a.CPU + b.CPU, a.MemoryMiB + b.MemoryMiB, a.Billed + b.Billed}
 }
 
 // Sub gives a - b.
 func (a Amount) Sub(b Amount) Amount {
-	return Amount{a.GPUMilli - b.GPUMilli, a.GPUMemoryMiB - b.GPUMemoryMiB, a.CPU - b.CPU, a.MemoryMiB - b.MemoryMiB}
+	return Amount{a.GPUMilli - b.GPUMilli, a.GPUMemoryMiB - b.GPUMemoryMiB, a.CPU - b.CPU, a.MemoryMiB - b.MemoryMiB, a.Billed - b.Billed}
 }
 
 // Times gives n * a.
 func (a Amount) Times(n int64) Amount {
-	return Amount{n * a.GPUMilli, n * a.GPUMemoryMiB, n * a.CPU, n * a.MemoryMiB}
+	return Amount{n * a.GPUMilli, n * a.GPUMemoryMiB, n * a.CPU, n * a.MemoryMiB, n * a.Billed}
 }
 
 // AmountNoLimit, as a component of a limit, means that there is none; 0 means nothing at all.

@@ -51,10 +51,12 @@ type Queue struct {
 	Path        string // "research/nlp"; parts of letters, digits, - and _; the parent must exist
 	Description string
 
-	Weight    int64   // share of the parent's resources against its siblings; 0 means 1
-	Guarantee *Amount // what the queue gets back from borrowers when it asks for it; nil: nothing; components may be 0
-	Limit     *Amount // what the queue may hold at most, AmountNoLimit where there is none; nil: no limit
-	SoftLimit *Amount // beyond it the queue is served only when nobody below his own asks; nil: none
+	Weight      int64            // share of the parent's resources against its siblings; 0 means 1
+	UserWeights map[string]int64 // of submitters against each other, under fair and weighted-fair; 1 for who is not named; nil: the parent's
+	Billing     *Billing         // weights of what its work holds, for the shares of fair and weighted-fair; nil: the parent's, which has none by default: dominant shares
+	Guarantee   *Amount          // what the queue gets back from borrowers when it asks for it; nil: nothing; components may be 0
+	Limit       *Amount          // what the queue may hold at most, AmountNoLimit where there is none; nil: no limit
+	SoftLimit   *Amount          // beyond it the queue is served only when nobody below his own asks; nil: none
 
 	Order        string        // how its own workloads and children are ordered; default: the cluster's (SchedulerConfig.Order)
 	Preempt      string        // how its workloads may preempt; default: order, which concerns only work that may be preempted
@@ -63,6 +65,10 @@ type Queue struct {
 	MaxWait      time.Duration // starvation bound: after it the head gets a reservation whatever Backfill says; default 24 h
 	HalfLife     time.Duration // of usage, for fair and weighted-fair; default 24 h
 	Aging        time.Duration // waiting that raises priority by one under the order priority; default 10 min
+	AgingMax     int64         // the most that waiting adds to a priority under the order priority; 0: no ceiling
+	// BackfillWindow is how far ahead capacity is promised to blocked workloads: one that could start only later has no
+	// promise yet, until it has waited for MaxWait. 0: any time.
+	BackfillWindow time.Duration
 
 	// Caps; 0 means none.
 	RunningMax         int64 // jobs with an allocation that holds, in the queue
@@ -75,6 +81,8 @@ type Queue struct {
 	PreemptMinRuntime  time.Duration // work that runs for less is not preempted; default 1 min
 	PreemptMax         int64         // preemptions of one job, after which it is left alone; default 10
 	PreemptRate        int64         // preemptions an hour on behalf of this queue; 0: no limit
+	PreemptAfter       time.Duration // its work makes others give way only after it has waited so long; 0: at once
+	PreemptDelta       int64         // by how much a priority must be higher than a victim's, under PreemptPriority; default 1, and 10 where only the operator's switch allows it
 	AllowedUsers       []string      // submitters who may use the queue; empty: all
 	Meta               map[string]string
 	CreateIndex, Epoch Index // Epoch is the last change: plans that were decided by older settings are refused (D6)

@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,13 +34,18 @@ func (q *Queue) Check() *Error {
 		return bad("backfill %q is not known; use none, greedy, easy, easy-sjf or conservative", q.Backfill)
 	case q.Weight < 0 || q.Weight > 1_000_000:
 		return bad("weight %d; give 1 to 1000000", q.Weight)
+	case q.PreemptDelta < 0 || q.PreemptDelta > 100:
+		return bad("preempt_priority_delta %d; give 1 to 100", q.PreemptDelta)
+	case q.AgingMax < 0 || q.AgingMax > 1000:
+		return bad("aging_max %d; give 1 to 1000, or 0 for no ceiling", q.AgingMax)
 	case q.ReserveDepth < 0 || q.ReserveDepth > 1000:
 		return bad("reserve_depth %d; give 1 to 1000", q.ReserveDepth)
 	}
 	for _, d := range []struct {
 		name string
 		v    time.Duration
-	}{{"max_wait", q.MaxWait}, {"half_life", q.HalfLife}, {"aging", q.Aging}, {"preempt_grace", q.PreemptGrace}, {"preempt_min_runtime", q.PreemptMinRuntime}} {
+	}{{"max_wait", q.MaxWait}, {"half_life", q.HalfLife}, {"aging", q.Aging}, {"preempt_grace", q.PreemptGrace}, {"preempt_min_runtime", q.PreemptMinRuntime},
+		{"preempt_after", q.PreemptAfter}, {"backfill_window", q.BackfillWindow}} {
 		if d.v < 0 || d.v > lifeMax {
 			return bad("%s %v; give 0 to %v", d.name, d.v, lifeMax)
 		}
@@ -51,6 +57,19 @@ func (q *Queue) Check() *Error {
 		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate}} {
 		if c.v < 0 || c.v > 1<<40 {
 			return bad("%s %d; give 1 or more, or 0 for no cap", c.name, c.v)
+		}
+	}
+	if len(q.UserWeights) > userWeightsMax {
+		return bad("%d user weights; a queue may have %d", len(q.UserWeights), userWeightsMax)
+	}
+	for _, user := range slices.Sorted(maps.Keys(q.UserWeights)) {
+		if w := q.UserWeights[user]; user == "" || w < 1 || w > 1_000_000 {
+			return bad("weight %d of user %q; give a name and 1 to 1000000", w, user)
+		}
+	}
+	if q.Billing != nil {
+		if why := q.Billing.check(); why != "" {
+			return bad("billing: %s", why)
 		}
 	}
 	if q.Guarantee != nil {

@@ -30,7 +30,7 @@ func (q *QuotaSpec) Limit(region string) *QuotaLimit {
 }
 
 // Unlimited is the limit that limits nothing.
-var Unlimited = Amount{AmountNoLimit, AmountNoLimit, AmountNoLimit, AmountNoLimit}
+var Unlimited = Amount{GPUMilli: AmountNoLimit, GPUMemoryMiB: AmountNoLimit, CPU: AmountNoLimit, MemoryMiB: AmountNoLimit}
 
 // UseNamespace is the path in usage rows of what a namespace holds. No queue can have it.
 func UseNamespace(name string) string { return "@" + name }
@@ -62,12 +62,16 @@ func UseRowsOf(namespace, path, user string) []UseRow {
 }
 
 // Charge is what an allocation counts in one row: what it has (AmountOf), less what the allocations that it waits on
-// still hold and count in the same row; those whose places it takes elsewhere stay on the books of their own queue.
-func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation) Amount {
+// still hold and count in the same row; those whose places it takes elsewhere stay on the books of their own queue. bill
+// is what an allocation counts by the weights of its queue (Billing.Of); nil: nothing.
+func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation, bill func(*Allocation) int64) Amount {
 	if !Holds(a) {
 		return Amount{}
 	}
 	sum := AmountOf(a)
+	if bill != nil {
+		sum.Billed = bill(a)
+	}
 	if len(a.WaitsOn) == 0 {
 		return sum
 	}
@@ -79,11 +83,14 @@ func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation) Amount {
 		for _, r := range UseRows(v) {
 			if r == row {
 				sum = sum.Sub(AmountOf(v))
+				if bill != nil {
+					sum.Billed -= bill(v)
+				}
 				break
 			}
 		}
 	}
-	return Amount{max(sum.GPUMilli, 0), max(sum.GPUMemoryMiB, 0), max(sum.CPU, 0), max(sum.MemoryMiB, 0)}
+	return sum.each(func(v int64) int64 { return max(v, 0) })
 }
 
 // Breaks names the first component in which held + add is beyond a limit and add is positive, and by how much; "" when

@@ -80,7 +80,7 @@ func seconds(rate int64, dt time.Duration) int64 {
 }
 
 func (a Amount) each(f func(int64) int64) Amount {
-	return Amount{f(a.GPUMilli), f(a.GPUMemoryMiB), f(a.CPU), f(a.MemoryMiB)}
+	return Amount{f(a.GPUMilli), f(a.GPUMemoryMiB), f(a.CPU), f(a.MemoryMiB), f(a.Billed)}
 }
 
 // UsedAt is the decayed usage at a time not before u.At: the closed form of D11.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -209,6 +211,9 @@ func amountText(a *wire.Amount) string {
 	if a.MemoryMB != nil {
 		parts = append(parts, mib(*a.MemoryMB))
 	}
+	if a.Billed != nil {
+		parts = append(parts, strconv.FormatFloat(*a.Billed, 'f', -1, 64)+" billing units")
+	}
 	if len(parts) == 0 {
 		return "no limit"
 	}
@@ -233,6 +238,32 @@ func heldText(a *wire.Amount) string {
 		return "nothing"
 	}
 	return amountText(&c)
+}
+
+// billingText are weights of billing for a person.
+func billingText(b *wire.Billing) string {
+	if b == nil {
+		return "none: by dominant share"
+	}
+	var parts []string
+	add := func(name string, w float64) {
+		parts = append(parts, name+" "+strconv.FormatFloat(w, 'f', -1, 64))
+	}
+	for _, m := range slices.Sorted(maps.Keys(b.Models)) {
+		add(m, b.Models[m])
+	}
+	if b.GPU != nil {
+		add("other GPUs", *b.GPU)
+	}
+	for _, c := range []struct {
+		name string
+		w    float64
+	}{{"GB of GPU memory", b.GPUMemoryGB}, {"GHz", b.CPUGHz}, {"GB of memory", b.MemoryGB}} {
+		if c.w != 0 {
+			add(c.name, c.w)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 func newQueueInspect(e *env) *cobra.Command {
@@ -321,7 +352,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		return err
 	}
 	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", q.Effective.Order}, {"Backfill", q.Effective.Backfill}, {"Preempt", q.Effective.Preempt},
-		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Longest wait", time.Duration(q.Effective.MaxWait).String()}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
+		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", time.Duration(q.Effective.MaxWait).String()}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
 	o.kv([][2]string{{"Held", heldText(q.Held)}, {"Lately", heldText(q.Mean)}, {"Share", fmt.Sprintf("%.2f %%", 100*q.Share)},
@@ -330,9 +361,9 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		o.heading("Submitters")
 		rows := [][]string{}
 		for _, u := range q.Users {
-			rows = append(rows, []string{u.Name, heldText(u.Held), heldText(u.Mean), fmt.Sprintf("%.2f %%", 100*u.Share), strconv.FormatInt(u.Jobs, 10)})
+			rows = append(rows, []string{u.Name, strconv.FormatInt(max(u.Weight, 1), 10), heldText(u.Held), heldText(u.Mean), fmt.Sprintf("%.2f %%", 100*u.Share), strconv.FormatInt(u.Jobs, 10)})
 		}
-		o.table("USER|HELD|LATELY|SHARE|JOBS", rows)
+		o.table("USER|WEIGHT|HELD|LATELY|SHARE|JOBS", rows)
 	}
 	return nil
 }

@@ -97,6 +97,9 @@ func (e *env) specFile(path, kind string, v any) error {
 	return nil
 }
 
+// ownKeys are the attributes whose keys are the user's own.
+var ownKeys = map[string]bool{"meta": true, "models": true, "user_weights": true}
+
 // specNames are the attributes whose JSON name is not only spelled differently.
 var specNames = map[string]string{"node_pool_config": "NodePoolConfiguration", "vault": "VaultConfiguration", "consul": "ConsulConfiguration", "scheduler_config": "SchedulerConfiguration"}
 
@@ -124,7 +127,7 @@ func hclMap(body *hclsyntax.Body, out map[string]any) hcl.Diagnostics {
 	return diags
 }
 
-// rename spells attribute names as the API does. Keys of meta are the user's own.
+// rename spells attribute names as the API does. Keys of meta, models and user_weights are the user's own.
 func rename(m map[string]any, special map[string]string) map[string]any {
 	out := map[string]any{}
 	for k, v := range m {
@@ -132,13 +135,13 @@ func rename(m map[string]any, special map[string]string) map[string]any {
 		if name == "" {
 			name = strings.ReplaceAll(k, "_", "") // decoding ignores case
 		}
-		if raw, ok := v.(json.RawMessage); ok && k != "meta" { // written as x = { ... }
+		if raw, ok := v.(json.RawMessage); ok && !ownKeys[k] { // written as x = { ... }
 			sub := map[string]any{}
 			if bytes.HasPrefix(raw, []byte("{")) && json.Unmarshal(raw, &sub) == nil {
 				v = sub
 			}
 		}
-		if sub, ok := v.(map[string]any); ok && k != "meta" {
+		if sub, ok := v.(map[string]any); ok && !ownKeys[k] {
 			v = rename(sub, special)
 		}
 		out[name] = v

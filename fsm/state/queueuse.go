@@ -93,8 +93,8 @@ func (s *Store) useChanged(before, after *structs.Allocation) {
 					return before
 				}
 				return s.allocOf(id)
-			})
-			if now := structs.Charge(w, r, s.allocOf); now != was {
+			}, s.billed)
+			if now := structs.Charge(w, r, s.allocOf, s.billed); now != was {
 				m := s.useMove(r)
 				m.held = m.held.Add(now).Sub(was)
 			}
@@ -109,7 +109,7 @@ func (s *Store) chargeOne(a *structs.Allocation, n int64) {
 	ending, ends := useEnds(a)
 	for _, r := range structs.UseRows(a) {
 		m := s.useMove(r)
-		m.held = m.held.Add(structs.Charge(a, r, s.allocOf).Times(n))
+		m.held = m.held.Add(structs.Charge(a, r, s.allocOf, s.billed).Times(n))
 		m.allocs += n
 		m.ending += n * ending
 		m.ends += n * ends
@@ -262,7 +262,7 @@ func (s *Store) liftCredit(woke []useKey) {
 				continue
 			}
 			floor.GPUMilli, floor.GPUMemoryMiB = min(floor.GPUMilli, at.GPUMilli), min(floor.GPUMemoryMiB, at.GPUMemoryMiB)
-			floor.CPU, floor.MemoryMiB = min(floor.CPU, at.CPU), min(floor.MemoryMiB, at.MemoryMiB)
+			floor.CPU, floor.MemoryMiB, floor.Billed = min(floor.CPU, at.CPU), min(floor.MemoryMiB, at.MemoryMiB), min(floor.Billed, at.Billed)
 		}
 		if floor == nil {
 			continue
@@ -270,7 +270,7 @@ func (s *Store) liftCredit(woke []useKey) {
 		u := s.QueueUse.get(k)
 		up := floor.Times(s.weight(u)).Sub(u.Total)
 		credit := structs.Amount{GPUMilli: max(up.GPUMilli, u.Credit.GPUMilli), GPUMemoryMiB: max(up.GPUMemoryMiB, u.Credit.GPUMemoryMiB),
-			CPU: max(up.CPU, u.Credit.CPU), MemoryMiB: max(up.MemoryMiB, u.Credit.MemoryMiB)}
+			CPU: max(up.CPU, u.Credit.CPU), MemoryMiB: max(up.MemoryMiB, u.Credit.MemoryMiB), Billed: max(up.Billed, u.Credit.Billed)}
 		if credit != u.Credit {
 			lifts = append(lifts, lift{k, credit})
 		}
@@ -284,7 +284,9 @@ func (s *Store) liftCredit(woke []useKey) {
 
 func (s *Store) weight(u *structs.QueueUsage) int64 {
 	if u.User != "" {
-		return 1
+		var weights map[string]int64
+		s.up(u.Path, func(q *structs.Queue) bool { weights = q.UserWeights; return weights == nil })
+		return max(weights[u.User], 1)
 	}
 	if q := s.Queues.get(u.Path); q != nil {
 		return max(q.Weight, 1)
@@ -295,7 +297,7 @@ func (s *Store) weight(u *structs.QueueUsage) int64 {
 // perWeight is the service of a row until now, per unit of its weight.
 func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 	a, w := u.TotalAt(s.time).Add(u.Credit), s.weight(u)
-	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w}
+	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w, Billed: a.Billed / w}
 }
 
 // Order is the ordering policy of the queue of a path: its own, or the nearest ancestor's, or the cluster's.
@@ -315,17 +317,49 @@ func (s *Store) HalfLife(path string) (out time.Duration) {
 }
 
 // up calls f with the queue of a path and those above it that exist, until it returns false.
-func (s *Store) up(path string, f func(*structs.Queue) bool) {
+func (s *Store) up(path string, f func(*structs.Queue) bool) { climb(s.Queues.get, path, f) }
+
+func climb(get func(string) *structs.Queue, path string, f func(*structs.Queue) bool) {
 	if strings.HasPrefix(path, "@") {
 		path = structs.QueueRoot
 	}
 	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
-		if q := s.Queues.get(p); q != nil && !f(q) {
+		if q := get(p); q != nil && !f(q) {
 			return
 		}
 	}
-	if q := s.Queues.get(structs.QueueRoot); q != nil {
+	if q := get(structs.QueueRoot); q != nil {
 		f(q)
+	}
+}
+
+// billed is what an allocation counts by the weights of its job's queue.
+func (s *Store) billed(a *structs.Allocation) int64 { return billed(s.Queues.get, a) }
+
+func (s *Snapshot) billed(a *structs.Allocation) int64 { return billed(s.QueueByPath, a) }
+
+func billed(get func(string) *structs.Queue, a *structs.Allocation) int64 {
+	path := structs.QueueDefault
+	if a.Job != nil {
+		path = a.Job.QueueName()
+	}
+	var b *structs.Billing
+	climb(get, path, func(q *structs.Queue) bool { b = q.Billing; return b == nil })
+	return b.Of(a)
+}
+
+// Rebill makes a change of queues, and where it changes weights of billing, counts what is held anew by the new ones.
+func (s *Store) Rebill(changed bool, change func()) {
+	changed = changed && s.Counting()
+	for _, n := range []int64{-1, 1} {
+		if changed {
+			for a := range s.Allocs.All() {
+				s.chargeOne(a, n)
+			}
+		}
+		if n < 0 {
+			change()
+		}
 	}
 }
 
@@ -427,7 +461,7 @@ func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 		for _, r := range structs.UseRows(a) {
 			u := out[r]
 			u.Path, u.User = r.Path, r.User
-			u.Held = u.Held.Add(structs.Charge(a, r, s.AllocByID))
+			u.Held = u.Held.Add(structs.Charge(a, r, s.AllocByID, s.billed))
 			u.Allocs++
 			u.Ending, u.Ends = u.Ending+ending, u.Ends+ends
 			if k := (useJob{a.JobKey(), r}); !jobs[k] {

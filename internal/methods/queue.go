@@ -17,9 +17,10 @@ type (
 	}
 	// QueueUserState is what one submitter has in a queue.
 	QueueUserState struct {
-		Usage structs.QueueUsage
-		Mean  structs.Amount
-		Share int64
+		Usage  structs.QueueUsage
+		Mean   structs.Amount
+		Weight int64 // against the other submitters
+		Share  int64
 	}
 	// QueueGetResponse is a queue; nil when absent.
 	QueueGetResponse struct {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"math"
 	"time"
 
@@ -13,6 +14,7 @@ type Amount struct {
 	GPUMemoryMB *int64   `json:",omitempty"`
 	CPU         *int64   `json:",omitempty"` // MHz
 	MemoryMB    *int64   `json:",omitempty"`
+	Billed      *float64 `json:",omitempty"` // billing units, of what is held or used; never a limit
 }
 
 // AmountFromStructs converts an amount; components that are structs.AmountNoLimit are left out.
@@ -29,12 +31,18 @@ func AmountFromStructs(a structs.Amount) *Amount {
 			*c.to = ptr(c.v)
 		}
 	}
+	if a.Billed != 0 {
+		out.Billed = ptr(float64(a.Billed) / 1000)
+	}
 	return out
 }
 
 // ToStructs converts an amount; missing is what a field that is nil means.
 func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	out := structs.Amount{GPUMilli: missing, GPUMemoryMiB: missing, CPU: missing, MemoryMiB: missing}
+	if a.Billed != nil {
+		return out, structs.Errorf(structs.CodeInvalid, "billed: billing units are counted, they cannot be limited or guaranteed")
+	}
 	if a.GPUs != nil {
 		m := math.Round(*a.GPUs * 1000)
 		if m < 0 || m > 1e12 || math.IsNaN(m) {
@@ -58,36 +66,94 @@ func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	return out, nil
 }
 
+// Billing are the weights by which what a queue's work holds becomes billing units.
+type Billing struct {
+	GPU         *float64           `json:",omitempty"` // of a whole GPU that no word of Models names; 1 by default
+	GPUMemoryGB float64            `json:",omitempty"`
+	CPUGHz      float64            `json:",omitempty"`
+	MemoryGB    float64            `json:",omitempty"`
+	Models      map[string]float64 `json:",omitempty"` // of a whole GPU, by a word of its model
+}
+
+// billingFromStructs converts weights.
+func billingFromStructs(b *structs.Billing) *Billing {
+	if b == nil {
+		return nil
+	}
+	out := &Billing{GPU: ptr(unmicro(b.GPU)), GPUMemoryGB: unmicro(b.GPUMemory), CPUGHz: unmicro(b.CPU), MemoryGB: unmicro(b.Memory)}
+	for m, w := range b.Models {
+		if out.Models == nil {
+			out.Models = map[string]float64{}
+		}
+		out.Models[m] = unmicro(w)
+	}
+	return out
+}
+
+func unmicro(v int64) float64 { return float64(v) / 1e6 }
+
+// micro is a weight in millionths; what no weight can be becomes one that the check refuses.
+func micro(w float64) int64 {
+	if !(w >= 0 && w <= structs.BillingMax/1e6) {
+		return -1
+	}
+	return int64(math.Round(w * 1e6))
+}
+
+// toStructs converts weights.
+func (b *Billing) toStructs() *structs.Billing {
+	if b == nil {
+		return nil
+	}
+	out := &structs.Billing{GPU: 1_000_000, GPUMemory: micro(b.GPUMemoryGB), CPU: micro(b.CPUGHz), Memory: micro(b.MemoryGB)}
+	if b.GPU != nil {
+		out.GPU = micro(*b.GPU)
+	}
+	for m, w := range b.Models {
+		if out.Models == nil {
+			out.Models = map[string]int64{}
+		}
+		out.Models[m] = micro(w)
+	}
+	return out
+}
+
 // Queue is a node of the tree that shares the cluster out, as PUT /v1/queues takes it.
 type Queue struct {
-	Path              string // also read from Name
-	Name              string `json:",omitempty"` // what an HCL block's label says; Path wins
-	Description       string `json:",omitempty"`
-	Weight            int64  `json:",omitempty"`
-	Guarantee         *Amount
-	Limit             *Amount
-	SoftLimit         *Amount
-	Order             string            `json:",omitempty"`
-	Preempt           string            `json:",omitempty"`
-	Backfill          string            `json:",omitempty"`
-	ReserveDepth      int64             `json:",omitempty"`
-	MaxWait           TextDuration      `json:",omitempty"`
-	HalfLife          TextDuration      `json:",omitempty"`
-	Aging             TextDuration      `json:",omitempty"`
-	RunningMax        int64             `json:",omitempty"`
-	SubmittedMax      int64             `json:",omitempty"`
-	RunningUserMax    int64             `json:",omitempty"`
-	SubmittedUserMax  int64             `json:",omitempty"`
-	GPUMinutesMax     int64             `json:",omitempty"`
-	GPUMinutesUserMax int64             `json:",omitempty"`
-	PreemptGrace      TextDuration      `json:",omitempty"`
-	PreemptMinRuntime TextDuration      `json:",omitempty"`
-	PreemptMax        int64             `json:",omitempty"`
-	PreemptRate       int64             `json:",omitempty"`
-	AllowedUsers      []string          `json:",omitempty"`
-	Meta              map[string]string `json:",omitempty"`
-	CreateIndex       uint64
-	ModifyIndex       uint64
+	Path                 string           // also read from Name
+	Name                 string           `json:",omitempty"` // what an HCL block's label says; Path wins
+	Description          string           `json:",omitempty"`
+	Weight               int64            `json:",omitempty"`
+	UserWeights          map[string]int64 `json:",omitempty"`
+	Billing              *Billing         `json:",omitempty"`
+	Guarantee            *Amount
+	Limit                *Amount
+	SoftLimit            *Amount
+	Order                string            `json:",omitempty"`
+	Preempt              string            `json:",omitempty"`
+	Backfill             string            `json:",omitempty"`
+	ReserveDepth         int64             `json:",omitempty"`
+	MaxWait              TextDuration      `json:",omitempty"`
+	HalfLife             TextDuration      `json:",omitempty"`
+	Aging                TextDuration      `json:",omitempty"`
+	RunningMax           int64             `json:",omitempty"`
+	SubmittedMax         int64             `json:",omitempty"`
+	RunningUserMax       int64             `json:",omitempty"`
+	SubmittedUserMax     int64             `json:",omitempty"`
+	GPUMinutesMax        int64             `json:",omitempty"`
+	GPUMinutesUserMax    int64             `json:",omitempty"`
+	PreemptGrace         TextDuration      `json:",omitempty"`
+	PreemptMinRuntime    TextDuration      `json:",omitempty"`
+	PreemptMax           int64             `json:",omitempty"`
+	PreemptRate          int64             `json:",omitempty"`
+	PreemptAfter         TextDuration      `json:",omitempty"`
+	PreemptPriorityDelta int64             `json:",omitempty"`
+	AgingMax             int64             `json:",omitempty"`
+	BackfillWindow       TextDuration      `json:",omitempty"`
+	AllowedUsers         []string          `json:",omitempty"`
+	Meta                 map[string]string `json:",omitempty"`
+	CreateIndex          uint64
+	ModifyIndex          uint64
 }
 
 // QueueFromStructs converts a queue.
@@ -99,12 +165,13 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 		return AmountFromStructs(*a)
 	}
 	return &Queue{
-		Path: q.Path, Description: q.Description, Weight: q.Weight, Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
+		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
 		Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
 		MaxWait: TextDuration(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
 		PreemptGrace: TextDuration(q.PreemptGrace), PreemptMinRuntime: TextDuration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
+		PreemptAfter: TextDuration(q.PreemptAfter), PreemptPriorityDelta: q.PreemptDelta, AgingMax: q.AgingMax, BackfillWindow: TextDuration(q.BackfillWindow),
 		AllowedUsers: q.AllowedUsers, Meta: q.Meta, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
 	}
 }
@@ -112,11 +179,12 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 // ToStructs converts a queue.
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
-		Path: q.Path, Description: q.Description, Weight: q.Weight, Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
 		MaxWait: time.Duration(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
 		PreemptGrace: time.Duration(q.PreemptGrace), PreemptMinRuntime: time.Duration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
+		PreemptAfter: time.Duration(q.PreemptAfter), PreemptDelta: q.PreemptPriorityDelta, AgingMax: q.AgingMax, BackfillWindow: time.Duration(q.BackfillWindow),
 		AllowedUsers: q.AllowedUsers, Meta: cloneMap(q.Meta),
 	}
 	if out.Path == "" {

@@ -21,14 +21,13 @@ func (Fair) Name() string { return structs.OrderFair }
 // Key orders the workloads of one submitter: by priority.
 func (Fair) Key(w *scheduler.Workload, _ *Scene) Key { return Key{-int64(priorityOf(w))} }
 
-// Share is the weighted dominant share in units of 1e-9.
+// Share is the weighted share in units of 1e-9: the dominant one, or of billing units (Scene.Share).
 func (Fair) Share(e *Entity, at *Scene) int64 {
 	sum := e.Held
 	if e.Usage != nil {
 		sum = sum.Add(e.Usage.MeanAt(at.Now, at.Queue.HalfLife))
 	}
-	s, _ := at.Dominant(sum)
-	return s / 2 / max(e.Weight, 1)
+	return at.Share(sum) / 2 / max(e.Weight, 1)
 }
 
 // Terms are the priority among the submitter's own, and the wait.

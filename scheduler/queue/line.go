@@ -129,7 +129,7 @@ func (l *Line) Begin(table *scheduler.QueueTable, cfg structs.SchedulerConfig, p
 		}
 		if ln == nil {
 			ln = &lane{node: n}
-			ln.in = &entrant{Entity: Entity{Name: k.user, Weight: 1}, lane: ln, at: -1}
+			ln.in = &entrant{Entity: Entity{Name: k.user, Weight: n.scene.Queue.UserWeight(k.user)}, lane: ln, at: -1}
 			if n.share != nil {
 				if u := table.Use(n.path, k.user); u != nil && k.user != "" {
 					ln.in.Usage, ln.in.Held = u, u.Held
@@ -175,6 +175,7 @@ func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTi
 	n.scene = Scene{Now: now, Seed: seed, Queue: l.table.Settings(path, cfg)}
 	if l.table != nil {
 		n.scene.Total, n.scene.Turnover = l.table.Total, l.table.Turnover
+		n.scene.Total.Billed = n.scene.Queue.Billing.OfCluster(l.table.Total, l.table.Models)
 	}
 	n.order = Named(n.scene.Queue.Order)
 	n.share, _ = n.order.(Sharer)
@@ -375,14 +376,24 @@ func (l *Line) Placed(i int, use structs.Amount) {
 
 // Taken is Placed of all that the workload asks for: how people are told the order before it is known who finds a
 // place. With nothing placed, one submitter's whole list would come before the first of another who has as much.
-func (l *Line) Taken(i int) { l.Placed(i, l.pending[i].Asks()) }
+func (l *Line) Taken(i int) {
+	w := &l.pending[i]
+	use := w.Asks()
+	if b := l.of[i].node.scene.Queue.Billing; b != nil && w.Job != nil {
+		for _, g := range w.Job.Groups {
+			use.Billed += b.OfGroup(g) * int64(max(g.Count, 1))
+		}
+	}
+	l.Placed(i, use)
+}
 
 // Blocked is told that something of a workload found no place. Where the queue backfills by run time, those of its lane
-// that follow are tried in that order from now on: what is not known to end is last.
+// that follow are tried in that order from now on: what is not known to end is last. Deadlines keep their order: what has
+// the least time left is tried first also when it backfills.
 func (l *Line) Blocked(i int) {
 	ln := l.of[i]
 	n := ln.node
-	if ln.byTime || n.aware || n.scene.Queue.Backfill != structs.BackfillSJF {
+	if ln.byTime || n.aware || n.scene.Queue.Order == structs.OrderEDF || n.scene.Queue.Backfill != structs.BackfillSJF {
 		return
 	}
 	l.refit()

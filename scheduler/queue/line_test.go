@@ -32,7 +32,7 @@ func drain(l *Line, ws []scheduler.Workload, free structs.Amount) (order, placed
 		if over, _ := ws[i].Asks().Exceeds(free); over == "" {
 			free = free.Sub(ws[i].Asks())
 			placed = append(placed, ws[i].Key.ID)
-			l.Placed(i, ws[i].Asks())
+			l.Taken(i)
 			continue
 		}
 		l.Placed(i, structs.Amount{})
@@ -54,6 +54,10 @@ func TestLine(t *testing.T) {
 		j := *w.Job
 		j.Runtime.Expected = d
 		w.Job = &j
+		return w
+	}
+	model := func(w scheduler.Workload, name string) scheduler.Workload {
+		w.Job.Groups[0].Tasks[0].Resources.GPU[0].Model = name
 		return w
 	}
 	waited := func(w scheduler.Workload, d time.Duration) scheduler.Workload {
@@ -110,6 +114,27 @@ func TestLine(t *testing.T) {
 		{"priority: waiting raises it", structs.OrderPriority, nil, nil,
 			[]scheduler.Workload{load("new", "", "", 9, 55, 1), waited(load("old", "", "", 1, 50, 1), 2*time.Hour), waited(load("older", "", "", 2, 1, 1), 3*time.Hour)},
 			"old new older"},
+		{"priority: waiting raises it up to a ceiling", structs.OrderPriority, []*structs.Queue{{Path: structs.QueueRoot, AgingMax: 3}}, nil,
+			[]scheduler.Workload{load("new", "", "", 9, 55, 1), waited(load("old", "", "", 1, 50, 1), 2*time.Hour), waited(load("older", "", "", 2, 51, 1), 3*time.Hour)},
+			"new older old"},
+		{"fair: billing units, by the model asked for", structs.OrderFair,
+			[]*structs.Queue{{Path: "a"}, {Path: "b"}, {Path: structs.QueueRoot, Billing: &structs.Billing{GPU: 1e6, Models: map[string]int64{"H100": 4e6}}}}, nil,
+			[]scheduler.Workload{model(load("a1", "a", "", 1, 50, 1), "H100"), model(load("a2", "a", "", 2, 50, 1), "H100"),
+				load("b1", "b", "", 3, 50, 1), load("b2", "b", "", 4, 50, 1), load("b3", "b", "", 5, 50, 1), load("b4", "b", "", 6, 50, 1), load("b5", "b", "", 7, 50, 1)},
+			"a1 b1 b2 b3 b4 a2 b5"},
+		{"fair: billed use counts, not the dominant share", structs.OrderFair,
+			[]*structs.Queue{{Path: "a"}, {Path: "b"}, {Path: structs.QueueRoot, Billing: &structs.Billing{GPU: 1e6}}},
+			[]*structs.QueueUsage{{Path: "a", Held: structs.Amount{CPU: 90_000}, At: testNow}, {Path: "b", Held: structs.Amount{GPUMilli: 1000, Billed: 1000}, At: testNow}},
+			[]scheduler.Workload{load("b1", "b", "", 1, 50, 1), load("a1", "a", "", 2, 50, 1)},
+			"a1 b1"},
+		{"weighted-fair: billed service counts", structs.OrderWeighted,
+			[]*structs.Queue{{Path: "a"}, {Path: "b"}, {Path: structs.QueueRoot, Billing: &structs.Billing{GPU: 1e6}}},
+			[]*structs.QueueUsage{{Path: "a", Total: structs.Amount{CPU: 90_000_000}, At: testNow}, {Path: "b", Total: structs.Amount{GPUMilli: 1000_000, Billed: 1000_000}, At: testNow}},
+			[]scheduler.Workload{load("b1", "b", "", 1, 50, 1), load("a1", "a", "", 2, 50, 1)},
+			"a1 b1"},
+		{"fair: submitters by weight", structs.OrderFair, []*structs.Queue{{Path: structs.QueueRoot, UserWeights: map[string]int64{"ada": 2}}}, nil,
+			[]scheduler.Workload{load("a1", "", "ada", 1, 50, 1), load("a2", "", "ada", 2, 50, 1), load("a3", "", "ada", 3, 50, 1), load("a4", "", "ada", 4, 50, 1), load("b1", "", "bob", 5, 50, 1), load("b2", "", "bob", 6, 50, 1)},
+			"a1 b1 a2 a3 b2 a4"},
 		{"the bound: whatever the order, the longest wait goes first", structs.OrderFCFS, nil, nil,
 			[]scheduler.Workload{load("urgent", "", "", 9, 90, 1), waited(load("starved", "", "", 1, 1, 1), 25*time.Hour), waited(load("more", "", "", 2, 1, 1), 26*time.Hour)},
 			"more starved urgent"},

@@ -57,7 +57,7 @@ type Scene struct {
 	Now   structs.LogTime
 	Seed  uint64
 	Queue structs.Queue  // whose order it is, with every setting filled in
-	Total structs.Amount // what the cluster has
+	Total structs.Amount // what the cluster has; Billed by the weights of Queue
 	// Turnover is the mean time until what is held now is given back; 0: not known.
 	Turnover time.Duration
 }
@@ -103,6 +103,16 @@ func (at *Scene) Dominant(a structs.Amount) (share int64, resource string) {
 		}
 	}
 	return share, resource
+}
+
+// Share is what an amount is of the cluster, in units of 1e-9: its dominant share, or where the queue has weights of
+// billing, its billing units.
+func (at *Scene) Share(a structs.Amount) int64 {
+	if at.Queue.Billing != nil {
+		return ratio(a.Billed, max(at.Total.Billed, 1), nano)
+	}
+	s, _ := at.Dominant(a)
+	return s
 }
 
 const (

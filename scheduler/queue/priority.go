@@ -7,6 +7,7 @@ import (
 
 // Priority is the job's priority, raised by waiting: by one for each Queue.Aging. So whatever is submitted from some
 // time on, a workload that waits is passed only by what has more priority than its own has grown to.
+// Queue.AgingMax is the most that waiting adds.
 type Priority struct{}
 
 // Name is "priority".
@@ -14,7 +15,11 @@ func (Priority) Name() string { return structs.OrderPriority }
 
 // aged is the raised priority in thousandths.
 func (Priority) aged(w *scheduler.Workload, at *Scene) int64 {
-	return 1000*int64(priorityOf(w)) + ratio(int64(at.Waited(w)), int64(at.Queue.Aging), 1000)
+	raised := ratio(int64(at.Waited(w)), int64(at.Queue.Aging), 1000)
+	if top := at.Queue.AgingMax; top > 0 {
+		raised = min(raised, 1000*top)
+	}
+	return 1000*int64(priorityOf(w)) + raised
 }
 
 // Key orders by raised priority, high first.

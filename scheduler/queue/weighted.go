@@ -8,7 +8,8 @@ import (
 )
 
 // Weighted is weighted fair queueing: each one has a virtual time that advances with the service he gets, divided by
-// his weight, and the turn is of who is furthest behind. Service is the dominant share held, times time.
+// his weight, and the turn is of who is furthest behind. Service is the dominant share held, or the share of billing units
+// where the queue has weights of billing, times time.
 //
 // Who asks for nothing does not save up: when he comes back, his virtual time is lifted to the least one of those who
 // hold something (QueueUsage.Credit). Work in hand counts as if it went on for a quantum, because otherwise one pass,
@@ -31,6 +32,9 @@ func (Weighted) Share(e *Entity, at *Scene) int64 {
 		service = service.Add(e.Usage.TotalAt(at.Now)).Add(e.Usage.Credit)
 	}
 	t := at.Total
+	if at.Queue.Billing != nil {
+		return ratio(service.Billed, max(t.Billed, 1), micro) / max(e.Weight, 1)
+	}
 	return max(ratio(service.GPUMilli, t.GPUMilli, micro), ratio(service.GPUMemoryMiB, t.GPUMemoryMiB, micro),
 		ratio(service.CPU, t.CPU, micro), ratio(service.MemoryMiB, t.MemoryMiB, micro)) / max(e.Weight, 1)
 }

@@ -1,0 +1,167 @@
+package structs
+
+import (
+	"cmp"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// Billing are the weights by which what a queue's work holds becomes one number, its billing units, so that an hour of a
+// large GPU counts for more than one of a small GPU. Weights are in millionths of a unit. Amounts carry the units in
+// Amount.Billed, in thousandths. A Billing is immutable.
+type Billing struct {
+	GPU       int64            // of a whole GPU of a model that Models does not name
+	GPUMemory int64            // of a GiB of GPU memory
+	CPU       int64            // of 1000 MHz
+	Memory    int64            // of a GiB
+	Models    map[string]int64 // of a whole GPU, by a word of its model ("H100") as in GPURequest.Model; the longest word that fits counts
+}
+
+// Limits of Billing and user weights.
+const (
+	BillingMax       = 1000 * 1_000_000 // of one weight
+	billingModelsMax = 64
+	userWeightsMax   = 10_000
+)
+
+// Equal reports whether both bill alike. Either may be nil.
+func (b *Billing) Equal(o *Billing) bool {
+	if b == nil || o == nil {
+		return b == o
+	}
+	return b.GPU == o.GPU && b.GPUMemory == o.GPUMemory && b.CPU == o.CPU && b.Memory == o.Memory && maps.Equal(b.Models, o.Models)
+}
+
+// check says what is wrong with the weights; "" for nothing.
+func (b *Billing) check() string {
+	if len(b.Models) > billingModelsMax {
+		return "it names more than 64 models"
+	}
+	sum := int64(0)
+	for _, c := range b.parts() {
+		if c.Value < 0 || c.Value > BillingMax {
+			return "the weight of " + c.Name + " is not between 0 and 1000"
+		}
+		sum += c.Value
+	}
+	if sum == 0 {
+		return "every weight is 0, so nothing would count"
+	}
+	for m := range b.Models {
+		if strings.TrimSpace(m) == "" {
+			return "a model has no name"
+		}
+	}
+	return ""
+}
+
+func (b *Billing) parts() []AmountPart {
+	out := []AmountPart{{Name: "gpu", Value: b.GPU}, {Name: "gpu_memory_gb", Value: b.GPUMemory}, {Name: "cpu_ghz", Value: b.CPU}, {Name: "memory_gb", Value: b.Memory}}
+	for _, m := range slices.Sorted(maps.Keys(b.Models)) {
+		out = append(out, AmountPart{Name: "model " + m, Value: b.Models[m]})
+	}
+	return out
+}
+
+// whole is the weight of a whole GPU of a model: of the longest word that names it, the first by name of equally long ones.
+func (b *Billing) whole(model string) int64 {
+	word, found := "", false
+	for w := range b.Models {
+		if IsModel(model, w) && (!found || cmp.Or(cmp.Compare(len(word), len(w)), cmp.Compare(w, word)) < 0) {
+			word, found = w, true
+		}
+	}
+	if found {
+		return b.Models[word]
+	}
+	return b.GPU
+}
+
+// rest is what everything but GPUs counts of an amount, and the memory of GPUs.
+func (b *Billing) rest(a Amount) int64 {
+	const gib = 1024
+	return weighed(a.CPU, b.CPU, 1) + weighed(1000*a.MemoryMiB, b.Memory, gib) + weighed(1000*a.GPUMemoryMiB, b.GPUMemory, gib)
+}
+
+// weighed is v * weight / per, in thousandths of units.
+func weighed(v, weight, per int64) int64 {
+	if v <= 0 || weight == 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(v), uint64(weight))
+	by := uint64(per) * 1_000_000
+	if hi >= by {
+		return 1 << 62
+	}
+	q, _ := bits.Div64(hi, lo, by)
+	return int64(q)
+}
+
+// Of is what an allocation counts, in thousandths of units; 0 without weights.
+func (b *Billing) Of(a *Allocation) int64 {
+	if b == nil {
+		return 0
+	}
+	sum := b.rest(AmountOf(a))
+	for i := range a.Grants {
+		if g := &a.Grants[i]; g.IsGPU() {
+			sum += weighed(GrantAmount(g).GPUMilli, b.whole(deviceModel(g.Device)), 1)
+		}
+	}
+	return sum
+}
+
+// OfGroup is what one allocation of a group will count as far as it can be told before GPUs are chosen: see GroupAmount.
+func (b *Billing) OfGroup(g *Group) int64 {
+	if b == nil {
+		return 0
+	}
+	sum := b.rest(GroupAmount(g))
+	for _, t := range g.Tasks {
+		for i := range t.Resources.Devices {
+			if d := &t.Resources.Devices[i]; IsGPUDevice(d.Name) {
+				sum += weighed(1000*max(d.Count, 1), b.whole(deviceModel(d.Name)), 1)
+			}
+		}
+		if len(t.Resources.GPU) > 0 {
+			r := &t.Resources.GPU[0]
+			milli := int64(1000)
+			if r.Shared() {
+				milli = 10 * max(r.Share, r.Compute)
+			}
+			sum += weighed(milli*max(r.Count, 1), b.whole(r.Model), 1)
+		}
+	}
+	return sum
+}
+
+// OfCluster is what a whole cluster counts: an amount of which GPUs are of the given models.
+func (b *Billing) OfCluster(total Amount, models []GPUCount) int64 {
+	if b == nil {
+		return 0
+	}
+	sum, named := b.rest(total), int64(0)
+	for _, m := range models {
+		named += 1000 * m.Count
+		sum += weighed(1000*m.Count, b.whole(m.Model), 1)
+	}
+	return sum + weighed(total.GPUMilli-named, b.GPU, 1)
+}
+
+// GPUCount is how many GPUs of a model there are.
+type GPUCount struct {
+	Model string
+	Count int64
+}
+
+// deviceModel is the model in "vendor/type/model"; "" when none is named.
+func deviceModel(id string) string {
+	_, rest, _ := strings.Cut(id, "/")
+	_, model, _ := strings.Cut(rest, "/")
+	return model
+}
+
+// UserWeight is the weight of a submitter within a queue whose settings are filled in.
+func (q *Queue) UserWeight(user string) int64 { return max(q.UserWeights[user], 1) }
