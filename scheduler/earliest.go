@@ -6,12 +6,6 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ending is something held that makes room at a time.
-type ending struct {
-	at   structs.LogTime
-	need structs.Vector
-}
-
 // earliest finds the first time at which everything that a decision misses could be placed, if everything held ends when
 // it is expected to and nothing else is placed but what is promised. It is nil when no such time is known.
 //
@@ -30,30 +24,26 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	if b.rows == nil && !b.anyEnds() {
 		return 0, nil // it will be as it is now
 	}
-	now := d.in.Now
-	times := []structs.LogTime{now}
 	rows := b.rowsFor(d)
-	for _, row := range rows {
-		for _, e := range b.w.get(row).hold.list() {
-			if at := b.foreseen(row, &e.work); at > 0 {
-				times = append(times, at)
-			}
-		}
-		for _, p := range b.rows[row] {
-			if p.end > now {
-				times = append(times, p.end)
-			}
-		}
-	}
-	slices.Sort(times)
-	times = slices.Compact(times)
-	// Amounts alone tell a time before which it cannot be, and mostly that time will do.
-	lo, _ := slices.BinarySearch(times, b.soonest(d, rows))
-	if lo == len(times) {
+	// What is free alone tells a time before which it cannot be, and mostly that time will do.
+	soonest, exact := b.soonest(d, rows)
+	if soonest == never {
 		return 0, nil
 	}
-	if best := b.placeAt(d, rows, times[lo]); best != nil {
-		return times[lo], best
+	if exact {
+		if best := b.placeAt(d, rows, soonest); best != nil {
+			return soonest, best
+		}
+	}
+	times := b.timesOf(d, rows)
+	lo, found := slices.BinarySearch(times, soonest)
+	if !exact || !found {
+		if lo == len(times) {
+			return 0, nil
+		}
+		if best := b.placeAt(d, rows, times[lo]); best != nil {
+			return times[lo], best
+		}
 	}
 	if lo++; lo == len(times) {
 		return 0, nil
@@ -72,6 +62,26 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 		}
 	}
 	return times[hi], best
+}
+
+// timesOf lists the times at which more may be free on some rows, now among them.
+func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
+	now := d.in.Now
+	times := []structs.LogTime{now}
+	for _, row := range rows {
+		if t := b.tail(row, b.w.get(row).hold); t != nil {
+			for k := range t.ends {
+				times = append(times, t.ends[k].at)
+			}
+		}
+		for _, p := range b.rows[row] {
+			if p.end > now {
+				times = append(times, p.end)
+			}
+		}
+	}
+	slices.Sort(times)
+	return slices.Compact(times)
 }
 
 // anyEnds reports whether anything held is known to end.
@@ -130,7 +140,7 @@ func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []pla
 	ends := make([]ending, 0, len(o.hold.list()))
 	for _, e := range o.hold.list() {
 		if at := b.foreseen(0, &e.work); at > 0 {
-			ends = append(ends, ending{at, e.need})
+			ends = append(ends, ending{at: at, need: e.need})
 		}
 	}
 	for k := len(ends)/2 - 1; k >= 0; k-- {
@@ -201,7 +211,7 @@ func (b *books) rowsFor(d *decision) []int {
 					continue
 				}
 				v := g.scan.classVerdict(&c.classes[c.class[i]])
-				if row := b.w.v.starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.ready[i] && b.closedTo(row, d.load, never) == "" {
+				if row := b.w.v.starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load, never) == "") {
 					out = append(out, row)
 					break
 				}
@@ -234,34 +244,24 @@ func (b *books) decideAt(d *decision, w *whatIf) []placement {
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
 	w := &whatIf{v: b.w.v, mix: b.w.mix, scratch: b.w.scratch, era: "then "}
-	w.touched = w.column()
+	w.touched, w.states = w.column(), w.scratch.pictures(len(rows))
 	defer func() {
 		w.scratch.keep(w.touched)
+		w.scratch.keepPictures(w.states)
 		w.unlock()
 	}()
 	for _, row := range rows {
-		o := b.w.get(row)
-		var keep []*held
-		list := o.hold.list()
-		for _, e := range list {
-			if t := b.foreseen(row, &e.work); t == 0 || t > at {
-				keep = append(keep, e)
-			}
-		}
-		same := len(keep) == len(list)
-		for _, p := range b.rows[row] {
-			if p.end == 0 || p.end > at { // also those that begin later: what is promised now shall not delay them
-				keep = append(keep, p.held)
-				same = false
-			}
-		}
-		if same {
-			w.set(row, o)
-			continue
-		}
 		c, i := b.w.v.at(row)
-		slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
-		w.set(row, occupancy{hold: &holding{held: keep}}.tally(c.nodes[i]))
+		o := occupancy{c.used[i], c.hold[i]}
+		touched := b.w.touched[row] != 0
+		if touched {
+			o = b.w.get(row)
+		}
+		t := b.tail(row, o.hold)
+		if !touched && len(b.rows[row]) == 0 && t.over(at) == 0 {
+			continue // it will be as the view says
+		}
+		w.begin(row, b.picture(row, c, i, o, t, at))
 	}
 	if len(d.placed) == 0 {
 		return b.decideAt(d, w)

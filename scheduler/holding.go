@@ -3,6 +3,7 @@ package scheduler
 import (
 	"bytes"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -115,6 +116,8 @@ type holding struct {
 	waits  int      // how many of held wait on others
 	yields int      // how many of held may shrink for others
 	shy    int      // how many of held keep others away
+
+	tail atomic.Pointer[tail] // what it is by when it ends, as some promise asked last; nil: none did. A memo: nothing depends on it
 }
 
 func (h *holding) list() []*held {

@@ -31,7 +31,7 @@ func endingsOf(hold *holding, used structs.Vector, when func(*held) structs.LogT
 	var list []ending
 	for _, e := range hold.list() {
 		if at := when(e); at > 0 {
-			list = append(list, ending{at, e.need})
+			list = append(list, ending{at: at, need: e.need})
 		}
 	}
 	slices.SortFunc(list, func(a, b ending) int { return cmp.Compare(a.at, b.at) })

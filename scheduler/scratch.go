@@ -1,6 +1,10 @@
 package scheduler
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // scratch is memory that one pass leaves to the next: columns as long as the cluster, which every decision needs anew.
 // Without it a decision about one allocation on 10,000 nodes would leave 270 KB of garbage. What is in it means nothing.
@@ -8,6 +12,8 @@ type scratch struct {
 	columns [][]int32     // counters by row
 	heaps   [][]candidate // of scans that are done
 	wants   []want        // of a gang that found no place
+	future  []occupancy   // rows of a picture of the future
+	ends    []structs.LogTime
 }
 
 // scratchMax is how many columns and how many heaps are kept.
@@ -34,6 +40,41 @@ func (w *whatIf) column() []int32 {
 func (x *scratch) keep(column []int32) {
 	if x != nil && column != nil && len(x.columns) < scratchMax {
 		x.columns = append(x.columns, column)
+	}
+}
+
+// pictures gives room for rows of a picture of the future.
+func (x *scratch) pictures(rows int) []occupancy {
+	if x == nil || cap(x.future) < rows {
+		return make([]occupancy, 0, rows)
+	}
+	p := x.future[:0]
+	x.future = nil
+	return p
+}
+
+// keepPictures takes it back.
+func (x *scratch) keepPictures(p []occupancy) {
+	if x != nil {
+		clear(p)
+		x.future = p[:0]
+	}
+}
+
+// times gives room for a time of every row.
+func (x *scratch) times(rows int) []structs.LogTime {
+	if x == nil || x.ends == nil {
+		return make([]structs.LogTime, 0, rows)
+	}
+	t := x.ends[:0]
+	x.ends = nil
+	return t
+}
+
+// keepTimes takes it back.
+func (x *scratch) keepTimes(t []structs.LogTime) {
+	if x != nil {
+		x.ends = t[:0]
 	}
 }
 

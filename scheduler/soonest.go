@@ -7,8 +7,9 @@ import (
 )
 
 // soonest is a time before which what a decision misses cannot be placed, whatever ends: by amounts and by whole devices
-// alone, without promises. It is now when nothing is known, and never when not even empty nodes have enough.
-func (b *books) soonest(d *decision, rows []int) structs.LogTime {
+// alone, beside what is promised. It is now when nothing is known, and never when not even empty nodes have enough. exact
+// says that something ends just then, or that it is now.
+func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool) {
 	now := d.in.Now
 	var g *groupWork
 	for _, x := range d.rec.groups {
@@ -16,66 +17,121 @@ func (b *books) soonest(d *decision, rows []int) structs.LogTime {
 			continue
 		}
 		if g != nil || x.ask == nil {
-			return now
+			return now, true
 		}
 		g = x
 	}
 	if g == nil {
-		return now
+		return now, true
 	}
-	missing := d.misses[g.name]
-	devices := int64(0)
+	q := roomSearch{b: b, ask: g.ask, missing: d.misses[g.name], when: b.w.scratch.times(b.w.v.rows)}
 	if g.ask.plainDevices {
-		devices = g.ask.devices[0].alts[0].count
+		q.devices = g.ask.devices[0].alts[0].count
 	}
-	var when []structs.LogTime // of each place that comes to be
-	var ends []ending
-	var freed []int64 // devices that each of ends gives back
 	for _, row := range rows {
 		c, i := b.w.v.at(row)
 		o := b.w.get(row)
 		if o.hold != nil && o.hold.waits > 0 {
-			return now
+			return now, true
 		}
-		total := &c.total[i]
-		used, free := o.used, int64(0)
-		if devices > 0 {
-			free = deviceCount(c.nodes[i])
-		}
-		ends, freed = ends[:0], freed[:0]
-		for _, e := range o.hold.list() {
-			n := wholeDevices(e)
-			free -= n
-			at := e.work.ends(now)
-			if at == 0 {
-				at = b.foreseen(row, &e.work)
-			}
-			if at > 0 {
-				k := len(ends)
-				ends, freed = append(ends, ending{at, e.need}), append(freed, n)
-				for ; k > 0 && ends[k-1].at > ends[k].at; k-- {
-					ends[k], ends[k-1] = ends[k-1], ends[k]
-					freed[k], freed[k-1] = freed[k-1], freed[k]
+		t := b.tail(row, o.hold)
+		if t != nil && t.told {
+			t = newTail(o.hold, now, func(e *held) structs.LogTime {
+				if at := e.work.ends(now); at != 0 {
+					return at
 				}
-			}
+				return b.foreseen(row, &e.work)
+			})
+			q.told = true
 		}
-		have := roomBy(total, &used, &g.ask.need, c.mhz[i], free, devices, missing)
-		for range have {
-			when = append(when, now)
-		}
-		for k := 0; k < len(ends) && have < missing; k++ {
-			used, free = used.Sub(ends[k].need), free+freed[k]
-			more := roomBy(total, &used, &g.ask.need, c.mhz[i], free, devices, missing)
-			for ; have < more; have++ {
-				when = append(when, max(ends[k].at, now))
-			}
+		if ps := b.rows[row]; len(ps) > 0 {
+			q.amongPromises(row, c, i, o, t, ps)
+		} else {
+			q.byEnds(c, i, o, t)
 		}
 	}
-	if int64(len(when)) < missing {
-		return never
+	defer func() { b.w.scratch.keepTimes(q.when) }()
+	if int64(len(q.when)) < q.missing {
+		return never, true
 	}
-	slices.Sort(when)
-	return when[missing-1]
+	slices.Sort(q.when)
+	return q.when[q.missing-1], !q.told
+}
+
+// roomSearch gathers when places for an ask come to be.
+type roomSearch struct {
+	b       *books
+	ask     *ask
+	missing int64
+	devices int64             // whole ones of an allocation; 0: none, or they are not just counted
+	when    []structs.LogTime // of each place, at most missing of a node
+	told    bool              // something was told to stop, and is taken to end now
+}
+
+// more notes places that come to be at a time.
+func (q *roomSearch) more(have, now int64, at structs.LogTime) int64 {
+	for ; have < now; have++ {
+		q.when = append(q.when, at)
+	}
+	return have
+}
+
+// byEnds looks at a row on which nothing is promised.
+func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *tail) {
+	total, need, mhz := &c.total[i], &q.ask.need, c.mhz[i]
+	used, free := o.used, int64(0)
+	if q.devices > 0 {
+		free = deviceCount(c.nodes[i])
+		if t != nil {
+			free -= t.devices
+		}
+	}
+	have := q.more(0, roomBy(total, &used, need, mhz, free, q.devices, q.missing), q.b.in.Now)
+	if t == nil {
+		return
+	}
+	for k := range t.ends {
+		if have >= q.missing {
+			return
+		}
+		e := &t.ends[k]
+		used, free = used.Sub(e.need), free+e.devices
+		if k+1 < len(t.ends) && t.ends[k+1].at == e.at {
+			continue
+		}
+		have = q.more(have, roomBy(total, &used, need, mhz, free, q.devices, q.missing), max(e.at, q.b.in.Now))
+	}
+}
+
+// amongPromises looks at a row on which something is promised: at its pictures, for a device may be held now and promised
+// for later.
+func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *tail, ps []*promised) {
+	now := q.b.in.Now
+	times := []structs.LogTime{now}
+	if t != nil {
+		for k := range t.ends {
+			times = append(times, max(now, t.ends[k].at))
+		}
+	}
+	for _, p := range ps {
+		if p.end > now {
+			times = append(times, p.end)
+		}
+	}
+	slices.Sort(times)
+	times = slices.Compact(times)
+	have := int64(0)
+	for _, at := range times {
+		if have >= q.missing {
+			return
+		}
+		x := q.b.picture(row, c, i, o, t, at)
+		free := int64(0)
+		if q.devices > 0 {
+			free = deviceCount(c.nodes[i]) - x.hold.devicesInUse()
+		}
+		have = q.more(have, roomBy(&c.total[i], &x.used, &q.ask.need, c.mhz[i], free, q.devices, q.missing), at)
+	}
 }
 
 // roomBy is how many allocations fit by amounts and whole devices, at most a number of them.

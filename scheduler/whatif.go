@@ -66,6 +66,13 @@ func (w *whatIf) set(row int, o occupancy) {
 	w.undo = append(w.undo, undone{row: int32(row), fresh: true, stamp: old})
 }
 
+// begin is set for a row that is not touched yet, before anything is tried: it cannot be rolled back.
+func (w *whatIf) begin(row int, o occupancy) {
+	w.shy = w.shy || o.hold != nil && o.hold.shy > 0
+	w.states = append(w.states, o)
+	w.touched[row] = int32(len(w.states))
+}
+
 // touch gives the state another name, because what surrounds it changed.
 func (w *whatIf) touch() {
 	w.changes++
