@@ -40,6 +40,8 @@ type ask struct {
 	isSimple     bool      // see simple
 	plainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
 	cores        []coreAsk // tasks that reserve cores
+	runs         []coreRun // of cores, by the NUMA node that each should come from
+	numaWish     bool      // some task prefers cores of one NUMA node
 	spreads      []spreadAsk
 
 	distinctHostsJob   bool
@@ -69,6 +71,7 @@ type deviceAsk struct {
 	task    string
 	alts    []deviceAlt // in order of preference; the first that can be had on a node is taken
 	perNode bool        // some condition looks at device ids
+	tied    bool        // the task wants them on the NUMA node of its cores
 }
 
 // deviceAlt is one way to serve a deviceAsk.
@@ -125,10 +128,14 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 			a.cores = append(a.cores, coreAsk{t.Name, t.Resources.Cores})
 		}
 		for i := range t.Resources.Devices {
-			a.devices = append(a.devices, compileDevice(t.Name, &t.Resources.Devices[i]))
+			d := compileDevice(t.Name, &t.Resources.Devices[i])
+			d.tied = t.Resources.NUMA.Ties(d.alts[0].name)
+			a.devices = append(a.devices, d)
 		}
 		if len(t.Resources.GPU) > 0 {
-			a.devices = append(a.devices, compileGPU(t.Name, t.Resources.GPU))
+			d := compileGPU(t.Name, t.Resources.GPU)
+			d.tied = t.Resources.NUMA.Ties(gpuName)
+			a.devices = append(a.devices, d)
 		}
 	}
 	if t := tg.Topology; t != nil {
@@ -136,6 +143,7 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 	}
 	slices.SortStableFunc(a.devices, func(x, y deviceAsk) int { return y.narrow() - x.narrow() })
 	a.inGPUs()
+	a.coreRuns()
 	for i := range tg.Networks {
 		for _, p := range tg.Networks[i].StaticPorts {
 			a.port(p, &a.static)

@@ -119,6 +119,9 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if s.ask.inside != "" {
 		term("topology", s.weights.Affinity, s.close())
 	}
+	if s.ask.numaWish {
+		term("numa", s.weights.Affinity, s.ask.together(n, o.hold))
+	}
 	if s.ask.altsMax > 0 { // decides before all others, and has no weight
 		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: Micro * (s.ask.altsMax - s.picker.rank) / s.ask.altsMax})
 	}
@@ -186,6 +189,9 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 	}
 	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
 		r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonConstraint, Dimension: "no node in pool " + s.ask.job.NodePool + " and the job's datacenters", CuredBy: structs.EventNodeJoined})
+	}
+	if len(r.Refusals) == 0 && s.givenBack {
+		r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Dimension: "all_at_once: the rest of the job does not fit", CuredBy: structs.EventAllocStopped})
 	}
 	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {
 		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Dimension, b.Dimension), cmp.Compare(a.Code, b.Code))

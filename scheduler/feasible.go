@@ -226,13 +226,10 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 	if s := a.pickPorts(n, free, h); s.dim != dimNone {
 		return nil, s
 	}
-	if s := a.pickCores(n, free, h); s.dim != dimNone {
+	if s := a.pickCores(n, free, choices, h, k); s.dim != dimNone {
 		return nil, s
 	}
 	if len(a.devices) > 0 {
-		if s := k.pickDevices(a, n, free, choices); s.dim != dimNone {
-			return nil, s
-		}
 		h.rare.grants = k.grants(a, n)
 	}
 	return h, shortageOf{}
@@ -299,25 +296,6 @@ func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
 		if !found {
 			return shortageOf{shortage: shortage{dimPorts, 1}, what: "dynamic ports"}
 		}
-	}
-	return shortageOf{}
-}
-
-func (a *ask) pickCores(n *structs.Node, free *holding, h *held) shortageOf {
-	if len(a.cores) == 0 {
-		return shortageOf{}
-	}
-	want := a.need.Cores
-	for _, id := range reservableCores(n) {
-		if int64(len(h.rare.cores)) == want {
-			break
-		}
-		if !free.cores.has(int(id)) {
-			h.rare.cores = append(h.rare.cores, id)
-		}
-	}
-	if d := want - int64(len(h.rare.cores)); d > 0 {
-		return shortageOf{shortage: shortage{dimCores, d}, what: "cores"}
 	}
 	return shortageOf{}
 }

@@ -103,6 +103,9 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 	if shared := sharesWithFellow(o.hold, h); shared > 0 {
 		return o, shortage{dimDevices, shared}
 	}
+	if s := astray(n, h); s.dim != dimNone {
+		return o, s
+	}
 	after := o.with(n, h)
 	if s := fitsAmounts(total, o.used, after.used, mhz); s.dim != dimNone {
 		return o, s

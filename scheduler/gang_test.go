@@ -17,7 +17,7 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 			a := w.allocs[m.Alloc]
 			return a == nil || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
-		if len(n.Members) == 0 {
+		if len(n.Members) == 0 || w.jobs[in.Key().Job] == nil {
 			continue
 		}
 		n.Epoch = 1

@@ -97,6 +97,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Devices     []structs.DeviceRequest
 		GPU         []structs.GPURequest
 		RDMA        bool
+		NUMA        *structs.NUMA
 	}
 	if g.gang && (a.shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
 		return ""
@@ -124,7 +125,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Tolerations []structs.Toleration
 	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
 	for _, t := range g.tg.Tasks {
-		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA})
+		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA, t.Resources.NUMA})
 	}
 	return string(pack.Append(nil, &key))
 }
@@ -146,7 +147,7 @@ func (g *groupWork) plainKey(job *structs.Job, members int) []byte {
 	text(job.NodePool)
 	for _, t := range tg.Tasks {
 		r := &t.Resources
-		if len(t.Constraints)+len(r.Devices) > 0 {
+		if len(t.Constraints)+len(r.Devices) > 0 || r.NUMA.Wants() != structs.NUMANone {
 			return nil
 		}
 		text(t.Driver)

@@ -17,6 +17,7 @@ type picker struct {
 	parts int64    // how many shared devices were picked
 	taken bitset   // devices that a member of the same gang shares: nobody of it may have them too
 	split bool     // some request got devices of several islands
+	numa  []int64  // by request, the NUMA node that its devices must lie on, or anyNUMA; nil: none must. See ask.pickCores
 }
 
 // pick is one device chosen.
@@ -113,6 +114,9 @@ func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *ho
 		if _, found := findShare(k.mine, pos); found {
 			continue
 		}
+		if k.afar(i, &g.Instances[j]) {
+			continue
+		}
 		if !g.Instances[j].Healthy {
 			sick++
 			continue
@@ -133,6 +137,11 @@ func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *ho
 		k.take(pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j})
 	}
 	return shortageOf{}
+}
+
+// afar reports whether a device does not lie on the NUMA node that those of a request must be of.
+func (k *picker) afar(i int, in *structs.DeviceInstance) bool {
+	return k.numa != nil && k.numa[i] != anyNUMA && k.numa[i] != in.NUMANode
 }
 
 func (k *picker) take(p pick) {
@@ -159,7 +168,7 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		capacity := in.MemoryMiB - reserve
 		p := pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j, mem: alt.memoryOn(capacity), compute: alt.compute}
 		s := k.busy(free, p.pos)
-		if s.whole || p.mem <= 0 || k.taken.has(p.pos) {
+		if s.whole || p.mem <= 0 || k.taken.has(p.pos) || k.afar(i, in) {
 			return p, 0, false
 		}
 		left := capacity - s.mem - p.mem
@@ -168,6 +177,9 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 	asked := false // leastShort says something
 	for j := range g.Instances {
 		in := &g.Instances[j]
+		if k.afar(i, in) {
+			continue
+		}
 		p, _, fits := room(j)
 		capacity := in.MemoryMiB - reserve
 		switch s := k.busy(free, p.pos); {

@@ -126,6 +126,9 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 			base += s.weights.Affinity * s.close()
 		}
 	}
+	if a.numaWish {
+		base += s.weights.Affinity * a.together(c.nodes[i], seen.hold)
+	}
 	return base
 }
 

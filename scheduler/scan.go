@@ -40,6 +40,7 @@ type scan struct {
 	lastShort   shortageOf // what exhausted was told last
 	lastRefusal int        // 1 + where that is counted; 0: nowhere yet
 	built       bool
+	givenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
 	surveyed    bool // the nodes were counted without being rated
 	counts      bool // the policy wants Use.Allocs and Use.GPUs
 	unplaced    int64
@@ -126,6 +127,9 @@ func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
 		s.weightSum += s.weights.Affinity
 	}
 	if a.inside != "" {
+		s.weightSum += s.weights.Affinity
+	}
+	if a.numaWish {
 		s.weightSum += s.weights.Affinity
 	}
 	if s.spreadWeight > 0 {

@@ -217,6 +217,7 @@ func (d *decision) place() {
 	d.w.rollback(mark)
 	for _, pl := range d.placed {
 		d.misses[pl.g.name]++
+		pl.g.scan.givenBack = true
 		d.keepStop(pl.g, pl.want)
 	}
 	d.placed, d.cursor = nil, cursor

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,11 +18,11 @@ import (
 
 // TestScripts decides what the scripts of testdata/scripts ask for. Commands:
 //
-//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= sick= attr.K=V meta.K=V
+//	cluster            one node per line: NAME cpu= mem= disk= cores= dc= pool= class= gpus= gpumib= model= islands= numa= sick= attr.K=V meta.K=V
 //	node NAME ...      changes a node: status= eligible=yes|no drain=DURATION|no, or any of the above; gone removes it
 //	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
 //	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
-//	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative),
+//	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
 //	                   gang min= on_failure= timeout=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
@@ -250,6 +251,17 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 			n.Resources.Devices[0].Name = v
 		case k == "gpumem":
 			n.Resources.Devices[0].Attributes = map[string]structs.Attribute{"memory": {Kind: "int", Int: num(v), Unit: "GiB"}}
+		case k == "numa": // cores and GPUs of each NUMA node: 0-3:2+4-7:2
+			n.Attributes = maps.Clone(n.Attributes)
+			list, at := strings.Split(v, "+"), 0
+			n.Attributes[structs.NUMACountAttribute] = strconv.Itoa(len(list))
+			for i, x := range list {
+				cores, gpus, _ := strings.Cut(x, ":")
+				n.Attributes[structs.NUMACoresAttribute(i)] = cores
+				for to := at + int(num(cmp.Or(gpus, "0"))); at < to; at++ {
+					n.Resources.Devices[0].Instances[at].NUMANode = int64(i)
+				}
+			}
 		case k == "gpumib":
 			for i := range n.Resources.Devices[0].Instances {
 				n.Resources.Devices[0].Instances[i].MemoryMiB = num(v)
@@ -403,6 +415,8 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "gpus": // each line is one alternative
 			r := structs.GPURequest{Count: atoi(f[1]), MemoryMiB: atoi(opt("mem", "0")), Share: atoi(opt("share", "0")), Compute: atoi(opt("compute", "0")), Model: opt("model", ""), MIG: opt("mig", "")}
 			task.Resources.GPU = append(task.Resources.GPU, r)
+		case "numa": // AFFINITY, then devices that should lie there, too
+			task.Resources.NUMA = &structs.NUMA{Affinity: f[1], Devices: f[2:]}
 		case "static":
 			l, p, _ := strings.Cut(f[1], "=")
 			net.StaticPorts = append(net.StaticPorts, structs.Port{Label: l, Value: int(atoi(p))})

@@ -225,6 +225,12 @@ func (a *adviser) conditions(tg *structs.Group) {
 				x.Constraints = slices.Delete(x.Constraints, i, i+1)
 			})
 		}
+		if t.Resources.NUMA.Wants() == structs.NUMARequire {
+			drop(80, "cores of one NUMA node preferred, not required", func(j *structs.Job) {
+				r := &j.Group(tg.Name).Tasks[k].Resources
+				r.NUMA = &structs.NUMA{Affinity: structs.NUMAPrefer, Devices: r.NUMA.Devices}
+			})
+		}
 		for i := range t.Resources.Devices {
 			for c, x := range t.Resources.Devices[i].Constraints {
 				text := "without the device's constraint " + (&condition{l: x.LTarget, r: x.RTarget, op: x.Operand}).String()

@@ -20,6 +20,7 @@ type Limits struct {
 	CPUShares   int64 // relative share, in MHz
 	CPUQuota    int64 // thousandths of a core
 	Cores       []int
+	Mems        []int // NUMA nodes whose memory the owner of Cores may use; none: all
 	MemoryBytes int64 // hard limit
 	MemoryLow   int64 // reservation: reclaimed from last
 	PidsMax     int64
@@ -152,10 +153,14 @@ func (g Group) apply(l Limits) error {
 		if d := g.V1["cpuset"]; d != "" {
 			mems, err := procfile.Read(filepath.Join(filepath.Dir(d), "cpuset.mems"))
 			if err == nil {
-				err = procfile.Write(filepath.Join(d, "cpuset.mems"), string(mems))
+				err = procfile.Write(filepath.Join(d, "cpuset.mems"), memsOf(string(mems), l))
 			}
 			if err != nil {
 				return fmt.Errorf("limit cores: %w", err)
+			}
+		} else if len(l.Mems) > 0 { // the kernel leaves out what the parent has not
+			if err := set("memory nodes", "cpuset", "cpuset.mems", formatSet(l.Mems), "cpuset.mems", ""); err != nil {
+				return err
 			}
 		}
 	}

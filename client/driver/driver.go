@@ -183,6 +183,7 @@ type Resources struct {
 	CPUMHz       int64        // share of the processor relative to other tasks
 	CPUQuota     int64        // ceiling in thousandths of a core (1500 = one and a half cores)
 	Cores        []int        // cores the task is pinned to
+	Mems         []int        // NUMA nodes that its memory must come from; none: any
 	MemoryMiB    int64        // limit, or the reservation when MemoryMaxMiB is set
 	MemoryMaxMiB int64        // limit when larger than MemoryMiB
 	PidsMax      int64        // processes and threads

@@ -3,8 +3,11 @@ package fingerprint
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +55,35 @@ func TestThisMachine(t *testing.T) {
 	if d := f.Drivers["fake"]; !d.Healthy || !d.Detected {
 		t.Errorf("driver is %+v", d)
 	}
+}
+
+// TestNUMA reads machines of two NUMA nodes and of one, which is shown as two where GPUs are made up.
+func TestNUMA(t *testing.T) {
+	sys := t.TempDir()
+	node := func(name, cores string) {
+		if err := os.Mkdir(filepath.Join(sys, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(sys, name, "cpulist"), []byte(cores+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, o Options, want map[string]string) {
+		t.Helper()
+		f := NewFacts()
+		f.Attributes[structs.NUMACountAttribute] = strconv.Itoa(o.numaNodes(f, []int64{0, 1, 2, 5, 6}))
+		if !maps.Equal(f.Attributes, want) {
+			t.Errorf("%s: %v, want %v", what, f.Attributes, want)
+		}
+	}
+	check("none shown", Options{SysNodes: sys}, map[string]string{"numa.node.count": "1"})
+	node("node0", "0-2,5-6")
+	check("one", Options{SysNodes: sys}, map[string]string{"numa.node.count": "1", "numa.node0.cores": "0-2,5-6"})
+	check("made up", Options{SysNodes: sys, TwoNUMA: true}, map[string]string{"numa.node.count": "2", "numa.node0.cores": "0,1", "numa.node1.cores": "2,5,6"})
+	node("node8", "7")
+	two := map[string]string{"numa.node.count": "2", "numa.node0.cores": "0-2,5-6", "numa.node8.cores": "7"}
+	check("two", Options{SysNodes: sys}, two)
+	check("two are shown as they are", Options{SysNodes: sys, TwoNUMA: true}, two)
 }
 
 func TestOverrides(t *testing.T) {

@@ -1,6 +1,7 @@
 package fingerprint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -14,6 +15,8 @@ import (
 	pshost "github.com/shirou/gopsutil/v4/host"
 	psmem "github.com/shirou/gopsutil/v4/mem"
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/structs"
 )
 
 func arch(_ context.Context, f *Facts) error {
@@ -82,7 +85,7 @@ func (o Options) cpu(ctx context.Context, f *Facts) error {
 	f.Attributes["cpu.reservablecores"] = strconv.FormatInt(cores, 10)
 	f.Attributes["cpu.totalcompute"] = strconv.FormatInt(total, 10)
 	f.Attributes["cpu.usablecompute"] = strconv.FormatInt(total, 10)
-	f.Attributes["numa.node.count"] = strconv.Itoa(numaNodes(f))
+	f.Attributes[structs.NUMACountAttribute] = strconv.Itoa(o.numaNodes(f, usable))
 	f.Resources.CPU = total
 	f.Resources.Cores = cores
 	f.Resources.MHzPerCore = mhz
@@ -91,11 +94,25 @@ func (o Options) cpu(ctx context.Context, f *Facts) error {
 }
 
 // numaNodes lists the NUMA nodes' cores as attributes and counts them; a machine that shows none has one.
-func numaNodes(f *Facts) int {
-	dirs, _ := filepath.Glob("/sys/devices/system/node/node[0-9]*")
+func (o Options) numaNodes(f *Facts, usable []int64) int {
+	dirs, _ := filepath.Glob(filepath.Join(cmp.Or(o.SysNodes, "/sys/devices/system/node"), "node[0-9]*"))
+	if half := len(usable) / 2; o.TwoNUMA && len(dirs) < 2 && half > 0 {
+		for i, cores := range [][]int64{usable[:half], usable[half:]} {
+			words := make([]string, len(cores))
+			for k, c := range cores {
+				words[k] = strconv.FormatInt(c, 10)
+			}
+			f.Attributes[structs.NUMACoresAttribute(i)] = strings.Join(words, ",")
+		}
+		return 2
+	}
 	for _, d := range dirs {
+		id, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(d), "node"))
+		if err != nil {
+			continue
+		}
 		if b, err := os.ReadFile(filepath.Join(d, "cpulist")); err == nil {
-			f.Attributes["numa."+filepath.Base(d)+".cores"] = strings.TrimSpace(string(b))
+			f.Attributes[structs.NUMACoresAttribute(id)] = strings.TrimSpace(string(b))
 		}
 	}
 	return max(1, len(dirs))

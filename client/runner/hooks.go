@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/allocdir"
+	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/taskenv"
 	"github.com/muster-sched/muster/structs"
@@ -325,12 +326,15 @@ func setLimits(_ context.Context, a *attempt) error {
 	res := a.spec.Resources
 	lim := driver.Resources{CPUMHz: res.CPU, MemoryMiB: res.MemoryMiB, PidsMax: r.cfg.PidsMax, ShmMiB: res.ShmMiB}
 	if res.Cores > 0 {
-		cores := taskenv.TaskCores(r.Alloc(), a.spec.Name)
+		cores := r.Alloc().TaskCores(a.spec.Name)
 		if len(cores) == 0 {
 			return driver.Permanent(fmt.Errorf("the task asks for %d cores and its allocation was given %d", res.Cores, len(r.Alloc().Cores)))
 		}
 		for _, c := range cores {
 			lim.Cores = append(lim.Cores, int(c))
+		}
+		if res.NUMA.Wants() == structs.NUMARequire {
+			lim.Mems = cgroup.MemoryNodes(lim.Cores)
 		}
 		if m := r.cfg.Node().Resources.MHzPerCore; m > 0 {
 			lim.CPUMHz = res.Cores * m

@@ -155,73 +155,12 @@ func (e *Env) resources(in Input) {
 	}
 	e.both("CPU_LIMIT", strconv.FormatInt(cpu, 10))
 	if r.Cores > 0 && len(in.Alloc.Cores) > 0 {
-		e.both("CPU_CORES", CPUSet(TaskCores(in.Alloc, in.Task.Name)))
+		e.both("CPU_CORES", CPUSet(in.Alloc.TaskCores(in.Task.Name)))
 	}
 	e.both("MEMORY_LIMIT", strconv.FormatInt(r.MemoryMiB, 10))
 	if r.MemoryMaxMiB > 0 {
 		e.both("MEMORY_MAX_LIMIT", strconv.FormatInt(r.MemoryMaxMiB, 10))
 	}
-}
-
-// TaskCores is the share of an allocation's reserved cores that is one task's: the allocation's cores in the order of
-// the tasks that ask for them, main tasks after each other, and those of tasks that run at other times from the start.
-func TaskCores(a *structs.Allocation, task string) []int64 {
-	g := a.Job.Group(a.Group)
-	if g == nil {
-		return nil
-	}
-	take := func(phase func(*structs.Task) bool) []int64 {
-		at := int64(0)
-		for _, t := range g.Tasks {
-			if !phase(t) {
-				continue
-			}
-			n := t.Resources.Cores
-			if t.Name == task {
-				if at+n > int64(len(a.Cores)) {
-					return nil
-				}
-				return a.Cores[at : at+n]
-			}
-			at += n
-		}
-		return nil
-	}
-	t := g.Task(task)
-	switch {
-	case t == nil || t.Resources.Cores == 0:
-		return nil
-	case t.Lifecycle == nil || t.Lifecycle.Hook == "poststart" || t.Lifecycle.Sidecar:
-		// Sidecars first: they hold their cores from before the main tasks until after them.
-		side := func(x *structs.Task) bool { return x.Lifecycle != nil && x.Lifecycle.Sidecar }
-		if side(t) {
-			return take(side)
-		}
-		off := int64(0)
-		for _, x := range g.Tasks {
-			if side(x) {
-				off += x.Resources.Cores
-			}
-		}
-		for _, x := range g.Tasks {
-			if side(x) || x.Lifecycle != nil && x.Lifecycle.Hook != "poststart" {
-				continue
-			}
-			if x.Name == task {
-				if off+x.Resources.Cores > int64(len(a.Cores)) {
-					return nil
-				}
-				return a.Cores[off : off+x.Resources.Cores]
-			}
-			off += x.Resources.Cores
-		}
-		return nil
-	case t.Lifecycle.Hook == "poststop":
-		return take(func(x *structs.Task) bool { return x.Lifecycle != nil && x.Lifecycle.Hook == "poststop" })
-	}
-	return take(func(x *structs.Task) bool {
-		return x.Lifecycle != nil && x.Lifecycle.Hook != "poststop" && x.Lifecycle.Hook != "poststart"
-	})
 }
 
 // CPUSet writes core numbers as the kernel does: "0-3,8".

@@ -132,12 +132,12 @@ func TestTaskCores(t *testing.T) {
 	}
 	sets := map[string][]int64{}
 	for _, x := range g.Tasks {
-		sets[x.Name] = TaskCores(a, x.Name)
+		sets[x.Name] = a.TaskCores(x.Name)
 		if int64(len(sets[x.Name])) != x.Resources.Cores {
 			t.Errorf("%s got %v of %v, wants %d", x.Name, sets[x.Name], a.Cores, x.Resources.Cores)
 		}
 	}
-	together := [][]string{{"side", "postside", "a", "b", "post"}}
+	together := [][]string{{"side", "postside", "a", "b", "post"}, {"side", "init"}}
 	for _, names := range together {
 		seen := map[int64]string{}
 		for _, name := range names {
@@ -150,7 +150,7 @@ func TestTaskCores(t *testing.T) {
 		}
 	}
 	a.Cores = a.Cores[:2]
-	if got := TaskCores(a, "end"); got != nil {
+	if got := a.TaskCores("end"); got != nil {
 		t.Errorf("too few cores gave %v", got)
 	}
 }

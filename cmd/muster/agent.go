@@ -250,6 +250,7 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	if err != nil {
 		return forget, err
 	}
+	cfg.Config.Fingerprint.TwoNUMA = true
 	libs, err := fakeLibraries()
 	if err != nil {
 		return forget, err

@@ -475,15 +475,13 @@ func allocatedResources(a *structs.Allocation) *AllocatedResources {
 	}
 	static := map[string]bool{}
 	if group != nil {
-		cores := a.Cores
 		for _, t := range group.Tasks {
 			r := &AllocatedTaskResources{
 				Cpu:    AllocatedCpuResources{CpuShares: t.Resources.CPU},
 				Memory: AllocatedMemoryResources{MemoryMB: t.Resources.MemoryMiB, MemoryMaxMB: t.Resources.MemoryMaxMiB},
 			}
-			for n := t.Resources.Cores; n > 0 && len(cores) > 0; n-- {
-				r.Cpu.ReservedCores = append(r.Cpu.ReservedCores, uint16(cores[0]))
-				cores = cores[1:]
+			for _, c := range a.TaskCores(t.Name) {
+				r.Cpu.ReservedCores = append(r.Cpu.ReservedCores, uint16(c))
 			}
 			out.Tasks[t.Name] = r
 		}

@@ -207,13 +207,7 @@ var supportTable = []typeSupport{
 		ignored: map[string]note{
 			"RDMA": {why: "kept and shown, but GPUs are not chosen by their distance to a network card in this build; rdma = true in the resources gives the devices", only: func(v reflect.Value) bool { return v.String() == "preferred" }, value: `"preferred"`},
 		}},
-	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Devices",
-		ignored: map[string]note{
-			"Affinity": {why: "without effect: cores are not chosen by NUMA node in this build", only: func(v reflect.Value) bool { return v.String() == "prefer" }, value: `"prefer"`},
-		},
-		refused: map[string]note{
-			"Affinity": {why: "cores are not chosen by NUMA node in this build; use \"none\"", only: not("none", "prefer"), value: `"require"`},
-		}},
+	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Affinity Devices"},
 	{typ: reflect.TypeFor[RequestedDevice](), block: "task > resources > device", supported: "Name Count Constraints Affinities"},
 	{typ: reflect.TypeFor[Service](), block: "service", all: Ignored, refused: map[string]note{"Connect": {why: "service mesh is not supported"}}},
 	{typ: reflect.TypeFor[ServiceWeights](), block: "service > weights", all: Ignored},

@@ -407,7 +407,19 @@ func (v *validator) resources(w string, r *Resources) {
 		}
 	}
 	if n := r.NUMA; n != nil {
-		v.oneOf(w+", numa.affinity", n.Affinity, "none", "prefer", "require")
+		v.oneOf(w+", numa.affinity", n.Affinity, structs.NUMANone, structs.NUMAPrefer, structs.NUMARequire)
+		if n.Affinity != structs.NUMANone && cores == 0 {
+			v.errorf(w+", numa.affinity", "%s, but the task reserves no cores; set cores", n.Affinity)
+		}
+		for i, d := range n.Devices {
+			asked := r.GPU != nil && structs.SameDevice(d, "nvidia/gpu") || slices.ContainsFunc(r.Devices, func(x *RequestedDevice) bool { return x != nil && structs.SameDevice(d, x.Name) })
+			if !asked {
+				v.errorf(w+", numa.devices", "the task asks for no device %q", d)
+			}
+			if slices.Contains(n.Devices[:i], d) {
+				v.errorf(w+", numa.devices", "%q is there twice", d)
+			}
+		}
 	}
 	if r.GPU != nil {
 		v.gpu(w+", gpu", r.GPU)

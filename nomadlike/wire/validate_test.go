@@ -107,6 +107,13 @@ func TestValidate(t *testing.T) {
 		{"template", "batch", func(j *Job) { k(j).Templates = []*Template{{}} }, `group "g", task "t", template 1: needs data or source`},
 		{"vault", "batch", func(j *Job) { k(j).Vault = &Vault{} }, "vault: not supported"},
 		{"gpu memory", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20 gigs"}} }, "gpu.memory: \"20 gigs\" is not an amount of memory"},
+		{"numa without cores", "batch", func(j *Job) { k(j).Resources = &Resources{NUMA: &NUMAResource{Affinity: "require"}} }, "reserves no cores"},
+		{"numa of a stranger", "batch", func(j *Job) {
+			k(j).Resources = &Resources{Cores: ptr(2), GPU: &GPU{Memory: "20GiB"}, NUMA: &NUMAResource{Affinity: "require", Devices: []string{"gpu", "fpga"}}}
+		}, "no device \"fpga\""},
+		{"numa with a device twice", "batch", func(j *Job) {
+			k(j).Resources = &Resources{Cores: ptr(2), GPU: &GPU{Count: ptr(2)}, NUMA: &NUMAResource{Affinity: "prefer", Devices: []string{"gpu", "gpu"}}}
+		}, "twice"},
 		{"gpu memory and share", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "20GiB", Share: ptr(5)}} }, "contradict each other"},
 		{"gpu model", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Memory: "1GiB", Model: "H100|"}} }, "want a word of the model's name"},
 		{"gpu compute alone", "batch", func(j *Job) { k(j).Resources = &Resources{GPU: &GPU{Compute: ptr(50)}} }, "compute = 50 without memory"},

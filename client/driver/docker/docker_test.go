@@ -71,7 +71,7 @@ func TestRequest(t *testing.T) {
 		"cap_drop": []any{"chown"}, "cap_add": []any{"CAP_KILL"}, "cpu_hard_limit": true, "pids_limit": 10.0, "ports": []any{"http"},
 		"port_map": []any{map[string]any{"db": 5432.0}}, "network_mode": "bridge", "volumes": []any{"local/x:/x:ro"}, "ulimit": []any{map[string]any{"nofile": "1:2"}},
 	})
-	cfg.Resources = driver.Resources{CPUMHz: 1000, MemoryMiB: 10, MemoryMaxMiB: 20, Cores: []int{1, 3}, PidsMax: 100, ShmMiB: 8}
+	cfg.Resources = driver.Resources{CPUMHz: 1000, MemoryMiB: 10, MemoryMaxMiB: 20, Cores: []int{1, 3}, Mems: []int{1}, PidsMax: 100, ShmMiB: 8}
 	cfg.Ports = []driver.Port{{Label: "http", HostIP: "10.0.0.1", Host: 20001, To: 80}, {Label: "db", Host: 20002}}
 	cfg.Mounts = []driver.Mount{{Source: "/srv/data", Target: "/data", ReadOnly: true, Propagation: "host-to-task"}}
 	v, err := d.decode(cfg.Config)
@@ -91,7 +91,7 @@ func TestRequest(t *testing.T) {
 			t.Errorf("environment %v lacks %s", c.Env, e)
 		}
 	}
-	if h.Memory != 20<<20 || h.MemoryReservation != 10<<20 || h.MemorySwap != h.Memory || h.CPUQuota != 50_000 || h.CpusetCpus != "1,3" || *h.PidsLimit != 10 || h.ShmSize != 8<<20 || h.CPUShares != 1000 {
+	if h.Memory != 20<<20 || h.MemoryReservation != 10<<20 || h.MemorySwap != h.Memory || h.CPUQuota != 50_000 || h.CpusetCpus != "1,3" || h.CpusetMems != "1" || *h.PidsLimit != 10 || h.ShmSize != 8<<20 || h.CPUShares != 1000 {
 		t.Errorf("%+v", h.Resources)
 	}
 	if !slices.Equal(h.CapDrop, []string{"ALL"}) || slices.Contains(h.CapAdd, "CHOWN") || !slices.Contains(h.CapAdd, "KILL") || slices.Contains(h.CapAdd, "NET_RAW") {

@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
+	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/structs"
 )
@@ -179,12 +180,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values, host *container
 	if r.CPUMHz > 0 {
 		host.CPUShares = min(max(r.CPUMHz, sharesMin), sharesMax)
 	}
-	for i, c := range r.Cores {
-		if i > 0 {
-			host.CpusetCpus += ","
-		}
-		host.CpusetCpus += strconv.Itoa(c)
-	}
+	host.CpusetCpus, host.CpusetMems = cgroup.FormatSet(r.Cores), cgroup.FormatSet(r.Mems)
 	period := v.Int("cpu_cfs_period")
 	if period == 0 {
 		period = 100_000

@@ -223,7 +223,7 @@ func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error)
 
 func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits, error) {
 	r := cfg.Resources
-	l := cgroup.Limits{CPUShares: r.CPUMHz, CPUQuota: r.CPUQuota, Cores: r.Cores, PidsMax: r.PidsMax, Accounting: true}
+	l := cgroup.Limits{CPUShares: r.CPUMHz, CPUQuota: r.CPUQuota, Cores: r.Cores, Mems: r.Mems, PidsMax: r.PidsMax, Accounting: true}
 	if n := v.Int("pids_limit"); n < 0 {
 		return l, driver.Permanent(fmt.Errorf("exec: config key \"pids_limit\" must not be negative, got %d", n))
 	} else if n > 0 && (l.PidsMax == 0 || n < l.PidsMax) {
