@@ -9,15 +9,22 @@ type (
 	// Gang is who runs together: GET /v1/job/:id/gangs.
 	Gang struct {
 		Group       string
-		Epoch       uint64 // grows with every change of the members
+		State       string // "waiting", "assembling", "running", "complete", "ended"
+		Running     int
+		Asked       int    // members
+		Min         int    // members without which it does not start
+		Max         int    // members that it may grow to
+		Epoch       uint64 // grows with every change of the members; 0 before the first
 		LaunchMode  string // "node", "rank", or "" without a launch block
 		MasterAddr  string `json:",omitempty"`
 		MasterPort  int    `json:",omitempty"` // 0 until node rank 0 has reserved one
 		WorldSize   int
 		Restarts    int64
 		Reason      string   // of the last change
+		Deadline    int64    `json:",omitempty"` // Unix nanoseconds until which the minimum must run; 0 once it does
 		AvoidNodes  []string // ids of nodes that the gang has lost members on
 		Members     []GangMember
+		Missing     []GangMissing
 		ModifyIndex uint64
 	}
 	// GangMember is one of them; its place in the list is its node rank.
@@ -25,14 +32,33 @@ type (
 		AllocID, NodeID, NodeName, Address string
 		NodeRank, FirstRank, Ranks         int
 		GPUs                               int64
+		Status                             string // of the allocation: "pending", "running", "complete", ...
+		DesiredStatus                      string `json:",omitempty"`
+		StartTime                          int64  `json:",omitempty"` // Unix nanoseconds
+		Event                              string `json:",omitempty"` // the newest of its tasks
+	}
+	// GangMissing is who does not run that should, and why: one that has a place, or so many that have none.
+	GangMissing struct {
+		Members  int
+		NodeRank int       // -1: they have no place
+		NodeName string    `json:",omitempty"`
+		Why      string    `json:",omitempty"` // for those without a place it may be in Report instead
+		Report   *WhyGroup `json:",omitempty"`
 	}
 )
 
 func gangsOf(r *methods.JobGangsResponse) []Gang {
 	out := []Gang{}
-	for _, ro := range r.Rosters {
-		g := Gang{Group: ro.Group, Epoch: ro.Epoch, MasterPort: ro.Port, Restarts: ro.Restarts, Reason: ro.Reason, AvoidNodes: []string{},
-			Members: []GangMember{}, ModifyIndex: uint64(ro.ModifyIndex)}
+	for _, st := range r.States {
+		ro := &structs.Roster{Group: st.Group}
+		for _, x := range r.Rosters {
+			if x.Group == st.Group {
+				ro = x
+			}
+		}
+		g := Gang{Group: st.Group, State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
+			Restarts: ro.Restarts, Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{},
+			ModifyIndex: uint64(ro.ModifyIndex)}
 		var launch *structs.Launch
 		if tg := r.Job.Group(ro.Group); tg != nil && tg.Launch != nil {
 			launch, g.LaunchMode = tg.Launch, structs.LaunchNode
@@ -45,9 +71,26 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 		}
 		for i, m := range ro.Members {
 			n := launch.RanksOf(m.GPUs)
-			g.Members = append(g.Members, GangMember{AllocID: m.Alloc.String(), NodeID: m.Node.String(), NodeName: m.Name, Address: m.Address,
-				NodeRank: i, FirstRank: g.WorldSize, Ranks: n, GPUs: m.GPUs})
+			x := GangMember{AllocID: m.Alloc.String(), NodeID: m.Node.String(), NodeName: m.Name, Address: m.Address,
+				NodeRank: i, FirstRank: g.WorldSize, Ranks: n, GPUs: m.GPUs}
+			if i < len(st.Status) {
+				s := &st.Status[i]
+				x.Status, x.DesiredStatus, x.StartTime, x.Event = string(s.Client), string(s.Desired), int64(s.StartedAt), s.Event
+			}
+			g.Members = append(g.Members, x)
 			g.WorldSize += n
+		}
+		for _, m := range st.Missing {
+			x := GangMissing{Members: m.Members, NodeRank: m.NodeRank, Why: m.Why}
+			if m.NodeRank >= 0 && m.NodeRank < len(ro.Members) {
+				x.NodeName = ro.Members[m.NodeRank].Name
+			}
+			if m.Report != nil {
+				w := whyGroup(m.Report, nil)
+				w.Scores = []Score{} // of places that were not taken
+				x.Report = &w
+			}
+			g.Missing = append(g.Missing, x)
 		}
 		if len(ro.Members) > 0 {
 			g.MasterAddr = ro.Members[0].Address

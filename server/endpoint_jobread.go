@@ -353,18 +353,53 @@ func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
 func (s *Server) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
 	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
 	resp := &methods.JobGangsResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		if j == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
 		}
 		resp.Job, resp.Rosters = j, p.Snapshot.RostersByJob(k)
-		idx := j.CreateIndex
+		eval, idx := lastDecision(p.Snapshot, k)
+		var reports []*structs.GroupReport
+		if who(ctx).task == nil { // tasks see who is in their gang, not what others hold
+			reports = s.reportsOf(p.Snapshot, k, eval)
+		}
+		resp.States = gangStates(p.Snapshot, j, reports)
+		idx = max(idx, j.ModifyIndex)
 		for _, r := range resp.Rosters {
 			idx = max(idx, r.ModifyIndex)
+			for _, m := range r.Members {
+				if a := p.Snapshot.AllocByID(m.Alloc); a != nil {
+					idx = max(idx, a.ModifyIndex)
+				}
+			}
 		}
 		return idx, nil
 	})
+}
+
+// lastDecision is the newest evaluation of a job that decided something, or nil, and the index of the newest of all.
+func lastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluation, idx structs.Index) {
+	for _, e := range snap.EvalsByJob(k) {
+		idx = max(idx, e.ModifyIndex)
+		if decided := len(e.FailedGroups)+len(e.PlacedGroups) > 0; decided && (last == nil || e.ModifyIndex > last.ModifyIndex) {
+			last = e
+		}
+	}
+	return last, idx
+}
+
+// reportsOf are the newest reports of a job: those that the leader has, else those of its last decision.
+func (s *Server) reportsOf(snap *state.Snapshot, k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
+	if s.Hooks.Reports != nil {
+		if r := s.Hooks.Reports(k); r != nil {
+			return r
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return append(slices.Clone(last.FailedGroups), last.PlacedGroups...)
 }
 
 // jobWhy answers why a job waits, in words and numbers (D23).
@@ -407,20 +442,10 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 			}
 			resp.Asks = waitingAsk(j, resp.Workload)
 		}
-		idx := resp.Summary.ModifyIndex
-		for _, e := range snap.EvalsByJob(k) {
-			idx = max(idx, e.ModifyIndex)
-			if decided := len(e.FailedGroups)+len(e.PlacedGroups) > 0; decided && (resp.Eval == nil || e.ModifyIndex > resp.Eval.ModifyIndex) {
-				resp.Eval = e
-			}
-		}
-		if s.Hooks.Reports != nil {
-			resp.Reports = s.Hooks.Reports(k)
-		}
-		if resp.Reports == nil && resp.Eval != nil {
-			resp.Reports = append(slices.Clone(resp.Eval.FailedGroups), resp.Eval.PlacedGroups...)
-		}
-		resp.Reports = append(claimReports(snap, k), resp.Reports...)
+		eval, idx := lastDecision(snap, k)
+		idx = max(idx, resp.Summary.ModifyIndex)
+		resp.Eval = eval
+		resp.Reports = append(claimReports(snap, k), s.reportsOf(snap, k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		return idx, nil
 	})

@@ -82,6 +82,8 @@ var golden = []struct {
 	{"job_status_pending", "job status train", "", 0},
 	{"job_status_ambiguous", "job status tr", "", 1},
 	{"job_status_none", "job status nothing", "", 1},
+	{"job_status_gang", "job status pair", "", 0},
+	{"job_status_gang_template", "job status -t {{range_.Gangs}}{{.Group}}={{.State}}_{{end}} pair", "", 0},
 	{"job_status_template", "job status -t {{range_.}}{{.ID}}_{{end}}", "", 0},
 	{"job_run", "job run -", jobSource, 1}, // one allocation of the service has failed
 	{"job_run_detach", "job run - -detach -check-index 17", jobSource, 0},

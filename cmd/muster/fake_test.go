@@ -177,6 +177,7 @@ func canned() map[string]any {
 	old := *job
 	old.Version, old.Stable, old.SubmitTime, old.VersionTag = ptr(uint64(2)), ptr(false), ptr(ago(2*time.Hour)), &wire.JobVersionTag{Name: "known-good"}
 	stub := &wire.JobListStub{ID: "example", Name: "example", Namespace: "default", Type: "service", Priority: 50, Status: "running", SubmitTime: ago(time.Hour), Version: 3, JobModifyIndex: 17}
+	pair := &wire.JobListStub{ID: "pair", Name: "pair", Namespace: "default", Type: "batch", Priority: 50, Status: "running", SubmitTime: ago(time.Minute)}
 	train := &wire.JobListStub{ID: "train", Name: "train", Namespace: "default", Type: "batch", Priority: 60, Status: "pending", SubmitTime: ago(14 * time.Minute)}
 	trial := &wire.JobListStub{ID: "trial", Name: "trial", Namespace: "default", Type: "batch", Priority: 50, Status: "dead", Stop: true, SubmitTime: ago(50 * time.Minute)}
 	nightly := &wire.JobListStub{ID: "nightly", Name: "nightly", Namespace: "default", Type: "batch", Priority: 50, Status: "running", Periodic: true, SubmitTime: ago(50 * time.Minute)}
@@ -254,7 +255,7 @@ func canned() map[string]any {
 	course := &wire.Reservation{ID: "course", NodePool: "default", Start: fixedNow.Add(time.Hour), End: fixedNow.Add(5 * time.Hour), Amount: gpus(8), Users: []string{"teacher"}, Queues: []string{"teaching"}, CreateIndex: 11, ModifyIndex: 11}
 	evalID := func(e *wire.Evaluation) string { return e.ID }
 	return map[string]any{
-		"GET /v1/jobs":  jobPrefix(stub, train, trial, nightly, sweep),
+		"GET /v1/jobs":  jobPrefix(stub, train, trial, pair, nightly, sweep),
 		"PUT /v1/jobs":  ev(map[string]any{"Warnings": "1 warning:\n\n* group hello: something odd"}),
 		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768, Model: "H100", StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano()}},
 
@@ -280,6 +281,13 @@ func canned() map[string]any {
 		"PUT /v1/job/example/checkpoint": map[string]any{"Allocations": []nomadlike.AllocCheckpoint{
 			{AllocID: allocA, Name: "example.hello[0]", Group: "hello", NodeID: nodeA, NodeName: "n1", NodeRank: 0, Told: true, Tasks: []string{"greet"}, How: "signal SIGUSR1", At: 1, Grace: int64(time.Second)},
 			{AllocID: allocB, Name: "example.hello[1]", Group: "hello", NodeID: nodeB, NodeName: "n2", NodeRank: 1, Error: "node " + nodeB + " is not connected to any server"}}},
+		"GET /v1/job/pair":         &wire.Job{ID: ptr("pair"), Name: ptr("pair"), Type: ptr("batch"), Priority: ptr(50), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("running"), SubmitTime: ptr(ago(time.Minute)), TaskGroups: []*wire.TaskGroup{{Name: ptr("g"), Gang: &wire.Gang{}}}},
+		"GET /v1/job/pair/summary": &wire.JobSummary{JobID: "pair", Summary: map[string]wire.TaskGroupSummary{"g": {Running: 1, Starting: 1}}}, "GET /v1/job/pair/evaluations": []any{}, "GET /v1/job/pair/allocations": []any{},
+		"GET /v1/job/pair/gangs": []nomadlike.Gang{
+			{Group: "g", State: "assembling", Running: 1, Asked: 4, Min: 2, Max: 8, Epoch: 3, Restarts: 1, Reason: "member_lost", MasterAddr: "10.0.0.1", MasterPort: 29500, WorldSize: 16, Deadline: fixedNow.Add(90 * time.Second).UnixNano(), AvoidNodes: []string{nodeB},
+				Members: []nomadlike.GangMember{{AllocID: allocA, NodeName: "n1", Address: "10.0.0.1", Ranks: 8, GPUs: 8, Status: "running", StartTime: ago(12 * time.Second)}, {AllocID: allocB, NodeName: "n2", Address: "10.0.0.2", NodeRank: 1, FirstRank: 8, Ranks: 8, GPUs: 8, Status: "pending", Event: "Downloading image"}},
+				Missing: []nomadlike.GangMissing{{Members: 1, NodeRank: 1, NodeName: "n2", Why: "pending: Downloading image"}, {Members: 2, NodeRank: -1, Report: &nomadlike.WhyGroup{Name: "g", Reason: "RESOURCES", Refusals: []nomadlike.Refusal{{Reason: "RESOURCES", Dimension: "growth", Short: 2, Unit: "members"}}}}}},
+			{Group: "h", State: "waiting", Asked: 2, Min: 2, Max: 2, Missing: []nomadlike.GangMissing{{Members: 2, NodeRank: -1, Report: &nomadlike.WhyGroup{Name: "h", Reason: "GANG", Refusals: []nomadlike.Refusal{{Reason: "GANG", Dimension: "1 of 2 members found", Short: 1, Unit: "members"}, {Reason: "RESOURCES", Dimension: "nvidia/gpu", Nodes: 2, Short: 3, Unit: "devices"}}}}}}},
 		"PUT /v1/job/train/checkpoint": failure{422, "job \"train\" has no checkpoint block"},
 		"GET /v1/job/example/scale":    &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},
 		"GET /v1/job/example/summary":  &wire.JobSummary{JobID: "example", Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 1, Failed: 1}}},

@@ -26,7 +26,7 @@ type jobStatusOptions struct {
 func newJobStatus(e *env) *cobra.Command {
 	o := &jobStatusOptions{env: e}
 	c := e.verb("status [options] [JOB]", "List jobs, or show one",
-		"List jobs, or show one: its groups, what waits and why, and its allocations. The beginning of an id is enough.", `
+		"List jobs, or show one: its groups, what waits and why, its gangs with who is in them and who is missing, and its\nallocations. The beginning of an id is enough.", `
 muster job status
 muster job status example
 muster job status -evals -all-allocs example
@@ -115,7 +115,11 @@ func (o *jobStatusOptions) show(ctx context.Context, a *api, stub *wire.JobListS
 	if _, err := a.get(ctx, jobPath(stub.ID), q, &job); err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, &job); done || err != nil {
+	gangs, err := a.gangsOf(ctx, stub, &job)
+	if err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, &statusJSON{&job, gangs}); done || err != nil {
 		return err
 	}
 	if o.form.quiet {
@@ -169,7 +173,7 @@ func (o *jobStatusOptions) show(ctx context.Context, a *api, stub *wire.JobListS
 	if periodic || parameterized {
 		return o.children(ctx, a, stub, parameterized)
 	}
-	return o.details(ctx, a, stub, &job)
+	return o.details(ctx, a, stub, &job, gangs)
 }
 
 // children lists what a periodic or parameterized job launched.
@@ -207,7 +211,7 @@ func (o *jobStatusOptions) children(ctx context.Context, a *api, stub *wire.JobL
 	return nil
 }
 
-func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobListStub, job *wire.Job) error {
+func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobListStub, job *wire.Job, gangs []nomadlike.Gang) error {
 	q := ns(stub.Namespace)
 	var sum wire.JobSummary
 	if _, err := a.get(ctx, jobPath(stub.ID, "/summary"), q, &sum); err != nil {
@@ -242,6 +246,9 @@ func (o *jobStatusOptions) details(ctx context.Context, a *api, stub *wire.JobLi
 	}
 	if queued > 0 && !val(job.Stop) {
 		o.waiting(ctx, a, stub, evals)
+	}
+	for i := range gangs {
+		o.gangStatus(&gangs[i])
 	}
 	aq := ns(stub.Namespace)
 	queryFlag(aq, "all", o.allAllocs)

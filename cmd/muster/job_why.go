@@ -232,6 +232,12 @@ func gated(g *nomadlike.WhyGroup) bool {
 func gateText(code, dimension string, short int64, unit string) string {
 	who, what, _ := strings.Cut(dimension, ": ")
 	lack := lackText(short, unit, dimension)
+	if dimension == structs.DimensionGrowth {
+		if code == "PRIORITY" {
+			return fmt.Sprintf("it has its minimum and may grow by %s, but others come first", lack)
+		}
+		return fmt.Sprintf("it has its minimum and may grow by %s, for which nothing is free", lack)
+	}
 	switch code {
 	case "QUOTA":
 		if unit == "jobs" || unit == "minutes" {

@@ -178,6 +178,10 @@ func TestGangAndPreemption(t *testing.T) {
 		t.Fatalf("the gang waits, and has %v %v", as, err)
 	}
 
+	if out, err := c.muster("job", "status", "gang"); err != nil || !strings.Contains(out, "State   = waiting") || !strings.Contains(out, "Missing = 2 members without a place: 1 of 2 members found; 1 node: too little nvidia/gpu") {
+		t.Errorf("job status of a gang that waits: %v\n%s", err, out)
+	}
+
 	// Half a node is enough for the next one, and it is over before the gang could start.
 	c.run("small", "priority = 50\n  runtime = { expected = \"2s\", limit = \"5s\" }", "", "sleep 1; echo done", 2)
 	c.ended("small")

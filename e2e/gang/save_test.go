@@ -26,7 +26,13 @@ func TestSaveByHand(t *testing.T) {
 	c.running("train", 2)
 	c.running("plain", 1)
 
-	out, err := c.muster("job", "checkpoint", "train")
+	out, err := c.muster("job", "status", "train")
+	for _, want := range []string{"State      = running", "Members    = 2 running of 2 asked (at least 2)", "Epoch      = 1 (placed)", "World Size = 8", "0          0-3 ", "1          4-7 "} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("job status: %v, want %q in\n%s", err, want, out)
+		}
+	}
+	out, err = c.muster("job", "checkpoint", "train")
 	if err != nil || strings.Count(out, "told by signal SIGUSR1") != 2 || strings.Count(out, ", 100 B in ${NOMAD_ALLOC_DIR}/data/s1") != 2 {
 		t.Fatalf("job checkpoint: %v\n%s", err, out)
 	}

@@ -32,6 +32,15 @@ func (q *Query) QueryOpts() *Query { return q }
 // MetaRef gives the part of a response that the server fills in.
 func (m *Meta) MetaRef() *Meta { return m }
 
+// States of a gang.
+const (
+	GangWaiting    = "waiting"    // for places
+	GangAssembling = "assembling" // it has places, and fewer than its minimum run
+	GangRunning    = "running"
+	GangComplete   = "complete"
+	GangEnded      = "ended" // its job was stopped, or is over
+)
+
 // Requests and responses. A zero Index in a response of a write means that nothing was written.
 type (
 	// EmptyRequest asks for the one thing there is.
@@ -287,6 +296,30 @@ type (
 		Meta
 		Job     *structs.Job
 		Rosters []*structs.Roster
+		States  []GangState
+	}
+	// GangState is how one gang is doing.
+	GangState struct {
+		Group           string
+		State           string // GangWaiting, ...
+		Running         int
+		Asked, Min, Max int          // members
+		Status          []GangMember // of the roster's members, in their order
+		Missing         []GangMissing
+	}
+	// GangMember is how a member is doing.
+	GangMember struct {
+		Client    structs.ClientStatus
+		Desired   structs.DesiredStatus // "" for one that is no longer known
+		StartedAt structs.LogTime
+		Event     string // the newest of its tasks
+	}
+	// GangMissing is who does not run that should, and why.
+	GangMissing struct {
+		Members  int
+		NodeRank int    // of the one that has a place; -1 for those that have none
+		Why      string // "": see Report
+		Report   *structs.GroupReport
 	}
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {

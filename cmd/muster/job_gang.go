@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// statusJSON is what `job status -json` prints of a job: the job, and its gangs if it has any.
+type statusJSON struct {
+	*wire.Job
+	Gangs []nomadlike.Gang `json:",omitempty"`
+}
+
+// gangsOf reads the gangs of a job that has some; nil for others.
+func (a *api) gangsOf(ctx context.Context, stub *wire.JobListStub, job *wire.Job) ([]nomadlike.Gang, error) {
+	if !slices.ContainsFunc(job.TaskGroups, func(g *wire.TaskGroup) bool { return g.Gang != nil }) {
+		return nil, nil
+	}
+	return a.gangs(ctx, stub)
+}
+
+// gangStatus tells how a gang is doing: what it waits for, who is in it, and who is missing.
+func (o *jobStatusOptions) gangStatus(g *nomadlike.Gang) {
+	o.heading("Gang " + strconv.Quote(g.Group))
+	state := g.State
+	if g.Deadline > 0 {
+		state += fmt.Sprintf(" (%d of its members must run within %s)", g.Min, span(time.Unix(0, g.Deadline).Sub(o.now())))
+	}
+	members := fmt.Sprintf("%d running of %d asked (at least %d", g.Running, g.Asked, g.Min)
+	if g.Max > g.Asked {
+		members += fmt.Sprintf(", at most %d", g.Max)
+	}
+	rows := [][2]string{{"State", state}, {"Members", members + ")"}}
+	if g.Epoch > 0 {
+		epoch := strconv.FormatUint(g.Epoch, 10)
+		if g.Reason != "" {
+			epoch += " (" + g.Reason + ")"
+		}
+		if g.Restarts > 0 {
+			epoch += ", started again " + plural(g.Restarts, "time")
+		}
+		rows = append(rows, [2]string{"Epoch", epoch})
+	}
+	if len(g.Members) > 0 {
+		at := "not yet: node rank 0 has reserved no port"
+		if g.MasterPort > 0 {
+			at = fmt.Sprintf("%s:%d", g.MasterAddr, g.MasterPort)
+		}
+		rows = append(rows, [2]string{"Rendezvous", at}, [2]string{"World Size", strconv.Itoa(g.WorldSize)})
+	}
+	for i := range g.Missing {
+		rows = append(rows, [2]string{"Missing", missingText(&g.Missing[i])})
+	}
+	if n := len(g.AvoidNodes); n > 0 {
+		var ids []string
+		for _, id := range g.AvoidNodes {
+			ids = append(ids, shortID(id, o.verbose))
+		}
+		rows = append(rows, [2]string{"Avoids", fmt.Sprintf("%s where members failed: %s", plural(int64(n), "node"), commaList(ids))})
+	}
+	o.kv(rows)
+	if len(g.Members) == 0 {
+		return
+	}
+	o.println()
+	table := [][]string{}
+	for _, m := range g.Members {
+		ranks := strconv.Itoa(m.FirstRank)
+		if m.Ranks > 1 {
+			ranks += "-" + strconv.Itoa(m.FirstRank+m.Ranks-1)
+		}
+		status := orNone(m.Status)
+		if m.StartTime > 0 && m.Status == "running" {
+			status += " for " + span(o.now().Sub(time.Unix(0, m.StartTime)))
+		}
+		table = append(table, []string{strconv.Itoa(m.NodeRank), ranks, m.NodeName, m.Address, shortID(m.AllocID, o.verbose), strconv.FormatInt(m.GPUs, 10), status})
+	}
+	o.table("Node Rank|Ranks|Node|Address|Allocation|GPUs|Status", table)
+}
+
+// missingText says who of a gang does not run, and why.
+func missingText(m *nomadlike.GangMissing) string {
+	who := plural(int64(m.Members), "member") + " without a place"
+	if m.NodeRank >= 0 {
+		who = fmt.Sprintf("node rank %d on %s", m.NodeRank, m.NodeName)
+	}
+	if m.Report == nil {
+		return who + ": " + m.Why
+	}
+	for i, r := range m.Report.Refusals {
+		sep := "; "
+		if i == 0 {
+			sep = ": "
+		}
+		who += sep + refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, "")
+	}
+	return who + " [" + m.Report.Reason + "]"
+}
+
+// listShown is how many of a list of ids are told.
+const listShown = 5
+
+// commaList is a list in words, cut where it is long.
+func commaList(list []string) string {
+	text := ""
+	for i, s := range list {
+		if i == listShown {
+			return text + fmt.Sprintf(" and %d more", len(list)-i)
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += s
+	}
+	return text
+}
