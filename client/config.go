@@ -94,7 +94,7 @@ type Config struct {
 	// do. nil is nobody for exec.
 	DefaultUsers map[string]string
 	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed. nil: tasks get none.
-	ServeTask func(alloc structs.AllocID, l net.Listener) io.Closer
+	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
 	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
 	RunAs *runner.RunAs
 	// Fabric is the network between the nodes, as training programs are told of it.

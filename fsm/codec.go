@@ -62,6 +62,9 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdUnreserve:       func() any { return new(structs.UnreserveCommand) },
 	structs.CmdQuotaUpsert:     func() any { return new(structs.QuotaUpsertCommand) },
 	structs.CmdQuotaDelete:     func() any { return new(structs.QuotaDeleteCommand) },
+	structs.CmdVariableSet:     func() any { return new(structs.VariableSetCommand) },
+	structs.CmdVariableDelete:  func() any { return new(structs.VariableDeleteCommand) },
+	structs.CmdSealKey:         func() any { return new(structs.SealKeyCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

@@ -435,6 +435,31 @@ func (g *generator) one() structs.Command {
 	return g.small()
 }
 
+// variable makes commands on variables and the names of their keys.
+func (g *generator) variable(name string) structs.Command {
+	keys := slices.Collect(g.snap.SealKeys())
+	if len(keys) == 0 || g.chance(4) {
+		return g.command(structs.CmdSealKey, &structs.SealKeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(6))})
+	}
+	v := &structs.Variable{Namespace: "default", Path: []string{"a", "a/b", "nomad/jobs", "nomad/jobs/job-1/a", "nomad/no"}[g.r.IntN(5)], Sealed: make([]byte, 1+g.r.IntN(300))}
+	if g.chance(10) {
+		v.Namespace = name
+	}
+	key, _ := pick(g, keys)
+	v.KeyID = key.ID
+	if g.chance(4) {
+		v.KeyID = "other"
+	}
+	var at structs.Index
+	if old := g.snap.Variable(v.Namespace, v.Path); old != nil && g.chance(70) {
+		at = old.ModifyIndex
+	}
+	if g.chance(30) {
+		return g.command(structs.CmdVariableDelete, &structs.VariableDeleteCommand{Namespace: v.Namespace, Path: v.Path, CAS: g.chance(50), CASIndex: at})
+	}
+	return g.command(structs.CmdVariableSet, &structs.VariableSetCommand{Variable: v, CAS: g.chance(50), CASIndex: at})
+}
+
 // small makes commands on the small tables.
 func (g *generator) small() structs.Command {
 	cmd := g.command
@@ -442,7 +467,9 @@ func (g *generator) small() structs.Command {
 	name := names[g.r.IntN(len(names))]
 	role, hasRole := pick(g, slices.Collect(g.snap.Roles()))
 	token, _ := pick(g, slices.Collect(g.snap.Tokens()))
-	switch g.r.IntN(26) {
+	switch g.r.IntN(29) {
+	case 26, 27, 28:
+		return g.variable(name)
 	case 20, 21:
 		q := &structs.Queue{Path: []string{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
 			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []string{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}

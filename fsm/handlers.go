@@ -60,5 +60,8 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdUnreserve:       applyUnreserve,
 		structs.CmdQuotaUpsert:     applyQuotaUpsert,
 		structs.CmdQuotaDelete:     applyQuotaDelete,
+		structs.CmdVariableSet:     applyVariableSet,
+		structs.CmdVariableDelete:  applyVariableDelete,
+		structs.CmdSealKey:         applySealKey,
 	}
 }

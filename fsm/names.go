@@ -104,6 +104,9 @@ func applyNamespaceDelete(x *tx) *structs.Error {
 				return structs.Errorf(structs.CodeConflict, "namespace %q has allocations that still run, for one %s", name, a.ID)
 			}
 		}
+		for v := range x.VariablesOf(name) {
+			return structs.Errorf(structs.CodeConflict, "namespace %q has variables, for one %q; purge them first", name, v.Path)
+		}
 		for _, j := range dead {
 			x.forget(j)
 		}

@@ -57,6 +57,7 @@ var occurrences = []string{
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
 	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
+	"variables counted", "variable deleted", "variable changed", "variable swap refused",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
 }
 
@@ -228,6 +229,12 @@ func (r *run) whole(f *FSM) {
 			r.saw("credit given")
 		}
 	}
+	bytes := int64(0)
+	for v := range s.Variables("*", "") {
+		bytes += int64(len(v.Sealed) + len(v.Path))
+		r.saw("variables counted")
+	}
+	r.check(bytes == f.store.VariableBytes(), "variables take %d bytes, recounted %d", f.store.VariableBytes(), bytes)
 	r.check(n == len(usage), "%d usage rows, recounted %d", n, len(usage))
 	r.check(reflect.DeepEqual(counts, f.store.AllCounts()), "job counters differ from a recount")
 	r.indexes(s)
@@ -375,6 +382,11 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 			r.check(changed == 0, "a repeated dispatch changed something")
 		}
 		r.check(!body.Eval || !body.Job.Placeable() || !res.EvalID.IsZero() || res.ChildID != "", "registration of %s made no evaluation", body.Job.ID)
+	case *structs.VariableSetCommand:
+		if !res.Swapped {
+			r.saw("variable swap refused")
+			r.check(body.CAS && changed == 0, "a variable was not written, and something changed")
+		}
 	case *structs.PeriodicLaunchCommand:
 		if body.Child != nil && res.ChildID == "" {
 			r.saw("overlap prohibited")
@@ -402,6 +414,18 @@ func (r *run) limits(before, after *state.Snapshot, d structs.Delta) {
 		if l := q.Limit("global"); before.Quota(q.Name) == q && len(d.Namespaces) == 0 {
 			what, over := structs.Breaks(was, is.Sub(was), l.Hard)
 			r.check(over == 0, "quota %q went from %+v to %+v and may hold %+v: %s", q.Name, was, is, l.Hard, what)
+		}
+	}
+	for _, c := range d.Variables {
+		switch {
+		case c.After == nil:
+			r.saw("variable deleted")
+		case c.Before != nil:
+			r.saw("variable changed")
+			r.check(c.After.CreateIndex == c.Before.CreateIndex && c.After.ModifyIndex == d.Index, "variable %s: created %d, then %d; changed %d at %d", c.After.Path, c.Before.CreateIndex, c.After.CreateIndex, c.After.ModifyIndex, d.Index)
+		}
+		if c.After != nil {
+			r.check(after.Namespace(c.After.Namespace) != nil, "variable %s is in namespace %s, which is not there", c.After.Path, c.After.Namespace)
 		}
 	}
 	for _, c := range d.Reserved {

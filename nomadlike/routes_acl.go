@@ -272,10 +272,3 @@ func aclBindingRules(c *call) (any, error) {
 	}
 	return []any{}, nil
 }
-
-// unsupported answers for a known endpoint whose feature this build lacks.
-func unsupported(what string) handler {
-	return func(*call) (any, error) {
-		return nil, structs.Errorf(structs.CodeUnsupported, "%s are not supported by this build of Muster", what)
-	}
-}

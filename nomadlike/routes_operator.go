@@ -54,8 +54,6 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/service/{name}", rpc: methods.JobList.Name, handle: listAs("service")},
 		{methods: "GET", pattern: "/v1/volumes", rpc: methods.JobList.Name, handle: listAs("volumes")},
 		{methods: "GET", pattern: "/v1/plugins", rpc: methods.JobList.Name, handle: listAs("plugins")},
-		{methods: "GET", pattern: "/v1/vars", handle: unsupported("variables")},
-		{methods: "GET,PUT,POST,DELETE", pattern: "/v1/var/{path}", handle: unsupported("variables")},
 		{methods: "GET,PUT,POST", pattern: "/v1/operator/license", handle: license},
 	}
 }

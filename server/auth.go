@@ -22,6 +22,7 @@ type identity struct {
 	anonymous bool                // no token was sent and access control is on
 	node      structs.NodeID      // proven by its secret
 	task      *structs.Allocation // of the task that makes the call, by its agent's word; nil for other callers
+	taskName  string              // with task: which one; "": its agent does not say
 	server    bool                // another server, by its certificate
 	by        structs.Submitter
 }
@@ -235,7 +236,7 @@ func (s *Server) authorise(row *methods.Row, c *rpc.Call, id *identity) error {
 	case n.Anonymous:
 		ok = true
 	case id.task != nil:
-		ok = s.authoriseTask(c, id.task)
+		ok = s.authoriseTask(c, id)
 	case n.NodeSecret:
 		ok = !id.node.IsZero()
 	case n.ServerCert:
@@ -267,6 +268,13 @@ func (s *Server) authorise(row *methods.Row, c *rpc.Call, id *identity) error {
 			return err
 		}
 		ok = name != "*" && id.acl.AllowNodePool(name, n.NodePool)
+	case n.Variable != "":
+		req, err := c.Request()
+		if err != nil {
+			return err
+		}
+		r, named := req.(interface{ VariablePath() string })
+		ok = named && id.acl.AllowVariable(namespaceOf(c), r.VariablePath(), n.Variable)
 	case n.Agent != "":
 		ok = id.acl.AllowAgent(n.Agent)
 	case n.Operator != "":

@@ -35,14 +35,16 @@ func (s *Server) resolveTask(token string) (*identity, error) {
 		return nil, structs.Errorf(structs.CodeInternal, "rules of a task: %v", err)
 	}
 	return &identity{
-		acl: acl.Compile([]*acl.Policy{p}), task: a,
+		acl: acl.Compile([]*acl.Policy{p}), task: a, taskName: t.Task,
 		by: structs.Submitter{Name: "task of " + a.JobID, UID: -1, GID: -1},
 	}, nil
 }
 
 // authoriseTask answers whether a task may make the call: look at its own job and its gang, and run commands in the
-// allocations of its own group, which is what launchers need. Everything else is denied.
-func (s *Server) authoriseTask(c *rpc.Call, own *structs.Allocation) bool {
+// allocations of its own group, which is what launchers need; read the variables that are meant for it. Everything else is
+// denied.
+func (s *Server) authoriseTask(c *rpc.Call, id *identity) bool {
+	own := id.task
 	req, err := c.Request()
 	if err != nil {
 		return false
@@ -59,6 +61,10 @@ func (s *Server) authoriseTask(c *rpc.Call, own *structs.Allocation) bool {
 		return c.Method == methods.JobAllocs.Name && ofJob(r.JobID)
 	case *methods.AllocGetRequest:
 		return c.Method == methods.AllocGet.Name && ofGroup(r.AllocID)
+	case *methods.VariableGetRequest:
+		return c.Method == methods.VariableGet.Name && namespaceOf(c) == own.Namespace && structs.TaskMayRead(own, id.taskName, r.Path)
+	case *methods.ListRequest:
+		return c.Method == methods.VariableList.Name && namespaceOf(c) == own.Namespace // which shows what it may read
 	case *methods.ExecRequest:
 		return c.Method == methods.ClientExec.Name && ofGroup(r.AllocID)
 	}

@@ -28,6 +28,7 @@ const (
 	keyJob       = 'j' // the job itself
 	keyJobAlloc  = 'J' // allocations and evaluations of the job
 	keyTable     = 't' // any object of the table
+	keyVariable  = 'v'
 )
 
 // Tables that lists wait for.
@@ -56,6 +57,9 @@ func onEvalAllocs(id structs.EvalID) hubKey { return hubKey{kind: keyEvalAlloc, 
 func onJob(k structs.JobKey) hubKey         { return hubKey{kind: keyJob, text: k.Namespace + "\x00" + k.ID} }
 func onJobAllocs(k structs.JobKey) hubKey {
 	return hubKey{kind: keyJobAlloc, text: k.Namespace + "\x00" + k.ID}
+}
+func onVariable(k structs.VariableKey) hubKey {
+	return hubKey{kind: keyVariable, text: k.Namespace + "\x00" + k.Path}
 }
 func onTable(name string) hubKey { return hubKey{kind: keyTable, text: name} }
 
@@ -190,12 +194,16 @@ func (h *hub) feed(a Applied) {
 		x := either(c)
 		h.wakeLocked(onJobAllocs(structs.JobKey{Namespace: x.Namespace, ID: x.JobID}))
 	}
+	for _, c := range d.Variables {
+		h.wakeLocked(onVariable(either(c).Key()))
+	}
 	table(len(d.Nodes), tableNodes)
 	table(len(d.Jobs), tableJobs)
 	table(len(d.Allocs), tableAllocs)
 	table(len(d.Evals), tableEvals)
 	table(len(d.Workloads), tableWorkloads)
 	table(len(d.Acct), state.TableAcct)
+	table(len(d.Variables), state.TableVariables)
 	table(len(d.Pools), tablePools)
 	table(len(d.Namespaces), tableNamespaces)
 	table(len(d.Policies), tablePolicies)

@@ -16,6 +16,7 @@ func (s *Server) register() {
 	s.registerJobs()
 	s.registerDecisions()
 	s.registerQueues()
+	s.registerVariables()
 	s.registerAllocs()
 	s.registerNodeUsers()
 	s.registerACL()

@@ -49,6 +49,7 @@ type Server struct {
 	hub        *hub
 	ring       *eventRing
 	acls       *aclCache
+	keys       *keystore
 	verifier   *verifier
 	nodes      *nodeSessions
 	gossip     *members
@@ -97,6 +98,10 @@ func New(cfg Config) (s *Server, err error) {
 	s.machine = &machine{s: s, fsm: newFSM()}
 	s.machine.publish(structs.Delta{Restored: true})
 	s.observed = newObservations(s)
+
+	if s.keys, err = newKeystore(&s.cfg); err != nil {
+		return nil, err
+	}
 
 	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.figures)
 	s.reg.Wrap(s.wrap)
@@ -149,6 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 	run(func() { s.runSnapshots(s.ctx) })
 	run(func() { s.gossip.run(s.ctx) })
 	run(func() { s.runHashCheck(s.ctx) })
+	run(func() { s.runKeystore(s.ctx) })
 	for _, l := range s.cfg.Listeners {
 		run(func() {
 			if err := s.rpc.Serve(l); err != nil && !errors.Is(err, rpc.ErrServerClosed) {

@@ -52,6 +52,9 @@ const (
 	CmdAcctCollect     CommandType = 45
 	CmdQuotaUpsert     CommandType = 46
 	CmdQuotaDelete     CommandType = 47
+	CmdVariableSet     CommandType = 48
+	CmdVariableDelete  CommandType = 49
+	CmdSealKey         CommandType = 50
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -296,6 +299,22 @@ type (
 	QuotaUpsertCommand struct{ Quotas []*QuotaSpec }
 	// QuotaDeleteCommand deletes quotas that no namespace names.
 	QuotaDeleteCommand struct{ Names []string }
+	// VariableSetCommand writes a variable whose items are sealed; with CAS only when its ModifyIndex still is CASIndex (0:
+	// when there is none). Apply sets its times and indexes.
+	VariableSetCommand struct {
+		Variable *Variable
+		CAS      bool
+		CASIndex Index
+	}
+	// VariableDeleteCommand deletes a variable; with CAS only when its ModifyIndex still is CASIndex. One that is not there
+	// is deleted already.
+	VariableDeleteCommand struct {
+		Namespace, Path string
+		CAS             bool
+		CASIndex        Index
+	}
+	// SealKeyCommand names a key for variables and makes it the active one. Most servers have it in their keystores by then.
+	SealKeyCommand struct{ ID string }
 	// UnreserveCommand deletes reservations of operators.
 	UnreserveCommand struct{ IDs []string }
 	// WorkloadCommand holds, releases, requeues, retries or ends a job (see the Action constants).

@@ -48,6 +48,7 @@ type Delta struct {
 	Rosters    []Changed[Roster]
 	Preempted  []Changed[Preemptions]
 	Acct       []Changed[AcctRecord]
+	Variables  []Changed[Variable]   // sealed
 	Config     bool                  // scheduler, autopilot or cluster configuration changed
 	Restored   bool                  // the whole state was replaced: rebuild everything
 	EventTypes map[Index]CommandType // what kind of entry each index was, for the event stream's Type

@@ -35,7 +35,7 @@ func (t *task) serveAPI() {
 		t.r.log.Warn("a task has no socket to the agent's API", "task", t.name, "error", err)
 		return
 	}
-	t.api = t.r.cfg.ServeTask(t.r.id, l)
+	t.api = t.r.cfg.ServeTask(t.r.id, t.name, l)
 }
 
 // closeAPI ends the task's socket.

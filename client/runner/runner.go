@@ -49,7 +49,7 @@ type Config struct {
 	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root.
 	DefaultUsers map[string]string
 	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed; nil: tasks get none.
-	ServeTask func(alloc structs.AllocID, l net.Listener) io.Closer
+	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
 	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
 	RunAs *RunAs
 	// Fabric are variables of the agent's that all tasks get, under those of the job.

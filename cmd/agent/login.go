@@ -54,7 +54,7 @@ func (l *logins) handler(next http.Handler) http.Handler {
 // peer reads who is at the other end of a unix connection.
 func peer(ctx context.Context, c net.Conn) context.Context {
 	if tc, ok := c.(*taskConn); ok {
-		return context.WithValue(ctx, taskKey{}, tc.l.alloc)
+		return context.WithValue(ctx, taskKey{}, tc.l.task)
 	}
 	uc, ok := c.(*net.UnixConn)
 	if !ok {

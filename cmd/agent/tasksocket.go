@@ -14,13 +14,18 @@ import (
 // taskConns bounds the open connections of one task to its socket; further ones wait.
 const taskConns = 32
 
-// taskKey is the allocation that a request comes from, by the socket it came through.
+// taskKey is the task that a request comes from (a taskOf), by the socket it came through.
 type taskKey struct{}
+
+type taskOf struct {
+	alloc structs.AllocID
+	name  string
+}
 
 // taskListener is the socket in a task's secrets directory: who can connect to it is of that task.
 type taskListener struct {
 	net.Listener
-	alloc structs.AllocID
+	task  taskOf
 	slots chan struct{} // one for each open connection
 	done  chan struct{} // closed by Close
 	once  sync.Once
@@ -62,8 +67,8 @@ func (c *taskConn) Close() error {
 }
 
 // serveTask answers the API at a task's socket until the listener is closed: by the runner of the task, or with the API.
-func (a *Agent) serveTask(alloc structs.AllocID, l net.Listener) io.Closer {
-	tl := &taskListener{Listener: l, alloc: alloc, slots: make(chan struct{}, taskConns), done: make(chan struct{})}
+func (a *Agent) serveTask(alloc structs.AllocID, task string, l net.Listener) io.Closer {
+	tl := &taskListener{Listener: l, task: taskOf{alloc, task}, slots: make(chan struct{}, taskConns), done: make(chan struct{})}
 	go func() {
 		_ = a.http.Serve(tl) // its end is that of the listener
 		tl.Close()
@@ -74,7 +79,7 @@ func (a *Agent) serveTask(alloc structs.AllocID, l net.Listener) io.Closer {
 // asTask puts the agent's word for a task on a request that came through the task's socket without a token. It is made
 // for this request, stays between agents and servers, and allows what a task may do with its own job.
 func (a *Agent) asTask(r *http.Request) {
-	if alloc, ok := r.Context().Value(taskKey{}).(structs.AllocID); ok {
-		r.Header.Set("X-Nomad-Token", tasktoken.New(a.client.Auth().Secret, alloc, time.Now()))
+	if t, ok := r.Context().Value(taskKey{}).(taskOf); ok {
+		r.Header.Set("X-Nomad-Token", tasktoken.New(a.client.Auth().Secret, t.alloc, t.name, time.Now()))
 	}
 }

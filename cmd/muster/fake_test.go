@@ -251,6 +251,9 @@ func canned() map[string]any {
 	for i := range queues {
 		queues[i].Effective.Order, queues[i].Effective.Backfill, queues[i].Effective.Preempt = "adaptive", "easy-sjf", "order"
 	}
+	dbMeta := wire.VariableMetadata{Namespace: "default", Path: "app/db", CreateIndex: 5, ModifyIndex: 7, CreateTime: ago(time.Hour), ModifyTime: ago(time.Minute)}
+	db := &wire.Variable{VariableMetadata: dbMeta, Items: map[string]string{"user": "me", "password": "p\"w"}}
+	taken := failure{409, `{"Namespace":"default","Path":"app/taken","CreateIndex":5,"CreateTime":1,"ModifyIndex":9,"ModifyTime":1,"Items":{"password":"HIDDEN"}}`}
 	quota := &wire.QuotaSpec{Name: "team", Description: "the team", Limits: []*wire.QuotaLimit{{Region: "global", RegionLimit: &wire.QuotaResources{CPU: ptr(4000), MemoryMB: ptr(8192), Devices: []*wire.QuotaDevice{{Name: "nvidia/gpu", Count: ptr(uint64(8))}}}}}, CreateIndex: 7, ModifyIndex: 9}
 	course := &wire.Reservation{ID: "course", NodePool: "default", Start: fixedNow.Add(time.Hour), End: fixedNow.Add(5 * time.Hour), Amount: gpus(8), Users: []string{"teacher"}, Queues: []string{"teaching"}, CreateIndex: 11, ModifyIndex: 11}
 	evalID := func(e *wire.Evaluation) string { return e.ID }
@@ -261,6 +264,8 @@ func canned() map[string]any {
 
 		"GET /v1/queues": queues, "GET /v1/queue/research": queues[1], "PUT /v1/queues": map[string]any{"Warnings": []string{"the guarantees of all queues together exceed what the ready nodes have of GPUs"}},
 		"DELETE /v1/queue/research/nlp": nil, "DELETE /v1/queue/research": failure{409, "queue \"research\" has children: research/nlp"}, "GET /v1/queue/nothing": failure{404, "queue not found"},
+		"GET /v1/vars": []*wire.VariableMetadata{&dbMeta}, "GET /v1/var/app/db": db, "PUT /v1/var/app/db": db, "DELETE /v1/var/app/db": nil, "GET /v1/var/app/nothing": failure{404, "variable not found"},
+		"PUT /v1/var/app/taken": taken, "DELETE /v1/var/app/taken": taken,
 		"GET /v1/quotas": []*wire.QuotaSpec{quota}, "GET /v1/quota/team": quota, "PUT /v1/quota": nil, "DELETE /v1/quota/team": nil, "DELETE /v1/quota/nothing": failure{404, "quota specification not found"}, "GET /v1/quota/nothing": failure{404, "quota specification not found"},
 		"GET /v1/quota/usage/team":   &wire.QuotaUsage{Name: "team", Namespaces: []string{"ml", "vision"}, Used: map[string]*wire.QuotaLimit{"global": {Region: "global", RegionLimit: &wire.QuotaResources{CPU: ptr(1500), MemoryMB: ptr(2048), Devices: []*wire.QuotaDevice{{Name: "nvidia/gpu", Count: ptr(uint64(3))}}}}}},
 		"GET /v1/reservations":       []*wire.Reservation{course, {ID: "job/default/train", NodePool: "default", Namespace: "default", JobID: "train", Start: fixedNow.Add(40 * time.Minute), Basis: "limit", Nodes: []string{nodeA, nodeB}, Allocations: 16}},

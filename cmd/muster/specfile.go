@@ -127,6 +127,24 @@ func hclMap(body *hclsyntax.Body, out map[string]any) hcl.Diagnostics {
 	return diags
 }
 
+// hclObject evaluates a file without variables: its attributes, and its blocks as objects.
+func hclObject(src []byte, name string) (map[string]json.RawMessage, error) {
+	file, diags := hclsyntax.ParseConfig(src, name, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, diagError(file, diags)
+	}
+	obj := map[string]any{}
+	if diags := hclMap(file.Body.(*hclsyntax.Body), obj); diags.HasErrors() {
+		return nil, diagError(file, diags)
+	}
+	b, err := json.Marshal(obj)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]json.RawMessage{}
+	return out, json.Unmarshal(b, &out)
+}
+
 // rename spells attribute names as the API does. Keys of meta, models and user_weights are the user's own.
 func rename(m map[string]any, special map[string]string) map[string]any {
 	out := map[string]any{}

@@ -43,6 +43,8 @@ const (
 	tabQueueUse
 	tabQuotas
 	tabReserved
+	tabVariables
+	tabSealKeys
 	tabCount
 )
 
@@ -77,6 +79,8 @@ const (
 	TableQueueUse   = "queue-usage"
 	TableQuotas     = "quotas"
 	TableReserved   = "reservations"
+	TableVariables  = "variables"
+	TableSealKeys   = "seal-keys"
 )
 
 // Options of a Store.
@@ -118,6 +122,8 @@ type Store struct {
 	QueueUse   *Table[useKey, structs.QueueUsage]
 	Quotas     *Table[string, structs.QuotaSpec]
 	Reserved   *Table[string, structs.Reservation]
+	Variables  *Table[structs.VariableKey, structs.Variable]
+	SealKeys   *Table[string, structs.SealKey]
 
 	all   []anyTable
 	index indexes // secondary, the writer's
@@ -132,6 +138,8 @@ type Store struct {
 	useJobs   map[useJob]int64                      // derived: allocations that hold, by job and row
 	submitted map[useKey]int64                      // derived: jobs that are not dead
 	waiters   map[structs.AllocID][]structs.AllocID // derived: allocations by what they wait on
+
+	variableBytes int64 // derived: of all variables, sealed
 
 	sum     sum
 	check   *checker
@@ -176,6 +184,8 @@ type trees struct {
 	queueUse   *tree[useKey, structs.QueueUsage]
 	quotas     *tree[string, structs.QuotaSpec]
 	reserved   *tree[string, structs.Reservation]
+	variables  *tree[structs.VariableKey, structs.Variable]
+	sealKeys   *tree[string, structs.SealKey]
 	indexes
 }
 
@@ -351,6 +361,11 @@ func New(opts Options) *Store {
 	s.Reserved = table(s, tabReserved, TableReserved, lessString, func(r *structs.Reservation) string { return r.ID },
 		func(t *trees) **tree[string, structs.Reservation] { return &t.reserved },
 		func(d *structs.Delta) *[]structs.Changed[structs.Reservation] { return &d.Reserved })
+	s.Variables = table(s, tabVariables, TableVariables, structs.VariableKey.Less, (*structs.Variable).Key,
+		func(t *trees) **tree[structs.VariableKey, structs.Variable] { return &t.variables },
+		func(d *structs.Delta) *[]structs.Changed[structs.Variable] { return &d.Variables })
+	s.SealKeys = table(s, tabSealKeys, TableSealKeys, lessString, func(k *structs.SealKey) string { return k.ID },
+		func(t *trees) **tree[string, structs.SealKey] { return &t.sealKeys }, nil)
 
 	s.Allocs.hook = s.allocChanged
 	s.Allocs.share = func(t *trees) {
@@ -361,6 +376,7 @@ func New(opts Options) *Store {
 	s.Tokens.hook = s.tokenChanged
 	s.Tokens.share = func(t *trees) { t.secret = s.index.secret.Clone() }
 	s.Jobs.hook = s.jobChanged
+	s.Variables.hook = s.variableChanged
 
 	s.snap.trees.indexes = indexes{
 		allocNode: s.index.allocNode.Clone(), allocJob: s.index.allocJob.Clone(),

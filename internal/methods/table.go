@@ -34,6 +34,7 @@ type Need struct {
 	Namespace  string // a namespace capability: "read-job", "submit-job", ... in the namespace of the header
 	Node       string // "read" or "write" on nodes
 	NodePool   string // "read", "write" or "delete" on the named pool
+	Variable   string // a capability on the variable that the request names: "read", "write", "destroy"
 	Agent      string // "read" or "write" on agents
 	Operator   string // "read" or "write" on the operator API
 	Management bool   // a management token

@@ -20,15 +20,26 @@ const prefix = "task."
 // TTL is how long one holds. An agent makes one for each request, so this is also what clocks may be apart.
 const TTL = 5 * time.Minute
 
-// New makes the token of an allocation, at now.
-func New(secret structs.SecretID, alloc structs.AllocID, now time.Time) string {
-	until := strconv.FormatInt(now.Add(TTL).Unix(), 10)
-	return prefix + alloc.String() + "." + until + "." + hex.EncodeToString(sign(secret, alloc, until))
+// New makes the token of a task of an allocation, at now. Without a task's name it speaks for the allocation as a whole.
+func New(secret structs.SecretID, alloc structs.AllocID, task string, now time.Time) string {
+	t := Token{Alloc: alloc, Task: task, until: strconv.FormatInt(now.Add(TTL).Unix(), 10)}
+	return prefix + t.said() + "." + hex.EncodeToString(t.sign(secret))
 }
 
-func sign(secret structs.SecretID, alloc structs.AllocID, until string) []byte {
+// said is what a token says, as it is written. One without a task is written as servers of older versions know it.
+func (t Token) said() string {
+	if t.Task == "" {
+		return t.Alloc.String() + "." + t.until
+	}
+	return t.Alloc.String() + "." + t.until + "." + hex.EncodeToString([]byte(t.Task))
+}
+
+func (t Token) sign(secret structs.SecretID) []byte {
 	m := hmac.New(sha256.New, secret[:])
-	m.Write([]byte("muster task token 1\x00" + alloc.String() + "\x00" + until))
+	m.Write([]byte("muster task token 1\x00" + t.Alloc.String() + "\x00" + t.until))
+	if t.Task != "" {
+		m.Write([]byte("\x00" + t.Task))
+	}
 	return m.Sum(nil)
 }
 
@@ -38,6 +49,7 @@ func Is(token string) bool { return strings.HasPrefix(token, prefix) }
 // Token is one that has been read, not yet checked.
 type Token struct {
 	Alloc structs.AllocID
+	Task  string // "": of the allocation as a whole
 	until string
 	mac   []byte
 }
@@ -46,20 +58,28 @@ type Token struct {
 func Parse(token string) (Token, bool) {
 	rest, ok := strings.CutPrefix(token, prefix)
 	parts := strings.Split(rest, ".")
-	if !ok || len(parts) != 3 {
+	if !ok || len(parts) < 3 || len(parts) > 4 {
 		return Token{}, false
 	}
 	id, err := structs.ParseID[structs.AllocID](parts[0])
 	if err != nil || id.IsZero() {
 		return Token{}, false
 	}
-	mac, err := hex.DecodeString(parts[2])
-	return Token{id, parts[1], mac}, err == nil
+	t := Token{Alloc: id, until: parts[1]}
+	if len(parts) == 4 {
+		name, err := hex.DecodeString(parts[2])
+		if err != nil || len(name) == 0 {
+			return Token{}, false
+		}
+		t.Task = string(name)
+	}
+	t.mac, err = hex.DecodeString(parts[len(parts)-1])
+	return t, err == nil
 }
 
 // Valid checks who has signed it, and that its time is not over at now.
 func (t Token) Valid(secret structs.SecretID, now time.Time) bool {
-	if secret.IsZero() || !hmac.Equal(t.mac, sign(secret, t.Alloc, t.until)) {
+	if secret.IsZero() || !hmac.Equal(t.mac, t.sign(secret)) {
 		return false
 	}
 	until, err := strconv.ParseInt(t.until, 10, 64)

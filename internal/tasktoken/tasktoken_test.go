@@ -11,7 +11,7 @@ import (
 func TestToken(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	secret, alloc := structs.SecretID{1}, structs.AllocID{2}
-	text := New(secret, alloc, now)
+	text := New(secret, alloc, "", now)
 	tok, ok := Parse(text)
 	if !ok || !Is(text) || tok.Alloc != alloc || !tok.Valid(secret, now) {
 		t.Fatalf("%q is not taken", text)
@@ -29,6 +29,15 @@ func TestToken(t *testing.T) {
 	for _, bad := range []string{"", "task.", "task.x.y.z", text + "x", text + ".1", strings.TrimPrefix(text, prefix)} {
 		if tok, ok := Parse(bad); ok && tok.Valid(secret, now) {
 			t.Errorf("%q is taken", bad)
+		}
+	}
+	named := New(secret, alloc, "a.b", now)
+	if tok, ok := Parse(named); !ok || tok.Task != "a.b" || !tok.Valid(secret, now) {
+		t.Errorf("%q is not taken", named)
+	}
+	for _, forged := range []string{strings.Replace(named, ".612e62.", ".612e63.", 1), strings.Replace(named, ".612e62.", ".", 1), strings.Replace(text, alloc.String()+".", alloc.String()+".", 1) + "00"} {
+		if tok, ok := Parse(forged); ok && tok.Valid(secret, now) {
+			t.Errorf("%q is taken", forged)
 		}
 	}
 }

@@ -24,6 +24,10 @@ const (
 // Namespace capabilities.
 const (
 	CapDeny             = "deny"
+	CapVariableList     = "list" // this and the three below: on paths of variables
+	CapVariableRead     = "read"
+	CapVariableWrite    = "write"
+	CapVariableDestroy  = "destroy"
 	CapListJobs         = "list-jobs"
 	CapParseJob         = "parse-job"
 	CapReadJob          = "read-job"

@@ -1,0 +1,62 @@
+package state
+
+import (
+	"iter"
+	"strings"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func (s *Store) variableChanged(before, after *structs.Variable) {
+	s.variableBytes += sealedBytes(after) - sealedBytes(before)
+}
+
+func sealedBytes(v *structs.Variable) int64 {
+	if v == nil {
+		return 0
+	}
+	return int64(len(v.Sealed) + len(v.Path))
+}
+
+// VariableBytes is how much all variables take, sealed.
+func (s *Store) VariableBytes() int64 { return s.variableBytes }
+
+// VariablesOf gives the variables of a namespace by path.
+func (s *Store) VariablesOf(namespace string) iter.Seq[*structs.Variable] {
+	return variablesBelow(s.Variables.tree, namespace, "")
+}
+
+func variablesBelow(t *tree[structs.VariableKey, structs.Variable], namespace, prefix string) iter.Seq[*structs.Variable] {
+	return func(yield func(*structs.Variable) bool) {
+		from := item[structs.VariableKey, structs.Variable]{key: structs.VariableKey{Namespace: namespace, Path: prefix}}
+		t.AscendGreaterOrEqual(from, func(it item[structs.VariableKey, structs.Variable]) bool {
+			return it.key.Namespace == namespace && strings.HasPrefix(it.key.Path, prefix) && yield(it.val)
+		})
+	}
+}
+
+// Variable gives a variable, sealed, or nil.
+func (s *Snapshot) Variable(namespace, path string) *structs.Variable {
+	return find(s.variables, structs.VariableKey{Namespace: namespace, Path: path})
+}
+
+// Variables gives the variables of a namespace ("*": of all) whose path begins with prefix, by namespace, then path.
+func (s *Snapshot) Variables(namespace, prefix string) iter.Seq[*structs.Variable] {
+	if namespace != "*" {
+		return variablesBelow(s.variables, namespace, prefix)
+	}
+	return filter(ascend(s.variables), func(v *structs.Variable) bool { return strings.HasPrefix(v.Path, prefix) })
+}
+
+// SealKeys gives the names of every key that variables are, or may be, sealed with.
+func (s *Snapshot) SealKeys() iter.Seq[*structs.SealKey] { return ascend(s.sealKeys) }
+
+// ActiveSealKey is the name of the key that new variables are sealed with, or "".
+func (s *Snapshot) ActiveSealKey() string {
+	for k := range s.SealKeys() {
+		if k.Active {
+			return k.ID
+		}
+	}
+	return ""
+}

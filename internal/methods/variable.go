@@ -1,0 +1,78 @@
+package methods
+
+import "github.com/muster-sched/muster/structs"
+
+// Variables. The namespace is that of the header. Items are in the open here, between a server and who asks it.
+type (
+	// VariableMeta is a variable without its items.
+	VariableMeta struct {
+		Namespace, Path          string
+		CreateTime, ModifyTime   structs.LogTime
+		CreateIndex, ModifyIndex structs.Index
+	}
+	// Variable is a variable with its items.
+	Variable struct {
+		VariableMeta
+		Items map[string]string
+	}
+	// VariableGetRequest asks for a variable.
+	VariableGetRequest struct {
+		Query
+		Path string
+	}
+	// VariableGetResponse is a variable; nil when absent.
+	VariableGetResponse struct {
+		Meta
+		Variable *Variable
+	}
+	// VariableListResponse lists the variables that the caller may list, by namespace and path.
+	VariableListResponse struct {
+		Meta
+		Variables []VariableMeta
+	}
+	// VariableSetRequest writes a variable; with CAS only when its ModifyIndex still is CASIndex (0: when there is none).
+	VariableSetRequest struct {
+		Path     string
+		Items    map[string]string
+		CAS      bool
+		CASIndex structs.Index
+	}
+	// VariableDeleteRequest deletes a variable; with CAS only when its ModifyIndex still is CASIndex.
+	VariableDeleteRequest struct {
+		Path     string
+		CAS      bool
+		CASIndex structs.Index
+	}
+	// VariableWriteResponse acknowledges a write, or (Updated false) has the variable that a check-and-set met instead:
+	// with its items if the caller may read them, all zero if there is none.
+	VariableWriteResponse struct {
+		Index    structs.Index
+		Updated  bool
+		Variable *Variable
+	}
+	// SealKeyRequest gives a key for variables to a server's keystore (Key) or asks for one that it has.
+	SealKeyRequest struct {
+		ID  string
+		Key []byte
+	}
+	// SealKeyResponse is a key of the keystore; nil when it is not there.
+	SealKeyResponse struct{ Key []byte }
+)
+
+// VariablePath names the variable that a request is about, for its authorisation.
+func (r *VariableGetRequest) VariablePath() string { return r.Path }
+
+// VariablePath names the variable that a request is about, for its authorisation.
+func (r *VariableSetRequest) VariablePath() string { return r.Path }
+
+// VariablePath names the variable that a request is about, for its authorisation.
+func (r *VariableDeleteRequest) VariablePath() string { return r.Path }
+
+// Their methods.
+var (
+	VariableGet    = method[VariableGetRequest, VariableGetResponse]("Variable.Get", SideServer, KindRead, Need{Variable: "read"})
+	VariableList   = method[ListRequest, VariableListResponse]("Variable.List", SideServer, KindRead, Need{AnyToken: true})
+	VariableSet    = method[VariableSetRequest, VariableWriteResponse]("Variable.Set", SideServer, KindWrite, Need{Variable: "write"})
+	VariableDelete = method[VariableDeleteRequest, VariableWriteResponse]("Variable.Delete", SideServer, KindWrite, Need{Variable: "destroy"})
+	ServerSealKey  = method[SealKeyRequest, SealKeyResponse]("Server.SealKey", SideServer, KindAny, Need{ServerCert: true})
+)
