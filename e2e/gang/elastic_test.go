@@ -1,0 +1,169 @@
+//go:build e2e
+
+package gang
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/e2e/harness"
+)
+
+// live lists the allocations of a job that run, and waits until there are so many.
+func live(f *harness.Fleet, w harness.Work, n int) []harness.Alloc {
+	f.T.Helper()
+	var out []harness.Alloc
+	for _, a := range f.Running(w, n) {
+		if a.ClientStatus == "running" {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// starts reads what the members of a gang wrote when they were started: "epoch 2: rank 0 of 3", oldest first.
+func starts(f *harness.Fleet, dir string, index int) []string {
+	b, _ := os.ReadFile(filepath.Join(dir, fmt.Sprint(index)))
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+// tells is the script of a member that notes each start in a file of its own.
+func tells(dir, then string) string {
+	return fmt.Sprintf(`echo "epoch $MUSTER_GANG_EPOCH: rank $MUSTER_NODE_RANK of $MUSTER_NNODES" >> %s/$NOMAD_ALLOC_INDEX; %s`, dir, then)
+}
+
+// soon lets jobs give way after a second of running.
+func soon(f *harness.Fleet) {
+	f.Must("queue", "apply", f.File("queue.hcl", "queue \"default\" {\n  preempt             = \"priority\"\n  preempt_min_runtime = \"1s\"\n}\n"))
+}
+
+// TestElastic: a gang that may have three members has one while others use the GPUs, grows when they end, all members
+// starting again with a new epoch, and gives back what it grew into before anybody is preempted.
+func TestElastic(t *testing.T) {
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "4xH100"})
+	soon(f)
+	dir := t.TempDir()
+	holder := harness.Work{ID: "holder", GPUs: "count = 2"}
+	victim := harness.Work{ID: "victim", Settings: "priority = 10\n  preemptible = true", GPUs: "count = 1"}
+	grown := harness.Work{ID: "grown", Settings: "priority = 50", Group: "count = 1\n    gang = {}\n    elastic = { min = 1, max = 3 }", GPUs: "count = 1", Script: tells(dir, "sleep 1000")}
+	for _, w := range []harness.Work{holder, victim, grown} {
+		f.Run(w)
+		f.Running(w, 1)
+	}
+	said := func(epoch, members int) {
+		t.Helper()
+		harness.Eventually(t, 60*time.Second, fmt.Sprintf("%d members start with epoch %d", members, epoch), func() (bool, string) {
+			text, ranks := "", map[string]bool{}
+			for i := range members {
+				got := starts(f, dir, i)
+				text += strings.Join(got, ", ") + "\n"
+				var e, rank, of int
+				if n, _ := fmt.Sscanf(got[len(got)-1], "epoch %d: rank %d of %d", &e, &rank, &of); n == 3 && e == epoch && rank < members && of == members {
+					ranks[fmt.Sprint(rank)] = true
+				}
+			}
+			return len(ranks) == members, text
+		})
+	}
+	said(1, 1)
+	first := live(f, grown, 1)[0]
+
+	f.Stop(holder)
+	live(f, grown, 3)
+	said(2, 3)
+	kept := live(f, victim, 1)[0]
+
+	urgent := harness.Work{ID: "urgent", Settings: "priority = 90", GPUs: "count = 2"}
+	f.Run(urgent)
+	f.Running(urgent, 1)
+	if a := live(f, grown, 1)[0]; a.ID != first.ID {
+		t.Errorf("the member that is left is %s, the first one was %s", a.Name, first.Name)
+	}
+	said(3, 1)
+	as, err := f.API.Allocs("grown")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range as {
+		if a.ID != first.ID && a.DesiredStatus != "stop" {
+			t.Errorf("%s was given back, and is to %s", a.Name, a.DesiredStatus)
+		}
+	}
+	if a := live(f, victim, 1)[0]; a.ID != kept.ID || a.DesiredStatus != "run" {
+		t.Errorf("the job that may be preempted was: %+v", a)
+	}
+	f.Stop(urgent, victim, grown)
+}
+
+// TestGangGivesWay: a job that needs one node of two takes the place of a gang that has both. Every member is told, saves
+// its state and ends; all of them come back with a new epoch, and go on from what they saved.
+func TestGangGivesWay(t *testing.T) {
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "4xH100"}, harness.FleetNode{Name: "two", GPUs: "4xH100"})
+	soon(f)
+	dir := t.TempDir()
+	gang := harness.Work{ID: "gang", Settings: "priority = 20", GPUs: "count = 4",
+		Group:  "count = 2\n    gang = {}\n    checkpoint = { signal = \"SIGUSR1\", on = [\"preempt\"], grace = \"30s\" }",
+		Script: fmt.Sprintf(`s=%s/state$NOMAD_ALLOC_INDEX; trap 'echo saved > $s; exit 0' USR1; %s while true; do sleep 0.1; done`, dir, tells(dir, `[ -f $s ] && echo "goes on" >> `+dir+`/$NOMAD_ALLOC_INDEX;`))}
+	f.Run(gang)
+	before := live(f, gang, 2)
+	for i := range 2 { // they run: a notice before the trap is set would end them
+		harness.Eventually(t, 60*time.Second, "members note their start", func() (bool, string) {
+			got := starts(f, dir, i)
+			return got[0] != "", strings.Join(got, "\n")
+		})
+	}
+	urgent := harness.Work{ID: "urgent", Settings: "priority = 90", GPUs: "count = 4", Script: fmt.Sprintf("while [ ! -f %s/end ]; do sleep 0.1; done", dir)}
+	f.Run(urgent)
+	f.Running(urgent, 1)
+	as, err := f.API.Allocs("gang")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range as {
+		told := ""
+		for _, e := range a.TaskStates["main"].Events {
+			if e.Type == "Checkpoint" {
+				told = e.DisplayMessage
+			}
+		}
+		if a.DesiredStatus != "evict" || !strings.Contains(told, "preempted") {
+			t.Errorf("%s is to %s; it was told %q", a.Name, a.DesiredStatus, told)
+		}
+	}
+	if len(as) != 2 {
+		t.Errorf("while another has one of its nodes, the gang has %d allocations, want the two that gave way", len(as))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "end"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[string]bool{}
+	for _, a := range live(f, gang, 2) {
+		nodes[a.NodeName] = true
+		if a.ID == before[0].ID || a.ID == before[1].ID {
+			t.Errorf("%s runs again", a.ID)
+		}
+	}
+	if len(nodes) != 2 {
+		t.Errorf("the gang is back on %v", nodes)
+	}
+	epochs := map[string]bool{}
+	for i := range 2 {
+		harness.Eventually(t, 60*time.Second, "members go on from what they saved", func() (bool, string) {
+			got := starts(f, dir, i)
+			if got[len(got)-1] != "goes on" {
+				return false, strings.Join(got, "\n")
+			}
+			epoch, _, _ := strings.Cut(got[len(got)-2], ":")
+			epochs[epoch] = true
+			return len(got) == 3 && !strings.HasPrefix(got[0], epoch), strings.Join(got, "\n")
+		})
+	}
+	if len(epochs) != 1 {
+		t.Errorf("the members are of %v", epochs)
+	}
+	f.Stop(gang)
+}
