@@ -38,7 +38,7 @@ func TestDockerGPU(t *testing.T) {
 	port := freePort(t)
 	n.addr = fmt.Sprintf("http://127.0.0.1:%d", port)
 	conf := filepath.Join(n.dir, "agent.hcl")
-	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nplugin \"docker\" {\n  config {\n    endpoint = %q\n%s  }\n}\n", port, freePort(t), freePort(t), e.host(), plugin)
+	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nplugin \"docker\" {\n  config {\n    endpoint = %q\n    volumes {\n      enabled = true\n    }\n%s  }\n}\n", port, freePort(t), freePort(t), e.host(), plugin)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +128,7 @@ func TestDockerGPU(t *testing.T) {
 	if err != nil || !regexp.MustCompile(`(?m) `+regexp.QuoteMeta(library)+` \S+ ro,`).MatchString(mounts) {
 		t.Errorf("%v; the library is not mounted read-only:\n%s", err, mounts)
 	}
+	t.Run("shim", func(t *testing.T) { n.shim(t, libs) })
 	none := job("none", "")
 	for f, err := range open(none) {
 		if !strings.Contains(err, "no such file") {
