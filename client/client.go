@@ -148,6 +148,7 @@ func (c *Client) open() error {
 		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
 		c.run.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
 		c.run.AllocsDir, c.run.ServeTask = c.cfg.AllocsDir, c.cfg.ServeTask
+		c.run.Variables = variables{c}
 		c.run.RDMAFiles = func() ([]driver.DeviceFile, error) { return fingerprint.RDMAFiles(c.cfg.Fabric.RDMADir) }
 	}
 	for _, rec := range saved.Allocs {

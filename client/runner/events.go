@@ -17,6 +17,7 @@ const (
 	EventValidation     = "Failed Validation"
 	EventDriver         = "Driver"
 	EventArtifacts      = "Downloading Artifacts"
+	EventTemplate       = "Template"
 	EventDriverFailure  = "Driver Failure"
 	EventStarted        = "Started"
 	EventTerminated     = "Terminated"

@@ -73,6 +73,8 @@ type backoff struct {
 	min, max time.Duration
 }
 
+func (b *backoff) reset() { b.d = 0 }
+
 func (b *backoff) next() time.Duration {
 	b.d = min(max(2*b.d, b.min), b.max)
 	return b.d/2 + rand.N(b.d/2+1)

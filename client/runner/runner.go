@@ -50,6 +50,8 @@ type Config struct {
 	DefaultUsers map[string]string
 	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed; nil: tasks get none.
 	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
+	// Variables reads the cluster's variables for templates; nil: they have none.
+	Variables Variables
 	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
 	RunAs *RunAs
 	// Fabric are variables of the agent's that all tasks get, under those of the job.

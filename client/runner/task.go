@@ -48,6 +48,7 @@ type task struct {
 	want     wish        // what somebody asked of the task while it ran
 	cancel   context.CancelFunc
 	active   bool          // its goroutine runs
+	looks    *lookups      // of its templates, or nil
 	progress *progress     // follows the checkpoints of the run, or nil
 	heard    chan struct{} // closed at the next checkpoint; nil when nobody waits
 	over     chan struct{} // closed when it is dead; nil until somebody asks for it
@@ -134,6 +135,9 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *state.Tas
 	}
 	t.rec.State = &st
 	rec := t.rec
+	if rec.Phase == state.PhaseDead && t.looks != nil {
+		t.looks.stop()
+	}
 	if rec.Phase == state.PhaseDead && t.over != nil {
 		select {
 		case <-t.over:

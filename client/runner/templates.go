@@ -32,6 +32,15 @@ type templateSpec struct {
 	Once, Envvars, ErrMissingKey       bool
 	Splay                              time.Duration
 	Uid, Gid                           *int
+	ChangeScript                       *changeScript
+}
+
+// changeScript is the command that a template's change runs in the task.
+type changeScript struct {
+	Command     string
+	Args        []string
+	Timeout     time.Duration
+	FailOnError bool
 }
 
 // templatesEvery is how often what templates look at is looked at again: the node's attributes and meta, and files.
@@ -41,6 +50,7 @@ const templatesEvery = 3 * time.Second
 type rendering struct {
 	a    *attempt
 	root *os.Root
+	vars template.Variables // or nil
 }
 
 func templatesOf(spec *structs.Task) ([]templateSpec, error) {
@@ -53,8 +63,9 @@ func templatesOf(spec *structs.Task) ([]templateSpec, error) {
 	return out, nil
 }
 
-// renderTemplates writes the files that the task's templates become, at each start.
-func renderTemplates(_ context.Context, a *attempt) error {
+// renderTemplates writes the files that the task's templates become, at each start. While variables are missing, or cannot
+// be asked for, the start waits and the task's events say for what.
+func renderTemplates(ctx context.Context, a *attempt) error {
 	if len(a.spec.Templates) == 0 || a.task.r.dir == nil {
 		return nil
 	}
@@ -67,15 +78,49 @@ func renderTemplates(_ context.Context, a *attempt) error {
 		return err
 	}
 	defer root.Close()
-	r := rendering{a, root}
-	for i := range list {
-		if _, err := r.update(i, &list[i]); err != nil {
-			err = fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err)
-			if errors.Is(err, template.ErrBad) {
-				return driver.Permanent(err)
+	looks := a.task.lookupsIn(ctx)
+	return a.interruptibly(ctx, func(ctx context.Context) error {
+		told := ""
+		bo := backoff{min: lookupRestMin, max: lookupRestMax}
+		for {
+			err := rendering{a, root, looks.during(ctx)}.all(list)
+			var lack *template.MissingError
+			switch {
+			case errors.As(err, &lack):
+				err = lack
+			case !errors.Is(err, errUnread):
+				return err
 			}
-			return err
+			if err.Error() != told {
+				told = err.Error()
+				a.note(event(EventTemplate, told))
+			}
+			if !looks.wait(ctx, bo.next()) {
+				return ctx.Err()
+			}
 		}
+	})
+}
+
+// all renders a task's templates and writes what has changed. What is missing for any of them is one error.
+func (r rendering) all(list []templateSpec) error {
+	var names []string
+	for i := range list {
+		_, err := r.update(i, &list[i])
+		var lack *template.MissingError
+		switch {
+		case err == nil:
+		case errors.As(err, &lack):
+			names = append(names, lack.Names...)
+		case errors.Is(err, template.ErrBad):
+			return driver.Permanent(fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err))
+		default:
+			return fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		return &template.MissingError{Names: slices.Compact(names)}
 	}
 	return nil
 }
@@ -120,7 +165,7 @@ func (r rendering) update(i int, s *templateSpec) (changed bool, err error) {
 
 func (r rendering) render(s *templateSpec) ([]byte, error) {
 	in := template.Input{
-		Source: s.EmbeddedTmpl, Left: s.LeftDelim, Right: s.RightDelim, MissingErr: s.ErrMissingKey, Env: r.a.env.Get, Replace: r.a.env.Replace, File: r.file,
+		Vars: r.vars, Source: s.EmbeddedTmpl, Left: s.LeftDelim, Right: s.RightDelim, MissingErr: s.ErrMissingKey, Env: r.a.env.Get, Replace: r.a.env.Replace, File: r.file,
 	}
 	if s.SourcePath != "" {
 		text, err := r.file(s.SourcePath)
@@ -237,7 +282,8 @@ func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
 	}
 	t.r.cfg.Go(func() {
 		told := ""
-		for sleep(ctx, templatesEvery) {
+		looks := t.lookupsIn(ctx)
+		for looks.wait(ctx, templatesEvery) {
 			if now, err := t.running(); err != nil || now != h {
 				return
 			}
@@ -264,13 +310,14 @@ func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templ
 		return nil, err
 	}
 	defer root.Close()
+	vars := t.lookupsIn(ctx).during(ctx)
 	var todo []templateSpec
 	var errs []error
 	for i := range list {
 		if list[i].Once {
 			continue
 		}
-		changed, err := (rendering{a, root}).update(i, &list[i])
+		changed, err := (rendering{a, root, vars}).update(i, &list[i])
 		if err != nil {
 			errs = append(errs, fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err))
 		}
@@ -281,11 +328,12 @@ func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templ
 	return todo, errors.Join(errs...)
 }
 
-// followTemplates restarts or signals the task, once for all templates, after a random part of the longest splay. It
+// followTemplates restarts or signals the task, or runs commands in it, once for all templates, after a random part of the longest splay. It
 // reports whether the run goes on.
 func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templateSpec) bool {
 	var splay time.Duration
 	restart, signals := false, []string(nil)
+	var scripts []*changeScript
 	for _, s := range todo {
 		switch s.ChangeMode {
 		case "restart", "":
@@ -294,12 +342,14 @@ func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templa
 			if !slices.Contains(signals, s.ChangeSignal) {
 				signals = append(signals, s.ChangeSignal)
 			}
+		case "script":
+			scripts = append(scripts, s.ChangeScript)
 		default:
 			continue
 		}
 		splay = max(splay, s.Splay)
 	}
-	if !restart && signals == nil {
+	if !restart && signals == nil && scripts == nil {
 		return true
 	}
 	if splay > 0 && !sleep(ctx, rand.N(splay)) {
@@ -315,5 +365,44 @@ func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templa
 			t.r.log.Warn("a task could not be told of a changed template", "task", t.name, "signal", sig, "error", err)
 		}
 	}
+	for _, s := range scripts {
+		if s != nil && !t.runScript(ctx, h, s) {
+			return false
+		}
+	}
 	return true
+}
+
+// scriptPatience is how long a command may take that says nothing of it.
+const scriptPatience = 5 * time.Second
+
+// runScript runs the command of a changed template inside the task, and reports whether the run goes on.
+func (t *task) runScript(ctx context.Context, h driver.Task, s *changeScript) bool {
+	patience := s.Timeout
+	if patience <= 0 {
+		patience = scriptPatience
+	}
+	sctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	code, err := h.Exec(sctx, driver.ExecRequest{Command: append([]string{s.Command}, s.Args...)})
+	var msg string
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case sctx.Err() != nil:
+		msg = fmt.Sprintf("Template re-rendered, and its script %q did not end within %s", s.Command, patience)
+	case err != nil:
+		msg = fmt.Sprintf("Template re-rendered, and its script %q could not be run: %v", s.Command, err)
+	case code != 0:
+		msg = fmt.Sprintf("Template re-rendered, and its script %q ended with exit code %d", s.Command, code)
+	default:
+		t.note(ctx, event(EventTemplate, fmt.Sprintf("Template re-rendered, and its script %q has run", s.Command)))
+		return true
+	}
+	if !s.FailOnError {
+		t.note(ctx, event(EventTemplate, msg))
+		return true
+	}
+	t.ask(ctx, wish{wishKill, failing(event(EventKilling, msg))})
+	return false
 }

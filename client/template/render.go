@@ -32,6 +32,7 @@ type Input struct {
 	Env         func(name string) string
 	Replace     func(text string) string          // replaces ${...}
 	File        func(name string) (string, error) // of the allocation
+	Vars        Variables                         // or nil: none can be read
 }
 
 // ErrBad marks a template that can never be rendered.
@@ -44,13 +45,14 @@ func (b bad) Is(target error) bool { return target == ErrBad }
 
 var errResult = fmt.Errorf("it becomes more than %d bytes", ResultMax)
 
-// Render renders a template.
+// Render renders a template. A *MissingError names the variables that it waits for.
 func Render(in Input) ([]byte, error) {
 	if len(in.Source) > SourceMax {
 		return nil, bad{fmt.Errorf("the template has %d bytes; at most %d are rendered", len(in.Source), SourceMax)}
 	}
 	left := loopMax
-	t := template.New("template").Delims(in.Left, in.Right).Funcs(functions(in)).Funcs(template.FuncMap{
+	lack := &missing{}
+	t := template.New("template").Delims(in.Left, in.Right).Funcs(functions(in)).Funcs(variableFunctions(in, lack)).Funcs(template.FuncMap{
 		// every loop asks it: see bind
 		"muster_each": func(v any) (any, error) {
 			x := reflect.ValueOf(v)
@@ -87,7 +89,7 @@ func Render(in Input) ([]byte, error) {
 		return nil, bad{err}
 	}
 	out := &bounded{}
-	if err := t.Execute(out, nil); err != nil {
+	if err := lack.err(t.Execute(out, nil)); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
@@ -142,8 +144,6 @@ func short(s string) (string, error) {
 var absent = map[string]string{
 	"key": "there is no key store", "keyOrDefault": "there is no key store", "keyExists": "there is no key store", "ls": "there is no key store", "tree": "there is no key store",
 	"secret": "there is no Vault", "secrets": "there is no Vault", "service": "there is no service registry", "services": "there is no service registry",
-	"nomadVar": "variables are not kept by the servers of this build", "nomadVarList": "variables are not kept by the servers of this build",
-	"nomadVarExists": "variables are not kept by the servers of this build", "nomadVarListSafe": "variables are not kept by the servers of this build",
 	"nomadService": "services are not registered by this build", "nomadServices": "services are not registered by this build",
 	"timestamp": "it would change at every look", "plugin": "no programs are run", "writeToFile": "a template writes its destination",
 }

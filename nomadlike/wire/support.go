@@ -172,15 +172,12 @@ var supportTable = []typeSupport{
 		ignored: map[string]note{"Chown": {why: "without effect: artifacts always belong to the task's user"}},
 		refused: map[string]note{"GetterInsecure": {why: "certificates of servers are always checked; name the authority in the agent's SSL_CERT_FILE"}}},
 	{typ: reflect.TypeFor[Template](), block: "task > template",
-		supported: "SourcePath DestPath EmbeddedTmpl ChangeMode ChangeSignal Once Splay Perms Uid Gid LeftDelim RightDelim Envvars ErrMissingKey",
+		supported: "SourcePath DestPath EmbeddedTmpl ChangeMode ChangeScript ChangeSignal Once Splay Perms Uid Gid LeftDelim RightDelim Envvars ErrMissingKey",
 		ignored: map[string]note{
 			"VaultGrace": {why: "without effect, as in Nomad"}, "Wait": {why: "without effect: what a template looks at is looked at every few seconds"},
-		},
-		refused: map[string]note{
-			"ChangeMode":   {why: `use "signal", or watch the file in the task`, only: func(v reflect.Value) bool { return v.String() == "script" }, value: `"script"`},
-			"ChangeScript": {why: `use change_mode "signal", or watch the file in the task`},
 		}},
-	{typ: reflect.TypeFor[ChangeScript](), block: "task > template > change_script", all: Refused},
+	{typ: reflect.TypeFor[ChangeScript](), block: "task > template > change_script", supported: "Command Args Timeout FailOnError",
+		refused: map[string]note{"RunOnFirstRender": {why: "the script runs in the task, which reads the file when it starts", only: func(v reflect.Value) bool { return v.Bool() }, value: "true"}}},
 	{typ: reflect.TypeFor[WaitConfig](), block: "task > template > wait", all: Refused},
 	{typ: reflect.TypeFor[Vault](), block: "vault", all: Refused},
 	{typ: reflect.TypeFor[Secret](), block: "secret", all: Refused},

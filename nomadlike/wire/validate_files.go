@@ -107,6 +107,13 @@ func (v *validator) templates(w string, t *Task) {
 		if s := val(m.ChangeSignal); val(m.ChangeMode) == "signal" && !strings.HasPrefix(s, "SIG") {
 			v.errorf(tw+", change_signal", "%.20q is not a signal; want something like SIGHUP", s)
 		}
+		switch c := m.ChangeScript; {
+		case val(m.ChangeMode) != "script":
+		case c == nil || val(c.Command) == "":
+			v.errorf(tw+", change_script", "change_mode \"script\" needs a command, such as change_script { command = \"/bin/reload\" }")
+		default:
+			v.duration(tw+", change_script, timeout", c.Timeout)
+		}
 		v.duration(tw+", splay", m.Splay)
 		if _, err := strconv.ParseUint(val(m.Perms), 8, 12); val(m.Perms) != "" && err != nil {
 			v.errorf(tw+", perms", "%.20q: want octal digits such as 0644", val(m.Perms))

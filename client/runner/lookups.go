@@ -1,0 +1,218 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/template"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Variables reads the cluster's variables as a task of an allocation may. With after, an answer comes when there is
+// something newer than that index, or some minutes later.
+type Variables interface {
+	// Variable gives a variable, or nil, and the index to wait after.
+	Variable(ctx context.Context, alloc structs.AllocID, task, namespace, path string, after structs.Index) (*methods.Variable, structs.Index, error)
+	// Variables lists those whose path begins with prefix, as far as the task may read them.
+	Variables(ctx context.Context, alloc structs.AllocID, task, namespace, prefix string, after structs.Index) ([]methods.VariableMeta, structs.Index, error)
+}
+
+// Bounds of what the templates of a task look up.
+const (
+	lookupsMax     = 128              // names of variables, and prefixes, of one task
+	lookupPatience = 10 * time.Second // for a first answer
+	lookupRestMin  = time.Second      // after a failed look, growing
+	lookupRestMax  = 30 * time.Second
+)
+
+// errUnread marks a variable that could not be asked for now; another time it may.
+var errUnread = errors.New("variables cannot be read now")
+
+// lookups is what the templates of a task have looked up. The first look asks a server; from then on a goroutine for each
+// name waits for changes, and looks are answered from what it knows, also while no server can be reached. It lives from the
+// first template that is rendered to the end of the task, restarts included.
+type lookups struct {
+	t    *task
+	ctx  context.Context
+	stop context.CancelFunc
+	wake chan struct{} // something has changed
+
+	mu    sync.Mutex
+	known map[lookupKey]*lookup
+}
+
+type lookupKey struct {
+	list            bool
+	namespace, path string
+}
+
+type lookup struct {
+	index structs.Index
+	items template.VarItems // nil: there is none
+	list  []template.VarMeta
+}
+
+// lookupsIn gives the task's, made if there are none yet. ctx is the agent's life.
+func (t *task) lookupsIn(ctx context.Context) *lookups {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.looks == nil {
+		l := &lookups{t: t, wake: make(chan struct{}, 1), known: map[lookupKey]*lookup{}}
+		l.ctx, l.stop = context.WithCancel(ctx)
+		t.looks = l
+	}
+	return t.looks
+}
+
+// during gives the lookups to a rendering, which waits for first answers no longer than ctx.
+func (l *lookups) during(ctx context.Context) template.Variables {
+	if l.t.r.cfg.Variables == nil {
+		return nil
+	}
+	return view{l, ctx}
+}
+
+type view struct {
+	l   *lookups
+	ctx context.Context
+}
+
+// split reads PATH or PATH@NAMESPACE or PATH@NAMESPACE.REGION.
+func (v view) split(path string) (namespace, rest string, err error) {
+	rest, at, named := strings.Cut(path, "@")
+	a := v.l.t.r.Alloc()
+	if !named {
+		return a.Namespace, rest, nil
+	}
+	namespace, region, named := strings.Cut(at, ".")
+	if named && region != v.l.t.r.cfg.Region {
+		return "", "", driver.Permanent(fmt.Errorf("variable %q: variables of another region cannot be read", path))
+	}
+	return namespace, rest, nil
+}
+
+// Name implements template.Variables.
+func (v view) Name(path string) string {
+	ns, rest, err := v.split(path)
+	if err != nil {
+		return path
+	}
+	return rest + "@" + ns + "." + v.l.t.r.cfg.Region
+}
+
+// Variable implements template.Variables.
+func (v view) Variable(path string) (template.VarItems, error) {
+	ns, rest, err := v.split(path)
+	if err != nil {
+		return nil, err
+	}
+	x, err := v.l.look(v.ctx, lookupKey{false, ns, rest})
+	return x.items, err
+}
+
+// Variables implements template.Variables.
+func (v view) Variables(prefix string) ([]template.VarMeta, error) {
+	ns, rest, err := v.split(prefix)
+	if err != nil {
+		return nil, err
+	}
+	x, err := v.l.look(v.ctx, lookupKey{true, ns, rest})
+	return x.list, err
+}
+
+// look answers from what is known, or asks for the first time.
+func (l *lookups) look(ctx context.Context, k lookupKey) (lookup, error) {
+	l.mu.Lock()
+	x, n := l.known[k], len(l.known)
+	l.mu.Unlock()
+	if x != nil {
+		return *x, nil
+	}
+	if n >= lookupsMax {
+		return lookup{}, driver.Permanent(fmt.Errorf("the templates of the task look up more than %d variables", lookupsMax))
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
+	defer cancel()
+	first, err := l.ask(ctx, k, 0)
+	switch code := structs.CodeOf(err); {
+	case err == nil:
+	case code == structs.CodeDenied:
+		return lookup{}, driver.Permanent(fmt.Errorf("variable %q of namespace %q may not be read by this task: those of its own job may, below nomad/jobs", k.path, k.namespace))
+	case code == structs.CodeInvalid:
+		return lookup{}, driver.Permanent(fmt.Errorf("variable %q: %w", k.path, err))
+	default:
+		return lookup{}, fmt.Errorf("%w: %w", errUnread, err)
+	}
+	l.mu.Lock()
+	l.known[k] = &first
+	l.mu.Unlock()
+	l.t.r.cfg.Go(func() { l.follow(k, first.index) })
+	return first, nil
+}
+
+func (l *lookups) ask(ctx context.Context, k lookupKey, after structs.Index) (lookup, error) {
+	from, id := l.t.r.cfg.Variables, l.t.r.id
+	meta := func(m *methods.VariableMeta) template.VarMeta {
+		return template.VarMeta{Namespace: m.Namespace, Path: m.Path, CreateTime: int64(m.CreateTime), ModifyTime: int64(m.ModifyTime), CreateIndex: uint64(m.CreateIndex), ModifyIndex: uint64(m.ModifyIndex)}
+	}
+	if k.list {
+		list, index, err := from.Variables(ctx, id, l.t.name, k.namespace, k.path, after)
+		x := lookup{index: index}
+		for i := range list {
+			x.list = append(x.list, meta(&list[i]))
+		}
+		return x, err
+	}
+	v, index, err := from.Variable(ctx, id, l.t.name, k.namespace, k.path, after)
+	x := lookup{index: index}
+	if v != nil {
+		x.items = template.NewVarItems(meta(&v.VariableMeta), v.Items)
+	}
+	return x, err
+}
+
+// follow keeps what is known of a name up to date until the task has ended.
+func (l *lookups) follow(k lookupKey, index structs.Index) {
+	bo := backoff{min: lookupRestMin, max: lookupRestMax}
+	for l.ctx.Err() == nil {
+		x, err := l.ask(l.ctx, k, index)
+		if err != nil {
+			l.t.r.log.Debug("a variable of a template cannot be looked at", "task", l.t.name, "path", k.path, "error", err)
+			if !sleep(l.ctx, bo.next()) {
+				return
+			}
+			continue
+		}
+		bo.reset()
+		if x.index == index {
+			continue // nothing new for some minutes
+		}
+		index = x.index // an older one is that of a restored cluster
+		l.mu.Lock()
+		l.known[k] = &x
+		l.mu.Unlock()
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wait returns when something has changed, or d is over. It reports false when ctx has ended.
+func (l *lookups) wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-l.wake:
+	case <-timer.C:
+	}
+	return true
+}

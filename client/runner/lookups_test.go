@@ -1,0 +1,129 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/structs"
+)
+
+// shelf is a cluster's variables in memory, with blocking reads.
+type shelf struct {
+	mu      sync.Mutex
+	items   map[string]string // path to the value of "k"
+	index   structs.Index
+	err     error
+	asked   int
+	changed chan struct{}
+}
+
+func (s *shelf) set(path, value string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if path != "" {
+		s.items[path] = value
+	}
+	s.err = err
+	s.index++
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *shelf) Variable(ctx context.Context, _ structs.AllocID, task, ns, path string, after structs.Index) (*methods.Variable, structs.Index, error) {
+	for {
+		s.mu.Lock()
+		s.asked++
+		value, index, err, changed := s.items[path], s.index, s.err, s.changed
+		s.mu.Unlock()
+		switch {
+		case err != nil:
+			return nil, 0, err
+		case index > after && value == "":
+			return nil, index, nil
+		case index > after:
+			return &methods.Variable{VariableMeta: methods.VariableMeta{Namespace: ns, Path: path}, Items: map[string]string{"k": value, "task": task}}, index, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, 0, ctx.Err()
+		}
+	}
+}
+
+func (s *shelf) Variables(context.Context, structs.AllocID, string, string, string, structs.Index) ([]methods.VariableMeta, structs.Index, error) {
+	return nil, 1, nil
+}
+
+// TestLookups: the first look asks, later ones are answered from what is known, changes wake, and what cannot be asked for is
+// told from what may not be read.
+func TestLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{items: map[string]string{}, index: 5, changed: make(chan struct{}), err: structs.Errorf(structs.CodeNoLeader, "No cluster leader")}
+		var wg sync.WaitGroup
+		r := &Runner{cfg: &Config{Variables: s, Region: "global", Go: func(fn func()) bool { wg.Go(fn); return true }}, log: hclog.NewNullLogger(), alloc: &structs.Allocation{Namespace: "team"}}
+		tk := &task{r: r, name: "server"}
+		ctx, cancel := context.WithCancel(t.Context())
+		looks := tk.lookupsIn(ctx)
+		v := looks.during(ctx)
+		if _, err := v.Variable("a"); !errors.Is(err, errUnread) || errors.Is(err, driver.ErrPermanent) {
+			t.Errorf("without a leader: %v", err)
+		}
+		s.set("", "", structs.ErrPermissionDenied)
+		if _, err := v.Variable("a"); !errors.Is(err, driver.ErrPermanent) {
+			t.Errorf("denied: %v", err)
+		}
+		s.set("", "", nil)
+		if items, err := v.Variable("a"); items != nil || err != nil {
+			t.Errorf("missing: %v %v", items, err)
+		}
+		if v.Name("a") != "a@team.global" || v.Name("a@x") != "a@x.global" {
+			t.Errorf("names %q, %q", v.Name("a"), v.Name("a@x"))
+		}
+		if _, err := v.Variable("a@x.elsewhere"); !errors.Is(err, driver.ErrPermanent) {
+			t.Errorf("of another region: %v", err)
+		}
+		s.set("a", "one", nil)
+		if !looks.wait(ctx, time.Hour) {
+			t.Fatal("ended")
+		}
+		items, err := v.Variable("a")
+		if err != nil || items["k"].Value != "one" || items["task"].Value != "server" || items["k"].Metadata().Namespace != "team" {
+			t.Errorf("written: %v %v", items, err)
+		}
+		// While no server answers, what is known stays; afterwards changes come again.
+		s.set("", "", structs.Errorf(structs.CodeUnavailable, "gone"))
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		s.mu.Lock()
+		asked := s.asked
+		s.mu.Unlock()
+		if items, err := v.Variable("a"); err != nil || items["k"].Value != "one" || asked > 400 {
+			t.Errorf("while no server answers: %v %v, asked %d times in an hour", items, err, asked)
+		}
+		s.set("a", "two", nil)
+		began := time.Now()
+		looks.wait(ctx, time.Hour)
+		if items, _ := v.Variable("a"); items["k"].Value != "two" || time.Since(began) > lookupRestMax {
+			t.Errorf("after the servers came back: %v within %s", items, time.Since(began))
+		}
+		for i := range lookupsMax {
+			_, err = v.Variable(fmt.Sprint("n", i))
+		}
+		if !errors.Is(err, driver.ErrPermanent) {
+			t.Errorf("look number %d: %v", lookupsMax+1, err)
+		}
+		looks.stop()
+		wg.Wait()
+		cancel()
+	})
+}
