@@ -178,7 +178,7 @@ func TestGangAndPreemption(t *testing.T) {
 		t.Fatalf("the gang waits, and has %v %v", as, err)
 	}
 
-	if out, err := c.muster("job", "status", "gang"); err != nil || !strings.Contains(out, "State   = waiting") || !strings.Contains(out, "Missing = 2 members without a place: 1 of 2 members found; 1 node: too little nvidia/gpu") {
+	if out, err := c.muster("job", "status", "gang"); err != nil || !strings.Contains(out, "State   = waiting") || !strings.Contains(out, "Missing = 2 members without a place: 1 of 2 members found; 2 nodes: too little nvidia/gpu") {
 		t.Errorf("job status of a gang that waits: %v\n%s", err, out)
 	}
 
