@@ -29,6 +29,12 @@ type flightPlan struct {
 	job   structs.JobKey
 	nodes []structs.NodeID
 	stops []structs.AllocID
+	shy   bool // some of it keeps others away
+}
+
+// shy reports whether a plan in flight holds what keeps others away.
+func (f Overlay) shy() bool {
+	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return p.shy })
 }
 
 // Len is the number of plans in flight.
@@ -64,6 +70,7 @@ func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 			}
 			next.put(&owned, node, flightHeld{id, h})
 			p.nodes = append(p.nodes, node)
+			p.shy = p.shy || h.work.shy
 		}
 		for k := range e.Parts[i].Stops {
 			p.stops = append(p.stops, e.Parts[i].Stops[k].ID)

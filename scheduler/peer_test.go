@@ -12,7 +12,7 @@ import (
 
 // TestPeers compares placements with the rules read off one by one, over random clusters: nothing is placed where a required
 // rule is broken, by itself or by somebody who keeps away from it; nothing waits on a cluster with room unless every node
-// breaks one.
+// breaks one. What was decided on an older picture is refused where it would break one now, and accepted on its own.
 func TestPeers(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(400) {
@@ -74,6 +74,7 @@ func TestPeers(t *testing.T) {
 			}
 			return ""
 		}
+		flight := scheduler.Overlay{}
 		for k := range 8 {
 			j := job(fmt.Sprint("j", k), 1+rng.IntN(3))
 			j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 1, MemoryMiB: 1}
@@ -101,8 +102,40 @@ func TestPeers(t *testing.T) {
 			if string(scheduler.AppendPlan(nil, plan)) != string(scheduler.AppendPlan(nil, again)) {
 				t.Fatalf("seed %d: two plans for one input", seed)
 			}
+			// The same, decided before anything was held, and verified now: in the view, and in flight.
+			empty := scheduler.NewView(6, nodes, nil, nil)
+			old, _ := scheduler.Schedule(scheduler.Input{View: empty, Pending: in.Pending}, binpack)
+			for _, e := range old.Entries {
+				if x := scheduler.Verify(empty, scheduler.Overlay{}, e); len(x.Refused) > 0 {
+					t.Fatalf("seed %d: %s is refused on the picture that it was decided on: %+v", seed, j.ID, x.Refused)
+				}
+				x := scheduler.Verify(v, scheduler.Overlay{}, e)
+				if y := scheduler.Verify(empty, flight, e); !slices.Equal(x.Accepted, y.Accepted) {
+					t.Fatalf("seed %d: %s: %v in the view, %v in flight: %+v, %+v", seed, j.ID, x.Accepted, y.Accepted, x.Refused, y.Refused)
+				}
+				now := slices.Clone(held)
+				for at, part := range e.Parts {
+					if len(part.Places) == 0 {
+						continue
+					}
+					if !x.Accepted[at] {
+						counts["too late"]++
+					}
+					for i := range part.Places {
+						n := byID[e.Nodes[part.Places[i].Node].ID]
+						why := broken(j, n, now)
+						if x.Accepted[at] && why != "" {
+							t.Fatalf("seed %d: %s on %s is accepted and breaks a rule: %s", seed, j.ID, n.Name, why)
+						}
+						if x.Accepted[at] {
+							now = append(now, &structs.Allocation{NodeID: n.ID, Namespace: "default", JobID: j.ID, Job: j, Group: "g"})
+						}
+					}
+				}
+			}
 			placed := 0
-			for _, e := range plan.Entries {
+			for i, e := range plan.Entries {
+				flight = flight.Add(uint64(100*k+i), e, nil)
 				for _, part := range e.Parts {
 					for i := range part.Places {
 						pl := &part.Places[i]
@@ -134,7 +167,7 @@ func TestPeers(t *testing.T) {
 		}
 	}
 	t.Log(counts)
-	for _, k := range []string{"placed", "waiting", "near", "away", "kept away"} {
+	for _, k := range []string{"placed", "waiting", "near", "away", "kept away", "too late"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened", k)
 		}

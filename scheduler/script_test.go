@@ -522,10 +522,12 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		}
 		return id.Short()
 	}
-	for _, e := range plan.Entries {
-		if v := scheduler.Verify(w.view, scheduler.Overlay{}, e); !v.All() {
+	flight := scheduler.Overlay{}
+	for i, e := range plan.Entries {
+		if v := scheduler.Verify(w.view, flight, e); !v.All() {
 			t.Errorf("%s: Verify refuses: %+v", c.Pos, v.Refused)
 		}
+		flight = flight.Add(uint64(i), e, nil)
 		for _, part := range e.Parts {
 			var words []string
 			for _, s := range part.Stops {

@@ -12,7 +12,8 @@ import (
 // plans in flight. A part stands or falls alone (D18); an accepted part debits its nodes for the parts after it. What
 // depends on the job alone (version present, not stopped) is VerifyJob's and, finally, Apply's to check. An equal node
 // epoch means that pool, datacenter, attributes, drivers, capacity and eligibility are as they were when the decision
-// looked at them (D6), so only what is free has to be counted again: with the same fit function as the decision's.
+// looked at them (D6), so only what is free has to be counted again: with the same fit function as the decision's; and who is near, where
+// that is a condition (peersOfEntry).
 func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict { return VerifyBooked(v, f, e, nil, 0) }
 
 // VerifyBooked is Verify that treats reservations as bookings in time (D20), as seen at now: windows of operators, and the
@@ -22,11 +23,11 @@ func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Re
 	bk := bookingsOf(e, booked, now)
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
 	state := make(map[structs.NodeID]occupancy)
-	gangs := gangCount(e)
+	gangs, near := gangCount(e), peersOfEntry(v, f, e)
 	for i := range e.Parts {
 		node, why := structs.NodeID{}, partialGang(e, &e.Parts[i], gangs)
 		if why == "" {
-			node, why = verifyPart(v, f, e, &e.Parts[i], state, bk)
+			node, why = verifyPart(v, f, e, &e.Parts[i], state, bk, near)
 		}
 		if why != "" {
 			out.Refused = append(out.Refused, Refused{Part: i, Node: node, Why: why})
@@ -198,11 +199,16 @@ func VerifyJob(job *structs.Job, e *structs.PlanEntry) string {
 
 // verifyPart debits the part's placements in state, or leaves state as it was and says why not.
 func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
-	state map[structs.NodeID]occupancy, bk *bookings) (structs.NodeID, string) {
+	state map[structs.NodeID]occupancy, bk *bookings, near *peerCheck) (structs.NodeID, string) {
 	undo := make(map[structs.NodeID]occupancy, len(p.Places))
+	done := 0
 	fail := func(node structs.NodeID, format string, args ...any) (structs.NodeID, string) {
 		for id, o := range undo {
 			state[id] = o
+		}
+		for k := range done {
+			pl := &p.Places[k]
+			near.took(pl.Group, v.Node(e.Nodes[pl.Node].ID), -1)
 		}
 		return node, fmt.Sprintf(format, args...)
 	}
@@ -243,10 +249,15 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		if why := bk.refuses(ch, i, &o, h); why != "" {
 			return fail(id, "node %s: %s", id.Short(), why)
 		}
+		if why := near.refuses(pl.Group, n); why != "" {
+			return fail(id, "node %s: %s", id.Short(), why)
+		}
 		if _, have := undo[id]; !have {
 			undo[id] = o
 		}
 		state[id] = next
+		near.took(pl.Group, n, 1)
+		done++
 	}
 	return structs.NodeID{}, ""
 }

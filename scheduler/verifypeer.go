@@ -1,0 +1,179 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Required nearness between jobs is checked again when a plan is verified: of two plans that were decided on one picture the
+// later one may lie where the earlier one's job, which neither knew of, must not have it. It is checked against other jobs
+// as they are now, plans in flight included; how the members of one job lie to each other was decided in one piece, and only
+// what the entry itself places is looked at. Nothing is refused that the decision would allow on the same picture: what the
+// entry stops counts as gone, and who must be near others may be the first of them anywhere.
+
+// peerPlace is a place of a level.
+type peerPlace struct{ level, name string }
+
+// peerRow is a required rule of a group, with who is where.
+type peerRow struct {
+	peerRule
+	others map[string]int64 // by place: those of other jobs that the rule means
+	all    int64
+	own    map[string]bool  // places with allocations of the job itself
+	placed map[string]int64 // by this entry
+}
+
+// peerCheck is what an entry has to keep to; nil when there is nothing.
+type peerCheck struct {
+	groups [][]*peerRow
+	bars   map[peerPlace]string // places that others keep free of the job, and who
+	levels []string             // of bars, each once
+}
+
+// peersOfEntry gives nil when no rule can be broken.
+func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
+	if e.Job == nil || !slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places) > 0 }) {
+		return nil
+	}
+	p := &peerCheck{groups: make([][]*peerRow, len(e.Groups)), bars: map[peerPlace]string{}}
+	rules := 0
+	for g, name := range e.Groups {
+		tg := e.Job.Group(name)
+		if tg == nil {
+			continue
+		}
+		a := ask{job: e.Job, tg: tg}
+		for _, r := range a.peersOf() {
+			if r.Required {
+				r.key = r.text()
+				p.groups[g] = append(p.groups[g], &peerRow{peerRule: r, others: map[string]int64{}, own: map[string]bool{}, placed: map[string]int64{}})
+				rules++
+			}
+		}
+	}
+	shy := f.shy()
+	for i := 0; i < len(v.chunks) && !shy; i++ {
+		shy = v.chunks[i].mayShy()
+	}
+	if rules == 0 && !shy {
+		return nil
+	}
+	stops := map[structs.AllocID]bool{}
+	for i := range e.Parts {
+		for k := range e.Parts[i].Stops {
+			stops[e.Parts[i].Stops[k].ID] = true
+		}
+	}
+	note := func(n *structs.Node, h *held) {
+		if h.work.job != nil && !stops[h.id] {
+			p.note(e, n, h)
+		}
+	}
+	for _, c := range v.chunks {
+		if rules == 0 && !c.mayShy() {
+			continue
+		}
+		for i, n := range c.nodes {
+			if hold := c.hold[i]; hold != nil && (rules > 0 || hold.shy > 0) {
+				for _, h := range hold.held {
+					note(n, h)
+				}
+			}
+		}
+	}
+	if rules > 0 || f.shy() {
+		f.each(func(id structs.NodeID) {
+			c, i, found := v.locate(id)
+			if !found {
+				return
+			}
+			for _, h := range f.on(id) {
+				if _, have := v.chunks[c].hold[i].find(h.held.id); !have {
+					note(v.chunks[c].nodes[i], h.held)
+				}
+			}
+		})
+	}
+	return p
+}
+
+// note counts what is held on a node.
+func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held) {
+	j := h.work.job
+	mine := j.ID == e.JobID && j.Namespace == e.Namespace
+	for _, rows := range p.groups {
+		for _, r := range rows {
+			at := levelOf(n, r.Level)
+			switch {
+			case mine:
+				if at != "" {
+					r.own[at] = true
+				}
+			case (r.away || !h.work.ending) && r.Means(e.Namespace, j):
+				if r.all++; at != "" {
+					r.others[at]++
+				}
+			}
+		}
+	}
+	if mine || !h.work.shy {
+		return
+	}
+	bars := func(ps []structs.Peer) {
+		for i := range ps {
+			if x := &ps[i]; x.Required && x.Means(j.Namespace, e.Job) {
+				name := cmp.Or(x.Level, structs.PeerLevelNode)
+				if at := levelOf(n, name); at != "" {
+					if _, have := p.bars[peerPlace{name, at}]; !have {
+						p.bars[peerPlace{name, at}] = j.ID
+						if !slices.Contains(p.levels, name) {
+							p.levels = append(p.levels, name)
+						}
+					}
+				}
+			}
+		}
+	}
+	bars(j.Away)
+	if g := j.Group(h.work.group); g != nil {
+		bars(g.Away)
+	}
+}
+
+// refuses says which rule a place for a group on a node breaks, or "".
+func (p *peerCheck) refuses(group int, n *structs.Node) string {
+	if p == nil {
+		return ""
+	}
+	for _, r := range p.groups[group] {
+		at := levelOf(n, r.Level)
+		switch {
+		case r.away && at != "" && (r.others[at] > 0 || r.self && r.placed[at] > 0):
+			return r.key
+		case !r.away && !r.self && (at == "" || r.others[at] == 0):
+			return r.key
+		case !r.away && r.self && r.all > 0 && (at == "" || r.others[at] == 0 && !r.own[at] && r.placed[at] == 0):
+			return r.key
+		}
+	}
+	for _, level := range p.levels {
+		if whose, barred := p.bars[peerPlace{level, levelOf(n, level)}]; barred {
+			return "job " + whose + structs.DimensionKeepsAway + " (" + level + ")"
+		}
+	}
+	return ""
+}
+
+// took books (n = 1) or gives back (n = -1) a place of the entry's own.
+func (p *peerCheck) took(group int, n *structs.Node, by int64) {
+	if p == nil {
+		return
+	}
+	for _, r := range p.groups[group] {
+		if at := levelOf(n, r.Level); at != "" {
+			r.placed[at] += by
+		}
+	}
+}
