@@ -91,6 +91,9 @@ type Engine struct {
 
 	shapes              []*shape
 	byShape             map[shapeKey]*shape
+	kins                map[kinKey]*kin
+	alike               bool   // passes see the first of jobs alike
+	depth               int64  // how many of them beyond those that there is room for
 	other               *shape // those that wait for something else than room
 	fresh               []*Live
 	picked              []*Live
@@ -156,7 +159,7 @@ func NewEngine(cfg Config) *Engine {
 		}
 	}
 	e := &Engine{cfg: cfg, now: Epoch, index: 1, live: map[structs.JobKey]*Live{}, runs: map[structs.AllocID]*run{}, rows: map[structs.NodeID]int{},
-		byShape: map[shapeKey]*shape{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
+		byShape: map[shapeKey]*shape{}, kins: map[kinKey]*kin{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
 	e.agenda.setRank(cfg.First)
 	_, e.always = cfg.Chooser.(interface{ Always() })
 	e.view = scheduler.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
@@ -180,6 +183,7 @@ func NewEngine(cfg Config) *Engine {
 	}
 	e.usage.table = table
 	e.stats = newStats(e)
+	e.alike = e.seesAlike()
 	_, rater := cfg.Policy.(scheduler.GPURater)
 	e.narrowable = !rater && cfg.Policy != nil && !cfg.Policy.Rotates()
 	return e

@@ -39,14 +39,14 @@ func (f swfFormat) Run(ctx context.Context, o *Options, policy string) (*Result,
 	return r, err
 }
 
-// runSWF replays jobs under a policy. ended is told of each job, or nil.
-func runSWF(ctx context.Context, o *Options, policy string, src Source, ended func(*Live)) (*Result, error) {
+// swfConfig is how jobs of a log are replayed under a policy, and who learns their run times; nil: nobody does.
+func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) {
 	if o.Procs <= 0 || o.Procs > procsMax {
-		return nil, errors.New("the size of the machine is not given: say -procs, such as -procs 100")
+		return Config{}, nil, errors.New("the size of the machine is not given: say -procs, such as -procs 100")
 	}
 	rules, err := RulesFor(policy)
 	if err != nil {
-		return nil, err
+		return Config{}, nil, err
 	}
 	cfg := Config{Nodes: swfMachine(o.Procs), Source: src, Seed: o.Seed, First: []Kind{Expired, Submitted, Ended}, Silent: []Kind{Expired},
 		Each: true, Whole: true, Fleeting: true, Due: true, Capacity: 1000 * o.Procs,
@@ -72,7 +72,14 @@ func runSWF(ctx context.Context, o *Options, policy string, src Source, ended fu
 		learner.Nameless = true
 		cfg.Predict = learner
 	}
-	if err := rules.Apply(&cfg); err != nil {
+	err = rules.Apply(&cfg)
+	return cfg, learner, err
+}
+
+// runSWF replays jobs under a policy. ended is told of each job, or nil.
+func runSWF(ctx context.Context, o *Options, policy string, src Source, ended func(*Live)) (*Result, error) {
+	cfg, learner, err := swfConfig(o, policy, src)
+	if err != nil {
 		return nil, err
 	}
 	cfg.Hooks.Ended = func(e *Engine, l *Live) {

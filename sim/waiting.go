@@ -18,6 +18,8 @@ type lane struct {
 	jobs     []*Live // nil where one left
 	first    int     // of jobs: what is before it is nil
 	n        int
+	kin      *kin // whose lane it is; nil for one of jobs that differ
+	foretold      // of all of them, where it is of kin
 }
 
 // enqueue puts a job among those that wait.
@@ -48,6 +50,10 @@ func (l *Live) otherwise() bool {
 }
 
 func (e *Engine) insert(s *shape, l *Live) {
+	if e.alike && s != e.other {
+		e.insertAlike(l)
+		return
+	}
 	at := -1
 	for i := range s.lanes {
 		if s.lanes[i].priority == l.bucket {
@@ -106,6 +112,9 @@ func (e *Engine) dequeue(l *Live) {
 	switch {
 	case ln.n == 0:
 		ln.jobs, ln.first = ln.jobs[:0], 0
+		if ln.kin != nil {
+			e.forget(ln)
+		}
 	case len(ln.jobs) > 64 && ln.n < len(ln.jobs)/2:
 		kept := ln.jobs[:0]
 		for _, x := range ln.jobs {
@@ -184,7 +193,10 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	refresh, _ := e.cfg.Predict.(interface{ Refresh(*Live) })
 	for _, l := range e.picked {
 		l.listed = false
-		if refresh != nil {
+		switch {
+		case l.lane != nil && l.lane.kin != nil:
+			e.told(l)
+		case refresh != nil:
 			refresh.Refresh(l)
 		}
 		e.pend = append(e.pend, l.work)
@@ -240,6 +252,10 @@ func (e *Engine) part() *scheduler.View {
 
 func (e *Engine) take(s *shape) {
 	if s.waiting == 0 {
+		return
+	}
+	if e.alike && s != e.other {
+		e.takeAlike(s)
 		return
 	}
 	left := e.cfg.Window
