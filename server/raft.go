@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
+	wal "github.com/hashicorp/raft-wal"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -27,6 +26,7 @@ const (
 	snapshotsRetained  = 2
 	peersFile          = "peers.json" // operator's recovery of a cluster that lost its majority
 	snapshotLook       = time.Second
+	stableRetry        = 50 * time.Millisecond
 	raftMaxInflightRPC = 128
 )
 
@@ -48,29 +48,22 @@ func (s *Server) openStores() (*stores, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("raft directory: %w", err)
 	}
-	path := filepath.Join(dir, "raft.db")
-	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path:                    path,
-		BoltOptions:             &bbolt.Options{NoFreelistSync: true, Timeout: 2 * time.Second},
-		MsgpackUseNewTimeFormat: true,
-	})
+	log, err := openRaftLog(dir, s.log)
 	if err != nil {
-		if errors.Is(err, bbolt.ErrTimeout) {
-			return nil, fmt.Errorf("open %s: another process holds it; is a server running on this data_dir?", path)
-		}
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, err
 	}
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsRetained, s.log.Named("snapshots"))
 	if err != nil {
-		bolt.Close()
+		log.Close()
 		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
 	}
-	cache, err := raft.NewLogCache(raftLogCache, s.watchdog(bolt))
+	cache, err := raft.NewLogCache(raftLogCache, s.watchdog(log))
 	if err != nil {
-		bolt.Close()
+		log.Close()
 		return nil, err
 	}
-	return &stores{log: cache, stable: bolt, snaps: snaps, close: bolt.Close}, nil
+	stable := patientStable{log, c.Raft.StoreTimeout, s.exit}
+	return &stores{log: cache, stable: stable, snaps: snaps, close: log.Close}, nil
 }
 
 // startRaft opens the stores and starts raft, which replays what they hold.
@@ -177,7 +170,47 @@ func (w *storeWatchdog) StoreLog(l *raft.Log) error {
 }
 
 func (w *storeWatchdog) StoreLogs(ls []*raft.Log) error {
-	return w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
+	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
+	if errors.Is(err, wal.ErrSealed) { // the log could not begin its next file, and does not try again before it is opened anew
+		w.exit("the raft log cannot go on to its next file; is its disk full?")
+	}
+	return err
+}
+
+// GetLog ends the process when an entry cannot be read: raft would do so without saying what can be done.
+func (w *storeWatchdog) GetLog(index uint64, l *raft.Log) error {
+	err := w.LogStore.GetLog(index, l)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
+		w.exit(fmt.Sprintf("entry %d of the raft log cannot be read: %v%s", index, err, whenDamaged(err)))
+	}
+	return err
+}
+
+// IsMonotonic says whether the store refuses gaps: raft then empties it before it goes on after a snapshot.
+func (w *storeWatchdog) IsMonotonic() bool {
+	m, ok := w.LogStore.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
+}
+
+// patientStable tries to store the term again until the watchdog's limit: raft panics at the first error, and a disk that
+// was full may have room a second later. Meanwhile the server neither votes nor acknowledges.
+type patientStable struct {
+	raft.StableStore
+	limit time.Duration
+	exit  func(why string)
+}
+
+// SetUint64 stores a number.
+func (p patientStable) SetUint64(key []byte, n uint64) error {
+	err := p.StableStore.SetUint64(key, n)
+	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, wal.ErrClosed); err = p.StableStore.SetUint64(key, n) {
+		if time.Now().After(end) {
+			p.exit(fmt.Sprintf("raft's %s cannot be stored: %v", key, err))
+			break
+		}
+		time.Sleep(stableRetry)
+	}
+	return err
 }
 
 // exit ends the process because going on would be wrong.

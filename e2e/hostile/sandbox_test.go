@@ -155,7 +155,7 @@ func testSandbox(t *testing.T, v *victim) {
 		}
 	}
 
-	check("read what is not mine", fmt.Sprintf("for f in %s %s %s/server/raft/raft.db; do head -c 100 $f && echo GOT; done 2>&1; ls %s/server 2>/dev/null && echo LISTED; ls %s/client/allocs | grep -v $NOMAD_ALLOC_ID && echo LISTED; cat /proc/1/root%s 2>/dev/null && echo GOT; echo END",
+	check("read what is not mine", fmt.Sprintf("for f in %s %s %s/server/raft/wal/wal-meta.db; do head -c 100 $f && echo GOT; done 2>&1; ls %s/server 2>/dev/null && echo LISTED; ls %s/client/allocs | grep -v $NOMAD_ALLOC_ID && echo LISTED; cat /proc/1/root%s 2>/dev/null && echo GOT; echo END",
 		secret, minePath[0], data, data, data, secret), 20, 20*time.Second, nil, none("GOT", "do-not-read-me", "private-", "LISTED"))
 	check("read as root what is not mine", fmt.Sprintf("for f in %s %s; do head -c 100 $f && echo GOT; done 2>&1; find /var /tmp /home /root /opt /srv -xdev -name mine -o -name raft.db 2>/dev/null | grep . && echo FOUND; echo END", secret, minePath[0]), 20, 30*time.Second,
 		func(_, _, tk m) { tk["User"] = "root" }, none("GOT", "do-not-read-me", "FOUND"))

@@ -1,0 +1,149 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/types"
+)
+
+// tornDisk is a file in memory whose power fails: after `left` bytes were written nothing more arrives.
+type tornDisk struct {
+	b    []byte
+	left int
+}
+
+var errPower = errors.New("the power failed")
+
+func (d *tornDisk) ReadAt(b []byte, off int64) (int, error) { return copy(b, d.b[off:]), nil }
+
+func (d *tornDisk) WriteAt(b []byte, off int64) (int, error) {
+	n := copy(d.b[off:], b[:min(len(b), d.left)])
+	if d.left -= n; n < len(b) {
+		return n, errPower
+	}
+	return n, nil
+}
+
+func (d *tornDisk) Sync() error  { return nil }
+func (d *tornDisk) Close() error { return nil }
+
+// begin gives a record with vote 1 on a disk.
+func beginTorn(t *testing.T) *tornDisk {
+	t.Helper()
+	d := &tornDisk{b: make([]byte, metaSlotsAll), left: 1 << 30}
+	m := &raftMeta{file: d}
+	if err := m.write(metaRecord{State: types.PersistentState{NextSegmentID: 7}, Stable: map[string][]byte{"vote": []byte("1")}}); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func voteOn(d *tornDisk) (*raftMeta, string, error) {
+	m := &raftMeta{}
+	if err := m.read(d); err != nil {
+		return nil, "", err
+	}
+	if m.rec.State.NextSegmentID != 7 {
+		return nil, "", fmt.Errorf("the state is %+v", m.rec.State)
+	}
+	v, err := m.GetStable([]byte("vote"))
+	return m, string(v), err
+}
+
+// The power fails after each byte of a write, the process goes on or starts anew, and it fails again: there is always a
+// whole record, and a vote that was stored is never forgotten.
+func TestRaftRecordIsNeverTorn(t *testing.T) {
+	const long = 600 // more than two copies of the record
+	for cut := 0; cut < long; cut += 5 {
+		for _, restart := range []bool{false, true} {
+			for _, cut2 := range []int{0, 1, cut, cut + 30, 2 * long} {
+				d := beginTorn(t)
+				m, vote, err := voteOn(d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.left = cut
+				err1 := m.SetStable([]byte("vote"), []byte("2"))
+				if err1 == nil {
+					vote = "2"
+				}
+				if restart {
+					d.left = 1 << 30
+					var got string
+					if m, got, err = voteOn(d); err != nil || got < vote {
+						t.Fatalf("cut at %d: vote %s, %v; want %s or newer", cut, got, err, vote)
+					}
+					vote = got
+				}
+				d.left = cut2
+				if m.SetStable([]byte("vote"), []byte("3")) == nil {
+					vote = "3"
+				}
+				d.left = 1 << 30
+				if _, got, err := voteOn(d); err != nil || got < vote {
+					t.Fatalf("cut at %d and %d, started anew between: %v: vote %s, %v; want %s or newer", cut, cut2, restart, got, err, vote)
+				}
+			}
+		}
+	}
+}
+
+// Damage to one copy is outlived; damage to both is refused.
+func TestRaftRecordDamage(t *testing.T) {
+	for _, at := range []int{0, 9, 17, 21, metaHead, metaHead + 30, metaSlot + 3, metaSlot + 10, metaSlot + 18, metaSlot + metaHead + 5} {
+		d := beginTorn(t)
+		d.b[at] ^= 0x10
+		if _, vote, err := voteOn(d); vote != "1" || err != nil {
+			t.Errorf("byte %d damaged: vote %q, %v", at, vote, err)
+		}
+		d.b[metaHead+2] ^= 1
+		d.b[metaSlot+metaHead+2] ^= 1
+		if _, _, err := voteOn(d); !errors.Is(err, types.ErrCorrupt) {
+			t.Errorf("both copies damaged: %v", err)
+		}
+	}
+	dir := t.TempDir()
+	if _, err := (&raftMeta{}).Load(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, metaFile), 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&raftMeta{}).Load(dir); !errors.Is(err, types.ErrCorrupt) {
+		t.Errorf("a record that was cut off: %v", err)
+	}
+}
+
+// sickStable fails some times.
+type sickStable struct {
+	raft.StableStore
+	fails int
+}
+
+func (s *sickStable) SetUint64(key []byte, n uint64) error {
+	if s.fails--; s.fails >= 0 {
+		return errPower
+	}
+	return s.StableStore.SetUint64(key, n)
+}
+
+func TestTermIsStoredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var exits int
+		p := patientStable{&sickStable{raft.NewInmemStore(), 20}, 5 * time.Second, func(string) { exits++ }}
+		if err := p.SetUint64([]byte("CurrentTerm"), 4); err != nil || exits > 0 {
+			t.Errorf("%v, %d exits, after the disk was well again", err, exits)
+		}
+		p.StableStore.(*sickStable).fails = 1 << 30
+		if err := p.SetUint64([]byte("CurrentTerm"), 5); err == nil || exits != 1 {
+			t.Errorf("%v, %d exits; want one, as the disk stays ill", err, exits)
+		}
+	})
+}
