@@ -144,7 +144,8 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 		}
 		allocs := snap.AllocsByNode(req.NodeID)
 		var top structs.Index = 1
-		old := uint64(0) // over what belonged here at min and still does
+		old := uint64(0)                // over what belonged here at min and still does
+		gangs := snap.RosterCount() > 0 // most polls need not look at the job of each allocation
 		for _, a := range allocs {
 			top = max(top, a.AllocIndex)
 			if a.AllocIndex > min {
@@ -152,6 +153,9 @@ func (s *Server) nodePoll(ctx context.Context, c *rpc.Call, req *methods.NodePol
 			}
 			if a.CreateIndex <= min {
 				old += knownAs(a)
+			}
+			if !gangs {
+				continue
 			}
 			if r := rosterOf(snap, a); r != nil {
 				top = max(top, r.ModifyIndex)

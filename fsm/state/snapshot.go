@@ -372,6 +372,9 @@ func (s *Snapshot) RosterByKey(k structs.RosterKey) *structs.Roster { return fin
 // Rosters gives the roster of every gang, by job, then group.
 func (s *Snapshot) Rosters() iter.Seq[*structs.Roster] { return ascend(s.rosters) }
 
+// RosterCount gives how many gangs have a roster.
+func (s *Snapshot) RosterCount() int { return s.rosters.Len() }
+
 // RostersByJob lists the rosters of a job by group; nil when it has no gang.
 func (s *Snapshot) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s.rosters, k) }
 
