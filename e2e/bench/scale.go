@@ -16,7 +16,9 @@ func runScale(bin string, servers, nodes, allocs, per int) {
 	row(fmt.Sprintf("%d nodes registered", nodes), fmt.Sprintf("%.1f s", time.Since(start).Seconds()), "-", "-", cmd)
 	time.Sleep(5 * time.Second)
 	idle := c.usage()
+	quiet := c.profile("idle", 9*time.Second)
 	time.Sleep(10 * time.Second)
+	quiet()
 	u := c.usage().since(idle)
 	row(fmt.Sprintf("processor use of %d idle nodes", nodes), fmt.Sprintf("servers %.1f %%, nodes %.1f %% of a core", u.servers*10, u.sim*10), "-", "-", cmd)
 
