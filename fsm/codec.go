@@ -65,6 +65,7 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdVariableSet:     func() any { return new(structs.VariableSetCommand) },
 	structs.CmdVariableDelete:  func() any { return new(structs.VariableDeleteCommand) },
 	structs.CmdSealKey:         func() any { return new(structs.SealKeyCommand) },
+	structs.CmdNodeTaint:       func() any { return new(structs.NodeTaintCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

@@ -226,6 +226,21 @@ func TestDrain(t *testing.T) {
 	if len(d.Evals) != 1 || n.Drain.ForceAt != n.Drain.StartedAt.Add(time.Hour) || n.Eligibility != structs.NodeIneligible || n.LastDrain.Status != "draining" {
 		t.Errorf("draining: %+v %+v", d, n)
 	}
+	taint := func(add, remove []structs.Taint) any {
+		return &structs.NodeTaintCommand{ID: id, Add: add, Remove: remove}
+	}
+	c.refused(structs.CmdNodeTaint, taint([]structs.Taint{{Key: "a", Effect: "odd"}}, nil), `effect "odd" is not known`, "no-execute")
+	c.refused(structs.CmdNodeTaint, taint([]structs.Taint{{Key: "a b", Effect: structs.TaintNoSchedule}}, nil), "letters, digits")
+	c.refused(structs.CmdNodeTaint, taint(nil, []structs.Taint{{Key: "a"}}), `has no taint "a"`)
+	c.apply(structs.CmdNodeTaint, taint([]structs.Taint{{Key: "b", Effect: structs.TaintNoSchedule}, {Key: "a", Value: "x", Effect: structs.TaintNoExecute}, {Key: "a", Effect: structs.TaintNoSchedule}}, nil))
+	if n := c.f.Snapshot().NodeByID(id); len(n.Tainted) != 3 || n.Tainted[0].String() != "a=x:no-execute" || n.Tainted[0].Since == 0 || n.Epoch != n.ModifyIndex {
+		t.Errorf("taints %v, epoch %d of %d", n.Tainted, n.Epoch, n.ModifyIndex)
+	}
+	c.apply(structs.CmdNodeTaint, taint(nil, []structs.Taint{{Key: "a", Effect: structs.TaintNoSchedule}, {Key: "b"}}))
+	if n := c.f.Snapshot().NodeByID(id); len(n.Tainted) != 1 {
+		t.Errorf("taints %v", n.Tainted)
+	}
+	c.apply(structs.CmdNodeTaint, taint(nil, []structs.Taint{{Key: "a"}}))
 	c.refused(structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible}, "draining")
 	c.apply(structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Complete: true})
 	if n = c.f.Snapshot().NodeByID(id); n.Drain != nil || n.LastDrain.Status != "complete" || n.LastDrain.Meta["by"] != "me" || n.Ready() {

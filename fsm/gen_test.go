@@ -350,6 +350,9 @@ func (g *generator) one() structs.Command {
 		st := []structs.NodeStatus{structs.NodeReady, structs.NodeReady, structs.NodeReady, structs.NodeDown, structs.NodeDisconnected, "odd"}[g.r.IntN(6)]
 		return cmd(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: st, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})
 	case w < 65:
+		if g.chance(40) {
+			return cmd(structs.CmdNodeTaint, &structs.NodeTaintCommand{ID: node.ID, Add: []structs.Taint{{Key: "t", Value: fmt.Sprint(g.r.IntN(2)), Effect: []string{structs.TaintNoSchedule, structs.TaintNoExecute, "odd"}[g.r.IntN(3)]}}, Remove: []structs.Taint{{Key: "t"}}[:g.r.IntN(2)]})
+		}
 		return cmd(structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: node.ID, Eligibility: []structs.Eligibility{structs.NodeEligible, structs.NodeIneligible}[g.r.IntN(2)]})
 	case w < 68:
 		c := &structs.NodeDrainCommand{ID: node.ID, MarkEligible: g.chance(50), Complete: g.chance(50), Meta: map[string]string{"why": "test"}}

@@ -24,6 +24,7 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdNodeStatus:      applyNodeStatus,
 		structs.CmdNodeEligibility: applyNodeEligibility,
 		structs.CmdNodeDrain:       applyNodeDrain,
+		structs.CmdNodeTaint:       applyNodeTaint,
 		structs.CmdAllocObserved:   applyAllocObserved,
 		structs.CmdAllocTransition: applyAllocTransition,
 		structs.CmdPoolUpsert:      applyPoolUpsert,

@@ -27,7 +27,7 @@ func verified(n *structs.Node) []byte {
 	c := structs.Node{
 		Datacenter: n.Datacenter, Pool: n.Pool, Class: n.Class, Attributes: n.Attributes, Meta: n.Meta,
 		Resources: n.Resources, Reserved: n.Reserved, HostVolumes: n.HostVolumes, Overcommit: n.Overcommit,
-		Status: n.Status, Eligibility: n.Eligibility, Drain: n.Drain,
+		Status: n.Status, Eligibility: n.Eligibility, Drain: n.Drain, Tainted: n.Tainted,
 	}
 	c.Drivers = make(map[string]*structs.DriverInfo, len(n.Drivers))
 	for name, d := range n.Drivers {
@@ -97,7 +97,7 @@ func applyNodeRegister(x *tx) *structs.Error {
 	n.Overcommit = x.Pools.Get(n.Pool).Overcommit
 	if old == nil {
 		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
-		n.StatusDesc, n.Drain, n.LastDrain, n.Events = "", nil, nil, nil
+		n.StatusDesc, n.Drain, n.LastDrain, n.Tainted, n.Events = "", nil, nil, nil, nil
 		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
 		x.addEvent(&n, &structs.NodeEvent{Message: "Node registered", Subsystem: "Cluster"})
 		n.ComputedClass = structs.ComputeClass(&n)
@@ -105,7 +105,7 @@ func applyNodeRegister(x *tx) *structs.Error {
 		return nil
 	}
 	n.Status, n.StatusDesc, n.StatusAt = old.Status, old.StatusDesc, old.StatusAt
-	n.Eligibility, n.Drain, n.LastDrain, n.Events = old.Eligibility, old.Drain, old.LastDrain, old.Events
+	n.Eligibility, n.Drain, n.LastDrain, n.Tainted, n.Events = old.Eligibility, old.Drain, old.LastDrain, old.Tainted, old.Events
 	n.CreateIndex, n.ModifyIndex, n.Epoch, n.ComputedClass = old.CreateIndex, old.ModifyIndex, old.Epoch, old.ComputedClass
 	if bytes.Equal(pack.Append(nil, &n), pack.Append(nil, old)) {
 		return nil // the agent repeats itself
@@ -261,6 +261,30 @@ func applyNodeDrain(x *tx) *structs.Error {
 	if !old.Ready() && now.Ready() {
 		x.systemEvals(now)
 		x.nodeEvals(now, structs.TriggerNodeUpdate)
+	}
+	return nil
+}
+
+// applyNodeTaint sets and takes off taints. What has to leave the node leaves by a service of the leader.
+func applyNodeTaint(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.NodeTaintCommand)
+	old := x.Nodes.Get(c.ID)
+	if old == nil {
+		return nodeNotFound(c.ID)
+	}
+	taints, err := old.Retaint(c.Add, c.Remove, x.time)
+	if err != nil {
+		return err
+	}
+	if slices.Equal(taints, old.Tainted) {
+		return nil
+	}
+	now := x.editNode(old, func(n *structs.Node) {
+		n.Tainted = taints
+		x.addEvent(n, c.Event)
+	})
+	if now.Ready() {
+		x.systemEvals(now)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ func nodeRoutes() []route {
 		{methods: "GET", pattern: "/v1/node/{id}", rpc: methods.NodeGet.Name, handle: nodeGet},
 		{methods: "GET", pattern: "/v1/node/{id}/allocations", rpc: methods.NodeAllocs.Name, handle: nodeAllocs},
 		{methods: "PUT,POST", pattern: "/v1/node/{id}/drain", rpc: methods.NodeDrain.Name, handle: nodeDrain},
+		{methods: "PUT,POST", pattern: "/v1/node/{id}/taints", rpc: methods.NodeTaint.Name, handle: nodeTaint},
 		{methods: "PUT,POST", pattern: "/v1/node/{id}/eligibility", rpc: methods.NodeEligibility.Name, handle: nodeEligibility},
 		{methods: "PUT,POST", pattern: "/v1/node/{id}/evaluate", rpc: methods.NodeEvaluate.Name, handle: nodeEvaluate},
 		{methods: "PUT,POST", pattern: "/v1/node/{id}/purge", rpc: methods.NodePurge.Name, handle: nodePurge},
@@ -145,6 +146,30 @@ func nodeEligibility(c *call) (any, error) {
 		return nil, structs.Errorf(structs.CodeInvalid, "invalid scheduling eligibility %q: want \"eligible\" or \"ineligible\"", clip(body.Eligibility, 40))
 	}
 	resp, err := invoke(c, methods.NodeEligibility, &methods.NodeEligibilityRequest{NodeID: id, Eligibility: e})
+	if err != nil {
+		return nil, err
+	}
+	return c.nodeAnswer(resp), nil
+}
+
+// nodeTaint sets taints and takes others off; of those to take off, one without effect means all of its key.
+func nodeTaint(c *call) (any, error) {
+	id, err := pathID[structs.NodeID](c, "node")
+	if err != nil {
+		return nil, err
+	}
+	var body struct{ Add, Remove []wire.Taint }
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	req := &methods.NodeTaintRequest{NodeID: id}
+	for _, t := range body.Add {
+		req.Add = append(req.Add, structs.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	}
+	for _, t := range body.Remove {
+		req.Remove = append(req.Remove, structs.Taint{Key: t.Key, Effect: t.Effect})
+	}
+	resp, err := invoke(c, methods.NodeTaint, req)
 	if err != nil {
 		return nil, err
 	}

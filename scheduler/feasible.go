@@ -58,7 +58,7 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 		return
 	}
 	v.shunned = slices.ContainsFunc(n.Taints(), func(t structs.Taint) bool {
-		return t.Effect != structs.TaintNoSchedule && !t.Tolerated(a.job.Tolerations)
+		return t.Effect == structs.TaintPreferNoSchedule && !t.Tolerated(a.job.Tolerations)
 	})
 	for i := range a.wishes {
 		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
@@ -122,7 +122,7 @@ func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 		}
 	}
 	for _, t := range n.Taints() {
-		if t.Effect == structs.TaintNoSchedule && !t.Tolerated(a.job.Tolerations) {
+		if t.Effect != structs.TaintPreferNoSchedule && !t.Tolerated(a.job.Tolerations) {
 			return refusal{code: structs.ReasonConstraint, what: "taint " + t.Key + "=" + t.Value, cure: structs.EventNodeJoined}, true
 		}
 	}

@@ -56,13 +56,18 @@ func TestLearned(t *testing.T) {
 
 // Taints keep jobs away: some for good, some as long as there is another node.
 func TestTaints(t *testing.T) {
-	nodes := []*structs.Node{node(1), node(2), node(3)}
+	nodes := []*structs.Node{node(1), node(2), node(3), node(4)}
+	nodes[3].Tainted = []structs.Taint{{Key: "gone", Effect: structs.TaintNoExecute, Since: 1}}
 	nodes[0].Meta = map[string]string{"taint.dedicated": "nlp:no-schedule"}
 	nodes[1].Meta = map[string]string{"taint.spot": ":prefer-no-schedule"}
 	on := func(tolerations []structs.Toleration, avail int) structs.NodeID {
+		list := nodes[:max(avail, 0)]
+		if avail < 0 {
+			list = nodes[3:]
+		}
 		j := job("t", 1)
 		j.Tolerations = tolerations
-		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(10, nodes[:avail], nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
+		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(10, list, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
 		if len(plan.Entries[0].Nodes) == 0 {
 			return structs.NodeID{}
 		}
@@ -80,6 +85,9 @@ func TestTaints(t *testing.T) {
 		{"tolerated by key", []structs.Toleration{{Key: "dedicated"}}, 3, nodes[0].ID},
 		{"another value", []structs.Toleration{{Key: "dedicated", Value: "cv"}}, 1, structs.NodeID{}},
 		{"all tolerated", []structs.Toleration{{}}, 2, nodes[0].ID},
+		{"what moves work away is no place for it", []structs.Toleration{{Key: "dedicated", For: time.Hour, Effect: structs.TaintNoExecute}}, 4, nodes[2].ID},
+		{"tolerated for good", []structs.Toleration{{Key: "gone"}}, -1, nodes[3].ID},
+		{"tolerated to stay for a while", []structs.Toleration{{Key: "gone", For: time.Hour}}, -1, structs.NodeID{}},
 	} {
 		if got := on(c.tolerations, c.avail); got != c.want {
 			t.Errorf("%s: on %v, want %v", c.what, got, c.want)

@@ -234,12 +234,17 @@ func drainingNodes(snap *state.Snapshot) []structs.NodeID {
 
 // followDrain keeps the list sorted.
 func followDrain(ids []structs.NodeID, c *structs.Changed[structs.Node]) []structs.NodeID {
+	return followNode(ids, c, c.After != nil && c.After.Drain != nil)
+}
+
+// followNode keeps a sorted list of nodes: one that changed is in it if it is wanted.
+func followNode(ids []structs.NodeID, c *structs.Changed[structs.Node], want bool) []structs.NodeID {
 	n := c.After
 	if n == nil {
 		n = c.Before
 	}
 	i, have := slices.BinarySearchFunc(ids, n.ID, func(a, b structs.NodeID) int { return slices.Compare(a[:], b[:]) })
-	switch want := c.After != nil && c.After.Drain != nil; {
+	switch {
 	case want && !have:
 		return slices.Insert(ids, i, n.ID)
 	case !want && have:
@@ -248,16 +253,25 @@ func followDrain(ids []structs.NodeID, c *structs.Changed[structs.Node]) []struc
 	return ids
 }
 
+// migrate asks for other places for allocations.
+func (s *Server) migrate(ctx context.Context, by string, ids []structs.AllocID) error {
+	for part := range slices.Chunk(ids, drainBatch) {
+		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocTransition, By: structs.Submitter{Name: by},
+			Body: &structs.AllocTransitionCommand{IDs: part, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}})
+		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
+			return err
+		}
+	}
+	return nil
+}
+
 // drain writes what a look decided, and waits for it to be applied, so that the next look sees it.
 func (s *Server) drain(ctx context.Context, act *drainAction) (wrote bool, err error) {
 	by := structs.Submitter{Name: "drain"}
-	for part := range slices.Chunk(act.migrate, drainBatch) {
-		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocTransition, By: by,
-			Body: &structs.AllocTransitionCommand{IDs: part, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}})
-		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
+	if wrote = len(act.migrate) > 0; wrote {
+		if err := s.migrate(ctx, by.Name, act.migrate); err != nil {
 			return true, err
 		}
-		wrote = true
 	}
 	for _, id := range act.complete {
 		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeDrain, By: by,

@@ -21,6 +21,7 @@ func (s *Server) registerNodeUsers() {
 		return s.nodeDrain(ctx, c, &methods.NodeDrainRequest{NodeID: req.NodeID, Strategy: &req.Strategy, Meta: req.Strategy.Meta})
 	})
 	handle(s, methods.NodeEligibility, s.nodeEligibility)
+	handle(s, methods.NodeTaint, s.nodeTaint)
 	handle(s, methods.NodeEvaluate, s.nodeEvaluate)
 	handle(s, methods.NodePurge, s.nodePurge)
 	handle(s, methods.PoolGet, s.poolGet)
@@ -150,6 +151,28 @@ func (s *Server) nodeEligibility(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	return s.nodeWrite(ctx, structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: req.NodeID, Eligibility: req.Eligibility,
 		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Node marked as " + string(req.Eligibility) + " for scheduling"}})
+}
+
+func (s *Server) nodeTaint(ctx context.Context, c *rpc.Call, req *methods.NodeTaintRequest) (*methods.NodeWriteResponse, error) {
+	n, err := s.nodeNamed(req.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.Add)+len(req.Remove) == 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "the request names no taint to set or to take off")
+	}
+	if _, err := n.Retaint(req.Add, req.Remove, 1); err != nil {
+		return nil, err
+	}
+	var done []string
+	for _, t := range req.Add {
+		done = append(done, "set "+t.String())
+	}
+	for _, t := range req.Remove {
+		done = append(done, "took off "+strings.TrimSuffix(t.Key+":"+t.Effect, ":"))
+	}
+	return s.nodeWrite(ctx, structs.CmdNodeTaint, &structs.NodeTaintCommand{ID: req.NodeID, Add: req.Add, Remove: req.Remove,
+		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Taints changed: " + strings.Join(done, ", ")}})
 }
 
 // nodeEvaluate asks for a new decision about every job with something on a node.

@@ -36,6 +36,7 @@ func (s *Server) decisionServices() []Service {
 		{"heartbeats", s.runHeartbeats},
 		{"passes", s.runPasses},
 		{"drains", s.runDrains},
+		{"taints", s.runTaints},
 		{"windows", s.runWindows},
 		{"periodic", s.runPeriodic},
 		{"expiry", s.runExpiry},

@@ -29,6 +29,9 @@ func ComputeClass(n *Node) uint64 {
 	}
 	keys("attr", n.Attributes)
 	keys("meta", n.Meta)
+	for _, t := range n.Tainted {
+		put("taint", t.Key, t.Value, t.Effect)
+	}
 	for _, name := range sortedKeys(n.Drivers) {
 		d := n.Drivers[name]
 		put("driver", name, strconv.FormatBool(d.Detected), strconv.FormatBool(d.Healthy))

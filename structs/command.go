@@ -55,6 +55,7 @@ const (
 	CmdVariableSet     CommandType = 48
 	CmdVariableDelete  CommandType = 49
 	CmdSealKey         CommandType = 50
+	CmdNodeTaint       CommandType = 51
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -145,6 +146,13 @@ type NodeDrainCommand struct {
 	Complete     bool // with nil Strategy: the drain finished (else: canceled)
 	Meta         map[string]string
 	Event        *NodeEvent
+}
+
+// NodeTaintCommand sets taints on a node and takes others off: Remove first, of which one without effect means all of its key.
+type NodeTaintCommand struct {
+	ID          NodeID
+	Add, Remove []Taint
+	Event       *NodeEvent
 }
 
 // NodeEventCommand appends events to nodes.

@@ -55,6 +55,7 @@ type Node struct {
 	StatusDesc  string      // written only by the server
 	Eligibility Eligibility // written only by the server
 	Drain       *DrainStrategy
+	Tainted     []Taint // by operators, sorted by key and effect; written only by the server. See Taints
 	LastDrain   *DrainRecord
 	Events      []NodeEvent // oldest first, at most NodeEventsKept
 	StatusAt    LogTime     // when Status last changed

@@ -141,14 +141,17 @@ const ArrayCountMax = 100_000
 const (
 	TaintNoSchedule       = "no-schedule"
 	TaintPreferNoSchedule = "prefer-no-schedule"
+	TaintNoExecute        = "no-execute" // as no-schedule, and what runs there and does not tolerate it is moved
 )
 
-// Toleration lets a job onto nodes with a taint. A taint is a node's meta "taint.KEY" = "VALUE:EFFECT" with an effect
-// of no-schedule or prefer-no-schedule.
+// Toleration lets a job onto nodes with a taint, and stay there (see Taint).
 type Toleration struct {
 	Key    string // "" tolerates everything
 	Value  string // "" tolerates every value
 	Effect string // "" tolerates every effect
+	// For is how long what runs on a node may stay after a taint of effect no-execute was set; such a toleration lets nothing
+	// be placed there. 0: for good.
+	For time.Duration
 }
 
 // AcctRecord tells what became of a job that ended (or of one run of it): kept with retention by time and count,

@@ -171,6 +171,8 @@ var golden = []struct {
 	{"node_status_name", "node status -short gpu-01", "", 0},
 	{"node_drain", "node drain -enable -detach -deadline 30m -m fans 46f1c6c4", "", 0},
 	{"node_drain_disable", "node drain -disable -keep-ineligible -self", "", 0},
+	{"node_taint", "node taint gpu-01 team=nlp:no-schedule broken:no-execute old- other:no-schedule-", "", 0},
+	{"node_taint_odd", "node taint gpu-01 team=nlp", "", 1},
 	{"node_eligibility", "node eligibility -disable gpu-01", "", 0},
 	{"node_pool_list", "node pool list", "", 0},
 	{"node_pool_apply", "node pool apply -", "node_pool \"a100\" {\n  description = \"x\"\n  meta {\n    team_name = \"v\"\n  }\n  scheduler_config {\n    scheduler_algorithm = \"spread\"\n  }\n}\n", 0},

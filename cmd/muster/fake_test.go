@@ -319,7 +319,7 @@ func canned() map[string]any {
 		"GET /v1/evaluations/count": map[string]any{"Count": 2}, "DELETE /v1/evaluations": map[string]any{"Count": 1},
 
 		"GET /v1/nodes": prefixed(func(n *wire.NodeListStub) string { return n.ID }, nodes...), "GET /v1/node/" + nodeA: node, "GET /v1/node/" + nodeA + "/allocations": []*wire.Allocation{alloc},
-		"PUT /v1/node/" + nodeA + "/drain": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/eligibility": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/purge": map[string]any{"NodeModifyIndex": 20},
+		"PUT /v1/node/" + nodeA + "/drain": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/eligibility": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/taints": map[string]any{"NodeModifyIndex": 20}, "PUT /v1/node/" + nodeA + "/purge": map[string]any{"NodeModifyIndex": 20},
 		"GET /v1/client/stats":    &wire.HostStats{Memory: &wire.HostMemoryStats{Total: 16 << 30, Used: 2 << 30}, Uptime: 3700, CPUTicksConsumed: 120},
 		"GET /v1/client/metadata": &wire.NodeMetaResponse{Meta: map[string]string{"rack": "r7"}, Dynamic: map[string]*string{"rack": ptr("r7")}, Static: map[string]string{}}, "PUT /v1/client/metadata": &wire.NodeMetaResponse{},
 		"GET /v1/node/pools": []*wire.NodePool{{Name: "all", Description: "every node"}, {Name: "default"}}, "GET /v1/node/pool/default": &wire.NodePool{Name: "default"}, "PUT /v1/node/pools": nil, "DELETE /v1/node/pool/a100": nil,

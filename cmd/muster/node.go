@@ -16,8 +16,9 @@ func newNode(e *env) *cobra.Command {
 muster node status
 muster node status -self
 muster node drain -enable -deadline 30m 46f1c6c4
-muster node eligibility -disable 46f1c6c4`,
-		newNodeStatus, newNodeDrain, newNodeEligibility, newNodePurge, newNodePool, newNodeMeta)
+muster node eligibility -disable 46f1c6c4
+muster node taint 46f1c6c4 team=nlp:no-schedule`,
+		newNodeStatus, newNodeDrain, newNodeEligibility, newNodeTaint, newNodePurge, newNodePool, newNodeMeta)
 }
 
 type nodeEligibilityOptions struct {

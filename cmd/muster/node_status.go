@@ -159,6 +159,9 @@ func (o *nodeStatusOptions) show(ctx context.Context, a *api, n *wire.Node) erro
 		rows = append(rows, [2]string{"Status Description", n.StatusDescription})
 	}
 	rows = append(rows, [2]string{"Driver Status", strings.Join(names, ",")})
+	for _, t := range n.Taints {
+		rows = append(rows, [2]string{"Taint", t.Key + "=" + t.Value + ":" + t.Effect})
+	}
 	if d := n.DrainStrategy; d != nil {
 		deadline := "none"
 		if !d.ForceDeadline.IsZero() && d.ForceDeadline.UnixNano() > 0 {

@@ -449,6 +449,11 @@ type (
 		NodeID      structs.NodeID
 		Eligibility structs.Eligibility
 	}
+	// NodeTaintRequest sets taints and takes others off.
+	NodeTaintRequest struct {
+		NodeID      structs.NodeID
+		Add, Remove []structs.Taint
+	}
 	// NodeWriteResponse answers writes to nodes.
 	NodeWriteResponse struct {
 		Index           structs.Index

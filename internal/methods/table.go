@@ -140,6 +140,7 @@ var (
 	NodeAllocs      = method[NodeGetRequest, AllocListResponse]("Node.Allocations", SideServer, KindRead, Need{Node: "read"})
 	NodeDrain       = method[NodeDrainRequest, NodeWriteResponse]("Node.Drain", SideServer, KindWrite, Need{Node: "write"})
 	NodeEligibility = method[NodeEligibilityRequest, NodeWriteResponse]("Node.Eligibility", SideServer, KindWrite, Need{Node: "write"})
+	NodeTaint       = method[NodeTaintRequest, NodeWriteResponse]("Node.Taint", SideServer, KindWrite, Need{Node: "write"})
 	NodeEvaluate    = method[NodeGetRequest, NodeWriteResponse]("Node.Evaluate", SideServer, KindWrite, Need{Node: "write"})
 	NodePurge       = method[NodeGetRequest, NodeWriteResponse]("Node.Purge", SideServer, KindWrite, Need{Node: "write"})
 

@@ -42,6 +42,7 @@ type Node struct {
 	CSIControllerPlugins  map[string]any
 	CSINodePlugins        map[string]any
 	LastDrain             *DrainMetadata
+	Taints                []Taint `json:",omitempty"` // set by operators, or in Meta
 	CreateIndex           uint64
 	ModifyIndex           uint64
 	NodeMaxAllocs         int
@@ -66,8 +67,28 @@ type NodeListStub struct {
 	NodeResources         *NodeResources         `json:",omitempty"`
 	ReservedResources     *NodeReservedResources `json:",omitempty"`
 	LastDrain             *DrainMetadata
+	Taints                []Taint `json:",omitempty"`
 	CreateIndex           uint64
 	ModifyIndex           uint64
+}
+
+// Taint keeps jobs off a node that do not tolerate it.
+type Taint struct {
+	Key    string
+	Value  string
+	Effect string
+	Since  *time.Time `json:",omitempty"` // not set for one in Meta
+}
+
+func taints(n *structs.Node) (out []Taint) {
+	for _, t := range n.Taints() {
+		w := Taint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+		if t.Since > 0 {
+			w.Since = ptr(t.Since.Time())
+		}
+		out = append(out, w)
+	}
+	return out
 }
 
 // NodeResources is what a node has.
@@ -295,7 +316,7 @@ func NodeFromStructs(n *structs.Node) *Node {
 		Drain: n.Drain != nil, SchedulingEligibility: string(n.Eligibility), Status: string(n.Status), StatusDescription: n.StatusDesc,
 		StatusUpdatedAt: int64(n.StatusAt) / int64(time.Second), Events: []*NodeEvent{}, Drivers: drivers(n), HostVolumes: hostVolumes(n),
 		HostNetworks: map[string]*HostNetworkInfo{}, CSIControllerPlugins: map[string]any{}, CSINodePlugins: map[string]any{},
-		LastDrain: lastDrain(n), CreateIndex: uint64(n.CreateIndex), ModifyIndex: uint64(n.ModifyIndex),
+		LastDrain: lastDrain(n), Taints: taints(n), CreateIndex: uint64(n.CreateIndex), ModifyIndex: uint64(n.ModifyIndex),
 	}
 	out.Resources = &Resources{CPU: ptr(int(n.Resources.CPU)), MemoryMB: ptr(int(n.Resources.MemoryMiB)), DiskMB: ptr(int(n.Resources.DiskMiB)), Networks: out.NodeResources.Networks}
 	out.Reserved = &Resources{CPU: ptr(int(n.Reserved.CPU)), MemoryMB: ptr(int(n.Reserved.MemoryMiB)), DiskMB: ptr(int(n.Reserved.DiskMiB))}
@@ -322,7 +343,7 @@ func NodeStubFromStructs(n *structs.Node, os, resources bool) *NodeListStub {
 	out := &NodeListStub{
 		Address: address, ID: n.ID.String(), Datacenter: n.Datacenter, Name: n.Name, NodeClass: n.Class, NodePool: n.Pool,
 		Version: n.Version, Drain: n.Drain != nil, SchedulingEligibility: string(n.Eligibility), Status: string(n.Status),
-		StatusDescription: n.StatusDesc, Drivers: drivers(n), HostVolumes: hostVolumes(n), LastDrain: lastDrain(n),
+		StatusDescription: n.StatusDesc, Drivers: drivers(n), HostVolumes: hostVolumes(n), LastDrain: lastDrain(n), Taints: taints(n),
 		CreateIndex: uint64(n.CreateIndex), ModifyIndex: uint64(n.ModifyIndex),
 	}
 	if os {

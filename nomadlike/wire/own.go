@@ -37,9 +37,10 @@ type DependsOn struct {
 
 // Toleration lets a job onto nodes with a taint.
 type Toleration struct {
-	Key    string `hcl:"key"`
-	Value  string `hcl:"value"`
-	Effect string `hcl:"effect"`
+	Key    string    `hcl:"key"`
+	Value  string    `hcl:"value"`
+	Effect string    `hcl:"effect"`
+	For    *Duration `hcl:"for" json:",omitempty"` // how long work may stay; 0: for good
 }
 
 // Array makes one job of many like tasks.
@@ -155,7 +156,7 @@ func (c *converter) ownTo(j *Job, out *structs.Job) {
 	}
 	for _, t := range j.Tolerations {
 		if t != nil {
-			out.Tolerations = append(out.Tolerations, structs.Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect})
+			out.Tolerations = append(out.Tolerations, structs.Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect, For: dur(t.For)})
 		}
 	}
 	out.Near, out.Away, out.Datasets, out.Weights = peersTo(j.Near), peersTo(j.Away), slices.Clone(j.Datasets), j.Weights.toStructs()
@@ -192,7 +193,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 		j.DependsOn = append(j.DependsOn, w)
 	}
 	for _, t := range in.Tolerations {
-		j.Tolerations = append(j.Tolerations, &Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect})
+		j.Tolerations = append(j.Tolerations, &Toleration{Key: t.Key, Value: t.Value, Effect: t.Effect, For: wdurSet(t.For)})
 	}
 	j.Near, j.Away, j.Datasets, j.Weights = peersFrom(in.Near), peersFrom(in.Away), in.Datasets, weightsFrom(in.Weights)
 	if a := in.Array; a != nil {

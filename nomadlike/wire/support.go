@@ -100,7 +100,7 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Runtime](), block: "runtime", supported: "Expected Limit"},
 	{typ: reflect.TypeFor[Requeue](), block: "requeue", supported: "On Max AvoidFailedNodes"},
 	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", supported: "Name Job Namespace When Timeout OnTimeout Group AtLeast"},
-	{typ: reflect.TypeFor[Toleration](), block: "toleration", supported: "Key Value Effect"},
+	{typ: reflect.TypeFor[Toleration](), block: "toleration", supported: "Key Value Effect For"},
 	{typ: reflect.TypeFor[Peer](), block: "near, away", supported: "Job Label Level Mode Weight"},
 	{typ: reflect.TypeFor[ScoreWeights](), block: "score_weights", supported: "Fit Affinity Load Spread Locality Cost"},
 	{typ: reflect.TypeFor[Array](), block: "array", supported: "Count Concurrency Params"},

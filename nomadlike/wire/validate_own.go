@@ -53,7 +53,10 @@ func (v *validator) own() {
 		if t.Key == "" && t.Value != "" {
 			v.errorf(w, "a value (%.64q) without a key; a toleration without key accepts every taint", t.Value)
 		}
-		v.oneOf(w+".effect", t.Effect, "", structs.TaintNoSchedule, structs.TaintPreferNoSchedule)
+		v.oneOf(w+".effect", t.Effect, "", structs.TaintNoSchedule, structs.TaintPreferNoSchedule, structs.TaintNoExecute)
+		if d := dur(t.For); d < 0 || d > 0 && t.Effect != "" && t.Effect != structs.TaintNoExecute {
+			v.errorf(w, "for %v: give a time, and only where the effect is %s", d, structs.TaintNoExecute)
+		}
 	}
 	v.count("toleration", len(j.Tolerations))
 	v.placing()
