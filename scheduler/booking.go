@@ -21,6 +21,7 @@ type books struct {
 	in      *Input
 	w       *whatIf
 	rows    map[int][]*promised // by row, by start; nil while nothing is promised
+	marked  []uint64            // the rows that are in rows, a bit for each: most searches look at all rows
 	seen    map[int]*rowBooks   // what was computed about a row
 	ends    map[int]*rowEnds    // of rows that promises were looked for on
 	windows map[int][]*structs.Reservation
@@ -123,7 +124,9 @@ func promiseID(reservation string, i int) structs.AllocID {
 func (b *books) promise(row int, p *promised) {
 	if b.rows == nil {
 		b.rows, b.seen = make(map[int][]*promised), make(map[int]*rowBooks)
+		b.marked = make([]uint64, b.w.v.rows/64+1)
 	}
+	b.marked[row/64] |= 1 << (row % 64)
 	ps := append(b.rows[row], p)
 	slices.SortStableFunc(ps, func(x, y *promised) int { return cmp.Compare(x.start, y.start) })
 	b.rows[row] = ps
@@ -131,10 +134,18 @@ func (b *books) promise(row int, p *promised) {
 	b.w.touch() // what was searched in vain before may be refused for another reason now
 }
 
+// promisedOn is what is promised on a row, by start.
+func (b *books) promisedOn(row int) []*promised {
+	if b.rows == nil || b.marked[row/64]&(1<<(row%64)) == 0 {
+		return nil
+	}
+	return b.rows[row]
+}
+
 // at gives what is promised on a row, as the row is held now; nil when nothing is.
 func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	b.settle()
-	ps := b.rows[row]
+	ps := b.promisedOn(row)
 	if len(ps) == 0 {
 		return nil
 	}
@@ -144,6 +155,15 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	x := &rowBooks{hold: o.hold, version: b.version}
 	if known := b.ends[row]; known != nil && known.hold == o.hold && known.now == b.in.Now {
 		x.points = pointsBy(ps, b.in.Now, known.foreseen.after)
+	} else if o.hold != nil && o.hold.waits == 0 && len(o.hold.held) >= tailLong {
+		t := b.w.v.memo.tail(row, o.hold, b.in.Now)
+		x.points = pointsBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
+			used := o.used
+			for k := range t.over(at) {
+				used = used.Sub(t.ends[k].held.need)
+			}
+			return used
+		})
 	} else {
 		x.points = pointsOf(ps, o.hold, b.in.Now)
 	}
@@ -537,8 +557,10 @@ func (b *books) keeps() bool {
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
 // devices are chosen, or what is short.
 func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
-	if name := s.books.closedTo(row, s.whose, s.work.latest(s.books.in.Now)); name != "" {
-		return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: structs.DimensionReserved + name, reserved: true}
+	if len(s.books.windows) > 0 {
+		if name := s.books.closedTo(row, s.whose, s.work.latest(s.books.in.Now)); name != "" {
+			return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: structs.DimensionReserved + name, reserved: true}
+		}
 	}
 	x := s.books.at(row, c, i, o)
 	if x == nil {

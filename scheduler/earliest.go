@@ -74,7 +74,7 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 				times = append(times, t.ends[k].at)
 			}
 		}
-		for _, p := range b.rows[row] {
+		for _, p := range b.promisedOn(row) {
 			if p.end > now {
 				times = append(times, p.end)
 			}
@@ -125,7 +125,7 @@ func (d *decision) soleMiss() *groupWork {
 }
 
 // earliestOnOne is earliest for one allocation of mere amounts on a cluster of one node: what ends first is taken away
-// until there is room. A heap gives the ends in order without sorting those that are not needed.
+// until there is room.
 func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []placement) {
 	c, i := b.w.v.at(0)
 	v := g.scan.verdict(0)
@@ -136,27 +136,17 @@ func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []pla
 	if o.hold != nil && o.hold.waits > 0 {
 		return 0, nil
 	}
-	now := d.in.Now
-	ends := make([]ending, 0, len(o.hold.list()))
-	for _, e := range o.hold.list() {
-		if at := b.foreseen(0, &e.work); at > 0 {
-			ends = append(ends, ending{at: at, need: e.need})
-		}
-	}
-	for k := len(ends)/2 - 1; k >= 0; k-- {
-		siftEnding(ends, k)
+	var ends []tailEnd
+	if t := b.tail(0, o.hold); t != nil {
+		ends = t.ends
 	}
 	used, total, mhz := o.used, c.total[i], c.mhz[i]
-	at := now
+	at := d.in.Now
 	for fitsAmounts(total, used, used.Add(g.ask.need), mhz).dim != dimNone {
 		if len(ends) == 0 {
 			return 0, nil
 		}
-		at = ends[0].at
-		used = used.Sub(ends[0].need)
-		ends[0] = ends[len(ends)-1]
-		ends = ends[:len(ends)-1]
-		siftEnding(ends, 0)
+		at, used, ends = ends[0].at, used.Sub(ends[0].held.need), ends[1:]
 	}
 	h := &held{id: promiseID(d.load.Key.String(), 0), need: g.ask.need}
 	return at, []placement{{g: g, want: &g.wants[0], spot: spot{row: 0, node: c.nodes[i], held: h}}}
@@ -175,35 +165,15 @@ func (b *books) surely(d *decision) bool {
 	if v.outside || v.far || v.refused > 0 || !c.ready[i] || o.hold != nil && o.hold.waits > 0 {
 		return false
 	}
-	for _, e := range o.hold.list() {
-		if e.work.foreseen(b.in.Now) == 0 {
-			return false
-		}
+	if t := b.w.v.memo.tail(0, o.hold, b.in.Now); t != nil && len(t.ends) < len(o.hold.held) {
+		return false
 	}
 	return fitsAmounts(c.total[i], structs.Vector{}, g.ask.need, c.mhz[i]).dim == dimNone
 }
 
-// siftEnding restores the heap of endings, the earliest on top, below a place.
-func siftEnding(h []ending, k int) {
-	for {
-		x := 2*k + 1
-		if x >= len(h) {
-			return
-		}
-		if x+1 < len(h) && h[x+1].at < h[x].at {
-			x++
-		}
-		if h[k].at <= h[x].at {
-			return
-		}
-		h[k], h[x] = h[x], h[k]
-		k = x
-	}
-}
-
 // rowsFor lists the rows that may serve a group that the decision misses something of.
 func (b *books) rowsFor(d *decision) []int {
-	var out []int
+	out := make([]int, 0, b.w.v.rows)
 	for ci, c := range b.w.v.chunks {
 		for i := range c.ids {
 			for _, g := range d.rec.groups {
@@ -258,7 +228,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			o = b.w.get(row)
 		}
 		t := b.tail(row, o.hold)
-		if !touched && len(b.rows[row]) == 0 && t.over(at) == 0 {
+		if !touched && len(b.promisedOn(row)) == 0 && t.over(at) == 0 {
 			continue // it will be as the view says
 		}
 		w.begin(row, b.picture(row, c, i, o, t, at))

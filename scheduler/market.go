@@ -36,6 +36,13 @@ type marketRows struct {
 	Market
 	rows  []marketRow
 	class map[[16]byte]int
+	seen  []marketChunk // what rows were brought up to date with last
+}
+
+// marketChunk is a chunk of which no row was touched when the market looked at it, with its first row; nil: some was.
+type marketChunk struct {
+	chunk *chunk
+	first int
 }
 
 type marketRow struct {
@@ -71,8 +78,18 @@ func (m *marketRows) sync(w *whatIf, l *ledger, job *structs.Job) {
 	for len(m.rows) < v.rows {
 		m.rows = append(m.rows, marketRow{class: -1})
 	}
+	if len(m.seen) != len(v.chunks) {
+		m.seen = make([]marketChunk, len(v.chunks))
+	}
 	var g GPUState
 	for k, c := range v.chunks {
+		now := marketChunk{c, v.starts[k]}
+		if w.touches(now.first, len(c.ids)) {
+			now.chunk = nil
+		} else if m.seen[k] == now {
+			continue
+		}
+		m.seen[k] = now
 		rows := m.rows[v.starts[k] : v.starts[k]+len(c.ids)]
 		for i := range rows {
 			r := &rows[i]

@@ -13,7 +13,8 @@ import (
 type memo struct {
 	mu      sync.Mutex
 	live    liveShapes
-	ledgers []*ledger // most recently used first
+	ledgers []*ledger        // most recently used first
+	tails   map[int]heldTail // by row, of those with a long one
 }
 
 // liveShapes counts what is held by shape, over the chunks of the view that asked last.

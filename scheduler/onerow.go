@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"slices"
 	"sort"
 
@@ -27,19 +26,16 @@ type endings struct {
 	used []structs.Vector // used[k]: what is held less the first k
 }
 
-func endingsOf(hold *holding, used structs.Vector, when func(*held) structs.LogTime) endings {
-	var list []ending
-	for _, e := range hold.list() {
-		if at := when(e); at > 0 {
-			list = append(list, ending{at: at, need: e.need})
-		}
+func endingsOf(t *tail, used structs.Vector) endings {
+	if t == nil {
+		return endings{used: []structs.Vector{used}}
 	}
-	slices.SortFunc(list, func(a, b ending) int { return cmp.Compare(a.at, b.at) })
-	x := endings{at: make([]structs.LogTime, len(list)), used: append(make([]structs.Vector, 0, len(list)+1), used)}
-	for k := range list {
-		x.at[k] = list[k].at
-		used = used.Sub(list[k].need)
-		x.used = append(x.used, used)
+	x := endings{at: make([]structs.LogTime, len(t.ends)), used: make([]structs.Vector, len(t.ends)+1)}
+	x.used[0] = used
+	for k := range t.ends {
+		x.at[k] = t.ends[k].at
+		used = used.Sub(t.ends[k].held.need)
+		x.used[k+1] = used
 	}
 	return x
 }
@@ -61,13 +57,13 @@ func (b *books) endsOn(row int) *rowEnds {
 		return x
 	}
 	x := &rowEnds{hold: o.hold, now: now}
-	x.foreseen = endingsOf(o.hold, o.used, func(e *held) structs.LogTime { return e.work.foreseen(now) })
+	t := b.w.v.memo.tail(row, o.hold, now)
+	x.foreseen = endingsOf(t, o.used)
 	x.told = x.foreseen
-	if slices.ContainsFunc(o.hold.list(), func(e *held) bool { return e.work.ending }) {
-		x.told = endingsOf(o.hold, o.used, func(e *held) structs.LogTime { return e.work.ends(now) })
+	if t != nil && t.told {
+		x.told = endingsOf(newTail(o.hold, now, func(e *held) structs.LogTime { return e.work.ends(now) }), o.used)
 	}
-	x.times = append(append(x.times, now), x.foreseen.at...)
-	slices.Sort(x.times)
+	x.times = append(append(make([]structs.LogTime, 0, len(x.foreseen.at)+1), now), x.foreseen.at...)
 	x.times = slices.Compact(x.times)
 	if b.ends == nil {
 		b.ends = make(map[int]*rowEnds)

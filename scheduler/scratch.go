@@ -1,10 +1,6 @@
 package scheduler
 
-import (
-	"sync"
-
-	"github.com/muster-sched/muster/structs"
-)
+import "sync"
 
 // scratch is memory that one pass leaves to the next: columns as long as the cluster, which every decision needs anew.
 // Without it a decision about one allocation on 10,000 nodes would leave 270 KB of garbage. What is in it means nothing.
@@ -13,7 +9,6 @@ type scratch struct {
 	heaps   [][]candidate // of scans that are done
 	wants   []want        // of a gang that found no place
 	future  []occupancy   // rows of a picture of the future
-	ends    []structs.LogTime
 }
 
 // scratchMax is how many columns and how many heaps are kept.
@@ -58,23 +53,6 @@ func (x *scratch) keepPictures(p []occupancy) {
 	if x != nil {
 		clear(p)
 		x.future = p[:0]
-	}
-}
-
-// times gives room for a time of every row.
-func (x *scratch) times(rows int) []structs.LogTime {
-	if x == nil || x.ends == nil {
-		return make([]structs.LogTime, 0, rows)
-	}
-	t := x.ends[:0]
-	x.ends = nil
-	return t
-}
-
-// keepTimes takes it back.
-func (x *scratch) keepTimes(t []structs.LogTime) {
-	if x != nil {
-		x.ends = t[:0]
 	}
 }
 

@@ -24,7 +24,7 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	if g == nil {
 		return now, true
 	}
-	q := roomSearch{b: b, ask: g.ask, missing: d.misses[g.name], when: b.w.scratch.times(b.w.v.rows)}
+	q := roomSearch{b: b, ask: g.ask, missing: d.misses[g.name], when: make([]structs.LogTime, 0, 8)}
 	if g.ask.plainDevices {
 		q.devices = g.ask.devices[0].alts[0].count
 	}
@@ -44,17 +44,15 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 			})
 			q.told = true
 		}
-		if ps := b.rows[row]; len(ps) > 0 {
+		if ps := b.promisedOn(row); len(ps) > 0 {
 			q.amongPromises(row, c, i, o, t, ps)
 		} else {
 			q.byEnds(c, i, o, t)
 		}
 	}
-	defer func() { b.w.scratch.keepTimes(q.when) }()
 	if int64(len(q.when)) < q.missing {
 		return never, true
 	}
-	slices.Sort(q.when)
 	return q.when[q.missing-1], !q.told
 }
 
@@ -64,16 +62,30 @@ type roomSearch struct {
 	ask     *ask
 	missing int64
 	devices int64             // whole ones of an allocation; 0: none, or they are not just counted
-	when    []structs.LogTime // of each place, at most missing of a node
+	when    []structs.LogTime // the earliest missing ones, ascending
 	told    bool              // something was told to stop, and is taken to end now
 }
 
 // more notes places that come to be at a time.
 func (q *roomSearch) more(have, now int64, at structs.LogTime) int64 {
-	for ; have < now; have++ {
-		q.when = append(q.when, at)
+	for ; have < now && !q.late(at); have++ {
+		k := len(q.when)
+		if int64(k) < q.missing {
+			q.when = append(q.when, at)
+		} else {
+			k--
+		}
+		for ; k > 0 && q.when[k-1] > at; k-- {
+			q.when[k] = q.when[k-1]
+		}
+		q.when[k] = at
 	}
-	return have
+	return now
+}
+
+// late reports whether places that come to be at a time are of no use, as there are enough before.
+func (q *roomSearch) late(at structs.LogTime) bool {
+	return int64(len(q.when)) >= q.missing && q.when[q.missing-1] <= at
 }
 
 // byEnds looks at a row on which nothing is promised.
@@ -86,17 +98,20 @@ func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *tail) {
 			free -= t.devices
 		}
 	}
-	have := q.more(0, roomBy(total, &used, need, mhz, free, q.devices, q.missing), q.b.in.Now)
+	have := int64(0)
+	if free >= q.devices {
+		have = q.more(0, roomBy(total, &used, need, mhz, free, q.devices, q.missing), q.b.in.Now)
+	}
 	if t == nil {
 		return
 	}
 	for k := range t.ends {
-		if have >= q.missing {
+		e := &t.ends[k]
+		if have >= q.missing || q.late(max(e.at, q.b.in.Now)) {
 			return
 		}
-		e := &t.ends[k]
-		used, free = used.Sub(e.need), free+e.devices
-		if k+1 < len(t.ends) && t.ends[k+1].at == e.at {
+		used, free = used.Sub(e.held.need), free+wholeDevices(e.held)
+		if free < q.devices || k+1 < len(t.ends) && t.ends[k+1].at == e.at {
 			continue
 		}
 		have = q.more(have, roomBy(total, &used, need, mhz, free, q.devices, q.missing), max(e.at, q.b.in.Now))
@@ -122,7 +137,7 @@ func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *tai
 	times = slices.Compact(times)
 	have := int64(0)
 	for _, at := range times {
-		if have >= q.missing {
+		if have >= q.missing || q.late(at) {
 			return
 		}
 		x := q.b.picture(row, c, i, o, t, at)

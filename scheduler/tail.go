@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"sync/atomic"
 
@@ -10,7 +9,8 @@ import (
 )
 
 // tail is what is held on a node by when it ends, and the pictures of the node as one after the other is over. Promises
-// ask for it: each looks at every node, and between two of them few nodes change, so that it stays with the holding.
+// ask for it: each looks at every node, and between two of them few nodes change, so that it stays with the holding. The
+// one of a node on which much is held is made from the last one of the node.
 //
 // Naive: collect and sort the ends of everything held for each promise, and build the picture of each node anew for each
 // time that is tried. On 1,000 nodes with a backlog that was 85 % of a replay. The pictures of one holding are the same
@@ -18,73 +18,187 @@ import (
 type tail struct {
 	from    structs.LogTime // when it was made
 	until   structs.LogTime // to when it holds: the first end, for what outruns its prediction ends at its limit
-	ends    []ending        // ascending; of equal ones by id
-	rank    []int32         // of each of what is held, its place in ends; never: math.MaxInt32
+	ends    []tailEnd       // ascending
 	devices int64           // that are held and nobody shares
 	told    bool            // something was told to stop: its end says less than that
-	summed  bool            // amounts may be taken off one by one: nothing waits on another
 	left    []atomic.Pointer[occupancy]
 }
 
-// ending is something held that makes room at a time.
-type ending struct {
-	at      structs.LogTime
-	need    structs.Vector
-	devices int64 // that nobody shares
+// tailEnd is when something held ends.
+type tailEnd struct {
+	at   structs.LogTime
+	held *held
+}
+
+// Limits of a tail: of what is held on a node, how much makes it worth its while to go on from the last tail, and how
+// much of it may be new; and how many pictures are kept.
+const (
+	tailLong     = 64
+	tailFresh    = 32
+	tailPictures = 64
+)
+
+func compareEnds(a, b tailEnd) int {
+	return cmp.Or(cmp.Compare(a.at, b.at), cmpID(a.held.id, b.held.id))
 }
 
 // newTail orders what is held by the ends that when gives; 0 is for never.
 func newTail(hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *tail {
 	list := hold.list()
-	t := &tail{from: now, until: never, summed: hold == nil || hold.waits == 0, ends: make([]ending, 0, len(list)), rank: make([]int32, len(list))}
-	order := make([]int32, 0, len(list))
-	at := make([]structs.LogTime, len(list))
-	for i, e := range list {
+	t := &tail{from: now, ends: make([]tailEnd, 0, len(list))}
+	for _, e := range list {
 		t.told = t.told || e.work.ending
 		t.devices += wholeDevices(e)
-		t.rank[i] = math.MaxInt32
-		if at[i] = when(e); at[i] > 0 {
-			order = append(order, int32(i))
+		if at := when(e); at > 0 {
+			t.ends = append(t.ends, tailEnd{at, e})
 		}
 	}
-	slices.SortFunc(order, func(a, b int32) int { return cmp.Or(cmp.Compare(at[a], at[b]), cmp.Compare(a, b)) })
-	for k, i := range order {
-		t.rank[i] = int32(k)
-		t.ends = append(t.ends, ending{at[i], list[i].need, wholeDevices(list[i])})
-	}
+	slices.SortFunc(t.ends, compareEnds)
+	t.done()
+	return t
+}
+
+func (t *tail) done() {
+	t.until = never
 	if len(t.ends) > 0 {
 		t.until = t.ends[0].at
 	}
-	t.left = make([]atomic.Pointer[occupancy], len(t.ends))
-	return t
+	if len(t.ends) <= tailPictures {
+		t.left = make([]atomic.Pointer[occupancy], len(t.ends))
+	}
+}
+
+// onward is the tail of a node on which some of what was held is held no more, and something else is; nil when too much
+// is. What was to end before now is asked for anew.
+func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *tail {
+	if t.told || now < t.from {
+		return nil
+	}
+	var gone, fresh []*held
+	a, b := was.held, hold.held
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(a) > 0 && len(b) > 0 && a[0] == b[0]:
+			a, b = a[1:], b[1:]
+			continue
+		case len(b) == 0 || len(a) > 0 && cmpID(a[0].id, b[0].id) <= 0:
+			gone, a = append(gone, a[0]), a[1:]
+		default:
+			fresh, b = append(fresh, b[0]), b[1:]
+		}
+		if len(gone)+len(fresh) > tailFresh {
+			return nil
+		}
+	}
+	next := &tail{from: now, devices: t.devices, ends: make([]tailEnd, 0, len(t.ends)+len(fresh))}
+	var more []tailEnd
+	add := func(e *held) {
+		if at := when(e); at > 0 {
+			more = append(more, tailEnd{at, e})
+		}
+	}
+	for _, e := range fresh {
+		next.told = next.told || e.work.ending
+		next.devices += wholeDevices(e)
+		add(e)
+	}
+	for _, e := range gone {
+		next.devices -= wholeDevices(e)
+	}
+	rest := t.ends
+	for len(rest) > 0 && rest[0].at < now {
+		if !slices.Contains(gone, rest[0].held) {
+			add(rest[0].held)
+		}
+		rest = rest[1:]
+	}
+	slices.SortFunc(more, compareEnds)
+	var out []int // places in rest of what is gone
+	for _, e := range gone {
+		if at := e.work.foreseen(t.from); at >= now { // as the tail has it
+			k, found := slices.BinarySearchFunc(rest, tailEnd{at, e}, compareEnds)
+			if !found {
+				return nil
+			}
+			out = append(out, k)
+		}
+	}
+	slices.Sort(out)
+	from := 0
+	copyTo := func(to int) {
+		for len(out) > 0 && out[0] < to {
+			next.ends = append(next.ends, rest[from:out[0]]...)
+			from, out = out[0]+1, out[1:]
+		}
+		next.ends = append(next.ends, rest[from:to]...)
+		from = to
+	}
+	for _, e := range more {
+		k, _ := slices.BinarySearchFunc(rest, e, compareEnds)
+		copyTo(max(k, from))
+		next.ends = append(next.ends, e)
+	}
+	copyTo(len(rest))
+	next.done()
+	return next
 }
 
 // tail gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
 func (b *books) tail(row int, hold *holding) *tail {
+	if b.patient && hold != nil {
+		return newTail(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
+	}
+	return b.w.v.memo.tail(row, hold, b.in.Now)
+}
+
+// tail gives the tail of a row as predictions and limits have it.
+func (m *memo) tail(row int, hold *holding, now structs.LogTime) *tail {
 	if hold == nil || len(hold.held) == 0 {
 		return nil
-	}
-	now := b.in.Now
-	if b.patient {
-		return newTail(hold, now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
 	}
 	if t := hold.tail.Load(); t != nil && t.from <= now && now <= t.until {
 		return t
 	}
-	t := newTail(hold, now, func(e *held) structs.LogTime { return e.work.foreseen(now) })
+	when := func(e *held) structs.LogTime { return e.work.foreseen(now) }
+	var t *tail
+	if len(hold.held) < tailLong {
+		t = newTail(hold, now, when)
+	} else {
+		m.mu.Lock()
+		last := m.tails[row]
+		m.mu.Unlock()
+		if last.tail != nil {
+			t = last.tail.onward(last.hold, hold, now, when)
+		}
+		if t == nil {
+			t = newTail(hold, now, when)
+		}
+		m.mu.Lock()
+		if m.tails == nil || len(m.tails) > tailRowsMax {
+			m.tails = make(map[int]heldTail)
+		}
+		m.tails[row] = heldTail{hold, t}
+		m.mu.Unlock()
+	}
 	hold.tail.Store(t)
 	return t
 }
 
+// heldTail is the last tail of a row, with the holding that it is of.
+type heldTail struct {
+	hold *holding
+	tail *tail
+}
+
+// tailRowsMax is of how many rows the last tail is kept.
+const tailRowsMax = 1 << 14
+
 // over is how many have ended by a time.
 func (t *tail) over(at structs.LogTime) int {
-	if t == nil {
+	if t == nil || len(t.ends) == 0 || t.ends[0].at > at {
 		return 0
 	}
-	k := 0
-	for k < len(t.ends) && t.ends[k].at <= at {
-		k++
-	}
+	k, _ := slices.BinarySearchFunc(t.ends, at+1, func(e tailEnd, at structs.LogTime) int { return cmp.Compare(e.at, at) })
 	return k
 }
 
@@ -93,18 +207,29 @@ func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
 	if k == 0 {
 		return o
 	}
-	if x := t.left[k-1].Load(); x != nil {
-		return *x
-	}
-	list := o.hold.held
-	keep := make([]*held, 0, len(list)-k)
-	for i, e := range list {
-		if t.rank[i] >= int32(k) {
-			keep = append(keep, e)
+	if t.left != nil {
+		if x := t.left[k-1].Load(); x != nil {
+			return *x
 		}
 	}
+	gone := make([]*held, 0, k)
+	for i := range t.ends[:k] {
+		gone = append(gone, t.ends[i].held)
+	}
+	slices.SortFunc(gone, func(a, b *held) int { return cmpID(a.id, b.id) })
+	list := o.hold.held
+	keep := make([]*held, 0, len(list)-k)
+	for _, e := range list {
+		if len(gone) > 0 && gone[0] == e {
+			gone = gone[1:]
+			continue
+		}
+		keep = append(keep, e)
+	}
 	x := occupancy{hold: &holding{held: keep}}.tally(n)
-	t.left[k-1].Store(&x)
+	if t.left != nil {
+		t.left[k-1].Store(&x)
+	}
 	return x
 }
 
@@ -113,7 +238,7 @@ func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
 func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, at structs.LogTime) occupancy {
 	x := t.after(c.nodes[i], o, t.over(at))
 	var keep []*held
-	for _, p := range b.rows[row] {
+	for _, p := range b.promisedOn(row) {
 		if p.end == 0 || p.end > at {
 			if keep == nil {
 				keep = slices.Clone(x.hold.list())

@@ -79,6 +79,19 @@ func (w *whatIf) touch() {
 	w.stamp = w.changes
 }
 
+// touches reports whether any of some rows differ from the view.
+func (w *whatIf) touches(first, rows int) bool {
+	if len(w.states) == 0 {
+		return false
+	}
+	for _, t := range w.touched[first : first+rows] {
+		if t != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *whatIf) mark() int { return len(w.undo) }
 
 // rollback takes back everything set after the mark.

@@ -27,7 +27,7 @@ func main() {
 	rounds := flag.Int("rounds", 20, "of -failover")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
-	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks; launch, real and scale only by their names")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks, replay; launch, real and scale only by their names")
 	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale")
 	allocs := flag.Int("allocs", 100_000, "allocations of -only scale")
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale")
@@ -35,6 +35,8 @@ func main() {
 	trace := flag.String("trace", "sim/testdata/traces/philly-muri/trace3.csv", "of -only real, in the form of Muri's")
 	jobs := flag.Int("jobs", 300, "of the trace, of -only real")
 	length := flag.Duration("length", 2*time.Minute, "of -only real: for how long the nodes would be busy with no gap")
+	replayJobs := flag.Int("replay-jobs", 100_000, "jobs of the replay; a million tells whether its memory grows")
+	load := flag.Float64("load", 0, "what the replay offers, as a share of what the cluster can do; 0: 0.95 and 1.3, one after the other")
 	flag.StringVar(&profiles, "profile", "", "write CPU profiles of servers, simulated nodes and this program into this folder, of each rate run")
 	flag.IntVar(&perOnly, "per", 0, "of -only http: only the run with that many allocations a job, 30, 1 or 1000")
 	flag.IntVar(&conns, "conns", 16, "of -only http: jobs submitted at the same time")
@@ -60,6 +62,15 @@ func main() {
 	}
 	if want("tasks") {
 		tasks(bin, *quick)
+	}
+	if want("replay") && (!*quick || *only != "") { // minutes; a part of it is in decide
+		loads := []float64{0.95, 1.3}
+		if *load > 0 {
+			loads = []float64{*load}
+		}
+		for _, l := range loads {
+			runReplay(bin, *replayJobs, l)
+		}
 	}
 	if *only == "launch" {
 		runLaunch(bin, *quick)
