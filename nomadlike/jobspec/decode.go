@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"sort"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -260,6 +261,10 @@ func (p *parser) one(f field, x setting, target reflect.Value) {
 			p.cron(x, target)
 			return
 		}
+		if f.name == "priority" && target.Type() == reflect.TypeFor[*int]() {
+			p.priority(x, target)
+			return
+		}
 		p.exprIn(x.expr, x.ctx, func(v cty.Value) { p.assign(v, target, x.expr.Range()) })
 	case kindBlock:
 		e := reflect.New(target.Type().Elem())
@@ -271,6 +276,21 @@ func (p *parser) one(f field, x setting, target reflect.Value) {
 	default:
 		p.exprIn(x.expr, x.ctx, func(v cty.Value) { p.assign(v, target, x.expr.Range()) })
 	}
+}
+
+// priority accepts a name for a number.
+func (p *parser) priority(x setting, target reflect.Value) {
+	p.exprIn(x.expr, x.ctx, func(v cty.Value) {
+		if v.Type() == cty.String && !v.IsNull() {
+			if n, known := wire.Priorities[v.AsString()]; known {
+				v = cty.NumberIntVal(int64(n))
+			} else if _, err := strconv.Atoi(v.AsString()); err != nil {
+				p.add(problem(x.expr.Range().Ptr(), "Unknown priority", "%q is no priority; give a number, or critical (90), high (70), normal (50), low (30) or scavenger (10).", v.AsString()))
+				return
+			}
+		}
+		p.assign(v, target, x.expr.Range())
+	})
 }
 
 // cron accepts the list that older files write as cron = [...].

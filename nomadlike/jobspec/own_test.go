@@ -7,6 +7,24 @@ import (
 )
 
 // Every block that Nomad does not have is written as an object or as a block, with the same meaning.
+// TestPriorityNames: a priority has a number or one of five names, and nothing else.
+func TestPriorityNames(t *testing.T) {
+	for _, c := range []struct {
+		text, says string
+		want       int
+	}{{`"critical"`, "", 90}, {`"high"`, "", 70}, {`"normal"`, "", 50}, {`"low"`, "", 30}, {`"scavenger"`, "", 10}, {`65`, "", 65}, {`"65"`, "", 65}, {`"urgent"`, `"urgent" is no priority`, 0}, {`true`, "Want a number", 0}} {
+		j, d := ParseHCL("a.hcl", []byte("job \"a\" {\n  priority = "+c.text+"\n}\n"), ParseOptions{})
+		switch {
+		case c.says != "":
+			if !d.HasErrors() || !strings.Contains(d[0].Detail, c.says) {
+				t.Errorf("%s: %v", c.text, d)
+			}
+		case d.HasErrors() || j.Priority == nil || *j.Priority != c.want:
+			t.Errorf("%s: %v, %v", c.text, j, d)
+		}
+	}
+}
+
 func TestOwnBlocksBothWays(t *testing.T) {
 	object := `job "j" {
   type = "batch"

@@ -35,6 +35,9 @@ type DependsOn struct {
 	AtLeast   *int      `hcl:"at_least" json:",omitempty"`
 }
 
+// Priorities are names that a job file may give instead of a number.
+var Priorities = map[string]int{"critical": 90, "high": 70, "normal": 50, "low": 30, "scavenger": 10}
+
 // Toleration lets a job onto nodes with a taint.
 type Toleration struct {
 	Key    string    `hcl:"key"`

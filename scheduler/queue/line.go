@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"container/heap"
+	"fmt"
 	"slices"
 	"time"
 
@@ -40,6 +41,7 @@ type node struct {
 	parent *node
 	order  Order
 	share  Sharer        // order, when it is one
+	odd    string        // the name of its order, when this build does not know it; "" else
 	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
 	bound  time.Duration // of waiting, after which a workload is first; 0: none
 	scene  Scene
@@ -178,6 +180,9 @@ func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTi
 		n.scene.Total.Billed = n.scene.Queue.Billing.OfCluster(l.table.Total, l.table.Models)
 	}
 	n.order = Named(n.scene.Queue.Order)
+	if Builtin[n.scene.Queue.Order] == nil {
+		n.odd = n.scene.Queue.Order
+	}
 	n.share, _ = n.order.(Sharer)
 	n.bound = n.scene.Queue.MaxWait
 	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware { // only if somebody says so
@@ -457,6 +462,9 @@ func (l *Line) Terms(i int) []structs.ScoreTerm {
 		}
 	}
 	slices.Reverse(out)
+	if odd := ln.node.odd; odd != "" {
+		out = append(out, structs.ScoreTerm{Name: fmt.Sprintf("order %q is unknown to this version, so by %s", odd, ln.node.order.Name())})
+	}
 	return append(out, ln.node.order.Terms(&l.pending[i], &ln.node.scene)...)
 }
 

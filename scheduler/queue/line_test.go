@@ -170,6 +170,16 @@ func TestOrdersOfQueues(t *testing.T) {
 	}
 }
 
+// TestUnknownOrder: an order of a newer version is not replaced by the default without a word.
+func TestUnknownOrder(t *testing.T) {
+	ws := []scheduler.Workload{load("a", "", "", 1, 50, 1)}
+	l := NewLine(&scheduler.QueueTable{Total: total}, structs.SchedulerConfig{Order: "newer"}, ws, testNow, 1)
+	terms := l.Terms(0)
+	if len(terms) < 2 || terms[0].Name != `order "newer" is unknown to this version, so by adaptive` {
+		t.Errorf("terms %+v", terms)
+	}
+}
+
 // TestTaken: turns are told before anything is placed, as if everybody got what he asks for.
 func TestTaken(t *testing.T) {
 	ws := []scheduler.Workload{load("e1", "", "eve", 1, 50, 1), load("e2", "", "eve", 2, 50, 1), load("e3", "", "eve", 3, 50, 1), load("m1", "", "mallory", 4, 50, 1), load("m2", "", "mallory", 5, 50, 1)}
