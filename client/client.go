@@ -41,6 +41,8 @@ type Client struct {
 	node     *nodeState
 	observed *observer
 
+	variableWaits chan struct{} // one for each request that waits for a change of a variable
+
 	reregister chan struct{} // the node has changed or the servers forgot it
 	connected  *contact
 
@@ -148,6 +150,7 @@ func (c *Client) open() error {
 		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
 		c.run.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
 		c.run.AllocsDir, c.run.ServeTask = c.cfg.AllocsDir, c.cfg.ServeTask
+		c.variableWaits = make(chan struct{}, variableWaits)
 		c.run.Variables = variables{c}
 		c.run.RDMAFiles = func() ([]driver.DeviceFile, error) { return fingerprint.RDMAFiles(c.cfg.Fabric.RDMADir) }
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -10,8 +11,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// variableWait is how long a server keeps a request for a change of a variable.
-const variableWait = 2 * time.Minute
+// Bounds of waiting for changes of variables.
+const (
+	variableWait  = 2 * time.Minute  // for which a server keeps a request
+	variableWaits = 400              // requests of a node that wait at once: a session has room for 1,024 calls of all kinds
+	variableLook  = 20 * time.Second // between looks at a variable beyond that, up to twice as long
+)
 
 // variables is a runner.Variables over the agent's way to the servers. Each request carries the agent's word for the task
 // that it is for, so that servers decide what may be read.
@@ -21,9 +26,34 @@ func (v variables) header(alloc structs.AllocID, task, namespace string) rpc.Hea
 	return rpc.Header{Namespace: namespace, Token: tasktoken.New(v.c.auth().Secret, alloc, task, time.Now())}
 }
 
+// changed makes a call whose answer may wait for something newer than after. The first read of a variable is confirmed by the
+// leader. Waits are kept by whichever server the agent is connected to, so that they do not gather at the leader; when too
+// many wait, here or there, the variable is looked at from time to time.
+func changed[T any](ctx context.Context, c *Client, after structs.Index, call func(q methods.Query) (T, error)) (T, error) {
+	if after == 0 {
+		return call(methods.Query{})
+	}
+	select {
+	case c.variableWaits <- struct{}{}:
+		out, err := call(methods.Query{Stale: true, MinIndex: after, MaxWait: variableWait})
+		<-c.variableWaits
+		if structs.CodeOf(err) != structs.CodeBusy {
+			return out, err
+		}
+	default:
+	}
+	if !pause(ctx, variableLook+rand.N(variableLook)) {
+		var none T
+		return none, ctx.Err()
+	}
+	return call(methods.Query{Stale: true})
+}
+
 // Variable implements runner.Variables.
 func (v variables) Variable(ctx context.Context, alloc structs.AllocID, task, namespace, path string, after structs.Index) (*methods.Variable, structs.Index, error) {
-	resp, err := rpc.Invoke(ctx, v.c.conn, methods.VariableGet, v.header(alloc, task, namespace), &methods.VariableGetRequest{Path: path, Query: methods.Query{MinIndex: after, MaxWait: variableWait}})
+	resp, err := changed(ctx, v.c, after, func(q methods.Query) (*methods.VariableGetResponse, error) {
+		return rpc.Invoke(ctx, v.c.conn, methods.VariableGet, v.header(alloc, task, namespace), &methods.VariableGetRequest{Path: path, Query: q})
+	})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -33,9 +63,12 @@ func (v variables) Variable(ctx context.Context, alloc structs.AllocID, task, na
 // Variables implements runner.Variables.
 func (v variables) Variables(ctx context.Context, alloc structs.AllocID, task, namespace, prefix string, after structs.Index) ([]methods.VariableMeta, structs.Index, error) {
 	var all []methods.VariableMeta
-	req := &methods.ListRequest{Query: methods.Query{MinIndex: after, MaxWait: variableWait, Prefix: prefix}}
+	next := ""
 	for {
-		resp, err := rpc.Invoke(ctx, v.c.conn, methods.VariableList, v.header(alloc, task, namespace), req)
+		resp, err := changed(ctx, v.c, after, func(q methods.Query) (*methods.VariableListResponse, error) {
+			q.Prefix, q.NextToken = prefix, next
+			return rpc.Invoke(ctx, v.c.conn, methods.VariableList, v.header(alloc, task, namespace), &methods.ListRequest{Query: q})
+		})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -43,6 +76,6 @@ func (v variables) Variables(ctx context.Context, alloc structs.AllocID, task, n
 		if resp.NextToken == "" {
 			return all, resp.Index, nil
 		}
-		req.NextToken, req.MinIndex = resp.NextToken, 0
+		next, after = resp.NextToken, 0
 	}
 }

@@ -193,7 +193,13 @@ func (l *lookups) follow(k lookupKey, index structs.Index) {
 		if x.index == index {
 			continue // nothing new for some minutes
 		}
-		index = x.index // an older one is that of a restored cluster
+		if x.index < index {
+			// Of a server that is behind, or of a cluster that was restored: the leader knows.
+			if x, err = l.ask(l.ctx, k, 0); err != nil {
+				continue
+			}
+		}
+		index = x.index
 		l.mu.Lock()
 		l.known[k] = &x
 		l.mu.Unlock()

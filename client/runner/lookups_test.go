@@ -23,6 +23,7 @@ type shelf struct {
 	index   structs.Index
 	err     error
 	asked   int
+	behind  bool // the next read that waits is answered by a server that is behind
 	changed chan struct{}
 }
 
@@ -43,8 +44,12 @@ func (s *shelf) Variable(ctx context.Context, _ structs.AllocID, task, ns, path 
 		s.mu.Lock()
 		s.asked++
 		value, index, err, changed := s.items[path], s.index, s.err, s.changed
+		behind := s.behind && after > 0
+		s.behind = s.behind && !behind
 		s.mu.Unlock()
 		switch {
+		case behind:
+			return &methods.Variable{Items: map[string]string{"k": "old"}}, 1, nil
 		case err != nil:
 			return nil, 0, err
 		case index > after && value == "":
@@ -115,6 +120,16 @@ func TestLookups(t *testing.T) {
 		looks.wait(ctx, time.Hour)
 		if items, _ := v.Variable("a"); items["k"].Value != "two" || time.Since(began) > lookupRestMax {
 			t.Errorf("after the servers came back: %v within %s", items, time.Since(began))
+		}
+		s.mu.Lock()
+		s.behind = true
+		s.index++
+		close(s.changed)
+		s.changed = make(chan struct{})
+		s.mu.Unlock()
+		synctest.Wait()
+		if items, _ := v.Variable("a"); items["k"].Value != "two" {
+			t.Errorf("a server that is behind was believed: %v", items)
 		}
 		for i := range lookupsMax {
 			_, err = v.Variable(fmt.Sprint("n", i))
