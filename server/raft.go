@@ -95,7 +95,7 @@ func (s *Server) startRaft() error {
 	if err := s.recoverPeers(conf, st, trans); err != nil {
 		return err
 	}
-	if s.raft, err = raft.NewRaft(conf, s.machine, st.log, st.stable, st.snaps, trans); err != nil {
+	if s.raft, err = raft.NewRaft(conf, s.machine, st.log, st.stable, st.snaps, quietTransport{trans}); err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
 	has, err := raft.HasExistingState(st.log, st.stable, st.snaps)
