@@ -61,10 +61,8 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	if _, err := launch.Binary(); err != nil {
 		return no("%v", err)
 	}
-	for _, ns := range []string{"mnt", "pid", "ipc", "uts"} {
-		if _, err := os.Stat("/proc/self/ns/" + ns); err != nil {
-			return no("the kernel has no %s namespaces", ns)
-		}
+	if ns := lacking(); ns != "" {
+		return no("the kernel has no %s namespaces", ns)
 	}
 	l, err := d.opt.Supervisor.Groups()
 	if err != nil {
@@ -79,6 +77,17 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 		"driver.exec": "1", "driver.exec.cgroup": l.Version(), "driver.exec.devices": d.opt.Supervisor.Devices(),
 	}}
 }
+
+// lacking names a kind of namespaces that the kernel does not have, or "". It is asked before each start of a task, and
+// looked up once.
+var lacking = sync.OnceValue(func() string {
+	for _, ns := range []string{"mnt", "pid", "ipc", "uts"} {
+		if _, err := os.Stat("/proc/self/ns/" + ns); err != nil {
+			return ns
+		}
+	}
+	return ""
+})
 
 // ConfigSchema lists the config keys.
 func (d *Driver) ConfigSchema() driver.Schema {
