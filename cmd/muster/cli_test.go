@@ -394,7 +394,7 @@ var writesOnly = []string{
 	"agent", "nodesim", "job init", "init", "node pool init", "node pool delete", "namespace delete", "acl policy apply", "acl policy delete", "acl token delete", "acl role delete",
 	"server force-leave", "operator raft remove-peer", "operator snapshot save", "operator snapshot restore", "operator scheduler dump", "operator api", "system gc", "gpu release", "system reconcile summaries", "alloc exec", "exec", "job exec", "rsh", "shell",
 	"queue apply", "queue inspect", "queue delete", "quota apply", "quota inspect", "quota delete",
-	"var put", "var get", "var purge",
+	"config validate", "var put", "var get", "var purge",
 	"reservation apply", "reservation inspect", "reservation delete",
 	"help", "completion bash", "completion zsh", "completion fish", "completion powershell",
 }
