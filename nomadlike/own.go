@@ -1,6 +1,7 @@
 package nomadlike
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
@@ -25,6 +26,7 @@ type (
 		Order                    []OrderTerm // why it stands where it stands in line; empty when nothing waits
 		User                     string
 		StartEstimate            int64   // Unix nanoseconds; 0: not known
+		Starts                   string  `json:",omitempty"` // what it starts after, when that is something other than room
 		Advice                   *Advice `json:",omitempty"`
 		SubmitTime               int64   // Unix nanoseconds
 		Returned                 Returned
@@ -91,6 +93,16 @@ type (
 		Score            float64
 		Terms            map[string]float64
 	}
+	// Predictions tells how right predicted run times were, of the batch work that ended last: GET
+	// /v1/operator/scheduler/predictions.
+	Predictions struct {
+		Ended, Predicted    int64   // pieces of work, and those of which a run time had been predicted
+		PredictedShare      float64 // of what ended
+		UnderestimatedShare float64 // of what was predicted: it ran longer
+		MedianFactor        float64 // by which the median prediction was off, either way; 1 is perfect, 0 none
+		MeanAbsolute        int64   // nanoseconds that predictions were off by
+		RelativeError       float64 // sum of absolute errors over the sum of run times
+	}
 	// QueueItem is a line of GET /v1/queue.
 	QueueItem struct {
 		Position             int64
@@ -104,6 +116,7 @@ type (
 		GPUs, CPU, MemoryMiB int64  // of all allocations that wait
 		Model                string // of the GPUs, "" for any
 		StartEstimate        int64  // Unix nanoseconds; 0: not known
+		Starts               string `json:",omitempty"` // what it starts after, when that is something other than room
 		Short                int64  // how much is missing, in the unit of the reason; 0: not an amount
 		Held                 bool   `json:",omitempty"` // until it is released
 	}
@@ -128,7 +141,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 		w.AheadAsks = append(w.AheadAsks, askOf(a))
 	}
 	if r.Workload != nil {
-		w.StartEstimate = int64(r.Workload.StartEst)
+		w.StartEstimate, w.Starts = int64(cmp.Or(r.Workload.StartEst, r.StartEst)), r.Starts
 		w.Returned, w.GivenUp, w.DeadlineMissed = Returned(r.Workload.Returned), r.Workload.Spent, r.Workload.Missed != 0
 		w.Reason, w.Waiting, w.SubmitTime = string(r.Workload.Reason), r.Workload.Waiting, int64(r.Workload.SubmitTime)
 	}
@@ -188,7 +201,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: it.Workload.Queue,
 			NodePool: it.Workload.Domain, Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
 			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
-			StartEstimate: int64(it.Workload.StartEst), Short: it.Workload.Amount, Held: it.Workload.Held,
+			StartEstimate: int64(cmp.Or(it.Workload.StartEst, it.StartEst)), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,
 		}
 		if it.Job != nil {
 			q.User = it.Job.Submitter.Name

@@ -34,6 +34,7 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/operator/scheduler/input", rpc: methods.SchedulerInput.Name, handle: schedulerInput},
 		{methods: "GET", pattern: "/v1/operator/autopilot/configuration", rpc: methods.AutopilotGet.Name, handle: autopilotGet},
 		{methods: "PUT,POST", pattern: "/v1/operator/autopilot/configuration", rpc: methods.AutopilotSet.Name, handle: autopilotSet},
+		{methods: "GET", pattern: "/v1/operator/scheduler/predictions", rpc: methods.PredictionsGet.Name, handle: predictions},
 		{methods: "GET", pattern: "/v1/operator/autopilot/health", rpc: methods.AutopilotHealth.Name, handle: autopilotHealth},
 		{methods: "GET", pattern: "/v1/operator/state-hash", rpc: methods.StatusHash.Name, handle: stateHash},
 		{methods: "PUT,POST", pattern: "/v1/system/gc", rpc: methods.SystemGC.Name, handle: systemGC},
@@ -299,6 +300,22 @@ func autopilotSet(c *call) (any, error) {
 	}
 	c.index(resp.Index)
 	return rawAnswer{"application/json", fmt.Appendf(nil, "%t", resp.Updated)}, nil
+}
+
+// predictions tells how right predicted run times were.
+func predictions(c *call) (any, error) {
+	r, err := invoke(c, methods.PredictionsGet, &methods.EmptyRequest{})
+	if err != nil {
+		return nil, err
+	}
+	out := Predictions{Ended: r.Ended, Predicted: r.Predicted, MedianFactor: float64(r.MedianFactor) / 1000, MeanAbsolute: int64(r.MeanAbsolute), RelativeError: float64(r.Relative) / 1000}
+	if r.Ended > 0 {
+		out.PredictedShare = float64(r.Predicted) / float64(r.Ended)
+	}
+	if r.Predicted > 0 {
+		out.UnderestimatedShare = float64(r.Under) / float64(r.Predicted)
+	}
+	return out, nil
 }
 
 func autopilotHealth(c *call) (any, error) {

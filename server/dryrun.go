@@ -195,6 +195,9 @@ func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, snap *st
 	if w.Waiting == 0 {
 		return why
 	}
+	if w.StartEst == 0 {
+		why.StartEst, why.Starts = startWhen(snap, load.Job, &w, rep.Groups, in.Now)
+	}
 	why.Asks = waitingAsk(load.Job, &w)
 	line := queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 	for i := line.Next(); i >= 0; i = line.Next() {

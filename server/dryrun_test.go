@@ -141,3 +141,36 @@ func TestPlanOfTooMany(t *testing.T) {
 		}
 	})
 }
+
+// TestStartWhen: a plan of a job that waits for something other than room says what for, and when that may be over.
+func TestStartWhen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: testNode(1)})
+		prep := apiJob("prep", 1)
+		prep.Runtime.Expected = 10 * time.Minute
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: prep})
+		waitFor(t, time.Minute, "prep to have its place", func() bool {
+			return len(s.Published().Snapshot.AllocsByJob(structs.JobKey{Namespace: "default", ID: "prep"})) == 1
+		})
+		now := structs.LogTimeOf(time.Now())
+		for name, c := range map[string]struct {
+			change func(*structs.Job)
+			text   string
+			from   structs.LogTime // and at most a minute later; 0: not known
+		}{
+			"held":    {func(j *structs.Job) { j.Hold = true }, "when it is released (muster job release later)", 0},
+			"begin":   {func(j *structs.Job) { j.Begin = now.Add(time.Hour) }, "not before its time", now.Add(time.Hour)},
+			"depends": {func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "prep"}} }, "after prep ends", now.Add(10 * time.Minute)},
+			"started": {func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "prep", When: structs.WhenStarted}} }, "after prep starts", 0},
+			"too big": {func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 1 << 30 }, "", 0},
+		} {
+			j := apiJob("later", 1)
+			c.change(j)
+			resp := call(t, s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: j})
+			if w := resp.Why; w == nil || w.Starts != c.text || w.StartEst < c.from || w.StartEst > c.from.Add(time.Minute) || (c.from == 0) != (w.StartEst == 0) {
+				t.Errorf("%s: %q at %v, want %q from %v", name, w.Starts, w.StartEst.Time(), c.text, c.from.Time())
+			}
+		}
+	})
+}

@@ -447,6 +447,9 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Eval = eval
 		resp.Reports = append(claimReports(snap, k), s.reportsOf(snap, k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
+		if w := resp.Workload; w != nil && w.Waiting > 0 && w.StartEst == 0 {
+			resp.StartEst, resp.Starts = startWhen(snap, j, w, resp.Reports, s.clock.mint(snap.Time()))
+		}
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
@@ -482,7 +485,11 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 				resp.NextToken = k.String()
 				break
 			}
-			resp.Items = append(resp.Items, methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]})
+			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
+			if it.Job != nil && w.StartEst == 0 && (w.Held || w.Reason == structs.ReasonBeginTime || w.Reason == structs.ReasonDependency) {
+				it.StartEst, it.Starts = startWhen(snap, it.Job, w, nil, s.clock.mint(snap.Time()))
+			}
+			resp.Items = append(resp.Items, it)
 			if w.Reason == structs.ReasonPreemptionPending {
 				resp.Items[len(resp.Items)-1].Position = 0 // it has its turn behind it
 			}

@@ -186,7 +186,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					is, _, _, _ := queueText(l, fresh, before)
 					// The dead one has learned up to what its passes were fed; only then the two can be compared.
 					was := is
-					if fresh.errors.N == c.servers[old].Predictions().N {
+					if fresh.errors.N == c.servers[old].decide.foretold.right().N {
 						was, _, _, _ = queueText(c.servers[old], &c.servers[old].decide.foretold, before)
 						sums.compared++
 					}

@@ -2,82 +2,146 @@ package server
 
 import (
 	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
 
 // foretell predicts how long batch work will run, from what ended: jobs by their accounting records, so that the parts
-// of a run that was preempted count as one, and the indices of arrays each by itself. It lives with the leader's passes:
-// a new leader learns again from replicated state, which remembers records for weeks.
+// of a run that was preempted count as one, and the indices of arrays each by itself. It lives with the leader's passes,
+// and is a function of replicated state alone, so that a new leader predicts what the one before it would have.
+//
+// Naive: the leader learns whatever ends while it leads, a new one from the last so many records. The means in it then go
+// back further than what the next leader sees, and records that were collected since are still in them. Instead there is
+// one window, which state tells: it begins with the one before the newest of the records whose hash is a multiple of
+// foretellChunk, and holds everything that is kept from there on, in the order of the log. So it moves once in some
+// thousand ends, and only then, or when something in it is deleted or changes its meaning, is everything learned again;
+// all other ends are added one by one.
 type foretell struct {
-	mu     sync.Mutex
-	by     *predict.Similar
-	errors predict.Errors
+	mu      sync.Mutex
+	by      *predict.Similar
+	errors  predict.Errors
+	chunk   uint64                 // 0: foretellChunk
+	from    structs.Index          // the window begins with what ended in this entry of the log
+	records map[structs.JobKey]int // accounting records in the window
+	loads   int64                  // times that everything was learned anew
 }
 
-// foretellMax is how many ends a new leader learns from at most, the last ones.
-const foretellMax = 20_000
+// foretellChunk is how many jobs end, in the mean, until the window moves. It holds one to two of them.
+const foretellChunk = 8192
 
 // endedWork is one piece of work that came to its own end.
 type endedWork struct {
 	work        predict.Work
 	ran, expect time.Duration
-	at          structs.LogTime
-	name        string // of the record or allocation, the last tie-break
+	at          structs.Index // of the log entry that told
+	name        string        // of the record or allocation, the last tie-break
+}
+
+func byEnd(a, b endedWork) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) }
+
+// marks reports whether a window may begin with a record.
+func (f *foretell) marks(r *structs.AcctRecord) bool {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s/%s/%d", r.Namespace, r.JobID, r.CreateIndex)
+	return h.Sum64()%cmp.Or(f.chunk, foretellChunk) == 0
 }
 
 // load learns from state.
 func (f *foretell) load(snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.by, f.errors = predict.NewSimilar(), predict.Errors{}
+	f.learn(snap)
+}
+
+func (f *foretell) learn(snap *state.Snapshot) {
+	f.by, f.errors, f.from, f.records = predict.NewSimilar(), predict.Errors{}, 0, map[structs.JobKey]int{}
+	f.loads++
+	marks := 0
+	for r := range snap.AcctBack() {
+		if f.marks(r) {
+			if marks++; marks == 2 {
+				f.from = r.CreateIndex
+				break
+			}
+		}
+	}
 	var ended []endedWork
 	for r := range snap.AcctBack() {
+		if r.CreateIndex < f.from {
+			break
+		}
+		f.records[r.Key()]++
 		if e, ok := recordEnded(r, snap); ok {
 			ended = append(ended, e)
 		}
-		if len(ended) == foretellMax {
-			break
-		}
 	}
 	for a := range snap.Allocs() {
-		if e, ok := indexEnded(a); ok {
+		if e, ok := f.indexEnded(a); ok {
 			ended = append(ended, e)
 		}
 	}
-	slices.SortFunc(ended, func(a, b endedWork) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
-	for i := max(0, len(ended)-foretellMax); i < len(ended); i++ {
-		f.ended(&ended[i])
-	}
+	f.ended(ended)
 }
 
 // feed learns from what a batch of the log changed; snap is the state after it.
 func (f *foretell) feed(d *structs.Delta, snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.by == nil || d.Restored {
+		f.learn(snap)
+		return
+	}
+	again := false
+	var ended []endedWork
 	for i := range d.Allocs {
 		c := &d.Allocs[i]
-		if c.After == nil || c.Before != nil && c.Before.ClientTerminal() {
-			continue
-		}
-		if e, ok := indexEnded(c.After); ok {
-			f.ended(&e)
+		_, before := f.indexEnded(c.Before)
+		e, after := f.indexEnded(c.After)
+		if again = again || before && !after; after && !before {
+			ended = append(ended, e)
 		}
 	}
-	for i := range d.Acct {
-		if c := &d.Acct[i]; c.Before == nil && c.After != nil {
-			if e, ok := recordEnded(c.After, snap); ok {
-				f.ended(&e)
+	for i := range d.Jobs { // what a record teaches depends on whether its job, while it is known, is an array
+		c := &d.Jobs[i]
+		before, after := c.Before != nil && c.Before.Array != nil, c.After != nil && c.After.Array != nil
+		if before != after {
+			if c.Before != nil {
+				again = again || f.records[c.Before.Key()] > 0
+			} else {
+				again = again || f.records[c.After.Key()] > 0
 			}
 		}
 	}
+	for i := range d.Acct {
+		switch c := &d.Acct[i]; {
+		case c.After == nil:
+			again = again || c.Before != nil && c.Before.CreateIndex >= f.from
+		case c.Before == nil && f.marks(c.After):
+			again = true
+		case c.Before == nil:
+			f.records[c.After.Key()]++
+			if e, ok := recordEnded(c.After, snap); ok {
+				ended = append(ended, e)
+			}
+		}
+	}
+	if again {
+		f.learn(snap)
+		return
+	}
+	f.ended(ended)
 }
 
 // ranOf is how long a job's work ran in all its runs, one after the other.
@@ -102,25 +166,32 @@ func recordEnded(r *structs.AcctRecord, snap *state.Snapshot) (endedWork, bool) 
 		return endedWork{}, false
 	}
 	w := predict.Work{User: r.User, Queue: r.Queue, Expected: r.Expected, Name: kindOf(cmp.Or(r.Name, r.JobID)), Limit: r.Limit, Size: sizeOf(r.Asked)}
-	return endedWork{w, ranOf(r), r.Predicted, r.End, r.Namespace + "/" + r.JobID}, true
+	return endedWork{w, ranOf(r), r.Predicted, r.CreateIndex, r.Namespace + "/" + r.JobID}, true
 }
 
-// indexEnded is what an ended allocation of an array teaches.
-func indexEnded(a *structs.Allocation) (endedWork, bool) {
-	if a.Job == nil || a.Job.Array == nil || a.StartedAt == 0 || a.FinishedAt < a.StartedAt {
+// indexEnded is what an ended allocation of an array teaches, if it is in the window; a may be nil.
+func (f *foretell) indexEnded(a *structs.Allocation) (endedWork, bool) {
+	if a == nil || a.Job == nil || a.Job.Array == nil || a.StartedAt == 0 || a.FinishedAt < a.StartedAt || a.ClientIndex < f.from {
 		return endedWork{}, false
 	}
 	if a.Client != structs.ClientComplete && a.Client != structs.ClientFailed || a.ServerTerminal() {
 		return endedWork{}, false
 	}
-	return endedWork{workOf(a.Job), a.FinishedAt.Sub(a.StartedAt), a.Expect, a.FinishedAt, a.ID.String()}, true
+	return endedWork{workOf(a.Job), a.FinishedAt.Sub(a.StartedAt), a.Expect, a.ClientIndex, a.ID.String()}, true
 }
 
-func (f *foretell) ended(e *endedWork) {
-	if e.expect > 0 {
-		f.errors.Add(e.expect, e.ran)
+// ended learns from what ended, in the order of the log.
+func (f *foretell) ended(all []endedWork) {
+	slices.SortFunc(all, byEnd)
+	for i := range all {
+		e := &all[i]
+		if e.expect > 0 {
+			f.errors.Add(e.expect, e.ran)
+		} else {
+			f.errors.Unknown++
+		}
+		f.by.Ended(&e.work, e.ran)
 	}
-	f.by.Ended(&e.work, e.ran)
 }
 
 // kindOf is the name without digits: train-17 and train-18 are of one kind.
@@ -182,10 +253,25 @@ func (f *foretell) turnover() time.Duration {
 	return f.by.Turnover()
 }
 
-// Predictions are the statistics of how right predicted run times were, since this server leads.
+// Predictions are the statistics of how right predicted run times were: of what ended last (see foretell), as the leader
+// knows it; empty on other servers.
 func (s *Server) Predictions() predict.Errors {
-	f := &s.decide.foretold
+	if !s.IsLeader() {
+		return predict.Errors{}
+	}
+	return s.decide.foretold.right()
+}
+
+// right is how right the predictions were.
+func (f *foretell) right() predict.Errors {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.errors
+}
+
+// predictions answers with them.
+func (s *Server) predictions(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.PredictionsResponse, error) {
+	e := s.Predictions()
+	return &methods.PredictionsResponse{Ended: e.N + e.Unknown, Predicted: e.N, Under: e.Under, MedianFactor: e.MedianFactor(),
+		MeanAbsolute: e.MeanAbsolute(), Relative: e.Relative()}, nil
 }

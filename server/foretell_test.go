@@ -2,11 +2,16 @@ package server
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/predict"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -82,6 +87,85 @@ func TestForetell(t *testing.T) {
 			t.Errorf("the leader counts %d predictions, the next one %d", now.N, then.N)
 		}
 	})
+}
+
+// TestForetellIsOfState: at any time, what a leader has learned piece by piece from the log is what a new one learns from
+// state: after windows moved, and after jobs, arrays among them, were purged, submitted anew and collected.
+func TestForetellIsOfState(t *testing.T) {
+	compared, moved, kept := 0, 0, 0
+	for seed := range uint64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			s := testServer(t, nil)
+			f := newFleet(t, one(s), 3)
+			live := &s.decide.foretold
+			waitFor(t, time.Minute, "the leader to learn", func() bool {
+				live.mu.Lock()
+				defer live.mu.Unlock()
+				return live.by != nil
+			})
+			live.mu.Lock()
+			live.chunk = 3
+			live.mu.Unlock()
+			live.load(s.Published().Snapshot)
+			compare := func(at string) {
+				t.Helper()
+				synctest.Wait()
+				snap := s.Published().Snapshot
+				next := &foretell{chunk: 3}
+				next.load(snap)
+				live.mu.Lock()
+				defer live.mu.Unlock()
+				if live.errors != next.errors || live.from != next.from || !maps.Equal(live.records, next.records) || live.by.Turnover() != next.by.Turnover() {
+					t.Fatalf("seed %d, %s: the leader has %+v from %d of %v, a new one %+v from %d of %v", seed, at, live.errors, live.from, live.records, next.errors, next.from, next.records)
+				}
+				for _, user := range []string{"", "a", "b"} {
+					for _, size := range []int64{100, 200} {
+						w := predict.Work{User: user, Queue: "default", Name: "job-", Size: size, Limit: 10 * time.Hour}
+						if x, y := live.by.Predict(&w), next.by.Predict(&w); x != y {
+							t.Fatalf("seed %d, %s: the leader predicts %+v, a new one %+v", seed, at, x, y)
+						}
+					}
+				}
+				if compared++; live.from > 0 {
+					moved++
+				}
+				if live.errors.N > 0 {
+					kept++
+				}
+			}
+			for k := range 40 {
+				id := fmt.Sprint("job-", rng.IntN(9))
+				switch rng.IntN(6) {
+				case 0:
+					if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) != nil {
+						mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: id, Purge: true})
+					}
+				case 1:
+					call(t, s, methods.SystemGC, rpc.Header{}, &methods.EmptyRequest{})
+				default:
+					f.set(func() { f.runs[id] = time.Duration(1+rng.IntN(60)) * time.Minute })
+					register(t, s, passJob(id, 1, func(j *structs.Job) {
+						j.Type, j.Runtime.Limit, j.Submitter.Name = structs.JobBatch, 10*time.Hour, []string{"a", "b"}[rng.IntN(2)]
+						j.Groups[0].Reschedule = structs.Reschedule{}
+						if rng.IntN(4) == 0 {
+							j.Array = &structs.Array{Count: 1 + rng.IntN(4)}
+						}
+					}))
+				}
+				time.Sleep(time.Duration(rng.IntN(40)) * time.Minute)
+				compare(fmt.Sprint("step ", k))
+			}
+			for snap := s.Published().Snapshot; snap.AcctCount() > 3; snap = s.Published().Snapshot {
+				mustApply(t, s, structs.CmdAcctCollect, &structs.AcctCollectCommand{Keep: int64(snap.AcctCount() - 2)})
+				compare("collected")
+			}
+		})
+	}
+	t.Logf("%d comparisons, %d with a window that had moved, %d with predictions", compared, moved, kept)
+	if moved == 0 || kept == 0 {
+		t.Error("too little happened")
+	}
 }
 
 // Parts of a run that was preempted are one run.

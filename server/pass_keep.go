@@ -192,7 +192,7 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 // addDecisionStats adds what the deciding services count to the agent's figures.
 func (s *Server) addDecisionStats(out map[string]string) {
 	f, h := s.PassFigures(), s.HeartbeatFigures()
-	c := s.clusterFigures()
+	c, e := s.clusterFigures(), s.Predictions()
 	for i, name := range clusterFigureNames {
 		out[name] = strconv.FormatInt(c[i], 10)
 	}
@@ -209,6 +209,8 @@ func (s *Server) addDecisionStats(out map[string]string) {
 		"pass_nanoseconds": f.PassNs, "plan_commit_nanoseconds": f.CommitNs, "plan_commits": f.Batches,
 		"backfilled_jobs": f.Passed, "promises_made": f.Promises.Made, "promises_moved_earlier": f.Promises.Earlier, "promises_moved_later": f.Promises.Later,
 		"promises_kept": f.Promises.Kept, "promises_late": f.Promises.Late, "promises_dropped": f.Promises.Dropped,
+		"run_times_ended": e.N + e.Unknown, "run_times_predicted": e.N, "run_times_underestimated": e.Under,
+		"run_times_median_factor_thousandths": e.MedianFactor(), "run_times_mean_error_seconds": int64(e.MeanAbsolute().Seconds()),
 		"decision_panics": f.Panics, "decision_reloads": f.Reloads,
 		"heartbeats": h.Beats, "heartbeats_missed": h.Missed, "heartbeat_stalls": h.Stalls,
 	} {

@@ -100,9 +100,7 @@ func runGeneral(ctx context.Context, o *Options, format, policy string, rules Ru
 		return nil, err
 	}
 	r := NewResult(format, policy, e.stats)
-	if learner != nil && learner.Errors.N > 0 {
-		r.Set("prediction_error", float64(learner.Errors.Relative())/10, "%")
-	}
+	learner.report(r)
 	return r, nil
 }
 

@@ -133,3 +133,13 @@ type truth struct{}
 
 func (truth) Predict(l *Live, now structs.LogTime) time.Duration { return max(l.Left(now), 0) }
 func (truth) Learn(*Live, structs.LogTime)                       {}
+
+// report adds how right the predictions were to a result; nothing for a run without predictions.
+func (r *Learner) report(to *Result) {
+	if r == nil || r.Errors.N == 0 {
+		return
+	}
+	to.Set("prediction_error", float64(r.Errors.Relative())/10, "%")
+	to.Set("prediction_factor", float64(r.Errors.MedianFactor())/1000, "")
+	to.Set("under_predicted", 100*float64(r.Errors.Under)/float64(r.Errors.N), "%")
+}

@@ -97,10 +97,7 @@ func runSWF(ctx context.Context, o *Options, policy string, src Source, ended fu
 		return nil, err
 	}
 	r := NewResult("swf", policy, e.stats)
-	if learner != nil && learner.Errors.N > 0 {
-		r.Set("prediction_error", float64(learner.Errors.Relative())/10, "%")
-		r.Set("under_predicted", 100*float64(learner.Errors.Under)/float64(learner.Errors.N), "%")
-	}
+	learner.report(r)
 	return r, nil
 }
 

@@ -148,6 +148,7 @@ var golden = []struct {
 	{"job_checkpoint", "job checkpoint example", "", 1},
 	{"job_checkpoint_detach", "job checkpoint -detach -group hello example", "", 1},
 	{"job_checkpoint_none", "job checkpoint train", "", 1},
+	{"scheduler_predictions", "operator scheduler predictions", "", 0},
 	{"job_allocs", "job allocs -all example", "", 0},
 	{"job_tag", "job tag apply -name good -version 3 example", "", 0},
 	{"job_deployments", "job deployments example", "", 0},

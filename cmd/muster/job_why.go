@@ -146,8 +146,12 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	if len(w.Order) > 0 {
 		add("order", "%s", orderText(w.Order))
 	}
-	if w.StartEstimate > 0 {
-		at := time.Unix(0, w.StartEstimate)
+	switch at := time.Unix(0, w.StartEstimate); {
+	case w.Starts != "" && w.StartEstimate > 0:
+		add("starts", "%s: in about %s (%s), if there is room then", w.Starts, span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
+	case w.Starts != "":
+		add("starts", "%s", w.Starts)
+	case w.StartEstimate > 0:
 		add("starts", "in about %s (%s), if nothing changes", span(at.Sub(o.now())), at.UTC().Format("2006-01-02 15:04"))
 	}
 	return lines

@@ -20,7 +20,7 @@ func newOperatorScheduler(e *env) *cobra.Command {
 	return e.group("scheduler", "How the cluster decides", "", `
 muster operator scheduler get-config
 muster operator scheduler set-config -scheduler-algorithm spread
-muster operator scheduler dump decision.bin`, newSchedulerGet, newSchedulerSet, newSchedulerDump, newSchedulerReplay)
+muster operator scheduler dump decision.bin`, newSchedulerGet, newSchedulerSet, newSchedulerPredictions, newSchedulerDump, newSchedulerReplay)
 }
 
 type schedulerGetOptions struct {

@@ -97,6 +97,9 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 				starts = "in " + span(time.Unix(0, it.StartEstimate).Sub(o.now()))
 			}
 		}
+		if it.Held {
+			starts = "when released"
+		}
 		pos := "-"
 		if it.Position > 0 {
 			pos = strconv.FormatInt(it.Position, 10)

@@ -137,6 +137,14 @@ type (
 		LastTerm, LastIndex                    uint64
 		StableSince                            structs.LogTime
 	}
+	// PredictionsResponse tells how right predicted run times were, of the work that ended last.
+	PredictionsResponse struct {
+		Ended, Predicted int64 // pieces of batch work, and those of which a run time had been predicted
+		Under            int64 // of these: it ran longer
+		MedianFactor     int64 // by which the median was off, either way, in thousandths; 0: none
+		MeanAbsolute     time.Duration
+		Relative         int64 // sum of absolute errors over the sum of run times, in thousandths
+	}
 	// AutopilotHealthResponse is the health of all servers.
 	AutopilotHealthResponse struct {
 		Meta

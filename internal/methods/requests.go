@@ -324,6 +324,8 @@ type (
 	// JobWhyResponse answers "why is it pending" (D23).
 	JobWhyResponse struct {
 		Meta
+		StartEst  structs.LogTime // when what is in its way, other than lack of room, may be over; 0: not known
+		Starts    string          // what that is; "" when it only lacks room
 		Job       *structs.Job
 		Workload  *structs.Workload
 		Position  int64 // 1 is next; 0: not waiting
@@ -352,6 +354,8 @@ type (
 	}
 	// QueueItem is one line of the pending list.
 	QueueItem struct {
+		StartEst structs.LogTime // when what is in its way, other than lack of room, may be over; 0: not known
+		Starts   string          // what that is
 		Workload *structs.Workload
 		Job      *structs.Job
 		Position int64

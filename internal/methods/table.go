@@ -193,6 +193,7 @@ var (
 	SchedulerConfigGet = method[EmptyRequest, SchedulerConfigResponse]("Operator.SchedulerConfigGet", SideServer, KindRead, Need{Operator: "read"})
 	SchedulerConfigSet = method[SchedulerConfigRequest, SwapResponse]("Operator.SchedulerConfigSet", SideServer, KindWrite, Need{Operator: "write"})
 	SchedulerInput     = method[NameRequest, SchedulerInputResponse]("Operator.SchedulerInput", SideServer, KindWrite, Need{Management: true}) // on the leader; Name is a node pool
+	PredictionsGet     = method[EmptyRequest, PredictionsResponse]("Operator.Predictions", SideServer, KindWrite, Need{Operator: "read"})      // by the leader
 	AutopilotGet       = method[EmptyRequest, AutopilotConfigResponse]("Operator.AutopilotGet", SideServer, KindRead, Need{Operator: "read"})
 	AutopilotSet       = method[AutopilotConfigRequest, SwapResponse]("Operator.AutopilotSet", SideServer, KindWrite, Need{Operator: "write"})
 	AutopilotHealth    = method[EmptyRequest, AutopilotHealthResponse]("Operator.AutopilotHealth", SideServer, KindWrite, Need{Operator: "read"})

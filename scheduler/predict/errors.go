@@ -4,11 +4,22 @@ import "time"
 
 // Errors are the statistics of how wrong predictions were.
 type Errors struct {
-	N     int64 // predictions that came to an end
-	Under int64 // of them: it ran longer
-	sum   int64 // of absolute errors, ms
-	ran   int64 // of run times, ms
+	N       int64                 // predictions that came to an end
+	Under   int64                 // of them: it ran longer
+	Unknown int64                 // work that ended and of which nothing had been predicted
+	sum     int64                 // of absolute errors, ms
+	ran     int64                 // of run times, ms
+	factors [factorMost + 1]int64 // predictions by how far off they were, in 1/16 of a doubling
 }
+
+// Factors are told apart by 1/16 of a doubling, up to 2^16.
+const (
+	factorStep = Doubling / 16
+	factorMost = 256
+)
+
+// factorTable holds the middles of the 16 steps of a doubling, in thousandths.
+var factorTable = [16]int64{1022, 1067, 1114, 1164, 1215, 1269, 1325, 1384, 1445, 1509, 1576, 1646, 1719, 1795, 1874, 1957}
 
 // Add counts a prediction and what became of it.
 func (e *Errors) Add(predicted, ran time.Duration) {
@@ -19,6 +30,23 @@ func (e *Errors) Add(predicted, ran time.Duration) {
 	}
 	e.sum += max(p-r, r-p)
 	e.ran += r
+	off := Log(max(p, 1)) - Log(max(r, 1))
+	e.factors[min(max(off, -off)/factorStep, factorMost)]++
+}
+
+// MedianFactor is by which factor the median prediction was off, either way, in thousandths: 1000 is perfect, 2000 twice or
+// half the run time. 0 for no predictions.
+func (e *Errors) MedianFactor() int64 {
+	if e.N == 0 {
+		return 0
+	}
+	sum := int64(0)
+	for i, n := range e.factors {
+		if sum += n; 2*sum >= e.N {
+			return factorTable[i%16] << (i / 16)
+		}
+	}
+	return 0
 }
 
 // MeanAbsolute is the mean absolute error.
