@@ -34,8 +34,8 @@ func (e *Errors) Add(predicted, ran time.Duration) {
 	e.factors[min(max(off, -off)/factorStep, factorMost)]++
 }
 
-// MedianFactor is by which factor the median prediction was off, either way, in thousandths: 1000 is perfect, 2000 twice or
-// half the run time. 0 for no predictions.
+// MedianFactor is by which factor the median prediction was off, either way, in thousandths and to 1/16 of a doubling: 2000 is twice or
+// half the run time, and below 1044 nobody can tell from perfect. 0 for no predictions.
 func (e *Errors) MedianFactor() int64 {
 	if e.N == 0 {
 		return 0
