@@ -170,6 +170,36 @@ func (w *world) partial(e *structs.PlanEntry) {
 	}
 }
 
+// cutShort says that a part would leave a gang below its minimum, because members have ended since the decision. Verify
+// takes the members of a roster to be there; Apply looks, as here.
+func (w *world) cutShort(e *structs.PlanEntry, part *structs.PlanPart) bool {
+	j := w.jobs[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]
+	for _, p := range part.Places {
+		tg := j.Group(e.Groups[p.Group])
+		if tg == nil || tg.Gang == nil {
+			continue
+		}
+		ro, n := w.gangs[structs.RosterKey{Job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, Group: tg.Name}], 0
+		for _, a := range w.allocs {
+			stops := slices.ContainsFunc(part.Stops, func(s structs.PlanStop) bool { return s.ID == a.ID && (s.Desired != "" || s.Client == structs.ClientLost) })
+			done := ro != nil && ro.Rank(a.ID) >= 0 && !a.ServerTerminal() && a.Client == structs.ClientComplete && j.Type == structs.JobBatch
+			if a.JobID == e.JobID && a.Namespace == e.Namespace && a.Group == tg.Name && (!a.Terminal() && !stops || done) {
+				n++
+			}
+		}
+		for _, q := range part.Places {
+			if q.Group == p.Group {
+				n++
+			}
+		}
+		if n < tg.Least() {
+			w.counts["gangs refused for lost members"]++
+			return true
+		}
+	}
+	return false
+}
+
 // auditGangs checks that no gang is there in part, that no two members of one share a GPU, and that rosters are true.
 func (w *world) auditGangs() {
 	type place struct {

@@ -575,7 +575,7 @@ func (w *world) land() {
 		refusedJob := scheduler.VerifyJob(w.jobs[key], f.entry)
 		before := w.over()
 		for i, part := range f.entry.Parts {
-			if len(part.Places)+len(part.Updates) > 0 && (refusedJob != "" || !v.Accepted[i]) {
+			if len(part.Places)+len(part.Updates) > 0 && (refusedJob != "" || !v.Accepted[i] || w.cutShort(f.entry, &part)) {
 				w.counts["parts refused"]++
 				w.happened(structs.EventAllocStopped) // what was debited in flight is free again
 				continue
