@@ -87,7 +87,7 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 }
 
 // rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,
-// is left out; a roster that then is as it was stays.
+// is left out; a roster that then is as it was stays, and so do ended members where too few are left (see settleGangs).
 func (pl *planner) rosters() {
 	if pl.job == nil {
 		return // purged: its parts were refused, and what is left of it is no gang
@@ -105,13 +105,18 @@ func (pl *planner) rosters() {
 				}
 			}
 		}
+		tg := pl.job.Group(in.Group)
 		n.Members = slices.DeleteFunc(n.Members, func(m structs.RosterMember) bool {
 			a := pl.Allocs.Get(m.Alloc)
-			if (old == nil || old.Rank(m.Alloc) < 0) && a != nil && a.CreateIndex != pl.index {
-				return true // a member of a gang that was dissolved since the decision
-			}
+			return (old == nil || old.Rank(m.Alloc) < 0) && (a == nil || a.CreateIndex != pl.index) // refused, or of a gang that was dissolved since the decision
+		})
+		there := slices.DeleteFunc(slices.Clone(n.Members), func(m structs.RosterMember) bool {
+			a := pl.Allocs.Get(m.Alloc)
 			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
+		if old == nil || tg == nil || tg.Gang == nil || len(there) >= tg.Least() {
+			n.Members = there
+		} // else too few are left: whom this entry has ended stays on the roster, for Settle to end the rest
 		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex = 1, 0, 0, nil, nil, 0
 		if old != nil {
 			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
@@ -123,10 +128,10 @@ func (pl *planner) rosters() {
 			continue
 		}
 		n.Deadline = 0
-		if tg := pl.job.Group(in.Group); tg != nil && tg.Gang != nil {
+		if tg != nil && tg.Gang != nil {
 			running := 0
 			for _, m := range n.Members {
-				if a := pl.Allocs.Get(m.Alloc); a.Client == structs.ClientRunning || a.Client == structs.ClientComplete {
+				if a := pl.Allocs.Get(m.Alloc); a == nil || a.Client == structs.ClientRunning || a.Client == structs.ClientComplete {
 					running++
 				}
 			}

@@ -135,3 +135,44 @@ func TestRendezvousPort(t *testing.T) {
 		t.Errorf("the next epoch begins with %+v", got)
 	}
 }
+
+// TestGangLosesAMemberToAPlan: a plan stops a member (its time is over) and would place another, which is refused, because
+// something has changed since the decision. What is left is less than the minimum, and stops in the same entry.
+func TestGangLosesAMemberToAPlan(t *testing.T) {
+	for _, placed := range []bool{false, true} {
+		c := newCluster(t, 3)
+		j := benchJob("web", 4)
+		j.Groups[0].Gang = &structs.Gang{Min: 2}
+		res := c.register(j)
+		p := c.planFor("web", res.EvalID, 0, 2)
+		p.Parts = []structs.PlanPart{{Places: append(p.Parts[0].Places, p.Parts[1].Places...)}}
+		ro := &structs.Roster{Namespace: "default", JobID: "web", Group: j.Groups[0].Name, Reason: structs.RosterPlaced}
+		for _, place := range p.Parts[0].Places {
+			ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Index: place.Index, Node: p.Nodes[place.Node].ID})
+		}
+		p.Rosters = []*structs.Roster{ro}
+		if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+			t.Fatal(r.Refused)
+		}
+		first, second := ro.Members[0], ro.Members[1]
+
+		p = c.planFor("web", res.EvalID, 2, 1)
+		p.SnapshotIndex++ // or the new one would have an id that was given
+		place := p.Parts[0].Places
+		p.Parts = []structs.PlanPart{{Places: place}, {Stops: []structs.PlanStop{{ID: first.Alloc, Desired: structs.DesiredStop, Desc: "time is over"}}}}
+		if !placed {
+			p.Nodes[place[0].Node].Epoch += 7
+		}
+		next := &structs.Roster{Namespace: "default", JobID: "web", Group: ro.Group, Reason: structs.RosterPlaced, Members: []structs.RosterMember{second,
+			{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place[0].Index), Index: place[0].Index, Node: p.Nodes[place[0].Node].ID}}}
+		p.Rosters = []*structs.Roster{next}
+		if r := c.apply(structs.CmdPlan, p).Plan; r.Accepted[0] != placed || !r.Accepted[1] {
+			t.Fatal(r)
+		}
+		s := c.f.Snapshot()
+		n := members(s, s.JobByKey(j.Key()), j.Groups[0])
+		if want := map[bool]int{true: 2, false: 0}[placed]; n != want {
+			t.Errorf("another placed: %t: %d members are meant to run, want %d; roster %+v", placed, n, want, s.RosterByKey(ro.Key()))
+		}
+	}
+}

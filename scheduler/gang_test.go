@@ -13,11 +13,22 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 	for _, in := range e.Rosters {
 		old := w.gangs[in.Key()]
 		n := *in
-		n.Members = slices.DeleteFunc(slices.Clone(in.Members), func(m structs.RosterMember) bool {
+		if w.jobs[in.Key().Job] == nil {
+			continue
+		}
+		there := slices.DeleteFunc(slices.Clone(in.Members), func(m structs.RosterMember) bool {
 			a := w.allocs[m.Alloc]
 			return a == nil || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
-		if len(n.Members) == 0 || w.jobs[in.Key().Job] == nil {
+		if old != nil && len(there) < w.jobs[in.Key().Job].Group(in.Group).Least() {
+			for _, m := range old.Members { // too few are left: Settle ends them
+				if a := w.allocs[m.Alloc]; a != nil && a.ServerTerminal() {
+					there = append(there, m)
+				}
+			}
+		}
+		n.Members = there
+		if len(n.Members) == 0 {
 			continue
 		}
 		n.Epoch = 1
