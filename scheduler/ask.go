@@ -15,6 +15,8 @@ type ask struct {
 	tg   *structs.Group
 	need structs.Vector
 
+	stays bool // asked for what runs already (mayStay)
+
 	drivers   []string
 	checks    []condition // asked once per class
 	perNode   []condition // about something unique to a node

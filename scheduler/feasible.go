@@ -122,7 +122,7 @@ func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 		}
 	}
 	for _, t := range n.Taints() {
-		if t.Effect != structs.TaintPreferNoSchedule && !t.Tolerated(a.job.Tolerations) {
+		if t.Effect != structs.TaintPreferNoSchedule && !a.stays && !t.Tolerated(a.job.Tolerations) {
 			return refusal{code: structs.ReasonConstraint, what: "taint " + t.Key + "=" + t.Value, cure: structs.EventNodeJoined}, true
 		}
 	}
@@ -145,6 +145,13 @@ func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 
 // feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.
 func (a *ask) feasibleOn(n *structs.Node) bool { return a.suits(n) && a.suitsNode(n) }
+
+// mayStay is feasibleOn for what runs there already. Taints keep new work off; what no-execute moves, the servers tell to.
+func (a *ask) mayStay(n *structs.Node) bool {
+	b := *a
+	b.stays = true
+	return b.feasibleOn(n)
+}
 
 // suits is the part of feasibleOn that nodes of a class share.
 func (a *ask) suits(n *structs.Node) bool {

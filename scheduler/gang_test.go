@@ -192,7 +192,9 @@ func (w *world) cutShort(e *structs.PlanEntry, part *structs.PlanPart) bool {
 		}
 		ro, n := w.gangs[structs.RosterKey{Job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, Group: tg.Name}], 0
 		for _, a := range w.allocs {
-			stops := slices.ContainsFunc(part.Stops, func(s structs.PlanStop) bool { return s.ID == a.ID && (s.Desired != "" || s.Client == structs.ClientLost) })
+			stops := slices.ContainsFunc(part.Stops, func(s structs.PlanStop) bool {
+				return s.ID == a.ID && (s.Desired != "" || s.Client == structs.ClientLost)
+			})
 			done := ro != nil && ro.Rank(a.ID) >= 0 && !a.ServerTerminal() && a.Client == structs.ClientComplete && j.Type == structs.JobBatch
 			if a.JobID == e.JobID && a.Namespace == e.Namespace && a.Group == tg.Name && (!a.Terminal() && !stops || done) {
 				n++

@@ -719,7 +719,7 @@ func (r *reconciler) inPlace(g *groupWork, a *structs.Allocation) bool {
 		return false
 	}
 	n := r.view.Node(a.NodeID)
-	return n != nil && g.ask.feasibleOn(n)
+	return n != nil && g.ask.mayStay(n)
 }
 
 func (r *reconciler) update(tg *structs.Group) *structs.Update {

@@ -50,7 +50,7 @@ func (r *reconciler) system(g *groupWork, as []*structs.Allocation) {
 			g.stops = append(g.stops, stopOf(a, descMigrating))
 			g.counts.Migrate++
 			filled[a.NodeID] = true
-		case !g.ask.feasibleOn(n):
+		case !g.ask.mayStay(n):
 			g.stops = append(g.stops, stopOf(a, descNodeMismatch))
 			g.counts.Stop++
 			filled[a.NodeID] = true
