@@ -1,3 +1,5 @@
 job "a" {
-  priority = "high"
+  group "g" {
+    count = "many"
+  }
 }
