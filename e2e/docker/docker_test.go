@@ -623,7 +623,7 @@ func (n *node) templates(t *testing.T) {
 		return err == nil && as[0].TaskStates["t"].Restarts == 1 && as[0].TaskStates["t"].State == "running" && strings.Contains(events(as[0]), "re-rendered"), fmt.Sprint(as, err)
 	})
 	for name, c := range map[string]struct{ block, want string }{
-		"var": {tpl(`{{ with nomadVar "x" }}{{ end }}`, "local/x", ""), "variables are not kept"}, "outside": {tpl("x", "/etc/muster-x", ""), "it is neither in the task's directory"},
+		"service": {tpl(`{{ range nomadService "x" }}{{ end }}`, "local/x", ""), "services are not registered"}, "outside": {tpl("x", "/etc/muster-x", ""), "it is neither in the task's directory"},
 		"read": {tpl(`{{ file "/etc/passwd" }}`, "local/x", ""), "it is neither in the task's directory"}, "loop": {tpl(`{{ range 100000000 }}{{ end }}`, "local/x", ""), "range goes over lists"},
 	} {
 		n.run(t, "tpl-"+name, "batch", c.block+box("env"), "")

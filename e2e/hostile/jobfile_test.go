@@ -64,7 +64,7 @@ func fileCases() []fileCase {
 		{"unknown attribute", job("prioritty = 5", "", ""), `priority`, ""},
 		{"unknown attribute of a task", job("", "", "usr = \"x\""), `user`, ""},
 		{"unknown key of the driver", job("", "", "", `command =`, `comand =`), "", "zero"},
-		{"string for a number", job(`priority = "high"`, "", ""), "priority", ""},
+		{"string for a number", job(`priority = "urgent"`, "", ""), "priority", ""},
 		{"list for a string", job(`region = ["a"]`, "", ""), "region", ""},
 		{"block for a list", job(`datacenters { a = 1 }`, "", ""), "datacenters", ""},
 		{"fraction for a count", job("", "count = 1.5", ""), "count", ""},
