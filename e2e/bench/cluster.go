@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-sched/muster/e2e/freeport"
 )
 
 // cluster is three servers on loopback, each a process of the binary.
@@ -73,12 +75,11 @@ limits {
 }
 
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := freeport.Pick()
 	if err != nil {
 		fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return p
 }
 
 func (c *cluster) start(i int) {

@@ -6,7 +6,6 @@ package dev
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,22 +17,13 @@ import (
 	"github.com/muster-sched/muster/e2e/harness"
 )
 
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // TestFirstMinute starts a cluster and the shipped example: a real process whose log follows, the first allocation
 // running within 3 s of the agent's start, and nothing left behind at the end.
 func TestFirstMinute(t *testing.T) {
 	dir := t.TempDir()
-	port := freePort(t)
+	port := harness.FreePort(t)
 	conf := filepath.Join(dir, "ports.hcl")
-	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n", port, freePort(t), freePort(t))
+	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n", port, harness.FreePort(t), harness.FreePort(t))
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -57,10 +57,10 @@ const variableJob = `job "vars" {
 // is signalled, restarted or its script run when it changes. The agent's log and the job's events have no values.
 func TestVariablesReachTasks(t *testing.T) {
 	dir := t.TempDir()
-	port := freePort(t)
+	port := harness.FreePort(t)
 	conf, job := filepath.Join(dir, "ports.hcl"), filepath.Join(dir, "vars.hcl")
 	for file, text := range map[string]string{job: variableJob,
-		conf: fmt.Sprintf("log_level = \"TRACE\"\nports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", port, freePort(t), freePort(t))} {
+		conf: fmt.Sprintf("log_level = \"TRACE\"\nports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n", port, harness.FreePort(t), harness.FreePort(t))} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

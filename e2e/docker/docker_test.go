@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -37,16 +36,6 @@ type node struct {
 	fs     []byte // of the images
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // newNode starts both; plugin goes into the docker plugin's configuration.
 func newNode(t *testing.T, e *engine, plugin string, env ...string) *node {
 	t.Helper()
@@ -58,7 +47,7 @@ func newNode(t *testing.T, e *engine, plugin string, env ...string) *node {
 		}
 	}
 	n.conf = filepath.Join(n.dir, "agent.hcl")
-	port := freePort(t)
+	port := harness.FreePort(t)
 	n.addr = fmt.Sprintf("http://127.0.0.1:%d", port)
 	text := fmt.Sprintf(`
 name      = "one"
@@ -91,7 +80,7 @@ plugin "docker" {
 %s
   }
 }
-`, n.dir, port, freePort(t), freePort(t), n.dir, e.host(), plugin)
+`, n.dir, port, harness.FreePort(t), harness.FreePort(t), n.dir, e.host(), plugin)
 	if err := os.WriteFile(n.conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

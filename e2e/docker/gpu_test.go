@@ -35,10 +35,10 @@ func TestDockerGPU(t *testing.T) {
 	}
 	n := &node{t: t, dir: t.TempDir(), engine: e}
 	t.Cleanup(func() { harness.KillBelow(t, n.dir) })
-	port := freePort(t)
+	port := harness.FreePort(t)
 	n.addr = fmt.Sprintf("http://127.0.0.1:%d", port)
 	conf := filepath.Join(n.dir, "agent.hcl")
-	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nplugin \"docker\" {\n  config {\n    endpoint = %q\n    volumes {\n      enabled = true\n    }\n%s  }\n}\n", port, freePort(t), freePort(t), e.host(), plugin)
+	text := fmt.Sprintf("ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\nplugin \"docker\" {\n  config {\n    endpoint = %q\n    volumes {\n      enabled = true\n    }\n%s  }\n}\n", port, harness.FreePort(t), harness.FreePort(t), e.host(), plugin)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

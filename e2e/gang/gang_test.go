@@ -5,7 +5,6 @@ package gang
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,15 +14,6 @@ import (
 
 	"github.com/muster-sched/muster/e2e/harness"
 )
-
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
 
 // cluster is a server with a client, and another client, on one machine.
 type cluster struct {
@@ -36,7 +26,7 @@ type cluster struct {
 func start(t *testing.T) *cluster {
 	dir := t.TempDir()
 	t.Cleanup(func() { harness.KillBelow(t, dir) })
-	http, rpc := freePort(t), freePort(t)
+	http, rpc := harness.FreePort(t), harness.FreePort(t)
 	conf := func(name, text string) string {
 		path := filepath.Join(dir, name+".hcl")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -63,8 +53,8 @@ client {
   %s
 }
 `
-	one := conf("one", fmt.Sprintf(common, "one", filepath.Join(dir, "one"), http, rpc, freePort(t), "")+"server {\n  enabled = true\n  bootstrap_expect = 1\n}\n")
-	two := conf("two", fmt.Sprintf(common, "two", filepath.Join(dir, "two"), freePort(t), freePort(t), freePort(t), fmt.Sprintf("servers = [\"127.0.0.1:%d\"]", rpc)))
+	one := conf("one", fmt.Sprintf(common, "one", filepath.Join(dir, "one"), http, rpc, harness.FreePort(t), "")+"server {\n  enabled = true\n  bootstrap_expect = 1\n}\n")
+	two := conf("two", fmt.Sprintf(common, "two", filepath.Join(dir, "two"), harness.FreePort(t), harness.FreePort(t), harness.FreePort(t), fmt.Sprintf("servers = [\"127.0.0.1:%d\"]", rpc)))
 	harness.Start(t, nil, "one", nil, "agent", "-config", one, "-dev-gpus=4xH100")
 	harness.Start(t, nil, "two", nil, "agent", "-config", two, "-dev-gpus=4xH100")
 	addr := fmt.Sprintf("http://127.0.0.1:%d", http)

@@ -7,7 +7,6 @@ package gpu
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,15 +38,6 @@ func (m *machine) at(t *testing.T) *machine {
 	sub := *m
 	sub.t = t
 	return &sub
-}
-
-func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func newMachine(t *testing.T, gpus string, absent ...string) *machine {
@@ -91,8 +81,8 @@ func newMachineWith(t *testing.T, gpus, more string, absent ...string) *machine 
 		}
 	}
 	conf := filepath.Join(dir, "agent.hcl")
-	port := freePort(t)
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n%s", port, freePort(t), freePort(t), more), 0o600); err != nil {
+	port := harness.FreePort(t)
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "ports {\n  http = %d\n  rpc  = %d\n  serf = %d\n}\n%s", port, harness.FreePort(t), harness.FreePort(t), more), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m := &machine{t: t, dir: dir, addr: fmt.Sprintf("http://127.0.0.1:%d", port)}

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/e2e/freeport"
 	"github.com/muster-sched/muster/internal/fakegpu"
 )
 
@@ -40,12 +40,12 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 	}
 	f := &Fleet{T: t, Dir: t.TempDir(), gpu: map[string]*fakegpu.File{}}
 	t.Cleanup(func() { KillBelow(t, f.Dir) })
-	rpc := fleetPort(t)
+	rpc := FreePort(t)
 	f.RPC = fmt.Sprintf("127.0.0.1:%d", rpc)
 	for i, n := range nodes {
-		http, own, servers, more := fleetPort(t), rpc, "", "server {\n  enabled = true\n  bootstrap_expect = 1\n}\n"
+		http, own, servers, more := FreePort(t), rpc, "", "server {\n  enabled = true\n  bootstrap_expect = 1\n}\n"
 		if i > 0 {
-			own, servers, more = fleetPort(t), fmt.Sprintf("  servers = [%q]\n", f.RPC), ""
+			own, servers, more = FreePort(t), fmt.Sprintf("  servers = [%q]\n", f.RPC), ""
 		} else {
 			addr := fmt.Sprintf("http://127.0.0.1:%d", http)
 			f.API, f.env = NewAPI(t, nil, "", addr), append(os.Environ(), "MUSTER_ADDR="+addr)
@@ -55,7 +55,7 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 			meta += fmt.Sprintf("    %s = %q\n", k, v)
 		}
 		conf := f.File(n.Name+".agent.hcl", fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\n"+
-			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, fleetPort(t), servers, meta)+more)
+			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, FreePort(t), servers, meta)+more)
 		p := Start(t, nil, n.Name, nil, "agent", "-config", conf, "-dev-gpus="+n.GPUs)
 		state := regexp.MustCompile(regexp.QuoteMeta(fakegpu.Env) + `="?([^ "\n]+)`)
 		Eventually(t, 30*time.Second, n.Name+" makes up its GPUs", func() (bool, string) {
@@ -81,14 +81,14 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 	return f
 }
 
-func fleetPort(t testing.TB) int {
+// FreePort is a port that nobody listens on.
+func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := freeport.Pick()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return p
 }
 
 // GPUs is the state of the fake driver of a node.

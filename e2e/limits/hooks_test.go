@@ -21,11 +21,11 @@ func TestFailingProlog(t *testing.T) {
 	}
 	dir := t.TempDir()
 	t.Cleanup(func() { harness.KillBelow(t, dir) })
-	http, rpc := freePort(t), freePort(t)
+	http, rpc := harness.FreePort(t), harness.FreePort(t)
 	agent := func(name, more string, http, rpc int) {
 		conf := filepath.Join(dir, name+".hcl")
 		text := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n%s",
-			name, filepath.Join(dir, name), http, rpc, freePort(t), more)
+			name, filepath.Join(dir, name), http, rpc, harness.FreePort(t), more)
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ client {
 		}
 		return strings.Contains(events(as[0]), "Prolog Failed: the prolog of the node failed: exit status 7: GPU 3 is missing"), events(as[0])
 	})
-	agent("good", fmt.Sprintf("client {\n  enabled = true\n  servers = [\"127.0.0.1:%d\"]\n}\n", rpc), freePort(t), freePort(t))
+	agent("good", fmt.Sprintf("client {\n  enabled = true\n  servers = [\"127.0.0.1:%d\"]\n}\n", rpc), harness.FreePort(t), harness.FreePort(t))
 	harness.Eventually(t, 60*time.Second, "the work to be done elsewhere", func() (bool, string) {
 		as, err := api.Allocs("work")
 		done := 0

@@ -6,7 +6,6 @@ package limits
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,16 +31,6 @@ type node struct {
 	jobs            int
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // nofile is the agent's limit of open files of a task.
 const nofile = 4000
 
@@ -64,11 +53,11 @@ func start(t *testing.T) *node {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	http := freePort(t)
+	http := harness.FreePort(t)
 	n := &node{t: t, dir: dir, data: filepath.Join(dir, "data"), addr: fmt.Sprintf("http://127.0.0.1:%d", http)}
 	conf := filepath.Join(dir, "agent.hcl")
 	text := fmt.Sprintf("name = \"one\"\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\nserver {\n  enabled = true\n  bootstrap_expect = 1\n}\nclient {\n  enabled = true\n}\nplugin \"exec\" {\n  config {\n    nofile = %d\n  }\n}\n",
-		n.data, http, freePort(t), freePort(t), nofile)
+		n.data, http, harness.FreePort(t), harness.FreePort(t), nofile)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

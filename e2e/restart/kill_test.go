@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -317,7 +316,7 @@ func newKillNode(t *testing.T) *killNode {
 	if _, err := fakegpu.Create(n.state, s); err != nil {
 		t.Fatal(err)
 	}
-	http, rpc := freePort(t), freePort(t)
+	http, rpc := harness.FreePort(t), harness.FreePort(t)
 	n.addr = fmt.Sprintf("http://127.0.0.1:%d", http)
 	conf := func(name, text string, ports ...any) string {
 		path := filepath.Join(dir, name+".hcl")
@@ -327,9 +326,9 @@ func newKillNode(t *testing.T) *killNode {
 		}
 		return path
 	}
-	server := conf("server", "server {\n  enabled = true\n  bootstrap_expect = 1\n}\n", http, rpc, freePort(t))
+	server := conf("server", "server {\n  enabled = true\n  bootstrap_expect = 1\n}\n", http, rpc, harness.FreePort(t))
 	client := conf("client", fmt.Sprintf("client {\n  enabled = true\n  servers = [\"127.0.0.1:%d\"]\n}\nplugin \"nvidia\" {\n  config {\n    library = %q\n  }\n}\n", rpc, filepath.Join(n.libs, lib.NVML)),
-		freePort(t), freePort(t), freePort(t))
+		harness.FreePort(t), harness.FreePort(t), harness.FreePort(t))
 	harness.Start(t, nil, "server", nil, "agent", "-config", server)
 	n.api = harness.NewAPI(t, nil, "", n.addr)
 	n.startAgent = func() {
@@ -341,16 +340,6 @@ func newKillNode(t *testing.T) *killNode {
 		return err == nil && s != "", fmt.Sprint(s, err)
 	})
 	return n
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // ready waits until the agent that runs now has registered, and has all its GPUs.

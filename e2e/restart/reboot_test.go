@@ -39,7 +39,7 @@ func newMachine(t *testing.T) *machine {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, dir: dir, data: filepath.Join(dir, "data"), ports: [3]int{freePort(t), freePort(t), freePort(t)}}
+	m := &machine{t: t, dir: dir, data: filepath.Join(dir, "data"), ports: [3]int{harness.FreePort(t), harness.FreePort(t), harness.FreePort(t)}}
 	m.api = harness.NewAPI(t, nil, "", fmt.Sprintf("http://127.0.0.1:%d", m.ports[0]))
 	return m
 }
