@@ -124,4 +124,5 @@ func TestVariablesReachTasks(t *testing.T) {
 		}
 	}
 	must("", "job", "stop", "-purge", "vars")
+	end(t, agent)
 }
