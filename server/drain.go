@@ -205,16 +205,7 @@ func (s *Server) runDrains(ctx context.Context, _ uint64) error {
 		case <-timer.C:
 			look = true
 		case <-sub.Wake():
-			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
-				if a.Lost || a.Delta.Restored {
-					draining, look = drainingNodes(a.Snapshot), true
-					continue
-				}
-				for i := range a.Delta.Nodes {
-					draining, look = followDrain(draining, &a.Delta.Nodes[i]), true
-				}
-				look = look || len(draining) > 0 && len(a.Delta.Allocs) > 0
-			}
+			draining, look = nodeNews(sub, draining, drainingNodes, drains)
 			if look && len(draining) > 0 && !pause(ctx, drainInterval) { // a busy cluster changes all the time
 				return nil
 			}
@@ -232,9 +223,23 @@ func drainingNodes(snap *state.Snapshot) []structs.NodeID {
 	return ids
 }
 
-// followDrain keeps the list sorted.
-func followDrain(ids []structs.NodeID, c *structs.Changed[structs.Node]) []structs.NodeID {
-	return followNode(ids, c, c.After != nil && c.After.Drain != nil)
+func drains(n *structs.Node) bool { return n != nil && n.Drain != nil }
+
+// nodeNews takes in what was published for a service that watches some nodes: all lists them from scratch, wanted says which
+// they are. It tells whether anything that the service looks at may have changed.
+func nodeNews(sub *Subscription, ids []structs.NodeID, all func(*state.Snapshot) []structs.NodeID, wanted func(*structs.Node) bool) (_ []structs.NodeID, look bool) {
+	for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
+		if a.Lost || a.Delta.Restored {
+			ids, look = all(a.Snapshot), true
+			continue
+		}
+		for i := range a.Delta.Nodes {
+			c := &a.Delta.Nodes[i]
+			ids, look = followNode(ids, c, wanted(c.After)), true
+		}
+		look = look || len(ids) > 0 && len(a.Delta.Allocs) > 0
+	}
+	return ids, look
 }
 
 // followNode keeps a sorted list of nodes: one that changed is in it if it is wanted.

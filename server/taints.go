@@ -85,19 +85,7 @@ func (s *Server) runTaints(ctx context.Context, _ uint64) error {
 		case <-timer.C:
 			look = true
 		case <-sub.Wake():
-			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
-				if a.Lost || a.Delta.Restored {
-					nodes, look = expellingNodes(a.Snapshot), true
-					continue
-				}
-				for i := range a.Delta.Nodes {
-					c := &a.Delta.Nodes[i]
-					if expels(c.After) || expels(c.Before) {
-						nodes, look = followNode(nodes, c, expels(c.After)), true
-					}
-				}
-				look = look || len(nodes) > 0 && len(a.Delta.Allocs) > 0
-			}
+			nodes, look = nodeNews(sub, nodes, expellingNodes, expels)
 			if look && len(nodes) > 0 && !pause(ctx, drainInterval) { // a busy cluster changes all the time
 				return nil
 			}
