@@ -302,7 +302,7 @@ func tmpfs(t *testing.T, bytes int) (dir string, fill, free func()) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := syscall.Mount("muster-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		t.Skipf("does not apply here: a small disk cannot be mounted: %v", err)
+		t.Skipf("not run: a small disk cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 	ballast := filepath.Join(dir, "ballast")
