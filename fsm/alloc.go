@@ -30,6 +30,7 @@ func applyAllocObserved(x *tx) *structs.Error {
 			a.GPUUse = use
 		}
 		a.Saved = a.Saved.Newer(u.Saved)
+		a.HealthySince = u.HealthySince
 		if a.StartedAt == 0 {
 			a.StartedAt = u.StartedAt
 		}
@@ -44,6 +45,7 @@ func applyAllocObserved(x *tx) *structs.Error {
 		}
 		a.ClientIndex, a.ModifyIndex, a.ModifyTime = x.index, x.index, x.time
 		x.PutAlloc(&a)
+		x.register(&a, u.Services)
 		x.touch(a.JobKey())
 		if u.GangPort != 0 {
 			x.rendezvous(&a, u)

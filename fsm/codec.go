@@ -66,6 +66,7 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdVariableDelete:  func() any { return new(structs.VariableDeleteCommand) },
 	structs.CmdSealKey:         func() any { return new(structs.SealKeyCommand) },
 	structs.CmdNodeTaint:       func() any { return new(structs.NodeTaintCommand) },
+	structs.CmdServiceDelete:   func() any { return new(structs.ServiceDeleteCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

@@ -64,7 +64,7 @@ func (x *tx) over(a *structs.Allocation) bool {
 
 func (x *tx) dropAlloc(a *structs.Allocation) {
 	x.acctCollected(a)
-	x.Allocs.Delete(a.ID)
+	x.DeleteAlloc(a.ID)
 	x.touch(a.JobKey())
 	if x.JobVersion(a.JobKey(), a.JobVersion) != nil {
 		x.pruneVersions(a.JobKey())
@@ -75,7 +75,7 @@ func (x *tx) dropAlloc(a *structs.Allocation) {
 func (x *tx) forget(j *structs.Job) {
 	k := j.Key()
 	for _, a := range x.AllocsByJob(k) {
-		x.Allocs.Delete(a.ID)
+		x.DeleteAlloc(a.ID)
 	}
 	for _, e := range x.EvalsByJob(k) {
 		x.Evals.Delete(e.ID)

@@ -263,8 +263,16 @@ func (g *generator) observe() *structs.AllocObservedCommand {
 				use = append(use, structs.GPUUse{Task: gr.Task, GPU: gr.Instance, PeakMiB: n, MiBSeconds: 1000 * n, SMMillis: n - 100, EnergyMJ: int64(g.now) % 1000})
 			}
 		}
+		var services []structs.ServiceRegistration
+		for n := range (int(a.ID[3]) + int(g.now/1e9)) % 4 { // no dice here either
+			s := structs.ServiceRegistration{ID: fmt.Sprint(a.ID, n), Service: []string{"web", "db"}[n%2], Address: "10.0.0.1", Port: 80 + n}
+			s.Health = []structs.ServiceHealth{structs.HealthNone, structs.HealthPending, structs.HealthPassing, structs.HealthFailing}[(int(a.ID[4])+int(g.now/1e9))%4]
+			if services = append(services, s); a.ID[5] == 7 {
+				services = append(services, s) // twice: nothing of it counts
+			}
+		}
 		c.Updates = append(c.Updates, structs.AllocObserved{
-			ID: a.ID, Client: next, StartedAt: g.now, GPUUse: use,
+			ID: a.ID, Client: next, StartedAt: g.now, GPUUse: use, Services: services,
 			TaskStates: map[string]*structs.TaskState{"main": {State: "running", StartedAt: g.now, Events: []structs.TaskEvent{{Type: "Started", Time: g.now}}}},
 		})
 	}
@@ -470,9 +478,15 @@ func (g *generator) small() structs.Command {
 	name := names[g.r.IntN(len(names))]
 	role, hasRole := pick(g, slices.Collect(g.snap.Roles()))
 	token, _ := pick(g, slices.Collect(g.snap.Tokens()))
-	switch g.r.IntN(29) {
+	switch g.r.IntN(31) {
 	case 26, 27, 28:
 		return g.variable(name)
+	case 29, 30:
+		c := &structs.ServiceDeleteCommand{Namespace: "default", Service: "web", ID: "none"}
+		if s, ok := pick(g, slices.Collect(g.snap.Services("*"))); ok && g.chance(80) {
+			c.Namespace, c.Service, c.ID = s.Namespace, s.Service, s.ID
+		}
+		return cmd(structs.CmdServiceDelete, c)
 	case 20, 21:
 		q := &structs.Queue{Path: []string{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
 			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []string{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}

@@ -64,5 +64,6 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdVariableSet:     applyVariableSet,
 		structs.CmdVariableDelete:  applyVariableDelete,
 		structs.CmdSealKey:         applySealKey,
+		structs.CmdServiceDelete:   applyServiceDelete,
 	}
 }

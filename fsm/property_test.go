@@ -57,7 +57,7 @@ var occurrences = []string{
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
 	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
-	"variables counted", "variable deleted", "variable changed", "variable swap refused",
+	"services registered", "service changed", "service kept its health", "services of another ended", "service deleted", "variables counted", "variable deleted", "variable changed", "variable swap refused",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
 }
 
@@ -260,6 +260,42 @@ func (r *run) whole(f *FSM) {
 	}
 }
 
+// services checks that registrations follow what agents report and nothing else does, except that they end with what serves.
+func (r *run) services(after *state.Snapshot, cmd structs.Command, d structs.Delta) {
+	for _, c := range d.Services {
+		switch {
+		case c.After == nil && cmd.Type == structs.CmdServiceDelete:
+			r.saw("service deleted")
+		case c.After == nil && cmd.Type != structs.CmdAllocObserved && cmd.Type != structs.CmdBatch:
+			a := after.AllocByID(c.Before.AllocID)
+			r.check(a == nil || !a.Serves(), "command %d removed service %s of an allocation that serves", cmd.Type, c.Before.ID)
+			r.saw("services of another ended")
+		case c.After == nil:
+		case c.Before == nil:
+			r.saw("services registered")
+			r.check(c.After.CreateIndex == d.Index && c.After.ModifyIndex == d.Index, "service %s is new at %d and says %d", c.After.ID, d.Index, c.After.CreateIndex)
+		default:
+			r.saw("service changed")
+			r.check(!c.Before.Same(c.After) && c.After.CreateIndex == c.Before.CreateIndex && c.After.ModifyIndex == d.Index, "service %s was written and did not change", c.After.ID)
+		}
+	}
+	if body, ok := cmd.Body.(*structs.AllocObservedCommand); ok {
+		for i := range body.Updates {
+			for j := range body.Updates[i].Services {
+				x := &body.Updates[i].Services[j]
+				a := after.AllocByID(body.Updates[i].ID)
+				if a == nil {
+					continue
+				}
+				is := after.Service(structs.ServiceKey{Namespace: a.Namespace, Service: x.Service, ID: x.ID})
+				if is != nil && x.Health == structs.HealthPending && is.Health != structs.HealthPending && is.Health != structs.HealthNone {
+					r.saw("service kept its health")
+				}
+			}
+		}
+	}
+}
+
 // indexes compares every secondary index with a walk over its table.
 func (r *run) indexes(s *state.Snapshot) {
 	byNode, byJob, evals := map[structs.NodeID]int{}, map[structs.JobKey]int{}, map[structs.JobKey]int{}
@@ -290,6 +326,20 @@ func (r *run) indexes(s *state.Snapshot) {
 			r.check(e.JobKey() == k && s.EvalByID(e.ID) == e, "index by job holds another %s", e.ID)
 		}
 		r.check(len(list) == n, "index by job has %d evaluations of %d", len(list), n)
+	}
+	offered := map[structs.AllocID]int{}
+	for x := range s.Services("*") {
+		a := s.AllocByID(x.AllocID)
+		r.check(a != nil && a.Serves(), "service %s is registered for an allocation that does not serve: %+v", x.ID, a)
+		r.check(a.Namespace == x.Namespace && a.JobID == x.JobID && a.NodeID == x.NodeID, "service %s does not say whose it is: %+v", x.ID, x)
+		offered[x.AllocID]++
+	}
+	for id, n := range offered {
+		list := s.ServicesByAlloc(id)
+		for _, x := range list {
+			r.check(x.AllocID == id && s.Service(x.Key()) == x, "index by allocation holds another %s", x.ID)
+		}
+		r.check(len(list) == n, "index by allocation has %d services of %d", len(list), n)
 	}
 	for t := range s.Tokens() {
 		r.check(s.TokenBySecret(t.Secret) == t, "index by secret holds another token")
@@ -327,6 +377,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	r.allocs(after, cmd, d)
 	r.accounting(before, after, cmd, res, d)
 	r.limits(before, after, d)
+	r.services(after, cmd, d)
 	for _, c := range d.Evals {
 		if c.Before != nil && c.Before.Terminal() && c.After != nil && c.After.CreateIndex == c.Before.CreateIndex { // else collected, and written anew by a batch
 			r.check(false, "evaluation %s was over and changed", c.Before.ID)

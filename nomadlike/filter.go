@@ -102,6 +102,8 @@ func shapeOf(kind string) (shape func(any) any, sample any) {
 		return func(o any) any { return wire.PolicyStubFromStructs(o.(*structs.ACLPolicy)) }, &wire.ACLPolicyListStub{}
 	case "variable":
 		return func(o any) any { return wire.VariableMetadataFromStructs(o.(*structs.Variable)) }, &wire.VariableMetadata{}
+	case "service":
+		return func(o any) any { return wire.ServiceFromStructs(o.(*structs.ServiceRegistration)) }, &wire.ServiceRegistration{}
 	case "role", "acl-role":
 		return func(o any) any { return wire.RoleFromStructs(o.(*structs.ACLRole)) }, &wire.ACLRole{}
 	}

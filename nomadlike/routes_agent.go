@@ -16,7 +16,7 @@ import (
 // table is everything served, in order of documentation.
 func table() []route {
 	var out []route
-	for _, part := range [][]route{jobRoutes(), acctRoutes(), allocRoutes(), clientRoutes(), nodeRoutes(), agentRoutes(), operatorRoutes(), aclRoutes(), queueRoutes(), variableRoutes()} {
+	for _, part := range [][]route{jobRoutes(), acctRoutes(), allocRoutes(), clientRoutes(), nodeRoutes(), agentRoutes(), operatorRoutes(), aclRoutes(), queueRoutes(), variableRoutes(), serviceRoutes()} {
 		out = append(out, part...)
 	}
 	return out

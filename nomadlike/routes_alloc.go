@@ -12,7 +12,7 @@ func allocRoutes() []route {
 		{methods: "GET", pattern: "/v1/allocation/{id}", rpc: methods.AllocGet.Name, handle: allocGet},
 		{methods: "PUT,POST", pattern: "/v1/allocation/{id}/stop", rpc: methods.AllocStop.Name, handle: allocStop},
 		{methods: "GET", pattern: "/v1/allocation/{id}/checks", rpc: methods.ClientChecks.Name, handle: clientChecks},
-		{methods: "GET", pattern: "/v1/allocation/{id}/services", rpc: methods.AllocGet.Name, handle: allocServices},
+		{methods: "GET", pattern: "/v1/allocation/{id}/services", rpc: methods.ServiceAlloc.Name, handle: allocServices},
 		{methods: "GET", pattern: "/v1/evaluations", rpc: methods.EvalList.Name, handle: evalList},
 		{methods: "DELETE", pattern: "/v1/evaluations", rpc: methods.EvalDelete.Name, handle: evalDelete},
 		{methods: "GET", pattern: "/v1/evaluations/count", rpc: methods.EvalCount.Name, handle: evalCount},
@@ -115,13 +115,6 @@ func allocStop(c *call) (any, error) {
 	}
 	c.index(resp.Index)
 	return map[string]any{"EvalID": resp.EvalID.String(), "Index": uint64(resp.Index)}, nil
-}
-
-func allocServices(c *call) (any, error) {
-	if _, err := allocGet(c); err != nil {
-		return nil, err
-	}
-	return []any{}, nil
 }
 
 func evalList(c *call) (any, error) {

@@ -47,7 +47,7 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/periodic/force", rpc: methods.JobPeriodic.Name, handle: jobPeriodicForce},
 		{methods: "GET", pattern: "/v1/job/{id}/scale", rpc: methods.JobScaleStatus.Name, handle: jobScaleStatus},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/scale", rpc: methods.JobScale.Name, handle: jobScale},
-		{methods: "GET", pattern: "/v1/job/{id}/services", rpc: methods.JobGet.Name, handle: jobServices},
+		{methods: "GET", pattern: "/v1/job/{id}/services", rpc: methods.ServiceJob.Name, handle: jobServices},
 		{methods: "GET", pattern: "/v1/job/{id}/actions", rpc: methods.JobGet.Name, handle: jobActions},
 		{methods: "GET", pattern: "/v1/job/{id}/gangs", rpc: methods.JobGangs.Name, handle: jobGangs},
 		{methods: "GET", pattern: "/v1/job/{id}/why", rpc: methods.JobWhy.Name, handle: jobWhy},
@@ -622,13 +622,6 @@ func jobScale(c *call) (any, error) {
 		return nil, err
 	}
 	return c.registered(resp, nil), nil
-}
-
-func jobServices(c *call) (any, error) {
-	if _, err := c.getJob(); err != nil {
-		return nil, err
-	}
-	return []any{}, nil // services are carried, not registered, by this build
 }
 
 func jobActions(c *call) (any, error) {

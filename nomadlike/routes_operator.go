@@ -51,8 +51,6 @@ func operatorRoutes() []route {
 		{methods: "GET", pattern: "/v1/deployment/allocations/{id}", rpc: methods.JobList.Name, handle: deploymentGone},
 		{methods: "GET", pattern: "/v1/scaling/policies", rpc: methods.JobList.Name, handle: scalingPolicies},
 		{methods: "GET", pattern: "/v1/scaling/policy/{id}", rpc: methods.JobList.Name, handle: scalingPolicy},
-		{methods: "GET", pattern: "/v1/services", rpc: methods.JobList.Name, handle: listAs("services")},
-		{methods: "GET", pattern: "/v1/service/{name}", rpc: methods.JobList.Name, handle: listAs("service")},
 		{methods: "GET", pattern: "/v1/volumes", rpc: methods.JobList.Name, handle: listAs("volumes")},
 		{methods: "GET", pattern: "/v1/plugins", rpc: methods.JobList.Name, handle: listAs("plugins")},
 		{methods: "GET,PUT,POST", pattern: "/v1/operator/license", handle: license},
@@ -504,6 +502,8 @@ func eventsOf(b *methods.EventBatch) *wire.Events {
 			w.Payload["ACLRole"] = wire.RoleFromStructs(e.Role)
 		case e.NamespaceObject != nil:
 			w.Payload["Namespace"] = wire.NamespaceFromStructs(e.NamespaceObject)
+		case e.Service != nil:
+			w.Payload["Service"] = wire.ServiceFromStructs(e.Service)
 		}
 		out.Events = append(out.Events, w)
 	}

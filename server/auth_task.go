@@ -41,8 +41,8 @@ func (s *Server) resolveTask(token string) (*identity, error) {
 }
 
 // authoriseTask answers whether a task may make the call: look at its own job and its gang, and run commands in the
-// allocations of its own group, which is what launchers need; read the variables that are meant for it. Everything else is
-// denied.
+// allocations of its own group, which is what launchers need; read the variables that are meant for it, and look up the services of its
+// namespace. Everything else is denied.
 func (s *Server) authoriseTask(c *rpc.Call, id *identity) bool {
 	own := id.task
 	req, err := c.Request()
@@ -63,8 +63,10 @@ func (s *Server) authoriseTask(c *rpc.Call, id *identity) bool {
 		return c.Method == methods.AllocGet.Name && ofGroup(r.AllocID)
 	case *methods.VariableGetRequest:
 		return c.Method == methods.VariableGet.Name && namespaceOf(c) == own.Namespace && structs.TaskMayRead(own, id.taskName, r.Path)
+	case *methods.ServiceGetRequest:
+		return c.Method == methods.ServiceGet.Name && namespaceOf(c) == own.Namespace
 	case *methods.ListRequest:
-		return c.Method == methods.VariableList.Name && namespaceOf(c) == own.Namespace // which shows what it may read
+		return (c.Method == methods.VariableList.Name || c.Method == methods.ServiceList.Name) && namespaceOf(c) == own.Namespace // which shows what it may read
 	case *methods.ExecRequest:
 		return c.Method == methods.ClientExec.Name && ofGroup(r.AllocID)
 	}

@@ -251,6 +251,9 @@ func (s *Server) nodeObserve(ctx context.Context, c *rpc.Call, req *methods.Node
 		default:
 			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %q is no client status an agent reports", u.ID, u.Client)
 		}
+		if err := structs.CheckServices(u.ID, u.Services); err != nil {
+			return nil, err
+		}
 		if u.GangPort < 0 || u.GangPort > 65535 {
 			return nil, structs.Errorf(structs.CodeInvalid, "allocation %s: %d is no port", u.ID, u.GangPort)
 		}

@@ -190,7 +190,7 @@ func mayFollow(id *identity, ns string, topics map[string][]string) error {
 
 func mayRead(id *identity, ev *methods.Event) bool {
 	switch ev.Topic {
-	case "Job", "Evaluation", "Allocation":
+	case "Job", "Evaluation", "Allocation", "Service":
 		return id.acl.AllowNamespaceOp(ev.Namespace, acl.CapReadJob)
 	case "Node":
 		return id.acl.AllowNode("read")

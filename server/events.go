@@ -194,6 +194,16 @@ func eventsOf(d structs.Delta) []methods.Event {
 		}
 		out = append(out, ev)
 	}
+	for _, c := range d.Services {
+		x := either(c)
+		ev := methods.Event{Topic: "Service", Type: "ServiceRegistration", Key: x.ID, Namespace: x.Namespace, Index: d.Index, Service: x, FilterKeys: []string{x.JobID, x.Service}}
+		if c.After == nil {
+			ev.Type = "ServiceDeregistration"
+		} else {
+			ev.Index = x.ModifyIndex
+		}
+		out = append(out, ev)
+	}
 	for _, c := range d.Policies {
 		x := either(c)
 		ev := methods.Event{Topic: "ACLPolicy", Type: "ACLPolicyUpserted", Key: x.Name, Index: d.Index, Policy: x}

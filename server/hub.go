@@ -29,6 +29,7 @@ const (
 	keyJobAlloc  = 'J' // allocations and evaluations of the job
 	keyTable     = 't' // any object of the table
 	keyVariable  = 'v'
+	keyService   = 's' // registrations of a service
 )
 
 // Tables that lists wait for.
@@ -60,6 +61,9 @@ func onJobAllocs(k structs.JobKey) hubKey {
 }
 func onVariable(k structs.VariableKey) hubKey {
 	return hubKey{kind: keyVariable, text: k.Namespace + "\x00" + k.Path}
+}
+func onService(namespace, service string) hubKey {
+	return hubKey{kind: keyService, text: namespace + "\x00" + service}
 }
 func onTable(name string) hubKey { return hubKey{kind: keyTable, text: name} }
 
@@ -197,6 +201,12 @@ func (h *hub) feed(a Applied) {
 	for _, c := range d.Variables {
 		h.wakeLocked(onVariable(either(c).Key()))
 	}
+	for _, c := range d.Services {
+		x := either(c)
+		h.wakeLocked(onService(x.Namespace, x.Service))
+		h.wakeLocked(onService("*", x.Service))
+	}
+	table(len(d.Services), state.TableServices)
 	table(len(d.Nodes), tableNodes)
 	table(len(d.Jobs), tableJobs)
 	table(len(d.Allocs), tableAllocs)

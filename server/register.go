@@ -17,6 +17,7 @@ func (s *Server) register() {
 	s.registerDecisions()
 	s.registerQueues()
 	s.registerVariables()
+	s.registerServices()
 	s.registerAllocs()
 	s.registerNodeUsers()
 	s.registerACL()

@@ -124,15 +124,16 @@ type Allocation struct {
 	Resume         *Saved        // the newest checkpoint of the work before it, which its tasks are told; nil for none
 
 	// ------------------------------------------------ agent
-	Client      ClientStatus
-	ClientDesc  string
-	TaskStates  map[string]*TaskState
-	StartedAt   LogTime // first task running; 0 before
-	FinishedAt  LogTime // client-terminal; 0 before
-	NetworkIP   string
-	GPUUse      []GPUUse // of its tasks, in the order of Grants; measured up to the last report
-	Saved       *Saved   // the newest checkpoint that was seen; nil for none
-	ClientIndex Index    // last change by the agent
+	Client       ClientStatus
+	ClientDesc   string
+	TaskStates   map[string]*TaskState
+	StartedAt    LogTime // first task running; 0 before
+	FinishedAt   LogTime // client-terminal; 0 before
+	NetworkIP    string
+	GPUUse       []GPUUse // of its tasks, in the order of Grants; measured up to the last report
+	Saved        *Saved   // the newest checkpoint that was seen; nil for none
+	HealthySince LogTime  // since when all checks of its services pass; 0: they do not, or there are none
+	ClientIndex  Index    // last change by the agent
 }
 
 // Name is "job.group[index]".

@@ -56,6 +56,7 @@ const (
 	CmdVariableDelete  CommandType = 49
 	CmdSealKey         CommandType = 50
 	CmdNodeTaint       CommandType = 51
+	CmdServiceDelete   CommandType = 52
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -163,17 +164,19 @@ type NodeEventCommand struct {
 
 // AllocObserved is what an agent saw of one allocation.
 type AllocObserved struct {
-	ID         AllocID
-	Client     ClientStatus
-	ClientDesc string
-	TaskStates map[string]*TaskState
-	StartedAt  LogTime
-	FinishedAt LogTime
-	NetworkIP  string
-	GangEpoch  uint64 // of the roster that GangPort is for
-	GangPort   int    // rendezvous port that the agent of node rank 0 has reserved; 0: none
-	GPUUse     []GPUUse
-	Saved      *Saved // the newest checkpoint that was seen; nil: nothing new
+	ID           AllocID
+	Client       ClientStatus
+	ClientDesc   string
+	TaskStates   map[string]*TaskState
+	StartedAt    LogTime
+	FinishedAt   LogTime
+	NetworkIP    string
+	GangEpoch    uint64 // of the roster that GangPort is for
+	GangPort     int    // rendezvous port that the agent of node rank 0 has reserved; 0: none
+	GPUUse       []GPUUse
+	Saved        *Saved                // the newest checkpoint that was seen; nil: nothing new
+	Services     []ServiceRegistration // all that the allocation offers now
+	HealthySince LogTime               // since when all checks of its services pass; 0: they do not, or there are none
 }
 
 // AllocObservedCommand is a batch of observations over any number of nodes. Apply ignores those of allocations that it
@@ -323,6 +326,8 @@ type (
 	}
 	// SealKeyCommand names a key for variables and makes it the active one. Most servers have it in their keystores by then.
 	SealKeyCommand struct{ ID string }
+	// ServiceDeleteCommand removes a registration.
+	ServiceDeleteCommand struct{ Namespace, Service, ID string }
 	// UnreserveCommand deletes reservations of operators.
 	UnreserveCommand struct{ IDs []string }
 	// WorkloadCommand holds, releases, requeues, retries or ends a job (see the Action constants).

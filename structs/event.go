@@ -48,7 +48,8 @@ type Delta struct {
 	Rosters    []Changed[Roster]
 	Preempted  []Changed[Preemptions]
 	Acct       []Changed[AcctRecord]
-	Variables  []Changed[Variable]   // sealed
+	Variables  []Changed[Variable] // sealed
+	Services   []Changed[ServiceRegistration]
 	Config     bool                  // scheduler, autopilot or cluster configuration changed
 	Restored   bool                  // the whole state was replaced: rebuild everything
 	EventTypes map[Index]CommandType // what kind of entry each index was, for the event stream's Type

@@ -45,6 +45,7 @@ const (
 	tabReserved
 	tabVariables
 	tabSealKeys
+	tabServices
 	tabCount
 )
 
@@ -81,6 +82,7 @@ const (
 	TableReserved   = "reservations"
 	TableVariables  = "variables"
 	TableSealKeys   = "seal-keys"
+	TableServices   = "services"
 )
 
 // Options of a Store.
@@ -124,6 +126,7 @@ type Store struct {
 	Reserved   *Table[string, structs.Reservation]
 	Variables  *Table[structs.VariableKey, structs.Variable]
 	SealKeys   *Table[string, structs.SealKey]
+	Services   *Table[structs.ServiceKey, structs.ServiceRegistration]
 
 	all   []anyTable
 	index indexes // secondary, the writer's
@@ -186,15 +189,17 @@ type trees struct {
 	reserved   *tree[string, structs.Reservation]
 	variables  *tree[structs.VariableKey, structs.Variable]
 	sealKeys   *tree[string, structs.SealKey]
+	services   *tree[structs.ServiceKey, structs.ServiceRegistration]
 	indexes
 }
 
 // indexes are the secondary indexes: three trees per allocation in all, two per evaluation (D24).
 type indexes struct {
-	allocNode *btree.BTreeG[nodeAlloc]
-	allocJob  *btree.BTreeG[jobAlloc]
-	evalJob   *btree.BTreeG[jobEval]
-	secret    *btree.BTreeG[item[structs.SecretID, structs.ACLToken]]
+	allocNode    *btree.BTreeG[nodeAlloc]
+	allocJob     *btree.BTreeG[jobAlloc]
+	evalJob      *btree.BTreeG[jobEval]
+	secret       *btree.BTreeG[item[structs.SecretID, structs.ACLToken]]
+	allocService *btree.BTreeG[allocService]
 }
 
 type nodeAlloc struct {
@@ -273,6 +278,7 @@ func New(opts Options) *Store {
 		secret: btree.NewG(degree, func(a, b item[structs.SecretID, structs.ACLToken]) bool {
 			return lessID(a.key, b.key)
 		}),
+		allocService: btree.NewG(degree, lessAllocService),
 	}
 	s.Meta = table(s, tabMeta, TableMeta, lessString, func(*structs.ClusterMeta) string { return "" },
 		func(t *trees) **tree[string, structs.ClusterMeta] { return &t.meta }, nil)
@@ -366,6 +372,9 @@ func New(opts Options) *Store {
 		func(d *structs.Delta) *[]structs.Changed[structs.Variable] { return &d.Variables })
 	s.SealKeys = table(s, tabSealKeys, TableSealKeys, lessString, func(k *structs.SealKey) string { return k.ID },
 		func(t *trees) **tree[string, structs.SealKey] { return &t.sealKeys }, nil)
+	s.Services = table(s, tabServices, TableServices, structs.ServiceKey.Less, (*structs.ServiceRegistration).Key,
+		func(t *trees) **tree[structs.ServiceKey, structs.ServiceRegistration] { return &t.services },
+		func(d *structs.Delta) *[]structs.Changed[structs.ServiceRegistration] { return &d.Services })
 
 	s.Allocs.hook = s.allocChanged
 	s.Allocs.share = func(t *trees) {
@@ -377,10 +386,12 @@ func New(opts Options) *Store {
 	s.Tokens.share = func(t *trees) { t.secret = s.index.secret.Clone() }
 	s.Jobs.hook = s.jobChanged
 	s.Variables.hook = s.variableChanged
+	s.Services.hook = s.serviceChanged
+	s.Services.share = func(t *trees) { t.allocService = s.index.allocService.Clone() }
 
 	s.snap.trees.indexes = indexes{
 		allocNode: s.index.allocNode.Clone(), allocJob: s.index.allocJob.Clone(),
-		evalJob: s.index.evalJob.Clone(), secret: s.index.secret.Clone(),
+		evalJob: s.index.evalJob.Clone(), secret: s.index.secret.Clone(), allocService: s.index.allocService.Clone(),
 	}
 	for i := range s.snap.watch {
 		s.snap.watch[i] = make(chan struct{})
@@ -506,7 +517,8 @@ func versionOf(j *structs.Job, h *structs.JobVersions, v uint64) *structs.Job {
 	return nil
 }
 
-// PutAlloc writes an allocation after linking it to its job's version and sharing the strings it repeats.
+// PutAlloc writes an allocation after linking it to its job's version and sharing the strings it repeats. What does not
+// run, or shall not, loses its registrations.
 func (s *Store) PutAlloc(a *structs.Allocation) {
 	if j := s.JobVersion(a.JobKey(), a.JobVersion); j != nil {
 		a.Job, a.Namespace, a.JobID = j, j.Namespace, j.ID
@@ -515,6 +527,9 @@ func (s *Store) PutAlloc(a *structs.Allocation) {
 		}
 	}
 	s.Allocs.Put(a)
+	if !a.Serves() {
+		s.dropServices(a.ID)
+	}
 }
 
 // AllocsByNode lists the allocations on a node by id.

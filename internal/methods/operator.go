@@ -216,6 +216,7 @@ type (
 		Policy                      *structs.ACLPolicy
 		Role                        *structs.ACLRole
 		NamespaceObject             *structs.Namespace
+		Service                     *structs.ServiceRegistration
 	}
 	// EventBatch is the events of one index; no events is a heartbeat; Gap says that events were lost and the reader
 	// must list again.

@@ -1,0 +1,58 @@
+package fsm
+
+import "github.com/muster-sched/muster/structs"
+
+// register makes the registrations of an allocation those that its agent reported: each report has all of them. Only what
+// differs is written. A health that is not known yet does not take the place of one that is: an agent that was started anew
+// runs its checks from the beginning. Lists that make no sense are refused before the log; should one be in it, it changes
+// nothing, because the entry has the reports of other nodes too.
+func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration) {
+	had := x.ServicesByAlloc(a.ID)
+	if len(had) == 0 && len(list) == 0 {
+		return
+	}
+	if !a.Serves() || structs.CheckServices(a.ID, list) != nil {
+		return // PutAlloc has removed what does not serve
+	}
+	datacenter := ""
+	if n := x.Nodes.Get(a.NodeID); n != nil {
+		datacenter = n.Datacenter
+	}
+	keep := make(map[structs.ServiceKey]bool, len(list))
+	for i := range list {
+		r := list[i]
+		r.Namespace, r.JobID, r.AllocID, r.NodeID, r.Datacenter = a.Namespace, a.JobID, a.ID, a.NodeID, datacenter
+		r.CreateIndex, r.ModifyIndex = x.index, x.index
+		old := x.Services.Get(r.Key())
+		if old != nil && old.AllocID != a.ID {
+			continue // another's
+		}
+		keep[r.Key()] = true
+		if old != nil {
+			r.CreateIndex = old.CreateIndex
+			if r.Health == structs.HealthPending && old.Health != structs.HealthNone {
+				r.Health = old.Health
+			}
+			if old.Same(&r) {
+				continue
+			}
+		}
+		x.Services.Put(&r)
+	}
+	for _, r := range had {
+		if !keep[r.Key()] {
+			x.Services.Delete(r.Key())
+		}
+	}
+}
+
+// applyServiceDelete removes one registration. If its allocation still offers it, the next report brings it back.
+func applyServiceDelete(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.ServiceDeleteCommand)
+	k := structs.ServiceKey{Namespace: c.Namespace, Service: c.Service, ID: c.ID}
+	if x.Services.Get(k) == nil {
+		return structs.Errorf(structs.CodeNotFound, "service registration not found")
+	}
+	x.Services.Delete(k)
+	return nil
+}

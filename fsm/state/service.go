@@ -1,0 +1,96 @@
+package state
+
+import (
+	"iter"
+
+	"github.com/google/btree"
+	"github.com/muster-sched/muster/structs"
+)
+
+// allocService is a registration by its allocation.
+type allocService struct {
+	alloc structs.AllocID
+	key   structs.ServiceKey
+	val   *structs.ServiceRegistration
+}
+
+func lessAllocService(a, b allocService) bool {
+	if a.alloc != b.alloc {
+		return lessID(a.alloc, b.alloc)
+	}
+	return a.key.Less(b.key)
+}
+
+func (s *Store) serviceChanged(before, after *structs.ServiceRegistration) {
+	if before != nil && (after == nil || after.AllocID != before.AllocID) {
+		s.index.allocService.Delete(allocService{alloc: before.AllocID, key: before.Key()})
+	}
+	if after != nil {
+		s.index.allocService.ReplaceOrInsert(allocService{after.AllocID, after.Key(), after})
+	}
+}
+
+// dropServices removes the registrations of an allocation that does not serve any more.
+func (s *Store) dropServices(a structs.AllocID) {
+	if s.Services.Len() == 0 {
+		return
+	}
+	for _, r := range s.ServicesByAlloc(a) {
+		s.Services.Delete(r.Key())
+	}
+}
+
+// DeleteAlloc removes an allocation with what is registered for it.
+func (s *Store) DeleteAlloc(id structs.AllocID) {
+	s.dropServices(id)
+	s.Allocs.Delete(id)
+}
+
+// ServicesByAlloc lists the registrations of an allocation by service and ID.
+func (s *Store) ServicesByAlloc(id structs.AllocID) []*structs.ServiceRegistration {
+	return collectServices(s.index.allocService, id)
+}
+
+func collectServices(t *btree.BTreeG[allocService], id structs.AllocID) (out []*structs.ServiceRegistration) {
+	t.AscendGreaterOrEqual(allocService{alloc: id}, func(it allocService) bool {
+		if it.alloc != id {
+			return false
+		}
+		out = append(out, it.val)
+		return true
+	})
+	return out
+}
+
+// ServicesByAlloc lists the registrations of an allocation by service and ID.
+func (s *Snapshot) ServicesByAlloc(id structs.AllocID) []*structs.ServiceRegistration {
+	return collectServices(s.allocService, id)
+}
+
+// ServicesOf lists the registrations of a service of a namespace by ID.
+func (s *Snapshot) ServicesOf(namespace, service string) iter.Seq[*structs.ServiceRegistration] {
+	return func(yield func(*structs.ServiceRegistration) bool) {
+		from := item[structs.ServiceKey, structs.ServiceRegistration]{key: structs.ServiceKey{Namespace: namespace, Service: service}}
+		s.services.AscendGreaterOrEqual(from, func(it item[structs.ServiceKey, structs.ServiceRegistration]) bool {
+			return it.key.Namespace == namespace && it.key.Service == service && yield(it.val)
+		})
+	}
+}
+
+// Services lists the registrations of a namespace ("*": of all), by namespace, service and ID.
+func (s *Snapshot) Services(namespace string) iter.Seq[*structs.ServiceRegistration] {
+	if namespace == "*" {
+		return ascend(s.services)
+	}
+	return func(yield func(*structs.ServiceRegistration) bool) {
+		from := item[structs.ServiceKey, structs.ServiceRegistration]{key: structs.ServiceKey{Namespace: namespace}}
+		s.services.AscendGreaterOrEqual(from, func(it item[structs.ServiceKey, structs.ServiceRegistration]) bool {
+			return it.key.Namespace == namespace && yield(it.val)
+		})
+	}
+}
+
+// Service gives a registration, or nil.
+func (s *Snapshot) Service(k structs.ServiceKey) *structs.ServiceRegistration {
+	return find(s.services, k)
+}

@@ -1,0 +1,41 @@
+package methods
+
+import "github.com/muster-sched/muster/structs"
+
+// Registered services. The namespace is that of the header, "*" for all in lists.
+type (
+	// ServiceName is a service with the tags of all its registrations.
+	ServiceName struct {
+		Namespace, Service string
+		Tags               []string // each once, in order
+	}
+	// ServiceListResponse lists the services that the caller may see, by namespace and name.
+	ServiceListResponse struct {
+		Meta
+		Services []ServiceName
+	}
+	// ServiceGetRequest asks for the registrations of a service. With Choose, for so many of them as suit Key: the same
+	// for the same key, as long as those registrations are there.
+	ServiceGetRequest struct {
+		Query
+		Service string
+		Choose  int // 0: all
+		Key     string
+	}
+	// ServiceGetResponse has registrations by ID, or those that were chosen by how well they suit.
+	ServiceGetResponse struct {
+		Meta
+		Services []*structs.ServiceRegistration
+	}
+	// ServiceDeleteRequest removes a registration.
+	ServiceDeleteRequest struct{ Service, ID string }
+)
+
+// Their methods.
+var (
+	ServiceList   = method[ListRequest, ServiceListResponse]("Service.List", SideServer, KindRead, ns("read-job"))
+	ServiceGet    = method[ServiceGetRequest, ServiceGetResponse]("Service.Get", SideServer, KindRead, ns("read-job"))
+	ServiceDelete = method[ServiceDeleteRequest, WriteResponse]("Service.Delete", SideServer, KindWrite, ns("submit-job"))
+	ServiceAlloc  = method[AllocGetRequest, ServiceGetResponse]("Service.Allocation", SideServer, KindRead, ns("read-job")) // checked after the lookup
+	ServiceJob    = method[JobGetRequest, ServiceGetResponse]("Service.Job", SideServer, KindRead, ns("read-job"))
+)
