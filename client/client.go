@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
@@ -97,6 +98,7 @@ func New(cfg Config) (*Client, error) {
 				return nil, fmt.Errorf("client: %w", err)
 			}
 		}
+		allocdir.Scatter(cfg.AllocsDir)
 		if c.id, err = loadIdentity(cfg.DataDir); err != nil {
 			return nil, err
 		}

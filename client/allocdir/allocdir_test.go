@@ -1,11 +1,14 @@
 package allocdir
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -177,5 +180,69 @@ func TestUsageStops(t *testing.T) {
 	}
 	if n, err := d.Usage(150_000); err != nil || n <= 150_000 {
 		t.Errorf("usage is %d, %v", n, err)
+	}
+}
+
+// TestDestroyEmpty removes what a task has left as it was made, or in its way: nothing outside goes along.
+func TestDestroyEmpty(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.MkdirAll(filepath.Join(outside, Local), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	replace := func(rel string) func(d *Dir) error {
+		return func(d *Dir) error {
+			path := filepath.Join(d.Root, rel)
+			return errors.Join(os.RemoveAll(path), os.Symlink(outside, path))
+		}
+	}
+	for name, change := range map[string]func(d *Dir) error{
+		"as it was made":       func(*Dir) error { return nil },
+		"a directory is gone":  func(d *Dir) error { return os.Remove(filepath.Join(d.Root, "web", Tmp)) },
+		"a file at the top":    func(d *Dir) error { return os.WriteFile(filepath.Join(d.Root, "x"), nil, 0o600) },
+		"a log":                func(d *Dir) error { return os.WriteFile(filepath.Join(d.LogDir(), "x"), nil, 0o600) },
+		"another directory":    func(d *Dir) error { return os.MkdirAll(filepath.Join(d.Root, "web", "a", "b"), 0o700) },
+		"a link for the task":  replace("web"),
+		"a link for its files": replace("web/" + Local),
+		"a link for the logs":  replace("alloc/" + Logs),
+	} {
+		d := build(t, false)
+		if err := change(d); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Destroy(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Lstat(d.Root); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: the directory is still there: %v", name, err)
+		}
+		if _, err := os.Lstat(filepath.Join(outside, Local)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := d.Destroy(); err != nil {
+			t.Errorf("%s: removed again: %v", name, err)
+		}
+	}
+}
+
+// TestScatter marks the directory of allocations where the file system knows that mark.
+func TestScatter(t *testing.T) {
+	root := t.TempDir()
+	Scatter(filepath.Join(root, "none"))
+	Scatter(root)
+	Scatter(root)
+	if _, err := os.Stat(root); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.EXT4_SUPER_MAGIC {
+		t.Skipf("does not apply here: the file system of %s is no ext4", root)
+	}
+	if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err != nil || flags&topDir == 0 {
+		t.Errorf("flags of the directory: %#x, %v", flags, err)
 	}
 }
