@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/client/users"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -60,7 +61,7 @@ func isUser(pattern string, u *user.User, by structs.Submitter) bool {
 		if err != nil {
 			return false
 		}
-		ids, err := u.GroupIds()
+		ids, err := users.Groups(u)
 		return err == nil && slices.Contains(ids, g.Gid)
 	}
 	ok, err := path.Match(pattern, u.Username)
@@ -69,11 +70,11 @@ func isUser(pattern string, u *user.User, by structs.Submitter) bool {
 
 // lookUser finds a user of the node by name or number. A number without a name is a user, too.
 func lookUser(name string) (*user.User, error) {
-	u, err := user.Lookup(name)
+	u, err := users.Lookup(name)
 	if err == nil {
 		return u, nil
 	}
-	if u, ierr := user.LookupId(name); ierr == nil {
+	if u, ierr := users.LookupID(name); ierr == nil {
 		return u, nil
 	}
 	if n, nerr := strconv.ParseUint(name, 10, 32); nerr == nil {
@@ -177,7 +178,7 @@ func (a *attempt) logPath(template string, ranks bool) (string, error) {
 			return strconv.Itoa(al.NameIndex), true
 		case 'u':
 			if a.owner.UID >= 0 {
-				if u, err := user.LookupId(strconv.Itoa(a.owner.UID)); err == nil {
+				if u, err := users.LookupID(strconv.Itoa(a.owner.UID)); err == nil {
 					return plain(u.Username), true
 				}
 				return strconv.Itoa(a.owner.UID), true

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -22,6 +21,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/procfile"
 	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/client/users"
 	"github.com/muster-sched/muster/structs"
 	"golang.org/x/sys/unix"
 )
@@ -190,12 +190,12 @@ func judge(st os.FileInfo, err error) error {
 
 // LookUser turns a user name or number into credentials.
 func LookUser(name string) (*supervisor.Credential, error) {
-	u, err := user.Lookup(name)
+	u, err := users.Lookup(name)
 	if err != nil {
 		if _, nerr := strconv.ParseUint(name, 10, 32); nerr != nil {
 			return nil, driver.Permanent(fmt.Errorf("user %q does not exist on this node", name))
 		}
-		if u, err = user.LookupId(name); err != nil {
+		if u, err = users.LookupID(name); err != nil {
 			n, _ := strconv.ParseUint(name, 10, 32)
 			return &supervisor.Credential{UID: uint32(n), GID: uint32(n)}, nil
 		}
@@ -206,7 +206,7 @@ func LookUser(name string) (*supervisor.Credential, error) {
 		return nil, fmt.Errorf("user %q: %w", name, err)
 	}
 	c := &supervisor.Credential{UID: uint32(uid), GID: uint32(gid)}
-	ids, err := u.GroupIds()
+	ids, err := users.Groups(u)
 	if err != nil {
 		return nil, fmt.Errorf("groups of user %q: %w", name, err)
 	}
