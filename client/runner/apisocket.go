@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-sched/muster/client/allocdir"
 )
 
@@ -48,40 +50,57 @@ func (t *task) closeAPI() {
 	}
 }
 
-// listenBelow makes the socket. The directory is looked up below the allocation's, and named by its descriptor, so that no
-// link leads out of it and its path may be of any length.
+// listenBelow makes the socket. Each directory is opened below the one before and named by its descriptor, so that no link
+// leads out of the allocation and the path may be of any length.
 func listenBelow(alloc, task string) (net.Listener, error) {
-	top, err := os.OpenRoot(alloc)
+	dir := unix.AT_FDCWD
+	for _, name := range []string{alloc, task, allocdir.Secrets} {
+		fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if dir != unix.AT_FDCWD {
+			unix.Close(dir)
+		}
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: name, Err: err}
+		}
+		dir = fd
+	}
+	defer unix.Close(dir)
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir, apiSocket)
+	l, err := net.Listen("unix", path)
+	if errors.Is(err, unix.EADDRINUSE) { // of an earlier run, or agent
+		if err = unix.Unlinkat(dir, apiSocket, 0); err == nil || err == unix.ENOENT {
+			l, err = net.Listen("unix", path)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer top.Close()
-	of, err := top.OpenRoot(task)
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then the descriptor may be another directory's
+	// Its directory is the task's alone. A link that the task has put in the socket's place is not followed.
+	err = unix.Fchmodat(dir, apiSocket, 0o666, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil { // before Linux 6.6
+		err = openToAll(dir, apiSocket)
+	}
 	if err != nil {
-		return nil, err
-	}
-	defer of.Close()
-	secrets, err := of.OpenRoot(allocdir.Secrets)
-	if err != nil {
-		return nil, err
-	}
-	defer secrets.Close()
-	if err := secrets.Remove(apiSocket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	dir, err := secrets.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), apiSocket))
-	if err != nil {
-		return nil, err
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)           // by then the descriptor may be another directory's
-	if err := secrets.Chmod(apiSocket, 0o666); err != nil { // its directory is the task's alone
 		l.Close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// openToAll lets everybody who reaches a file read and write it.
+func openToAll(dir int, name string) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return fmt.Errorf("%s is no socket any more", name)
+	}
+	return unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o666)
 }

@@ -45,6 +45,7 @@ type task struct {
 	rec      state.TaskRecord
 	api      io.Closer   // the task's socket to the agent's API; nil unless it is open
 	handle   driver.Task // nil unless the task has been started and not ended
+	last     driver.Task // of the last run, ended, until the driver has forgotten it; nil after a restart of the agent
 	want     wish        // what somebody asked of the task while it ran
 	cancel   context.CancelFunc
 	active   bool          // its goroutine runs
@@ -682,7 +683,13 @@ func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(
 		rec.Old, rec.Handle = rec.Handle, nil
 		fn(rec, st)
 	}, events...)
-	if h == nil || ctx.Err() != nil || t.dead() {
+	if h == nil || ctx.Err() != nil {
+		return
+	}
+	if t.dead() {
+		t.mu.Lock()
+		t.last = h
+		t.mu.Unlock()
 		return
 	}
 	if err := h.Destroy(ctx); err != nil {
@@ -697,17 +704,20 @@ func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(
 // destroyOld cleans up after a run whose end was recorded.
 func (t *task) destroyOld(ctx context.Context) {
 	t.mu.Lock()
-	old := t.rec.Old
-	t.rec.Old = nil
+	old, h := t.rec.Old, t.last
+	t.rec.Old, t.last = nil, nil
 	t.mu.Unlock()
 	if old == nil {
 		return
 	}
-	spec := t.spec()
-	if spec == nil || t.r.cfg.Drivers[spec.Driver] == nil {
-		return
+	var err error
+	if h == nil {
+		spec := t.spec()
+		if spec == nil || t.r.cfg.Drivers[spec.Driver] == nil {
+			return
+		}
+		h, err = t.r.cfg.Drivers[spec.Driver].Recover(ctx, old)
 	}
-	h, err := t.r.cfg.Drivers[spec.Driver].Recover(ctx, old)
 	if err == nil {
 		err = h.Destroy(ctx)
 	}
