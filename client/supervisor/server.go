@@ -307,10 +307,10 @@ func (s *Service) recover() error {
 // through an open descriptor of the directory, which must stay open.
 func socketPath(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/sock", dir.Fd()) }
 
-// relax lets the kernel wake this process's threads a little late. The Go runtime has one that looks after threads in
-// system calls; while there are some, and a supervisor makes little else, it wants to be woken every 20 us, which costs
-// more than what it looks after. Tasks get the kernel's usual slack back (Spec.program).
-func relax() {
+// Relax lets the kernel wake this process's threads a little late. The Go runtime has one that looks after threads in
+// system calls; while there are some, and a supervisor makes little else, as does an agent that starts tasks, it wants to
+// be woken every 20 us, which costs more than what it looks after. Tasks get the kernel's usual slack back (Spec.program).
+func Relax() {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
@@ -320,7 +320,7 @@ func relax() {
 	}
 }
 
-// timerSlack of the supervisor, and of its tasks, in ns.
+// timerSlack of supervisor and agent, and of their tasks, in ns.
 const (
 	timerSlack     = 300_000
 	taskTimerSlack = 50_000 // the kernel's default
@@ -329,7 +329,7 @@ const (
 // run is the supervisor process.
 func run(ctx context.Context, dir string) error {
 	debug.SetGCPercent(200) // there is little to collect, but every collection looks at every task's stacks
-	relax()
+	Relax()
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -240,6 +240,7 @@ func (a *Agent) openClient() error {
 		cc.DataDir = filepath.Join(cfg.DataDir, "client")
 	}
 	var err error
+	supervisor.Relax()
 	if a.super, err = supervisor.Open(filepath.Join(cfg.DataDir, "supervisor"), ""); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
