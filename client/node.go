@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,9 +86,20 @@ func (n *nodeState) lookOne(ctx context.Context, log hclog.Logger, f fingerprint
 			}
 		}
 	}
-	for _, d := range facts.Drivers {
-		if d.UpdatedAt == 0 {
-			d.UpdatedAt = structs.LogTimeOf(time.Now())
+	for _, name := range slices.Sorted(maps.Keys(facts.Drivers)) {
+		d := facts.Drivers[name]
+		if d.UpdatedAt != 0 {
+			continue
+		}
+		d.UpdatedAt = structs.LogTimeOf(time.Now())
+		was := old != nil && old.Drivers[name] != nil && old.Drivers[name].Healthy
+		switch {
+		case !d.Healthy && was:
+			log.Warn("a driver is lost", "driver", name, "why", d.HealthDesc)
+		case !d.Healthy && old == nil:
+			log.Info("a driver is not available", "driver", name, "why", d.HealthDesc)
+		case d.Healthy && old != nil && !was:
+			log.Info("a driver is available", "driver", name)
 		}
 	}
 	if old != nil && reflect.DeepEqual(old, facts) {

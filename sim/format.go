@@ -77,6 +77,9 @@ func Run(ctx context.Context, o *Options) ([]*Result, error) {
 		if name, err = guess(o.Trace); err != nil {
 			return nil, err
 		}
+		if name == "swf" && o.Nodes != "" && o.Procs == 0 {
+			name = "csv" // a log of processors, replayed on nodes
+		}
 	}
 	f, err := FormatByName(name)
 	if err != nil {

@@ -191,6 +191,14 @@ func (a *Agent) Health() (srv, cl string, hasServer, hasClient bool) {
 	return srv, cl, hasServer, hasClient
 }
 
+// Drivers are the task drivers of the client part, by name; none without one.
+func (a *Agent) Drivers() map[string]*structs.DriverInfo {
+	if a.client == nil {
+		return nil
+	}
+	return a.client.Node().Drivers
+}
+
 // Servers are the RPC addresses that the client part uses.
 func (a *Agent) Servers() []string {
 	if a.server != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"os/signal"
@@ -428,6 +429,25 @@ func agentUp(ctx context.Context, a *agent.Agent) bool {
 	}
 }
 
+// devDrivers tells which task drivers work here, and why the others do not.
+func (e *env) devDrivers(all map[string]*structs.DriverInfo) {
+	var work, lack []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if d := all[name]; d.Healthy {
+			work = append(work, name)
+		} else {
+			lack = append(lack, "no "+name+": "+d.HealthDesc)
+		}
+	}
+	for i, l := range append([]string{strings.Join(work, ", ")}, lack...) {
+		head := ""
+		if i == 0 {
+			head = "Drivers"
+		}
+		e.printf("    %-11s  %s\n", head, l)
+	}
+}
+
 // devBanner tells what runs and what to type next.
 func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	url := "http://" + a.HTTPAddr()
@@ -453,6 +473,7 @@ func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	if o.gpus != "" {
 		e.printf("    GPUs         %s, made up\n", o.gpus)
 	}
+	e.devDrivers(a.Drivers())
 	e.println()
 	e.println("    In another terminal:")
 	if url != "http://127.0.0.1:4646" {

@@ -66,6 +66,11 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 			}
 			return name != o.only && !strings.HasPrefix(name, o.only+"/")
 		})
+		if len(list) == 0 { // nothing waits in it, or there is no such queue
+			if _, err := a.get(ctx, "/v1/queue/"+escapePath(o.only), nil, &nomadlike.QueueState{}); err != nil {
+				return err
+			}
+		}
 	}
 	if done, err := o.form.done(o.env, list); done || err != nil {
 		return err

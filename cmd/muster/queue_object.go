@@ -322,7 +322,7 @@ func (o *objectOptions) inspect(ctx context.Context, kind, at, name string, v an
 		return err
 	}
 	if _, err := a.get(ctx, at+escapePath(name), nil, v); err != nil {
-		return fmt.Errorf("%s %q: %w", kind, name, err)
+		return err // which names the object
 	}
 	b, err := json.MarshalIndent(v, "", "    ")
 	if err != nil {
@@ -346,7 +346,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	}
 	var q nomadlike.QueueState
 	if _, err := a.get(ctx, "/v1/queue/"+escapePath(args[0]), nil, &q); err != nil {
-		return fmt.Errorf("queue %q: %w", args[0], err)
+		return err // which names the queue
 	}
 	if done, err := o.form.done(o.env, &q); done || err != nil {
 		return err
