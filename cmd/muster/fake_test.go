@@ -263,7 +263,7 @@ func canned() map[string]any {
 		"GET /v1/queue": []nomadlike.QueueItem{{Position: 1, JobID: "train", Namespace: "default", User: "bob", NodePool: "default", Priority: 60, Waiting: 16, Reason: "RESOURCES", SubmitTime: ago(14 * time.Minute), GPUs: 16, CPU: 1600, MemoryMiB: 32768, Model: "H100", StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano()}},
 
 		"GET /v1/queues": queues, "GET /v1/queue/research": queues[1], "PUT /v1/queues": map[string]any{"Warnings": []string{"the guarantees of all queues together exceed what the ready nodes have of GPUs"}},
-		"DELETE /v1/queue/research/nlp": nil, "DELETE /v1/queue/research": failure{409, "queue \"research\" has children: research/nlp"}, "GET /v1/queue/nothing": failure{404, "queue not found"},
+		"DELETE /v1/queue/research/nlp": nil, "DELETE /v1/queue/research": failure{409, "queue \"research\" has children: research/nlp"}, "GET /v1/queue/nothing": failure{404, "queue \"nothing\" not found"},
 		"GET /v1/vars": []*wire.VariableMetadata{&dbMeta}, "GET /v1/var/app/db": db, "PUT /v1/var/app/db": db, "DELETE /v1/var/app/db": nil, "GET /v1/var/app/nothing": failure{404, "variable not found"},
 		"PUT /v1/var/app/taken": taken, "DELETE /v1/var/app/taken": taken,
 		"GET /v1/quotas": []*wire.QuotaSpec{quota}, "GET /v1/quota/team": quota, "PUT /v1/quota": nil, "DELETE /v1/quota/team": nil, "DELETE /v1/quota/nothing": failure{404, "quota specification not found"}, "GET /v1/quota/nothing": failure{404, "quota specification not found"},
