@@ -78,6 +78,33 @@ func TestCheckpointNotice(t *testing.T) {
 		})
 	}
 
+	t.Run("in its turn", func(t *testing.T) {
+		srv.LetSave(false)
+		job := clienttest.Job("ckpt", structs.JobBatch, sh("main", trap))
+		job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: time.Minute}
+		id := srv.Place(a.ID(), job, func(*structs.Allocation) {})
+		srv.WaitStatus(t, id, structs.ClientRunning)
+		readLog(t, srv.Back(a.ID()), id, "stdout", func(s string) bool { return strings.Contains(s, "ready\n") })
+		srv.Change(id, evict)
+		events := func() (out []string) {
+			for _, e := range srv.Alloc(id).TaskStates["main"].Events {
+				if e.Type == "Checkpoint" {
+					out = append(out, e.Message)
+				}
+			}
+			return out
+		}
+		srv.Wait(t, "word that it waits", func() bool { return len(events()) > 0 })
+		if said := events(); len(said) != 1 || said[0] != "Waits for its turn to save its state: storage x lets 2 do so at a time, 5 are before it" || srv.Alloc(id).ClientTerminal() {
+			t.Errorf("before its turn: %q, %s", said, srv.Alloc(id).Client)
+		}
+		srv.LetSave(true)
+		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+		if said := events(); len(said) < 2 || !strings.Contains(said[1], "signal SIGUSR1") || srv.Alloc(id).Client != structs.ClientComplete {
+			t.Errorf("in its turn: %q, %s", said, srv.Alloc(id).Client)
+		}
+	})
+
 	t.Run("before a limit", func(t *testing.T) {
 		job := clienttest.Job("ckpt", structs.JobBatch, sh("main", trap))
 		job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Before: time.Hour}

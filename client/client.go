@@ -140,7 +140,8 @@ func (c *Client) open() error {
 		ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
 		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(),
-		Prolog: c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,
+		SaveTurn: c.saveTurn,
+		Prolog:   c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,
 	}
 	if c.cfg.Hooks.Health != nil {
 		c.run.Well = c.well

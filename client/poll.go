@@ -320,3 +320,8 @@ func (c *Client) killForgotten() {
 		}
 	}
 }
+
+// saveTurn asks the servers whether it is the turn of an allocation, which is to end, to save its state.
+func (c *Client) saveTurn(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error) {
+	return rpc.Invoke(ctx, c.conn, methods.NodeSaveTurn, rpc.Header{}, &methods.NodeSaveTurnRequest{NodeAuth: c.auth(), AllocID: id})
+}

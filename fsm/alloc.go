@@ -108,6 +108,7 @@ func applyAllocTransition(x *tx) *structs.Error {
 		a.Transition.ForceReschedule = a.Transition.ForceReschedule || c.Transition.ForceReschedule
 		a.Transition.NoShutdownDelay = a.Transition.NoShutdownDelay || c.Transition.NoShutdownDelay
 		a.Transition.Expire = a.Transition.Expire || c.Transition.Expire
+		a.Transition.Leave = a.Transition.Leave || c.Transition.Leave
 		if a.Transition != old.Transition {
 			x.serverWrote(&a)
 		}

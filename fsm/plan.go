@@ -322,9 +322,9 @@ func (pl *planner) stop(s *structs.PlanStop) {
 	}
 	a := *old
 	if s.Desired != "" && a.Desired == structs.DesiredRun {
-		a.Desired, a.DesiredDesc = s.Desired, s.Desc
+		a.Desired, a.DesiredDesc, a.Asked = s.Desired, s.Desc, pl.time
 		if !s.Preempt.IsZero() {
-			a.PreemptedBy, a.Asked = s.Preempt, pl.time
+			a.PreemptedBy = s.Preempt
 			if s.Desired == structs.DesiredEvict && !a.ClientTerminal() {
 				pl.preempted(&a)
 			}

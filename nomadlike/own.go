@@ -29,6 +29,7 @@ type (
 		Starts                   string  `json:",omitempty"` // what it starts after, when that is something other than room
 		Advice                   *Advice `json:",omitempty"`
 		SubmitTime               int64   // Unix nanoseconds
+		Saving                   *Saving `json:",omitempty"` // absent: nothing in its way, and nothing of its own, waits for a turn to save its state
 		Returned                 Returned
 		GivenUp                  string // why some work does not return to the queue again; "" for none
 		Deadline                 int64  // Unix nanoseconds; 0: none
@@ -41,6 +42,13 @@ type (
 	Plan struct {
 		wire.JobPlanResponse
 		Why *Why `json:",omitempty"` // absent for a job that only makes others: a periodic or parameterized one
+	}
+	// Saving counts allocations that are to end and save their state first: those that do now, and those that wait for their
+	// turn, with the limit that holds most of them up.
+	Saving struct {
+		Now, Waiting int64
+		Where        string
+		Limit        int64
 	}
 	// Returned is how often work has returned to the queue, by reason; a gang that returns as one counts once.
 	Returned struct {
@@ -130,6 +138,9 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	}
 	w.User, w.Asks, w.AheadAsks, w.Advice = r.Job.Submitter.Name, askOf(r.Asks), []Ask{}, adviceOf(r.Advice)
 	w.Deadline = int64(r.Job.Deadline)
+	if r.Saving != nil {
+		w.Saving = &Saving{Now: r.Saving.Now, Waiting: r.Saving.Waiting, Where: r.Saving.Where, Limit: r.Saving.Limit}
+	}
 	if r.Workload == nil && !r.Job.Stop {
 		w.GivenUp = r.Job.StatusDesc
 	}

@@ -321,7 +321,7 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 		if moves {
 			n := r.view.Node(a.NodeID)
 			st.Desc = descMigrating
-			patient := t.Migrate && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
+			patient := t.Migrate && !t.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
 			w.must, w.yields, w.avoid = !patient, n.Ready(), append(w.avoid, a.NodeID)
 			g.counts.Migrate++
 		} else {

@@ -380,7 +380,7 @@ func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
 		g.counts.Migrate++
 		n := r.view.Node(a.NodeID)
 		// A drain with time left keeps the old one until there is a place for the new one.
-		patient := n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
+		patient := !a.Transition.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
 		s, ok := replace(descMigrating, stopOf(a, ""), !patient)
 		s.want.avoid = []structs.NodeID{a.NodeID}
 		s.want.yields = n.Ready() // somebody asked for it to be stopped: the new one may take over its place

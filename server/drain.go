@@ -18,6 +18,7 @@ import (
 //	batch, sysbatch: left to finish, unless nothing of it has been started yet
 //	system: last, when nothing else is left (never with ignore_system_jobs)
 //	deadline passed, or force: everything at once
+//	what saves its state in turns (saving.go): so early that all have had their turn by the deadline
 //	nothing left that is not client-terminal: the drain is complete (I7)
 
 // Limits of the drain service.
@@ -30,6 +31,7 @@ const (
 // drainAction is what a look at the state calls for.
 type drainAction struct {
 	migrate  []structs.AllocID                    // in order of node, then id
+	leave    []structs.AllocID                    // the same, whether or not there is a place for them: they have to save their state in turns (saving.go)
 	urge     map[structs.NodeID][]structs.AllocID // asked to move before the deadline, and still wanted where they are
 	complete []structs.NodeID
 	next     structs.LogTime // when a deadline passes; 0 for none
@@ -39,6 +41,7 @@ type drainAction struct {
 func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) drainAction {
 	var act drainAction
 	groups := map[groupKey]*groupRoom{}
+	leave := leaveTimes(snap, nodes, now)
 	for _, id := range nodes {
 		n := snap.NodeByID(id)
 		if n == nil || n.Drain == nil {
@@ -65,8 +68,14 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 				continue
 			}
 			left++
+			at := leave[a.ID]
+			if at > now && (act.next == 0 || at < act.next) {
+				act.next = at
+			}
 			switch {
-			case a.ServerTerminal():
+			case a.ServerTerminal(), a.Transition.Leave && !force:
+			case at > 0 && at <= now:
+				act.leave = append(act.leave, a.ID)
 			case a.Transition.Migrate:
 				if force { // what had no other place keeps its own until now; the scheduler has to look again
 					if act.urge == nil {
@@ -259,10 +268,10 @@ func followNode(ids []structs.NodeID, c *structs.Changed[structs.Node], want boo
 }
 
 // migrate asks for other places for allocations.
-func (s *Server) migrate(ctx context.Context, by string, ids []structs.AllocID) error {
+func (s *Server) migrate(ctx context.Context, by string, ids []structs.AllocID, how structs.Transition) error {
 	for part := range slices.Chunk(ids, drainBatch) {
 		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocTransition, By: structs.Submitter{Name: by},
-			Body: &structs.AllocTransitionCommand{IDs: part, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}})
+			Body: &structs.AllocTransitionCommand{IDs: part, Transition: how, Trigger: structs.TriggerNodeDrain}})
 		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
 			return err
 		}
@@ -273,10 +282,12 @@ func (s *Server) migrate(ctx context.Context, by string, ids []structs.AllocID) 
 // drain writes what a look decided, and waits for it to be applied, so that the next look sees it.
 func (s *Server) drain(ctx context.Context, act *drainAction) (wrote bool, err error) {
 	by := structs.Submitter{Name: "drain"}
-	if wrote = len(act.migrate) > 0; wrote {
-		if err := s.migrate(ctx, by.Name, act.migrate); err != nil {
-			return true, err
-		}
+	wrote = len(act.migrate)+len(act.leave) > 0
+	if err := s.migrate(ctx, by.Name, act.migrate, structs.Transition{Migrate: true}); err != nil {
+		return true, err
+	}
+	if err := s.migrate(ctx, by.Name, act.leave, structs.Transition{Migrate: true, Leave: true}); err != nil {
+		return true, err
 	}
 	for _, id := range act.complete {
 		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeDrain, By: by,

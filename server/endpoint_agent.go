@@ -20,6 +20,7 @@ func (s *Server) registerNodes() {
 	handle(s, methods.NodeObserve, s.nodeObserve)
 	handle(s, methods.NodeEvent, s.nodeEvent)
 	handle(s, methods.NodeServers, s.nodeServers)
+	handle(s, methods.NodeSaveTurn, s.nodeSaveTurn)
 }
 
 // heartbeatTTL is what nodes are told when no leader service decides.

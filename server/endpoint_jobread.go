@@ -447,6 +447,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Eval = eval
 		resp.Reports = append(claimReports(snap, k), s.reportsOf(snap, k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
+		resp.Saving = s.savingFor(snap, k)
 		if w := resp.Workload; w != nil && w.Waiting > 0 && w.StartEst == 0 {
 			resp.StartEst, resp.Starts = startWhen(snap, j, w, resp.Reports, s.clock.mint(snap.Time()))
 		}

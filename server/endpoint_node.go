@@ -302,6 +302,9 @@ func (s *Server) poolUpsert(ctx context.Context, c *rpc.Call, req *methods.PoolU
 	if err := p.Weights.Check(); err != nil {
 		return nil, err
 	}
+	if p.MaxCheckpoints < 0 {
+		return nil, structs.Errorf(structs.CodeInvalid, "max_checkpoints is %d; want a number from 1, or 0 for no limit", p.MaxCheckpoints)
+	}
 	return s.write(ctx, structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{p}})
 }
 

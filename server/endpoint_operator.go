@@ -192,6 +192,9 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 	if err := req.Config.Weights.Check(); err != nil {
 		return nil, err
 	}
+	if err := checkSaveLimits(req.Config); err != nil {
+		return nil, err
+	}
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
 		return nil, structs.Errorf(structs.CodeInvalid, "%q is no rule to choose a GPU by; there are: %s", f, strings.Join(structs.GPUFits, ", "))
 	}

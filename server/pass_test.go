@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
@@ -27,6 +28,7 @@ type fleet struct {
 	fails map[string]bool          // by job: its tasks fail as soon as they start
 	odd   map[string]int           // by job: the task of every n-th index fails
 	keeps bool                     // what was preempted goes on where it was
+	asks  bool                     // for a turn, before work is told to save its state
 }
 
 func newFleet(t *testing.T, s func() *Server, n int) *fleet {
@@ -73,6 +75,9 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 			case a.ClientTerminal():
 			case a.ServerTerminal():
 				at, stopping := f.stops[a.ID]
+				if !stopping && f.asks && !f.hasTurn(ctx, s, a) {
+					continue
+				}
 				if !stopping {
 					f.stops[a.ID] = now.Add(f.kill)
 				} else if !now.Before(at) {
@@ -103,6 +108,11 @@ func (f *fleet) before(snap *state.Snapshot, a *structs.Allocation) time.Duratio
 		return 0
 	}
 	return time.Duration(w.Attained) * time.Second / time.Duration(max(1, structs.AmountOf(a).GPUMilli/1000))
+}
+
+func (f *fleet) hasTurn(ctx context.Context, s *Server, a *structs.Allocation) bool {
+	turn, err := s.nodeSaveTurn(ctx, nil, &methods.NodeSaveTurnRequest{NodeAuth: methods.NodeAuth{NodeID: a.NodeID}, AllocID: a.ID})
+	return err == nil && turn.Now
 }
 
 func (f *fleet) set(fn func()) {

@@ -55,6 +55,7 @@ type Server struct {
 	gossip     *members
 	observed   *observations
 	decide     decisions
+	saves      saveBooks
 	autopilot  *autopilot.Autopilot
 	memberWake chan struct{}
 	figures    figures

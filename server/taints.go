@@ -72,7 +72,7 @@ func (s *Server) runTaints(ctx context.Context, _ uint64) error {
 			if next > 0 {
 				wait = next.Sub(s.logNow())
 			}
-			if err := s.migrate(ctx, "taint", move); err != nil && ctx.Err() == nil {
+			if err := s.migrate(ctx, "taint", move, structs.Transition{Migrate: true}); err != nil && ctx.Err() == nil {
 				s.log.Warn("move what does not tolerate a taint", "error", err)
 				wait = time.Second
 			}

@@ -119,7 +119,7 @@ type Allocation struct {
 	Restarts       int64         // allocations that did this work before
 	Requeues       int64         // times that the work returned to the queue by the job's requeue block
 	RestartReason  string        // why the one before it ended; "" for the first
-	Asked          LogTime       // when it was told to make room for another (PreemptedBy): its grace counts from here
+	Asked          LogTime       // when it was told to end; its turn to save its state goes by it
 	Preempted      int64         // times that its job had been preempted when it was placed
 	Resume         *Saved        // the newest checkpoint of the work before it, which its tasks are told; nil for none
 
@@ -189,6 +189,7 @@ type Transition struct {
 	NoShutdownDelay bool
 	Expire          bool // ran for its wall-clock limit (Job.RunLimit): stop it and do not replace it
 	Requeue         bool // stop it now, and let its work return to the queue
+	Leave           bool // with Migrate: whether or not there is a place for its work elsewhere
 }
 
 // RescheduleEvent is one move of an allocation's work to another node.

@@ -1,6 +1,9 @@
 package structs
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Checkpoint says how work is told to save its state, and how it is seen that it did.
 type Checkpoint struct {
@@ -15,6 +18,7 @@ type Checkpoint struct {
 	Path     string        // the file, directory or pattern that a checkpoint is, below Dir unless absolute; "": what is in Dir
 	Poll     time.Duration // how often it is looked for; 0: CheckpointPollDefault
 	Interval time.Duration // notice when the last one is as old; 0: never
+	Storage  string        // where it writes to, by the name that limits go by (SchedulerConfig.CheckpointStorage); "" for none
 	Cost     time.Duration // what one checkpoint and restart cost; 0: unknown, Grace is assumed
 }
 
@@ -24,8 +28,36 @@ const (
 	CheckpointPollLeast   = time.Second
 )
 
+// CheckpointStorageMax is how long the name of a storage may be, in bytes.
+const CheckpointStorageMax = 128
+
 // Notified reports whether the work is told to save its state, rather than saving it when it likes.
 func (c *Checkpoint) Notified() bool { return c.Signal != "" || len(c.Command) > 0 || c.URL != "" }
+
+// Why work that is ended is told to save its state: the values of Checkpoint.On of which servers know.
+const (
+	CausePreempt = "preempt"
+	CauseDrain   = "drain"
+)
+
+// Heeds reports whether saving its state is waited for when work is ended for a cause of Checkpoint.On.
+func (c *Checkpoint) Heeds(cause string) bool {
+	return cause != "" && (len(c.On) == 0 || slices.Contains(c.On, cause)) && (c.Notified() || c.Grace > 0)
+}
+
+// EndCause is why servers end an allocation, as far as checkpoints care; "" for any other reason and while it is to run.
+func (a *Allocation) EndCause() string {
+	switch {
+	case a.Desired == DesiredEvict:
+		return CausePreempt
+	case a.ServerTerminal() && a.Transition.Migrate:
+		return CauseDrain
+	}
+	return ""
+}
+
+// CheckpointWaitMax is how long work that is to end waits for its turn to save its state. After that it saves whoever else does.
+const CheckpointWaitMax = 30 * time.Minute
 
 // Saved is a checkpoint that an agent has seen complete.
 type Saved struct {

@@ -248,6 +248,8 @@ type NodePool struct {
 	Algorithm   string // placement policy of the pool, "" for the cluster's
 	Overcommit  Overcommit
 	Weights     ScoreWeights // before the cluster's
+	// MaxCheckpoints bounds how many allocations on its nodes save their state at a time because they are to end; 0: no limit.
+	MaxCheckpoints int64
 	CreateIndex Index
 	ModifyIndex Index
 }

@@ -26,8 +26,12 @@ type SchedulerConfig struct {
 	Order           string // ordering policy of queues that name none; "": OrderAdaptive
 	Backfill        string // backfilling of queues that name none; "": BackfillSJF
 	Weights         ScoreWeights
-	CreateIndex     Index
-	ModifyIndex     Index
+
+	MaxCheckpoints    int64            // allocations that save their state at a time because they are to end; 0: no limit
+	CheckpointStorage map[string]int64 // the same of those that write to a storage (Checkpoint.Storage), by its name
+
+	CreateIndex Index
+	ModifyIndex Index
 }
 
 // AutopilotConfig is the configuration of raft-autopilot. Durations in nanoseconds.

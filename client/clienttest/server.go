@@ -40,6 +40,7 @@ type Server struct {
 	calls   map[string]int
 	hubs    map[structs.NodeID]*hub
 	rosters map[structs.RosterKey]*structs.Roster
+	queued  bool // nobody has its turn to save its state
 }
 
 // New makes empty servers.
@@ -71,6 +72,7 @@ func New() *Server {
 	rpc.Handle(s.reg, methods.NodeObserve, s.observe)
 	rpc.Handle(s.reg, methods.NodeEvent, s.event)
 	rpc.Handle(s.reg, methods.NodeLeave, s.leave)
+	rpc.Handle(s.reg, methods.NodeSaveTurn, s.saveTurn)
 	return s
 }
 
@@ -91,6 +93,25 @@ func (s *Server) touch() structs.Index {
 }
 
 var errSecret = structs.Errorf(structs.CodeDenied, "the node's secret is wrong")
+
+// LetSave says whether allocations that end have their turn to save their state; at first they do.
+func (s *Server) LetSave(now bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queued = !now
+}
+
+func (s *Server) saveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeSaveTurnRequest) (*methods.SaveTurn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.auth(req.NodeAuth); err != nil {
+		return nil, err
+	}
+	if s.queued {
+		return &methods.SaveTurn{Before: 5, Limit: 2, Where: "storage x", Again: 100 * time.Millisecond}, nil
+	}
+	return &methods.SaveTurn{Now: true}, nil
+}
 
 // auth checks a node's secret; called with mu held.
 func (s *Server) auth(a methods.NodeAuth) (*structs.Node, error) {

@@ -23,9 +23,9 @@ import (
 
 // Why work is told to save its state: the values of structs.Checkpoint.On.
 const (
-	causePreempt = "preempt"
+	causePreempt = structs.CausePreempt
 	causeLimit   = "limit"
-	causeDrain   = "drain"
+	causeDrain   = structs.CauseDrain
 	causeRequest = "request" // not one of Checkpoint.On: always heeded
 )
 
@@ -38,12 +38,10 @@ var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "
 func (r *Runner) endCause() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.alloc.Desired == structs.DesiredEvict:
-		return causePreempt
-	case r.alloc.ServerTerminal() && r.alloc.Transition.Migrate:
-		return causeDrain
-	case r.overtime:
+	if cause := r.alloc.EndCause(); cause != "" {
+		return cause
+	}
+	if r.overtime {
 		return causeLimit
 	}
 	return ""
@@ -76,6 +74,11 @@ func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.Ex
 	c := t.checkpoint(cause)
 	if c == nil || !c.Notified() && c.Grace <= 0 {
 		return nil
+	}
+	if t.told(cause) == 0 {
+		if res := t.awaitTurn(ctx, h); res != nil || ctx.Err() != nil {
+			return res
+		}
 	}
 	grace := graceOf(c)
 	first, was := t.told(cause), t.newest()

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -52,6 +53,8 @@ type Config struct {
 	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
 	// Variables reads the cluster's variables for templates; nil: they have none.
 	Variables Variables
+	// SaveTurn asks whether it is the turn of an allocation, which is to end, to save its state; nil: always.
+	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)
 	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
 	RunAs *RunAs
 	// Fabric are variables of the agent's that all tasks get, under those of the job.

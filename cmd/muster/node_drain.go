@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 const drainDeadline = time.Hour // unless -deadline says otherwise
@@ -153,6 +154,18 @@ func (o *nodeDrainOptions) run(ctx context.Context, args []string) error {
 	return o.watch(ctx, a, n)
 }
 
+// checkpointEvents are what an allocation's tasks did about saving their state, oldest first.
+func checkpointEvents(al *wire.Allocation) (out []*wire.TaskEvent) {
+	for _, name := range sortedKeys(al.TaskStates) {
+		for _, e := range al.TaskStates[name].Events {
+			if e.Type == structs.TaskEventCheckpoint {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
 func b2i(b bool) int {
 	if b {
 		return 1
@@ -177,6 +190,10 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 	say("Ctrl-C ends the following, not the drain")
 	seen := map[string]string{}
 	told, before := false, 0
+	begun := int64(0)
+	if n.DrainStrategy != nil {
+		begun = n.DrainStrategy.StartedAt.UnixNano()
+	}
 	var all []string // of all allocations seen, for their short ids
 	for {
 		var node wire.Node
@@ -207,6 +224,12 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 				say("Alloc %q is off: %s", cut(al.ID), al.ClientStatus)
 			case was != state && al.DesiredStatus != "run" && known:
 				say("Alloc %q is stopping", cut(al.ID))
+			}
+			for _, e := range checkpointEvents(al) {
+				if key := al.ID + strconv.FormatInt(e.Time, 10); e.Time >= begun && seen[key] == "" {
+					seen[key] = "said"
+					say("Alloc %q: %s", cut(al.ID), e.DisplayMessage)
+				}
 			}
 			seen[al.ID] = state
 			system := al.Job != nil && (val(al.Job.Type) == "system" || val(al.Job.Type) == "sysbatch")

@@ -21,15 +21,15 @@ muster node pool nodes a100`, newPoolList, newPoolInfo, newPoolApply, newPoolIni
 
 type nodePoolOptions struct {
 	*env
-	form                   format
-	description, algorithm string
-	weights                string
-	overCPU, overMemory    int64 // percent
-	meta                   []string
-	json                   bool
-	changed                func(string) bool
-	filter                 string
-	verbose                bool
+	form                             format
+	description, algorithm           string
+	weights                          string
+	checkpoints, overCPU, overMemory int64 // percent
+	meta                             []string
+	json                             bool
+	changed                          func(string) bool
+	filter                           string
+	verbose                          bool
 }
 
 func poolPath(name string, rest string) string { return "/v1/node/pool/" + url.PathEscape(name) + rest }
@@ -96,7 +96,8 @@ func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
 	if s.SchedulerAlgorithm != "" {
 		algorithm = s.SchedulerAlgorithm
 	}
-	o.kv([][2]string{{"Scheduler Algorithm", algorithm}, {"Score Weights", weightsText(s.ScoreWeights)}, {"CPU Overcommit", ratio(s.OvercommitCPU)}, {"Memory Overcommit", ratio(s.OvercommitMemory)}})
+	o.kv([][2]string{{"Scheduler Algorithm", algorithm}, {"Score Weights", weightsText(s.ScoreWeights)}, {"CPU Overcommit", ratio(s.OvercommitCPU)}, {"Memory Overcommit", ratio(s.OvercommitMemory)},
+		{"Checkpoints At A Time", orNoLimit(s.MaxCheckpoints)}})
 	return nil
 }
 
@@ -106,6 +107,14 @@ func (o *nodePoolOptions) settings(p *wire.NodePool) *wire.PoolSchedulerSettings
 		p.SchedulerConfiguration = &wire.PoolSchedulerSettings{}
 	}
 	return p.SchedulerConfiguration
+}
+
+// orNoLimit is a limit for a person.
+func orNoLimit(n int64) string {
+	if n == 0 {
+		return "no limit"
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // ratio is an overcommit ratio for a person.
@@ -127,6 +136,7 @@ muster node pool apply a100.hcl`, 1, 1, o.apply)
 	f.StringVar(&o.weights, "score-weights", "", "weights of the terms of a node's score, as fit=30,cost=40 (see operator scheduler set-config)")
 	f.Int64Var(&o.overCPU, "overcommit-cpu", 0, "percent of its nodes' CPU that may be promised; 0 means 100")
 	f.Int64Var(&o.overMemory, "overcommit-memory", 0, "percent of its nodes' memory that may be promised; 0 means 100")
+	f.Int64Var(&o.checkpoints, "max-checkpoints", 0, "how many allocations on its nodes save their state at a time when drains or preemptions end them; 0: no limit")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
 	f.BoolVar(&o.json, "json", false, "the file is JSON (seen without this flag, too)")
 	o.changed = f.Changed
@@ -171,6 +181,9 @@ func (o *nodePoolOptions) apply(ctx context.Context, args []string) error {
 	}
 	if o.changed("overcommit-memory") {
 		o.settings(p).OvercommitMemory = o.overMemory
+	}
+	if o.changed("max-checkpoints") {
+		o.settings(p).MaxCheckpoints = o.checkpoints
 	}
 	metaMap, err := varMap("-meta", o.meta)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -59,12 +60,44 @@ func (o *schedulerGetOptions) run(ctx context.Context, _ []string) error {
 		fit = structs.GPUFitBest
 	}
 	o.kv([][2]string{
-		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
+		{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"GPU Fit", fit}, {"Score Weights", weightsText(c.ScoreWeights)}, {"Checkpoints At A Time", savesText(c)}, {"Memory Oversubscription", yes(c.MemoryOversubscriptionEnabled)}, {"Reject Job Registration", yes(c.RejectJobRegistration)},
 		{"Pause Eval Broker", yes(c.PauseEvalBroker)}, {"Preemption System Scheduler", yes(c.PreemptionConfig.SystemSchedulerEnabled)},
 		{"Preemption Service Scheduler", yes(c.PreemptionConfig.ServiceSchedulerEnabled)}, {"Preemption Batch Scheduler", yes(c.PreemptionConfig.BatchSchedulerEnabled)},
 		{"Preemption SysBatch Scheduler", yes(c.PreemptionConfig.SysBatchSchedulerEnabled)}, {"Modify Index", strconv.FormatUint(c.ModifyIndex, 10)},
 	})
 	return nil
+}
+
+// savesText tells how many allocations may save their state at a time.
+func savesText(c *wire.SchedulerConfiguration) string {
+	out := []string{"no limit"}
+	if c.MaxCheckpoints > 0 {
+		out[0] = strconv.FormatInt(c.MaxCheckpoints, 10)
+	}
+	for _, name := range sortedKeys(c.CheckpointStorage) {
+		out = append(out, fmt.Sprintf("%s=%d", name, c.CheckpointStorage[name]))
+	}
+	return strings.Join(out, ", ")
+}
+
+// readSaves changes the limits of storages as "lustre1=4,nfs=0" says; 0 removes one.
+func readSaves(now map[string]int64, text string) (map[string]int64, error) {
+	out := maps.Clone(now)
+	if out == nil {
+		out = map[string]int64{}
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		name, n, ok := strings.Cut(strings.TrimSpace(part), "=")
+		most, err := strconv.ParseInt(n, 10, 64)
+		if !ok || name == "" || err != nil || most < 0 {
+			return nil, fmt.Errorf("%q: want storage=number, such as lustre1=4; 0 removes the limit", part)
+		}
+		out[name] = most
+		if most == 0 {
+			delete(out, name)
+		}
+	}
+	return out, nil
 }
 
 type schedulerSetOptions struct {
@@ -79,6 +112,8 @@ var schedulerFlags = []struct{ name, help string }{
 	{"scheduler-algorithm", "how nodes are chosen: binpack, spread, ..."},
 	{"gpu-fit", "which GPU of a node gives a share: best, first, next or worst"},
 	{"score-weights", "weights of the terms of a node's score, as fit=30,cost=40: fit, affinity, load, spread, locality or cost, 0 to 100, or default"},
+	{"max-checkpoints", "how many allocations save their state at a time when drains or preemptions end them; 0: no limit"},
+	{"checkpoint-storage", "the same for those whose checkpoint block names a storage, as lustre1=4,nfs=8; 0 removes a limit"},
 	{"memory-oversubscription", "true or false: tasks may use memory up to memory_max"},
 	{"reject-job-registration", "true or false: only tokens that manage may submit jobs"},
 	{"pause-eval-broker", "true or false: nothing is decided"},
@@ -124,6 +159,16 @@ func (o *schedulerSetOptions) run(ctx context.Context, _ []string) error {
 	if v := *o.set["score-weights"]; v != "" {
 		if c.ScoreWeights, err = readWeights(c.ScoreWeights, v); err != nil {
 			return fmt.Errorf("-score-weights %w", err)
+		}
+	}
+	if v := *o.set["max-checkpoints"]; v != "" {
+		if c.MaxCheckpoints, err = strconv.ParseInt(v, 10, 64); err != nil {
+			return fmt.Errorf("-max-checkpoints %q: want a number", v)
+		}
+	}
+	if v := *o.set["checkpoint-storage"]; v != "" {
+		if c.CheckpointStorage, err = readSaves(c.CheckpointStorage, v); err != nil {
+			return fmt.Errorf("-checkpoint-storage %w", err)
 		}
 	}
 	p := &c.PreemptionConfig

@@ -339,6 +339,13 @@ type (
 		Eval      *structs.Evaluation
 		Summary   *Summary
 		NodeNames map[string]string // node id -> name for the nodes in the reports
+		Saving    *Saving           // nil: nothing that it waits for, and nothing of its own, waits for a turn to save its state
+	}
+	// Saving counts work that is to end and is in line to save its state first.
+	Saving struct {
+		Now, Waiting int64
+		Where        string // of the limit that holds most of them up
+		Limit        int64
 	}
 	// Advice tells what would start a job that waits (scheduler.Suggest).
 	Advice struct {
@@ -533,6 +540,19 @@ type (
 	NodeEventRequest struct {
 		NodeAuth
 		Events []structs.NodeEvent
+	}
+	// NodeSaveTurnRequest asks whether it is an allocation's turn to save its state before it ends.
+	NodeSaveTurnRequest struct {
+		NodeAuth
+		AllocID structs.AllocID
+	}
+	// SaveTurn says whether it is, and what it waits for.
+	SaveTurn struct {
+		Now    bool
+		Before int64         // allocations before it that have not saved their state yet
+		Limit  int64         // how many do so at a time; 0: not known
+		Where  string        // what has the limit: "storage lustre1"
+		Again  time.Duration // when to ask again
 	}
 	// NodeServersRequest asks for the servers' addresses.
 	NodeServersRequest struct{ NodeAuth }

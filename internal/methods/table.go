@@ -151,6 +151,7 @@ var (
 	NodeObserve   = method[NodeObserveRequest, WriteResponse]("Node.Observe", SideServer, KindWrite, Need{NodeSecret: true})
 	NodeEvent     = method[NodeEventRequest, WriteResponse]("Node.Event", SideServer, KindWrite, Need{NodeSecret: true})
 	NodeLeave     = method[NodeLeaveRequest, NodeWriteResponse]("Node.Leave", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeSaveTurn  = method[NodeSaveTurnRequest, SaveTurn]("Node.SaveTurn", SideServer, KindAny, Need{NodeSecret: true})
 	NodeServers   = method[NodeServersRequest, NodeServersResponse]("Node.Servers", SideServer, KindAny, Need{NodeSecret: true})
 
 	// Node pools and namespaces.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -24,14 +25,16 @@ type PoolSchedulerSettings struct {
 	OvercommitCPU                 int64  `hcl:"overcommit_cpu" json:",omitempty"`    // percent; 0: 100
 	OvercommitMemory              int64  `hcl:"overcommit_memory" json:",omitempty"` // percent; 0: 100
 
-	ScoreWeights *ScoreWeights `hcl:"score_weights" json:",omitempty"`
+	ScoreWeights   *ScoreWeights `hcl:"score_weights" json:",omitempty"`
+	MaxCheckpoints int64         `hcl:"max_checkpoints" json:",omitempty"` // allocations that save their state at a time; 0: no limit
 }
 
 // PoolFromStructs converts a node pool.
 func PoolFromStructs(p *structs.NodePool) *NodePool {
 	out := &NodePool{Name: p.Name, Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
-	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) || p.Weights != (structs.ScoreWeights{}) {
-		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, ScoreWeights: weightsFrom(p.Weights), OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory}
+	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) || p.Weights != (structs.ScoreWeights{}) || p.MaxCheckpoints != 0 {
+		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, ScoreWeights: weightsFrom(p.Weights), OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory,
+			MaxCheckpoints: p.MaxCheckpoints}
 	}
 	return out
 }
@@ -40,7 +43,7 @@ func PoolFromStructs(p *structs.NodePool) *NodePool {
 func (p *NodePool) ToStructs() *structs.NodePool {
 	out := &structs.NodePool{Name: p.Name, Description: p.Description, Meta: cloneMap(p.Meta)}
 	if p.SchedulerConfiguration != nil {
-		out.Algorithm = p.SchedulerConfiguration.SchedulerAlgorithm
+		out.Algorithm, out.MaxCheckpoints = p.SchedulerConfiguration.SchedulerAlgorithm, p.SchedulerConfiguration.MaxCheckpoints
 		out.Weights = p.SchedulerConfiguration.ScoreWeights.toStructs()
 		out.Overcommit = structs.Overcommit{CPU: p.SchedulerConfiguration.OvercommitCPU, Memory: p.SchedulerConfiguration.OvercommitMemory}
 	}
@@ -113,8 +116,10 @@ type SchedulerConfiguration struct {
 	RejectJobRegistration         bool
 	PauseEvalBroker               bool
 	NodeLimitForFeasibilityChecks uint
-	GPUFit                        string        `json:",omitempty"` // Muster's own: which GPU of a node gives a share
-	ScoreWeights                  *ScoreWeights `json:",omitempty"` // Muster's own
+	GPUFit                        string           `json:",omitempty"` // Muster's own: which GPU of a node gives a share
+	ScoreWeights                  *ScoreWeights    `json:",omitempty"` // Muster's own
+	MaxCheckpoints                int64            `json:",omitempty"` // Muster's own: allocations that save their state at a time because they are to end; 0: no limit
+	CheckpointStorage             map[string]int64 `json:",omitempty"` // Muster's own: the same of those whose checkpoint block names a storage
 	CreateIndex                   uint64
 	ModifyIndex                   uint64
 }
@@ -146,7 +151,8 @@ func SchedulerConfigFromStructs(c *structs.SchedulerConfig) *SchedulerConfigurat
 		PreemptionConfig: PreemptionConfig{SystemSchedulerEnabled: c.PreemptSystem, SysBatchSchedulerEnabled: c.PreemptSysBatch,
 			BatchSchedulerEnabled: c.PreemptBatch, ServiceSchedulerEnabled: c.PreemptService},
 		MemoryOversubscriptionEnabled: c.MemoryOversub, RejectJobRegistration: c.RejectRegister, PauseEvalBroker: c.PauseBroker,
-		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), GPUFit: c.GPUFit, ScoreWeights: weightsFrom(c.Weights), CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
+		NodeLimitForFeasibilityChecks: uint(c.NodeLimit), GPUFit: c.GPUFit, ScoreWeights: weightsFrom(c.Weights),
+		MaxCheckpoints: c.MaxCheckpoints, CheckpointStorage: c.CheckpointStorage, CreateIndex: uint64(c.CreateIndex), ModifyIndex: uint64(c.ModifyIndex),
 	}
 }
 
@@ -157,6 +163,7 @@ func (c *SchedulerConfiguration) ToStructs() *structs.SchedulerConfig {
 		Algorithm: c.SchedulerAlgorithm, GPUFit: c.GPUFit, PreemptSystem: p.SystemSchedulerEnabled, PreemptSysBatch: p.SysBatchSchedulerEnabled,
 		PreemptBatch: p.BatchSchedulerEnabled, PreemptService: p.ServiceSchedulerEnabled, MemoryOversub: c.MemoryOversubscriptionEnabled,
 		RejectRegister: c.RejectJobRegistration, PauseBroker: c.PauseEvalBroker, NodeLimit: int64(c.NodeLimitForFeasibilityChecks), Weights: c.ScoreWeights.toStructs(),
+		MaxCheckpoints: c.MaxCheckpoints, CheckpointStorage: maps.Clone(c.CheckpointStorage),
 		CreateIndex: structs.Index(c.CreateIndex), ModifyIndex: structs.Index(c.ModifyIndex),
 	}
 }

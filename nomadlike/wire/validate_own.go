@@ -331,6 +331,9 @@ func (v *validator) checkpoint(w string, x *Checkpoint) {
 	v.duration(w+".before", x.Before)
 	v.duration(w+".grace", x.Grace)
 	v.duration(w+".cost", x.Cost)
+	if hasControl(x.Storage) || len(x.Storage) > structs.CheckpointStorageMax {
+		v.errorf(w+".storage", "%.64q: want a name of at most %d bytes without control characters", x.Storage, structs.CheckpointStorageMax)
+	}
 	if hasControl(x.Dir) {
 		v.errorf(w+".dir", "%.64q holds a control character", x.Dir)
 	}
