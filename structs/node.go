@@ -250,6 +250,6 @@ type NodePool struct {
 	Weights     ScoreWeights // before the cluster's
 	// MaxCheckpoints bounds how many allocations on its nodes save their state at a time because they are to end; 0: no limit.
 	MaxCheckpoints int64
-	CreateIndex Index
-	ModifyIndex Index
+	CreateIndex    Index
+	ModifyIndex    Index
 }
