@@ -29,16 +29,22 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	}
 	t.rec.GPUUse = t.rec.GPUUse.Add(structs.SumGPUUse(a.GPUUse))
 	from := a.StartedAt
-	if from == 0 {
+	spare := a.IsSpare()
+	switch {
+	case spare:
+		from = a.CreateTime // it held for its gang, without a start
+	case from == 0:
 		return // it held, but for nobody's use
 	}
 	to := now
 	if a.FinishedAt != 0 {
 		to = a.FinishedAt
 	}
-	t.rec.Start = earliest(t.rec.Start, from)
 	ran := max(to.Sub(from), 0) // agents' clocks
-	t.rec.Longest = max(t.rec.Longest, ran)
+	if !spare {
+		t.rec.Start = earliest(t.rec.Start, from)
+		t.rec.Longest = max(t.rec.Longest, ran)
+	}
 	amount, ms := structs.AmountOf(a), ran.Milliseconds()
 	t.gpu += amount.GPUMilli * ms / 1000
 	t.cpu += amount.CPU * ms / 1000
@@ -94,7 +100,11 @@ func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now 
 	rec.Expected = j.Runtime.Expected
 	rec.Asked = structs.Amount{}
 	for _, g := range j.Groups {
-		rec.Asked = rec.Asked.Add(structs.GroupAmount(g).Times(int64(g.Count)))
+		n := g.Count
+		if g.Gang != nil {
+			n += g.Gang.Spares
+		}
+		rec.Asked = rec.Asked.Add(structs.GroupAmount(g).Times(int64(n)))
 		rec.Limit = max(rec.Limit, j.RunLimit(g))
 	}
 }
@@ -122,6 +132,9 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 			continue
 		}
 		t.used(a, x.time)
+		if a.IsSpare() {
+			continue // says nothing of how the run ended
+		}
 		rec.Predicted = max(rec.Predicted, a.Expect)
 		at := slot{a.Group, a.NameIndex}
 		if last := t.lasts[at]; last == nil || newer(a, last) {

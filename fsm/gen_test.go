@@ -77,7 +77,7 @@ func (g *generator) job() *structs.Job {
 	case "job-4", "job-5": // gangs
 		a := j.Groups[0]
 		j.Type, a.Count = structs.JobBatch, 3+g.r.IntN(2)
-		a.Gang = &structs.Gang{Min: 2, Timeout: time.Second}
+		a.Gang = &structs.Gang{Min: 2, Timeout: time.Second, Spares: 1}
 		if id == "job-5" {
 			j.Type = structs.JobService
 			a.Gang.OnFailure = structs.GangContinue
@@ -222,6 +222,10 @@ func (g *generator) gang(s *state.Snapshot, p *structs.PlanEntry, j *structs.Job
 	used, live := map[int]bool{}, 0
 	for _, a := range s.AllocsByJob(j.Key()) {
 		if a.Group == grp.Name && !a.Terminal() {
+			if a.IsSpare() {
+				used[a.NameIndex] = true
+				continue
+			}
 			used[a.NameIndex] = true
 			live++
 			r.Members = append(r.Members, structs.RosterMember{Alloc: a.ID, Node: a.NodeID, Index: a.NameIndex})
@@ -237,6 +241,15 @@ func (g *generator) gang(s *state.Snapshot, p *structs.PlanEntry, j *structs.Job
 		r.Members = append(r.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, grp.Name, i), Node: p.Nodes[place.Node].ID, Index: i})
 	}
 	n := max(0, grp.Least()-live)
+	if at := grp.Most(); grp.IsSpare(at) && !used[at] { // its spare comes with the minimum, or behind everybody
+		spare := structs.PlanPlace{Group: gi, Node: g.r.IntN(len(p.Nodes)), Index: at}
+		if n > 0 && n <= len(places) {
+			places = append([]structs.PlanPlace{spare}, places...)
+			n++
+		} else {
+			places = append(places, spare)
+		}
+	}
 	if n > 0 && g.chance(15) {
 		n-- // too few: must be refused
 	}

@@ -13,6 +13,7 @@ import (
 
 const (
 	descGangRestart = "the gang is started again"
+	descSpareBack   = "the spare is given back: its gang has ended"
 	preemptionsFor  = time.Hour // that the preemptions of a queue are remembered one by one
 )
 
@@ -76,14 +77,35 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 		}
 		next, stop := r.Settle(tg, j.Type == structs.JobBatch, x.Allocs.Get)
 		if next == nil {
+			x.endSpares(r, j, tg)
 			continue
 		}
 		x.putRoster(next)
 		x.endMembers(stop, fmt.Sprintf("%s: %s", descGangRestart, next.Reason))
+		x.endSpares(next, j, tg)
 		if next.Epoch != r.Epoch && tg != nil {
 			x.newEval(j, structs.TriggerRetryFailed, nil)
 		}
 	}
+}
+
+// endSpares gives the spares of a gang back when the last of its members has succeeded: nothing would ask for a decision.
+func (x *tx) endSpares(r *structs.Roster, j *structs.Job, tg *structs.Group) {
+	if tg == nil || tg.Gang == nil || tg.Gang.Spares <= 0 || len(r.Members) == 0 || j.Type != structs.JobBatch {
+		return
+	}
+	for _, m := range r.Members {
+		if a := x.Allocs.Get(m.Alloc); a != nil && a.Client != structs.ClientComplete {
+			return
+		}
+	}
+	var stop []structs.AllocID
+	for _, a := range x.AllocsByJob(r.Key().Job) {
+		if a.Group == r.Group && a.IsSpare() && !a.Terminal() {
+			stop = append(stop, a.ID)
+		}
+	}
+	x.endMembers(stop, descSpareBack)
 }
 
 // rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,
@@ -167,7 +189,7 @@ func (pl *planner) live(group string) int {
 	n := 0
 	for _, a := range pl.AllocsByJob(pl.key) {
 		switch {
-		case a.Group != group || a.CreateIndex < pl.job.CreateIndex:
+		case a.Group != group || a.CreateIndex < pl.job.CreateIndex || a.IsSpare():
 		case !a.Terminal():
 			n++
 		case r != nil && !a.ServerTerminal() && a.Client == structs.ClientComplete && pl.job.Type == structs.JobBatch && r.Rank(a.ID) >= 0:
@@ -206,13 +228,16 @@ func (pl *planner) partial(part *structs.PlanPart) string {
 func (pl *planner) change(part *structs.PlanPart, group string) int {
 	n := 0
 	for i := range part.Places {
-		if pl.p.Groups[part.Places[i].Group] == group {
+		if p := &part.Places[i]; pl.p.Groups[p.Group] == group {
+			if g := pl.group(placed{pl.version(p), p.Group}); g != nil && g.IsSpare(p.Index) {
+				continue
+			}
 			n++
 		}
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
-		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && (s.Desired != "" || s.Client == structs.ClientLost) {
+		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && !a.IsSpare() && (s.Desired != "" || s.Client == structs.ClientLost) {
 			n--
 		}
 	}

@@ -14,7 +14,7 @@ func members(s *state.Snapshot, j *structs.Job, tg *structs.Group) (n int) {
 	r := s.RosterByKey(structs.RosterKey{Job: j.Key(), Group: tg.Name})
 	for _, a := range s.AllocsByJob(j.Key()) {
 		switch {
-		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex:
+		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex || a.IsSpare():
 		case !a.Terminal():
 			n++
 		case r != nil && r.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete && j.Type == structs.JobBatch:
@@ -22,6 +22,27 @@ func members(s *state.Snapshot, j *structs.Job, tg *structs.Group) (n int) {
 		}
 	}
 	return n
+}
+
+// spares checks that a gang whose last member has succeeded holds none.
+func (r *run) spares(s *state.Snapshot, j *structs.Job, tg *structs.Group, members int) {
+	held, ended := 0, members > 0 && j.Type == structs.JobBatch
+	for _, a := range s.AllocsByJob(j.Key()) {
+		switch {
+		case a.Group != tg.Name || a.CreateIndex < j.CreateIndex || a.Terminal():
+		case a.IsSpare():
+			held++
+		default:
+			ended = false
+		}
+	}
+	if ro := s.RosterByKey(structs.RosterKey{Job: j.Key(), Group: tg.Name}); ro == nil || len(ro.Members) < members {
+		ended = false
+	}
+	if held > 0 {
+		r.saw("spare held")
+	}
+	r.check(!ended || held == 0, "gang %s.%s has ended and holds %d spares", j.Key(), tg.Name, held)
 }
 
 // gangs checks, after every entry, that no gang is there in part (D21) and that rosters tell the truth.
@@ -33,6 +54,7 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 				continue
 			}
 			n, m := members(before, j, tg), members(after, j, tg)
+			r.spares(after, j, tg, m)
 			r.check(m == 0 || m >= tg.Least() || m >= n && n < tg.Least() && m == n, "gang %s.%s has %d members after command type %d, at least %d are needed; before it had %d",
 				j.Key(), tg.Name, m, cmd.Type, tg.Least(), n)
 		}

@@ -25,6 +25,8 @@ type (
 		AvoidNodes  []string // ids of nodes that the gang has lost members on
 		Members     []GangMember
 		Missing     []GangMissing
+		Spares      int         // places that it asks for beyond its members'
+		Spare       []GangSpare // those that it holds
 		ModifyIndex uint64
 	}
 	// GangMember is one of them; its place in the list is its node rank.
@@ -36,6 +38,10 @@ type (
 		DesiredStatus                      string `json:",omitempty"`
 		StartTime                          int64  `json:",omitempty"` // Unix nanoseconds
 		Event                              string `json:",omitempty"` // the newest of its tasks
+	}
+	// GangSpare is a place that a gang holds for a member that may be lost: an allocation that starts nothing.
+	GangSpare struct {
+		AllocID, NodeID, NodeName string
 	}
 	// GangMissing is who does not run that should, and why: one that has a place, or so many that have none.
 	GangMissing struct {
@@ -57,7 +63,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			}
 		}
 		g := Gang{Group: st.Group, State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
-			Restarts: ro.Restarts, Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{},
+			Restarts: ro.Restarts, Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Spares: st.Spares, Spare: []GangSpare{},
 			ModifyIndex: uint64(ro.ModifyIndex)}
 		var launch *structs.Launch
 		if tg := r.Job.Group(ro.Group); tg != nil && tg.Launch != nil {
@@ -91,6 +97,9 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 				x.Report = &w
 			}
 			g.Missing = append(g.Missing, x)
+		}
+		for _, s := range st.Spare {
+			g.Spare = append(g.Spare, GangSpare{AllocID: s.Alloc.String(), NodeID: s.Node.String(), NodeName: s.Name})
 		}
 		if len(ro.Members) > 0 {
 			g.MasterAddr = ro.Members[0].Address

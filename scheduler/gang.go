@@ -37,7 +37,12 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 	tg := g.tg
 	m := gangState{r: r, g: g, batch: r.job.Type == structs.JobBatch, taken: map[int]bool{}, latest: map[int]*structs.Allocation{}, roster: r.roster(tg.Name)}
 	g.gang, g.roster = true, m.roster
+	defer func() { g.ending = m.ending }()
 	for _, a := range as {
+		if a.IsSpare() {
+			m.lookSpare(a)
+			continue
+		}
 		m.look(a)
 	}
 	if m.lost {
@@ -46,6 +51,9 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 	m.surplus()
 	missing := max(0, tg.Least()-len(m.live)-m.done)
 	if !m.mayStart(missing) {
+		if missing > 0 {
+			m.giveBack()
+		}
 		return
 	}
 	stale := m.stale()
@@ -75,27 +83,34 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 	fill(&g.wants, missing)
 	have := len(m.live) + m.done + missing
 	fill(&g.grow, max(0, tg.Most()-have-len(m.delayed)))
+	if g.restart {
+		m.keepPlaces(g.wants)
+		m.keepPlaces(g.grow)
+	}
+	m.wantSpares(missing)
 }
 
 // gangState is what a reconciliation finds out about one gang.
 type gangState struct {
-	r       *reconciler
-	g       *groupWork
-	roster  *structs.Roster
-	batch   bool
-	taken   map[int]bool // name indexes that are filled
-	latest  map[int]*structs.Allocation
-	live    []*structs.Allocation // by name index
-	done    int
-	ending  int64
-	failed  []*structs.Allocation
-	delayed []*structs.Allocation // of failed: replaced later, or never
-	by      *structs.Allocation   // the failure that counts as the attempt of this start
-	delay   time.Duration         // before by is replaced
-	moves   bool
-	lost    bool
-	again   *restartOf // what the next start goes on with; nil: there was none before
-	forgive bool       // failures are no attempts: the gang lost a node, or made room
+	r          *reconciler
+	g          *groupWork
+	roster     *structs.Roster
+	batch      bool
+	taken      map[int]bool // name indexes that are filled
+	latest     map[int]*structs.Allocation
+	live       []*structs.Allocation // by name index
+	done       int
+	ending     int64
+	failed     []*structs.Allocation
+	delayed    []*structs.Allocation // of failed: replaced later, or never
+	by         *structs.Allocation   // the failure that counts as the attempt of this start
+	delay      time.Duration         // before by is replaced
+	moves      bool
+	lost       bool
+	again      *restartOf            // what the next start goes on with; nil: there was none before
+	spares     []*structs.Allocation // that it may count on
+	spareIndex []int                 // name indexes of those that hold
+	forgive    bool                  // failures are no attempts: the gang lost a node, or made room
 }
 
 // look sorts one allocation in.
@@ -191,9 +206,10 @@ func (m *gangState) surplus() {
 // failures allows another attempt. If it allows one later, an evaluation is asked for.
 func (m *gangState) mayStart(missing int) bool {
 	r, g := m.r, m.g
-	if missing > 0 && m.ending > 0 {
+	g.restart = missing > 0 && m.restarts()
+	if missing > 0 && m.ending > 0 && !g.restart {
 		g.wants = make([]want, missing)
-		g.refused = &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: m.ending, Unit: "members", CuredBy: structs.EventAllocStopped}
+		g.refused = endingRefusal(m.ending)
 		return false
 	}
 	if missing > 0 && !m.returns() {
@@ -211,7 +227,7 @@ func (m *gangState) mayStart(missing int) bool {
 			continue
 		}
 		when, delay, may := r.nextTry(g.tg, a, r.endOf(a, nodeFine))
-		if m.by == a {
+		if m.by == a && !g.restart {
 			m.delay = delay
 		}
 		due := r.now
@@ -226,7 +242,7 @@ func (m *gangState) mayStart(missing int) bool {
 				g.counts.Ignore++
 				return false // it has failed for good
 			}
-		case when > due:
+		case when > due && !g.restart: // spares are there so that nobody waits
 			m.delayed = append(m.delayed, a)
 			m.taken[a.NameIndex] = true
 			g.counts.Delayed++
@@ -237,6 +253,11 @@ func (m *gangState) mayStart(missing int) bool {
 		}
 	}
 	return missing == 0 || len(m.delayed) == 0
+}
+
+// endingRefusal tells that members of the last start have yet to end.
+func endingRefusal(n int64) *structs.Refusal {
+	return &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: n, Unit: "members", CuredBy: structs.EventAllocStopped}
 }
 
 // returns finds out why a gang that has to start again ended, and reports whether it may return. The worst that happened
@@ -295,7 +316,7 @@ func (m *gangState) stale() (out []*structs.Allocation) {
 		switch {
 		case !m.r.older(a):
 			m.g.counts.Ignore++
-		case m.r.inPlace(m.g, a):
+		case !m.g.tg.IsSpare(a.NameIndex) && m.r.inPlace(m.g, a): // its index would make it a spare
 			m.g.updates = append(m.g.updates, structs.PlanUpdate{ID: a.ID})
 			m.g.counts.InPlace++
 		default:
@@ -369,6 +390,17 @@ func (d *decision) placeGang(g *groupWork, first int) {
 	}
 	if len(g.wants) == 0 {
 		return
+	}
+	if g.restart {
+		if d.tryRestart(g, first) {
+			return
+		}
+		if g.ending > 0 {
+			g.refused = endingRefusal(g.ending)
+			d.missAll(g)
+			return
+		}
+		g.giveBack() // it starts elsewhere, or waits
 	}
 	key := d.hopeKey(g)
 	if key != "" {
@@ -503,7 +535,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wan
 	for i := range wants {
 		w := &wants[i]
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
-		sp, ok := d.find(s, w, id)
+		sp, stops, ok := d.seat(g, s, w, id)
 		if !ok {
 			s.found = max(s.found, int64(i))
 			d.steps += int(s.looked)
@@ -511,7 +543,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wan
 			d.placed, d.cursor = d.placed[:placed], cursor
 			return false
 		}
-		d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
+		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
 		d.cursor = sp.node.ID
 	}
 	s.found = int64(len(wants))
@@ -521,7 +553,9 @@ func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wan
 
 // growing reports whether the decision has groups that may grow.
 func (d *decision) growing() bool {
-	return len(d.misses) == 0 && slices.ContainsFunc(d.rec.groups, func(g *groupWork) bool { return len(g.grow) > 0 && g.refused == nil })
+	return len(d.misses) == 0 && slices.ContainsFunc(d.rec.groups, func(g *groupWork) bool {
+		return g.refused == nil && (len(g.grow) > 0 || d.lacksSpares(g) > 0)
+	})
 }
 
 // starves reports whether a minimum of the decision waits for capacity.
@@ -543,13 +577,13 @@ func (d *decision) starves() bool {
 // nothing grows.
 func (d *decision) grow(starved bool) {
 	for _, g := range d.rec.groups {
-		if len(g.grow) == 0 || g.refused != nil {
+		if len(g.grow) == 0 && d.lacksSpares(g) == 0 || g.refused != nil {
 			continue
 		}
 		if d.misses[g.name] > 0 { // its own minimum waits
 			continue
 		}
-		if starved {
+		if starved && !g.restart && len(g.refill) == 0 {
 			g.withheld = int64(len(g.grow))
 			continue
 		}
@@ -575,16 +609,21 @@ func (d *decision) grow(starved bool) {
 		g.scan = s
 		for i := range g.grow {
 			w := &g.grow[i]
-			sp, ok := d.find(s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index))
+			if starved && w.over == nil {
+				g.withheld++
+				continue
+			}
+			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index))
 			if !ok {
-				g.ungrown = int64(len(g.grow) - i)
+				g.ungrown = int64(len(g.grow)-i) - g.withheld
 				break
 			}
-			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true})
+			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true, evict: stops})
 			d.cursor = sp.node.ID
 		}
+		d.refillSpares(g, s)
 		d.steps += int(s.looked)
-		if g.ungrown == 0 && old != nil {
+		if g.ungrown+g.unspared == 0 && old != nil {
 			g.scan = old
 		}
 	}
@@ -600,7 +639,7 @@ type member struct {
 func (d *decision) rosters() []*structs.Roster {
 	var out []*structs.Roster
 	for _, g := range d.rec.groups {
-		if !g.gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g }) {
+		if !g.gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.spare }) {
 			continue
 		}
 		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.name, Reason: structs.RosterPlaced}
@@ -639,7 +678,7 @@ func (d *decision) rosters() []*structs.Roster {
 		ro.Epoch++
 		for i := range d.placed {
 			p := &d.placed[i]
-			if p.g != g {
+			if p.g != g || p.want.spare {
 				continue
 			}
 			n := p.spot.node
@@ -684,7 +723,7 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 
 // gangReport adds to a report what a gang lacks.
 func (g *groupWork) gangReport(r *structs.GroupReport) {
-	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown >= r.Wanted {
+	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown+g.unspared >= r.Wanted {
 		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionGrowth, Short: g.withheld + g.ungrown, Unit: "members", CuredBy: structs.EventAllocStopped}
 		if g.withheld > 0 {
 			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
@@ -693,12 +732,20 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
 		return
 	}
+	if g.unspared > 0 && r.Placed+g.unspared >= r.Wanted {
+		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionSpares, Short: g.unspared, Unit: "spares", CuredBy: structs.EventAllocStopped}
+		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
+		return
+	}
 	need := int64(len(g.wants))
 	if !g.gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
 		return
 	}
-	s := g.scan
-	x := structs.Refusal{Code: structs.ReasonGang, Dimension: fmt.Sprintf("%d of %d %s", min(s.found, need), need, dimMembers), Short: need - s.found, Unit: "members", CuredBy: structs.EventAllocStopped}
+	s, words := g.scan, dimMembers
+	if slices.ContainsFunc(g.wants, func(w want) bool { return w.spare }) {
+		words = dimWithSpares
+	}
+	x := structs.Refusal{Code: structs.ReasonGang, Dimension: fmt.Sprintf("%d of %d %s", min(s.found, need), need, words), Short: need - s.found, Unit: "members", CuredBy: structs.EventAllocStopped}
 	if s.lacks != "" {
 		x.Code = structs.ReasonTopology
 		x.Dimension += " in one " + s.lacks

@@ -18,11 +18,14 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 		}
 		there := slices.DeleteFunc(slices.Clone(in.Members), func(m structs.RosterMember) bool {
 			a := w.allocs[m.Alloc]
+			if a != nil && a.CreateIndex != w.index+1 && (old == nil || old.Rank(a.ID) < 0) {
+				return true // of a gang that was dissolved since the decision
+			}
 			return a == nil || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
 		if old != nil && len(there) < w.jobs[in.Key().Job].Group(in.Group).Least() {
 			for _, m := range old.Members { // too few are left: Settle ends them
-				if a := w.allocs[m.Alloc]; a != nil && a.ServerTerminal() {
+				if a := w.allocs[m.Alloc]; a != nil && !slices.ContainsFunc(there, func(x structs.RosterMember) bool { return x.Alloc == m.Alloc }) {
 					there = append(there, m)
 				}
 			}
@@ -41,6 +44,17 @@ func (w *world) applyRosters(e *structs.PlanEntry) {
 			w.counts["gangs placed"]++
 		} else if len(n.Members) > len(old.Members) {
 			w.counts["gangs grown"]++
+		}
+	}
+}
+
+// tookSpares counts the places of spares that a part takes over.
+func (w *world) tookSpares(part *structs.PlanPart) {
+	for i := range part.Places {
+		for _, id := range part.Places[i].WaitsOn {
+			if a := w.allocs[id]; a != nil && a.IsSpare() {
+				w.counts["spares used"]++
+			}
 		}
 	}
 }
@@ -147,11 +161,11 @@ func (w *world) preempted(e *structs.PlanEntry, a *structs.Allocation, s *struct
 	w.taken = append(w.taken, &structs.Preemptions{Queue: queue, Recent: []structs.LogTime{w.now}, Total: 1})
 }
 
-// grows reports whether some gang may grow beyond its minimum.
+// grows reports whether some gang may grow beyond its minimum, or get spares.
 func (w *world) grows() bool {
 	for _, j := range w.jobs {
 		for _, g := range j.Groups {
-			if g.Gang != nil && g.Least() < g.Most() || g.Elastic != nil {
+			if g.Gang != nil && (g.Least() < g.Most() || g.Gang.Spares > 0) || g.Elastic != nil {
 				return true
 			}
 		}
@@ -167,7 +181,16 @@ func (w *world) partial(e *structs.PlanEntry) {
 			continue
 		}
 		tg := e.Job.Group(e.Groups[p.Places[0].Group])
-		if tg == nil || tg.Gang == nil || len(p.Places) != tg.Least() {
+		if tg == nil || tg.Gang == nil || tg.IsSpare(p.Places[0].Index) {
+			continue
+		}
+		members := 0
+		for _, x := range p.Places {
+			if !tg.IsSpare(x.Index) {
+				members++
+			}
+		}
+		if members != tg.Least() || members == 1 && len(p.Places) > 1 { // of spares alone: Apply's to check
 			continue
 		}
 		cut := *e
@@ -176,7 +199,7 @@ func (w *world) partial(e *structs.PlanEntry) {
 		cut.Parts[i] = p
 		cut.Rosters = nil
 		v := scheduler.Verify(w.view, w.flight, &cut)
-		w.check(!v.Accepted[i], "Verify accepts a gang %s with %d of at least %d members", e.JobID, len(p.Places), tg.Least())
+		w.check(!v.Accepted[i], "Verify accepts a gang %s with %d of at least %d members", e.JobID, members-1, tg.Least())
 		w.counts["parts of gangs cut"]++
 	}
 }
@@ -196,12 +219,12 @@ func (w *world) cutShort(e *structs.PlanEntry, part *structs.PlanPart) bool {
 				return s.ID == a.ID && (s.Desired != "" || s.Client == structs.ClientLost)
 			})
 			done := ro != nil && ro.Rank(a.ID) >= 0 && !a.ServerTerminal() && a.Client == structs.ClientComplete && j.Type == structs.JobBatch
-			if a.JobID == e.JobID && a.Namespace == e.Namespace && a.Group == tg.Name && (!a.Terminal() && !stops || done) {
+			if a.JobID == e.JobID && a.Namespace == e.Namespace && a.Group == tg.Name && !a.IsSpare() && (!a.Terminal() && !stops || done) {
 				n++
 			}
 		}
 		for _, q := range part.Places {
-			if q.Group == p.Group {
+			if q.Group == p.Group && !tg.IsSpare(q.Index) {
 				n++
 			}
 		}
@@ -220,7 +243,7 @@ func (w *world) auditGangs() {
 		node structs.NodeID
 		gpu  string
 	}
-	live := map[structs.RosterKey]int{}
+	live, spares, ending := map[structs.RosterKey]int{}, map[structs.RosterKey]int{}, map[structs.RosterKey]int{}
 	taken := map[place]structs.AllocID{}
 	for _, a := range w.allocs {
 		j := w.jobs[a.JobKey()]
@@ -233,8 +256,16 @@ func (w *world) auditGangs() {
 		}
 		k := structs.RosterKey{Job: a.JobKey(), Group: a.Group}
 		ro := w.gangs[k]
-		if !a.Terminal() || ro != nil && ro.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete {
+		switch {
+		case a.IsSpare():
+			w.check(ro == nil || ro.Rank(a.ID) < 0, "a spare of gang %v is on its roster", k)
+			if !a.Terminal() && a.Job.Version == j.Version {
+				spares[k]++
+			}
+		case !a.Terminal() || ro != nil && ro.Rank(a.ID) >= 0 && a.Client == structs.ClientComplete:
 			live[k]++
+		case structs.Holds(a):
+			ending[k]++
 		}
 		if structs.Holds(a) {
 			for _, g := range a.Grants {
@@ -243,6 +274,17 @@ func (w *world) auditGangs() {
 				w.check(other == nil || other.ID == a.ID || slices.Contains(a.WaitsOn, other.ID) || slices.Contains(other.WaitsOn, a.ID), "two members of gang %v have GPU %s", k, g.Instance)
 				taken[at] = a.ID
 			}
+		}
+	}
+	for k, n := range spares {
+		w.counts["spares held"]++
+		w.check(n <= w.jobs[k.Job].Group(k.Group).Gang.Spares, "gang %v holds %d spares and asks for %d", k, n, w.jobs[k.Job].Group(k.Group).Gang.Spares)
+		if live[k] == 0 && ending[k] == 0 { // it waits: somebody is about to give them back
+			due := false
+			for _, e := range w.evals {
+				due = due || e.JobKey() == k.Job && e.Status == structs.EvalPending && e.WaitUntil <= w.now
+			}
+			w.check(due || w.flight.HasJob(k.Job), "gang %v waits and holds %d spares", k, n)
 		}
 	}
 	for k, n := range live {

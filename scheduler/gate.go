@@ -1,6 +1,10 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // gated reports whether the workload may not be placed whatever the nodes offer. Then every want of it is missed for
 // that reason; stops and updates go on.
@@ -11,7 +15,7 @@ func (d *decision) gated() bool {
 	}
 	if why == nil {
 		ahead, passed := d.books.passed(d.load)
-		if !passed {
+		if !passed || d.restarting() { // it takes no more than it had
 			return false
 		}
 		why = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "nobody passes " + ahead.ID + " in queue " + d.load.QueueName()}
@@ -22,8 +26,16 @@ func (d *decision) gated() bool {
 			d.misses[g.name]++
 			d.keepStop(g, &g.wants[i])
 		}
+		if len(g.wants) > 0 {
+			g.giveBack()
+		}
 	}
 	return true
+}
+
+// restarting reports whether a gang of the decision is to start again in its places and those of its spares.
+func (d *decision) restarting() bool {
+	return slices.ContainsFunc(d.rec.groups, func(g *groupWork) bool { return g.restart })
 }
 
 func (d *decision) wantsAny() bool {

@@ -299,7 +299,13 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
 		d.cursor = sp.node.ID
 	}
-	gain := d.gain(g, int64(len(ws)), rule, top)
+	members := int64(0)
+	for _, w := range ws {
+		if !w.spare {
+			members++
+		}
+	}
+	gain := d.gain(g, members, rule, top)
 	if cost > 0 && gain <= cost {
 		g.note = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "preemption would cost more than it brings", Short: cost - gain, Unit: "GPU seconds", CuredBy: structs.EventAllocStopped}
 		return undo()
@@ -457,6 +463,10 @@ func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out
 			continue
 		}
 		if rule.name == "" || !d.mayEvict(h, rule) {
+			continue
+		}
+		if g := w.job.Group(w.group); g != nil && g.IsSpare(w.index) {
+			out = append(out, victim{h: h, shrink: true}) // nothing is lost
 			continue
 		}
 		v := victim{h: h, cost: d.lost(h)}
@@ -626,7 +636,7 @@ func (p *preemption) members(d *decision, h *held) []*held {
 					if x.work.job == nil || x.work.ending {
 						continue
 					}
-					if g := x.work.job.Group(x.work.group); g != nil && (g.Gang != nil || g.Elastic != nil) {
+					if g := x.work.job.Group(x.work.group); g != nil && (g.Gang != nil || g.Elastic != nil) && !g.IsSpare(x.work.index) {
 						k := gangKey{x.work.job.Key(), x.work.group}
 						p.gangs[k] = append(p.gangs[k], x)
 					}
@@ -680,7 +690,7 @@ func (p *preemption) fellows(d *decision, h *held) (out []*held) {
 			out = append(out, x)
 		}
 	}
-	return out
+	return out // its spares are given back when the gang is decided about
 }
 
 // take notes that work is told to go.

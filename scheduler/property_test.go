@@ -239,7 +239,7 @@ func (w *world) randomJob() *structs.Job {
 		g.MaxRunDuration = time.Minute
 	}
 	if (j.Type == structs.JobService || j.Type == structs.JobBatch) && w.pick(4) == 0 {
-		g.Gang = &structs.Gang{Min: w.pick(3) * w.pick(2), OnFailure: []string{structs.GangRestartAll, structs.GangContinue}[w.pick(2)]}
+		g.Gang = &structs.Gang{Min: w.pick(3) * w.pick(2), OnFailure: []string{structs.GangRestartAll, structs.GangContinue}[w.pick(2)], Spares: []int{0, 0, 0, 0, 1, 2}[w.pick(6)]}
 		switch w.pick(4) {
 		case 0:
 			g.Topology = &structs.Topology{Across: "rack", Mode: []string{structs.TopologyRequired, structs.TopologyPreferred}[w.pick(2)]}
@@ -581,6 +581,7 @@ func (w *world) land() {
 				continue
 			}
 			w.counts["parts applied"]++
+			w.tookSpares(&part)
 			w.apply(f.entry, &part)
 		}
 		w.applyRosters(f.entry)
@@ -882,7 +883,8 @@ func TestProperties(t *testing.T) {
 	t.Logf("%d checks in %d worlds: %s", checks, seed-1, strings.Join(lines, ", "))
 	for _, k := range []string{"placements", "refused places", "stops", "in place", "destructive", "migrate", "reschedule", "delayed", "disconnect", "waits on",
 		"devices given", "shares given", "shares waited for", "GPUs shared by several", "short of GPU memory", "short of GPU compute", "refused FRAGMENTATION", "ports given", "cores given", "parts refused", "follow-ups", "declared lost", "declared unknown", "eval blocked", "eval canceled", "views compared", "skipped", "replayed", "passes split",
-		"gangs placed", "gangs grown", "gangs restarted", "gangs reduced", "refused GANG", "refused TOPOLOGY", "parts of gangs cut"} {
+		"gangs placed", "gangs grown", "gangs restarted", "gangs reduced", "refused GANG", "refused TOPOLOGY", "parts of gangs cut",
+		"spares held", "spares used"} {
 		if counts[k] == 0 {
 			t.Errorf("%q never happened: the run proves nothing about it", k)
 		}

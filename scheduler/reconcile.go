@@ -44,7 +44,9 @@ type want struct {
 	prefer    structs.NodeID      // sticky disk, or zero
 	pinned    structs.NodeID      // the only node in question (system jobs), or zero
 	resched   []structs.RescheduleEvent
-	gang      *restartOf // of a gang that starts again: what all of its members go on with; or nil
+	over      *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
+	spare     bool                // holds a place for a member that may be lost
+	gang      *restartOf          // of a gang that starts again: what all of its members go on with; or nil
 }
 
 // restartOf is what work goes on with.
@@ -78,6 +80,13 @@ type groupWork struct {
 	grow              []want           // what it may grow to, once nobody's minimum waits
 	note              *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
 	withheld, ungrown int64            // of grow: not looked for because others wait; not found
+
+	// Spares of a gang: see spares.go.
+	restart            bool                  // it is started again in the places that it had and in those of spares
+	spares             []*structs.Allocation // that it holds
+	refill             []want                // room for those that it is short of
+	respared, unspared int64                 // of refill: found; not found
+	ending             int64                 // members of the last start that have yet to end
 
 	over    *structs.Refusal // the limit that kept some of it from being placed, or nil
 	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide

@@ -542,10 +542,10 @@ func (d *decision) groupReports() {
 		if g.scan == nil {
 			continue
 		}
-		d.misses[g.name] += g.withheld + g.ungrown
+		d.misses[g.name] += g.withheld + g.ungrown + g.unspared
 		miss := d.misses[g.name]
-		wanted := max(int64(len(g.wants)+len(g.grow))+g.behind, miss)
-		if len(g.grow) > 0 && g.withheld+g.ungrown == 0 && miss > 0 { // its own minimum waits: growth is not asked for
+		wanted := max(int64(len(g.wants)+len(g.grow))+g.behind+g.respared+g.unspared, miss)
+		if len(g.grow) > 0 && g.withheld+g.ungrown+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
 			wanted = max(int64(len(g.wants)), miss)
 		}
 		r := g.scan.report(wanted, wanted-miss)

@@ -25,9 +25,9 @@ import (
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
 //	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
-//	                   gang min= on_failure= timeout=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
+//	                   gang min= on_failure= timeout= spares=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
-//	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before]
+//	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
 //	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
@@ -101,7 +101,7 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 		return registerJob(t, w, c)
 	case "client":
 		for _, a := range values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }) {
-			if a.Name() != c.Args[0].Key || a.ClientTerminal() || c.Has("node") && nodeName(a.NodeID) != c.String("node", "") {
+			if a.Name() != c.Args[0].Key || a.ClientTerminal() || c.Has("node") && nodeName(a.NodeID) != c.String("node", "") || c.Has("ending") && !a.ServerTerminal() {
 				continue
 			}
 			b := *a
@@ -441,7 +441,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "max_run":
 			g.MaxRunDuration = duration(t, f[1])
 		case "gang":
-			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s"))}
+			g.Gang = &structs.Gang{Min: int(atoi(opt("min", "0"))), OnFailure: opt("on_failure", ""), Timeout: duration(t, opt("timeout", "0s")), Spares: int(atoi(opt("spares", "0")))}
 		case "elastic":
 			g.Elastic = &structs.Elastic{Min: int(atoi(opt("min", "0"))), Max: int(atoi(opt("max", "0")))}
 		case "topology":

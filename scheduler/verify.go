@@ -34,7 +34,7 @@ func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Re
 			out.Refresh = v.index
 			continue
 		}
-		joined(&e.Parts[i], gangs)
+		joined(e, &e.Parts[i], gangs)
 		out.Accepted[i] = true
 	}
 	return out
@@ -135,7 +135,7 @@ func gangCount(e *structs.PlanEntry) []int {
 		}
 		for i := range e.Parts {
 			for k := range e.Parts[i].Places {
-				if pl := &e.Parts[i].Places[k]; pl.Group == g {
+				if pl := &e.Parts[i].Places[k]; pl.Group == g && !tg.IsSpare(pl.Index) {
 					delete(listed, structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, name, pl.Index))
 				}
 			}
@@ -152,12 +152,12 @@ func partialGang(e *structs.PlanEntry, p *structs.PlanPart, count []int) string 
 	}
 	more := make([]int, len(count))
 	for k := range p.Places {
-		if g := p.Places[k].Group; g >= 0 && g < len(more) {
+		if g := p.Places[k].Group; g >= 0 && g < len(more) && !e.Job.Group(e.Groups[g]).IsSpare(p.Places[k].Index) {
 			more[g]++
 		}
 	}
 	for g, n := range more {
-		if n == 0 || count[g] < 0 {
+		if n == 0 || count[g] < 0 { // of spares alone: whether their gang is there is Apply's to check
 			continue
 		}
 		if least := e.Job.Group(e.Groups[g]).Least(); count[g]+n < least {
@@ -168,9 +168,9 @@ func partialGang(e *structs.PlanEntry, p *structs.PlanPart, count []int) string 
 }
 
 // joined counts the places of an accepted part as members.
-func joined(p *structs.PlanPart, count []int) {
+func joined(e *structs.PlanEntry, p *structs.PlanPart, count []int) {
 	for k := range p.Places {
-		if g := p.Places[k].Group; g >= 0 && g < len(count) && count[g] >= 0 {
+		if g := p.Places[k].Group; g >= 0 && g < len(count) && count[g] >= 0 && !e.Job.Group(e.Groups[g]).IsSpare(p.Places[k].Index) {
 			count[g]++
 		}
 	}

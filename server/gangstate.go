@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,6 +44,15 @@ func gangStates(snap *state.Snapshot, j *structs.Job, reports []*structs.GroupRe
 func gangState(snap *state.Snapshot, j *structs.Job, name string, r *structs.Roster, report *structs.GroupReport) methods.GangState {
 	g := methods.GangState{Group: name}
 	tg := j.Group(name)
+	if tg != nil && tg.Gang != nil {
+		g.Spares = tg.Gang.Spares
+	}
+	for _, a := range snap.AllocsByJob(j.Key()) {
+		if a.Group == name && a.IsSpare() && !a.Terminal() {
+			g.Spare = append(g.Spare, structs.RosterMember{Alloc: a.ID, Node: a.NodeID, Name: a.NodeName, Index: a.NameIndex})
+		}
+	}
+	slices.SortFunc(g.Spare, func(a, b structs.RosterMember) int { return cmp.Compare(a.Index, b.Index) })
 	if tg != nil {
 		g.Asked, g.Min, g.Max = tg.Count, tg.Least(), tg.Most()
 	}

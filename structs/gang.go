@@ -10,7 +10,7 @@ type Gang struct {
 	Min       int           // members without which nothing starts; 0: all of Count
 	Timeout   time.Duration // from the plan until all of Min run; 0: 10 min
 	OnFailure string        // GangRestartAll (also ""), GangContinue
-	Spares    int           // wished for: further nodes kept free of new work while the gang runs. Nothing acts on it yet
+	Spares    int           // places beyond the members' that the gang holds, for members that are lost
 }
 
 // What happens to a gang that loses a member.
@@ -21,6 +21,9 @@ const (
 
 // DimensionGrowth is what a group lacks that has its minimum and may grow.
 const DimensionGrowth = "growth"
+
+// DimensionSpares is what a gang lacks that runs and has fewer spares than it asks for.
+const DimensionSpares = "spares"
 
 // Dimensions of refusals for ReasonReservation: what is free and promised to others is "WHAT promised to JOB"; what a
 // reservation of an operator keeps is "reservation NAME"; what is promised to the workload itself is "room from TIME on".
@@ -181,7 +184,21 @@ func (g *Group) Least() int {
 	return g.Gang.Least(g.Count)
 }
 
-// Most is how many allocations the group may grow to.
+// IsSpare reports whether the allocations of the group with a name index are spares of its gang: they hold what a member
+// holds and start nothing, and are neither on its roster nor counted as members.
+func (g *Group) IsSpare(index int) bool {
+	return g != nil && g.Gang != nil && g.Gang.Spares > 0 && index >= g.Most()
+}
+
+// IsSpare reports whether an allocation is a spare of a gang, by the version of the job that it was placed for.
+func (a *Allocation) IsSpare() bool {
+	if a.Job == nil {
+		return false
+	}
+	return a.Job.Group(a.Group).IsSpare(a.NameIndex)
+}
+
+// Most is how many members the group may grow to.
 func (g *Group) Most() int {
 	if g.Elastic != nil {
 		return max(g.Count, g.Elastic.Max)

@@ -239,6 +239,9 @@ func gated(g *nomadlike.WhyGroup) bool {
 func gateText(code, dimension string, short int64, unit string) string {
 	who, what, _ := strings.Cut(dimension, ": ")
 	lack := lackText(short, unit, dimension)
+	if dimension == structs.DimensionSpares {
+		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", lack)
+	}
 	if dimension == structs.DimensionGrowth {
 		if code == "PRIORITY" {
 			return fmt.Sprintf("it has its minimum and may grow by %s, but others come first", lack)

@@ -110,9 +110,7 @@ var supportTable = []typeSupport{
 			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Near Away Volumes",
 		ignored: map[string]note{"Services": {why: noServices}},
 		refused: map[string]note{"Consul": {why: noVault}}},
-	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure", ignored: map[string]note{
-		"Spares": {why: "no nodes are kept free: a member that fails is placed on another node that has room"},
-	}},
+	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},
 	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
 	{typ: reflect.TypeFor[Topology](), block: "group > topology", supported: "Inside Across Mode"},
 	{typ: reflect.TypeFor[Launch](), block: "group > launch", supported: "Mode Ranks Compat Port GPUs"},

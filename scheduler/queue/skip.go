@@ -48,10 +48,10 @@ func Skip(groups []*structs.GroupReport, happened []structs.EventKind) bool {
 	})
 }
 
-// Growing reports whether all that a report of groups waits for is growth beyond a minimum: nobody has to make way for it.
+// Growing reports whether all that a report of groups waits for is growth beyond a minimum, or a spare: nobody has to make way for it.
 func Growing(groups []*structs.GroupReport) bool {
 	for _, g := range groups {
-		if g.Placed < g.Wanted && (len(g.Refusals) == 0 || g.Refusals[0].Dimension != structs.DimensionGrowth) {
+		if g.Placed < g.Wanted && (len(g.Refusals) == 0 || g.Refusals[0].Dimension != structs.DimensionGrowth && g.Refusals[0].Dimension != structs.DimensionSpares) {
 			return false
 		}
 	}
