@@ -93,10 +93,21 @@ type advancer struct {
 func (a *advancer) writable(k int) *chunk {
 	c := a.v.chunks[k]
 	if !a.own[c] {
+		old := c
 		c = &chunk{roster: c.roster, used: slices.Clone(c.used), hold: slices.Clone(c.hold)}
+		for i := range old.spare {
+			c.spare[i].Store(old.spare[i].Load())
+		}
 		a.own[c] = true
 		a.v.chunks[k] = c
 	}
+	return c
+}
+
+// writableAt is writable for a change of one row.
+func (a *advancer) writableAt(k, i int) *chunk {
+	c := a.writable(k)
+	c.spare[i/spareRows].Store(nil)
 	return c
 }
 
@@ -104,7 +115,7 @@ func (a *advancer) putNode(n *structs.Node) {
 	k, i, found := a.v.locate(n.ID)
 	if found {
 		old := a.v.chunks[k].nodes[i]
-		c := a.writable(k)
+		c := a.writableAt(k, i)
 		a.replaceNode(c, i, n)
 		if c.hold[i] != nil && !sameLayout(old, n) {
 			o := occupancy{hold: c.hold[i]}.tally(n)
@@ -228,7 +239,7 @@ func (a *advancer) hold(node structs.NodeID, h *held) {
 		a.v.setOrphans(node, slices.Insert(slices.Clone(o.held), at, h))
 		return
 	}
-	c := a.writable(k)
+	c := a.writableAt(k, i)
 	o := occupancy{c.used[i], c.hold[i]}.with(c.nodes[i], h)
 	c.used[i], c.hold[i] = o.used, o.hold
 }
@@ -245,7 +256,7 @@ func (a *advancer) release(node structs.NodeID, id structs.AllocID) {
 	if _, have := a.v.chunks[k].hold[i].find(id); !have {
 		return
 	}
-	c := a.writable(k)
+	c := a.writableAt(k, i)
 	o := occupancy{c.used[i], c.hold[i]}.without(c.nodes[i], id)
 	c.used[i], c.hold[i] = o.used, o.hold
 }

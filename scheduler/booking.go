@@ -142,6 +142,19 @@ func (b *books) promisedOn(row int) []*promised {
 	return b.rows[row]
 }
 
+// promisedAny reports whether anything is promised on some rows.
+func (b *books) promisedAny(row, n int) bool {
+	if b == nil || b.rows == nil {
+		return false
+	}
+	for r := row; r < row+n; r++ {
+		if b.marked[r/64]&(1<<(r%64)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // at gives what is promised on a row, as the row is held now; nil when nothing is.
 func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	b.settle()

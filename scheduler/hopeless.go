@@ -109,7 +109,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 			return ""
 		}
 	}
-	if b := g.plainKey(job, members); b != nil {
+	if b := a.plainKey(members); b != nil {
 		return string(b)
 	}
 	key := struct {
@@ -132,19 +132,23 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 
 // plainKey is hopeKey for a group that asks for amounts, and in its tasks for GPUs without conditions; nil for others.
 // Packing what most groups do not have takes longer than the rest of refusing them.
-func (g *groupWork) plainKey(job *structs.Job, members int) []byte {
-	tg := g.tg
-	if tg.Topology != nil || len(job.Datacenters)+len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
+func (a *ask) plainKey(members int) []byte {
+	job, tg := a.job, a.tg
+	if tg.Topology != nil || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
 		return nil
 	}
 	b := make([]byte, 1, 64) // begins with 0, as nothing that is packed does
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	number := func(n int64) { b = binary.AppendVarint(b, n) }
-	need := &g.ask.need
+	need := &a.need
 	for _, n := range [...]int64{int64(members), need.CPU, need.Cores, need.MemoryMiB, need.DiskMiB} {
 		number(n)
 	}
 	text(job.NodePool)
+	number(int64(len(job.Datacenters)))
+	for _, dc := range job.Datacenters {
+		text(dc)
+	}
 	for _, t := range tg.Tasks {
 		r := &t.Resources
 		if len(t.Constraints)+len(r.Devices) > 0 || r.NUMA.Wants() != structs.NUMANone {

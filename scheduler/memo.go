@@ -15,6 +15,7 @@ type memo struct {
 	live    liveShapes
 	ledgers []*ledger        // most recently used first
 	tails   map[int]heldTail // by row, of those with a long one
+	asks    []*askMemos      // most recently used first
 }
 
 // liveShapes counts what is held by shape, over the chunks of the view that asked last.
@@ -251,5 +252,8 @@ func (w *whatIf) unlock() {
 	for _, l := range w.ledgers {
 		l.busy.Unlock()
 	}
-	w.ledgers = nil
+	for _, m := range w.asks {
+		m.busy.Unlock()
+	}
+	w.ledgers, w.asks = nil, nil
 }

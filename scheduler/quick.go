@@ -13,7 +13,8 @@ type Least struct {
 	asks    structs.Amount
 	need    structs.Vector
 	devices int64
-	plain   bool // a service or batch job whose workload has nothing but wants
+	members int64 // that find places together or not at all
+	plain   bool  // a service or batch job whose workload has nothing but wants
 }
 
 // LeastOf computes the memo of a job.
@@ -21,6 +22,10 @@ func LeastOf(j *structs.Job) *Least {
 	l := &Least{asks: asksOf(j), plain: j != nil && j.Placeable() && (j.Type == structs.JobBatch || j.Type == structs.JobService)}
 	if !l.plain {
 		return l
+	}
+	l.members = 1
+	if len(j.Groups) == 1 && j.Groups[0].Gang != nil {
+		l.members = int64(max(1, j.Groups[0].Least()))
 	}
 	for n, g := range j.Groups {
 		v := structs.GroupVector(g)
@@ -71,10 +76,12 @@ type quickReject struct {
 	books   *books
 	stamp   int
 	known   bool
-	free    structs.Vector // of each dimension the most that is free on a node
-	devices int64
-	late    structs.Vector  // the same, for what ends after lateFrom
+	most    spare           // of each dimension the most that is free on a node
+	blocks  []*spares       // what is free, by blocks of rows; promises taken off
+	strange []strangeBlock  // of those that are not as the view says
+	late    structs.Vector  // the most that is free for what holds beyond from
 	from    structs.LogTime // when the last promise begins; never: there is none
+	unseen  []Unseen
 	refused int
 	shrink  int8 // whether elastic work holds anything: 0 not known, 1 no, 2 yes
 }
@@ -95,16 +102,15 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if !q.known || q.stamp != q.w.stamp {
 		q.survey()
 	}
-	short := l.exceeds(&q.free) || l.devices > q.devices
+	short := l.short(&q.most) || q.from != never && l.exceeds(&q.late) && q.holdsUntil(load) > q.from
+	reserved := false
 	if !short {
-		if q.from == never || !l.exceeds(&q.late) {
+		if !q.books.in.Brief || !forRoom(load) {
 			return false
 		}
-		for _, g := range load.Job.Groups {
-			work := heldWork{job: load.Job, group: g.Name, began: q.books.in.Now, expect: load.Expect}
-			if at := work.ends(q.books.in.Now); at > 0 && at <= q.from {
-				return false
-			}
+		var room bool
+		if room, reserved = q.room(load); room {
+			return false
 		}
 	}
 	if !q.books.full(load) || q.books.old[load.Key] != nil {
@@ -116,7 +122,34 @@ func (q *quickReject) refuses(load *Workload) bool {
 		}
 	}
 	q.refused++
+	if !short {
+		q.unseen = append(q.unseen, Unseen{load.Key, reserved})
+	}
 	return true
+}
+
+// holdsUntil is when the first allocation of a workload holds no more, if all are placed now.
+func (q *quickReject) holdsUntil(load *Workload) structs.LogTime {
+	until := never
+	for _, g := range load.Job.Groups {
+		work := heldWork{job: load.Job, group: g.Name, began: q.books.in.Now, expect: load.Expect}
+		if at := work.ends(q.books.in.Now); at > 0 {
+			until = min(until, at)
+		}
+	}
+	return until
+}
+
+// forRoom reports whether room is what a workload waited for when it was answered last.
+func forRoom(load *Workload) bool {
+	if load.Queue == nil {
+		return false
+	}
+	switch load.Queue.Reason {
+	case structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang, structs.ReasonReservation:
+		return true
+	}
+	return false
 }
 
 // mayShrink reports whether anything held could shrink for others, as the pass began.
@@ -128,51 +161,6 @@ func (q *quickReject) mayShrink() bool {
 		}
 	}
 	return q.shrink == 2
-}
-
-// survey computes the most that is free. It looks at every node, so it is worth it only because a decision does too.
-func (q *quickReject) survey() {
-	q.stamp, q.known, q.from = q.w.stamp, true, never
-	q.free, q.late, q.devices = structs.Vector{}, structs.Vector{}, 0
-	v := q.w.v
-	booked := q.books.rows != nil
-	if booked {
-		q.from = 0
-	}
-	for ci, c := range v.chunks {
-		for i := range c.ids {
-			row := v.starts[ci] + i
-			o := occupancy{c.used[i], c.hold[i]}
-			if t := q.w.touched[row]; t != 0 {
-				o = q.w.states[t-1]
-			}
-			free := c.total[i].Sub(o.used)
-			free.CPU -= o.used.Cores * c.mhz[i]
-			raise(&q.free, &free)
-			if n := countDevices(c.nodes[i]); n > 0 {
-				q.devices = max(q.devices, n-o.hold.devicesInUse())
-			}
-			if !booked {
-				continue
-			}
-			if x := q.books.at(row, c, i, &o); x != nil {
-				for k := range x.points {
-					p := &x.points[k]
-					q.from = max(q.from, p.at)
-					left := c.total[i].Sub(p.used)
-					left.CPU -= p.used.Cores * c.mhz[i]
-					free = structs.Vector{CPU: min(free.CPU, left.CPU), Cores: min(free.Cores, left.Cores), MemoryMiB: min(free.MemoryMiB, left.MemoryMiB), DiskMiB: min(free.DiskMiB, left.DiskMiB)}
-				}
-			}
-			raise(&q.late, &free)
-		}
-	}
-	q.stamp = q.w.stamp // the books may have counted it on
-}
-
-func raise(a, b *structs.Vector) {
-	a.CPU, a.Cores = max(a.CPU, b.CPU), max(a.Cores, b.Cores)
-	a.MemoryMiB, a.DiskMiB = max(a.MemoryMiB, b.MemoryMiB), max(a.DiskMiB, b.DiskMiB)
 }
 
 func countDevices(n *structs.Node) int64 {

@@ -227,33 +227,20 @@ func (s *scan) build() {
 		s.cells[0].heap = s.w.heap()
 	}
 	table := make([]*verdict, 0, 8)
+	known := s.w.askMemo(s.plainKey(), s.ask.job.NodePool)
 	for ci, c := range view.chunks {
 		table = table[:0]
 		for k := range c.classes {
 			table = append(table, s.classVerdict(&c.classes[k]))
 		}
+		if known != nil {
+			s.buildKnown(known, table, c, view.starts[ci])
+			continue
+		}
 		for i := range c.ids {
 			v := table[c.class[i]]
-			if v.outside {
-				continue
-			}
-			v.inPool++
-			if v.far {
-				continue
-			}
-			if !c.ready[i] {
-				s.notReady(c.nodes[i])
-				continue
-			}
-			v.available++
-			s.looked++
-			if v.refused > 0 {
-				v.filtered++
-				s.refusals[v.refused-1].nodes++
-				continue
-			}
 			row := view.starts[ci] + i
-			if s.elsewhere(row) {
+			if !s.counted(c, i, v) || s.elsewhere(row) {
 				continue
 			}
 			if s.banned(c.ids[i]) {
@@ -264,20 +251,11 @@ func (s *scan) build() {
 			if t := s.w.touched[row]; t != 0 {
 				o = s.w.states[t-1]
 			}
-			base := s.rate(c, i, row, v, &o, true)
-			if base < 0 {
-				if base == rateShort {
-					s.exhausted(v, s.why)
-				}
-				continue
-			}
-			at := v.cell
-			if at < 0 {
-				at = s.cellOf(s.spreadValues(v, c.nodes[i]))
-			}
-			x := &s.cells[at]
-			x.heap = append(x.heap, candidate{base, int32(row)})
+			s.seat(c, i, row, v, &o)
 		}
+	}
+	if known != nil {
+		s.countKnown(known)
 	}
 	for i := range s.cells {
 		x := &s.cells[i]
@@ -296,6 +274,53 @@ func (s *scan) build() {
 		sp.lowest()
 	}
 	s.rebonus()
+}
+
+// counted counts a node, and reports whether it is feasible but for what is held there.
+func (s *scan) counted(c *chunk, i int, v *verdict) bool {
+	if !v.outside && !v.far && !c.ready[i] {
+		v.inPool++
+		s.notReady(c.nodes[i])
+		return false
+	}
+	return s.countedAll(v, 1)
+}
+
+// countedAll is counted for several nodes of a class that are ready.
+func (s *scan) countedAll(v *verdict, n int64) bool {
+	if v.outside {
+		return false
+	}
+	v.inPool += n
+	if v.far {
+		return false
+	}
+	v.available += n
+	s.looked += n
+	if v.refused > 0 {
+		v.filtered += n
+		s.refusals[v.refused-1].nodes += n
+		return false
+	}
+	return true
+}
+
+// seat puts a node among the candidates, or counts what it lacks. It gives what rate did.
+func (s *scan) seat(c *chunk, i, row int, v *verdict, o *occupancy) int64 {
+	base := s.rate(c, i, row, v, o, true)
+	if base < 0 {
+		if base == rateShort {
+			s.exhausted(v, s.why)
+		}
+		return base
+	}
+	at := v.cell
+	if at < 0 {
+		at = s.cellOf(s.spreadValues(v, c.nodes[i]))
+	}
+	x := &s.cells[at]
+	x.heap = append(x.heap, candidate{base, int32(row)})
+	return base
 }
 
 // banned reports whether a node is out of the question for this very work.

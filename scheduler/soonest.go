@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
@@ -28,11 +29,23 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	if g.ask.plainDevices {
 		q.devices = g.ask.devices[0].alts[0].count
 	}
+	known := q.memo(d)
+	ci, v := 0, b.w.v
 	for _, row := range rows {
-		c, i := b.w.v.at(row)
-		o := b.w.get(row)
+		for row >= v.starts[ci]+len(v.chunks[ci].ids) {
+			ci++
+		}
+		c, i := v.chunks[ci], row-v.starts[ci]
+		o := occupancy{c.used[i], c.hold[i]}
+		if t := b.w.touched[row]; t != 0 {
+			o = b.w.states[t-1]
+		}
 		if o.hold != nil && o.hold.waits > 0 {
 			return now, true
+		}
+		plain := known != nil && (b.rows == nil || !b.promisedAny(row, 1))
+		if plain && q.recall(known, row, o.hold) {
+			continue
 		}
 		t := b.tail(row, o.hold)
 		if t != nil && t.told {
@@ -44,9 +57,18 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 			})
 			q.told = true
 		}
-		if ps := b.promisedOn(row); len(ps) > 0 {
+		switch ps := b.promisedOn(row); {
+		case len(ps) > 0:
 			q.amongPromises(row, c, i, o, t, ps)
-		} else {
+		case plain && (t == nil || !t.told):
+			alone := q
+			alone.when = alone.room[:0]
+			alone.byEnds(c, i, o, t)
+			known.keep(&alone, row, o.hold, t)
+			for _, at := range alone.when {
+				q.add(at)
+			}
+		default:
 			q.byEnds(c, i, o, t)
 		}
 	}
@@ -64,21 +86,94 @@ type roomSearch struct {
 	devices int64             // whole ones of an allocation; 0: none, or they are not just counted
 	when    []structs.LogTime // the earliest missing ones, ascending
 	told    bool              // something was told to stop, and is taken to end now
+	room    [soonMost]structs.LogTime
+}
+
+// soonMost is for up to how many allocations it is remembered when there are places for them on a node.
+const soonMost = 8
+
+// soonRow is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
+// askMemo.when.
+type soonRow struct {
+	hold        *holding
+	from, until structs.LogTime // at which times it holds; until 0: nothing is known
+	n           int8
+	whole       bool // the ends of all that is held are known
+}
+
+// memo is what is remembered of what the search is about, or nil.
+func (q *roomSearch) memo(d *decision) *askMemo {
+	if q.missing > soonMost || q.b.in.Now <= 0 {
+		return nil
+	}
+	key := make([]byte, 1, 64)
+	key[0] = 2 // as no other key begins
+	for _, n := range [...]int64{q.ask.need.CPU, q.ask.need.Cores, q.ask.need.MemoryMiB, q.ask.need.DiskMiB, q.devices, q.missing} {
+		key = binary.AppendVarint(key, n)
+	}
+	m := q.b.w.askMemo(key, d.load.Job.NodePool)
+	if m != nil && m.soon == nil {
+		m.soon, m.when = make([]soonRow, q.b.w.v.rows), make([]structs.LogTime, int64(q.b.w.v.rows)*q.missing)
+	}
+	return m
+}
+
+// recall adds what is remembered of a row, and reports whether something is.
+func (q *roomSearch) recall(m *askMemo, row int, hold *holding) bool {
+	x, now := &m.soon[row], q.b.in.Now
+	if x.until == 0 || x.hold != hold || now < x.from || now > x.until || q.b.patient && !x.whole {
+		return false
+	}
+	first := int64(row) * q.missing
+	for _, at := range m.when[first : first+int64(x.n)] {
+		if at = max(at, now); q.late(at) {
+			break
+		}
+		q.add(at)
+	}
+	return true
+}
+
+// keep remembers what a search found on a row alone.
+func (m *askMemo) keep(q *roomSearch, row int, hold *holding, t *tail) {
+	x := &m.soon[row]
+	*x = soonRow{hold: hold, from: q.b.in.Now, until: never, whole: true, n: int8(len(q.when))}
+	if t != nil {
+		x.until, x.whole = t.until, len(t.ends) == len(hold.held)
+	}
+	if q.b.patient && !x.whole {
+		x.until = 0 // it is from guesses
+	}
+	first := int64(row) * q.missing
+	for i, at := range q.when {
+		if at == q.b.in.Now {
+			at = 0
+		}
+		m.when[first+int64(i)] = at
+	}
+}
+
+// add notes a place that comes to be at a time.
+func (q *roomSearch) add(at structs.LogTime) {
+	if q.late(at) {
+		return
+	}
+	k := len(q.when)
+	if int64(k) < q.missing {
+		q.when = append(q.when, at)
+	} else {
+		k--
+	}
+	for ; k > 0 && q.when[k-1] > at; k-- {
+		q.when[k] = q.when[k-1]
+	}
+	q.when[k] = at
 }
 
 // more notes places that come to be at a time.
 func (q *roomSearch) more(have, now int64, at structs.LogTime) int64 {
 	for ; have < now && !q.late(at); have++ {
-		k := len(q.when)
-		if int64(k) < q.missing {
-			q.when = append(q.when, at)
-		} else {
-			k--
-		}
-		for ; k > 0 && q.when[k-1] > at; k-- {
-			q.when[k] = q.when[k-1]
-		}
-		q.when[k] = at
+		q.add(at)
 	}
 	return now
 }

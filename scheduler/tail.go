@@ -146,6 +146,9 @@ func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) 
 // tail gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
 func (b *books) tail(row int, hold *holding) *tail {
 	if b.patient && hold != nil {
+		if t := b.w.v.memo.tail(row, hold, b.in.Now); t != nil && len(t.ends) == len(hold.held) {
+			return t // nothing needs to be guessed
+		}
 		return newTail(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
 	}
 	return b.w.v.memo.tail(row, hold, b.in.Now)

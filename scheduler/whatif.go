@@ -14,6 +14,7 @@ type whatIf struct {
 	changes int  // counts what was set
 	levels  map[string]*level
 	ledgers []*ledger
+	asks    []*askMemos
 	seed    uint64 // of the pass, for lots
 	past    map[structs.NodeID]Past
 	dear    int64 // see dearest

@@ -32,7 +32,7 @@ func (e *Engine) decide() error {
 			return nil
 		}
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
-			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting, Chooser: e.chooser()}
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting, Brief: true, Chooser: e.chooser()}
 		began, before := time.Now(), e.stats.Preemptions
 		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
 			in.Queues.Turnover = x.Turnover()
@@ -64,6 +64,11 @@ func (e *Engine) decide() error {
 		for _, w := range rep.Workloads {
 			if l := e.live[w.Key]; l != nil {
 				e.answered(l, plan.Deferred)
+			}
+		}
+		for _, u := range rep.Unseen {
+			if l := e.live[u.Key]; l != nil {
+				e.unseen(l, u.Reserved)
 			}
 		}
 		if turn != nil && turn.over {
@@ -370,17 +375,33 @@ func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 			e.gone(l)
 			return
 		}
-		e.move(l)
-		l.vain = e.instant
-		if l.tied && e.now >= l.renew {
-			l.renew = e.now.Add(time.Second)
-		}
-		if l.reason != structs.ReasonReservation && l.home == l.shape {
-			l.shape.vain = e.instant
-		}
+		e.refused(l)
 		return
 	}
 	e.settled(l)
+}
+
+// unseen is answered for a job that was refused without being looked at.
+func (e *Engine) unseen(l *Live, reserved bool) {
+	switch {
+	case reserved:
+		l.reason = structs.ReasonReservation
+	case l.reason == structs.ReasonReservation:
+		l.reason = structs.ReasonResources
+	}
+	e.refused(l)
+}
+
+// refused notes that a job was looked for in vain at this instant.
+func (e *Engine) refused(l *Live) {
+	e.move(l)
+	l.vain = e.instant
+	if l.tied && e.now >= l.renew {
+		l.renew = e.now.Add(time.Second)
+	}
+	if l.reason != structs.ReasonReservation && l.home == l.shape {
+		l.shape.vain = e.instant
+	}
 }
 
 // wanting reports whether the job waits for more places.

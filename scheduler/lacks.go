@@ -1,0 +1,252 @@
+package scheduler
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// What a search finds out about a node that is too full for an ask depends on the ask, the node and what is held there. From
+// pass to pass few nodes change, so it is kept by row, in columns: a search counts the nodes that are as full as they were
+// and looks at those that changed or have room.
+//
+// Naive: look at every node. On 1,000 nodes with a backlog a decision asks 1,000 nodes to find that all but a few have as
+// little room as before. By blocks of nodes instead of rows: between two searches for equal asks something changes in every
+// block.
+
+// rowsKept is of how many rows something is remembered, over all asks of a pool: about 20 MiB.
+const rowsKept = 1 << 18
+
+// askMemos is what is remembered of asks, for one pool and era. It belongs to one pass at a time.
+type askMemos struct {
+	busy  sync.Mutex
+	pool  string
+	asks  map[string]*askMemo
+	used  int64 // counts uses
+	spare []*askMemo
+}
+
+// askMemo is what is remembered of one ask.
+type askMemo struct {
+	rosters []*roster  // of the chunks, when their rows were looked at
+	hold    []*holding // by row: what was held there
+	lack    []int32    // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
+	short   []int64    // by row: of what it lacks
+	kinds   []lackKind
+	sums    []lackSum         // of a search, by kind
+	soon    []soonRow         // by row
+	when    []structs.LogTime // of soon; 0: now
+	used    int64
+}
+
+const unlooked = -1
+
+// lackKind is nodes of one class that lack the same.
+type lackKind struct {
+	class int32 // number in the classTable
+	what  shortageOf
+}
+
+type lackSum struct{ nodes, short int64 }
+
+// kindsMax is how many kinds are told apart; with more, all is forgotten.
+const kindsMax = 1 << 10
+
+// kind gives 1 + the place of a kind, or unlooked for one that is not remembered.
+func (m *askMemo) kind(class int32, x *shortageOf) int32 {
+	if x.largest != 0 || x.free != 0 || x.asked != 0 {
+		return unlooked
+	}
+	y := *x
+	y.short = 0
+	for k := range m.kinds {
+		if m.kinds[k].class == class && m.kinds[k].what == y {
+			return int32(k + 1)
+		}
+	}
+	if len(m.kinds) >= kindsMax {
+		return unlooked
+	}
+	m.kinds = append(m.kinds, lackKind{class, y})
+	m.sums = append(m.sums, lackSum{})
+	return int32(len(m.kinds))
+}
+
+// ready makes room for the rows of a view, and forgets those whose nodes changed.
+func (m *askMemo) ready(v *View) {
+	if len(m.hold) != v.rows || len(m.rosters) != len(v.chunks) || len(m.kinds) >= kindsMax {
+		m.hold, m.lack, m.short = make([]*holding, v.rows), make([]int32, v.rows), make([]int64, v.rows)
+		m.rosters, m.soon = make([]*roster, len(v.chunks)), nil
+		m.kinds, m.sums = m.kinds[:0], m.sums[:0]
+	}
+	for ci, c := range v.chunks {
+		if m.rosters[ci] == c.roster {
+			continue
+		}
+		m.rosters[ci] = c.roster
+		for row := v.starts[ci]; row < v.starts[ci]+len(c.ids); row++ {
+			m.lack[row] = unlooked
+			if m.soon != nil {
+				m.soon[row] = soonRow{}
+			}
+		}
+	}
+}
+
+// askMemo gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
+func (w *whatIf) askMemo(key []byte, pool string) *askMemo {
+	if key == nil {
+		return nil
+	}
+	name := w.era + pool
+	var m *askMemos
+	for _, x := range w.asks {
+		if x.pool == name {
+			m = x
+		}
+	}
+	if m == nil {
+		if m = w.v.memo.takeAsks(name); m == nil {
+			return nil
+		}
+		w.asks = append(w.asks, m)
+	}
+	a := m.ask(key, w.v.rows)
+	a.ready(w.v)
+	return a
+}
+
+// askMemosMax is for how many pools and eras something is remembered.
+const askMemosMax = 64
+
+// takeAsks finds what is remembered for a pool and era; nil when another pass has it.
+func (m *memo) takeAsks(pool string) *askMemos {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, b := range m.asks {
+		if b.pool != pool {
+			continue
+		}
+		if !b.busy.TryLock() {
+			return nil
+		}
+		copy(m.asks[1:i+1], m.asks[:i])
+		m.asks[0] = b
+		return b
+	}
+	b := &askMemos{pool: pool, asks: make(map[string]*askMemo)}
+	b.busy.Lock()
+	m.asks = slices.Insert(m.asks, 0, b)
+	m.asks = m.asks[:min(len(m.asks), askMemosMax)]
+	return b
+}
+
+func (m *askMemos) ask(key []byte, rows int) *askMemo {
+	m.used++
+	a := m.asks[string(key)]
+	if a == nil {
+		if most := max(2, rowsKept/max(rows, 1)); len(m.asks) >= most { // forget those used least recently
+			maps.DeleteFunc(m.asks, func(_ string, x *askMemo) bool {
+				if x.used >= m.used-int64(most)/2 {
+					return false
+				}
+				clear(x.rosters)
+				x.kinds, x.sums, x.soon, x.when = x.kinds[:0], x.sums[:0], nil, nil
+				m.spare = append(m.spare, x) // whose memory serves again makes no difference
+				return true
+			})
+		}
+		if last := len(m.spare) - 1; last >= 0 {
+			a, m.spare = m.spare[last], m.spare[:last]
+		} else {
+			a = &askMemo{}
+		}
+		m.asks[string(key)] = a
+	}
+	a.used = m.used
+	return a
+}
+
+// plainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
+func (s *scan) plainKey() []byte {
+	a := s.ask
+	if s.peers != nil || s.places != nil || len(s.ban)+len(a.perNode)+len(a.static)+len(a.cores) > 0 || a.numaWish || a.shares || a.job == nil {
+		return nil
+	}
+	if b := s.books; b != nil && len(b.windows)+len(b.owed) > 0 {
+		return nil
+	}
+	b := a.plainKey(0)
+	if b != nil && s.gpus.policy != nil { // it has words of its own
+		b = append(b, 1)
+	}
+	return b
+}
+
+// buildKnown looks at the rows of a chunk with the help of what is remembered.
+func (s *scan) buildKnown(m *askMemo, table []*verdict, c *chunk, first int) {
+	n := len(c.ids)
+	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
+	touched := s.w.touched[first : first+n]
+	promised := s.books != nil && s.books.rows != nil
+	for i, h := range c.hold {
+		o := occupancy{c.used[i], h}
+		if t := touched[i]; t != 0 {
+			o = s.w.states[t-1]
+		}
+		row := first + i
+		if promised && s.books.promisedAny(row, 1) {
+			if v := table[c.class[i]]; s.counted(c, i, v) {
+				s.seat(c, i, row, v, &o)
+			}
+			continue
+		}
+		if k := lack[i]; k > 0 && hold[i] == o.hold {
+			x := &m.sums[k-1]
+			x.nodes++
+			if short := m.short[row]; short > 0 && (x.short == 0 || short < x.short) {
+				x.short = short
+			}
+			continue
+		}
+		v := table[c.class[i]]
+		if !s.counted(c, i, v) {
+			continue
+		}
+		was := lack[i] == 0 && hold[i] == o.hold
+		base := s.seat(c, i, row, v, &o)
+		switch {
+		case was:
+		case base == rateShort:
+			hold[i], lack[i], m.short[row] = o.hold, m.kind(c.classes[c.class[i]].num, &s.why), s.why.short
+		case base >= 0:
+			hold[i], lack[i] = o.hold, 0
+		}
+	}
+}
+
+// countKnown counts the nodes that are known to lack something.
+func (s *scan) countKnown(m *askMemo) {
+	for k := range m.sums {
+		sum := m.sums[k]
+		if sum.nodes == 0 {
+			continue
+		}
+		m.sums[k] = lackSum{}
+		v := s.verdicts[m.kinds[k].class]
+		if !s.countedAll(v, sum.nodes) {
+			continue
+		}
+		x := m.kinds[k].what
+		x.short = sum.short
+		s.exhausted(v, x)
+		v.exhausted += sum.nodes - 1
+		if x.what == "" {
+			s.amounts[x.dim].nodes += sum.nodes - 1
+		} else {
+			s.refusals[s.lastRefusal-1].nodes += sum.nodes - 1
+		}
+	}
+}
