@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,17 +21,18 @@ type observer struct {
 
 	mu      sync.Mutex
 	pending map[structs.AllocID]structs.AllocObserved
-	last    map[structs.AllocID]structs.ClientStatus // sent or waiting; tells what is urgent
-	ports   map[structs.AllocID]int                  // rendezvous ports sent or waiting: a gang waits for them
+	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; tells what is urgent
+	ports   map[structs.AllocID]int                           // rendezvous ports sent or waiting: a gang waits for them
+	offers  map[structs.AllocID][]structs.ServiceRegistration // services sent or waiting: others wait for them
 	wake    chan struct{}
-	urgent  chan struct{} // a status changed, not only an event
+	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
 	most    int           // allocations in one report; less after one was too large
 }
 
 func newObserver(c *Client) *observer {
 	return &observer{
-		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{},
+		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{},
 		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), most: observeMax,
 	}
 }
@@ -56,12 +58,19 @@ func (o *observer) add(ob structs.AllocObserved) {
 	if newPort {
 		o.ports[ob.ID] = ob.GangPort
 	}
+	newOffer := !slices.EqualFunc(o.offers[ob.ID], ob.Services, func(a, b structs.ServiceRegistration) bool { return a.Same(&b) })
+	switch {
+	case newOffer && len(ob.Services) == 0:
+		delete(o.offers, ob.ID)
+	case newOffer:
+		o.offers[ob.ID] = ob.Services
+	}
 	o.mu.Unlock()
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	if was != ob.Client || newPort {
+	if was != ob.Client || newPort || newOffer {
 		select {
 		case o.urgent <- struct{}{}:
 		default:
@@ -187,6 +196,7 @@ func (o *observer) forget(id structs.AllocID) {
 	delete(o.pending, id)
 	delete(o.last, id)
 	delete(o.ports, id)
+	delete(o.offers, id)
 }
 
 // mute makes the observer drop what comes.

@@ -265,10 +265,15 @@ func (s service) collectAll(_ context.Context, _ *rpc.Call, req *methods.AllocNo
 }
 
 func (s service) checks(_ context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.ChecksResponse, error) {
-	if _, err := s.alloc(req.AllocID); err != nil {
+	r, err := s.alloc(req.AllocID)
+	if err != nil {
 		return nil, err
 	}
-	return &methods.ChecksResponse{Checks: map[string]string{}}, nil
+	resp := &methods.ChecksResponse{}
+	for _, c := range r.Checks() {
+		resp.Checks = append(resp.Checks, methods.CheckStatus(c))
+	}
+	return resp, nil
 }
 
 func (s service) metaRead(_ context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.NodeMetaResponse, error) {

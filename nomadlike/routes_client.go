@@ -312,10 +312,11 @@ func clientChecks(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := invoke(c, methods.ClientChecks, &methods.AllocNodeRequest{AllocID: id}); err != nil {
+	resp, err := invoke(c, methods.ClientChecks, &methods.AllocNodeRequest{AllocID: id})
+	if err != nil {
 		return nil, err
 	}
-	return map[string]any{}, nil
+	return wire.ChecksFrom(resp.Checks), nil
 }
 
 func clientGC(c *call) (any, error) {

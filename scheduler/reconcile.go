@@ -747,7 +747,11 @@ func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
 	if u == nil {
 		return false
 	}
-	return a.Client == structs.ClientPending || a.StartedAt == 0 || r.now < a.StartedAt.Add(u.MinHealthyTime)
+	since := a.StartedAt
+	if u.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
+		since = a.HealthySince
+	}
+	return a.Client == structs.ClientPending || since == 0 || r.now < since.Add(u.MinHealthyTime)
 }
 
 // replace replaces allocations of an old version, at most max_parallel at a time, and asks for an evaluation for the

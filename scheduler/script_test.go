@@ -23,11 +23,12 @@ import (
 //	job ID ...         registers a job (a new version when it exists): type= count= cpu= mem= cores= driver= priority= all_at_once dc= pool= env= meta=
 //	                   stop, purge; lines: constraint L OP R, affinity W L OP R, spread W ATTR [VALUE=PERCENT...], gpu NAME COUNT [L OP R],
 //	                   gpus COUNT mem=MIB share=PERCENT compute=PERCENT model=WORD (each line an alternative), numa AFFINITY DEVICE...,
-//	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger=,
+//	                   static LABEL=PORT, dynamic LABEL, volume SOURCE, distinct_hosts, distinct_property ATTR LIMIT, update max_parallel= stagger= health_check= min_healthy=, checked (a service with a check),
 //	                   reschedule attempts= interval= delay= function= max= unlimited, disconnect lost_after= [replace=no], max_run DURATION,
 //	                   gang min= on_failure= timeout= spares=, elastic min= max=, topology inside= across= mode=, checkpoint grace= cost= signal=-,
 //	                   requeue avoid_failed_nodes, second NAME (another group like the first); with preemptible queue= expected= deadline=
 //	client NAME ST...  the agent reports a status for the live allocations of that name: node= exit= gpu_error[=before] ending (of those that are told to stop)
+//	                   healthy (its checks pass)
 //	saved NAME ago=D   the agent reports a checkpoint of the live allocations of that name
 //	rosters            who is in the gangs, by rank
 //	timeouts after=D   ends the assembly of gangs whose time is over
@@ -108,7 +109,12 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 			b.Client = structs.ClientStatus(c.Args[1].Key)
 			switch b.Client {
 			case structs.ClientRunning:
-				b.StartedAt = w.now
+				if b.StartedAt == 0 || !c.Has("healthy") {
+					b.StartedAt = w.now
+				}
+				if b.HealthySince = 0; c.Has("healthy") {
+					b.HealthySince = w.now
+				}
 			case structs.ClientFailed, structs.ClientComplete:
 				b.FinishedAt = w.now
 			}
@@ -429,7 +435,10 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 		case "distinct_property":
 			g.Constraints = append(g.Constraints, structs.Constraint{Operand: structs.OperandDistinctProperty, LTarget: f[1], RTarget: at(2)})
 		case "update":
-			g.Update = &structs.Update{MaxParallel: int(atoi(opt("max_parallel", "1"))), Stagger: duration(t, opt("stagger", "30s"))}
+			g.Update = &structs.Update{MaxParallel: int(atoi(opt("max_parallel", "1"))), Stagger: duration(t, opt("stagger", "30s")),
+				HealthCheck: opt("health_check", ""), MinHealthyTime: duration(t, opt("min_healthy", "0s"))}
+		case "checked":
+			g.Services = append(g.Services, structs.Service{Name: "s", Checked: true})
 		case "reschedule":
 			g.Reschedule = structs.Reschedule{Attempts: int(atoi(opt("attempts", "0"))), Interval: duration(t, opt("interval", "0s")), Delay: duration(t, opt("delay", "0s")),
 				DelayFunction: opt("function", "constant"), MaxDelay: duration(t, opt("max", "1h")), Unlimited: slices.Contains(f, "unlimited")}

@@ -222,7 +222,7 @@ type Group struct {
 	Disconnect       *Disconnect
 	Scaling          *Scaling
 	Disk             EphemeralDisk
-	Services         []Service // carried for Nomad's clients; not registered anywhere yet
+	Services         []Service
 	Volumes          []VolumeRequest
 	Meta             map[string]string
 	ShutdownDelay    time.Duration
@@ -479,14 +479,15 @@ type Parameterized struct {
 	MetaOptional []string
 }
 
-// Service, Template, Artifact, VolumeRequest, VolumeMount and Identity are carried opaquely for Nomad's clients until
+// Template, Artifact, VolumeRequest, VolumeMount and Identity are carried opaquely for Nomad's clients until
 // the features behind them exist: the JSON of Nomad's wire shape, canonical.
 type (
-	// Service is a service registration that a task or group declares.
+	// Service is what a task or group offers under a name; the agent registers it (ServiceRegistration) while it runs.
 	Service struct {
 		Name      string
 		PortLabel string
 		Raw       RawConfig
+		Checked   bool // checks of it say whether an allocation is healthy
 	}
 	// Template is a file rendered for a task.
 	Template struct{ Raw RawConfig }

@@ -137,3 +137,18 @@ func CheckServices(alloc AllocID, list []ServiceRegistration) *Error {
 	}
 	return nil
 }
+
+// HealthByChecks is the health_check of an update that waits for the checks of services.
+const HealthByChecks = "checks"
+
+// Checked reports whether checks of services say if an allocation of the group is healthy.
+func (g *Group) Checked() bool {
+	if g == nil {
+		return false
+	}
+	checked := func(s Service) bool { return s.Checked }
+	if slices.ContainsFunc(g.Services, checked) {
+		return true
+	}
+	return slices.ContainsFunc(g.Tasks, func(t *Task) bool { return slices.ContainsFunc(t.Services, checked) })
+}

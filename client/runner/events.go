@@ -39,6 +39,7 @@ const (
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"
+	EventServices       = "Services"
 	eventsKept          = 10
 	detailRestartReason = "restart_reason"
 )

@@ -135,6 +135,8 @@ type Runner struct {
 	savedDue   bool            // the next one is going to be
 	portEpoch  uint64          // of the roster that it was reserved for
 
+	services services
+
 	done chan struct{} // closed when the allocation is client-terminal
 }
 
@@ -279,9 +281,13 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 // changed reports what is new and makes the coordinator look. While nothing changes an allocation has no goroutine but
 // those of its tasks.
 func (r *Runner) changed() {
+	r.services.mu.Lock() // reports come in the order of what they tell
+	list, since := r.services.serving(r)
 	if o, ok := r.observe(); ok {
+		o.Services, o.HealthySince = list, since
 		r.cfg.Report(o)
 	}
+	r.services.mu.Unlock()
 	stop := r.stopReason() != nil
 	r.mu.Lock()
 	r.dirty = true

@@ -66,6 +66,7 @@ type wishKind uint8
 const (
 	wishNone wishKind = iota
 	wishRestart
+	wishUnhealthy // a restart that the restart policy decides on
 	wishKill
 )
 
@@ -609,6 +610,11 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 			st.State, st.LastRestart = statePending, now()
 			st.Restarts++
 		}, e, restarting(0, "Restart requested"))
+	case wishUnhealthy:
+		t.mu.Lock()
+		t.want = wish{}
+		t.mu.Unlock()
+		t.conclude(ctx, h, false, false, e)
 	default:
 		if res.LostStatus && t.rebooted() {
 			t.resume(ctx, h, e)

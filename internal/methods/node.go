@@ -188,8 +188,17 @@ type (
 		Was   *structs.Saved // the newest checkpoint before, or nil
 		Grace time.Duration  // how long saving may take
 	}
-	// ChecksResponse is the results of service checks; none exist yet.
-	ChecksResponse struct{ Checks map[string]string }
+	// ChecksResponse is the newest results of the checks of an allocation's services, by ID.
+	ChecksResponse struct{ Checks []CheckStatus }
+	// CheckStatus is how a check stands.
+	CheckStatus struct {
+		ID, Check, Service, Task, Group string
+		Readiness                       bool // it does not count for the health of the allocation
+		Status                          structs.ServiceHealth
+		Output                          string
+		Code                            int // of an HTTP answer; 0: none
+		Time                            structs.LogTime
+	}
 	// NodeMetaRequest changes dynamic metadata; a nil value unsets a key.
 	NodeMetaRequest struct {
 		NodeID structs.NodeID

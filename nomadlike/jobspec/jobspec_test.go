@@ -53,6 +53,11 @@ func TestExample(t *testing.T) {
 	if string(g.Tasks[0].Config) != want {
 		t.Errorf("config: %s", g.Tasks[0].Config)
 	}
+	if s := j.TaskGroups[0].Tasks[0].Services; len(g.Tasks[0].Services)+len(g.Services) != 1 || len(s)+len(j.TaskGroups[0].Services) != 1 {
+		t.Errorf("services %+v, %+v", g.Services, g.Tasks[0].Services)
+	} else if x := append(g.Services, g.Tasks[0].Services...)[0]; x.Name != "cache" || x.PortLabel != "db" || !x.Checked {
+		t.Errorf("service %+v", x)
+	}
 }
 
 func golden(t *testing.T, file, got string) {

@@ -194,10 +194,15 @@ func (c *converter) services(where string, in []*Service) []structs.Service {
 	var out []structs.Service
 	for i, s := range in {
 		if s != nil {
-			out = append(out, structs.Service{Name: s.Name, PortLabel: s.PortLabel, Raw: c.raw(fmt.Sprintf("%s, service %d", where, i+1), s)})
+			out = append(out, structs.Service{Name: s.Name, PortLabel: s.PortLabel, Checked: s.checked(), Raw: c.raw(fmt.Sprintf("%s, service %d", where, i+1), s)})
 		}
 	}
 	return out
+}
+
+// checked reports whether checks of the service say if an allocation is healthy.
+func (s *Service) checked() bool {
+	return s.registers() && slices.ContainsFunc(s.Checks, func(c ServiceCheck) bool { return c.OnUpdate != "ignore" })
 }
 
 func (c *converter) scaling(where string, s *ScalingPolicy) structs.Scaling {

@@ -239,7 +239,7 @@ func (g *TaskGroup) canonicalize(j *Job) {
 	canonSpreads(g.Spreads)
 	for _, s := range g.Services {
 		if s != nil {
-			s.canonicalize(fmt.Sprintf("%s-%s", *j.Name, *g.Name))
+			s.canonicalize(fmt.Sprintf("%s-%s", *j.Name, *g.Name), *j.Name, *g.Name, "")
 		}
 	}
 	if d := g.Disconnect; d != nil {
@@ -327,7 +327,7 @@ func (t *Task) canonicalize(j *Job, g *TaskGroup) {
 	canonAffinities(t.Affinities)
 	for _, s := range t.Services {
 		if s != nil {
-			s.canonicalize(fmt.Sprintf("%s-%s-%s", *j.Name, *g.Name, t.Name))
+			s.canonicalize(fmt.Sprintf("%s-%s-%s", *j.Name, *g.Name, t.Name), *j.Name, *g.Name, t.Name)
 		}
 	}
 	if t.Identity != nil {
@@ -433,9 +433,16 @@ func (r *Resources) canonicalize() {
 	}
 }
 
-func (s *Service) canonicalize(name string) {
+// canonicalize fills in what a service does not say. ${JOB}, ${TASKGROUP}, ${TASK} and ${BASE} (all of them, with hyphens)
+// in its name and tags are known now; other ${...} are replaced on the node.
+func (s *Service) canonicalize(base, job, group, task string) {
 	if s.Name == "" {
-		s.Name = name
+		s.Name = base
+	}
+	known := strings.NewReplacer("${JOB}", job, "${TASKGROUP}", group, "${TASK}", task, "${BASE}", base)
+	s.Name = known.Replace(s.Name)
+	for i := range s.Tags {
+		s.Tags[i] = known.Replace(s.Tags[i])
 	}
 	if s.AddressMode == "" {
 		s.AddressMode = "auto"
@@ -444,13 +451,19 @@ func (s *Service) canonicalize(name string) {
 		s.OnUpdate = "require_healthy"
 	}
 	if s.Provider == "" {
-		s.Provider = "consul"
+		s.Provider = structs.ServiceProvider
 	}
 	if s.Cluster == "" {
 		s.Cluster = "default"
 	}
 	for i := range s.Checks {
 		c := &s.Checks[i]
+		if c.Name == "" {
+			c.Name = fmt.Sprintf("service: %q check", s.Name)
+		}
+		if c.Type == "http" && c.Method == "" {
+			c.Method = "GET"
+		}
 		if c.OnUpdate == "" {
 			c.OnUpdate = s.OnUpdate
 		}

@@ -57,3 +57,35 @@ func ServicesFrom(list []methods.ServiceName) []*ServicesOfNamespace {
 	}
 	return out
 }
+
+// CheckStatus is how a check of a service stands.
+type CheckStatus struct {
+	ID         string
+	Check      string
+	Group      string
+	Mode       string // healthiness, or readiness: it does not count for the health of the allocation
+	Output     string
+	Service    string
+	Task       string
+	Status     string // success, failure or pending
+	StatusCode int
+	Timestamp  int64 // Unix seconds
+}
+
+// ChecksFrom converts the checks of an allocation, by ID.
+func ChecksFrom(list []methods.CheckStatus) map[string]*CheckStatus {
+	status := map[structs.ServiceHealth]string{structs.HealthPassing: "success", structs.HealthFailing: "failure", structs.HealthPending: "pending"}
+	out := make(map[string]*CheckStatus, len(list))
+	for i := range list {
+		c := &list[i]
+		w := &CheckStatus{
+			ID: c.ID, Check: c.Check, Group: c.Group, Mode: "healthiness", Output: c.Output, Service: c.Service, Task: c.Task,
+			Status: status[c.Status], StatusCode: c.Code, Timestamp: c.Time.Time().Unix(),
+		}
+		if c.Readiness {
+			w.Mode = "readiness"
+		}
+		out[c.ID] = w
+	}
+	return out
+}

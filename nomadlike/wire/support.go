@@ -40,10 +40,11 @@ type typeSupport struct {
 }
 
 const (
-	noServices = "kept and shown, but services are not registered and checks do not run in this build"
-	noDeploy   = "without effect: updates go by max_parallel and min_healthy_time, not by health checks, in this build"
-	noPlugins  = "storage plugins are not supported"
-	noVault    = "not supported: there is no Vault or Consul integration; pass secrets by other means"
+	noCanary  = "without effect: there are no canaries in this build"
+	noConsul  = "without effect: there is no Consul integration"
+	noDeploy  = "without effect: an update whose new allocations do not become healthy waits, and is not failed or reverted, in this build"
+	noPlugins = "storage plugins are not supported"
+	noVault   = "not supported: there is no Vault or Consul integration; pass secrets by other means"
 )
 
 func not(values ...any) func(reflect.Value) bool {
@@ -66,9 +67,9 @@ var supportTable = []typeSupport{
 		refused: map[string]note{
 			"Multiregion": {why: "not supported: register the job in each region"},
 		}},
-	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel Stagger MinHealthyTime",
+	{typ: reflect.TypeFor[UpdateStrategy](), block: "update", supported: "MaxParallel Stagger MinHealthyTime HealthCheck",
 		ignored: map[string]note{
-			"HealthCheck":      {why: noDeploy, only: not("checks"), value: `other than "checks"`},
+			"HealthCheck":      {why: "without effect: health is not set by hand in this build; the new allocations count as with task_states", only: func(v reflect.Value) bool { return v.String() == "manual" }, value: `"manual"`},
 			"HealthyDeadline":  {why: noDeploy, only: not(Duration(5 * time.Minute)), value: "other than 5m"},
 			"ProgressDeadline": {why: noDeploy, only: not(Duration(10 * time.Minute)), value: "other than 10m"},
 			"AutoRevert":       {why: "without effect: failed updates are not reverted by themselves in this build"},
@@ -107,8 +108,7 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[TaskGroup](), block: "group",
 		supported: "Name Count Constraints Affinities Tasks Spreads RestartPolicy Disconnect ReschedulePolicy EphemeralDisk Update Migrate Networks Meta " +
-			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Near Away Volumes",
-		ignored: map[string]note{"Services": {why: noServices}},
+			"ShutdownDelay MaxRunDuration StopAfterClientDisconnect MaxClientDisconnect PreventRescheduleOnLost Scaling Gang Elastic Topology Launch Checkpoint Near Away Volumes Services",
 		refused: map[string]note{"Consul": {why: noVault}}},
 	{typ: reflect.TypeFor[Gang](), block: "group > gang", supported: "Min Timeout OnFailure Spares"},
 	{typ: reflect.TypeFor[Elastic](), block: "group > elastic", supported: "Min Max"},
@@ -148,9 +148,8 @@ var supportTable = []typeSupport{
 
 	{typ: reflect.TypeFor[Task](), block: "task",
 		supported: "Name Driver User Lifecycle Config Constraints Affinities Env Resources RestartPolicy Meta KillTimeout LogConfig DispatchPayload Leader " +
-			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates WorkDir Umask LogPath LogErrorPath",
+			"ShutdownDelay KillSignal Actions VolumeMounts Artifacts Templates WorkDir Umask LogPath LogErrorPath Services",
 		ignored: map[string]note{
-			"Services":        {why: noServices},
 			"Identity":        {why: "kept and shown, but tasks get no identity token in this build"},
 			"Identities":      {why: "kept and shown, but tasks get no identity token in this build"},
 			"ScalingPolicies": {why: "kept and shown, but nothing scales the resources of a task"},
@@ -204,10 +203,25 @@ var supportTable = []typeSupport{
 		}},
 	{typ: reflect.TypeFor[NUMAResource](), block: "task > resources > numa", supported: "Affinity Devices"},
 	{typ: reflect.TypeFor[RequestedDevice](), block: "task > resources > device", supported: "Name Count Constraints Affinities"},
-	{typ: reflect.TypeFor[Service](), block: "service", all: Ignored, refused: map[string]note{"Connect": {why: "service mesh is not supported"}}},
+	{typ: reflect.TypeFor[Service](), block: "service", supported: "Name Tags PortLabel Address Checks CheckRestart Meta TaskName OnUpdate",
+		ignored: map[string]note{
+			"Provider":   {why: `there is no Consul integration: this service is not registered and its checks do not run; write provider = "nomad"`, only: func(v reflect.Value) bool { return v.String() == "consul" }, value: `"consul"`},
+			"CanaryTags": {why: noCanary}, "CanaryMeta": {why: noCanary},
+			"EnableTagOverride": {why: noConsul}, "TaggedAddresses": {why: noConsul}, "Weights": {why: noConsul}, "Kind": {why: noConsul},
+			"Identity": {why: noConsul}, "Cluster": {why: noConsul, only: not("default"), value: `other than "default"`},
+		},
+		refused: map[string]note{
+			"Connect":     {why: "service mesh is not supported"},
+			"AddressMode": {why: "addresses that a driver gives are not registered in this build; tasks are reached at their node's address (auto, host, alloc)", only: func(v reflect.Value) bool { return v.String() == "driver" }, value: `"driver"`},
+		}},
 	{typ: reflect.TypeFor[ServiceWeights](), block: "service > weights", all: Ignored},
-	{typ: reflect.TypeFor[CheckRestart](), block: "service > check_restart", all: Ignored},
-	{typ: reflect.TypeFor[ServiceCheck](), block: "service > check", all: Ignored},
+	{typ: reflect.TypeFor[CheckRestart](), block: "service > check_restart", supported: "Limit Grace IgnoreWarnings"},
+	{typ: reflect.TypeFor[ServiceCheck](), block: "service > check",
+		supported: "Name Type Path Protocol PortLabel AddressMode Interval Timeout InitialStatus Notes TLSServerName TLSSkipVerify Header Method CheckRestart TaskName Body OnUpdate",
+		ignored: map[string]note{
+			"Command": {why: noConsul}, "Args": {why: noConsul}, "Expose": {why: noConsul}, "Advertise": {why: noConsul}, "GRPCService": {why: noConsul}, "GRPCUseTLS": {why: noConsul},
+			"SuccessBeforePassing": {why: noConsul}, "FailuresBeforeCritical": {why: noConsul}, "FailuresBeforeWarning": {why: noConsul},
+		}},
 }
 
 var supportByType = func() map[reflect.Type]*typeSupport {

@@ -184,9 +184,8 @@ func (v *validator) group(i int, g *TaskGroup) {
 	if mains == 0 && len(g.Tasks) > 0 {
 		v.errorf(w, "every task has a lifecycle block; at least one must be a main task, without it")
 	}
-	for _, s := range g.Services {
-		v.service(w, g, s)
-	}
+	v.services(w, g, g.Services)
+	v.servicesOfGroup(w, g)
 }
 
 func (v *validator) disconnect(w string, g *TaskGroup) {
@@ -269,34 +268,6 @@ func (v *validator) networks(w string, g *TaskGroup) {
 	}
 }
 
-func (v *validator) service(w string, g *TaskGroup, s *Service) {
-	if s == nil {
-		return
-	}
-	w = fmt.Sprintf("%s, service %q", w, s.Name)
-	v.oneOf(w+".provider", s.Provider, "nomad", "consul")
-	if s.PortLabel == "" || strings.Contains(s.PortLabel, "${") {
-		return
-	}
-	if n, err := strconv.Atoi(s.PortLabel); err == nil {
-		if n < 1 || n > 65535 {
-			v.errorf(w+".port", "%d is not a port: want 1 to 65535", n)
-		}
-		return
-	}
-	var labels []string
-	for _, n := range g.Networks {
-		if n != nil {
-			for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-				labels = append(labels, p.Label)
-			}
-		}
-	}
-	if !slices.Contains(labels, s.PortLabel) {
-		v.errorf(w+".port", "the group's network has no port %q%s", s.PortLabel, suggest.DidYouMean(s.PortLabel, labels))
-	}
-}
-
 // signals are the names that kill_signal may have, with or without SIG.
 var signals = strings.Fields("ABRT ALRM BUS CHLD CONT FPE HUP ILL INT IO IOT KILL PIPE PROF QUIT SEGV STOP SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 WINCH XCPU XFSZ")
 
@@ -370,9 +341,7 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 		}
 		seen[a.Name] = true
 	}
-	for _, s := range t.Services {
-		v.service(w, g, s)
-	}
+	v.services(w, g, t.Services)
 }
 
 func (v *validator) resources(w string, r *Resources) {

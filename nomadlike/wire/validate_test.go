@@ -162,10 +162,11 @@ func TestAllErrorsAtOnce(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	j := small("service")
 	j.Update = &UpdateStrategy{MinHealthyTime: wdur(10 * time.Second), HealthyDeadline: wdur(3 * time.Minute), ProgressDeadline: wdur(9 * time.Minute)}
-	j.TaskGroups[0].Services = []*Service{{Name: "s", Provider: "nomad"}}
+	j.TaskGroups[0].Services = []*Service{{Name: "s", CanaryTags: []string{"c"}}, {Name: "not_for_us", Provider: "consul", Cluster: "default"}}
 	_, p := Prepare(j)
 	want := []string{
-		`group "g", service: ` + noServices,
+		`group "g", service, canary_tags: ` + noCanary,
+		`group "g", service, provider: there is no Consul integration: this service is not registered and its checks do not run; write provider = "nomad"`,
 		"update, healthy_deadline, progress_deadline: " + noDeploy,
 	}
 	if p.Err() != nil || !slices.Equal(p.Warnings, want) {

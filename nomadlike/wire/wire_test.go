@@ -169,7 +169,7 @@ func filledJob(t *testing.T) *structs.Job {
 			if err := json.Unmarshal(list[i].Raw, &s); err != nil {
 				t.Fatal(err)
 			}
-			list[i].Name, list[i].PortLabel = s.Name, s.PortLabel
+			list[i].Name, list[i].PortLabel, list[i].Checked = s.Name, s.PortLabel, s.checked()
 		}
 	}
 	for _, g := range j.Groups {

@@ -1,0 +1,255 @@
+package runner
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Bounds of checks.
+const (
+	checkFirst     = 500 * time.Millisecond // until the first look, unless the interval is shorter
+	checkOutputMax = 3 << 10                // bytes kept of what a service answers
+	checkGrace     = time.Second
+)
+
+// CheckStatus is how a check stands.
+type CheckStatus struct {
+	ID, Check, Service, Task, Group string
+	Readiness                       bool // it does not count for the health of the allocation
+	Status                          structs.ServiceHealth
+	Output                          string
+	Code                            int // of an HTTP answer; 0: none
+	Time                            structs.LogTime
+}
+
+// checkRun runs a check for one life of what serves it.
+type checkRun struct {
+	plan *checkPlan
+	made string // the plan as text, to see whether it is another one
+	stop context.CancelFunc
+
+	mu     sync.Mutex
+	last   CheckStatus
+	passed structs.LogTime // since when it passes; 0: it does not
+}
+
+func checkID(registration, name string) string {
+	sum := sha256.Sum256([]byte(registration + "\x00" + name))
+	return hex.EncodeToString(sum[:16])
+}
+
+// standing is what a check says, and since when it passes.
+func (c *checkRun) standing() (structs.ServiceHealth, structs.LogTime) {
+	if c == nil {
+		return structs.HealthPending, 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last.Status, c.passed
+}
+
+// sync lets the checks of what is up run, and no others. The caller holds v.mu.
+func (v *services) sync(ctx context.Context, r *Runner, group string, up []*offer) {
+	want := map[string]*checkPlan{}
+	for _, o := range up {
+		for _, p := range o.checks {
+			want[p.id] = p
+		}
+	}
+	made := map[string]string{}
+	for id, p := range want {
+		b, _ := json.Marshal(struct {
+			Spec    checkSpec
+			Restart []string
+			Address string
+		}{p.spec, p.restart, p.address}) // plain fields cannot fail
+		made[id] = string(b)
+	}
+	for id, c := range v.runs {
+		if want[id] == nil || made[id] != c.made {
+			c.stop()
+			delete(v.runs, id)
+		}
+	}
+	for id, p := range want {
+		if v.runs[id] != nil {
+			continue
+		}
+		if v.runs == nil {
+			v.runs = map[string]*checkRun{}
+		}
+		c := &checkRun{plan: p, made: made[id]}
+		var cctx context.Context
+		cctx, c.stop = context.WithCancel(ctx)
+		c.last = CheckStatus{
+			ID: id, Check: p.spec.Name, Service: p.service, Task: p.task, Group: group, Readiness: p.spec.OnUpdate == "ignore",
+			Status: structs.HealthPending, Output: "the check has not run yet", Time: now(),
+		}
+		switch {
+		case r.dir == nil: // nothing listens on a simulated node
+			c.last.Status, c.last.Output, c.passed = structs.HealthPassing, "simulated", now()
+		case p.spec.InitialStatus == "passing":
+			c.last.Status, c.passed = structs.HealthPassing, now()
+		}
+		v.runs[id] = c
+		if r.dir != nil {
+			r.cfg.Go(func() { c.loop(cctx, r) })
+		}
+	}
+}
+
+// loop looks at the service every interval until it ends.
+func (c *checkRun) loop(ctx context.Context, r *Runner) {
+	p := &c.plan.spec
+	begun := time.Now()
+	fails := 0
+	for wait := min(checkFirst, p.Interval); sleep(ctx, wait); wait = p.Interval {
+		ok, output, code := c.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		status := structs.HealthFailing
+		if ok {
+			status = structs.HealthPassing
+		}
+		c.mu.Lock()
+		turned := c.last.Status != status
+		c.last.Status, c.last.Output, c.last.Code, c.last.Time = status, output, code, now()
+		if !ok {
+			c.passed = 0
+		} else if c.passed == 0 {
+			c.passed = c.last.Time
+		}
+		c.mu.Unlock()
+		if turned {
+			r.changed()
+		}
+		if fails++; ok {
+			fails = 0
+		}
+		if limit, grace := p.restartAfter(); limit > 0 && fails > 0 {
+			if time.Since(begun) < grace {
+				fails = 0
+			} else if fails >= limit {
+				fails = 0
+				c.restart(ctx, r, output)
+			}
+		}
+	}
+}
+
+// restartAfter is after how many failures in a row tasks are restarted (0: never), and how long failures do not count.
+func (p *checkSpec) restartAfter() (limit int, grace time.Duration) {
+	if p.CheckRestart == nil {
+		return 0, 0
+	}
+	if grace = checkGrace; p.CheckRestart.Grace != nil {
+		grace = *p.CheckRestart.Grace
+	}
+	return p.CheckRestart.Limit, grace
+}
+
+// restart ends the tasks that the check is about; their restart policy says whether they run again.
+func (c *checkRun) restart(ctx context.Context, r *Runner, output string) {
+	for _, m := range r.members() {
+		if len(c.plan.restart) > 0 && !slices.Contains(c.plan.restart, m.name) || len(c.plan.restart) == 0 && m.role != roleMain {
+			continue
+		}
+		if m.st.State != stateRunning {
+			continue
+		}
+		why := fmt.Sprintf("healthcheck: check %q unhealthy", c.plan.spec.Name)
+		m.ask(ctx, wish{wishUnhealthy, event(EventRestartSignal, why+": "+output, detailRestartReason, why)})
+	}
+}
+
+// look asks the service once.
+func (c *checkRun) look(ctx context.Context) (ok bool, output string, code int) {
+	ctx, cancel := context.WithTimeout(ctx, c.plan.spec.Timeout)
+	defer cancel()
+	if c.plan.spec.Type == "tcp" {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.plan.address)
+		if err != nil {
+			return false, err.Error(), 0
+		}
+		conn.Close()
+		return true, "connected to " + c.plan.address, 0
+	}
+	return c.http(ctx)
+}
+
+// http makes the request of a check. Anything between 200 and 299 is well; redirections are not followed, because a service
+// must not lead the agent to elsewhere.
+func (c *checkRun) http(ctx context.Context) (ok bool, output string, code int) {
+	p := &c.plan.spec
+	scheme := p.Protocol
+	if scheme == "" {
+		scheme = "http"
+	}
+	path := p.Path
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	method := p.Method
+	if method == "" {
+		method = http.MethodGet
+	}
+	var body io.Reader
+	if p.Body != "" {
+		body = strings.NewReader(p.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, scheme+"://"+c.plan.address+path, body)
+	if err != nil {
+		return false, err.Error(), 0
+	}
+	req.Header.Set("User-Agent", "Muster")
+	for k, list := range p.Header {
+		if k = textproto.CanonicalMIMEHeaderKey(k); k == "Host" && len(list) > 0 {
+			req.Host = list[0]
+			continue
+		}
+		req.Header[k] = list
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: p.TLSServerName, InsecureSkipVerify: p.TLSSkipVerify}} // as the job says
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		return false, err.Error(), 0
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, checkOutputMax))
+	output = strings.ToValidUTF8(string(b), "?")
+	if err != nil && output == "" {
+		output = err.Error()
+	}
+	return resp.StatusCode >= 200 && resp.StatusCode < 300, output, resp.StatusCode
+}
+
+// Checks tells how the allocation's checks stand, by ID.
+func (r *Runner) Checks() []CheckStatus {
+	r.services.mu.Lock()
+	defer r.services.mu.Unlock()
+	var out []CheckStatus
+	for _, c := range r.services.runs {
+		c.mu.Lock()
+		out = append(out, c.last)
+		c.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b CheckStatus) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}

@@ -1,0 +1,283 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-sched/muster/client/taskenv"
+	"github.com/muster-sched/muster/structs"
+)
+
+// serviceSpec is what the client needs of a service, as jobs carry it.
+type serviceSpec struct {
+	Name, PortLabel, Address, TaskName, Provider string
+	Tags                                         []string
+	Meta                                         map[string]string
+	Checks                                       []checkSpec
+}
+
+// checkSpec is what the client needs of a check.
+type checkSpec struct {
+	Name, Type, Path, Protocol, PortLabel, Method, Body string
+	TaskName, InitialStatus, OnUpdate, TLSServerName    string
+	Interval, Timeout                                   time.Duration
+	Header                                              map[string][]string
+	TLSSkipVerify                                       bool
+	CheckRestart                                        *struct {
+		Limit int
+		Grace *time.Duration
+	}
+}
+
+// offer is a service that the allocation registers while it runs.
+type offer struct {
+	reg    structs.ServiceRegistration
+	task   string // of the task that declares it; "": of the group
+	checks []*checkPlan
+}
+
+// checkPlan is a check with everything that is known before it runs.
+type checkPlan struct {
+	id      string
+	spec    checkSpec
+	service string
+	task    string   // "" for the group's
+	restart []string // tasks that check_restart restarts; none: all main ones
+	address string   // host:port that is looked at
+}
+
+// services is what an allocation offers and how its checks stand.
+type services struct {
+	mu sync.Mutex // before Runner.mu and task.mu
+
+	alloc  *structs.Allocation // that offers were made of
+	node   *structs.Node       // the same
+	offers []*offer
+	told   string // what was wrong with them, as last logged
+	runs   map[string]*checkRun
+}
+
+// make works out what the allocation offers: the job's words with ${...} replaced, at the ports that it was given.
+func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
+	if v.alloc == a && v.node == node {
+		return
+	}
+	v.alloc, v.node, v.offers = a, node, nil
+	g := a.Job.Group(a.Group)
+	if g == nil || node == nil {
+		return
+	}
+	var wrong []string
+	add := func(task *structs.Task, list []structs.Service) {
+		if len(list) == 0 {
+			return
+		}
+		env := taskenv.New(taskenv.Input{Node: node, Region: r.cfg.Region, Alloc: a, Task: task, Inherit: []string{}})
+		for i := range list {
+			o, err := newOffer(a, node, env, task.Name, &list[i])
+			if err == nil && o != nil {
+				err = asError(structs.CheckServices(a.ID, []structs.ServiceRegistration{o.reg}))
+			}
+			if err != nil {
+				wrong = append(wrong, err.Error())
+			} else if o != nil && !slices.ContainsFunc(v.offers, func(x *offer) bool { return x.reg.ID == o.reg.ID }) {
+				v.offers = append(v.offers, o)
+			}
+		}
+	}
+	add(&structs.Task{}, g.Services)
+	for _, t := range g.Tasks {
+		add(t, t.Services)
+	}
+	if text := strings.Join(wrong, "; "); text != v.told {
+		if v.told = text; text != "" {
+			r.log.Warn("services cannot be registered", "error", text)
+			first := r.tasks[0]
+			r.cfg.Go(func() { first.note(context.Background(), event(EventServices, "Services cannot be registered: "+text)) })
+		}
+	}
+}
+
+func asError(e *structs.Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
+}
+
+// newOffer reads one service; nil for one that another provider shall register.
+func newOffer(a *structs.Allocation, node *structs.Node, env *taskenv.Env, task string, s *structs.Service) (*offer, error) {
+	var spec serviceSpec
+	if err := json.Unmarshal(s.Raw, &spec); err != nil {
+		return nil, fmt.Errorf("service %q: %w", s.Name, err)
+	}
+	if spec.Provider != structs.ServiceProvider {
+		return nil, nil
+	}
+	name := env.Replace(s.Name)
+	label := env.Replace(s.PortLabel)
+	host, port, err := place(a, node, label)
+	if err != nil {
+		return nil, fmt.Errorf("service %q: %w", name, err)
+	}
+	owner := task
+	if task == "" {
+		owner = "group-" + a.Group
+	}
+	o := &offer{task: task, reg: structs.ServiceRegistration{
+		ID: strings.Join([]string{"_nomad-task", a.ID.String(), owner, name, label}, "-"), Service: name, Address: host, Port: port,
+	}}
+	if spec.Address != "" {
+		o.reg.Address = env.Replace(spec.Address)
+	}
+	for _, t := range spec.Tags {
+		o.reg.Tags = append(o.reg.Tags, env.Replace(t))
+	}
+	for k, v := range spec.Meta {
+		if o.reg.Meta == nil {
+			o.reg.Meta = map[string]string{}
+		}
+		o.reg.Meta[k] = env.Replace(v)
+	}
+	for i := range spec.Checks {
+		c := &spec.Checks[i]
+		p, err := newCheckPlan(a, node, env, o, &spec, c, label)
+		if err != nil {
+			return nil, fmt.Errorf("service %q, check %q: %w", name, c.Name, err)
+		}
+		o.checks = append(o.checks, p)
+	}
+	return o, nil
+}
+
+// place is where a port is reached: tasks use the network of their node.
+func place(a *structs.Allocation, node *structs.Node, label string) (host string, port int, err error) {
+	if n := node.Resources.Networks; len(n) > 0 {
+		host = n[0].IP
+	}
+	if label == "" {
+		return host, 0, nil
+	}
+	for _, p := range a.Ports {
+		if p.Label == label {
+			if p.HostIP != "" && !net.ParseIP(p.HostIP).IsUnspecified() {
+				host = p.HostIP
+			}
+			return host, p.Value, nil
+		}
+	}
+	if port, err = strconv.Atoi(label); err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("the allocation was given no port %q", label)
+	}
+	return host, port, nil
+}
+
+func newCheckPlan(a *structs.Allocation, node *structs.Node, env *taskenv.Env, o *offer, s *serviceSpec, c *checkSpec, label string) (*checkPlan, error) {
+	if c.PortLabel != "" {
+		label = env.Replace(c.PortLabel)
+	}
+	host, port, err := place(a, node, label)
+	if err != nil {
+		return nil, err
+	}
+	spec := *c
+	spec.Path, spec.Body = env.Replace(c.Path), env.Replace(c.Body)
+	spec.Header = make(map[string][]string, len(c.Header))
+	for k, list := range c.Header {
+		for _, v := range list {
+			spec.Header[k] = append(spec.Header[k], env.Replace(v))
+		}
+	}
+	p := &checkPlan{id: checkID(o.reg.ID, c.Name), spec: spec, service: o.reg.Service, task: o.task, address: net.JoinHostPort(host, strconv.Itoa(port))}
+	for _, t := range []string{c.TaskName, s.TaskName, o.task} {
+		if t != "" {
+			p.restart = []string{t}
+			break
+		}
+	}
+	return p, nil
+}
+
+// serving gives what the allocation offers now and since when all of its checks pass, and lets checks run for just that. A
+// service is offered while what serves it runs: a task's while that task does, the group's while all main tasks do and the
+// tasks that come after their start have ended well. Nothing is offered once the allocation is about to end. The caller
+// holds v.mu.
+func (v *services) serving(r *Runner) (list []structs.ServiceRegistration, since structs.LogTime) {
+	r.mu.Lock()
+	a, again, ctx, live := r.alloc, r.again != nil, r.ctx, r.live && r.final == nil
+	r.mu.Unlock()
+	if g := a.Job.Group(a.Group); g == nil || v.runs == nil && !hasServices(g) {
+		return nil, 0
+	}
+	v.make(r, a, r.cfg.Node())
+	var up []*offer
+	if live && !again && r.stopReason() == nil {
+		group, tasks := r.upNow()
+		for _, o := range v.offers {
+			if o.task == "" && group || o.task != "" && tasks[o.task] {
+				up = append(up, o)
+			}
+		}
+	}
+	v.sync(ctx, r, a.Group, up)
+	well := len(up) == len(v.offers)
+	for _, o := range up {
+		reg := o.reg
+		reg.Health = structs.HealthNone
+		for _, c := range o.checks {
+			status, passed := v.runs[c.id].standing()
+			if c.spec.OnUpdate != "ignore" {
+				reg.Health = worse(reg.Health, status)
+				well = well && status == structs.HealthPassing
+				since = max(since, passed)
+			}
+		}
+		list = append(list, reg)
+	}
+	if !well {
+		since = 0
+	}
+	return list, since
+}
+
+func hasServices(g *structs.Group) bool {
+	return len(g.Services) > 0 || slices.ContainsFunc(g.Tasks, func(t *structs.Task) bool { return len(t.Services) > 0 })
+}
+
+// worse joins what checks say.
+func worse(a, b structs.ServiceHealth) structs.ServiceHealth {
+	order := []structs.ServiceHealth{structs.HealthNone, structs.HealthPassing, structs.HealthPending, structs.HealthFailing}
+	if slices.Index(order, a) > slices.Index(order, b) {
+		return a
+	}
+	return b
+}
+
+// upNow tells whether the group serves, and which of its tasks.
+func (r *Runner) upNow() (group bool, tasks map[string]bool) {
+	tasks = map[string]bool{}
+	group = true
+	main := false
+	for _, m := range r.members() {
+		up := m.st.State == stateRunning && m.wanted().kind == wishNone
+		tasks[m.name] = up
+		well := m.dead() && !m.st.Failed
+		switch m.role {
+		case roleMain:
+			group = group && (up || well)
+			main = main || up
+		case rolePreSide, rolePostSide:
+			group = group && (up || well)
+		case rolePost:
+			group = group && well
+		}
+	}
+	return group && main, tasks
+}
