@@ -130,7 +130,7 @@ func applySchedulerConfig(x *tx) *structs.Error {
 		return nil // Swapped stays false: the answer of a check-and-set, not an error
 	}
 	x.result.Swapped = true
-	if n.Order == structs.OrderFair || n.Order == structs.OrderWeighted {
+	if structs.OrderHas(n.Order, structs.OrderFair) || structs.OrderHas(n.Order, structs.OrderWeighted) {
 		x.StartUse()
 	}
 	x.Scheduler.Put(&n)

@@ -58,7 +58,7 @@ func RulesFor(name string) (Rules, error) {
 	for _, part := range strings.Split(name, "+") {
 		switch {
 		case slices.Contains(queue.Names(), part):
-			r.Order = part
+			r.Order = strings.TrimPrefix(r.Order+","+part, ",") // the first decides, the next breaks ties
 		case policy.Builtin[part] != nil:
 			r.Placement = part
 		case preempts[part] != "":
@@ -83,6 +83,11 @@ func RulesFor(name string) (Rules, error) {
 			if !found {
 				return r, fmt.Errorf("no policy is called %q; there are default, %s, and any of these joined by +: %s", part, strings.Join(publishedNames(), ", "), strings.Join(partNames(), ", "))
 			}
+		}
+	}
+	if r.Order != "" {
+		if why := structs.CheckOrder(r.Order); why != "" {
+			return r, fmt.Errorf("policy %q: %s", name, why)
 		}
 	}
 	return r, nil

@@ -58,7 +58,7 @@ type Queue struct {
 	Limit       *Amount          // what the queue may hold at most, AmountNoLimit where there is none; nil: no limit
 	SoftLimit   *Amount          // beyond it the queue is served only when nobody below his own asks; nil: none
 
-	Order        string        // how its own workloads and children are ordered; default: the cluster's (SchedulerConfig.Order)
+	Order        string        // how its own workloads and children are ordered, several names with commas one after another; default: the cluster's (SchedulerConfig.Order)
 	Preempt      string        // how its workloads may preempt; default: order, which concerns only work that may be preempted
 	Backfill     string        // how blocked workloads of the queue are passed; default: the cluster's
 	ReserveDepth int64         // blocked workloads with a reservation under conservative; default 10

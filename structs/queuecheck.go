@@ -1,6 +1,7 @@
 package structs
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -17,6 +18,54 @@ const (
 // QueueOrders are the names that Queue.Order may have beside "": the ordering policies that a person may choose.
 var QueueOrders = []string{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderSRSF, OrderSRTF, OrderWeighted}
 
+// OrderNames are the names in an order: one, or several with commas between them.
+func OrderNames(order string) []string { return strings.Split(order, ",") }
+
+// OrderHas reports whether a name occurs in an order.
+func OrderHas(order, name string) bool {
+	return order == name || strings.Contains(order, ",") && slices.Contains(OrderNames(order), name)
+}
+
+// OrderWidth is how many numbers tell workloads apart under an order by itself.
+func OrderWidth(name string) int {
+	switch name {
+	case OrderEDF, OrderMLFQ:
+		return 2
+	}
+	return 1
+}
+
+// orderWidthMax is how many numbers there are to compare.
+const orderWidthMax = 4
+
+// CheckOrder says what is wrong with an order, or "".
+func CheckOrder(order string) string {
+	names, width, turns := OrderNames(order), 0, ""
+	for i, n := range names {
+		width += OrderWidth(n)
+		switch {
+		case !slices.Contains(QueueOrders, n):
+			return fmt.Sprintf("order %q is not known; use %s, or several of them in a list", n, strings.Join(QueueOrders, ", "))
+		case slices.Contains(names[:i], n):
+			return fmt.Sprintf("order %q is in the list twice", n)
+		case n == OrderAdaptive && len(names) > 1:
+			return "order adaptive decides by everything at once; it stands alone"
+		case n == OrderLottery && i+1 < len(names):
+			return "order lottery leaves nothing equal; it can only be the last of a list"
+		}
+		if n == OrderFair || n == OrderWeighted {
+			if turns != "" {
+				return fmt.Sprintf("orders %s and %s let queues take turns by different shares; give one of them", turns, n)
+			}
+			turns = n
+		}
+	}
+	if width > orderWidthMax {
+		return fmt.Sprintf("order %s is too long a list; three orders, two with edf and mlfq", order)
+	}
+	return ""
+}
+
 // Check says what is wrong with a queue by itself, or nil. Whether its parent exists is for Apply to see.
 func (q *Queue) Check() *Error {
 	bad := func(format string, args ...any) *Error {
@@ -26,8 +75,8 @@ func (q *Queue) Check() *Error {
 		return err
 	}
 	switch {
-	case q.Order != "" && !slices.Contains(QueueOrders, q.Order):
-		return bad("order %q is not known; use one of %s", q.Order, strings.Join(QueueOrders, ", "))
+	case q.Order != "" && CheckOrder(q.Order) != "":
+		return bad("%s", CheckOrder(q.Order))
 	case !slices.Contains([]string{"", PreemptNone, PreemptPriority, PreemptReclaim, PreemptDeadline, PreemptOrder}, q.Preempt):
 		return bad("preempt %q is not known; use none, priority, reclaim, deadline or order", q.Preempt)
 	case !slices.Contains([]string{"", BackfillNone, BackfillGreedy, BackfillEASY, BackfillSJF, BackfillConservative}, q.Backfill):

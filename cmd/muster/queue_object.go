@@ -179,7 +179,7 @@ func (o *objectOptions) queueList(ctx context.Context, _ []string) error {
 	rows := [][]string{}
 	for i := range list {
 		q := &list[i]
-		rows = append(rows, []string{q.Path, q.Effective.Order, strconv.FormatInt(max(q.Weight, 1), 10), gpuText(q.Held), gpuText(q.Guarantee), gpuText(q.Limit),
+		rows = append(rows, []string{q.Path, string(q.Effective.Order), strconv.FormatInt(max(q.Weight, 1), 10), gpuText(q.Held), gpuText(q.Guarantee), gpuText(q.Limit),
 			strconv.FormatInt(q.Jobs, 10), strconv.FormatInt(q.Waiting, 10)})
 	}
 	o.table("PATH|ORDER|WEIGHT|GPUS|GUARANTEE|LIMIT|RUNNING|WAITING", rows)
@@ -351,7 +351,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	if done, err := o.form.done(o.env, &q); done || err != nil {
 		return err
 	}
-	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", q.Effective.Order}, {"Backfill", q.Effective.Backfill}, {"Preempt", q.Effective.Preempt},
+	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", q.Effective.Backfill}, {"Preempt", q.Effective.Preempt},
 		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", time.Duration(q.Effective.MaxWait).String()}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")

@@ -246,7 +246,7 @@ func (s *Store) liftCredit(woke []useKey) {
 		if k.User == "" {
 			parent = cmp.Or(structs.QueueParent(k.Path), structs.QueueRoot)
 		}
-		if s.Order(parent) != structs.OrderWeighted {
+		if !structs.OrderHas(s.Order(parent), structs.OrderWeighted) {
 			continue
 		}
 		var floor *structs.Amount

@@ -1,8 +1,11 @@
 package wire
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -129,7 +132,7 @@ type Queue struct {
 	Guarantee            *Amount
 	Limit                *Amount
 	SoftLimit            *Amount
-	Order                string            `json:",omitempty"`
+	Order                OrderList         `json:",omitempty"`
 	Preempt              string            `json:",omitempty"`
 	Backfill             string            `json:",omitempty"`
 	ReserveDepth         int64             `json:",omitempty"`
@@ -156,6 +159,27 @@ type Queue struct {
 	ModifyIndex          uint64
 }
 
+// OrderList is one order, or several with commas between them; in JSON and HCL also as a list.
+type OrderList string
+
+// UnmarshalJSON takes a text or a list of texts.
+func (o *OrderList) UnmarshalJSON(b []byte) error {
+	var list []string
+	if len(b) > 0 && b[0] == '[' {
+		if err := json.Unmarshal(b, &list); err != nil {
+			return err
+		}
+		*o = OrderList(strings.Join(list, ","))
+		return nil
+	}
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("an order is a name or a list of names: %w", err)
+	}
+	*o = OrderList(strings.Join(strings.Fields(strings.ReplaceAll(s, ",", " ")), ","))
+	return nil
+}
+
 // QueueFromStructs converts a queue.
 func QueueFromStructs(q *structs.Queue) *Queue {
 	limit := func(a *structs.Amount) *Amount {
@@ -166,7 +190,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 	}
 	return &Queue{
 		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
-		Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
 		MaxWait: TextDuration(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
@@ -179,7 +203,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 // ToStructs converts a queue.
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
-		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: q.Order, Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: string(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
 		MaxWait: time.Duration(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,

@@ -41,6 +41,7 @@ type node struct {
 	parent *node
 	order  Order
 	share  Sharer        // order, when it is one
+	first  firster       // order, when others come before the shares of it; nil else
 	odd    string        // the name of its order, when this build does not know it; "" else
 	aware  bool          // order knows run times: see Adaptive.KnowsRunTimes
 	bound  time.Duration // of waiting, after which a workload is first; 0: none
@@ -65,8 +66,14 @@ type entrant struct {
 type rank struct {
 	class int // guarantee, normal, beyondSoft
 	late  int64
+	first Key // before shares
 	share int64
 	key   Key
+}
+
+// firster is a Sharer that has orders in front of it.
+type firster interface {
+	First(w *scheduler.Workload, at *Scene) Key
 }
 
 const (
@@ -180,10 +187,11 @@ func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTi
 		n.scene.Total.Billed = n.scene.Queue.Billing.OfCluster(l.table.Total, l.table.Models)
 	}
 	n.order = Named(n.scene.Queue.Order)
-	if Builtin[n.scene.Queue.Order] == nil {
+	if !Known(n.scene.Queue.Order) {
 		n.odd = n.scene.Queue.Order
 	}
 	n.share, _ = n.order.(Sharer)
+	n.first, _ = n.order.(firster)
 	n.bound = n.scene.Queue.MaxWait
 	if _, n.aware = n.order.(interface{ KnowsRunTimes() }); n.aware { // only if somebody says so
 		n.bound = l.table.Configured(path).MaxWait
@@ -243,6 +251,9 @@ func (l *Line) rate(n *node, e *entrant) {
 	case n.share != nil:
 		e.rank.late = notLate // turns are taken by share; within a lane the late go first
 		e.rank.share, e.rank.key = n.share.Share(&e.Entity, &n.scene), Key{}
+		if n.first != nil {
+			e.rank.first = n.first.First(&l.pending[e.head], &n.scene)
+		}
 	case e.kid != nil:
 		e.rank.key = n.order.Key(&l.pending[e.head], &n.scene)
 	}
@@ -281,6 +292,8 @@ func (l *Line) before(a, b *entrant) bool {
 		return x.class < y.class
 	case x.late != y.late:
 		return x.late < y.late
+	case x.first != y.first:
+		return x.first.Less(y.first)
 	case x.share != y.share:
 		return x.share < y.share
 	case x.key != y.key:
@@ -398,7 +411,7 @@ func (l *Line) Taken(i int) {
 func (l *Line) Blocked(i int) {
 	ln := l.of[i]
 	n := ln.node
-	if ln.byTime || n.aware || n.scene.Queue.Order == structs.OrderEDF || n.scene.Queue.Backfill != structs.BackfillSJF {
+	if ln.byTime || n.aware || structs.OrderHas(n.scene.Queue.Order, structs.OrderEDF) || n.scene.Queue.Backfill != structs.BackfillSJF {
 		return
 	}
 	l.refit()

@@ -105,6 +105,21 @@ func TestLine(t *testing.T) {
 		{"edf: what can be met first, then what cannot, then the rest", structs.OrderEDF, nil, nil,
 			[]scheduler.Workload{load("none", "", "", 1, 90, 1), deadline(load("soon", "", "", 2, 1, 1), 2*time.Hour), deadline(load("hopeless", "", "", 3, 1, 1), time.Minute), deadline(load("later", "", "", 4, 1, 1), 3*time.Hour)},
 			"soon later hopeless none"},
+		{"priority, then fair: within a priority submitters take turns", "priority,fair", nil, nil,
+			[]scheduler.Workload{load("e1", "", "eve", 1, 50, 1), load("e2", "", "eve", 2, 50, 1), load("e3", "", "eve", 3, 60, 1), load("m1", "", "mallory", 4, 50, 1), load("m2", "", "mallory", 5, 50, 1), load("m3", "", "mallory", 6, 40, 1)},
+			"e3 m1 e1 m2 e2 m3"},
+		{"priority, then fair: child queues take turns within a priority", "priority,fair", []*structs.Queue{{Path: "a"}, {Path: "b"}}, nil,
+			[]scheduler.Workload{load("a1", "a", "", 1, 50, 1), load("a2", "a", "", 2, 50, 1), load("b1", "b", "", 3, 50, 1), load("b2", "b", "", 4, 50, 1), load("b3", "b", "", 5, 70, 4)},
+			"b3 a1 a2 b1 b2"},
+		{"priority, then fair: a wait that does not add up to a point decides nothing", "priority,fair", nil, []*structs.QueueUsage{{Path: structs.QueueDefault, User: "eve", Held: structs.Amount{GPUMilli: 1000}, At: testNow}},
+			[]scheduler.Workload{waited(load("e", "", "eve", 1, 50, 1), 3*time.Minute), waited(load("m", "", "mallory", 2, 50, 1), time.Minute), waited(load("old", "", "eve", 3, 50, 1), 25*time.Minute)},
+			"old m e"},
+		{"fair, then sjf: the work of one submitter by run time", "fair,sjf", nil, nil,
+			[]scheduler.Workload{expects(load("e1", "", "eve", 1, 90, 1), 3*time.Hour), expects(load("e2", "", "eve", 2, 50, 1), time.Minute), expects(load("m1", "", "mallory", 3, 50, 1), 2*time.Hour), expects(load("m2", "", "mallory", 4, 50, 1), time.Hour)},
+			"e2 m2 e1 m1"},
+		{"edf, then sjf: what has no deadline by run time", "edf,sjf", nil, nil,
+			[]scheduler.Workload{expects(load("long", "", "", 1, 90, 1), 3*time.Hour), deadline(load("soon", "", "", 2, 1, 1), 2*time.Hour), expects(load("short", "", "", 3, 50, 1), time.Minute)},
+			"soon short long"},
 		{"sjf: shortest expected run time, unknown last", structs.OrderSJF, nil, nil,
 			[]scheduler.Workload{load("unknown", "", "", 1, 90, 1), expects(load("long", "", "", 2, 50, 1), 3*time.Hour), expects(load("short", "", "", 3, 1, 4), time.Minute)},
 			"short long unknown"},
@@ -167,6 +182,33 @@ func TestOrdersOfQueues(t *testing.T) {
 		if o.Name() != name {
 			t.Errorf("the policy %q says that its name is %q", name, o.Name())
 		}
+	}
+}
+
+// TestListsOfOrders: what a list may name, and what is told of the place in line.
+func TestListsOfOrders(t *testing.T) {
+	for list, want := range map[string]string{
+		"priority,fair": "", "fair,priority": "", "edf,priority,fair": "", "edf,mlfq": "", "priority,lottery": "",
+		"priority,quick": `order "quick" is not known`, "fcfs,fcfs": "twice", "adaptive,fair": "stands alone", "lottery,fair": "only be the last",
+		"fair,weighted-fair": "different shares", "edf,mlfq,sjf": "too long", "fair,": `order "" is not known`,
+	} {
+		q := structs.Queue{Path: "q", Order: list}
+		switch err := q.Check(); {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", list, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %s", list, err, want)
+		case want == "" && Named(list).Name() != list:
+			t.Errorf("%s is taken for %s", list, Named(list).Name())
+		}
+	}
+	ws := []scheduler.Workload{load("a", "", "eve", 1, 50, 1)}
+	var names []string
+	for _, x := range NewLine(nil, structs.SchedulerConfig{Order: "priority,fair"}, ws, testNow, 1).Terms(0) {
+		names = append(names, x.Name)
+	}
+	if got := strings.Join(names, "|"); got != "share of default|share of eve|priority|aging|waited_seconds" {
+		t.Errorf("terms %s", got)
 	}
 }
 

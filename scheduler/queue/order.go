@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
@@ -151,14 +152,22 @@ var Builtin = map[string]Order{
 // Default is the ordering policy of a cluster that names none.
 const Default = structs.OrderAdaptive
 
-// Named gives the ordering policy of a name. What a queue may be configured with is known here (a test compares them);
+// Named gives the ordering policy of a name, or of several with commas between them (Several). What a queue may be configured with is known here (a test compares them);
 // a name from a newer build than this one gives Default.
 func Named(name string) Order {
 	if o := Builtin[name]; o != nil {
 		return o
 	}
+	if strings.Contains(name, ",") {
+		if o := named(name); o != nil {
+			return o
+		}
+	}
 	return Builtin[Default]
 }
+
+// Known reports whether this build has the ordering policy of a name, or all of a list.
+func Known(name string) bool { return Builtin[name] != nil || lists(name) }
 
 // Names are the names of all ordering policies, sorted.
 func Names() []string {
