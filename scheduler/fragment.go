@@ -90,7 +90,7 @@ func (v *View) GPUs(mix *Mix, f func(*NodeGPUs) bool) {
 	for _, c := range v.chunks {
 		for i, n := range c.nodes {
 			o := occupancy{c.used[i], c.hold[i]}
-			if gpuState(n, &o, &g); len(g.Free) == 0 {
+			if gpuState(c, i, &o, &g); len(g.Free) == 0 {
 				continue
 			}
 			if suits[c.hash[i]] == nil {

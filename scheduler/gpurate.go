@@ -26,7 +26,8 @@ func hasGPUs(n *structs.Node) bool {
 }
 
 // gpuState tells what is free of the GPUs of a node.
-func gpuState(n *structs.Node, o *occupancy, to *GPUState) {
+func gpuState(c *chunk, at int, o *occupancy, to *GPUState) {
+	n := c.nodes[at]
 	to.Free = to.Free[:0]
 	if len(n.Resources.Devices) == 0 {
 		return
@@ -38,6 +39,17 @@ func gpuState(n *structs.Node, o *occupancy, to *GPUState) {
 		g := &n.Resources.Devices[i]
 		if !isGPU(g) {
 			pos += len(g.Instances)
+			continue
+		}
+		if len(c.sick[at]) == 0 && len(hold.shares) == 0 { // each is idle or given whole: no need to look at it
+			for range g.Instances {
+				free := int64(1000)
+				if hold.devs.has(pos) {
+					free = 0
+				}
+				to.Free = append(to.Free, free)
+				pos++
+			}
 			continue
 		}
 		for j := range g.Instances {
@@ -237,7 +249,7 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 	n, a, rater := c.nodes[i], s.ask, x.l.rater
 	*r = rated{node: n, hold: o.hold}
 	before, after := &x.state.before, &x.state.after
-	gpuState(n, o, before)
+	gpuState(c, i, o, before)
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
 	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
@@ -348,7 +360,7 @@ func (s *scan) rateState(c *chunk, i int, v *verdict, o *occupancy, more pick) i
 	x := &s.gpus
 	n := c.nodes[i]
 	before, after := &x.state.before, &x.state.after
-	gpuState(n, o, before)
+	gpuState(c, i, o, before)
 	after.Free = append(after.Free[:0], before.Free...)
 	reserve := n.GPUReserveMiB()
 	take := func(p *pick, t share) {

@@ -11,7 +11,7 @@ func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
 		return u
 	}
 	before := &s.gpus.state.before
-	gpuState(n, o, before)
+	gpuState(c, i, o, before)
 	u.Count, u.Free = int64(len(before.Free)), sumOf(before.Free)
 	if len(s.ask.devices) == 0 {
 		return u

@@ -192,18 +192,12 @@ func (s *scan) buildKnown(m *askMemo, table []*verdict, c *chunk, first int) {
 	touched := s.w.touched[first : first+n]
 	promised := s.books != nil && s.books.rows != nil
 	for i, h := range c.hold {
-		o := occupancy{c.used[i], h}
 		if t := touched[i]; t != 0 {
-			o = s.w.states[t-1]
+			h = s.w.states[t-1].hold
 		}
 		row := first + i
-		if promised && s.books.promisedAny(row, 1) {
-			if v := table[c.class[i]]; s.counted(c, i, v) {
-				s.seat(c, i, row, v, &o)
-			}
-			continue
-		}
-		if k := lack[i]; k > 0 && hold[i] == o.hold {
+		plain := !promised || !s.books.promisedAny(row, 1)
+		if k := lack[i]; k > 0 && hold[i] == h && plain {
 			x := &m.sums[k-1]
 			x.nodes++
 			if short := m.short[row]; short > 0 && (x.short == 0 || short < x.short) {
@@ -215,14 +209,17 @@ func (s *scan) buildKnown(m *askMemo, table []*verdict, c *chunk, first int) {
 		if !s.counted(c, i, v) {
 			continue
 		}
-		was := lack[i] == 0 && hold[i] == o.hold
+		o := occupancy{c.used[i], h}
+		if t := touched[i]; t != 0 {
+			o = s.w.states[t-1]
+		}
 		base := s.seat(c, i, row, v, &o)
 		switch {
-		case was:
+		case !plain || lack[i] == 0 && hold[i] == h:
 		case base == rateShort:
-			hold[i], lack[i], m.short[row] = o.hold, m.kind(c.classes[c.class[i]].num, &s.why), s.why.short
+			hold[i], lack[i], m.short[row] = h, m.kind(c.classes[c.class[i]].num, &s.why), s.why.short
 		case base >= 0:
-			hold[i], lack[i] = o.hold, 0
+			hold[i], lack[i] = h, 0
 		}
 	}
 }

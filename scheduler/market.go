@@ -105,7 +105,7 @@ func (m *marketRows) sync(w *whatIf, l *ledger, job *structs.Job) {
 			if !c.ready[i] || !inPool(job, r.node) {
 				continue
 			}
-			gpuState(r.node, &o, &g)
+			gpuState(c, i, &o, &g)
 			if len(g.Free) == 0 {
 				continue
 			}

@@ -96,7 +96,7 @@ func (e *Engine) insertAlike(l *Live) {
 		ln = &lane{priority: l.bucket, kin: k, foretold: told}
 		k.lanes = append(k.lanes, ln)
 	}
-	l.shape.waiting++
+	e.waits(l.shape)
 	ln.n++
 	l.home, l.lane, l.pos = l.shape, ln, len(ln.jobs)
 	ln.jobs = append(ln.jobs, l)

@@ -89,7 +89,7 @@ type Engine struct {
 	seq     structs.Index
 	evalSeq uint64
 
-	shapes              []*shape
+	shapes              []*shape // that some job waits with, by seq
 	byShape             map[shapeKey]*shape
 	kins                map[kinKey]*kin
 	alike               bool   // passes see the first of jobs alike
@@ -100,6 +100,7 @@ type Engine struct {
 	pend                []scheduler.Workload
 	freed               []int // nodes that gave something back since the last pick
 	marked              []bool
+	most                mostFree
 	booked              []*structs.Reservation
 	promised            []*Live // whose are in booked, in the order in which they came to be
 	narrowable          bool    // a pass over some of the nodes decides as one over all
@@ -321,9 +322,8 @@ func (e *Engine) submit(j *Job) *Live {
 	key := shapeOf(job)
 	l.shape = e.byShape[key]
 	if l.shape == nil {
-		l.shape = &shape{need: key.need, gpus: key.gpus, shared: key.shared, domain: key.domain, count: key.count}
+		l.shape = &shape{need: key.need, gpus: key.gpus, shared: key.shared, domain: key.domain, count: key.count, seq: len(e.byShape) + 1}
 		e.byShape[key] = l.shape
-		e.shapes = append(e.shapes, l.shape)
 	}
 	domain := job.NodePool
 	if domain == "" {

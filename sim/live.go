@@ -201,6 +201,7 @@ type shape struct {
 	lanes   []*lane // by priority, high first
 	kins    []*kin  // in place of lanes, where passes see the first of jobs alike: see alike.go
 	waiting int
+	seq     int           // counts shapes as they were first met
 	vain    uint64        // the instant at which one of them was last refused for want of room
 	count   int64         // members that must be placed together
 	known   structs.Index // of the view for which room was found out

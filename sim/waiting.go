@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
@@ -73,7 +76,7 @@ func (e *Engine) insert(s *shape, l *Live) {
 		at = len(s.lanes) - 1
 	}
 	ln := s.lanes[at]
-	s.waiting++
+	e.waits(s)
 	ln.n++
 	l.home, l.lane = s, ln
 	k := len(ln.jobs)
@@ -96,6 +99,19 @@ func (e *Engine) insert(s *shape, l *Live) {
 	}
 }
 
+// waits counts one more job that waits with a shape. Few of the shapes of a long trace have any.
+func (e *Engine) waits(s *shape) {
+	if s.waiting++; s.waiting > 1 || s == e.other {
+		return
+	}
+	at, _ := e.findShape(s)
+	e.shapes = slices.Insert(e.shapes, at, s)
+}
+
+func (e *Engine) findShape(s *shape) (int, bool) {
+	return slices.BinarySearchFunc(e.shapes, s.seq, func(x *shape, seq int) int { return cmp.Compare(x.seq, seq) })
+}
+
 // dequeue takes a job from those that wait.
 func (e *Engine) dequeue(l *Live) {
 	if l.lane == nil {
@@ -104,7 +120,10 @@ func (e *Engine) dequeue(l *Live) {
 	ln := l.lane
 	ln.jobs[l.pos] = nil
 	ln.n--
-	l.home.waiting--
+	if l.home.waiting--; l.home.waiting == 0 && l.home != e.other {
+		at, _ := e.findShape(l.home)
+		e.shapes = slices.Delete(e.shapes, at, at+1)
+	}
 	l.lane, l.home, l.pos = nil, nil, -1
 	for ln.first < len(ln.jobs) && ln.jobs[ln.first] == nil {
 		ln.first++
@@ -164,7 +183,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	narrow = len(e.picked) == 0 && !e.cfg.Whole && e.narrowable
 	if len(e.freed) > 0 || e.cfg.Whole {
 		for _, s := range e.shapes {
-			if s.waiting > 0 && (e.cfg.Whole || s.vain != e.instant && e.mayFit(s)) {
+			if e.cfg.Whole || s.vain != e.instant && e.mayFit(s) {
 				narrow = narrow && s.count <= 1
 				from := len(e.picked)
 				e.take(s)
@@ -226,6 +245,9 @@ func (e *Engine) room(s *shape) bool {
 		return s.room
 	}
 	s.known, s.room = e.index, false
+	if !e.mostFree().has(s) {
+		return false
+	}
 	left := max(s.count, 1)
 	for i := range e.nodes {
 		if left -= e.roomFor(&e.nodes[i], s); left <= 0 {
@@ -234,6 +256,36 @@ func (e *Engine) room(s *shape) bool {
 		}
 	}
 	return s.room
+}
+
+// mostFree is of each dimension the most that is free on a node that is ready.
+func (e *Engine) mostFree() *mostFree {
+	m := &e.most
+	if m.known != e.index {
+		*m = mostFree{known: e.index}
+		for i := range e.nodes {
+			n := &e.nodes[i]
+			if !n.node.Ready() {
+				continue
+			}
+			f := n.total.Sub(n.used)
+			m.free = structs.Vector{CPU: max(m.free.CPU, f.CPU), Cores: max(m.free.Cores, f.Cores), MemoryMiB: max(m.free.MemoryMiB, f.MemoryMiB), DiskMiB: max(m.free.DiskMiB, f.DiskMiB)}
+			m.gpus = max(m.gpus, n.free)
+		}
+	}
+	return m
+}
+
+// mostFree is what is free, as of an index of the view.
+type mostFree struct {
+	known structs.Index
+	free  structs.Vector
+	gpus  int64
+}
+
+// has reports whether some node may have room for a shape.
+func (m *mostFree) has(s *shape) bool {
+	return (s.shared || s.gpus <= m.gpus) && s.need.Fits(m.free)
 }
 
 // part is a view of the nodes that gave something back.
@@ -342,7 +394,7 @@ func (e *Engine) vain() bool {
 		return false
 	}
 	for _, s := range e.shapes {
-		if s.waiting > 0 && used.Add(s.need).Fits(total) {
+		if used.Add(s.need).Fits(total) {
 			return false
 		}
 	}
