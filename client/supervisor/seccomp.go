@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"encoding/binary"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -72,39 +74,112 @@ const (
 	dataArgs         = 16 // 8 bytes each, the lower half first
 )
 
-// filter is a program of struct sock_filter.
-type filter struct{ code []byte }
-
-func (f *filter) add(code uint16, jt, jf uint8, k uint32) {
-	f.code = binary.LittleEndian.AppendUint16(f.code, code)
-	f.code = append(f.code, jt, jf)
-	f.code = binary.LittleEndian.AppendUint32(f.code, k)
+// filter is a program of struct sock_filter in the making. The kernel runs it for every number that there is when a task
+// installs it, to find the calls that are always allowed: it finds an answer in few steps, by halving the numbers.
+type filter struct {
+	steps  []step
+	labels []int // the step that each label is before, -1 while it is not known
 }
 
-func (f *filter) load(offset uint32) { f.add(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, 0, 0, offset) }
-func (f *filter) ret(e unix.Errno) {
-	if e == 0 {
-		f.add(unix.BPF_RET|unix.BPF_K, 0, 0, unix.SECCOMP_RET_ALLOW)
-		return
+// label is where a jump leads.
+type label int
+
+// step is an instruction; jt and jf are for jumps.
+type step struct {
+	code   uint16
+	jt, jf label
+	k      uint32
+}
+
+func (f *filter) label() label {
+	f.labels = append(f.labels, -1)
+	return label(len(f.labels) - 1)
+}
+
+func (f *filter) here(l label) { f.labels[l] = len(f.steps) }
+
+func (f *filter) load(offset uint32) {
+	f.steps = append(f.steps, step{code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, k: offset})
+}
+
+// jump goes to yes if the loaded word compares with k as test (BPF_JEQ, BPF_JGE, BPF_JSET) says, else to no.
+func (f *filter) jump(test uint16, k uint32, yes, no label) {
+	f.steps = append(f.steps, step{code: unix.BPF_JMP | test | unix.BPF_K, k: k, jt: yes, jf: no})
+}
+
+func (f *filter) ret(value uint32) {
+	f.steps = append(f.steps, step{code: unix.BPF_RET | unix.BPF_K, k: value})
+}
+
+// span is the numbers from first to the next span's, which all have the same answer.
+type span struct {
+	first uint32
+	to    label
+}
+
+// halve finds the span of the loaded number.
+func (f *filter) halve(list []span) {
+	mid := len(list) / 2
+	child := func(part []span) (label, bool) {
+		if len(part) == 1 {
+			return part[0].to, false
+		}
+		return f.label(), true
 	}
-	f.add(unix.BPF_RET|unix.BPF_K, 0, 0, unix.SECCOMP_RET_ERRNO|uint32(e))
-}
-
-// when answers e if the loaded word compares with k as test (BPF_JEQ, BPF_JGT, BPF_JSET) says.
-func (f *filter) when(test uint16, k uint32, e unix.Errno) {
-	f.add(unix.BPF_JMP|test|unix.BPF_K, 0, 1, k)
-	f.ret(e)
-}
-
-// argument answers e if the call is nr and its argument i compares with one of ks; the call's number stays loaded
-// otherwise.
-func (f *filter) argument(nr uint32, i uint32, test uint16, e unix.Errno, ks ...uint32) {
-	f.add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, 0, uint8(2+2*len(ks)), nr)
-	f.load(dataArgs + 8*i)
-	for _, k := range ks {
-		f.when(test, k, e)
+	low, more := child(list[:mid])
+	high, further := child(list[mid:])
+	f.jump(unix.BPF_JGE, list[mid].first, high, low)
+	if more {
+		f.here(low)
+		f.halve(list[:mid])
 	}
-	f.ret(0)
+	if further {
+		f.here(high)
+		f.halve(list[mid:])
+	}
+}
+
+// encode is the program as the kernel reads it.
+func (f *filter) encode() []byte {
+	var out []byte
+	for i, s := range f.steps {
+		var by [2]byte
+		if s.code&7 == unix.BPF_JMP {
+			for j, l := range []label{s.jt, s.jf} {
+				d := f.labels[l] - i - 1
+				if d < 0 || d > 255 {
+					panic(fmt.Sprintf("the filter of system calls has a jump over %d steps", d)) // more denials than a jump can pass: see TestFilter
+				}
+				by[j] = byte(d)
+			}
+		}
+		out = binary.LittleEndian.AppendUint16(out, s.code)
+		out = append(out, by[0], by[1])
+		out = binary.LittleEndian.AppendUint32(out, s.k)
+	}
+	return out
+}
+
+// argument tells calls apart by one of their arguments: e if it compares with one of ks as test says.
+type argument struct {
+	nr    uint32
+	index uint32
+	test  uint16
+	errn  unix.Errno
+	ks    []uint32
+}
+
+// arguments are the calls of which some are denied, to tasks with these capabilities.
+func arguments(caps uint64) []argument {
+	list := []argument{
+		{unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.EAFNOSUPPORT, []uint32{unix.AF_VSOCK}}, // past every network namespace, to the hypervisor
+	}
+	if caps&capSysAdmin == 0 {
+		list = append(list,
+			argument{unix.SYS_CLONE, 0, unix.BPF_JSET, unix.EPERM, []uint32{cloneNamespaces}},
+			argument{unix.SYS_IOCTL, 1, unix.BPF_JEQ, unix.EPERM, []uint32{unix.TIOCSTI, tiocLinux}}) // put words into a terminal's mouth
+	}
+	return list
 }
 
 var filters sync.Map // by capabilities: []byte
@@ -117,24 +192,77 @@ func seccompFilter(caps uint64) []byte {
 	if b, ok := filters.Load(caps); ok {
 		return b.([]byte)
 	}
+	b := makeFilter(caps)
+	filters.Store(caps, b)
+	return b
+}
+
+func makeFilter(caps uint64) []byte {
 	f := &filter{}
+	answers := map[unix.Errno]label{} // 0: allowed
+	answer := func(e unix.Errno) label {
+		l, ok := answers[e]
+		if !ok {
+			l = f.label()
+			answers[e] = l
+		}
+		return l
+	}
+	mine := f.label()
 	f.load(dataArch)
 	// Calls of another architecture (32-bit programs) have other numbers, of which nothing is said here.
-	f.add(unix.BPF_JMP|unix.BPF_JEQ|unix.BPF_K, 1, 0, seccompArch)
-	f.ret(unix.ENOSYS)
+	f.jump(unix.BPF_JEQ, seccompArch, mine, answer(unix.ENOSYS))
+	f.here(mine)
 	f.load(dataNr)
-	f.when(unix.BPF_JGT, seccompNewest, unix.ENOSYS) // on amd64 those of the x32 ABI, too
+	apart := arguments(caps)
+	special := map[uint32]label{}
 	for _, d := range slices.Concat(denials, denialsOfArch) {
 		if d.caps&caps == 0 {
-			f.when(unix.BPF_JEQ, d.nr, d.errn)
+			special[d.nr] = answer(d.errn)
 		}
 	}
-	if caps&capSysAdmin == 0 {
-		f.argument(unix.SYS_CLONE, 0, unix.BPF_JSET, unix.EPERM, cloneNamespaces)
-		f.argument(unix.SYS_IOCTL, 1, unix.BPF_JEQ, unix.EPERM, unix.TIOCSTI, tiocLinux) // put words into a terminal's mouth
+	for _, a := range apart {
+		if _, denied := special[a.nr]; !denied {
+			special[a.nr] = f.label()
+		}
 	}
-	f.argument(unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.EAFNOSUPPORT, unix.AF_VSOCK) // past every network namespace, to the hypervisor
-	f.ret(0)
-	filters.Store(caps, f.code)
-	return f.code
+	spans := []span{{0, answer(0)}}
+	next := func(first uint32, to label) {
+		switch last := &spans[len(spans)-1]; {
+		case last.to == to:
+		case last.first == first:
+			last.to = to
+		default:
+			spans = append(spans, span{first, to})
+		}
+	}
+	for _, nr := range slices.Sorted(maps.Keys(special)) {
+		next(nr, special[nr])
+		next(nr+1, answer(0))
+	}
+	next(seccompNewest+1, answer(unix.ENOSYS)) // on amd64 those of the x32 ABI, too
+	f.halve(spans)
+	for _, a := range apart {
+		f.here(special[a.nr])
+		f.load(dataArgs + 8*a.index)
+		for i, k := range a.ks {
+			no := answer(0)
+			if i < len(a.ks)-1 {
+				no = f.label()
+			}
+			f.jump(a.test, k, answer(a.errn), no)
+			if i < len(a.ks)-1 {
+				f.here(no)
+			}
+		}
+	}
+	for _, e := range slices.Sorted(maps.Keys(answers)) {
+		f.here(answers[e])
+		if e == 0 {
+			f.ret(unix.SECCOMP_RET_ALLOW)
+		} else {
+			f.ret(unix.SECCOMP_RET_ERRNO | uint32(e))
+		}
+	}
+	return f.encode()
 }
