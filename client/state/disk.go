@@ -39,11 +39,21 @@ const (
 	queueMax = 4096
 )
 
-// After a commit of that many changes or more the next one begins no sooner than gather after it.
-const (
-	gatherFrom = 6
-	gather     = 10 * time.Millisecond
-)
+// pauses say how long after the beginning of a commit the next one begins, by how many changes it had at least. Commits
+// cost the same whether they have few changes or many, so that the more there is to write, the longer it pays to wait.
+var pauses = []struct {
+	changes int
+	pause   time.Duration
+}{{48, 40 * time.Millisecond}, {20, 25 * time.Millisecond}, {6, 10 * time.Millisecond}}
+
+func pauseAfter(changes int) time.Duration {
+	for _, p := range pauses {
+		if changes >= p.changes {
+			return p.pause
+		}
+	}
+	return 0
+}
 
 // FileName is the name of the file in the agent's data directory.
 const FileName = "client.db"
@@ -389,9 +399,7 @@ func (d *Disk) write() {
 	batch := make([]change, 0, batchMax)
 	var last time.Time
 	for c := range d.queue {
-		if len(batch) >= gatherFrom {
-			time.Sleep(gather - time.Since(last))
-		}
+		time.Sleep(pauseAfter(len(batch)) - time.Since(last))
 		last = time.Now()
 		batch = append(batch[:0], c)
 	more:

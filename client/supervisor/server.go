@@ -328,7 +328,7 @@ const (
 
 // run is the supervisor process.
 func run(ctx context.Context, dir string) error {
-	debug.SetGCPercent(200) // there is little to collect, but every collection looks at every task's stacks
+	debug.SetGCPercent(400) // there is little to collect, but every collection looks at every task's stacks
 	Relax()
 	d, err := os.Open(dir)
 	if err != nil {
