@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -231,7 +232,7 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 	c.Try(unix.SYS_UMASK, launch.N(mask))
 	// An agent that was started with nohup, or from a shell that ignores signals, must not pass that on.
 	dfl, none := p.B(make([]byte, 32)), p.B(make([]byte, 8))
-	for sig := 1; sig <= 64; sig++ {
+	for _, sig := range ignored() {
 		c.Try(unix.SYS_RT_SIGACTION, launch.N(sig), dfl, launch.N(0), launch.N(8))
 	}
 	c.Do("unblock signals", unix.SYS_RT_SIGPROCMASK, launch.N(unix.SIG_SETMASK), none, launch.N(0), launch.N(8))
@@ -276,6 +277,26 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 		}
 	}
 }
+
+// ignored are the signals that this process ignores, as its children would: what is handled is not inherited by programs
+// that are executed. Nothing here begins to ignore one later.
+var ignored = sync.OnceValue(func() []int {
+	all := make([]int, 64)
+	for i := range all {
+		all[i] = i + 1
+	}
+	b, err := procfile.Read("/proc/self/status")
+	if err != nil {
+		return all
+	}
+	_, after, ok := strings.Cut(string(b), "\nSigIgn:")
+	line, _, _ := strings.Cut(after, "\n")
+	mask, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if !ok || err != nil {
+		return all
+	}
+	return slices.DeleteFunc(all, func(sig int) bool { return mask&(1<<(sig-1)) == 0 })
+})
 
 // setCaps makes caps the permitted and effective capabilities of the process.
 func setCaps(p *launch.Program, c launch.Section, caps, inheritable uint64) {

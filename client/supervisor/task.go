@@ -252,7 +252,13 @@ func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores 
 	if err != nil {
 		return nil, err
 	}
-	closers = append(closers, func() { progFile.Close() })
+	closers = append(closers, func() {
+		if err != nil {
+			progFile.Close()
+		} else {
+			prog.Release(progFile)
+		}
+	})
 	ours, theirs, err := launch.StatusPair()
 	if err != nil {
 		return nil, err

@@ -39,12 +39,14 @@ const (
 const RecordSize = 64
 
 const (
-	programMagic = 0x314c544d55534d4c
+	programMagic = 0x324c544d55534d4c
 	recordMagic  = 0x315445584d55534d
-	headerSize   = 48
+	headerSize   = 40
 	opSize       = 56
 	// programMax bounds a program; the kernel refuses longer argument lists anyway.
 	programMax = 8 << 20
+	// programBase is the address for which a program's pointers are made; the launcher maps it there.
+	programBase = 0x40000000
 )
 
 // Arg is an argument of an operation: a number, a pointer into the program's data, or a register.
@@ -66,7 +68,7 @@ type op struct {
 	nr     uint32
 	ignore bool
 	dst    int // register or -1
-	args   []Arg
+	args   [6]Arg
 	label  string
 }
 
@@ -80,7 +82,11 @@ type Program struct {
 }
 
 // New makes an empty program.
-func New() *Program { return &Program{} }
+func New() *Program {
+	p := &Program{pre: make([]op, 0, 16), child: make([]op, 0, 160)}
+	p.data.Grow(8 << 10)
+	return p
+}
 
 // Section is a list of operations: before the fork, or in the child.
 type Section struct {
@@ -142,7 +148,9 @@ func (s Section) Try(nr uintptr, args ...Arg) { s.add("", true, -1, nr, args) }
 func (s Section) Set(r int, label string, nr uintptr, args ...Arg) { s.add(label, false, r, nr, args) }
 
 func (s Section) add(label string, ignore bool, dst int, nr uintptr, args []Arg) {
-	*s.ops = append(*s.ops, op{nr: uint32(nr), ignore: ignore, dst: dst, args: args, label: label})
+	o := op{nr: uint32(nr), ignore: ignore, dst: dst, label: label}
+	copy(o.args[:], args)
+	*s.ops = append(*s.ops, o)
 }
 
 // WriteFile opens path, writes text and closes it.
@@ -185,73 +193,60 @@ func (s Section) ExecFile(reg int, path string, argv, env []string) {
 	s.Do("execute "+path, unix.SYS_EXECVEAT, R(reg), p.S(""), p.strings(argv), p.strings(env), N(unix.AT_EMPTY_PATH))
 }
 
-// encode lays the program out: header, operations, relocations, data.
+// encode lays the program out: header, operations, data.
 func (p *Program) encode() ([]byte, error) {
 	le := binary.LittleEndian
-	nops := len(p.pre) + len(p.child)
-	preOff := headerSize
-	childOff := preOff + len(p.pre)*opSize
-	nreloc := len(p.relocs)
-	opsEnd := preOff + nops*opSize
-	for _, o := range append(append([]op(nil), p.pre...), p.child...) {
-		for _, a := range o.args {
-			if a.pointer {
-				nreloc++
-			}
-		}
-	}
-	dataOff := (opsEnd + nreloc*4 + 7) &^ 7
+	childOff := headerSize + len(p.pre)*opSize
+	dataOff := childOff + len(p.child)*opSize
 	size := dataOff + p.data.Len()
 	if size > programMax {
 		return nil, fmt.Errorf("command line and environment take %d bytes, the limit is %d", size, programMax)
 	}
 	out := make([]byte, size)
-	var relocs []uint32
-	at := preOff
-	for _, o := range append(append([]op(nil), p.pre...), p.child...) {
-		le.PutUint32(out[at:], o.nr)
-		if o.ignore {
-			out[at+4] = 1
+	at := headerSize
+	for _, section := range [][]op{p.pre, p.child} {
+		for i := range section {
+			section[i].encode(out[at:at+opSize], programBase+uint64(dataOff))
+			at += opSize
 		}
-		out[at+5] = 255
-		if o.dst >= 0 {
-			out[at+5] = byte(o.dst)
-		}
-		for i, a := range o.args {
-			w := at + 8 + 8*i
-			v := a.value
-			if a.pointer {
-				v += uint64(dataOff)
-				relocs = append(relocs, uint32(w))
-			}
-			if a.reg {
-				out[at+6] |= 1 << i
-			}
-			le.PutUint64(out[w:], v)
-		}
-		at += opSize
 	}
-	data := p.data.Bytes()
-	copy(out[dataOff:], data)
+	copy(out[dataOff:], p.data.Bytes())
 	for _, r := range p.relocs {
 		w := dataOff + int(r)
-		le.PutUint64(out[w:], le.Uint64(out[w:])+uint64(dataOff))
-		relocs = append(relocs, uint32(w))
-	}
-	for i, r := range relocs {
-		le.PutUint32(out[opsEnd+4*i:], r)
+		le.PutUint64(out[w:], le.Uint64(out[w:])+programBase+uint64(dataOff))
 	}
 	le.PutUint64(out[0:], programMagic)
 	le.PutUint32(out[8:], uint32(size))
 	le.PutUint32(out[12:], p.Flags)
 	le.PutUint64(out[16:], p.CloneFlags|uint64(unix.SIGCHLD))
 	le.PutUint32(out[24:], uint32(len(p.pre)))
-	le.PutUint32(out[28:], uint32(preOff))
+	le.PutUint32(out[28:], headerSize)
 	le.PutUint32(out[32:], uint32(len(p.child)))
 	le.PutUint32(out[36:], uint32(childOff))
-	le.PutUint32(out[40:], uint32(len(relocs)))
-	le.PutUint32(out[44:], uint32(opsEnd))
 	return out, nil
+}
+
+// encode writes the operation; data is the address of the program's data.
+func (o *op) encode(out []byte, data uint64) {
+	le := binary.LittleEndian
+	le.PutUint32(out, o.nr)
+	if o.ignore {
+		out[4] = 1
+	}
+	out[5] = 255
+	if o.dst >= 0 {
+		out[5] = byte(o.dst)
+	}
+	for i, a := range o.args {
+		v := a.value
+		if a.pointer {
+			v += data
+		}
+		if a.reg {
+			out[6] |= 1 << i
+		}
+		le.PutUint64(out[8+8*i:], v)
+	}
 }
 
 // Failure is an operation of the program that failed.
@@ -263,22 +258,46 @@ type Failure struct {
 func (f *Failure) Error() string { return fmt.Sprintf("%s: %v", f.What, f.Err) }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// File opens the program as a read-only file for descriptor FDProgram.
+// spares are memory files of programs that have been carried out, for the next ones: making one and giving its pages back
+// costs more than writing over them. What is larger than spareMax is not kept.
+var spares = make(chan *os.File, 16)
+
+const spareMax = 64 << 10
+
+// File opens the program as a file for descriptor FDProgram.
 func (p *Program) File() (*os.File, error) {
 	b, err := p.encode()
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("create memory file for the launcher: %w", err)
+	var f *os.File
+	select {
+	case f = <-spares:
+	default:
+		fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
+		if err != nil {
+			return nil, fmt.Errorf("create memory file for the launcher: %w", err)
+		}
+		f = os.NewFile(uintptr(fd), "program")
 	}
-	f := os.NewFile(uintptr(fd), "program")
-	if _, err := f.Write(b); err != nil {
+	if _, err := f.WriteAt(b, 0); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
+}
+
+// Release gives the file of a program back once Await has told, without an error, that the command was executed: nobody
+// reads it any more.
+func (p *Program) Release(f *os.File) {
+	if p.data.Len() <= spareMax {
+		select {
+		case spares <- f:
+			return
+		default:
+		}
+	}
+	f.Close()
 }
 
 // Await reads the launcher's messages from our end of the status socket until the task's command has been executed

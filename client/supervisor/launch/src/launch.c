@@ -81,8 +81,11 @@ struct header {
 	u64 clone_flags;
 	u32 npre, pre;     // count, offset
 	u32 nchild, child;
-	u32 nreloc, reloc; // offsets (u32) of 8-byte words to which the load address is added
 };
+
+// Where the program is mapped: its pointers are made for that address, so that nothing has to be written into it and
+// nobody gets a copy of its pages. There is nothing else: the launcher itself lies below 8 MiB, stack and vdso at the top.
+#define PROGRAM_BASE 0x40000000UL
 
 struct record {
 	u64 magic;
@@ -94,7 +97,7 @@ struct record {
 	u64 check;
 };
 
-#define PROGRAM_MAGIC 0x314c544d55534d4cUL
+#define PROGRAM_MAGIC 0x324c544d55534d4cUL
 #define RECORD_MAGIC 0x315445584d55534dUL
 
 static void leave(int code) {
@@ -109,7 +112,7 @@ static void tell(u32 kind, u32 op, long err) {
 	sys(N_sendto, 5, (long)m, 12, 0x4000, 0, 0); // MSG_NOSIGNAL: who started us may be dead
 }
 
-static long run(struct op *o, u32 n, u32 base) {
+static long run(const struct op *o, u32 n, u32 base) {
 	u64 reg[8];
 	for (int j = 0; j < 8; j++) reg[j] = 0;
 	for (u32 i = 0; i < n; i++, o++) {
@@ -131,14 +134,12 @@ __attribute__((used)) void launch(void) {
 		tell(2, ~0u, 8);
 		leave(127);
 	}
-	u8 *p = (u8 *)sys(N_mmap, 0, h.size, 3, 2, 7, 0); // PROT_READ|PROT_WRITE, MAP_PRIVATE
-	if ((long)p < 0 && (long)p > -4096) {
-		tell(2, ~0u, -(long)p);
+	u8 *p = (u8 *)sys(N_mmap, PROGRAM_BASE, h.size, 1, 0x100002, 7, 0); // PROT_READ, MAP_PRIVATE|MAP_FIXED_NOREPLACE
+	if ((u64)p != PROGRAM_BASE) {
+		tell(2, ~0u, (long)p < 0 && (long)p > -4096 ? -(long)p : 17); // EEXIST
 		leave(127);
 	}
 	sys(N_close, 7, 0, 0, 0, 0, 0);
-	u32 *rel = (u32 *)(p + h.reloc);
-	for (u32 i = 0; i < h.nreloc; i++) *(u64 *)(p + rel[i]) += (u64)p;
 	if (run((struct op *)(p + h.pre), h.npre, 0) < 0) leave(127);
 	long child = sys(N_clone, h.clone_flags, 0, 0, 0, 0, 0);
 	if (child == 0) {
