@@ -281,8 +281,8 @@ func openDir(at int, path string) (int, error) {
 func (d *Dir) Unmount() {
 	entries, _ := os.ReadDir(d.Root)
 	for _, e := range entries {
-		if s := filepath.Join(d.Root, e.Name(), Secrets); e.IsDir() && e.Name() != Shared && isMount(s) {
-			_ = unix.Unmount(s, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if e.IsDir() && e.Name() != Shared { // what is no mount is refused
+			_ = unix.Unmount(filepath.Join(d.Root, e.Name(), Secrets), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		}
 	}
 }

@@ -32,15 +32,14 @@ type pump struct {
 // may be able to write there.
 type logDir struct {
 	path  string
-	root  *os.Root
-	names []string // when it was opened
+	fd    int
 	users atomic.Int32
 }
 
 // logDirs are the directories of a task's logs while its pumps are started.
 type logDirs []*logDir
 
-// of opens the directory of a log, once.
+// of opens the directory of a log, once. It is looked into when there is something to write.
 func (l *logDirs) of(cfg Log) (*logDir, error) {
 	path := filepath.Dir(cfg.Base)
 	for _, d := range *l {
@@ -48,40 +47,34 @@ func (l *logDirs) of(cfg Log) (*logDir, error) {
 			return d, nil
 		}
 	}
-	if st, err := os.Lstat(path); err != nil {
-		return nil, fmt.Errorf("open log directory: %w", err)
-	} else if !st.IsDir() {
-		return nil, fmt.Errorf("open log directory: %s is not a directory", path)
-	}
-	root, err := os.OpenRoot(path)
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open log directory: %w", err)
+		return nil, fmt.Errorf("open log directory %s: %w", path, err)
 	}
-	d := &logDir{path: path, root: root}
+	d := &logDir{path: path, fd: fd}
 	d.users.Store(1) // the list's
-	d.names = d.list()
 	*l = append(*l, d)
 	return d, nil
 }
 
 func (l *logDirs) close() {
 	for _, d := range *l {
-		d.names = nil
 		d.release()
 	}
 }
 
 func (d *logDir) release() {
 	if d.users.Add(-1) == 0 {
-		d.root.Close()
+		unix.Close(d.fd)
 	}
 }
 
 func (d *logDir) list() []string {
-	f, err := d.root.Open(".")
+	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
+	f := os.NewFile(uintptr(fd), d.path)
 	defer f.Close()
 	names, err := f.Readdirnames(-1) // without a stat of each
 	if err != nil {
@@ -90,7 +83,7 @@ func (d *logDir) list() []string {
 	return names
 }
 
-// newPump finds the newest file of the log. It is opened, or made, when there is something to write.
+// newPump makes the pump of a log. Its newest file is looked for and opened, or made, when there is something to write.
 func newPump(cfg Log, dir *logDir) *pump {
 	if cfg.MaxFiles <= 0 {
 		cfg.MaxFiles = 10
@@ -98,12 +91,8 @@ func newPump(cfg Log, dir *logDir) *pump {
 	if cfg.MaxSize <= 0 {
 		cfg.MaxSize = 10 << 20
 	}
-	p := &pump{cfg: cfg, dir: dir, name: filepath.Base(cfg.Base)}
-	for _, i := range p.indexes(dir.names) {
-		p.idx = max(p.idx, i)
-	}
 	dir.users.Add(1)
-	return p
+	return &pump{cfg: cfg, dir: dir, name: filepath.Base(cfg.Base)}
 }
 
 // indexes are the numbers of the log's files among names.
@@ -120,10 +109,16 @@ func (p *pump) indexes(names []string) []int {
 }
 
 func (p *pump) open() error {
-	f, err := p.dir.root.OpenFile(p.name+"."+strconv.Itoa(p.idx), os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	if p.file == nil {
+		for _, i := range p.indexes(p.dir.list()) {
+			p.idx = max(p.idx, i)
+		}
+	}
+	fd, err := unix.Openat(p.dir.fd, p.name+"."+strconv.Itoa(p.idx), unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
+	f := os.NewFile(uintptr(fd), p.name)
 	st, err := f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", f.Name())
@@ -147,7 +142,7 @@ func (p *pump) rotate() error {
 	}
 	for _, i := range p.indexes(p.dir.list()) {
 		if i <= p.idx-p.cfg.MaxFiles {
-			p.dir.root.Remove(p.name + "." + strconv.Itoa(i))
+			unix.Unlinkat(p.dir.fd, p.name+"."+strconv.Itoa(i), 0)
 		}
 	}
 	return nil
