@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -30,7 +31,7 @@ const startPatience = 90 * time.Second
 
 // starting bounds how many tasks are being started at once that need nothing but this node's own work. A thousand that
 // begin together are not done sooner, and each mount that one of them makes is copied for every other.
-var starting = make(chan struct{}, 24)
+var starting = make(chan struct{}, min(24, 4+2*runtime.NumCPU()))
 
 // startRepeats is how often a start with an unknown outcome is repeated before it counts as failed.
 const startRepeats = 3

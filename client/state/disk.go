@@ -44,7 +44,7 @@ const (
 var pauses = []struct {
 	changes int
 	pause   time.Duration
-}{{48, 40 * time.Millisecond}, {20, 25 * time.Millisecond}, {6, 10 * time.Millisecond}}
+}{{48, 40 * time.Millisecond}, {12, 25 * time.Millisecond}, {6, 10 * time.Millisecond}}
 
 func pauseAfter(changes int) time.Duration {
 	for _, p := range pauses {
