@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Bounds of waiting for changes of variables.
+// Bounds of waiting for changes of variables and services.
 const (
 	variableWait  = 2 * time.Minute  // for which a server keeps a request
 	variableWaits = 400              // requests of a node that wait at once: a session has room for 1,024 calls of all kinds
@@ -78,4 +78,26 @@ func (v variables) Variables(ctx context.Context, alloc structs.AllocID, task, n
 		}
 		next, after = resp.NextToken, 0
 	}
+}
+
+// Service implements runner.Variables.
+func (v variables) Service(ctx context.Context, alloc structs.AllocID, task, namespace, name string, n int, key string, after structs.Index) ([]*structs.ServiceRegistration, structs.Index, error) {
+	resp, err := changed(ctx, v.c, after, func(q methods.Query) (*methods.ServiceGetResponse, error) {
+		return rpc.Invoke(ctx, v.c.conn, methods.ServiceGet, v.header(alloc, task, namespace), &methods.ServiceGetRequest{Service: name, Choose: n, Key: key, Query: q})
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return resp.Services, resp.Index, nil
+}
+
+// Services implements runner.Variables.
+func (v variables) Services(ctx context.Context, alloc structs.AllocID, task, namespace string, after structs.Index) ([]methods.ServiceName, structs.Index, error) {
+	resp, err := changed(ctx, v.c, after, func(q methods.Query) (*methods.ServiceListResponse, error) {
+		return rpc.Invoke(ctx, v.c.conn, methods.ServiceList, v.header(alloc, task, namespace), &methods.ListRequest{Query: q})
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	return resp.Services, resp.Index, nil
 }

@@ -14,25 +14,29 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Variables reads the cluster's variables as a task of an allocation may. With after, an answer comes when there is
+// Variables reads the cluster's variables and registered services as a task of an allocation may. With after, an answer comes when there is
 // something newer than that index, or some minutes later.
 type Variables interface {
 	// Variable gives a variable, or nil, and the index to wait after.
 	Variable(ctx context.Context, alloc structs.AllocID, task, namespace, path string, after structs.Index) (*methods.Variable, structs.Index, error)
 	// Variables lists those whose path begins with prefix, as far as the task may read them.
 	Variables(ctx context.Context, alloc structs.AllocID, task, namespace, prefix string, after structs.Index) ([]methods.VariableMeta, structs.Index, error)
+	// Service gives the registrations of a service; with n, so many of them as suit the key best.
+	Service(ctx context.Context, alloc structs.AllocID, task, namespace, name string, n int, key string, after structs.Index) ([]*structs.ServiceRegistration, structs.Index, error)
+	// Services lists the services of a namespace.
+	Services(ctx context.Context, alloc structs.AllocID, task, namespace string, after structs.Index) ([]methods.ServiceName, structs.Index, error)
 }
 
 // Bounds of what the templates of a task look up.
 const (
-	lookupsMax     = 128              // names of variables, and prefixes, of one task
+	lookupsMax     = 128              // names of variables, prefixes and services of one task
 	lookupPatience = 10 * time.Second // for a first answer
 	lookupRestMin  = time.Second      // after a failed look, growing
 	lookupRestMax  = 30 * time.Second
 )
 
-// errUnread marks a variable that could not be asked for now; another time it may.
-var errUnread = errors.New("variables cannot be read now")
+// errUnread marks a variable or service that could not be asked for now; another time it may.
+var errUnread = errors.New("variables and services cannot be read now")
 
 // lookups is what the templates of a task have looked up. The first look asks a server; from then on a goroutine for each
 // name waits for changes, and looks are answered from what it knows, also while no server can be reached. It lives from the
@@ -48,14 +52,31 @@ type lookups struct {
 }
 
 type lookupKey struct {
-	list            bool
+	kind            lookupKind
 	namespace, path string
+	n               int    // of a service: how many, 0 for all
+	key             string // of a service: for whom
+}
+
+type lookupKind uint8
+
+const (
+	ofVariable lookupKind = iota
+	ofPrefix
+	ofService
+	ofServices
+)
+
+func (k lookupKey) String() string {
+	return [...]string{"variable", "variables", "service", "services"}[k.kind] + fmt.Sprintf(" %q", k.path)
 }
 
 type lookup struct {
 	index structs.Index
 	items template.VarItems // nil: there is none
 	list  []template.VarMeta
+	offer []template.Service
+	names []template.ServiceName
 }
 
 // lookupsIn gives the task's, made if there are none yet. ctx is the agent's life.
@@ -112,7 +133,7 @@ func (v view) Variable(path string) (template.VarItems, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := v.l.look(v.ctx, lookupKey{false, ns, rest})
+	x, err := v.l.look(v.ctx, lookupKey{kind: ofVariable, namespace: ns, path: rest})
 	return x.items, err
 }
 
@@ -122,8 +143,26 @@ func (v view) Variables(prefix string) ([]template.VarMeta, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, err := v.l.look(v.ctx, lookupKey{true, ns, rest})
+	x, err := v.l.look(v.ctx, lookupKey{kind: ofPrefix, namespace: ns, path: rest})
 	return x.list, err
+}
+
+// servicesIn is who looks services up when v looks variables up; nil when nobody does.
+func servicesIn(v template.Variables) template.Services {
+	s, _ := v.(template.Services)
+	return s
+}
+
+// Service implements template.Services.
+func (v view) Service(name string, n int, key string) ([]template.Service, error) {
+	x, err := v.l.look(v.ctx, lookupKey{kind: ofService, namespace: v.l.t.r.Alloc().Namespace, path: name, n: n, key: key})
+	return x.offer, err
+}
+
+// Services implements template.Services.
+func (v view) Services() ([]template.ServiceName, error) {
+	x, err := v.l.look(v.ctx, lookupKey{kind: ofServices, namespace: v.l.t.r.Alloc().Namespace})
+	return x.names, err
 }
 
 // look answers from what is known, or asks for the first time.
@@ -135,17 +174,19 @@ func (l *lookups) look(ctx context.Context, k lookupKey) (lookup, error) {
 		return *x, nil
 	}
 	if n >= lookupsMax {
-		return lookup{}, driver.Permanent(fmt.Errorf("the templates of the task look up more than %d variables", lookupsMax))
+		return lookup{}, driver.Permanent(fmt.Errorf("the templates of the task look up more than %d variables and services", lookupsMax))
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()
 	first, err := l.ask(ctx, k, 0)
 	switch code := structs.CodeOf(err); {
 	case err == nil:
+	case code == structs.CodeDenied && k.kind >= ofService:
+		return lookup{}, driver.Permanent(fmt.Errorf("%s of namespace %q may not be looked up by this task", k, k.namespace))
 	case code == structs.CodeDenied:
 		return lookup{}, driver.Permanent(fmt.Errorf("variable %q of namespace %q may not be read by this task: those of its own job may, below nomad/jobs", k.path, k.namespace))
 	case code == structs.CodeInvalid:
-		return lookup{}, driver.Permanent(fmt.Errorf("variable %q: %w", k.path, err))
+		return lookup{}, driver.Permanent(fmt.Errorf("%s: %w", k, err))
 	default:
 		return lookup{}, fmt.Errorf("%w: %w", errUnread, err)
 	}
@@ -161,7 +202,25 @@ func (l *lookups) ask(ctx context.Context, k lookupKey, after structs.Index) (lo
 	meta := func(m *methods.VariableMeta) template.VarMeta {
 		return template.VarMeta{Namespace: m.Namespace, Path: m.Path, CreateTime: int64(m.CreateTime), ModifyTime: int64(m.ModifyTime), CreateIndex: uint64(m.CreateIndex), ModifyIndex: uint64(m.ModifyIndex)}
 	}
-	if k.list {
+	switch k.kind {
+	case ofService:
+		list, index, err := from.Service(ctx, id, l.t.name, k.namespace, k.path, k.n, k.key, after)
+		x := lookup{index: index}
+		for _, r := range list {
+			x.offer = append(x.offer, template.Service{
+				ID: r.ID, Name: r.Service, Namespace: r.Namespace, Datacenter: r.Datacenter, Node: r.NodeID.String(), JobID: r.JobID, AllocID: r.AllocID.String(),
+				Address: r.Address, Port: r.Port, Tags: r.Tags, Meta: r.Meta, Health: string(r.Health),
+			})
+		}
+		return x, err
+	case ofServices:
+		list, index, err := from.Services(ctx, id, l.t.name, k.namespace, after)
+		x := lookup{index: index}
+		for _, s := range list {
+			x.names = append(x.names, template.ServiceName{Name: s.Service, Tags: s.Tags})
+		}
+		return x, err
+	case ofPrefix:
 		list, index, err := from.Variables(ctx, id, l.t.name, k.namespace, k.path, after)
 		x := lookup{index: index}
 		for i := range list {
@@ -183,7 +242,7 @@ func (l *lookups) follow(k lookupKey, index structs.Index) {
 	for l.ctx.Err() == nil {
 		x, err := l.ask(l.ctx, k, index)
 		if err != nil {
-			l.t.r.log.Debug("a variable of a template cannot be looked at", "task", l.t.name, "path", k.path, "error", err)
+			l.t.r.log.Debug("what a template looks up cannot be looked at", "task", l.t.name, "what", k.String(), "error", err)
 			if !sleep(l.ctx, bo.next()) {
 				return
 			}

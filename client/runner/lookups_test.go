@@ -69,6 +69,52 @@ func (s *shelf) Variables(context.Context, structs.AllocID, string, string, stri
 	return nil, 1, nil
 }
 
+func (s *shelf) Service(ctx context.Context, a structs.AllocID, task, ns, name string, _ int, _ string, after structs.Index) ([]*structs.ServiceRegistration, structs.Index, error) {
+	v, index, err := s.Variable(ctx, a, task, ns, "service/"+name, after)
+	if v == nil || err != nil {
+		return nil, index, err
+	}
+	return []*structs.ServiceRegistration{{Service: name, Namespace: ns, Address: v.Items["k"], Port: 80}}, index, nil
+}
+
+func (s *shelf) Services(ctx context.Context, a structs.AllocID, task, ns string, after structs.Index) ([]methods.ServiceName, structs.Index, error) {
+	return []methods.ServiceName{{Namespace: ns, Service: "api"}}, 1, nil
+}
+
+// TestServiceLookups: a service that comes later wakes the templates that look for it.
+func TestServiceLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{items: map[string]string{}, index: 5, changed: make(chan struct{})}
+		var wg sync.WaitGroup
+		r := &Runner{cfg: &Config{Variables: s, Region: "global", Go: func(fn func()) bool { wg.Go(fn); return true }}, log: hclog.NewNullLogger(), alloc: &structs.Allocation{Namespace: "team"}}
+		tk := &task{r: r, name: "client"}
+		ctx, cancel := context.WithCancel(t.Context())
+		looks := tk.lookupsIn(ctx)
+		v := servicesIn(looks.during(ctx))
+		if list, err := v.Service("api", 0, ""); err != nil || len(list) != 0 {
+			t.Errorf("before there is one: %v %v", list, err)
+		}
+		if list, err := v.Services(); err != nil || len(list) != 1 || list[0].Name != "api" {
+			t.Errorf("services %v %v", list, err)
+		}
+		s.set("service/api", "10.0.0.1", nil)
+		began := time.Now()
+		if !looks.wait(ctx, time.Hour) || time.Since(began) > time.Minute {
+			t.Errorf("woken after %s", time.Since(began))
+		}
+		if list, err := v.Service("api", 0, ""); err != nil || len(list) != 1 || list[0].Address != "10.0.0.1" || list[0].Namespace != "team" {
+			t.Errorf("once it is there: %v %v", list, err)
+		}
+		s.set("", "", structs.ErrPermissionDenied)
+		if _, err := v.Service("api", 2, "k"); !errors.Is(err, driver.ErrPermanent) {
+			t.Errorf("denied: %v", err)
+		}
+		cancel()
+		tk.looks.stop()
+		wg.Wait()
+	})
+}
+
 // TestLookups: the first look asks, later ones are answered from what is known, changes wake, and what cannot be asked for is
 // told from what may not be read.
 func TestLookups(t *testing.T) {

@@ -51,7 +51,7 @@ type Config struct {
 	DefaultUsers map[string]string
 	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed; nil: tasks get none.
 	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
-	// Variables reads the cluster's variables for templates; nil: they have none.
+	// Variables reads the cluster's variables and services for templates; nil: they have none.
 	Variables Variables
 	// SaveTurn asks whether it is the turn of an allocation, which is to end, to save its state; nil: always.
 	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)

@@ -51,6 +51,7 @@ type rendering struct {
 	a    *attempt
 	root *os.Root
 	vars template.Variables // or nil
+	svcs template.Services  // or nil
 }
 
 func templatesOf(spec *structs.Task) ([]templateSpec, error) {
@@ -83,7 +84,8 @@ func renderTemplates(ctx context.Context, a *attempt) error {
 		told := ""
 		bo := backoff{min: lookupRestMin, max: lookupRestMax}
 		for {
-			err := rendering{a, root, looks.during(ctx)}.all(list)
+			v := looks.during(ctx)
+			err := rendering{a, root, v, servicesIn(v)}.all(list)
 			var lack *template.MissingError
 			switch {
 			case errors.As(err, &lack):
@@ -165,7 +167,7 @@ func (r rendering) update(i int, s *templateSpec) (changed bool, err error) {
 
 func (r rendering) render(s *templateSpec) ([]byte, error) {
 	in := template.Input{
-		Vars: r.vars, Source: s.EmbeddedTmpl, Left: s.LeftDelim, Right: s.RightDelim, MissingErr: s.ErrMissingKey, Env: r.a.env.Get, Replace: r.a.env.Replace, File: r.file,
+		Vars: r.vars, Services: r.svcs, Source: s.EmbeddedTmpl, Left: s.LeftDelim, Right: s.RightDelim, MissingErr: s.ErrMissingKey, Env: r.a.env.Get, Replace: r.a.env.Replace, File: r.file,
 	}
 	if s.SourcePath != "" {
 		text, err := r.file(s.SourcePath)
@@ -317,7 +319,7 @@ func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templ
 		if list[i].Once {
 			continue
 		}
-		changed, err := (rendering{a, root, vars}).update(i, &list[i])
+		changed, err := (rendering{a, root, vars, servicesIn(vars)}).update(i, &list[i])
 		if err != nil {
 			errs = append(errs, fmt.Errorf("template %d (%s): %w", i+1, list[i].DestPath, err))
 		}

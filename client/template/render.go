@@ -33,6 +33,7 @@ type Input struct {
 	Replace     func(text string) string          // replaces ${...}
 	File        func(name string) (string, error) // of the allocation
 	Vars        Variables                         // or nil: none can be read
+	Services    Services                          // or nil: none can be looked up
 }
 
 // ErrBad marks a template that can never be rendered.
@@ -52,7 +53,7 @@ func Render(in Input) ([]byte, error) {
 	}
 	left := loopMax
 	lack := &missing{}
-	t := template.New("template").Delims(in.Left, in.Right).Funcs(functions(in)).Funcs(variableFunctions(in, lack)).Funcs(template.FuncMap{
+	t := template.New("template").Delims(in.Left, in.Right).Funcs(functions(in)).Funcs(variableFunctions(in, lack)).Funcs(serviceFunctions(in)).Funcs(template.FuncMap{
 		// every loop asks it: see bind
 		"muster_each": func(v any) (any, error) {
 			x := reflect.ValueOf(v)
@@ -143,8 +144,7 @@ func short(s string) (string, error) {
 // absent are functions of other template engines whose data this cluster does not have.
 var absent = map[string]string{
 	"key": "there is no key store", "keyOrDefault": "there is no key store", "keyExists": "there is no key store", "ls": "there is no key store", "tree": "there is no key store",
-	"secret": "there is no Vault", "secrets": "there is no Vault", "service": "there is no service registry", "services": "there is no service registry",
-	"nomadService": "services are not registered by this build", "nomadServices": "services are not registered by this build",
+	"secret": "there is no Vault", "secrets": "there is no Vault", "service": "there is no Consul; see nomadService", "services": "there is no Consul; see nomadServices",
 	"timestamp": "it would change at every look", "plugin": "no programs are run", "writeToFile": "a template writes its destination",
 }
 

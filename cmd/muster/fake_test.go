@@ -307,7 +307,13 @@ func canned() map[string]any {
 
 		"GET /v1/allocations": prefixed(func(s *wire.AllocationListStub) string { return s.ID }, allocs...), "GET /v1/allocation/" + allocA: alloc, "GET /v1/allocation/" + allocB: failed, "PUT /v1/allocation/" + allocA + "/stop": ev(nil),
 		"GET /v1/client/allocation/" + allocA + "/stats":   &wire.AllocResourceUsage{Tasks: map[string]*wire.TaskResourceUsage{"greet": {ResourceUsage: &wire.ResourceUsage{MemoryStats: &wire.MemoryStats{RSS: 3 << 20, Usage: 4 << 20}, CpuStats: &wire.CpuStats{TotalTicks: 12, Percent: 0.5}}}}},
-		"PUT /v1/client/allocation/" + allocA + "/restart": map[string]any{"Index": 0}, "PUT /v1/client/allocation/" + allocA + "/signal": map[string]any{"Index": 0}, "GET /v1/client/allocation/" + allocA + "/checks": map[string]any{},
+		"PUT /v1/client/allocation/" + allocA + "/restart": map[string]any{"Index": 0}, "PUT /v1/client/allocation/" + allocA + "/signal": map[string]any{"Index": 0}, "GET /v1/client/allocation/" + allocA + "/checks": map[string]*wire.CheckStatus{"c1": {ID: "c1", Check: "alive", Group: "hello", Mode: "healthiness", Service: "llm", Status: "success", StatusCode: 200, Output: "fine"}},
+		"GET /v1/services": []*wire.ServicesOfNamespace{{Namespace: "default", Services: []*wire.ServiceStub{{ServiceName: "llm", Tags: []string{"gpu", "v1"}}, {ServiceName: "web", Tags: []string{}}}}},
+		"GET /v1/service/llm": []*wire.ServiceRegistration{
+			{ID: "reg-1", ServiceName: "llm", Namespace: "default", NodeID: nodeA, JobID: "example", AllocID: allocA, Tags: []string{"gpu"}, Address: "10.0.0.1", Port: 8000, Health: "passing"},
+			{ID: "reg-2", ServiceName: "llm", Namespace: "default", NodeID: nodeA, JobID: "example", AllocID: allocB, Tags: []string{}, Address: "10.0.0.1", Port: 8001},
+		},
+		"GET /v1/service/nobody": []any{}, "DELETE /v1/service/llm/reg-1": nil,
 		"GET /v1/client/fs/logs/" + allocA: frame("one\ntwo\n") + "{}\n" + frame("three\n"),
 		"GET /v1/client/fs/ls/" + allocA:   []*wire.AllocFileInfo{{Name: "alloc", IsDir: true, Size: 4096, FileMode: "drwxrwxrwx", ModTime: fixedNow}, {Name: "note.txt", Size: 12, FileMode: "-rw-r--r--", ModTime: fixedNow}},
 		"GET /v1/client/fs/stat/" + allocA: func(r *http.Request) any {

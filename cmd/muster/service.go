@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+func newService(e *env) *cobra.Command {
+	return e.group("service", "Services: find what runs by name", "A service is a name under which the allocations of a job are found. Jobs declare it (service blocks), agents register it\nwhile it runs, and other jobs look it up in their templates.", `
+muster service list
+muster service info llm
+muster service info -t '{{ range . }}{{ .Address }}:{{ .Port }} {{ end }}' llm`, newServiceList, newServiceInfo, newServiceDelete)
+}
+
+func servicePath(name string) string { return "/v1/service/" + url.PathEscape(name) }
+
+func newServiceList(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	c := e.verb("list [options] [PREFIX]", "List registered services", "", `
+muster service list
+muster service list -namespace '*'`, 0, 1, func(ctx context.Context, args []string) error {
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		q := url.Values{}
+		if len(args) > 0 {
+			q.Set("prefix", args[0])
+		}
+		var list []*wire.ServicesOfNamespace
+		if _, err := a.get(ctx, "/v1/services", q, &list); err != nil {
+			return err
+		}
+		if done, err := o.form.done(o.env, list); done || err != nil {
+			return err
+		}
+		rows := [][]string{}
+		for _, ns := range list {
+			for _, s := range ns.Services {
+				rows = append(rows, []string{ns.Namespace, s.ServiceName, "[" + strings.Join(s.Tags, ",") + "]"})
+			}
+		}
+		if ids(&o.form, o.env, rows, func(r []string) string { return r[1] }) {
+			return nil
+		}
+		if len(rows) == 0 {
+			o.println("No services")
+			return nil
+		}
+		o.table("Namespace|Service Name|Tags", rows)
+		return nil
+	})
+	o.form.listFlags(c)
+	return c
+}
+
+func newServiceInfo(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	filter, choose, verbose := "", "", false
+	c := e.verb("info [options] SERVICE", "Show the registrations of a service", "", `
+muster service info llm
+muster service info -filter 'Health == "passing"' llm
+muster service info -choose '1|my-client' llm`, 1, 1, func(ctx context.Context, args []string) error {
+		a, err := o.api()
+		if err != nil {
+			return err
+		}
+		q := url.Values{}
+		if filter != "" {
+			q.Set("filter", filter)
+		}
+		if choose != "" {
+			q.Set("choose", choose)
+		}
+		var list []*wire.ServiceRegistration
+		if choose != "" {
+			_, err = a.get(ctx, servicePath(args[0]), q, &list)
+		} else {
+			list, err = pages[*wire.ServiceRegistration](ctx, a, servicePath(args[0]), q)
+		}
+		if err != nil {
+			return fmt.Errorf("service %q: %w", args[0], err)
+		}
+		if done, err := o.form.done(o.env, list); done || err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			o.printf("No registrations of service %q\n", args[0])
+			return nil
+		}
+		rows := [][]string{}
+		for _, s := range list {
+			row := []string{s.JobID, net.JoinHostPort(s.Address, strconv.Itoa(s.Port)), "[" + strings.Join(s.Tags, ",") + "]", orDash(s.Health), shortID(s.NodeID, verbose), shortID(s.AllocID, verbose)}
+			if verbose {
+				row = append([]string{s.ID}, row...)
+			}
+			rows = append(rows, row)
+		}
+		head := "Job ID|Address|Tags|Health|Node ID|Alloc ID"
+		if verbose {
+			head = "ID|" + head
+		}
+		o.table(head, rows)
+		return nil
+	})
+	c.Flags().StringVar(&filter, "filter", "", "only registrations for which this expression holds, such as 'Health == \"passing\"'")
+	c.Flags().StringVar(&choose, "choose", "", "so many registrations as suit a key best, as `N|KEY`: the same for the same key")
+	c.Flags().BoolVar(&verbose, "verbose", false, "long ids")
+	o.form.flags(c)
+	return c
+}
+
+func newServiceDelete(e *env) *cobra.Command {
+	o := &objectOptions{env: e}
+	return e.verb("delete [options] SERVICE ID", "Remove a registration", "Remove a registration by its ID (muster service info -verbose). While its allocation offers the service, the next report\nbrings it back.",
+		`muster service delete llm _nomad-task-8ba85cef-f1a3-4e1c-9c2b-0d1e2f3a4b5c-group-server-llm-http`, 2, 2, func(ctx context.Context, args []string) error {
+			a, err := o.api()
+			if err != nil {
+				return err
+			}
+			if _, err := a.delete(ctx, servicePath(args[0])+"/"+url.PathEscape(args[1]), nil, nil); err != nil {
+				return fmt.Errorf("service %q: %w", args[0], err)
+			}
+			o.printf("Registration %q of service %q removed\n", args[1], args[0])
+			return nil
+		})
+}
