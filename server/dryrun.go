@@ -179,7 +179,8 @@ func dryRun(in *scheduler.Input, at int, pol scheduler.Policy) (plan scheduler.P
 }
 
 // dryWhy is what `job why` would tell of the job after the pass.
-func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, snap *state.Snapshot, may func(string) bool) *methods.JobWhyResponse {
+func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, starts *limitStarts, reports func(structs.JobKey) []*structs.GroupReport, may func(string) bool) *methods.JobWhyResponse {
+	snap := starts.snap
 	load := &in.Pending[at]
 	w := *load.Queue
 	w.StartEst, w.Waiting, w.Reason = rep.Start, 0, structs.ReasonNone
@@ -195,15 +196,18 @@ func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, snap *st
 	if w.Waiting == 0 {
 		return why
 	}
-	if w.StartEst == 0 {
-		why.StartEst, why.Starts = startWhen(snap, load.Job, &w, rep.Groups, in.Now)
-	}
 	why.Asks = waitingAsk(load.Job, &w)
 	line := queue.NewLine(in.Queues, in.Config, in.Pending, in.Now, in.Seed)
 	for i := line.Next(); i >= 0; i = line.Next() {
 		o := &in.Pending[i]
-		if i == at {
+		switch {
+		case i == at:
 			why.Terms = line.Terms(i)
+			if w.StartEst == 0 {
+				why.StartEst, why.Starts = startWhen(snap, load.Job, &w, rep.Groups, in.Now, starts)
+			}
+		case why.Position == 0 && o.Job != nil && o.Queue != nil && o.Queue.Reason == structs.ReasonQuota && o.Queue.StartEst == 0:
+			startWhen(snap, o.Job, o.Queue, reports(o.Key), in.Now, starts)
 		}
 		line.Placed(i, structs.Amount{})
 		why.QueueLen++

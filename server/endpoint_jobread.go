@@ -419,11 +419,15 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 			domain := resp.Workload.Domain
 			all := pending(snap)
 			line := s.lineUp(&s.decide.foretold, snap, all, s.clock.mint(snap.Time()))
+			starts := s.limitStarts(snap, s.clock.mint(snap.Time()))
 			for i := line.Next(); i >= 0; i = line.Next() {
 				w := all[i]
 				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 				if wk == k {
 					resp.Terms = line.Terms(i)
+				}
+				if wk == k || resp.Position == 0 && w.Reason == structs.ReasonQuota {
+					s.startsAt(resp, wk == k, starts, w, wk)
 				}
 				line.Taken(i)
 				if w.Domain != domain {
@@ -448,15 +452,26 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Reports = append(claimReports(snap, k), s.reportsOf(snap, k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.savingFor(snap, k)
-		if w := resp.Workload; w != nil && w.Waiting > 0 && w.StartEst == 0 {
-			resp.StartEst, resp.Starts = startWhen(snap, j, w, resp.Reports, s.clock.mint(snap.Time()))
-		}
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {
 		resp.Advice = s.advise(k)
 	}
 	return resp, err
+}
+
+// startsAt estimates the start of a waiting workload, unless a pass has, and tells it if it is the one that is asked about.
+// Whoever is ahead of that one under the same limit is served before it.
+func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *limitStarts, w *structs.Workload, k structs.JobKey) {
+	j := starts.snap.JobByKey(k)
+	if j == nil || w.Waiting == 0 || w.StartEst != 0 {
+		return
+	}
+	eval, _ := lastDecision(starts.snap, k)
+	at, text := startWhen(starts.snap, j, w, s.reportsOf(starts.snap, k, eval), starts.now, starts)
+	if tell {
+		resp.StartEst, resp.Starts = at, text
+	}
 }
 
 func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
@@ -471,6 +486,7 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			size = pageMax
 		}
 		skip := req.NextToken != ""
+		starts := s.limitStarts(snap, s.clock.mint(snap.Time()))
 		for _, w := range append(claiming(snap), s.waiting(snap)...) {
 			if w.Reason != structs.ReasonPreemptionPending {
 				pos[w.Domain]++
@@ -479,16 +495,22 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			if skip && k.String() == req.NextToken {
 				skip = false
 			}
+			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
+			if it.Job != nil && w.StartEst == 0 {
+				switch {
+				case w.Held, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
+					it.StartEst, it.Starts = startWhen(snap, it.Job, w, nil, starts.now, starts)
+				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
+					eval, _ := lastDecision(snap, k)
+					it.StartEst, it.Starts = startWhen(snap, it.Job, w, s.reportsOf(snap, k, eval), starts.now, starts)
+				}
+			}
 			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {
 				continue
 			}
 			if len(resp.Items) == size {
 				resp.NextToken = k.String()
 				break
-			}
-			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
-			if it.Job != nil && w.StartEst == 0 && (w.Held || w.Reason == structs.ReasonBeginTime || w.Reason == structs.ReasonDependency) {
-				it.StartEst, it.Starts = startWhen(snap, it.Job, w, nil, s.clock.mint(snap.Time()))
 			}
 			resp.Items = append(resp.Items, it)
 			if w.Reason == structs.ReasonPreemptionPending {

@@ -90,7 +90,10 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if w.Refused != "" {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
 	}
-	resp.Why = dryWhy(in, at, w, snap, visible(ctx, "*", acl.CapListJobs))
+	resp.Why = dryWhy(in, at, w, s.limitStarts(snap, in.Now), func(k structs.JobKey) []*structs.GroupReport {
+		last, _ := lastDecision(snap, k)
+		return s.reportsOf(snap, k, last)
+	}, visible(ctx, "*", acl.CapListJobs))
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {
 			resp.Failed = append(resp.Failed, g)

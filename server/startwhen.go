@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -15,7 +14,7 @@ import (
 // it is expected to end, else when its limit ends it.
 
 // startWhen gives the time, 0 where none is known, and words; "" when the reports of the passes say more.
-func startWhen(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups []*structs.GroupReport, now structs.LogTime) (structs.LogTime, string) {
+func startWhen(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups []*structs.GroupReport, now structs.LogTime, by *limitStarts) (structs.LogTime, string) {
 	g := scheduler.GateOf(j, w, now, others{snap})
 	if g.Why != nil {
 		switch g.Why.Code {
@@ -30,7 +29,7 @@ func startWhen(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups
 	}
 	for _, r := range groups {
 		if r.Placed < r.Wanted && len(r.Refusals) > 0 && r.Refusals[0].Code == structs.ReasonQuota {
-			return afterQuota(snap, j, &r.Refusals[0], now)
+			return by.next(j, w, r.Group, &r.Refusals[0])
 		}
 	}
 	return 0, ""
@@ -105,61 +104,6 @@ func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
 		return max(began.Add(a.Job.RunLimit(g)), now+1)
 	}
 	return 0
-}
-
-// afterQuota is when so much of a queue, quota or user will have ended that the limit leaves room.
-func afterQuota(snap *state.Snapshot, j *structs.Job, r *structs.Refusal, now structs.LogTime) (structs.LogTime, string) {
-	whose, what, _ := strings.Cut(r.Dimension, ": ")
-	name, user, byUser := strings.Cut(whose, ", user ")
-	path, isQueue := strings.CutPrefix(name, "queue ")
-	quota, isQuota := strings.CutPrefix(name, "quota ")
-	if !isQueue && !isQuota || r.Unit == "minutes" {
-		return 0, ""
-	}
-	freed := map[structs.LogTime]int64{}
-	jobs := map[structs.JobKey]bool{}
-	for a := range snap.Allocs() {
-		if !structs.Holds(a) || a.Job == nil || a.JobKey() == j.Key() || byUser && a.Job.Submitter.Name != user {
-			continue
-		}
-		q := a.Job.QueueName()
-		if isQueue && q != path && !strings.HasPrefix(q, path+"/") && path != structs.QueueRoot {
-			continue
-		}
-		if isQuota {
-			if n := snap.Namespace(a.Namespace); n == nil || n.Quota != quota {
-				continue
-			}
-		}
-		if r.Unit == "jobs" {
-			if k := a.JobKey(); !jobs[k] {
-				jobs[k] = true
-				if end := endOfJob(snap, k, now); end > 0 {
-					freed[end]++
-				}
-			}
-			continue
-		}
-		if end := endOfAlloc(a, now); end > 0 {
-			freed[end] += amountIn(structs.AmountOf(a), r.Unit, what)
-		}
-	}
-	text := "after others of " + whose + " have ended"
-	var ends []structs.LogTime
-	for end := range freed {
-		ends = append(ends, end)
-	}
-	slices.Sort(ends)
-	left := r.Short
-	if r.Unit == "GPUs" {
-		left *= 1000
-	}
-	for _, end := range ends {
-		if left -= freed[end]; left <= 0 {
-			return end, text
-		}
-	}
-	return 0, text
 }
 
 // amountIn is the part of an amount that a limit counts.
