@@ -215,9 +215,14 @@ func (c *cluster) call(method, path string, in, out any) error {
 }
 
 func (c *cluster) until(d time.Duration, what string, ok func() bool) {
+	c.untilWithin(d, 500*time.Millisecond, what, ok)
+}
+
+// untilWithin is until that notices no later than so much after it has come true.
+func (c *cluster) untilWithin(d, most time.Duration, what string, ok func() bool) {
 	pause := 20 * time.Millisecond
 	for end := time.Now().Add(d); !ok(); time.Sleep(pause) {
-		pause = min(pause*5/4, 500*time.Millisecond)
+		pause = min(pause*5/4, most)
 		if time.Now().After(end) {
 			for i := range c.procs {
 				b, _ := os.ReadFile(filepath.Join(c.dir, fmt.Sprintf("s%d.log", i)))

@@ -147,7 +147,7 @@ func (l *launcher) summary(id string) groupSummary {
 func (l *launcher) finish(id string, count int, command string) time.Duration {
 	start := time.Now()
 	l.submit(id, count, command)
-	l.until(3*time.Minute, fmt.Sprintf("%d finished tasks", count), func() bool {
+	l.untilWithin(3*time.Minute, 50*time.Millisecond, fmt.Sprintf("%d finished tasks", count), func() bool {
 		s := l.summary(id)
 		if s.Failed+s.Lost > 0 {
 			fatal(s.Failed, "tasks failed,", s.Lost, "were lost")
