@@ -109,6 +109,11 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 	if again || err != nil {
 		return again, err
 	}
+	if restored { // what was reported since the backup is not in it
+		for _, r := range c.Allocs() {
+			r.Tell()
+		}
+	}
 	if got != have {
 		if err := c.store.PutHistory(got); err != nil {
 			return false, fmt.Errorf("store how much of the servers' history was obeyed: %w", err)

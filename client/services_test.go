@@ -144,6 +144,11 @@ func TestServicesFollowTasks(t *testing.T) {
 		t.Errorf("after the restart %+v", o.Services)
 	}
 
+	// Servers that were restored from a backup are told again what is offered: it may not be in it.
+	reports = len(srv.Seen(id))
+	srv.Restore()
+	srv.Wait(t, "a report to the restored servers", func() bool { return len(srv.Seen(id)) > reports && len(newest(srv, id).Services) == 2 })
+
 	// A change of the job's words changes what is offered, while the task goes on.
 	srv.Change(id, func(a *structs.Allocation) {
 		j := *a.Job

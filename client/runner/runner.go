@@ -307,6 +307,15 @@ func (r *Runner) changed() {
 	}
 }
 
+// Tell reports what the servers should know, whether it has changed or not.
+func (r *Runner) Tell() {
+	if f := r.Final(); f != nil {
+		r.cfg.Report(f.Observed)
+		return
+	}
+	r.changed()
+}
+
 // Update is told of a newer version of the allocation from the servers.
 func (r *Runner) Update(a *structs.Allocation) error {
 	if err := r.cfg.Store.PutAlloc(a); err != nil {

@@ -85,7 +85,7 @@ func services(t *testing.T, a *agent, node *api.NodeListStub) {
 	_, err = a.Services().Delete("contract", regs[1].ID, nil)
 	check(t, err != nil && strings.Contains(err.Error(), "404"), "deleted twice: %v", err)
 
-	ch, err := a.EventStream().Stream(t.Context(), map[api.Topic][]string{api.TopicService: {"*"}}, r.CreateIndex, nil)
+	ch, err := a.EventStream().Stream(t.Context(), map[api.Topic][]string{api.TopicService: {"*"}}, r.CreateIndex-1, nil)
 	ok(t, err)
 	_, _, err = a.Jobs().Deregister("serves", true, nil)
 	ok(t, err)
