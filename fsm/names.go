@@ -15,28 +15,31 @@ func applyPoolUpsert(x *tx) *structs.Error {
 				return structs.Errorf(structs.CodeInvalid, "node pool %q overcommits to %d %%; give %d to %d, or 0 for 100", p.Name, pct, structs.OvercommitMin, structs.OvercommitMax)
 			}
 		}
+		if p.PowerBudgetW < 0 {
+			return structs.Errorf(structs.CodeInvalid, "node pool %q has a power budget of %d W; give watts, or 0 for no limit", p.Name, p.PowerBudgetW)
+		}
 		n := *p
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
 		if old := x.Pools.Get(p.Name); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
 		x.Pools.Put(&n)
-		x.overcommit(&n)
+		x.poolSays(&n)
 	}
 	return nil
 }
 
-// overcommit gives the nodes of a pool its ratios. Plans that were verified with the old ones are refused, because the
+// poolSays gives the nodes of a pool its ratios and its power budget. Plans that were verified with the old ones are refused, because the
 // epochs of the nodes move.
-func (x *tx) overcommit(p *structs.NodePool) {
+func (x *tx) poolSays(p *structs.NodePool) {
 	var changed []*structs.Node
 	for n := range x.Nodes.All() {
-		if n.Pool == p.Name && n.Overcommit != p.Overcommit {
+		if n.Pool == p.Name && (n.Overcommit != p.Overcommit || n.PowerBudgetW != p.PowerBudgetW) {
 			changed = append(changed, n)
 		}
 	}
 	for _, n := range changed {
-		x.editNode(n, func(to *structs.Node) { to.Overcommit = p.Overcommit })
+		x.editNode(n, func(to *structs.Node) { to.Overcommit, to.PowerBudgetW = p.Overcommit, p.PowerBudgetW })
 	}
 }
 

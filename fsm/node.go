@@ -26,7 +26,7 @@ func (x *tx) editNode(old *structs.Node, edit func(*structs.Node)) *structs.Node
 func verified(n *structs.Node) []byte {
 	c := structs.Node{
 		Datacenter: n.Datacenter, Pool: n.Pool, Class: n.Class, Attributes: n.Attributes, Meta: n.Meta,
-		Resources: n.Resources, Reserved: n.Reserved, HostVolumes: n.HostVolumes, Overcommit: n.Overcommit,
+		Resources: n.Resources, Reserved: n.Reserved, HostVolumes: n.HostVolumes, Overcommit: n.Overcommit, PowerBudgetW: n.PowerBudgetW,
 		Status: n.Status, Eligibility: n.Eligibility, Drain: n.Drain, Tainted: n.Tainted,
 	}
 	c.Drivers = make(map[string]*structs.DriverInfo, len(n.Drivers))
@@ -94,7 +94,8 @@ func applyNodeRegister(x *tx) *structs.Error {
 		x.Pools.Put(&structs.NodePool{Name: n.Pool, CreateIndex: x.index, ModifyIndex: x.index})
 	}
 	// What the server owns is kept, whatever the agent says.
-	n.Overcommit = x.Pools.Get(n.Pool).Overcommit
+	pool := x.Pools.Get(n.Pool)
+	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
 	if old == nil {
 		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
 		n.StatusDesc, n.Drain, n.LastDrain, n.Tainted, n.Events = "", nil, nil, nil, nil

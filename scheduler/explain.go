@@ -203,7 +203,7 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 // mainReason is the one word for a group that waits: what could be cured soonest comes first. A node that has room which is
 // promised to others would do this very moment; resources come before anything that needs other nodes.
 func mainReason(rs []structs.Refusal) structs.ReasonCode {
-	for _, code := range []structs.ReasonCode{structs.ReasonReservation, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonTopology, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
+	for _, code := range []structs.ReasonCode{structs.ReasonReservation, structs.ReasonPower, structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonTopology, structs.ReasonDeviceUnhealthy, structs.ReasonDriver, structs.ReasonConstraint, structs.ReasonNodeIneligible} {
 		if slices.ContainsFunc(rs, func(r structs.Refusal) bool { return r.Code == code }) {
 			return code
 		}

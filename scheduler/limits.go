@@ -248,10 +248,10 @@ func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
 	return w.yields && d.overLimit(tg, w.prev) == nil
 }
 
-// heldBack reports whether a limit is what the decision waits for: capacity is then not what should be promised to it.
+// heldBack reports whether a limit, or a power budget, is what the decision waits for: capacity is then not what should be promised to it.
 func (d *decision) heldBack() bool {
 	for _, g := range d.rec.groups {
-		if g.over != nil && d.misses[g.name] > 0 {
+		if (g.over != nil || g.scan != nil && g.scan.lacksPower) && d.misses[g.name] > 0 {
 			return true
 		}
 	}

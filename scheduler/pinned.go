@@ -28,6 +28,10 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 		s.exhausted(v, short)
 		return spot{}, false
 	}
+	if w := s.powerShort(row, n, after); w > 0 {
+		s.unpowered(v, n, w)
+		return spot{}, false
+	}
 	if len(s.scores) < scoresKept && len(s.spreads) == 0 {
 		s.scores = append(s.scores, s.score(row, &s.cells[0]))
 	}

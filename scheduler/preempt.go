@@ -415,8 +415,8 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 		if short.dim != dimNone {
 			return false
 		}
-		_, x := fits(n, c.total[i], c.mhz[i], *o, h)
-		return x.dim == dimNone
+		after, x := fits(n, c.total[i], c.mhz[i], *o, h)
+		return x.dim == dimNone && s.powerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b victim) int {
 		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.work.began, a.h.work.began), cmpID(a.h.id, b.h.id))

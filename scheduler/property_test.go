@@ -33,6 +33,7 @@ type world struct {
 	queues *scheduler.QueueTable
 	config structs.SchedulerConfig
 	taken  []*structs.Preemptions
+	budget int64 // power of the default pool, in watts; 0: no limit
 	least  map[structs.RosterKey]leastOf
 	cursor structs.NodeID // scripts only: of the last pass that rotates
 	gpuFit string
@@ -102,6 +103,7 @@ func (w *world) commit() {
 			w.happened(structs.EventAllocStopped)
 		}
 	}
+	w.checkPower()
 	old := w.view.AppendCanonical(nil)
 	prev := w.view
 	w.view = w.view.Advance(w.delta)
@@ -175,8 +177,10 @@ func (w *world) randomNode() *structs.Node {
 		for i := range 1 + w.pick(8) {
 			g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", w.nextID, i), Healthy: w.pick(10) > 0, Island: fmt.Sprintf("i%d", i/4), MemoryMiB: 40960})
 		}
+		w.setPower(&g)
 		n.Resources.Devices = []structs.DeviceGroup{g}
 	}
+	n.PowerBudgetW = w.budget
 	return n
 }
 
@@ -440,7 +444,7 @@ func (w *world) pending() []scheduler.Workload {
 
 // pass decides, verifies, and puts what was accepted in flight.
 func (w *world) pass(p scheduler.Policy) {
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}, Power: w.powered()}
 	plan, rep := scheduler.Schedule(in, p)
 	again, _ := scheduler.Schedule(in, p)
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the same input gave two plans")
@@ -849,6 +853,9 @@ func TestProperties(t *testing.T) {
 			seed = one
 		}
 		w := newWorld(t, seed, counts)
+		if seed%3 == 0 {
+			w.budget = 1500 + int64(seed%7)*900
+		}
 		w.gpuFit = structs.GPUFits[int(seed/uint64(len(names)))%len(structs.GPUFits)]
 		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			w.t = t

@@ -31,6 +31,7 @@ type scan struct {
 	peers       *peers      // nil: nothing depends on where other jobs are
 	onRow       []int32     // allocations of this group per row; nil while there are none
 	jobRow      []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
+	lacksPower  bool        // a row was refused because of its pool's power budget
 	parked      []candidate // refused for distinctness only; may come back when an allocation leaves
 	scores      []structs.NodeScore
 	use         Use // what fit was asked about last

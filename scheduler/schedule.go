@@ -29,6 +29,9 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	w := newWhatIf(in.View, in.Flight)
 	w.mix, w.seed, w.past = in.Mix, in.Seed, in.History
 	defer w.release()
+	if in.Power {
+		w.countPower()
+	}
 	var vain hopeless
 	line := in.Line
 	if line == nil {

@@ -253,6 +253,10 @@ func changeNode(t *testing.T, n *structs.Node, words []string) {
 			n.Resources.Devices[0].Name += " MIG " + v
 			n.Resources.Devices[0].Attributes["mig_profile"] = structs.Attribute{Kind: "string", Str: v}
 			n.Resources.MIG = []structs.MIGGeometry{{GPU: "GPU-0", Profiles: []structs.MIGProfile{{Name: v, Slots: 1, Max: 7}, {Name: "3g.40gb", Slots: 4, Max: 2, Starts: []int64{0, 4}}}}}
+		case k == "watts": // what each of its GPUs may draw
+			n.Resources.Devices[0].Attributes["power"] = structs.Attribute{Kind: "int", Int: num(v), Unit: "W"}
+		case k == "budget": // of its pool, in watts
+			n.PowerBudgetW = num(v)
 		case k == "model":
 			n.Resources.Devices[0].Name = v
 		case k == "gpumem":
@@ -518,7 +522,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: no such policy", c.Pos)
 	}
 	var b strings.Builder
-	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights}, Queues: w.queueTable(), Evicted: w.taken}
+	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered()}
 	if p.Rotates() || policy.Advances(p) {
 		defer func() { w.cursor = in.Cursor }()
 	}

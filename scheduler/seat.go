@@ -123,6 +123,11 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			s.exhausted(v, short)
 			continue
 		}
+		if w := s.powerShort(row, n, after); w > 0 {
+			s.pop(at)
+			s.unpowered(v, n, w)
+			continue
+		}
 		if s.scores == nil {
 			s.remember(at)
 		}
@@ -221,7 +226,7 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	}
 	h.work = s.work
 	after, x := fits(n, c.total[i], c.mhz[i], o, h)
-	if x.dim != dimNone {
+	if x.dim != dimNone || s.powerShort(row, n, after) > 0 {
 		return spot{}, false
 	}
 	s.w.set(row, after)

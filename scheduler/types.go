@@ -29,6 +29,7 @@ type Input struct {
 	// see that. Placements are the same. For simulations.
 	Brief   bool
 	Evicted []*structs.Preemptions // on behalf of each queue, by queue
+	Power   bool                   // some node pool has a power budget
 	Waits   bool                   // others of the domain, not in Pending, wait for capacity: nothing may grow
 	Tell    structs.JobKey         // a dry run is about this job: when it could start is estimated though its queue promises it nothing
 	Chooser Chooser                // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes

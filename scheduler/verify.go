@@ -24,10 +24,11 @@ func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Re
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
 	state := make(map[structs.NodeID]occupancy)
 	gangs, near := gangCount(e), peersOfEntry(v, f, e)
+	power := &powerCheck{v: v, f: f}
 	for i := range e.Parts {
 		node, why := structs.NodeID{}, partialGang(e, &e.Parts[i], gangs)
 		if why == "" {
-			node, why = verifyPart(v, f, e, &e.Parts[i], state, bk, near)
+			node, why = verifyPart(v, f, e, &e.Parts[i], state, bk, near, power)
 		}
 		if why != "" {
 			out.Refused = append(out.Refused, Refused{Part: i, Node: node, Why: why})
@@ -199,10 +200,12 @@ func VerifyJob(job *structs.Job, e *structs.PlanEntry) string {
 
 // verifyPart debits the part's placements in state, or leaves state as it was and says why not.
 func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
-	state map[structs.NodeID]occupancy, bk *bookings, near *peerCheck) (structs.NodeID, string) {
+	state map[structs.NodeID]occupancy, bk *bookings, near *peerCheck, power *powerCheck) (structs.NodeID, string) {
 	undo := make(map[structs.NodeID]occupancy, len(p.Places))
 	done := 0
+	power.begin()
 	fail := func(node structs.NodeID, format string, args ...any) (structs.NodeID, string) {
+		power.back()
 		for id, o := range undo {
 			state[id] = o
 		}
@@ -251,6 +254,9 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		}
 		if why := near.refuses(pl.Group, n); why != "" {
 			return fail(id, "node %s: %s", id.Short(), why)
+		}
+		if short := power.refuses(n, o, next); short > 0 {
+			return fail(id, "node %s: the power budget of node pool %s is short by %d W", id.Short(), n.Pool, short)
 		}
 		if _, have := undo[id]; !have {
 			undo[id] = o

@@ -21,7 +21,8 @@ type whatIf struct {
 	shy     bool  // something set here may keep others away
 	gpus    int8  // 1: some node has GPUs, -1: none has, 0: not looked yet
 	scratch *scratch
-	era     string // "" for the present; pictures of the future have ledgers of their own
+	power   *powerBooks // nil: no pool has a budget
+	era     string      // "" for the present; pictures of the future have ledgers of their own
 }
 
 type undone struct {
@@ -56,6 +57,9 @@ func (w *whatIf) get(row int) occupancy {
 func (w *whatIf) set(row int, o occupancy) {
 	w.shy = w.shy || o.hold != nil && o.hold.shy > 0
 	old := w.stamp
+	if w.power != nil {
+		w.power.moved(w, row, w.get(row), o)
+	}
 	w.touch()
 	if t := w.touched[row]; t != 0 {
 		w.undo = append(w.undo, undone{row: int32(row), state: w.states[t-1], stamp: old})
@@ -101,10 +105,20 @@ func (w *whatIf) rollback(mark int) {
 		u := w.undo[len(w.undo)-1]
 		w.undo = w.undo[:len(w.undo)-1]
 		w.stamp = u.stamp
+		from := occupancy{}
+		if w.power != nil {
+			from = w.get(int(u.row))
+		}
 		if u.fresh {
 			w.touched[u.row] = 0
 			w.states = w.states[:len(w.states)-1]
+			if w.power != nil {
+				w.power.moved(w, int(u.row), from, w.get(int(u.row)))
+			}
 			continue
+		}
+		if w.power != nil {
+			w.power.moved(w, int(u.row), from, u.state)
 		}
 		w.states[w.touched[u.row]-1] = u.state
 	}

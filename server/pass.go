@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
@@ -342,10 +343,20 @@ func (s *Server) passInput(k *passKnown, pending []scheduler.Workload, now struc
 	in := &scheduler.Input{
 		View: k.pub.View, Flight: k.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: k.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: growing(pending) && k.starved, Queues: s.queueTable(snap), Booked: k.booked,
-		Running: k.rivals.Running, Chooser: k.rivals.Chooser,
+		Power: hasPowerBudget(snap), Running: k.rivals.Running, Chooser: k.rivals.Chooser,
 	}
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
+}
+
+// hasPowerBudget reports whether some node pool has one.
+func hasPowerBudget(snap *state.Snapshot) bool {
+	for p := range snap.Pools() {
+		if p.PowerBudgetW > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // growing reports whether some job may grow beyond its minimum.

@@ -93,6 +93,7 @@ const (
 	ReasonResources         ReasonCode = "RESOURCES"
 	ReasonPriority          ReasonCode = "PRIORITY"
 	ReasonQuota             ReasonCode = "QUOTA"
+	ReasonPower             ReasonCode = "POWER" // the power budget of a node pool
 	ReasonGang              ReasonCode = "GANG"
 	ReasonTopology          ReasonCode = "TOPOLOGY"
 	ReasonFragmentation     ReasonCode = "FRAGMENTATION"

@@ -25,6 +25,9 @@ const DimensionGrowth = "growth"
 // DimensionSpares is what a gang lacks that runs and has fewer spares than it asks for.
 const DimensionSpares = "spares"
 
+// DimensionPower begins what a refusal for want of power names: the node pool follows.
+const DimensionPower = "power in node pool "
+
 // Dimensions of refusals for ReasonReservation: what is free and promised to others is "WHAT promised to JOB"; what a
 // reservation of an operator keeps is "reservation NAME"; what is promised to the workload itself is "room from TIME on".
 const (

@@ -42,6 +42,17 @@ const GPUComputeMax = 100
 // back from shares. Without it nothing is.
 const GPUReserveAttribute = "gpu.reserve_mib"
 
+// GPUPowerW is what a GPU of a group may draw, in watts: the limit in force, or where the GPUs of the group differ or are
+// divided the most that one could be set to; unknown where the driver tells neither.
+func GPUPowerW(g *DeviceGroup, unknown int64) int64 {
+	for _, name := range [...]string{"power", "power_max"} {
+		if a := g.Attributes[name]; a.Kind == "int" && a.Int > 0 && a.Unit == "W" {
+			return a.Int
+		}
+	}
+	return unknown
+}
+
 // GPUReserveMiB is how much memory of each GPU of a node is kept back from shares.
 func (n *Node) GPUReserveMiB() int64 {
 	s, ok := n.Attributes[GPUReserveAttribute]

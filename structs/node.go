@@ -50,15 +50,18 @@ type Node struct {
 	HostVolumes map[string]HostVolume
 	BootID      string // of the kernel; changes when the machine restarted
 
-	Overcommit  Overcommit  // of its pool; written only by the server
-	Status      NodeStatus  // written only by the server
-	StatusDesc  string      // written only by the server
-	Eligibility Eligibility // written only by the server
-	Drain       *DrainStrategy
-	Tainted     []Taint // by operators, sorted by key and effect; written only by the server. See Taints
-	LastDrain   *DrainRecord
-	Events      []NodeEvent // oldest first, at most NodeEventsKept
-	StatusAt    LogTime     // when Status last changed
+	Overcommit Overcommit // of its pool; written only by the server
+	// PowerBudgetW is what the GPUs in use of the whole pool may draw together, in watts; 0: no limit. Of its pool; written
+	// only by the server.
+	PowerBudgetW int64
+	Status       NodeStatus  // written only by the server
+	StatusDesc   string      // written only by the server
+	Eligibility  Eligibility // written only by the server
+	Drain        *DrainStrategy
+	Tainted      []Taint // by operators, sorted by key and effect; written only by the server. See Taints
+	LastDrain    *DrainRecord
+	Events       []NodeEvent // oldest first, at most NodeEventsKept
+	StatusAt     LogTime     // when Status last changed
 
 	ComputedClass uint64 // equal for nodes that constraints cannot tell apart; set by Apply (see ComputeClass)
 	Epoch         Index  // last change that a plan's verification depends on (D6)
@@ -247,7 +250,9 @@ type NodePool struct {
 	Meta        map[string]string
 	Algorithm   string // placement policy of the pool, "" for the cluster's
 	Overcommit  Overcommit
-	Weights     ScoreWeights // before the cluster's
+	// PowerBudgetW is what the GPUs in use on its nodes may draw together, in watts; 0: no limit.
+	PowerBudgetW int64
+	Weights      ScoreWeights // before the cluster's
 	// MaxCheckpoints bounds how many allocations on its nodes save their state at a time because they are to end; 0: no limit.
 	MaxCheckpoints int64
 	CreateIndex    Index

@@ -365,6 +365,11 @@ func cure(r nomadlike.Refusal) string {
 			return "others of its namespaces end, or the quota is raised (muster quota apply)"
 		}
 		return "others of the queue end, or its limit is raised (muster queue apply)"
+	case "POWER":
+		if r.Unit == "W" {
+			return "work on GPUs of the pool ends, or its budget is raised (muster node pool apply -power-budget-w)"
+		}
+		return "the pool has no budget, or their driver tells a limit"
 	case "BEGIN_TIME":
 		return "the time comes"
 	case "DEPENDENCY":

@@ -402,7 +402,7 @@ func refusalLine(code, dimension string, nodes, short int64, unit, cure string) 
 	what := map[string]string{
 		"RESOURCES": "too little " + dimension, "CONSTRAINT": "excluded by constraint " + dimension, "DRIVER": dimension,
 		"NODE_INELIGIBLE": "not eligible (" + dimension + ")", "DEVICE_UNHEALTHY": "with unhealthy " + dimension,
-		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "not enough " + dimension, "QUOTA": "quota " + dimension,
+		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "not enough " + dimension, "QUOTA": "quota " + dimension, "POWER": "too little " + dimension,
 		"RESERVATION": dimension, "PRIORITY": "held by work of higher priority",
 	}[code]
 	switch {

@@ -21,15 +21,16 @@ muster node pool nodes a100`, newPoolList, newPoolInfo, newPoolApply, newPoolIni
 
 type nodePoolOptions struct {
 	*env
-	form                             format
-	description, algorithm           string
-	weights                          string
-	checkpoints, overCPU, overMemory int64 // percent
-	meta                             []string
-	json                             bool
-	changed                          func(string) bool
-	filter                           string
-	verbose                          bool
+	form                   format
+	description, algorithm string
+	weights                string
+	overCPU, overMemory    int64 // percent
+	checkpoints, powerW    int64
+	meta                   []string
+	json                   bool
+	changed                func(string) bool
+	filter                 string
+	verbose                bool
 }
 
 func poolPath(name string, rest string) string { return "/v1/node/pool/" + url.PathEscape(name) + rest }
@@ -97,7 +98,7 @@ func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
 		algorithm = s.SchedulerAlgorithm
 	}
 	o.kv([][2]string{{"Scheduler Algorithm", algorithm}, {"Score Weights", weightsText(s.ScoreWeights)}, {"CPU Overcommit", ratio(s.OvercommitCPU)}, {"Memory Overcommit", ratio(s.OvercommitMemory)},
-		{"Checkpoints At A Time", orNoLimit(s.MaxCheckpoints)}})
+		{"Checkpoints At A Time", orNoLimit(s.MaxCheckpoints)}, {"Power Budget (W)", orNoLimit(s.PowerBudgetW)}})
 	return nil
 }
 
@@ -136,6 +137,7 @@ muster node pool apply a100.hcl`, 1, 1, o.apply)
 	f.StringVar(&o.weights, "score-weights", "", "weights of the terms of a node's score, as fit=30,cost=40 (see operator scheduler set-config)")
 	f.Int64Var(&o.overCPU, "overcommit-cpu", 0, "percent of its nodes' CPU that may be promised; 0 means 100")
 	f.Int64Var(&o.overMemory, "overcommit-memory", 0, "percent of its nodes' memory that may be promised; 0 means 100")
+	f.Int64Var(&o.powerW, "power-budget-w", 0, "watts that the GPUs in use on its nodes may draw together, by their power limits; 0: no limit")
 	f.Int64Var(&o.checkpoints, "max-checkpoints", 0, "how many allocations on its nodes save their state at a time when drains or preemptions end them; 0: no limit")
 	f.StringArrayVar(&o.meta, "meta", nil, "metadata, as key=value; may be repeated")
 	f.BoolVar(&o.json, "json", false, "the file is JSON (seen without this flag, too)")
@@ -181,6 +183,9 @@ func (o *nodePoolOptions) apply(ctx context.Context, args []string) error {
 	}
 	if o.changed("overcommit-memory") {
 		o.settings(p).OvercommitMemory = o.overMemory
+	}
+	if o.changed("power-budget-w") {
+		o.settings(p).PowerBudgetW = o.powerW
 	}
 	if o.changed("max-checkpoints") {
 		o.settings(p).MaxCheckpoints = o.checkpoints

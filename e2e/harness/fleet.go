@@ -30,6 +30,7 @@ type FleetNode struct {
 	Name string
 	GPUs string // as -dev-gpus takes them: "8xH100"
 	Meta map[string]string
+	Pool string // node pool; "" for the default one
 }
 
 // StartFleet starts the agents and waits until all of them are ready and their GPUs are seen. It needs root.
@@ -54,8 +55,12 @@ func StartFleet(t testing.TB, nodes ...FleetNode) *Fleet {
 		for k, v := range n.Meta {
 			meta += fmt.Sprintf("    %s = %q\n", k, v)
 		}
+		pool := ""
+		if n.Pool != "" {
+			pool = fmt.Sprintf("  node_pool = %q\n", n.Pool)
+		}
 		conf := f.File(n.Name+".agent.hcl", fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\n"+
-			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, FreePort(t), servers, meta)+more)
+			"plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nclient {\n  enabled = true\n%s%s  meta {\n%s  }\n}\n", n.Name, filepath.Join(f.Dir, n.Name), http, own, FreePort(t), servers, pool, meta)+more)
 		p := Start(t, nil, n.Name, nil, "agent", "-config", conf, "-dev-gpus="+n.GPUs)
 		state := regexp.MustCompile(regexp.QuoteMeta(fakegpu.Env) + `="?([^ "\n]+)`)
 		Eventually(t, 30*time.Second, n.Name+" makes up its GPUs", func() (bool, string) {

@@ -26,15 +26,16 @@ type PoolSchedulerSettings struct {
 	OvercommitMemory              int64  `hcl:"overcommit_memory" json:",omitempty"` // percent; 0: 100
 
 	ScoreWeights   *ScoreWeights `hcl:"score_weights" json:",omitempty"`
+	PowerBudgetW   int64         `hcl:"power_budget_w" json:",omitempty"`  // watts that the GPUs in use may draw together; 0: no limit
 	MaxCheckpoints int64         `hcl:"max_checkpoints" json:",omitempty"` // allocations that save their state at a time; 0: no limit
 }
 
 // PoolFromStructs converts a node pool.
 func PoolFromStructs(p *structs.NodePool) *NodePool {
 	out := &NodePool{Name: p.Name, Description: p.Description, Meta: p.Meta, CreateIndex: uint64(p.CreateIndex), ModifyIndex: uint64(p.ModifyIndex)}
-	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) || p.Weights != (structs.ScoreWeights{}) || p.MaxCheckpoints != 0 {
+	if p.Algorithm != "" || p.Overcommit != (structs.Overcommit{}) || p.Weights != (structs.ScoreWeights{}) || p.MaxCheckpoints != 0 || p.PowerBudgetW != 0 {
 		out.SchedulerConfiguration = &PoolSchedulerSettings{SchedulerAlgorithm: p.Algorithm, ScoreWeights: weightsFrom(p.Weights), OvercommitCPU: p.Overcommit.CPU, OvercommitMemory: p.Overcommit.Memory,
-			MaxCheckpoints: p.MaxCheckpoints}
+			MaxCheckpoints: p.MaxCheckpoints, PowerBudgetW: p.PowerBudgetW}
 	}
 	return out
 }
@@ -44,6 +45,7 @@ func (p *NodePool) ToStructs() *structs.NodePool {
 	out := &structs.NodePool{Name: p.Name, Description: p.Description, Meta: cloneMap(p.Meta)}
 	if p.SchedulerConfiguration != nil {
 		out.Algorithm, out.MaxCheckpoints = p.SchedulerConfiguration.SchedulerAlgorithm, p.SchedulerConfiguration.MaxCheckpoints
+		out.PowerBudgetW = p.SchedulerConfiguration.PowerBudgetW
 		out.Weights = p.SchedulerConfiguration.ScoreWeights.toStructs()
 		out.Overcommit = structs.Overcommit{CPU: p.SchedulerConfiguration.OvercommitCPU, Memory: p.SchedulerConfiguration.OvercommitMemory}
 	}
