@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-sched/muster/client/supervisor"
 )
 
 const (
@@ -112,8 +115,16 @@ func (l *launcher) stop() {
 	})
 	_ = l.agent.Process.Signal(syscall.SIGTERM)
 	_ = l.agent.Wait()
-	if pid := l.supervisor(); pid > 0 {
-		_ = syscall.Kill(pid, syscall.SIGTERM)
+	if l.supervisor() > 0 { // it goes with its control groups
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		sup, err := supervisor.Open(filepath.Join(l.dir, "client", "supervisor"), "")
+		if err == nil {
+			err = sup.Shutdown(ctx)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench: end the supervisor:", err)
+		}
 	}
 	l.close()
 	_ = os.RemoveAll(l.dir)
