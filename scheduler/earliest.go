@@ -228,10 +228,11 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			o = b.w.get(row)
 		}
 		t := b.tail(row, o.hold)
-		if !touched && len(b.promisedOn(row)) == 0 && t.over(at) == 0 {
+		over := t.over(at)
+		if !touched && over == 0 && len(b.promisedOn(row)) == 0 {
 			continue // it will be as the view says
 		}
-		w.begin(row, b.picture(row, c, i, o, t, at))
+		w.begin(row, b.picture(row, c, i, o, t, over, at))
 	}
 	if len(d.placed) == 0 {
 		return b.decideAt(d, w)

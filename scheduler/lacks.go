@@ -153,6 +153,7 @@ func (m *askMemos) ask(key []byte, rows int) *askMemo {
 					return false
 				}
 				clear(x.rosters)
+				clear(x.hold) // with what hangs on holdings long gone
 				x.kinds, x.sums, x.soon, x.when = x.kinds[:0], x.sums[:0], nil, nil
 				m.spare = append(m.spare, x) // whose memory serves again makes no difference
 				return true

@@ -235,7 +235,7 @@ func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *tai
 		if have >= q.missing || q.late(at) {
 			return
 		}
-		x := q.b.picture(row, c, i, o, t, at)
+		x := q.b.picture(row, c, i, o, t, t.over(at), at)
 		free := int64(0)
 		if q.devices > 0 {
 			free = deviceCount(c.nodes[i]) - x.hold.devicesInUse()

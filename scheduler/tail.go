@@ -33,6 +33,7 @@ type tailEnd struct {
 // Limits of a tail: of what is held on a node, how much makes it worth its while to go on from the last tail, and how
 // much of it may be new; and how many pictures are kept.
 const (
+	tailShort    = 16 // ends up to so many are looked through in turn
 	tailLong     = 64
 	tailFresh    = 32
 	tailPictures = 64
@@ -201,6 +202,13 @@ func (t *tail) over(at structs.LogTime) int {
 	if t == nil || len(t.ends) == 0 || t.ends[0].at > at {
 		return 0
 	}
+	if len(t.ends) <= tailShort {
+		k := 1
+		for k < len(t.ends) && t.ends[k].at <= at {
+			k++
+		}
+		return k
+	}
 	k, _ := slices.BinarySearchFunc(t.ends, at+1, func(e tailEnd, at structs.LogTime) int { return cmp.Compare(e.at, at) })
 	return k
 }
@@ -236,10 +244,10 @@ func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
 	return x
 }
 
-// picture is a row as it will be at a time, if everything held ends when it is expected to and nothing else is placed but
+// picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
 // what is promised: also what is promised from later on, for a promise made now shall not delay it.
-func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, at structs.LogTime) occupancy {
-	x := t.after(c.nodes[i], o, t.over(at))
+func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, over int, at structs.LogTime) occupancy {
+	x := t.after(c.nodes[i], o, over)
 	var keep []*held
 	for _, p := range b.promisedOn(row) {
 		if p.end == 0 || p.end > at {
