@@ -82,6 +82,7 @@ func TestOracle(t *testing.T) {
 	names := []string{"binpack", "fgd", policy.Default, "search"}
 	lost, optimal, better := map[string]int64{}, map[string]int{}, 0
 	all := int64(0)
+	feasible, served := 0, map[string]int{} // of instances in which everything can be placed: tasks, and those that were
 	for seed := range rounds {
 		r := rand.New(rand.NewPCG(uint64(seed), 1))
 		var nodes []*structs.Node
@@ -116,6 +117,9 @@ func TestOracle(t *testing.T) {
 		}
 		can := best(items, cpu, free, sum)
 		all += can
+		if can == sum {
+			feasible += len(items)
+		}
 		got := map[string]int64{}
 		for _, name := range names {
 			plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[name])
@@ -128,6 +132,9 @@ func TestOracle(t *testing.T) {
 						var i int
 						fmt.Sscanf(e.Groups[pl.Group], "g%d", &i)
 						got[name] += items[i].milli()
+						if can == sum {
+							served[name]++
+						}
 					}
 				}
 			}
@@ -147,7 +154,11 @@ func TestOracle(t *testing.T) {
 		}
 	}
 	for _, name := range names {
-		t.Logf("%-8s loses %.2f %% of what is possible, and is optimal in %d of %d instances", name, 100*float64(lost[name])/float64(all), optimal[name], rounds)
+		t.Logf("%-8s loses %.2f %% of what is possible, and is optimal in %d of %d instances; where everything can be placed it places %.2f %% of %d requests", name,
+			100*float64(lost[name])/float64(all), optimal[name], rounds, 100*float64(served[name])/float64(max(feasible, 1)), feasible)
+		if served[name] > feasible {
+			t.Errorf("%s places %d of %d feasible requests", name, served[name], feasible)
+		}
 	}
 	if better == 0 {
 		t.Error("search never found more than its greedy plan: the run proves nothing about it")

@@ -317,6 +317,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		}
 		return undo()
 	}
+	d.tellCosts(placed, rule, cost, gain)
 	p.made[rule.queue] += int64(len(jobs))
 	if d.misses[g.name] -= int64(len(ws)); d.misses[g.name] == 0 {
 		delete(d.misses, g.name)
@@ -326,6 +327,27 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		g.scan.found = int64(len(g.wants))
 	}
 	return true
+}
+
+// tellCosts adds to what victims are told why they, and what was weighed: what all of them lose together (lost)
+// against what is gained (gain).
+func (d *decision) tellCosts(first int, rule preemptRule, cost, gain int64) {
+	why := ""
+	switch rule.name {
+	case structs.PreemptReclaim:
+		why = fmt.Sprintf(": its queue gets back what it is guaranteed; %d GPU seconds are lost", cost)
+	case structs.PreemptPriority:
+		why = fmt.Sprintf(" (priority %d): %d GPU seconds are lost, worth less than the %d gained", d.load.Job.Priority, cost, gain)
+	case structs.PreemptDeadline:
+		why = fmt.Sprintf(", which would miss its deadline: %d GPU seconds are lost, worth less than the %d gained", cost, gain)
+	}
+	for i := first; i < len(d.placed); i++ {
+		for k := range d.placed[i].evict {
+			if s := &d.placed[i].evict[k]; s.Desired == structs.DesiredEvict && !s.Preempt.IsZero() {
+				s.Desc += why
+			}
+		}
+	}
 }
 
 // evicted counts the jobs evicted on behalf of a queue in the last hour.

@@ -92,6 +92,15 @@ func (w *world) decide() (evicted int) {
 				case structs.DesiredEvict:
 					w.check(a.Job.MayPreempt(), "%s does not say that it may be preempted", a.JobID)
 					w.check(w.now.Sub(a.CreateTime) >= 30*time.Second, "%s was preempted %v after it was placed", a.JobID, w.now.Sub(a.CreateTime))
+					lost, gained := 0, 0 // lost is 0 for who was told by this pass already
+					_, why, _ := strings.Cut(s.Desc, ": ")
+					if w.queues.Queues[0].Preempt == structs.PreemptPriority {
+						_, err := fmt.Sscanf(why, "%d GPU seconds are lost, worth less than the %d gained", &lost, &gained)
+						w.check(err == nil && lost < gained, "%s is told %q", a.JobID, s.Desc)
+					} else {
+						_, err := fmt.Sscanf(why, "its queue gets back what it is guaranteed; %d GPU seconds are lost", &lost)
+						w.check(err == nil, "%s is told %q", a.JobID, s.Desc)
+					}
 					w.check(a.Preempted < 3, "%s was preempted %d times before", a.JobID, a.Preempted)
 					if w.queues.Queues[0].Preempt == structs.PreemptPriority {
 						w.check(a.Job.Priority < by.Priority, "%s of priority %d was preempted for %s of %d", a.JobID, a.Job.Priority, by.ID, by.Priority)

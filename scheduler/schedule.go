@@ -16,6 +16,7 @@ const (
 
 	// The estimates: of a placement and of its row in a roster, of a granted device and of a port.
 	placeBytes  = 140
+	evictBytes  = 220 // with why
 	rosterBytes = 140
 	grantBytes  = 60
 	portBytes   = 60
@@ -465,7 +466,7 @@ type builder struct {
 func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	size := 100*len(p.Stops) + 20*len(p.Updates)
 	for i := range placed {
-		size += placeBytes + 100*len(placed[i].evict)
+		size += placeBytes + evictBytes*len(placed[i].evict)
 		if w := placed[i].want; w.stop != nil {
 			size += 100
 		}

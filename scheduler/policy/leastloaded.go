@@ -2,17 +2,27 @@ package policy
 
 import "github.com/muster-sched/muster/scheduler"
 
-// leastLoaded prefers the node with the fewest allocations for each of its GPUs (for the whole node, if it has none). An
-// allocation that failed on a node goes back there only if no other is free: that is the penalty of the term load.
+// leastLoaded prefers the node with the fewest allocations for each of its GPUs (for the whole node, if it has none), and
+// counts a node's failures as load: one where all work fails lately is taken for one with an allocation more for each GPU.
+// What is known of a node is a moving average (scheduler.Past), and nothing of most. An allocation that failed on a node
+// goes back there only if no other is free: that is the penalty of the term load.
 type leastLoaded struct{}
 
 func (leastLoaded) Name() string               { return "least-loaded" }
 func (leastLoaded) Weights() scheduler.Weights { return scheduler.DefaultWeights }
 func (leastLoaded) Rotates() bool              { return false }
 func (leastLoaded) CountsAllocs() bool         { return true }
+func (leastLoaded) UsesHistory() bool          { return true }
 
-// Fit is 1 for an idle node and 1/(1+x) with x allocations a GPU.
+// Fit is 1 for an idle node and 1/(1+x+f) with x allocations a GPU and f of the work on it failing.
 func (leastLoaded) Fit(u *scheduler.Use) int64 {
-	gpus := max(u.GPUs, 1)
-	return clampMicro(gpus * scheduler.Micro / (gpus + max(u.Allocs, 0)))
+	gpus, fails := max(u.GPUs, 1), int64(0)
+	if u.Past.Ends > 0 {
+		fails = max(0, scheduler.Micro-u.Past.Success)
+	}
+	if fails == 0 {
+		return clampMicro(gpus * scheduler.Micro / (gpus + max(u.Allocs, 0)))
+	}
+	load := (gpus+max(u.Allocs, 0))*scheduler.Micro + gpus*fails
+	return clampMicro(gpus * scheduler.Micro * scheduler.Micro / load)
 }
