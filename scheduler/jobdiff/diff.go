@@ -123,6 +123,9 @@ var jobSkip = map[string]bool{"ID": true, "Groups": true, "Payload": true, "Cons
 var groupSkip = map[string]bool{"Name": true, "Tasks": true}
 var taskSkip = map[string]bool{"Name": true}
 
+// objectSkip are fields of blocks that follow from others.
+var objectSkip = map[string]bool{"Checked": true}
+
 // names are Nomad's names where they differ from ours: by "Type.Field", else by "Field".
 var names = map[string]string{
 	"Constraints": "Constraint", "Affinities": "Affinity", "Spreads": "Spread", "Parameterized": "ParameterizedJob",
@@ -379,7 +382,7 @@ func (w walker) object(name string, a, b reflect.Value) *Object {
 		return nil
 	}
 	o := &Object{Type: kindOf(!a.IsValid(), !b.IsValid()), Name: name}
-	o.Fields, o.Objects = w.block(a, b, nil)
+	o.Fields, o.Objects = w.block(a, b, objectSkip)
 	if raw := rawOf(a, b); raw != nil {
 		o.Fields = append(o.Fields, raw.diff(w)...)
 		slices.SortStableFunc(o.Fields, func(x, y *Field) int { return strings.Compare(x.Name, y.Name) })
