@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -122,6 +123,7 @@ type Fabric struct {
 	Interfaces []string          // network interfaces, the best first; nil: programs choose
 	HCAs       []string          // RDMA adapters, as "mlx5_0" or with a port, "mlx5_0:1"; nil: programs choose
 	Leaf       string            // switch that the node hangs on: its meta key "leaf", unless that is set; "": not known
+	SL, TC     int               // InfiniBand service level and RoCE traffic class of RDMA traffic; 0: programs choose
 	RDMADir    string            // where the device files of the adapters are; "" is /dev/infiniband
 	Env        map[string]string // further variables for tasks
 }
@@ -135,6 +137,12 @@ func (f Fabric) vars() map[string]string {
 	}
 	if len(f.HCAs) > 0 {
 		out["NCCL_IB_HCA"] = "=" + strings.Join(f.HCAs, ",")
+	}
+	if f.SL > 0 {
+		out["NCCL_IB_SL"], out["UCX_IB_SL"] = strconv.Itoa(f.SL), strconv.Itoa(f.SL)
+	}
+	if f.TC > 0 {
+		out["NCCL_IB_TC"], out["UCX_IB_TRAFFIC_CLASS"] = strconv.Itoa(f.TC), strconv.Itoa(f.TC)
 	}
 	maps.Copy(out, f.Env)
 	return out

@@ -91,7 +91,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		cc.RunAs = &runner.RunAs{Allow: r.Allow, Deny: r.Deny}
 	}
 	fb := cl.Fabric
-	cc.Fabric = client.Fabric{Interfaces: fb.Interfaces, HCAs: fb.HCAs, Leaf: fb.Leaf, RDMADir: fb.RDMADir, Env: fb.Env}
+	cc.Fabric = client.Fabric{Interfaces: fb.Interfaces, HCAs: fb.HCAs, Leaf: fb.Leaf, SL: fb.ServiceLevel, TC: fb.TrafficClass, RDMADir: fb.RDMADir, Env: fb.Env}
 	if exec.DefaultUser != "" {
 		cc.DefaultUsers = map[string]string{"exec": exec.DefaultUser}
 	}

@@ -514,6 +514,12 @@ func (c *Config) fabric(fail failFunc) {
 	if strings.ContainsAny(f.Leaf, " \t\n") {
 		fail("client.fabric.leaf", "%q: want a name without spaces", f.Leaf)
 	}
+	if f.ServiceLevel < 0 || f.ServiceLevel > 15 {
+		fail("client.fabric.service_level", "%d: want 1 to 15, or 0 for what programs choose", f.ServiceLevel)
+	}
+	if f.TrafficClass < 0 || f.TrafficClass > 255 {
+		fail("client.fabric.traffic_class", "%d: want 1 to 255, or 0 for what programs choose", f.TrafficClass)
+	}
 	if d := f.RDMADir; d != "" && !filepath.IsAbs(d) {
 		fail("client.fabric.rdma_dir", "%q must be absolute", d)
 	}

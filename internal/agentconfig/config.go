@@ -211,6 +211,12 @@ type Fabric struct {
 	HCAs []string `conf:"hcas"`
 	// Leaf is the switch that the node hangs on; it becomes the node's meta "leaf", unless meta says so itself. Default: "".
 	Leaf string `conf:"leaf"`
+	// ServiceLevel is the InfiniBand service level of RDMA traffic, 1 to 15, which switches give a lane of its own: NCCL_IB_SL, UCX_IB_SL.
+	// Default: 0, programs choose.
+	ServiceLevel int `conf:"service_level"`
+	// TrafficClass is the traffic class of RDMA traffic over Ethernet (RoCE), 1 to 255: NCCL_IB_TC, UCX_IB_TRAFFIC_CLASS. Default: 0,
+	// programs choose.
+	TrafficClass int `conf:"traffic_class"`
 	// RDMADir is where the device files of RDMA adapters are. Default: /dev/infiniband.
 	RDMADir string `conf:"rdma_dir"`
 	// Env are further variables for all tasks. Default: none.

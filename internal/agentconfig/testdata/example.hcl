@@ -83,10 +83,12 @@ client {
     deny  = ["root"]
   }
   fabric {
-    interfaces = ["ib0"]
-    hcas       = ["mlx5_0:1", "mlx5_1:1"]
-    leaf       = "leaf-3"
-    rdma_dir   = "/dev/infiniband"
+    interfaces    = ["ib0"]
+    hcas          = ["mlx5_0:1", "mlx5_1:1"]
+    leaf          = "leaf-3"
+    service_level = 3
+    traffic_class = 106
+    rdma_dir      = "/dev/infiniband"
     env = {
       NCCL_IB_GID_INDEX = "3"
     }
