@@ -16,7 +16,8 @@ import (
 // little room as before. By blocks of nodes instead of rows: between two searches for equal asks something changes in every
 // block.
 
-// rowsKept is of how many rows something is remembered, over all asks of a pool: about 20 MiB.
+// rowsKept is of how many rows something is remembered, over all asks of a pool: about 5 MiB, and the holdings that they were
+// looked at with.
 const rowsKept = 1 << 18
 
 // askMemos is what is remembered of asks, for one pool and era. It belongs to one pass at a time.
