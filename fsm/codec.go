@@ -67,6 +67,7 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdSealKey:         func() any { return new(structs.SealKeyCommand) },
 	structs.CmdNodeTaint:       func() any { return new(structs.NodeTaintCommand) },
 	structs.CmdServiceDelete:   func() any { return new(structs.ServiceDeleteCommand) },
+	structs.CmdJobPriority:     func() any { return new(structs.JobPriorityCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

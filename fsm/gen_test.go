@@ -312,7 +312,9 @@ func (g *generator) one() structs.Command {
 	if !hasJob {
 		job = &structs.Job{Namespace: "default", ID: "job-0"}
 	}
-	switch w := g.r.IntN(137); {
+	switch w := g.r.IntN(139); {
+	case w >= 137:
+		return cmd(structs.CmdJobPriority, &structs.JobPriorityCommand{Namespace: job.Namespace, JobID: job.ID, Priority: g.r.IntN(104)})
 	case w >= 133:
 		for _, j := range g.jobs() { // what can be retried is rare: it is taken when it is there
 			if _, failed := g.snap.ArrayByKey(j.Key()).Count(); failed > 0 && g.chance(50) {

@@ -65,5 +65,6 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdVariableDelete:  applyVariableDelete,
 		structs.CmdSealKey:         applySealKey,
 		structs.CmdServiceDelete:   applyServiceDelete,
+		structs.CmdJobPriority:     applyJobPriority,
 	}
 }

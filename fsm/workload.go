@@ -52,6 +52,41 @@ func applyWorkload(x *tx) *structs.Error {
 	return nil
 }
 
+// applyJobPriority gives a job another priority: in the queue, and against others for what it runs of its newest version.
+// It makes no version, so that nothing is updated; a specification that is registered later brings its own priority.
+func applyJobPriority(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.JobPriorityCommand)
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	j := x.Jobs.Get(k)
+	switch {
+	case c.Priority < structs.JobPriorityMin || c.Priority > structs.JobPriorityMax:
+		return structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", c.Priority, structs.JobPriorityMin, structs.JobPriorityMax)
+	case j == nil:
+		return jobNotFound(k)
+	case !j.Placeable():
+		return structs.Errorf(structs.CodeConflict, "job %q is stopped or a template; its priority cannot be changed", k.ID)
+	case x.Workloads.Get(k) == nil:
+		return structs.Errorf(structs.CodeConflict, "job %q has ended; its priority cannot be changed", k.ID)
+	}
+	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
+	if j.Priority == c.Priority {
+		return nil
+	}
+	n := *j
+	n.Priority, n.SpecIndex, n.ModifyIndex = c.Priority, x.index, x.index // whoever enforces an index knows another priority
+	x.Jobs.Put(&n)
+	x.result.SpecIndex = n.SpecIndex
+	for _, a := range x.AllocsByJob(k) {
+		if a.JobVersion == n.Version && structs.Holds(a) {
+			c := *a
+			c.ModifyIndex, c.ModifyTime = x.index, x.time
+			x.PutAlloc(&c) // links it to the job as it is now; its agent is told nothing
+		}
+	}
+	x.newEval(&n, structs.TriggerPriority, nil)
+	return nil
+}
+
 // requeue asks for every allocation of a job to be stopped and done again, when its turn comes.
 func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	stopped := 0

@@ -26,6 +26,9 @@ func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res struc
 		}
 	}
 	r.arrays(before, after, cmd)
+	if c, ok := cmd.Body.(*structs.JobPriorityCommand); ok {
+		r.reprioritized(before, after, c, res)
+	}
 	c, ok := cmd.Body.(*structs.WorkloadCommand)
 	if !ok {
 		return
@@ -111,4 +114,56 @@ func TestDependencyCircle(t *testing.T) {
 	if got := structs.CircleText(structs.DependencyCircle(self, get)); !strings.Contains(got, "s -> s") {
 		t.Errorf("got %q", got)
 	}
+}
+
+// reprioritized checks what a change of priority must leave behind: no version, and everything that holds of the newest
+// version sees the job as it is.
+func (r *run) reprioritized(before, after *state.Snapshot, c *structs.JobPriorityCommand, res structs.Result) {
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	if res.Err != nil {
+		r.saw("priority refused")
+		return
+	}
+	j, was, w := after.JobByKey(k), before.JobByKey(k), after.Workload(k)
+	r.check(j.Priority == c.Priority && j.Version == was.Version && w != nil && w.Priority == c.Priority, "%s has priority %d, want %d", k, j.Priority, c.Priority)
+	r.check(was.Priority == c.Priority || !res.EvalID.IsZero(), "%s has another priority and no evaluation", k)
+	for _, a := range after.AllocsByJob(k) {
+		if structs.Holds(a) && a.JobVersion == j.Version {
+			r.check(a.Job.Priority == c.Priority, "allocation %s of %s has priority %d", a.ID, k, a.Job.Priority)
+			r.saw("priority of what runs changed")
+		}
+	}
+}
+
+// TestJobPriority changes the priority of what runs: nothing is updated, and whoever looks for victims sees the new one.
+func TestJobPriority(t *testing.T) {
+	c := newCluster(t, 3)
+	set := func(n int) *structs.JobPriorityCommand {
+		return &structs.JobPriorityCommand{Namespace: key.Namespace, JobID: key.ID, Priority: n}
+	}
+	c.refused(structs.CmdJobPriority, set(60), "not found")
+	c.placeAll(c.register(service("1", 2)).EvalID, 0, 2)
+	c.report()
+	before := c.f.Snapshot()
+	c.refused(structs.CmdJobPriority, set(0), "priority is 0; want 1 to 100")
+	c.refused(structs.CmdJobPriority, set(101), "priority is 101")
+	res := c.apply(structs.CmdJobPriority, set(60))
+	s := c.f.Snapshot()
+	j, was := s.JobByKey(key), before.JobByKey(key)
+	if j.Priority != 60 || j.Version != was.Version || j.SpecIndex != res.Index || res.SpecIndex != res.Index || s.Workload(key).Priority != 60 {
+		t.Errorf("job %+v, queue entry %+v", j, s.Workload(key))
+	}
+	if e := s.EvalByID(res.EvalID); e == nil || e.Trigger != structs.TriggerPriority || e.Priority != 60 || e.Status != structs.EvalPending {
+		t.Errorf("evaluation %+v", e)
+	}
+	for _, a := range s.AllocsByJob(key) {
+		if old := before.AllocByID(a.ID); a.Job.Priority != 60 || a.AllocIndex != old.AllocIndex || a.JobVersion != old.JobVersion {
+			t.Errorf("allocation %+v was %+v", a, old)
+		}
+	}
+	if res = c.apply(structs.CmdJobPriority, set(60)); !res.EvalID.IsZero() {
+		t.Error("the same priority again made an evaluation")
+	}
+	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
+	c.refused(structs.CmdJobPriority, set(70), "is stopped or a template")
 }

@@ -31,6 +31,7 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/release", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRelease)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/requeue", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRequeue)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/retry", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRetry)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/priority", rpc: methods.JobPriority.Name, handle: jobPriority},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/checkpoint", rpc: methods.JobCheckpoint.Name, handle: jobCheckpoint},
 		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},
 		{methods: "GET", pattern: "/v1/job/{id}/evaluations", rpc: methods.JobEvals.Name, handle: jobEvals},
@@ -362,6 +363,22 @@ func jobWorkload(action string) func(*call) (any, error) {
 		}
 		return c.registered(resp, nil), nil
 	}
+}
+
+// jobPriority serves PUT /v1/job/:id/priority: {"Priority": N}.
+func jobPriority(c *call) (any, error) {
+	var body wire.JobPriorityRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	if body.Priority == nil {
+		return nil, structs.Errorf(structs.CodeInvalid, "Priority is missing; want a number from %d to %d", structs.JobPriorityMin, structs.JobPriorityMax)
+	}
+	resp, err := invoke(c, methods.JobPriority, &methods.JobPriorityRequest{JobID: c.params["id"], Priority: *body.Priority})
+	if err != nil {
+		return nil, err
+	}
+	return c.registered(resp, nil), nil
 }
 
 func jobAllocs(c *call) (any, error) {

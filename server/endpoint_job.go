@@ -29,6 +29,7 @@ func (s *Server) registerJobs() {
 	handle(s, methods.JobDeregister, s.jobDeregister)
 	handle(s, methods.JobEvaluate, s.jobEvaluate)
 	handle(s, methods.JobWorkload, s.jobWorkload)
+	handle(s, methods.JobPriority, s.jobPriority)
 	handle(s, methods.JobCheckpoint, s.jobCheckpoint)
 	handle(s, methods.JobRevert, s.jobRevert)
 	handle(s, methods.JobStable, s.jobStable)

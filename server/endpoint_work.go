@@ -28,3 +28,18 @@ func (s *Server) jobWorkload(ctx context.Context, c *rpc.Call, req *methods.JobW
 	res.SpecIndex, res.Version = j.SpecIndex, j.Version
 	return registered(res, nil), nil
 }
+
+// jobPriority changes the priority of a job that waits or runs.
+func (s *Server) jobPriority(ctx context.Context, c *rpc.Call, req *methods.JobPriorityRequest) (*methods.JobRegisterResponse, error) {
+	k, _, err := s.jobOf(c, req.JobID)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobPriority, By: who(ctx).by, Body: &structs.JobPriorityCommand{
+		Namespace: k.Namespace, JobID: k.ID, Priority: req.Priority,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return registered(res, nil), nil
+}

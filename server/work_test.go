@@ -98,3 +98,45 @@ func TestGatesOpen(t *testing.T) {
 		}
 	})
 }
+
+// TestPriorityOfWhatRuns: what runs gives its place to whoever waits as soon as its priority is low enough, and not before;
+// and of two that wait the one that was raised goes first.
+func TestPriorityOfWhatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		f := newFleet(t, one(s), 1)
+		f.set(func() { f.kill = time.Second })
+		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Order: structs.OrderFCFS, Preempt: structs.PreemptPriority, PreemptMinRuntime: time.Second}}})
+		whole := func(id string) *structs.Job {
+			return passJob(id, 1, func(j *structs.Job) {
+				j.Type, j.Groups[0].Reschedule, j.Preemptible = structs.JobBatch, structs.Reschedule{}, true
+				j.Groups[0].Tasks[0].Resources.CPU = 3000
+			})
+		}
+		set := func(id string, n int) {
+			mustApply(t, s, structs.CmdJobPriority, &structs.JobPriorityCommand{Namespace: "default", JobID: id, Priority: n})
+		}
+		register(t, s, whole("runs"))
+		time.Sleep(time.Minute)
+		register(t, s, whole("early"))
+		register(t, s, whole("late"))
+		time.Sleep(time.Minute)
+		if len(live(s, "runs")) != 1 || len(live(s, "early"))+len(live(s, "late")) != 0 {
+			t.Fatal("work of equal priority took the place")
+		}
+		set("late", 45) // both lowered: late is first now
+		set("early", 44)
+		time.Sleep(time.Minute)
+		if len(live(s, "runs")) != 1 {
+			t.Fatal("work of lower priority took the place")
+		}
+		set("runs", 20)
+		time.Sleep(time.Minute)
+		if running(s, "late") != 1 || len(live(s, "runs"))+len(live(s, "early")) != 0 {
+			t.Errorf("runs %d, late %d, early %d; want only late", len(live(s, "runs")), len(live(s, "late")), len(live(s, "early")))
+		}
+		if v := s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: "runs"}).Version; v != 0 {
+			t.Errorf("the job has version %d", v)
+		}
+	})
+}

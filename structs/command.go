@@ -57,6 +57,7 @@ const (
 	CmdSealKey         CommandType = 50
 	CmdNodeTaint       CommandType = 51
 	CmdServiceDelete   CommandType = 52
+	CmdJobPriority     CommandType = 53
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -335,6 +336,11 @@ type (
 		Namespace, JobID string
 		Action           string
 		Reason           string
+	}
+	// JobPriorityCommand changes the priority of a job that waits or runs, without a new version.
+	JobPriorityCommand struct {
+		Namespace, JobID string
+		Priority         int
 	}
 	// AcctCollectCommand deletes accounting records beyond retention: those that ended before, and the oldest beyond count.
 	AcctCollectCommand struct {

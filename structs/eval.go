@@ -36,9 +36,10 @@ const (
 	TriggerScale          Trigger = "job-scaling"
 	TriggerReconnect      Trigger = "reconnect"
 	TriggerMaxRun         Trigger = "max-run-duration"
-	TriggerHold           Trigger = "job-hold"    // held or released
-	TriggerRequeue        Trigger = "job-requeue" // by hand
-	TriggerArray          Trigger = "job-array"   // further indices of an array may start
+	TriggerHold           Trigger = "job-hold"     // held or released
+	TriggerPriority       Trigger = "job-priority" // a new priority
+	TriggerRequeue        Trigger = "job-requeue"  // by hand
+	TriggerArray          Trigger = "job-array"    // further indices of an array may start
 )
 
 // Evaluation is a request to decide about one job. It completes as soon as a pass has answered (D4).

@@ -282,7 +282,7 @@ func canned() map[string]any {
 		"GET /v1/job/example": job, "GET /v1/job/train": &wire.Job{ID: ptr("train"), Name: ptr("train"), Type: ptr("batch"), Priority: ptr(60), Datacenters: []string{"*"}, NodePool: ptr("default"), Status: ptr("pending"), SubmitTime: ptr(ago(14 * time.Minute))},
 		"DELETE /v1/job/example": ev(nil), "PUT /v1/job/example/plan": plan, "PUT /v1/job/train/plan": &nomadlike.Plan{Why: why, JobPlanResponse: wire.JobPlanResponse{
 			FailedTGAllocs: map[string]*wire.AllocationMetric{"work": {CoalescedFailures: 15}}, Suggestions: []string{"13 allocations instead of 16"}}},
-		"PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/hold": ev(nil), "PUT /v1/job/example/release": ev(nil), "PUT /v1/job/example/requeue": ev(nil), "PUT /v1/job/example/retry": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
+		"PUT /v1/job/example/evaluate": ev(nil), "PUT /v1/job/example/hold": ev(nil), "PUT /v1/job/example/priority": ev(nil), "PUT /v1/job/train/priority": failure{409, "job \"train\" has ended; its priority cannot be changed"}, "PUT /v1/job/example/release": ev(nil), "PUT /v1/job/example/requeue": ev(nil), "PUT /v1/job/example/retry": ev(nil), "PUT /v1/job/example/revert": ev(nil), "PUT /v1/job/example/scale": ev(nil),
 		"PUT /v1/job/example/checkpoint": map[string]any{"Allocations": []nomadlike.AllocCheckpoint{
 			{AllocID: allocA, Name: "example.hello[0]", Group: "hello", NodeID: nodeA, NodeName: "n1", NodeRank: 0, Told: true, Tasks: []string{"greet"}, How: "signal SIGUSR1", At: 1, Grace: int64(time.Second)},
 			{AllocID: allocB, Name: "example.hello[1]", Group: "hello", NodeID: nodeB, NodeName: "n2", NodeRank: 1, Error: "node " + nodeB + " is not connected to any server"}}},

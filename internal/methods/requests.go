@@ -228,6 +228,11 @@ type (
 		JobID  string
 		Action string // structs.ActionHold, ActionRelease, ActionRequeue
 	}
+	// JobPriorityRequest changes a job's priority without a new version.
+	JobPriorityRequest struct {
+		JobID    string
+		Priority int
+	}
 	// JobRevertRequest makes an earlier version the newest again.
 	JobRevertRequest struct {
 		JobID               string

@@ -106,6 +106,7 @@ var (
 	JobEvals       = method[JobGetRequest, EvalListResponse]("Job.Evaluations", SideServer, KindRead, ns("read-job"))
 	JobEvaluate    = method[JobEvaluateRequest, JobRegisterResponse]("Job.Evaluate", SideServer, KindWrite, ns("read-job"))
 	JobWorkload    = method[JobWorkloadRequest, JobRegisterResponse]("Job.Workload", SideServer, KindWrite, ns("submit-job"))
+	JobPriority    = method[JobPriorityRequest, JobRegisterResponse]("Job.Priority", SideServer, KindWrite, ns("submit-job"))
 	JobCheckpoint  = method[JobCheckpointRequest, JobCheckpointResponse]("Job.Checkpoint", SideServer, KindWrite, ns("alloc-lifecycle"))
 	JobRevert      = method[JobRevertRequest, JobRegisterResponse]("Job.Revert", SideServer, KindWrite, ns("submit-job"))
 	JobStable      = method[JobStableRequest, WriteResponse]("Job.Stable", SideServer, KindWrite, ns("submit-job"))

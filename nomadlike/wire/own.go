@@ -38,6 +38,9 @@ type DependsOn struct {
 // Priorities are names that a job file may give instead of a number.
 var Priorities = map[string]int{"critical": 90, "high": 70, "normal": 50, "low": 30, "scavenger": 10}
 
+// JobPriorityRequest is the body of PUT /v1/job/:id/priority.
+type JobPriorityRequest struct{ Priority *int }
+
 // Toleration lets a job onto nodes with a taint.
 type Toleration struct {
 	Key    string    `hcl:"key"`

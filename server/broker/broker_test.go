@@ -101,6 +101,28 @@ func TestUncurableSleeps(t *testing.T) {
 	}
 }
 
+// TestPriorityWakesOthers: what a job of another priority held back or was promised may be somebody else's turn.
+func TestPriorityWakesOthers(t *testing.T) {
+	b := New(Limits{}, nil)
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventAllocStopped, 10))), 1)
+	w := &structs.Workload{Namespace: "default", JobID: "runs", Domain: "default", Priority: 50}
+	change := func(at structs.Index, to int) {
+		n := *w
+		n.Priority, n.ModifyIndex = to, at
+		b.Feed(&structs.Delta{Index: at, Workloads: []structs.Changed[structs.Workload]{{Before: w, After: &n}}}, 1)
+		w = &n
+	}
+	change(12, 50)
+	if p, ok := b.Take(1); ok {
+		t.Fatalf("woke %v, and no priority changed", keys(p))
+	}
+	change(13, 40)
+	if p, _ := b.Take(1); fmt.Sprint(keys(p)) != "[a]" {
+		t.Fatalf("woke %v, want [a]", keys(p))
+	}
+}
+
 // TestElectionWakesTheBlocked: a new leader does not know what happened since they were decided.
 func TestElectionWakesTheBlocked(t *testing.T) {
 	b := New(Limits{}, nil)

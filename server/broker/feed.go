@@ -54,6 +54,9 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Workloads {
 		b.workloadChanged(&d.Workloads[i], now)
 	}
+	for i := range d.Workloads {
+		b.priorityChanged(&d.Workloads[i], d.Index, now)
+	}
 	for i := range d.Jobs {
 		b.jobChanged(&d.Jobs[i], now)
 		b.gotOn(&d.Jobs[i], d.Index, now)
@@ -239,6 +242,22 @@ func (b *Broker) workloadChanged(c *structs.Changed[structs.Workload], now struc
 	}
 	j.replica = c.After != nil
 	b.setWorkload(j, w, now)
+}
+
+// priorityChanged cures whoever waits where a job has another priority than before: what it is promised, and what it runs,
+// may be somebody else's turn now.
+func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at structs.Index, now structs.LogTime) {
+	if c.Before == nil || c.After == nil || c.Before.Priority == c.After.Priority {
+		return
+	}
+	pool := poolOf(c.After.Domain)
+	b.Cure(pool, AnyKind, at, now)
+	if pool != DomainAll {
+		return
+	}
+	for _, name := range slices.Clone(b.names) {
+		b.cure(b.domains[name], AnyKind, at, now)
+	}
 }
 
 // setWorkload changes an entry's place in the order, and its domain.

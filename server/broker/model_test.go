@@ -394,6 +394,15 @@ func (m *model) mirror(d *structs.Delta) {
 			}
 			m.o.works[key] = w
 		}
+		if c.Before != nil && c.After != nil && c.Before.Priority != c.After.Priority {
+			pools := []string{w.Domain, DomainAll}
+			if w.Domain == DomainAll {
+				pools = append(m.pools, structs.NodePoolDefault)
+			}
+			for _, pool := range pools {
+				m.event(pool, AnyKind)
+			}
+		}
 	}
 	for _, c := range d.Nodes {
 		m.event(c.After.Pool, AnyKind)
