@@ -68,6 +68,9 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdNodeTaint:       func() any { return new(structs.NodeTaintCommand) },
 	structs.CmdServiceDelete:   func() any { return new(structs.ServiceDeleteCommand) },
 	structs.CmdJobPriority:     func() any { return new(structs.JobPriorityCommand) },
+	structs.CmdSealRekey:       func() any { return new(structs.SealKeyCommand) },
+	structs.CmdSealKeyDelete:   func() any { return new(structs.SealKeyDeleteCommand) },
+	structs.CmdVariableReseal:  func() any { return new(structs.VariableResealCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

@@ -467,6 +467,35 @@ func (g *generator) variable(name string) structs.Command {
 	if len(keys) == 0 || g.chance(4) {
 		return g.command(structs.CmdSealKey, &structs.SealKeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(6))})
 	}
+	switch key, _ := pick(g, keys); {
+	case g.chance(6):
+		return g.command(structs.CmdSealRekey, &structs.SealKeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(12))})
+	case g.chance(12):
+		keys = slices.DeleteFunc(keys, func(k *structs.SealKey) bool { return k.Active })
+		for v := range g.snap.Variables("*", "") {
+			keys = slices.DeleteFunc(keys, func(k *structs.SealKey) bool { return k.ID == v.KeyID })
+		}
+		if free, ok := pick(g, keys); ok && g.chance(80) {
+			key = free
+		}
+		return g.command(structs.CmdSealKeyDelete, &structs.SealKeyDeleteCommand{ID: key.ID})
+	case g.chance(15):
+		c := &structs.VariableResealCommand{KeyID: key.ID}
+		if g.chance(80) {
+			c.KeyID = g.snap.ActiveSealKey()
+		}
+		for v := range g.snap.Variables("*", "") {
+			if v.KeyID == c.KeyID {
+				continue
+			}
+			r := structs.ResealedVariable{Namespace: v.Namespace, Path: v.Path, ModifyIndex: v.ModifyIndex, OldKeyID: v.KeyID, Sealed: make([]byte, len(v.Sealed))}
+			if g.chance(10) {
+				r.ModifyIndex++
+			}
+			c.Variables = append(c.Variables, r)
+		}
+		return g.command(structs.CmdVariableReseal, c)
+	}
 	v := &structs.Variable{Namespace: "default", Path: []string{"a", "a/b", "nomad/jobs", "nomad/jobs/job-1/a", "nomad/no"}[g.r.IntN(5)], Sealed: make([]byte, 1+g.r.IntN(300))}
 	if g.chance(10) {
 		v.Namespace = name
@@ -493,8 +522,8 @@ func (g *generator) small() structs.Command {
 	name := names[g.r.IntN(len(names))]
 	role, hasRole := pick(g, slices.Collect(g.snap.Roles()))
 	token, _ := pick(g, slices.Collect(g.snap.Tokens()))
-	switch g.r.IntN(31) {
-	case 26, 27, 28:
+	switch g.r.IntN(36) {
+	case 26, 27, 28, 31, 32, 33, 34, 35:
 		return g.variable(name)
 	case 29, 30:
 		c := &structs.ServiceDeleteCommand{Namespace: "default", Service: "web", ID: "none"}

@@ -66,5 +66,8 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdSealKey:         applySealKey,
 		structs.CmdServiceDelete:   applyServiceDelete,
 		structs.CmdJobPriority:     applyJobPriority,
+		structs.CmdSealRekey:       applySealKey,
+		structs.CmdSealKeyDelete:   applySealKeyDelete,
+		structs.CmdVariableReseal:  applyVariableReseal,
 	}
 }

@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 func applyPoolUpsert(x *tx) *structs.Error {
 	for _, p := range x.cmd.Body.(*structs.PoolUpsertCommand).Pools {
@@ -191,21 +194,30 @@ func applySigningKey(x *tx) *structs.Error {
 	if x.Keys.Get(c.Key.ID) != nil {
 		return structs.Errorf(structs.CodeConflict, "signing key %q exists", c.Key.ID)
 	}
-	var active []*structs.SigningKey
-	for k := range x.Keys.All() {
-		if k.Active {
-			active = append(active, k)
-		}
-	}
-	for _, k := range active {
-		n := *k
-		n.Active, n.ModifyIndex = false, x.index
-		x.Keys.Put(&n)
-	}
 	n := *c.Key
 	n.Active, n.CreateTime, n.CreateIndex, n.ModifyIndex = true, x.time, x.index, x.index
-	x.Keys.Put(&n)
+	succeed(x.Keys, &n, func(k *structs.SigningKey) bool {
+		was := k.Active
+		k.Active, k.ModifyIndex = false, x.index
+		return was
+	})
 	return nil
+}
+
+// succeed puts a key that is the active one from now on. end changes a copy of each earlier key and reports whether it is
+// to be kept, so that no other stays active.
+func succeed[T any](keys *state.Table[string, T], next *T, end func(*T) bool) {
+	var ended []*T
+	for k := range keys.All() {
+		n := *k
+		if end(&n) {
+			ended = append(ended, &n)
+		}
+	}
+	for _, k := range ended {
+		keys.Put(k)
+	}
+	keys.Put(next)
 }
 
 // applyBatch carries out several commands in one entry: all of them or, if one is refused, none.

@@ -57,7 +57,7 @@ var occurrences = []string{
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
 	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
 	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
-	"services registered", "service changed", "service kept its health", "services of another ended", "service deleted", "variables counted", "variable deleted", "variable changed", "variable swap refused",
+	"services registered", "service changed", "service kept its health", "services of another ended", "service deleted", "variables counted", "variable deleted", "variable changed", "variable swap refused", "variable sealed anew", "key retired",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",
 }
 
@@ -229,8 +229,20 @@ func (r *run) whole(f *FSM) {
 			r.saw("credit given")
 		}
 	}
+	active := 0
+	for k := range s.SealKeys() {
+		r.check(!k.Active || !k.Retired, "the active key %s is retired", k.ID)
+		if k.Active {
+			active++
+		}
+		if k.Retired {
+			r.saw("key retired")
+		}
+	}
+	r.check(active <= 1, "%d keys for variables are active", active)
 	bytes := int64(0)
 	for v := range s.Variables("*", "") {
+		r.check(s.SealKey(v.KeyID) != nil, "variable %s is sealed with %s, which is not there", v.Path, v.KeyID)
 		bytes += int64(len(v.Sealed) + len(v.Path))
 		r.saw("variables counted")
 	}
@@ -471,6 +483,11 @@ func (r *run) limits(before, after *state.Snapshot, d structs.Delta) {
 		switch {
 		case c.After == nil:
 			r.saw("variable deleted")
+		case c.Before != nil && c.Before.KeyID != c.After.KeyID && c.Before.ModifyIndex == c.After.ModifyIndex:
+			r.saw("variable sealed anew")
+			was := *c.After
+			was.KeyID, was.Sealed = c.Before.KeyID, c.Before.Sealed
+			r.check(reflect.DeepEqual(&was, c.Before), "variable %s was sealed anew and is %+v; it was %+v", c.After.Path, c.After, c.Before)
 		case c.Before != nil:
 			r.saw("variable changed")
 			r.check(c.After.CreateIndex == c.Before.CreateIndex && c.After.ModifyIndex == d.Index, "variable %s: created %d, then %d; changed %d at %d", c.After.Path, c.Before.CreateIndex, c.After.CreateIndex, c.After.ModifyIndex, d.Index)

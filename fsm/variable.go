@@ -15,8 +15,11 @@ func applyVariableSet(x *tx) *structs.Error {
 	if x.Namespaces.Get(n.Namespace) == nil {
 		return structs.Errorf(structs.CodeInvalid, "variable %q is in namespace %q, which does not exist", n.Path, n.Namespace)
 	}
-	if x.SealKeys.Get(n.KeyID) == nil {
+	switch k := x.SealKeys.Get(n.KeyID); {
+	case k == nil:
 		return structs.Errorf(structs.CodeInvalid, "variable %q is sealed with a key that the cluster does not have", n.Path)
+	case k.Retired:
+		return structs.Errorf(structs.CodeConflict, "variable %q is sealed with a key that was rotated away meanwhile; write it again", n.Path)
 	}
 	n.CreateTime, n.ModifyTime, n.CreateIndex, n.ModifyIndex = x.time, x.time, x.index, x.index
 	var at structs.Index
@@ -55,7 +58,8 @@ func applyVariableDelete(x *tx) *structs.Error {
 	return nil
 }
 
-// applySealKey names a key for variables; the one before it stays for what it sealed.
+// applySealKey names a key for variables; the one before it stays for what it sealed. CmdSealRekey also retires every
+// earlier key: nothing more is sealed with it, and the leader seals anew what is.
 func applySealKey(x *tx) *structs.Error {
 	c := x.cmd.Body.(*structs.SealKeyCommand)
 	if c.ID == "" {
@@ -64,17 +68,52 @@ func applySealKey(x *tx) *structs.Error {
 	if x.SealKeys.Get(c.ID) != nil {
 		return structs.Errorf(structs.CodeConflict, "the key %q for variables exists", c.ID)
 	}
-	var active []*structs.SealKey
-	for k := range x.SealKeys.All() {
-		if k.Active {
-			active = append(active, k)
+	retire := x.cmd.Type == structs.CmdSealRekey
+	succeed(x.SealKeys, &structs.SealKey{ID: c.ID, Active: true, CreateTime: x.time, CreateIndex: x.index, ModifyIndex: x.index}, func(k *structs.SealKey) bool {
+		changes := k.Active || retire && !k.Retired
+		k.Active, k.Retired, k.ModifyIndex = false, k.Retired || retire, x.index
+		return changes
+	})
+	return nil
+}
+
+// applySealKeyDelete forgets a key that nothing needs.
+func applySealKeyDelete(x *tx) *structs.Error {
+	id := x.cmd.Body.(*structs.SealKeyDeleteCommand).ID
+	k := x.SealKeys.Get(id)
+	switch {
+	case k == nil:
+		return structs.Errorf(structs.CodeNotFound, "there is no key %q for variables", id)
+	case k.Active:
+		return structs.Errorf(structs.CodeConflict, "the key %q is the active one and cannot be removed; rotate first", id)
+	}
+	for v := range x.Variables.All() {
+		if v.KeyID == id {
+			return structs.Errorf(structs.CodeConflict, "the key %q cannot be removed: variables are sealed with it, for one %q of namespace %q; rotate with full to seal them anew", id, v.Path, v.Namespace)
 		}
 	}
-	for _, k := range active {
-		n := *k
-		n.Active, n.ModifyIndex = false, x.index
-		x.SealKeys.Put(&n)
+	x.SealKeys.Delete(id)
+	return nil
+}
+
+// applyVariableReseal changes what variables are sealed with, and nothing else of them.
+func applyVariableReseal(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.VariableResealCommand)
+	if k := x.SealKeys.Get(c.KeyID); k == nil || k.Retired {
+		return structs.Errorf(structs.CodeConflict, "variables cannot be sealed anew with the key %q: the cluster does not have it, or uses it no more", c.KeyID)
 	}
-	x.SealKeys.Put(&structs.SealKey{ID: c.ID, Active: true, CreateTime: x.time, CreateIndex: x.index, ModifyIndex: x.index})
+	for i := range c.Variables {
+		r := &c.Variables[i]
+		if len(r.Sealed) == 0 {
+			return structs.Errorf(structs.CodeInvalid, "variable %q is sealed anew without items", r.Path)
+		}
+		old := x.Variables.Get(structs.VariableKey{Namespace: r.Namespace, Path: r.Path})
+		if old == nil || old.ModifyIndex != r.ModifyIndex || old.KeyID != r.OldKeyID {
+			continue // written or deleted meanwhile, or sealed anew already
+		}
+		n := *old
+		n.KeyID, n.Sealed = c.KeyID, r.Sealed
+		x.Variables.Put(&n)
+	}
 	return nil
 }

@@ -17,6 +17,9 @@ func (s *Server) registerVariables() {
 	handle(s, methods.VariableSet, s.variableSet)
 	handle(s, methods.VariableDelete, s.variableDelete)
 	handle(s, methods.ServerSealKey, s.serverSealKey)
+	handle(s, methods.SealKeyList, s.sealKeyList)
+	handle(s, methods.SealKeyRotate, s.sealKeyRotate)
+	handle(s, methods.SealKeyDelete, s.sealKeyDelete)
 }
 
 func variableMeta(v *structs.Variable) methods.VariableMeta {
@@ -111,22 +114,29 @@ func (s *Server) variableSet(ctx context.Context, c *rpc.Call, req *methods.Vari
 	if s.Published().Snapshot.Namespace(ns) == nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "variable %q is in namespace %q, which does not exist", req.Path, ns)
 	}
-	id, key, err := s.activeSealKey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sealed, err := seal(key, ns, req.Path, req.Items)
-	if err != nil {
-		return nil, err
-	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdVariableSet, By: who(ctx).by, Body: &structs.VariableSetCommand{
-		Variable: &structs.Variable{Namespace: ns, Path: req.Path, KeyID: id, Sealed: sealed}, CAS: req.CAS, CASIndex: req.CASIndex,
-	}})
-	if err != nil {
-		return nil, err
+	var res structs.Result
+	for try := 0; ; try++ {
+		id, key, err := s.activeSealKey(ctx)
+		if err != nil {
+			return nil, err
+		}
+		sealed, err := seal(key, ns, req.Path, req.Items)
+		if err != nil {
+			return nil, err
+		}
+		res, err = s.Apply(ctx, structs.Command{Type: structs.CmdVariableSet, By: who(ctx).by, Body: &structs.VariableSetCommand{
+			Variable: &structs.Variable{Namespace: ns, Path: req.Path, KeyID: id, Sealed: sealed}, CAS: req.CAS, CASIndex: req.CASIndex,
+		}})
+		if err == nil {
+			break
+		}
+		if code := structs.CodeOf(err); try == 2 || code != structs.CodeConflict && code != structs.CodeInvalid || s.Published().Snapshot.ActiveSealKey() == id {
+			return nil, err
+		} // the key was rotated away between the sealing and the log
 	}
 	resp := &methods.VariableWriteResponse{Index: res.Index, Updated: res.Swapped}
 	if !res.Swapped {
+		var err error
 		resp.Variable, err = s.conflict(ctx, ns, req.Path)
 		return resp, err
 	}

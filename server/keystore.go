@@ -108,8 +108,25 @@ func (k *keystore) put(id string, key []byte) error {
 	return nil
 }
 
-// serverSealKey takes a key into the keystore, or gives one.
+// drop deletes a key.
+func (k *keystore) drop(id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.keys, id)
+	if k.dir == "" || !sealKeyName.MatchString(id) {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(k.dir, id+".key")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keystore: %w", err)
+	}
+	return nil
+}
+
+// serverSealKey takes a key into the keystore, gives one, or deletes one.
 func (s *Server) serverSealKey(_ context.Context, _ *rpc.Call, req *methods.SealKeyRequest) (*methods.SealKeyResponse, error) {
+	if req.Drop {
+		return &methods.SealKeyResponse{}, s.keys.drop(req.ID)
+	}
 	if req.Key != nil {
 		return &methods.SealKeyResponse{}, s.keys.put(req.ID, req.Key)
 	}
@@ -204,27 +221,41 @@ func (s *Server) activeSealKey(ctx context.Context) (id string, key []byte, err 
 		}
 		s.log.Warn("no server has the key of the variables; a new one is made, and older variables cannot be read until its file is put back", "key", id)
 	}
-	key = make([]byte, sealKeyBytes)
-	rand.Read(key) // never fails
-	id = sealKeyID(key)
-	if err := s.keys.put(id, key); err != nil {
+	var have, voters int
+	if id, key, have, voters, _, err = s.handOutSealKey(ctx); err != nil {
 		return "", nil, err
-	}
-	answers, addrs, voters, err := s.askSealKey(ctx, &methods.SealKeyRequest{ID: id, Key: key})
-	if err != nil {
-		return "", nil, err
-	}
-	have := 1
-	for addr := range answers {
-		if addrs[addr] {
-			have++
-		}
 	}
 	if have <= voters/2 {
 		return "", nil, structs.Errorf(structs.CodeUnavailable, "a key for variables reached %d of %d servers; variables can be written once most answer", have, voters)
 	}
 	_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdSealKey, Body: &structs.SealKeyCommand{ID: id}})
 	return id, key, err
+}
+
+// handOutSealKey makes a key and gives it to every server. have counts the voters, this one included, that have it on disk;
+// without names the servers that may lack it. The caller holds keys.making.
+func (s *Server) handOutSealKey(ctx context.Context) (id string, key []byte, have, voters int, without []string, err error) {
+	key = make([]byte, sealKeyBytes)
+	rand.Read(key) // never fails
+	id = sealKeyID(key)
+	if err := s.keys.put(id, key); err != nil {
+		return "", nil, 0, 0, nil, err
+	}
+	answers, addrs, voters, err := s.askSealKey(ctx, &methods.SealKeyRequest{ID: id, Key: key})
+	if err != nil {
+		return "", nil, 0, 0, nil, err
+	}
+	have = 1
+	for addr, voter := range addrs {
+		switch {
+		case answers[addr] == nil:
+			without = append(without, addr)
+		case voter:
+			have++
+		}
+	}
+	slices.Sort(without)
+	return id, key, have, voters, without, nil
 }
 
 // runKeystore fetches the keys that the state names and this server does not have.

@@ -30,6 +30,11 @@ func seal(key []byte, namespace, path string, items map[string]string) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
+	return sealBytes(key, namespace, path, plain)
+}
+
+// sealBytes encrypts what unsealBytes gives.
+func sealBytes(key []byte, namespace, path string, plain []byte) ([]byte, error) {
 	c, err := sealCipher(key)
 	if err != nil {
 		return nil, err
@@ -42,6 +47,19 @@ func seal(key []byte, namespace, path string, items map[string]string) ([]byte, 
 
 // unseal decrypts the items of a variable.
 func unseal(key []byte, v *structs.Variable) (map[string]string, error) {
+	plain, err := unsealBytes(key, v)
+	if err != nil {
+		return nil, err
+	}
+	var items map[string]string
+	if err := rpc.Decode(plain, &items); err != nil {
+		return nil, structs.Errorf(structs.CodeInternal, "variable %q: %v", v.Path, err)
+	}
+	return items, nil
+}
+
+// unsealBytes decrypts a variable into what sealBytes was given.
+func unsealBytes(key []byte, v *structs.Variable) ([]byte, error) {
 	c, err := sealCipher(key)
 	if err != nil {
 		return nil, err
@@ -54,9 +72,5 @@ func unseal(key []byte, v *structs.Variable) (map[string]string, error) {
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInternal, "variable %q of namespace %q was changed outside of its servers, or sealed with another key", v.Path, v.Namespace)
 	}
-	var items map[string]string
-	if err := rpc.Decode(plain, &items); err != nil {
-		return nil, structs.Errorf(structs.CodeInternal, "variable %q: %v", v.Path, err)
-	}
-	return items, nil
+	return plain, nil
 }

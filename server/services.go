@@ -15,6 +15,7 @@ func (s *Server) leaderServices() []Service {
 		{"clock", s.runClock},
 		{"members", s.runMembers},
 		{"autopilot", s.runAutopilot},
+		{"reseal", s.runReseal},
 	}, s.decisionServices()...)
 }
 

@@ -58,6 +58,9 @@ const (
 	CmdNodeTaint       CommandType = 51
 	CmdServiceDelete   CommandType = 52
 	CmdJobPriority     CommandType = 53
+	CmdSealRekey       CommandType = 54 // body *SealKeyCommand: as CmdSealKey, and retires every other key
+	CmdSealKeyDelete   CommandType = 55
+	CmdVariableReseal  CommandType = 56
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
 	IgnorableFlag CommandType = 0x80
@@ -327,6 +330,21 @@ type (
 	}
 	// SealKeyCommand names a key for variables and makes it the active one. Most servers have it in their keystores by then.
 	SealKeyCommand struct{ ID string }
+	// SealKeyDeleteCommand forgets a key for variables that is not the active one and that no variable is sealed with.
+	SealKeyDeleteCommand struct{ ID string }
+	// VariableResealCommand puts what variables hold under another key. One that was written or deleted meanwhile is left
+	// alone; indexes and times stay, since the items do.
+	VariableResealCommand struct {
+		KeyID     string
+		Variables []ResealedVariable
+	}
+	// ResealedVariable is one variable of a VariableResealCommand: as it was read, and the same items sealed with the new key.
+	ResealedVariable struct {
+		Namespace, Path string
+		ModifyIndex     Index
+		OldKeyID        string
+		Sealed          []byte
+	}
 	// ServiceDeleteCommand removes a registration.
 	ServiceDeleteCommand struct{ Namespace, Service, ID string }
 	// UnreserveCommand deletes reservations of operators.

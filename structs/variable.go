@@ -43,6 +43,7 @@ func (v *Variable) Key() VariableKey { return VariableKey{v.Namespace, v.Path} }
 type SealKey struct {
 	ID          string
 	Active      bool // new variables are sealed with it
+	Retired     bool // nothing is sealed with it any more; the leader seals anew what is
 	CreateTime  LogTime
 	CreateIndex Index
 	ModifyIndex Index

@@ -216,6 +216,10 @@ var golden = []struct {
 	{"autopilot_set", "operator autopilot set-config -cleanup-dead-servers=false -min-quorum 3", "", 0},
 	{"autopilot_health", "operator autopilot health", "", 0},
 	{"keyring_list", "operator gossip keyring list", "", 0},
+	{"root_keyring_list", "operator root keyring list", "", 0},
+	{"root_keyring_list_json", "operator root keyring list -json", "", 0},
+	{"root_keyring_rotate", "operator root keyring rotate -full", "", 0},
+	{"root_keyring_remove", "operator root keyring remove 0123456789abcdef0123456789abcdef", "", 0},
 	{"state_hash", "operator state-hash", "", 0},
 	{"operator_api", "operator api /v1/namespaces", "", 0},
 	{"acl_bootstrap", "acl bootstrap", "", 0},
@@ -406,7 +410,7 @@ func leaves(c *cobra.Command) []*cobra.Command {
 // writesOnly are commands whose answer is an exit status, a stream of bytes or a file.
 var writesOnly = []string{
 	"agent", "nodesim", "job init", "init", "node pool init", "node pool delete", "namespace delete", "acl policy apply", "acl policy delete", "acl token delete", "acl role delete",
-	"server force-leave", "operator raft remove-peer", "operator snapshot save", "operator snapshot restore", "operator scheduler dump", "operator api", "system gc", "gpu release", "system reconcile summaries", "alloc exec", "exec", "job exec", "rsh", "shell",
+	"server force-leave", "operator raft remove-peer", "operator root keyring remove", "operator snapshot save", "operator snapshot restore", "operator scheduler dump", "operator api", "system gc", "gpu release", "system reconcile summaries", "alloc exec", "exec", "job exec", "rsh", "shell",
 	"queue apply", "queue inspect", "queue delete", "quota apply", "quota inspect", "quota delete",
 	"config validate", "var put", "var get", "var purge", "service delete",
 	"reservation apply", "reservation inspect", "reservation delete",

@@ -26,7 +26,7 @@ func TestContract(t *testing.T) {
 		{"Headers", headers}, {"JobLife", jobLife}, {"Lists", lists}, {"Blocking", blocking}, {"Versions", versions}, {"Scale", scale},
 		{"Dispatch", dispatch}, {"Periodic", periodic}, {"Full", full}, {"LogsAndFiles", logsAndFiles}, {"Exec", execs},
 		{"Lifecycle", lifecycle}, {"Events", events}, {"Services", services}, {"Search", searches}, {"Namespaces", namespaces}, {"Pools", pools},
-		{"Operator", operator}, {"Agent", agentSelf}, {"Nodes", nodes}, {"Snapshot", snapshot},
+		{"Operator", operator}, {"Agent", agentSelf}, {"Nodes", nodes}, {"Keyring", rootKeyring}, {"Snapshot", snapshot},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, a, node) })
 	}

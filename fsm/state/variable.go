@@ -51,6 +51,9 @@ func (s *Snapshot) Variables(namespace, prefix string) iter.Seq[*structs.Variabl
 // SealKeys gives the names of every key that variables are, or may be, sealed with.
 func (s *Snapshot) SealKeys() iter.Seq[*structs.SealKey] { return ascend(s.sealKeys) }
 
+// SealKey gives the name of a key that variables are, or may be, sealed with, or nil.
+func (s *Snapshot) SealKey(id string) *structs.SealKey { return find(s.sealKeys, id) }
+
 // ActiveSealKey is the name of the key that new variables are sealed with, or "".
 func (s *Snapshot) ActiveSealKey() string {
 	for k := range s.SealKeys() {

@@ -52,11 +52,32 @@ type (
 	}
 	// SealKeyRequest gives a key for variables to a server's keystore (Key) or asks for one that it has.
 	SealKeyRequest struct {
-		ID  string
-		Key []byte
+		ID   string
+		Key  []byte
+		Drop bool // delete it instead: the cluster has forgotten it
 	}
 	// SealKeyResponse is a key of the keystore; nil when it is not there.
 	SealKeyResponse struct{ Key []byte }
+	// SealKeyInfo is what the cluster knows of a key for variables; the key itself is not told.
+	SealKeyInfo struct {
+		ID                       string
+		State                    string // "active", "rekeying" or "inactive"
+		Variables                int64  // that are sealed with it
+		CreateTime               structs.LogTime
+		CreateIndex, ModifyIndex structs.Index
+	}
+	// SealKeyListResponse lists the keys for variables, oldest first.
+	SealKeyListResponse struct {
+		Meta
+		Keys []SealKeyInfo
+	}
+	// SealKeyRotateRequest asks for a new key; with Full everything is sealed anew with it.
+	SealKeyRotateRequest struct{ Full bool }
+	// SealKeyRotateResponse is the new key, which is the active one.
+	SealKeyRotateResponse struct {
+		Index structs.Index
+		Key   SealKeyInfo
+	}
 )
 
 // VariablePath names the variable that a request is about, for its authorisation.
@@ -74,5 +95,8 @@ var (
 	VariableList   = method[ListRequest, VariableListResponse]("Variable.List", SideServer, KindRead, Need{AnyToken: true})
 	VariableSet    = method[VariableSetRequest, VariableWriteResponse]("Variable.Set", SideServer, KindWrite, Need{Variable: "write"})
 	VariableDelete = method[VariableDeleteRequest, VariableWriteResponse]("Variable.Delete", SideServer, KindWrite, Need{Variable: "destroy"})
+	SealKeyList    = method[ListRequest, SealKeyListResponse]("Keyring.List", SideServer, KindRead, Need{Management: true})
+	SealKeyRotate  = method[SealKeyRotateRequest, SealKeyRotateResponse]("Keyring.Rotate", SideServer, KindWrite, Need{Management: true})
+	SealKeyDelete  = method[NameRequest, WriteResponse]("Keyring.Delete", SideServer, KindWrite, Need{Management: true})
 	ServerSealKey  = method[SealKeyRequest, SealKeyResponse]("Server.SealKey", SideServer, KindAny, Need{ServerCert: true})
 )

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+func newOperatorRoot(e *env) *cobra.Command {
+	return e.group("root", "The keys that encrypt variables", "", `muster operator root keyring list`, func(e *env) *cobra.Command {
+		return e.group("keyring", "The keys that encrypt variables", "Keys that encrypt variables. They are in the keystores of the servers; here are their names and states only.", `
+muster operator root keyring list
+muster operator root keyring rotate -full
+muster operator root keyring remove 3f6c3a5a8d0f4a43a5a9d3b9f1d0c2e7`, newRootKeyList, newRootKeyRotate, newRootKeyRemove)
+	})
+}
+
+type rootKeyOptions struct {
+	*env
+	form format
+	full bool
+}
+
+func newRootKeyList(e *env) *cobra.Command {
+	o := &rootKeyOptions{env: e}
+	c := e.verb("list [options]", "List the keys that encrypt variables", "", `muster operator root keyring list`, 0, 0, o.list)
+	o.form.flags(c)
+	return c
+}
+
+func (o *rootKeyOptions) list(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var keys []*wire.RootKeyMeta
+	if _, err := a.get(ctx, "/v1/operator/keyring/keys", nil, &keys); err != nil {
+		return err
+	}
+	if done, err := o.form.done(o.env, keys); done || err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		o.println("No keys: the first variable makes one")
+		return nil
+	}
+	o.keys(keys)
+	return nil
+}
+
+func (o *rootKeyOptions) keys(keys []*wire.RootKeyMeta) {
+	rows := [][]string{}
+	for _, k := range keys {
+		rows = append(rows, []string{k.KeyID, k.State, strconv.FormatInt(k.Variables, 10), time.Unix(0, k.CreateTime).UTC().Format(time.RFC3339)})
+	}
+	o.table("Key|State|Variables|Create Time", rows)
+}
+
+func newRootKeyRotate(e *env) *cobra.Command {
+	o := &rootKeyOptions{env: e}
+	c := e.verb("rotate [options]", "Encrypt variables with a new key", "Make a new key on all servers and encrypt with it what is written from now on. Earlier variables keep their key unless -full is given.", `
+muster operator root keyring rotate
+muster operator root keyring rotate -full`, 0, 0, o.rotate)
+	c.Flags().BoolVar(&o.full, "full", false, "also encrypt anew, in the background, all variables that there are")
+	o.form.flags(c)
+	return c
+}
+
+func (o *rootKeyOptions) rotate(ctx context.Context, _ []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	queryFlag(q, "full", o.full)
+	var resp wire.RotateResponse
+	if _, err := a.put(ctx, "/v1/operator/keyring/rotate", q, nil, &resp); err != nil {
+		return fmt.Errorf("rotate the key of the variables: %w", err)
+	}
+	if done, err := o.form.done(o.env, &resp); done || err != nil {
+		return err
+	}
+	if resp.Key != nil {
+		o.printf("Key %s is the active one\n", resp.Key.KeyID)
+	}
+	if o.full {
+		o.hint("variables are encrypted anew in the background: muster operator root keyring list shows how many are left under each key")
+	}
+	return nil
+}
+
+func newRootKeyRemove(e *env) *cobra.Command {
+	o := &rootKeyOptions{env: e}
+	return e.verb("remove KEY", "Remove a key that no variable is encrypted with", "Remove a key that no variable is encrypted with, and its file from the keystores. Snapshots from the time of the key cannot be read without it: keep a copy with them.", `muster operator root keyring remove 3f6c3a5a8d0f4a43a5a9d3b9f1d0c2e7`, 1, 1, o.remove)
+}
+
+func (o *rootKeyOptions) remove(ctx context.Context, args []string) error {
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	if _, err := a.delete(ctx, "/v1/operator/keyring/key/"+url.PathEscape(args[0]), nil, nil); err != nil {
+		return fmt.Errorf("remove key %q: %w", args[0], err)
+	}
+	o.printf("Key %s removed\n", args[0])
+	return nil
+}

@@ -1,0 +1,30 @@
+package wire
+
+import "github.com/muster-sched/muster/internal/methods"
+
+// RootKeyAlgorithm is how variables are encrypted.
+const RootKeyAlgorithm = "aes256-gcm"
+
+// RootKeyMeta describes a key that variables are encrypted with. Variables is Muster's own.
+type RootKeyMeta struct {
+	KeyID       string
+	Algorithm   string
+	CreateTime  int64 // Unix nanoseconds
+	CreateIndex uint64
+	ModifyIndex uint64
+	State       string // active, rekeying or inactive
+	PublishTime int64  // 0: keys are not published ahead of their use
+	Variables   int64  // that are encrypted with it
+}
+
+// RotateResponse is the new key.
+type RotateResponse struct {
+	Key   *RootKeyMeta
+	Index uint64
+}
+
+// RootKeyMetaFrom converts the description of a key.
+func RootKeyMetaFrom(k *methods.SealKeyInfo) *RootKeyMeta {
+	return &RootKeyMeta{KeyID: k.ID, Algorithm: RootKeyAlgorithm, CreateTime: int64(k.CreateTime), CreateIndex: uint64(k.CreateIndex),
+		ModifyIndex: uint64(k.ModifyIndex), State: k.State, Variables: k.Variables}
+}

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Rotation of the key that variables are sealed with. A new key is on every server before the log names it, which makes it
+// the active one. A full rotation retires the keys before it in the same entry: from then on Apply refuses what is still
+// sealed with one of them, so what is left only shrinks, and the leader seals it anew in batches. Where it stands is in the
+// state alone: a new leader goes on with what it finds under retired keys.
+
+// How much one log entry of sealing anew may hold; one variable always fits.
+const (
+	resealBatchMax = 128
+	resealBytesMax = 512 << 10
+	resealRetry    = 30 * time.Second // between looks at variables that could not be opened, for a key's file to be back
+)
+
+// States of a key for variables, as they are told.
+const (
+	sealKeyActive   = "active"
+	sealKeyRekeying = "rekeying" // retired, and not all that it sealed is sealed anew yet
+	sealKeyInactive = "inactive"
+)
+
+// sealKeyInfos describes the keys of a state, oldest first.
+func sealKeyInfos(snap *state.Snapshot) []methods.SealKeyInfo {
+	sealed := map[string]int64{}
+	for v := range snap.Variables("*", "") {
+		sealed[v.KeyID]++
+	}
+	var out []methods.SealKeyInfo
+	for k := range snap.SealKeys() {
+		i := methods.SealKeyInfo{ID: k.ID, State: sealKeyInactive, Variables: sealed[k.ID], CreateTime: k.CreateTime, CreateIndex: k.CreateIndex, ModifyIndex: k.ModifyIndex}
+		switch {
+		case k.Active:
+			i.State = sealKeyActive
+		case k.Retired && i.Variables > 0:
+			i.State = sealKeyRekeying
+		}
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(a, b methods.SealKeyInfo) int {
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), strings.Compare(a.ID, b.ID))
+	})
+	return out
+}
+
+func (s *Server) sealKeyList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.SealKeyListResponse, error) {
+	resp := &methods.SealKeyListResponse{}
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableSealKeys), onTable(state.TableVariables)}, func(p *Published) (structs.Index, error) {
+		resp.Keys = sealKeyInfos(p.Snapshot)
+		return max(1, p.Snapshot.TableIndex(state.TableSealKeys), p.Snapshot.TableIndex(state.TableVariables)), nil
+	})
+}
+
+// sealKeyRotate makes a new key the active one, once every server has it on disk. Nothing has changed when it fails.
+func (s *Server) sealKeyRotate(ctx context.Context, c *rpc.Call, req *methods.SealKeyRotateRequest) (*methods.SealKeyRotateResponse, error) {
+	s.keys.making.Lock()
+	defer s.keys.making.Unlock()
+	id, _, _, _, without, err := s.handOutSealKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(without) > 0 {
+		// Nothing names the key, so its files only lie about.
+		if err := s.keys.drop(id); err != nil {
+			s.log.Warn("the file of a key for variables that is not used is still here", "key", id, "error", err)
+		}
+		_, _, _, _ = s.askSealKey(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
+		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, since these servers did not take the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
+	}
+	typ := structs.CmdSealKey
+	if req.Full {
+		typ = structs.CmdSealRekey
+	}
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: typ, By: who(ctx).by, Body: &structs.SealKeyCommand{ID: id}})
+	if err != nil {
+		return nil, err
+	}
+	resp := &methods.SealKeyRotateResponse{Index: res.Index, Key: methods.SealKeyInfo{ID: id, State: sealKeyActive, CreateIndex: res.Index, ModifyIndex: res.Index}}
+	if k := s.Published().Snapshot.SealKey(id); k != nil {
+		resp.Key.CreateTime = k.CreateTime
+	}
+	s.log.Info("the key of the variables was rotated", "key", id, "full", req.Full)
+	return resp, nil
+}
+
+// sealKeyDelete forgets a key that no variable needs, then deletes its file on the servers that answer.
+func (s *Server) sealKeyDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdSealKeyDelete, By: who(ctx).by, Body: &structs.SealKeyDeleteCommand{ID: req.Name}})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.keys.drop(req.Name); err != nil {
+		s.log.Warn("the file of a removed key for variables is still here", "key", req.Name, "error", err)
+	}
+	answers, addrs, _, err := s.askSealKey(ctx, &methods.SealKeyRequest{ID: req.Name, Drop: true})
+	if err != nil || len(answers) < len(addrs) {
+		s.log.Warn("a removed key for variables may still be in the keystore of some servers", "key", req.Name, "asked", len(addrs), "answered", len(answers), "error", err)
+	}
+	return &methods.WriteResponse{Index: res.Index}, nil
+}
+
+// runReseal seals anew, with the active key, what is sealed with retired ones.
+func (s *Server) runReseal(ctx context.Context, term uint64) error {
+	told := 0
+	for {
+		snap := s.Published().Snapshot
+		changed := snap.Watch(state.TableSealKeys)
+		left, err := s.reseal(ctx, snap)
+		if err != nil {
+			return err
+		}
+		if left != told && left > 0 {
+			s.log.Warn("variables cannot be sealed anew: their key is on no server, or they are damaged", "variables", left)
+		}
+		told = left
+		var again <-chan time.Time
+		if left > 0 {
+			again = time.After(resealRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// reseal goes once through the variables of a state. left counts those that it could not open.
+func (s *Server) reseal(ctx context.Context, snap *state.Snapshot) (left int, err error) {
+	old := map[string][]byte{} // nil: on no server
+	for k := range snap.SealKeys() {
+		if k.Retired {
+			old[k.ID] = nil
+		}
+	}
+	if len(old) == 0 {
+		return 0, nil
+	}
+	for id := range old {
+		if old[id], _, err = s.fetchSealKey(ctx, id); err != nil {
+			s.log.Debug("a retired key for variables is missing", "error", err)
+		}
+	}
+	to := snap.ActiveSealKey()
+	var key []byte
+	batch := &structs.VariableResealCommand{KeyID: to}
+	size, done := 0, 0
+	flush := func() error {
+		_, err := s.Apply(ctx, structs.Command{Type: structs.CmdVariableReseal, Body: batch})
+		done += len(batch.Variables)
+		batch, size = &structs.VariableResealCommand{KeyID: to}, 0
+		return err
+	}
+	for v := range snap.Variables("*", "") {
+		from, retired := old[v.KeyID]
+		if !retired {
+			continue
+		}
+		if key == nil {
+			if key, _, err = s.fetchSealKey(ctx, to); err != nil {
+				return 0, err
+			}
+		}
+		if from == nil {
+			left++
+			continue
+		}
+		plain, err := unsealBytes(from, v)
+		if err != nil {
+			left++
+			s.log.Debug("a variable cannot be sealed anew", "error", err)
+			continue
+		}
+		sealed, err := sealBytes(key, v.Namespace, v.Path, plain)
+		if err != nil {
+			return 0, err
+		}
+		batch.Variables = append(batch.Variables, structs.ResealedVariable{Namespace: v.Namespace, Path: v.Path, ModifyIndex: v.ModifyIndex, OldKeyID: v.KeyID, Sealed: sealed})
+		size += len(sealed) + len(v.Path)
+		if len(batch.Variables) >= resealBatchMax || size >= resealBytesMax {
+			if err := flush(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if len(batch.Variables) > 0 {
+		if err := flush(); err != nil {
+			return 0, err
+		}
+	}
+	if done > 0 {
+		s.log.Info("variables were sealed anew", "key", to, "variables", done)
+	}
+	return left, nil
+}
