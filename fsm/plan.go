@@ -323,6 +323,7 @@ func (pl *planner) stop(s *structs.PlanStop) {
 	a := *old
 	if s.Desired != "" && a.Desired == structs.DesiredRun {
 		a.Desired, a.DesiredDesc, a.Asked = s.Desired, s.Desc, pl.time
+		a.EndsFor(s.Cause)
 		if !s.Preempt.IsZero() {
 			a.PreemptedBy = s.Preempt
 			if s.Desired == structs.DesiredEvict && !a.ClientTerminal() {

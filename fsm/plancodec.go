@@ -58,7 +58,8 @@ const (
 	stopDesired  = 1 << 2
 	stopFollowup = 1 << 3
 	stopPreempt  = 1 << 4
-	stopKnown    = 1<<5 - 1
+	stopCause    = 1 << 5
+	stopKnown    = 1<<6 - 1
 )
 
 // gpuPrefix starts the UUIDs of GPUs, which are packed into 16 bytes.
@@ -233,6 +234,7 @@ func (w *planWriter) stop(s *structs.PlanStop) {
 	set(s.Desired != "", stopDesired)
 	set(!s.Followup.IsZero(), stopFollowup)
 	set(!s.Preempt.IsZero(), stopPreempt)
+	set(s.Cause != "", stopCause)
 	w.b = append(w.b, s.ID[:]...)
 	w.uint(flags)
 	if s.Desc != "" {
@@ -249,6 +251,9 @@ func (w *planWriter) stop(s *structs.PlanStop) {
 	}
 	if !s.Preempt.IsZero() {
 		w.b = append(w.b, s.Preempt[:]...)
+	}
+	if s.Cause != "" {
+		w.name(s.Cause)
 	}
 }
 
@@ -501,5 +506,8 @@ func (r *planReader) stop(s *structs.PlanStop) {
 	}
 	if flags&stopPreempt != 0 {
 		s.Preempt = r.id()
+	}
+	if flags&stopCause != 0 {
+		s.Cause = r.name()
 	}
 }

@@ -531,7 +531,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		case structs.CmdAllocObserved: // only the agent's fields
 			x := *a
 			if restart { // its gang lost another member
-				x.Desired, x.DesiredDesc, x.AllocIndex = b.Desired, b.DesiredDesc, b.AllocIndex
+				x.Desired, x.DesiredDesc, x.AllocIndex, x.Asked, x.Transition = b.Desired, b.DesiredDesc, b.AllocIndex, b.Asked, b.Transition
 			}
 			x.Client, x.ClientDesc, x.TaskStates, x.NetworkIP, x.StartedAt, x.FinishedAt, x.GPUUse, x.Saved = b.Client, b.ClientDesc, b.TaskStates, b.NetworkIP, b.StartedAt, b.FinishedAt, b.GPUUse, b.Saved
 			x.ClientIndex, x.ModifyIndex, x.ModifyTime, x.DisconnectedAt, x.Job = b.ClientIndex, b.ModifyIndex, b.ModifyTime, b.DisconnectedAt, b.Job

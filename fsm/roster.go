@@ -28,7 +28,7 @@ func applyRoster(x *tx) *structs.Error {
 	}
 	next, stop := r.Dissolve(structs.RosterTimeout, x.Allocs.Get)
 	x.putRoster(next)
-	x.endMembers(stop, "the gang did not assemble in time")
+	x.endMembers(stop, "the gang did not assemble in time", "")
 	if j := x.Jobs.Get(k.Job); j != nil && j.Placeable() {
 		x.newEval(j, structs.TriggerRetryFailed, nil)
 	}
@@ -43,13 +43,28 @@ func (x *tx) putRoster(r *structs.Roster) {
 	x.Rosters.Put(r)
 }
 
-// endMembers stops allocations that are left of a gang.
-func (x *tx) endMembers(ids []structs.AllocID, desc string) {
+// endMembers stops allocations that are left of a gang; for a cause, they may save their state first.
+func (x *tx) endMembers(ids []structs.AllocID, desc, cause string) {
 	for _, id := range ids {
 		a := *x.Allocs.Get(id)
-		a.Desired, a.DesiredDesc = structs.DesiredStop, desc
+		a.Desired, a.DesiredDesc, a.Asked = structs.DesiredStop, desc, x.time
+		a.EndsFor(cause)
 		x.serverWrote(&a)
 	}
+}
+
+// causeOf is for what cause of a checkpoint the rest of a gang ends with those of its members that servers have told to end: as
+// long as none was lost, all of them can still save their state together.
+func (x *tx) causeOf(was *structs.Roster, reason string) string {
+	if reason == structs.RosterLost {
+		return ""
+	}
+	for _, m := range was.Members {
+		if a := x.Allocs.Get(m.Alloc); a != nil && !a.ClientTerminal() && a.EndCause() != "" {
+			return a.EndCause()
+		}
+	}
+	return ""
 }
 
 // rendezvous takes the port that the agent of node rank 0 has reserved for a gang. The first one of an epoch counts:
@@ -81,7 +96,7 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 			continue
 		}
 		x.putRoster(next)
-		x.endMembers(stop, fmt.Sprintf("%s: %s", descGangRestart, next.Reason))
+		x.endMembers(stop, fmt.Sprintf("%s: %s", descGangRestart, next.Reason), x.causeOf(r, next.Reason))
 		x.endSpares(next, j, tg)
 		if next.Epoch != r.Epoch && tg != nil {
 			x.newEval(j, structs.TriggerRetryFailed, nil)
@@ -105,7 +120,7 @@ func (x *tx) endSpares(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 			stop = append(stop, a.ID)
 		}
 	}
-	x.endMembers(stop, descSpareBack)
+	x.endMembers(stop, descSpareBack, "")
 }
 
 // rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,

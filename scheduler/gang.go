@@ -330,6 +330,10 @@ func (m *gangState) stale() (out []*structs.Allocation) {
 // version, and a member that moves takes the others along. Under GangContinue a move concerns only who moves.
 func (m *gangState) replaceAll(stale []*structs.Allocation) {
 	r, g := m.r, m.g
+	cause := "" // of a drain: everybody's state is saved, not only that of those on the node
+	if slices.ContainsFunc(m.live, func(a *structs.Allocation) bool { return a.Transition.Migrate }) {
+		cause = structs.CauseDrain
+	}
 	for _, a := range m.live {
 		t := a.Transition
 		moves := t.Migrate || t.Reschedule || t.ForceReschedule
@@ -338,6 +342,7 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 			continue
 		}
 		st := stopOf(a, descGangReplace)
+		st.Cause = cause
 		w := want{index: a.NameIndex, prev: a, stop: &st, stays: true, yields: true, avoid: m.avoid()}
 		if moves {
 			n := r.view.Node(a.NodeID)

@@ -273,7 +273,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 			for _, h := range append([]*held{v.h}, v.with...) {
 				st := structs.PlanStop{ID: h.id, Desc: "preempted by job " + d.load.Job.ID, Desired: structs.DesiredEvict, Preempt: id}
 				if v.shrink {
-					st.Desc, st.Desired = "shrunk in favour of job "+d.load.Job.ID, structs.DesiredStop
+					st.Desc, st.Desired, st.Cause = "shrunk in favour of job "+d.load.Job.ID, structs.DesiredStop, structs.CausePreempt
 				}
 				stops = append(stops, st)
 				if v.free || p.taken[h.id] {

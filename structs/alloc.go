@@ -190,6 +190,7 @@ type Transition struct {
 	Expire          bool // ran for its wall-clock limit (Job.RunLimit): stop it and do not replace it
 	Requeue         bool // stop it now, and let its work return to the queue
 	Leave           bool // with Migrate: whether or not there is a place for its work elsewhere
+	Yield           bool // it is given back by an elastic gang that makes room for others
 }
 
 // RescheduleEvent is one move of an allocation's work to another node.

@@ -11,7 +11,7 @@ type Checkpoint struct {
 	Command  []string      // run in the main task at the notice; nil for none
 	URL      string        // POSTed at the notice; "" for none
 	To       string        // "launcher" (also "") or "ranks"
-	On       []string      // "preempt", "limit", "drain"; empty: all of them
+	On       []string      // "preempt", "limit", "drain", "resize"; empty: all of them
 	Before   time.Duration // notice before a limit
 	Grace    time.Duration // how long it may take; then kill
 	Dir      string        // where checkpoints are, as the task sees it
@@ -48,12 +48,23 @@ func (c *Checkpoint) Heeds(cause string) bool {
 // EndCause is why servers end an allocation, as far as checkpoints care; "" for any other reason and while it is to run.
 func (a *Allocation) EndCause() string {
 	switch {
-	case a.Desired == DesiredEvict:
+	case a.Desired == DesiredEvict, a.ServerTerminal() && a.Transition.Yield:
 		return CausePreempt
 	case a.ServerTerminal() && a.Transition.Migrate:
 		return CauseDrain
 	}
 	return ""
+}
+
+// EndsFor notes that the allocation, which is told to end, does so for CauseDrain or CausePreempt, though it neither is on a node
+// that drains nor is evicted: its gang moves or gives way.
+func (a *Allocation) EndsFor(cause string) {
+	switch cause {
+	case CauseDrain:
+		a.Transition.Migrate = true
+	case CausePreempt:
+		a.Transition.Yield = true
+	}
 }
 
 // CheckpointWaitMax is how long work that is to end waits for its turn to save its state. After that it saves whoever else does.

@@ -65,6 +65,7 @@ type PlanStop struct {
 	Desired  DesiredStatus // DesiredStop or DesiredEvict; "" leaves it as it is (only FollowupEval changes)
 	Followup EvalID        // delayed evaluation that will replace it
 	Preempt  AllocID       // who preempts it
+	Cause    string        // CauseDrain or CausePreempt: its work, which moves or gives way with its gang, may save its state first
 }
 
 // PlanUpdate moves an allocation to the job version of the plan without restarting it.

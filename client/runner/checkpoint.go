@@ -26,13 +26,14 @@ const (
 	causePreempt = structs.CausePreempt
 	causeLimit   = "limit"
 	causeDrain   = structs.CauseDrain
+	causeResize  = "resize"  // a gang goes on with other members: it grows, or some made room
 	causeRequest = "request" // not one of Checkpoint.On: always heeded
 )
 
 // graceDefault is how long saving may take when the group does not say.
 const graceDefault = structs.CheckpointGrace
 
-var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeRequest: "somebody asked for it"}
+var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeResize: "its gang goes on with other members", causeRequest: "somebody asked for it"}
 
 // endCause is why the allocation is being ended, as far as checkpoints care; "" for any other reason.
 func (r *Runner) endCause() string {
@@ -41,8 +42,14 @@ func (r *Runner) endCause() string {
 	if cause := r.alloc.EndCause(); cause != "" {
 		return cause
 	}
-	if r.overtime {
+	switch ro := r.roster; {
+	case r.overtime:
 		return causeLimit
+	case r.again != nil && r.again.Type == EventGang && ro != nil:
+		switch ro.Reason { // of a member that was lost, the others may hang
+		case structs.RosterGrown, structs.RosterShrunk, structs.RosterPreempted:
+			return causeResize
+		}
 	}
 	return ""
 }
@@ -120,6 +127,14 @@ func (t *task) noteSaved(ctx context.Context) {
 	t.note(ctx, event(EventCheckpoint, "Saved its state "+describe(s), "saved", "true", "bytes", strconv.FormatInt(s.Bytes, 10), "path", s.Path))
 }
 
+// because says why the task is to save its state.
+func (t *task) because(cause string) string {
+	if g := t.r.group(); cause == causeDrain && g != nil && g.Gang != nil {
+		return "a node of its gang drains"
+	}
+	return causeText[cause]
+}
+
 // told is when the task was told to save its state for a cause; 0 for never.
 func (t *task) told(cause string) structs.LogTime {
 	at := structs.LogTime(0)
@@ -135,11 +150,11 @@ func (t *task) told(cause string) structs.LogTime {
 // announce gives the notice and records it. It reports true when the state is known to be saved.
 func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoint, cause string, grace time.Duration) (saved bool) {
 	if !c.Notified() {
-		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Is to end because %s. Waiting up to %s for its next checkpoint", causeText[cause], grace),
+		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Is to end because %s. Waiting up to %s for its next checkpoint", t.because(cause), grace),
 			"cause", cause, "grace", grace.String()))
 		return false
 	}
-	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s. Waiting up to %s", causeText[cause], how(c), grace),
+	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s. Waiting up to %s", t.because(cause), how(c), grace),
 		"cause", cause, "grace", grace.String()))
 	if err := t.tell(ctx, h, c); err != nil {
 		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))

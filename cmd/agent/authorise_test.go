@@ -218,7 +218,7 @@ func TestAuthorisationOverHTTP(t *testing.T) {
 	bodies := map[string]string{
 		"/v1/jobs": `{"Job": ` + job("held") + `}`, "/v1/job/{id}": `{"Job": ` + job("held") + `}`, "/v1/job/{id}/plan": `{"Job": ` + job("held") + `}`,
 		"/v1/validate/job": `{"Job": ` + job("held") + `}`, "/v1/jobs/parse": `{"JobHCL": "job \"x\" {}"}`,
-		"/v1/job/{id}/scale": `{"Count": 1, "Target": {"Group": "g"}}`, "/v1/job/{id}/revert": `{"JobID": "held", "JobVersion": 0}`, "/v1/job/{id}/stable": `{"JobID": "held", "JobVersion": 0, "Stable": true}`,
+		"/v1/job/{id}/priority": `{"Priority": 50}`, "/v1/job/{id}/scale": `{"Count": 1, "Target": {"Group": "g"}}`, "/v1/job/{id}/revert": `{"JobID": "held", "JobVersion": 0}`, "/v1/job/{id}/stable": `{"JobID": "held", "JobVersion": 0, "Stable": true}`,
 		"/v1/node/{id}/eligibility": `{"Eligibility": "eligible"}`, "/v1/evaluations": `{"EvalIDs": ["` + nowhere + `"]}`,
 		"/v1/namespace": `{"Name": "third"}`, "/v1/namespaces": `{"Name": "third"}`, "/v1/namespace/{name}": `{"Name": "third"}`,
 		"/v1/node/pools": `{"Name": "third"}`, "/v1/node/pool/{name}": `{"Name": "third"}`,

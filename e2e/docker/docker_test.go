@@ -611,9 +611,11 @@ func (n *node) templates(t *testing.T) {
 		as, err := n.api.Allocs("again2")
 		return err == nil && as[0].TaskStates["t"].Restarts == 1 && as[0].TaskStates["t"].State == "running" && strings.Contains(events(as[0]), "re-rendered"), fmt.Sprint(as, err)
 	})
+	n.run(t, "services", "batch", tpl(`SERVICES="{{ range nomadService "x" }}one{{ else }}none{{ end }}"`, "local/x", "env = true")+box("env"), "")
+	wantText(t, "the environment", n.logs(t, n.alloc(t, "services", "complete"), "stdout"), "SERVICES=none\n")
 	for name, c := range map[string]struct{ block, want string }{
-		"service": {tpl(`{{ range nomadService "x" }}{{ end }}`, "local/x", ""), "services are not registered"}, "outside": {tpl("x", "/etc/muster-x", ""), "it is neither in the task's directory"},
-		"read": {tpl(`{{ file "/etc/passwd" }}`, "local/x", ""), "it is neither in the task's directory"}, "loop": {tpl(`{{ range 100000000 }}{{ end }}`, "local/x", ""), "range goes over lists"},
+		"outside": {tpl("x", "/etc/muster-x", ""), "it is neither in the task's directory"},
+		"read":    {tpl(`{{ file "/etc/passwd" }}`, "local/x", ""), "it is neither in the task's directory"}, "loop": {tpl(`{{ range 100000000 }}{{ end }}`, "local/x", ""), "range goes over lists"},
 	} {
 		n.run(t, "tpl-"+name, "batch", c.block+box("env"), "")
 		wantText(t, name, events(n.alloc(t, "tpl-"+name, "failed")), c.want)

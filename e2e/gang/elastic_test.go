@@ -49,7 +49,8 @@ func TestElastic(t *testing.T) {
 	dir := t.TempDir()
 	holder := harness.Work{ID: "holder", GPUs: "count = 2"}
 	victim := harness.Work{ID: "victim", Settings: "priority = 10\n  preemptible = true", GPUs: "count = 1"}
-	grown := harness.Work{ID: "grown", Settings: "priority = 50", Group: "count = 1\n    gang = {}\n    elastic = { min = 1, max = 3 }", GPUs: "count = 1", Script: tells(dir, "sleep 1000")}
+	grown := harness.Work{ID: "grown", Settings: "priority = 50", Group: "count = 1\n    gang = {}\n    elastic = { min = 1, max = 3 }\n    checkpoint = { signal = \"SIGUSR1\", grace = \"30s\" }",
+		GPUs: "count = 1", Script: "trap 'exit 0' USR1; " + tells(dir, "while true; do sleep 0.1; done")}
 	for _, w := range []harness.Work{holder, victim, grown} {
 		f.Run(w)
 		f.Running(w, 1)
@@ -89,14 +90,68 @@ func TestElastic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range as {
-		if a.ID != first.ID && a.DesiredStatus != "stop" {
-			t.Errorf("%s was given back, and is to %s", a.Name, a.DesiredStatus)
+		told := notices(a)
+		if a.ID != first.ID && (a.DesiredStatus != "stop" || len(told) != 1 || !strings.Contains(told[0], "it is preempted")) {
+			t.Errorf("%s was given back, and is to %s; it was told %q", a.Name, a.DesiredStatus, told)
+		}
+		if a.ID == first.ID && (len(told) == 0 || !strings.Contains(told[len(told)-1], "goes on with other members")) {
+			t.Errorf("the member that grew and shrank was told %q", told)
 		}
 	}
 	if a := live(f, victim, 1)[0]; a.ID != kept.ID || a.DesiredStatus != "run" {
 		t.Errorf("the job that may be preempted was: %+v", a)
 	}
 	f.Stop(urgent, victim, grown)
+}
+
+// notices are the texts of the times that the task of an allocation was told to save its state.
+func notices(a harness.Alloc) (out []string) {
+	for _, e := range a.TaskStates["main"].Events {
+		if e.Type == "Checkpoint" {
+			out = append(out, e.DisplayMessage)
+		}
+	}
+	return out
+}
+
+// TestGangMoves: when one node of a gang drains, every member is told to save its state, and the gang goes on elsewhere from
+// what all of them saved.
+func TestGangMoves(t *testing.T) {
+	f := harness.StartFleet(t, harness.FleetNode{Name: "one", GPUs: "1xH100"}, harness.FleetNode{Name: "two", GPUs: "1xH100"}, harness.FleetNode{Name: "three", GPUs: "1xH100"})
+	dir := t.TempDir()
+	gang := harness.Work{ID: "gang", GPUs: "count = 1",
+		Group:  "count = 2\n    gang = {}\n    checkpoint = { signal = \"SIGUSR1\", grace = \"30s\" }",
+		Script: fmt.Sprintf(`s=%s/state$NOMAD_ALLOC_INDEX; trap 'echo saved > $s; exit 0' USR1; %s while true; do sleep 0.1; done`, dir, tells(dir, `[ -f $s ] && echo "goes on" >> `+dir+`/$NOMAD_ALLOC_INDEX;`))}
+	f.Run(gang)
+	before := live(f, gang, 2)
+	for i := range 2 { // they run: a notice before the trap is set would end them
+		harness.Eventually(t, 60*time.Second, "members note their start", func() (bool, string) {
+			got := starts(f, dir, i)
+			return got[0] != "", strings.Join(got, "\n")
+		})
+	}
+	f.Must("node", "drain", "-enable", "-yes", "-detach", "-deadline", "1s", before[1].NodeID)
+	for i := range 2 {
+		harness.Eventually(t, 60*time.Second, "members go on from what they saved", func() (bool, string) {
+			got := starts(f, dir, i)
+			return len(got) == 3 && got[2] == "goes on", strings.Join(got, "\n")
+		})
+	}
+	for _, a := range live(f, gang, 2) {
+		if a.NodeID == before[1].NodeID {
+			t.Errorf("%s is on the node that drains", a.Name)
+		}
+	}
+	as, err := f.API.Allocs("gang")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range as {
+		if told := notices(a); (a.ID == before[0].ID || a.ID == before[1].ID) && (len(told) != 1 || !strings.Contains(told[0], "a node of its gang drains")) {
+			t.Errorf("%s on %s was told %q", a.Name, a.NodeName, told)
+		}
+	}
+	f.Stop(gang)
 }
 
 // TestGangGivesWay: a job that needs one node of two takes the place of a gang that has both. Every member is told, saves
@@ -124,13 +179,8 @@ func TestGangGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range as {
-		told := ""
-		for _, e := range a.TaskStates["main"].Events {
-			if e.Type == "Checkpoint" {
-				told = e.DisplayMessage
-			}
-		}
-		if a.DesiredStatus != "evict" || !strings.Contains(told, "preempted") {
+		told := notices(a)
+		if a.DesiredStatus != "evict" || len(told) == 0 || !strings.Contains(told[len(told)-1], "preempted") {
 			t.Errorf("%s is to %s; it was told %q", a.Name, a.DesiredStatus, told)
 		}
 	}

@@ -326,7 +326,7 @@ func (v *validator) checkpoint(w string, x *Checkpoint) {
 		v.errorf(w, "to = \"ranks\" says who gets the signal; add signal = \"SIGUSR1\" or the like")
 	}
 	for _, on := range x.On {
-		v.oneOf(w+".on", on, "preempt", "limit", "drain")
+		v.oneOf(w+".on", on, "preempt", "limit", "drain", "resize")
 	}
 	v.duration(w+".before", x.Before)
 	v.duration(w+".grace", x.Grace)
