@@ -16,6 +16,9 @@ import (
 	"github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/migrate"
 	"github.com/hashicorp/raft-wal/types"
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/muster-sched/muster/internal/boltfile"
 )
 
 // The raft log is a write-ahead log in files of fixed size (raft/wal): one append and one sync a batch. A B-tree file
@@ -207,7 +210,7 @@ func copyBolt(old, fresh string, log hclog.Logger) (err error) {
 			err = fmt.Errorf("it is damaged: %v", p)
 		}
 	}()
-	from, err := raftboltdb.New(raftboltdb.Options{Path: old, MsgpackUseNewTimeFormat: true})
+	from, err := raftboltdb.New(raftboltdb.Options{Path: old, MsgpackUseNewTimeFormat: true, BoltOptions: &bolt.Options{OpenFile: boltfile.OpenFile}})
 	if err != nil {
 		return err
 	}

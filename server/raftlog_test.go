@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,6 +72,37 @@ func TestOlderLogIsTakenOver(t *testing.T) {
 }
 
 // A server may die at any point of the takeover.
+// TestDamagedOlderLog: a branch page of the old file leads back to itself.
+func TestDamagedOlderLog(t *testing.T) {
+	dir := t.TempDir()
+	oldLog(t, dir, 300)
+	path := filepath.Join(dir, "raft.db")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, found := os.Getpagesize(), false
+	for id := 2; id < len(b)/size; id++ {
+		p := b[id*size:]
+		if p[8] == 1 && p[9] == 0 { // a branch page
+			binary.LittleEndian.PutUint64(p[24:], uint64(id))
+			found = true
+		}
+	}
+	if !found {
+		t.Fatal("the file has no branch page")
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openRaftLog(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("the damaged log was taken over: %v", err)
+	}
+	if now, err := os.ReadFile(path); err != nil || string(now) != string(b) {
+		t.Errorf("the damaged file is not as it was: %v", err)
+	}
+}
+
 func TestTakeoverThatWasCutShort(t *testing.T) {
 	dir := t.TempDir()
 	oldLog(t, dir, 20)

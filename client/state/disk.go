@@ -13,6 +13,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
+	"github.com/muster-sched/muster/internal/boltfile"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -117,8 +118,8 @@ func open(path string) (s *Disk, err error) {
 	defer faults()()
 	defer guard("open "+path, &err) // bbolt panics on some broken files
 	// The list of free pages is kept in the file: without it bbolt looks for them in a goroutine of its own, and what
-	// that finds broken ends the process.
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
+	// that finds broken ends the process. What else could end it is found before bbolt reads the file.
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType, OpenFile: boltfile.OpenFile})
 	if errors.Is(err, berrors.ErrTimeout) {
 		return nil, fmt.Errorf("%s: %w", path, ErrInUse)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -178,8 +179,12 @@ func TestBrokenFiles(t *testing.T) {
 	good, err := os.ReadFile(filepath.Join(dir, FileName))
 	check(t, err)
 	seed := rand.Uint64()
+	if s := os.Getenv("MUSTER_SEED"); s != "" {
+		seed, err = strconv.ParseUint(s, 10, 64)
+		check(t, err)
+	}
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	t.Logf("seed %d", seed)
+	t.Logf("seed %d (repeat with MUSTER_SEED)", seed)
 	kept, movedAside := 0, 0
 	for i := range 60 {
 		b := append([]byte(nil), good...)
