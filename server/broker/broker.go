@@ -84,14 +84,16 @@ type Broker struct {
 	jobs    map[structs.JobKey]*job
 	evals   map[structs.EvalID]*evalRef
 	domains map[string]*domain
-	names   []string // of domains, sorted; where Take looks for work
-	next    int      // position in names where the next Take begins
-	pools   map[structs.NodeID]string
-	timers  timers
-	passes  map[uint64]string // domain of each pass that has not ended
-	late    []*job            // answered at an index that is still to be fed
-	passSeq uint64
-	paused  bool
+	// everywhere is the newest cure of each kind that was for all domains: one that comes to be later has had it, too.
+	everywhere [kindCount]structs.Index
+	names      []string // of domains, sorted; where Take looks for work
+	next       int      // position in names where the next Take begins
+	pools      map[structs.NodeID]string
+	timers     timers
+	passes     map[uint64]string // domain of each pass that has not ended
+	late       []*job            // answered at an index that is still to be fed
+	passSeq    uint64
+	paused     bool
 
 	Counters Counters
 }

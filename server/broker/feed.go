@@ -43,9 +43,7 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 		}
 	}
 	if d.Config {
-		for _, name := range slices.Clone(b.names) {
-			b.cure(b.domains[name], AnyKind, d.Index, now)
-		}
+		b.cureAll(AnyKind, d.Index, now)
 	}
 	b.usageChanged(d, now)
 	for i := range d.Reserved {
@@ -82,9 +80,7 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 // when the limits themselves changed.
 func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(d.Queues)+len(d.Quotas) > 0 {
-		for _, name := range slices.Clone(b.names) {
-			b.cure(b.domains[name], KindsOf(structs.EventQueueUsage, structs.EventConfigChanged), d.Index, now)
-		}
+		b.cureAll(KindsOf(structs.EventQueueUsage, structs.EventConfigChanged), d.Index, now)
 		return
 	}
 	if len(d.QueueUse)+len(d.Namespaces) == 0 {
@@ -103,6 +99,7 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 		return
 	}
 	const kind = Kinds(1 << 8)
+	note(&b.everywhere, kind, d.Index)
 	for _, name := range slices.Clone(b.names) {
 		dom := b.domains[name]
 		dom.lastCure[8] = max(dom.lastCure[8], d.Index)
@@ -134,9 +131,7 @@ func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at str
 		b.Cure(pool, promiseGone, at, now)
 		return
 	}
-	for _, name := range slices.Clone(b.names) {
-		b.cure(b.domains[name], promiseGone, at, now)
-	}
+	b.cureAll(promiseGone, at, now)
 }
 
 // less reports whether a row of usage holds less of something than it did.
@@ -250,14 +245,11 @@ func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at struct
 	if c.Before == nil || c.After == nil || c.Before.Priority == c.After.Priority {
 		return
 	}
-	pool := poolOf(c.After.Domain)
-	b.Cure(pool, AnyKind, at, now)
-	if pool != DomainAll {
+	if pool := poolOf(c.After.Domain); pool != DomainAll {
+		b.Cure(pool, AnyKind, at, now)
 		return
 	}
-	for _, name := range slices.Clone(b.names) {
-		b.cure(b.domains[name], AnyKind, at, now)
-	}
+	b.cureAll(AnyKind, at, now)
 }
 
 // setWorkload changes an entry's place in the order, and its domain.
@@ -365,24 +357,33 @@ func (b *Broker) Cure(pool string, what Kinds, at structs.Index, now structs.Log
 // Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
 // state it saw, is tried again. With DomainAll it held something back anywhere.
 func (b *Broker) Freed(pool string, now structs.LogTime) {
-	for _, name := range slices.Clone(b.names) { // limits of queues hold over all pools
-		b.cure(b.domains[name], kindOf(structs.EventQueueUsage), b.index+1, now)
-	}
+	b.cureAll(kindOf(structs.EventQueueUsage), b.index+1, now) // limits of queues hold over all pools
 	if pool != DomainAll {
 		b.Cure(pool, kindOf(structs.EventAllocStopped), b.index+1, now)
 		return
 	}
+	b.cureAll(kindOf(structs.EventAllocStopped), b.index+1, now)
+}
+
+// cureAll cures in all domains, also in those that come to be later with what was decided before.
+func (b *Broker) cureAll(what Kinds, at structs.Index, now structs.LogTime) {
+	note(&b.everywhere, what, at)
 	for _, name := range slices.Clone(b.names) {
-		b.cure(b.domains[name], kindOf(structs.EventAllocStopped), b.index+1, now)
+		b.cure(b.domains[name], what, at, now)
+	}
+}
+
+// note keeps the newest cure of each kind.
+func note(last *[kindCount]structs.Index, what Kinds, at structs.Index) {
+	for k := range last {
+		if what&(1<<k) != 0 {
+			last[k] = max(last[k], at)
+		}
 	}
 }
 
 func (b *Broker) cure(d *domain, what Kinds, at structs.Index, now structs.LogTime) {
-	for k := range d.lastCure {
-		if what&(1<<k) != 0 {
-			d.lastCure[k] = max(d.lastCure[k], at)
-		}
-	}
+	note(&d.lastCure, what, at)
 	waited, woke := 0, 0
 	for i := range d.waiting {
 		g := &d.waiting[i]
@@ -503,7 +504,7 @@ func (b *Broker) maybeDrop(j *job) {
 func (b *Broker) domainOf(name string) *domain {
 	d := b.domains[name]
 	if d == nil {
-		d = &domain{name: name}
+		d = &domain{name: name, lastCure: b.everywhere}
 		b.domains[name] = d
 		i, _ := slices.BinarySearch(b.names, name)
 		b.names = slices.Insert(b.names, i, name)
