@@ -104,6 +104,17 @@ func TestElastic(t *testing.T) {
 	f.Stop(urgent, victim, grown)
 }
 
+// started waits until both members of a gang have noted their first start: a notice before the trap is set would end them.
+func started(t *testing.T, f *harness.Fleet, dir string) {
+	t.Helper()
+	for i := range 2 {
+		harness.Eventually(t, 60*time.Second, "members note their start", func() (bool, string) {
+			got := starts(f, dir, i)
+			return got[0] != "", strings.Join(got, "\n")
+		})
+	}
+}
+
 // notices are the texts of the times that the task of an allocation was told to save its state.
 func notices(a harness.Alloc) (out []string) {
 	for _, e := range a.TaskStates["main"].Events {
@@ -124,12 +135,7 @@ func TestGangMoves(t *testing.T) {
 		Script: fmt.Sprintf(`s=%s/state$NOMAD_ALLOC_INDEX; trap 'echo saved > $s; exit 0' USR1; %s while true; do sleep 0.1; done`, dir, tells(dir, `[ -f $s ] && echo "goes on" >> `+dir+`/$NOMAD_ALLOC_INDEX;`))}
 	f.Run(gang)
 	before := live(f, gang, 2)
-	for i := range 2 { // they run: a notice before the trap is set would end them
-		harness.Eventually(t, 60*time.Second, "members note their start", func() (bool, string) {
-			got := starts(f, dir, i)
-			return got[0] != "", strings.Join(got, "\n")
-		})
-	}
+	started(t, f, dir)
 	f.Must("node", "drain", "-enable", "-yes", "-detach", "-deadline", "1s", before[1].NodeID)
 	for i := range 2 {
 		harness.Eventually(t, 60*time.Second, "members go on from what they saved", func() (bool, string) {
@@ -165,12 +171,7 @@ func TestGangGivesWay(t *testing.T) {
 		Script: fmt.Sprintf(`s=%s/state$NOMAD_ALLOC_INDEX; trap 'echo saved > $s; exit 0' USR1; %s while true; do sleep 0.1; done`, dir, tells(dir, `[ -f $s ] && echo "goes on" >> `+dir+`/$NOMAD_ALLOC_INDEX;`))}
 	f.Run(gang)
 	before := live(f, gang, 2)
-	for i := range 2 { // they run: a notice before the trap is set would end them
-		harness.Eventually(t, 60*time.Second, "members note their start", func() (bool, string) {
-			got := starts(f, dir, i)
-			return got[0] != "", strings.Join(got, "\n")
-		})
-	}
+	started(t, f, dir)
 	urgent := harness.Work{ID: "urgent", Settings: "priority = 90", GPUs: "count = 4", Script: fmt.Sprintf("while [ ! -f %s/end ]; do sleep 0.1; done", dir)}
 	f.Run(urgent)
 	f.Running(urgent, 1)
