@@ -150,6 +150,9 @@ func groups(s *Snapshot, verdict func(uuid string, gi int64) Verdict) []structs.
 		}
 		in.ID, in.MemoryMiB, in.Island = g.UUID, (g.MemoryBytes-g.ReservedBytes)>>20, isle[g.UUID]
 		in.Healthy, in.HealthDesc = described(verdict(g.UUID, -1))
+		if g.ComputeMode == "prohibited" && in.Healthy {
+			in.Healthy, in.HealthDesc = false, "its compute mode is prohibited: nothing can compute on it (nvidia-smi -c 0 allows it)"
+		}
 		a := attributes(s, &g)
 		a["muster.island_size"] = number(sizes[isle[g.UUID]], "")
 		add(name, a, in)
@@ -206,7 +209,13 @@ func attributes(s *Snapshot, g *Device) map[string]structs.Attribute {
 	text("mig_mode", g.MIGMode)
 	text("compute_mode", g.ComputeMode)
 	num("memory_reserved", g.ReservedBytes>>20, "MiB")
+	num("power_min", g.PowerMinMW/1000, "W")
 	num("power_max", g.PowerMaxMW/1000, "W")
+	num("temperature_slowdown", g.SlowdownC, "")
+	num("temperature_shutdown", g.ShutdownC, "")
+	text("board_part", g.BoardPart)
+	text("accounting_mode", g.Accounting)
+	text("virtualization_mode", g.Virtualization)
 	num("pcie_generation", g.PCIeGeneration, "")
 	num("pcie_width", g.PCIeWidth, "")
 	links := int64(0)

@@ -7,7 +7,7 @@ import (
 
 // State is how well a GPU is.
 //
-//	healthy -> degraded      rows wait to be remapped, or an error was contained: work goes on
+//	healthy -> degraded      rows wait to be remapped, an error was contained, or it is slowed down by heat or power: work goes on
 //	        -> quarantined   error event, uncorrected memory errors, the driver asks for a reset: no new work
 //	        -> lost          fell off the bus
 //
@@ -66,7 +66,30 @@ type health struct {
 	softAt  time.Time
 	badOf   map[int64]string // MIG instances with an error of their own, by GI
 	badOfAt map[int64]time.Time
+	hot     int // looks in a row in which its hardware slowed it down
 	current Sample
+}
+
+// Why the hardware slows a GPU down, as NVML's bits: this is not the wish of its owner, as a power limit is.
+const (
+	throttleThermal = 0x40
+	throttleBrake   = 0x80
+	throttleLooks   = 3 // in a row: a moment of it is no fault
+)
+
+func (h *health) slowed(s Sample, now time.Time) {
+	if s.Throttle&(throttleThermal|throttleBrake) == 0 || s.Lost {
+		h.hot = 0
+		return
+	}
+	if h.hot++; h.hot < throttleLooks {
+		return
+	}
+	why := "it is too hot"
+	if s.Throttle&throttleThermal == 0 {
+		why = "its power supply asks for it"
+	}
+	h.soft, h.softAt = "its hardware slows it down: "+why, now
 }
 
 // xid takes an error event in; the bool is whether it was taken for the device's fault.
@@ -97,6 +120,7 @@ func (h *health) sample(s Sample, now time.Time) {
 	if !s.Lost {
 		h.ecc, h.sampled = s.ECCUncorrected, true
 	}
+	h.slowed(s, now)
 	h.current = s
 }
 
@@ -137,6 +161,9 @@ func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Ve
 	}
 	if s.RowsPending {
 		return Verdict{Degraded, "a memory row waits to be remapped at the next reset"}
+	}
+	if s.PagesPending {
+		return Verdict{Degraded, "a memory page waits to be retired at the next reset"}
 	}
 	if h.soft != "" {
 		if now.Sub(h.softAt) < recoverAfter {

@@ -100,3 +100,40 @@ func TestSizesAndDifferencesOfOneName(t *testing.T) {
 		t.Errorf("attributes are %+v", g[0].Attributes)
 	}
 }
+
+// TestSlowedDown: a GPU that its hardware keeps slowing down is degraded, for a moment of it or a limit of its owner's it
+// is not.
+func TestSlowedDown(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	const wait = 10 * time.Minute
+	var h health
+	look := func(bits int64) Verdict {
+		now = now.Add(5 * time.Second)
+		h.sample(Sample{Throttle: bits}, now)
+		return h.verdict(now, wait, -1)
+	}
+	for i, bits := range []int64{0x40, 0x40, 0, 0x80, 0x4, 0x40, 0x40} { // 4 is the power limit
+		if v := look(bits); v.State != Healthy {
+			t.Errorf("look %d: %+v", i, v)
+		}
+	}
+	if v := look(0x44); v.State != Degraded || !strings.Contains(v.Reason, "too hot") {
+		t.Errorf("three looks in a row: %+v", v)
+	}
+	if v := look(0); v.State != Degraded {
+		t.Errorf("it is well at once: %+v", v)
+	}
+	now = now.Add(wait)
+	if v := look(0); v.State != Healthy {
+		t.Errorf("it stays %+v", v)
+	}
+	look(0x80)
+	look(0x80)
+	if v := look(0x80); v.State != Degraded || !strings.Contains(v.Reason, "power supply") {
+		t.Errorf("brake: %+v", v)
+	}
+	h.sample(Sample{PagesPending: true}, now)
+	if v := h.verdict(now.Add(wait), wait, -1); v.State != Degraded || !strings.Contains(v.Reason, "retired") {
+		t.Errorf("pages: %+v", v)
+	}
+}

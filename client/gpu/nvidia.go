@@ -28,6 +28,7 @@ type Config struct {
 	Env     []string // for the child, beside the agent's own
 	Ignored []string // UUIDs of GPUs that nobody is to have
 	Proc    string   // where device numbers are told; "" is /proc
+	Kernel  string   // the kernel's log, a second source of errors; "" is /dev/kmsg
 	Groups  bool     // tasks have cgroup2 groups, which the driver can limit if it is new enough
 	Log     hclog.Logger
 	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
@@ -63,6 +64,9 @@ func (c *Config) defaults() {
 	if c.Proc == "" {
 		c.Proc = "/proc"
 	}
+	if c.Kernel == "" {
+		c.Kernel = kernelLog
+	}
 	if c.Exe == "" {
 		c.Exe = "/proc/self/exe" // works even when the file has been replaced by an upgrade
 	}
@@ -80,13 +84,14 @@ const zombiesMax = 3
 
 // NVIDIA watches the NVIDIA GPUs of this machine. It implements fingerprint.DeviceFingerprinter.
 type NVIDIA struct {
-	cfg  Config
-	ctx  context.Context
-	stop context.CancelFunc
-	done chan struct{}
-	ask  chan chan error // Refresh
-	free chan time.Duration
-	lim  chan limitCall
+	cfg   Config
+	ctx   context.Context
+	stop  context.CancelFunc
+	done  chan struct{}
+	quiet chan struct{}   // closed when the kernel's log is not read any more
+	ask   chan chan error // Refresh
+	free  chan time.Duration
+	lim   chan limitCall
 
 	mu       sync.Mutex
 	snapshot *Snapshot
@@ -99,17 +104,23 @@ type NVIDIA struct {
 	shape    []structs.MIGGeometry
 	looked   chan struct{} // closed when the first look is over
 	isLooked bool
-	children int // that have not been reaped
-	pid      int // of the child, 0 for none
-	starts   int // children started
+	children int                   // that have not been reaped
+	pid      int                   // of the child, 0 for none
+	starts   int                   // children started
+	xids     map[string]int64      // the last error of each GPU, by UUID
+	told     map[telling]time.Time // errors of the last moments
 }
 
 // New starts watching. Close ends it.
 func New(cfg Config) *NVIDIA {
 	cfg.defaults()
-	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, looked: make(chan struct{})}
+	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), quiet: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, told: map[telling]time.Time{}, xids: map[string]int64{}, looked: make(chan struct{})}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	go n.run()
+	go func() {
+		defer close(n.quiet)
+		n.readKernelLog(n.ctx, cfg.Kernel)
+	}()
 	return n
 }
 
@@ -117,6 +128,7 @@ func New(cfg Config) *NVIDIA {
 func (n *NVIDIA) Close() {
 	n.stop()
 	<-n.done
+	<-n.quiet
 }
 
 // Name implements fingerprint.DeviceFingerprinter.
@@ -463,7 +475,7 @@ func (n *NVIDIA) session() (rest time.Duration, err error) {
 					return 0, c.died()
 				}
 				if m.Event != nil {
-					n.event(*m.Event)
+					n.event(*m.Event, false)
 					wait = false
 				}
 			}
@@ -507,7 +519,7 @@ func (n *NVIDIA) await(c *child, within time.Duration, want func(message) bool) 
 				c.stuck = m.Stuck
 				n.silence(m.Stuck + " does not return")
 			case m.Event != nil:
-				n.event(*m.Event)
+				n.event(*m.Event, false)
 			case want(m):
 				c.stuck = ""
 				return m, 0, nil
@@ -557,6 +569,11 @@ func (n *NVIDIA) take(s *Snapshot) {
 		}
 	}
 	sort.Slice(s.GPUs, func(i, k int) bool { return s.GPUs[i].Bus < s.GPUs[k].Bus })
+	if n.snapshot == nil && len(s.GPUs) > 0 {
+		if ns, err := os.Readlink("/proc/self/ns/pid"); err == nil && ns != hostPIDs {
+			n.cfg.Log.Warn("the agent runs in a pid namespace of its own, and the driver tells pids of the host: what tasks hold on GPUs cannot be told")
+		}
+	}
 	if len(s.Absent) > 0 && n.snapshot == nil {
 		n.cfg.Log.Info("the NVIDIA driver lacks optional functions", "functions", s.Absent)
 	}
@@ -569,6 +586,9 @@ func (n *NVIDIA) take(s *Snapshot) {
 		}
 	}
 }
+
+// hostPIDs is the name of the first pid namespace, the same on every kernel.
+const hostPIDs = "pid:[4026531836]"
 
 // backends are what holds tasks to shares of GPUs here, the strongest first.
 func (n *NVIDIA) backends(s *Snapshot) []string {
@@ -643,11 +663,12 @@ func (n *NVIDIA) changed() bool {
 	return len(n.samples) != len(known)
 }
 
-// event takes an error report in.
-func (n *NVIDIA) event(e Event) {
+// event takes an error report in, of the library or of the kernel's log.
+func (n *NVIDIA) event(e Event, kernel bool) {
 	n.mu.Lock()
-	if e.UUID != "" && e.XID != 0 {
+	if e.UUID != "" && e.XID != 0 && !n.heard(e, kernel, time.Now()) {
 		device := n.of(e.UUID).xid(e, time.Now())
+		n.xids[e.UUID] = e.XID
 		n.cfg.Log.Warn("GPU error", "gpu", e.UUID, "error", xidText(e.XID), "of_the_device", device)
 		if n.cfg.OnError != nil && e.XID != recoveryXID {
 			n.cfg.OnError(n.report(e, device))

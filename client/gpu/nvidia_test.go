@@ -141,8 +141,10 @@ func TestFingerprint(t *testing.T) {
 		t.Fatalf("groups are %+v", g)
 	}
 	want := map[string]structs.Attribute{
-		"memory": number(81559, "MiB"), "memory_reserved": number(563, "MiB"), "bar1": number(131072, "MiB"), "power": number(700, "W"), "power_max": number(700, "W"),
-		"cores_clock": number(1980, "MHz"), "memory_clock": number(2619, "MHz"), "pci_bandwidth": number(63015, "MB/s"), "pcie_generation": number(5, ""),
+		"memory": number(81559, "MiB"), "memory_reserved": number(563, "MiB"), "bar1": number(131072, "MiB"), "power": number(700, "W"), "power_max": number(700, "W"), "power_min": number(210, "W"),
+		"temperature_slowdown": number(89, ""), "temperature_shutdown": number(92, ""), "board_part": words("692-2G520-0200-000"), "accounting_mode": words("Disabled"),
+		"virtualization_mode": words("none"),
+		"cores_clock":         number(1980, "MHz"), "memory_clock": number(2619, "MHz"), "pci_bandwidth": number(63015, "MB/s"), "pcie_generation": number(5, ""),
 		"pcie_width": number(16, ""), "driver_version": words("580.159.04"), "cuda_version": words("13.0"), "nvml_version": words("13.580.159.04"),
 		"cuda_compute": words("9.0"), "architecture": words("hopper"), "brand": words("NVIDIA"), "display_state": words("Disabled"), "persistence_mode": words("Enabled"),
 		"ecc_mode": words("Enabled"), "mig_mode": words("Disabled"), "compute_mode": words("default"), "nvlinks": number(18, ""), "nvlink_version": number(6, ""),
@@ -174,7 +176,7 @@ func TestFingerprint(t *testing.T) {
 	if len(t4.Instances) != 2 || t4.Instances[0].Island != "" || t4.Attributes["mig_mode"] != (structs.Attribute{}) {
 		t.Errorf("T4: %+v", t4)
 	}
-	if d := n.Snapshot().GPUs[0]; d.Minor != 0 || d.Serial == "" || d.MIGMode != "Disabled" {
+	if d := n.Snapshot().GPUs[0]; d.Minor != 0 || d.Serial == "" || d.MIGMode != "Disabled" || d.CPUs != "0-15" || len(d.Peers) != 13 || d.Peers[0].Level != 40 || !d.Peers[0].Read || !d.Peers[0].NVLink {
 		t.Errorf("device is %+v", d)
 	}
 }

@@ -12,8 +12,8 @@
 // in time, is replaced with growing pauses; when there has been no answer for a while, the devices are unhealthy and say
 // why, until there is one again.
 //
-// Goroutines: of NVIDIA, run (its loop, ended by Close), one reader per child (ended by the child's end) and one waiter
-// per child (ended when the kernel lets the child go); of the child, the requests' (main), the reader of its standard
+// Goroutines: of NVIDIA, run (its loop) and the reader of the kernel's log, both ended by Close, one reader per child (ended
+// by the child's end) and one waiter per child (ended when the kernel lets the child go); of the child, the requests' (main), the reader of its standard
 // input, which ends the process when the agent is gone, the watchdog and the waiter for events.
 package gpu
 
@@ -35,12 +35,15 @@ type Snapshot struct {
 	Absent []string // optional functions that the driver lacks, sorted
 	Dmem   bool     // the driver can limit the memory of a control group
 
+	Confidential bool // confidential computing is on
+
 	Enforce []string `json:",omitempty"` // what holds tasks to their shares, the strongest first; the agent's addition
 }
 
 // Device is one GPU.
 type Device struct {
 	UUID, Name, Serial string
+	BoardPart          string
 	Bus                string // "00000000:18:00.0"
 	Minor              int64  // N of /dev/nvidiaN, -1 unknown
 	Index              int64  // changes from boot to boot
@@ -54,15 +57,22 @@ type Device struct {
 	PCIeGeneration     int64
 	PCIeWidth          int64
 	PowerLimitMW       int64 // in force
+	PowerMinMW         int64 // what a limit may be
 	PowerMaxMW         int64
-	ClockMHz           int64 // largest of the SMs
+	SlowdownC          int64 // temperature at which it slows itself down; 0: unknown
+	ShutdownC          int64
+	CPUs               string // near it: "0-15,32-47"; "" unknown
+	ClockMHz           int64  // largest of the SMs
 	MemoryClockMHz     int64
 	Display            string // "Enabled", "Disabled", "" unknown
 	Persistence        string
 	ECC                string
 	ComputeMode        string // "default", "exclusive_process", "prohibited"
+	Accounting         string
+	Virtualization     string // "none", "passthrough", "vgpu"
 	MIGMode            string // "Enabled", "Disabled", "" when it has none
 	Links              []Link
+	Peers              []Peer // the other GPUs
 	NVLinkVersion      int64  // as NVML numbers it
 	Fabric             string // cluster and clique of a fabric across machines; "" for none
 	MIG                []MIG
@@ -74,6 +84,14 @@ type Link struct {
 	Bus    string // of the other end
 	Switch bool
 	Count  int
+}
+
+// Peer is another GPU of the machine, seen from one.
+type Peer struct {
+	Bus    string
+	Level  int64 // where they meet: 0 one board, 10 one PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 system; -1 unknown
+	Read   bool  // can read the other's memory directly
+	NVLink bool
 }
 
 // MIG is one instance of a GPU in MIG mode.
@@ -116,6 +134,9 @@ type Sample struct {
 	Recovery        int64 // what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
 	RowsPending     bool
 	RowsFailed      bool
+	PagesPending    bool  // memory pages wait to be retired, before Ampere
+	PCIeGeneration  int64 // now; it is lower while the GPU idles
+	PCIeWidth       int64
 	Processes       []Process
 	ProcessesFailed string // why the list is not to be trusted, or ""
 }

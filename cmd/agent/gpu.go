@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/muster-sched/muster/client"
 	"github.com/muster-sched/muster/client/gpu"
@@ -86,12 +87,20 @@ func (a *Agent) serverFigures() []telemetry.Figure {
 	return a.server.Figures()
 }
 
-// gpuFigures are the metrics of GPU use by task.
+// gpuFigures are the metrics of GPUs, and of their use by task.
 func (a *Agent) gpuFigures() []telemetry.Figure {
 	if a.client == nil {
 		return nil
 	}
 	var out []telemetry.Figure
+	if a.gpus != nil {
+		node := []string{"Hostname", a.client.Node().Name}
+		for _, d := range a.gpus.Figures() {
+			for _, f := range d.Figures {
+				out = append(out, telemetry.Figure{Name: f.Name, Help: f.Help, Labels: slices.Concat(node, d.Labels), Value: f.Value})
+			}
+		}
+	}
 	for _, u := range a.client.GPUUses() {
 		labels := []string{"alloc_id", u.Alloc.String(), "task", u.Task, "gpu", u.GPU, "backend", u.Backend}
 		for _, f := range []struct {

@@ -122,7 +122,7 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 			exit += fmt.Sprintf(" (%d)", r.ExitCode)
 		}
 		row := []string{job, orDash(r.User), r.Queue, time.Unix(0, r.EndTime).UTC().Format("2006-01-02 15:04:05"), span(acctWaited(r)), ran,
-			strconv.FormatFloat(r.GPUs, 'f', -1, 64), hours(r.GPUSeconds)}
+			acctGPUs(r), hours(r.GPUSeconds)}
 		if measured {
 			row = append(row, gpuUsedCells(r.GPUUse)...)
 		}
@@ -134,6 +134,14 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 	}
 	o.table(head+"PREEMPTED|EXIT", rows)
 	return nil
+}
+
+// acctGPUs is how many GPUs a job asked for: of shares that were asked for in memory alone, the memory.
+func acctGPUs(r *nomadlike.AcctRecord) string {
+	if r.GPUs == 0 && r.GPUMemoryMiB > 0 {
+		return mib(r.GPUMemoryMiB)
+	}
+	return strconv.FormatFloat(r.GPUs, 'f', -1, 64)
 }
 
 // gpuUsedHead are the columns of what was measured of GPUs; they are shown where anything was.

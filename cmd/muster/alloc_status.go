@@ -301,7 +301,7 @@ func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 			for _, name := range []string{"Task memory", "Task memory, peak", "Task memory over time", "Task SM time", "Task energy", "Task allocations refused"} {
 				text := "-"
 				if v := s.Stats.Attributes[name]; v != nil {
-					text = strings.TrimSuffix(statText(v), " #")
+					text = useText(name, v)
 				}
 				row = append(row, text)
 			}
@@ -311,8 +311,23 @@ func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 	if len(rows) > 0 {
 		e.println()
 		e.println(e.bold("GPU Use"))
-		e.table("GPU|Memory|Peak|Over Time|SM Time|Energy|Refused", rows)
+		e.table("GPU|Memory|Peak|Memory Over Time|SM Time|Energy|Refused", rows)
 	}
+}
+
+// useText writes a figure of a running task's use as that of a task that has ended is written.
+func useText(name string, v *wire.StatValue) string {
+	if v.IntNumeratorVal != nil {
+		switch n := *v.IntNumeratorVal; name {
+		case "Task memory over time":
+			return gibHours(n) + " GiB-hours"
+		case "Task SM time":
+			return tenths(float64(n)/1000) + " s"
+		case "Task energy":
+			return tenths(float64(n)/1000) + " J"
+		}
+	}
+	return strings.TrimSuffix(statText(v), " #")
 }
 
 // gpuUsed prints what a task that has ended used of its GPUs.

@@ -72,7 +72,7 @@ type GPU struct {
 	PCIeGen, PCIeWidth, Arch, Brand, NVLink, SMs      int64 // NVLink is the enumeration that NVML gives, 0 for none
 	NUMA, ECC, ECCVolatile, ECCCorrected, Energy      int64
 	Throttle, Lost, Persistence, Display, ComputeMode int64
-	Recovery, RowsPending, RowsFailed                 int64
+	Recovery, RowsPending, RowsFailed, Retiring       int64
 	MIG, MIGPending, Clique                           int64
 }
 
@@ -135,7 +135,7 @@ func (g *GPU) fields() []field {
 		{"sms", nil, &g.SMs}, {"numa", nil, &g.NUMA}, {"ecc", nil, &g.ECC}, {"eccvolatile", nil, &g.ECCVolatile}, {"ecccorrected", nil, &g.ECCCorrected},
 		{"energy", nil, &g.Energy}, {"throttle", nil, &g.Throttle}, {"lost", nil, &g.Lost}, {"persistence", nil, &g.Persistence},
 		{"display", nil, &g.Display}, {"computemode", nil, &g.ComputeMode}, {"recovery", nil, &g.Recovery}, {"rowspending", nil, &g.RowsPending},
-		{"rowsfailed", nil, &g.RowsFailed}, {"mig", nil, &g.MIG}, {"migpending", nil, &g.MIGPending}, {"clique", nil, &g.Clique},
+		{"rowsfailed", nil, &g.RowsFailed}, {"retiring", nil, &g.Retiring}, {"mig", nil, &g.MIG}, {"migpending", nil, &g.MIGPending}, {"clique", nil, &g.Clique},
 	}
 }
 

@@ -139,7 +139,14 @@ NUMBER(nvmlDeviceGetBrand, unsigned, g->brand)
 NUMBER(nvmlDeviceGetArchitecture, unsigned, g->arch)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, g->pciegen)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, g->pciewidth)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, g->pciegen)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, g->pciewidth)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, g->limit)
+NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, g->limit)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, g->maxlimit)
+NUMBER(nvmlDeviceGetAccountingMode, unsigned, 0)
+NUMBER(nvmlDeviceGetVirtualizationMode, unsigned, 0)
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, g->retiring)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned, g->power)
 NUMBER(nvmlDeviceGetComputeMode, unsigned, g->computemode)
 NUMBER(nvmlDeviceGetPersistenceMode, unsigned, g->persistence)
@@ -164,6 +171,60 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(void *device, int *major, in
 API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *low, unsigned *high) {
 	DEVICE(nvmlDeviceGetPowerManagementLimitConstraints)
 	*low = g->minlimit, *high = g->maxlimit;
+	return NVML_SUCCESS;
+}
+// set_limit writes a GPU's power limit into the file, which whoever calls has parsed: the Nth line of a GPU.
+static int set_limit(int nth, unsigned mw) {
+	struct stat st;
+	char name[4096], tmp[4160];
+	if ((size_t)snprintf(name, sizeof name, "%s.lock", state_path()) >= sizeof name) return 0;
+	int lock = open(name, O_RDONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (lock < 0) return 0;
+	while (flock(lock, LOCK_EX) && errno == EINTR) {
+	}
+	char *text = read_text(&st), *out = text ? malloc((size_t)st.st_size + 64) : 0, *save = 0;
+	size_t n = 0;
+	int seen = 0;
+	for (char *l = out ? strtok_r(text, "\n", &save) : 0; l; l = strtok_r(0, "\n", &save)) {
+		char *at = !strncmp(l, "gpu ", 4) && seen++ == nth ? strstr(l, " limit=") : 0;
+		if (!at) n += (size_t)sprintf(out + n, "%s\n", l);
+		else n += (size_t)sprintf(out + n, "%.*s limit=%u%s\n", (int)(at - l), l, mw, at + 7 + strspn(at + 7, "0123456789"));
+	}
+	snprintf(tmp, sizeof tmp, "%s.power.tmp", state_path());
+	int fd = out ? open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1, ok = fd >= 0 && write(fd, out, n) == (ssize_t)n;
+	if (fd >= 0) fchmod(fd, 0666), close(fd);
+	ok = ok && !rename(tmp, state_path());
+	close(lock);
+	free(text);
+	free(out);
+	return ok;
+}
+API nvmlReturn_t nvmlDeviceSetPowerManagementLimit(void *device, unsigned mw) {
+	DEVICE(nvmlDeviceSetPowerManagementLimit)
+	if (mw < g->minlimit || mw > g->maxlimit) return NVML_ERROR_INVALID_ARGUMENT;
+	return set_limit(index_of(g), mw) ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(void *device, unsigned type, unsigned *v) {
+	DEVICE(nvmlDeviceGetTemperatureThreshold)
+	*v = type == 0 ? 92 : 89; // shutdown, slowdown
+	return type <= 1 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+API nvmlReturn_t nvmlDeviceGetBoardPartNumber(void *device, char *v, unsigned n) { DEVICE(nvmlDeviceGetBoardPartNumber) return text(v, n, "692-2G520-0200-000"); }
+// A machine with 16 processors to each NUMA node.
+API nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(void *device, unsigned n, unsigned long *set, unsigned scope) {
+	(void)scope;
+	DEVICE(nvmlDeviceGetCpuAffinityWithinScope)
+	if (g->numa < 0) return NVML_ERROR_NOT_SUPPORTED;
+	for (unsigned i = 0; i < n; i++) set[i] = (unsigned)g->numa / 4 == i ? 0xFFFFul << (g->numa % 4 * 16) : 0;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetP2PStatus(void *device, void *other, unsigned index, unsigned *status) {
+	DEVICE(nvmlDeviceGetP2PStatus)
+	struct gpu *h;
+	struct mig *k;
+	nvmlReturn_t r = find(other, &h, &k);
+	if (r) return r;
+	*status = index == 2 && !(g->nvlink && h->nvlink) ? 5 : 0; // by NVLink: not supported; else: OK
 	return NVML_SUCCESS;
 }
 API nvmlReturn_t nvmlDeviceGetMaxClockInfo(void *device, unsigned type, unsigned *v) {

@@ -33,7 +33,7 @@ struct gpu {
 	unsigned ccmajor, ccminor;
 	int ecc; // -1: not supported
 	u64 eccvolatile, ecccorrected, energy, throttle;
-	int lost, persistence, display, computemode, recovery, rowspending, rowsfailed;
+	int lost, persistence, display, computemode, recovery, rowspending, rowsfailed, retiring;
 	int mig, migpending; // -1: not supported
 	char fabric[40];     // cluster UUID in hex digits, or empty
 	unsigned clique;
@@ -116,7 +116,7 @@ static inline void gpu_set(struct gpu *g, const char *k, char *v) {
 	NUM(minlimit) NUM(maxlimit) NUM(clock) NUM(memclock) NUM(pciegen) NUM(pciewidth) NUM(arch) NUM(brand) NUM(nvlink)
 	NUM(sms) NUM(eccvolatile) NUM(ecccorrected) NUM(energy) NUM(throttle) NUM(clique)
 	INT(numa) INT(ecc) INT(lost) INT(persistence) INT(display) INT(computemode) INT(recovery) INT(rowspending)
-	INT(rowsfailed) INT(mig) INT(migpending)
+	INT(rowsfailed) INT(retiring) INT(mig) INT(migpending)
 #undef TEXT
 #undef NUM
 #undef INT
@@ -137,10 +137,10 @@ static inline int mig_by_uuid(const struct state *s, const char *uuid) {
 }
 
 static inline void parse_line(struct state *s, char *line) {
-	char *w[40];
+	char *w[64];
 	int n = 0;
 	char *save = 0;
-	for (char *t = strtok_r(line, " \t\r", &save); t && n < 40; t = strtok_r(0, " \t\r", &save)) w[n++] = t;
+	for (char *t = strtok_r(line, " \t\r", &save); t && n < 64; t = strtok_r(0, " \t\r", &save)) w[n++] = t;
 	if (n < 2 || w[0][0] == '#') return;
 	if (!strcmp(w[0], "driver")) COPY(s->driver, w[1]);
 	else if (!strcmp(w[0], "nvml")) COPY(s->nvml, w[1]);

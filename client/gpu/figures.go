@@ -1,0 +1,71 @@
+package gpu
+
+import "strconv"
+
+// Figure is one measurement of one GPU under the name that NVIDIA's exporter gives it, so that dashboards made for that show
+// it.
+type Figure struct {
+	Name, Help string
+	Value      float64
+}
+
+// DeviceFigures is what is measured of one GPU.
+type DeviceFigures struct {
+	Labels  []string // names and values in turn, as the exporter has them
+	Figures []Figure
+}
+
+// Figures is the last measurement of each GPU, in order of bus. What the driver does not tell is left out.
+func (n *NVIDIA) Figures() []DeviceFigures {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.snapshot == nil {
+		return nil
+	}
+	var out []DeviceFigures
+	for i := range n.snapshot.GPUs {
+		g := &n.snapshot.GPUs[i]
+		d := DeviceFigures{Labels: []string{
+			"gpu", strconv.FormatInt(g.Index, 10), "UUID", g.UUID, "pci_bus_id", g.Bus, "device", "nvidia" + strconv.FormatInt(g.Minor, 10), "modelName", g.Name,
+			"DCGM_FI_DRIVER_VERSION", n.snapshot.Driver,
+		}}
+		v, healthy := n.verdict(g.UUID, -1), 0.0
+		if v.State == Healthy || v.State == Degraded {
+			healthy = 1
+		}
+		add := func(name, help string, value float64, known bool) {
+			if known {
+				d.Figures = append(d.Figures, Figure{name, help, value})
+			}
+		}
+		add("muster_gpu_healthy", "Whether the GPU takes work: 1 healthy or degraded, 0 quarantined or lost.", healthy, true)
+		add("DCGM_FI_DEV_XID_ERRORS", "The last XID error, 0 for none since the agent was started.", float64(n.xids[g.UUID]), true)
+		s, ok := n.samples[g.UUID]
+		if ok && !s.Lost {
+			pending := 0.0
+			if s.RowsPending {
+				pending = 1
+			}
+			failed := 0.0
+			if s.RowsFailed {
+				failed = 1
+			}
+			add("DCGM_FI_DEV_FB_USED", "Memory in use, MiB.", float64(s.UsedBytes>>20), s.TotalBytes > 0)
+			add("DCGM_FI_DEV_FB_FREE", "Memory that is free, MiB.", float64(s.FreeBytes>>20), s.TotalBytes > 0)
+			add("DCGM_FI_DEV_FB_RESERVED", "Memory that driver and firmware keep, MiB.", float64(g.ReservedBytes>>20), g.ReservedBytes > 0)
+			add("DCGM_FI_DEV_GPU_UTIL", "Time in which the GPU computed, percent.", float64(s.UtilPercent), s.UtilPercent >= 0)
+			add("DCGM_FI_DEV_MEM_COPY_UTIL", "Time in which its memory was read or written, percent.", float64(s.MemUtilPercent), s.MemUtilPercent >= 0)
+			add("DCGM_FI_DEV_GPU_TEMP", "Temperature, degrees Celsius.", float64(s.TemperatureC), s.TemperatureC >= 0)
+			add("DCGM_FI_DEV_POWER_USAGE", "Power drawn, W.", float64(s.PowerMW)/1000, s.PowerMW >= 0)
+			add("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Power limit in force, W.", float64(g.PowerLimitMW)/1000, g.PowerLimitMW > 0)
+			add("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the driver was loaded, mJ.", float64(s.EnergyMJ), s.EnergyMJ >= 0)
+			add("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Why clocks are held down, as NVML's bits.", float64(s.Throttle), true)
+			add("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "Uncorrected memory errors since the driver was loaded.", float64(s.ECCUncorrected), g.ECC == "Enabled")
+			add("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "Corrected memory errors since the driver was loaded.", float64(s.ECCCorrected), g.ECC == "Enabled")
+			add("DCGM_FI_DEV_ROW_REMAP_PENDING", "Whether memory rows wait to be remapped.", pending, true)
+			add("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping a memory row failed.", failed, true)
+		}
+		out = append(out, d)
+	}
+	return out
+}

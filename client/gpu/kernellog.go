@@ -1,0 +1,116 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The kernel's log is a second source of errors: the driver writes them there as well, even when its library does not answer
+// any more. What both tell counts once.
+
+// kernelLog is where the kernel's messages are read; each read gives one.
+const kernelLog = "/dev/kmsg"
+
+// messageRE finds "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." and the older form
+// without PCI's name; of an instance of MIG the form is "Xid (PCI:0000:3b:00 GPU-I:05): 13".
+var messageRE = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9])?(?: GPU-I:([0-9]+))?\): ([0-9]+)`)
+
+// parseXID reads an error out of a message of the kernel. bus is as Device has it.
+func parseXID(text string) (bus string, e Event, ok bool) {
+	m := messageRE.FindStringSubmatch(text)
+	if m == nil {
+		return "", Event{}, false
+	}
+	domain, err := strconv.ParseUint(m[1], 16, 32)
+	code, err2 := strconv.ParseInt(m[5], 10, 32)
+	if err != nil || err2 != nil || code == 0 {
+		return "", Event{}, false
+	}
+	e = Event{XID: code, GI: -1}
+	if m[4] != "" {
+		if e.GI, err = strconv.ParseInt(m[4], 10, 32); err != nil {
+			return "", Event{}, false
+		}
+	}
+	return busID(uint32(domain), m[2], m[3]), e, true
+}
+
+func busID(domain uint32, bus, device string) string {
+	d := strings.ToUpper(strconv.FormatUint(uint64(domain), 16))
+	return strings.Repeat("0", 8-len(d)) + d + ":" + strings.ToUpper(bus) + ":" + strings.ToUpper(device) + ".0"
+}
+
+// readKernelLog takes in what the kernel says from now on, until ctx ends. Who may not read it does without.
+func (n *NVIDIA) readKernelLog(ctx context.Context, path string) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { f.Close() })
+	defer stop()
+	defer f.Close()
+	f.Seek(0, 2) // what was said before is of another time; a pipe cannot, and has nothing
+	b := make([]byte, 8<<10)
+	for ctx.Err() == nil {
+		k, err := f.Read(b)
+		if err != nil {
+			if ctx.Err() != nil || !errors.Is(err, syscall.EPIPE) {
+				return
+			}
+			continue // messages were overwritten before they were read
+		}
+		for line := range strings.Lines(string(b[:k])) {
+			if bus, e, ok := parseXID(line); ok {
+				n.kernelEvent(bus, e)
+			}
+		}
+	}
+}
+
+// kernelEvent is an error that the kernel has told of the GPU on a bus.
+func (n *NVIDIA) kernelEvent(bus string, e Event) {
+	n.mu.Lock()
+	if n.snapshot != nil {
+		for _, g := range n.snapshot.GPUs {
+			if strings.EqualFold(g.Bus, bus) {
+				e.UUID = g.UUID
+			}
+		}
+	}
+	n.mu.Unlock()
+	if e.UUID != "" {
+		n.event(e, true)
+	}
+}
+
+// twiceWithin is how far apart the two sources may tell the same error.
+const twiceWithin = 10 * time.Second
+
+// telling is who told which error.
+type telling struct {
+	uuid   string
+	xid    int64
+	kernel bool
+}
+
+// heard reports whether the other source told the same error a moment ago; called with mu held.
+func (n *NVIDIA) heard(e Event, kernel bool, now time.Time) bool {
+	for k, at := range n.told {
+		if now.Sub(at) > twiceWithin {
+			delete(n.told, k)
+		}
+	}
+	other := telling{e.UUID, e.XID, !kernel}
+	if _, ok := n.told[other]; ok {
+		delete(n.told, other)
+		return true
+	}
+	n.told[telling{e.UUID, e.XID, kernel}] = now
+	return false
+}
