@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -301,4 +303,54 @@ func TestKindsOfChecks(t *testing.T) {
 	if got["get"].Output != "GET /fine?x=1" || got["redirected"].Code != 302 || !got["only-shown"].Readiness || got["get"].Readiness || got["slow"].Code != 0 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestScriptChecks runs checks as commands in real tasks: what they say, see and do.
+func TestScriptChecks(t *testing.T) {
+	dir := scratch(t)
+	srv := clienttest.New()
+	cfg, sup, err := processConfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	cfg.Connect = InProcess(srv.InProcess)
+	a := start(t, srv, cfg)
+	script := func(name, text string) m {
+		return m{"Name": name, "Type": "script", "Command": "/bin/sh", "Args": []string{"-c", text}, "Interval": 50 * time.Millisecond, "Timeout": 3 * time.Second, "OnUpdate": "ignore"}
+	}
+	job := clienttest.Job("scripted", structs.JobService, sh("main", `touch local/well; sleep 300`))
+	job.Groups[0].Tasks[0].Services = []structs.Service{offers("api", "", nil,
+		m{"Name": "file", "Type": "script", "Command": "/bin/sh", "Args": []string{"-c", "echo in ${NOMAD_TASK_NAME} $NOMAD_ALLOC_INDEX; ls local/well"}, "Interval": 50 * time.Millisecond, "Timeout": 3 * time.Second},
+		script("loud", "yes loud | head -c 1000000; exit 3"),
+		m{"Name": "hung", "Type": "script", "Command": "/bin/sleep", "Args": []string{"297"}, "Interval": 50 * time.Millisecond, "Timeout": time.Second, "OnUpdate": "ignore"},
+		m{"Name": "missing", "Type": "script", "Command": "/no/such", "Interval": 50 * time.Millisecond, "Timeout": time.Second, "OnUpdate": "ignore"},
+	)}
+	id := srv.Place(a.ID(), job, func(*structs.Allocation) {})
+	back := srv.Back(a.ID())
+	check := func(name string, want structs.ServiceHealth, text string) {
+		t.Helper()
+		srv.Wait(t, name+" is "+string(want), func() bool {
+			resp, err := rpc.Invoke(t.Context(), back, methods.ClientChecks, rpc.Header{}, &methods.AllocNodeRequest{AllocID: id})
+			if err != nil {
+				return false
+			}
+			for _, c := range resp.Checks {
+				if c.Check == name && c.Status == want && strings.Contains(c.Output, text) {
+					return len(c.Output) < 4<<10
+				}
+			}
+			return false
+		})
+	}
+	check("file", structs.HealthPassing, "in main 0\nlocal/well")
+	check("loud", structs.HealthFailing, "ended with exit code 3")
+	check("hung", structs.HealthFailing, "/bin/sleep did not end within 1s")
+	check("missing", structs.HealthFailing, "could not be run")
+	srv.Wait(t, "the health of the allocation", func() bool { return newest(srv, id).HealthySince != 0 })
+	if err := os.Remove(filepath.Join(cfg.DataDir, "allocs", id.String(), "main", "local", "well")); err != nil {
+		t.Fatal(err)
+	}
+	check("file", structs.HealthFailing, "No such file")
+	srv.Wait(t, "the end of its health", func() bool { return newest(srv, id).HealthySince == 0 })
 }

@@ -14,7 +14,8 @@ import (
 // so a new leader goes on where the old one stopped. The decision is drainStep, a pure function of state and time; the
 // service around it writes what it says and waits for the state to change.
 //
-//	service: at most migrate.max_parallel of a group below its count at a time, over all draining nodes
+//	service: at most migrate.max_parallel of a group below its count at a time, over all draining nodes; what has come
+//	         in place of others counts from when it is well (migrate.health_check, proven below)
 //	batch, sysbatch: left to finish, unless nothing of it has been started yet
 //	system: last, when nothing else is left (never with ignore_system_jobs)
 //	deadline passed, or force: everything at once
@@ -89,8 +90,11 @@ func drainStep(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime
 				act.migrate = append(act.migrate, a.ID) // moving it makes nothing worse
 			case kind != structs.JobService: // left to finish
 			default:
-				if roomOf(snap, groups, a).take() {
+				room := roomOf(snap, groups, a, now)
+				if room.take() {
 					act.migrate = append(act.migrate, a.ID)
+				} else if room.next > 0 && (act.next == 0 || room.next < act.next) {
+					act.next = room.next
 				}
 			}
 		}
@@ -122,15 +126,18 @@ type groupKey struct {
 }
 
 // groupRoom is how many running allocations of a group may be taken away now.
-type groupRoom struct{ left int }
+type groupRoom struct {
+	left int
+	next structs.LogTime // when there may be more without a change of the state; 0: never
+}
 
 func (r *groupRoom) take() bool {
 	r.left--
 	return r.left >= 0
 }
 
-// roomOf counts, once per group and look, what runs and is not about to go: so many above count - max_parallel may go.
-func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.Allocation) *groupRoom {
+// roomOf counts, once per group and look, what is well and is not about to go: so many above count - max_parallel may go.
+func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.Allocation, now structs.LogTime) *groupRoom {
 	key := groupKey{a.JobKey(), a.Group}
 	if r := groups[key]; r != nil {
 		return r
@@ -153,14 +160,66 @@ func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.All
 	if g.Migrate != nil && g.Migrate.MaxParallel > 0 {
 		parallel = g.Migrate.MaxParallel
 	}
-	running := 0
+	well := 0
 	for _, o := range snap.AllocsByJob(a.JobKey()) {
-		if o.Group == a.Group && o.Client == structs.ClientRunning && o.Desired == structs.DesiredRun && !o.Transition.Migrate {
-			running++
+		if o.Group != a.Group || o.ClientTerminal() || o.Desired != structs.DesiredRun || o.Transition.Migrate {
+			continue
+		}
+		ok, at := proven(o, g.Migrate, now)
+		if ok {
+			well++
+		} else if at > 0 && (r.next == 0 || at < r.next) {
+			r.next = at
 		}
 	}
-	r.left = running - max(g.Count-parallel, 0)
+	r.left = well - max(g.Count-parallel, 0)
 	return r
+}
+
+// proven reports whether an allocation counts for its group in a drain: it has been well for min_healthy_time, by the checks
+// of its services or by the states of its tasks, or it has had healthy_deadline to become so. One that never becomes well
+// must not hold a drain up for ever, so after that it counts as if it were; next is when time alone may change the answer.
+func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok bool, next structs.LogTime) {
+	if m == nil {
+		return a.Client == structs.ClientRunning, 0
+	}
+	if m.HealthyDeadline > 0 {
+		if next = a.CreateTime.Add(m.HealthyDeadline); now >= next {
+			return true, 0
+		}
+	}
+	if a.Client != structs.ClientRunning {
+		return false, next
+	}
+	since := steadySince(a)
+	if since > 0 && m.HealthCheck == structs.HealthByChecks && a.Job != nil && a.Job.Group(a.Group).Checked() {
+		since = a.HealthySince
+	}
+	if since == 0 {
+		return false, next
+	}
+	at := since.Add(m.MinHealthyTime)
+	if now >= at {
+		return true, 0
+	}
+	if next == 0 || at < next {
+		next = at
+	}
+	return false, next
+}
+
+// steadySince is when the last of the tasks that run has started; 0 while one has failed or waits to be started again.
+func steadySince(a *structs.Allocation) structs.LogTime {
+	since := a.StartedAt
+	for _, t := range a.TaskStates {
+		switch {
+		case t.State == "running":
+			since = max(since, t.StartedAt)
+		case t.State == "dead" && t.Failed, t.State == "pending" && t.Restarts > 0:
+			return 0
+		}
+	}
+	return since
 }
 
 // runDrains is the service.

@@ -71,6 +71,97 @@ func TestDrainMovesServiceGently(t *testing.T) {
 	})
 }
 
+// TestDrainWaitsForHealth: replacements count from when they have been well for min_healthy_time, by checks or by their tasks,
+// and from healthy_deadline on in any case.
+func TestDrainWaitsForHealth(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		migrate     structs.Migrate
+		checked     bool
+		wellAfter   time.Duration // from the start; 0: checks never pass
+		least, most time.Duration // that the drain may take
+	}{
+		{"task_states", structs.Migrate{MaxParallel: 1, HealthCheck: "task_states", MinHealthyTime: 40 * time.Second, HealthyDeadline: 5 * time.Minute}, false, 0, 120 * time.Second, 150 * time.Second},
+		{"checks", structs.Migrate{MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute}, true, 50 * time.Second, 180 * time.Second, 210 * time.Second},
+		{"checks of a group without any", structs.Migrate{MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute}, false, 0, 30 * time.Second, 60 * time.Second},
+		{"never well", structs.Migrate{MaxParallel: 1, HealthCheck: "checks", MinHealthyTime: 10 * time.Second, HealthyDeadline: 2 * time.Minute}, true, 0, 350 * time.Second, 400 * time.Second},
+		{"two at a time", structs.Migrate{MaxParallel: 2, HealthCheck: "task_states", MinHealthyTime: 40 * time.Second, HealthyDeadline: 5 * time.Minute}, false, 0, 40 * time.Second, 70 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := testServer(t, nil)
+				f := newFleet(t, one(s), 1)
+				register(t, s, passJob("web", 4, func(j *structs.Job) {
+					j.Groups[0].Migrate = &c.migrate
+					if c.checked {
+						j.Groups[0].Services = []structs.Service{{Name: "web", Checked: true}}
+					}
+				}))
+				waitFor(t, 5*time.Second, "web", func() bool { return running(s, "web") == 4 })
+				first := f.nodes[0].ID
+				healthy := func(a *structs.Allocation, since structs.LogTime) structs.AllocObserved {
+					return structs.AllocObserved{ID: a.ID, Client: a.Client, StartedAt: a.StartedAt, HealthySince: since}
+				}
+				for _, a := range holdsOn(s, first) { // what is there has been well for long
+					mustApply(t, s, structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, a.StartedAt)}})
+				}
+				time.Sleep(10 * time.Minute)
+				second := testNode(1)
+				mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: second})
+				mustApply(t, s, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
+				f.set(func() { f.nodes = append(f.nodes, second) })
+				begun := time.Now()
+				startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
+				waitFor(t, 20*time.Minute, "end of the drain", func() bool {
+					for _, a := range holdsOn(s, second.ID) {
+						if c.wellAfter > 0 && a.HealthySince == 0 && a.StartedAt > 0 && s.logNow() >= a.StartedAt.Add(c.wellAfter) {
+							mustApply(t, s, structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, s.logNow())}})
+						}
+					}
+					return s.Published().Snapshot.NodeByID(first).Drain == nil
+				})
+				if took := time.Since(begun); took < c.least || took > c.most {
+					t.Errorf("the drain took %s, want %s to %s", took, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
+// TestProven looks at the moments in the life of a replacement.
+func TestProven(t *testing.T) {
+	at := func(s int64) structs.LogTime { return structs.LogTime(0).Add(time.Duration(s) * time.Second) }
+	m := &structs.Migrate{MaxParallel: 1, HealthCheck: "task_states", MinHealthyTime: 10 * time.Second, HealthyDeadline: 300 * time.Second}
+	state := func(tasks ...*structs.TaskState) *structs.Allocation {
+		a := &structs.Allocation{CreateTime: at(100), StartedAt: at(105), Client: structs.ClientRunning, TaskStates: map[string]*structs.TaskState{}}
+		for i, x := range tasks {
+			a.TaskStates[string(rune('a'+i))] = x
+		}
+		return a
+	}
+	run := &structs.TaskState{State: "running", StartedAt: at(105)}
+	for _, c := range []struct {
+		name string
+		a    *structs.Allocation
+		now  int64
+		ok   bool
+		next structs.LogTime
+	}{
+		{"young", state(run), 110, false, at(115)},
+		{"old enough", state(run), 115, true, 0},
+		{"restarted", state(run, &structs.TaskState{State: "running", Restarts: 1, StartedAt: at(120)}), 125, false, at(130)},
+		{"waits to be restarted", state(run, &structs.TaskState{State: "pending", Restarts: 1}), 125, false, at(400)},
+		{"a task has failed", state(run, &structs.TaskState{State: "dead", Failed: true}), 125, false, at(400)},
+		{"one that came first has ended", state(run, &structs.TaskState{State: "dead"}), 125, true, 0},
+		{"pending", &structs.Allocation{CreateTime: at(100), Client: structs.ClientPending}, 200, false, at(400)},
+		{"pending for too long", &structs.Allocation{CreateTime: at(100), Client: structs.ClientPending}, 400, true, 0},
+	} {
+		if ok, next := proven(c.a, m, at(c.now)); ok != c.ok || next != c.next {
+			t.Errorf("%s: %v, %v; want %v, %v", c.name, ok, next, c.ok, c.next)
+		}
+	}
+}
+
 // TestDrainDeadline: batch work is left to finish until the deadline, then goes; with force at once.
 func TestDrainDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -391,12 +391,12 @@ type Update struct {
 	Canary           int
 }
 
-// Migrate is how many allocations of a group a drain may move at once.
+// Migrate is how a drain moves the allocations of a group.
 type Migrate struct {
-	MaxParallel     int
-	HealthCheck     string
-	MinHealthyTime  time.Duration
-	HealthyDeadline time.Duration
+	MaxParallel     int           // so many below the group's count at once
+	HealthCheck     string        // HealthByChecks or by the states of tasks, which tells when a replacement is well
+	MinHealthyTime  time.Duration // for so long it has to be well before it counts
+	HealthyDeadline time.Duration // after so long it counts even if it is not; 0: never
 }
 
 // Disconnect is what happens to a group's allocations while their node is out of touch.

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -118,7 +119,7 @@ func (c *checkRun) loop(ctx context.Context, r *Runner) {
 	begun := time.Now()
 	fails := 0
 	for wait := min(checkFirst, p.Interval); sleep(ctx, wait); wait = p.Interval {
-		ok, output, code := c.look(ctx)
+		ok, output, code := c.look(ctx, r)
 		if ctx.Err() != nil {
 			return
 		}
@@ -178,10 +179,13 @@ func (c *checkRun) restart(ctx context.Context, r *Runner, output string) {
 }
 
 // look asks the service once.
-func (c *checkRun) look(ctx context.Context) (ok bool, output string, code int) {
+func (c *checkRun) look(ctx context.Context, r *Runner) (ok bool, output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, c.plan.spec.Timeout)
 	defer cancel()
-	if c.plan.spec.Type == "tcp" {
+	switch c.plan.spec.Type {
+	case "script":
+		return c.script(ctx, r)
+	case "tcp":
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", c.plan.address)
 		if err != nil {
 			return false, err.Error(), 0
@@ -190,6 +194,54 @@ func (c *checkRun) look(ctx context.Context) (ok bool, output string, code int) 
 		return true, "connected to " + c.plan.address, 0
 	}
 	return c.http(ctx)
+}
+
+// script runs the command of a check inside its task, as exec does, with what that task may and sees. Exit code 0 is well.
+func (c *checkRun) script(ctx context.Context, r *Runner) (ok bool, output string, code int) {
+	p := &c.plan.spec
+	if len(c.plan.restart) == 0 { // refused when the job was registered
+		return false, "the check names no task to run its command in", 0
+	}
+	out := limitedText{room: checkOutputMax}
+	code, err := r.Exec(ctx, c.plan.restart[0], driver.ExecRequest{Command: append([]string{p.Command}, p.Args...), Stdout: &out, Stderr: &out})
+	output = out.text()
+	switch {
+	case ctx.Err() != nil:
+		return false, joinLines(output, fmt.Sprintf("%s did not end within %s", p.Command, p.Timeout)), 0
+	case err != nil:
+		return false, joinLines(output, fmt.Sprintf("%s could not be run: %v", p.Command, err)), 0
+	case code != 0:
+		return false, joinLines(output, fmt.Sprintf("%s ended with exit code %d", p.Command, code)), 0
+	}
+	return true, output, 0
+}
+
+func joinLines(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "\n" + b
+}
+
+// limitedText keeps the beginning of what is written to it.
+type limitedText struct {
+	mu   sync.Mutex
+	room int
+	b    []byte
+}
+
+// Write implements io.Writer.
+func (l *limitedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b = append(l.b, p[:min(len(p), l.room-len(l.b))]...)
+	return len(p), nil
+}
+
+func (l *limitedText) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.ToValidUTF8(strings.TrimRight(string(l.b), "\n"), "?")
 }
 
 // http makes the request of a check. Anything between 200 and 299 is well; redirections are not followed, because a service

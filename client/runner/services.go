@@ -26,6 +26,8 @@ type serviceSpec struct {
 // checkSpec is what the client needs of a check.
 type checkSpec struct {
 	Name, Type, Path, Protocol, PortLabel, Method, Body string
+	Command                                             string   // of a script check
+	Args                                                []string // the same
 	TaskName, InitialStatus, OnUpdate, TLSServerName    string
 	Interval, Timeout                                   time.Duration
 	Header                                              map[string][]string
@@ -184,10 +186,16 @@ func newCheckPlan(a *structs.Allocation, node *structs.Node, env *taskenv.Env, o
 		label = env.Replace(c.PortLabel)
 	}
 	host, port, err := place(a, node, label)
-	if err != nil {
+	if err != nil && c.Type != "script" { // which needs no port
 		return nil, err
 	}
 	spec := *c
+	if spec.Command = env.Replace(c.Command); len(c.Args) > 0 {
+		spec.Args = make([]string, len(c.Args))
+		for i, w := range c.Args {
+			spec.Args[i] = env.Replace(w)
+		}
+	}
 	spec.Path, spec.Body = env.Replace(c.Path), env.Replace(c.Body)
 	spec.Header = make(map[string][]string, len(c.Header))
 	for k, list := range c.Header {

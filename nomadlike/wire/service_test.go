@@ -23,6 +23,14 @@ func TestServicesAreChecked(t *testing.T) {
 	check := func(change func(*ServiceCheck)) func(*Service) {
 		return func(s *Service) { change(&s.Checks[0]) }
 	}
+	task := withService(func(*Service) {}).TaskGroups[0].Tasks[0].Name
+	script := func(change func(*Service)) func(*Service) {
+		return func(s *Service) {
+			c := &s.Checks[0]
+			c.Type, c.Path, c.Command, c.TaskName = "script", "", "/bin/true", task
+			change(s)
+		}
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*Service)
@@ -45,7 +53,15 @@ func TestServicesAreChecked(t *testing.T) {
 		{"connect", func(s *Service) { s.Connect = map[string]any{"native": true} }, "service mesh is not supported"},
 		{"interval", check(func(c *ServiceCheck) { c.Interval = Duration(time.Millisecond) }), "interval: 1ms is too short; want at least 1s"},
 		{"no timeout", check(func(c *ServiceCheck) { c.Timeout = 0 }), "timeout: 0s is too short"},
-		{"type", check(func(c *ServiceCheck) { c.Type = "grpc" }), `"grpc" checks do not exist: want http or tcp`},
+		{"type", check(func(c *ServiceCheck) { c.Type = "docker" }), `"docker" checks do not exist: want http, tcp or script`},
+		{"grpc", check(func(c *ServiceCheck) { c.Type = "grpc" }), `grpc checks are not supported`},
+		{"command of another type", check(func(c *ServiceCheck) { c.Command = "/bin/true" }), "only script checks run a command"},
+		{"script without command", script(func(s *Service) { s.Checks[0].Command = "" }), "needs a command"},
+		{"script without task", script(func(s *Service) { s.Checks[0].TaskName = "" }), "needs the task to run its command in"},
+		{"script with a path", script(func(s *Service) { s.Checks[0].Path = "/x" }), "belong to http checks"},
+		{"script", script(func(*Service) {}), ""},
+		{"script without port", script(func(s *Service) { s.PortLabel = "" }), ""},
+		{"script of the service's task", script(func(s *Service) { s.TaskName, s.Checks[0].TaskName = s.Checks[0].TaskName, "" }), ""},
 		{"no path", check(func(c *ServiceCheck) { c.Path = "" }), "needs a path"},
 		{"elsewhere", check(func(c *ServiceCheck) { c.Path = "http://other/x" }), "is not a path on the service"},
 		{"elsewhere without scheme", check(func(c *ServiceCheck) { c.Path = "//other/x" }), "is not a path on the service"},

@@ -92,12 +92,7 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[Spread](), block: "spread", supported: "Attribute Weight SpreadTarget"},
 	{typ: reflect.TypeFor[SpreadTarget](), block: "spread > target", supported: "Value Percent"},
 	{typ: reflect.TypeFor[ReschedulePolicy](), block: "reschedule", supported: "Attempts Interval Delay DelayFunction MaxDelay Unlimited"},
-	{typ: reflect.TypeFor[MigrateStrategy](), block: "migrate", supported: "MaxParallel",
-		ignored: map[string]note{
-			"HealthCheck":     {why: "without effect: a drain waits for running, not for health, in this build", only: not("checks"), value: `other than "checks"`},
-			"MinHealthyTime":  {why: "without effect: a drain waits for running, not for health, in this build", only: not(Duration(10 * time.Second)), value: "other than 10s"},
-			"HealthyDeadline": {why: "without effect: a drain waits for running, not for health, in this build", only: not(Duration(5 * time.Minute)), value: "other than 5m"},
-		}},
+	{typ: reflect.TypeFor[MigrateStrategy](), block: "migrate", supported: "MaxParallel HealthCheck MinHealthyTime HealthyDeadline"},
 	{typ: reflect.TypeFor[Runtime](), block: "runtime", supported: "Expected Limit"},
 	{typ: reflect.TypeFor[Requeue](), block: "requeue", supported: "On Max AvoidFailedNodes"},
 	{typ: reflect.TypeFor[DependsOn](), block: "depends_on", supported: "Name Job Namespace When Timeout OnTimeout Group AtLeast"},
@@ -217,9 +212,9 @@ var supportTable = []typeSupport{
 	{typ: reflect.TypeFor[ServiceWeights](), block: "service > weights", all: Ignored},
 	{typ: reflect.TypeFor[CheckRestart](), block: "service > check_restart", supported: "Limit Grace IgnoreWarnings"},
 	{typ: reflect.TypeFor[ServiceCheck](), block: "service > check",
-		supported: "Name Type Path Protocol PortLabel AddressMode Interval Timeout InitialStatus Notes TLSServerName TLSSkipVerify Header Method CheckRestart TaskName Body OnUpdate",
+		supported: "Name Type Path Protocol PortLabel AddressMode Interval Timeout InitialStatus Notes TLSServerName TLSSkipVerify Header Method CheckRestart TaskName Body OnUpdate Command Args",
 		ignored: map[string]note{
-			"Command": {why: noConsul}, "Args": {why: noConsul}, "Expose": {why: noConsul}, "Advertise": {why: noConsul}, "GRPCService": {why: noConsul}, "GRPCUseTLS": {why: noConsul},
+			"Expose": {why: noConsul}, "Advertise": {why: noConsul}, "GRPCService": {why: noConsul}, "GRPCUseTLS": {why: noConsul},
 			"SuccessBeforePassing": {why: noConsul}, "FailuresBeforeCritical": {why: noConsul}, "FailuresBeforeWarning": {why: noConsul},
 		}},
 }

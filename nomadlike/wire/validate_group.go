@@ -184,7 +184,7 @@ func (v *validator) group(i int, g *TaskGroup) {
 	if mains == 0 && len(g.Tasks) > 0 {
 		v.errorf(w, "every task has a lifecycle block; at least one must be a main task, without it")
 	}
-	v.services(w, g, g.Services)
+	v.services(w, g, "", g.Services)
 	v.servicesOfGroup(w, g)
 }
 
@@ -341,7 +341,7 @@ func (v *validator) task(w string, g *TaskGroup, t *Task) {
 		}
 		seen[a.Name] = true
 	}
-	v.services(w, g, t.Services)
+	v.services(w, g, t.Name, t.Services)
 }
 
 func (v *validator) resources(w string, r *Resources) {

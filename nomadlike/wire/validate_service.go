@@ -24,14 +24,14 @@ func interpolated(s string) bool { return strings.Contains(s, "${") }
 // registers reports whether the servers keep the service.
 func (s *Service) registers() bool { return s.Provider == structs.ServiceProvider }
 
-// services checks the services of a group or of one of its tasks.
-func (v *validator) services(w string, g *TaskGroup, list []*Service) {
+// services checks the services of a group (task is "") or of one of its tasks.
+func (v *validator) services(w string, g *TaskGroup, task string, list []*Service) {
 	seen := map[string]bool{}
 	for _, s := range list {
 		if s == nil {
 			continue
 		}
-		v.service(w, g, s)
+		v.service(w, g, task, s)
 		if k := s.Name + "\x00" + s.PortLabel; seen[k] && s.registers() {
 			v.errorf(fmt.Sprintf("%s, service %q", w, s.Name), "there are two services with this name and port; one of them must differ")
 		} else {
@@ -80,7 +80,7 @@ func (v *validator) portLabel(w string, g *TaskGroup, port string) {
 	}
 }
 
-func (v *validator) service(w string, g *TaskGroup, s *Service) {
+func (v *validator) service(w string, g *TaskGroup, task string, s *Service) {
 	w = fmt.Sprintf("%s, service %q", w, s.Name)
 	v.oneOf(w+".provider", s.Provider, "nomad", "consul")
 	v.portLabel(w+".port", g, s.PortLabel)
@@ -114,7 +114,7 @@ func (v *validator) service(w string, g *TaskGroup, s *Service) {
 			v.errorf(fmt.Sprintf("%s, check %q", w, c.Name), "there are two checks with this name; names must differ")
 		}
 		names[c.Name] = true
-		v.check(fmt.Sprintf("%s, check %q", w, c.Name), g, s, c)
+		v.check(fmt.Sprintf("%s, check %q", w, c.Name), g, task, s, c)
 	}
 }
 
@@ -138,7 +138,7 @@ func (v *validator) taskOf(w string, g *TaskGroup, name string) {
 	}
 }
 
-func (v *validator) check(w string, g *TaskGroup, s *Service, c *ServiceCheck) {
+func (v *validator) check(w string, g *TaskGroup, task string, s *Service, c *ServiceCheck) {
 	switch c.Type {
 	case "http":
 		u, err := url.Parse(c.Path)
@@ -162,8 +162,15 @@ func (v *validator) check(w string, g *TaskGroup, s *Service, c *ServiceCheck) {
 			}
 		}
 	case "tcp":
+	case "script":
+		v.scriptCheck(w, s, c, task)
+	case "grpc":
+		v.errorf(w+".type", "grpc checks are not supported by this build: want http, tcp or script")
 	default:
-		v.errorf(w+".type", "%.40q checks do not exist: want http or tcp", c.Type)
+		v.errorf(w+".type", "%.40q checks do not exist: want http, tcp or script", c.Type)
+	}
+	if c.Type != "script" && (c.Command != "" || len(c.Args) > 0) {
+		v.errorf(w+".command", "only script checks run a command; this one is of type %.40q", c.Type)
 	}
 	for _, d := range []struct {
 		name string
@@ -173,7 +180,7 @@ func (v *validator) check(w string, g *TaskGroup, s *Service, c *ServiceCheck) {
 			v.errorf(w+"."+d.name, "%s is too short; want at least %s", span, checkLeast)
 		}
 	}
-	if c.PortLabel == "" && s.PortLabel == "" {
+	if c.PortLabel == "" && s.PortLabel == "" && c.Type != "script" {
 		v.errorf(w+".port", "neither the check nor its service names a port")
 	}
 	v.portLabel(w+".port", g, c.PortLabel)
@@ -186,6 +193,25 @@ func (v *validator) check(w string, g *TaskGroup, s *Service, c *ServiceCheck) {
 			v.errorf(w+", check_restart.limit", "%d is negative; want 0 (never) or more", r.Limit)
 		}
 		v.duration(w+", check_restart.grace", r.Grace)
+	}
+}
+
+// scriptCheck checks what runs in a task; task is the one that declares the service, or "".
+func (v *validator) scriptCheck(w string, s *Service, c *ServiceCheck, task string) {
+	if c.Command == "" {
+		v.errorf(w+".command", "a script check needs a command")
+	}
+	v.count(w+".args", len(c.Args))
+	if c.TaskName == "" && s.TaskName == "" && task == "" {
+		v.errorf(w+".task", "a script check of a group's service needs the task to run its command in")
+	}
+	for _, word := range append([]string{c.Command}, c.Args...) {
+		if strings.IndexByte(word, 0) >= 0 || len(word) > checkBodyMax {
+			v.errorf(w+".command", "a word holds a zero byte or is longer than %d bytes", checkBodyMax)
+		}
+	}
+	if c.Path != "" || c.Protocol != "" || c.Body != "" || len(c.Header) > 0 {
+		v.errorf(w, "path, protocol, header and body belong to http checks; this one is a script")
 	}
 }
 
