@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,13 +33,21 @@ const (
 const secretsDefaultMiB = 1
 
 // slots bounds how many allocations' directories are made or removed at once: disks do not get faster by being asked more,
-// and every one that waits for the disk keeps a thread.
-var slots = make(chan struct{}, 16)
+// and every one that waits for the disk keeps a thread. Allocations that have only just come have slots of their own, and
+// few: of a thousand that come together the first could otherwise start its tasks only when the last has its directories.
+var (
+	slots  = make(chan struct{}, 16)
+	builds = make(chan struct{}, 4)
+)
 
-func slot() (free func()) {
-	slots <- struct{}{}
-	return func() { <-slots }
+func slot(in chan struct{}) (free func()) {
+	in <- struct{}{}
+	return func() { <-in }
 }
+
+// top is held while an entry of the directory of all allocations is made or removed. The kernel does one after the other
+// anyway, and those who wait would spin.
+var top sync.Mutex
 
 // Dir is the directory of one allocation.
 type Dir struct {
@@ -91,12 +100,17 @@ func (d *Dir) Task(name string) Task {
 
 // Build makes the shared directories. Building again changes nothing.
 func (d *Dir) Build() error {
-	defer slot()()
+	defer slot(builds)()
+	top.Lock()
+	err := mkdir(d.Root, 0o755)
+	top.Unlock()
+	if err != nil {
+		return fmt.Errorf("make the allocation's directory: %w", err)
+	}
 	for _, p := range []struct {
 		path string
 		mode os.FileMode
 	}{
-		{d.Root, 0o755},
 		{d.SharedDir(), 0o755},
 		{filepath.Join(d.SharedDir(), Data), 0o777 | os.ModeSticky},
 		{d.LogDir(), 0o755},
@@ -119,7 +133,7 @@ func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) er
 	if name == Shared || name != filepath.Base(name) || name == "." || name == ".." {
 		return fmt.Errorf("a task cannot be called %q: its directory would be somebody else's", name)
 	}
-	defer slot()()
+	defer slot(slots)()
 	t := d.Task(name)
 	for _, p := range []struct {
 		path string
@@ -210,7 +224,7 @@ func (d *Dir) Adopt(prev *Dir, tasks []string) error {
 
 // Destroy unmounts and removes everything.
 func (d *Dir) Destroy() error {
-	defer slot()()
+	defer slot(slots)()
 	if d.removeEmpty() == nil {
 		return nil
 	}
@@ -234,22 +248,24 @@ func (d *Dir) Destroy() error {
 // removeEmpty removes the directories of an allocation that has left nothing in them, as most have not. It stops where
 // something is in the way. Every step is taken below an open directory: a task may have put links in the place of its own.
 func (d *Dir) removeEmpty() error {
-	top, err := openDir(unix.AT_FDCWD, d.Root)
+	root, err := openDir(unix.AT_FDCWD, d.Root)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(top)
+	defer unix.Close(root)
 	var buf [4096]byte // more than that is not an allocation's directory as it was made
-	n, err := unix.ReadDirent(top, buf[:])
+	n, err := unix.ReadDirent(root, buf[:])
 	if err != nil {
 		return err
 	}
 	_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 	for _, name := range names {
-		if err := removeBelow(top, name); err != nil {
+		if err := removeBelow(root, name); err != nil {
 			return err
 		}
 	}
+	top.Lock()
+	defer top.Unlock()
 	return unix.Rmdir(d.Root)
 }
 
