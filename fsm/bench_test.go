@@ -177,7 +177,7 @@ func BenchmarkAllocObserved(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*size), "us/observation")
 }
 
-// BenchmarkSnapshot100k writes and restores 100,000 allocations. Goals (reliability R19): at most 40 MB, written in 1 s,
+// BenchmarkSnapshot100k writes and restores 100,000 allocations. Goals: at most 40 MB, written in 1 s,
 // restored in 2 s, 250 MB of memory.
 func BenchmarkSnapshot100k(b *testing.B) {
 	var before, after runtime.MemStats

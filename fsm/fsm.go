@@ -53,7 +53,7 @@ func (f *FSM) VerifyImmutable() error { return f.store.VerifyImmutable() }
 //
 // A command that cannot be carried out has Result.Err set and changed nothing. An entry that cannot be read, or that
 // has a type which this version neither knows nor may skip, would make this server's state differ from its peers':
-// ApplyBatch then panics with a message that says what to do, because to go on would be worse (reliability I9).
+// ApplyBatch then panics with a message that says what to do, because to go on would be worse (I9).
 func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 	results := make([]structs.Result, len(entries))
 	types := make(map[structs.Index]structs.CommandType, len(entries))

@@ -326,7 +326,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOverlapIsDecidedFromState covers reliability bug 25: a new leader that knows nothing may not start a second run.
+// TestOverlapIsDecidedFromState checks that a new leader, which remembers nothing, does not start a second run.
 func TestOverlapIsDecidedFromState(t *testing.T) {
 	c := newCluster(t, 1)
 	parent := benchJob("cron", 1)
@@ -352,7 +352,7 @@ func TestOverlapIsDecidedFromState(t *testing.T) {
 	}
 }
 
-// TestCollectedStateIsSmall covers reliability bug 35 and R19: what is collected leaves the snapshot. The decision log and
+// TestCollectedStateIsSmall checks I10: what is collected leaves the snapshot. The decision log and
 // the accounting have limits of their own.
 func TestCollectedStateIsSmall(t *testing.T) {
 	c := newCluster(t, 10)

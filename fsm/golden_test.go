@@ -178,7 +178,7 @@ func grownGoldens(t *testing.T, typ structs.CommandType) []string {
 	return texts
 }
 
-// TestGoldenLog replays a log that an earlier build wrote and wants the state hash that it had (reliability, I9). A
+// TestGoldenLog replays a log that an earlier build wrote and wants the state hash that it had (I9). A
 // change of what commands do to the state needs a new state.Version, and then a new golden log.
 func TestGoldenLog(t *testing.T) {
 	path := filepath.Join(goldens, "log.bin")

@@ -90,7 +90,7 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Goal: 5 ms (DESIGN.md section 9).
+// Goal: 5 ms.
 func BenchmarkDecide600of5000(b *testing.B) { benchDecide(b, 5000, 600, nil) }
 
 // Goal: 15 ms.

@@ -204,7 +204,7 @@ type Weights struct {
 	GPU      int64 // how well shares fit into their GPUs
 }
 
-// DefaultWeights are those of DESIGN.md section 4. Spread is above fit, so that one allocation too many on a value
+// DefaultWeights are those of the built-in policies. Spread is above fit, so that one allocation too many on a value
 // outweighs any difference in fit.
 var DefaultWeights = Weights{Fit: 30, Affinity: 20, Load: 20, Spread: 80, GPU: 30}
 

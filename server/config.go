@@ -75,7 +75,7 @@ type GossipConfig struct {
 	AllowPlain    bool                 // the configuration spells out that it is insecure
 }
 
-// RaftConfig tunes raft. Defaults are the production timings of DESIGN.md section 5.
+// RaftConfig tunes raft. Zero means the default of each, which is for production.
 type RaftConfig struct {
 	Heartbeat time.Duration // 300 ms
 	Election  time.Duration // 300 ms

@@ -144,7 +144,7 @@ func (s *Server) recoverPeers(conf *raft.Config, st *stores, trans raft.Transpor
 	return nil
 }
 
-// watchdog makes a log store end the process when a write hangs (reliability.md, finding 1): raft waits for ever on a
+// watchdog makes a log store end the process when a write hangs : raft waits for ever on a
 // hung disk while it keeps sending heartbeats, so that nobody else can lead. Returning an error would not do, because
 // the late write may still land and overwrite a newer entry.
 type storeWatchdog struct {

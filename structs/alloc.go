@@ -54,7 +54,7 @@ func (a Vector) Fits(b Vector) bool {
 	return a.CPU <= b.CPU && a.Cores <= b.Cores && a.MemoryMiB <= b.MemoryMiB && a.DiskMiB <= b.DiskMiB
 }
 
-// Grant is a device given to an allocation: the enforcement record of gpu allocations (DESIGN.md section 6).
+// Grant is a device given to an allocation: how much of it, and what holds the task to it.
 type Grant struct {
 	Task      string // the task it was asked for
 	Device    string // device group id, "nvidia/gpu/H100"

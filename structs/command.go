@@ -62,7 +62,7 @@ const (
 	CmdSealKeyDelete   CommandType = 55
 	CmdVariableReseal  CommandType = 56
 
-	// IgnorableFlag marks a command that a server which does not know it may skip (reliability I9).
+	// IgnorableFlag marks a command that a server which does not know it may skip (I9).
 	IgnorableFlag CommandType = 0x80
 )
 

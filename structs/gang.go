@@ -70,7 +70,7 @@ const (
 	TopologyRequired  = "required"
 )
 
-// Launch says how the tasks of a gang are started (DESIGN.md section 7).
+// Launch says how the tasks of a gang are started.
 type Launch struct {
 	Mode   string   // "node" (also ""): one launcher an allocation; "rank": Ranks copies
 	Ranks  int      // processes an allocation; 0: one for each GPU

@@ -136,7 +136,7 @@ const (
 // GPUFits lists the values of SchedulerConfig.GPUFit.
 var GPUFits = []string{GPUFitBest, GPUFitFirst, GPUFitNext, GPUFitWorst}
 
-// Backends that hold a share of a GPU to its size on the node, the strongest first (DESIGN.md section 6). A device group
+// Backends that hold a share of a GPU to its size on the node, the strongest first. A device group
 // tells in its attribute GPUEnforceAttribute which ones its node has, divided by commas.
 const (
 	BackendMIG   = "mig"   // the hardware

@@ -58,7 +58,7 @@ func (k JobKey) Less(o JobKey) bool {
 	return k.ID < o.ID
 }
 
-// Submitter is who sent a command (DESIGN.md section 5). It is minted by the server from the authenticated caller.
+// Submitter is who sent a command. It is minted by the server from the authenticated caller.
 type Submitter struct {
 	Name     string     // token name, user name, or certificate name
 	UID, GID int64      // of a peer-credential login; -1 elsewhere

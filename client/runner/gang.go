@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// How the members of a gang find each other (DESIGN.md section 7). The servers send the roster with the allocations. The
+// How the members of a gang find each other. The servers send the roster with the allocations. The
 // agent of node rank 0 reserves a port and reports it; Apply writes it into the roster once an epoch; every agent starts
 // its tasks when the roster that it has names a port:
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The comparison that DESIGN.md quotes: the same three indexes, kept by go-memdb with binary keys and by our trees.
+// The comparison in DESIGN.md of this folder: the same three indexes, kept by go-memdb with binary keys and by our trees.
 
 type memdbKey func(*structs.Allocation) []byte
 

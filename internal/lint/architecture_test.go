@@ -12,6 +12,8 @@ import (
 var (
 	quoted    = regexp.MustCompile("`([^`\n]+)`")
 	goName    = regexp.MustCompile(`^(?:[a-z]\w*\.)?(?:\w+\.)?(\w+)$`)
+	decision  = regexp.MustCompile(`\b[DI][1-9][0-9]?\b`)
+	explained = regexp.MustCompile(`(?m)^(?:- )?\*\*([DI][1-9][0-9]?) `)
 	pathInDoc = regexp.MustCompile(`^[\w./-]+\.(?:go|md|sh)$`)
 )
 
@@ -65,5 +67,43 @@ func TestArchitectureNamesWhatExists(t *testing.T) {
 	}
 	if names < 30 || files < 10 {
 		t.Fatalf("only %d names and %d files were found in ARCHITECTURE.md: did its layout change?", names, files)
+	}
+}
+
+// Comments name decisions and promises by the numbers of docs/design.md. A number that is not explained there tells the
+// reader nothing.
+func TestNumbersInCommentsAreExplained(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join(root, "docs/design.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, m := range explained.FindAllStringSubmatch(string(doc), -1) {
+		if known[m[1]] {
+			t.Errorf("docs/design.md explains %s twice", m[1])
+		}
+		known[m[1]] = true
+	}
+	uses := 0
+	check := func(name, text string) {
+		for _, n := range decision.FindAllString(text, -1) {
+			if uses++; !known[n] {
+				t.Errorf("%s names %s, which docs/design.md does not explain: explain it there, or say in the comment what is meant", name, n)
+			}
+		}
+	}
+	for _, s := range sources(t) {
+		for _, g := range s.file.Comments {
+			check(s.name, g.Text())
+		}
+	}
+	err = walk(func(name string, text []byte) error {
+		if strings.HasSuffix(name, ".md") {
+			check(name, string(text))
+		}
+		return nil
+	})
+	if err != nil || uses < 50 {
+		t.Fatalf("%d numbers found, %v: did comments change their form?", uses, err)
 	}
 }

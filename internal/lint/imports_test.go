@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// imports is the table D1: which packages of this module a package may use. "x/..." is x and all below it. The longest
+// imports is the table of D1: which packages of this module a package may use. "x/..." is x and all below it. The longest
 // matching row counts, and a package without a row fails: a new package states its place.
 var imports = map[string][]string{
 	"structs":              {},
@@ -76,7 +76,7 @@ func TestImports(t *testing.T) {
 			p, _ := strconv.Unquote(im.Path.Value)
 			if own, ok := strings.CutPrefix(p, module); ok {
 				if !in(own, allowed...) && !silenced("import", s.name, s.dir) {
-					t.Errorf("%s imports %s, which packages like %s may not (DESIGN D1). Declare a small interface where it is used, or move what both need to structs", s.name, own, row)
+					t.Errorf("%s imports %s, which packages like %s may not (docs/design.md, D1). Declare a small interface where it is used, or move what both need to structs", s.name, own, row)
 				}
 				continue
 			}

@@ -18,7 +18,7 @@ var simSorts = map[string]string{
 
 // TestSimDecidesNothing finds a second implementation of a policy in the simulator: something that is sorted, a rating
 // of nodes, or an order of workloads. What comes first and where it goes is decided by package scheduler and its policies,
-// so that deleting one of them breaks the simulation (DESIGN section 10).
+// so that deleting one of them breaks the simulation.
 func TestSimDecidesNothing(t *testing.T) {
 	calls, files := 0, 0
 	for _, s := range sources(t) {

@@ -2,7 +2,7 @@
 // omitted, integers in their shortest form, map keys sorted. Equal values give equal bytes, and a field that a newer
 // version adds changes no bytes while it is zero; log entries, snapshots and the state hash depend on both.
 //
-// Floating point, interfaces, channels and functions are refused when a type is first seen (DESIGN.md D10). Fields
+// Floating point, interfaces, channels and functions are refused when a type is first seen (D10). Fields
 // tagged `codec:"-"` and unexported fields are left out. Nil and empty slices and maps stay apart.
 //
 // A type is looked at once, by reflection, and turned into functions over the address of a value (package unsafe): the
