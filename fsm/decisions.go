@@ -5,15 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// logDecisions appends rows about one job to the decision log (D23).
-func (x *tx) logDecisions(k structs.JobKey, queue string, eval structs.EvalID, rows ...structs.DecisionRow) {
-	d := x.newDecisions(k, queue, eval)
-	for i := range rows {
-		d.Add(&rows[i])
-	}
-	x.PutDecisions(d)
-}
-
+// newDecisions begins an entry of the decision log (D23) about one job.
 func (x *tx) newDecisions(k structs.JobKey, queue string, eval structs.EvalID) *state.Decisions {
 	d := &state.Decisions{Index: x.index, Time: x.time, Namespace: k.Namespace, JobID: k.ID, EvalID: eval, Queue: queue}
 	if w := x.Workloads.Get(k); w != nil && w.SubmitTime != 0 {

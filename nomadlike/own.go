@@ -2,7 +2,6 @@ package nomadlike
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/nomadlike/wire"
@@ -239,6 +238,3 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 	}
 	return out
 }
-
-// since is for answers that state an age.
-func since(t structs.LogTime, now time.Time) time.Duration { return now.Sub(t.Time()) }

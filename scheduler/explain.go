@@ -13,7 +13,7 @@ import (
 const scoresKept = 5
 
 // remember notes the scores of the winner (the best candidate right now) and of the runners-up.
-func (s *scan) remember(at int32) {
+func (s *scan) remember() {
 	type next struct {
 		cell int32
 		i    int

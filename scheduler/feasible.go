@@ -258,7 +258,7 @@ type shortageOf struct {
 func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
 	var taken []uint32
 	busy := func(net, port int) bool {
-		return slices.Contains(taken, portKey(net, port)) || portTaken(n, free, net, port) || slices.Contains(n.Reserved.Ports, port)
+		return slices.Contains(taken, portKey(net, port)) || portTaken(free, net, port) || slices.Contains(n.Reserved.Ports, port)
 	}
 	give := func(p *structs.Port, net, value int) {
 		taken = append(taken, portKey(net, value))

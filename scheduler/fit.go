@@ -82,7 +82,7 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 	}
 	if b := blocking.hold; b != nil {
 		for _, p := range h.rare.ports {
-			if portTaken(n, b, networkOf(n, p.HostIP), p.Value) {
+			if portTaken(b, networkOf(n, p.HostIP), p.Value) {
 				return o, shortage{dimPorts, 1}
 			}
 		}
@@ -137,7 +137,7 @@ func sharesWithFellow(o *holding, h *held) (n int64) {
 	return n
 }
 
-func portTaken(n *structs.Node, h *holding, network, port int) bool {
+func portTaken(h *holding, network, port int) bool {
 	if h == nil {
 		return false
 	}

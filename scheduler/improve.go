@@ -57,9 +57,9 @@ func (d *decision) eject(g *groupWork, w *want, k int) bool {
 	pl.g.scan.count(row, true, -1)
 	got, ok := g.scan.placeOn(row, id, nil)
 	if ok {
-		pl.g.scan.offer(row, false)
+		pl.g.scan.offer(row)
 		if to, found := pl.g.scan.place(old, nil, -1); found {
-			g.scan.offer(to.row, false)
+			g.scan.offer(to.row)
 			pl.spot = to
 			d.placed = append(d.placed, placement{g: g, want: w, spot: got})
 			return true
@@ -68,7 +68,7 @@ func (d *decision) eject(g *groupWork, w *want, k int) bool {
 	}
 	d.w.rollback(mark)
 	pl.g.scan.count(row, true, 1)
-	pl.g.scan.offer(row, false)
-	g.scan.offer(row, false)
+	pl.g.scan.offer(row)
+	g.scan.offer(row)
 	return false
 }

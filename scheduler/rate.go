@@ -63,9 +63,9 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	for k := range a.static {
 		n := c.nodes[i]
 		p := &a.static[k]
-		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(n, seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
+		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
 			s.why = shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
-			if !portTaken(n, o.hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
+			if !portTaken(o.hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
 				s.why.promisedTo(s.books.promisee(row))
 			}
 			return rateShort

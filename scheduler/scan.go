@@ -53,7 +53,6 @@ type scan struct {
 	lots        bool                           // the policy draws lots for GPUs
 	lot         uint64                         // of this decision
 	offGPUs     bool                           // nodes without GPUs are better for this ask
-	penalties   map[int32]bool                 // rows where this very allocation failed before
 	extra       struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
 
 	books *books          // promises to keep; nil: none
@@ -177,7 +176,7 @@ func (s *scan) count(row int, group bool, n int32) {
 		again := s.parked
 		s.parked = nil
 		for _, c := range again {
-			s.offer(int(c.row), false)
+			s.offer(int(c.row))
 		}
 	}
 }

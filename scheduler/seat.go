@@ -7,7 +7,7 @@ import (
 )
 
 // offer puts a node (again) among the candidates, if the group fits there.
-func (s *scan) offer(row int, count bool) {
+func (s *scan) offer(row int) {
 	if !s.built {
 		return
 	}
@@ -17,7 +17,7 @@ func (s *scan) offer(row int, count bool) {
 		return
 	}
 	o := s.w.get(row)
-	base := s.rate(c, i, row, v, &o, count)
+	base := s.rate(c, i, row, v, &o, false)
 	if base < 0 {
 		return
 	}
@@ -129,7 +129,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		if s.scores == nil {
-			s.remember(at)
+			s.remember()
 		}
 		s.w.set(row, after)
 		s.took(row, v, n)
@@ -231,7 +231,7 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	}
 	s.w.set(row, after)
 	s.took(row, v, n)
-	s.offer(row, false)
+	s.offer(row)
 	return spot{row, n, h}, true
 }
 

@@ -145,11 +145,9 @@ func TestBlockingReadWakesForItsObjectOnly(t *testing.T) {
 			t.Fatalf("blocking read answered %+v", r)
 		}
 		// MaxWait ends it with the unchanged answer.
-		began := time.Now()
-		idx = r.Meta.Index
 		waitQuiet(s)
 		idx = call(t, s, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "a"}).Meta.Index
-		began = time.Now()
+		began := time.Now()
 		r = call(t, s, methods.JobGet, rpc.Header{}, &methods.JobGetRequest{JobID: "a", Query: methods.Query{MinIndex: idx, MaxWait: 3 * time.Second}})
 		if took := time.Since(began); took < 3*time.Second || took > 4*time.Second || r.Meta.Index != idx {
 			t.Fatalf("waited %s, index %d, want 3s and %d", took, r.Meta.Index, idx)

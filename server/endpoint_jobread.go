@@ -362,7 +362,7 @@ func (s *Server) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetR
 		eval, idx := lastDecision(p.Snapshot, k)
 		var reports []*structs.GroupReport
 		if who(ctx).task == nil { // tasks see who is in their gang, not what others hold
-			reports = s.reportsOf(p.Snapshot, k, eval)
+			reports = s.reportsOf(k, eval)
 		}
 		resp.States = gangStates(p.Snapshot, j, reports)
 		idx = max(idx, j.ModifyIndex)
@@ -390,7 +390,7 @@ func lastDecision(snap *state.Snapshot, k structs.JobKey) (last *structs.Evaluat
 }
 
 // reportsOf are the newest reports of a job: those that the leader has, else those of its last decision.
-func (s *Server) reportsOf(snap *state.Snapshot, k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
+func (s *Server) reportsOf(k structs.JobKey, last *structs.Evaluation) []*structs.GroupReport {
 	if s.Hooks.Reports != nil {
 		if r := s.Hooks.Reports(k); r != nil {
 			return r
@@ -449,7 +449,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		eval, idx := lastDecision(snap, k)
 		idx = max(idx, resp.Summary.ModifyIndex)
 		resp.Eval = eval
-		resp.Reports = append(claimReports(snap, k), s.reportsOf(snap, k, eval)...)
+		resp.Reports = append(claimReports(snap, k), s.reportsOf(k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.savingFor(snap, k)
 		return idx, nil
@@ -468,7 +468,7 @@ func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *limit
 		return
 	}
 	eval, _ := lastDecision(starts.snap, k)
-	at, text := startWhen(starts.snap, j, w, s.reportsOf(starts.snap, k, eval), starts.now, starts)
+	at, text := startWhen(starts.snap, j, w, s.reportsOf(k, eval), starts.now, starts)
 	if tell {
 		resp.StartEst, resp.Starts = at, text
 	}
@@ -502,7 +502,7 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 					it.StartEst, it.Starts = startWhen(snap, it.Job, w, nil, starts.now, starts)
 				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
 					eval, _ := lastDecision(snap, k)
-					it.StartEst, it.Starts = startWhen(snap, it.Job, w, s.reportsOf(snap, k, eval), starts.now, starts)
+					it.StartEst, it.Starts = startWhen(snap, it.Job, w, s.reportsOf(k, eval), starts.now, starts)
 				}
 			}
 			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {

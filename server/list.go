@@ -97,14 +97,3 @@ func visible(ctx context.Context, ns, capability string) func(objectNamespace st
 		return (ns == "*" || ns == object) && id.acl.AllowNamespaceOp(object, capability)
 	}
 }
-
-// collect gives the objects that keep wants, in the order of seq.
-func collect[T any](seq iter.Seq[*T], keep func(*T) bool) []*T {
-	var out []*T
-	for x := range seq {
-		if keep(x) {
-			out = append(out, x)
-		}
-	}
-	return out
-}

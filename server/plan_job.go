@@ -92,7 +92,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	}
 	resp.Why = dryWhy(in, at, w, s.limitStarts(snap, in.Now), func(k structs.JobKey) []*structs.GroupReport {
 		last, _ := lastDecision(snap, k)
-		return s.reportsOf(snap, k, last)
+		return s.reportsOf(k, last)
 	}, visible(ctx, "*", acl.CapListJobs))
 	for _, g := range w.Groups {
 		if g.Code != structs.ReasonNone || g.Placed < g.Wanted {

@@ -38,7 +38,6 @@ const (
 // Proposal is a command on its way. Done is closed when its outcome is known; Result says it.
 type Proposal struct {
 	cmd  structs.Command
-	term uint64 // of the leader who proposed it, 0: any
 	at   time.Time
 	done chan struct{}
 	res  structs.Result

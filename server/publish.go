@@ -46,7 +46,6 @@ type Subscription struct {
 
 	mu    sync.Mutex
 	queue []Applied
-	lost  bool
 	ended bool
 }
 

@@ -62,8 +62,8 @@ func (r *csvRows) Next() (a asked, err error) {
 		a.job = "job-" + strconv.FormatInt(r.n, 10)
 	}
 	var e [11]error
-	a.submit, e[0] = t.span("submit", 0)
-	a.run, e[1] = t.span("runtime", 0)
+	a.submit, e[0] = t.span("submit")
+	a.run, e[1] = t.span("runtime")
 	a.gpus, e[2] = t.float("gpus", 0)
 	a.gpuMiB, e[3] = t.amount("gpu_memory", 0)
 	var cores float64
@@ -71,10 +71,10 @@ func (r *csvRows) Next() (a asked, err error) {
 	a.cpuMHz = int64(cores * megahertzOfOne)
 	a.memMiB, e[5] = t.amount("memory", int64(1024*max(1, a.gpus)))
 	a.count, e[6] = t.whole("nodes", 0)
-	a.estimate, e[7] = t.span("estimate", 0)
-	a.limit, e[8] = t.span("limit", 0)
+	a.estimate, e[7] = t.span("estimate")
+	a.limit, e[8] = t.span("limit")
 	a.priority, e[9] = t.whole("priority", structs.JobPriorityDefault)
-	a.deadline, e[10] = t.span("deadline", 0)
+	a.deadline, e[10] = t.span("deadline")
 	for _, err := range e {
 		if err != nil {
 			return a, err

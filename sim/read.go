@@ -210,11 +210,11 @@ func (t *table) whole(col string, empty int64) (int64, error) {
 	return int64(v), err
 }
 
-// span reads seconds, or a duration such as 1h30m.
-func (t *table) span(col string, empty time.Duration) (time.Duration, error) {
+// span reads seconds, or a duration such as 1h30m; nothing is 0.
+func (t *table) span(col string) (time.Duration, error) {
 	s := t.text(col)
 	if s == "" {
-		return empty, nil
+		return 0, nil
 	}
 	if last := s[len(s)-1]; last >= 'a' && last <= 'z' {
 		d, err := time.ParseDuration(s)

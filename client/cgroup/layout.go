@@ -149,7 +149,7 @@ func Open(scope string) (*Manager, error) {
 			return nil, fmt.Errorf("make parent control group: %w", err)
 		}
 		if c == "cpuset" {
-			if err := inheritCpuset(point, dir); err != nil {
+			if err := inheritCpuset(dir); err != nil {
 				return nil, err
 			}
 			if err := m.prepareShared(); err != nil {
@@ -195,8 +195,8 @@ func (m *Manager) prepareV2() error {
 	return nil
 }
 
-// inheritCpuset gives the parents below point a non-empty set: version 1 starts them empty, and nothing can run then.
-func inheritCpuset(point, dir string) error {
+// inheritCpuset gives a folder and its parent a non-empty set: version 1 starts them empty, and nothing can run then.
+func inheritCpuset(dir string) error {
 	for _, p := range []string{filepath.Dir(dir), dir} {
 		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
 			cur, err := os.ReadFile(filepath.Join(p, f))

@@ -141,13 +141,6 @@ func (s *Server) Servers(addrs ...string) {
 	s.servers = addrs
 }
 
-// Index is the newest index.
-func (s *Server) Index() structs.Index {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.index
-}
-
 // Nodes are the ids of the registered nodes, in no order.
 func (s *Server) Nodes() []structs.NodeID {
 	s.mu.Lock()

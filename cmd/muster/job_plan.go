@@ -87,7 +87,7 @@ func (o *jobPlanOptions) plan(ctx context.Context, args []string) error {
 	if done, err := o.form.done(o.env, &resp); err != nil {
 		return err
 	} else if !done {
-		o.print(args[0], job, &resp)
+		o.print(args[0], &resp)
 	}
 	o.told = true
 	if planCode(&resp) != planSame {
@@ -108,7 +108,7 @@ func planCode(resp *nomadlike.Plan) int {
 	return planSame
 }
 
-func (o *jobPlanOptions) print(file string, job *wire.Job, resp *nomadlike.Plan) {
+func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 	if resp.Diff != nil {
 		d := differ{o.env, o.verbose}
 		d.job(resp.Diff, resp.Annotations)

@@ -156,7 +156,7 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if o.all {
-		return o.together(ctx, a, stub, ms, name)
+		return o.together(ctx, a, ms, name)
 	}
 	m := &ms[0]
 	if o.rank < 0 && m.labelled && m.ranks > 0 {
@@ -180,7 +180,7 @@ func (o *jobLogsOptions) run(ctx context.Context, args []string) error {
 }
 
 // together prints the logs of all members at once, whole lines.
-func (o *jobLogsOptions) together(ctx context.Context, a *api, stub *wire.JobListStub, ms []ranked, name string) error {
+func (o *jobLogsOptions) together(ctx context.Context, a *api, ms []ranked, name string) error {
 	var mu sync.Mutex
 	errs := make([]error, len(ms))
 	var wg sync.WaitGroup

@@ -34,10 +34,9 @@ type progress struct {
 	wait      bool // stay until everything is placed, instead of ending with exit code 2
 	service   bool // allocations that fail while starting make the command fail
 
-	section string
-	allocs  map[string]string // id -> last told state
-	cut     func(string) string
-	reason  string
+	allocs map[string]string // id -> last told state
+	cut    func(string) string
+	reason string
 }
 
 // step prints a line of a section that the first line opens.
@@ -85,7 +84,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 		m, err := p.api.get(ctx, "/v1/evaluation/"+evalID, q, &ev)
 		if err != nil {
 			if notFound(err) && first {
-				if err := pause(ctx, pollQuiet); err != nil { // a follower may not have it yet
+				if err := pause(ctx); err != nil { // a follower may not have it yet
 					return err
 				}
 				if p.now().Sub(start) < 5*time.Second {
@@ -129,7 +128,7 @@ func (p *progress) run(ctx context.Context, evalID string) error {
 			p.tellWhy(ctx)
 		}
 		if m.Index == index {
-			if err := pause(ctx, pollQuiet); err != nil {
+			if err := pause(ctx); err != nil {
 				return err
 			}
 		}
@@ -163,8 +162,9 @@ func terminal(status string) bool {
 	return status == "complete" || status == "failed" || status == "canceled"
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
+// pause waits until it is time to ask again, or gives why ctx ended.
+func pause(ctx context.Context) error {
+	t := time.NewTimer(pollQuiet)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -332,7 +332,7 @@ func (p *progress) start(ctx context.Context, ev *wire.Evaluation, unplaced bool
 			return nil
 		}
 		if m.Index == index {
-			if err := pause(ctx, pollQuiet); err != nil {
+			if err := pause(ctx); err != nil {
 				return err
 			}
 		}

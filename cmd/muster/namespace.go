@@ -56,16 +56,16 @@ func (o *namespaceOptions) list(ctx context.Context, _ []string) error {
 	return nil
 }
 
-func (o *namespaceOptions) read(ctx context.Context, name string) (*api, *wire.Namespace, error) {
+func (o *namespaceOptions) read(ctx context.Context, name string) (*wire.Namespace, error) {
 	a, err := o.api()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var n wire.Namespace
 	if _, err := a.get(ctx, "/v1/namespace/"+url.PathEscape(name), nil, &n); err != nil {
-		return a, nil, fmt.Errorf("namespace %q: %w", name, err)
+		return nil, fmt.Errorf("namespace %q: %w", name, err)
 	}
-	return a, &n, nil
+	return &n, nil
 }
 
 func newNamespaceStatus(e *env) *cobra.Command {
@@ -76,7 +76,7 @@ func newNamespaceStatus(e *env) *cobra.Command {
 }
 
 func (o *namespaceOptions) status(ctx context.Context, args []string) error {
-	_, n, err := o.read(ctx, args[0])
+	n, err := o.read(ctx, args[0])
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ muster namespace inspect -t '{{.Description}}' ml`, 1, 1, o.inspect)
 }
 
 func (o *namespaceOptions) inspect(ctx context.Context, args []string) error {
-	_, n, err := o.read(ctx, args[0])
+	n, err := o.read(ctx, args[0])
 	if err != nil {
 		return err
 	}

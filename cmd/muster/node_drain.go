@@ -266,7 +266,7 @@ func (o *nodeDrainOptions) follow(ctx context.Context, a *api, n *wire.Node) err
 				return err
 			}
 		}
-		if err := pause(ctx, pollQuiet); err != nil {
+		if err := pause(ctx); err != nil {
 			return err
 		}
 	}

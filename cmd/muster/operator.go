@@ -153,7 +153,6 @@ func (o *raftPeerOptions) transfer(ctx context.Context, _ []string) error {
 type metricsOptions struct {
 	*env
 	format string
-	json   bool
 	pretty bool
 	tmpl   format
 }

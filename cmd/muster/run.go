@@ -24,12 +24,12 @@ import (
 // adhoc is a job made from a command line.
 type adhoc struct {
 	*env
-	name, gpus, driver, queue, dir, mode string
-	nodes, ranks, cpu, memory, shm       int
-	limit                                time.Duration
-	user, umask, log, logError           string
-	asMe, rdma                           bool
-	ulimits                              []string
+	name, gpus, driver, queue, dir string
+	nodes, ranks, cpu, memory, shm int
+	limit                          time.Duration
+	user, umask, log, logError     string
+	asMe, rdma                     bool
+	ulimits                        []string
 }
 
 func (o *adhoc) flags(f *pflag.FlagSet) {

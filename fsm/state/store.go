@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Version is the format of the state. State hashes compare only between equal versions (DESIGN.md D8).
+// Version is the format of the state. State hashes compare only between equal versions (D8).
 const Version = 2
 
 type tableID int
@@ -460,7 +460,7 @@ func (s *Store) Advance(t structs.LogTime) structs.LogTime {
 // Publish ends a batch whose last entry is at index: it makes the Snapshot that readers get from now on, wakes the
 // watchers of changed tables, and gives what changed since the last call.
 func (s *Store) Publish(index structs.Index) (*Snapshot, structs.Delta) {
-	s.flushUsage(index)
+	s.flushUsage()
 	next := &Snapshot{trees: s.snap.trees, tables: &s.all, watch: s.snap.watch}
 	var wake []chan struct{}
 	for i, t := range s.all {

@@ -132,7 +132,7 @@ func (s *Store) countEval(e *structs.Evaluation, n int) {
 }
 
 // flushUsage writes the counters that moved in this batch, one row each however many allocations moved them.
-func (s *Store) flushUsage(index structs.Index) {
+func (s *Store) flushUsage() {
 	if len(s.moved) == 0 {
 		return
 	}

@@ -20,7 +20,7 @@ func parseJSON(src *source, errs *problems) *node {
 		errs.add(n.pos, "want an object in braces, found %s", n.kind)
 		return nil
 	}
-	if _, at, ok := j.peek(); ok {
+	if at, ok := j.peek(); ok {
 		errs.add(at, "something follows the end of the configuration")
 		return nil
 	}
@@ -33,17 +33,17 @@ type jsonReader struct {
 	dec  *json.Decoder
 }
 
-// peek is the next byte that matters and its position; false at the end.
-func (j *jsonReader) peek() (byte, pos, bool) {
+// peek is the position of the next byte that matters; false at the end.
+func (j *jsonReader) peek() (pos, bool) {
 	i := int(j.dec.InputOffset())
 	for ; i < len(j.src.text); i++ {
-		switch b := j.src.text[i]; b {
+		switch j.src.text[i] {
 		case ' ', '\t', '\r', '\n', ',', ':':
 		default:
-			return b, j.src.at(i), true
+			return j.src.at(i), true
 		}
 	}
-	return 0, j.src.at(i), false
+	return j.src.at(i), false
 }
 
 func (j *jsonReader) fail(at pos, err error) {
@@ -59,7 +59,7 @@ func (j *jsonReader) fail(at pos, err error) {
 }
 
 func (j *jsonReader) value(depth int) (*node, bool) {
-	_, at, _ := j.peek()
+	at, _ := j.peek()
 	if depth > depthMax {
 		j.errs.add(at, "nested more than %d deep; no setting needs that", depthMax)
 		return nil, false
@@ -108,7 +108,7 @@ func (j *jsonReader) array(at pos, depth int) (*node, bool) {
 func (j *jsonReader) object(at pos, depth int) (*node, bool) {
 	out := newObject(at)
 	for j.dec.More() {
-		_, at, _ := j.peek()
+		at, _ := j.peek()
 		tok, err := j.dec.Token()
 		if err != nil {
 			j.fail(at, err)
@@ -134,7 +134,7 @@ func (j *jsonReader) object(at pos, depth int) (*node, bool) {
 }
 
 func (j *jsonReader) end() bool {
-	_, at, _ := j.peek()
+	at, _ := j.peek()
 	if _, err := j.dec.Token(); err != nil {
 		j.fail(at, err)
 		return false

@@ -410,9 +410,6 @@ func (f *File) Crash(symbol string) error { return f.fault(Fault{"crash", symbol
 // Delay makes a function take some milliseconds more.
 func (f *File) Delay(symbol string, ms int64) error { return f.fault(Fault{"delay", symbol, ms}) }
 
-// Fail makes a function answer with a return code.
-func (f *File) Fail(symbol string, code int64) error { return f.fault(Fault{"fail", symbol, code}) }
-
 // Heal takes all faults of a function away.
 func (f *File) Heal(symbol string) error {
 	return f.Edit(func(s *State) { s.Faults = without(s.Faults, symbol) })

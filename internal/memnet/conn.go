@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -209,17 +210,17 @@ func (h *half) stopLocked(d *deadline) {
 	}
 }
 
-// breakWith makes this end fail with err.
-func (c *conn) breakWith(err error) {
+// reset makes this end fail as a reset connection does.
+func (c *conn) reset() {
 	c.in.mu.Lock()
 	if c.in.rerr == nil {
-		c.in.rerr = err
+		c.in.rerr = syscall.ECONNRESET
 	}
 	c.in.wakeLocked()
 	c.in.mu.Unlock()
 	c.out.mu.Lock()
 	if c.out.werr == nil {
-		c.out.werr = err
+		c.out.werr = syscall.ECONNRESET
 	}
 	c.out.wakeLocked()
 	c.out.mu.Unlock()

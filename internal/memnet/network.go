@@ -156,7 +156,7 @@ func (n *Network) down(name string, st state) {
 		clear(h.conns)
 	})
 	for _, c := range broken {
-		c.breakWith(syscall.ECONNRESET)
+		c.reset()
 		n.mu.Lock()
 		n.stale[c.peer] = true
 		n.mu.Unlock()
@@ -195,7 +195,7 @@ func (n *Network) change(f func()) {
 	}
 	n.mu.Unlock()
 	for _, c := range reset {
-		c.breakWith(syscall.ECONNRESET)
+		c.reset()
 	}
 	for _, c := range conns {
 		c.in.wake()
@@ -356,8 +356,8 @@ func (l *listener) Close() error {
 	for {
 		select {
 		case c := <-l.queue:
-			c.breakWith(syscall.ECONNRESET)
-			c.peer.breakWith(syscall.ECONNRESET)
+			c.reset()
+			c.peer.reset()
 		default:
 			return nil
 		}

@@ -146,7 +146,7 @@ func (p *Pool) connect(ctx context.Context, addr string) (*Session, error) {
 	}
 	conn.SetDeadline(time.Time{})
 	r := bufio.NewReaderSize(conn, fragment)
-	s := newSession(conn, r, true, peerOf(conn, addr), p.cfg.Registry, p.cfg.MaxStreams, p.cfg.Log)
+	s := newSession(conn, true, peerOf(conn, addr), p.cfg.Registry, p.cfg.MaxStreams, p.cfg.Log)
 	s.m.start(r)
 	return s, nil
 }

@@ -50,9 +50,9 @@ var (
 
 // counts is what the handlers saw.
 type counts struct {
-	calls, cancelled, panics atomic.Int64
-	mu                       sync.Mutex
-	metered                  map[structs.ErrorCode]int
+	calls, cancelled atomic.Int64
+	mu               sync.Mutex
+	metered          map[structs.ErrorCode]int
 }
 
 func (c *counts) Call(_ string, _ Peer, code structs.ErrorCode, _ time.Duration, _, _ int) {

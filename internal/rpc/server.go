@@ -185,7 +185,7 @@ func (s *Server) handle(raw net.Conn, ip string) {
 			conn.Close()
 		}
 	case byteRPC:
-		sess := newSession(conn, r, false, peer, s.cfg.Registry, s.cfg.MaxStreams, s.log)
+		sess := newSession(conn, false, peer, s.cfg.Registry, s.cfg.MaxStreams, s.log)
 		s.mu.Lock()
 		closed := s.mu.closed
 		if !closed {

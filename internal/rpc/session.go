@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -25,7 +24,7 @@ type Session struct {
 const DefaultMaxStreams = 1024
 
 // newSession starts a session on conn. reg serves the other side, or is nil.
-func newSession(conn net.Conn, r *bufio.Reader, dialled bool, peer Peer, reg *Registry, maxStreams int, log hclog.Logger) *Session {
+func newSession(conn net.Conn, dialled bool, peer Peer, reg *Registry, maxStreams int, log hclog.Logger) *Session {
 	if maxStreams <= 0 {
 		maxStreams = DefaultMaxStreams
 	}

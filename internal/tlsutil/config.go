@@ -146,25 +146,3 @@ func grantsRole(name string) bool {
 	_, _, ok := splitRole(name)
 	return ok || strings.HasPrefix(name, "*.") && strings.HasSuffix(strings.TrimSuffix(strings.ToLower(name), "."), "muster")
 }
-
-// VerifyRole checks that the verified peer of a connection has one of the roles in region.
-func VerifyRole(st tls.ConnectionState, region string, roles ...Role) error {
-	if len(st.VerifiedChains) == 0 || len(st.PeerCertificates) == 0 {
-		return fmt.Errorf("the peer has no verified certificate")
-	}
-	role, in := RoleOf(st.PeerCertificates[0])
-	for _, r := range roles {
-		if role == r && in == region {
-			return nil
-		}
-	}
-	want := ""
-	for i, r := range roles {
-		if i > 0 {
-			want += " or "
-		}
-		want += r.Name(region)
-	}
-	return fmt.Errorf("the peer's certificate %q is valid for role %q in region %q; it takes %s",
-		st.PeerCertificates[0].Subject.CommonName, role, in, want)
-}

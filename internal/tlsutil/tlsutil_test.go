@@ -195,21 +195,9 @@ func TestReload(t *testing.T) {
 	server := load(t, f)
 	client := load(t, files(t, cdir, ca, CertOptions{Role: RoleClient}))
 	conf := server.RPCServer() // made once, as a listener does
-	st, err := shake(t, conf, client.Client())
+	_, err := shake(t, conf, client.Client())
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := VerifyRole(st, "global", RoleServer, RoleClient); err != nil {
-		t.Error(err)
-	}
-	if err := VerifyRole(st, "global", RoleServer); err == nil || !strings.Contains(err.Error(), "it takes server.global.muster") {
-		t.Errorf("wrong role: %v", err)
-	}
-	if err := VerifyRole(st, "mars", RoleClient); err == nil {
-		t.Error("wrong region accepted")
-	}
-	if err := VerifyRole(tls.ConnectionState{}, "global", RoleClient); err == nil {
-		t.Error("no certificate accepted")
 	}
 
 	// A new CA on the server's disk: nothing changes before Reload; then the old client is refused, the new one taken.

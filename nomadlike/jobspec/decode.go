@@ -272,7 +272,7 @@ func (p *parser) one(f field, x setting, target reflect.Value) {
 			target.Set(e)
 		}
 	case kindBlocks, kindLabelled:
-		p.list(f, x.expr, x.ctx, target, x.rng)
+		p.list(f, x.expr, x.ctx, target)
 	default:
 		p.exprIn(x.expr, x.ctx, func(v cty.Value) { p.assign(v, target, x.expr.Range()) })
 	}
@@ -305,7 +305,7 @@ func (p *parser) cron(x setting, target reflect.Value) {
 }
 
 // list decodes x = [{...}, {...}], x = {...} and, for blocks with labels, x = {label = {...}}.
-func (p *parser) list(f field, e hclsyntax.Expression, ctx *hcl.EvalContext, target reflect.Value, rng hcl.Range) {
+func (p *parser) list(f field, e hclsyntax.Expression, ctx *hcl.EvalContext, target reflect.Value) {
 	elem := target.Type().Elem()
 	if elem.Kind() == reflect.Pointer {
 		elem = elem.Elem()
@@ -320,7 +320,7 @@ func (p *parser) list(f field, e hclsyntax.Expression, ctx *hcl.EvalContext, tar
 	switch x := e.(type) {
 	case *hclsyntax.TupleConsExpr:
 		for _, item := range x.Exprs {
-			p.list(f, item, ctx, target, rng)
+			p.list(f, item, ctx, target)
 		}
 		return
 	case *hclsyntax.ObjectConsExpr:

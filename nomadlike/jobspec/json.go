@@ -65,7 +65,7 @@ func (p *parser) json() *wire.Job {
 	}
 	p.keepRuntime(items["job"])
 	var jobs []*wire.Job
-	p.list(field{name: "job", kind: kindBlocks}, items["job"], p.ctx, reflect.ValueOf(&jobs).Elem(), root.SrcRange)
+	p.list(field{name: "job", kind: kindBlocks}, items["job"], p.ctx, reflect.ValueOf(&jobs).Elem())
 	if len(jobs) != 1 && !p.diags.HasErrors() {
 		p.add(problem(items["job"].Range().Ptr(), "Not one job", "Want exactly one job: {\"job\": {\"name\": {...}}}."))
 	}

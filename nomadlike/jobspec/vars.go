@@ -1,8 +1,6 @@
 package jobspec
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -20,22 +18,6 @@ import (
 type VarFile struct {
 	Name   string
 	Source []byte
-}
-
-// ReadVarFile reads a file for ParseOptions.VarFiles.
-func ReadVarFile(name string) (VarFile, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return VarFile{}, fmt.Errorf("variable file: %w", err)
-	}
-	if info.Size() > SizeMaxCLI {
-		return VarFile{}, fmt.Errorf("variable file %s has %d bytes; at most %d are read", name, info.Size(), SizeMaxCLI)
-	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return VarFile{}, fmt.Errorf("variable file: %w", err)
-	}
-	return VarFile{Name: name, Source: b}, nil
 }
 
 // envPrefixes name the variables in the environment; the later one wins.

@@ -556,43 +556,6 @@ func cut(s string) (before, after string, ok bool) {
 	return "", s, false
 }
 
-// Summarize counts a job's allocations. queued is, per group, how many wait (nil for none); children are counted by
-// status for a template, or nil.
-func Summarize(j *structs.Job, allocs []*structs.Allocation, queued map[string]int, children *JobChildrenSummary) *JobSummary {
-	s := &JobSummary{
-		JobID: j.ID, Namespace: j.Namespace, Summary: map[string]TaskGroupSummary{}, Children: children,
-		CreateIndex: uint64(j.CreateIndex), ModifyIndex: uint64(j.ModifyIndex),
-	}
-	for _, g := range j.Groups {
-		s.Summary[g.Name] = TaskGroupSummary{Queued: queued[g.Name]}
-	}
-	for _, a := range allocs {
-		t, ok := s.Summary[a.Group]
-		if !ok {
-			continue
-		}
-		switch a.Client {
-		case structs.ClientRunning:
-			t.Running++
-		case structs.ClientPending:
-			t.Starting++
-		case structs.ClientComplete:
-			t.Complete++
-		case structs.ClientFailed:
-			t.Failed++
-		case structs.ClientLost:
-			t.Lost++
-		case structs.ClientUnknown:
-			t.Unknown++
-		}
-		s.Summary[a.Group] = t
-		if uint64(a.ModifyIndex) > s.ModifyIndex {
-			s.ModifyIndex = uint64(a.ModifyIndex)
-		}
-	}
-	return s
-}
-
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

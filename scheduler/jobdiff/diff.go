@@ -410,10 +410,10 @@ func rawOf(a, b reflect.Value) *foreign {
 	}
 	f := &foreign{map[string]string{}, map[string]string{}}
 	if a.IsValid() {
-		flattenJSON("", a.FieldByName("Raw").Bytes(), f.old)
+		flattenJSON(a.FieldByName("Raw").Bytes(), f.old)
 	}
 	if b.IsValid() {
-		flattenJSON("", b.FieldByName("Raw").Bytes(), f.new)
+		flattenJSON(b.FieldByName("Raw").Bytes(), f.new)
 	}
 	delete(f.old, "Name")
 	delete(f.new, "Name")
@@ -431,10 +431,10 @@ func (w walker) raw(name string, a, b reflect.Value) *Object {
 		return nil
 	}
 	if hasOld {
-		flattenJSON("", a.Bytes(), old)
+		flattenJSON(a.Bytes(), old)
 	}
 	if hasNew {
-		flattenJSON("", b.Bytes(), new)
+		flattenJSON(b.Bytes(), new)
 	}
 	o := &Object{Type: kindOf(!hasOld, !hasNew), Name: name, Fields: w.fields(old, new)}
 	if o.Type == Edited && !changed(o.Fields, nil) {
@@ -447,14 +447,14 @@ func (w walker) raw(name string, a, b reflect.Value) *Object {
 }
 
 // flattenJSON writes every leaf of a JSON text under a name like "args[0]" or "labels.tier".
-func flattenJSON(name string, raw []byte, into map[string]string) {
+func flattenJSON(raw []byte, into map[string]string) {
 	var v any
 	d := json.NewDecoder(strings.NewReader(string(raw)))
 	d.UseNumber()
 	if len(raw) == 0 || d.Decode(&v) != nil {
 		return
 	}
-	flattenValue(name, v, into)
+	flattenValue("", v, into)
 }
 
 func flattenValue(name string, v any, into map[string]string) {

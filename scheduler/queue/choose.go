@@ -17,7 +17,7 @@ type Choosers struct {
 // Choose asks the chooser of the queue's order.
 func (c Choosers) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 	if r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order) {
-		return Index{Lives: c.Lives}.Choose(r)
+		return Index(c).Choose(r)
 	}
 	return Greedy{Named(r.Queue.Order)}.Choose(r)
 }
