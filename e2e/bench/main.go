@@ -27,7 +27,7 @@ func main() {
 	rounds := flag.Int("rounds", 20, "of -failover")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
-	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks, replay; launch, real and scale only by their names")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks, shim, replay; launch, real and scale only by their names")
 	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale")
 	allocs := flag.Int("allocs", 100_000, "allocations of -only scale")
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale")
@@ -62,6 +62,9 @@ func main() {
 	}
 	if want("tasks") {
 		tasks(bin, *quick)
+	}
+	if want("shim") {
+		shim()
 	}
 	if want("replay") && (!*quick || *only != "") { // minutes; a part of it is in decide
 		loads := []float64{0.95, 1.3}

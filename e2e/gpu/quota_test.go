@@ -115,7 +115,7 @@ func TestQuotas(t *testing.T) {
 	})
 
 	for _, c := range []struct{ name, how string }{
-		{"linked", "@/linked-user linked"}, {"dlsym", "@/gpu-user dlsym"}, {"cuGetProcAddress", "@/gpu-user proc"}, {"per-thread streams", "@/gpu-user ptsz"},
+		{"linked", "@/linked-user linked"}, {"dlsym", "@/gpu-user dlsym"}, {"RTLD_DEEPBIND", "@/gpu-user deepbind"}, {"cuGetProcAddress", "@/gpu-user proc"}, {"per-thread streams", "@/gpu-user ptsz"},
 	} {
 		run("a program finds the driver by "+c.name, func(t *testing.T, m *machine) {
 			job := "finds-" + strings.ReplaceAll(c.name, " ", "-")
@@ -187,6 +187,8 @@ exec @/gpu-user hold 4096
 	for i, c := range []struct{ name, script string }{
 		{"LD_PRELOAD unset", "unset LD_PRELOAD; exec @/gpu-user hold 30720"},
 		{"a static program", "(echo init; echo ctx 0; echo alloc $((30<<30)); sleep 600) | @/static-user linked"},
+		{"a clean environment", "exec env -i PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH MUSTER_FAKEGPU_STATE=$MUSTER_FAKEGPU_STATE @/gpu-user hold 30720"},
+		{"a child that leaves its session", "unset LD_PRELOAD; setsid @/gpu-user hold 30720 & sleep 600"},
 		{"a lookup around dlsym", "(echo init; echo ctx 0; echo alloc $((30<<30)); sleep 600) | @/gpu-user dlvsym"},
 	} {
 		run("bypass by "+c.name+" is caught", func(t *testing.T, m *machine) {

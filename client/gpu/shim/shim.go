@@ -1,5 +1,5 @@
 // Package shim is the agent's side of the library that holds programs to their shares of GPU memory (backend "shim";
-// src/shim.c, committed as shim_<arch>.so). A task gets a directory with a copy of the library, which is preloaded into
+// src/shim.c and its parts, committed as shim_<arch>.so). A task gets a directory with a copy of the library, which is preloaded into
 // its programs, and beside it a file for each of its GPUs: the share, what is booked of it by process, and what the
 // driver says is held beyond that. The library finds the files by its own place, so that no variable of the environment
 // leads it elsewhere.
@@ -41,7 +41,7 @@ func Preload(dir, own string) string {
 	return lib + ":" + own
 }
 
-// Layout of a file; struct quota of shim.c holds the other end of this agreement.
+// Layout of a file; struct quota of src/share.h holds the other end of this agreement.
 const (
 	magic      = 0x31544f5551474d4d
 	slots      = 1023

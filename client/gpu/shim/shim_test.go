@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/internal/fakegpu"
 	"github.com/muster-sched/muster/internal/fakegpu/lib"
@@ -164,7 +165,7 @@ func (b *bench) usage() Usage {
 	return u
 }
 
-var ways = []string{"linked", "dlsym", "proc", "ptsz"}
+var ways = []string{"linked", "dlsym", "proc", "ptsz", "deepbind"}
 
 // TestEveryWayIn finds the driver's functions in every way that a program can: each sees the share as its GPU, and gets
 // exactly that much. dlvsym, which goes around dlsym, is what the library does not catch.
@@ -224,6 +225,29 @@ func TestEveryAllocation(t *testing.T) {
 			p.want("0", "mapped %d 0", gib)
 			p.want("2", "alloc 1")
 			p.want("0", "unmap %d 0", gib)
+			p.want("0", "alloc %d", gib)
+			p.want("0", "free")
+			for _, kind := range []string{"array3 1024 1024 %d", "mipmap 16384 %d 1"} {
+				fits := map[string]int{"array3 1024 1024 %d": 256, "mipmap 16384 %d 1": 16384}[kind]
+				p.want("2", kind, fits+1)
+				p.want("0", kind, fits)
+				p.want("2", "alloc 1")
+				p.want("0", "free")
+			}
+			p.want("2", "mipmap 16384 16384 2") // the second level is a quarter more
+			// Memory that is mapped later, memory of the machine and memory of another process are not counted here.
+			p.want("0", "alloc %d", gib)
+			p.want("0", "sparse 4096 4096 16")
+			p.want("0", "free")
+			p.want("0", "host %d", 8*gib)
+			p.want("0", "ipc")
+			if u := b.usage(); u.UsedBytes != gib {
+				t.Errorf("%d bytes are booked", u.UsedBytes)
+			}
+			p.want("0", "free")
+			// A context that is destroyed takes its memory along.
+			p.want("0", "context %d", gib)
+			p.want("0", "context %d", gib)
 			p.want("0", "alloc %d", gib)
 			// A reset of the context frees everything.
 			p.want("0", "reset 0")
@@ -326,6 +350,24 @@ func TestKilled(t *testing.T) {
 	}
 	if u, _ := f.Read(); len(u.Processes) != 1 || u.UsedBytes != 0 || u.Processes[0].PID != live.cmd.Process.Pid {
 		t.Errorf("left: %+v", u)
+	}
+}
+
+// TestKilledInTheMiddle kills processes while they allocate and free, in whatever they are doing then, the book's lock held
+// or not: those that are left go on, and get exactly the share in the end.
+func TestKilledInTheMiddle(t *testing.T) {
+	b := newBench(t, 64<<20)
+	for i := range 30 {
+		p := b.start("proc").ready()
+		fmt.Fprintf(p.in, "race 4 100000 %d\n", 1<<20)
+		time.Sleep(time.Duration(i) * time.Millisecond)
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	}
+	p := b.start("linked").ready()
+	p.want("2 64", "fill %d", 1<<20)
+	if u := b.usage(); u.UsedBytes != 64<<20 || len(u.Processes) != 1 {
+		t.Errorf("booked %d of %d processes", u.UsedBytes, len(u.Processes))
 	}
 }
 

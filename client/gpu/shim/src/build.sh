@@ -1,5 +1,5 @@
 #!/bin/sh
-# Rebuilds shim_<arch>.so from shim.c. Needs gcc for the architecture; building muster does not.
+# Rebuilds shim_<arch>.so from shim.c, which includes the other parts. Needs gcc for the architecture; building muster does not.
 set -eu
 cd "$(dirname "$0")"
 build() { # arch compiler

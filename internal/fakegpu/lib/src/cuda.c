@@ -568,7 +568,26 @@ static u64 size_of_array(u64 w, u64 h, u64 d, int format, unsigned channels) {
 	return w * (h ? h : 1) * (d ? d : 1) * channels * e;
 }
 API CUresult cuArrayCreate_v2(CUdeviceptr *out, const struct array2 *a) { CONTEXT(cuArrayCreate_v2) return take(out, size_of_array(a->width, a->height, 1, a->format, a->channels), device); }
-API CUresult cuArray3DCreate_v2(CUdeviceptr *out, const struct array3 *a) { CONTEXT(cuArray3DCreate_v2) return take(out, size_of_array(a->width, a->height, a->depth, a->format, a->channels), device); }
+API CUresult cuArray3DCreate_v2(CUdeviceptr *out, const struct array3 *a) {
+	CONTEXT(cuArray3DCreate_v2)
+	if (a->flags & 0xC0) return remember(out, 0, device, 0); // memory is mapped into it later
+	return take(out, size_of_array(a->width, a->height, a->depth, a->format, a->channels), device);
+}
+API CUresult cuMipmappedArrayCreate(CUdeviceptr *out, const struct array3 *a, unsigned levels) {
+	CONTEXT(cuMipmappedArrayCreate)
+	u64 n = 0;
+	for (unsigned l = 0; l < levels && l < 20; l++) n += size_of_array((a->width >> l) + !(a->width >> l), (a->height >> l) + !(a->height >> l), a->depth, a->format, a->channels);
+	return take(out, n, device);
+}
+API CUresult cuMipmappedArrayDestroy(CUdeviceptr a) { CALL(cuMipmappedArrayDestroy) return give(a); }
+// Memory of the machine that the device reaches, and memory of another process: nobody's charge here.
+API CUresult cuMemAllocHost_v2(void **out, size_t n) { CONTEXT(cuMemAllocHost_v2) (void)device; return (*out = malloc(n < 4096 ? n : 4096)) ? OK : OUT_OF_MEMORY; }
+API CUresult cuMemHostAlloc(void **out, size_t n, unsigned flags) { CONTEXT(cuMemHostAlloc) (void)device, (void)flags; return (*out = malloc(n < 4096 ? n : 4096)) ? OK : OUT_OF_MEMORY; }
+API CUresult cuMemFreeHost(void *at) { CALL(cuMemFreeHost) free(at); return OK; }
+struct ipc { char bytes[64]; };
+API CUresult cuIpcGetMemHandle(struct ipc *out, CUdeviceptr at) { CALL(cuIpcGetMemHandle) memset(out, 0, sizeof *out), memcpy(out, &at, sizeof at); return OK; }
+API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, struct ipc handle, unsigned flags) { CONTEXT(cuIpcOpenMemHandle_v2) (void)device, (void)flags; memcpy(out, &handle, sizeof *out); return OK; }
+API CUresult cuIpcCloseMemHandle(CUdeviceptr at) { (void)at; CALL(cuIpcCloseMemHandle) return OK; }
 API CUresult cuArrayDestroy(CUdeviceptr a) { CALL(cuArrayDestroy) return give(a); }
 API CUresult cuMemGetAllocationGranularity(size_t *v, const struct properties *p, int option) {
 	(void)p, (void)option;
@@ -624,6 +643,8 @@ API CUresult cuGetProcAddress_v2(const char *symbol, void **f, int version, u64 
 		ONE(cuMemMap), ONE(cuMemUnmap), ONE(cuMemRetainAllocationHandle), ONE(cuMemAddressReserve), ONE(cuMemAddressFree),
 		ONE(cuDeviceGetDefaultMemPool), ONE(cuDeviceGetMemPool), ONE(cuMemPoolCreate), ONE(cuMemPoolDestroy), ONE(cuMemPoolTrimTo),
 		ONE(cuMemPoolGetAttribute), ONE(cuMemPoolSetAttribute), ONE(cuArrayDestroy), ONE(cuDevicePrimaryCtxGetState),
+		ONE(cuMipmappedArrayCreate), ONE(cuMipmappedArrayDestroy), ONE(cuMemHostAlloc), ONE(cuMemFreeHost), ONE(cuIpcGetMemHandle),
+		ONE(cuIpcCloseMemHandle), {"cuMemAllocHost", (void *)cuMemAllocHost_v2, 0, 3020}, {"cuIpcOpenMemHandle", (void *)cuIpcOpenMemHandle_v2, 0, 11000},
 		{"cuArrayCreate", (void *)cuArrayCreate_v2, 0, 3020}, {"cuArray3DCreate", (void *)cuArray3DCreate_v2, 0, 3020},
 		{"cuDevicePrimaryCtxReset", (void *)cuDevicePrimaryCtxReset_v2, 0, 11000},
 		{"cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, (void *)cuMemAllocFromPoolAsync_ptsz, 11020},

@@ -1,6 +1,7 @@
 // A program that uses GPU memory, for tests: it carries out the commands on its standard input and prints what came of
 // each. The functions are found as the first argument says: "linked" (the default), "dlsym", "proc" (cuGetProcAddress, as
-// the CUDA runtime does), "ptsz" (the same with per-thread streams), or "dlvsym", which goes around dlsym. With "hold MIB" it holds that much until it is killed.
+// the CUDA runtime does), "ptsz" (the same with per-thread streams), "deepbind" (the library opened so that it prefers its own), or
+// "dlvsym", which goes around dlsym. With "hold MIB" it holds that much until it is killed.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef unsigned long long u64;
@@ -17,6 +19,8 @@ typedef unsigned long long u64;
 	X(cuMemAlloc, "_v2") X(cuMemFree, "_v2") X(cuMemGetInfo, "_v2") X(cuMemAllocManaged, "") X(cuMemAllocPitch, "_v2") \
 	X(cuMemAllocAsync, "") X(cuMemFreeAsync, "") X(cuMemCreate, "") X(cuMemRelease, "") X(cuMemMap, "") X(cuMemUnmap, "") \
 	X(cuArrayCreate, "_v2") X(cuArrayDestroy, "") X(cuDeviceTotalMem, "_v2") X(cuMemPoolCreate, "") X(cuMemAllocFromPoolAsync, "") \
+	X(cuMipmappedArrayCreate, "") X(cuMipmappedArrayDestroy, "") X(cuArray3DCreate, "_v2") X(cuMemAllocHost, "_v2") X(cuIpcGetMemHandle, "") \
+	X(cuIpcOpenMemHandle, "_v2") X(cuIpcCloseMemHandle, "") X(cuMemPoolDestroy, "") X(cuCtxCreate, "_v2") X(cuCtxDestroy, "_v2") \
 	X(cuDeviceGetMemPool, "") X(cuMemPoolSetAttribute, "") X(cuMemPoolTrimTo, "")
 #define X(name, version) static int (*name)() __asm__("p_" #name); // another name than the function's, for the linker
 FUNCTIONS(X)
@@ -49,7 +53,7 @@ static void *find_(const char *name, const char *version, void *linked) {
 
 static void find_all(const char *how) {
 	if (strcmp(how, "linked")) {
-		library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+		library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | (strcmp(how, "deepbind") ? 0 : RTLD_DEEPBIND));
 		lookup = dlsym;
 		if (!strcmp(how, "dlvsym")) {
 			lookup = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -82,6 +86,7 @@ static int drop(void) {
 	case 's': return cuMemFreeAsync(h.at, (void *)0);
 	case 'c': return cuMemRelease(h.at);
 	case 'y': return cuArrayDestroy(h.at);
+	case 'm': return cuMipmappedArrayDestroy(h.at);
 	default: return cuMemFree(h.at);
 	}
 }
@@ -126,6 +131,22 @@ static int hold(u64 mib) {
 	for (;;) pause();
 }
 
+// bench gives the nanoseconds of a round: 'a' allocate and free, 's' the same in stream order, 'i' ask what is free.
+static double bench(char kind, u64 rounds, u64 bytes) {
+	struct timespec from, to;
+	u64 at;
+	size_t avail, total;
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	for (u64 i = 0; i < rounds; i++)
+		switch (kind) {
+		case 'a': cuMemAlloc(&at, (size_t)bytes), cuMemFree(at); break;
+		case 's': cuMemAllocAsync(&at, (size_t)bytes, (void *)0), cuMemFreeAsync(at, (void *)0); break;
+		default: cuMemGetInfo(&avail, &total);
+		}
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	return ((double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec)) / (double)rounds;
+}
+
 int main(int argc, char **argv) {
 	u64 x, y, v, at;
 	int r, count;
@@ -159,6 +180,33 @@ int main(int argc, char **argv) {
 		} else IS("array") {
 			struct { size_t w, h; int format; unsigned channels; } d = {x, y, 0x20, 1};
 			printf("%d\n", put(cuArrayCreate(&at, &d), &at, 'y'));
+		} else IS("array3") { // x by y by v
+			struct { size_t w, h, d; int format; unsigned channels, flags; } d = {x, y, v, 0x20, 1, 0};
+			printf("%d\n", put(cuArray3DCreate(&at, &d), &at, 'y'));
+		} else IS("sparse") { // the same with memory to be mapped later
+			struct { size_t w, h, d; int format; unsigned channels, flags; } d = {x, y, v, 0x20, 1, 0x40};
+			printf("%d\n", put(cuArray3DCreate(&at, &d), &at, 'y'));
+		} else IS("mipmap") { // x by y, v levels
+			struct { size_t w, h, d; int format; unsigned channels, flags; } d = {x, y, 1, 0x20, 1, 0};
+			printf("%d\n", put(cuMipmappedArrayCreate(&at, &d, (unsigned)v), &at, 'm'));
+		} else IS("host") {
+			void *p;
+			printf("%d\n", cuMemAllocHost(&p, (size_t)x));
+		} else IS("ipc") { // the last allocation, opened as another process would
+			struct { char bytes[64]; } handle;
+			r = n ? cuIpcGetMemHandle(&handle, list[n - 1].at) : 1;
+			if (!r) r = cuIpcOpenMemHandle(&at, handle, 1u);
+			if (!r) r = cuIpcCloseMemHandle(at);
+			printf("%d\n", r);
+		} else IS("context") { // x bytes in a context of its own, which is then destroyed
+			void *own;
+			r = cuCtxCreate(&own, 0u, 0);
+			if (!r) r = cuMemAlloc(&at, (size_t)x);
+			if (own) cuCtxDestroy(own);
+			if (ctx) cuCtxSetCurrent(ctx);
+			printf("%d\n", r);
+		} else IS("bench") { // x: kind's letter as a number
+			printf("%.0f\n", bench((char)x, y, v));
 		} else IS("create") {
 			struct { int type, handles, location, device; u64 more[4]; } p = {1, 0, 1, (int)y, {0}};
 			printf("%d\n", put(cuMemCreate(&at, (size_t)x, &p, 0ull), &at, 'c'));
