@@ -125,7 +125,7 @@ func (a *advancer) putNode(n *structs.Node) {
 	}
 	o := occupancy{}
 	if hs := a.v.orphans[n.ID]; len(hs) > 0 {
-		o = occupancy{hold: &holding{held: hs}}.tally(n)
+		o = occupied(n, hs)
 		a.v.setOrphans(n.ID, nil)
 	}
 	if len(a.v.chunks) == 0 {
@@ -228,15 +228,15 @@ func (a *advancer) dropNode(id structs.NodeID) {
 func (a *advancer) hold(node structs.NodeID, h *held) {
 	k, i, found := a.v.locate(node)
 	if !found {
-		o := &holding{held: a.v.orphans[node]}
-		at, have := o.find(h.id)
+		hs := a.v.orphans[node]
+		at, have := findHeld(hs, h.id)
 		if have {
-			next := slices.Clone(o.held)
+			next := slices.Clone(hs)
 			next[at] = h
 			a.v.setOrphans(node, next)
 			return
 		}
-		a.v.setOrphans(node, slices.Insert(slices.Clone(o.held), at, h))
+		a.v.setOrphans(node, slices.Insert(slices.Clone(hs), at, h))
 		return
 	}
 	c := a.writableAt(k, i)
@@ -247,13 +247,13 @@ func (a *advancer) hold(node structs.NodeID, h *held) {
 func (a *advancer) release(node structs.NodeID, id structs.AllocID) {
 	k, i, found := a.v.locate(node)
 	if !found {
-		o := &holding{held: a.v.orphans[node]}
-		if at, have := o.find(id); have {
-			a.v.setOrphans(node, slices.Delete(slices.Clone(o.held), at, at+1))
+		hs := a.v.orphans[node]
+		if at, have := findHeld(hs, id); have {
+			a.v.setOrphans(node, slices.Delete(slices.Clone(hs), at, at+1))
 		}
 		return
 	}
-	if _, have := a.v.chunks[k].hold[i].find(id); !have {
+	if !a.v.chunks[k].hold[i].has(id) {
 		return
 	}
 	c := a.writableAt(k, i)

@@ -63,7 +63,7 @@ func newAside(in *Input, w *whatIf) *aside {
 					continue
 				}
 				x.total = x.total.Add(total)
-				for _, h := range w.get(row).hold.list() {
+				for h := range w.get(row).hold.all() {
 					if end := h.work.foreseen(in.Now); end == 0 || end > x.r.Start {
 						x.hold(h.work.job, h.amount())
 					}

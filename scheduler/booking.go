@@ -168,7 +168,7 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	x := &rowBooks{hold: o.hold, version: b.version}
 	if known := b.ends[row]; known != nil && known.hold == o.hold && known.now == b.in.Now {
 		x.points = pointsBy(ps, b.in.Now, known.foreseen.after)
-	} else if o.hold != nil && o.hold.waits == 0 && len(o.hold.held) >= tailLong {
+	} else if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= tailLong {
 		t := b.w.v.memo.tail(row, o.hold, b.in.Now)
 		x.points = pointsBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
 			used := o.used
@@ -186,7 +186,7 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 			all = append(all, p.held)
 		}
 		slices.SortFunc(all, func(x, y *held) int { return cmpID(x.id, y.id) })
-		x.merged = occupancy{hold: &holding{held: all}}.tally(c.nodes[i]).hold
+		x.merged = occupied(c.nodes[i], all).hold
 	}
 	b.seen[row] = x
 	return x
@@ -195,7 +195,7 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 // pointsOf tells what will be used when each promise begins, given what is held now. The promises are by start.
 func pointsOf(ps []*promised, hold *holding, now structs.LogTime) []point {
 	return pointsBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
-		for _, e := range hold.list() {
+		for e := range hold.all() {
 			if end := e.work.foreseen(now); end == 0 || end > at {
 				used = used.Add(e.need)
 			}
@@ -518,7 +518,7 @@ func (b *books) grant(d *decision) bool {
 			out.Grants = p.spot.held.rare.grants
 		}
 		r.Places = append(r.Places, out)
-		for _, e := range b.w.get(p.spot.row).hold.list() {
+		for e := range b.w.get(p.spot.row).hold.all() {
 			switch {
 			case b.patient && e.work.foreseen(d.in.Now) == 0:
 				r.Basis = structs.ReserveGuessed
@@ -634,7 +634,7 @@ func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf)
 func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant), now structs.LogTime) {
 	for _, c := range v.chunks {
 		for i, n := range c.nodes {
-			for _, h := range c.hold[i].list() {
+			for h := range c.hold[i].all() {
 				var grants []structs.Grant
 				if h.rare != nil {
 					grants = h.rare.grants

@@ -153,7 +153,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 				n = &bare
 			}
 			d.Nodes = append(d.Nodes, n)
-			for _, h := range c.hold[i].list() {
+			for h := range c.hold[i].all() {
 				d.Held = append(d.Held, dumpOf(n.ID, h, jobOf(h.work.job)))
 			}
 		}

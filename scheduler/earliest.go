@@ -90,7 +90,7 @@ func (b *books) anyEnds() bool {
 		return false
 	}
 	for row := range b.w.v.rows {
-		for _, h := range b.w.get(row).hold.list() {
+		for h := range b.w.get(row).hold.all() {
 			if b.foreseen(row, &h.work) > 0 {
 				return true
 			}
@@ -165,7 +165,7 @@ func (b *books) surely(d *decision) bool {
 	if v.outside || v.far || v.refused > 0 || !c.ready[i] || o.hold != nil && o.hold.waits > 0 {
 		return false
 	}
-	if t := b.w.v.memo.tail(0, o.hold, b.in.Now); t != nil && len(t.ends) < len(o.hold.held) {
+	if t := b.w.v.memo.tail(0, o.hold, b.in.Now); t != nil && len(t.ends) < o.hold.size() {
 		return false
 	}
 	return fitsAmounts(c.total[i], structs.Vector{}, g.ask.need, c.mhz[i]).dim == dimNone

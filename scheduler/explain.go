@@ -65,7 +65,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		sum += weight * micro
 	}
 	if s.counts {
-		u.Allocs, u.GPUs = int64(len(o.hold.list())), countGPUs(n)
+		u.Allocs, u.GPUs = int64(o.hold.size()), countGPUs(n)
 	}
 	switch {
 	case s.gpus.policy != nil && v.gpus && s.ask.isSimple:

@@ -219,13 +219,13 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 	h.rare = &heldRare{waits: yields}
 	free := o.hold
 	if len(yields) > 0 {
-		rest := &holding{}
-		for _, e := range o.hold.list() {
+		var rest []*held
+		for e := range o.hold.all() {
 			if !slices.Contains(yields, e.id) {
-				rest.held = append(rest.held, e)
+				rest = append(rest, e)
 			}
 		}
-		free = occupancy{hold: rest}.tally(n).hold
+		free = occupied(n, rest).hold
 	}
 	if free == nil {
 		free = &holding{}
@@ -338,7 +338,7 @@ func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (o
 
 // fellows adds the devices of a node that members of the ask's own gang share.
 func (a *ask) fellows(n *structs.Node, hold *holding, to bitset) bitset {
-	for _, h := range hold.list() {
+	for h := range hold.all() {
 		if h.rare == nil || !h.work.of(a.job, a.tg.Name) {
 			continue
 		}

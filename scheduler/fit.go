@@ -67,10 +67,10 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 	// must not wait themselves, or two claims on one place could come true together.
 	blocking := o
 	if len(h.rare.waits) > 0 {
-		rest := &holding{}
-		for _, e := range o.hold.list() {
+		var rest []*held
+		for e := range o.hold.all() {
 			if !slices.Contains(h.rare.waits, e.id) {
-				rest.held = append(rest.held, e)
+				rest = append(rest, e)
 			}
 		}
 		for _, w := range h.rare.waits {
@@ -78,7 +78,7 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 				return o, shortage{dimClaim, 1}
 			}
 		}
-		blocking = occupancy{hold: rest}.tally(n)
+		blocking = occupied(n, rest)
 	}
 	if b := blocking.hold; b != nil {
 		for _, p := range h.rare.ports {
@@ -123,7 +123,7 @@ func sharesWithFellow(o *holding, h *held) (n int64) {
 	if tg == nil || tg.Gang == nil {
 		return 0
 	}
-	for _, e := range o.held {
+	for e := range o.all() {
 		if e.rare == nil || !e.work.of(h.work.job, h.work.group) || slices.Contains(h.rare.waits, e.id) {
 			continue
 		}

@@ -39,7 +39,7 @@ func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
 			class++
 		}
 	}
-	for _, h := range o.hold.list() {
+	for h := range o.hold.all() {
 		if h.rare == nil || len(h.rare.grants) == 0 {
 			continue
 		}

@@ -7,7 +7,7 @@ import "github.com/muster-sched/muster/structs"
 func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
 	for _, c := range v.chunks {
 		for i, h := range c.hold {
-			for _, e := range h.list() {
+			for e := range h.all() {
 				if !f(e.allocation(c.ids[i])) {
 					return
 				}

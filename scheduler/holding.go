@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -90,14 +91,14 @@ func heldOf(a *structs.Allocation) *held {
 
 // same reports whether two records of one allocation occupy the same.
 func (h *held) same(o *held) bool {
-	if h.need != o.need || h.work != o.work || (h.rare == nil) != (o.rare == nil) {
-		return false
+	return h.need == o.need && h.work == o.work && h.rare.same(o.rare)
+}
+
+func (r *heldRare) same(o *heldRare) bool {
+	if r == nil || o == nil {
+		return r == o
 	}
-	if h.rare == nil {
-		return true
-	}
-	return slices.Equal(h.rare.waits, o.rare.waits) && slices.Equal(h.rare.ports, o.rare.ports) &&
-		slices.Equal(h.rare.cores, o.rare.cores) && slices.Equal(h.rare.grants, o.rare.grants)
+	return slices.Equal(r.waits, o.waits) && slices.Equal(r.ports, o.ports) && slices.Equal(r.cores, o.cores) && slices.Equal(r.grants, o.grants)
 }
 
 func (h *held) waitsOn(id structs.AllocID) bool {
@@ -107,7 +108,7 @@ func (h *held) waitsOn(id structs.AllocID) bool {
 // holding is everything held on one node. Immutable: changes make a new one, so that a what-if rolls back by keeping
 // the old pointer. A nil holding is an empty one.
 type holding struct {
-	held   []*held  // by id
+	held   roll
 	ports  []uint32 // sorted portKeys in use
 	cores  bitset   // core ids in use
 	devs   bitset   // device instances in use, by their position on the node
@@ -120,18 +121,46 @@ type holding struct {
 	tail atomic.Pointer[tail] // what it is by when it ends, as some promise asked last; nil: none did. A memo: nothing depends on it
 }
 
-func (h *holding) list() []*held {
+func (h *holding) roll() roll {
 	if h == nil {
-		return nil
+		return roll{}
 	}
 	return h.held
 }
 
-func cmpID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
-
-func (h *holding) find(id structs.AllocID) (int, bool) {
-	return slices.BinarySearchFunc(h.list(), id, func(e *held, id structs.AllocID) int { return cmpID(e.id, id) })
+// list gives everything that is held, by id; nobody may change it.
+func (h *holding) list() []*held {
+	if h == nil {
+		return nil
+	}
+	return h.held.list()
 }
+
+// all gives everything that is held, by id.
+func (h *holding) all() iter.Seq[*held] {
+	if h == nil {
+		return func(func(*held) bool) {}
+	}
+	return h.held.all()
+}
+
+// size is how much is held.
+func (h *holding) size() int {
+	if h == nil {
+		return 0
+	}
+	return h.held.n
+}
+
+// get is what an allocation holds here, or nil.
+func (h *holding) get(id structs.AllocID) *held {
+	if h == nil {
+		return nil
+	}
+	return h.held.get(id)
+}
+
+func cmpID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
 
 // occupancy is a node's use: the amounts and what is held.
 type occupancy struct {
@@ -139,28 +168,35 @@ type occupancy struct {
 	hold *holding
 }
 
+// occupied counts what a list by id occupies on a node. The list is the occupancy's from then on.
+func occupied(n *structs.Node, hs []*held) occupancy {
+	return occupancy{hold: &holding{held: rollOf(hs)}}.tally(n)
+}
+
+// begun is a holding of other allocations that counts as h does so far.
+func (h *holding) begun(of roll) *holding {
+	if h == nil {
+		return &holding{held: of}
+	}
+	return &holding{held: of, ports: h.ports, cores: h.cores, devs: h.devs, shares: h.shares, rares: h.rares, waits: h.waits, yields: h.yields, shy: h.shy}
+}
+
 // with gives the occupancy after h is held too (or in place of an older record of the same allocation).
 func (o occupancy) with(n *structs.Node, h *held) occupancy {
-	i, found := o.hold.find(h.id)
-	old := o.hold.list()
-	next := &holding{held: make([]*held, 0, len(old)+1)}
-	next.held = append(next.held, old[:i]...)
-	next.held = append(next.held, h)
-	if found {
-		next.held = append(next.held, old[i+1:]...)
+	old := o.hold.roll()
+	was := old.get(h.id)
+	next := o.hold.begun(old.put(h))
+	switch {
+	case next.waits > 0, was == nil && h.rare != nil, was != nil && !was.rare.same(h.rare):
 		return occupancy{hold: next}.tally(n)
+	case was != nil: // of the same devices and ports: another version of its job, or told to end
+		o.used = o.used.Sub(was.need)
+		next.yields -= count(was.work.yields)
+		next.shy -= count(was.work.shy)
 	}
-	next.held = append(next.held, old[i:]...)
-	if o.hold != nil {
-		next.ports, next.cores, next.devs, next.shares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares
-		next.rares, next.waits, next.yields, next.shy = o.hold.rares, o.hold.waits, o.hold.yields, o.hold.shy
-	}
-	if h.rare == nil && next.waits == 0 {
-		next.yields += count(h.work.yields)
-		next.shy += count(h.work.shy)
-		return occupancy{used: o.used.Add(h.need), hold: next}
-	}
-	return occupancy{hold: next}.tally(n)
+	next.yields += count(h.work.yields)
+	next.shy += count(h.work.shy)
+	return occupancy{used: o.used.Add(h.need), hold: next}
 }
 
 // withAll is with for several that are not held yet. It sorts fresh.
@@ -173,65 +209,47 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 	}
 	slices.SortFunc(fresh, func(a, b *held) int { return cmpID(a.id, b.id) })
 	fresh = slices.CompactFunc(fresh, func(a, b *held) bool { return a.id == b.id })
-	old := o.hold.list()
-	next := &holding{held: make([]*held, 0, len(old)+len(fresh))}
-	used, plain := o.used, o.hold == nil || o.hold.waits == 0
+	old := o.hold.roll()
+	next := o.hold.begun(old.putAll(fresh))
+	plain := next.waits == 0
 	for _, h := range fresh {
+		plain = plain && h.rare == nil
 		next.yields += count(h.work.yields)
 		next.shy += count(h.work.shy)
+		o.used = o.used.Add(h.need)
 	}
-	for len(old) > 0 && len(fresh) > 0 {
-		if cmpID(old[0].id, fresh[0].id) < 0 {
-			next.held, old = append(next.held, old[0]), old[1:]
-			continue
-		}
-		used, plain = used.Add(fresh[0].need), plain && fresh[0].rare == nil
-		next.held, fresh = append(next.held, fresh[0]), fresh[1:]
-	}
-	for _, h := range fresh {
-		used, plain = used.Add(h.need), plain && h.rare == nil
-	}
-	next.held = append(append(next.held, old...), fresh...)
 	if !plain {
 		return occupancy{hold: next}.tally(n)
 	}
-	if o.hold != nil {
-		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
-		next.yields += o.hold.yields
-		next.shy += o.hold.shy
-	}
-	return occupancy{used: used, hold: next}
+	return occupancy{used: o.used, hold: next}
 }
 
 // without gives the occupancy after the allocation holds no more.
 func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
-	i, found := o.hold.find(id)
-	if !found {
+	gone := o.hold.get(id)
+	if gone == nil {
 		return o
 	}
-	old := o.hold.held
-	if len(old) == 1 {
+	if o.hold.held.n == 1 {
 		return occupancy{}
 	}
-	gone := old[i]
-	next := &holding{held: slices.Concat(old[:i], old[i+1:])}
-	if gone.rare == nil && o.hold.waits == 0 {
-		next.ports, next.cores, next.devs, next.shares, next.rares = o.hold.ports, o.hold.cores, o.hold.devs, o.hold.shares, o.hold.rares
-		next.yields = o.hold.yields - count(gone.work.yields)
-		next.shy = o.hold.shy - count(gone.work.shy)
-		return occupancy{used: o.used.Sub(gone.need), hold: next}
+	next := o.hold.begun(o.hold.held.drop(id))
+	if gone.rare != nil || next.waits > 0 {
+		return occupancy{hold: next}.tally(n)
 	}
-	return occupancy{hold: next}.tally(n)
+	next.yields -= count(gone.work.yields)
+	next.shy -= count(gone.work.shy)
+	return occupancy{used: o.used.Sub(gone.need), hold: next}
 }
 
 // tally counts everything afresh from the list of what is held.
 func (o occupancy) tally(n *structs.Node) occupancy {
-	if o.hold == nil || len(o.hold.held) == 0 {
+	if o.hold.size() == 0 {
 		return occupancy{}
 	}
 	h := &holding{held: o.hold.held}
 	var used structs.Vector
-	for _, e := range h.held {
+	for e := range h.held.all() {
 		used = used.Add(e.need)
 		h.yields += count(e.work.yields)
 		h.shy += count(e.work.shy)
@@ -253,12 +271,13 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 	slices.Sort(h.ports)
 	h.ports = slices.Compact(h.ports)
 	if h.waits > 0 { // an allocation that waits on others owns what they free: structs.Usage knows how
-		as := make([]*structs.Allocation, len(h.held))
-		for i, e := range h.held {
-			as[i] = &structs.Allocation{ID: e.id, Resources: e.need}
+		as := make([]*structs.Allocation, 0, h.held.n)
+		for e := range h.held.all() {
+			a := &structs.Allocation{ID: e.id, Resources: e.need}
 			if e.rare != nil {
-				as[i].WaitsOn = e.rare.waits
+				a.WaitsOn = e.rare.waits
 			}
+			as = append(as, a)
 		}
 		used = structs.Usage(as)
 	}
@@ -272,17 +291,17 @@ func count(b bool) int {
 	return 0
 }
 
-// claimed reports whether some holder on the node already waits for id.
+// has reports whether an allocation holds something here.
 func (h *holding) has(id structs.AllocID) bool {
-	_, found := h.find(id)
-	return found
+	return h.get(id) != nil
 }
 
+// claimed reports whether some holder on the node already waits for id.
 func (h *holding) claimed(id structs.AllocID) bool {
 	if h == nil || h.waits == 0 {
 		return false
 	}
-	for _, e := range h.held {
+	for e := range h.held.all() {
 		if e.waitsOn(id) {
 			return true
 		}
@@ -292,12 +311,12 @@ func (h *holding) claimed(id structs.AllocID) bool {
 
 // waiting reports whether id itself waits on something that still holds here.
 func (h *holding) waiting(id structs.AllocID) bool {
-	i, found := h.find(id)
-	if !found || h.held[i].rare == nil {
+	e := h.get(id)
+	if e == nil || e.rare == nil {
 		return false
 	}
-	for _, w := range h.held[i].rare.waits {
-		if _, ok := h.find(w); ok {
+	for _, w := range e.rare.waits {
+		if h.has(w) {
 			return true
 		}
 	}

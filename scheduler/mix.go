@@ -63,7 +63,7 @@ func compareShapes(a, b Shape) int {
 
 // eachShape calls f with the shape of everything held on a row of a chunk.
 func (c *chunk) eachShape(i int, f func(Shape)) {
-	for _, e := range c.hold[i].list() {
+	for e := range c.hold[i].all() {
 		f(shapeOf(c.nodes[i], c.mhz[i], e))
 	}
 }

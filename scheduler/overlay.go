@@ -59,21 +59,28 @@ func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 		*next.shards = *f.shards
 	}
 	var owned [256]bool
+	fresh := make([][]flightHeld, len(e.Nodes))
 	for i := range e.Parts {
 		if accepted != nil && !accepted[i] {
 			continue
 		}
 		for k := range e.Parts[i].Places {
-			node, h, ok := heldOfPlace(e, &e.Parts[i].Places[k])
+			pl := &e.Parts[i].Places[k]
+			_, h, ok := heldOfPlace(e, pl)
 			if !ok {
 				continue
 			}
-			next.put(&owned, node, flightHeld{id, h})
-			p.nodes = append(p.nodes, node)
+			fresh[pl.Node] = append(fresh[pl.Node], flightHeld{id, h})
 			p.shy = p.shy || h.work.shy
 		}
 		for k := range e.Parts[i].Stops {
 			p.stops = append(p.stops, e.Parts[i].Stops[k].ID)
+		}
+	}
+	for i, hs := range fresh {
+		if len(hs) > 0 {
+			next.put(&owned, e.Nodes[i].ID, hs...)
+			p.nodes = append(p.nodes, e.Nodes[i].ID)
 		}
 	}
 	next.plans = append(slices.Clone(f.plans), p)
@@ -122,14 +129,14 @@ func (f *Overlay) shard(owned *[256]bool, b byte) *[]flightNode {
 	return s
 }
 
-func (f *Overlay) put(owned *[256]bool, node structs.NodeID, h flightHeld) {
+func (f *Overlay) put(owned *[256]bool, node structs.NodeID, hs ...flightHeld) {
 	s := f.shard(owned, node[0])
 	i, found := findFlight(*s, node)
 	if !found {
-		*s = slices.Insert(*s, i, flightNode{node: node, held: []flightHeld{h}})
+		*s = slices.Insert(*s, i, flightNode{node: node, held: slices.Clone(hs)})
 		return
 	}
-	(*s)[i].held = append(slices.Clone((*s)[i].held), h)
+	(*s)[i].held = slices.Concat((*s)[i].held, hs)
 }
 
 // on lists what plans in flight will hold on a node.
@@ -161,7 +168,7 @@ func (f Overlay) each(fn func(node structs.NodeID)) {
 func (f Overlay) over(n *structs.Node, o occupancy) occupancy {
 	var fresh []*held
 	for _, h := range f.on(n.ID) {
-		if _, have := o.hold.find(h.held.id); !have {
+		if !o.hold.has(h.held.id) {
 			fresh = append(fresh, h.held)
 		}
 	}

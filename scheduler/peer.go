@@ -182,7 +182,7 @@ func (p *peers) refresh(a *ask, w *whatIf) {
 			if hold == nil || len(p.rules) == 0 && hold.shy == 0 {
 				continue
 			}
-			for _, h := range hold.held {
+			for h := range hold.all() {
 				if j := h.work.job; j != nil && (a.job == nil || j.ID != a.job.ID || j.Namespace != a.job.Namespace) {
 					p.count(a, w, row, h)
 				}

@@ -463,12 +463,12 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 // victims lists what may give way on a node.
 func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out []victim) {
 	p := d.pre
-	for _, h := range o.hold.list() {
+	for h := range o.hold.all() {
 		w := &h.work
 		if w.job == nil || w.job.Key() == d.load.Key {
 			continue
 		}
-		if _, committed := c.hold[i].find(h.id); !committed {
+		if !c.hold[i].has(h.id) {
 			continue // it is being placed right now
 		}
 		if o.hold.claimed(h.id) || o.hold.waiting(h.id) {
@@ -654,7 +654,7 @@ func (p *preemption) members(d *decision, h *held) []*held {
 		p.gangs = make(map[gangKey][]*held)
 		for _, c := range d.w.v.chunks {
 			for i := range c.ids {
-				for _, x := range c.hold[i].list() {
+				for x := range c.hold[i].all() {
 					if x.work.job == nil || x.work.ending {
 						continue
 					}

@@ -357,7 +357,7 @@ func (r *race) room(w *whatIf, mine map[structs.AllocID]bool) {
 			if r.gpu {
 				total = 1000 * healthyGPUs(n)
 			}
-			for _, h := range w.get(row).hold.list() {
+			for h := range w.get(row).hold.all() {
 				use := r.of(h.amount())
 				if h.work.ending {
 					r.coming += use

@@ -164,7 +164,7 @@ func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs
 	u := &s.use
 	var allocs, gpus int64
 	if s.counts {
-		allocs, gpus = int64(len(o.hold.list())), countGPUs(n)
+		allocs, gpus = int64(o.hold.size()), countGPUs(n)
 	}
 	past := Past{}
 	if s.learns {

@@ -46,7 +46,7 @@ func (h *holding) taken(pos int) share {
 // waits on others owns what they free: of a device that both have it is charged only what it takes beyond theirs.
 func (h *holding) tallyDevices(n *structs.Node) {
 	shared := false
-	for _, e := range h.held {
+	for e := range h.held.all() {
 		if e.rare == nil {
 			continue
 		}
@@ -61,17 +61,17 @@ func (h *holding) tallyDevices(n *structs.Node) {
 	if !shared {
 		return
 	}
-	for _, e := range h.held {
+	for e := range h.held.all() {
 		if e.rare == nil || len(e.rare.grants) == 0 {
 			continue
 		}
 		mine := grantShares(n, e.rare.grants)
 		for _, w := range e.rare.waits {
-			i, found := h.find(w)
-			if !found || h.held[i].rare == nil {
+			of := h.get(w)
+			if of == nil || of.rare == nil {
 				continue
 			}
-			for _, old := range grantShares(n, h.held[i].rare.grants) {
+			for _, old := range grantShares(n, of.rare.grants) {
 				if k, both := findShare(mine, old.pos); both && !old.whole {
 					mine[k].mem, mine[k].compute = max(0, mine[k].mem-old.mem), max(0, mine[k].compute-old.compute)
 				}

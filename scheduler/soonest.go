@@ -139,7 +139,7 @@ func (m *askMemo) keep(q *roomSearch, row int, hold *holding, t *tail) {
 	x := &m.soon[row]
 	*x = soonRow{hold: hold, from: q.b.in.Now, until: never, whole: true, n: int8(len(q.when))}
 	if t != nil {
-		x.until, x.whole = t.until, len(t.ends) == len(hold.held)
+		x.until, x.whole = t.until, len(t.ends) == hold.size()
 	}
 	if q.b.patient && !x.whole {
 		x.until = 0 // it is from guesses

@@ -45,9 +45,8 @@ func compareEnds(a, b tailEnd) int {
 
 // newTail orders what is held by the ends that when gives; 0 is for never.
 func newTail(hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *tail {
-	list := hold.list()
-	t := &tail{from: now, ends: make([]tailEnd, 0, len(list))}
-	for _, e := range list {
+	t := &tail{from: now, ends: make([]tailEnd, 0, hold.size())}
+	for e := range hold.all() {
 		t.told = t.told || e.work.ending
 		t.devices += wholeDevices(e)
 		if at := when(e); at > 0 {
@@ -75,21 +74,9 @@ func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) 
 	if t.told || now < t.from {
 		return nil
 	}
-	var gone, fresh []*held
-	a, b := was.held, hold.held
-	for len(a) > 0 || len(b) > 0 {
-		switch {
-		case len(a) > 0 && len(b) > 0 && a[0] == b[0]:
-			a, b = a[1:], b[1:]
-			continue
-		case len(b) == 0 || len(a) > 0 && cmpID(a[0].id, b[0].id) <= 0:
-			gone, a = append(gone, a[0]), a[1:]
-		default:
-			fresh, b = append(fresh, b[0]), b[1:]
-		}
-		if len(gone)+len(fresh) > tailFresh {
-			return nil
-		}
+	gone, fresh, ok := differ(&was.held, &hold.held, tailFresh)
+	if !ok {
+		return nil
 	}
 	next := &tail{from: now, devices: t.devices, ends: make([]tailEnd, 0, len(t.ends)+len(fresh))}
 	var more []tailEnd
@@ -147,7 +134,7 @@ func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) 
 // tail gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
 func (b *books) tail(row int, hold *holding) *tail {
 	if b.patient && hold != nil {
-		if t := b.w.v.memo.tail(row, hold, b.in.Now); t != nil && len(t.ends) == len(hold.held) {
+		if t := b.w.v.memo.tail(row, hold, b.in.Now); t != nil && len(t.ends) == hold.size() {
 			return t // nothing needs to be guessed
 		}
 		return newTail(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
@@ -157,7 +144,7 @@ func (b *books) tail(row int, hold *holding) *tail {
 
 // tail gives the tail of a row as predictions and limits have it.
 func (m *memo) tail(row int, hold *holding, now structs.LogTime) *tail {
-	if hold == nil || len(hold.held) == 0 {
+	if hold.size() == 0 {
 		return nil
 	}
 	if t := hold.tail.Load(); t != nil && t.from <= now && now <= t.until {
@@ -165,7 +152,7 @@ func (m *memo) tail(row int, hold *holding, now structs.LogTime) *tail {
 	}
 	when := func(e *held) structs.LogTime { return e.work.foreseen(now) }
 	var t *tail
-	if len(hold.held) < tailLong {
+	if hold.size() < tailLong {
 		t = newTail(hold, now, when)
 	} else {
 		m.mu.Lock()
@@ -228,16 +215,15 @@ func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
 		gone = append(gone, t.ends[i].held)
 	}
 	slices.SortFunc(gone, func(a, b *held) int { return cmpID(a.id, b.id) })
-	list := o.hold.held
-	keep := make([]*held, 0, len(list)-k)
-	for _, e := range list {
+	keep := make([]*held, 0, o.hold.size()-k)
+	for e := range o.hold.all() {
 		if len(gone) > 0 && gone[0] == e {
 			gone = gone[1:]
 			continue
 		}
 		keep = append(keep, e)
 	}
-	x := occupancy{hold: &holding{held: keep}}.tally(n)
+	x := occupied(n, keep)
 	if t.left != nil {
 		t.left[k-1].Store(&x)
 	}
@@ -261,5 +247,5 @@ func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, over int
 		return x
 	}
 	slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
-	return occupancy{hold: &holding{held: keep}}.tally(c.nodes[i])
+	return occupied(c.nodes[i], keep)
 }

@@ -237,7 +237,7 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		if !seen {
 			o = f.over(n, occupancy{ch.used[i], ch.hold[i]})
 		}
-		if _, have := o.hold.find(h.id); have {
+		if o.hold.has(h.id) {
 			return fail(id, "allocation %s exists already", h.id.Short())
 		}
 		for _, w := range pl.WaitsOn {

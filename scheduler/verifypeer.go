@@ -77,7 +77,7 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 		}
 		for i, n := range c.nodes {
 			if hold := c.hold[i]; hold != nil && (rules > 0 || hold.shy > 0) {
-				for _, h := range hold.held {
+				for h := range hold.all() {
 					note(n, h)
 				}
 			}
@@ -90,7 +90,7 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 				return
 			}
 			for _, h := range f.on(id) {
-				if _, have := v.chunks[c].hold[i].find(h.held.id); !have {
+				if !v.chunks[c].hold[i].has(h.held.id) {
 					note(v.chunks[c].nodes[i], h.held)
 				}
 			}

@@ -121,7 +121,7 @@ func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Alloc
 				continue
 			}
 			slices.SortFunc(hs, func(a, b *held) int { return cmpID(a.id, b.id) })
-			o := occupancy{hold: &holding{held: hs}}.tally(n)
+			o := occupied(n, hs)
 			c.used[i], c.hold[i] = o.used, o.hold
 		}
 		v.chunks = append(v.chunks, c)
@@ -436,7 +436,7 @@ func (v *View) AppendCanonical(b []byte) []byte {
 				num(1)
 			}
 			if h := c.hold[i]; h != nil {
-				helds(h.held)
+				helds(h.list())
 				for _, p := range h.ports {
 					num(int64(p))
 				}

@@ -1,0 +1,133 @@
+package scheduler
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+func heldNamed(x uint64) *held {
+	var id structs.AllocID
+	binary.BigEndian.PutUint64(id[:], x*0x9e3779b97f4a7c15)
+	return &held{id: id, need: structs.Vector{CPU: 1, MemoryMiB: 10}}
+}
+
+// Whatever is done to a roll, it holds what a sorted slice would, and older rolls hold what they held.
+func TestRollIsASortedList(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	type past struct {
+		r    roll
+		want []*held
+	}
+	for range 6 {
+		var r roll
+		var want []*held
+		var pasts []past
+		space := uint64(1 + rnd.IntN(2000))
+		for step := range 1500 {
+			before, had := r, want
+			h := heldNamed(rnd.Uint64N(space))
+			at, found := findHeld(want, h.id)
+			want = slices.Clone(want)
+			switch {
+			case step%97 == 0: // several at once
+				var fresh []*held
+				for range rnd.IntN(300) {
+					h := heldNamed(rnd.Uint64N(space))
+					if r.get(h.id) == nil && !slices.ContainsFunc(fresh, func(x *held) bool { return x.id == h.id }) {
+						fresh = append(fresh, h)
+					}
+				}
+				slices.SortFunc(fresh, func(a, b *held) int { return cmpID(a.id, b.id) })
+				r = r.putAll(fresh)
+				want = mergeHeld(want, fresh)
+			case found && rnd.IntN(3) > 0:
+				r, want = r.drop(h.id), slices.Delete(want, at, at+1)
+			case found:
+				r, want[at] = r.put(h), h
+			default:
+				r, want = r.put(h), slices.Insert(want, at, h)
+			}
+			if got := r.list(); !slices.Equal(got, want) || r.n != len(want) {
+				t.Fatalf("step %d: %d are held (n %d), want %d", step, len(got), r.n, len(want))
+			}
+			for i := range r.rest {
+				if len(r.rest[i]) == 0 || len(r.rest[i]) > rollLeaf {
+					t.Fatalf("step %d: a leaf of %d", step, len(r.rest[i]))
+				}
+			}
+			if step%50 > 1 {
+				continue
+			}
+			gone, fresh, ok := differ(&before, &r, 400)
+			var wantGone, wantFresh []*held
+			for _, e := range had {
+				if !slices.Contains(want, e) {
+					wantGone = append(wantGone, e)
+				}
+			}
+			for _, e := range want {
+				if !slices.Contains(had, e) {
+					wantFresh = append(wantFresh, e)
+				}
+			}
+			if !ok || !slices.Equal(gone, wantGone) || !slices.Equal(fresh, wantFresh) {
+				t.Fatalf("step %d: %d gone and %d fresh, want %d and %d", step, len(gone), len(fresh), len(wantGone), len(wantFresh))
+			}
+			if step%100 < 2 {
+				pasts = append(pasts, past{r, want})
+			}
+		}
+		for i, p := range pasts {
+			if !slices.Equal(p.r.list(), p.want) {
+				t.Fatalf("roll %d changed", i)
+			}
+			if p.r.n > 0 != (p.r.get(firstID(p.want)) != nil) {
+				t.Fatalf("roll %d does not find its first", i)
+			}
+		}
+	}
+}
+
+func firstID(hs []*held) (id structs.AllocID) {
+	if len(hs) > 0 {
+		id = hs[0].id
+	}
+	return id
+}
+
+// differ gives up when there is too much.
+func TestRollDifferHasALimit(t *testing.T) {
+	var a, b roll
+	for i := range uint64(500) {
+		a = a.put(heldNamed(i))
+	}
+	if _, _, ok := differ(&a, &b, 499); ok {
+		t.Error("500 are gone and 499 were allowed")
+	}
+	if gone, _, ok := differ(&a, &b, 500); !ok || len(gone) != 500 {
+		t.Error("500 are gone and 500 were allowed")
+	}
+}
+
+// BenchmarkHold is a node on which one more task is placed and one ends.
+func BenchmarkHold(b *testing.B) {
+	n := &structs.Node{}
+	for _, size := range []int{1, 8, 60, 8000} {
+		b.Run(fmt.Sprintf("held=%d", size), func(b *testing.B) {
+			var o occupancy
+			for i := range size {
+				o = o.with(n, heldNamed(uint64(i)))
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				o = o.with(n, heldNamed(uint64(size+i)))
+				o = o.without(n, heldNamed(uint64(i)).id)
+			}
+		})
+	}
+}
