@@ -53,11 +53,7 @@ func aclBootstrap(c *call) (any, error) {
 }
 
 func policyStubs(in []*structs.ACLPolicy) []*wire.ACLPolicyListStub {
-	out := make([]*wire.ACLPolicyListStub, 0, len(in))
-	for _, p := range in {
-		out = append(out, wire.PolicyStubFromStructs(p))
-	}
-	return out
+	return each(in, wire.PolicyStubFromStructs)
 }
 
 func aclPolicies(c *call) (any, error) {
@@ -107,11 +103,7 @@ func aclTokens(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*wire.ACLTokenListStub, 0, len(resp.Tokens))
-	for _, t := range resp.Tokens {
-		out = append(out, wire.TokenStubFromStructs(t))
-	}
-	return out, nil
+	return each(resp.Tokens, wire.TokenStubFromStructs), nil
 }
 
 func aclTokenPut(c *call) (any, error) {
@@ -199,11 +191,7 @@ func aclRoles(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*wire.ACLRole, 0, len(resp.Roles))
-	for _, r := range resp.Roles {
-		out = append(out, wire.RoleFromStructs(r))
-	}
-	return out, nil
+	return each(resp.Roles, wire.RoleFromStructs), nil
 }
 
 func aclRolePut(c *call) (any, error) {

@@ -67,11 +67,7 @@ func fsList(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*wire.AllocFileInfo, 0, len(resp.Files))
-	for _, f := range resp.Files {
-		out = append(out, fileInfoOf(f))
-	}
-	return out, nil
+	return each(resp.Files, fileInfoOf), nil
 }
 
 func fileInfoOf(f methods.FileInfo) *wire.AllocFileInfo {

@@ -205,11 +205,7 @@ func poolList(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*wire.NodePool, 0, len(resp.Pools))
-	for _, p := range resp.Pools {
-		out = append(out, wire.PoolFromStructs(p))
-	}
-	return out, nil
+	return each(resp.Pools, wire.PoolFromStructs), nil
 }
 
 func poolGet(c *call) (any, error) {
@@ -296,11 +292,7 @@ func namespaceList(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*wire.Namespace, 0, len(resp.Namespaces))
-	for _, n := range resp.Namespaces {
-		out = append(out, wire.NamespaceFromStructs(n))
-	}
-	return out, nil
+	return each(resp.Namespaces, wire.NamespaceFromStructs), nil
 }
 
 func namespaceGet(c *call) (any, error) {

@@ -242,11 +242,7 @@ func reservationList(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*wire.Reservation, 0, len(resp.Reservations))
-	for _, r := range resp.Reservations {
-		out = append(out, wire.ReservationFromStructs(r))
-	}
-	return out, nil
+	return each(resp.Reservations, wire.ReservationFromStructs), nil
 }
 
 func reservationGet(c *call) (any, error) {

@@ -51,11 +51,7 @@ func serviceGet(c *call) (any, error) {
 }
 
 func registrations(resp *methods.ServiceGetResponse) []*wire.ServiceRegistration {
-	out := make([]*wire.ServiceRegistration, 0, len(resp.Services))
-	for _, r := range resp.Services {
-		out = append(out, wire.ServiceFromStructs(r))
-	}
-	return out
+	return each(resp.Services, wire.ServiceFromStructs)
 }
 
 func serviceDelete(c *call) (any, error) {

@@ -330,6 +330,15 @@ func (c *call) fail(err error) {
 
 var gzips = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
 
+// each converts a list, never to nil: an empty list is [] to clients, not null.
+func each[From, To any](in []From, convert func(From) To) []To {
+	out := make([]To, 0, len(in))
+	for _, v := range in {
+		out = append(out, convert(v))
+	}
+	return out
+}
+
 // answer writes a value as JSON, compressed when the client takes that and it pays.
 func (c *call) answer(out any) {
 	var body []byte

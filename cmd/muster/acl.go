@@ -108,23 +108,9 @@ func newPolicySelf(e *env) *cobra.Command {
 }
 
 func (o *aclPolicyOptions) list(ctx context.Context, path string) error {
-	a, err := o.api()
-	if err != nil {
+	list, done, err := fetchList(ctx, &o.form, o.env, path, nil, "No policies found", func(p *wire.ACLPolicyListStub) string { return p.Name })
+	if done || err != nil {
 		return err
-	}
-	var list []*wire.ACLPolicyListStub
-	if _, err := a.get(ctx, path, nil, &list); err != nil {
-		return err
-	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
-		return err
-	}
-	if ids(&o.form, o.env, list, func(p *wire.ACLPolicyListStub) string { return p.Name }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No policies found")
-		return nil
 	}
 	rows := [][]string{}
 	for _, p := range list {

@@ -87,23 +87,9 @@ func newRoleList(e *env) *cobra.Command {
 }
 
 func (o *aclRoleOptions) list(ctx context.Context, _ []string) error {
-	a, err := o.api()
-	if err != nil {
+	list, done, err := fetchList(ctx, &o.form, o.env, "/v1/acl/roles", nil, "No roles found", func(r *wire.ACLRole) string { return r.ID })
+	if done || err != nil {
 		return err
-	}
-	var list []*wire.ACLRole
-	if _, err := a.get(ctx, "/v1/acl/roles", nil, &list); err != nil {
-		return err
-	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
-		return err
-	}
-	if ids(&o.form, o.env, list, func(r *wire.ACLRole) string { return r.ID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No roles found")
-		return nil
 	}
 	rows := [][]string{}
 	for _, r := range list {

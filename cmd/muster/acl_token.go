@@ -87,23 +87,9 @@ func newTokenList(e *env) *cobra.Command {
 }
 
 func (o *aclTokenOptions) list(ctx context.Context, _ []string) error {
-	a, err := o.api()
-	if err != nil {
+	list, done, err := fetchList(ctx, &o.form, o.env, "/v1/acl/tokens", nil, "No tokens found", func(t *wire.ACLTokenListStub) string { return t.AccessorID })
+	if done || err != nil {
 		return err
-	}
-	var list []*wire.ACLTokenListStub
-	if _, err := a.get(ctx, "/v1/acl/tokens", nil, &list); err != nil {
-		return err
-	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
-		return err
-	}
-	if ids(&o.form, o.env, list, func(t *wire.ACLTokenListStub) string { return t.AccessorID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No tokens found")
-		return nil
 	}
 	rows := [][]string{}
 	for _, t := range list {

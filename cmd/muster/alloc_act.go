@@ -50,6 +50,19 @@ func (o *allocStopOptions) run(ctx context.Context, args []string) error {
 	return o.follow(ctx, a, o.monitor, al.Namespace, al.JobID, resp.EvalID, func(p *progress) { p.follow = true })
 }
 
+// allocTask finds an allocation, and the task that *task is short for; "" stands for all tasks.
+func (e *env) allocTask(ctx context.Context, id string, task *string) (*api, *wire.Allocation, error) {
+	a, err := e.api()
+	if err != nil {
+		return nil, nil, err
+	}
+	al, err := a.alloc(ctx, id)
+	if err == nil && *task != "" {
+		*task, err = pickTask(al, *task)
+	}
+	return a, al, err
+}
+
 type allocRestartOptions struct {
 	*env
 	task     string
@@ -77,18 +90,9 @@ func (o *allocRestartOptions) run(ctx context.Context, args []string) error {
 	if name != "" && o.allTasks {
 		return fmt.Errorf("-all-tasks and task %q exclude each other: choose one", name)
 	}
-	a, err := o.api()
+	a, al, err := o.allocTask(ctx, args[0], &name)
 	if err != nil {
 		return err
-	}
-	al, err := a.alloc(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	if name != "" {
-		if name, err = pickTask(al, name); err != nil {
-			return err
-		}
 	}
 	var resp wire.GenericResponse
 	if _, err := a.put(ctx, "/v1/client/allocation/"+al.ID+"/restart", ns(al.Namespace), wire.AllocationRestartRequest{TaskName: name, AllTasks: o.allTasks}, &resp); err != nil {
@@ -129,18 +133,9 @@ func (o *allocSignalOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	a, err := o.api()
+	a, al, err := o.allocTask(ctx, args[0], &name)
 	if err != nil {
 		return err
-	}
-	al, err := a.alloc(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	if name != "" {
-		if name, err = pickTask(al, name); err != nil {
-			return err
-		}
 	}
 	var resp wire.GenericResponse
 	if _, err := a.put(ctx, "/v1/client/allocation/"+al.ID+"/signal", ns(al.Namespace), wire.AllocSignalRequest{Task: name, Signal: o.signal}, &resp); err != nil {

@@ -44,11 +44,8 @@ func (o *allocStatusOptions) run(ctx context.Context, args []string) error {
 		if _, err := a.get(ctx, "/v1/allocations", nil, &list); err != nil {
 			return err
 		}
-		if done, err := o.form.done(o.env, list); done || err != nil {
+		if done, err := listed(&o.form, o.env, list, "", func(s *wire.AllocationListStub) string { return s.ID }); done || err != nil {
 			return err
-		}
-		if ids(&o.form, o.env, list, func(s *wire.AllocationListStub) string { return s.ID }) {
-			return nil
 		}
 		o.allocList(list)
 		return nil

@@ -64,15 +64,8 @@ func (o *evalListOptions) run(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "No evaluations found", func(ev *wire.Evaluation) string { return ev.ID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(ev *wire.Evaluation) string { return ev.ID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No evaluations found")
-		return nil
 	}
 	if o.perPage == 0 {
 		slices.SortStableFunc(list, func(x, y *wire.Evaluation) int { return int(int64(y.CreateIndex) - int64(x.CreateIndex)) })

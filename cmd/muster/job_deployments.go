@@ -52,15 +52,8 @@ func (o *deploymentOptions) ofJob(ctx context.Context, args []string) error {
 }
 
 func (o *deploymentOptions) print(list []*wire.Deployment) error {
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "No deployments found", func(d *wire.Deployment) string { return d.ID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(d *wire.Deployment) string { return d.ID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No deployments found")
-		return nil
 	}
 	rows := [][]string{}
 	for _, d := range list {

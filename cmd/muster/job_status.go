@@ -65,11 +65,8 @@ func (o *jobStatusOptions) list(ctx context.Context, a *api) error {
 	if _, err := a.get(ctx, "/v1/jobs", q, &list); err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "", func(j *wire.JobListStub) string { return j.ID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(j *wire.JobListStub) string { return j.ID }) {
-		return nil
 	}
 	if len(list) == 0 {
 		o.println("No jobs")

@@ -34,19 +34,9 @@ func newNamespaceList(e *env) *cobra.Command {
 }
 
 func (o *namespaceOptions) list(ctx context.Context, _ []string) error {
-	a, err := o.api()
-	if err != nil {
+	list, done, err := fetchList(ctx, &o.form, o.env, "/v1/namespaces", nil, "", func(n *wire.Namespace) string { return n.Name })
+	if done || err != nil {
 		return err
-	}
-	var list []*wire.Namespace
-	if _, err := a.get(ctx, "/v1/namespaces", nil, &list); err != nil {
-		return err
-	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
-		return err
-	}
-	if ids(&o.form, o.env, list, func(n *wire.Namespace) string { return n.Name }) {
-		return nil
 	}
 	rows := [][]string{}
 	for _, n := range list {

@@ -56,11 +56,8 @@ func (o *nodePoolOptions) list(ctx context.Context, _ []string) error {
 	if _, err := a.get(ctx, "/v1/node/pools", q, &list); err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "", func(p *wire.NodePool) string { return p.Name }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(p *wire.NodePool) string { return p.Name }) {
-		return nil
 	}
 	rows := [][]string{}
 	for _, p := range list {
@@ -256,15 +253,8 @@ func (o *nodePoolOptions) nodes(ctx context.Context, args []string) error {
 	if _, err := a.get(ctx, poolPath(args[0], "/nodes"), nil, &list); err != nil {
 		return fmt.Errorf("node pool %q: %w", args[0], err)
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "No nodes", func(n *wire.NodeListStub) string { return n.ID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(n *wire.NodeListStub) string { return n.ID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No nodes")
-		return nil
 	}
 	rows := [][]string{}
 	for _, n := range list {
@@ -290,15 +280,8 @@ func (o *nodePoolOptions) jobs(ctx context.Context, args []string) error {
 	if _, err := a.get(ctx, poolPath(args[0], "/jobs"), nil, &list); err != nil {
 		return fmt.Errorf("node pool %q: %w", args[0], err)
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "No jobs", func(j *wire.JobListStub) string { return j.ID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(j *wire.JobListStub) string { return j.ID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("No jobs")
-		return nil
 	}
 	rows := [][]string{}
 	for _, j := range list {

@@ -87,11 +87,8 @@ func (o *nodeStatusOptions) list(ctx context.Context, a *api) error {
 	if err != nil {
 		return err
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "", func(n *wire.NodeListStub) string { return n.ID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(n *wire.NodeListStub) string { return n.ID }) {
-		return nil
 	}
 	if len(list) == 0 {
 		o.println("No nodes registered")

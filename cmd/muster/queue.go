@@ -72,15 +72,8 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 			}
 		}
 	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
+	if done, err := listed(&o.form, o.env, list, "Nothing waits", func(it nomadlike.QueueItem) string { return it.JobID }); done || err != nil {
 		return err
-	}
-	if ids(&o.form, o.env, list, func(it nomadlike.QueueItem) string { return it.JobID }) {
-		return nil
-	}
-	if len(list) == 0 {
-		o.println("Nothing waits")
-		return nil
 	}
 	rows := [][]string{}
 	for _, it := range list {

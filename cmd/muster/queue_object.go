@@ -162,19 +162,9 @@ func newQueueObjects(e *env) *cobra.Command {
 }
 
 func (o *objectOptions) queueList(ctx context.Context, _ []string) error {
-	a, err := o.api()
-	if err != nil {
+	list, done, err := fetchList(ctx, &o.form, o.env, "/v1/queues", nil, "", func(q nomadlike.QueueState) string { return q.Path })
+	if done || err != nil {
 		return err
-	}
-	var list []nomadlike.QueueState
-	if _, err := a.get(ctx, "/v1/queues", nil, &list); err != nil {
-		return err
-	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
-		return err
-	}
-	if ids(&o.form, o.env, list, func(q nomadlike.QueueState) string { return q.Path }) {
-		return nil
 	}
 	rows := [][]string{}
 	for i := range list {
@@ -288,28 +278,6 @@ func objectDelete(e *env, kind, at, example, short string) *cobra.Command {
 	return e.verb("delete [options] NAME", short, "", "muster "+kind+" delete "+example, 1, 1, func(ctx context.Context, args []string) error {
 		return o.remove(ctx, kind, at, args[0])
 	})
-}
-
-// objects fetches a list of a kind; done tells that it is printed already, in another form or because it is empty.
-func objects[T any](ctx context.Context, o *objectOptions, kind, at string, id func(T) string) (list []T, done bool, err error) {
-	a, err := o.api()
-	if err != nil {
-		return nil, false, err
-	}
-	if _, err := a.get(ctx, at, nil, &list); err != nil {
-		return nil, false, err
-	}
-	if done, err := o.form.done(o.env, list); done || err != nil {
-		return nil, done, err
-	}
-	if ids(&o.form, o.env, list, id) {
-		return nil, true, nil
-	}
-	if len(list) == 0 {
-		o.println("No " + kind + "s")
-		return nil, true, nil
-	}
-	return list, false, nil
 }
 
 // inspect prints an object as JSON.

@@ -58,7 +58,7 @@ func newQuotaDelete(e *env) *cobra.Command {
 func newQuotaList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("list [options]", "List quotas", "", `muster quota list`, 0, 0, func(ctx context.Context, _ []string) error {
-		list, done, err := objects(ctx, o, "quota", "/v1/quotas", func(q *wire.QuotaSpec) string { return q.Name })
+		list, done, err := fetchList(ctx, &o.form, o.env, "/v1/quotas", nil, "No quotas", func(q *wire.QuotaSpec) string { return q.Name })
 		if done || err != nil {
 			return err
 		}

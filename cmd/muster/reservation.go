@@ -57,7 +57,7 @@ func newReservationDelete(e *env) *cobra.Command {
 func newReservationList(e *env) *cobra.Command {
 	o := &objectOptions{env: e}
 	c := e.verb("list [options]", "List reservations, of operators and of jobs that wait", "", `muster reservation list`, 0, 0, func(ctx context.Context, _ []string) error {
-		list, done, err := objects(ctx, o, "reservation", "/v1/reservations", func(r *wire.Reservation) string { return r.ID })
+		list, done, err := fetchList(ctx, &o.form, o.env, "/v1/reservations", nil, "No reservations", func(r *wire.Reservation) string { return r.ID })
 		if done || err != nil {
 			return err
 		}

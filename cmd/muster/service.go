@@ -48,12 +48,8 @@ muster service list -namespace '*'`, 0, 1, func(ctx context.Context, args []stri
 				rows = append(rows, []string{ns.Namespace, s.ServiceName, "[" + strings.Join(s.Tags, ",") + "]"})
 			}
 		}
-		if ids(&o.form, o.env, rows, func(r []string) string { return r[1] }) {
-			return nil
-		}
-		if len(rows) == 0 {
-			o.println("No services")
-			return nil
+		if done, err := listed(&o.form, o.env, rows, "No services", func(r []string) string { return r[1] }); done || err != nil {
+			return err
 		}
 		o.table("Namespace|Service Name|Tags", rows)
 		return nil

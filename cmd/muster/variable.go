@@ -334,15 +334,8 @@ muster var list nomad/jobs`, 0, 1, func(ctx context.Context, args []string) erro
 		if err != nil {
 			return err
 		}
-		if done, err := o.form.done(o.env, list); done || err != nil {
+		if done, err := listed(&o.form, o.env, list, "No variables", func(v *wire.VariableMetadata) string { return v.Path }); done || err != nil {
 			return err
-		}
-		if ids(&o.form, o.env, list, func(v *wire.VariableMetadata) string { return v.Path }) {
-			return nil
-		}
-		if len(list) == 0 {
-			o.println("No variables")
-			return nil
 		}
 		rows := [][]string{}
 		for _, v := range list {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"text/template"
 
@@ -111,15 +112,36 @@ func (f *format) done(e *env, v any) (bool, error) {
 	return false, nil
 }
 
-// ids prints ids alone when -q was given.
-func ids[T any](f *format, e *env, list []T, id func(T) string) bool {
-	if !f.quiet {
-		return false
+// listed prints a list in every form but the table: as JSON, through a template, ids alone with -q, or that there is
+// nothing in it (none; "" leaves even that to the table). done means that nothing is left to print.
+func listed[T any](f *format, e *env, list []T, none string, id func(T) string) (done bool, err error) {
+	if done, err := f.done(e, list); done || err != nil {
+		return true, err
 	}
-	for _, v := range list {
-		e.println(id(v))
+	switch {
+	case f.quiet:
+		for _, v := range list {
+			e.println(id(v))
+		}
+	case len(list) == 0 && none != "":
+		e.println(none)
+	default:
+		return false, nil
 	}
-	return true
+	return true, nil
+}
+
+// fetchList fetches a list and prints it as listed does.
+func fetchList[T any](ctx context.Context, f *format, e *env, path string, q url.Values, none string, id func(T) string) (list []T, done bool, err error) {
+	a, err := e.api()
+	if err != nil {
+		return nil, true, err
+	}
+	if _, err := a.get(ctx, path, q, &list); err != nil {
+		return nil, true, err
+	}
+	done, err = listed(f, e, list, none, id)
+	return list, done, err
 }
 
 func (e *env) json(v any) error {
