@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,7 +21,12 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-const execHeartbeat = 10 * time.Second // an empty frame, so that proxies keep a quiet session open
+const (
+	execHeartbeat = 10 * time.Second // an empty frame, so that proxies keep a quiet session open
+	execSilence   = 30 * time.Second // without an answer to a ping the other side is gone, whatever the connection looks like
+)
+
+var errExecSilence = fmt.Errorf("nothing has been heard of the agent for %s", execSilence)
 
 type allocExecOptions struct {
 	*env
@@ -110,9 +116,11 @@ func (o *allocExecOptions) enter(ctx context.Context, a *api, al *wire.Allocatio
 
 // session copies the streams until the command has ended, and gives its exit code.
 func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
 	var mu sync.Mutex
+	var frames atomic.Int64 // that were read
+	var reading atomic.Bool // the next one is waited for
 	send := func(f wire.ExecStreamingInput) error {
 		b, err := json.Marshal(f)
 		if err != nil {
@@ -153,7 +161,15 @@ func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int
 			case <-ctx.Done():
 				return
 			case <-t.C:
+				before := frames.Load()
 				if send(wire.ExecStreamingInput{}) != nil {
+					return
+				}
+				pctx, stop := context.WithTimeout(ctx, execSilence)
+				err := ws.Ping(pctx)
+				stop()
+				if err != nil && ctx.Err() == nil && reading.Load() && frames.Load() == before { // and not a terminal that was stopped
+					lost(errExecSilence)
 					return
 				}
 			}
@@ -182,11 +198,17 @@ func (o *allocExecOptions) session(ctx context.Context, ws *websocket.Conn) (int
 		}
 	}()
 	for {
+		reading.Store(true)
 		_, b, err := ws.Read(ctx)
+		reading.Store(false)
+		frames.Add(1)
 		if err != nil {
 			var ce websocket.CloseError
 			if errors.As(err, &ce) && ce.Reason != "" {
 				return 0, errors.New(ce.Reason)
+			}
+			if errors.Is(context.Cause(ctx), errExecSilence) {
+				return 0, errExecSilence
 			}
 			if ctx.Err() != nil {
 				return 130, nil

@@ -116,7 +116,7 @@ func (o *allocFSOptions) run(ctx context.Context, args []string) error {
 		v.Set("offset", strconv.FormatInt(min(offset, st.Size), 10))
 	}
 	v.Set("follow", strconv.FormatBool(o.follow))
-	err = o.copyFrames(ctx, a, "/v1/client/fs/stream/"+al.ID, v, o.out, lines, false)
+	err = o.copyFrames(ctx, a, "/v1/client/fs/stream/"+al.ID, v, o.out, lines, false, nil)
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,32 @@ type allocLogsOptions struct {
 	follow, tail              bool
 	lines, bytes              int64
 	json                      bool
-	rank                      int // -1: all
+	rank                      int      // -1: all
+	mark                      *logMark // how far it was read, to go on from there; or nil
+}
+
+// logMark is how far a log was read: a place in one of the files that it is kept in.
+type logMark struct {
+	file  int // its number
+	next  int64
+	moved bool // something was read since somebody looked
+}
+
+// pass takes from a frame what was read already.
+func (m *logMark) pass(f *wire.StreamFrame) {
+	n, err := strconv.Atoi(f.File[strings.LastIndexByte(f.File, '.')+1:])
+	if err != nil || len(f.Data) == 0 {
+		return
+	}
+	end := f.Offset + int64(len(f.Data))
+	if n < m.file || n == m.file && end <= m.next {
+		f.Data = nil
+		return
+	}
+	if n == m.file && f.Offset < m.next {
+		f.Data = f.Data[m.next-f.Offset:]
+	}
+	m.file, m.next, m.moved = n, end, true
 }
 
 func newAllocLogs(e *env) *cobra.Command {
@@ -206,7 +232,7 @@ func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocati
 	if o.rank >= 0 {
 		w = &rankFilter{w: w, label: []byte(strconv.Itoa(o.rank) + ": ")}
 	}
-	err := o.copyFrames(ctx, a, "/v1/client/fs/logs/"+al.ID, q, w, lines, o.json)
+	err := o.copyFrames(ctx, a, "/v1/client/fs/logs/"+al.ID, q, w, lines, o.json, o.mark)
 	if r, ok := w.(*rankFilter); ok {
 		w = r.w
 	}
@@ -220,8 +246,8 @@ func (o *allocLogsOptions) stream(ctx context.Context, a *api, al *wire.Allocati
 }
 
 // copyFrames copies a stream of file frames to w. With lines > 0 only the last so many lines of what is there already
-// are shown; everything after that is passed on.
-func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values, w io.Writer, lines int64, asJSON bool) error {
+// are shown; everything after that is passed on. What mark, which may be nil, says was read before is left out.
+func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values, w io.Writer, lines int64, asJSON bool, mark *logMark) error {
 	rc, _, err := a.stream(ctx, "GET", path, q, nil)
 	if err != nil {
 		return err
@@ -258,6 +284,9 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 				return nil
 			}
 			return err
+		}
+		if mark != nil {
+			mark.pass(&f)
 		}
 		if f.FileEvent != "" && f.FileEvent != "truncated" && len(f.Data) == 0 {
 			e.hint("[%s]", f.FileEvent)

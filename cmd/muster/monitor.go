@@ -49,7 +49,7 @@ func (o *monitorCmdOptions) run(ctx context.Context, _ []string) error {
 	}
 	queryFlag(q, "log_json", o.json)
 	q.Set("origin", "end")
-	err = o.copyFrames(ctx, a, "/v1/agent/monitor", q, o.out, 0, false)
+	err = o.copyFrames(ctx, a, "/v1/agent/monitor", q, o.out, 0, false, nil)
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // adhoc is a job made from a command line.
@@ -55,8 +55,8 @@ func (o *adhoc) flags(f *pflag.FlagSet) {
 
 // job makes it.
 func (o *adhoc) job(words []string) (*wire.Job, error) {
-	if o.nodes < 1 || o.ranks < 0 || o.limit < 0 {
-		return nil, errors.New("-nodes wants 1 or more, -ranks and -time want nothing negative")
+	if o.nodes < 1 || o.ranks < 0 || o.limit < 0 || o.shm < 0 {
+		return nil, errors.New("-nodes wants 1 or more; -ranks, -time and -shm want nothing negative")
 	}
 	if o.name == "" {
 		o.name = "run-" + strconv.FormatInt(o.now().UnixNano(), 36)
@@ -66,15 +66,18 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 		res["ShmMB"] = o.shm
 	}
 	if o.gpus != "" {
-		gpu := map[string]any{"Count": 1}
+		gpu := map[string]any{}
 		for part := range strings.SplitSeq(o.gpus, ":") {
-			if n, err := strconv.Atoi(part); err == nil && n > 0 {
+			if n, err := strconv.Atoi(part); err == nil && n > 0 && gpu["Count"] == nil {
 				gpu["Count"] = n
 			} else if err == nil || gpu["Model"] != nil || part == "" {
 				return nil, fmt.Errorf("-gpus %q: want a number, a model, or both, as H100:8", o.gpus)
 			} else {
 				gpu["Model"] = part
 			}
+		}
+		if gpu["Count"] == nil {
+			gpu["Count"] = 1
 		}
 		res["GPU"] = gpu
 	}
@@ -108,6 +111,7 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 	group["Launch"] = launch
 	if o.nodes > 1 {
 		group["Gang"] = map[string]any{}
+		group["Constraints"] = []any{map[string]any{"Operand": structs.OperandDistinctHosts}} // so many nodes, not places
 	}
 	job := map[string]any{"ID": o.name, "Name": o.name, "Type": "batch", "TaskGroups": []any{group}}
 	if o.namespace != "" {
@@ -177,16 +181,6 @@ func (o *adhoc) submit(ctx context.Context, a *api, job *wire.Job) error {
 	return nil
 }
 
-// cancel stops it, after its caller has gone.
-func (o *adhoc) cancel(a *api, job *wire.Job) {
-	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
-	defer stop()
-	q := ns(val(job.Namespace))
-	if _, err := a.delete(ctx, jobPath(*job.ID), q, nil); err != nil {
-		o.hint("The job could not be stopped (%v):  muster job stop %s", err, *job.ID)
-	}
-}
-
 // newest lists the allocations that nothing has replaced.
 func newest(ctx context.Context, a *api, job *wire.Job) ([]*wire.AllocationListStub, error) {
 	var list []*wire.AllocationListStub
@@ -244,71 +238,6 @@ func unstarted(s *wire.AllocationListStub) string {
 	return why
 }
 
-// pollEvery is how often a command that waits for its job looks.
-const pollEvery = 300 * time.Millisecond
-
-// attend prints what the job writes until it is over, and gives its exit code. Ctrl-C cancels the job.
-func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
-	logs := allocLogsOptions{env: o.env, follow: true, rank: -1}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	began := map[string]bool{}
-	start, told := o.now(), false
-	for {
-		list, err := newest(ctx, a, job)
-		if ctx.Err() != nil {
-			o.cancel(a, job)
-			return exitCode(130)
-		}
-		if err != nil {
-			return fmt.Errorf("%w; the job goes on: muster job logs -all -f %s", err, *job.ID)
-		}
-		done, code := 0, 0
-		for _, s := range list {
-			if (s.ClientStatus == "running" || over(s)) && !began[s.ID] {
-				began[s.ID] = true
-				al := &wire.Allocation{ID: s.ID, Namespace: s.Namespace}
-				for typ, w := range map[string]*lineWriter{"stdout": {mu: &mu, w: o.out}, "stderr": {mu: &mu, w: o.err}} {
-					wg.Go(func() {
-						if err := logs.stream(ctx, a, al, "main", typ, w); err != nil && ctx.Err() == nil && s.ClientStatus == "running" {
-							o.hint("%v", err)
-						}
-					})
-				}
-			}
-			if over(s) {
-				done++
-				if code == 0 {
-					code = exitOf(s)
-				}
-			}
-		}
-		if done == o.nodes || done > 0 && code != 0 && done == len(list) {
-			wg.Wait()
-			if ctx.Err() != nil {
-				return exitCode(130)
-			}
-			for _, s := range list {
-				if why := unstarted(s); why != "" {
-					o.hint("Error: on node %s: %s (muster alloc status %s)", s.NodeName, why, shortID(s.ID, false))
-				}
-			}
-			if code != 0 {
-				return exitCode(code)
-			}
-			return nil
-		}
-		if len(list) == 0 && !told && o.now().Sub(start) > 3*time.Second {
-			told = true
-			o.hint("Waiting for a place; why:  muster job why %s   (Ctrl-C cancels)", *job.ID)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pollEvery):
-		}
-	}
-}
-
 // newRun is `muster run`: a job file as `muster job run` takes it or, after "--", a command.
 func newRun(e *env) *cobra.Command {
 	c := newJobRun(e)
@@ -318,7 +247,9 @@ func newRun(e *env) *cobra.Command {
 	c.Use = "run [options] FILE | -- COMMAND [ARGUMENT...]"
 	c.Short = "Run a command on the cluster, or submit a job file"
 	c.Long = `With a command after "--": run it on nodes of the cluster as a job of its own and print what it writes. Its exit code becomes
-this command's; Ctrl-C cancels the job. -output prints the job instead, -detach only submits it.
+this command's (of several nodes that of the first to fail); its standard input is empty. Ctrl-C cancels the job and waits for its
+end, a second one does not wait; so does the end of the terminal, unless nohup is in front. When this command is killed or its
+machine is gone, the job goes on: muster job logs -f JOB. -output prints the job instead, -detach only submits it.
 
 With a file: submit it, as muster job run does.`
 	c.Example = indent(`
@@ -395,17 +326,25 @@ func (o *adhoc) shell(ctx context.Context, words []string) error {
 	if err != nil {
 		return err
 	}
+	sig := catch(ctx)
+	defer sig.stop()
+	ctx = sig.ctx
 	if err := o.submit(ctx, a, job); err != nil {
 		return err
 	}
 	defer o.cancel(a, job)
-	start, told := o.now(), false
+	w := waiting{adhoc: o, api: a, job: job, since: o.now()}
 	for {
 		list, err := newest(ctx, a, job)
+		if err == nil {
+			w.reached()
+		} else if ctx.Err() == nil && w.passing(err) {
+			list = nil
+		}
 		switch {
 		case ctx.Err() != nil:
-			return exitCode(130)
-		case err != nil:
+			return exitCode(sig.code())
+		case err != nil && !w.away:
 			return err
 		case len(list) > 0 && over(list[0]):
 			return fmt.Errorf("the shell's job has ended: %s (muster alloc status %s)", list[0].ClientDescription, shortID(list[0].ID, false))
@@ -417,9 +356,8 @@ func (o *adhoc) shell(ctx context.Context, words []string) error {
 			x := &allocExecOptions{env: o.env, task: "main", rank: -1, stdin: true, tty: o.tty}
 			return x.enter(ctx, a, al, append([]string{"/bin/sh", "-c", shellEnter, "muster-shell"}, words...))
 		}
-		if !told && o.now().Sub(start) > 3*time.Second {
-			told = true
-			o.hint("Waiting for a place; why:  muster job why %s   (Ctrl-C cancels)", *job.ID)
+		if len(list) == 0 {
+			w.tell(ctx)
 		}
 		select {
 		case <-ctx.Done():

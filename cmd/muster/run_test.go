@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
@@ -18,8 +19,15 @@ func TestRunMakesAJob(t *testing.T) {
 	if r.code != 0 {
 		t.Errorf("exit %d: %s", r.code, r.errOut)
 	}
-	if r = agent.run(t, "", "run", "-gpus", "H100:A100", "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "a number, a model, or both") {
-		t.Errorf("exit %d: %s", r.code, r.errOut)
+	for _, gpus := range []string{"H100:A100", "8:4", "0", "-1", "H100:", ":", "H100:0"} {
+		if r = agent.run(t, "", "run", "-gpus", gpus, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "a number, a model, or both") {
+			t.Errorf("-gpus %s: exit %d: %s", gpus, r.code, r.errOut)
+		}
+	}
+	for _, flag := range []string{"-nodes=0", "-shm=-1", "-ranks=-1", "-time=-1s"} {
+		if r = agent.run(t, "", "run", flag, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "nothing negative") {
+			t.Errorf("%s: exit %d: %s", flag, r.code, r.errOut)
+		}
 	}
 }
 
@@ -45,5 +53,52 @@ func TestUnstarted(t *testing.T) {
 		if got := unstarted(&wire.AllocationListStub{ClientStatus: c.status, TaskStates: c.states}); got != c.want {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
+	}
+}
+
+func TestExitOfSeveral(t *testing.T) {
+	at := func(name string, code int, second int64) *wire.AllocationListStub {
+		s := &wire.AllocationListStub{Name: name, ClientStatus: "complete", TaskStates: map[string]*wire.TaskState{"main": {FinishedAt: time.Unix(second, 0)}}}
+		if code != 0 {
+			s.ClientStatus = "failed"
+			s.TaskStates["main"].Events = []*wire.TaskEvent{{Type: "Terminated", ExitCode: code}}
+		}
+		return s
+	}
+	runs := &wire.AllocationListStub{Name: "c", ClientStatus: "running"}
+	for _, c := range []struct {
+		what string
+		list []*wire.AllocationListStub
+		done bool
+		code int
+	}{
+		{"all well", []*wire.AllocationListStub{at("a", 0, 1), at("b", 0, 2)}, true, 0},
+		{"the first to fail, not the one that was ended with it", []*wire.AllocationListStub{at("a", 143, 9), at("b", 7, 5)}, true, 7},
+		{"one still runs", []*wire.AllocationListStub{at("a", 0, 1), runs}, false, 0},
+		{"one ended well, the other failed", []*wire.AllocationListStub{at("a", 0, 1), at("b", 5, 2)}, true, 5},
+		{"none yet", nil, false, 0},
+	} {
+		if done, code := ended(c.list, 2); done != c.done || code != c.code {
+			t.Errorf("%s: %v, %d; want %v, %d", c.what, done, code, c.done, c.code)
+		}
+	}
+}
+
+func TestLogMark(t *testing.T) {
+	m := &logMark{}
+	var got string
+	for _, f := range []wire.StreamFrame{
+		{File: "main.stdout.0", Offset: 0, Data: []byte("abc")}, {File: "main.stdout.0", Offset: 3, Data: []byte("de")},
+		// and from the start again, in other pieces
+		{File: "main.stdout.0", Offset: 0, Data: []byte("abcd")}, {File: "main.stdout.0", Offset: 4, Data: []byte("efg")},
+		{File: "main.stdout.1", Offset: 0, Data: []byte("h")}, {FileEvent: "truncated"},
+		{File: "main.stdout.0", Offset: 0, Data: []byte("abcdefg")}, {File: "main.stdout.1", Offset: 0, Data: []byte("hi")},
+		{File: "main.stdout.4", Offset: 0, Data: []byte("j")}, {File: "main.stdout.2", Offset: 0, Data: []byte("x")},
+	} {
+		m.pass(&f)
+		got += string(f.Data)
+	}
+	if got != "abcdefghij" {
+		t.Errorf("passed on %q", got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -152,6 +153,108 @@ job "gang" {
 	if strings.Contains(out, "ALLOWED") || strings.Contains(out, "| stolen") || strings.Count(out, "denied ") != 6 {
 		t.Errorf("a task may do more than enter its own gang:\n%s", out)
 	}
+}
+
+// TestRunIsWatched runs commands and does to muster run what happens to commands that people start: signals, once and twice, a
+// terminal that goes, nohup, and a place that does not exist.
+func TestRunIsWatched(t *testing.T) {
+	g := newGuarded(t)
+	ends := func(name string) {
+		t.Helper()
+		harness.Eventually(t, 30*time.Second, "the end of job "+name, func() (bool, string) {
+			as, err := g.api.Allocs(name)
+			return err == nil && harness.Count(as, "running")+harness.Count(as, "pending") == 0, fmt.Sprint(err, as)
+		})
+	}
+	const polite = `trap "echo told; exit 3" TERM; echo begun; while :; do sleep 0.1; done`
+	const stubborn = `trap "" TERM; echo begun; while :; do sleep 0.1; done`
+	for _, c := range []struct {
+		name, script string
+		nohup        bool
+		signals      []syscall.Signal
+		code         int
+		want         string
+	}{
+		{"interrupted", polite, false, []syscall.Signal{syscall.SIGINT}, 130, "told"},
+		{"terminated", polite, false, []syscall.Signal{syscall.SIGTERM}, 143, "told"},
+		{"quit", polite, false, []syscall.Signal{syscall.SIGQUIT}, 131, "told"},
+		{"hung-up", polite, false, []syscall.Signal{syscall.SIGHUP}, 129, "begun"},
+		{"twice", stubborn, false, []syscall.Signal{syscall.SIGINT, syscall.SIGINT}, 130, "once more"},
+		{"nohup", `echo begun; sleep 3; echo done; exit 4`, true, []syscall.Signal{syscall.SIGHUP}, 4, "done"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := g.command("run", "-name", c.name, "--", "/bin/sh", "-c", c.script)
+			if c.nohup {
+				cmd.Path, cmd.Args = "/usr/bin/nohup", append([]string{"nohup"}, append([]string{cmd.Path}, cmd.Args[1:]...)...)
+			}
+			var out lockedText
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { cmd.Process.Kill() })
+			harness.Eventually(t, 30*time.Second, "its output", func() (bool, string) { return strings.Contains(out.text(), "begun"), out.text() })
+			for i, s := range c.signals {
+				if i > 0 {
+					harness.Eventually(t, 10*time.Second, "what it says of the first", func() (bool, string) { return strings.Contains(out.text(), "Canceling"), out.text() })
+				}
+				if err := cmd.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := cmd.Wait()
+			var ee *exec.ExitError
+			if !errors.As(err, &ee) || ee.ExitCode() != c.code || !strings.Contains(out.text(), c.want) || strings.Contains(out.text(), "goroutine") {
+				t.Errorf("%v, want exit code %d and %q:\n%s", err, c.code, c.want, out.text())
+			}
+			ends(c.name)
+		})
+	}
+	t.Run("waits", func(t *testing.T) {
+		cmd := g.command("run", "-name", "waits", "-gpus", "B200:1", "--", "/bin/true")
+		var out lockedText
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill() })
+		harness.Eventually(t, 30*time.Second, "why it waits", func() (bool, string) {
+			return strings.Contains(out.text(), "Waiting for a place [CONSTRAINT]") && strings.Contains(out.text(), "never    "), out.text()
+		})
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 143 {
+			t.Errorf("%v\n%s", err, out.text())
+		}
+		ends("waits")
+		if out, err := g.command("job", "status", "waits").CombinedOutput(); err != nil || !strings.Contains(string(out), "dead") {
+			t.Errorf("a job that was canceled while it waited: %v\n%s", err, out)
+		}
+	})
+	t.Run("several nodes are different ones", func(t *testing.T) {
+		out, err := g.command("run", "-name", "places", "-nodes", "2", "-output", "--", "true").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "distinct_hosts") {
+			t.Errorf("two nodes may be one: %v\n%s", err, out)
+		}
+	})
+}
+
+// lockedText keeps what a process writes.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+// Write implements io.Writer.
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // TestShell opens a shell with a real terminal: its size, Ctrl-C, its exit code, and its end when the caller is killed.

@@ -198,6 +198,7 @@ func TestTraining(t *testing.T) {
 	})
 	t.Run("as its submitter", func(t *testing.T) { asSubmitter(t, c) })
 	t.Run("again and again", func(t *testing.T) { startMany(t, c) })
+	t.Run("watched over a restart of the servers", func(t *testing.T) { watched(t, c) })
 	t.Run("a node killed", func(t *testing.T) { killNode(t, c, script) })
 }
 
@@ -323,6 +324,51 @@ func startMany(t *testing.T, c *cluster) {
 	}
 	slices.Sort(took)
 	t.Logf("%d starts of 4 ranks on 2 nodes, none lost: submission to barrier %.2f s at the median, %.2f s at the 99th percentile", count, took[count/2], took[count*99/100])
+}
+
+// watched runs a command and kills the server and the agents under whoever watches it: nothing of its output may be lost or
+// come twice, and its exit code has to arrive.
+func watched(t *testing.T, c *cluster) {
+	type result struct {
+		out string
+		err error
+	}
+	done := make(chan result, 1)
+	const lines = 60
+	go func() {
+		out, err := c.muster("run", "-name", "watched", "--", "/bin/sh", "-c", fmt.Sprintf("for i in $(seq 1 %d); do echo line-$i-; sleep 0.2; done; exit 9", lines))
+		done <- result{out, err}
+	}()
+	harness.Eventually(t, 60*time.Second, "a running command", func() (bool, string) {
+		as, err := c.api.Allocs("watched")
+		return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(err, as)
+	})
+	time.Sleep(time.Second) // it writes
+	for _, name := range append([]string{"s1"}, nodes...) {
+		c.procs[name].Kill9()
+	}
+	c.start("s1")
+	for _, n := range nodes {
+		c.start(n, "-dev-gpus=2xH100")
+	}
+	var r result
+	select {
+	case r = <-done:
+	case <-time.After(120 * time.Second):
+		t.Fatal("the command that watches did not end")
+	}
+	if r.err == nil || !strings.Contains(r.err.Error(), "exit status 9") {
+		t.Errorf("it ended with %v, want exit status 9", r.err)
+	}
+	for i := 1; i <= lines; i++ {
+		if n := strings.Count(r.out, fmt.Sprintf("line-%d-\n", i)); n != 1 {
+			t.Fatalf("line %d is there %d times:\n%s", i, n, r.out)
+		}
+	}
+	harness.Eventually(t, 90*time.Second, "all nodes again", func() (bool, string) {
+		out, err := c.muster("node", "status")
+		return err == nil && strings.Count(out, " ready") == len(nodes), out
+	})
 }
 
 // killNode ends a node under a gang: it goes on elsewhere from its checkpoint.

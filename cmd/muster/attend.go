@@ -1,0 +1,345 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+const (
+	pollEvery  = 300 * time.Millisecond // how often a command that waits for its job looks
+	tellAfter  = 3 * time.Second        // so long a job may wait before its person is told why
+	tellEvery  = 10 * time.Second       // how often is looked whether the reason has changed
+	logsLinger = 10 * time.Second       // for the rest of the output of a job whose node was lost
+)
+
+// caught is the signals that a command for one job gets: they cancel the job, not only the command.
+type caught struct {
+	ctx  context.Context // over with the first signal
+	ch   chan os.Signal
+	end  context.CancelFunc
+	mu   sync.Mutex
+	last os.Signal
+}
+
+// catch takes over the signals that end a command until stop. A command that was started under nohup keeps ignoring SIGHUP.
+func catch(parent context.Context) *caught {
+	c := &caught{ch: make(chan os.Signal, 4)}
+	c.ctx, c.end = context.WithCancel(parent)
+	sigs := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT}
+	if !signal.Ignored(syscall.SIGHUP) {
+		sigs = append(sigs, syscall.SIGHUP)
+	}
+	raw := make(chan os.Signal, 4)
+	signal.Notify(raw, sigs...)
+	go func() { // ends with the process: more signals may come until then
+		for s := range raw {
+			c.mu.Lock()
+			c.last = s
+			c.mu.Unlock()
+			c.end()
+			select {
+			case c.ch <- s:
+			default:
+			}
+		}
+	}()
+	return c
+}
+
+func (c *caught) stop() { c.end() }
+
+// code is the exit code of a command that a signal ended, as shells have it.
+func (c *caught) code() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s, ok := c.last.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return 128 + int(syscall.SIGINT)
+}
+
+// cancel stops the job, whatever has become of its caller.
+func (o *adhoc) cancel(a *api, job *wire.Job) bool {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	q := ns(val(job.Namespace))
+	if _, err := a.delete(ctx, jobPath(*job.ID), q, nil); err != nil && !notFound(err) {
+		o.hint("The job could not be stopped (%v):  muster job stop %s", err, *job.ID)
+		return false
+	}
+	return true
+}
+
+// waiting keeps a person informed who waits for a job.
+type waiting struct {
+	*adhoc
+	api   *api
+	job   *wire.Job
+	since time.Time
+	next  time.Time // when to look for the reason again; zero: it was not looked for yet
+	said  string
+	away  bool // the agent does not answer
+}
+
+// passing reports whether an error may be over by itself: an agent that is started again, a cluster without a leader for a
+// moment. The job does not depend on who watches it.
+func (w *waiting) passing(err error) bool {
+	var answer *apiError
+	if errors.As(err, &answer) && answer.Status < 500 && answer.Status != http.StatusTooManyRequests {
+		return false
+	}
+	if !w.away {
+		w.away = true
+		w.hint("No answer from the cluster (%v); the job goes on, and this command tries again", err)
+	}
+	return true
+}
+
+func (w *waiting) reached() {
+	if w.away {
+		w.away = false
+		w.hint("The cluster answers again")
+	}
+}
+
+// tell says why the job waits and when it is thought to start: once it has waited for a while, and whenever that changes.
+func (w *waiting) tell(ctx context.Context) {
+	now := w.now()
+	if now.Sub(w.since) < tellAfter || now.Before(w.next) {
+		return
+	}
+	w.next = now.Add(tellEvery)
+	var y nomadlike.Why
+	ctx, stop := context.WithTimeout(ctx, 5*time.Second)
+	defer stop()
+	if _, err := w.api.get(ctx, jobPath(*w.job.ID, "/why"), ns(val(w.job.Namespace)), &y); err != nil {
+		return
+	}
+	if y.Reason == "" && len(y.Groups) == 0 {
+		w.next = now.Add(pollEvery) // nothing has been decided yet
+		return
+	}
+	var words, starts []string
+	key := y.Reason
+	var list [][2]string
+	list = (&jobWhyOptions{env: w.env}).lines(&y, true)
+	adviceLines(y.Advice, func(k, f string, args ...any) { list = append(list, [2]string{k, fmt.Sprintf(f, args...)}) })
+	for _, l := range list {
+		switch text := strings.TrimSpace(l[1]); l[0] {
+		case "blocked", "never", "given up", "try":
+			words = append(words, fmt.Sprintf("  %-8s %s", l[0], text))
+			key += "|" + text
+		case "starts":
+			starts = append(starts, fmt.Sprintf("  %-8s %s", l[0], text)) // which changes by itself all the time
+		}
+	}
+	if key == w.said {
+		return
+	}
+	first := w.said == ""
+	w.said = key
+	w.hint("Waiting for a place [%s]", y.Reason)
+	for _, l := range slices.Concat(words, starts) {
+		w.hint("%s", l)
+	}
+	if first {
+		w.hint("  all of it:  muster job why %s  (Ctrl-C cancels)", *w.job.ID)
+	}
+}
+
+// attendance is a look at a job until it is over.
+type attendance struct {
+	*adhoc
+	api   *api
+	job   *wire.Job
+	sig   *caught
+	life  context.Context // goes on after the first signal
+	mu    sync.Mutex      // of what is written
+	logs  sync.WaitGroup
+	began map[string]bool // allocations whose output is followed
+	seen  sync.Map        // id of an allocation -> its status
+}
+
+// attend prints what the job writes until it is over, and gives its exit code. The first signal cancels the job, whose end is
+// waited for; the next one ends the waiting. A terminal that is gone is not waited for.
+func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
+	x := &attendance{adhoc: o, api: a, job: job, sig: catch(ctx), began: map[string]bool{}}
+	defer x.sig.stop()
+	var end context.CancelFunc
+	x.life, end = context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	w := waiting{adhoc: o, api: a, job: job, since: o.now()}
+	over, canceled := x.sig.ctx.Done(), false
+	for {
+		list, err := newest(x.life, a, job)
+		if err == nil {
+			w.reached()
+		} else if !w.passing(err) {
+			if canceled && notFound(err) {
+				return exitCode(x.sig.code())
+			}
+			return errors.Join(err, errors.New("the job goes on: muster job logs -all -f "+*job.ID))
+		}
+		for _, s := range list {
+			x.seen.Store(s.ID, s.ClientStatus)
+			x.follow(s)
+		}
+		if done, code := ended(list, o.nodes); err == nil && (done || canceled && len(list) == 0) {
+			x.drain(list)
+			if canceled {
+				return exitCode(x.sig.code())
+			}
+			for _, s := range list {
+				if why := unstarted(s); why != "" {
+					o.hint("Error: on node %s: %s (muster alloc status %s)", s.NodeName, why, shortID(s.ID, false))
+				}
+			}
+			if code != 0 {
+				return exitCode(code)
+			}
+			return nil
+		}
+		if err == nil && len(list) == 0 {
+			w.tell(x.sig.ctx)
+		}
+		select {
+		case <-over:
+			over, canceled = nil, true // and now the next one
+			if x.sig.code() != 128+int(syscall.SIGHUP) {
+				o.hint("Canceling job %s; once more, and its end is not waited for", *job.ID)
+			}
+			if !o.cancel(a, job) || x.sig.code() == 128+int(syscall.SIGHUP) {
+				return exitCode(x.sig.code())
+			}
+			select {
+			case <-x.sig.ch: // the one that was it
+			default:
+			}
+		case <-x.again(canceled):
+			return exitCode(x.sig.code())
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// again is the signals after the first one.
+func (x *attendance) again(canceled bool) <-chan os.Signal {
+	if !canceled {
+		return nil
+	}
+	return x.sig.ch
+}
+
+// ended reports whether all is over, and with which exit code: that of the allocation that failed first, because those that end
+// later were ended with it.
+func ended(list []*wire.AllocationListStub, nodes int) (done bool, code int) {
+	n := 0
+	var first int64
+	for _, s := range list {
+		if !over(s) {
+			continue
+		}
+		n++
+		at := s.ModifyTime
+		if st := s.TaskStates["main"]; st != nil && !st.FinishedAt.IsZero() {
+			at = st.FinishedAt.UnixNano()
+		}
+		if c := exitOf(s); c != 0 && (code == 0 || at < first) {
+			code, first = c, at
+		}
+	}
+	return n == nodes || n > 0 && code != 0 && n == len(list), code
+}
+
+// follow prints what an allocation writes, once it has begun.
+func (x *attendance) follow(s *wire.AllocationListStub) {
+	if s.ClientStatus != "running" && !over(s) || x.began[s.ID] {
+		return
+	}
+	x.began[s.ID] = true
+	al := &wire.Allocation{ID: s.ID, Namespace: s.Namespace}
+	for typ, w := range map[string]*lineWriter{"stdout": {mu: &x.mu, w: x.out}, "stderr": {mu: &x.mu, w: x.err}} {
+		x.logs.Go(func() {
+			mark := &logMark{}
+			logs := allocLogsOptions{env: x.env, follow: true, rank: -1, mark: mark}
+			for failures := 0; ; {
+				err := logs.stream(x.life, x.api, al, "main", typ, w)
+				if x.life.Err() != nil || err == nil && x.closes(s.ID) {
+					return
+				}
+				if mark.moved {
+					failures, mark.moved = 0, false
+				}
+				var answer *apiError
+				if failures++; failures > 100 || errors.As(err, &answer) && answer.Status < 500 && (answer.Status != http.StatusNotFound || failures > 20) {
+					if x.status(s.ID) == "running" {
+						x.hint("%v", err)
+					}
+					return
+				}
+				// Its agent is started again, or is out of touch.
+				if !sleepFor(x.life, min(time.Duration(failures)*pollEvery, 5*time.Second)) {
+					return
+				}
+			}
+		})
+	}
+}
+
+// status is how an allocation was seen last.
+func (x *attendance) status(id string) string {
+	s, _ := x.seen.Load(id)
+	text, _ := s.(string)
+	return text
+}
+
+// closes reports whether an output that has ended belongs to an allocation that has: the end of an agent that passes it on
+// looks the same.
+func (x *attendance) closes(id string) bool {
+	for range 7 {
+		switch x.status(id) {
+		case "complete", "failed", "lost":
+			return true
+		}
+		if !sleepFor(x.life, pollEvery) {
+			return true
+		}
+	}
+	return false
+}
+
+func sleepFor(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// drain waits for the rest of the output; what a lost node has is not to be had.
+func (x *attendance) drain(list []*wire.AllocationListStub) {
+	all := make(chan struct{})
+	go func() { x.logs.Wait(); close(all) }()
+	var enough <-chan time.Time
+	if slices.ContainsFunc(list, func(s *wire.AllocationListStub) bool { return s.ClientStatus == "lost" }) {
+		enough = time.After(logsLinger)
+	}
+	select {
+	case <-all:
+	case <-enough:
+	case <-x.sig.ch:
+	}
+}
