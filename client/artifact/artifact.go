@@ -24,6 +24,7 @@ const (
 	BytesMax = 100 << 30 // fetched, and unpacked
 	FilesMax = 100_000
 	TimeMax  = 30 * time.Minute
+	IdleMax  = 2 * time.Minute // without a byte from the server
 )
 
 // Spec says what to fetch.
@@ -35,6 +36,7 @@ type Spec struct {
 	Name     string            // of the file, for mode file; "" takes it from the source
 	BytesMax int64             // 0 is BytesMax
 	FilesMax int               // 0 is FilesMax
+	IdleMax  time.Duration     // 0 is IdleMax
 }
 
 // ErrRefused marks errors that another attempt cannot cure.
@@ -171,17 +173,21 @@ func (s Spec) plan() (*plan, error) {
 	return p, nil
 }
 
-// hide leaves the password out of a URL.
+// hide leaves the user with his password out of a URL, and what its options are: signed URLs have their key there.
 func hide(s string) string {
-	if i := strings.Index(s, "://"); i >= 0 {
-		if at := strings.LastIndex(s, "@"); at > i {
-			s = s[:i+3] + "..." + s[at:]
+	head, query, asks := strings.Cut(s, "?")
+	if i := strings.Index(head, "://"); i >= 0 {
+		if at := strings.LastIndex(head, "@"); at > i {
+			head = head[:i+3] + "..." + head[at:]
 		}
 	}
-	if len(s) > 200 {
-		s = s[:200]
+	if len(head) > 200 {
+		head = head[:200]
 	}
-	return s
+	if asks && query != "" {
+		head += "?..."
+	}
+	return head
 }
 
 // The child process: the same binary with a hidden verb and an environment variable reads a Spec as JSON from its

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -199,7 +200,7 @@ func TestFetch(t *testing.T) {
 			t.Errorf("%s: %v, want %q", src, err, want)
 		}
 	}
-	if got := hide("https://user:pass@host/x"); strings.Contains(got, "pass") {
+	if got := hide("https://user:pass@host/x?token=key@x"); got != "https://...@host/x?..." {
 		t.Error(got)
 	}
 }
@@ -268,6 +269,39 @@ func TestFetchEndsWithItsContext(t *testing.T) {
 	case <-gone:
 	case <-time.After(5 * time.Second):
 		t.Error("the fetching process goes on")
+	}
+}
+
+func TestFetchFromServersThatHang(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/begun" {
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte("x"))
+			w.(http.Flusher).Flush()
+		}
+		<-r.Context().Done()
+	}))
+	defer srv.Close()
+	for _, path := range []string{"/silent", "/begun"} {
+		err := Fetch(t.Context(), Spec{Source: srv.URL + path, IdleMax: 200 * time.Millisecond}, dirFor(t))
+		if err == nil || !strings.Contains(err.Error(), "has sent nothing for 200ms") || errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// Errors go to events and logs, where neither passwords nor signed URLs belong.
+func TestErrorsHideSecrets(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close() // nobody listens there
+	for _, src := range []string{"http://user:s3cret@" + addr + "/x?sig=s3cret", "git::http://user:s3cret@" + addr + "/x?sig=s3cret"} {
+		if err := Fetch(t.Context(), Spec{Source: src}, dirFor(t)); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%v", err)
+		}
 	}
 }
 

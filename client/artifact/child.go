@@ -13,6 +13,7 @@ import (
 	"hash"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -45,6 +46,9 @@ func child() error {
 	if s.FilesMax <= 0 || s.FilesMax > FilesMax {
 		s.FilesMax = FilesMax
 	}
+	if s.IdleMax <= 0 || s.IdleMax > TimeMax {
+		s.IdleMax = IdleMax
+	}
 	unix.Umask(0o022)
 	for what, n := range map[int]uint64{unix.RLIMIT_NOFILE: 256, unix.RLIMIT_FSIZE: uint64(s.BytesMax) + 1<<20, unix.RLIMIT_CORE: 0} {
 		if err := unix.Setrlimit(what, &unix.Rlimit{Cur: n, Max: n}); err != nil {
@@ -70,6 +74,20 @@ func child() error {
 
 // download fetches over http, checks and unpacks.
 func (p *plan) download(ctx context.Context, root *os.Root) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := time.AfterFunc(p.Spec.IdleMax, func() { cancel(fmt.Errorf("the server has sent nothing for %s", p.Spec.IdleMax)) })
+	defer idle.Stop()
+	why := func(err error) error { // without the URL, which may hold secrets
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		var u *url.Error
+		if errors.As(err, &u) {
+			return u.Err
+		}
+		return err
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
 	if err != nil {
 		return refuse("%v", err)
@@ -85,7 +103,7 @@ func (p *plan) download(ctx context.Context, root *os.Root) error {
 	}}
 	resp, err := c.Do(req)
 	if err != nil {
-		return err
+		return why(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
@@ -113,10 +131,11 @@ func (p *plan) download(ctx context.Context, root *os.Root) error {
 		}
 		out = io.MultiWriter(f, sum)
 	}
-	n, err := io.Copy(out, io.LimitReader(resp.Body, p.Spec.BytesMax+1))
+	n, err := io.Copy(out, io.LimitReader(watched{resp.Body, func() { idle.Reset(p.Spec.IdleMax) }}, p.Spec.BytesMax+1))
 	if err != nil {
-		return err
+		return why(err)
 	}
+	idle.Stop()
 	if n > p.Spec.BytesMax {
 		return refuse("it has more than the %d bytes that are fetched at most", p.Spec.BytesMax)
 	}
@@ -134,6 +153,21 @@ func (p *plan) download(ctx context.Context, root *os.Root) error {
 		return err
 	}
 	return root.Remove(packed)
+}
+
+// watched says when something was read.
+type watched struct {
+	r    io.Reader
+	read func()
+}
+
+// Read implements io.Reader.
+func (w watched) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if n > 0 {
+		w.read()
+	}
+	return n, err
 }
 
 // hasher reads "sha256:..." or, by its length, a bare sum.
@@ -169,11 +203,19 @@ func (p *plan) clone(ctx context.Context, root *os.Root) error {
 		return refuse("this node has no git")
 	}
 	run := func(args ...string) error {
-		cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "core.hooksPath=/dev/null", "-c", "protocol.file.allow=never", "-c", "protocol.ext.allow=never"}, args...)...)
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "core.hooksPath=/dev/null", "-c", "protocol.file.allow=never", "-c", "protocol.ext.allow=never", "-c", "http.lowSpeedLimit=1", "-c", fmt.Sprintf("http.lowSpeedTime=%d", int(p.Spec.IdleMax.Seconds()))}, args...)...)
 		cmd.WaitDelay = time.Second
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("git: %w: %.500s", err, strings.TrimSpace(string(out)))
+			said := strings.ReplaceAll(strings.TrimSpace(string(out)), p.URL, hide(p.URL))
+			if u, uerr := url.Parse(p.URL); uerr == nil { // git leaves the password out, not always the options
+				for _, secret := range []string{u.RawQuery, u.User.String()} {
+					if secret != "" {
+						said = strings.ReplaceAll(said, secret, "...")
+					}
+				}
+			}
+			return fmt.Errorf("git: %w: %.500s", err, said)
 		}
 		return nil
 	}
