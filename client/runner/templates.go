@@ -213,6 +213,9 @@ func (r rendering) write(dest string, content []byte, s *templateSpec) error {
 	if err := r.root.MkdirAll(path.Dir(dest), 0o755); err != nil {
 		return driver.Permanent(err)
 	}
+	if st, err := r.root.Lstat(dest); err == nil && st.IsDir() {
+		return driver.Permanent(errors.New("the destination is a directory; want the path of a file"))
+	}
 	next := dest + ".muster-new"
 	if err := r.root.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strconv"
 	"strings"
@@ -53,7 +54,7 @@ func Render(in Input) ([]byte, error) {
 	}
 	left := loopMax
 	lack := &missing{}
-	t := template.New("template").Delims(in.Left, in.Right).Funcs(functions(in)).Funcs(variableFunctions(in, lack)).Funcs(serviceFunctions(in)).Funcs(template.FuncMap{
+	t := template.New("template").Delims(in.Left, in.Right).Funcs(metered(functions(in))).Funcs(variableFunctions(in, lack)).Funcs(serviceFunctions(in)).Funcs(template.FuncMap{
 		// every loop asks it: see bind
 		"muster_each": func(v any) (any, error) {
 			x := reflect.ValueOf(v)
@@ -199,7 +200,6 @@ func functions(in Input) template.FuncMap {
 			}
 			return short(string(b))
 		},
-		"add": func(a, b int64) int64 { return a + b }, "subtract": func(b, a int64) int64 { return a - b }, "multiply": func(a, b int64) int64 { return a * b },
 		"print":   func(v ...any) (string, error) { return short(fmt.Sprint(v...)) },
 		"println": func(v ...any) (string, error) { return short(fmt.Sprintln(v...)) },
 		"printf":  printf,
@@ -209,6 +209,7 @@ func functions(in Input) template.FuncMap {
 			return escaped(s, func(s string) string { return template.URLQueryEscaper(s) })
 		},
 	}
+	maps.Copy(f, moreFunctions())
 	for name, why := range absent {
 		f[name] = func(...any) (any, error) { return nil, bad{fmt.Errorf("%s: %s", name, why)} }
 	}
