@@ -110,6 +110,9 @@ type distinctAsk struct {
 // needsRDMA is what a task asks for by rdma = true.
 var needsRDMA = []structs.Constraint{{LTarget: "${attr." + structs.RDMAAttribute + "}", Operand: structs.OperandIsSet}}
 
+// needsContainerGPUs is what a container asks for with a GPU: not every engine can be given one.
+var needsContainerGPUs = []structs.Constraint{{LTarget: "${attr." + structs.DockerGPUAttribute + "}", Operand: structs.OperandNotEqual, RTarget: structs.DockerGPUNone}}
+
 // compileAsk gathers everything that decides where a group may run.
 func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 	a := &ask{job: job, tg: tg, gpuFit: gpuFit, need: structs.GroupVector(tg)}
@@ -138,6 +141,9 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 			d := compileGPU(t.Name, t.Resources.GPU)
 			d.tied = t.Resources.NUMA.Ties(gpuName)
 			a.devices = append(a.devices, d)
+		}
+		if t.Driver == structs.DockerDriver && asksGPUs(&t.Resources) {
+			a.constrain(needsContainerGPUs, false)
 		}
 	}
 	if t := tg.Topology; t != nil {
@@ -235,6 +241,12 @@ func compileDevice(task string, r *structs.DeviceRequest) deviceAsk {
 
 // gpuName is what a request for GPUs means in terms of devices.
 const gpuName = "nvidia/gpu"
+
+func asksGPUs(r *structs.Resources) bool {
+	return len(r.GPU) > 0 || slices.ContainsFunc(r.Devices, func(d structs.DeviceRequest) bool {
+		return d.Name == "gpu" || d.Name == gpuName || strings.HasPrefix(d.Name, gpuName+"/")
+	})
+}
 
 func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
 	d := deviceAsk{task: task}

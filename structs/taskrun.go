@@ -14,6 +14,14 @@ var Ulimits = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock",
 // UlimitMemlock is how much memory a process may lock: RDMA registers memory, which locks it.
 const UlimitMemlock = "memlock"
 
+// DockerDriver is the driver of containers. DockerGPUAttribute is the attribute of nodes that says how GPUs reach their
+// containers, DockerGPUNone when they cannot.
+const (
+	DockerDriver       = "docker"
+	DockerGPUAttribute = "driver.docker.gpu"
+	DockerGPUNone      = "none"
+)
+
 // RDMAAttribute is the attribute of nodes that names their RDMA adapters; without any a node lacks it.
 const RDMAAttribute = "rdma.devices"
 
