@@ -165,6 +165,12 @@ type Preparer interface {
 	Prepare(ctx context.Context, cfg *TaskConfig, tell func(message string)) error
 }
 
+// Teller is implemented by tasks that something else than the agent watches over, which may be away for a while.
+type Teller interface {
+	// Tell says whom to tell, in sentences for a person, what stands in the way while Wait waits. Telling does not block for long.
+	Tell(tell func(message string))
+}
+
 // Dirs are absolute host paths. They exist before Start; the driver creates nothing but TaskDir/tmp.
 type Dirs struct {
 	AllocDir   string // shared by the tasks of the allocation (NOMAD_ALLOC_DIR)

@@ -456,6 +456,9 @@ func (t *task) watch(ctx context.Context, h driver.Task) {
 
 // wait waits until the run ends or something is asked of the task.
 func (t *task) wait(ctx context.Context, h driver.Task) {
+	if h, ok := h.(driver.Teller); ok {
+		h.Tell(func(message string) { t.note(ctx, event(EventDriver, message)) })
+	}
 	wctx, cancel := t.waiting(ctx, wishNone)
 	res, err := h.Wait(wctx)
 	cancel()

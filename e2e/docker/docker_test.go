@@ -3,6 +3,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -280,6 +281,12 @@ func (n *node) runs(t *testing.T) {
 	if len(files) != 3 {
 		t.Errorf("log files %v, want 3", files)
 	}
+	// A terminal's line that does not end for long is in the log as it was written.
+	n.run(t, "unending", "batch", boxWith("tty = true", "line", "100000"), "")
+	a = n.alloc(t, "unending", "complete")
+	if out := strings.TrimRight(n.logs(t, a, "stdout"), "\r\n"); out != strings.Repeat("x", 100000) {
+		t.Errorf("%d bytes, %d of them x", len(out), strings.Count(out, "x"))
+	}
 }
 
 func (n *node) config(t *testing.T) {
@@ -406,6 +413,16 @@ func (n *node) images(t *testing.T) {
 	}
 	n.run(t, "missing", "batch", fmt.Sprintf("config {\n image = \"%s/nothing:v1\"\n}\n", n.reg.addr), "")
 	wantText(t, "a missing image", events(n.alloc(t, "missing", "failed")), "pull", "manifest unknown")
+	// An image that is for other machines is told.
+	other := bytes.ReplaceAll(n.savedImage(t, "foreign:v1"), []byte(`"architecture":"`+goarch()+`"`), []byte(`"architecture":"s390x"`))
+	if res, err := n.engine.api.ImageLoad(context.Background(), bytes.NewReader(other)); err != nil {
+		t.Error(err)
+	} else {
+		_, _ = readAll(res)
+		res.Close()
+		n.run(t, "foreign", "batch", "config {\n image = \"foreign:v1\"\n}\n", "")
+		wantText(t, "an image for other machines", events(n.alloc(t, "foreign", "complete")), "is for s390x machines")
+	}
 	n.reg.mu.Lock()
 	n.reg.password = "right"
 	n.reg.mu.Unlock()
@@ -778,6 +795,10 @@ func (n *node) engineKilled(t *testing.T) {
 	before := n.container(t, a)
 	time.Sleep(500 * time.Millisecond)
 	n.engine.kill()
+	harness.Eventually(t, 30*time.Second, "the task to say that its engine is away", func() (bool, string) {
+		all := events(n.alloc(t, "through", "running"))
+		return strings.Contains(all, "The Docker Engine does not answer (no connection to the engine)"), all
+	})
 	var list []struct{ ID string }
 	if err := n.api.Call("GET", "/v1/nodes", nil, &list); err != nil {
 		t.Fatal(err)
@@ -799,6 +820,7 @@ func (n *node) engineKilled(t *testing.T) {
 		after := n.container(t, a)
 		return after.State.Running && after.State.Pid == before.State.Pid, fmt.Sprint(after.State)
 	})
+	wantText(t, "events", events(n.alloc(t, "through", "running")), "The Docker Engine answers again")
 	was := len(n.logs(t, a, "stdout"))
 	harness.Eventually(t, 20*time.Second, "its output to go on", func() (bool, string) { return len(n.logs(t, a, "stdout")) > was, "" })
 	if out, err := n.muster("job", "stop", "-detach", "through"); err != nil {

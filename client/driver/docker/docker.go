@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Labels of the containers that this driver makes.
@@ -103,6 +104,7 @@ type Driver struct {
 // engine is what matters of the engine.
 type engine struct {
 	version, api, storage, cgroup string
+	arch                          string // of the machine, as images have it
 	runtimes                      []string
 	defaultRuntime                string
 	cdiDirs                       []string // none: it cannot inject by CDI
@@ -206,7 +208,7 @@ func (d *Driver) Fingerprint(ctx context.Context) driver.Fingerprint {
 	return driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{
 		"driver.docker": "1", "driver.docker.version": e.version, "driver.docker.api": e.api, "driver.docker.storage": e.storage,
 		"driver.docker.runtimes": strings.Join(runtimes, ","), "driver.docker.cgroup": e.cgroup,
-		"driver.docker.cdi": flag(len(e.cdiDirs) > 0), "driver.docker.gpu": d.gpuMode(e),
+		"driver.docker.cdi": flag(len(e.cdiDirs) > 0), structs.DockerGPUAttribute: d.gpuMode(e),
 		"driver.docker.privileged.enabled": flag(d.opt.AllowPrivileged), "driver.docker.volumes.enabled": flag(d.opt.Volumes),
 	}}
 }
@@ -241,7 +243,7 @@ func (d *Driver) look(ctx context.Context) (engine, error) {
 	}
 	e = engine{
 		version: in.ServerVersion, api: ping.APIVersion, storage: in.Driver, cgroup: "v" + in.CgroupVersion, defaultRuntime: in.DefaultRuntime,
-		cdiDirs: in.CDISpecDirs, at: time.Now(),
+		arch: architecture(in.Architecture), cdiDirs: in.CDISpecDirs, at: time.Now(),
 	}
 	if in.CgroupVersion == "" {
 		e.cgroup = "v1" // engines before 20.10 do not tell
@@ -255,13 +257,24 @@ func (d *Driver) look(ctx context.Context) (engine, error) {
 	return e, nil
 }
 
+// architecture is a machine's architecture as images have it; the engine says it as the kernel does.
+func architecture(machine string) string {
+	switch machine {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return machine
+}
+
 // brief takes from an error what a person needs: the client's sentences repeat themselves.
 func brief(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return errors.New("it takes too long")
+		return errors.New("the engine takes too long")
 	}
 	if client.IsErrConnectionFailed(err) {
-		return errors.New("no connection")
+		return errors.New("no connection to the engine")
 	}
 	return err
 }
@@ -279,7 +292,7 @@ func hopeless(err error) bool {
 	if errdefs.IsInvalidArgument(err) {
 		return true
 	}
-	for _, s := range []string{"executable file not found", "no such file or directory: unknown", "permission denied: unknown", "is not a valid", "unable to find user", "unknown runtime"} {
+	for _, s := range []string{"executable file not found", "no such file or directory: unknown", "permission denied: unknown", "is not a valid", "unable to find user", "unknown runtime", "exec format error"} {
 		if strings.Contains(err.Error(), s) {
 			return true
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -225,6 +226,33 @@ func TestSplit(t *testing.T) {
 	if err := split(strings.NewReader(stamp(1)+" one\r\nrest of a line\n"), true, func(m message) bool { got = append(got, m); return true }); err != nil || len(got) != 2 || string(got[0].data) != "one\r\n" || string(got[1].data) != "rest of a line\n" {
 		t.Errorf("%q %v", fmt.Sprint(got), err)
 	}
+	// A terminal's line that does not end comes in pieces, each with a stamp, which are not part of it.
+	long := strings.Repeat("x", pieceMax)
+	got = nil
+	in2 := stamp(1) + " " + long + stamp(2) + " " + long + stamp(2) + " xx\n" + stamp(3) + " " + long + "\n"
+	if err := split(strings.NewReader(in2), true, func(m message) bool { got = append(got, m); return true }); err != nil || len(got) != 4 {
+		t.Fatalf("%d messages, %v", len(got), err)
+	}
+	for i, want := range []message{{0, stamp(1), []byte(long)}, {0, stamp(2), []byte(long)}, {0, stamp(2), []byte("xx\n")}, {0, stamp(3), []byte(long + "\n")}} {
+		if got[i].stamp != want.stamp || string(got[i].data) != string(want.data) {
+			t.Errorf("message %d: %s with %d bytes", i, got[i].stamp, len(got[i].data))
+		}
+	}
+	most := 0
+	endless := io.LimitReader(letters{}, 64<<20)
+	if err := split(endless, true, func(m message) bool { most = max(most, len(m.data)); return true }); err != nil || most > pieceMax+1 {
+		t.Errorf("a piece of %d bytes, %v", most, err)
+	}
+}
+
+// letters is a line without an end.
+type letters struct{}
+
+func (letters) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
 }
 
 // Whatever instants the agent is killed at, the files hold every byte once.
@@ -429,13 +457,22 @@ func TestGrant(t *testing.T) {
 func TestImageBook(t *testing.T) {
 	dir := t.TempDir()
 	b := openImageBook(dir)
-	b.pulled("sha256:1", "a")
-	b.pulled("sha256:2", "b")
+	b.pulled("sha256:1", "a", "")
+	b.pulled("sha256:2", "b", "")
+	b.pulled("sha256:2", "b", "sha256:2") // asked for again
+	b.pulled("sha256:2", "c", "sha256:9") // the name stood for another one
+	b.pulled("sha256:2", "d", "sha256:2") // which somebody else had made
+	b.pulled("sha256:3", "theirs", "sha256:3")
 	now := time.Now()
 	if got := b.unused(map[string]bool{"sha256:1": true}, time.Minute, now.Add(30*time.Second)); len(got) != 0 {
 		t.Errorf("too soon: %v", got)
 	}
-	if got := openImageBook(dir).unused(nil, time.Minute, now.Add(80*time.Second)); !slices.Equal(got, []string{"sha256:2"}) {
+	got := openImageBook(dir).unused(nil, time.Minute, now.Add(80*time.Second))
+	if len(got) != 1 || !slices.Equal(got["sha256:2"], []string{"b", "c"}) {
 		t.Errorf("%v", got)
+	}
+	b.wanted("sha256:1")
+	if got := b.unused(nil, time.Minute, time.Now().Add(50*time.Second)); len(got) != 0 {
+		t.Errorf("a task was about to use it: %v", got)
 	}
 }

@@ -3,8 +3,10 @@ package docker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +15,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// imageBook remembers which images this driver has pulled: no other is ever removed.
+// imageBook remembers which images this driver has pulled, and under which names: no other image and no other name of
+// one is ever removed.
 type imageBook struct {
 	path string
 
@@ -22,9 +25,12 @@ type imageBook struct {
 }
 
 type imageEntry struct {
-	Name     string
-	LastUsed time.Time // when a container of it was last seen, or it was pulled
+	Name     string    // what it was pulled as; further names are in More
+	More     []string  `json:",omitempty"`
+	LastUsed time.Time // when a container of it was last seen, a task asked for it, or it was pulled
 }
+
+func (e *imageEntry) names() []string { return append([]string{e.Name}, e.More...) }
 
 func openImageBook(dir string) *imageBook {
 	b := &imageBook{path: filepath.Join(dir, "images.json"), images: map[string]*imageEntry{}}
@@ -41,23 +47,44 @@ func (b *imageBook) saveLocked() {
 	}
 }
 
-func (b *imageBook) pulled(id, name string) {
+// pulled notes an image that was pulled. had is what the name stood for before, or "": an image that was there under that
+// name without us stays somebody else's, however often it is asked for.
+func (b *imageBook) pulled(id, name, had string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.images[id] = &imageEntry{Name: name, LastUsed: time.Now()}
+	e := b.images[id]
+	switch {
+	case e == nil && had == id:
+		return
+	case e == nil:
+		e = &imageEntry{Name: name}
+		b.images[id] = e
+	case had != id && !slices.Contains(e.names(), name):
+		e.More = append(e.More, name)
+	}
+	e.LastUsed = time.Now()
 	b.saveLocked()
 }
 
-// unused notes which images have containers now and gives those that have had none for so long.
-func (b *imageBook) unused(used map[string]bool, delay time.Duration, now time.Time) []string {
+// wanted notes that a task is about to use an image, whoever pulled it.
+func (b *imageBook) wanted(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var out []string
+	if e := b.images[id]; e != nil {
+		e.LastUsed = time.Now()
+	}
+}
+
+// unused notes which images have containers now and gives those that have had none for so long, with their names.
+func (b *imageBook) unused(used map[string]bool, delay time.Duration, now time.Time) map[string][]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[string][]string{}
 	for id, e := range b.images {
 		if used[id] {
 			e.LastUsed = now
 		} else if now.Sub(e.LastUsed) > delay {
-			out = append(out, id)
+			out[id] = e.names()
 		}
 	}
 	b.saveLocked()
@@ -187,11 +214,36 @@ func (d *Driver) Sweep(ctx context.Context) {
 	for _, c := range all.Items {
 		used[c.ImageID] = true
 	}
-	for _, id := range d.images.unused(used, d.opt.ImageDelay, time.Now()) {
-		_, err := d.api.ImageRemove(ctx, id, client.ImageRemoveOptions{PruneChildren: true})
-		if err != nil && !gone(err) {
+	for id, names := range d.images.unused(used, d.opt.ImageDelay, time.Now()) {
+		if err := d.removeImage(ctx, id, names); err != nil {
 			d.log.Debug("an image that is not used any more could not be removed", "image", id, "error", err)
+			if unreachable(err) || ctx.Err() != nil {
+				return // all of them at the next look
+			}
 		}
 		d.images.forget(id)
 	}
+}
+
+// removeImage takes an image's names away, which are removed with the last one. A name that stands for another image by
+// now is left alone, and so is an image that somebody else has named.
+func (d *Driver) removeImage(ctx context.Context, id string, names []string) error {
+	var errs []error
+	for _, name := range names {
+		in, err := d.api.ImageInspect(ctx, name)
+		if err == nil && in.ID == id {
+			_, err = d.api.ImageRemove(ctx, name, client.ImageRemoveOptions{PruneChildren: true})
+		}
+		if err != nil && !gone(err) {
+			errs = append(errs, err)
+		}
+	}
+	in, err := d.api.ImageInspect(ctx, id)
+	if err == nil && len(in.RepoTags) == 0 { // its name has moved on to a newer one
+		_, err = d.api.ImageRemove(ctx, id, client.ImageRemoveOptions{PruneChildren: true})
+	}
+	if err != nil && !gone(err) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/gpu/shim"
+	"github.com/muster-sched/muster/structs"
 )
 
 // AllowDevicesDefault are the device files that a task may ask for by name unless the agent is told otherwise. GPUs are
@@ -77,7 +78,7 @@ func (d *Driver) gpuMode(e engine) string {
 	case (d.opt.GPU == GPUAuto || d.opt.GPU == GPURuntime) && runtime:
 		return GPURuntime
 	}
-	return "none"
+	return structs.DockerGPUNone
 }
 
 // shim mounts the library that holds the task to its shares of GPU memory over the copy in the allocation's directory,

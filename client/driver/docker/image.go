@@ -28,7 +28,8 @@ func (d *Driver) Prepare(ctx context.Context, cfg *driver.TaskConfig, tell func(
 	if cfg.Launcher != "" {
 		return driver.Permanent(errors.New("docker: launch mode \"rank\" needs the driver exec or raw_exec; in a container let a launcher of the image start the ranks, with mode \"node\""))
 	}
-	if _, err := d.look(ctx); err != nil {
+	e, err := d.look(ctx)
+	if err != nil {
 		return fmt.Errorf("docker: the engine at %s: %w", d.opt.Host, err)
 	}
 	v, err := d.decode(cfg.Config)
@@ -38,8 +39,15 @@ func (d *Driver) Prepare(ctx context.Context, cfg *driver.TaskConfig, tell func(
 	if _, err := d.request(cfg, v, ""); err != nil {
 		return err
 	}
-	_, err = d.image(ctx, cfg, v, tell)
-	return err
+	id, err := d.image(ctx, cfg, v, tell)
+	if err != nil {
+		return err
+	}
+	// Programs of other machines may run here by emulation, so that this is no reason to refuse them.
+	if in, err := d.api.ImageInspect(ctx, id); err == nil && in.Architecture != "" && e.arch != "" && in.Architecture != e.arch {
+		tell(fmt.Sprintf("The image %s is for %s machines, and this one is %s: its programs run only by emulation", v.String("image"), in.Architecture, e.arch))
+	}
+	return nil
 }
 
 // image finds or fetches the task's image and gives its id.
@@ -61,9 +69,14 @@ func (d *Driver) image(ctx context.Context, cfg *driver.TaskConfig, v driver.Val
 	in, err := d.api.ImageInspect(ctx, name)
 	switch {
 	case err == nil && (!fresh || ref == nil):
+		d.images.wanted(in.ID)
 		return in.ID, nil
 	case err != nil && !gone(err):
-		return "", fmt.Errorf("docker: look for image %s: %w", name, err)
+		err = fmt.Errorf("docker: look for image %s: %w", name, brief(err))
+		if errdefs.IsInvalidArgument(err) || strings.Contains(err.Error(), "invalid reference format") {
+			err = driver.Permanent(err)
+		}
+		return "", err
 	case v.String("load") != "":
 		return "", refuse("the archive %s does not hold the image %s", v.String("load"), name)
 	case ref == nil:
@@ -77,7 +90,7 @@ func (d *Driver) image(ctx context.Context, cfg *driver.TaskConfig, v driver.Val
 	if err != nil {
 		return "", err
 	}
-	id, err := d.pull(ctx, ref, auth, v.Duration("image_pull_timeout"), tell)
+	id, err := d.pull(ctx, ref, auth, have, v.Duration("image_pull_timeout"), tell)
 	if err != nil && have != "" && !v.Bool("force_pull") && ctx.Err() == nil {
 		tell(fmt.Sprintf("The registry could not be asked for a newer %s (%v); the image that is here is used", name, err))
 		return have, nil
@@ -139,8 +152,8 @@ type pull struct {
 const progressFirst = 5 * time.Second
 
 // pull fetches an image. Tasks that want the same one with the same credentials share the work; it ends when nobody
-// waits any more.
-func (d *Driver) pull(ctx context.Context, ref reference.Named, auth string, limit time.Duration, tell func(string)) (string, error) {
+// waits any more. have is the image that the name stands for now, or "".
+func (d *Driver) pull(ctx context.Context, ref reference.Named, auth, have string, limit time.Duration, tell func(string)) (string, error) {
 	key := ref.String() + "\x00" + auth
 	d.mu.Lock()
 	p := d.pulls[key]
@@ -151,7 +164,7 @@ func (d *Driver) pull(ctx context.Context, ref reference.Named, auth string, lim
 		d.wg.Add(1)
 		go func() {
 			defer d.wg.Done()
-			id, err := d.fetch(pctx, p, ref, auth)
+			id, err := d.fetch(pctx, p, ref, auth, have)
 			cancel()
 			p.mu.Lock()
 			p.id, p.err = id, err
@@ -204,7 +217,7 @@ func (d *Driver) pull(ctx context.Context, ref reference.Named, auth string, lim
 }
 
 // fetch does the pulling.
-func (d *Driver) fetch(ctx context.Context, p *pull, ref reference.Named, auth string) (string, error) {
+func (d *Driver) fetch(ctx context.Context, p *pull, ref reference.Named, auth, have string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	idle := time.AfterFunc(d.opt.PullPatience, func() { cancel(fmt.Errorf("no progress for %s", d.opt.PullPatience)) })
@@ -243,7 +256,7 @@ func (d *Driver) fetch(ctx context.Context, p *pull, ref reference.Named, auth s
 	if err != nil {
 		return fail(err)
 	}
-	d.images.pulled(in.ID, name)
+	d.images.pulled(in.ID, name, have)
 	return in.ID, nil
 }
 

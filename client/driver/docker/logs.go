@@ -353,22 +353,38 @@ type message struct {
 	data   []byte
 }
 
-// frameMax bounds a frame: the engine cuts lines at 16 KiB.
-const frameMax = 16 << 20
+// frameMax bounds a frame, and pieceMax a piece of a line: the engine cuts longer lines at 16 KiB.
+const (
+	frameMax = 16 << 20
+	pieceMax = 16 << 10
+)
+
+// stampForm is how the engine writes stamps: always so long.
+const stampForm = "2006-01-02T15:04:05.000000000Z"
 
 // split cuts the engine's stream into messages until it ends, or until take says so. Without a terminal it comes in
-// frames: a byte for the stream, three zeros, four bytes of length, then stamp, blank and data.
+// frames: a byte for the stream, three zeros, four bytes of length, then stamp, blank and data. With one there is nothing
+// but stamp, blank and data, and a message ends with its line or after pieceMax bytes: a task that never ends a line
+// must not gather in memory.
 func split(r io.Reader, tty bool, take func(message) bool) error {
 	in := bufio.NewReaderSize(r, 64<<10)
+	last := ""
 	for {
 		var m message
-		var text []byte
 		if tty {
-			line, err := in.ReadBytes('\n')
-			if len(line) == 0 && err != nil {
+			head, err := in.Peek(len(stampForm) + 1)
+			if len(head) == 0 {
 				return endOf(err)
 			}
-			text = line
+			stamp, ok := stampOf(head)
+			if ok {
+				last = stamp
+				_, _ = in.Discard(len(head))
+			}
+			m.stamp = last // that of its beginning, for the rest of a line
+			if m.data, err = piece(in); len(m.data) == 0 && err != nil && !ok {
+				return endOf(err)
+			}
 		} else {
 			var head [8]byte
 			if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -381,20 +397,55 @@ func split(r io.Reader, tty bool, take func(message) bool) error {
 			if head[0] == 2 {
 				m.stream = 1
 			}
-			text = make([]byte, n)
+			text := make([]byte, n)
 			if _, err := io.ReadFull(in, text); err != nil {
 				return err // cut: the next read begins before it
 			}
+			stamp, data, ok := bytes.Cut(text, []byte{' '})
+			if !ok || len(stamp) < len("2006-01-02T15:04:05Z") || stamp[4] != '-' {
+				data, stamp = text, nil
+			}
+			m.stamp, m.data = string(stamp), data
 		}
-		stamp, data, ok := bytes.Cut(text, []byte{' '})
-		if !ok || len(stamp) < len("2006-01-02T15:04:05Z") || stamp[4] != '-' {
-			data, stamp = text, nil // part of a line that the terminal has no stamp for
-		}
-		m.stamp, m.data = string(stamp), data
 		if !take(m) {
 			return nil
 		}
 	}
+}
+
+// stampOf is the stamp that a message of a terminal begins with.
+func stampOf(head []byte) (string, bool) {
+	if len(head) != len(stampForm)+1 || head[len(stampForm)] != ' ' || head[len(stampForm)-1] != 'Z' {
+		return "", false
+	}
+	_, err := time.Parse(time.RFC3339Nano, string(head[:len(stampForm)]))
+	return string(head[:len(stampForm)]), err == nil
+}
+
+// piece reads up to the end of a line, or pieceMax bytes of it. A line of just that length has its end with it.
+func piece(in *bufio.Reader) ([]byte, error) {
+	var out []byte
+	for len(out) <= pieceMax {
+		if len(out) == pieceMax {
+			if b, _ := in.Peek(1); len(b) == 0 || b[0] != '\n' {
+				break
+			}
+		}
+		if _, err := in.Peek(1); err != nil {
+			return out, err
+		}
+		b, _ := in.Peek(min(in.Buffered(), max(1, pieceMax-len(out))))
+		end := bytes.IndexByte(b, '\n')
+		if end >= 0 {
+			b = b[:end+1]
+		}
+		out = append(out, b...)
+		_, _ = in.Discard(len(b))
+		if end >= 0 {
+			break
+		}
+	}
+	return out, nil
 }
 
 func endOf(err error) error {

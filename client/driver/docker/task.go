@@ -32,7 +32,10 @@ type Task struct {
 	pid   int
 	ended bool
 	exit  driver.ExitResult
-	last  struct { // measurement before this one
+	tell  func(string) // or nil
+	away  time.Time    // since when the engine has not answered; zero when it does
+	told  bool         // that it does not
+	last  struct {     // measurement before this one
 		at  time.Time
 		cpu uint64
 	}
@@ -77,6 +80,38 @@ const (
 	backMax = 2 * time.Second
 )
 
+// awayPatience is how long an engine may be away before the task's events say so: a restart of it takes less.
+const awayPatience = 5 * time.Second
+
+// Tell implements driver.Teller.
+func (t *Task) Tell(tell func(string)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tell = tell
+}
+
+// answered takes note of whether the engine answers, and tells once when it does not, and once when it does again.
+func (t *Task) answered(err error) {
+	t.mu.Lock()
+	tell, message := t.tell, ""
+	switch {
+	case err == nil && t.told:
+		message = "The Docker Engine answers again"
+		fallthrough
+	case err == nil:
+		t.away, t.told = time.Time{}, false
+	case t.away.IsZero():
+		t.away = time.Now()
+	case !t.told && time.Since(t.away) > awayPatience:
+		t.told = true
+		message = fmt.Sprintf("The Docker Engine does not answer (%v): how the task is doing shows when it does again", brief(err))
+	}
+	t.mu.Unlock()
+	if message != "" && tell != nil {
+		tell(message)
+	}
+}
+
 // Wait waits for the container's end and for its logs. While the engine is away it waits for that, too.
 func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	logs := t.d.copyLogs(&t.state)
@@ -87,8 +122,12 @@ func (t *Task) Wait(ctx context.Context) (driver.ExitResult, error) {
 		case ctx.Err() != nil:
 			return driver.ExitResult{}, ctx.Err()
 		case gone(err):
+			t.answered(nil)
 			return driver.ExitResult{}, driver.ErrLost
-		case err == nil:
+		case err != nil:
+			t.answered(err)
+		default:
+			t.answered(nil)
 			if t.see(&in); t.over() {
 				logs.finish(ctx)
 				if ctx.Err() != nil {

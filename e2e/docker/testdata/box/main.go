@@ -57,6 +57,8 @@ func main() {
 			fmt.Println("line", i)
 			time.Sleep(time.Duration(number(1)) * time.Millisecond)
 		}
+	case "line": // a long one
+		fmt.Println(strings.Repeat("x", number(1)))
 	case "hog":
 		var all [][]byte
 		for i := range number(1) {
