@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -264,16 +263,5 @@ func TestDestructive(t *testing.T) {
 		if got := Destructive(base(), after, "g"); got != c.want {
 			t.Errorf("%s: destructive %v, want %v", name, got, c.want)
 		}
-	}
-}
-
-func TestGroupText(t *testing.T) {
-	s := GroupText([]*structs.GroupReport{{Group: "g", Wanted: 2, Placed: 1, Code: structs.ReasonResources,
-		Refusals: []structs.Refusal{{Code: structs.ReasonResources, Dimension: "memory", Nodes: 3, Short: 7, Unit: "MiB", CuredBy: structs.EventAllocStopped}}}})
-	if want := "g: 1 of 2 placed, RESOURCES\n  RESOURCES memory: 3 nodes, short by 7 MiB, cured by alloc-stopped\n"; s != want {
-		t.Errorf("got %q, want %q", s, want)
-	}
-	if strings.Contains(GroupText(nil), "placed") {
-		t.Error("text about nothing")
 	}
 }

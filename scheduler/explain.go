@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -209,27 +208,4 @@ func mainReason(rs []structs.Refusal) structs.ReasonCode {
 		}
 	}
 	return structs.ReasonResources
-}
-
-// GroupText is the reports of a decision in words, one line per reason, for people.
-func GroupText(groups []*structs.GroupReport) string {
-	var b strings.Builder
-	for _, g := range groups {
-		fmt.Fprintf(&b, "%s: %d of %d placed", g.Group, g.Placed, g.Wanted)
-		if g.Code != structs.ReasonNone {
-			fmt.Fprintf(&b, ", %s", g.Code)
-		}
-		b.WriteString("\n")
-		for _, r := range g.Refusals {
-			fmt.Fprintf(&b, "  %s %s: %d nodes", r.Code, r.Dimension, r.Nodes)
-			if r.Short > 0 {
-				fmt.Fprintf(&b, ", short by %d %s", r.Short, r.Unit)
-			}
-			if r.Largest > 0 {
-				fmt.Fprintf(&b, ", largest free %d", r.Largest)
-			}
-			fmt.Fprintf(&b, ", cured by %s\n", r.CuredBy)
-		}
-	}
-	return b.String()
 }

@@ -16,6 +16,7 @@ import (
 
 // Words of the reports about gangs.
 const (
+	unitMembers     = "members"
 	dimMembers      = "members found"
 	dimEnding       = "members of the last start that have yet to end"
 	dimBarred       = "node failed the gang before"
@@ -257,7 +258,7 @@ func (m *gangState) mayStart(missing int) bool {
 
 // endingRefusal tells that members of the last start have yet to end.
 func endingRefusal(n int64) *structs.Refusal {
-	return &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: n, Unit: "members", CuredBy: structs.EventAllocStopped}
+	return &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: n, Unit: unitMembers, CuredBy: structs.EventAllocStopped}
 }
 
 // returns finds out why a gang that has to start again ended, and reports whether it may return. The worst that happened
@@ -729,7 +730,7 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 // gangReport adds to a report what a gang lacks.
 func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown+g.unspared >= r.Wanted {
-		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionGrowth, Short: g.withheld + g.ungrown, Unit: "members", CuredBy: structs.EventAllocStopped}
+		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionGrowth, Short: g.withheld + g.ungrown, Unit: unitMembers, CuredBy: structs.EventAllocStopped}
 		if g.withheld > 0 {
 			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
 			r.Refusals = nil
@@ -750,7 +751,7 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if slices.ContainsFunc(g.wants, func(w want) bool { return w.spare }) {
 		words = dimWithSpares
 	}
-	x := structs.Refusal{Code: structs.ReasonGang, Dimension: fmt.Sprintf("%d of %d %s", min(s.found, need), need, words), Short: need - s.found, Unit: "members", CuredBy: structs.EventAllocStopped}
+	x := structs.Refusal{Code: structs.ReasonGang, Dimension: fmt.Sprintf("%d of %d %s", min(s.found, need), need, words), Short: need - s.found, Unit: unitMembers, CuredBy: structs.EventAllocStopped}
 	if s.lacks != "" {
 		x.Code = structs.ReasonTopology
 		x.Dimension += " in one " + s.lacks

@@ -98,7 +98,7 @@ func TestNUMAProperties(t *testing.T) {
 			}
 			if (got != nil) != may {
 				t.Fatalf("seed %d, step %d: %d cores and %d GPUs, %+v, of %v and %v free: placed %v, want %v\n%s", seed, step, r.Cores, want, r.NUMA, freeCores, freeGPUs, got != nil, may,
-					scheduler.GroupText(rep.Workloads[0].Groups))
+					groupText(rep.Workloads[0].Groups))
 			}
 			if got == nil {
 				code := rep.Workloads[0].Groups[0].Code
@@ -187,7 +187,7 @@ func TestNUMATasks(t *testing.T) {
 				return p.Places[0].Cores, ""
 			}
 		}
-		return nil, scheduler.GroupText(rep.Workloads[0].Groups)
+		return nil, groupText(rep.Workloads[0].Groups)
 	}
 	if got, why := decide(); got != nil || why != "g: 0 of 1 placed, TOPOLOGY\n  TOPOLOGY cores in one NUMA node: 1 nodes, short by 1 cores, cured by node-joined\n" {
 		t.Errorf("a and before share cores, and before and b: five cores of one NUMA node are needed, got %v\n%s", got, why)

@@ -156,7 +156,7 @@ func TestPeers(t *testing.T) {
 				for _, n := range nodes {
 					why := broken(j, n, held)
 					if why == "" {
-						t.Fatalf("seed %d: %s waits though %s breaks no rule: %s", seed, j.ID, n.Name, scheduler.GroupText(rep.Workloads[0].Groups))
+						t.Fatalf("seed %d: %s waits though %s breaks no rule: %s", seed, j.ID, n.Name, groupText(rep.Workloads[0].Groups))
 					}
 					counts[why]++
 				}

@@ -39,7 +39,7 @@ func TestPromisedGPUsAreNamed(t *testing.T) {
 				t.Errorf("the gang waits for %s", g.Code)
 			}
 		case "long":
-			text := scheduler.GroupText(w.Groups)
+			text := groupText(w.Groups)
 			if !strings.Contains(text, "promised to both") {
 				t.Errorf("long waits for\n%s", text)
 			}

@@ -523,7 +523,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 	}
 	var b strings.Builder
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Now: w.now, Cursor: w.cursor, Config: structs.SchedulerConfig{GPUFit: c.String("gpu_fit", ""), PreemptBatch: c.Has("preempt_batch"), Weights: w.config.Weights}, Queues: w.queueTable(), Evicted: w.taken, Power: w.powered()}
-	if p.Rotates() || policy.Advances(p) {
+	if p.Rotates() {
 		defer func() { w.cursor = in.Cursor }()
 	}
 	gates(w, &in)
@@ -641,6 +641,29 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 	w.land()
 	if b.Len() == 0 {
 		return "nothing"
+	}
+	return b.String()
+}
+
+// groupText is the reports of a decision in words, one line per reason, for people.
+func groupText(groups []*structs.GroupReport) string {
+	var b strings.Builder
+	for _, g := range groups {
+		fmt.Fprintf(&b, "%s: %d of %d placed", g.Group, g.Placed, g.Wanted)
+		if g.Code != structs.ReasonNone {
+			fmt.Fprintf(&b, ", %s", g.Code)
+		}
+		b.WriteString("\n")
+		for _, r := range g.Refusals {
+			fmt.Fprintf(&b, "  %s %s: %d nodes", r.Code, r.Dimension, r.Nodes)
+			if r.Short > 0 {
+				fmt.Fprintf(&b, ", short by %d %s", r.Short, r.Unit)
+			}
+			if r.Largest > 0 {
+				fmt.Fprintf(&b, ", largest free %d", r.Largest)
+			}
+			fmt.Fprintf(&b, ", cured by %s\n", r.CuredBy)
+		}
 	}
 	return b.String()
 }

@@ -188,9 +188,11 @@ func (a *adviser) never() string {
 				text = fmt.Sprintf("group %q: the whole cluster, empty, has no room for its gang", g.Group)
 			}
 		}
-		for _, r := range g.Refusals {
-			text += "; " + refusalText(&r)
-			break
+		for i := range g.Refusals {
+			text += "; " + refusalText(&g.Refusals[i])
+			if g.Refusals[i].Unit != unitMembers { // else it tells how many found no place, and the next one what they lack
+				break
+			}
 		}
 		return text
 	}
@@ -200,6 +202,8 @@ func (a *adviser) never() string {
 // refusalText is a refusal in a few words.
 func refusalText(r *structs.Refusal) string {
 	switch {
+	case r.Unit == unitMembers:
+		return r.Dimension // "1 of 2 members found"
 	case r.Short > 0 && r.Nodes > 0:
 		return fmt.Sprintf("%s is short by %s on the best of %d", r.Dimension, amountText(r.Short, r.Unit), r.Nodes)
 	case r.Short > 0:

@@ -69,7 +69,7 @@ func tryChange(in scheduler.Input, load scheduler.Workload, ch *scheduler.Change
 	in.Pending = []scheduler.Workload{load}
 	plan, rep := scheduler.Schedule(in, policy.Builtin[policy.Default])
 	if rep.Workloads[0].Failed {
-		return "it does not start: " + scheduler.GroupText(rep.Workloads[0].Groups)
+		return "it does not start: " + groupText(rep.Workloads[0].Groups)
 	}
 	for _, e := range plan.Entries {
 		if v := scheduler.Verify(in.View, scheduler.Overlay{}, e); !v.All() {

@@ -10,9 +10,3 @@ func (roundRobin) Name() string               { return "round-robin" }
 func (roundRobin) Rotates() bool              { return true }
 func (roundRobin) Advances() bool             { return true }
 func (roundRobin) Weights() scheduler.Weights { return scheduler.DefaultWeights }
-
-// Advances reports whether a policy goes on to the node after the one used last, instead of staying on it.
-func Advances(p scheduler.Policy) bool {
-	a, ok := p.(interface{ Advances() bool })
-	return ok && a.Advances()
-}

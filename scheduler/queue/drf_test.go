@@ -8,10 +8,50 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// demand is what one user asks for under divide: as many tasks of one shape as he can get, up to Most.
+type demand struct {
+	Task   structs.Amount // of one task; nothing negative
+	Weight int64          // 0 means 1
+	Most   int64          // tasks; 0: no end
+}
+
+// divide shares an amount out by dominant resource fairness (Ghodsi et al., NSDI'11, algorithm 1): again and again the
+// user with the least weighted dominant share gets one more task, until nobody's next task fits. It is what Fair
+// does with what can be divided finely, by the same Scene.Dominant. The answer is tasks by user; ties go
+// to the user listed first.
+func divide(total structs.Amount, users []demand) []int64 {
+	at := Scene{Total: total}
+	got := make([]int64, len(users))
+	done := make([]bool, len(users))
+	free := total
+	for {
+		best, least := -1, int64(0)
+		for i := range users {
+			if done[i] {
+				continue
+			}
+			d, _ := at.Dominant(users[i].Task.Times(got[i]))
+			if d /= max(users[i].Weight, 1); best < 0 || d < least {
+				best, least = i, d
+			}
+		}
+		if best < 0 {
+			return got
+		}
+		u := &users[best]
+		if over, _ := u.Task.Exceeds(free); over != "" || u.Task == (structs.Amount{}) || u.Most > 0 && got[best] == u.Most {
+			done[best] = true
+			continue
+		}
+		free = free.Sub(u.Task)
+		got[best]++
+	}
+}
+
 // TestDivideAsInThePaper is the example of section 4.1 of the paper: 9 CPUs and 18 GB, tasks of <1 CPU, 4 GB> and
 // <3 CPUs, 1 GB> give 3 and 2 tasks.
 func TestDivideAsInThePaper(t *testing.T) {
-	got := Divide(structs.Amount{CPU: 9, MemoryMiB: 18}, []Demand{{Task: structs.Amount{CPU: 1, MemoryMiB: 4}}, {Task: structs.Amount{CPU: 3, MemoryMiB: 1}}})
+	got := divide(structs.Amount{CPU: 9, MemoryMiB: 18}, []demand{{Task: structs.Amount{CPU: 1, MemoryMiB: 4}}, {Task: structs.Amount{CPU: 3, MemoryMiB: 1}}})
 	if got[0] != 3 || got[1] != 2 {
 		t.Errorf("got %v, want [3 2]", got)
 	}
@@ -21,9 +61,9 @@ func TestDivideAsInThePaper(t *testing.T) {
 // for which they are proved.
 const grain = 4000
 
-func randomDemands(rng *rand.Rand, n int) (structs.Amount, []Demand) {
+func randomDemands(rng *rand.Rand, n int) (structs.Amount, []demand) {
 	total := structs.Amount{GPUMilli: grain, GPUMemoryMiB: grain, CPU: grain, MemoryMiB: grain}
-	users := make([]Demand, n)
+	users := make([]demand, n)
 	for i := range users {
 		users[i].Task = structs.Amount{GPUMilli: rng.Int64N(6), GPUMemoryMiB: rng.Int64N(6), CPU: 1 + rng.Int64N(5), MemoryMiB: rng.Int64N(6)}
 	}
@@ -49,7 +89,7 @@ func TestPropertiesOfDivide(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		n := 2 + rng.IntN(4)
 		total, users := randomDemands(rng, n)
-		got := Divide(total, users)
+		got := divide(total, users)
 		slack := int64(8)
 		var used structs.Amount
 		for i := range users {
@@ -77,7 +117,7 @@ func TestPropertiesOfDivide(t *testing.T) {
 				checks++
 			}
 			// Strategy-proofness: who lies about his task does not get to run more of the true ones.
-			lie := make([]Demand, n)
+			lie := make([]demand, n)
 			copy(lie, users)
 			parts := []*int64{&lie[i].Task.GPUMilli, &lie[i].Task.GPUMemoryMiB, &lie[i].Task.CPU, &lie[i].Task.MemoryMiB}
 			*parts[rng.IntN(4)] += rng.Int64N(4)
@@ -87,7 +127,7 @@ func TestPropertiesOfDivide(t *testing.T) {
 			if lie[i].Task != users[i].Task {
 				lied++
 			}
-			told := Divide(total, lie)
+			told := divide(total, lie)
 			if with := useful(lie[i].Task.Times(told[i]), users[i].Task); with > got[i]+slack {
 				t.Fatalf("seed %d: user %d runs %d tasks, and %d by saying %+v instead of %+v", seed, i, got[i], with, lie[i].Task, users[i].Task)
 			}
@@ -106,7 +146,7 @@ func TestDivideAgainstSearch(t *testing.T) {
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		total := structs.Amount{CPU: 6 + rng.Int64N(12), MemoryMiB: 6 + rng.Int64N(12)}
-		users := make([]Demand, 2+rng.IntN(2))
+		users := make([]demand, 2+rng.IntN(2))
 		for i := range users {
 			users[i].Task = structs.Amount{CPU: 1 + rng.Int64N(3), MemoryMiB: 1 + rng.Int64N(3)}
 		}
@@ -138,7 +178,7 @@ func TestDivideAgainstSearch(t *testing.T) {
 			}
 		}
 		search(0, make([]int64, len(users)), total)
-		got := Divide(total, users)
+		got := divide(total, users)
 		if low, step := least(got); low+step < best {
 			t.Fatalf("seed %d: the least share is %d, search finds %d: %v of %+v in %+v", seed, low, best, got, users, total)
 		}
