@@ -43,7 +43,6 @@ type Config struct {
 	Backend rpc.Caller   // answers the methods of internal/methods
 	Agent   Agent        // answers for this process alone
 	Log     hclog.Logger // never nil
-	UI      http.Handler // below /ui/; nil for none
 	Debug   bool         // serve /debug/pprof without a token, as Nomad's enable_debug
 	Region  string
 	Observe func(route string, status int, took time.Duration) // or nil
@@ -112,12 +111,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	path := r.URL.EscapedPath()
 	switch {
-	case path == "/" && s.cfg.UI != nil:
-		http.Redirect(rec, r, "/ui/", http.StatusTemporaryRedirect)
-		return
-	case strings.HasPrefix(path, "/ui/") && s.cfg.UI != nil:
-		s.cfg.UI.ServeHTTP(rec, r)
-		return
 	case strings.HasPrefix(path, "/debug/pprof"):
 		s.pprof(rec, r)
 		return

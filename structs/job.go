@@ -183,7 +183,7 @@ func (j *Job) Placeable() bool {
 	return !j.Stop && !j.IsPeriodic() && !j.IsParameterized()
 }
 
-// JobUI is a description and links shown by the web UI.
+// JobUI is a description and links, for whoever shows the job.
 type JobUI struct {
 	Description string
 	Links       []JobLink

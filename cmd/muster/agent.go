@@ -467,7 +467,7 @@ func (e *env) devBanner(a *agent.Agent, o *agentOptions) {
 	}
 	e.println("==> " + e.bold("Muster is up.") + " Ctrl-C ends it.")
 	e.println()
-	e.printf("    HTTP and UI  %s\n", url)
+	e.printf("    HTTP         %s\n", url)
 	e.printf("    Data         %s%s\n", data, about)
 	e.printf("    Access       %s\n", access)
 	if o.gpus != "" {

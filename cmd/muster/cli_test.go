@@ -237,7 +237,6 @@ var golden = []struct {
 	{"monitor", "monitor -log-level DEBUG -node-id 46f1c6c4", "", 0},
 	{"event_stream", "event stream -topic Job:example", "", 0},
 	{"status", "status example", "", 0},
-	{"ui", "ui example", "", 0},
 	{"agent_info", "agent-info", "", 0},
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"runtime"
 	"strings"
 
@@ -33,48 +32,6 @@ func (o *versionOptions) run(context.Context, []string) error {
 		return err
 	}
 	o.println(version.String())
-	return nil
-}
-
-type uiOptions struct {
-	*env
-	form format
-}
-
-func newUI(e *env) *cobra.Command {
-	o := &uiOptions{env: e}
-	c := e.verb("ui [options] [ID]", "Print the address of the web interface", "Print the address of the web interface, or of the page of a job, allocation or node.", `
-muster ui
-muster ui example
-muster ui 8ba85cef`, 0, 1, o.run)
-	o.form.flags(c)
-	return e.complete(c, "jobs")
-}
-
-func (o *uiOptions) run(ctx context.Context, args []string) error {
-	a, err := o.api()
-	if err != nil {
-		return err
-	}
-	addr := a.base + "/ui/"
-	if len(args) == 1 {
-		kind, id, nsName, err := a.search(ctx, args[0])
-		if err != nil {
-			return err
-		}
-		page := map[string]string{"jobs": "jobs", "allocs": "allocations", "nodes": "clients", "evals": "evaluations"}[kind]
-		if page == "" {
-			return fmt.Errorf("there is no page for %s", kind)
-		}
-		addr += page + "/" + url.PathEscape(id)
-		if kind == "jobs" {
-			addr += "@" + url.PathEscape(orDefault(nsName))
-		}
-	}
-	if done, err := o.form.done(o.env, map[string]string{"URL": addr}); done || err != nil {
-		return err
-	}
-	o.println(addr)
 	return nil
 }
 

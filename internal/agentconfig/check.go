@@ -292,9 +292,6 @@ func (c *Config) accepted() {
 	if (c.TLS.HTTP || c.TLS.RPC) && c.tree.get("tls", "verify_server_hostname") != nil && !c.TLS.VerifyServerHostname {
 		c.warn(c.at("tls.verify_server_hostname"), "tls.verify_server_hostname = false has no effect: server certificates are always checked for their role and region")
 	}
-	if !c.UI.Enabled {
-		c.warn(c.at("ui.enabled"), "ui.enabled = false has no effect: the web interface is served where the HTTP API is, and shows what a caller's token may see")
-	}
 }
 
 // addresses works out what to listen on and what to tell others, and refuses what is open to the network.

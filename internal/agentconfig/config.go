@@ -34,7 +34,6 @@ type Config struct {
 	TLS       TLS       `conf:"tls"`       // encryption between agents and of the HTTP API
 	Limits    Limits    `conf:"limits"`    // of connections
 	Telemetry Telemetry `conf:"telemetry"` // figures about the agent
-	UI        UI        `conf:"ui"`        // the web interface
 
 	// LogLevel is what is logged: TRACE, DEBUG, INFO, WARN, ERROR or OFF. Default: INFO. Reloadable.
 	LogLevel string `conf:"log_level"`
@@ -83,7 +82,7 @@ type Config struct {
 
 // Addresses is an address for each port.
 type Addresses struct {
-	HTTP string `conf:"http"` // the HTTP API and the web interface
+	HTTP string `conf:"http"` // the HTTP API
 	RPC  string `conf:"rpc"`  // agents among themselves
 	Serf string `conf:"serf"` // gossip, TCP and UDP
 }
@@ -409,11 +408,6 @@ type Telemetry struct {
 	DisableHostname          bool `conf:"disable_hostname"`           // accepted: names never carry the host
 }
 
-// UI is the web interface.
-type UI struct {
-	Enabled bool `conf:"enabled"` // accepted; default true
-}
-
 // Defaults is what a configuration says before any file is read.
 func Defaults() *Config {
 	c := &Config{
@@ -421,7 +415,6 @@ func Defaults() *Config {
 		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
 		Limits: Limits{HTTPMaxConnsPerClient: 100, RPCMaxConnsPerClient: 100},
 		Client: Client{NodePool: "default"},
-		UI:     UI{Enabled: true},
 	}
 	c.Plugin.NVIDIA.Config.Enabled = true
 	c.Plugin.Docker.Config.Enabled, c.Plugin.Docker.Config.GC.Image = true, true

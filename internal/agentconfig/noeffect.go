@@ -17,6 +17,7 @@ var noEffect = map[string]map[string]string{
 		"http_api_response_headers": "no headers are added",
 		"reporting":                 "nothing is reported to anybody",
 		"keyring":                   "signing keys are kept in the servers' state",
+		"ui":                        "there is no web interface",
 		"rpc":                       "the session multiplexer has no settings",
 	},
 	"server": {
@@ -81,7 +82,6 @@ var noEffect = map[string]map[string]string{
 		"rpc_max_burst": "there is no rate limit", "http_max_burst": "there is no rate limit",
 	},
 	"telemetry": {"*": "figures are served at /v1/metrics, not sent"},
-	"ui":        {"*": "the web interface has no settings"},
 }
 
 // refused are keys that restrict what may be done, with what to do instead. Saying false (or nothing) is fine.

@@ -126,7 +126,7 @@ type Parameterized struct {
 	MetaOptional []string `hcl:"meta_optional"`
 }
 
-// JobUI is what the web UI shows of a job.
+// JobUI is a description and links, for whoever shows the job.
 type JobUI struct {
 	Description string       `hcl:"description"`
 	Links       []*JobUILink `hcl:"link"`

@@ -213,10 +213,6 @@ telemetry {
   disable_hostname           = true
 }
 
-ui {
-  enabled = true
-}
-
 log_level            = "INFO"
 log_json             = false
 log_include_location = false
