@@ -59,6 +59,7 @@ func TestFailingPrologDrains(t *testing.T) {
 		want string
 	}{
 		"exit":    {command("echo GPU 3 has fallen off the bus; exit 3"), "exit status 3: GPU 3 has fallen off the bus"},
+		"much":    {command("yes all is well | head -c 3000000; printf 'row remap\\033[31m failed\\n\\n'; exit 4"), "failed"},
 		"timeout": {&runner.Command{Argv: []string{"/bin/sh", "-c", "echo waiting; sleep 300 & sleep 300"}, Timeout: 200 * time.Millisecond}, "it took longer than 200ms: waiting"},
 		"missing": {&runner.Command{Argv: []string{"/nowhere/prolog"}}, "no such file"},
 	} {
@@ -69,7 +70,11 @@ func TestFailingPrologDrains(t *testing.T) {
 			a := start(t, srv, cfg)
 			id := srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"20ms"}`)))
 			srv.Wait(t, "the drain", func() bool { return len(srv.Drains()) == 1 })
-			if d := srv.Drains()[0]; d.Deadline != 0 || !strings.Contains(d.Meta["message"], "the prolog of the node failed") {
+			said := c.want
+			if name == "much" {
+				said = "the prolog of the node failed: exit status 4: row remap [31m failed"
+			}
+			if d := srv.Drains()[0]; d.Deadline != 0 || !strings.Contains(d.Meta["message"], "the prolog of the node failed") || !strings.HasSuffix(d.Meta["message"], said) && name != "missing" {
 				t.Errorf("drained with %+v", d)
 			}
 			srv.Wait(t, "the event", func() bool {

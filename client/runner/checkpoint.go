@@ -3,6 +3,7 @@ package runner
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -176,14 +177,18 @@ func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) e
 	case c.Signal != "":
 		return h.Signal(ctx, c.Signal)
 	case len(c.Command) > 0:
-		var out bytes.Buffer
-		if code, err := h.Exec(ctx, driver.ExecRequest{Command: c.Command, Stderr: &out}); err != nil {
+		var out tail
+		if code, err := h.Exec(ctx, driver.ExecRequest{Command: c.Command, Stderr: &out}); errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("command %s did not end in time%s", c.Command[0], said(out.String()))
+		} else if err != nil {
 			return err
 		} else if code != 0 {
-			return fmt.Errorf("exit code %d: %.200s", code, strings.TrimSpace(out.String()))
+			return fmt.Errorf("exit code %d%s", code, said(out.String()))
 		}
 	default:
-		if err := post(ctx, c.URL); err != nil {
+		if err := post(ctx, c.URL); errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("%s did not answer in time", c.URL)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -191,6 +196,14 @@ func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) e
 		t.record(ctx, &structs.Saved{Time: at})
 	}
 	return nil
+}
+
+// said adds the last line of what a command printed to a reason.
+func said(out string) string {
+	if last := lastLine(out); last != "" {
+		return ": " + last
+	}
+	return ""
 }
 
 func post(ctx context.Context, url string) error {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 )
 
 // The operator of a node may have commands of their own run before the tasks of an allocation start (prolog) and after
@@ -28,6 +29,8 @@ const (
 	commandTimeout = 30 * time.Second
 	// outputKept is how much of a command's output, its end, is kept for events.
 	outputKept = 1 << 10
+	// reasonKept is how many characters of its last line go into the reason of the drain.
+	reasonKept = 200
 	// prologAgain is how long an allocation that has nowhere to go waits before its prolog is tried again.
 	prologAgain = time.Minute
 )
@@ -106,8 +109,27 @@ func (r *Runner) commandFailed(ctx context.Context, hook, out string, err error)
 		t.note(ctx, e)
 	}
 	if r.cfg.Fault != nil {
+		if last := lastLine(out); last != "" {
+			why += ": " + last
+		}
 		r.cfg.Fault(why)
 	}
+}
+
+// lastLine is the last line of what a command said, as a reason for people: short, and without what would move a terminal.
+func lastLine(out string) string {
+	out = strings.TrimSpace(out)
+	out = strings.TrimSpace(out[strings.LastIndexByte(out, '\n')+1:])
+	out = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, out)
+	if text := []rune(out); len(text) > reasonKept {
+		out = "..." + string(text[len(text)-reasonKept:])
+	}
+	return out
 }
 
 // awaitHealth waits until the node is known to be well.

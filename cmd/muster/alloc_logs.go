@@ -39,7 +39,9 @@ type allocLogsOptions struct {
 type logMark struct {
 	file  int // its number
 	next  int64
+	begun bool // something was ever read
 	moved bool // something was read since somebody looked
+	gap   bool // files were removed before they were read: the task writes faster than its output is carried here
 }
 
 // pass takes from a frame what was read already.
@@ -56,7 +58,8 @@ func (m *logMark) pass(f *wire.StreamFrame) {
 	if n == m.file && f.Offset < m.next {
 		f.Data = f.Data[m.next-f.Offset:]
 	}
-	m.file, m.next, m.moved = n, end, true
+	m.gap = m.gap || n > m.file+1 || n > m.file && !m.begun
+	m.file, m.next, m.moved, m.begun = n, end, true, true
 }
 
 func newAllocLogs(e *env) *cobra.Command {

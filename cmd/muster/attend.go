@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -270,12 +271,16 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 	}
 	x.began[s.ID] = true
 	al := &wire.Allocation{ID: s.ID, Namespace: s.Namespace}
+	var gapTold atomic.Bool
 	for typ, w := range map[string]*lineWriter{"stdout": {mu: &x.mu, w: x.out}, "stderr": {mu: &x.mu, w: x.err}} {
 		x.logs.Go(func() {
 			mark := &logMark{}
 			logs := allocLogsOptions{env: x.env, follow: true, rank: -1, mark: mark}
 			for failures := 0; ; {
 				err := logs.stream(x.life, x.api, al, "main", typ, w)
+				if mark.gap && !gapTold.Swap(true) {
+					x.hint("Warning: part of the output is missing: the command wrote faster than it could be carried here, and its node keeps 100 MiB of it. With -log FILE all of it goes to a file.")
+				}
 				if x.life.Err() != nil || err == nil && x.closes(s.ID) {
 					return
 				}

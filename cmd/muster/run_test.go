@@ -95,8 +95,16 @@ func TestLogMark(t *testing.T) {
 		{File: "main.stdout.0", Offset: 0, Data: []byte("abcdefg")}, {File: "main.stdout.1", Offset: 0, Data: []byte("hi")},
 		{File: "main.stdout.4", Offset: 0, Data: []byte("j")}, {File: "main.stdout.2", Offset: 0, Data: []byte("x")},
 	} {
+		if m.gap != (f.File == "main.stdout.2") {
+			t.Errorf("before %s at %d: gap %v", f.File, f.Offset, m.gap)
+		}
 		m.pass(&f)
 		got += string(f.Data)
+	}
+	late := &logMark{}
+	late.pass(&wire.StreamFrame{File: "main.stdout.1", Data: []byte("x")})
+	if !late.gap {
+		t.Error("the first file had gone before anything was read, and nobody is told")
 	}
 	if got != "abcdefghij" {
 		t.Errorf("passed on %q", got)

@@ -84,7 +84,7 @@ client {
 		err := api.Call("GET", "/v1/node/"+nodes[0].ID, nil, &full)
 		return err == nil && full.SchedulingEligibility == "ineligible" && full.LastDrain != nil, fmt.Sprintf("%+v %v", full, err)
 	})
-	if m := full.LastDrain.Meta["message"]; !strings.Contains(m, "the prolog of the node failed: exit status 7") {
+	if m := full.LastDrain.Meta["message"]; !strings.Contains(m, "the prolog of the node failed: exit status 7: GPU 3 is missing") {
 		t.Errorf("the drain says %q", m)
 	}
 	harness.Eventually(t, 20*time.Second, "the event that tells what the prolog said", func() (bool, string) {
