@@ -38,6 +38,8 @@ type planner struct {
 	saved   map[string]*structs.Saved // newest checkpoint of each gang that was placed
 	evicted []structs.JobKey          // jobs preempted by the part that is being accepted
 	came    []string                  // gangs that came back from the queue
+	ids     structs.AllocIDs
+	placing []structs.AllocID // of the places of the part that is being looked at
 }
 
 // placed names a group of a version, by its position in the entry.
@@ -56,7 +58,7 @@ type slot struct {
 // means that the entry as a whole makes no sense, and is returned before anything was changed.
 func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 	pl := &planner{
-		tx: x, p: e, key: structs.JobKey{Namespace: e.Namespace, ID: e.JobID},
+		tx: x, p: e, key: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, ids: structs.AllocIDsOf(e.EvalID, e.SnapshotIndex),
 		nodes: make([]*structs.Node, len(e.Nodes)), groups: map[placed]*structs.Group{}, vector: map[placed]structs.Vector{},
 	}
 	if err := pl.sane(); err != nil {
@@ -153,10 +155,6 @@ func (pl *planner) group(at placed) *structs.Group {
 	return g
 }
 
-func (pl *planner) allocID(p *structs.PlanPlace) structs.AllocID {
-	return structs.DeriveAllocID(pl.p.EvalID, pl.p.SnapshotIndex, pl.p.Groups[p.Group], p.Index)
-}
-
 // refuse says why a part cannot be carried out, or "". It compares integers only (D6).
 func (pl *planner) refuse(part *structs.PlanPart) string {
 	if len(part.Places)+len(part.Updates) > 0 {
@@ -175,11 +173,17 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("queue %q is at epoch %d, the plan was decided at %d", j.QueueName(), pl.queueEpoch(), pl.p.QueueEpoch)
 		}
 	}
-	twice := make(map[slot]bool, len(part.Places))
+	var twice map[slot]bool
+	if len(part.Places) > 1 {
+		twice = make(map[slot]bool, len(part.Places))
+	}
+	pl.placing = pl.placing[:0]
 	var claims map[structs.AllocID]bool
 	for i := range part.Places {
 		p := &part.Places[i]
-		want, n := pl.p.Nodes[p.Node], pl.nodes[p.Node]
+		want, n, at := pl.p.Nodes[p.Node], pl.nodes[p.Node], slot{pl.p.Groups[p.Group], p.Index}
+		id := pl.ids.ID(at.group, at.index)
+		pl.placing = append(pl.placing, id)
 		switch {
 		case n == nil:
 			return fmt.Sprintf("node %s does not exist", want.ID)
@@ -187,12 +191,14 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("node %s is at epoch %d, the plan was verified at %d", want.ID, n.Epoch, want.Epoch)
 		case pl.group(placed{pl.version(p), p.Group}) == nil:
 			return fmt.Sprintf("version %d has no group %q", pl.version(p), pl.p.Groups[p.Group])
-		case pl.Allocs.Get(pl.allocID(p)) != nil:
-			return fmt.Sprintf("allocation %s exists", pl.allocID(p))
-		case twice[slot{pl.p.Groups[p.Group], p.Index}]:
+		case pl.Allocs.Get(id) != nil:
+			return fmt.Sprintf("allocation %s exists", id)
+		case twice[at]:
 			return fmt.Sprintf("name index %d of group %q is placed twice", p.Index, pl.p.Groups[p.Group])
 		}
-		twice[slot{pl.p.Groups[p.Group], p.Index}] = true
+		if twice != nil {
+			twice[at] = true
+		}
 		for _, id := range p.WaitsOn {
 			why := pl.Claimed(id)
 			if claims[id] && pl.Counting() {
@@ -248,7 +254,7 @@ func (pl *planner) accept(part *structs.PlanPart) {
 		pl.stop(&part.Stops[i])
 	}
 	for i := range part.Places {
-		pl.place(&part.Places[i])
+		pl.place(&part.Places[i], pl.placing[i])
 	}
 	for _, u := range part.Updates {
 		a := *pl.Allocs.Get(u.ID)
@@ -259,11 +265,11 @@ func (pl *planner) accept(part *structs.PlanPart) {
 	}
 }
 
-func (pl *planner) place(p *structs.PlanPlace) {
+func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
 	n := pl.nodes[p.Node]
 	at := placed{pl.version(p), p.Group}
 	a := &structs.Allocation{
-		ID: pl.allocID(p), EvalID: pl.p.EvalID, Namespace: pl.job.Namespace, JobID: pl.job.ID, JobVersion: at.version,
+		ID: id, EvalID: pl.p.EvalID, Namespace: pl.job.Namespace, JobID: pl.job.ID, JobVersion: at.version,
 		Group: pl.group(at).Name, NameIndex: p.Index, NodeID: n.ID, NodeName: n.Name, Resources: pl.vector[at],
 		Grants: p.Grants, Ports: p.Ports, Cores: p.Cores, Desired: structs.DesiredRun, WaitsOn: p.WaitsOn,
 		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,

@@ -103,16 +103,12 @@ func ParseID[T ~[16]byte](s string) (T, error) {
 // DeriveID is the n-th id of a kind that follows from a seed and a key; the same arguments give the same id on every
 // server (D5). The version and variant bits are those of a random UUID, because some clients check them.
 func DeriveID[T ~[16]byte](seed Seed, kind, key string, n uint64) T {
-	h := sha256.New()
-	h.Write(seed[:])
-	h.Write([]byte(kind))
-	h.Write([]byte{0})
-	h.Write([]byte(key))
-	var nb [8]byte
-	binary.BigEndian.PutUint64(nb[:], n)
-	h.Write(nb[:])
-	var sum [32]byte
-	h.Sum(sum[:0])
+	var room [128]byte // more grows on the heap
+	b := append(room[:0], seed[:]...)
+	b = append(b, kind...)
+	b = append(b, 0)
+	b = append(b, key...)
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(b, n))
 	var id T
 	copy(id[:], sum[:16])
 	id[6] = id[6]&0x0f | 0x40
@@ -124,11 +120,29 @@ func DeriveID[T ~[16]byte](seed Seed, kind, key string, n uint64) T {
 // of one evaluation share their first 2 bytes, so that they lie near each other in the store (D24); more would make the
 // 8 characters that people type ambiguous.
 func DeriveAllocID(eval EvalID, snapshot Index, group string, index int) AllocID {
-	var seed Seed
-	copy(seed[:], eval[:])
-	id := DeriveID[AllocID](seed, "alloc", group, uint64(snapshot)<<20^uint64(index))
-	pre := DeriveID[AllocID](seed, "alloc-prefix", "", uint64(snapshot))
-	copy(id[:2], pre[:2])
+	of := AllocIDsOf(eval, snapshot)
+	return of.ID(group, index)
+}
+
+// AllocIDs gives the ids of DeriveAllocID for one evaluation and snapshot index; what they share is derived once.
+type AllocIDs struct {
+	seed     Seed
+	snapshot Index
+	pre      [2]byte
+}
+
+// AllocIDsOf makes the AllocIDs of an evaluation and a snapshot index.
+func AllocIDsOf(eval EvalID, snapshot Index) AllocIDs {
+	x := AllocIDs{seed: Seed(eval), snapshot: snapshot}
+	pre := DeriveID[AllocID](x.seed, "alloc-prefix", "", uint64(snapshot))
+	copy(x.pre[:], pre[:2])
+	return x
+}
+
+// ID is the id of the allocation of a group and name index.
+func (x *AllocIDs) ID(group string, index int) AllocID {
+	id := DeriveID[AllocID](x.seed, "alloc", group, uint64(x.snapshot)<<20^uint64(index))
+	copy(id[:2], x.pre[:])
 	return id
 }
 

@@ -35,6 +35,36 @@ func (s *Store) digest(table string, row any) digest {
 	return sha256.Sum256(s.buf)
 }
 
+// digests remembers the digests of rows that were written lately: what is new often changes soon, an allocation when it runs,
+// an evaluation when it is answered, and a digest costs as much as all the rest of writing a row. It has two generations of
+// at most digestsMax rows; the older one is forgotten as a whole.
+type digests[T any] struct{ young, old map[*T]digest }
+
+const digestsMax = 4096
+
+func (k *digests[T]) put(row *T, d digest) {
+	if len(k.young) >= digestsMax {
+		k.young, k.old = k.old, k.young
+		clear(k.young)
+	}
+	if k.young == nil {
+		k.young = map[*T]digest{}
+	}
+	k.young[row] = d
+}
+
+// take gives the digest of a row and forgets it.
+func (k *digests[T]) take(row *T) (d digest, ok bool) {
+	if d, ok = k.young[row]; ok {
+		delete(k.young, row)
+		return d, true
+	}
+	if d, ok = k.old[row]; ok {
+		delete(k.old, row)
+	}
+	return d, ok
+}
+
 // Hash identifies the whole state: equal logs give equal hashes on every server, and a restored snapshot has the hash
 // of the state that it was taken of. Compare only between equal Versions.
 func (s *Snapshot) Hash() [32]byte {

@@ -39,6 +39,8 @@ type Table[K comparable, T any] struct {
 	first map[K]*T    // rows changed in this batch, as they were before it
 	entry map[K]int   // rows changed in this entry: position in list
 	list  []change[T] // changes of this entry, in order
+
+	known digests[T]
 }
 
 type change[T any] struct{ before, after *T }
@@ -165,7 +167,7 @@ func (t *Table[K, T]) publish(tr *trees) bool {
 		}
 		changed = true
 		if before != nil {
-			d := t.s.digest(t.name, before)
+			d := t.digestBefore(before)
 			t.s.sum.sub(d)
 			t.s.check.left(before, d)
 		}
@@ -173,6 +175,7 @@ func (t *Table[K, T]) publish(tr *trees) bool {
 			d := t.s.digest(t.name, after)
 			t.s.sum.add(d)
 			t.s.check.entered(after, d, t.name)
+			t.known.put(after, d)
 		}
 	}
 	clear(t.first)
@@ -183,6 +186,14 @@ func (t *Table[K, T]) publish(tr *trees) bool {
 		}
 	}
 	return changed
+}
+
+// digestBefore is the digest of a row that is in the table no more: the remembered one, if it is still known.
+func (t *Table[K, T]) digestBefore(row *T) digest {
+	if d, ok := t.known.take(row); ok && t.s.check == nil {
+		return d
+	}
+	return t.s.digest(t.name, row)
 }
 
 func (t *Table[K, T]) length(tr *trees) int { return (*t.slot(tr)).Len() }
