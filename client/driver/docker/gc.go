@@ -177,6 +177,7 @@ func (d *Driver) forget(taskID string) {
 	_ = os.Remove(d.positionFile(taskID))
 	_ = os.RemoveAll(d.deviceDir(taskID))
 	_ = os.Remove(d.specFile(taskID))
+	d.unpin(taskID)
 }
 
 // Sweep removes containers of this agent that belong to no task any more, what was kept for them, and images that it
@@ -203,6 +204,7 @@ func (d *Driver) Sweep(ctx context.Context) {
 			d.forget(id)
 		}
 	}
+	d.unpinOthers(func(id string) bool { return there[id] || d.opt.Known(id) })
 	if d.opt.KeepImages {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/client/cgroup"
 	"github.com/muster-sched/muster/client/driver"
@@ -384,7 +385,8 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 }
 
 // source is the directory or file of the host that a mount shows. A relative one is below the task's directory and
-// stays within the allocation, whatever links the task has put there; an absolute one needs the agent's leave.
+// stays within the allocation, whatever links the task has put there (pin sees to it that it does until the container has
+// started); an absolute one needs the agent's leave.
 func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create bool) (string, error) {
 	if name == "" {
 		return "", refuse("config key %q: a mount has no source", key)
@@ -413,7 +415,7 @@ func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create 
 			return "", refuse("config key %q: source %q: %v", key, name, err)
 		}
 	}
-	f, err := root.Open(rel) // which refuses links that lead out
+	f, err := root.OpenFile(rel, os.O_RDONLY|unix.O_NONBLOCK, 0) // which refuses links that lead out, and waits for nobody
 	if err != nil {
 		return "", refuse("config key %q: source %q: %v", key, name, err)
 	}

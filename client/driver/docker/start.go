@@ -66,6 +66,10 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err := d.grant(cfg, e, req.HostConfig); err != nil {
 		return nil, err
 	}
+	defer d.unpin(cfg.TaskID)
+	if err := d.pin(cfg, req.HostConfig); err != nil {
+		return nil, err
+	}
 	made, err := d.api.ContainerCreate(ctx, *req)
 	if errdefs.IsConflict(err) { // a start that we gave up on was faster after all
 		if t, ferr := d.find(ctx, cfg, v); t != nil || ferr != nil {

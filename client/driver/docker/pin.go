@@ -1,0 +1,128 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-sched/muster/client/driver"
+)
+
+// How mounts of an allocation's own files are made.
+//
+// Naively, the agent would look whether a relative source stays within the allocation's directory and give its path to the
+// engine. But the tasks of the allocation write there: one of them can put a link to / in its place after the agent has
+// looked and before the engine mounts, and gets the host's root. So the agent opens the source beneath the allocation's
+// directory, binds what it has opened to a place that no task reaches, and gives the engine that place. It is needed until
+// the container has started. An agent that may not mount gives the path after all.
+
+// pinRetries bounds the attempts to open a path that is moved about meanwhile.
+const pinRetries = 100
+
+// pinDir is where a task's sources are bound while its container is started.
+func (d *Driver) pinDir(taskID string) string {
+	return filepath.Join(d.opt.StateDir, "pins", taskID)
+}
+
+// pin replaces the sources of mounts that lie in directories of tasks.
+func (d *Driver) pin(cfg *driver.TaskConfig, host *container.HostConfig) error {
+	if os.Geteuid() != 0 || cfg.Dirs.AllocRoot == "" {
+		return nil
+	}
+	base, err := filepath.EvalSymlinks(cfg.Dirs.AllocRoot) // where the sources were found
+	if err != nil {
+		return fmt.Errorf("docker: the allocation's directory: %w", err)
+	}
+	own := map[string]bool{cfg.Dirs.AllocDir: true, filepath.Join(cfg.Dirs.TaskDir, "local"): true, cfg.Dirs.SecretsDir: true} // whose parents are the agent's
+	root := -1
+	for i := range host.Mounts {
+		m := &host.Mounts[i]
+		rel, err := filepath.Rel(base, m.Source)
+		if m.Type != mount.TypeBind || own[m.Source] || err != nil || !filepath.IsLocal(rel) {
+			continue
+		}
+		if root < 0 {
+			if root, err = unix.Open(base, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+				return fmt.Errorf("docker: the allocation's directory: %w", err)
+			}
+			defer unix.Close(root)
+		}
+		place := filepath.Join(d.pinDir(cfg.TaskID), strconv.Itoa(i))
+		if err := bindBeneath(root, rel, place); err != nil {
+			return fmt.Errorf("docker: mount source %q: %w", m.Target, err)
+		}
+		m.Source = place
+	}
+	return nil
+}
+
+// bindBeneath binds what a path stands for beneath a directory to a place. Links that lead out are refused.
+func bindBeneath(root int, rel, place string) error {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(root, rel, how)
+	for n := 0; errors.Is(err, unix.EAGAIN) && n < pinRetries; n++ {
+		fd, err = unix.Openat2(root, rel, how)
+	}
+	switch {
+	case errors.Is(err, unix.EXDEV):
+		return driver.Permanent(errors.New("it leads out of the allocation's directory"))
+	case errors.Is(err, unix.ENOSYS):
+		return driver.Permanent(errors.New("mounts below the task's directory need Linux 5.6"))
+	case err != nil:
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
+		return err
+	}
+	unpinPlace(place) // what an earlier start has left
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		err = os.Mkdir(place, 0o700)
+	} else {
+		err = os.WriteFile(place, nil, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), place, "", unix.MS_BIND, "")
+}
+
+// unpin removes what a task's start was given.
+func (d *Driver) unpin(taskID string) {
+	dir := d.pinDir(taskID)
+	places, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, p := range places {
+		unpinPlace(filepath.Join(dir, p.Name()))
+	}
+	_ = os.Remove(dir)
+}
+
+func unpinPlace(place string) {
+	for unix.Unmount(place, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+	}
+	_ = os.Remove(place) // never what is in it
+}
+
+// unpinOthers removes what starts have left that were cut off.
+func (d *Driver) unpinOthers(there func(taskID string) bool) {
+	dirs, _ := os.ReadDir(filepath.Join(d.opt.StateDir, "pins"))
+	for _, dir := range dirs {
+		if id := dir.Name(); !strings.HasPrefix(id, ".") && !there(id) {
+			d.unpin(id)
+		}
+	}
+}
