@@ -77,7 +77,7 @@ func (n *Node) Ready() bool {
 // NodeResources is what a node has.
 type NodeResources struct {
 	CPU            int64 // MHz over all cores
-	Cores          int64 // logical cores
+	Cores          int64 // logical cores that tasks can be pinned to; 0 where none can be
 	MHzPerCore     int64
 	MemoryMiB      int64
 	DiskMiB        int64

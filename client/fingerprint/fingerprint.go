@@ -61,6 +61,7 @@ type Options struct {
 	Changed  <-chan struct{} // receives when Devices would answer differently than before; nil: nobody tells
 	RDMADir  string          // where the device files of RDMA adapters are; "" is /dev/infiniband
 	SysNodes string          // where the kernel describes NUMA nodes; "" is /sys/devices/system/node
+	NoCpuset bool            // nothing here can pin tasks to cores, so none are offered
 	TwoNUMA  bool            // a machine with one NUMA node is shown as two halves: where GPUs are made up, they lie on two
 	Env      []string        // names of environment variables shown as attributes env.<name>
 }

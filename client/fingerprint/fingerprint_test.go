@@ -97,6 +97,14 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// TestNoCpuset: cores that nothing can pin a task to are not offered; the node's speed stays what it is.
+func TestNoCpuset(t *testing.T) {
+	f := look(t, Options{DataDir: t.TempDir(), NoCpuset: true})
+	if r := f.Resources; r.Cores != 0 || r.ReservableCPUs != nil || r.CPU < 1 || f.Attributes["cpu.reservablecores"] != "0" || f.Attributes["cpu.numcores"] == "0" {
+		t.Errorf("resources are %+v, %s cores of %s may be reserved", r, f.Attributes["cpu.reservablecores"], f.Attributes["cpu.numcores"])
+	}
+}
+
 type broken struct{}
 
 func (broken) Name() string { return "broken" }

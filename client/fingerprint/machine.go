@@ -82,14 +82,15 @@ func (o Options) cpu(ctx context.Context, f *Facts) error {
 	}
 	f.Attributes["cpu.frequency"] = strconv.FormatInt(mhz, 10)
 	f.Attributes["cpu.numcores"] = strconv.FormatInt(cores, 10)
-	f.Attributes["cpu.reservablecores"] = strconv.FormatInt(cores, 10)
 	f.Attributes["cpu.totalcompute"] = strconv.FormatInt(total, 10)
 	f.Attributes["cpu.usablecompute"] = strconv.FormatInt(total, 10)
 	f.Attributes[structs.NUMACountAttribute] = strconv.Itoa(o.numaNodes(f, usable))
 	f.Resources.CPU = total
-	f.Resources.Cores = cores
 	f.Resources.MHzPerCore = mhz
-	f.Resources.ReservableCPUs = usable
+	if !o.NoCpuset {
+		f.Resources.Cores, f.Resources.ReservableCPUs = cores, usable
+	}
+	f.Attributes["cpu.reservablecores"] = strconv.FormatInt(f.Resources.Cores, 10)
 	return nil
 }
 

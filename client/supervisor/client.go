@@ -29,7 +29,7 @@ type StartError struct{ Msg string }
 func (e *StartError) Error() string { return e.Msg }
 
 const (
-	readyWithin = 10 * time.Second // a new supervisor must answer by then
+	readyWithin = 30 * time.Second // a new supervisor must answer by then, on a machine that is out of breath too
 	attemptsMax = 5                // of one call, across supervisors that die under it
 )
 

@@ -244,6 +244,9 @@ func (a *Agent) openClient() error {
 	if a.super, err = supervisor.Open(filepath.Join(cfg.DataDir, "supervisor"), ""); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
+	if l, err := a.super.Groups(); err == nil && !l.Has("cpuset") {
+		cc.Fingerprint.NoCpuset = true
+	}
 	isolated := cfg.Client.Exec
 	isolated.Supervisor = a.super
 	drivers := []driver.Driver{
