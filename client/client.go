@@ -139,7 +139,7 @@ func (c *Client) open() error {
 		DefaultUsers: c.cfg.DefaultUsers, RunAs: c.cfg.RunAs, Fabric: c.cfg.Fabric.vars(),
 		ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
-		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(),
+		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(), LimitPower: c.limitPower(),
 		SaveTurn: c.saveTurn,
 		Prolog:   c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,
 	}

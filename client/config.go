@@ -88,6 +88,10 @@ type Config struct {
 	// GPULimit asks what it holds it to. nil: this node cannot.
 	LimitGPU func(ctx context.Context, taskID, uuid string, bytes int64) error
 	GPULimit func(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error)
+	// LimitPower holds a GPU to so many watts; RestorePower puts the limits of all others than the wanted ones back. nil: this
+	// node cannot.
+	LimitPower   func(ctx context.Context, uuid string, watts int64) error
+	RestorePower func(ctx context.Context, wanted map[string]bool) error
 	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
 	DeviceStats func() []methods.DeviceStats
 

@@ -1,11 +1,15 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
@@ -28,10 +32,13 @@ type pressure struct {
 	clear         int
 	told          map[gpu.Quota]int // the threshold in force, of each share
 	full          map[string]int    // and of each GPU
+
+	mu   sync.Mutex
+	busy map[gpu.Quota]bool // whom a task has said is being told; guarded by mu
 }
 
 func newPressure(c *Client) *pressure {
-	p := &pressure{c: c, share: c.cfg.Pressure.Share, device: c.cfg.Pressure.Device, clear: c.cfg.Pressure.Clear, told: map[gpu.Quota]int{}, full: map[string]int{}}
+	p := &pressure{c: c, share: c.cfg.Pressure.Share, device: c.cfg.Pressure.Device, clear: c.cfg.Pressure.Clear, told: map[gpu.Quota]int{}, full: map[string]int{}, busy: map[gpu.Quota]bool{}}
 	if p.share == nil {
 		p.share = pressureSteps
 	}
@@ -81,7 +88,16 @@ func (p *pressure) shares(ctx context.Context, have []gpu.Quota) {
 			}
 			used := u.UsedBytes >> 20
 			percent, was := int(used*100/q.MiB), p.told[q]
-			step := threshold(p.share, p.clear, was, percent)
+			steps, own := p.share, (*structs.GPUPressure)(nil)
+			if req, _ := r.GPURequest(q.Task); req != nil && req.Pressure != nil {
+				if own = req.Pressure; len(own.At) > 0 {
+					steps = steps[:0:0]
+					for _, at := range own.At {
+						steps = append(steps, int(at))
+					}
+				}
+			}
+			step := threshold(steps, p.clear, was, percent)
 			if step > 0 {
 				next[q] = step
 			}
@@ -94,10 +110,55 @@ func (p *pressure) shares(ctx context.Context, have []gpu.Quota) {
 				n, a := p.notice("share", step, percent, used, q.MiB, q.GPU), r.Alloc()
 				n.AllocID, n.Namespace, n.JobID, n.Group, n.Task = q.Alloc.String(), a.Namespace, a.JobID, a.Group, q.Task
 				p.sender.Send(n)
+				if own != nil && step > was {
+					p.tell(ctx, r, q, own, n)
+				}
 			}
 		}
 	}
 	p.told = next
+}
+
+// tellWithin bounds how long telling a task may take.
+const tellWithin = time.Minute
+
+// tell tells a task as it has asked for: by a signal, by a command in it, or by a POST of the notice. It waits for nothing; while a
+// task is still being told of one threshold the next one is an event alone.
+func (p *pressure) tell(ctx context.Context, r *runner.Runner, q gpu.Quota, how *structs.GPUPressure, n notify.Notice) {
+	if how.Signal == "" && len(how.Command) == 0 && how.URL == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy[q] {
+		return
+	}
+	p.busy[q] = true
+	p.c.threads.start(func() {
+		within, cancel := context.WithTimeout(ctx, tellWithin)
+		defer cancel()
+		if err := told(within, r, how, n); err != nil {
+			r.TellGPU(ctx, q.Task, runner.EventGPUPressure, fmt.Sprintf("Could not be told: %v", err), "error", err.Error())
+		}
+		p.mu.Lock()
+		delete(p.busy, q)
+		p.mu.Unlock()
+	})
+}
+
+func told(ctx context.Context, r *runner.Runner, how *structs.GPUPressure, n notify.Notice) error {
+	switch {
+	case how.Signal != "":
+		return r.Signal(ctx, n.Task, how.Signal)
+	case how.URL != "":
+		return (&notify.Webhook{Label: "of the job", URL: how.URL}).Deliver(ctx, n)
+	}
+	var out bytes.Buffer
+	code, err := r.Exec(ctx, n.Task, driver.ExecRequest{Command: how.Command, Stderr: &out})
+	if err == nil && code != 0 {
+		err = fmt.Errorf("exit code %d: %.200s", code, strings.TrimSpace(out.String()))
+	}
+	return err
 }
 
 // devices tells of GPUs whose memory runs full, whoever holds it.

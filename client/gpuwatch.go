@@ -31,6 +31,7 @@ type gpuWatch struct {
 	living   shim.Living
 	pressure *pressure
 	beside   map[gpu.Quota]int64  // bytes held beside the books, at the last look
+	stuck    bool                 // power limits could not be put back
 	ill      map[gpu.Quota]string // what was told last of the GPU's health; "" is well
 }
 
@@ -56,6 +57,11 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 		}
 		have := c.gpuGrants()
 		w.health(ctx, have)
+		if err := c.RestoreGPUPower(ctx); (err != nil) != w.stuck { // told once, and when it is over
+			if w.stuck = err != nil; w.stuck {
+				c.log.Warn("will be tried again", "error", err)
+			}
+		}
 		shared := false
 		for _, q := range have {
 			shared = shared || q.MiB > 0

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/muster-sched/muster/structs"
@@ -252,9 +253,21 @@ func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
 	d := deviceAsk{task: task}
 	for i := range rs {
 		r := &rs[i]
-		d.add(deviceAlt{name: gpuName, model: r.Model, mig: r.MIG, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce}, r.Constraints, r.Affinities)
+		d.add(deviceAlt{name: gpuName, model: r.Model, mig: r.MIG, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
 	}
 	return d
+}
+
+// powerRange are the conditions for GPUs whose power limit can be set to so many watts; none for 0.
+func powerRange(watts int64) []structs.Constraint {
+	if watts == 0 {
+		return nil
+	}
+	w := strconv.FormatInt(watts, 10) + " W"
+	return []structs.Constraint{
+		{LTarget: "${device.attr.power_min}", Operand: "<=", RTarget: w},
+		{LTarget: "${device.attr.power_max}", Operand: ">=", RTarget: w},
+	}
 }
 
 // add appends one alternative with its conditions.

@@ -362,6 +362,12 @@ func (p *problems) task(group string, t *structs.Task, ns *structs.Namespace) {
 		if g.Compute > 0 && !g.Shared() || g.MemoryMiB > 0 && g.Share > 0 {
 			p.addf("%s: gpu request %d: a part of a GPU has memory in MiB or a share in percent, one of them", where, i+1)
 		}
+		if g.PowerLimitW < 0 || g.PowerLimitW > 1<<20 || g.PowerLimitW > 0 && (g.Shared() || g.MIG != "") {
+			p.addf("%s: gpu request %d: a power limit is of whole GPUs, in watts", where, i+1)
+		}
+		if x := g.Pressure; x != nil && (!g.Shared() || len(x.At) > structs.GPUPressureMax) {
+			p.addf("%s: gpu request %d: thresholds of memory pressure are of a share, at most %d", where, i+1, structs.GPUPressureMax)
+		}
 		p.rules(where+" gpu", g.Constraints, g.Affinities, nil)
 	}
 	if t.Logs.MaxFiles < 0 || t.Logs.MaxFileSizeMB < 0 {

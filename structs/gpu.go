@@ -18,13 +18,38 @@ type GPURequest struct {
 	Model       string // a word of the model's name ("H100" finds "NVIDIA H100 80GB HBM3"), or several ("H100|H200"); "" for any
 	Constraints []Constraint
 	Affinities  []Affinity
-	MIG         string // MIG profile ("1g.18gb"): Count instances of it that the node has; excludes memory, share and compute; "" for none
-	RDMA        string // "preferred": near a network card that reads and writes GPU memory; "" and "none": anywhere
-	Enforce     string // how the share is enforced on the node: "auto", "none", ...; "" means auto
+	MIG         string       // MIG profile ("1g.18gb"): Count instances of it that the node has; excludes memory, share and compute; "" for none
+	RDMA        string       // "preferred": near a network card that reads and writes GPU memory; "" and "none": anywhere
+	Enforce     string       // how the share is enforced on the node: "auto", "none", ...; "" means auto
+	PowerLimitW int64        // what each GPU may draw while the task has it, watts; 0: as it is. Only of whole GPUs
+	Pressure    *GPUPressure // who is told when a share runs full; nil: an event alone, at the node's thresholds
 }
+
+// GPUPressure says what happens when a task's share of a GPU's memory runs full. One of Signal, Command and URL, or none: an
+// event alone.
+type GPUPressure struct {
+	At      []int64  // thresholds in percent of the share, ascending; empty: those of the node
+	Signal  string   // sent to the task
+	Command []string // run in the task
+	URL     string   // POSTed by the node
+}
+
+// GPUPressureMax is how many thresholds there may be.
+const GPUPressureMax = 8
 
 // Shared reports whether the request leaves room for others on its GPUs.
 func (r *GPURequest) Shared() bool { return r.MemoryMiB > 0 || r.Share > 0 }
+
+// GPURequestOf is the one of a task's requests that these grants of it, all of them GPUs, fulfil; nil when there is none.
+func GPURequestOf(rs []GPURequest, grants []Grant) *GPURequest {
+	for i := range rs {
+		r := &rs[i]
+		if len(grants) > 0 && int64(len(grants)) == max(r.Count, 1) && r.Shared() == (grants[0].MemoryMiB > 0) && IsModel(deviceModel(grants[0].Device), r.Model) {
+			return r
+		}
+	}
+	return nil
+}
 
 // MemoryOn is what the request takes of a GPU with that much schedulable memory; 0 for a whole GPU. A share is rounded
 // down, so that four quarters fit, but is at least 1 MiB.

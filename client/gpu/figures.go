@@ -57,7 +57,11 @@ func (n *NVIDIA) Figures() []DeviceFigures {
 			add("DCGM_FI_DEV_MEM_COPY_UTIL", "Time in which its memory was read or written, percent.", float64(s.MemUtilPercent), s.MemUtilPercent >= 0)
 			add("DCGM_FI_DEV_GPU_TEMP", "Temperature, degrees Celsius.", float64(s.TemperatureC), s.TemperatureC >= 0)
 			add("DCGM_FI_DEV_POWER_USAGE", "Power drawn, W.", float64(s.PowerMW)/1000, s.PowerMW >= 0)
-			add("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Power limit in force, W.", float64(g.PowerLimitMW)/1000, g.PowerLimitMW > 0)
+			limit := g.PowerLimitMW
+			if p, ok := n.power[g.UUID]; ok {
+				limit = p.SetMW
+			}
+			add("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "Power limit in force, W.", float64(limit)/1000, limit > 0)
 			add("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Energy since the driver was loaded, mJ.", float64(s.EnergyMJ), s.EnergyMJ >= 0)
 			add("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Why clocks are held down, as NVML's bits.", float64(s.Throttle), true)
 			add("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "Uncorrected memory errors since the driver was loaded.", float64(s.ECCUncorrected), g.ECC == "Enabled")

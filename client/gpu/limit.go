@@ -14,6 +14,7 @@ type limitCall struct {
 
 type limitReply struct {
 	limit MemoryLimit
+	power int64 // milliwatts
 	err   error
 }
 
@@ -30,21 +31,27 @@ func (n *NVIDIA) LimitOf(ctx context.Context, group, uuid string) (MemoryLimit, 
 }
 
 func (n *NVIDIA) limits(ctx context.Context, r request) (MemoryLimit, error) {
+	a, err := n.call(ctx, r)
+	return a.limit, err
+}
+
+// call has the child carry out a request of these, and waits for the answer.
+func (n *NVIDIA) call(ctx context.Context, r request) (limitReply, error) {
 	l := limitCall{r, make(chan limitReply, 1)}
 	select {
 	case n.lim <- l:
 	case <-ctx.Done():
-		return MemoryLimit{}, n.noAnswer(ctx.Err())
+		return limitReply{}, n.noAnswer(ctx.Err())
 	case <-n.done:
-		return MemoryLimit{}, errClosed
+		return limitReply{}, errClosed
 	}
 	select {
 	case a := <-l.reply:
-		return a.limit, a.err
+		return a, a.err
 	case <-ctx.Done():
-		return MemoryLimit{}, n.noAnswer(ctx.Err())
+		return limitReply{}, n.noAnswer(ctx.Err())
 	case <-n.done:
-		return MemoryLimit{}, errClosed
+		return limitReply{}, errClosed
 	}
 }
 
@@ -68,6 +75,8 @@ func (n *NVIDIA) limit(c *child, l limitCall) (time.Duration, error) {
 		return 0, fail(err)
 	case m.Err != "":
 		l.reply <- limitReply{err: errors.New(m.Err)}
+	case l.request.Op == "power":
+		l.reply <- limitReply{power: m.PowerMW}
 	case m.Limit == nil:
 		l.reply <- limitReply{err: errors.New("the process that asks the NVIDIA driver gave no answer")}
 	default:

@@ -28,9 +28,11 @@ type Config struct {
 	Env     []string // for the child, beside the agent's own
 	Ignored []string // UUIDs of GPUs that nobody is to have
 	Proc    string   // where device numbers are told; "" is /proc
-	Kernel  string   // the kernel's log, a second source of errors; "" is /dev/kmsg
-	Groups  bool     // tasks have cgroup2 groups, which the driver can limit if it is new enough
-	Log     hclog.Logger
+	// PowerFile is where it is written which power limits were changed and how they were; "" keeps it in memory.
+	PowerFile string
+	Kernel    string // the kernel's log, a second source of errors; "" is /dev/kmsg
+	Groups    bool   // tasks have cgroup2 groups, which the driver can limit if it is new enough
+	Log       hclog.Logger
 	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
 	OnChange func()
 	// OnError is called when the driver reports an error of a GPU, in the goroutine that watches. It must not block.
@@ -93,6 +95,8 @@ type NVIDIA struct {
 	free  chan time.Duration
 	lim   chan limitCall
 
+	powering sync.Mutex // held while power limits are changed
+
 	mu       sync.Mutex
 	snapshot *Snapshot
 	samples  map[string]Sample  // by UUID, newest
@@ -107,6 +111,7 @@ type NVIDIA struct {
 	children int                   // that have not been reaped
 	pid      int                   // of the child, 0 for none
 	starts   int                   // children started
+	power    map[string]powerSet   // limits that were changed, by UUID
 	xids     map[string]int64      // the last error of each GPU, by UUID
 	told     map[telling]time.Time // errors of the last moments
 }
@@ -116,6 +121,7 @@ func New(cfg Config) *NVIDIA {
 	cfg.defaults()
 	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), quiet: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, told: map[telling]time.Time{}, xids: map[string]int64{}, looked: make(chan struct{})}
 	n.ctx, n.stop = context.WithCancel(context.Background())
+	n.readPower()
 	go n.run()
 	go func() {
 		defer close(n.quiet)
@@ -576,6 +582,11 @@ func (n *NVIDIA) take(s *Snapshot) {
 	}
 	if len(s.Absent) > 0 && n.snapshot == nil {
 		n.cfg.Log.Info("the NVIDIA driver lacks optional functions", "functions", s.Absent)
+	}
+	for i := range s.GPUs { // attributes tell the limit of the GPU, not that of the task that has it now
+		if p, ok := n.power[s.GPUs[i].UUID]; ok && s.GPUs[i].PowerLimitMW == p.SetMW {
+			s.GPUs[i].PowerLimitMW = p.WasMW
+		}
 	}
 	s.Enforce = n.backends(s)
 	n.snapshot = s

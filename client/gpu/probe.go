@@ -394,6 +394,8 @@ func serve(in io.Reader, out io.Writer) {
 			m.Dynamic, err = o.dynamic()
 		case "limit", "limits":
 			m.Limit, err = o.limit(r)
+		case "power":
+			m.PowerMW, err = o.power(r)
 		default:
 			err = fmt.Errorf("%q is no request", r.Op)
 		}

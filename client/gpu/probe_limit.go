@@ -92,3 +92,36 @@ func (p *probe) limit(r request) (*MemoryLimit, error) {
 	}
 	return m, nil
 }
+
+// power asks for the power limit that is set, and sets another one.
+func (p *probe) power(r request) (int64, error) {
+	d := &view{uuid: r.UUID}
+	h, ok := ask(p, d, []string{"nvmlDeviceGetHandleByUUID"}, func() (nvml.Device, nvml.Return) { return p.lib.DeviceGetHandleByUUID(r.UUID) })
+	if !ok {
+		return 0, fmt.Errorf("GPU %s cannot be opened", r.UUID)
+	}
+	d.Device = h
+	if r.MW > 0 {
+		if v, ok := ask(p, d, []string{"nvmlDeviceGetPowerManagementLimitConstraints"}, func() (v [2]uint32, r nvml.Return) {
+			v[0], v[1], r = d.GetPowerManagementLimitConstraints()
+			return v, r
+		}); ok && (r.MW < int64(v[0]) || r.MW > int64(v[1])) {
+			return 0, fmt.Errorf("a limit of %d W is not possible on GPU %s: it takes %d to %d W", r.MW/1000, r.UUID, v[0]/1000, v[1]/1000)
+		}
+		code := nvml.ERROR_FUNCTION_NOT_FOUND
+		if _, ok := ask(p, d, []string{"nvmlDeviceSetPowerManagementLimit"}, func() (struct{}, nvml.Return) {
+			code = d.SetPowerManagementLimit(uint32(r.MW))
+			return struct{}{}, code
+		}); !ok {
+			return 0, fmt.Errorf("set the power limit of GPU %s to %d W: %s", r.UUID, r.MW/1000, text(code))
+		}
+	}
+	v, ok := ask(p, d, []string{"nvmlDeviceGetPowerManagementLimit"}, d.GetPowerManagementLimit)
+	if !ok {
+		return 0, fmt.Errorf("the driver does not tell the power limit of GPU %s", r.UUID)
+	}
+	if r.MW > 0 && int64(v) != r.MW {
+		return 0, fmt.Errorf("the driver has set %d W on GPU %s instead of %d", v/1000, r.UUID, r.MW/1000)
+	}
+	return int64(v), nil
+}

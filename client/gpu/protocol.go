@@ -158,11 +158,13 @@ type Event struct {
 
 type request struct {
 	ID uint64
-	Op string // "static", "dynamic", "limit", "limits"
+	Op string // "static", "dynamic", "limit", "limits", "power"
 
 	// Of "limit" and "limits":
 	UUID, Group string // GPU, and the directory of a control group
 	Bytes       int64  // most that the group may have; -1: no limit
+
+	MW int64 // of "power": the limit to set, milliwatts; 0: only ask
 }
 
 // MemoryLimit is what the driver says of a control group on one GPU.
@@ -180,6 +182,7 @@ type message struct {
 	Dynamic []Sample
 	Event   *Event
 	Limit   *MemoryLimit
+	PowerMW int64  `json:",omitempty"` // the power limit that is set
 	Stuck   string `json:",omitempty"` // the call that has not returned for a while
 }
 

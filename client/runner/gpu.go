@@ -27,6 +27,14 @@ func (r *Runner) ShimDir(task string) string {
 // limitGPUs makes the task's shares of GPU memory hold before it starts.
 func limitGPUs(ctx context.Context, a *attempt) error {
 	r := a.task.r
+	for uuid, watts := range r.PowerLimits(a.spec.Name) {
+		if r.cfg.LimitPower == nil {
+			return fmt.Errorf("this node cannot set the power limit of GPUs: the agent must be root's")
+		}
+		if err := r.cfg.LimitPower(ctx, uuid, watts); err != nil {
+			return fmt.Errorf("hold a GPU to %d W: %w", watts, err)
+		}
+	}
 	bytes := map[string]int64{}
 	var dmem []structs.Grant
 	for _, g := range r.Alloc().Grants {
@@ -64,6 +72,40 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 		return r.cfg.LimitGPUs(ctx, id, dmem)
 	}
 	return nil
+}
+
+// GPURequest is what a task's grants of GPUs fulfil; nil when it has none, or asked for devices.
+func (r *Runner) GPURequest(task string) (*structs.GPURequest, []structs.Grant) {
+	var mine []structs.Grant
+	for _, g := range r.Alloc().Grants {
+		if g.Task == task && g.IsGPU() {
+			mine = append(mine, g)
+		}
+	}
+	if g := r.group(); g != nil {
+		for i := range g.Tasks {
+			if g.Tasks[i].Name == task {
+				return structs.GPURequestOf(g.Tasks[i].Resources.GPU, mine), mine
+			}
+		}
+	}
+	return nil, nil
+}
+
+// PowerLimits are the watts that a task wants its GPUs to be held to, by UUID; of all tasks for "".
+func (r *Runner) PowerLimits(task string) map[string]int64 {
+	out := map[string]int64{}
+	for _, t := range r.tasks {
+		if task != "" && t.name != task {
+			continue
+		}
+		if q, grants := r.GPURequest(t.name); q != nil && q.PowerLimitW > 0 {
+			for i := range grants {
+				out[grants[i].Instance] = q.PowerLimitW
+			}
+		}
+	}
+	return out
 }
 
 // ExceedGPU ends the allocation because one of its tasks holds more of a GPU's memory than its share.

@@ -69,6 +69,8 @@ type Config struct {
 	// LimitGPUs makes the kernel driver hold a task, which is about to start under this id, to its shares (backend
 	// "dmem"). nil: this node cannot.
 	LimitGPUs func(ctx context.Context, taskID string, grants []structs.Grant) error
+	// LimitPower holds a GPU to so many watts while the allocation lasts; nil: nobody can.
+	LimitPower func(ctx context.Context, uuid string, watts int64) error
 	// GPUs measures what tasks use of GPUs; nil: nobody does.
 	GPUs GPUMeter
 	// Ports reserves the rendezvous ports of gangs whose first member is here; nil, for simulated nodes, only pretends.

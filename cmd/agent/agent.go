@@ -448,6 +448,11 @@ func (a *Agent) Close() error {
 		}
 		if a.client != nil {
 			a.client.Close()
+			within, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			if err := a.client.RestoreGPUPower(within); err != nil {
+				a.log.Warn("ending", "error", err)
+			}
+			cancel()
 		}
 		if a.docker != nil {
 			a.docker.Close()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/muster-sched/muster/client"
@@ -30,6 +31,10 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	changed := make(chan struct{}, 1)
 	gc := *cfg
 	gc.Log = log
+	if err := os.MkdirAll(cc.DataDir, 0o711); err != nil {
+		log.Warn("no place to write down power limits", "error", err)
+	}
+	gc.PowerFile = filepath.Join(cc.DataDir, "gpu-power.json")
 	gc.OnChange = func() {
 		select {
 		case changed <- struct{}{}:
@@ -52,6 +57,9 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	cc.DeviceStats = a.gpus.Stats
 	cc.DeviceNodes = a.gpus.Nodes
 	cc.GPUSamples, cc.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
+	if os.Geteuid() == 0 {
+		cc.LimitPower, cc.RestorePower = a.gpus.LimitPower, a.gpus.RestorePower
+	}
 	if gc.Groups {
 		cc.LimitGPU, cc.GPULimit = a.limitGPU, a.gpuLimit
 	}

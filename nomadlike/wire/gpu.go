@@ -23,9 +23,19 @@ type GPU struct {
 	Enforce     string        `hcl:"enforce"`
 	Constraints []*Constraint `hcl:"constraint"`
 	Affinities  []*Affinity   `hcl:"affinity"`
-	Or          []*GPUOr      `hcl:"or"`   // tried in order when no node can give this
-	MIG         string        `hcl:"mig"`  // profile of an instance: "1g.10gb"
-	RDMA        string        `hcl:"rdma"` // none, preferred, required
+	Or          []*GPUOr      `hcl:"or"`          // tried in order when no node can give this
+	MIG         string        `hcl:"mig"`         // profile of an instance: "1g.10gb"
+	RDMA        string        `hcl:"rdma"`        // none, preferred, required
+	PowerLimit  *int          `hcl:"power_limit"` // of each GPU, watts
+	Pressure    *GPUPressure  `hcl:"pressure"`
+}
+
+// GPUPressure says who is told when a share's memory runs full.
+type GPUPressure struct {
+	At      []int    `hcl:"at"` // percent
+	Signal  string   `hcl:"signal"`
+	Command []string `hcl:"command"`
+	URL     string   `hcl:"url"`
 }
 
 // GPUOr is an alternative to what a GPU block asks for.
@@ -40,10 +50,12 @@ type GPUOr struct {
 	Affinities  []*Affinity   `hcl:"affinity"`
 	MIG         string        `hcl:"mig"`
 	RDMA        string        `hcl:"rdma"`
+	PowerLimit  *int          `hcl:"power_limit"`
+	Pressure    *GPUPressure  `hcl:"pressure"`
 }
 
 func (o *GPUOr) gpu() *GPU {
-	return &GPU{Count: o.Count, Model: o.Model, Memory: o.Memory, Share: o.Share, Compute: o.Compute, Enforce: o.Enforce, Constraints: o.Constraints, Affinities: o.Affinities, MIG: o.MIG, RDMA: o.RDMA}
+	return &GPU{Count: o.Count, Model: o.Model, Memory: o.Memory, Share: o.Share, Compute: o.Compute, Enforce: o.Enforce, Constraints: o.Constraints, Affinities: o.Affinities, MIG: o.MIG, RDMA: o.RDMA, PowerLimit: o.PowerLimit, Pressure: o.Pressure}
 }
 
 // gpuOrMax is how many alternatives a request may have.
@@ -138,7 +150,7 @@ func (g *GPU) canonicalize() {
 
 // plain reports whether the request is for whole devices, which a device request says as well.
 func (g *GPU) plain() bool {
-	return g.MIG == "" && g.Memory == "" && g.Share == nil && g.Compute == nil && len(g.Or) == 0 && (g.Enforce == "" || g.Enforce == "none" || g.Enforce == "auto") &&
+	return g.MIG == "" && g.Memory == "" && g.Share == nil && g.Compute == nil && g.PowerLimit == nil && g.Pressure == nil && len(g.Or) == 0 && (g.Enforce == "" || g.Enforce == "none" || g.Enforce == "auto") &&
 		(g.RDMA == "" || g.RDMA == "none") && (g.Count == nil || *g.Count >= 0)
 }
 
@@ -179,6 +191,46 @@ func parseMiB(s string) (int64, error) {
 	return n * unit, nil
 }
 
+// gpuWattsMax is more than any GPU draws.
+const gpuWattsMax = 100_000
+
+// whole reports whether whole GPUs are asked for.
+func (g *GPU) whole() bool {
+	return g.Memory == "" && g.Share == nil && g.MIG == ""
+}
+
+func (v *validator) pressure(w string, g *GPU, p *GPUPressure) {
+	if g.Memory == "" && g.Share == nil {
+		v.errorf(w, "pressure without a share: say how much memory the share has, as memory = \"20GiB\" or share = 25")
+	}
+	if len(p.At) > structs.GPUPressureMax {
+		v.errorf(w+".at", "%d thresholds; want at most %d", len(p.At), structs.GPUPressureMax)
+	}
+	for i, at := range p.At {
+		if at < 1 || at > 100 {
+			v.errorf(w+".at", "%d; want 1 to 100 percent of the share", at)
+		} else if i > 0 && at <= p.At[i-1] {
+			v.errorf(w+".at", "%d comes after %d; want them ascending", at, p.At[i-1])
+		}
+	}
+	if s := strings.TrimPrefix(strings.ToUpper(p.Signal), "SIG"); p.Signal != "" && !slices.Contains(signals, s) {
+		v.errorf(w+".signal", "%.64q is not a signal%s", p.Signal, suggest.DidYouMean(s, signals))
+	}
+	v.count(w+".command", len(p.Command))
+	if p.URL != "" && !strings.HasPrefix(p.URL, "http://") && !strings.HasPrefix(p.URL, "https://") {
+		v.errorf(w+".url", "%.64q: want an address that begins with http:// or https://", p.URL)
+	}
+	ways := 0
+	for _, is := range []bool{p.Signal != "", len(p.Command) > 0, p.URL != ""} {
+		if is {
+			ways++
+		}
+	}
+	if ways > 1 {
+		v.errorf(w, "signal, command and url exclude each other: the task is told in one way")
+	}
+}
+
 // gpu checks one request and its alternatives.
 func (v *validator) gpu(w string, g *GPU) {
 	if n := val(g.Count); n < 1 || n > 4096 {
@@ -206,6 +258,17 @@ func (v *validator) gpu(w string, g *GPU) {
 			v.errorf(w, "compute = %d without memory: say how much memory the share has, as memory = \"20GiB\" or share = 25", *g.Compute)
 		}
 	}
+	if g.PowerLimit != nil {
+		if *g.PowerLimit < 1 || *g.PowerLimit > gpuWattsMax {
+			v.errorf(w+".power_limit", "%d; want 1 to %d watts", *g.PowerLimit, gpuWattsMax)
+		}
+		if !g.whole() {
+			v.errorf(w, "power_limit = %d of a part of a GPU: a limit is of the whole GPU, which others use too; ask for whole GPUs, without memory, share and mig", *g.PowerLimit)
+		}
+	}
+	if p := g.Pressure; p != nil {
+		v.pressure(w+".pressure", g, p)
+	}
 	v.oneOf(w+".rdma", g.RDMA, "", "none", "preferred", "required")
 	if g.MIG != "" {
 		if !migRE.MatchString(g.MIG) {
@@ -232,11 +295,27 @@ func (v *validator) gpu(w string, g *GPU) {
 func gpusTo(g *GPU) []structs.GPURequest {
 	mem, _ := parseMiB(g.Memory) // "" gives 0; anything else was validated
 	out := []structs.GPURequest{{Count: int64(val(g.Count)), MemoryMiB: mem, Share: int64(val(g.Share)), Compute: int64(val(g.Compute)), Model: g.Model,
-		Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities), Enforce: g.Enforce, MIG: g.MIG, RDMA: g.RDMA}}
+		Constraints: constraintsTo(g.Constraints), Affinities: affinitiesTo(g.Affinities), Enforce: g.Enforce, MIG: g.MIG, RDMA: g.RDMA, PowerLimitW: int64(val(g.PowerLimit)), Pressure: pressureTo(g.Pressure)}}
 	for _, o := range g.Or {
 		if o != nil {
 			out = append(out, gpusTo(o.gpu())...)
 		}
+	}
+	return out
+}
+
+func pressureTo(p *GPUPressure) *structs.GPUPressure {
+	if p == nil {
+		return nil
+	}
+	return &structs.GPUPressure{At: numbers[int64](p.At), Signal: p.Signal, Command: slices.Clone(p.Command), URL: p.URL}
+}
+
+// numbers converts a list; nil stays nil.
+func numbers[To, From int | int64](list []From) []To {
+	var out []To
+	for _, n := range list {
+		out = append(out, To(n))
 	}
 	return out
 }
@@ -256,6 +335,12 @@ func gpuFrom(rs []structs.GPURequest) *GPU {
 		}
 		if r.Compute > 0 {
 			o.Compute = ptr(int(r.Compute))
+		}
+		if r.PowerLimitW > 0 {
+			o.PowerLimit = ptr(int(r.PowerLimitW))
+		}
+		if p := r.Pressure; p != nil {
+			o.Pressure = &GPUPressure{At: numbers[int](p.At), Signal: p.Signal, Command: slices.Clone(p.Command), URL: p.URL}
 		}
 		return o
 	}

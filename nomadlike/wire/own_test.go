@@ -84,6 +84,20 @@ func TestValidateOwn(t *testing.T) {
 		{"launch gpus", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "rank", GPUs: "mine"} }, `"mine"`},
 		{"launch gpus by node", "batch", func(j *Job) { g(j).Launch = &Launch{Mode: "node", GPUs: "own"} }, "the launcher of the job decides"},
 		{"rdma", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "required"}} }, "asks for a node with RDMA"},
+		{"power of a share", "batch", func(j *Job) {
+			g(j).Tasks[0].Resources = &Resources{GPU: &GPU{Memory: "1GiB", PowerLimit: ptr(300)}}
+		}, "ask for whole GPUs"},
+		{"power of nothing", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{PowerLimit: ptr(0)}} }, "want 1 to 100000 watts"},
+		{"pressure of a whole GPU", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{Pressure: &GPUPressure{At: []int{80}}}} }, "pressure without a share"},
+		{"pressure thresholds", "batch", func(j *Job) {
+			g(j).Tasks[0].Resources = &Resources{GPU: &GPU{Memory: "1GiB", Pressure: &GPUPressure{At: []int{90, 80}}}}
+		}, "want them ascending"},
+		{"pressure told twice", "batch", func(j *Job) {
+			g(j).Tasks[0].Resources = &Resources{GPU: &GPU{Memory: "1GiB", Pressure: &GPUPressure{Signal: "SIGUSR1", URL: "http://x/"}}}
+		}, "exclude each other"},
+		{"pressure address", "batch", func(j *Job) {
+			g(j).Tasks[0].Resources = &Resources{GPU: &GPU{Memory: "1GiB", Pressure: &GPUPressure{URL: "ftp://x/"}}}
+		}, "begins with http://"},
 		{"rdma word", "batch", func(j *Job) { g(j).Tasks[0].Resources = &Resources{GPU: &GPU{RDMA: "prefered"}} }, `did you mean "preferred"?`},
 		{"umask", "batch", func(j *Job) { g(j).Tasks[0].Umask = "29" }, `"29" is not a umask`},
 		{"work_dir", "batch", func(j *Job) { g(j).Tasks[0].WorkDir = "here" }, `"here" must be absolute`},

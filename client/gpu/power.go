@@ -1,0 +1,124 @@
+package gpu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+)
+
+// Tasks may have whole GPUs held to a power limit of their own. What the limit was is written down before it is changed, so that
+// it can be put back by a later life of the agent, too. A limit that is not as it was set has been changed by somebody else, or
+// by a reboot, and is left alone.
+
+// powerSet is a limit that was changed for a task, milliwatts.
+type powerSet struct{ WasMW, SetMW int64 }
+
+// LimitPower holds a GPU to so many watts until RestorePower.
+func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error {
+	n.powering.Lock()
+	defer n.powering.Unlock()
+	a, err := n.call(ctx, request{Op: "power", UUID: uuid})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	was, changed := n.power[uuid]
+	n.mu.Unlock()
+	set := powerSet{WasMW: a.power, SetMW: 1000 * watts}
+	if changed && was.SetMW == a.power { // the limit of the one who had it before is not what is to be put back
+		set.WasMW = was.WasMW
+	}
+	if err := n.notePower(uuid, &set); err != nil {
+		return err
+	}
+	if _, err = n.call(ctx, request{Op: "power", UUID: uuid, MW: set.SetMW}); err == nil {
+		return nil
+	}
+	if errors.Is(err, ctx.Err()) {
+		return err // it may have happened: RestorePower finds out
+	}
+	if changed {
+		return errors.Join(err, n.notePower(uuid, &was))
+	}
+	return errors.Join(err, n.notePower(uuid, nil))
+}
+
+// RestorePower puts back what LimitPower changed on all GPUs but those that are still wanted so. What cannot be put back is
+// tried again the next time.
+func (n *NVIDIA) RestorePower(ctx context.Context, wanted map[string]bool) error {
+	n.powering.Lock()
+	defer n.powering.Unlock()
+	n.mu.Lock()
+	var list []string
+	sets := map[string]powerSet{}
+	for uuid, s := range n.power {
+		if !wanted[uuid] {
+			list = append(list, uuid)
+			sets[uuid] = s
+		}
+	}
+	n.mu.Unlock()
+	slices.Sort(list)
+	var errs []error
+	for _, uuid := range list {
+		a, err := n.call(ctx, request{Op: "power", UUID: uuid})
+		if err == nil && a.power == sets[uuid].SetMW {
+			_, err = n.call(ctx, request{Op: "power", UUID: uuid, MW: sets[uuid].WasMW})
+		}
+		if err == nil {
+			n.cfg.Log.Info("the power limit of a GPU is as before", "gpu", uuid, "watts", sets[uuid].WasMW/1000)
+			err = n.notePower(uuid, nil)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// notePower remembers a change, nil that there is none, in the file first.
+func (n *NVIDIA) notePower(uuid string, set *powerSet) error {
+	n.mu.Lock()
+	next := map[string]powerSet{}
+	for k, v := range n.power {
+		next[k] = v
+	}
+	n.mu.Unlock()
+	if delete(next, uuid); set != nil {
+		next[uuid] = *set
+	}
+	if n.cfg.PowerFile != "" {
+		b, err := json.Marshal(next)
+		if err != nil {
+			return err
+		}
+		tmp := n.cfg.PowerFile + ".tmp"
+		if err := os.WriteFile(tmp, b, 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, n.cfg.PowerFile); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	n.power = next
+	n.mu.Unlock()
+	return nil
+}
+
+// readPower reads what an earlier life of the agent has changed.
+func (n *NVIDIA) readPower() {
+	n.power = map[string]powerSet{}
+	if n.cfg.PowerFile == "" {
+		return
+	}
+	b, err := os.ReadFile(n.cfg.PowerFile)
+	if err == nil {
+		err = json.Unmarshal(b, &n.power)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.cfg.Log.Warn("which power limits were changed cannot be read; they stay as they are", "error", err)
+		n.power = map[string]powerSet{}
+	}
+}
