@@ -49,7 +49,7 @@ type Service struct {
 	why    string // why there are no groups
 	files  *spares
 	cores  *corePool
-	starts chan struct{}
+	starts chan func() // carried out by startsMax goroutines, whose stacks have the room that a start needs
 	quit   chan struct{}
 	once   sync.Once
 
@@ -76,6 +76,7 @@ type Hello struct {
 	PID      int
 	Groups   string // control group layout ("v1", "v2", "hybrid"), or "" with Why
 	Why      string
+	Frames   bool // answers connections of frames, too (codec.go)
 }
 
 // Reply carries a task's status, or an error with its kind.
@@ -123,7 +124,7 @@ func (s *Service) find(id string, r *Reply) *task {
 
 // Hello introduces the supervisor.
 func (s *Service) Hello(_ Nothing, r *Hello) error {
-	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why}
+	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why, Frames: true}
 	if s.groups != nil {
 		r.Groups = s.groups.Layout.Version()
 	}
@@ -158,22 +159,30 @@ func (s *Service) Start(spec Spec, r *Reply) error {
 	s.starting[spec.ID] = a
 	s.mu.Unlock()
 
-	s.starts <- struct{}{}
-	t, err := start(filepath.Join(s.dir, "t", spec.ID), &spec, s.groups, s.files, s.cores)
-	<-s.starts
-	s.mu.Lock()
-	delete(s.starting, spec.ID)
-	if err == nil {
-		s.tasks[spec.ID] = t
+	s.starts <- func() {
+		t, err := start(filepath.Join(s.dir, "t", spec.ID), &spec, s.groups, s.files, s.cores)
+		s.mu.Lock()
+		delete(s.starting, spec.ID)
+		if err == nil {
+			s.tasks[spec.ID] = t
+		}
+		s.mu.Unlock()
+		a.task, a.err = t, err
+		close(a.done)
 	}
-	s.mu.Unlock()
-	a.task, a.err = t, err
-	close(a.done)
-	if err != nil {
-		return fail(r, kindFailed, err)
+	<-a.done
+	if a.err != nil {
+		return fail(r, kindFailed, a.err)
 	}
-	r.Status = t.status()
+	r.Status = a.task.status()
 	return nil
+}
+
+// starter carries out starts until the process ends.
+func (s *Service) starter() {
+	for fn := range s.starts {
+		fn()
+	}
 }
 
 // Inspect tells a task's status.
@@ -343,7 +352,7 @@ func run(ctx context.Context, dir string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil // another one serves this directory already
 	}
-	s := &Service{dir: dir, tasks: map[string]*task{}, starting: map[string]*attempt{}, starts: make(chan struct{}, startsMax), quit: make(chan struct{}), idle: time.Now()}
+	s := &Service{dir: dir, tasks: map[string]*task{}, starting: map[string]*attempt{}, starts: make(chan func()), quit: make(chan struct{}), idle: time.Now()}
 	if m, err := cgroup.Open(scope(dir)); err != nil {
 		s.why = err.Error()
 	} else {
@@ -365,6 +374,9 @@ func run(ctx context.Context, dir string) error {
 	srv := rpc.NewServer()
 	if err := srv.RegisterName(serviceName, s); err != nil {
 		return err
+	}
+	for range startsMax {
+		go s.starter()
 	}
 	go s.accept(l, srv)
 	tick := time.NewTicker(idleExit / 4)
@@ -426,7 +438,7 @@ func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
 			continue
 		}
 		go func() {
-			srv.ServeConn(c)
+			serveConn(srv, c)
 			s.mu.Lock()
 			s.conns--
 			s.mu.Unlock()
