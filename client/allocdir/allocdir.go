@@ -293,14 +293,13 @@ func openDir(at int, path string) (int, error) {
 	return unix.Openat(at, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// Unmount drops the tasks' secrets and keeps everything else, for an allocation that has ended.
-func (d *Dir) Unmount() {
-	entries, _ := os.ReadDir(d.Root)
-	for _, e := range entries {
-		if e.IsDir() && e.Name() != Shared { // what is no mount is refused
-			_ = unix.Unmount(filepath.Join(d.Root, e.Name(), Secrets), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		}
+// Unmount drops the secrets of a task and keeps everything else, for an allocation that has ended.
+func (d *Dir) Unmount(task string) {
+	if info, err := os.Lstat(d.Task(task).Root); err != nil || !info.IsDir() {
+		return // a link may lead to another allocation
 	}
+	// What is no mount is refused.
+	_ = unix.Unmount(d.Task(task).Secrets, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }
 
 // Usage is how many bytes the allocation occupies on disk, secrets in memory left out. It stops counting at limit.

@@ -73,7 +73,14 @@ func TestSecretsInMemory(t *testing.T) {
 	if n, err := d.Usage(1 << 40); err != nil || n < 5000 || n > 1<<20 {
 		t.Errorf("usage is %d, %v: secrets in memory do not count, data does", n, err)
 	}
-	d.Unmount()
+	other := New(filepath.Dir(d.Root), "other")
+	if err := errors.Join(os.Mkdir(other.Root, 0o755), os.Symlink(d.Task("web").Root, other.Task("web").Root)); err != nil {
+		t.Fatal(err)
+	}
+	if other.Unmount("web"); !isMount(s) {
+		t.Error("a link in the place of a task's directory led to another allocation's secrets")
+	}
+	d.Unmount("web")
 	if isMount(s) {
 		t.Error("still mounted")
 	}

@@ -120,8 +120,11 @@ func buildDirs(_ context.Context, r *Runner) error {
 }
 
 func dropSecrets(r *Runner) {
-	if r.dir != nil {
-		r.dir.Unmount()
+	if r.dir == nil {
+		return
+	}
+	for _, t := range r.tasks {
+		r.dir.Unmount(t.name)
 	}
 }
 
@@ -130,6 +133,7 @@ func adoptData(_ context.Context, r *Runner) error {
 	if r.dir == nil || g == nil || !g.Disk.Sticky || a.Previous.IsZero() || r.resumed() {
 		return nil
 	}
+	r.touched.Store(true)
 	prev := allocdir.New(r.cfg.AllocsDir, a.Previous.String())
 	names := make([]string, 0, len(g.Tasks))
 	for _, t := range g.Tasks {
@@ -394,6 +398,9 @@ func (r *Runner) CheckDisk() (left int64, limited bool) {
 		return 0, false
 	}
 	limit := g.Disk.SizeMiB << 20
+	if !r.touched.Load() { // a thousand allocations that wait for their turn are not walked through for each that runs
+		return limit, true
+	}
 	used, err := r.dir.Usage(limit)
 	if err != nil || used <= limit {
 		return limit - used, err == nil

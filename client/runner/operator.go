@@ -153,6 +153,7 @@ func prolog(ctx context.Context, r *Runner) error {
 	if c == nil || r.resumed() {
 		return nil
 	}
+	r.touched.Store(true)
 	for {
 		out, err := c.Run(ctx, r.operatorEnv("prolog")...)
 		if ctx.Err() != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -139,6 +140,9 @@ type Runner struct {
 
 	services services
 
+	// touched is set before anybody may write below the allocation's directory, which is empty until then.
+	touched atomic.Bool
+
 	done chan struct{} // closed when the allocation is client-terminal
 }
 
@@ -170,6 +174,7 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 		}
 	}
 	if rec != nil {
+		r.touched.Store(true)
 		r.final = rec.Final
 		for _, t := range r.tasks {
 			if t.rec.Phase == state.PhaseStarting || t.rec.Phase == state.PhaseBackoff {

@@ -360,6 +360,7 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 			return nil, ctx.Err()
 		}
 	}
+	t.r.touched.Store(true)
 	for _, h := range taskHooks {
 		if h.prestart == nil {
 			continue
