@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/internal/pack"
 )
 
-// The calls travel as gob, net/rpc's own form, or as frames of msgpack, which cost an eighth of the time: gob tells every
+// The calls travel as gob, net/rpc's own form, or as frames of msgpack, which cost less: gob tells every
 // connection anew what its types look like and goes through reflection for each field. A connection is of gob unless it
 // begins with preamble, whose first byte no gob stream has. Every connection to a supervisor begins with a Hello in gob,
 // so that agents and supervisors of all builds understand each other; only when that says Frames is a second one made.
