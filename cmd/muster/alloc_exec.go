@@ -60,10 +60,14 @@ func (o *allocExecOptions) flags(c *cobra.Command) {
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal; on by itself when this one has a terminal")
 	f.StringVarP(&o.escape, "escape", "e", "~", "accepted for Nomad's scripts")
 	f.Lookup("tty").DefValue = "auto"
-	c.PreRun = func(cmd *cobra.Command, _ []string) {
+	c.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("rank") && o.rank < 0 {
+			return fmt.Errorf("-rank %d: ranks count from 0", o.rank)
+		}
 		if !cmd.Flags().Changed("tty") {
 			o.tty = e.tty && o.stdin
 		}
+		return nil
 	}
 }
 

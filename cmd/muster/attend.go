@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,7 +204,7 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 				return exitCode(x.sig.code())
 			}
 			for _, s := range list {
-				if why := unstarted(s); why != "" {
+				if why := cmp.Or(unstarted(s), endedBy(s)); why != "" {
 					o.hint("Error: on node %s: %s (muster alloc status %s)", s.NodeName, why, shortID(s.ID, false))
 				}
 			}

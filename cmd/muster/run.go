@@ -206,7 +206,7 @@ func over(s *wire.AllocationListStub) bool {
 
 // exitOf is the exit code of an allocation that is over.
 func exitOf(s *wire.AllocationListStub) int {
-	if s.ClientStatus == "complete" {
+	if s.ClientStatus == "complete" && s.DesiredStatus != "stop" { // one that was stopped did not end by itself
 		return 0
 	}
 	if st := s.TaskStates["main"]; st != nil {
@@ -216,7 +216,30 @@ func exitOf(s *wire.AllocationListStub) int {
 			}
 		}
 	}
+	if s.ClientStatus == "complete" {
+		return 0
+	}
 	return exitError
+}
+
+// endedBy tells what ended a command that did not end by itself: a limit of memory or time, somebody who stopped the job;
+// "" for others.
+func endedBy(s *wire.AllocationListStub) string {
+	if st := s.TaskStates["main"]; st != nil {
+		for _, e := range st.Events {
+			if m := e.Details["exit_message"]; e.Type == "Terminated" && e.ExitCode != 0 && m != "" {
+				return m
+			}
+		}
+	}
+	switch {
+	case s.DesiredStatus != "stop" || !over(s):
+	case s.ClientStatus == "failed" && s.ClientDescription != "":
+		return s.ClientDescription
+	case exitOf(s) != 0:
+		return "it was stopped: " + cmp.Or(s.DesiredDescription, "somebody stopped the job")
+	}
+	return ""
 }
 
 // unstarted tells why an allocation failed whose command did not say so itself by an exit code; "" for others.

@@ -110,3 +110,31 @@ func TestLogMark(t *testing.T) {
 		t.Errorf("passed on %q", got)
 	}
 }
+
+func TestEndedBy(t *testing.T) {
+	stub := func(status, desired, client, desc string, code int, message string) *wire.AllocationListStub {
+		e := &wire.TaskEvent{Type: "Terminated", ExitCode: code}
+		if message != "" {
+			e.Details = map[string]string{"exit_message": message}
+		}
+		return &wire.AllocationListStub{ClientStatus: status, DesiredStatus: desired, ClientDescription: client, DesiredDescription: desc,
+			TaskStates: map[string]*wire.TaskState{"main": {Events: []*wire.TaskEvent{e}}}}
+	}
+	for _, c := range []struct {
+		what string
+		s    *wire.AllocationListStub
+		code int
+		want string
+	}{
+		{"well", stub("complete", "run", "", "", 0, ""), 0, ""},
+		{"failed by itself", stub("failed", "run", "task main failed", "", 3, ""), 3, ""},
+		{"out of memory", stub("failed", "run", "task main failed", "", 137, "out of memory"), 137, "out of memory"},
+		{"out of time", stub("failed", "stop", "has run for its limit", "exceeded", 143, ""), 143, "has run for its limit"},
+		{"stopped", stub("complete", "stop", "", "alloc not needed", 143, ""), 143, "it was stopped: alloc not needed"},
+		{"stopped, and ended well", stub("complete", "stop", "", "alloc not needed", 0, ""), 0, ""},
+	} {
+		if code, got := exitOf(c.s), endedBy(c.s); code != c.code || got != c.want {
+			t.Errorf("%s: %d, %q; want %d, %q", c.what, code, got, c.code, c.want)
+		}
+	}
+}
