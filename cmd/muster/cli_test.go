@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -435,6 +436,43 @@ func TestEveryCommand(t *testing.T) {
 	}
 	if seen < 90 {
 		t.Errorf("only %d commands", seen)
+	}
+}
+
+// An argument that is empty, a variable of a shell that is not set, is refused by every command that takes arguments before
+// anything is asked or read.
+func TestEmptyArguments(t *testing.T) {
+	seen := 0
+	for _, c := range leaves(newRoot(&env{out: new(bytes.Buffer), err: new(bytes.Buffer)})) {
+		if len(strings.Fields(c.Use)) < 2 || c.Flags().Lookup("address") == nil {
+			continue
+		}
+		for n := 1; n <= 3; n++ {
+			args := append(slices.Repeat([]string{"x"}, n-1), "")
+			if name := emptyArgument(c.Use, args); name == "" {
+				continue
+			}
+			var errOut bytes.Buffer
+			e := &env{in: strings.NewReader(""), out: new(bytes.Buffer), err: &errOut, now: time.Now}
+			code := e.main(context.Background(), slices.Concat(strings.Fields(c.CommandPath()), []string{"-address=http://127.0.0.1:1"}, args))
+			if strings.Contains(errOut.String(), " takes ") {
+				break // no more than that
+			}
+			if seen++; code != exitError || !strings.Contains(errOut.String(), " is empty: "+c.CommandPath()) || strings.Count(errOut.String(), "\n") != 1 {
+				t.Errorf("%s %q: exit %d, %q", c.CommandPath(), args, code, errOut.String())
+			}
+		}
+	}
+	if seen < 80 {
+		t.Errorf("only %d tried", seen)
+	}
+	for use, args := range map[string][]string{
+		"list [options] [PREFIX]": {""}, "exec [options] ALLOCATION COMMAND [ARGUMENT...]": {"a", "sh", "-c", ""},
+		"apply [options] FILE": {"f"}, "list [options]": {},
+	} {
+		if name := emptyArgument(use, args); name != "" {
+			t.Errorf("%s %q: %s is said to be empty", use, args, name)
+		}
 	}
 }
 

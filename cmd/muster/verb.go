@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -22,6 +23,9 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 		if len(args) < from || (to >= 0 && len(args) > to) {
 			return fmt.Errorf("%s takes %s, got %d: %s", cmd.CommandPath(), arguments(from, to), len(args), cmd.UseLine())
 		}
+		if name := emptyArgument(use, args); name != "" {
+			return fmt.Errorf("%s is empty: %s", name, cmd.UseLine())
+		}
 		return run(cmd.Context(), args)
 	}
 	if long == "" {
@@ -29,6 +33,23 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 	}
 	e.clientFlags(c.Flags())
 	return c
+}
+
+// emptyArgument is the name, as the line of arguments has it, of the first argument that is empty; "" for none. It is most likely
+// a variable of the user's shell that is not set; what a path of the API without a name answers is never what was meant. A
+// prefix may be empty, and so may what is passed on to a program.
+func emptyArgument(use string, args []string) string {
+	names := slices.DeleteFunc(strings.Fields(use)[1:], func(name string) bool { return name == "[options]" })
+	for i, a := range args {
+		if a != "" || len(names) == 0 {
+			continue
+		}
+		name := strings.Trim(names[min(i, len(names)-1)], "[].")
+		if name != "PREFIX" && name != "ARGUMENT" {
+			return name
+		}
+	}
+	return ""
 }
 
 func arguments(from, to int) string {
