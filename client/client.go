@@ -141,7 +141,7 @@ func (c *Client) open() error {
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
 		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(), LimitPower: c.limitPower(),
 		SaveTurn: c.saveTurn,
-		Prolog:   c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: c.fault,
+		Prolog:   c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: func(reason string) { c.fault(reason) },
 	}
 	if c.cfg.Hooks.Health != nil {
 		c.run.Well = c.well

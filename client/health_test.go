@@ -135,3 +135,60 @@ func TestHealthCommand(t *testing.T) {
 	}
 	srv.Wait(t, "the second drain", func() bool { return len(srv.Drains()) == 2 })
 }
+
+// TestEnabledWhileUnwell: a node that is enabled while its health command still fails is drained again, with the reason, by a
+// run that began after the enabling; one that is enabled after its cure is not.
+func TestEnabledWhileUnwell(t *testing.T) {
+	srv := clienttest.New()
+	cfg := newConfig(t, srv)
+	dir := t.TempDir()
+	runs, well, gate, began := filepath.Join(dir, "runs"), filepath.Join(dir, "well"), filepath.Join(dir, "gate"), filepath.Join(dir, "began")
+	wait := "if test -e " + gate + "; then touch " + began + "; while test -e " + gate + "; do sleep 0.01; done; echo before the cure; exit 1; fi; "
+	cfg.Hooks.Health, cfg.Hooks.HealthEvery = command("echo >> "+runs+"; "+wait+"test -e "+well+" || { echo ECC errors; exit 1; }"), 20*time.Millisecond
+	a := start(t, srv, cfg)
+	// more waits until the command has begun n times more.
+	more := func(n int) {
+		t.Helper()
+		from := strings.Count(read(t, runs), "\n")
+		srv.Wait(t, "runs of the command", func() bool { return strings.Count(read(t, runs), "\n") >= from+n })
+	}
+	drains := func(n int) {
+		t.Helper()
+		srv.Wait(t, "the drain", func() bool { return len(srv.Drains()) >= n })
+		more(3)
+		if ds := srv.Drains(); len(ds) != n || !strings.Contains(ds[n-1].Meta["message"], "ECC errors") {
+			t.Fatalf("drains %+v, want %d", ds, n)
+		}
+	}
+	drains(1)
+	srv.Enable(a.ID())
+	drains(2)
+	srv.Enable(a.ID())
+	drains(3)
+	if err := os.WriteFile(well, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	more(2) // the second began after the first, which has seen the cure
+	srv.Enable(a.ID())
+	drains(3)
+	srv.WaitStatus(t, srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
+	// A run that was under way when the node was cured and enabled does not drain it.
+	if err := os.Remove(well); err != nil {
+		t.Fatal(err)
+	}
+	drains(4)
+	touch := func(path string) {
+		t.Helper()
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch(gate)
+	srv.Wait(t, "the run at the gate", func() bool { _, err := os.Stat(began); return err == nil })
+	touch(well)
+	srv.Enable(a.ID())
+	if err := os.Remove(gate); err != nil {
+		t.Fatal(err)
+	}
+	drains(4)
+}

@@ -18,6 +18,13 @@ func (s *Server) registerNodeUsers() {
 	handle(s, methods.NodeAllocs, s.nodeAllocs)
 	handle(s, methods.NodeDrain, s.nodeDrain)
 	handle(s, methods.NodeLeave, func(ctx context.Context, c *rpc.Call, req *methods.NodeLeaveRequest) (*methods.NodeWriteResponse, error) {
+		if req.Look {
+			n, err := s.nodeNamed(req.NodeID)
+			if err != nil {
+				return nil, err
+			}
+			return &methods.NodeWriteResponse{Index: n.ModifyIndex, NodeModifyIndex: n.ModifyIndex, Eligible: n.Eligibility == structs.NodeEligible}, nil
+		}
 		return s.nodeDrain(ctx, c, &methods.NodeDrainRequest{NodeID: req.NodeID, Strategy: &req.Strategy, Meta: req.Strategy.Meta})
 	})
 	handle(s, methods.NodeEligibility, s.nodeEligibility)

@@ -32,7 +32,8 @@ type Server struct {
 	seen    map[structs.AllocID][]structs.AllocObserved // every report, in order
 	events  []structs.NodeEvent
 	drains  []structs.DrainStrategy
-	changed chan struct{} // closed at every change
+	out     map[structs.NodeID]bool // nodes that were drained
+	changed chan struct{}           // closed at every change
 	fault   func(method string) error
 	answer  func(*methods.NodePollResponse) // changes answers to polls
 	nextID  uint64
@@ -49,7 +50,7 @@ func New() *Server {
 		TTL: 2 * time.Second, reg: rpc.NewRegistry(nil, nil), index: 10,
 		nodes: map[structs.NodeID]*structs.Node{}, beats: map[structs.NodeID]int{}, back: map[structs.NodeID]rpc.Caller{},
 		allocs: map[structs.AllocID]*structs.Allocation{}, seen: map[structs.AllocID][]structs.AllocObserved{},
-		changed: make(chan struct{}), calls: map[string]int{}, hubs: map[structs.NodeID]*hub{}, rosters: map[structs.RosterKey]*structs.Roster{},
+		changed: make(chan struct{}), out: map[structs.NodeID]bool{}, calls: map[string]int{}, hubs: map[structs.NodeID]*hub{}, rosters: map[structs.RosterKey]*structs.Roster{},
 	}
 	s.cluster = structs.DeriveID[structs.ClusterID](structs.Seed{1}, "cluster", "", 0)
 	s.reg.Wrap(func(next rpc.Handler) rpc.Handler {
@@ -283,8 +284,19 @@ func (s *Server) leave(_ context.Context, _ *rpc.Call, req *methods.NodeLeaveReq
 	if _, err := s.auth(req.NodeAuth); err != nil {
 		return nil, err
 	}
+	if req.Look {
+		return &methods.NodeWriteResponse{Index: s.index, Eligible: !s.out[req.NodeID]}, nil
+	}
+	s.out[req.NodeID] = true
 	s.drains = append(s.drains, req.Strategy)
 	return &methods.NodeWriteResponse{Index: s.touch()}, nil
+}
+
+// Enable lets a node that was drained take work again, as an operator does.
+func (s *Server) Enable(id structs.NodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.out, id)
 }
 
 // Drains are the drains that nodes have asked for.

@@ -22,30 +22,11 @@ func TestFailingProlog(t *testing.T) {
 	dir := t.TempDir()
 	t.Cleanup(func() { harness.KillBelow(t, dir) })
 	http, rpc := harness.FreePort(t), harness.FreePort(t)
-	agent := func(name, more string, http, rpc int) {
-		conf := filepath.Join(dir, name+".hcl")
-		text := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n%s",
-			name, filepath.Join(dir, name), http, rpc, harness.FreePort(t), more)
-		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		harness.Start(t, nil, name, nil, "agent", "-config", conf)
-	}
-	agent("bad", `
-server {
-  enabled          = true
-  bootstrap_expect = 1
-}
-client {
-  enabled = true
-  hooks {
+	hookedAgent(t, dir, "bad", withHooks(`
     prolog {
       command = ["/bin/sh", "-c", "echo GPU 3 is missing; exit 7"]
       timeout = "5s"
-    }
-  }
-}
-`, http, rpc)
+    }`), http, rpc)
 	api := harness.NewAPI(t, nil, "", fmt.Sprintf("http://127.0.0.1:%d", http))
 	type node struct {
 		ID, Name, Status, SchedulingEligibility string
@@ -94,7 +75,7 @@ client {
 		}
 		return strings.Contains(events(as[0]), "Prolog Failed: the prolog of the node failed: exit status 7: GPU 3 is missing"), events(as[0])
 	})
-	agent("good", fmt.Sprintf("client {\n  enabled = true\n  servers = [\"127.0.0.1:%d\"]\n}\n", rpc), harness.FreePort(t), harness.FreePort(t))
+	hookedAgent(t, dir, "good", fmt.Sprintf("client {\n  enabled = true\n  servers = [\"127.0.0.1:%d\"]\n}\n", rpc), harness.FreePort(t), harness.FreePort(t))
 	harness.Eventually(t, 60*time.Second, "the work to be done elsewhere", func() (bool, string) {
 		as, err := api.Allocs("work")
 		done := 0
@@ -116,4 +97,91 @@ client {
 		err := api.Call("GET", "/v1/node/"+full.ID, nil, &n)
 		return err == nil && n.DrainStrategy == nil && n.LastDrain.Status == "complete", fmt.Sprintf("%+v %v", n, err)
 	})
+}
+
+// hookedAgent starts an agent; more is what its configuration has besides names and ports.
+func hookedAgent(t *testing.T, dir, name, more string, http, rpc int) {
+	t.Helper()
+	conf := filepath.Join(dir, name+".hcl")
+	text := fmt.Sprintf("name = %q\ndata_dir = %q\nbind_addr = \"127.0.0.1\"\nports {\n  http = %d\n  rpc = %d\n  serf = %d\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\n%s",
+		name, filepath.Join(dir, name), http, rpc, harness.FreePort(t), more)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harness.Start(t, nil, name, nil, "agent", "-config", conf)
+}
+
+// withHooks is the configuration of a server that is a client as well, with commands of the operator.
+func withHooks(hooks string) string {
+	return "server {\n  enabled = true\n  bootstrap_expect = 1\n}\nclient {\n  enabled = true\n  hooks {" + hooks + "\n  }\n}\n"
+}
+
+// TestEnabledWhileUnwell: somebody enables a node whose health command still fails. It drains again and says why; once it is
+// cured it stays enabled.
+func TestEnabledWhileUnwell(t *testing.T) {
+	if os.Geteuid() != 0 {
+		harness.NotRun(t, "clients need root")
+	}
+	dir := t.TempDir()
+	t.Cleanup(func() { harness.KillBelow(t, dir) })
+	http, well, ran := harness.FreePort(t), filepath.Join(dir, "well"), filepath.Join(dir, "ran")
+	hookedAgent(t, dir, "sick", withHooks(fmt.Sprintf(`
+    health {
+      command  = ["/bin/sh", "-c", "echo >> %s; test -e %s || { echo 3 rows wait for their remapping; exit 1; }"]
+      interval = "1s"
+    }`, ran, well)), http, harness.FreePort(t))
+	api := harness.NewAPI(t, nil, "", fmt.Sprintf("http://127.0.0.1:%d", http))
+	var nodes []struct{ ID string }
+	harness.Eventually(t, 30*time.Second, "the node", func() (bool, string) {
+		err := api.Call("GET", "/v1/nodes", nil, &nodes)
+		return err == nil && len(nodes) == 1, fmt.Sprint(nodes, err)
+	})
+	var n struct {
+		SchedulingEligibility string
+		Events                []struct{ Subsystem, Message string }
+		LastDrain             *struct{ Meta map[string]string }
+	}
+	look := func() (drains int) {
+		n.Events, n.LastDrain = nil, nil
+		if err := api.Call("GET", "/v1/node/"+nodes[0].ID, nil, &n); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range n.Events {
+			if strings.Contains(e.Message, "strategy set: the health command of the node failed: exit status 1: 3 rows wait") {
+				drains++
+			}
+		}
+		return drains
+	}
+	drained := func(times int) {
+		t.Helper()
+		harness.Eventually(t, 30*time.Second, "the node to be drained", func() (bool, string) {
+			return look() == times && n.SchedulingEligibility == "ineligible" && n.LastDrain != nil && strings.Contains(n.LastDrain.Meta["message"], "3 rows wait"), fmt.Sprintf("%+v", n)
+		})
+	}
+	enable := func() {
+		t.Helper()
+		if err := api.Call("PUT", "/v1/node/"+nodes[0].ID+"/eligibility", map[string]string{"Eligibility": "eligible"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs := func(more int) {
+		t.Helper()
+		count := func() int { b, _ := os.ReadFile(ran); return len(b) }
+		from := count()
+		harness.Eventually(t, 30*time.Second, "the health command to run", func() (bool, string) { return count() >= from+more, "" })
+	}
+	drained(1)
+	runs(2)
+	enable()
+	drained(2)
+	if err := os.WriteFile(well, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runs(2)
+	enable()
+	runs(2)
+	if d := look(); d != 2 || n.SchedulingEligibility != "eligible" {
+		t.Errorf("after its cure the node was drained %d times and is %s", d, n.SchedulingEligibility)
+	}
 }

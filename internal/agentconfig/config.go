@@ -236,7 +236,7 @@ type Hook struct {
 	Timeout time.Duration `conf:"timeout"` // after which it is killed and has failed; default and 0: 30s
 }
 
-// HealthHook is a command that is run again and again.
+// HealthHook is a command that is run again and again. A node that is enabled while it still fails drains again after its next run.
 type HealthHook struct {
 	Command  []string      `conf:"command"`  // the program, absolute, and its arguments
 	Timeout  time.Duration `conf:"timeout"`  // after which it is killed and has failed; default and 0: 30s

@@ -461,6 +461,7 @@ type (
 	NodeLeaveRequest struct {
 		NodeAuth
 		Strategy structs.DrainStrategy
+		Look     bool // nothing is drained: the answer says whether the node takes work
 	}
 	// NodeEligibilityRequest switches placement on or off.
 	NodeEligibilityRequest struct {
@@ -478,6 +479,7 @@ type (
 		EvalIDs         []structs.EvalID
 		EvalCreateIndex structs.Index
 		NodeModifyIndex structs.Index
+		Eligible        bool // where a node only looked (NodeLeaveRequest.Look): new work may be placed on it
 	}
 
 	// NodeAuth proves which node is speaking.
