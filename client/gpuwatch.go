@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,10 @@ const gpuWatchEvery = time.Second
 // gpuMeterEvery is how often whole GPUs are looked at, where nothing is to be policed.
 const gpuMeterEvery = 5 * time.Second
 
+// migLooks is for how many looks in a row a task's MIG instance must be missing before the task is ended: its GPU may be
+// given to others as a whole meanwhile.
+const migLooks = 3
+
 // gpuWatch holds tasks to their shares of GPU memory. Where the backend is "watch" nothing else does. Where it is "shim",
 // what the library has booked is compared with what the driver says: the difference (contexts, code) is made part of the
 // books, and a program that goes around the library is caught. A backend that is not in force any more ends its task.
@@ -33,6 +38,7 @@ type gpuWatch struct {
 	beside   map[gpu.Quota]int64  // bytes held beside the books, at the last look
 	stuck    bool                 // power limits could not be put back
 	ill      map[gpu.Quota]string // what was told last of the GPU's health; "" is well
+	missing  map[gpu.Quota]int    // looks in a row without a task's MIG instance, while the driver showed others
 }
 
 func (c *Client) gpuWatchLoop(ctx context.Context) {
@@ -271,7 +277,7 @@ func (w *gpuWatch) tell(ctx context.Context, e gpu.Report) {
 	}
 }
 
-// health tells tasks when the health of their GPUs changes.
+// health tells tasks when the health of their GPUs changes, and ends those whose MIG instance somebody has destroyed.
 func (w *gpuWatch) health(ctx context.Context, have []gpu.Quota) {
 	state := map[string]string{}
 	for _, g := range w.c.Node().Resources.Devices {
@@ -281,7 +287,7 @@ func (w *gpuWatch) health(ctx context.Context, have []gpu.Quota) {
 			}
 		}
 	}
-	next := map[gpu.Quota]string{}
+	next, missing := map[gpu.Quota]string{}, map[gpu.Quota]int{}
 	for _, q := range have {
 		now, known := state[q.GPU]
 		if !known {
@@ -289,6 +295,11 @@ func (w *gpuWatch) health(ctx context.Context, have []gpu.Quota) {
 		}
 		next[q] = now
 		r := w.c.Alloc(q.Alloc)
+		if r != nil && !known && strings.HasPrefix(q.GPU, "MIG-") && len(state) > 0 {
+			if missing[q] = w.missing[q] + 1; missing[q] == migLooks {
+				w.vanished(r, q, errors.New("the MIG instance is not on this node any more"))
+			}
+		}
 		if was := w.ill[q]; was == now || r == nil {
 			continue
 		}
@@ -298,7 +309,7 @@ func (w *gpuWatch) health(ctx context.Context, have []gpu.Quota) {
 		}
 		r.TellGPU(ctx, q.Task, runner.EventGPUHealth, msg, "gpu", q.GPU)
 	}
-	w.ill = next
+	w.ill, w.missing = next, missing
 }
 
 // gpuGrants are the GPUs of allocations that have not ended, with the shares of them.

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -97,7 +98,11 @@ func TestMemoChangesNothing(t *testing.T) {
 func said(r *scheduler.Report) string {
 	text := fmt.Sprintln(r.Unseen)
 	for _, w := range r.Workloads {
-		text += fmt.Sprintln(w.Key, w.Failed, w.Passed, w.Start) + scheduler.GroupText(w.Groups)
+		groups, err := json.Marshal(w.Groups)
+		if err != nil {
+			groups = []byte(err.Error())
+		}
+		text += fmt.Sprintln(w.Key, w.Failed, w.Passed, w.Start, string(groups))
 		for _, g := range w.Groups {
 			text += fmt.Sprintln(g.InPool, g.Filtered, g.Exhausted, g.Available, g.ClassFilt, g.ClassExh, g.Considered, g.Scores)
 		}

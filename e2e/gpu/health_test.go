@@ -99,6 +99,12 @@ func TestFingerprint(t *testing.T) {
 		m.run("slices", "gpu {\nmig = \"1g.10gb\"\ncount = 3\n}", "sleep 600")
 		m.waits("slices", "GPU")
 		m.stop("slice", "slices")
+		// A task on the instance that goes is ended, not left on a GPU that others are given.
+		m.run("loses", "gpu {\nmig = \"1g.10gb\"\ncount = 3\n}", "exec sleep 600")
+		harness.Eventually(t, 20*time.Second, "loses runs", func() (bool, string) {
+			as, err := m.api.Allocs("loses")
+			return err == nil && harness.Count(as, "running") == 1, fmt.Sprint(as, err)
+		})
 		// Instances that somebody removed behind our back, and the mode with them.
 		m.edit(func(s *fakegpu.State) { s.MIGs, s.GPUs[7].MIG, s.GPUs[7].MIGPending = s.MIGs[:1], 1, 1 })
 		m.until("one instance is left", func(all map[string]device) bool {
@@ -106,6 +112,8 @@ func TestFingerprint(t *testing.T) {
 			_, last := all[uuids[2]]
 			return first && !last
 		})
+		m.event("loses", "GPU Error", "the MIG instance is not on this node any more")
+		m.stop("loses")
 		m.edit(func(s *fakegpu.State) { s.MIGs, s.GPUs[7].MIG, s.GPUs[7].MIGPending = nil, 0, 0 })
 		m.until("the GPU is whole again", func(all map[string]device) bool {
 			_, whole := all[s.GPUs[7].UUID]
