@@ -172,6 +172,9 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	defer signal.Stop(signals)
 
 	c, err := agentconfig.Load(o.load)
+	if err == nil {
+		err = c.CheckMachine()
+	}
 	if err != nil {
 		return fmt.Errorf("the configuration is not usable:\n%w", err)
 	}

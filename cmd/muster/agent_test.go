@@ -109,6 +109,10 @@ func TestAgentServes(t *testing.T) {
 }
 
 func TestAgentRefuses(t *testing.T) {
+	hooked := filepath.Join(t.TempDir(), "hooked.hcl")
+	if err := os.WriteFile(hooked, []byte("client {\n  hooks {\n    prolog {\n      command = [\"/nowhere/prolog\"]\n    }\n  }\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ args, want string }{
 		{"", "neither server nor client is enabled"},
 		{"-server -bootstrap-expect=1", "data_dir: is required"},
@@ -120,6 +124,7 @@ func TestAgentRefuses(t *testing.T) {
 		{"-server -data-dir=/nowhere -bootstrap-expect=12", "flag -bootstrap-expect: server.bootstrap_expect: 12: want 1 to 9"},
 		{"-dev -confg=x", "unknown flag"},
 		{"extra", "extra"},
+		{"-dev -config=" + hooked, hooked + `:4:7: client.hooks.prolog.command: "/nowhere/prolog" cannot be run on this machine: no such file or directory`},
 	} {
 		e, _, _ := agentEnv()
 		root := newRoot(e)
@@ -245,6 +250,7 @@ func TestConfigValidate(t *testing.T) {
 		{"good.hcl", base + "bind_addr = \"127.0.0.1\"\n", 0, []string{"The configuration is valid."}},
 		{"warns.hcl", base + "vault {\n  enabled = true\n}\n", 0, []string{"Warning: ", "Vault is not spoken to", "The configuration is valid."}},
 		{"typo.hcl", base + "servr {\n}\n", 1, []string{"typo.hcl:6:1", "server"}},
+		{"elsewhere.hcl", base + "bind_addr = \"127.0.0.1\"\nclient {\n  enabled = true\n  hooks {\n    prolog {\n      command = [\"/nowhere/prolog\"]\n    }\n  }\n}\n", 0, []string{"The configuration is valid."}},
 		{"open.hcl", base + "bind_addr = \"0.0.0.0\"\n", 1, []string{"open.hcl:6:", "insecure = true"}},
 	} {
 		e, out, errw := agentEnv()

@@ -222,7 +222,8 @@ type Fabric struct {
 	Env map[string]string `conf:"env"`
 }
 
-// Hooks are commands of the operator. One that fails drains the node, with its output as the reason.
+// Hooks are commands of the operator. One that fails drains the node, with its output as the reason. An agent does not start when the
+// program of one is not there or cannot be executed.
 type Hooks struct {
 	Prolog Hook       `conf:"prolog"` // before the tasks of each allocation start; default none
 	Epilog Hook       `conf:"epilog"` // after all of them have ended; default none
