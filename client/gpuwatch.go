@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -295,7 +294,7 @@ func (w *gpuWatch) health(ctx context.Context, have []gpu.Quota) {
 		}
 		next[q] = now
 		r := w.c.Alloc(q.Alloc)
-		if r != nil && !known && strings.HasPrefix(q.GPU, "MIG-") && len(state) > 0 {
+		if r != nil && !known && q.Backend == structs.BackendMIG && len(state) > 0 {
 			if missing[q] = w.missing[q] + 1; missing[q] == migLooks {
 				w.vanished(r, q, errors.New("the MIG instance is not on this node any more"))
 			}

@@ -277,6 +277,8 @@ func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
 		out[i] = structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[p.index].ID, MemoryMiB: p.mem, Compute: p.compute, SizeMiB: g.Instances[p.index].MemoryMiB}
 		if p.mem > 0 {
 			out[i].Backend, _ = structs.GPUBackend(d.alts[p.alt].enforce, g.Attributes[structs.GPUEnforceAttribute].Str)
+		} else if g.Attributes[structs.GPUEnforceAttribute].Str == structs.BackendMIG {
+			out[i].Backend = structs.BackendMIG
 		}
 	}
 	return out

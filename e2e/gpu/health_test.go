@@ -96,6 +96,9 @@ func TestFingerprint(t *testing.T) {
 		})
 		m.run("slice", "gpu {\nmig = \"1g.10gb\"\n}", "echo $CUDA_VISIBLE_DEVICES; sleep 600")
 		m.says("slice", "MIG-")
+		if _, backend, _ := m.gpuOf("slice", "running"); backend != "mig" {
+			t.Errorf("the instance is enforced by %q, want mig", backend)
+		}
 		m.run("slices", "gpu {\nmig = \"1g.10gb\"\ncount = 3\n}", "sleep 600")
 		m.waits("slices", "GPU")
 		m.stop("slice", "slices")

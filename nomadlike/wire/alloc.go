@@ -511,6 +511,8 @@ func allocatedResources(a *structs.Allocation) *AllocatedResources {
 		d.DeviceIDs = append(d.DeviceIDs, g.Instance)
 		if g.MemoryMiB != 0 || g.Compute != 0 {
 			d.Shares = append(d.Shares, DeviceShare{g.Instance, g.MemoryMiB, g.Compute, g.Backend})
+		} else if g.Backend == structs.BackendMIG {
+			d.Shares = append(d.Shares, DeviceShare{g.Instance, g.SizeMiB, g.Compute, g.Backend})
 		}
 	}
 	if len(a.Ports) > 0 {
