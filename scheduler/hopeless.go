@@ -151,7 +151,7 @@ func (a *ask) plainKey(members int) []byte {
 	}
 	for _, t := range tg.Tasks {
 		r := &t.Resources
-		if len(t.Constraints)+len(r.Devices) > 0 || r.NUMA.Wants() != structs.NUMANone {
+		if len(t.Constraints)+len(r.Devices) > 0 || r.RDMA || r.NUMA.Wants() != structs.NUMANone {
 			return nil
 		}
 		text(t.Driver)
@@ -159,7 +159,7 @@ func (a *ask) plainKey(members int) []byte {
 		number(int64(len(r.GPU)))
 		for i := range r.GPU {
 			x := &r.GPU[i]
-			if len(x.Constraints)+len(x.Affinities) > 0 {
+			if len(x.Constraints)+len(x.Affinities) > 0 || x.PowerLimitW != 0 {
 				return nil
 			}
 			for _, n := range [...]int64{x.Count, x.MemoryMiB, x.Share, x.Compute} {
