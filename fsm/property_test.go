@@ -526,7 +526,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		}
 		r.check(!b.ClientTerminal() || a.Client == b.Client, "allocation %s ended as %s and became %s", a.ID, b.Client, a.Client)
 		r.check(!b.ServerTerminal() || a.ServerTerminal(), "allocation %s was stopped and is to run", a.ID)
-		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descGangRestart) || a.DesiredDesc == descSpareBack)
+		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descMember) || a.DesiredDesc == descSpareBack)
 		switch cmd.Type {
 		case structs.CmdAllocObserved: // only the agent's fields
 			x := *a

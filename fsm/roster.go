@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,9 +13,9 @@ import (
 // plan, a preemption) is settled within the same entry. What is left of a gang below its minimum stops in that entry.
 
 const (
-	descGangRestart = "the gang is started again"
-	descSpareBack   = "the spare is given back: its gang has ended"
-	preemptionsFor  = time.Hour // that the preemptions of a queue are remembered one by one
+	descMember     = "a member of the gang" // how it begins why the others end
+	descSpareBack  = "the spare is given back: its gang has ended"
+	preemptionsFor = time.Hour // that the preemptions of a queue are remembered one by one
 )
 
 // applyRoster ends the assembly of a gang whose time is over.
@@ -67,6 +68,66 @@ func (x *tx) causeOf(was *structs.Roster, reason string) string {
 	return ""
 }
 
+// memberDescMax is how many characters of what became of a member the others are told.
+const memberDescMax = 200
+
+// whyEnded says why the rest of a gang ends: which member it has lost, and how; the worst counts (see structs.Roster.Settle).
+// Whether the gang starts again is for a later decision, and is not told.
+func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
+	worst, why := 0, descMember+" is gone"
+	for _, m := range was.Members {
+		a := x.Allocs.Get(m.Alloc)
+		if a == nil {
+			continue // collected: it had ended well
+		}
+		var bad int
+		var what, how string
+		switch {
+		case a.Desired == structs.DesiredEvict:
+			bad, what, how = 2, "was preempted", a.DesiredDesc
+		case a.ServerTerminal() && a.Client != structs.ClientLost:
+			bad, what, how = 1, "was stopped", a.DesiredDesc
+		case a.Client == structs.ClientLost:
+			bad, what = 4, "was lost with its node"
+		case a.Client == structs.ClientFailed:
+			bad, what, how = 3, "failed", a.ClientDesc+exitOf(a)
+		case a.Client == structs.ClientComplete && !batch:
+			bad, what, how = 3, "ended", a.ClientDesc
+		}
+		if bad <= worst {
+			continue
+		}
+		worst, why = bad, fmt.Sprintf("%s %s: %s on %s", descMember, what, a.Name(), m.Name)
+		if how != "" {
+			why += ": " + how
+		}
+	}
+	if text := []rune(why); len(text) > memberDescMax {
+		why = string(text[:memberDescMax]) + "..."
+	}
+	return why
+}
+
+// exitOf tells how the first task that failed ended, "" when it did not start.
+func exitOf(a *structs.Allocation) string {
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		st := a.TaskStates[name]
+		if st == nil || !st.Failed {
+			continue
+		}
+		for i := len(st.Events) - 1; i >= 0; i-- {
+			switch e := &st.Events[i]; {
+			case e.Signal != 0:
+				return fmt.Sprintf(", signal %d", e.Signal)
+			case e.ExitCode != 0:
+				return fmt.Sprintf(", exit code %d", e.ExitCode)
+			}
+		}
+		return ""
+	}
+	return ""
+}
+
 // rendezvous takes the port that the agent of node rank 0 has reserved for a gang. The first one of an epoch counts:
 // members may have started with it.
 func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
@@ -96,7 +157,9 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 			continue
 		}
 		x.putRoster(next)
-		x.endMembers(stop, fmt.Sprintf("%s: %s", descGangRestart, next.Reason), x.causeOf(r, next.Reason))
+		if len(stop) > 0 {
+			x.endMembers(stop, x.whyEnded(r, j.Type == structs.JobBatch), x.causeOf(r, next.Reason))
+		}
 		x.endSpares(next, j, tg)
 		if next.Epoch != r.Epoch && tg != nil {
 			x.newEval(j, structs.TriggerRetryFailed, nil)

@@ -198,3 +198,70 @@ func TestGangLosesAMemberToAPlan(t *testing.T) {
 		}
 	}
 }
+
+// TestGangSaysWhyItEnds: what is left of a gang is told which member was lost, and how, and not that the gang starts again: no
+// entry knows that.
+func TestGangSaysWhyItEnds(t *testing.T) {
+	report := func(status structs.ClientStatus, desc string, events ...structs.TaskEvent) func(c *cluster, m structs.RosterMember) {
+		return func(c *cluster, m structs.RosterMember) {
+			c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: m.Alloc, Client: status, ClientDesc: desc,
+				TaskStates: map[string]*structs.TaskState{"b": {Failed: true}, "a": {Failed: status == structs.ClientFailed, Events: events}}}}})
+		}
+	}
+	plan := func(stop structs.PlanStop) func(c *cluster, m structs.RosterMember) {
+		return func(c *cluster, m structs.RosterMember) {
+			p := c.planFor("web", c.f.Snapshot().AllocByID(m.Alloc).EvalID, 2, 0)
+			stop.ID = m.Alloc
+			p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{stop}}}
+			c.apply(structs.CmdPlan, p)
+		}
+	}
+	ended := structs.TaskEvent{Type: "Terminated", ExitCode: 3}
+	again := structs.TaskEvent{Type: "Not Restarting", Fails: true}
+	for name, c := range map[string]struct {
+		happens func(c *cluster, m structs.RosterMember)
+		want    string
+	}{
+		"failed":          {report(structs.ClientFailed, "task a failed", ended, again), "a member of the gang failed: web.group[0] on n0: task a failed, exit code 3"},
+		"killed":          {report(structs.ClientFailed, "task a failed", structs.TaskEvent{Signal: 9, ExitCode: 137}, again), "a member of the gang failed: web.group[0] on n0: task a failed, signal 9"},
+		"never started":   {report(structs.ClientFailed, "no such image"), "a member of the gang failed: web.group[0] on n0: no such image"},
+		"says much":       {report(structs.ClientFailed, strings.Repeat("\u00e4", 300)), "a member of the gang failed: web.group[0] on n0: " + strings.Repeat("\u00e4", memberDescMax-len("a member of the gang failed: web.group[0] on n0: ")) + "..."},
+		"a service ended": {report(structs.ClientComplete, "all tasks have ended well"), "a member of the gang ended: web.group[0] on n0: all tasks have ended well"},
+		"stopped":         {plan(structs.PlanStop{Desired: structs.DesiredStop, Desc: "time is over"}), "a member of the gang was stopped: web.group[0] on n0: time is over"},
+		"preempted":       {plan(structs.PlanStop{Desired: structs.DesiredEvict, Desc: "for a better one"}), "a member of the gang was preempted: web.group[0] on n0: for a better one"},
+		"lost": {func(c *cluster, m structs.RosterMember) {
+			plan(structs.PlanStop{Client: structs.ClientLost, Desc: "node is down"})(c, m)
+		},
+			"a member of the gang was lost with its node: web.group[0] on n0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := newCluster(t, 3)
+			j := benchJob("web", 2)
+			j.Type = structs.JobService
+			j.Groups[0].Gang = &structs.Gang{}
+			res := cl.register(j)
+			p := cl.planFor("web", res.EvalID, 0, 2)
+			p.Parts = []structs.PlanPart{{Places: append(p.Parts[0].Places, p.Parts[1].Places...)}}
+			ro := &structs.Roster{Namespace: "default", JobID: "web", Group: j.Groups[0].Name, Reason: structs.RosterPlaced}
+			for i, place := range p.Parts[0].Places {
+				ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Index: place.Index,
+					Node: p.Nodes[place.Node].ID, Name: []string{"n0", "n1"}[i]})
+			}
+			p.Rosters = []*structs.Roster{ro}
+			if r := cl.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+				t.Fatal(r.Refused)
+			}
+			if again := cl.f.Snapshot().RosterByKey(ro.Key()).StartedAgain(); again != 0 {
+				t.Errorf("a new gang was started again %d times", again)
+			}
+			c.happens(cl, ro.Members[0])
+			s := cl.f.Snapshot()
+			if a := s.AllocByID(ro.Members[1].Alloc); a.Desired != structs.DesiredStop || a.DesiredDesc != c.want {
+				t.Errorf("the other is to %s because %q, want %q", a.Desired, a.DesiredDesc, c.want)
+			}
+			if next := s.RosterByKey(ro.Key()); next.Restarts != 1 || next.StartedAgain() != 0 {
+				t.Errorf("nothing was placed since, and the roster is %+v", next)
+			}
+		})
+	}
+}

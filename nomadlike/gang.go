@@ -63,7 +63,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			}
 		}
 		g := Gang{Group: st.Group, State: st.State, Running: st.Running, Asked: st.Asked, Min: st.Min, Max: st.Max, Epoch: ro.Epoch, MasterPort: ro.Port,
-			Restarts: ro.Restarts, Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Spares: st.Spares, Spare: []GangSpare{},
+			Restarts: ro.StartedAgain(), Reason: ro.Reason, Deadline: int64(ro.Deadline), AvoidNodes: []string{}, Members: []GangMember{}, Missing: []GangMissing{}, Spares: st.Spares, Spare: []GangSpare{},
 			ModifyIndex: uint64(ro.ModifyIndex)}
 		var launch *structs.Launch
 		if tg := r.Job.Group(ro.Group); tg != nil && tg.Launch != nil {

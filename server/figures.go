@@ -68,7 +68,7 @@ func (s *Server) clusterFigures() (out [len(clusterFigureNames)]int64) {
 	}
 	for r := range snap.Rosters() {
 		out[11]++
-		out[12] += r.Restarts
+		out[12] += r.StartedAgain()
 	}
 	for r := range snap.Reservations() {
 		if r.JobID != "" {

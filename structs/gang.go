@@ -115,7 +115,7 @@ type Roster struct {
 	Members     []RosterMember
 	Port        int     // rendezvous port on the first member's node, as its agent reserved it for this epoch; 0 until then
 	Deadline    LogTime // until which the minimum must run; 0 once it does
-	Restarts    int64   // times that the gang was started again
+	Restarts    int64   // times that the gang ended to be started again, whether or not it was; see StartedAgain
 	Reason      string  // of the last change: "placed", "member_lost", "grown", "shrunk", "preempted", ...
 	AvoidNodes  []NodeID
 	CreateIndex Index
@@ -155,6 +155,14 @@ const (
 // Key names the roster.
 func (r *Roster) Key() RosterKey {
 	return RosterKey{Job: JobKey{Namespace: r.Namespace, ID: r.JobID}, Group: r.Group}
+}
+
+// StartedAgain is how often the gang was started again: what it ended with last does not count as long as nothing was placed since.
+func (r *Roster) StartedAgain() int64 {
+	if len(r.Members) == 0 {
+		return max(0, r.Restarts-1)
+	}
+	return r.Restarts
 }
 
 // Rank is the node rank of an allocation, or -1 when it is no member.
