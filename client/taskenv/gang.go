@@ -128,8 +128,28 @@ func (e *Env) slurm(g *Gang, in Input, names []string, ranks, first, world int) 
 	if gpus := ro.Members[g.Rank].GPUs; gpus > 0 {
 		set("GPUS_ON_NODE", strconv.FormatInt(gpus, 10))
 	}
-	if in.Task.Resources.Cores > 0 {
-		set("CPUS_ON_NODE", strconv.FormatInt(in.Task.Resources.Cores, 10))
+	if cores := int(in.Task.Resources.Cores); cores > 0 { // shares of CPU are no count
+		set("CPUS_ON_NODE", n(cores))
+		set("JOB_CPUS_PER_NODE", times(cores, len(ro.Members)))
+		per := cores // of one of what Slurm calls tasks: a rank, or the launcher
+		if g.Launch.InRanks() && ranks > 0 {
+			per /= ranks
+		}
+		if per > 0 {
+			set("CPUS_PER_TASK", n(per))
+		}
+	}
+	if mem := in.Task.Resources.MemoryMiB; mem > 0 {
+		set("MEM_PER_NODE", strconv.FormatInt(mem, 10))
+	}
+	if pool := in.Alloc.Job.NodePool; pool != "" {
+		set("JOB_PARTITION", pool)
+	}
+	// Where the job was submitted from is not known; Slurm starts scripts there, so it is where the task starts.
+	if dir := e.Replace(in.Task.WorkDir); dir != "" {
+		set("SUBMIT_DIR", dir)
+	} else if in.TaskDir != "" {
+		set("SUBMIT_DIR", in.TaskDir)
 	}
 	if count, _ := restarted(in); count > 0 {
 		set("RESTART_COUNT", strconv.FormatInt(count, 10))
@@ -159,14 +179,18 @@ func tasksPerNode(g *Gang) string {
 		for k < len(g.Roster.Members) && g.Launch.RanksOf(g.Roster.Members[k].GPUs) == n {
 			k++
 		}
-		p := strconv.Itoa(n)
-		if k-i > 1 {
-			p += "(x" + strconv.Itoa(k-i) + ")"
-		}
-		parts = append(parts, p)
+		parts = append(parts, times(n, k-i))
 		i = k
 	}
 	return strings.Join(parts, ",")
+}
+
+// times writes a number that counts for so many nodes: "8(x2)".
+func times(n, nodes int) string {
+	if nodes > 1 {
+		return strconv.Itoa(n) + "(x" + strconv.Itoa(nodes) + ")"
+	}
+	return strconv.Itoa(n)
 }
 
 // gangID names a gang in words that programs may use in file names and keys.

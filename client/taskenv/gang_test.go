@@ -50,6 +50,30 @@ func TestGangVariables(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what Slurm says of resources", func(t *testing.T) {
+		for _, c := range []struct {
+			launch  structs.Launch
+			cores   int64
+			workDir string
+			want    map[string]string
+		}{
+			{structs.Launch{Mode: "rank"}, 16, "", map[string]string{"CPUS_PER_TASK": "8", "CPUS_ON_NODE": "16", "JOB_CPUS_PER_NODE": "16(x3)", "SUBMIT_DIR": "/a/web/local"}},
+			{structs.Launch{Mode: "rank"}, 5, "/home/${NOMAD_JOB_ID}", map[string]string{"CPUS_PER_TASK": "2", "SUBMIT_DIR": "/home/shop"}},
+			{structs.Launch{Mode: "rank"}, 1, "", map[string]string{"CPUS_PER_TASK": "", "CPUS_ON_NODE": "1"}},
+			{structs.Launch{}, 16, "", map[string]string{"CPUS_PER_TASK": "16", "JOB_CPUS_PER_NODE": "16(x3)", "MEM_PER_NODE": "256", "JOB_PARTITION": "gpu", "GPUS_ON_NODE": "2", "LOCALID": "0"}},
+			{structs.Launch{}, 0, "", map[string]string{"CPUS_PER_TASK": "", "CPUS_ON_NODE": "", "JOB_CPUS_PER_NODE": ""}},
+		} {
+			c.launch.Compat = []string{"slurm"}
+			in := gangInput(&c.launch)
+			in.Task.Resources.Cores, in.Task.WorkDir, in.Alloc.Job.NodePool = c.cores, c.workDir, "gpu"
+			e := New(in)
+			for k, want := range c.want {
+				if got := e.Get("SLURM_" + k); got != want {
+					t.Errorf("%+v with %d cores: SLURM_%s is %q, want %q", c.launch, c.cores, k, got, want)
+				}
+			}
+		}
+	})
 	t.Run("the user's own stay", func(t *testing.T) {
 		in := gangInput(nil)
 		in.Task.Env["MASTER_PORT"] = "29500"
