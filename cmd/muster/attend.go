@@ -24,6 +24,7 @@ const (
 	tellAfter  = 3 * time.Second        // so long a job may wait before its person is told why
 	tellEvery  = 10 * time.Second       // how often is looked whether the reason has changed
 	logsLinger = 10 * time.Second       // for the rest of the output of a job whose node was lost
+	lookWithin = 30 * time.Second       // for the answer to a look at the job
 )
 
 // caught is the signals that a command for one job gets: they cancel the job, not only the command.
@@ -185,13 +186,14 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 	w := waiting{adhoc: o, api: a, job: job, since: o.now()}
 	over, canceled := x.sig.ctx.Done(), false
 	for {
-		list, err := newest(x.life, a, job)
-		if err == nil {
+		list, err := x.look(over, x.again(canceled))
+		switch {
+		case err == nil:
 			w.reached()
-		} else if !w.passing(err) {
-			if canceled && notFound(err) {
-				return exitCode(x.sig.code())
-			}
+		case errors.Is(err, errSignal), w.passing(err):
+		case canceled && notFound(err):
+			return exitCode(x.sig.code())
+		default:
 			return errors.Join(err, errors.New("the job goes on: muster job logs -all -f "+*job.ID))
 		}
 		for _, s := range list {
@@ -234,6 +236,33 @@ func (o *adhoc) attend(ctx context.Context, a *api, job *wire.Job) error {
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+var errSignal = errors.New("a signal has come")
+
+// look lists the job's allocations. An agent that keeps silent must not keep signals from being heard: when one comes, look gives
+// up, and leaves it to the caller.
+func (x *attendance) look(first <-chan struct{}, again <-chan os.Signal) (list []*wire.AllocationListStub, err error) {
+	ctx, stop := context.WithTimeout(x.life, lookWithin)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		list, err = newest(ctx, x.api, x.job)
+	}()
+	select {
+	case <-done:
+		return list, err
+	case <-first:
+	case s := <-again:
+		select {
+		case x.sig.ch <- s:
+		default: // there are more of them
+		}
+	}
+	stop()
+	<-done
+	return nil, errSignal
 }
 
 // again is the signals after the first one.

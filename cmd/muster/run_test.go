@@ -1,7 +1,10 @@
 package main
 
 import (
+	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +31,46 @@ func TestRunMakesAJob(t *testing.T) {
 		if r = agent.run(t, "", "run", flag, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "nothing negative") {
 			t.Errorf("%s: exit %d: %s", flag, r.code, r.errOut)
 		}
+	}
+}
+
+// TestRunSilentAgent: signals end a run whose agent takes requests and does not answer.
+func TestRunSilentAgent(t *testing.T) {
+	agent := newAgentFake(t)
+	looks, enough := make(chan struct{}, 16), make(chan struct{})
+	t.Cleanup(func() { close(enough) }) // before the agent ends, which waits for its answers
+	agent.answers["PUT /v1/jobs"] = wire.JobRegisterResponse{}
+	agent.answers["GET /v1/job/silent/allocations"] = func(r *http.Request) any {
+		looks <- struct{}{}
+		select {
+		case <-enough:
+		case <-r.Context().Done():
+		}
+		return []*wire.AllocationListStub{}
+	}
+	agent.answers["DELETE /v1/job/silent"] = wire.JobDeregisterResponse{}
+	ended := make(chan result, 1)
+	go func() { ended <- agent.run(t, "", "run", "-name", "silent", "--", "true") }()
+	for range 2 {
+		select {
+		case <-looks:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the first signal was not heard")
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case r := <-ended:
+		if r.code != 130 || !strings.Contains(r.errOut, "Canceling job silent") || strings.Contains(r.errOut, "No answer") {
+			t.Errorf("exit %d: %s", r.code, r.errOut)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the second signal was not heard")
+	}
+	if !strings.Contains(agent.log(), "DELETE /v1/job/silent") {
+		t.Errorf("the job was not stopped:\n%s", agent.log())
 	}
 }
 
