@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -123,8 +125,8 @@ func moreFunctions() template.FuncMap {
 		"toTitle": func(s string) string {
 			words := strings.SplitAfter(s, " ")
 			for i, w := range words {
-				if w != "" {
-					words[i] = strings.ToUpper(w[:1]) + w[1:]
+				if c, n := utf8.DecodeRuneInString(w); c != utf8.RuneError {
+					words[i] = string(unicode.ToTitle(c)) + w[n:]
 				}
 			}
 			return strings.Join(words, "")

@@ -13,7 +13,7 @@ func TestMoreFunctions(t *testing.T) {
 		`{{ md5sum "x" }}`:                           "9dd4e461268c8034f5c8564e155c67a6",
 		`{{ parseFloat "1.5" }} {{ parseUint "7" }}`: "1.5 7",
 		`{{ regexMatch "^a+$" "aaa" }} {{ "aXb" | regexReplaceAll "(a)X(b)" "$2$1" }}`:                               "true ba",
-		`{{ indent 2 "a\n\nb" }} {{ toTitle "one two" }}`:                                                            "  a\n\n  b One Two",
+		`{{ indent 2 "a\n\nb" }} {{ toTitle "one two" }} {{ toTitle "été ǆ" }}`:                                      "  a\n\n  b One Two Été ǅ",
 		`{{ parseJSON "{\"a\": [1, \"x\"]}" | toYAML }}`:                                                             "a:\n    - 1\n    - x",
 		`{{ parseJSON "{\"a\": 1}" | toJSONPretty }}`:                                                                "{\n  \"a\": 1\n}",
 		`{{ in (split "," "a,b") "b" }} {{ in "text" "ex" }} {{ in (parseJSON "[\"x\"]") "x" }} {{ in "text" "y" }}`: "true true true false",
