@@ -1,15 +1,12 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
@@ -153,12 +150,7 @@ func told(ctx context.Context, r *runner.Runner, how *structs.GPUPressure, n not
 	case how.URL != "":
 		return (&notify.Webhook{Label: "of the job", URL: how.URL}).Deliver(ctx, n)
 	}
-	var out bytes.Buffer
-	code, err := r.Exec(ctx, n.Task, driver.ExecRequest{Command: how.Command, Stderr: &out})
-	if err == nil && code != 0 {
-		err = fmt.Errorf("exit code %d: %.200s", code, strings.TrimSpace(out.String()))
-	}
-	return err
+	return r.TellBy(ctx, n.Task, how.Command)
 }
 
 // devices tells of GPUs whose memory runs full, whoever holds it.

@@ -177,13 +177,8 @@ func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) e
 	case c.Signal != "":
 		return h.Signal(ctx, c.Signal)
 	case len(c.Command) > 0:
-		var out tail
-		if code, err := h.Exec(ctx, driver.ExecRequest{Command: c.Command, Stderr: &out}); errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return fmt.Errorf("command %s did not end in time%s", c.Command[0], said(out.String()))
-		} else if err != nil {
+		if err := tellBy(ctx, h.Exec, c.Command); err != nil {
 			return err
-		} else if code != 0 {
-			return fmt.Errorf("exit code %d%s", code, said(out.String()))
 		}
 	default:
 		if err := post(ctx, c.URL); errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -194,6 +189,26 @@ func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) e
 	}
 	if s := t.newest(); s == nil || s.Time < at {
 		t.record(ctx, &structs.Saved{Time: at})
+	}
+	return nil
+}
+
+// TellBy runs a command in a task that is to be told something.
+func (r *Runner) TellBy(ctx context.Context, task string, command []string) error {
+	return tellBy(ctx, func(ctx context.Context, req driver.ExecRequest) (int, error) { return r.Exec(ctx, task, req) }, command)
+}
+
+// tellBy runs a command and says how it failed, with the last line that it wrote: a command of a task may write without end.
+func tellBy(ctx context.Context, exec func(context.Context, driver.ExecRequest) (int, error), command []string) error {
+	var out tail
+	code, err := exec(ctx, driver.ExecRequest{Command: command, Stderr: &out})
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("command %s did not end in time%s", command[0], said(out.String()))
+	case err != nil:
+		return err
+	case code != 0:
+		return fmt.Errorf("exit code %d%s", code, said(out.String()))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -35,10 +36,15 @@ const (
 	prologAgain = time.Minute
 )
 
-// tail keeps the end of what is written to it.
-type tail struct{ b []byte }
+// tail keeps the end of what is written to it, also when something that a command left behind goes on writing.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
 
 func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.b = append(t.b, p...)
 	if n := len(t.b) - outputKept; n > outputKept {
 		t.b = append(t.b[:0], t.b[n:]...)
@@ -47,6 +53,8 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.b[max(0, len(t.b)-outputKept):]), "?"))
 }
 
