@@ -91,7 +91,7 @@ type Config struct {
 	// LimitPower holds a GPU to so many watts; RestorePower puts the limits of all others than the wanted ones back. nil: this
 	// node cannot.
 	LimitPower   func(ctx context.Context, uuid string, watts int64) error
-	RestorePower func(ctx context.Context, wanted map[string]bool) error
+	RestorePower func(ctx context.Context, wanted func() map[string]bool) error
 	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
 	DeviceStats func() []methods.DeviceStats
 

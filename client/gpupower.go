@@ -22,13 +22,16 @@ func (c *Client) RestoreGPUPower(ctx context.Context) error {
 	if c.cfg.RestorePower == nil {
 		return nil
 	}
-	wanted := map[string]bool{}
-	for _, r := range c.Allocs() {
-		if r.Final() == nil {
-			for uuid := range r.PowerLimits("") {
-				wanted[uuid] = true
+	wanted := func() map[string]bool {
+		out := map[string]bool{}
+		for _, r := range c.Allocs() {
+			if r.Final() == nil {
+				for uuid := range r.PowerLimits("") {
+					out[uuid] = true
+				}
 			}
 		}
+		return out
 	}
 	within, cancel := context.WithTimeout(ctx, 10*gpuWatchEvery)
 	defer cancel()

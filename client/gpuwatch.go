@@ -35,7 +35,7 @@ type gpuWatch struct {
 	living   shim.Living
 	pressure *pressure
 	beside   map[gpu.Quota]int64  // bytes held beside the books, at the last look
-	stuck    bool                 // power limits could not be put back
+	stuck    bool                 // power limits could not be put back; of restore alone
 	ill      map[gpu.Quota]string // what was told last of the GPU's health; "" is well
 	missing  map[gpu.Quota]int    // looks in a row without a task's MIG instance, while the driver showed others
 }
@@ -50,7 +50,7 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 	c.threads.start(func() { w.pressure.sender.Run(ctx) })
 	defer c.keepGPUUse()
 	var looked, kept time.Time
-	var keeping atomic.Bool
+	var keeping, restoring atomic.Bool
 	for {
 		select {
 		case <-ctx.Done():
@@ -62,10 +62,11 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 		}
 		have := c.gpuGrants()
 		w.health(ctx, have)
-		if err := c.RestoreGPUPower(ctx); (err != nil) != w.stuck { // told once, and when it is over
-			if w.stuck = err != nil; w.stuck {
-				c.log.Warn("will be tried again", "error", err)
-			}
+		if restoring.CompareAndSwap(false, true) {
+			c.threads.start(func() { // a driver that hangs holds up nobody
+				defer restoring.Store(false)
+				w.restore(ctx)
+			})
 		}
 		shared := false
 		for _, q := range have {
@@ -90,6 +91,17 @@ func (c *Client) gpuWatchLoop(ctx context.Context) {
 				c.keepGPUUse()
 			})
 		}
+	}
+}
+
+// restore puts power limits back. That it cannot is told once.
+func (w *gpuWatch) restore(ctx context.Context) {
+	err := w.c.RestoreGPUPower(ctx)
+	if ctx.Err() != nil || (err != nil) == w.stuck {
+		return
+	}
+	if w.stuck = err != nil; w.stuck {
+		w.c.log.Warn("will be tried again", "error", err)
 	}
 }
 

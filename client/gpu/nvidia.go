@@ -584,7 +584,7 @@ func (n *NVIDIA) take(s *Snapshot) {
 		n.cfg.Log.Info("the NVIDIA driver lacks optional functions", "functions", s.Absent)
 	}
 	for i := range s.GPUs { // attributes tell the limit of the GPU, not that of the task that has it now
-		if p, ok := n.power[s.GPUs[i].UUID]; ok && s.GPUs[i].PowerLimitMW == p.SetMW {
+		if p, ok := n.power[s.GPUs[i].UUID]; ok && p.ours(s.GPUs[i].PowerLimitMW) {
 			s.GPUs[i].PowerLimitMW = p.WasMW
 		}
 	}

@@ -13,8 +13,15 @@ import (
 // it can be put back by a later life of the agent, too. A limit that is not as it was set has been changed by somebody else, or
 // by a reboot, and is left alone.
 
-// powerSet is a limit that was changed for a task, milliwatts.
-type powerSet struct{ WasMW, SetMW int64 }
+// powerSet is a limit that was changed for a task, milliwatts. HadMW is what it was changed from when that was a task's limit,
+// too, until the change is known to have happened.
+type powerSet struct {
+	WasMW, SetMW int64
+	HadMW        int64 `json:",omitempty"`
+}
+
+// ours reports whether a limit is one that was set here.
+func (s powerSet) ours(mw int64) bool { return mw != 0 && (mw == s.SetMW || mw == s.HadMW) }
 
 // LimitPower holds a GPU to so many watts until RestorePower.
 func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error {
@@ -28,14 +35,18 @@ func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error
 	was, changed := n.power[uuid]
 	n.mu.Unlock()
 	set := powerSet{WasMW: a.power, SetMW: 1000 * watts}
-	if changed && was.SetMW == a.power { // the limit of the one who had it before is not what is to be put back
-		set.WasMW = was.WasMW
+	if changed && was.ours(a.power) { // the limit of the one who had it before is not what is to be put back
+		set.WasMW, set.HadMW = was.WasMW, a.power
 	}
 	if err := n.notePower(uuid, &set); err != nil {
 		return err
 	}
 	if _, err = n.call(ctx, request{Op: "power", UUID: uuid, MW: set.SetMW}); err == nil {
-		return nil
+		if set.HadMW == 0 {
+			return nil
+		}
+		set.HadMW = 0
+		return n.notePower(uuid, &set)
 	}
 	if errors.Is(err, ctx.Err()) {
 		return err // it may have happened: RestorePower finds out
@@ -46,11 +57,13 @@ func (n *NVIDIA) LimitPower(ctx context.Context, uuid string, watts int64) error
 	return errors.Join(err, n.notePower(uuid, nil))
 }
 
-// RestorePower puts back what LimitPower changed on all GPUs but those that are still wanted so. What cannot be put back is
-// tried again the next time.
-func (n *NVIDIA) RestorePower(ctx context.Context, wanted map[string]bool) error {
+// RestorePower puts back what LimitPower changed on all GPUs but those that are still wanted so. Which these are is asked when
+// no limit is being changed, so that one of a task that has only just come is not taken for an old one. What cannot be put back
+// is tried again the next time.
+func (n *NVIDIA) RestorePower(ctx context.Context, still func() map[string]bool) error {
 	n.powering.Lock()
 	defer n.powering.Unlock()
+	wanted := still()
 	n.mu.Lock()
 	var list []string
 	sets := map[string]powerSet{}
@@ -65,7 +78,7 @@ func (n *NVIDIA) RestorePower(ctx context.Context, wanted map[string]bool) error
 	var errs []error
 	for _, uuid := range list {
 		a, err := n.call(ctx, request{Op: "power", UUID: uuid})
-		if err == nil && a.power == sets[uuid].SetMW {
+		if err == nil && sets[uuid].ours(a.power) {
 			_, err = n.call(ctx, request{Op: "power", UUID: uuid, MW: sets[uuid].WasMW})
 		}
 		if err == nil {
