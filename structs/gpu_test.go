@@ -40,3 +40,33 @@ func TestGPURequestMemory(t *testing.T) {
 		t.Error("nonsense counts as nothing")
 	}
 }
+
+// What asked for whole GPUs is not what a MIG instance was given for, nor the other way round: a power limit would else be set for all who
+// use the GPU of the instance.
+func TestGPURequestOfTellsInstancesFromGPUs(t *testing.T) {
+	whole := GPURequest{Count: 1, PowerLimitW: 300}
+	part := GPURequest{Count: 1, MIG: "1g.10gb"}
+	share := GPURequest{Count: 1, MemoryMiB: 1024, Pressure: &GPUPressure{At: []int64{90}}}
+	gpu := Grant{Device: "nvidia/gpu/NVIDIA H100", Instance: "GPU-1"}
+	instance := Grant{Device: "nvidia/gpu/NVIDIA H100 MIG 1g.10gb", Instance: "MIG-1", Backend: BackendMIG}
+	shared := Grant{Device: "nvidia/gpu/NVIDIA H100 MIG 1g.10gb", Instance: "MIG-1", Backend: BackendMIG, MemoryMiB: 1024}
+	for _, c := range []struct {
+		name string
+		of   []GPURequest
+		got  Grant
+		want int // position; -1: none
+	}{
+		{"a GPU, or an instance: the GPU", []GPURequest{whole, part}, gpu, 0},
+		{"a GPU, or an instance: the instance", []GPURequest{whole, part}, instance, 1},
+		{"an instance, or a GPU: the GPU", []GPURequest{part, whole}, gpu, 1},
+		{"a share held by MIG", []GPURequest{whole, share}, shared, 1},
+	} {
+		want := (*GPURequest)(nil)
+		if c.want >= 0 {
+			want = &c.of[c.want]
+		}
+		if got := GPURequestOf(c.of, []Grant{c.got}); got != want {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
