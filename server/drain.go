@@ -180,7 +180,7 @@ func roomOf(snap *state.Snapshot, groups map[groupKey]*groupRoom, a *structs.All
 // of its services or by the states of its tasks, or it has had healthy_deadline to become so. One that never becomes well
 // must not hold a drain up for ever, so after that it counts as if it were; next is when time alone may change the answer.
 func proven(a *structs.Allocation, m *structs.Migrate, now structs.LogTime) (ok bool, next structs.LogTime) {
-	if m == nil {
+	if m == nil || a.Client == structs.ClientUnknown { // out of touch: what has come in its place counts, or it will again when it is back
 		return a.Client == structs.ClientRunning, 0
 	}
 	if m.HealthyDeadline > 0 {
