@@ -99,18 +99,27 @@ type telling struct {
 	kernel bool
 }
 
-// heard reports whether the other source told the same error a moment ago; called with mu held.
+// toldMax bounds how many errors of one kind are remembered.
+const toldMax = 1000
+
+// heard reports whether the other source told the same error a moment ago; called with mu held. Each telling stands for one of
+// the other source.
 func (n *NVIDIA) heard(e Event, kernel bool, now time.Time) bool {
-	for k, at := range n.told {
-		if now.Sub(at) > twiceWithin {
+	for k, list := range n.told {
+		for len(list) > 0 && now.Sub(list[0]) > twiceWithin {
+			list = list[1:]
+		}
+		if n.told[k] = list; len(list) == 0 {
 			delete(n.told, k)
 		}
 	}
-	other := telling{e.UUID, e.XID, !kernel}
-	if _, ok := n.told[other]; ok {
-		delete(n.told, other)
+	mine, other := telling{e.UUID, e.XID, kernel}, telling{e.UUID, e.XID, !kernel}
+	if list := n.told[other]; len(list) > 0 {
+		n.told[other] = list[1:]
 		return true
 	}
-	n.told[telling{e.UUID, e.XID, kernel}] = now
+	if list := n.told[mine]; len(list) < toldMax {
+		n.told[mine] = append(list, now)
+	}
 	return false
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -87,6 +88,27 @@ func TestKernelLog(t *testing.T) {
 				t.Errorf("figure %+v of %v", x, d.Labels)
 			}
 		}
+	}
+}
+
+// TestTwoSources: what two sources tell counts once, whichever is first and however often it happened.
+func TestTwoSources(t *testing.T) {
+	for _, order := range []string{"kl", "lk", "kkll", "llkk", "klkl", "kllk", "kkklll", "k", "l", "kk"} {
+		n := &NVIDIA{told: map[telling][]time.Time{}}
+		counted := 0
+		for i, who := range order {
+			if !n.heard(Event{UUID: "GPU-1", XID: 31, GI: int64(i)}, who == 'k', time.Unix(int64(i)/2, 0)) {
+				counted++
+			}
+		}
+		if want := max(strings.Count(order, "k"), strings.Count(order, "l")); counted != want {
+			t.Errorf("%s: %d errors are counted, want %d", order, counted, want)
+		}
+	}
+	n := &NVIDIA{told: map[telling][]time.Time{}}
+	e := Event{UUID: "GPU-1", XID: 31}
+	if n.heard(e, true, time.Unix(0, 0)) || n.heard(e, false, time.Unix(11, 0)) {
+		t.Error("errors far apart are taken for one")
 	}
 }
 
