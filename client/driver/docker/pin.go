@@ -95,7 +95,10 @@ func bindBeneath(root int, rel, place string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), place, "", unix.MS_BIND, "")
+	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), place, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", place, "", unix.MS_PRIVATE, "") // what is mounted below the source from now on is not below the place
 }
 
 // unpin removes what a task's start was given.
@@ -112,7 +115,8 @@ func (d *Driver) unpin(taskID string) {
 }
 
 func unpinPlace(place string) {
-	for unix.Unmount(place, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+	// One that an agent has left that was killed may still be the source's peer: what lies below both would go in both.
+	for unix.Mount("", place, "", unix.MS_PRIVATE, "") == nil && unix.Unmount(place, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 	}
 	_ = os.Remove(place) // never what is in it
 }

@@ -123,3 +123,42 @@ func TestPinStaysInside(t *testing.T) {
 		t.Errorf("%q %v", b, err)
 	}
 }
+
+// TestUnpinLeavesOthersMounts: where the node's mounts are shared, as systemd makes them, one that is made below a source while it
+// is pinned (another task's secrets) shows in the pin as well, and must not go with it.
+func TestUnpinLeavesOthersMounts(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("does not apply here: mounting needs root")
+	}
+	dir := t.TempDir()
+	root, state := filepath.Join(dir, "alloc"), filepath.Join(dir, "state")
+	secrets := root + "/other/secrets"
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Mount("tmpfs", root, "tmpfs", 0, ""))
+	t.Cleanup(func() { unix.Unmount(root, unix.MNT_DETACH) })
+	must(unix.Mount("", root, "", unix.MS_SHARED, ""))
+	must(os.MkdirAll(secrets, 0o755))
+	must(os.MkdirAll(root+"/t", 0o755))
+	d := &Driver{opt: Options{StateDir: state}}
+	t.Cleanup(func() { d.unpin("id") })
+	cfg := &driver.TaskConfig{TaskID: "id", Dirs: driver.Dirs{AllocRoot: root, AllocDir: root + "/alloc", TaskDir: root + "/t"}}
+	must(d.pin(cfg, &container.HostConfig{Mounts: []mount.Mount{{Type: mount.TypeBind, Source: root + "/other", Target: "/m"}}}))
+	must(unix.Mount("tmpfs", secrets, "tmpfs", 0, ""))
+	t.Cleanup(func() { unix.Unmount(secrets, unix.MNT_DETACH) })
+	must(os.WriteFile(secrets+"/key", []byte("key"), 0o600))
+	d.unpin("id")
+	if b, err := os.ReadFile(secrets + "/key"); string(b) != "key" {
+		t.Errorf("the secrets of another task have gone: %q %v", b, err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(state, "pins")); len(left) > 0 {
+		t.Errorf("left %v", left)
+	}
+}
