@@ -346,7 +346,7 @@ func (w walker) fields(old, new map[string]string) []*Field {
 	return out
 }
 
-// nested compares what is shown as objects: structs, lists of structs or texts, and foreign blocks.
+// nested compares what is shown as objects: structs, lists of structs, texts or numbers, and foreign blocks.
 func (w walker) nested(name string, t reflect.Type, a, b reflect.Value) []*Object {
 	switch {
 	case t == rawType:
@@ -355,7 +355,7 @@ func (w walker) nested(name string, t reflect.Type, a, b reflect.Value) []*Objec
 		return one(w.object(name, deref(a), deref(b)))
 	case t.Kind() == reflect.Struct:
 		return one(w.object(name, a, b))
-	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.String:
+	case t.Kind() == reflect.Slice && (t.Elem().Kind() == reflect.String || t.Elem().Kind() == reflect.Int64):
 		return one(w.texts(name, a, b))
 	case t.Kind() == reflect.Slice:
 		return w.list(name, a, b)
@@ -477,13 +477,13 @@ func flattenValue(name string, v any, into map[string]string) {
 	}
 }
 
-// texts compares lists of texts as sets.
+// texts compares lists of texts or numbers as sets.
 func (w walker) texts(name string, a, b reflect.Value) *Object {
 	list := func(v reflect.Value) []string {
 		var out []string
 		if v.IsValid() {
 			for i := range v.Len() {
-				out = append(out, v.Index(i).String())
+				out = append(out, text(v.Index(i)))
 			}
 		}
 		slices.Sort(out)
@@ -585,7 +585,11 @@ func keyOf(v reflect.Value) string {
 	if v.Type().Name() == "Network" {
 		return "" // a group has at most one
 	}
-	return fmt.Sprintf("%#v", v.Interface())
+	b, err := json.Marshal(v.Interface()) // what pointers point to, not where
+	if err != nil {
+		return fmt.Sprintf("%#v", v.Interface())
+	}
+	return string(b)
 }
 
 // inPlaceFields and inPlaceObjects of a task do not restart it (see scheduler.Destructive).
