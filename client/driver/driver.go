@@ -254,6 +254,7 @@ type ExecRequest struct {
 	Resize  <-chan TermSize
 	User    string // "" means the task's
 	Rank    *int   // whose RANK and LOCAL_RANK the command gets; nil for nobody's
+	Whole   bool   // when the context ends first, what the command has started ends with it, where the driver can do that
 }
 
 // Stats is one measurement of a task, all its processes together.

@@ -201,7 +201,7 @@ func (r *Runner) TellBy(ctx context.Context, task string, command []string) erro
 // tellBy runs a command and says how it failed, with the last line that it wrote: a command of a task may write without end.
 func tellBy(ctx context.Context, exec func(context.Context, driver.ExecRequest) (int, error), command []string) error {
 	var out tail
-	code, err := exec(ctx, driver.ExecRequest{Command: command, Stderr: &out})
+	code, err := exec(ctx, driver.ExecRequest{Command: command, Stderr: &out, Whole: true})
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("command %s did not end in time%s", command[0], said(out.String()))

@@ -203,7 +203,7 @@ func (c *checkRun) script(ctx context.Context, r *Runner) (ok bool, output strin
 		return false, "the check names no task to run its command in", 0
 	}
 	out := limitedText{room: checkOutputMax}
-	code, err := r.Exec(ctx, c.plan.restart[0], driver.ExecRequest{Command: append([]string{p.Command}, p.Args...), Stdout: &out, Stderr: &out})
+	code, err := r.Exec(ctx, c.plan.restart[0], driver.ExecRequest{Command: append([]string{p.Command}, p.Args...), Stdout: &out, Stderr: &out, Whole: true})
 	output = out.text()
 	switch {
 	case ctx.Err() != nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -24,6 +25,7 @@ type Entry struct {
 	Rights  Rights // of an isolated task
 	Posture Posture
 	TTY     bool // Files are a terminal, which becomes the controlling one
+	Whole   bool // Kill takes what the command has started along, but for what has left its session
 	Streams [3]*os.File
 }
 
@@ -33,6 +35,7 @@ type Running struct {
 	pidfd   *os.File
 	child   *os.File // pidfd of the command, nil if it ended at once
 	process *os.Process
+	whole   bool
 	once    sync.Once
 }
 
@@ -123,7 +126,7 @@ func Enter(e Entry) (*Running, error) {
 		return nil, err
 	}
 	unix.SetNonblock(lfd, true)
-	r := &Running{pidfd: os.NewFile(uintptr(lfd), "launcher"), process: proc}
+	r := &Running{pidfd: os.NewFile(uintptr(lfd), "launcher"), process: proc, whole: e.Whole}
 	r.PID, err = p.Await(ours, func(child int) {
 		fd, err := unix.PidfdOpen(child, unix.PIDFD_NONBLOCK)
 		if err != nil {
@@ -184,11 +187,36 @@ func (r *Running) Wait(ctx context.Context) (int, error) {
 // Kill ends the command. Its launcher then reaps it and ends by itself; were the launcher killed instead, the command
 // would be left to the host's init, and the task's namespace could not end before that has reaped it.
 func (r *Running) Kill() {
+	if r.whole && r.child != nil {
+		r.killSession()
+	}
 	f := r.child
 	if f == nil {
 		f = r.pidfd
 	}
 	if rc, err := f.SyscallConn(); err == nil {
 		rc.Control(func(fd uintptr) { unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+}
+
+// killSession ends all of the session that the command leads.
+func (r *Running) killSession() {
+	list, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	for _, e := range list {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		st, err := readStat(pid)
+		if err != nil || st.session != r.PID {
+			continue
+		}
+		if fd, err := openProcess(pid, st.start); err == nil {
+			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			unix.Close(fd)
+		}
 	}
 }

@@ -437,6 +437,25 @@ func TestExecInsideTask(t *testing.T) {
 			if _, err := task.Exec(ctx, driver.ExecRequest{Command: []string{"sleep", "300"}}); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("cancelled exec: %v", err)
 			}
+			// A check that hangs in a command of its script must not leave that behind each time.
+			long := "3" + strconv.Itoa(os.Getpid())
+			count := func() int {
+				return sh("n=0; for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null | grep -q '^sleep " + long + " ' && n=$((n+1)); done; exit $n")
+			}
+			{
+				begun, end := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() {
+					_, err := task.Exec(begun, driver.ExecRequest{Command: []string{"/bin/sh", "-c", "sleep " + long + "; true"}, Whole: true})
+					ended <- err
+				}()
+				within(t, 10*time.Second, "it has begun", func() bool { return count() == 1 })
+				end()
+				if err := <-ended; !errors.Is(err, context.Canceled) {
+					t.Fatal(err)
+				}
+				within(t, 10*time.Second, "nothing is left", func() bool { return count() == 0 })
+			}
 		})
 	}
 }

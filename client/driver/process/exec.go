@@ -57,7 +57,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 			env["TERM"] = "xterm"
 		}
 	}
-	e := supervisor.Entry{Task: s, Path: path, Argv: req.Command, Env: Environ(env), Dir: t.state.Dir, User: cred, Rights: t.state.Rights, Posture: t.state.Posture, TTY: req.TTY}
+	e := supervisor.Entry{Task: s, Path: path, Argv: req.Command, Env: Environ(env), Dir: t.state.Dir, User: cred, Rights: t.state.Rights, Posture: t.state.Posture, TTY: req.TTY, Whole: req.Whole}
 	if req.TTY {
 		return t.execTTY(ctx, e, req)
 	}
