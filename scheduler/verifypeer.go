@@ -11,7 +11,8 @@ import (
 // later one may lie where the earlier one's job, which neither knew of, must not have it. It is checked against other jobs
 // as they are now, plans in flight included; how the members of one job lie to each other was decided in one piece, and only
 // what the entry itself places is looked at. Nothing is refused that the decision would allow on the same picture: what the
-// entry stops counts as gone, and who must be near others may be the first of them anywhere.
+// entry stops counts as gone, but for the job's own: the first of several members that are replaced one after the other was
+// put beside those whose turn was to come. And who must be near others may be the first of them anywhere.
 
 // peerPlace is a place of a level.
 type peerPlace struct{ level, name string }
@@ -21,7 +22,7 @@ type peerRow struct {
 	peerRule
 	others map[string]int64 // by place: those of other jobs that the rule means
 	all    int64
-	own    map[string]bool  // places with allocations of the job itself
+	own    map[string]bool  // places with allocations of the job itself, also those that the entry stops
 	placed map[string]int64 // by this entry
 }
 
@@ -67,8 +68,8 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 		}
 	}
 	note := func(n *structs.Node, h *held) {
-		if h.work.job != nil && !stops[h.id] {
-			p.note(e, n, h)
+		if h.work.job != nil {
+			p.note(e, n, h, stops[h.id])
 		}
 	}
 	for _, c := range v.chunks {
@@ -99,8 +100,8 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 	return p
 }
 
-// note counts what is held on a node.
-func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held) {
+// note counts what is held on a node; stopped says that the entry stops it.
+func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held, stopped bool) {
 	j := h.work.job
 	mine := j.ID == e.JobID && j.Namespace == e.Namespace
 	for _, rows := range p.groups {
@@ -111,14 +112,14 @@ func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held) {
 				if at != "" {
 					r.own[at] = true
 				}
-			case (r.away || !h.work.ending) && r.Means(e.Namespace, j):
+			case !stopped && (r.away || !h.work.ending) && r.Means(e.Namespace, j):
 				if r.all++; at != "" {
 					r.others[at]++
 				}
 			}
 		}
 	}
-	if mine || !h.work.shy {
+	if mine || stopped || !h.work.shy {
 		return
 	}
 	bars := func(ps []structs.Peer) {
