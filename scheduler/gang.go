@@ -108,6 +108,7 @@ type gangState struct {
 	delay      time.Duration         // before by is replaced
 	moves      bool
 	lost       bool
+	spent      bool                  // its time has run out for a member, and with it for all: nobody starts any more
 	again      *restartOf            // what the next start goes on with; nil: there was none before
 	spares     []*structs.Allocation // that it may count on
 	spareIndex []int                 // name indexes of those that hold
@@ -134,6 +135,7 @@ func (m *gangState) look(a *structs.Allocation) {
 		}
 		if m.batch && a.DesiredDesc == descMaxRun && !r.older(a) && !listed(r.job.Requeue, a, structs.RequeueLimit) {
 			m.done++
+			m.spent = true
 			m.taken[a.NameIndex] = true
 			return
 		}
@@ -174,6 +176,7 @@ func (m *gangState) look(a *structs.Allocation) {
 		g.counts.Stop++
 		if m.batch {
 			m.done++
+			m.spent = true
 			m.taken[a.NameIndex] = true
 		}
 	default:
@@ -207,6 +210,10 @@ func (m *gangState) surplus() {
 // failures allows another attempt. If it allows one later, an evaluation is asked for.
 func (m *gangState) mayStart(missing int) bool {
 	r, g := m.r, m.g
+	if missing > 0 && m.spent {
+		g.counts.Ignore++
+		return false // Apply does not count who has run out of time, so that the others would never be a gang
+	}
 	g.restart = missing > 0 && m.restarts()
 	if missing > 0 && m.ending > 0 && !g.restart {
 		g.wants = make([]want, missing)
