@@ -170,6 +170,10 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
+	// Whoever read the log is gone: without this the next line of it would end the process where it stands.
+	unread := make(chan os.Signal, 1)
+	signal.Notify(unread, syscall.SIGPIPE)
+	defer signal.Stop(unread)
 
 	c, err := agentconfig.Load(o.load)
 	if err == nil {
@@ -230,6 +234,10 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 				continue
 			}
 			return endAgent(a, c, log, s, signals, stop, done)
+		case s := <-unread:
+			if c.Dev { // it lives for somebody who looks at it
+				return endAgent(a, c, log, s, signals, stop, done)
+			}
 		case <-ctx.Done():
 			// Either one of the signals above, which comes at once, or the caller's wish.
 			var s os.Signal = os.Interrupt
