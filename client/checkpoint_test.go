@@ -13,14 +13,7 @@ import (
 
 // TestCheckpointNotice ends real processes for several reasons, and looks at what they were told before.
 func TestCheckpointNotice(t *testing.T) {
-	dir := scratch(t)
-	srv := clienttest.New()
-	cfg, sup, err := processConfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sup.Close()
-	cfg.Connect = InProcess(srv.InProcess)
+	srv, cfg := processNode(t)
 	a := start(t, srv, cfg)
 
 	evict := func(al *structs.Allocation) { al.Desired, al.DesiredDesc = structs.DesiredEvict, "preempted by job x" }

@@ -17,14 +17,7 @@ import (
 // has reserved a port and the servers have told everybody; a new epoch ends what runs and starts it anew with what is
 // true then; what had started for an epoch still knows it after the agent was started anew.
 func TestGangMembersStartTogether(t *testing.T) {
-	dir := scratch(t)
-	srv := clienttest.New()
-	cfg, sup, err := processConfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sup.Close()
-	cfg.Connect = InProcess(srv.InProcess)
+	srv, cfg := processNode(t)
 	a := start(t, srv, cfg)
 
 	job := clienttest.Job("train", structs.JobBatch, sh("main", `echo "rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK epoch=$MUSTER_GANG_EPOCH master=$MASTER_ADDR:$MASTER_PORT restarts=$MUSTER_RESTART_COUNT/$MUSTER_RESTART_REASON"; trap 'exit 0' TERM; while :; do sleep 0.05; done`))

@@ -59,6 +59,19 @@ func agentMain(dir, addr string) error {
 	return c.Run(context.Background())
 }
 
+// processNode is a server, and the configuration of a node of it that runs real processes.
+func processNode(t *testing.T) (*clienttest.Server, Config) {
+	t.Helper()
+	cfg, sup, err := processConfig(scratch(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sup.Close() })
+	srv := clienttest.New()
+	cfg.Connect = InProcess(srv.InProcess)
+	return srv, cfg
+}
+
 func processConfig(dir string) (Config, *supervisor.Client, error) {
 	sup, err := supervisor.Open(filepath.Join(dir, "supervisor"), "")
 	if err != nil {

@@ -307,14 +307,7 @@ func TestKindsOfChecks(t *testing.T) {
 
 // TestScriptChecks runs checks as commands in real tasks: what they say, see and do.
 func TestScriptChecks(t *testing.T) {
-	dir := scratch(t)
-	srv := clienttest.New()
-	cfg, sup, err := processConfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sup.Close()
-	cfg.Connect = InProcess(srv.InProcess)
+	srv, cfg := processNode(t)
 	a := start(t, srv, cfg)
 	script := func(name, text string) m {
 		return m{"Name": name, "Type": "script", "Command": "/bin/sh", "Args": []string{"-c", text}, "Interval": 50 * time.Millisecond, "Timeout": 3 * time.Second, "OnUpdate": "ignore"}
