@@ -170,10 +170,12 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	// Whoever read the log is gone: without this the next line of it would end the process where it stands.
-	unread := make(chan os.Signal, 1)
-	signal.Notify(unread, syscall.SIGPIPE)
-	defer signal.Stop(unread)
+	// Without this, a line of the log that nobody reads any more would end the process where it stands. The signal itself tells
+	// nothing: once it is asked for, every connection that somebody closed raises it too. And ignored, tasks would inherit that.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+	unread := make(chan struct{}, 1)
 
 	c, err := agentconfig.Load(o.load)
 	if err == nil {
@@ -182,7 +184,7 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 	if err != nil {
 		return fmt.Errorf("the configuration is not usable:\n%w", err)
 	}
-	log, closeLog, err := agentLogger(e.err, c)
+	log, closeLog, err := agentLogger(unreadLog{e.err, unread}, c)
 	if err != nil {
 		return err
 	}
@@ -234,9 +236,9 @@ func runAgent(ctx context.Context, e *env, o *agentOptions) error {
 				continue
 			}
 			return endAgent(a, c, log, s, signals, stop, done)
-		case s := <-unread:
+		case <-unread:
 			if c.Dev { // it lives for somebody who looks at it
-				return endAgent(a, c, log, s, signals, stop, done)
+				return endAgent(a, c, log, syscall.SIGPIPE, signals, stop, done)
 			}
 		case <-ctx.Done():
 			// Either one of the signals above, which comes at once, or the caller's wish.

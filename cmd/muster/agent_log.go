@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -103,4 +105,21 @@ func (r *rotatingFile) Close() error {
 	err := r.f.Close()
 	r.f = nil
 	return err
+}
+
+// unreadLog is a log that somebody reads at the other end of a pipe, perhaps. When nobody does any more it tells so once and
+// drops what is written, without an error, so that a log file beside it goes on.
+type unreadLog struct {
+	w      io.Writer
+	unread chan<- struct{} // buffered
+}
+
+func (u unreadLog) Write(p []byte) (int, error) {
+	if _, err := u.w.Write(p); errors.Is(err, syscall.EPIPE) {
+		select {
+		case u.unread <- struct{}{}:
+		default:
+		}
+	}
+	return len(p), nil
 }

@@ -5,6 +5,7 @@ package dev
 import (
 	"bufio"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +56,12 @@ func TestUnreadLog(t *testing.T) {
 					break
 				}
 			}
+			hangUp(t, port)
+			select {
+			case err := <-ended:
+				t.Fatalf("it ended with a client's connection: %v", err)
+			case <-time.After(2 * time.Second):
+			}
 			r.Close()
 			api := harness.NewAPI(t, nil, "", fmt.Sprintf("http://127.0.0.1:%d", port))
 			_ = cmd.Process.Signal(syscall.SIGHUP) // it says what it has read anew
@@ -88,5 +95,18 @@ func TestUnreadLog(t *testing.T) {
 				t.Fatal("it does not end")
 			}
 		})
+	}
+}
+
+// hangUp asks for more than it waits for, so that the agent writes to connections that are reset.
+func hangUp(t *testing.T, port int) {
+	for range 50 {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(c, strings.Repeat("GET /v1/agent/self HTTP/1.1\r\nHost: a\r\n\r\n", 20))
+		_ = c.(*net.TCPConn).SetLinger(0)
+		c.Close()
 	}
 }
