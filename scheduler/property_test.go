@@ -82,6 +82,12 @@ func (w *world) pass(p scheduler.Policy) {
 			w.counts["disconnect"] += int(u.Disconnect)
 		}
 	}
+	// From here on what the plan places, or moves to another version, is seen by who looks at where others are.
+	if slices.ContainsFunc(plan.Entries, func(e *structs.PlanEntry) bool {
+		return slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places)+len(p.Updates) > 0 })
+	}) {
+		w.happened(structs.EventAllocPlaced)
+	}
 	flight := w.flight
 	for _, e := range plan.Entries {
 		v := scheduler.Verify(w.view, flight, e)

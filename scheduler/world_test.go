@@ -93,6 +93,8 @@ func (w *world) commit() {
 	for _, c := range w.delta.Nodes {
 		if c.After != nil {
 			w.happened(structs.EventNodeJoined, structs.EventNodeEligible, structs.EventDriverHealthy, structs.EventDeviceHealthy)
+		} else {
+			w.happened(structs.EventAllocStopped) // what is held there is held nowhere now
 		}
 	}
 	for _, c := range w.delta.Allocs {

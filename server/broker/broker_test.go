@@ -101,6 +101,19 @@ func TestUncurableSleeps(t *testing.T) {
 	}
 }
 
+// TestPurgeWakes: a node that goes with what it held no longer draws power, keeps others away or has them near.
+func TestPurgeWakes(t *testing.T) {
+	b := New(Limits{}, nil)
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventAllocPlaced, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10)), eval(3, "c", blockedOn(structs.EventDriverHealthy, 10))), 1)
+	gone := freed(12, node1.ID)
+	gone.Nodes = []structs.Changed[structs.Node]{{Before: node1}}
+	b.Feed(gone, 1)
+	if p, _ := b.Take(1); fmt.Sprint(keys(p)) != "[a b]" {
+		t.Fatalf("woke %v, want [a b]", keys(p))
+	}
+}
+
 // TestPriorityWakesOthers: what a job of another priority held back or was promised may be somebody else's turn.
 func TestPriorityWakesOthers(t *testing.T) {
 	b := New(Limits{}, nil)

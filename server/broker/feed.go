@@ -154,11 +154,13 @@ func under(path string, set map[string]bool) bool {
 }
 
 // nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may cure anything: it may be
-// the one that fits whatever the refusal named.
+// the one that fits whatever the refusal named. One that is gone makes no room by itself, but nobody is near to what it
+// held any more, has to keep away from that, or shares a power budget with it.
 func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index, now structs.LogTime) {
 	if c.After == nil {
 		if c.Before != nil {
 			delete(b.pools, c.Before.ID)
+			b.Cure(poolOf(c.Before.Pool), kindOf(structs.EventAllocStopped), at, now)
 		}
 		return
 	}
