@@ -29,30 +29,6 @@ type Verdict struct {
 	Reason string
 }
 
-// applicationXIDs are faults of programs, not of the device.
-var applicationXIDs = map[int64]bool{13: true, 31: true, 43: true, 45: true, 68: true, 109: true}
-
-// degradingXIDs are errors that the device has dealt with.
-var degradingXIDs = map[int64]bool{63: true, 92: true, 94: true}
-
-// recoveryXID announces that what the driver asks for has changed; the next sample tells.
-const recoveryXID = 154
-
-// xidNames are those that operators meet.
-var xidNames = map[int64]string{
-	13: "graphics engine exception", 31: "memory page fault", 43: "the GPU stopped processing", 45: "preemptive cleanup", 68: "video processor exception",
-	109: "context switch timeout", 48: "double-bit memory error", 61: "internal microcontroller halt", 62: "internal microcontroller halt", 63: "memory row remapped",
-	64: "memory row remapping failed", 74: "NVLink error", 79: "fell off the bus", 92: "many single-bit memory errors",
-	94: "contained memory error", 95: "uncontained memory error", 119: "GSP timeout", 120: "GSP error",
-}
-
-func xidText(code int64) string {
-	if n := xidNames[code]; n != "" {
-		return fmt.Sprintf("XID %d (%s)", code, n)
-	}
-	return fmt.Sprintf("XID %d", code)
-}
-
 // recoveries are what a driver asks for, by its number.
 var recoveries = map[int64]string{1: "a GPU reset", 2: "a reboot of the node", 3: "draining its peers", 4: "draining and a reset", 5: "recovery of IMEX", 6: "a bus reset", 7: "a system reboot"}
 
@@ -93,13 +69,11 @@ func (h *health) slowed(s Sample, now time.Time) {
 }
 
 // xid takes an error event in; the bool is whether it was taken for the device's fault.
-func (h *health) xid(e Event, now time.Time) bool {
+func (h *health) xid(e Event, act XIDAction, now time.Time) bool {
 	switch {
-	case e.XID == 0:
+	case e.XID == 0 || act == XIDProgram || act == XIDIgnore:
 		return false
-	case applicationXIDs[e.XID] || e.XID == recoveryXID:
-		return false
-	case degradingXIDs[e.XID]:
+	case act == XIDDegrade:
 		h.soft, h.softAt = xidText(e.XID), now
 	case e.GI >= 0:
 		if h.badOf == nil {

@@ -11,6 +11,7 @@ func TestQuarantineEndsWhenTheDriverIsContent(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	const wait = 10 * time.Minute
 	var h health
+	xid := func(e Event) bool { return h.xid(e, (&Config{}).xidAction(e.XID), now) }
 	h.sample(Sample{ECCUncorrected: 7}, now) // errors from before the agent's time are no news
 	want := func(s State, reason string) {
 		t.Helper()
@@ -19,11 +20,11 @@ func TestQuarantineEndsWhenTheDriverIsContent(t *testing.T) {
 		}
 	}
 	want(Healthy, "")
-	if h.xid(Event{XID: 13, GI: -1}, now) || h.xid(Event{XID: 154, GI: -1}, now) || h.xid(Event{GI: -1}, now) {
+	if xid(Event{XID: 13, GI: -1}) || xid(Event{XID: 154, GI: -1}) || xid(Event{GI: -1}) {
 		t.Error("a fault of the program was taken for the device's")
 	}
 	want(Healthy, "")
-	h.xid(Event{XID: 79, GI: -1}, now)
+	xid(Event{XID: 79, GI: -1})
 	want(Quarantined, "XID 79")
 	now = now.Add(5 * time.Minute)
 	h.sample(Sample{ECCUncorrected: 7, Recovery: 1}, now)
@@ -49,7 +50,7 @@ func TestQuarantineEndsWhenTheDriverIsContent(t *testing.T) {
 	now = now.Add(24 * time.Hour)
 	want(Quarantined, "replace the GPU")
 	h.sample(Sample{ECCUncorrected: 1}, now)
-	h.xid(Event{XID: 95, GI: 3}, now)
+	xid(Event{XID: 95, GI: 3})
 	want(Healthy, "")
 	if v := h.verdict(now, wait, 3); v.State != Quarantined {
 		t.Errorf("the instance is %+v", v)
@@ -135,5 +136,22 @@ func TestSlowedDown(t *testing.T) {
 	h.sample(Sample{PagesPending: true}, now)
 	if v := h.verdict(now.Add(wait), wait, -1); v.State != Degraded || !strings.Contains(v.Reason, "retired") {
 		t.Errorf("pages: %+v", v)
+	}
+}
+
+func TestOperatorsRulesOfErrors(t *testing.T) {
+	c := Config{XIDs: map[int64]XIDAction{13: XIDQuarantine, 74: XIDDegrade, 79: XIDIgnore, 94: XIDProgram}}
+	for code, want := range map[int64]struct {
+		device bool
+		state  State
+	}{13: {true, Quarantined}, 31: {false, Healthy}, 48: {true, Quarantined}, 63: {true, Degraded}, 74: {true, Degraded}, 79: {false, Healthy}, 94: {false, Healthy}, 500: {true, Quarantined}} {
+		var h health
+		now := time.Unix(1_000_000, 0)
+		if device := h.xid(Event{XID: code, GI: -1}, c.xidAction(code), now); device != want.device {
+			t.Errorf("XID %d: the device's fault: %v", code, device)
+		}
+		if v := h.verdict(now, time.Minute, -1); v.State != want.state {
+			t.Errorf("XID %d: %+v", code, v)
+		}
 	}
 }

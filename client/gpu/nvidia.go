@@ -30,8 +30,9 @@ type Config struct {
 	Proc    string   // where device numbers are told; "" is /proc
 	// PowerFile is where it is written which power limits were changed and how they were; "" keeps it in memory.
 	PowerFile string
-	Kernel    string // the kernel's log, a second source of errors; "" is /dev/kmsg
-	Groups    bool   // tasks have cgroup2 groups, which the driver can limit if it is new enough
+	Kernel    string              // the kernel's log, a second source of errors; "" is /dev/kmsg
+	XIDs      map[int64]XIDAction // what the operator says of errors by number, over the defaults
+	Groups    bool                // tasks have cgroup2 groups, which the driver can limit if it is new enough
 	Log       hclog.Logger
 	// OnChange is called, from a goroutine of its own, when Devices answers differently than before. It must not block.
 	OnChange func()
@@ -678,10 +679,11 @@ func (n *NVIDIA) changed() bool {
 func (n *NVIDIA) event(e Event, kernel bool) {
 	n.mu.Lock()
 	if e.UUID != "" && e.XID != 0 && !n.heard(e, kernel, time.Now()) {
-		device := n.of(e.UUID).xid(e, time.Now())
+		act := n.cfg.xidAction(e.XID)
+		device := n.of(e.UUID).xid(e, act, time.Now())
 		n.xids[e.UUID] = e.XID
 		n.cfg.Log.Warn("GPU error", "gpu", e.UUID, "error", xidText(e.XID), "of_the_device", device)
-		if n.cfg.OnError != nil && e.XID != recoveryXID {
+		if n.cfg.OnError != nil && e.XID != recoveryXID && act != XIDIgnore {
 			n.cfg.OnError(n.report(e, device))
 		}
 	}

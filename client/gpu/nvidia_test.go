@@ -127,6 +127,49 @@ func count(groups []structs.DeviceGroup) int {
 	return n
 }
 
+// TestErrorsThatTheOperatorDecides has numbers ignored, and others taken for worse than they are by default.
+func TestErrorsThatTheOperatorDecides(t *testing.T) {
+	f, dir := fake(t, "4xH100")
+	cfg := quick(f, dir)
+	cfg.XIDs = map[int64]XIDAction{79: XIDIgnore, 74: XIDDegrade, 31: XIDQuarantine, 95: XIDProgram}
+	var mu sync.Mutex
+	told := map[int64]bool{}
+	cfg.OnError = func(r Report) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[r.XID] = r.Device
+	}
+	n := watch(t, cfg)
+	until(t, n, "4 GPUs", func(g []structs.DeviceGroup) bool { return count(g) == 4 })
+	s, _ := f.Read()
+	for gpu, code := range []int{79, 74, 95, 31} {
+		if err := f.XID(gpu, code); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, n, "31, the last one, quarantines", func(g []structs.DeviceGroup) bool {
+		return strings.Contains(unhealthy(g)[s.GPUs[3].UUID], "XID 31")
+	})
+	v := n.Verdicts()
+	for gpu, want := range []State{Healthy, Degraded, Healthy, Quarantined} {
+		if got := v[s.GPUs[gpu].UUID]; got.State != want {
+			t.Errorf("GPU %d is %+v, want %s", gpu, got, want)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := map[int64]bool{74: true, 95: false, 31: true}; !reflect.DeepEqual(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	for _, d := range n.Figures() {
+		for _, x := range d.Figures {
+			if x.Name == "DCGM_FI_DEV_XID_ERRORS" && x.Value == 0 {
+				t.Errorf("the metrics know of no error of %v", d.Labels)
+			}
+		}
+	}
+}
+
 func TestFingerprint(t *testing.T) {
 	f, dir := fake(t, "8xH100,4xV100,2xT4")
 	n := watch(t, quick(f, dir))

@@ -116,9 +116,23 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		}
 	}
 	if nvidia.Enabled {
-		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod}
+		cfg.Client.GPU = &gpu.Config{Library: nvidia.Library, Ignored: nvidia.IgnoredGPUIDs, Every: nvidia.FingerprintPeriod, XIDs: xidActions(nvidia.XID)}
 	}
 	return cfg, nil
+}
+
+// xidActions is what errors of GPUs do, by number.
+func xidActions(x agentconfig.XIDRules) map[int64]gpu.XIDAction {
+	out := map[int64]gpu.XIDAction{}
+	for _, l := range []struct {
+		list []int
+		act  gpu.XIDAction
+	}{{x.Ignore, gpu.XIDIgnore}, {x.Program, gpu.XIDProgram}, {x.Degrade, gpu.XIDDegrade}, {x.Quarantine, gpu.XIDQuarantine}} {
+		for _, n := range l.list {
+			out[int64(n)] = l.act
+		}
+	}
+	return out
 }
 
 // pressure is when it is told that memory of GPUs runs full, and whom.

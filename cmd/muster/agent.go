@@ -309,7 +309,12 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 		cfg.Config.Inherit = taskenv.InheritDefault
 	}
 	cfg.Config.Inherit = append(slices.Clip(cfg.Config.Inherit), fakegpu.Env, "LD_LIBRARY_PATH")
-	cfg.GPU = &gpu.Config{Proc: dir, Library: filepath.Join(libs, "libnvidia-ml.so.1"), Env: []string{fakegpu.Env + "=" + f.Path}}
+	var gc gpu.Config
+	if cfg.GPU != nil { // what the operator says of errors and periods holds for made-up GPUs, too
+		gc = *cfg.GPU
+	}
+	gc.Proc, gc.Library, gc.Env = dir, filepath.Join(libs, "libnvidia-ml.so.1"), []string{fakegpu.Env + "=" + f.Path}
+	cfg.GPU = &gc
 	log.Warn("GPUs are made up; tasks can allocate their memory with these in the environment, which they have", "gpus", o.gpus,
 		"LD_LIBRARY_PATH", libs, fakegpu.Env, f.Path)
 	return forget, nil

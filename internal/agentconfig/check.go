@@ -277,6 +277,7 @@ func (c *Config) clientValues(fail failFunc) {
 	if d := c.Plugin.NVIDIA.Config.FingerprintPeriod; d != 0 && (d < time.Second || d > 10*time.Minute) {
 		fail("plugin.nvidia.config.fingerprint_period", "%s: want 1s to 10m", d)
 	}
+	c.Plugin.NVIDIA.Config.XID.check(fail)
 	for _, k := range []string{"driver.allowlist", "driver.denylist", "driver.whitelist", "driver.blacklist"} {
 		if cl.Options[k] != "" {
 			fail("client.options", "%s is not supported, and to ignore it would allow what it forbids: raw_exec is off unless it is enabled, exec is always offered", k)
@@ -284,6 +285,36 @@ func (c *Config) clientValues(fail failFunc) {
 	}
 	if cl.AllocDir != "" && !filepath.IsAbs(cl.AllocDir) {
 		fail("client.alloc_dir", "%q must be absolute", cl.AllocDir)
+	}
+}
+
+// xidMax is the largest number of an error; xidFixed is the one that nobody decides about.
+const (
+	xidMax   = 999
+	xidFixed = 154
+)
+
+func (x *XIDRules) check(fail failFunc) {
+	in := map[int]string{}
+	for _, l := range []struct {
+		name string
+		list []int
+	}{{"ignore", x.Ignore}, {"program", x.Program}, {"degrade", x.Degrade}, {"quarantine", x.Quarantine}} {
+		key := "plugin.nvidia.config.xid." + l.name
+		for _, n := range l.list {
+			switch {
+			case n < 1 || n > xidMax:
+				fail(key, "%d: want numbers of 1 to %d", n, xidMax)
+			case n == xidFixed:
+				fail(key, "%d announces that the driver asks for something else; it is no error that could be put in a list", n)
+			case in[n] == l.name:
+				fail(key, "%d is there twice", n)
+			case in[n] != "":
+				fail(key, "%d is also in %s; want it in one list", n, in[n])
+			default:
+				in[n] = l.name
+			}
+		}
 	}
 }
 

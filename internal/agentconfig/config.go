@@ -372,7 +372,19 @@ type NVIDIAPlugin struct {
 		FingerprintPeriod time.Duration `conf:"fingerprint_period"`
 		// Library is the driver's libnvidia-ml.so.1. Ours. Default: where the driver puts it.
 		Library string `conf:"library"`
+		// XID says what errors that the driver reports (XIDs) do to a GPU, by their numbers, over the defaults. What the GPU's
+		// own counters say and what the driver asks for counts besides. Ours.
+		XID XIDRules `conf:"xid"`
 	} `conf:"config"`
+}
+
+// XIDRules are numbers of errors, 1 to 999, each in one list at most. Numbers in no list do what they did: 13, 31, 43, 45, 68 and 109
+// are a program's fault, 63, 92 and 94 degrade, all others quarantine; 154, which announces what the driver asks for, is fixed.
+type XIDRules struct {
+	Ignore     []int `conf:"ignore"`     // nobody is told: the agent's log and the metrics have them; default none
+	Program    []int `conf:"program"`    // a program's fault: the tasks on the GPU are told; default none
+	Degrade    []int `conf:"degrade"`    // the GPU takes work, and says so, for ten minutes; default none
+	Quarantine []int `conf:"quarantine"` // the GPU takes no new work until ten minutes are quiet; default none
 }
 
 // ACL is access control.

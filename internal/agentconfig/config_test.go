@@ -128,6 +128,13 @@ func TestBad(t *testing.T) {
 		{"threshold beyond", base + pressureOf("share = [80, 101]"), "client.gpu_pressure.share: 101: want 1 to 100 percent"},
 		{"thresholds descending", base + pressureOf("device = [95, 80]"), "80 comes after 95: want them ascending"},
 		{"threshold in quotes", base + pressureOf("device = [\"95\"]"), "client.gpu_pressure.device[0]: want 95 without quotes"},
+		{"XID zero", base + xidOf("ignore = [0]"), "a.hcl:9:7: plugin.nvidia.config.xid.ignore: 0: want numbers of 1 to 999"},
+		{"XID beyond", base + xidOf("degrade = [74, 1000]"), "plugin.nvidia.config.xid.degrade: 1000: want numbers of 1 to 999"},
+		{"XID in words", base + xidOf("ignore = [\"fell\"]"), "plugin.nvidia.config.xid.ignore[0]: want a whole number, found \"fell\""},
+		{"XID in two lists", base + xidOf("ignore = [74]\n degrade = [74]"), "plugin.nvidia.config.xid.degrade: 74 is also in ignore; want it in one list"},
+		{"XID twice", base + xidOf("program = [74, 74]"), "plugin.nvidia.config.xid.program: 74 is there twice"},
+		{"XID of the driver's wishes", base + xidOf("ignore = [154]"), "154 announces that the driver asks for something else"},
+		{"XID list of another name", base + xidOf("quarantined = [74]"), "did you mean \"quarantine\"?"},
 		{"relative command", base + pressureOf("command {\n command = [\"x\"]\n}"), "client.gpu_pressure.command.command: \"x\" must be absolute"},
 		{"webhook without address", base + pressureOf("webhook \"w\" {\n}"), "client.gpu_pressure.webhook.w: url is required"},
 		{"webhook elsewhere", base + pressureOf("webhook \"w\" {\n url = \"ftp://h/secret\"\n}"), "webhook.w.url: want http://HOST/PATH or https://HOST/PATH"},
@@ -397,6 +404,10 @@ func FuzzParse(f *testing.F) {
 		}
 		_ = fmt.Sprint(errs.err())
 	})
+}
+
+func xidOf(text string) string {
+	return "plugin \"nvidia\" {\n  config {\n    xid {\n      " + text + "\n    }\n  }\n}\n"
 }
 
 func pressureOf(text string) string {

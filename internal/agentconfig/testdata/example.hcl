@@ -184,6 +184,12 @@ plugin "nvidia" {
     ignored_gpu_ids    = ["GPU-00000000-0000-0000-0000-000000000000"]
     fingerprint_period = "5s"
     library            = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    xid {
+      ignore     = [92]
+      program    = [69]
+      degrade    = [74]
+      quarantine = [94]
+    }
   }
 }
 
