@@ -571,6 +571,21 @@ func (d *decision) growing() bool {
 	})
 }
 
+// comesLater notes that what the decision has placed so far comes into the plan after what others place, or (false) that its
+// turn has come: who has to be near it could not be verified before.
+func (d *decision) comesLater(on bool) {
+	if d.w.later == nil {
+		d.w.later = map[structs.AllocID]bool{}
+	}
+	for i := range d.placed {
+		if id := d.placed[i].spot.held.id; on {
+			d.w.later[id] = true
+		} else {
+			delete(d.w.later, id)
+		}
+	}
+}
+
 // starves reports whether a minimum of the decision waits for capacity.
 func (d *decision) starves() bool {
 	for _, g := range d.rec.groups {

@@ -196,7 +196,8 @@ func (p *peers) count(a *ask, w *whatIf, row int, h *held) {
 	j := h.work.job
 	for i := range p.rules {
 		r := &p.rules[i]
-		if (r.away || !h.work.ending) && r.Means(a.job.Namespace, j) { // what ends keeps others away until it is gone, but attracts nobody
+		// What ends keeps others away until it is gone, but attracts nobody; nor does what the plan places only after this.
+		if (r.away || !h.work.ending && !w.later[h.id]) && r.Means(a.job.Namespace, j) {
 			r.all++
 			if at := r.of[row]; at >= 0 {
 				r.others[at]++

@@ -194,3 +194,33 @@ func (w *world) randomPeers(j *structs.Job, g *structs.Group) {
 		j.Datasets, j.Weights = []string{"imagenet"}, structs.ScoreWeights{Cost: int64(w.pick(50)), Locality: structs.WeightOff + int64(w.pick(20))}
 	}
 }
+
+// TestGrowthNearGrowth: of two gangs that may grow, the first one's growth must not lie beside what the plan places only
+// after it.
+func TestGrowthNearGrowth(t *testing.T) {
+	small := node(1)
+	small.Resources.CPU = 1000
+	cache := job("cache", 1)
+	cache.Meta = map[string]string{"tier": "cache"}
+	held := &structs.Allocation{ID: structs.AllocID{1}, Namespace: "default", JobID: "cache", Job: cache, Group: "g", NodeID: small.ID, Resources: structs.GroupVector(cache.Groups[0]),
+		Desired: structs.DesiredRun, Client: structs.ClientRunning}
+	near, other := job("a", 2), job("b", 2)
+	near.Groups[0].Gang, other.Groups[0].Gang = &structs.Gang{Min: 1}, &structs.Gang{Min: 1}
+	near.Near = []structs.Peer{{Label: "tier=cache", Required: true}}
+	other.Meta = cache.Meta
+	v := scheduler.NewView(7, []*structs.Node{small, node(2)}, []*structs.Allocation{held}, nil)
+	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(near, 1), load(other, 2)}}, binpack)
+	placed, flight := 0, scheduler.Overlay{}
+	for i, e := range plan.Entries {
+		if x := scheduler.Verify(v, flight, e); !x.All() {
+			t.Errorf("%s: %+v", e.JobID, x.Refused)
+		}
+		flight = flight.Add(uint64(i+1), e, nil)
+		for _, p := range e.Parts {
+			placed += len(p.Places)
+		}
+	}
+	if placed < 3 {
+		t.Errorf("%d placed, want 3 or more", placed)
+	}
+}

@@ -107,6 +107,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			limits.settle(d)
 			aside.settle(d)
 			growing = append(growing, d)
+			d.comesLater(true)
 			plan.Cursor = d.cursor
 			continue
 		}
@@ -128,6 +129,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	for _, d := range growing {
 		w.undo = w.undo[:0]
 		d.cursor = plan.Cursor
+		d.comesLater(false)
 		d.grow(starved)
 		finish(d)
 		limits.settle(d)

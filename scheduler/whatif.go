@@ -17,9 +17,10 @@ type whatIf struct {
 	asks    []*askMemos
 	seed    uint64 // of the pass, for lots
 	past    map[structs.NodeID]Past
-	dear    int64 // see dearest
-	shy     bool  // something set here may keep others away
-	gpus    int8  // 1: some node has GPUs, -1: none has, 0: not looked yet
+	dear    int64                    // see dearest
+	shy     bool                     // something set here may keep others away
+	later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
+	gpus    int8                     // 1: some node has GPUs, -1: none has, 0: not looked yet
 	scratch *scratch
 	power   *powerBooks // nil: no pool has a budget
 	era     string      // "" for the present; pictures of the future have ledgers of their own
