@@ -84,7 +84,7 @@ type call struct {
 // ServeHTTP routes a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	rec := &recorder{ResponseWriter: w}
+	rec := &recorder{ResponseWriter: w, r: r}
 	name := "none"
 	defer func() {
 		if p := recover(); p != nil {
@@ -146,9 +146,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// recorder notes the status, and whether anything was written.
+// recorder notes the status, and whether anything was written, and lets a refusal wait for the body that it refuses.
 type recorder struct {
 	http.ResponseWriter
+	r      *http.Request
 	status int
 	wrote  bool
 }
@@ -156,8 +157,20 @@ type recorder struct {
 func (r *recorder) WriteHeader(code int) {
 	if !r.wrote {
 		r.status, r.wrote = code, true
+		if code >= http.StatusBadRequest {
+			r.drain()
+		}
 	}
 	r.ResponseWriter.WriteHeader(code)
+}
+
+// drain reads what is left of a body that nobody wanted. Most clients read the answer only when they have sent all, and would
+// see a broken connection instead of what was wrong; net/http reads 256 KiB only.
+func (r *recorder) drain() {
+	if r.r.ContentLength == 0 || r.r.Header.Get("Expect") != "" || r.Header().Get("Connection") == "close" {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, r.r.Body, drainMax)
 }
 
 func (r *recorder) Write(b []byte) (int, error) {
@@ -281,7 +294,6 @@ func (c *call) rawBody(limit int64) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(c.r.Body, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		// Most clients read the answer only when they have sent all.
 		_, _ = io.CopyN(io.Discard, c.r.Body, drainMax)
 		c.w.Header().Set("Connection", "close")
 		return nil, tooLarge

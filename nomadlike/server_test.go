@@ -269,6 +269,40 @@ func TestBodies(t *testing.T) {
 	}
 }
 
+// A client that sends its whole body before it reads sees why it is refused, and no broken connection.
+func TestRefusalsReadTheBody(t *testing.T) {
+	s, _ := testServer()
+	ts := httptest.NewServer(s)
+	t.Cleanup(ts.Close)
+	body := strings.Repeat("x", 3<<20)
+	for _, c := range []struct{ what, request, status string }{
+		{"encoded", "PUT /v1/jobs HTTP/1.1\r\nContent-Encoding: gzip", "400"},
+		{"a bad parameter", "PUT /v1/jobs?wait=x HTTP/1.1", "400"},
+		{"no such route", "PUT /v1/nothing HTTP/1.1", "404"},
+		{"no such method", "PATCH /v1/jobs HTTP/1.1", "405"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", ts.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := fmt.Fprintf(conn, "%s\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", c.request, len(body), body[:1<<20]); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(700 * time.Millisecond) // longer than net/http lets a connection linger
+			if _, err := io.WriteString(conn, body[1<<20:]); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if err != nil || !strings.Contains(line, " "+c.status+" ") {
+				t.Errorf("answer %q, %v; want status %s", line, err, c.status)
+			}
+		})
+	}
+}
+
 func TestLimitListener(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -188,7 +188,7 @@ func testHTTP(t *testing.T, v *victim) {
 		t.Run(c.name, func(t *testing.T) {
 			begin := time.Now()
 			code, out := send(c.method, c.path, c.body, c.header)
-			if d := time.Since(begin); d > 20*time.Second {
+			if d := time.Since(begin); d > time.Minute {
 				t.Errorf("took %s", d)
 			}
 			expect(t, code, out, c.status, c.has)

@@ -191,7 +191,7 @@ func testJobFiles(t *testing.T, v *victim) {
 			for _, args := range verbs {
 				begin := time.Now()
 				code, out := v.muster(nil, args...)
-				if d := time.Since(begin); d > 12*time.Second {
+				if d := time.Since(begin); d > time.Minute {
 					t.Errorf("took %s", d)
 				}
 				switch {
