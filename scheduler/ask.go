@@ -87,6 +87,7 @@ type deviceAlt struct {
 	mem, share int64 // MiB, or percent of the memory, of each; both 0: whole devices
 	compute    int64 // percent of each
 	enforce    string
+	watts      int64 // power limit that is to be set on each; 0: none
 	checks     []condition
 	wishes     []wish
 	wishTotal  int64
@@ -253,7 +254,7 @@ func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
 	d := deviceAsk{task: task}
 	for i := range rs {
 		r := &rs[i]
-		d.add(deviceAlt{name: gpuName, model: r.Model, mig: r.MIG, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
+		d.add(deviceAlt{name: gpuName, model: r.Model, mig: r.MIG, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
 	}
 	return d
 }

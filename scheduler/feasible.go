@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -68,7 +69,7 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 		d := &a.devices[i]
 		c := d.choices(n)
 		if len(c) == 0 && !d.perNode {
-			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: "missing device " + d.alts[0].label(), cure: structs.EventNodeJoined})
+			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: cmp.Or(d.unlimitable(n), "missing device "+d.alts[0].label()), cure: structs.EventNodeJoined})
 			return
 		}
 		if len(c) > 0 {

@@ -1,13 +1,15 @@
 package scheduler
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
 )
 
 // Power: the GPUs of a node pool that are in use never draw more together than the pool's budget (Node.PowerBudgetW), taken
-// by what the driver lets each of them draw. A GPU counts from when somebody is given it, or a share or a slice of it, until
+// by what the driver lets each of them draw, or what the task that has it whole wants it held to (GPURequest.PowerLimitW): the
+// agent sets that before the task starts, or does not start it. A GPU counts from when somebody is given it, or a share or a slice of it, until
 // nobody has any of it. What a pass has tried is counted by its picture of the cluster, so that it rolls back with it, and
 // the planner counts again over everything in flight (Verify). Where no pool has a budget nothing of this runs.
 
@@ -21,6 +23,7 @@ func powerOf(n *structs.Node, o occupancy) int64 {
 	}
 	sum, first := int64(0), 0
 	var seen []string // GPUs of which several slices may be in use
+	limits := limitsSet(o.hold)
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
 		if g.Type == "gpu" {
@@ -35,12 +38,102 @@ func powerOf(n *structs.Node, o occupancy) int64 {
 					}
 					seen = append(seen, in.Parent)
 				}
+				if l, set := limits[in.ID]; set {
+					if sum += l.watts; !l.own {
+						continue
+					}
+					sum += max(0, structs.GPUPowerW(g, powerUnknown)-l.watts)
+					continue
+				}
 				sum += structs.GPUPowerW(g, powerUnknown)
 			}
 		}
 		first += len(g.Instances)
 	}
 	return sum
+}
+
+// limitSet is to how many watts tasks hold a GPU; own: somebody has it, too, who leaves it as it is.
+type limitSet struct {
+	watts int64
+	own   bool
+}
+
+// limitsSet gives the power limits that tasks set, by GPU; nil where none does. Who waits for another's GPU has it after that
+// one: both count, the larger one.
+func limitsSet(h *holding) (out map[string]limitSet) {
+	if h == nil || h.rares == 0 {
+		return nil
+	}
+	for e := range h.all() {
+		if g := e.group(); g != nil && e.rare != nil && slices.ContainsFunc(g.Tasks, setsPower) {
+			out = map[string]limitSet{}
+			break
+		}
+	}
+	if out == nil {
+		return nil
+	}
+	for e := range h.all() {
+		if e.rare == nil {
+			continue
+		}
+		limit := map[string]int64{} // by task
+		if g := e.group(); g != nil {
+			for _, t := range g.Tasks {
+				if setsPower(t) {
+					mine := slices.DeleteFunc(slices.Clone(e.rare.grants), func(x structs.Grant) bool { return x.Task != t.Name || !x.IsGPU() })
+					if r := structs.GPURequestOf(t.Resources.GPU, mine); r != nil {
+						limit[t.Name] = r.PowerLimitW
+					}
+				}
+			}
+		}
+		for i := range e.rare.grants {
+			x := &e.rare.grants[i]
+			l := out[x.Instance]
+			l.watts = max(l.watts, limit[x.Task])
+			l.own = l.own || limit[x.Task] == 0
+			out[x.Instance] = l
+		}
+	}
+	return out
+}
+
+// setsPower reports whether a task may be given GPUs with a power limit of its own.
+func setsPower(t *structs.Task) bool {
+	return slices.ContainsFunc(t.Resources.GPU, func(r structs.GPURequest) bool { return r.PowerLimitW > 0 })
+}
+
+// group is the group of an allocation in the version that it runs, or nil.
+func (h *held) group() *structs.Group {
+	if h.work.job == nil {
+		return nil
+	}
+	return h.work.job.Group(h.work.group)
+}
+
+// unlimitable says that a node has the GPUs of a request, but none whose power limit can be set as it wants; "" otherwise.
+func (d *deviceAsk) unlimitable(n *structs.Node) string {
+	for i := range d.alts {
+		alt := &d.alts[i]
+		if alt.watts == 0 {
+			continue
+		}
+		all := deviceAsk{alts: []deviceAlt{*alt}}
+		all.alts[0].checks = alt.checks[:len(alt.checks)-len(powerRange(alt.watts))]
+		have := all.choices(n)
+		if len(have) == 0 {
+			continue
+		}
+		g := &n.Resources.Devices[have[0].group]
+		least, most := g.Attributes["power_min"].Int, g.Attributes["power_max"].Int
+		if least <= 0 || most <= 0 {
+			return fmt.Sprintf("power_limit = %d: the driver of %s tells no range of power limits", alt.watts, alt.label())
+		}
+		return fmt.Sprintf("power_limit = %d: %s can be set to %d to %d W", alt.watts, g.ID(), least, most)
+	}
+	return ""
 }
 
 // powerBooks are how many watts are used of the pools with a budget.
