@@ -1,11 +1,14 @@
 package state
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -29,8 +32,10 @@ var (
 	keyMeta      = []byte("meta")
 	keySwept     = []byte("swept")
 	keyGPUUses   = []byte("gpu-uses")
+	keyLog       = []byte("log") // the generation of the log
 	taskPrefix   = "task/"
 	formatV1     = []byte("1")
+	formatLog    = []byte("2") // the log may have what is not in here
 )
 
 // Limits of the writer: how many changes one commit takes and how many may wait. A writer that finds the queue full
@@ -63,18 +68,25 @@ const FileName = "client.db"
 type Disk struct {
 	path  string
 	db    *bolt.DB
+	log   *logFile
 	queue chan change
 	done  chan struct{}
 
 	mu     sync.RWMutex // held for reading while sending on queue
 	closed bool
 
-	commits, changes uint64 // by the writer only; read after Close
+	// By the writer only, after open.
+	pending pending
+	stored  map[string]struct{} // the allocations that there are
+	doubt   bool                // a checkpoint failed: which log belongs to the database is not known until one succeeds
+
+	commits, changes, checkpoints uint64 // by the writer only; read after Close
 }
 
-// change is one write; done is told by the writer how it went, and must not block.
+// change is one write; done is told by the writer how it went, and must not block. Without operations it asks for a
+// checkpoint.
 type change struct {
-	fn   func(*bolt.Tx) error
+	ops  []op
 	done func(error)
 }
 
@@ -93,6 +105,9 @@ func Open(dir string) (s *Disk, moved string, err error) {
 		return nil, "", err // it is not the content
 	}
 	moved, merr := moveAside(path)
+	if _, serr := os.Lstat(logPath(path)); merr == nil && serr == nil {
+		_, merr = moveAside(logPath(path)) // for a person who wants to see more
+	}
 	if merr != nil {
 		return nil, "", fmt.Errorf("%w; moving it aside failed too: %w", err, merr)
 	}
@@ -102,6 +117,8 @@ func Open(dir string) (s *Disk, moved string, err error) {
 	}
 	return s, moved, nil
 }
+
+func logPath(path string) string { return filepath.Join(filepath.Dir(path), LogName) }
 
 func moveAside(path string) (string, error) {
 	for i := range 1000 {
@@ -126,39 +143,80 @@ func open(path string) (s *Disk, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	d := &Disk{path: path, db: db, queue: make(chan change, queueMax), done: make(chan struct{})}
+	d := &Disk{path: path, db: db, queue: make(chan change, queueMax), done: make(chan struct{}), pending: newPending(), stored: map[string]struct{}{}}
 	if err := d.prepare(); err != nil {
 		closeQuietly(db)
+		if d.log != nil {
+			d.log.file.Close()
+		}
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	go d.write()
 	return d, nil
 }
 
-// prepare makes the buckets and reads everything once, so that a broken file shows itself now.
+// prepare makes the buckets, puts what the log has into the database and reads everything once, so that a broken file
+// shows itself now.
 func (d *Disk) prepare() (err error) {
 	defer guard("read", &err)
+	generation := rand.Uint64()
 	err = d.db.Update(func(tx *bolt.Tx) error {
-		if _, err := tx.CreateBucketIfNotExists(bucketAllocs); err != nil {
-			return err
-		}
-		b, err := tx.CreateBucketIfNotExists(bucketAgent)
+		all, err := tx.CreateBucketIfNotExists(bucketAllocs)
 		if err != nil {
 			return err
 		}
-		switch f := b.Get(keyFormat); {
-		case f == nil:
-			return b.Put(keyFormat, formatV1)
-		case string(f) != string(formatV1):
-			return fmt.Errorf("format %.20q is unknown to this version", f)
+		agent, err := tx.CreateBucketIfNotExists(bucketAgent)
+		if err != nil {
+			return err
 		}
-		return nil
+		if err := d.recover(tx, agent); err != nil {
+			return err
+		}
+		if err := begin(tx, generation); err != nil {
+			return err
+		}
+		return all.ForEachBucket(func(name []byte) error {
+			d.stored[string(name)] = struct{}{}
+			return nil
+		})
 	})
 	if err != nil {
 		return err
 	}
-	_, err = d.Load()
+	d.log.begin(generation)
+	_, err = d.load()
 	return err
+}
+
+// recover opens the log and adds to the database what an agent that was killed has left in it.
+func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
+	format := string(agent.Get(keyFormat))
+	logged := format == string(formatLog)
+	if format != "" && !logged && format != string(formatV1) {
+		return fmt.Errorf("format %.20q is unknown to this version", format)
+	}
+	if d.log, err = openLog(logPath(d.path), !logged); err != nil || !logged {
+		return err
+	}
+	generation := agent.Get(keyLog)
+	if len(generation) != 8 {
+		return errors.New("which log belongs to it is unreadable")
+	}
+	ops, err := d.log.replay(binary.LittleEndian.Uint64(generation))
+	if err != nil {
+		return err
+	}
+	p := newPending()
+	for _, o := range ops {
+		p.add(o)
+	}
+	return p.store(tx)
+}
+
+// begin makes the log of that generation the one that belongs to the database.
+func begin(tx *bolt.Tx, generation uint64) error {
+	b := tx.Bucket(bucketAgent)
+	return errors.Join(b.Put(keyFormat, formatLog), b.Put(keyLog, binary.LittleEndian.AppendUint64(nil, generation)))
 }
 
 // faults makes reading beyond the end of a mapped file that is too short a panic, which can be recovered from, instead
@@ -183,7 +241,15 @@ func closeQuietly(db *bolt.DB) {
 }
 
 // Load implements Store.
-func (d *Disk) Load() (out *Saved, err error) {
+func (d *Disk) Load() (*Saved, error) {
+	if err := d.do(); err != nil {
+		return nil, err
+	}
+	return d.load()
+}
+
+// load reads the database.
+func (d *Disk) load() (out *Saved, err error) {
 	defer faults()()
 	defer guard("load "+d.path, &err)
 	out = &Saved{}
@@ -269,38 +335,39 @@ func decode(b []byte, v any, what string) error {
 
 // PutAlloc implements Store.
 func (d *Disk) PutAlloc(list ...*structs.Allocation) error {
-	put := make([]func(*bolt.Tx) error, len(list))
+	if len(list) == 0 {
+		return nil
+	}
+	ops := make([]op, len(list))
 	for i, a := range list {
 		v, err := rpc.Encode(&storedAlloc{Alloc: a, Job: a.Job})
 		if err != nil {
 			return err
 		}
-		put[i] = putter(a.ID, keyAlloc, v, true)
+		ops[i] = op{kind: opPut, alloc: a.ID.String(), key: keyAlloc, value: v}
 	}
-	return d.do(func(tx *bolt.Tx) error {
-		for _, fn := range put {
-			if err := fn(tx); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return d.do(ops...)
 }
 
 // PutTask implements Store. It fails for an allocation that is not stored.
 func (d *Disk) PutTask(id structs.AllocID, task string, r *TaskRecord) error {
-	v, err := rpc.Encode(r)
+	o, err := putTask(id, task, r)
 	if err != nil {
 		return err
 	}
-	return d.do(putter(id, []byte(taskPrefix+task), v, false))
+	return d.do(o)
+}
+
+func putTask(id structs.AllocID, task string, r *TaskRecord) (op, error) {
+	v, err := rpc.Encode(r)
+	return op{kind: opPut, alloc: id.String(), key: []byte(taskPrefix + task), value: v, must: true}, err
 }
 
 // PutTaskSoon implements Store.
 func (d *Disk) PutTaskSoon(id structs.AllocID, task string, r *TaskRecord, failed func(error)) {
-	v, err := rpc.Encode(r)
+	o, err := putTask(id, task, r)
 	if err == nil {
-		err = d.enqueue(change{fn: putter(id, []byte(taskPrefix+task), v, false), done: func(err error) {
+		err = d.enqueue(change{ops: []op{o}, done: func(err error) {
 			if err != nil {
 				failed(err)
 			}
@@ -317,38 +384,12 @@ func (d *Disk) PutFinal(id structs.AllocID, f *Final) error {
 	if err != nil {
 		return err
 	}
-	return d.do(putter(id, keyFinal, v, false))
-}
-
-// putter writes a value of an allocation.
-func putter(id structs.AllocID, key, v []byte, create bool) func(*bolt.Tx) error {
-	name := []byte(id.String())
-	return func(tx *bolt.Tx) error {
-		all := tx.Bucket(bucketAllocs)
-		b := all.Bucket(name)
-		if b == nil {
-			if !create {
-				return fmt.Errorf("allocation %s is not stored", name)
-			}
-			var err error
-			if b, err = all.CreateBucket(name); err != nil {
-				return err
-			}
-		}
-		return b.Put(key, v)
-	}
+	return d.do(op{kind: opPut, alloc: id.String(), key: keyFinal, value: v, must: true})
 }
 
 // DeleteAlloc implements Store.
 func (d *Disk) DeleteAlloc(id structs.AllocID) error {
-	name := []byte(id.String())
-	return d.do(func(tx *bolt.Tx) error {
-		err := tx.Bucket(bucketAllocs).DeleteBucket(name)
-		if errors.Is(err, berrors.ErrBucketNotFound) {
-			return nil
-		}
-		return err
-	})
+	return d.do(op{kind: opDelete, alloc: id.String()})
 }
 
 // PutHistory implements Store.
@@ -368,15 +409,15 @@ func (d *Disk) putAgent(key []byte, v any) error {
 	if err != nil {
 		return err
 	}
-	return d.do(func(tx *bolt.Tx) error { return tx.Bucket(bucketAgent).Put(key, b) })
+	return d.do(op{kind: opAgent, key: key, value: b})
 }
 
 // ErrClosed answers writes after Close.
 var ErrClosed = errors.New("the agent's state store is closed")
 
-func (d *Disk) do(fn func(*bolt.Tx) error) error {
+func (d *Disk) do(ops ...op) error {
 	res := make(chan error, 1)
-	if err := d.enqueue(change{fn: fn, done: func(err error) { res <- err }}); err != nil {
+	if err := d.enqueue(change{ops: ops, done: func(err error) { res <- err }}); err != nil {
 		return err
 	}
 	return <-res
@@ -392,8 +433,8 @@ func (d *Disk) enqueue(c change) error {
 	return nil
 }
 
-// write is the one writer: whatever has queued up while a commit ran goes into the next one. A commit costs as much for
-// a hundred changes as for one, so when many come it waits a little for more.
+// write is the one writer: whatever has queued up while a commit ran goes into the next one. Waiting for the disk costs as
+// much for a hundred changes as for one, so when many come it waits a little for more.
 func (d *Disk) write() {
 	defer close(d.done)
 	defer faults()()
@@ -419,35 +460,108 @@ func (d *Disk) write() {
 	}
 }
 
-// commit applies a batch in one transaction. If a change fails the others are tried again without it.
+// commit makes a batch durable: in one record of the log, or where that has no room or fails, with a checkpoint. A change
+// that is not allowed fails alone.
 func (d *Disk) commit(batch []change) {
-	for len(batch) > 0 {
-		failed := -1
-		err := d.transact(func(tx *bolt.Tx) error {
-			for i, c := range batch {
-				if err := c.fn(tx); err != nil {
-					failed = i
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			err = fmt.Errorf("write %s: %w", d.path, err)
-		}
-		if err != nil && failed >= 0 {
-			batch[failed].done(err)
-			rest := append([]change(nil), batch[:failed]...)
-			batch = append(rest, batch[failed+1:]...)
+	record, asked := d.log.begun(), false
+	good := make([]change, 0, len(batch))
+	var undo undo
+	for _, c := range batch {
+		if missing := d.allow(c.ops, &undo); missing != "" {
+			c.done(fmt.Errorf("write %s: allocation %s is not stored", d.path, missing))
 			continue
 		}
+		for i := range c.ops {
+			record = c.ops[i].encode(record)
+		}
+		asked = asked || len(c.ops) == 0
+		good = append(good, c)
+	}
+	var err error
+	logged := len(record) == recordHeader // there is nothing to write
+	if !logged && !d.doubt && d.log.fits(record) {
+		err = d.log.write(record)
+		logged = err == nil
+	}
+	if logged {
+		d.pending.addAll(good)
+	}
+	if asked || !logged {
+		rest := good
+		if logged {
+			rest = nil
+		}
+		if cerr := d.checkpoint(rest); cerr == nil {
+			err = nil
+		} else if err = errors.Join(err, cerr); !logged {
+			undo.undo(d.stored)
+		}
+	}
+	if err == nil {
 		d.commits++
-		d.changes += uint64(len(batch))
-		for _, c := range batch {
+	}
+	for _, c := range good {
+		d.changes += uint64(min(len(c.ops), 1))
+		if logged && len(c.ops) > 0 {
+			c.done(nil)
+		} else {
 			c.done(err)
 		}
-		return
 	}
+}
+
+// undo is what d.stored was before a batch that may yet fail.
+type undo []struct {
+	alloc string
+	had   bool
+}
+
+func (u undo) undo(stored map[string]struct{}) {
+	for _, x := range slices.Backward(u) {
+		if delete(stored, x.alloc); x.had {
+			stored[x.alloc] = struct{}{}
+		}
+	}
+}
+
+// allow keeps account of which allocations there are. It returns the one of which nothing can be stored, or "".
+func (d *Disk) allow(ops []op, u *undo) (missing string) {
+	for _, o := range ops {
+		_, had := d.stored[o.alloc]
+		switch {
+		case o.kind == opAgent || had && o.kind == opPut:
+			continue
+		case o.must:
+			return o.alloc
+		case o.kind == opDelete:
+			delete(d.stored, o.alloc)
+		default:
+			d.stored[o.alloc] = struct{}{}
+		}
+		*u = append(*u, struct {
+			alloc string
+			had   bool
+		}{o.alloc, had})
+	}
+	return ""
+}
+
+// checkpoint writes to the database what is in the log only, and more, and begins the log anew.
+func (d *Disk) checkpoint(more []change) error {
+	generation := rand.Uint64()
+	rest := newPending()
+	rest.addAll(more)
+	err := d.transact(func(tx *bolt.Tx) error {
+		return errors.Join(d.pending.store(tx), rest.store(tx), begin(tx, generation))
+	})
+	if err != nil {
+		d.doubt = true
+		return fmt.Errorf("write %s: %w", d.path, err)
+	}
+	d.doubt, d.pending = false, newPending()
+	d.log.begin(generation)
+	d.checkpoints++
+	return nil
 }
 
 func (d *Disk) transact(fn func(*bolt.Tx) error) (err error) {
@@ -466,5 +580,13 @@ func (d *Disk) Close() error {
 	close(d.queue)
 	d.mu.Unlock()
 	<-d.done
-	return d.db.Close()
+	defer faults()()
+	// A file as builds without a log know it. Should this fail, the next agent finds all in the log.
+	err := d.transact(func(tx *bolt.Tx) error {
+		return errors.Join(d.pending.store(tx), tx.Bucket(bucketAgent).Put(keyFormat, formatV1))
+	})
+	if err == nil {
+		err = os.Remove(logPath(d.path))
+	}
+	return errors.Join(err, d.log.file.Close(), d.db.Close())
 }

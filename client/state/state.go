@@ -1,8 +1,8 @@
 // Package state keeps what an agent must not forget: the allocations it runs with their jobs, how far each task is, the
 // handles by which running tasks are found again, and how much of the servers' history the agent has seen.
 //
-// Disk is a bbolt file with one writer that commits many changes at once; Memory keeps nothing beyond the process and
-// is for simulated nodes. A write that returned is on disk.
+// Disk is a bbolt file behind a log, with one writer that makes many changes durable at once; Memory keeps nothing beyond
+// the process and is for simulated nodes. A write that returned is on disk.
 package state
 
 import (

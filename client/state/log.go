@@ -1,0 +1,286 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// The log stands before the database. A commit of bbolt writes each page that a change has touched, and the changes of
+// tasks that start and end together touch as many pages as there are tasks: that was a fifth of what a short task cost
+// the agent. So changes are acknowledged once they are in a log, one write and one sync for all that came together, and
+// reach the database in a checkpoint, when the log is full or the store is closed. By then most have been overtaken: a
+// task that has ended was starting and running before, and what was deleted is never written at all.
+//
+//	change -> record in the log, synced -> acknowledged -> pending -> checkpoint: database committed, log begun anew
+//
+// The database names the generation of the log that belongs to it; records of another are not read. A checkpoint and the
+// change of the generation are one transaction, so that a kill at any instant leaves either the records or what they say.
+// While there is a log the database has a format that builds without one refuse; Close gives it back the one they know.
+
+// LogName is the name of the log beside the database.
+const LogName = "client.log"
+
+const (
+	// logMax is how long the log grows. More than that in one batch goes to the database directly.
+	logMax = 4 << 20
+	// logStep is by how much: a file that need not grow is cheaper to sync.
+	logStep      = 256 << 10
+	recordMagic  = 0x4d4c4f47
+	recordHeader = 32 // magic, checksum of all that follows it, generation, number, length, 0
+)
+
+// Kinds of operations. They are for ever.
+const (
+	opPut    = 1 // of an allocation, which is made if it is not there
+	opDelete = 2 // an allocation with all that is stored of it
+	opAgent  = 3 // of the agent
+)
+
+// op is one step of a change.
+type op struct {
+	kind  byte
+	alloc string // id; "" of the agent
+	key   []byte
+	value []byte
+	// must is set for what can only be stored of an allocation that is there. It is not in the log, where only what was
+	// allowed is.
+	must bool
+}
+
+func (o *op) encode(b []byte) []byte {
+	b = append(b, o.kind)
+	for _, s := range [...][]byte{[]byte(o.alloc), o.key, o.value} {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	return b
+}
+
+var errRecord = errors.New("a record of the log is malformed")
+
+// decodeOps reads the operations of a record. They share its bytes.
+func decodeOps(b []byte) (ops []op, err error) {
+	for len(b) > 0 {
+		o := op{kind: b[0]}
+		b = b[1:]
+		var part [3][]byte
+		for i := range part {
+			n, w := binary.Uvarint(b)
+			if w <= 0 || n > uint64(len(b)-w) {
+				return nil, errRecord
+			}
+			part[i], b = b[w:w+int(n)], b[w+int(n):]
+		}
+		o.alloc, o.key, o.value = string(part[0]), part[1], part[2]
+		if o.kind < opPut || o.kind > opAgent || (o.kind == opAgent) != (o.alloc == "") {
+			return nil, errRecord
+		}
+		ops = append(ops, o)
+	}
+	return ops, nil
+}
+
+// logFile is the file of the log.
+type logFile struct {
+	file       *os.File
+	generation uint64
+	number     uint64 // of the next record
+	at, size   int64
+	buf        []byte // of the last record, to be used again
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// openLog opens the log in dir. fresh makes it if it is not there: its name is on disk then.
+func openLog(path string, fresh bool) (*logFile, error) {
+	flag := os.O_RDWR | unix.O_NOFOLLOW
+	if fresh {
+		flag |= os.O_CREATE
+	}
+	f, err := os.OpenFile(path, flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err == nil && fresh {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &logFile{file: f, size: st.Size()}, nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// replay gives the operations of a generation in order. What follows the last whole record was never acknowledged.
+func (l *logFile) replay(generation uint64) ([]op, error) {
+	b, err := io.ReadAll(io.NewSectionReader(l.file, 0, logMax))
+	if err != nil {
+		return nil, err
+	}
+	le := binary.LittleEndian
+	var all []op
+	for number := uint64(0); len(b) >= recordHeader; number++ {
+		n := uint64(le.Uint32(b[24:]))
+		if le.Uint32(b) != recordMagic || le.Uint64(b[8:]) != generation || le.Uint64(b[16:]) != number || n > uint64(len(b)-recordHeader) {
+			break
+		}
+		end := recordHeader + int(n)
+		if crc32.Checksum(b[8:end], castagnoli) != le.Uint32(b[4:]) {
+			break
+		}
+		ops, err := decodeOps(b[recordHeader:end])
+		if err != nil {
+			return nil, err
+		}
+		all, b = append(all, ops...), b[end:]
+	}
+	return all, nil
+}
+
+// begin starts the log anew.
+func (l *logFile) begin(generation uint64) { l.generation, l.number, l.at = generation, 0, 0 }
+
+// begun gives the bytes of the next record, its header without content.
+func (l *logFile) begun() []byte { return append(l.buf[:0], make([]byte, recordHeader)...) }
+
+// fits tells whether the log has room for a record.
+func (l *logFile) fits(record []byte) bool { return l.at+int64(len(record)) <= logMax }
+
+// write writes a record and returns when it is on disk. After an error it may be there or not; the next one takes its place.
+func (l *logFile) write(record []byte) error {
+	le := binary.LittleEndian
+	n := len(record)
+	le.PutUint32(record, recordMagic)
+	le.PutUint64(record[8:], l.generation)
+	le.PutUint64(record[16:], l.number)
+	le.PutUint32(record[24:], uint32(n-recordHeader))
+	le.PutUint32(record[4:], crc32.Checksum(record[8:], castagnoli))
+	end := l.at + int64(n)
+	if end > l.size { // zeros are written, so that blocks are there when they are needed
+		record = append(record, make([]byte, (end+logStep-1)/logStep*logStep-end)...)
+	}
+	l.buf = record[:0]
+	if _, err := l.file.WriteAt(record, l.at); err != nil {
+		return err
+	}
+	if err := fdatasync(l.file); err != nil {
+		return err
+	}
+	l.size = max(l.size, l.at+int64(len(record)))
+	l.at, l.number = end, l.number+1
+	return nil
+}
+
+func fdatasync(f *os.File) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	if err := rc.Control(func(fd uintptr) {
+		for {
+			if serr = unix.Fdatasync(int(fd)); serr != unix.EINTR {
+				return
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	return serr
+}
+
+// pending is what the log says and the database does not yet.
+type pending struct {
+	allocs map[string]*pendingAlloc
+	agent  map[string][]byte
+}
+
+type pendingAlloc struct {
+	deleted bool // before what was put
+	put     map[string][]byte
+}
+
+func newPending() pending {
+	return pending{allocs: map[string]*pendingAlloc{}, agent: map[string][]byte{}}
+}
+
+// add puts an operation on top.
+func (p *pending) add(o op) {
+	if o.kind == opAgent {
+		p.agent[string(o.key)] = o.value
+		return
+	}
+	a := p.allocs[o.alloc]
+	if a == nil {
+		a = &pendingAlloc{}
+		p.allocs[o.alloc] = a
+	}
+	if o.kind == opDelete {
+		a.deleted, a.put = true, nil
+		return
+	}
+	if a.put == nil {
+		a.put = map[string][]byte{}
+	}
+	a.put[string(o.key)] = o.value
+}
+
+func (p *pending) addAll(list []change) {
+	for _, c := range list {
+		for _, o := range c.ops {
+			p.add(o)
+		}
+	}
+}
+
+// store writes everything to the database.
+func (p *pending) store(tx *bolt.Tx) error {
+	agent := tx.Bucket(bucketAgent)
+	for k, v := range p.agent {
+		if err := agent.Put([]byte(k), v); err != nil {
+			return err
+		}
+	}
+	all := tx.Bucket(bucketAllocs)
+	for id, a := range p.allocs {
+		if a.deleted {
+			if err := all.DeleteBucket([]byte(id)); err != nil && !errors.Is(err, berrors.ErrBucketNotFound) {
+				return err
+			}
+		}
+		if len(a.put) == 0 {
+			continue
+		}
+		b, err := all.CreateBucketIfNotExists([]byte(id))
+		if err != nil {
+			return err
+		}
+		for k, v := range a.put {
+			if err := b.Put([]byte(k), v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
