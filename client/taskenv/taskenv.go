@@ -303,8 +303,11 @@ func cleanName(s string) string {
 	return s
 }
 
-// Replace replaces ${NOMAD_...}, ${MUSTER_...}, ${env["X"]}, ${node.*}, ${attr.*} and ${meta.*}. What it does not know
-// stays as it is, because it may be meant for a shell.
+// Verbatim writes text so that Replace gives it back as it is.
+func Verbatim(text string) string { return strings.ReplaceAll(text, "${", `${"$"}{`) }
+
+// Replace replaces ${NOMAD_...}, ${MUSTER_...}, ${env["X"]}, ${node.*}, ${attr.*} and ${meta.*}, and ${"$"} by a dollar sign.
+// What it does not know stays as it is, because it may be meant for a shell.
 func (e *Env) Replace(s string) string {
 	if !strings.Contains(s, "${") {
 		return s
@@ -348,6 +351,8 @@ func (e *Env) lookup(name string) (string, bool) {
 	}
 	n := e.in.Node
 	switch name {
+	case `"$"`:
+		return "$", true
 	case "node.unique.id":
 		return n.ID.String(), true
 	case "node.unique.name":

@@ -59,6 +59,9 @@ func TestReplace(t *testing.T) {
 		"${nope}": "${nope}", "${attr.nope}": "${attr.nope}", "${": "${", "$": "$", "$${NOMAD_DC}": "$dc7", "${env[A}": "${env[A}", "plain": "plain", "": "",
 		"${NOMAD_DC": "${NOMAD_DC", "${A:-default}": "${A:-default}", "${}": "${}",
 	} {
+		if got := e.Replace(Verbatim(text)); got != text {
+			t.Errorf("as it is: %q becomes %q", text, got)
+		}
 		if got := e.Replace(text); got != want {
 			t.Errorf("%q became %q, want %q", text, got, want)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,6 +190,7 @@ type lineWriter struct {
 	mu  *sync.Mutex
 	w   io.Writer
 	buf []byte
+	err error // the first of w
 }
 
 func (l *lineWriter) Write(b []byte) (int, error) {
@@ -203,6 +205,7 @@ func (l *lineWriter) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	_, err := l.w.Write(l.buf[:i+1])
 	l.mu.Unlock()
+	l.err = cmp.Or(l.err, err)
 	l.buf = append(l.buf[:0], l.buf[i+1:]...)
 	return len(b), err
 }

@@ -311,8 +311,8 @@ func (x *attendance) follow(s *wire.AllocationListStub) {
 				if mark.gap && !gapTold.Swap(true) {
 					x.hint("Warning: part of the output is missing: the command wrote faster than it could be carried here, and its node keeps 100 MiB of it. With -log FILE all of it goes to a file.")
 				}
-				if x.life.Err() != nil || err == nil && x.closes(s.ID) {
-					return
+				if x.life.Err() != nil || err == nil && x.closes(s.ID) || w.err != nil {
+					return // w's error is told at the end
 				}
 				if mark.moved {
 					failures, mark.moved = 0, false

@@ -439,6 +439,26 @@ func TestEveryCommand(t *testing.T) {
 	}
 }
 
+// TestFullOutput: a command whose output did not arrive says so, once, and fails.
+func TestFullOutput(t *testing.T) {
+	agent := newAgentFake(t)
+	t.Setenv("MUSTER_ADDR", agent.URL)
+	agent.answers["GET /v1/jobs"] = []*wire.JobListStub{{ID: "x", Type: "batch", Status: "dead"}}
+	for _, args := range [][]string{{"version"}, {"job", "-help"}, {"job", "status"}, {"job", "status", "-json"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skipf("does not apply here: %v", err)
+		}
+		var errOut bytes.Buffer
+		e := &env{in: strings.NewReader(""), out: full, err: &errOut, now: time.Now}
+		code := e.main(t.Context(), append([]string{"muster"}, args...))
+		if want := "Error: write /dev/full: no space left on device\n"; code != exitError || errOut.String() != want {
+			t.Errorf("%q: exit %d, %q, want %q", args, code, errOut.String(), want)
+		}
+		full.Close()
+	}
+}
+
 // An argument that is empty, a variable of a shell that is not set, is refused by every command that takes arguments before
 // anything is asked or read.
 func TestEmptyArguments(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,17 +55,55 @@ func run(args []string, in io.Reader, out, errw io.Writer) int {
 	return e.main(ctx, args)
 }
 
+// outlet is the standard output. It remembers that something did not arrive there, because a command that could not say what it
+// was asked for has not succeeded.
+type outlet struct {
+	w   io.Writer
+	mu  sync.Mutex
+	err error // the first
+}
+
+func (o *outlet) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if err != nil {
+		o.mu.Lock()
+		o.err = cmp.Or(o.err, err)
+		o.mu.Unlock()
+	}
+	return n, err
+}
+
+func (o *outlet) broken() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
 // main runs one command line and gives the exit status.
 func (e *env) main(ctx context.Context, args []string) int {
+	out := &outlet{w: e.out}
+	e.out = out
+	code, told := e.execute(ctx, args)
+	if err := out.broken(); err != nil && !told {
+		fmt.Fprintln(e.err, "Error:", err)
+		code = max(code, exitError)
+	}
+	return code
+}
+
+// execute is main but for the output's own errors. told: the error that it printed may be one of them, or the command is the
+// agent, whose output is only its log.
+func (e *env) execute(ctx context.Context, args []string) (status int, told bool) {
 	root := newRoot(e)
 	root.SetArgs(normalize(root, args[1:]))
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
+	agent := cmd.Name() == "agent"
 	var code exitCode
 	switch {
 	case err == nil:
-		return exitOK
+		return exitOK, agent
 	case errors.As(err, &code):
-		return int(code)
+		return int(code), agent
 	}
 	fmt.Fprintln(e.err, "Error:", err)
 	var answer *apiError
@@ -74,7 +114,7 @@ func (e *env) main(ctx context.Context, args []string) int {
 			e.hint("The token in use does not allow it. What it allows:  muster acl token self   and   muster acl policy self")
 		}
 	}
-	return exitError
+	return exitError, true
 }
 
 func newRoot(e *env) *cobra.Command {

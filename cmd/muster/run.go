@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/muster-sched/muster/client/taskenv"
 	"github.com/muster-sched/muster/nomadlike/wire"
 	"github.com/muster-sched/muster/structs"
 )
@@ -95,6 +97,10 @@ func (o *adhoc) job(words []string) (*wire.Job, error) {
 		}
 		res["Ulimits"] = limits
 	}
+	words = slices.Clone(words)
+	for i := range words {
+		words[i] = taskenv.Verbatim(words[i]) // what is between ${ and } is for the command itself
+	}
 	task := map[string]any{"Name": "main", "Driver": o.driver, "Config": map[string]any{"command": words[0], "args": words[1:]}, "Resources": res}
 	if err := o.person(task); err != nil {
 		return nil, err
@@ -162,6 +168,7 @@ func (o *adhoc) person(task map[string]any) error {
 		}
 		dir = abs
 	}
+	dir = taskenv.Verbatim(dir)
 	for key, v := range map[string]string{"User": u, "WorkDir": dir, "Umask": umask, "LogPath": o.log, "LogErrorPath": o.logError} {
 		if v != "" {
 			task[key] = v
@@ -285,7 +292,7 @@ muster run example.muster.hcl`)
 		if at < 0 {
 			return file(cmd, args)
 		}
-		if at != 0 || len(args) == 0 {
+		if at != 0 || len(args) == 0 || args[0] == "" {
 			return errors.New(`run takes a job file, or "--" and a command: muster run -gpus 1 -- python3 train.py`)
 		}
 		job, err := o.job(args)

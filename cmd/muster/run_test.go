@@ -22,6 +22,13 @@ func TestRunMakesAJob(t *testing.T) {
 	if r.code != 0 {
 		t.Errorf("exit %d: %s", r.code, r.errOut)
 	}
+	// What a shell is to replace is not for the node to replace.
+	r = agent.run(t, "", "run", "-output", "-chdir", "/srv/${HOME}", "--", "sh", "-c", `PATH=/x; echo ${PATH} $$ ${NOMAD_TASK_DIR}`)
+	for _, want := range []string{`"PATH=/x; echo ${\"$\"}{PATH} $$ ${\"$\"}{NOMAD_TASK_DIR}"`, `"WorkDir": "/srv/${\"$\"}{HOME}"`} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("no %s in\n%s%s", want, r.out, r.errOut)
+		}
+	}
 	for _, gpus := range []string{"H100:A100", "8:4", "0", "-1", "H100:", ":", "H100:0"} {
 		if r = agent.run(t, "", "run", "-gpus", gpus, "--", "true"); r.code != 1 || !strings.Contains(r.errOut, "a number, a model, or both") {
 			t.Errorf("-gpus %s: exit %d: %s", gpus, r.code, r.errOut)

@@ -163,7 +163,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env, at)
+	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env, Root: at}.Look(v.String("command"))
 	if err != nil {
 		return nil, err
 	}

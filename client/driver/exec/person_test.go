@@ -88,6 +88,26 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 			}
 		})
 	}
+	t.Run("commands beside the directory", func(t *testing.T) {
+		script := filepath.Join(n.dir, "beside.sh")
+		if err := os.WriteFile(script, []byte("#!/bin/sh\necho ran in $(pwd)\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct{ dir, command, want string }{
+			{home, "../beside.sh", "ran in " + home},
+			{n.dir + "/", "./beside.sh", "ran in " + n.dir},
+			{home + "/../", "beside.sh", "ran in " + n.dir},
+			{"/", "pwd", "/"},
+			{"/", "bin/pwd", "/"},
+		} {
+			cfg := config("")
+			cfg.WorkDir = c.dir
+			cfg.Config = map[string]any{"command": c.command}
+			if r := n.wait(n.run(n.exec, cfg)); r.ExitCode != 0 || strings.TrimSpace(stdout(cfg)) != c.want {
+				t.Errorf("%s in %s: %+v, %q%s, want %q", c.command, c.dir, r, stdout(cfg), stderr(cfg), c.want)
+			}
+		}
+	})
 	t.Run("refused", func(t *testing.T) {
 		for what, c := range map[string]struct {
 			change func(*driver.TaskConfig)
@@ -98,6 +118,7 @@ func TestRunsAsItsSubmitterWould(t *testing.T) {
 			"not a directory":   {func(c *driver.TaskConfig) { c.WorkDir = "/etc/passwd" }, "is not a directory"},
 			"not theirs":        {func(c *driver.TaskConfig) { c.User = "nobody" }, "permission denied (as the task's user)"},
 			"a private /tmp":    {func(c *driver.TaskConfig) { c.WorkDir = "/tmp" }, "every task has one of its own"},
+			"leads nowhere":     {func(c *driver.TaskConfig) { c.Config = map[string]any{"command": "../none"} }, "no such file"},
 			"too many files":    {func(c *driver.TaskConfig) { c.Ulimits = map[string]string{"nofile": "unlimited"} }, "this node allows"},
 		} {
 			cfg := config("true")

@@ -39,7 +39,7 @@ func (t *Task) Exec(ctx context.Context, req driver.ExecRequest) (int, error) {
 			return -1, err
 		}
 	}
-	path, err := Look("exec", req.Command[0], t.state.TaskDirs, t.state.Dir, env, t.state.Root)
+	path, err := Search{Driver: "exec", Dirs: t.state.TaskDirs, Dir: t.state.Dir, AsUser: t.state.Posture.AsUser, Env: env, Root: t.state.Root}.Look(req.Command[0])
 	if err != nil {
 		return -1, err
 	}

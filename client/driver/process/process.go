@@ -103,17 +103,32 @@ func WorkDir(d driver.Dirs, asked string) (string, error) {
 	return dir, nil
 }
 
-// Look finds a command: an absolute path as it is, otherwise in the task's directories and then in PATH. root is the
-// directory that is the task's root, "" for the host's own; the allocation is at the same place in it.
-func Look(name, command string, d driver.Dirs, dir string, env map[string]string, root string) (string, error) {
+// Search is where a task's commands are looked for.
+type Search struct {
+	Driver string // named in errors
+	Dirs   driver.Dirs
+	Dir    string // where the task begins
+	AsUser bool   // Dir is its user's choice, as Place says: commands may lead out of it, and the user may see what root may not
+	Env    map[string]string
+	Root   string // the directory that is the task's root, "" for the host's own; the allocation is at the same place in it
+}
+
+// Look finds a command: an absolute path as it is, otherwise in the task's directories and then in PATH.
+func (s Search) Look(command string) (string, error) {
 	runnable := func(p string) error {
-		if root == "" || d.AllocRoot != "" && strings.HasPrefix(p, d.AllocRoot+"/") {
-			return runnable(p)
+		var err error
+		if s.Root == "" || s.Dirs.AllocRoot != "" && strings.HasPrefix(p, s.Dirs.AllocRoot+"/") {
+			err = runnable(p)
+		} else {
+			err = runnableIn(s.Root, p)
 		}
-		return runnableIn(root, p)
+		if s.AsUser && strings.Contains(command, "/") && errors.Is(err, os.ErrPermission) {
+			return nil // it is for the user to try
+		}
+		return err
 	}
 	fail := func(format string, args ...any) (string, error) {
-		return "", driver.Permanent(fmt.Errorf("%s: command %q "+format, append([]any{name, command}, args...)...))
+		return "", driver.Permanent(fmt.Errorf("%s: command %q "+format, append([]any{s.Driver, command}, args...)...))
 	}
 	if filepath.IsAbs(command) {
 		if err := runnable(command); err != nil {
@@ -122,18 +137,22 @@ func Look(name, command string, d driver.Dirs, dir string, env map[string]string
 		return command, nil
 	}
 	var unusable error
-	for _, base := range []string{dir, d.LocalDir, filepath.Join(d.TaskDir, "local"), d.TaskDir} {
+	for i, base := range []string{s.Dir, s.Dirs.LocalDir, filepath.Join(s.Dirs.TaskDir, "local"), s.Dirs.TaskDir} {
 		if base == "" || !filepath.IsAbs(base) {
 			continue
 		}
-		// A relative command stays inside the directory it is looked up in.
+		// A relative command stays inside the directory it is looked up in, unless that is its user's own choice.
 		p := filepath.Join(base, command)
-		if !strings.HasPrefix(p, base+"/") {
+		if !(i == 0 && s.AsUser) && !filepath.IsLocal(command) {
 			return fail("leads out of the task's directory")
 		}
-		if err := runnable(p); err == nil {
+		err := runnable(p)
+		switch {
+		case err == nil:
 			return p, nil
-		} else if !errors.Is(err, os.ErrNotExist) && unusable == nil {
+		case !filepath.IsLocal(command):
+			return fail("cannot be executed: %v", err)
+		case !errors.Is(err, os.ErrNotExist) && unusable == nil:
 			unusable = err
 		}
 	}
@@ -141,9 +160,12 @@ func Look(name, command string, d driver.Dirs, dir string, env map[string]string
 		if unusable != nil {
 			return fail("cannot be executed: %v", unusable)
 		}
-		return fail("not found in the task's directory (%s)", d.TaskDir)
+		if s.AsUser {
+			return fail("not found in the working directory (%s)", s.Dir)
+		}
+		return fail("not found in the task's directory (%s)", s.Dirs.TaskDir)
 	}
-	path, ok := env["PATH"]
+	path, ok := s.Env["PATH"]
 	if !ok {
 		path = DefaultPath
 	}

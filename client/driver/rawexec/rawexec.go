@@ -71,7 +71,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	if err != nil {
 		return nil, err
 	}
-	path, err := process.Look(d.Name(), v.String("command"), cfg.Dirs, dir, cfg.Env, "")
+	path, err := process.Search{Driver: d.Name(), Dirs: cfg.Dirs, Dir: dir, AsUser: asUser, Env: cfg.Env}.Look(v.String("command"))
 	if err != nil {
 		return nil, err
 	}
