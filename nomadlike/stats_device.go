@@ -53,6 +53,9 @@ func deviceOf(d methods.DeviceStats) *wire.DeviceStats {
 	add("Energy", d.EnergyMJ, "mJ")
 	add("ECC errors, uncorrected", d.ECCUncorrected, "#")
 	add("ECC errors, corrected", d.ECCFixed, "#")
+	for _, f := range d.More {
+		add(f.Name, f.Value, f.Unit)
+	}
 	for _, u := range d.Use {
 		of := u.QuotaBytes / mibBytes
 		if of == 0 {

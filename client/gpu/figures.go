@@ -66,10 +66,41 @@ func (n *NVIDIA) Figures() []DeviceFigures {
 			add("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Why clocks are held down, as NVML's bits.", float64(s.Throttle), true)
 			add("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "Uncorrected memory errors since the driver was loaded.", float64(s.ECCUncorrected), g.ECC == "Enabled")
 			add("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "Corrected memory errors since the driver was loaded.", float64(s.ECCCorrected), g.ECC == "Enabled")
+			add("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "Uncorrected memory errors in the GPU's life.", float64(s.ECCAggregate), s.ECCAggregate >= 0)
+			add("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "Corrected memory errors in the GPU's life.", float64(s.ECCFixedAggr), s.ECCFixedAggr >= 0)
+			add("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "Memory rows remapped for uncorrected errors.", float64(s.RowsBad), s.RowsBad >= 0)
+			add("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "Memory rows remapped for corrected errors.", float64(s.RowsFixed), s.RowsFixed >= 0)
 			add("DCGM_FI_DEV_ROW_REMAP_PENDING", "Whether memory rows wait to be remapped.", pending, true)
 			add("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping a memory row failed.", failed, true)
+			add("DCGM_FI_DEV_PCIE_LINK_GEN", "Generation at which PCIe runs now.", float64(s.PCIeGeneration), s.PCIeGeneration > 0)
+			add("DCGM_FI_DEV_PCIE_LINK_WIDTH", "Lanes of PCIe now.", float64(s.PCIeWidth), s.PCIeWidth > 0)
+			if s.Wires != nil {
+				s.Wires.figures(add)
+			}
 		}
 		out = append(out, d)
 	}
 	return out
+}
+
+// figures are what is measured of a GPU's ways to others.
+func (w *Wires) figures(add func(name, help string, value float64, known bool)) {
+	links := len(w.Up)+len(w.Down) > 0
+	for _, f := range []struct {
+		name, help string
+		value      int64
+		links      bool
+	}{
+		{"DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "Sent over PCIe, kB/s.", w.PCIeTxKBs, true},
+		{"DCGM_FI_DEV_PCIE_RX_THROUGHPUT", "Received over PCIe, kB/s.", w.PCIeRxKBs, true},
+		{"DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "Packets that PCIe has sent again since the driver was loaded.", w.PCIeReplays, true},
+		{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "Data sent and received over all NVLinks, MB/s.", w.NVLinkMBs, w.NVLinkKiB >= 0},
+		{"DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "Checksum errors of control packets of all NVLinks.", w.CRCFlit, links},
+		{"DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "Checksum errors of data of all NVLinks.", w.CRCData, links},
+		{"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "Packets that NVLinks have sent again.", w.Replays, links},
+		{"DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "How often NVLinks had to be trained again.", w.Recoveries, links},
+		{"muster_gpu_nvlinks_up", "NVLinks that are up.", int64(len(w.Up)), links},
+	} {
+		add(f.name, f.help, float64(f.value), f.links && f.value >= 0)
+	}
 }

@@ -7,7 +7,8 @@ import (
 
 // State is how well a GPU is.
 //
-//	healthy -> degraded      rows wait to be remapped, an error was contained, or it is slowed down by heat or power: work goes on
+//	healthy -> degraded      rows wait to be remapped, an error was contained, it is slowed down by heat or power, an NVLink is
+//	                         down, or NVLink or PCIe has errors again and again: work goes on
 //	        -> quarantined   error event, uncorrected memory errors, the driver asks for a reset: no new work
 //	        -> lost          fell off the bus
 //
@@ -42,6 +43,7 @@ type health struct {
 	softAt  time.Time
 	badOf   map[int64]string // MIG instances with an error of their own, by GI
 	badOfAt map[int64]time.Time
+	wiring  wiring
 	hot     int // looks in a row in which its hardware slowed it down
 	current Sample
 }
@@ -138,6 +140,9 @@ func (h *health) verdict(now time.Time, recoverAfter time.Duration, gi int64) Ve
 	}
 	if s.PagesPending {
 		return Verdict{Degraded, "a memory page waits to be retired at the next reset"}
+	}
+	if d := h.wiring.down(); d != "" && s.MIGMode != "Enabled" {
+		return Verdict{Degraded, d}
 	}
 	if h.soft != "" {
 		if now.Sub(h.softAt) < recoverAfter {

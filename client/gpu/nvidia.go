@@ -40,6 +40,7 @@ type Config struct {
 	OnError func(Report)
 
 	Every        time.Duration // between samples; 5 s
+	WiresEvery   time.Duration // between looks at PCIe and NVLink, which take longer; 10 s
 	StaticEvery  time.Duration // between full looks; 10 min
 	InitWithin   time.Duration // for loading the library and waking the driver; 60 s
 	ReplyWithin  time.Duration // for a reply; 10 s
@@ -56,7 +57,7 @@ func (c *Config) defaults() {
 		at    *time.Duration
 		value time.Duration
 	}{
-		{&c.Every, 5 * time.Second}, {&c.StaticEvery, 10 * time.Minute}, {&c.InitWithin, time.Minute}, {&c.ReplyWithin, 10 * time.Second},
+		{&c.Every, 5 * time.Second}, {&c.WiresEvery, 10 * time.Second}, {&c.StaticEvery, 10 * time.Minute}, {&c.InitWithin, time.Minute}, {&c.ReplyWithin, 10 * time.Second},
 		{&c.SilentAfter, 20 * time.Second}, {&c.BackoffMin, time.Second}, {&c.BackoffMax, time.Minute}, {&c.RetryMissing, 5 * time.Minute},
 		{&c.RecoverAfter, 10 * time.Minute}, {&c.FirstWithin, time.Second},
 	} {
@@ -325,6 +326,7 @@ type child struct {
 	quit  chan struct{} // closed when nobody reads out any more
 	tail  *tail
 	next  uint64
+	wires time.Time // when PCIe and NVLink were looked at
 	stuck string
 }
 
@@ -537,7 +539,11 @@ func (n *NVIDIA) await(c *child, within time.Duration, want func(message) bool) 
 
 func (n *NVIDIA) request(c *child, op string) (time.Duration, error) {
 	c.next++
-	if err := writeMessage(c.in, request{ID: c.next, Op: op}); err != nil {
+	wires := op == "dynamic" && time.Since(c.wires) >= n.cfg.WiresEvery
+	if wires {
+		c.wires = time.Now()
+	}
+	if err := writeMessage(c.in, request{ID: c.next, Op: op, Wires: wires}); err != nil {
 		return 0, c.died()
 	}
 	m, rest, err := n.await(c, n.cfg.ReplyWithin, func(m message) bool { return m.ID == c.next })
@@ -633,10 +639,17 @@ func (n *NVIDIA) measure(list []Sample, now time.Time) {
 			continue
 		}
 		seen[s.UUID] = true
+		fresh := s.Wires != nil && !s.Lost
+		if s.Wires = joined(s.Wires, n.samples[s.UUID].Wires, now); fresh {
+			n.of(s.UUID).wires(s.Wires, now)
+		}
 		n.samples[s.UUID] = s
 		n.of(s.UUID).sample(s, now)
 	}
 	n.sampleAt = now
+	if n.snapshot != nil {
+		n.alike()
+	}
 	if lost == 0 || n.snapshot == nil {
 		return
 	}

@@ -75,7 +75,7 @@ func needCompiler(t *testing.T, err error) {
 func quick(f *fakegpu.File, dir string) Config {
 	return Config{
 		Library: filepath.Join(dir, lib.NVML), Env: []string{fakegpu.Env + "=" + f.Path, "LD_BIND_NOW="},
-		Every: 50 * time.Millisecond, ReplyWithin: 3 * time.Second, InitWithin: 4 * time.Second, SilentAfter: 300 * time.Millisecond,
+		Every: 50 * time.Millisecond, WiresEvery: time.Millisecond, ReplyWithin: 3 * time.Second, InitWithin: 4 * time.Second, SilentAfter: 300 * time.Millisecond,
 		BackoffMin: 20 * time.Millisecond, BackoffMax: 200 * time.Millisecond, FirstWithin: 20 * time.Second, RetryMissing: 200 * time.Millisecond,
 	}
 }

@@ -69,7 +69,7 @@ func dump(out, errs io.Writer) int {
 		Dynamic []Sample
 	}{}
 	if all.Static, err = p.static(); err == nil {
-		all.Dynamic, err = p.dynamic()
+		all.Dynamic, err = p.dynamic(true)
 	}
 	if err != nil {
 		fmt.Fprintln(errs, "gpu-probe:", err)
@@ -254,7 +254,7 @@ func (p *probe) static() (*Snapshot, error) {
 		p.register(d)
 	}
 	p.peers(list, s.GPUs)
-	for _, sym := range sampled {
+	for _, sym := range slices.Concat(sampled, wired) {
 		p.has(sym)
 	}
 	for sym, ok := range p.known {
@@ -391,7 +391,7 @@ func serve(in io.Reader, out io.Writer) {
 		case "static":
 			m.Static, err = o.static()
 		case "dynamic":
-			m.Dynamic, err = o.dynamic()
+			m.Dynamic, err = o.dynamic(r.Wires)
 		case "limit", "limits":
 			m.Limit, err = o.limit(r)
 		case "power":

@@ -31,7 +31,7 @@ func latency(times string, out, errs io.Writer) int {
 	took := make([]time.Duration, n)
 	for i := range took {
 		begin := time.Now()
-		if _, err := p.dynamic(); err != nil {
+		if _, err := p.dynamic(false); err != nil {
 			fmt.Fprintln(errs, "gpu-probe:", err)
 			return 1
 		}

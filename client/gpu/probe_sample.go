@@ -15,14 +15,18 @@ var sampled = []string{
 	"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 }
 
-func (p *probe) dynamic() ([]Sample, error) {
+func (p *probe) dynamic(wires bool) ([]Sample, error) {
 	list, lost, err := p.devices()
 	if err != nil {
 		return nil, err
 	}
 	var out []Sample
 	for _, d := range list {
-		out = append(out, p.sample(d))
+		s := p.sample(d)
+		if wires && !d.lost {
+			s.Wires, s.Lost = p.wires(d), d.lost
+		}
+		out = append(out, s)
 	}
 	for range lost {
 		out = append(out, Sample{Lost: true})
@@ -31,7 +35,7 @@ func (p *probe) dynamic() ([]Sample, error) {
 }
 
 func (p *probe) sample(d *view) Sample {
-	s := Sample{UUID: d.uuid, UtilPercent: -1, MemUtilPercent: -1, TemperatureC: -1, PowerMW: -1, EnergyMJ: -1}
+	s := Sample{UUID: d.uuid, UtilPercent: -1, MemUtilPercent: -1, TemperatureC: -1, PowerMW: -1, EnergyMJ: -1, ECCAggregate: -1, ECCFixedAggr: -1, RowsFixed: -1, RowsBad: -1}
 	if v, ok := ask(p, d, []string{"nvmlDeviceGetMemoryInfo_v2"}, d.GetMemoryInfo_v2); ok {
 		s.TotalBytes, s.UsedBytes, s.FreeBytes = int64(v.Total), int64(v.Used), int64(v.Free)
 	} else if v, ok := ask(p, d, []string{"nvmlDeviceGetMemoryInfo"}, d.GetMemoryInfo); ok {
@@ -67,12 +71,20 @@ func (p *probe) sample(d *view) Sample {
 	}); ok {
 		s.ECCCorrected = int64(v)
 	}
-	type rows struct{ pending, failed bool }
+	for kind, at := range map[nvml.MemoryErrorType]*int64{nvml.MEMORY_ERROR_TYPE_UNCORRECTED: &s.ECCAggregate, nvml.MEMORY_ERROR_TYPE_CORRECTED: &s.ECCFixedAggr} {
+		if v, ok := ask(p, d, errs, func() (uint64, nvml.Return) { return d.GetTotalEccErrors(kind, nvml.AGGREGATE_ECC) }); ok {
+			*at = int64(v)
+		}
+	}
+	type rows struct {
+		fixed, bad      int
+		pending, failed bool
+	}
 	if v, ok := ask(p, d, []string{"nvmlDeviceGetRemappedRows"}, func() (rows, nvml.Return) {
-		_, _, pending, failed, r := d.GetRemappedRows()
-		return rows{pending, failed}, r
+		fixed, bad, pending, failed, r := d.GetRemappedRows()
+		return rows{fixed, bad, pending, failed}, r
 	}); ok {
-		s.RowsPending, s.RowsFailed = v.pending, v.failed
+		s.RowsFixed, s.RowsBad, s.RowsPending, s.RowsFailed = int64(v.fixed), int64(v.bad), v.pending, v.failed
 	}
 	if v, ok := ask(p, d, []string{"nvmlDeviceGetRetiredPagesPendingStatus"}, d.GetRetiredPagesPendingStatus); ok {
 		s.PagesPending = v == nvml.FEATURE_ENABLED
@@ -83,16 +95,8 @@ func (p *probe) sample(d *view) Sample {
 	if v, ok := ask(p, d, []string{"nvmlDeviceGetCurrPcieLinkWidth"}, d.GetCurrPcieLinkWidth); ok {
 		s.PCIeWidth = int64(v)
 	}
-	if v, ok := ask(p, d, []string{"nvmlDeviceGetFieldValues"}, func() (int64, nvml.Return) {
-		f := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-		r := d.GetFieldValues(f)
-		if r == nvml.SUCCESS {
-			r = nvml.Return(f[0].NvmlReturn)
-		}
-		return int64(uint32(f[0].Value[0]) | uint32(f[0].Value[1])<<8 | uint32(f[0].Value[2])<<16 | uint32(f[0].Value[3])<<24), r
-	}); ok {
-		s.Recovery = v
-	}
+	action := field{nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0}
+	s.Recovery = p.fields(d, []field{action})[action]
 	s.MIGMode = p.migMode(d)
 	if s.MIGMode == "Enabled" {
 		s.MIGs = len(p.handles(d))

@@ -131,6 +131,11 @@ type Sample struct {
 	ECCUncorrected  int64 // since the driver was loaded
 	ECCCorrected    int64
 	Throttle        int64 // reasons, as NVML's bits
+	ECCAggregate    int64 // uncorrected, in the GPU's life; -1: not known
+	ECCFixedAggr    int64 // corrected
+	RowsFixed       int64 // memory rows remapped for corrected errors; -1: not known
+	RowsBad         int64 // and for uncorrected ones
+	Wires           *Wires
 	Recovery        int64 // what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
 	RowsPending     bool
 	RowsFailed      bool
@@ -165,6 +170,8 @@ type request struct {
 	Bytes       int64  // most that the group may have; -1: no limit
 
 	MW int64 // of "power": the limit to set, milliwatts; 0: only ask
+
+	Wires bool // of "dynamic": the ways to others, too
 }
 
 // MemoryLimit is what the driver says of a control group on one GPU.

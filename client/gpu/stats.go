@@ -33,6 +33,7 @@ func (n *NVIDIA) Stats() []methods.DeviceStats {
 				d.UsedBytes, d.TotalBytes, d.BAR1Bytes = s.UsedBytes, s.TotalBytes, whole[in.ID].BAR1Bytes
 				d.Utilization, d.MemoryUtil, d.TemperatureC = s.UtilPercent, s.MemUtilPercent, s.TemperatureC
 				d.PowerMW, d.EnergyMJ, d.ECCUncorrected, d.ECCFixed = s.PowerMW, s.EnergyMJ, s.ECCUncorrected, s.ECCCorrected
+				d.More = s.more()
 				out = append(out, d)
 				continue
 			}
@@ -49,6 +50,29 @@ func (n *NVIDIA) Stats() []methods.DeviceStats {
 				}
 			}
 			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// more is what else is known of a GPU.
+func (s *Sample) more() []methods.DeviceFigure {
+	out := []methods.DeviceFigure{
+		{Name: "ECC errors in its life, uncorrected", Unit: "#", Value: s.ECCAggregate},
+		{Name: "Remapped rows, uncorrected", Unit: "#", Value: s.RowsBad},
+		{Name: "Remapped rows, corrected", Unit: "#", Value: s.RowsFixed},
+	}
+	if w := s.Wires; w != nil {
+		out = append(out, methods.DeviceFigure{Name: "PCIe sent", Unit: "kB/s", Value: w.PCIeTxKBs}, methods.DeviceFigure{Name: "PCIe received", Unit: "kB/s", Value: w.PCIeRxKBs},
+			methods.DeviceFigure{Name: "PCIe replays", Unit: "#", Value: w.PCIeReplays})
+		if links := len(w.Up) + len(w.Down); links > 0 {
+			out = append(out, methods.DeviceFigure{Name: "NVLinks up", Unit: "#", Value: int64(len(w.Up))})
+		}
+		if w.NVLinkKiB >= 0 {
+			out = append(out, methods.DeviceFigure{Name: "NVLink", Unit: "MB/s", Value: w.NVLinkMBs})
+		}
+		if n := max(w.CRCFlit, 0) + max(w.CRCData, 0) + max(w.Replays, 0) + max(w.Recoveries, 0); len(w.Up) > 0 && max(w.CRCFlit, w.CRCData, w.Replays, w.Recoveries) >= 0 {
+			out = append(out, methods.DeviceFigure{Name: "NVLink errors", Unit: "#", Value: n})
 		}
 	}
 	return out

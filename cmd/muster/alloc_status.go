@@ -282,7 +282,7 @@ func (o *allocStatusOptions) taskResources(al *wire.Allocation, name string, r *
 		o.println(o.bold("CPU Stats"))
 		o.table("Percent|User Mode|System Mode|Throttled Periods|Throttled Time", [][]string{{fmt.Sprintf("%.2f%%", s.Percent), fmt.Sprintf("%.2f%%", s.UserMode), fmt.Sprintf("%.2f%%", s.SystemMode), fmt.Sprint(s.ThrottledPeriods), time.Duration(s.ThrottledTime).String()}})
 	}
-	o.deviceStats(use.DeviceStats)
+	o.deviceStats(use.DeviceStats, o.verbose)
 }
 
 // gpuUse prints what the task has used of each of its GPUs.
@@ -344,13 +344,20 @@ func (e *env) gpuUsed(list []*wire.GPUUse, task string) {
 
 func tenths(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 
-// deviceStats prints one line a device.
-func (e *env) deviceStats(groups []*wire.DeviceGroupStats) {
-	rows := [][]string{}
+// deviceStats prints one line a device, and with verbose one for each of its measurements.
+func (e *env) deviceStats(groups []*wire.DeviceGroupStats, verbose bool) {
+	rows, all := [][]string{}, [][]string{}
 	for _, g := range groups {
 		for _, id := range sortedKeys(g.InstanceStats) {
 			if s := g.InstanceStats[id]; s != nil && s.Summary != nil {
 				rows = append(rows, []string{strings.Trim(g.Vendor+"/"+g.Type+"/"+g.Name, "/"), id, statText(s.Summary)})
+				for i, name := range measurements(s) {
+					shown := id
+					if i > 0 {
+						shown = ""
+					}
+					all = append(all, []string{shown, name, statText(s.Stats.Attributes[name])})
+				}
 			}
 		}
 	}
@@ -359,6 +366,19 @@ func (e *env) deviceStats(groups []*wire.DeviceGroupStats) {
 		e.println(e.bold("Device Stats"))
 		e.table("Device|ID|"+"Summary", rows)
 	}
+	if verbose && len(all) > 0 {
+		e.println()
+		e.println(e.bold("Device Measurements"))
+		e.table("ID|Measurement|Value", all)
+	}
+}
+
+// measurements are the names of what is known of a device beside its summary.
+func measurements(s *wire.DeviceStats) []string {
+	if s.Stats == nil {
+		return nil
+	}
+	return sortedKeys(s.Stats.Attributes)
 }
 
 func statText(s *wire.StatValue) string {

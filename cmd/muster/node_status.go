@@ -315,6 +315,9 @@ func (o *nodeStatusOptions) devices(n *wire.Node, allocs []*wire.Allocation) {
 	for _, g := range n.NodeResources.Devices {
 		for _, in := range g.Instances {
 			health := "healthy"
+			if in.Healthy && in.HealthDescription != "" {
+				health = in.HealthDescription // "degraded: why"
+			}
 			if !in.Healthy {
 				health = "unhealthy"
 				if in.HealthDescription != "" {
@@ -391,7 +394,7 @@ func (o *nodeStatusOptions) hostStats(s *wire.HostStats) {
 		}
 		o.table("Device|Mount Point|Size|Used|Available|Used Percent|Inodes Percent", rows)
 	}
-	o.deviceStats(s.DeviceStats)
+	o.deviceStats(s.DeviceStats, o.verbose)
 }
 
 func (o *nodeStatusOptions) nodeAllocs(list []*wire.Allocation) {

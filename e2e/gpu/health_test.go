@@ -152,6 +152,7 @@ func TestHealth(t *testing.T) {
 		}
 		return out
 	}
+	m.edit(func(s *fakegpu.State) { s.GPUs[1].LinksDown = 1 << 4 }) // is seen at the next look at links, which is looked for below
 	for _, xid := range []int{13, 31, 43, 45, 68, 109} {
 		run(fmt.Sprintf("XID %d is a program's fault", xid), func(t *testing.T, m *machine) {
 			must(t, m.file().XID(1, xid))
@@ -214,6 +215,19 @@ func TestHealth(t *testing.T) {
 		m.until("it is quarantined", func(all map[string]device) bool {
 			return !all[uuids[7]].Healthy && strings.Contains(all[uuids[7]].HealthDesc, "2 new uncorrected memory errors")
 		})
+	})
+	run("an NVLink is down", func(t *testing.T, m *machine) {
+		m.until("its GPU says so, and takes work", func(all map[string]device) bool {
+			return all[uuids[1]].Healthy && strings.Contains(all[uuids[1]].HealthDesc, "degraded: NVLink 4 is down: 17 of 18 are up")
+		})
+		m.event("lives", "GPU Health", "NVLink 4 is down")
+		if out, err := m.muster("node", "status", "-self", "-stats", "-verbose"); err != nil || !strings.Contains(out, "degraded: NVLink 4 is down") || !strings.Contains(out, "NVLinks up") {
+			t.Error(err, out)
+		}
+		page, err := m.get("/v1/metrics?format=prometheus")
+		if err != nil || !strings.Contains(page, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER{") || !strings.Contains(page, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{") {
+			t.Errorf("the metrics: %v", err)
+		}
 	})
 	run("new work avoids the bad ones", func(t *testing.T, m *machine) {
 		m.stop("lives")

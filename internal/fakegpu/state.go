@@ -74,6 +74,14 @@ type GPU struct {
 	Throttle, Lost, Persistence, Display, ComputeMode int64
 	Recovery, RowsPending, RowsFailed, Retiring       int64
 	MIG, MIGPending, Clique                           int64
+	RowsCorrected, RowsUncorrected                    int64 // rows that were remapped
+	ECCAggregate, ECCCorrectedAggregate               int64 // of the GPU's life
+	PCIeTx, PCIeRx, PCIeReplay                        int64 // kB/s
+	LinksDown                                         int64 // bits, by number of the NVLink
+	NVTx, NVRx                                        int64 // KiB over all NVLinks
+	NVReplay, NVRecovery, NVCRC, NVCRCData            int64 // errors of all NVLinks
+	Active, Occupied, Tensor, DRAM                    int64 // thousandths, of GPUs of compute capability 9.0 and newer
+	FabricState, FabricHealth                         int64 // State 0: completed (3) where Fabric is there, else none
 }
 
 // MIG is an instance of a GPU in MIG mode.
@@ -136,6 +144,11 @@ func (g *GPU) fields() []field {
 		{"energy", nil, &g.Energy}, {"throttle", nil, &g.Throttle}, {"lost", nil, &g.Lost}, {"persistence", nil, &g.Persistence},
 		{"display", nil, &g.Display}, {"computemode", nil, &g.ComputeMode}, {"recovery", nil, &g.Recovery}, {"rowspending", nil, &g.RowsPending},
 		{"rowsfailed", nil, &g.RowsFailed}, {"retiring", nil, &g.Retiring}, {"mig", nil, &g.MIG}, {"migpending", nil, &g.MIGPending}, {"clique", nil, &g.Clique},
+		{"rowscorrected", nil, &g.RowsCorrected}, {"rowsuncorrected", nil, &g.RowsUncorrected}, {"eccaggregate", nil, &g.ECCAggregate},
+		{"ecccorrectedaggregate", nil, &g.ECCCorrectedAggregate}, {"pcietx", nil, &g.PCIeTx}, {"pcierx", nil, &g.PCIeRx}, {"pciereplay", nil, &g.PCIeReplay},
+		{"linksdown", nil, &g.LinksDown}, {"nvtx", nil, &g.NVTx}, {"nvrx", nil, &g.NVRx}, {"nvreplay", nil, &g.NVReplay}, {"nvrecovery", nil, &g.NVRecovery},
+		{"nvcrc", nil, &g.NVCRC}, {"nvcrcdata", nil, &g.NVCRCData}, {"active", nil, &g.Active}, {"occupied", nil, &g.Occupied}, {"tensor", nil, &g.Tensor},
+		{"dram", nil, &g.DRAM}, {"fabricstate", nil, &g.FabricState}, {"fabrichealth", nil, &g.FabricHealth},
 	}
 }
 

@@ -146,7 +146,13 @@ type (
 		EnergyMJ                 int64 // since the driver was loaded
 		ECCUncorrected, ECCFixed int64 // errors since the driver was loaded
 		Time                     structs.LogTime
-		Use                      []DeviceUse // by tasks: of the one that is asked about, or nobody's
+		More                     []DeviceFigure // what else is known, in order
+		Use                      []DeviceUse    // by tasks: of the one that is asked about, or nobody's
+	}
+	// DeviceFigure is one more measurement of a device, which has no field of its own.
+	DeviceFigure struct {
+		Name, Unit string
+		Value      int64
 	}
 	// DeviceUse is what one task has used of a GPU since its agent first saw it there.
 	DeviceUse struct {

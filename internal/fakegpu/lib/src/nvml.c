@@ -250,28 +250,17 @@ API nvmlReturn_t nvmlDeviceGetEccMode(void *device, unsigned *now, unsigned *pen
 	return NVML_SUCCESS;
 }
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, u64 *v) {
-	(void)counter;
 	DEVICE(nvmlDeviceGetTotalEccErrors)
 	if (g->ecc != 1) return NVML_ERROR_NOT_SUPPORTED;
-	*v = type == 1 ? g->eccvolatile : g->ecccorrected;
+	if (counter == 1) *v = type == 1 ? g->eccaggregate : g->ecccorrectedaggregate;
+	else *v = type == 1 ? g->eccvolatile : g->ecccorrected;
 	return NVML_SUCCESS;
 }
 API nvmlReturn_t nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
 	DEVICE(nvmlDeviceGetRemappedRows)
-	*corrected = 0, *uncorrected = (unsigned)(g->rowspending || g->rowsfailed), *pending = (unsigned)g->rowspending, *failed = (unsigned)g->rowsfailed;
+	*corrected = g->rowscorrected, *uncorrected = g->rowsuncorrected, *pending = (unsigned)g->rowspending, *failed = (unsigned)g->rowsfailed;
 	return g->ccmajor < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
-API nvmlReturn_t nvmlDeviceGetFieldValues(void *device, int n, nvmlFieldValue_t *v) {
-	DEVICE(nvmlDeviceGetFieldValues)
-	for (int i = 0; i < n; i++) {
-		v[i].nvmlReturn = v[i].fieldId == 230 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED; // recovery action
-		v[i].valueType = 1;
-		v[i].value.ullVal = 0;
-		v[i].value.uiVal = (unsigned)g->recovery;
-	}
-	return NVML_SUCCESS;
-}
-
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *v) {
 	DEVICE_ANY(nvmlDeviceGetMemoryInfo_v2)
 	if (v->version != (sizeof *v | 2u << 24)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -324,7 +313,7 @@ API nvmlReturn_t nvmlDeviceGetNvLinkState(void *device, unsigned n, unsigned *ac
 	int peer;
 	if (!g->nvlink) return NVML_ERROR_NOT_SUPPORTED;
 	if (n >= 18) return NVML_ERROR_INVALID_ARGUMENT;
-	*active = g->mig != 1 && lane(g, n, &peer) >= 0;
+	*active = g->mig != 1 && lane(g, n, &peer) >= 0 && !(g->linksdown >> n & 1);
 	return NVML_SUCCESS;
 }
 API nvmlReturn_t nvmlDeviceGetNvLinkVersion(void *device, unsigned n, unsigned *v) {
@@ -348,6 +337,53 @@ API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned n, n
 	else pci(v, state.gpu[peer].domain, state.gpu[peer].bus, state.gpu[peer].dev, 0x233010DE);
 	return NVML_SUCCESS;
 }
+// The errors of a GPU's links are all on its first one. Drivers of compute capability 9.0 and newer tell them by link alone,
+// older ones also as sums.
+API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(void *device, unsigned n, unsigned counter, u64 *v) {
+	DEVICE(nvmlDeviceGetNvLinkErrorCounter)
+	if (!g->nvlink) return NVML_ERROR_NOT_SUPPORTED;
+	if (n >= 18 || counter > 4) return NVML_ERROR_INVALID_ARGUMENT;
+	u64 of[5] = {g->nvreplay, g->nvrecovery, g->nvcrc, g->nvcrcdata, 0};
+	*v = n ? 0 : of[counter];
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *v) {
+	DEVICE(nvmlDeviceGetPcieThroughput)
+	*v = counter ? g->pcierx : g->pcietx;
+	return NVML_SUCCESS;
+}
+NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, g->pciereplay)
+
+// field answers one of the fields that Muster asks for.
+static nvmlReturn_t field(const struct gpu *g, const nvmlFieldValue_t *f, u64 *v) {
+	int peer, all = f->scopeId == 0xFFFFFFFFu, first = f->scopeId == 0, by_link = g->ccmajor >= 9;
+	if (f->fieldId != 94 && f->fieldId != 230 && (!g->nvlink || g->mig == 1)) return NVML_ERROR_NOT_SUPPORTED;
+	switch (f->fieldId) {
+	case 230: *v = (u64)g->recovery; return NVML_SUCCESS;
+	case 94: *v = g->pciereplay; return NVML_SUCCESS;
+	case 138: *v = all ? g->nvtx : first ? g->nvtx : 0; return NVML_SUCCESS; // data sent and received, KiB
+	case 139: *v = all ? g->nvrx : first ? g->nvrx : 0; return NVML_SUCCESS;
+	case 38: *v = g->nvcrc; return by_link ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS; // sums of errors
+	case 45: *v = g->nvcrcdata; return by_link ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+	case 52: *v = g->nvreplay; return by_link ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+	case 59: *v = g->nvrecovery; return by_link ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+	}
+	if (f->fieldId < 161 || f->fieldId > 163 || !by_link || lane(g, f->scopeId, &peer) < 0) return NVML_ERROR_NOT_SUPPORTED;
+	*v = !first ? 0 : f->fieldId == 161 ? g->nvreplay : f->fieldId == 162 ? g->nvrecovery : g->nvcrc;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlDeviceGetFieldValues(void *device, int n, nvmlFieldValue_t *v) {
+	DEVICE(nvmlDeviceGetFieldValues)
+	for (int i = 0; i < n; i++) {
+		u64 x = 0;
+		v[i].nvmlReturn = field(g, &v[i], &x);
+		v[i].value.ullVal = 0;
+		if (v[i].fieldId == 230 || v[i].fieldId == 94) v[i].valueType = 1, v[i].value.uiVal = (unsigned)x;
+		else v[i].valueType = 3, v[i].value.ullVal = x;
+	}
+	return NVML_SUCCESS;
+}
+
 API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(void *device, void *other, unsigned *level) {
 	DEVICE(nvmlDeviceGetTopologyCommonAncestor)
 	struct gpu *h;
@@ -366,7 +402,7 @@ API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(void *device, void *other, 
 API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(void *device, nvmlGpuFabricInfoV_t *v) {
 	DEVICE(nvmlDeviceGetGpuFabricInfoV)
 	memset(v->clusterUuid, 0, 16);
-	v->status = NVML_SUCCESS, v->cliqueId = g->clique, v->state = g->fabric[0] ? 3 : 0, v->healthMask = 0;
+	v->status = NVML_SUCCESS, v->cliqueId = g->clique, v->state = (unsigned char)(g->fabricstate ? g->fabricstate : g->fabric[0] ? 3 : 0), v->healthMask = g->fabrichealth;
 	for (int i = 0; i < 16 && g->fabric[2 * i] && g->fabric[2 * i + 1]; i++) {
 		unsigned c = 0;
 		sscanf(g->fabric + 2 * i, "%2x", &c);

@@ -37,6 +37,14 @@ struct gpu {
 	int mig, migpending; // -1: not supported
 	char fabric[40];     // cluster UUID in hex digits, or empty
 	unsigned clique;
+	unsigned rowscorrected, rowsuncorrected;
+	u64 eccaggregate, ecccorrectedaggregate;
+	unsigned pcietx, pcierx, pciereplay; // kB/s
+	u64 linksdown;                       // bits, by number of the link
+	u64 nvtx, nvrx;                      // KiB over all links
+	u64 nvreplay, nvrecovery, nvcrc, nvcrcdata;
+	unsigned active, occupied, tensor, dram; // thousandths
+	unsigned fabricstate, fabrichealth;      // state 0: 3 where there is a fabric
 };
 
 struct mig { int gpu; char uuid[UUID], profile[32]; unsigned gi, ci, slices, sms; u64 memory; unsigned start, size; };
@@ -115,6 +123,9 @@ static inline void gpu_set(struct gpu *g, const char *k, char *v) {
 	NUM(memory) NUM(reserved) NUM(used) NUM(bar1) NUM(minor) NUM(temp) NUM(util) NUM(memutil) NUM(power) NUM(limit)
 	NUM(minlimit) NUM(maxlimit) NUM(clock) NUM(memclock) NUM(pciegen) NUM(pciewidth) NUM(arch) NUM(brand) NUM(nvlink)
 	NUM(sms) NUM(eccvolatile) NUM(ecccorrected) NUM(energy) NUM(throttle) NUM(clique)
+	NUM(rowscorrected) NUM(rowsuncorrected) NUM(eccaggregate) NUM(ecccorrectedaggregate) NUM(pcietx) NUM(pcierx) NUM(pciereplay) NUM(linksdown)
+	NUM(nvtx) NUM(nvrx) NUM(nvreplay) NUM(nvrecovery) NUM(nvcrc) NUM(nvcrcdata) NUM(active) NUM(occupied) NUM(tensor) NUM(dram)
+	NUM(fabricstate) NUM(fabrichealth)
 	INT(numa) INT(ecc) INT(lost) INT(persistence) INT(display) INT(computemode) INT(recovery) INT(rowspending)
 	INT(rowsfailed) INT(retiring) INT(mig) INT(migpending)
 #undef TEXT
@@ -137,10 +148,10 @@ static inline int mig_by_uuid(const struct state *s, const char *uuid) {
 }
 
 static inline void parse_line(struct state *s, char *line) {
-	char *w[64];
+	char *w[128];
 	int n = 0;
 	char *save = 0;
-	for (char *t = strtok_r(line, " \t\r", &save); t && n < 64; t = strtok_r(0, " \t\r", &save)) w[n++] = t;
+	for (char *t = strtok_r(line, " \t\r", &save); t && n < 128; t = strtok_r(0, " \t\r", &save)) w[n++] = t;
 	if (n < 2 || w[0][0] == '#') return;
 	if (!strcmp(w[0], "driver")) COPY(s->driver, w[1]);
 	else if (!strcmp(w[0], "nvml")) COPY(s->nvml, w[1]);
