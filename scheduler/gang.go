@@ -351,7 +351,18 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 		}
 		st := stopOf(a, descGangReplace)
 		st.Cause = cause
-		w := want{index: a.NameIndex, prev: a, stop: &st, stays: true, yields: true, avoid: m.avoid()}
+		index := a.NameIndex
+		if g.tg.IsSpare(index) { // the gang is smaller than it was: under its old index it would be a spare
+			for index = 0; m.taken[index]; index++ {
+			}
+			if m.taken[index] = true; g.tg.IsSpare(index) {
+				st.Desc = descNotNeeded
+				g.stops = append(g.stops, st)
+				g.counts.Stop++
+				continue
+			}
+		}
+		w := want{index: index, prev: a, stop: &st, stays: true, yields: true, avoid: m.avoid()}
 		if moves {
 			n := r.view.Node(a.NodeID)
 			st.Desc = descMigrating

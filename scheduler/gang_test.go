@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -329,4 +330,32 @@ func (w *world) queueTable() *scheduler.QueueTable {
 		t.Usage = append(t.Usage, u)
 	}
 	return t
+}
+
+// TestSmallerGangKeepsMembers: a member whose index lies beyond a smaller gang is replaced under one of a member, not of a
+// spare, and no index is given twice.
+func TestSmallerGangKeepsMembers(t *testing.T) {
+	old := job("train", 2)
+	old.Groups[0].Gang = &structs.Gang{Min: 1, Spares: 1}
+	j := job("train", 1)
+	j.Version, j.SpecIndex = 1, 9
+	j.Groups[0].Gang = &structs.Gang{Min: 1, Spares: 1}
+	j.Groups[0].Tasks[0].Resources.MemoryMiB = 300
+	nodes := []*structs.Node{node(1), node(2)}
+	a := &structs.Allocation{ID: structs.AllocID{1}, Namespace: "default", JobID: "train", Job: old, Group: "g", NameIndex: 1, NodeID: nodes[0].ID, Resources: structs.GroupVector(old.Groups[0]),
+		Desired: structs.DesiredRun, Client: structs.ClientRunning, CreateIndex: 6}
+	v := scheduler.NewView(7, nodes, []*structs.Allocation{a}, nil)
+	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(j, 1, a)}}, binpack)
+	var got []int
+	for _, e := range plan.Entries {
+		for _, p := range e.Parts {
+			for _, x := range p.Places {
+				got = append(got, x.Index)
+			}
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("placed indexes %v, want the member as 0 and the spare as 1", got)
+	}
 }
