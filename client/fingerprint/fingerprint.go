@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	psdisk "github.com/shirou/gopsutil/v4/disk"
+
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/structs"
 )
@@ -74,7 +76,7 @@ func List(o Options) []Fingerprinter {
 		{Name: "host", Look: host},
 		{Name: "cpu", Look: o.cpu},
 		{Name: "memory", Look: o.memory, Period: time.Minute},
-		{Name: "storage", Look: o.storage},
+		{Name: "storage", Look: (&storage{Options: o, usage: psdisk.UsageWithContext, most: -1}).look, Period: time.Minute},
 		{Name: "cgroup", Look: cgroup},
 		{Name: "network", Look: o.network, Period: time.Minute},
 		{Name: "rdma", Look: o.rdma, Period: time.Minute},

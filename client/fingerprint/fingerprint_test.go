@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	psdisk "github.com/shirou/gopsutil/v4/disk"
+
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/structs"
@@ -166,5 +168,27 @@ func TestOrderAndPeriods(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); got != "version arch host cpu memory storage cgroup network rdma env drivers devices" {
 		t.Errorf("order is %s", got)
+	}
+}
+
+// TestStorageGrows: a disk that was full at the agent's start is used once it is not, and what allocations write does not make
+// it smaller.
+func TestStorageGrows(t *testing.T) {
+	free := uint64(0)
+	s := &storage{Options: Options{DataDir: "/"}, most: -1, usage: func(context.Context, string) (*psdisk.UsageStat, error) {
+		return &psdisk.UsageStat{Total: 6400 << 20, Free: free << 20}, nil
+	}}
+	for _, look := range []struct {
+		free uint64
+		want int64
+	}{{0, 0}, {90, 0}, {500, 500}, {20, 500}, {590, 500}, {601, 601}, {0, 601}} {
+		free = look.free
+		f := &Facts{Attributes: map[string]string{}}
+		if err := s.look(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+		if f.Resources.DiskMiB != look.want || f.Attributes["unique.storage.bytesfree"] != strconv.FormatInt(look.want<<20, 10) {
+			t.Errorf("%d MiB are free: %d MiB offered, %s bytes, want %d MiB", free, f.Resources.DiskMiB, f.Attributes["unique.storage.bytesfree"], look.want)
+		}
 	}
 }

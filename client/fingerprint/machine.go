@@ -133,14 +133,24 @@ func (o Options) memory(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// storage measures the disk of the data directory once: what is free at the agent's start is the capacity, so that what
-// allocations write later does not count twice.
-func (o Options) storage(ctx context.Context, f *Facts) error {
-	u, err := psdisk.UsageWithContext(ctx, o.DataDir)
+// storage measures the disk of the data directory. The capacity is the most that was free in any look since the agent's start:
+// what allocations write does not count twice, and a disk that was full when the agent started is not taken to be so for ever.
+type storage struct {
+	Options
+	usage func(ctx context.Context, dir string) (*psdisk.UsageStat, error)
+	most  int64 // bytes; -1 before the first look
+}
+
+func (o *storage) look(ctx context.Context, f *Facts) error {
+	u, err := o.usage(ctx, o.DataDir)
 	if err != nil {
 		return fmt.Errorf("disk of %s: %w", o.DataDir, err)
 	}
-	free := int64(u.Free)
+	// Less than that is no news for the servers.
+	if free := int64(u.Free); o.most < 0 || free > o.most+int64(u.Total/64) {
+		o.most = free
+	}
+	free := o.most
 	if o.DiskMB > 0 {
 		free = o.DiskMB << 20
 	}
