@@ -208,6 +208,21 @@ func TestProgress(t *testing.T) {
 			t.Errorf("events %s", events(end))
 		}
 	})
+	t.Run("a program that would end", func(t *testing.T) {
+		for to, script := range map[string]string{"": `exec sleep 300`, "ranks": `trap : USR1; RANK=0 sh -c 'sleep 300; :'; :`} {
+			id := place(`echo ready; `+script, structs.Checkpoint{Signal: "SIGUSR1", To: to, Interval: time.Second}, none)
+			srv.WaitStatus(t, id, structs.ClientRunning)
+			srv.Wait(t, "a first look", func() bool { return strings.Contains(events(srv.Alloc(id)), "does not catch SIGUSR1") })
+			if _, err := a.Alloc(id).Save(t.Context()); err == nil || !strings.Contains(err.Error(), "does not catch SIGUSR1") {
+				t.Errorf("to %q, asked by hand: %v", to, err)
+			}
+			if al := srv.Alloc(id); al.Client != structs.ClientRunning {
+				t.Errorf("to %q: it is %s now: %s", to, al.Client, events(al))
+			}
+			srv.Change(id, func(al *structs.Allocation) { al.Desired = structs.DesiredStop })
+			srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
+		}
+	})
 	t.Run("saved at the end, and told to the next", func(t *testing.T) {
 		id := place(`env | grep MUSTER_CHECKPOINT; printf 123 > $NOMAD_ALLOC_DIR/data/last`, structs.Checkpoint{Dir: "${NOMAD_ALLOC_DIR}/data"}, func(al *structs.Allocation) {
 			al.Resume = &structs.Saved{Time: 1_700_000_000_000_000_000, Path: "/shared/ckpt/7"}

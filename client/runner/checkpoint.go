@@ -237,6 +237,61 @@ func post(ctx context.Context, url string) error {
 	return nil
 }
 
+// tellOn is tell for work that is to go on. A signal that would end it is not sent: a program that has just begun, or that leaves
+// saving to another of its processes, does not catch it.
+func (t *task) tellOn(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
+	if c.Signal != "" {
+		pids := []int{h.Status().PID}
+		if c.To == "ranks" || t.r.group().Launch.InRanks() {
+			stats, err := h.Stats(ctx)
+			if err != nil {
+				return fmt.Errorf("list the processes: %w", err)
+			}
+			pids = ranksAmong(stats.PerProcess, h.Status().PID)
+		}
+		sig, err := driver.ParseSignal(c.Signal)
+		if err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			if name, ends := endedBySignal(pid, sig); ends {
+				return fmt.Errorf("process %d (%s) does not catch %s, which would end it; nothing was sent", pid, name, c.Signal)
+			}
+		}
+	}
+	return t.tell(ctx, h, c)
+}
+
+// endedBySignal reports whether a process neither catches nor blocks nor ignores a signal that ends those who do not. Of one
+// that cannot be looked at it says no.
+func endedBySignal(pid int, sig syscall.Signal) (name string, ends bool) {
+	switch sig {
+	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
+		return "", false // which are ignored by default
+	}
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if pid <= 0 || err != nil {
+		return "", false
+	}
+	known := uint64(0)
+	seen := false
+	for line := range strings.Lines(string(b)) {
+		key, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "Name":
+			name = value
+		case "SigBlk", "SigIgn", "SigCgt":
+			mask, err := strconv.ParseUint(value, 16, 64)
+			if err != nil {
+				return name, false
+			}
+			known, seen = known|mask, true
+		}
+	}
+	return name, seen && known&(1<<(sig-1)) == 0
+}
+
 // rankVariables are in the environment of a rank, whoever started it.
 var rankVariables = [][]byte{[]byte("RANK="), []byte("LOCAL_RANK="), []byte("OMPI_COMM_WORLD_RANK="), []byte("PMI_RANK="), []byte("SLURM_PROCID=")}
 
@@ -251,22 +306,8 @@ func signalRanks(ctx context.Context, h driver.Task, name string) error {
 	if err != nil {
 		return fmt.Errorf("list the processes: %w", err)
 	}
-	parents := make(map[int]bool, len(stats.PerProcess))
-	ranked := make(map[int]bool)
-	for pid := range stats.PerProcess {
-		parents[parentOf(pid)] = true
-		if hasRank(pid) {
-			ranked[pid] = true
-		}
-	}
-	if main := h.Status().PID; ranked[main] { // the launcher itself was given one: that tells nothing
-		clear(ranked)
-	}
 	n := 0
-	for pid := range stats.PerProcess {
-		if len(ranked) > 0 && (!ranked[pid] || ranked[parentOf(pid)]) || len(ranked) == 0 && parents[pid] {
-			continue
-		}
+	for _, pid := range ranksAmong(stats.PerProcess, h.Status().PID) {
 		if err := syscall.Kill(pid, sig); err == nil {
 			n++
 		}
@@ -275,6 +316,30 @@ func signalRanks(ctx context.Context, h driver.Task, name string) error {
 		return fmt.Errorf("none of %d processes could be signalled", len(stats.PerProcess))
 	}
 	return nil
+}
+
+// ranksAmong gives the ranks among the processes of a task, whose first one is main, in the order of their pids.
+func ranksAmong(processes map[int]driver.ProcStats, main int) []int {
+	parents := make(map[int]bool, len(processes))
+	ranked := make(map[int]bool)
+	for pid := range processes {
+		parents[parentOf(pid)] = true
+		if hasRank(pid) {
+			ranked[pid] = true
+		}
+	}
+	if ranked[main] { // the launcher itself was given one: that tells nothing
+		clear(ranked)
+	}
+	var out []int
+	for pid := range processes {
+		if len(ranked) > 0 && (!ranked[pid] || ranked[parentOf(pid)]) || len(ranked) == 0 && parents[pid] {
+			continue
+		}
+		out = append(out, pid)
+	}
+	slices.Sort(out)
+	return out
 }
 
 // hasRank reports whether a process was started as a rank.
@@ -392,7 +457,7 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 func (t *task) saveNow(ctx, life context.Context, h driver.Task, c *structs.Checkpoint, told func(error)) {
 	was, at := t.newest(), now()
 	t.note(life, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s", causeText[causeRequest], how(c)), "cause", causeRequest))
-	err := t.tell(ctx, h, c)
+	err := t.tellOn(ctx, h, c)
 	if err != nil {
 		t.note(life, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
 	}

@@ -348,7 +348,7 @@ func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 		case <-nctx.Done():
 		}
 	}()
-	if err := p.t.tell(nctx, p.h, c); err != nil && nctx.Err() == nil {
+	if err := p.t.tellOn(nctx, p.h, c); err != nil && nctx.Err() == nil {
 		p.t.note(ctx, event(EventCheckpoint, "Could not be told to save its state: "+err.Error(), "error", err.Error()))
 	}
 }
