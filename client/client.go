@@ -29,6 +29,14 @@ type Supervisor interface {
 	Destroy(ctx context.Context, taskID string) error
 }
 
+// Networks gives allocations a network of their own.
+type Networks interface {
+	fingerprint.Networks
+	runner.Networks
+	// Sweep removes every network but those that are to be kept, and makes again what is missing of those.
+	Sweep(keep func(alloc string) bool) error
+}
+
 // Client is the agent on a node.
 type Client struct {
 	cfg   Config
@@ -149,6 +157,9 @@ func (c *Client) open() error {
 	if c.cfg.GPUSamples != nil {
 		c.run.GPUs = gpuUse{c}
 	}
+	if c.cfg.Networks != nil {
+		c.run.Networks = c.cfg.Networks
+	}
 	if !c.cfg.Ephemeral {
 		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
 		c.run.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
@@ -220,6 +231,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.node.look(ctx, c.log) // once before anything is restored or placed: devices must be known
 	c.run.BootID = c.node.current().BootID
 	c.restoreGPUUse(c.used)
+	c.sweepNetworks()
 	for _, r := range c.Allocs() {
 		c.launch(r)
 	}

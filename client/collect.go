@@ -70,6 +70,7 @@ func (c *Client) collectLoop(ctx context.Context) {
 			measure()
 		case <-gc.C:
 			c.collect(ctx)
+			c.sweepNetworks()
 		case <-look:
 			// Whoever fills the disk is stopped soon after, not after the whole interval.
 			switch now := c.diskFree(); {
@@ -239,6 +240,25 @@ func (c *Client) Knows(taskID string) bool {
 	}
 	r := c.Alloc(id)
 	return r != nil && !r.Released()
+}
+
+// sweepNetworks removes networks of allocations that are gone and repairs those of the others. While the agent may still hear
+// of more allocations it knows them all.
+func (c *Client) sweepNetworks() {
+	if c.cfg.Networks == nil || c.lost() {
+		return
+	}
+	err := c.cfg.Networks.Sweep(func(alloc string) bool {
+		id, err := structs.ParseID[structs.AllocID](alloc)
+		if err != nil {
+			return false
+		}
+		r := c.Alloc(id)
+		return r != nil && r.Final() == nil
+	})
+	if err != nil {
+		c.log.Warn("networks of allocations are not as they should be; it is tried again", "error", err)
+	}
 }
 
 // running lists the tasks that run here whatever the agent remembers.

@@ -58,6 +58,9 @@ type Config struct {
 	// Connect makes the way to the servers; required. See Dial and InProcess.
 	Connect Connector
 
+	// Networks makes networks of allocations' own. nil: there are none here.
+	Networks Networks
+
 	// Supervisor knows which tasks run here whatever the agent remembers; nil when there is none.
 	Supervisor Supervisor
 
@@ -259,6 +262,9 @@ func (c Config) prepare() (Config, error) {
 	}
 	c.Fingerprint.Version = c.Version
 	c.Fingerprint.Drivers = c.Drivers
+	if c.Networks != nil {
+		c.Fingerprint.Networks = c.Networks
+	}
 	if c.Fingerprinters == nil {
 		c.Fingerprinters = fingerprint.List(c.Fingerprint)
 	}

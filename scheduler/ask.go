@@ -23,6 +23,7 @@ type ask struct {
 	perNode   []condition // about something unique to a node
 	volumes   []volumeAsk
 	networks  []string // host networks asked for by name
+	network   string   // mode of the network of its own that each allocation needs, or ""
 	badVolume string   // a volume nobody here can give
 
 	wishes      []wish // asked once per class
@@ -154,6 +155,7 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 	slices.SortStableFunc(a.devices, func(x, y deviceAsk) int { return y.narrow() - x.narrow() })
 	a.inGPUs()
 	a.coreRuns()
+	a.network = tg.OwnNetwork()
 	for i := range tg.Networks {
 		for _, p := range tg.Networks[i].StaticPorts {
 			a.port(p, &a.static)

@@ -141,7 +141,28 @@ func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 			return refusal{code: structs.ReasonConstraint, what: "missing host network " + alias, cure: structs.EventNodeJoined}, true
 		}
 	}
+	if what := lacksNetwork(n, a.network); what != "" {
+		return refusal{code: structs.ReasonConstraint, what: what, cure: structs.EventNodeJoined}, true
+	}
 	return refusal{}, false
+}
+
+// lacksNetwork tells why allocations cannot have a network of that mode on a node; "" when they can.
+func lacksNetwork(n *structs.Node, mode string) string {
+	attribute := structs.BridgeAttribute
+	switch mode {
+	case "":
+		return ""
+	case structs.NetworkNone:
+		attribute = structs.NoneAttribute
+	}
+	if n.Attributes[attribute] != "" {
+		return ""
+	}
+	if why := n.Attributes[attribute+structs.LacksSuffix]; why != "" {
+		return "no network of mode " + mode + " here: " + why
+	}
+	return "no network of mode " + mode + " here"
 }
 
 // feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.

@@ -262,9 +262,21 @@ func (p *problems) group(j *structs.Job, g *structs.Group, ns *structs.Namespace
 	static := map[int]bool{}
 	for _, n := range g.Networks {
 		switch n.Mode {
-		case "", "host", "none":
+		case "", structs.NetworkHost:
+		case structs.NetworkNone, structs.NetworkBridge:
+			if g.Gang != nil || g.Launch != nil {
+				p.addf("%s: a gang or launch needs network mode host, not %s", where, n.Mode)
+			}
 		default:
-			p.addf("%s: network mode %q is not supported; want host or none", where, n.Mode)
+			p.addf("%s: network mode %q is not supported; want bridge, host or none", where, n.Mode)
+		}
+		for _, t := range g.Tasks {
+			if t != nil && n.Mode == structs.NetworkBridge && !structs.JoinsNetwork(t.Driver) {
+				p.addf("%s: task %q of driver %q cannot join a network of mode bridge", where, t.Name, t.Driver)
+			}
+		}
+		if n.Hostname != "" && n.Mode != structs.NetworkBridge {
+			p.addf("%s: a hostname needs network mode bridge", where)
 		}
 		for _, q := range append(slices.Clone(n.StaticPorts), n.DynamicPorts...) {
 			ports++

@@ -326,7 +326,7 @@ type EphemeralDisk struct {
 
 // Network is what a group asks of the node's network.
 type Network struct {
-	Mode         string // "", "host", "none"; bridge and cni/* are refused
+	Mode         string // "", "host", "none" or "bridge"; cni/* is refused
 	Hostname     string
 	DNS          *DNS
 	StaticPorts  []Port

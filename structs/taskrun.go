@@ -22,6 +22,66 @@ const (
 	DockerGPUNone      = "none"
 )
 
+// Modes of a group's network; "" is NetworkHost.
+const (
+	NetworkHost   = "host"
+	NetworkNone   = "none"
+	NetworkBridge = "bridge"
+)
+
+// Attributes of nodes that say which networks of their own allocations can have there: NoneAttribute is set where they can
+// have one of nothing but loopback, BridgeAttribute names the bridge. LacksSuffix follows either where it is not set, for why.
+const (
+	NoneAttribute   = "network.none"
+	BridgeAttribute = "network.bridge"
+	LacksSuffix     = ".lacks"
+)
+
+// JoinsNetwork reports whether tasks of a driver can join the network of their allocation.
+func JoinsNetwork(driver string) bool { return driver == "exec" || driver == "raw_exec" }
+
+// NetworkMode is the mode of the group's network.
+func (g *Group) NetworkMode() string {
+	if len(g.Networks) == 0 || g.Networks[0].Mode == "" {
+		return NetworkHost
+	}
+	return g.Networks[0].Mode
+}
+
+// CheckHostname tells what is wrong with the name of an allocation's network.
+func CheckHostname(name string) error {
+	if len(name) == 0 || len(name) > 63 {
+		return fmt.Errorf("%.80q is not a host's name: want 1 to 63 letters, digits, hyphens and dots", name)
+	}
+	for part := range strings.SplitSeq(name, ".") {
+		ok := part != "" && part[0] != '-' && part[len(part)-1] != '-'
+		for i := 0; i < len(part) && ok; i++ {
+			c := part[i]
+			ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-'
+		}
+		if !ok {
+			return fmt.Errorf("%q is not a host's name: want letters, digits and hyphens, with dots between, and no hyphen at an end", name)
+		}
+	}
+	return nil
+}
+
+// OwnNetwork is NetworkBridge or NetworkNone for a group whose allocations need a network namespace of the node, else "". Tasks
+// whose driver knows how to go without a network do not need one.
+func (g *Group) OwnNetwork() string {
+	switch mode := g.NetworkMode(); mode {
+	case NetworkBridge:
+		return mode
+	case NetworkNone:
+		for _, t := range g.Tasks {
+			if JoinsNetwork(t.Driver) {
+				return mode
+			}
+		}
+	}
+	return ""
+}
+
 // RDMAAttribute is the attribute of nodes that names their RDMA adapters; without any a node lacks it.
 const RDMAAttribute = "rdma.devices"
 

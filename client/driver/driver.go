@@ -109,9 +109,15 @@ type TaskConfig struct {
 	Resources Resources
 	Logs      LogConfig
 
-	Network string  // mode of the group's network: "" for the driver's default, "host" or "none"
+	Network string  // mode of the group's network: "" for the driver's default, "host", "none" or "bridge"
+	NetNS   string  // file at which the allocation's network namespace is mounted; "" where it has none. Only for a NetworkJoiner
 	Ports   []Port  // of the allocation
 	Mounts  []Mount // what the task sees beside its own directories
+
+	// Hostname and Etc are for drivers that isolate: the name of the machine as the task sees it ("" for the node's), and files
+	// below Dirs.AllocRoot that it sees at Target, an absolute path, and cannot change.
+	Hostname string
+	Etc      []Mount
 
 	KillSignal  string        // default for Stop; "" means SIGTERM
 	KillTimeout time.Duration // default for Stop; 0 means 5 s
@@ -156,6 +162,12 @@ type DirsElsewhere interface {
 // VolumeMounter is implemented by drivers that can show a task what TaskConfig.Mounts says.
 type VolumeMounter interface {
 	MountsVolumes() bool
+}
+
+// NetworkJoiner is implemented by drivers whose tasks can join a network namespace (TaskConfig.NetNS). structs.JoinsNetwork
+// names them, for the servers.
+type NetworkJoiner interface {
+	JoinsNetwork() bool
 }
 
 // Preparer is implemented by drivers that have much to do before a task can start, such as fetching an image. Start

@@ -65,6 +65,7 @@ type Options struct {
 	SysNodes string          // where the kernel describes NUMA nodes; "" is /sys/devices/system/node
 	NoCpuset bool            // nothing here can pin tasks to cores, so none are offered
 	TwoNUMA  bool            // a machine with one NUMA node is shown as two halves: where GPUs are made up, they lie on two
+	Networks Networks        // nil: allocations have the node's network only
 	Env      []string        // names of environment variables shown as attributes env.<name>
 }
 
@@ -79,6 +80,7 @@ func List(o Options) []Fingerprinter {
 		{Name: "storage", Look: (&storage{Options: o, usage: psdisk.UsageWithContext, most: -1}).look, Period: time.Minute},
 		{Name: "cgroup", Look: cgroup},
 		{Name: "network", Look: o.network, Period: time.Minute},
+		{Name: "networks of allocations", Look: o.networks, Period: time.Minute},
 		{Name: "rdma", Look: o.rdma, Period: time.Minute},
 		{Name: "env", Look: o.env},
 		{Name: "drivers", Look: o.drivers, Period: 15 * time.Second},

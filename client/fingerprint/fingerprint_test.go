@@ -166,7 +166,7 @@ func TestOrderAndPeriods(t *testing.T) {
 			t.Errorf("%s looks every %s", f.Name, f.Period)
 		}
 	}
-	if got := strings.Join(names, " "); got != "version arch host cpu memory storage cgroup network rdma env drivers devices" {
+	if got := strings.Join(names, " "); got != "version arch host cpu memory storage cgroup network networks of allocations rdma env drivers devices" {
 		t.Errorf("order is %s", got)
 	}
 }

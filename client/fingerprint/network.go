@@ -21,7 +21,11 @@ func (o Options) network(_ context.Context, f *Facts) error {
 	if name == "" {
 		name = defaultRoute()
 	}
-	iface, err := findInterface(name)
+	bridge := ""
+	if o.Networks != nil {
+		bridge = o.Networks.Bridge()
+	}
+	iface, err := findInterface(name, bridge)
 	if err != nil {
 		return err
 	}
@@ -64,7 +68,35 @@ func (o Options) network(_ context.Context, f *Facts) error {
 	return nil
 }
 
-func findInterface(name string) (*net.Interface, error) {
+// Networks gives allocations a network of their own.
+type Networks interface {
+	// Unable tells why it cannot, for modes none and bridge.
+	Unable() (none, bridge error)
+	// Bridge is what the bridge is called.
+	Bridge() string
+}
+
+// networks tells which networks of their own allocations can have.
+func (o Options) networks(_ context.Context, f *Facts) error {
+	if o.Networks == nil {
+		return nil
+	}
+	none, bridge := o.Networks.Unable()
+	for _, m := range []struct {
+		attribute, value string
+		lacks            error
+	}{{structs.NoneAttribute, "1", none}, {structs.BridgeAttribute, o.Networks.Bridge(), bridge}} {
+		if m.lacks != nil {
+			f.Attributes[m.attribute+structs.LacksSuffix] = m.lacks.Error()
+		} else {
+			f.Attributes[m.attribute] = m.value
+		}
+	}
+	return nil
+}
+
+// findInterface is the interface of that name, or for "" the first that will do: not the one of the allocations.
+func findInterface(name, not string) (*net.Interface, error) {
 	if name != "" {
 		i, err := net.InterfaceByName(name)
 		if err != nil {
@@ -78,7 +110,7 @@ func findInterface(name string) (*net.Interface, error) {
 	}
 	var loop *net.Interface
 	for i := range all {
-		if all[i].Flags&net.FlagUp == 0 {
+		if all[i].Flags&net.FlagUp == 0 || all[i].Name == not {
 			continue
 		}
 		if all[i].Flags&net.FlagLoopback != 0 {

@@ -36,6 +36,7 @@ func allocHooks() []allocHook {
 		{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
 		{name: "disk", prerun: checkDisk},
 		{name: "directories", prerun: buildDirs, postrun: dropSecrets},
+		{name: "network", prerun: buildNetwork, postrun: dropNetwork},
 		{name: "rendezvous port", postrun: dropPort},
 		{name: "data of the previous allocation", prerun: adoptData},
 		{name: "commands of the operator", prerun: prolog, postrun: epilog},
@@ -211,7 +212,7 @@ func validateTask(ctx context.Context, a *attempt) error {
 
 func makeEnv(_ context.Context, a *attempt) error {
 	r := a.task.r
-	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit}
+	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit, Network: r.address()}
 	in.Gang, in.Fabric = a.gang, r.cfg.Fabric
 	in.TaskRestarts, in.TaskRestartReason = a.task.restarts()
 	in.Saved, in.OwnSaved = a.task.restored(), a.task.newest() != nil

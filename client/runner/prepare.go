@@ -40,18 +40,6 @@ func openUp(t allocdir.Task, who allocdir.Owner) error {
 	return nil
 }
 
-// setNetwork tells the driver the allocation's ports.
-func setNetwork(_ context.Context, a *attempt) error {
-	alloc := a.task.r.Alloc()
-	if g := a.task.r.group(); g != nil && len(g.Networks) > 0 {
-		a.config.Network = g.Networks[0].Mode
-	}
-	for _, p := range alloc.Ports {
-		a.config.Ports = append(a.config.Ports, driver.Port{Label: p.Label, HostIP: p.HostIP, Host: p.Value, To: p.To})
-	}
-	return nil
-}
-
 // errNotPrepared ends a preparation because the task shall not start any more.
 var errNotPrepared = errors.New("stopped before it started")
 

@@ -24,8 +24,10 @@ import (
 type Config struct {
 	Store   state.Store
 	Drivers driver.Set
-	Ledger  *Ledger
-	Log     hclog.Logger
+	// Networks makes networks of allocations' own; nil: there are none here.
+	Networks Networks
+	Ledger   *Ledger
+	Log      hclog.Logger
 
 	Region string
 	BootID string

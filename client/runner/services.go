@@ -18,6 +18,7 @@ import (
 // serviceSpec is what the client needs of a service, as jobs carry it.
 type serviceSpec struct {
 	Name, PortLabel, Address, TaskName, Provider string
+	AddressMode                                  string
 	Tags                                         []string
 	Meta                                         map[string]string
 	Checks                                       []checkSpec
@@ -29,6 +30,7 @@ type checkSpec struct {
 	Command                                             string   // of a script check
 	Args                                                []string // the same
 	TaskName, InitialStatus, OnUpdate, TLSServerName    string
+	AddressMode                                         string
 	Interval, Timeout                                   time.Duration
 	Header                                              map[string][]string
 	TLSSkipVerify                                       bool
@@ -77,13 +79,14 @@ func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
 		return
 	}
 	var wrong []string
+	at := r.address()
 	add := func(task *structs.Task, list []structs.Service) {
 		if len(list) == 0 {
 			return
 		}
-		env := taskenv.New(taskenv.Input{Node: node, Region: r.cfg.Region, Alloc: a, Task: task, Inherit: []string{}})
+		env := taskenv.New(taskenv.Input{Node: node, Region: r.cfg.Region, Alloc: a, Task: task, Inherit: []string{}, Network: at})
 		for i := range list {
-			o, err := newOffer(a, node, env, task.Name, &list[i])
+			o, err := newOffer(site{a, node, at}, env, task.Name, &list[i])
 			if err == nil && o != nil {
 				err = asError(structs.CheckServices(a.ID, []structs.ServiceRegistration{o.reg}))
 			}
@@ -115,7 +118,8 @@ func asError(e *structs.Error) error {
 }
 
 // newOffer reads one service; nil for one that another provider shall register.
-func newOffer(a *structs.Allocation, node *structs.Node, env *taskenv.Env, task string, s *structs.Service) (*offer, error) {
+func newOffer(on site, env *taskenv.Env, task string, s *structs.Service) (*offer, error) {
+	a := on.alloc
 	var spec serviceSpec
 	if err := json.Unmarshal(s.Raw, &spec); err != nil {
 		return nil, fmt.Errorf("service %q: %w", s.Name, err)
@@ -125,7 +129,7 @@ func newOffer(a *structs.Allocation, node *structs.Node, env *taskenv.Env, task 
 	}
 	name := env.Replace(s.Name)
 	label := env.Replace(s.PortLabel)
-	host, port, err := place(a, node, label)
+	host, port, err := on.place(label, spec.AddressMode)
 	if err != nil {
 		return nil, fmt.Errorf("service %q: %w", name, err)
 	}
@@ -150,7 +154,7 @@ func newOffer(a *structs.Allocation, node *structs.Node, env *taskenv.Env, task 
 	}
 	for i := range spec.Checks {
 		c := &spec.Checks[i]
-		p, err := newCheckPlan(a, node, env, o, &spec, c, label)
+		p, err := newCheckPlan(on, env, o, &spec, c, label)
 		if err != nil {
 			return nil, fmt.Errorf("service %q, check %q: %w", name, c.Name, err)
 		}
@@ -159,8 +163,27 @@ func newOffer(a *structs.Allocation, node *structs.Node, env *taskenv.Env, task 
 	return o, nil
 }
 
-// place is where a port is reached: tasks use the network of their node.
-func place(a *structs.Allocation, node *structs.Node, label string) (host string, port int, err error) {
+// site is where an allocation is reached.
+type site struct {
+	alloc *structs.Allocation
+	node  *structs.Node
+	own   *taskenv.Network // nil: tasks use the network of their node
+}
+
+// place is where a port is reached: at the node, or with mode "alloc" in the network of the allocation's own.
+func (s site) place(label, mode string) (host string, port int, err error) {
+	a, node := s.alloc, s.node
+	if mode == "alloc" && s.own != nil {
+		for _, p := range a.Ports {
+			if p.Label == label {
+				if p.To > 0 {
+					return s.own.IP, p.To, nil
+				}
+				return s.own.IP, p.Value, nil
+			}
+		}
+		node = &structs.Node{Resources: structs.NodeResources{Networks: []structs.NodeNetwork{{IP: s.own.IP}}}}
+	}
 	if n := node.Resources.Networks; len(n) > 0 {
 		host = n[0].IP
 	}
@@ -181,11 +204,15 @@ func place(a *structs.Allocation, node *structs.Node, label string) (host string
 	return host, port, nil
 }
 
-func newCheckPlan(a *structs.Allocation, node *structs.Node, env *taskenv.Env, o *offer, s *serviceSpec, c *checkSpec, label string) (*checkPlan, error) {
+func newCheckPlan(on site, env *taskenv.Env, o *offer, s *serviceSpec, c *checkSpec, label string) (*checkPlan, error) {
 	if c.PortLabel != "" {
 		label = env.Replace(c.PortLabel)
 	}
-	host, port, err := place(a, node, label)
+	mode := s.AddressMode
+	if c.AddressMode != "" {
+		mode = c.AddressMode
+	}
+	host, port, err := on.place(label, mode)
 	if err != nil && c.Type != "script" { // which needs no port
 		return nil, err
 	}

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is a command to run inside a running task: in its control groups and, if it is isolated, its namespaces.
+// Entry is a command to run inside a running task: in its control groups, its network and, if it is isolated, its other
+// namespaces.
 // It belongs to the caller, not to the supervisor, and ends with the task.
 type Entry struct {
 	Task    Status
@@ -65,6 +66,9 @@ func Enter(e Entry) (*Running, error) {
 	const targetFD = launch.FDStdoutRead // nothing is pumped here
 	if e.Task.Isolated {
 		pre.Do("enter the task's namespaces", unix.SYS_SETNS, launch.N(targetFD), launch.N(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS|unix.CLONE_NEWPID))
+	}
+	if !sameNetwork(e.Task.PID) {
+		pre.Do("enter the task's network", unix.SYS_SETNS, launch.N(targetFD), launch.N(unix.CLONE_NEWNET))
 	}
 	c := p.Child()
 	c.Try(unix.SYS_SETSID)
@@ -144,6 +148,12 @@ func Enter(e Entry) (*Running, error) {
 		return nil, explain(&Spec{Path: e.Path}, err)
 	}
 	return r, nil
+}
+
+// sameNetwork reports whether a process has this one's network.
+func sameNetwork(pid int) bool {
+	var own, its unix.Stat_t
+	return unix.Stat("/proc/self/ns/net", &own) == nil && unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &its) == nil && own.Ino == its.Ino && own.Dev == its.Dev
 }
 
 // Wait returns the command's exit code (128+n for signal n). When ctx ends first the command is killed.

@@ -69,6 +69,9 @@ func (v view) readOnly(path string, flags int) (nr uintptr, args []launch.Arg) {
 func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	v, n := view{i, p, c}, launch.N[int]
 	c.Do("make namespaces", unix.SYS_UNSHARE, n(unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS))
+	if i.Hostname != "" {
+		c.Do("set the host's name", unix.SYS_SETHOSTNAME, p.S(i.Hostname), n(len(i.Hostname)))
+	}
 	v.mount("make mounts private", "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
 	v.stage()
 	// What stays writable is held before anything covers it or makes it read-only.
@@ -101,6 +104,7 @@ func (i *Isolation) program(p *launch.Program, c launch.Section) {
 	v.mount("mount /dev/shm", "shm", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=1777,size=%dm", shm))
 	v.files(held)
 	v.volumes()
+	v.etc()
 	if i.TmpDir != "" {
 		v.mount("protect /tmp", "", "/tmp", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV, "")
 	}
@@ -194,5 +198,17 @@ func (v view) volumes() {
 			v.mkdirs("/", x.Target)
 		}
 		v.mount("show "+x.Target, x.Stage, x.Target, "", unix.MS_BIND|unix.MS_REC, "")
+	}
+}
+
+// etc shows files of the allocation in place of others. A root of the task's own may lack those.
+func (v view) etc() {
+	for _, f := range v.Files {
+		if v.Root != nil {
+			v.mkdirs("/", filepath.Dir(f.Target))
+			v.c.Try(unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), v.p.S(f.Target), launch.N(unix.O_RDONLY|unix.O_CREAT|unix.O_CLOEXEC), launch.N(0o644))
+		}
+		v.mount("show "+f.Target, f.Source, f.Target, "", unix.MS_BIND, "")
+		v.mount("protect "+f.Target, "", f.Target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	}
 }

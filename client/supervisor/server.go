@@ -29,7 +29,7 @@ const (
 	startsMax   = 16               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
 	idleExit    = 60 * time.Second // without tasks and connections for so long, the supervisor ends
-	protocol    = 2                // of the calls below; another one makes the agent replace the supervisor
+	protocol    = 3                // of the calls below; another one makes the agent replace the supervisor
 	serviceName = "Supervisor"
 )
 

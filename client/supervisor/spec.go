@@ -33,6 +33,8 @@ type Spec struct {
 	Dir     string // working directory
 	Isolate *Isolation
 	User    *Credential // nil: as the agent
+	// NetNS is a file at which the network namespace is mounted that the task joins; "" is the supervisor's own.
+	NetNS   string
 	Limits  cgroup.Limits
 	NoFile  uint64 // RLIMIT_NOFILE, 0: the agent's
 	Posture Posture
@@ -98,7 +100,12 @@ type Isolation struct {
 	ReadOnly  bool   // everything but AllocRoot, TmpDir, /dev/shm and /proc can only be read
 	Rights    Rights
 	Volumes   []Volume
+	Hostname  string // of the task's uts namespace; "" is the host's
+	Files     []File
 }
+
+// File is a file below AllocRoot that the task sees elsewhere, too, and cannot change there.
+type File struct{ Source, Target string }
 
 // Volume is a directory of the host that the task sees elsewhere.
 type Volume struct {
@@ -135,8 +142,8 @@ func (s *Spec) Check() error {
 	if !validID.MatchString(s.ID) {
 		return fmt.Errorf("task id %.140q: want 1 to 128 of A-Z a-z 0-9 . _ - and no leading dot or dash", s.ID)
 	}
-	for what, p := range map[string]string{"command": s.Path, "working directory": s.Dir, "stdout": s.Stdout.Base, "stderr": s.Stderr.Base} {
-		if p == "" && (what == "stdout" || what == "stderr") {
+	for what, p := range map[string]string{"command": s.Path, "working directory": s.Dir, "stdout": s.Stdout.Base, "stderr": s.Stderr.Base, "network namespace": s.NetNS} {
+		if p == "" && (what == "stdout" || what == "stderr" || what == "network namespace") {
 			continue
 		}
 		if !filepath.IsAbs(p) {
@@ -172,6 +179,11 @@ func (s *Spec) program(g cgroup.Group) *launch.Program {
 	c.TryWriteFile("/proc/self/oom_score_adj", "0")
 	for _, f := range g.JoinFiles() {
 		c.WriteFile("join control group "+filepath.Base(filepath.Dir(f)), f, "0")
+	}
+	if s.NetNS != "" { // while the host's files are in sight
+		const namespace = 0 // register; nothing else has used it yet
+		c.Set(namespace, "open the network namespace "+s.NetNS, unix.SYS_OPENAT, launch.N(unix.AT_FDCWD), p.S(s.NetNS), launch.N(unix.O_RDONLY|unix.O_CLOEXEC))
+		c.Do("enter the network namespace", unix.SYS_SETNS, launch.R(namespace), launch.N(unix.CLONE_NEWNET))
 	}
 	const program = 2 // register; isolation uses 0 and 1
 	if s.Early {

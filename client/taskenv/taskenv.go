@@ -26,6 +26,8 @@ type Input struct {
 
 	Fabric map[string]string // variables of the node, under everything that the job says
 
+	Network *Network // of the allocation's own, nil where it has its node's
+
 	Gang *Gang // nil for a task that runs for itself
 
 	TaskRestarts      int64  // how often the task was started again within its allocation
@@ -35,6 +37,12 @@ type Input struct {
 	OwnSaved bool           // it is of this allocation
 
 	Inherit []string // names of variables of the agent's own environment that tasks get; nil for InheritDefault
+}
+
+// Network is where an allocation is in a network of its own.
+type Network struct {
+	IP        string
+	Interface string
 }
 
 // InheritDefault is what tasks get of the agent's own environment.
@@ -185,8 +193,8 @@ func CPUSet(cores []int64) string {
 	return b.String()
 }
 
-// network makes IP_, PORT_, ADDR_, HOST_IP_, HOST_PORT_, HOST_ADDR_ and ALLOC_PORT_ of each port. Networks are the
-// host's, so that the port inside and outside is the same unless the port says otherwise.
+// network makes IP_, PORT_, ADDR_, HOST_IP_, HOST_PORT_, HOST_ADDR_ and ALLOC_PORT_ of each port, and ALLOC_IP_, ALLOC_ADDR_
+// and ALLOC_INTERFACE_ in a network of the allocation's own. PORT_ is what the task binds; IP_ and ADDR_ are where others reach it.
 func (e *Env) network(in Input) {
 	ip := ""
 	if n := in.Node.Resources.Networks; len(n) > 0 {
@@ -206,6 +214,11 @@ func (e *Env) network(in Input) {
 		e.both("HOST_PORT_"+label, strconv.Itoa(p.Value))
 		e.both("ADDR_"+label, joinHostPort(host, p.Value))
 		e.both("HOST_ADDR_"+label, joinHostPort(host, p.Value))
+		if n := in.Network; n != nil {
+			e.both("ALLOC_IP_"+label, n.IP)
+			e.both("ALLOC_ADDR_"+label, joinHostPort(n.IP, inside))
+			e.both("ALLOC_INTERFACE_"+label, n.Interface)
+		}
 	}
 }
 

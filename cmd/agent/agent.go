@@ -25,6 +25,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/rawexec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/netns"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/gossip"
@@ -90,21 +91,23 @@ type ClientConfig struct {
 	Devices []fingerprint.DeviceFingerprinter
 	GPU     *gpu.Config  // how to look for NVIDIA GPUs; nil: not at all
 	Exec    exec.Options // Supervisor is filled in
+	Bridge  netns.Config // Dir and Log are filled in
 }
 
 // Agent is one process.
 type Agent struct {
-	cfg    Config
-	log    hclog.InterceptLogger
-	tel    *telemetry.Telemetry
-	tls    *tlsutil.Source
-	server *server.Server
-	client *client.Client
-	super  *supervisor.Client
-	gpus   *gpu.NVIDIA    // or nil
-	docker *docker.Driver // or nil
-	gossip *gossip.Gossip // of an agent without a server part
-	back   rpc.Caller
+	cfg      Config
+	log      hclog.InterceptLogger
+	tel      *telemetry.Telemetry
+	tls      *tlsutil.Source
+	server   *server.Server
+	client   *client.Client
+	super    *supervisor.Client
+	networks *netns.Manager
+	gpus     *gpu.NVIDIA    // or nil
+	docker   *docker.Driver // or nil
+	gossip   *gossip.Gossip // of an agent without a server part
+	back     rpc.Caller
 
 	listener net.Listener // HTTP
 	unix     net.Listener // HTTP for users of this machine
@@ -261,6 +264,12 @@ func (a *Agent) openClient() error {
 		drivers = append(drivers, fake.New())
 	}
 	cc.Drivers = driver.NewSet(drivers...)
+	bridge := cfg.Client.Bridge
+	bridge.Dir, bridge.Log = filepath.Join(cc.DataDir, "network"), a.log
+	if a.networks, err = netns.New(bridge); err != nil {
+		return fmt.Errorf("client: %w", err)
+	}
+	cc.Networks = a.networks
 	cc.Fingerprint.Devices = cfg.Client.Devices
 	a.openGPUs(&cc)
 	cc.Supervisor = a.supervisor()
@@ -471,6 +480,14 @@ func (a *Agent) Close() error {
 				_ = a.super.Shutdown(context.Background())
 			}
 			a.super.Close()
+		}
+		if a.networks != nil {
+			if a.cfg.Dev {
+				if err := a.networks.Sweep(func(string) bool { return false }); err != nil {
+					a.log.Warn("ending", "error", err)
+				}
+			}
+			a.networks.Close()
 		}
 		if a.temp != "" {
 			if err := removeTemp(a.temp); err != nil {

@@ -15,6 +15,7 @@ import (
 	drvexec "github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/netns"
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/agentconfig"
@@ -100,10 +101,20 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		denied = []string{"root"}
 	}
 	cfg.Client = &ClientConfig{
-		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
+		Servers: c.ClientServers(), Join: cl.GossipJoin, Config: cc, Bridge: netns.Config{Bridge: cl.BridgeNetworkName, Subnet: cl.BridgeNetworkSubnet}, RawExec: c.Plugin.RawExec.Config.Enabled, Fake: c.Dev,
 		Exec: drvexec.Options{
 			DefaultUser: exec.DefaultUser, DeniedUsers: denied, AllowCaps: exec.AllowCaps, NoFilter: exec.Seccomp == "off", NoFile: uint64(exec.NoFile), RootDirs: exec.RootDirs,
 		},
+	}
+	b := &cfg.Client.Bridge
+	if b.Bridge == "" {
+		b.Bridge = netns.BridgeDefault
+	}
+	if b.Subnet == "" {
+		b.Subnet = netns.SubnetDefault
+	}
+	if _, err := netns.Check(b.Bridge, b.Subnet); err != nil {
+		return cfg, fmt.Errorf("client.%w", err)
 	}
 	if _, err := drvexec.ParseCaps(exec.AllowCaps); err != nil {
 		return cfg, fmt.Errorf("plugin.exec.config.allow_caps: %w", err)

@@ -42,8 +42,8 @@ var noEffect = map[string]map[string]string{
 	"client": {
 		"state_dir": "state is kept in data_dir/client", "alloc_mounts_dir": "mounts are made within the allocation's directory", "chroot_env": "the exec driver shows the machine's directories read-only",
 		"no_host_uuid": "the node's id never comes from the machine", "gc_volumes_on_client_gc": "there are no dynamic host volumes", "template": "templates have fixed settings",
-		"artifact": "artifacts have fixed limits", "cni_path": noCNI, "cni_config_dir": noCNI, "bridge_network_name": noCNI, "bridge_network_subnet": noCNI,
-		"bridge_network_subnet_ipv6": noCNI, "bridge_network_hairpin_mode": noCNI, "host_network": "there is one network", "nomad_service_discovery": "there is no service registry",
+		"artifact": "artifacts have fixed limits", "cni_path": noCNI, "cni_config_dir": noCNI,
+		"bridge_network_subnet_ipv6": "the bridge network is one of IPv4", "bridge_network_hairpin_mode": "it is always on", "host_network": "there is one network", "nomad_service_discovery": "there is no service registry",
 		"cgroup_parent": "control groups are made below the agent's own", "reservable_cores": "all cores but client.reserved.cores can be reserved",
 		"cpu_disable_dmidecode": "dmidecode is not run", "preferred_address_family": "the address of the interface is taken", "intro_token": "clients prove themselves by their certificate",
 		"users": "there are no dynamic users", "fingerprint": "fingerprints have no settings", "node_max_allocs": "allocations are bounded by resources",
@@ -57,7 +57,7 @@ var noEffect = map[string]map[string]string{
 	"plugin.nvidia":   {"args": "it is built in"},
 	"plugin.docker.config": {
 		"tls": "name the engine's socket, or a tunnel's", "logging": "the agent collects the logs", "extra_labels": "containers carry the labels of their node, allocation and task",
-		"infra_image": noCNI, "infra_image_pull_timeout": noCNI, "disable_log_collection": "a task's logs block can disable them", "pids_limit": "tasks have the agent's limit",
+		"infra_image": "containers do not join the network of their allocation", "infra_image_pull_timeout": "containers do not join the network of their allocation", "disable_log_collection": "a task's logs block can disable them", "pids_limit": "tasks have the agent's limit",
 		"image_pull_timeout": "a job may set it; a pull ends when it makes no progress", "nvidia_runtime": "it is called nvidia", "container_exists_attempts": "containers are found again by name",
 		"oom_score_adj": "a job may set it", "windows_allow_insecure_container_admin": "it is for Windows",
 	},
@@ -96,6 +96,6 @@ const (
 	keys     = "keys of variables are rotated and removed by `muster operator root keyring`, not by time"
 	ttl      = "the servers choose the time between heartbeats"
 	noCSI    = "there are no CSI volumes"
-	noCNI    = "there is no bridge network"
+	noCNI    = "there are no CNI plugins"
 	cacheTTL = "tokens and policies are read from state, not cached"
 )

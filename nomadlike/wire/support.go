@@ -127,18 +127,16 @@ var supportTable = []typeSupport{
 		}},
 	{typ: reflect.TypeFor[ScalingPolicy](), block: "scaling", supported: "Min Max Policy Enabled Type", server: "ID Namespace Target CreateIndex ModifyIndex"},
 	{typ: reflect.TypeFor[Consul](), block: "consul", all: Refused},
-	{typ: reflect.TypeFor[NetworkResource](), block: "network", supported: "ReservedPorts DynamicPorts", server: "Device CIDR IP",
+	{typ: reflect.TypeFor[NetworkResource](), block: "network", supported: "ReservedPorts DynamicPorts DNS Hostname", server: "Device CIDR IP",
 		ignored: map[string]note{
 			"MBits": {why: "without effect: bandwidth is not limited"},
-			"DNS":   {why: "without effect: tasks use the resolver of their node in this build"},
 		},
 		refused: map[string]note{
-			"Mode":     {why: `only "host" and "none" are supported by this build`, only: not("", "host", "none"), value: `other than "host" and "none"`},
-			"Hostname": {why: "needs network mode bridge, which is not supported by this build"},
-			"CNI":      {why: "not supported by this build"},
+			"Mode": {why: `only "bridge", "host" and "none" are supported: there are no CNI plugins`, only: not("", "bridge", "host", "none"), value: `other than "bridge", "host" and "none"`},
+			"CNI":  {why: "not supported: there are no CNI plugins"},
 		}},
 	{typ: reflect.TypeFor[CNIConfig](), block: "network > cni", all: Refused},
-	{typ: reflect.TypeFor[DNSConfig](), block: "network > dns", all: Ignored},
+	{typ: reflect.TypeFor[DNSConfig](), block: "network > dns", supported: "Servers Searches Options"},
 	{typ: reflect.TypeFor[Port](), block: "network > port", supported: "Label Value To HostNetwork IgnoreCollision"},
 
 	{typ: reflect.TypeFor[Task](), block: "task",

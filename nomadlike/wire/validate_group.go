@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -239,6 +240,7 @@ func (v *validator) networks(w string, g *TaskGroup) {
 			continue
 		}
 		v.count(w+", network, port", len(n.ReservedPorts)+len(n.DynamicPorts))
+		v.ownNetwork(w+", network", g, n)
 		if n.Mode == "none" && len(n.ReservedPorts)+len(n.DynamicPorts) > 0 {
 			v.errorf(w+", network", "mode \"none\" has no network, so it cannot have ports")
 		}
@@ -263,6 +265,49 @@ func (v *validator) networks(w string, g *TaskGroup) {
 					v.errorf(pw, "static port %d is also asked for by %q; they cannot both have it", p.Value, other)
 				}
 				static[key] = p.Label
+			}
+		}
+	}
+}
+
+// ownNetwork checks what a network block asks for beside ports.
+func (v *validator) ownNetwork(w string, g *TaskGroup, n *NetworkResource) {
+	if n.Mode == structs.NetworkBridge || n.Mode == structs.NetworkNone {
+		if g.Gang != nil || g.Launch != nil {
+			v.errorf(w+".mode", "%q: the members of a gang and the ranks of a launch meet at addresses of their nodes; use mode \"host\"", n.Mode)
+		}
+	}
+	if n.Mode == structs.NetworkBridge {
+		for _, t := range g.Tasks {
+			if t == nil || t.Driver == "" || structs.JoinsNetwork(t.Driver) {
+				continue
+			}
+			if t.Driver == structs.DockerDriver {
+				v.errorf(w+".mode", "task %q: containers cannot join the network of their allocation; leave the mode out, and set network_mode = \"bridge\" and ports in the task's config", t.Name)
+			} else {
+				v.errorf(w+".mode", "task %q: tasks of driver %q cannot join the network of their allocation; exec and raw_exec can", t.Name, t.Driver)
+			}
+		}
+	}
+	if n.Hostname != "" {
+		if n.Mode != structs.NetworkBridge {
+			v.errorf(w+".hostname", "only a network of mode \"bridge\" has a hostname of its own")
+		} else if !interpolated(n.Hostname) {
+			if err := structs.CheckHostname(n.Hostname); err != nil {
+				v.errorf(w+".hostname", "%v", err)
+			}
+		}
+	}
+	if d := n.DNS; d != nil {
+		v.count(w+", dns", len(d.Servers)+len(d.Searches)+len(d.Options))
+		for _, s := range d.Servers {
+			if _, err := netip.ParseAddr(s); err != nil {
+				v.errorf(w+", dns.servers", "%.64q is not an IP address", s)
+			}
+		}
+		for _, s := range slices.Concat(d.Searches, d.Options) {
+			if s == "" || len(s) > 255 || strings.ContainsAny(s, " \t") || hasControl(s) {
+				v.errorf(w+", dns", "%.64q: searches and options are single words", s)
 			}
 		}
 	}

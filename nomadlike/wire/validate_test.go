@@ -99,7 +99,24 @@ func TestValidate(t *testing.T) {
 		{"port collision", "service", func(j *Job) {
 			g(j).Networks = []*NetworkResource{{ReservedPorts: []Port{{Label: "a", Value: 80}, {Label: "b", Value: 80}}}}
 		}, "also asked for"},
-		{"bridge", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Mode: "bridge"}} }, `network, mode: only "host" and "none" are supported`},
+		{"cni", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Mode: "cni/net"}} }, `network, mode: only "bridge", "host" and "none" are supported`},
+		{"bridge for docker", "service", func(j *Job) {
+			g(j).Networks, g(j).Tasks[0].Driver = []*NetworkResource{{Mode: "bridge"}}, "docker"
+		}, `containers cannot join the network of their allocation; leave the mode out, and set network_mode = "bridge"`},
+		{"bridge for a driver that knows none", "service", func(j *Job) {
+			g(j).Networks, g(j).Tasks[0].Driver = []*NetworkResource{{Mode: "bridge"}}, "java"
+		}, `tasks of driver "java" cannot join the network of their allocation; exec and raw_exec can`},
+		{"bridge for a gang", "batch", func(j *Job) {
+			g(j).Networks, g(j).Gang = []*NetworkResource{{Mode: "bridge"}}, &Gang{}
+		}, `"bridge": the members of a gang and the ranks of a launch meet at addresses of their nodes; use mode "host"`},
+		{"hostname without bridge", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Hostname: "a"}} }, `only a network of mode "bridge" has a hostname`},
+		{"bad hostname", "service", func(j *Job) { g(j).Networks = []*NetworkResource{{Mode: "bridge", Hostname: "a b"}} }, `"a b" is not a host's name`},
+		{"bad resolver", "service", func(j *Job) {
+			g(j).Networks = []*NetworkResource{{DNS: &DNSConfig{Servers: []string{"one.example"}}}}
+		}, `dns.servers: "one.example" is not an IP address`},
+		{"bad search", "service", func(j *Job) {
+			g(j).Networks = []*NetworkResource{{DNS: &DNSConfig{Searches: []string{"a\nnameserver 192.0.2.1"}}}}
+		}, `searches and options are single words`},
 		{"canary", "service", func(j *Job) { j.Update = &UpdateStrategy{Canary: ptr(1)} }, "update, canary: canaries are not supported yet"},
 		{"update times", "service", func(j *Job) { j.Update = &UpdateStrategy{MinHealthyTime: wdur(time.Hour)} }, "less than healthy_deadline"},
 		{"migrate batch", "batch", func(j *Job) { g(j).Migrate = &MigrateStrategy{} }, "only service jobs migrate"},

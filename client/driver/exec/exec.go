@@ -50,6 +50,9 @@ func New(opt Options) *Driver {
 // Name is "exec".
 func (d *Driver) Name() string { return "exec" }
 
+// JoinsNetwork implements driver.NetworkJoiner.
+func (d *Driver) JoinsNetwork() bool { return true }
+
 // Fingerprint tells whether tasks can be isolated here.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	no := func(format string, args ...any) driver.Fingerprint {
@@ -184,6 +187,13 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	iso := &supervisor.Isolation{
 		ShmMiB: cfg.Resources.ShmMiB, Rights: rights, Root: root, ReadOnly: v.Bool("readonly_rootfs"), AllocRoot: cfg.Dirs.AllocRoot,
+		Hostname: cfg.Hostname,
+	}
+	for _, m := range cfg.Etc {
+		if !strings.HasPrefix(m.Source, cfg.Dirs.AllocRoot+"/") || cfg.Dirs.AllocRoot == "" {
+			return nil, fmt.Errorf("exec: %s is not below the allocation's directory", m.Source)
+		}
+		iso.Files = append(iso.Files, supervisor.File{Source: m.Source, Target: m.Target})
 	}
 	if iso.Volumes, err = volumes(cfg, root != nil); err != nil {
 		return nil, err
@@ -208,7 +218,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	spec := &supervisor.Spec{
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
-		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile, Posture: posture,
+		Isolate: iso, User: cred, Limits: limits, NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS,
 	}
 	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)

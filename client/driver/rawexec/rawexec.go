@@ -29,6 +29,9 @@ func New(opt Options) *Driver { return &Driver{opt} }
 // Name is "raw_exec".
 func (d *Driver) Name() string { return "raw_exec" }
 
+// JoinsNetwork implements driver.NetworkJoiner.
+func (d *Driver) JoinsNetwork() bool { return true }
+
 // Fingerprint tells whether the driver works here.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	if !d.opt.Enabled {
@@ -81,7 +84,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	spec := &supervisor.Spec{
 		ID: cfg.TaskID, Path: path, Argv: append([]string{v.String("command")}, v.List("args")...), Env: process.Environ(cfg.Env), Dir: dir,
-		NoFile: cfg.NoFile, Posture: posture, Limits: cgroup.Limits{PidsMax: limit},
+		NoFile: cfg.NoFile, Posture: posture, NetNS: cfg.NetNS, Limits: cgroup.Limits{PidsMax: limit},
 	}
 	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)

@@ -71,6 +71,10 @@ client {
   }
   network_interface = "lo"
   network_speed     = 1000
+
+  bridge_network_name   = "muster"
+  bridge_network_subnet = "172.26.64.0/20"
+
   cpu_total_compute = 16000
   memory_total_mb   = 32768
   disk_total_mb     = 100000
