@@ -317,28 +317,31 @@ func (s *Service) recover() error {
 func socketPath(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/sock", dir.Fd()) }
 
 // Relax lets the kernel wake this process's threads a little late. The Go runtime has one that looks after threads in
-// system calls; while there are some, and a supervisor makes little else, as does an agent that starts tasks, it wants to
-// be woken every 20 us, which costs more than what it looks after. Tasks get the kernel's usual slack back (Spec.program).
-func Relax() {
+// system calls; while there are some, and a supervisor makes little else, as does an agent that starts tasks or syncs a log,
+// it wants to be woken every 20 us, which costs more than what it looks after. Tasks get the kernel's usual slack back
+// (Spec.program).
+func Relax(slack time.Duration) {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return
 	}
 	for _, t := range threads { // threads that are made later inherit it
-		procfile.Write("/proc/"+t.Name()+"/timerslack_ns", strconv.Itoa(timerSlack))
+		procfile.Write("/proc/"+t.Name()+"/timerslack_ns", strconv.FormatInt(slack.Nanoseconds(), 10))
 	}
 }
 
-// timerSlack of supervisor and agent, and of their tasks, in ns.
+// How late threads may wake.
 const (
-	timerSlack     = 300_000
-	taskTimerSlack = 50_000 // the kernel's default
+	TaskSlack   = 300 * time.Microsecond // of a process that starts tasks
+	ServerSlack = time.Millisecond       // of one that does not; a sync of the log takes about as long
 )
+
+const taskTimerSlack = 50_000 // of tasks: the kernel's default, in ns
 
 // run is the supervisor process.
 func run(ctx context.Context, dir string) error {
 	debug.SetGCPercent(400) // there is little to collect, but every collection looks at every task's stacks
-	Relax()
+	Relax(TaskSlack)
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -128,6 +128,7 @@ func New(cfg Config) (a *Agent, err error) {
 	a = &Agent{cfg: cfg, log: cfg.Log, started: time.Now()}
 	if cfg.Server != nil {
 		gcpace.Start(gcpace.Server)
+		supervisor.Relax(supervisor.ServerSlack)
 	} else {
 		gcpace.Start(gcpace.Node)
 	}
@@ -243,7 +244,7 @@ func (a *Agent) openClient() error {
 		cc.DataDir = filepath.Join(cfg.DataDir, "client")
 	}
 	var err error
-	supervisor.Relax()
+	supervisor.Relax(supervisor.TaskSlack)
 	if a.super, err = supervisor.Open(filepath.Join(cfg.DataDir, "supervisor"), ""); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}

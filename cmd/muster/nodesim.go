@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/muster-sched/muster/client/sim"
+	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/tlsutil"
@@ -98,6 +99,7 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 		}
 	}
 	gcpace.Start(gcpace.Nodes)
+	supervisor.Relax(supervisor.ServerSlack)
 	fleet, err := sim.New(o.cfg)
 	if err != nil {
 		return err

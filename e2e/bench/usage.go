@@ -62,30 +62,32 @@ func procUsage(pid int) (cpu, mib float64) {
 	return (user + sys) / 100, pages * float64(os.Getpagesize()) / (1 << 20)
 }
 
-// profile profiles every process for d, in the background; wait for the returned function before the next.
+// profile profiles every process for d, its processor time and what it allocates, in the background; wait for the returned function before the next.
 func (c *cluster) profile(name string, d time.Duration) (wait func()) {
 	if profiles == "" {
 		return func() {}
 	}
 	var wg sync.WaitGroup
 	get := func(who, base string) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			hc := &http.Client{Timeout: d + 30*time.Second}
-			resp, err := hc.Get(fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", base, max(1, int(d.Seconds()))))
-			if err != nil {
-				fmt.Fprintln(os.Stderr, "bench: profile:", err)
-				return
-			}
-			defer resp.Body.Close()
-			f, err := os.Create(filepath.Join(profiles, name+"-"+who+".pprof"))
-			if err != nil {
-				fatal(err)
-			}
-			defer f.Close()
-			_, _ = io.Copy(f, resp.Body)
-		}()
+		for kind, ending := range map[string]string{"profile": ".pprof", "allocs": "-allocs.pprof"} {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				hc := &http.Client{Timeout: d + 30*time.Second}
+				resp, err := hc.Get(fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", base, kind, max(1, int(d.Seconds()))))
+				if err != nil {
+					fmt.Fprintln(os.Stderr, "bench: profile:", err)
+					return
+				}
+				defer resp.Body.Close()
+				f, err := os.Create(filepath.Join(profiles, name+"-"+who+ending))
+				if err != nil {
+					fatal(err)
+				}
+				defer f.Close()
+				_, _ = io.Copy(f, resp.Body)
+			}()
+		}
 	}
 	lead := c.leader()
 	for i := range c.procs {
