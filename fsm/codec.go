@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"fmt"
+	"reflect"
+	"sync"
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
@@ -111,10 +113,21 @@ func Encode(cmd structs.Command) ([]byte, error) {
 	return b, nil
 }
 
+// scratches are for the bodies of entries, which are copied when their length is known.
+var scratches = sync.Pool{New: func() any { return new([]byte) }}
+
+// scratchMax is what one may keep.
+const scratchMax = 64 << 10
+
 func encode(cmd structs.Command, depth int) ([]byte, error) {
-	body, err := encodeBody(cmd, depth)
+	scratch := scratches.Get().(*[]byte)
+	defer scratches.Put(scratch)
+	body, err := appendBody((*scratch)[:0], cmd, depth)
 	if err != nil {
 		return nil, err
+	}
+	if cap(body) <= scratchMax {
+		*scratch = body
 	}
 	env := envelope{Time: cmd.Time, Body: body}
 	if cmd.Seed != (structs.Seed{}) {
@@ -128,7 +141,8 @@ func encode(cmd structs.Command, depth int) ([]byte, error) {
 	return pack.Append(b, &env), nil
 }
 
-func encodeBody(cmd structs.Command, depth int) ([]byte, error) {
+// appendBody writes the body of a command after b.
+func appendBody(b []byte, cmd structs.Command, depth int) ([]byte, error) {
 	wrong := func() ([]byte, error) {
 		return nil, structs.Errorf(structs.CodeInternal, "command type %d cannot have a body of type %T", cmd.Type, cmd.Body)
 	}
@@ -139,7 +153,7 @@ func encodeBody(cmd structs.Command, depth int) ([]byte, error) {
 		if cmd.Type != structs.CmdPlan || body == nil {
 			return wrong()
 		}
-		return appendPlan(nil, body), nil
+		return appendPlan(b, body), nil
 	case *structs.PlansCommand:
 		if cmd.Type != structs.CmdPlans || body == nil {
 			return wrong()
@@ -151,7 +165,7 @@ func encodeBody(cmd structs.Command, depth int) ([]byte, error) {
 			}
 			p.Parts = append(p.Parts, appendPlan(nil, e))
 		}
-		return pack.Append(nil, &p), nil
+		return pack.Append(b, &p), nil
 	case *structs.BatchCommand:
 		if cmd.Type != structs.CmdBatch || body == nil {
 			return wrong()
@@ -167,13 +181,13 @@ func encodeBody(cmd structs.Command, depth int) ([]byte, error) {
 			}
 			p.Parts = append(p.Parts, e)
 		}
-		return pack.Append(nil, &p), nil
+		return pack.Append(b, &p), nil
 	}
 	mk := bodies[cmd.Type]
-	if mk == nil || fmt.Sprintf("%T", mk()) != fmt.Sprintf("%T", cmd.Body) {
+	if mk == nil || reflect.TypeOf(mk()) != reflect.TypeOf(cmd.Body) {
 		return wrong()
 	}
-	return pack.Append(nil, cmd.Body), nil
+	return pack.Append(b, cmd.Body), nil
 }
 
 // Decode reads a log entry. An entry of an unknown type gives an *UnknownCommandError, or with IgnorableFlag a command

@@ -105,7 +105,7 @@ func appendPlan(b []byte, p *structs.PlanEntry) []byte {
 		SnapshotIndex: p.SnapshotIndex, Groups: p.Groups, Evals: p.Evals, Workload: p.Workload, LinkNext: p.LinkNext,
 		QueueEpoch: p.QueueEpoch, Reservation: p.Reservation, Rosters: p.Rosters,
 	}
-	w := planWriter{names: map[string]uint64{}}
+	w := planWriter{names: map[string]uint64{}, b: make([]byte, 0, 64+32*len(p.Nodes))}
 	w.uint(uint64(len(p.Nodes)))
 	for _, n := range p.Nodes {
 		w.b = append(w.b, n.ID[:]...)
@@ -127,7 +127,7 @@ func appendPlan(b []byte, p *structs.PlanEntry) []byte {
 			w.b = append(w.b, u.ID[:]...)
 		}
 	}
-	head := pack.Append(nil, &h)
+	head := pack.Append(make([]byte, 0, 512), &h)
 	b = append(b, planVersion)
 	b = binary.AppendUvarint(b, uint64(len(head)))
 	b = append(b, head...)

@@ -10,8 +10,28 @@ import (
 // nothing before they are committed (D7). An Overlay is an immutable value: Add and Remove give new ones and copy only
 // what they touch. The zero Overlay is empty. An allocation that is in the view already is not counted twice.
 type Overlay struct {
-	shards *[256][]flightNode // by first byte of the node id, then sorted by id; nil: empty
-	plans  []flightPlan       // in the order they were added
+	shards *flightShards // by first byte of the node id, then sorted by id; nil: empty
+	plans  []flightPlan  // in the order they were added
+}
+
+// flightShards has two levels, because the plan of one allocation touches one of the 256 shards, and all of them are 6 KiB.
+type flightShards [16]*flightPage
+
+// flightPage is the shards of 16 first bytes.
+type flightPage [16][]flightNode
+
+// at gives a shard to read.
+func (s *flightShards) at(b byte) []flightNode {
+	if s == nil || s[b>>4] == nil {
+		return nil
+	}
+	return s[b>>4][b&15]
+}
+
+// flightOwned says what of an overlay that is being made was copied already.
+type flightOwned struct {
+	pages  [16]bool
+	shards [256]bool
 }
 
 type flightNode struct {
@@ -54,11 +74,11 @@ func (f Overlay) stopping(id structs.AllocID) bool {
 // false are left out; nil means all.
 func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 	p := flightPlan{id: id, job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}}
-	next := Overlay{shards: new([256][]flightNode)}
+	next := Overlay{shards: new(flightShards)}
 	if f.shards != nil {
 		*next.shards = *f.shards
 	}
-	var owned [256]bool
+	var owned flightOwned
 	fresh := make([][]flightHeld, len(e.Nodes))
 	for i := range e.Parts {
 		if accepted != nil && !accepted[i] {
@@ -96,9 +116,9 @@ func (f Overlay) Remove(id uint64) Overlay {
 	if len(f.plans) == 1 {
 		return Overlay{}
 	}
-	next := Overlay{shards: new([256][]flightNode), plans: slices.Concat(f.plans[:at], f.plans[at+1:])}
+	next := Overlay{shards: new(flightShards), plans: slices.Concat(f.plans[:at], f.plans[at+1:])}
 	*next.shards = *f.shards
-	var owned [256]bool
+	var owned flightOwned
 	for _, node := range f.plans[at].nodes {
 		s := next.shard(&owned, node[0])
 		i, found := findFlight(*s, node)
@@ -120,16 +140,24 @@ func findFlight(s []flightNode, node structs.NodeID) (int, bool) {
 }
 
 // shard gives a shard that may be written to.
-func (f *Overlay) shard(owned *[256]bool, b byte) *[]flightNode {
-	s := &f.shards[b]
-	if !owned[b] {
+func (f *Overlay) shard(owned *flightOwned, b byte) *[]flightNode {
+	page := &f.shards[b>>4]
+	if !owned.pages[b>>4] {
+		mine := new(flightPage)
+		if *page != nil {
+			*mine = **page
+		}
+		*page, owned.pages[b>>4] = mine, true
+	}
+	s := &(*page)[b&15]
+	if !owned.shards[b] {
 		*s = slices.Clone(*s)
-		owned[b] = true
+		owned.shards[b] = true
 	}
 	return s
 }
 
-func (f *Overlay) put(owned *[256]bool, node structs.NodeID, hs ...flightHeld) {
+func (f *Overlay) put(owned *flightOwned, node structs.NodeID, hs ...flightHeld) {
 	s := f.shard(owned, node[0])
 	i, found := findFlight(*s, node)
 	if !found {
@@ -141,10 +169,7 @@ func (f *Overlay) put(owned *[256]bool, node structs.NodeID, hs ...flightHeld) {
 
 // on lists what plans in flight will hold on a node.
 func (f Overlay) on(node structs.NodeID) []flightHeld {
-	if f.shards == nil {
-		return nil
-	}
-	s := f.shards[node[0]]
+	s := f.shards.at(node[0])
 	if i, found := findFlight(s, node); found {
 		return s[i].held
 	}
@@ -156,9 +181,9 @@ func (f Overlay) each(fn func(node structs.NodeID)) {
 	if f.shards == nil {
 		return
 	}
-	for b := range f.shards {
-		for i := range f.shards[b] {
-			fn(f.shards[b][i].node)
+	for b := range 256 {
+		for _, n := range f.shards.at(byte(b)) {
+			fn(n.node)
 		}
 	}
 }
