@@ -82,6 +82,12 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 		}
 	}
 	fill(&g.wants, missing)
+	if m.spent { // nobody joins it any more, and who is still there goes at the same time
+		if g.spares = m.spares; len(m.live) == 0 {
+			m.giveBack()
+		}
+		return
+	}
 	have := len(m.live) + m.done + missing
 	fill(&g.grow, max(0, tg.Most()-have-len(m.delayed)))
 	if g.restart {

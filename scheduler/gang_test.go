@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
@@ -357,5 +358,39 @@ func TestSmallerGangKeepsMembers(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(got, []int{0, 1}) {
 		t.Errorf("placed indexes %v, want the member as 0 and the spare as 1", got)
+	}
+}
+
+// TestSpentGangDoesNotGrow: when the time of a batch gang has run out, nobody joins it in the place of its members.
+func TestSpentGangDoesNotGrow(t *testing.T) {
+	j := job("train", 4)
+	j.Type = structs.JobBatch
+	j.Groups[0].Gang = &structs.Gang{Min: 2}
+	j.Groups[0].MaxRunDuration = time.Minute
+	now := structs.LogTime(time.Hour)
+	n := node(1)
+	var as []*structs.Allocation
+	for i := range 2 {
+		as = append(as, &structs.Allocation{ID: structs.AllocID{byte(i + 1)}, Namespace: "default", JobID: "train", Job: j, Group: "g", NameIndex: i, NodeID: n.ID,
+			Resources: structs.GroupVector(j.Groups[0]), Desired: structs.DesiredRun, Client: structs.ClientRunning, CreateIndex: 6, CreateTime: 1, StartedAt: 1})
+	}
+	roster := &structs.Roster{Namespace: "default", JobID: "train", Group: "g", Epoch: 1, Members: []structs.RosterMember{{Alloc: as[0].ID}, {Alloc: as[1].ID}}}
+	for _, stopped := range []bool{false, true} {
+		for i := range as {
+			if a := *as[i]; stopped {
+				a.Desired, a.DesiredDesc = structs.DesiredStop, structs.DescMaxRun
+				as[i] = &a
+			}
+		}
+		l := load(j, 1, as...)
+		l.Rosters = []*structs.Roster{roster}
+		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(7, []*structs.Node{n}, as, nil), Now: now, Pending: []scheduler.Workload{l}}, binpack)
+		for _, e := range plan.Entries {
+			for _, p := range e.Parts {
+				if len(p.Places) > 0 {
+					t.Errorf("stopped %v: %d members join", stopped, len(p.Places))
+				}
+			}
+		}
 	}
 }
