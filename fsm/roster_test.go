@@ -21,6 +21,13 @@ func members(s *state.Snapshot, j *structs.Job, tg *structs.Group) (n int) {
 			n++
 		}
 	}
+	if r != nil {
+		for _, m := range r.Members {
+			if s.AllocByID(m.Alloc) == nil { // it had succeeded, and was collected
+				n++
+			}
+		}
+	}
 	return n
 }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -29,6 +30,7 @@ type books struct {
 	owed    []*decision                             // with a promise whose start nobody has asked for yet
 	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
 	shut    map[string]structs.JobKey               // queues in which nobody may pass, and whom
+	behind  map[string]*passing                     // queues in which only some may (Queue.BackfillMaxJobs)
 	rules   map[string]*structs.Queue
 	path    string // of the rule asked for last
 	last    *structs.Queue
@@ -391,6 +393,39 @@ func (b *books) passed(w *Workload) (structs.JobKey, bool) {
 	return k, ok
 }
 
+// passing is how many jobs of a queue were tried behind the first that found no room.
+type passing struct {
+	head  structs.JobKey
+	tried int64
+}
+
+// beyond reports whether so many of the workload's queue have been tried behind a blocked one that it waits for the next
+// pass, and why. One that is not counts as tried.
+func (b *books) beyond(w *Workload) *structs.Refusal {
+	path := w.QueueName()
+	p := b.behind[path]
+	if p == nil {
+		return nil
+	}
+	if most := b.rule(path).BackfillMaxJobs; p.tried >= most {
+		return &structs.Refusal{Code: structs.ReasonPriority, Dimension: fmt.Sprintf("not tried in this pass: beyond backfill_max_jobs = %d behind job %s in queue %s", most, p.head.ID, path)}
+	}
+	p.tried++
+	return nil
+}
+
+// heads notes a workload that found no room, if only some of its queue may be tried behind it.
+func (b *books) heads(w *Workload) {
+	path := w.QueueName()
+	if b.rule(path).BackfillMaxJobs == 0 || b.behind[path] != nil {
+		return
+	}
+	if b.behind == nil {
+		b.behind = map[string]*passing{}
+	}
+	b.behind[path] = &passing{head: w.Key}
+}
+
 // reserve promises capacity to what the decision could not place, by the queue's rule of backfilling.
 func (d *decision) reserve() {
 	b := d.books
@@ -402,6 +437,7 @@ func (d *decision) reserve() {
 		return
 	}
 	path := d.load.QueueName()
+	b.heads(d.load)
 	if b.rule(path).Backfill == structs.BackfillNone {
 		if b.shut == nil {
 			b.shut = make(map[string]structs.JobKey)

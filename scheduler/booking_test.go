@@ -417,3 +417,39 @@ func TestBackfillDelaysNoPromise(t *testing.T) {
 	}
 	t.Logf("%d checks, %d placements past a promise, %d promises by guessed ends", checks, passed, guessed)
 }
+
+// TestBackfillMaxJobs: behind the first job that finds no room only so many are tried in a pass, and the others are told so.
+func TestBackfillMaxJobs(t *testing.T) {
+	n := node(1)
+	big := job("big", 1)
+	big.Groups[0].Tasks[0].Resources.CPU = 5000
+	for _, c := range []struct {
+		most   int64
+		placed string
+	}{{0, "[a b c d]"}, {1, "[a]"}, {3, "[a b c]"}} {
+		in := scheduler.Input{View: scheduler.NewView(7, []*structs.Node{n}, nil, nil), Now: bookNow, Pending: []scheduler.Workload{load(big, 1)},
+			Queues: &scheduler.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillMaxJobs: c.most}}}}
+		for i, name := range []string{"a", "b", "c", "d"} {
+			in.Pending = append(in.Pending, load(job(name, 1), i+2))
+		}
+		plan, rep := scheduler.Schedule(in, binpack)
+		var placed []string
+		for _, e := range plan.Entries {
+			if len(e.Parts) > 0 {
+				placed = append(placed, e.JobID)
+			}
+		}
+		if got := fmt.Sprint(placed); got != c.placed {
+			t.Errorf("at most %d: placed %s, want %s", c.most, got, c.placed)
+		}
+		for _, r := range rep.Workloads[1:] {
+			if !r.Failed {
+				continue
+			}
+			want := fmt.Sprintf("not tried in this pass: beyond backfill_max_jobs = %d behind job big in queue default", c.most)
+			if x := r.Groups[0]; x.Code != structs.ReasonPriority || len(x.Refusals) != 1 || x.Refusals[0].Dimension != want {
+				t.Errorf("%s: %+v", r.Key.ID, x)
+			}
+		}
+	}
+}

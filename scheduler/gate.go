@@ -15,10 +15,16 @@ func (d *decision) gated() bool {
 	}
 	if why == nil {
 		ahead, passed := d.books.passed(d.load)
-		if !passed || d.restarting() { // it takes no more than it had
+		switch {
+		case d.restarting(): // it takes no more than it had
+		case passed:
+			why = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "nobody passes " + ahead.ID + " in queue " + d.load.QueueName()}
+		case d.wantsAny():
+			why = d.books.beyond(d.load)
+		}
+		if why == nil {
 			return false
 		}
-		why = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "nobody passes " + ahead.ID + " in queue " + d.load.QueueName()}
 	}
 	for _, g := range d.rec.groups {
 		g.refused = why

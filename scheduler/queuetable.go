@@ -94,6 +94,7 @@ func inherit(q, p *structs.Queue) {
 	q.PreemptDelta = cmp.Or(q.PreemptDelta, p.PreemptDelta)
 	q.AgingMax = cmp.Or(q.AgingMax, p.AgingMax)
 	q.BackfillWindow = cmp.Or(q.BackfillWindow, p.BackfillWindow)
+	q.BackfillMaxJobs = cmp.Or(q.BackfillMaxJobs, p.BackfillMaxJobs)
 }
 
 // Billing are the weights of the queue of a path, its own or inherited; nil for none.

@@ -69,6 +69,9 @@ type Queue struct {
 	// BackfillWindow is how far ahead capacity is promised to blocked workloads: one that could start only later has no
 	// promise yet, until it has waited for MaxWait. 0: any time.
 	BackfillWindow time.Duration
+	// BackfillMaxJobs is how many jobs of the queue a pass tries behind the first one that found no room; the others wait for
+	// the next pass, and are told so. 0: all.
+	BackfillMaxJobs int64
 
 	// Caps; 0 means none.
 	RunningMax         int64 // jobs with an allocation that holds, in the queue

@@ -103,7 +103,8 @@ func (q *Queue) Check() *Error {
 		name string
 		v    int64
 	}{{"running_max", q.RunningMax}, {"submitted_max", q.SubmittedMax}, {"running_user_max", q.RunningUserMax}, {"submitted_user_max", q.SubmittedUserMax},
-		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate}} {
+		{"gpu_minutes_max", q.GPUMinutesMax}, {"gpu_minutes_user_max", q.GPUMinutesUserMax}, {"preempt_max", q.PreemptMax}, {"preempt_rate", q.PreemptRate},
+		{"backfill_max_jobs", q.BackfillMaxJobs}} {
 		if c.v < 0 || c.v > 1<<40 {
 			return bad("%s %d; give 1 or more, or 0 for no cap", c.name, c.v)
 		}

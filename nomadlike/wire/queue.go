@@ -153,6 +153,7 @@ type Queue struct {
 	PreemptPriorityDelta int64             `json:",omitempty"`
 	AgingMax             int64             `json:",omitempty"`
 	BackfillWindow       TextDuration      `json:",omitempty"`
+	BackfillMaxJobs      int64             `json:",omitempty"`
 	AllowedUsers         []string          `json:",omitempty"`
 	Meta                 map[string]string `json:",omitempty"`
 	CreateIndex          uint64
@@ -195,7 +196,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
 		PreemptGrace: TextDuration(q.PreemptGrace), PreemptMinRuntime: TextDuration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
-		PreemptAfter: TextDuration(q.PreemptAfter), PreemptPriorityDelta: q.PreemptDelta, AgingMax: q.AgingMax, BackfillWindow: TextDuration(q.BackfillWindow),
+		PreemptAfter: TextDuration(q.PreemptAfter), PreemptPriorityDelta: q.PreemptDelta, AgingMax: q.AgingMax, BackfillWindow: TextDuration(q.BackfillWindow), BackfillMaxJobs: q.BackfillMaxJobs,
 		AllowedUsers: q.AllowedUsers, Meta: q.Meta, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
 	}
 }
@@ -208,7 +209,7 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
 		PreemptGrace: time.Duration(q.PreemptGrace), PreemptMinRuntime: time.Duration(q.PreemptMinRuntime), PreemptMax: q.PreemptMax, PreemptRate: q.PreemptRate,
-		PreemptAfter: time.Duration(q.PreemptAfter), PreemptDelta: q.PreemptPriorityDelta, AgingMax: q.AgingMax, BackfillWindow: time.Duration(q.BackfillWindow),
+		PreemptAfter: time.Duration(q.PreemptAfter), PreemptDelta: q.PreemptPriorityDelta, AgingMax: q.AgingMax, BackfillWindow: time.Duration(q.BackfillWindow), BackfillMaxJobs: q.BackfillMaxJobs,
 		AllowedUsers: q.AllowedUsers, Meta: cloneMap(q.Meta),
 	}
 	if out.Path == "" {
