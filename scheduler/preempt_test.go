@@ -76,6 +76,7 @@ func (w *world) decide() (evicted int) {
 	before := w.counts["evicted"]
 	plan, _ := scheduler.Schedule(in, binpack)
 	perQueue := map[string]map[structs.JobKey]bool{}
+	told := map[structs.JobKey]string{} // whose preemption counts for which queue: the first one that takes a place of it
 	for _, e := range plan.Entries {
 		v := scheduler.Verify(w.view, w.flight, e)
 		w.check(v.All(), "Verify refuses: %+v", v.Refused)
@@ -110,7 +111,9 @@ func (w *world) decide() (evicted int) {
 					if perQueue[by.Queue] == nil {
 						perQueue[by.Queue] = map[structs.JobKey]bool{}
 					}
-					perQueue[by.Queue][a.JobKey()] = true
+					if first, ok := told[a.JobKey()]; !ok || first == by.Queue {
+						told[a.JobKey()], perQueue[by.Queue][a.JobKey()] = by.Queue, true
+					}
 					if a.Job.Groups[0].Gang != nil {
 						w.counts["gang members evicted"]++
 					}
