@@ -239,15 +239,29 @@ func dropPort(r *Runner) {
 // hostfileName is in the task's directory, where the task begins.
 const hostfileName = "muster.hostfile"
 
+// hostsOf gives each address of a gang once, with the slots of all members there: MPI launchers and DeepSpeed refuse a file that
+// names a host twice.
+func hostsOf(g *taskenv.Gang) string {
+	var order []string
+	slots := map[string]int{}
+	for _, m := range g.Roster.Members {
+		if _, known := slots[m.Address]; !known {
+			order = append(order, m.Address)
+		}
+		slots[m.Address] += g.Launch.RanksOf(m.GPUs)
+	}
+	var b strings.Builder
+	for _, address := range order {
+		fmt.Fprintf(&b, "%s slots=%d\n", address, slots[address])
+	}
+	return b.String()
+}
+
 // writeHostfile writes the members with their slots, as MPI launchers read them.
 func writeHostfile(_ context.Context, a *attempt) error {
 	r := a.task.r
 	if a.gang == nil || r.dir == nil {
 		return nil
-	}
-	var b strings.Builder
-	for _, m := range a.gang.Roster.Members {
-		fmt.Fprintf(&b, "%s slots=%d\n", m.Address, a.gang.Launch.RanksOf(m.GPUs))
 	}
 	top, err := os.OpenRoot(r.dir.Root)
 	if err != nil {
@@ -266,7 +280,7 @@ func writeHostfile(_ context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(b.String())
+	_, err = f.WriteString(hostsOf(a.gang))
 	return errors.Join(err, f.Close())
 }
 

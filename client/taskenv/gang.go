@@ -2,6 +2,7 @@ package taskenv
 
 import (
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -98,6 +99,10 @@ func (e *Env) gang(g *Gang, in Input) {
 		case "mpi":
 			set("OMPI_MCA_plm_rsh_agent", g.Muster+" rsh")
 			set("OMPI_MCA_orte_default_hostfile", e.vars["MUSTER_HOSTFILE"])
+			if slices.Contains(g.Launch.Compat, "slurm") { // by whose variables it would take its hosts and look for srun
+				set("OMPI_MCA_plm", "^slurm")
+				set("OMPI_MCA_ras", "^slurm")
+			}
 			set("HYDRA_LAUNCHER", "ssh")
 			set("HYDRA_LAUNCHER_EXEC", g.Muster+" rsh")
 			set("HYDRA_HOST_FILE", e.vars["MUSTER_HOSTFILE"])

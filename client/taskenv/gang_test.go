@@ -29,7 +29,9 @@ func TestGangVariables(t *testing.T) {
 		"a launcher on each node": {&structs.Launch{Mode: "node", Compat: []string{"torchrun", "mpi"}}, map[string]string{
 			"PET_NNODES": "3", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "10.0.0.1", "PET_MASTER_PORT": "61234",
 			"PET_RDZV_ENDPOINT": "10.0.0.1:61234", "PET_RDZV_ID": "team.shop_dispatch-1.front.3", "WORLD_SIZE": "-", "SLURM_JOB_ID": "-",
-			"OMPI_MCA_plm_rsh_agent": "/bin/muster rsh", "OMPI_MCA_orte_default_hostfile": "/a/web/muster.hostfile"}},
+			"OMPI_MCA_plm_rsh_agent": "/bin/muster rsh", "OMPI_MCA_orte_default_hostfile": "/a/web/muster.hostfile", "OMPI_MCA_plm": "-", "OMPI_MCA_ras": "-"}},
+		"mpirun, and srun's variables": {&structs.Launch{Mode: "node", Compat: []string{"slurm", "mpi"}}, map[string]string{
+			"SLURM_JOB_ID": "77", "OMPI_MCA_plm_rsh_agent": "/bin/muster rsh", "OMPI_MCA_plm": "^slurm", "OMPI_MCA_ras": "^slurm"}},
 		"rank by rank": {&structs.Launch{Mode: "rank"}, map[string]string{
 			"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "PET_NNODES": "-", "RANK": "-"}},
 		"as srun does": {&structs.Launch{Mode: "rank", Compat: []string{"slurm"}}, map[string]string{
