@@ -182,6 +182,10 @@ func (m *Manager) bridge() (netlink.Link, error) {
 			return nil, errors.Join(fmt.Errorf("mark the bridge %s: %w", m.cfg.Bridge, err), netlink.LinkDel(br))
 		}
 	}
+	if !m.forward {
+		m.allowForward()
+		m.forward = true
+	}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: m.gateway().AsSlice(), Mask: net.CIDRMask(m.subnet.Bits(), 32)}}
 	if err := netlink.AddrReplace(br, addr); err != nil {
 		return nil, fmt.Errorf("address of the bridge: %w", err)
@@ -320,6 +324,7 @@ func (m *Manager) repair() error {
 			errs = append(errs, m.connect(id, at))
 		}
 	}
+	m.allowForward()
 	return errors.Join(append(errs, m.rules())...)
 }
 
@@ -330,6 +335,8 @@ func (m *Manager) dismantle() error {
 	if berr != nil || br == nil {
 		return err // what is not ours stays
 	}
+	m.forbidForward()
+	m.forward = false
 	if derr := netlink.LinkDel(br); derr != nil {
 		err = errors.Join(err, fmt.Errorf("remove the bridge: %w", derr))
 	}

@@ -62,11 +62,12 @@ type Manager struct {
 	log    hclog.Logger
 	subnet netip.Prefix
 
-	mu     sync.Mutex
-	lock   net.Listener // while this agent is the one to use the bridge
-	state  leases
-	probed bool
-	lacks  [2]error // what the machine lacks for mode none and bridge, once probed
+	mu      sync.Mutex
+	lock    net.Listener // while this agent is the one to use the bridge
+	state   leases
+	forward bool // allowForward was called since the bridge was made, or this agent began
+	probed  bool
+	lacks   [2]error // what the machine lacks for mode none and bridge, once probed
 }
 
 // New reads what an earlier agent has left. Nothing is made before Setup.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -278,6 +279,42 @@ func TestBridge(t *testing.T) {
 		n.must(m.Sweep(func(id string) bool { return false }))
 		if got := n.left(); !slices.Equal(got, before) {
 			t.Errorf("left: %v, before: %v", got, before)
+		}
+	})
+}
+
+// TestForwardDropped has a node that drops what is forwarded, as one with a Docker Engine does.
+func TestForwardDropped(t *testing.T) {
+	if _, err := exec.LookPath("iptables"); err != nil {
+		t.Skip("does not apply here: no iptables")
+	}
+	onNode(t, func(n *node) {
+		if out, err := iptables("-P", "FORWARD", "DROP"); err != nil {
+			t.Skipf("does not apply here: iptables: %v: %s", err, out)
+		}
+		was, _ := iptables("-S", "FORWARD")
+		m := n.manager()
+		a, err := m.Setup(allocA, Want{Bridge: true, Ports: []Port{{Host: 20001, To: 80}}})
+		n.must(err)
+		b, err := m.Setup(allocB, Want{Bridge: true, Ports: []Port{{Host: 20002, To: 80}}})
+		n.must(err)
+		n.serve(a.Path, "a", 80)
+		n.serve(b.Path, "b", 80)
+		n.serve(n.outside, "outside", 90)
+		check := func(when string) {
+			n.asks(when+", from outside", n.outside, "tcp4", nodeIP+":20001", "a "+outsideIP)
+			n.asks(when+", to the outside", a.Path, "udp4", outsideIP+":90", "outside "+nodeIP)
+			n.asks(when+", to a neighbour", a.Path, "tcp4", nodeIP+":20002", "b 172.26.64.1")
+		}
+		check("as it was made")
+		_, err = iptables("-F", "FORWARD")
+		n.must(err)
+		n.must(m.Sweep(func(string) bool { return true }))
+		check("when somebody has removed the rules")
+		n.must(m.Release(allocA))
+		n.must(m.Release(allocB))
+		if now, _ := iptables("-S", "FORWARD"); now != was {
+			t.Errorf("left:\n%s\nbefore:\n%s", now, was)
 		}
 	})
 }

@@ -48,6 +48,21 @@ func TestEveryVariableHasItsTwin(t *testing.T) {
 	}
 }
 
+func TestNetworkOfItsOwn(t *testing.T) {
+	in := input()
+	in.Alloc.Ports = []structs.PortGrant{{Label: "http", Value: 20001, To: 80}}
+	in.Network = &Network{IP: "172.26.64.2", Interface: "eth0"}
+	vars := New(in).Vars()
+	for k, v := range map[string]string{
+		"IP_http": "192.0.2.1", "PORT_http": "80", "ADDR_http": "192.0.2.1:20001", "HOST_IP_http": "192.0.2.1", "HOST_PORT_http": "20001", "HOST_ADDR_http": "192.0.2.1:20001",
+		"ALLOC_IP_http": "172.26.64.2", "ALLOC_PORT_http": "80", "ALLOC_ADDR_http": "172.26.64.2:80", "ALLOC_INTERFACE_http": "eth0",
+	} {
+		if vars["NOMAD_"+k] != v || vars["MUSTER_"+k] != v {
+			t.Errorf("%s: NOMAD %q, MUSTER %q, want %q", k, vars["NOMAD_"+k], vars["MUSTER_"+k], v)
+		}
+	}
+}
+
 func TestReplace(t *testing.T) {
 	in := input()
 	in.Task.Env = map[string]string{"A": "${node.class}-${NOMAD_TASK_NAME}", "NOMAD_ALLOC_ID": "forged", "B": "${meta.rack}", "NOMAD_SECRETS_DIR": "forged"}

@@ -23,6 +23,7 @@ type machine struct {
 	agent     *harness.Proc
 	more      string // of the configuration
 	ports     [3]int
+	host      *harness.Host // nil: this machine's own network
 }
 
 func newMachine(t *testing.T) *machine {
@@ -55,7 +56,7 @@ func (m *machine) start() {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
-	m.agent = harness.Start(m.t, nil, "agent", nil, "agent", "-config", conf)
+	m.agent = harness.Start(m.t, m.host, "agent", nil, "agent", "-config", conf)
 	harness.Eventually(m.t, 30*time.Second, "the node to be ready", func() (bool, string) {
 		if dead, err := m.agent.Exited(); dead {
 			m.t.Fatalf("agent ended: %v\n%s", err, m.agent.Log.Tail(30))

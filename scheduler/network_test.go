@@ -1,0 +1,32 @@
+package scheduler
+
+import (
+	"testing"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestLacksNetwork keeps groups that want a network of their own off nodes that have none, and says why.
+func TestLacksNetwork(t *testing.T) {
+	for _, c := range []struct {
+		mode, driver string
+		attributes   map[string]string
+		want         string
+	}{
+		{"", "exec", nil, ""},
+		{"host", "exec", nil, ""},
+		{"bridge", "exec", map[string]string{"network.bridge": "muster"}, ""},
+		{"bridge", "raw_exec", nil, "no network of mode bridge here"},
+		{"bridge", "exec", map[string]string{"network.none": "1", "network.bridge.lacks": "the kernel has no bridges"}, "no network of mode bridge here: the kernel has no bridges"},
+		{"none", "exec", map[string]string{"network.none": "1"}, ""},
+		{"none", "exec", map[string]string{"network.none.lacks": "not root"}, "no network of mode none here: not root"},
+		{"none", "docker", nil, ""}, // its engine knows how
+	} {
+		g := &structs.Group{Name: "g", Networks: []structs.Network{{Mode: c.mode}}, Tasks: []*structs.Task{{Name: "t", Driver: c.driver}}}
+		n := &structs.Node{Attributes: c.attributes, Drivers: map[string]*structs.DriverInfo{c.driver: {Detected: true, Healthy: true}}}
+		r, refused := compileAsk(&structs.Job{Groups: []*structs.Group{g}}, g, "").refuses(n)
+		if refused != (c.want != "") || r.what != c.want {
+			t.Errorf("mode %q, driver %s, %v: %v %q, want %q", c.mode, c.driver, c.attributes, refused, r.what, c.want)
+		}
+	}
+}
