@@ -160,9 +160,9 @@ func lacksNetwork(n *structs.Node, mode string) string {
 		return ""
 	}
 	if why := n.Attributes[attribute+structs.LacksSuffix]; why != "" {
-		return "no network of mode " + mode + " here: " + why
+		return "missing network of mode " + mode + "; " + why
 	}
-	return "no network of mode " + mode + " here"
+	return "missing network of mode " + mode
 }
 
 // feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.

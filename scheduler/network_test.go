@@ -16,10 +16,10 @@ func TestLacksNetwork(t *testing.T) {
 		{"", "exec", nil, ""},
 		{"host", "exec", nil, ""},
 		{"bridge", "exec", map[string]string{"network.bridge": "muster"}, ""},
-		{"bridge", "raw_exec", nil, "no network of mode bridge here"},
-		{"bridge", "exec", map[string]string{"network.none": "1", "network.bridge.lacks": "the kernel has no bridges"}, "no network of mode bridge here: the kernel has no bridges"},
+		{"bridge", "raw_exec", nil, "missing network of mode bridge"},
+		{"bridge", "exec", map[string]string{"network.none": "1", "network.bridge.lacks": "the kernel has no bridges"}, "missing network of mode bridge; the kernel has no bridges"},
 		{"none", "exec", map[string]string{"network.none": "1"}, ""},
-		{"none", "exec", map[string]string{"network.none.lacks": "not root"}, "no network of mode none here: not root"},
+		{"none", "exec", map[string]string{"network.none.lacks": "not root"}, "missing network of mode none; not root"},
 		{"none", "docker", nil, ""}, // its engine knows how
 	} {
 		g := &structs.Group{Name: "g", Networks: []structs.Network{{Mode: c.mode}}, Tasks: []*structs.Task{{Name: "t", Driver: c.driver}}}
