@@ -150,10 +150,13 @@ func Enter(e Entry) (*Running, error) {
 	return r, nil
 }
 
-// sameNetwork reports whether a process has this one's network.
+// sameNetwork reports whether a process has this one's network. Whoever may not see that could not enter another one either.
 func sameNetwork(pid int) bool {
 	var own, its unix.Stat_t
-	return unix.Stat("/proc/self/ns/net", &own) == nil && unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &its) == nil && own.Ino == its.Ino && own.Dev == its.Dev
+	if unix.Stat("/proc/self/ns/net", &own) != nil || unix.Stat("/proc/"+strconv.Itoa(pid)+"/ns/net", &its) != nil {
+		return true
+	}
+	return own.Ino == its.Ino && own.Dev == its.Dev
 }
 
 // Wait returns the command's exit code (128+n for signal n). When ctx ends first the command is killed.
