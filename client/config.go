@@ -79,6 +79,9 @@ type Config struct {
 	// Pressure says when it is told that memory of GPUs runs full, and whom.
 	Pressure GPUPressure
 
+	// GPUIdle is how long a task may have GPUs and compute nothing before it is told. 0: for ever.
+	GPUIdle time.Duration
+
 	// GPUSamples measures the GPUs now, with the memory of each process. nil: shares of GPUs are not watched.
 	GPUSamples func(context.Context) ([]gpu.Sample, error)
 	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.

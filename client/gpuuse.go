@@ -69,6 +69,7 @@ func (c *Client) keepGPUUse() {
 		k.List = append(k.List, state.GPUUse{
 			Alloc: r.Alloc, Since: structs.LogTimeOf(r.Since), Measured: structs.LogTimeOf(r.Measured), UsedBytes: r.UsedBytes, PeakBytes: r.PeakBytes,
 			MiBMillis: r.MiBMillis, Counter: r.Counter, Task: r.Task, GPU: r.GPU, SMMillis: r.SMMillis, EnergyMJ: r.EnergyMJ, Denied: r.Denied,
+			ActiveMillis: r.ActiveMillis, KnownMillis: r.KnownMillis,
 		})
 	}
 	if err := c.store.PutGPUUses(k); err != nil && !errors.Is(err, state.ErrClosed) {
@@ -85,7 +86,7 @@ func (c *Client) restoreGPUUse(k *state.GPUUses) {
 	for _, u := range k.List {
 		rows = append(rows, gpu.Row{MiBMillis: u.MiBMillis, Counter: u.Counter, TaskUsage: gpu.TaskUsage{
 			Quota: gpu.Quota{Alloc: u.Alloc, Task: u.Task, GPU: u.GPU}, UsedBytes: u.UsedBytes, PeakBytes: u.PeakBytes, MiBSeconds: u.MiBMillis / 1000,
-			SMMillis: u.SMMillis, EnergyMJ: u.EnergyMJ, Denied: u.Denied, Since: u.Since.Time(), Measured: u.Measured.Time(),
+			SMMillis: u.SMMillis, EnergyMJ: u.EnergyMJ, Denied: u.Denied, ActiveMillis: u.ActiveMillis, KnownMillis: u.KnownMillis, Since: u.Since.Time(), Measured: u.Measured.Time(),
 		}})
 	}
 	c.meter.Restore(rows, k.BootID != "" && k.BootID == c.run.BootID, time.Now())

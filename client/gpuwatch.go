@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,7 @@ type gpuWatch struct {
 	beside   map[gpu.Quota]int64  // bytes held beside the books, at the last look
 	stuck    bool                 // power limits could not be put back; of restore alone
 	ill      map[gpu.Quota]string // what was told last of the GPU's health; "" is well
+	idled    map[gpu.Quota]bool   // that a GPU is idle was told
 	missing  map[gpu.Quota]int    // looks in a row without a task's MIG instance, while the driver showed others
 }
 
@@ -164,6 +166,34 @@ func (w *gpuWatch) look(ctx context.Context, have []gpu.Quota) {
 	}
 	w.pressure.shares(ctx, have)
 	w.pressure.devices(samples)
+	w.idles(ctx)
+}
+
+// idles tells tasks once that they have had GPUs for long and computed nothing, and again when they did meanwhile.
+func (w *gpuWatch) idles(ctx context.Context) {
+	if w.c.cfg.GPUIdle <= 0 {
+		return
+	}
+	type task struct {
+		alloc structs.AllocID
+		name  string
+	}
+	told, news := map[gpu.Quota]bool{}, map[task][]string{}
+	for _, u := range w.c.GPUUses() {
+		if u.Idle.IsZero() || u.Measured.Sub(u.Idle) < w.c.cfg.GPUIdle {
+			continue
+		}
+		if told[u.Quota] = true; !w.idled[u.Quota] {
+			t := task{u.Alloc, u.Task}
+			news[t] = append(news[t], u.GPU)
+		}
+	}
+	w.idled = told
+	for t, gpus := range news {
+		if r := w.c.Alloc(t.alloc); r != nil && r.Started(t.name) {
+			r.TellGPU(ctx, t.name, runner.EventGPUIdle, fmt.Sprintf("GPU %s: nothing has been computed for %s", strings.Join(gpus, ", "), w.c.cfg.GPUIdle), "gpu", strings.Join(gpus, ","))
+		}
+	}
 }
 
 // booked is what the books of shares say before the driver is asked.

@@ -128,6 +128,7 @@ func (c *Client) addUse(list []methods.DeviceStats, id structs.AllocID, task str
 				list[i].Use = append(list[i].Use, methods.DeviceUse{
 					Task: task, Backend: u.Backend, QuotaBytes: u.MiB << 20, UsedBytes: u.UsedBytes, PeakBytes: u.PeakBytes,
 					MiBSeconds: u.MiBSeconds, SMMillis: u.SMMillis, EnergyMJ: u.EnergyMJ, Denied: u.Denied,
+					ActiveMillis: u.ActiveMillis, KnownMillis: u.KnownMillis,
 				})
 			}
 		}

@@ -1,6 +1,7 @@
 package nomadlike
 
 import (
+	"math"
 	"strings"
 	"time"
 
@@ -69,6 +70,10 @@ func deviceOf(d methods.DeviceStats) *wire.DeviceStats {
 		add("Task SM time", u.SMMillis, "ms")
 		add("Task energy", u.EnergyMJ, "mJ")
 		add("Task allocations refused", u.Denied, "#")
+		if u.KnownMillis > 0 {
+			mean := math.Round(1000*float64(u.ActiveMillis)/float64(u.KnownMillis)) / 10
+			s.Stats.Attributes["Task SM activity"] = &wire.StatValue{FloatNumeratorVal: &mean, Unit: "%", Desc: "Task SM activity"}
+		}
 	}
 	return s
 }

@@ -12,11 +12,13 @@ type GPUUse struct {
 	SMMillis   int64  // time in which it had all multiprocessors, in milliseconds: half of them for 2 s is 1,000
 	EnergyMJ   int64  // millijoules: its part of the GPU's energy
 	Denied     int64  // allocations of memory that the library refused
+	// Mean activity of the multiprocessors, where the whole GPU was the task's and tells it: SMActiveMillis of SMKnownMillis.
+	SMActiveMillis, SMKnownMillis int64
 }
 
 // IsZero reports whether nothing was used.
 func (u GPUUse) IsZero() bool {
-	return u.PeakMiB == 0 && u.MiBSeconds == 0 && u.SMMillis == 0 && u.EnergyMJ == 0 && u.Denied == 0
+	return u.PeakMiB == 0 && u.MiBSeconds == 0 && u.SMMillis == 0 && u.EnergyMJ == 0 && u.Denied == 0 && u.SMActiveMillis == 0 && u.SMKnownMillis == 0
 }
 
 // Add sums two uses. What agents say is not believed to be small: a sum stays at the largest number instead of turning
@@ -25,6 +27,7 @@ func (u GPUUse) Add(v GPUUse) GPUUse {
 	return GPUUse{
 		PeakMiB: max(u.PeakMiB, v.PeakMiB, 0), MiBSeconds: addUse(u.MiBSeconds, v.MiBSeconds), SMMillis: addUse(u.SMMillis, v.SMMillis),
 		EnergyMJ: addUse(u.EnergyMJ, v.EnergyMJ), Denied: addUse(u.Denied, v.Denied),
+		SMActiveMillis: addUse(u.SMActiveMillis, v.SMActiveMillis), SMKnownMillis: addUse(u.SMKnownMillis, v.SMKnownMillis),
 	}
 }
 

@@ -1,6 +1,9 @@
 package gpu
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // Figure is one measurement of one GPU under the name that NVIDIA's exporter gives it, so that dashboards made for that show
 // it.
@@ -77,8 +80,22 @@ func (n *NVIDIA) Figures() []DeviceFigures {
 			if s.Wires != nil {
 				s.Wires.figures(add)
 			}
+			if s.Active != nil {
+				s.Active.figures(add)
+			}
 		}
 		out = append(out, d)
+		for k := range s.Parts {
+			for _, m := range g.MIG {
+				if ok && !s.Lost && m.UUID == s.Parts[k].UUID {
+					whole := d.Labels
+					d = DeviceFigures{Labels: append(slices.Clip(whole), "GPU_I_PROFILE", m.Profile, "GPU_I_ID", strconv.FormatInt(m.GI, 10))}
+					s.Parts[k].figures(add)
+					out = append(out, d)
+					d.Labels = whole
+				}
+			}
+		}
 	}
 	return out
 }

@@ -16,8 +16,12 @@ type TaskUsage struct {
 	SMMillis   int64 // time in which it had all multiprocessors: half of them for 2 s is 1,000
 	EnergyMJ   int64 // millijoules: of the GPU's, by its part of the work
 	Denied     int64 // allocations that the library refused
-	Since      time.Time
-	Measured   time.Time
+	// Mean activity is ActiveMillis of KnownMillis: the time for which it is known, and in which all multiprocessors had work. It
+	// is not known of shares.
+	ActiveMillis, KnownMillis int64
+	Idle                      time.Time // since when it computes nothing; zero: it does, or it is not known
+	Since                     time.Time
+	Measured                  time.Time
 }
 
 // Meter adds up what tasks use of GPUs. It is safe for concurrent use; the clock is the caller's.
@@ -51,6 +55,7 @@ func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []
 		next[k] = x
 	}
 	m.use = next
+	m.activity(now, samples, uses)
 	last := m.energy
 	m.energy = map[string]int64{}
 	for i := range samples {
@@ -104,6 +109,55 @@ func (m *Meter) Measure(now time.Time, samples []Sample, uses []TaskUse, have []
 	}
 }
 
+// idleActivity is the activity of multiprocessors, in thousandths, below which nothing is computed: a driver or a monitor may
+// do a little now and then.
+const idleActivity = 10
+
+// activity adds up how busy the GPUs of tasks were since the last look, and notes since when they are not. Of a GPU that tasks
+// share it is not known whose the activity is, but what the processes of each did is. Called with mu held, before the times of
+// the last look are moved.
+func (m *Meter) activity(now time.Time, samples []Sample, uses []TaskUse) {
+	known := activities(samples)
+	for k, x := range m.use {
+		idle, ok := false, false
+		if a := known[k.gpu]; a != nil && x.MiB == 0 {
+			dt := min(max(now.Sub(x.Measured), 0), heldMax).Milliseconds()
+			x.ActiveMillis += a.SM * dt / 1000
+			x.KnownMillis += dt
+			idle, ok = a.SM < idleActivity, true
+		} else {
+			idle, ok = idleWithout(k, x.MiB == 0, samples, uses)
+		}
+		switch {
+		case !ok || !idle:
+			x.Idle = time.Time{}
+		case x.Idle.IsZero():
+			x.Idle = x.Measured
+		}
+	}
+}
+
+// idleWithout reports whether a task computes nothing, of a GPU that does not tell its activity, or not whose it is; the second
+// bool is whether that is known.
+func idleWithout(k watchKey, whole bool, samples []Sample, uses []TaskUse) (idle, known bool) {
+	for i := range samples {
+		s := &samples[i]
+		if s.UUID != k.gpu || s.Lost || s.UtilPercent < 0 {
+			continue
+		}
+		if whole || s.UtilPercent == 0 {
+			return s.UtilPercent == 0, true
+		}
+		for _, u := range uses {
+			if u.Alloc == k.alloc && u.Task == k.task && u.GPU == k.gpu {
+				return u.SM == 0, u.SM >= 0
+			}
+		}
+		return true, true // others' processes compute there
+	}
+	return false, false
+}
+
 // Booked takes in what the library says of a task's share. A task can write there what it likes: more than the share is
 // not believed.
 func (m *Meter) Booked(q Quota, peak, denied int64, now time.Time) {
@@ -136,6 +190,7 @@ func (m *Meter) Totals(id structs.AllocID, now time.Time) []structs.GPUUse {
 			out = append(out, structs.GPUUse{
 				Task: k.task, GPU: k.gpu, PeakMiB: max(x.PeakBytes, 0) >> 20, MiBSeconds: (x.mibMillis + max(x.UsedBytes, 0)>>20*tail) / 1000,
 				SMMillis: x.SMMillis, EnergyMJ: x.EnergyMJ, Denied: x.Denied,
+				SMActiveMillis: x.ActiveMillis, SMKnownMillis: x.KnownMillis,
 			})
 		}
 	}

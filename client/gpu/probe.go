@@ -69,7 +69,10 @@ func dump(out, errs io.Writer) int {
 		Dynamic []Sample
 	}{}
 	if all.Static, err = p.static(); err == nil {
-		all.Dynamic, err = p.dynamic(true)
+		if _, err = p.dynamic(false); err == nil {
+			time.Sleep(2 * activityEvery) // activity is known from the second look on
+			all.Dynamic, err = p.dynamic(true)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(errs, "gpu-probe:", err)
@@ -92,6 +95,9 @@ type probe struct {
 	seen  map[string]nvml.Device // registered for events, by UUID; guarded by mu
 	set   nvml.EventSet          // or nil
 	until map[string]uint64      // time of the newest sample of processes, by UUID
+
+	tells   map[string]bool      // GPUs that tell their activity, by UUID
+	samples map[string]*sampling // by UUID of GPU or MIG instance
 }
 
 // call is one that has not returned.
@@ -127,7 +133,7 @@ func open() (*probe, error) {
 		places = []string{l}
 	}
 	for _, l := range places {
-		p := &probe{lib: nvml.New(nvml.WithLibraryPath(l)), known: map[string]bool{}, seen: map[string]nvml.Device{}, until: map[string]uint64{}}
+		p := &probe{lib: nvml.New(nvml.WithLibraryPath(l)), known: map[string]bool{}, seen: map[string]nvml.Device{}, until: map[string]uint64{}, tells: map[string]bool{}, samples: map[string]*sampling{}}
 		r := p.lib.Init()
 		if r == nvml.ERROR_LIBRARY_NOT_FOUND {
 			continue
@@ -254,7 +260,7 @@ func (p *probe) static() (*Snapshot, error) {
 		p.register(d)
 	}
 	p.peers(list, s.GPUs)
-	for _, sym := range slices.Concat(sampled, wired) {
+	for _, sym := range slices.Concat(sampled, wired, active) {
 		p.has(sym)
 	}
 	for sym, ok := range p.known {

@@ -103,6 +103,7 @@ func (p *probe) sample(d *view) Sample {
 	}
 	p.processes(d, &s)
 	p.busy(d, &s)
+	p.activity(d, &s)
 	s.Lost = d.lost
 	return s
 }

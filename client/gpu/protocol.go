@@ -136,7 +136,9 @@ type Sample struct {
 	RowsFixed       int64 // memory rows remapped for corrected errors; -1: not known
 	RowsBad         int64 // and for uncorrected ones
 	Wires           *Wires
-	Recovery        int64 // what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
+	Active          *Activity  `json:",omitempty"` // of GPUs that tell it, from the second look on
+	Parts           []Activity `json:",omitempty"` // of MIG instances
+	Recovery        int64      // what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset ...
 	RowsPending     bool
 	RowsFailed      bool
 	PagesPending    bool  // memory pages wait to be retired, before Ampere

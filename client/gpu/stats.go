@@ -62,6 +62,14 @@ func (s *Sample) more() []methods.DeviceFigure {
 		{Name: "Remapped rows, uncorrected", Unit: "#", Value: s.RowsBad},
 		{Name: "Remapped rows, corrected", Unit: "#", Value: s.RowsFixed},
 	}
+	if a := s.Active; a != nil {
+		for _, f := range []methods.DeviceFigure{{Name: "SM activity", Value: a.SM}, {Name: "SM occupancy", Value: a.Occupancy}, {Name: "Tensor activity", Value: a.Tensor}, {Name: "Memory activity", Value: a.DRAM}} {
+			if f.Unit = "%"; f.Value >= 0 {
+				f.Value = (f.Value + 5) / 10
+				out = append(out, f)
+			}
+		}
+	}
 	if w := s.Wires; w != nil {
 		out = append(out, methods.DeviceFigure{Name: "PCIe sent", Unit: "kB/s", Value: w.PCIeTxKBs}, methods.DeviceFigure{Name: "PCIe received", Unit: "kB/s", Value: w.PCIeRxKBs},
 			methods.DeviceFigure{Name: "PCIe replays", Unit: "#", Value: w.PCIeReplays})

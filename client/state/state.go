@@ -98,6 +98,8 @@ type GPUUse struct {
 	MiBMillis            int64 // MiB times milliseconds
 	SMMillis, EnergyMJ   int64
 	Denied               int64
+	ActiveMillis         int64 // mean activity of the multiprocessors is this, of KnownMillis
+	KnownMillis          int64
 	Counter              int64 // of the GPU's energy at the last look; -1: not known
 }
 

@@ -81,6 +81,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		}
 	}
 	cc.Hooks = client.Hooks{Prolog: hook(cl.Hooks.Prolog), Epilog: hook(cl.Hooks.Epilog), Health: hook(agentconfig.Hook{Command: cl.Hooks.Health.Command, Timeout: cl.Hooks.Health.Timeout}), HealthEvery: cl.Hooks.Health.Interval}
+	cc.GPUIdle = cl.GPUIdle
 	if cc.Pressure, err = pressure(&cl.GPUPressure); err != nil {
 		return cfg, err
 	}

@@ -125,6 +125,9 @@ func (a *Agent) gpuFigures() []telemetry.Figure {
 		} {
 			out = append(out, telemetry.Figure{Name: "muster_task_gpu_" + f.name, Help: f.help, Labels: labels, Value: float64(f.value)})
 		}
+		if u.KnownMillis > 0 {
+			out = append(out, telemetry.Figure{Name: "muster_task_gpu_sm_activity", Help: "Mean part of the time in which a multiprocessor of the task's GPU had work.", Labels: labels, Value: float64(u.ActiveMillis) / float64(u.KnownMillis)})
+		}
 	}
 	return out
 }

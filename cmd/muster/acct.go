@@ -145,13 +145,13 @@ func acctGPUs(r *nomadlike.AcctRecord) string {
 }
 
 // gpuUsedHead are the columns of what was measured of GPUs; they are shown where anything was.
-const gpuUsedHead = "SM-HOURS|GIB-HOURS|GPU PEAK|GPU WH|"
+const gpuUsedHead = "SM-HOURS|SM ACTIVE|GIB-HOURS|GPU PEAK|GPU WH|"
 
 func gpuUsedCells(u *wire.GPUUse) []string {
 	if u == nil {
-		return []string{"-", "-", "-", "-"}
+		return []string{"-", "-", "-", "-", "-"}
 	}
-	return []string{strconv.FormatFloat(u.SMSeconds/3600, 'f', 2, 64), gibHours(u.MiBSeconds), mib(u.PeakMiB), strconv.FormatFloat(u.EnergyJoules/3600, 'f', 2, 64)}
+	return []string{strconv.FormatFloat(u.SMSeconds/3600, 'f', 2, 64), smActive(u), gibHours(u.MiBSeconds), mib(u.PeakMiB), strconv.FormatFloat(u.EnergyJoules/3600, 'f', 2, 64)}
 }
 
 // gibHours is MiB-seconds as GiB-hours.
@@ -230,6 +230,14 @@ func addGPUUse(sum, u *wire.GPUUse) *wire.GPUUse {
 	sum.SMSeconds += u.SMSeconds
 	sum.EnergyJoules += u.EnergyJoules
 	sum.Refused += u.Refused
+	if u.SMActivity != nil {
+		mean := *u.SMActivity
+		if sum.SMActivity != nil {
+			mean = (*sum.SMActivity*sum.SMActivitySeconds + mean*u.SMActivitySeconds) / max(sum.SMActivitySeconds+u.SMActivitySeconds, 1e-9)
+		}
+		sum.SMActivity = &mean
+		sum.SMActivitySeconds += u.SMActivitySeconds
+	}
 	return sum
 }
 
@@ -254,7 +262,7 @@ func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 	left := 0
 	rows := [][]string{{"job", "submit", "runtime", "gpus", "cpus", "memory", "estimate", "limit", "user", "queue", "priority",
 		"namespace", "pool", "start", "end", "gpu_seconds", "cpu_seconds", "preemptions", "requeues", "exit", "exit_code",
-		"gpu_peak_mib", "gpu_mib_seconds", "gpu_sm_seconds", "gpu_joules", "deadline", "missed"}}
+		"gpu_peak_mib", "gpu_mib_seconds", "gpu_sm_seconds", "gpu_joules", "deadline", "missed", "gpu_sm_active_percent"}}
 	for i := range list {
 		r := &list[i]
 		if r.StartTime == 0 {
@@ -265,16 +273,19 @@ func (o *acctOptions) writeCSV(list []nomadlike.AcctRecord) error {
 		if r.Longest > 0 {
 			ran = r.Longest
 		}
-		used := wire.GPUUse{}
+		used, active := wire.GPUUse{}, ""
 		if r.GPUUse != nil {
 			used = *r.GPUUse
+		}
+		if used.SMActivity != nil {
+			active = strconv.FormatFloat(*used.SMActivity, 'f', 1, 64)
 		}
 		rows = append(rows, []string{r.JobID, seconds(r.SubmitTime), seconds(max(ran, 1e6)), strconv.FormatFloat(r.GPUs, 'f', -1, 64),
 			strconv.FormatInt(max(1, (r.CPU+999)/1000), 10), strconv.FormatInt(r.MemoryMiB, 10), seconds(r.Expected), seconds(r.Limit), r.User, r.Queue, strconv.Itoa(r.Priority),
 			r.Namespace, r.NodePool, seconds(r.StartTime), seconds(r.EndTime), strconv.FormatInt(r.GPUSeconds, 10), strconv.FormatInt(r.CPUSeconds, 10),
 			strconv.FormatInt(r.Preemptions, 10), strconv.FormatInt(r.Requeues, 10), r.Exit, strconv.FormatInt(r.ExitCode, 10),
 			strconv.FormatInt(used.PeakMiB, 10), strconv.FormatInt(used.MiBSeconds, 10), strconv.FormatFloat(used.SMSeconds, 'f', -1, 64), strconv.FormatFloat(used.EnergyJoules, 'f', -1, 64),
-			seconds(r.Deadline), map[bool]string{true: "true"}[r.DeadlineMissed]})
+			seconds(r.Deadline), map[bool]string{true: "true"}[r.DeadlineMissed], active})
 	}
 	if err := w.WriteAll(rows); err != nil {
 		return err

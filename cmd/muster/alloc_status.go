@@ -295,7 +295,7 @@ func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 				continue
 			}
 			row := []string{id}
-			for _, name := range []string{"Task memory", "Task memory, peak", "Task memory over time", "Task SM time", "Task energy", "Task allocations refused"} {
+			for _, name := range []string{"Task memory", "Task memory, peak", "Task memory over time", "Task SM time", "Task SM activity", "Task energy", "Task allocations refused"} {
 				text := "-"
 				if v := s.Stats.Attributes[name]; v != nil {
 					text = useText(name, v)
@@ -308,7 +308,7 @@ func (e *env) gpuUse(groups []*wire.DeviceGroupStats) {
 	if len(rows) > 0 {
 		e.println()
 		e.println(e.bold("GPU Use"))
-		e.table("GPU|Memory|Peak|Memory Over Time|SM Time|Energy|Refused", rows)
+		e.table("GPU|Memory|Peak|Memory Over Time|SM Time|SM Active|Energy|Refused", rows)
 	}
 }
 
@@ -332,14 +332,22 @@ func (e *env) gpuUsed(list []*wire.GPUUse, task string) {
 	rows := [][]string{}
 	for _, u := range list {
 		if u != nil && u.Task == task {
-			rows = append(rows, []string{u.GPU, mib(u.PeakMiB), gibHours(u.MiBSeconds) + " GiB-hours", tenths(u.SMSeconds) + " s", tenths(u.EnergyJoules) + " J", strconv.FormatInt(u.Refused, 10)})
+			rows = append(rows, []string{u.GPU, mib(u.PeakMiB), gibHours(u.MiBSeconds) + " GiB-hours", tenths(u.SMSeconds) + " s", smActive(u), tenths(u.EnergyJoules) + " J", strconv.FormatInt(u.Refused, 10)})
 		}
 	}
 	if len(rows) > 0 {
 		e.println()
 		e.println(e.bold("GPU Use"))
-		e.table("GPU|Peak|Memory Over Time|SM Time|Energy|Refused", rows)
+		e.table("GPU|Peak|Memory Over Time|SM Time|SM Active|Energy|Refused", rows)
 	}
+}
+
+// smActive is how busy the multiprocessors were on average, or "-".
+func smActive(u *wire.GPUUse) string {
+	if u == nil || u.SMActivity == nil {
+		return "-"
+	}
+	return tenths(*u.SMActivity) + " %"
 }
 
 func tenths(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }

@@ -21,15 +21,16 @@ type used struct {
 	PeakMiB, MiBSeconds     int64
 	SMSeconds, EnergyJoules float64
 	Refused                 int64
+	SMActivity              *float64
 }
 
 // TestAccounting is about what is left of GPU use when tasks have ended.
 func TestAccounting(t *testing.T) {
-	m := newMachine(t, "2xH100")
+	m := newMachineWith(t, "2xH100", "client {\n  gpu_idle = \"5s\"\n}\n")
 	m.edit(func(s *fakegpu.State) {
 		s.Context = 0
 		for i := range s.GPUs {
-			s.GPUs[i].Util = 50
+			s.GPUs[i].Util, s.GPUs[i].Active = 50, 300
 		}
 	})
 	m.run("metered", share("20GiB"), command("@/gpu-user hold 10240 & sleep 8; kill $!"))
@@ -94,10 +95,13 @@ func TestAccounting(t *testing.T) {
 	if r, _ := find("whole"); r == nil || r.PeakMiB != 30720 || r.MiBSeconds < 30720 || r.MiBSeconds > 30720*5 {
 		t.Errorf("30 GiB of a whole GPU for 3 s are booked as %+v", r)
 	}
+	if r, _ := find("whole"); r != nil && (r.SMActivity == nil || *r.SMActivity < 29 || *r.SMActivity > 31) {
+		t.Errorf("the activity of a whole GPU, 30 %%, is booked as %+v", r.SMActivity)
+	}
 	if r, _ := find("short"); r == nil || r.PeakMiB != 3072 || r.Refused != 1 {
 		t.Errorf("a moment's 3 GiB, with a refusal, are booked as %+v", r)
 	}
-	if out, err := m.muster("acct"); err != nil || !strings.Contains(out, "GIB-HOURS") || !strings.Contains(out, "10 GiB") {
+	if out, err := m.muster("acct"); err != nil || !strings.Contains(out, "GIB-HOURS") || !strings.Contains(out, "10 GiB") || !strings.Contains(out, "SM ACTIVE") || !strings.Contains(out, "30.0 %") {
 		t.Errorf("acct: %v\n%s", err, out)
 	}
 	if out, err := m.muster("acct", "-by", "queue"); err != nil || !strings.Contains(out, "30 GiB") {
@@ -105,6 +109,17 @@ func TestAccounting(t *testing.T) {
 	}
 	if out, err := m.muster("alloc", "status", a.ID); err != nil || !strings.Contains(out, "GPU Use") || !strings.Contains(out, "5000.0 J") {
 		t.Errorf("alloc status of what has ended: %v\n%s", err, out)
+	}
+	// One that computes nothing is told, and shown.
+	m.edit(func(s *fakegpu.State) { s.GPUs[0].Active, s.GPUs[1].Active = 0, 0 })
+	m.run("idle", "gpu {\n count = 1\n}", "exec sleep 600")
+	m.event("idle", "GPU Idle", "nothing has been computed for 5s")
+	as, err := m.api.Allocs("idle")
+	if err != nil || len(as) != 1 {
+		t.Fatal(as, err)
+	}
+	if out, err := m.muster("alloc", "status", as[0].ID); err != nil || !strings.Contains(out, "SM Active") || !strings.Contains(out, "0 %") {
+		t.Errorf("alloc status of an idle job: %v\n%s", err, out)
 	}
 	// The records can be replayed.
 	trace := filepath.Join(m.dir, "acct.json")

@@ -278,6 +278,9 @@ func (c *Config) clientValues(fail failFunc) {
 		fail("plugin.nvidia.config.fingerprint_period", "%s: want 1s to 10m", d)
 	}
 	c.Plugin.NVIDIA.Config.XID.check(fail)
+	if d := cl.GPUIdle; d != 0 && d < 5*time.Second {
+		fail("client.gpu_idle", "%s: want 5s or more, or 0s for never", d)
+	}
 	for _, k := range []string{"driver.allowlist", "driver.denylist", "driver.whitelist", "driver.blacklist"} {
 		if cl.Options[k] != "" {
 			fail("client.options", "%s is not supported, and to ignore it would allow what it forbids: raw_exec is off unless it is enabled, exec is always offered", k)

@@ -183,6 +183,9 @@ type Client struct {
 	Fabric Fabric `conf:"fabric"`
 	// Hooks are the operator's commands on this node. Ours.
 	Hooks Hooks `conf:"hooks"`
+	// GPUIdle is after which time a task is told that it has GPUs and computes nothing on them, by an event: a GPU that is held and
+	// not used is the dearest waste, and the event costs nothing. Ours. Default: 30m; 0s is never.
+	GPUIdle time.Duration `conf:"gpu_idle"`
 	// GPUPressure says when it is told that memory of GPUs runs full, and whom. Ours.
 	GPUPressure GPUPressure `conf:"gpu_pressure"`
 	// GCInterval is how often ended allocations are looked for. Default and 0: 1m.
@@ -431,7 +434,7 @@ func Defaults() *Config {
 		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,
 		Ports:  Ports{HTTP: 4646, RPC: 4647, Serf: 4648},
 		Limits: Limits{HTTPMaxConnsPerClient: 100, RPCMaxConnsPerClient: 100},
-		Client: Client{NodePool: "default"},
+		Client: Client{NodePool: "default", GPUIdle: 30 * time.Minute},
 	}
 	c.Plugin.NVIDIA.Config.Enabled = true
 	c.Plugin.Docker.Config.Enabled, c.Plugin.Docker.Config.GC.Image = true, true

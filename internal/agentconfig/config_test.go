@@ -128,6 +128,7 @@ func TestBad(t *testing.T) {
 		{"threshold beyond", base + pressureOf("share = [80, 101]"), "client.gpu_pressure.share: 101: want 1 to 100 percent"},
 		{"thresholds descending", base + pressureOf("device = [95, 80]"), "80 comes after 95: want them ascending"},
 		{"threshold in quotes", base + pressureOf("device = [\"95\"]"), "client.gpu_pressure.device[0]: want 95 without quotes"},
+		{"idle too soon", base + "client {\n  gpu_idle = \"1s\"\n}\n", "client.gpu_idle: 1s: want 5s or more, or 0s for never"},
 		{"XID zero", base + xidOf("ignore = [0]"), "a.hcl:9:7: plugin.nvidia.config.xid.ignore: 0: want numbers of 1 to 999"},
 		{"XID beyond", base + xidOf("degrade = [74, 1000]"), "plugin.nvidia.config.xid.degrade: 1000: want numbers of 1 to 999"},
 		{"XID in words", base + xidOf("ignore = [\"fell\"]"), "plugin.nvidia.config.xid.ignore[0]: want a whole number, found \"fell\""},

@@ -161,6 +161,8 @@ type (
 		PeakBytes, MiBSeconds int64
 		SMMillis, EnergyMJ    int64 // time in which it had all multiprocessors; its part of the GPU's energy
 		Denied                int64 // allocations refused
+		ActiveMillis          int64 // mean activity of the multiprocessors is this, of KnownMillis
+		KnownMillis           int64
 	}
 	// HostStatsResponse is what a machine uses now; memory in bytes.
 	HostStatsResponse struct {

@@ -12,6 +12,10 @@ type GPUUse struct {
 	SMSeconds    float64 // time in which all multiprocessors were busy, or half of them for twice as long
 	EnergyJoules float64
 	Refused      int64 // allocations beyond a share
+	// SMActivity is how busy the multiprocessors were, percent, on average over the SMActivitySeconds for which it is known: on GPUs
+	// that tell it, of tasks that have them whole. Absent where it is not known at all.
+	SMActivity        *float64 `json:",omitempty"`
+	SMActivitySeconds float64  `json:",omitempty"`
 }
 
 // GPUUseOf converts a use; nil when nothing was used.
@@ -19,8 +23,13 @@ func GPUUseOf(u structs.GPUUse) *GPUUse {
 	if u.IsZero() {
 		return nil
 	}
-	return &GPUUse{
+	out := &GPUUse{
 		Task: u.Task, GPU: u.GPU, PeakMiB: u.PeakMiB, MiBSeconds: u.MiBSeconds, SMSeconds: float64(u.SMMillis) / 1000,
 		EnergyJoules: float64(u.EnergyMJ) / 1000, Refused: u.Denied,
 	}
+	if u.SMKnownMillis > 0 {
+		mean := 100 * float64(min(u.SMActiveMillis, u.SMKnownMillis)) / float64(u.SMKnownMillis)
+		out.SMActivity, out.SMActivitySeconds = &mean, float64(u.SMKnownMillis)/1000
+	}
+	return out
 }

@@ -112,6 +112,8 @@ client {
       interval = "5m"
     }
   }
+  gpu_idle = "1h"
+
   gpu_pressure {
     share  = [80, 95]
     device = [95]

@@ -18,6 +18,8 @@ typedef nvmlSetMemoryLimits_v1_t REAL(nvmlSetMemoryLimits_v1_t);
 typedef nvmlGetMemoryLimits_v1_t REAL(nvmlGetMemoryLimits_v1_t);
 typedef nvmlGpuInstanceProfileInfo_t REAL(nvmlGpuInstanceProfileInfo_t);
 typedef nvmlGpuInstanceInfo_t REAL(nvmlGpuInstanceInfo_t);
+typedef nvmlGpmMetricsGet_t REAL(nvmlGpmMetricsGet_t);
+typedef nvmlGpmSupport_t REAL(nvmlGpmSupport_t);
 typedef nvmlGpuFabricInfo_v2_t REAL(nvmlGpuFabricInfo_v2_t);
 _Static_assert(NVML_ERROR_GPU_IS_LOST == 15 && NVML_ERROR_ARGUMENT_VERSION_MISMATCH == 25 && NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == 230, "numbers");
 #undef nvmlProcessInfo_t
@@ -26,6 +28,9 @@ _Static_assert(NVML_ERROR_GPU_IS_LOST == 15 && NVML_ERROR_ARGUMENT_VERSION_MISMA
 #define nvmlProcessUtilizationSample_t fake_nvmlProcessUtilizationSample_t
 #define nvmlSetMemoryLimits_v1_t fake_nvmlSetMemoryLimits_v1_t
 #define nvmlGetMemoryLimits_v1_t fake_nvmlGetMemoryLimits_v1_t
+#define nvmlGpmMetric_t fake_nvmlGpmMetric_t
+#define nvmlGpmMetricsGet_t fake_nvmlGpmMetricsGet_t
+#define nvmlGpmSupport_t fake_nvmlGpmSupport_t
 #define nvmlPciInfo_t fake_nvmlPciInfo_t
 #define nvmlMemory_t fake_nvmlMemory_t
 #define nvmlMemory_v2_t fake_nvmlMemory_v2_t
@@ -71,3 +76,4 @@ _Static_assert(offsetof(real_nvmlGpuFabricInfo_v2_t, cliqueId) == offsetof(fake_
 _Static_assert(offsetof(real_nvmlGpuFabricInfo_v2_t, healthMask) == offsetof(fake_nvmlGpuFabricInfoV_t, healthMask), "health");
 SAME_SIZE(nvmlProcessUtilizationSample_t) SAME(nvmlProcessUtilizationSample_t, smUtil)
 SAME_SIZE(nvmlSetMemoryLimits_v1_t) SAME(nvmlSetMemoryLimits_v1_t, hardLimit) SAME_SIZE(nvmlGetMemoryLimits_v1_t) SAME(nvmlGetMemoryLimits_v1_t, currentUsed)
+SAME_SIZE(nvmlGpmMetricsGet_t) SAME(nvmlGpmMetricsGet_t, sample1) SAME(nvmlGpmMetricsGet_t, metrics) SAME(nvmlGpmMetricsGet_t, metrics[1].value) SAME_SIZE(nvmlGpmSupport_t)

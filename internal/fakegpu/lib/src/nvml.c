@@ -606,6 +606,65 @@ API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(void *device, nvmlGetMemoryLimits_
 	return NVML_SUCCESS;
 }
 
+// How busy the parts of a GPU are: a sample keeps what the file says when it is taken, and the later one of two is the answer.
+struct gpm { char uuid[UUID]; unsigned active, occupied, tensor, dram; int taken; };
+
+API nvmlReturn_t nvmlGpmQueryDeviceSupport(void *device, nvmlGpmSupport_t *v) {
+	DEVICE_ANY(nvmlGpmQueryDeviceSupport)
+	if (v->version != 1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	v->isSupportedDevice = g->ccmajor >= 9;
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlGpmSampleAlloc(void **out) {
+	CALL(nvmlGpmSampleAlloc)
+	*out = calloc(1, sizeof(struct gpm));
+	return *out ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+}
+API nvmlReturn_t nvmlGpmSampleFree(void *sample) {
+	CALL(nvmlGpmSampleFree)
+	free(sample);
+	return NVML_SUCCESS;
+}
+static void gpm(struct gpm *s, const struct gpu *g, const char *uuid) {
+	COPY(s->uuid, uuid);
+	s->active = g->active, s->occupied = g->occupied, s->tensor = g->tensor, s->dram = g->dram, s->taken = 1;
+}
+API nvmlReturn_t nvmlGpmSampleGet(void *device, void *sample) {
+	DEVICE(nvmlGpmSampleGet)
+	if (g->ccmajor < 9) return NVML_ERROR_NOT_SUPPORTED;
+	gpm(sample, g, g->uuid);
+	return NVML_SUCCESS;
+}
+API nvmlReturn_t nvmlGpmMigSampleGet(void *device, unsigned gi, void *sample) {
+	DEVICE(nvmlGpmMigSampleGet)
+	if (g->ccmajor < 9 || g->mig != 1) return NVML_ERROR_NOT_SUPPORTED;
+	for (int i = 0; i < state.nmig; i++)
+		if (state.mig[i].gpu == index_of(g) && state.mig[i].gi == gi) {
+			gpm(sample, g, state.mig[i].uuid);
+			return NVML_SUCCESS;
+		}
+	return NVML_ERROR_INVALID_ARGUMENT;
+}
+API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *v) {
+	CALL(nvmlGpmMetricsGet)
+	struct gpm *a = v->sample1, *b = v->sample2;
+	if (v->version != 1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if (!a || !b || !a->taken || !b->taken || strcmp(a->uuid, b->uuid) || v->numMetrics > 477) return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned i = 0; i < v->numMetrics; i++) {
+		nvmlGpmMetric_t *m = &v->metrics[i];
+		m->nvmlReturn = NVML_SUCCESS;
+		switch (m->metricId) {
+		case 1: m->value = b->active ? 100 : 0; break;
+		case 2: m->value = b->active / 10.0; break;
+		case 3: m->value = b->occupied / 10.0; break;
+		case 5: m->value = b->tensor / 10.0; break;
+		case 10: m->value = b->dram / 10.0; break;
+		default: m->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+		}
+	}
+	return NVML_SUCCESS;
+}
+
 // An event set delivers the XIDs that the file gains after it was made.
 struct events { u64 seen; int registered[GPUS]; };
 

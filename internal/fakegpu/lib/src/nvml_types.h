@@ -63,4 +63,7 @@ typedef struct { void *device; unsigned id, profileId; nvmlGpuInstancePlacement_
 typedef struct { unsigned pid; unsigned long long timeStamp; unsigned smUtil, memUtil, encUtil, decUtil; } nvmlProcessUtilizationSample_t;
 typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit; } nvmlSetMemoryLimits_v1_t;
 typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit, currentUsed; } nvmlGetMemoryLimits_v1_t;
+typedef struct { unsigned metricId, nvmlReturn; double value; struct { char *shortName, *longName, *unit; } metricInfo; } nvmlGpmMetric_t;
+typedef struct { unsigned version, numMetrics; void *sample1, *sample2; nvmlGpmMetric_t metrics[477]; } nvmlGpmMetricsGet_t;
+typedef struct { unsigned version, isSupportedDevice; } nvmlGpmSupport_t;
 #endif
