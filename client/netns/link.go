@@ -36,15 +36,26 @@ func mac(ip netip.Addr) net.HardwareAddr {
 // inThread runs fn in a thread of its own whose network namespace is a new one. The thread ends with it.
 func inThread(fn func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("make a network namespace: %w", err)
-			return
-		}
-		done <- fn()
-	}()
+	go thread(done, fn)
 	return <-done
+}
+
+// thread does not use the process's first thread. That one never ends, and what /proc/self and /proc/net show is what it sees: an
+// agent whose first thread had another network would not find its routes any more.
+func thread(done chan<- error, fn func() error) {
+	runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
+	if unix.Gettid() == os.Getpid() {
+		defer runtime.UnlockOSThread()
+		again := make(chan error, 1)
+		go thread(again, fn) // in another one, while this one is held
+		done <- <-again
+		return
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		done <- fmt.Errorf("make a network namespace: %w", err)
+		return
+	}
+	done <- fn()
 }
 
 // isNamespace reports whether a namespace is mounted at path.
