@@ -151,11 +151,18 @@ func summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 	for _, g := range j.Groups {
 		sum.Groups[g.Name] = methods.GroupSummary{}
 	}
+	var g methods.GroupSummary // of the group of that name, until another is met
+	name := ""
 	for _, a := range snap.AllocsByJob(j.Key()) {
 		if a.CreateIndex < j.CreateIndex {
 			continue // of an earlier job of this name
 		}
-		g := sum.Groups[a.Group]
+		if a.Group != name {
+			if name != "" {
+				sum.Groups[name] = g
+			}
+			name, g = a.Group, sum.Groups[a.Group]
+		}
 		switch a.Client {
 		case structs.ClientPending:
 			g.Starting++
@@ -170,8 +177,10 @@ func summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 		case structs.ClientUnknown:
 			g.Unknown++
 		}
-		sum.Groups[a.Group] = g
 		sum.ModifyIndex = max(sum.ModifyIndex, a.ModifyIndex)
+	}
+	if name != "" {
+		sum.Groups[name] = g
 	}
 	if j.Array != nil && len(j.Groups) == 1 {
 		return arraySummary(snap, j, sum)

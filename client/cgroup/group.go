@@ -37,6 +37,8 @@ type Group struct {
 	// Shared is the version 1 cpuset, not this group's own, of the tasks that own no core; "" elsewhere.
 	Shared string `json:",omitempty"`
 	Cores  bool   `json:",omitempty"` // the task owns cores
+	// Again is the limit in bytes with which the version 1 memory leaf can be used again; 0: it cannot.
+	Again int64 `json:",omitempty"`
 }
 
 // Zero tells whether there is no group (an agent without the right to make one).
@@ -75,6 +77,13 @@ func (m *Manager) Create(id string, l Limits) (Group, error) {
 			case point == "" || (c == "cpuset" && len(l.Cores) == 0) || g.V1[c] != "":
 			default:
 				dir := filepath.Join(m.dir(point), id)
+				if c == "memory" && l.MemoryBytes > 0 && l.MemoryLow <= 0 {
+					if g.Again = l.MemoryBytes; m.spares.take(dir, g.Again) {
+						g.V1[c] = dir
+						l.MemoryBytes = 0 // is set
+						continue
+					}
+				}
 				if err := mkdir(dir); err != nil {
 					return fail(fmt.Errorf("make control group: %w", err))
 				}
@@ -391,6 +400,10 @@ func number(p string) uint64 {
 	if err != nil {
 		return 0
 	}
+	return parseNumber(b)
+}
+
+func parseNumber(b []byte) uint64 {
 	n, _ := strconv.ParseUint(string(bytes.TrimSpace(b)), 10, 64)
 	return n
 }

@@ -111,6 +111,7 @@ type Manager struct {
 	Layout Layout
 	scope  string
 	shared string // see prepareShared; "" where there is none
+	spares spares
 
 	once    sync.Once
 	devices string // see Devices
@@ -220,6 +221,7 @@ func inheritCpuset(dir string) error {
 
 // Close removes the parent groups of this agent if no task is left in them.
 func (m *Manager) Close() {
+	m.Sweep()
 	m.forgetPrograms()
 	m.dropShared()
 	points := map[string]struct{}{}

@@ -359,6 +359,7 @@ func run(ctx context.Context, dir string) error {
 	if m, err := cgroup.Open(scope(dir)); err != nil {
 		s.why = err.Error()
 	} else {
+		m.Sweep()
 		s.groups = m
 	}
 	s.cores = newCorePool(s.groups)

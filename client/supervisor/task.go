@@ -61,6 +61,7 @@ type task struct {
 	mu   sync.Mutex
 	out  []*pumping
 
+	groups *cgroup.Manager // nil where there is none, and for a task that another supervisor started
 	cores  *corePool
 	synced *time.Timer // set before done is closed: see settle
 }
@@ -187,7 +188,7 @@ func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores 
 	if err != nil {
 		return nil, err
 	}
-	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true, cores: cores}
+	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true, groups: groups, cores: cores}
 	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Cores: spec.Limits.Cores, Stdout: spec.Stdout, Stderr: spec.Stderr}
 	record, err := kept.open(path)
 	if err != nil {
@@ -542,7 +543,11 @@ func (t *task) finish() {
 		fmt.Fprintf(os.Stderr, "supervisor: task %s: %v\n", t.mem.ID, err)
 	}
 	t.settle()
-	if t.mem.BootID == bootID() {
+	switch {
+	case t.mem.BootID != bootID():
+	case t.groups != nil && killErr == nil:
+		t.groups.Remove(t.mem.Group)
+	default:
 		t.mem.Group.Remove()
 	}
 	t.cores.leave(t.mem.ID)

@@ -1,0 +1,109 @@
+package cgroup
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/muster-sched/muster/client/procfile"
+	"golang.org/x/sys/unix"
+)
+
+// spares are version 1 memory groups of tasks that have ended, kept for next ones with the same limit. To make such a
+// group and to remove it costs more than all else that a task's groups cost, most of it later, in the kernel's own
+// threads; to give it another name costs little. (Groups of version 2 cannot be renamed.)
+type spares struct {
+	mu   sync.Mutex
+	list []spare
+	made int // the number in the next one's name
+}
+
+type spare struct {
+	dir   string
+	limit int64
+}
+
+const (
+	// sparePrefix begins the names of spare groups. A task's id cannot begin with a dot.
+	sparePrefix = ".spare-"
+	sparesMax   = 16
+	// spareUsage is how much memory may be charged to a spare group: what the kernel keeps in hand for each processor,
+	// and pages of files, which it gives back when the next task wants the memory.
+	spareUsage = 512 << 10
+)
+
+// take gives a spare group of that limit the name dir, and tells whether there was one.
+func (s *spares) take(dir string, limit int64) bool {
+	s.mu.Lock()
+	found := ""
+	for i := len(s.list) - 1; i >= 0; i-- {
+		if s.list[i].limit == limit {
+			found = s.list[i].dir
+			s.list = append(s.list[:i], s.list[i+1:]...)
+			break
+		}
+	}
+	s.mu.Unlock()
+	// Without RENAME_NOREPLACE the kernel refuses as well when the name is taken: control groups are not replaced.
+	return found != "" && os.Rename(found, dir) == nil
+}
+
+// keep makes the memory group at dir, which nobody is in any more, a spare one. What a next task would see of the last,
+// more than a little memory or that its processes were killed for want of it, makes that impossible.
+func (s *spares) keep(dir string, limit int64) bool {
+	s.mu.Lock()
+	full := len(s.list) >= sparesMax
+	s.made++
+	name := fmt.Sprintf("%s%d-%d", sparePrefix, os.Getpid(), s.made)
+	s.mu.Unlock()
+	if full {
+		return false
+	}
+	usage, err := procfile.Read(filepath.Join(dir, "memory.usage_in_bytes"))
+	if err != nil || parseNumber(usage) > spareUsage {
+		return false
+	}
+	if events := keyed(filepath.Join(dir, "memory.oom_control")); events == nil || events["oom_kill"] > 0 {
+		return false
+	}
+	to := filepath.Join(filepath.Dir(dir), name)
+	if procfile.Write(filepath.Join(dir, "memory.max_usage_in_bytes"), "0") != nil || os.Rename(dir, to) != nil {
+		return false
+	}
+	s.mu.Lock()
+	s.list = append(s.list, spare{to, limit})
+	s.mu.Unlock()
+	return true
+}
+
+// Sweep removes the spare groups, those too that another process, which was killed, has left.
+func (m *Manager) Sweep() {
+	m.spares.mu.Lock()
+	m.spares.list = nil
+	m.spares.mu.Unlock()
+	point, v2 := m.Layout.where("memory")
+	if point == "" || v2 {
+		return
+	}
+	entries, err := os.ReadDir(m.dir(point))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), sparePrefix) {
+			unix.Rmdir(filepath.Join(m.dir(point), e.Name()))
+		}
+	}
+}
+
+// Remove deletes a group as its own Remove does, and keeps what a next task can use. It must be empty.
+func (m *Manager) Remove(g Group) error {
+	if d := g.V1["memory"]; d != "" && d != g.Main && g.Again > 0 && m.spares.keep(d, g.Again) {
+		g.V1 = maps.Clone(g.V1)
+		delete(g.V1, "memory")
+	}
+	return g.Remove()
+}
