@@ -393,6 +393,9 @@ func (b *books) passed(w *Workload) (structs.JobKey, bool) {
 	return k, ok
 }
 
+// beyondAgain is when what was not tried (books.beyond) is looked at again on a cluster where nothing happens.
+const beyondAgain = 30 * time.Second
+
 // passing is how many jobs of a queue were tried behind the first that found no room.
 type passing struct {
 	head  structs.JobKey

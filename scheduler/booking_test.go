@@ -439,6 +439,13 @@ func TestBackfillMaxJobs(t *testing.T) {
 				placed = append(placed, e.JobID)
 			}
 		}
+		for _, e := range plan.Entries {
+			for _, ev := range e.Evals { // on a quiet cluster nothing else would wake them
+				if again := ev.WaitUntil == bookNow.Add(30*time.Second); ev.Status == structs.EvalBlocked && again == (e.JobID == "big") {
+					t.Errorf("at most %d: %s is looked at again at %v", c.most, e.JobID, ev.WaitUntil)
+				}
+			}
+		}
 		if got := fmt.Sprint(placed); got != c.placed {
 			t.Errorf("at most %d: placed %s, want %s", c.most, got, c.placed)
 		}

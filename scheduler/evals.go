@@ -161,6 +161,9 @@ func (d *decision) waitText() string {
 
 // lookAgain is when a blocked evaluation is looked at again, whatever happens.
 func (d *decision) lookAgain() structs.LogTime {
+	if d.beyond {
+		return d.in.Now.Add(beyondAgain)
+	}
 	if d.load.Gate == nil {
 		return 0
 	}

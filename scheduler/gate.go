@@ -21,6 +21,7 @@ func (d *decision) gated() bool {
 			why = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "nobody passes " + ahead.ID + " in queue " + d.load.QueueName()}
 		case d.wantsAny():
 			why = d.books.beyond(d.load)
+			d.beyond = why != nil
 		}
 		if why == nil {
 			return false

@@ -157,6 +157,7 @@ type decision struct {
 	limits  *limits         // nil: nothing is limited
 	took    taken           // of limits
 	aside   *aside          // nil: no amounts are set aside
+	beyond  bool            // not tried: see books.beyond
 
 	setAside  structs.Amount // what the first setAsideN of placed hold
 	setAsideN int
