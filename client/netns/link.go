@@ -33,29 +33,34 @@ func mac(ip netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x0a, 0x6d, b[0], b[1], b[2], b[3]}
 }
 
-// inThread runs fn in a thread of its own whose network namespace is a new one. The thread ends with it.
-func inThread(fn func() error) error {
-	done := make(chan error, 1)
-	go thread(done, fn)
-	return <-done
+// inThread runs fn in a thread of its own whose network namespace is a new one.
+func inThread(fn func() error) (err error) {
+	<-thread(func() {
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("make a network namespace: %w", err)
+			return
+		}
+		err = fn()
+	})
+	return err
 }
 
-// thread does not use the process's first thread. That one never ends, and what /proc/self and /proc/net show is what it sees: an
-// agent whose first thread had another network would not find its routes any more.
-func thread(done chan<- error, fn func() error) {
-	runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
-	if unix.Gettid() == os.Getpid() {
-		defer runtime.UnlockOSThread()
-		again := make(chan error, 1)
-		go thread(again, fn) // in another one, while this one is held
-		done <- <-again
-		return
-	}
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		done <- fmt.Errorf("make a network namespace: %w", err)
-		return
-	}
-	done <- fn()
+// thread runs fn in a thread that ends with it; so does what it has changed of it. It is not the process's first one, which never
+// ends, and what /proc/self and /proc/net show is what that one sees: an agent whose first thread had another network would not find
+// its routes any more.
+func thread(fn func()) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
+		if unix.Gettid() == os.Getpid() {
+			defer runtime.UnlockOSThread()
+			<-thread(fn) // in another one, while this one is held
+			return
+		}
+		fn()
+	}()
+	return done
 }
 
 // isNamespace reports whether a namespace is mounted at path.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,17 +44,13 @@ func onNode(t *testing.T, fn func(n *node)) {
 		t.Skipf("does not apply here: %v", bridge)
 	}
 	n := &node{T: t, dir: t.TempDir(), outside: filepath.Join(t.TempDir(), "outside")}
-	done := make(chan struct{})
-	go n.run(done, fn)
-	<-done
+	<-thread(func() { n.run(fn) })
 	if err := letGo(n.outside); err != nil {
 		t.Error(err)
 	}
 }
 
-func (n *node) run(done chan struct{}, fn func(n *node)) {
-	defer close(done)
-	runtime.LockOSThread()
+func (n *node) run(fn func(n *node)) {
 	n.must(unix.Unshare(unix.CLONE_NEWNET))
 	n.must(hold(n.outside))
 	out, err := os.Open(n.outside)
@@ -94,20 +89,18 @@ func (n *node) must(err error) {
 // inside runs fn in a namespace.
 func (n *node) inside(path string, fn func() error) {
 	n.Helper()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		f, err := os.Open(path)
-		if err == nil {
+	var err error
+	<-thread(func() {
+		var f *os.File
+		if f, err = os.Open(path); err == nil {
 			err = unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
 			f.Close()
 		}
 		if err == nil {
 			err = fn()
 		}
-		done <- err
-	}()
-	n.must(<-done)
+	})
+	n.must(err)
 }
 
 // serve answers connections and datagrams in a namespace with a name and the address from which they came.
