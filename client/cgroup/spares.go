@@ -62,6 +62,11 @@ func (s *spares) keep(dir string, limit int64) bool {
 	if full {
 		return false
 	}
+	// A task that is root can make groups below its own and change its limit.
+	var st unix.Stat_t
+	if unix.Stat(dir, &st) != nil || st.Nlink > 2 || number(filepath.Join(dir, "memory.limit_in_bytes")) != uint64(limit) {
+		return false
+	}
 	usage, err := procfile.Read(filepath.Join(dir, "memory.usage_in_bytes"))
 	if err != nil || parseNumber(usage) > spareUsage {
 		return false

@@ -69,6 +69,15 @@ func TestSpareMemoryGroups(t *testing.T) {
 	if low := run("d", Limits{MemoryBytes: 32 << 20, MemoryLow: 1 << 20}, nil); low == first {
 		t.Error("a task with a reservation got the group")
 	}
+	run("raised", limit, func(g Group) {
+		if err := os.WriteFile(filepath.Join(g.V1["memory"], "memory.memsw.limit_in_bytes"), []byte("-1"), 0); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(g.V1["memory"], "memory.limit_in_bytes"), []byte("67108864"), 0); err != nil {
+			t.Fatal(err)
+		}
+	})
+	first = run("after one that raised its limit", limit, nil) // run looks at the limit
 	// Pages of a file that are charged to the group stay with it.
 	used := run("e", limit, func(g Group) { fill(t, g, 4<<20) })
 	if used != first {
