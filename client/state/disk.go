@@ -15,6 +15,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/internal/boltfile"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -94,11 +95,12 @@ type change struct {
 var ErrInUse = errors.New("another agent uses this data directory")
 
 // Open opens the store in dir, making it when absent. A file that cannot be read is moved aside, moved tells where to,
-// and an empty store is opened in its place: what still runs is then found through the drivers.
+// and an empty store is opened in its place: what still runs is then found through the drivers. A file that only lacks room to be
+// changed stays, and is read.
 func Open(dir string) (s *Disk, moved string, err error) {
 	path := filepath.Join(dir, FileName)
 	s, err = open(path)
-	if err == nil || errors.Is(err, ErrInUse) {
+	if err == nil || errors.Is(err, ErrInUse) || passing(err) {
 		return s, "", err
 	}
 	if _, serr := os.Stat(path); serr != nil {
@@ -116,6 +118,21 @@ func Open(dir string) (s *Disk, moved string, err error) {
 		return nil, moved, fmt.Errorf("%w (the unreadable file is now %s)", oerr, moved)
 	}
 	return s, moved, nil
+}
+
+// noRoom tells whether an error says that the disk is full.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
+
+// passing tells whether an error is about the machine as it is now: the files may be as good as ever.
+func passing(err error) bool {
+	for _, e := range []error{unix.EROFS, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return noRoom(err)
 }
 
 func logPath(path string) string { return filepath.Join(filepath.Dir(path), LogName) }
@@ -175,17 +192,41 @@ func (d *Disk) prepare() (err error) {
 		if err := begin(tx, generation); err != nil {
 			return err
 		}
-		return all.ForEachBucket(func(name []byte) error {
-			d.stored[string(name)] = struct{}{}
+		return d.count(all)
+	})
+	switch {
+	case noRoom(err) && d.log != nil:
+		// What was read is right. It stays where it is until there is room, and is not changed before.
+		d.doubt = true
+		err = d.db.View(func(tx *bolt.Tx) error {
+			all := tx.Bucket(bucketAllocs)
+			if all == nil || tx.Bucket(bucketAgent) == nil {
+				return err // there is nothing yet
+			}
+			if err := d.count(all); err != nil {
+				return err
+			}
+			d.pending.count(d.stored)
 			return nil
 		})
-	})
+	case err == nil:
+		d.pending = newPending()
+	}
 	if err != nil {
 		return err
 	}
 	d.log.begin(generation)
 	_, err = d.load()
 	return err
+}
+
+// count notes which allocations the database has.
+func (d *Disk) count(all *bolt.Bucket) error {
+	clear(d.stored)
+	return all.ForEachBucket(func(name []byte) error {
+		d.stored[string(name)] = struct{}{}
+		return nil
+	})
 }
 
 // recover opens the log and adds to the database what an agent that was killed has left in it.
@@ -206,11 +247,10 @@ func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
 	if err != nil {
 		return err
 	}
-	p := newPending()
 	for _, o := range ops {
-		p.add(o)
+		d.pending.add(o)
 	}
-	return p.store(tx)
+	return d.pending.store(tx)
 }
 
 // begin makes the log of that generation the one that belongs to the database.
@@ -241,19 +281,39 @@ func closeQuietly(db *bolt.DB) {
 }
 
 // Load implements Store.
-func (d *Disk) Load() (*Saved, error) {
-	if err := d.do(); err != nil {
+func (d *Disk) Load() (out *Saved, err error) {
+	res := make(chan error, 1)
+	if err := d.enqueue(change{done: func(err error) {
+		if err == nil || noRoom(err) {
+			out, err = d.load()
+		}
+		res <- err
+	}}); err != nil {
 		return nil, err
 	}
-	return d.load()
+	err = <-res
+	return out, err
 }
 
-// load reads the database.
+// view reads the database as it would be with what is pending, which takes no room on the disk.
+func (d *Disk) view(fn func(*bolt.Tx) error) error {
+	if len(d.pending.allocs)+len(d.pending.agent) == 0 {
+		return d.db.View(fn)
+	}
+	tx, err := d.db.Begin(true)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	return errors.Join(d.pending.store(tx), fn(tx))
+}
+
+// load reads everything. By the writer only, after open.
 func (d *Disk) load() (out *Saved, err error) {
 	defer faults()()
 	defer guard("load "+d.path, &err)
 	out = &Saved{}
-	err = d.db.View(func(tx *bolt.Tx) error {
+	err = d.view(func(tx *bolt.Tx) error {
 		agent := tx.Bucket(bucketAgent)
 		if err := decode(agent.Get(keyHistory), &out.History, "history"); err != nil {
 			return err

@@ -254,6 +254,18 @@ func (p *pending) addAll(list []change) {
 	}
 }
 
+// count notes which allocations there are then.
+func (p *pending) count(stored map[string]struct{}) {
+	for id, a := range p.allocs {
+		if a.deleted {
+			delete(stored, id)
+		}
+		if len(a.put) > 0 {
+			stored[id] = struct{}{}
+		}
+	}
+}
+
 // store writes everything to the database.
 func (p *pending) store(tx *bolt.Tx) error {
 	agent := tx.Bucket(bucketAgent)
