@@ -24,6 +24,7 @@ type observer struct {
 	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; tells what is urgent
 	ports   map[structs.AllocID]int                           // rendezvous ports sent or waiting: a gang waits for them
 	offers  map[structs.AllocID][]structs.ServiceRegistration // services sent or waiting: others wait for them
+	stands  map[structs.AllocID]structs.LogTime               // since when those stand still that do, sent or waiting: somebody has asked for it
 	wake    chan struct{}
 	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
@@ -32,7 +33,7 @@ type observer struct {
 
 func newObserver(c *Client) *observer {
 	return &observer{
-		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{},
+		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{}, stands: map[structs.AllocID]structs.LogTime{},
 		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), most: observeMax,
 	}
 }
@@ -58,6 +59,10 @@ func (o *observer) add(ob structs.AllocObserved) {
 	if newPort {
 		o.ports[ob.ID] = ob.GangPort
 	}
+	moved := o.stands[ob.ID] != ob.Frozen
+	if o.stands[ob.ID] = ob.Frozen; ob.Frozen == 0 {
+		delete(o.stands, ob.ID)
+	}
 	newOffer := !slices.EqualFunc(o.offers[ob.ID], ob.Services, func(a, b structs.ServiceRegistration) bool { return a.Same(&b) })
 	switch {
 	case newOffer && len(ob.Services) == 0:
@@ -70,7 +75,7 @@ func (o *observer) add(ob structs.AllocObserved) {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	if was != ob.Client || newPort || newOffer {
+	if was != ob.Client || newPort || newOffer || moved {
 		select {
 		case o.urgent <- struct{}{}:
 		default:
@@ -197,6 +202,7 @@ func (o *observer) forget(id structs.AllocID) {
 	delete(o.last, id)
 	delete(o.ports, id)
 	delete(o.offers, id)
+	delete(o.stands, id)
 }
 
 // mute makes the observer drop what comes.

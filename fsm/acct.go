@@ -43,7 +43,7 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	ran := max(to.Sub(from), 0) // agents' clocks
 	if !spare {
 		t.rec.Start = earliest(t.rec.Start, from)
-		t.rec.Longest = max(t.rec.Longest, ran)
+		t.rec.Longest = max(t.rec.Longest, ran-a.Stood(to))
 	}
 	amount, ms := structs.AmountOf(a), ran.Milliseconds()
 	t.gpu += amount.GPUMilli * ms / 1000

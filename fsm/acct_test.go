@@ -67,7 +67,7 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 				ran := max(a.FinishedAt.Sub(a.StartedAt), 0)
 				x.gpu += structs.AmountOf(a).GPUMilli * ran.Milliseconds() / 1000
 				x.cpu += a.Resources.CPU * ran.Milliseconds() / 1000
-				x.longest = max(x.longest, ran)
+				x.longest = max(x.longest, ran-a.Stood(a.FinishedAt)) // what it stood still is charged, and no run
 				x.start = earliest(x.start, a.StartedAt)
 			}
 		}

@@ -30,7 +30,7 @@ func applyAllocObserved(x *tx) *structs.Error {
 			a.GPUUse = use
 		}
 		a.Saved = a.Saved.Newer(u.Saved)
-		a.HealthySince = u.HealthySince
+		a.HealthySince, a.Frozen = u.HealthySince, u.Frozen
 		if a.StartedAt == 0 {
 			a.StartedAt = u.StartedAt
 		}

@@ -73,6 +73,7 @@ var bodies = map[structs.CommandType]func() any{
 	structs.CmdSealRekey:       func() any { return new(structs.SealKeyCommand) },
 	structs.CmdSealKeyDelete:   func() any { return new(structs.SealKeyDeleteCommand) },
 	structs.CmdVariableReseal:  func() any { return new(structs.VariableResealCommand) },
+	structs.CmdSuspend:         func() any { return new(structs.SuspendCommand) },
 }
 
 // envelope is what follows the type byte of an entry.

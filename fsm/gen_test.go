@@ -312,7 +312,13 @@ func (g *generator) one() structs.Command {
 	if !hasJob {
 		job = &structs.Job{Namespace: "default", ID: "job-0"}
 	}
-	switch w := g.r.IntN(139); {
+	switch w := g.r.IntN(146); {
+	case w >= 139:
+		c := &structs.SuspendCommand{Namespace: job.Namespace, JobID: job.ID, Resume: g.chance(50), Reason: "why not"}
+		if a, ok := pick(g, g.allocs()); ok && g.chance(50) {
+			c.Alloc = a.ID
+		}
+		return cmd(structs.CmdSuspend, c)
 	case w >= 137:
 		return cmd(structs.CmdJobPriority, &structs.JobPriorityCommand{Namespace: job.Namespace, JobID: job.ID, Priority: g.r.IntN(104)})
 	case w >= 133:

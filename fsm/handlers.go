@@ -69,5 +69,6 @@ func init() { // not a literal, because applyBatch refers to the table
 		structs.CmdSealRekey:       applySealKey,
 		structs.CmdSealKeyDelete:   applySealKeyDelete,
 		structs.CmdVariableReseal:  applyVariableReseal,
+		structs.CmdSuspend:         applySuspend,
 	}
 }

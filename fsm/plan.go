@@ -279,6 +279,7 @@ func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
 		a.Preempted = w.Preempted
 	}
 	a.Resume = pl.resume(pl.group(at), a)
+	a.Suspension = pl.standing(pl.group(at))
 	pl.serverWrote(a)
 	pl.returned(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {

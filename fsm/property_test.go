@@ -55,7 +55,7 @@ var occurrences = []string{
 	"dispatch repeated", "entry rolled back", "restored midway", "usage counted", "whole GPUs counted", "GPU shares counted", "batch refused", "secret refused",
 	"spare held", "gang placed", "gang grown", "gang restarted", "gang went on", "partial gang refused", "gang timed out", "gang assembled", "job preempted", "service attained",
 	"accounted", "accounted: collected before the end", "accounted: GPU time", "accounted: use of GPUs", "accounting record dropped", "decision logged",
-	"workload command refused", "held", "released", "requeued", "failed by the server", "retried", "end of an index kept",
+	"workload command refused", "held", "released", "suspended", "resumed", "suspension refused", "gang suspended or resumed", "requeued", "failed by the server", "retried", "end of an index kept",
 	"usage of queues checked", "usage gathered", "queue at its limit", "refused: limit of a queue", "refused: running cap",
 	"services registered", "service changed", "service kept its health", "services of another ended", "service deleted", "variables counted", "variable deleted", "variable changed", "variable swap refused", "variable sealed anew", "key retired",
 	"registration refused by a cap", "reservation made", "reservation kept", "reservation ended", "credit given",

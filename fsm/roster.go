@@ -26,6 +26,8 @@ func applyRoster(x *tx) *structs.Error {
 	switch {
 	case r == nil || r.Epoch != c.Epoch || r.Deadline == 0 || x.time < r.Deadline:
 		return structs.Errorf(structs.CodeConflict, "gang %s of job %q has assembled or changed, or its time is not over", k.Group, k.Job.ID)
+	case x.suspended(r):
+		return structs.Errorf(structs.CodeConflict, "gang %s of job %q is suspended; its time to assemble does not pass", k.Group, k.Job.ID)
 	}
 	next, stop := r.Dissolve(structs.RosterTimeout, x.Allocs.Get)
 	x.putRoster(next)

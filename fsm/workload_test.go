@@ -29,6 +29,9 @@ func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res struc
 	if c, ok := cmd.Body.(*structs.JobPriorityCommand); ok {
 		r.reprioritized(before, after, c, res)
 	}
+	if c, ok := cmd.Body.(*structs.SuspendCommand); ok {
+		r.suspended(before, after, c, res)
+	}
 	c, ok := cmd.Body.(*structs.WorkloadCommand)
 	if !ok {
 		return

@@ -24,11 +24,12 @@ type (
 		Asks                     Ask         // what waits of the job
 		Order                    []OrderTerm // why it stands where it stands in line; empty when nothing waits
 		User                     string
-		StartEstimate            int64   // Unix nanoseconds; 0: not known
-		Starts                   string  `json:",omitempty"` // what it starts after, when that is something other than room
-		Advice                   *Advice `json:",omitempty"`
-		SubmitTime               int64   // Unix nanoseconds
-		Saving                   *Saving `json:",omitempty"` // absent: nothing in its way, and nothing of its own, waits for a turn to save its state
+		StartEstimate            int64      // Unix nanoseconds; 0: not known
+		Starts                   string     `json:",omitempty"` // what it starts after, when that is something other than room
+		Advice                   *Advice    `json:",omitempty"`
+		SubmitTime               int64      // Unix nanoseconds
+		Saving                   *Saving    `json:",omitempty"` // absent: nothing in its way, and nothing of its own, waits for a turn to save its state
+		Suspended                *Suspended `json:",omitempty"` // absent: nothing of it is suspended
 		Returned                 Returned
 		GivenUp                  string // why some work does not return to the queue again; "" for none
 		Deadline                 int64  // Unix nanoseconds; 0: none
@@ -48,6 +49,15 @@ type (
 		Now, Waiting int64
 		Where        string
 		Limit        int64
+	}
+	// Suspended counts the allocations of a job that are to stand still and those that do. All says that the job as a whole is
+	// suspended: nothing more of it is placed.
+	Suspended struct {
+		Allocs, Frozen int64
+		All            bool
+		Since          int64  // Unix nanoseconds
+		By             string // of the last suspension
+		Reason         string
 	}
 	// Returned is how often work has returned to the queue, by reason; a gang that returns as one counts once.
 	Returned struct {
@@ -139,6 +149,9 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	w.Deadline = int64(r.Job.Deadline)
 	if r.Saving != nil {
 		w.Saving = &Saving{Now: r.Saving.Now, Waiting: r.Saving.Waiting, Where: r.Saving.Where, Limit: r.Saving.Limit}
+	}
+	if s := r.Suspended; s != nil {
+		w.Suspended = &Suspended{Allocs: s.Allocs, Frozen: s.Frozen, All: s.All, Since: int64(s.Since), By: s.By, Reason: s.Reason}
 	}
 	if r.Workload == nil && !r.Job.Stop {
 		w.GivenUp = r.Job.StatusDesc

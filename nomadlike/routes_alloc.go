@@ -11,6 +11,8 @@ func allocRoutes() []route {
 		{methods: "GET", pattern: "/v1/allocations", rpc: methods.AllocList.Name, handle: allocList},
 		{methods: "GET", pattern: "/v1/allocation/{id}", rpc: methods.AllocGet.Name, handle: allocGet},
 		{methods: "PUT,POST", pattern: "/v1/allocation/{id}/stop", rpc: methods.AllocStop.Name, handle: allocStop},
+		{methods: "PUT,POST", pattern: "/v1/allocation/{id}/suspend", rpc: methods.AllocSuspend.Name, handle: allocSuspend(false)},
+		{methods: "PUT,POST", pattern: "/v1/allocation/{id}/resume", rpc: methods.AllocSuspend.Name, handle: allocSuspend(true)},
 		{methods: "GET", pattern: "/v1/allocation/{id}/checks", rpc: methods.ClientChecks.Name, handle: clientChecks},
 		{methods: "GET", pattern: "/v1/allocation/{id}/services", rpc: methods.ServiceAlloc.Name, handle: allocServices},
 		{methods: "GET", pattern: "/v1/evaluations", rpc: methods.EvalList.Name, handle: evalList},

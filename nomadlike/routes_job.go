@@ -31,6 +31,8 @@ func jobRoutes() []route {
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/release", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRelease)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/requeue", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRequeue)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/retry", rpc: methods.JobWorkload.Name, handle: jobWorkload(structs.ActionRetry)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/suspend", rpc: methods.JobSuspend.Name, handle: jobSuspend(false)},
+		{methods: "PUT,POST", pattern: "/v1/job/{id}/resume", rpc: methods.JobSuspend.Name, handle: jobSuspend(true)},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/priority", rpc: methods.JobPriority.Name, handle: jobPriority},
 		{methods: "PUT,POST", pattern: "/v1/job/{id}/checkpoint", rpc: methods.JobCheckpoint.Name, handle: jobCheckpoint},
 		{methods: "GET", pattern: "/v1/job/{id}/allocations", rpc: methods.JobAllocs.Name, handle: jobAllocs},

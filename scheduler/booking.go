@@ -310,7 +310,7 @@ func (h *heldWork) guess(now structs.LogTime) structs.LogTime {
 	if h.job == nil || h.job.Type != structs.JobBatch {
 		return 0
 	}
-	return now.Add(max(now.Sub(h.began), time.Minute))
+	return now.Add(max(now.Sub(h.begunBy(now)), time.Minute))
 }
 
 // until is when an allocation of a group that is placed now is expected to hold no more.

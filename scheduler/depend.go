@@ -34,9 +34,9 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 		g.depends(j, q, now, others)
 	}
 	begin := j.Begin
-	held := j.Hold
+	held, suspended := j.Hold, false
 	if q != nil {
-		begin, held = max(begin, q.NotBefore), q.Held
+		begin, held, suspended = max(begin, q.NotBefore), q.Held, q.Suspended != 0
 	}
 	// What only a person ends is told first, then what only time does.
 	if begin > now {
@@ -47,6 +47,9 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 	}
 	if held {
 		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: "on hold until it is released", CuredBy: structs.EventJobChanged}
+	}
+	if suspended {
+		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: "suspended until it is resumed", CuredBy: structs.EventJobChanged}
 	}
 	return g
 }

@@ -56,6 +56,7 @@ type dumpHeld struct {
 	Job    int // 1 + place in dump.Jobs, 0 for none
 	Group  string
 	Began  structs.LogTime
+	Still  structs.LogTime
 	Expect time.Duration
 	Ending bool
 	Index  int
@@ -102,7 +103,7 @@ type StatefulChooser interface {
 
 func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 	w := &h.work
-	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times, Saved: w.saved}
+	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Still: w.still, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times, Saved: w.saved}
 	if r := h.rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
 	}
@@ -110,7 +111,7 @@ func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 }
 
 func (d *dumpHeld) held(jobs []*structs.Job) *held {
-	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
+	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, still: d.Still, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
 		yields: elastic(d.job(jobs), d.Group), shy: keepsAway(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}

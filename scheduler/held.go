@@ -23,6 +23,9 @@ func (h *held) allocation(node structs.NodeID) *structs.Allocation {
 	if w.job != nil {
 		a.Namespace, a.JobID, a.JobVersion = w.job.Namespace, w.job.ID, w.job.Version
 	}
+	if w.still != 0 {
+		a.Suspension = &structs.Suspension{Since: w.still}
+	}
 	if w.saved != 0 {
 		a.Saved = &structs.Saved{Time: w.saved}
 	}

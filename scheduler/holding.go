@@ -22,7 +22,8 @@ type held struct {
 type heldWork struct {
 	job    *structs.Job // the version that it runs; nil when not known
 	group  string
-	began  structs.LogTime // when it was placed
+	began  structs.LogTime // when it was placed, moved by the time that it stood still
+	still  structs.LogTime // since when it is suspended; 0: it runs
 	expect time.Duration   // predicted run time; 0: none
 	ending bool            // told to stop already
 	yields bool            // of an elastic group: it may shrink for others
@@ -47,8 +48,9 @@ func (h *heldWork) ends(now structs.LogTime) structs.LogTime {
 	if h.ending {
 		return now
 	}
+	began := h.begunBy(now)
 	if h.expect > 0 {
-		if at := h.began.Add(h.expect); at >= now {
+		if at := began.Add(h.expect); at >= now {
 			return at
 		}
 	}
@@ -63,7 +65,15 @@ func (h *heldWork) ends(now structs.LogTime) structs.LogTime {
 	if limit <= 0 {
 		return 0
 	}
-	return max(now, h.began.Add(limit))
+	return max(now, began.Add(limit))
+}
+
+// begunBy is when the work would have begun, had it never stood still.
+func (h *heldWork) begunBy(now structs.LogTime) structs.LogTime {
+	if h.still == 0 {
+		return h.began
+	}
+	return h.began.Add(max(0, now.Sub(max(h.still, h.began))))
 }
 
 // of reports whether the work is of a group of a job, whatever its version.
@@ -80,6 +90,9 @@ type heldRare struct {
 
 func heldOf(a *structs.Allocation) *held {
 	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group), shy: keepsAway(a.Job, a.Group)}}
+	if s := a.Suspension; s != nil {
+		h.work.began, h.work.still = a.CreateTime.Add(s.Total), s.Since
+	}
 	if a.Saved != nil {
 		h.work.saved = a.Saved.Time
 	}

@@ -488,11 +488,11 @@ func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
 	if limit <= 0 || a.StartedAt == 0 {
 		return false
 	}
-	end := a.StartedAt.Add(limit)
+	end := a.Began(r.now).Add(limit)
 	if r.now >= end {
 		return true
 	}
-	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
+	if !a.Suspended() && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
 		r.later = append(r.later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its wall-clock limit", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID}}})
 	}

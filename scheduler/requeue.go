@@ -151,7 +151,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 		return structs.RequeuePreempt
 	case a.Client == structs.ClientLost || place == nodeLost && !a.ClientTerminal():
 		return structs.RequeueNodeLost
-	case a.DesiredDesc == descMaxRun, a.Client == structs.ClientFailed && limit > 0 && a.StartedAt != 0 && a.FinishedAt >= a.StartedAt.Add(limit):
+	case a.DesiredDesc == descMaxRun, a.Client == structs.ClientFailed && limit > 0 && a.StartedAt != 0 && a.Ran() >= limit:
 		return structs.RequeueLimit // by the server, or by the agent, which looks at the clock, too
 	case a.Transition.Migrate:
 		return restartDrain

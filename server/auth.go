@@ -220,7 +220,7 @@ func (s *Server) authenticate(row *methods.Row, c *rpc.Call) (*identity, error) 
 // byObject are the methods whose namespace is that of the object they name: the wrapper asks for the capability in any
 // namespace, the handler for it in the right one.
 var byObject = map[string]bool{
-	methods.AllocGet.Name: true, methods.AllocStop.Name: true,
+	methods.AllocGet.Name: true, methods.AllocStop.Name: true, methods.AllocSuspend.Name: true,
 	methods.EvalGet.Name: true, methods.EvalAllocs.Name: true,
 	methods.ClientFSList.Name: true, methods.ClientFSStat.Name: true, methods.ClientFSStream.Name: true,
 	methods.ClientLogs.Name: true, methods.ClientExec.Name: true, methods.ClientStats.Name: true,

@@ -14,6 +14,7 @@ func (s *Server) registerAllocs() {
 	handle(s, methods.AllocGet, s.allocGet)
 	handle(s, methods.AllocList, s.allocList)
 	handle(s, methods.AllocStop, s.allocStop)
+	handle(s, methods.AllocSuspend, s.allocSuspend)
 	handle(s, methods.AllocTransition, s.allocTransition)
 	handle(s, methods.EvalGet, s.evalGet)
 	handle(s, methods.EvalList, s.evalList)

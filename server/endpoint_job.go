@@ -30,6 +30,7 @@ func (s *Server) registerJobs() {
 	handle(s, methods.JobEvaluate, s.jobEvaluate)
 	handle(s, methods.JobWorkload, s.jobWorkload)
 	handle(s, methods.JobPriority, s.jobPriority)
+	handle(s, methods.JobSuspend, s.jobSuspend)
 	handle(s, methods.JobCheckpoint, s.jobCheckpoint)
 	handle(s, methods.JobRevert, s.jobRevert)
 	handle(s, methods.JobStable, s.jobStable)

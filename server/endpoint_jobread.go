@@ -461,6 +461,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Reports = append(claimReports(snap, k), s.reportsOf(k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.savingFor(snap, k)
+		resp.Suspended = suspendedOf(snap, k)
 		return idx, nil
 	})
 	if err == nil && resp.Job != nil && resp.Workload != nil && resp.Workload.Waiting > 0 {

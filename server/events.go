@@ -143,7 +143,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		switch t := typeOf(x.ModifyIndex); {
 		case isPlan(t):
 			ev.Type = "PlanResult"
-		case t == structs.CmdAllocTransition:
+		case t == structs.CmdAllocTransition, t == structs.CmdSuspend:
 			ev.Type = "AllocationUpdateDesiredStatus"
 		}
 		if !x.DeploymentID.IsZero() {

@@ -177,7 +177,7 @@ func (f *foretell) indexEnded(a *structs.Allocation) (endedWork, bool) {
 	if a.Client != structs.ClientComplete && a.Client != structs.ClientFailed || a.ServerTerminal() {
 		return endedWork{}, false
 	}
-	return endedWork{workOf(a.Job), a.FinishedAt.Sub(a.StartedAt), a.Expect, a.ClientIndex, a.ID.String()}, true
+	return endedWork{workOf(a.Job), a.Ran(), a.Expect, a.ClientIndex, a.ID.String()}, true
 }
 
 // ended learns from what ended, in the order of the log.

@@ -92,7 +92,7 @@ func pastOf(as []*structs.Allocation) (x scheduler.Past) {
 		return cmp.Or(cmp.Compare(a.FinishedAt, b.FinishedAt), slices.Compare(a.ID[:], b.ID[:]))
 	})
 	for _, a := range ended[max(0, len(ended)-pastKept):] {
-		x = x.Learn(a.Client == structs.ClientComplete, a.Expect, a.FinishedAt.Sub(a.StartedAt))
+		x = x.Learn(a.Client == structs.ClientComplete, a.Expect, a.Ran())
 	}
 	return x
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Expiry stops allocations that have used up their wall-clock limit (Job.RunLimit), counted from their first running task. The
-// agent of a node does the same by its own clock; this is for agents that do not come to it, and it says why in the
+// agent of a node does the same by its own clock; time that it stood still does not count. The this is for agents that do not come to it, and it says why in the
 // state. Reschedules need no service: their delayed evaluations wait in the broker.
 
 // expiryBatch bounds the allocations in one command: 32 KiB of ids.
@@ -25,14 +25,14 @@ type expiry struct {
 
 // expiryOf is the end of an allocation's time; ok is false when it has none, or is about to end anyway.
 func expiryOf(a *structs.Allocation) (expiry, bool) {
-	if a == nil || a.StartedAt == 0 || a.Terminal() || a.Transition.Expire || a.Job == nil {
+	if a == nil || a.StartedAt == 0 || a.Suspended() || a.Terminal() || a.Transition.Expire || a.Job == nil {
 		return expiry{}, false
 	}
 	g := a.Job.Group(a.Group)
 	if g == nil || a.Job.RunLimit(g) <= 0 {
 		return expiry{}, false
 	}
-	return expiry{a.ID, a.StartedAt.Add(a.Job.RunLimit(g))}, true
+	return expiry{a.ID, a.Began(a.StartedAt).Add(a.Job.RunLimit(g))}, true
 }
 
 // expiries is sorted by time, then id.

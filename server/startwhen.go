@@ -96,7 +96,7 @@ func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
 	if a.Job == nil || a.Job.Type != structs.JobBatch && a.Job.Type != structs.JobSysBatch {
 		return 0
 	}
-	began := cmp.Or(a.StartedAt, now)
+	began := cmp.Or(a.Began(now), now)
 	if e := began.Add(cmp.Or(a.Expect, a.Job.Runtime.Expected)); e > now {
 		return e
 	}

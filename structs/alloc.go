@@ -122,6 +122,7 @@ type Allocation struct {
 	Asked          LogTime       // when it was told to end; its turn to save its state goes by it
 	Preempted      int64         // times that its job had been preempted when it was placed
 	Resume         *Saved        // the newest checkpoint of the work before it, which its tasks are told; nil for none
+	Suspension     *Suspension   // whether it is to stand still; nil: it never was
 
 	// ------------------------------------------------ agent
 	Client       ClientStatus
@@ -133,6 +134,7 @@ type Allocation struct {
 	GPUUse       []GPUUse // of its tasks, in the order of Grants; measured up to the last report
 	Saved        *Saved   // the newest checkpoint that was seen; nil for none
 	HealthySince LogTime  // since when all checks of its services pass; 0: they do not, or there are none
+	Frozen       LogTime  // since when its tasks stand still; 0: they do not
 	ClientIndex  Index    // last change by the agent
 }
 

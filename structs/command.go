@@ -61,6 +61,7 @@ const (
 	CmdSealRekey       CommandType = 54 // body *SealKeyCommand: as CmdSealKey, and retires every other key
 	CmdSealKeyDelete   CommandType = 55
 	CmdVariableReseal  CommandType = 56
+	CmdSuspend         CommandType = 57 // suspend and resume what runs
 
 	// IgnorableFlag marks a command that a server which does not know it may skip (I9).
 	IgnorableFlag CommandType = 0x80
@@ -181,6 +182,7 @@ type AllocObserved struct {
 	Saved        *Saved                // the newest checkpoint that was seen; nil: nothing new
 	Services     []ServiceRegistration // all that the allocation offers now
 	HealthySince LogTime               // since when all checks of its services pass; 0: they do not, or there are none
+	Frozen       LogTime               // since when its tasks stand still; 0: they do not
 }
 
 // AllocObservedCommand is a batch of observations over any number of nodes. Apply ignores those of allocations that it
@@ -353,6 +355,14 @@ type (
 	WorkloadCommand struct {
 		Namespace, JobID string
 		Action           string
+		Reason           string
+	}
+	// SuspendCommand makes what runs stand still in its place, or go on: a job with all that it has and will have, or one
+	// allocation, which is its whole group where that is a gang. The time is the command's.
+	SuspendCommand struct {
+		Namespace, JobID string  // the job; unused with Alloc
+		Alloc            AllocID // zero: all of the job
+		Resume           bool
 		Reason           string
 	}
 	// JobPriorityCommand changes the priority of a job that waits or runs, without a new version.

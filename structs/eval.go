@@ -177,6 +177,7 @@ type Workload struct {
 	Returned    RequeueCounts // Requeued by reason
 	Missed      LogTime       // its deadline, once that was over before the job had ended; 0: not missed
 	Spent       string        // why some of its work has failed for good instead of returning once more; "" for none
+	Suspended   LogTime       // since when all of it is to stand still, and nothing more is placed; 0: it goes on
 	Told        LogTime       // when amount and estimate were last written: while the reason stays, at most once a minute (D23)
 	CreateIndex Index
 	ModifyIndex Index

@@ -306,6 +306,55 @@ func (g Group) freeze(on bool) {
 	procfile.Write(filepath.Join(g.Main, name), val)
 }
 
+// freezeWithin is how long processes may take to stand still; those in the kernel come to it late.
+const freezeWithin = 5 * time.Second
+
+// Freeze makes all processes of the group, and of those below it, stand still, or go on. It returns when they do. They can be
+// killed meanwhile: version 1 lets them notice when they go on.
+func (g Group) Freeze(on bool) error {
+	what, ask, key, want := "let go on", "freezer.state", "", "THAWED"
+	if on {
+		what, want = "freeze", "FROZEN"
+	}
+	value, tell := want, ask
+	switch {
+	case g.V2:
+		ask, tell, key, value = "cgroup.freeze", "cgroup.events", "frozen", "0"
+		if on {
+			value = "1"
+		}
+	case g.V1["freezer"] == "":
+		return fmt.Errorf("%s control group: this machine has neither cgroup2 nor the freezer controller", what)
+	}
+	if err := procfile.Write(filepath.Join(g.Main, ask), value); err != nil {
+		if gone(err) && !on {
+			return nil
+		}
+		return fmt.Errorf("%s control group: %w", what, err)
+	}
+	deadline := time.Now().Add(freezeWithin)
+	for wait := 100 * time.Microsecond; ; wait = min(wait*2, 20*time.Millisecond) {
+		path := filepath.Join(g.Main, tell)
+		if key != "" && (keyed(path)[key] != 0) == on {
+			return nil
+		}
+		if key == "" {
+			if b, err := procfile.Read(path); err != nil && gone(err) {
+				return nil
+			} else if string(bytes.TrimSpace(b)) == want {
+				return nil
+			}
+			if err := procfile.Write(path, value); err != nil && !gone(err) { // version 1 stops waiting for processes that did not come to it
+				return fmt.Errorf("%s control group: %w", what, err)
+			}
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s control group %s: its processes did not come to it within %s; one may hang in the kernel", what, filepath.Base(g.Main), freezeWithin)
+		}
+		time.Sleep(wait)
+	}
+}
+
 // Remove deletes the group. It must be empty; a group that is gone already is no error.
 func (g Group) Remove() error {
 	var errs []error

@@ -183,6 +183,16 @@ type Teller interface {
 	Tell(tell func(message string))
 }
 
+// Suspender is implemented by tasks that can be made to stand still in their place: everything that they have started keeps
+// its memory and gets no processor time. A driver whose tasks can has the attribute structs.SuspendAttribute.
+type Suspender interface {
+	// Suspend returns once all of the task stands still. Doing it again succeeds. ErrNotRunning says that the task has ended;
+	// what is left of it then goes on, so that Wait returns.
+	Suspend(ctx context.Context) error
+	// Resume lets it go on. It succeeds for a task that goes on already or has ended.
+	Resume(ctx context.Context) error
+}
+
 // Dirs are absolute host paths. They exist before Start; the driver creates nothing but TaskDir/tmp.
 type Dirs struct {
 	AllocDir   string // shared by the tasks of the allocation (NOMAD_ALLOC_DIR)

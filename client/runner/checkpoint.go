@@ -408,6 +408,9 @@ type Notice struct {
 // Save tells the running main tasks to save their state now. They go on. It waits for commands and requests until ctx is
 // over; they have the group's grace whether or not somebody waits, and what comes of them is an event of the task.
 func (r *Runner) Save(ctx context.Context) (*Notice, error) {
+	if err := r.errSuspended("it would not hear that it is to save its state"); err != nil {
+		return nil, err
+	}
 	type answer struct {
 		task string
 		err  error

@@ -59,47 +59,64 @@ func (r *Runner) drive(ctx context.Context) {
 			r.finish(ctx) // and stays busy: nothing is left to drive
 			return
 		}
+		r.settleSuspension(ctx)
 		r.limit(ctx)
 	}
 }
 
-// limit arms the end of the allocation's time, once it runs.
+// limit arms the end of the allocation's time, once it runs, and disarms it while it is suspended.
 func (r *Runner) limit(ctx context.Context) {
-	left, ok := r.runtimeLeft()
+	end, ok := r.timeEnds()
+	r.mu.Lock()
+	same, unlimit := r.limitAt == end, r.unlimit
+	r.mu.Unlock()
+	if same {
+		return
+	}
+	if unlimit != nil {
+		unlimit()
+	}
+	var timers []*time.Timer
+	defer func() {
+		stop := func() {
+			for _, t := range timers {
+				t.Stop()
+			}
+		}
+		r.mu.Lock()
+		r.limitAt, r.unlimit = end, stop
+		r.mu.Unlock()
+		context.AfterFunc(ctx, stop)
+	}()
 	if !ok {
 		return
 	}
-	r.mu.Lock()
-	armed := r.limited
-	r.limited = true
-	r.mu.Unlock()
-	if armed {
-		return
-	}
+	left := max(0, time.Until(end.Time()))
 	if g := r.group(); g.Checkpoint != nil && g.Checkpoint.Before > 0 {
-		before := time.AfterFunc(max(0, left-g.Checkpoint.Before), func() { r.saveBefore(ctx) })
-		context.AfterFunc(ctx, func() { before.Stop() })
+		timers = append(timers, time.AfterFunc(max(0, left-g.Checkpoint.Before), func() { r.saveBefore(ctx) }))
 	}
-	timer := time.AfterFunc(left, func() {
+	timers = append(timers, time.AfterFunc(left, func() {
+		if r.suspended() {
+			return // at this very moment: what is left is counted when it goes on
+		}
 		r.mu.Lock()
 		r.overtime = true
 		r.mu.Unlock()
 		r.Kill(fmt.Sprintf("the allocation has run for its wall-clock limit of %s", r.runLimit()), true)
-	})
-	context.AfterFunc(ctx, func() { timer.Stop() })
+	}))
 }
 
-// runtimeLeft is how long the allocation may still run, once it runs and if it has a limit.
-func (r *Runner) runtimeLeft() (time.Duration, bool) {
+// timeEnds is until when the allocation may run, once it runs, if it has a limit and is not suspended.
+func (r *Runner) timeEnds() (structs.LogTime, bool) {
 	g := r.group()
 	r.mu.Lock()
-	started := r.started
+	started, stood, suspended := r.started, r.alloc.SuspendedFor(), r.alloc.Suspended()
 	r.mu.Unlock()
 	limit := r.runLimit()
-	if g == nil || limit <= 0 || started == 0 {
+	if g == nil || limit <= 0 || started == 0 || suspended {
 		return 0, false
 	}
-	return max(0, time.Until(started.Add(limit).Time())), true
+	return started.Add(limit + stood), true
 }
 
 // member is a task with what the coordinator must know of it at this step.

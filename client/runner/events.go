@@ -41,6 +41,8 @@ const (
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"
 	EventServices       = "Services"
+	EventSuspended      = "Suspended"
+	EventResumed        = "Resumed"
 	eventsKept          = 10
 	detailRestartReason = "restart_reason"
 )

@@ -325,7 +325,7 @@ func (p *progress) hurry(n int) {
 
 // remind tells a task whose last checkpoint is as old as its interval to save its state.
 func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
-	if c.Interval <= 0 || !c.Notified() {
+	if c.Interval <= 0 || !c.Notified() || p.t.r.suspended() {
 		return
 	}
 	last := p.h.Status().StartedAt

@@ -53,6 +53,9 @@ func (r *Runner) Restart(ctx context.Context, name string, all bool) error {
 	if r.Final() != nil || r.stopReason() != nil {
 		return structs.Errorf(structs.CodeInvalid, "Task not running: allocation %s has ended or is ending", r.id.Short())
 	}
+	if err := r.errSuspended("its tasks would not start again before it goes on"); err != nil {
+		return err
+	}
 	e := event(EventRestartSignal, "User requested running tasks to restart", detailRestartReason, "User requested running tasks to restart")
 	if all {
 		e = event(EventRestartSignal, "User requested all tasks to restart", detailRestartReason, "User requested all tasks to restart")
@@ -93,6 +96,9 @@ func (r *Runner) Signal(ctx context.Context, name, sig string) error {
 	if _, err := driver.ParseSignal(sig); err != nil {
 		return structs.Errorf(structs.CodeInvalid, "%v", err)
 	}
+	if err := r.errSuspended("a signal would not be heard before it goes on"); err != nil {
+		return err
+	}
 	tasks := r.tasks
 	if name != "" {
 		t, err := r.find(name)
@@ -131,6 +137,9 @@ func (r *Runner) Exec(ctx context.Context, name string, req driver.ExecRequest) 
 	}
 	h, err := t.running()
 	if err != nil {
+		return 0, err
+	}
+	if err := r.errSuspended("a command inside it would stand still, too"); err != nil {
 		return 0, err
 	}
 	return h.Exec(ctx, req)

@@ -129,7 +129,11 @@ type Runner struct {
 	busy       bool            // a goroutine drives the allocation
 	dirty      bool            // something has changed since it last looked
 	overtime   bool            // the allocation is ended because its time is over
-	limited    bool            // max_run_duration has been armed
+	limitAt    structs.LogTime // the end of its time, as armed; 0: not armed
+	unlimit    func()          // disarms it, or nil
+	frozen     structs.LogTime // since when all its tasks stand still; 0: they do not
+	looking    *time.Timer     // of a suspended allocation, until it is looked at again; nil: not armed
+	moved      chan struct{}   // closed, and made anew, when the servers suspend or resume it
 	ctx        context.Context // of Start: the agent's life
 	unhook     func()          // ends the hooks that wait, or nil
 	delayUntil time.Time       // end of the group's shutdown delay, once it was begun
@@ -161,7 +165,7 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
 		log:  cfg.Log.With("alloc", a.ID.Short()),
-		done: make(chan struct{}), heard: make(chan struct{}),
+		done: make(chan struct{}), heard: make(chan struct{}), moved: make(chan struct{}),
 	}
 	if cfg.AllocsDir != "" {
 		r.dir = allocdir.New(cfg.AllocsDir, a.ID.String())
@@ -182,6 +186,7 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 			if t.rec.Phase == state.PhaseStarting || t.rec.Phase == state.PhaseBackoff {
 				cfg.Ledger.Adopt(a)
 			}
+			r.frozen = max(r.frozen, t.rec.Frozen) // as the servers were told, until it is looked at
 			if s := t.rec.State.StartedAt; s != 0 && (r.started == 0 || s < r.started) {
 				r.started = s
 			}
@@ -297,6 +302,11 @@ func (r *Runner) changed() {
 		r.cfg.Report(o)
 	}
 	r.services.mu.Unlock()
+	r.wake()
+}
+
+// wake makes the coordinator look.
+func (r *Runner) wake() {
 	stop := r.stopReason() != nil
 	r.mu.Lock()
 	r.dirty = true
@@ -331,6 +341,10 @@ func (r *Runner) Update(a *structs.Allocation) error {
 		return fmt.Errorf("store allocation %s: %w", a.ID, err)
 	}
 	r.mu.Lock()
+	if r.alloc.Suspended() != a.Suspended() {
+		close(r.moved)
+		r.moved = make(chan struct{})
+	}
 	r.alloc = a
 	r.mu.Unlock()
 	r.changed()
@@ -393,7 +407,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 		// Once running it stays so until everything has ended: what it holds is not free before.
 		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
 	}
-	o.StartedAt = r.started
+	o.StartedAt, o.Frozen = r.started, r.frozen
 	o.GangEpoch, o.GangPort = r.portEpoch, r.port
 	o.Saved = r.newest()
 	if r.cfg.GPUs != nil {

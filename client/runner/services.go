@@ -242,7 +242,8 @@ func newCheckPlan(on site, env *taskenv.Env, o *offer, s *serviceSpec, c *checkS
 
 // serving gives what the allocation offers now and since when all of its checks pass, and lets checks run for just that. A
 // service is offered while what serves it runs: a task's while that task does, the group's while all main tasks do and the
-// tasks that come after their start have ended well. Nothing is offered once the allocation is about to end. The caller
+// tasks that come after their start have ended well. Nothing is offered once the allocation is about to end, or while it is
+// suspended: whoever came would wait. The caller
 // holds v.mu.
 func (v *services) serving(r *Runner) (list []structs.ServiceRegistration, since structs.LogTime) {
 	r.mu.Lock()
@@ -253,7 +254,7 @@ func (v *services) serving(r *Runner) (list []structs.ServiceRegistration, since
 	}
 	v.make(r, a, r.cfg.Node())
 	var up []*offer
-	if live && !again && r.stopReason() == nil {
+	if live && !again && r.stopReason() == nil && !r.suspended() {
 		group, tasks := r.upNow()
 		for _, o := range v.offers {
 			if o.task == "" && group || o.task != "" && tasks[o.task] {

@@ -41,6 +41,8 @@ type task struct {
 	r    *Runner
 	name string
 
+	still sync.Mutex // held while it is made to stand still or go on; before mu
+
 	mu sync.Mutex
 	// rec is what is stored. rec.State is replaced, never changed, so that reports may share it.
 	rec      state.TaskRecord
@@ -54,6 +56,8 @@ type task struct {
 	progress *progress     // follows the checkpoints of the run, or nil
 	heard    chan struct{} // closed at the next checkpoint; nil when nobody waits
 	over     chan struct{} // closed when it is dead; nil until somebody asks for it
+	unsure   bool          // it was found again: whether it stands still is not known
+	trouble  string        // why it could not be suspended, as last told
 }
 
 // wish is what a running (or waiting) task is asked to do.
@@ -266,7 +270,7 @@ func (t *task) run(ctx context.Context) {
 		case state.PhaseNew:
 			if w := t.wanted(); w.kind == wishKill {
 				t.finish(ctx, w.event)
-			} else {
+			} else if t.awaitGoing(ctx) || t.wanted().kind == wishRestart {
 				t.begin(ctx)
 			}
 		case state.PhaseStarting:
@@ -283,6 +287,7 @@ func (t *task) run(ctx context.Context) {
 func (t *task) begin(ctx context.Context) {
 	t.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
 		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = state.PhaseStarting, nil, 0, t.r.cfg.BootID, 0
+		rec.Frozen = 0
 	})
 }
 
@@ -309,7 +314,9 @@ func (t *task) pause(ctx context.Context) {
 	t.mu.Lock()
 	t.want = wish{}
 	t.mu.Unlock()
-	t.begin(ctx)
+	if t.awaitGoing(ctx) {
+		t.begin(ctx)
+	} // else it comes here again
 }
 
 // attempt finds or starts a run of the task. It gives nil when the task does not run: what follows from that has then
@@ -431,7 +438,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 		ev = append(ev, e)
 	}
 	t.mu.Lock()
-	t.handle = h
+	t.handle, t.unsure = h, again
 	t.mu.Unlock()
 	// Until this is on disk the record says that a start was asked for: asking again under the same id finds the task.
 	t.change(ctx, soon, func(rec *state.TaskRecord, ts *structs.TaskState) {
@@ -506,6 +513,7 @@ func lostResult() *driver.ExitResult {
 // stop ends a run that is asked to end: shutdown delay, signal, patience, kill.
 func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	w := t.wanted()
+	t.thaw(ctx, h, thawToEnd)
 	if w.event.Type != EventKilling { // that one is told below, with the patience
 		t.note(ctx, w.event)
 	}
@@ -691,7 +699,7 @@ func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(
 	t.handle = nil
 	t.mu.Unlock()
 	t.change(ctx, store, func(rec *state.TaskRecord, st *structs.TaskState) {
-		rec.Old, rec.Handle = rec.Handle, nil
+		rec.Old, rec.Handle, rec.Frozen = rec.Handle, nil, 0
 		fn(rec, st)
 	}, events...)
 	if h == nil || ctx.Err() != nil {

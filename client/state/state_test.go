@@ -47,7 +47,7 @@ func TestEverythingComesBack(t *testing.T) {
 	s := mustOpen(t, dir)
 	a, b, gone := alloc(1), alloc(2), alloc(3)
 	task := &TaskRecord{
-		Attempt: 3, Handle: []byte("h"), Old: []byte("o"), Phase: PhaseBackoff, Recent: []structs.LogTime{1, 2}, ResumeAt: 9, BootID: "boot", Forced: true, Epoch: 4, Saved: &structs.Saved{Time: 5, Bytes: 6, Path: "p"},
+		Attempt: 3, Handle: []byte("h"), Old: []byte("o"), Phase: PhaseBackoff, Recent: []structs.LogTime{1, 2}, ResumeAt: 9, BootID: "boot", Forced: true, Epoch: 4, Frozen: 7, Saved: &structs.Saved{Time: 5, Bytes: 6, Path: "p"},
 		State: &structs.TaskState{State: "running", Restarts: 3, Events: []structs.TaskEvent{{Type: "Started", Details: map[string]string{"k": "v"}}}},
 	}
 	if v := reflect.ValueOf(*task); true {

@@ -16,7 +16,7 @@ muster alloc status 8ba85cef
 muster alloc logs -f 8ba85cef
 muster alloc exec -it 8ba85cef /bin/sh
 muster alloc fs 8ba85cef alloc/logs`,
-		newAllocStatus, newAllocLogs, newAllocExec, newAllocFS, newAllocStop, newAllocRestart, newAllocSignal, newAllocChecks)
+		newAllocStatus, newAllocLogs, newAllocExec, newAllocFS, newAllocStop, newAllocSuspend, newAllocResume, newAllocRestart, newAllocSignal, newAllocChecks)
 }
 
 // pickAlloc finds the allocation that an argument means: the beginning of its id or, with job set, any of a job's,

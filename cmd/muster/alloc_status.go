@@ -78,7 +78,7 @@ func (o *allocStatusOptions) allocList(list []*wire.AllocationListStub) {
 	cut := abbreviate(o.verbose, all)
 	rows := [][]string{}
 	for _, s := range list {
-		rows = append(rows, []string{cut(s.ID), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, s.ClientStatus, o.ageNanos(s.CreateTime, o.verbose)})
+		rows = append(rows, []string{cut(s.ID), s.JobID, s.TaskGroup, shortID(s.NodeID, o.verbose), s.DesiredStatus, allocState(s.ClientStatus, s.Suspension), o.ageNanos(s.CreateTime, o.verbose)})
 	}
 	o.table("ID|Job ID|Task Group|Node ID|Desired|Status|Created", rows)
 }
@@ -86,7 +86,7 @@ func (o *allocStatusOptions) allocList(list []*wire.AllocationListStub) {
 func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocation) {
 	rows := [][2]string{
 		{"ID", al.ID}, {"Eval ID", shortID(al.EvalID, o.verbose)}, {"Name", al.Name}, {"Node ID", shortID(al.NodeID, o.verbose)}, {"Node Name", al.NodeName},
-		{"Job ID", al.JobID}, {"Job Version", strconv.FormatUint(al.JobVersion, 10)}, {"Client Status", al.ClientStatus}, {"Client Description", al.ClientDescription},
+		{"Job ID", al.JobID}, {"Job Version", strconv.FormatUint(al.JobVersion, 10)}, {"Client Status", allocState(al.ClientStatus, al.Suspension)}, {"Client Description", al.ClientDescription},
 		{"Desired Status", al.DesiredStatus}, {"Desired Description", al.DesiredDescription}, {"Created", o.ageNanos(al.CreateTime, o.verbose)}, {"Modified", o.ageNanos(al.ModifyTime, o.verbose)},
 	}
 	if al.Namespace != "default" {
@@ -115,6 +115,7 @@ func (o *allocStatusOptions) show(ctx context.Context, a *api, al *wire.Allocati
 			add(s.key, o.saved(s.what))
 		}
 	}
+	add("Suspension", o.standsStill(al.Suspension))
 	o.kv(rows)
 	if o.short {
 		rows := [][]string{}

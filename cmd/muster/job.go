@@ -11,6 +11,6 @@ muster job run example.muster.hcl    # submit it and follow it
 muster job status example            # how it is
 muster job why example               # why it waits`,
 		newJobInit, newJobValidate, newJobPlan, newJobRun, newJobStatus, newJobWhy, newJobAllocs, newJobLogs, newJobExec, newJobStop, newJobStart,
-		newJobHistory, newJobRevert, newJobInspect, newJobScale, newJobDispatch, newJobEval, newJobHold, newJobRelease, newJobRequeue, newJobRetry, newJobPriority, newJobCheckpoint, newJobPeriodic, newJobTag,
+		newJobHistory, newJobRevert, newJobInspect, newJobScale, newJobDispatch, newJobEval, newJobHold, newJobRelease, newJobSuspend, newJobResume, newJobRequeue, newJobRetry, newJobPriority, newJobCheckpoint, newJobPeriodic, newJobTag,
 		newJobDeployments, newJobPromote)
 }

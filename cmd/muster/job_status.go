@@ -331,7 +331,7 @@ func (e *env) allocTable(list []*wire.AllocationListStub, verbose bool) {
 		if verbose {
 			r = append(r, s.NodeName)
 		}
-		rows = append(rows, append(r, s.TaskGroup, strconv.FormatUint(s.JobVersion, 10), s.DesiredStatus, s.ClientStatus, e.ageNanos(s.CreateTime, verbose), e.ageNanos(s.ModifyTime, verbose)))
+		rows = append(rows, append(r, s.TaskGroup, strconv.FormatUint(s.JobVersion, 10), s.DesiredStatus, allocState(s.ClientStatus, s.Suspension), e.ageNanos(s.CreateTime, verbose), e.ageNanos(s.ModifyTime, verbose)))
 	}
 	e.table(head, rows)
 }

@@ -119,6 +119,22 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 	if s := w.Saving; s != nil {
 		add("saving", "%s that must end first: %d save their state, %d wait for their turn (%s lets %d do so at a time)", plural(s.Now+s.Waiting, "allocation"), s.Now, s.Waiting, s.Where, s.Limit)
 	}
+	if s := w.Suspended; s != nil {
+		text := fmt.Sprintf("for %s: %s", span(o.now().Sub(time.Unix(0, s.Since))), plural(s.Allocs, "allocation")+" standing still")
+		if s.Frozen < s.Allocs {
+			text += fmt.Sprintf(" (%d so far)", s.Frozen)
+		}
+		if s.By != "" {
+			text += ", by " + s.By
+		}
+		if s.Reason != "" {
+			text += ": " + s.Reason
+		}
+		add("suspended", "%s", text)
+		if s.All {
+			add("suspended", "nothing more of it is placed; muster job resume %s lets it go on", w.JobID)
+		}
+	}
 	if n := structs.RequeueCounts(w.Returned); n != (structs.RequeueCounts{}) {
 		add("returned", "to the queue: %s", n.By())
 	}

@@ -410,7 +410,7 @@ func (o *nodeStatusOptions) nodeAllocs(list []*wire.Allocation) {
 	cut := abbreviate(o.verbose, all)
 	rows := [][]string{}
 	for _, al := range list {
-		rows = append(rows, []string{cut(al.ID), al.JobID, al.TaskGroup, strconv.FormatUint(al.JobVersion, 10), al.DesiredStatus, al.ClientStatus, o.ageNanos(al.CreateTime, o.verbose), o.ageNanos(al.ModifyTime, o.verbose)})
+		rows = append(rows, []string{cut(al.ID), al.JobID, al.TaskGroup, strconv.FormatUint(al.JobVersion, 10), al.DesiredStatus, allocState(al.ClientStatus, al.Suspension), o.ageNanos(al.CreateTime, o.verbose), o.ageNanos(al.ModifyTime, o.verbose)})
 	}
 	o.table("ID|Job ID|Task Group|Version|Desired|Status|Created|Modified", rows)
 }

@@ -27,6 +27,7 @@ type topRow struct {
 	SMMillis, EnergyMJ, Refused     int64
 	CPUPercent                      float64
 	RSSBytes                        uint64
+	Suspension                      string `json:",omitempty"` // "suspending", "suspended", "resuming"
 }
 
 // topMax bounds how many allocations are asked at each look.
@@ -109,7 +110,7 @@ func (o *topOptions) look(ctx context.Context, a *api) (rows []*topRow, left int
 			if t == nil || t.ResourceUsage == nil {
 				continue
 			}
-			base := topRow{JobID: al.JobID, AllocID: al.ID, Task: task, Node: al.NodeName}
+			base := topRow{JobID: al.JobID, AllocID: al.ID, Task: task, Node: al.NodeName, Suspension: allocState("", al.Suspension)}
 			if c := t.ResourceUsage.CpuStats; c != nil {
 				base.CPUPercent = c.Percent
 			}
@@ -156,7 +157,11 @@ func (o *topOptions) show(rows []*topRow, left int) {
 	}
 	table := [][]string{}
 	for _, r := range rows {
-		line := []string{r.JobID, shortID(r.AllocID, false), r.Task, r.Node, fmt.Sprintf("%.0f%%", r.CPUPercent), bytesText(r.RSSBytes), "", "", "", "", "", ""}
+		cpu := fmt.Sprintf("%.0f%%", r.CPUPercent)
+		if r.Suspension != "" {
+			cpu = r.Suspension
+		}
+		line := []string{r.JobID, shortID(r.AllocID, false), r.Task, r.Node, cpu, bytesText(r.RSSBytes), "", "", "", "", "", ""}
 		if r.GPU != "" {
 			id := strings.TrimPrefix(r.GPU, "GPU-")
 			copy(line[6:], []string{id[:min(8, len(id))], mib(r.MemoryMiB) + " / " + mib(r.ShareMiB), mib(r.PeakMiB),

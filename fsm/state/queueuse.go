@@ -142,7 +142,7 @@ func useEnds(a *structs.Allocation) (ending, ends int64) {
 		return 0, 0
 	}
 	ending = structs.AmountOf(a).GPUMilli
-	return ending, ending * int64(a.CreateTime.Add(limit)/structs.LogTime(time.Second))
+	return ending, ending * int64(a.CreateTime.Add(limit+a.SuspendedFor())/structs.LogTime(time.Second))
 }
 
 func (s *Store) useMove(k useKey) *useMove {

@@ -233,6 +233,25 @@ type (
 		JobID    string
 		Priority int
 	}
+	// JobSuspendRequest makes what runs of a job stand still, or go on.
+	JobSuspendRequest struct {
+		JobID  string
+		Resume bool
+		Reason string
+	}
+	// AllocSuspendRequest does so with one allocation, or with its gang.
+	AllocSuspendRequest struct {
+		AllocID structs.AllocID
+		Resume  bool
+		Reason  string
+	}
+	// SuspendResponse names the allocations that were told, and what they hold meanwhile.
+	SuspendResponse struct {
+		Index    structs.Index
+		EvalID   structs.EvalID
+		AllocIDs []structs.AllocID
+		Amount   structs.Amount
+	}
 	// JobRevertRequest makes an earlier version the newest again.
 	JobRevertRequest struct {
 		JobID               string
@@ -346,7 +365,15 @@ type (
 		Eval      *structs.Evaluation
 		Summary   *Summary
 		NodeNames map[string]string // node id -> name for the nodes in the reports
+		Suspended *Suspended        // nil: nothing of it is suspended
 		Saving    *Saving           // nil: nothing that it waits for, and nothing of its own, waits for a turn to save its state
+	}
+	// Suspended counts what of a job is to stand still.
+	Suspended struct {
+		Allocs, Frozen int64 // that are to, and that do
+		All            bool  // the job as a whole: nothing more of it is placed
+		Since          structs.LogTime
+		By, Reason     string // of the last
 	}
 	// Saving counts work that is to end and is in line to save its state first.
 	Saving struct {

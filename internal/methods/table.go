@@ -107,6 +107,7 @@ var (
 	JobEvaluate    = method[JobEvaluateRequest, JobRegisterResponse]("Job.Evaluate", SideServer, KindWrite, ns("read-job"))
 	JobWorkload    = method[JobWorkloadRequest, JobRegisterResponse]("Job.Workload", SideServer, KindWrite, ns("submit-job"))
 	JobPriority    = method[JobPriorityRequest, JobRegisterResponse]("Job.Priority", SideServer, KindWrite, ns("submit-job"))
+	JobSuspend     = method[JobSuspendRequest, SuspendResponse]("Job.Suspend", SideServer, KindWrite, ns("alloc-lifecycle"))
 	JobCheckpoint  = method[JobCheckpointRequest, JobCheckpointResponse]("Job.Checkpoint", SideServer, KindWrite, ns("alloc-lifecycle"))
 	JobRevert      = method[JobRevertRequest, JobRegisterResponse]("Job.Revert", SideServer, KindWrite, ns("submit-job"))
 	JobStable      = method[JobStableRequest, WriteResponse]("Job.Stable", SideServer, KindWrite, ns("submit-job"))
@@ -126,6 +127,7 @@ var (
 	AllocGet        = method[AllocGetRequest, AllocGetResponse]("Alloc.Get", SideServer, KindRead, ns("read-job"))
 	AllocList       = method[ListRequest, AllocListResponse]("Alloc.List", SideServer, KindRead, ns("read-job"))
 	AllocStop       = method[AllocStopRequest, JobRegisterResponse]("Alloc.Stop", SideServer, KindWrite, ns("alloc-lifecycle"))
+	AllocSuspend    = method[AllocSuspendRequest, SuspendResponse]("Alloc.Suspend", SideServer, KindWrite, ns("alloc-lifecycle"))
 	AllocTransition = method[AllocTransitionRequest, WriteResponse]("Alloc.Transition", SideServer, KindWrite, Need{Management: true})
 
 	// Evaluations.

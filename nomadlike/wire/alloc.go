@@ -50,6 +50,7 @@ type Allocation struct {
 
 	Checkpoint *SavedCheckpoint `json:",omitempty"` // Muster's own: the newest one that was seen
 	ResumeFrom *SavedCheckpoint `json:",omitempty"` // Muster's own: the one that it was given to go on from
+	Suspension *Suspension      `json:",omitempty"` // Muster's own: of one that is or was suspended
 }
 
 // SavedCheckpoint is a checkpoint that was seen complete.
@@ -96,6 +97,7 @@ type AllocationListStub struct {
 	ModifyIndex           uint64
 	CreateTime            int64
 	ModifyTime            int64
+	Suspension            *Suspension `json:",omitempty"` // Muster's own: of one that is or was suspended
 }
 
 // AllocatedResources is what an allocation was given.
@@ -367,7 +369,7 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 		PreemptedByAllocation: a.PreemptedBy.String(), CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex),
 		AllocModifyIndex: uint64(a.AllocIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
-	out.Checkpoint, out.ResumeFrom = SavedFrom(a.Saved), SavedFrom(a.Resume)
+	out.Checkpoint, out.ResumeFrom, out.Suspension = SavedFrom(a.Saved), SavedFrom(a.Resume), suspensionFrom(a)
 	for _, id := range a.WaitsOn {
 		out.WaitsOn = append(out.WaitsOn, id.String())
 	}
@@ -409,6 +411,7 @@ func AllocStubFromStructs(a *structs.Allocation, resources, states bool) *Alloca
 		NextAllocation: a.Next.String(), RescheduleTracker: tracker(a.Reschedules), PreemptedByAllocation: a.PreemptedBy.String(),
 		CreateIndex: uint64(a.CreateIndex), ModifyIndex: uint64(a.ModifyIndex), CreateTime: int64(a.CreateTime), ModifyTime: int64(a.ModifyTime),
 	}
+	out.Suspension = suspensionFrom(a)
 	if a.Job != nil {
 		out.JobType = string(a.Job.Type)
 	}

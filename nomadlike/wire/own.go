@@ -41,6 +41,39 @@ var Priorities = map[string]int{"critical": 90, "high": 70, "normal": 50, "low":
 // JobPriorityRequest is the body of PUT /v1/job/:id/priority.
 type JobPriorityRequest struct{ Priority *int }
 
+// SuspendRequest is the body of PUT /v1/job/:id/suspend and /v1/allocation/:id/suspend; it may be left out.
+type SuspendRequest struct{ Reason string }
+
+// SuspendResponse answers them, and those that resume: the allocations that were told, and what they hold together, which
+// stays theirs while they are suspended.
+type SuspendResponse struct {
+	Index       uint64
+	EvalID      string
+	AllocIDs    []string
+	GPUs        float64
+	GPUMemoryMB int64
+	CPU         int64 // MHz
+	MemoryMB    int64
+}
+
+// Suspension is whether an allocation stands still in its place.
+type Suspension struct {
+	State    string // "suspending", "suspended", "resuming"; "" for one that goes on
+	Since    int64  // Unix nanoseconds; 0: it is not to stand still
+	By       string // who suspended or resumed it last
+	Reason   string
+	Total    time.Duration // nanoseconds of the suspensions that are over
+	FrozenAt int64         // Unix nanoseconds since when all its processes stand still; 0: they do not
+}
+
+func suspensionFrom(a *structs.Allocation) *Suspension {
+	s := a.Suspension
+	if s == nil {
+		return nil
+	}
+	return &Suspension{State: a.Standing(), Since: int64(s.Since), By: s.By, Reason: s.Reason, Total: s.Total, FrozenAt: int64(a.Frozen)}
+}
+
 // Toleration lets a job onto nodes with a taint.
 type Toleration struct {
 	Key    string    `hcl:"key"`

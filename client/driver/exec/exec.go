@@ -22,6 +22,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/process"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/client/supervisor/launch"
+	"github.com/muster-sched/muster/structs"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,9 +77,13 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 			return no("control groups have no %s controller, so limits could not be enforced", c)
 		}
 	}
-	return driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{
+	f := driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{
 		"driver.exec": "1", "driver.exec.cgroup": l.Version(), "driver.exec.devices": d.opt.Supervisor.Devices(),
 	}}
+	if l.Freezes() {
+		f.Attributes[structs.SuspendAttribute(d.Name())] = "1"
+	}
+	return f
 }
 
 // lacking names a kind of namespaces that the kernel does not have, or "". It is asked before each start of a task, and

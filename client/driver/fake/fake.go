@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Driver is fake. It is safe for concurrent use.
@@ -30,7 +31,7 @@ func (d *Driver) Name() string { return "fake" }
 
 // Fingerprint always detects it.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
-	return driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{"driver.fake": "1"}}
+	return driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{"driver.fake": "1", structs.SuspendAttribute("fake"): "1"}}
 }
 
 // ConfigSchema lists the config keys.
@@ -67,6 +68,8 @@ type task struct {
 	timer *time.Timer       // guarded by mu
 	exit  driver.ExitResult // valid after done
 	ended bool              // guarded by mu
+	still bool              // guarded by mu
+	left  time.Duration     // of its run while it stands still; guarded by mu
 }
 
 // Start starts a timer.
@@ -130,8 +133,13 @@ func (d *Driver) run(st state) *task {
 		defer t.mu.Unlock()
 		t.timer = time.AfterFunc(time.Until(st.Deadline), func() {
 			e := st.Exit
-			e.EndedAt = st.Deadline
-			t.end(e)
+			t.mu.Lock()
+			e.EndedAt = t.st.Deadline
+			still := t.still
+			t.mu.Unlock()
+			if !still {
+				t.end(e)
+			}
 		})
 	}
 	d.tasks[st.ID] = t
@@ -167,7 +175,10 @@ func (t *task) running() bool {
 }
 
 func (t *task) Status() driver.TaskStatus {
-	b, err := json.Marshal(t.st)
+	t.mu.Lock()
+	st := t.st
+	t.mu.Unlock()
+	b, err := json.Marshal(st)
 	if err != nil {
 		panic("state of a fake task cannot be encoded: " + err.Error()) // plain values: cannot happen
 	}
@@ -181,6 +192,33 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
+}
+
+// Suspend keeps the rest of its run.
+func (t *task) Suspend(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return driver.ErrNotRunning
+	}
+	if !t.still && t.timer != nil {
+		t.timer.Stop()
+		t.left = time.Until(t.st.Deadline)
+	}
+	t.still = true
+	return nil
+}
+
+// Resume lets the rest of its run pass.
+func (t *task) Resume(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.still && !t.ended && t.timer != nil {
+		t.st.Deadline = time.Now().UTC().Add(t.left)
+		t.timer.Reset(t.left)
+	}
+	t.still = false
+	return nil
 }
 
 func (t *task) Signal(_ context.Context, name string) error {

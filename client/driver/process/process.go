@@ -372,6 +372,46 @@ func (t *Task) Signal(ctx context.Context, name string) error {
 	return t.translate(t.sup.Signal(ctx, t.state.ID, sig))
 }
 
+// Suspend makes everything that the task started stand still.
+func (t *Task) Suspend(context.Context) error {
+	s := t.snapshot()
+	switch {
+	case s.Ended:
+		return driver.ErrNotRunning
+	case s.Group.Zero():
+		return errors.New("it runs without a control group, which an agent without the right to make one cannot give it")
+	}
+	if err := s.Group.Freeze(true); err != nil {
+		if ended(s.PID) {
+			return errors.Join(driver.ErrNotRunning, s.Group.Freeze(false))
+		}
+		return err
+	}
+	if ended(s.PID) { // killed while it stood still: its launcher, which does too, has to see it
+		return errors.Join(driver.ErrNotRunning, s.Group.Freeze(false))
+	}
+	return nil
+}
+
+// Resume lets it go on.
+func (t *Task) Resume(context.Context) error {
+	s := t.snapshot()
+	if s.Ended || s.Group.Zero() {
+		return nil
+	}
+	return s.Group.Freeze(false)
+}
+
+// ended reports whether a process is gone or only waits to be reaped.
+func ended(pid int) bool {
+	b, err := procfile.Of(pid, "stat")
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+	}
+	_, rest, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
+
 // Stop ends the task.
 func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) error {
 	if name == "" {
@@ -386,6 +426,9 @@ func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) err
 	}
 	if timeout == 0 {
 		timeout = DefaultKillTimeout
+	}
+	if err := t.Resume(ctx); err != nil { // one that stands still would not hear it
+		return err
 	}
 	err = t.sup.Stop(ctx, t.state.ID, sig, timeout)
 	if errors.Is(err, supervisor.ErrUnknownTask) {

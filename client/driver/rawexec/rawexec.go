@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/client/driver/process"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/client/supervisor/launch"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Options of the driver.
@@ -41,7 +42,9 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 		return driver.Fingerprint{Health: driver.Undetected, Detail: err.Error()}
 	}
 	f := driver.Fingerprint{Detected: true, Health: driver.Healthy, Detail: "Healthy", Attributes: map[string]string{"driver.raw_exec": "1"}}
-	if _, err := d.opt.Supervisor.Groups(); err != nil {
+	if l, err := d.opt.Supervisor.Groups(); err == nil && l.Freezes() {
+		f.Attributes[structs.SuspendAttribute(d.Name())] = "1"
+	} else if err != nil {
 		f.Detail = "Healthy; without control groups tasks are killed by session: " + err.Error()
 	}
 	return f

@@ -1,0 +1,207 @@
+package client
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/supervisor"
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// suspend says as the servers would that an allocation is to stand still, or to go on.
+func suspend(srv *clienttest.Server, id structs.AllocID, on bool) {
+	srv.Change(id, func(a *structs.Allocation) {
+		*a = *a.Suspend(on, "op", map[bool]string{true: "a leak"}[on], structs.LogTimeOf(time.Now()))
+	})
+}
+
+func waitStill(t *testing.T, srv *clienttest.Server, id structs.AllocID, on bool) {
+	t.Helper()
+	srv.Wait(t, map[bool]string{true: "it to stand still", false: "it to go on"}[on], func() bool { return (srv.Alloc(id).Frozen != 0) == on })
+}
+
+// content is what a file says, "" while there is none.
+func content(path string) string {
+	b, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(b))
+}
+
+// moves reports whether the number that a task keeps writing changes within a second.
+func moves(path string) bool {
+	first := content(path)
+	for range 50 {
+		time.Sleep(20 * time.Millisecond)
+		if content(path) != first {
+			return true
+		}
+	}
+	return false
+}
+
+// TestSuspendOutlivesAgent suspends real processes: all tasks stand still, stay so when the agent is killed and started
+// anew, are let go on by an agent that was away when somebody resumed them, and hear that they shall end.
+func TestSuspendOutlivesAgent(t *testing.T) {
+	dir := scratch(t)
+	srv := clienttest.New()
+	addr, _ := listen(t, srv)
+	agent := func() *exec.Cmd {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), agentEnv+"="+dir+" "+addr)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			cmd.Process.Kill()
+			cmd.Wait()
+		})
+		return cmd
+	}
+	kill := func(cmd *exec.Cmd) {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	cmd := agent()
+	var node structs.NodeID
+	srv.Wait(t, "the agent", func() bool {
+		for _, id := range srv.Nodes() {
+			node = id
+		}
+		return !node.IsZero()
+	})
+	if srv.Node(node).Attributes[structs.SuspendAttribute("raw_exec")] != "1" {
+		t.Fatal("the node does not say that its tasks can be suspended")
+	}
+	main, side := filepath.Join(dir, "main"), filepath.Join(dir, "side")
+	count := func(file string) string {
+		return "trap 'echo term >> " + file + ".end; exit 0' TERM; i=0; while :; do i=$((i+1)); echo $i > " + file + ".new; mv " + file + ".new " + file + "; sleep 0.02; done"
+	}
+	job := clienttest.Job("svc", structs.JobBatch, sh("main", count(main)), sh("side", count(side)))
+	job.Groups[0].Tasks[1].Lifecycle = &structs.Lifecycle{Hook: "prestart", Sidecar: true}
+	id := srv.Place(node, job)
+	srv.WaitStatus(t, id, structs.ClientRunning)
+	srv.Wait(t, "both to count", func() bool { return content(main) != "" && content(side) != "" })
+	still := func(when string, want bool) {
+		t.Helper()
+		if moves(main) == want || moves(side) == want {
+			t.Errorf("%s: main counts: %v, side counts: %v; want the opposite", when, moves(main), moves(side))
+		}
+	}
+
+	suspend(srv, id, true)
+	waitStill(t, srv, id, true)
+	still("suspended", true)
+	kill(cmd)
+	still("without an agent", true)
+	cmd = agent()
+	srv.Wait(t, "a report of the new agent", func() bool {
+		list := srv.Seen(id)
+		return len(list) > 0 && list[len(list)-1].Frozen != 0
+	})
+	still("with another agent", true)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for what, err := range map[string]error{
+		"signal":  invokeErr(ctx, srv, node, methods.ClientSignal, &methods.AllocSignalRequest{AllocID: id, Signal: "SIGUSR1"}),
+		"restart": invokeErr(ctx, srv, node, methods.ClientRestart, &methods.AllocRestartRequest{AllocID: id}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "is suspended (by op)") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	kill(cmd)
+	suspend(srv, id, false) // nobody is there to obey
+	still("before an agent knows", true)
+	cmd = agent()
+	waitStill(t, srv, id, false)
+	still("resumed", false)
+	st := srv.Alloc(id).TaskStates["main"]
+	if got := eventTypes(st); !strings.Contains(got, "Suspended") || !strings.Contains(got, "Resumed") || st.Restarts != 0 {
+		t.Errorf("events %s, %d restarts", got, st.Restarts)
+	}
+
+	suspend(srv, id, true)
+	waitStill(t, srv, id, true)
+	srv.Stop(id)
+	srv.WaitStatus(t, id, structs.ClientComplete)
+	if content(main+".end") != "term" || content(side+".end") != "term" {
+		t.Errorf("the handlers of SIGTERM wrote %q and %q", content(main+".end"), content(side+".end"))
+	}
+	kill(cmd)
+}
+
+func invokeErr[Req, Resp any](ctx context.Context, srv *clienttest.Server, node structs.NodeID, m rpc.Method[Req, Resp], req *Req) error {
+	_, err := rpc.Invoke(ctx, srv.Back(node), m, rpc.Header{}, req)
+	return err
+}
+
+// TestSuspendedTime looks at the clocks of a suspended allocation: its wall-clock limit does not come while it stands still,
+// and comes after it went on; what a killed process leaves is noticed; a start waits.
+func TestSuspendedTime(t *testing.T) {
+	srv, cfg := processNode(t)
+	c := start(t, srv, cfg)
+	job := clienttest.Job("limited", structs.JobBatch, sh("main", "while :; do sleep 0.05; done"))
+	const limit = 3 * time.Second
+	job.Runtime.Limit = limit
+	id := srv.Place(c.ID(), job)
+	srv.WaitStatus(t, id, structs.ClientRunning)
+	suspend(srv, id, true)
+	waitStill(t, srv, id, true)
+
+	once := clienttest.Job("killed", structs.JobBatch, sh("main", "while :; do sleep 0.05; done"))
+	once.Groups[0].Restart = structs.Restart{Mode: "fail"}
+	killed := srv.Place(c.ID(), once)
+	srv.WaitStatus(t, killed, structs.ClientRunning)
+	suspend(srv, killed, true)
+	waitStill(t, srv, killed, true)
+	sup, err := supervisor.Open(filepath.Join(filepath.Dir(cfg.DataDir), "supervisor"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sup.Close()
+	list, err := sup.List(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list {
+		if strings.HasPrefix(s.ID, killed.String()) {
+			if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if st := srv.WaitStatus(t, killed, structs.ClientFailed).TaskStates["main"]; !strings.Contains(eventTypes(st), "Terminated") {
+		t.Errorf("events of a process that was killed while it stood still: %s", eventTypes(st))
+	}
+
+	waiting := srv.Place(c.ID(), clienttest.Job("waiting", structs.JobBatch, sh("main", "exit 0")), func(a *structs.Allocation) {
+		a.Suspension = &structs.Suspension{Since: structs.LogTimeOf(time.Now()), By: "op"}
+	})
+	srv.Wait(t, "the agent to have seen it", func() bool { return len(srv.Seen(waiting)) > 0 })
+
+	since := srv.Alloc(id).Suspension.Since.Time()
+	time.Sleep(time.Until(since.Add(limit + 500*time.Millisecond)))
+	if a := srv.Alloc(id); a.Client != structs.ClientRunning {
+		t.Fatalf("it is %s (%s): the limit came while it stood still", a.Client, a.ClientDesc)
+	}
+	if a := srv.Alloc(waiting); a.StartedAt != 0 {
+		t.Errorf("a suspended allocation started: %+v", a.TaskStates["main"])
+	}
+	suspend(srv, id, false)
+	suspend(srv, waiting, false)
+	srv.WaitStatus(t, waiting, structs.ClientComplete)
+	a := srv.WaitStatus(t, id, structs.ClientFailed)
+	if !strings.Contains(a.ClientDesc, "wall-clock limit") || a.Ran() < limit-100*time.Millisecond {
+		t.Errorf("it ended after %s: %s", a.Ran(), a.ClientDesc)
+	}
+}

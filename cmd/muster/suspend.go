@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-sched/muster/nomadlike/wire"
+)
+
+// suspendVerb is one of suspend and resume, of a job or of an allocation.
+type suspendVerb struct {
+	*env
+	form   format
+	alloc  bool
+	resume bool
+	reason string
+}
+
+func newJobSuspend(e *env) *cobra.Command {
+	o := &suspendVerb{env: e}
+	return o.command("suspend [options] JOB", "Let what runs of a job stand still in its place",
+		"Let what runs of a job stand still in its place until it is resumed, and place nothing more of it meanwhile. Its processes keep their memory and what they were granted: GPUs, their memory, memory and cores stay the job's and are charged, and CPU is not given to others. Time that it stands still does not count against its wall-clock limit.", `
+muster job suspend train
+muster job suspend -reason "the file server is down" train
+muster job resume train`, "jobs")
+}
+
+func newJobResume(e *env) *cobra.Command {
+	o := &suspendVerb{env: e, resume: true}
+	return o.command("resume [options] JOB", "Let a suspended job go on", "Let a suspended job go on where it stood still, and be placed again.", `
+muster job resume train`, "jobs")
+}
+
+func newAllocSuspend(e *env) *cobra.Command {
+	o := &suspendVerb{env: e, alloc: true}
+	return o.command("suspend [options] ALLOCATION", "Let an allocation stand still in its place",
+		"Let an allocation stand still in its place until it is resumed; of a gang, all its members. It keeps what it was granted, and is charged for it.", `
+muster alloc suspend 8ba85cef
+muster alloc resume 8ba85cef`, "allocs")
+}
+
+func newAllocResume(e *env) *cobra.Command {
+	o := &suspendVerb{env: e, alloc: true, resume: true}
+	return o.command("resume [options] ALLOCATION", "Let a suspended allocation go on", "Let a suspended allocation go on where it stood still; of a gang, all its members.", `
+muster alloc resume 8ba85cef`, "allocs")
+}
+
+func (o *suspendVerb) command(use, short, long, example, what string) *cobra.Command {
+	c := o.verb(use, short, long, example, 1, 1, o.run)
+	o.form.flags(c)
+	if !o.resume {
+		c.Flags().StringVar(&o.reason, "reason", "", "why, for whoever looks at it")
+	}
+	return o.complete(c, what)
+}
+
+func (o *suspendVerb) run(ctx context.Context, args []string) error {
+	verb, done := "suspend", "suspended"
+	if o.resume {
+		verb, done = "resume", "resumed"
+	}
+	a, err := o.api()
+	if err != nil {
+		return err
+	}
+	var path, name, namespace string
+	if o.alloc {
+		al, err := a.alloc(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		path, name, namespace = "/v1/allocation/"+al.ID+"/"+verb, fmt.Sprintf("allocation %q", shortID(al.ID, false)), al.Namespace
+	} else {
+		stub, err := a.job(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		path, name, namespace = jobPath(stub.ID, "/"+verb), fmt.Sprintf("job %q", stub.ID), stub.Namespace
+	}
+	var body any
+	if o.reason != "" {
+		body = wire.SuspendRequest{Reason: o.reason}
+	}
+	var resp wire.SuspendResponse
+	if _, err := a.put(ctx, path, ns(namespace), body, &resp); err != nil {
+		return fmt.Errorf("%s %s: %w", verb, name, err)
+	}
+	if done, err := o.form.done(o.env, resp); done || err != nil {
+		return err
+	}
+	o.printf("%s is %s: %s\n", strings.ToUpper(name[:1])+name[1:], done, plural(int64(len(resp.AllocIDs)), "allocation"))
+	if !o.resume {
+		o.printf("What %s stays granted and charged meanwhile: %s\n", holds(len(resp.AllocIDs)), amountHeld(&resp))
+	}
+	return nil
+}
+
+func holds(n int) string {
+	if n == 1 {
+		return "it holds"
+	}
+	return "they hold"
+}
+
+// amountHeld names what suspended allocations keep.
+func amountHeld(r *wire.SuspendResponse) string {
+	var parts []string
+	if r.GPUs > 0 {
+		parts = append(parts, fmt.Sprintf("%.4g GPU with the memory that its processes have taken", r.GPUs))
+		if r.GPUs != 1 {
+			parts[0] = fmt.Sprintf("%.4g GPUs with the memory that its processes have taken", r.GPUs)
+		}
+	}
+	return strings.Join(append(parts, mib(r.MemoryMB)+" of memory", fmt.Sprintf("%d MHz", r.CPU)), ", ")
+}
+
+// allocState is an allocation's client status, or that it stands still.
+func allocState(client string, s *wire.Suspension) string {
+	if s != nil && s.State != "" {
+		return s.State
+	}
+	return client
+}
+
+// standsStill says in a line how and why an allocation stands still; "" for one that goes on.
+func (e *env) standsStill(s *wire.Suspension) string {
+	if s == nil || s.State == "" {
+		return ""
+	}
+	text := s.State
+	if s.Since != 0 {
+		text += " for " + time.Since(time.Unix(0, s.Since)).Round(time.Second).String()
+	}
+	if s.By != "" {
+		text += " by " + s.By
+	}
+	if s.Reason != "" {
+		text += ": " + s.Reason
+	}
+	return text
+}

@@ -1,0 +1,157 @@
+package fsm
+
+import "github.com/muster-sched/muster/structs"
+
+// applySuspend makes what runs stand still in its place, or go on. Nothing is decided anew and nothing is given back: agents
+// see the wish at the allocation. Of a suspended job nothing more is placed until it is resumed.
+func applySuspend(x *tx) *structs.Error {
+	c := x.cmd.Body.(*structs.SuspendCommand)
+	if !c.Alloc.IsZero() {
+		return x.suspendAlloc(c)
+	}
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	j, w := x.Jobs.Get(k), x.Workloads.Get(k)
+	switch {
+	case j == nil:
+		return jobNotFound(k)
+	case !j.Stop && (j.IsPeriodic() || j.IsParameterized()):
+		return structs.Errorf(structs.CodeConflict, "job %q only makes other jobs: nothing of it runs that could be suspended or resumed; name one of those it has made", k.ID)
+	case j.Stop || j.Status == structs.JobDead || w == nil:
+		return structs.Errorf(structs.CodeConflict, "job %q has ended or is stopped; there is nothing to %s", k.ID, suspendWord(c))
+	}
+	var some []*structs.Allocation
+	runs := false
+	for _, a := range x.AllocsByJob(k) {
+		if !a.Terminal() && a.Suspended() == c.Resume {
+			some = append(some, a)
+			runs = runs || a.Client != structs.ClientPending
+		}
+	}
+	switch {
+	case c.Resume && w.Suspended == 0 && len(some) == 0:
+		return structs.Errorf(structs.CodeConflict, "job %q is not suspended", k.ID)
+	case !c.Resume && w.Suspended != 0:
+		return structs.Errorf(structs.CodeConflict, "job %q is suspended already", k.ID)
+	case !c.Resume && !runs:
+		return structs.Errorf(structs.CodeConflict, "nothing of job %q runs, so there is nothing to suspend; hold it to keep it from starting", k.ID)
+	}
+	if err := x.assembling(some, c); err != nil {
+		return err
+	}
+	x.suspend(some, c)
+	n := *w
+	if n.Suspended = x.time; c.Resume {
+		n.Suspended = 0
+	}
+	if n.Suspended != w.Suspended {
+		n.ModifyIndex = x.index
+		x.Workloads.Put(&n)
+		x.newEval(j, structs.TriggerHold, nil) // what waits of it may now, or may no longer, be placed
+	}
+	return nil
+}
+
+func suspendWord(c *structs.SuspendCommand) string {
+	if c.Resume {
+		return "resume"
+	}
+	return "suspend"
+}
+
+// suspendAlloc does it to one allocation, or to all of its gang: members that go on without one hang or fail.
+func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
+	a := x.Allocs.Get(c.Alloc)
+	if a == nil {
+		return structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", c.Alloc)
+	}
+	w := x.Workloads.Get(a.JobKey())
+	switch {
+	case a.ClientTerminal():
+		return structs.Errorf(structs.CodeConflict, "allocation %s has ended; there is nothing to %s", a.ID.Short(), suspendWord(c))
+	case a.ServerTerminal():
+		return structs.Errorf(structs.CodeConflict, "allocation %s is being stopped; there is nothing to %s", a.ID.Short(), suspendWord(c))
+	case c.Resume && !a.Suspended():
+		return structs.Errorf(structs.CodeConflict, "allocation %s is not suspended", a.ID.Short())
+	case c.Resume && w != nil && w.Suspended != 0:
+		return structs.Errorf(structs.CodeConflict, "allocation %s is suspended with all of job %q; resume the job", a.ID.Short(), a.JobID)
+	case !c.Resume && a.Suspended():
+		return structs.Errorf(structs.CodeConflict, "allocation %s is suspended already", a.ID.Short())
+	case !c.Resume && a.Client == structs.ClientPending:
+		return structs.Errorf(structs.CodeConflict, "allocation %s does not run yet, so there is nothing to suspend", a.ID.Short())
+	}
+	some := []*structs.Allocation{a}
+	if g := x.groupOf(a); g != nil && g.Gang != nil {
+		some = some[:0]
+		for _, b := range x.AllocsByJob(a.JobKey()) {
+			if b.Group == a.Group && !b.Terminal() && b.Suspended() == c.Resume {
+				some = append(some, b)
+			}
+		}
+	}
+	if err := x.assembling(some, c); err != nil {
+		return err
+	}
+	x.suspend(some, c)
+	return nil
+}
+
+// groupOf is the group of an allocation, in the version that it runs.
+func (x *tx) groupOf(a *structs.Allocation) *structs.Group {
+	if a.Job == nil {
+		return nil
+	}
+	return a.Job.Group(a.Group)
+}
+
+// assembling refuses to suspend a gang whose members are still coming together: it has a time for that.
+func (x *tx) assembling(some []*structs.Allocation, c *structs.SuspendCommand) *structs.Error {
+	if c.Resume {
+		return nil
+	}
+	for _, a := range some {
+		if r := x.Rosters.Get(structs.RosterKey{Job: a.JobKey(), Group: a.Group}); r != nil && r.Deadline != 0 {
+			return structs.Errorf(structs.CodeConflict, "gang %q of job %q is still assembling; it can be suspended once it runs", a.Group, a.JobID)
+		}
+	}
+	return nil
+}
+
+// suspend writes the wish at allocations. What a gang that is resumed still has to assemble in, it gets again.
+func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
+	moved := map[structs.RosterKey]bool{}
+	for _, a := range some {
+		x.serverWrote(a.Suspend(!c.Resume, x.cmd.By.Name, c.Reason, x.time))
+		k := structs.RosterKey{Job: a.JobKey(), Group: a.Group}
+		r := x.Rosters.Get(k)
+		if !c.Resume || moved[k] || r == nil || r.Deadline == 0 {
+			continue
+		}
+		moved[k] = true
+		n := *r
+		n.Deadline = n.Deadline.Add(max(0, x.time.Sub(a.Suspension.Since)))
+		x.putRoster(&n)
+	}
+}
+
+// suspended reports whether a gang stands still: its time to assemble does not pass.
+func (x *tx) suspended(r *structs.Roster) bool {
+	for _, m := range r.Members {
+		if a := x.Allocs.Get(m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
+			return true
+		}
+	}
+	return false
+}
+
+// standing is the suspension that a new member of a gang takes over from the others.
+func (pl *planner) standing(g *structs.Group) *structs.Suspension {
+	if g.Gang == nil {
+		return nil
+	}
+	for _, b := range pl.AllocsByJob(pl.key) {
+		if b.Group == g.Name && !b.Terminal() && b.Suspended() {
+			return &structs.Suspension{Since: pl.time, By: b.Suspension.By, Reason: b.Suspension.Reason}
+		}
+	}
+	return nil
+}

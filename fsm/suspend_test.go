@@ -1,0 +1,121 @@
+package fsm
+
+import (
+	"testing"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// suspended checks, after every suspension and resumption, that gangs stand still or go on as one, and that nothing ended.
+func (r *run) suspended(before, after *state.Snapshot, c *structs.SuspendCommand, res structs.Result) {
+	if res.Err != nil {
+		r.saw("suspension refused")
+		return
+	}
+	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
+	if !c.Alloc.IsZero() {
+		a := after.AllocByID(c.Alloc)
+		k = a.JobKey()
+		r.check(a.Suspended() != c.Resume, "allocation %s was told and is not", a.ID)
+	} else if w := after.Workload(k); w == nil || (w.Suspended == 0) != c.Resume {
+		r.check(false, "%s was told and its queue entry is %+v", k, w)
+	}
+	gang := map[string]bool{}
+	for _, a := range after.AllocsByJob(k) {
+		was := before.AllocByID(a.ID)
+		r.check(a.Desired == was.Desired && a.Client == was.Client && a.StartedAt == was.StartedAt, "allocation %s is %+v, was %+v", a.ID, a, was)
+		if a.Terminal() {
+			r.check(a.Suspension == was.Suspension, "allocation %s had ended", a.ID)
+			continue
+		}
+		if c.Alloc.IsZero() {
+			r.check(a.Suspended() != c.Resume, "allocation %s was left out", a.ID)
+		}
+		g := a.Job.Group(a.Group)
+		if g == nil || g.Gang == nil {
+			continue
+		}
+		if still, seen := gang[a.Group]; seen {
+			r.check(still == a.Suspended(), "gang %s of %s stands still in part", a.Group, k)
+			r.saw("gang suspended or resumed")
+		}
+		gang[a.Group] = a.Suspended()
+	}
+	if r.saw("suspended"); c.Resume {
+		r.saw("resumed")
+	}
+}
+
+// TestSuspend goes through the refusals, and through what counts as time.
+func TestSuspend(t *testing.T) {
+	c := newCluster(t, 3)
+	job := func(resume bool) *structs.SuspendCommand {
+		return &structs.SuspendCommand{Namespace: key.Namespace, JobID: key.ID, Resume: resume, Reason: map[bool]string{false: "a leak"}[resume]}
+	}
+	c.refused(structs.CmdSuspend, job(false), "not found")
+	c.placeAll(c.register(service("1", 2)).EvalID, 0, 2)
+	c.refused(structs.CmdSuspend, job(false), "nothing of job \"web\" runs", "hold it")
+	c.refused(structs.CmdSuspend, job(true), "is not suspended")
+	as := c.f.Snapshot().AllocsByJob(key)
+	one := func(resume bool) *structs.SuspendCommand {
+		return &structs.SuspendCommand{Alloc: as[0].ID, Resume: resume}
+	}
+	c.refused(structs.CmdSuspend, one(false), "does not run yet")
+	c.refused(structs.CmdSuspend, &structs.SuspendCommand{Alloc: structs.AllocID{9}}, "Unknown allocation")
+	c.observe(structs.ClientRunning)
+
+	before := c.f.Snapshot()
+	res := c.apply(structs.CmdSuspend, job(false))
+	s := c.f.Snapshot()
+	if w := s.Workload(key); w.Suspended != s.Time() || w.Held {
+		t.Errorf("queue entry %+v", w)
+	}
+	if e := s.EvalByID(res.EvalID); e == nil || e.Trigger != structs.TriggerHold {
+		t.Errorf("evaluation %+v", e)
+	}
+	for _, a := range s.AllocsByJob(key) {
+		if sus := a.Suspension; !a.Suspended() || sus.Since != s.Time() || sus.Reason != "a leak" || a.AllocIndex != res.Index || a.Desired != structs.DesiredRun {
+			t.Errorf("allocation %+v, %+v", a, sus)
+		}
+	}
+	if a, b := before.UsageOf("namespace", "default"), s.UsageOf("namespace", "default"); a.Resources != b.Resources {
+		t.Errorf("it holds %+v, held %+v: what is suspended keeps all", b, a)
+	}
+	c.refused(structs.CmdSuspend, job(false), "suspended already")
+	c.refused(structs.CmdSuspend, one(false), "suspended already")
+	c.refused(structs.CmdSuspend, one(true), "resume the job")
+
+	since := s.Time()
+	c.apply(structs.CmdSuspend, job(true))
+	s = c.f.Snapshot()
+	if w := s.Workload(key); w.Suspended != 0 {
+		t.Errorf("queue entry %+v", w)
+	}
+	for _, a := range s.AllocsByJob(key) {
+		if want := s.Time().Sub(since); a.Suspended() || a.SuspendedFor() != 0 && a.SuspendedFor() != want {
+			t.Errorf("allocation %+v, want %s in all", a.Suspension, want)
+		}
+	}
+
+	c.apply(structs.CmdSuspend, one(false))
+	s = c.f.Snapshot()
+	if s.AllocByID(as[1].ID).Suspended() || !s.AllocByID(as[0].ID).Suspended() || s.Workload(key).Suspended != 0 {
+		t.Error("one allocation was to be suspended, and nothing else")
+	}
+	c.apply(structs.CmdSuspend, job(false)) // the other one, and all that comes
+	c.apply(structs.CmdSuspend, job(true))
+	c.apply(structs.CmdSuspend, one(false))
+	c.apply(structs.CmdAllocTransition, &structs.AllocTransitionCommand{IDs: []structs.AllocID{as[0].ID}, Transition: structs.Transition{Migrate: true}})
+	c.apply(structs.CmdSuspend, one(true)) // not decided yet: it still runs
+	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
+	c.refused(structs.CmdSuspend, job(false), "has ended or is stopped")
+	c.refused(structs.CmdSuspend, job(true), "has ended or is stopped")
+	c.observe(structs.ClientComplete)
+	c.refused(structs.CmdSuspend, one(false), "has ended")
+
+	cron := service("1", 1)
+	cron.ID, cron.Name, cron.Type, cron.Periodic = "cron", "cron", structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"@hourly"}}
+	c.register(cron)
+	c.refused(structs.CmdSuspend, &structs.SuspendCommand{Namespace: "default", JobID: "cron"}, "only makes other jobs")
+}
