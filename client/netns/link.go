@@ -139,7 +139,7 @@ func (m *Manager) ours() (netlink.Link, error) {
 	return l, nil
 }
 
-// overlap looks for what stands in the way of the bridge: a link of its name, or an address in its subnet.
+// overlap looks for what stands in the way of the bridge: a link of its name, an address in its subnet, or a route to a part of it.
 func (m *Manager) overlap() error {
 	own, err := m.ours()
 	if err != nil {
@@ -157,6 +157,19 @@ func (m *Manager) overlap() error {
 		ones, _ := a.Mask.Size()
 		if ok && m.subnet.Overlaps(netip.PrefixFrom(ip, ones)) {
 			return fmt.Errorf("the node's address %s is in the bridge network %s; set another bridge_network_subnet", a.IPNet, m.subnet)
+		}
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("routes of the node: %w", err)
+	}
+	for _, r := range routes {
+		if own != nil && r.LinkIndex == own.Attrs().Index || r.Dst == nil {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		if ones, _ := r.Dst.Mask.Size(); ok && ones >= m.subnet.Bits() && m.subnet.Contains(ip) { // wider ones give way
+			return fmt.Errorf("the node has a route to %s, which is in the bridge network %s; set another bridge_network_subnet", r.Dst, m.subnet)
 		}
 	}
 	return nil

@@ -4,7 +4,7 @@
 //
 // What must survive the agent is in three places, each of which can be made again from the one before it: leases.json in
 // the agent's directory says who has which address and ports, ns/<allocation> there holds the namespaces (bind mounts), and the
-// kernel has bridge, links and one nftables table, named as the bridge is. ADR 0012 says why it is built like this.
+// kernel has bridge, links and one nftables table, named after the bridge. ADR 0012 says why it is built like this.
 package netns
 
 import (
@@ -32,7 +32,7 @@ const Interface = "eth0"
 // Config says how the node's bridge network looks.
 type Config struct {
 	Dir    string // where leases and namespaces are kept; nobody but the agent writes there
-	Bridge string // name of the bridge and of the nftables table; "" is BridgeDefault
+	Bridge string // name of the bridge, and part of that of the nftables table; "" is BridgeDefault
 	Subnet string // of the allocations, IPv4; its first address is the node's. "" is SubnetDefault
 	Log    hclog.Logger
 }
@@ -179,12 +179,16 @@ func (m *Manager) ready() error {
 func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	old := m.state.Allocs[alloc]
 	if w.Bridge {
 		if err := m.ready(); err != nil {
+			if at := m.attached(alloc); at != nil && at.IP != "" && isNamespace(at.Path) {
+				m.log.Warn("the network of an allocation that runs stays as it is", "alloc", alloc, "error", err)
+				return at, nil
+			}
 			return nil, err
 		}
 	}
-	old := m.state.Allocs[alloc]
 	l := old
 	if l == nil {
 		l = &lease{}
@@ -225,6 +229,9 @@ func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 		if err = m.connect(alloc, at); err == nil {
 			err = m.rules()
 		}
+		if err == nil && (old == nil || !old.equal(&next)) {
+			forgetStrays(next.Ports)
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("network of the allocation: %w", err)
@@ -240,6 +247,10 @@ func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 func (m *Manager) Get(alloc string) *Attached {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.attached(alloc)
+}
+
+func (m *Manager) attached(alloc string) *Attached {
 	l := m.state.Allocs[alloc]
 	if l == nil {
 		return nil

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -22,6 +24,8 @@ func nsHandle(fd int) netns.NsHandle { return netns.NsHandle(fd) }
 //
 //	table ip muster {
 //		chain guard       { type filter hook prerouting priority raw;   iifname "muster" ip daddr 127.0.0.0/8 drop }
+//		chain forward     { type filter hook forward priority filter;
+//			iifname != "muster" oifname "muster" ct state ! established,related ct status ! dnat drop }  (a port that nobody asked for)
 //		chain prerouting  { type nat hook prerouting priority dstnat;   jump ports }
 //		chain output      { type nat hook output priority dstnat;       jump ports }
 //		chain ports       { fib daddr type local tcp dport 8080 dnat to 172.26.64.2:80; ... }
@@ -57,9 +61,17 @@ func (m *Manager) rules() error {
 	}
 	writeTable(c, m.cfg.Bridge, m.subnet, ports)
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("set the nftables table %q: %w", m.cfg.Bridge, err)
+		return fmt.Errorf("set the nftables table %q: %w", tableName(m.cfg.Bridge), err)
 	}
 	return nil
+}
+
+// tableName is what the table of a bridge is called: never like one of iptables (nat, filter) or of another program.
+func tableName(bridge string) string {
+	if strings.HasPrefix(bridge, "muster") {
+		return bridge
+	}
+	return "muster-" + bridge
 }
 
 // redirect is a port of an allocation.
@@ -68,7 +80,8 @@ type redirect struct {
 	ip netip.Addr
 }
 
-func dropTable(name string) error {
+func dropTable(bridge string) error {
+	name := tableName(bridge)
 	c, err := nftables.New(sockets)
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
@@ -83,7 +96,7 @@ func dropTable(name string) error {
 }
 
 func writeTable(c *nftables.Conn, bridge string, subnet netip.Prefix, ports []redirect) {
-	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: bridge}
+	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(bridge)}
 	c.AddTable(t)
 	c.DelTable(t)
 	t = c.AddTable(t)
@@ -100,6 +113,12 @@ func writeTable(c *nftables.Conn, bridge string, subnet netip.Prefix, ports []re
 	loopback := netip.MustParsePrefix("127.0.0.0/8")
 	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	rule(guard, link(expr.MetaKeyIIFNAME, expr.CmpOpEq, bridge), address(16, loopback), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+
+	const dnat = 1 << 5       // IPS_DST_NAT
+	const known = 1<<1 | 1<<2 // established and related, as nf_conntrack numbers states
+	forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+	rule(forward, link(expr.MetaKeyIIFNAME, expr.CmpOpNeq, bridge), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, bridge),
+		connection(expr.CtKeySTATE, known, expr.CmpOpEq), connection(expr.CtKeySTATUS, dnat, expr.CmpOpEq), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
 
 	to := c.AddChain(&nftables.Chain{Name: "ports", Table: t})
 	jump := []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: "ports"}}
@@ -118,12 +137,7 @@ func writeTable(c *nftables.Conn, bridge string, subnet netip.Prefix, ports []re
 	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 	masq := []expr.Any{&expr.Masq{}}
 	rule(post, address(12, subnet), link(expr.MetaKeyOIFNAME, expr.CmpOpNeq, bridge), masq)
-	const dnat = 1 << 5 // IPS_DST_NAT
-	rule(post, address(12, subnet), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, bridge), []expr.Any{
-		&expr.Ct{Register: 1, Key: expr.CtKeySTATUS},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, dnat), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-	}, masq)
+	rule(post, address(12, subnet), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, bridge), connection(expr.CtKeySTATUS, dnat, expr.CmpOpNeq), masq)
 	rule(post, address(12, loopback), link(expr.MetaKeyOIFNAME, expr.CmpOpEq, bridge), masq)
 }
 
@@ -143,6 +157,15 @@ func link(key expr.MetaKey, op expr.CmpOp, name string) []expr.Any {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: b}}
+}
+
+// connection compares some bits of what is known of a packet's connection with 0.
+func connection(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: 1, Key: key},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)},
+	}
 }
 
 // address matches an address of the IPv4 header: the source is at 12, the destination at 16.
@@ -172,6 +195,23 @@ func forgetConnections(ip string) {
 	addr := net.ParseIP(ip)
 	if f.AddIP(netlink.ConntrackReplySrcIP, addr) == nil && g.AddIP(netlink.ConntrackOrigSrcIP, addr) == nil {
 		_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f, g)
+	}
+}
+
+// untranslated matches what the kernel knows of datagrams that came for one of the ports when no rule said where to.
+type untranslated []Port
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (u untranslated) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
+	return f.Forward.Protocol == unix.IPPROTO_UDP && f.Forward.DstIP.Equal(f.Reverse.SrcIP) && f.Forward.SrcIP.Equal(f.Reverse.DstIP) &&
+		slices.ContainsFunc(u, func(p Port) bool { return p.Host == int(f.Forward.DstPort) })
+}
+
+// forgetStrays lets the kernel forget datagrams that came before the rules for their port: as long as their sender does not
+// pause, they would go on to the node itself. It is done as well as it can be.
+func forgetStrays(ports []Port) {
+	if len(ports) > 0 {
+		_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, untranslated(ports))
 	}
 }
 

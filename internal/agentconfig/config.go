@@ -156,7 +156,7 @@ type Client struct {
 	HostVolumes map[string]HostVolume `conf:"host_volume"`
 	// NetworkInterface whose address allocations get. Default: that of the default route.
 	NetworkInterface string `conf:"network_interface"`
-	// BridgeNetworkName is the bridge of allocations whose group has network mode bridge, and its nftables table. Default: "muster".
+	// BridgeNetworkName is the bridge of allocations whose group has network mode bridge; their nftables table is named after it. Default: "muster".
 	BridgeNetworkName string `conf:"bridge_network_name"`
 	// BridgeNetworkSubnet is the IPv4 network of their addresses, the first of which is the node's. Default: "172.26.64.0/20".
 	BridgeNetworkSubnet string `conf:"bridge_network_subnet"`
