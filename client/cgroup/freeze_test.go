@@ -40,6 +40,19 @@ func TestFreeze(t *testing.T) {
 	t.Run("version 1", func(t *testing.T) { freezes(t, old) })
 }
 
+// TestFreezeWithoutFreezer goes through version 1 without that controller: nothing can be made to stand still, and whoever ends
+// a task, and lets it go on for that, is not kept from it.
+func TestFreezeWithoutFreezer(t *testing.T) {
+	dir := t.TempDir()
+	g := Group{Main: dir, V1: map[string]string{"pids": dir}}
+	if err := g.Freeze(true); err == nil {
+		t.Error("it says that all stands still")
+	}
+	if err := g.Freeze(false); err != nil {
+		t.Error(err)
+	}
+}
+
 func freezes(t *testing.T, m *Manager) {
 	g, err := m.Create("f", Limits{})
 	if err != nil {

@@ -323,6 +323,8 @@ func (g Group) Freeze(on bool) error {
 		if on {
 			value = "1"
 		}
+	case g.V1["freezer"] == "" && !on:
+		return nil // nothing of it can stand still
 	case g.V1["freezer"] == "":
 		return fmt.Errorf("%s control group: this machine has neither cgroup2 nor the freezer controller", what)
 	}

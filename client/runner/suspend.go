@@ -183,6 +183,9 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 			return
 		}
 		t.r.log.Error("a suspended task does not go on; trying again", "task", t.name, "error", err)
+		if why != "" || t.r.stopReason() != nil {
+			return // whoever ends it kills what does not go on
+		}
 		if !sleep(ctx, bo.next()) {
 			return
 		}

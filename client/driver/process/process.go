@@ -427,14 +427,12 @@ func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) err
 	if timeout == 0 {
 		timeout = DefaultKillTimeout
 	}
-	if err := t.Resume(ctx); err != nil { // one that stands still would not hear it
-		return err
-	}
+	still := t.Resume(ctx) // one that stands still would not hear it; it is killed all the same when its time is over
 	err = t.sup.Stop(ctx, t.state.ID, sig, timeout)
-	if errors.Is(err, supervisor.ErrUnknownTask) {
+	if err == nil || errors.Is(err, supervisor.ErrUnknownTask) {
 		return nil
 	}
-	return err
+	return errors.Join(err, still)
 }
 
 // Destroy kills and forgets the task.
