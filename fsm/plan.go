@@ -34,10 +34,11 @@ type planner struct {
 	groups map[placed]*structs.Group
 	vector map[placed]structs.Vector
 
-	lives   map[string]int            // see live
-	saved   map[string]*structs.Saved // newest checkpoint of each gang that was placed
-	evicted []structs.JobKey          // jobs preempted by the part that is being accepted
-	came    []string                  // gangs that came back from the queue
+	lives   map[string]int                 // see live
+	saved   map[string]*structs.Saved      // newest checkpoint of each gang that was placed
+	stands  map[string]*structs.Suspension // of each gang that was placed; see standing
+	evicted []structs.JobKey               // jobs preempted by the part that is being accepted
+	came    []string                       // gangs that came back from the queue
 	ids     structs.AllocIDs
 	placing []structs.AllocID // of the places of the part that is being looked at
 }

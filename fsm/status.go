@@ -87,8 +87,12 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		})
 		return
 	}
-	if old.Domain != j.NodePool || old.Priority != j.Priority || old.Queue != j.Queue || x.attained[k] > 0 {
+	ends := j.Stop && old.Suspended != 0 // started again it is not suspended, though what ends of it may still be there
+	if old.Domain != j.NodePool || old.Priority != j.Priority || old.Queue != j.Queue || x.attained[k] > 0 || ends {
 		w := *old
+		if ends {
+			w.Suspended = 0
+		}
 		w.Domain, w.Priority, w.Queue, w.ModifyIndex = j.NodePool, j.Priority, j.Queue, x.index
 		w.Attained += x.attained[k]
 		x.Workloads.Put(&w)

@@ -22,9 +22,12 @@ func applySuspend(x *tx) *structs.Error {
 	var some []*structs.Allocation
 	runs := false
 	for _, a := range x.AllocsByJob(k) {
-		if !a.Terminal() && a.Suspended() == c.Resume {
+		if a.Terminal() {
+			continue
+		}
+		runs = runs || a.Client != structs.ClientPending
+		if a.Suspended() == c.Resume {
 			some = append(some, a)
-			runs = runs || a.Client != structs.ClientPending
 		}
 	}
 	switch {
@@ -148,10 +151,18 @@ func (pl *planner) standing(g *structs.Group) *structs.Suspension {
 	if g.Gang == nil {
 		return nil
 	}
-	for _, b := range pl.AllocsByJob(pl.key) {
-		if b.Group == g.Name && !b.Terminal() && b.Suspended() {
-			return &structs.Suspension{Since: pl.time, By: b.Suspension.By, Reason: b.Suspension.Reason}
+	s, known := pl.stands[g.Name]
+	if !known { // once for a gang and plan: a large one has thousands
+		for _, b := range pl.AllocsByJob(pl.key) {
+			if b.Group == g.Name && !b.Terminal() && b.Suspended() {
+				s = &structs.Suspension{Since: pl.time, By: b.Suspension.By, Reason: b.Suspension.Reason}
+				break
+			}
 		}
+		if pl.stands == nil {
+			pl.stands = map[string]*structs.Suspension{}
+		}
+		pl.stands[g.Name] = s
 	}
-	return nil
+	return s
 }

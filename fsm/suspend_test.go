@@ -103,7 +103,27 @@ func TestSuspend(t *testing.T) {
 	if s.AllocByID(as[1].ID).Suspended() || !s.AllocByID(as[0].ID).Suspended() || s.Workload(key).Suspended != 0 {
 		t.Error("one allocation was to be suspended, and nothing else")
 	}
-	c.apply(structs.CmdSuspend, job(false)) // the other one, and all that comes
+	c.apply(structs.CmdSuspend, &structs.SuspendCommand{Alloc: as[1].ID})
+	c.apply(structs.CmdSuspend, job(false)) // all stand still, but what would come would not
+	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
+	if w := c.f.Snapshot().Workload(key); w == nil || w.Suspended != 0 {
+		t.Errorf("stopped, the job is %+v: started again it would wait for somebody to resume it", w)
+	}
+}
+
+// TestSuspendAgain goes through what may be done to an allocation that was suspended before.
+func TestSuspendAgain(t *testing.T) {
+	c := newCluster(t, 3)
+	job := func(resume bool) *structs.SuspendCommand {
+		return &structs.SuspendCommand{Namespace: key.Namespace, JobID: key.ID, Resume: resume}
+	}
+	c.placeAll(c.register(service("1", 2)).EvalID, 0, 2)
+	c.observe(structs.ClientRunning)
+	as := c.f.Snapshot().AllocsByJob(key)
+	one := func(resume bool) *structs.SuspendCommand {
+		return &structs.SuspendCommand{Alloc: as[0].ID, Resume: resume}
+	}
+	c.apply(structs.CmdSuspend, job(false))
 	c.apply(structs.CmdSuspend, job(true))
 	c.apply(structs.CmdSuspend, one(false))
 	c.apply(structs.CmdAllocTransition, &structs.AllocTransitionCommand{IDs: []structs.AllocID{as[0].ID}, Transition: structs.Transition{Migrate: true}})
