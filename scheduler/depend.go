@@ -27,6 +27,9 @@ type Gate struct {
 	Met   bool             // the jobs that it waits for have got so far; from then on they are not asked any more
 }
 
+// dimensionSuspended is why nothing more is placed of a suspended job.
+const dimensionSuspended = "suspended until it is resumed"
+
 // GateOf computes the gate of a placeable job. q is its queue entry or nil.
 func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Others) Gate {
 	g := Gate{Met: true}
@@ -49,7 +52,7 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: "on hold until it is released", CuredBy: structs.EventJobChanged}
 	}
 	if suspended {
-		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: "suspended until it is resumed", CuredBy: structs.EventJobChanged}
+		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: dimensionSuspended, CuredBy: structs.EventJobChanged}
 	}
 	return g
 }

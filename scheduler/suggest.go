@@ -425,6 +425,9 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 	case structs.ReasonPriority:
 		return "a place ahead: " + r.Dimension
 	case structs.ReasonHeld:
+		if r.Dimension == dimensionSuspended {
+			return "resumed (muster job resume " + k.ID + ")"
+		}
 		return "released (muster job release " + k.ID + ")"
 	}
 	return r.Dimension

@@ -508,7 +508,7 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			it := methods.QueueItem{Workload: w, Job: snap.JobByKey(k), Position: pos[w.Domain]}
 			if it.Job != nil && w.StartEst == 0 {
 				switch {
-				case w.Held, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
+				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
 					it.StartEst, it.Starts = startWhen(snap, it.Job, w, nil, starts.now, starts)
 				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
 					eval, _ := lastDecision(snap, k)

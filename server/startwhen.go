@@ -19,6 +19,9 @@ func startWhen(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups
 	if g.Why != nil {
 		switch g.Why.Code {
 		case structs.ReasonHeld:
+			if w != nil && w.Suspended != 0 {
+				return 0, "when it is resumed (muster job resume " + j.ID + ")"
+			}
 			return 0, "when it is released (muster job release " + j.ID + ")"
 		case structs.ReasonBeginTime:
 			return max(j.Begin, w.NotBefore), "not before its time"

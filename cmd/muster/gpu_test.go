@@ -46,3 +46,12 @@ func TestWhyFragmentation(t *testing.T) {
 		t.Errorf("no end of an allocation cures it: %q", c)
 	}
 }
+
+// TestCureOfHeld: who is on hold is released, who is suspended is resumed.
+func TestCureOfHeld(t *testing.T) {
+	for dimension, want := range map[string]string{"on hold until it is released": "muster job release", "suspended until it is resumed": "muster job resume"} {
+		if c := cure(nomadlike.Refusal{Reason: "HELD", Dimension: dimension}); !strings.Contains(c, want) {
+			t.Errorf("%s: %q", dimension, c)
+		}
+	}
+}

@@ -375,6 +375,9 @@ func slotText(largest int64, unit string) string {
 func cure(r nomadlike.Refusal) string {
 	switch r.Reason {
 	case "HELD":
+		if strings.HasPrefix(r.Dimension, "suspended") {
+			return "somebody resumes it (muster job resume)"
+		}
 		return "somebody releases it (muster job release)"
 	case "QUOTA":
 		if strings.HasPrefix(r.Dimension, "quota ") {
