@@ -128,7 +128,8 @@ func joined(w, last *Wires, now time.Time) *Wires {
 		return last
 	}
 	w.at = now
-	if last != nil && last.NVLinkKiB >= 0 && w.NVLinkKiB >= last.NVLinkKiB {
+	// Sums over links that are up tell nothing when one has come or gone: its count is that of its whole life.
+	if last != nil && last.NVLinkKiB >= 0 && w.NVLinkKiB >= last.NVLinkKiB && slices.Equal(w.Up, last.Up) {
 		if ms := now.Sub(last.at).Milliseconds(); ms > 0 {
 			w.NVLinkMBs = (w.NVLinkKiB - last.NVLinkKiB) / ms
 		}

@@ -195,3 +195,16 @@ func TestErrorsOfWays(t *testing.T) {
 		t.Errorf("in MIG mode there are no NVLinks: %+v", v)
 	}
 }
+
+// TestThroughputOfLinksThatCome: a link that comes up brings the count of its whole life; that is no throughput.
+func TestThroughputOfLinksThatCome(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	w := joined(&Wires{Up: []int{0}, NVLinkKiB: 1000}, nil, at)
+	w = joined(&Wires{Up: []int{0, 1}, NVLinkKiB: 1 << 40}, w, at.Add(10*time.Second))
+	if w.NVLinkMBs != 0 {
+		t.Errorf("%d MB/s", w.NVLinkMBs)
+	}
+	if w = joined(&Wires{Up: []int{0, 1}, NVLinkKiB: 1<<40 + 20000}, w, at.Add(20*time.Second)); w.NVLinkMBs != 2 {
+		t.Errorf("%d MB/s, want 2", w.NVLinkMBs)
+	}
+}
