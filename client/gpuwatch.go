@@ -35,11 +35,12 @@ type gpuWatch struct {
 	watcher  gpu.Watcher
 	living   shim.Living
 	pressure *pressure
-	beside   map[gpu.Quota]int64  // bytes held beside the books, at the last look
-	stuck    bool                 // power limits could not be put back; of restore alone
-	ill      map[gpu.Quota]string // what was told last of the GPU's health; "" is well
-	idled    map[gpu.Quota]bool   // that a GPU is idle was told
-	missing  map[gpu.Quota]int    // looks in a row without a task's MIG instance, while the driver showed others
+	beside   map[gpu.Quota]int64     // bytes held beside the books, at the last look
+	stuck    bool                    // power limits could not be put back; of restore alone
+	ill      map[gpu.Quota]string    // what was told last of the GPU's health; "" is well
+	idled    map[gpu.Quota]bool      // that a GPU is idle was told
+	stood    map[gpu.Quota]time.Time // when tasks were last seen that did not run, or were suspended
+	missing  map[gpu.Quota]int       // looks in a row without a task's MIG instance, while the driver showed others
 }
 
 func (c *Client) gpuWatchLoop(ctx context.Context) {
@@ -174,26 +175,50 @@ func (w *gpuWatch) idles(ctx context.Context) {
 	if w.c.cfg.GPUIdle <= 0 {
 		return
 	}
-	type task struct {
-		alloc structs.AllocID
-		name  string
-	}
-	told, news := map[gpu.Quota]bool{}, map[task][]string{}
-	for _, u := range w.c.GPUUses() {
-		if u.Idle.IsZero() || u.Measured.Sub(u.Idle) < w.c.cfg.GPUIdle {
-			continue
-		}
-		if told[u.Quota] = true; !w.idled[u.Quota] {
-			t := task{u.Alloc, u.Task}
-			news[t] = append(news[t], u.GPU)
-		}
-	}
-	w.idled = told
-	for t, gpus := range news {
-		if r := w.c.Alloc(t.alloc); r != nil && r.Started(t.name) {
+	for t, gpus := range w.idleNow(w.c.GPUUses(), func(t taskOf) bool {
+		r := w.c.Alloc(t.alloc)
+		return r != nil && r.Goes(t.name)
+	}) {
+		if r := w.c.Alloc(t.alloc); r != nil {
 			r.TellGPU(ctx, t.name, runner.EventGPUIdle, fmt.Sprintf("GPU %s: nothing has been computed for %s", strings.Join(gpus, ", "), w.c.cfg.GPUIdle), "gpu", strings.Join(gpus, ","))
 		}
 	}
+}
+
+// taskOf is a task of an allocation.
+type taskOf struct {
+	alloc structs.AllocID
+	name  string
+}
+
+// idleNow gives the GPUs that are to be told to be idle, by task. Time in which a task does not run yet, or is suspended, is
+// none in which it could compute; goes tells whether it could.
+func (w *gpuWatch) idleNow(uses []gpu.TaskUsage, goes func(taskOf) bool) map[taskOf][]string {
+	told, stood, news := map[gpu.Quota]bool{}, map[gpu.Quota]time.Time{}, map[taskOf][]string{}
+	for _, u := range uses {
+		t := taskOf{u.Alloc, u.Task}
+		if u.Idle.IsZero() {
+			continue
+		}
+		if !goes(t) {
+			stood[u.Quota], told[u.Quota] = u.Measured, w.idled[u.Quota]
+			continue
+		}
+		since := u.Idle
+		if s := w.stood[u.Quota]; !s.IsZero() {
+			if stood[u.Quota] = s; s.After(since) {
+				since = s
+			}
+		}
+		if !w.idled[u.Quota] && u.Measured.Sub(since) < w.c.cfg.GPUIdle {
+			continue
+		}
+		if told[u.Quota] = true; !w.idled[u.Quota] {
+			news[t] = append(news[t], u.GPU)
+		}
+	}
+	w.idled, w.stood = told, stood
+	return news
 }
 
 // booked is what the books of shares say before the driver is asked.

@@ -139,6 +139,9 @@ func (r *Runner) TellGPU(ctx context.Context, task, kind, msg string, details ..
 // Started reports whether a task runs and has been started by its driver.
 func (r *Runner) Started(task string) bool { return r.RunID(task) != "" }
 
+// Goes reports whether a task runs and is not to stand still.
+func (r *Runner) Goes(task string) bool { return r.Started(task) && !r.suspended() }
+
 // StartedAt is when a task that runs began its present run; 0 while it does not run.
 func (r *Runner) StartedAt(task string) structs.LogTime {
 	for _, t := range r.tasks {
