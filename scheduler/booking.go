@@ -399,6 +399,7 @@ const beyondAgain = 30 * time.Second
 // passing is how many jobs of a queue were tried behind the first that found no room.
 type passing struct {
 	head  structs.JobKey
+	last  structs.JobKey // that was tried: it may be decided about more than once (decision.again)
 	tried int64
 }
 
@@ -407,12 +408,13 @@ type passing struct {
 func (b *books) beyond(w *Workload) *structs.Refusal {
 	path := w.QueueName()
 	p := b.behind[path]
-	if p == nil {
+	if p == nil || p.last == w.Key {
 		return nil
 	}
 	if most := b.rule(path).BackfillMaxJobs; p.tried >= most {
 		return &structs.Refusal{Code: structs.ReasonPriority, Dimension: fmt.Sprintf("not tried in this pass: beyond backfill_max_jobs = %d behind job %s in queue %s", most, p.head.ID, path)}
 	}
+	p.last = w.Key
 	p.tried++
 	return nil
 }
