@@ -104,10 +104,16 @@ func suspendedOf(snap *state.Snapshot, k structs.JobKey) *methods.Suspended {
 	}
 	last := structs.LogTime(0)
 	for _, a := range snap.AllocsByJob(k) {
-		if a.Terminal() || !a.Suspended() {
+		if !a.Suspended() || a.Terminal() && (!out.All || a.Suspension.Since < out.Since) {
 			continue
 		}
 		s := a.Suspension
+		if a.Terminal() { // it has ended since, and still says who suspended the job and why
+			if s.Since >= last {
+				last, out.By, out.Reason = s.Since, s.By, s.Reason
+			}
+			continue
+		}
 		if out.Allocs++; a.Frozen != 0 {
 			out.Frozen++
 		}

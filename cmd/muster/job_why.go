@@ -120,7 +120,10 @@ func (o *jobWhyOptions) lines(w *nomadlike.Why, waits bool) (lines [][2]string) 
 		add("saving", "%s that must end first: %d save their state, %d wait for their turn (%s lets %d do so at a time)", plural(s.Now+s.Waiting, "allocation"), s.Now, s.Waiting, s.Where, s.Limit)
 	}
 	if s := w.Suspended; s != nil {
-		text := fmt.Sprintf("for %s: %s", span(o.now().Sub(time.Unix(0, s.Since))), plural(s.Allocs, "allocation")+" standing still")
+		text := "for " + span(o.now().Sub(time.Unix(0, s.Since)))
+		if s.Allocs > 0 {
+			text += ": " + plural(s.Allocs, "allocation") + " standing still"
+		}
 		if s.Frozen < s.Allocs {
 			text += fmt.Sprintf(" (%d so far)", s.Frozen)
 		}

@@ -1,0 +1,39 @@
+package server
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestSuspendedWithoutAllocations: who suspended a job, and why, is told also when all that stood still of it has ended.
+func TestSuspendedWithoutAllocations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testServer(t, nil)
+		call(t, s, methods.NodeRegister, rpc.Header{}, &methods.NodeRegisterRequest{Node: testNode(1)})
+		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("web", 1)})
+		k := structs.JobKey{Namespace: "default", ID: "web"}
+		waitFor(t, time.Minute, "its place", func() bool { return len(s.Published().Snapshot.AllocsByJob(k)) == 1 })
+		a := s.Published().Snapshot.AllocsByJob(k)[0]
+		observe := func(c structs.ClientStatus) {
+			t.Helper()
+			if _, err := s.Apply(t.Context(), structs.Command{Type: structs.CmdAllocObserved, Body: &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: c, StartedAt: s.Published().Snapshot.Time()}}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		observe(structs.ClientRunning)
+		if _, err := s.Apply(t.Context(), structs.Command{Type: structs.CmdSuspend, By: structs.Submitter{Name: "op"}, Body: &structs.SuspendCommand{Namespace: "default", JobID: "web", Reason: "a leak"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, allocs := range []int64{1, 0} {
+			if got := suspendedOf(s.Published().Snapshot, k); got == nil || got.Allocs != allocs || !got.All || got.By != "op" || got.Reason != "a leak" {
+				t.Errorf("%d stand still: %+v", allocs, got)
+			}
+			observe(structs.ClientFailed)
+		}
+	})
+}
