@@ -361,7 +361,7 @@ func (p *progress) nextStep(list []*wire.AllocationListStub) {
 // metricLines says in words what a metric counts: why allocations of a group have no place.
 func metricLines(m *wire.AllocationMetric) []string {
 	var out []string
-	if m.NodesInPool == 0 && m.NodesEvaluated == 0 {
+	if m.NodesInPool == 0 && m.NodesEvaluated == 0 && len(m.Refusals) == 0 {
 		pool := ""
 		if m.NodePool != "" {
 			pool = fmt.Sprintf(" in node pool %q", m.NodePool)

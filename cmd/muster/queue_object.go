@@ -319,7 +319,7 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 	if done, err := o.form.done(o.env, &q); done || err != nil {
 		return err
 	}
-	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", q.Effective.Backfill}, {"Preempt", q.Effective.Preempt},
+	o.kv([][2]string{{"Path", q.Path}, {"Description", orNone(q.Description)}, {"Order", strings.ReplaceAll(string(q.Effective.Order), ",", ", then ")}, {"Backfill", backfillText(q.Effective)}, {"Preempt", q.Effective.Preempt},
 		{"Weight", strconv.FormatInt(max(q.Weight, 1), 10)}, {"Billing", billingText(q.Effective.Billing)}, {"Longest wait", time.Duration(q.Effective.MaxWait).String()}, {"Half-life", time.Duration(q.Effective.HalfLife).String()},
 		{"Guarantee", heldText(q.Guarantee)}, {"Limit", amountText(q.Limit)}, {"Soft limit", amountText(q.SoftLimit)}})
 	o.heading("Usage")
@@ -334,6 +334,13 @@ func (o *objectOptions) queueStatus(ctx context.Context, args []string) error {
 		o.table("USER|WEIGHT|HELD|LATELY|SHARE|JOBS", rows)
 	}
 	return nil
+}
+
+func backfillText(q wire.Queue) string {
+	if q.BackfillMaxJobs == 0 {
+		return q.Backfill
+	}
+	return q.Backfill + ", at most " + plural(q.BackfillMaxJobs, "job") + " a pass"
 }
 
 func at(t time.Time) string {
