@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/muster-sched/muster/client/procfile"
 	"golang.org/x/sys/unix"
@@ -18,7 +19,8 @@ import (
 type spares struct {
 	mu   sync.Mutex
 	list []spare
-	made int // the number in the next one's name
+	made int         // the number in the next one's name
+	idle *time.Timer // removes them when no task has ended for spareTime
 }
 
 type spare struct {
@@ -30,6 +32,8 @@ const (
 	// sparePrefix begins the names of spare groups. A task's id cannot begin with a dot.
 	sparePrefix = ".spare-"
 	sparesMax   = 16
+	// spareTime is how long they are kept when no task ends any more: nothing is left of tasks that are gone.
+	spareTime = 3 * time.Second
 	// spareUsage is how much memory may be charged to a spare group: what the kernel keeps in hand for each processor,
 	// and pages of files, which it gives back when the next task wants the memory.
 	spareUsage = 512 << 10
@@ -80,15 +84,29 @@ func (s *spares) keep(dir string, limit int64) bool {
 	}
 	s.mu.Lock()
 	s.list = append(s.list, spare{to, limit})
+	if s.idle == nil {
+		s.idle = time.AfterFunc(spareTime, s.drop)
+	} else {
+		s.idle.Reset(spareTime)
+	}
 	s.mu.Unlock()
 	return true
 }
 
+// drop removes the spare groups.
+func (s *spares) drop() {
+	s.mu.Lock()
+	list := s.list
+	s.list = nil
+	s.mu.Unlock()
+	for _, x := range list {
+		unix.Rmdir(x.dir)
+	}
+}
+
 // Sweep removes the spare groups, those too that another process, which was killed, has left.
 func (m *Manager) Sweep() {
-	m.spares.mu.Lock()
-	m.spares.list = nil
-	m.spares.mu.Unlock()
+	m.spares.drop()
 	point, v2 := m.Layout.where("memory")
 	if point == "" || v2 {
 		return

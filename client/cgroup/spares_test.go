@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestSpareMemoryGroups ends tasks one after another and looks at which memory group the next one gets.
@@ -91,6 +92,13 @@ func TestSpareMemoryGroups(t *testing.T) {
 		t.Errorf("%+v, %v", g, err)
 	} else if err := g.Remove(); err != nil {
 		t.Error(err)
+	}
+	// Nothing is left of tasks that are gone.
+	run("last", limit, nil)
+	for began := time.Now(); spareNames(t, filepath.Join(m.dir(m.Layout.V1["memory"]))) > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("spare groups stay when no task ends any more")
+		}
 	}
 	for i := range sparesMax + 5 {
 		g, err := m.Create("h"+strconv.Itoa(i), limit)
