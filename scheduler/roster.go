@@ -1,0 +1,99 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// member is a roster row with what it is sorted by.
+type member struct {
+	row   structs.RosterMember
+	first int // position of its first device on the node
+}
+
+// rosters makes the rosters of the gangs that get members.
+func (d *decision) rosters() []*structs.Roster {
+	var out []*structs.Roster
+	for _, g := range d.rec.groups {
+		if !g.gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.spare }) {
+			continue
+		}
+		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.name, Reason: structs.RosterPlaced}
+		var ms []member
+		if g.roster != nil {
+			ro.Epoch = g.roster.Epoch
+			if len(g.roster.Members) > 0 {
+				ro.Reason = structs.RosterGrown
+			}
+			for _, m := range g.roster.Members {
+				if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && p.want.prev != nil && p.want.prev.ID == m.Alloc }) {
+					x := member{row: m}
+					for _, a := range d.load.Allocs {
+						if a.ID == m.Alloc {
+							x.first = d.firstDevice(m.Node, a.Grants)
+						}
+					}
+					ms = append(ms, x)
+				}
+			}
+		}
+		// Who runs already but is on no roster belongs to the gang, too: the group may have become one since.
+		for _, a := range g.staying {
+			n := d.w.v.Node(a.NodeID)
+			if n == nil || slices.ContainsFunc(ms, func(m member) bool { return m.row.Alloc == a.ID }) {
+				continue
+			}
+			x := member{row: structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: a.NameIndex}, first: d.firstDevice(n.ID, a.Grants)}
+			for i := range a.Grants {
+				if a.Grants[i].IsGPU() {
+					x.row.GPUs++
+				}
+			}
+			ms = append(ms, x)
+		}
+		ro.Epoch++
+		for i := range d.placed {
+			p := &d.placed[i]
+			if p.g != g || p.want.spare {
+				continue
+			}
+			n := p.spot.node
+			x := member{row: structs.RosterMember{Alloc: p.spot.held.id, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: p.want.index}}
+			if r := p.spot.held.rare; r != nil {
+				x.first = d.firstDevice(n.ID, r.grants)
+				for k := range r.grants {
+					if r.grants[k].IsGPU() {
+						x.row.GPUs++
+					}
+				}
+			}
+			ms = append(ms, x)
+		}
+		across := ""
+		if g.tg.Topology != nil {
+			across = g.tg.Topology.Across
+		}
+		byTopology(d.w.v, across, ms)
+		for i := range ms {
+			ro.Members = append(ro.Members, ms[i].row)
+		}
+		out = append(out, ro)
+	}
+	return out
+}
+
+// firstDevice is the lowest position among granted devices on their node.
+func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int {
+	n := d.w.v.Node(node)
+	first := -1
+	for i := range grants {
+		if n == nil {
+			break
+		}
+		if pos := instancePos(n, grants[i].Device, grants[i].Instance); pos >= 0 && (first < 0 || pos < first) {
+			first = pos
+		}
+	}
+	return first
+}
