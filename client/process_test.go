@@ -333,27 +333,9 @@ func TestAgentKilled(t *testing.T) {
 	if err := os.Mkdir(proof, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	agent := func() *exec.Cmd {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), agentEnv+"="+dir+" "+addr)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { // if the test ended early
-			cmd.Process.Kill()
-			cmd.Wait()
-		})
-		return cmd
-	}
+	agent := func() *exec.Cmd { return startAgent(t, dir, addr) }
 	cmd := agent()
-	var node structs.NodeID
-	srv.Wait(t, "the agent", func() bool {
-		for _, id := range srv.Nodes() {
-			node = id
-		}
-		return !node.IsZero()
-	})
+	node := onlyNode(t, srv)
 	// Each start of a task leaves a line.
 	line := func(name string) string { return "echo $$ >> " + filepath.Join(proof, name) }
 	svc := srv.Place(node, clienttest.Job("svc", structs.JobService, sh("main", line("svc")+"; while :; do sleep 0.1; done")))
@@ -415,4 +397,32 @@ func lines1(t *testing.T, path string) int {
 		t.Fatal(err)
 	}
 	return bytes.Count(b, []byte("\n"))
+}
+
+// startAgent starts this test program as an agent in a process of its own, with its state in dir.
+func startAgent(t *testing.T, dir, addr string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), agentEnv+"="+dir+" "+addr)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // if the test ended early
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd
+}
+
+// onlyNode waits for the one node that registers.
+func onlyNode(t *testing.T, srv *clienttest.Server) (node structs.NodeID) {
+	t.Helper()
+	srv.Wait(t, "the agent", func() bool {
+		for _, id := range srv.Nodes() {
+			node = id
+		}
+		return !node.IsZero()
+	})
+	return node
 }

@@ -53,31 +53,13 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 	dir := scratch(t)
 	srv := clienttest.New()
 	addr, _ := listen(t, srv)
-	agent := func() *exec.Cmd {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), agentEnv+"="+dir+" "+addr)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			cmd.Process.Kill()
-			cmd.Wait()
-		})
-		return cmd
-	}
+	agent := func() *exec.Cmd { return startAgent(t, dir, addr) }
 	kill := func(cmd *exec.Cmd) {
 		cmd.Process.Kill()
 		cmd.Wait()
 	}
 	cmd := agent()
-	var node structs.NodeID
-	srv.Wait(t, "the agent", func() bool {
-		for _, id := range srv.Nodes() {
-			node = id
-		}
-		return !node.IsZero()
-	})
+	node := onlyNode(t, srv)
 	if srv.Node(node).Attributes[structs.SuspendAttribute("raw_exec")] != "1" {
 		t.Fatal("the node does not say that its tasks can be suspended")
 	}
