@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -39,7 +39,7 @@ func TestCheckpointNotice(t *testing.T) {
 		"a stop is none": {trap, structs.Checkpoint{Signal: "SIGUSR1", Grace: time.Minute}, func(al *structs.Allocation) { al.Desired = structs.DesiredStop }, "killed", "", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			job := clienttest.Job("ckpt", structs.JobBatch, sh("main", c.script))
+			job := clientfake.Job("ckpt", structs.JobBatch, sh("main", c.script))
 			job.Groups[0].Checkpoint = &c.ckpt
 			job.Groups[0].Restart = structs.Restart{Mode: "fail"}
 			id := srv.Place(a.ID(), job, func(*structs.Allocation) {})
@@ -73,7 +73,7 @@ func TestCheckpointNotice(t *testing.T) {
 
 	t.Run("in its turn", func(t *testing.T) {
 		srv.LetSave(false)
-		job := clienttest.Job("ckpt", structs.JobBatch, sh("main", trap))
+		job := clientfake.Job("ckpt", structs.JobBatch, sh("main", trap))
 		job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: time.Minute}
 		id := srv.Place(a.ID(), job, func(*structs.Allocation) {})
 		srv.WaitStatus(t, id, structs.ClientRunning)
@@ -99,7 +99,7 @@ func TestCheckpointNotice(t *testing.T) {
 	})
 
 	t.Run("before a limit", func(t *testing.T) {
-		job := clienttest.Job("ckpt", structs.JobBatch, sh("main", trap))
+		job := clientfake.Job("ckpt", structs.JobBatch, sh("main", trap))
 		job.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Before: time.Hour}
 		job.Groups[0].MaxRunDuration = time.Hour + 3*time.Second // the notice comes when the trap is set
 		id := srv.Place(a.ID(), job, func(*structs.Allocation) {})
@@ -115,7 +115,7 @@ func TestCheckpointNotice(t *testing.T) {
 // after a notice, survives the agent, and is told to the next start.
 func TestProgress(t *testing.T) {
 	dir := scratch(t)
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg, sup, err := processConfig(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestProgress(t *testing.T) {
 	a := start(t, srv, cfg)
 	var jobs atomic.Int64
 	place := func(script string, c structs.Checkpoint, change func(*structs.Allocation)) structs.AllocID {
-		job := clienttest.Job(fmt.Sprint("ckpt", jobs.Add(1)), structs.JobBatch, sh("main", script))
+		job := clientfake.Job(fmt.Sprint("ckpt", jobs.Add(1)), structs.JobBatch, sh("main", script))
 		job.Groups[0].Checkpoint = &c
 		job.Groups[0].Restart = structs.Restart{Mode: "fail"}
 		return srv.Place(a.ID(), job, change)

@@ -11,12 +11,12 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/runner"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -42,7 +42,7 @@ type Client struct {
 	cfg   Config
 	log   hclog.Logger
 	id    identity
-	store state.Store
+	store agentstore.Store
 	conn  Conn
 	run   *runner.Config
 
@@ -57,11 +57,11 @@ type Client struct {
 
 	mu      sync.Mutex
 	allocs  map[structs.AllocID]*runner.Runner
-	history state.History
+	history agentstore.History
 	gone    map[structs.AllocID]time.Time // unknown to restored servers since
 	recent  map[structs.AllocID]bool      // collected here while the servers still list them
 	meter   gpu.Meter                     // of GPU use by task; guards itself
-	used    *state.GPUUses                // what an earlier life wrote down of it, until Run
+	used    *agentstore.GPUUses           // what an earlier life wrote down of it, until Run
 	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
 	ended   atomic.Int64                  // allocations that have ended and are kept
 	joined  chan struct{}                 // closed at the first registration

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/client/fingerprint"
@@ -22,13 +22,13 @@ import (
 type agent struct {
 	*Client
 	t    *testing.T
-	srv  *clienttest.Server
+	srv  *clientfake.Server
 	cfg  Config
 	done chan struct{}
 }
 
 // newConfig makes a configuration for a real client with the fake driver and a machine made up.
-func newConfig(t *testing.T, srv *clienttest.Server) Config {
+func newConfig(t *testing.T, srv *clientfake.Server) Config {
 	return Config{
 		DataDir: t.TempDir(), Name: "n1", Version: "0.0.0-test",
 		Drivers:        driver.NewSet(fake.New()),
@@ -65,7 +65,7 @@ func machine(o fingerprint.Options) []fingerprint.Fingerprinter {
 	return []fingerprint.Fingerprinter{keep("version"), fixed, keep("drivers"), keep("devices")}
 }
 
-func start(t *testing.T, srv *clienttest.Server, cfg Config) *agent {
+func start(t *testing.T, srv *clientfake.Server, cfg Config) *agent {
 	t.Helper()
 	c, err := New(cfg)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *agent) restart() *agent {
 }
 
 func TestRegisterHeartbeatRun(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	srv.TTL = 300 * time.Millisecond
 	cfg := newConfig(t, srv)
 	a := start(t, srv, cfg)
@@ -113,7 +113,7 @@ func TestRegisterHeartbeatRun(t *testing.T) {
 	}
 	srv.Wait(t, "5 heartbeats", func() bool { return srv.Beats(a.ID()) >= 5 })
 
-	id := srv.Place(a.ID(), clienttest.Job("batch", structs.JobBatch, clienttest.Task("main", "fake", `{"run_for":"50ms"}`)))
+	id := srv.Place(a.ID(), clientfake.Job("batch", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"50ms"}`)))
 	al := srv.WaitStatus(t, id, structs.ClientComplete)
 	st := al.TaskStates["main"]
 	if st == nil || st.State != "dead" || st.Failed || al.StartedAt == 0 || al.FinishedAt < al.StartedAt || al.NetworkIP != "192.0.2.7" {
@@ -133,7 +133,7 @@ func TestRegisterHeartbeatRun(t *testing.T) {
 	}
 
 	// A service runs until it is stopped.
-	id = srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`)))
+	id = srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	srv.Stop(id)
 	al = srv.WaitStatus(t, id, structs.ClientComplete)
@@ -148,11 +148,11 @@ func TestRegisterHeartbeatRun(t *testing.T) {
 }
 
 func TestRestoreKeepsTasks(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	a := start(t, srv, cfg)
-	live := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`)))
-	done := srv.Place(a.ID(), clienttest.Job("done", structs.JobBatch, clienttest.Task("main", "fake", `{"run_for":"1ms"}`)))
+	live := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
+	done := srv.Place(a.ID(), clientfake.Job("done", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"1ms"}`)))
 	srv.WaitStatus(t, live, structs.ClientRunning)
 	ended := srv.WaitStatus(t, done, structs.ClientComplete)
 	started := srv.Alloc(live).TaskStates["main"].StartedAt
@@ -163,7 +163,7 @@ func TestRestoreKeepsTasks(t *testing.T) {
 			t.Fatalf("restart %d: the node's id changed", i)
 		}
 		if i%5 == 4 { // some work in between, killed in any state
-			srv.Place(a.ID(), clienttest.Job("x", structs.JobBatch, clienttest.Task("main", "fake", `{"run_for":"5ms"}`)))
+			srv.Place(a.ID(), clientfake.Job("x", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"5ms"}`)))
 		}
 	}
 	srv.Wait(t, "all short jobs", func() bool {
@@ -186,9 +186,9 @@ func TestRestoreKeepsTasks(t *testing.T) {
 }
 
 func TestHistoryIsNotObeyedBackwards(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
-	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`)))
+	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	empty := func(r *methods.NodePollResponse) { r.Refs, r.Changed, r.Index = nil, nil, 1 }
 	for name, change := range map[string]func(*methods.NodePollResponse){
@@ -217,10 +217,10 @@ func TestHistoryIsNotObeyedBackwards(t *testing.T) {
 }
 
 func TestManyAllocationsComeInParts(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	srv.Most = 7
 	a := start(t, srv, newConfig(t, srv))
-	job := clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	job := clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`))
 	var ids []structs.AllocID
 	for range 50 {
 		ids = append(ids, srv.Place(a.ID(), job))
@@ -248,11 +248,11 @@ func TestManyAllocationsComeInParts(t *testing.T) {
 }
 
 func TestRestoredServersReportFirst(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	cfg.UnknownGrace = 1500 * time.Millisecond
 	a := start(t, srv, cfg)
-	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`)))
+	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	at := time.Now()
 	srv.Restore(id)
@@ -270,7 +270,7 @@ func TestRestoredServersReportFirst(t *testing.T) {
 }
 
 func TestServersFailOver(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	srv.TTL = 400 * time.Millisecond
 	var addrs []string
 	var stops []func()
@@ -283,7 +283,7 @@ func TestServersFailOver(t *testing.T) {
 	cfg.Connect = Dial(DialConfig{Servers: addrs[:1]})
 	srv.Servers(addrs...)
 	a := start(t, srv, cfg)
-	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`)))
+	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	stops[0]() // the one that the node was configured with
 	beats := srv.Beats(a.ID())

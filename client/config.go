@@ -14,12 +14,12 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
 )
@@ -282,11 +282,11 @@ func def[T comparable](v *T, d T) {
 }
 
 // openStore opens the state of the agent.
-func (c *Config) openStore() (state.Store, string, error) {
+func (c *Config) openStore() (agentstore.Store, string, error) {
 	if c.Ephemeral {
-		return state.Memory{}, "", nil
+		return agentstore.Memory{}, "", nil
 	}
-	s, moved, err := state.Open(c.DataDir)
+	s, moved, err := agentstore.Open(c.DataDir)
 	if err != nil {
 		return nil, moved, err
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,7 +20,7 @@ func TestGangMembersStartTogether(t *testing.T) {
 	srv, cfg := processNode(t)
 	a := start(t, srv, cfg)
 
-	job := clienttest.Job("train", structs.JobBatch, sh("main", `echo "rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK epoch=$MUSTER_GANG_EPOCH master=$MASTER_ADDR:$MASTER_PORT restarts=$MUSTER_RESTART_COUNT/$MUSTER_RESTART_REASON"; trap 'exit 0' TERM; while :; do sleep 0.05; done`))
+	job := clientfake.Job("train", structs.JobBatch, sh("main", `echo "rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK epoch=$MUSTER_GANG_EPOCH master=$MASTER_ADDR:$MASTER_PORT restarts=$MUSTER_RESTART_COUNT/$MUSTER_RESTART_REASON"; trap 'exit 0' TERM; while :; do sleep 0.05; done`))
 	g := job.Groups[0]
 	g.Count, g.Gang = 2, &structs.Gang{}
 	g.Launch = &structs.Launch{Mode: structs.LaunchRank, Ranks: 2}

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/client/gpu/shim"
 	"github.com/muster-sched/muster/client/runner"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -64,21 +64,21 @@ func (c *Client) youngGPUUse(have []gpu.Quota) bool {
 // keepGPUUse writes down what tasks have used, for the agent's next life.
 func (c *Client) keepGPUUse() {
 	rows := c.meter.Rows()
-	k := &state.GPUUses{BootID: c.run.BootID}
+	k := &agentstore.GPUUses{BootID: c.run.BootID}
 	for _, r := range rows {
-		k.List = append(k.List, state.GPUUse{
+		k.List = append(k.List, agentstore.GPUUse{
 			Alloc: r.Alloc, Since: structs.LogTimeOf(r.Since), Measured: structs.LogTimeOf(r.Measured), UsedBytes: r.UsedBytes, PeakBytes: r.PeakBytes,
 			MiBMillis: r.MiBMillis, Counter: r.Counter, Task: r.Task, GPU: r.GPU, SMMillis: r.SMMillis, EnergyMJ: r.EnergyMJ, Denied: r.Denied,
 			ActiveMillis: r.ActiveMillis, KnownMillis: r.KnownMillis,
 		})
 	}
-	if err := c.store.PutGPUUses(k); err != nil && !errors.Is(err, state.ErrClosed) {
+	if err := c.store.PutGPUUses(k); err != nil && !errors.Is(err, agentstore.ErrClosed) {
 		c.log.Warn("what tasks have used of GPUs could not be written down", "error", err)
 	}
 }
 
 // restoreGPUUse takes up what an earlier life of the agent wrote down.
-func (c *Client) restoreGPUUse(k *state.GPUUses) {
+func (c *Client) restoreGPUUse(k *agentstore.GPUUses) {
 	if k == nil || len(k.List) == 0 {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/structs"
 )
@@ -27,14 +27,14 @@ func read(t *testing.T, path string) string {
 }
 
 func TestPrologAndEpilog(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	said := filepath.Join(t.TempDir(), "said")
 	cfg.Hooks.Prolog = command("echo $MUSTER_HOOK $MUSTER_JOB_ID $MUSTER_GPUS >> " + said + "; test -d $MUSTER_ALLOC_DIR")
 	cfg.Hooks.Epilog = command("echo $MUSTER_HOOK $MUSTER_ALLOC_ID >> " + said)
 	a := start(t, srv, cfg)
 	gpu := a.Node().Resources.Devices[0]
-	id := srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"20ms"}`)), func(al *structs.Allocation) {
+	id := srv.Place(a.ID(), clientfake.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"20ms"}`)), func(al *structs.Allocation) {
 		al.Grants = []structs.Grant{{Task: "m", Device: gpu.ID(), Instance: gpu.Instances[0].ID}}
 	})
 	srv.WaitStatus(t, id, structs.ClientComplete)
@@ -44,7 +44,7 @@ func TestPrologAndEpilog(t *testing.T) {
 	}
 	// An agent that starts again does not run them for what has ended.
 	a = a.restart()
-	srv.WaitStatus(t, srv.Place(a.ID(), clienttest.Job("next", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
+	srv.WaitStatus(t, srv.Place(a.ID(), clientfake.Job("next", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
 	if got := read(t, said); strings.Count(got, "epilog "+id.String()) != 1 {
 		t.Errorf("said %q", got)
 	}
@@ -64,11 +64,11 @@ func TestFailingPrologDrains(t *testing.T) {
 		"missing": {&runner.Command{Argv: []string{"/nowhere/prolog"}}, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := clienttest.New()
+			srv := clientfake.New()
 			cfg := newConfig(t, srv)
 			cfg.Hooks.Prolog = c.cmd
 			a := start(t, srv, cfg)
-			id := srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"20ms"}`)))
+			id := srv.Place(a.ID(), clientfake.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"20ms"}`)))
 			srv.Wait(t, "the drain", func() bool { return len(srv.Drains()) == 1 })
 			said := c.want
 			if name == "much" {
@@ -99,11 +99,11 @@ func TestFailingPrologDrains(t *testing.T) {
 }
 
 func TestFailingEpilogDrains(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	cfg.Hooks.Epilog = command("echo a process does not die; exit 1")
 	a := start(t, srv, cfg)
-	al := srv.WaitStatus(t, srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
+	al := srv.WaitStatus(t, srv.Place(a.ID(), clientfake.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
 	if got := eventTypes(al.TaskStates["m"]); !strings.Contains(got, "Epilog Failed") {
 		t.Errorf("events %s", got)
 	}
@@ -112,12 +112,12 @@ func TestFailingEpilogDrains(t *testing.T) {
 
 // TestHealthCommand: nothing starts before the first success; a failure later drains the node, once.
 func TestHealthCommand(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	well := filepath.Join(t.TempDir(), "well")
 	cfg.Hooks.Health, cfg.Hooks.HealthEvery = command("test -e "+well+" || { echo ECC errors; exit 1; }"), 20*time.Millisecond
 	a := start(t, srv, cfg)
-	id := srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`)))
+	id := srv.Place(a.ID(), clientfake.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`)))
 	srv.Wait(t, "the drain", func() bool { return len(srv.Drains()) == 1 })
 	if m := srv.Drains()[0].Meta["message"]; !strings.Contains(m, "ECC errors") {
 		t.Errorf("drained because %q", m)
@@ -139,7 +139,7 @@ func TestHealthCommand(t *testing.T) {
 // TestEnabledWhileUnwell: a node that is enabled while its health command still fails is drained again, with the reason, by a
 // run that began after the enabling; one that is enabled after its cure is not.
 func TestEnabledWhileUnwell(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	dir := t.TempDir()
 	runs, well, gate, began := filepath.Join(dir, "runs"), filepath.Join(dir, "well"), filepath.Join(dir, "gate"), filepath.Join(dir, "began")
@@ -171,7 +171,7 @@ func TestEnabledWhileUnwell(t *testing.T) {
 	more(2) // the second began after the first, which has seen the cure
 	srv.Enable(a.ID())
 	drains(3)
-	srv.WaitStatus(t, srv.Place(a.ID(), clienttest.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
+	srv.WaitStatus(t, srv.Place(a.ID(), clientfake.Job("train", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))), structs.ClientComplete)
 	// A run that was under way when the node was cured and enabled does not drain it.
 	if err := os.Remove(well); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/internal/methods"
@@ -18,7 +18,7 @@ import (
 
 // hook makes a fake task of a lifecycle hook.
 func hook(name, when string, sidecar bool, config string) *structs.Task {
-	t := clienttest.Task(name, "fake", config)
+	t := clientfake.Task(name, "fake", config)
 	if when != "" {
 		t.Lifecycle = &structs.Lifecycle{Hook: when, Sidecar: sidecar}
 	}
@@ -34,9 +34,9 @@ func eventTypes(st *structs.TaskState) string {
 }
 
 func TestLifecycleOrder(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
-	id := srv.Place(a.ID(), clienttest.Job("hooks", structs.JobBatch,
+	id := srv.Place(a.ID(), clientfake.Job("hooks", structs.JobBatch,
 		hook("init", "prestart", false, `{"run_for":"30ms"}`),
 		hook("side", "prestart", true, `{}`),
 		hook("main", "", false, `{"run_for":"60ms"}`),
@@ -76,7 +76,7 @@ func TestLifecycleOrder(t *testing.T) {
 }
 
 func TestHowAllocationsEnd(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	cfg.ClaimPatience = 300 * time.Millisecond
 	a := start(t, srv, cfg)
@@ -109,7 +109,7 @@ func TestHowAllocationsEnd(t *testing.T) {
 			want: []want{{structs.ClientFailed, "m", true, "Received, Driver Failure, Restarting, Driver Failure, Not Restarting"}}},
 		{name: "permanent error is not", typ: structs.JobBatch, tasks: []*structs.Task{hook("m", "", false, `{"cmmand":"x"}`)},
 			want: []want{{structs.ClientFailed, "m", true, "Received, Driver Failure, Not Restarting"}}},
-		{name: "unknown driver", typ: structs.JobBatch, tasks: []*structs.Task{clienttest.Task("m", "docker", `{}`)},
+		{name: "unknown driver", typ: structs.JobBatch, tasks: []*structs.Task{clientfake.Task("m", "docker", `{}`)},
 			want: []want{{structs.ClientFailed, "m", true, "Received, Setup Failure"}}},
 		{name: "unknown user", typ: structs.JobBatch, tasks: []*structs.Task{func() *structs.Task {
 			x := hook("m", "", false, `{}`)
@@ -155,7 +155,7 @@ func TestHowAllocationsEnd(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			job := clienttest.Job(strings.ReplaceAll(c.name, " ", "-"), c.typ, c.tasks...)
+			job := clientfake.Job(strings.ReplaceAll(c.name, " ", "-"), c.typ, c.tasks...)
 			job.Groups[0].Restart = quick
 			if c.group != nil {
 				c.group(job.Groups[0])
@@ -189,10 +189,10 @@ func TestHowAllocationsEnd(t *testing.T) {
 }
 
 func TestStopInterruptsWaiting(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
 	// Waiting for a restart an hour away.
-	job := clienttest.Job("later", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms","exit_code":1}`))
+	job := clientfake.Job("later", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms","exit_code":1}`))
 	job.Groups[0].Restart = structs.Restart{Attempts: 3, Interval: time.Hour, Delay: time.Hour, Mode: "delay"}
 	later := srv.Place(a.ID(), job)
 	srv.Wait(t, "the restart to be planned", func() bool {
@@ -200,10 +200,10 @@ func TestStopInterruptsWaiting(t *testing.T) {
 		return st != nil && st.Restarts == 1
 	})
 	// Waiting for another allocation.
-	first := srv.Place(a.ID(), clienttest.Job("first", structs.JobService, hook("m", "", false, `{}`)))
+	first := srv.Place(a.ID(), clientfake.Job("first", structs.JobService, hook("m", "", false, `{}`)))
 	srv.WaitStatus(t, first, structs.ClientRunning)
-	waits := srv.Place(a.ID(), clienttest.Job("waits", structs.JobService, hook("m", "", false, `{}`)), func(al *structs.Allocation) { al.WaitsOn = []structs.AllocID{first} })
-	second := srv.Place(a.ID(), clienttest.Job("second", structs.JobService, hook("m", "", false, `{}`)), func(al *structs.Allocation) { al.WaitsOn = []structs.AllocID{first} })
+	waits := srv.Place(a.ID(), clientfake.Job("waits", structs.JobService, hook("m", "", false, `{}`)), func(al *structs.Allocation) { al.WaitsOn = []structs.AllocID{first} })
+	second := srv.Place(a.ID(), clientfake.Job("second", structs.JobService, hook("m", "", false, `{}`)), func(al *structs.Allocation) { al.WaitsOn = []structs.AllocID{first} })
 	srv.Wait(t, "both to be known", func() bool { return a.Alloc(waits) != nil && a.Alloc(second) != nil })
 	srv.Stop(later)
 	srv.Stop(waits)
@@ -224,7 +224,7 @@ func TestStopInterruptsWaiting(t *testing.T) {
 }
 
 func TestDevicesAreNotShared(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	env := &spy{Driver: fake.New(), starts: map[string]int{}}
 	cfg.Drivers = driver.NewSet(env)
@@ -235,7 +235,7 @@ func TestDevicesAreNotShared(t *testing.T) {
 			al.Grants = []structs.Grant{{Task: "m", Device: "nvidia/gpu/H100", Instance: gpus[i].ID, MemoryMiB: mem}}
 		}
 	}
-	job := clienttest.Job("gpu", structs.JobService, hook("m", "", false, `{}`))
+	job := clientfake.Job("gpu", structs.JobService, hook("m", "", false, `{}`))
 	one := srv.Place(a.ID(), job, grant(0, 0))
 	srv.WaitStatus(t, one, structs.ClientRunning)
 	env.mu.Lock()
@@ -282,9 +282,9 @@ func (s *spy) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task, e
 }
 
 func TestRestartAndSignalByHand(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
-	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService,
+	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService,
 		hook("init", "prestart", false, `{"run_for":"1ms"}`), hook("m", "", false, `{}`), hook("n", "", false, `{}`)))
 	srv.Wait(t, "both tasks", func() bool { r := a.Alloc(id); return r != nil && len(r.Running()) == 2 })
 	srv.WaitStatus(t, id, structs.ClientRunning)
@@ -333,14 +333,14 @@ func TestRestartAndSignalByHand(t *testing.T) {
 }
 
 func TestServersSilence(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	srv.TTL = 200 * time.Millisecond
 	a := start(t, srv, newConfig(t, srv))
-	job := clienttest.Job("exclusive", structs.JobService, hook("m", "", false, `{}`))
+	job := clientfake.Job("exclusive", structs.JobService, hook("m", "", false, `{}`))
 	limit := 2 * time.Second
 	job.Groups[0].Disconnect = &structs.Disconnect{StopOnClientAfter: &limit}
 	exclusive := srv.Place(a.ID(), job)
-	other := srv.Place(a.ID(), clienttest.Job("other", structs.JobService, hook("m", "", false, `{}`)))
+	other := srv.Place(a.ID(), clientfake.Job("other", structs.JobService, hook("m", "", false, `{}`)))
 	srv.WaitStatus(t, exclusive, structs.ClientRunning)
 	srv.WaitStatus(t, other, structs.ClientRunning)
 	at := time.Now()
@@ -357,9 +357,9 @@ func TestServersSilence(t *testing.T) {
 }
 
 func TestLeave(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
-	id := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
+	id := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
 	srv.WaitStatus(t, id, structs.ClientRunning)
 	if err := a.Leave(context.Background()); err != nil {
 		t.Fatal(err)
@@ -379,13 +379,13 @@ func TestLeave(t *testing.T) {
 func TestCollectByAgeAndDisk(t *testing.T) {
 	for name, gc := range map[string]GCConfig{"age": {MaxAge: 300 * time.Millisecond}, "disk": {DiskPercent: -1}, "inodes": {InodePercent: -1}} {
 		t.Run(name, func(t *testing.T) {
-			srv := clienttest.New()
+			srv := clientfake.New()
 			cfg := newConfig(t, srv)
 			cfg.GC = gc
 			cfg.GC.Interval = 50 * time.Millisecond
 			a := start(t, srv, cfg)
-			runs := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
-			ended := srv.Place(a.ID(), clienttest.Job("done", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`)))
+			runs := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
+			ended := srv.Place(a.ID(), clientfake.Job("done", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`)))
 			srv.WaitStatus(t, runs, structs.ClientRunning)
 			srv.WaitStatus(t, ended, structs.ClientComplete)
 			dir := a.Alloc(ended)
@@ -403,13 +403,13 @@ func TestCollectByAgeAndDisk(t *testing.T) {
 }
 
 func TestCollect(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	cfg.GC = GCConfig{MaxAllocs: 3}
 	a := start(t, srv, cfg)
 	var ids []structs.AllocID
 	for range 6 {
-		ids = append(ids, srv.Place(a.ID(), clienttest.Job("b", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))))
+		ids = append(ids, srv.Place(a.ID(), clientfake.Job("b", structs.JobBatch, hook("m", "", false, `{"run_for":"1ms"}`))))
 		srv.WaitStatus(t, ids[len(ids)-1], structs.ClientComplete)
 	}
 	srv.Wait(t, "the oldest to be collected", func() bool { return a.Alloc(ids[2]) == nil })
@@ -417,7 +417,7 @@ func TestCollect(t *testing.T) {
 		t.Error("too much was collected")
 	}
 	// They are listed by the servers still, and do not come back: not now and not after a restart.
-	live := srv.Place(a.ID(), clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
+	live := srv.Place(a.ID(), clientfake.Job("svc", structs.JobService, hook("m", "", false, `{}`)))
 	srv.WaitStatus(t, live, structs.ClientRunning)
 	a = a.restart()
 	srv.Wait(t, "the first poll", func() bool { return a.Alloc(live) != nil && len(a.Alloc(live).Running()) == 1 })
@@ -443,7 +443,7 @@ func TestCollect(t *testing.T) {
 
 // TestOnePoisonedReport lets the servers refuse one report for ever; the others must get through.
 func TestOnePoisonedReport(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	var mu sync.Mutex
 	var poison structs.AllocID
 	srv.Registry().Wrap(func(next rpc.Handler) rpc.Handler {
@@ -463,7 +463,7 @@ func TestOnePoisonedReport(t *testing.T) {
 		}
 	})
 	a := start(t, srv, newConfig(t, srv))
-	job := clienttest.Job("svc", structs.JobService, hook("m", "", false, `{}`))
+	job := clientfake.Job("svc", structs.JobService, hook("m", "", false, `{}`))
 	mu.Lock()
 	var ids []structs.AllocID
 	for i := range 9 {

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/internal/rpc"
 )
 
 // listen serves srv on a port of its own.
-func listen(t *testing.T, srv *clienttest.Server) (addr string, stop func()) {
+func listen(t *testing.T, srv *clientfake.Server) (addr string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

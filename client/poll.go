@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/runner"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -80,7 +80,7 @@ func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*
 }
 
 // errStale means that a server knows less than this node has seen already.
-type errStale struct{ got, have state.History }
+type errStale struct{ got, have agentstore.History }
 
 func (e *errStale) Error() string {
 	return fmt.Sprintf("a server answered from epoch %d, index %d; this node has seen epoch %d, index %d", e.got.Epoch, e.got.Index, e.have.Epoch, e.have.Index)
@@ -89,7 +89,7 @@ func (e *errStale) Error() string {
 // obey makes the node run what the servers say. An answer from an older history is not obeyed (D14): a server that lags,
 // or was put back, must not stop what newer ones started. again asks for the full list.
 func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (again bool, err error) {
-	got := state.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.StateIndex}
+	got := agentstore.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.StateIndex}
 	c.mu.Lock()
 	have := c.history
 	c.mu.Unlock()
@@ -126,7 +126,7 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 }
 
 // apply starts, changes and stops allocations.
-func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have state.History, restored bool) (again bool, err error) {
+func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have agentstore.History, restored bool) (again bool, err error) {
 	jobs := make(map[jobVersion]*structs.Job, len(resp.Jobs))
 	for _, j := range resp.Jobs {
 		if c.cfg.ShareJob != nil {
@@ -242,7 +242,7 @@ func (c *Client) add(ctx context.Context, list []*structs.Allocation) error {
 	if len(list) == 0 {
 		return nil
 	}
-	recs := make([]*state.AllocRecord, len(list))
+	recs := make([]*agentstore.AllocRecord, len(list))
 	if c.lost() {
 		ids, err := c.running(ctx)
 		if err != nil {
@@ -268,7 +268,7 @@ func (c *Client) add(ctx context.Context, list []*structs.Allocation) error {
 // dropUnlisted stops what the servers do not list. They must have answered from a state that is newer than the
 // allocation itself, and an empty list must be newer than anything seen before. Servers that were restored from a
 // backup may have forgotten it: then it is reported first and stopped after a grace.
-func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollResponse, listed map[structs.AllocID]bool, have state.History, restored bool) {
+func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollResponse, listed map[structs.AllocID]bool, have agentstore.History, restored bool) {
 	same := resp.RestoreEpoch == have.Epoch || have.Cluster.IsZero()
 	var events []structs.NodeEvent
 	for _, r := range c.Allocs() {

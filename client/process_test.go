@@ -18,12 +18,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/agentstore"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/rawexec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/ranks"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -60,14 +60,14 @@ func agentMain(dir, addr string) error {
 }
 
 // processNode is a server, and the configuration of a node of it that runs real processes.
-func processNode(t *testing.T) (*clienttest.Server, Config) {
+func processNode(t *testing.T) (*clientfake.Server, Config) {
 	t.Helper()
 	cfg, sup, err := processConfig(scratch(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sup.Close() })
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg.Connect = InProcess(srv.InProcess)
 	return srv, cfg
 }
@@ -135,12 +135,12 @@ func mountsBelow(t *testing.T, dir string) []string {
 
 func sh(name, script string) *structs.Task {
 	b, _ := json.Marshal(map[string]any{"command": "/bin/sh", "args": []string{"-c", script}})
-	return clienttest.Task(name, "raw_exec", string(b))
+	return clientfake.Task(name, "raw_exec", string(b))
 }
 
 func TestRealTask(t *testing.T) {
 	dir := scratch(t)
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg, sup, err := processConfig(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestRealTask(t *testing.T) {
 	cfg.Meta = map[string]string{"rack": "r7"}
 	a := start(t, srv, cfg)
 
-	job := clienttest.Job("env", structs.JobBatch, sh("main", `env; echo 'arg ${meta.rack} ${NOMAD_TASK_NAME} ${attr.nope}' >&2; cat local/in/payload.txt; echo secret > $NOMAD_SECRETS_DIR/token; echo shared > $NOMAD_ALLOC_DIR/data/f; pwd; echo all-said; sleep 300`))
+	job := clientfake.Job("env", structs.JobBatch, sh("main", `env; echo 'arg ${meta.rack} ${NOMAD_TASK_NAME} ${attr.nope}' >&2; cat local/in/payload.txt; echo secret > $NOMAD_SECRETS_DIR/token; echo shared > $NOMAD_ALLOC_DIR/data/f; pwd; echo all-said; sleep 300`))
 	main := job.Groups[0].Tasks[0]
 	main.Env = map[string]string{"WHERE": "${node.datacenter}-${meta.rack}", "NOMAD_ALLOC_ID": "mine", "odd-name": "x"}
 	main.Meta = map[string]string{"owner": "me"}
@@ -255,7 +255,7 @@ func TestRealTask(t *testing.T) {
 
 func TestTooMuchDisk(t *testing.T) {
 	dir := scratch(t)
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg, sup, err := processConfig(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -264,8 +264,8 @@ func TestTooMuchDisk(t *testing.T) {
 	cfg.Connect = InProcess(srv.InProcess)
 	cfg.GC.Interval = 100 * time.Millisecond
 	a := start(t, srv, cfg)
-	big := srv.Place(a.ID(), clienttest.Job("big", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=12 2>/dev/null; sleep 300`)))
-	small := srv.Place(a.ID(), clienttest.Job("small", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=5 2>/dev/null; sleep 300`)))
+	big := srv.Place(a.ID(), clientfake.Job("big", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=12 2>/dev/null; sleep 300`)))
+	small := srv.Place(a.ID(), clientfake.Job("small", structs.JobService, sh("main", `dd if=/dev/zero of=local/f bs=1M count=5 2>/dev/null; sleep 300`)))
 	al := srv.WaitStatus(t, big, structs.ClientFailed)
 	st := al.TaskStates["main"]
 	if !st.Failed || !strings.Contains(eventTypes(st), "Disk Resources Exceeded") || !strings.Contains(al.ClientDesc, "10 MiB") {
@@ -327,7 +327,7 @@ func readLog(t *testing.T, c rpc.Caller, id structs.AllocID, typ string, enough 
 // state as well. No task may be lost, started twice or run again.
 func TestAgentKilled(t *testing.T) {
 	dir := scratch(t)
-	srv := clienttest.New()
+	srv := clientfake.New()
 	addr, _ := listen(t, srv)
 	proof := filepath.Join(dir, "proof")
 	if err := os.Mkdir(proof, 0o755); err != nil {
@@ -338,14 +338,14 @@ func TestAgentKilled(t *testing.T) {
 	node := onlyNode(t, srv)
 	// Each start of a task leaves a line.
 	line := func(name string) string { return "echo $$ >> " + filepath.Join(proof, name) }
-	svc := srv.Place(node, clienttest.Job("svc", structs.JobService, sh("main", line("svc")+"; while :; do sleep 0.1; done")))
+	svc := srv.Place(node, clientfake.Job("svc", structs.JobService, sh("main", line("svc")+"; while :; do sleep 0.1; done")))
 	srv.WaitStatus(t, svc, structs.ClientRunning)
 	started := srv.Alloc(svc).TaskStates["main"].StartedAt
 	batch := map[string]structs.AllocID{}
 	for i := range 20 {
 		for k := range 2 {
 			name := fmt.Sprintf("b%d-%d", i, k)
-			batch[name] = srv.Place(node, clienttest.Job(name, structs.JobBatch, sh("main", line(name)+"; sleep 0."+strconv.Itoa(k))))
+			batch[name] = srv.Place(node, clientfake.Job(name, structs.JobBatch, sh("main", line(name)+"; sleep 0."+strconv.Itoa(k))))
 		}
 		// Kill at a different moment each time: before the poll, in the start, while it runs, at the end.
 		deadline := time.NewTimer(time.Duration(i%7) * 12 * time.Millisecond)
@@ -353,7 +353,7 @@ func TestAgentKilled(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 		if i == 10 { // the disk was lost as well, but not the tasks
-			if err := os.Remove(filepath.Join(dir, "data", state.FileName)); err != nil {
+			if err := os.Remove(filepath.Join(dir, "data", agentstore.FileName)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -416,7 +416,7 @@ func startAgent(t *testing.T, dir, addr string) *exec.Cmd {
 }
 
 // onlyNode waits for the one node that registers.
-func onlyNode(t *testing.T, srv *clienttest.Server) (node structs.NodeID) {
+func onlyNode(t *testing.T, srv *clientfake.Server) (node structs.NodeID) {
 	t.Helper()
 	srv.Wait(t, "the agent", func() bool {
 		for _, id := range srv.Nodes() {

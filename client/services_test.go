@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -71,7 +71,7 @@ func httpCheck(more m) m {
 }
 
 // newest is the last report about an allocation.
-func newest(srv *clienttest.Server, id structs.AllocID) (o structs.AllocObserved) {
+func newest(srv *clientfake.Server, id structs.AllocID) (o structs.AllocObserved) {
 	if seen := srv.Seen(id); len(seen) > 0 {
 		return seen[len(seen)-1]
 	}
@@ -79,7 +79,7 @@ func newest(srv *clienttest.Server, id structs.AllocID) (o structs.AllocObserved
 }
 
 // healths waits until the newest report offers as many services, all with this health.
-func healths(t *testing.T, srv *clienttest.Server, id structs.AllocID, n int, want structs.ServiceHealth) structs.AllocObserved {
+func healths(t *testing.T, srv *clientfake.Server, id structs.AllocID, n int, want structs.ServiceHealth) structs.AllocObserved {
 	t.Helper()
 	srv.Wait(t, fmt.Sprintf("%d services, %s", n, want), func() bool {
 		o := newest(srv, id)
@@ -94,12 +94,12 @@ func healths(t *testing.T, srv *clienttest.Server, id structs.AllocID, n int, wa
 }
 
 func TestServicesFollowTasks(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	cfg.Meta = map[string]string{"rack": "r7"}
 	a := start(t, srv, cfg)
 	web := newListener(t)
-	job := clienttest.Job("train", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	job := clientfake.Job("train", structs.JobService, clientfake.Task("main", "fake", `{}`))
 	job.Groups[0].Services = []structs.Service{
 		offers("${NOMAD_JOB_NAME}-api", "http", m{"Tags": []string{"rack-${meta.rack}", "v1"}, "Meta": m{"alloc": "${NOMAD_SHORT_ALLOC_ID}"}}, httpCheck(nil)),
 		offers("for-consul", "http", m{"Provider": "consul"}),
@@ -183,9 +183,9 @@ func TestServicesFollowTasks(t *testing.T) {
 
 // A service whose name turns out to be none, or whose port was not given, is told and does not harm the task.
 func TestServicesThatCannotBe(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
-	job := clienttest.Job("odd", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	job := clientfake.Job("odd", structs.JobService, clientfake.Task("main", "fake", `{}`))
 	job.Groups[0].Services = []structs.Service{offers("x-${meta.none}", "", nil), offers("no-port", "http", nil), offers("fine", "9000", nil)}
 	id := srv.Place(a.ID(), job)
 	o := healths(t, srv, id, 1, structs.HealthNone)
@@ -204,7 +204,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 
 // A check that fails restarts the task as far as the restart policy goes, and not while the grace lasts.
 func TestChecksRestartTasks(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
 	sick := newListener(t)
 	sick.status.Store(500)
@@ -213,10 +213,10 @@ func TestChecksRestartTasks(t *testing.T) {
 	restart := func(grace time.Duration) m {
 		return m{"CheckRestart": m{"Limit": 2, "Grace": grace}}
 	}
-	job := clienttest.Job("sick", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	job := clientfake.Job("sick", structs.JobService, clientfake.Task("main", "fake", `{}`))
 	job.Groups[0].Restart.Attempts, job.Groups[0].Restart.Interval = 2, time.Hour
 	job.Groups[0].Services = []structs.Service{offers("sick", "http", nil, httpCheck(restart(0)))}
-	patient := clienttest.Job("patient", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	patient := clientfake.Job("patient", structs.JobService, clientfake.Task("main", "fake", `{}`))
 	patient.Groups[0].Services = []structs.Service{offers("patient", "http", nil, httpCheck(restart(time.Hour)))}
 	still := srv.Place(a.ID(), patient, sicker.at("http"))
 	id := srv.Place(a.ID(), job, sick.at("http"))
@@ -240,7 +240,7 @@ func TestChecksRestartTasks(t *testing.T) {
 
 // Every kind of check asks as the job says.
 func TestKindsOfChecks(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	a := start(t, srv, newConfig(t, srv))
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := make([]byte, 100)
@@ -281,7 +281,7 @@ func TestKindsOfChecks(t *testing.T) {
 	}
 	want := map[string]structs.ServiceHealth{"get": structs.HealthPassing, "post": structs.HealthPassing, "tls": structs.HealthPassing, "open": structs.HealthPassing,
 		"redirected": structs.HealthFailing, "slow": structs.HealthFailing, "tls-unknown": structs.HealthFailing, "closed": structs.HealthFailing, "only-shown": structs.HealthFailing}
-	job := clienttest.Job("kinds", structs.JobService, clienttest.Task("main", "fake", `{}`))
+	job := clientfake.Job("kinds", structs.JobService, clientfake.Task("main", "fake", `{}`))
 	job.Groups[0].Services = []structs.Service{offers("kinds", "plain", nil, checks...)}
 	id := srv.Place(a.ID(), job, to("plain", plain.Listener.Addr()), to("tls", secure.Listener.Addr()), to("closed", closed.Addr()))
 	got := map[string]runner.CheckStatus{}
@@ -312,7 +312,7 @@ func TestScriptChecks(t *testing.T) {
 	script := func(name, text string) m {
 		return m{"Name": name, "Type": "script", "Command": "/bin/sh", "Args": []string{"-c", text}, "Interval": 50 * time.Millisecond, "Timeout": 3 * time.Second, "OnUpdate": "ignore"}
 	}
-	job := clienttest.Job("scripted", structs.JobService, sh("main", `touch local/well; sleep 300`))
+	job := clientfake.Job("scripted", structs.JobService, sh("main", `touch local/well; sleep 300`))
 	job.Groups[0].Tasks[0].Services = []structs.Service{offers("api", "", nil,
 		m{"Name": "file", "Type": "script", "Command": "/bin/sh", "Args": []string{"-c", "echo in ${NOMAD_TASK_NAME} $NOMAD_ALLOC_INDEX; ls local/well"}, "Interval": 50 * time.Millisecond, "Timeout": 3 * time.Second},
 		script("loud", "yes loud | head -c 1000000; exit 3"),

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -18,13 +18,13 @@ import (
 )
 
 // suspend says as the servers would that an allocation is to stand still, or to go on.
-func suspend(srv *clienttest.Server, id structs.AllocID, on bool) {
+func suspend(srv *clientfake.Server, id structs.AllocID, on bool) {
 	srv.Change(id, func(a *structs.Allocation) {
 		*a = *a.Suspend(on, "op", map[bool]string{true: "a leak"}[on], structs.LogTimeOf(time.Now()))
 	})
 }
 
-func waitStill(t *testing.T, srv *clienttest.Server, id structs.AllocID, on bool) {
+func waitStill(t *testing.T, srv *clientfake.Server, id structs.AllocID, on bool) {
 	t.Helper()
 	srv.Wait(t, map[bool]string{true: "it to stand still", false: "it to go on"}[on], func() bool { return (srv.Alloc(id).Frozen != 0) == on })
 }
@@ -51,7 +51,7 @@ func moves(path string) bool {
 // anew, are let go on by an agent that was away when somebody resumed them, and hear that they shall end.
 func TestSuspendOutlivesAgent(t *testing.T) {
 	dir := scratch(t)
-	srv := clienttest.New()
+	srv := clientfake.New()
 	addr, _ := listen(t, srv)
 	agent := func() *exec.Cmd { return startAgent(t, dir, addr) }
 	kill := func(cmd *exec.Cmd) {
@@ -67,7 +67,7 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 	count := func(file string) string {
 		return "trap 'echo term >> " + file + ".end; exit 0' TERM; i=0; while :; do i=$((i+1)); echo $i > " + file + ".new; mv " + file + ".new " + file + "; sleep 0.02; done"
 	}
-	job := clienttest.Job("svc", structs.JobBatch, sh("main", count(main)), sh("side", count(side)))
+	job := clientfake.Job("svc", structs.JobBatch, sh("main", count(main)), sh("side", count(side)))
 	job.Groups[0].Tasks[1].Lifecycle = &structs.Lifecycle{Hook: "prestart", Sidecar: true}
 	id := srv.Place(node, job)
 	srv.WaitStatus(t, id, structs.ClientRunning)
@@ -122,7 +122,7 @@ func TestSuspendOutlivesAgent(t *testing.T) {
 	kill(cmd)
 }
 
-func invokeErr[Req, Resp any](ctx context.Context, srv *clienttest.Server, node structs.NodeID, m rpc.Method[Req, Resp], req *Req) error {
+func invokeErr[Req, Resp any](ctx context.Context, srv *clientfake.Server, node structs.NodeID, m rpc.Method[Req, Resp], req *Req) error {
 	_, err := rpc.Invoke(ctx, srv.Back(node), m, rpc.Header{}, req)
 	return err
 }
@@ -132,7 +132,7 @@ func invokeErr[Req, Resp any](ctx context.Context, srv *clienttest.Server, node 
 func TestSuspendedTime(t *testing.T) {
 	srv, cfg := processNode(t)
 	c := start(t, srv, cfg)
-	job := clienttest.Job("limited", structs.JobBatch, sh("main", "while :; do sleep 0.05; done"))
+	job := clientfake.Job("limited", structs.JobBatch, sh("main", "while :; do sleep 0.05; done"))
 	const limit = 3 * time.Second
 	job.Runtime.Limit = limit
 	id := srv.Place(c.ID(), job)
@@ -140,7 +140,7 @@ func TestSuspendedTime(t *testing.T) {
 	suspend(srv, id, true)
 	waitStill(t, srv, id, true)
 
-	once := clienttest.Job("killed", structs.JobBatch, sh("main", "while :; do sleep 0.05; done"))
+	once := clientfake.Job("killed", structs.JobBatch, sh("main", "while :; do sleep 0.05; done"))
 	once.Groups[0].Restart = structs.Restart{Mode: "fail"}
 	killed := srv.Place(c.ID(), once)
 	srv.WaitStatus(t, killed, structs.ClientRunning)
@@ -166,7 +166,7 @@ func TestSuspendedTime(t *testing.T) {
 		t.Errorf("events of a process that was killed while it stood still: %s", eventTypes(st))
 	}
 
-	waiting := srv.Place(c.ID(), clienttest.Job("waiting", structs.JobBatch, sh("main", "exit 0")), func(a *structs.Allocation) {
+	waiting := srv.Place(c.ID(), clientfake.Job("waiting", structs.JobBatch, sh("main", "exit 0")), func(a *structs.Allocation) {
 		a.Suspension = &structs.Suspension{Since: structs.LogTimeOf(time.Now()), By: "op"}
 	})
 	srv.Wait(t, "the agent to have seen it", func() bool { return len(srv.Seen(waiting)) > 0 })

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/muster-sched/muster/client/state"
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -125,13 +125,13 @@ type member struct {
 	role   role
 	leader bool
 	st     *structs.TaskState
-	phase  state.Phase
+	phase  agentstore.Phase
 }
 
-func (m member) dead() bool { return m.phase == state.PhaseDead }
+func (m member) dead() bool { return m.phase == agentstore.PhaseDead }
 
 // begun reports whether the task was ever handed to its driver.
-func (m member) begun() bool { return m.phase != state.PhaseNew }
+func (m member) begun() bool { return m.phase != agentstore.PhaseNew }
 
 func (r *Runner) members() []member {
 	out := make([]member, len(r.tasks))
@@ -148,7 +148,7 @@ func (r *Runner) step(ctx context.Context) bool {
 	// What a former life of the agent left in progress goes on first, whatever is wanted of it now: only its own
 	// goroutine can find it and end it.
 	for _, m := range ms {
-		if m.phase == state.PhaseStarting || m.phase == state.PhaseBackoff {
+		if m.phase == agentstore.PhaseStarting || m.phase == agentstore.PhaseBackoff {
 			m.start(ctx)
 		}
 	}
@@ -327,8 +327,8 @@ func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
 		m.task.mu.Lock()
 		m.task.want = wish{}
 		m.task.mu.Unlock()
-		m.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
-			rec.Phase, rec.ResumeAt, rec.Handle, rec.Epoch = state.PhaseNew, 0, nil, 0
+		m.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt, rec.Handle, rec.Epoch = agentstore.PhaseNew, 0, nil, 0
 			rec.Attempt++
 			st.State, st.Failed, st.FinishedAt, st.LastRestart = statePending, false, 0, now()
 			st.Restarts++

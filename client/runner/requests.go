@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -165,7 +165,7 @@ func (r *Runner) TaskDone(name string) (<-chan struct{}, error) {
 	defer t.mu.Unlock()
 	if t.over == nil {
 		t.over = make(chan struct{})
-		if t.rec.Phase == state.PhaseDead {
+		if t.rec.Phase == agentstore.PhaseDead {
 			close(t.over)
 		}
 	}
@@ -181,12 +181,12 @@ func (r *Runner) TaskBegan(name string) bool {
 // Found makes the record of an allocation whose own was lost, from the ids of tasks that run on this node and from what
 // the servers know of it: tasks that run are found again instead of started twice, and those that have ended are not
 // run again. It gives nil when there is nothing to remember.
-func Found(a *structs.Allocation, running []string) *state.AllocRecord {
+func Found(a *structs.Allocation, running []string) *agentstore.AllocRecord {
 	g := a.Job.Group(a.Group)
 	if g == nil {
 		return nil
 	}
-	rec := &state.AllocRecord{Alloc: a, Tasks: map[string]*state.TaskRecord{}}
+	rec := &agentstore.AllocRecord{Alloc: a, Tasks: map[string]*agentstore.TaskRecord{}}
 	for _, spec := range g.Tasks {
 		prefix := taskPrefix(a.ID, spec.Name)
 		for _, id := range running {
@@ -196,11 +196,11 @@ func Found(a *structs.Allocation, running []string) *state.AllocRecord {
 				continue
 			}
 			if old := rec.Tasks[spec.Name]; old == nil || old.Attempt < n {
-				rec.Tasks[spec.Name] = &state.TaskRecord{Attempt: n, Phase: state.PhaseStarting, State: a.TaskStates[spec.Name]}
+				rec.Tasks[spec.Name] = &agentstore.TaskRecord{Attempt: n, Phase: agentstore.PhaseStarting, State: a.TaskStates[spec.Name]}
 			}
 		}
 		if st := a.TaskStates[spec.Name]; st != nil && st.State == stateDead && rec.Tasks[spec.Name] == nil {
-			rec.Tasks[spec.Name] = &state.TaskRecord{Phase: state.PhaseDead, State: st}
+			rec.Tasks[spec.Name] = &agentstore.TaskRecord{Phase: agentstore.PhaseDead, State: st}
 		}
 	}
 	if len(rec.Tasks) == 0 {

@@ -13,16 +13,16 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
 )
 
 // Config is what a Runner needs of the agent around it. Runners share one Config.
 type Config struct {
-	Store   state.Store
+	Store   agentstore.Store
 	Drivers driver.Set
 	// Networks makes networks of allocations' own; nil: there are none here.
 	Networks Networks
@@ -122,7 +122,7 @@ type Runner struct {
 	again      *structs.TaskEvent // all tasks shall be killed and run anew
 	setup      string             // why the hooks failed, or ""
 	started    structs.LogTime    // first task running
-	final      *state.Final
+	final      *agentstore.Final
 	destroyed  bool
 	entered    bool            // the prolog's turn has come
 	live       bool            // Start was called
@@ -161,7 +161,7 @@ type stopReason struct {
 }
 
 // New makes a runner for an allocation the servers sent, or from its record of an earlier life.
-func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
+func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
 		log:  cfg.Log.With("alloc", a.ID.Short()),
@@ -172,7 +172,7 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 	}
 	if g := a.Job.Group(a.Group); g != nil {
 		for _, spec := range g.Tasks {
-			var tr *state.TaskRecord
+			var tr *agentstore.TaskRecord
 			if rec != nil {
 				tr = rec.Tasks[spec.Name]
 			}
@@ -183,7 +183,7 @@ func New(cfg *Config, a *structs.Allocation, rec *state.AllocRecord) *Runner {
 		r.touched.Store(true)
 		r.final = rec.Final
 		for _, t := range r.tasks {
-			if t.rec.Phase == state.PhaseStarting || t.rec.Phase == state.PhaseBackoff {
+			if t.rec.Phase == agentstore.PhaseStarting || t.rec.Phase == agentstore.PhaseBackoff {
 				cfg.Ledger.Adopt(a)
 			}
 			r.frozen = max(r.frozen, t.rec.Frozen) // as the servers were told, until it is looked at
@@ -231,7 +231,7 @@ func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
 // Final is how the allocation ended, or nil while it has not.
-func (r *Runner) Final() *state.Final {
+func (r *Runner) Final() *agentstore.Final {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.final
@@ -256,7 +256,7 @@ func (r *Runner) Acked() {
 	ctx := r.ctx
 	r.mu.Unlock()
 	r.cfg.Go(func() {
-		if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, state.ErrClosed) && !r.isDestroyed() {
+		if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, agentstore.ErrClosed) && !r.isDestroyed() {
 			r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
 		}
 		r.release(ctx)
@@ -282,7 +282,7 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 	bo := backoff{min: 100 * time.Millisecond, max: 10 * time.Second}
 	for {
 		err := put()
-		if err == nil || errors.Is(err, state.ErrClosed) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, agentstore.ErrClosed) || ctx.Err() != nil {
 			return
 		}
 		r.log.Error("agent state not written; trying again", "what", what, "error", err)
@@ -557,7 +557,7 @@ func (r *Runner) finish(ctx context.Context) {
 	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}
-	f := &state.Final{Observed: o, EndedAt: last}
+	f := &agentstore.Final{Observed: o, EndedAt: last}
 	r.mu.Unlock()
 	r.persist(ctx, "end of the allocation", func() error { return r.cfg.Store.PutFinal(r.id, f) })
 	if ctx.Err() != nil {

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -98,7 +98,7 @@ func (r *Runner) settleSuspension(ctx context.Context) {
 func (t *task) comesUp() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.rec.Phase == state.PhaseStarting && t.rec.Frozen == 0
+	return t.rec.Phase == agentstore.PhaseStarting && t.rec.Frozen == 0
 }
 
 // stands reports whether anything of the allocation stands still, or may.
@@ -124,7 +124,7 @@ func (t *task) freeze(ctx context.Context, h driver.Task) bool {
 	first := t.rec.Frozen == 0
 	t.mu.Unlock()
 	if first { // on disk first: should the agent end now, the next one knows what it may have to undo
-		t.change(ctx, before, func(rec *state.TaskRecord, _ *structs.TaskState) { rec.Frozen = now() })
+		t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) { rec.Frozen = now() })
 	}
 	s, can := h.(driver.Suspender)
 	err := errors.New("its driver cannot do that")
@@ -205,7 +205,7 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 		e.Message = fmt.Sprintf("Resumed by %s after %s", sus.By, stood.Round(time.Millisecond))
 		e.Details["by"] = sus.By
 	}
-	t.change(ctx, before, func(rec *state.TaskRecord, _ *structs.TaskState) {
+	t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) {
 		rec.Frozen = 0
 		rec.Recent = slices.Clone(rec.Recent) // time that it stood still is none of its restart policy's
 		for i := range rec.Recent {

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
-	"github.com/muster-sched/muster/client/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -45,7 +45,7 @@ type task struct {
 
 	mu sync.Mutex
 	// rec is what is stored. rec.State is replaced, never changed, so that reports may share it.
-	rec      state.TaskRecord
+	rec      agentstore.TaskRecord
 	api      io.Closer   // the task's socket to the agent's API; nil unless it is open
 	handle   driver.Task // nil unless the task has been started and not ended
 	last     driver.Task // of the last run, ended, until the driver has forgotten it; nil after a restart of the agent
@@ -75,7 +75,7 @@ const (
 	wishKill
 )
 
-func newTask(r *Runner, name string, rec *state.TaskRecord) *task {
+func newTask(r *Runner, name string, rec *agentstore.TaskRecord) *task {
 	t := &task{r: r, name: name}
 	if rec != nil {
 		t.rec = *rec
@@ -101,13 +101,13 @@ func (t *task) state() *structs.TaskState {
 	return t.rec.State
 }
 
-func (t *task) phase() state.Phase {
+func (t *task) phase() agentstore.Phase {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rec.Phase
 }
 
-func (t *task) dead() bool { return t.phase() == state.PhaseDead }
+func (t *task) dead() bool { return t.phase() == agentstore.PhaseDead }
 
 func (t *task) isActive() bool {
 	t.mu.Lock()
@@ -125,7 +125,7 @@ const (
 )
 
 // change replaces the record under the lock, tells the runner and stores it.
-func (t *task) change(ctx context.Context, store durable, fn func(rec *state.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
+func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstore.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	st := *t.rec.State
 	if fn != nil {
@@ -142,10 +142,10 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *state.Tas
 	}
 	t.rec.State = &st
 	rec := t.rec
-	if rec.Phase == state.PhaseDead && t.looks != nil {
+	if rec.Phase == agentstore.PhaseDead && t.looks != nil {
 		t.looks.stop()
 	}
-	if rec.Phase == state.PhaseDead && t.over != nil {
+	if rec.Phase == agentstore.PhaseDead && t.over != nil {
 		select {
 		case <-t.over:
 		default:
@@ -156,7 +156,7 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *state.Tas
 	switch store {
 	case soon:
 		t.r.cfg.Store.PutTaskSoon(t.r.id, t.name, &rec, func(err error) {
-			if !errors.Is(err, state.ErrClosed) {
+			if !errors.Is(err, agentstore.ErrClosed) {
 				t.r.log.Error("agent state not written; after a restart it is found out again", "what", "task "+t.name, "error", err)
 			}
 		})
@@ -192,7 +192,7 @@ func taskPrefix(id structs.AllocID, name string) string {
 func (t *task) start(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.active || t.rec.Phase == state.PhaseDead {
+	if t.active || t.rec.Phase == agentstore.PhaseDead {
 		return
 	}
 	t.active = t.r.cfg.Go(func() {
@@ -213,7 +213,7 @@ func (t *task) idle() {
 // started (or has ended) and a kill ends it here.
 func (t *task) ask(ctx context.Context, w wish) {
 	t.mu.Lock()
-	if t.rec.Phase == state.PhaseDead || t.want.kind >= w.kind {
+	if t.rec.Phase == agentstore.PhaseDead || t.want.kind >= w.kind {
 		t.mu.Unlock()
 		return
 	}
@@ -248,8 +248,8 @@ func (t *task) waiting(ctx context.Context, not wishKind) (context.Context, cont
 
 // finish ends the task for good.
 func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
-	t.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
-		rec.Phase, rec.Handle, rec.ResumeAt = state.PhaseDead, nil, 0
+	t.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.Handle, rec.ResumeAt = agentstore.PhaseDead, nil, 0
 		st.State = stateDead
 		if st.FinishedAt == 0 {
 			st.FinishedAt = now()
@@ -262,18 +262,18 @@ func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
 func (t *task) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch t.phase() {
-		case state.PhaseDead:
+		case agentstore.PhaseDead:
 			t.idle()
 			return
-		case state.PhaseBackoff:
+		case agentstore.PhaseBackoff:
 			t.pause(ctx)
-		case state.PhaseNew:
+		case agentstore.PhaseNew:
 			if w := t.wanted(); w.kind == wishKill {
 				t.finish(ctx, w.event)
 			} else if t.awaitGoing(ctx) || t.wanted().kind == wishRestart {
 				t.begin(ctx)
 			}
-		case state.PhaseStarting:
+		case agentstore.PhaseStarting:
 			if h := t.attempt(ctx); h != nil {
 				t.watch(ctx, h)
 				return
@@ -285,8 +285,8 @@ func (t *task) run(ctx context.Context) {
 
 // begin records that the driver is about to be asked.
 func (t *task) begin(ctx context.Context) {
-	t.change(ctx, before, func(rec *state.TaskRecord, st *structs.TaskState) {
-		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = state.PhaseStarting, nil, 0, t.r.cfg.BootID, 0
+	t.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = agentstore.PhaseStarting, nil, 0, t.r.cfg.BootID, 0
 		rec.Frozen = 0
 	})
 }
@@ -357,7 +357,7 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 	}
 	a := &attempt{task: t, spec: spec, driver: drv, note: func(e structs.TaskEvent) { t.note(ctx, e) }}
 	a.joined = func(epoch uint64) {
-		t.change(ctx, before, func(rec *state.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
+		t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) { rec.Epoch = epoch })
 	}
 	if a.quick() {
 		select {
@@ -441,7 +441,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.handle, t.unsure = h, again
 	t.mu.Unlock()
 	// Until this is on disk the record says that a start was asked for: asking again under the same id finds the task.
-	t.change(ctx, soon, func(rec *state.TaskRecord, ts *structs.TaskState) {
+	t.change(ctx, soon, func(rec *agentstore.TaskRecord, ts *structs.TaskState) {
 		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // its boot id stays that of its start
 		ts.State = stateRunning
 		if ts.StartedAt == 0 || !again {
@@ -608,16 +608,16 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 	switch w.kind {
 	case wishKill:
 		killed := event(EventKilled, "Task successfully killed")
-		t.close(ctx, h, soon, func(rec *state.TaskRecord, st *structs.TaskState) {
-			rec.Phase = state.PhaseDead
+		t.close(ctx, h, soon, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase = agentstore.PhaseDead
 			st.State, st.FinishedAt = stateDead, e.Time
 		}, e, killed)
 	case wishRestart:
 		t.mu.Lock()
 		t.want = wish{}
 		t.mu.Unlock()
-		t.close(ctx, h, before, func(rec *state.TaskRecord, st *structs.TaskState) {
-			rec.Phase, rec.ResumeAt = state.PhaseBackoff, now()
+		t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, now()
 			rec.Attempt++
 			rec.Forced = true
 			st.State, st.LastRestart = statePending, now()
@@ -651,8 +651,8 @@ func (t *task) rebooted() bool {
 // resume runs a task again that a restart of the machine has ended. It is not the task's fault, and does not count.
 func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
 	at := now()
-	t.close(ctx, h, before, func(rec *state.TaskRecord, st *structs.TaskState) {
-		rec.Phase, rec.ResumeAt = state.PhaseBackoff, at
+	t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, at
 		rec.Attempt++
 		st.State, st.LastRestart = statePending, at
 		st.Restarts++
@@ -668,8 +668,8 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 	t.mu.Unlock()
 	v := decide(policy, recent, at, success, t.restartsOnSuccess(), permanent, rand.Float64())
 	if v.again {
-		t.close(ctx, h, before, func(rec *state.TaskRecord, st *structs.TaskState) {
-			rec.Phase, rec.ResumeAt = state.PhaseBackoff, at.Add(v.delay)
+		t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, at.Add(v.delay)
 			rec.Attempt++
 			rec.Recent = append(slices.Clip(recent), at)
 			st.State, st.LastRestart = statePending, at
@@ -683,8 +683,8 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 		n.Fails = v.fail
 		events = append(events, n)
 	}
-	t.close(ctx, h, soon, func(rec *state.TaskRecord, st *structs.TaskState) {
-		rec.Phase = state.PhaseDead
+	t.close(ctx, h, soon, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase = agentstore.PhaseDead
 		st.State, st.FinishedAt = stateDead, e.Time
 		st.Failed = v.fail
 	}, events...)
@@ -694,11 +694,11 @@ func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent b
 // only when the servers know how that ended (see Runner.Acked): should the agent's own memory be lost before, the driver
 // still knows, and the task is not run again. That is also why the end of the last run need not be on disk before the
 // allocation's own end is.
-func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(*state.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
+func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(*agentstore.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	t.handle = nil
 	t.mu.Unlock()
-	t.change(ctx, store, func(rec *state.TaskRecord, st *structs.TaskState) {
+	t.change(ctx, store, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
 		rec.Old, rec.Handle, rec.Frozen = rec.Handle, nil, 0
 		fn(rec, st)
 	}, events...)

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
-	"github.com/muster-sched/muster/client/sim"
+	"github.com/muster-sched/muster/client/nodesim"
 	"github.com/muster-sched/muster/client/supervisor"
 	"github.com/muster-sched/muster/internal/gcpace"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -21,7 +21,7 @@ import (
 
 // nodesimOptions is the command line of muster nodesim.
 type nodesimOptions struct {
-	cfg      sim.Config
+	cfg      nodesim.Config
 	tls      tlsutil.Files
 	logLevel string
 	debug    string // address of /debug/pprof, "" is none
@@ -100,7 +100,7 @@ func runNodesim(ctx context.Context, e *env, o *nodesimOptions) error {
 	}
 	gcpace.Start(gcpace.Nodes)
 	supervisor.Relax(supervisor.ServerSlack)
-	fleet, err := sim.New(o.cfg)
+	fleet, err := nodesim.New(o.cfg)
 	if err != nil {
 		return err
 	}

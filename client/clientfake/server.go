@@ -1,6 +1,6 @@
-// Package clienttest has servers for tests of the agent: what a node registers, polls and reports is kept in memory and
-// behaves as real servers do, without raft and without a scheduler. Tests place and stop allocations by hand.
-package clienttest
+// Package clientfake provides fake servers for tests of the agent. They answer the calls of nodes as real servers do, but
+// keep everything in memory and have neither raft nor a scheduler: a test places and stops allocations itself.
+package clientfake
 
 import (
 	"cmp"

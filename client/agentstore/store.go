@@ -1,9 +1,9 @@
-// Package state keeps what an agent must not forget: the allocations it runs with their jobs, how far each task is, the
-// handles by which running tasks are found again, and how much of the servers' history the agent has seen.
+// Package agentstore stores what an agent must remember across restarts: its allocations and their jobs, the progress of
+// each task, the handles that find running tasks again, and the newest state of the servers that the agent has followed.
 //
-// Disk is a bbolt file behind a log, with one writer that makes many changes durable at once; Memory keeps nothing beyond
-// the process and is for simulated nodes. A write that returned is on disk.
-package state
+// Disk is a write-ahead log in front of a bbolt file. Its single writer makes many changes durable with one sync. A write
+// that has returned is on disk. Memory stores nothing; simulated nodes use it.
+package agentstore
 
 import (
 	"time"

@@ -1,4 +1,4 @@
-package state
+package agentstore
 
 import "github.com/muster-sched/muster/structs"
 

@@ -1,4 +1,4 @@
-package sim
+package nodesim
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/muster-sched/muster/client"
-	"github.com/muster-sched/muster/client/clienttest"
+	"github.com/muster-sched/muster/client/clientfake"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/driver/fake"
 	"github.com/muster-sched/muster/internal/methods"
@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func listen(t testing.TB, srv *clienttest.Server) string {
+func listen(t testing.TB, srv *clientfake.Server) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,7 +63,7 @@ func run(t testing.TB, f *Fleet) {
 }
 
 func TestFleetRunsAllocations(t *testing.T) {
-	srv := clienttest.New()
+	srv := clientfake.New()
 	const count = 600 // three sessions
 	f, err := New(Config{Count: count, Servers: []string{listen(t, srv)}, GPUs: "8xH100", JoinOver: 50 * time.Millisecond})
 	if err != nil {
@@ -83,7 +83,7 @@ func TestFleetRunsAllocations(t *testing.T) {
 	}
 	var ids []structs.AllocID
 	for i, n := range nodes {
-		job := clienttest.Job("svc"+strconv.Itoa(i%7), structs.JobService, clienttest.Task("main", "fake", `{}`))
+		job := clientfake.Job("svc"+strconv.Itoa(i%7), structs.JobService, clientfake.Task("main", "fake", `{}`))
 		ids = append(ids, srv.Place(n.ID(), job))
 	}
 	for _, id := range ids {
@@ -113,10 +113,10 @@ func TestFleetRunsAllocations(t *testing.T) {
 // TestSameCallsAsARealAgent runs the same work on a real agent and on a simulated node and compares what the servers
 // are told: which methods are called, and which fields of the requests are filled in.
 func TestSameCallsAsARealAgent(t *testing.T) {
-	work := func(srv *clienttest.Server, node structs.NodeID) {
-		batch := srv.Place(node, clienttest.Job("b", structs.JobBatch, clienttest.Task("main", "fake", `{"run_for":"1ms"}`)))
-		fail := srv.Place(node, clienttest.Job("f", structs.JobBatch, clienttest.Task("main", "fake", `{"run_for":"1ms","exit_code":3}`)))
-		svc := srv.Place(node, clienttest.Job("s", structs.JobService, clienttest.Task("main", "fake", `{}`)))
+	work := func(srv *clientfake.Server, node structs.NodeID) {
+		batch := srv.Place(node, clientfake.Job("b", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"1ms"}`)))
+		fail := srv.Place(node, clientfake.Job("f", structs.JobBatch, clientfake.Task("main", "fake", `{"run_for":"1ms","exit_code":3}`)))
+		svc := srv.Place(node, clientfake.Job("s", structs.JobService, clientfake.Task("main", "fake", `{}`)))
 		srv.WaitStatus(t, batch, structs.ClientComplete)
 		srv.WaitStatus(t, fail, structs.ClientFailed)
 		srv.WaitStatus(t, svc, structs.ClientRunning)
@@ -124,7 +124,7 @@ func TestSameCallsAsARealAgent(t *testing.T) {
 		srv.WaitStatus(t, svc, structs.ClientComplete)
 		srv.Wait(t, "a heartbeat", func() bool { return srv.Beats(node) > 0 })
 	}
-	realSrv, simSrv := clienttest.New(), clienttest.New()
+	realSrv, simSrv := clientfake.New(), clientfake.New()
 	realSrv.TTL, simSrv.TTL = 300*time.Millisecond, 300*time.Millisecond
 	var realCalls, simCalls recorder
 	realSrv.Registry().Wrap(realCalls.wrap)
@@ -257,7 +257,7 @@ func BenchmarkFootprint(b *testing.B) {
 	if v, err := strconv.Atoi(os.Getenv("MUSTER_SIM_NODES")); err == nil {
 		count = v
 	}
-	srv := clienttest.New()
+	srv := clientfake.New()
 	srv.TTL = time.Minute
 	addr := listen(b, srv)
 	for b.Loop() {
@@ -269,7 +269,7 @@ func BenchmarkFootprint(b *testing.B) {
 		run(b, f)
 		srv.Wait(b, "all nodes", func() bool { return f.Joined() == count })
 		nodes := heap()
-		job := clienttest.Job("svc", structs.JobService, clienttest.Task("main", "fake", `{}`))
+		job := clientfake.Job("svc", structs.JobService, clientfake.Task("main", "fake", `{}`))
 		const each = 10
 		var ids []structs.AllocID
 		for _, n := range f.Nodes() {

@@ -1,7 +1,7 @@
-// Package sim runs many simulated nodes in one process. A simulated node is package client with the driver and the
-// fingerprint faked and nothing kept on disk; everything else, above all what it says to the servers, is the agent
-// itself. Nodes share a few sessions to the servers.
-package sim
+// Package nodesim runs many simulated nodes in one process. A simulated node is a client.Client with a fake driver, fake
+// fingerprints and no disk. The rest is the real agent, so servers get the traffic of real nodes. Nodes share sessions,
+// nodesPerConn to each.
+package nodesim
 
 import (
 	"context"

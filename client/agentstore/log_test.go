@@ -1,4 +1,4 @@
-package state
+package agentstore
 
 import (
 	"encoding/binary"
