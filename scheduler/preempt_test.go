@@ -74,7 +74,10 @@ func (w *world) decide() (evicted int) {
 		return pb - pa
 	})
 	before := w.counts["evicted"]
-	plan, _ := scheduler.Schedule(in, binpack)
+	plan, rep := scheduler.Schedule(in, binpack)
+	if w.decided != nil {
+		w.decided(plan, rep)
+	}
 	perQueue := map[string]map[structs.JobKey]bool{}
 	told := map[structs.JobKey]string{} // whose preemption counts for which queue: the first one that takes a place of it
 	for _, e := range plan.Entries {

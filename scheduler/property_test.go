@@ -19,6 +19,9 @@ import (
 func (w *world) pass(p scheduler.Policy) {
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}, Power: w.powered()}
 	plan, rep := scheduler.Schedule(in, p)
+	if w.decided != nil {
+		w.decided(plan, rep)
+	}
 	again, _ := scheduler.Schedule(in, p)
 	w.check(bytes.Equal(scheduler.AppendPlan(nil, plan), scheduler.AppendPlan(nil, again)), "the same input gave two plans")
 	// A pass that skips what cannot be cured decides as this one, which did not.

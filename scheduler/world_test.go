@@ -17,33 +17,34 @@ import (
 
 // world is a cluster in a property run: what the store would hold, a view that is advanced, and plans in flight.
 type world struct {
-	t      *testing.T
-	rng    *rand.Rand
-	index  structs.Index
-	now    structs.LogTime
-	nodes  map[structs.NodeID]*structs.Node
-	jobs   map[structs.JobKey]*structs.Job
-	allocs map[structs.AllocID]*structs.Allocation
-	evals  map[structs.EvalID]*structs.Evaluation
-	queue  map[structs.JobKey]*structs.Workload
-	gangs  map[structs.RosterKey]*structs.Roster
-	queues *scheduler.QueueTable
-	config structs.SchedulerConfig
-	taken  []*structs.Preemptions
-	budget int64 // power of the default pool, in watts; 0: no limit
-	least  map[structs.RosterKey]leastOf
-	cursor structs.NodeID // scripts only: of the last pass that rotates
-	gpuFit string
-	view   *scheduler.View
-	delta  structs.Delta
-	flight scheduler.Overlay
-	wait   []inFlight
-	last   map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
-	events map[structs.JobKey]map[structs.EventKind]bool // since the last decision
-	nextID int
-	counts map[string]int
-	checks int
-	dumps  func(input, plan []byte) // told of every replay, or nil
+	t       *testing.T
+	rng     *rand.Rand
+	index   structs.Index
+	now     structs.LogTime
+	nodes   map[structs.NodeID]*structs.Node
+	jobs    map[structs.JobKey]*structs.Job
+	allocs  map[structs.AllocID]*structs.Allocation
+	evals   map[structs.EvalID]*structs.Evaluation
+	queue   map[structs.JobKey]*structs.Workload
+	gangs   map[structs.RosterKey]*structs.Roster
+	queues  *scheduler.QueueTable
+	config  structs.SchedulerConfig
+	taken   []*structs.Preemptions
+	budget  int64 // power of the default pool, in watts; 0: no limit
+	least   map[structs.RosterKey]leastOf
+	cursor  structs.NodeID // scripts only: of the last pass that rotates
+	gpuFit  string
+	view    *scheduler.View
+	delta   structs.Delta
+	flight  scheduler.Overlay
+	wait    []inFlight
+	last    map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
+	events  map[structs.JobKey]map[structs.EventKind]bool // since the last decision
+	nextID  int
+	counts  map[string]int
+	checks  int
+	dumps   func(input, plan []byte)               // told of every replay, or nil
+	decided func(scheduler.Plan, scheduler.Report) // called after every pass, or nil
 }
 
 type inFlight struct {
