@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,6 +20,7 @@ import (
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/internal/smalldisk"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -115,6 +116,55 @@ func TestPeersRecovery(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "raft", "peers.json.applied")); err != nil {
 		t.Errorf("peers.json was not kept aside: %v", err)
+	}
+}
+
+// A server whose disk is full refuses writes and answers; with room it goes on, and all that it acknowledged is there.
+func TestServerOutlivesAFullDisk(t *testing.T) {
+	dir, fill, free := smalldisk.Mount(t, 48<<20)
+	exits := make(chan string, 10)
+	s, stop := diskServer(t, dir, func(c *Config) { c.Exit = func(why string) { exits <- why } })
+	defer stop()
+	var known []string
+	register := func(id string) error {
+		j := apiJob(id, 1)
+		j.Meta = map[string]string{}
+		for i := range 6 {
+			j.Meta[fmt.Sprint("ballast-", i)] = strings.Repeat("x", 16<<10)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := rpc.Invoke(ctx, s.Caller(rpc.Peer{}), methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
+		if err == nil {
+			known = append(known, id)
+		}
+		return err
+	}
+	if err := register("before"); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	var err error
+	for i := 0; err == nil; i++ {
+		if err = register(fmt.Sprint("job-", i)); i > 1000 {
+			t.Fatal("the disk does not fill up")
+		}
+	}
+	t.Logf("%d jobs, then: %v", len(known), err)
+	free()
+	waitFor(t, 30*time.Second, "a write after there was room", func() bool { return register("after") == nil })
+	stop()
+	s, stop = diskServer(t, dir, nil)
+	defer stop()
+	for _, id := range known {
+		if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) == nil {
+			t.Errorf("job %s was acknowledged and is lost", id)
+		}
+	}
+	select {
+	case why := <-exits:
+		t.Errorf("the process would have ended: %s", why)
+	default:
 	}
 }
 
@@ -241,36 +291,6 @@ func TestArchiveRoundTrip(t *testing.T) {
 	if err != nil || got.Index != 9 || got.Term != 2 || state.String() != "state" {
 		t.Fatalf("%+v %q %v", got, state.String(), err)
 	}
-}
-
-// hangingStore is a log store whose disk hangs.
-type hangingStore struct {
-	raft.LogStore
-	hang chan struct{}
-}
-
-func (h hangingStore) StoreLogs([]*raft.Log) error { <-h.hang; return nil }
-
-func TestHungDiskEndsTheProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hang := make(chan struct{})
-		exited := make(chan string, 1)
-		w := &storeWatchdog{LogStore: hangingStore{raft.NewInmemStore(), hang}, limit: 5 * time.Second, exit: func(why string) { exited <- why }}
-		began := time.Now()
-		done := make(chan error, 1)
-		go func() { done <- w.StoreLogs([]*raft.Log{{Index: 1}}) }()
-		why := <-exited
-		if took := time.Since(began); took != 5*time.Second || !strings.Contains(why, "hangs") {
-			t.Errorf("exit after %s: %s", took, why)
-		}
-		close(hang)
-		<-done
-		ok := &storeWatchdog{LogStore: raft.NewInmemStore(), limit: 5 * time.Second, exit: func(why string) { t.Error("exit although the disk is well: " + why) }}
-		if err := ok.StoreLogs([]*raft.Log{{Index: 1}}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-	})
 }
 
 func TestCompareHashes(t *testing.T) {

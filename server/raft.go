@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	wal "github.com/hashicorp/raft-wal"
 
+	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -26,7 +26,6 @@ const (
 	snapshotsRetained  = 2
 	peersFile          = "peers.json" // operator's recovery of a cluster that lost its majority
 	snapshotLook       = time.Second
-	stableRetry        = 50 * time.Millisecond
 	raftMaxInflightRPC = 128
 )
 
@@ -42,13 +41,13 @@ func (s *Server) openStores() (*stores, error) {
 	c := &s.cfg
 	if c.InMemory {
 		mem := raft.NewInmemStore()
-		return &stores{log: s.watchdog(mem), stable: mem, snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
+		return &stores{log: s.watch(mem), stable: mem, snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
 	}
 	dir := filepath.Join(c.DataDir, "raft")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("raft directory: %w", err)
 	}
-	log, err := openRaftLog(dir, s.log)
+	log, err := raftlog.Open(dir, s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -57,13 +56,17 @@ func (s *Server) openStores() (*stores, error) {
 		log.Close()
 		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
 	}
-	cache, err := raft.NewLogCache(raftLogCache, s.watchdog(log))
+	cache, err := raft.NewLogCache(raftLogCache, s.watch(log))
 	if err != nil {
 		log.Close()
 		return nil, err
 	}
-	stable := patientStable{log, c.Raft.StoreTimeout, s.exit}
+	stable := raftlog.Patient(log, c.Raft.StoreTimeout, s.exit)
 	return &stores{log: cache, stable: stable, snaps: snaps, close: log.Close}, nil
+}
+
+func (s *Server) watch(store raft.LogStore) raft.LogStore {
+	return raftlog.Watch(store, s.cfg.Raft.StoreTimeout, s.exit)
 }
 
 // startRaft opens the stores and starts raft, which replays what they hold.
@@ -142,75 +145,6 @@ func (s *Server) recoverPeers(conf *raft.Config, st *stores, trans raft.Transpor
 		return fmt.Errorf("recovered, but %s cannot be renamed aside: %w", path, err)
 	}
 	return nil
-}
-
-// watchdog makes a log store end the process when a write hangs : raft waits for ever on a
-// hung disk while it keeps sending heartbeats, so that nobody else can lead. Returning an error would not do, because
-// the late write may still land and overwrite a newer entry.
-type storeWatchdog struct {
-	raft.LogStore
-	limit time.Duration
-	exit  func(why string)
-}
-
-func (s *Server) watchdog(store raft.LogStore) raft.LogStore {
-	return &storeWatchdog{LogStore: store, limit: s.cfg.Raft.StoreTimeout, exit: s.exit}
-}
-
-func (w *storeWatchdog) guard(what string, f func() error) error {
-	t := time.AfterFunc(w.limit, func() {
-		w.exit(fmt.Sprintf("the disk of the raft log hangs: %s took more than %s", what, w.limit))
-	})
-	defer t.Stop()
-	return f()
-}
-
-func (w *storeWatchdog) StoreLog(l *raft.Log) error {
-	return w.guard("writing an entry", func() error { return w.LogStore.StoreLog(l) })
-}
-
-func (w *storeWatchdog) StoreLogs(ls []*raft.Log) error {
-	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
-	if errors.Is(err, wal.ErrSealed) { // the log could not begin its next file, and does not try again before it is opened anew
-		w.exit("the raft log cannot go on to its next file; is its disk full?")
-	}
-	return err
-}
-
-// GetLog ends the process when an entry cannot be read: raft would do so without saying what can be done.
-func (w *storeWatchdog) GetLog(index uint64, l *raft.Log) error {
-	err := w.LogStore.GetLog(index, l)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
-		w.exit(fmt.Sprintf("entry %d of the raft log cannot be read: %v%s", index, err, whenDamaged(err)))
-	}
-	return err
-}
-
-// IsMonotonic says whether the store refuses gaps: raft then empties it before it goes on after a snapshot.
-func (w *storeWatchdog) IsMonotonic() bool {
-	m, ok := w.LogStore.(raft.MonotonicLogStore)
-	return ok && m.IsMonotonic()
-}
-
-// patientStable tries to store the term again until the watchdog's limit: raft panics at the first error, and a disk that
-// was full may have room a second later. Meanwhile the server neither votes nor acknowledges.
-type patientStable struct {
-	raft.StableStore
-	limit time.Duration
-	exit  func(why string)
-}
-
-// SetUint64 stores a number.
-func (p patientStable) SetUint64(key []byte, n uint64) error {
-	err := p.StableStore.SetUint64(key, n)
-	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, wal.ErrClosed); err = p.StableStore.SetUint64(key, n) {
-		if time.Now().After(end) {
-			p.exit(fmt.Sprintf("raft's %s cannot be stored: %v", key, err))
-			break
-		}
-		time.Sleep(stableRetry)
-	}
-	return err
 }
 
 // exit ends the process because going on would be wrong.

@@ -21,6 +21,7 @@ var imports = map[string][]string{
 	"server/broker":        {"structs", "scheduler/..."},
 	"server/planner":       {"structs", "scheduler/..."},
 	"server/acl":           {"structs", "internal/suggest"},
+	"server/raftlog":       {"internal/boltfile"},
 	"server":               {"structs", "scheduler/...", "fsm/...", "server/...", "internal/..."},
 	"client/...":           {"structs", "client/...", "internal/..."},
 	"nomadlike/...":        {"structs", "nomadlike/...", "internal/..."},

@@ -1,4 +1,4 @@
-package server
+package raftlog
 
 import (
 	"encoding/binary"
@@ -35,7 +35,7 @@ func oldLog(t *testing.T, dir string, entries int) {
 
 func wantTakenOver(t *testing.T, dir string, entries int) {
 	t.Helper()
-	l, err := openRaftLog(dir, hclog.NewNullLogger())
+	l, err := Open(dir, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestDamagedOlderLog(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openRaftLog(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "is damaged") {
+	if _, err := Open(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "is damaged") {
 		t.Errorf("the damaged log was taken over: %v", err)
 	}
 	if now, err := os.ReadFile(path); err != nil || string(now) != string(b) {
@@ -120,24 +120,24 @@ func TestTakeoverThatWasCutShort(t *testing.T) {
 	wantTakenOver(t, dir, 20)
 
 	oldLog(t, dir, 5) // an older version ran afterwards
-	if _, err := openRaftLog(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "older version ran") {
+	if _, err := Open(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "older version ran") {
 		t.Fatalf("got %v, want a refusal: nobody can tell which log counts", err)
 	}
 }
 
 func TestRaftLogOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
-	l, err := openRaftLog(dir, hclog.NewNullLogger())
+	l, err := Open(dir, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openRaftLog(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "another process holds it") {
+	if _, err := Open(dir, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "another process holds it") {
 		t.Fatalf("got %v, want to hear that the log is in use", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err = openRaftLog(dir, hclog.NewNullLogger())
+	l, err = Open(dir, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestRaftLogOfAnotherProcess(t *testing.T) {
 // The log goes on over many of its files, and what was written is read back after it was opened again.
 func TestRaftLogOverManyFiles(t *testing.T) {
 	dir := t.TempDir()
-	l, err := openRaftLog(dir, hclog.NewNullLogger())
+	l, err := Open(dir, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestRaftLogOverManyFiles(t *testing.T) {
 	if len(files) < 3 {
 		t.Fatalf("the log is in %d files; want 3 or more", len(files))
 	}
-	if l, err = openRaftLog(dir, hclog.NewNullLogger()); err != nil {
+	if l, err = Open(dir, hclog.NewNullLogger()); err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
@@ -177,7 +177,7 @@ func TestRaftLogOverManyFiles(t *testing.T) {
 		}
 	}
 	var _ raft.MonotonicLogStore = l
-	if !(&storeWatchdog{LogStore: l}).IsMonotonic() {
+	if !(&watchdog{LogStore: l}).IsMonotonic() {
 		t.Fatal("the watchdog hides that the log refuses gaps; raft would leave one after a snapshot")
 	}
 }

@@ -1,8 +1,7 @@
-package server
+package raftlog
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -11,20 +10,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/types"
 
-	"github.com/muster-sched/muster/internal/methods"
-	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/structs"
+	"github.com/muster-sched/muster/internal/smalldisk"
 )
 
-func mustOpenLog(t *testing.T, dir string) *raftLog {
+func mustOpenLog(t *testing.T, dir string) *Log {
 	t.Helper()
-	l, err := openRaftLog(dir, hclog.NewNullLogger())
+	l, err := Open(dir, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +33,7 @@ func entryOf(index uint64, size int) *raft.Log {
 	return &raft.Log{Index: index, Term: 3, Type: raft.LogCommand, Data: data}
 }
 
-func store(t *testing.T, l *raftLog, size int, from, to uint64) {
+func store(t *testing.T, l *Log, size int, from, to uint64) {
 	t.Helper()
 	var ls []*raft.Log
 	for i := from; i <= to; i++ {
@@ -49,7 +45,7 @@ func store(t *testing.T, l *raftLog, size int, from, to uint64) {
 }
 
 // wantEntries checks that the log has exactly the right entries up to an index.
-func wantEntries(l *raftLog, size int, last uint64) error {
+func wantEntries(l *Log, size int, last uint64) error {
 	if got, err := l.LastIndex(); got != last || err != nil {
 		return fmt.Errorf("the last entry is %d, %v; want %d", got, err, last)
 	}
@@ -112,7 +108,7 @@ func TestRaftLogDamage(t *testing.T) {
 	l.Close()
 	const last = batches * each
 	refused, shorter := 0, 0
-	file, meta := readAll(t, path), readAll(t, filepath.Join(dir, "wal", metaFile))
+	file, meta := readAll(t, path), readAll(t, filepath.Join(dir, "wal", recordName))
 	for at := range ends[batches-1] { // the look at the file alone, at every bit
 		for bit := range 8 {
 			b := bytes.Clone(file[:ends[batches-1]+64])
@@ -126,7 +122,7 @@ func TestRaftLogDamage(t *testing.T) {
 		for _, flip := range []byte{0x01, 0x80} {
 			was := patch(t, path, at, []byte{0})
 			patch(t, path, at, []byte{was[0] ^ flip})
-			l, err := openRaftLog(dir, hclog.NewNullLogger())
+			l, err := Open(dir, hclog.NewNullLogger())
 			switch {
 			case errors.Is(err, types.ErrCorrupt) && strings.Contains(err.Error(), "remove-peer"):
 				refused++
@@ -145,7 +141,7 @@ func TestRaftLogDamage(t *testing.T) {
 			}
 			patch(t, path, at, was)
 			if head := file[:ends[batches-1]]; !bytes.Equal(patch(t, path, 0, head), head) { // copied, as the damage made it look full
-				if err := errors.Join(os.WriteFile(path, file, 0o600), os.WriteFile(filepath.Join(dir, "wal", metaFile), meta, 0o600)); err != nil {
+				if err := errors.Join(os.WriteFile(path, file, 0o600), os.WriteFile(filepath.Join(dir, "wal", recordName), meta, 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -166,17 +162,17 @@ func TestRaftLogDamage(t *testing.T) {
 		if bytes == 40 {
 			break // one that never had a whole write is what a crash leaves
 		}
-		if _, err := openRaftLog(dir, hclog.NewNullLogger()); !errors.Is(err, types.ErrCorrupt) {
+		if _, err := Open(dir, hclog.NewNullLogger()); !errors.Is(err, types.ErrCorrupt) {
 			t.Errorf("cut at %d: %v", bytes, err)
 		}
 	}
 	l = mustOpenLog(t, dir)
 	store(t, l, size, 1, 5)
 	l.Close()
-	if err := os.Remove(filepath.Join(dir, "wal", metaFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, "wal", recordName)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openRaftLog(dir, hclog.NewNullLogger()); !errors.Is(err, types.ErrCorrupt) {
+	if _, err := Open(dir, hclog.NewNullLogger()); !errors.Is(err, types.ErrCorrupt) {
 		t.Errorf("without its record: %v; it would have begun an empty log", err)
 	}
 }
@@ -230,7 +226,7 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 		var meta []byte
 		path, last := newestFile(t, dir), uint64(0)
 		for newestFile(t, dir) == path {
-			meta = readAll(t, filepath.Join(dir, "wal", metaFile))
+			meta = readAll(t, filepath.Join(dir, "wal", recordName))
 			last++
 			store(t, l, size, last, last)
 			if last == 1 {
@@ -245,7 +241,7 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 		if err := os.Remove(newestFile(t, dir)); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "wal", metaFile), meta, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "wal", recordName), meta, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		end := int64(len(bytes.TrimRight(readAll(t, path), "\x00"))+7) &^ 7
@@ -297,35 +293,9 @@ func TestEndOfLogIsReplaced(t *testing.T) {
 	l.Close()
 }
 
-// tmpfs mounts a small disk, and gives the function that makes room on it.
-func tmpfs(t *testing.T, bytes int) (dir string, fill, free func()) {
-	t.Helper()
-	dir = t.TempDir()
-	if err := syscall.Mount("muster-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		t.Skipf("not run: a small disk cannot be mounted: %v", err)
-	}
-	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
-	ballast := filepath.Join(dir, "ballast")
-	fill = func() {
-		f, err := os.Create(ballast)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		for b := make([]byte, 4096); err == nil; {
-			_, err = f.Write(b)
-		}
-	}
-	return dir, fill, func() {
-		if err := os.Remove(ballast); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // A log on a full disk refuses entries, keeps what it has, stores a vote, and goes on by itself when there is room.
 func TestFullDiskOfTheLog(t *testing.T) {
-	dir, fill, free := tmpfs(t, 96<<20)
+	dir, fill, free := smalldisk.Mount(t, 96<<20)
 	l := mustOpenLog(t, dir)
 	const size = 1 << 20
 	last := uint64(0)
@@ -380,54 +350,5 @@ func TestFullDiskOfTheLog(t *testing.T) {
 	}
 	if term, err := l.GetUint64([]byte("CurrentTerm")); term != 6 || err != nil {
 		t.Errorf("the term is %d, %v", term, err)
-	}
-}
-
-// A server whose disk is full refuses writes and answers; with room it goes on, and all that it acknowledged is there.
-func TestServerOutlivesAFullDisk(t *testing.T) {
-	dir, fill, free := tmpfs(t, 48<<20)
-	exits := make(chan string, 10)
-	s, stop := diskServer(t, dir, func(c *Config) { c.Exit = func(why string) { exits <- why } })
-	defer stop()
-	var known []string
-	register := func(id string) error {
-		j := apiJob(id, 1)
-		j.Meta = map[string]string{}
-		for i := range 6 {
-			j.Meta[fmt.Sprint("ballast-", i)] = strings.Repeat("x", 16<<10)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		_, err := rpc.Invoke(ctx, s.Caller(rpc.Peer{}), methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
-		if err == nil {
-			known = append(known, id)
-		}
-		return err
-	}
-	if err := register("before"); err != nil {
-		t.Fatal(err)
-	}
-	fill()
-	var err error
-	for i := 0; err == nil; i++ {
-		if err = register(fmt.Sprint("job-", i)); i > 1000 {
-			t.Fatal("the disk does not fill up")
-		}
-	}
-	t.Logf("%d jobs, then: %v", len(known), err)
-	free()
-	waitFor(t, 30*time.Second, "a write after there was room", func() bool { return register("after") == nil })
-	stop()
-	s, stop = diskServer(t, dir, nil)
-	defer stop()
-	for _, id := range known {
-		if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) == nil {
-			t.Errorf("job %s was acknowledged and is lost", id)
-		}
-	}
-	select {
-	case why := <-exits:
-		t.Errorf("the process would have ended: %s", why)
-	default:
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package raftlog
 
 import (
 	"errors"
@@ -6,10 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/types"
 )
 
@@ -37,16 +34,16 @@ func (d *tornDisk) Close() error { return nil }
 // begin gives a record with vote 1 on a disk.
 func beginTorn(t *testing.T) *tornDisk {
 	t.Helper()
-	d := &tornDisk{b: make([]byte, metaSlotsAll), left: 1 << 30}
-	m := &raftMeta{file: d}
-	if err := m.write(metaRecord{State: types.PersistentState{NextSegmentID: 7}, Stable: map[string][]byte{"vote": []byte("1")}}); err != nil {
+	d := &tornDisk{b: make([]byte, recordBytes), left: 1 << 30}
+	m := &record{file: d}
+	if err := m.write(contents{State: types.PersistentState{NextSegmentID: 7}, Stable: map[string][]byte{"vote": []byte("1")}}); err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-func voteOn(d *tornDisk) (*raftMeta, string, error) {
-	m := &raftMeta{}
+func voteOn(d *tornDisk) (*record, string, error) {
+	m := &record{}
 	if err := m.read(d); err != nil {
 		return nil, "", err
 	}
@@ -97,53 +94,26 @@ func TestRaftRecordIsNeverTorn(t *testing.T) {
 
 // Damage to one copy is outlived; damage to both is refused.
 func TestRaftRecordDamage(t *testing.T) {
-	for _, at := range []int{0, 9, 17, 21, metaHead, metaHead + 30, metaSlot + 3, metaSlot + 10, metaSlot + 18, metaSlot + metaHead + 5} {
+	for _, at := range []int{0, 9, 17, 21, copyHead, copyHead + 30, copyBytes + 3, copyBytes + 10, copyBytes + 18, copyBytes + copyHead + 5} {
 		d := beginTorn(t)
 		d.b[at] ^= 0x10
 		if _, vote, err := voteOn(d); vote != "1" || err != nil {
 			t.Errorf("byte %d damaged: vote %q, %v", at, vote, err)
 		}
-		d.b[metaHead+2] ^= 1
-		d.b[metaSlot+metaHead+2] ^= 1
+		d.b[copyHead+2] ^= 1
+		d.b[copyBytes+copyHead+2] ^= 1
 		if _, _, err := voteOn(d); !errors.Is(err, types.ErrCorrupt) {
 			t.Errorf("both copies damaged: %v", err)
 		}
 	}
 	dir := t.TempDir()
-	if _, err := (&raftMeta{}).Load(dir); err != nil {
+	if _, err := (&record{}).Load(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(filepath.Join(dir, metaFile), 10); err != nil {
+	if err := os.Truncate(filepath.Join(dir, recordName), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&raftMeta{}).Load(dir); !errors.Is(err, types.ErrCorrupt) {
+	if _, err := (&record{}).Load(dir); !errors.Is(err, types.ErrCorrupt) {
 		t.Errorf("a record that was cut off: %v", err)
 	}
-}
-
-// sickStable fails some times.
-type sickStable struct {
-	raft.StableStore
-	fails int
-}
-
-func (s *sickStable) SetUint64(key []byte, n uint64) error {
-	if s.fails--; s.fails >= 0 {
-		return errPower
-	}
-	return s.StableStore.SetUint64(key, n)
-}
-
-func TestTermIsStoredAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var exits int
-		p := patientStable{&sickStable{raft.NewInmemStore(), 20}, 5 * time.Second, func(string) { exits++ }}
-		if err := p.SetUint64([]byte("CurrentTerm"), 4); err != nil || exits > 0 {
-			t.Errorf("%v, %d exits, after the disk was well again", err, exits)
-		}
-		p.StableStore.(*sickStable).fails = 1 << 30
-		if err := p.SetUint64([]byte("CurrentTerm"), 5); err == nil || exits != 1 {
-			t.Errorf("%v, %d exits; want one, as the disk stays ill", err, exits)
-		}
-	})
 }

@@ -1,4 +1,5 @@
-package server
+// Package raftlog stores the raft log of a server, with its term and its vote, on disk.
+package raftlog
 
 import (
 	"context"
@@ -31,22 +32,22 @@ const (
 	walMoveBytes    = 4 << 20 // of one write while a log is copied
 )
 
-// raftLog is the write-ahead log with the lock that keeps other processes away.
-type raftLog struct {
+// Log is the write-ahead log with the lock that keeps other processes away.
+type Log struct {
 	*wal.WAL
-	meta   *raftMeta // the log does not close it
-	sealed bool      // can be read, and takes no more entries
-	lock   *os.File  // nil: none
+	meta   *record  // the log does not close it
+	sealed bool     // can be read, and takes no more entries
+	lock   *os.File // nil: none
 }
 
 // StoreLog writes an entry.
-func (r *raftLog) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
+func (r *Log) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs writes entries with one append and one sync.
-func (r *raftLog) StoreLogs(ls []*raft.Log) error { return r.WAL.StoreLogs(withSums(ls)) }
+func (r *Log) StoreLogs(ls []*raft.Log) error { return r.WAL.StoreLogs(withSums(ls)) }
 
 // GetLog reads an entry.
-func (r *raftLog) GetLog(index uint64, l *raft.Log) (err error) {
+func (r *Log) GetLog(index uint64, l *raft.Log) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // the library's codec panics on some numbers
 			err = fmt.Errorf("%w: %v", types.ErrCorrupt, p)
@@ -59,7 +60,7 @@ func (r *raftLog) GetLog(index uint64, l *raft.Log) (err error) {
 }
 
 // Close closes the log and lets other processes have it.
-func (r *raftLog) Close() error {
+func (r *Log) Close() error {
 	r.WAL.DeleteRange(math.MaxUint64, math.MaxUint64) // removes nothing, and waits for a file that is being made
 	err := errors.Join(r.WAL.Close(), r.meta.Close())
 	if r.lock != nil {
@@ -68,8 +69,8 @@ func (r *raftLog) Close() error {
 	return err
 }
 
-// openRaftLog opens the log in a raft directory, and takes over what an older version left there.
-func openRaftLog(dir string, log hclog.Logger) (_ *raftLog, err error) {
+// Open opens the log in a raft directory, and takes over what an older version left there.
+func Open(dir string, log hclog.Logger) (_ *Log, err error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("raft directory: %w", err)
@@ -100,11 +101,11 @@ func openRaftLog(dir string, log hclog.Logger) (_ *raftLog, err error) {
 }
 
 // openWAL opens a log, and reads it once: what is damaged is told here in one sentence, not by raft in the middle.
-func openWAL(path string, vfs types.VFS, log hclog.Logger) (*raftLog, error) {
+func openWAL(path string, vfs types.VFS, log hclog.Logger) (*Log, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("raft log: %w", err)
 	}
-	r := &raftLog{meta: &raftMeta{}}
+	r := &Log{meta: &record{}}
 	files := newWALFiler(path, vfs)
 	w, err := wal.Open(path, wal.WithMetaStore(r.meta), wal.WithSegmentFiler(files),
 		wal.WithSegmentSize(walSegmentBytes), wal.WithLogger(log.Named("wal")))
@@ -120,7 +121,7 @@ func openWAL(path string, vfs types.VFS, log hclog.Logger) (*raftLog, error) {
 	return r, nil
 }
 
-func (r *raftLog) readAll() error {
+func (r *Log) readAll() error {
 	first, err := r.FirstIndex()
 	if err != nil {
 		return err
@@ -186,7 +187,7 @@ func takeOver(dir, path string, log hclog.Logger) error {
 }
 
 // copySealed copies a log whose newest file takes no more entries, as the library does not go on to the next by itself.
-func copySealed(dir, path string, w *raftLog, log hclog.Logger) (*raftLog, error) {
+func copySealed(dir, path string, w *Log, log hclog.Logger) (*Log, error) {
 	log.Info("the raft log is copied, as its newest file was full when the server ended")
 	err := errors.Join(copyLog(w, path+".new", log), w.Close(), syncDir(dir))
 	if err == nil {

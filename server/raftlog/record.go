@@ -1,4 +1,4 @@
-package server
+package raftlog
 
 import (
 	"encoding/binary"
@@ -14,56 +14,56 @@ import (
 )
 
 const (
-	metaFile     = "meta"
-	metaSlot     = 1 << 20 // one of the two copies
-	metaHead     = 24      // magic, sequence, length, checksum
-	metaMagic    = "mstrwal1"
-	metaSlotsAll = 2 * metaSlot
+	recordName  = "meta"
+	copyBytes   = 1 << 20 // one of the two copies
+	copyHead    = 24      // magic, sequence, length, checksum
+	copyMagic   = "mstrwal1"
+	recordBytes = 2 * copyBytes
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// raftMeta keeps which files the raft log has, the term and the vote: one small record, in a file of two equal copies that
+// record keeps which files the raft log has, the term and the vote: one small record, in a file of two equal copies that
 // takes its room from the disk when it is made, so that a full disk does not hinder an election. A write changes one copy,
 // syncs, then the other, so that one of them is whole at every instant: a crash leaves the old record or the new one, and
 // damage to either copy is outlived.
 //
 //	copies    n  n      n+1? n     n+1 n     n+1 n+1?    n+1 n+1
 //	means     n         n          n+1       n+1         n+1         (? may be torn)
-type raftMeta struct {
+type record struct {
 	mu   sync.Mutex
-	file metaDisk
-	rec  metaRecord
+	file recordFile
+	rec  contents
 	seq  uint64 // of the newest write that was begun
 	torn int    // the copy that a failed write left in doubt is written first the next time
 }
 
-// metaDisk is what raftMeta needs of its file.
-type metaDisk interface {
+// recordFile is what record needs of its file.
+type recordFile interface {
 	ReadAt(b []byte, off int64) (int, error)
 	WriteAt(b []byte, off int64) (int, error)
 	Sync() error
 	Close() error
 }
 
-type metaRecord struct {
+type contents struct {
 	State  types.PersistentState
 	Stable map[string][]byte
 }
 
 // Load opens the record in a directory, or begins one where no log is.
-func (m *raftMeta) Load(dir string) (types.PersistentState, error) {
+func (m *record) Load(dir string) (types.PersistentState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file != nil {
 		return m.rec.State, nil
 	}
-	path := filepath.Join(dir, metaFile)
+	path := filepath.Join(dir, recordName)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		if found, _ := filepath.Glob(filepath.Join(dir, "*.wal")); len(found) > 0 {
 			return types.PersistentState{}, fmt.Errorf("%w: %s is missing beside the files of a log", types.ErrCorrupt, path)
 		}
-		if err := beginMeta(dir, path); err != nil {
+		if err := beginRecord(dir, path); err != nil {
 			return types.PersistentState{}, err
 		}
 	}
@@ -78,15 +78,15 @@ func (m *raftMeta) Load(dir string) (types.PersistentState, error) {
 	return m.rec.State, nil
 }
 
-// beginMeta makes a record that says nothing. It appears under its name when it is complete.
-func beginMeta(dir, path string) error {
+// beginRecord makes a record that says nothing. It appears under its name when it is complete.
+func beginRecord(dir, path string) error {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(make([]byte, metaSlotsAll), 0)
+	_, err = f.WriteAt(make([]byte, recordBytes), 0)
 	if err == nil {
-		err = (&raftMeta{file: f}).write(metaRecord{})
+		err = (&record{file: f}).write(contents{})
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -98,11 +98,11 @@ func beginMeta(dir, path string) error {
 }
 
 // read takes the newest whole copy and makes the other one equal to it.
-func (m *raftMeta) read(f metaDisk) error {
-	var found [2]metaRecord
+func (m *record) read(f recordFile) error {
+	var found [2]contents
 	var seqs [2]uint64 // 0: not whole
 	for i := range found {
-		seqs[i], found[i] = readMeta(f, int64(i)*metaSlot)
+		seqs[i], found[i] = readCopy(f, int64(i)*copyBytes)
 	}
 	newest := 0
 	if seqs[1] > seqs[0] {
@@ -123,25 +123,25 @@ func (m *raftMeta) read(f metaDisk) error {
 }
 
 // write stores a record in both copies, the one in doubt first.
-func (m *raftMeta) write(rec metaRecord) error {
+func (m *record) write(rec contents) error {
 	payload, err := json.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	if len(payload) > metaSlot-metaHead {
+	if len(payload) > copyBytes-copyHead {
 		return fmt.Errorf("the raft log has too many files (%d) for its record; snapshots should have removed most", len(rec.State.Segments))
 	}
 	m.seq++
-	b := make([]byte, metaHead, metaHead+len(payload))
-	copy(b, metaMagic)
+	b := make([]byte, copyHead, copyHead+len(payload))
+	copy(b, copyMagic)
 	binary.LittleEndian.PutUint64(b[8:], m.seq)
 	binary.LittleEndian.PutUint32(b[16:], uint32(len(payload)))
 	b = append(b, payload...)
-	binary.LittleEndian.PutUint32(b[20:], metaSum(b))
+	binary.LittleEndian.PutUint32(b[20:], copySum(b))
 	first := m.torn
 	for _, i := range []int{first, 1 - first} {
 		m.torn = i
-		if _, err := m.file.WriteAt(b, int64(i)*metaSlot); err != nil {
+		if _, err := m.file.WriteAt(b, int64(i)*copyBytes); err != nil {
 			return err
 		}
 		if err := m.file.Sync(); err != nil {
@@ -152,44 +152,44 @@ func (m *raftMeta) write(rec metaRecord) error {
 	return nil
 }
 
-// metaSum is the checksum of a copy: of all but the checksum itself.
-func metaSum(b []byte) uint32 {
-	return crc32.Update(crc32.Checksum(b[:20], castagnoli), castagnoli, b[metaHead:])
+// copySum is the checksum of a copy: of all but the checksum itself.
+func copySum(b []byte) uint32 {
+	return crc32.Update(crc32.Checksum(b[:20], castagnoli), castagnoli, b[copyHead:])
 }
 
-// readMeta reads a copy; its sequence is 0 if the copy is not whole.
-func readMeta(f metaDisk, at int64) (uint64, metaRecord) {
-	b := make([]byte, metaHead)
+// readCopy reads a copy; its sequence is 0 if the copy is not whole.
+func readCopy(f recordFile, at int64) (uint64, contents) {
+	b := make([]byte, copyHead)
 	if n, _ := f.ReadAt(b, at); n < len(b) {
-		return 0, metaRecord{}
+		return 0, contents{}
 	}
 	size := binary.LittleEndian.Uint32(b[16:])
-	if string(b[:8]) != metaMagic || size > metaSlot-metaHead {
-		return 0, metaRecord{}
+	if string(b[:8]) != copyMagic || size > copyBytes-copyHead {
+		return 0, contents{}
 	}
 	b = append(b, make([]byte, size)...)
-	if n, _ := f.ReadAt(b[metaHead:], at+metaHead); n < int(size) {
-		return 0, metaRecord{}
+	if n, _ := f.ReadAt(b[copyHead:], at+copyHead); n < int(size) {
+		return 0, contents{}
 	}
-	var rec metaRecord
-	if metaSum(b) != binary.LittleEndian.Uint32(b[20:]) || json.Unmarshal(b[metaHead:], &rec) != nil {
-		return 0, metaRecord{}
+	var rec contents
+	if copySum(b) != binary.LittleEndian.Uint32(b[20:]) || json.Unmarshal(b[copyHead:], &rec) != nil {
+		return 0, contents{}
 	}
 	return binary.LittleEndian.Uint64(b[8:]), rec
 }
 
 // CommitState stores which files the log has.
-func (m *raftMeta) CommitState(s types.PersistentState) error {
+func (m *record) CommitState(s types.PersistentState) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {
 		return types.ErrClosed
 	}
-	return m.write(metaRecord{State: s, Stable: m.rec.Stable})
+	return m.write(contents{State: s, Stable: m.rec.Stable})
 }
 
 // GetStable is the value of a key, or nil.
-func (m *raftMeta) GetStable(key []byte) ([]byte, error) {
+func (m *record) GetStable(key []byte) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {
@@ -199,7 +199,7 @@ func (m *raftMeta) GetStable(key []byte) ([]byte, error) {
 }
 
 // SetStable stores a value; nil removes the key.
-func (m *raftMeta) SetStable(key, value []byte) error {
+func (m *record) SetStable(key, value []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {
@@ -214,11 +214,11 @@ func (m *raftMeta) SetStable(key, value []byte) error {
 	if value == nil {
 		delete(stable, string(key))
 	}
-	return m.write(metaRecord{State: m.rec.State, Stable: stable})
+	return m.write(contents{State: m.rec.State, Stable: stable})
 }
 
 // Close closes the file.
-func (m *raftMeta) Close() error {
+func (m *record) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {

@@ -1,4 +1,4 @@
-package server
+package raftlog
 
 import (
 	"encoding/binary"

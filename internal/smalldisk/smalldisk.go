@@ -1,0 +1,36 @@
+// Package smalldisk gives tests a disk that they can fill.
+package smalldisk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// Mount mounts a disk of so many bytes. fill leaves no room on it, free makes room again.
+func Mount(t *testing.T, bytes int) (dir string, fill, free func()) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := syscall.Mount("muster-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
+		t.Skipf("not run: a small disk cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	ballast := filepath.Join(dir, "ballast")
+	fill = func() {
+		f, err := os.Create(ballast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for b := make([]byte, 4096); err == nil; {
+			_, err = f.Write(b)
+		}
+	}
+	return dir, fill, func() {
+		if err := os.Remove(ballast); err != nil {
+			t.Error(err)
+		}
+	}
+}

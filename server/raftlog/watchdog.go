@@ -1,0 +1,86 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+)
+
+// Watch returns a store that ends the process when a write to the given one takes longer than limit, or when an entry
+// cannot be read. Raft would wait for a hung disk forever and keep sending heartbeats, so that no other server could lead.
+// Returning an error instead is not safe: the late write may still land and overwrite a newer entry.
+func Watch(store raft.LogStore, limit time.Duration, exit func(why string)) raft.LogStore {
+	return &watchdog{LogStore: store, limit: limit, exit: exit}
+}
+
+type watchdog struct {
+	raft.LogStore
+	limit time.Duration
+	exit  func(why string)
+}
+
+func (w *watchdog) guard(what string, f func() error) error {
+	t := time.AfterFunc(w.limit, func() {
+		w.exit(fmt.Sprintf("the disk of the raft log hangs: %s took more than %s", what, w.limit))
+	})
+	defer t.Stop()
+	return f()
+}
+
+func (w *watchdog) StoreLog(l *raft.Log) error {
+	return w.guard("writing an entry", func() error { return w.LogStore.StoreLog(l) })
+}
+
+func (w *watchdog) StoreLogs(ls []*raft.Log) error {
+	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
+	if errors.Is(err, wal.ErrSealed) { // the log could not begin its next file, and does not try again before it is opened anew
+		w.exit("the raft log cannot go on to its next file; is its disk full?")
+	}
+	return err
+}
+
+// GetLog ends the process when an entry cannot be read: raft would do so without saying what can be done.
+func (w *watchdog) GetLog(index uint64, l *raft.Log) error {
+	err := w.LogStore.GetLog(index, l)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
+		w.exit(fmt.Sprintf("entry %d of the raft log cannot be read: %v%s", index, err, whenDamaged(err)))
+	}
+	return err
+}
+
+// IsMonotonic says whether the store refuses gaps: raft then empties it before it goes on after a snapshot.
+func (w *watchdog) IsMonotonic() bool {
+	m, ok := w.LogStore.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
+}
+
+// Patient returns a store that tries to store a number until limit has passed, and then ends the process. Raft panics at
+// the first error, but a disk that was full may have room a second later. Until then the server does not vote.
+func Patient(store raft.StableStore, limit time.Duration, exit func(why string)) raft.StableStore {
+	return patient{store, limit, exit}
+}
+
+// stableRetry is the time between two attempts to store the term.
+const stableRetry = 50 * time.Millisecond
+
+type patient struct {
+	raft.StableStore
+	limit time.Duration
+	exit  func(why string)
+}
+
+// SetUint64 stores a number.
+func (p patient) SetUint64(key []byte, n uint64) error {
+	err := p.StableStore.SetUint64(key, n)
+	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, wal.ErrClosed); err = p.StableStore.SetUint64(key, n) {
+		if time.Now().After(end) {
+			p.exit(fmt.Sprintf("raft's %s cannot be stored: %v", key, err))
+			break
+		}
+		time.Sleep(stableRetry)
+	}
+	return err
+}
