@@ -226,8 +226,7 @@ func exitCode(a *structs.Allocation) int64 {
 // acctCollectMax is how many records one AcctCollectCommand deletes; the service sends another while there are more.
 const acctCollectMax = 10_000
 
-func applyAcctCollect(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.AcctCollectCommand)
+func applyAcctCollect(x *tx, c *structs.AcctCollectCommand) *structs.Error {
 	for range acctCollectMax {
 		r := x.Acct.First()
 		if r == nil || r.End >= c.Before && (c.Keep <= 0 || int64(x.Acct.Len()) <= c.Keep) {

@@ -44,7 +44,7 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 		if x == nil || a.CreateIndex < x.from {
 			continue
 		}
-		x.unsure = x.unsure || cmd.Type == structs.CmdBatch
+		x.unsure = x.unsure || isA[*structs.BatchCommand](cmd)
 		switch {
 		case c.After == nil:
 			x.collected = true
@@ -90,7 +90,7 @@ func (r *run) accounting(before, after *state.Snapshot, cmd structs.Command, res
 			r.saw("accounted: GPU time")
 		}
 		x := r.runs[rec.Key()]
-		if x == nil || x.unsure || cmd.Type == structs.CmdBatch || x.held > 0 {
+		if x == nil || x.unsure || isA[*structs.BatchCommand](cmd) || x.held > 0 {
 			continue
 		}
 		delete(r.runs, rec.Key())
@@ -144,13 +144,13 @@ func TestAcctOfARun(t *testing.T) {
 	j := benchJob("train", 2)
 	j.Queue, j.Runtime = "research", structs.Runtime{Expected: time.Minute, Limit: time.Hour}
 	j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 2}}
-	res := c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: j, Eval: true})
+	res := c.apply(&structs.JobRegisterCommand{Job: j, Eval: true})
 	p := c.planFor("train", res.EvalID, 0, 2)
 	for i := range p.Parts {
 		p.Parts[i].Places[0].Expect = 50 * time.Second
 		p.Parts[i].Places[0].Grants = []structs.Grant{{Task: "task", Device: "nvidia/gpu/H100", Instance: "GPU-1"}, {Task: "task", Device: "nvidia/gpu/H100", Instance: "GPU-2"}}
 	}
-	c.apply(structs.CmdPlan, p)
+	c.apply(p)
 	second := structs.LogTime(time.Second)
 	ids := []structs.AllocID{}
 	for _, a := range c.f.Snapshot().AllocsByJob(structs.JobKey{Namespace: "default", ID: "train"}) {
@@ -158,7 +158,7 @@ func TestAcctOfARun(t *testing.T) {
 	}
 	at := structs.LogTime(c.index) * 1e6
 	observe := func(id structs.AllocID, st structs.ClientStatus, from, to structs.LogTime, use ...structs.GPUUse) {
-		c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: st, StartedAt: from, FinishedAt: to, GPUUse: use,
+		c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: st, StartedAt: from, FinishedAt: to, GPUUse: use,
 			TaskStates: map[string]*structs.TaskState{"task": {State: "dead", Events: []structs.TaskEvent{{Type: "Terminated", ExitCode: 3}}}}}}})
 	}
 	observe(ids[0], structs.ClientRunning, at, 0)
@@ -168,8 +168,8 @@ func TestAcctOfARun(t *testing.T) {
 	observe(ids[1], structs.ClientRunning, at+second, 0, structs.GPUUse{Task: "task", GPU: "GPU-2", PeakMiB: 90, MiBSeconds: 100})
 	// The first is replaced by a scale-down's stop and collected; what it used must not be lost.
 	stop := &structs.PlanEntry{Namespace: "default", JobID: "train", EvalID: res.EvalID, Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{ID: ids[0], Desired: structs.DesiredStop}}}}}
-	c.apply(structs.CmdPlan, stop)
-	c.apply(structs.CmdCollect, &structs.CollectCommand{Allocs: []structs.AllocID{ids[0]}})
+	c.apply(stop)
+	c.apply(&structs.CollectCommand{Allocs: []structs.AllocID{ids[0]}})
 	if c.f.Snapshot().AllocByID(ids[0]) != nil {
 		t.Fatal("not collected")
 	}
@@ -184,7 +184,7 @@ func TestAcctOfARun(t *testing.T) {
 		n.Status = structs.EvalComplete
 		done = append(done, &n)
 	}
-	c.apply(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: done})
+	c.apply(&structs.EvalUpsertCommand{Evals: done})
 	recs := slices.Collect(c.f.Snapshot().Acct())
 	if len(recs) != 1 {
 		t.Fatalf("%d records, job is %s", len(recs), c.f.Snapshot().JobByKey(structs.JobKey{Namespace: "default", ID: "train"}).Status)
@@ -207,18 +207,18 @@ func TestAcctRetention(t *testing.T) {
 	c := newCluster(t, 1)
 	for i := range 30 {
 		id := fmt.Sprint("j", i)
-		c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: benchJob(id, 1), Eval: true})
-		c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: id, Purge: true})
+		c.apply(&structs.JobRegisterCommand{Job: benchJob(id, 1), Eval: true})
+		c.apply(&structs.JobDeregisterCommand{Namespace: "default", JobID: id, Purge: true})
 	}
 	all := slices.Collect(c.f.Snapshot().Acct())
 	if len(all) != 30 || all[0].Exit != structs.ExitStopped || all[0].Start != 0 {
 		t.Fatalf("%d records, the first %+v", len(all), all[0])
 	}
-	c.apply(structs.CmdAcctCollect, &structs.AcctCollectCommand{Before: all[10].End})
+	c.apply(&structs.AcctCollectCommand{Before: all[10].End})
 	if n := c.f.Snapshot().AcctCount(); n != 20 {
 		t.Errorf("by time: %d left, want 20", n)
 	}
-	c.apply(structs.CmdAcctCollect, &structs.AcctCollectCommand{Keep: 5})
+	c.apply(&structs.AcctCollectCommand{Keep: 5})
 	rest := slices.Collect(c.f.Snapshot().Acct())
 	if len(rest) != 5 || rest[0] != all[25] {
 		t.Errorf("by count: %d left, want the newest 5", len(rest))

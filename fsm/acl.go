@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/muster-sched/muster/structs"
 
-func applyPolicyUpsert(x *tx) *structs.Error {
-	for _, p := range x.cmd.Body.(*structs.PolicyUpsertCommand).Policies {
+func applyPolicyUpsert(x *tx, c *structs.PolicyUpsertCommand) *structs.Error {
+	for _, p := range c.Policies {
 		if p == nil || p.Name == "" {
 			return structs.Errorf(structs.CodeInvalid, "an ACL policy needs a name")
 		}
@@ -17,8 +17,8 @@ func applyPolicyUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyPolicyDelete(x *tx) *structs.Error {
-	for _, name := range x.cmd.Body.(*structs.PolicyDeleteCommand).Names {
+func applyPolicyDelete(x *tx, c *structs.PolicyDeleteCommand) *structs.Error {
+	for _, name := range c.Names {
 		if x.Policies.Get(name) == nil {
 			return structs.Errorf(structs.CodeNotFound, "ACL policy %q not found", name)
 		}
@@ -46,8 +46,8 @@ func (x *tx) checkToken(t *structs.ACLToken) *structs.Error {
 
 // applyTokenUpsert writes tokens. Secret, type, scope and expiry of an existing token never change. Roles must exist;
 // a policy may come later, and grants nothing until then.
-func applyTokenUpsert(x *tx) *structs.Error {
-	for _, in := range x.cmd.Body.(*structs.TokenUpsertCommand).Tokens {
+func applyTokenUpsert(x *tx, c *structs.TokenUpsertCommand) *structs.Error {
+	for _, in := range c.Tokens {
 		if in == nil {
 			return x.checkToken(nil)
 		}
@@ -108,8 +108,8 @@ func (x *tx) resolveRoles(in []structs.ACLTokenRole) ([]structs.ACLTokenRole, *s
 	return out, nil
 }
 
-func applyTokenDelete(x *tx) *structs.Error {
-	for _, id := range x.cmd.Body.(*structs.TokenDeleteCommand).Accessors {
+func applyTokenDelete(x *tx, c *structs.TokenDeleteCommand) *structs.Error {
+	for _, id := range c.Accessors {
 		if x.Tokens.Get(id) == nil {
 			return structs.Errorf(structs.CodeNotFound, "token %s not found", id)
 		}
@@ -120,8 +120,7 @@ func applyTokenDelete(x *tx) *structs.Error {
 
 // applyACLBootstrap makes the first management token. While one was ever made it refuses, unless the command names the
 // index of the last bootstrap, which an operator with access to a server's disk can learn.
-func applyACLBootstrap(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.ACLBootstrapCommand)
+func applyACLBootstrap(x *tx, c *structs.ACLBootstrapCommand) *structs.Error {
 	if c.Token == nil {
 		return structs.Errorf(structs.CodeInvalid, "the command carries no token")
 	}
@@ -145,8 +144,8 @@ func applyACLBootstrap(x *tx) *structs.Error {
 	return nil
 }
 
-func applyRoleUpsert(x *tx) *structs.Error {
-	for i, in := range x.cmd.Body.(*structs.RoleUpsertCommand).Roles {
+func applyRoleUpsert(x *tx, c *structs.RoleUpsertCommand) *structs.Error {
+	for i, in := range c.Roles {
 		if in == nil || in.Name == "" {
 			return structs.Errorf(structs.CodeInvalid, "an ACL role needs a name")
 		}
@@ -176,8 +175,8 @@ func applyRoleUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyRoleDelete(x *tx) *structs.Error {
-	for _, id := range x.cmd.Body.(*structs.RoleDeleteCommand).IDs {
+func applyRoleDelete(x *tx, c *structs.RoleDeleteCommand) *structs.Error {
+	for _, id := range c.IDs {
 		if x.Roles.Get(id) == nil {
 			return structs.Errorf(structs.CodeNotFound, "role %s not found", id)
 		}
@@ -186,8 +185,7 @@ func applyRoleDelete(x *tx) *structs.Error {
 	return nil
 }
 
-func applyOneTimeUpsert(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.OneTimeUpsertCommand)
+func applyOneTimeUpsert(x *tx, c *structs.OneTimeUpsertCommand) *structs.Error {
 	switch {
 	case c.Token == nil || c.Token.Secret.IsZero() || c.Token.ExpiresAt == 0:
 		return structs.Errorf(structs.CodeInvalid, "a one-time token has a secret and an expiry")
@@ -202,8 +200,8 @@ func applyOneTimeUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyOneTimeDelete(x *tx) *structs.Error {
-	for _, s := range x.cmd.Body.(*structs.OneTimeDeleteCommand).Secrets {
+func applyOneTimeDelete(x *tx, c *structs.OneTimeDeleteCommand) *structs.Error {
+	for _, s := range c.Secrets {
 		if x.OneTime.Get(s) == nil {
 			return structs.Errorf(structs.CodeNotFound, "the one-time token does not exist or was used") // exchanged at most once
 		}

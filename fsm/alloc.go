@@ -11,8 +11,7 @@ func (x *tx) serverWrote(a *structs.Allocation) {
 
 // applyAllocObserved stores what agents saw. It writes only the agent's fields, and nothing of an allocation whose end
 // has been recorded: what is over stays over.
-func applyAllocObserved(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.AllocObservedCommand)
+func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 	for i := range c.Updates {
 		u := &c.Updates[i]
 		old := x.Allocs.Get(u.ID)
@@ -89,8 +88,7 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 	return ""
 }
 
-func applyAllocTransition(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.AllocTransitionCommand)
+func applyAllocTransition(x *tx, c *structs.AllocTransitionCommand) *structs.Error {
 	trigger := c.Trigger
 	if trigger == "" {
 		trigger = structs.TriggerAllocStop

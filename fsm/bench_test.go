@@ -28,29 +28,29 @@ func newCluster(tb testing.TB, nodes int) *cluster {
 			ID: structs.DeriveID[structs.NodeID](structs.Seed{1}, "node", "", uint64(i)), SecretID: structs.SecretID{1}, Name: fmt.Sprintf("node-%05d", i),
 			Datacenter: "dc1", Attributes: map[string]string{"kernel.name": "linux", "cpu.arch": "amd64"}, Resources: structs.NodeResources{CPU: 64000, MemoryMiB: 262144},
 		}
-		c.apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: n})
-		c.apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
+		c.apply(&structs.NodeRegisterCommand{Node: n})
+		c.apply(&structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
 		c.nodes = append(c.nodes, structs.PlanNode{ID: n.ID, Epoch: c.index})
 	}
 	return c
 }
 
-func (c *cluster) entry(t structs.CommandType, body any) Entry {
+func (c *cluster) entry(body structs.CommandBody) Entry {
 	c.tb.Helper()
 	c.index++
 	c.seed++
 	var seed structs.Seed
 	binary.BigEndian.PutUint64(seed[:], c.seed)
-	data, err := Encode(structs.Command{Type: t, Time: structs.LogTime(c.index) * 1e6, Seed: seed, Body: body})
+	data, err := Encode(structs.Command{Time: structs.LogTime(c.index) * 1e6, Seed: seed, Body: body})
 	if err != nil {
 		c.tb.Fatal(err)
 	}
 	return Entry{Index: c.index, Data: data}
 }
 
-func (c *cluster) apply(t structs.CommandType, body any) structs.Result {
+func (c *cluster) apply(body structs.CommandBody) structs.Result {
 	c.tb.Helper()
-	res, _ := c.f.ApplyBatch([]Entry{c.entry(t, body)})
+	res, _ := c.f.ApplyBatch([]Entry{c.entry(body)})
 	if res[0].Err != nil {
 		c.tb.Fatal(res[0].Err)
 	}
@@ -86,8 +86,8 @@ func (c *cluster) planFor(id string, eval structs.EvalID, from, count int) *stru
 // place registers a job and places its allocations.
 func (c *cluster) place(id string, count int) {
 	c.tb.Helper()
-	res := c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: benchJob(id, count), Eval: true})
-	r := c.apply(structs.CmdPlan, c.planFor(id, res.EvalID, int(c.seed)*31, count))
+	res := c.apply(&structs.JobRegisterCommand{Job: benchJob(id, count), Eval: true})
+	r := c.apply(c.planFor(id, res.EvalID, int(c.seed)*31, count))
 	for _, ok := range r.Plan.Accepted {
 		if !ok {
 			c.tb.Fatal(r.Plan.Refused)
@@ -110,8 +110,8 @@ func BenchmarkInsertAlloc(b *testing.B) {
 		var batch []Entry
 		for i := range jobs {
 			id := fmt.Sprintf("new-%d-%d", n, i)
-			res := c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: benchJob(id, count), Eval: true})
-			batch = append(batch, c.entry(structs.CmdPlan, c.planFor(id, res.EvalID, n*601+i*97, count)))
+			res := c.apply(&structs.JobRegisterCommand{Job: benchJob(id, count), Eval: true})
+			batch = append(batch, c.entry(c.planFor(id, res.EvalID, n*601+i*97, count)))
 		}
 		b.StartTimer()
 		start := time.Now()
@@ -134,8 +134,8 @@ func BenchmarkPlanApply(b *testing.B) {
 	for n := 0; b.Loop(); n++ {
 		b.StopTimer()
 		id := fmt.Sprintf("new-%d", n)
-		res := c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: benchJob(id, 1), Eval: true})
-		e := c.entry(structs.CmdPlan, c.planFor(id, res.EvalID, n*601, 1))
+		res := c.apply(&structs.JobRegisterCommand{Job: benchJob(id, 1), Eval: true})
+		e := c.entry(c.planFor(id, res.EvalID, n*601, 1))
 		b.StartTimer()
 		c.f.ApplyBatch([]Entry{e})
 	}
@@ -146,7 +146,7 @@ func BenchmarkJobRegister(b *testing.B) {
 	c := newCluster(b, 10)
 	for n := 0; b.Loop(); n++ {
 		b.StopTimer()
-		e := c.entry(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: benchJob(fmt.Sprintf("job-%d", n), 1), Eval: true})
+		e := c.entry(&structs.JobRegisterCommand{Job: benchJob(fmt.Sprintf("job-%d", n), 1), Eval: true})
 		b.StartTimer()
 		c.f.ApplyBatch([]Entry{e})
 	}
@@ -170,7 +170,7 @@ func BenchmarkAllocObserved(b *testing.B) {
 			cmd.Updates = append(cmd.Updates, structs.AllocObserved{ID: ids[(n*size+i)%len(ids)], Client: structs.ClientRunning, StartedAt: structs.LogTime(n + 1),
 				TaskStates: map[string]*structs.TaskState{"task": {State: "running", StartedAt: structs.LogTime(n + 1), Events: []structs.TaskEvent{{Type: "Started", Time: structs.LogTime(n + 1)}}}}})
 		}
-		e := c.entry(structs.CmdAllocObserved, cmd)
+		e := c.entry(cmd)
 		b.StartTimer()
 		c.f.ApplyBatch([]Entry{e})
 	}
@@ -218,15 +218,15 @@ func TestPlanEntryBytes(t *testing.T) {
 	c := newCluster(t, 2000)
 	for _, count := range []int{30, 1000} {
 		id := fmt.Sprintf("job-%d", count)
-		res := c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: benchJob(id, count), Eval: true})
+		res := c.apply(&structs.JobRegisterCommand{Job: benchJob(id, count), Eval: true})
 		p := c.planFor(id, res.EvalID, 5, count)
-		plain := len(c.entry(structs.CmdPlan, p).Data)
+		plain := len(c.entry(p).Data)
 		for i := range p.Parts {
 			pl := &p.Parts[i].Places[0]
 			pl.Ports = []structs.PortGrant{{Label: "http", Value: 20000 + i}}
 			pl.Grants = []structs.Grant{{Task: "task", Device: "nvidia/gpu/H100", Instance: gpuPrefix + structs.AllocID(structs.Seed{byte(i), 1, 2}).String()}}
 		}
-		full := len(c.entry(structs.CmdPlan, p).Data)
+		full := len(c.entry(p).Data)
 		t.Logf("%d allocations: %d bytes each, with a port and a GPU %d", count, plain/count, full/count)
 		if plain/count > 100 || full/count > 100 {
 			t.Errorf("over 100 bytes per allocation")

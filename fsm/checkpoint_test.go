@@ -16,7 +16,7 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 			j.Groups[0].Checkpoint, j.Groups[0].Gang = &structs.Checkpoint{Dir: "/ckpt"}, gang
 			p := c.planFor("web", c.register(j).EvalID, 0, 2)
 			p.Parts = []structs.PlanPart{{Places: append(p.Parts[0].Places, p.Parts[1].Places...)}}
-			if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+			if r := c.apply(p).Plan; !r.Accepted[0] {
 				t.Fatal(r.Refused)
 			}
 			by := func() (out [2]*structs.Allocation) {
@@ -29,7 +29,7 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 			}
 			was := by()
 			see := func(i int, st structs.ClientStatus, s *structs.Saved) {
-				c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: was[i].ID, Client: st, Saved: s}}})
+				c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: was[i].ID, Client: st, Saved: s}}})
 			}
 			want := structs.Saved{Time: 2_000, Bytes: 7, Path: "/ckpt/b"}
 			see(0, structs.ClientRunning, nil)
@@ -43,14 +43,14 @@ func TestCheckpointIsHandedOn(t *testing.T) {
 				see(0, structs.ClientFailed, nil)
 				see(1, structs.ClientFailed, nil)
 				e := &structs.Evaluation{ID: structs.EvalID{9, byte(round)}, Namespace: "default", JobID: "web", Status: structs.EvalPending, Trigger: structs.TriggerRetryFailed}
-				c.apply(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{e}})
+				c.apply(&structs.EvalUpsertCommand{Evals: []*structs.Evaluation{e}})
 				p := c.planFor("web", e.ID, 0, 2)
 				p.LinkNext, p.JobCreate = true, c.f.Snapshot().JobByKey(key).CreateIndex
 				p.Parts = []structs.PlanPart{{Places: append(p.Parts[0].Places, p.Parts[1].Places...)}}
 				for i := range p.Parts[0].Places {
 					p.Parts[0].Places[i].Previous = was[p.Parts[0].Places[i].Index].ID
 				}
-				if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+				if r := c.apply(p).Plan; !r.Accepted[0] {
 					t.Fatal(r.Refused)
 				}
 				was = by()

@@ -4,8 +4,7 @@ import "github.com/muster-sched/muster/structs"
 
 // applyCollect deletes what garbage collection chose from an older state. Each object is checked again, and one that
 // came to life meanwhile is passed over. Allocations go first, because evaluations, jobs and nodes wait for them.
-func applyCollect(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.CollectCommand)
+func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 	x.keep = true
 	ended := arrayEnds{}
 	for _, id := range c.Allocs {

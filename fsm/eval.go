@@ -76,8 +76,7 @@ func (x *tx) putEval(in *structs.Evaluation, n int) structs.EvalID {
 	return e.ID
 }
 
-func applyEvalUpsert(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.EvalUpsertCommand)
+func applyEvalUpsert(x *tx, c *structs.EvalUpsertCommand) *structs.Error {
 	for i, e := range c.Evals {
 		if e == nil || e.JobID == "" || e.Namespace == "" {
 			return structs.Errorf(structs.CodeInvalid, "evaluation %d of %d names no job", i+1, len(c.Evals))
@@ -97,8 +96,7 @@ func applyEvalUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyEvalDelete(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.EvalDeleteCommand)
+func applyEvalDelete(x *tx, c *structs.EvalDeleteCommand) *structs.Error {
 	x.keep = true
 	for _, id := range c.IDs {
 		e := x.Evals.Get(id)

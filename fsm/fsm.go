@@ -73,7 +73,9 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 			}
 			panic(fmt.Sprintf("log entry at index %d cannot be read: %v; restore this server from its peers: stop it, move its data directory aside, start it again", e.Index, err))
 		}
-		types[e.Index] = cmd.Type
+		if cmd.Body != nil {
+			types[e.Index] = cmd.Type()
+		}
 		results[i] = f.apply(e.Index, cmd)
 	}
 	snap, delta := f.store.Publish(last)
@@ -85,6 +87,7 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 // tx is one command being applied.
 type tx struct {
 	*state.Store
+	commands *commandTable // the variable, which refers to what it cannot refer to itself: applyBatch
 	index    structs.Index
 	time     structs.LogTime
 	cmd      *structs.Command
@@ -96,16 +99,13 @@ type tx struct {
 	keep     bool                     // touched jobs do not become alive by this command (collection)
 }
 
-// handler carries out one command or says why it makes no sense. What it wrote before it returned an error is undone.
-type handler func(x *tx) *structs.Error
-
 func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
 	result := structs.Result{Index: index}
 	if cmd.Body == nil {
 		return result // ignorable, and unknown here
 	}
 	x := &tx{
-		Store: f.store, index: index, time: f.store.Advance(cmd.Time), cmd: &cmd, result: &result,
+		Store: f.store, commands: commands, index: index, time: f.store.Advance(cmd.Time), cmd: &cmd, result: &result,
 		touched: map[structs.JobKey]bool{}, evals: map[structs.JobKey]structs.EvalID{},
 	}
 	if err := x.run(); err != nil {
@@ -117,12 +117,9 @@ func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
 	return result
 }
 
+// run carries out the command or says why it makes no sense. The caller undoes what it wrote before an error.
 func (x *tx) run() *structs.Error {
-	h := handlers[x.cmd.Type]
-	if h == nil {
-		return structs.Errorf(structs.CodeInternal, "command type %d has no handler", x.cmd.Type)
-	}
-	return h(x)
+	return x.commands[x.cmd.Type()].apply(x, x.cmd.Body)
 }
 
 // touch notes that the status of a job must be looked at when the command has been carried out.

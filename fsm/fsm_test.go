@@ -13,18 +13,18 @@ import (
 )
 
 // try applies a command and gives its result, refused or not.
-func (c *cluster) try(t structs.CommandType, body any) structs.Result {
+func (c *cluster) try(body structs.CommandBody) structs.Result {
 	c.tb.Helper()
-	res, _ := c.f.ApplyBatch([]Entry{c.entry(t, body)})
+	res, _ := c.f.ApplyBatch([]Entry{c.entry(body)})
 	return res[0]
 }
 
-func (c *cluster) refused(t structs.CommandType, body any, words ...string) {
+func (c *cluster) refused(body structs.CommandBody, words ...string) {
 	c.tb.Helper()
 	before := c.f.Snapshot().TableIndex("")
-	res := c.try(t, body)
+	res := c.try(body)
 	if res.Err == nil {
-		c.tb.Errorf("command type %d was carried out; want a refusal with %q", t, words)
+		c.tb.Errorf("command type %T was carried out; want a refusal with %q", body, words)
 		return
 	}
 	for _, w := range words {
@@ -41,7 +41,7 @@ var key = structs.JobKey{Namespace: "default", ID: "web"}
 
 func (c *cluster) register(job *structs.Job) structs.Result {
 	c.tb.Helper()
-	return c.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: job, Eval: true, Submission: &structs.JobSubmission{Source: job.ID, Format: "hcl2"}})
+	return c.apply(&structs.JobRegisterCommand{Job: job, Eval: true, Submission: &structs.JobSubmission{Source: job.ID, Format: "hcl2"}})
 }
 
 func service(meta string, count int) *structs.Job {
@@ -54,7 +54,7 @@ func (c *cluster) placeAll(eval structs.EvalID, version uint64, count int) *stru
 	c.tb.Helper()
 	p := c.planFor("web", eval, 0, count)
 	p.JobVersion = version
-	return c.apply(structs.CmdPlan, p).Plan
+	return c.apply(p).Plan
 }
 
 func (c *cluster) observe(status structs.ClientStatus) structs.Result {
@@ -63,7 +63,7 @@ func (c *cluster) observe(status structs.ClientStatus) structs.Result {
 	for _, a := range c.f.Snapshot().AllocsByJob(key) {
 		cmd.Updates = append(cmd.Updates, structs.AllocObserved{ID: a.ID, Client: status})
 	}
-	return c.apply(structs.CmdAllocObserved, cmd)
+	return c.apply(cmd)
 }
 
 func (c *cluster) status(want structs.JobStatus) {
@@ -101,7 +101,7 @@ func TestLifeOfAJob(t *testing.T) {
 	if up.Version != 1 || c.f.Snapshot().Workload(key).SubmitIndex != res.Index {
 		t.Errorf("update gave %+v, workload %+v", up, c.f.Snapshot().Workload(key))
 	}
-	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web", Purge: true})
+	c.apply(&structs.JobDeregisterCommand{Namespace: "default", JobID: "web", Purge: true})
 	s := c.f.Snapshot()
 	if s.JobByKey(key) != nil || s.Workload(key) != nil || s.JobVersion(key, 0) == nil || s.JobVersion(key, 1) != nil {
 		t.Error("a purged job keeps the versions that allocations refer to, and nothing else")
@@ -120,7 +120,7 @@ func TestLifeOfAJob(t *testing.T) {
 	for _, a := range c.f.Snapshot().AllocsByJob(key) {
 		collect.Allocs = append(collect.Allocs, a.ID)
 	}
-	c.apply(structs.CmdCollect, collect)
+	c.apply(collect)
 	if s := c.f.Snapshot(); s.JobVersion(key, 0) != nil || s.AllocCount() != 0 || s.UsageOf("namespace", "default").Allocs != 0 {
 		t.Error("version 0 outlived its allocations")
 	}
@@ -133,19 +133,19 @@ func TestStoppedJobDies(t *testing.T) {
 	blocked := &structs.Evaluation{ID: structs.EvalID{7}, Namespace: "default", JobID: "web", Type: structs.JobService, Status: structs.EvalBlocked, Trigger: structs.TriggerQueued}
 	done := *c.f.Snapshot().EvalByID(res.EvalID)
 	done.Status = structs.EvalComplete
-	c.apply(structs.CmdPlan, &structs.PlanEntry{Namespace: "default", JobID: "web", EvalID: res.EvalID, Evals: []*structs.Evaluation{blocked, &done},
+	c.apply(&structs.PlanEntry{Namespace: "default", JobID: "web", EvalID: res.EvalID, Evals: []*structs.Evaluation{blocked, &done},
 		Workload: &structs.Workload{BlockedEval: blocked.ID, Reason: structs.ReasonResources, Waiting: 1}})
 	c.status(structs.JobPending)
 	if w := c.f.Snapshot().Workload(key); w.Reason != structs.ReasonResources || w.BlockedEval != blocked.ID || w.Priority != 50 {
 		t.Errorf("workload %+v", w)
 	}
-	stop := c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web"})
+	stop := c.apply(&structs.JobDeregisterCommand{Namespace: "default", JobID: "web"})
 	if e := c.f.Snapshot().EvalByID(blocked.ID); e.Status != structs.EvalCanceled || e.Successor != stop.EvalID {
 		t.Errorf("blocked evaluation %+v", e)
 	}
 	last := *c.f.Snapshot().EvalByID(stop.EvalID)
 	last.Status = structs.EvalComplete
-	c.apply(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{&last}})
+	c.apply(&structs.EvalUpsertCommand{Evals: []*structs.Evaluation{&last}})
 	c.status(structs.JobDead)
 	if c.f.Snapshot().Workload(key) != nil {
 		t.Error("a dead job still waits in the queue")
@@ -160,7 +160,7 @@ func TestPlanRefusals(t *testing.T) {
 	plan := func(edit func(*structs.PlanEntry)) *structs.PlanResult {
 		p := c.planFor("web", res.EvalID, 0, 2)
 		edit(p)
-		r := c.apply(structs.CmdPlan, p).Plan
+		r := c.apply(p).Plan
 		if e := c.f.Snapshot().EvalByID(res.EvalID); r.Refused != "" && e.Status != structs.EvalPending {
 			t.Errorf("a plan that was refused in part ended its evaluation")
 		}
@@ -179,15 +179,15 @@ func TestPlanRefusals(t *testing.T) {
 		if p.Accepted[0] || !strings.Contains(p.Refused, name) {
 			t.Errorf("%s: %+v", name, p)
 		}
-		c.apply(structs.CmdBatch, &structs.BatchCommand{}) // nothing
+		c.apply(&structs.BatchCommand{}) // nothing
 	}
 	for _, a := range c.f.Snapshot().AllocsByJob(key) { // the second parts, which were fine
 		if a.NameIndex != 1 {
 			t.Errorf("a refused part placed %s", a.Name())
 		}
 	}
-	c.refused(structs.CmdPlan, &structs.PlanEntry{JobID: "web", Groups: []string{"g"}, Parts: []structs.PlanPart{{Places: []structs.PlanPlace{{Node: 7}}}}}, "refers to node 7")
-	c.refused(structs.CmdPlan, &structs.PlanEntry{JobID: "web", Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{Client: structs.ClientComplete}}}}}, "lost or unknown")
+	c.refused(&structs.PlanEntry{JobID: "web", Groups: []string{"g"}, Parts: []structs.PlanPart{{Places: []structs.PlanPlace{{Node: 7}}}}}, "refers to node 7")
+	c.refused(&structs.PlanEntry{JobID: "web", Parts: []structs.PlanPart{{Stops: []structs.PlanStop{{Client: structs.ClientComplete}}}}}, "lost or unknown")
 }
 
 func TestOneWriterPerField(t *testing.T) {
@@ -197,23 +197,23 @@ func TestOneWriterPerField(t *testing.T) {
 	n.Status, n.Eligibility, n.Drain = structs.NodeDown, structs.NodeIneligible, &structs.DrainStrategy{}
 	epoch := n.Epoch
 	n.Epoch, n.Meta = 99, map[string]string{"rack": "7"}
-	c.apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n})
+	c.apply(&structs.NodeRegisterCommand{Node: &n})
 	got := c.f.Snapshot().NodeByID(id)
 	if !got.Ready() || got.Epoch == epoch || got.Epoch == 99 || got.Meta["rack"] != "7" {
 		t.Errorf("after registering again: %+v", got)
 	}
 	before := c.f.Snapshot().TableIndex("nodes")
-	c.apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n})
-	c.apply(structs.CmdNodeEvent, &structs.NodeEventCommand{IDs: []structs.NodeID{id}, Events: []structs.NodeEvent{{Message: "x"}}})
+	c.apply(&structs.NodeRegisterCommand{Node: &n})
+	c.apply(&structs.NodeEventCommand{IDs: []structs.NodeID{id}, Events: []structs.NodeEvent{{Message: "x"}}})
 	if after := c.f.Snapshot().NodeByID(id); after.Epoch != got.Epoch || c.f.Snapshot().TableIndex("nodes") == before {
 		t.Error("an event moves the index, and not the epoch")
 	}
 	c.nodes[0].Epoch = got.Epoch
 	n.SecretID = structs.SecretID{66}
-	c.refused(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n}, "another secret")
+	c.refused(&structs.NodeRegisterCommand{Node: &n}, "another secret")
 	res := c.register(service("1", 1))
 	c.placeAll(res.EvalID, 0, 1)
-	c.refused(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: c.f.Snapshot().AllocsByJob(key)[0].ID, Client: structs.ClientLost}}}, "lost")
+	c.refused(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: c.f.Snapshot().AllocsByJob(key)[0].ID, Client: structs.ClientLost}}}, "lost")
 }
 
 func TestDrain(t *testing.T) {
@@ -221,28 +221,28 @@ func TestDrain(t *testing.T) {
 	id := c.nodes[0].ID
 	res := c.register(service("1", 1))
 	c.placeAll(res.EvalID, 0, 1)
-	d := c.apply(structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{Deadline: time.Hour}, Meta: map[string]string{"by": "me"}})
+	d := c.apply(&structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{Deadline: time.Hour}, Meta: map[string]string{"by": "me"}})
 	n := c.f.Snapshot().NodeByID(id)
 	if len(d.Evals) != 1 || n.Drain.ForceAt != n.Drain.StartedAt.Add(time.Hour) || n.Eligibility != structs.NodeIneligible || n.LastDrain.Status != "draining" {
 		t.Errorf("draining: %+v %+v", d, n)
 	}
-	taint := func(add, remove []structs.Taint) any {
+	taint := func(add, remove []structs.Taint) structs.CommandBody {
 		return &structs.NodeTaintCommand{ID: id, Add: add, Remove: remove}
 	}
-	c.refused(structs.CmdNodeTaint, taint([]structs.Taint{{Key: "a", Effect: "odd"}}, nil), `effect "odd" is not known`, "no-execute")
-	c.refused(structs.CmdNodeTaint, taint([]structs.Taint{{Key: "a b", Effect: structs.TaintNoSchedule}}, nil), "letters, digits")
-	c.refused(structs.CmdNodeTaint, taint(nil, []structs.Taint{{Key: "a"}}), `has no taint "a"`)
-	c.apply(structs.CmdNodeTaint, taint([]structs.Taint{{Key: "b", Effect: structs.TaintNoSchedule}, {Key: "a", Value: "x", Effect: structs.TaintNoExecute}, {Key: "a", Effect: structs.TaintNoSchedule}}, nil))
+	c.refused(taint([]structs.Taint{{Key: "a", Effect: "odd"}}, nil), `effect "odd" is not known`, "no-execute")
+	c.refused(taint([]structs.Taint{{Key: "a b", Effect: structs.TaintNoSchedule}}, nil), "letters, digits")
+	c.refused(taint(nil, []structs.Taint{{Key: "a"}}), `has no taint "a"`)
+	c.apply(taint([]structs.Taint{{Key: "b", Effect: structs.TaintNoSchedule}, {Key: "a", Value: "x", Effect: structs.TaintNoExecute}, {Key: "a", Effect: structs.TaintNoSchedule}}, nil))
 	if n := c.f.Snapshot().NodeByID(id); len(n.Tainted) != 3 || n.Tainted[0].String() != "a=x:no-execute" || n.Tainted[0].Since == 0 || n.Epoch != n.ModifyIndex {
 		t.Errorf("taints %v, epoch %d of %d", n.Tainted, n.Epoch, n.ModifyIndex)
 	}
-	c.apply(structs.CmdNodeTaint, taint(nil, []structs.Taint{{Key: "a", Effect: structs.TaintNoSchedule}, {Key: "b"}}))
+	c.apply(taint(nil, []structs.Taint{{Key: "a", Effect: structs.TaintNoSchedule}, {Key: "b"}}))
 	if n := c.f.Snapshot().NodeByID(id); len(n.Tainted) != 1 {
 		t.Errorf("taints %v", n.Tainted)
 	}
-	c.apply(structs.CmdNodeTaint, taint(nil, []structs.Taint{{Key: "a"}}))
-	c.refused(structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible}, "draining")
-	c.apply(structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Complete: true})
+	c.apply(taint(nil, []structs.Taint{{Key: "a"}}))
+	c.refused(&structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible}, "draining")
+	c.apply(&structs.NodeDrainCommand{ID: id, Complete: true})
 	if n = c.f.Snapshot().NodeByID(id); n.Drain != nil || n.LastDrain.Status != "complete" || n.LastDrain.Meta["by"] != "me" || n.Ready() {
 		t.Errorf("drained: %+v", n)
 	}
@@ -258,11 +258,11 @@ func TestNodeEvaluations(t *testing.T) {
 	c.register(other)
 	res := c.register(service("1", 1))
 	c.placeAll(res.EvalID, 0, 1)
-	down := c.apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: c.nodes[0].ID, Status: structs.NodeDown})
+	down := c.apply(&structs.NodeStatusCommand{ID: c.nodes[0].ID, Status: structs.NodeDown})
 	if len(down.Evals) != 1 || c.f.Snapshot().EvalByID(down.Evals[0]).JobID != "web" {
 		t.Errorf("down: %+v", down)
 	}
-	up := c.apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: c.nodes[0].ID, Status: structs.NodeReady})
+	up := c.apply(&structs.NodeStatusCommand{ID: c.nodes[0].ID, Status: structs.NodeReady})
 	jobs := map[string]bool{}
 	for _, id := range up.Evals {
 		jobs[c.f.Snapshot().EvalByID(id).JobID] = true
@@ -286,42 +286,42 @@ func TestRefusals(t *testing.T) {
 		edit(r)
 		return r
 	}
-	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.Job.Namespace = "nope" }), "nonexistent namespace", "nope")
-	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.Job.NodePool = "nope" }), "nonexistent node pool")
-	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.EnforceIndex, r.SpecIndex = true, 7 }), "Enforcing job modify index 7")
+	c.refused(reg(func(r *structs.JobRegisterCommand) { r.Job.Namespace = "nope" }), "nonexistent namespace", "nope")
+	c.refused(reg(func(r *structs.JobRegisterCommand) { r.Job.NodePool = "nope" }), "nonexistent node pool")
+	c.refused(reg(func(r *structs.JobRegisterCommand) { r.EnforceIndex, r.SpecIndex = true, 7 }), "Enforcing job modify index 7")
 	res := c.register(service("1", 1))
-	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.EnforceIndex = true }), "Enforcing job modify index 0")
-	c.refused(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) { r.Job.Type = structs.JobBatch }), "from type")
-	c.apply(structs.CmdJobRegister, reg(func(r *structs.JobRegisterCommand) {
+	c.refused(reg(func(r *structs.JobRegisterCommand) { r.EnforceIndex = true }), "Enforcing job modify index 0")
+	c.refused(reg(func(r *structs.JobRegisterCommand) { r.Job.Type = structs.JobBatch }), "from type")
+	c.apply(reg(func(r *structs.JobRegisterCommand) {
 		r.EnforceIndex, r.SpecIndex, r.Job.Priority = true, res.SpecIndex, 51
 	}))
-	c.refused(structs.CmdPoolDelete, &structs.PoolDeleteCommand{Names: []string{"default"}}, "built in")
-	c.refused(structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{"default"}}, "cannot be deleted")
-	c.apply(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "team"}}})
+	c.refused(&structs.PoolDeleteCommand{Names: []string{"default"}}, "built in")
+	c.refused(&structs.NamespaceDeleteCommand{Names: []string{"default"}}, "cannot be deleted")
+	c.apply(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "team"}}})
 	c.register(func() *structs.Job { j := benchJob("b", 1); j.Namespace = "team"; return j }())
-	c.refused(structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{"team"}}, "non-terminal jobs")
+	c.refused(&structs.NamespaceDeleteCommand{Names: []string{"team"}}, "non-terminal jobs")
 	neg := int64(-1)
-	c.refused(structs.CmdScale, &structs.ScaleCommand{Namespace: "default", JobID: "web", Group: "group", Count: &neg}, "outside")
+	c.refused(&structs.ScaleCommand{Namespace: "default", JobID: "web", Group: "group", Count: &neg}, "outside")
 	tok := func(b byte) *structs.ACLToken {
 		return &structs.ACLToken{Accessor: structs.AccessorID{b}, Secret: structs.SecretID{b}}
 	}
-	first := c.apply(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: tok(1)})
-	c.refused(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: tok(2)}, fmt.Sprintf("reset index: %d", first.Index))
-	c.apply(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: tok(2), ResetIndex: first.Index})
+	first := c.apply(&structs.ACLBootstrapCommand{Token: tok(1)})
+	c.refused(&structs.ACLBootstrapCommand{Token: tok(2)}, fmt.Sprintf("reset index: %d", first.Index))
+	c.apply(&structs.ACLBootstrapCommand{Token: tok(2), ResetIndex: first.Index})
 	client := tok(3)
 	client.Type = structs.TokenClient
-	c.refused(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{client}}, "missing policies")
+	c.refused(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{client}}, "missing policies")
 	client.Roles = []structs.ACLTokenRole{{Name: "nope"}}
-	c.refused(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{client}}, "cannot find role")
-	c.refused(structs.CmdRoleUpsert, &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r", Policies: []string{"nope"}}}}, "cannot find policy")
-	c.refused(structs.CmdBatch, &structs.BatchCommand{Commands: []structs.Command{
-		{Type: structs.CmdNamespaceUpsert, Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "half"}}}},
-		{Type: structs.CmdPoolDelete, Body: &structs.PoolDeleteCommand{Names: []string{"all"}}},
+	c.refused(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{client}}, "cannot find role")
+	c.refused(&structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r", Policies: []string{"nope"}}}}, "cannot find policy")
+	c.refused(&structs.BatchCommand{Commands: []structs.Command{
+		{Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "half"}}}},
+		{Body: &structs.PoolDeleteCommand{Names: []string{"all"}}},
 	}}, "command 2")
 	if c.f.Snapshot().Namespace("half") != nil {
 		t.Error("a refused batch left its first command's work")
 	}
-	if res := c.apply(structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}, CAS: true, CASIndex: 9}); res.Swapped {
+	if res := c.apply(&structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}, CAS: true, CASIndex: 9}); res.Swapped {
 		t.Error("swapped at the wrong index")
 	}
 }
@@ -336,7 +336,7 @@ func TestOverlapIsDecidedFromState(t *testing.T) {
 	}
 	launch := func(at structs.LogTime, forced bool) structs.Result {
 		child := benchJob(fmt.Sprintf("cron/periodic-%d", at), 1)
-		return c.try(structs.CmdPeriodicLaunch, &structs.PeriodicLaunchCommand{Namespace: "default", JobID: "cron", Launch: at, Child: child, Forced: forced})
+		return c.try(&structs.PeriodicLaunchCommand{Namespace: "default", JobID: "cron", Launch: at, Child: child, Forced: forced})
 	}
 	if r := launch(100, false); r.ChildID != "cron/periodic-100" || r.EvalID.IsZero() {
 		t.Errorf("first launch: %+v", r)
@@ -385,8 +385,8 @@ func TestCollectedStateIsSmall(t *testing.T) {
 	for a := range c.f.Snapshot().Allocs() {
 		done.Updates = append(done.Updates, structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete})
 	}
-	c.apply(structs.CmdAllocObserved, done)
-	c.apply(structs.CmdCollect, collect)
+	c.apply(done)
+	c.apply(collect)
 	if now := size(); now > empty+1000 || full < 100*empty/10 {
 		t.Errorf("%d bytes empty, %d full, %d collected", empty, full, now)
 	}

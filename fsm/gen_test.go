@@ -39,10 +39,15 @@ func pick[T any](g *generator, from []T) (v T, ok bool) {
 	return from[g.r.IntN(len(from))], true
 }
 
-func (g *generator) command(t structs.CommandType, body any) structs.Command {
+func isA[B structs.CommandBody](c structs.Command) bool {
+	_, ok := c.Body.(B)
+	return ok
+}
+
+func (g *generator) command(body structs.CommandBody) structs.Command {
 	g.n++
 	g.now += structs.LogTime(g.r.IntN(2_000_000_000) - 100_000_000) // a little backwards, too
-	return structs.Command{Type: t, Time: g.now, Seed: g.bytes(), By: structs.Submitter{Name: "gen", UID: -1, GID: -1}, Body: body}
+	return structs.Command{Time: g.now, Seed: g.bytes(), By: structs.Submitter{Name: "gen", UID: -1, GID: -1}, Body: body}
 }
 
 func (g *generator) namespace() string {
@@ -297,7 +302,7 @@ func (g *generator) observe() *structs.AllocObservedCommand {
 func (g *generator) next() structs.Command {
 	c := g.one()
 	if c.Body == nil {
-		return g.command(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: g.job(), Eval: true})
+		return g.command(&structs.JobRegisterCommand{Job: g.job(), Eval: true})
 	}
 	return c
 }
@@ -318,23 +323,23 @@ func (g *generator) one() structs.Command {
 		if a, ok := pick(g, g.allocs()); ok && g.chance(50) {
 			c.Alloc = a.ID
 		}
-		return cmd(structs.CmdSuspend, c)
+		return cmd(c)
 	case w >= 137:
-		return cmd(structs.CmdJobPriority, &structs.JobPriorityCommand{Namespace: job.Namespace, JobID: job.ID, Priority: g.r.IntN(104)})
+		return cmd(&structs.JobPriorityCommand{Namespace: job.Namespace, JobID: job.ID, Priority: g.r.IntN(104)})
 	case w >= 133:
 		for _, j := range g.jobs() { // what can be retried is rare: it is taken when it is there
 			if _, failed := g.snap.ArrayByKey(j.Key()).Count(); failed > 0 && g.chance(50) {
-				return cmd(structs.CmdWorkload, &structs.WorkloadCommand{Namespace: j.Namespace, JobID: j.ID, Action: structs.ActionRetry})
+				return cmd(&structs.WorkloadCommand{Namespace: j.Namespace, JobID: j.ID, Action: structs.ActionRetry})
 			}
 		}
 		action, _ := pick(g, []string{structs.ActionHold, structs.ActionRelease, structs.ActionRequeue, structs.ActionRequeue, structs.ActionRetry, structs.ActionFail, "dance"})
-		return cmd(structs.CmdWorkload, &structs.WorkloadCommand{Namespace: job.Namespace, JobID: job.ID, Action: action, Reason: "why not"})
+		return cmd(&structs.WorkloadCommand{Namespace: job.Namespace, JobID: job.ID, Action: action, Reason: "why not"})
 	case w >= 130:
 		if r, ok := pick(g, slices.Collect(g.snap.Rosters())); ok {
 			if r.Deadline != 0 && g.chance(70) {
 				g.now = max(g.now, r.Deadline)
 			}
-			return cmd(structs.CmdRoster, &structs.RosterCommand{Namespace: r.Namespace, JobID: r.JobID, Group: r.Group, Epoch: r.Epoch - uint64(g.r.IntN(8)/7)})
+			return cmd(&structs.RosterCommand{Namespace: r.Namespace, JobID: r.JobID, Group: r.Group, Epoch: r.Epoch - uint64(g.r.IntN(8)/7)})
 		}
 	case w < 14:
 		in := g.job()
@@ -350,18 +355,18 @@ func (g *generator) one() structs.Command {
 		if g.chance(40) {
 			c.Submission = &structs.JobSubmission{Source: fmt.Sprintf("job %q {}", in.ID), Format: "hcl2"}
 		}
-		return cmd(structs.CmdJobRegister, c)
+		return cmd(c)
 	case w < 18:
 		in := *g.job()
 		in.ID, in.ParentID, in.Dispatched, in.Namespace = fmt.Sprintf("job-7/dispatch-%d", g.n), "job-7", true, job.Namespace
 		in.Type, in.Periodic, in.Parameterized = structs.JobBatch, nil, &structs.Parameterized{Payload: "optional"}
 		in.DispatchIdempotencyToken = []string{"", "x", "y"}[g.r.IntN(3)]
-		return cmd(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: &in, Eval: true})
+		return cmd(&structs.JobRegisterCommand{Job: &in, Eval: true})
 	case w < 20:
-		return cmd(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: job.Namespace, JobID: job.ID, Purge: g.chance(25), NoShutdownDelay: g.chance(30)})
+		return cmd(&structs.JobDeregisterCommand{Namespace: job.Namespace, JobID: job.ID, Purge: g.chance(25), NoShutdownDelay: g.chance(30)})
 	case w < 38:
 		if p := g.plan(); p != nil {
-			return cmd(structs.CmdPlan, p)
+			return cmd(p)
 		}
 	case w < 46:
 		c := &structs.PlansCommand{}
@@ -371,37 +376,37 @@ func (g *generator) one() structs.Command {
 			}
 		}
 		if len(c.Entries) > 0 {
-			return cmd(structs.CmdPlans, c)
+			return cmd(c)
 		}
 	case w < 54:
-		return cmd(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: g.node(g.r.IntN(8)), Unregister: g.chance(3)})
+		return cmd(&structs.NodeRegisterCommand{Node: g.node(g.r.IntN(8)), Unregister: g.chance(3)})
 	case w < 62:
 		st := []structs.NodeStatus{structs.NodeReady, structs.NodeReady, structs.NodeReady, structs.NodeDown, structs.NodeDisconnected, "odd"}[g.r.IntN(6)]
-		return cmd(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: st, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})
+		return cmd(&structs.NodeStatusCommand{ID: node.ID, Status: st, Event: &structs.NodeEvent{Message: "heartbeat", Subsystem: "Cluster"}})
 	case w < 65:
 		if g.chance(40) {
-			return cmd(structs.CmdNodeTaint, &structs.NodeTaintCommand{ID: node.ID, Add: []structs.Taint{{Key: "t", Value: fmt.Sprint(g.r.IntN(2)), Effect: []string{structs.TaintNoSchedule, structs.TaintNoExecute, "odd"}[g.r.IntN(3)]}}, Remove: []structs.Taint{{Key: "t"}}[:g.r.IntN(2)]})
+			return cmd(&structs.NodeTaintCommand{ID: node.ID, Add: []structs.Taint{{Key: "t", Value: fmt.Sprint(g.r.IntN(2)), Effect: []string{structs.TaintNoSchedule, structs.TaintNoExecute, "odd"}[g.r.IntN(3)]}}, Remove: []structs.Taint{{Key: "t"}}[:g.r.IntN(2)]})
 		}
-		return cmd(structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: node.ID, Eligibility: []structs.Eligibility{structs.NodeEligible, structs.NodeIneligible}[g.r.IntN(2)]})
+		return cmd(&structs.NodeEligibilityCommand{ID: node.ID, Eligibility: []structs.Eligibility{structs.NodeEligible, structs.NodeIneligible}[g.r.IntN(2)]})
 	case w < 68:
 		c := &structs.NodeDrainCommand{ID: node.ID, MarkEligible: g.chance(50), Complete: g.chance(50), Meta: map[string]string{"why": "test"}}
 		if g.chance(50) {
 			c.Strategy = &structs.DrainStrategy{Deadline: time.Duration(g.r.IntN(3)-1) * time.Hour}
 		}
-		return cmd(structs.CmdNodeDrain, c)
+		return cmd(c)
 	case w < 69:
-		return cmd(structs.CmdNodePurge, &structs.NodePurgeCommand{IDs: []structs.NodeID{node.ID}})
+		return cmd(&structs.NodePurgeCommand{IDs: []structs.NodeID{node.ID}})
 	case w < 71:
-		return cmd(structs.CmdNodeEvent, &structs.NodeEventCommand{IDs: []structs.NodeID{node.ID, g.bytes()}, Events: []structs.NodeEvent{{Message: "disk slow", Subsystem: "Storage"}}})
+		return cmd(&structs.NodeEventCommand{IDs: []structs.NodeID{node.ID, g.bytes()}, Events: []structs.NodeEvent{{Message: "disk slow", Subsystem: "Storage"}}})
 	case w < 85:
-		return cmd(structs.CmdAllocObserved, g.observe())
+		return cmd(g.observe())
 	case w < 88:
 		a, _ := pick(g, g.allocs())
 		c := &structs.AllocTransitionCommand{IDs: []structs.AllocID{g.bytes()}, Transition: structs.Transition{Migrate: true}, Trigger: structs.TriggerNodeDrain}
 		if a != nil {
 			c.IDs = append(c.IDs, a.ID)
 		}
-		return cmd(structs.CmdAllocTransition, c)
+		return cmd(c)
 	case w < 91:
 		e := &structs.Evaluation{Namespace: job.Namespace, JobID: job.ID, Type: job.Type, Trigger: structs.TriggerScheduled, WaitUntil: g.now}
 		if old, ok := pick(g, g.evals()); ok && g.chance(50) {
@@ -409,10 +414,10 @@ func (g *generator) one() structs.Command {
 			c.Status = []structs.EvalStatus{structs.EvalPending, structs.EvalFailed, structs.EvalCanceled}[g.r.IntN(3)]
 			e = &c
 		}
-		return cmd(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{e}})
+		return cmd(&structs.EvalUpsertCommand{Evals: []*structs.Evaluation{e}})
 	case w < 92:
 		if e, ok := pick(g, g.evals()); ok {
-			return cmd(structs.CmdEvalDelete, &structs.EvalDeleteCommand{IDs: []structs.EvalID{e.ID}})
+			return cmd(&structs.EvalDeleteCommand{IDs: []structs.EvalID{e.ID}})
 		}
 	case w < 94:
 		n := int64(g.r.IntN(7))
@@ -420,7 +425,7 @@ func (g *generator) one() structs.Command {
 		if g.chance(80) {
 			c.Count = &n
 		}
-		return cmd(structs.CmdScale, c)
+		return cmd(c)
 	case w < 97:
 		child := *g.job()
 		child.ID, child.Type, child.Periodic, child.Parameterized = fmt.Sprintf("job-6/periodic-%d", g.n), structs.JobBatch, nil, nil
@@ -428,15 +433,15 @@ func (g *generator) one() structs.Command {
 		if g.chance(10) {
 			c.Child = nil
 		}
-		return cmd(structs.CmdPeriodicLaunch, c)
+		return cmd(c)
 	case w < 99:
-		return cmd(structs.CmdJobStable, &structs.JobStableCommand{Namespace: job.Namespace, JobID: job.ID, Version: uint64(g.r.IntN(3)), Stable: true})
+		return cmd(&structs.JobStableCommand{Namespace: job.Namespace, JobID: job.ID, Version: uint64(g.r.IntN(3)), Stable: true})
 	case w < 101:
 		c := &structs.JobTagCommand{Namespace: job.Namespace, JobID: job.ID, Name: "golden", Version: uint64(g.r.IntN(3))}
 		if g.chance(70) {
 			c.Tag = &structs.JobVersionTag{Name: "golden"}
 		}
-		return cmd(structs.CmdJobTag, c)
+		return cmd(c)
 	case w < 106:
 		c := &structs.CollectCommand{}
 		for _, a := range g.allocs() {
@@ -462,7 +467,7 @@ func (g *generator) one() structs.Command {
 		for t := range g.snap.Tokens() {
 			c.Tokens = append(c.Tokens, t.Accessor)
 		}
-		return cmd(structs.CmdCollect, c)
+		return cmd(c)
 	}
 	return g.small()
 }
@@ -471,11 +476,11 @@ func (g *generator) one() structs.Command {
 func (g *generator) variable(name string) structs.Command {
 	keys := slices.Collect(g.snap.SealKeys())
 	if len(keys) == 0 || g.chance(4) {
-		return g.command(structs.CmdSealKey, &structs.SealKeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(6))})
+		return g.command(&structs.SealKeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(6))})
 	}
 	switch key, _ := pick(g, keys); {
 	case g.chance(6):
-		return g.command(structs.CmdSealRekey, &structs.SealKeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(12))})
+		return g.command(&structs.SealRekeyCommand{ID: fmt.Sprint("seal-", g.r.IntN(12))})
 	case g.chance(12):
 		keys = slices.DeleteFunc(keys, func(k *structs.SealKey) bool { return k.Active })
 		for v := range g.snap.Variables("*", "") {
@@ -484,7 +489,7 @@ func (g *generator) variable(name string) structs.Command {
 		if free, ok := pick(g, keys); ok && g.chance(80) {
 			key = free
 		}
-		return g.command(structs.CmdSealKeyDelete, &structs.SealKeyDeleteCommand{ID: key.ID})
+		return g.command(&structs.SealKeyDeleteCommand{ID: key.ID})
 	case g.chance(15):
 		c := &structs.VariableResealCommand{KeyID: key.ID}
 		if g.chance(80) {
@@ -500,7 +505,7 @@ func (g *generator) variable(name string) structs.Command {
 			}
 			c.Variables = append(c.Variables, r)
 		}
-		return g.command(structs.CmdVariableReseal, c)
+		return g.command(c)
 	}
 	v := &structs.Variable{Namespace: "default", Path: []string{"a", "a/b", "nomad/jobs", "nomad/jobs/job-1/a", "nomad/no"}[g.r.IntN(5)], Sealed: make([]byte, 1+g.r.IntN(300))}
 	if g.chance(10) {
@@ -516,9 +521,9 @@ func (g *generator) variable(name string) structs.Command {
 		at = old.ModifyIndex
 	}
 	if g.chance(30) {
-		return g.command(structs.CmdVariableDelete, &structs.VariableDeleteCommand{Namespace: v.Namespace, Path: v.Path, CAS: g.chance(50), CASIndex: at})
+		return g.command(&structs.VariableDeleteCommand{Namespace: v.Namespace, Path: v.Path, CAS: g.chance(50), CASIndex: at})
 	}
-	return g.command(structs.CmdVariableSet, &structs.VariableSetCommand{Variable: v, CAS: g.chance(50), CASIndex: at})
+	return g.command(&structs.VariableSetCommand{Variable: v, CAS: g.chance(50), CASIndex: at})
 }
 
 // small makes commands on the small tables.
@@ -536,7 +541,7 @@ func (g *generator) small() structs.Command {
 		if s, ok := pick(g, slices.Collect(g.snap.Services("*"))); ok && g.chance(80) {
 			c.Namespace, c.Service, c.ID = s.Namespace, s.Service, s.ID
 		}
-		return cmd(structs.CmdServiceDelete, c)
+		return cmd(c)
 	case 20, 21:
 		q := &structs.Queue{Path: []string{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
 			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []string{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}
@@ -550,35 +555,35 @@ func (g *generator) small() structs.Command {
 		if g.chance(20) {
 			q.RunningMax, q.RunningUserMax, q.SubmittedMax, q.SubmittedUserMax = g.r.Int64N(4), g.r.Int64N(4), g.r.Int64N(9), g.r.Int64N(9)
 		}
-		return cmd(structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
+		return cmd(&structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
 	case 22:
-		return cmd(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{[]string{"default", "research/nlp/x", "research/nlp/x", "root", "research"}[g.r.IntN(5)]}})
+		return cmd(&structs.QueueDeleteCommand{Paths: []string{[]string{"default", "research/nlp/x", "research/nlp/x", "root", "research"}[g.r.IntN(5)]}})
 	case 23:
 		if g.chance(40) {
-			return cmd(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name, Quota: []string{"q1", "q2", ""}[g.r.IntN(3)]}}})
+			return cmd(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name, Quota: []string{"q1", "q2", ""}[g.r.IntN(3)]}}})
 		}
-		return cmd(structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: []string{"q1", "q2"}[g.r.IntN(2)],
+		return cmd(&structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: []string{"q1", "q2"}[g.r.IntN(2)],
 			Limits: []structs.QuotaLimit{{Region: "global", Hard: structs.Amount{GPUMilli: structs.AmountNoLimit, GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: 64 * g.r.Int64N(40)}}}}}})
 	case 24:
 		if g.chance(60) {
-			return cmd(structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{{ID: fmt.Sprint("r", g.r.IntN(4)), Domain: "default", Start: 1, End: g.now + 1e12,
+			return cmd(&structs.ReserveCommand{Reservations: []*structs.Reservation{{ID: fmt.Sprint("r", g.r.IntN(4)), Domain: "default", Start: 1, End: g.now + 1e12,
 				Amount: &structs.Amount{GPUMilli: 1000}, Queues: []string{"default"}}}})
 		}
-		return cmd(structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{fmt.Sprint("r", g.r.IntN(4))}})
+		return cmd(&structs.UnreserveCommand{IDs: []string{fmt.Sprint("r", g.r.IntN(4))}})
 	case 25:
-		return cmd(structs.CmdQuotaDelete, &structs.QuotaDeleteCommand{Names: []string{[]string{"q1", "q2"}[g.r.IntN(2)]}})
+		return cmd(&structs.QuotaDeleteCommand{Names: []string{[]string{"q1", "q2"}[g.r.IntN(2)]}})
 	case 0, 1:
-		return cmd(structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: name}}})
+		return cmd(&structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: name}}})
 	case 2:
-		return cmd(structs.CmdPoolDelete, &structs.PoolDeleteCommand{Names: []string{name}})
+		return cmd(&structs.PoolDeleteCommand{Names: []string{name}})
 	case 3, 4:
-		return cmd(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name}}})
+		return cmd(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name}}})
 	case 5:
-		return cmd(structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{name}})
+		return cmd(&structs.NamespaceDeleteCommand{Names: []string{name}})
 	case 6:
-		return cmd(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: name, Rules: "namespace \"default\" {}"}}})
+		return cmd(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: name, Rules: "namespace \"default\" {}"}}})
 	case 7:
-		return cmd(structs.CmdPolicyDelete, &structs.PolicyDeleteCommand{Names: []string{name}})
+		return cmd(&structs.PolicyDeleteCommand{Names: []string{name}})
 	case 8, 9:
 		t := &structs.ACLToken{Accessor: g.bytes(), Secret: g.bytes(), Type: structs.TokenClient, Policies: []string{name}, ExpirationTTL: int64(g.r.IntN(2)) * 20e9}
 		if hasRole && g.chance(50) {
@@ -587,19 +592,19 @@ func (g *generator) small() structs.Command {
 		if g.chance(10) {
 			t.Roles = []structs.ACLTokenRole{{ID: g.bytes()}}
 		}
-		return cmd(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}})
+		return cmd(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}})
 	case 10:
 		id := structs.AccessorID(g.bytes())
 		if token != nil {
 			id = token.Accessor
 		}
-		return cmd(structs.CmdTokenDelete, &structs.TokenDeleteCommand{Accessors: []structs.AccessorID{id}})
+		return cmd(&structs.TokenDeleteCommand{Accessors: []structs.AccessorID{id}})
 	case 11:
-		return cmd(structs.CmdACLBootstrap, &structs.ACLBootstrapCommand{Token: &structs.ACLToken{Accessor: g.bytes(), Secret: g.bytes()}, ResetIndex: structs.Index(g.r.IntN(2)) * g.snap.BootstrapIndex()})
+		return cmd(&structs.ACLBootstrapCommand{Token: &structs.ACLToken{Accessor: g.bytes(), Secret: g.bytes()}, ResetIndex: structs.Index(g.r.IntN(2)) * g.snap.BootstrapIndex()})
 	case 12:
-		return cmd(structs.CmdRoleUpsert, &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r-" + name, Policies: []string{name}}}})
+		return cmd(&structs.RoleUpsertCommand{Roles: []*structs.ACLRole{{Name: "r-" + name, Policies: []string{name}}}})
 	case 13:
-		return cmd(structs.CmdRoleDelete, &structs.RoleDeleteCommand{IDs: []structs.RoleID{func() structs.RoleID {
+		return cmd(&structs.RoleDeleteCommand{IDs: []structs.RoleID{func() structs.RoleID {
 			if hasRole {
 				return role.ID
 			}
@@ -610,7 +615,7 @@ func (g *generator) small() structs.Command {
 		if token != nil {
 			t.Accessor = token.Accessor
 		}
-		return cmd(structs.CmdOneTimeUpsert, &structs.OneTimeUpsertCommand{Token: t})
+		return cmd(&structs.OneTimeUpsertCommand{Token: t})
 	case 15:
 		var ids []structs.SecretID
 		for t := range g.snap.OneTimeTokens() {
@@ -619,28 +624,28 @@ func (g *generator) small() structs.Command {
 		if len(ids) == 0 {
 			ids = append(ids, g.bytes())
 		}
-		return cmd(structs.CmdOneTimeDelete, &structs.OneTimeDeleteCommand{Secrets: ids})
+		return cmd(&structs.OneTimeDeleteCommand{Secrets: ids})
 	case 16:
-		return cmd(structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{Algorithm: name}, CAS: g.chance(50), CASIndex: g.snap.SchedulerConfig().ModifyIndex})
+		return cmd(&structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{Algorithm: name}, CAS: g.chance(50), CASIndex: g.snap.SchedulerConfig().ModifyIndex})
 	case 17:
-		return cmd(structs.CmdAutopilotConfig, &structs.AutopilotConfigCommand{Config: &structs.AutopilotConfig{MaxTrailingLogs: 9}, CAS: g.chance(50), CASIndex: 3})
+		return cmd(&structs.AutopilotConfigCommand{Config: &structs.AutopilotConfig{MaxTrailingLogs: 9}, CAS: g.chance(50), CASIndex: 3})
 	case 18:
 		switch g.r.IntN(4) {
 		case 0:
-			return cmd(structs.CmdClusterInit, &structs.ClusterInitCommand{ID: g.bytes()})
+			return cmd(&structs.ClusterInitCommand{ID: g.bytes()})
 		case 1:
-			return cmd(structs.CmdRestored, &structs.RestoredCommand{})
+			return cmd(&structs.RestoredCommand{})
 		case 2:
-			return cmd(structs.CmdAcctCollect, &structs.AcctCollectCommand{Before: g.now - structs.LogTime(g.r.IntN(100))*1e9, Keep: int64(g.r.IntN(4))})
+			return cmd(&structs.AcctCollectCommand{Before: g.now - structs.LogTime(g.r.IntN(100))*1e9, Keep: int64(g.r.IntN(4))})
 		}
-		return cmd(structs.CmdSigningKey, &structs.SigningKeyCommand{Key: &structs.SigningKey{ID: fmt.Sprint("key-", g.r.IntN(20)), Algorithm: "EdDSA", Private: []byte{1}, Public: []byte{2}}})
+		return cmd(&structs.SigningKeyCommand{Key: &structs.SigningKey{ID: fmt.Sprint("key-", g.r.IntN(20)), Algorithm: "EdDSA", Private: []byte{1}, Public: []byte{2}}})
 	}
 	b := &structs.BatchCommand{}
 	for range 1 + g.r.IntN(3) {
 		c := g.next()
-		if c.Type != structs.CmdBatch {
+		if !isA[*structs.BatchCommand](c) {
 			b.Commands = append(b.Commands, c)
 		}
 	}
-	return cmd(structs.CmdBatch, b)
+	return cmd(b)
 }

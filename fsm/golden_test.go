@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -64,23 +66,45 @@ func fill(v reflect.Value, n int) {
 
 // filledCommand has every field of its body set.
 func filledCommand(typ structs.CommandType) structs.Command {
-	cmd := structs.Command{Type: typ, Time: 1_700_000_000_000_000_000, Seed: structs.Seed{1, 2, 3}, By: structs.Submitter{Name: "op", UID: 1000, GID: 1000, Accessor: structs.AccessorID{9}}}
-	if typ == structs.CmdBatch {
-		cmd.Body = &structs.BatchCommand{Commands: []structs.Command{filledCommand(structs.CmdNodeStatus), filledCommand(structs.CmdPlan)}}
+	cmd := structs.Command{Time: 1_700_000_000_000_000_000, Seed: structs.Seed{1, 2, 3}, By: structs.Submitter{Name: "op", UID: 1000, GID: 1000, Accessor: structs.AccessorID{9}}}
+	cmd.Body = commands[typ].empty()
+	if batch, ok := cmd.Body.(*structs.BatchCommand); ok {
+		for _, t := range []structs.CommandType{structs.CommandTypeOf[*structs.NodeStatusCommand](), structs.CommandTypeOf[*structs.PlanEntry]()} {
+			batch.Commands = append(batch.Commands, filledCommand(t))
+		}
 		return cmd
 	}
-	cmd.Body = bodies[typ]()
 	fill(reflect.ValueOf(cmd.Body).Elem(), int(typ))
 	return cmd
 }
 
 func commandTypes() []structs.CommandType {
 	var out []structs.CommandType
-	for t := range bodies {
-		out = append(out, t)
+	for t, row := range commands {
+		if row != nil {
+			out = append(out, structs.CommandType(t))
+		}
 	}
-	slices.Sort(out)
 	return out
+}
+
+// TestEveryCommandHasARow compares the numbers of package structs with the table.
+func TestEveryCommandHasARow(t *testing.T) {
+	source, err := os.ReadFile("../structs/command.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []structs.CommandType
+	for _, m := range regexp.MustCompile(`(?m)^func \(\*\w+\) number\(\) CommandType +{ return (\d+) }$`).FindAllSubmatch(source, -1) {
+		n, err := strconv.ParseUint(string(m[1]), 10, 7)
+		if err != nil {
+			t.Fatalf("number %s: %v", m[1], err)
+		}
+		want = append(want, structs.CommandType(n))
+	}
+	if got := commandTypes(); len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("the table of commands has the numbers %d, package structs gives %d", got, want)
+	}
 }
 
 // TestEveryFieldIsEncoded decodes what it encoded and wants every field back.
@@ -225,13 +249,14 @@ func TestGoldenLog(t *testing.T) {
 func TestEncodeRefuses(t *testing.T) {
 	big := &structs.JobRegisterCommand{Job: &structs.Job{ID: "big", Payload: make([]byte, EntryBytesMax)}}
 	for name, c := range map[string]structs.Command{
-		"too large":    {Type: structs.CmdJobRegister, Body: big},
-		"no body":      {Type: structs.CmdJobRegister},
-		"wrong body":   {Type: structs.CmdNodeStatus, Body: &structs.CollectCommand{}},
-		"wrong type":   {Type: structs.CmdNodeStatus, Body: &structs.PlanEntry{}},
-		"unknown type": {Type: 99, Body: &structs.CollectCommand{}},
-		"nested batch": {Type: structs.CmdBatch, Body: &structs.BatchCommand{Commands: []structs.Command{{Type: structs.CmdBatch, Body: &structs.BatchCommand{}}}}},
-		"nil plan":     {Type: structs.CmdPlans, Body: &structs.PlansCommand{Entries: []*structs.PlanEntry{nil}}},
+		"too large":    {Body: big},
+		"no body":      {},
+		"nil body":     {Body: (*structs.CollectCommand)(nil)},
+		"nil entry":    {Body: (*structs.PlanEntry)(nil)},
+		"nil plans":    {Body: (*structs.PlansCommand)(nil)},
+		"nil batch":    {Body: (*structs.BatchCommand)(nil)},
+		"nested batch": {Body: &structs.BatchCommand{Commands: []structs.Command{{Body: &structs.BatchCommand{}}}}},
+		"nil plan":     {Body: &structs.PlansCommand{Entries: []*structs.PlanEntry{nil}}},
 	} {
 		if _, err := Encode(c); err == nil {
 			t.Errorf("%s: accepted", name)

@@ -11,8 +11,7 @@ import (
 // scalingEventsKept bounds the scaling events of one group.
 const scalingEventsKept = 20
 
-func applyJobRegister(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.JobRegisterCommand)
+func applyJobRegister(x *tx, c *structs.JobRegisterCommand) *structs.Error {
 	if c.Job == nil || c.Job.ID == "" {
 		return structs.Errorf(structs.CodeInvalid, "the command registers no job, or one without an ID")
 	}
@@ -266,8 +265,7 @@ func (x *tx) pruneVersions(k structs.JobKey) {
 	})
 }
 
-func applyJobDeregister(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.JobDeregisterCommand)
+func applyJobDeregister(x *tx, c *structs.JobDeregisterCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	old := x.Jobs.Get(k)
 	if old == nil {
@@ -366,14 +364,12 @@ func (x *tx) editVersion(k structs.JobKey, version uint64, edit func(*structs.Jo
 	return nil
 }
 
-func applyJobStable(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.JobStableCommand)
+func applyJobStable(x *tx, c *structs.JobStableCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	return x.editVersion(k, c.Version, func(j *structs.Job) { j.Stable = c.Stable })
 }
 
-func applyJobTag(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.JobTagCommand)
+func applyJobTag(x *tx, c *structs.JobTagCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	j := x.Jobs.Get(k)
 	if j == nil {
@@ -414,8 +410,7 @@ func applyJobTag(x *tx) *structs.Error {
 	return x.editVersion(k, c.Version, func(j *structs.Job) { j.VersionTag = &tag })
 }
 
-func applyScale(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.ScaleCommand)
+func applyScale(x *tx, c *structs.ScaleCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	j := x.Jobs.Get(k)
 	if j == nil {
@@ -496,8 +491,7 @@ func (x *tx) addScalingEvent(k structs.JobKey, event structs.ScalingEvent) {
 	x.Scaling.Put(&row)
 }
 
-func applyPeriodicLaunch(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.PeriodicLaunchCommand)
+func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	parent := x.Jobs.Get(k)
 	switch {

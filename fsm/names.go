@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-func applyPoolUpsert(x *tx) *structs.Error {
-	for _, p := range x.cmd.Body.(*structs.PoolUpsertCommand).Pools {
+func applyPoolUpsert(x *tx, c *structs.PoolUpsertCommand) *structs.Error {
+	for _, p := range c.Pools {
 		switch {
 		case p == nil || p.Name == "":
 			return structs.Errorf(structs.CodeInvalid, "a node pool needs a name")
@@ -46,8 +46,8 @@ func (x *tx) poolSays(p *structs.NodePool) {
 	}
 }
 
-func applyPoolDelete(x *tx) *structs.Error {
-	for _, name := range x.cmd.Body.(*structs.PoolDeleteCommand).Names {
+func applyPoolDelete(x *tx, c *structs.PoolDeleteCommand) *structs.Error {
+	for _, name := range c.Names {
 		switch {
 		case name == structs.NodePoolAll || name == structs.NodePoolDefault:
 			return structs.Errorf(structs.CodeInvalid, "node pool %q is built in and cannot be deleted", name)
@@ -69,8 +69,8 @@ func applyPoolDelete(x *tx) *structs.Error {
 	return nil
 }
 
-func applyNamespaceUpsert(x *tx) *structs.Error {
-	for _, in := range x.cmd.Body.(*structs.NamespaceUpsertCommand).Namespaces {
+func applyNamespaceUpsert(x *tx, c *structs.NamespaceUpsertCommand) *structs.Error {
+	for _, in := range c.Namespaces {
 		if in == nil || in.Name == "" {
 			return structs.Errorf(structs.CodeInvalid, "a namespace needs a name")
 		}
@@ -87,8 +87,8 @@ func applyNamespaceUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyNamespaceDelete(x *tx) *structs.Error {
-	for _, name := range x.cmd.Body.(*structs.NamespaceDeleteCommand).Names {
+func applyNamespaceDelete(x *tx, c *structs.NamespaceDeleteCommand) *structs.Error {
+	for _, name := range c.Names {
 		switch {
 		case name == structs.NamespaceDefault:
 			return structs.Errorf(structs.CodeInvalid, "the default namespace cannot be deleted")
@@ -121,8 +121,7 @@ func applyNamespaceDelete(x *tx) *structs.Error {
 	return nil
 }
 
-func applySchedulerConfig(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.SchedulerConfigCommand)
+func applySchedulerConfig(x *tx, c *structs.SchedulerConfigCommand) *structs.Error {
 	if c.Config == nil {
 		return structs.Errorf(structs.CodeInvalid, "the command carries no scheduler configuration")
 	}
@@ -143,8 +142,7 @@ func applySchedulerConfig(x *tx) *structs.Error {
 	return nil
 }
 
-func applyAutopilotConfig(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.AutopilotConfigCommand)
+func applyAutopilotConfig(x *tx, c *structs.AutopilotConfigCommand) *structs.Error {
 	if c.Config == nil {
 		return structs.Errorf(structs.CodeInvalid, "the command carries no autopilot configuration")
 	}
@@ -163,19 +161,18 @@ func applyAutopilotConfig(x *tx) *structs.Error {
 }
 
 // applyClusterInit names the cluster, once.
-func applyClusterInit(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.ClusterInitCommand)
+func applyClusterInit(x *tx, c *structs.ClusterInitCommand) *structs.Error {
 	if c.ID.IsZero() {
 		return structs.Errorf(structs.CodeInvalid, "the cluster id is missing")
 	}
 	if x.Meta.Get("") == nil {
-		x.Meta.Put(&structs.ClusterMeta{ID: c.ID, CreateTime: x.time, StateVersion: stateVersion, CreateIndex: x.index})
+		x.Meta.Put(&structs.ClusterMeta{ID: c.ID, CreateTime: x.time, StateVersion: state.Version, CreateIndex: x.index})
 	}
 	return nil
 }
 
 // applyRestored marks a new history: indexes from before it mean nothing any more (D14).
-func applyRestored(x *tx) *structs.Error {
+func applyRestored(x *tx, _ *structs.RestoredCommand) *structs.Error {
 	old := x.Meta.Get("")
 	if old == nil {
 		return structs.Errorf(structs.CodeConflict, "the cluster has no identity yet; nothing can have been restored")
@@ -186,8 +183,7 @@ func applyRestored(x *tx) *structs.Error {
 	return nil
 }
 
-func applySigningKey(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.SigningKeyCommand)
+func applySigningKey(x *tx, c *structs.SigningKeyCommand) *structs.Error {
 	if c.Key == nil || c.Key.ID == "" || len(c.Key.Private) == 0 || len(c.Key.Public) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "a signing key has an id, a private and a public part")
 	}
@@ -221,9 +217,9 @@ func succeed[T any](keys *state.Table[string, T], next *T, end func(*T) bool) {
 }
 
 // applyBatch carries out several commands in one entry: all of them or, if one is refused, none.
-func applyBatch(x *tx) *structs.Error {
-	for i, c := range x.cmd.Body.(*structs.BatchCommand).Commands {
-		if c.Type == structs.CmdBatch {
+func applyBatch(x *tx, batch *structs.BatchCommand) *structs.Error {
+	for i, c := range batch.Commands {
+		if _, nested := c.Body.(*structs.BatchCommand); nested {
 			return structs.Errorf(structs.CodeInvalid, "a batch of commands cannot hold another batch")
 		}
 		if c.Body == nil {
@@ -237,7 +233,7 @@ func applyBatch(x *tx) *structs.Error {
 		}
 		var r structs.Result
 		inner := &tx{
-			Store: x.Store, index: x.index, time: x.time, cmd: &c, result: &r,
+			Store: x.Store, commands: x.commands, index: x.index, time: x.time, cmd: &c, result: &r,
 			touched: x.touched, order: x.order, evals: map[structs.JobKey]structs.EvalID{}, keep: false,
 		}
 		if err := inner.run(); err != nil {

@@ -62,8 +62,7 @@ func nodeNotFound(id structs.NodeID) *structs.Error {
 	return structs.Errorf(structs.CodeNotFound, "node %s does not exist", id)
 }
 
-func applyNodeRegister(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodeRegisterCommand)
+func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	if c.Node == nil || c.Node.ID.IsZero() || c.Node.SecretID.IsZero() {
 		return structs.Errorf(structs.CodeInvalid, "a node registers with an id and a secret")
 	}
@@ -121,8 +120,7 @@ func applyNodeRegister(x *tx) *structs.Error {
 	return nil
 }
 
-func applyNodeStatus(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodeStatusCommand)
+func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 	old := x.Nodes.Get(c.ID)
 	if old == nil {
 		return nodeNotFound(c.ID)
@@ -179,8 +177,7 @@ func (x *tx) systemEvals(n *structs.Node) {
 	}
 }
 
-func applyNodeEligibility(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodeEligibilityCommand)
+func applyNodeEligibility(x *tx, c *structs.NodeEligibilityCommand) *structs.Error {
 	old := x.Nodes.Get(c.ID)
 	switch {
 	case old == nil:
@@ -207,8 +204,7 @@ func applyNodeEligibility(x *tx) *structs.Error {
 //
 //	not draining --Strategy--> draining --nil, Complete--> not draining ("complete")
 //	                                    \--nil-----------> not draining ("canceled")
-func applyNodeDrain(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodeDrainCommand)
+func applyNodeDrain(x *tx, c *structs.NodeDrainCommand) *structs.Error {
 	old := x.Nodes.Get(c.ID)
 	if old == nil {
 		return nodeNotFound(c.ID)
@@ -267,8 +263,7 @@ func applyNodeDrain(x *tx) *structs.Error {
 }
 
 // applyNodeTaint sets and takes off taints. What has to leave the node leaves by a service of the leader.
-func applyNodeTaint(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodeTaintCommand)
+func applyNodeTaint(x *tx, c *structs.NodeTaintCommand) *structs.Error {
 	old := x.Nodes.Get(c.ID)
 	if old == nil {
 		return nodeNotFound(c.ID)
@@ -290,8 +285,7 @@ func applyNodeTaint(x *tx) *structs.Error {
 	return nil
 }
 
-func applyNodeEvent(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodeEventCommand)
+func applyNodeEvent(x *tx, c *structs.NodeEventCommand) *structs.Error {
 	if len(c.Events) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "the command carries no node event")
 	}
@@ -309,8 +303,7 @@ func applyNodeEvent(x *tx) *structs.Error {
 	return nil
 }
 
-func applyNodePurge(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.NodePurgeCommand)
+func applyNodePurge(x *tx, c *structs.NodePurgeCommand) *structs.Error {
 	for _, id := range c.IDs {
 		n := x.Nodes.Get(id)
 		if n == nil {

@@ -11,10 +11,10 @@ import (
 func TestOvercommitFollowsThePool(t *testing.T) {
 	f := New(Options{})
 	index := structs.Index(0)
-	apply := func(typ structs.CommandType, body any) structs.Result {
+	apply := func(body structs.CommandBody) structs.Result {
 		t.Helper()
 		index++
-		data, err := Encode(structs.Command{Type: typ, Time: structs.LogTime(index), Seed: structs.Seed{byte(index)}, Body: body})
+		data, err := Encode(structs.Command{Time: structs.LogTime(index), Seed: structs.Seed{byte(index)}, Body: body})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,22 +24,22 @@ func TestOvercommitFollowsThePool(t *testing.T) {
 	node := func(b byte, over int64) *structs.Node {
 		return &structs.Node{ID: structs.NodeID{b}, SecretID: structs.SecretID{b}, Pool: "p", Overcommit: structs.Overcommit{Memory: over}}
 	}
-	apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node(1, 900)})
+	apply(&structs.NodeRegisterCommand{Node: node(1, 900)})
 	if n := f.Snapshot().NodeByID(structs.NodeID{1}); n.Overcommit.Memory != 0 {
 		t.Errorf("a node gave itself an overcommit of %d %%", n.Overcommit.Memory)
 	}
 	before := f.Snapshot().NodeByID(structs.NodeID{1}).Epoch
-	apply(structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "p", Overcommit: structs.Overcommit{CPU: 150, Memory: 120}}}})
+	apply(&structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "p", Overcommit: structs.Overcommit{CPU: 150, Memory: 120}}}})
 	n := f.Snapshot().NodeByID(structs.NodeID{1})
 	if n.Overcommit != (structs.Overcommit{CPU: 150, Memory: 120}) || n.Epoch <= before {
 		t.Errorf("the pool's ratio reached the node as %+v, epoch %d after %d", n.Overcommit, n.Epoch, before)
 	}
-	apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node(2, 0)})
+	apply(&structs.NodeRegisterCommand{Node: node(2, 0)})
 	if n := f.Snapshot().NodeByID(structs.NodeID{2}); n.Overcommit.CPU != 150 {
 		t.Errorf("a node that joined later has %+v", n.Overcommit)
 	}
 	for _, pct := range []int64{9, 1001, -5} {
-		if res := apply(structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "p", Overcommit: structs.Overcommit{CPU: pct}}}}); res.Err == nil {
+		if res := apply(&structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "p", Overcommit: structs.Overcommit{CPU: pct}}}}); res.Err == nil {
 			t.Errorf("an overcommit of %d %% was accepted", pct)
 		}
 	}

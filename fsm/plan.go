@@ -6,15 +6,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-func applyPlan(x *tx) *structs.Error {
-	p, err := x.plan(x.cmd.Body.(*structs.PlanEntry))
+func applyPlan(x *tx, c *structs.PlanEntry) *structs.Error {
+	p, err := x.plan(c)
 	x.result.Plan = p
 	return err
 }
 
 // applyPlans carries out several plans; each answers for itself, and a later one sees what an earlier one changed.
-func applyPlans(x *tx) *structs.Error {
-	for _, e := range x.cmd.Body.(*structs.PlansCommand).Entries {
+func applyPlans(x *tx, c *structs.PlansCommand) *structs.Error {
+	for _, e := range c.Entries {
 		p, err := x.plan(e)
 		if err != nil {
 			p = &structs.PlanResult{Index: x.index, Accepted: make([]bool, len(e.Parts)), Refused: err.Msg}

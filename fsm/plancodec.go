@@ -98,8 +98,11 @@ func (w *planWriter) instance(s string) {
 	w.name(s)
 }
 
-// appendPlan writes the body of a CmdPlan.
-func appendPlan(b []byte, p *structs.PlanEntry) []byte {
+// appendPlan writes a PlanEntry after b.
+func appendPlan(b []byte, p *structs.PlanEntry) ([]byte, error) {
+	if p == nil {
+		return nil, structs.Errorf(structs.CodeInternal, "a plan entry is missing")
+	}
 	h := planHeader{
 		Namespace: p.Namespace, JobID: p.JobID, JobVersion: p.JobVersion, JobCreate: p.JobCreate, EvalID: p.EvalID,
 		SnapshotIndex: p.SnapshotIndex, Groups: p.Groups, Evals: p.Evals, Workload: p.Workload, LinkNext: p.LinkNext,
@@ -136,7 +139,36 @@ func appendPlan(b []byte, p *structs.PlanEntry) []byte {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
 	}
-	return append(b, w.b...)
+	return append(b, w.b...), nil
+}
+
+// appendPlans writes the entries of a PlansCommand, each packed by appendPlan.
+func appendPlans(b []byte, c *structs.PlansCommand) ([]byte, error) {
+	var p parts
+	for _, e := range c.Entries {
+		raw, err := appendPlan(nil, e)
+		if err != nil {
+			return nil, err
+		}
+		p.Parts = append(p.Parts, raw)
+	}
+	return pack.Append(b, &p), nil
+}
+
+// decodePlans reads what appendPlans wrote.
+func decodePlans(b []byte, c *structs.PlansCommand) error {
+	var p parts
+	if err := pack.Decode(b, &p); err != nil {
+		return err
+	}
+	for _, raw := range p.Parts {
+		e := new(structs.PlanEntry)
+		if err := decodePlan(raw, e); err != nil {
+			return err
+		}
+		c.Entries = append(c.Entries, e)
+	}
+	return nil
 }
 
 func (w *planWriter) place(p *structs.PlanPlace) {

@@ -82,7 +82,7 @@ func TestProperties(t *testing.T) {
 			t.Errorf("never happened: %s", o)
 		}
 	}
-	for typ := range bodies {
+	for _, typ := range commandTypes() {
 		if r.seen[fmt.Sprintf("command %d carried out", typ)] == 0 {
 			t.Errorf("never carried out: command type %d", typ)
 		}
@@ -108,9 +108,9 @@ func (r *run) log(length int) {
 		data, err := Encode(cmd)
 		r.check(err == nil, "encode: %v", err)
 		back, err := Decode(data)
-		r.check(err == nil && back.Type == cmd.Type && back.Seed == cmd.Seed, "decode: %v", err)
+		r.check(err == nil && back.Type() == cmd.Type() && back.Seed == cmd.Seed, "decode: %v", err)
 		again, err := Encode(back)
-		r.check(err == nil && bytes.Equal(again, data), "encoding of command type %d is not stable", cmd.Type)
+		r.check(err == nil && bytes.Equal(again, data), "encoding of command type %d is not stable", cmd.Type())
 		index += structs.Index(1 + g.r.IntN(2))
 		before := a.Snapshot()
 		e := Entry{Index: index, Data: data}
@@ -276,11 +276,11 @@ func (r *run) whole(f *FSM) {
 func (r *run) services(after *state.Snapshot, cmd structs.Command, d structs.Delta) {
 	for _, c := range d.Services {
 		switch {
-		case c.After == nil && cmd.Type == structs.CmdServiceDelete:
+		case c.After == nil && isA[*structs.ServiceDeleteCommand](cmd):
 			r.saw("service deleted")
-		case c.After == nil && cmd.Type != structs.CmdAllocObserved && cmd.Type != structs.CmdBatch:
+		case c.After == nil && !isA[*structs.AllocObservedCommand](cmd) && !isA[*structs.BatchCommand](cmd):
 			a := after.AllocByID(c.Before.AllocID)
-			r.check(a == nil || !a.Serves(), "command %d removed service %s of an allocation that serves", cmd.Type, c.Before.ID)
+			r.check(a == nil || !a.Serves(), "command %d removed service %s of an allocation that serves", cmd.Type(), c.Before.ID)
 			r.saw("services of another ended")
 		case c.After == nil:
 		case c.Before == nil:
@@ -369,8 +369,8 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	}
 	if res.Err != nil {
 		r.saw("command refused")
-		r.saw(fmt.Sprintf("command %d refused", cmd.Type))
-		if cmd.Type == structs.CmdBatch {
+		r.saw(fmt.Sprintf("command %d refused", cmd.Type()))
+		if isA[*structs.BatchCommand](cmd) {
 			r.saw("batch refused")
 		}
 		if res.Err.Code == structs.CodeDenied {
@@ -381,10 +381,10 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 		}
 		r.saw("entry rolled back")
 		ha, hb := after.Hash(), before.Hash()
-		r.check(changed == 0 && (ha == hb || after.Time() != before.Time()), "command type %d was refused (%s) and changed something", cmd.Type, res.Err.Msg)
+		r.check(changed == 0 && (ha == hb || after.Time() != before.Time()), "command type %d was refused (%s) and changed something", cmd.Type(), res.Err.Msg)
 		return
 	}
-	r.saw(fmt.Sprintf("command %d carried out", cmd.Type))
+	r.saw(fmt.Sprintf("command %d carried out", cmd.Type()))
 	r.check(res.Index == after.Index() && after.Time() >= before.Time(), "index or time")
 	r.allocs(after, cmd, d)
 	r.accounting(before, after, cmd, res, d)
@@ -399,7 +399,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 			if c.After.StatusDesc == "job purged" {
 				r.saw("eval canceled by purge")
 			}
-			if c.After.Trigger == structs.TriggerNodeUpdate && c.After.Type == structs.JobSystem && c.Before == nil && cmd.Type == structs.CmdNodeStatus {
+			if c.After.Trigger == structs.TriggerNodeUpdate && c.After.Type == structs.JobSystem && c.Before == nil && isA[*structs.NodeStatusCommand](cmd) {
 				r.saw("system job woken by node")
 			}
 		}
@@ -429,7 +429,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 		}
 	}
 	for _, c := range d.Nodes {
-		if c.Before != nil && c.After != nil && cmd.Type == structs.CmdNodeRegister {
+		if c.Before != nil && c.After != nil && isA[*structs.NodeRegisterCommand](cmd) {
 			r.check(c.After.Status == c.Before.Status && c.After.Eligibility == c.Before.Eligibility && reflect.DeepEqual(c.After.Drain, c.Before.Drain), "a registration changed what the server owns")
 		}
 		if c.Before == nil {
@@ -535,7 +535,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		if a == nil {
 			r.saw("alloc collected")
 			// Within a batch it may end and be collected in one entry.
-			r.check(b.ClientTerminal() || cmd.Type == structs.CmdBatch, "allocation %s was deleted while %s by command type %d", b.ID, b.Client, cmd.Type)
+			r.check(b.ClientTerminal() || isA[*structs.BatchCommand](cmd), "allocation %s was deleted while %s by command type %d", b.ID, b.Client, cmd.Type())
 			continue
 		}
 		r.check(a.ModifyIndex == d.Index && a.Job != nil, "allocation %s: modify index %d at %d, job %v", a.ID, a.ModifyIndex, d.Index, a.Job != nil)
@@ -545,8 +545,8 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		r.check(!b.ClientTerminal() || a.Client == b.Client, "allocation %s ended as %s and became %s", a.ID, b.Client, a.Client)
 		r.check(!b.ServerTerminal() || a.ServerTerminal(), "allocation %s was stopped and is to run", a.ID)
 		restart := a.Desired == structs.DesiredStop && b.Desired == structs.DesiredRun && (strings.HasPrefix(a.DesiredDesc, descMember) || a.DesiredDesc == descSpareBack)
-		switch cmd.Type {
-		case structs.CmdAllocObserved: // only the agent's fields
+		switch cmd.Body.(type) {
+		case *structs.AllocObservedCommand: // only the agent's fields
 			x := *a
 			if restart { // its gang lost another member
 				x.Desired, x.DesiredDesc, x.AllocIndex, x.Asked, x.Transition = b.Desired, b.DesiredDesc, b.AllocIndex, b.Asked, b.Transition
@@ -557,11 +557,11 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 			if a.Client == structs.ClientFailed {
 				r.saw("alloc failed")
 			}
-		case structs.CmdBatch: // any of the others
-		case structs.CmdNodePurge, structs.CmdNodeRegister:
+		case *structs.BatchCommand: // any of the others
+		case *structs.NodePurgeCommand, *structs.NodeRegisterCommand:
 			r.check(a.Client == structs.ClientLost || restart, "a purge made %s %s", a.ID, a.Client)
 			r.saw("alloc lost by purge")
-		case structs.CmdPlan, structs.CmdPlans:
+		case *structs.PlanEntry, *structs.PlansCommand:
 			if a.Client != b.Client {
 				r.check(a.Client == structs.ClientLost || a.Client == structs.ClientUnknown, "a plan made %s %s", a.ID, a.Client)
 				r.saw("alloc lost by plan")
@@ -578,7 +578,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 				r.saw("alloc preempted")
 			}
 		default:
-			r.check(a.Client == b.Client, "command type %d changed the observed status of %s", cmd.Type, a.ID)
+			r.check(a.Client == b.Client, "command type %d changed the observed status of %s", cmd.Type(), a.ID)
 		}
 	}
 }

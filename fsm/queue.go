@@ -9,8 +9,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-func applyQueueUpsert(x *tx) *structs.Error {
-	for _, in := range x.cmd.Body.(*structs.QueueUpsertCommand).Queues {
+func applyQueueUpsert(x *tx, c *structs.QueueUpsertCommand) *structs.Error {
+	for _, in := range c.Queues {
 		if in == nil {
 			return structs.Errorf(structs.CodeInvalid, "the command carries a queue that is nothing")
 		}
@@ -42,8 +42,8 @@ func applyQueueUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyQueueDelete(x *tx) *structs.Error {
-	for _, path := range x.cmd.Body.(*structs.QueueDeleteCommand).Paths {
+func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
+	for _, path := range c.Paths {
 		q := x.Queues.Get(path)
 		if q == nil {
 			return structs.Errorf(structs.CodeNotFound, "queue %q not found", path)
@@ -74,8 +74,8 @@ func applyQueueDelete(x *tx) *structs.Error {
 	return nil
 }
 
-func applyQuotaUpsert(x *tx) *structs.Error {
-	for _, in := range x.cmd.Body.(*structs.QuotaUpsertCommand).Quotas {
+func applyQuotaUpsert(x *tx, c *structs.QuotaUpsertCommand) *structs.Error {
+	for _, in := range c.Quotas {
 		if in == nil || in.Name == "" {
 			return structs.Errorf(structs.CodeInvalid, "a quota needs a name")
 		}
@@ -90,8 +90,8 @@ func applyQuotaUpsert(x *tx) *structs.Error {
 	return nil
 }
 
-func applyQuotaDelete(x *tx) *structs.Error {
-	for _, name := range x.cmd.Body.(*structs.QuotaDeleteCommand).Names {
+func applyQuotaDelete(x *tx, c *structs.QuotaDeleteCommand) *structs.Error {
+	for _, name := range c.Names {
 		if x.Quotas.Get(name) == nil {
 			return structs.Errorf(structs.CodeNotFound, "quota %q not found", name)
 		}

@@ -16,7 +16,7 @@ func cpu(mhz int64) *structs.Amount {
 
 func (c *cluster) queues(qs ...*structs.Queue) {
 	c.tb.Helper()
-	c.apply(structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: qs})
+	c.apply(&structs.QueueUpsertCommand{Queues: qs})
 }
 
 // in registers the job in a queue and gives its evaluation.
@@ -29,41 +29,43 @@ func (c *cluster) in(queue string, count int) structs.EvalID {
 
 func TestQueueObjects(t *testing.T) {
 	c := newCluster(t, 1)
-	upsert := func(q structs.Queue) any { return &structs.QueueUpsertCommand{Queues: []*structs.Queue{&q}} }
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a/b"}), `parent "a" does not exist`)
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "default/x"}), "cannot have children")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a b"}), "only letters")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "root/a"}), "named without it")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Order: "best"}), `order "best"`, "fcfs")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Guarantee: &structs.Amount{CPU: 2}, Limit: cpu(1)}), "exceeds the limit of cpu by 1")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Billing: &structs.Billing{}}), "every weight is 0")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", Billing: &structs.Billing{GPU: -1}}), "weight of gpu is not between 0 and 1000")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", UserWeights: map[string]int64{"ada": 0}}), `weight 0 of user "ada"`)
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", PreemptDelta: 101}), "preempt_priority_delta 101")
-	c.refused(structs.CmdQueueUpsert, upsert(structs.Queue{Path: "a", AgingMax: -1}), "aging_max -1")
+	upsert := func(q structs.Queue) structs.CommandBody {
+		return &structs.QueueUpsertCommand{Queues: []*structs.Queue{&q}}
+	}
+	c.refused(upsert(structs.Queue{Path: "a/b"}), `parent "a" does not exist`)
+	c.refused(upsert(structs.Queue{Path: "default/x"}), "cannot have children")
+	c.refused(upsert(structs.Queue{Path: "a b"}), "only letters")
+	c.refused(upsert(structs.Queue{Path: "root/a"}), "named without it")
+	c.refused(upsert(structs.Queue{Path: "a", Order: "best"}), `order "best"`, "fcfs")
+	c.refused(upsert(structs.Queue{Path: "a", Guarantee: &structs.Amount{CPU: 2}, Limit: cpu(1)}), "exceeds the limit of cpu by 1")
+	c.refused(upsert(structs.Queue{Path: "a", Billing: &structs.Billing{}}), "every weight is 0")
+	c.refused(upsert(structs.Queue{Path: "a", Billing: &structs.Billing{GPU: -1}}), "weight of gpu is not between 0 and 1000")
+	c.refused(upsert(structs.Queue{Path: "a", UserWeights: map[string]int64{"ada": 0}}), `weight 0 of user "ada"`)
+	c.refused(upsert(structs.Queue{Path: "a", PreemptDelta: 101}), "preempt_priority_delta 101")
+	c.refused(upsert(structs.Queue{Path: "a", AgingMax: -1}), "aging_max -1")
 	c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b", AllowedUsers: []string{"ada"}})
-	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
-	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"b"}}, "not found")
+	c.refused(&structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
+	c.refused(&structs.QueueDeleteCommand{Paths: []string{"b"}}, "not found")
 
 	j := service("1", 1)
 	j.Queue = "nowhere"
-	reg := func() any { return &structs.JobRegisterCommand{Job: j, Eval: true} }
-	c.refused(structs.CmdJobRegister, reg(), "nonexistent queue")
+	reg := func() structs.CommandBody { return &structs.JobRegisterCommand{Job: j, Eval: true} }
+	c.refused(reg(), "nonexistent queue")
 	j.Queue = "root"
-	c.refused(structs.CmdJobRegister, reg(), "no jobs of its own")
+	c.refused(reg(), "no jobs of its own")
 	j.Queue = "a/b"
-	c.refused(structs.CmdJobRegister, reg(), "may not use queue")
+	c.refused(reg(), "may not use queue")
 	j.Queue = "a"
 	c.register(j)
-	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
-	c.apply(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a/b"}})
-	c.refused(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{"a"}}, "jobs that are not dead", "web")
+	c.refused(&structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
+	c.apply(&structs.QueueDeleteCommand{Paths: []string{"a/b"}})
+	c.refused(&structs.QueueDeleteCommand{Paths: []string{"a"}}, "jobs that are not dead", "web")
 	c.queues(&structs.Queue{Path: "a", SubmittedMax: 1})
 	c.register(j) // the same job again is no further one
 	k := *j
 	k.ID = "second"
-	c.refused(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: &k, Eval: true}, "has 1 jobs and may have 1", "submitted_max")
-	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web", Purge: true})
+	c.refused(&structs.JobRegisterCommand{Job: &k, Eval: true}, "has 1 jobs and may have 1", "submitted_max")
+	c.apply(&structs.JobDeregisterCommand{Namespace: "default", JobID: "web", Purge: true})
 	c.register(&k)
 }
 
@@ -78,9 +80,9 @@ func TestLimitsInApply(t *testing.T) {
 		},
 		`quota "q" would be exceeded in cpu`: func(c *cluster) {
 			c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b"})
-			c.apply(structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "q", Limits: []structs.QuotaLimit{{Region: "global", Hard: *cpu(25)}}}}})
-			c.apply(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "q"}}})
-			c.refused(structs.CmdQuotaDelete, &structs.QuotaDeleteCommand{Names: []string{"q"}}, "in use by namespace")
+			c.apply(&structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "q", Limits: []structs.QuotaLimit{{Region: "global", Hard: *cpu(25)}}}}})
+			c.apply(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "q"}}})
+			c.refused(&structs.QuotaDeleteCommand{Names: []string{"q"}}, "in use by namespace")
 		},
 	} {
 		c := newCluster(t, 3)
@@ -88,7 +90,7 @@ func TestLimitsInApply(t *testing.T) {
 		eval := c.in("a/b", 3) // 3 x 10 MHz
 		p := c.planFor("web", eval, 0, 3)
 		p.QueueEpoch = c.f.Snapshot().QueueByPath("a/b").Epoch
-		res := c.apply(structs.CmdPlan, p).Plan
+		res := c.apply(p).Plan
 		if !res.Accepted[0] || !res.Accepted[1] || res.Accepted[2] || !strings.Contains(res.Refused, name) {
 			t.Errorf("%s: %+v", name, res)
 		}
@@ -109,7 +111,7 @@ func TestLimitsInApply(t *testing.T) {
 	p := c.planFor("web", eval, 0, 1)
 	p.QueueEpoch = c.f.Snapshot().QueueByPath("a").Epoch
 	c.queues(&structs.Queue{Path: "a", Weight: 2})
-	if res := c.apply(structs.CmdPlan, p).Plan; res.Accepted[0] || !strings.Contains(res.Refused, `queue "a" is at epoch`) {
+	if res := c.apply(p).Plan; res.Accepted[0] || !strings.Contains(res.Refused, `queue "a" is at epoch`) {
 		t.Errorf("a plan by old settings: %+v", res)
 	}
 }
@@ -121,7 +123,7 @@ func TestBilling(t *testing.T) {
 	eval := c.in("a/b", 2) // 2 x 10 MHz, 10 MiB
 	p := c.planFor("web", eval, 0, 2)
 	p.QueueEpoch = c.f.Snapshot().QueueByPath("a/b").Epoch
-	c.apply(structs.CmdPlan, p)
+	c.apply(p)
 	billed := func(want int64, at string) {
 		t.Helper()
 		for _, path := range []string{structs.QueueRoot, "a", "a/b"} {
@@ -142,7 +144,7 @@ func TestBilling(t *testing.T) {
 	billed(0, "without weights")
 	c.queues(&structs.Queue{Path: structs.QueueRoot, Billing: &structs.Billing{CPU: 3e6}})
 	billed(60, "the root's weights")
-	c.apply(structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{structs.QueueRoot}})
+	c.apply(&structs.QueueDeleteCommand{Paths: []string{structs.QueueRoot}})
 	billed(0, "the root deleted")
 }
 
@@ -179,16 +181,16 @@ func TestReservations(t *testing.T) {
 	} {
 		r := ok
 		edit(&r)
-		c.refused(structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{&r}}, why)
+		c.refused(&structs.ReserveCommand{Reservations: []*structs.Reservation{&r}}, why)
 	}
-	c.apply(structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{&ok}})
-	c.apply(structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{"maint"}})
+	c.apply(&structs.ReserveCommand{Reservations: []*structs.Reservation{&ok}})
+	c.apply(&structs.UnreserveCommand{IDs: []string{"maint"}})
 
 	// That of a job is written with a plan, stays as it is while it says the same, and goes with the job's place.
 	res := c.register(service("1", 1))
 	id := structs.ReservationID(key)
 	promise := func(start structs.LogTime) *structs.Reservation {
-		c.apply(structs.CmdPlan, &structs.PlanEntry{Namespace: "default", JobID: "web", EvalID: res.EvalID, SnapshotIndex: c.f.Snapshot().Index(),
+		c.apply(&structs.PlanEntry{Namespace: "default", JobID: "web", EvalID: res.EvalID, SnapshotIndex: c.f.Snapshot().Index(),
 			Reservation: &structs.Reservation{Domain: "default", Start: start, Basis: structs.ReserveLimit}})
 		return c.f.Snapshot().Reservation(id)
 	}
@@ -202,13 +204,13 @@ func TestReservations(t *testing.T) {
 	if moved := promise(now + 6); moved.Start != now+6 || moved.CreateIndex != first.CreateIndex {
 		t.Errorf("moved to %+v", moved)
 	}
-	c.refused(structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{id}}, "not an operator's")
+	c.refused(&structs.UnreserveCommand{IDs: []string{id}}, "not an operator's")
 	c.placeAll(res.EvalID, 0, 1)
 	if c.f.Snapshot().Reservation(id) != nil {
 		t.Error("the reservation outlived the placement")
 	}
 	promise(now + 7)
-	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "web"})
+	c.apply(&structs.JobDeregisterCommand{Namespace: "default", JobID: "web"})
 	if c.f.Snapshot().Reservation(id) != nil {
 		t.Error("the reservation outlived the job")
 	}

@@ -28,7 +28,7 @@ func TestReturned(t *testing.T) {
 			}
 		}
 		p.LinkNext, p.JobCreate = true, c.f.Snapshot().JobByKey(k).CreateIndex
-		if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+		if r := c.apply(p).Plan; !r.Accepted[0] {
 			t.Fatal(r.Refused)
 		}
 		var ids []structs.AllocID
@@ -42,7 +42,7 @@ func TestReturned(t *testing.T) {
 		for _, id := range ids {
 			ups = append(ups, structs.AllocObserved{ID: id, Client: structs.ClientFailed})
 		}
-		c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: ups})
+		c.apply(&structs.AllocObservedCommand{Updates: ups})
 	}
 	ids := place(res.EvalID, 0, "", nil)
 	for n, reason := range []string{structs.RequeueNodeLost, structs.RequeuePreempt} {
@@ -68,7 +68,7 @@ func TestReturned(t *testing.T) {
 	}
 	spent := *w
 	spent.Spent = "returned too often"
-	c.apply(structs.CmdPlan, &structs.PlanEntry{Namespace: k.Namespace, JobID: k.ID, JobVersion: 0, JobCreate: c.f.Snapshot().JobByKey(k).CreateIndex, EvalID: evals[0].ID, Evals: evals, Workload: &spent})
+	c.apply(&structs.PlanEntry{Namespace: k.Namespace, JobID: k.ID, JobVersion: 0, JobCreate: c.f.Snapshot().JobByKey(k).CreateIndex, EvalID: evals[0].ID, Evals: evals, Workload: &spent})
 	got := c.f.Snapshot().JobByKey(k)
 	if got.Status != structs.JobDead || got.StatusDesc != "returned too often" {
 		t.Errorf("the job is %s, %q", got.Status, got.StatusDesc)

@@ -9,8 +9,8 @@ import (
 // reservationsMax bounds the reservations of operators.
 const reservationsMax = 1000
 
-func applyReserve(x *tx) *structs.Error {
-	for _, in := range x.cmd.Body.(*structs.ReserveCommand).Reservations {
+func applyReserve(x *tx, c *structs.ReserveCommand) *structs.Error {
+	for _, in := range c.Reservations {
 		if in == nil {
 			return structs.Errorf(structs.CodeInvalid, "the command carries a reservation that is nothing")
 		}
@@ -59,8 +59,8 @@ func (x *tx) operatorsReserved() (n int) {
 	return n
 }
 
-func applyUnreserve(x *tx) *structs.Error {
-	for _, id := range x.cmd.Body.(*structs.UnreserveCommand).IDs {
+func applyUnreserve(x *tx, c *structs.UnreserveCommand) *structs.Error {
+	for _, id := range c.IDs {
 		r := x.Reserved.Get(id)
 		switch {
 		case r == nil:

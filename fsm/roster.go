@@ -19,8 +19,7 @@ const (
 )
 
 // applyRoster ends the assembly of a gang whose time is over.
-func applyRoster(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.RosterCommand)
+func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 	k := structs.RosterKey{Job: structs.JobKey{Namespace: c.Namespace, ID: c.JobID}, Group: c.Group}
 	r := x.Rosters.Get(k)
 	switch {

@@ -57,19 +57,19 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 	for j := range after.Jobs("", "") {
 		was := before.JobByKey(j.Key())
 		for _, tg := range j.Groups {
-			if tg.Gang == nil || cmd.Type == structs.CmdCollect || !j.Placeable() || was == nil || was.SpecIndex != j.SpecIndex {
+			if tg.Gang == nil || isA[*structs.CollectCommand](cmd) || !j.Placeable() || was == nil || was.SpecIndex != j.SpecIndex {
 				continue
 			}
 			n, m := members(before, j, tg), members(after, j, tg)
 			r.spares(after, j, tg, m)
 			r.check(m == 0 || m >= tg.Least() || m >= n && n < tg.Least() && m == n, "gang %s.%s has %d members after command type %d, at least %d are needed; before it had %d",
-				j.Key(), tg.Name, m, cmd.Type, tg.Least(), n)
+				j.Key(), tg.Name, m, cmd.Type(), tg.Least(), n)
 		}
 	}
 	for ro := range after.Rosters() {
 		j := after.JobByKey(structs.JobKey{Namespace: ro.Namespace, ID: ro.JobID})
 		r.check(j != nil, "the roster of %s has no job", ro.JobID)
-		if cmd.Type == structs.CmdCollect {
+		if isA[*structs.CollectCommand](cmd) {
 			continue
 		}
 		for _, m := range ro.Members {
@@ -140,7 +140,7 @@ func TestRendezvousPort(t *testing.T) {
 		ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Node: p.Nodes[place.Node].ID, Index: i})
 	}
 	p.Rosters = []*structs.Roster{ro}
-	if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+	if r := c.apply(p).Plan; !r.Accepted[0] {
 		t.Fatal(r.Refused)
 	}
 	roster := func() *structs.Roster { return c.f.Snapshot().RosterByKey(ro.Key()) }
@@ -152,14 +152,14 @@ func TestRendezvousPort(t *testing.T) {
 	}{
 		{0, 1, 0, 0}, {1, 1, 61001, 0}, {0, 2, 61002, 0}, {0, 1, 70000, 0}, {0, 1, 61003, 61003}, {0, 1, 61004, 61003},
 	} {
-		c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{
+		c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{
 			ID: ro.Members[step.member].Alloc, Client: structs.ClientPending, GangEpoch: step.epoch, GangPort: step.port}}})
 		if got := roster(); got == nil || got.Epoch != 1 || got.Port != step.want {
 			t.Errorf("after %+v the roster is %+v", step, got)
 		}
 	}
 	// A member fails: the port goes with the epoch.
-	c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: ro.Members[1].Alloc, Client: structs.ClientFailed}}})
+	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: ro.Members[1].Alloc, Client: structs.ClientFailed}}})
 	if got := roster(); got.Epoch != 2 || got.Port != 0 {
 		t.Errorf("the next epoch begins with %+v", got)
 	}
@@ -180,7 +180,7 @@ func TestGangLosesAMemberToAPlan(t *testing.T) {
 			ro.Members = append(ro.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place.Index), Index: place.Index, Node: p.Nodes[place.Node].ID})
 		}
 		p.Rosters = []*structs.Roster{ro}
-		if r := c.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+		if r := c.apply(p).Plan; !r.Accepted[0] {
 			t.Fatal(r.Refused)
 		}
 		first, second := ro.Members[0], ro.Members[1]
@@ -195,7 +195,7 @@ func TestGangLosesAMemberToAPlan(t *testing.T) {
 		next := &structs.Roster{Namespace: "default", JobID: "web", Group: ro.Group, Reason: structs.RosterPlaced, Members: []structs.RosterMember{second,
 			{Alloc: structs.DeriveAllocID(p.EvalID, p.SnapshotIndex, ro.Group, place[0].Index), Index: place[0].Index, Node: p.Nodes[place[0].Node].ID}}}
 		p.Rosters = []*structs.Roster{next}
-		if r := c.apply(structs.CmdPlan, p).Plan; r.Accepted[0] != placed || !r.Accepted[1] {
+		if r := c.apply(p).Plan; r.Accepted[0] != placed || !r.Accepted[1] {
 			t.Fatal(r)
 		}
 		s := c.f.Snapshot()
@@ -211,7 +211,7 @@ func TestGangLosesAMemberToAPlan(t *testing.T) {
 func TestGangSaysWhyItEnds(t *testing.T) {
 	report := func(status structs.ClientStatus, desc string, events ...structs.TaskEvent) func(c *cluster, m structs.RosterMember) {
 		return func(c *cluster, m structs.RosterMember) {
-			c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: m.Alloc, Client: status, ClientDesc: desc,
+			c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: m.Alloc, Client: status, ClientDesc: desc,
 				TaskStates: map[string]*structs.TaskState{"b": {Failed: true}, "a": {Failed: status == structs.ClientFailed, Events: events}}}}})
 		}
 	}
@@ -220,7 +220,7 @@ func TestGangSaysWhyItEnds(t *testing.T) {
 			p := c.planFor("web", c.f.Snapshot().AllocByID(m.Alloc).EvalID, 2, 0)
 			stop.ID = m.Alloc
 			p.Parts = []structs.PlanPart{{Stops: []structs.PlanStop{stop}}}
-			c.apply(structs.CmdPlan, p)
+			c.apply(p)
 		}
 	}
 	ended := structs.TaskEvent{Type: "Terminated", ExitCode: 3}
@@ -255,7 +255,7 @@ func TestGangSaysWhyItEnds(t *testing.T) {
 					Node: p.Nodes[place.Node].ID, Name: []string{"n0", "n1"}[i]})
 			}
 			p.Rosters = []*structs.Roster{ro}
-			if r := cl.apply(structs.CmdPlan, p).Plan; !r.Accepted[0] {
+			if r := cl.apply(p).Plan; !r.Accepted[0] {
 				t.Fatal(r.Refused)
 			}
 			if again := cl.f.Snapshot().RosterByKey(ro.Key()).StartedAgain(); again != 0 {

@@ -47,8 +47,7 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 }
 
 // applyServiceDelete removes one registration. If its allocation still offers it, the next report brings it back.
-func applyServiceDelete(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.ServiceDeleteCommand)
+func applyServiceDelete(x *tx, c *structs.ServiceDeleteCommand) *structs.Error {
 	k := structs.ServiceKey{Namespace: c.Namespace, Service: c.Service, ID: c.ID}
 	if x.Services.Get(k) == nil {
 		return structs.Errorf(structs.CodeNotFound, "service registration not found")

@@ -18,7 +18,7 @@ func (c *cluster) report(services ...structs.ServiceRegistration) {
 		}
 		cmd.Updates = append(cmd.Updates, u)
 	}
-	c.apply(structs.CmdAllocObserved, cmd)
+	c.apply(cmd)
 }
 
 func (c *cluster) registered(want int) []*structs.ServiceRegistration {
@@ -59,9 +59,9 @@ func TestServicesFollowReports(t *testing.T) {
 		}
 	}
 	gone := c.registered(2)[0]
-	c.apply(structs.CmdServiceDelete, &structs.ServiceDeleteCommand{Namespace: "default", Service: "api", ID: gone.ID})
+	c.apply(&structs.ServiceDeleteCommand{Namespace: "default", Service: "api", ID: gone.ID})
 	c.registered(1)
-	c.refused(structs.CmdServiceDelete, &structs.ServiceDeleteCommand{Namespace: "default", Service: "api", ID: gone.ID}, "not found")
+	c.refused(&structs.ServiceDeleteCommand{Namespace: "default", Service: "api", ID: gone.ID}, "not found")
 	c.report(api)
 	c.registered(2)
 	c.report() // it offers nothing any more
@@ -80,14 +80,14 @@ func TestServicesEndWithWhatServes(t *testing.T) {
 			for n := range c.f.Snapshot().Nodes() {
 				cmd.IDs = append(cmd.IDs, n.ID)
 			}
-			c.apply(structs.CmdNodePurge, cmd)
+			c.apply(cmd)
 		},
 		"stopped by a plan": func(c *cluster) {
 			p := &structs.PlanEntry{Namespace: "default", JobID: "web"}
 			for _, a := range c.f.Snapshot().AllocsByJob(key) {
 				p.Parts = append(p.Parts, structs.PlanPart{Stops: []structs.PlanStop{{ID: a.ID, Desc: "told to", Desired: structs.DesiredStop}}})
 			}
-			c.apply(structs.CmdPlan, p)
+			c.apply(p)
 			c.report(api) // the agent still sees them run
 		},
 	} {
@@ -122,7 +122,7 @@ func TestServicesThatMakeNoSense(t *testing.T) {
 	as := c.f.Snapshot().AllocsByJob(key)
 	theft := ok
 	theft.ID = "x-" + as[0].ID.String()
-	c.apply(structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: as[1].ID, Client: structs.ClientRunning, Services: []structs.ServiceRegistration{theft}}}})
+	c.apply(&structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: as[1].ID, Client: structs.ClientRunning, Services: []structs.ServiceRegistration{theft}}}})
 	if got := c.registered(1); got[0].AllocID != as[0].ID {
 		t.Error("an allocation took over the registration of another")
 	}

@@ -4,8 +4,7 @@ import "github.com/muster-sched/muster/structs"
 
 // applySuspend makes what runs stand still in its place, or go on. Nothing is decided anew and nothing is given back: agents
 // see the wish at the allocation. Of a suspended job nothing more is placed until it is resumed.
-func applySuspend(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.SuspendCommand)
+func applySuspend(x *tx, c *structs.SuspendCommand) *structs.Error {
 	if !c.Alloc.IsZero() {
 		return x.suspendAlloc(c)
 	}

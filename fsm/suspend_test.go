@@ -53,20 +53,20 @@ func TestSuspend(t *testing.T) {
 	job := func(resume bool) *structs.SuspendCommand {
 		return &structs.SuspendCommand{Namespace: key.Namespace, JobID: key.ID, Resume: resume, Reason: map[bool]string{false: "a leak"}[resume]}
 	}
-	c.refused(structs.CmdSuspend, job(false), "not found")
+	c.refused(job(false), "not found")
 	c.placeAll(c.register(service("1", 2)).EvalID, 0, 2)
-	c.refused(structs.CmdSuspend, job(false), "nothing of job \"web\" runs", "hold it")
-	c.refused(structs.CmdSuspend, job(true), "is not suspended")
+	c.refused(job(false), "nothing of job \"web\" runs", "hold it")
+	c.refused(job(true), "is not suspended")
 	as := c.f.Snapshot().AllocsByJob(key)
 	one := func(resume bool) *structs.SuspendCommand {
 		return &structs.SuspendCommand{Alloc: as[0].ID, Resume: resume}
 	}
-	c.refused(structs.CmdSuspend, one(false), "does not run yet")
-	c.refused(structs.CmdSuspend, &structs.SuspendCommand{Alloc: structs.AllocID{9}}, "Unknown allocation")
+	c.refused(one(false), "does not run yet")
+	c.refused(&structs.SuspendCommand{Alloc: structs.AllocID{9}}, "Unknown allocation")
 	c.observe(structs.ClientRunning)
 
 	before := c.f.Snapshot()
-	res := c.apply(structs.CmdSuspend, job(false))
+	res := c.apply(job(false))
 	s := c.f.Snapshot()
 	if w := s.Workload(key); w.Suspended != s.Time() || w.Held {
 		t.Errorf("queue entry %+v", w)
@@ -82,12 +82,12 @@ func TestSuspend(t *testing.T) {
 	if a, b := before.UsageOf("namespace", "default"), s.UsageOf("namespace", "default"); a.Resources != b.Resources {
 		t.Errorf("it holds %+v, held %+v: what is suspended keeps all", b, a)
 	}
-	c.refused(structs.CmdSuspend, job(false), "suspended already")
-	c.refused(structs.CmdSuspend, one(false), "suspended already")
-	c.refused(structs.CmdSuspend, one(true), "resume the job")
+	c.refused(job(false), "suspended already")
+	c.refused(one(false), "suspended already")
+	c.refused(one(true), "resume the job")
 
 	since := s.Time()
-	c.apply(structs.CmdSuspend, job(true))
+	c.apply(job(true))
 	s = c.f.Snapshot()
 	if w := s.Workload(key); w.Suspended != 0 {
 		t.Errorf("queue entry %+v", w)
@@ -98,14 +98,14 @@ func TestSuspend(t *testing.T) {
 		}
 	}
 
-	c.apply(structs.CmdSuspend, one(false))
+	c.apply(one(false))
 	s = c.f.Snapshot()
 	if s.AllocByID(as[1].ID).Suspended() || !s.AllocByID(as[0].ID).Suspended() || s.Workload(key).Suspended != 0 {
 		t.Error("one allocation was to be suspended, and nothing else")
 	}
-	c.apply(structs.CmdSuspend, &structs.SuspendCommand{Alloc: as[1].ID})
-	c.apply(structs.CmdSuspend, job(false)) // all stand still, but what would come would not
-	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
+	c.apply(&structs.SuspendCommand{Alloc: as[1].ID})
+	c.apply(job(false)) // all stand still, but what would come would not
+	c.apply(&structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
 	if w := c.f.Snapshot().Workload(key); w == nil || w.Suspended != 0 {
 		t.Errorf("stopped, the job is %+v: started again it would wait for somebody to resume it", w)
 	}
@@ -123,19 +123,19 @@ func TestSuspendAgain(t *testing.T) {
 	one := func(resume bool) *structs.SuspendCommand {
 		return &structs.SuspendCommand{Alloc: as[0].ID, Resume: resume}
 	}
-	c.apply(structs.CmdSuspend, job(false))
-	c.apply(structs.CmdSuspend, job(true))
-	c.apply(structs.CmdSuspend, one(false))
-	c.apply(structs.CmdAllocTransition, &structs.AllocTransitionCommand{IDs: []structs.AllocID{as[0].ID}, Transition: structs.Transition{Migrate: true}})
-	c.apply(structs.CmdSuspend, one(true)) // not decided yet: it still runs
-	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
-	c.refused(structs.CmdSuspend, job(false), "has ended or is stopped")
-	c.refused(structs.CmdSuspend, job(true), "has ended or is stopped")
+	c.apply(job(false))
+	c.apply(job(true))
+	c.apply(one(false))
+	c.apply(&structs.AllocTransitionCommand{IDs: []structs.AllocID{as[0].ID}, Transition: structs.Transition{Migrate: true}})
+	c.apply(one(true)) // not decided yet: it still runs
+	c.apply(&structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
+	c.refused(job(false), "has ended or is stopped")
+	c.refused(job(true), "has ended or is stopped")
 	c.observe(structs.ClientComplete)
-	c.refused(structs.CmdSuspend, one(false), "has ended")
+	c.refused(one(false), "has ended")
 
 	cron := service("1", 1)
 	cron.ID, cron.Name, cron.Type, cron.Periodic = "cron", "cron", structs.JobBatch, &structs.Periodic{Enabled: true, Specs: []string{"@hourly"}}
 	c.register(cron)
-	c.refused(structs.CmdSuspend, &structs.SuspendCommand{Namespace: "default", JobID: "cron"}, "only makes other jobs")
+	c.refused(&structs.SuspendCommand{Namespace: "default", JobID: "cron"}, "only makes other jobs")
 }

@@ -3,8 +3,7 @@ package fsm
 import "github.com/muster-sched/muster/structs"
 
 // applyVariableSet writes a variable. A check-and-set that fails changes nothing and is no error: Swapped stays false.
-func applyVariableSet(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.VariableSetCommand)
+func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 	if c.Variable == nil || len(c.Variable.Sealed) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "a variable needs items")
 	}
@@ -40,8 +39,7 @@ func applyVariableSet(x *tx) *structs.Error {
 }
 
 // applyVariableDelete deletes a variable, if there is one.
-func applyVariableDelete(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.VariableDeleteCommand)
+func applyVariableDelete(x *tx, c *structs.VariableDeleteCommand) *structs.Error {
 	k := structs.VariableKey{Namespace: c.Namespace, Path: c.Path}
 	old := x.Variables.Get(k)
 	var at structs.Index
@@ -58,18 +56,24 @@ func applyVariableDelete(x *tx) *structs.Error {
 	return nil
 }
 
-// applySealKey names a key for variables; the one before it stays for what it sealed. CmdSealRekey also retires every
-// earlier key: nothing more is sealed with it, and the leader seals anew what is.
-func applySealKey(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.SealKeyCommand)
-	if c.ID == "" {
+// applySealKey names a new active key for variables. Earlier keys stay for what they sealed.
+func applySealKey(x *tx, c *structs.SealKeyCommand) *structs.Error {
+	return x.activateSealKey(c.ID, false)
+}
+
+// applySealRekey also retires every earlier key: nothing more is sealed with it, and the leader seals again what is.
+func applySealRekey(x *tx, c *structs.SealRekeyCommand) *structs.Error {
+	return x.activateSealKey(c.ID, true)
+}
+
+func (x *tx) activateSealKey(id string, retire bool) *structs.Error {
+	if id == "" {
 		return structs.Errorf(structs.CodeInvalid, "a key for variables needs a name")
 	}
-	if x.SealKeys.Get(c.ID) != nil {
-		return structs.Errorf(structs.CodeConflict, "the key %q for variables exists", c.ID)
+	if x.SealKeys.Get(id) != nil {
+		return structs.Errorf(structs.CodeConflict, "the key %q for variables exists", id)
 	}
-	retire := x.cmd.Type == structs.CmdSealRekey
-	succeed(x.SealKeys, &structs.SealKey{ID: c.ID, Active: true, CreateTime: x.time, CreateIndex: x.index, ModifyIndex: x.index}, func(k *structs.SealKey) bool {
+	succeed(x.SealKeys, &structs.SealKey{ID: id, Active: true, CreateTime: x.time, CreateIndex: x.index, ModifyIndex: x.index}, func(k *structs.SealKey) bool {
 		changes := k.Active || retire && !k.Retired
 		k.Active, k.Retired, k.ModifyIndex = false, k.Retired || retire, x.index
 		return changes
@@ -78,27 +82,25 @@ func applySealKey(x *tx) *structs.Error {
 }
 
 // applySealKeyDelete forgets a key that nothing needs.
-func applySealKeyDelete(x *tx) *structs.Error {
-	id := x.cmd.Body.(*structs.SealKeyDeleteCommand).ID
-	k := x.SealKeys.Get(id)
+func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
+	k := x.SealKeys.Get(c.ID)
 	switch {
 	case k == nil:
-		return structs.Errorf(structs.CodeNotFound, "there is no key %q for variables", id)
+		return structs.Errorf(structs.CodeNotFound, "there is no key %q for variables", c.ID)
 	case k.Active:
-		return structs.Errorf(structs.CodeConflict, "the key %q is the active one and cannot be removed; rotate first", id)
+		return structs.Errorf(structs.CodeConflict, "the key %q is the active one and cannot be removed; rotate first", c.ID)
 	}
 	for v := range x.Variables.All() {
-		if v.KeyID == id {
-			return structs.Errorf(structs.CodeConflict, "the key %q cannot be removed: variables are sealed with it, for one %q of namespace %q; rotate with full to seal them anew", id, v.Path, v.Namespace)
+		if v.KeyID == c.ID {
+			return structs.Errorf(structs.CodeConflict, "the key %q cannot be removed: variables are sealed with it, for one %q of namespace %q; rotate with full to seal them anew", c.ID, v.Path, v.Namespace)
 		}
 	}
-	x.SealKeys.Delete(id)
+	x.SealKeys.Delete(c.ID)
 	return nil
 }
 
 // applyVariableReseal changes what variables are sealed with, and nothing else of them.
-func applyVariableReseal(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.VariableResealCommand)
+func applyVariableReseal(x *tx, c *structs.VariableResealCommand) *structs.Error {
 	if k := x.SealKeys.Get(c.KeyID); k == nil || k.Retired {
 		return structs.Errorf(structs.CodeConflict, "variables cannot be sealed anew with the key %q: the cluster does not have it, or uses it no more", c.KeyID)
 	}

@@ -7,8 +7,7 @@ import (
 )
 
 // applyWorkload holds, releases, requeues or ends a job.
-func applyWorkload(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.WorkloadCommand)
+func applyWorkload(x *tx, c *structs.WorkloadCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	j := x.Jobs.Get(k)
 	switch {
@@ -54,8 +53,7 @@ func applyWorkload(x *tx) *structs.Error {
 
 // applyJobPriority gives a job another priority: in the queue, and against others for what it runs of its newest version.
 // It makes no version, so that nothing is updated; a specification that is registered later brings its own priority.
-func applyJobPriority(x *tx) *structs.Error {
-	c := x.cmd.Body.(*structs.JobPriorityCommand)
+func applyJobPriority(x *tx, c *structs.JobPriorityCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	j := x.Jobs.Get(k)
 	switch {

@@ -19,7 +19,7 @@ func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res struc
 			}
 			for n := range other.Depends {
 				// One of them may have been dead when the other was registered.
-				if other.Depends[n].On(other) == j.Key() && cmd.Type == structs.CmdJobRegister && res.Err == nil && (j.SpecIndex == res.Index || other.SpecIndex == res.Index) {
+				if other.Depends[n].On(other) == j.Key() && isA[*structs.JobRegisterCommand](cmd) && res.Err == nil && (j.SpecIndex == res.Index || other.SpecIndex == res.Index) {
 					r.check(false, "%s and %s wait for each other", j.ID, other.ID)
 				}
 			}
@@ -70,7 +70,7 @@ func (r *run) held(before, after *state.Snapshot, cmd structs.Command, res struc
 
 // arrays checks that collecting allocations of an array forgets no end.
 func (r *run) arrays(before, after *state.Snapshot, cmd structs.Command) {
-	if cmd.Type != structs.CmdCollect {
+	if !isA[*structs.CollectCommand](cmd) {
 		return
 	}
 	for j := range before.Jobs("", "") {
@@ -144,13 +144,13 @@ func TestJobPriority(t *testing.T) {
 	set := func(n int) *structs.JobPriorityCommand {
 		return &structs.JobPriorityCommand{Namespace: key.Namespace, JobID: key.ID, Priority: n}
 	}
-	c.refused(structs.CmdJobPriority, set(60), "not found")
+	c.refused(set(60), "not found")
 	c.placeAll(c.register(service("1", 2)).EvalID, 0, 2)
 	c.report()
 	before := c.f.Snapshot()
-	c.refused(structs.CmdJobPriority, set(0), "priority is 0; want 1 to 100")
-	c.refused(structs.CmdJobPriority, set(101), "priority is 101")
-	res := c.apply(structs.CmdJobPriority, set(60))
+	c.refused(set(0), "priority is 0; want 1 to 100")
+	c.refused(set(101), "priority is 101")
+	res := c.apply(set(60))
 	s := c.f.Snapshot()
 	j, was := s.JobByKey(key), before.JobByKey(key)
 	if j.Priority != 60 || j.Version != was.Version || j.SpecIndex != res.Index || res.SpecIndex != res.Index || s.Workload(key).Priority != 60 {
@@ -164,9 +164,9 @@ func TestJobPriority(t *testing.T) {
 			t.Errorf("allocation %+v was %+v", a, old)
 		}
 	}
-	if res = c.apply(structs.CmdJobPriority, set(60)); !res.EvalID.IsZero() {
+	if res = c.apply(set(60)); !res.EvalID.IsZero() {
 		t.Error("the same priority again made an evaluation")
 	}
-	c.apply(structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
-	c.refused(structs.CmdJobPriority, set(70), "is stopped or a template")
+	c.apply(&structs.JobDeregisterCommand{Namespace: key.Namespace, JobID: key.ID})
+	c.refused(set(70), "is stopped or a template")
 }

@@ -16,7 +16,7 @@ func TestAcctAndDecisionsArePaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		newFleet(t, one(s), 3)
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research"}, {Path: "research/nlp"}, {Path: "ops"}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research"}, {Path: "research/nlp"}, {Path: "ops"}}})
 		const jobs = 12
 		for i := range jobs {
 			register(t, s, passJob(fmt.Sprintf("j%02d", i), 2, func(j *structs.Job) { j.Queue = []string{"research", "research/nlp", "ops"}[i%3] }))

@@ -71,7 +71,7 @@ func (s *Server) runArrays(ctx context.Context, _ uint64) error {
 				continue
 			}
 			for ids := range slices.Chunk(arrayWaste(snap, j), arrayCollect) {
-				_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdCollect, By: structs.Submitter{Name: "gc"}, Body: &structs.CollectCommand{Allocs: ids}})
+				_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "gc"}, Body: &structs.CollectCommand{Allocs: ids}})
 				if err != nil && ctx.Err() == nil {
 					s.log.Warn("ended allocations of an array were not collected; trying again", "job", k, "error", err)
 					ended[k] = arrayLook

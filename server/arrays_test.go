@@ -53,7 +53,7 @@ func TestArray(t *testing.T) {
 			t.Errorf("ends are not kept as runs: %+v", state)
 		}
 		f.set(func() { f.odd["sweep"] = 0 })
-		mustApply(t, s, structs.CmdWorkload, &structs.WorkloadCommand{Namespace: "default", JobID: "sweep", Action: structs.ActionRetry})
+		mustApply(t, s, &structs.WorkloadCommand{Namespace: "default", JobID: "sweep", Action: structs.ActionRetry})
 		waitFor(t, time.Minute, "the end of the retry", func() bool {
 			c, x, _ := sum()
 			return dead() && c == count && x == 0

@@ -173,7 +173,7 @@ func (s *Server) collect(ctx context.Context, l CollectLimits, force bool) error
 	snap, now := s.Published().Snapshot, s.logNow()
 	by := structs.Submitter{Name: "gc"}
 	for _, c := range splitCollect(collectRound(snap, l, now, force), l.EntryIDs) {
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdCollect, By: by, Body: &c}); err != nil {
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: by, Body: &c}); err != nil {
 			return err
 		}
 		if !pause(ctx, l.EntryPause) {
@@ -190,7 +190,7 @@ func (s *Server) collect(ctx context.Context, l CollectLimits, force bool) error
 		}
 	}
 	for part := range slices.Chunk(secrets, l.EntryIDs) {
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdOneTimeDelete, By: by, Body: &structs.OneTimeDeleteCommand{Secrets: part}}); err != nil {
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: by, Body: &structs.OneTimeDeleteCommand{Secrets: part}}); err != nil {
 			return err
 		}
 	}
@@ -205,7 +205,7 @@ func (s *Server) collectAcct(ctx context.Context, l CollectLimits, now structs.L
 		if c == nil {
 			return nil
 		}
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAcctCollect, By: structs.Submitter{Name: "gc"}, Body: c}); err != nil {
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "gc"}, Body: c}); err != nil {
 			return err
 		}
 		if !pause(ctx, l.EntryPause) {

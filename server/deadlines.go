@@ -107,7 +107,7 @@ func (s *Server) runDeadlines(ctx context.Context, _ uint64) error {
 				continue
 			}
 			delete(m.at, first.job)
-			_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdWorkload, By: structs.Submitter{Name: "deadline"},
+			_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "deadline"},
 				Body: &structs.WorkloadCommand{Namespace: first.job.Namespace, JobID: first.job.ID, Action: structs.ActionMissed}})
 			switch code := structs.CodeOf(err); {
 			case ctx.Err() != nil:

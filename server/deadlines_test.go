@@ -42,7 +42,7 @@ func TestDeadlines(t *testing.T) {
 		moved := job("moved", 50*time.Minute, at)
 		register(t, s, moved)
 		time.Sleep(20 * time.Minute)
-		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "stopped"})
+		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: "stopped"})
 		later := *moved
 		later.Deadline = structs.LogTimeOf(began.Add(3 * time.Hour))
 		register(t, s, &later)

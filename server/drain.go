@@ -329,7 +329,7 @@ func followNode(ids []structs.NodeID, c *structs.Changed[structs.Node], want boo
 // migrate asks for other places for allocations.
 func (s *Server) migrate(ctx context.Context, by string, ids []structs.AllocID, how structs.Transition) error {
 	for part := range slices.Chunk(ids, drainBatch) {
-		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocTransition, By: structs.Submitter{Name: by},
+		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: by},
 			Body: &structs.AllocTransitionCommand{IDs: part, Transition: how, Trigger: structs.TriggerNodeDrain}})
 		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
 			return err
@@ -349,7 +349,7 @@ func (s *Server) drain(ctx context.Context, act *drainAction) (wrote bool, err e
 		return true, err
 	}
 	for _, id := range act.complete {
-		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeDrain, By: by,
+		_, err = s.ApplyLane(ctx, LanePriority, structs.Command{By: by,
 			Body: &structs.NodeDrainCommand{ID: id, Complete: true, Event: &structs.NodeEvent{Subsystem: "Drain", Message: "Node drain complete"}}})
 		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
 			return true, err

@@ -20,7 +20,7 @@ func holdsOn(s *Server, id structs.NodeID) (as []*structs.Allocation) {
 
 func startDrain(t *testing.T, s *Server, id structs.NodeID, d *structs.DrainStrategy) {
 	t.Helper()
-	mustApply(t, s, structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: id, Strategy: d})
+	mustApply(t, s, &structs.NodeDrainCommand{ID: id, Strategy: d})
 }
 
 // TestDrainMovesServiceGently: max_parallel holds at every moment, system jobs go last, and the drain is done only when
@@ -34,8 +34,8 @@ func TestDrainMovesServiceGently(t *testing.T) {
 		register(t, s, passJob("sys", 1, func(j *structs.Job) { j.Type = structs.JobSystem }))
 		waitFor(t, 5*time.Second, "web and sys", func() bool { return running(s, "web") == 6 && running(s, "sys") == 1 })
 		second := testNode(1)
-		mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: second})
-		mustApply(t, s, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
+		mustApply(t, s, &structs.NodeRegisterCommand{Node: second})
+		mustApply(t, s, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
 		f.set(func() { f.nodes = append(f.nodes, second) })
 		first := f.nodes[0].ID
 		startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
@@ -103,19 +103,19 @@ func TestDrainWaitsForHealth(t *testing.T) {
 					return structs.AllocObserved{ID: a.ID, Client: a.Client, StartedAt: a.StartedAt, HealthySince: since}
 				}
 				for _, a := range holdsOn(s, first) { // what is there has been well for long
-					mustApply(t, s, structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, a.StartedAt)}})
+					mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, a.StartedAt)}})
 				}
 				time.Sleep(10 * time.Minute)
 				second := testNode(1)
-				mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: second})
-				mustApply(t, s, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
+				mustApply(t, s, &structs.NodeRegisterCommand{Node: second})
+				mustApply(t, s, &structs.NodeStatusCommand{ID: second.ID, Status: structs.NodeReady})
 				f.set(func() { f.nodes = append(f.nodes, second) })
 				begun := time.Now()
 				startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
 				waitFor(t, 20*time.Minute, "end of the drain", func() bool {
 					for _, a := range holdsOn(s, second.ID) {
 						if c.wellAfter > 0 && a.HealthySince == 0 && a.StartedAt > 0 && s.logNow() >= a.StartedAt.Add(c.wellAfter) {
-							mustApply(t, s, structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, s.logNow())}})
+							mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, s.logNow())}})
 						}
 					}
 					return s.Published().Snapshot.NodeByID(first).Drain == nil
@@ -182,7 +182,7 @@ func TestDrainDeadline(t *testing.T) {
 		if d := time.Since(began); d > time.Minute+f.kill+2*time.Second || len(holdsOn(s, id)) > 0 {
 			t.Errorf("done after %s, want the deadline, the kill timeout and at most 2 s", d)
 		}
-		mustApply(t, s, structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible})
+		mustApply(t, s, &structs.NodeEligibilityCommand{ID: id, Eligibility: structs.NodeEligible})
 		waitFor(t, time.Minute, "long again", func() bool { return running(s, "long") == 2 })
 		began = time.Now()
 		startDrain(t, s, id, &structs.DrainStrategy{Deadline: -1})
@@ -243,8 +243,8 @@ func TestPeriodicLaunches(t *testing.T) {
 				j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"* * * * *"}, ProhibitOverlap: overlap, TimeZone: "UTC"}
 			})
 		}
-		mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: periodic("plain", false)})
-		mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: periodic("alone", true)})
+		mustApply(t, s, &structs.JobRegisterCommand{Job: periodic("plain", false)})
+		mustApply(t, s, &structs.JobRegisterCommand{Job: periodic("alone", true)})
 		time.Sleep(5*time.Minute + 10*time.Second)
 		children := func(id string) (n int) {
 			for range s.Published().Snapshot.ChildrenOf(structs.JobKey{Namespace: "default", ID: id}) {
@@ -274,7 +274,7 @@ func TestCatchUpIsOnce(t *testing.T) {
 		j := passJob("p", 1, func(j *structs.Job) {
 			j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"*/10 * * * *"}, TimeZone: "UTC"}
 		})
-		mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: j})
+		mustApply(t, s, &structs.JobRegisterCommand{Job: j})
 		snap := s.Published().Snapshot
 		now := snap.Time().Time().Truncate(time.Hour).Add(5*time.Hour + 3*time.Minute)
 		due, ok, err := schedulePeriodic(snap, snap.JobByKey(j.Key()), now)

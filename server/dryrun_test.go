@@ -32,18 +32,18 @@ func TestPlanIsThePass(t *testing.T) {
 		{name: "a dependency", before: func(s *Server) { register(t, s, passJob("first", 1, nil)) },
 			job: func(j *structs.Job) { j.Depends = []structs.Dependency{{Name: "first", When: structs.WhenCompleted}} }, reason: structs.ReasonDependency},
 		{name: "a limit of its queue", before: func(s *Server) {
-			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Limit: &structs.Amount{GPUMilli: structs.AmountNoLimit,
+			mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Limit: &structs.Amount{GPUMilli: structs.AmountNoLimit,
 				GPUMemoryMiB: structs.AmountNoLimit, CPU: 50, MemoryMiB: structs.AmountNoLimit}}}})
 		}, job: func(j *structs.Job) { j.Queue = "research" }, reason: structs.ReasonQuota},
 		{name: "a cap on running jobs", before: func(s *Server) {
-			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", RunningMax: 1}}})
+			mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", RunningMax: 1}}})
 			register(t, s, passJob("first", 1, func(j *structs.Job) { j.Queue = "research" }))
 		}, job: func(j *structs.Job) { j.Queue = "research" }, reason: structs.ReasonQuota},
 		{name: "a quota of its namespace", before: func(s *Server) {
 			hard := structs.Unlimited
 			hard.CPU = 50
-			mustApply(t, s, structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "small", Limits: []structs.QuotaLimit{{Region: "global", Hard: hard}}}}})
-			mustApply(t, s, structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "small"}}})
+			mustApply(t, s, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{{Name: "small", Limits: []structs.QuotaLimit{{Region: "global", Hard: hard}}}}})
+			mustApply(t, s, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "default", Quota: "small"}}})
 		}, reason: structs.ReasonQuota},
 		{name: "no room, and its turn is known", before: func(s *Server) {
 			for i := range 3 {
@@ -52,7 +52,7 @@ func TestPlanIsThePass(t *testing.T) {
 			}
 		}, job: func(j *structs.Job) { batch(j); big(j); j.Runtime.Limit = time.Hour }, reason: structs.ReasonResources, starts: true},
 		{name: "nobody passes another", before: func(s *Server) {
-			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Backfill: structs.BackfillNone, Order: structs.OrderFCFS}}})
+			mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", Backfill: structs.BackfillNone, Order: structs.OrderFCFS}}})
 			register(t, s, passJob("first", 3, func(j *structs.Job) { j.Queue = "research"; big(j) }))
 		}, job: func(j *structs.Job) { j.Queue = "research" }, reason: structs.ReasonPriority},
 		{name: "a reservation of an operator", before: func(s *Server) {
@@ -60,11 +60,11 @@ func TestPlanIsThePass(t *testing.T) {
 			for n := range s.Published().Snapshot.Nodes() {
 				r.Nodes = append(r.Nodes, n.ID)
 			}
-			mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{r}})
+			mustApply(t, s, &structs.ReserveCommand{Reservations: []*structs.Reservation{r}})
 			time.Sleep(time.Minute)
 		}, reason: structs.ReasonReservation},
 		{name: "others give way", before: func(s *Server) {
-			mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Preempt: structs.PreemptPriority}}})
+			mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Preempt: structs.PreemptPriority}}})
 			register(t, s, passJob("first", 2, func(j *structs.Job) { batch(j); big(j); j.Preemptible = true; j.Priority = 10 }))
 			time.Sleep(time.Hour)
 		}, job: func(j *structs.Job) { big(j); j.Priority = 90 }, reason: structs.ReasonPreemptionPending, evicts: 1},
@@ -128,7 +128,7 @@ func TestPlanIsThePass(t *testing.T) {
 func TestPlanOfTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", SubmittedMax: 1}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research", SubmittedMax: 1}}})
 		research := func(id string) *structs.Job { j := apiJob(id, 1); j.Queue = "research"; return j }
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: research("a")})
 		if _, err := callErr(s, methods.JobPlan, rpc.Header{}, &methods.JobPlanRequest{Job: research("a")}); err != nil {

@@ -68,7 +68,7 @@ func (s *Server) aclBootstrap(ctx context.Context, c *rpc.Call, req *methods.ACL
 	if t.Secret.IsZero() {
 		t.Secret = newID[structs.SecretID]()
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdACLBootstrap, By: who(ctx).by, Body: &structs.ACLBootstrapCommand{Token: t, ResetIndex: s.bootstrapReset()}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.ACLBootstrapCommand{Token: t, ResetIndex: s.bootstrapReset()}})
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (s *Server) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLT
 			return nil, structs.Errorf(structs.CodeInvalid, "the expiration time lies in the past")
 		}
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdTokenUpsert, By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{&t}}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{&t}}})
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (s *Server) tokenDelete(ctx context.Context, c *rpc.Call, req *methods.ACLT
 	if len(req.Accessors) == 0 || len(req.Accessors) > 1024 {
 		return nil, structs.Errorf(structs.CodeInvalid, "deleting takes 1 to 1024 accessors, not %d", len(req.Accessors))
 	}
-	return s.write(ctx, structs.CmdTokenDelete, &structs.TokenDeleteCommand{Accessors: req.Accessors})
+	return s.write(ctx, &structs.TokenDeleteCommand{Accessors: req.Accessors})
 }
 
 // tokenGet shows a token, its secret only to management and to itself.
@@ -236,14 +236,14 @@ func (s *Server) policyUpsert(ctx context.Context, c *rpc.Call, req *methods.ACL
 			return nil, err
 		}
 	}
-	return s.write(ctx, structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: req.Policies})
+	return s.write(ctx, &structs.PolicyUpsertCommand{Policies: req.Policies})
 }
 
 func (s *Server) policyDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
 	if !s.cfg.ACL {
 		return nil, errACLDisabled
 	}
-	return s.write(ctx, structs.CmdPolicyDelete, &structs.PolicyDeleteCommand{Names: []string{req.Name}})
+	return s.write(ctx, &structs.PolicyDeleteCommand{Names: []string{req.Name}})
 }
 
 // mine says which policies a caller may read: management all, others those of their token.
@@ -333,7 +333,7 @@ func (s *Server) roleUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLRo
 	} else if s.Published().Snapshot.RoleByID(r.ID) == nil {
 		return nil, structs.Errorf(structs.CodeNotFound, "cannot find role %s", r.ID)
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdRoleUpsert, By: who(ctx).by, Body: &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{&r}}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.RoleUpsertCommand{Roles: []*structs.ACLRole{&r}}})
 	if err != nil {
 		return nil, err
 	}
@@ -355,7 +355,7 @@ func (s *Server) roleDelete(ctx context.Context, c *rpc.Call, req *methods.ACLRo
 	if r == nil {
 		return nil, structs.Errorf(structs.CodeNotFound, "ACL role not found")
 	}
-	return s.write(ctx, structs.CmdRoleDelete, &structs.RoleDeleteCommand{IDs: []structs.RoleID{r.ID}})
+	return s.write(ctx, &structs.RoleDeleteCommand{IDs: []structs.RoleID{r.ID}})
 }
 
 // holds says which roles a caller may see: management all, others those of their token.
@@ -424,7 +424,7 @@ func (s *Server) oneTimeCreate(ctx context.Context, c *rpc.Call, req *methods.Em
 		return nil, structs.ErrPermissionDenied
 	}
 	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.token.Accessor, ExpiresAt: s.timeNow().Add(oneTimeTTL)}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdOneTimeUpsert, By: id.by, Body: &structs.OneTimeUpsertCommand{Token: t}})
+	res, err := s.Apply(ctx, structs.Command{By: id.by, Body: &structs.OneTimeUpsertCommand{Token: t}})
 	if err != nil {
 		return nil, err
 	}
@@ -445,7 +445,7 @@ func (s *Server) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOn
 	if t == nil || t.Expired(s.timeNow()) {
 		return nil, structs.ErrPermissionDenied
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdOneTimeDelete, By: who(ctx).by, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
 	if err != nil {
 		return nil, err
 	}
@@ -475,7 +475,7 @@ func (s *Server) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPee
 	t := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenClient,
 		Name: fmt.Sprintf("%s%d:%d:%s", peerTokenPrefix, req.UID, req.GID, req.User), Policies: sortedUnique(names), CreateTime: now,
 		ExpiresAt: now.Add(peerTokenTTL), ExpirationTTL: int64(peerTokenTTL)}
-	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdTokenUpsert, By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
+	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
 		return nil, err
 	}
 	return &methods.ACLPeerLoginResponse{Secret: t.Secret, Accessor: t.Accessor, TTL: peerTokenTTL}, nil

@@ -42,7 +42,7 @@ func (s *Server) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.Nod
 	old := s.Published().Snapshot.NodeByID(n.ID)
 	resp := &methods.NodeRegisterResponse{}
 	if old == nil || !sameReport(old, n) {
-		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeRegister, By: who(ctx).by, Body: &structs.NodeRegisterCommand{Node: n}})
+		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: &structs.NodeRegisterCommand{Node: n}})
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (s *Server) nodeRegister(ctx context.Context, c *rpc.Call, req *methods.Nod
 	}
 	ttl := s.beat(n.ID)
 	if old != nil && old.Status != structs.NodeReady && n.Status == structs.NodeReady {
-		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeStatus, By: who(ctx).by,
+		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by,
 			Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady, Event: readyEvent(old)}})
 		if err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (s *Server) nodeHeartbeat(ctx context.Context, c *rpc.Call, req *methods.No
 		} else if want == structs.NodeReady {
 			cmd.Event = readyEvent(n)
 		}
-		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeStatus, By: who(ctx).by, Body: cmd})
+		res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: cmd})
 		if err != nil {
 			return nil, err
 		}
@@ -278,7 +278,7 @@ func (s *Server) nodeEvent(ctx context.Context, c *rpc.Call, req *methods.NodeEv
 	for i := range ids {
 		ids[i] = req.NodeID
 	}
-	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeEvent, By: who(ctx).by, Body: &structs.NodeEventCommand{IDs: ids, Events: req.Events}})
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: &structs.NodeEventCommand{IDs: ids, Events: req.Events}})
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (s *Server) allocStop(ctx context.Context, c *rpc.Call, req *methods.AllocS
 		return nil, err
 	}
 	tr := structs.Transition{Migrate: !req.Reschedule, Reschedule: req.Reschedule, NoShutdownDelay: req.NoShutdownDelay}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdAllocTransition, By: who(ctx).by, Body: &structs.AllocTransitionCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.AllocTransitionCommand{
 		IDs: []structs.AllocID{a.ID}, Transition: tr, Trigger: structs.TriggerAllocStop,
 	}})
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Server) allocTransition(ctx context.Context, c *rpc.Call, req *methods.
 	if len(req.IDs) == 0 || len(req.IDs) > 4096 {
 		return nil, structs.Errorf(structs.CodeInvalid, "a transition names 1 to 4096 allocations, not %d", len(req.IDs))
 	}
-	return s.write(ctx, structs.CmdAllocTransition, &structs.AllocTransitionCommand{IDs: req.IDs, Transition: req.Transition, Trigger: structs.TriggerNodeDrain})
+	return s.write(ctx, &structs.AllocTransitionCommand{IDs: req.IDs, Transition: req.Transition, Trigger: structs.TriggerNodeDrain})
 }
 
 func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.EvalGetResponse, error) {
@@ -252,7 +252,7 @@ func (s *Server) evalDelete(ctx context.Context, c *rpc.Call, req *methods.EvalD
 	}
 	resp := &methods.CountResponse{}
 	for part := range slices.Chunk(ids, evalDeleteMax) {
-		res, err := s.Apply(ctx, structs.Command{Type: structs.CmdEvalDelete, By: who(ctx).by, Body: &structs.EvalDeleteCommand{IDs: part}})
+		res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.EvalDeleteCommand{IDs: part}})
 		if err != nil {
 			return nil, err
 		}

@@ -115,7 +115,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 		warnings = append(warnings, fmt.Sprintf("job source of %d bytes is over the limit of %d and was not kept", len(sub.Source)+len(sub.Variables), structs.JobSizeMax))
 		sub = nil
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobRegister, By: who(ctx).by, Body: &structs.JobRegisterCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobRegisterCommand{
 		Job: j, Eval: j.Placeable(), EvalPriority: req.EvalPriority, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
 		PreserveCounts: req.PreserveCounts, PreserveResources: req.PreserveResources, Submission: sub,
 	}})
@@ -154,7 +154,7 @@ func (s *Server) jobDeregister(ctx context.Context, c *rpc.Call, req *methods.Jo
 	if err != nil {
 		return nil, err
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobDeregister, By: who(ctx).by, Body: &structs.JobDeregisterCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobDeregisterCommand{
 		Namespace: k.Namespace, JobID: k.ID, Purge: req.Purge, NoShutdownDelay: req.NoShutdownDelay, EvalPriority: req.EvalPriority,
 	}})
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *Server) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobE
 			}
 		}
 		if len(failed) > 0 {
-			res, err := s.Apply(ctx, structs.Command{Type: structs.CmdAllocTransition, By: who(ctx).by, Body: &structs.AllocTransitionCommand{
+			res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.AllocTransitionCommand{
 				IDs: failed, Transition: structs.Transition{ForceReschedule: true}, Trigger: structs.TriggerJobRegister,
 			}})
 			if err != nil {
@@ -192,7 +192,7 @@ func (s *Server) jobEvaluate(ctx context.Context, c *rpc.Call, req *methods.JobE
 			return registered(structs.Result{Index: res.Index, EvalID: res.EvalID, SpecIndex: j.SpecIndex, Version: j.Version}, nil), nil
 		}
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdEvalUpsert, By: who(ctx).by, Body: &structs.EvalUpsertCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.EvalUpsertCommand{
 		Evals: []*structs.Evaluation{newEvalOf(j, structs.TriggerJobRegister)},
 	}})
 	if err != nil {
@@ -225,7 +225,7 @@ func (s *Server) jobRevert(ctx context.Context, c *rpc.Call, req *methods.JobRev
 	}
 	j := *old
 	j.Stop, j.VersionTag = false, nil
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobRegister, By: who(ctx).by, Body: &structs.JobRegisterCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobRegisterCommand{
 		Job: &j, Eval: j.Placeable(), EnforceIndex: true, SpecIndex: cur.SpecIndex, Submission: snap.JobSubmission(k, req.Version),
 	}})
 	if err != nil {
@@ -239,7 +239,7 @@ func (s *Server) jobStable(ctx context.Context, c *rpc.Call, req *methods.JobSta
 	if err != nil {
 		return nil, err
 	}
-	return s.write(ctx, structs.CmdJobStable, &structs.JobStableCommand{Namespace: k.Namespace, JobID: k.ID, Version: req.Version, Stable: req.Stable})
+	return s.write(ctx, &structs.JobStableCommand{Namespace: k.Namespace, JobID: k.ID, Version: req.Version, Stable: req.Stable})
 }
 
 func (s *Server) jobTag(ctx context.Context, c *rpc.Call, req *methods.JobTagRequest) (*methods.WriteResponse, error) {
@@ -258,12 +258,12 @@ func (s *Server) jobTag(ctx context.Context, c *rpc.Call, req *methods.JobTagReq
 		}
 		cmd.Tag = &structs.JobVersionTag{Name: req.Name, Description: req.Description}
 	}
-	return s.write(ctx, structs.CmdJobTag, cmd)
+	return s.write(ctx, cmd)
 }
 
 // write applies a command of the user lane and answers with its index.
-func (s *Server) write(ctx context.Context, t structs.CommandType, body any) (*methods.WriteResponse, error) {
-	res, err := s.Apply(ctx, structs.Command{Type: t, By: who(ctx).by, Body: body})
+func (s *Server) write(ctx context.Context, body structs.CommandBody) (*methods.WriteResponse, error) {
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +324,7 @@ func (s *Server) jobDispatch(ctx context.Context, c *rpc.Call, req *methods.JobD
 	if n := len(req.IdempotencyToken); n > 256 {
 		return nil, structs.Errorf(structs.CodeInvalid, "the idempotency token has %d bytes; the limit is 256", n)
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdJobRegister, By: who(ctx).by, Body: &structs.JobRegisterCommand{Job: &child, Eval: child.Placeable()}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.JobRegisterCommand{Job: &child, Eval: child.Placeable()}})
 	if err != nil {
 		return nil, err
 	}
@@ -408,7 +408,7 @@ func (s *Server) jobScale(ctx context.Context, c *rpc.Call, req *methods.JobScal
 	case req.Count != nil && (j.Type == structs.JobSystem || j.Type == structs.JobSysBatch) && *req.Count > 1:
 		return nil, structs.Errorf(structs.CodeInvalid, "%s jobs can only be scaled between 0 and 1", j.Type)
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdScale, By: who(ctx).by, Body: &structs.ScaleCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.ScaleCommand{
 		Namespace: k.Namespace, JobID: k.ID, Group: req.Group, Count: req.Count, EnforceIndex: req.EnforceIndex, SpecIndex: req.JobModifyIndex,
 		Event: structs.ScalingEvent{Message: req.Message, Error: req.Error, Meta: req.Meta},
 	}})

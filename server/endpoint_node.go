@@ -105,8 +105,8 @@ func (s *Server) nodeNamed(id structs.NodeID) (*structs.Node, error) {
 	return n, nil
 }
 
-func (s *Server) nodeWrite(ctx context.Context, t structs.CommandType, body any) (*methods.NodeWriteResponse, error) {
-	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: t, By: who(ctx).by, Body: body})
+func (s *Server) nodeWrite(ctx context.Context, body structs.CommandBody) (*methods.NodeWriteResponse, error) {
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (s *Server) nodeDrain(ctx context.Context, c *rpc.Call, req *methods.NodeDr
 			event.Message = "Node drain canceled; node marked eligible"
 		}
 	}
-	return s.nodeWrite(ctx, structs.CmdNodeDrain, &structs.NodeDrainCommand{ID: req.NodeID, Strategy: strategy, MarkEligible: req.MarkEligible, Meta: req.Meta, Event: event})
+	return s.nodeWrite(ctx, &structs.NodeDrainCommand{ID: req.NodeID, Strategy: strategy, MarkEligible: req.MarkEligible, Meta: req.Meta, Event: event})
 }
 
 func (s *Server) nodeEligibility(ctx context.Context, c *rpc.Call, req *methods.NodeEligibilityRequest) (*methods.NodeWriteResponse, error) {
@@ -156,7 +156,7 @@ func (s *Server) nodeEligibility(ctx context.Context, c *rpc.Call, req *methods.
 	if n.Eligibility == req.Eligibility {
 		return &methods.NodeWriteResponse{Index: s.Published().Index, NodeModifyIndex: n.ModifyIndex}, nil
 	}
-	return s.nodeWrite(ctx, structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: req.NodeID, Eligibility: req.Eligibility,
+	return s.nodeWrite(ctx, &structs.NodeEligibilityCommand{ID: req.NodeID, Eligibility: req.Eligibility,
 		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Node marked as " + string(req.Eligibility) + " for scheduling"}})
 }
 
@@ -178,7 +178,7 @@ func (s *Server) nodeTaint(ctx context.Context, c *rpc.Call, req *methods.NodeTa
 	for _, t := range req.Remove {
 		done = append(done, "took off "+strings.TrimSuffix(t.Key+":"+t.Effect, ":"))
 	}
-	return s.nodeWrite(ctx, structs.CmdNodeTaint, &structs.NodeTaintCommand{ID: req.NodeID, Add: req.Add, Remove: req.Remove,
+	return s.nodeWrite(ctx, &structs.NodeTaintCommand{ID: req.NodeID, Add: req.Add, Remove: req.Remove,
 		Event: &structs.NodeEvent{Subsystem: "Cluster", Message: "Taints changed: " + strings.Join(done, ", ")}})
 }
 
@@ -213,7 +213,7 @@ func (s *Server) nodeEvaluate(ctx context.Context, c *rpc.Call, req *methods.Nod
 	if len(evals) == 0 {
 		return &methods.NodeWriteResponse{Index: s.Published().Index, NodeModifyIndex: n.ModifyIndex}, nil
 	}
-	resp, err := s.nodeWrite(ctx, structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: evals})
+	resp, err := s.nodeWrite(ctx, &structs.EvalUpsertCommand{Evals: evals})
 	if err == nil {
 		resp.NodeModifyIndex = n.ModifyIndex
 	}
@@ -224,7 +224,7 @@ func (s *Server) nodePurge(ctx context.Context, c *rpc.Call, req *methods.NodeGe
 	if _, err := s.nodeNamed(req.NodeID); err != nil {
 		return nil, err
 	}
-	return s.nodeWrite(ctx, structs.CmdNodePurge, &structs.NodePurgeCommand{IDs: []structs.NodeID{req.NodeID}})
+	return s.nodeWrite(ctx, &structs.NodePurgeCommand{IDs: []structs.NodeID{req.NodeID}})
 }
 
 func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.PoolGetResponse, error) {
@@ -312,11 +312,11 @@ func (s *Server) poolUpsert(ctx context.Context, c *rpc.Call, req *methods.PoolU
 	if p.MaxCheckpoints < 0 {
 		return nil, structs.Errorf(structs.CodeInvalid, "max_checkpoints is %d; want a number from 1, or 0 for no limit", p.MaxCheckpoints)
 	}
-	return s.write(ctx, structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{p}})
+	return s.write(ctx, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{p}})
 }
 
 func (s *Server) poolDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, structs.CmdPoolDelete, &structs.PoolDeleteCommand{Names: []string{req.Name}})
+	return s.write(ctx, &structs.PoolDeleteCommand{Names: []string{req.Name}})
 }
 
 func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.NamespaceGetResponse, error) {
@@ -359,9 +359,9 @@ func (s *Server) namespaceUpsert(ctx context.Context, c *rpc.Call, req *methods.
 	if len(n.Description) > 256 {
 		return nil, structs.Errorf(structs.CodeInvalid, "description longer than 256")
 	}
-	return s.write(ctx, structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{n}})
+	return s.write(ctx, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{n}})
 }
 
 func (s *Server) namespaceDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, structs.CmdNamespaceDelete, &structs.NamespaceDeleteCommand{Names: []string{req.Name}})
+	return s.write(ctx, &structs.NamespaceDeleteCommand{Names: []string{req.Name}})
 }

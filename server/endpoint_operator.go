@@ -198,7 +198,7 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {
 		return nil, structs.Errorf(structs.CodeInvalid, "%q is no rule to choose a GPU by; there are: %s", f, strings.Join(structs.GPUFits, ", "))
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdSchedulerConfig, By: who(ctx).by, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.SchedulerConfigCommand{Config: req.Config, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (s *Server) autopilotSet(ctx context.Context, c *rpc.Call, req *methods.Aut
 	if x == nil || x.LastContactThreshold < 0 || x.ServerStabilizationTime < 0 || x.MinQuorum > 100 {
 		return nil, structs.Errorf(structs.CodeInvalid, "an autopilot configuration has durations of 0 or more and a quorum of at most 100")
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdAutopilotConfig, By: who(ctx).by, Body: &structs.AutopilotConfigCommand{Config: x, CAS: req.CAS, CASIndex: req.CASIndex}})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.AutopilotConfigCommand{Config: x, CAS: req.CAS, CASIndex: req.CASIndex}})
 	if err != nil {
 		return nil, err
 	}

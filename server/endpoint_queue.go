@@ -119,7 +119,7 @@ func (s *Server) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.Queu
 			return nil, structs.Errorf(structs.CodeInvalid, "queue %q: a description may have 256 bytes, allowed_users 1000 names", q.Path)
 		}
 	}
-	res, err := s.write(ctx, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: req.Queues})
+	res, err := s.write(ctx, &structs.QueueUpsertCommand{Queues: req.Queues})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (s *Server) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.Queu
 }
 
 func (s *Server) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, structs.CmdQueueDelete, &structs.QueueDeleteCommand{Paths: []string{req.Name}})
+	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []string{req.Name}})
 }
 
 func quotaState(snap *state.Snapshot, q *structs.QuotaSpec) methods.QuotaState {
@@ -196,11 +196,11 @@ func (s *Server) quotaUpsert(ctx context.Context, c *rpc.Call, req *methods.Quot
 		}
 		seen[l.Region] = true
 	}
-	return s.write(ctx, structs.CmdQuotaUpsert, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{q}})
+	return s.write(ctx, &structs.QuotaUpsertCommand{Quotas: []*structs.QuotaSpec{q}})
 }
 
 func (s *Server) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, structs.CmdQuotaDelete, &structs.QuotaDeleteCommand{Names: []string{req.Name}})
+	return s.write(ctx, &structs.QuotaDeleteCommand{Names: []string{req.Name}})
 }
 
 func (s *Server) reservationList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ReservationListResponse, error) {
@@ -236,11 +236,11 @@ func (s *Server) reservationUpsert(ctx context.Context, c *rpc.Call, req *method
 	if err := req.Reservation.Check(); err != nil {
 		return nil, err
 	}
-	return s.write(ctx, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{req.Reservation}})
+	return s.write(ctx, &structs.ReserveCommand{Reservations: []*structs.Reservation{req.Reservation}})
 }
 
 func (s *Server) reservationDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, structs.CmdUnreserve, &structs.UnreserveCommand{IDs: []string{req.Name}})
+	return s.write(ctx, &structs.UnreserveCommand{IDs: []string{req.Name}})
 }
 
 var _ scheduler.Line = (*queue.Line)(nil)

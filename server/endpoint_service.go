@@ -124,7 +124,7 @@ func choose(list []*structs.ServiceRegistration, n int, key string) []*structs.S
 }
 
 func (s *Server) serviceDelete(ctx context.Context, c *rpc.Call, req *methods.ServiceDeleteRequest) (*methods.WriteResponse, error) {
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdServiceDelete, By: who(ctx).by, Body: &structs.ServiceDeleteCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.ServiceDeleteCommand{
 		Namespace: namespaceOf(c), Service: req.Service, ID: req.ID,
 	}})
 	if err != nil {

@@ -53,7 +53,7 @@ func (s *Server) suspend(ctx context.Context, cmd *structs.SuspendCommand, k str
 			return nil, err
 		}
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdSuspend, By: who(ctx).by, Body: cmd})
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: cmd})
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func (s *Server) variableSet(ctx context.Context, c *rpc.Call, req *methods.Vari
 		if err != nil {
 			return nil, err
 		}
-		res, err = s.Apply(ctx, structs.Command{Type: structs.CmdVariableSet, By: who(ctx).by, Body: &structs.VariableSetCommand{
+		res, err = s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.VariableSetCommand{
 			Variable: &structs.Variable{Namespace: ns, Path: req.Path, KeyID: id, Sealed: sealed}, CAS: req.CAS, CASIndex: req.CASIndex,
 		}})
 		if err == nil {
@@ -166,7 +166,7 @@ func (s *Server) variableDelete(ctx context.Context, c *rpc.Call, req *methods.V
 	if req.Path == "" {
 		return nil, structs.Errorf(structs.CodeInvalid, "variable requires a path")
 	}
-	res, err := s.Apply(ctx, structs.Command{Type: structs.CmdVariableDelete, By: who(ctx).by, Body: &structs.VariableDeleteCommand{
+	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.VariableDeleteCommand{
 		Namespace: ns, Path: req.Path, CAS: req.CAS, CASIndex: req.CASIndex,
 	}})
 	if err != nil {

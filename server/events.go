@@ -108,13 +108,13 @@ func eventsOf(d structs.Delta) []methods.Event {
 			switch t := typeOf(x.ModifyIndex); {
 			case c.After.Stop && (c.Before == nil || !c.Before.Stop):
 				ev.Type = "JobDeregistered"
-			case t == structs.CmdScale:
+			case t == structs.CommandTypeOf[*structs.ScaleCommand]():
 				ev.Type = "JobRegistered"
 			case isPlan(t):
 				ev.Type = "PlanResult"
-			case t == structs.CmdAllocObserved:
+			case t == structs.CommandTypeOf[*structs.AllocObservedCommand]():
 				ev.Type = "AllocationUpdated"
-			case t == structs.CmdEvalUpsert:
+			case t == structs.CommandTypeOf[*structs.EvalUpsertCommand]():
 				ev.Type = "EvaluationUpdated"
 			}
 		}
@@ -143,7 +143,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		switch t := typeOf(x.ModifyIndex); {
 		case isPlan(t):
 			ev.Type = "PlanResult"
-		case t == structs.CmdAllocTransition, t == structs.CmdSuspend:
+		case t == structs.CommandTypeOf[*structs.AllocTransitionCommand](), t == structs.CommandTypeOf[*structs.SuspendCommand]():
 			ev.Type = "AllocationUpdateDesiredStatus"
 		}
 		if !x.DeploymentID.IsZero() {
@@ -163,7 +163,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 				ev.Type = "NodeDrain"
 			case c.Before != nil && c.Before.Eligibility != c.After.Eligibility:
 				ev.Type = "NodeEligibility"
-			case typeOf(x.ModifyIndex) == structs.CmdNodeStatus || typeOf(x.ModifyIndex) == structs.CmdNodeEvent:
+			case typeOf(x.ModifyIndex) == structs.CommandTypeOf[*structs.NodeStatusCommand]() || typeOf(x.ModifyIndex) == structs.CommandTypeOf[*structs.NodeEventCommand]():
 				ev.Type = "NodeEvent"
 			}
 		}
@@ -228,7 +228,9 @@ func eventsOf(d structs.Delta) []methods.Event {
 	return out
 }
 
-func isPlan(t structs.CommandType) bool { return t == structs.CmdPlan || t == structs.CmdPlans }
+func isPlan(t structs.CommandType) bool {
+	return t == structs.CommandTypeOf[*structs.PlanEntry]() || t == structs.CommandTypeOf[*structs.PlansCommand]()
+}
 
 func drainChanged(a, b *structs.Node) bool { return (a.Drain == nil) != (b.Drain == nil) }
 

@@ -122,12 +122,12 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					f.keeps = true
 					for _, n := range traceNodes(t, "3x4") {
 						n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", n.Name, 0)
-						mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: n})
-						mustApply(t, s, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
+						mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
+						mustApply(t, s, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
 						f.nodes = append(f.nodes, n)
 					}
 				})
-				mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{
+				mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{
 					{Path: "a", Order: structs.OrderFair, Weight: 2, Backfill: structs.BackfillEASY},
 					{Path: "b", Order: structs.OrderPriority, Backfill: structs.BackfillConservative, Limit: &structs.Amount{GPUMilli: 8000, GPUMemoryMiB: -1, CPU: -1, MemoryMiB: -1}},
 					{Path: "c"}}})
@@ -156,7 +156,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					n++
 					last := (&traceJob{id: fmt.Sprint("j", n), run: 30 * time.Second, gpus: 1, expected: true}).job()
 					f.set(func() { f.runs[last.ID] = last.Runtime.Expected })
-					p := c.servers[old].ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: last, Eval: true}})
+					p := c.servers[old].ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: last, Eval: true}})
 					time.Sleep(time.Duration(r.IntN(40_000)) * time.Microsecond)
 					slow.Lock()
 					if passing > 0 {

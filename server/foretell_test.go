@@ -51,7 +51,7 @@ func TestForetell(t *testing.T) {
 		}
 		register(t, s, batch("train-stopped", nil))
 		dead("train-0", "train-5")
-		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "train-stopped"})
+		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: "train-stopped"})
 		register(t, s, batch("sweep", func(j *structs.Job) { j.Array = &structs.Array{Count: 5} }))
 		began := time.Now()
 		dead("sweep", "train-stopped")
@@ -139,7 +139,7 @@ func TestForetellIsOfState(t *testing.T) {
 				switch rng.IntN(6) {
 				case 0:
 					if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) != nil {
-						mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: id, Purge: true})
+						mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: id, Purge: true})
 					}
 				case 1:
 					call(t, s, methods.SystemGC, rpc.Header{}, &methods.EmptyRequest{})
@@ -157,7 +157,7 @@ func TestForetellIsOfState(t *testing.T) {
 				compare(fmt.Sprint("step ", k))
 			}
 			for snap := s.Published().Snapshot; snap.AcctCount() > 3; snap = s.Published().Snapshot {
-				mustApply(t, s, structs.CmdAcctCollect, &structs.AcctCollectCommand{Keep: int64(snap.AcctCount() - 2)})
+				mustApply(t, s, &structs.AcctCollectCommand{Keep: int64(snap.AcctCount() - 2)})
 				compare("collected")
 			}
 		})

@@ -27,7 +27,7 @@ func (s *Server) found(ctx context.Context) error {
 		var id structs.ClusterID
 		rand.Read(id[:])
 		id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdClusterInit, Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
 			return fmt.Errorf("name the cluster: %w", err)
 		}
 	}
@@ -36,7 +36,7 @@ func (s *Server) found(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdSigningKey, Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
+		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
 			return fmt.Errorf("write the signing key: %w", err)
 		}
 	}

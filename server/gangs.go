@@ -78,7 +78,7 @@ func (s *Server) runGangs(ctx context.Context, _ uint64) error {
 				continue
 			}
 			delete(d, first.Key())
-			_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdRoster, By: structs.Submitter{Name: "gang timeout"},
+			_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "gang timeout"},
 				Body: &structs.RosterCommand{Namespace: first.Namespace, JobID: first.JobID, Group: first.Group, Epoch: first.Epoch}})
 			switch {
 			case ctx.Err() != nil:

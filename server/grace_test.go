@@ -23,7 +23,7 @@ func TestGraceIsCapped(t *testing.T) {
 				j.Groups[0].Reschedule = structs.Reschedule{}
 			})
 		}
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{
 			{Path: "free"}, {Path: "tight", PreemptGrace: 20 * time.Second}, {Path: "tight/below"}, {Path: "wide", PreemptGrace: 5 * time.Minute}}})
 		for _, c := range []struct {
 			id, queue   string

@@ -14,7 +14,7 @@ func writeMany(t *testing.T, s *Server, n int) {
 	t.Helper()
 	var last *Proposal
 	for i := range n {
-		last = s.Propose(LanePriority, structs.Command{Type: structs.CmdNamespaceUpsert, Body: &structs.NamespaceUpsertCommand{
+		last = s.Propose(LanePriority, structs.Command{Body: &structs.NamespaceUpsertCommand{
 			Namespaces: []*structs.Namespace{{Name: "ns", Description: strings.Repeat("x", i%7)}},
 		}})
 	}
@@ -85,7 +85,7 @@ func TestAdmissionRefusesOldQueues(t *testing.T) {
 		s.props.mu.Lock()
 		s.props.user = []*Proposal{old}
 		s.props.mu.Unlock()
-		cmd := structs.Command{Type: structs.CmdNamespaceUpsert, Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "x"}}}}
+		cmd := structs.Command{Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "x"}}}}
 		p := s.Propose(LaneUser, cmd)
 		if _, err := p.Result(); structs.CodeOf(err) != structs.CodeBusy {
 			t.Errorf("a write behind one that waits for %s: %v", 2*queueAgeMax, err)

@@ -379,7 +379,7 @@ func (s *Server) missed(ctx context.Context, id structs.NodeID) {
 	if beaten {
 		return // a beat came while the leader was asked
 	}
-	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeStatus, By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
+	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
 		if ctx.Err() == nil && structs.CodeOf(err) != structs.CodeNotFound {
 			s.log.Warn("could not write that a node missed its heartbeat; trying again", "node", id, "error", err)
 			h.mu.Lock()

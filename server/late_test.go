@@ -16,7 +16,7 @@ func TestLateJobGetsRoom(t *testing.T) {
 		s := testServer(t, nil)
 		f := newFleet(t, one(s), 1)
 		all := f.nodes[0].Resources.CPU - f.nodes[0].Reserved.CPU
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: 30 * time.Minute, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptNone}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: structs.QueueRoot, MaxWait: 30 * time.Minute, Backfill: structs.BackfillGreedy, Preempt: structs.PreemptNone}}})
 		batch := func(id string, cpu int64) {
 			register(t, s, passJob(id, 1, func(j *structs.Job) {
 				j.Type, j.Groups[0].Reschedule, j.Groups[0].Tasks[0].Resources.CPU = structs.JobBatch, structs.Reschedule{}, cpu

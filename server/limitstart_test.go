@@ -23,7 +23,7 @@ func TestLimitStarts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := testServer(t, nil)
 				f := newFleet(t, one(s), 4)
-				mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
+				mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
 				// Two run at a time: a until 10, b until 14, c from 10 to 15, d from 14 to 34, e from 15 to 21, f from 21 on.
 				minutes := []int{10, 14, 5, 20, 6, 3}
 				starts := []int{0, 0, 10, 14, 15, 21}

@@ -74,9 +74,9 @@ func TestAuthorisationMatrix(t *testing.T) {
 	startServer(t, s)
 	waitFor(t, 10*time.Second, "leadership", func() bool { return s.IsLeader() && s.Published().Snapshot.ClusterMeta() != nil })
 	ctx := context.Background()
-	apply := func(typ structs.CommandType, body any) {
+	apply := func(body structs.CommandBody) {
 		t.Helper()
-		if _, err := s.Apply(ctx, structs.Command{Type: typ, Body: body}); err != nil {
+		if _, err := s.Apply(ctx, structs.Command{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,19 +85,19 @@ func TestAuthorisationMatrix(t *testing.T) {
 		if policy != "" {
 			tok.Policies = []string{policy}
 		}
-		apply(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
+		apply(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
 		return tok.Secret
 	}
-	apply(structs.CmdNamespaceUpsert, &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "other"}}})
-	apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{
+	apply(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "other"}}})
+	apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{
 		{Name: "other", Rules: `namespace "other" { policy = "write" }`},
 		{Name: "reader", Rules: "namespace \"default\" { policy = \"read\" }\nnode { policy = \"read\" }\nagent { policy = \"read\" }\noperator { policy = \"read\" }\nnode_pool \"*\" { policy = \"read\" }"},
 		{Name: "operator", Rules: `operator { policy = "write" }`},
 	}})
 	node := testNode(1)
-	apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
-	apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
-	apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: preparedJob("held"), Eval: true})
+	apply(&structs.NodeRegisterCommand{Node: node})
+	apply(&structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+	apply(&structs.JobRegisterCommand{Job: preparedJob("held"), Eval: true})
 	held := structs.JobKey{Namespace: "default", ID: "held"}
 	waitFor(t, 10*time.Second, "placement", func() bool { return len(s.Published().Snapshot.AllocsByJob(held)) == 1 })
 	alloc := s.Published().Snapshot.AllocsByJob(held)[0]
@@ -169,7 +169,7 @@ func TestAuthorisationMatrix(t *testing.T) {
 		run(c, false)
 	}
 	// With a policy for everybody, callers without a token may do what it says, and nobody else may do more.
-	apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "anonymous", Rules: `namespace "default" { policy = "read" }`}}})
+	apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "anonymous", Rules: `namespace "default" { policy = "read" }`}}})
 	for _, c := range callers {
 		if c.name == "none" || c.name == "client certificate alone" || c.name == "expired" || c.name == "wrong namespace" {
 			run(c, true)

@@ -92,7 +92,7 @@ func (o *observations) flush(batch []observed) {
 		}
 		part := batch[:n]
 		batch = batch[n:]
-		p := o.s.Propose(LanePriority, structs.Command{Type: structs.CmdAllocObserved, Body: &structs.AllocObservedCommand{Updates: all}})
+		p := o.s.Propose(LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: all}})
 		go func() {
 			<-p.Done()
 			res, err := p.Result()

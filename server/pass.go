@@ -498,7 +498,7 @@ func (p *passes) send() {
 		if !ok {
 			return
 		}
-		cmd := structs.Command{Type: structs.CmdPlans, By: structs.Submitter{Name: "scheduler"}, Body: &structs.PlansCommand{Entries: b.Entries}}
+		cmd := structs.Command{By: structs.Submitter{Name: "scheduler"}, Body: &structs.PlansCommand{Entries: b.Entries}}
 		p.write(landed{seq: b.Seq}, cmd)
 	}
 }
@@ -610,7 +610,7 @@ func (p *passes) fail(it *broker.Item, why string) {
 	} else {
 		failed.StatusDesc += fmt.Sprintf("; it failed %d times in a row and is not tried again before the job changes", chain)
 	}
-	p.write(landed{key: it.Key}, structs.Command{Type: structs.CmdEvalUpsert, By: structs.Submitter{Name: "scheduler"}, Body: &structs.EvalUpsertCommand{Evals: evals}})
+	p.write(landed{key: it.Key}, structs.Command{By: structs.Submitter{Name: "scheduler"}, Body: &structs.EvalUpsertCommand{Evals: evals}})
 }
 
 func (p *passes) answerFailed(l landed, now structs.LogTime) {

@@ -42,8 +42,8 @@ func benchCluster(b *testing.B, nodes int) *Server {
 		n := testNode(i)
 		n.Resources.CPU, n.Resources.MemoryMiB, n.Resources.DiskMiB = 1<<30, 1<<30, 1<<30
 		for _, cmd := range []structs.Command{
-			{Type: structs.CmdNodeRegister, Body: &structs.NodeRegisterCommand{Node: n}},
-			{Type: structs.CmdNodeStatus, Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady}},
+			{Body: &structs.NodeRegisterCommand{Node: n}},
+			{Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady}},
 		} {
 			if p := s.Propose(LanePriority, cmd); i == nodes-1 {
 				if _, err := p.Wait(b.Context()); err != nil {
@@ -62,7 +62,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		j := passJob(fmt.Sprint("job-", i), 1, nil)
 		began := time.Now()
-		p := s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+		p := s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
 		if _, err := p.Wait(context.Background()); err != nil {
 			b.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func BenchmarkPlacements(b *testing.B) {
 					defer wg.Done()
 					for i := range work {
 						j := passJob(fmt.Sprint("job-", i), count, nil)
-						if _, err := s.Apply(context.Background(), structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: j, Eval: true}}); err != nil {
+						if _, err := s.Apply(context.Background(), structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}}); err != nil {
 							b.Error(err)
 						}
 					}

@@ -57,7 +57,7 @@ func (p *passes) failJob(k structs.JobKey, why string) {
 		return
 	}
 	p.failing[k] = true
-	prop := p.s.Propose(LanePriority, structs.Command{Type: structs.CmdWorkload, By: structs.Submitter{Name: "scheduler"},
+	prop := p.s.Propose(LanePriority, structs.Command{By: structs.Submitter{Name: "scheduler"},
 		Body: &structs.WorkloadCommand{Namespace: k.Namespace, JobID: k.ID, Action: structs.ActionFail, Reason: why}})
 	p.writes++
 	go func() {

@@ -42,12 +42,12 @@ func newSteps(eager bool) *steps {
 }
 
 // write commits one command.
-func (m *steps) write(t *testing.T, typ structs.CommandType, body any) structs.Result {
+func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	m.index++
-	if typ != structs.CmdPlans {
+	if _, decided := body.(*structs.PlansCommand); !decided {
 		m.seeds++ // decisions make no ids of it; so both histories draw the same
 	}
-	cmd := structs.Command{Type: typ, Time: m.now, Body: body}
+	cmd := structs.Command{Time: m.now, Body: body}
 	cmd.Seed[0], cmd.Seed[1], cmd.Seed[2], cmd.Seed[3] = byte(m.seeds), byte(m.seeds>>8), byte(m.seeds>>16), 7
 	data, err := fsm.Encode(cmd)
 	if err != nil {
@@ -101,7 +101,7 @@ func (m *steps) settle(t *testing.T) {
 			if !ok {
 				break
 			}
-			res := m.write(t, structs.CmdPlans, &structs.PlansCommand{Entries: b.Entries})
+			res := m.write(t, &structs.PlansCommand{Entries: b.Entries})
 			for _, a := range m.planner.Landed(b.Seq, res.Index, res.Plans, m.index) {
 				if a.Outcome != planner.Accepted {
 					refused[a.Job] = true
@@ -151,15 +151,14 @@ func TestSkippingDecidesAsNotSkipping(t *testing.T) {
 			node := testNode(i)
 			node.Attributes = map[string]string{"rack": fmt.Sprint(i % 2)}
 			for _, m := range []*steps{lazy, eager} {
-				m.write(t, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
-				m.write(t, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+				m.write(t, &structs.NodeRegisterCommand{Node: node})
+				m.write(t, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
 			}
 		}
 		r := rand.New(rand.NewSource(seed + round))
 		for range 60 {
 			events--
-			var typ structs.CommandType
-			var body any
+			var body structs.CommandBody
 			snap := lazy.fsm.Snapshot()
 			var livers []*structs.Allocation
 			for a := range snap.Allocs() {
@@ -170,7 +169,7 @@ func TestSkippingDecidesAsNotSkipping(t *testing.T) {
 			switch k := r.Intn(10); {
 			case k < 4:
 				id := fmt.Sprint("j", r.Intn(12))
-				typ, body = structs.CmdJobRegister, &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1+r.Intn(3), func(j *structs.Job) {
+				body = &structs.JobRegisterCommand{Eval: true, Job: passJob(id, 1+r.Intn(3), func(j *structs.Job) {
 					j.Priority = 30 + 10*r.Intn(4)
 					j.Groups[0].Tasks[0].Resources.MemoryMiB = int64(1000 * (1 + r.Intn(6)))
 					switch r.Intn(4) {
@@ -187,15 +186,15 @@ func TestSkippingDecidesAsNotSkipping(t *testing.T) {
 					st = structs.ClientComplete
 					ended++
 				}
-				typ, body = structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: st, StartedAt: lazy.now}}}
+				body = &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: a.ID, Client: st, StartedAt: lazy.now}}}
 			case k == 8:
-				typ, body = structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: fmt.Sprint("j", r.Intn(12)), Purge: r.Intn(3) == 0}
+				body = &structs.JobDeregisterCommand{Namespace: "default", JobID: fmt.Sprint("j", r.Intn(12)), Purge: r.Intn(3) == 0}
 			default:
 				el := structs.NodeEligible
 				if r.Intn(2) == 0 {
 					el = structs.NodeIneligible
 				}
-				typ, body = structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: testNode(r.Intn(4)).ID, Eligibility: el}
+				body = &structs.NodeEligibilityCommand{ID: testNode(r.Intn(4)).ID, Eligibility: el}
 			}
 			// A report that changed is an entry more in one history: without this the ids derived from indexes, and what is
 			// chosen by them, would differ for no reason that matters.
@@ -203,7 +202,7 @@ func TestSkippingDecidesAsNotSkipping(t *testing.T) {
 			eager.index = lazy.index
 			for _, m := range []*steps{lazy, eager} {
 				m.now += 1_000_000
-				m.write(t, typ, body)
+				m.write(t, body)
 				m.settle(t)
 			}
 			a, b := placements(lazy.fsm.Snapshot()), placements(eager.fsm.Snapshot())

@@ -37,8 +37,8 @@ func newFleet(t *testing.T, s func() *Server, n int) *fleet {
 		runs: map[string]time.Duration{}, fails: map[string]bool{}, odd: map[string]int{}}
 	for i := range n {
 		node := testNode(i)
-		mustApply(t, s(), structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
-		mustApply(t, s(), structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+		mustApply(t, s(), &structs.NodeRegisterCommand{Node: node})
+		mustApply(t, s(), &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
 		f.nodes = append(f.nodes, node)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,7 +94,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	}
 	f.mu.Unlock()
 	if len(up) > 0 {
-		s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocObserved, Body: &structs.AllocObservedCommand{Updates: up}})
+		s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: up}})
 	}
 }
 
@@ -121,13 +121,13 @@ func (f *fleet) set(fn func()) {
 	fn()
 }
 
-func mustApply(t *testing.T, s *Server, typ structs.CommandType, body any) structs.Result {
+func mustApply(t *testing.T, s *Server, body structs.CommandBody) structs.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	res, err := s.Apply(ctx, structs.Command{Type: typ, Body: body})
+	res, err := s.Apply(ctx, structs.Command{Body: body})
 	if err != nil {
-		t.Fatalf("command %d: %v", typ, err)
+		t.Fatalf("%T: %v", body, err)
 	}
 	return res
 }
@@ -147,7 +147,7 @@ func passJob(id string, n int, edit func(*structs.Job)) *structs.Job {
 
 func register(t *testing.T, s *Server, j *structs.Job) structs.Result {
 	t.Helper()
-	return mustApply(t, s, structs.CmdJobRegister, &structs.JobRegisterCommand{Job: j, Eval: true})
+	return mustApply(t, s, &structs.JobRegisterCommand{Job: j, Eval: true})
 }
 
 // live lists the allocations of a job that are meant to run and have not ended.
@@ -223,8 +223,7 @@ func TestBurstSharesEntries(t *testing.T) {
 		newFleet(t, one(s), 20)
 		var props []*Proposal
 		for i := range 400 {
-			props = append(props, s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister,
-				Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
+			props = append(props, s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
 		}
 		for _, p := range props {
 			if _, err := p.Wait(t.Context()); err != nil {
@@ -264,7 +263,7 @@ func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 		if q := s.Hooks.Queue(); len(q) != 1 || q[0] != key {
 			t.Errorf("queue %v, want [%v]", q, key)
 		}
-		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"})
+		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"})
 		waitFor(t, 2*time.Second, "b", func() bool { return running(s, "b") == 1 })
 		waitFor(t, time.Second, "blocked evaluation completed", func() bool {
 			for e := range s.Published().Snapshot.Evals() {
@@ -287,16 +286,16 @@ func TestEvaluationsCoalesce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		newFleet(t, one(s), 3)
-		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
+		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
 		register(t, s, passJob("a", 2, nil))
 		for range 30 {
-			mustApply(t, s, structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{{Namespace: "default", JobID: "a",
+			mustApply(t, s, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{{Namespace: "default", JobID: "a",
 				Type: structs.JobService, Priority: 50, Trigger: structs.TriggerNodeUpdate, Status: structs.EvalPending}}})
 		}
 		if n := len(live(s, "a")); n != 0 {
 			t.Fatalf("%d allocations although decisions are paused", n)
 		}
-		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}})
+		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}})
 		waitFor(t, 5*time.Second, "a", func() bool { return running(s, "a") == 2 })
 		complete, canceled := 0, 0
 		waitFor(t, 5*time.Second, "answers", func() bool { return openEvals(s) == 0 })
@@ -360,11 +359,11 @@ func TestPanicFailsOneEvaluation(t *testing.T) {
 		defer func() { plantPanic = nil }()
 		s := testServer(t, nil)
 		newFleet(t, one(s), 3)
-		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
+		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
 		for _, id := range []string{"a", "bad", "c"} {
 			register(t, s, passJob(id, 1, nil))
 		}
-		mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}})
+		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{}})
 		waitFor(t, 5*time.Second, "the good jobs", func() bool { return running(s, "a") == 1 && running(s, "c") == 1 })
 		time.Sleep(40 * time.Minute)
 		evals := s.Published().Snapshot.EvalsByJob(structs.JobKey{Namespace: "default", ID: "bad"})
@@ -405,7 +404,7 @@ func TestSpeculativePlacement(t *testing.T) {
 			func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20 },
 		} {
 			j := passJob(fmt.Sprint("bad-", i), 1, bad)
-			s.Apply(t.Context(), structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+			s.Apply(t.Context(), structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
 			time.Sleep(5 * time.Second)
 			if n := len(s.Published().Snapshot.AllocsByJob(j.Key())); n != 0 {
 				t.Errorf("%d allocations of a job that cannot be placed", n)
@@ -418,12 +417,12 @@ func TestSpeculativePlacement(t *testing.T) {
 		for i := range 20 {
 			id := fmt.Sprint("twice-", i)
 			a, b := passJob(id, 1, nil), passJob(id, 3, nil)
-			pa := s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
-			pb := s.ProposeJob(LaneUser, structs.Command{Type: structs.CmdJobRegister, Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
+			pa := s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
+			pb := s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
 			pa.Wait(t.Context())
 			pb.Wait(t.Context())
 			waitFor(t, 5*time.Second, "three of them", func() bool { return running(s, id) == 3 })
-			mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: id})
+			mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: id})
 			waitFor(t, 5*time.Second, "none", func() bool { return len(live(s, id)) == 0 })
 		}
 		if over := overcommitted(s); over != "" {

@@ -209,7 +209,7 @@ func (s *Server) launch(ctx context.Context, key structs.JobKey, at time.Time, f
 	if by.Name == "periodic" {
 		by = job.Submitter // the child runs in the name of who submitted its parent
 	}
-	return s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdPeriodicLaunch, By: by, Body: &structs.PeriodicLaunchCommand{
+	return s.ApplyLane(ctx, LanePriority, structs.Command{By: by, Body: &structs.PeriodicLaunchCommand{
 		Namespace: key.Namespace, JobID: key.ID, Launch: structs.LogTimeOf(at), Child: childOf(job, at), Forced: forced}})
 }
 

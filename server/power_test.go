@@ -15,7 +15,7 @@ func TestPowerBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		budget := func(w int64) {
-			mustApply(t, s, structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "hot", PowerBudgetW: w}}})
+			mustApply(t, s, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "hot", PowerBudgetW: w}}})
 		}
 		budget(2500)
 		f := newFleet(t, one(s), 2)
@@ -28,7 +28,7 @@ func TestPowerBudget(t *testing.T) {
 					g.Instances = append(g.Instances, structs.DeviceInstance{ID: fmt.Sprintf("GPU-%d-%d", i, k), Healthy: true, MemoryMiB: 80_000})
 				}
 				n.Resources.Devices = []structs.DeviceGroup{g}
-				mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n})
+				mustApply(t, s, &structs.NodeRegisterCommand{Node: &n})
 			}
 		})
 		train := func(id string, n int) *structs.Job {
@@ -61,7 +61,7 @@ func TestPowerBudget(t *testing.T) {
 		}
 		budget(2800)
 		waitFor(t, 10*time.Second, "one more under the higher budget", func() bool { return all() == 4 })
-		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: structs.NamespaceDefault, JobID: "train"})
+		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: structs.NamespaceDefault, JobID: "train"})
 		waitFor(t, 10*time.Second, "others in the place of what ended", func() bool { return running(s, "train") == 0 && all() == 4 })
 		if most != 4 {
 			t.Errorf("%d GPUs of 700 W were in use under a budget of 2800 W", most)

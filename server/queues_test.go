@@ -42,7 +42,7 @@ func TestJobOfMissingQueue(t *testing.T) {
 				t.Errorf("a job of queue %q: %v", q, err)
 			}
 		}
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research"}, {Path: "research/nlp"}, {Path: "ops"}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research"}, {Path: "research/nlp"}, {Path: "ops"}}})
 		refused("reserch/nlp", "near to it: research/nlp", "muster queue apply")
 		refused("nlp", "near to it: research/nlp")
 		refused("research/vision", "(near to it: research)")

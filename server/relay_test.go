@@ -156,7 +156,7 @@ func TestPollTellsWhatChanged(t *testing.T) {
 		if a == b {
 			t.Fatal("the same allocation twice")
 		}
-		_, err := c.servers[lead].Apply(ctx, structs.Command{Type: structs.CmdJobDeregister, Body: &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"}})
+		_, err := c.servers[lead].Apply(ctx, structs.Command{Body: &structs.JobDeregisterCommand{Namespace: "default", JobID: "a"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestPollTellsWhatChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-waiting
-		if _, err := c.servers[lead].Apply(ctx, structs.Command{Type: structs.CmdCollect, Body: &structs.CollectCommand{Allocs: []structs.AllocID{a}}}); err != nil {
+		if _, err := c.servers[lead].Apply(ctx, structs.Command{Body: &structs.CollectCommand{Allocs: []structs.AllocID{a}}}); err != nil {
 			t.Fatal(err)
 		}
 		poll("one was collected", time.Second, false, 1, 0)
@@ -260,14 +260,14 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 		s := testServer(t, func(c *Config) { c.ACL, c.Dev, c.BootstrapExpect = true, false, 1 })
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		apply := func(typ structs.CommandType, body any) {
-			if _, err := s.Apply(ctx, structs.Command{Type: typ, Body: body}); err != nil {
+		apply := func(body structs.CommandBody) {
+			if _, err := s.Apply(ctx, structs.Command{Body: body}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		tok := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: "client", Policies: []string{"r"}}
-		apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "r", Rules: `namespace "default" { policy = "read" }`}}})
-		apply(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
+		apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "r", Rules: `namespace "default" { policy = "read" }`}}})
+		apply(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}})
 		st, err := rpc.OpenStream(ctx, s.Caller(rpc.Peer{}), methods.EventStream, rpc.Header{Token: tok.Secret.String()}, &methods.EventStreamRequest{Topics: map[string][]string{"Job": nil}})
 		if err != nil {
 			t.Fatal(err)
@@ -277,7 +277,7 @@ func TestRevokedTokenLosesItsStream(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		began := time.Now()
-		apply(structs.CmdTokenDelete, &structs.TokenDeleteCommand{Accessors: []structs.AccessorID{tok.Accessor}})
+		apply(&structs.TokenDeleteCommand{Accessors: []structs.AccessorID{tok.Accessor}})
 		if _, err := st.Recv(); structs.CodeOf(err) != structs.CodeDenied || time.Since(began) > 2*eventReauth {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}

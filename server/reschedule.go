@@ -126,7 +126,7 @@ func (s *Server) runExpiry(ctx context.Context, _ uint64) error {
 			if len(ids) == 0 {
 				continue
 			}
-			_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdAllocTransition, By: structs.Submitter{Name: "max_run_duration"},
+			_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "max_run_duration"},
 				Body: &structs.AllocTransitionCommand{IDs: ids, Transition: structs.Transition{Expire: true}, Trigger: structs.TriggerMaxRun}})
 			switch {
 			case ctx.Err() != nil:

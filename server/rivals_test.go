@@ -87,8 +87,8 @@ func lived(t *testing.T, trace []traceJob, spec string, each func(s *Server)) ma
 		f.keeps = true
 		for _, n := range traceNodes(t, spec) {
 			n.SecretID = structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", n.Name, 0)
-			mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: n})
-			mustApply(t, s, structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
+			mustApply(t, s, &structs.NodeRegisterCommand{Node: n})
+			mustApply(t, s, &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady})
 			f.nodes = append(f.nodes, n)
 		}
 		for i := range trace {

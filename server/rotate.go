@@ -79,11 +79,11 @@ func (s *Server) sealKeyRotate(ctx context.Context, c *rpc.Call, req *methods.Se
 		_, _, _, _ = s.askSealKey(ctx, &methods.SealKeyRequest{ID: id, Drop: true})
 		return nil, structs.Errorf(structs.CodeUnavailable, "the key was not rotated, since these servers did not take the new one: %s; rotate when they answer, or remove a server that is gone for good (muster operator raft remove-peer)", strings.Join(without, ", "))
 	}
-	typ := structs.CmdSealKey
+	var body structs.CommandBody = &structs.SealKeyCommand{ID: id}
 	if req.Full {
-		typ = structs.CmdSealRekey
+		body = &structs.SealRekeyCommand{ID: id}
 	}
-	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: typ, By: who(ctx).by, Body: &structs.SealKeyCommand{ID: id}})
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (s *Server) sealKeyRotate(ctx context.Context, c *rpc.Call, req *methods.Se
 
 // sealKeyDelete forgets a key that no variable needs, then deletes its file on the servers that answer.
 func (s *Server) sealKeyDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdSealKeyDelete, By: who(ctx).by, Body: &structs.SealKeyDeleteCommand{ID: req.Name}})
+	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: &structs.SealKeyDeleteCommand{ID: req.Name}})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (s *Server) reseal(ctx context.Context, snap *state.Snapshot) (left int, er
 	batch := &structs.VariableResealCommand{KeyID: to}
 	size, done := 0, 0
 	flush := func() error {
-		_, err := s.Apply(ctx, structs.Command{Type: structs.CmdVariableReseal, Body: batch})
+		_, err := s.Apply(ctx, structs.Command{Body: batch})
 		done += len(batch.Variables)
 		batch, size = &structs.VariableResealCommand{KeyID: to}, 0
 		return err

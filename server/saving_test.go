@@ -23,7 +23,7 @@ func limitSaving(t *testing.T, s *Server, all int64, storage map[string]int64) {
 	t.Helper()
 	cfg := *schedulerConfig(s.Published().Snapshot)
 	cfg.MaxCheckpoints, cfg.CheckpointStorage = all, storage
-	mustApply(t, s, structs.CmdSchedulerConfig, &structs.SchedulerConfigCommand{Config: &cfg})
+	mustApply(t, s, &structs.SchedulerConfigCommand{Config: &cfg})
 }
 
 // saving counts what saves its state now: it had its turn and has not ended.
@@ -113,11 +113,11 @@ func TestSaveLine(t *testing.T) {
 		s := testServer(t, nil)
 		f := newFleet(t, one(s), 3)
 		limitSaving(t, s, 5, map[string]int64{"a": 2, "b": 3})
-		mustApply(t, s, structs.CmdPoolUpsert, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "gpu", MaxCheckpoints: 4}}})
+		mustApply(t, s, &structs.PoolUpsertCommand{Pools: []*structs.NodePool{{Name: "gpu", MaxCheckpoints: 4}}})
 		for _, n := range f.nodes {
 			n := *n
 			n.Pool = "gpu"
-			mustApply(t, s, structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: &n})
+			mustApply(t, s, &structs.NodeRegisterCommand{Node: &n})
 		}
 		rng := rand.New(rand.NewPCG(7, 7))
 		storages := []string{"a", "b", ""}
@@ -152,7 +152,7 @@ func TestSaveLine(t *testing.T) {
 		for _, a := range jobs() {
 			ids = append(ids, a.ID)
 		}
-		mustApply(t, s, structs.CmdAllocTransition, &structs.AllocTransitionCommand{IDs: ids, Transition: structs.Transition{Migrate: true, Leave: true}, Trigger: structs.TriggerNodeDrain})
+		mustApply(t, s, &structs.AllocTransitionCommand{IDs: ids, Transition: structs.Transition{Migrate: true, Leave: true}, Trigger: structs.TriggerNodeDrain})
 		waitFor(t, time.Minute, "all to be told to end", func() bool { return len(saveLine(s.Published().Snapshot).of) == total })
 		had := map[structs.AllocID]bool{}
 		for round := 0; ; round++ {
@@ -200,7 +200,7 @@ func TestSaveLine(t *testing.T) {
 			slices.SortFunc(now, func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) })
 			id := now[rng.IntN(len(now))]
 			a := snap.AllocByID(id)
-			mustApply(t, s, structs.CmdAllocObserved, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: a.StartedAt + 1}}})
+			mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{{ID: id, Client: structs.ClientComplete, StartedAt: a.StartedAt, FinishedAt: a.StartedAt + 1}}})
 		}
 		if len(had) != total {
 			t.Errorf("%d of %d had a turn", len(had), total)

@@ -24,20 +24,20 @@ type serving struct {
 func newServing(t *testing.T, s *Server, count int) *serving {
 	t.Helper()
 	x := &serving{t: t, s: s, node: testNode(1)}
-	x.apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: x.node})
-	x.apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: x.node.ID, Status: structs.NodeReady})
+	x.apply(&structs.NodeRegisterCommand{Node: x.node})
+	x.apply(&structs.NodeStatusCommand{ID: x.node.ID, Status: structs.NodeReady})
 	job := preparedJob("web")
 	job.Groups[0].Count = count
-	x.apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: job, Eval: true})
+	x.apply(&structs.JobRegisterCommand{Job: job, Eval: true})
 	k := structs.JobKey{Namespace: "default", ID: "web"}
 	waitFor(t, 10*time.Second, "placement", func() bool { return len(s.Published().Snapshot.AllocsByJob(k)) == count })
 	x.alloc = s.Published().Snapshot.AllocsByJob(k)
 	return x
 }
 
-func (x *serving) apply(typ structs.CommandType, body any) {
+func (x *serving) apply(body structs.CommandBody) {
 	x.t.Helper()
-	if _, err := x.s.Apply(x.t.Context(), structs.Command{Type: typ, Body: body}); err != nil {
+	if _, err := x.s.Apply(x.t.Context(), structs.Command{Body: body}); err != nil {
 		x.t.Fatal(err)
 	}
 }

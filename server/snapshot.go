@@ -267,7 +267,7 @@ func (s *Server) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	// The epoch in the archive is an older one: it is raised until it is beyond every history that agents have seen.
 	for range restoreEpochsMax {
-		if _, err := s.ApplyLane(actx, LanePriority, structs.Command{Type: structs.CmdRestored, By: who(ctx).by, Body: &structs.RestoredCommand{}}); err != nil {
+		if _, err := s.ApplyLane(actx, LanePriority, structs.Command{By: who(ctx).by, Body: &structs.RestoredCommand{}}); err != nil {
 			return err
 		}
 		if m := s.Published().Snapshot.ClusterMeta(); m != nil && m.RestoreEpoch > epoch {

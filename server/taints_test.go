@@ -36,7 +36,7 @@ func TestTaintsMove(t *testing.T) {
 		wait("everything", [5]int{2, 1, 1, 1, 1})
 		id := f.nodes[0].ID
 		taint := func(add, remove []structs.Taint) {
-			mustApply(t, s, structs.CmdNodeTaint, &structs.NodeTaintCommand{ID: id, Add: add, Remove: remove})
+			mustApply(t, s, &structs.NodeTaintCommand{ID: id, Add: add, Remove: remove})
 		}
 		taint([]structs.Taint{{Key: "broken", Effect: structs.TaintNoSchedule}, {Key: "broken", Effect: structs.TaintPreferNoSchedule}}, nil)
 		time.Sleep(time.Minute)

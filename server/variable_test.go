@@ -131,13 +131,13 @@ func TestVariablesBlock(t *testing.T) {
 // Who may do what: policies on paths, and what tasks may read without one.
 func TestVariableRights(t *testing.T) {
 	s := testServer(t, func(c *Config) { c.ACL = true })
-	apply := func(typ structs.CommandType, body any) {
+	apply := func(body structs.CommandBody) {
 		t.Helper()
-		if _, err := s.Apply(t.Context(), structs.Command{Type: typ, Body: body}); err != nil {
+		if _, err := s.Apply(t.Context(), structs.Command{Body: body}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apply(structs.CmdPolicyUpsert, &structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "p", Rules: `namespace "default" {
+	apply(&structs.PolicyUpsertCommand{Policies: []*structs.ACLPolicy{{Name: "p", Rules: `namespace "default" {
   variables {
     path "app/*" { capabilities = ["read", "write"] }
     path "app/sealed" { capabilities = ["list", "write"] }
@@ -146,7 +146,7 @@ func TestVariableRights(t *testing.T) {
 }`}}})
 	user := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenClient, Policies: []string{"p"}}
 	boss := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenManagement}
-	apply(structs.CmdTokenUpsert, &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{user, boss}})
+	apply(&structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{user, boss}})
 	do := func(token, verb, path string) bool {
 		t.Helper()
 		h := rpc.Header{Token: token, Namespace: "default"}
@@ -171,11 +171,11 @@ func TestVariableRights(t *testing.T) {
 		}
 		return paths
 	}
-	apply(structs.CmdJobRegister, &structs.JobRegisterCommand{Job: preparedJob("web")})
+	apply(&structs.JobRegisterCommand{Job: preparedJob("web")})
 	node := testNode(1)
-	apply(structs.CmdNodeRegister, &structs.NodeRegisterCommand{Node: node})
-	apply(structs.CmdNodeStatus, &structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
-	apply(structs.CmdEvalUpsert, &structs.EvalUpsertCommand{Evals: []*structs.Evaluation{{Namespace: "default", JobID: "web", Type: structs.JobService, Trigger: structs.TriggerJobRegister, Priority: 50, Status: structs.EvalPending}}})
+	apply(&structs.NodeRegisterCommand{Node: node})
+	apply(&structs.NodeStatusCommand{ID: node.ID, Status: structs.NodeReady})
+	apply(&structs.EvalUpsertCommand{Evals: []*structs.Evaluation{{Namespace: "default", JobID: "web", Type: structs.JobService, Trigger: structs.TriggerJobRegister, Priority: 50, Status: structs.EvalPending}}})
 	k := structs.JobKey{Namespace: "default", ID: "web"}
 	waitFor(t, 10*time.Second, "placement", func() bool { return len(s.Published().Snapshot.AllocsByJob(k)) == 1 })
 	a := s.Published().Snapshot.AllocsByJob(k)[0]

@@ -152,13 +152,13 @@ func (s *Server) runWindows(ctx context.Context, _ uint64) error {
 func (s *Server) keepWindows(ctx context.Context, act *windowAction) error {
 	by := structs.Submitter{Name: "maintenance"}
 	for _, c := range slices.Concat(act.backs, act.drains) {
-		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdNodeDrain, By: by, Body: c})
+		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: by, Body: c})
 		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
 			return err
 		}
 	}
 	for _, id := range act.over {
-		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{Type: structs.CmdUnreserve, By: by, Body: &structs.UnreserveCommand{IDs: []string{id}}})
+		_, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: by, Body: &structs.UnreserveCommand{IDs: []string{id}}})
 		if err != nil && structs.CodeOf(err) != structs.CodeNotFound {
 			return err
 		}

@@ -30,8 +30,8 @@ func TestMaintenanceWindow(t *testing.T) {
 		}
 		node := f.nodes[0]
 		idle := f.nodes[1]
-		mustApply(t, s, structs.CmdNodeEligibility, &structs.NodeEligibilityCommand{ID: idle.ID, Eligibility: structs.NodeIneligible})
-		mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{
+		mustApply(t, s, &structs.NodeEligibilityCommand{ID: idle.ID, Eligibility: structs.NodeIneligible})
+		mustApply(t, s, &structs.ReserveCommand{Reservations: []*structs.Reservation{
 			{ID: "disks", Domain: "default", Nodes: []structs.NodeID{node.ID, idle.ID}, Start: at(20 * time.Minute), End: at(time.Hour), Maintenance: true}}})
 		f.set(func() { f.runs["before"] = 10 * time.Minute })
 		register(t, s, batch("before", 15*time.Minute, nil))
@@ -75,7 +75,7 @@ func TestMaintenanceWindow(t *testing.T) {
 		}
 		// A window that is deleted while it lasts gives the nodes back.
 		now := structs.LogTimeOf(time.Now())
-		mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{
+		mustApply(t, s, &structs.ReserveCommand{Reservations: []*structs.Reservation{
 			{ID: "again", Domain: "default", Nodes: []structs.NodeID{node.ID}, Start: now.Add(time.Minute), End: now.Add(time.Hour), Maintenance: true}}})
 		time.Sleep(2 * time.Minute)
 		if n := s.Published().Snapshot.NodeByID(node.ID); n.Drain == nil {
@@ -95,9 +95,9 @@ func TestReservedAmount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		newFleet(t, one(s), 2) // 2 x 4000 MHz
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "demo"}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "demo"}}})
 		now := structs.LogTimeOf(time.Now())
-		mustApply(t, s, structs.CmdReserve, &structs.ReserveCommand{Reservations: []*structs.Reservation{
+		mustApply(t, s, &structs.ReserveCommand{Reservations: []*structs.Reservation{
 			{ID: "show", Domain: "default", Amount: &structs.Amount{CPU: 5000}, Queues: []string{"demo"}, Start: now.Add(time.Second), End: now.Add(time.Hour)}}})
 		cpu := func(id, queue string, mhz int64) {
 			register(t, s, passJob(id, 1, func(j *structs.Job) { j.Queue, j.Groups[0].Tasks[0].Resources.CPU = queue, mhz }))

@@ -61,7 +61,7 @@ func TestGatesOpen(t *testing.T) {
 		if len(live(s, "late")) != 1 {
 			t.Error("its begin time is over, and it does not run")
 		}
-		mustApply(t, s, structs.CmdWorkload, &structs.WorkloadCommand{Namespace: "default", JobID: "held", Action: structs.ActionRelease})
+		mustApply(t, s, &structs.WorkloadCommand{Namespace: "default", JobID: "held", Action: structs.ActionRelease})
 		register(t, s, batch("prep", nil))
 		register(t, s, batch("bad", nil))
 		time.Sleep(10 * time.Second)
@@ -89,8 +89,8 @@ func TestGatesOpen(t *testing.T) {
 			t.Errorf("impatient: %+v", j.StatusDesc)
 		}
 		// What was met stays met when the job that was waited for is gone.
-		mustApply(t, s, structs.CmdJobDeregister, &structs.JobDeregisterCommand{Namespace: "default", JobID: "prep", Purge: true})
-		mustApply(t, s, structs.CmdWorkload, &structs.WorkloadCommand{Namespace: "default", JobID: "well", Action: structs.ActionRequeue})
+		mustApply(t, s, &structs.JobDeregisterCommand{Namespace: "default", JobID: "prep", Purge: true})
+		mustApply(t, s, &structs.WorkloadCommand{Namespace: "default", JobID: "well", Action: structs.ActionRequeue})
 		time.Sleep(20 * time.Second)
 		as := live(s, "well")
 		if len(as) != 1 || as[0].Restarts != 1 || as[0].RestartReason != "requeue" {
@@ -106,7 +106,7 @@ func TestPriorityOfWhatRuns(t *testing.T) {
 		s := testServer(t, nil)
 		f := newFleet(t, one(s), 1)
 		f.set(func() { f.kill = time.Second })
-		mustApply(t, s, structs.CmdQueueUpsert, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Order: structs.OrderFCFS, Preempt: structs.PreemptPriority, PreemptMinRuntime: time.Second}}})
+		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "default", Order: structs.OrderFCFS, Preempt: structs.PreemptPriority, PreemptMinRuntime: time.Second}}})
 		whole := func(id string) *structs.Job {
 			return passJob(id, 1, func(j *structs.Job) {
 				j.Type, j.Groups[0].Reschedule, j.Preemptible = structs.JobBatch, structs.Reschedule{}, true
@@ -114,7 +114,7 @@ func TestPriorityOfWhatRuns(t *testing.T) {
 			})
 		}
 		set := func(id string, n int) {
-			mustApply(t, s, structs.CmdJobPriority, &structs.JobPriorityCommand{Namespace: "default", JobID: id, Priority: n})
+			mustApply(t, s, &structs.JobPriorityCommand{Namespace: "default", JobID: id, Priority: n})
 		}
 		register(t, s, whole("runs"))
 		time.Sleep(time.Minute)

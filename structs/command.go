@@ -1,81 +1,97 @@
 package structs
 
-// CommandType numbers the commands of the replicated log. Numbers are for ever; retired ones stay reserved.
+// CommandType numbers the commands of the replicated log.
 type CommandType uint8
 
-// Every command. IgnorableFlag on a type lets an older server skip it.
-const (
-	CmdJobRegister     CommandType = 1
-	CmdJobDeregister   CommandType = 2
-	CmdJobStable       CommandType = 3
-	CmdJobTag          CommandType = 4
-	CmdEvalUpsert      CommandType = 5
-	CmdPlan            CommandType = 6
-	CmdNodeRegister    CommandType = 7
-	CmdNodePurge       CommandType = 8
-	CmdNodeStatus      CommandType = 9
-	CmdNodeEligibility CommandType = 10
-	CmdNodeDrain       CommandType = 11
-	CmdAllocObserved   CommandType = 12
-	CmdAllocTransition CommandType = 13
-	CmdPoolUpsert      CommandType = 14
-	CmdPoolDelete      CommandType = 15
-	CmdNamespaceUpsert CommandType = 16
-	CmdNamespaceDelete CommandType = 17
-	CmdPolicyUpsert    CommandType = 18
-	CmdPolicyDelete    CommandType = 19
-	CmdTokenUpsert     CommandType = 20
-	CmdTokenDelete     CommandType = 21
-	CmdACLBootstrap    CommandType = 22
-	CmdRoleUpsert      CommandType = 23
-	CmdRoleDelete      CommandType = 24
-	CmdOneTimeUpsert   CommandType = 25
-	CmdOneTimeDelete   CommandType = 26
-	CmdSchedulerConfig CommandType = 27
-	CmdAutopilotConfig CommandType = 28
-	CmdPeriodicLaunch  CommandType = 29
-	CmdScale           CommandType = 30
-	CmdCollect         CommandType = 31
-	CmdClusterInit     CommandType = 32
-	CmdRestored        CommandType = 33
-	CmdSigningKey      CommandType = 34
-	CmdNodeEvent       CommandType = 35
-	CmdEvalDelete      CommandType = 36
-	CmdBatch           CommandType = 37
-	CmdPlans           CommandType = 38 // body *PlansCommand: several plan entries in one log entry
-	CmdQueueUpsert     CommandType = 39
-	CmdQueueDelete     CommandType = 40
-	CmdReserve         CommandType = 41 // reservations of operators
-	CmdUnreserve       CommandType = 42
-	CmdWorkload        CommandType = 43 // hold, release, requeue
-	CmdRoster          CommandType = 44
-	CmdAcctCollect     CommandType = 45
-	CmdQuotaUpsert     CommandType = 46
-	CmdQuotaDelete     CommandType = 47
-	CmdVariableSet     CommandType = 48
-	CmdVariableDelete  CommandType = 49
-	CmdSealKey         CommandType = 50
-	CmdNodeTaint       CommandType = 51
-	CmdServiceDelete   CommandType = 52
-	CmdJobPriority     CommandType = 53
-	CmdSealRekey       CommandType = 54 // body *SealKeyCommand: as CmdSealKey, and retires every other key
-	CmdSealKeyDelete   CommandType = 55
-	CmdVariableReseal  CommandType = 56
-	CmdSuspend         CommandType = 57 // suspend and resume what runs
-
-	// IgnorableFlag marks a command that a server which does not know it may skip (I9).
-	IgnorableFlag CommandType = 0x80
-)
+// IgnorableFlag marks a type that a server may skip if it does not know it (I9).
+const IgnorableFlag CommandType = 0x80
 
 // Command is the envelope of one log entry. Everything that is not deterministic is fixed in it before the log: log
-// time, seed and submitter. Encoded as the type byte followed by msgpack of {Time, Seed, By, Body}.
+// time, seed and submitter. It is encoded as the type byte followed by msgpack of {Time, Seed, By, Body}.
 type Command struct {
-	Type CommandType
 	Time LogTime
 	Seed Seed
 	By   Submitter
-	Body any // one of the *...Command structs below, or *PlanEntry
+	Body CommandBody // nil: of a type that this version does not know and may skip
 }
+
+// Type is the type of the body; 0 without one.
+func (c Command) Type() CommandType {
+	if c.Body == nil {
+		return 0
+	}
+	return c.Body.number()
+}
+
+// CommandBody is what a command says: a pointer to one of the structs below, or to a PlanEntry.
+type CommandBody interface{ number() CommandType }
+
+// CommandTypeOf is the type of the commands whose body is a B.
+func CommandTypeOf[B CommandBody]() CommandType {
+	var b B
+	return b.number()
+}
+
+// Each body and its number, in the order of numbers. A number is never used again: a retired one stays in a comment.
+// Package fsm has the table of what the commands do.
+
+func (*JobRegisterCommand) number() CommandType     { return 1 }
+func (*JobDeregisterCommand) number() CommandType   { return 2 }
+func (*JobStableCommand) number() CommandType       { return 3 }
+func (*JobTagCommand) number() CommandType          { return 4 }
+func (*EvalUpsertCommand) number() CommandType      { return 5 }
+func (*PlanEntry) number() CommandType              { return 6 }
+func (*NodeRegisterCommand) number() CommandType    { return 7 }
+func (*NodePurgeCommand) number() CommandType       { return 8 }
+func (*NodeStatusCommand) number() CommandType      { return 9 }
+func (*NodeEligibilityCommand) number() CommandType { return 10 }
+func (*NodeDrainCommand) number() CommandType       { return 11 }
+func (*AllocObservedCommand) number() CommandType   { return 12 }
+func (*AllocTransitionCommand) number() CommandType { return 13 }
+func (*PoolUpsertCommand) number() CommandType      { return 14 }
+func (*PoolDeleteCommand) number() CommandType      { return 15 }
+func (*NamespaceUpsertCommand) number() CommandType { return 16 }
+func (*NamespaceDeleteCommand) number() CommandType { return 17 }
+func (*PolicyUpsertCommand) number() CommandType    { return 18 }
+func (*PolicyDeleteCommand) number() CommandType    { return 19 }
+func (*TokenUpsertCommand) number() CommandType     { return 20 }
+func (*TokenDeleteCommand) number() CommandType     { return 21 }
+func (*ACLBootstrapCommand) number() CommandType    { return 22 }
+func (*RoleUpsertCommand) number() CommandType      { return 23 }
+func (*RoleDeleteCommand) number() CommandType      { return 24 }
+func (*OneTimeUpsertCommand) number() CommandType   { return 25 }
+func (*OneTimeDeleteCommand) number() CommandType   { return 26 }
+func (*SchedulerConfigCommand) number() CommandType { return 27 }
+func (*AutopilotConfigCommand) number() CommandType { return 28 }
+func (*PeriodicLaunchCommand) number() CommandType  { return 29 }
+func (*ScaleCommand) number() CommandType           { return 30 }
+func (*CollectCommand) number() CommandType         { return 31 }
+func (*ClusterInitCommand) number() CommandType     { return 32 }
+func (*RestoredCommand) number() CommandType        { return 33 }
+func (*SigningKeyCommand) number() CommandType      { return 34 }
+func (*NodeEventCommand) number() CommandType       { return 35 }
+func (*EvalDeleteCommand) number() CommandType      { return 36 }
+func (*BatchCommand) number() CommandType           { return 37 }
+func (*PlansCommand) number() CommandType           { return 38 }
+func (*QueueUpsertCommand) number() CommandType     { return 39 }
+func (*QueueDeleteCommand) number() CommandType     { return 40 }
+func (*ReserveCommand) number() CommandType         { return 41 }
+func (*UnreserveCommand) number() CommandType       { return 42 }
+func (*WorkloadCommand) number() CommandType        { return 43 }
+func (*RosterCommand) number() CommandType          { return 44 }
+func (*AcctCollectCommand) number() CommandType     { return 45 }
+func (*QuotaUpsertCommand) number() CommandType     { return 46 }
+func (*QuotaDeleteCommand) number() CommandType     { return 47 }
+func (*VariableSetCommand) number() CommandType     { return 48 }
+func (*VariableDeleteCommand) number() CommandType  { return 49 }
+func (*SealKeyCommand) number() CommandType         { return 50 }
+func (*NodeTaintCommand) number() CommandType       { return 51 }
+func (*ServiceDeleteCommand) number() CommandType   { return 52 }
+func (*JobPriorityCommand) number() CommandType     { return 53 }
+func (*SealRekeyCommand) number() CommandType       { return 54 }
+func (*SealKeyDeleteCommand) number() CommandType   { return 55 }
+func (*VariableResealCommand) number() CommandType  { return 56 }
+func (*SuspendCommand) number() CommandType         { return 57 }
 
 // JobRegisterCommand registers a job version and makes its evaluation, in one entry.
 type JobRegisterCommand struct {
@@ -332,6 +348,8 @@ type (
 	}
 	// SealKeyCommand names a key for variables and makes it the active one. Most servers have it in their keystores by then.
 	SealKeyCommand struct{ ID string }
+	// SealRekeyCommand does what SealKeyCommand does, and retires every other key.
+	SealRekeyCommand struct{ ID string }
 	// SealKeyDeleteCommand forgets a key for variables that is not the active one and that no variable is sealed with.
 	SealKeyDeleteCommand struct{ ID string }
 	// VariableResealCommand puts what variables hold under another key. One that was written or deleted meanwhile is left

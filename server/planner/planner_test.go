@@ -311,7 +311,7 @@ func TestEntriesAreSharedAndBounded(t *testing.T) {
 		size := 0
 		for _, e := range b.Entries {
 			size += Size(e)
-			data, err := fsm.Encode(structs.Command{Type: structs.CmdPlan, Body: e})
+			data, err := fsm.Encode(structs.Command{Body: e})
 			if err != nil || len(data) > Size(e) {
 				t.Fatalf("an entry of %d bytes was estimated at %d (%v)", len(data), Size(e), err)
 			}
