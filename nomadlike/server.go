@@ -388,7 +388,7 @@ func (c *call) answer(out any) {
 // answer's meta becomes headers.
 func invoke[Req, Resp any](c *call, m rpc.Method[Req, Resp], req *Req) (*Resp, error) {
 	limit := callTime
-	if q, ok := any(req).(interface{ QueryOpts() *methods.Query }); ok {
+	if q, ok := any(req).(methods.ReadRequest); ok {
 		*q.QueryOpts() = c.query
 		if c.query.MinIndex > 0 {
 			limit += c.query.MaxWait
@@ -400,7 +400,7 @@ func invoke[Req, Resp any](c *call, m rpc.Method[Req, Resp], req *Req) (*Resp, e
 	if err != nil {
 		return nil, err
 	}
-	if mr, ok := any(resp).(interface{ MetaRef() *methods.Meta }); ok {
+	if mr, ok := any(resp).(methods.ReadResponse); ok {
 		c.meta(mr.MetaRef())
 	}
 	return resp, nil

@@ -39,9 +39,14 @@ func who(ctx context.Context) *identity {
 }
 
 var (
-	errTokenUnknown = structs.Errorf(structs.CodeDenied, "ACL token not found")
+	errTokenUnknown = structs.Errorf(structs.CodeDenied, "ACL token not found") // in this server's state
+	errTokenInvalid = structs.Errorf(structs.CodeDenied, "ACL token not found") // in whatever state
 	errTokenExpired = structs.Errorf(structs.CodeDenied, "ACL token expired")
 )
+
+// tokenUnknown reports whether a token was refused only because this server's state does not have it. Errors of one code
+// and sentence are equal to errors.Is, so the values are compared.
+func tokenUnknown(err error) bool { return err == error(errTokenUnknown) }
 
 // policyAnonymous grants what callers without a token may do; absent, they may do nothing.
 const policyAnonymous = "anonymous"
@@ -111,7 +116,7 @@ func (s *Server) resolve(secret string) (*identity, error) {
 	}
 	sid, err := structs.ParseID[structs.SecretID](secret)
 	if err != nil {
-		return nil, errTokenUnknown
+		return nil, errTokenInvalid
 	}
 	t := snap.TokenBySecret(sid)
 	if t == nil {
@@ -162,7 +167,7 @@ func nodeAuth(req any) *methods.NodeAuth {
 			return nil
 		}
 		return &methods.NodeAuth{NodeID: r.Node.ID, Secret: r.Node.SecretID}
-	case interface{ AuthRef() *methods.NodeAuth }:
+	case methods.NodeRequest:
 		return r.AuthRef()
 	}
 	return nil
@@ -181,14 +186,23 @@ func (s *Server) authenticateNode(c *rpc.Call) (*identity, error) {
 	if a == nil || a.NodeID.IsZero() || a.Secret.IsZero() {
 		return nil, structs.Errorf(structs.CodeDenied, "%s needs the node's id and secret", c.Method)
 	}
-	n := s.Published().Snapshot.NodeByID(a.NodeID)
-	if n != nil && subtle.ConstantTimeCompare(n.SecretID[:], a.Secret[:]) != 1 {
-		return nil, structs.Errorf(structs.CodeDenied, "the secret does not belong to node %s; if the node's state was lost, purge the node first or let it register under a new id", a.NodeID)
-	}
-	if n == nil && c.Method != methods.NodeRegister.Name && c.Method != methods.NodeHeartbeat.Name {
-		return nil, structs.Errorf(structs.CodeNotFound, "node %s is not registered", a.NodeID)
+	known, err := s.checkNode(a)
+	if err != nil && (known || c.Method != methods.NodeRegister.Name && c.Method != methods.NodeHeartbeat.Name) {
+		return nil, err
 	}
 	return &identity{acl: acl.Deny, node: a.NodeID, by: structs.Submitter{Name: "node " + a.NodeID.String(), UID: -1, GID: -1}}, nil
+}
+
+// checkNode compares a node's secret with the state, and reports whether the state has the node at all.
+func (s *Server) checkNode(a *methods.NodeAuth) (known bool, err error) {
+	n := s.Published().Snapshot.NodeByID(a.NodeID)
+	if n == nil {
+		return false, structs.Errorf(structs.CodeNotFound, "node %s is not registered", a.NodeID)
+	}
+	if subtle.ConstantTimeCompare(n.SecretID[:], a.Secret[:]) != 1 {
+		return true, structs.Errorf(structs.CodeDenied, "the secret does not belong to node %s; if the node's state was lost, purge the node first or let it register under a new id", a.NodeID)
+	}
+	return true, nil
 }
 
 // isServer reports whether the peer proved to be a server of this region.
@@ -199,7 +213,8 @@ func (s *Server) isServer(p rpc.Peer) bool {
 	return p.Role == "server" && p.Region == s.cfg.Region
 }
 
-// authenticate proves who calls, by what the method needs.
+// authenticate proves who calls, from this server's state, by what the method needs. Callers without a token are only
+// known where everybody may call the method or an anonymous policy exists.
 func (s *Server) authenticate(row *methods.Row, c *rpc.Call) (*identity, error) {
 	switch {
 	case row.Need.NodeSecret:
@@ -211,8 +226,11 @@ func (s *Server) authenticate(row *methods.Row, c *rpc.Call) (*identity, error) 
 		return &identity{acl: acl.Deny, server: true, by: structs.Submitter{Name: c.Peer.Name, UID: -1, GID: -1}}, nil
 	}
 	id, err := s.resolve(c.Token)
-	if err != nil && row.Need.Anonymous {
-		return s.resolve("") // a stale token does not keep anybody from what is open to all
+	switch {
+	case row.Need.Anonymous && err != nil:
+		return s.resolve("") // a bad token closes nothing that is open to all
+	case !row.Need.Anonymous && err == nil && id.anonymous && s.Published().Snapshot.Policy(policyAnonymous) == nil:
+		return nil, structs.ErrPermissionDenied
 	}
 	return id, err
 }
@@ -243,8 +261,8 @@ func (s *Server) authorise(row *methods.Row, c *rpc.Call, id *identity) error {
 		ok = id.server
 	case n.Management:
 		ok = id.acl.IsManagement()
-	case n.AnyToken:
-		ok = id.acl.IsManagement() || id.token != nil || id.anonymous && s.Published().Snapshot.Policy(policyAnonymous) != nil
+	case n.AnyToken: // authenticate has refused callers without one, unless an anonymous policy exists
+		ok = id.acl.IsManagement() || id.token != nil || id.anonymous
 	case n.Namespace != "":
 		ns := namespaceOf(c)
 		if byObject[c.Method] {
@@ -273,7 +291,7 @@ func (s *Server) authorise(row *methods.Row, c *rpc.Call, id *identity) error {
 		if err != nil {
 			return err
 		}
-		r, named := req.(interface{ VariablePath() string })
+		r, named := req.(methods.VariableRequest)
 		ok = named && id.acl.AllowVariable(namespaceOf(c), r.VariablePath(), n.Variable)
 	case n.Agent != "":
 		ok = id.acl.AllowAgent(n.Agent)
@@ -281,7 +299,7 @@ func (s *Server) authorise(row *methods.Row, c *rpc.Call, id *identity) error {
 		ok = id.acl.AllowOperator(n.Operator)
 	}
 	if !ok {
-		s.figures.denied.Add(1)
+		s.metrics.denied.Add(1)
 		return structs.ErrPermissionDenied
 	}
 	return nil

@@ -10,12 +10,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// resolveTask finds out what an agent's word for one of its tasks is worth: the allocation is on that agent's node and has
-// not ended.
+// resolveTask checks the token that an agent issued to one of its tasks: the allocation must be on that agent's node and
+// must not have ended.
 func (s *Server) resolveTask(token string) (*identity, error) {
 	t, ok := tasktoken.Parse(token)
 	if !ok {
-		return nil, errTokenUnknown
+		return nil, errTokenInvalid
 	}
 	snap := s.Published().Snapshot
 	a := snap.AllocByID(t.Alloc)
@@ -23,8 +23,11 @@ func (s *Server) resolveTask(token string) (*identity, error) {
 		return nil, errTokenUnknown
 	}
 	n := snap.NodeByID(a.NodeID)
-	if n == nil || !t.Valid(n.SecretID, s.cfg.Now()) {
+	if n == nil {
 		return nil, errTokenUnknown
+	}
+	if !t.Valid(n.SecretID, s.cfg.Now()) {
+		return nil, errTokenInvalid
 	}
 	if a.ClientTerminal() {
 		return nil, errTokenExpired

@@ -48,7 +48,7 @@ func (p pilot) AutopilotConfig() *autopilot.Config {
 
 // NotifyState implements autopilot.ApplicationIntegration.
 func (p pilot) NotifyState(st *autopilot.State) {
-	if was := p.s.figures.unhealthy.Swap(!st.Healthy); was != !st.Healthy {
+	if was := p.s.metrics.unhealthy.Swap(!st.Healthy); was != !st.Healthy {
 		p.s.log.Info("health of the servers changed", "healthy", st.Healthy, "failure_tolerance", st.FailureTolerance)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -57,6 +58,14 @@ type Config struct {
 	Exit   func(why string)         // ends the process when state can no longer be trusted; nil: os.Exit(1) after a log line
 	Now    func() time.Time         // wall clock; nil is time.Now
 	Stats  func() map[string]string // further figures for Stats, or nil
+
+	Testing TestingKnobs
+}
+
+// TestingKnobs are the places where tests interfere with a server. The zero value is production's.
+type TestingKnobs struct {
+	BeforeApply    func()                   // called before committed entries are applied, or nil
+	BeforeSchedule func(in scheduler.Input) // called in each pass before it decides, or nil; may panic
 }
 
 // GossipConfig is how servers and agents find each other (D12).

@@ -11,7 +11,7 @@
 //	gossip, membership         memberlist's own; one to react (members.go)
 //	snapshot trigger           one, looks at sizes every second (raft.go)
 //	hash check                 one, compares states with the other servers every 5 s (hashcheck.go)
-//	verifier                   one while linearizable reads wait to be confirmed (wrap.go)
+//	verifier                   one while linearizable reads wait to be confirmed (verifier.go)
 //	observations               one timer while reports of agents are gathered (observe.go)
 //	node sessions              one per session of a node, ends with the session (sessions.go)
 //	rpc sessions and handlers  internal/rpc, end with Close

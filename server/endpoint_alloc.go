@@ -86,7 +86,7 @@ func (s *Server) allocFor(ctx context.Context, id structs.AllocID, capability st
 		return nil, structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", id)
 	}
 	if !who(ctx).acl.AllowNamespaceOp(a.Namespace, capability) {
-		s.figures.denied.Add(1)
+		s.metrics.denied.Add(1)
 		return nil, structs.ErrPermissionDenied
 	}
 	return a, nil

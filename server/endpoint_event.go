@@ -48,11 +48,11 @@ func (s *Server) eventStream(ctx context.Context, c *rpc.Call, req *methods.Even
 	if err := mayFollow(id, ns, topics); err != nil {
 		return err
 	}
-	if s.figures.streams.Add(1) > eventStreamsMax {
-		s.figures.streams.Add(-1)
+	if s.metrics.streams.Add(1) > eventStreamsMax {
+		s.metrics.streams.Add(-1)
 		return structs.Errorf(structs.CodeBusy, "%d event streams are open here already", eventStreamsMax)
 	}
-	defer s.figures.streams.Add(-1)
+	defer s.metrics.streams.Add(-1)
 	// A peer that hangs up ends the stream's context; what it sends is ignored.
 	// Index 0 asks for all that is still there. The empty batch tells that the stream is open.
 	after := max(req.Index, s.ring.oldest())

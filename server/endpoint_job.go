@@ -67,7 +67,7 @@ func (s *Server) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, c
 	}
 	id := who(ctx)
 	if !id.acl.AllowNamespaceOp(j.Namespace, capability) {
-		s.figures.denied.Add(1)
+		s.metrics.denied.Add(1)
 		return nil, nil, structs.ErrPermissionDenied
 	}
 	defaultJob(j, s.cfg.Region)

@@ -18,7 +18,25 @@ func (s *Server) registerServers() {
 	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
 		return &methods.ServerHasNodeResponse{Has: s.nodes.find(req.NodeID) != nil}, nil
 	})
+	handle(s, methods.ServerAuthenticate, s.serverAuthenticate)
 	handle(s, methods.ServerJoin, s.serverJoin)
+}
+
+// serverAuthenticate tells another server whether the leader knows a token or a node.
+func (s *Server) serverAuthenticate(_ context.Context, _ *rpc.Call, req *methods.ServerAuthenticateRequest) (*methods.ServerAuthenticateResponse, error) {
+	if !s.IsLeader() {
+		return nil, structs.ErrNoLeader
+	}
+	var err error
+	if req.Node.NodeID.IsZero() {
+		_, err = s.resolve(req.Token)
+	} else {
+		_, err = s.checkNode(&req.Node)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &methods.ServerAuthenticateResponse{}, nil
 }
 
 func (s *Server) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerInfoResponse, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -98,7 +99,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 				// Passes take a while, so that instants fall into them.
 				slow, delays := &sync.Mutex{}, rand.New(rand.NewPCG(seed, 8))
 				passing := 0
-				passDelay = func() {
+				delay := func(scheduler.Input) {
 					slow.Lock()
 					passing++
 					d := time.Duration(delays.IntN(30)) * time.Millisecond
@@ -108,8 +109,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					passing--
 					slow.Unlock()
 				}
-				defer func() { passDelay = nil }()
-				c := newCluster(t, 3, nil)
+				c := newCluster(t, 3, func(_ int, cfg *Config) { cfg.Testing.BeforeSchedule = delay })
 				cut := -1
 				var mu sync.Mutex
 				f := newFleet(t, func() *Server {

@@ -108,6 +108,6 @@ func TestSnapshotByBytes(t *testing.T) {
 	s, stop := diskServer(t, t.TempDir(), func(c *Config) { c.Raft.SnapshotBytes, c.Raft.SnapshotEvery = 64<<10, 100*time.Millisecond })
 	defer stop()
 	writeMany(t, s, 2000)
-	waitFor(t, 10*time.Second, "snapshot", func() bool { return s.figures.snapshots.Load() > 0 })
+	waitFor(t, 10*time.Second, "snapshot", func() bool { return s.metrics.snapshots.Load() > 0 })
 	waitFor(t, 10*time.Second, "count from zero", func() bool { return s.machine.logBytes.Load() < 64<<10 })
 }

@@ -245,18 +245,18 @@ const (
 // read answers a query from the newest state. With MinIndex it waits, without a timer loop, until read gives an index
 // past it, MaxWait is over (the answer is then the unchanged one), or the caller is gone. look must only depend on p.
 func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, keys []hubKey, look func(p *Published) (structs.Index, error)) error {
-	s.figures.reads.Add(1)
+	s.metrics.reads.Add(1)
 	if q.MinIndex == 0 {
 		p := s.Published()
 		idx, err := look(p)
 		m.Index = idx
 		return err
 	}
-	if s.figures.watches.Add(1) > watchesMax {
-		s.figures.watches.Add(-1)
+	if s.metrics.watches.Add(1) > watchesMax {
+		s.metrics.watches.Add(-1)
 		return structs.Errorf(structs.CodeBusy, "%d blocking queries wait here already; retry later, or ask another server with stale", watchesMax)
 	}
-	defer s.figures.watches.Add(-1)
+	defer s.metrics.watches.Add(-1)
 	if id := who(ctx); id.token != nil && !id.acl.IsManagement() {
 		if !s.hub.enter(id.token.Accessor) {
 			return structs.Errorf(structs.CodeBusy, "this token has %d blocking queries waiting here already; retry later", watchesToken)

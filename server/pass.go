@@ -373,8 +373,9 @@ func growing(ws []scheduler.Workload) bool {
 func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
 	d := decided{pass: pass, input: in}
 	pol := policy.For(in.View.Pool(pass.Domain), in.Config)
+	before := p.s.cfg.Testing.BeforeSchedule
 	var why string
-	if d.plan, d.report, why = schedule(*in, pol); why == "" {
+	if d.plan, d.report, why = schedule(*in, pol, before); why == "" {
 		return d
 	}
 	d.plan, d.report, d.failed = scheduler.Plan{Cursor: in.Cursor}, scheduler.Report{}, map[structs.JobKey]string{}
@@ -382,7 +383,7 @@ func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
 	alone.Line = nil // Pending is cut into jobs, in the order of submission
 	for i := range in.Pending {
 		alone.Pending = in.Pending[i : i+1]
-		plan, report, why := schedule(alone, pol)
+		plan, report, why := schedule(alone, pol, before)
 		if why != "" {
 			d.failed[in.Pending[i].Key] = why
 			continue
@@ -399,26 +400,19 @@ func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
 	return d
 }
 
-// schedule is scheduler.Schedule, with a panic turned into its text. Tests replace it to plant one.
-func schedule(in scheduler.Input, pol scheduler.Policy) (plan scheduler.Plan, report scheduler.Report, why string) {
+// schedule is scheduler.Schedule with a panic turned into its text. before is the tests' knob, or nil.
+func schedule(in scheduler.Input, pol scheduler.Policy, before func(scheduler.Input)) (plan scheduler.Plan, report scheduler.Report, why string) {
 	defer func() {
 		if r := recover(); r != nil {
 			why = fmt.Sprintf("%v\n%s", r, debug.Stack())
 		}
 	}()
-	if plantPanic != nil {
-		plantPanic(in)
-	}
-	if passDelay != nil {
-		passDelay()
+	if before != nil {
+		before(in)
 	}
 	plan, report = scheduler.Schedule(in, pol)
 	return plan, report, ""
 }
-
-var plantPanic func(scheduler.Input)
-
-var passDelay func() // called in every pass; for tests
 
 // propose hands what a pass decided to the planner.
 func (p *passes) propose(d decided) {

@@ -349,15 +349,14 @@ func failed(s *Server, job string) (n int) {
 // ever.
 func TestPanicFailsOneEvaluation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		plantPanic = func(in scheduler.Input) {
+		plant := func(in scheduler.Input) {
 			for i := range in.Pending {
 				if in.Pending[i].Key.ID == "bad" {
 					panic("planted")
 				}
 			}
 		}
-		defer func() { plantPanic = nil }()
-		s := testServer(t, nil)
+		s := testServer(t, func(cfg *Config) { cfg.Testing.BeforeSchedule = plant })
 		newFleet(t, one(s), 3)
 		mustApply(t, s, &structs.SchedulerConfigCommand{Config: &structs.SchedulerConfig{PauseBroker: true}})
 		for _, id := range []string{"a", "bad", "c"} {

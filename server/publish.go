@@ -166,6 +166,9 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 	if len(entries) == 0 {
 		return out
 	}
+	if before := m.s.cfg.Testing.BeforeApply; before != nil {
+		before()
+	}
 	// The state hash is taken at fixed places of the log, so that servers can compare it whatever their batches (D8).
 	for len(entries) > 0 {
 		n := 0
@@ -184,7 +187,7 @@ func (m *machine) ApplyBatch(logs []*raft.Log) []any {
 		}
 		m.last = entries[n-1].Index
 		m.publish(delta)
-		m.s.figures.applied(n, time.Since(began))
+		m.s.metrics.applied(n, time.Since(began))
 		entries, where = entries[n:], where[n:]
 	}
 	return out
@@ -306,27 +309,12 @@ func (p *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 		return fmt.Errorf("close snapshot %s: %w", sink.ID(), err)
 	}
 	p.s.machine.logBytes.Store(0)
-	p.s.figures.snapshots.Add(1)
+	p.s.metrics.snapshots.Add(1)
 	p.s.log.Debug("snapshot written", "id", sink.ID(), "index", p.snap.Index(), "took", time.Since(began))
 	return nil
 }
 
 func (p *machineSnapshot) Release() {}
-
-// figures are the counters behind Stats.
-type figures struct {
-	entries, batches, applyNanos, snapshots   atomic.Int64
-	calls, denied, failed, forwarded, refused atomic.Int64
-	watches, streams                          atomic.Int64
-	reads                                     atomic.Int64
-	unhealthy                                 atomic.Bool
-}
-
-func (f *figures) applied(n int, took time.Duration) {
-	f.entries.Add(int64(n))
-	f.batches.Add(1)
-	f.applyNanos.Add(int64(took))
-}
 
 // scratchApply applies an entry while a configuration is being recovered; nothing is published.
 func (m *machine) scratchApply(l *raft.Log) any {

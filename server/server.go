@@ -58,7 +58,7 @@ type Server struct {
 	saves      saveBooks
 	autopilot  *autopilot.Autopilot
 	memberWake chan struct{}
-	figures    figures
+	metrics    metrics
 	started    time.Time
 
 	ctx     context.Context // ends with Close
@@ -104,7 +104,7 @@ func New(cfg Config) (s *Server, err error) {
 		return nil, err
 	}
 
-	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.figures)
+	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.metrics)
 	s.reg.Wrap(s.wrap)
 	s.register()
 	dial := cfg.Dial

@@ -73,7 +73,7 @@ const probeTimeout = 2 * time.Second
 // one.
 func (s *Server) toNode(ctx context.Context, c *rpc.Call, node structs.NodeID) (*rpc.Reply, error) {
 	if to := s.nodes.find(node); to != nil {
-		s.figures.forwarded.Add(1)
+		s.metrics.forwarded.Add(1)
 		return c.Forward(ctx, to)
 	}
 	unreachable := structs.Errorf(structs.CodeUnavailable, "node %s is not connected to any server", node)

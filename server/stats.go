@@ -9,7 +9,7 @@ import (
 // Stats are this server's figures, by name. Counters begin with the process.
 func (s *Server) Stats() map[string]string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	f := &s.figures
+	f := &s.metrics
 	p := s.Published()
 	addr, id := s.Leader()
 	out := map[string]string{

@@ -220,5 +220,8 @@ type (
 	}
 )
 
-// AuthRef lets the server treat every request of a node alike.
+// NodeRequest is a request that proves which node sends it.
+type NodeRequest interface{ AuthRef() *NodeAuth }
+
+// AuthRef implements NodeRequest.
 func (a *NodeAuth) AuthRef() *NodeAuth { return a }

@@ -260,6 +260,13 @@ type (
 	ServerHasNodeRequest struct{ NodeID structs.NodeID }
 	// ServerHasNodeResponse answers it.
 	ServerHasNodeResponse struct{ Has bool }
+	// ServerAuthenticateRequest asks the leader whether it knows a caller: the node if its ID is set, else the token.
+	ServerAuthenticateRequest struct {
+		Token string
+		Node  NodeAuth
+	}
+	// ServerAuthenticateResponse says that it does; a caller that the leader refuses is an error.
+	ServerAuthenticateResponse struct{}
 	// ServerJoinRequest asks the leader to add a server to raft.
 	ServerJoinRequest struct{ ID, Name, Address string }
 )

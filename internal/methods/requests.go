@@ -26,10 +26,16 @@ type Meta struct {
 	NextToken   string
 }
 
-// QueryOpts and MetaRef let the server treat every read alike.
+// ReadRequest is a request that carries query options.
+type ReadRequest interface{ QueryOpts() *Query }
+
+// ReadResponse is an answer with metadata, which the server fills in.
+type ReadResponse interface{ MetaRef() *Meta }
+
+// QueryOpts implements ReadRequest.
 func (q *Query) QueryOpts() *Query { return q }
 
-// MetaRef gives the part of a response that the server fills in.
+// MetaRef implements ReadResponse.
 func (m *Meta) MetaRef() *Meta { return m }
 
 // States of a gang.

@@ -35,7 +35,7 @@ type (
 var (
 	ServiceList   = method[ListRequest, ServiceListResponse]("Service.List", SideServer, KindRead, ns("read-job"))
 	ServiceGet    = method[ServiceGetRequest, ServiceGetResponse]("Service.Get", SideServer, KindRead, ns("read-job"))
-	ServiceDelete = method[ServiceDeleteRequest, WriteResponse]("Service.Delete", SideServer, KindWrite, ns("submit-job"))
+	ServiceDelete = method[ServiceDeleteRequest, WriteResponse]("Service.Delete", SideServer, AtLeader, ns("submit-job"))
 	ServiceAlloc  = method[AllocGetRequest, ServiceGetResponse]("Service.Allocation", SideServer, KindRead, ns("read-job")) // checked after the lookup
 	ServiceJob    = method[JobGetRequest, ServiceGetResponse]("Service.Job", SideServer, KindRead, ns("read-job"))
 )

@@ -20,13 +20,12 @@ const (
 // Kind says how a server handles a call.
 type Kind uint8
 
-// Reads may be answered by a follower when stale is asked for; writes and node calls go to the leader; Any is answered
-// by whichever server received it.
+// The kinds of calls.
 const (
-	KindRead Kind = iota
-	KindWrite
-	KindAny
-	KindStream
+	KindRead   Kind = iota // the leader answers, or the server that was asked if the caller accepts stale data
+	AtLeader               // the leader answers: writes, and what only the leader knows
+	KindAny                // the server that was asked answers
+	KindStream             // the server that was asked answers with a stream; snapshots are the leader's
 )
 
 // Need is what a caller must be allowed. Exactly one of the fields is set, except that Anonymous stands alone.
@@ -93,10 +92,10 @@ func ns(capability string) Need { return Need{Namespace: capability} }
 // The methods. Names are "Noun.Verb".
 var (
 	// Jobs.
-	JobRegister    = method[JobRegisterRequest, JobRegisterResponse]("Job.Register", SideServer, KindWrite, ns("submit-job"))
+	JobRegister    = method[JobRegisterRequest, JobRegisterResponse]("Job.Register", SideServer, AtLeader, ns("submit-job"))
 	JobValidate    = method[JobRegisterRequest, JobValidateResponse]("Job.Validate", SideServer, KindAny, ns("read-job"))
-	JobPlan        = method[JobPlanRequest, JobPlanResponse]("Job.Plan", SideServer, KindWrite, ns("plan-job"))
-	JobDeregister  = method[JobDeregisterRequest, JobRegisterResponse]("Job.Deregister", SideServer, KindWrite, ns("submit-job"))
+	JobPlan        = method[JobPlanRequest, JobPlanResponse]("Job.Plan", SideServer, AtLeader, ns("plan-job"))
+	JobDeregister  = method[JobDeregisterRequest, JobRegisterResponse]("Job.Deregister", SideServer, AtLeader, ns("submit-job"))
 	JobGet         = method[JobGetRequest, JobGetResponse]("Job.Get", SideServer, KindRead, ns("read-job"))
 	JobList        = method[ListRequest, JobListResponse]("Job.List", SideServer, KindRead, ns("list-jobs"))
 	JobVersions    = method[JobGetRequest, JobVersionsResponse]("Job.Versions", SideServer, KindRead, ns("read-job"))
@@ -104,17 +103,17 @@ var (
 	JobSummary     = method[JobGetRequest, JobSummaryResponse]("Job.Summary", SideServer, KindRead, ns("read-job"))
 	JobAllocs      = method[JobAllocsRequest, AllocListResponse]("Job.Allocations", SideServer, KindRead, ns("read-job"))
 	JobEvals       = method[JobGetRequest, EvalListResponse]("Job.Evaluations", SideServer, KindRead, ns("read-job"))
-	JobEvaluate    = method[JobEvaluateRequest, JobRegisterResponse]("Job.Evaluate", SideServer, KindWrite, ns("read-job"))
-	JobWorkload    = method[JobWorkloadRequest, JobRegisterResponse]("Job.Workload", SideServer, KindWrite, ns("submit-job"))
-	JobPriority    = method[JobPriorityRequest, JobRegisterResponse]("Job.Priority", SideServer, KindWrite, ns("submit-job"))
-	JobSuspend     = method[JobSuspendRequest, SuspendResponse]("Job.Suspend", SideServer, KindWrite, ns("alloc-lifecycle"))
-	JobCheckpoint  = method[JobCheckpointRequest, JobCheckpointResponse]("Job.Checkpoint", SideServer, KindWrite, ns("alloc-lifecycle"))
-	JobRevert      = method[JobRevertRequest, JobRegisterResponse]("Job.Revert", SideServer, KindWrite, ns("submit-job"))
-	JobStable      = method[JobStableRequest, WriteResponse]("Job.Stable", SideServer, KindWrite, ns("submit-job"))
-	JobTag         = method[JobTagRequest, WriteResponse]("Job.Tag", SideServer, KindWrite, ns("submit-job"))
-	JobDispatch    = method[JobDispatchRequest, JobDispatchResponse]("Job.Dispatch", SideServer, KindWrite, ns("dispatch-job"))
-	JobPeriodic    = method[JobGetRequest, JobRegisterResponse]("Job.PeriodicForce", SideServer, KindWrite, ns("submit-job"))
-	JobScale       = method[JobScaleRequest, JobRegisterResponse]("Job.Scale", SideServer, KindWrite, ns("scale-job"))
+	JobEvaluate    = method[JobEvaluateRequest, JobRegisterResponse]("Job.Evaluate", SideServer, AtLeader, ns("read-job"))
+	JobWorkload    = method[JobWorkloadRequest, JobRegisterResponse]("Job.Workload", SideServer, AtLeader, ns("submit-job"))
+	JobPriority    = method[JobPriorityRequest, JobRegisterResponse]("Job.Priority", SideServer, AtLeader, ns("submit-job"))
+	JobSuspend     = method[JobSuspendRequest, SuspendResponse]("Job.Suspend", SideServer, AtLeader, ns("alloc-lifecycle"))
+	JobCheckpoint  = method[JobCheckpointRequest, JobCheckpointResponse]("Job.Checkpoint", SideServer, AtLeader, ns("alloc-lifecycle"))
+	JobRevert      = method[JobRevertRequest, JobRegisterResponse]("Job.Revert", SideServer, AtLeader, ns("submit-job"))
+	JobStable      = method[JobStableRequest, WriteResponse]("Job.Stable", SideServer, AtLeader, ns("submit-job"))
+	JobTag         = method[JobTagRequest, WriteResponse]("Job.Tag", SideServer, AtLeader, ns("submit-job"))
+	JobDispatch    = method[JobDispatchRequest, JobDispatchResponse]("Job.Dispatch", SideServer, AtLeader, ns("dispatch-job"))
+	JobPeriodic    = method[JobGetRequest, JobRegisterResponse]("Job.PeriodicForce", SideServer, AtLeader, ns("submit-job"))
+	JobScale       = method[JobScaleRequest, JobRegisterResponse]("Job.Scale", SideServer, AtLeader, ns("scale-job"))
 	JobScaleStatus = method[JobGetRequest, JobScaleStatusResponse]("Job.ScaleStatus", SideServer, KindRead, ns("read-job-scaling"))
 	JobGangs       = method[JobGetRequest, JobGangsResponse]("Job.Gangs", SideServer, KindRead, ns("read-job"))
 	JobWhy         = method[JobGetRequest, JobWhyResponse]("Job.Why", SideServer, KindRead, ns("read-job"))
@@ -126,34 +125,34 @@ var (
 	// Allocations. The namespace is that of the allocation; handlers check it after the lookup.
 	AllocGet        = method[AllocGetRequest, AllocGetResponse]("Alloc.Get", SideServer, KindRead, ns("read-job"))
 	AllocList       = method[ListRequest, AllocListResponse]("Alloc.List", SideServer, KindRead, ns("read-job"))
-	AllocStop       = method[AllocStopRequest, JobRegisterResponse]("Alloc.Stop", SideServer, KindWrite, ns("alloc-lifecycle"))
-	AllocSuspend    = method[AllocSuspendRequest, SuspendResponse]("Alloc.Suspend", SideServer, KindWrite, ns("alloc-lifecycle"))
-	AllocTransition = method[AllocTransitionRequest, WriteResponse]("Alloc.Transition", SideServer, KindWrite, Need{Management: true})
+	AllocStop       = method[AllocStopRequest, JobRegisterResponse]("Alloc.Stop", SideServer, AtLeader, ns("alloc-lifecycle"))
+	AllocSuspend    = method[AllocSuspendRequest, SuspendResponse]("Alloc.Suspend", SideServer, AtLeader, ns("alloc-lifecycle"))
+	AllocTransition = method[AllocTransitionRequest, WriteResponse]("Alloc.Transition", SideServer, AtLeader, Need{Management: true})
 
 	// Evaluations.
 	EvalGet    = method[EvalGetRequest, EvalGetResponse]("Eval.Get", SideServer, KindRead, ns("read-job"))
 	EvalList   = method[ListRequest, EvalListResponse]("Eval.List", SideServer, KindRead, ns("read-job"))
 	EvalCount  = method[ListRequest, CountResponse]("Eval.Count", SideServer, KindRead, ns("read-job"))
 	EvalAllocs = method[EvalGetRequest, AllocListResponse]("Eval.Allocations", SideServer, KindRead, ns("read-job"))
-	EvalDelete = method[EvalDeleteRequest, CountResponse]("Eval.Delete", SideServer, KindWrite, Need{Management: true})
+	EvalDelete = method[EvalDeleteRequest, CountResponse]("Eval.Delete", SideServer, AtLeader, Need{Management: true})
 
 	// Nodes, as users see them.
 	NodeGet         = method[NodeGetRequest, NodeGetResponse]("Node.Get", SideServer, KindRead, Need{Node: "read"})
 	NodeList        = method[ListRequest, NodeListResponse]("Node.List", SideServer, KindRead, Need{Node: "read"})
 	NodeAllocs      = method[NodeGetRequest, AllocListResponse]("Node.Allocations", SideServer, KindRead, Need{Node: "read"})
-	NodeDrain       = method[NodeDrainRequest, NodeWriteResponse]("Node.Drain", SideServer, KindWrite, Need{Node: "write"})
-	NodeEligibility = method[NodeEligibilityRequest, NodeWriteResponse]("Node.Eligibility", SideServer, KindWrite, Need{Node: "write"})
-	NodeTaint       = method[NodeTaintRequest, NodeWriteResponse]("Node.Taint", SideServer, KindWrite, Need{Node: "write"})
-	NodeEvaluate    = method[NodeGetRequest, NodeWriteResponse]("Node.Evaluate", SideServer, KindWrite, Need{Node: "write"})
-	NodePurge       = method[NodeGetRequest, NodeWriteResponse]("Node.Purge", SideServer, KindWrite, Need{Node: "write"})
+	NodeDrain       = method[NodeDrainRequest, NodeWriteResponse]("Node.Drain", SideServer, AtLeader, Need{Node: "write"})
+	NodeEligibility = method[NodeEligibilityRequest, NodeWriteResponse]("Node.Eligibility", SideServer, AtLeader, Need{Node: "write"})
+	NodeTaint       = method[NodeTaintRequest, NodeWriteResponse]("Node.Taint", SideServer, AtLeader, Need{Node: "write"})
+	NodeEvaluate    = method[NodeGetRequest, NodeWriteResponse]("Node.Evaluate", SideServer, AtLeader, Need{Node: "write"})
+	NodePurge       = method[NodeGetRequest, NodeWriteResponse]("Node.Purge", SideServer, AtLeader, Need{Node: "write"})
 
 	// Nodes, as their agents speak.
-	NodeRegister  = method[NodeRegisterRequest, NodeRegisterResponse]("Node.Register", SideServer, KindWrite, Need{NodeSecret: true})
-	NodeHeartbeat = method[NodeHeartbeatRequest, NodeHeartbeatResponse]("Node.Heartbeat", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeRegister  = method[NodeRegisterRequest, NodeRegisterResponse]("Node.Register", SideServer, AtLeader, Need{NodeSecret: true})
+	NodeHeartbeat = method[NodeHeartbeatRequest, NodeHeartbeatResponse]("Node.Heartbeat", SideServer, AtLeader, Need{NodeSecret: true})
 	NodePoll      = method[NodePollRequest, NodePollResponse]("Node.Poll", SideServer, KindAny, Need{NodeSecret: true})
-	NodeObserve   = method[NodeObserveRequest, WriteResponse]("Node.Observe", SideServer, KindWrite, Need{NodeSecret: true})
-	NodeEvent     = method[NodeEventRequest, WriteResponse]("Node.Event", SideServer, KindWrite, Need{NodeSecret: true})
-	NodeLeave     = method[NodeLeaveRequest, NodeWriteResponse]("Node.Leave", SideServer, KindWrite, Need{NodeSecret: true})
+	NodeObserve   = method[NodeObserveRequest, WriteResponse]("Node.Observe", SideServer, AtLeader, Need{NodeSecret: true})
+	NodeEvent     = method[NodeEventRequest, WriteResponse]("Node.Event", SideServer, AtLeader, Need{NodeSecret: true})
+	NodeLeave     = method[NodeLeaveRequest, NodeWriteResponse]("Node.Leave", SideServer, AtLeader, Need{NodeSecret: true})
 	NodeSaveTurn  = method[NodeSaveTurnRequest, SaveTurn]("Node.SaveTurn", SideServer, KindAny, Need{NodeSecret: true})
 	NodeServers   = method[NodeServersRequest, NodeServersResponse]("Node.Servers", SideServer, KindAny, Need{NodeSecret: true})
 
@@ -162,49 +161,49 @@ var (
 	PoolList        = method[ListRequest, PoolListResponse]("Pool.List", SideServer, KindRead, Need{AnyToken: true})
 	PoolNodes       = method[NamedListRequest, NodeListResponse]("Pool.Nodes", SideServer, KindRead, Need{NodePool: "read"})
 	PoolJobs        = method[NamedListRequest, JobListResponse]("Pool.Jobs", SideServer, KindRead, Need{NodePool: "read"})
-	PoolUpsert      = method[PoolUpsertRequest, WriteResponse]("Pool.Upsert", SideServer, KindWrite, Need{NodePool: "write"})
-	PoolDelete      = method[NameRequest, WriteResponse]("Pool.Delete", SideServer, KindWrite, Need{NodePool: "delete"})
+	PoolUpsert      = method[PoolUpsertRequest, WriteResponse]("Pool.Upsert", SideServer, AtLeader, Need{NodePool: "write"})
+	PoolDelete      = method[NameRequest, WriteResponse]("Pool.Delete", SideServer, AtLeader, Need{NodePool: "delete"})
 	NamespaceGet    = method[NameRequest, NamespaceGetResponse]("Namespace.Get", SideServer, KindRead, Need{AnyToken: true})
 	NamespaceList   = method[ListRequest, NamespaceListResponse]("Namespace.List", SideServer, KindRead, Need{AnyToken: true})
-	NamespaceUpsert = method[NamespaceUpsertRequest, WriteResponse]("Namespace.Upsert", SideServer, KindWrite, Need{Management: true})
-	NamespaceDelete = method[NameRequest, WriteResponse]("Namespace.Delete", SideServer, KindWrite, Need{Management: true})
+	NamespaceUpsert = method[NamespaceUpsertRequest, WriteResponse]("Namespace.Upsert", SideServer, AtLeader, Need{Management: true})
+	NamespaceDelete = method[NameRequest, WriteResponse]("Namespace.Delete", SideServer, AtLeader, Need{Management: true})
 
 	// ACL.
-	ACLBootstrap     = method[ACLBootstrapRequest, ACLTokenResponse]("ACL.Bootstrap", SideServer, KindWrite, Need{Anonymous: true})
-	ACLTokenUpsert   = method[ACLTokenUpsertRequest, ACLTokenResponse]("ACL.TokenUpsert", SideServer, KindWrite, Need{Management: true})
-	ACLTokenDelete   = method[ACLTokenDeleteRequest, WriteResponse]("ACL.TokenDelete", SideServer, KindWrite, Need{Management: true})
+	ACLBootstrap     = method[ACLBootstrapRequest, ACLTokenResponse]("ACL.Bootstrap", SideServer, AtLeader, Need{Anonymous: true})
+	ACLTokenUpsert   = method[ACLTokenUpsertRequest, ACLTokenResponse]("ACL.TokenUpsert", SideServer, AtLeader, Need{Management: true})
+	ACLTokenDelete   = method[ACLTokenDeleteRequest, WriteResponse]("ACL.TokenDelete", SideServer, AtLeader, Need{Management: true})
 	ACLTokenGet      = method[ACLTokenGetRequest, ACLTokenResponse]("ACL.TokenGet", SideServer, KindRead, Need{AnyToken: true}) // others' tokens need management
 	ACLTokenSelf     = method[EmptyRequest, ACLTokenResponse]("ACL.TokenSelf", SideServer, KindRead, Need{AnyToken: true})
 	ACLTokenList     = method[ListRequest, ACLTokenListResponse]("ACL.TokenList", SideServer, KindRead, Need{Management: true})
-	ACLPolicyUpsert  = method[ACLPolicyUpsertRequest, WriteResponse]("ACL.PolicyUpsert", SideServer, KindWrite, Need{Management: true})
-	ACLPolicyDelete  = method[NameRequest, WriteResponse]("ACL.PolicyDelete", SideServer, KindWrite, Need{Management: true})
+	ACLPolicyUpsert  = method[ACLPolicyUpsertRequest, WriteResponse]("ACL.PolicyUpsert", SideServer, AtLeader, Need{Management: true})
+	ACLPolicyDelete  = method[NameRequest, WriteResponse]("ACL.PolicyDelete", SideServer, AtLeader, Need{Management: true})
 	ACLPolicyGet     = method[NameRequest, ACLPolicyResponse]("ACL.PolicyGet", SideServer, KindRead, Need{AnyToken: true})
 	ACLPolicyList    = method[ListRequest, ACLPolicyListResponse]("ACL.PolicyList", SideServer, KindRead, Need{AnyToken: true})
 	ACLPolicySelf    = method[EmptyRequest, ACLPolicyListResponse]("ACL.PolicySelf", SideServer, KindRead, Need{AnyToken: true})
-	ACLRoleUpsert    = method[ACLRoleUpsertRequest, ACLRoleResponse]("ACL.RoleUpsert", SideServer, KindWrite, Need{Management: true})
-	ACLRoleDelete    = method[ACLRoleGetRequest, WriteResponse]("ACL.RoleDelete", SideServer, KindWrite, Need{Management: true})
+	ACLRoleUpsert    = method[ACLRoleUpsertRequest, ACLRoleResponse]("ACL.RoleUpsert", SideServer, AtLeader, Need{Management: true})
+	ACLRoleDelete    = method[ACLRoleGetRequest, WriteResponse]("ACL.RoleDelete", SideServer, AtLeader, Need{Management: true})
 	ACLRoleGet       = method[ACLRoleGetRequest, ACLRoleResponse]("ACL.RoleGet", SideServer, KindRead, Need{AnyToken: true})
 	ACLRoleList      = method[ListRequest, ACLRoleListResponse]("ACL.RoleList", SideServer, KindRead, Need{AnyToken: true})
-	ACLOneTimeCreate = method[EmptyRequest, ACLOneTimeResponse]("ACL.OneTimeCreate", SideServer, KindWrite, Need{AnyToken: true})
-	ACLOneTimeUse    = method[ACLOneTimeRequest, ACLTokenResponse]("ACL.OneTimeExchange", SideServer, KindWrite, Need{Anonymous: true})
-	ACLAuthorize     = method[ACLAuthorizeRequest, WriteResponse]("ACL.Authorize", SideServer, KindRead, Need{Anonymous: true})          // answers denied, or not
-	ACLPeerLogin     = method[ACLPeerLoginRequest, ACLPeerLoginResponse]("ACL.PeerLogin", SideServer, KindWrite, Need{NodeSecret: true}) // an agent vouches for a local user
+	ACLOneTimeCreate = method[EmptyRequest, ACLOneTimeResponse]("ACL.OneTimeCreate", SideServer, AtLeader, Need{AnyToken: true})
+	ACLOneTimeUse    = method[ACLOneTimeRequest, ACLTokenResponse]("ACL.OneTimeExchange", SideServer, AtLeader, Need{Anonymous: true})
+	ACLAuthorize     = method[ACLAuthorizeRequest, WriteResponse]("ACL.Authorize", SideServer, KindRead, Need{Anonymous: true})         // answers denied, or not
+	ACLPeerLogin     = method[ACLPeerLoginRequest, ACLPeerLoginResponse]("ACL.PeerLogin", SideServer, AtLeader, Need{NodeSecret: true}) // an agent vouches for a local user
 
 	// Operator, system, status.
 	RaftConfiguration  = method[EmptyRequest, RaftConfigurationResponse]("Operator.RaftConfiguration", SideServer, KindRead, Need{Operator: "read"})
-	RaftRemovePeer     = method[RaftPeerRequest, WriteResponse]("Operator.RaftRemovePeer", SideServer, KindWrite, Need{Operator: "write"})
-	RaftTransfer       = method[RaftPeerRequest, WriteResponse]("Operator.RaftTransfer", SideServer, KindWrite, Need{Operator: "write"})
+	RaftRemovePeer     = method[RaftPeerRequest, WriteResponse]("Operator.RaftRemovePeer", SideServer, AtLeader, Need{Operator: "write"})
+	RaftTransfer       = method[RaftPeerRequest, WriteResponse]("Operator.RaftTransfer", SideServer, AtLeader, Need{Operator: "write"})
 	SchedulerConfigGet = method[EmptyRequest, SchedulerConfigResponse]("Operator.SchedulerConfigGet", SideServer, KindRead, Need{Operator: "read"})
-	SchedulerConfigSet = method[SchedulerConfigRequest, SwapResponse]("Operator.SchedulerConfigSet", SideServer, KindWrite, Need{Operator: "write"})
-	SchedulerInput     = method[NameRequest, SchedulerInputResponse]("Operator.SchedulerInput", SideServer, KindWrite, Need{Management: true}) // on the leader; Name is a node pool
-	PredictionsGet     = method[EmptyRequest, PredictionsResponse]("Operator.Predictions", SideServer, KindWrite, Need{Operator: "read"})      // by the leader
+	SchedulerConfigSet = method[SchedulerConfigRequest, SwapResponse]("Operator.SchedulerConfigSet", SideServer, AtLeader, Need{Operator: "write"})
+	SchedulerInput     = method[NameRequest, SchedulerInputResponse]("Operator.SchedulerInput", SideServer, AtLeader, Need{Management: true}) // on the leader; Name is a node pool
+	PredictionsGet     = method[EmptyRequest, PredictionsResponse]("Operator.Predictions", SideServer, AtLeader, Need{Operator: "read"})      // by the leader
 	AutopilotGet       = method[EmptyRequest, AutopilotConfigResponse]("Operator.AutopilotGet", SideServer, KindRead, Need{Operator: "read"})
-	AutopilotSet       = method[AutopilotConfigRequest, SwapResponse]("Operator.AutopilotSet", SideServer, KindWrite, Need{Operator: "write"})
-	AutopilotHealth    = method[EmptyRequest, AutopilotHealthResponse]("Operator.AutopilotHealth", SideServer, KindWrite, Need{Operator: "read"})
+	AutopilotSet       = method[AutopilotConfigRequest, SwapResponse]("Operator.AutopilotSet", SideServer, AtLeader, Need{Operator: "write"})
+	AutopilotHealth    = method[EmptyRequest, AutopilotHealthResponse]("Operator.AutopilotHealth", SideServer, AtLeader, Need{Operator: "read"})
 	SnapshotSave       = stream[EmptyRequest]("Operator.SnapshotSave", SideServer, Need{Management: true})
 	SnapshotRestore    = stream[EmptyRequest]("Operator.SnapshotRestore", SideServer, Need{Management: true})
-	SystemGC           = method[EmptyRequest, WriteResponse]("System.GC", SideServer, KindWrite, Need{Management: true})
-	SystemReconcile    = method[EmptyRequest, WriteResponse]("System.ReconcileSummaries", SideServer, KindWrite, Need{Management: true})
+	SystemGC           = method[EmptyRequest, WriteResponse]("System.GC", SideServer, AtLeader, Need{Management: true})
+	SystemReconcile    = method[EmptyRequest, WriteResponse]("System.ReconcileSummaries", SideServer, AtLeader, Need{Management: true})
 	StatusLeader       = method[EmptyRequest, StatusLeaderResponse]("Status.Leader", SideServer, KindAny, Need{Anonymous: true})
 	StatusPeers        = method[EmptyRequest, StatusPeersResponse]("Status.Peers", SideServer, KindAny, Need{Anonymous: true})
 	StatusRegions      = method[EmptyRequest, StatusRegionsResponse]("Status.Regions", SideServer, KindAny, Need{Anonymous: true})
@@ -217,7 +216,8 @@ var (
 	ServerHashes       = method[EmptyRequest, ServerHashesResponse]("Server.Hashes", SideServer, KindAny, Need{ServerCert: true})
 	ServerKeyring      = method[ServerKeyringRequest, ServerKeyringResponse]("Server.Keyring", SideServer, KindAny, Need{ServerCert: true})
 	ServerHasNode      = method[ServerHasNodeRequest, ServerHasNodeResponse]("Server.HasNode", SideServer, KindAny, Need{ServerCert: true})
-	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, KindWrite, Need{ServerCert: true})
+	ServerAuthenticate = method[ServerAuthenticateRequest, ServerAuthenticateResponse]("Server.Authenticate", SideServer, KindAny, Need{ServerCert: true})
+	ServerJoin         = method[ServerJoinRequest, WriteResponse]("Server.Join", SideServer, AtLeader, Need{ServerCert: true})
 
 	// About running allocations and machines; answered by the node.
 	ClientFSList     = method[FSRequest, FSListResponse]("Client.FSList", SideNode, KindAny, ns("read-fs"))

@@ -80,23 +80,26 @@ type (
 	}
 )
 
-// VariablePath names the variable that a request is about, for its authorisation.
+// VariableRequest is a request about one variable, which its authorisation needs.
+type VariableRequest interface{ VariablePath() string }
+
+// VariablePath implements VariableRequest.
 func (r *VariableGetRequest) VariablePath() string { return r.Path }
 
-// VariablePath names the variable that a request is about, for its authorisation.
+// VariablePath implements VariableRequest.
 func (r *VariableSetRequest) VariablePath() string { return r.Path }
 
-// VariablePath names the variable that a request is about, for its authorisation.
+// VariablePath implements VariableRequest.
 func (r *VariableDeleteRequest) VariablePath() string { return r.Path }
 
 // Their methods.
 var (
 	VariableGet    = method[VariableGetRequest, VariableGetResponse]("Variable.Get", SideServer, KindRead, Need{Variable: "read"})
 	VariableList   = method[ListRequest, VariableListResponse]("Variable.List", SideServer, KindRead, Need{AnyToken: true})
-	VariableSet    = method[VariableSetRequest, VariableWriteResponse]("Variable.Set", SideServer, KindWrite, Need{Variable: "write"})
-	VariableDelete = method[VariableDeleteRequest, VariableWriteResponse]("Variable.Delete", SideServer, KindWrite, Need{Variable: "destroy"})
+	VariableSet    = method[VariableSetRequest, VariableWriteResponse]("Variable.Set", SideServer, AtLeader, Need{Variable: "write"})
+	VariableDelete = method[VariableDeleteRequest, VariableWriteResponse]("Variable.Delete", SideServer, AtLeader, Need{Variable: "destroy"})
 	SealKeyList    = method[ListRequest, SealKeyListResponse]("Keyring.List", SideServer, KindRead, Need{Management: true})
-	SealKeyRotate  = method[SealKeyRotateRequest, SealKeyRotateResponse]("Keyring.Rotate", SideServer, KindWrite, Need{Management: true})
-	SealKeyDelete  = method[NameRequest, WriteResponse]("Keyring.Delete", SideServer, KindWrite, Need{Management: true})
+	SealKeyRotate  = method[SealKeyRotateRequest, SealKeyRotateResponse]("Keyring.Rotate", SideServer, AtLeader, Need{Management: true})
+	SealKeyDelete  = method[NameRequest, WriteResponse]("Keyring.Delete", SideServer, AtLeader, Need{Management: true})
 	ServerSealKey  = method[SealKeyRequest, SealKeyResponse]("Server.SealKey", SideServer, KindAny, Need{ServerCert: true})
 )

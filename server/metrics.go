@@ -1,0 +1,36 @@
+package server
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/structs"
+)
+
+// metrics are the counters behind Stats.
+type metrics struct {
+	entries, batches, applyNanos, snapshots   atomic.Int64
+	calls, denied, failed, forwarded, refused atomic.Int64
+	watches, streams                          atomic.Int64
+	reads                                     atomic.Int64
+	vouching                                  atomic.Int64 // questions to the leader in flight
+	unhealthy                                 atomic.Bool
+}
+
+func (m *metrics) applied(n int, took time.Duration) {
+	m.entries.Add(int64(n))
+	m.batches.Add(1)
+	m.applyNanos.Add(int64(took))
+}
+
+// Call implements rpc.Metrics.
+func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, took time.Duration, in, out int) {
+	m.calls.Add(1)
+	if code != "" && code != structs.CodeDenied {
+		m.failed.Add(1)
+	}
+}
+
+// Refused implements rpc.Metrics.
+func (m *metrics) Refused(reason string) { m.refused.Add(1) }

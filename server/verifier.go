@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// verifyTimeout bounds the confirmation of a linearizable read.
+const verifyTimeout = time.Second
+
+// verifier confirms leadership for reads. A read may only be confirmed by a round of heartbeats that began after it, so
+// readers join the next round. While one round runs, the next one gathers further readers.
+type verifier struct {
+	raft *raft.Raft
+
+	mu      sync.Mutex
+	next    *verifyRound
+	running bool
+}
+
+type verifyRound struct {
+	done chan struct{}
+	err  error
+}
+
+func newVerifier(r *raft.Raft) *verifier { return &verifier{raft: r} }
+
+func (v *verifier) verify(ctx context.Context) error {
+	v.mu.Lock()
+	if v.next == nil {
+		v.next = &verifyRound{done: make(chan struct{})}
+	}
+	r := v.next
+	if !v.running {
+		v.running = true
+		go v.run()
+	}
+	v.mu.Unlock()
+	t := time.NewTimer(verifyTimeout)
+	defer t.Stop()
+	select {
+	case <-r.done:
+		return r.err
+	case <-t.C:
+		return structs.Errorf(structs.CodeNoLeader, "leadership was not confirmed within %s", verifyTimeout)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run does rounds until no reader waits.
+func (v *verifier) run() {
+	for {
+		v.mu.Lock()
+		r := v.next
+		v.next = nil
+		if r == nil {
+			v.running = false
+			v.mu.Unlock()
+			return
+		}
+		v.mu.Unlock()
+		r.err = v.raft.VerifyLeader().Error()
+		close(r.done)
+	}
+}
