@@ -25,7 +25,7 @@ type asideRow struct {
 }
 
 // newAside gives nil when no amounts are set aside.
-func newAside(in *Input, w *whatIf) *aside {
+func newAside(in *Input, w *pass) *aside {
 	var a *aside
 	for _, r := range in.Booked {
 		if r.JobID != "" || r.Amount == nil || r.End <= in.Now {

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 // workloads as the queue's rule says get a promise.
 type books struct {
 	in      *Input
-	w       *whatIf
+	w       *pass
 	rows    map[int][]*promised // by row, by start; nil while nothing is promised
 	marked  []uint64            // the rows that are in rows, a bit for each: most searches look at all rows
 	seen    map[int]*rowBooks   // what was computed about a row
@@ -44,31 +43,7 @@ type books struct {
 	endlessAt int
 }
 
-// promised is what one allocation of a blocked workload will hold on a node.
-type promised struct {
-	job        structs.JobKey
-	start, end structs.LogTime // end 0: open
-	held       *held
-}
-
-// rowBooks is what the promises on a row leave, given what is held there now.
-type rowBooks struct {
-	hold    *holding
-	version int
-	points  []point
-	merged  *holding // what is held now or promised, for choosing ports, cores and devices; nil: only amounts are promised
-}
-
-// point is a time at which a promise begins, and what will be used then.
-type point struct {
-	at   structs.LogTime
-	used structs.Vector
-	job  structs.JobKey
-}
-
-const never = structs.LogTime(math.MaxInt64)
-
-func newBooks(in *Input, w *whatIf) *books {
+func newBooks(in *Input, w *pass) *books {
 	b := &books{in: in, w: w}
 	if len(in.Booked) == 0 {
 		return b
@@ -117,10 +92,6 @@ func newBooks(in *Input, w *whatIf) *books {
 		}
 	}
 	return b
-}
-
-func promiseID(reservation string, i int) structs.AllocID {
-	return structs.DeriveID[structs.AllocID](structs.Seed{}, "promise", reservation, uint64(i))
 }
 
 func (b *books) promise(row int, p *promised) {
@@ -194,50 +165,6 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	return x
 }
 
-// pointsOf tells what will be used when each promise begins, given what is held now. The promises are by start.
-func pointsOf(ps []*promised, hold *holding, now structs.LogTime) []point {
-	return pointsBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
-		for e := range hold.all() {
-			if end := e.work.foreseen(now); end == 0 || end > at {
-				used = used.Add(e.need)
-			}
-		}
-		return used
-	})
-}
-
-// pointsBy is pointsOf, given what is used of what is held now at a time.
-func pointsBy(ps []*promised, now structs.LogTime, held func(at structs.LogTime) structs.Vector) (out []point) {
-	for k, p := range ps {
-		pt := point{at: max(p.start, now), job: p.job}
-		if k > 0 && out[len(out)-1].at == pt.at {
-			continue
-		}
-		pt.used = held(pt.at)
-		for _, q := range ps {
-			if q.start <= pt.at && (q.end == 0 || q.end > pt.at) {
-				pt.used = pt.used.Add(q.held.need)
-			}
-		}
-		out = append(out, pt)
-	}
-	return out
-}
-
-// refuses tells what an allocation that holds need until a time would take of what is promised on a row.
-func (x *rowBooks) refuses(total, need structs.Vector, mhz int64, until structs.LogTime) (shortage, structs.JobKey) {
-	for k := range x.points {
-		p := &x.points[k]
-		if p.at >= until {
-			break
-		}
-		if s := fitsAmounts(total, p.used, p.used.Add(need), mhz); s.dim != dimNone {
-			return s, p.job
-		}
-	}
-	return shortage{}, structs.JobKey{}
-}
-
 // closedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
 func (b *books) closedTo(row int, load *Workload, until structs.LogTime) string {
 	for _, r := range b.windows[row] {
@@ -246,34 +173,6 @@ func (b *books) closedTo(row int, load *Workload, until structs.LogTime) string 
 		}
 	}
 	return ""
-}
-
-// closes reports whether an operator's reservation of a node keeps a job's work away that would hold until some time.
-// Work that never ends by itself may run up to a maintenance: the nodes are drained then, and it moves.
-func closes(r *structs.Reservation, j *structs.Job, until, now structs.LogTime) bool {
-	if r.Start >= until || r.End != 0 && r.End <= now {
-		return false
-	}
-	if r.Maintenance && j != nil && now < r.Start && (j.Type == structs.JobService || j.Type == structs.JobSystem) {
-		return false
-	}
-	queue, user := structs.QueueDefault, ""
-	if j != nil {
-		queue, user = j.QueueName(), j.Submitter.Name
-	}
-	return !r.Admits(queue, user)
-}
-
-// foreseen is when what is held will be given back as far as promises count on it: by its prediction or limit. That
-// something was told to stop says nothing about when; and a blocked workload is not asked anew at that moment, so that
-// with it the answer would depend on who was asked when.
-func (h *heldWork) foreseen(now structs.LogTime) structs.LogTime {
-	if !h.ending {
-		return h.ends(now)
-	}
-	x := *h
-	x.ending = false
-	return x.ends(now)
 }
 
 // foreseen is the end of what is held on a row as the promise that is being looked for may count on it.
@@ -303,37 +202,12 @@ func (b *books) wait(load *Workload) {
 	}
 }
 
-// guess is an end of batch work of which nothing is known: it goes on for as long as it has run. 0 for what may run for
-// ever. A promise to what has waited beyond its queue's bound counts on it, for without any promise its nodes would never
-// come to be free together. Others never do: a promise keeps work away whose end nobody knows, too.
-func (h *heldWork) guess(now structs.LogTime) structs.LogTime {
-	if h.job == nil || h.job.Type != structs.JobBatch {
-		return 0
-	}
-	return now.Add(max(now.Sub(h.begunBy(now)), time.Minute))
-}
-
 // until is when an allocation of a group that is placed now is expected to hold no more.
 func (d *decision) until(tg *structs.Group) structs.LogTime {
 	if w := d.workOf(tg); w.job != nil {
 		if at := w.ends(d.in.Now); at > 0 {
 			return at
 		}
-	}
-	return never
-}
-
-// latest is when work holds no more at the latest: by its limit, which an operator's window counts on, since it is kept; by
-// its prediction where it has none.
-func (h *heldWork) latest(now structs.LogTime) structs.LogTime {
-	x := *h
-	if h.job != nil {
-		if g := h.job.Group(h.group); g != nil && h.job.RunLimit(g) > 0 {
-			x.expect = 0
-		}
-	}
-	if at := x.ends(now); at > 0 {
-		return at
 	}
 	return never
 }
@@ -670,18 +544,33 @@ func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf)
 	return o, short
 }
 
-// EachHeld calls f for everything held, by node and id: when it is expected to end as seen at now (0: never), and what
-// it holds.
-func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant), now structs.LogTime) {
-	for _, c := range v.chunks {
-		for i, n := range c.nodes {
-			for h := range c.hold[i].all() {
-				var grants []structs.Grant
-				if h.rare != nil {
-					grants = h.rare.grants
-				}
-				f(n, h.work.foreseen(now), h.need, grants)
+// tail gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
+func (b *books) tail(row int, hold *holding) *tail {
+	if b.patient && hold != nil {
+		if t := b.w.v.memo.tail(row, hold, b.in.Now); t != nil && len(t.ends) == hold.size() {
+			return t // nothing needs to be guessed
+		}
+		return newTail(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
+	}
+	return b.w.v.memo.tail(row, hold, b.in.Now)
+}
+
+// picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
+// what is promised: also what is promised from later on, for a promise made now shall not delay it.
+func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, over int, at structs.LogTime) occupancy {
+	x := t.after(c.nodes[i], o, over)
+	var keep []*held
+	for _, p := range b.promisedOn(row) {
+		if p.end == 0 || p.end > at {
+			if keep == nil {
+				keep = slices.Clone(x.hold.list())
 			}
+			keep = append(keep, p.held)
 		}
 	}
+	if keep == nil {
+		return x
+	}
+	slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
+	return occupied(c.nodes[i], keep)
 }

@@ -253,18 +253,3 @@ func (d *dump) workloads(list []dumpWorkload) (out []Workload) {
 	}
 	return out
 }
-
-func (f Overlay) restore(d *dumpFlight, jobs []*structs.Job) Overlay {
-	next := Overlay{shards: new(flightShards)}
-	if f.shards != nil {
-		*next.shards = *f.shards
-	}
-	p := flightPlan{id: d.ID, job: d.Job, stops: d.Stops}
-	var owned flightOwned
-	for i := range d.Held {
-		next.put(&owned, d.Held[i].Node, flightHeld{d.ID, d.Held[i].held(jobs)})
-		p.nodes = append(p.nodes, d.Held[i].Node)
-	}
-	next.plans = append(slices.Clone(f.plans), p)
-	return next
-}

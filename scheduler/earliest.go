@@ -192,7 +192,7 @@ func (b *books) rowsFor(d *decision) []int {
 }
 
 // decideAt takes the whole decision again on a picture of the future: with gangs, topology and all that goes with it.
-func (b *books) decideAt(d *decision, w *whatIf) []placement {
+func (b *books) decideAt(d *decision, w *pass) []placement {
 	then := newDecision(d.in, d.load, d.policy, w, &hopeless{}, d.cursor)
 	then.books = &books{in: d.in, w: w}
 	then.rec.run(d.load.Allocs)
@@ -213,7 +213,7 @@ func (b *books) decideAt(d *decision, w *whatIf) []placement {
 // placeAt tries to place everything that the decision misses as the cluster will be at a time. It is nil when that
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
-	w := &whatIf{v: b.w.v, mix: b.w.mix, scratch: b.w.scratch, era: "then "}
+	w := b.w.future()
 	w.touched, w.states = w.column(), w.scratch.pictures(len(rows))
 	defer func() {
 		w.scratch.keep(w.touched)

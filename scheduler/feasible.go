@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -439,3 +440,37 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// unlimitable says that a node has the GPUs of a request, but none whose power limit can be set as it wants; "" otherwise.
+func (d *deviceAsk) unlimitable(n *structs.Node) string {
+	for i := range d.alts {
+		alt := &d.alts[i]
+		if alt.watts == 0 {
+			continue
+		}
+		all := deviceAsk{alts: []deviceAlt{*alt}}
+		all.alts[0].checks = alt.checks[:len(alt.checks)-len(powerRange(alt.watts))]
+		have := all.choices(n)
+		if len(have) == 0 {
+			continue
+		}
+		g := &n.Resources.Devices[have[0].group]
+		least, most := g.Attributes["power_min"].Int, g.Attributes["power_max"].Int
+		if least <= 0 || most <= 0 {
+			return fmt.Sprintf("power_limit = %d: the driver of %s tells no range of power limits", alt.watts, alt.label())
+		}
+		return fmt.Sprintf("power_limit = %d: %s can be set to %d to %d W", alt.watts, g.ID(), least, most)
+	}
+	return ""
+}
+
+// islandOf names the part of a node, at a level within it, that a device belongs to; "" when it is not known.
+func islandOf(in *structs.DeviceInstance, level string) string {
+	if level == insideNUMA {
+		if in.NUMANode < 0 {
+			return ""
+		}
+		return "numa " + itoa(int(in.NUMANode))
+	}
+	return in.Island
+}

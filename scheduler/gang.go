@@ -68,8 +68,8 @@ func (r *reconciler) gang(g *groupWork, as []*structs.Allocation) {
 		if n <= 0 {
 			return
 		}
-		if cap(*to) == 0 && cap(r.spare) >= n {
-			*to, r.spare = r.spare[:0], nil
+		if cap(*to) == 0 {
+			*to = takeWants(n)
 		}
 		*to = slices.Grow(*to, n)
 		for ; n > 0; n-- {
@@ -504,7 +504,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 }
 
 // home is the place of a level where members of the group are that stay, or -1.
-func (g *groupWork) home(w *whatIf, l *level) int32 {
+func (g *groupWork) home(w *pass, l *level) int32 {
 	for _, a := range g.staying {
 		if row := w.v.row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
 			return l.of[row]

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"bytes"
 	"iter"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -40,40 +41,6 @@ func elastic(j *structs.Job, group string) bool {
 	}
 	g := j.Group(group)
 	return g != nil && g.Elastic != nil
-}
-
-// ends is when an allocation is expected to hold no more, as far as a decision at now can tell; 0 for never. A prediction
-// that turned out too short is corrected to the limit.
-func (h *heldWork) ends(now structs.LogTime) structs.LogTime {
-	if h.ending {
-		return now
-	}
-	began := h.begunBy(now)
-	if h.expect > 0 {
-		if at := began.Add(h.expect); at >= now {
-			return at
-		}
-	}
-	if h.job == nil {
-		return 0
-	}
-	g := h.job.Group(h.group)
-	if g == nil {
-		return 0
-	}
-	limit := h.job.RunLimit(g)
-	if limit <= 0 {
-		return 0
-	}
-	return max(now, began.Add(limit))
-}
-
-// begunBy is when the work would have begun, had it never stood still.
-func (h *heldWork) begunBy(now structs.LogTime) structs.LogTime {
-	if h.still == 0 {
-		return h.began
-	}
-	return h.began.Add(max(0, now.Sub(max(h.still, h.began))))
 }
 
 // of reports whether the work is of a group of a job, whatever its version.
@@ -380,4 +347,98 @@ func (b *bitset) set(i int) {
 		*b = append(*b, 0)
 	}
 	(*b)[i>>6] |= 1 << (i & 63)
+}
+
+func holdingOr(h *holding) *holding {
+	if h == nil {
+		return &emptyHolding
+	}
+	return h
+}
+
+func (h *held) allocation(node structs.NodeID) *structs.Allocation {
+	w := &h.work
+	a := &structs.Allocation{ID: h.id, NodeID: node, Resources: h.need, Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: w.job, Group: w.group,
+		CreateTime: w.began, Expect: w.expect}
+	if w.job != nil {
+		a.Namespace, a.JobID, a.JobVersion = w.job.Namespace, w.job.ID, w.job.Version
+	}
+	if w.still != 0 {
+		a.Suspension = &structs.Suspension{Since: w.still}
+	}
+	if w.saved != 0 {
+		a.Saved = &structs.Saved{Time: w.saved}
+	}
+	if w.ending {
+		a.Desired = structs.DesiredStop
+	}
+	if r := h.rare; r != nil {
+		a.WaitsOn, a.Ports, a.Cores, a.Grants = r.waits, r.ports, r.cores, r.grants
+	}
+	return a
+}
+
+// alloc is what is held as an allocation, as far as charging needs it.
+func (h *held) alloc() *structs.Allocation {
+	a := &structs.Allocation{ID: h.id, Resources: h.need, Job: h.work.job, Group: h.work.group}
+	if a.Job != nil {
+		a.Namespace, a.JobID = a.Job.Namespace, a.Job.ID
+	}
+	if h.rare != nil {
+		a.Grants, a.WaitsOn = h.rare.grants, h.rare.waits
+	}
+	return a
+}
+
+// amount is what an allocation counts for queues.
+func (h *held) amount() structs.Amount {
+	a := structs.Allocation{Resources: h.need}
+	if h.rare != nil {
+		a.Grants = h.rare.grants
+	}
+	return structs.AmountOf(&a)
+}
+
+// keepsAway reports whether allocations of a group keep others away.
+func keepsAway(j *structs.Job, group string) bool {
+	if j == nil {
+		return false
+	}
+	for i := range j.Away {
+		if j.Away[i].Required {
+			return true
+		}
+	}
+	g := j.Group(group)
+	for i := 0; g != nil && i < len(g.Away); i++ {
+		if g.Away[i].Required {
+			return true
+		}
+	}
+	return false
+}
+
+// devicesInUse counts the devices that are given whole or shared.
+func (h *holding) devicesInUse() int64 {
+	if h == nil {
+		return 0
+	}
+	n := 0
+	for _, w := range h.devs {
+		n += bits.OnesCount64(w)
+	}
+	return int64(n)
+}
+
+// wholeDevices is how many devices an allocation holds that nobody shares.
+func wholeDevices(h *held) (n int64) {
+	if h.rare == nil {
+		return 0
+	}
+	for i := range h.rare.grants {
+		if h.rare.grants[i].MemoryMiB == 0 && h.rare.grants[i].Compute == 0 {
+			n++
+		}
+	}
+	return n
 }

@@ -26,7 +26,7 @@ type hopeless struct {
 const gangsExact = 100
 
 // findGang is find for a gang.
-func (h *hopeless) findGang(w *whatIf, key string) *scan {
+func (h *hopeless) findGang(w *pass, key string) *scan {
 	if h.asked++; h.asked > gangsExact {
 		if s := h.gangs[key]; s != nil {
 			return s
@@ -36,7 +36,7 @@ func (h *hopeless) findGang(w *whatIf, key string) *scan {
 }
 
 // noteGang is note for a gang.
-func (h *hopeless) noteGang(w *whatIf, key string, s *scan) {
+func (h *hopeless) noteGang(w *pass, key string, s *scan) {
 	h.note(w, key, s)
 	if h.gangs == nil {
 		h.gangs = make(map[string]*scan)
@@ -46,7 +46,7 @@ func (h *hopeless) noteGang(w *whatIf, key string, s *scan) {
 }
 
 // find gives the search that failed for an equal ask, or nil.
-func (h *hopeless) find(w *whatIf, key string) *scan {
+func (h *hopeless) find(w *pass, key string) *scan {
 	if h.stamp != w.stamp {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (h *hopeless) find(w *whatIf, key string) *scan {
 }
 
 // note remembers a search that failed.
-func (h *hopeless) note(w *whatIf, key string, s *scan) {
+func (h *hopeless) note(w *pass, key string, s *scan) {
 	if h.stamp != w.stamp || h.scans == nil {
 		h.stamp, h.scans = w.stamp, make(map[string]*scan)
 	}
@@ -62,7 +62,7 @@ func (h *hopeless) note(w *whatIf, key string, s *scan) {
 }
 
 // empty reports whether nothing is remembered for the present state, so that no key need be made.
-func (h *hopeless) empty(w *whatIf) bool { return h.stamp != w.stamp || len(h.scans) == 0 }
+func (h *hopeless) empty(w *pass) bool { return h.stamp != w.stamp || len(h.scans) == 0 }
 
 // hopeKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
 func (d *decision) hopeKey(g *groupWork) string {
@@ -86,7 +86,7 @@ func (d *decision) hopeKey(g *groupWork) string {
 // its job's allocations are.
 func (g *groupWork) hopeKey(job *structs.Job) string {
 	a := g.ask
-	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 || len(a.peersOf()) > 0 ||
+	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 || len(peersOf(a.job, a.tg)) > 0 ||
 		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
 		return ""
 	}

@@ -96,34 +96,11 @@ func (m *askMemo) ready(v *View) {
 	}
 }
 
-// askMemo gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
-func (w *whatIf) askMemo(key []byte, pool string) *askMemo {
-	if key == nil {
-		return nil
-	}
-	name := w.era + pool
-	var m *askMemos
-	for _, x := range w.asks {
-		if x.pool == name {
-			m = x
-		}
-	}
-	if m == nil {
-		if m = w.v.memo.takeAsks(name); m == nil {
-			return nil
-		}
-		w.asks = append(w.asks, m)
-	}
-	a := m.ask(key, w.v.rows)
-	a.ready(w.v)
-	return a
-}
-
 // askMemosMax is for how many pools and eras something is remembered.
 const askMemosMax = 64
 
 // takeAsks finds what is remembered for a pool and era; nil when another pass has it.
-func (m *memo) takeAsks(pool string) *askMemos {
+func (m *known) takeAsks(pool string) *askMemos {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, b := range m.asks {

@@ -106,18 +106,6 @@ type useKey struct {
 	row structs.UseRow
 }
 
-// alloc is what is held as an allocation, as far as charging needs it.
-func (h *held) alloc() *structs.Allocation {
-	a := &structs.Allocation{ID: h.id, Resources: h.need, Job: h.work.job, Group: h.work.group}
-	if a.Job != nil {
-		a.Namespace, a.JobID = a.Job.Namespace, a.Job.ID
-	}
-	if h.rare != nil {
-		a.Grants, a.WaitsOn = h.rare.grants, h.rare.waits
-	}
-	return a
-}
-
 // estimate is what one more allocation of a group will be charged at most.
 func (l *limits) estimate(g *structs.Group) structs.Amount {
 	v := structs.GroupVector(g)

@@ -43,12 +43,3 @@ func (d *decision) placedAmount() structs.Amount {
 	}
 	return sum
 }
-
-// amount is what an allocation counts for queues.
-func (h *held) amount() structs.Amount {
-	a := structs.Allocation{Resources: h.need}
-	if h.rare != nil {
-		a.Grants = h.rare.grants
-	}
-	return structs.AmountOf(&a)
-}

@@ -69,7 +69,7 @@ func (m *marketRows) begin(mix *Mix) {
 }
 
 // sync brings the market up to date with a what-if.
-func (m *marketRows) sync(w *whatIf, l *ledger, job *structs.Job) {
+func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 	v := w.v
 	for len(m.rows) > v.rows {
 		m.count(&m.rows[len(m.rows)-1], -1)

@@ -149,26 +149,6 @@ func roundShare(count, all int64) int64 {
 	return x
 }
 
-// mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
-func (w *whatIf) mixFor(a *ask) *Mix {
-	if w.mix == nil {
-		w.mix = w.v.memo.liveMix(w.v)
-	}
-	if w.mix.Total > 0 {
-		return w.mix
-	}
-	s := Shape{CPU: a.need.CPU, Count: 1}
-	for i := range a.devices {
-		alt := &a.devices[i].alts[0]
-		s.GPUs += alt.count
-		s.Milli = 1000
-		if alt.share > 0 {
-			s.Milli = alt.share * 10
-		}
-	}
-	return NewMix([]Shape{s})
-}
-
 // suits tells for each shape of a mix whether a node has the model that it asks for.
 func (m *Mix) suits(n *structs.Node) []bool {
 	out := make([]bool, len(m.Shapes))

@@ -15,12 +15,9 @@ import (
 // the counts stand as long as the picture of the cluster is the same, and what the search places itself is added. Who keeps
 // away is counted per node (holding.shy), so that a cluster without such work looks at nothing.
 
-// peerRule is one near or away block of an ask.
-type peerRule struct {
-	structs.Peer
-	away bool
-	self bool // it means the ask's own job, too
-	key  string
+// peerCount is a rule with who is where.
+type peerCount struct {
+	peerRule
 	*level
 	others, own []int64 // by place: allocations meant, of other jobs and of this one
 	all         int64   // of both, wherever they are
@@ -36,7 +33,7 @@ type bar struct {
 
 // peers is what a search knows of other jobs.
 type peers struct {
-	rules  []peerRule
+	rules  []peerCount
 	bars   []bar
 	weight int64 // of those that are not required
 	stamp  int   // of the what-if that others and bars were counted in
@@ -44,86 +41,29 @@ type peers struct {
 	stale  bool // scores of more nodes than the last one changed
 }
 
-// keepsAway reports whether allocations of a group keep others away.
-func keepsAway(j *structs.Job, group string) bool {
-	if j == nil {
-		return false
-	}
-	for i := range j.Away {
-		if j.Away[i].Required {
-			return true
-		}
-	}
-	g := j.Group(group)
-	for i := 0; g != nil && i < len(g.Away); i++ {
-		if g.Away[i].Required {
-			return true
-		}
-	}
-	return false
-}
-
-// mayShy is mayShrink for what keeps others away.
-func (c *chunk) mayShy() bool {
-	x := c.shies.Load()
-	if x == 0 {
-		x = 1
-		for _, h := range c.hold {
-			if h != nil && h.shy > 0 {
-				x = 2
-				break
-			}
-		}
-		c.shies.Store(x)
-	}
-	return x == 2
-}
-
-// anyShy reports whether anything held keeps others away.
-func (w *whatIf) anyShy() bool {
-	if w.shy {
-		return true
-	}
-	for _, c := range w.v.chunks {
-		if c.mayShy() {
-			return true
-		}
-	}
-	return false
-}
-
-func (a *ask) peersOf() (out []peerRule) {
+func peersOf(j *structs.Job, tg *structs.Group) (out []peerRule) {
 	add := func(ps []structs.Peer, away bool) {
 		for _, p := range ps {
 			p.Level = cmp.Or(p.Level, structs.PeerLevelNode)
-			out = append(out, peerRule{Peer: p, away: away, self: p.Means(a.job.Namespace, a.job)})
+			out = append(out, peerRule{Peer: p, away: away, self: p.Means(j.Namespace, j)})
 		}
 	}
-	if a.job == nil {
+	if j == nil {
 		return nil
 	}
-	add(a.job.Near, false)
-	add(a.job.Away, true)
-	add(a.tg.Near, false)
-	add(a.tg.Away, true)
+	add(j.Near, false)
+	add(j.Away, true)
+	add(tg.Near, false)
+	add(tg.Away, true)
 	return out
 }
 
 // meansSelf reports whether some rule means the job itself, too.
 func (a *ask) meansSelf() bool {
-	return slices.ContainsFunc(a.peersOf(), func(r peerRule) bool { return r.self })
+	return slices.ContainsFunc(peersOf(a.job, a.tg), func(r peerRule) bool { return r.self })
 }
 
-// text is a rule in words.
-func (r *peerRule) text() string {
-	what := structs.DimensionNear
-	if r.away {
-		what = structs.DimensionAway
-	}
-	return what + r.Who() + " (" + r.Level + ")"
-}
-
-func (r *peerRule) refusal() refusal {
+func (r *peerCount) refusal() refusal {
 	if r.away {
 		return refusal{code: structs.ReasonConstraint, what: r.key, cure: structs.EventAllocStopped}
 	}
@@ -131,12 +71,15 @@ func (r *peerRule) refusal() refusal {
 }
 
 // newPeers gives nil where nothing is to be looked at.
-func newPeers(a *ask, w *whatIf) *peers {
-	rules := a.peersOf()
+func newPeers(a *ask, w *pass) *peers {
+	rules := peersOf(a.job, a.tg)
 	if len(rules) == 0 && !w.anyShy() {
 		return nil
 	}
-	p := &peers{rules: rules}
+	p := &peers{rules: make([]peerCount, len(rules))}
+	for i := range rules {
+		p.rules[i].peerRule = rules[i]
+	}
 	for i := range p.rules {
 		r := &p.rules[i]
 		r.key, r.level = r.text(), w.level(r.Level)
@@ -153,10 +96,10 @@ func newPeers(a *ask, w *whatIf) *peers {
 }
 
 // at is the place of a row; -1 where the node does not say.
-func (r *peerRule) at(row int) int32 { return r.of[row] }
+func (r *peerCount) at(row int) int32 { return r.of[row] }
 
 // refresh counts what others hold, unless the picture is the one that was counted.
-func (p *peers) refresh(a *ask, w *whatIf) {
+func (p *peers) refresh(a *ask, w *pass) {
 	if p.known && p.stamp == w.stamp {
 		return
 	}
@@ -192,7 +135,7 @@ func (p *peers) refresh(a *ask, w *whatIf) {
 }
 
 // count adds one allocation of another job.
-func (p *peers) count(a *ask, w *whatIf, row int, h *held) {
+func (p *peers) count(a *ask, w *pass, row int, h *held) {
 	j := h.work.job
 	for i := range p.rules {
 		r := &p.rules[i]

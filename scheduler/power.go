@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
@@ -111,77 +110,6 @@ func (h *held) group() *structs.Group {
 		return nil
 	}
 	return h.work.job.Group(h.work.group)
-}
-
-// unlimitable says that a node has the GPUs of a request, but none whose power limit can be set as it wants; "" otherwise.
-func (d *deviceAsk) unlimitable(n *structs.Node) string {
-	for i := range d.alts {
-		alt := &d.alts[i]
-		if alt.watts == 0 {
-			continue
-		}
-		all := deviceAsk{alts: []deviceAlt{*alt}}
-		all.alts[0].checks = alt.checks[:len(alt.checks)-len(powerRange(alt.watts))]
-		have := all.choices(n)
-		if len(have) == 0 {
-			continue
-		}
-		g := &n.Resources.Devices[have[0].group]
-		least, most := g.Attributes["power_min"].Int, g.Attributes["power_max"].Int
-		if least <= 0 || most <= 0 {
-			return fmt.Sprintf("power_limit = %d: the driver of %s tells no range of power limits", alt.watts, alt.label())
-		}
-		return fmt.Sprintf("power_limit = %d: %s can be set to %d to %d W", alt.watts, g.ID(), least, most)
-	}
-	return ""
-}
-
-// powerBooks are how many watts are used of the pools with a budget.
-type powerBooks struct{ used map[string]int64 }
-
-// countPower begins to count.
-func (w *whatIf) countPower() {
-	w.power = &powerBooks{used: map[string]int64{}}
-	for r := range w.touched {
-		c, i := w.v.at(r)
-		if n := c.nodes[i]; n.PowerBudgetW > 0 {
-			w.power.used[n.Pool] += powerOf(n, w.get(r))
-		}
-	}
-}
-
-// moved books that what is held on a row changes.
-func (p *powerBooks) moved(w *whatIf, row int, from, to occupancy) {
-	if p == nil {
-		return
-	}
-	c, i := w.v.at(row)
-	if n := c.nodes[i]; n.PowerBudgetW > 0 {
-		p.used[n.Pool] += powerOf(n, to) - powerOf(n, from)
-	}
-}
-
-// powerShort is how many watts are missing for what would be held on a row; 0 or less: none.
-func (s *scan) powerShort(row int, n *structs.Node, after occupancy) int64 {
-	if s.w.power == nil || n.PowerBudgetW == 0 {
-		return 0
-	}
-	more := powerOf(n, after) - powerOf(n, s.w.get(row))
-	if more <= 0 {
-		return 0
-	}
-	return s.w.power.used[n.Pool] + more - n.PowerBudgetW
-}
-
-// unpowered notes that a row has no place because of its pool's budget.
-func (s *scan) unpowered(v *verdict, n *structs.Node, short int64) {
-	v.exhausted++
-	s.lacksPower = true
-	r := refusal{code: structs.ReasonPower, what: structs.DimensionPower + n.Pool, short: short, unit: "W", cure: structs.EventAllocStopped}
-	if short >= powerUnknown/2 {
-		r.what, r.short, r.unit, r.cure = "GPUs that do not tell their power limit, in node pool "+n.Pool+", which has a budget", 0, "", structs.EventConfigChanged
-	}
-	s.refuse(r)
 }
 
 // powerCheck counts for Verify.

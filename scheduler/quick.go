@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"math/bits"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
@@ -72,7 +71,7 @@ func (l *Least) exceeds(free *structs.Vector) bool {
 // before and would be answered alike is refused so; the first ones of a queue, to which a promise is due, never are. A
 // property compares passes with and without.
 type quickReject struct {
-	w       *whatIf
+	w       *pass
 	books   *books
 	stamp   int
 	known   bool
@@ -163,29 +162,111 @@ func (q *quickReject) mayShrink() bool {
 	return q.shrink == 2
 }
 
-func countDevices(n *structs.Node) int64 {
-	total := 0
-	for i := range n.Resources.Devices {
-		total += len(n.Resources.Devices[i].Instances)
-	}
-	return int64(total)
-}
-
-// devicesInUse counts the devices that are given whole or shared.
-func (h *holding) devicesInUse() int64 {
-	if h == nil {
-		return 0
-	}
-	n := 0
-	for _, w := range h.devs {
-		n += bits.OnesCount64(w)
-	}
-	return int64(n)
-}
-
 // noteBlocked tells a line that wants to know that something of a workload found no place.
 func noteBlocked(l Line, i int) {
 	if b, ok := l.(interface{ Blocked(i int) }); ok {
 		b.Blocked(i)
 	}
 }
+
+// strangeBlock is rows of which some are not as the view says, or are promised.
+type strangeBlock struct {
+	spares
+	c     *chunk
+	first int
+	late  [spareRows]*rowBooks // what promises leave; nil where there are none
+}
+
+// survey finds out what is free. It looks at all nodes that changed, so it is worth it only because a decision does too.
+func (q *quickReject) survey() {
+	q.known, q.most, q.late, q.from = true, spare{}, structs.Vector{}, never
+	q.blocks, q.strange = q.blocks[:0], q.strange[:0]
+	if q.books.rows != nil {
+		q.books.settle()
+		q.from = 0
+	}
+	var late spare
+	v := q.w.v
+	for ci, c := range v.chunks {
+		for first := 0; first < len(c.ids); first += spareRows {
+			n := min(spareRows, len(c.ids)-first)
+			row := v.starts[ci] + first
+			if !q.w.touches(row, n) && !q.books.promisedAny(row, n) {
+				x := c.spares(first)
+				q.blocks = append(q.blocks, x)
+				q.most.raise(&x.most)
+				late.raise(&x.most)
+				continue
+			}
+			q.strange = append(q.strange, strangeBlock{c: c, first: first})
+			x := &q.strange[len(q.strange)-1]
+			for i := range n {
+				o := q.w.get(row + i)
+				x.rows[i] = spareOf(c, first+i, &o)
+				x.most.raise(&x.rows[i])
+				left := x.rows[i]
+				if b := q.books.at(row+i, c, first+i, &o); b != nil {
+					x.late[i] = b
+					if n := len(b.points); n > 0 {
+						q.from = max(q.from, b.points[n-1].at)
+					}
+					b.take(&left, c, first+i, never)
+				}
+				late.raise(&left)
+			}
+			q.most.raise(&x.most)
+		}
+	}
+	q.late = late.free
+	q.stamp = q.w.stamp // the books may have counted it on
+}
+
+// room reports whether there may be room for a workload: for as many members as it cannot do without, by amounts and
+// devices, beside what is promised; and if not, whether something is free that is promised to others.
+func (q *quickReject) room(load *Workload) (room, reserved bool) {
+	l := load.Least
+	missing := l.members
+	for _, x := range q.blocks {
+		if l.short(&x.most) {
+			continue
+		}
+		for i := range x.rows {
+			if missing -= l.fit(&x.rows[i]); missing <= 0 {
+				return true, false
+			}
+		}
+	}
+	if len(q.strange) == 0 {
+		return false, false
+	}
+	until := q.holdsUntil(load)
+	for k := range q.strange {
+		x := &q.strange[k]
+		if l.exceeds(&x.most.free) {
+			continue
+		}
+		for i := range x.rows {
+			now := &x.rows[i]
+			left := *now
+			if b := x.late[i]; b != nil && !l.exceeds(&now.free) {
+				b.take(&left, x.c, x.first+i, until)
+				reserved = reserved || l.exceeds(&left.free) || l.short(&left) && !l.short(now)
+			}
+			if missing -= l.fit(&left); missing <= 0 {
+				return true, false
+			}
+		}
+	}
+	return false, reserved && l.members == 1
+}
+
+// fit is for how many of the least there is room.
+func (l *Least) fit(s *spare) int64 {
+	if l.short(s) {
+		return 0
+	}
+	return roomBy(&s.free, &structs.Vector{}, &l.need, 0, s.devices, l.devices, l.members)
+}
+
+// short reports whether the least is more than there is of something.
+func (l *Least) short(s *spare) bool { return l.devices > s.devices || l.exceeds(&s.free) }

@@ -76,7 +76,7 @@ type races struct {
 
 // newRaces holds the races of all queues whose running work competes with pending work. nil when there is none:
 // where no work may be stopped, the line alone tells who is next.
-func newRaces(in *Input, w *whatIf) *races {
+func newRaces(in *Input, w *pass) *races {
 	if in.Chooser == nil {
 		return nil
 	}
@@ -184,7 +184,7 @@ func (r *race) add(l *Workload, run *raceRun, i int) {
 }
 
 // hold asks who should hold places and notes what follows.
-func (r *race) hold(rs *races, w *whatIf) {
+func (r *race) hold(rs *races, w *pass) {
 	order := make([]int, len(r.Rivals))
 	for i := range order {
 		order[i] = i
@@ -301,7 +301,7 @@ func (w *Workload) Served(now structs.LogTime) time.Duration {
 func (w *Workload) Units() int64 { return max(1, (w.Asks().GPUMilli+999)/1000) }
 
 // measure counts what the rivals ask for in units.
-func (r *race) measure(w *whatIf) {
+func (r *race) measure(w *pass) {
 	amounts := make([]structs.Amount, len(r.Rivals))
 	for i := range r.Rivals {
 		v := &r.Rivals[i]
@@ -344,7 +344,7 @@ func larger(a, b structs.Amount) structs.Amount {
 }
 
 // room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
-func (r *race) room(w *whatIf, mine map[structs.AllocID]bool) {
+func (r *race) room(w *pass, mine map[structs.AllocID]bool) {
 	row := -1
 	for _, c := range w.v.chunks {
 		for i := range c.ids {

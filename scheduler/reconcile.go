@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -47,6 +48,26 @@ type want struct {
 	over      *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
 	spare     bool                // holds a place for a member that may be lost
 	gang      *restartOf          // of a gang that starts again: what all of its members go on with; or nil
+}
+
+// wantLists has memory of wants of gangs that found no place, for other gangs: a pass sees the same ones again and again.
+var wantLists = sync.Pool{New: func() any { return new(wantList) }}
+
+type wantList struct{ wants []want }
+
+// takeWants gives room for n wants.
+func takeWants(n int) []want {
+	if l := wantLists.Get().(*wantList); cap(l.wants) >= n {
+		return l.wants[:0]
+	}
+	return make([]want, 0, n)
+}
+
+func keepWants(ws []want) {
+	if cap(ws) > 0 {
+		clear(ws)
+		wantLists.Put(&wantList{ws[:0]})
+	}
 }
 
 // restartOf is what work goes on with.
@@ -115,7 +136,6 @@ type reconciler struct {
 	spent   string                           // why some work does not return to the queue again; "" for none
 	changed map[*structs.Job]map[string]bool // memo of destructive
 	ask     func(*structs.Group) *ask
-	spare   []want // room for those of a gang
 }
 
 func newReconciler(in *Input, w *Workload) *reconciler {
@@ -782,4 +802,13 @@ func (r *reconciler) pin(a *structs.Allocation) structs.NodeID {
 		return a.NodeID
 	}
 	return structs.NodeID{}
+}
+
+// done gives back what the scans of the groups have of the scratch.
+func (r *reconciler) done() {
+	for _, g := range r.groups {
+		if g.scan != nil {
+			g.scan.done()
+		}
+	}
 }

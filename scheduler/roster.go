@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/muster-sched/muster/structs"
@@ -96,4 +97,26 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 		}
 	}
 	return first
+}
+
+// byTopology orders members so that ranks next to each other lie close: by leaf, rack and node, then by their devices.
+func byTopology(v *View, across string, members []member) {
+	keys := []string{"leaf", "rack"}
+	if across != "" && across != levelNode && across != levelDatacenter && !slices.Contains(keys, across) {
+		keys = append([]string{across}, keys...)
+	}
+	at := func(m *member, key string) string {
+		if n := v.Node(m.row.Node); n != nil {
+			return levelOf(n, key)
+		}
+		return ""
+	}
+	slices.SortFunc(members, func(a, b member) int {
+		for _, k := range keys {
+			if c := cmp.Compare(at(&a, k), at(&b, k)); c != 0 {
+				return c
+			}
+		}
+		return cmp.Or(cmpID(a.row.Node, b.row.Node), cmp.Compare(a.first, b.first), cmp.Compare(a.row.Index, b.row.Index))
+	})
 }

@@ -9,7 +9,7 @@ import (
 // scan is the search for places of one group: one look at every node, then a heap from which places are taken.
 type scan struct {
 	ask     *ask
-	w       *whatIf
+	w       *pass
 	p       Policy
 	weights Weights
 	first   int32 // row from which ties are taken
@@ -77,7 +77,7 @@ type propState struct {
 	have map[int32]int64
 }
 
-func newScan(a *ask, w *whatIf, p Policy, first int) *scan {
+func newScan(a *ask, w *pass, p Policy, first int) *scan {
 	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.v.classes.num))}
 	if len(a.spreads) > 0 {
 		s.cellIndex = make(map[[16]byte][]int32)
@@ -329,4 +329,19 @@ func (s *scan) banned(id structs.NodeID) bool { return len(s.ban) > 0 && slices.
 // elsewhere reports whether a row lies outside the places that the search is limited to.
 func (s *scan) elsewhere(row int) bool {
 	return s.places != nil && !slices.Contains(s.within, s.places.of[row])
+}
+
+// done gives back what a scan has of the scratch. It places nothing from here on, and still tells its report.
+func (s *scan) done() {
+	x := s.w.scratch
+	if x == nil {
+		return
+	}
+	x.keep(s.onRow)
+	x.keep(s.jobRow)
+	s.onRow, s.jobRow = nil, nil
+	if h := s.w.heaps; h != nil && len(s.cells) == 1 && cap(s.cells[0].heap) >= s.w.v.rows && len(h.list) < heapsMax {
+		h.list = append(h.list, s.cells[0].heap)
+		s.cells[0].heap, s.turn = nil, nil
+	}
 }

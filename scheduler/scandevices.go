@@ -134,3 +134,26 @@ func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, use
 	}
 	return total, used
 }
+
+// powerShort is how many watts are missing for what would be held on a row; 0 or less: none.
+func (s *scan) powerShort(row int, n *structs.Node, after occupancy) int64 {
+	if s.w.power == nil || n.PowerBudgetW == 0 {
+		return 0
+	}
+	more := powerOf(n, after) - powerOf(n, s.w.get(row))
+	if more <= 0 {
+		return 0
+	}
+	return s.w.power.used[n.Pool] + more - n.PowerBudgetW
+}
+
+// unpowered notes that a row has no place because of its pool's budget.
+func (s *scan) unpowered(v *verdict, n *structs.Node, short int64) {
+	v.exhausted++
+	s.lacksPower = true
+	r := refusal{code: structs.ReasonPower, what: structs.DimensionPower + n.Pool, short: short, unit: "W", cure: structs.EventAllocStopped}
+	if short >= powerUnknown/2 {
+		r.what, r.short, r.unit, r.cure = "GPUs that do not tell their power limit, in node pool "+n.Pool+", which has a budget", 0, "", structs.EventConfigChanged
+	}
+	s.refuse(r)
+}

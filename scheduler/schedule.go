@@ -27,7 +27,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	plan := Plan{Cursor: in.Cursor}
 	rep := Report{}
 	// 1. One what-if picture for the pass: the view, and what is in flight already.
-	w := newWhatIf(in.View, in.Flight)
+	w := newPass(in.View, in.Flight)
 	w.mix, w.seed, w.past = in.Mix, in.Seed, in.History
 	defer w.release()
 	if in.Power {
@@ -136,66 +136,6 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		aside.settle(d)
 	}
 	return plan, rep
-}
-
-// decision is the work on one workload of a pass.
-type decision struct {
-	in      *Input
-	load    *Workload
-	policy  Policy
-	w       *whatIf
-	vain    *hopeless
-	rec     *reconciler
-	eval    *structs.Evaluation // the one that is answered
-	start   structs.NodeID      // Cursor when the decision began
-	cursor  structs.NodeID
-	steps   int
-	books   *books
-	promise *structs.Reservation // what the pass promises to the workload, or nil
-	pre     *preemption
-	retry   structs.LogTime // when more may be preempted; 0: not known
-	limits  *limits         // nil: nothing is limited
-	took    taken           // of limits
-	aside   *aside          // nil: no amounts are set aside
-	beyond  bool            // not tried: see books.beyond
-
-	setAside  structs.Amount // what the first setAsideN of placed hold
-	setAsideN int
-	asideDone int // of placed: told to aside
-
-	placed  []placement
-	misses  map[string]int64 // per group: places not found
-	entries []*structs.PlanEntry
-	report  WorkloadReport
-}
-
-// placement is a want with the spot found for it.
-type placement struct {
-	g    *groupWork
-	want *want
-	spot spot
-
-	alone bool               // not part of a gang's minimum
-	evict []structs.PlanStop // others that make room for it
-}
-
-func newDecision(in *Input, load *Workload, p Policy, w *whatIf, vain *hopeless, cursor structs.NodeID) *decision {
-	if x, ok := p.(interface{ ForJob(j *structs.Job) Policy }); ok {
-		p = x.ForJob(load.Job)
-	}
-	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
-	if w.scratch != nil {
-		d.rec.spare, w.scratch.wants = w.scratch.wants, nil
-	}
-	d.report.Key = load.Key
-	d.eval = load.Blocked
-	if n := len(load.Evals); n > 0 {
-		d.eval = load.Evals[n-1]
-	}
-	if d.eval != nil {
-		d.report.EvalID = d.eval.ID
-	}
-	return d
 }
 
 // place finds spots for every want.

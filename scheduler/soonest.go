@@ -262,16 +262,3 @@ func deviceCount(n *structs.Node) (all int64) {
 	}
 	return all
 }
-
-// wholeDevices is how many devices an allocation holds that nobody shares.
-func wholeDevices(h *held) (n int64) {
-	if h.rare == nil {
-		return 0
-	}
-	for i := range h.rare.grants {
-		if h.rare.grants[i].MemoryMiB == 0 && h.rare.grants[i].Compute == 0 {
-			n++
-		}
-	}
-	return n
-}

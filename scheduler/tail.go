@@ -131,17 +131,6 @@ func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) 
 	return next
 }
 
-// tail gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
-func (b *books) tail(row int, hold *holding) *tail {
-	if b.patient && hold != nil {
-		if t := b.w.v.memo.tail(row, hold, b.in.Now); t != nil && len(t.ends) == hold.size() {
-			return t // nothing needs to be guessed
-		}
-		return newTail(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
-	}
-	return b.w.v.memo.tail(row, hold, b.in.Now)
-}
-
 // tail gives the tail of a row as predictions and limits have it.
 func (m *memo) tail(row int, hold *holding, now structs.LogTime) *tail {
 	if hold.size() == 0 {
@@ -228,24 +217,4 @@ func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
 		t.left[k-1].Store(&x)
 	}
 	return x
-}
-
-// picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
-// what is promised: also what is promised from later on, for a promise made now shall not delay it.
-func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, over int, at structs.LogTime) occupancy {
-	x := t.after(c.nodes[i], o, over)
-	var keep []*held
-	for _, p := range b.promisedOn(row) {
-		if p.end == 0 || p.end > at {
-			if keep == nil {
-				keep = slices.Clone(x.hold.list())
-			}
-			keep = append(keep, p.held)
-		}
-	}
-	if keep == nil {
-		return x
-	}
-	slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
-	return occupied(c.nodes[i], keep)
 }

@@ -188,13 +188,6 @@ type PricedRater interface {
 	Prices(m *Market) Prices
 }
 
-// GPUState is what matters of a node to a GPURater.
-type GPUState struct {
-	FreeCPU int64   // MHz
-	Free    []int64 // of each healthy GPU: the free share in thousandths, the scarcer one of memory and compute
-	Suits   []bool  // of each shape of the mix: the node has the model that it asks for
-}
-
 // Weights of the named terms of a score. A term that does not apply to a group (no affinity, no spread) is left out.
 type Weights struct {
 	Fit      int64 // how well the group fits on the node, by the policy

@@ -45,8 +45,7 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 		if tg == nil {
 			continue
 		}
-		a := ask{job: e.Job, tg: tg}
-		for _, r := range a.peersOf() {
+		for _, r := range peersOf(e.Job, tg) {
 			if r.Required {
 				r.key = r.text()
 				p.groups[g] = append(p.groups[g], &peerRow{peerRule: r, others: map[string]int64{}, own: map[string]bool{}, placed: map[string]int64{}})

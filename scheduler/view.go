@@ -486,3 +486,64 @@ func (v *View) rowAfter(id structs.NodeID) int {
 	}
 	return 0
 }
+
+// EachHeld calls f for everything held, by node and id: when it is expected to end as seen at now (0: never), and what
+// it holds.
+func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant), now structs.LogTime) {
+	for _, c := range v.chunks {
+		for i, n := range c.nodes {
+			for h := range c.hold[i].all() {
+				var grants []structs.Grant
+				if h.rare != nil {
+					grants = h.rare.grants
+				}
+				f(n, h.work.foreseen(now), h.need, grants)
+			}
+		}
+	}
+}
+
+// isGPU reports whether a group of devices is whole GPUs.
+func isGPU(g *structs.DeviceGroup) bool { return g.Type == "gpu" && g.MIGProfile() == "" }
+
+func hasGPUs(n *structs.Node) bool {
+	return slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool { return isGPU(&g) })
+}
+
+// EachAllocation calls f with what each allocation that the view knows holds, in the order of nodes and ids, until f returns
+// false. The records are made for the caller, and hold no more than decisions see.
+func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
+	for _, c := range v.chunks {
+		for i, h := range c.hold {
+			for e := range h.all() {
+				if !f(e.allocation(c.ids[i])) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// mayShy is mayShrink for what keeps others away.
+func (c *chunk) mayShy() bool {
+	x := c.shies.Load()
+	if x == 0 {
+		x = 1
+		for _, h := range c.hold {
+			if h != nil && h.shy > 0 {
+				x = 2
+				break
+			}
+		}
+		c.shies.Store(x)
+	}
+	return x == 2
+}
+
+func countDevices(n *structs.Node) int64 {
+	total := 0
+	for i := range n.Resources.Devices {
+		total += len(n.Resources.Devices[i].Instances)
+	}
+	return int64(total)
+}

@@ -95,22 +95,3 @@ func costOf(n *structs.Node) int64 {
 	}
 	return min(x.Int64(), costMax)
 }
-
-// dearest is what the dearest node costs.
-func (w *whatIf) dearest() int64 {
-	if w.dear < 0 {
-		return 0
-	}
-	if w.dear == 0 {
-		for _, c := range w.v.chunks {
-			for k := range c.classes {
-				w.dear = max(w.dear, costOf(c.classes[k].node))
-			}
-		}
-		if w.dear == 0 {
-			w.dear = -1
-			return 0
-		}
-	}
-	return w.dear
-}

@@ -9,21 +9,13 @@ type whatIf struct {
 	touched []int32 // per row: 1 + place in states; 0: as the view says
 	states  []occupancy
 	undo    []undone
-	mix     *Mix // see mixFor
-	stamp   int  // names the state, so that what was concluded from a state is not used for another
-	changes int  // counts what was set
+	stamp   int // names the state, so that what was concluded from a state is not used for another
+	changes int // counts what was set
 	levels  map[string]*level
-	ledgers []*ledger
-	asks    []*askMemos
-	seed    uint64 // of the pass, for lots
-	past    map[structs.NodeID]Past
-	dear    int64                    // see dearest
-	shy     bool                     // something set here may keep others away
-	later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
-	gpus    int8                     // 1: some node has GPUs, -1: none has, 0: not looked yet
+	shy     bool // something set here may keep others away
+	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
 	scratch *scratch
 	power   *powerBooks // nil: no pool has a budget
-	era     string      // "" for the present; pictures of the future have ledgers of their own
 }
 
 type undone struct {
@@ -33,8 +25,9 @@ type undone struct {
 	stamp int  // of the state before
 }
 
-func newWhatIf(v *View, f Overlay) *whatIf {
-	w := &whatIf{v: v, scratch: scratches.Get().(*scratch)}
+// open makes the picture of a view, with what is in flight. close ends it.
+func (w *whatIf) open(v *View, f Overlay) {
+	w.v, w.scratch = v, scratches.Get().(*scratch)
 	w.touched = w.column()
 	f.each(func(node structs.NodeID) {
 		c, i, found := v.locate(node)
@@ -44,7 +37,16 @@ func newWhatIf(v *View, f Overlay) *whatIf {
 		w.set(v.starts[c]+i, f.over(v.chunks[c].nodes[i], occupancy{v.chunks[c].used[i], v.chunks[c].hold[i]}))
 	})
 	w.undo = w.undo[:0]
-	return w
+}
+
+// close leaves the memory of the picture to others.
+func (w *whatIf) close() {
+	if w.scratch != nil {
+		w.scratch.keep(w.touched)
+		w.touched = nil
+		scratches.Put(w.scratch)
+		w.scratch = nil
+	}
 }
 
 func (w *whatIf) get(row int) occupancy {
@@ -139,4 +141,42 @@ func (w *whatIf) anyGPUs() bool {
 		}
 	}
 	return w.gpus > 0
+}
+
+// anyShy reports whether anything held keeps others away.
+func (w *whatIf) anyShy() bool {
+	if w.shy {
+		return true
+	}
+	for _, c := range w.v.chunks {
+		if c.mayShy() {
+			return true
+		}
+	}
+	return false
+}
+
+// powerBooks are how many watts are used of the pools with a budget.
+type powerBooks struct{ used map[string]int64 }
+
+// countPower begins to count.
+func (w *whatIf) countPower() {
+	w.power = &powerBooks{used: map[string]int64{}}
+	for r := range w.touched {
+		c, i := w.v.at(r)
+		if n := c.nodes[i]; n.PowerBudgetW > 0 {
+			w.power.used[n.Pool] += powerOf(n, w.get(r))
+		}
+	}
+}
+
+// moved books that what is held on a row changes.
+func (p *powerBooks) moved(w *whatIf, row int, from, to occupancy) {
+	if p == nil {
+		return
+	}
+	c, i := w.v.at(row)
+	if n := c.nodes[i]; n.PowerBudgetW > 0 {
+		p.used[n.Pool] += powerOf(n, to) - powerOf(n, from)
+	}
 }

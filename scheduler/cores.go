@@ -1,0 +1,288 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// coreRun is a set of cores that should come from one NUMA node: those of one task, or of several that require it and
+// have cores in common because they run one after the other.
+type coreRun struct {
+	at   []int // places in the allocation's list of cores
+	must bool
+	wish bool  // preferred: nodes where it can be had are better
+	tied []int // requests for devices, into ask.devices, that should lie on the same NUMA node
+	near []int // requests for devices of the same tasks: where they lie is preferred
+}
+
+func (r *coreRun) hard() bool { return r.must || r.wish }
+
+// coreRuns divides the cores of an allocation into runs. Tasks that require one NUMA node come first; what is left of the
+// cores of others, when they have some in common with those, is a run, too.
+func (a *ask) coreRuns() {
+	owner := make([]int, a.need.Cores) // 1 + the run
+	for _, must := range [...]bool{true, false} {
+		for _, t := range a.tg.Tasks {
+			wants := t.Resources.NUMA.Wants()
+			if t.Resources.Cores == 0 || (wants == structs.NUMARequire) != must {
+				continue
+			}
+			r, num := coreRun{must: must, wish: wants == structs.NUMAPrefer}, len(a.runs)+1
+			for i := range a.devices {
+				if d := &a.devices[i]; d.task == t.Name {
+					r.near = append(r.near, i)
+					if d.tied {
+						r.tied = append(r.tied, i)
+					}
+				}
+			}
+			from, to := a.tg.CoreSpan(t.Name)
+			for p := from; p < min(to, a.need.Cores); p++ {
+				old := owner[p]
+				switch {
+				case old == 0:
+					owner[p], r.at = num, append(r.at, int(p))
+				case must && old != num:
+					o := &a.runs[old-1]
+					for _, q := range o.at {
+						owner[q] = num
+					}
+					r.at, r.tied, r.near = append(r.at, o.at...), append(r.tied, o.tied...), append(r.near, o.near...)
+					*o = coreRun{}
+				}
+			}
+			a.runs = append(a.runs, r)
+			a.numaWish = a.numaWish || r.wish
+		}
+	}
+	a.runs = slices.DeleteFunc(a.runs, func(r coreRun) bool { return len(r.at) == 0 })
+}
+
+// coreSeats is the search for a NUMA node for each run that needs one.
+type coreSeats struct {
+	nodes []numaNode // their cores are the free ones
+	left  []int      // of the cores of each
+	runs  []*coreRun // the largest first
+	seats []int      // into nodes, by run
+	tries int
+	short int // how many cores more one NUMA node would have to have, at the least; 0: never too few
+	lacks *coreRun
+}
+
+// coreTries bounds how many ways to seat the runs are tried with the devices.
+const coreTries = 64
+
+func newCoreSeats(nodes []numaNode, runs []coreRun, which func(r *coreRun) bool) *coreSeats {
+	s := &coreSeats{nodes: nodes, left: make([]int, len(nodes))}
+	for i := range nodes {
+		s.left[i] = len(nodes[i].cores)
+	}
+	for i := range runs {
+		if which(&runs[i]) {
+			s.runs = append(s.runs, &runs[i])
+		}
+	}
+	slices.SortStableFunc(s.runs, func(x, y *coreRun) int { return len(y.at) - len(x.at) })
+	s.seats = make([]int, len(s.runs))
+	return s
+}
+
+// seat finds nodes for the runs from k on, such that try, asked about each way to do it, is content.
+func (s *coreSeats) seat(k int, try func() bool) bool {
+	if k == len(s.runs) {
+		s.tries++
+		return try()
+	}
+	r := s.runs[k]
+	fits := order(s.nodes, s.left, r)
+	if len(fits) == 0 {
+		most := 0
+		for i := range s.nodes {
+			if s.nodes[i].id != noNUMA {
+				most = max(most, s.left[i])
+			}
+		}
+		if d := len(r.at) - most; s.short == 0 || d < s.short {
+			s.short, s.lacks = d, r
+		}
+		return false
+	}
+	for _, i := range fits {
+		s.left[i] -= len(r.at)
+		s.seats[k] = i
+		if s.seat(k+1, try) {
+			return true
+		}
+		s.left[i] += len(r.at)
+		if s.tries >= coreTries {
+			return false
+		}
+	}
+	return false
+}
+
+// order lists the NUMA nodes that have room for a run: those with its devices first, then the fullest.
+func order(nodes []numaNode, left []int, r *coreRun) []int {
+	var out []int
+	for i := range nodes {
+		if nodes[i].id != noNUMA && left[i] >= len(r.at) {
+			out = append(out, i)
+		}
+	}
+	slices.SortStableFunc(out, func(x, y int) int {
+		if len(r.near) > 0 && nodes[x].pull != nodes[y].pull {
+			return cmp.Compare(nodes[y].pull, nodes[x].pull)
+		}
+		return left[x] - left[y]
+	})
+	return out
+}
+
+// pickCores chooses the cores of an allocation, and its devices: where one depends on the other, together.
+func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice, h *held, k *picker) shortageOf {
+	defer func() { k.numa = nil }() // the picker is used for other nodes, too
+	if len(a.devices) > 0 {
+		if x := k.pickDevices(a, n, free, choices); x.dim != dimNone {
+			return x
+		}
+	}
+	if len(a.cores) == 0 {
+		return shortageOf{}
+	}
+	nodes := numaNodes(n)
+	largest, have := largestNUMA(nodes), int64(0)
+	for i := range nodes {
+		nodes[i].cores = slices.DeleteFunc(nodes[i].cores, func(c int64) bool { return free.cores.has(int(c)) })
+		have += int64(len(nodes[i].cores))
+	}
+	if d := a.need.Cores - have; d > 0 {
+		return shortageOf{shortage: shortage{dimCores, d}, what: "cores"}
+	}
+	for _, p := range k.picks {
+		at := n.Resources.Devices[p.group].Instances[p.index].NUMANode
+		if i := slices.IndexFunc(nodes, func(x numaNode) bool { return x.id == at && at >= 0 }); i >= 0 {
+			nodes[i].pull++
+		}
+	}
+	var why shortageOf
+	try := func(s *coreSeats) func() bool {
+		return func() bool {
+			if k.numa = tiesOf(a, s); k.numa == nil {
+				return true
+			}
+			x := k.pickDevices(a, n, free, choices)
+			if x.dim != dimNone && (why.dim == dimNone || x.dim == why.dim && x.short < why.short) {
+				why = x
+			}
+			return x.dim == dimNone
+		}
+	}
+	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
+	if !s.seat(0, try(s)) {
+		s = newCoreSeats(nodes, a.runs, func(r *coreRun) bool { return r.must })
+		why = shortageOf{}
+		if !s.seat(0, try(s)) {
+			return s.refusal(a, why, largest)
+		}
+		if k.numa == nil && len(a.devices) > 0 { // as at first: the last try was for less
+			k.pickDevices(a, n, free, choices)
+		}
+	}
+	h.rare.cores = s.give(a)
+	return shortageOf{}
+}
+
+// tiesOf gives, by request for devices, the NUMA node that the runs' seats tie it to; nil for none.
+func tiesOf(a *ask, s *coreSeats) []int64 {
+	var out []int64
+	for k, r := range s.runs {
+		id := s.nodes[s.seats[k]].id
+		if len(r.tied) == 0 || id == anyNUMA {
+			continue
+		}
+		if out == nil {
+			out = slices.Repeat([]int64{anyNUMA}, len(a.devices))
+		}
+		for _, i := range r.tied {
+			out[i] = id
+		}
+	}
+	return out
+}
+
+// refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
+func (s *coreSeats) refusal(a *ask, why shortageOf, largest int) shortageOf {
+	if why.dim != dimNone {
+		cores, label := 0, a.label
+		for _, r := range s.runs {
+			if len(r.tied) > 0 {
+				cores, label = len(r.at), a.devices[r.tied[0]].alts[0].label()
+				break
+			}
+		}
+		return shortageOf{shortage: why.shortage, what: label + " and " + itoa(cores) + " cores in one NUMA node", apart: true}
+	}
+	return shortageOf{shortage: shortage{dimCores, int64(max(s.short, 1))}, what: "cores in one NUMA node", apart: true,
+		tooSmall: s.lacks != nil && len(s.lacks.at) > largest}
+}
+
+// give takes cores: those of the seated runs, then those of the others, each from one NUMA node where that can be had,
+// else from as few as possible.
+func (s *coreSeats) give(a *ask) []int64 {
+	out := make([]int64, a.need.Cores)
+	take := func(i int, places []int) {
+		x := &s.nodes[i]
+		for k, p := range places {
+			out[p] = x.cores[k]
+		}
+		x.cores = x.cores[len(places):]
+	}
+	for k, r := range s.runs {
+		take(s.seats[k], r.at)
+	}
+	for i := range s.nodes {
+		s.left[i] = len(s.nodes[i].cores)
+	}
+	for i := range a.runs {
+		r := &a.runs[i]
+		if slices.Contains(s.runs, r) {
+			continue
+		}
+		places := r.at
+		if fit := order(s.nodes, s.left, r); len(fit) > 0 {
+			take(fit[0], places)
+			s.left[fit[0]] -= len(places)
+			continue
+		}
+		for len(places) > 0 {
+			most := -1
+			for i := range s.nodes {
+				if s.left[i] > 0 && (most < 0 || s.left[i] > s.left[most]) {
+					most = i
+				}
+			}
+			part := places[:min(len(places), s.left[most])]
+			take(most, part)
+			s.left[most] -= len(part)
+			places = places[len(part):]
+		}
+	}
+	return out
+}
+
+// together is whether the tasks of the ask that prefer it can each have cores of one NUMA node.
+func (a *ask) together(n *structs.Node, hold *holding) int64 {
+	nodes := numaNodes(n)
+	if hold != nil {
+		for i := range nodes {
+			nodes[i].cores = slices.DeleteFunc(nodes[i].cores, func(c int64) bool { return hold.cores.has(int(c)) })
+		}
+	}
+	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
+	if s.seat(0, func() bool { return true }) {
+		return Micro
+	}
+	return 0
+}

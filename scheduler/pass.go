@@ -1,0 +1,159 @@
+package scheduler
+
+import (
+	"sync"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// pass is what the searches of one pass share: the picture they work on, what they rate nodes by, and what was worked out
+// about nodes in earlier passes.
+type pass struct {
+	whatIf
+	mix     *Mix   // see mixFor
+	seed    uint64 // for lots
+	past    map[structs.NodeID]Past
+	dear    int64                    // see dearest
+	later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
+	era     string                   // "" for the present; pictures of the future have ledgers of their own
+	ledgers []*ledger
+	asks    []*askMemos
+	heaps   *heaps
+}
+
+func newPass(v *View, f Overlay) *pass {
+	w := &pass{heaps: heapsLeft.Get().(*heaps)}
+	w.open(v, f)
+	return w
+}
+
+// known is what earlier passes worked out, of most recent use first.
+type known struct {
+	mu      sync.Mutex
+	ledgers []*ledger
+	asks    []*askMemos
+}
+
+var remembered Slot[known]
+
+// heaps is memory of scans that are done, for those to come: see scratch.
+type heaps struct{ list [][]candidate }
+
+// heapsMax is how many heaps are kept.
+const heapsMax = 4
+
+var heapsLeft = sync.Pool{New: func() any { return new(heaps) }}
+
+// future is a pass over a picture of the future: it remembers in places of its own.
+func (w *pass) future() *pass {
+	x := &pass{mix: w.mix, heaps: w.heaps, era: "then "}
+	x.v, x.scratch = w.v, w.scratch
+	return x
+}
+
+// release ends a pass: others have its ledgers and its memory.
+func (w *pass) release() {
+	w.close()
+	heapsLeft.Put(w.heaps)
+	w.heaps = nil
+	w.unlock()
+}
+
+// askMemo gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
+func (w *pass) askMemo(key []byte, pool string) *askMemo {
+	if key == nil {
+		return nil
+	}
+	name := w.era + pool
+	var m *askMemos
+	for _, x := range w.asks {
+		if x.pool == name {
+			m = x
+		}
+	}
+	if m == nil {
+		if m = remembered.Of(w.v).takeAsks(name); m == nil {
+			return nil
+		}
+		w.asks = append(w.asks, m)
+	}
+	a := m.ask(key, w.v.rows)
+	a.ready(w.v)
+	return a
+}
+
+// ledger is the pass's for a policy, by the mix of the pass.
+func (w *pass) ledger(p GPUPolicy, a *ask) *ledger {
+	mix := w.mixFor(a)
+	for _, l := range w.ledgers {
+		if l.policy == p.Name() && l.pool == w.era+a.job.NodePool && l.mix.same(mix) {
+			return l
+		}
+	}
+	l := remembered.Of(w.v).takeLedger(p, w.era+a.job.NodePool, mix)
+	w.ledgers = append(w.ledgers, l)
+	return l
+}
+
+// unlock lets others have the ledgers.
+func (w *pass) unlock() {
+	for _, l := range w.ledgers {
+		l.busy.Unlock()
+	}
+	for _, m := range w.asks {
+		m.busy.Unlock()
+	}
+	w.ledgers, w.asks = nil, nil
+}
+
+// mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
+func (w *pass) mixFor(a *ask) *Mix {
+	if w.mix == nil {
+		w.mix = w.v.memo.liveMix(w.v)
+	}
+	if w.mix.Total > 0 {
+		return w.mix
+	}
+	s := Shape{CPU: a.need.CPU, Count: 1}
+	for i := range a.devices {
+		alt := &a.devices[i].alts[0]
+		s.GPUs += alt.count
+		s.Milli = 1000
+		if alt.share > 0 {
+			s.Milli = alt.share * 10
+		}
+	}
+	return NewMix([]Shape{s})
+}
+
+// heap gives room for a candidate of every row.
+func (w *pass) heap() []candidate {
+	if x := w.heaps; x != nil && len(x.list) > 0 {
+		last := len(x.list) - 1
+		h := x.list[last]
+		x.list = x.list[:last]
+		if cap(h) >= w.v.rows {
+			return h[:0]
+		}
+	}
+	return make([]candidate, 0, w.v.rows)
+}
+
+// dearest is what the dearest node costs.
+func (w *pass) dearest() int64 {
+	if w.dear < 0 {
+		return 0
+	}
+	if w.dear == 0 {
+		for _, c := range w.v.chunks {
+			for k := range c.classes {
+				w.dear = max(w.dear, costOf(c.classes[k].node))
+			}
+		}
+		if w.dear == 0 {
+			w.dear = -1
+			return 0
+		}
+	}
+	return w.dear
+}

@@ -1,0 +1,110 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+)
+
+// room is how many members of a gang a place of the topology has room for: an upper bound, in members.
+type room struct {
+	at   int32
+	room int64
+}
+
+// rooms lists the places of a level that have room for some of limit members.
+func (s *scan) rooms(l *level, limit int64) []room {
+	sums := make([]int64, len(l.names))
+	for ci, c := range s.w.v.chunks {
+		for i := range c.ids {
+			row := s.w.v.starts[ci] + i
+			at := l.of[row]
+			if at < 0 || !c.ready[i] || sums[at] >= limit {
+				continue
+			}
+			v := s.classVerdict(&c.classes[c.class[i]])
+			if v.outside || v.far || v.refused > 0 || s.banned(c.ids[i]) {
+				continue
+			}
+			o := s.w.get(row)
+			sums[at] += s.room(c, i, row, v, &o, limit-sums[at])
+		}
+	}
+	var out []room
+	for at, n := range sums {
+		if n > 0 {
+			out = append(out, room{int32(at), min(n, limit)})
+		}
+	}
+	return out
+}
+
+// room is how many members fit on one node by amounts and whole devices.
+func (s *scan) room(c *chunk, i, row int, v *verdict, o *occupancy, limit int64) int64 {
+	if s.rate(c, i, row, v, o, false) < 0 {
+		return 0
+	}
+	n := limit
+	if s.jobRow != nil {
+		n = 1
+	}
+	need, mhz := s.ask.need, c.mhz[i]
+	for _, x := range [...][3]int64{
+		{need.CPU + need.Cores*mhz, c.total[i].CPU, o.used.CPU + o.used.Cores*mhz}, {need.MemoryMiB, c.total[i].MemoryMiB, o.used.MemoryMiB},
+		{need.DiskMiB, c.total[i].DiskMiB, o.used.DiskMiB}, {need.Cores, c.total[i].Cores, o.used.Cores},
+	} {
+		if x[0] > 0 {
+			n = min(n, (x[1]-x[2])/x[0])
+		}
+	}
+	for k := range s.ask.devices {
+		if alt := &s.ask.devices[k].alts[0]; len(s.ask.devices[k].alts) == 1 && !alt.shared() && k < len(v.choices) {
+			open := int64(0)
+			for _, ch := range v.choices[k] {
+				g := &c.nodes[i].Resources.Devices[ch.group]
+				for j := range g.Instances {
+					if g.Instances[j].Healthy && (o.hold == nil || !o.hold.devs.has(ch.first+j)) {
+						open++
+					}
+				}
+			}
+			n = min(n, open/max(alt.count, 1))
+		}
+	}
+	return max(n, 0)
+}
+
+// within orders the sets of places that are worth a try for so many members. Required: single places, the fullest that
+// has room first, so that larger ones stay whole. Preferred: then the largest ones together, one more each time.
+func within(rs []room, members int64, required bool) [][]int32 {
+	var out [][]int32
+	var fit []room
+	for _, r := range rs {
+		if r.room >= members {
+			fit = append(fit, r)
+		}
+	}
+	slices.SortFunc(fit, func(a, b room) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.at, b.at)) })
+	for _, r := range fit[:min(len(fit), domainTries)] {
+		out = append(out, []int32{r.at})
+	}
+	if required {
+		return out
+	}
+	slices.SortFunc(rs, func(a, b room) int { return cmp.Or(cmp.Compare(b.room, a.room), cmp.Compare(a.at, b.at)) })
+	sum := int64(0)
+	var set []int32
+	for _, r := range rs {
+		set = append(set, r.at)
+		if sum += r.room; sum >= members && len(set) > 1 {
+			out = append(out, slices.Clone(set))
+			if len(out) > domainTries {
+				break
+			}
+		}
+	}
+	return out
+}
+
+// domainTries bounds how many sets of places one gang is tried on; after it a preferred topology is given up, and a
+// required one waits.
+const domainTries = 64

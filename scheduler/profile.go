@@ -1,0 +1,106 @@
+package scheduler
+
+import "github.com/muster-sched/muster/structs"
+
+// promised is what one allocation of a blocked workload will hold on a node.
+type promised struct {
+	job        structs.JobKey
+	start, end structs.LogTime // end 0: open
+	held       *held
+}
+
+// rowBooks is what the promises on a row leave, given what is held there now.
+type rowBooks struct {
+	hold    *holding
+	version int
+	points  []point
+	merged  *holding // what is held now or promised, for choosing ports, cores and devices; nil: only amounts are promised
+}
+
+// point is a time at which a promise begins, and what will be used then.
+type point struct {
+	at   structs.LogTime
+	used structs.Vector
+	job  structs.JobKey
+}
+
+func promiseID(reservation string, i int) structs.AllocID {
+	return structs.DeriveID[structs.AllocID](structs.Seed{}, "promise", reservation, uint64(i))
+}
+
+// pointsOf tells what will be used when each promise begins, given what is held now. The promises are by start.
+func pointsOf(ps []*promised, hold *holding, now structs.LogTime) []point {
+	return pointsBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
+		for e := range hold.all() {
+			if end := e.work.foreseen(now); end == 0 || end > at {
+				used = used.Add(e.need)
+			}
+		}
+		return used
+	})
+}
+
+// pointsBy is pointsOf, given what is used of what is held now at a time.
+func pointsBy(ps []*promised, now structs.LogTime, held func(at structs.LogTime) structs.Vector) (out []point) {
+	for k, p := range ps {
+		pt := point{at: max(p.start, now), job: p.job}
+		if k > 0 && out[len(out)-1].at == pt.at {
+			continue
+		}
+		pt.used = held(pt.at)
+		for _, q := range ps {
+			if q.start <= pt.at && (q.end == 0 || q.end > pt.at) {
+				pt.used = pt.used.Add(q.held.need)
+			}
+		}
+		out = append(out, pt)
+	}
+	return out
+}
+
+// refuses tells what an allocation that holds need until a time would take of what is promised on a row.
+func (x *rowBooks) refuses(total, need structs.Vector, mhz int64, until structs.LogTime) (shortage, structs.JobKey) {
+	for k := range x.points {
+		p := &x.points[k]
+		if p.at >= until {
+			break
+		}
+		if s := fitsAmounts(total, p.used, p.used.Add(need), mhz); s.dim != dimNone {
+			return s, p.job
+		}
+	}
+	return shortage{}, structs.JobKey{}
+}
+
+// closes reports whether an operator's reservation of a node keeps a job's work away that would hold until some time.
+// Work that never ends by itself may run up to a maintenance: the nodes are drained then, and it moves.
+func closes(r *structs.Reservation, j *structs.Job, until, now structs.LogTime) bool {
+	if r.Start >= until || r.End != 0 && r.End <= now {
+		return false
+	}
+	if r.Maintenance && j != nil && now < r.Start && (j.Type == structs.JobService || j.Type == structs.JobSystem) {
+		return false
+	}
+	queue, user := structs.QueueDefault, ""
+	if j != nil {
+		queue, user = j.QueueName(), j.Submitter.Name
+	}
+	return !r.Admits(queue, user)
+}
+
+// take takes off what is free on a row what promises need of it before some time.
+func (x *rowBooks) take(s *spare, c *chunk, i int, until structs.LogTime) {
+	for k := range x.points {
+		p := &x.points[k]
+		if p.at >= until {
+			break
+		}
+		left := c.total[i].Sub(p.used)
+		left.CPU -= p.used.Cores * c.mhz[i]
+		f := &s.free
+		f.CPU, f.Cores, f.MemoryMiB, f.DiskMiB = min(f.CPU, left.CPU), min(f.Cores, left.Cores), min(f.MemoryMiB, left.MemoryMiB), min(f.DiskMiB, left.DiskMiB)
+		if k == 0 && x.merged != nil {
+			s.devices = min(s.devices, countDevices(c.nodes[i])-x.merged.devicesInUse())
+		}
+	}
+}
