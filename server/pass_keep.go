@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,6 +26,7 @@ type decisions struct {
 	inputs   inputStore
 	totals   totals
 	beats    *heartbeats
+	duties   dutyFigures
 	collect  collector
 	advising atomic.Int64 // searches for advice in progress
 	dry      turnstile    // of dry runs
@@ -39,10 +41,10 @@ func (s *Server) decisionServices() []Service {
 		{"taints", s.runTaints},
 		{"windows", s.runWindows},
 		{"periodic", s.runPeriodic},
-		{"expiry", s.runExpiry},
-		{"gangs", s.runGangs},
+		s.dutyService("runtime limits", duty.NewRuntimeLimits()),
+		s.dutyService("gangs", duty.NewGangs()),
 		{"arrays", s.runArrays},
-		{"deadlines", s.runDeadlines},
+		s.dutyService("deadlines", duty.NewDeadlines()),
 		{"collect", s.runCollect},
 	}
 }
@@ -212,6 +214,7 @@ func (s *Server) addDecisionStats(out map[string]string) {
 		"run_times_ended": e.N + e.Unknown, "run_times_predicted": e.N, "run_times_underestimated": e.Under,
 		"run_times_median_factor_thousandths": e.MedianFactor(), "run_times_mean_error_seconds": int64(e.MeanAbsolute().Seconds()),
 		"decision_panics": f.Panics, "decision_reloads": f.Reloads,
+		"duty_commands": s.decide.duties.written.Load(), "duty_refused": s.decide.duties.refused.Load(), "duty_retries": s.decide.duties.retried.Load(),
 		"heartbeats": h.Beats, "heartbeats_missed": h.Missed, "heartbeat_stalls": h.Stalls,
 	} {
 		out[name] = strconv.FormatInt(v, 10)

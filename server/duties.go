@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/muster-sched/muster/server/duty"
+)
+
+const (
+	dutyBacklog = 1024        // applied batches that may wait for a duty; beyond it the duty loads the newest state
+	dutyRetry   = time.Second // before a duty whose command could not be written starts again from the state
+	dutyIdle    = time.Hour   // the longest wait; the state may not change for that long
+)
+
+// dutyFigures count what the duties of the leader wrote, over all duties.
+type dutyFigures struct {
+	written atomic.Int64
+	refused atomic.Int64 // by Apply: the state had moved on
+	retried atomic.Int64 // times that a command could not be written
+}
+
+// dutyService makes a leader service of a duty.
+func (s *Server) dutyService(name string, d duty.Duty) Service {
+	return Service{name, func(ctx context.Context, _ uint64) error { return s.runDuty(ctx, name, d) }}
+}
+
+// runDuty drives one duty: it feeds the applied batches, waits for the next due time and writes the commands.
+func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty) error {
+	sub := s.Subscribe(name, dutyBacklog)
+	defer s.Unsubscribe(sub)
+	d.Load(s.Published().Snapshot, s.logNow())
+	timer := time.NewTimer(dutyIdle)
+	defer timer.Stop()
+	var kept []duty.Command
+	for {
+		cmds, next := d.Due(s.Published().Snapshot, s.logNow())
+		var err error
+		if kept, err = s.writeDue(ctx, name, append(kept, cmds...)); err != nil {
+			if !pause(ctx, dutyRetry) {
+				return nil
+			}
+			d.Load(s.Published().Snapshot, s.logNow())
+			continue
+		}
+		wait := dutyIdle
+		if next != 0 {
+			wait = min(wait, max(next.Sub(s.logNow()), time.Millisecond))
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-sub.Wake():
+			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
+				if a.Lost || a.Delta.Restored {
+					d.Load(a.Snapshot, s.logNow())
+				} else {
+					d.Feed(a.Snapshot, &a.Delta, s.logNow())
+				}
+			}
+		}
+	}
+}
+
+// writeDue writes commands one after the other and waits for each, so that the duty sees in the next state what they did.
+// A command that Apply refuses is done with: the state has moved on. At one that cannot be written it stops, and returns
+// those of the rest that have to be written nevertheless.
+func (s *Server) writeDue(ctx context.Context, name string, cmds []duty.Command) (kept []duty.Command, err error) {
+	for i, c := range cmds {
+		res, err := s.ApplyLane(ctx, LanePriority, c.Command)
+		switch {
+		case err == nil:
+			s.decide.duties.written.Add(1)
+			if c.Done != "" {
+				s.log.Info(c.Done, "about", c.Subject)
+			}
+		case res.Err != nil:
+			s.decide.duties.refused.Add(1)
+			s.log.Info("a command of a leader duty was refused; the state has moved on", "duty", name, "about", c.Subject, "why", err)
+		default:
+			for _, rest := range cmds[i:] {
+				if rest.Keep {
+					kept = append(kept, rest)
+				}
+			}
+			if ctx.Err() == nil {
+				s.decide.duties.retried.Add(1)
+				s.log.Warn("a leader duty could not be carried out; trying again", "duty", name, "about", c.Subject, "error", err)
+			}
+			return kept, err
+		}
+	}
+	return nil, nil
+}

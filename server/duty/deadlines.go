@@ -1,0 +1,60 @@
+package duty
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Deadlines records missed deadlines: a job that has not ended by its deadline has missed it. Apply checks again with log
+// time, so each miss is recorded once, and never for a job that ended before. The late end of a job that the duty has not
+// recorded yet is found by Apply itself.
+type Deadlines struct {
+	queue *Queue[structs.JobKey]
+}
+
+// afterDeadline is how long after a deadline the duty acts: Apply wants a log time later than the deadline.
+const afterDeadline = time.Millisecond
+
+// NewDeadlines returns the duty; Load comes first.
+func NewDeadlines() *Deadlines { return &Deadlines{NewQueue(compareJobs)} }
+
+// Load implements Duty.
+func (d *Deadlines) Load(snap *state.Snapshot, _ structs.LogTime) {
+	d.queue.Clear()
+	for j := range snap.Jobs("", "") {
+		d.look(snap, j.Key())
+	}
+}
+
+// look sets when a job misses its deadline, from a state.
+func (d *Deadlines) look(snap *state.Snapshot, k structs.JobKey) {
+	at := structs.LogTime(0)
+	j, w := snap.JobByKey(k), snap.Workload(k)
+	if j != nil && w != nil && j.Deadline != 0 && w.Missed == 0 && j.Placeable() {
+		at = j.Deadline.Add(afterDeadline)
+	}
+	d.queue.Set(k, at)
+}
+
+// Feed implements Duty.
+func (d *Deadlines) Feed(snap *state.Snapshot, delta *structs.Delta, _ structs.LogTime) {
+	for i := range delta.Jobs {
+		d.look(snap, either(&delta.Jobs[i]).Key())
+	}
+	for i := range delta.Workloads {
+		w := either(&delta.Workloads[i])
+		d.look(snap, structs.JobKey{Namespace: w.Namespace, ID: w.JobID})
+	}
+}
+
+// Due implements Duty.
+func (d *Deadlines) Due(_ *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime) {
+	for k, _, ok := d.queue.Take(now); ok; k, _, ok = d.queue.Take(now) {
+		cmds = append(cmds, Command{Subject: "job " + k.String(),
+			Command: structs.Command{By: structs.Submitter{Name: "deadline"},
+				Body: &structs.WorkloadCommand{Namespace: k.Namespace, JobID: k.ID, Action: structs.ActionMissed}}})
+	}
+	return cmds, d.queue.Next()
+}

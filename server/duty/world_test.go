@@ -1,0 +1,262 @@
+package duty_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/structs"
+)
+
+// builtin makes each duty by its name.
+var builtin = map[string]func() duty.Duty{
+	"gangs":          func() duty.Duty { return duty.NewGangs() },
+	"runtime_limits": func() duty.Duty { return duty.NewRuntimeLimits() },
+	"deadlines":      func() duty.Duty { return duty.NewDeadlines() },
+}
+
+// began is the time at which every world begins: a full hour.
+const began = structs.LogTime(1_700_000_400_000_000_000 / 3_600_000_000_000 * 3_600_000_000_000)
+
+// world is a state machine with one duty beside it, driven as a leader drives it.
+type world struct {
+	tb    testing.TB
+	fsm   *fsm.FSM
+	index structs.Index
+	now   structs.LogTime
+	duty  duty.Duty
+	down  structs.LogTime // until then nothing can be written
+	kept  []duty.Command
+	told  func(c duty.Command, res structs.Result) // called for each command of the duty
+}
+
+func newWorld(tb testing.TB, d duty.Duty) *world {
+	w := &world{tb: tb, fsm: fsm.New(fsm.Options{CheckWrites: true}), now: began, duty: d, told: func(duty.Command, structs.Result) {}}
+	d.Load(w.snap(), w.now)
+	return w
+}
+
+func (w *world) snap() *state.Snapshot { return w.fsm.Snapshot() }
+
+// try applies a command and feeds the duty.
+func (w *world) try(cmd structs.Command) structs.Result {
+	w.tb.Helper()
+	w.index++
+	cmd.Time, cmd.Seed = w.now, structs.Seed(structs.DeriveID[structs.AllocID](structs.Seed{7}, "seed", "", uint64(w.index)))
+	data, err := fsm.Encode(cmd)
+	if err != nil {
+		w.tb.Fatal(err)
+	}
+	results, delta := w.fsm.ApplyBatch([]fsm.Entry{{Index: w.index, Data: data}})
+	w.duty.Feed(w.snap(), &delta, w.now)
+	return results[0]
+}
+
+func (w *world) apply(cmd structs.Command) structs.Result {
+	w.tb.Helper()
+	res := w.try(cmd)
+	if res.Err != nil {
+		w.tb.Fatalf("%T was refused: %v", cmd.Body, res.Err)
+	}
+	return res
+}
+
+// settle writes what is due now, and returns when to ask again.
+func (w *world) settle() (next structs.LogTime) {
+	w.tb.Helper()
+	for range 1000 {
+		cmds, next := w.duty.Due(w.snap(), w.now)
+		cmds = append(w.kept, cmds...)
+		w.kept = nil
+		for i, c := range cmds {
+			if w.now < w.down {
+				for _, rest := range cmds[i:] {
+					if rest.Keep {
+						w.kept = append(w.kept, rest)
+					}
+				}
+				w.now = w.now.Add(time.Second)
+				w.duty.Load(w.snap(), w.now)
+				break
+			}
+			w.told(c, w.try(c.Command))
+		}
+		if len(cmds) == 0 {
+			return next
+		}
+	}
+	w.tb.Fatal("the duty does not come to an end")
+	return 0
+}
+
+// runUntil lets time pass as a leader's runner does.
+func (w *world) runUntil(until structs.LogTime) (next structs.LogTime) {
+	w.tb.Helper()
+	for next = w.settle(); next != 0 && next <= until; next = w.settle() {
+		w.now = max(w.now, next)
+	}
+	w.now = max(w.now, until)
+	return next
+}
+
+func key(id string) structs.JobKey { return structs.JobKey{Namespace: "default", ID: id} }
+
+func nodeID(name string) structs.NodeID {
+	return structs.DeriveID[structs.NodeID](structs.Seed{1}, "node", name, 0)
+}
+
+func (w *world) addNode(name string) {
+	w.tb.Helper()
+	w.apply(structs.Command{Body: &structs.NodeRegisterCommand{Node: &structs.Node{
+		ID: nodeID(name), SecretID: structs.DeriveID[structs.SecretID](structs.Seed{2}, "secret", name, 0), Name: name, Datacenter: "dc1", Pool: "default",
+		Resources: structs.NodeResources{CPU: 100_000, MemoryMiB: 1 << 20}}}})
+	w.nodeStatus(name, structs.NodeReady)
+}
+
+func (w *world) nodeStatus(name string, s structs.NodeStatus) {
+	w.tb.Helper()
+	w.apply(structs.Command{Body: &structs.NodeStatusCommand{ID: nodeID(name), Status: s}})
+}
+
+// newJob is a job of one group "g" with one task.
+func newJob(id string, typ structs.JobType, count int) *structs.Job {
+	return &structs.Job{Namespace: "default", ID: id, Name: id, Type: typ, Priority: 50, Datacenters: []string{"*"}, NodePool: "default",
+		Groups: []*structs.Group{{Name: "g", Count: count, Tasks: []*structs.Task{{Name: "t", Driver: "fake", Resources: structs.Resources{CPU: 1, MemoryMiB: 1}}}}}}
+}
+
+func (w *world) register(j *structs.Job) {
+	w.tb.Helper()
+	w.apply(structs.Command{By: structs.Submitter{Name: "ann"}, Body: &structs.JobRegisterCommand{Job: j, Eval: j.Placeable()}})
+}
+
+// decide ends the open evaluations of a job, as the scheduler does when nothing is left to do.
+func (w *world) decide(id string) {
+	w.tb.Helper()
+	var done []*structs.Evaluation
+	for _, e := range w.snap().EvalsByJob(key(id)) {
+		if !e.Terminal() {
+			d := *e
+			d.Status = structs.EvalComplete
+			done = append(done, &d)
+		}
+	}
+	if len(done) > 0 {
+		w.apply(structs.Command{Body: &structs.EvalUpsertCommand{Evals: done}})
+	}
+}
+
+// place places the next count allocations of a job, in turns on nodes; those of a gang together.
+func (w *world) place(id string, nodes []string, count int) structs.Result {
+	w.tb.Helper()
+	w.decide(id)
+	j := w.snap().JobByKey(key(id))
+	eval := structs.DeriveID[structs.EvalID](structs.Seed{3}, "eval", id, uint64(w.index))
+	p := &structs.PlanEntry{Namespace: j.Namespace, JobID: j.ID, JobVersion: j.Version, JobCreate: j.CreateIndex, EvalID: eval,
+		SnapshotIndex: w.index, Groups: []string{"g"}}
+	for _, name := range nodes {
+		p.Nodes = append(p.Nodes, structs.PlanNode{ID: nodeID(name), Epoch: w.snap().NodeByID(nodeID(name)).Epoch})
+	}
+	used := map[int]bool{}
+	for _, a := range w.snap().AllocsByJob(j.Key()) {
+		used[a.NameIndex] = used[a.NameIndex] || !a.Terminal() || j.Array != nil
+	}
+	roster := &structs.Roster{Namespace: j.Namespace, JobID: j.ID, Group: "g", Reason: structs.RosterPlaced}
+	part := structs.PlanPart{}
+	for i := 0; len(part.Places) < count; i++ {
+		if !used[i] {
+			at := len(part.Places) % len(nodes)
+			part.Places = append(part.Places, structs.PlanPlace{Index: i, Node: at})
+			roster.Members = append(roster.Members, structs.RosterMember{Alloc: structs.DeriveAllocID(eval, p.SnapshotIndex, "g", i), Node: p.Nodes[at].ID, Index: i})
+		}
+	}
+	p.Parts = []structs.PlanPart{part}
+	if j.Groups[0].Gang != nil {
+		p.Rosters = []*structs.Roster{roster}
+	}
+	return w.apply(structs.Command{Body: p})
+}
+
+// stop ends allocations of a job as the scheduler does, on one node or ("") everywhere.
+func (w *world) stop(id, node string) {
+	w.tb.Helper()
+	part := structs.PlanPart{}
+	for _, a := range w.live(id, node) {
+		part.Stops = append(part.Stops, structs.PlanStop{ID: a.ID, Desired: structs.DesiredStop})
+	}
+	w.apply(structs.Command{Body: &structs.PlanEntry{Namespace: "default", JobID: id, SnapshotIndex: w.index, Parts: []structs.PlanPart{part}}})
+}
+
+// live lists what has not ended of a job, on one node or ("") everywhere, in order of index.
+func (w *world) live(id, node string) (as []*structs.Allocation) {
+	for _, a := range w.snap().AllocsByJob(key(id)) {
+		if !a.ClientTerminal() && (node == "" || a.NodeID == nodeID(node)) {
+			as = append(as, a)
+		}
+	}
+	slices.SortFunc(as, func(a, b *structs.Allocation) int { return a.NameIndex - b.NameIndex })
+	return as
+}
+
+// observe reports a status of allocations, as agents do.
+func (w *world) observe(as []*structs.Allocation, status structs.ClientStatus) {
+	w.tb.Helper()
+	c := &structs.AllocObservedCommand{}
+	for _, a := range as {
+		o := structs.AllocObserved{ID: a.ID, Client: status, StartedAt: a.StartedAt}
+		if status == structs.ClientRunning && a.StartedAt == 0 {
+			o.StartedAt = w.now
+		}
+		if status == structs.ClientComplete || status == structs.ClientFailed {
+			o.FinishedAt = w.now
+		}
+		c.Updates = append(c.Updates, o)
+	}
+	w.apply(structs.Command{Body: c})
+}
+
+// text says what a command of a duty does, as a script expects it.
+func (w *world) text(c duty.Command) string {
+	by := c.By.Name + ": "
+	switch b := c.Body.(type) {
+	case *structs.RosterCommand:
+		return fmt.Sprintf("%sdissolve %s.%s epoch %d", by, b.JobID, b.Group, b.Epoch)
+	case *structs.WorkloadCommand:
+		return fmt.Sprintf("%s%s %s", by, b.Action, b.JobID)
+	case *structs.AllocTransitionCommand:
+		how := ""
+		for _, f := range []struct {
+			set  bool
+			name string
+		}{{b.Transition.Expire, "expire"}, {b.Transition.Leave, "leave"}, {b.Transition.Migrate, "migrate"}} {
+			if f.set {
+				how = f.name
+				break
+			}
+		}
+		return by + how + w.allocs(b.IDs)
+	}
+	return fmt.Sprintf("%s%T", by, c.Body)
+}
+
+// allocs names allocations by job, index and node.
+func (w *world) allocs(ids []structs.AllocID) string {
+	var b strings.Builder
+	for i, id := range ids {
+		a := w.snap().AllocByID(id)
+		if i == 8 {
+			fmt.Fprintf(&b, " and %d more", len(ids)-i)
+			break
+		}
+		if a == nil {
+			b.WriteString(" gone")
+			continue
+		}
+		fmt.Fprintf(&b, " %s[%d]@%s", a.JobID, a.NameIndex, a.NodeName)
+	}
+	return b.String()
+}
