@@ -15,9 +15,9 @@ type (
 		JobID, Namespace, Status string
 		Priority                 int
 		Queue                    string
-		Reason                   string // a reason code, "" when nothing waits
-		Waiting                  int64  // allocations that wait
-		Position                 int64  // in the queue, 1 is next; 0 when nothing waits
+		Reason                   structs.ReasonCode // "" when nothing waits
+		Waiting                  int64              // allocations that wait
+		Position                 int64              // in the queue, 1 is next; 0 when nothing waits
 		QueueLength              int64
 		Ahead                    []string    // "namespace/job", nearest to the front first, at most 10
 		AheadAsks                []Ask       // of each of them
@@ -89,21 +89,14 @@ type (
 	// WhyGroup is the report of one group.
 	WhyGroup struct {
 		Name                                                    string
-		Reason                                                  string
+		Reason                                                  structs.ReasonCode
 		Wanted, Placed, InPool, Considered, Filtered, Exhausted int64
 		Available                                               map[string]int64
 		Refusals                                                []Refusal
 		Scores                                                  []Score
 	}
 	// Refusal is how many nodes one reason refused, and what would cure it.
-	Refusal struct {
-		Reason, Dimension string
-		Nodes             int64
-		Short             int64
-		Unit              string
-		Largest           int64 `json:",omitempty"` // of GPU memory or compute: free on one GPU
-		CuredBy           string
-	}
+	Refusal = wire.Refusal
 	// Score is how a node scored. Values are in [0,1] before their weights.
 	Score struct {
 		NodeID, NodeName string
@@ -166,7 +159,7 @@ func whyOf(r *methods.JobWhyResponse) *Why {
 	if r.Workload != nil {
 		w.StartEstimate, w.Starts = int64(cmp.Or(r.Workload.StartEst, r.StartEst)), r.Starts
 		w.Returned, w.GivenUp, w.DeadlineMissed = Returned(r.Workload.Returned), r.Workload.Spent, r.Workload.Missed != 0
-		w.Reason, w.Waiting, w.SubmitTime = string(r.Workload.Reason), r.Workload.Waiting, int64(r.Workload.SubmitTime)
+		w.Reason, w.Waiting, w.SubmitTime = r.Workload.Reason, r.Workload.Waiting, int64(r.Workload.SubmitTime)
 	}
 	if r.Eval != nil {
 		w.EvalID = r.Eval.ID.String()
@@ -201,11 +194,11 @@ func adviceOf(a *methods.Advice) *Advice {
 
 func whyGroup(g *structs.GroupReport, names map[string]string) WhyGroup {
 	out := WhyGroup{
-		Name: g.Group, Reason: string(g.Code), Wanted: g.Wanted, Placed: g.Placed, InPool: g.InPool, Considered: g.Considered,
+		Name: g.Group, Reason: g.Code, Wanted: g.Wanted, Placed: g.Placed, InPool: g.InPool, Considered: g.Considered,
 		Filtered: g.Filtered, Exhausted: g.Exhausted, Available: g.Available, Refusals: []Refusal{}, Scores: []Score{},
 	}
 	for _, f := range g.Refusals {
-		out.Refusals = append(out.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, f.Largest, string(f.CuredBy)})
+		out.Refusals = append(out.Refusals, wire.RefusalFromStructs(f))
 	}
 	for _, s := range g.Scores {
 		sc := Score{NodeID: s.NodeID.String(), NodeName: names[s.NodeID.String()], Score: float64(s.Micro) / 1e6, Terms: map[string]float64{}}

@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"strings"
-
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -115,7 +113,7 @@ func (a *aside) refuses(d *decision, until structs.LogTime, add structs.Amount) 
 			}
 		}
 		if what, over := structs.Breaks(x.others, add, left); over > 0 {
-			why := quotaRefusal(structs.DimensionReserved+x.r.ID, what, over)
+			why := limitRefusal(structs.Holder{Kind: structs.HolderReservation, Name: x.r.ID}, what, over)
 			why.Code, why.CuredBy = structs.ReasonReservation, structs.EventNone // an end, or mere time
 			return why
 		}
@@ -141,7 +139,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 		return true
 	}
 	for _, g := range d.rec.groups {
-		if g.tg == tg && (g.over == nil || strings.HasPrefix(g.over.Dimension, structs.DimensionReserved)) {
+		if g.tg == tg && (g.over == nil || g.over.Holder.Kind == structs.HolderReservation) {
 			g.over = why
 		}
 	}

@@ -40,12 +40,12 @@ type ask struct {
 	inside     string // level within a node that its devices should share; "" for islands, and no wish
 	insideOnly bool   // it is a must
 
-	label        string    // of the first request for devices
-	isSimple     bool      // see simple
-	plainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
-	cores        []coreAsk // tasks that reserve cores
-	runs         []coreRun // of cores, by the NUMA node that each should come from
-	numaWish     bool      // some task prefers cores of one NUMA node
+	device       structs.Obstacle // that too few of the first request's devices are free
+	isSimple     bool             // see simple
+	plainDevices bool             // one request for whole devices that a class can answer: the cheap way to count serves
+	cores        []coreAsk        // tasks that reserve cores
+	runs         []coreRun        // of cores, by the NUMA node that each should come from
+	numaWish     bool             // some task prefers cores of one NUMA node
 	spreads      []spreadAsk
 
 	distinctHostsJob   bool
@@ -310,7 +310,7 @@ func (d *deviceAsk) plain() bool { return len(d.alts) == 1 && !d.alts[0].shared(
 // inGPUs notes what the requests for devices have in common.
 func (a *ask) inGPUs() {
 	if len(a.devices) > 0 {
-		a.label = a.devices[0].alts[0].label()
+		a.device = a.devices[0].alts[0].obstacle()
 	}
 	a.plainDevices = a.inside == "" && len(a.devices) == 1 && a.devices[0].plain() && !a.devices[0].perNode
 	for i := range a.devices {

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -23,8 +22,10 @@ type books struct {
 	rows    map[int][]*promised // by row, by start; nil while nothing is promised
 	marked  []uint64            // the rows that are in rows, a bit for each: most searches look at all rows
 	seen    map[int]*rowBooks   // what was computed about a row
+	ends    map[int]*rowEnds    // of rows that promises were looked for on
 	windows map[int][]*structs.Reservation
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
+	owed    []*decision                             // with a promise whose start nobody has asked for yet
 	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
 	shut    map[string]structs.JobKey               // queues in which nobody may pass, and whom
 	behind  map[string]*passing                     // queues in which only some may (Queue.BackfillMaxJobs)
@@ -126,8 +127,9 @@ func (b *books) promisedAny(row, n int) bool {
 	return false
 }
 
-// at returns the reservations of a row beside its present occupancy, or nil when it has none.
+// at gives what is promised on a row, as the row is held now; nil when nothing is.
 func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
+	b.settle()
 	ps := b.promisedOn(row)
 	if len(ps) == 0 {
 		return nil
@@ -136,7 +138,9 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 		return x
 	}
 	x := &rowBooks{hold: o.hold, version: b.version}
-	if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= tailLong {
+	if known := b.ends[row]; known != nil && known.hold == o.hold && known.now == b.in.Now {
+		x.points = pointsBy(ps, b.in.Now, known.foreseen.after)
+	} else if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= tailLong {
 		t := b.w.v.memo.tail(row, o.hold, b.in.Now)
 		x.points = pointsBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
 			used := o.used
@@ -281,7 +285,7 @@ func (b *books) beyond(w *Workload) *structs.Refusal {
 		return nil
 	}
 	if most := b.rule(path).BackfillMaxJobs; p.tried >= most {
-		return &structs.Refusal{Code: structs.ReasonPriority, Dimension: fmt.Sprintf("not tried in this pass: beyond backfill_max_jobs = %d behind job %s in queue %s", most, p.head.ID, path)}
+		return &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionBackfillMax, Count: most, Subject: p.head.ID, Holder: queueHolder(path)}}
 	}
 	p.last = w.Key
 	p.tried++
@@ -329,17 +333,10 @@ func (d *decision) reserve() {
 	if (len(b.barren) > 0 && b.barren[d.missKey()] || len(b.far) > 0 && b.far[d.farKey()]) && !b.late(d.load) {
 		return
 	}
-	b.wait(d.load)
-	if b.grant(d) {
-		b.speak(path)
-		return
-	}
-	// No end of running work makes room, so the next workload of the queue may have the promise.
-	if key := d.missKey(); key != "" && !b.patient && !b.far[d.farKey()] {
-		if b.barren == nil {
-			b.barren = make(map[string]bool)
-		}
-		b.barren[key] = true // for the whole pass: its placements and promises only take room away
+	b.speak(path)
+	b.owed = append(b.owed, d)
+	if !b.in.Fleeting || !b.surely(d) {
+		b.settle()
 	}
 }
 
@@ -376,6 +373,25 @@ func (b *books) speak(path string) {
 		b.spoken = make(map[string]int64)
 	}
 	b.spoken[path]++
+}
+
+// settle computes the promises that are owed. A simulation that asks for nothing but placements needs most of them
+// never: nobody comes near what is promised.
+func (b *books) settle() {
+	for len(b.owed) > 0 {
+		d := b.owed[0]
+		b.owed = b.owed[1:]
+		b.wait(d.load)
+		if !b.grant(d) {
+			if key := d.missKey(); key != "" && !b.patient && !b.far[d.farKey()] {
+				if b.barren == nil {
+					b.barren = make(map[string]bool)
+				}
+				b.barren[key] = true // for the pass: what it places and promises only takes room away
+			}
+			b.spoken[d.load.QueueName()]-- // no end of what runs makes room: the next one has a claim
+		}
+	}
 }
 
 // grant finds the earliest time at which everything the decision misses could be placed, and promises it.
@@ -435,6 +451,9 @@ func (b *books) grant(d *decision) bool {
 
 // reservation is what the plan changes about the workload's reservation, or nil.
 func (d *decision) reservation() *structs.Reservation {
+	if d.in.Fleeting {
+		return nil
+	}
 	old := d.books.old[d.load.Key]
 	switch {
 	case d.promise == nil && old == nil:
@@ -455,11 +474,11 @@ func (d *decision) bind(s *scan) {
 }
 
 // promising reports whether anything is promised to workloads decided before, or not in the pass.
-func (b *books) promising() bool { return len(b.rows) > 0 }
+func (b *books) promising() bool { return len(b.owed) > 0 || len(b.rows) > 0 }
 
 // keeps reports whether there is any promise to keep.
 func (b *books) keeps() bool {
-	return b != nil && (b.rows != nil || len(b.windows) > 0)
+	return b != nil && (len(b.owed) > 0 || b.rows != nil || len(b.windows) > 0)
 }
 
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
@@ -467,15 +486,15 @@ func (b *books) keeps() bool {
 func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
 	if len(s.books.windows) > 0 {
 		if name := s.books.closedTo(row, s.whose, s.work.latest(s.books.in.Now)); name != "" {
-			return nil, shortageOf{shortage: shortage{dimClaim, 1}, what: structs.DimensionReserved + name, reserved: true}
+			return nil, shortageOf{shortage: shortage{structs.DimensionClaim, 1}, by: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, reserved: true}
 		}
 	}
 	x := s.books.at(row, c, i, o)
 	if x == nil {
 		return nil, shortageOf{}
 	}
-	if short, whose := x.refuses(c.total[i], s.ask.need, c.mhz[i], s.until); short.dim != dimNone {
-		return nil, shortageOf{shortage: short, what: short.dim.String() + structs.DimensionPromised + whose.ID, reserved: true}
+	if short, whose := x.refuses(c.total[i], s.ask.need, c.mhz[i], s.until); short.dim != structs.DimensionNone {
+		return nil, shortageOf{shortage: short, by: structs.Obstacle{Dimension: short.dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, reserved: true}
 	}
 	if len(x.points) == 0 || x.points[0].at >= s.until {
 		return nil, shortageOf{}
@@ -488,7 +507,7 @@ func (s *scan) blame(c *chunk, i, row int, v *verdict, o, seen *occupancy) {
 	if seen == o {
 		return
 	}
-	if _, _, x := s.devices(c, i, o, v); x.dim == dimNone {
+	if _, _, x := s.devices(c, i, o, v); x.dim == structs.DimensionNone {
 		s.why.promisedTo(s.books.promisee(row))
 	}
 }
@@ -505,10 +524,10 @@ func (b *books) promisee(row int) structs.JobKey {
 
 // promisedTo makes of a shortage that what is short is there, and promised.
 func (x *shortageOf) promisedTo(k structs.JobKey) {
-	if x.what == "" {
-		x.what = x.dim.String()
+	if x.by == (structs.Obstacle{}) {
+		x.by.Dimension = x.dim
 	}
-	x.what += structs.DimensionPromised + k.ID
+	x.by.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
 	x.reserved, x.unhealthy, x.apart, x.tooSmall = true, false, false, false
 }
 
@@ -518,7 +537,7 @@ func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf)
 		return o, shortageOf{}
 	}
 	merged, short := s.kept(c, i, row, &o)
-	if short.dim == dimNone && merged != nil {
+	if short.dim == structs.DimensionNone && merged != nil {
 		o.hold = merged
 	}
 	return o, short

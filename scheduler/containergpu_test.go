@@ -27,8 +27,8 @@ func TestContainersWithGPUsWantAnEngineThatTakesThem(t *testing.T) {
 		{"docker", structs.Resources{Devices: []structs.DeviceRequest{{Name: "fpga", Count: 1}}}, "none", false},
 	} {
 		a := compileAsk(&structs.Job{ID: "j"}, &structs.Group{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: c.driver, Resources: c.res}}}, "")
-		if r, bad := a.refuses(node(c.node)); bad != c.bad || bad && !strings.Contains(r.what, structs.DockerGPUAttribute) {
-			t.Errorf("%+v: refused %t (%q)", c, bad, r.what)
+		if r, bad := a.refuses(node(c.node)); bad != c.bad || bad && !strings.Contains(r.Text(), structs.DockerGPUAttribute) {
+			t.Errorf("%+v: refused %t (%q)", c, bad, r.Text())
 		}
 	}
 }

@@ -144,7 +144,7 @@ func order(nodes []numaNode, left []int, r *coreRun) []int {
 func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice, h *held, k *picker) shortageOf {
 	defer func() { k.numa = nil }() // the picker is used for other nodes, too
 	if len(a.devices) > 0 {
-		if x := k.pickDevices(a, n, free, choices); x.dim != dimNone {
+		if x := k.pickDevices(a, n, free, choices); x.dim != structs.DimensionNone {
 			return x
 		}
 	}
@@ -158,7 +158,7 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 		have += int64(len(nodes[i].cores))
 	}
 	if d := a.need.Cores - have; d > 0 {
-		return shortageOf{shortage: shortage{dimCores, d}, what: "cores"}
+		return shortageOf{shortage: shortage{structs.DimensionCores, d}, by: structs.Obstacle{Dimension: structs.DimensionCores}}
 	}
 	for _, p := range k.picks {
 		at := n.Resources.Devices[p.group].Instances[p.index].NUMANode
@@ -173,10 +173,10 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 				return true
 			}
 			x := k.pickDevices(a, n, free, choices)
-			if x.dim != dimNone && (why.dim == dimNone || x.dim == why.dim && x.short < why.short) {
+			if x.dim != structs.DimensionNone && (why.dim == structs.DimensionNone || x.dim == why.dim && x.short < why.short) {
 				why = x
 			}
-			return x.dim == dimNone
+			return x.dim == structs.DimensionNone
 		}
 	}
 	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
@@ -212,19 +212,24 @@ func tiesOf(a *ask, s *coreSeats) []int64 {
 	return out
 }
 
+// inNUMANode is what cores, and devices tied to them, have to lie in one of.
+const inNUMANode = "NUMA node"
+
 // refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
 func (s *coreSeats) refusal(a *ask, why shortageOf, largest int) shortageOf {
-	if why.dim != dimNone {
-		cores, label := 0, a.label
+	if why.dim != structs.DimensionNone {
+		by := a.device
 		for _, r := range s.runs {
 			if len(r.tied) > 0 {
-				cores, label = len(r.at), a.devices[r.tied[0]].alts[0].label()
+				by = a.devices[r.tied[0]].alts[0].obstacle()
+				by.Count = int64(len(r.at))
 				break
 			}
 		}
-		return shortageOf{shortage: why.shortage, what: label + " and " + itoa(cores) + " cores in one NUMA node", apart: true}
+		by.Detail = inNUMANode
+		return shortageOf{shortage: why.shortage, by: by, apart: true}
 	}
-	return shortageOf{shortage: shortage{dimCores, int64(max(s.short, 1))}, what: "cores in one NUMA node", apart: true,
+	return shortageOf{shortage: shortage{structs.DimensionCores, int64(max(s.short, 1))}, by: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, apart: true,
 		tooSmall: s.lacks != nil && len(s.lacks.at) > largest}
 }
 

@@ -27,9 +27,6 @@ type Gate struct {
 	Met   bool             // the jobs that it waits for have got so far; from then on they are not asked any more
 }
 
-// dimensionSuspended is why nothing more is placed of a suspended job.
-const dimensionSuspended = "suspended until it is resumed"
-
 // GateOf computes the gate of a placeable job. q is its queue entry or nil.
 func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Others) Gate {
 	g := Gate{Met: true}
@@ -43,16 +40,16 @@ func GateOf(j *structs.Job, q *structs.Workload, now structs.LogTime, others Oth
 	}
 	// What only a person ends is told first, then what only time does.
 	if begin > now {
-		g.Why = &structs.Refusal{Code: structs.ReasonBeginTime, Dimension: "begins at " + clock(begin), CuredBy: structs.EventTime}
+		g.Why = &structs.Refusal{Code: structs.ReasonBeginTime, Obstacle: structs.Obstacle{Dimension: structs.DimensionBegin, Subject: clock(begin)}, CuredBy: structs.EventTime}
 		if g.Until == 0 || begin < g.Until {
 			g.Until = begin
 		}
 	}
 	if held {
-		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: "on hold until it is released", CuredBy: structs.EventJobChanged}
+		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Obstacle: structs.Obstacle{Dimension: structs.DimensionHold}, CuredBy: structs.EventJobChanged}
 	}
 	if suspended {
-		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Dimension: dimensionSuspended, CuredBy: structs.EventJobChanged}
+		g.Why = &structs.Refusal{Code: structs.ReasonHeld, Obstacle: structs.Obstacle{Dimension: structs.DimensionSuspended}, CuredBy: structs.EventJobChanged}
 	}
 	return g
 }
@@ -82,6 +79,7 @@ func (g *Gate) depends(j *structs.Job, q *structs.Workload, now structs.LogTime,
 		need, members int
 		ok, never     int
 		wait, dead    string // texts of the first member that waits, and of the first that never will
+		on            string // the first member that is not met
 	}
 	var sets []*set
 	for i := range j.Depends {
@@ -115,9 +113,11 @@ func (g *Gate) depends(j *structs.Job, q *structs.Workload, now structs.LogTime,
 		case fulfilled:
 			s.ok++
 		case impossible:
+			s.on = cmp.Or(s.on, d.On(j).ID)
 			s.never++
 			s.dead = cmp.Or(s.dead, text)
 		default:
+			s.on = cmp.Or(s.on, d.On(j).ID)
 			s.wait = cmp.Or(s.wait, text)
 		}
 	}
@@ -138,11 +138,11 @@ func (g *Gate) depends(j *structs.Job, q *structs.Workload, now structs.LogTime,
 			if s.members > 1 {
 				text = fmt.Sprintf("%d of %d of %q are met, %d are needed; %s", s.ok, s.members, s.name, need, text)
 			}
-			g.Why = &structs.Refusal{Code: structs.ReasonDependency, Dimension: text, Short: int64(need - s.ok), Unit: "jobs", CuredBy: structs.EventJobEnded}
+			g.Why = &structs.Refusal{Code: structs.ReasonDependency, Obstacle: structs.Obstacle{Dimension: structs.DimensionDependency, Subject: s.on, Detail: text}, Short: int64(need - s.ok), Unit: structs.UnitJobs, CuredBy: structs.EventJobEnded}
 		}
 	}
 	if g.Never != "" {
-		g.Why.Dimension = g.Never
+		g.Why.Detail = g.Never
 	}
 	if g.Met {
 		g.Until = 0

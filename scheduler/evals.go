@@ -179,7 +179,7 @@ func (d *decision) reasonText() string {
 		text := strconv.FormatInt(r.Wanted-r.Placed, 10) + " of group " + strconv.Quote(r.Group) + ", " + string(r.Code)
 		for _, x := range r.Refusals {
 			if x.Code == r.Code {
-				return text + " (" + x.Dimension + ")"
+				return text + " (" + x.Text() + ")"
 			}
 		}
 		return text

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -170,30 +169,34 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 	if placed >= wanted {
 		return r
 	}
-	for d := dimNone + 1; d < dims; d++ {
+	for d := structs.DimensionNone + 1; d < structs.NodeDimensions; d++ {
 		if t := s.amounts[d]; t.nodes > 0 {
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Dimension: d.String(), Nodes: t.nodes, Short: t.short, Unit: dimUnits[d], CuredBy: structs.EventAllocStopped})
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: d}, Nodes: t.nodes, Short: t.short, Unit: unitOf[d], CuredBy: structs.EventAllocStopped})
 		}
 	}
 	for _, x := range s.refusals {
-		if x.nodes > 0 {
-			if profile, ok := strings.CutPrefix(x.what, missingMIG); ok {
-				x.what += s.migHint(profile)
-			}
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: x.code, Dimension: x.what, Nodes: x.nodes, Short: x.short, Unit: x.unit, Largest: x.large, CuredBy: x.cure})
-			if r := &r.Refusals[len(r.Refusals)-1]; r.Code == structs.ReasonResources && x.asked > 0 && x.free >= x.asked && x.cure == structs.EventAllocStopped {
-				r.Code = structs.ReasonFragmentation // in pieces that are too small there is enough
-			}
+		if x.Nodes == 0 {
+			continue
 		}
+		if x.Dimension == structs.DimensionMissingMIG {
+			x.Detail, x.Count = s.otherMIG(x.Subject)
+		}
+		if x.Code == structs.ReasonResources && x.asked > 0 && x.free >= x.asked && x.CuredBy == structs.EventAllocStopped {
+			x.Code = structs.ReasonFragmentation // in pieces that are too small there is enough
+		}
+		r.Refusals = append(r.Refusals, x.Refusal)
 	}
 	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
-		r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonConstraint, Dimension: "no node in pool " + s.ask.job.NodePool + " and the job's datacenters", CuredBy: structs.EventNodeJoined})
+		r.Refusals = append(r.Refusals, cannot(structs.DimensionNoNode, s.ask.job.NodePool, "", structs.EventNodeJoined).Refusal)
 	}
 	if len(r.Refusals) == 0 && s.givenBack {
-		r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Dimension: "all_at_once: the rest of the job does not fit", CuredBy: structs.EventAllocStopped})
+		r.Refusals = append(r.Refusals, refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce}, structs.EventAllocStopped).Refusal)
 	}
 	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {
-		return cmp.Or(cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Dimension, b.Dimension), cmp.Compare(a.Code, b.Code))
+		if a.Nodes != b.Nodes {
+			return cmp.Compare(b.Nodes, a.Nodes)
+		}
+		return cmp.Or(cmp.Compare(a.Text(), b.Text()), cmp.Compare(a.Code, b.Code))
 	})
 	r.Code = mainReason(r.Refusals)
 	return r

@@ -35,15 +35,13 @@ type verdict struct {
 
 // refusal counts nodes refused for one reason.
 type refusal struct {
-	code  structs.ReasonCode
-	what  string
-	nodes int64
-	short int64 // least; 0 when not an amount
-	unit  string
-	large int64 // the largest amount free on one GPU
+	structs.Refusal
 	free  int64 // GPU memory free on all GPUs that are too full for the ask, over all nodes counted
 	asked int64 // GPU memory that one allocation asks for
-	cure  structs.EventKind
+}
+
+func refused(code structs.ReasonCode, by structs.Obstacle, cure structs.EventKind) refusal {
+	return refusal{Refusal: structs.Refusal{Code: code, Obstacle: by, CuredBy: cure}}
 }
 
 // judge evaluates an ask against a class, by one of its nodes.
@@ -70,7 +68,7 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 		d := &a.devices[i]
 		c := d.choices(n)
 		if len(c) == 0 && !d.perNode {
-			v.refused = 1 + s.refusalOf(refusal{code: structs.ReasonConstraint, what: cmp.Or(d.unlimitable(n), "missing device "+d.alts[0].label()), cure: structs.EventNodeJoined})
+			v.refused = 1 + s.refusalOf(refused(structs.ReasonConstraint, cmp.Or(d.unlimitable(n), d.alts[0].missing()), structs.EventNodeJoined))
 			return
 		}
 		if len(c) > 0 {
@@ -113,57 +111,59 @@ func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 		info, known := n.Drivers[d]
 		switch {
 		case !known || !info.Detected:
-			return refusal{code: structs.ReasonDriver, what: "missing driver " + d, cure: structs.EventNodeJoined}, true
+			return refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionMissingDriver, Subject: d}, structs.EventNodeJoined), true
 		case !info.Healthy:
-			return refusal{code: structs.ReasonDriver, what: "unhealthy driver " + d, cure: structs.EventDriverHealthy}, true
+			return refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionUnhealthyDriver, Subject: d}, structs.EventDriverHealthy), true
 		}
 	}
 	for i := range a.checks {
 		if !a.checks[i].holds(n) {
-			return refusal{code: structs.ReasonConstraint, what: a.checks[i].String(), cure: structs.EventNodeJoined}, true
+			return a.checks[i].refusal(structs.EventNodeJoined), true
 		}
 	}
 	for _, t := range n.Taints() {
 		if t.Effect != structs.TaintPreferNoSchedule && !a.stays && !t.Tolerated(a.job.Tolerations) {
-			return refusal{code: structs.ReasonConstraint, what: "taint " + t.Key + "=" + t.Value, cure: structs.EventNodeJoined}, true
+			return cannot(structs.DimensionTaint, t.Key, t.Value, structs.EventNodeJoined), true
 		}
 	}
 	if a.badVolume != "" {
-		return refusal{code: structs.ReasonConstraint, what: "volume " + a.badVolume + " is not a host volume", cure: structs.EventJobChanged}, true
+		return cannot(structs.DimensionVolumeType, a.badVolume, "", structs.EventJobChanged), true
 	}
 	for _, v := range a.volumes {
 		have, known := n.HostVolumes[v.source]
 		if !known || have.ReadOnly && !v.readOnly {
-			return refusal{code: structs.ReasonConstraint, what: "missing host volume " + v.source, cure: structs.EventNodeJoined}, true
+			return cannot(structs.DimensionMissingVolume, v.source, "", structs.EventNodeJoined), true
 		}
 	}
 	for _, alias := range a.networks {
 		if networkByAlias(n, alias) < 0 {
-			return refusal{code: structs.ReasonConstraint, what: "missing host network " + alias, cure: structs.EventNodeJoined}, true
+			return cannot(structs.DimensionMissingHostNetwork, alias, "", structs.EventNodeJoined), true
 		}
 	}
-	if what := lacksNetwork(n, a.network); what != "" {
-		return refusal{code: structs.ReasonConstraint, what: what, cure: structs.EventNodeJoined}, true
+	if why, bad := lacksNetwork(n, a.network); bad {
+		return cannot(structs.DimensionMissingNetwork, a.network, why, structs.EventNodeJoined), true
 	}
 	return refusal{}, false
 }
 
-// lacksNetwork tells why allocations cannot have a network of that mode on a node; "" when they can.
-func lacksNetwork(n *structs.Node, mode string) string {
+// cannot is the refusal of nodes that do not meet a condition of the job.
+func cannot(what structs.Dimension, subject, detail string, cure structs.EventKind) refusal {
+	return refused(structs.ReasonConstraint, structs.Obstacle{Dimension: what, Subject: subject, Detail: detail}, cure)
+}
+
+// lacksNetwork reports whether allocations cannot have a network of that mode on a node, and why, where the node says so.
+func lacksNetwork(n *structs.Node, mode string) (why string, bad bool) {
 	attribute := structs.BridgeAttribute
 	switch mode {
 	case "":
-		return ""
+		return "", false
 	case structs.NetworkNone:
 		attribute = structs.NoneAttribute
 	}
 	if n.Attributes[attribute] != "" {
-		return ""
+		return "", false
 	}
-	if why := n.Attributes[attribute+structs.LacksSuffix]; why != "" {
-		return "missing network of mode " + mode + "; " + why
-	}
-	return "missing network of mode " + mode
+	return n.Attributes[attribute+structs.LacksSuffix], true
 }
 
 // feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.
@@ -253,10 +253,10 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 	if free == nil {
 		free = &holding{}
 	}
-	if s := a.pickPorts(n, free, h); s.dim != dimNone {
+	if s := a.pickPorts(n, free, h); s.dim != structs.DimensionNone {
 		return nil, s
 	}
-	if s := a.pickCores(n, free, choices, h, k); s.dim != dimNone {
+	if s := a.pickCores(n, free, choices, h, k); s.dim != structs.DimensionNone {
 		return nil, s
 	}
 	if len(a.devices) > 0 {
@@ -268,14 +268,19 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 // shortageOf is a shortage with what exactly is short.
 type shortageOf struct {
 	shortage
-	what      string
-	reserved  bool  // it is free, but promised to others
-	unhealthy bool  // there would be enough if all devices were healthy
-	tooSmall  bool  // no device of the node is large enough, even unused
-	largest   int64 // of GPU memory or compute: the most that is free on one GPU
-	free      int64 // GPU memory free on all GPUs that are too full, MiB
-	asked     int64 // GPU memory asked for in all, MiB
-	apart     bool  // there are enough, but not close enough to each other
+	by        structs.Obstacle // the zero value: the resource as a whole
+	reserved  bool             // it is free, but promised to others
+	unhealthy bool             // there would be enough if all devices were healthy
+	tooSmall  bool             // no device of the node is large enough, even unused
+	largest   int64            // of GPU memory or compute: the most that is free on one GPU
+	free      int64            // GPU memory free on all GPUs that are too full, MiB
+	asked     int64            // GPU memory asked for in all, MiB
+	apart     bool             // there are enough, but not close enough to each other
+}
+
+// portTakenBy is the obstacle of a port that is not free.
+func portTakenBy(port int) structs.Obstacle {
+	return structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
 }
 
 func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
@@ -295,7 +300,7 @@ func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
 		p := &a.static[i]
 		net := networkByAlias(n, p.HostNetwork)
 		if net < 0 || busy(net, p.Value) && !p.IgnoreCollision {
-			return shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+			return shortageOf{shortage: shortage{structs.DimensionPorts, 1}, by: portTakenBy(p.Value)}
 		}
 		give(p, net, p.Value)
 	}
@@ -324,7 +329,7 @@ func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
 			}
 		}
 		if !found {
-			return shortageOf{shortage: shortage{dimPorts, 1}, what: "dynamic ports"}
+			return shortageOf{shortage: shortage{structs.DimensionPorts, 1}, by: structs.Obstacle{Dimension: structs.DimensionDynamicPorts}}
 		}
 	}
 	return shortageOf{}
@@ -379,7 +384,7 @@ func (a *ask) fellows(n *structs.Node, hold *holding, to bitset) bitset {
 // refusalOf finds or makes the counter of a reason.
 func (s *scan) refusalOf(r refusal) int {
 	for i := range s.refusals {
-		if s.refusals[i].code == r.code && s.refusals[i].what == r.what {
+		if s.refusals[i].Code == r.Code && s.refusals[i].Obstacle == r.Obstacle {
 			return i
 		}
 	}
@@ -390,22 +395,22 @@ func (s *scan) refusalOf(r refusal) int {
 
 // refuse counts one more node for a reason.
 func (s *scan) refuse(r refusal) {
-	s.refusals[s.refusalOf(r)].add(r.short, r.large, r.free, r.asked)
+	s.refusals[s.refusalOf(r)].add(r.Short, r.Largest, r.free, r.asked)
 }
 
 // add counts one more node.
-func (t *refusal) add(short, large, free, asked int64) {
-	t.nodes++
-	if short > 0 && (t.short == 0 || short < t.short) {
-		t.short = short
+func (t *refusal) add(short, largest, free, asked int64) {
+	t.Nodes++
+	if short > 0 && (t.Short == 0 || short < t.Short) {
+		t.Short = short
 	}
-	t.large, t.free, t.asked = max(t.large, large), t.free+free, max(t.asked, asked)
+	t.Largest, t.free, t.asked = max(t.Largest, largest), t.free+free, max(t.asked, asked)
 }
 
 // exhausted counts one more node for a shortage.
 func (s *scan) exhausted(v *verdict, x shortageOf) {
 	v.exhausted++
-	if x.what == "" {
+	if x.by == (structs.Obstacle{}) {
 		t := &s.amounts[x.dim]
 		t.nodes++
 		if t.short == 0 || x.short < t.short {
@@ -413,27 +418,28 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 		}
 		return
 	}
-	if l := &s.lastShort; s.lastRefusal > 0 && x.dim == l.dim && x.what == l.what && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
-		x.tooSmall == l.tooSmall && x.apart == l.apart && x.dim != dimPorts { // nodes are often refused for the same
+	if l := &s.lastShort; s.lastRefusal > 0 && x.dim == l.dim && x.by == l.by && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
+		x.tooSmall == l.tooSmall && x.apart == l.apart && x.dim != structs.DimensionPorts { // nodes are often refused for the same
 		s.refusals[s.lastRefusal-1].add(x.short, x.largest, x.free, x.asked)
 		return
 	}
-	r := refusal{code: structs.ReasonResources, what: x.what, short: x.short, unit: dimUnits[x.dim], cure: structs.EventAllocStopped}
+	r := refused(structs.ReasonResources, x.by, structs.EventAllocStopped)
+	r.Short, r.Unit, r.Largest = x.short, unitOf[x.dim], x.largest
 	if x.reserved { // an end, another's luck or mere time may cure it
-		r.code, r.cure = structs.ReasonReservation, structs.EventNone
+		r.Code, r.CuredBy = structs.ReasonReservation, structs.EventNone
 	}
 	if x.unhealthy {
-		r.code, r.cure = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
+		r.Code, r.CuredBy = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
 	}
 	if x.tooSmall {
-		r.cure = structs.EventNodeJoined
+		r.CuredBy = structs.EventNodeJoined
 	}
 	if x.apart {
-		r.code = structs.ReasonTopology
+		r.Code = structs.ReasonTopology
 	}
-	r.large, r.free, r.asked = x.largest, x.free, x.asked
-	if x.dim == dimPorts {
-		r.short, r.unit = 0, ""
+	r.free, r.asked = x.free, x.asked
+	if x.dim == structs.DimensionPorts {
+		r.Short, r.Unit = 0, structs.UnitNone
 	}
 	s.refuse(r)
 	s.lastShort, s.lastRefusal = x, 1+s.refusalOf(r)
@@ -441,8 +447,9 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// unlimitable says that a node has the GPUs of a request, but none whose power limit can be set as it wants; "" otherwise.
-func (d *deviceAsk) unlimitable(n *structs.Node) string {
+// unlimitable is the obstacle on a node that has the GPUs of a request, but none whose power limit can be set as it wants; the zero
+// value otherwise.
+func (d *deviceAsk) unlimitable(n *structs.Node) structs.Obstacle {
 	for i := range d.alts {
 		alt := &d.alts[i]
 		if alt.watts == 0 {
@@ -457,11 +464,11 @@ func (d *deviceAsk) unlimitable(n *structs.Node) string {
 		g := &n.Resources.Devices[have[0].group]
 		least, most := g.Attributes["power_min"].Int, g.Attributes["power_max"].Int
 		if least <= 0 || most <= 0 {
-			return fmt.Sprintf("power_limit = %d: the driver of %s tells no range of power limits", alt.watts, alt.label())
+			return structs.Obstacle{Dimension: structs.DimensionPowerLimit, Subject: alt.label(), Count: alt.watts}
 		}
-		return fmt.Sprintf("power_limit = %d: %s can be set to %d to %d W", alt.watts, g.ID(), least, most)
+		return structs.Obstacle{Dimension: structs.DimensionPowerLimit, Subject: g.ID(), Count: alt.watts, Detail: fmt.Sprintf("%d to %d", least, most)}
 	}
-	return ""
+	return structs.Obstacle{}
 }
 
 // islandOf names the part of a node, at a level within it, that a device belongs to; "" when it is not known.

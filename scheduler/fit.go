@@ -6,32 +6,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// dimension is a resource that may run short on a node.
-type dimension uint8
+// unitOf is the unit in which shortages of a node's resource are told.
+var unitOf = [structs.NodeDimensions]structs.Unit{structs.DimensionCPU: structs.UnitMHz, structs.DimensionCores: structs.UnitCores, structs.DimensionMemory: structs.UnitMiB,
+	structs.DimensionDisk: structs.UnitMiB, structs.DimensionPorts: structs.UnitPorts, structs.DimensionDevices: structs.UnitDevices,
+	structs.DimensionGPUMemory: structs.UnitMiB, structs.DimensionGPUCompute: structs.UnitPercent}
 
-// The dimensions, in the order they are checked and reported.
-const (
-	dimNone dimension = iota
-	dimCPU
-	dimCores
-	dimMemory
-	dimDisk
-	dimPorts
-	dimDevices
-	dimGPUMemory
-	dimGPUCompute
-	dimClaim // the allocation to wait for is claimed, or waits itself
-	dims
-)
-
-var dimNames = [dims]string{"", "cpu", "cores", "memory", "disk", "ports", "devices", "GPU memory", "GPU compute", "claim"}
-var dimUnits = [dims]string{"", "MHz", "cores", "MiB", "MiB", "ports", "devices", "MiB", "%", ""}
-
-func (d dimension) String() string { return dimNames[d] }
-
-// shortage is what a node lacks; dimNone for nothing.
+// shortage is what a node lacks: one of its resources, or structs.DimensionNone for nothing.
 type shortage struct {
-	dim   dimension
+	dim   structs.Dimension
 	short int64
 }
 
@@ -40,16 +22,16 @@ type shortage struct {
 // take their MHz too.
 func fitsAmounts(total, before, after structs.Vector, mhz int64) shortage {
 	if cpu := after.CPU + after.Cores*mhz; cpu > total.CPU && cpu > before.CPU+before.Cores*mhz {
-		return shortage{dimCPU, cpu - total.CPU}
+		return shortage{structs.DimensionCPU, cpu - total.CPU}
 	}
 	if after.MemoryMiB > total.MemoryMiB && after.MemoryMiB > before.MemoryMiB {
-		return shortage{dimMemory, after.MemoryMiB - total.MemoryMiB}
+		return shortage{structs.DimensionMemory, after.MemoryMiB - total.MemoryMiB}
 	}
 	if after.DiskMiB > total.DiskMiB && after.DiskMiB > before.DiskMiB {
-		return shortage{dimDisk, after.DiskMiB - total.DiskMiB}
+		return shortage{structs.DimensionDisk, after.DiskMiB - total.DiskMiB}
 	}
 	if after.Cores > total.Cores && after.Cores > before.Cores {
-		return shortage{dimCores, after.Cores - total.Cores}
+		return shortage{structs.DimensionCores, after.Cores - total.Cores}
 	}
 	return shortage{}
 }
@@ -58,7 +40,7 @@ func fitsAmounts(total, before, after structs.Vector, mhz int64) shortage {
 // node, and the node's occupancy after it. Decisions and Verify both use it.
 func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held) (occupancy, shortage) {
 	if h.rare == nil {
-		if s := fitsAmounts(total, o.used, o.used.Add(h.need), mhz); s.dim != dimNone {
+		if s := fitsAmounts(total, o.used, o.used.Add(h.need), mhz); s.dim != structs.DimensionNone {
 			return o, s
 		}
 		return o.with(n, h), shortage{}
@@ -75,7 +57,7 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 		}
 		for _, w := range h.rare.waits {
 			if o.hold.claimed(w) || o.hold.waiting(w) {
-				return o, shortage{dimClaim, 1}
+				return o, shortage{structs.DimensionClaim, 1}
 			}
 		}
 		blocking = occupied(n, rest)
@@ -83,31 +65,31 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 	if b := blocking.hold; b != nil {
 		for _, p := range h.rare.ports {
 			if portTaken(b, networkOf(n, p.HostIP), p.Value) {
-				return o, shortage{dimPorts, 1}
+				return o, shortage{structs.DimensionPorts, 1}
 			}
 		}
 		for _, c := range h.rare.cores {
 			if b.cores.has(int(c)) {
-				return o, shortage{dimCores, 1}
+				return o, shortage{structs.DimensionCores, 1}
 			}
 		}
 	}
 	for _, p := range h.rare.ports {
 		if slices.Contains(n.Reserved.Ports, p.Value) {
-			return o, shortage{dimPorts, 1}
+			return o, shortage{structs.DimensionPorts, 1}
 		}
 	}
-	if s := fitsGrants(n, blocking.hold, h.rare.grants); s.dim != dimNone {
+	if s := fitsGrants(n, blocking.hold, h.rare.grants); s.dim != structs.DimensionNone {
 		return o, s
 	}
 	if shared := sharesWithFellow(o.hold, h); shared > 0 {
-		return o, shortage{dimDevices, shared}
+		return o, shortage{structs.DimensionDevices, shared}
 	}
-	if s := astray(n, h); s.dim != dimNone {
+	if s := astray(n, h); s.dim != structs.DimensionNone {
 		return o, s
 	}
 	after := o.with(n, h)
-	if s := fitsAmounts(total, o.used, after.used, mhz); s.dim != dimNone {
+	if s := fitsAmounts(total, o.used, after.used, mhz); s.dim != structs.DimensionNone {
 		return o, s
 	}
 	return after, shortage{}

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -14,14 +13,7 @@ import (
 // nobody's minimum waits. What happens to a gang that loses a member is Apply's business (structs.Roster.Settle): it
 // stops what is left in the same entry, so that a decision finds either the minimum or nothing.
 
-// Words of the reports about gangs.
-const (
-	unitMembers     = "members"
-	dimMembers      = "members found"
-	dimEnding       = "members of the last start that have yet to end"
-	dimBarred       = "node failed the gang before"
-	descGangReplace = "alloc is being updated with its gang"
-)
+const descGangReplace = "alloc is being updated with its gang"
 
 // roster gives the roster of a group, or nil.
 func (r *reconciler) roster(group string) *structs.Roster {
@@ -271,7 +263,7 @@ func (m *gangState) mayStart(missing int) bool {
 
 // endingRefusal tells that members of the last start have yet to end.
 func endingRefusal(n int64) *structs.Refusal {
-	return &structs.Refusal{Code: structs.ReasonGang, Dimension: dimEnding, Short: n, Unit: unitMembers, CuredBy: structs.EventAllocStopped}
+	return &structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: structs.DimensionEndingMembers}, Short: n, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 }
 
 // returns finds out why a gang that has to start again ended, and reports whether it may return. The worst that happened
@@ -677,7 +669,7 @@ func (d *decision) grow(starved bool) {
 // gangReport adds to a report what a gang lacks.
 func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown+g.unspared >= r.Wanted {
-		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionGrowth, Short: g.withheld + g.ungrown, Unit: unitMembers, CuredBy: structs.EventAllocStopped}
+		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.withheld + g.ungrown, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 		if g.withheld > 0 {
 			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
 			r.Refusals = nil
@@ -686,7 +678,7 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		return
 	}
 	if g.unspared > 0 && r.Placed+g.unspared >= r.Wanted {
-		x := structs.Refusal{Code: structs.ReasonResources, Dimension: structs.DimensionSpares, Short: g.unspared, Unit: "spares", CuredBy: structs.EventAllocStopped}
+		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionSpares}, Short: g.unspared, Unit: structs.UnitSpares, CuredBy: structs.EventAllocStopped}
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
 		return
 	}
@@ -694,16 +686,16 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if !g.gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
 		return
 	}
-	s, words := g.scan, dimMembers
+	s, what := g.scan, structs.DimensionMembers
 	if slices.ContainsFunc(g.wants, func(w want) bool { return w.spare }) {
-		words = dimWithSpares
+		what = structs.DimensionMembersSpares
 	}
-	x := structs.Refusal{Code: structs.ReasonGang, Dimension: fmt.Sprintf("%d of %d %s", min(s.found, need), need, words), Short: need - s.found, Unit: unitMembers, CuredBy: structs.EventAllocStopped}
+	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.found, need), Of: need}, Short: need - s.found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 	if s.lacks != "" {
 		x.Code = structs.ReasonTopology
-		x.Dimension += " in one " + s.lacks
-		if s.lacksAt != "" && s.lacks != levelNode {
-			x.Dimension += " (" + s.lacksAt + ")"
+		x.Detail = s.lacks
+		if s.lacks != levelNode {
+			x.Subject = s.lacksAt
 		}
 	}
 	switch r.Code {

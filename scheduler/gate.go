@@ -18,7 +18,7 @@ func (d *decision) gated() bool {
 		switch {
 		case d.restarting(): // it takes no more than it had
 		case passed:
-			why = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "nobody passes " + ahead.ID + " in queue " + d.load.QueueName()}
+			why = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionQueueOrder, Subject: ahead.ID, Holder: queueHolder(d.load.QueueName())}}
 		case d.wantsAny():
 			why = d.books.beyond(d.load)
 			d.beyond = why != nil

@@ -172,7 +172,7 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 	}
 	if len(a.devices) > 0 {
 		s.picker.by = choosing{}
-		if short := s.picker.pickDevices(a, n, holdingOr(o.hold), v.choices); short.dim != dimNone {
+		if short := s.picker.pickDevices(a, n, holdingOr(o.hold), v.choices); short.dim != structs.DimensionNone {
 			r.why = x.asked.whyOf(short)
 			return
 		}

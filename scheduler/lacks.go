@@ -47,7 +47,7 @@ const unlooked = -1
 // lackKind is nodes of one class that lack the same.
 type lackKind struct {
 	class int32 // number in the classTable
-	what  shortageOf
+	lacks shortageOf
 }
 
 type lackSum struct{ nodes, short int64 }
@@ -63,7 +63,7 @@ func (m *askMemo) kind(class int32, x *shortageOf) int32 {
 	y := *x
 	y.short = 0
 	for k := range m.kinds {
-		if m.kinds[k].class == class && m.kinds[k].what == y {
+		if m.kinds[k].class == class && m.kinds[k].lacks == y {
 			return int32(k + 1)
 		}
 	}
@@ -154,7 +154,7 @@ func (s *scan) plainKey() []byte {
 	if s.peers != nil || s.places != nil || len(s.ban)+len(a.perNode)+len(a.static)+len(a.cores) > 0 || a.numaWish || a.shares || a.job == nil {
 		return nil
 	}
-	if b := s.books; b != nil && len(b.windows) > 0 {
+	if b := s.books; b != nil && len(b.windows)+len(b.owed) > 0 {
 		return nil
 	}
 	b := a.plainKey(0)
@@ -215,14 +215,14 @@ func (s *scan) countKnown(m *askMemo) {
 		if !s.countedAll(v, sum.nodes) {
 			continue
 		}
-		x := m.kinds[k].what
+		x := m.kinds[k].lacks
 		x.short = sum.short
 		s.exhausted(v, x)
 		v.exhausted += sum.nodes - 1
-		if x.what == "" {
+		if x.by == (structs.Obstacle{}) {
 			s.amounts[x.dim].nodes += sum.nodes - 1
 		} else {
-			s.refusals[s.lastRefusal-1].nodes += sum.nodes - 1
+			s.refusals[s.lastRefusal-1].Nodes += sum.nodes - 1
 		}
 	}
 }

@@ -260,7 +260,7 @@ func (l *limits) over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 			}
 		}
 		what, over := structs.Breaks(held, add, t.Hard)
-		return quotaRefusal("quota "+t.Quota, what, over)
+		return limitRefusal(structs.Holder{Kind: structs.HolderQuota, Name: t.Quota}, what, over)
 	}
 	q := l.in.Queues.Queue(r.Path)
 	if q == nil || q.Limit == nil {
@@ -268,31 +268,29 @@ func (l *limits) over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 	}
 	held, _ := l.held(r)
 	what, over := structs.Breaks(held.Add(took), add, *q.Limit)
-	return quotaRefusal("queue "+q.Path, what, over)
+	return limitRefusal(queueHolder(q.Path), what, over)
 }
 
-// quotaRefusal tells which limit binds, in what, and how much is missing.
-func quotaRefusal(who, what string, over int64) *structs.Refusal {
+func queueHolder(path string) structs.Holder {
+	return structs.Holder{Kind: structs.HolderQueue, Name: path}
+}
+
+// limitRefusal tells whose limit binds, in what, and how much is missing; nil when none binds.
+func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *structs.Refusal {
 	if over <= 0 {
 		return nil
 	}
-	unit := "MiB"
+	unit := structs.UnitMiB
 	switch what {
-	case "cpu":
-		unit = "MHz"
-	case "gpu":
-		if unit = "GPU/1000"; over%1000 == 0 {
-			unit, over = "GPUs", over/1000
+	case structs.DimensionCPU:
+		unit = structs.UnitMHz
+	case structs.DimensionGPU:
+		if unit = structs.UnitMilliGPUs; over%1000 == 0 {
+			unit, over = structs.UnitGPUs, over/1000
 		}
 	}
-	return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": " + what, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
+	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
 }
-
-// What caps are of.
-const (
-	dimRunning = "running jobs"
-	dimMinutes = "GPU-minutes"
-)
 
 // capped says which cap on running work stands in the way of the job as a whole, or nil.
 func (d *decision) capped() *structs.Refusal {
@@ -316,16 +314,15 @@ func (d *decision) capped() *structs.Refusal {
 			most    int64
 			minutes int64
 		}{{structs.UseRow{Path: p}, q.RunningMax, q.GPUMinutesMax}, {structs.UseRow{Path: p, User: user}, q.RunningUserMax, q.GPUMinutesUserMax}} {
-			who := "queue " + p
-			if c.row.User != "" {
-				who += ", user " + c.row.User
+			beyond := func(what structs.Dimension, by int64, unit structs.Unit) *structs.Refusal {
+				return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: queueHolder(p), Subject: c.row.User}, Short: by, Unit: unit, CuredBy: structs.EventQueueUsage}
 			}
 			if _, jobs := l.held(c.row); c.most > 0 && jobs >= c.most {
-				return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": " + dimRunning, Short: jobs - c.most + 1, Unit: "jobs", CuredBy: structs.EventQueueUsage}
+				return beyond(structs.DimensionRunningJobs, jobs-c.most+1, structs.UnitJobs)
 			}
 			if c.minutes > 0 {
 				if over := l.minutes(c.row) + d.asksMinutes() - c.minutes; over > 0 {
-					return &structs.Refusal{Code: structs.ReasonQuota, Dimension: who + ": " + dimMinutes, Short: over, Unit: "minutes", CuredBy: structs.EventQueueUsage}
+					return beyond(structs.DimensionGPUMinutes, over, structs.UnitMinutes)
 				}
 			}
 		}

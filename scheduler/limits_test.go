@@ -99,7 +99,7 @@ func TestLimitsOfQueues(t *testing.T) {
 				t.Fatalf("the reason is %q: %+v", g.Code, g.Refusals)
 			}
 			r := g.Refusals[0]
-			if got := r.Dimension + ", " + itoa(r.Short) + " " + r.Unit; got != c.why || r.CuredBy != structs.EventQueueUsage {
+			if got := r.Text() + ", " + itoa(r.Short) + " " + string(r.Unit); got != c.why || r.CuredBy != structs.EventQueueUsage {
 				t.Errorf("%s, cured by %s; want %s", got, r.CuredBy, c.why)
 			}
 		})

@@ -1,21 +1,16 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/muster-sched/muster/structs"
 )
 
-// missingMIG begins the refusal of nodes that have no instances of a MIG profile.
-const missingMIG = "missing device MIG "
-
-// migHint tells what there is instead of instances of a MIG profile: those that nodes of the job's pool have, and GPUs that
-// an operator can divide so. It looks at every node, for a report of what waits only.
-func (s *scan) migHint(profile string) string {
+// otherMIG is what there is instead of instances of a MIG profile: the profiles that nodes of the job's pool have instances
+// of, and how many GPUs an operator can divide so. It looks at every node, for a report of what waits only.
+func (s *scan) otherMIG(profile string) (profiles string, divisible int64) {
 	var have []string
-	could := 0
 	for _, c := range s.w.v.chunks {
 		for _, n := range c.nodes {
 			if !inPool(s.ask.job, n) || !inDatacenter(s.ask.job, n) {
@@ -28,18 +23,11 @@ func (s *scan) migHint(profile string) string {
 			}
 			for i := range n.Resources.MIG {
 				if slices.ContainsFunc(n.Resources.MIG[i].Profiles, func(p structs.MIGProfile) bool { return p.Name == profile }) {
-					could++
+					divisible++
 				}
 			}
 		}
 	}
 	slices.Sort(have)
-	out := "; no node has MIG instances"
-	if len(have) > 0 {
-		out = "; nodes have instances of " + strings.Join(have, ", ")
-	}
-	if could > 0 {
-		out += fmt.Sprintf("; %s (%d)", structs.MIGCouldBe, could)
-	}
-	return out
+	return strings.Join(have, ", "), divisible
 }

@@ -108,7 +108,7 @@ func astray(n *structs.Node, h *held) shortage {
 		}
 		from, to := tg.CoreSpan(t.Name)
 		if to > int64(len(h.rare.cores)) {
-			return shortage{dimCores, to - int64(len(h.rare.cores))}
+			return shortage{structs.DimensionCores, to - int64(len(h.rare.cores))}
 		}
 		mine := h.rare.cores[from:to]
 		best, at := int64(-1), 0
@@ -124,7 +124,7 @@ func astray(n *structs.Node, h *held) shortage {
 			}
 		}
 		if d := int64(len(mine)) - best; d > 0 {
-			return shortage{dimCores, d}
+			return shortage{structs.DimensionCores, d}
 		}
 		if nodes[at].id == anyNUMA {
 			continue
@@ -135,7 +135,7 @@ func astray(n *structs.Node, h *held) shortage {
 				continue
 			}
 			if pos := instancePos(n, g.Device, g.Instance); pos < 0 || instanceAt(n, pos).NUMANode != nodes[at].id {
-				return shortage{dimDevices, 1}
+				return shortage{structs.DimensionDevices, 1}
 			}
 		}
 	}

@@ -26,9 +26,8 @@ type peerCount struct {
 // bar is a place where somebody is who keeps away from the ask's job.
 type bar struct {
 	*level
-	at  int32
-	who string
-	key string
+	at     int32
+	broken structs.Obstacle
 }
 
 // peers is what a search knows of other jobs.
@@ -65,9 +64,9 @@ func (a *ask) meansSelf() bool {
 
 func (r *peerCount) refusal() refusal {
 	if r.away {
-		return refusal{code: structs.ReasonConstraint, what: r.key, cure: structs.EventAllocStopped}
+		return refused(structs.ReasonConstraint, r.broken, structs.EventAllocStopped)
 	}
-	return refusal{code: structs.ReasonConstraint, what: r.key, cure: structs.EventAllocPlaced}
+	return refused(structs.ReasonConstraint, r.broken, structs.EventAllocPlaced)
 }
 
 // newPeers gives nil where nothing is to be looked at.
@@ -82,7 +81,7 @@ func newPeers(a *ask, w *pass) *peers {
 	}
 	for i := range p.rules {
 		r := &p.rules[i]
-		r.key, r.level = r.text(), w.level(r.Level)
+		r.broken, r.level = r.obstacle(), w.level(r.Level)
 		r.others, r.own = make([]int64, len(r.names)), make([]int64, len(r.names))
 		if !r.Required {
 			p.weight += r.Weight
@@ -157,7 +156,7 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 				continue
 			}
 			name := cmp.Or(x.Level, structs.PeerLevelNode)
-			b := bar{level: w.level(name), who: j.ID}
+			b := bar{level: w.level(name), broken: structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: j.ID, Detail: name}}
 			if b.at = b.of[row]; b.at < 0 {
 				continue
 			}
@@ -166,7 +165,6 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 					return
 				}
 			}
-			b.key = "job " + b.who + structs.DimensionKeepsAway + " (" + name + ")"
 			p.bars = append(p.bars, b)
 		}
 	}
@@ -206,7 +204,7 @@ func (p *peers) refuses(row int) (refusal, bool) {
 	}
 	for i := range p.bars {
 		if b := &p.bars[i]; b.of[row] == b.at {
-			return refusal{code: structs.ReasonConstraint, what: b.key, cure: structs.EventAllocPlaced}, true // or it ends: see queue.Cures
+			return refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see queue.Cures
 		}
 	}
 	return refusal{}, false

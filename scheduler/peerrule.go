@@ -5,16 +5,16 @@ import "github.com/muster-sched/muster/structs"
 // peerRule is one near or away block of an ask.
 type peerRule struct {
 	structs.Peer
-	away bool
-	self bool // it means the ask's own job, too
-	key  string
+	away   bool
+	self   bool             // it means the ask's own job, too
+	broken structs.Obstacle // on nodes where it does not hold
 }
 
-// text is a rule in words.
-func (r *peerRule) text() string {
-	what := structs.DimensionNear
+// obstacle is what a node is where a rule does not hold.
+func (r *peerRule) obstacle() structs.Obstacle {
+	out := structs.Obstacle{Dimension: structs.DimensionNear, Subject: r.Who(), Detail: r.Level}
 	if r.away {
-		what = structs.DimensionAway
+		out.Dimension = structs.DimensionAway
 	}
-	return what + r.Who() + " (" + r.Level + ")"
+	return out
 }

@@ -54,7 +54,7 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			} else {
 				x = k.whole(a, i, c, n, free)
 			}
-			if x.dim == dimNone {
+			if x.dim == structs.DimensionNone {
 				k.rank += int64(c.alt)
 				done = true
 				break
@@ -65,8 +65,8 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			}
 		}
 		if !done {
-			if why.dim == dimNone {
-				why = shortageOf{shortage: shortage{dimDevices, d.alts[0].count}, what: d.alts[0].label()}
+			if why.dim == structs.DimensionNone {
+				why = shortageOf{shortage: shortage{structs.DimensionDevices, d.alts[0].count}, by: d.alts[0].obstacle()}
 			}
 			why.tooSmall = why.tooSmall && !curable
 			return why
@@ -80,12 +80,12 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 
 // nearer keeps the smaller shortage of two groups of a node.
 func nearer(a, b shortageOf) shortageOf {
-	if a.dim == dimNone || b.dim == a.dim && b.short < a.short {
+	if a.dim == structs.DimensionNone || b.dim == a.dim && b.short < a.short {
 		b.unhealthy = b.unhealthy || a.unhealthy
 		a, b = b, a
 	}
 	a.unhealthy = a.unhealthy || b.unhealthy
-	a.tooSmall = a.tooSmall && (b.dim == dimNone || b.tooSmall)
+	a.tooSmall = a.tooSmall && (b.dim == structs.DimensionNone || b.tooSmall)
 	a.largest, a.free = max(a.largest, b.largest), a.free+b.free
 	return a
 }
@@ -124,12 +124,14 @@ func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *ho
 		open = append(open, j)
 	}
 	if have := int64(len(open)); have < alt.count {
-		return shortageOf{shortage: shortage{dimDevices, alt.count - have}, what: alt.label(), unhealthy: have+sick >= alt.count}
+		return shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - have}, by: alt.obstacle(), unhealthy: have+sick >= alt.count}
 	}
 	picked, most := pickIsland(g, open, int(alt.count), a.inside)
 	if most < alt.count {
 		if a.insideOnly {
-			return shortageOf{shortage: shortage{dimDevices, alt.count - most}, what: alt.label() + " in one " + a.inside, apart: true}
+			by := alt.obstacle()
+			by.Detail = a.inside
+			return shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - most}, by: by, apart: true}
 		}
 		k.split = true
 	}
@@ -202,19 +204,19 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		}
 	}
 	if have < alt.count {
-		x := shortageOf{what: "GPU memory", unhealthy: have+sick >= alt.count, largest: largest, free: total, asked: alt.count * (largest + leastShort)}
+		x := shortageOf{by: structs.Obstacle{Dimension: structs.DimensionGPUMemory}, unhealthy: have+sick >= alt.count, largest: largest, free: total, asked: alt.count * (largest + leastShort)}
 		switch {
 		case have > 0 || !asked: // some GPUs have room, too few do
-			x.shortage, x.what = shortage{dimDevices, alt.count - have}, alt.label()
+			x.shortage, x.by = shortage{structs.DimensionDevices, alt.count - have}, alt.obstacle()
 			x.largest, x.free, x.asked = 0, 0, 0
 		case leastShort <= 0:
-			x.shortage, x.what = shortage{dimGPUCompute, max(1, alt.compute-mostCompute)}, "GPU compute"
+			x.shortage, x.by.Dimension = shortage{structs.DimensionGPUCompute, max(1, alt.compute-mostCompute)}, structs.DimensionGPUCompute
 			x.largest, x.free, x.asked = mostCompute, 0, 0
 		default:
-			x.shortage = shortage{dimGPUMemory, leastShort}
+			x.shortage = shortage{structs.DimensionGPUMemory, leastShort}
 		}
-		if size := largestGPU(g, reserve); x.dim == dimGPUMemory && alt.memoryOn(size) > size {
-			x.what, x.tooSmall, x.short = "GPU memory of an empty GPU", true, alt.memoryOn(size)-size
+		if size := largestGPU(g, reserve); x.dim == structs.DimensionGPUMemory && alt.memoryOn(size) > size {
+			x.by.Dimension, x.tooSmall, x.short = structs.DimensionEmptyGPUMemory, true, alt.memoryOn(size)-size
 			x.largest = size
 		}
 		return x
@@ -282,6 +284,23 @@ func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
 		}
 	}
 	return out
+}
+
+// obstacle is that too few of what an alternative asks for are free.
+func (d *deviceAlt) obstacle() structs.Obstacle {
+	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
+	if d.mig == "" && structs.IsGPUDevice(d.name) {
+		out.Dimension = structs.DimensionGPU
+	}
+	return out
+}
+
+// missing is the obstacle on nodes that have nothing of what an alternative asks for.
+func (d *deviceAlt) missing() structs.Obstacle {
+	if d.mig != "" {
+		return structs.Obstacle{Dimension: structs.DimensionMissingMIG, Subject: d.mig}
+	}
+	return structs.Obstacle{Dimension: structs.DimensionMissingDevice, Subject: d.label()}
 }
 
 // label names what an alternative asks for.

@@ -24,7 +24,7 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 		return spot{}, false
 	}
 	h, after, short := s.equip(c, i, row, v, o, id, base)
-	if short.dim != dimNone {
+	if short.dim != structs.DimensionNone {
 		s.exhausted(v, short)
 		return spot{}, false
 	}
@@ -59,7 +59,7 @@ func (s *scan) survey() {
 				s.looked++
 				if v.refused > 0 {
 					v.filtered++
-					s.refusals[v.refused-1].nodes++
+					s.refusals[v.refused-1].Nodes++
 				}
 			}
 		}
@@ -67,12 +67,12 @@ func (s *scan) survey() {
 }
 
 func (s *scan) notReady(n *structs.Node) {
-	r := refusal{code: structs.ReasonNodeIneligible, what: "node " + string(n.Status), cure: structs.EventNodeJoined}
+	state, cure := string(n.Status), structs.EventNodeJoined
 	if n.Status == structs.NodeReady {
-		r.what, r.cure = "node ineligible", structs.EventNodeEligible
+		state, cure = "ineligible", structs.EventNodeEligible
 		if n.Drain != nil {
-			r.what = "node draining"
+			state = "draining"
 		}
 	}
-	s.refuse(r)
+	s.refuse(refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionNodeState, Subject: state}, cure))
 }

@@ -39,7 +39,7 @@ func TestPowerLimitNotOffered(t *testing.T) {
 		_, rep := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(powerJob("a", 1, c.watts), 1)}}, binpack)
 		var got []string
 		for _, r := range rep.Workloads[0].Groups[0].Refusals {
-			got = append(got, r.Dimension)
+			got = append(got, r.Text())
 		}
 		if s := fmt.Sprint(got); s != c.want {
 			t.Errorf("%d W: %s\nwant %s", c.watts, s, c.want)

@@ -94,7 +94,7 @@ func (d *decision) preempt() {
 		d.look(at)
 		for _, g := range d.rec.groups {
 			if d.misses[g.name] > 0 && g.note == nil {
-				g.note = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "its wait before others make room (preempt_after of queue " + rule.queue + ")", Short: int64((at.Sub(d.in.Now) + time.Second - 1) / time.Second), Unit: "seconds", CuredBy: structs.EventTime}
+				g.note = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptDelay, Holder: queueHolder(rule.queue)}, Short: int64((at.Sub(d.in.Now) + time.Second - 1) / time.Second), Unit: structs.UnitSeconds, CuredBy: structs.EventTime}
 			}
 		}
 		rule.name = ""
@@ -307,11 +307,11 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 	}
 	gain := d.gain(g, members, rule, top)
 	if cost > 0 && gain <= cost {
-		g.note = &structs.Refusal{Code: structs.ReasonPriority, Dimension: "preemption would cost more than it brings", Short: cost - gain, Unit: "GPU seconds", CuredBy: structs.EventAllocStopped}
+		g.note = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptCost}, Short: cost - gain, Unit: structs.UnitGPUSeconds, CuredBy: structs.EventAllocStopped}
 		return undo()
 	}
 	if rule.rate > 0 && len(jobs) > 0 && d.in.evicted(rule.queue)+p.made[rule.queue]+int64(len(jobs)) > rule.rate {
-		g.note = &structs.Refusal{Code: structs.ReasonRateLimit, Dimension: "preemptions of queue " + rule.queue, Short: int64(len(jobs)), Unit: "an hour", CuredBy: structs.EventTime}
+		g.note = &structs.Refusal{Code: structs.ReasonRateLimit, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptRate, Holder: queueHolder(rule.queue)}, Short: int64(len(jobs)), Unit: structs.UnitPerHour, CuredBy: structs.EventTime}
 		if at, ok := d.in.rateFree(rule.queue); ok {
 			d.look(at)
 		}
@@ -434,11 +434,11 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 		}
 		s.choose(c, i, v, o)
 		h, short := s.ask.equip(n, *o, v.choices, id, ids, &s.picker)
-		if short.dim != dimNone {
+		if short.dim != structs.DimensionNone {
 			return false
 		}
 		after, x := fits(n, c.total[i], c.mhz[i], *o, h)
-		return x.dim == dimNone && s.powerShort(row, n, after) <= 0
+		return x.dim == structs.DimensionNone && s.powerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b victim) int {
 		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.work.began, a.h.work.began), cmpID(a.h.id, b.h.id))

@@ -68,8 +68,9 @@ func (w *world) pass(p scheduler.Policy) {
 				w.counts["refused places"] += int(g.Wanted - g.Placed)
 				for _, x := range g.Refusals {
 					w.counts["refused "+string(x.Code)]++
-					if strings.HasPrefix(x.Dimension, "GPU ") {
-						w.counts["short of "+x.Dimension]++
+					switch x.Dimension {
+					case structs.DimensionGPUMemory, structs.DimensionGPUCompute, structs.DimensionEmptyGPUMemory:
+						w.counts["short of "+x.Text()]++
 						w.check(x.Short > 0, "no amount: %+v", x)
 					}
 				}

@@ -20,7 +20,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	total := &c.total[i]
 	mhz := c.mhz[i]
 	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
-		if x := fitsAmounts(*total, o.used, after, mhz); x.dim != dimNone {
+		if x := fitsAmounts(*total, o.used, after, mhz); x.dim != structs.DimensionNone {
 			s.why = shortageOf{shortage: x}
 			return rateShort
 		}
@@ -28,7 +28,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	seen := o // with what is promised, for what is chosen by its number and not by its amount
 	if s.books.keeps() {
 		merged, x := s.kept(c, i, row, o)
-		if x.dim != dimNone {
+		if x.dim != structs.DimensionNone {
 			s.why = x
 			return rateShort
 		}
@@ -51,7 +51,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 			if !a.perNode[k].holds(c.nodes[i]) {
 				if count {
 					v.filtered++
-					s.refuse(refusal{code: structs.ReasonConstraint, what: a.perNode[k].String(), cure: structs.EventNodeJoined})
+					s.refuse(a.perNode[k].refusal(structs.EventNodeJoined))
 				}
 				return rateRefused
 			}
@@ -64,7 +64,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		n := c.nodes[i]
 		p := &a.static[k]
 		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
-			s.why = shortageOf{shortage: shortage{dimPorts, 1}, what: "port " + itoa(p.Value)}
+			s.why = shortageOf{shortage: shortage{structs.DimensionPorts, 1}, by: portTakenBy(p.Value)}
 			if !portTaken(o.hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
 				s.why.promisedTo(s.books.promisee(row))
 			}
@@ -82,7 +82,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		base = s.weights.Fit * score
 	} else if len(a.devices) > 0 {
 		var x shortageOf
-		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != dimNone {
+		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != structs.DimensionNone {
 			s.why = x
 			s.blame(c, i, row, v, o, seen)
 			return rateShort

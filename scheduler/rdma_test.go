@@ -15,7 +15,7 @@ func TestRDMAWantsANodeThatHasIt(t *testing.T) {
 	if r, bad := a.refuses(with); bad {
 		t.Errorf("a node with RDMA is refused: %+v", r)
 	}
-	if r, bad := a.refuses(without); !bad || !strings.Contains(r.what, structs.RDMAAttribute) {
-		t.Errorf("a node without RDMA is taken (%t), or the reason is not told: %q", !bad, r.what)
+	if r, bad := a.refuses(without); !bad || !strings.Contains(r.Text(), structs.RDMAAttribute) {
+		t.Errorf("a node without RDMA is taken (%t), or the reason is not told: %q", !bad, r.Text())
 	}
 }

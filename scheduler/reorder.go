@@ -230,7 +230,7 @@ func (t *taking) settle(n *decision, rows []int, before map[int]occupancy, empty
 		o := w.get(row)
 		var must []seat
 		for _, s := range seats {
-			if next, why := fits(node, total, mhz, o, heldOf(s.alloc)); why.dim == dimNone {
+			if next, why := fits(node, total, mhz, o, heldOf(s.alloc)); why.dim == structs.DimensionNone {
 				o = next
 				continue
 			}
@@ -248,7 +248,7 @@ func (t *taking) settle(n *decision, rows []int, before map[int]occupancy, empty
 			done := false
 			for {
 				next, why := fits(node, total, mhz, o, &h)
-				if why.dim == dimNone {
+				if why.dim == structs.DimensionNone {
 					o, done = next, true
 					break
 				}

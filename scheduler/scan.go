@@ -18,7 +18,7 @@ type scan struct {
 	slab     []verdict  // room for them
 	list     []*verdict // in the order they were made
 	refusals []refusal
-	amounts  [dims]struct{ nodes, short int64 }
+	amounts  [structs.NodeDimensions]struct{ nodes, short int64 }
 	looked   int64
 
 	spreads      []*spreadState
@@ -244,7 +244,7 @@ func (s *scan) build() {
 				continue
 			}
 			if s.banned(c.ids[i]) {
-				s.refuse(refusal{code: structs.ReasonNodeIneligible, what: dimBarred, cure: structs.EventNodeJoined})
+				s.refuse(refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionFailedNode}, structs.EventNodeJoined))
 				continue
 			}
 			o := occupancy{c.used[i], c.hold[i]}
@@ -299,7 +299,7 @@ func (s *scan) countedAll(v *verdict, n int64) bool {
 	s.looked += n
 	if v.refused > 0 {
 		v.filtered += n
-		s.refusals[v.refused-1].nodes += n
+		s.refusals[v.refused-1].Nodes += n
 		return false
 	}
 	return true

@@ -22,7 +22,7 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 		if free == nil {
 			free = &emptyHolding
 		}
-		if x := s.picker.pickDevices(a, n, free, v.choices); x.dim != dimNone {
+		if x := s.picker.pickDevices(a, n, free, v.choices); x.dim != structs.DimensionNone {
 			return 0, 0, x
 		}
 		if a.shares {
@@ -77,7 +77,7 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 	if !a.plainDevices {
 		used += int64(len(s.picker.picks))
 	} else if alt := &d.alts[0]; best < alt.count {
-		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: alt.label(), unhealthy: best+bestSick >= alt.count}
+		return 0, 0, shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - best}, by: alt.obstacle(), unhealthy: best+bestSick >= alt.count}
 	}
 	return total, min(used, total), shortageOf{}
 }
@@ -101,7 +101,7 @@ func (s *scan) plainDevices(hold *holding, v *verdict) (total, used int64, _ sho
 		total, used = total+int64(k), used+int64(inUse)
 	}
 	if best < alt.count {
-		return 0, 0, shortageOf{shortage: shortage{dimDevices, alt.count - best}, what: s.ask.label}, true
+		return 0, 0, shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - best}, by: s.ask.device}, true
 	}
 	return total, min(used+alt.count, total), shortageOf{}, true
 }
@@ -151,9 +151,10 @@ func (s *scan) powerShort(row int, n *structs.Node, after occupancy) int64 {
 func (s *scan) unpowered(v *verdict, n *structs.Node, short int64) {
 	v.exhausted++
 	s.lacksPower = true
-	r := refusal{code: structs.ReasonPower, what: structs.DimensionPower + n.Pool, short: short, unit: "W", cure: structs.EventAllocStopped}
+	r := refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
+	r.Short, r.Unit = short, structs.UnitWatt
 	if short >= powerUnknown/2 {
-		r.what, r.short, r.unit, r.cure = "GPUs that do not tell their power limit, in node pool "+n.Pool+", which has a budget", 0, "", structs.EventConfigChanged
+		r = refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPowerUnknown, Subject: n.Pool}, structs.EventConfigChanged)
 	}
 	s.refuse(r)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -124,6 +123,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		aside.settle(d)
 	}
 	starved = starved || races != nil && races.skipped
+	rep.Unseen = quick.unseen
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
 	for _, d := range growing {
 		w.undo = w.undo[:0]
@@ -512,7 +512,7 @@ func (d *decision) groupReports() {
 		}
 		if miss > 0 && d.promise != nil {
 			// Who holds a promise is asked in every pass, or others could not be told from when on he needs it.
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Dimension: structs.DimensionOwn + d.promise.Start.Time().Format(time.RFC3339) + " on", CuredBy: structs.EventNone})
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonReservation, Obstacle: structs.Obstacle{Dimension: structs.DimensionOwnReservation, Subject: clock(d.promise.Start)}, CuredBy: structs.EventNone})
 		}
 		d.report.Groups = append(d.report.Groups, r)
 		d.report.Failed = d.report.Failed || miss > 0

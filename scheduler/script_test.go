@@ -623,7 +623,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 			}
 			fmt.Fprintf(&b, "%s.%s: %d of %d placed, %s; pool %d, looked at %d, filtered %d, exhausted %d\n", r.Key.ID, g.Group, g.Placed, g.Wanted, g.Code, g.InPool, g.Considered, g.Filtered, g.Exhausted)
 			for _, x := range g.Refusals {
-				fmt.Fprintf(&b, "  %s %s: %d nodes", x.Code, x.Dimension, x.Nodes)
+				fmt.Fprintf(&b, "  %s %s: %d nodes", x.Code, x.Text(), x.Nodes)
 				if x.Short > 0 {
 					fmt.Fprintf(&b, ", short by %d %s", x.Short, x.Unit)
 				}
@@ -655,7 +655,7 @@ func groupText(groups []*structs.GroupReport) string {
 		}
 		b.WriteString("\n")
 		for _, r := range g.Refusals {
-			fmt.Fprintf(&b, "  %s %s: %d nodes", r.Code, r.Dimension, r.Nodes)
+			fmt.Fprintf(&b, "  %s %s: %d nodes", r.Code, r.Text(), r.Nodes)
 			if r.Short > 0 {
 				fmt.Fprintf(&b, ", short by %d %s", r.Short, r.Unit)
 			}

@@ -118,7 +118,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		h, after, short := s.equip(ch, i, row, v, o, id, base)
-		if short.dim != dimNone {
+		if short.dim != structs.DimensionNone {
 			s.pop(at)
 			s.exhausted(v, short)
 			continue
@@ -176,7 +176,7 @@ func (s *scan) propValue(i int, v *verdict, n *structs.Node) int32 {
 // indistinct tells whether a distinct_hosts or distinct_property constraint forbids one more allocation on a node.
 func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) {
 	if s.jobRow != nil && s.jobRow[row] > 0 {
-		return refusal{code: structs.ReasonConstraint, what: structs.OperandDistinctHosts, cure: structs.EventAllocStopped}, true
+		return cannot(structs.DimensionConstraint, structs.OperandDistinctHosts, "", structs.EventAllocStopped), true
 	}
 	if s.peers != nil {
 		if why, bad := s.peers.refusesSelf(row); bad {
@@ -186,7 +186,7 @@ func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) 
 	for i := range s.ask.distinct {
 		val := s.propValue(i, v, n)
 		if val == 0 || s.props[i].have[val] >= s.ask.distinct[i].limit {
-			return refusal{code: structs.ReasonConstraint, what: s.ask.distinct[i].cond.String(), cure: structs.EventAllocStopped}, true
+			return s.ask.distinct[i].cond.refusal(structs.EventAllocStopped), true
 		}
 	}
 	return refusal{}, false
@@ -215,18 +215,18 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	seen := o
 	if len(yields) == 0 { // what takes over another's place takes nothing that is promised
 		var short shortageOf
-		if seen, short = s.beside(c, i, row, o); short.dim != dimNone {
+		if seen, short = s.beside(c, i, row, o); short.dim != structs.DimensionNone {
 			return spot{}, false
 		}
 	}
 	s.choose(c, i, v, &seen)
 	h, short := s.ask.equip(n, seen, v.choices, id, yields, &s.picker)
-	if short.dim != dimNone {
+	if short.dim != structs.DimensionNone {
 		return spot{}, false
 	}
 	h.work = s.work
 	after, x := fits(n, c.total[i], c.mhz[i], o, h)
-	if x.dim != dimNone || s.powerShort(row, n, after) > 0 {
+	if x.dim != structs.DimensionNone || s.powerShort(row, n, after) > 0 {
 		return spot{}, false
 	}
 	s.w.set(row, after)
@@ -242,15 +242,15 @@ func (s *scan) equip(c *chunk, i, row int, v *verdict, o occupancy, id structs.A
 	}
 	n := c.nodes[i]
 	seen, short := s.beside(c, i, row, o)
-	if short.dim != dimNone {
+	if short.dim != structs.DimensionNone {
 		return nil, o, short
 	}
 	s.choose(c, i, v, &seen)
 	h, short := s.ask.equip(n, seen, v.choices, id, nil, &s.picker)
-	if short.dim != dimNone {
+	if short.dim != structs.DimensionNone {
 		if seen.hold != o.hold {
 			s.choose(c, i, v, &o)
-			if _, alone := s.ask.equip(n, o, v.choices, id, nil, &s.picker); alone.dim == dimNone {
+			if _, alone := s.ask.equip(n, o, v.choices, id, nil, &s.picker); alone.dim == structs.DimensionNone {
 				short.promisedTo(s.books.promisee(row))
 			}
 		}

@@ -117,14 +117,14 @@ func fitsGrants(n *structs.Node, b *holding, grants []structs.Grant) shortage {
 		g := &grants[i]
 		pos := instancePos(n, g.Device, g.Instance)
 		if pos < 0 {
-			return shortage{dimDevices, 1}
+			return shortage{structs.DimensionDevices, 1}
 		}
 		if g.MemoryMiB > 0 || g.Compute > 0 {
 			shared = true
 			continue
 		}
 		if b != nil && b.devs.has(pos) {
-			return shortage{dimDevices, 1}
+			return shortage{structs.DimensionDevices, 1}
 		}
 	}
 	if !shared {
@@ -134,16 +134,16 @@ func fitsGrants(n *structs.Node, b *holding, grants []structs.Grant) shortage {
 	for _, s := range grantShares(n, grants) {
 		have := b.taken(s.pos)
 		if have.whole || s.whole && s.mem+s.compute > 0 {
-			return shortage{dimDevices, 1}
+			return shortage{structs.DimensionDevices, 1}
 		}
 		if s.whole {
 			continue
 		}
 		if over := have.mem + s.mem - (instanceAt(n, s.pos).MemoryMiB - reserve); over > 0 {
-			return shortage{dimGPUMemory, over}
+			return shortage{structs.DimensionGPUMemory, over}
 		}
 		if over := have.compute + s.compute - structs.GPUComputeMax; over > 0 {
-			return shortage{dimGPUCompute, over}
+			return shortage{structs.DimensionGPUCompute, over}
 		}
 	}
 	return shortage{}

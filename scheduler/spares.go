@@ -18,7 +18,6 @@ import (
 //	spare lost/used  another is looked for when the pass has seen everybody: it never delays the gang
 //	gang waits, ends its spares are given back at once
 const (
-	dimWithSpares   = "members and spares found"
 	descSpareBack   = "the spare is given back: its gang does not run"
 	descSpareUsed   = "the spare's place is taken by a member of its gang"
 	descSpareGone   = "the spare's node does not serve any more"

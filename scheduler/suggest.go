@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -190,7 +189,7 @@ func (a *adviser) never() string {
 		}
 		for i := range g.Refusals {
 			text += "; " + refusalText(&g.Refusals[i])
-			if g.Refusals[i].Unit != unitMembers { // else it tells how many found no place, and the next one what they lack
+			if g.Refusals[i].Unit != structs.UnitMembers { // else it tells how many found no place, and the next one what they lack
 				break
 			}
 		}
@@ -202,16 +201,16 @@ func (a *adviser) never() string {
 // refusalText is a refusal in a few words.
 func refusalText(r *structs.Refusal) string {
 	switch {
-	case r.Unit == unitMembers:
-		return r.Dimension // "1 of 2 members found"
+	case r.Unit == structs.UnitMembers:
+		return r.Text() // "1 of 2 members found"
 	case r.Short > 0 && r.Nodes > 0:
-		return fmt.Sprintf("%s is short by %s on the best of %d", r.Dimension, amountText(r.Short, r.Unit), r.Nodes)
+		return fmt.Sprintf("%s is short by %s on the best of %d", r.Text(), amountText(r.Short, r.Unit), r.Nodes)
 	case r.Short > 0:
-		return fmt.Sprintf("%s is short by %s", r.Dimension, amountText(r.Short, r.Unit))
+		return fmt.Sprintf("%s is short by %s", r.Text(), amountText(r.Short, r.Unit))
 	case r.Nodes > 0:
-		return fmt.Sprintf("%s on %d", r.Dimension, r.Nodes)
+		return fmt.Sprintf("%s on %d", r.Text(), r.Nodes)
 	}
-	return r.Dimension
+	return r.Text()
 }
 
 // restored is a node as it would be ready and in good health.
@@ -246,7 +245,7 @@ func (a *adviser) lift(rep WorkloadReport) {
 		for i := range g.Refusals {
 			switch r := &g.Refusals[i]; r.Code {
 			case structs.ReasonReservation:
-				if strings.HasPrefix(r.Dimension, structs.DimensionOwn) {
+				if r.Dimension == structs.DimensionOwnReservation {
 					continue // its own promise stands in nobody's way
 				}
 				fallthrough
@@ -327,8 +326,8 @@ func (a *adviser) each(r *structs.Refusal) int64 {
 	most := int64(0)
 	for _, g := range a.load.Job.Groups {
 		for _, p := range l.estimate(g).Parts() {
-			if strings.HasSuffix(r.Dimension, ": "+p.Name) {
-				if r.Unit == "GPUs" {
+			if p.Dimension == r.Dimension {
+				if r.Unit == structs.UnitGPUs {
 					p.Value /= 1000
 				}
 				most = max(most, p.Value)
@@ -341,31 +340,29 @@ func (a *adviser) each(r *structs.Refusal) int64 {
 // raised is the table with the limit that a refusal names raised by what is missing.
 func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
 	by := r.Short
-	if r.Unit == "GPUs" {
+	if r.Unit == structs.UnitGPUs {
 		by *= 1000
 	}
-	who, what, _ := strings.Cut(r.Dimension, ": ")
 	more := func(l *structs.Amount) {
 		for _, c := range []struct {
-			name string
+			what structs.Dimension
 			at   *int64
-		}{{"gpu", &l.GPUMilli}, {"GPU memory", &l.GPUMemoryMiB}, {"cpu", &l.CPU}, {"memory", &l.MemoryMiB}} {
-			if c.name == what && *c.at != structs.AmountNoLimit {
+		}{{structs.DimensionGPU, &l.GPUMilli}, {structs.DimensionGPUMemory, &l.GPUMemoryMiB}, {structs.DimensionCPU, &l.CPU}, {structs.DimensionMemory, &l.MemoryMiB}} {
+			if c.what == r.Dimension && *c.at != structs.AmountNoLimit {
 				*c.at += by
 			}
 		}
 	}
-	path, user, ofUser := strings.Cut(who, ", user ")
 	return t.changed(func(q *structs.Queue) {
 		switch {
-		case path != "queue "+q.Path:
-		case what == dimRunning && ofUser && user != "":
+		case r.Holder != queueHolder(q.Path):
+		case r.Dimension == structs.DimensionRunningJobs && r.Subject != "":
 			q.RunningUserMax += by
-		case what == dimRunning:
+		case r.Dimension == structs.DimensionRunningJobs:
 			q.RunningMax += by
-		case what == dimMinutes && ofUser && user != "":
+		case r.Dimension == structs.DimensionGPUMinutes && r.Subject != "":
 			q.GPUMinutesUserMax += by
-		case what == dimMinutes:
+		case r.Dimension == structs.DimensionGPUMinutes:
 			q.GPUMinutesMax += by
 		case q.Limit != nil:
 			l := *q.Limit
@@ -373,7 +370,7 @@ func (t *QueueTable) raised(r *structs.Refusal) *QueueTable {
 			q.Limit = &l
 		}
 	}, func(tn *Tenant) {
-		if who == "quota "+tn.Quota {
+		if r.Holder.Kind == structs.HolderQuota && r.Holder.Name == tn.Quota {
 			more(&tn.Hard)
 		}
 	})
@@ -404,33 +401,32 @@ func (t *QueueTable) changed(edit func(*structs.Queue), tenant func(*Tenant)) *Q
 func liftText(r *structs.Refusal, k structs.JobKey) string {
 	switch r.Code {
 	case structs.ReasonQuota:
-		who, what, _ := strings.Cut(r.Dimension, ": ")
 		switch {
 		case r.Short <= 0:
-			return "a higher limit of " + r.Dimension
-		case what == dimRunning || what == dimMinutes:
-			return fmt.Sprintf("%d more %s in the cap of %s", r.Short, what, who)
-		case what == "gpu":
-			return fmt.Sprintf("%s in the limit of %s", strings.Replace(amountText(r.Short, r.Unit), " ", " more ", 1), who)
+			return "a higher limit of " + r.Text()
+		case r.Dimension == structs.DimensionRunningJobs || r.Dimension == structs.DimensionGPUMinutes:
+			return fmt.Sprintf("%d more %s in the cap of %s", r.Short, r.What(), r.Limit())
+		case r.Dimension == structs.DimensionGPU:
+			return fmt.Sprintf("%d more %s in the limit of %s", r.Short, r.Unit.Of(r.Short), r.Limit())
 		}
-		return fmt.Sprintf("%s more of %s in the limit of %s", amountText(r.Short, r.Unit), what, who)
+		return fmt.Sprintf("%s more of %s in the limit of %s", amountText(r.Short, r.Unit), r.What(), r.Limit())
 	case structs.ReasonBeginTime:
-		return "an earlier begin time (" + r.Dimension + ")"
+		return "an earlier begin time (" + r.Text() + ")"
 	case structs.ReasonDependency:
-		return "without the dependency: " + r.Dimension
+		return "without the dependency: " + r.Text()
 	case structs.ReasonRateLimit:
-		return "a higher preempt_rate (" + r.Dimension + ")"
+		return "a higher preempt_rate (" + r.Text() + ")"
 	case structs.ReasonReservation:
-		return "without what is promised to others (" + r.Dimension + ")"
+		return "without what is promised to others (" + r.Text() + ")"
 	case structs.ReasonPriority:
-		return "a place ahead: " + r.Dimension
+		return "a place ahead: " + r.Text()
 	case structs.ReasonHeld:
-		if r.Dimension == dimensionSuspended {
+		if r.Dimension == structs.DimensionSuspended {
 			return "resumed (muster job resume " + k.ID + ")"
 		}
 		return "released (muster job release " + k.ID + ")"
 	}
-	return r.Dimension
+	return r.Text()
 }
 
 // shorter tries a wall-clock limit that ends before the promises to others begin.
@@ -466,20 +462,17 @@ func (a *adviser) shorter() {
 }
 
 // amountText is an amount with its unit, for people.
-func amountText(n int64, unit string) string {
+func amountText(n int64, unit structs.Unit) string {
 	switch unit {
-	case "MiB":
+	case structs.UnitMiB:
 		if n >= 1024 && n%1024 == 0 {
 			return fmt.Sprintf("%d GiB", n/1024)
 		}
 		return fmt.Sprintf("%d MiB", n)
-	case "%":
+	case structs.UnitPercent:
 		return fmt.Sprintf("%d%%", n)
-	case "":
+	case structs.UnitNone:
 		return fmt.Sprint(n)
 	}
-	if n == 1 {
-		unit = strings.TrimSuffix(unit, "s")
-	}
-	return fmt.Sprintf("%d %s", n, unit)
+	return fmt.Sprintf("%d %s", n, unit.Of(n))
 }

@@ -10,14 +10,14 @@ import (
 // knob is an amount of a task that a job could ask less of.
 type knob struct {
 	name string // of what is asked: "GPU memory"
-	unit string
-	dims []string // names of refusals' dimensions that it may cure; nil: those with its unit
+	unit structs.Unit
+	dims []structs.Dimension // dimensions of refusals that it may cure; nil: those with its unit
 	get  func(t *structs.Task) int64
 	set  func(t *structs.Task, v int64)
 }
 
 var knobs = []knob{
-	{"GPU memory", "MiB", nil,
+	{"GPU memory", structs.UnitMiB, nil,
 		func(t *structs.Task) int64 {
 			if len(t.Resources.GPU) > 0 {
 				return t.Resources.GPU[0].MemoryMiB
@@ -25,7 +25,7 @@ var knobs = []knob{
 			return 0
 		},
 		func(t *structs.Task, v int64) { t.Resources.GPU[0].MemoryMiB = v }},
-	{"each GPU's memory", "%", nil,
+	{"each GPU's memory", structs.UnitPercent, nil,
 		func(t *structs.Task) int64 {
 			if len(t.Resources.GPU) > 0 {
 				return t.Resources.GPU[0].Share
@@ -33,7 +33,7 @@ var knobs = []knob{
 			return 0
 		},
 		func(t *structs.Task, v int64) { t.Resources.GPU[0].Share = v }},
-	{"each GPU's compute", "%", nil,
+	{"each GPU's compute", structs.UnitPercent, nil,
 		func(t *structs.Task) int64 {
 			if len(t.Resources.GPU) > 0 {
 				return t.Resources.GPU[0].Compute
@@ -41,7 +41,7 @@ var knobs = []knob{
 			return 0
 		},
 		func(t *structs.Task, v int64) { t.Resources.GPU[0].Compute = v }},
-	{"GPUs", "GPUs", nil,
+	{"GPUs", structs.UnitGPUs, nil,
 		func(t *structs.Task) int64 {
 			if len(t.Resources.GPU) > 0 {
 				return max(t.Resources.GPU[0].Count, 1)
@@ -49,7 +49,7 @@ var knobs = []knob{
 			return 0
 		},
 		func(t *structs.Task, v int64) { t.Resources.GPU[0].Count = v }},
-	{"devices", "devices", nil,
+	{"devices", structs.UnitDevices, nil,
 		func(t *structs.Task) int64 {
 			if len(t.Resources.Devices) > 0 {
 				return max(t.Resources.Devices[0].Count, 1)
@@ -57,14 +57,14 @@ var knobs = []knob{
 			return 0
 		},
 		func(t *structs.Task, v int64) { t.Resources.Devices[0].Count = v }},
-	{"memory", "MiB", []string{"memory"}, func(t *structs.Task) int64 { return t.Resources.MemoryMiB }, func(t *structs.Task, v int64) { t.Resources.MemoryMiB = v }},
-	{"CPU", "MHz", []string{"cpu"}, func(t *structs.Task) int64 {
+	{"memory", structs.UnitMiB, []structs.Dimension{structs.DimensionMemory}, func(t *structs.Task) int64 { return t.Resources.MemoryMiB }, func(t *structs.Task, v int64) { t.Resources.MemoryMiB = v }},
+	{"CPU", structs.UnitMHz, []structs.Dimension{structs.DimensionCPU}, func(t *structs.Task) int64 {
 		if t.Resources.Cores > 0 {
 			return 0
 		}
 		return t.Resources.CPU
 	}, func(t *structs.Task, v int64) { t.Resources.CPU = v }},
-	{"cores", "cores", []string{"cores"}, func(t *structs.Task) int64 { return t.Resources.Cores }, func(t *structs.Task, v int64) { t.Resources.Cores = v }},
+	{"cores", structs.UnitCores, []structs.Dimension{structs.DimensionCores}, func(t *structs.Task) int64 { return t.Resources.Cores }, func(t *structs.Task, v int64) { t.Resources.Cores = v }},
 }
 
 // group tries changes of one group that was not placed.
@@ -77,7 +77,7 @@ func (a *adviser) group(r *structs.GroupReport) {
 		a.less(tg, &knobs[i], r)
 	}
 	if tg.Disk.SizeMiB > 1 {
-		a.search(tg.Disk.SizeMiB, hint(r, []string{"disk"}, "MiB", tg.Disk.SizeMiB), "disk space", "MiB", tg.Name, func(j *structs.Job, v int64) { j.Group(tg.Name).Disk.SizeMiB = v })
+		a.search(tg.Disk.SizeMiB, hint(r, []structs.Dimension{structs.DimensionDisk}, structs.UnitMiB, tg.Disk.SizeMiB), "disk space", structs.UnitMiB, tg.Name, func(j *structs.Job, v int64) { j.Group(tg.Name).Disk.SizeMiB = v })
 	}
 	a.fewer(tg, r)
 	a.conditions(tg)
@@ -95,21 +95,21 @@ func (a *adviser) less(tg *structs.Group, k *knob, r *structs.GroupReport) {
 		return
 	}
 	name, unit := k.name, k.unit
-	if unit == "devices" && structs.IsGPUDevice(tg.Tasks[at].Resources.Devices[0].Name) {
-		name, unit = "GPUs", "GPUs"
+	if unit == structs.UnitDevices && structs.IsGPUDevice(tg.Tasks[at].Resources.Devices[0].Name) {
+		name, unit = "GPUs", structs.UnitGPUs
 	}
 	a.search(most, hint(r, k.dims, unit, most), name, unit, tg.Name, func(j *structs.Job, v int64) { k.set(j.Group(tg.Name).Tasks[at], v) })
 }
 
 // hint is the amount that the refusals would have one try first; 0 for none.
-func hint(r *structs.GroupReport, dims []string, unit string, most int64) int64 {
+func hint(r *structs.GroupReport, dims []structs.Dimension, unit structs.Unit, most int64) int64 {
 	for i := range r.Refusals {
 		x := &r.Refusals[i]
 		switch {
-		case dims != nil && !slices.Contains(dims, x.Dimension), dims == nil && slices.Contains(dimNames[:], x.Dimension) && x.Largest == 0:
+		case dims != nil && !(x.Plain() && slices.Contains(dims, x.Dimension)), dims == nil && x.Plain() && x.Largest == 0:
 			continue
-		case dims == nil && unit == "GPUs":
-			if x.Unit != "devices" && x.Unit != "GPUs" {
+		case dims == nil && unit == structs.UnitGPUs:
+			if x.Unit != structs.UnitDevices && x.Unit != structs.UnitGPUs {
 				continue
 			}
 		case x.Unit != unit:
@@ -128,7 +128,7 @@ func hint(r *structs.GroupReport, dims []string, unit string, most int64) int64 
 // search finds the most of an amount with which the job would start: the hint, or by halving. That less is never harder
 // to place makes halving exact; where rules like islands break that, what it finds is still checked, but may not be the
 // most. A cluster that has room for none of it costs one try.
-func (a *adviser) search(asked, hint int64, what, unit, group string, set func(*structs.Job, int64)) {
+func (a *adviser) search(asked, hint int64, what string, unit structs.Unit, group string, set func(*structs.Job, int64)) {
 	try := func(v int64) (*structs.Job, bool) {
 		return a.job(func(j *structs.Job) { set(j, v) })
 	}
@@ -164,7 +164,7 @@ func (a *adviser) search(asked, hint int64, what, unit, group string, set func(*
 		}
 	}
 	text := fmt.Sprintf("%s of %s instead of %s", amountText(best, unit), what, amountText(asked, unit))
-	if unit == what { // "6 GPUs", not "6 GPUs of GPUs"
+	if string(unit) == what { // "6 GPUs", not "6 GPUs of GPUs"
 		text = fmt.Sprintf("%s instead of %d", amountText(best, unit), asked)
 	}
 	if len(a.load.Job.Groups) > 1 {
@@ -195,7 +195,7 @@ func (a *adviser) fewer(tg *structs.Group, r *structs.GroupReport) {
 	}
 	hint := int64(tg.Count) - (r.Wanted - r.Placed) // what has a place, or would get one
 	if tg.Count > 1 {
-		a.search(int64(tg.Count), hint, "allocations", "allocations", tg.Name, set)
+		a.search(int64(tg.Count), hint, "allocations", structs.UnitAllocations, tg.Name, set)
 	}
 }
 

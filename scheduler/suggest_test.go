@@ -29,7 +29,7 @@ func suggest(t *testing.T, w *world, c *script.Case) string {
 		t.Fatalf("%s: %s does not wait", c.Pos, key.ID)
 	}
 	if c.Has("gate") {
-		load.Gate = &structs.Refusal{Code: structs.ReasonCode(c.String("gate", "")), Dimension: c.String("of", ""), Short: int64(c.Int(t, "short", 0)), Unit: c.String("unit", ""), CuredBy: structs.EventQueueUsage}
+		load.Gate = &structs.Refusal{Code: structs.ReasonCode(c.String("gate", "")), Obstacle: gateOf(c.String("of", "")), Short: int64(c.Int(t, "short", 0)), Unit: structs.Unit(c.String("unit", "")), CuredBy: structs.EventQueueUsage}
 	}
 	in := scheduler.Input{View: w.view, Now: w.now}
 	adv := scheduler.Suggest(in, policy.Builtin[policy.Default], *load)
@@ -210,10 +210,18 @@ func randomMisfit(r *rand.Rand) (scheduler.Input, scheduler.Workload) {
 	}
 	load := scheduler.Workload{Key: j.Key(), Job: j}
 	if r.IntN(8) == 0 {
-		load.Gate = &structs.Refusal{Code: structs.ReasonQuota, Dimension: "queue research: gpu", Short: 2, Unit: "GPUs", CuredBy: structs.EventQueueUsage}
+		load.Gate = &structs.Refusal{Code: structs.ReasonQuota, Obstacle: gateOf("queue research: gpu"), Short: 2, Unit: structs.UnitGPUs, CuredBy: structs.EventQueueUsage}
 	}
 	load.Evals = []*structs.Evaluation{{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}}
 	return scheduler.Input{View: scheduler.NewView(9, nodes, allocs, nil), Now: 1_700_000_000_000_000_000}, load
+}
+
+// gateOf reads "queue PATH: gpu"; anything else stands for itself.
+func gateOf(of string) structs.Obstacle {
+	if path, ok := strings.CutPrefix(strings.TrimSuffix(of, ": gpu"), "queue "); ok {
+		return structs.Obstacle{Dimension: structs.DimensionGPU, Holder: structs.Holder{Kind: structs.HolderQueue, Name: path}}
+	}
+	return structs.Obstacle{Dimension: structs.DimensionConstraint, Subject: of}
 }
 
 // TestTellsOnceAMinute holds how often the amount that is missing is written while the reason stays.

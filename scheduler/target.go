@@ -92,6 +92,11 @@ func compileCondition(l, r, op string) condition {
 // unique reports whether the condition must be asked per node.
 func (c *condition) unique() bool { return unique(c.l) || unique(c.r) }
 
+// refusal is that of nodes on which the condition does not hold.
+func (c *condition) refusal(cure structs.EventKind) refusal {
+	return cannot(structs.DimensionConstraint, c.String(), "", cure)
+}
+
 func (c *condition) String() string {
 	switch c.op {
 	case structs.OperandIsSet, structs.OperandIsNotSet:

@@ -104,7 +104,7 @@ func (b *bookings) refuses(c *chunk, i int, o *occupancy, h *held) string {
 		return ""
 	}
 	x := rowBooks{points: pointsOf(ps, o.hold, b.now)}
-	if short, whose := x.refuses(c.total[i], h.need, c.mhz[i], until); short.dim != dimNone {
+	if short, whose := x.refuses(c.total[i], h.need, c.mhz[i], until); short.dim != structs.DimensionNone {
 		return short.dim.String() + " promised to job " + whose.ID
 	}
 	return ""
@@ -246,7 +246,7 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 			}
 		}
 		next, why := fits(n, ch.total[i], ch.mhz[i], o, h)
-		if why.dim != dimNone {
+		if why.dim != structs.DimensionNone {
 			return fail(id, "node %s: %s short by %d", id.Short(), why.dim, why.short)
 		}
 		if why := bk.refuses(ch, i, &o, h); why != "" {

@@ -47,7 +47,7 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 		}
 		for _, r := range peersOf(e.Job, tg) {
 			if r.Required {
-				r.key = r.text()
+				r.broken = r.obstacle()
 				p.groups[g] = append(p.groups[g], &peerRow{peerRule: r, others: map[string]int64{}, own: map[string]bool{}, placed: map[string]int64{}})
 				rules++
 			}
@@ -151,16 +151,16 @@ func (p *peerCheck) refuses(group int, n *structs.Node) string {
 		at := levelOf(n, r.Level)
 		switch {
 		case r.away && at != "" && (r.others[at] > 0 || r.self && r.placed[at] > 0):
-			return r.key
+			return r.broken.Text()
 		case !r.away && !r.self && (at == "" || r.others[at] == 0):
-			return r.key
+			return r.broken.Text()
 		case !r.away && r.self && r.all > 0 && (at == "" || r.others[at] == 0 && !r.own[at] && r.placed[at] == 0):
-			return r.key
+			return r.broken.Text()
 		}
 	}
 	for _, level := range p.levels {
 		if whose, barred := p.bars[peerPlace{level, levelOf(n, level)}]; barred {
-			return "job " + whose + structs.DimensionKeepsAway + " (" + level + ")"
+			return structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: whose, Detail: level}.Text()
 		}
 	}
 	return ""

@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -41,8 +40,8 @@ func claimReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupR
 			list = append(list[:5:5], "...")
 		}
 		out = append(out, &structs.GroupReport{Group: group, Code: structs.ReasonPreemptionPending, Wanted: places[group], Refusals: []structs.Refusal{{
-			Code: structs.ReasonPreemptionPending, Dimension: fmt.Sprintf("work of %s has yet to make room", strings.Join(list, ", ")),
-			Short: waits[group], Unit: "allocations", CuredBy: structs.EventAllocStopped}}})
+			Code: structs.ReasonPreemptionPending, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptedWork, Subject: strings.Join(list, ", ")},
+			Short: waits[group], Unit: structs.UnitAllocations, CuredBy: structs.EventAllocStopped}}})
 	}
 	slices.SortFunc(out, func(a, b *structs.GroupReport) int { return cmp.Compare(a.Group, b.Group) })
 	return out

@@ -20,7 +20,7 @@ type limitStarts struct {
 	region string
 	now    structs.LogTime
 	expect func(*structs.Job, *structs.Workload) time.Duration // of waiting work; 0: not known
-	by     map[string]*limitRoom
+	by     map[structs.Obstacle]*limitRoom
 }
 
 // limitRoom is what is free under one limit, and what becomes free when.
@@ -40,7 +40,7 @@ type freedAt struct {
 const limitLineMax = 1000
 
 func (s *Server) limitStarts(snap *state.Snapshot, now structs.LogTime) *limitStarts {
-	return &limitStarts{snap: snap, region: s.cfg.Region, now: now, by: map[string]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
+	return &limitStarts{snap: snap, region: s.cfg.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
 		load := scheduler.Workload{Key: j.Key(), Job: j, Queue: w}
 		s.decide.foretold.tell(&load)
 		if e := cmp.Or(j.Runtime.Expected, load.Expect); e > 0 || len(j.Groups) == 0 {
@@ -52,25 +52,23 @@ func (s *Server) limitStarts(snap *state.Snapshot, now structs.LogTime) *limitSt
 
 // next is the start of the next in line, held back by what a report of one of its groups says; 0 when it is not known.
 func (l *limitStarts) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
-	whose, what, _ := strings.Cut(r.Dimension, ": ")
-	if r.Unit == "minutes" || !strings.HasPrefix(whose, "queue ") && !strings.HasPrefix(whose, "quota ") {
+	if r.Dimension == structs.DimensionGPUMinutes || r.Holder.Kind != structs.HolderQueue && r.Holder.Kind != structs.HolderQuota {
 		return 0, ""
 	}
-	key := r.Dimension + "|" + r.Unit
-	room := l.by[key]
+	room := l.by[r.Obstacle]
 	if room == nil {
-		room = l.roomOf(whose, what, r.Unit, j.Key())
-		l.by[key] = room
+		room = l.roomOf(r.Obstacle, j.Key())
+		l.by[r.Obstacle] = room
 	}
-	text := "after others of " + whose + " have ended"
+	text := "after others of " + r.Limit() + " have ended"
 	tg := j.Group(group)
 	if room.asked++; room.asked > limitLineMax || tg == nil {
 		return 0, text
 	}
 	need, all := int64(1), int64(1)
-	if r.Unit != "jobs" {
-		one := amountIn(structs.GroupAmount(tg), r.Unit, what)
-		need, all = one, amountIn(waitingAsk(j, w), r.Unit, what)
+	if r.Dimension != structs.DimensionRunningJobs {
+		one := amountIn(structs.GroupAmount(tg), r.Dimension)
+		need, all = one, amountIn(waitingAsk(j, w), r.Dimension)
 		if n := tg.Least(); n > 0 {
 			need = one * int64(n+tg.Gang.Spares)
 		}
@@ -111,10 +109,9 @@ func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration)
 }
 
 // roomOf is what is left of a limit, and when those who hold of it are expected to end. but is not counted: it asks.
-func (l *limitStarts) roomOf(whose, what, unit string, but structs.JobKey) *limitRoom {
-	name, user, byUser := strings.Cut(whose, ", user ")
-	path, isQueue := strings.CutPrefix(name, "queue ")
-	quota, _ := strings.CutPrefix(name, "quota ")
+func (l *limitStarts) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
+	isQueue, name := limit.Holder.Kind == structs.HolderQueue, limit.Holder.Name
+	ofJobs, user := limit.Dimension == structs.DimensionRunningJobs, limit.Subject
 	out := &limitRoom{}
 	var jobs int64
 	held := map[structs.JobKey]bool{}
@@ -125,20 +122,20 @@ func (l *limitStarts) roomOf(whose, what, unit string, but structs.JobKey) *limi
 		}
 	}
 	for a := range l.snap.Allocs() {
-		if !structs.Holds(a) || a.Job == nil || byUser && a.Job.Submitter.Name != user {
+		if !structs.Holds(a) || a.Job == nil || user != "" && a.Job.Submitter.Name != user {
 			continue
 		}
 		q := a.Job.QueueName()
-		if isQueue && q != path && !strings.HasPrefix(q, path+"/") && path != structs.QueueRoot {
+		if isQueue && q != name && !strings.HasPrefix(q, name+"/") && name != structs.QueueRoot {
 			continue
 		}
 		if !isQueue {
-			if n := l.snap.Namespace(a.Namespace); n == nil || n.Quota != quota {
+			if n := l.snap.Namespace(a.Namespace); n == nil || n.Quota != name {
 				continue
 			}
 		}
-		if unit != "jobs" {
-			add(endOfAlloc(a, l.now), amountIn(structs.AmountOf(a), unit, what))
+		if !ofJobs {
+			add(endOfAlloc(a, l.now), amountIn(structs.AmountOf(a), limit.Dimension))
 			continue
 		}
 		if k := a.JobKey(); !held[k] && k != but {
@@ -150,20 +147,20 @@ func (l *limitStarts) roomOf(whose, what, unit string, but structs.JobKey) *limi
 	slices.SortStableFunc(out.freed, func(a, b freedAt) int { return cmp.Compare(a.at, b.at) })
 	switch {
 	case isQueue:
-		q := l.snap.QueueByPath(path)
+		q := l.snap.QueueByPath(name)
 		switch {
 		case q == nil:
-		case unit == "jobs" && byUser:
+		case ofJobs && user != "":
 			out.room += q.RunningUserMax
-		case unit == "jobs":
+		case ofJobs:
 			out.room += q.RunningMax
 		case q.Limit != nil:
-			out.room += amountIn(*q.Limit, unit, what)
+			out.room += amountIn(*q.Limit, limit.Dimension)
 		}
 	default:
-		if spec := l.snap.Quota(quota); spec != nil {
+		if spec := l.snap.Quota(name); spec != nil {
 			if lim := spec.Limit(l.region); lim != nil {
-				out.room += amountIn(lim.Hard, unit, what)
+				out.room += amountIn(lim.Hard, limit.Dimension)
 			}
 		}
 	}

@@ -56,7 +56,7 @@ func TestPowerBudget(t *testing.T) {
 		key := structs.JobKey{Namespace: structs.NamespaceDefault, ID: "more"}
 		eval, _ := lastDecision(s.Published().Snapshot, key)
 		rep := s.reportsOf(key, eval)
-		if len(rep) != 1 || rep[0].Code != structs.ReasonPower || len(rep[0].Refusals) == 0 || rep[0].Refusals[0].Dimension != "power in node pool hot" || rep[0].Refusals[0].Short != 300 {
+		if len(rep) != 1 || rep[0].Code != structs.ReasonPower || len(rep[0].Refusals) == 0 || rep[0].Refusals[0].Text() != "power in node pool hot" || rep[0].Refusals[0].Short != 300 {
 			t.Errorf("why it waits: %+v, want 300 W missing", rep)
 		}
 		budget(2800)

@@ -208,17 +208,17 @@ func guaranteeWarnings(qs []*structs.Queue, total structs.Amount) []string {
 		}
 		if q.Guarantee != nil {
 			if what, over := sum.Exceeds(*q.Guarantee); over > 0 {
-				out = append(out, "the guarantees of the children of queue "+q.Path+" exceed its own in "+what)
+				out = append(out, "the guarantees of the children of queue "+q.Path+" exceed its own in "+what.String())
 			}
 		}
 		if q.Limit != nil {
 			if what, over := sum.Exceeds(*q.Limit); over > 0 {
-				out = append(out, "the guarantees of the children of queue "+q.Path+" exceed its limit of "+what)
+				out = append(out, "the guarantees of the children of queue "+q.Path+" exceed its limit of "+what.String())
 			}
 		}
 	}
 	if what, over := sums[structs.QueueRoot].Exceeds(total); over > 0 {
-		out = append(out, "the guarantees of all queues together exceed what the ready nodes have of "+what)
+		out = append(out, "the guarantees of all queues together exceed what the ready nodes have of "+what.String())
 	}
 	slices.Sort(out)
 	return out

@@ -110,14 +110,11 @@ func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
 }
 
 // amountIn is the part of an amount that a limit counts.
-func amountIn(a structs.Amount, unit, what string) int64 {
-	switch {
-	case strings.HasPrefix(unit, "GPU"):
-		return a.GPUMilli
-	case unit == "MHz":
-		return a.CPU
-	case strings.Contains(what, "gpu"):
-		return a.GPUMemoryMiB
+func amountIn(a structs.Amount, what structs.Dimension) int64 {
+	for _, p := range a.Parts() {
+		if p.Dimension == what {
+			return p.Value
+		}
 	}
-	return a.MemoryMiB
+	return 0
 }

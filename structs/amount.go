@@ -28,18 +28,18 @@ func (a Amount) Times(n int64) Amount {
 // AmountNoLimit, as a component of a limit, means that there is none; 0 means nothing at all.
 const AmountNoLimit int64 = -1
 
-// Exceeds names the first component of a that is larger than a limit, and by how much; "" when none is. Components of
+// Exceeds names the first component of a that is larger than a limit, and by how much; DimensionNone when none is. Components of
 // the limit that are AmountNoLimit are not compared.
-func (a Amount) Exceeds(limit Amount) (dimension string, over int64) {
+func (a Amount) Exceeds(limit Amount) (what Dimension, over int64) {
 	for _, c := range [...]struct {
-		name string
+		what Dimension
 		a, b int64
-	}{{"gpu", a.GPUMilli, limit.GPUMilli}, {"GPU memory", a.GPUMemoryMiB, limit.GPUMemoryMiB}, {"cpu", a.CPU, limit.CPU}, {"memory", a.MemoryMiB, limit.MemoryMiB}} {
+	}{{DimensionGPU, a.GPUMilli, limit.GPUMilli}, {DimensionGPUMemory, a.GPUMemoryMiB, limit.GPUMemoryMiB}, {DimensionCPU, a.CPU, limit.CPU}, {DimensionMemory, a.MemoryMiB, limit.MemoryMiB}} {
 		if c.b != AmountNoLimit && c.a > c.b {
-			return c.name, c.a - c.b
+			return c.what, c.a - c.b
 		}
 	}
-	return "", 0
+	return DimensionNone, 0
 }
 
 // GrantAmount is what one grant of a GPU counts.

@@ -41,10 +41,10 @@ func (b *Billing) check() string {
 	}
 	sum := int64(0)
 	for _, c := range b.parts() {
-		if c.Value < 0 || c.Value > BillingMax {
-			return "the weight of " + c.Name + " is not between 0 and 1000"
+		if c.value < 0 || c.value > BillingMax {
+			return "the weight of " + c.name + " is not between 0 and 1000"
 		}
-		sum += c.Value
+		sum += c.value
 	}
 	if sum == 0 {
 		return "every weight is 0, so nothing would count"
@@ -57,10 +57,15 @@ func (b *Billing) check() string {
 	return ""
 }
 
-func (b *Billing) parts() []AmountPart {
-	out := []AmountPart{{Name: "gpu", Value: b.GPU}, {Name: "gpu_memory_gb", Value: b.GPUMemory}, {Name: "cpu_ghz", Value: b.CPU}, {Name: "memory_gb", Value: b.Memory}}
+type billingPart struct {
+	name  string
+	value int64
+}
+
+func (b *Billing) parts() []billingPart {
+	out := []billingPart{{"gpu", b.GPU}, {"gpu_memory_gb", b.GPUMemory}, {"cpu_ghz", b.CPU}, {"memory_gb", b.Memory}}
 	for _, m := range slices.Sorted(maps.Keys(b.Models)) {
-		out = append(out, AmountPart{Name: "model " + m, Value: b.Models[m]})
+		out = append(out, billingPart{"model " + m, b.Models[m]})
 	}
 	return out
 }

@@ -110,17 +110,6 @@ const (
 	ReasonHeld              ReasonCode = "HELD" // on hold until somebody releases it
 )
 
-// Refusal counts the nodes that one reason refused, with how near the nearest was.
-type Refusal struct {
-	Code      ReasonCode
-	Dimension string // "memory", "cpu", "nvidia/gpu/H100", "${attr.kernel.name} = linux", "port 8080", ...
-	Nodes     int64  // how many nodes were refused so
-	Short     int64  // the least that is missing on any of them, in Unit
-	Unit      string // "MiB", "MHz", "devices", "%", ""
-	Largest   int64  // of GPU memory or compute: the largest amount free on one GPU that was looked at, in Unit
-	CuredBy   EventKind
-}
-
 // ScoreTerm is one named part of a score, in millionths of [0,1] before its weight.
 type ScoreTerm struct {
 	Name  string

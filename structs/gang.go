@@ -19,27 +19,6 @@ const (
 	GangContinue   = "continue"    // it goes on while at least Min are left; below that it starts again
 )
 
-// DimensionGrowth is what a group lacks that has its minimum and may grow.
-const DimensionGrowth = "growth"
-
-// DimensionSpares is what a gang lacks that runs and has fewer spares than it asks for.
-const DimensionSpares = "spares"
-
-// DimensionPower begins what a refusal for want of power names: the node pool follows.
-const DimensionPower = "power in node pool "
-
-// Dimensions of refusals for ReasonReservation: what is free and promised to others is "WHAT promised to JOB"; what a
-// reservation of an operator keeps is "reservation NAME"; what is promised to the workload itself is "room from TIME on".
-const (
-	DimensionPromised = " promised to "
-	DimensionReserved = "reservation "
-	DimensionOwn      = "room from "
-
-	DimensionNear      = "near " // of a Peer, then who and, in brackets, the level
-	DimensionAway      = "away from "
-	DimensionKeepsAway = " keeps away from it" // behind the job
-)
-
 // GangTimeoutDefault is how long a gang may take until its minimum runs.
 const GangTimeoutDefault = 10 * time.Minute
 

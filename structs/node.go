@@ -161,9 +161,6 @@ type MIGProfile struct {
 	Starts    []int64 // slots at which one may begin
 }
 
-// MIGCouldBe begins what a refusal tells of GPUs that can be divided as a request wants; their number follows in brackets.
-const MIGCouldBe = "GPUs in MIG mode can be divided so"
-
 // MIGSlots is how many memory slots a GPU in MIG mode has.
 const MIGSlots = 8
 

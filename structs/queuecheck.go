@@ -125,7 +125,7 @@ func (q *Queue) Check() *Error {
 	if q.Guarantee != nil {
 		for _, c := range q.Guarantee.Parts() {
 			if c.Value < 0 {
-				return bad("a guarantee of %s cannot be negative", c.Name)
+				return bad("a guarantee of %s cannot be negative", c.Dimension)
 			}
 		}
 	}
@@ -138,7 +138,7 @@ func (q *Queue) Check() *Error {
 		}
 		for _, c := range l.amount.Parts() {
 			if c.Value < AmountNoLimit {
-				return bad("%s of %s is %d; give 0 or more", l.name, c.Name, c.Value)
+				return bad("%s of %s is %d; give 0 or more", l.name, c.Dimension, c.Value)
 			}
 		}
 		if q.Guarantee != nil {
@@ -174,16 +174,15 @@ func CheckQueuePath(path string) *Error {
 	return nil
 }
 
-// AmountPart is one component of an Amount by name.
+// AmountPart is one component of an Amount.
 type AmountPart struct {
-	Name  string // as in Exceeds
-	Unit  string
-	Value int64
+	Dimension Dimension // as in Exceeds
+	Value     int64
 }
 
 // Parts are the components of an amount in a fixed order.
 func (a Amount) Parts() [4]AmountPart {
-	return [4]AmountPart{{"gpu", "thousandths", a.GPUMilli}, {"GPU memory", "MiB", a.GPUMemoryMiB}, {"cpu", "MHz", a.CPU}, {"memory", "MiB", a.MemoryMiB}}
+	return [4]AmountPart{{DimensionGPU, a.GPUMilli}, {DimensionGPUMemory, a.GPUMemoryMiB}, {DimensionCPU, a.CPU}, {DimensionMemory, a.MemoryMiB}}
 }
 
 // Check says what is wrong with an operator's reservation by itself, or nil.
@@ -214,7 +213,7 @@ func (r *Reservation) Check() *Error {
 	if r.Amount != nil {
 		for _, c := range r.Amount.Parts() {
 			if c.Value < 0 {
-				return bad("%s of its amount is negative", c.Name)
+				return bad("%s of its amount is negative", c.Dimension)
 			}
 		}
 	}

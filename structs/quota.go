@@ -93,9 +93,9 @@ func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation, bill func(
 	return sum.each(func(v int64) int64 { return max(v, 0) })
 }
 
-// Breaks names the first component in which held + add is beyond a limit and add is positive, and by how much; "" when
-// there is none. So what is beyond its limit already may still shrink.
-func Breaks(held, add, limit Amount) (dimension string, over int64) {
+// Breaks names the first component in which held + add is beyond a limit and add is positive, and by how much;
+// DimensionNone when there is none. So what is beyond its limit already may still shrink.
+func Breaks(held, add, limit Amount) (what Dimension, over int64) {
 	for _, c := range [...]struct {
 		add, limit *int64
 	}{{&add.GPUMilli, &limit.GPUMilli}, {&add.GPUMemoryMiB, &limit.GPUMemoryMiB}, {&add.CPU, &limit.CPU}, {&add.MemoryMiB, &limit.MemoryMiB}} {

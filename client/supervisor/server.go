@@ -29,7 +29,7 @@ const (
 	startsMax   = 16               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
 	idleExit    = 60 * time.Second // without tasks and connections for so long, the supervisor ends
-	protocol    = 4                // of the calls below; an agent replaces a supervisor of another protocol
+	protocol    = 3                // of the calls below; another one makes the agent replace the supervisor
 	serviceName = "Supervisor"
 )
 
@@ -76,6 +76,7 @@ type Hello struct {
 	PID      int
 	Groups   string // control group layout ("v1", "v2", "hybrid"), or "" with Why
 	Why      string
+	Frames   bool // answers connections of frames, too (codec.go)
 }
 
 // Reply carries a task's status, or an error with its kind.
@@ -123,7 +124,7 @@ func (s *Service) find(id string, r *Reply) *task {
 
 // Hello introduces the supervisor.
 func (s *Service) Hello(_ Nothing, r *Hello) error {
-	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why}
+	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why, Frames: true}
 	if s.groups != nil {
 		r.Groups = s.groups.Layout.Version()
 	}
@@ -441,7 +442,7 @@ func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
 			continue
 		}
 		go func() {
-			srv.ServeConn(c)
+			serveConn(srv, c)
 			s.mu.Lock()
 			s.conns--
 			s.mu.Unlock()

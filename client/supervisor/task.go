@@ -66,6 +66,32 @@ type task struct {
 	synced *time.Timer // set before done is closed: see settle
 }
 
+type pumping struct {
+	*pump
+	pipe *os.File
+	stop chan struct{}
+	end  chan struct{}
+}
+
+func (p *pumping) finish(limit time.Duration) {
+	close(p.stop)
+	p.pipe.SetReadDeadline(time.Unix(1, 0))
+	select {
+	case <-p.end:
+	case <-time.After(limit):
+	}
+}
+
+func startPump(cfg Log, dir *logDir, pipe *os.File) *pumping {
+	p := newPump(cfg, dir)
+	r := &pumping{pump: p, pipe: pipe, stop: make(chan struct{}), end: make(chan struct{})}
+	go func() {
+		defer close(r.end)
+		p.run(pipe, r.stop)
+	}()
+	return r
+}
+
 // fileMax bounds a task's file; one that is larger is not ours.
 const fileMax = 1 << 20
 
@@ -154,6 +180,217 @@ func (t *task) status() Status {
 	default:
 	}
 	return s
+}
+
+// start runs the specification. On error nothing is left behind.
+func start(path string, spec *Spec, groups *cgroup.Manager, kept *spares, cores *corePool) (_ *task, err error) {
+	bin, err := launch.Binary()
+	if err != nil {
+		return nil, err
+	}
+	t := &task{path: path, fd: -1, done: make(chan struct{}), ours: true, groups: groups, cores: cores}
+	t.mem = memory{ID: spec.ID, BootID: bootID(), Isolated: spec.Isolate != nil, Cores: spec.Limits.Cores, Stdout: spec.Stdout, Stderr: spec.Stderr}
+	record, err := kept.open(path)
+	if err != nil {
+		return nil, err
+	}
+	file := make([]byte, launch.RecordSize) // what is in it
+	save := func() error {
+		b, err := line{Memory: &t.mem}.encode()
+		if err != nil {
+			return err
+		}
+		file = append(file, b...)
+		from := len(file) - len(b)
+		if from == launch.RecordSize {
+			from = 0
+		}
+		n, err := unix.Pwrite(record, file[from:], int64(from))
+		if err == nil && n < len(file)-from {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return fmt.Errorf("write task state: %w", err)
+		}
+		return nil
+	}
+	closers := []func(){func() { unix.Close(record) }}
+	defer func() {
+		for _, c := range closers {
+			c()
+		}
+		if err != nil {
+			t.abort()
+		}
+	}()
+	if groups != nil {
+		if t.mem.Group, err = groups.Create(spec.ID, spec.Limits); err != nil {
+			return nil, err
+		}
+	}
+	cores.own(spec.ID, spec.Limits.Cores)
+	cores.join(spec.ID, t.mem.Group)
+	// The intent, before anything runs: a supervisor that is killed from here on knows what to look for.
+	if err := save(); err != nil {
+		return nil, err
+	}
+	prog := spec.program(t.mem.Group)
+	attr := &syscall.SysProcAttr{Setsid: true}
+	var lfd int
+	attr.PidFD = &lfd
+	if spec.Isolate != nil {
+		attr.Cloneflags = unix.CLONE_NEWPID
+	}
+	if t.mem.Group.V2 {
+		gfd, err := unix.Open(t.mem.Group.Main, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open control group: %w", err)
+		}
+		closers = append(closers, func() { unix.Close(gfd) })
+		attr.UseCgroupFD, attr.CgroupFD = true, gfd
+	}
+	progFile, err := prog.File()
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, func() {
+		if err != nil {
+			progFile.Close()
+		} else {
+			prog.Release(progFile)
+		}
+	})
+	ours, theirs, err := launch.StatusPair()
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, func() { ours.Close() })
+	closeTheirs := sync.OnceFunc(func() { theirs.Close() })
+	closers = append(closers, closeTheirs)
+
+	files := make([]uintptr, 8)
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/null: %w", err)
+	}
+	closers = append(closers, func() { unix.Close(null) })
+	files[0] = uintptr(null)
+	var childEnds []int
+	closeChildEnds := sync.OnceFunc(func() {
+		for _, fd := range childEnds {
+			unix.Close(fd)
+		}
+	})
+	closers = append(closers, closeChildEnds)
+	var dirs logDirs
+	defer dirs.close()
+	for i, log := range []Log{spec.Stdout, spec.Stderr} {
+		if log.Base == "" {
+			files[1+i], files[launch.FDStdoutRead+i] = uintptr(null), uintptr(null)
+			continue
+		}
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+			return nil, fmt.Errorf("make output pipe: %w", err)
+		}
+		childEnds = append(childEnds, fds[1])
+		unix.SetNonblock(fds[0], true)
+		dir, err := dirs.of(log)
+		if err != nil {
+			unix.Close(fds[0])
+			return nil, err
+		}
+		t.out = append(t.out, startPump(log, dir, os.NewFile(uintptr(fds[0]), "pipe")))
+		files[1+i], files[launch.FDStdoutRead+i] = uintptr(fds[1]), uintptr(fds[0])
+	}
+	files[launch.FDStatus] = theirs.Fd()
+	files[launch.FDRecord] = uintptr(record)
+	files[launch.FDProgram] = progFile.Fd()
+	pid, err := syscall.ForkExec(bin, []string{"muster-launch", spec.ID, "task"},
+		&syscall.ProcAttr{Env: []string{}, Files: files, Dir: "/", Sys: attr})
+	if err != nil {
+		return nil, fmt.Errorf("start launcher: %w", err)
+	}
+	closeChildEnds()
+	closeTheirs()
+	t.setLauncher(pid, lfd)
+	_, err = prog.Await(ours, func(child int) {
+		t.mem.StartedAt = time.Now().UTC()
+		t.setChild(child)
+	})
+	if err != nil {
+		return nil, explain(spec, err)
+	}
+	if err := save(); err != nil {
+		return nil, err
+	}
+	go t.watch()
+	return t, nil
+}
+
+func (t *task) setLauncher(pid, pidfd int) {
+	t.mem.Launcher = pid
+	if st, err := readStat(pid); err == nil {
+		t.mem.LStart = st.start
+	}
+	unix.SetNonblock(pidfd, true)
+	t.lfd = os.NewFile(uintptr(pidfd), "launcher")
+}
+
+func (t *task) setChild(pid int) {
+	t.mem.PID = pid
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return // it has ended already
+	}
+	st, err := readStat(pid)
+	if err != nil || st.ppid != t.mem.Launcher {
+		unix.Close(fd)
+		return
+	}
+	t.mem.PStart, t.fd = st.start, fd
+}
+
+// explain turns a failed operation of the launcher into what a person would say.
+func explain(spec *Spec, err error) error {
+	var f *launch.Failure
+	if errors.As(err, &f) && f.Err == unix.EPERM && strings.HasPrefix(f.What, "set the limit ") {
+		return fmt.Errorf("%s: the agent has a lower limit itself and may not raise it (it wants CAP_SYS_RESOURCE, or the limit in its unit, such as LimitMEMLOCK=infinity)", f.What)
+	}
+	if errors.As(err, &f) && strings.HasPrefix(f.What, "execute ") {
+		switch f.Err {
+		case unix.ENOENT:
+			return fmt.Errorf("command %q cannot be executed: the file or the interpreter in its first line does not exist", spec.Path)
+		case unix.ENOEXEC:
+			return fmt.Errorf("command %q cannot be executed: neither a program of this architecture nor a script with a #! line", spec.Path)
+		case unix.EACCES:
+			return fmt.Errorf("command %q cannot be executed: permission denied for the task's user", spec.Path)
+		case unix.E2BIG:
+			return fmt.Errorf("command %q cannot be executed: arguments and environment are too large", spec.Path)
+		}
+	}
+	return err
+}
+
+// abort undoes a start that failed.
+func (t *task) abort() {
+	if t.lfd != nil {
+		t.killAll(5 * time.Second)
+		t.awaitLauncher()
+		t.lfd.Close()
+	}
+	for _, p := range t.out {
+		p.finish(time.Second)
+	}
+	t.mu.Lock()
+	if t.fd >= 0 {
+		unix.Close(t.fd)
+		t.fd = -1
+	}
+	t.mu.Unlock()
+	t.mem.Group.Remove()
+	t.cores.leave(t.mem.ID)
+	os.Remove(t.path)
 }
 
 // awaitLauncher returns when the launcher has ended, and reaps it if it is our child.

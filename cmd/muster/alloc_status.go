@@ -418,7 +418,7 @@ func (o *allocStatusOptions) metrics(al *wire.Allocation) {
 	o.heading("Placement Metrics")
 	o.printf("%s in the pool, %d looked at, %d excluded, %d full\n", plural(int64(m.NodesInPool), "node"), m.NodesEvaluated, m.NodesFiltered, m.NodesExhausted)
 	for _, r := range m.Refusals {
-		o.printf("  * %s\n", refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, "")+slotText(r.Largest, r.Unit))
+		o.printf("  * %s\n", refusalLine(r.ToStructs())+slotText(r.ToStructs()))
 	}
 	if len(m.ScoreMetaData) == 0 {
 		return

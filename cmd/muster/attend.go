@@ -135,7 +135,7 @@ func (w *waiting) tell(ctx context.Context) {
 		return
 	}
 	var words, starts []string
-	key := y.Reason
+	key := string(y.Reason)
 	var list [][2]string
 	list = (&jobWhyOptions{env: w.env}).lines(&y, true)
 	adviceLines(y.Advice, func(k, f string, args ...any) { list = append(list, [2]string{k, fmt.Sprintf(f, args...)}) })

@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // The small cluster that the fake agent tells of.
@@ -205,7 +206,7 @@ func canned() map[string]any {
 	allocs := []*wire.AllocationListStub{stubOf(alloc), stubOf(failed)}
 
 	short := &wire.AllocationMetric{NodesEvaluated: 2, NodesInPool: 2, NodesExhausted: 2, NodePool: "default", NodesAvailable: map[string]int{"dc1": 2, "dc2": 0}, CoalescedFailures: 15, Reason: "RESOURCES",
-		Refusals: []wire.Refusal{{Code: "RESOURCES", Dimension: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: "devices", CuredBy: "alloc-stopped"}, {Code: "CONSTRAINT", Dimension: "${attr.kernel.name} = linux", Nodes: 1, CuredBy: "node-joined"}}}
+		Refusals: []wire.Refusal{{Code: structs.ReasonResources, Dimension: structs.DimensionGPU, Subject: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}, {Code: structs.ReasonConstraint, Dimension: structs.DimensionConstraint, Subject: "${attr.kernel.name} = linux", Nodes: 1, CuredBy: structs.EventNodeJoined}}}
 	done := &wire.Evaluation{ID: evalA, Priority: 50, Type: "service", TriggeredBy: "job-register", Namespace: "default", JobID: "example", Status: "complete", CreateIndex: 17, CreateTime: ago(time.Hour), ModifyTime: ago(time.Hour)}
 	stuck := &wire.Evaluation{ID: evalB, Priority: 60, Type: "batch", TriggeredBy: "job-register", Namespace: "default", JobID: "train", Status: "complete", BlockedEval: evalA, FailedTGAllocs: map[string]*wire.AllocationMetric{"work": short}, CreateIndex: 19, CreateTime: ago(14 * time.Minute), ModifyTime: ago(14 * time.Minute)}
 
@@ -234,7 +235,7 @@ func canned() map[string]any {
 	why := &nomadlike.Why{JobID: "train", Namespace: "default", Status: "pending", Priority: 60, Queue: "default", Reason: "RESOURCES", Waiting: 16, Position: 3, QueueLength: 17, Ahead: []string{"default/vit-large", "default/sweep-42"}, AheadAsks: []nomadlike.Ask{{GPUs: 8}, {GPUs: 0.5, GPUMemoryMiB: 20480}}, Asks: nomadlike.Ask{GPUs: 16, CPU: 1600, MemoryMiB: 32768}, StartEstimate: fixedNow.Add(40 * time.Minute).UnixNano(),
 		Advice: &nomadlike.Advice{Changes: []nomadlike.AdviceChange{{Kind: "count", Text: "13 allocations instead of 16"}, {Kind: "node", Text: "one more node like gpu-01"}}}, SubmitTime: ago(14 * time.Minute), EvalID: evalB,
 		Groups: []nomadlike.WhyGroup{{Name: "work", Reason: "RESOURCES", Wanted: 16, InPool: 2, Considered: 2, Filtered: 1, Exhausted: 1, Available: map[string]int64{"dc1": 2},
-			Refusals: []nomadlike.Refusal{{Reason: "RESOURCES", Dimension: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: "devices", CuredBy: "alloc-stopped"}, {Reason: "RESOURCES", Dimension: "memory", Nodes: 1, Short: 2048, Unit: "MiB", CuredBy: "alloc-stopped"}}}}}
+			Refusals: []nomadlike.Refusal{{Code: structs.ReasonResources, Dimension: structs.DimensionGPU, Subject: "nvidia/gpu/H100", Nodes: 2, Short: 3, Unit: structs.UnitDevices, CuredBy: structs.EventAllocStopped}, {Code: structs.ReasonResources, Dimension: structs.DimensionMemory, Nodes: 1, Short: 2048, Unit: structs.UnitMiB, CuredBy: structs.EventAllocStopped}}}}}
 	frame := func(s string) string {
 		b, _ := json.Marshal(wire.StreamFrame{File: "alloc/logs/greet.stdout.0", Data: []byte(s)})
 		return string(b) + "\n"
@@ -291,8 +292,8 @@ func canned() map[string]any {
 		"GET /v1/job/pair/gangs": []nomadlike.Gang{
 			{Group: "g", State: "assembling", Running: 1, Asked: 4, Min: 2, Max: 8, Epoch: 3, Restarts: 1, Reason: "member_lost", MasterAddr: "10.0.0.1", MasterPort: 29500, WorldSize: 16, Deadline: fixedNow.Add(90 * time.Second).UnixNano(), AvoidNodes: []string{nodeB},
 				Members: []nomadlike.GangMember{{AllocID: allocA, NodeName: "n1", Address: "10.0.0.1", Ranks: 8, GPUs: 8, Status: "running", StartTime: ago(12 * time.Second)}, {AllocID: allocB, NodeName: "n2", Address: "10.0.0.2", NodeRank: 1, FirstRank: 8, Ranks: 8, GPUs: 8, Status: "pending", Event: "Downloading image"}},
-				Missing: []nomadlike.GangMissing{{Members: 1, NodeRank: 1, NodeName: "n2", Why: "pending: Downloading image"}, {Members: 2, NodeRank: -1, Report: &nomadlike.WhyGroup{Name: "g", Reason: "RESOURCES", Refusals: []nomadlike.Refusal{{Reason: "RESOURCES", Dimension: "growth", Short: 2, Unit: "members"}}}}}},
-			{Group: "h", State: "waiting", Asked: 2, Min: 2, Max: 2, Missing: []nomadlike.GangMissing{{Members: 2, NodeRank: -1, Report: &nomadlike.WhyGroup{Name: "h", Reason: "GANG", Refusals: []nomadlike.Refusal{{Reason: "GANG", Dimension: "1 of 2 members found", Short: 1, Unit: "members"}, {Reason: "RESOURCES", Dimension: "nvidia/gpu", Nodes: 2, Short: 3, Unit: "devices"}}}}}}},
+				Missing: []nomadlike.GangMissing{{Members: 1, NodeRank: 1, NodeName: "n2", Why: "pending: Downloading image"}, {Members: 2, NodeRank: -1, Report: &nomadlike.WhyGroup{Name: "g", Reason: "RESOURCES", Refusals: []nomadlike.Refusal{{Code: structs.ReasonResources, Dimension: structs.DimensionGrowth, Short: 2, Unit: structs.UnitMembers}}}}}},
+			{Group: "h", State: "waiting", Asked: 2, Min: 2, Max: 2, Missing: []nomadlike.GangMissing{{Members: 2, NodeRank: -1, Report: &nomadlike.WhyGroup{Name: "h", Reason: "GANG", Refusals: []nomadlike.Refusal{{Code: structs.ReasonGang, Dimension: structs.DimensionMembers, Count: 1, Of: 2, Short: 1, Unit: structs.UnitMembers}, {Code: structs.ReasonResources, Dimension: structs.DimensionGPU, Subject: "nvidia/gpu", Nodes: 2, Short: 3, Unit: structs.UnitDevices}}}}}}},
 		"PUT /v1/job/train/checkpoint": failure{422, "job \"train\" has no checkpoint block"},
 		"GET /v1/job/example/scale":    &wire.JobScaleStatusResponse{JobID: "example", TaskGroups: map[string]wire.TaskGroupScaleStatus{"hello": {Desired: 2}}},
 		"GET /v1/job/example/summary":  &wire.JobSummary{JobID: "example", Summary: map[string]wire.TaskGroupSummary{"hello": {Running: 1, Failed: 1}}},

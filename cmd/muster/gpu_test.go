@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
+	"github.com/muster-sched/muster/structs"
 )
 
 // Four GPUs of 80 GiB, 1 GiB kept back on each: one whole, one shared by two, one idle, one sick.
@@ -31,8 +31,8 @@ func TestGPUModels(t *testing.T) {
 
 // What job why says when memory is there, but in pieces.
 func TestWhyFragmentation(t *testing.T) {
-	r := nomadlike.Refusal{Reason: "FRAGMENTATION", Dimension: "GPU memory", Nodes: 2, Short: 10240, Unit: "MiB", Largest: 51200, CuredBy: "alloc-stopped"}
-	line := refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, "") + slotText(r.Largest, r.Unit)
+	r := structs.Refusal{Code: structs.ReasonFragmentation, Obstacle: structs.Obstacle{Dimension: structs.DimensionGPUMemory}, Nodes: 2, Short: 10240, Unit: structs.UnitMiB, Largest: 51200, CuredBy: structs.EventAllocStopped}
+	line := refusalLine(r) + slotText(r)
 	for _, want := range []string{"GPU memory left only in pieces", "short by 10 GiB", "largest free slot is 50 GiB"} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q does not say %q", line, want)
@@ -41,7 +41,7 @@ func TestWhyFragmentation(t *testing.T) {
 	if c := cure(r); !strings.Contains(c, "asks for 10 GiB less") || !strings.Contains(c, "50 GiB free now") {
 		t.Errorf("cure: %q", c)
 	}
-	r = nomadlike.Refusal{Reason: "RESOURCES", Dimension: "GPU memory of an empty GPU", Nodes: 2, Short: 1024, Unit: "MiB", Largest: 80896, CuredBy: "node-joined"}
+	r = structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionEmptyGPUMemory}, Nodes: 2, Short: 1024, Unit: structs.UnitMiB, Largest: 80896, CuredBy: structs.EventNodeJoined}
 	if c := cure(r); strings.Contains(c, "comes free") || !strings.Contains(c, "GPUs of at least 80 GiB") {
 		t.Errorf("no end of an allocation cures it: %q", c)
 	}
@@ -49,8 +49,8 @@ func TestWhyFragmentation(t *testing.T) {
 
 // TestCureOfHeld: who is on hold is released, who is suspended is resumed.
 func TestCureOfHeld(t *testing.T) {
-	for dimension, want := range map[string]string{"on hold until it is released": "muster job release", "suspended until it is resumed": "muster job resume"} {
-		if c := cure(nomadlike.Refusal{Reason: "HELD", Dimension: dimension}); !strings.Contains(c, want) {
+	for dimension, want := range map[structs.Dimension]string{structs.DimensionHold: "muster job release", structs.DimensionSuspended: "muster job resume"} {
+		if c := cure(structs.Refusal{Code: structs.ReasonHeld, Obstacle: structs.Obstacle{Dimension: dimension}}); !strings.Contains(c, want) {
 			t.Errorf("%s: %q", dimension, c)
 		}
 	}

@@ -109,9 +109,9 @@ func missingText(m *nomadlike.GangMissing) string {
 		if i == 0 {
 			sep = ": "
 		}
-		who += sep + refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, "")
+		who += sep + refusalLine(r.ToStructs())
 	}
-	return who + " [" + m.Report.Reason + "]"
+	return who + " [" + string(m.Report.Reason) + "]"
 }
 
 // listShown is how many of a list of ids are told.

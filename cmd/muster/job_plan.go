@@ -178,7 +178,7 @@ func (o *jobPlanOptions) waits(w *nomadlike.Why) {
 		head += fmt.Sprintf(", at position %d of %d", w.Position, w.QueueLength)
 	}
 	if w.Reason != "" {
-		head += " [reason: " + w.Reason + "]"
+		head += " [reason: " + string(w.Reason) + "]"
 	}
 	o.println(o.paint("33", head))
 	o.pairs("    ", (&jobWhyOptions{env: o.env}).lines(w, true))

@@ -53,7 +53,7 @@ func (o *jobWhyOptions) run(ctx context.Context, args []string) error {
 }
 
 func (o *jobWhyOptions) print(w *nomadlike.Why) {
-	if w.Reason == "" && len(w.Groups) > 0 && w.Groups[0].Reason == "PREEMPTION_PENDING" {
+	if w.Reason == "" && len(w.Groups) > 0 && w.Groups[0].Reason == structs.ReasonPreemptionPending {
 		w.Reason = w.Groups[0].Reason // it has its places, and others are still in them
 	}
 	waits := w.Waiting > 0 || w.Reason != ""
@@ -71,7 +71,7 @@ func (o *jobWhyOptions) print(w *nomadlike.Why) {
 		head += "; queue " + w.Queue
 	}
 	if w.Reason != "" {
-		head += fmt.Sprintf(" [reason: %s]", o.paint("33", w.Reason))
+		head += fmt.Sprintf(" [reason: %s]", o.paint("33", string(w.Reason)))
 	}
 	o.println(head)
 	lines := o.lines(w, waits)
@@ -197,13 +197,13 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 	if missing > 0 || (waits && g.Reason != "") {
 		reason := ""
 		if g.Reason != "" {
-			reason = " [" + g.Reason + "]"
+			reason = " [" + string(g.Reason) + "]"
 		}
 		if gated(g) { // no node was asked
 			add("blocked", "group %s: %d of %d placed%s", g.Name, g.Placed, g.Wanted, reason)
 			for _, r := range g.Refusals {
-				add("blocked", "  %s", gateText(r.Reason, r.Dimension, r.Short, r.Unit))
-				if c := cure(r); c != "" {
+				add("blocked", "  %s", gateText(r.ToStructs()))
+				if c := cure(r.ToStructs()); c != "" {
 					add("fits if", "group %s: %s", g.Name, c)
 				}
 			}
@@ -211,7 +211,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		}
 		add("blocked", "group %s: %d of %d placed%s; %s in the pool, %d looked at, %d excluded, %d full", g.Name, g.Placed, g.Wanted, reason, plural(g.InPool, "node"), g.Considered, g.Filtered, g.Exhausted)
 		for _, r := range g.Refusals {
-			add("blocked", "  %s", refusalLine(r.Reason, r.Dimension, r.Nodes, r.Short, r.Unit, "")+slotText(r.Largest, r.Unit))
+			add("blocked", "  %s", refusalLine(r.ToStructs())+slotText(r.ToStructs()))
 		}
 		for _, dc := range sortedKeys(g.Available) {
 			if g.Available[dc] == 0 {
@@ -223,10 +223,10 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		}
 		var cures []string
 		for _, r := range g.Refusals {
-			if never && r.CuredBy != "node-joined" {
+			if never && r.CuredBy != structs.EventNodeJoined {
 				continue // nothing that comes free would do
 			}
-			if c := cure(r); c != "" && !slices.Contains(cures, c) {
+			if c := cure(r.ToStructs()); c != "" && !slices.Contains(cures, c) {
 				cures = append(cures, c)
 			}
 		}
@@ -247,75 +247,6 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 			add("scores", "group %s: %s %.3f (%s)", g.Name, name, s.Score, strings.Join(terms, ", "))
 		}
 	}
-}
-
-// gated reports whether a group waits for something that no node has to do with.
-func gated(g *nomadlike.WhyGroup) bool {
-	return len(g.Refusals) > 0 && g.Considered == 0 && !slices.ContainsFunc(g.Refusals, func(r nomadlike.Refusal) bool { return r.Nodes > 0 || r.CuredBy == "node-joined" })
-}
-
-// gateText says in words what stands in the way whatever single nodes offer.
-func gateText(code, dimension string, short int64, unit string) string {
-	who, what, _ := strings.Cut(dimension, ": ")
-	lack := lackText(short, unit, dimension)
-	if dimension == structs.DimensionSpares {
-		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", lack)
-	}
-	if dimension == structs.DimensionGrowth {
-		if code == "PRIORITY" {
-			return fmt.Sprintf("it has its minimum and may grow by %s, but others come first", lack)
-		}
-		return fmt.Sprintf("it has its minimum and may grow by %s, for which nothing is free", lack)
-	}
-	switch code {
-	case "QUOTA":
-		if unit == "jobs" || unit == "minutes" {
-			return fmt.Sprintf("%s: the cap on %s would be passed by %d", who, what, short)
-		}
-		return fmt.Sprintf("%s: the limit of %s would be passed by %s", who, what, lack)
-	case "BEGIN_TIME":
-		return "it " + dimension
-	case "HELD":
-		return "it is " + dimension
-	case "RATE_LIMIT":
-		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", dimension)
-	case "PREEMPTION_PENDING":
-		return fmt.Sprintf("%s (%s)", dimension, lack)
-	case "RESERVATION":
-		if strings.HasPrefix(dimension, structs.DimensionOwn) {
-			return dimension + " is promised to it"
-		}
-	case "GANG":
-		return dimension
-	case "TOPOLOGY":
-		return dimension
-	case "PRIORITY":
-		if unit == "GPU seconds" {
-			return fmt.Sprintf("%s, by %s", dimension, lack)
-		}
-		return dimension
-	case "DEPENDENCY", "CONSTRAINT":
-		return dimension
-	}
-	if short > 0 {
-		return fmt.Sprintf("%s, short by %s", dimension, lack)
-	}
-	return dimension
-}
-
-// lackText is an amount with its unit; whole devices are GPUs where the dimension says so.
-func lackText(n int64, unit, dimension string) string {
-	switch {
-	case unit == "MiB":
-		return mib(n)
-	case unit == "%":
-		return fmt.Sprintf("%d%%", n)
-	case unit == "devices" && strings.Contains(dimension, "gpu"), unit == "GPUs":
-		return plural(n, "GPU")
-	case n == 1:
-		unit = strings.TrimSuffix(unit, "s")
-	}
-	return strings.TrimSpace(fmt.Sprintf("%d %s", n, unit))
 }
 
 // aheadShown is how many jobs ahead are named.
@@ -361,121 +292,4 @@ func askText(a nomadlike.Ask) string {
 		parts = append(parts, mib(a.MemoryMiB))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// slotText tells the largest amount that is free on one GPU; "" for nothing.
-func slotText(largest int64, unit string) string {
-	switch {
-	case largest <= 0:
-		return ""
-	case unit == "MiB":
-		return "; the largest free slot is " + mib(largest)
-	}
-	return fmt.Sprintf("; the most that is free on one GPU is %d%s", largest, unit)
-}
-
-// cure says what would have to happen for one kind of refusal to end.
-func cure(r nomadlike.Refusal) string {
-	switch r.Reason {
-	case "HELD":
-		if strings.HasPrefix(r.Dimension, "suspended") {
-			return "somebody resumes it (muster job resume)"
-		}
-		return "somebody releases it (muster job release)"
-	case "QUOTA":
-		if strings.HasPrefix(r.Dimension, "quota ") {
-			return "others of its namespaces end, or the quota is raised (muster quota apply)"
-		}
-		return "others of the queue end, or its limit is raised (muster queue apply)"
-	case "POWER":
-		if r.Unit == "W" {
-			return "work on GPUs of the pool ends, or its budget is raised (muster node pool apply -power-budget-w)"
-		}
-		return "the pool has no budget, or their driver tells a limit"
-	case "BEGIN_TIME":
-		return "the time comes"
-	case "DEPENDENCY":
-		return "that job gets there"
-	case "RATE_LIMIT":
-		return "an hour has passed since others made room, or preempt_rate is raised (muster queue apply)"
-	case "GANG", "TOPOLOGY":
-		if r.Unit == "members" {
-			return plural(r.Short, "more member") + " would find a place at the same time"
-		}
-	case "PREEMPTION_PENDING":
-		return "they have ended"
-	case "RESERVATION":
-		switch {
-		case strings.HasPrefix(r.Dimension, structs.DimensionOwn):
-			return ""
-		case strings.HasPrefix(r.Dimension, structs.DimensionReserved):
-			return r.Dimension + " is over, or deleted (muster reservation list)"
-		}
-		return "it promises to end before that (runtime.limit), or the other job has run or is gone"
-	case "PRIORITY":
-		if r.Unit == "GPU seconds" {
-			return ""
-		}
-		if strings.HasPrefix(r.Dimension, "nobody passes ") {
-			return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"
-		}
-	}
-	switch {
-	case strings.HasPrefix(r.Dimension, structs.DimensionNear):
-		return "some of them run there: " + r.Dimension
-	case strings.HasPrefix(r.Dimension, structs.DimensionAway), strings.Contains(r.Dimension, structs.DimensionKeepsAway):
-		return "those end, or the job may lie beside them: " + r.Dimension
-	}
-	amount := fmt.Sprintf("%d %s of %s", r.Short, r.Unit, r.Dimension)
-	switch r.Unit {
-	case "MiB":
-		amount = mib(r.Short) + " of " + r.Dimension
-		if r.Largest > 0 && r.CuredBy == "node-joined" {
-			return fmt.Sprintf("a node with GPUs of at least %s joins, or the job asks for %s less", mib(r.Largest+r.Short), mib(r.Short))
-		}
-		if r.Largest > 0 && r.CuredBy == "alloc-stopped" {
-			return fmt.Sprintf("another %s comes free on one GPU that has %s free now, or the job asks for %s less", amount, mib(r.Largest), mib(r.Short))
-		}
-	case "devices", "":
-		amount = fmt.Sprintf("%d %s", r.Short, r.Dimension)
-		if r.Short > 1 && r.CuredBy == "alloc-stopped" {
-			return fmt.Sprintf("another %s come free on %s", amount, nodesText(r.Nodes))
-		}
-	}
-	where := nodesText(r.Nodes)
-	switch r.CuredBy {
-	case "alloc-stopped":
-		if r.Short > 0 {
-			return fmt.Sprintf("another %s comes free on %s", amount, where)
-		}
-		return fmt.Sprintf("%s comes free on %s", r.Dimension, where)
-	case "node-joined":
-		if what, ok := strings.CutPrefix(r.Dimension, "missing "); ok {
-			what, hint, _ := strings.Cut(what, "; ")
-			if strings.Contains(hint, structs.MIGCouldBe) {
-				return "an operator makes such an instance, or a node with " + what + " becomes ready"
-			}
-			return "a node with " + what + " becomes ready"
-		}
-		if r.Reason == "NODE_INELIGIBLE" {
-			return "a node becomes ready"
-		}
-		if taint, ok := strings.CutPrefix(r.Dimension, "taint "); ok {
-			return fmt.Sprintf("a node without taint %s becomes ready, or the job has a toleration { key = %q }", taint, strings.SplitN(taint, "=", 2)[0])
-		}
-		return "a node with " + r.Dimension + " becomes ready"
-	case "job-changed":
-		return fmt.Sprintf("the job asks for less or other %s", r.Dimension)
-	}
-	if c := cureText(r.CuredBy); c != "" {
-		return strings.TrimSuffix(strings.TrimSuffix(c, " would cure it"), " will cure it") + ": " + r.Dimension
-	}
-	return ""
-}
-
-func nodesText(n int64) string {
-	if n > 1 {
-		return fmt.Sprintf("one of those %d nodes", n)
-	}
-	return "that node"
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/nomadlike/wire"
-	"github.com/muster-sched/muster/structs"
 )
 
 const (
@@ -252,7 +251,7 @@ func (p *progress) tellWhy(ctx context.Context) {
 	if _, err := p.api.get(ctx, jobPath(p.jobID, "/why"), ns(p.namespace), &w); err != nil {
 		return // only an addition to what is told anyway
 	}
-	reason := w.Reason
+	reason := string(w.Reason)
 	if w.Position > 0 {
 		reason += fmt.Sprintf(", position %d of %d", w.Position, w.QueueLength)
 	}
@@ -375,7 +374,11 @@ func metricLines(m *wire.AllocationMetric) []string {
 	}
 	if len(m.Refusals) > 0 {
 		for _, r := range m.Refusals {
-			out = append(out, refusalLine(r.Code, r.Dimension, r.Nodes, r.Short, r.Unit, r.CuredBy)+slotText(r.Largest, r.Unit))
+			line := refusalLine(r.ToStructs())
+			if c := cureText(r.CuredBy); c != "" && r.Nodes > 0 {
+				line += "; " + c
+			}
+			out = append(out, line+slotText(r.ToStructs()))
 		}
 	} else {
 		for _, c := range sortedKeys(m.ConstraintFiltered) {
@@ -392,71 +395,6 @@ func metricLines(m *wire.AllocationMetric) []string {
 		out = append(out, fmt.Sprintf("%s looked at, %d excluded, %d full", plural(int64(m.NodesEvaluated), "node"), m.NodesFiltered, m.NodesExhausted))
 	}
 	return out
-}
-
-// refusalLine is one reason in words and numbers.
-func refusalLine(code, dimension string, nodes, short int64, unit, cure string) string {
-	if nodes == 0 {
-		return gateText(code, dimension, short, unit)
-	}
-	what := map[string]string{
-		"RESOURCES": "too little " + dimension, "CONSTRAINT": "excluded by constraint " + dimension, "DRIVER": dimension,
-		"NODE_INELIGIBLE": "not eligible (" + dimension + ")", "DEVICE_UNHEALTHY": "with unhealthy " + dimension,
-		"FRAGMENTATION": dimension + " left only in pieces", "TOPOLOGY": "not enough " + dimension, "QUOTA": "quota " + dimension, "POWER": "too little " + dimension,
-		"RESERVATION": dimension, "PRIORITY": "held by work of higher priority",
-	}[code]
-	switch {
-	case what == "":
-		what = strings.ToLower(code) + " " + dimension
-	case strings.HasPrefix(dimension, structs.DimensionReserved):
-		what, short = "kept by "+dimension, 0
-	case strings.HasPrefix(dimension, "port "):
-		what = dimension + " is taken"
-	case strings.HasPrefix(dimension, "missing "):
-		what = "without " + strings.TrimPrefix(dimension, "missing ")
-	case strings.HasPrefix(dimension, "unhealthy "):
-		what = "with " + dimension
-	}
-	s := plural(nodes, "node") + ": " + strings.TrimSpace(what)
-	if short > 0 {
-		s += ", short by " + lackText(short, unit, dimension)
-		if nodes > 1 {
-			s += " on the nearest"
-		}
-	}
-	if c := cureText(cure); c != "" {
-		s += "; " + c
-	}
-	return s
-}
-
-// cureText says what event would help.
-func cureText(kind string) string {
-	switch kind {
-	case "", "none":
-		return ""
-	case "alloc-stopped":
-		return "an allocation that stops there would cure it"
-	case "node-joined":
-		return "a node that becomes ready would cure it"
-	case "node-eligible":
-		return "making the node eligible would cure it (muster node eligibility -enable)"
-	case "device-healthy":
-		return "a device that becomes healthy would cure it"
-	case "driver-healthy":
-		return "a driver that becomes healthy would cure it"
-	case "job-changed":
-		return "only a change of the job would cure it"
-	case "config-changed":
-		return "a change of queue, pool or scheduler configuration would cure it"
-	case "time":
-		return "time will cure it"
-	case "queue-usage":
-		return "it is cured when others of the queue end, or its limit is raised"
-	case "job-ended":
-		return "it is cured when that job gets there"
-	}
-	return "cured by " + strings.ReplaceAll(kind, "-", " ")
 }
 
 // monitorOptions are the flags of commands that make an evaluation and follow it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-sched/muster/e2e/harness"
 	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/structs"
 )
 
 // fleet is two machines of 8 GPUs, each under a switch of its own.
@@ -50,10 +51,10 @@ func waits(f *harness.Fleet, w harness.Work, code string, says ...string) nomadl
 		if err != nil {
 			return false, err.Error()
 		}
-		named := code == "PREEMPTION_PENDING" || why.Reason == code
+		named := code == string(structs.ReasonPreemptionPending) || string(why.Reason) == code
 		for _, g := range why.Groups {
 			for _, r := range g.Refusals {
-				named = named || g.Reason == code && r.Reason == code
+				named = named || string(g.Reason) == code && string(r.Code) == code
 			}
 		}
 		if !named {

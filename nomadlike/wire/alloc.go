@@ -285,15 +285,34 @@ type AllocationMetric struct {
 	Refusals []Refusal `json:",omitempty"` // Muster's own: by how much, and what would cure it
 }
 
-// Refusal counts the nodes that one reason refused.
+// Refusal is a structs.Refusal: the value, for programs, and its sentence.
 type Refusal struct {
-	Code      string
-	Dimension string
-	Nodes     int64
-	Short     int64
-	Unit      string
-	Largest   int64 `json:",omitempty"` // free on one GPU
-	CuredBy   string
+	Code       structs.ReasonCode
+	Text       string             // what stands in the way, in words
+	Dimension  structs.Dimension  // by name: "gpu-memory"
+	HolderKind structs.HolderKind `json:",omitempty"`
+	Holder     string             `json:",omitempty"`
+	Subject    string             `json:",omitempty"`
+	Detail     string             `json:",omitempty"`
+	Count      int64              `json:",omitempty"`
+	Of         int64              `json:",omitempty"`
+	Nodes      int64
+	Short      int64
+	Unit       structs.Unit
+	Largest    int64 `json:",omitempty"` // free on one GPU
+	CuredBy    structs.EventKind
+}
+
+// RefusalFromStructs converts a refusal.
+func RefusalFromStructs(r structs.Refusal) Refusal {
+	return Refusal{Code: r.Code, Text: r.Text(), Dimension: r.Dimension, HolderKind: r.Holder.Kind, Holder: r.Holder.Name, Subject: r.Subject, Detail: r.Detail,
+		Count: r.Count, Of: r.Of, Nodes: r.Nodes, Short: r.Short, Unit: r.Unit, Largest: r.Largest, CuredBy: r.CuredBy}
+}
+
+// ToStructs is the value that RefusalFromStructs was given.
+func (r *Refusal) ToStructs() structs.Refusal {
+	return structs.Refusal{Code: r.Code, Nodes: r.Nodes, Short: r.Short, Unit: r.Unit, Largest: r.Largest, CuredBy: r.CuredBy, Obstacle: structs.Obstacle{
+		Dimension: r.Dimension, Holder: structs.Holder{Kind: r.HolderKind, Name: r.Holder}, Subject: r.Subject, Detail: r.Detail, Count: r.Count, Of: r.Of}}
 }
 
 // NodeScoreMeta is how one node scored.
@@ -315,16 +334,16 @@ func MetricFromStructs(r *structs.GroupReport, pool string) *AllocationMetric {
 		Reason: string(r.Code),
 	}
 	for _, f := range r.Refusals {
-		m.Refusals = append(m.Refusals, Refusal{string(f.Code), f.Dimension, f.Nodes, f.Short, f.Unit, f.Largest, string(f.CuredBy)})
+		m.Refusals = append(m.Refusals, RefusalFromStructs(f))
 		switch f.Code {
 		case structs.ReasonQuota:
-			m.QuotaExhausted = append(m.QuotaExhausted, f.Dimension)
+			m.QuotaExhausted = append(m.QuotaExhausted, f.Text())
 		case structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonRateLimit, structs.ReasonPreemptionPending:
 			// No node has to do with it: Nomad has no field for these, ours are Reason and Refusals.
 		case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonNodeIneligible:
-			add(&m.ConstraintFiltered, f.Dimension, int(f.Nodes))
+			add(&m.ConstraintFiltered, f.Text(), int(f.Nodes))
 		default:
-			add(&m.DimensionExhausted, f.Dimension, int(f.Nodes))
+			add(&m.DimensionExhausted, f.Text(), int(f.Nodes))
 		}
 	}
 	for _, s := range r.Scores {

@@ -409,7 +409,7 @@ func TestAllocationFromStructs(t *testing.T) {
 		Ports:  []structs.PortGrant{{Label: "http", Value: 80, HostIP: "10.0.0.1"}, {Label: "db", Value: 21000, HostIP: "10.0.0.1"}},
 	}
 	report := &structs.GroupReport{Code: structs.ReasonResources, Considered: 5, Exhausted: 2, Refusals: []structs.Refusal{
-		{Code: structs.ReasonResources, Dimension: "memory", Nodes: 2, Short: 100, Unit: "MiB"}, {Code: structs.ReasonConstraint, Dimension: "${attr.x} = 1", Nodes: 1},
+		{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionMemory}, Nodes: 2, Short: 100, Unit: structs.UnitMiB}, {Code: structs.ReasonConstraint, Obstacle: structs.Obstacle{Dimension: structs.DimensionConstraint, Subject: "${attr.x} = 1"}, Nodes: 1},
 	}, Scores: []structs.NodeScore{{Terms: []structs.ScoreTerm{{Name: "binpack", Micro: 500_000}}, Micro: 250_000}}}
 	w := AllocFromStructs(a, report)
 	if w.Name != "j.g[3]" || len(w.AllocatedResources.Tasks["t"].Devices) != 1 || len(w.AllocatedResources.Tasks["t"].Devices[0].DeviceIDs) != 2 {
@@ -434,12 +434,12 @@ func TestPortRanges(t *testing.T) {
 // TestMetricOfGates wants what no node has to do with to be in none of Nomad's counts of nodes.
 func TestMetricOfGates(t *testing.T) {
 	for _, code := range []structs.ReasonCode{structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonRateLimit, structs.ReasonPreemptionPending} {
-		m := MetricFromStructs(&structs.GroupReport{Group: "g", Code: code, Wanted: 1, Refusals: []structs.Refusal{{Code: code, Dimension: "x"}}}, "default")
+		m := MetricFromStructs(&structs.GroupReport{Group: "g", Code: code, Wanted: 1, Refusals: []structs.Refusal{{Code: code, Obstacle: structs.Obstacle{Dimension: structs.DimensionConstraint, Subject: "x"}}}}, "default")
 		if m.Reason != string(code) || len(m.Refusals) != 1 || len(m.ConstraintFiltered)+len(m.DimensionExhausted)+len(m.QuotaExhausted) != 0 {
 			t.Errorf("%s: %+v", code, m)
 		}
 	}
-	m := MetricFromStructs(&structs.GroupReport{Code: structs.ReasonQuota, Refusals: []structs.Refusal{{Code: structs.ReasonQuota, Dimension: "queue a: gpu"}}}, "default")
+	m := MetricFromStructs(&structs.GroupReport{Code: structs.ReasonQuota, Refusals: []structs.Refusal{{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: structs.DimensionGPU, Holder: structs.Holder{Kind: structs.HolderQueue, Name: "a"}}}}}, "default")
 	if len(m.QuotaExhausted) != 1 || len(m.DimensionExhausted) != 0 {
 		t.Errorf("quota: %+v", m)
 	}

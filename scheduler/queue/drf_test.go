@@ -39,7 +39,7 @@ func divide(total structs.Amount, users []demand) []int64 {
 			return got
 		}
 		u := &users[best]
-		if over, _ := u.Task.Exceeds(free); over != "" || u.Task == (structs.Amount{}) || u.Most > 0 && got[best] == u.Most {
+		if _, over := u.Task.Exceeds(free); over != 0 || u.Task == (structs.Amount{}) || u.Most > 0 && got[best] == u.Most {
 			done[best] = true
 			continue
 		}
@@ -97,7 +97,7 @@ func TestPropertiesOfDivide(t *testing.T) {
 		}
 		// Pareto efficiency: nobody can have one more task without taking from others.
 		for i := range users {
-			if over, _ := used.Add(users[i].Task).Exceeds(total); over == "" {
+			if _, over := used.Add(users[i].Task).Exceeds(total); over == 0 {
 				t.Fatalf("seed %d: user %d could have one more: %v of %+v", seed, i, got, users)
 			}
 			checks++
@@ -170,7 +170,7 @@ func TestDivideAgainstSearch(t *testing.T) {
 			}
 			for n := int64(0); ; n++ {
 				use := users[i].Task.Times(n)
-				if over, _ := use.Exceeds(free); over != "" {
+				if _, over := use.Exceeds(free); over != 0 {
 					return
 				}
 				got[i] = n
@@ -236,7 +236,7 @@ func TestJain(t *testing.T) {
 			l := NewLine(&scheduler.QueueTable{Queues: qs, Usage: usage, Total: total}, structs.SchedulerConfig{Order: order}, ws, now, 1)
 			for i := l.Next(); i >= 0; i = l.Next() {
 				q := int(ws[i].Job.Queue[0] - 'a')
-				if over, _ := held.Add(tasks[q]).Exceeds(total); over != "" {
+				if _, over := held.Add(tasks[q]).Exceeds(total); over != 0 {
 					break // head of line: the next one waits, so that small tasks do not take what large ones wait for
 				}
 				held = held.Add(tasks[q])

@@ -272,12 +272,12 @@ func (l *Line) class(n *node, head int) int {
 				*c = structs.AmountNoLimit
 			}
 		}
-		if over, _ := after.Exceeds(bound); over == "" && *g != (structs.Amount{}) {
+		if _, over := after.Exceeds(bound); over == 0 && *g != (structs.Amount{}) {
 			return withinGuarantee
 		}
 	}
 	if s := n.queue.SoftLimit; s != nil {
-		if over, _ := after.Exceeds(*s); over != "" {
+		if _, over := after.Exceeds(*s); over > 0 {
 			return beyondSoft
 		}
 	}

@@ -29,7 +29,7 @@ func load(id, queue, user string, submit, priority int, gpus int64) scheduler.Wo
 func drain(l *Line, ws []scheduler.Workload, free structs.Amount) (order, placed []string) {
 	for i := l.Next(); i >= 0; i = l.Next() {
 		order = append(order, ws[i].Key.ID)
-		if over, _ := ws[i].Asks().Exceeds(free); over == "" {
+		if _, over := ws[i].Asks().Exceeds(free); over == 0 {
 			free = free.Sub(ws[i].Asks())
 			placed = append(placed, ws[i].Key.ID)
 			l.Taken(i)

@@ -7,9 +7,9 @@ import (
 )
 
 func TestSkip(t *testing.T) {
-	short := []*structs.GroupReport{{Wanted: 2, Placed: 1, Refusals: []structs.Refusal{{Code: structs.ReasonResources, Dimension: "cpu", CuredBy: structs.EventAllocStopped}}}}
+	short := []*structs.GroupReport{{Wanted: 2, Placed: 1, Refusals: []structs.Refusal{{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionCPU}, CuredBy: structs.EventAllocStopped}}}}
 	driver := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonDriver, CuredBy: structs.EventDriverHealthy}}}}
-	device := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonDeviceUnhealthy, Unit: "devices", CuredBy: structs.EventDeviceHealthy}}}}
+	device := []*structs.GroupReport{{Wanted: 1, Refusals: []structs.Refusal{{Code: structs.ReasonDeviceUnhealthy, Unit: structs.UnitDevices, CuredBy: structs.EventDeviceHealthy}}}}
 	for _, c := range []struct {
 		name     string
 		groups   []*structs.GroupReport

@@ -22,7 +22,7 @@ func Cures(groups []*structs.GroupReport) []structs.EventKind {
 				return nil
 			}
 			kinds = append(kinds, r.CuredBy)
-			if r.Unit == "devices" || r.CuredBy == structs.EventDeviceHealthy { // one that is given back or one that gets well: either may do
+			if r.Unit == structs.UnitDevices || r.CuredBy == structs.EventDeviceHealthy { // one that is given back or one that gets well: either may do
 				kinds = append(kinds, structs.EventAllocStopped, structs.EventDeviceHealthy)
 			}
 			if r.CuredBy == structs.EventAllocPlaced { // those in question may end as well as get on

@@ -73,7 +73,7 @@ func reportSize(g *structs.GroupReport) int {
 	}
 	for i := range g.Refusals {
 		r := &g.Refusals[i]
-		n += 112 + len(r.Code) + len(r.Dimension) + len(r.Unit) + len(r.CuredBy)
+		n += 152 + len(r.Code) + len(r.Subject) + len(r.Detail) + len(r.Holder.Name) + len(r.Unit) + len(r.CuredBy)
 	}
 	for i := range g.Scores {
 		n += 64

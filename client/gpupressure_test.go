@@ -1,4 +1,4 @@
-package gpuwatch
+package client
 
 import "testing"
 

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/nomadlike"
+	"github.com/muster-sched/muster/structs"
+)
+
+// refusalLine says why nodes were refused, how many, and by how much the nearest falls short.
+func refusalLine(r structs.Refusal) string {
+	if r.Nodes == 0 {
+		return gateText(r)
+	}
+	s := plural(r.Nodes, "node") + ": " + refusedFor(r)
+	if r.Short > 0 && r.Holder.Kind != structs.HolderReservation {
+		s += ", short by " + lackText(r)
+		if r.Nodes > 1 {
+			s += " on the nearest"
+		}
+	}
+	return s
+}
+
+// refusedFor says what keeps nodes from being used.
+func refusedFor(r structs.Refusal) string {
+	text := r.Text()
+	if what, missing := r.Missing(); missing {
+		return "without " + what + r.Hint()
+	}
+	switch {
+	case r.Holder.Kind == structs.HolderReservation:
+		return "kept by " + text
+	case r.Dimension == structs.DimensionPort:
+		return text + " is taken"
+	case r.Dimension == structs.DimensionUnhealthyDriver:
+		return "with " + text
+	}
+	switch r.Code {
+	case structs.ReasonResources, structs.ReasonPower:
+		return "too little " + text
+	case structs.ReasonConstraint:
+		return "excluded by constraint " + text
+	case structs.ReasonNodeIneligible:
+		return "not eligible (" + text + ")"
+	case structs.ReasonDeviceUnhealthy:
+		return "with unhealthy " + text
+	case structs.ReasonFragmentation:
+		return text + " left only in pieces"
+	case structs.ReasonTopology:
+		return "not enough " + text
+	case structs.ReasonPriority:
+		return "held by work of higher priority"
+	}
+	return text
+}
+
+// gated reports whether a group waits for something that no node has to do with.
+func gated(g *nomadlike.WhyGroup) bool {
+	return len(g.Refusals) > 0 && g.Considered == 0 && !slices.ContainsFunc(g.Refusals, func(r nomadlike.Refusal) bool { return r.Nodes > 0 || r.CuredBy == structs.EventNodeJoined })
+}
+
+// gateText says what stands in the way whatever single nodes offer.
+func gateText(r structs.Refusal) string {
+	switch r.Dimension {
+	case structs.DimensionSpares:
+		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", lackText(r))
+	case structs.DimensionGrowth:
+		text := fmt.Sprintf("it has its minimum and may grow by %s, ", lackText(r))
+		if r.Code == structs.ReasonPriority {
+			return text + "but others come first"
+		}
+		return text + "for which nothing is free"
+	case structs.DimensionOwnReservation:
+		return r.Text() + " is promised to it"
+	case structs.DimensionPreemptCost:
+		return fmt.Sprintf("%s, by %s", r.Text(), lackText(r))
+	case structs.DimensionPreemptRate:
+		return fmt.Sprintf("others would make room, but %s are limited to so many an hour", r.Text())
+	case structs.DimensionRunningJobs, structs.DimensionGPUMinutes:
+		return fmt.Sprintf("%s: the cap on %s would be passed by %d", r.Limit(), r.What(), r.Short)
+	}
+	switch r.Code {
+	case structs.ReasonQuota:
+		return fmt.Sprintf("%s: the limit of %s would be passed by %s", r.Limit(), r.What(), lackText(r))
+	case structs.ReasonBeginTime:
+		return "it " + r.Text()
+	case structs.ReasonHeld:
+		return "it is " + r.Text()
+	case structs.ReasonPreemptionPending:
+		return fmt.Sprintf("%s (%s)", r.Text(), lackText(r))
+	case structs.ReasonGang, structs.ReasonTopology, structs.ReasonPriority, structs.ReasonDependency, structs.ReasonConstraint:
+		return r.Text()
+	}
+	if r.Short > 0 {
+		return fmt.Sprintf("%s, short by %s", r.Text(), lackText(r))
+	}
+	return r.Text()
+}
+
+// lackText is what is missing, with its unit.
+func lackText(r structs.Refusal) string {
+	switch r.Unit {
+	case structs.UnitMiB:
+		return mib(r.Short)
+	case structs.UnitPercent:
+		return fmt.Sprintf("%d%%", r.Short)
+	case structs.UnitDevices:
+		if r.Dimension == structs.DimensionGPU {
+			return plural(r.Short, "GPU")
+		}
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %s", r.Short, r.Unit.Of(r.Short)))
+}
+
+// slotText tells the largest amount that is free on one GPU; "" for nothing.
+func slotText(r structs.Refusal) string {
+	switch {
+	case r.Largest <= 0:
+		return ""
+	case r.Unit == structs.UnitMiB:
+		return "; the largest free slot is " + mib(r.Largest)
+	}
+	return fmt.Sprintf("; the most that is free on one GPU is %d%s", r.Largest, r.Unit)
+}
+
+// cure says what would have to happen for a refusal to end; "" where nobody can do anything about it.
+func cure(r structs.Refusal) string {
+	switch r.Dimension {
+	case structs.DimensionSuspended:
+		return "somebody resumes it (muster job resume)"
+	case structs.DimensionPower:
+		return "work on GPUs of the pool ends, or its budget is raised (muster node pool apply -power-budget-w)"
+	case structs.DimensionPowerUnknown:
+		return "the pool has no budget, or their driver tells a limit"
+	case structs.DimensionOwnReservation, structs.DimensionPreemptCost:
+		return ""
+	case structs.DimensionQueueOrder:
+		return "that job starts or is gone, or the queue's backfill lets others pass (muster queue apply)"
+	}
+	switch r.Code {
+	case structs.ReasonHeld:
+		return "somebody releases it (muster job release)"
+	case structs.ReasonQuota:
+		if r.Holder.Kind == structs.HolderQuota {
+			return "others of its namespaces end, or the quota is raised (muster quota apply)"
+		}
+		return "others of the queue end, or its limit is raised (muster queue apply)"
+	case structs.ReasonBeginTime:
+		return "the time comes"
+	case structs.ReasonDependency:
+		return "that job gets there"
+	case structs.ReasonRateLimit:
+		return "an hour has passed since others made room, or preempt_rate is raised (muster queue apply)"
+	case structs.ReasonGang, structs.ReasonTopology:
+		if r.Unit == structs.UnitMembers {
+			return plural(r.Short, "more member") + " would find a place at the same time"
+		}
+	case structs.ReasonPreemptionPending:
+		return "they have ended"
+	case structs.ReasonReservation:
+		if r.Holder.Kind == structs.HolderReservation {
+			return r.Text() + " is over, or deleted (muster reservation list)"
+		}
+		return "it promises to end before that (runtime.limit), or the other job has run or is gone"
+	}
+	return cureByEvent(r)
+}
+
+// cureByEvent says which event would help with what nodes lack.
+func cureByEvent(r structs.Refusal) string {
+	text := r.Text()
+	switch r.Dimension {
+	case structs.DimensionNear:
+		return "some of them run there: " + text
+	case structs.DimensionAway, structs.DimensionKeptAway:
+		return "those end, or the job may lie beside them: " + text
+	}
+	switch r.CuredBy {
+	case structs.EventAllocStopped:
+		return cureByEnd(r)
+	case structs.EventNodeJoined:
+		return cureByNode(r)
+	case structs.EventJobChanged:
+		return "the job asks for less or other " + text
+	}
+	if c := strings.TrimSuffix(strings.TrimSuffix(cureText(r.CuredBy), " would cure it"), " will cure it"); c != "" {
+		return c + ": " + text
+	}
+	return ""
+}
+
+// cureByEnd says how much other work would have to give back.
+func cureByEnd(r structs.Refusal) string {
+	where := "that node"
+	if r.Nodes > 1 {
+		where = fmt.Sprintf("one of those %d nodes", r.Nodes)
+	}
+	amount, come := fmt.Sprintf("%d %s of %s", r.Short, r.Unit, r.Text()), "comes"
+	switch r.Unit {
+	case structs.UnitMiB:
+		amount = mib(r.Short) + " of " + r.Text()
+		if r.Largest > 0 {
+			return fmt.Sprintf("another %s comes free on one GPU that has %s free now, or the job asks for %s less", amount, mib(r.Largest), mib(r.Short))
+		}
+	case structs.UnitDevices, structs.UnitNone:
+		amount = fmt.Sprintf("%d %s", r.Short, r.Text())
+		if r.Short > 1 {
+			come = "come"
+		}
+	}
+	if r.Short > 0 {
+		return fmt.Sprintf("another %s %s free on %s", amount, come, where)
+	}
+	return fmt.Sprintf("%s comes free on %s", r.Text(), where)
+}
+
+// cureByNode says what a node has to be like that would help.
+func cureByNode(r structs.Refusal) string {
+	if what, missing := r.Missing(); missing {
+		text := "a node with " + what + " becomes ready"
+		if r.Dimension == structs.DimensionMissingMIG && r.Count > 0 {
+			text = "an operator makes such an instance, or " + text
+		}
+		return text
+	}
+	switch {
+	case r.Unit == structs.UnitMiB && r.Largest > 0:
+		return fmt.Sprintf("a node with GPUs of at least %s joins, or the job asks for %s less", mib(r.Largest+r.Short), mib(r.Short))
+	case r.Code == structs.ReasonNodeIneligible:
+		return "a node becomes ready"
+	case r.Dimension == structs.DimensionTaint:
+		return fmt.Sprintf("a node without %s becomes ready, or the job has a toleration { key = %q }", r.Text(), r.Subject)
+	}
+	return "a node with " + r.Text() + " becomes ready"
+}
+
+// cureText says what event would help.
+func cureText(kind structs.EventKind) string {
+	switch kind {
+	case structs.EventNone:
+		return ""
+	case structs.EventAllocStopped:
+		return "an allocation that stops there would cure it"
+	case structs.EventNodeJoined:
+		return "a node that becomes ready would cure it"
+	case structs.EventNodeEligible:
+		return "making the node eligible would cure it (muster node eligibility -enable)"
+	case structs.EventDeviceHealthy:
+		return "a device that becomes healthy would cure it"
+	case structs.EventDriverHealthy:
+		return "a driver that becomes healthy would cure it"
+	case structs.EventJobChanged:
+		return "only a change of the job would cure it"
+	case structs.EventConfigChanged:
+		return "a change of queue, pool or scheduler configuration would cure it"
+	case structs.EventTime:
+		return "time will cure it"
+	case structs.EventQueueUsage:
+		return "it is cured when others of the queue end, or its limit is raised"
+	case structs.EventJobEnded:
+		return "it is cured when that job gets there"
+	}
+	return "cured by " + strings.ReplaceAll(string(kind), "-", " ")
+}

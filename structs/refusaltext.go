@@ -1,0 +1,116 @@
+package structs
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Text is what stands in the way, in a few words: "GPU memory", "queue a: running jobs", "nvidia/gpu promised to train".
+func (o Obstacle) Text() string {
+	text := o.What()
+	switch o.Holder.Kind {
+	case HolderNone:
+	case HolderJob:
+		text += " promised to " + o.Holder.Name
+	default:
+		if o.Dimension < dimensionCount && strings.Contains(dimensions[o.Dimension].text, "{holder}") {
+			break
+		}
+		if text != "" {
+			text = ": " + text
+		}
+		text = o.Limit() + text
+	}
+	return text
+}
+
+// Limit names whose limit binds: "queue a, user eve".
+func (o Obstacle) Limit() string {
+	if (o.Dimension == DimensionRunningJobs || o.Dimension == DimensionGPUMinutes) && o.Subject != "" {
+		return o.Holder.String() + ", user " + o.Subject
+	}
+	return o.Holder.String()
+}
+
+// What is Text without a limit or reservation that it belongs to: "running jobs".
+func (o Obstacle) What() string {
+	if o.Dimension >= dimensionCount {
+		return ""
+	}
+	text := o.expand(dimensions[o.Dimension].text)
+	switch o.Dimension {
+	case DimensionDevices, DimensionGPU, DimensionCores:
+		if o.Subject != "" {
+			text = o.Subject
+		}
+		if o.Count > 0 {
+			text += fmt.Sprintf(" and %d cores", o.Count)
+		}
+		if o.Detail != "" {
+			text += " in one " + o.Detail
+		}
+	case DimensionMembers, DimensionMembersSpares:
+		if o.Detail != "" {
+			text += " in one " + o.Detail
+		}
+		if o.Subject != "" {
+			text += " (" + o.Subject + ")"
+		}
+	case DimensionPowerLimit:
+		if o.Detail == "" {
+			return text + "the driver of " + o.Subject + " tells no range of power limits"
+		}
+		return text + o.Subject + " can be set to " + o.Detail + " W"
+	case DimensionMissingMIG, DimensionMissingNetwork:
+		text += o.Hint()
+	}
+	return text
+}
+
+// Hint says what there is instead of what is missing.
+func (o Obstacle) Hint() string {
+	switch {
+	case o.Dimension == DimensionMissingNetwork && o.Detail != "":
+		return "; " + o.Detail
+	case o.Dimension != DimensionMissingMIG:
+		return ""
+	}
+	out := "; no node has MIG instances"
+	if o.Detail != "" {
+		out = "; nodes have instances of " + o.Detail
+	}
+	if o.Count > 0 {
+		out += fmt.Sprintf("; GPUs in MIG mode can be divided so (%d)", o.Count)
+	}
+	return out
+}
+
+// expand puts the fields of an obstacle into a sentence.
+func (o Obstacle) expand(text string) string {
+	before, rest, found := strings.Cut(text, "{")
+	if !found {
+		return text
+	}
+	var b strings.Builder
+	for found {
+		b.WriteString(before)
+		var field string
+		field, rest, _ = strings.Cut(rest, "}")
+		switch field {
+		case "subject":
+			b.WriteString(o.Subject)
+		case "detail":
+			b.WriteString(o.Detail)
+		case "holder":
+			b.WriteString(o.Holder.String())
+		case "count":
+			b.WriteString(strconv.FormatInt(o.Count, 10))
+		case "of":
+			b.WriteString(strconv.FormatInt(o.Of, 10))
+		}
+		before, rest, found = strings.Cut(rest, "{")
+	}
+	b.WriteString(before)
+	return b.String()
+}
