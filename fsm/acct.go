@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -61,8 +62,8 @@ func earliest(a, b structs.LogTime) structs.LogTime {
 func (x *tx) acctCollected(a *structs.Allocation) {
 	k := a.JobKey()
 	rec := structs.AcctRecord{Namespace: k.Namespace, JobID: k.ID}
-	open := x.AcctOpen.Get(k)
-	switch w := x.Workloads.Get(k); {
+	open := state.AcctOpen.Get(x, k)
+	switch w := state.Workloads.Get(x, k); {
 	case open != nil && a.CreateIndex >= open.CreateIndex:
 		rec = *open
 	case open == nil && w != nil && a.CreateIndex >= w.CreateIndex:
@@ -73,22 +74,22 @@ func (x *tx) acctCollected(a *structs.Allocation) {
 	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions}
 	t.used(a, x.time)
 	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu, t.cpu, t.preempt // in an open record still the tally's units
-	x.AcctOpen.Put(&rec)
+	state.AcctOpen.Put(x, &rec)
 }
 
 // acctPurged opens the record of a job that is purged, with what the job said; it is closed when nothing of it holds.
 func (x *tx) acctPurged(j *structs.Job) {
-	w := x.Workloads.Get(j.Key())
+	w := state.Workloads.Get(x, j.Key())
 	if w == nil {
 		return // dead before, or a template
 	}
 	rec := structs.AcctRecord{Namespace: j.Namespace, JobID: j.ID, CreateIndex: w.CreateIndex}
-	if open := x.AcctOpen.Get(j.Key()); open != nil {
+	if open := state.AcctOpen.Get(x, j.Key()); open != nil {
 		rec = *open
 	}
 	describe(&rec, j, w, x.time)
 	rec.Preemptions = max(rec.Preemptions, w.Preempted)
-	x.AcctOpen.Put(&rec)
+	state.AcctOpen.Put(x, &rec)
 }
 
 // describe fills in what job and queue entry say.
@@ -111,11 +112,11 @@ func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now 
 
 // acctEnded writes the record of a run that has ended: of a job that became dead, with its queue entry, or of a purged one.
 func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
-	open := x.AcctOpen.Get(k)
+	open := state.AcctOpen.Get(x, k)
 	rec := structs.AcctRecord{}
 	if open != nil {
 		rec = *open
-		x.AcctOpen.Delete(k)
+		state.AcctOpen.Delete(x, k)
 	} else if w != nil {
 		rec.CreateIndex = w.CreateIndex
 	}
@@ -150,8 +151,8 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 		rec.Preemptions = w.Preempted // a gang that gives way as one
 	}
 	rec.Exit, rec.ExitCode = t.exit(j)
-	x.Acct.Put(&rec)
-	if x.Acct.Len() > structs.AcctKept {
+	state.Acct.Put(x, &rec)
+	if state.Acct.Len(x) > structs.AcctKept {
 		x.DropAcct()
 	}
 }
@@ -228,8 +229,8 @@ const acctCollectMax = 10_000
 
 func applyAcctCollect(x *tx, c *structs.AcctCollectCommand) *structs.Error {
 	for range acctCollectMax {
-		r := x.Acct.First()
-		if r == nil || r.End >= c.Before && (c.Keep <= 0 || int64(x.Acct.Len()) <= c.Keep) {
+		r := state.Acct.First(x)
+		if r == nil || r.End >= c.Before && (c.Keep <= 0 || int64(state.Acct.Len(x)) <= c.Keep) {
 			break
 		}
 		x.DropAcct()

@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 func applyPolicyUpsert(x *tx, c *structs.PolicyUpsertCommand) *structs.Error {
 	for _, p := range c.Policies {
@@ -9,20 +12,20 @@ func applyPolicyUpsert(x *tx, c *structs.PolicyUpsertCommand) *structs.Error {
 		}
 		n := *p
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
-		if old := x.Policies.Get(p.Name); old != nil {
+		if old := state.Policies.Get(x, p.Name); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
-		x.Policies.Put(&n)
+		state.Policies.Put(x, &n)
 	}
 	return nil
 }
 
 func applyPolicyDelete(x *tx, c *structs.PolicyDeleteCommand) *structs.Error {
 	for _, name := range c.Names {
-		if x.Policies.Get(name) == nil {
+		if state.Policies.Get(x, name) == nil {
 			return structs.Errorf(structs.CodeNotFound, "ACL policy %q not found", name)
 		}
-		x.Policies.Delete(name)
+		state.Policies.Delete(x, name)
 	}
 	return nil
 }
@@ -53,7 +56,7 @@ func applyTokenUpsert(x *tx, c *structs.TokenUpsertCommand) *structs.Error {
 		}
 		n := *in
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
-		if old := x.Tokens.Get(in.Accessor); old != nil {
+		if old := state.Tokens.Get(x, in.Accessor); old != nil {
 			if in.Secret != old.Secret || in.Type != old.Type || in.Global != old.Global {
 				return structs.Errorf(structs.CodeInvalid, "secret, type and global flag of token %s cannot change", in.Accessor)
 			}
@@ -74,7 +77,7 @@ func applyTokenUpsert(x *tx, c *structs.TokenUpsertCommand) *structs.Error {
 		if n.Roles, err = x.resolveRoles(n.Roles); err != nil {
 			return err
 		}
-		x.Tokens.Put(&n)
+		state.Tokens.Put(x, &n)
 	}
 	return nil
 }
@@ -89,13 +92,13 @@ func (x *tx) resolveRoles(in []structs.ACLTokenRole) ([]structs.ACLTokenRole, *s
 	for _, l := range in {
 		var r *structs.ACLRole
 		if l.ID.IsZero() {
-			for c := range x.Roles.All() {
+			for c := range state.Roles.All(x) {
 				if c.Name == l.Name {
 					r = c
 				}
 			}
 		} else {
-			r = x.Roles.Get(l.ID)
+			r = state.Roles.Get(x, l.ID)
 		}
 		if r == nil {
 			return nil, structs.Errorf(structs.CodeInvalid, "cannot find role %s%s", l.Name, l.ID)
@@ -110,10 +113,10 @@ func (x *tx) resolveRoles(in []structs.ACLTokenRole) ([]structs.ACLTokenRole, *s
 
 func applyTokenDelete(x *tx, c *structs.TokenDeleteCommand) *structs.Error {
 	for _, id := range c.Accessors {
-		if x.Tokens.Get(id) == nil {
+		if state.Tokens.Get(x, id) == nil {
 			return structs.Errorf(structs.CodeNotFound, "token %s not found", id)
 		}
-		x.Tokens.Delete(id)
+		state.Tokens.Delete(x, id)
 	}
 	return nil
 }
@@ -136,10 +139,10 @@ func applyACLBootstrap(x *tx, c *structs.ACLBootstrapCommand) *structs.Error {
 	if err := x.checkToken(&n); err != nil {
 		return err
 	}
-	if x.Tokens.Get(n.Accessor) != nil {
+	if state.Tokens.Get(x, n.Accessor) != nil {
 		return structs.Errorf(structs.CodeConflict, "token %s exists", n.Accessor)
 	}
-	x.Tokens.Put(&n)
+	state.Tokens.Put(x, &n)
 	x.SetBootstrapIndex(x.index)
 	return nil
 }
@@ -153,7 +156,7 @@ func applyRoleUpsert(x *tx, c *structs.RoleUpsertCommand) *structs.Error {
 		if n.ID.IsZero() {
 			n.ID = structs.DeriveID[structs.RoleID](x.cmd.Seed, "role", n.Name, uint64(i))
 		}
-		for r := range x.Roles.All() {
+		for r := range state.Roles.All(x) {
 			if r.Name == n.Name && r.ID != n.ID {
 				return structs.Errorf(structs.CodeConflict, "a role named %q exists", n.Name)
 			}
@@ -162,25 +165,25 @@ func applyRoleUpsert(x *tx, c *structs.RoleUpsertCommand) *structs.Error {
 			return structs.Errorf(structs.CodeInvalid, "role %q needs at least one policy", n.Name)
 		}
 		for _, p := range n.Policies {
-			if x.Policies.Get(p) == nil {
+			if state.Policies.Get(x, p) == nil {
 				return structs.Errorf(structs.CodeInvalid, "cannot find policy %s", p)
 			}
 		}
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
-		if old := x.Roles.Get(n.ID); old != nil {
+		if old := state.Roles.Get(x, n.ID); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
-		x.Roles.Put(&n)
+		state.Roles.Put(x, &n)
 	}
 	return nil
 }
 
 func applyRoleDelete(x *tx, c *structs.RoleDeleteCommand) *structs.Error {
 	for _, id := range c.IDs {
-		if x.Roles.Get(id) == nil {
+		if state.Roles.Get(x, id) == nil {
 			return structs.Errorf(structs.CodeNotFound, "role %s not found", id)
 		}
-		x.Roles.Delete(id)
+		state.Roles.Delete(x, id)
 	}
 	return nil
 }
@@ -189,23 +192,23 @@ func applyOneTimeUpsert(x *tx, c *structs.OneTimeUpsertCommand) *structs.Error {
 	switch {
 	case c.Token == nil || c.Token.Secret.IsZero() || c.Token.ExpiresAt == 0:
 		return structs.Errorf(structs.CodeInvalid, "a one-time token has a secret and an expiry")
-	case x.Tokens.Get(c.Token.Accessor) == nil:
+	case state.Tokens.Get(x, c.Token.Accessor) == nil:
 		return structs.Errorf(structs.CodeNotFound, "token %s not found", c.Token.Accessor)
-	case x.OneTime.Get(c.Token.Secret) != nil:
+	case state.OneTime.Get(x, c.Token.Secret) != nil:
 		return structs.Errorf(structs.CodeConflict, "the one-time token exists")
 	}
 	n := *c.Token
 	n.CreateIndex, n.ModifyIndex = x.index, x.index
-	x.OneTime.Put(&n)
+	state.OneTime.Put(x, &n)
 	return nil
 }
 
 func applyOneTimeDelete(x *tx, c *structs.OneTimeDeleteCommand) *structs.Error {
 	for _, s := range c.Secrets {
-		if x.OneTime.Get(s) == nil {
+		if state.OneTime.Get(x, s) == nil {
 			return structs.Errorf(structs.CodeNotFound, "the one-time token does not exist or was used") // exchanged at most once
 		}
-		x.OneTime.Delete(s)
+		state.OneTime.Delete(x, s)
 	}
 	return nil
 }

@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 // serverWrote stores an allocation whose server-owned fields changed: agents that wait for it wake up.
 func (x *tx) serverWrote(a *structs.Allocation) {
@@ -14,7 +17,7 @@ func (x *tx) serverWrote(a *structs.Allocation) {
 func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 	for i := range c.Updates {
 		u := &c.Updates[i]
-		old := x.Allocs.Get(u.ID)
+		old := state.Allocs.Get(x, u.ID)
 		if old == nil || old.ClientTerminal() {
 			continue
 		}
@@ -95,7 +98,7 @@ func applyAllocTransition(x *tx, c *structs.AllocTransitionCommand) *structs.Err
 	}
 	known := 0
 	for _, id := range c.IDs {
-		old := x.Allocs.Get(id)
+		old := state.Allocs.Get(x, id)
 		if old == nil {
 			continue
 		}

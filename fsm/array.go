@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -12,7 +13,7 @@ type arrayEnds map[structs.JobKey][]structs.ArrayEnd
 
 // note remembers the end of an allocation that is about to be collected, if it is the end of an index.
 func (e arrayEnds) note(x *tx, a *structs.Allocation) {
-	j := x.Jobs.Get(a.JobKey())
+	j := state.Jobs.Get(x, a.JobKey())
 	if j == nil || j.Array == nil || a.CreateIndex < j.CreateIndex || !a.Next.IsZero() || a.Transition.Requeue {
 		return
 	}
@@ -30,18 +31,18 @@ func (e arrayEnds) write(x *tx) {
 		}
 		return 1
 	}) {
-		x.Arrays.Put(&structs.ArrayState{Namespace: k.Namespace, JobID: k.ID, Ended: x.Arrays.Get(k).With(e[k]), ModifyIndex: x.index})
+		state.Arrays.Put(x, &structs.ArrayState{Namespace: k.Namespace, JobID: k.ID, Ended: state.Arrays.Get(x, k).With(e[k]), ModifyIndex: x.index})
 	}
 }
 
 // ofArray reports whether the allocation is of an array and nothing is going to happen to it any more, so that its end
 // can be kept as a run. That a failed one is not tried again was judged by the leader.
 func (x *tx) ofArray(a *structs.Allocation) bool {
-	j := x.Jobs.Get(a.JobKey())
+	j := state.Jobs.Get(x, a.JobKey())
 	if j == nil || j.Array == nil || a.Transition.ForceReschedule || a.Client == structs.ClientLost {
 		return false
 	}
-	f := x.Evals.Get(a.FollowupEval)
+	f := state.Evals.Get(x, a.FollowupEval)
 	return a.Client == structs.ClientComplete || f == nil || f.Terminal()
 }
 
@@ -49,7 +50,7 @@ func (x *tx) ofArray(a *structs.Allocation) bool {
 func (x *tx) retry(j *structs.Job) *structs.Error {
 	k := j.Key()
 	again := 0
-	if s := x.Arrays.Get(k); s != nil {
+	if s := state.Arrays.Get(x, k); s != nil {
 		n := *s
 		n.Ended = nil
 		for _, r := range s.Ended {
@@ -60,7 +61,7 @@ func (x *tx) retry(j *structs.Job) *structs.Error {
 			}
 		}
 		n.ModifyIndex = x.index
-		x.Arrays.Put(&n)
+		state.Arrays.Put(x, &n)
 	}
 	for _, a := range x.AllocsByJob(k) {
 		if a.Client != structs.ClientFailed || a.Desired != structs.DesiredRun || !a.Next.IsZero() || a.CreateIndex < j.CreateIndex {

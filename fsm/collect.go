@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 // applyCollect deletes what garbage collection chose from an older state. Each object is checked again, and one that
 // came to life meanwhile is passed over. Allocations go first, because evaluations, jobs and nodes wait for them.
@@ -8,20 +11,20 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 	x.keep = true
 	ended := arrayEnds{}
 	for _, id := range c.Allocs {
-		if a := x.Allocs.Get(id); a != nil && a.ClientTerminal() && (a.ServerTerminal() || x.over(a) || x.ofArray(a)) {
+		if a := state.Allocs.Get(x, id); a != nil && a.ClientTerminal() && (a.ServerTerminal() || x.over(a) || x.ofArray(a)) {
 			ended.note(x, a)
 			x.dropAlloc(a)
 		}
 	}
 	ended.write(x)
 	for _, id := range c.Evals {
-		if e := x.Evals.Get(id); e != nil && e.Terminal() {
-			x.Evals.Delete(id)
+		if e := state.Evals.Get(x, id); e != nil && e.Terminal() {
+			state.Evals.Delete(x, id)
 			x.touch(e.JobKey())
 		}
 	}
 	for _, k := range c.Jobs {
-		j := x.Jobs.Get(k)
+		j := state.Jobs.Get(x, k)
 		if j == nil || j.Status != structs.JobDead {
 			continue
 		}
@@ -34,7 +37,7 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 		x.forget(j)
 	}
 	for _, id := range c.Nodes {
-		n := x.Nodes.Get(id)
+		n := state.Nodes.Get(x, id)
 		if n == nil || n.Status != structs.NodeDown {
 			continue
 		}
@@ -43,12 +46,12 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 			busy = busy || structs.Holds(a)
 		}
 		if !busy {
-			x.Nodes.Delete(id)
+			state.Nodes.Delete(x, id)
 		}
 	}
 	for _, id := range c.Tokens {
-		if t := x.Tokens.Get(id); t != nil && t.Expired(x.time) {
-			x.Tokens.Delete(id)
+		if t := state.Tokens.Get(x, id); t != nil && t.Expired(x.time) {
+			state.Tokens.Delete(x, id)
 		}
 	}
 	return nil
@@ -57,7 +60,7 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 // over reports whether nobody will look at how an allocation ended: its job is gone or dead, it was replaced, or it
 // belongs to an older version. Otherwise the scheduler still counts it (a finished batch allocation is not run again).
 func (x *tx) over(a *structs.Allocation) bool {
-	j := x.Jobs.Get(a.JobKey())
+	j := state.Jobs.Get(x, a.JobKey())
 	return j == nil || j.Status == structs.JobDead || !a.Next.IsZero() || a.JobVersion != j.Version
 }
 
@@ -77,13 +80,13 @@ func (x *tx) forget(j *structs.Job) {
 		x.DeleteAlloc(a.ID)
 	}
 	for _, e := range x.EvalsByJob(k) {
-		x.Evals.Delete(e.ID)
+		state.Evals.Delete(x, e.ID)
 	}
-	x.Jobs.Delete(k)
-	x.Workloads.Delete(k)
-	x.Versions.Delete(k)
-	x.Launches.Delete(k)
-	x.Scaling.Delete(k)
-	x.Arrays.Delete(k)
+	state.Jobs.Delete(x, k)
+	state.Workloads.Delete(x, k)
+	state.Versions.Delete(x, k)
+	state.Launches.Delete(x, k)
+	state.Scaling.Delete(x, k)
+	state.Arrays.Delete(x, k)
 	x.touch(k)
 }

@@ -8,7 +8,7 @@ import (
 // newDecisions begins an entry of the decision log (D23) about one job.
 func (x *tx) newDecisions(k structs.JobKey, queue string, eval structs.EvalID) *state.Decisions {
 	d := &state.Decisions{Index: x.index, Time: x.time, Namespace: k.Namespace, JobID: k.ID, EvalID: eval, Queue: queue}
-	if w := x.Workloads.Get(k); w != nil && w.SubmitTime != 0 {
+	if w := state.Workloads.Get(x, k); w != nil && w.SubmitTime != 0 {
 		d.Wait = max(x.time.Sub(w.SubmitTime), 0)
 	}
 	return d
@@ -87,7 +87,7 @@ func (pl *planner) row(part *structs.PlanPart) structs.DecisionRow {
 func (pl *planner) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
 	var more map[structs.NodeID]bool
 	for i := range n {
-		a := pl.Allocs.Get(id(i))
+		a := state.Allocs.Get(pl, id(i))
 		switch {
 		case a == nil || a.NodeID == first:
 		case first.IsZero():

@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 // newEval makes the evaluation of a job that follows from the command, at most one per job and command: a second cause
 // within one command is answered by the same decision.
@@ -15,13 +18,13 @@ func (x *tx) newEval(j *structs.Job, trigger structs.Trigger, edit func(*structs
 		Type: j.Type, Priority: j.Priority, Trigger: trigger, JobSpecIndex: j.SpecIndex, Status: structs.EvalPending,
 		CreateIndex: x.index, ModifyIndex: x.index, CreateTime: x.time, ModifyTime: x.time,
 	}
-	for n := uint64(1); x.Evals.Get(e.ID) != nil; n++ { // a seed used twice: a replayed entry, or a test
+	for n := uint64(1); state.Evals.Get(x, e.ID) != nil; n++ { // a seed used twice: a replayed entry, or a test
 		e.ID = structs.DeriveID[structs.EvalID](x.cmd.Seed, "eval", k.String(), uint64(x.index)<<16+n)
 	}
 	if edit != nil {
 		edit(e)
 	}
-	x.Evals.Put(e)
+	state.Evals.Put(x, e)
 	x.evals[k] = e.ID
 	x.result.Evals = append(x.result.Evals, e.ID)
 	if x.result.EvalID.IsZero() {
@@ -32,7 +35,7 @@ func (x *tx) newEval(j *structs.Job, trigger structs.Trigger, edit func(*structs
 
 // evalOf is newEval for a job that may have been purged: its allocations still need a decision (to stop them).
 func (x *tx) evalOf(a *structs.Allocation, trigger structs.Trigger, edit func(*structs.Evaluation)) {
-	j := x.Jobs.Get(a.JobKey())
+	j := state.Jobs.Get(x, a.JobKey())
 	if j == nil {
 		j = a.Job
 	}
@@ -50,11 +53,11 @@ func (x *tx) putEval(in *structs.Evaluation, n int) structs.EvalID {
 	if e.ID.IsZero() {
 		e.ID = structs.DeriveID[structs.EvalID](x.cmd.Seed, "eval-upsert", k.String(), uint64(n))
 	}
-	old := x.Evals.Get(e.ID)
+	old := state.Evals.Get(x, e.ID)
 	switch {
 	case old != nil && old.Terminal():
 		return e.ID
-	case old == nil && !e.Terminal() && x.Jobs.Get(k) == nil && x.Counts(k).Allocs == 0:
+	case old == nil && !e.Terminal() && state.Jobs.Get(x, k) == nil && x.Counts(k).Allocs == 0:
 		return structs.EvalID{}
 	case old != nil:
 		e.CreateIndex, e.CreateTime = old.CreateIndex, old.CreateTime
@@ -71,7 +74,7 @@ func (x *tx) putEval(in *structs.Evaluation, n int) structs.EvalID {
 	}
 	e.ModifyIndex, e.ModifyTime = x.index, x.time
 	e.ClassEligible = nil
-	x.Evals.Put(&e)
+	state.Evals.Put(x, &e)
 	x.touch(e.JobKey())
 	return e.ID
 }
@@ -99,14 +102,14 @@ func applyEvalUpsert(x *tx, c *structs.EvalUpsertCommand) *structs.Error {
 func applyEvalDelete(x *tx, c *structs.EvalDeleteCommand) *structs.Error {
 	x.keep = true
 	for _, id := range c.IDs {
-		e := x.Evals.Get(id)
+		e := state.Evals.Get(x, id)
 		switch {
 		case e == nil:
 			return structs.Errorf(structs.CodeNotFound, "evaluation %s does not exist", id)
 		case !e.Terminal():
 			return structs.Errorf(structs.CodeConflict, "evaluation %s is %s; only those that are over can be deleted", id, e.Status)
 		}
-		x.Evals.Delete(id)
+		state.Evals.Delete(x, id)
 		x.touch(e.JobKey())
 	}
 	return nil

@@ -21,7 +21,7 @@ func (c *cluster) try(body structs.CommandBody) structs.Result {
 
 func (c *cluster) refused(body structs.CommandBody, words ...string) {
 	c.tb.Helper()
-	before := c.f.Snapshot().TableIndex("")
+	before := c.f.Snapshot().Index()
 	res := c.try(body)
 	if res.Err == nil {
 		c.tb.Errorf("command type %T was carried out; want a refusal with %q", body, words)
@@ -202,10 +202,10 @@ func TestOneWriterPerField(t *testing.T) {
 	if !got.Ready() || got.Epoch == epoch || got.Epoch == 99 || got.Meta["rack"] != "7" {
 		t.Errorf("after registering again: %+v", got)
 	}
-	before := c.f.Snapshot().TableIndex("nodes")
+	before := c.f.Snapshot().TableIndex(state.Nodes)
 	c.apply(&structs.NodeRegisterCommand{Node: &n})
 	c.apply(&structs.NodeEventCommand{IDs: []structs.NodeID{id}, Events: []structs.NodeEvent{{Message: "x"}}})
-	if after := c.f.Snapshot().NodeByID(id); after.Epoch != got.Epoch || c.f.Snapshot().TableIndex("nodes") == before {
+	if after := c.f.Snapshot().NodeByID(id); after.Epoch != got.Epoch || c.f.Snapshot().TableIndex(state.Nodes) == before {
 		t.Error("an event moves the index, and not the epoch")
 	}
 	c.nodes[0].Epoch = got.Epoch
@@ -367,7 +367,7 @@ func TestCollectedStateIsSmall(t *testing.T) {
 		}
 		sum := int64(0)
 		for _, x := range info.Tables {
-			if x.Name != state.TableDecisions && x.Name != state.TableAcct {
+			if x.Name != state.DecisionLog.Name() && x.Name != state.Acct.Name() {
 				sum += x.Bytes
 			}
 		}
@@ -444,7 +444,7 @@ func TestFailedRestoreLeavesTheOldState(t *testing.T) {
 	if c.f.Snapshot().Hash() == hash && c.f.Snapshot().Time() == snap.Time() {
 		t.Error("the old state no longer advances")
 	}
-	watch := c.f.Snapshot().Watch("jobs")
+	watch := c.f.Snapshot().Watch(state.Jobs)
 	if _, err := c.f.Restore(&b); err != nil || c.f.Snapshot().JobByKey(key) != nil {
 		t.Fatalf("restore: %v", err)
 	}

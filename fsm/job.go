@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
@@ -23,7 +24,7 @@ func applyJobRegister(x *tx, c *structs.JobRegisterCommand) *structs.Error {
 		in.NodePool = structs.NodePoolDefault
 	}
 	k := in.Key()
-	old := x.Jobs.Get(k)
+	old := state.Jobs.Get(x, k)
 	if err := x.checkSpecIndex(c.EnforceIndex, c.SpecIndex, k, old); err != nil {
 		return err
 	}
@@ -35,13 +36,13 @@ func applyJobRegister(x *tx, c *structs.JobRegisterCommand) *structs.Error {
 	}
 	if in.Dispatched {
 		parent := structs.JobKey{Namespace: in.Namespace, ID: in.ParentID}
-		p := x.Jobs.Get(parent)
+		p := state.Jobs.Get(x, parent)
 		if p == nil || !p.IsParameterized() || p.Stop {
 			return structs.Errorf(structs.CodeNotFound, "job %q of namespace %q cannot be dispatched: it does not exist, is stopped, or is not parameterized", in.ParentID, in.Namespace)
 		}
 		if in.DispatchIdempotencyToken != "" {
 			if id := x.DispatchedAs(parent, in.DispatchIdempotencyToken); id != "" {
-				child := x.Jobs.Get(structs.JobKey{Namespace: in.Namespace, ID: id})
+				child := state.Jobs.Get(x, structs.JobKey{Namespace: in.Namespace, ID: id})
 				x.result.ChildID, x.result.SpecIndex, x.result.Version = id, child.SpecIndex, child.Version
 				return nil
 			}
@@ -88,12 +89,12 @@ func (x *tx) checkSpecIndex(enforce bool, want structs.Index, k structs.JobKey, 
 // checkJob refuses what depends on the state; the job itself was validated by the endpoint.
 func (x *tx) checkJob(in, old *structs.Job) *structs.Error {
 	switch {
-	case x.Namespaces.Get(in.Namespace) == nil:
+	case state.Namespaces.Get(x, in.Namespace) == nil:
 		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent namespace %q", in.ID, in.Namespace)
-	case x.Pools.Get(in.NodePool) == nil:
+	case state.Pools.Get(x, in.NodePool) == nil:
 		return structs.Errorf(structs.CodeInvalid, "job %q is in nonexistent node pool %q", in.ID, in.NodePool)
 	case len(in.Depends) > 0:
-		if circle := structs.DependencyCircle(in, x.Jobs.Get); circle != nil {
+		if circle := structs.DependencyCircle(in, state.Jobs.Lookup(x)); circle != nil {
 			return structs.Errorf(structs.CodeInvalid, "depends_on: a circle: %s", structs.CircleText(circle))
 		}
 	}
@@ -159,7 +160,7 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 	j.ModifyIndex, j.SpecIndex = x.index, x.index
 	if old == nil {
 		j.CreateIndex, j.Status = x.index, structs.JobPending
-		if h := x.Versions.Get(k); h != nil { // a purged job of this name still has allocations
+		if h := state.Versions.Get(x, k); h != nil { // a purged job of this name still has allocations
 			for _, v := range h.Versions {
 				j.Version = max(j.Version, v.Version+1)
 			}
@@ -177,7 +178,7 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 		}
 		x.keepVersion(old)
 	}
-	x.Jobs.Put(&j)
+	state.Jobs.Put(x, &j)
 	if sub != nil {
 		x.editVersions(k, func(h *structs.JobVersions) { h.Submissions[j.Version] = sub })
 	}
@@ -201,7 +202,7 @@ func specBytes(j *structs.Job) []byte {
 // editVersions changes a job's history on a copy.
 func (x *tx) editVersions(k structs.JobKey, edit func(*structs.JobVersions)) {
 	h := structs.JobVersions{Namespace: k.Namespace, JobID: k.ID, Submissions: map[uint64]*structs.JobSubmission{}}
-	if old := x.Versions.Get(k); old != nil {
+	if old := state.Versions.Get(x, k); old != nil {
 		h.Versions = slices.Clone(old.Versions)
 		for v, s := range old.Submissions {
 			h.Submissions[v] = s
@@ -209,13 +210,13 @@ func (x *tx) editVersions(k structs.JobKey, edit func(*structs.JobVersions)) {
 	}
 	edit(&h)
 	if len(h.Versions) == 0 && len(h.Submissions) == 0 {
-		x.Versions.Delete(k)
+		state.Versions.Delete(x, k)
 		return
 	}
 	if len(h.Submissions) == 0 {
 		h.Submissions = nil
 	}
-	x.Versions.Put(&h)
+	state.Versions.Put(x, &h)
 }
 
 func (x *tx) keepVersion(j *structs.Job) {
@@ -227,11 +228,11 @@ func (x *tx) keepVersion(j *structs.Job) {
 // pruneVersions drops versions beyond JobVersionsKept that no tag and no allocation refers to (D17). Of a purged job
 // only those that allocations refer to are kept.
 func (x *tx) pruneVersions(k structs.JobKey) {
-	h := x.Versions.Get(k)
+	h := state.Versions.Get(x, k)
 	if h == nil {
 		return
 	}
-	current := x.Jobs.Get(k)
+	current := state.Jobs.Get(x, k)
 	kept := 0
 	if current != nil {
 		kept = 1
@@ -267,7 +268,7 @@ func (x *tx) pruneVersions(k structs.JobKey) {
 
 func applyJobDeregister(x *tx, c *structs.JobDeregisterCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	old := x.Jobs.Get(k)
+	old := state.Jobs.Get(x, k)
 	if old == nil {
 		return jobNotFound(k)
 	}
@@ -310,11 +311,11 @@ func (x *tx) purgeJob(j *structs.Job) {
 	k := j.Key()
 	x.keepVersion(j)
 	x.acctPurged(j)
-	x.Jobs.Delete(k)
-	x.Workloads.Delete(k)
-	x.Launches.Delete(k)
-	x.Scaling.Delete(k)
-	x.Arrays.Delete(k)
+	state.Jobs.Delete(x, k)
+	state.Workloads.Delete(x, k)
+	state.Launches.Delete(x, k)
+	state.Scaling.Delete(x, k)
+	state.Arrays.Delete(x, k)
 	x.pruneVersions(k)
 	x.touch(k)
 }
@@ -327,7 +328,7 @@ func (x *tx) cancelEvals(k structs.JobKey, successor structs.EvalID, why string)
 			n := *e
 			n.Status, n.StatusDesc, n.Successor = structs.EvalCanceled, why, successor
 			n.ModifyIndex, n.ModifyTime = x.index, x.time
-			x.Evals.Put(&n)
+			state.Evals.Put(x, &n)
 		}
 	}
 }
@@ -338,7 +339,7 @@ func jobNotFound(k structs.JobKey) *structs.Error {
 
 // editVersion changes one version of a job, current or kept, on a copy.
 func (x *tx) editVersion(k structs.JobKey, version uint64, edit func(*structs.Job)) *structs.Error {
-	j := x.Jobs.Get(k)
+	j := state.Jobs.Get(x, k)
 	if j == nil {
 		return jobNotFound(k)
 	}
@@ -346,7 +347,7 @@ func (x *tx) editVersion(k structs.JobKey, version uint64, edit func(*structs.Jo
 		c := *j
 		edit(&c)
 		c.ModifyIndex = x.index
-		x.Jobs.Put(&c)
+		state.Jobs.Put(x, &c)
 		return nil
 	}
 	if x.JobVersion(k, version) == nil {
@@ -371,7 +372,7 @@ func applyJobStable(x *tx, c *structs.JobStableCommand) *structs.Error {
 
 func applyJobTag(x *tx, c *structs.JobTagCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	j := x.Jobs.Get(k)
+	j := state.Jobs.Get(x, k)
 	if j == nil {
 		return jobNotFound(k)
 	}
@@ -383,7 +384,7 @@ func applyJobTag(x *tx, c *structs.JobTagCommand) *structs.Error {
 		return structs.Errorf(structs.CodeInvalid, "the tag of a version of job %q needs a name", k.ID)
 	}
 	all := []*structs.Job{j}
-	if h := x.Versions.Get(k); h != nil {
+	if h := state.Versions.Get(x, k); h != nil {
 		all = append(all, h.Versions...)
 	}
 	var holder *structs.Job
@@ -412,7 +413,7 @@ func applyJobTag(x *tx, c *structs.JobTagCommand) *structs.Error {
 
 func applyScale(x *tx, c *structs.ScaleCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	j := x.Jobs.Get(k)
+	j := state.Jobs.Get(x, k)
 	if j == nil {
 		return jobNotFound(k)
 	}
@@ -468,7 +469,7 @@ func applyScale(x *tx, c *structs.ScaleCommand) *structs.Error {
 }
 
 func (x *tx) submission(k structs.JobKey, version uint64) *structs.JobSubmission {
-	if h := x.Versions.Get(k); h != nil {
+	if h := state.Versions.Get(x, k); h != nil {
 		return h.Submissions[version]
 	}
 	return nil
@@ -478,7 +479,7 @@ func (x *tx) addScalingEvent(k structs.JobKey, event structs.ScalingEvent) {
 	row := structs.ScalingEvents{Namespace: k.Namespace, JobID: k.ID, ModifyIndex: x.index}
 	row.Events = append(row.Events, event)
 	kept := 1
-	if old := x.Scaling.Get(k); old != nil {
+	if old := state.Scaling.Get(x, k); old != nil {
 		for _, e := range old.Events {
 			if e.Group == event.Group {
 				if kept++; kept > scalingEventsKept {
@@ -488,12 +489,12 @@ func (x *tx) addScalingEvent(k structs.JobKey, event structs.ScalingEvent) {
 			row.Events = append(row.Events, e)
 		}
 	}
-	x.Scaling.Put(&row)
+	state.Scaling.Put(x, &row)
 }
 
 func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	parent := x.Jobs.Get(k)
+	parent := state.Jobs.Get(x, k)
 	switch {
 	case parent == nil:
 		return jobNotFound(k)
@@ -502,7 +503,7 @@ func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error
 	case parent.Stop:
 		return structs.Errorf(structs.CodeConflict, "periodic job %q is stopped", k.ID)
 	}
-	last := x.Launches.Get(k)
+	last := state.Launches.Get(x, k)
 	if last != nil && c.Launch <= last.Launch && !c.Forced {
 		return structs.Errorf(structs.CodeConflict, "periodic job %q was already launched for this time", k.ID)
 	}
@@ -510,7 +511,7 @@ func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error
 	if last != nil {
 		row.CreateIndex, row.Launch = last.CreateIndex, max(last.Launch, c.Launch)
 	}
-	x.Launches.Put(&row)
+	state.Launches.Put(x, &row)
 	if c.Child == nil || (!c.Forced && parent.Periodic.ProhibitOverlap && x.hasLiveChild(k)) {
 		return nil
 	}
@@ -519,7 +520,7 @@ func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error
 	if child.NodePool == "" {
 		child.NodePool = parent.NodePool
 	}
-	if x.Jobs.Get(child.Key()) != nil {
+	if state.Jobs.Get(x, child.Key()) != nil {
 		return structs.Errorf(structs.CodeConflict, "job %q already exists", child.ID)
 	}
 	if err := x.checkJob(&child, nil); err != nil {

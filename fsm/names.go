@@ -23,10 +23,10 @@ func applyPoolUpsert(x *tx, c *structs.PoolUpsertCommand) *structs.Error {
 		}
 		n := *p
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
-		if old := x.Pools.Get(p.Name); old != nil {
+		if old := state.Pools.Get(x, p.Name); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
-		x.Pools.Put(&n)
+		state.Pools.Put(x, &n)
 		x.poolSays(&n)
 	}
 	return nil
@@ -36,7 +36,7 @@ func applyPoolUpsert(x *tx, c *structs.PoolUpsertCommand) *structs.Error {
 // epochs of the nodes move.
 func (x *tx) poolSays(p *structs.NodePool) {
 	var changed []*structs.Node
-	for n := range x.Nodes.All() {
+	for n := range state.Nodes.All(x) {
 		if n.Pool == p.Name && (n.Overcommit != p.Overcommit || n.PowerBudgetW != p.PowerBudgetW) {
 			changed = append(changed, n)
 		}
@@ -51,20 +51,20 @@ func applyPoolDelete(x *tx, c *structs.PoolDeleteCommand) *structs.Error {
 		switch {
 		case name == structs.NodePoolAll || name == structs.NodePoolDefault:
 			return structs.Errorf(structs.CodeInvalid, "node pool %q is built in and cannot be deleted", name)
-		case x.Pools.Get(name) == nil:
+		case state.Pools.Get(x, name) == nil:
 			return structs.Errorf(structs.CodeNotFound, "node pool %q not found", name)
 		}
-		for n := range x.Nodes.All() {
+		for n := range state.Nodes.All(x) {
 			if n.Pool == name {
 				return structs.Errorf(structs.CodeConflict, "node pool %q has nodes, for one %s; move or purge them first", name, n.ID)
 			}
 		}
-		for j := range x.Jobs.All() {
+		for j := range state.Jobs.All(x) {
 			if j.NodePool == name && j.Status != structs.JobDead {
 				return structs.Errorf(structs.CodeConflict, "node pool %q has non-terminal jobs, for one %q of namespace %q; stop them first", name, j.ID, j.Namespace)
 			}
 		}
-		x.Pools.Delete(name)
+		state.Pools.Delete(x, name)
 	}
 	return nil
 }
@@ -74,15 +74,15 @@ func applyNamespaceUpsert(x *tx, c *structs.NamespaceUpsertCommand) *structs.Err
 		if in == nil || in.Name == "" {
 			return structs.Errorf(structs.CodeInvalid, "a namespace needs a name")
 		}
-		if in.Quota != "" && x.Quotas.Get(in.Quota) == nil {
+		if in.Quota != "" && state.Quotas.Get(x, in.Quota) == nil {
 			return structs.Errorf(structs.CodeInvalid, "namespace %q names the quota %q, which does not exist", in.Name, in.Quota)
 		}
 		n := *in
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
-		if old := x.Namespaces.Get(in.Name); old != nil {
+		if old := state.Namespaces.Get(x, in.Name); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
-		x.Namespaces.Put(&n)
+		state.Namespaces.Put(x, &n)
 	}
 	return nil
 }
@@ -92,11 +92,11 @@ func applyNamespaceDelete(x *tx, c *structs.NamespaceDeleteCommand) *structs.Err
 		switch {
 		case name == structs.NamespaceDefault:
 			return structs.Errorf(structs.CodeInvalid, "the default namespace cannot be deleted")
-		case x.Namespaces.Get(name) == nil:
+		case state.Namespaces.Get(x, name) == nil:
 			return structs.Errorf(structs.CodeNotFound, "namespace %q not found", name)
 		}
 		var dead []*structs.Job
-		for j := range x.Jobs.All() {
+		for j := range state.Jobs.All(x) {
 			if j.Namespace != name {
 				continue
 			}
@@ -105,7 +105,7 @@ func applyNamespaceDelete(x *tx, c *structs.NamespaceDeleteCommand) *structs.Err
 			}
 			dead = append(dead, j)
 		}
-		for a := range x.Allocs.All() {
+		for a := range state.Allocs.All(x) {
 			if a.Namespace == name && structs.Holds(a) {
 				return structs.Errorf(structs.CodeConflict, "namespace %q has allocations that still run, for one %s", name, a.ID)
 			}
@@ -116,7 +116,7 @@ func applyNamespaceDelete(x *tx, c *structs.NamespaceDeleteCommand) *structs.Err
 		for _, j := range dead {
 			x.forget(j)
 		}
-		x.Namespaces.Delete(name)
+		state.Namespaces.Delete(x, name)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func applySchedulerConfig(x *tx, c *structs.SchedulerConfigCommand) *structs.Err
 	n := *c.Config
 	n.CreateIndex, n.ModifyIndex = x.index, x.index
 	var at structs.Index
-	if old := x.Scheduler.Get(""); old != nil {
+	if old := state.Scheduler.Get(x, ""); old != nil {
 		at, n.CreateIndex = old.ModifyIndex, old.CreateIndex
 	}
 	if c.CAS && at != c.CASIndex {
@@ -138,7 +138,7 @@ func applySchedulerConfig(x *tx, c *structs.SchedulerConfigCommand) *structs.Err
 	if structs.OrderHas(n.Order, structs.OrderFair) || structs.OrderHas(n.Order, structs.OrderWeighted) {
 		x.StartUse()
 	}
-	x.Scheduler.Put(&n)
+	state.Scheduler.Put(x, &n)
 	return nil
 }
 
@@ -149,14 +149,14 @@ func applyAutopilotConfig(x *tx, c *structs.AutopilotConfigCommand) *structs.Err
 	n := *c.Config
 	n.CreateIndex, n.ModifyIndex = x.index, x.index
 	var at structs.Index
-	if old := x.Autopilot.Get(""); old != nil {
+	if old := state.Autopilot.Get(x, ""); old != nil {
 		at, n.CreateIndex = old.ModifyIndex, old.CreateIndex
 	}
 	if c.CAS && at != c.CASIndex {
 		return nil
 	}
 	x.result.Swapped = true
-	x.Autopilot.Put(&n)
+	state.Autopilot.Put(x, &n)
 	return nil
 }
 
@@ -165,21 +165,21 @@ func applyClusterInit(x *tx, c *structs.ClusterInitCommand) *structs.Error {
 	if c.ID.IsZero() {
 		return structs.Errorf(structs.CodeInvalid, "the cluster id is missing")
 	}
-	if x.Meta.Get("") == nil {
-		x.Meta.Put(&structs.ClusterMeta{ID: c.ID, CreateTime: x.time, StateVersion: state.Version, CreateIndex: x.index})
+	if state.Meta.Get(x, "") == nil {
+		state.Meta.Put(x, &structs.ClusterMeta{ID: c.ID, CreateTime: x.time, StateVersion: state.Version, CreateIndex: x.index})
 	}
 	return nil
 }
 
 // applyRestored marks a new history: indexes from before it mean nothing any more (D14).
 func applyRestored(x *tx, _ *structs.RestoredCommand) *structs.Error {
-	old := x.Meta.Get("")
+	old := state.Meta.Get(x, "")
 	if old == nil {
 		return structs.Errorf(structs.CodeConflict, "the cluster has no identity yet; nothing can have been restored")
 	}
 	n := *old
 	n.RestoreEpoch++
-	x.Meta.Put(&n)
+	state.Meta.Put(x, &n)
 	return nil
 }
 
@@ -187,12 +187,12 @@ func applySigningKey(x *tx, c *structs.SigningKeyCommand) *structs.Error {
 	if c.Key == nil || c.Key.ID == "" || len(c.Key.Private) == 0 || len(c.Key.Public) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "a signing key has an id, a private and a public part")
 	}
-	if x.Keys.Get(c.Key.ID) != nil {
+	if state.SigningKeys.Get(x, c.Key.ID) != nil {
 		return structs.Errorf(structs.CodeConflict, "signing key %q exists", c.Key.ID)
 	}
 	n := *c.Key
 	n.Active, n.CreateTime, n.CreateIndex, n.ModifyIndex = true, x.time, x.index, x.index
-	succeed(x.Keys, &n, func(k *structs.SigningKey) bool {
+	succeed(x, state.SigningKeys, &n, func(k *structs.SigningKey) bool {
 		was := k.Active
 		k.Active, k.ModifyIndex = false, x.index
 		return was
@@ -202,18 +202,18 @@ func applySigningKey(x *tx, c *structs.SigningKeyCommand) *structs.Error {
 
 // succeed puts a key that is the active one from now on. end changes a copy of each earlier key and reports whether it is
 // to be kept, so that no other stays active.
-func succeed[T any](keys *state.Table[string, T], next *T, end func(*T) bool) {
+func succeed[T any](x *tx, keys *state.Table[string, T], next *T, end func(*T) bool) {
 	var ended []*T
-	for k := range keys.All() {
+	for k := range keys.All(x) {
 		n := *k
 		if end(&n) {
 			ended = append(ended, &n)
 		}
 	}
 	for _, k := range ended {
-		keys.Put(k)
+		keys.Put(x, k)
 	}
-	keys.Put(next)
+	keys.Put(x, next)
 }
 
 // applyBatch carries out several commands in one entry: all of them or, if one is refused, none.

@@ -5,6 +5,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
@@ -18,7 +19,7 @@ func (x *tx) editNode(old *structs.Node, edit func(*structs.Node)) *structs.Node
 	if !bytes.Equal(verified(&n), verified(old)) {
 		n.Epoch = x.index
 	}
-	x.Nodes.Put(&n)
+	state.Nodes.Put(x, &n)
 	return &n
 }
 
@@ -69,7 +70,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	if hasNil(c.Node.Drivers) {
 		return structs.Errorf(structs.CodeInvalid, "node %s registers a driver without saying how it is", c.Node.ID)
 	}
-	old := x.Nodes.Get(c.Node.ID)
+	old := state.Nodes.Get(x, c.Node.ID)
 	if old != nil && old.SecretID != c.Node.SecretID {
 		return structs.Errorf(structs.CodeDenied, "node %s is registered with another secret", c.Node.ID)
 	}
@@ -89,11 +90,11 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	if n.Pool == structs.NodePoolAll {
 		return structs.Errorf(structs.CodeInvalid, "node %s cannot be in the built-in pool %q, which has every node", n.ID, n.Pool)
 	}
-	if x.Pools.Get(n.Pool) == nil {
-		x.Pools.Put(&structs.NodePool{Name: n.Pool, CreateIndex: x.index, ModifyIndex: x.index})
+	if state.Pools.Get(x, n.Pool) == nil {
+		state.Pools.Put(x, &structs.NodePool{Name: n.Pool, CreateIndex: x.index, ModifyIndex: x.index})
 	}
 	// What the server owns is kept, whatever the agent says.
-	pool := x.Pools.Get(n.Pool)
+	pool := state.Pools.Get(x, n.Pool)
 	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
 	if old == nil {
 		n.Status, n.Eligibility, n.StatusAt = structs.NodeInit, structs.NodeEligible, x.time
@@ -101,7 +102,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 		n.CreateIndex, n.ModifyIndex, n.Epoch = x.index, x.index, x.index
 		x.addEvent(&n, &structs.NodeEvent{Message: "Node registered", Subsystem: "Cluster"})
 		n.ComputedClass = structs.ComputeClass(&n)
-		x.Nodes.Put(&n)
+		state.Nodes.Put(x, &n)
 		return nil
 	}
 	n.Status, n.StatusDesc, n.StatusAt = old.Status, old.StatusDesc, old.StatusAt
@@ -121,7 +122,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 }
 
 func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
-	old := x.Nodes.Get(c.ID)
+	old := state.Nodes.Get(x, c.ID)
 	if old == nil {
 		return nodeNotFound(c.ID)
 	}
@@ -178,7 +179,7 @@ func (x *tx) systemEvals(n *structs.Node) {
 }
 
 func applyNodeEligibility(x *tx, c *structs.NodeEligibilityCommand) *structs.Error {
-	old := x.Nodes.Get(c.ID)
+	old := state.Nodes.Get(x, c.ID)
 	switch {
 	case old == nil:
 		return nodeNotFound(c.ID)
@@ -205,7 +206,7 @@ func applyNodeEligibility(x *tx, c *structs.NodeEligibilityCommand) *structs.Err
 //	not draining --Strategy--> draining --nil, Complete--> not draining ("complete")
 //	                                    \--nil-----------> not draining ("canceled")
 func applyNodeDrain(x *tx, c *structs.NodeDrainCommand) *structs.Error {
-	old := x.Nodes.Get(c.ID)
+	old := state.Nodes.Get(x, c.ID)
 	if old == nil {
 		return nodeNotFound(c.ID)
 	}
@@ -264,7 +265,7 @@ func applyNodeDrain(x *tx, c *structs.NodeDrainCommand) *structs.Error {
 
 // applyNodeTaint sets and takes off taints. What has to leave the node leaves by a service of the leader.
 func applyNodeTaint(x *tx, c *structs.NodeTaintCommand) *structs.Error {
-	old := x.Nodes.Get(c.ID)
+	old := state.Nodes.Get(x, c.ID)
 	if old == nil {
 		return nodeNotFound(c.ID)
 	}
@@ -290,7 +291,7 @@ func applyNodeEvent(x *tx, c *structs.NodeEventCommand) *structs.Error {
 		return structs.Errorf(structs.CodeInvalid, "the command carries no node event")
 	}
 	for _, id := range c.IDs {
-		old := x.Nodes.Get(id)
+		old := state.Nodes.Get(x, id)
 		if old == nil {
 			continue // purged meanwhile; the others still get theirs
 		}
@@ -305,7 +306,7 @@ func applyNodeEvent(x *tx, c *structs.NodeEventCommand) *structs.Error {
 
 func applyNodePurge(x *tx, c *structs.NodePurgeCommand) *structs.Error {
 	for _, id := range c.IDs {
-		n := x.Nodes.Get(id)
+		n := state.Nodes.Get(x, id)
 		if n == nil {
 			return nodeNotFound(id)
 		}
@@ -334,6 +335,6 @@ func (x *tx) purgeNode(n *structs.Node) *structs.Error {
 		x.serverWrote(&c)
 		x.evalOf(a, structs.TriggerNodeUpdate, func(e *structs.Evaluation) { e.NodeID, e.NodeIndex = n.ID, x.index })
 	}
-	x.Nodes.Delete(n.ID)
+	state.Nodes.Delete(x, n.ID)
 	return nil
 }

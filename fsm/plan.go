@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -65,9 +66,9 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 	if err := pl.sane(); err != nil {
 		return nil, err
 	}
-	pl.job = x.Jobs.Get(pl.key)
+	pl.job = state.Jobs.Get(x, pl.key)
 	for i, n := range e.Nodes {
-		pl.nodes[i] = x.Nodes.Get(n.ID)
+		pl.nodes[i] = state.Nodes.Get(x, n.ID)
 	}
 	res := &structs.PlanResult{Index: x.index, Accepted: make([]bool, len(e.Parts))}
 	whole, placed := true, false
@@ -192,7 +193,7 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("node %s is at epoch %d, the plan was verified at %d", want.ID, n.Epoch, want.Epoch)
 		case pl.group(placed{pl.version(p), p.Group}) == nil:
 			return fmt.Sprintf("version %d has no group %q", pl.version(p), pl.p.Groups[p.Group])
-		case pl.Allocs.Get(id) != nil:
+		case state.Allocs.Get(pl, id) != nil:
 			return fmt.Sprintf("allocation %s exists", id)
 		case twice[at]:
 			return fmt.Sprintf("name index %d of group %q is placed twice", p.Index, pl.p.Groups[p.Group])
@@ -216,12 +217,12 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
-		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() != pl.key && s.Preempt.IsZero() {
+		if a := state.Allocs.Get(pl, s.ID); a != nil && a.JobKey() != pl.key && s.Preempt.IsZero() {
 			return fmt.Sprintf("allocation %s belongs to job %q and is not preempted", s.ID, a.JobID)
 		}
 	}
 	for _, u := range part.Updates {
-		a := pl.Allocs.Get(u.ID)
+		a := state.Allocs.Get(pl, u.ID)
 		switch {
 		case a == nil || a.JobKey() != pl.key:
 			return fmt.Sprintf("allocation %s to update does not exist in the job", u.ID)
@@ -236,7 +237,7 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 
 // queueEpoch is the epoch of the job's queue; 0 for one that does not exist.
 func (pl *planner) queueEpoch() structs.Index {
-	if q := pl.Queues.Get(pl.job.QueueName()); q != nil {
+	if q := state.Queues.Get(pl, pl.job.QueueName()); q != nil {
 		return q.Epoch
 	}
 	return 0
@@ -245,7 +246,7 @@ func (pl *planner) queueEpoch() structs.Index {
 // follows reports whether the evaluation that a plan made before its job was committed (D25) answers is the one that
 // this very specification made: another registration may have taken the version that the plan expected.
 func (pl *planner) follows(j *structs.Job) bool {
-	e := pl.Evals.Get(pl.p.EvalID)
+	e := state.Evals.Get(pl, pl.p.EvalID)
 	return e != nil && e.JobKey() == pl.key && e.JobSpecIndex == j.SpecIndex
 }
 
@@ -258,7 +259,7 @@ func (pl *planner) accept(part *structs.PlanPart) {
 		pl.place(&part.Places[i], pl.placing[i])
 	}
 	for _, u := range part.Updates {
-		a := *pl.Allocs.Get(u.ID)
+		a := *state.Allocs.Get(pl, u.ID)
 		a.JobVersion = pl.p.JobVersion
 		a.Resources = structs.GroupVector(pl.job.Group(a.Group))
 		a.EvalID = pl.p.EvalID
@@ -276,7 +277,7 @@ func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
 		Previous: p.Previous, Reschedules: p.Resched, CreateTime: pl.time, CreateIndex: pl.index,
 		Client: structs.ClientPending, Expect: p.Expect, Restarts: p.Restarts, Requeues: p.Requeues, RestartReason: p.Reason,
 	}
-	if w := pl.Workloads.Get(pl.key); w != nil {
+	if w := state.Workloads.Get(pl, pl.key); w != nil {
 		a.Preempted = w.Preempted
 	}
 	a.Resume = pl.resume(pl.group(at), a)
@@ -284,7 +285,7 @@ func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
 	pl.serverWrote(a)
 	pl.returned(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {
-		if prev := pl.Allocs.Get(p.Previous); prev != nil && prev.JobKey() == pl.key {
+		if prev := state.Allocs.Get(pl, p.Previous); prev != nil && prev.JobKey() == pl.key {
 			c := *prev
 			c.Next = a.ID
 			pl.serverWrote(&c)
@@ -300,7 +301,7 @@ func (pl *planner) resume(g *structs.Group, a *structs.Allocation) *structs.Save
 	}
 	of := func(o *structs.Allocation) *structs.Saved { return o.Resume.Newer(o.Saved) }
 	if g.Gang == nil {
-		if o := pl.Allocs.Get(a.Previous); o != nil && o.JobKey() == pl.key {
+		if o := state.Allocs.Get(pl, a.Previous); o != nil && o.JobKey() == pl.key {
 			return of(o)
 		}
 		return nil
@@ -324,7 +325,7 @@ func (pl *planner) resume(g *structs.Group, a *structs.Allocation) *structs.Save
 }
 
 func (pl *planner) stop(s *structs.PlanStop) {
-	old := pl.Allocs.Get(s.ID)
+	old := state.Allocs.Get(pl, s.ID)
 	if old == nil {
 		return // collected meanwhile: as good as stopped
 	}
@@ -374,7 +375,7 @@ func (pl *planner) evaluations(whole bool) {
 	if w == nil || !whole {
 		return
 	}
-	old := pl.Workloads.Get(pl.key)
+	old := state.Workloads.Get(pl, pl.key)
 	if old == nil {
 		return
 	}
@@ -385,6 +386,6 @@ func (pl *planner) evaluations(whole bool) {
 	n.Met = n.Met || w.Met && pl.job != nil && pl.job.Version == pl.p.JobVersion
 	if n != *old {
 		n.ModifyIndex = pl.index
-		pl.Workloads.Put(&n)
+		state.Workloads.Put(pl, &n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -18,14 +19,14 @@ func applyQueueUpsert(x *tx, c *structs.QueueUpsertCommand) *structs.Error {
 			return err
 		}
 		parent := structs.QueueParent(in.Path)
-		old := x.Queues.Get(in.Path)
+		old := state.Queues.Get(x, in.Path)
 		switch {
 		case parent == structs.QueueDefault:
 			return structs.Errorf(structs.CodeInvalid, "queue %q: queue %q cannot have children, because jobs that name no queue are in it", in.Path, parent)
-		case parent != "" && x.Queues.Get(parent) == nil:
+		case parent != "" && state.Queues.Get(x, parent) == nil:
 			return structs.Errorf(structs.CodeInvalid, "queue %q: its parent %q does not exist; make it first", in.Path, parent)
-		case old == nil && x.Queues.Len() >= structs.QueuesMax:
-			return structs.Errorf(structs.CodeInvalid, "there are %d queues; a cluster may have no more", x.Queues.Len())
+		case old == nil && state.Queues.Len(x) >= structs.QueuesMax:
+			return structs.Errorf(structs.CodeInvalid, "there are %d queues; a cluster may have no more", state.Queues.Len(x))
 		}
 		x.StartUse()
 		if old == nil && in.HalfLife != 0 || old != nil && in.HalfLife != old.HalfLife {
@@ -37,24 +38,24 @@ func applyQueueUpsert(x *tx, c *structs.QueueUpsertCommand) *structs.Error {
 		if old != nil {
 			n.CreateIndex, billing = old.CreateIndex, old.Billing
 		}
-		x.Rebill(!billing.Equal(n.Billing), func() { x.Queues.Put(&n) })
+		x.Rebill(!billing.Equal(n.Billing), func() { state.Queues.Put(x, &n) })
 	}
 	return nil
 }
 
 func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
 	for _, path := range c.Paths {
-		q := x.Queues.Get(path)
+		q := state.Queues.Get(x, path)
 		if q == nil {
 			return structs.Errorf(structs.CodeNotFound, "queue %q not found", path)
 		}
-		for c := range x.Queues.All() {
+		for c := range state.Queues.All(x) {
 			if structs.QueueParent(c.Path) == path {
 				return structs.Errorf(structs.CodeConflict, "queue %q has children, for one %q; delete them first", path, c.Path)
 			}
 		}
 		if path != structs.QueueDefault && path != structs.QueueRoot {
-			for j := range x.Jobs.All() {
+			for j := range state.Jobs.All(x) {
 				if j.QueueName() == path && j.Status != structs.JobDead {
 					return structs.Errorf(structs.CodeConflict, "queue %q has jobs that are not dead, for one %q of namespace %q; stop or move them first", path, j.ID, j.Namespace)
 				}
@@ -66,7 +67,7 @@ func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
 		if q.HalfLife != 0 {
 			x.SettleUse(path)
 		}
-		x.Rebill(q.Billing != nil, func() { x.Queues.Delete(path) })
+		x.Rebill(q.Billing != nil, func() { state.Queues.Delete(x, path) })
 		if path != structs.QueueDefault && path != structs.QueueRoot {
 			x.DeleteUse(path)
 		}
@@ -82,25 +83,25 @@ func applyQuotaUpsert(x *tx, c *structs.QuotaUpsertCommand) *structs.Error {
 		x.StartUse()
 		n := *in
 		n.CreateIndex, n.ModifyIndex = x.index, x.index
-		if old := x.Quotas.Get(in.Name); old != nil {
+		if old := state.Quotas.Get(x, in.Name); old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
-		x.Quotas.Put(&n)
+		state.Quotas.Put(x, &n)
 	}
 	return nil
 }
 
 func applyQuotaDelete(x *tx, c *structs.QuotaDeleteCommand) *structs.Error {
 	for _, name := range c.Names {
-		if x.Quotas.Get(name) == nil {
+		if state.Quotas.Get(x, name) == nil {
 			return structs.Errorf(structs.CodeNotFound, "quota %q not found", name)
 		}
-		for n := range x.Namespaces.All() {
+		for n := range state.Namespaces.All(x) {
 			if n.Quota == name {
 				return structs.Errorf(structs.CodeConflict, "quota %q is in use by namespace %q; take it from there first", name, n.Name)
 			}
 		}
-		x.Quotas.Delete(name)
+		state.Quotas.Delete(x, name)
 	}
 	return nil
 }
@@ -113,10 +114,10 @@ type Submissions struct {
 
 // admit refuses a job as Admit says. A cluster without queue objects takes every name.
 func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
-	if x.Queues.Len() == 0 {
+	if state.Queues.Len(x) == 0 {
 		return nil
 	}
-	return Admit(in, old, by, Submissions{x.Queues.Get, x.Submitted})
+	return Admit(in, old, by, Submissions{state.Queues.Lookup(x), x.Submitted})
 }
 
 // Admit refuses a job for what its queue does not allow: a queue that does not exist, a submitter who may not use it, or
@@ -188,7 +189,7 @@ func (pl *planner) overLimit(part *structs.PlanPart) string {
 			if _, seen := adds[r]; !seen {
 				rows = append(rows, r)
 			}
-			adds[r] = adds[r].Add(structs.Charge(a, r, pl.Allocs.Get, nil).Times(sign))
+			adds[r] = adds[r].Add(structs.Charge(a, r, state.Allocs.Lookup(pl), nil).Times(sign))
 		}
 	}
 	for i := range part.Places {
@@ -198,7 +199,7 @@ func (pl *planner) overLimit(part *structs.PlanPart) string {
 		add(&structs.Allocation{Namespace: pl.job.Namespace, Job: pl.JobVersion(pl.key, at.version), Resources: pl.vector[at], Grants: p.Grants, WaitsOn: p.WaitsOn}, 1)
 	}
 	for _, u := range part.Updates {
-		old := pl.Allocs.Get(u.ID)
+		old := state.Allocs.Get(pl, u.ID)
 		a := *old
 		a.Job, a.Resources = pl.job, structs.GroupVector(pl.job.Group(a.Group))
 		add(&a, 1)
@@ -216,7 +217,7 @@ func (pl *planner) rowLimit(r structs.UseRow, add structs.Amount, places bool) s
 	if ns, ok := strings.CutPrefix(r.Path, "@"); ok {
 		return pl.quotaLimit(ns, add)
 	}
-	q := pl.Queues.Get(r.Path)
+	q := state.Queues.Get(pl, r.Path)
 	if q == nil {
 		return ""
 	}
@@ -237,11 +238,11 @@ func (pl *planner) rowLimit(r structs.UseRow, add structs.Amount, places bool) s
 }
 
 func (pl *planner) quotaLimit(ns string, add structs.Amount) string {
-	n := pl.Namespaces.Get(ns)
+	n := state.Namespaces.Get(pl, ns)
 	if n == nil || n.Quota == "" {
 		return ""
 	}
-	spec := pl.Quotas.Get(n.Quota)
+	spec := state.Quotas.Get(pl, n.Quota)
 	if spec == nil {
 		return ""
 	}
@@ -250,7 +251,7 @@ func (pl *planner) quotaLimit(ns string, add structs.Amount) string {
 		return ""
 	}
 	var held structs.Amount
-	for o := range pl.Namespaces.All() {
+	for o := range state.Namespaces.All(pl) {
 		if o.Quota == n.Quota {
 			h, _ := pl.HeldNow(structs.UseRow{Path: structs.UseNamespace(o.Name)})
 			held = held.Add(h)

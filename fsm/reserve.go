@@ -3,6 +3,7 @@ package fsm
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -17,17 +18,17 @@ func applyReserve(x *tx, c *structs.ReserveCommand) *structs.Error {
 		if err := in.Check(); err != nil {
 			return err
 		}
-		old := x.Reserved.Get(in.ID)
+		old := state.Reservations.Get(x, in.ID)
 		switch {
-		case x.Pools.Get(in.Domain) == nil:
+		case state.Pools.Get(x, in.Domain) == nil:
 			return structs.Errorf(structs.CodeInvalid, "reservation %q: node pool %q does not exist", in.ID, in.Domain)
 		case in.End <= x.time:
 			return structs.Errorf(structs.CodeInvalid, "reservation %q: its window ended at %s already", in.ID, in.End.Time().Format("2006-01-02 15:04:05Z"))
-		case old == nil && x.Reserved.Len() >= reservationsMax && x.operatorsReserved() >= reservationsMax:
+		case old == nil && state.Reservations.Len(x) >= reservationsMax && x.operatorsReserved() >= reservationsMax:
 			return structs.Errorf(structs.CodeInvalid, "there are %d reservations; a cluster may have no more", reservationsMax)
 		}
 		for _, id := range in.Nodes {
-			n := x.Nodes.Get(id)
+			n := state.Nodes.Get(x, id)
 			if n == nil {
 				return structs.Errorf(structs.CodeInvalid, "reservation %q: node %s does not exist", in.ID, id)
 			}
@@ -36,7 +37,7 @@ func applyReserve(x *tx, c *structs.ReserveCommand) *structs.Error {
 			}
 		}
 		for _, path := range in.Queues {
-			if x.Queues.Get(path) == nil && path != structs.QueueDefault && path != structs.QueueRoot {
+			if state.Queues.Get(x, path) == nil && path != structs.QueueDefault && path != structs.QueueRoot {
 				return structs.Errorf(structs.CodeInvalid, "reservation %q: queue %q does not exist", in.ID, path)
 			}
 		}
@@ -45,13 +46,13 @@ func applyReserve(x *tx, c *structs.ReserveCommand) *structs.Error {
 		if old != nil {
 			n.CreateIndex = old.CreateIndex
 		}
-		x.Reserved.Put(&n)
+		state.Reservations.Put(x, &n)
 	}
 	return nil
 }
 
 func (x *tx) operatorsReserved() (n int) {
-	for r := range x.Reserved.All() {
+	for r := range state.Reservations.All(x) {
 		if r.JobID == "" {
 			n++
 		}
@@ -61,14 +62,14 @@ func (x *tx) operatorsReserved() (n int) {
 
 func applyUnreserve(x *tx, c *structs.UnreserveCommand) *structs.Error {
 	for _, id := range c.IDs {
-		r := x.Reserved.Get(id)
+		r := state.Reservations.Get(x, id)
 		switch {
 		case r == nil:
 			return structs.Errorf(structs.CodeNotFound, "reservation %q not found", id)
 		case r.JobID != "":
 			return structs.Errorf(structs.CodeInvalid, "reservation %q belongs to a job that waits and is not an operator's to delete", id)
 		}
-		x.Reserved.Delete(id)
+		state.Reservations.Delete(x, id)
 	}
 	return nil
 }
@@ -77,12 +78,12 @@ func applyUnreserve(x *tx, c *structs.UnreserveCommand) *structs.Error {
 // place without asking for another one.
 func (pl *planner) reserve(whole, placed bool) {
 	id := structs.ReservationID(pl.key)
-	old := pl.Reserved.Get(id)
+	old := state.Reservations.Get(pl, id)
 	switch r := pl.p.Reservation; {
 	case r == nil && !placed, r != nil && !whole:
 	case r == nil || r.Start == 0:
 		if old != nil {
-			pl.Reserved.Delete(id)
+			state.Reservations.Delete(pl, id)
 		}
 	case pl.job == nil || !pl.job.Placeable():
 	default:
@@ -95,7 +96,7 @@ func (pl *planner) reserve(whole, placed bool) {
 				return
 			}
 		}
-		pl.Reserved.Put(&n)
+		state.Reservations.Put(pl, &n)
 	}
 }
 
@@ -120,7 +121,7 @@ func sameReservation(a, b *structs.Reservation) bool {
 
 // unreserve drops the reservation of a job that can no longer use it.
 func (x *tx) unreserve(k structs.JobKey) {
-	if id := structs.ReservationID(k); x.Reserved.Get(id) != nil {
-		x.Reserved.Delete(id)
+	if id := structs.ReservationID(k); state.Reservations.Get(x, id) != nil {
+		state.Reservations.Delete(x, id)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -21,17 +22,17 @@ const (
 // applyRoster ends the assembly of a gang whose time is over.
 func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 	k := structs.RosterKey{Job: structs.JobKey{Namespace: c.Namespace, ID: c.JobID}, Group: c.Group}
-	r := x.Rosters.Get(k)
+	r := state.Rosters.Get(x, k)
 	switch {
 	case r == nil || r.Epoch != c.Epoch || r.Deadline == 0 || x.time < r.Deadline:
 		return structs.Errorf(structs.CodeConflict, "gang %s of job %q has assembled or changed, or its time is not over", k.Group, k.Job.ID)
 	case x.suspended(r):
 		return structs.Errorf(structs.CodeConflict, "gang %s of job %q is suspended; its time to assemble does not pass", k.Group, k.Job.ID)
 	}
-	next, stop := r.Dissolve(structs.RosterTimeout, x.Allocs.Get)
+	next, stop := r.Dissolve(structs.RosterTimeout, state.Allocs.Lookup(x))
 	x.putRoster(next)
 	x.endMembers(stop, "the gang did not assemble in time", "")
-	if j := x.Jobs.Get(k.Job); j != nil && j.Placeable() {
+	if j := state.Jobs.Get(x, k.Job); j != nil && j.Placeable() {
 		x.newEval(j, structs.TriggerRetryFailed, nil)
 	}
 	return nil
@@ -42,13 +43,13 @@ func (x *tx) putRoster(r *structs.Roster) {
 	if r.CreateIndex == 0 {
 		r.CreateIndex = x.index
 	}
-	x.Rosters.Put(r)
+	state.Rosters.Put(x, r)
 }
 
 // endMembers stops allocations that are left of a gang; for a cause, they may save their state first.
 func (x *tx) endMembers(ids []structs.AllocID, desc, cause string) {
 	for _, id := range ids {
-		a := *x.Allocs.Get(id)
+		a := *state.Allocs.Get(x, id)
 		a.Desired, a.DesiredDesc, a.Asked = structs.DesiredStop, desc, x.time
 		a.EndsFor(cause)
 		x.serverWrote(&a)
@@ -62,7 +63,7 @@ func (x *tx) causeOf(was *structs.Roster, reason string) string {
 		return ""
 	}
 	for _, m := range was.Members {
-		if a := x.Allocs.Get(m.Alloc); a != nil && !a.ClientTerminal() && a.EndCause() != "" {
+		if a := state.Allocs.Get(x, m.Alloc); a != nil && !a.ClientTerminal() && a.EndCause() != "" {
 			return a.EndCause()
 		}
 	}
@@ -77,7 +78,7 @@ const memberDescMax = 200
 func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
 	worst, why := 0, descMember+" is gone"
 	for _, m := range was.Members {
-		a := x.Allocs.Get(m.Alloc)
+		a := state.Allocs.Get(x, m.Alloc)
 		if a == nil {
 			continue // collected: it had ended well
 		}
@@ -132,7 +133,7 @@ func exitOf(a *structs.Allocation) string {
 // rendezvous takes the port that the agent of node rank 0 has reserved for a gang. The first one of an epoch counts:
 // members may have started with it.
 func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
-	r := x.Rosters.Get(structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+	r := state.Rosters.Get(x, structs.RosterKey{Job: a.JobKey(), Group: a.Group})
 	if r == nil || r.Epoch != u.GangEpoch || r.Port != 0 || r.Rank(a.ID) != 0 || u.GangPort < 1 || u.GangPort > 65535 {
 		return
 	}
@@ -145,14 +146,14 @@ func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
 func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 	for _, r := range x.RostersByJob(k) {
 		if j == nil {
-			x.Rosters.Delete(r.Key())
+			state.Rosters.Delete(x, r.Key())
 			continue
 		}
 		var tg *structs.Group
 		if j.Placeable() {
 			tg = j.Group(r.Group)
 		}
-		next, stop := r.Settle(tg, j.Type == structs.JobBatch, x.Allocs.Get)
+		next, stop := r.Settle(tg, j.Type == structs.JobBatch, state.Allocs.Lookup(x))
 		if next == nil {
 			x.endSpares(r, j, tg)
 			continue
@@ -174,7 +175,7 @@ func (x *tx) endSpares(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 		return
 	}
 	for _, m := range r.Members {
-		if a := x.Allocs.Get(m.Alloc); a != nil && a.Client != structs.ClientComplete {
+		if a := state.Allocs.Get(x, m.Alloc); a != nil && a.Client != structs.ClientComplete {
 			return
 		}
 	}
@@ -195,7 +196,7 @@ func (pl *planner) rosters() {
 	}
 	for _, in := range pl.p.Rosters {
 		key := structs.RosterKey{Job: pl.key, Group: in.Group}
-		old := pl.Rosters.Get(key)
+		old := state.Rosters.Get(pl, key)
 		n := *in
 		n.Namespace, n.JobID = pl.key.Namespace, pl.key.ID
 		n.Members = slices.Clone(in.Members)
@@ -208,11 +209,11 @@ func (pl *planner) rosters() {
 		}
 		tg := pl.job.Group(in.Group)
 		n.Members = slices.DeleteFunc(n.Members, func(m structs.RosterMember) bool {
-			a := pl.Allocs.Get(m.Alloc)
+			a := state.Allocs.Get(pl, m.Alloc)
 			return (old == nil || old.Rank(m.Alloc) < 0) && (a == nil || a.CreateIndex != pl.index) // refused, or of a gang that was dissolved since the decision
 		})
 		there := slices.DeleteFunc(slices.Clone(n.Members), func(m structs.RosterMember) bool {
-			a := pl.Allocs.Get(m.Alloc)
+			a := state.Allocs.Get(pl, m.Alloc)
 			return a == nil || a.JobKey() != pl.key || a.ServerTerminal() || a.ClientTerminal() && a.Client != structs.ClientComplete
 		})
 		if old == nil || tg == nil || tg.Gang == nil || len(there) >= tg.Least() {
@@ -232,7 +233,7 @@ func (pl *planner) rosters() {
 		if tg != nil && tg.Gang != nil {
 			running := 0
 			for _, m := range n.Members {
-				if a := pl.Allocs.Get(m.Alloc); a == nil || a.Client == structs.ClientRunning || a.Client == structs.ClientComplete {
+				if a := state.Allocs.Get(pl, m.Alloc); a == nil || a.Client == structs.ClientRunning || a.Client == structs.ClientComplete {
 					running++
 				}
 			}
@@ -247,7 +248,7 @@ func (pl *planner) rosters() {
 // lostWithNode blames the node of a former member of a gang that was still to stop when its node was lost. A member that is
 // on the roster is settled at the end of the entry.
 func (x *tx) lostWithNode(a *structs.Allocation) {
-	r := x.Rosters.Get(structs.RosterKey{Job: a.JobKey(), Group: a.Group})
+	r := state.Rosters.Get(x, structs.RosterKey{Job: a.JobKey(), Group: a.Group})
 	if r == nil || r.Rank(a.ID) >= 0 {
 		return
 	}
@@ -264,7 +265,7 @@ func (pl *planner) live(group string) int {
 	if n, known := pl.lives[group]; known {
 		return n
 	}
-	r := pl.Rosters.Get(structs.RosterKey{Job: pl.key, Group: group})
+	r := state.Rosters.Get(pl, structs.RosterKey{Job: pl.key, Group: group})
 	n := 0
 	for _, a := range pl.AllocsByJob(pl.key) {
 		switch {
@@ -316,7 +317,7 @@ func (pl *planner) change(part *structs.PlanPart, group string) int {
 	}
 	for i := range part.Stops {
 		s := &part.Stops[i]
-		if a := pl.Allocs.Get(s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && !a.IsSpare() && (s.Desired != "" || s.Client == structs.ClientLost) {
+		if a := state.Allocs.Get(pl, s.ID); a != nil && a.JobKey() == pl.key && a.Group == group && a.CreateIndex >= pl.job.CreateIndex && !a.Terminal() && !a.IsSpare() && (s.Desired != "" || s.Client == structs.ClientLost) {
 			n--
 		}
 	}
@@ -330,18 +331,18 @@ func (pl *planner) preempted(victim *structs.Allocation) {
 		return
 	}
 	pl.evicted = append(pl.evicted, key)
-	if w := pl.Workloads.Get(key); w != nil {
+	if w := state.Workloads.Get(pl, key); w != nil {
 		n := *w
 		n.Preempted++
 		n.ModifyIndex = pl.index
-		pl.Workloads.Put(&n)
+		state.Workloads.Put(pl, &n)
 	}
 	queue := structs.QueueDefault
 	if pl.job != nil {
 		queue = pl.job.QueueName()
 	}
 	row := structs.Preemptions{Queue: queue, Total: 1, ModifyIndex: pl.index}
-	if old := pl.Preempted.Get(queue); old != nil {
+	if old := state.Preemptions.Get(pl, queue); old != nil {
 		row.Total = old.Total + 1
 		for i, t := range old.Recent {
 			if t > pl.time.Add(-preemptionsFor) && len(old.Recent)-i < structs.PreemptionsKept {
@@ -350,7 +351,7 @@ func (pl *planner) preempted(victim *structs.Allocation) {
 		}
 	}
 	row.Recent = append(row.Recent, pl.time)
-	pl.Preempted.Put(&row)
+	state.Preemptions.Put(pl, &row)
 }
 
 // attain adds the service of an allocation that has just ended to its job's queue entry.

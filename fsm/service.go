@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 // register makes the registrations of an allocation those that its agent reported: each report has all of them. Only what
 // differs is written. A health that is not known yet does not take the place of one that is: an agent that was started anew
@@ -15,7 +18,7 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 		return // PutAlloc has removed what does not serve
 	}
 	datacenter := ""
-	if n := x.Nodes.Get(a.NodeID); n != nil {
+	if n := state.Nodes.Get(x, a.NodeID); n != nil {
 		datacenter = n.Datacenter
 	}
 	keep := make(map[structs.ServiceKey]bool, len(list))
@@ -23,7 +26,7 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 		r := list[i]
 		r.Namespace, r.JobID, r.AllocID, r.NodeID, r.Datacenter = a.Namespace, a.JobID, a.ID, a.NodeID, datacenter
 		r.CreateIndex, r.ModifyIndex = x.index, x.index
-		old := x.Services.Get(r.Key())
+		old := state.Services.Get(x, r.Key())
 		if old != nil && old.AllocID != a.ID {
 			continue // another's
 		}
@@ -37,11 +40,11 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 				continue
 			}
 		}
-		x.Services.Put(&r)
+		state.Services.Put(x, &r)
 	}
 	for _, r := range had {
 		if !keep[r.Key()] {
-			x.Services.Delete(r.Key())
+			state.Services.Delete(x, r.Key())
 		}
 	}
 }
@@ -49,9 +52,9 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 // applyServiceDelete removes one registration. If its allocation still offers it, the next report brings it back.
 func applyServiceDelete(x *tx, c *structs.ServiceDeleteCommand) *structs.Error {
 	k := structs.ServiceKey{Namespace: c.Namespace, Service: c.Service, ID: c.ID}
-	if x.Services.Get(k) == nil {
+	if state.Services.Get(x, k) == nil {
 		return structs.Errorf(structs.CodeNotFound, "service registration not found")
 	}
-	x.Services.Delete(k)
+	state.Services.Delete(x, k)
 	return nil
 }

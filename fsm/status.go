@@ -10,13 +10,13 @@ import (
 //	pending --first allocation reported--> running --nothing runs or waits--> dead --registered again--> pending
 func (x *tx) settle() {
 	for _, k := range x.order {
-		j := x.Jobs.Get(k)
+		j := state.Jobs.Get(x, k)
 		x.settleGangs(k, j)
 		if j == nil {
-			if x.Workloads.Get(k) != nil {
-				x.Workloads.Delete(k)
+			if state.Workloads.Get(x, k) != nil {
+				state.Workloads.Delete(x, k)
 			}
-			if x.AcctOpen.Get(k) != nil && x.Counts(k).Holding == 0 {
+			if state.AcctOpen.Get(x, k) != nil && x.Counts(k).Holding == 0 {
 				x.acctEnded(k, nil, nil)
 			}
 			x.unreserve(k)
@@ -29,13 +29,13 @@ func (x *tx) settle() {
 		if status != j.Status {
 			c := *j
 			c.Status, c.ModifyIndex = status, x.index
-			if w := x.Workloads.Get(k); w != nil && !j.Stop {
+			if w := state.Workloads.Get(x, k); w != nil && !j.Stop {
 				c.StatusDesc = "" // of an earlier end
 				if status == structs.JobDead {
 					c.StatusDesc = w.Spent
 				}
 			}
-			x.Jobs.Put(&c)
+			state.Jobs.Put(x, &c)
 			j = &c
 		}
 		x.settleWorkload(j)
@@ -63,13 +63,13 @@ func jobStatus(j *structs.Job, c state.JobCounts) structs.JobStatus {
 // the job and ends with the job.
 func (x *tx) settleWorkload(j *structs.Job) {
 	k := j.Key()
-	old := x.Workloads.Get(k)
+	old := state.Workloads.Get(x, k)
 	if j.Status == structs.JobDead || j.IsPeriodic() || j.IsParameterized() {
 		if old != nil {
 			if j.Status == structs.JobDead {
 				x.acctEnded(k, j, old)
 			}
-			x.Workloads.Delete(k)
+			state.Workloads.Delete(x, k)
 		}
 		x.unreserve(k)
 		return
@@ -78,10 +78,10 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		x.unreserve(k)
 	}
 	if old == nil {
-		if x.AcctOpen.Get(k) != nil { // of a purged job of this name: what still holds of it is charged up to now
+		if state.AcctOpen.Get(x, k) != nil { // of a purged job of this name: what still holds of it is charged up to now
 			x.acctEnded(k, nil, nil)
 		}
-		x.Workloads.Put(&structs.Workload{
+		state.Workloads.Put(x, &structs.Workload{
 			Namespace: j.Namespace, JobID: j.ID, Domain: j.NodePool, SubmitIndex: x.index, SubmitTime: x.time,
 			Priority: j.Priority, Queue: j.Queue, Held: j.Hold, CreateIndex: x.index, ModifyIndex: x.index,
 		})
@@ -95,6 +95,6 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		}
 		w.Domain, w.Priority, w.Queue, w.ModifyIndex = j.NodePool, j.Priority, j.Queue, x.index
 		w.Attained += x.attained[k]
-		x.Workloads.Put(&w)
+		state.Workloads.Put(x, &w)
 	}
 }

@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 // applySuspend makes what runs stand still in its place, or go on. Nothing is decided anew and nothing is given back: agents
 // see the wish at the allocation. Of a suspended job nothing more is placed until it is resumed.
@@ -9,7 +12,7 @@ func applySuspend(x *tx, c *structs.SuspendCommand) *structs.Error {
 		return x.suspendAlloc(c)
 	}
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	j, w := x.Jobs.Get(k), x.Workloads.Get(k)
+	j, w := state.Jobs.Get(x, k), state.Workloads.Get(x, k)
 	switch {
 	case j == nil:
 		return jobNotFound(k)
@@ -47,7 +50,7 @@ func applySuspend(x *tx, c *structs.SuspendCommand) *structs.Error {
 	}
 	if n.Suspended != w.Suspended {
 		n.ModifyIndex = x.index
-		x.Workloads.Put(&n)
+		state.Workloads.Put(x, &n)
 		x.newEval(j, structs.TriggerHold, nil) // what waits of it may now, or may no longer, be placed
 	}
 	return nil
@@ -62,11 +65,11 @@ func suspendWord(c *structs.SuspendCommand) string {
 
 // suspendAlloc does it to one allocation, or to all of its gang: members that go on without one hang or fail.
 func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
-	a := x.Allocs.Get(c.Alloc)
+	a := state.Allocs.Get(x, c.Alloc)
 	if a == nil {
 		return structs.Errorf(structs.CodeNotFound, "Unknown allocation %q", c.Alloc)
 	}
-	w := x.Workloads.Get(a.JobKey())
+	w := state.Workloads.Get(x, a.JobKey())
 	switch {
 	case a.ClientTerminal():
 		return structs.Errorf(structs.CodeConflict, "allocation %s has ended; there is nothing to %s", a.ID.Short(), suspendWord(c))
@@ -111,7 +114,7 @@ func (x *tx) assembling(some []*structs.Allocation, c *structs.SuspendCommand) *
 		return nil
 	}
 	for _, a := range some {
-		if r := x.Rosters.Get(structs.RosterKey{Job: a.JobKey(), Group: a.Group}); r != nil && r.Deadline != 0 {
+		if r := state.Rosters.Get(x, structs.RosterKey{Job: a.JobKey(), Group: a.Group}); r != nil && r.Deadline != 0 {
 			return structs.Errorf(structs.CodeConflict, "gang %q of job %q is still assembling; it can be suspended once it runs", a.Group, a.JobID)
 		}
 	}
@@ -124,7 +127,7 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 	for _, a := range some {
 		x.serverWrote(a.Suspend(!c.Resume, x.cmd.By.Name, c.Reason, x.time))
 		k := structs.RosterKey{Job: a.JobKey(), Group: a.Group}
-		r := x.Rosters.Get(k)
+		r := state.Rosters.Get(x, k)
 		if !c.Resume || moved[k] || r == nil || r.Deadline == 0 {
 			continue
 		}
@@ -138,7 +141,7 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 // suspended reports whether a gang stands still: its time to assemble does not pass.
 func (x *tx) suspended(r *structs.Roster) bool {
 	for _, m := range r.Members {
-		if a := x.Allocs.Get(m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
+		if a := state.Allocs.Get(x, m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
 			return true
 		}
 	}

@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
 
 // applyVariableSet writes a variable. A check-and-set that fails changes nothing and is no error: Swapped stays false.
 func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
@@ -11,10 +14,10 @@ func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 	if err := structs.CheckVariablePath(n.Path); err != nil {
 		return err
 	}
-	if x.Namespaces.Get(n.Namespace) == nil {
+	if state.Namespaces.Get(x, n.Namespace) == nil {
 		return structs.Errorf(structs.CodeInvalid, "variable %q is in namespace %q, which does not exist", n.Path, n.Namespace)
 	}
-	switch k := x.SealKeys.Get(n.KeyID); {
+	switch k := state.SealKeys.Get(x, n.KeyID); {
 	case k == nil:
 		return structs.Errorf(structs.CodeInvalid, "variable %q is sealed with a key that the cluster does not have", n.Path)
 	case k.Retired:
@@ -23,7 +26,7 @@ func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 	n.CreateTime, n.ModifyTime, n.CreateIndex, n.ModifyIndex = x.time, x.time, x.index, x.index
 	var at structs.Index
 	grow := int64(len(n.Sealed) + len(n.Path))
-	if old := x.Variables.Get(n.Key()); old != nil {
+	if old := state.Variables.Get(x, n.Key()); old != nil {
 		at, n.CreateTime, n.CreateIndex = old.ModifyIndex, old.CreateTime, old.CreateIndex
 		grow -= int64(len(old.Sealed) + len(old.Path))
 	}
@@ -34,14 +37,14 @@ func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 		return structs.Errorf(structs.CodeUnprocessable, "all variables together take %d MiB and may take no more; purge some first", structs.VariablesSizeMax>>20)
 	}
 	x.result.Swapped = true
-	x.Variables.Put(&n)
+	state.Variables.Put(x, &n)
 	return nil
 }
 
 // applyVariableDelete deletes a variable, if there is one.
 func applyVariableDelete(x *tx, c *structs.VariableDeleteCommand) *structs.Error {
 	k := structs.VariableKey{Namespace: c.Namespace, Path: c.Path}
-	old := x.Variables.Get(k)
+	old := state.Variables.Get(x, k)
 	var at structs.Index
 	if old != nil {
 		at = old.ModifyIndex
@@ -51,7 +54,7 @@ func applyVariableDelete(x *tx, c *structs.VariableDeleteCommand) *structs.Error
 	}
 	x.result.Swapped = true
 	if old != nil {
-		x.Variables.Delete(k)
+		state.Variables.Delete(x, k)
 	}
 	return nil
 }
@@ -70,10 +73,10 @@ func (x *tx) activateSealKey(id string, retire bool) *structs.Error {
 	if id == "" {
 		return structs.Errorf(structs.CodeInvalid, "a key for variables needs a name")
 	}
-	if x.SealKeys.Get(id) != nil {
+	if state.SealKeys.Get(x, id) != nil {
 		return structs.Errorf(structs.CodeConflict, "the key %q for variables exists", id)
 	}
-	succeed(x.SealKeys, &structs.SealKey{ID: id, Active: true, CreateTime: x.time, CreateIndex: x.index, ModifyIndex: x.index}, func(k *structs.SealKey) bool {
+	succeed(x, state.SealKeys, &structs.SealKey{ID: id, Active: true, CreateTime: x.time, CreateIndex: x.index, ModifyIndex: x.index}, func(k *structs.SealKey) bool {
 		changes := k.Active || retire && !k.Retired
 		k.Active, k.Retired, k.ModifyIndex = false, k.Retired || retire, x.index
 		return changes
@@ -83,25 +86,25 @@ func (x *tx) activateSealKey(id string, retire bool) *structs.Error {
 
 // applySealKeyDelete forgets a key that nothing needs.
 func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
-	k := x.SealKeys.Get(c.ID)
+	k := state.SealKeys.Get(x, c.ID)
 	switch {
 	case k == nil:
 		return structs.Errorf(structs.CodeNotFound, "there is no key %q for variables", c.ID)
 	case k.Active:
 		return structs.Errorf(structs.CodeConflict, "the key %q is the active one and cannot be removed; rotate first", c.ID)
 	}
-	for v := range x.Variables.All() {
+	for v := range state.Variables.All(x) {
 		if v.KeyID == c.ID {
 			return structs.Errorf(structs.CodeConflict, "the key %q cannot be removed: variables are sealed with it, for one %q of namespace %q; rotate with full to seal them anew", c.ID, v.Path, v.Namespace)
 		}
 	}
-	x.SealKeys.Delete(c.ID)
+	state.SealKeys.Delete(x, c.ID)
 	return nil
 }
 
 // applyVariableReseal changes what variables are sealed with, and nothing else of them.
 func applyVariableReseal(x *tx, c *structs.VariableResealCommand) *structs.Error {
-	if k := x.SealKeys.Get(c.KeyID); k == nil || k.Retired {
+	if k := state.SealKeys.Get(x, c.KeyID); k == nil || k.Retired {
 		return structs.Errorf(structs.CodeConflict, "variables cannot be sealed anew with the key %q: the cluster does not have it, or uses it no more", c.KeyID)
 	}
 	for i := range c.Variables {
@@ -109,13 +112,13 @@ func applyVariableReseal(x *tx, c *structs.VariableResealCommand) *structs.Error
 		if len(r.Sealed) == 0 {
 			return structs.Errorf(structs.CodeInvalid, "variable %q is sealed anew without items", r.Path)
 		}
-		old := x.Variables.Get(structs.VariableKey{Namespace: r.Namespace, Path: r.Path})
+		old := state.Variables.Get(x, structs.VariableKey{Namespace: r.Namespace, Path: r.Path})
 		if old == nil || old.ModifyIndex != r.ModifyIndex || old.KeyID != r.OldKeyID {
 			continue // written or deleted meanwhile, or sealed anew already
 		}
 		n := *old
 		n.KeyID, n.Sealed = c.KeyID, r.Sealed
-		x.Variables.Put(&n)
+		state.Variables.Put(x, &n)
 	}
 	return nil
 }

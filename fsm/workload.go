@@ -3,20 +3,21 @@ package fsm
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
 )
 
 // applyWorkload holds, releases, requeues or ends a job.
 func applyWorkload(x *tx, c *structs.WorkloadCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	j := x.Jobs.Get(k)
+	j := state.Jobs.Get(x, k)
 	switch {
 	case j == nil:
 		return jobNotFound(k)
 	case !j.Placeable():
 		return structs.Errorf(structs.CodeConflict, "job %q is stopped or a template; there is nothing to %s", k.ID, c.Action)
 	}
-	w := x.Workloads.Get(k)
+	w := state.Workloads.Get(x, k)
 	if c.Action == structs.ActionRetry {
 		return x.retry(j)
 	}
@@ -31,7 +32,7 @@ func applyWorkload(x *tx, c *structs.WorkloadCommand) *structs.Error {
 			n.NotBefore = 0
 		}
 		if n.Held != w.Held || n.NotBefore != w.NotBefore {
-			x.Workloads.Put(&n)
+			state.Workloads.Put(x, &n)
 		}
 		x.newEval(j, structs.TriggerHold, nil)
 	case structs.ActionRequeue:
@@ -42,7 +43,7 @@ func applyWorkload(x *tx, c *structs.WorkloadCommand) *structs.Error {
 		}
 		n := *w
 		n.Missed, n.ModifyIndex = j.Deadline, x.index
-		x.Workloads.Put(&n)
+		state.Workloads.Put(x, &n)
 	case structs.ActionFail:
 		x.fail(j, c.Reason)
 	default:
@@ -55,7 +56,7 @@ func applyWorkload(x *tx, c *structs.WorkloadCommand) *structs.Error {
 // It makes no version, so that nothing is updated; a specification that is registered later brings its own priority.
 func applyJobPriority(x *tx, c *structs.JobPriorityCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
-	j := x.Jobs.Get(k)
+	j := state.Jobs.Get(x, k)
 	switch {
 	case c.Priority < structs.JobPriorityMin || c.Priority > structs.JobPriorityMax:
 		return structs.Errorf(structs.CodeInvalid, "priority is %d; want %d to %d", c.Priority, structs.JobPriorityMin, structs.JobPriorityMax)
@@ -63,7 +64,7 @@ func applyJobPriority(x *tx, c *structs.JobPriorityCommand) *structs.Error {
 		return jobNotFound(k)
 	case !j.Placeable():
 		return structs.Errorf(structs.CodeConflict, "job %q is stopped or a template; its priority cannot be changed", k.ID)
-	case x.Workloads.Get(k) == nil:
+	case state.Workloads.Get(x, k) == nil:
 		return structs.Errorf(structs.CodeConflict, "job %q has ended; its priority cannot be changed", k.ID)
 	}
 	x.result.SpecIndex, x.result.Version = j.SpecIndex, j.Version
@@ -72,7 +73,7 @@ func applyJobPriority(x *tx, c *structs.JobPriorityCommand) *structs.Error {
 	}
 	n := *j
 	n.Priority, n.SpecIndex, n.ModifyIndex = c.Priority, x.index, x.index // whoever enforces an index knows another priority
-	x.Jobs.Put(&n)
+	state.Jobs.Put(x, &n)
 	x.result.SpecIndex = n.SpecIndex
 	for _, a := range x.AllocsByJob(k) {
 		if a.JobVersion == n.Version && structs.Holds(a) {
@@ -102,7 +103,7 @@ func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	}
 	n := *w
 	n.Requeued, n.ModifyIndex = n.Requeued+1, x.index
-	x.Workloads.Put(&n)
+	state.Workloads.Put(x, &n)
 	x.newEval(j, structs.TriggerRequeue, nil)
 	return nil
 }
@@ -112,7 +113,7 @@ func (pl *planner) returned(a *structs.Allocation) {
 	if a.Requeues == 0 || a.Previous.IsZero() {
 		return
 	}
-	prev := pl.Allocs.Get(a.Previous)
+	prev := state.Allocs.Get(pl, a.Previous)
 	if prev == nil || a.Requeues <= prev.Requeues {
 		return
 	}
@@ -122,7 +123,7 @@ func (pl *planner) returned(a *structs.Allocation) {
 		}
 		pl.came = append(pl.came, a.Group)
 	}
-	w := pl.Workloads.Get(pl.key)
+	w := state.Workloads.Get(pl, pl.key)
 	if w == nil {
 		return
 	}
@@ -132,7 +133,7 @@ func (pl *planner) returned(a *structs.Allocation) {
 		n.Requeued++
 	}
 	n.ModifyIndex = pl.index
-	pl.Workloads.Put(&n)
+	state.Workloads.Put(pl, &n)
 }
 
 // fail stops a job that can never do what it was submitted for.
@@ -142,14 +143,14 @@ func (x *tx) fail(j *structs.Job, why string) {
 	stopped.Stop = true
 	n := *x.putSpec(&stopped, j, nil)
 	n.StatusDesc = why
-	x.Jobs.Put(&n)
+	state.Jobs.Put(x, &n)
 	x.result.SpecIndex, x.result.Version = n.SpecIndex, n.Version
 	x.cancelEvals(k, x.newEval(&n, structs.TriggerJobDeregister, nil), why)
 }
 
 // respec carries what a new specification says of hold and dependencies into the queue entry.
 func (x *tx) respec(old, j *structs.Job) {
-	w := x.Workloads.Get(j.Key())
+	w := state.Workloads.Get(x, j.Key())
 	if old == nil || w == nil || old == j {
 		return
 	}
@@ -166,6 +167,6 @@ func (x *tx) respec(old, j *structs.Job) {
 	n.Spent = "" // a new version starts afresh
 	if n != *w {
 		n.ModifyIndex = x.index
-		x.Workloads.Put(&n)
+		state.Workloads.Put(x, &n)
 	}
 }

@@ -68,7 +68,7 @@ func newACLCache() *aclCache { return &aclCache{compiled: map[string]*acl.ACL{}}
 
 // compile gives the ACL of a set of policy names. Unknown policies grant nothing.
 func (c *aclCache) compile(snap *state.Snapshot, names []string) *acl.ACL {
-	asOf := [2]structs.Index{snap.TableIndex(state.TablePolicies), snap.TableIndex(state.TableRoles)}
+	asOf := [2]structs.Index{snap.TableIndex(state.Policies), snap.TableIndex(state.Roles)}
 	key := strings.Join(names, "\x00")
 	c.mu.Lock()
 	if c.asOf != asOf || len(c.compiled) >= aclCacheMax {

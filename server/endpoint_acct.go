@@ -40,7 +40,7 @@ func pageSize(q *methods.Query) (int, error) {
 func (s *Server) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctRequest) (*methods.AcctResponse, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
 	resp := &methods.AcctResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableAcct)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Acct)}, func(p *Published) (structs.Index, error) {
 		resp.Records, resp.NextToken = nil, ""
 		size, err := pageSize(&req.Query)
 		if err != nil {
@@ -68,7 +68,7 @@ func (s *Server) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctReq
 			out.ID = structs.AcctID(r)
 			resp.Records = append(resp.Records, &out)
 		}
-		return p.Snapshot.TableIndex(state.TableAcct), nil
+		return p.Snapshot.TableIndex(state.Acct), nil
 	})
 }
 
@@ -80,7 +80,7 @@ func (s *Server) decisionList(ctx context.Context, c *rpc.Call, req *methods.Dec
 		return may(r.Namespace) && (req.JobID == "" || r.JobID == req.JobID) && inQueue(r.Queue, req.Queue) && (req.Kind == "" || r.Kind == req.Kind) &&
 			r.Time >= req.Since && r.Seq > req.After && strings.HasPrefix(r.JobID, req.Prefix)
 	}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableAllocs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *Published) (structs.Index, error) {
 		resp.Rows, resp.NextToken, resp.Kept = nil, "", int64(p.Snapshot.DecisionCount())
 		size, err := pageSize(&req.Query)
 		if err != nil {
@@ -92,7 +92,7 @@ func (s *Server) decisionList(ctx context.Context, c *rpc.Call, req *methods.Dec
 				return 0, structs.Errorf(structs.CodeInvalid, "next_token %q is not the number of a row", req.NextToken)
 			}
 		}
-		index := p.Snapshot.TableIndex(state.TableDecisions)
+		index := p.Snapshot.TableIndex(state.DecisionLog)
 		if req.Last > 0 && req.NextToken == "" {
 			for r := range p.Snapshot.DecisionsBack() {
 				if r.Seq <= req.After || r.Time < req.Since || len(resp.Rows) == min(req.Last, pageMax) {

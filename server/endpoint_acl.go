@@ -164,10 +164,10 @@ func (s *Server) tokenGet(ctx context.Context, c *rpc.Call, req *methods.ACLToke
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.ACLTokenResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableTokens)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *Published) (structs.Index, error) {
 		resp.Token = p.Snapshot.TokenByAccessor(req.Accessor)
 		if resp.Token == nil {
-			return p.Snapshot.TableIndex(tableTokens), nil
+			return p.Snapshot.TableIndex(state.Tokens), nil
 		}
 		resp.Index = resp.Token.ModifyIndex
 		return resp.Token.ModifyIndex, nil
@@ -192,7 +192,7 @@ func (s *Server) tokenList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLTokenListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableTokens)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *Published) (structs.Index, error) {
 		seq := p.Snapshot.Tokens()
 		if req.Prefix != "" {
 			var err error
@@ -211,7 +211,7 @@ func (s *Server) tokenList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			bare.Secret = structs.SecretID{}
 			resp.Tokens = append(resp.Tokens, &bare)
 		}
-		return p.Snapshot.TableIndex(tableTokens), err
+		return p.Snapshot.TableIndex(state.Tokens), err
 	})
 }
 
@@ -268,13 +268,13 @@ func (s *Server) policyGet(ctx context.Context, c *rpc.Call, req *methods.NameRe
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLPolicyResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tablePolicies)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *Published) (structs.Index, error) {
 		if !mine(ctx, p.Snapshot)(req.Name) {
 			return 0, structs.ErrPermissionDenied
 		}
 		resp.Policy = p.Snapshot.Policy(req.Name)
 		if resp.Policy == nil {
-			return max(1, p.Snapshot.TableIndex(tablePolicies)), nil
+			return max(1, p.Snapshot.TableIndex(state.Policies)), nil
 		}
 		return resp.Policy.ModifyIndex, nil
 	})
@@ -285,14 +285,14 @@ func (s *Server) policyList(ctx context.Context, c *rpc.Call, req *methods.ListR
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLPolicyListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tablePolicies)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *Published) (structs.Index, error) {
 		may := mine(ctx, p.Snapshot)
 		ps, next, err := list(s, &req.Query, lister[structs.ACLPolicy]{kind: "policy",
 			key:  func(x *structs.ACLPolicy) string { return x.Name },
 			keep: func(x *structs.ACLPolicy) bool { return strings.HasPrefix(x.Name, req.Prefix) && may(x.Name) },
 		}, p.Snapshot.Policies())
 		resp.Policies, resp.NextToken = ps, next
-		return max(1, p.Snapshot.TableIndex(tablePolicies)), err // ACL lists start at 1
+		return max(1, p.Snapshot.TableIndex(state.Policies)), err // ACL lists start at 1
 	})
 }
 
@@ -310,7 +310,7 @@ func (s *Server) policySelf(ctx context.Context, c *rpc.Call, req *methods.Empty
 			}
 		}
 	}
-	resp.Meta.Index = max(1, p.Snapshot.TableIndex(tablePolicies))
+	resp.Meta.Index = max(1, p.Snapshot.TableIndex(state.Policies))
 	return resp, nil
 }
 
@@ -382,14 +382,14 @@ func (s *Server) roleGet(ctx context.Context, c *rpc.Call, req *methods.ACLRoleG
 	}
 	may := holds(ctx)
 	resp := &methods.ACLRoleResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableRoles)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *Published) (structs.Index, error) {
 		r := s.roleNamed(p.Snapshot, req)
 		resp.Role = nil
 		if r == nil {
 			if !who(ctx).acl.IsManagement() {
 				return 0, structs.ErrPermissionDenied
 			}
-			return max(1, p.Snapshot.TableIndex(tableRoles)), nil
+			return max(1, p.Snapshot.TableIndex(state.Roles)), nil
 		}
 		if !may(r.ID) {
 			return 0, structs.ErrPermissionDenied
@@ -405,13 +405,13 @@ func (s *Server) roleList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 	}
 	may := holds(ctx)
 	resp := &methods.ACLRoleListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableRoles)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *Published) (structs.Index, error) {
 		rs, next, err := list(s, &req.Query, lister[structs.ACLRole]{kind: "role",
 			key:  func(x *structs.ACLRole) string { return x.ID.String() },
 			keep: func(x *structs.ACLRole) bool { return strings.HasPrefix(x.ID.String(), req.Prefix) && may(x.ID) },
 		}, p.Snapshot.Roles())
 		resp.Roles, resp.NextToken = rs, next
-		return max(1, p.Snapshot.TableIndex(tableRoles)), err
+		return max(1, p.Snapshot.TableIndex(state.Roles)), err
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
@@ -44,7 +45,7 @@ func (s *Server) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGe
 		*resp = methods.AllocGetResponse{Meta: resp.Meta}
 		a := p.Snapshot.AllocByID(req.AllocID)
 		if a == nil {
-			return p.Snapshot.TableIndex(tableAllocs), nil
+			return p.Snapshot.TableIndex(state.Allocs), nil
 		}
 		if !who(ctx).acl.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {
 			return 0, structs.ErrPermissionDenied
@@ -59,7 +60,7 @@ func (s *Server) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGe
 func (s *Server) allocList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.AllocListResponse, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapReadJob)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableAllocs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *Published) (structs.Index, error) {
 		seq := p.Snapshot.Allocs()
 		if req.Prefix != "" {
 			var err error
@@ -75,7 +76,7 @@ func (s *Server) allocList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			return 0, err
 		}
 		resp.Allocs, resp.NextToken, resp.Jobs = as, next, jobsOf(as)
-		return p.Snapshot.TableIndex(tableAllocs), nil
+		return p.Snapshot.TableIndex(state.Allocs), nil
 	})
 }
 
@@ -120,7 +121,7 @@ func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 		*resp = methods.EvalGetResponse{Meta: resp.Meta}
 		e := p.Snapshot.EvalByID(req.EvalID)
 		if e == nil {
-			return p.Snapshot.TableIndex(tableEvals), nil
+			return p.Snapshot.TableIndex(state.Evals), nil
 		}
 		if !who(ctx).acl.AllowNamespaceOp(e.Namespace, acl.CapReadJob) {
 			return 0, structs.ErrPermissionDenied
@@ -148,10 +149,10 @@ func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 
 func (s *Server) evalList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.EvalListResponse, error) {
 	resp := &methods.EvalListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableEvals)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *Published) (structs.Index, error) {
 		es, next, err := s.evalPage(ctx, c, &req.Query, p, req.Options)
 		resp.Evals, resp.NextToken = es, next
-		return p.Snapshot.TableIndex(tableEvals), err
+		return p.Snapshot.TableIndex(state.Evals), err
 	})
 }
 
@@ -175,7 +176,7 @@ func (s *Server) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p 
 
 func (s *Server) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.CountResponse, error) {
 	resp := &methods.CountResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableEvals)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *Published) (structs.Index, error) {
 		match, err := s.filter("eval", req.Filter)
 		if err != nil {
 			return 0, err
@@ -197,7 +198,7 @@ func (s *Server) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			}
 			resp.Count++
 		}
-		return p.Snapshot.TableIndex(tableEvals), nil
+		return p.Snapshot.TableIndex(state.Evals), nil
 	})
 }
 

@@ -34,7 +34,7 @@ func keyOf(c *rpc.Call, id string) structs.JobKey {
 // jobIndex is what a reader of one job waits for.
 func jobIndex(snap *state.Snapshot, j *structs.Job) structs.Index {
 	if j == nil {
-		return snap.TableIndex(tableJobs)
+		return snap.TableIndex(state.Jobs)
 	}
 	return j.ModifyIndex
 }
@@ -56,7 +56,7 @@ func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequ
 	ns := namespaceOf(c)
 	may := visible(ctx, ns, acl.CapListJobs)
 	resp := &methods.JobListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableJobs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *Published) (structs.Index, error) {
 		snap := p.Snapshot
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key:  func(j *structs.Job) string { return j.Namespace + "." + j.ID },
@@ -69,7 +69,7 @@ func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequ
 		for i, j := range jobs {
 			resp.Jobs[i] = methods.JobListItem{Job: j, Summary: summarize(snap, j)}
 		}
-		return snap.TableIndex(tableJobs), nil
+		return snap.TableIndex(state.Jobs), nil
 	})
 }
 
@@ -250,7 +250,7 @@ func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
 		idx = max(idx, a.ModifyIndex)
 	}
 	if len(as) == 0 {
-		idx = snap.TableIndex(tableAllocs)
+		idx = snap.TableIndex(state.Allocs)
 	}
 	return idx
 }
@@ -277,7 +277,7 @@ func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
 		idx = max(idx, e.ModifyIndex)
 	}
 	if len(es) == 0 {
-		idx = snap.TableIndex(tableEvals)
+		idx = snap.TableIndex(state.Evals)
 	}
 	return idx
 }
@@ -487,7 +487,7 @@ func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *limit
 func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
 	resp := &methods.QueueListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableWorkloads), onTable(tableJobs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Workloads), onTable(state.Jobs)}, func(p *Published) (structs.Index, error) {
 		resp.Items, resp.NextToken = nil, ""
 		snap := p.Snapshot
 		pos := map[string]int64{}
@@ -527,6 +527,6 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 				resp.Items[len(resp.Items)-1].Position = 0 // it has its turn behind it
 			}
 		}
-		return max(snap.TableIndex(tableWorkloads), snap.TableIndex(tableJobs)), nil
+		return max(snap.TableIndex(state.Workloads), snap.TableIndex(state.Jobs)), nil
 	})
 }

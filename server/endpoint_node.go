@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
@@ -49,7 +50,7 @@ func (s *Server) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetR
 		n := p.Snapshot.NodeByID(req.NodeID)
 		resp.Node = withoutSecret(n)
 		if n == nil {
-			return p.Snapshot.TableIndex(tableNodes), nil
+			return p.Snapshot.TableIndex(state.Nodes), nil
 		}
 		return n.ModifyIndex, nil
 	})
@@ -57,7 +58,7 @@ func (s *Server) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetR
 
 func (s *Server) nodeList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.NodeListResponse, error) {
 	resp := &methods.NodeListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableNodes)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *Published) (structs.Index, error) {
 		seq := p.Snapshot.Nodes()
 		if req.Prefix != "" {
 			var err error
@@ -67,7 +68,7 @@ func (s *Server) nodeList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 		}
 		ns, next, err := list(s, &req.Query, nodeLister(), seq)
 		resp.Nodes, resp.NextToken = secretless(ns), next
-		return p.Snapshot.TableIndex(tableNodes), err
+		return p.Snapshot.TableIndex(state.Nodes), err
 	})
 }
 
@@ -229,10 +230,10 @@ func (s *Server) nodePurge(ctx context.Context, c *rpc.Call, req *methods.NodeGe
 
 func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.PoolGetResponse, error) {
 	resp := &methods.PoolGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tablePools)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *Published) (structs.Index, error) {
 		resp.Pool = p.Snapshot.Pool(req.Name)
 		if resp.Pool == nil {
-			return p.Snapshot.TableIndex(tablePools), nil
+			return p.Snapshot.TableIndex(state.Pools), nil
 		}
 		return max(resp.Pool.ModifyIndex, 1), nil
 	})
@@ -241,7 +242,7 @@ func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequ
 func (s *Server) poolList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.PoolListResponse, error) {
 	id := who(ctx)
 	resp := &methods.PoolListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tablePools)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *Published) (structs.Index, error) {
 		ps, next, err := list(s, &req.Query, lister[structs.NodePool]{kind: "pool",
 			key: func(x *structs.NodePool) string { return x.Name },
 			keep: func(x *structs.NodePool) bool {
@@ -249,7 +250,7 @@ func (s *Server) poolList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 			},
 		}, p.Snapshot.Pools())
 		resp.Pools, resp.NextToken = ps, next
-		return p.Snapshot.TableIndex(tablePools), err
+		return p.Snapshot.TableIndex(state.Pools), err
 	})
 }
 
@@ -259,14 +260,14 @@ func (s *Server) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedL
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.NodeListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableNodes)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *Published) (structs.Index, error) {
 		l := nodeLister()
 		if req.Name != structs.NodePoolAll {
 			l.keep = func(n *structs.Node) bool { return n.Pool == req.Name }
 		}
 		ns, next, err := list(s, &req.Query, l, p.Snapshot.Nodes())
 		resp.Nodes, resp.NextToken = secretless(ns), next
-		return p.Snapshot.TableIndex(tableNodes), err
+		return p.Snapshot.TableIndex(state.Nodes), err
 	})
 }
 
@@ -274,7 +275,7 @@ func (s *Server) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedLi
 	ns := namespaceOf(c)
 	may := visible(ctx, ns, acl.CapListJobs)
 	resp := &methods.JobListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableJobs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *Published) (structs.Index, error) {
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key: func(j *structs.Job) string { return j.Namespace + "." + j.ID },
 			keep: func(j *structs.Job) bool {
@@ -288,7 +289,7 @@ func (s *Server) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedLi
 		for i, j := range jobs {
 			resp.Jobs[i] = methods.JobListItem{Job: j, Summary: summarize(p.Snapshot, j)}
 		}
-		return p.Snapshot.TableIndex(tableJobs), nil
+		return p.Snapshot.TableIndex(state.Jobs), nil
 	})
 }
 
@@ -324,10 +325,10 @@ func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.Nam
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.NamespaceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableNamespaces)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *Published) (structs.Index, error) {
 		resp.Namespace = p.Snapshot.Namespace(req.Name)
 		if resp.Namespace == nil {
-			return p.Snapshot.TableIndex(tableNamespaces), nil
+			return p.Snapshot.TableIndex(state.Namespaces), nil
 		}
 		return max(resp.Namespace.ModifyIndex, 1), nil
 	})
@@ -336,7 +337,7 @@ func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.Nam
 func (s *Server) namespaceList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.NamespaceListResponse, error) {
 	id := who(ctx)
 	resp := &methods.NamespaceListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableNamespaces)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *Published) (structs.Index, error) {
 		ns, next, err := list(s, &req.Query, lister[structs.Namespace]{kind: "namespace",
 			key: func(x *structs.Namespace) string { return x.Name },
 			keep: func(x *structs.Namespace) bool {
@@ -344,7 +345,7 @@ func (s *Server) namespaceList(ctx context.Context, c *rpc.Call, req *methods.Li
 			},
 		}, p.Snapshot.Namespaces())
 		resp.Namespaces, resp.NextToken = ns, next
-		return p.Snapshot.TableIndex(tableNamespaces), err
+		return p.Snapshot.TableIndex(state.Namespaces), err
 	})
 }
 

@@ -168,9 +168,9 @@ func schedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
 
 func (s *Server) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SchedulerConfigResponse, error) {
 	resp := &methods.SchedulerConfigResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableConfig)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *Published) (structs.Index, error) {
 		resp.Config = schedulerConfig(p.Snapshot)
-		return p.Snapshot.TableIndex(state.TableScheduler), nil
+		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
 }
 
@@ -207,14 +207,14 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 
 func (s *Server) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
 	resp := &methods.AutopilotConfigResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableConfig)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *Published) (structs.Index, error) {
 		in := pilot{s}.AutopilotConfig()
 		resp.Config = &structs.AutopilotConfig{CleanupDeadServers: in.CleanupDeadServers, LastContactThreshold: int64(in.LastContactThreshold),
 			MaxTrailingLogs: in.MaxTrailingLogs, MinQuorum: uint64(in.MinQuorum), ServerStabilizationTime: int64(in.ServerStabilizationTime)}
 		if c := p.Snapshot.AutopilotConfig(); c != nil {
 			resp.Config.CreateIndex, resp.Config.ModifyIndex = c.CreateIndex, c.ModifyIndex
 		}
-		return p.Snapshot.TableIndex(state.TableAutopilot), nil
+		return p.Snapshot.TableIndex(state.Autopilot), nil
 	})
 }
 
@@ -242,14 +242,14 @@ func (s *Server) systemGC(ctx context.Context, c *rpc.Call, req *methods.EmptyRe
 
 func (s *Server) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SigningKeysResponse, error) {
 	resp := &methods.SigningKeysResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(tableKeys)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.SigningKeys)}, func(p *Published) (structs.Index, error) {
 		resp.Keys = nil
 		for k := range p.Snapshot.SigningKeys() {
 			public := *k
 			public.Private = nil
 			resp.Keys = append(resp.Keys, &public)
 		}
-		return p.Snapshot.TableIndex(tableKeys), nil
+		return p.Snapshot.TableIndex(state.SigningKeys), nil
 	})
 }
 

@@ -79,10 +79,10 @@ func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, 
 }
 
 func queueIndex(snap *state.Snapshot) structs.Index {
-	return max(snap.TableIndex(state.TableQueues), snap.TableIndex(state.TableQueueUse), snap.TableIndex(tableWorkloads), 1)
+	return max(snap.TableIndex(state.Queues), snap.TableIndex(state.QueueUse), snap.TableIndex(state.Workloads), 1)
 }
 
-var queueKeys = []hubKey{onTable(state.TableQueues), onTable(state.TableQueueUse), onTable(tableWorkloads)}
+var queueKeys = []hubKey{onTable(state.Queues), onTable(state.QueueUse), onTable(state.Workloads)}
 
 func (s *Server) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueTreeResponse, error) {
 	resp := &methods.QueueTreeResponse{}
@@ -145,10 +145,10 @@ func quotaState(snap *state.Snapshot, q *structs.QuotaSpec) methods.QuotaState {
 	return st
 }
 
-var quotaKeys = []hubKey{onTable(state.TableQuotas), onTable(state.TableQueueUse), onTable(state.TableNamespaces)}
+var quotaKeys = []hubKey{onTable(state.Quotas), onTable(state.QueueUse), onTable(state.Namespaces)}
 
 func quotaIndex(snap *state.Snapshot) structs.Index {
-	return max(snap.TableIndex(state.TableQuotas), snap.TableIndex(state.TableQueueUse), 1)
+	return max(snap.TableIndex(state.Quotas), snap.TableIndex(state.QueueUse), 1)
 }
 
 func (s *Server) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QuotaListResponse, error) {
@@ -206,26 +206,26 @@ func (s *Server) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.Name
 func (s *Server) reservationList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ReservationListResponse, error) {
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.ReservationListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableReserved)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *Published) (structs.Index, error) {
 		resp.Reservations = nil
 		for r := range p.Snapshot.Reservations() {
 			if strings.HasPrefix(r.ID, req.Prefix) && (r.JobID == "" || may(r.Namespace)) {
 				resp.Reservations = append(resp.Reservations, r)
 			}
 		}
-		return max(p.Snapshot.TableIndex(state.TableReserved), 1), nil
+		return max(p.Snapshot.TableIndex(state.Reservations), 1), nil
 	})
 }
 
 func (s *Server) reservationGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.ReservationGetResponse, error) {
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.ReservationGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableReserved)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *Published) (structs.Index, error) {
 		resp.Reservation = p.Snapshot.Reservation(req.Name)
 		if r := resp.Reservation; r != nil && r.JobID != "" && !may(r.Namespace) {
 			resp.Reservation = nil
 		}
-		return max(p.Snapshot.TableIndex(state.TableReserved), 1), nil
+		return max(p.Snapshot.TableIndex(state.Reservations), 1), nil
 	})
 }
 

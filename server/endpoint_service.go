@@ -24,7 +24,7 @@ func (s *Server) registerServices() {
 
 // servicesIndex is the index of answers about services. One that is gone leaves no trace of its own, so it is the table's.
 func servicesIndex(p *Published) structs.Index {
-	return max(1, p.Snapshot.TableIndex(state.TableServices))
+	return max(1, p.Snapshot.TableIndex(state.Services))
 }
 
 // maySeeServices says which registrations of a namespace the caller may see. A task sees those of its own, which the wrapper
@@ -45,7 +45,7 @@ func (s *Server) serviceList(ctx context.Context, c *rpc.Call, req *methods.List
 		return nil, err
 	}
 	resp := &methods.ServiceListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableServices)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *Published) (structs.Index, error) {
 		out, tags := []methods.ServiceName(nil), map[string]bool{}
 		for r := range p.Snapshot.Services(ns) {
 			if !may(r) || len(req.Prefix) > len(r.Service) || r.Service[:len(req.Prefix)] != req.Prefix {
@@ -135,7 +135,7 @@ func (s *Server) serviceDelete(ctx context.Context, c *rpc.Call, req *methods.Se
 
 func (s *Server) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.ServiceGetResponse, error) {
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID), onTable(state.TableServices)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID), onTable(state.Services)}, func(p *Published) (structs.Index, error) {
 		a := p.Snapshot.AllocByID(req.AllocID)
 		if a == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "alloc not found")
@@ -151,7 +151,7 @@ func (s *Server) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.All
 func (s *Server) serviceJob(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.ServiceGetResponse, error) {
 	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableServices)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *Published) (structs.Index, error) {
 		if p.Snapshot.JobByKey(k) == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
 		}

@@ -47,7 +47,7 @@ func (s *Server) variableGet(ctx context.Context, c *rpc.Call, req *methods.Vari
 		if found = p.Snapshot.Variable(k.Namespace, k.Path); found != nil {
 			return found.ModifyIndex, nil
 		}
-		return max(1, p.Snapshot.TableIndex(state.TableVariables)), nil
+		return max(1, p.Snapshot.TableIndex(state.Variables)), nil
 	})
 	if err == nil && found != nil {
 		resp.Variable, err = s.opened(ctx, found)
@@ -59,7 +59,7 @@ func (s *Server) variableGet(ctx context.Context, c *rpc.Call, req *methods.Vari
 func (s *Server) variableList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.VariableListResponse, error) {
 	ns, id := namespaceOf(c), who(ctx)
 	resp := &methods.VariableListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableVariables)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Variables)}, func(p *Published) (structs.Index, error) {
 		vs, next, err := list(s, &req.Query, lister[structs.Variable]{kind: "variable",
 			key: func(v *structs.Variable) string {
 				if ns == "*" {
@@ -78,7 +78,7 @@ func (s *Server) variableList(ctx context.Context, c *rpc.Call, req *methods.Lis
 		for _, v := range vs {
 			resp.Variables = append(resp.Variables, variableMeta(v))
 		}
-		return max(1, p.Snapshot.TableIndex(state.TableVariables)), err
+		return max(1, p.Snapshot.TableIndex(state.Variables)), err
 	})
 }
 

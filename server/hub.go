@@ -32,23 +32,6 @@ const (
 	keyService   = 's' // registrations of a service
 )
 
-// Tables that lists wait for.
-const (
-	tableNodes      = state.TableNodes
-	tableJobs       = state.TableJobs
-	tableAllocs     = state.TableAllocs
-	tableEvals      = state.TableEvals
-	tablePools      = state.TablePools
-	tableNamespaces = state.TableNamespaces
-	tablePolicies   = state.TablePolicies
-	tableTokens     = state.TableTokens
-	tableRoles      = state.TableRoles
-	tableWorkloads  = state.TableWorkloads
-	tableScaling    = state.TableScaling
-	tableConfig     = state.TableScheduler
-	tableKeys       = state.TableKeys
-)
-
 func onNode(id structs.NodeID) hubKey       { return hubKey{kind: keyNode, id: id} }
 func onNodeAllocs(id structs.NodeID) hubKey { return hubKey{kind: keyNodeAlloc, id: id} }
 func onNodePoll(id structs.NodeID) hubKey   { return hubKey{kind: keyNodePoll, id: id} }
@@ -65,7 +48,7 @@ func onVariable(k structs.VariableKey) hubKey {
 func onService(namespace, service string) hubKey {
 	return hubKey{kind: keyService, text: namespace + "\x00" + service}
 }
-func onTable(name string) hubKey { return hubKey{kind: keyTable, text: name} }
+func onTable(t state.AnyTable) hubKey { return hubKey{kind: keyTable, text: t.Name()} }
 
 // hub wakes those who wait for an object when that object changed, and nobody else (D13).
 type hub struct {
@@ -155,11 +138,6 @@ func (h *hub) feed(a Applied) {
 		return
 	}
 	d := &a.Delta
-	table := func(n int, name string) {
-		if n > 0 {
-			h.wakeLocked(onTable(name))
-		}
-	}
 	for _, c := range d.Nodes {
 		h.wakeLocked(onNode(either(c).ID))
 	}
@@ -206,23 +184,13 @@ func (h *hub) feed(a Applied) {
 		h.wakeLocked(onService(x.Namespace, x.Service))
 		h.wakeLocked(onService("*", x.Service))
 	}
-	table(len(d.Services), state.TableServices)
-	table(len(d.Nodes), tableNodes)
-	table(len(d.Jobs), tableJobs)
-	table(len(d.Allocs), tableAllocs)
-	table(len(d.Evals), tableEvals)
-	table(len(d.Workloads), tableWorkloads)
-	table(len(d.Acct), state.TableAcct)
-	table(len(d.Variables), state.TableVariables)
-	table(len(d.Pools), tablePools)
-	table(len(d.Namespaces), tableNamespaces)
-	table(len(d.Policies), tablePolicies)
-	table(len(d.Tokens), tableTokens)
-	table(len(d.Roles), tableRoles)
-	table(len(d.Scaling), tableScaling)
+	for _, t := range state.Tables() {
+		if t.Changed(d) {
+			h.wakeLocked(onTable(t))
+		}
+	}
 	if d.Config {
-		h.wakeLocked(onTable(tableConfig))
-		h.wakeLocked(onTable(tableKeys))
+		h.wakeLocked(onTable(state.SigningKeys))
 	}
 }
 

@@ -263,7 +263,7 @@ func (s *Server) runKeystore(ctx context.Context) {
 	wait := sealKeyRetry
 	for {
 		snap := s.Published().Snapshot
-		changed := snap.Watch(state.TableSealKeys)
+		changed := snap.Watch(state.SealKeys)
 		missing := false
 		for k := range snap.SealKeys() {
 			if _, _, err := s.fetchSealKey(ctx, k.ID); err != nil {

@@ -32,7 +32,7 @@ func (t *totals) of(snap *state.Snapshot) structs.Amount {
 
 // models is of, and the GPUs by model.
 func (t *totals) models(snap *state.Snapshot) (structs.Amount, []structs.GPUCount) {
-	at := snap.TableIndex(state.TableNodes)
+	at := snap.TableIndex(state.Nodes)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.has && t.at == at {

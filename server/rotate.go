@@ -57,9 +57,9 @@ func sealKeyInfos(snap *state.Snapshot) []methods.SealKeyInfo {
 
 func (s *Server) sealKeyList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.SealKeyListResponse, error) {
 	resp := &methods.SealKeyListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.TableSealKeys), onTable(state.TableVariables)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.SealKeys), onTable(state.Variables)}, func(p *Published) (structs.Index, error) {
 		resp.Keys = sealKeyInfos(p.Snapshot)
-		return max(1, p.Snapshot.TableIndex(state.TableSealKeys), p.Snapshot.TableIndex(state.TableVariables)), nil
+		return max(1, p.Snapshot.TableIndex(state.SealKeys), p.Snapshot.TableIndex(state.Variables)), nil
 	})
 }
 
@@ -116,7 +116,7 @@ func (s *Server) runReseal(ctx context.Context, term uint64) error {
 	told := 0
 	for {
 		snap := s.Published().Snapshot
-		changed := snap.Watch(state.TableSealKeys)
+		changed := snap.Watch(state.SealKeys)
 		left, err := s.reseal(ctx, snap)
 		if err != nil {
 			return err

@@ -21,20 +21,16 @@ func lessAcct(a, b acctKey) bool {
 
 // DropAcct deletes the oldest accounting record.
 func (s *Store) DropAcct() {
-	if r := s.Acct.First(); r != nil {
-		s.Acct.Delete(acctKey{r.CreateIndex, r.Key()})
+	if r := Acct.First(s); r != nil {
+		Acct.Delete(s, acctKey{r.CreateIndex, r.Key()})
 	}
 }
 
 // Acct gives the accounting records by the end of their jobs, oldest first. Their ID is empty (structs.AcctID).
-func (s *Snapshot) Acct() iter.Seq[*structs.AcctRecord] { return ascend(s.acct) }
+func (s *Snapshot) Acct() iter.Seq[*structs.AcctRecord] { return Acct.All(s) }
 
 // AcctBack gives the accounting records newest first.
-func (s *Snapshot) AcctBack() iter.Seq[*structs.AcctRecord] {
-	return func(yield func(*structs.AcctRecord) bool) {
-		s.acct.Descend(func(it item[acctKey, structs.AcctRecord]) bool { return yield(it.val) })
-	}
-}
+func (s *Snapshot) AcctBack() iter.Seq[*structs.AcctRecord] { return Acct.backward(s) }
 
 // AcctCount is the number of accounting records.
-func (s *Snapshot) AcctCount() int { return s.acct.Len() }
+func (s *Snapshot) AcctCount() int { return Acct.Len(s) }

@@ -76,55 +76,47 @@ func (s *Store) PutDecisions(d *Decisions) {
 		return
 	}
 	d.Seq = 1
-	if last := s.decisions.Last(); last != nil {
+	if last := DecisionLog.Last(s); last != nil {
 		d.Seq = last.Seq + uint64(last.Len())
 	}
-	s.decisions.Put(d)
+	DecisionLog.Put(s, d)
 	end := d.Seq + uint64(d.Len())
-	for first := s.decisions.First(); first != d && end-first.Seq > structs.DecisionsKept; first = s.decisions.First() {
-		s.decisions.Delete(first.Seq)
+	for first := DecisionLog.First(s); first != d && end-first.Seq > structs.DecisionsKept; first = DecisionLog.First(s) {
+		DecisionLog.Delete(s, first.Seq)
 	}
 }
 
 // Decisions gives the rows of the decision log from seq on, oldest first.
 func (s *Snapshot) Decisions(seq uint64) iter.Seq[structs.DecisionRow] {
 	return func(yield func(structs.DecisionRow) bool) {
-		from := uint64(0)
-		s.decisions.DescendLessOrEqual(item[uint64, Decisions]{key: seq}, func(it item[uint64, Decisions]) bool {
-			from = it.key // seq may lie within it
-			return false
-		})
-		s.decisions.AscendGreaterOrEqual(item[uint64, Decisions]{key: from}, func(it item[uint64, Decisions]) bool {
-			for i := range it.val.Len() {
-				if r := it.val.Row(i); r.Seq >= seq && !yield(r) {
-					return false
+		for d := range DecisionLog.from(s, DecisionLog.atOrBelow(s, seq)) { // seq may lie within the first
+			for i := range d.Len() {
+				if r := d.Row(i); r.Seq >= seq && !yield(r) {
+					return
 				}
 			}
-			return true
-		})
+		}
 	}
 }
 
 // DecisionsBack gives the rows of the decision log newest first.
 func (s *Snapshot) DecisionsBack() iter.Seq[structs.DecisionRow] {
 	return func(yield func(structs.DecisionRow) bool) {
-		s.decisions.Descend(func(it item[uint64, Decisions]) bool {
-			for i := it.val.Len() - 1; i >= 0; i-- {
-				if !yield(it.val.Row(i)) {
-					return false
+		for d := range DecisionLog.backward(s) {
+			for i := d.Len() - 1; i >= 0; i-- {
+				if !yield(d.Row(i)) {
+					return
 				}
 			}
-			return true
-		})
+		}
 	}
 }
 
 // DecisionCount is the number of rows in the decision log.
 func (s *Snapshot) DecisionCount() int {
-	first, ok := s.decisions.Min()
-	if !ok {
+	first, last := DecisionLog.First(s), DecisionLog.Last(s)
+	if first == nil {
 		return 0
 	}
-	last, _ := s.decisions.Max()
-	return int(last.val.Seq - first.val.Seq + uint64(last.val.Len()))
+	return int(last.Seq - first.Seq + uint64(last.Len()))
 }

@@ -25,24 +25,24 @@ func TestRememberedDigestsAreThoseOfTheRows(t *testing.T) {
 					n = uint64(rnd.IntN(50)) // often
 				}
 				binary.BigEndian.PutUint64(id[:], n)
-				old := s.Evals.Get(id)
+				old := Evals.Get(s, id)
 				if old != nil {
-					if _, ok := s.Evals.known.young[old]; ok {
+					if _, ok := Evals.in(s).known.young[old]; ok {
 						hits++
 					}
 				}
 				switch rnd.IntN(5) {
 				case 0:
-					s.Evals.Delete(id)
+					Evals.Delete(s, id)
 				case 1:
 					if old != nil {
-						s.Evals.Delete(id)
-						s.Evals.Put(old) // the very same row
+						Evals.Delete(s, id)
+						Evals.Put(s, old) // the very same row
 						continue
 					}
 					fallthrough
 				default:
-					s.Evals.Put(&structs.Evaluation{ID: id, Namespace: "default", JobID: "j", Priority: rnd.IntN(100), ModifyIndex: structs.Index(batch)})
+					Evals.Put(s, &structs.Evaluation{ID: id, Namespace: "default", JobID: "j", Priority: rnd.IntN(100), ModifyIndex: structs.Index(batch)})
 				}
 			}
 			if undo {
@@ -52,7 +52,7 @@ func TestRememberedDigestsAreThoseOfTheRows(t *testing.T) {
 			}
 		}
 		snap, _ = s.Publish(structs.Index(batch + 2))
-		if k := &s.Evals.known; len(k.young) > digestsMax || len(k.old) > digestsMax {
+		if k := &Evals.in(s).known; len(k.young) > digestsMax || len(k.old) > digestsMax {
 			t.Fatalf("batch %d: %d and %d are remembered", batch, len(k.young), len(k.old))
 		}
 		if batch%20 == 0 && snap.Hash() != snap.Rehash() {
@@ -62,17 +62,17 @@ func TestRememberedDigestsAreThoseOfTheRows(t *testing.T) {
 	if snap.Hash() != snap.Rehash() {
 		t.Fatal("the hash is not that of the rows")
 	}
-	for k := range s.Evals.known.young {
-		if s.Evals.Get(k.ID) != k {
+	for k := range Evals.in(s).known.young {
+		if Evals.Get(s, k.ID) != k {
 			t.Fatal("a row that is gone is remembered")
 		}
 	}
-	for k := range s.Evals.known.old {
-		if s.Evals.Get(k.ID) != k {
+	for k := range Evals.in(s).known.old {
+		if Evals.Get(s, k.ID) != k {
 			t.Fatal("a row that is gone is remembered")
 		}
 	}
-	if hits < 1000 || s.Evals.Len() <= digestsMax {
-		t.Errorf("%d rows were remembered when they went, of %d at the end", hits, s.Evals.Len())
+	if hits < 1000 || Evals.Len(s) <= digestsMax {
+		t.Errorf("%d rows were remembered when they went, of %d at the end", hits, Evals.Len(s))
 	}
 }

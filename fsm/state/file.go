@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
@@ -64,11 +65,9 @@ type TableInfo struct {
 func (s *Snapshot) Write(w io.Writer) error {
 	sum := sha256.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
-	var buf, raw []byte
-	put := func(v any) error {
-		raw = pack.Append(raw[:0], v)
-		buf = binary.AppendUvarint(buf[:0], uint64(len(raw)))
-		if _, err := out.Write(buf); err != nil {
+	length := make([]byte, 0, binary.MaxVarintLen64)
+	put := func(raw []byte) error {
+		if _, err := out.Write(binary.AppendUvarint(length[:0], uint64(len(raw)))); err != nil {
 			return err
 		}
 		_, err := out.Write(raw)
@@ -79,20 +78,18 @@ func (s *Snapshot) Write(w io.Writer) error {
 	}
 	h := s.Hash()
 	head := fileHeader{StateVersion: Version, Index: s.index, Time: s.time, BootstrapIndex: s.bootstrap, Changed: map[string]structs.Index{}, Hash: h[:]}
-	for i, t := range *s.tables {
-		head.Changed[t.tableName()] = s.changed[i]
+	for i, t := range tables {
+		head.Changed[t.Name()] = s.changed[i]
 	}
-	if err := put(&head); err != nil {
+	if err := put(pack.Append(nil, &head)); err != nil {
 		return err
 	}
-	for _, t := range *s.tables {
-		if err := put(&tableHeader{Name: t.tableName(), Rows: uint64(t.length(&s.trees))}); err != nil {
+	for _, t := range tables {
+		if err := put(pack.Append(nil, &tableHeader{Name: t.Name(), Rows: uint64(t.count(s))})); err != nil {
 			return err
 		}
-		for row := range t.rows(&s.trees) {
-			if err := put(row); err != nil {
-				return err
-			}
+		if err := t.packed(s, put); err != nil {
+			return err
 		}
 	}
 	if _, err := out.Write([]byte{0}); err != nil {
@@ -252,34 +249,21 @@ func Inspect(in io.Reader) (*Info, error) {
 // rows do not have the state hash that its header names.
 func Read(in io.Reader, opts Options) (*Store, error) {
 	s := New(opts)
-	byName := map[string]anyTable{}
-	for _, t := range s.all {
-		byName[t.tableName()] = t
-	}
 	var head fileHeader
 	seen := map[string]bool{}
 	_, err := scan(in, func(h *fileHeader) error {
 		head = *h
 		return nil
 	}, func(th tableHeader) (func([]byte) error, error) {
-		t := byName[th.Name]
-		if t == nil || seen[th.Name] {
+		i := slices.IndexFunc(tables, func(t AnyTable) bool { return t.Name() == th.Name })
+		if i < 0 || seen[th.Name] {
 			return nil, fmt.Errorf("table %q is unknown to this version of muster, or in the file twice", th.Name)
 		}
 		seen[th.Name] = true
 		n := uint64(0)
 		return func(b []byte) error {
-			row := t.newRow()
-			if err := pack.Decode(b, row); err != nil {
+			if err := s.rows[i].load(b); err != nil {
 				return err
-			}
-			if a, ok := row.(*structs.Allocation); ok {
-				if node := s.Nodes.Get(a.NodeID); node != nil && node.Name == a.NodeName {
-					a.NodeName = node.Name
-				}
-				s.PutAlloc(a)
-			} else {
-				t.insert(row)
 			}
 			if n++; n%4096 == 0 {
 				s.forgetEntry()
@@ -290,21 +274,21 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, t := range s.all {
-		if !seen[t.tableName()] && tableID(i) <= tabUsage { // the others came later
-			return nil, fmt.Errorf("table %s is missing", t.tableName())
+	for i, t := range tables {
+		if !seen[t.Name()] && i <= Usages.at() { // the others came later
+			return nil, fmt.Errorf("table %s is missing", t.Name())
 		}
 	}
 	s.forgetEntry()
 	clear(s.moved) // the usage rows came with the file
 	if s.Counting() {
-		for a := range s.Allocs.All() {
+		for a := range Allocs.All(s) {
 			s.chargeOne(a, 1)
 		}
 	}
 	clear(s.useMoves) // so did those of queues
-	for i, t := range s.all {
-		s.changed[i] = head.Changed[t.tableName()]
+	for i, t := range tables {
+		s.changed[i] = head.Changed[t.Name()]
 	}
 	s.time, s.bootstrap, s.bootstrapWas = head.Time, head.BootstrapIndex, head.BootstrapIndex
 	snap, _ := s.Publish(head.Index)
@@ -314,8 +298,8 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	if why := snap.CheckUse(); why != "" {
 		return nil, fmt.Errorf("%s: the file was written by a server with a fault", why)
 	}
-	if snap.usage.Len() != len(s.held) {
-		return nil, fmt.Errorf("%d usage rows, but the allocations make %d: the file was written by a server with a fault", snap.usage.Len(), len(s.held))
+	if Usages.Len(snap) != len(s.held) {
+		return nil, fmt.Errorf("%d usage rows, but the allocations make %d: the file was written by a server with a fault", Usages.Len(snap), len(s.held))
 	}
 	for u := range snap.Usages() {
 		held := s.held[usageKey{u.Kind, u.Name}]
@@ -324,7 +308,7 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 		}
 		if *held != *u {
 			counted := *held
-			s.usage.Put(&counted)
+			Usages.Put(s, &counted)
 		}
 	}
 	s.forgetEntry()
@@ -334,8 +318,16 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 
 // forgetEntry commits without recording a delta.
 func (s *Store) forgetEntry() {
-	for _, t := range s.all {
-		t.commitEntry(&s.delta)
+	for _, r := range s.rows {
+		r.commitEntry(&s.delta)
 	}
 	s.delta = structs.Delta{}
+}
+
+// loadAlloc writes an allocation of a snapshot file, which shares its node's name.
+func (s *Store) loadAlloc(a *structs.Allocation) {
+	if n := Nodes.Get(s, a.NodeID); n != nil && n.Name == a.NodeName {
+		a.NodeName = n.Name
+	}
+	s.PutAlloc(a)
 }

@@ -56,34 +56,50 @@ func fill(v reflect.Value, n int, depth int) {
 	}
 }
 
+// testTable is a table as tests use it, whatever its rows are.
+type testTable interface {
+	putFilled(s *Store, n int)
+	list(s *Snapshot) []any
+	rowType() reflect.Type
+}
+
+func (t *Table[K, T]) rowType() reflect.Type { return reflect.TypeFor[T]() }
+
+func (t *Table[K, T]) putFilled(s *Store, n int) {
+	v := new(T)
+	fill(reflect.ValueOf(v).Elem(), n, 0)
+	t.in(s).put(v)
+}
+
+func (t *Table[K, T]) list(s *Snapshot) (out []any) {
+	for v := range t.All(s) {
+		out = append(out, v)
+	}
+	return out
+}
+
 // filled is a store with rows in every table, every field of every row set.
 func filled(t *testing.T) *Store {
 	t.Helper()
 	s := New(Options{CheckWrites: true})
-	for _, table := range s.all {
-		if table.tableName() == TableUsage || table.tableName() == TableQueueUse {
+	for _, table := range tables {
+		if table == AnyTable(Usages) || table == AnyTable(QueueUse) {
 			continue // follows from the allocations
 		}
-		if table.tableName() == TableAllocs {
+		if table == AnyTable(Allocs) {
 			s.StartUse()
 		}
 		for n := range 3 {
-			row := table.newRow()
-			fill(reflect.ValueOf(row).Elem(), n*7, 0)
-			if a, ok := row.(*structs.Allocation); ok {
-				s.PutAlloc(a)
-			} else {
-				table.insert(row)
-			}
+			table.(testTable).putFilled(s, n*7)
 		}
 	}
 	s.SetBootstrapIndex(3)
 	s.Advance(12345)
 	s.CommitEntry(6)
-	for _, u := range slices.Collect(s.QueueUse.All()) {
+	for _, u := range slices.Collect(QueueUse.All(s)) {
 		n := *u
 		n.Used, n.Total, n.Credit = structs.Amount{GPUMilli: 1, GPUMemoryMiB: 2, CPU: 3, MemoryMiB: 4}, structs.Amount{GPUMilli: 5}, structs.Amount{CPU: 6}
-		s.QueueUse.Put(&n)
+		QueueUse.Put(s, &n)
 	}
 	s.CommitEntry(7)
 	s.Publish(7)
@@ -111,19 +127,17 @@ func TestRestoreIsTheSame(t *testing.T) {
 		t.Fatal("hashes differ")
 	}
 	rows := 0
-	for i, table := range a.all {
-		before := slices.Collect(table.rows(&a.Snapshot().trees))
-		after := slices.Collect(b.all[i].rows(&b.Snapshot().trees))
-		if len(before) == 0 {
-			t.Errorf("table %s is empty: this test does not cover it", table.tableName())
+	for _, table := range tables {
+		if table.count(a.Snapshot()) == 0 {
+			t.Errorf("table %s is empty: this test does not cover it", table.Name())
 		}
-		if !reflect.DeepEqual(before, after) {
-			t.Errorf("table %s differs:\n%+v\n%+v", table.tableName(), before, after)
+		if before, after := table.(testTable).list(a.Snapshot()), table.(testTable).list(b.Snapshot()); !reflect.DeepEqual(before, after) {
+			t.Errorf("table %s differs:\n%+v\n%+v", table.Name(), before, after)
 		}
-		rows += len(after)
+		rows += table.count(b.Snapshot())
 	}
 	x, y := *a.Snapshot(), *b.Snapshot()
-	if x.index != y.index || x.time != y.time || x.changed != y.changed || x.bootstrap != y.bootstrap {
+	if x.index != y.index || x.time != y.time || !slices.Equal(x.changed, y.changed) || x.bootstrap != y.bootstrap {
 		t.Errorf("header differs: %v %v, %v %v", x.index, y.index, x.changed, y.changed)
 	}
 	if !bytes.Equal(file, write(t, b.Snapshot())) {
@@ -133,10 +147,10 @@ func TestRestoreIsTheSame(t *testing.T) {
 		t.Error("derived values differ")
 	}
 	info, err := Inspect(bytes.NewReader(file))
-	if err != nil || len(info.Tables) != int(tabCount) || info.Index != 7 || info.Bytes != int64(len(file)) {
+	if err != nil || len(info.Tables) != len(tables) || info.Index != 7 || info.Bytes != int64(len(file)) {
 		t.Errorf("Inspect gave %+v, %v", info, err)
 	}
-	t.Logf("%d rows of %d tables, %d bytes", rows, len(a.all), len(file))
+	t.Logf("%d rows of %d tables, %d bytes", rows, len(tables), len(file))
 }
 
 // TestFieldsLeftOut names every field that is on purpose neither replicated nor hashed; a new one must be added here.
@@ -165,8 +179,8 @@ func TestFieldsLeftOut(t *testing.T) {
 			}
 		}
 	}
-	for _, table := range New(Options{}).all {
-		walk(reflect.TypeOf(table.newRow()))
+	for _, table := range tables {
+		walk(table.(testTable).rowType())
 	}
 	var got []string
 	for f := range found {
@@ -206,7 +220,7 @@ func TestChangeInPlaceIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	ns.Description = "scribbled"
-	if err := s.VerifyImmutable(); err == nil || !strings.Contains(err.Error(), TableNamespaces) {
+	if err := s.VerifyImmutable(); err == nil || !strings.Contains(err.Error(), Namespaces.Name()) {
 		t.Fatalf("got %v", err)
 	}
 	defer func() {
@@ -214,7 +228,7 @@ func TestChangeInPlaceIsFound(t *testing.T) {
 			t.Error("the changed object left the store unnoticed")
 		}
 	}()
-	s.Namespaces.Put(&structs.Namespace{Name: "default"})
+	Namespaces.Put(s, &structs.Namespace{Name: "default"})
 	s.CommitEntry(2)
 	s.Publish(2)
 }
@@ -222,17 +236,17 @@ func TestChangeInPlaceIsFound(t *testing.T) {
 func TestEveryFieldCountsInTheHash(t *testing.T) {
 	s := New(Options{})
 	fields := 0
-	for _, table := range s.all {
-		ty := reflect.TypeOf(table.newRow()).Elem()
-		base := table.newRow()
-		zero := s.digest(table.tableName(), base)
+	for _, table := range tables {
+		ty := table.(testTable).rowType()
+		base := reflect.New(ty).Interface()
+		zero := s.digest(table.Name(), base)
 		for i := range ty.NumField() {
 			if f := ty.Field(i); !f.IsExported() || f.Tag.Get("codec") == "-" {
 				continue
 			}
 			row := reflect.New(ty)
 			fill(row.Elem().Field(i), 3, 0)
-			if s.digest(table.tableName(), row.Interface()) == zero {
+			if s.digest(table.Name(), row.Interface()) == zero {
 				t.Errorf("%s does not count", ty.Field(i).Name)
 			}
 			fields++
@@ -249,7 +263,7 @@ func TestPrefixes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Nodes.Put(&structs.Node{ID: id})
+		Nodes.Put(s, &structs.Node{ID: id})
 	}
 	s.CommitEntry(1)
 	snap, _ := s.Publish(1)
@@ -281,8 +295,8 @@ func TestPrefixes(t *testing.T) {
 func TestWatch(t *testing.T) {
 	s := New(Options{})
 	s.Builtin()
-	nodes, pools := s.Snapshot().Watch(TableNodes), s.Snapshot().Watch(TablePools)
-	s.Pools.Put(&structs.NodePool{Name: "gpu"})
+	nodes, pools := s.Snapshot().Watch(Nodes), s.Snapshot().Watch(Pools)
+	Pools.Put(s, &structs.NodePool{Name: "gpu"})
 	s.CommitEntry(5)
 	snap, delta := s.Publish(5)
 	select {
@@ -295,8 +309,8 @@ func TestWatch(t *testing.T) {
 		t.Error("another table's change woke the watcher")
 	default:
 	}
-	if snap.TableIndex(TablePools) != 5 || snap.TableIndex(TableNodes) != 0 || len(delta.Pools) != 1 || delta.Pools[0].Before != nil {
-		t.Errorf("index %d, delta %+v", snap.TableIndex(TablePools), delta.Pools)
+	if snap.TableIndex(Pools) != 5 || snap.TableIndex(Nodes) != 0 || len(delta.Pools) != 1 || delta.Pools[0].Before != nil {
+		t.Errorf("index %d, delta %+v", snap.TableIndex(Pools), delta.Pools)
 	}
 }
 

@@ -3,7 +3,6 @@ package state
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/muster-sched/muster/internal/pack"
 )
@@ -21,6 +20,13 @@ func (s *sum) add(d digest) {
 func (s *sum) sub(d digest) {
 	for i := range s {
 		s[i] -= binary.LittleEndian.Uint64(d[8*i:])
+	}
+}
+
+// join adds the rows of another sum.
+func (s *sum) join(o sum) {
+	for i := range s {
+		s[i] += o[i]
 	}
 }
 
@@ -73,10 +79,10 @@ func (s *Snapshot) Hash() [32]byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(s.time))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.bootstrap))
 	for i, c := range s.changed {
-		if tableID(i) > tabUsage && c == 0 {
+		if i > Usages.at() && c == 0 {
 			continue // a table that came later and was never used leaves the hash as it was without it
 		}
-		b = append(b, (*s.tables)[i].tableName()...)
+		b = append(b, tables[i].Name()...)
 		b = binary.BigEndian.AppendUint64(b, uint64(c))
 	}
 	for _, lane := range s.sum {
@@ -89,63 +95,8 @@ func (s *Snapshot) Hash() [32]byte {
 func (s *Snapshot) Rehash() [32]byte {
 	fresh := *s
 	fresh.sum = sum{}
-	scratch := &Store{}
-	for _, t := range *s.tables {
-		for row := range t.rows(&s.trees) {
-			fresh.sum.add(scratch.digest(t.tableName(), row))
-		}
+	for _, t := range tables {
+		fresh.sum.join(t.sum(s))
 	}
 	return fresh.Hash()
-}
-
-// checker remembers a digest of every object in the store, to find the ones that somebody changed in place.
-type checker struct {
-	seen map[any]remembered // keyed by pointer
-}
-
-type remembered struct {
-	d     digest
-	table string
-}
-
-func newChecker(on bool) *checker {
-	if !on {
-		return nil
-	}
-	return &checker{seen: map[any]remembered{}}
-}
-
-func (c *checker) entered(obj any, d digest, table string) {
-	if c != nil {
-		c.seen[obj] = remembered{d, table}
-	}
-}
-
-func (c *checker) left(obj any, d digest) {
-	if c == nil {
-		return
-	}
-	if r, ok := c.seen[obj]; ok && r.d != d {
-		panic(changedInPlace(r.table, obj))
-	}
-	delete(c.seen, obj)
-}
-
-func (c *checker) verify(s *Store) error {
-	if c == nil {
-		return nil
-	}
-	scratch := &Store{}
-	for _, t := range s.all {
-		for row := range t.rows(&s.snap.trees) {
-			if r, ok := c.seen[row]; ok && scratch.digest(r.table, row) != r.d {
-				return fmt.Errorf("%s", changedInPlace(r.table, row))
-			}
-		}
-	}
-	return nil
-}
-
-func changedInPlace(table string, obj any) string {
-	return fmt.Sprintf("state: an object of table %s was changed in place after it had entered the store; clone it, change the clone and send a command. It now is %+v", table, obj)
 }

@@ -38,7 +38,7 @@ type useJob struct {
 var useRoot = useKey{Path: structs.QueueRoot}
 
 // Counting reports whether usage of queues is kept.
-func (s *Store) Counting() bool { return s.QueueUse.get(useRoot) != nil }
+func (s *Store) Counting() bool { return QueueUse.Get(s, useRoot) != nil }
 
 // StartUse begins to keep usage, if it is not kept yet.
 func (s *Store) StartUse() {
@@ -46,13 +46,13 @@ func (s *Store) StartUse() {
 		return
 	}
 	s.useMoves, s.useJobs = map[useKey]*useMove{}, map[useJob]int64{}
-	s.QueueUse.Put(&structs.QueueUsage{Path: structs.QueueRoot, At: s.time})
-	for a := range s.Allocs.All() {
+	QueueUse.Put(s, &structs.QueueUsage{Path: structs.QueueRoot, At: s.time})
+	for a := range Allocs.All(s) {
 		s.chargeOne(a, 1)
 	}
 }
 
-func (s *Store) allocOf(id structs.AllocID) *structs.Allocation { return s.Allocs.get(id) }
+func (s *Store) allocOf(id structs.AllocID) *structs.Allocation { return Allocs.Get(s, id) }
 
 // useChanged moves the rows that one allocation and those waiting on it are charged to. It is called when the tables
 // already have the new one.
@@ -156,7 +156,7 @@ func (s *Store) useMove(k useKey) *useMove {
 
 // HeldNow is what is charged to a row, with what the entry at hand has done so far; jobs are those that hold something.
 func (s *Store) HeldNow(k structs.UseRow) (held structs.Amount, jobs int64) {
-	if u := s.QueueUse.get(k); u != nil {
+	if u := QueueUse.Get(s, k); u != nil {
 		held, jobs = u.Held, u.Jobs
 	}
 	if m := s.useMoves[k]; m != nil {
@@ -208,7 +208,7 @@ func (s *Store) flushUse(index structs.Index) {
 	for _, k := range keys {
 		m := s.useMoves[k]
 		u := structs.QueueUsage{Path: k.Path, User: k.User, At: s.time}
-		if old := s.QueueUse.get(k); old != nil {
+		if old := QueueUse.Get(s, k); old != nil {
 			u = *old
 		}
 		if u.Allocs == 0 && m.allocs > 0 {
@@ -217,7 +217,7 @@ func (s *Store) flushUse(index structs.Index) {
 		u.Settle(s.time, s.HalfLife(k.Path))
 		u.Held, u.Allocs, u.Jobs = u.Held.Add(m.held), u.Allocs+m.allocs, u.Jobs+m.jobs
 		u.Ending, u.Ends, u.ModifyIndex = u.Ending+m.ending, u.Ends+m.ends, index
-		s.QueueUse.Put(&u)
+		QueueUse.Put(s, &u)
 	}
 	s.liftCredit(woke)
 	clear(s.useMoves)
@@ -250,7 +250,7 @@ func (s *Store) liftCredit(woke []useKey) {
 			continue
 		}
 		var floor *structs.Amount
-		for u := range s.QueueUse.All() {
+		for u := range QueueUse.All(s) {
 			sibling := u.Path == parent && u.User != "" || u.User == "" && u.Path != structs.QueueRoot && u.Path != parent &&
 				!strings.HasPrefix(u.Path, "@") && cmp.Or(structs.QueueParent(u.Path), structs.QueueRoot) == parent
 			if !sibling || u.Allocs == 0 || isNew[useKey{Path: u.Path, User: u.User}] {
@@ -267,7 +267,7 @@ func (s *Store) liftCredit(woke []useKey) {
 		if floor == nil {
 			continue
 		}
-		u := s.QueueUse.get(k)
+		u := QueueUse.Get(s, k)
 		up := floor.Times(s.weight(u)).Sub(u.Total)
 		credit := structs.Amount{GPUMilli: max(up.GPUMilli, u.Credit.GPUMilli), GPUMemoryMiB: max(up.GPUMemoryMiB, u.Credit.GPUMemoryMiB),
 			CPU: max(up.CPU, u.Credit.CPU), MemoryMiB: max(up.MemoryMiB, u.Credit.MemoryMiB), Billed: max(up.Billed, u.Credit.Billed)}
@@ -276,9 +276,9 @@ func (s *Store) liftCredit(woke []useKey) {
 		}
 	}
 	for _, l := range lifts {
-		u := *s.QueueUse.get(l.key)
+		u := *QueueUse.Get(s, l.key)
 		u.Credit = l.credit
-		s.QueueUse.Put(&u)
+		QueueUse.Put(s, &u)
 	}
 }
 
@@ -288,7 +288,7 @@ func (s *Store) weight(u *structs.QueueUsage) int64 {
 		s.up(u.Path, func(q *structs.Queue) bool { weights = q.UserWeights; return weights == nil })
 		return max(weights[u.User], 1)
 	}
-	if q := s.Queues.get(u.Path); q != nil {
+	if q := Queues.Get(s, u.Path); q != nil {
 		return max(q.Weight, 1)
 	}
 	return 1
@@ -304,7 +304,7 @@ func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 func (s *Store) Order(path string) string {
 	out := ""
 	s.up(path, func(q *structs.Queue) bool { out = q.Order; return out == "" })
-	if c := s.Scheduler.get(""); out == "" && c != nil {
+	if c := Scheduler.Get(s, ""); out == "" && c != nil {
 		out = c.Order
 	}
 	return out
@@ -317,7 +317,7 @@ func (s *Store) HalfLife(path string) (out time.Duration) {
 }
 
 // up calls f with the queue of a path and those above it that exist, until it returns false.
-func (s *Store) up(path string, f func(*structs.Queue) bool) { climb(s.Queues.get, path, f) }
+func (s *Store) up(path string, f func(*structs.Queue) bool) { climb(Queues.Lookup(s), path, f) }
 
 func climb(get func(string) *structs.Queue, path string, f func(*structs.Queue) bool) {
 	if strings.HasPrefix(path, "@") {
@@ -334,7 +334,7 @@ func climb(get func(string) *structs.Queue, path string, f func(*structs.Queue) 
 }
 
 // billed is what an allocation counts by the weights of its job's queue.
-func (s *Store) billed(a *structs.Allocation) int64 { return billed(s.Queues.get, a) }
+func (s *Store) billed(a *structs.Allocation) int64 { return billed(Queues.Lookup(s), a) }
 
 func (s *Snapshot) billed(a *structs.Allocation) int64 { return billed(s.QueueByPath, a) }
 
@@ -353,7 +353,7 @@ func (s *Store) Rebill(changed bool, change func()) {
 	changed = changed && s.Counting()
 	for _, n := range []int64{-1, 1} {
 		if changed {
-			for a := range s.Allocs.All() {
+			for a := range Allocs.All(s) {
 				s.chargeOne(a, n)
 			}
 		}
@@ -366,7 +366,7 @@ func (s *Store) Rebill(changed bool, change func()) {
 // SettleUse brings the rows of a subtree up to this moment, before the half-life of its usage changes.
 func (s *Store) SettleUse(path string) {
 	var rows []*structs.QueueUsage
-	for u := range s.QueueUse.All() {
+	for u := range QueueUse.All(s) {
 		if path == structs.QueueRoot || u.Path == path || strings.HasPrefix(u.Path, path+"/") {
 			rows = append(rows, u)
 		}
@@ -374,7 +374,7 @@ func (s *Store) SettleUse(path string) {
 	for _, u := range rows {
 		n := *u
 		if n.Settle(s.time, s.HalfLife(n.Path)); n != *u {
-			s.QueueUse.Put(&n)
+			QueueUse.Put(s, &n)
 		}
 	}
 }
@@ -382,13 +382,13 @@ func (s *Store) SettleUse(path string) {
 // DeleteUse forgets what a queue and the submitters in it have used.
 func (s *Store) DeleteUse(path string) {
 	var keys []useKey
-	for u := range s.QueueUse.All() {
+	for u := range QueueUse.All(s) {
 		if u.Path == path {
 			keys = append(keys, useKey{Path: u.Path, User: u.User})
 		}
 	}
 	for _, k := range keys {
-		s.QueueUse.Delete(k)
+		QueueUse.Delete(s, k)
 	}
 }
 
@@ -408,30 +408,30 @@ func (s *Store) countSubmitted(j *structs.Job, n int64) {
 func (s *Store) Submitted(k structs.UseRow) int64 { return s.submitted[k] }
 
 // QueueByPath gives a queue, or nil.
-func (s *Snapshot) QueueByPath(path string) *structs.Queue { return find(s.queues, path) }
+func (s *Snapshot) QueueByPath(path string) *structs.Queue { return Queues.Get(s, path) }
 
 // Queues gives every queue by path, so that parents come before children.
-func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return ascend(s.queues) }
+func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return Queues.All(s) }
 
 // QueueCount is the number of queue objects.
-func (s *Snapshot) QueueCount() int { return s.queues.Len() }
+func (s *Snapshot) QueueCount() int { return Queues.Len(s) }
 
 // QueueUse gives what is charged to a queue (user "") or to a submitter in it; a zero row for nothing.
 func (s *Snapshot) QueueUse(path, user string) structs.QueueUsage {
-	if u := find(s.queueUse, useKey{Path: path, User: user}); u != nil {
+	if u := QueueUse.Get(s, useKey{Path: path, User: user}); u != nil {
 		return *u
 	}
 	return structs.QueueUsage{Path: path, User: user, At: s.time}
 }
 
 // QueueUses gives every row of usage by path, then user.
-func (s *Snapshot) QueueUses() iter.Seq[*structs.QueueUsage] { return ascend(s.queueUse) }
+func (s *Snapshot) QueueUses() iter.Seq[*structs.QueueUsage] { return QueueUse.All(s) }
 
 // Quota gives a quota, or nil.
-func (s *Snapshot) Quota(name string) *structs.QuotaSpec { return find(s.quotas, name) }
+func (s *Snapshot) Quota(name string) *structs.QuotaSpec { return Quotas.Get(s, name) }
 
 // Quotas gives every quota by name.
-func (s *Snapshot) Quotas() iter.Seq[*structs.QuotaSpec] { return ascend(s.quotas) }
+func (s *Snapshot) Quotas() iter.Seq[*structs.QuotaSpec] { return Quotas.All(s) }
 
 // QuotaHeld is what the namespaces that name a quota hold together.
 func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
@@ -444,10 +444,10 @@ func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
 }
 
 // Reservation gives a reservation, or nil.
-func (s *Snapshot) Reservation(id string) *structs.Reservation { return find(s.reserved, id) }
+func (s *Snapshot) Reservation(id string) *structs.Reservation { return Reservations.Get(s, id) }
 
 // Reservations gives every reservation by id.
-func (s *Snapshot) Reservations() iter.Seq[*structs.Reservation] { return ascend(s.reserved) }
+func (s *Snapshot) Reservations() iter.Seq[*structs.Reservation] { return Reservations.All(s) }
 
 // CountedUse is what the rows of usage must say, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
 func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
@@ -476,7 +476,7 @@ func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 
 // CheckUse compares the rows of usage with a count of the allocations, and tells the first difference.
 func (s *Snapshot) CheckUse() (why string) {
-	if s.queueUse.Len() == 0 {
+	if QueueUse.Len(s) == 0 {
 		return ""
 	}
 	want := s.CountedUse()

@@ -32,18 +32,18 @@ func (s *Store) serviceChanged(before, after *structs.ServiceRegistration) {
 
 // dropServices removes the registrations of an allocation that does not serve any more.
 func (s *Store) dropServices(a structs.AllocID) {
-	if s.Services.Len() == 0 {
+	if Services.Len(s) == 0 {
 		return
 	}
 	for _, r := range s.ServicesByAlloc(a) {
-		s.Services.Delete(r.Key())
+		Services.Delete(s, r.Key())
 	}
 }
 
 // DeleteAlloc removes an allocation with what is registered for it.
 func (s *Store) DeleteAlloc(id structs.AllocID) {
 	s.dropServices(id)
-	s.Allocs.Delete(id)
+	Allocs.Delete(s, id)
 }
 
 // ServicesByAlloc lists the registrations of an allocation by service and ID.
@@ -69,28 +69,20 @@ func (s *Snapshot) ServicesByAlloc(id structs.AllocID) []*structs.ServiceRegistr
 
 // ServicesOf lists the registrations of a service of a namespace by ID.
 func (s *Snapshot) ServicesOf(namespace, service string) iter.Seq[*structs.ServiceRegistration] {
-	return func(yield func(*structs.ServiceRegistration) bool) {
-		from := item[structs.ServiceKey, structs.ServiceRegistration]{key: structs.ServiceKey{Namespace: namespace, Service: service}}
-		s.services.AscendGreaterOrEqual(from, func(it item[structs.ServiceKey, structs.ServiceRegistration]) bool {
-			return it.key.Namespace == namespace && it.key.Service == service && yield(it.val)
-		})
-	}
+	return while(Services.from(s, structs.ServiceKey{Namespace: namespace, Service: service}), func(r *structs.ServiceRegistration) bool {
+		return r.Namespace == namespace && r.Service == service
+	})
 }
 
 // Services lists the registrations of a namespace ("*": of all), by namespace, service and ID.
 func (s *Snapshot) Services(namespace string) iter.Seq[*structs.ServiceRegistration] {
 	if namespace == "*" {
-		return ascend(s.services)
+		return Services.All(s)
 	}
-	return func(yield func(*structs.ServiceRegistration) bool) {
-		from := item[structs.ServiceKey, structs.ServiceRegistration]{key: structs.ServiceKey{Namespace: namespace}}
-		s.services.AscendGreaterOrEqual(from, func(it item[structs.ServiceKey, structs.ServiceRegistration]) bool {
-			return it.key.Namespace == namespace && yield(it.val)
-		})
-	}
+	return while(Services.from(s, structs.ServiceKey{Namespace: namespace}), func(r *structs.ServiceRegistration) bool { return r.Namespace == namespace })
 }
 
 // Service gives a registration, or nil.
 func (s *Snapshot) Service(k structs.ServiceKey) *structs.ServiceRegistration {
-	return find(s.services, k)
+	return Services.Get(s, k)
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"iter"
+	"slices"
 	"strings"
 
 	"github.com/google/btree"
@@ -11,16 +12,18 @@ import (
 // Snapshot is the state after one log entry. It never changes, may be read from any goroutine, and costs nothing to
 // keep but the memory of rows that have changed since. Everything it returns is immutable.
 type Snapshot struct {
-	trees
-	tables  *[]anyTable
-	index   structs.Index
-	time    structs.LogTime
-	changed [tabCount]structs.Index
-	watch   [tabCount]chan struct{}
-	sum     sum
+	trees   []anyTree       // by position in tables, like the next two
+	changed []structs.Index // of the last change
+	watch   []chan struct{}
+	indexes
 
+	index     structs.Index
+	time      structs.LogTime
+	sum       sum
 	bootstrap structs.Index
 }
+
+func (s *Snapshot) tree(id int) anyTree { return s.trees[id] }
 
 // Index is the log index of the last entry that the snapshot contains.
 func (s *Snapshot) Index() structs.Index { return s.index }
@@ -28,45 +31,21 @@ func (s *Snapshot) Index() structs.Index { return s.index }
 // Time is the log time of that entry (D11).
 func (s *Snapshot) Time() structs.LogTime { return s.time }
 
-// TableIndex is the index of the last change of a table, for blocking lists; 0 if it never changed. An unknown name gives Index.
-func (s *Snapshot) TableIndex(table string) structs.Index {
-	if i, ok := s.position(table); ok {
-		return s.changed[i]
-	}
-	return s.index
-}
+// TableIndex is the index of the last change of a table, for blocking lists; 0 if it never changed.
+func (s *Snapshot) TableIndex(t AnyTable) structs.Index { return s.changed[t.at()] }
 
 // Watch gives a channel that is closed when a table changes, or the whole state is replaced. It is meant for lists that
-// few wait on; polls of one object wait on a hub (D13). An unknown name gives nil, which blocks for ever.
-func (s *Snapshot) Watch(table string) <-chan struct{} {
-	if i, ok := s.position(table); ok {
-		return s.watch[i]
-	}
-	return nil
-}
-
-func (s *Snapshot) position(table string) (int, bool) {
-	for i, t := range *s.tables {
-		if t.tableName() == table {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
-func find[K any, T any](t *tree[K, T], k K) *T {
-	it, _ := t.Get(item[K, T]{key: k})
-	return it.val
-}
+// few wait on; polls of one object wait on a hub (D13).
+func (s *Snapshot) Watch(t AnyTable) <-chan struct{} { return s.watch[t.at()] }
 
 // NodeByID gives a node, or nil.
-func (s *Snapshot) NodeByID(id structs.NodeID) *structs.Node { return find(s.nodes, id) }
+func (s *Snapshot) NodeByID(id structs.NodeID) *structs.Node { return Nodes.Get(s, id) }
 
 // Nodes gives every node by id.
-func (s *Snapshot) Nodes() iter.Seq[*structs.Node] { return ascend(s.nodes) }
+func (s *Snapshot) Nodes() iter.Seq[*structs.Node] { return Nodes.All(s) }
 
 // NodeCount is the number of nodes.
-func (s *Snapshot) NodeCount() int { return s.nodes.Len() }
+func (s *Snapshot) NodeCount() int { return Nodes.Len(s) }
 
 // NodesByPool gives the nodes of a pool by id; the pool "all" has every node.
 func (s *Snapshot) NodesByPool(pool string) iter.Seq[*structs.Node] {
@@ -78,62 +57,51 @@ func (s *Snapshot) NodesByPool(pool string) iter.Seq[*structs.Node] {
 
 // NodesByPrefix gives the nodes whose id text begins with prefix, by id.
 func (s *Snapshot) NodesByPrefix(prefix string) (iter.Seq[*structs.Node], error) {
-	return byPrefix(s.nodes, prefix)
+	return byPrefix(Nodes, s, prefix)
 }
 
 // JobByKey gives the current version of a job, or nil.
-func (s *Snapshot) JobByKey(k structs.JobKey) *structs.Job { return find(s.jobs, k) }
+func (s *Snapshot) JobByKey(k structs.JobKey) *structs.Job { return Jobs.Get(s, k) }
 
 // Jobs gives the jobs of a namespace ("" or "*": of all) whose ID begins with prefix, by namespace, then ID.
 func (s *Snapshot) Jobs(namespace, prefix string) iter.Seq[*structs.Job] {
-	return func(yield func(*structs.Job) bool) {
-		if namespace == "" || namespace == "*" {
-			for j := range ascend(s.jobs) {
-				if strings.HasPrefix(j.ID, prefix) && !yield(j) {
-					return
-				}
-			}
-			return
-		}
-		from := item[structs.JobKey, structs.Job]{key: structs.JobKey{Namespace: namespace, ID: prefix}}
-		s.jobs.AscendGreaterOrEqual(from, func(it item[structs.JobKey, structs.Job]) bool {
-			return it.key.Namespace == namespace && strings.HasPrefix(it.key.ID, prefix) && yield(it.val)
-		})
+	if namespace == "" || namespace == "*" {
+		return filter(Jobs.All(s), func(j *structs.Job) bool { return strings.HasPrefix(j.ID, prefix) })
 	}
+	return while(Jobs.from(s, structs.JobKey{Namespace: namespace, ID: prefix}), func(j *structs.Job) bool {
+		return j.Namespace == namespace && strings.HasPrefix(j.ID, prefix)
+	})
 }
 
 // JobCount is the number of jobs.
-func (s *Snapshot) JobCount() int { return s.jobs.Len() }
+func (s *Snapshot) JobCount() int { return Jobs.Len(s) }
 
 // ChildrenOf gives the jobs that a periodic or parameterized job launched, by ID.
 func (s *Snapshot) ChildrenOf(parent structs.JobKey) iter.Seq[*structs.Job] {
-	return func(yield func(*structs.Job) bool) { eachChild(s.jobs, parent, yield) }
+	return childrenOf(s, parent)
 }
 
-func eachChild(t *tree[structs.JobKey, structs.Job], parent structs.JobKey, f func(*structs.Job) bool) {
-	pre := parent.ID + "/"
-	from := item[structs.JobKey, structs.Job]{key: structs.JobKey{Namespace: parent.Namespace, ID: pre}}
-	t.AscendGreaterOrEqual(from, func(it item[structs.JobKey, structs.Job]) bool {
-		if it.key.Namespace != parent.Namespace || !strings.HasPrefix(it.key.ID, pre) {
-			return false
-		}
-		return it.val.ParentID != parent.ID || f(it.val)
+func childrenOf(r Reader, parent structs.JobKey) iter.Seq[*structs.Job] {
+	prefix := parent.ID + "/"
+	named := while(Jobs.from(r, structs.JobKey{Namespace: parent.Namespace, ID: prefix}), func(j *structs.Job) bool {
+		return j.Namespace == parent.Namespace && strings.HasPrefix(j.ID, prefix)
 	})
+	return filter(named, func(j *structs.Job) bool { return j.ParentID == parent.ID })
 }
 
 // JobVersion gives one version of a job, current or kept, or nil. A purged job's versions are kept while allocations
 // refer to them (D17).
 func (s *Snapshot) JobVersion(k structs.JobKey, version uint64) *structs.Job {
-	return versionOf(find(s.jobs, k), find(s.versions, k), version)
+	return versionOf(Jobs.Get(s, k), Versions.Get(s, k), version)
 }
 
 // JobVersions gives the kept versions of a job, newest first, the current one included.
 func (s *Snapshot) JobVersions(k structs.JobKey) []*structs.Job {
 	var out []*structs.Job
-	if j := find(s.jobs, k); j != nil {
+	if j := Jobs.Get(s, k); j != nil {
 		out = append(out, j)
 	}
-	if h := find(s.versions, k); h != nil {
+	if h := Versions.Get(s, k); h != nil {
 		out = append(out, h.Versions...)
 	}
 	return out
@@ -141,24 +109,24 @@ func (s *Snapshot) JobVersions(k structs.JobKey) []*structs.Job {
 
 // JobSubmission gives the source that a version was registered from, or nil.
 func (s *Snapshot) JobSubmission(k structs.JobKey, version uint64) *structs.JobSubmission {
-	if h := find(s.versions, k); h != nil {
+	if h := Versions.Get(s, k); h != nil {
 		return h.Submissions[version]
 	}
 	return nil
 }
 
 // AllocByID gives an allocation, or nil.
-func (s *Snapshot) AllocByID(id structs.AllocID) *structs.Allocation { return find(s.allocs, id) }
+func (s *Snapshot) AllocByID(id structs.AllocID) *structs.Allocation { return Allocs.Get(s, id) }
 
 // Allocs gives every allocation by id.
-func (s *Snapshot) Allocs() iter.Seq[*structs.Allocation] { return ascend(s.allocs) }
+func (s *Snapshot) Allocs() iter.Seq[*structs.Allocation] { return Allocs.All(s) }
 
 // AllocCount is the number of allocations.
-func (s *Snapshot) AllocCount() int { return s.allocs.Len() }
+func (s *Snapshot) AllocCount() int { return Allocs.Len(s) }
 
 // AllocsByPrefix gives the allocations whose id text begins with prefix, by id.
 func (s *Snapshot) AllocsByPrefix(prefix string) (iter.Seq[*structs.Allocation], error) {
-	return byPrefix(s.allocs, prefix)
+	return byPrefix(Allocs, s, prefix)
 }
 
 // AllocsByNode lists the allocations on a node by id.
@@ -173,7 +141,7 @@ func (s *Snapshot) AllocsByJob(k structs.JobKey) []*structs.Allocation {
 
 // AllocsByEval lists the allocations that an evaluation placed, by id.
 func (s *Snapshot) AllocsByEval(id structs.EvalID) []*structs.Allocation {
-	e := find(s.evals, id)
+	e := Evals.Get(s, id)
 	if e == nil {
 		return nil
 	}
@@ -210,17 +178,17 @@ func collectJob(t *btree.BTreeG[jobAlloc], k structs.JobKey) (out []*structs.All
 }
 
 // EvalByID gives an evaluation, or nil.
-func (s *Snapshot) EvalByID(id structs.EvalID) *structs.Evaluation { return find(s.evals, id) }
+func (s *Snapshot) EvalByID(id structs.EvalID) *structs.Evaluation { return Evals.Get(s, id) }
 
 // Evals gives every evaluation by id.
-func (s *Snapshot) Evals() iter.Seq[*structs.Evaluation] { return ascend(s.evals) }
+func (s *Snapshot) Evals() iter.Seq[*structs.Evaluation] { return Evals.All(s) }
 
 // EvalCount is the number of evaluations.
-func (s *Snapshot) EvalCount() int { return s.evals.Len() }
+func (s *Snapshot) EvalCount() int { return Evals.Len(s) }
 
 // EvalsByPrefix gives the evaluations whose id text begins with prefix, by id.
 func (s *Snapshot) EvalsByPrefix(prefix string) (iter.Seq[*structs.Evaluation], error) {
-	return byPrefix(s.evals, prefix)
+	return byPrefix(Evals, s, prefix)
 }
 
 // EvalsByJob lists the evaluations of a job by id.
@@ -241,51 +209,51 @@ func collectEvals(t *btree.BTreeG[jobEval], k structs.JobKey) (out []*structs.Ev
 }
 
 // Workload gives a job's queue entry, or nil when nothing of it can wait.
-func (s *Snapshot) Workload(k structs.JobKey) *structs.Workload { return find(s.workloads, k) }
+func (s *Snapshot) Workload(k structs.JobKey) *structs.Workload { return Workloads.Get(s, k) }
 
 // Workloads gives every queue entry by job.
-func (s *Snapshot) Workloads() iter.Seq[*structs.Workload] { return ascend(s.workloads) }
+func (s *Snapshot) Workloads() iter.Seq[*structs.Workload] { return Workloads.All(s) }
 
 // Pool gives a node pool, or nil.
-func (s *Snapshot) Pool(name string) *structs.NodePool { return find(s.pools, name) }
+func (s *Snapshot) Pool(name string) *structs.NodePool { return Pools.Get(s, name) }
 
 // Pools gives every node pool by name.
-func (s *Snapshot) Pools() iter.Seq[*structs.NodePool] { return ascend(s.pools) }
+func (s *Snapshot) Pools() iter.Seq[*structs.NodePool] { return Pools.All(s) }
 
 // Namespace gives a namespace, or nil.
-func (s *Snapshot) Namespace(name string) *structs.Namespace { return find(s.namespaces, name) }
+func (s *Snapshot) Namespace(name string) *structs.Namespace { return Namespaces.Get(s, name) }
 
 // Namespaces gives every namespace by name.
-func (s *Snapshot) Namespaces() iter.Seq[*structs.Namespace] { return ascend(s.namespaces) }
+func (s *Snapshot) Namespaces() iter.Seq[*structs.Namespace] { return Namespaces.All(s) }
 
 // Policy gives an ACL policy, or nil.
-func (s *Snapshot) Policy(name string) *structs.ACLPolicy { return find(s.policies, name) }
+func (s *Snapshot) Policy(name string) *structs.ACLPolicy { return Policies.Get(s, name) }
 
 // Policies gives every ACL policy by name.
-func (s *Snapshot) Policies() iter.Seq[*structs.ACLPolicy] { return ascend(s.policies) }
+func (s *Snapshot) Policies() iter.Seq[*structs.ACLPolicy] { return Policies.All(s) }
 
 // TokenByAccessor gives a token, or nil.
 func (s *Snapshot) TokenByAccessor(id structs.AccessorID) *structs.ACLToken {
-	return find(s.tokens, id)
+	return Tokens.Get(s, id)
 }
 
 // TokenBySecret gives a token, or nil. It does not look at the expiry.
-func (s *Snapshot) TokenBySecret(id structs.SecretID) *structs.ACLToken { return find(s.secret, id) }
+func (s *Snapshot) TokenBySecret(id structs.SecretID) *structs.ACLToken { return tokenOf(s.secret, id) }
 
 // Tokens gives every token by accessor.
-func (s *Snapshot) Tokens() iter.Seq[*structs.ACLToken] { return ascend(s.tokens) }
+func (s *Snapshot) Tokens() iter.Seq[*structs.ACLToken] { return Tokens.All(s) }
 
 // TokensByPrefix gives the tokens whose accessor's text begins with prefix, by accessor.
 func (s *Snapshot) TokensByPrefix(prefix string) (iter.Seq[*structs.ACLToken], error) {
-	return byPrefix(s.tokens, prefix)
+	return byPrefix(Tokens, s, prefix)
 }
 
 // RoleByID gives a role, or nil.
-func (s *Snapshot) RoleByID(id structs.RoleID) *structs.ACLRole { return find(s.roles, id) }
+func (s *Snapshot) RoleByID(id structs.RoleID) *structs.ACLRole { return Roles.Get(s, id) }
 
 // RoleByName gives a role, or nil.
 func (s *Snapshot) RoleByName(name string) *structs.ACLRole {
-	for r := range ascend(s.roles) {
+	for r := range Roles.All(s) {
 		if r.Name == name {
 			return r
 		}
@@ -294,19 +262,19 @@ func (s *Snapshot) RoleByName(name string) *structs.ACLRole {
 }
 
 // Roles gives every role by id.
-func (s *Snapshot) Roles() iter.Seq[*structs.ACLRole] { return ascend(s.roles) }
+func (s *Snapshot) Roles() iter.Seq[*structs.ACLRole] { return Roles.All(s) }
 
 // OneTimeToken gives a one-time token, or nil. It does not look at the expiry.
 func (s *Snapshot) OneTimeToken(id structs.SecretID) *structs.OneTimeToken {
-	return find(s.oneTime, id)
+	return OneTime.Get(s, id)
 }
 
 // OneTimeTokens gives every one-time token.
-func (s *Snapshot) OneTimeTokens() iter.Seq[*structs.OneTimeToken] { return ascend(s.oneTime) }
+func (s *Snapshot) OneTimeTokens() iter.Seq[*structs.OneTimeToken] { return OneTime.All(s) }
 
 // SchedulerConfig gives the configuration of decisions; never nil.
 func (s *Snapshot) SchedulerConfig() *structs.SchedulerConfig {
-	if c := find(s.scheduler, ""); c != nil {
+	if c := Scheduler.Get(s, ""); c != nil {
 		return c
 	}
 	return &structs.SchedulerConfig{Algorithm: "binpack", PreemptSystem: true}
@@ -314,7 +282,7 @@ func (s *Snapshot) SchedulerConfig() *structs.SchedulerConfig {
 
 // AutopilotConfig gives the configuration of autopilot; never nil.
 func (s *Snapshot) AutopilotConfig() *structs.AutopilotConfig {
-	if c := find(s.autopilot, ""); c != nil {
+	if c := Autopilot.Get(s, ""); c != nil {
 		return c
 	}
 	return &structs.AutopilotConfig{
@@ -323,28 +291,28 @@ func (s *Snapshot) AutopilotConfig() *structs.AutopilotConfig {
 }
 
 // ClusterMeta gives the cluster's identity, or nil before it has one.
-func (s *Snapshot) ClusterMeta() *structs.ClusterMeta { return find(s.meta, "") }
+func (s *Snapshot) ClusterMeta() *structs.ClusterMeta { return Meta.Get(s, "") }
 
 // BootstrapIndex is the index of the last ACL bootstrap; 0 when ACLs were never bootstrapped.
 func (s *Snapshot) BootstrapIndex() structs.Index { return s.bootstrap }
 
 // PeriodicLaunch gives the last launch of a periodic job, or nil.
 func (s *Snapshot) PeriodicLaunch(k structs.JobKey) *structs.PeriodicLaunch {
-	return find(s.launches, k)
+	return Launches.Get(s, k)
 }
 
 // PeriodicLaunches gives the last launches of all periodic jobs, by job.
-func (s *Snapshot) PeriodicLaunches() iter.Seq[*structs.PeriodicLaunch] { return ascend(s.launches) }
+func (s *Snapshot) PeriodicLaunches() iter.Seq[*structs.PeriodicLaunch] { return Launches.All(s) }
 
 // ScalingEvents gives the scaling events of a job, or nil.
-func (s *Snapshot) ScalingEvents(k structs.JobKey) *structs.ScalingEvents { return find(s.scaling, k) }
+func (s *Snapshot) ScalingEvents(k structs.JobKey) *structs.ScalingEvents { return Scaling.Get(s, k) }
 
 // SigningKeys gives every signing key by id.
-func (s *Snapshot) SigningKeys() iter.Seq[*structs.SigningKey] { return ascend(s.keys) }
+func (s *Snapshot) SigningKeys() iter.Seq[*structs.SigningKey] { return SigningKeys.All(s) }
 
 // ActiveSigningKey gives the key that signs now, or nil.
 func (s *Snapshot) ActiveSigningKey() *structs.SigningKey {
-	for k := range ascend(s.keys) {
+	for k := range SigningKeys.All(s) {
 		if k.Active {
 			return k
 		}
@@ -354,49 +322,42 @@ func (s *Snapshot) ActiveSigningKey() *structs.SigningKey {
 
 // UsageOf gives what the allocations of a namespace or queue hold; zero for nothing.
 func (s *Snapshot) UsageOf(kind, name string) Usage {
-	if u := find(s.usage, usageKey{kind, name}); u != nil {
+	if u := Usages.Get(s, usageKey{kind, name}); u != nil {
 		return *u
 	}
 	return Usage{Kind: kind, Name: name}
 }
 
 // Usages gives every counter that is not zero, by kind, then name.
-func (s *Snapshot) Usages() iter.Seq[*Usage] { return ascend(s.usage) }
+func (s *Snapshot) Usages() iter.Seq[*Usage] { return Usages.All(s) }
 
 // ArrayByKey gives what is kept of the ended indices of an array; nil when nothing is.
-func (s *Snapshot) ArrayByKey(k structs.JobKey) *structs.ArrayState { return find(s.arrays, k) }
+func (s *Snapshot) ArrayByKey(k structs.JobKey) *structs.ArrayState { return Arrays.Get(s, k) }
 
 // RosterByKey gives the roster of a gang, or nil.
-func (s *Snapshot) RosterByKey(k structs.RosterKey) *structs.Roster { return find(s.rosters, k) }
+func (s *Snapshot) RosterByKey(k structs.RosterKey) *structs.Roster { return Rosters.Get(s, k) }
 
 // Rosters gives the roster of every gang, by job, then group.
-func (s *Snapshot) Rosters() iter.Seq[*structs.Roster] { return ascend(s.rosters) }
+func (s *Snapshot) Rosters() iter.Seq[*structs.Roster] { return Rosters.All(s) }
 
 // RosterCount gives how many gangs have a roster.
-func (s *Snapshot) RosterCount() int { return s.rosters.Len() }
+func (s *Snapshot) RosterCount() int { return Rosters.Len(s) }
 
 // RostersByJob lists the rosters of a job by group; nil when it has no gang.
-func (s *Snapshot) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s.rosters, k) }
+func (s *Snapshot) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s, k) }
 
 // RostersByJob lists the rosters of a job by group; nil when it has no gang.
-func (s *Store) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s.Rosters.tree, k) }
+func (s *Store) RostersByJob(k structs.JobKey) []*structs.Roster { return rostersOf(s, k) }
 
-func rostersOf(t *tree[structs.RosterKey, structs.Roster], k structs.JobKey) (out []*structs.Roster) {
-	if t.Len() == 0 {
+func rostersOf(r Reader, k structs.JobKey) []*structs.Roster {
+	if Rosters.Len(r) == 0 {
 		return nil
 	}
-	t.AscendGreaterOrEqual(item[structs.RosterKey, structs.Roster]{key: structs.RosterKey{Job: k}}, func(it item[structs.RosterKey, structs.Roster]) bool {
-		if it.key.Job != k {
-			return false
-		}
-		out = append(out, it.val)
-		return true
-	})
-	return out
+	return slices.Collect(while(Rosters.from(r, structs.RosterKey{Job: k}), func(r *structs.Roster) bool { return r.Key().Job == k }))
 }
 
 // Preempted gives what was preempted on behalf of each queue, by queue.
-func (s *Snapshot) Preempted() iter.Seq[*structs.Preemptions] { return ascend(s.preempted) }
+func (s *Snapshot) Preempted() iter.Seq[*structs.Preemptions] { return Preemptions.All(s) }
 
 func filter[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
@@ -408,14 +369,13 @@ func filter[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
 	}
 }
 
-func byPrefix[K ~[16]byte, T any](t *tree[K, T], text string) (iter.Seq[*T], error) {
-	p, err := parsePrefix(text)
-	if err != nil {
-		return nil, err
-	}
+// while returns the rows before the first one that is not kept.
+func while[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.AscendGreaterOrEqual(item[K, T]{key: K(p.lo)}, func(it item[K, T]) bool {
-			return p.matches(it.key) && yield(it.val)
-		})
-	}, nil
+		for v := range in {
+			if !keep(v) || !yield(v) {
+				return
+			}
+		}
+	}
 }

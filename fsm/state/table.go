@@ -1,11 +1,11 @@
 package state
 
 import (
-	"encoding/binary"
+	"fmt"
 	"iter"
-	"strings"
 
 	"github.com/google/btree"
+	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,253 +20,319 @@ type item[K any, T any] struct {
 
 type tree[K any, T any] = btree.BTreeG[item[K, T]]
 
-// Table is the writer's side of one table: K names a row and T is the row. Only the owner of the Store uses it.
+// Table is the declaration of one table, of rows T named by K. The rows are in a Store and in its Snapshots, which are
+// arguments of the methods. What a method returns is immutable.
 type Table[K comparable, T any] struct {
-	name string
-	id   tableID
-	s    *Store
-	keyf func(*T) K
-	tree *tree[K, T]
-
-	// hook keeps secondary indexes and derived counters; nil for none. It runs for every change, undone ones too.
-	hook func(before, after *T)
-	// slot is where a snapshot keeps this table's tree, and delta where a Delta lists its changes (nil: not listed).
-	slot  func(*trees) **tree[K, T]
-	delta func(*structs.Delta) *[]structs.Changed[T]
-	// share publishes the secondary indexes; nil for none.
-	share func(*trees)
-
-	first map[K]*T    // rows changed in this batch, as they were before it
-	entry map[K]int   // rows changed in this entry: position in list
-	list  []change[T] // changes of this entry, in order
-
-	known digests[T]
+	name   string
+	id     int // position in tables
+	less   func(a, b K) bool
+	key    func(*T) K
+	delta  func(*structs.Delta) *[]structs.Changed[T] // where a Delta lists its changes; nil: nowhere
+	config bool                                       // a change sets Delta.Config
 }
 
-type change[T any] struct{ before, after *T }
+// AnyTable is a table whatever its rows are.
+type AnyTable interface {
+	// Name is what the table is called in snapshot files.
+	Name() string
+	// Changed reports whether a delta lists changes of the table.
+	Changed(d *structs.Delta) bool
 
-// anyTable is what the Store does with every table alike.
-type anyTable interface {
-	tableName() string
-	commitEntry(d *structs.Delta) bool
-	rollbackEntry()
-	publish(t *trees) bool
-	length(t *trees) int
-	rows(t *trees) iter.Seq[any]
-	newRow() any
-	insert(row any)
+	place(id int)
+	at() int
+	open(s *Store)
+	count(s *Snapshot) int
+	packed(s *Snapshot, f func(row []byte) error) error
+	sum(s *Snapshot) sum
 }
 
-func (t *Table[K, T]) get(k K) *T {
-	it, _ := t.tree.Get(item[K, T]{key: k})
+// Reader has rows: a Store, or a Snapshot.
+type Reader interface{ tree(id int) anyTree }
+
+// Writer is a Store.
+type Writer interface {
+	Reader
+	store() *Store
+}
+
+type anyTree interface{ Len() int }
+
+// Name is what the table is called in snapshot files.
+func (t *Table[K, T]) Name() string { return t.name }
+
+// Changed reports whether a delta lists changes of the table.
+func (t *Table[K, T]) Changed(d *structs.Delta) bool {
+	return t.config && d.Config || t.delta != nil && len(*t.delta(d)) > 0
+}
+
+// Get returns the row called k, or nil.
+func (t *Table[K, T]) Get(r Reader, k K) *T {
+	it, _ := t.tree(r).Get(item[K, T]{key: k})
 	return it.val
 }
 
-// Get gives the row called k, or nil.
-func (t *Table[K, T]) Get(k K) *T { return t.get(k) }
+// Lookup returns Get as a function of the key.
+func (t *Table[K, T]) Lookup(r Reader) func(K) *T {
+	return func(k K) *T { return t.Get(r, k) }
+}
 
-// Put writes a row, new or in place of the one with the same key. The row must not change afterwards.
-func (t *Table[K, T]) Put(v *T) { t.set(t.keyf(v), v) }
-
-// Delete removes the row called k, if there is one.
-func (t *Table[K, T]) Delete(k K) {
-	if t.get(k) != nil {
-		t.set(k, nil)
+// All returns every row in the order of keys. A Store must not change meanwhile.
+func (t *Table[K, T]) All(r Reader) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		t.tree(r).Ascend(func(it item[K, T]) bool { return yield(it.val) })
 	}
 }
 
-// All gives every row in the order of keys. The table must not change meanwhile.
-func (t *Table[K, T]) All() iter.Seq[*T] { return ascend(t.tree) }
+// from returns the rows whose key is not below k, in the order of keys.
+func (t *Table[K, T]) from(r Reader, k K) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		t.tree(r).AscendGreaterOrEqual(item[K, T]{key: k}, func(it item[K, T]) bool { return yield(it.val) })
+	}
+}
 
-// First gives the row with the lowest key, or nil.
-func (t *Table[K, T]) First() *T {
-	it, _ := t.tree.Min()
+// atOrBelow returns the highest key that is not above k, or the zero key.
+func (t *Table[K, T]) atOrBelow(r Reader, k K) (at K) {
+	t.tree(r).DescendLessOrEqual(item[K, T]{key: k}, func(it item[K, T]) bool {
+		at = it.key
+		return false
+	})
+	return at
+}
+
+// backward returns every row, the highest key first.
+func (t *Table[K, T]) backward(r Reader) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		t.tree(r).Descend(func(it item[K, T]) bool { return yield(it.val) })
+	}
+}
+
+// First returns the row with the lowest key, or nil.
+func (t *Table[K, T]) First(r Reader) *T {
+	it, _ := t.tree(r).Min()
 	return it.val
 }
 
-// Last gives the row with the highest key, or nil.
-func (t *Table[K, T]) Last() *T {
-	it, _ := t.tree.Max()
+// Last returns the row with the highest key, or nil.
+func (t *Table[K, T]) Last(r Reader) *T {
+	it, _ := t.tree(r).Max()
 	return it.val
 }
 
 // Len is the number of rows.
-func (t *Table[K, T]) Len() int { return t.tree.Len() }
+func (t *Table[K, T]) Len(r Reader) int { return t.tree(r).Len() }
 
-func (t *Table[K, T]) set(k K, after *T) {
-	before := t.apply(k, after)
-	if _, ok := t.first[k]; !ok {
-		t.first[k] = before
+// Put writes a row, new or in place of the one with the same key. The row must not change afterwards.
+func (t *Table[K, T]) Put(w Writer, v *T) { t.in(w.store()).set(t.key(v), v) }
+
+// Delete removes the row called k, if there is one.
+func (t *Table[K, T]) Delete(w Writer, k K) {
+	if t.Get(w, k) != nil {
+		t.in(w.store()).set(k, nil)
 	}
-	if i, ok := t.entry[k]; ok {
-		t.list[i].after = after
-		return
-	}
-	t.entry[k] = len(t.list)
-	t.list = append(t.list, change[T]{before, after})
 }
 
-// apply changes the trees and derived values, and nothing of the bookkeeping.
-func (t *Table[K, T]) apply(k K, after *T) (before *T) {
+func (t *Table[K, T]) tree(r Reader) *tree[K, T]    { return r.tree(t.id).(*tree[K, T]) }
+func (t *Table[K, T]) in(s *Store) *rows[K, T]      { return s.rows[t.id].(*rows[K, T]) }
+func (t *Table[K, T]) place(id int)                 { t.id = id }
+func (t *Table[K, T]) at() int                      { return t.id }
+func (t *Table[K, T]) count(s *Snapshot) int        { return t.Len(s) }
+func (t *Table[K, T]) digest(s *Store, v *T) digest { return s.digest(t.name, v) }
+
+// open gives a new store and its first snapshot the empty table.
+func (t *Table[K, T]) open(s *Store) {
+	r := &rows[K, T]{Table: t, s: s, first: map[K]*T{}, entry: map[K]int{}}
+	r.tree = btree.NewG(degree, func(a, b item[K, T]) bool { return t.less(a.key, b.key) })
+	r.put = func(v *T) { r.set(t.key(v), v) }
+	if s.opts.CheckWrites || checkAlways {
+		r.seen = map[*T]digest{}
+	}
+	s.rows = append(s.rows, r)
+	s.trees = append(s.trees, r.tree)
+	s.snap.trees = append(s.snap.trees, r.tree.Clone())
+}
+
+// packed calls f with each row as it is in a snapshot file, until an error. The bytes are only good until f returns.
+func (t *Table[K, T]) packed(s *Snapshot, f func(row []byte) error) error {
+	var buf []byte
+	for v := range t.All(s) {
+		buf = pack.Append(buf[:0], v)
+		if err := f(buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sum computes the table's part of the state hash from its rows.
+func (t *Table[K, T]) sum(s *Snapshot) (out sum) {
+	scratch := &Store{}
+	for v := range t.All(s) {
+		out.add(t.digest(scratch, v))
+	}
+	return out
+}
+
+// rows is a table in a Store.
+type rows[K comparable, T any] struct {
+	*Table[K, T]
+	s    *Store
+	tree *tree[K, T]
+
+	hook  func(before, after *T) // keeps secondary indexes and derived values; nil: there are none. Undone changes call it, too
+	share func(*indexes)         // publishes the secondary indexes; nil: there are none
+	put   func(*T)               // writes a row of a snapshot file
+
+	first map[K]*T      // rows that this batch changed, as they were before it
+	entry map[K]int     // rows that this entry changed: their position in list
+	list  []change[T]   // changes of this entry, in order
+	known digests[T]    // of rows written lately
+	seen  map[*T]digest // with Options.CheckWrites: each row as it was when it entered
+}
+
+type change[T any] struct{ before, after *T }
+
+// anyRows is what a Store does with every table alike.
+type anyRows interface {
+	commitEntry(d *structs.Delta) bool
+	rollbackEntry()
+	publish(next *Snapshot) bool
+	load(row []byte) error
+	verify() error
+}
+
+func (r *rows[K, T]) get(k K) *T {
+	it, _ := r.tree.Get(item[K, T]{key: k})
+	return it.val
+}
+
+func (r *rows[K, T]) set(k K, after *T) {
+	before := r.apply(k, after)
+	if _, ok := r.first[k]; !ok {
+		r.first[k] = before
+	}
+	if i, ok := r.entry[k]; ok {
+		r.list[i].after = after
+		return
+	}
+	r.entry[k] = len(r.list)
+	r.list = append(r.list, change[T]{before, after})
+}
+
+// apply changes the tree and derived values, and does no bookkeeping.
+func (r *rows[K, T]) apply(k K, after *T) (before *T) {
 	var it item[K, T]
 	if after == nil {
-		it, _ = t.tree.Delete(item[K, T]{key: k})
+		it, _ = r.tree.Delete(item[K, T]{key: k})
 	} else {
-		it, _ = t.tree.ReplaceOrInsert(item[K, T]{k, after})
+		it, _ = r.tree.ReplaceOrInsert(item[K, T]{k, after})
 	}
-	if t.hook != nil && it.val != after {
-		t.hook(it.val, after)
+	if r.hook != nil && it.val != after {
+		r.hook(it.val, after)
 	}
 	return it.val
 }
 
-func (t *Table[K, T]) tableName() string { return t.name }
-
-func (t *Table[K, T]) commitEntry(d *structs.Delta) bool {
+func (r *rows[K, T]) commitEntry(d *structs.Delta) bool {
 	changed := false
-	for _, c := range t.list {
+	for _, c := range r.list {
 		if c.before == c.after {
 			continue // made and deleted within the entry
 		}
 		changed = true
-		if t.delta != nil {
-			l := t.delta(d)
+		if r.delta != nil {
+			l := r.delta(d)
 			*l = append(*l, structs.Changed[T]{Before: c.before, After: c.after})
 		}
 	}
-	t.list = t.list[:0]
-	clear(t.entry)
+	r.list = r.list[:0]
+	clear(r.entry)
+	d.Config = d.Config || changed && r.config
 	return changed
 }
 
-func (t *Table[K, T]) rollbackEntry() {
-	for i := len(t.list) - 1; i >= 0; i-- {
-		c := t.list[i]
+func (r *rows[K, T]) rollbackEntry() {
+	for i := len(r.list) - 1; i >= 0; i-- {
+		c := r.list[i]
 		of := c.before
 		if of == nil {
 			of = c.after
 		}
 		if of != nil {
-			t.apply(t.keyf(of), c.before)
+			r.apply(r.key(of), c.before)
 		}
 	}
-	t.list = t.list[:0]
-	clear(t.entry)
+	r.list = r.list[:0]
+	clear(r.entry)
 }
 
-// publish brings the state hash up to date with the batch and hands an immutable copy of the tree to tr.
-func (t *Table[K, T]) publish(tr *trees) bool {
-	if len(t.first) == 0 {
-		return false
-	}
+// publish brings the state hash up to date with the batch and gives the next snapshot a copy of the tree.
+func (r *rows[K, T]) publish(next *Snapshot) bool {
 	changed := false
-	for k, before := range t.first { // addition commutes, so the order does not matter
-		after := t.get(k)
+	for k, before := range r.first { // addition commutes, so the order does not matter
+		after := r.get(k)
 		if before == after {
 			continue
 		}
 		changed = true
 		if before != nil {
-			d := t.digestBefore(before)
-			t.s.sum.sub(d)
-			t.s.check.left(before, d)
+			r.s.sum.sub(r.digestBefore(before))
 		}
 		if after != nil {
-			d := t.s.digest(t.name, after)
-			t.s.sum.add(d)
-			t.s.check.entered(after, d, t.name)
-			t.known.put(after, d)
+			d := r.digest(r.s, after)
+			r.s.sum.add(d)
+			r.known.put(after, d)
+			if r.seen != nil {
+				r.seen[after] = d
+			}
 		}
 	}
-	clear(t.first)
+	clear(r.first)
 	if changed {
-		*t.slot(tr) = t.tree.Clone()
-		if t.share != nil {
-			t.share(tr)
+		next.trees[r.id] = r.tree.Clone()
+		if r.share != nil {
+			r.share(&next.indexes)
 		}
 	}
 	return changed
 }
 
-// digestBefore is the digest of a row that is in the table no more: the remembered one, if it is still known.
-func (t *Table[K, T]) digestBefore(row *T) digest {
-	if d, ok := t.known.take(row); ok && t.s.check == nil {
+// digestBefore is the digest of a row that has left the table: the remembered one, if it is still known.
+func (r *rows[K, T]) digestBefore(row *T) digest {
+	if d, ok := r.known.take(row); ok && r.seen == nil {
 		return d
 	}
-	return t.s.digest(t.name, row)
+	d := r.digest(r.s, row)
+	if was, ok := r.seen[row]; ok && was != d {
+		panic(changedInPlace(r.name, row))
+	}
+	delete(r.seen, row)
+	return d
 }
 
-func (t *Table[K, T]) length(tr *trees) int { return (*t.slot(tr)).Len() }
-
-func (t *Table[K, T]) rows(tr *trees) iter.Seq[any] {
-	return func(yield func(any) bool) {
-		for v := range ascend(*t.slot(tr)) {
-			if !yield(v) {
-				return
-			}
+// verify reports a published row that was changed in place.
+func (r *rows[K, T]) verify() error {
+	if r.seen == nil {
+		return nil
+	}
+	scratch := &Store{} // another goroutine may be using the writer's buffer
+	for v := range r.All(r.s.snap) {
+		if was, ok := r.seen[v]; ok && was != r.digest(scratch, v) {
+			return fmt.Errorf("%s", changedInPlace(r.name, v))
 		}
 	}
+	return nil
 }
 
-func (t *Table[K, T]) newRow() any    { return new(T) }
-func (t *Table[K, T]) insert(row any) { t.Put(row.(*T)) }
+func changedInPlace[T any](table string, row *T) string {
+	return fmt.Sprintf("state: an object of table %s was changed in place after it had entered the store; clone it, change the clone and send a command. It now is %+v", table, row)
+}
 
-func ascend[K any, T any](t *tree[K, T]) iter.Seq[*T] {
-	return func(yield func(*T) bool) {
-		t.Ascend(func(it item[K, T]) bool { return yield(it.val) })
+// load writes a row of a snapshot file.
+func (r *rows[K, T]) load(row []byte) error {
+	v := new(T)
+	if err := pack.Decode(row, v); err != nil {
+		return err
 	}
-}
-
-func newTree[K any, T any](less func(a, b K) bool) *tree[K, T] {
-	return btree.NewG(degree, func(a, b item[K, T]) bool { return less(a.key, b.key) })
-}
-
-func lessString(a, b string) bool { return a < b }
-
-func lessJob(a, b structs.JobKey) bool { return a.Less(b) }
-
-func lessID[K ~[16]byte](a, b K) bool {
-	x, y := [16]byte(a), [16]byte(b)
-	return less16(&x, &y)
-}
-
-func less16(x, y *[16]byte) bool {
-	xh, yh := binary.BigEndian.Uint64(x[:8]), binary.BigEndian.Uint64(y[:8])
-	if xh != yh {
-		return xh < yh
-	}
-	return binary.BigEndian.Uint64(x[8:]) < binary.BigEndian.Uint64(y[8:])
-}
-
-// prefix of an id in text, as people abbreviate ids: an even or odd number of hex digits with the dashes in place.
-type prefix struct {
-	lo     [16]byte
-	digits int
-}
-
-func parsePrefix(text string) (p prefix, err error) {
-	hex := strings.ReplaceAll(strings.ToLower(text), "-", "")
-	if len(hex) > 32 || len(text) > 36 {
-		return p, structs.Errorf(structs.CodeInvalid, "id prefix of %d characters: an id has 36", len(text))
-	}
-	for i, c := range []byte(hex) {
-		var n byte
-		switch {
-		case c >= '0' && c <= '9':
-			n = c - '0'
-		case c >= 'a' && c <= 'f':
-			n = c - 'a' + 10
-		default:
-			return p, structs.Errorf(structs.CodeInvalid, "id prefix %q: only 0-9, a-f and dashes may occur", text)
-		}
-		p.lo[i/2] |= n << (4 * (1 - i%2))
-	}
-	p.digits = len(hex)
-	return p, nil
-}
-
-func (p prefix) matches(id [16]byte) bool {
-	whole := p.digits / 2
-	return string(p.lo[:whole]) == string(id[:whole]) &&
-		(p.digits%2 == 0 || p.lo[whole]>>4 == id[whole]>>4)
+	r.put(v)
+	return nil
 }

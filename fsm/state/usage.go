@@ -138,22 +138,22 @@ func (s *Store) flushUsage() {
 	}
 	for k := range s.moved { // one write per key; their order has no effect
 		now := *s.held[k]
-		old := s.usage.Get(k)
+		old := Usages.Get(s, k)
 		switch {
 		case now == (Usage{Kind: k.kind, Name: k.name}):
 			delete(s.held, k)
-			s.usage.Delete(k)
+			Usages.Delete(s, k)
 		case old == nil || *old != now:
-			s.usage.Put(&now)
+			Usages.Put(s, &now)
 		}
 	}
 	clear(s.moved)
-	s.usage.commitEntry(&s.delta)
+	Usages.in(s).commitEntry(&s.delta)
 }
 
 // Recount computes every counter from the rows themselves: what Usage and Counts must equal at all times.
 func (s *Snapshot) Recount() (usage map[string]Usage, counts map[structs.JobKey]JobCounts) {
-	scratch := &Store{counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{}}
+	scratch := &Store{derived: derived{counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{}}}
 	for a := range s.Allocs() {
 		scratch.countAlloc(a, 1)
 	}

@@ -23,36 +23,33 @@ func (s *Store) VariableBytes() int64 { return s.variableBytes }
 
 // VariablesOf gives the variables of a namespace by path.
 func (s *Store) VariablesOf(namespace string) iter.Seq[*structs.Variable] {
-	return variablesBelow(s.Variables.tree, namespace, "")
+	return variablesBelow(s, namespace, "")
 }
 
-func variablesBelow(t *tree[structs.VariableKey, structs.Variable], namespace, prefix string) iter.Seq[*structs.Variable] {
-	return func(yield func(*structs.Variable) bool) {
-		from := item[structs.VariableKey, structs.Variable]{key: structs.VariableKey{Namespace: namespace, Path: prefix}}
-		t.AscendGreaterOrEqual(from, func(it item[structs.VariableKey, structs.Variable]) bool {
-			return it.key.Namespace == namespace && strings.HasPrefix(it.key.Path, prefix) && yield(it.val)
-		})
-	}
+func variablesBelow(r Reader, namespace, prefix string) iter.Seq[*structs.Variable] {
+	return while(Variables.from(r, structs.VariableKey{Namespace: namespace, Path: prefix}), func(v *structs.Variable) bool {
+		return v.Namespace == namespace && strings.HasPrefix(v.Path, prefix)
+	})
 }
 
 // Variable gives a variable, sealed, or nil.
 func (s *Snapshot) Variable(namespace, path string) *structs.Variable {
-	return find(s.variables, structs.VariableKey{Namespace: namespace, Path: path})
+	return Variables.Get(s, structs.VariableKey{Namespace: namespace, Path: path})
 }
 
 // Variables gives the variables of a namespace ("*": of all) whose path begins with prefix, by namespace, then path.
 func (s *Snapshot) Variables(namespace, prefix string) iter.Seq[*structs.Variable] {
 	if namespace != "*" {
-		return variablesBelow(s.variables, namespace, prefix)
+		return variablesBelow(s, namespace, prefix)
 	}
-	return filter(ascend(s.variables), func(v *structs.Variable) bool { return strings.HasPrefix(v.Path, prefix) })
+	return filter(Variables.All(s), func(v *structs.Variable) bool { return strings.HasPrefix(v.Path, prefix) })
 }
 
 // SealKeys gives the names of every key that variables are, or may be, sealed with.
-func (s *Snapshot) SealKeys() iter.Seq[*structs.SealKey] { return ascend(s.sealKeys) }
+func (s *Snapshot) SealKeys() iter.Seq[*structs.SealKey] { return SealKeys.All(s) }
 
 // SealKey gives the name of a key that variables are, or may be, sealed with, or nil.
-func (s *Snapshot) SealKey(id string) *structs.SealKey { return find(s.sealKeys, id) }
+func (s *Snapshot) SealKey(id string) *structs.SealKey { return SealKeys.Get(s, id) }
 
 // ActiveSealKey is the name of the key that new variables are sealed with, or "".
 func (s *Snapshot) ActiveSealKey() string {
