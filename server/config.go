@@ -14,6 +14,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -96,7 +97,9 @@ type RaftConfig struct {
 	SnapshotEvery   time.Duration // at most this often; 0: 30 s
 	TrailingLogs    uint64        // entries kept behind a snapshot for slow followers; 0: 10,240
 
-	StoreTimeout time.Duration // StoreLogs taking longer means a hung disk and ends the process; 0: 5 s
+	Log          raftlog.Options // the backend of the raft log and its settings
+	NoLogCache   bool            // read recent entries from the backend instead of memory
+	StoreTimeout time.Duration   // StoreLogs taking longer means a hung disk and ends the process; 0: 5 s
 }
 
 func (c *Config) setDefaults() error {

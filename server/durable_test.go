@@ -21,6 +21,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/smalldisk"
+	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -60,9 +61,18 @@ func stopOnce(stop *func()) func() {
 	return once
 }
 
-func TestRestartFromDisk(t *testing.T) {
+// eachBackend runs a test for each backend of the raft log; edit selects it.
+func eachBackend(t *testing.T, f func(t *testing.T, edit func(*Config))) {
+	for _, b := range []raftlog.Backend{raftlog.WAL, raftlog.BoltDB} {
+		t.Run(string(b), func(t *testing.T) { f(t, func(c *Config) { c.Raft.Log.Backend = b }) })
+	}
+}
+
+func TestRestartFromDisk(t *testing.T) { eachBackend(t, testRestartFromDisk) }
+
+func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 	dir := t.TempDir()
-	s, stop := diskServer(t, dir, nil)
+	s, stop := diskServer(t, dir, edit)
 	id := s.ID()
 	for _, j := range []string{"a", "b", "c"} {
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(j, 1)})
@@ -73,7 +83,7 @@ func TestRestartFromDisk(t *testing.T) {
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("d", 1)})
 	cluster := s.Published().Snapshot.ClusterMeta().ID
 	stop()
-	s, stop = diskServer(t, dir, nil)
+	s, stop = diskServer(t, dir, edit)
 	defer stop()
 	if s.ID() != id || s.Published().Snapshot.ClusterMeta().ID != cluster {
 		t.Error("the server came back as another one")
@@ -91,9 +101,11 @@ func TestRestartFromDisk(t *testing.T) {
 	}
 }
 
-func TestPeersRecovery(t *testing.T) {
+func TestPeersRecovery(t *testing.T) { eachBackend(t, testPeersRecovery) }
+
+func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	dir := t.TempDir()
-	s, stop := diskServer(t, dir, nil)
+	s, stop := diskServer(t, dir, edit)
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
 	// Two dead servers make the majority unreachable.
 	if err := s.raft.AddNonvoter("dead", "dead:1", 0, 0).Error(); err != nil {
@@ -105,7 +117,7 @@ func TestPeersRecovery(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "raft", "peers.json"), []byte(peers), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, stop = diskServer(t, dir, nil)
+	s, stop = diskServer(t, dir, edit)
 	defer stop()
 	servers, err := s.raftServers()
 	if err != nil || len(servers) != 1 {
@@ -120,10 +132,12 @@ func TestPeersRecovery(t *testing.T) {
 }
 
 // A server whose disk is full refuses writes and answers; with room it goes on, and all that it acknowledged is there.
-func TestServerOutlivesAFullDisk(t *testing.T) {
+func TestServerOutlivesAFullDisk(t *testing.T) { eachBackend(t, testServerOutlivesAFullDisk) }
+
+func testServerOutlivesAFullDisk(t *testing.T, edit func(*Config)) {
 	dir, fill, free := smalldisk.Mount(t, 48<<20)
 	exits := make(chan string, 10)
-	s, stop := diskServer(t, dir, func(c *Config) { c.Exit = func(why string) { exits <- why } })
+	s, stop := diskServer(t, dir, func(c *Config) { edit(c); c.Exit = func(why string) { exits <- why } })
 	defer stop()
 	var known []string
 	register := func(id string) error {
@@ -154,7 +168,7 @@ func TestServerOutlivesAFullDisk(t *testing.T) {
 	free()
 	waitFor(t, 30*time.Second, "a write after there was room", func() bool { return register("after") == nil })
 	stop()
-	s, stop = diskServer(t, dir, nil)
+	s, stop = diskServer(t, dir, edit)
 	defer stop()
 	for _, id := range known {
 		if s.Published().Snapshot.JobByKey(structs.JobKey{Namespace: "default", ID: id}) == nil {
@@ -196,8 +210,10 @@ func restoreArchive(t *testing.T, s *Server, b []byte) error {
 	return st.RecvMsg(&resp)
 }
 
-func TestSnapshotSaveAndRestore(t *testing.T) {
-	s, stop := diskServer(t, t.TempDir(), nil)
+func TestSnapshotSaveAndRestore(t *testing.T) { eachBackend(t, testSnapshotSaveAndRestore) }
+
+func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
+	s, stop := diskServer(t, t.TempDir(), edit)
 	defer stop()
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("kept", 1)})
 	archive := saveArchive(t, s)

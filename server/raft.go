@@ -47,7 +47,7 @@ func (s *Server) openStores() (*stores, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("raft directory: %w", err)
 	}
-	log, err := raftlog.Open(dir, s.log)
+	log, err := raftlog.Open(dir, c.Raft.Log, s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +56,14 @@ func (s *Server) openStores() (*stores, error) {
 		log.Close()
 		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
 	}
-	cache, err := raft.NewLogCache(raftLogCache, s.watch(log))
-	if err != nil {
-		log.Close()
-		return nil, err
+	st := &stores{log: s.watch(log), stable: raftlog.Patient(log, c.Raft.StoreTimeout, s.exit), snaps: snaps, close: log.Close}
+	if !c.Raft.NoLogCache {
+		if st.log, err = raft.NewLogCache(raftLogCache, st.log); err != nil {
+			log.Close()
+			return nil, err
+		}
 	}
-	stable := raftlog.Patient(log, c.Raft.StoreTimeout, s.exit)
-	return &stores{log: cache, stable: stable, snaps: snaps, close: log.Close}, nil
+	return st, nil
 }
 
 func (s *Server) watch(store raft.LogStore) raft.LogStore {

@@ -270,13 +270,17 @@ func (w *walk) page(id uint64) error {
 	}
 }
 
-// elements looks at the elements of a page: bbolt writes their keys and values one behind the other, in the order of the
-// keys. An inline page is one that stands in the value of its bucket; it holds no buckets.
+// elements looks at the elements of a page: bbolt writes their keys and values in the order of the keys, without gaps, and
+// zeros behind the head of an empty page. A wrong number of elements breaks that rule, so that none is lost silently. An
+// inline page is one that stands in the value of its bucket; it holds no buckets.
 func (w *walk) elements(b []byte, leaf, inline bool) error {
 	count := uint64(le.Uint16(b[10:]))
 	end := pageHead + count*elemSize // of what is before the next key
 	if end > uint64(len(b)) {
 		return fmt.Errorf("it has no room for the %d elements that it says it has", count)
+	}
+	if count == 0 && len(bytes.Trim(b[pageHead:], "\x00")) > 0 {
+		return errors.New("it says that it is empty, and is not")
 	}
 	var last []byte
 	for i := range count {
@@ -290,7 +294,7 @@ func (w *walk) elements(b []byte, leaf, inline bool) error {
 			w.todo = append(w.todo, le.Uint64(e[8:]))
 		}
 		from := at + pos
-		if from < end || from+klen+vlen > uint64(len(b)) {
+		if from != end || from+klen+vlen > uint64(len(b)) {
 			return fmt.Errorf("element %d is out of its bounds", i)
 		}
 		end = from + klen + vlen

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,53 +14,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	"github.com/hashicorp/raft-wal/types"
 
 	"github.com/muster-sched/muster/internal/smalldisk"
 )
-
-func mustOpenLog(t *testing.T, dir string) *Log {
-	t.Helper()
-	l, err := Open(dir, hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-// entryOf is the entry that belongs at an index.
-func entryOf(index uint64, size int) *raft.Log {
-	data := bytes.Repeat([]byte{byte(index), byte(index >> 8)}, size/2)
-	return &raft.Log{Index: index, Term: 3, Type: raft.LogCommand, Data: data}
-}
-
-func store(t *testing.T, l *Log, size int, from, to uint64) {
-	t.Helper()
-	var ls []*raft.Log
-	for i := from; i <= to; i++ {
-		ls = append(ls, entryOf(i, size))
-	}
-	if err := l.StoreLogs(ls); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// wantEntries checks that the log has exactly the right entries up to an index.
-func wantEntries(l *Log, size int, last uint64) error {
-	if got, err := l.LastIndex(); got != last || err != nil {
-		return fmt.Errorf("the last entry is %d, %v; want %d", got, err, last)
-	}
-	for i := uint64(1); i <= last; i++ {
-		var e raft.Log
-		if err := l.GetLog(i, &e); err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
-		}
-		if want := entryOf(i, size); e.Term != 3 || !bytes.Equal(e.Data, want.Data) || e.Extensions != nil {
-			return fmt.Errorf("entry %d is wrong", i)
-		}
-	}
-	return nil
-}
 
 // newestFile is the file that the log writes to.
 func newestFile(t *testing.T, dir string) string {
@@ -88,118 +45,231 @@ func patch(t *testing.T, path string, at int64, b []byte) (was []byte) {
 	return was
 }
 
-// A bit that flips on the disk is found, or does no harm. Nothing that was told is forgotten silently; only the last write
-// looks the same whether it was torn by a crash or damaged later.
-func TestRaftLogDamage(t *testing.T) {
-	dir := t.TempDir()
-	l := mustOpenLog(t, dir)
-	const size, batches, each = 24, 12, 3
-	var ends []int64 // of each write in the file
-	path := newestFile(t, dir)
-	for b := range uint64(batches) {
-		store(t, l, size, b*each+1, b*each+each)
-		path = newestFile(t, dir)
-		whole, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+// filled makes a log of so many writes, and returns where each ends in the newest file of the wal backend.
+func filled(t *testing.T, dir string, o Options, size int, writes, each uint64) (ends []int64) {
+	t.Helper()
+	l := mustOpen(t, dir, o)
+	for w := range writes {
+		store(t, l, size, w*each+1, w*each+each)
+		if o.Backend == WAL {
+			ends = append(ends, int64(len(bytes.TrimRight(readFile(t, newestFile(t, dir)), "\x00"))+7)&^7)
 		}
-		ends = append(ends, int64(len(bytes.TrimRight(whole, "\x00"))+7)&^7)
 	}
-	l.Close()
-	const last = batches * each
+	if err := l.SetUint64([]byte("CurrentTerm"), 3); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, l)
+	return ends
+}
+
+// TestDamage: a bit that flips on the disk is found, or does no harm. No acknowledged entry is forgotten silently, except in
+// the last write, which looks the same whether a crash tore it or it was damaged later.
+func TestDamage(t *testing.T) {
+	each(t, func(t *testing.T, o Options) {
+		t.Run("1_write", func(t *testing.T) { damageEachByte(t, o, 1) })
+		t.Run("16_writes", func(t *testing.T) { damageEachByte(t, o, 16) })
+	})
+}
+
+func damageEachByte(t *testing.T, o Options, writes uint64) {
+	dir := memoryDir(t)
+	const size, per = 24, 3
+	last := writes * per
+	ends := filled(t, dir, o, size, writes, per)
+	path := filepath.Join(dir, "boltdb", boltName)
+	page := int64(os.Getpagesize())
+	end := int64(0)
+	maybeLast := func(at int64) bool { return at < 2*page } // the root of the newest commit is in a meta page
+	near := func(at int64) int64 {                          // the next byte to look at
+		if at%page < 100 {
+			return at + 1
+		}
+		return at + 29
+	}
+	if o.Backend == WAL {
+		path, end = newestFile(t, dir), ends[writes-1]
+		maybeLast = func(at int64) bool { return writes == 1 || at >= ends[writes-2] }
+		near = func(at int64) int64 { return at + 29 }
+	} else if st, err := os.Stat(path); err == nil {
+		end = st.Size()
+	}
+	restore := saved(t, dir)
 	refused, shorter := 0, 0
-	file, meta := readAll(t, path), readAll(t, filepath.Join(dir, "wal", recordName))
-	for at := range ends[batches-1] { // the look at the file alone, at every bit
-		for bit := range 8 {
-			b := bytes.Clone(file[:ends[batches-1]+64])
-			b[at] ^= 1 << bit
-			if commits, _, stop := readFrames(b); commits < batches-1 && !wholeWriteBehind(b) {
-				t.Fatalf("bit %d of byte %d is damaged: read to %d, %d of %d writes, and nothing seems lost", bit, at, stop, commits, batches)
-			}
-		}
-	}
-	for at := int64(0); at < ends[batches-1]; at += 29 {
+	for at := int64(0); at < end && !t.Failed(); at = near(at) {
 		for _, flip := range []byte{0x01, 0x80} {
 			was := patch(t, path, at, []byte{0})
 			patch(t, path, at, []byte{was[0] ^ flip})
-			l, err := Open(dir, hclog.NewNullLogger())
+			l, err := Open(dir, o, hclog.NewNullLogger())
 			switch {
-			case errors.Is(err, types.ErrCorrupt) && strings.Contains(err.Error(), "remove-peer"):
+			case errors.Is(err, ErrDamaged) && strings.Contains(err.Error(), "remove-peer"):
 				refused++
 			case err != nil:
 				t.Errorf("byte %d: %v, want to hear what to do", at, err)
 			default:
 				if err := wantEntries(l, size, last); err != nil {
-					if at < ends[batches-2] {
-						t.Errorf("byte %d of %d, the last write begins at %d: opened, and %v", at, ends[batches-1], ends[batches-2], err)
-					} else if err := wantEntries(l, size, last-each); err != nil {
+					if !maybeLast(at) {
+						t.Errorf("byte %d of %d, flip %#x: opened, and %v", at, end, flip, err)
+					} else if err := wantEntries(l, size, last-per); err != nil {
 						t.Errorf("byte %d, in the last write: opened, and %v", at, err)
 					}
 					shorter++
 				}
-				l.Close()
-			}
-			patch(t, path, at, was)
-			if head := file[:ends[batches-1]]; !bytes.Equal(patch(t, path, 0, head), head) { // copied, as the damage made it look full
-				if err := errors.Join(os.WriteFile(path, file, 0o600), os.WriteFile(filepath.Join(dir, "wal", recordName), meta, 0o600)); err != nil {
-					t.Fatal(err)
+				if term, err := l.GetUint64([]byte("CurrentTerm")); term != 3 || err != nil {
+					t.Errorf("byte %d: the term is %d, %v", at, term, err)
+				}
+				if err := l.Close(); err != nil {
+					t.Errorf("byte %d: close: %v", at, err)
 				}
 			}
+			restore()
 		}
 	}
-	if refused == 0 || shorter == 0 {
+	t.Logf("%d bytes: %d refused, %d opened without the last write", end, refused, shorter)
+	if refused == 0 && writes > 1 || shorter == 0 {
 		t.Errorf("%d refused, %d opened without the last write: the test damages nothing", refused, shorter)
 	}
-	l = mustOpenLog(t, dir)
+	l := mustOpen(t, dir, o)
 	if err := wantEntries(l, size, last); err != nil {
 		t.Error("after all was repaired: ", err)
 	}
-	l.Close()
-	for _, bytes := range []int64{ends[batches-1] - 8, ends[4], ends[4] - 11, 40} { // a file that lost its end
+	mustClose(t, l)
+}
+
+// TestDamagedRecord: damage to one copy of term and vote does no harm, damage to both is refused.
+func TestDamagedRecord(t *testing.T) {
+	each(t, func(t *testing.T, o Options) {
+		dir := t.TempDir()
+		filled(t, dir, o, 24, 4, 3)
+		restore := saved(t, dir)
+		path := filepath.Join(dir, string(o.Backend), recordName)
+		for _, at := range []int64{0, 9, 17, 21, copyHead, copyHead + 20} {
+			for _, first := range []int64{0, copyBytes} {
+				was := patch(t, path, first+at, []byte{0})
+				patch(t, path, first+at, []byte{was[0] ^ 0x10})
+				l := mustOpen(t, dir, o)
+				if term, err := l.GetUint64([]byte("CurrentTerm")); term != 3 || err != nil {
+					t.Errorf("byte %d of a copy: the term is %d, %v", at, term, err)
+				}
+				if err := wantEntries(l, 24, 12); err != nil {
+					t.Error(err)
+				}
+				mustClose(t, l)
+				restore()
+			}
+			patch(t, path, at, []byte{0xff})
+			patch(t, path, copyBytes+at, []byte{0xff})
+			wantRefused(t, dir, o, fmt.Sprintf("byte %d of both copies", at))
+			restore()
+		}
+	})
+}
+
+// TestMissingFiles: a log that lost a file is never taken for an empty one.
+func TestMissingFiles(t *testing.T) {
+	each(t, func(t *testing.T, o Options) {
+		dir := t.TempDir()
+		filled(t, dir, o, 24, 4, 3)
+		restore := saved(t, dir)
+		files, err := filepath.Glob(filepath.Join(dir, string(o.Backend), "*"))
+		if err != nil || len(files) < 2 {
+			t.Fatal(files, err)
+		}
+		for _, path := range files {
+			os.Remove(path)
+			if !strings.HasSuffix(path, ".wal") { // a newest file that was removed looks like one that a crash prevented
+				wantRefused(t, dir, o, "without "+filepath.Base(path))
+			}
+			restore()
+			if err := os.Truncate(path, 0); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(path, ".wal") {
+				wantRefused(t, dir, o, "with an empty "+filepath.Base(path))
+			}
+			restore()
+		}
+	})
+}
+
+// TestDamagedFrames looks at a file of the wal backend alone, with every bit damaged.
+func TestDamagedFrames(t *testing.T) {
+	const writes = 12
+	dir := t.TempDir()
+	ends := filled(t, dir, Options{Backend: WAL}, 24, writes, 3)
+	path := newestFile(t, dir)
+	file := readFile(t, path)
+	for at := range ends[writes-1] {
+		for bit := range 8 {
+			b := bytes.Clone(file[:ends[writes-1]+64])
+			b[at] ^= 1 << bit
+			if commits, _, stop := readFrames(b); commits < writes-1 && !wholeWriteBehind(b) {
+				t.Fatalf("bit %d of byte %d is damaged: read to %d, %d of %d writes, and nothing seems lost", bit, at, stop, commits, writes)
+			}
+		}
+	}
+	for _, bytes := range []int64{ends[writes-1] - 8, ends[4], ends[4] - 11} { // a file that lost its end
 		if err := os.Truncate(path, bytes); err != nil {
 			t.Fatal(err)
 		}
-		if bytes == 40 {
-			break // one that never had a whole write is what a crash leaves
-		}
-		if _, err := Open(dir, hclog.NewNullLogger()); !errors.Is(err, types.ErrCorrupt) {
-			t.Errorf("cut at %d: %v", bytes, err)
-		}
+		wantRefused(t, dir, Options{Backend: WAL}, fmt.Sprintf("cut at %d", bytes))
 	}
-	l = mustOpenLog(t, dir)
-	store(t, l, size, 1, 5)
-	l.Close()
-	if err := os.Remove(filepath.Join(dir, "wal", recordName)); err != nil {
+	if err := os.Truncate(path, 40); err != nil { // one that never had a whole write is what a crash leaves
 		t.Fatal(err)
 	}
-	if _, err := Open(dir, hclog.NewNullLogger()); !errors.Is(err, types.ErrCorrupt) {
-		t.Errorf("without its record: %v; it would have begun an empty log", err)
+	l := mustOpen(t, dir, Options{Backend: WAL})
+	store(t, l, 24, 1, 5)
+	mustClose(t, l)
+}
+
+// TestCutBoltFile: a B-tree file that lost its end is refused, or lost nothing.
+func TestCutBoltFile(t *testing.T) {
+	dir, o := t.TempDir(), Options{Backend: BoltDB}
+	filled(t, dir, o, 400, 20, 3)
+	path := filepath.Join(dir, "boltdb", boltName)
+	restore, refused := saved(t, dir), 0
+	for size := int64(len(readFile(t, path))) - 1; size > 0; size -= 1500 {
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Open(dir, o, hclog.NewNullLogger())
+		if err == nil {
+			if err := wantEntries(l, 400, 60); err != nil {
+				t.Errorf("cut at %d: opened, and %v", size, err)
+			}
+			l.Close()
+		} else if refused++; !errors.Is(err, ErrDamaged) {
+			t.Errorf("cut at %d: %v, want to hear of damage", size, err)
+		}
+		restore()
+	}
+	if refused == 0 {
+		t.Error("nothing was refused: the test cuts nothing")
 	}
 }
 
-// A write that a power cut tore at any point is gone, or whole; the log goes on behind it.
+// TestTornWrite: a write that a power cut tore at any point is gone, or whole; the log goes on behind it.
 func TestTornWrite(t *testing.T) {
 	for cut := int64(0); cut < 160; cut += 24 {
 		for _, rest := range []byte{0, 0xa5} {
-			dir := t.TempDir()
-			l := mustOpenLog(t, dir)
+			dir, o := t.TempDir(), Options{Backend: WAL}
+			l := mustOpen(t, dir, o)
 			store(t, l, 24, 1, 4)
 			path := newestFile(t, dir)
-			begin := int64(len(bytes.TrimRight(readAll(t, path), "\x00"))+7) &^ 7
+			begin := int64(len(bytes.TrimRight(readFile(t, path), "\x00"))+7) &^ 7
 			store(t, l, 24, 5, 6)
-			end := int64(len(bytes.TrimRight(readAll(t, path), "\x00"))+7) &^ 7
+			end := int64(len(bytes.TrimRight(readFile(t, path), "\x00"))+7) &^ 7
 			l.Close()
 			if begin+cut >= end {
 				return
 			}
 			patch(t, path, begin+cut, bytes.Repeat([]byte{rest}, int(end-begin-cut)))
-			l = mustOpenLog(t, dir)
+			l = mustOpen(t, dir, o)
 			if err := wantEntries(l, 24, 4); err != nil {
 				t.Fatalf("cut at %d: %v", cut, err)
 			}
 			store(t, l, 24, 5, 9)
 			l.Close()
-			l = mustOpenLog(t, dir)
+			l = mustOpen(t, dir, o)
 			if err := wantEntries(l, 24, 9); err != nil {
 				t.Fatalf("cut at %d, went on: %v", cut, err)
 			}
@@ -208,31 +278,78 @@ func TestTornWrite(t *testing.T) {
 	}
 }
 
-func readAll(t *testing.T, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+// TestTornCommit: a power cut leaves any part of the pages of a commit on the disk, and not its root. The commit is gone,
+// and the log goes on behind the one before.
+func TestTornCommit(t *testing.T) {
+	for _, o := range []Options{{Backend: BoltDB}, {Backend: BoltDB, NoFreelistSync: true}} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "boltdb", boltName)
+		l := mustOpen(t, dir, o)
+		store(t, l, 24, 1, 40)
+		before := readFile(t, path)
+		store(t, l, 24, 41, 80)
+		after := readFile(t, path)
+		mustClose(t, l)
+		const sector = 512
+		var changed []int // sectors behind the meta pages that the commit wrote
+		for at := 2 * os.Getpagesize(); at < len(after); at += sector {
+			if at >= len(before) || !bytes.Equal(before[at:at+sector], after[at:at+sector]) {
+				changed = append(changed, at)
+			}
+		}
+		if len(changed) < 8 {
+			t.Fatalf("the commit changed %d sectors", len(changed))
+		}
+		rnd := rand.New(rand.NewPCG(1, 2))
+		for round := range 60 {
+			b := append(bytes.Clone(before), make([]byte, len(after)-len(before))...)
+			for i, at := range changed {
+				if round < 20 && i*20 < round*len(changed) || round >= 20 && rnd.IntN(2) == 0 {
+					copy(b[at:], after[at:at+sector])
+				}
+			}
+			if round%3 == 0 { // the root was being written, too
+				for page := 0; page < 2*os.Getpagesize(); page += os.Getpagesize() {
+					if !bytes.Equal(before[page:page+80], after[page:page+80]) {
+						copy(b[page+16:page+40], after[page+16:page+40])
+						copy(b[page+40:page+80], bytes.Repeat([]byte{0xa5}, 40))
+					}
+				}
+			}
+			if err := os.WriteFile(path, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l := mustOpen(t, dir, o)
+			if err := wantEntries(l, 24, 40); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			store(t, l, 24, 41, 90)
+			mustClose(t, l)
+			l = mustOpen(t, dir, o)
+			if err := wantEntries(l, 24, 90); err != nil {
+				t.Fatalf("round %d, went on: %v", round, err)
+			}
+			mustClose(t, l)
+		}
 	}
-	return b
 }
 
-// A server may die between the write that fills a file and the record of the next file, and that write may be torn.
+// TestCrashAtTheEndOfAFile: a server may die between the write that fills a file and the record of the next file, and that write may be torn.
 func TestCrashAtTheEndOfAFile(t *testing.T) {
 	for _, torn := range []string{"", "commit", "index"} {
-		dir := t.TempDir()
-		l := mustOpenLog(t, dir)
+		dir, o := t.TempDir(), Options{Backend: WAL}
+		l := mustOpen(t, dir, o)
 		const size = 1 << 20
 		var meta []byte
 		path, last := newestFile(t, dir), uint64(0)
 		for newestFile(t, dir) == path {
-			meta = readAll(t, filepath.Join(dir, "wal", recordName))
+			meta = readFile(t, filepath.Join(dir, "wal", recordName))
 			last++
 			store(t, l, size, last, last)
 			if last == 1 {
 				path = newestFile(t, dir)
 			}
-			l.WAL.DeleteRange(math.MaxUint64, math.MaxUint64) // waits for the next file, if one is being made
+			l.entries.DeleteRange(math.MaxUint64, math.MaxUint64) // waits for the next file, if one is being made
 		}
 		if err := l.SetUint64([]byte("CurrentTerm"), 9); err != nil {
 			t.Fatal(err)
@@ -244,7 +361,7 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "wal", recordName), meta, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		end := int64(len(bytes.TrimRight(readAll(t, path), "\x00"))+7) &^ 7
+		end := int64(len(bytes.TrimRight(readFile(t, path), "\x00"))+7) &^ 7
 		switch torn {
 		case "commit":
 			patch(t, path, end-8, make([]byte, 8))
@@ -255,7 +372,7 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 			last--
 		}
 		for range 2 {
-			l = mustOpenLog(t, dir)
+			l = mustOpen(t, dir, o)
 			if err := wantEntries(l, size, last); err != nil {
 				t.Fatalf("torn %q: %v", torn, err)
 			}
@@ -269,86 +386,65 @@ func TestCrashAtTheEndOfAFile(t *testing.T) {
 	}
 }
 
-// What raft removes from the end stays removed, and what is before it can be read after a start.
-func TestEndOfLogIsReplaced(t *testing.T) {
-	dir := t.TempDir()
-	l := mustOpenLog(t, dir)
-	store(t, l, 24, 1, 20)
-	for i := uint64(19); i > 5; i -= 3 {
-		if err := l.DeleteRange(i, i+1); err != nil {
-			t.Fatal(err)
+// TestFullDisk: a log on a full disk refuses entries, keeps what it has, stores a vote, and goes on by itself when there is room.
+func TestFullDisk(t *testing.T) {
+	each(t, func(t *testing.T, o Options) {
+		o.SegmentBytes = 0
+		dir, fill, free := smalldisk.Mount(t, 96<<20)
+		l := mustOpen(t, dir, o)
+		const size = 1 << 20
+		last := uint64(0)
+		write := func() error {
+			err := l.StoreLogs([]*raft.Log{entryOf(last+1, size)})
+			if err == nil {
+				last++
+			}
+			return err
+		}
+		for range 5 {
+			if err := write(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for round := range 2 {
+			fill()
+			var err error
+			for i := 0; err == nil; i++ {
+				if err = write(); i > 100 {
+					t.Fatal("the disk does not fill up")
+				}
+			}
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Fatalf("round %d: %v, want to hear that the disk is full", round, err)
+			}
+			if err := l.SetUint64([]byte("CurrentTerm"), uint64(round)+5); err != nil {
+				t.Errorf("round %d: the term could not be stored: %v", round, err)
+			}
+			if err := wantEntries(l, size, last); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			if round == 1 { // started anew on the full disk
+				l.Close()
+				l = mustOpen(t, dir, o)
+				if err := wantEntries(l, size, last); err != nil {
+					t.Fatal(err)
+				}
+			}
+			free()
+			for range 3 {
+				if err := write(); err != nil {
+					t.Fatalf("round %d: there is room again: %v", round, err)
+				}
+			}
 		}
 		l.Close()
-		l = mustOpenLog(t, dir)
-		if err := wantEntries(l, 24, i-1); err != nil {
-			t.Fatal(err)
-		}
-		if i > 6 {
-			if err := l.DeleteRange(i-2, i-1); err != nil {
-				t.Fatal(err)
-			}
-			store(t, l, 24, i-2, i-2)
-		}
-	}
-	l.Close()
-}
-
-// A log on a full disk refuses entries, keeps what it has, stores a vote, and goes on by itself when there is room.
-func TestFullDiskOfTheLog(t *testing.T) {
-	dir, fill, free := smalldisk.Mount(t, 96<<20)
-	l := mustOpenLog(t, dir)
-	const size = 1 << 20
-	last := uint64(0)
-	write := func() error {
-		err := l.StoreLogs([]*raft.Log{entryOf(last+1, size)})
-		if err == nil {
-			last++
-		}
-		return err
-	}
-	for range 5 {
-		if err := write(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for round := range 2 {
-		fill()
-		var err error
-		for i := 0; err == nil; i++ {
-			if err = write(); i > 100 {
-				t.Fatal("the disk does not fill up")
-			}
-		}
-		if !errors.Is(err, syscall.ENOSPC) {
-			t.Fatalf("round %d: %v, want to hear that the disk is full", round, err)
-		}
-		if err := l.SetUint64([]byte("CurrentTerm"), uint64(round)+5); err != nil {
-			t.Errorf("round %d: the term could not be stored: %v", round, err)
-		}
+		l = mustOpen(t, dir, o)
+		defer l.Close()
 		if err := wantEntries(l, size, last); err != nil {
-			t.Fatalf("round %d: %v", round, err)
+			t.Fatal(err)
 		}
-		if round == 1 { // started anew on the full disk
-			l.Close()
-			l = mustOpenLog(t, dir)
-			if err := wantEntries(l, size, last); err != nil {
-				t.Fatal(err)
-			}
+		if term, err := l.GetUint64([]byte("CurrentTerm")); term != 6 || err != nil {
+			t.Errorf("the term is %d, %v", term, err)
 		}
-		free()
-		for range 3 {
-			if err := write(); err != nil {
-				t.Fatalf("round %d: there is room again: %v", round, err)
-			}
-		}
-	}
-	l.Close()
-	l = mustOpenLog(t, dir)
-	defer l.Close()
-	if err := wantEntries(l, size, last); err != nil {
-		t.Fatal(err)
-	}
-	if term, err := l.GetUint64([]byte("CurrentTerm")); term != 6 || err != nil {
-		t.Errorf("the term is %d, %v", term, err)
-	}
+	})
 }

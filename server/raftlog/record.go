@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft-wal/types"
@@ -23,10 +25,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// record keeps which files the raft log has, the term and the vote: one small record, in a file of two equal copies that
-// takes its room from the disk when it is made, so that a full disk does not hinder an election. A write changes one copy,
-// syncs, then the other, so that one of them is whole at every instant: a crash leaves the old record or the new one, and
-// damage to either copy is outlived.
+// record holds the term, the vote and the list of a write-ahead log's files, for both backends. It is a file of two equal
+// copies whose blocks are allocated at creation, so that a full disk does not prevent an election. A write changes one
+// copy, syncs, then changes the other: one copy is whole at any time. A crash leaves the old record or the new one, and
+// damage to one copy does no harm.
 //
 //	copies    n  n      n+1? n     n+1 n     n+1 n+1?    n+1 n+1
 //	means     n         n          n+1       n+1         n+1         (? may be torn)
@@ -34,11 +36,11 @@ type record struct {
 	mu   sync.Mutex
 	file recordFile
 	rec  contents
-	seq  uint64 // of the newest write that was begun
-	torn int    // the copy that a failed write left in doubt is written first the next time
+	seq  uint64 // of the newest write attempt
+	torn int    // the copy to write first, because a failed write may have torn it
 }
 
-// recordFile is what record needs of its file.
+// recordFile is an os.File or a fake.
 type recordFile interface {
 	ReadAt(b []byte, off int64) (int, error)
 	WriteAt(b []byte, off int64) (int, error)
@@ -51,7 +53,7 @@ type contents struct {
 	Stable map[string][]byte
 }
 
-// Load opens the record in a directory, or begins one where no log is.
+// Load opens the record in a directory.
 func (m *record) Load(dir string) (types.PersistentState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,15 +61,10 @@ func (m *record) Load(dir string) (types.PersistentState, error) {
 		return m.rec.State, nil
 	}
 	path := filepath.Join(dir, recordName)
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		if found, _ := filepath.Glob(filepath.Join(dir, "*.wal")); len(found) > 0 {
-			return types.PersistentState{}, fmt.Errorf("%w: %s is missing beside the files of a log", types.ErrCorrupt, path)
-		}
-		if err := beginRecord(dir, path); err != nil {
-			return types.PersistentState{}, err
-		}
-	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return types.PersistentState{}, fmt.Errorf("%w: %s is missing", ErrDamaged, path)
+	}
 	if err != nil {
 		return types.PersistentState{}, err
 	}
@@ -78,23 +75,16 @@ func (m *record) Load(dir string) (types.PersistentState, error) {
 	return m.rec.State, nil
 }
 
-// beginRecord makes a record that says nothing. It appears under its name when it is complete.
-func beginRecord(dir, path string) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+// beginRecord writes an empty record into the directory of a new log.
+func beginRecord(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, recordName), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(make([]byte, recordBytes), 0)
-	if err == nil {
+	if _, err = f.WriteAt(make([]byte, recordBytes), 0); err == nil {
 		err = (&record{file: f}).write(contents{})
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return errors.Join(err, f.Close())
 }
 
 // read takes the newest whole copy and makes the other one equal to it.
@@ -109,7 +99,7 @@ func (m *record) read(f recordFile) error {
 		newest = 1
 	}
 	if seqs[newest] == 0 {
-		return fmt.Errorf("%w: neither copy of the record is whole", types.ErrCorrupt)
+		return fmt.Errorf("%w: neither copy of the record is whole", ErrDamaged)
 	}
 	m.file, m.rec, m.seq, m.torn = f, found[newest], seqs[newest], 1-newest
 	if seqs[0] == seqs[1] {
@@ -183,38 +173,67 @@ func (m *record) CommitState(s types.PersistentState) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {
-		return types.ErrClosed
+		return ErrClosed
 	}
 	return m.write(contents{State: s, Stable: m.rec.Stable})
 }
 
-// GetStable is the value of a key, or nil.
-func (m *record) GetStable(key []byte) ([]byte, error) {
+// Get returns the value of a key, or nil.
+func (m *record) Get(key []byte) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {
-		return nil, types.ErrClosed
+		return nil, ErrClosed
 	}
-	return append([]byte(nil), m.rec.Stable[string(key)]...), nil
+	return slices.Clone(m.rec.Stable[string(key)]), nil
 }
 
-// SetStable stores a value; nil removes the key.
-func (m *record) SetStable(key, value []byte) error {
+// Set stores a value; nil removes the key.
+func (m *record) Set(key, value []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.file == nil {
-		return types.ErrClosed
+		return ErrClosed
 	}
-	stable := map[string][]byte{string(key): value}
-	for k, v := range m.rec.Stable {
-		if k != string(key) {
-			stable[k] = v
-		}
+	stable := maps.Clone(m.rec.Stable)
+	if stable == nil {
+		stable = map[string][]byte{}
 	}
+	stable[string(key)] = slices.Clone(value)
 	if value == nil {
 		delete(stable, string(key))
 	}
 	return m.write(contents{State: m.rec.State, Stable: stable})
+}
+
+// GetUint64 returns the number of a key, or 0.
+func (m *record) GetUint64(key []byte) (uint64, error) {
+	b, err := m.Get(key)
+	if err != nil || b == nil {
+		return 0, err
+	}
+	if len(b) != 8 {
+		return 0, fmt.Errorf("the value of %q is not a number", key)
+	}
+	return binary.LittleEndian.Uint64(b), nil
+}
+
+// SetUint64 stores a number.
+func (m *record) SetUint64(key []byte, n uint64) error {
+	return m.Set(key, binary.LittleEndian.AppendUint64(nil, n))
+}
+
+// GetStable and SetStable are unused: the write-ahead log asks for them in its interface of this record.
+func (m *record) GetStable(key []byte) ([]byte, error) { return m.Get(key) }
+
+// SetStable is explained at GetStable.
+func (m *record) SetStable(key, value []byte) error { return m.Set(key, value) }
+
+// stable returns all values.
+func (m *record) stable() map[string][]byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.rec.Stable)
 }
 
 // Close closes the file.

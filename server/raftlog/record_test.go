@@ -50,7 +50,7 @@ func voteOn(d *tornDisk) (*record, string, error) {
 	if m.rec.State.NextSegmentID != 7 {
 		return nil, "", fmt.Errorf("the state is %+v", m.rec.State)
 	}
-	v, err := m.GetStable([]byte("vote"))
+	v, err := m.Get([]byte("vote"))
 	return m, string(v), err
 }
 
@@ -67,7 +67,7 @@ func TestRaftRecordIsNeverTorn(t *testing.T) {
 					t.Fatal(err)
 				}
 				d.left = cut
-				err1 := m.SetStable([]byte("vote"), []byte("2"))
+				err1 := m.Set([]byte("vote"), []byte("2"))
 				if err1 == nil {
 					vote = "2"
 				}
@@ -80,7 +80,7 @@ func TestRaftRecordIsNeverTorn(t *testing.T) {
 					vote = got
 				}
 				d.left = cut2
-				if m.SetStable([]byte("vote"), []byte("3")) == nil {
+				if m.Set([]byte("vote"), []byte("3")) == nil {
 					vote = "3"
 				}
 				d.left = 1 << 30
@@ -102,18 +102,18 @@ func TestRaftRecordDamage(t *testing.T) {
 		}
 		d.b[copyHead+2] ^= 1
 		d.b[copyBytes+copyHead+2] ^= 1
-		if _, _, err := voteOn(d); !errors.Is(err, types.ErrCorrupt) {
+		if _, _, err := voteOn(d); !errors.Is(err, ErrDamaged) {
 			t.Errorf("both copies damaged: %v", err)
 		}
 	}
 	dir := t.TempDir()
-	if _, err := (&record{}).Load(dir); err != nil {
+	if err := beginRecord(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(filepath.Join(dir, recordName), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&record{}).Load(dir); !errors.Is(err, types.ErrCorrupt) {
+	if _, err := (&record{}).Load(dir); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a record that was cut off: %v", err)
 	}
 }

@@ -7,10 +7,8 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 
-	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
@@ -83,12 +81,12 @@ func checkTail(path string, size int64) error {
 	commits, _, stop := readFrames(b)
 	if int64(len(b)) < size {
 		if commits > 1 {
-			return fmt.Errorf("%w: %s has %d bytes and was made with %d", types.ErrCorrupt, path, len(b), size)
+			return fmt.Errorf("%w: %s has %d bytes and was made with %d", ErrDamaged, path, len(b), size)
 		}
 		return os.Truncate(path, size) // the crash came while it was made
 	}
 	if wholeWriteBehind(b) {
-		return fmt.Errorf("%w: %s cannot be read at byte %d, before its end", types.ErrCorrupt, path, stop)
+		return fmt.Errorf("%w: %s cannot be read at byte %d, before its end", ErrDamaged, path, stop)
 	}
 	return nil
 }
@@ -143,43 +141,4 @@ func wholeWrite(b []byte, from int) bool {
 		}
 	}
 	return false
-}
-
-// sumBytes is the checksum that each entry has behind its extensions, so that a damaged one is never applied or sent to
-// another server: the library looks at the checksum of the last write only, when it opens a file.
-const sumBytes = 4
-
-var errEntry = fmt.Errorf("%w: an entry does not fit its checksum", types.ErrCorrupt)
-
-// entrySum is the checksum of all that makes an entry.
-func entrySum(l *raft.Log, extensions []byte) uint32 {
-	var b [20]byte
-	binary.LittleEndian.PutUint64(b[:], l.Index)
-	binary.LittleEndian.PutUint64(b[8:], l.Term)
-	binary.LittleEndian.PutUint32(b[16:], uint32(l.Type))
-	sum := crc32.Checksum(b[:], castagnoli)
-	return crc32.Update(crc32.Update(sum, castagnoli, l.Data), castagnoli, extensions)
-}
-
-// withSums gives copies of entries with their checksums; the caller's are shared with raft, and stay as they are.
-func withSums(ls []*raft.Log) []*raft.Log {
-	entries, out := make([]raft.Log, len(ls)), make([]*raft.Log, len(ls))
-	for i, l := range ls {
-		e := &entries[i]
-		*e, out[i] = *l, e
-		e.Extensions = binary.LittleEndian.AppendUint32(slices.Clip(l.Extensions), entrySum(l, l.Extensions))
-	}
-	return out
-}
-
-// checkSum takes the checksum off an entry that was read.
-func checkSum(l *raft.Log, index uint64) error {
-	n := len(l.Extensions) - sumBytes
-	if n < 0 || l.Index != index || entrySum(l, l.Extensions[:n]) != binary.LittleEndian.Uint32(l.Extensions[n:]) {
-		return errEntry
-	}
-	if l.Extensions = l.Extensions[:n]; n == 0 {
-		l.Extensions = nil
-	}
-	return nil
 }

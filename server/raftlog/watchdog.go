@@ -36,8 +36,11 @@ func (w *watchdog) StoreLog(l *raft.Log) error {
 
 func (w *watchdog) StoreLogs(ls []*raft.Log) error {
 	err := w.guard("writing entries", func() error { return w.LogStore.StoreLogs(ls) })
-	if errors.Is(err, wal.ErrSealed) { // the log could not begin its next file, and does not try again before it is opened anew
+	switch {
+	case errors.Is(err, wal.ErrSealed): // the next file could not be made, and the library tries again only when it opens the log
 		w.exit("the raft log cannot go on to its next file; is its disk full?")
+	case errors.Is(err, ErrDamaged):
+		w.exit(fmt.Sprintf("the raft log cannot be written: %v%s", err, advice(err)))
 	}
 	return err
 }
@@ -45,8 +48,8 @@ func (w *watchdog) StoreLogs(ls []*raft.Log) error {
 // GetLog ends the process when an entry cannot be read: raft would do so without saying what can be done.
 func (w *watchdog) GetLog(index uint64, l *raft.Log) error {
 	err := w.LogStore.GetLog(index, l)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
-		w.exit(fmt.Sprintf("entry %d of the raft log cannot be read: %v%s", index, err, whenDamaged(err)))
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && !errors.Is(err, ErrClosed) {
+		w.exit(fmt.Sprintf("entry %d of the raft log cannot be read: %v%s", index, err, advice(err)))
 	}
 	return err
 }
@@ -75,7 +78,7 @@ type patient struct {
 // SetUint64 stores a number.
 func (p patient) SetUint64(key []byte, n uint64) error {
 	err := p.StableStore.SetUint64(key, n)
-	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, wal.ErrClosed); err = p.StableStore.SetUint64(key, n) {
+	for end := time.Now().Add(p.limit); err != nil && !errors.Is(err, ErrClosed); err = p.StableStore.SetUint64(key, n) {
 		if time.Now().After(end) {
 			p.exit(fmt.Sprintf("raft's %s cannot be stored: %v", key, err))
 			break

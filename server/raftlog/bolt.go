@@ -1,0 +1,114 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/muster-sched/muster/internal/boltfile"
+)
+
+// The boltdb backend keeps the entries in a B-tree file: a commit writes the changed pages and syncs, then the root and
+// syncs again. The library trusts its file; checkBolt does not.
+
+const boltName = "raft.db"
+
+// beginBolt makes a file without entries.
+func beginBolt(path string, o Options) error {
+	db, err := newBolt(filepath.Join(path, boltName), o)
+	if err != nil {
+		return err
+	}
+	return db.Close()
+}
+
+// openBolt opens the file in a directory.
+func (l *Log) openBolt(path string, o Options) (err error) {
+	defer guard(&err)()
+	file := filepath.Join(path, boltName)
+	if st, err := os.Stat(file); errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0 {
+		return fmt.Errorf("%w: %s is missing or empty", ErrDamaged, file)
+	}
+	if err := checkBolt(file); err != nil {
+		return err
+	}
+	db, err := newBolt(file, o)
+	if err != nil {
+		return err
+	}
+	l.entries, l.closeEntries = boltEntries{db}, db.Close
+	return nil
+}
+
+func newBolt(file string, o Options) (*raftboltdb.BoltStore, error) {
+	var opened *os.File
+	defer func() {
+		if p := recover(); p != nil { // bbolt leaves the file open and mapped; the mapping would keep the lock
+			syscall.Flock(int(opened.Fd()), syscall.LOCK_UN)
+			opened.Close()
+			panic(p)
+		}
+	}()
+	return raftboltdb.New(raftboltdb.Options{Path: file, MsgpackUseNewTimeFormat: true, BoltOptions: &bolt.Options{
+		Timeout: time.Second, NoFreelistSync: o.NoFreelistSync, FreelistType: bolt.FreelistMapType,
+		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+			opened, err = os.OpenFile(name, flag, mode)
+			return opened, err
+		},
+	}})
+}
+
+// checkBolt reads a file before the library does. It refuses damaged pages, which the library would follow anywhere;
+// missing buckets, which the library would replace by empty ones; and an index that leaves a gap.
+func checkBolt(file string) error {
+	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second, OpenFile: boltfile.OpenFile})
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, berrors.ErrTimeout), errors.As(err, &errno): // not about what the file holds
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %s: %w", ErrDamaged, file, err)
+	}
+	defer db.Close()
+	return db.View(func(tx *bolt.Tx) error {
+		logs := tx.Bucket([]byte("logs"))
+		if logs == nil || tx.Bucket([]byte("conf")) == nil {
+			return fmt.Errorf("%w: %s lacks a bucket", ErrDamaged, file)
+		}
+		last := uint64(0)
+		return logs.ForEach(func(k, _ []byte) error {
+			if len(k) != 8 || binary.BigEndian.Uint64(k) == 0 || last > 0 && binary.BigEndian.Uint64(k) != last+1 {
+				return fmt.Errorf("%w: %s has key %x behind entry %d", ErrDamaged, file, k, last)
+			}
+			last = binary.BigEndian.Uint64(k)
+			return nil
+		})
+	})
+}
+
+// boltEntries refuses gaps, as the other backend does, so that a missing entry always means damage.
+type boltEntries struct{ *raftboltdb.BoltStore }
+
+// StoreLogs writes entries in one commit.
+func (b boltEntries) StoreLogs(es []*raft.Log) error {
+	last, err := b.LastIndex()
+	if err != nil {
+		return err
+	}
+	for _, e := range es {
+		if last > 0 && e.Index != last+1 {
+			return fmt.Errorf("entry %d does not follow entry %d", e.Index, last)
+		}
+		last = e.Index
+	}
+	return b.BoltStore.StoreLogs(es)
+}
