@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/client/allocdir"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
-	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/gpuwatch"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -49,24 +49,24 @@ type Client struct {
 	ledger   *runner.Ledger
 	node     *nodeState
 	observed *observer
+	gpus     *gpuwatch.Watch
 
 	variableWaits chan struct{} // one for each request that waits for a change of a variable
 
 	reregister chan struct{} // the node has changed or the servers forgot it
 	connected  *contact
 
-	mu      sync.Mutex
-	allocs  map[structs.AllocID]*runner.Runner
-	history agentstore.History
-	gone    map[structs.AllocID]time.Time // unknown to restored servers since
-	recent  map[structs.AllocID]bool      // collected here while the servers still list them
-	meter   gpu.Meter                     // of GPU use by task; guards itself
-	used    *agentstore.GPUUses           // what an earlier life wrote down of it, until Run
-	lostDB  bool                          // the state was unreadable or absent: tasks may run that we do not remember
-	ended   atomic.Int64                  // allocations that have ended and are kept
-	joined  chan struct{}                 // closed at the first registration
-	well    chan struct{}                 // closed when the operator's health command first said so
-	leaving bool
+	mu       sync.Mutex
+	allocs   map[structs.AllocID]*runner.Runner
+	history  agentstore.History
+	usedGPUs *agentstore.GPUUses           // as an earlier run of the agent stored it; for Run
+	gone     map[structs.AllocID]time.Time // unknown to restored servers since
+	recent   map[structs.AllocID]bool      // collected here while the servers still list them
+	lostDB   bool                          // the state was unreadable or absent: tasks may run that we do not remember
+	ended    atomic.Int64                  // allocations that have ended and are kept
+	joined   chan struct{}                 // closed at the first registration
+	well     chan struct{}                 // closed when the operator's health command first said so
+	leaving  bool
 
 	ctx     context.Context // of Run
 	threads threads
@@ -134,9 +134,11 @@ func (c *Client) open() error {
 	if err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	c.history, c.used = saved.History, saved.GPU
+	c.history = saved.History
 	c.node = newNodeState(&c.cfg, c.id, saved.Meta)
 	c.observed = newObserver(c)
+	c.gpus = gpuwatch.New(c.cfg.GPU, watchNode{c}, c.log)
+	c.usedGPUs = saved.GPU
 	c.run = &runner.Config{
 		Store: c.store, Drivers: c.cfg.Drivers, Ledger: c.ledger, Log: c.log,
 		Region: c.cfg.Region,
@@ -147,15 +149,12 @@ func (c *Client) open() error {
 		DefaultUsers: c.cfg.DefaultUsers, RunAs: c.cfg.RunAs, Fabric: c.cfg.Fabric.vars(),
 		ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
 		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
-		DeviceNodes: c.cfg.DeviceNodes, LimitGPUs: c.limitGPUs(), LimitPower: c.limitPower(),
+		DeviceNodes: c.cfg.DeviceNodes, GPUs: runnerGPUs{c.gpus},
 		SaveTurn: c.saveTurn,
 		Prolog:   c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: func(reason string) { c.fault(reason) },
 	}
 	if c.cfg.Hooks.Health != nil {
 		c.run.Well = c.well
-	}
-	if c.cfg.GPUSamples != nil {
-		c.run.GPUs = gpuUse{c}
 	}
 	if c.cfg.Networks != nil {
 		c.run.Networks = c.cfg.Networks
@@ -230,12 +229,12 @@ func (c *Client) Run(ctx context.Context) error {
 
 	c.node.look(ctx, c.log) // once before anything is restored or placed: devices must be known
 	c.run.BootID = c.node.current().BootID
-	c.restoreGPUUse(c.used)
+	c.gpus.Restore(c.usedGPUs, c.run.BootID)
 	c.sweepNetworks()
 	for _, r := range c.Allocs() {
 		c.launch(r)
 	}
-	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpuWatchLoop, c.healthLoop} {
+	for _, loop := range []func(context.Context){c.fingerprintLoop, c.heartbeatLoop, c.pollLoop, c.observed.loop, c.collectLoop, c.gpus.Run, c.healthLoop} {
 		c.threads.start(func() { loop(ctx) })
 	}
 	<-ctx.Done()

@@ -321,7 +321,7 @@ func (c *Client) Leave(ctx context.Context) error {
 		}
 	}
 	err := c.waitAll(ctx, func(*runner.Runner) bool { return true })
-	req := methods.NodeHeartbeatRequest{NodeAuth: c.auth(), Status: structs.NodeDown}
+	req := methods.NodeHeartbeatRequest{NodeAuth: c.Auth(), Status: structs.NodeDown}
 	hctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callPatience)
 	defer cancel()
 	if _, herr := rpc.Invoke(hctx, c.conn, methods.NodeHeartbeat, c.header(), &req); herr != nil {
@@ -344,7 +344,7 @@ func (c *Client) drainSelf(ctx context.Context, d DrainConfig) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.Deadline+c.cfg.MaxKillTimeout)
 	defer cancel()
-	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &methods.NodeLeaveRequest{NodeAuth: c.auth(), Strategy: strategy}); err != nil {
+	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &methods.NodeLeaveRequest{NodeAuth: c.Auth(), Strategy: strategy}); err != nil {
 		c.log.Warn("the node could not be drained before it leaves; its tasks are ended here", "error", err)
 		return
 	}

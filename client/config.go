@@ -17,8 +17,7 @@ import (
 	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/client/fingerprint"
-	"github.com/muster-sched/muster/client/gpu"
-	"github.com/muster-sched/muster/client/notify"
+	"github.com/muster-sched/muster/client/gpuwatch"
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
@@ -76,28 +75,13 @@ type Config struct {
 
 	// Hooks are the operator's commands.
 	Hooks Hooks
-	// Pressure says when it is told that memory of GPUs runs full, and whom.
-	Pressure GPUPressure
+	// GPU says what the node can do with its GPUs, and when to notify of their use.
+	GPU gpuwatch.Config
 
-	// GPUIdle is how long a task may have GPUs and compute nothing before it is told. 0: for ever.
-	GPUIdle time.Duration
-
-	// GPUSamples measures the GPUs now, with the memory of each process. nil: shares of GPUs are not watched.
-	GPUSamples func(context.Context) ([]gpu.Sample, error)
 	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
 	// ReleaseGPUs lets the driver go for so long. nil: there is none.
 	ReleaseGPUs func(ctx context.Context, d time.Duration) error
-	// GPUReports gives errors that the driver reports. nil: none are reported.
-	GPUReports <-chan gpu.Report
-	// LimitGPU makes the driver hold a task, named by its id, to so many bytes of a GPU (backend "dmem"), -1 for no limit;
-	// GPULimit asks what it holds it to. nil: this node cannot.
-	LimitGPU func(ctx context.Context, taskID, uuid string, bytes int64) error
-	GPULimit func(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error)
-	// LimitPower holds a GPU to so many watts; RestorePower puts the limits of all others than the wanted ones back. nil: this
-	// node cannot.
-	LimitPower   func(ctx context.Context, uuid string, watts int64) error
-	RestorePower func(ctx context.Context, wanted func() map[string]bool) error
 	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
 	DeviceStats func() []methods.DeviceStats
 
@@ -185,14 +169,6 @@ type Hooks struct {
 	// Health is run when the agent starts, before anything is started, and then every HealthEvery (0 is 1 min).
 	Health      *runner.Command
 	HealthEvery time.Duration
-}
-
-// GPUPressure says when it is told that memory of GPUs runs full: thresholds in percent, ascending.
-type GPUPressure struct {
-	Share   []int // of a task's share; nil is 90 and 98
-	Device  []int // of all of a GPU; nil is none
-	Clear   int   // percentage points below a threshold at which it can be told again; 0 is 5
-	Targets []notify.Target
 }
 
 // Defaults of Config.

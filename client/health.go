@@ -74,7 +74,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 func (c *Client) enabled(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &methods.NodeLeaveRequest{NodeAuth: c.auth(), Look: true})
+	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &methods.NodeLeaveRequest{NodeAuth: c.Auth(), Look: true})
 	if err != nil {
 		c.log.Debug("the servers did not say whether the node takes work", "error", err)
 		return false
@@ -101,7 +101,7 @@ func (c *Client) fault(reason string) (done chan struct{}) {
 		case <-ctx.Done():
 			return
 		}
-		req := methods.NodeLeaveRequest{NodeAuth: c.auth(), Strategy: structs.DrainStrategy{Meta: map[string]string{"message": reason}}}
+		req := methods.NodeLeaveRequest{NodeAuth: c.Auth(), Strategy: structs.DrainStrategy{Meta: map[string]string{"message": reason}}}
 		for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 			_, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &req)
 			if err == nil {

@@ -146,7 +146,7 @@ func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(ttl/3, time.Second)))
 	defer cancel()
 	sent := boottime()
-	req := methods.NodeHeartbeatRequest{NodeAuth: c.auth(), Status: structs.NodeReady}
+	req := methods.NodeHeartbeatRequest{NodeAuth: c.Auth(), Status: structs.NodeReady}
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodeHeartbeat, c.header(), &req)
 	if err != nil {
 		if structs.CodeOf(err) == structs.CodeNotFound {

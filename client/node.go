@@ -301,12 +301,13 @@ func (c *Client) sendEvents(ctx context.Context, events []structs.NodeEvent) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	req := methods.NodeEventRequest{NodeAuth: c.auth(), Events: events}
+	req := methods.NodeEventRequest{NodeAuth: c.Auth(), Events: events}
 	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeEvent, c.header(), &req); err != nil && ctx.Err() == nil {
 		c.log.Warn("node events were not delivered", "events", len(events), "error", err)
 	}
 }
 
-func (c *Client) auth() methods.NodeAuth {
+// Auth identifies and authenticates the node, for its own calls and those that the agent makes for a user.
+func (c *Client) Auth() methods.NodeAuth {
 	return methods.NodeAuth{NodeID: c.id.id, Secret: c.id.secret}
 }

@@ -160,7 +160,7 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	req := methods.NodeObserveRequest{NodeAuth: o.c.auth(), Updates: batch}
+	req := methods.NodeObserveRequest{NodeAuth: o.c.Auth(), Updates: batch}
 	_, err = rpc.Invoke(ctx, o.c.conn, methods.NodeObserve, o.c.header(), &req)
 	code := structs.CodeOf(err)
 	if err != nil && len(batch) == 1 && (code == structs.CodeInvalid || code == structs.CodeTooLarge) {

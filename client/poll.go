@@ -67,7 +67,7 @@ func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*
 	c.mu.Lock()
 	seen := c.history
 	c.mu.Unlock()
-	req := methods.NodePollRequest{NodeAuth: c.auth(), RestoreEpoch: seen.Epoch, SeenState: seen.Index, Known: known}
+	req := methods.NodePollRequest{NodeAuth: c.Auth(), RestoreEpoch: seen.Epoch, SeenState: seen.Index, Known: known}
 	req.MinIndex, req.MaxWait, req.Stale = after, pollWait, true
 	resp, err := rpc.Invoke(ctx, c.conn, methods.NodePoll, c.header(), &req)
 	switch structs.CodeOf(err) {
@@ -328,5 +328,5 @@ func (c *Client) killForgotten() {
 
 // saveTurn asks the servers whether it is the turn of an allocation, which is to end, to save its state.
 func (c *Client) saveTurn(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error) {
-	return rpc.Invoke(ctx, c.conn, methods.NodeSaveTurn, rpc.Header{}, &methods.NodeSaveTurnRequest{NodeAuth: c.auth(), AllocID: id})
+	return rpc.Invoke(ctx, c.conn, methods.NodeSaveTurn, rpc.Header{}, &methods.NodeSaveTurnRequest{NodeAuth: c.Auth(), AllocID: id})
 }

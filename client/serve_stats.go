@@ -1,11 +1,9 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"runtime"
-	"slices"
 	"time"
 
 	pscpu "github.com/shirou/gopsutil/v4/cpu"
@@ -14,7 +12,6 @@ import (
 	psmem "github.com/shirou/gopsutil/v4/mem"
 
 	"github.com/muster-sched/muster/client/driver"
-	"github.com/muster-sched/muster/client/gpu"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -122,7 +119,7 @@ func (c *Client) deviceStats(only map[string]bool) []methods.DeviceStats {
 
 // addUse adds what a task uses of its GPUs.
 func (c *Client) addUse(list []methods.DeviceStats, id structs.AllocID, task string) {
-	for _, u := range c.meter.Of(id) {
+	for _, u := range c.gpus.UsesOf(id) {
 		for i := range list {
 			if list[i].ID == u.GPU && u.Task == task {
 				list[i].Use = append(list[i].Use, methods.DeviceUse{
@@ -133,15 +130,6 @@ func (c *Client) addUse(list []methods.DeviceStats, id structs.AllocID, task str
 			}
 		}
 	}
-}
-
-// GPUUses is what tasks of live allocations have used of GPUs, in order of allocation, task and GPU.
-func (c *Client) GPUUses() []gpu.TaskUsage {
-	out := c.meter.All()
-	slices.SortFunc(out, func(a, b gpu.TaskUsage) int {
-		return cmp.Or(slices.Compare(a.Alloc[:], b.Alloc[:]), cmp.Compare(a.Task, b.Task), cmp.Compare(a.GPU, b.GPU))
-	})
-	return out
 }
 
 // How long a GPU driver is let go.

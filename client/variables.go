@@ -23,7 +23,7 @@ const (
 type variables struct{ c *Client }
 
 func (v variables) header(alloc structs.AllocID, task, namespace string) rpc.Header {
-	return rpc.Header{Namespace: namespace, Token: tasktoken.New(v.c.auth().Secret, alloc, task, time.Now())}
+	return rpc.Header{Namespace: namespace, Token: tasktoken.New(v.c.Auth().Secret, alloc, task, time.Now())}
 }
 
 // changed makes a call whose answer may wait for something newer than after. The first read of a variable is confirmed by the

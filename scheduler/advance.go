@@ -95,8 +95,8 @@ func (a *advancer) writable(k int) *chunk {
 	if !a.own[c] {
 		old := c
 		c = &chunk{roster: c.roster, used: slices.Clone(c.used), hold: slices.Clone(c.hold)}
-		for i := range old.spare {
-			c.spare[i].Store(old.spare[i].Load())
+		for i := range old.freeBlocks {
+			c.freeBlocks[i].Store(old.freeBlocks[i].Load())
 		}
 		a.own[c] = true
 		a.v.chunks[k] = c
@@ -107,7 +107,7 @@ func (a *advancer) writable(k int) *chunk {
 // writableAt is writable for a change of one row.
 func (a *advancer) writableAt(k, i int) *chunk {
 	c := a.writable(k)
-	c.spare[i/spareRows].Store(nil)
+	c.freeBlocks[i/blockRows].Store(nil)
 	return c
 }
 

@@ -22,10 +22,8 @@ type books struct {
 	rows    map[int][]*promised // by row, by start; nil while nothing is promised
 	marked  []uint64            // the rows that are in rows, a bit for each: most searches look at all rows
 	seen    map[int]*rowBooks   // what was computed about a row
-	ends    map[int]*rowEnds    // of rows that promises were looked for on
 	windows map[int][]*structs.Reservation
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
-	owed    []*decision                             // with a promise whose start nobody has asked for yet
 	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
 	shut    map[string]structs.JobKey               // queues in which nobody may pass, and whom
 	behind  map[string]*passing                     // queues in which only some may (Queue.BackfillMaxJobs)
@@ -127,9 +125,8 @@ func (b *books) promisedAny(row, n int) bool {
 	return false
 }
 
-// at gives what is promised on a row, as the row is held now; nil when nothing is.
+// at returns the reservations of a row beside its present occupancy, or nil when it has none.
 func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
-	b.settle()
 	ps := b.promisedOn(row)
 	if len(ps) == 0 {
 		return nil
@@ -138,9 +135,7 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 		return x
 	}
 	x := &rowBooks{hold: o.hold, version: b.version}
-	if known := b.ends[row]; known != nil && known.hold == o.hold && known.now == b.in.Now {
-		x.points = pointsBy(ps, b.in.Now, known.foreseen.after)
-	} else if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= tailLong {
+	if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= tailLong {
 		t := b.w.v.memo.tail(row, o.hold, b.in.Now)
 		x.points = pointsBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
 			used := o.used
@@ -333,10 +328,17 @@ func (d *decision) reserve() {
 	if (len(b.barren) > 0 && b.barren[d.missKey()] || len(b.far) > 0 && b.far[d.farKey()]) && !b.late(d.load) {
 		return
 	}
-	b.speak(path)
-	b.owed = append(b.owed, d)
-	if !b.in.Fleeting || !b.surely(d) {
-		b.settle()
+	b.wait(d.load)
+	if b.grant(d) {
+		b.speak(path)
+		return
+	}
+	// No end of running work makes room, so the next workload of the queue may have the promise.
+	if key := d.missKey(); key != "" && !b.patient && !b.far[d.farKey()] {
+		if b.barren == nil {
+			b.barren = make(map[string]bool)
+		}
+		b.barren[key] = true // for the whole pass: its placements and promises only take room away
 	}
 }
 
@@ -373,25 +375,6 @@ func (b *books) speak(path string) {
 		b.spoken = make(map[string]int64)
 	}
 	b.spoken[path]++
-}
-
-// settle computes the promises that are owed. A simulation that asks for nothing but placements needs most of them
-// never: nobody comes near what is promised.
-func (b *books) settle() {
-	for len(b.owed) > 0 {
-		d := b.owed[0]
-		b.owed = b.owed[1:]
-		b.wait(d.load)
-		if !b.grant(d) {
-			if key := d.missKey(); key != "" && !b.patient && !b.far[d.farKey()] {
-				if b.barren == nil {
-					b.barren = make(map[string]bool)
-				}
-				b.barren[key] = true // for the pass: what it places and promises only takes room away
-			}
-			b.spoken[d.load.QueueName()]-- // no end of what runs makes room: the next one has a claim
-		}
-	}
 }
 
 // grant finds the earliest time at which everything the decision misses could be placed, and promises it.
@@ -451,9 +434,6 @@ func (b *books) grant(d *decision) bool {
 
 // reservation is what the plan changes about the workload's reservation, or nil.
 func (d *decision) reservation() *structs.Reservation {
-	if d.in.Fleeting {
-		return nil
-	}
 	old := d.books.old[d.load.Key]
 	switch {
 	case d.promise == nil && old == nil:
@@ -474,11 +454,11 @@ func (d *decision) bind(s *scan) {
 }
 
 // promising reports whether anything is promised to workloads decided before, or not in the pass.
-func (b *books) promising() bool { return len(b.owed) > 0 || len(b.rows) > 0 }
+func (b *books) promising() bool { return len(b.rows) > 0 }
 
 // keeps reports whether there is any promise to keep.
 func (b *books) keeps() bool {
-	return b != nil && (len(b.owed) > 0 || b.rows != nil || len(b.windows) > 0)
+	return b != nil && (b.rows != nil || len(b.windows) > 0)
 }
 
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and

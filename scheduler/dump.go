@@ -33,8 +33,6 @@ type dump struct {
 	Policy   string
 	Booked   []*structs.Reservation
 	Queues   *QueueTable
-	Fleeting bool
-	Brief    bool
 	Waits    bool
 	Power    bool
 	Evicted  []*structs.Preemptions
@@ -130,7 +128,7 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
-		Booked: in.Booked, Queues: in.Queues, Fleeting: in.Fleeting, Brief: in.Brief, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
+		Booked: in.Booked, Queues: in.Queues, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
 	}
@@ -221,7 +219,7 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 		}
 	}
 	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
-		Booked: d.Booked, Queues: d.Queues, Fleeting: d.Fleeting, Brief: d.Brief, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
+		Booked: d.Booked, Queues: d.Queues, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
 	for i := range d.History {
 		if in.History == nil {
 			in.History = make(map[structs.NodeID]Past, len(d.History))

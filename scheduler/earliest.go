@@ -13,14 +13,6 @@ import (
 // cluster. More is free the later it is, but for promises, which end again; so a binary search over the ends finds a
 // time that will do, the earliest unless promises leave a hole before it.
 func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
-	if g := d.soleMiss(); g != nil && b.w.v.rows == 1 && len(b.rows[0]) == 0 {
-		return b.earliestOnOne(d, g)
-	}
-	if g := d.soleMiss(); g != nil && b.w.v.rows == 1 {
-		if at, places, ok := b.amongPromises(d, g); ok {
-			return at, places
-		}
-	}
 	if b.rows == nil && !b.anyEnds() {
 		return 0, nil // it will be as it is now
 	}
@@ -100,75 +92,6 @@ func (b *books) anyEnds() bool {
 		b.endless, b.endlessAt = true, b.w.stamp
 	}
 	return false
-}
-
-// soleMiss is the group of a decision that misses one allocation of mere amounts, and nothing else is missing; else nil.
-func (d *decision) soleMiss() *groupWork {
-	var sole *groupWork
-	for _, g := range d.rec.groups {
-		switch n := d.misses[g.name]; {
-		case n == 0:
-		case n > 1 || sole != nil || g.scan == nil || len(g.wants) != 1:
-			return nil
-		default:
-			sole = g
-		}
-	}
-	if sole == nil {
-		return nil
-	}
-	a := sole.ask
-	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(a.perNode)+len(a.distinct) > 0 || a.distinctHostsJob || a.distinctHostsGroup {
-		return nil
-	}
-	return sole
-}
-
-// earliestOnOne is earliest for one allocation of mere amounts on a cluster of one node: what ends first is taken away
-// until there is room.
-func (b *books) earliestOnOne(d *decision, g *groupWork) (structs.LogTime, []placement) {
-	c, i := b.w.v.at(0)
-	v := g.scan.verdict(0)
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
-		return 0, nil
-	}
-	o := b.w.get(0)
-	if o.hold != nil && o.hold.waits > 0 {
-		return 0, nil
-	}
-	var ends []tailEnd
-	if t := b.tail(0, o.hold); t != nil {
-		ends = t.ends
-	}
-	used, total, mhz := o.used, c.total[i], c.mhz[i]
-	at := d.in.Now
-	for fitsAmounts(total, used, used.Add(g.ask.need), mhz).dim != structs.DimensionNone {
-		if len(ends) == 0 {
-			return 0, nil
-		}
-		at, used, ends = ends[0].at, used.Sub(ends[0].held.need), ends[1:]
-	}
-	h := &held{id: promiseID(d.load.Key.String(), 0), need: g.ask.need}
-	return at, []placement{{g: g, want: &g.wants[0], spot: spot{row: 0, node: c.nodes[i], held: h}}}
-}
-
-// surely reports whether a promise to the decision will be found without looking for it: then it may be put off until
-// somebody comes near it.
-func (b *books) surely(d *decision) bool {
-	g := d.soleMiss()
-	if g == nil || b.w.v.rows != 1 || len(b.rows[0]) > 0 {
-		return false
-	}
-	c, i := b.w.v.at(0)
-	v := g.scan.verdict(0)
-	o := b.w.get(0)
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] || o.hold != nil && o.hold.waits > 0 {
-		return false
-	}
-	if t := b.w.v.memo.tail(0, o.hold, b.in.Now); t != nil && len(t.ends) < o.hold.size() {
-		return false
-	}
-	return fitsAmounts(c.total[i], structs.Vector{}, g.ask.need, c.mhz[i]).dim == structs.DimensionNone
 }
 
 // rowsFor lists the rows that may serve a group that the decision misses something of.

@@ -154,7 +154,7 @@ func (s *scan) plainKey() []byte {
 	if s.peers != nil || s.places != nil || len(s.ban)+len(a.perNode)+len(a.static)+len(a.cores) > 0 || a.numaWish || a.shares || a.job == nil {
 		return nil
 	}
-	if b := s.books; b != nil && len(b.windows)+len(b.owed) > 0 {
+	if b := s.books; b != nil && len(b.windows) > 0 {
 		return nil
 	}
 	b := a.plainKey(0)

@@ -88,19 +88,13 @@ func closes(r *structs.Reservation, j *structs.Job, until, now structs.LogTime) 
 	return !r.Admits(queue, user)
 }
 
-// take takes off what is free on a row what promises need of it before some time.
-func (x *rowBooks) take(s *spare, c *chunk, i int, until structs.LogTime) {
+// subtract lowers free capacity to what is left of it once all reservations of the node have begun.
+func (x *rowBooks) subtract(free *structs.Vector, total structs.Vector, mhz int64) {
 	for k := range x.points {
-		p := &x.points[k]
-		if p.at >= until {
-			break
-		}
-		left := c.total[i].Sub(p.used)
-		left.CPU -= p.used.Cores * c.mhz[i]
-		f := &s.free
-		f.CPU, f.Cores, f.MemoryMiB, f.DiskMiB = min(f.CPU, left.CPU), min(f.Cores, left.Cores), min(f.MemoryMiB, left.MemoryMiB), min(f.DiskMiB, left.DiskMiB)
-		if k == 0 && x.merged != nil {
-			s.devices = min(s.devices, countDevices(c.nodes[i])-x.merged.devicesInUse())
-		}
+		used := &x.points[k].used
+		left := total.Sub(*used)
+		left.CPU -= used.Cores * mhz
+		free.CPU, free.Cores = min(free.CPU, left.CPU), min(free.Cores, left.Cores)
+		free.MemoryMiB, free.DiskMiB = min(free.MemoryMiB, left.MemoryMiB), min(free.DiskMiB, left.DiskMiB)
 	}
 }

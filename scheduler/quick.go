@@ -12,8 +12,7 @@ type Least struct {
 	asks    structs.Amount
 	need    structs.Vector
 	devices int64
-	members int64 // that find places together or not at all
-	plain   bool  // a service or batch job whose workload has nothing but wants
+	plain   bool // a service or batch job whose workload has nothing but wants
 }
 
 // LeastOf computes the memo of a job.
@@ -21,10 +20,6 @@ func LeastOf(j *structs.Job) *Least {
 	l := &Least{asks: asksOf(j), plain: j != nil && j.Placeable() && (j.Type == structs.JobBatch || j.Type == structs.JobService)}
 	if !l.plain {
 		return l
-	}
-	l.members = 1
-	if len(j.Groups) == 1 && j.Groups[0].Gang != nil {
-		l.members = int64(max(1, j.Groups[0].Least()))
 	}
 	for n, g := range j.Groups {
 		v := structs.GroupVector(g)
@@ -66,26 +61,22 @@ func (l *Least) exceeds(free *structs.Vector) bool {
 		n.DiskMiB > free.DiskMiB && n.DiskMiB > 0 || n.Cores > free.Cores && n.Cores > 0
 }
 
-// quickReject refuses, in some tens of nanoseconds, workloads that no node has room for. On a full cluster thousands
-// wait, and a pass that decided about each would cost milliseconds at every event. Only a workload that was answered
-// before and would be answered alike is refused so; the first ones of a queue, to which a promise is due, never are. A
-// property compares passes with and without.
+// quickReject refuses workloads that no node has room for in some tens of nanoseconds. On a full cluster thousands of
+// jobs wait, and a pass that decided about each would cost milliseconds at every event. It refuses only a workload that
+// was answered before and would get the same answer. The first workloads of a queue, which are due a reservation, are
+// always decided. A property compares passes with and without it.
 type quickReject struct {
-	w       *pass
-	books   *books
-	stamp   int
-	known   bool
-	most    spare           // of each dimension the most that is free on a node
-	blocks  []*spares       // what is free, by blocks of rows; promises taken off
-	strange []strangeBlock  // of those that are not as the view says
-	late    structs.Vector  // the most that is free for what holds beyond from
-	from    structs.LogTime // when the last promise begins; never: there is none
-	unseen  []Unseen
-	refused int
-	shrink  int8 // whether elastic work holds anything: 0 not known, 1 no, 2 yes
+	w      *pass
+	books  *books
+	stamp  int
+	known  bool
+	most   freeBlock       // the maximum over all nodes
+	late   structs.Vector  // the same beside all reservations, for work that runs beyond from
+	from   structs.LogTime // when the last reservation begins; never: there is none
+	shrink int8            // whether elastic work holds anything: 0 not known, 1 no, 2 yes
 }
 
-// refuses reports whether the workload need not be looked at.
+// refuses reports whether a workload can be refused without a decision.
 func (q *quickReject) refuses(load *Workload) bool {
 	l := load.Least
 	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil {
@@ -101,28 +92,16 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if !q.known || q.stamp != q.w.stamp {
 		q.survey()
 	}
-	short := l.short(&q.most) || q.from != never && l.exceeds(&q.late) && q.holdsUntil(load) > q.from
-	reserved := false
-	if !short {
-		if !q.books.in.Brief || !forRoom(load) {
-			return false
-		}
-		var room bool
-		if room, reserved = q.room(load); room {
-			return false
-		}
+	if !l.short(&q.most) && (q.from == never || !l.exceeds(&q.late) || q.holdsUntil(load) <= q.from) {
+		return false // some node may have room for it
 	}
 	if !q.books.full(load) || q.books.old[load.Key] != nil {
 		return false
 	}
 	if rule.Backfill == structs.BackfillNone {
 		if _, passed := q.books.passed(load); !passed {
-			return false // it is the one whom nobody passes
+			return false // it is the one that nobody may pass
 		}
-	}
-	q.refused++
-	if !short {
-		q.unseen = append(q.unseen, Unseen{load.Key, reserved})
 	}
 	return true
 }
@@ -137,18 +116,6 @@ func (q *quickReject) holdsUntil(load *Workload) structs.LogTime {
 		}
 	}
 	return until
-}
-
-// forRoom reports whether room is what a workload waited for when it was answered last.
-func forRoom(load *Workload) bool {
-	if load.Queue == nil {
-		return false
-	}
-	switch load.Queue.Reason {
-	case structs.ReasonResources, structs.ReasonFragmentation, structs.ReasonGang, structs.ReasonReservation:
-		return true
-	}
-	return false
 }
 
 // mayShrink reports whether anything held could shrink for others, as the pass began.
@@ -169,104 +136,42 @@ func noteBlocked(l Line, i int) {
 	}
 }
 
-// strangeBlock is rows of which some are not as the view says, or are promised.
-type strangeBlock struct {
-	spares
-	c     *chunk
-	first int
-	late  [spareRows]*rowBooks // what promises leave; nil where there are none
-}
-
-// survey finds out what is free. It looks at all nodes that changed, so it is worth it only because a decision does too.
+// survey summarizes the free capacity of the cluster. It looks at every node that changed, so it pays only because a
+// decision does so, too.
 func (q *quickReject) survey() {
-	q.known, q.most, q.late, q.from = true, spare{}, structs.Vector{}, never
-	q.blocks, q.strange = q.blocks[:0], q.strange[:0]
+	q.known, q.most, q.late, q.from = true, freeBlock{}, structs.Vector{}, never
 	if q.books.rows != nil {
-		q.books.settle()
 		q.from = 0
 	}
-	var late spare
+	var late freeBlock
 	v := q.w.v
 	for ci, c := range v.chunks {
-		for first := 0; first < len(c.ids); first += spareRows {
-			n := min(spareRows, len(c.ids)-first)
+		for first := 0; first < len(c.ids); first += blockRows {
+			n := min(blockRows, len(c.ids)-first)
 			row := v.starts[ci] + first
 			if !q.w.touches(row, n) && !q.books.promisedAny(row, n) {
-				x := c.spares(first)
-				q.blocks = append(q.blocks, x)
-				q.most.raise(&x.most)
-				late.raise(&x.most)
+				x := c.freeBlockAt(first)
+				q.most.raise(*x)
+				late.raise(*x)
 				continue
 			}
-			q.strange = append(q.strange, strangeBlock{c: c, first: first})
-			x := &q.strange[len(q.strange)-1]
 			for i := range n {
 				o := q.w.get(row + i)
-				x.rows[i] = spareOf(c, first+i, &o)
-				x.most.raise(&x.rows[i])
-				left := x.rows[i]
+				left := freeOn(c, first+i, &o)
+				q.most.raise(left)
 				if b := q.books.at(row+i, c, first+i, &o); b != nil {
-					x.late[i] = b
 					if n := len(b.points); n > 0 {
 						q.from = max(q.from, b.points[n-1].at)
 					}
-					b.take(&left, c, first+i, never)
+					b.subtract(&left.free, c.total[first+i], c.mhz[first+i])
 				}
-				late.raise(&left)
+				late.raise(left)
 			}
-			q.most.raise(&x.most)
 		}
 	}
 	q.late = late.free
 	q.stamp = q.w.stamp // the books may have counted it on
 }
 
-// room reports whether there may be room for a workload: for as many members as it cannot do without, by amounts and
-// devices, beside what is promised; and if not, whether something is free that is promised to others.
-func (q *quickReject) room(load *Workload) (room, reserved bool) {
-	l := load.Least
-	missing := l.members
-	for _, x := range q.blocks {
-		if l.short(&x.most) {
-			continue
-		}
-		for i := range x.rows {
-			if missing -= l.fit(&x.rows[i]); missing <= 0 {
-				return true, false
-			}
-		}
-	}
-	if len(q.strange) == 0 {
-		return false, false
-	}
-	until := q.holdsUntil(load)
-	for k := range q.strange {
-		x := &q.strange[k]
-		if l.exceeds(&x.most.free) {
-			continue
-		}
-		for i := range x.rows {
-			now := &x.rows[i]
-			left := *now
-			if b := x.late[i]; b != nil && !l.exceeds(&now.free) {
-				b.take(&left, x.c, x.first+i, until)
-				reserved = reserved || l.exceeds(&left.free) || l.short(&left) && !l.short(now)
-			}
-			if missing -= l.fit(&left); missing <= 0 {
-				return true, false
-			}
-		}
-	}
-	return false, reserved && l.members == 1
-}
-
-// fit is for how many of the least there is room.
-func (l *Least) fit(s *spare) int64 {
-	if l.short(s) {
-		return 0
-	}
-	return roomBy(&s.free, &structs.Vector{}, &l.need, 0, s.devices, l.devices, l.members)
-}
-
 // short reports whether the least is more than there is of something.
-func (l *Least) short(s *spare) bool { return l.devices > s.devices || l.exceeds(&s.free) }
+func (l *Least) short(s *freeBlock) bool { return l.devices > s.devices || l.exceeds(&s.free) }

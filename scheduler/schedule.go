@@ -123,7 +123,6 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 		aside.settle(d)
 	}
 	starved = starved || races != nil && races.skipped
-	rep.Unseen = quick.unseen
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
 	for _, d := range growing {
 		w.undo = w.undo[:0]

@@ -22,17 +22,11 @@ type Input struct {
 	Queues  *QueueTable             // limits, rules and usage of queues; nil: one queue without limits
 	Running []Workload              // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
 	Booked  []*structs.Reservation  // in force: of blocked workloads and of operators, by id
-	// Fleeting: all that waits is in Pending, again and again, and nobody wants to know what is promised: the plan has no
-	// reservations, and those that nobody comes near to are not computed. Placements are the same. For simulations.
-	Fleeting bool
-	// Brief: what was answered before and has no room is refused without a report (Report.Unseen), however long it takes to
-	// see that. Placements are the same. For simulations.
-	Brief   bool
-	Evicted []*structs.Preemptions // on behalf of each queue, by queue
-	Power   bool                   // some node pool has a power budget
-	Waits   bool                   // others of the domain, not in Pending, wait for capacity: nothing may grow
-	Tell    structs.JobKey         // a dry run is about this job: when it could start is estimated though its queue promises it nothing
-	Chooser Chooser                // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
+	Evicted []*structs.Preemptions  // on behalf of each queue, by queue
+	Power   bool                    // some node pool has a power budget
+	Waits   bool                    // others of the domain, not in Pending, wait for capacity: nothing may grow
+	Tell    structs.JobKey          // a dry run is about this job: when it could start is estimated though its queue promises it nothing
+	Chooser Chooser                 // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
 }
 
 // Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take
@@ -85,15 +79,8 @@ type Plan struct {
 // Report tells why a plan is as it is: one row per decided workload, in order.
 type Report struct {
 	Workloads []WorkloadReport
-	Unseen    []Unseen        // with Input.Brief
 	Steps     int             // nodes looked at
 	Wake      structs.LogTime // when work that competes for places may have to change them though nothing happens; 0: never
-}
-
-// Unseen is a workload that was refused as before, without a report.
-type Unseen struct {
-	Key      structs.JobKey
-	Reserved bool // something that is free is promised to others
 }
 
 // WorkloadReport explains the decision about one job.

@@ -34,9 +34,9 @@ type chunk struct {
 	used []structs.Vector
 	hold []*holding
 
-	shrinks atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
-	shies   atomic.Int32 // whether something held keeps others away: the same
-	spare   [ChunkNodes / spareRows]atomic.Pointer[spares]
+	shrinks    atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
+	shies      atomic.Int32 // whether something held keeps others away: the same
+	freeBlocks [ChunkNodes / blockRows]atomic.Pointer[freeBlock]
 }
 
 // mayShrink reports whether something held on the nodes of a chunk may shrink for others. It is found out once, as

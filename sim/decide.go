@@ -24,7 +24,7 @@ func (e *Engine) decide() error {
 		if len(e.fresh) == 0 && len(e.freed) == 0 && !(e.cfg.Whole && round == 0) {
 			return nil
 		}
-		if e.preemptible == 0 && e.vain() {
+		if e.cfg.LeaveOut && e.preemptible == 0 && e.noRoom() {
 			return nil
 		}
 		pending, narrow := e.pick(woken)
@@ -32,7 +32,7 @@ func (e *Engine) decide() error {
 			return nil
 		}
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
-			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Fleeting: e.cfg.Fleeting, Brief: true, Chooser: e.chooser()}
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Chooser: e.chooser()}
 		began, before := time.Now(), e.stats.Preemptions
 		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
 			in.Queues.Turnover = x.Turnover()
@@ -64,11 +64,6 @@ func (e *Engine) decide() error {
 		for _, w := range rep.Workloads {
 			if l := e.live[w.Key]; l != nil {
 				e.answered(l, plan.Deferred)
-			}
-		}
-		for _, u := range rep.Unseen {
-			if l := e.live[u.Key]; l != nil {
-				e.unseen(l, u.Reserved)
 			}
 		}
 		if turn != nil && turn.over {
@@ -379,17 +374,6 @@ func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 		return
 	}
 	e.settled(l)
-}
-
-// unseen is answered for a job that was refused without being looked at.
-func (e *Engine) unseen(l *Live, reserved bool) {
-	switch {
-	case reserved:
-		l.reason = structs.ReasonReservation
-	case l.reason == structs.ReasonReservation:
-		l.reason = structs.ReasonResources
-	}
-	e.refused(l)
 }
 
 // refused notes that a job was looked for in vain at this instant.

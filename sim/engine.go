@@ -29,16 +29,14 @@ type Config struct {
 	Mix       *scheduler.Mix
 	Seed      uint64
 
-	First  []Kind // order of events at equal times; see Kind
-	Each   bool   // a pass after every event; else one after all events of an instant
-	Whole  bool   // every waiting job is in every pass; else those that room may have appeared for
-	Window int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 64
-	Silent []Kind // events that no pass follows
-	// Fleeting: reservations last for a pass (scheduler.Input.Fleeting). With Whole, a pass in which nothing that waits
-	// could find room is left out.
-	Fleeting bool
-	Due      bool // what is predicted to end just when it does holds nothing from the Expired events of that instant on
-	Drop     bool // a job that is not placed at once is gone
+	First    []Kind // order of events at equal times; see Kind
+	Each     bool   // a pass after every event; else one after all events of an instant
+	Whole    bool   // every waiting job is in every pass; else those that room may have appeared for
+	Window   int    // jobs that ask alike in one pass, oldest of the highest priority first; 0: 64
+	Silent   []Kind // events that no pass follows
+	LeaveOut bool   // with Whole: a pass is left out while no node has room for any waiting job
+	Due      bool   // what is predicted to end just when it does holds nothing from the Expired events of that instant on
+	Drop     bool   // a job that is not placed at once is gone
 
 	Restart  func(*Live) time.Duration                                             // what a resumed unit needs before work goes on; nil: nothing
 	Kept     func(l *Live, ran time.Duration) time.Duration                        // of the work since a unit began that a preemption leaves; nil: all
@@ -91,9 +89,6 @@ type Engine struct {
 
 	shapes              []*shape // that some job waits with, by seq
 	byShape             map[shapeKey]*shape
-	kins                map[kinKey]*kin
-	alike               bool   // passes see the first of jobs alike
-	depth               int64  // how many of them beyond those that there is room for
 	other               *shape // those that wait for something else than room
 	fresh               []*Live
 	picked              []*Live
@@ -160,7 +155,7 @@ func NewEngine(cfg Config) *Engine {
 		}
 	}
 	e := &Engine{cfg: cfg, now: Epoch, index: 1, live: map[structs.JobKey]*Live{}, runs: map[structs.AllocID]*run{}, rows: map[structs.NodeID]int{},
-		byShape: map[shapeKey]*shape{}, kins: map[kinKey]*kin{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
+		byShape: map[shapeKey]*shape{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
 	e.agenda.setRank(cfg.First)
 	_, e.always = cfg.Chooser.(interface{ Always() })
 	e.view = scheduler.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
@@ -184,7 +179,6 @@ func NewEngine(cfg Config) *Engine {
 	}
 	e.usage.table = table
 	e.stats = newStats(e)
-	e.alike = e.seesAlike()
 	_, rater := cfg.Policy.(scheduler.GPURater)
 	e.narrowable = !rater && cfg.Policy != nil && !cfg.Policy.Rotates()
 	return e

@@ -94,24 +94,6 @@ func (r *Learner) Refresh(l *Live) {
 	l.work.Expect, l.work.Cost = e.Expect, e.Cost
 }
 
-// Work is what predictions for a job go by.
-func (r *Learner) Work(l *Live) predict.Work { return r.of(l).work }
-
-// Version names the past that a prediction for a job would be from now. It changes when something of its user's ends.
-func (r *Learner) Version(l *Live) uint64 {
-	x := r.of(l)
-	if r.Once && x.version > 0 {
-		return x.version
-	}
-	return r.version(x)
-}
-
-// Told is the version that the prediction for a job is from; 0: nothing was predicted.
-func (r *Learner) Told(l *Live) uint64 { return r.of(l).version }
-
-// Tell notes that what is predicted for a job is from a version, as for another that is like it.
-func (r *Learner) Tell(l *Live, version uint64) { r.of(l).version = version }
-
 // Learn is told of a job that ended.
 func (r *Learner) Learn(l *Live, _ structs.LogTime) {
 	x := r.of(l)

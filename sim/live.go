@@ -199,7 +199,6 @@ type shape struct {
 	shared  bool  // asks for parts of GPUs
 	domain  string
 	lanes   []*lane // by priority, high first
-	kins    []*kin  // in place of lanes, where passes see the first of jobs alike: see alike.go
 	waiting int
 	seq     int           // counts shapes as they were first met
 	vain    uint64        // the instant at which one of them was last refused for want of room

@@ -49,7 +49,7 @@ func swfConfig(o *Options, policy string, src Source) (Config, *Learner, error) 
 		return Config{}, nil, err
 	}
 	cfg := Config{Nodes: swfMachine(o.Procs), Source: src, Seed: o.Seed, First: []Kind{Expired, Submitted, Ended}, Silent: []Kind{Expired},
-		Each: true, Whole: true, Fleeting: true, Due: true, Capacity: 1000 * o.Procs,
+		Each: true, Whole: true, LeaveOut: true, Due: true, Capacity: 1000 * o.Procs,
 		Expire: func(_ *Live, a *structs.Allocation, _ time.Duration) time.Duration {
 			return a.Job.RunLimit(a.Job.Groups[0])
 		},

@@ -21,8 +21,6 @@ type lane struct {
 	jobs     []*Live // nil where one left
 	first    int     // of jobs: what is before it is nil
 	n        int
-	kin      *kin // whose lane it is; nil for one of jobs that differ
-	foretold      // of all of them, where it is of kin
 }
 
 // enqueue puts a job among those that wait.
@@ -53,10 +51,6 @@ func (l *Live) otherwise() bool {
 }
 
 func (e *Engine) insert(s *shape, l *Live) {
-	if e.alike && s != e.other {
-		e.insertAlike(l)
-		return
-	}
 	at := -1
 	for i := range s.lanes {
 		if s.lanes[i].priority == l.bucket {
@@ -131,9 +125,6 @@ func (e *Engine) dequeue(l *Live) {
 	switch {
 	case ln.n == 0:
 		ln.jobs, ln.first = ln.jobs[:0], 0
-		if ln.kin != nil {
-			e.forget(ln)
-		}
 	case len(ln.jobs) > 64 && ln.n < len(ln.jobs)/2:
 		kept := ln.jobs[:0]
 		for _, x := range ln.jobs {
@@ -212,10 +203,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	refresh, _ := e.cfg.Predict.(interface{ Refresh(*Live) })
 	for _, l := range e.picked {
 		l.listed = false
-		switch {
-		case l.lane != nil && l.lane.kin != nil:
-			e.told(l)
-		case refresh != nil:
+		if refresh != nil {
 			refresh.Refresh(l)
 		}
 		e.pend = append(e.pend, l.work)
@@ -306,10 +294,6 @@ func (e *Engine) take(s *shape) {
 	if s.waiting == 0 {
 		return
 	}
-	if e.alike && s != e.other {
-		e.takeAlike(s)
-		return
-	}
 	left := e.cfg.Window
 	if e.cfg.Whole {
 		left = s.waiting
@@ -383,25 +367,19 @@ func (t *turns) Placed(i int, use structs.Amount) {
 	t.over = t.over || use != structs.Amount{}
 }
 
-// vain reports whether a pass over everything that waits would place nothing, because no shape has room. Jobs that have
-// not been answered yet stay so until one has.
-func (e *Engine) vain() bool {
-	if !e.cfg.Fleeting || !e.cfg.Whole || len(e.nodes) != 1 {
-		return false
-	}
-	used, total, ok := e.view.Usage(e.nodes[0].node.ID)
-	if !ok {
-		return false
-	}
-	for _, s := range e.shapes {
-		if used.Add(s.need).Fits(total) {
+// noRoom reports whether no node has room for any waiting job, so that a pass would place nothing. A job that was never
+// decided about stays so until a pass is made.
+func (e *Engine) noRoom() bool {
+	for i := range e.nodes {
+		used, total, ok := e.view.Usage(e.nodes[i].node.ID)
+		if !ok || slices.ContainsFunc(e.shapes, func(s *shape) bool { return used.Add(s.need).Fits(total) }) || e.otherFits(used, total) {
 			return false
 		}
 	}
-	return e.other.waiting == 0 || !e.otherFits(used, total)
+	return true
 }
 
-// otherFits reports whether something that waits for another reason than room has room.
+// otherFits reports whether a node has room for a job that waits for another reason than room.
 func (e *Engine) otherFits(used, total structs.Vector) bool {
 	for _, ln := range e.other.lanes {
 		for _, l := range ln.jobs[ln.first:] {

@@ -1,6 +1,7 @@
 package agentstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,10 +34,9 @@ var (
 	keyMeta      = []byte("meta")
 	keySwept     = []byte("swept")
 	keyGPUUses   = []byte("gpu-uses")
-	keyLog       = []byte("log") // the generation of the log
+	keyLog       = []byte("log") // the generation of the log; absent while there is no log
 	taskPrefix   = "task/"
-	formatV1     = []byte("1")
-	formatLog    = []byte("2") // the log may have what is not in here
+	formatNow    = []byte("1")
 )
 
 // Limits of the writer: how many changes one commit takes and how many may wait. A writer that finds the queue full
@@ -231,15 +231,13 @@ func (d *Disk) count(all *bolt.Bucket) error {
 
 // recover opens the log and adds to the database what an agent that was killed has left in it.
 func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
-	format := string(agent.Get(keyFormat))
-	logged := format == string(formatLog)
-	if format != "" && !logged && format != string(formatV1) {
+	if format := agent.Get(keyFormat); format != nil && !bytes.Equal(format, formatNow) {
 		return fmt.Errorf("format %.20q is unknown to this version", format)
 	}
-	if d.log, err = openLog(logPath(d.path), !logged); err != nil || !logged {
+	generation := agent.Get(keyLog)
+	if d.log, err = openLog(logPath(d.path), generation == nil); err != nil || generation == nil {
 		return err
 	}
-	generation := agent.Get(keyLog)
 	if len(generation) != 8 {
 		return errors.New("which log belongs to it is unreadable")
 	}
@@ -256,7 +254,7 @@ func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
 // begin makes the log of that generation the one that belongs to the database.
 func begin(tx *bolt.Tx, generation uint64) error {
 	b := tx.Bucket(bucketAgent)
-	return errors.Join(b.Put(keyFormat, formatLog), b.Put(keyLog, binary.LittleEndian.AppendUint64(nil, generation)))
+	return errors.Join(b.Put(keyFormat, formatNow), b.Put(keyLog, binary.LittleEndian.AppendUint64(nil, generation)))
 }
 
 // faults makes reading beyond the end of a mapped file that is too short a panic, which can be recovered from, instead
@@ -641,9 +639,9 @@ func (d *Disk) Close() error {
 	d.mu.Unlock()
 	<-d.done
 	defer faults()()
-	// A file as builds without a log know it. Should this fail, the next agent finds all in the log.
+	// If this fails, the next agent finds everything in the log.
 	err := d.transact(func(tx *bolt.Tx) error {
-		return errors.Join(d.pending.store(tx), tx.Bucket(bucketAgent).Put(keyFormat, formatV1))
+		return errors.Join(d.pending.store(tx), tx.Bucket(bucketAgent).Delete(keyLog))
 	})
 	if err == nil {
 		err = os.Remove(logPath(d.path))

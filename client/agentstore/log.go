@@ -22,9 +22,9 @@ import (
 //
 //	change -> record in the log, synced -> acknowledged -> pending -> checkpoint: database committed, log begun anew
 //
-// The database names the generation of the log that belongs to it; records of another are not read. A checkpoint and the
-// change of the generation are one transaction, so that a kill at any instant leaves either the records or what they say.
-// While there is a log the database has a format that builds without one refuse; Close gives it back the one they know.
+// The database names the generation of its log; records of another generation are not read. A checkpoint and the change of
+// the generation are one transaction, so that a kill at any instant leaves either the records or what they say. Close
+// writes the last checkpoint and removes the log with its name.
 
 // LogName is the name of the log beside the database.
 const LogName = "client.log"

@@ -165,7 +165,7 @@ func TestNoRoomForTheLog(t *testing.T) {
 	}
 }
 
-// TestLogAndDatabase: each without the other, and the files of builds that know no log.
+// TestLogAndDatabase opens each without the other, and a store that was closed.
 func TestLogAndDatabase(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir)
@@ -192,8 +192,9 @@ func TestLogAndDatabase(t *testing.T) {
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, nil)
 	check(t, err)
 	check(t, db.View(func(tx *bolt.Tx) error {
-		if f := tx.Bucket(bucketAgent).Get(keyFormat); string(f) != string(formatV1) {
-			t.Errorf("a closed store has format %q", f)
+		b := tx.Bucket(bucketAgent)
+		if f, l := b.Get(keyFormat), b.Get(keyLog); string(f) != string(formatNow) || l != nil {
+			t.Errorf("a closed store has format %q and the log %x, want %q and none", f, l, formatNow)
 		}
 		if tx.Bucket(bucketAllocs).Bucket([]byte(alloc(1).ID.String())) == nil {
 			t.Error("a closed store lacks its allocation")

@@ -177,7 +177,7 @@ func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) e
 	case c.Signal != "":
 		return h.Signal(ctx, c.Signal)
 	case len(c.Command) > 0:
-		if err := tellBy(ctx, h.Exec, c.Command); err != nil {
+		if err := notifyBy(ctx, h.Exec, c.Command); err != nil {
 			return err
 		}
 	default:
@@ -193,13 +193,13 @@ func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) e
 	return nil
 }
 
-// TellBy runs a command in a task that is to be told something.
-func (r *Runner) TellBy(ctx context.Context, task string, command []string) error {
-	return tellBy(ctx, func(ctx context.Context, req driver.ExecRequest) (int, error) { return r.Exec(ctx, task, req) }, command)
+// NotifyBy runs a command in a task that is to be told something.
+func (r *Runner) NotifyBy(ctx context.Context, task string, command []string) error {
+	return notifyBy(ctx, func(ctx context.Context, req driver.ExecRequest) (int, error) { return r.Exec(ctx, task, req) }, command)
 }
 
-// tellBy runs a command and says how it failed, with the last line that it wrote: a command of a task may write without end.
-func tellBy(ctx context.Context, exec func(context.Context, driver.ExecRequest) (int, error), command []string) error {
+// notifyBy runs a command and says how it failed, with the last line that it wrote: a command of a task may write without end.
+func notifyBy(ctx context.Context, exec func(context.Context, driver.ExecRequest) (int, error), command []string) error {
 	var out tail
 	code, err := exec(ctx, driver.ExecRequest{Command: command, Stderr: &out, Whole: true})
 	switch {

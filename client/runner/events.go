@@ -33,10 +33,6 @@ const (
 	EventMainDead       = "Main Tasks Dead"
 	EventDisk           = "Disk Resources Exceeded"
 	EventGPUMemory      = "GPU Memory Exceeded"
-	EventGPUPressure    = "GPU Memory Pressure"
-	EventGPUFault       = "GPU Fault"  // a program's, not the device's
-	EventGPUHealth      = "GPU Health" // the device's health has changed
-	EventGPUIdle        = "GPU Idle"   // the task has computed nothing for long
 	EventRecovered      = "Reattached"
 	EventWaitingShut    = "Waiting for shutdown delay"
 	EventCheckpoint     = "Checkpoint"

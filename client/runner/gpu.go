@@ -12,11 +12,12 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// shimDir is where the files of backend "shim" are, below the directory that the tasks of an allocation share, one
-// directory a task. It belongs to the agent.
+// shimDir is the directory for the files of the backend "shim", within the directory that the tasks of an allocation
+// share. It has one directory for each task and is owned by the agent.
 const shimDir = "gpu"
 
-// ShimDir is where the library and the shares of a task are that backend "shim" holds; "" without directories.
+// ShimDir is the directory with the library and the shares of a task under the backend "shim"; "" for an allocation
+// without directories.
 func (r *Runner) ShimDir(task string) string {
 	if r.dir == nil {
 		return ""
@@ -24,15 +25,12 @@ func (r *Runner) ShimDir(task string) string {
 	return filepath.Join(r.dir.SharedDir(), shimDir, task)
 }
 
-// limitGPUs makes the task's shares of GPU memory hold before it starts.
+// limitGPUs sets the power limits and the shares of GPU memory that a task needs before it starts.
 func limitGPUs(ctx context.Context, a *attempt) error {
 	r := a.task.r
 	for uuid, watts := range r.PowerLimits(a.spec.Name) {
-		if r.cfg.LimitPower == nil {
-			return fmt.Errorf("this node cannot set the power limit of GPUs: the agent must be root's")
-		}
-		if err := r.cfg.LimitPower(ctx, uuid, watts); err != nil {
-			return fmt.Errorf("hold a GPU to %d W: %w", watts, err)
+		if err := r.cfg.GPUs.LimitPower(ctx, uuid, watts); err != nil {
+			return fmt.Errorf("limit a GPU to %d W: %w", watts, err)
 		}
 	}
 	bytes := map[string]int64{}
@@ -51,7 +49,7 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 	if len(bytes) > 0 && r.dir != nil {
 		dir := r.ShimDir(a.spec.Name)
 		if strings.ContainsAny(dir, ": \t\n") {
-			return driver.Permanent(fmt.Errorf("the allocation's directory %s cannot be named in %s", r.dir.Root, shim.Env))
+			return driver.Permanent(fmt.Errorf("the allocation's directory %s cannot be written in %s", r.dir.Root, shim.Env))
 		}
 		if err := shim.Place(dir, bytes); err != nil {
 			return err
@@ -63,18 +61,16 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 		a.config.Env[shim.Env] = shim.Preload(seen, a.config.Env[shim.Env])
 	}
 	if len(dmem) > 0 {
-		if r.cfg.LimitGPUs == nil {
-			return fmt.Errorf("this node cannot limit the GPU memory of a control group any more")
-		}
 		a.task.mu.Lock()
 		id := a.task.id(a.task.rec.Attempt)
 		a.task.mu.Unlock()
-		return r.cfg.LimitGPUs(ctx, id, dmem)
+		return r.cfg.GPUs.LimitMemory(ctx, id, dmem)
 	}
 	return nil
 }
 
-// GPURequest is what a task's grants of GPUs fulfil; nil when it has none, or asked for devices.
+// GPURequest is the request that a task's GPU grants answer, and these grants. It is nil if the task has none, or asked
+// for devices.
 func (r *Runner) GPURequest(task string) (*structs.GPURequest, []structs.Grant) {
 	var mine []structs.Grant
 	for _, g := range r.Alloc().Grants {
@@ -92,7 +88,7 @@ func (r *Runner) GPURequest(task string) (*structs.GPURequest, []structs.Grant) 
 	return nil, nil
 }
 
-// PowerLimits are the watts that a task wants its GPUs to be held to, by UUID; of all tasks for "".
+// PowerLimits are the power limits in watts that a task wants, by GPU. The name "" asks for those of all tasks.
 func (r *Runner) PowerLimits(task string) map[string]int64 {
 	out := map[string]int64{}
 	for _, t := range r.tasks {
@@ -108,7 +104,7 @@ func (r *Runner) PowerLimits(task string) map[string]int64 {
 	return out
 }
 
-// ExceedGPU ends the allocation because one of its tasks holds more of a GPU's memory than its share.
+// ExceedGPU ends the allocation because one of its tasks holds more than its share of a GPU's memory.
 func (r *Runner) ExceedGPU(task, uuid string, quotaMiB, usedMiB int64) {
 	if r.Final() != nil {
 		return
@@ -117,18 +113,18 @@ func (r *Runner) ExceedGPU(task, uuid string, quotaMiB, usedMiB int64) {
 	r.stop(&stopReason{event: failing(event(EventGPUMemory, msg, "gpu", uuid, "quota_mib", strconv.FormatInt(quotaMiB, 10), "used_mib", strconv.FormatInt(usedMiB, 10))), fail: true, desc: msg})
 }
 
-// LoseGPU ends the allocation because what it was promised of a GPU is not there any more: the GPU itself, or what holds
-// its share. The work goes elsewhere.
+// LoseGPU ends the allocation because a GPU, or what enforces a task's share of it, is gone. The servers place the work on
+// another node.
 func (r *Runner) LoseGPU(task, uuid, why string) {
 	if r.Final() != nil {
 		return
 	}
-	msg := fmt.Sprintf("task %q cannot go on with GPU %s: %s", task, uuid, why)
+	msg := fmt.Sprintf("task %q cannot continue with GPU %s: %s", task, uuid, why)
 	r.stop(&stopReason{event: failing(event(structs.TaskEventGPUError, msg, "gpu", uuid, "reason", why)), fail: true, desc: msg})
 }
 
-// TellGPU notes something about a task's GPU that does not end it.
-func (r *Runner) TellGPU(ctx context.Context, task, kind, msg string, details ...string) {
+// NoteGPU adds an event about a GPU to a task that has not ended.
+func (r *Runner) NoteGPU(ctx context.Context, task, kind, msg string, details ...string) {
 	for _, t := range r.tasks {
 		if t.name == task && !t.dead() {
 			t.note(ctx, event(kind, msg, details...))
@@ -136,13 +132,10 @@ func (r *Runner) TellGPU(ctx context.Context, task, kind, msg string, details ..
 	}
 }
 
-// Started reports whether a task runs and has been started by its driver.
-func (r *Runner) Started(task string) bool { return r.RunID(task) != "" }
+// Active reports whether a task runs and the allocation is not suspended.
+func (r *Runner) Active(task string) bool { return r.RunID(task) != "" && !r.suspended() }
 
-// Goes reports whether a task runs and is not to stand still.
-func (r *Runner) Goes(task string) bool { return r.Started(task) && !r.suspended() }
-
-// StartedAt is when a task that runs began its present run; 0 while it does not run.
+// StartedAt is the start of a running task's present run; 0 while it does not run.
 func (r *Runner) StartedAt(task string) structs.LogTime {
 	for _, t := range r.tasks {
 		if t.name == task {
@@ -154,7 +147,7 @@ func (r *Runner) StartedAt(task string) structs.LogTime {
 	return 0
 }
 
-// RunID is the id towards its driver of a task that runs; "" while it does not.
+// RunID is the id that the driver knows a running task by; "" while the task does not run.
 func (r *Runner) RunID(task string) string {
 	for _, t := range r.tasks {
 		if t.name != task {

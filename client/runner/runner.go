@@ -69,13 +69,8 @@ type Config struct {
 	// DeviceNodes are the device files of granted devices, with those that all of a kind share; an error when a grant's
 	// are not known now. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
-	// LimitGPUs makes the kernel driver hold a task, which is about to start under this id, to its shares (backend
-	// "dmem"). nil: this node cannot.
-	LimitGPUs func(ctx context.Context, taskID string, grants []structs.Grant) error
-	// LimitPower holds a GPU to so many watts while the allocation lasts; nil: nobody can.
-	LimitPower func(ctx context.Context, uuid string, watts int64) error
-	// GPUs measures what tasks use of GPUs; nil: nobody does.
-	GPUs GPUMeter
+	// GPUs limits and measures tasks on GPUs.
+	GPUs GPUs
 	// Ports reserves the rendezvous ports of gangs whose first member is here; nil, for simulated nodes, only pretends.
 	Ports *Ports
 	// Launcher is the program that starts the ranks of a task (package ranks), as a path on the host; "" for none.
@@ -100,11 +95,15 @@ type Config struct {
 	Inherit []string
 }
 
-// GPUMeter knows what tasks have used of GPUs.
-type GPUMeter interface {
-	// Settle looks for the last time at what an allocation used. Its tasks have ended.
+// GPUs limits tasks on GPUs and measures what they use.
+type GPUs interface {
+	// LimitMemory makes the GPU driver enforce the shares (backend "dmem") of a task that is about to start under taskID.
+	LimitMemory(ctx context.Context, taskID string, grants []structs.Grant) error
+	// LimitPower sets the power limit of a GPU until the allocation has ended.
+	LimitPower(ctx context.Context, uuid string, watts int64) error
+	// Settle measures an allocation a last time. Its tasks have ended.
 	Settle(r *Runner)
-	// Use is what an allocation's tasks have used of what it was granted. It must not block.
+	// Use is what an allocation's tasks have used of its GPUs. It does not block.
 	Use(a *structs.Allocation) []structs.GPUUse
 }
 
@@ -236,6 +235,9 @@ func (r *Runner) Final() *agentstore.Final {
 	defer r.mu.Unlock()
 	return r.final
 }
+
+// Ended reports whether the end of the allocation has been recorded.
+func (r *Runner) Ended() bool { return r.Final() != nil }
 
 // Released reports whether the drivers have been allowed to forget the allocation's tasks: the servers know how it ended.
 func (r *Runner) Released() bool {
@@ -410,9 +412,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	o.StartedAt, o.Frozen = r.started, r.frozen
 	o.GangEpoch, o.GangPort = r.portEpoch, r.port
 	o.Saved = r.newest()
-	if r.cfg.GPUs != nil {
-		o.GPUUse = r.cfg.GPUs.Use(r.alloc)
-	}
+	o.GPUUse = r.cfg.GPUs.Use(r.alloc)
 	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}
@@ -525,11 +525,8 @@ func (r *Runner) postrun() {
 
 // finish records how the allocation ended, then reports it.
 func (r *Runner) finish(ctx context.Context) {
-	var used []structs.GPUUse
-	if r.cfg.GPUs != nil {
-		r.cfg.GPUs.Settle(r)
-		used = r.cfg.GPUs.Use(r.Alloc())
-	}
+	r.cfg.GPUs.Settle(r)
+	used := r.cfg.GPUs.Use(r.Alloc())
 	r.postrun()
 	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", TaskStates: map[string]*structs.TaskState{}, GPUUse: used}
 	var last structs.LogTime

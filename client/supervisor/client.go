@@ -218,7 +218,7 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 			var h Hello
 			if err = conn.Call(serviceName+".Hello", Nothing{}, &h); err == nil {
 				if h.Protocol == protocol {
-					c.conn, c.hello = faster(conn, h, d), h
+					c.conn, c.hello = conn, h
 					return c.conn, nil
 				}
 				// Another version of the program: it hands its tasks over to one of ours.
@@ -248,28 +248,6 @@ func (c *Client) connect(ctx context.Context) (*rpc.Client, error) {
 			wait = min(wait*2, 50*time.Millisecond)
 		}
 	}
-}
-
-// faster gives a connection of frames in the place of one of gob, if the supervisor that has said hello takes it.
-func faster(conn *rpc.Client, h Hello, dir *os.File) *rpc.Client {
-	if !h.Frames {
-		return conn
-	}
-	nc, err := net.DialTimeout("unix", socketPath(dir), time.Second)
-	if err != nil {
-		return conn
-	}
-	f, err := newFrames(nc)
-	if err != nil {
-		return conn
-	}
-	var again Hello
-	if f.Call(serviceName+".Hello", Nothing{}, &again) != nil || again.PID != h.PID {
-		f.Close()
-		return conn
-	}
-	conn.Close()
-	return f
 }
 
 // spawn starts a supervisor in a session, and if possible a control group, of its own.

@@ -277,3 +277,31 @@ func (p *pump) discard(rc interface {
 		}
 	})
 }
+
+// pumping is a pump with its goroutine.
+type pumping struct {
+	*pump
+	pipe *os.File
+	stop chan struct{}
+	end  chan struct{}
+}
+
+// finish ends the pump once the pipe is empty, within limit.
+func (p *pumping) finish(limit time.Duration) {
+	close(p.stop)
+	p.pipe.SetReadDeadline(time.Unix(1, 0))
+	select {
+	case <-p.end:
+	case <-time.After(limit):
+	}
+}
+
+func startPump(cfg Log, dir *logDir, pipe *os.File) *pumping {
+	p := newPump(cfg, dir)
+	r := &pumping{pump: p, pipe: pipe, stop: make(chan struct{}), end: make(chan struct{})}
+	go func() {
+		defer close(r.end)
+		p.run(pipe, r.stop)
+	}()
+	return r
+}

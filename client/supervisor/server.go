@@ -29,7 +29,7 @@ const (
 	startsMax   = 16               // starts in progress at once; more wait
 	waitMax     = 30 * time.Second // one Wait call; the client asks again
 	idleExit    = 60 * time.Second // without tasks and connections for so long, the supervisor ends
-	protocol    = 3                // of the calls below; another one makes the agent replace the supervisor
+	protocol    = 4                // of the calls below; an agent replaces a supervisor of another protocol
 	serviceName = "Supervisor"
 )
 
@@ -76,7 +76,6 @@ type Hello struct {
 	PID      int
 	Groups   string // control group layout ("v1", "v2", "hybrid"), or "" with Why
 	Why      string
-	Frames   bool // answers connections of frames, too (codec.go)
 }
 
 // Reply carries a task's status, or an error with its kind.
@@ -124,7 +123,7 @@ func (s *Service) find(id string, r *Reply) *task {
 
 // Hello introduces the supervisor.
 func (s *Service) Hello(_ Nothing, r *Hello) error {
-	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why, Frames: true}
+	*r = Hello{Protocol: protocol, PID: os.Getpid(), Why: s.why}
 	if s.groups != nil {
 		r.Groups = s.groups.Layout.Version()
 	}
@@ -442,7 +441,7 @@ func (s *Service) accept(l *net.UnixListener, srv *rpc.Server) {
 			continue
 		}
 		go func() {
-			serveConn(srv, c)
+			srv.ServeConn(c)
 			s.mu.Lock()
 			s.conns--
 			s.mu.Unlock()

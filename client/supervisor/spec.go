@@ -44,8 +44,10 @@ type Spec struct {
 
 // Posture is how a program finds itself beside its user and rights. The zero value is that of most.
 type Posture struct {
-	Umask   *uint32  `json:",omitempty"` // nil: 022
-	Rlimits []Rlimit `json:",omitempty"` // over NoFile, if it names open files
+	// Umask is the umask if SetUmask; otherwise it is 022. A pointer would not do: gob sends one to 0 as nil.
+	Umask    uint32   `json:",omitempty"`
+	SetUmask bool     `json:",omitempty"`
+	Rlimits  []Rlimit `json:",omitempty"` // over NoFile, if it names open files
 	// AsUser enters the working directory with the user's rights: a directory of a network file system, where root has
 	// none, and one that the user may not enter.
 	AsUser bool `json:",omitempty"`
@@ -238,8 +240,8 @@ func finish(p *launch.Program, c launch.Section, nofile uint64, user *Credential
 		limit("set the limit "+r.name(), r)
 	}
 	mask := uint32(0o022)
-	if posture.Umask != nil {
-		mask = *posture.Umask
+	if posture.SetUmask {
+		mask = posture.Umask
 	}
 	c.Try(unix.SYS_UMASK, launch.N(mask))
 	// An agent that was started with nohup, or from a shell that ignores signals, must not pass that on.

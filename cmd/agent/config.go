@@ -15,6 +15,7 @@ import (
 	drvexec "github.com/muster-sched/muster/client/driver/exec"
 	"github.com/muster-sched/muster/client/fingerprint"
 	"github.com/muster-sched/muster/client/gpu"
+	"github.com/muster-sched/muster/client/gpuwatch"
 	"github.com/muster-sched/muster/client/netns"
 	"github.com/muster-sched/muster/client/notify"
 	"github.com/muster-sched/muster/client/runner"
@@ -81,8 +82,8 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		}
 	}
 	cc.Hooks = client.Hooks{Prolog: hook(cl.Hooks.Prolog), Epilog: hook(cl.Hooks.Epilog), Health: hook(agentconfig.Hook{Command: cl.Hooks.Health.Command, Timeout: cl.Hooks.Health.Timeout}), HealthEvery: cl.Hooks.Health.Interval}
-	cc.GPUIdle = cl.GPUIdle
-	if cc.Pressure, err = pressure(&cl.GPUPressure); err != nil {
+	cc.GPU.Idle = cl.GPUIdle
+	if cc.GPU.Pressure, err = pressure(&cl.GPUPressure); err != nil {
 		return cfg, err
 	}
 	if d := cl.DrainOnShutdown; d != nil {
@@ -148,8 +149,8 @@ func xidActions(x agentconfig.XIDRules) map[int64]gpu.XIDAction {
 }
 
 // pressure is when it is told that memory of GPUs runs full, and whom.
-func pressure(p *agentconfig.GPUPressure) (client.GPUPressure, error) {
-	out := client.GPUPressure{Share: p.Share, Device: p.Device, Clear: p.Clear}
+func pressure(p *agentconfig.GPUPressure) (gpuwatch.Pressure, error) {
+	out := gpuwatch.Pressure{Share: p.Share, Device: p.Device, Clear: p.Clear}
 	if c := hook(p.Command); c != nil {
 		out.Targets = append(out.Targets, &notify.Command{Program: c})
 	}

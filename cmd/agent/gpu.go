@@ -48,7 +48,7 @@ func (a *Agent) openGPUs(cc *client.Config) {
 		default: // the log has it
 		}
 	}
-	cc.GPUReports = reports
+	cc.GPU.Device.Reports = reports
 	layout, err := a.super.Groups()
 	gc.Groups = err == nil && layout.V2 != "" && os.Geteuid() == 0
 	a.gpus = gpu.New(gc)
@@ -56,21 +56,21 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	cc.Fingerprint.Changed = changed
 	cc.DeviceStats = a.gpus.Stats
 	cc.DeviceNodes = a.gpus.Nodes
-	cc.GPUSamples, cc.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
+	cc.GPU.Device.Samples, cc.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
 	if os.Geteuid() == 0 {
-		cc.LimitPower, cc.RestorePower = a.gpus.LimitPower, a.gpus.RestorePower
+		cc.GPU.Device.LimitPower, cc.GPU.Device.RestorePower = a.gpus.LimitPower, a.gpus.RestorePower
 	}
 	if gc.Groups {
-		cc.LimitGPU, cc.GPULimit = a.limitGPU, a.gpuLimit
+		cc.GPU.Device.LimitMemory, cc.GPU.Device.MemoryLimit = a.limitGPUMemory, a.gpuMemoryLimit
 	}
 }
 
-// limitGPU has the driver limit the control group of a task that is about to start. The supervisor takes a group that is
-// there already; the limit must be in force before the first process is in it.
-func (a *Agent) limitGPU(ctx context.Context, taskID, uuid string, bytes int64) error {
+// limitGPUMemory makes the driver limit the control group of a task that is about to start. The group is made here, because
+// the limit must be in force before the group has a process. The supervisor uses a group that exists.
+func (a *Agent) limitGPUMemory(ctx context.Context, taskID, uuid string, bytes int64) error {
 	dir := a.super.LeafV2(taskID)
 	if dir == "" {
-		return errors.New("tasks have no control group here that the driver could limit")
+		return errors.New("tasks have no control group on this node that the driver could limit")
 	}
 	if bytes >= 0 {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -80,7 +80,7 @@ func (a *Agent) limitGPU(ctx context.Context, taskID, uuid string, bytes int64) 
 	return a.gpus.Limit(ctx, dir, uuid, bytes)
 }
 
-func (a *Agent) gpuLimit(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error) {
+func (a *Agent) gpuMemoryLimit(ctx context.Context, taskID, uuid string) (gpu.MemoryLimit, error) {
 	return a.gpus.LimitOf(ctx, a.super.LeafV2(taskID), uuid)
 }
 

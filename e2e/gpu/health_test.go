@@ -115,7 +115,7 @@ func TestFingerprint(t *testing.T) {
 			_, last := all[uuids[2]]
 			return first && !last
 		})
-		m.event("loses", "GPU Error", "the MIG instance is not on this node any more")
+		m.event("loses", "GPU Error", "the MIG instance is no longer on this node")
 		m.stop("loses")
 		m.edit(func(s *fakegpu.State) { s.MIGs, s.GPUs[7].MIG, s.GPUs[7].MIGPending = nil, 0, 0 })
 		m.until("the GPU is whole again", func(all map[string]device) bool {

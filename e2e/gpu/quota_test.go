@@ -234,7 +234,7 @@ exec @/gpu-user hold 4096
 		if err := os.Remove(found[0]); err != nil {
 			t.Fatal(err)
 		}
-		m.event("vanish", "GPU Error", "not enforced by shim any more")
+		m.event("vanish", "GPU Error", "no longer enforced by shim")
 		harness.Eventually(t, 30*time.Second, "another one runs", func() (bool, string) {
 			as, err := m.api.Allocs("vanish")
 			return err == nil && len(as) == 2 && harness.Count(as, "running") == 1 && harness.Count(as, "failed") == 1, fmt.Sprint(as, err)
@@ -309,7 +309,7 @@ func TestDmem(t *testing.T) {
 		m.run("gone", share("10GiB", `enforce = "dmem"`), holds(1024))
 		m.gpuOf("gone", "running")
 		m.edit(func(s *fakegpu.State) { s.Limits = nil })
-		m.event("gone", "GPU Error", "not enforced by dmem any more")
+		m.event("gone", "GPU Error", "no longer enforced by dmem")
 		m.gpuOf("gone", "failed")
 	})
 	t.Run("the backend vanishes", func(t *testing.T) {

@@ -63,7 +63,10 @@ func Place(cfg *driver.TaskConfig, asked string) (dir string, asUser bool, err e
 
 // Posture is a task's umask and limits.
 func Posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
-	p := supervisor.Posture{Umask: cfg.Umask, AsUser: asUser}
+	p := supervisor.Posture{AsUser: asUser}
+	if cfg.Umask != nil {
+		p.Umask, p.SetUmask = *cfg.Umask, true
+	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Ulimits)) {
 		soft, hard, err := structs.ParseUlimit(name, cfg.Ulimits[name])
 		if err != nil {

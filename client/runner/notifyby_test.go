@@ -12,9 +12,9 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// TestTellBy: a command that writes without end takes no memory of the agent for it, and the reason is one line that moves no
+// TestNotifyBy: a command that writes without end takes no memory of the agent for it, and the reason is one line that moves no
 // terminal.
-func TestTellBy(t *testing.T) {
+func TestNotifyBy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	chunk := bytes.Repeat([]byte("no end of it\n"), 1<<16)
@@ -29,7 +29,7 @@ func TestTellBy(t *testing.T) {
 		<-ctx.Done()
 		return -1, ctx.Err()
 	}
-	err := tellBy(ctx, endless, []string{"/bin/endless", "x"})
+	err := notifyBy(ctx, endless, []string{"/bin/endless", "x"})
 	runtime.ReadMemStats(&after)
 	if err == nil || err.Error() != "command /bin/endless did not end in time: no end of it" {
 		t.Errorf("%v", err)
@@ -42,7 +42,7 @@ func TestTellBy(t *testing.T) {
 		_, err := io.WriteString(req.Stderr, "first\n\x1b[2J"+strings.Repeat("x", 1000)+"\n")
 		return 3, err
 	}
-	if err := tellBy(t.Context(), fails, []string{"/bin/fails"}); err == nil || len(err.Error()) > 250 || strings.Contains(err.Error(), "\x1b") || !strings.HasPrefix(err.Error(), "exit code 3: ") {
+	if err := notifyBy(t.Context(), fails, []string{"/bin/fails"}); err == nil || len(err.Error()) > 250 || strings.Contains(err.Error(), "\x1b") || !strings.HasPrefix(err.Error(), "exit code 3: ") {
 		t.Errorf("%v", err)
 	}
 }

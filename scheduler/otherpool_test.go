@@ -10,9 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Promises on a cluster of one node are found by sums; with a second node, of which nothing can come, by trying the whole
-// decision on pictures of the future. Both give the same.
-func TestPromisesOnOneNodeAreAsAnywhere(t *testing.T) {
+// A node that no job may use changes no placement and no reservation.
+func TestNodeOfAnotherPoolChangesNothing(t *testing.T) {
 	promises, later := 0, 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -50,7 +49,7 @@ func TestPromisesOnOneNodeAreAsAnywhere(t *testing.T) {
 			out[k], rs[k] = placed(plan)
 		}
 		if out[0] != out[1] || !reflect.DeepEqual(rs[0], rs[1]) {
-			t.Fatalf("seed %d: on one node %q %v, beside another %q %v", seed, out[0], rs[0], out[1], rs[1])
+			t.Fatalf("seed %d: without the node of another pool %q %v, with it %q %v", seed, out[0], rs[0], out[1], rs[1])
 		}
 		promises += len(rs[0])
 		for _, x := range rs[0] {

@@ -1,4 +1,4 @@
-package client
+package gpuwatch
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 // TestGPUIdleCounts: a task is told once that its GPU is idle, for time in which it could have computed: not before it runs, and
 // not while it is suspended.
 func TestGPUIdleCounts(t *testing.T) {
-	w := &gpuWatch{c: &Client{cfg: Config{GPUIdle: 30 * time.Minute}}}
+	w := &Watch{cfg: Config{Idle: 30 * time.Minute}}
 	begin := time.Unix(1e9, 0)
 	use := gpu.TaskUsage{Quota: gpu.Quota{Alloc: structs.AllocID{1}, Task: "t", GPU: "GPU-1"}, Idle: begin}
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestGPUIdleCounts(t *testing.T) {
 		if c.busy {
 			use.Idle = time.Time{}
 		}
-		news := w.idleNow([]gpu.TaskUsage{use}, func(taskOf) bool { return c.goes })
+		news := w.newlyIdle([]gpu.TaskUsage{use}, func(taskOf) bool { return c.goes })
 		if got := len(news) == 1; got != c.told {
 			t.Errorf("minute %d (%s): told %v, want %v", c.minute, c.what, got, c.told)
 		}
