@@ -65,7 +65,7 @@ type Client struct {
 	lostDB   bool                          // the state was unreadable or absent: tasks may run that we do not remember
 	ended    atomic.Int64                  // allocations that have ended and are kept
 	joined   chan struct{}                 // closed at the first registration
-	well     chan struct{}                 // closed when the operator's health command first said so
+	healthy  chan struct{}                 // closed at the first success of the operator's health command
 	leaving  bool
 
 	ctx     context.Context // of Run
@@ -91,23 +91,23 @@ func New(cfg Config) (*Client, error) {
 		gone:       map[structs.AllocID]time.Time{},
 		recent:     map[structs.AllocID]bool{},
 		joined:     make(chan struct{}),
-		well:       make(chan struct{}),
+		healthy:    make(chan struct{}),
 		stopped:    make(chan struct{}),
 	}
-	if cfg.Ephemeral {
+	if cfg.Storage.Ephemeral {
 		c.id = newIdentity()
 	} else {
 		// Tasks run as other users and must get through to their own directories.
 		for _, d := range []struct {
 			path string
 			mode os.FileMode
-		}{{cfg.DataDir, 0o711}, {cfg.AllocsDir, 0o711}} {
+		}{{cfg.Storage.DataDir, 0o711}, {cfg.Storage.AllocsDir, 0o711}} {
 			if err := os.MkdirAll(d.path, d.mode); err != nil {
 				return nil, fmt.Errorf("client: %w", err)
 			}
 		}
-		allocdir.Scatter(cfg.AllocsDir)
-		if c.id, err = loadIdentity(cfg.DataDir); err != nil {
+		allocdir.Scatter(cfg.Storage.AllocsDir)
+		if c.id, err = loadIdentity(cfg.Storage.DataDir); err != nil {
 			return nil, err
 		}
 	}
@@ -139,34 +139,7 @@ func (c *Client) open() error {
 	c.observed = newObserver(c)
 	c.gpus = gpuwatch.New(c.cfg.GPU, watchNode{c}, c.log)
 	c.usedGPUs = saved.GPU
-	c.run = &runner.Config{
-		Store: c.store, Drivers: c.cfg.Drivers, Ledger: c.ledger, Log: c.log,
-		Region: c.cfg.Region,
-		Go:     c.threads.start, Ended: func(*runner.Runner) { c.ended.Add(1) },
-		Node: c.node.current, Await: c.await, Report: c.observed.add,
-		HideDir: c.cfg.DataDir, SecretsInMemory: !c.cfg.SecretsOnDisk,
-		MaxKillTimeout: c.cfg.MaxKillTimeout, EnforceDisk: !c.cfg.NoDiskLimit,
-		DefaultUsers: c.cfg.DefaultUsers, RunAs: c.cfg.RunAs, Fabric: c.cfg.Fabric.vars(),
-		ClaimPatience: c.cfg.ClaimPatience, CheckpointPoll: c.cfg.CheckpointPoll, CheckpointSettle: c.cfg.CheckpointSettle,
-		PidsMax: c.cfg.PidsMax, Oversubscribe: !c.cfg.NoOversubscribe, Inherit: c.cfg.Inherit,
-		DeviceNodes: c.cfg.DeviceNodes, GPUs: runnerGPUs{c.gpus},
-		SaveTurn: c.saveTurn,
-		Prolog:   c.cfg.Hooks.Prolog, Epilog: c.cfg.Hooks.Epilog, Fault: func(reason string) { c.fault(reason) },
-	}
-	if c.cfg.Hooks.Health != nil {
-		c.run.Well = c.well
-	}
-	if c.cfg.Networks != nil {
-		c.run.Networks = c.cfg.Networks
-	}
-	if !c.cfg.Ephemeral {
-		c.run.Ports = runner.NewPorts(c.cfg.DynamicPortMin, c.cfg.DynamicPortMax)
-		c.run.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
-		c.run.AllocsDir, c.run.ServeTask = c.cfg.AllocsDir, c.cfg.ServeTask
-		c.variableWaits = make(chan struct{}, variableWaits)
-		c.run.Variables = variables{c}
-		c.run.RDMAFiles = func() ([]driver.DeviceFile, error) { return fingerprint.RDMAFiles(c.cfg.Fabric.RDMADir) }
-	}
+	c.run = c.runnerConfig()
 	for _, rec := range saved.Allocs {
 		c.allocs[rec.Alloc.ID] = runner.New(c.run, rec.Alloc, rec)
 	}
@@ -177,6 +150,46 @@ func (c *Client) open() error {
 		return err
 	}
 	return nil
+}
+
+// runnerConfig is what the runners share.
+func (c *Client) runnerConfig() *runner.Config {
+	cfg := &c.cfg
+	out := &runner.Config{
+		Log: c.log,
+		Host: runner.Host{
+			Store: c.store, Drivers: cfg.Host.Drivers, Ledger: c.ledger, Node: c.node.current, GPUs: runnerGPUs{c.gpus},
+			DeviceNodes: cfg.Host.DeviceNodes, HideDir: cfg.Storage.DataDir, Starts: runner.NewStarts(),
+		},
+		Agent: runner.Agent{
+			Go: c.threads.start, Ended: func(*runner.Runner) { c.ended.Add(1) }, Await: c.await, Fault: func(reason string) { c.fault(reason) },
+		},
+		Servers: runner.Servers{Region: cfg.Node.Region, Report: c.observed.add, SaveTurn: c.saveTurn},
+		Policy: runner.Policy{
+			SecretsInMemory: !cfg.Storage.SecretsOnDisk, EnforceDisk: !cfg.Tasks.NoDiskLimit, Oversubscribe: !cfg.Tasks.NoOversubscribe,
+			MaxKillTimeout: cfg.Tasks.MaxKillTimeout, PidsMax: cfg.Tasks.PidsMax, Inherit: cfg.Tasks.Inherit, Fabric: cfg.Host.Fabric.vars(),
+			DefaultUsers: cfg.Tasks.DefaultUsers, RunAs: cfg.Tasks.RunAs, ClaimPatience: cfg.Tasks.ClaimPatience,
+			CheckpointPoll: cfg.Tasks.CheckpointPoll, CheckpointSettle: cfg.Tasks.CheckpointSettle,
+			Prolog: cfg.Hooks.Prolog, Epilog: cfg.Hooks.Epilog,
+		},
+	}
+	if cfg.Hooks.Health != nil {
+		out.Agent.Healthy = c.healthy
+	}
+	if cfg.Host.Networks != nil {
+		out.Host.Networks = cfg.Host.Networks
+	}
+	if cfg.Storage.Ephemeral {
+		return out
+	}
+	out.Host.Ports = runner.NewPorts(cfg.Node.DynamicPortMin, cfg.Node.DynamicPortMax)
+	out.Host.Launcher = fmt.Sprintf("/proc/%d/exe", os.Getpid())
+	out.Host.AllocsDir = cfg.Storage.AllocsDir
+	out.Host.RDMAFiles = func() ([]driver.DeviceFile, error) { return fingerprint.RDMAFiles(cfg.Host.Fabric.RDMADir) }
+	out.Agent.ServeTask = cfg.Tasks.ServeTask
+	c.variableWaits = make(chan struct{}, variableWaits)
+	out.Servers.Variables = variables{c}
+	return out
 }
 
 // ID names the node.
@@ -228,8 +241,8 @@ func (c *Client) Run(ctx context.Context) error {
 	defer close(c.stopped)
 
 	c.node.look(ctx, c.log) // once before anything is restored or placed: devices must be known
-	c.run.BootID = c.node.current().BootID
-	c.gpus.Restore(c.usedGPUs, c.run.BootID)
+	c.run.Host.BootID = c.node.current().BootID
+	c.gpus.Restore(c.usedGPUs, c.run.Host.BootID)
 	c.sweepNetworks()
 	for _, r := range c.Allocs() {
 		c.launch(r)
@@ -307,7 +320,7 @@ func (c *Client) Close() error {
 }
 
 // header is the RPC header of the node's own calls.
-func (c *Client) header() rpc.Header { return rpc.Header{Region: c.cfg.Region} }
+func (c *Client) header() rpc.Header { return rpc.Header{Region: c.cfg.Node.Region} }
 
 // await waits until none of the named allocations runs here.
 func (c *Client) await(ctx context.Context, ids []structs.AllocID) error {

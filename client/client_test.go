@@ -30,12 +30,14 @@ type agent struct {
 // newConfig makes a configuration for a real client with the fake driver and a machine made up.
 func newConfig(t *testing.T, srv *clientfake.Server) Config {
 	return Config{
-		DataDir: t.TempDir(), Name: "n1", Version: "0.0.0-test",
-		Drivers:        driver.NewSet(fake.New()),
-		Fingerprinters: machine(fingerprint.Options{Drivers: driver.NewSet(fake.New()), Version: "0.0.0-test"}),
-		Connect:        InProcess(srv.InProcess),
-		SecretsOnDisk:  true,
-		ObserveEvery:   time.Millisecond,
+		Node:    NodeConfig{Name: "n1", Version: "0.0.0-test"},
+		Storage: StorageConfig{DataDir: t.TempDir(), SecretsOnDisk: true},
+		Host: HostConfig{
+			Drivers:        driver.NewSet(fake.New()),
+			Fingerprinters: machine(fingerprint.Options{Drivers: driver.NewSet(fake.New()), Version: "0.0.0-test"}),
+		},
+		Connect:      InProcess(srv.InProcess),
+		ObserveEvery: time.Millisecond,
 	}
 }
 
@@ -127,7 +129,7 @@ func TestRegisterHeartbeatRun(t *testing.T) {
 		t.Errorf("events are %q", got)
 	}
 	for _, f := range []string{"client-id", "secret-id", "client.db"} {
-		if info, err := os.Stat(filepath.Join(cfg.DataDir, f)); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(filepath.Join(cfg.Storage.DataDir, f)); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, mode %v", f, err, info.Mode())
 		}
 	}

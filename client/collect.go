@@ -42,7 +42,7 @@ func (c *Client) collectLoop(ctx context.Context) {
 	watch := time.NewTicker(time.Second)
 	defer watch.Stop()
 	var look <-chan time.Time
-	if !c.cfg.Ephemeral {
+	if !c.cfg.Storage.Ephemeral {
 		t := time.NewTicker(diskLook)
 		defer t.Stop()
 		look = t.C
@@ -148,18 +148,18 @@ func (c *Client) collect(ctx context.Context) {
 // diskFree is how many bytes the file system of the allocations has free, 0 when that is not known.
 func (c *Client) diskFree() int64 {
 	var st unix.Statfs_t
-	if c.cfg.Ephemeral || unix.Statfs(c.cfg.AllocsDir, &st) != nil {
+	if c.cfg.Storage.Ephemeral || unix.Statfs(c.cfg.Storage.AllocsDir, &st) != nil {
 		return 0
 	}
 	return int64(st.Bfree) * st.Bsize
 }
 
 func (c *Client) diskFull() bool {
-	if c.cfg.Ephemeral {
+	if c.cfg.Storage.Ephemeral {
 		return false
 	}
 	var st unix.Statfs_t
-	if unix.Statfs(c.cfg.AllocsDir, &st) != nil || st.Blocks == 0 {
+	if unix.Statfs(c.cfg.Storage.AllocsDir, &st) != nil || st.Blocks == 0 {
 		return false
 	}
 	used := int((st.Blocks - st.Bfree) * 100 / st.Blocks)
@@ -245,10 +245,10 @@ func (c *Client) Knows(taskID string) bool {
 // sweepNetworks removes networks of allocations that are gone and repairs those of the others. While the agent may still hear
 // of more allocations it knows them all.
 func (c *Client) sweepNetworks() {
-	if c.cfg.Networks == nil || c.lost() {
+	if c.cfg.Host.Networks == nil || c.lost() {
 		return
 	}
-	err := c.cfg.Networks.Sweep(func(alloc string) bool {
+	err := c.cfg.Host.Networks.Sweep(func(alloc string) bool {
 		id, err := structs.ParseID[structs.AllocID](alloc)
 		if err != nil {
 			return false
@@ -263,10 +263,10 @@ func (c *Client) sweepNetworks() {
 
 // running lists the tasks that run here whatever the agent remembers.
 func (c *Client) running(ctx context.Context) ([]string, error) {
-	if c.cfg.Supervisor == nil {
+	if c.cfg.Host.Supervisor == nil {
 		return nil, nil
 	}
-	return c.cfg.Supervisor.TaskIDs(ctx)
+	return c.cfg.Host.Supervisor.TaskIDs(ctx)
 }
 
 // cleanLeftovers runs once, after the first complete list of allocations when the agent had no memory of its own: tasks
@@ -290,7 +290,7 @@ func (c *Client) cleanLeftovers(ctx context.Context) {
 			continue
 		}
 		c.log.Warn("ending a task that belongs to no allocation of this node", "task", id)
-		if err := c.cfg.Supervisor.Destroy(ctx, id); err != nil {
+		if err := c.cfg.Host.Supervisor.Destroy(ctx, id); err != nil {
 			c.log.Error("a task that belongs to no allocation could not be ended; it is tried again", "task", id, "error", err)
 			return
 		}
@@ -342,7 +342,7 @@ func (c *Client) drainSelf(ctx context.Context, d DrainConfig) {
 	if d.Force {
 		strategy.Deadline = -1
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.Deadline+c.cfg.MaxKillTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.Deadline+c.cfg.Tasks.MaxKillTimeout)
 	defer cancel()
 	if _, err := rpc.Invoke(ctx, c.conn, methods.NodeLeave, c.header(), &methods.NodeLeaveRequest{NodeAuth: c.Auth(), Strategy: strategy}); err != nil {
 		c.log.Warn("the node could not be drained before it leaves; its tasks are ended here", "error", err)

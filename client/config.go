@@ -23,93 +23,90 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Config is what an agent needs to know. The zero value of a field means what its comment says.
+// Config configures an agent. The zero value of a field means what its comment says.
 type Config struct {
-	// Name of the node; "" is the host's name.
-	Name       string
-	Region     string // "" is structs.RegionDefault
-	Datacenter string // "" is structs.DatacenterDefault
-	Pool       string // "" is structs.NodePoolDefault
-	Class      string
-	Version    string // of this program
-	HTTPAddr   string // where the agent's HTTP API can be reached, "" for nowhere
-	TLSEnabled bool   // whether it speaks TLS there
+	Node    NodeConfig
+	Storage StorageConfig
+	Host    HostConfig
+	Tasks   TaskConfig
+	GPU     gpuwatch.Config // what the node can do with its GPUs, and when to notify of their use
+	Hooks   Hooks           // the operator's commands
+	GC      GCConfig
+	Drain   *DrainConfig // what Leave does before it ends the tasks; nil: nothing
 
-	// DataDir is where the agent keeps its identity, its state and its allocations; required unless Ephemeral.
-	DataDir string
-	// AllocsDir is where the allocations' directories are; "" is DataDir/allocs.
-	AllocsDir string
-	// Ephemeral keeps nothing on disk: neither identity, nor state, nor directories. For simulated nodes.
-	Ephemeral bool
-
-	Meta        map[string]string
-	Options     map[string]string // free keys, shown to nobody
-	HostVolumes map[string]structs.HostVolume
-	Reserved    structs.NodeReserved
-
-	DynamicPortMin, DynamicPortMax int // 0 are structs.DynamicPortMin and Max
-
-	Drivers driver.Set
-	// Fingerprinters look at the machine, in order; nil is fingerprint.List of Fingerprint.
-	Fingerprinters []fingerprint.Fingerprinter
-	Fingerprint    fingerprint.Options // DataDir, Version and Drivers are filled in
-
-	// Connect makes the way to the servers; required. See Dial and InProcess.
+	// Connect connects to the servers; required. See Dial and InProcess.
 	Connect Connector
-
-	// Networks makes networks of allocations' own. nil: there are none here.
-	Networks Networks
-
-	// Supervisor knows which tasks run here whatever the agent remembers; nil when there is none.
-	Supervisor Supervisor
-
-	GC              GCConfig
-	Drain           *DrainConfig  // what Leave does before it ends the tasks; nil: nothing
-	MaxKillTimeout  time.Duration // bounds kill_timeout; 0 is 30 s
-	PidsMax         int64         // processes of one task; 0 is 4,096, negative is no limit
-	NoDiskLimit     bool          // do not kill allocations that use more than their ephemeral_disk
-	SecretsOnDisk   bool          // keep secrets in a plain directory even where memory could be mounted
-	NoOversubscribe bool          // ignore memory_max
-	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
-	UnknownGrace    time.Duration // after the servers were restored from a backup: how long what they forgot goes on; 0 is 5 min
-
-	// Hooks are the operator's commands.
-	Hooks Hooks
-	// GPU says what the node can do with its GPUs, and when to notify of their use.
-	GPU gpuwatch.Config
-
-	// DeviceNodes are the device files of granted devices; see runner.Config. nil: grants have none.
-	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
-	// ReleaseGPUs lets the driver go for so long. nil: there is none.
-	ReleaseGPUs func(ctx context.Context, d time.Duration) error
-	// DeviceStats is what the devices do now, as last measured; it must not block. nil: nothing is measured.
-	DeviceStats func() []methods.DeviceStats
-
-	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root: it must say what the drivers
-	// do. nil is nobody for exec.
-	DefaultUsers map[string]string
-	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed. nil: tasks get none.
-	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
-	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
-	RunAs *runner.RunAs
-	// Fabric is the network between the nodes, as training programs are told of it.
-	Fabric Fabric
-	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free before
-	// it fails; 0 is 30 s.
-	ClaimPatience time.Duration
-	// CheckpointPoll is how often checkpoints of running tasks are looked for, whatever their groups say, and CheckpointSettle
-	// how long one must not change to be complete; 0 for what groups say, and for 3 s.
-	CheckpointPoll, CheckpointSettle time.Duration
-
-	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent
-	// at once.
+	// UnknownGrace is how long allocations that the servers lost by a restore from a backup go on; 0 is 5 min.
+	UnknownGrace time.Duration
+	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent at
+	// once.
 	ObserveEvery time.Duration
-	// ShareJob gives a copy to keep of a job that the servers sent; nil keeps the one that was sent. Jobs are only read.
+	// ShareJob returns the copy to keep of a job that the servers sent; nil keeps the one that was sent. Jobs are only read.
 	ShareJob func(*structs.Job) *structs.Job
 
 	Log     hclog.Logger            // nil discards
-	Monitor hclog.InterceptLogger   // whose lines Client.Monitor follows; nil: Monitor is refused
-	OnNode  func(id structs.NodeID) // told of the node's id once it is known; nil tells nobody
+	Monitor hclog.InterceptLogger   // Client.Monitor follows its lines; nil: Monitor is refused
+	OnNode  func(id structs.NodeID) // called with the node's id once it is known; nil: not called
+}
+
+// NodeConfig is how the node presents itself.
+type NodeConfig struct {
+	Name                           string // "" is the host's name
+	Region                         string // "" is structs.RegionDefault
+	Datacenter                     string // "" is structs.DatacenterDefault
+	Pool                           string // "" is structs.NodePoolDefault
+	Class                          string
+	Version                        string // of this program
+	HTTPAddr                       string // of the agent's HTTP API, "" for none
+	TLSEnabled                     bool   // the HTTP API uses TLS
+	Meta                           map[string]string
+	Options                        map[string]string // free keys, not shown
+	HostVolumes                    map[string]structs.HostVolume
+	Reserved                       structs.NodeReserved
+	DynamicPortMin, DynamicPortMax int // 0 are structs.DynamicPortMin and Max
+}
+
+// StorageConfig is where the agent keeps its files.
+type StorageConfig struct {
+	DataDir       string // for identity, state and allocations; required unless Ephemeral
+	AllocsDir     string // for the allocations' directories; "" is DataDir/allocs
+	Ephemeral     bool   // keep nothing on disk: no identity, no state, no directories; for simulated nodes
+	SecretsOnDisk bool   // keep secrets in a plain directory even where memory could be mounted
+}
+
+// HostConfig is what the machine has.
+type HostConfig struct {
+	Drivers        driver.Set
+	Fingerprinters []fingerprint.Fingerprinter // run in this order; nil is fingerprint.List of Fingerprint
+	Fingerprint    fingerprint.Options         // DataDir, Version and Drivers are filled in
+	Fabric         Fabric                      // the network between nodes, as training programs see it
+	Networks       Networks                    // makes networks for allocations; nil: there are none
+	Supervisor     Supervisor                  // lists tasks that run, whatever the agent remembers; nil when there is none
+	// DeviceNodes returns the device files of granted devices; see runner.Host. nil: grants have none.
+	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
+	// DeviceStats returns the last measurement of the devices; it does not block. nil: nothing is measured.
+	DeviceStats func() []methods.DeviceStats
+	// ReleaseGPUs closes the GPU driver for so long. nil: there is none.
+	ReleaseGPUs func(ctx context.Context, d time.Duration) error
+}
+
+// TaskConfig is what tasks may do and get.
+type TaskConfig struct {
+	MaxKillTimeout  time.Duration // bounds kill_timeout; 0 is 30 s
+	PidsMax         int64         // processes of one task; 0 is 4,096, negative is no limit
+	NoDiskLimit     bool          // do not kill allocations that use more than their ephemeral_disk
+	NoOversubscribe bool          // ignore memory_max
+	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
+	RunAs           *runner.RunAs // whom tasks may name as their user; nil: everyone that the drivers accept
+	// DefaultUsers is whom tasks without a user run as when the agent is root, by driver. It must say what the drivers do;
+	// nil is nobody for exec.
+	DefaultUsers  map[string]string
+	ClaimPatience time.Duration // how long an allocation waits for devices, cores and ports that are taken or absent; 0 is 30 s
+	// ServeTask serves the agent's API on the socket of a task until it is closed. nil: tasks get no socket.
+	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
+	// CheckpointPoll is how often checkpoints of running tasks are looked for; 0 is what their groups say. CheckpointSettle is
+	// how long a checkpoint must not change to be complete; 0 is 3 s.
+	CheckpointPoll, CheckpointSettle time.Duration
 }
 
 // Fabric is the network that the nodes' programs talk over. The zero value says nothing.
@@ -184,31 +181,31 @@ func (c Config) prepare() (Config, error) {
 	if c.Connect == nil {
 		return c, errors.New("client: no way to the servers was configured")
 	}
-	if c.DataDir == "" && !c.Ephemeral {
+	if c.Storage.DataDir == "" && !c.Storage.Ephemeral {
 		return c, errors.New("client: data_dir is required: the node's identity and its tasks are kept there")
 	}
-	if c.DataDir != "" {
-		abs, err := filepath.Abs(c.DataDir)
+	if c.Storage.DataDir != "" {
+		abs, err := filepath.Abs(c.Storage.DataDir)
 		if err != nil {
-			return c, fmt.Errorf("client: data_dir %q: %w", c.DataDir, err)
+			return c, fmt.Errorf("client: data_dir %q: %w", c.Storage.DataDir, err)
 		}
-		c.DataDir = abs
+		c.Storage.DataDir = abs
 	}
-	if c.AllocsDir == "" && !c.Ephemeral {
-		c.AllocsDir = filepath.Join(c.DataDir, "allocs")
+	if c.Storage.AllocsDir == "" && !c.Storage.Ephemeral {
+		c.Storage.AllocsDir = filepath.Join(c.Storage.DataDir, "allocs")
 	}
-	def(&c.Region, structs.RegionDefault)
-	def(&c.Datacenter, structs.DatacenterDefault)
-	def(&c.Pool, structs.NodePoolDefault)
-	def(&c.DynamicPortMin, structs.DynamicPortMin)
-	def(&c.DynamicPortMax, structs.DynamicPortMax)
-	if c.DynamicPortMin < 1 || c.DynamicPortMax > 65535 || c.DynamicPortMin > c.DynamicPortMax {
-		return c, fmt.Errorf("client: dynamic ports %d to %d are not a range within 1 to 65535", c.DynamicPortMin, c.DynamicPortMax)
+	def(&c.Node.Region, structs.RegionDefault)
+	def(&c.Node.Datacenter, structs.DatacenterDefault)
+	def(&c.Node.Pool, structs.NodePoolDefault)
+	def(&c.Node.DynamicPortMin, structs.DynamicPortMin)
+	def(&c.Node.DynamicPortMax, structs.DynamicPortMax)
+	if c.Node.DynamicPortMin < 1 || c.Node.DynamicPortMax > 65535 || c.Node.DynamicPortMin > c.Node.DynamicPortMax {
+		return c, fmt.Errorf("client: dynamic ports %d to %d are not a range within 1 to 65535", c.Node.DynamicPortMin, c.Node.DynamicPortMax)
 	}
-	def(&c.MaxKillTimeout, maxKillTimeoutDefault)
-	def(&c.PidsMax, pidsMaxDefault)
-	if c.PidsMax < 0 {
-		c.PidsMax = 0
+	def(&c.Tasks.MaxKillTimeout, maxKillTimeoutDefault)
+	def(&c.Tasks.PidsMax, pidsMaxDefault)
+	if c.Tasks.PidsMax < 0 {
+		c.Tasks.PidsMax = 0
 	}
 	def(&c.ObserveEvery, observeEveryDefault)
 	def(&c.UnknownGrace, unknownGraceDefault)
@@ -218,34 +215,34 @@ func (c Config) prepare() (Config, error) {
 	def(&c.GC.DiskPercent, 80)
 	def(&c.GC.InodePercent, 70)
 	def(&c.GC.Parallel, 2)
-	if c.DefaultUsers == nil {
-		c.DefaultUsers = map[string]string{"exec": "nobody"}
+	if c.Tasks.DefaultUsers == nil {
+		c.Tasks.DefaultUsers = map[string]string{"exec": "nobody"}
 	}
 	if c.Log == nil {
 		c.Log = hclog.NewNullLogger()
 	}
-	if c.Drivers == nil {
-		c.Drivers = driver.Set{}
+	if c.Host.Drivers == nil {
+		c.Host.Drivers = driver.Set{}
 	}
-	c.Fingerprint.RDMADir = c.Fabric.RDMADir
-	if c.Fabric.Leaf != "" && c.Meta[leafMeta] == "" {
-		c.Meta = maps.Clone(c.Meta)
-		if c.Meta == nil {
-			c.Meta = map[string]string{}
+	c.Host.Fingerprint.RDMADir = c.Host.Fabric.RDMADir
+	if c.Host.Fabric.Leaf != "" && c.Node.Meta[leafMeta] == "" {
+		c.Node.Meta = maps.Clone(c.Node.Meta)
+		if c.Node.Meta == nil {
+			c.Node.Meta = map[string]string{}
 		}
-		c.Meta[leafMeta] = c.Fabric.Leaf
+		c.Node.Meta[leafMeta] = c.Host.Fabric.Leaf
 	}
-	c.Fingerprint.DataDir = c.DataDir
-	if c.Fingerprint.DataDir == "" {
-		c.Fingerprint.DataDir = "/"
+	c.Host.Fingerprint.DataDir = c.Storage.DataDir
+	if c.Host.Fingerprint.DataDir == "" {
+		c.Host.Fingerprint.DataDir = "/"
 	}
-	c.Fingerprint.Version = c.Version
-	c.Fingerprint.Drivers = c.Drivers
-	if c.Networks != nil {
-		c.Fingerprint.Networks = c.Networks
+	c.Host.Fingerprint.Version = c.Node.Version
+	c.Host.Fingerprint.Drivers = c.Host.Drivers
+	if c.Host.Networks != nil {
+		c.Host.Fingerprint.Networks = c.Host.Networks
 	}
-	if c.Fingerprinters == nil {
-		c.Fingerprinters = fingerprint.List(c.Fingerprint)
+	if c.Host.Fingerprinters == nil {
+		c.Host.Fingerprinters = fingerprint.List(c.Host.Fingerprint)
 	}
 	return c, nil
 }
@@ -259,10 +256,10 @@ func def[T comparable](v *T, d T) {
 
 // openStore opens the state of the agent.
 func (c *Config) openStore() (agentstore.Store, string, error) {
-	if c.Ephemeral {
+	if c.Storage.Ephemeral {
 		return agentstore.Memory{}, "", nil
 	}
-	s, moved, err := agentstore.Open(c.DataDir)
+	s, moved, err := agentstore.Open(c.Storage.DataDir)
 	if err != nil {
 		return nil, moved, err
 	}

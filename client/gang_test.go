@@ -72,7 +72,7 @@ func TestGangMembersStartTogether(t *testing.T) {
 	master := fmt.Sprintf("epoch=1 master=127.0.0.1:%d restarts=/", ro.Port)
 	want(one, "0: rank=0/4 local=0 "+master, "1: rank=1/4 local=1 "+master)
 	want(two, "2: rank=2/4 local=0 "+master, "3: rank=3/4 local=1 "+master)
-	b, err := os.ReadFile(filepath.Join(cfg.DataDir, "allocs", two.String(), "main", "muster.hostfile"))
+	b, err := os.ReadFile(filepath.Join(cfg.Storage.DataDir, "allocs", two.String(), "main", "muster.hostfile"))
 	if err != nil || string(b) != "127.0.0.1 slots=4\n" {
 		t.Errorf("hostfile %q, %v", b, err)
 	}

@@ -38,7 +38,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 			failing, enabled = false, false
 			if !opened {
 				opened = true
-				close(c.well)
+				close(c.healthy)
 			}
 		case !failing || enabled:
 			if enabled {

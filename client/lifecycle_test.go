@@ -78,7 +78,7 @@ func TestLifecycleOrder(t *testing.T) {
 func TestHowAllocationsEnd(t *testing.T) {
 	srv := clientfake.New()
 	cfg := newConfig(t, srv)
-	cfg.ClaimPatience = 300 * time.Millisecond
+	cfg.Tasks.ClaimPatience = 300 * time.Millisecond
 	a := start(t, srv, cfg)
 	type want struct {
 		client structs.ClientStatus
@@ -227,7 +227,7 @@ func TestDevicesAreNotShared(t *testing.T) {
 	srv := clientfake.New()
 	cfg := newConfig(t, srv)
 	env := &spy{Driver: fake.New(), starts: map[string]int{}}
-	cfg.Drivers = driver.NewSet(env)
+	cfg.Host.Drivers = driver.NewSet(env)
 	a := start(t, srv, cfg)
 	gpus := srv.Node(a.ID()).Resources.Devices[0].Instances
 	grant := func(i int, mem int64) func(*structs.Allocation) {

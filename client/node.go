@@ -35,10 +35,10 @@ func newNodeState(cfg *Config, id identity, dynamic map[string]*string) *nodeSta
 		n.dynamic = map[string]*string{}
 	}
 	n.base = structs.Node{
-		ID: id.id, SecretID: id.secret, Name: cfg.Name,
-		Datacenter: cfg.Datacenter, Pool: cfg.Pool, Class: cfg.Class,
-		HTTPAddr: cfg.HTTPAddr, TLSEnabled: cfg.TLSEnabled, Version: cfg.Version,
-		Reserved: cfg.Reserved, HostVolumes: cfg.HostVolumes,
+		ID: id.id, SecretID: id.secret, Name: cfg.Node.Name,
+		Datacenter: cfg.Node.Datacenter, Pool: cfg.Node.Pool, Class: cfg.Node.Class,
+		HTTPAddr: cfg.Node.HTTPAddr, TLSEnabled: cfg.Node.TLSEnabled, Version: cfg.Node.Version,
+		Reserved: cfg.Node.Reserved, HostVolumes: cfg.Node.HostVolumes,
 		Status: structs.NodeReady, Eligibility: structs.NodeEligible,
 	}
 	if n.base.Name == "" {
@@ -57,7 +57,7 @@ func (n *nodeState) current() *structs.Node {
 
 // look runs all fingerprinters.
 func (n *nodeState) look(ctx context.Context, log hclog.Logger) {
-	for _, f := range n.cfg.Fingerprinters {
+	for _, f := range n.cfg.Host.Fingerprinters {
 		n.lookOne(ctx, log, f)
 	}
 }
@@ -121,12 +121,12 @@ func (n *nodeState) build() {
 	node := n.base
 	node.Attributes = map[string]string{}
 	node.Drivers = map[string]*structs.DriverInfo{}
-	for _, f := range n.cfg.Fingerprinters {
+	for _, f := range n.cfg.Host.Fingerprinters {
 		if facts := n.facts[f.Name]; facts != nil {
 			merge(&node, facts)
 		}
 	}
-	node.Meta = maps.Clone(n.cfg.Meta)
+	node.Meta = maps.Clone(n.cfg.Node.Meta)
 	if node.Meta == nil {
 		node.Meta = map[string]string{}
 	}
@@ -137,7 +137,7 @@ func (n *nodeState) build() {
 			node.Meta[k] = *v
 		}
 	}
-	node.Resources.DynamicPortMin, node.Resources.DynamicPortMax = n.cfg.DynamicPortMin, n.cfg.DynamicPortMax
+	node.Resources.DynamicPortMin, node.Resources.DynamicPortMax = n.cfg.Node.DynamicPortMin, n.cfg.Node.DynamicPortMax
 	n.node = &node
 }
 
@@ -182,7 +182,7 @@ func (c *Client) setMeta(changes map[string]*string) error {
 		if k == "" || len(k) > metaKeyMax || v != nil && len(*v) > metaValueMax {
 			return structs.Errorf(structs.CodeInvalid, "metadata key %.40q: a key has 1 to %d bytes, a value at most %d", k, metaKeyMax, metaValueMax)
 		}
-		if _, static := c.cfg.Meta[k]; v == nil && !static {
+		if _, static := c.cfg.Node.Meta[k]; v == nil && !static {
 			delete(next, k) // nothing below it to hide
 			continue
 		}
@@ -215,7 +215,7 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 	next := map[string]time.Time{}
 	soonest := func() time.Duration {
 		d := time.Hour
-		for _, f := range c.cfg.Fingerprinters {
+		for _, f := range c.cfg.Host.Fingerprinters {
 			if f.Period > 0 {
 				d = min(d, time.Until(next[f.Name]))
 			}
@@ -223,7 +223,7 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 		return max(d, 0)
 	}
 	periodic := false
-	for _, f := range c.cfg.Fingerprinters {
+	for _, f := range c.cfg.Host.Fingerprinters {
 		next[f.Name] = time.Now().Add(f.Period)
 		periodic = periodic || f.Period > 0
 	}
@@ -239,7 +239,7 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 			next[woken] = time.Time{}
 		}
 		changed := false
-		for _, f := range c.cfg.Fingerprinters {
+		for _, f := range c.cfg.Host.Fingerprinters {
 			if f.Period == 0 || time.Now().Before(next[f.Name]) {
 				continue
 			}
@@ -261,7 +261,7 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 func (c *Client) waitLook(ctx context.Context, d time.Duration) (woken string, ok bool) {
 	var wake <-chan struct{}
 	name := ""
-	for _, f := range c.cfg.Fingerprinters {
+	for _, f := range c.cfg.Host.Fingerprinters {
 		if f.Wake != nil {
 			wake, name = f.Wake, f.Name
 			break

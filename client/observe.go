@@ -24,7 +24,7 @@ type observer struct {
 	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; tells what is urgent
 	ports   map[structs.AllocID]int                           // rendezvous ports sent or waiting: a gang waits for them
 	offers  map[structs.AllocID][]structs.ServiceRegistration // services sent or waiting: others wait for them
-	stands  map[structs.AllocID]structs.LogTime               // since when those stand still that do, sent or waiting: somebody has asked for it
+	stands  map[structs.AllocID]structs.LogTime               // since when allocations are frozen, sent or waiting: somebody has asked for it
 	wake    chan struct{}
 	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more

@@ -111,7 +111,7 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 	}
 	if restored { // what was reported since the backup is not in it
 		for _, r := range c.Allocs() {
-			r.Tell()
+			r.Report()
 		}
 	}
 	if got != have {

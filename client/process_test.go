@@ -79,8 +79,9 @@ func processConfig(dir string) (Config, *supervisor.Client, error) {
 	}
 	drivers := driver.NewSet(rawexec.New(rawexec.Options{Supervisor: sup, Enabled: true}))
 	return Config{
-		DataDir: filepath.Join(dir, "data"), Name: "n1", Drivers: drivers, Supervisor: Supervised(sup),
-		Fingerprinters: machine(fingerprint.Options{Drivers: drivers}),
+		Node:    NodeConfig{Name: "n1"},
+		Storage: StorageConfig{DataDir: filepath.Join(dir, "data")},
+		Host:    HostConfig{Drivers: drivers, Supervisor: Supervised(sup), Fingerprinters: machine(fingerprint.Options{Drivers: drivers})},
 	}, sup, nil
 }
 
@@ -147,7 +148,7 @@ func TestRealTask(t *testing.T) {
 	}
 	defer sup.Close()
 	cfg.Connect = InProcess(srv.InProcess)
-	cfg.Meta = map[string]string{"rack": "r7"}
+	cfg.Node.Meta = map[string]string{"rack": "r7"}
 	a := start(t, srv, cfg)
 
 	job := clientfake.Job("env", structs.JobBatch, sh("main", `env; echo 'arg ${meta.rack} ${NOMAD_TASK_NAME} ${attr.nope}' >&2; cat local/in/payload.txt; echo secret > $NOMAD_SECRETS_DIR/token; echo shared > $NOMAD_ALLOC_DIR/data/f; pwd; echo all-said; sleep 300`))

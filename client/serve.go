@@ -299,7 +299,7 @@ func (c *Client) metadata() *methods.NodeMetaResponse {
 	n := c.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	static := maps.Clone(c.cfg.Meta)
+	static := maps.Clone(c.cfg.Node.Meta)
 	if static == nil {
 		static = map[string]string{}
 	}

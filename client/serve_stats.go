@@ -97,7 +97,7 @@ func (s service) hostStats(ctx context.Context, _ *rpc.Call, req *methods.AllocN
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg.Ephemeral {
+	if c.cfg.Storage.Ephemeral {
 		return simulatedStats(c), nil
 	}
 	return c.HostStats(ctx)
@@ -105,11 +105,11 @@ func (s service) hostStats(ctx context.Context, _ *rpc.Call, req *methods.AllocN
 
 // deviceStats is what devices do: those with an id in only, or all when it is nil.
 func (c *Client) deviceStats(only map[string]bool) []methods.DeviceStats {
-	if c.cfg.DeviceStats == nil || only != nil && len(only) == 0 {
+	if c.cfg.Host.DeviceStats == nil || only != nil && len(only) == 0 {
 		return nil
 	}
 	var out []methods.DeviceStats
-	for _, d := range c.cfg.DeviceStats() {
+	for _, d := range c.cfg.Host.DeviceStats() {
 		if only == nil || only[d.ID] {
 			out = append(out, d)
 		}
@@ -149,12 +149,12 @@ func (s service) releaseGPUs(ctx context.Context, _ *rpc.Call, req *methods.GPUR
 		d = gpuReleaseDefault
 	}
 	switch {
-	case c.cfg.ReleaseGPUs == nil:
+	case c.cfg.Host.ReleaseGPUs == nil:
 		return nil, structs.Errorf(structs.CodeInvalid, "the agent of this node does not use a GPU driver")
 	case d < 0 || d > gpuReleaseMax:
 		return nil, structs.Errorf(structs.CodeInvalid, "the time must be above 0 and at most %s", gpuReleaseMax)
 	}
-	return nil, c.cfg.ReleaseGPUs(ctx, d)
+	return nil, c.cfg.Host.ReleaseGPUs(ctx, d)
 }
 
 // granted is which devices an allocation's task has.
@@ -203,7 +203,7 @@ func (c *Client) HostStats(ctx context.Context) (*methods.HostStatsResponse, err
 		}
 	}
 	out.Devices = c.deviceStats(nil)
-	out.AllocDir, _ = diskStats(ctx, c.Node().Attributes["unique.storage.volume"], c.cfg.AllocsDir)
+	out.AllocDir, _ = diskStats(ctx, c.Node().Attributes["unique.storage.volume"], c.cfg.Storage.AllocsDir)
 	if up, err := pshost.UptimeWithContext(ctx); err == nil {
 		out.Uptime = time.Duration(up) * time.Second
 	}

@@ -96,7 +96,7 @@ func healths(t *testing.T, srv *clientfake.Server, id structs.AllocID, n int, wa
 func TestServicesFollowTasks(t *testing.T) {
 	srv := clientfake.New()
 	cfg := newConfig(t, srv)
-	cfg.Meta = map[string]string{"rack": "r7"}
+	cfg.Node.Meta = map[string]string{"rack": "r7"}
 	a := start(t, srv, cfg)
 	web := newListener(t)
 	job := clientfake.Job("train", structs.JobService, clientfake.Task("main", "fake", `{}`))
@@ -341,7 +341,7 @@ func TestScriptChecks(t *testing.T) {
 	check("hung", structs.HealthFailing, "/bin/sleep did not end within 1s")
 	check("missing", structs.HealthFailing, "could not be run")
 	srv.Wait(t, "the health of the allocation", func() bool { return newest(srv, id).HealthySince != 0 })
-	if err := os.Remove(filepath.Join(cfg.DataDir, "allocs", id.String(), "main", "local", "well")); err != nil {
+	if err := os.Remove(filepath.Join(cfg.Storage.DataDir, "allocs", id.String(), "main", "local", "well")); err != nil {
 		t.Fatal(err)
 	}
 	check("file", structs.HealthFailing, "No such file")

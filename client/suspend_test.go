@@ -146,7 +146,7 @@ func TestSuspendedTime(t *testing.T) {
 	srv.WaitStatus(t, killed, structs.ClientRunning)
 	suspend(srv, killed, true)
 	waitStill(t, srv, killed, true)
-	sup, err := supervisor.Open(filepath.Join(filepath.Dir(cfg.DataDir), "supervisor"), "")
+	sup, err := supervisor.Open(filepath.Join(filepath.Dir(cfg.Storage.DataDir), "supervisor"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ type TaskRecord struct {
 	Forced   bool              // the next start was asked for by a person and counts against nothing
 	Saved    *structs.Saved    // the newest checkpoint that was seen, of any run; nil for none
 	Epoch    uint64            // of the gang's roster that the run was started with; 0: none yet
-	Frozen   structs.LogTime   // since when the run stands still, or is being made to; 0: it goes on
+	Frozen   structs.LogTime   // since when the run is frozen, or being frozen; 0: it is not
 }
 
 // Phase is where in its life a task is, for a restart of the agent.

@@ -306,13 +306,13 @@ func (g Group) freeze(on bool) {
 	procfile.Write(filepath.Join(g.Main, name), val)
 }
 
-// freezeWithin is how long processes may take to stand still; those in the kernel come to it late.
+// freezeWithin is how long freezing may take; processes in the kernel freeze late.
 const freezeWithin = 5 * time.Second
 
-// Freeze makes all processes of the group, and of those below it, stand still, or go on. It returns when they do. They can be
-// killed meanwhile: version 1 lets them notice when they go on.
+// Freeze freezes or thaws all processes of the group and of the groups below it, and returns once that is done. Frozen
+// processes can be killed; under version 1 they die when they are thawed.
 func (g Group) Freeze(on bool) error {
-	what, ask, key, want := "let go on", "freezer.state", "", "THAWED"
+	what, ask, key, want := "thaw", "freezer.state", "", "THAWED"
 	if on {
 		what, want = "freeze", "FROZEN"
 	}
@@ -324,7 +324,7 @@ func (g Group) Freeze(on bool) error {
 			value = "1"
 		}
 	case g.V1["freezer"] == "" && !on:
-		return nil // nothing of it can stand still
+		return nil // the group cannot be frozen
 	case g.V1["freezer"] == "":
 		return fmt.Errorf("%s control group: this machine has neither cgroup2 nor the freezer controller", what)
 	}

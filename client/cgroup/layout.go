@@ -75,7 +75,7 @@ func Detect() (Layout, error) {
 	return l, nil
 }
 
-// Freezes reports whether tasks can be made to stand still.
+// Freezes reports whether tasks can be frozen.
 func (l Layout) Freezes() bool { return l.V2 != "" || l.V1["freezer"] != "" }
 
 // Version is "v1", "v2", "hybrid" (limits in version 1, cgroup2 beside it) or "none".

@@ -173,23 +173,23 @@ type NetworkJoiner interface {
 // Preparer is implemented by drivers that have much to do before a task can start, such as fetching an image. Start
 // relies on it having been called with the same configuration.
 type Preparer interface {
-	// Prepare takes as long as it needs, and as ctx allows. What it tells is for a person to see.
-	Prepare(ctx context.Context, cfg *TaskConfig, tell func(message string)) error
+	// Prepare takes as long as it needs, and as ctx allows. It calls notify with human-readable progress.
+	Prepare(ctx context.Context, cfg *TaskConfig, notify func(message string)) error
 }
 
-// Teller is implemented by tasks that something else than the agent watches over, which may be away for a while.
-type Teller interface {
-	// Tell says whom to tell, in sentences for a person, what stands in the way while Wait waits. Telling does not block for long.
-	Tell(tell func(message string))
+// Notifier is implemented by tasks that another program watches, which may be away for a while.
+type Notifier interface {
+	// SetNotify registers f to receive human-readable progress while Wait blocks. f returns soon.
+	SetNotify(f func(message string))
 }
 
-// Suspender is implemented by tasks that can be made to stand still in their place: everything that they have started keeps
-// its memory and gets no processor time. A driver whose tasks can has the attribute structs.SuspendAttribute.
+// Suspender is implemented by tasks that can be frozen: their processes keep their memory and get no processor time. A driver
+// with such tasks has the attribute structs.SuspendAttribute.
 type Suspender interface {
-	// Suspend returns once all of the task stands still. Doing it again succeeds. ErrNotRunning says that the task has ended;
-	// what is left of it then goes on, so that Wait returns.
+	// Suspend returns once the whole task is frozen. Suspending it again succeeds. If the task has ended it returns
+	// ErrNotRunning and thaws what is left, so that Wait returns.
 	Suspend(ctx context.Context) error
-	// Resume lets it go on. It succeeds for a task that goes on already or has ended.
+	// Resume thaws the task. It succeeds for a task that is not frozen or has ended.
 	Resume(ctx context.Context) error
 }
 

@@ -179,15 +179,18 @@ func (f *Fleet) node(i int) (*client.Client, error) {
 	cfg := f.cfg
 	var id structs.NodeID
 	c, err := client.New(client.Config{
-		Name: cfg.Name + "-" + strconv.Itoa(i), Region: cfg.Region, Datacenter: cfg.Datacenter, Pool: cfg.Pool, Class: cfg.Class,
-		Version: cfg.Version, Meta: cfg.Meta, Ephemeral: true, Drivers: f.drv,
-		Fingerprinters: f.machine(i),
-		Connect:        f.shared(i),
-		GC:             client.GCConfig{Interval: 5 * time.Minute, MaxAllocs: 8},
-		ObserveEvery:   cfg.ObserveEvery,
-		Log:            cfg.Log,
-		OnNode:         func(n structs.NodeID) { id = n },
-		ShareJob:       f.jobs.share,
+		Node: client.NodeConfig{
+			Name: cfg.Name + "-" + strconv.Itoa(i), Region: cfg.Region, Datacenter: cfg.Datacenter, Pool: cfg.Pool, Class: cfg.Class,
+			Version: cfg.Version, Meta: cfg.Meta,
+		},
+		Storage:      client.StorageConfig{Ephemeral: true},
+		Host:         client.HostConfig{Drivers: f.drv, Fingerprinters: f.machine(i)},
+		Connect:      f.shared(i),
+		GC:           client.GCConfig{Interval: 5 * time.Minute, MaxAllocs: 8},
+		ObserveEvery: cfg.ObserveEvery,
+		Log:          cfg.Log,
+		OnNode:       func(n structs.NodeID) { id = n },
+		ShareJob:     f.jobs.share,
 	})
 	if err != nil {
 		return nil, err

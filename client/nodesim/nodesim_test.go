@@ -131,7 +131,8 @@ func TestSameCallsAsARealAgent(t *testing.T) {
 	simSrv.Registry().Wrap(simCalls.wrap)
 
 	c, err := client.New(client.Config{
-		DataDir: t.TempDir(), Drivers: driver.NewSet(fake.New()), SecretsOnDisk: true, Version: "0.0.0",
+		Node: client.NodeConfig{Version: "0.0.0"}, Storage: client.StorageConfig{DataDir: t.TempDir(), SecretsOnDisk: true},
+		Host:    client.HostConfig{Drivers: driver.NewSet(fake.New())},
 		Connect: client.Dial(client.DialConfig{Servers: []string{listen(t, realSrv)}}),
 	})
 	if err != nil {

@@ -24,7 +24,7 @@ func openAPI(_ context.Context, a *attempt) error {
 
 // serveAPI opens the task's socket, unless it is open. A task can do without: launchers alone need it.
 func (t *task) serveAPI() {
-	if t.r.cfg.ServeTask == nil || t.r.dir == nil {
+	if t.r.cfg.Agent.ServeTask == nil || t.r.dir == nil {
 		return
 	}
 	t.mu.Lock()
@@ -37,7 +37,7 @@ func (t *task) serveAPI() {
 		t.r.log.Warn("a task has no socket to the agent's API", "task", t.name, "error", err)
 		return
 	}
-	t.api = t.r.cfg.ServeTask(t.r.id, t.name, l)
+	t.api = t.r.cfg.Agent.ServeTask(t.r.id, t.name, l)
 }
 
 // closeAPI ends the task's socket.

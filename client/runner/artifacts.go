@@ -87,7 +87,7 @@ func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error 
 	if spec.Mode == "file" {
 		spec.Name, dest = path.Base(dest), path.Dir(dest)
 	}
-	if g := a.task.r.group(); g != nil && g.Disk.SizeMiB > 0 && a.task.r.cfg.EnforceDisk {
+	if g := a.task.r.group(); g != nil && g.Disk.SizeMiB > 0 && a.task.r.cfg.Policy.EnforceDisk {
 		spec.BytesMax = g.Disk.SizeMiB << 20
 	}
 	if err := spec.Check(); err != nil {

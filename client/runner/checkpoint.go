@@ -43,8 +43,8 @@ func (r *Runner) endCause() string {
 	if cause := r.alloc.EndCause(); cause != "" {
 		return cause
 	}
-	switch ro := r.roster; {
-	case r.overtime:
+	switch ro := r.gang.roster; {
+	case r.limit.passed:
 		return causeLimit
 	case r.again != nil && r.again.Type == EventGang && ro != nil:
 		switch ro.Reason { // of a member that was lost, the others may hang
@@ -112,10 +112,10 @@ func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.Ex
 		}
 		saved <- ok
 	}()
-	res, err := waitResult(wctx, h)
+	res, err := h.Wait(wctx)
 	stop()
 	if seen := <-saved; err == nil {
-		return res
+		return &res
 	} else if seen && ctx.Err() == nil {
 		t.noteSaved(ctx)
 	}
@@ -430,7 +430,7 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 			return nil, structs.Errorf(structs.CodeInvalid, "group %q saves its state when it likes: its checkpoint block names no signal, command or url by which it could be told", r.Alloc().Group)
 		}
 		n.Tasks, n.How, n.Over, n.Grace = append(n.Tasks, t.name), how(c), c.Signal == "", graceOf(c)
-		if !r.cfg.Go(func() {
+		if !r.cfg.Agent.Go(func() {
 			tctx, cancel := context.WithTimeout(life, graceOf(c))
 			defer cancel()
 			t.saveNow(tctx, life, h, c, func(err error) { answers <- answer{t.name, err} })

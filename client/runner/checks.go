@@ -108,7 +108,7 @@ func (v *services) sync(ctx context.Context, r *Runner, group string, up []*offe
 		}
 		v.runs[id] = c
 		if r.dir != nil {
-			r.cfg.Go(func() { c.loop(cctx, r) })
+			r.cfg.Agent.Go(func() { c.loop(cctx, r) })
 		}
 	}
 }

@@ -42,39 +42,38 @@ func roleOf(t *structs.Task) role {
 
 func (r role) sidecar() bool { return r == rolePreSide || r == rolePostSide }
 
-// drive starts and ends tasks in their order until nothing is left to do now, or until all have ended. It is a loop
-// around step, which looks at what is and needs no memory of its own: that is why an agent can be killed and go on.
-// At most one goroutine drives an allocation.
+// drive starts and ends tasks in their order until nothing is due, or until all have ended. It is a loop around step, which
+// looks at the tasks and remembers nothing between two calls: that is why a new agent can continue after a kill.
 func (r *Runner) drive(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.mu.Lock()
 		if !r.dirty {
-			r.busy = false
+			r.to(resting)
 			r.mu.Unlock()
 			return
 		}
 		r.dirty = false
 		r.mu.Unlock()
 		if r.step(ctx) {
-			r.finish(ctx) // and stays busy: nothing is left to drive
+			r.finish(ctx)
 			return
 		}
 		r.settleSuspension(ctx)
-		r.limit(ctx)
+		r.armLimit(ctx)
 	}
 }
 
-// limit arms the end of the allocation's time, once it runs, and disarms it while it is suspended.
-func (r *Runner) limit(ctx context.Context) {
+// armLimit arms the end of a running allocation's time, and disarms it while the allocation is suspended.
+func (r *Runner) armLimit(ctx context.Context) {
 	end, ok := r.timeEnds()
 	r.mu.Lock()
-	same, unlimit := r.limitAt == end, r.unlimit
+	same, disarm := r.limit.end == end, r.limit.disarm
 	r.mu.Unlock()
 	if same {
 		return
 	}
-	if unlimit != nil {
-		unlimit()
+	if disarm != nil {
+		disarm()
 	}
 	var timers []*time.Timer
 	defer func() {
@@ -84,7 +83,7 @@ func (r *Runner) limit(ctx context.Context) {
 			}
 		}
 		r.mu.Lock()
-		r.limitAt, r.unlimit = end, stop
+		r.limit.end, r.limit.disarm = end, stop
 		r.mu.Unlock()
 		context.AfterFunc(ctx, stop)
 	}()
@@ -100,7 +99,7 @@ func (r *Runner) limit(ctx context.Context) {
 			return // at this very moment: what is left is counted when it goes on
 		}
 		r.mu.Lock()
-		r.overtime = true
+		r.limit.passed = true
 		r.mu.Unlock()
 		r.Kill(fmt.Sprintf("the allocation has run for its wall-clock limit of %s", r.runLimit()), true)
 	}))

@@ -31,14 +31,13 @@ var errEnding = errors.New("stopped while it waited for the other members of its
 // Roster tells the allocation who is in its gang now.
 func (r *Runner) Roster(ro *structs.Roster) {
 	r.mu.Lock()
-	old := r.roster
+	old := r.gang.roster
 	if old != nil && old.ModifyIndex == ro.ModifyIndex {
 		r.mu.Unlock()
 		return
 	}
-	r.roster = ro
-	close(r.heard)
-	r.heard = make(chan struct{})
+	r.gang.roster = ro
+	r.gang.changed.send()
 	r.mu.Unlock()
 	r.changed() // also the first time: tasks that were found again after a restart of the agent may be of an earlier epoch
 }
@@ -46,7 +45,7 @@ func (r *Runner) Roster(ro *structs.Roster) {
 // regroup asks for all tasks to run anew when one of them was started for an earlier epoch of the gang.
 func (r *Runner) regroup(ms []member) {
 	r.mu.Lock()
-	ro, again := r.roster, r.again
+	ro, again := r.gang.roster, r.again
 	r.mu.Unlock()
 	if ro == nil || again != nil {
 		return
@@ -84,8 +83,8 @@ func (t *task) restarts() (int64, string) {
 		case EventGang:
 			t.r.mu.Lock()
 			defer t.r.mu.Unlock()
-			if t.r.roster != nil {
-				return n, t.r.roster.Reason
+			if t.r.gang.roster != nil {
+				return n, t.r.gang.roster.Reason
 			}
 			return n, "gang"
 		case EventRestartSignal:
@@ -136,7 +135,7 @@ func (r *Runner) alone(g *structs.Group) (*structs.Roster, error) {
 
 // self is this allocation as a member.
 func (r *Runner) self() structs.RosterMember {
-	a, n := r.Alloc(), r.cfg.Node()
+	a, n := r.Alloc(), r.cfg.Host.Node()
 	m := structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: "127.0.0.1", Index: a.NameIndex}
 	if len(n.Resources.Networks) > 0 {
 		m.Address = n.Resources.Networks[0].IP
@@ -154,7 +153,7 @@ func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Rost
 	r := t.r
 	for {
 		r.mu.Lock()
-		ro, heard := r.roster, r.heard
+		ro, changed := r.gang.roster, r.gang.changed.next()
 		r.mu.Unlock()
 		if ro != nil {
 			rank := ro.Rank(r.id)
@@ -169,7 +168,7 @@ func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Rost
 		}
 		wctx, cancel := t.waiting(ctx, wishRestart) // a restart of what has not started means nothing
 		select {
-		case <-heard:
+		case <-changed:
 		case <-wctx.Done():
 		}
 		cancel()
@@ -194,29 +193,29 @@ func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, er
 		want = g.Launch.Port
 	}
 	port := want
-	if r.cfg.Ports == nil {
+	if r.cfg.Host.Ports == nil {
 		if port == 0 {
 			port = rendezvousPretended
 		}
 	} else {
 		r.mu.Lock()
-		renew := r.portEpoch != epoch && r.port != 0 && known == 0
+		renew := r.gang.epoch != epoch && r.gang.port != 0 && known == 0
 		r.mu.Unlock()
 		if renew {
-			r.cfg.Ports.Release(r.id) // those of the epoch before may hold on to it for a while
+			r.cfg.Host.Ports.Release(r.id) // those of the epoch before may hold on to it for a while
 		}
 		var err error
-		if port, err = r.cfg.Ports.Reserve(r.id, want); err != nil {
+		if port, err = r.cfg.Host.Ports.Reserve(r.id, want); err != nil {
 			return 0, fmt.Errorf("the port on which the members of the gang find each other is not free here: %w", err)
 		}
 	}
 	r.mu.Lock()
-	news := r.port != port || r.portEpoch != epoch
-	r.port, r.portEpoch = port, epoch
+	news := r.gang.port != port || r.gang.epoch != epoch
+	r.gang.port, r.gang.epoch = port, epoch
 	r.mu.Unlock()
 	if news && known == 0 && g.Gang != nil {
 		if o, ok := r.observe(); ok {
-			r.cfg.Report(o)
+			r.cfg.Servers.Report(o)
 		}
 	}
 	return port, nil
@@ -224,15 +223,15 @@ func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, er
 
 // openPort lets the first main task have the port that was bound for it until now.
 func openPort(_ context.Context, a *attempt) error {
-	if p := a.task.r.cfg.Ports; p != nil && a.gang != nil && roleOf(a.spec) == roleMain {
+	if p := a.task.r.cfg.Host.Ports; p != nil && a.gang != nil && roleOf(a.spec) == roleMain {
 		p.Open(a.task.r.id)
 	}
 	return nil
 }
 
 func dropPort(r *Runner) {
-	if r.cfg.Ports != nil {
-		r.cfg.Ports.Release(r.id)
+	if r.cfg.Host.Ports != nil {
+		r.cfg.Host.Ports.Release(r.id)
 	}
 }
 

@@ -29,7 +29,7 @@ func (r *Runner) ShimDir(task string) string {
 func limitGPUs(ctx context.Context, a *attempt) error {
 	r := a.task.r
 	for uuid, watts := range r.PowerLimits(a.spec.Name) {
-		if err := r.cfg.GPUs.LimitPower(ctx, uuid, watts); err != nil {
+		if err := r.cfg.Host.GPUs.LimitPower(ctx, uuid, watts); err != nil {
 			return fmt.Errorf("limit a GPU to %d W: %w", watts, err)
 		}
 	}
@@ -64,7 +64,7 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 		a.task.mu.Lock()
 		id := a.task.id(a.task.rec.Attempt)
 		a.task.mu.Unlock()
-		return r.cfg.GPUs.LimitMemory(ctx, id, dmem)
+		return r.cfg.Host.GPUs.LimitMemory(ctx, id, dmem)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func allocHooks() []allocHook {
 		{name: "validate", prerun: validateAlloc},
 		{name: "wait for the allocations it replaces", prerun: waitForOthers},
 		{name: "health of the node", prerun: awaitHealth},
-		{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Ledger.Release(r.id) }},
+		{name: "devices", prerun: claim, postrun: func(r *Runner) { r.cfg.Host.Ledger.Release(r.id) }},
 		{name: "disk", prerun: checkDisk},
 		{name: "directories", prerun: buildDirs, postrun: dropSecrets},
 		{name: "network", prerun: buildNetwork, postrun: dropNetwork},
@@ -51,11 +51,11 @@ func validateAlloc(_ context.Context, r *Runner) error {
 		return fmt.Errorf("version %d of job %q has no group %q", a.JobVersion, a.JobID, a.Group)
 	case len(g.Tasks) == 0:
 		return fmt.Errorf("group %q has no task", a.Group)
-	case r.cfg.Node().ID != a.NodeID:
+	case r.cfg.Host.Node().ID != a.NodeID:
 		return fmt.Errorf("the allocation belongs on node %s", a.NodeID.Short())
 	}
 	for _, t := range g.Tasks {
-		if r.cfg.Drivers[t.Driver] == nil {
+		if r.cfg.Host.Drivers[t.Driver] == nil {
 			return fmt.Errorf("task %q wants driver %q, which this node does not have", t.Name, t.Driver)
 		}
 	}
@@ -71,7 +71,7 @@ func waitForOthers(ctx context.Context, r *Runner) error {
 	if len(ids) == 0 || r.resumed() {
 		return nil
 	}
-	return r.cfg.Await(ctx, ids)
+	return r.cfg.Agent.Await(ctx, ids)
 }
 
 // claimPatience is how long an allocation waits for devices that are not there yet, or not free yet, before it fails.
@@ -80,14 +80,14 @@ const claimPatience = 30 * time.Second
 // claim books devices, cores and ports in the ledger. Right after its start the agent may not have seen its devices
 // yet, and an allocation that ends may hold on for a moment, so it tries for a while; it never shares.
 func claim(ctx context.Context, r *Runner) error {
-	patience := r.cfg.ClaimPatience
+	patience := r.cfg.Policy.ClaimPatience
 	if patience == 0 {
 		patience = claimPatience
 	}
 	deadline := time.Now().Add(patience)
 	bo := backoff{min: 20 * time.Millisecond, max: time.Second}
 	for {
-		err := r.cfg.Ledger.Claim(r.Alloc(), r.cfg.Node())
+		err := r.cfg.Host.Ledger.Claim(r.Alloc(), r.cfg.Host.Node())
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
@@ -104,11 +104,11 @@ func checkDisk(_ context.Context, r *Runner) error {
 		return nil
 	}
 	var st unix.Statfs_t
-	if err := unix.Statfs(r.cfg.AllocsDir, &st); err != nil {
-		return fmt.Errorf("disk of %s: %w", r.cfg.AllocsDir, err)
+	if err := unix.Statfs(r.cfg.Host.AllocsDir, &st); err != nil {
+		return fmt.Errorf("disk of %s: %w", r.cfg.Host.AllocsDir, err)
 	}
 	if free := int64(st.Bavail) * st.Bsize >> 20; free < g.Disk.SizeMiB {
-		return fmt.Errorf("the group asks for %d MiB of disk and %d MiB are free in %s", g.Disk.SizeMiB, free, r.cfg.AllocsDir)
+		return fmt.Errorf("the group asks for %d MiB of disk and %d MiB are free in %s", g.Disk.SizeMiB, free, r.cfg.Host.AllocsDir)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func adoptData(_ context.Context, r *Runner) error {
 		return nil
 	}
 	r.touched.Store(true)
-	prev := allocdir.New(r.cfg.AllocsDir, a.Previous.String())
+	prev := allocdir.New(r.cfg.Host.AllocsDir, a.Previous.String())
 	names := make([]string, 0, len(g.Tasks))
 	for _, t := range g.Tasks {
 		names = append(names, t.Name)
@@ -212,8 +212,8 @@ func validateTask(ctx context.Context, a *attempt) error {
 
 func makeEnv(_ context.Context, a *attempt) error {
 	r := a.task.r
-	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Inherit, Network: r.address()}
-	in.Gang, in.Fabric = a.gang, r.cfg.Fabric
+	in := taskenv.Input{Node: r.cfg.Host.Node(), Region: r.cfg.Servers.Region, Alloc: r.Alloc(), Task: a.spec, Inherit: r.cfg.Policy.Inherit, Network: r.address()}
+	in.Gang, in.Fabric = a.gang, r.cfg.Policy.Fabric
 	in.TaskRestarts, in.TaskRestartReason = a.task.restarts()
 	in.Saved, in.OwnSaved = a.task.restored(), a.task.newest() != nil
 	if r.dir != nil {
@@ -242,7 +242,7 @@ func resolveUser(_ context.Context, a *attempt) error {
 		return nil // names are those of the task's own root
 	}
 	if name == "" {
-		name = a.task.r.cfg.DefaultUsers[a.spec.Driver]
+		name = a.task.r.cfg.Policy.DefaultUsers[a.spec.Driver]
 		if name == "" || os.Geteuid() != 0 {
 			return nil
 		}
@@ -252,7 +252,7 @@ func resolveUser(_ context.Context, a *attempt) error {
 		return err
 	}
 	if a.config.User != "" {
-		if err := a.task.r.cfg.RunAs.may(name, u, a.task.r.job().Submitter); err != nil {
+		if err := a.task.r.cfg.Policy.RunAs.may(name, u, a.task.r.job().Submitter); err != nil {
 			return driver.Permanent(err)
 		}
 	}
@@ -269,7 +269,7 @@ func buildTaskDir(_ context.Context, a *attempt) error {
 	if r.dir == nil {
 		return nil
 	}
-	if err := r.dir.BuildTask(a.spec.Name, a.owner, r.cfg.SecretsInMemory, a.spec.Resources.SecretsMiB); err != nil {
+	if err := r.dir.BuildTask(a.spec.Name, a.owner, r.cfg.Policy.SecretsInMemory, a.spec.Resources.SecretsMiB); err != nil {
 		return err
 	}
 	t := r.dir.Task(a.spec.Name)
@@ -280,7 +280,7 @@ func buildTaskDir(_ context.Context, a *attempt) error {
 	}
 	a.config.Dirs = driver.Dirs{ // tasks begin in their own directory, as Nomad's do: "local/run.sh" is a path in it
 		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Root, SecretsDir: t.Secrets,
-		HideDir: r.cfg.HideDir, AllocRoot: r.dir.Root,
+		HideDir: r.cfg.Host.HideDir, AllocRoot: r.dir.Root,
 	}
 	return nil
 }
@@ -329,7 +329,7 @@ func makeConfig(_ context.Context, a *attempt) error {
 func setLimits(_ context.Context, a *attempt) error {
 	r := a.task.r
 	res := a.spec.Resources
-	lim := driver.Resources{CPUMHz: res.CPU, MemoryMiB: res.MemoryMiB, PidsMax: r.cfg.PidsMax, ShmMiB: res.ShmMiB}
+	lim := driver.Resources{CPUMHz: res.CPU, MemoryMiB: res.MemoryMiB, PidsMax: r.cfg.Policy.PidsMax, ShmMiB: res.ShmMiB}
 	if res.Cores > 0 {
 		cores := r.Alloc().TaskCores(a.spec.Name)
 		if len(cores) == 0 {
@@ -341,18 +341,18 @@ func setLimits(_ context.Context, a *attempt) error {
 		if res.NUMA.Wants() == structs.NUMARequire {
 			lim.Mems = cgroup.MemoryNodes(lim.Cores)
 		}
-		if m := r.cfg.Node().Resources.MHzPerCore; m > 0 {
+		if m := r.cfg.Host.Node().Resources.MHzPerCore; m > 0 {
 			lim.CPUMHz = res.Cores * m
 		}
 	}
 	switch {
-	case !r.cfg.Oversubscribe:
+	case !r.cfg.Policy.Oversubscribe:
 	case res.MemoryMaxMiB > res.MemoryMiB:
 		lim.MemoryMaxMiB = res.MemoryMaxMiB
 	case res.MemoryMaxMiB < 0:
-		lim.MemoryMaxMiB = r.cfg.Node().Resources.MemoryMiB
+		lim.MemoryMaxMiB = r.cfg.Host.Node().Resources.MemoryMiB
 	}
-	if r.cfg.DeviceNodes != nil {
+	if r.cfg.Host.DeviceNodes != nil {
 		var mine []structs.Grant
 		for _, g := range r.Alloc().Grants {
 			if g.Task == a.spec.Name {
@@ -365,7 +365,7 @@ func setLimits(_ context.Context, a *attempt) error {
 			}
 		}
 		if len(mine) > 0 {
-			nodes, err := r.cfg.DeviceNodes(mine)
+			nodes, err := r.cfg.Host.DeviceNodes(mine)
 			if err != nil {
 				return err
 			}
@@ -395,7 +395,7 @@ func setLogs(_ context.Context, a *attempt) error {
 // it has left. It is not limited when it may use what it likes, or has ended.
 func (r *Runner) CheckDisk() (left int64, limited bool) {
 	g := r.group()
-	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || !r.cfg.EnforceDisk || r.Final() != nil {
+	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || !r.cfg.Policy.EnforceDisk || r.Final() != nil {
 		return 0, false
 	}
 	limit := g.Disk.SizeMiB << 20

@@ -93,7 +93,7 @@ func (t *task) lookupsIn(ctx context.Context) *lookups {
 
 // during gives the lookups to a rendering, which waits for first answers no longer than ctx.
 func (l *lookups) during(ctx context.Context) template.Variables {
-	if l.t.r.cfg.Variables == nil {
+	if l.t.r.cfg.Servers.Variables == nil {
 		return nil
 	}
 	return view{l, ctx}
@@ -112,7 +112,7 @@ func (v view) split(path string) (namespace, rest string, err error) {
 		return a.Namespace, rest, nil
 	}
 	namespace, region, named := strings.Cut(at, ".")
-	if named && region != v.l.t.r.cfg.Region {
+	if named && region != v.l.t.r.cfg.Servers.Region {
 		return "", "", driver.Permanent(fmt.Errorf("variable %q: variables of another region cannot be read", path))
 	}
 	return namespace, rest, nil
@@ -124,7 +124,7 @@ func (v view) Name(path string) string {
 	if err != nil {
 		return path
 	}
-	return rest + "@" + ns + "." + v.l.t.r.cfg.Region
+	return rest + "@" + ns + "." + v.l.t.r.cfg.Servers.Region
 }
 
 // Variable implements template.Variables.
@@ -193,12 +193,12 @@ func (l *lookups) look(ctx context.Context, k lookupKey) (lookup, error) {
 	l.mu.Lock()
 	l.known[k] = &first
 	l.mu.Unlock()
-	l.t.r.cfg.Go(func() { l.follow(k, first.index) })
+	l.t.r.cfg.Agent.Go(func() { l.follow(k, first.index) })
 	return first, nil
 }
 
 func (l *lookups) ask(ctx context.Context, k lookupKey, after structs.Index) (lookup, error) {
-	from, id := l.t.r.cfg.Variables, l.t.r.id
+	from, id := l.t.r.cfg.Servers.Variables, l.t.r.id
 	meta := func(m *methods.VariableMeta) template.VarMeta {
 		return template.VarMeta{Namespace: m.Namespace, Path: m.Path, CreateTime: int64(m.CreateTime), ModifyTime: int64(m.ModifyTime), CreateIndex: uint64(m.CreateIndex), ModifyIndex: uint64(m.ModifyIndex)}
 	}

@@ -29,7 +29,7 @@ func buildNetwork(_ context.Context, r *Runner) error {
 	if g == nil || g.OwnNetwork() == "" {
 		return nil
 	}
-	if r.cfg.Networks == nil {
+	if r.cfg.Host.Networks == nil {
 		return fmt.Errorf("this node has no network of mode %s", g.NetworkMode())
 	}
 	want := netns.Want{Bridge: g.OwnNetwork() == structs.NetworkBridge}
@@ -43,7 +43,7 @@ func buildNetwork(_ context.Context, r *Runner) error {
 		}
 		want.Ports = append(want.Ports, m)
 	}
-	if _, err := r.cfg.Networks.Setup(r.id.String(), want); err != nil {
+	if _, err := r.cfg.Host.Networks.Setup(r.id.String(), want); err != nil {
 		return err
 	}
 	r.services.mu.Lock()
@@ -65,23 +65,23 @@ func named(g *structs.Group, label string) bool {
 }
 
 func dropNetwork(r *Runner) {
-	if r.cfg.Networks == nil {
+	if r.cfg.Host.Networks == nil {
 		return
 	}
-	if err := r.cfg.Networks.Release(r.id.String()); err != nil {
+	if err := r.cfg.Host.Networks.Release(r.id.String()); err != nil {
 		r.log.Warn("the network of an allocation that has ended is left; it is removed later", "error", err)
 	}
 }
 
 // network is the allocation's own, or nil. Without a bridge it has no address.
 func (r *Runner) network() *netns.Attached {
-	if r.cfg.Networks == nil {
+	if r.cfg.Host.Networks == nil {
 		return nil
 	}
 	if g := r.group(); g == nil || g.OwnNetwork() == "" {
 		return nil
 	}
-	return r.cfg.Networks.Get(r.id.String())
+	return r.cfg.Host.Networks.Get(r.id.String())
 }
 
 // address is what the tasks' variables tell of the allocation's own network.

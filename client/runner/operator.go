@@ -116,11 +116,11 @@ func (r *Runner) commandFailed(ctx context.Context, hook, out string, err error)
 	for _, t := range r.tasks {
 		t.note(ctx, e)
 	}
-	if r.cfg.Fault != nil {
+	if r.cfg.Agent.Fault != nil {
 		if last := lastLine(out); last != "" {
 			why += ": " + last
 		}
-		r.cfg.Fault(why)
+		r.cfg.Agent.Fault(why)
 	}
 }
 
@@ -142,11 +142,11 @@ func lastLine(out string) string {
 
 // awaitHealth waits until the node is known to be well.
 func awaitHealth(ctx context.Context, r *Runner) error {
-	if r.cfg.Well == nil || r.resumed() {
+	if r.cfg.Agent.Healthy == nil || r.resumed() {
 		return nil
 	}
 	select {
-	case <-r.cfg.Well:
+	case <-r.cfg.Agent.Healthy:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -157,7 +157,7 @@ func prolog(ctx context.Context, r *Runner) error {
 	r.mu.Lock()
 	r.entered = true
 	r.mu.Unlock()
-	c := r.cfg.Prolog
+	c := r.cfg.Policy.Prolog
 	if c == nil || r.resumed() {
 		return nil
 	}
@@ -180,7 +180,7 @@ func prolog(ctx context.Context, r *Runner) error {
 // epilog runs once all tasks have ended and before what they held is given back. It is run again only if the agent was
 // killed before the end was recorded.
 func epilog(r *Runner) {
-	c := r.cfg.Epilog
+	c := r.cfg.Policy.Epilog
 	r.mu.Lock()
 	skip, ctx := c == nil || !r.entered || r.final != nil, r.ctx
 	r.mu.Unlock()

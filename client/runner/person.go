@@ -113,10 +113,10 @@ func setRDMA(_ context.Context, a *attempt) error {
 	if a.config.Ulimits[structs.UlimitMemlock] == "" {
 		a.config.Ulimits[structs.UlimitMemlock] = "unlimited"
 	}
-	if a.task.r.cfg.RDMAFiles == nil {
+	if a.task.r.cfg.Host.RDMAFiles == nil {
 		return nil // a simulated node
 	}
-	files, err := a.task.r.cfg.RDMAFiles()
+	files, err := a.task.r.cfg.Host.RDMAFiles()
 	if err != nil {
 		return err
 	}
@@ -130,14 +130,14 @@ func setRDMA(_ context.Context, a *attempt) error {
 // setLauncher has a main task started by the agent's launcher, when the group wants ranks or the task a log of its own.
 func setLauncher(_ context.Context, a *attempt) error {
 	ranks := a.gang != nil && a.gang.Launch.InRanks() && roleOf(a.spec) == roleMain
-	if a.task.r.cfg.Launcher == "" {
+	if a.task.r.cfg.Host.Launcher == "" {
 		return nil
 	}
 	paths := []string{a.spec.LogPath, a.spec.LogErrorPath}
 	if !ranks && paths[0] == "" && paths[1] == "" {
 		return nil
 	}
-	a.config.Launcher = a.task.r.cfg.Launcher
+	a.config.Launcher = a.task.r.cfg.Host.Launcher
 	if !ranks {
 		a.config.LauncherArgs = append(a.config.LauncherArgs, "-single")
 	}
@@ -171,7 +171,7 @@ func (a *attempt) logPath(template string, ranks bool) (string, error) {
 		case 'x':
 			return plain(al.Job.Name), true
 		case 'N':
-			return plain(a.task.r.cfg.Node().Name), true
+			return plain(a.task.r.cfg.Host.Node().Name), true
 		case 'n':
 			return strconv.Itoa(member), true
 		case 'a':

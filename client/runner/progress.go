@@ -17,11 +17,11 @@ import (
 // allocation. It is complete when it looks the same twice, a while apart, or when the task says so.
 
 const (
-	settleFor    = 3 * time.Second // how long a checkpoint must not change to be complete
-	savedTell    = time.Minute     // how often servers are told of new checkpoints of one allocation, after the first
-	savedSlack   = 50 * time.Millisecond
-	lookPatience = 20 * time.Second // for one look, on a file system that may hang
-	hurried      = 200 * time.Millisecond
+	settleFor        = 3 * time.Second // how long a checkpoint must not change to be complete
+	savedReportEvery = time.Minute     // how often servers are told of new checkpoints of one allocation, after the first
+	savedSlack       = 50 * time.Millisecond
+	lookPatience     = 20 * time.Second // for one look, on a file system that may hang
+	hurried          = 200 * time.Millisecond
 )
 
 // progress follows the checkpoints of one run of a task.
@@ -54,7 +54,7 @@ func (t *task) follow(ctx context.Context, h driver.Task) {
 		return
 	}
 	p := &progress{t: t, h: h, kick: make(chan struct{}, 1), ended: make(chan struct{}), idle: make(chan struct{}), settle: settleFor}
-	if d := t.r.cfg.CheckpointSettle; d > 0 {
+	if d := t.r.cfg.Policy.CheckpointSettle; d > 0 {
 		p.settle = d
 	}
 	p.place(c)
@@ -64,7 +64,7 @@ func (t *task) follow(ctx context.Context, h driver.Task) {
 	t.mu.Lock()
 	t.progress = p
 	t.mu.Unlock()
-	if !t.r.cfg.Go(func() { p.run(ctx) }) {
+	if !t.r.cfg.Agent.Go(func() { p.run(ctx) }) {
 		close(p.idle)
 	}
 }
@@ -95,12 +95,12 @@ func (t *task) newest() *structs.Saved {
 // place works out where to look.
 func (p *progress) place(c *structs.Checkpoint) {
 	r, spec := p.t.r, p.t.spec()
-	in := taskenv.Input{Node: r.cfg.Node(), Region: r.cfg.Region, Alloc: r.Alloc(), Task: spec, Inherit: []string{}}
+	in := taskenv.Input{Node: r.cfg.Host.Node(), Region: r.cfg.Servers.Region, Alloc: r.Alloc(), Task: spec, Inherit: []string{}}
 	if r.dir != nil {
 		d := r.dir.Task(spec.Name)
 		in.AllocDir, in.TaskDir, in.SecretsDir = r.dir.SharedDir(), d.Local, d.Secrets
 	}
-	if drv := r.cfg.Drivers[spec.Driver]; drv != nil {
+	if drv := r.cfg.Host.Drivers[spec.Driver]; drv != nil {
 		if e := elsewhere(drv); e != nil {
 			in.AllocDir, in.TaskDir, in.SecretsDir = e.TaskDirs()
 		}
@@ -143,7 +143,7 @@ func (p *progress) run(ctx context.Context) {
 		if c == nil {
 			c = &structs.Checkpoint{}
 		}
-		every := p.t.r.cfg.CheckpointPoll
+		every := p.t.r.cfg.Policy.CheckpointPoll
 		if every <= 0 {
 			every = structs.CheckpointPollDefault
 			if c.Poll > 0 {
@@ -237,30 +237,26 @@ func (t *task) record(ctx context.Context, s *structs.Saved) {
 	}
 	t.rec.Saved = s
 	rec := t.rec
-	heard := t.heard
-	t.heard = nil
+	t.recorded.send()
 	t.mu.Unlock()
-	if heard != nil {
-		close(heard)
-	}
-	t.r.persist(ctx, "checkpoint of task "+t.name, func() error { return t.r.cfg.Store.PutTask(t.r.id, t.name, &rec) })
-	t.r.tellSaved(ctx)
+	t.r.persist(ctx, "checkpoint of task "+t.name, func() error { return t.r.cfg.Host.Store.PutTask(t.r.id, t.name, &rec) })
+	t.r.reportSaved(ctx)
 }
 
-// tellSaved reports a new checkpoint: the first one at once, later ones at most once in a while, with whatever else happens.
-func (r *Runner) tellSaved(ctx context.Context) {
+// reportSaved reports a new checkpoint: the first one at once, later ones at most once in a while, with whatever else happens.
+func (r *Runner) reportSaved(ctx context.Context) {
 	r.mu.Lock()
 	wait := time.Duration(0)
-	if !r.savedTold.IsZero() {
-		wait = time.Until(r.savedTold.Add(savedTell))
+	if !r.saved.last.IsZero() {
+		wait = time.Until(r.saved.last.Add(savedReportEvery))
 	}
-	if r.savedDue {
+	if r.saved.due {
 		r.mu.Unlock()
 		return
 	}
-	r.savedDue = wait > 0
+	r.saved.due = wait > 0
 	if wait <= 0 {
-		r.savedTold = time.Now()
+		r.saved.last = time.Now()
 	}
 	r.mu.Unlock()
 	if wait <= 0 {
@@ -269,7 +265,7 @@ func (r *Runner) tellSaved(ctx context.Context) {
 	}
 	timer := time.AfterFunc(wait, func() {
 		r.mu.Lock()
-		r.savedDue, r.savedTold = false, time.Now()
+		r.saved.due, r.saved.last = false, time.Now()
 		r.mu.Unlock()
 		r.changed()
 	})
@@ -300,13 +296,10 @@ func (t *task) awaitNewer(ctx context.Context, was *structs.Saved, told structs.
 			t.mu.Unlock()
 			return true
 		}
-		if t.heard == nil {
-			t.heard = make(chan struct{})
-		}
-		heard := t.heard
+		recorded := t.recorded.next()
 		t.mu.Unlock()
 		select {
-		case <-heard:
+		case <-recorded:
 		case <-ctx.Done():
 			return false
 		}

@@ -139,7 +139,7 @@ func (r *Runner) Exec(ctx context.Context, name string, req driver.ExecRequest) 
 	if err != nil {
 		return 0, err
 	}
-	if err := r.errSuspended("a command inside it would stand still, too"); err != nil {
+	if err := r.errSuspended("a command inside it would be frozen, too"); err != nil {
 		return 0, err
 	}
 	return h.Exec(ctx, req)

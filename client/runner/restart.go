@@ -1,10 +1,14 @@
 package runner
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/client/agentstore"
+	"github.com/muster-sched/muster/client/driver"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -78,4 +82,57 @@ func (b *backoff) reset() { b.d = 0 }
 func (b *backoff) next() time.Duration {
 	b.d = min(max(2*b.d, b.min), b.max)
 	return b.d/2 + rand.N(b.d/2+1)
+}
+
+// rebooted reports whether the machine was started anew since the run began. What a gang does about a member that is gone
+// is for the servers to say.
+func (t *task) rebooted() bool {
+	if g := t.r.group(); g == nil || g.Gang != nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec.BootID != "" && t.r.cfg.Host.BootID != "" && t.rec.BootID != t.r.cfg.Host.BootID
+}
+
+// resume runs a task again that a restart of the machine has ended. It is not the task's fault, and does not count.
+func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
+	at := now()
+	t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, at
+		rec.Attempt++
+		st.State, st.LastRestart = statePending, at
+		st.Restarts++
+	}, e, restarting(0, "The node was restarted"))
+}
+
+// conclude lets the restart policy decide.
+func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent bool, e structs.TaskEvent) {
+	at := now()
+	policy := t.restartPolicy()
+	t.mu.Lock()
+	recent := prune(t.rec.Recent, at, policy.Interval)
+	t.mu.Unlock()
+	v := decide(policy, recent, at, success, t.restartsOnSuccess(), permanent, rand.Float64())
+	if v.again {
+		t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, at.Add(v.delay)
+			rec.Attempt++
+			rec.Recent = append(slices.Clip(recent), at)
+			st.State, st.LastRestart = statePending, at
+			st.Restarts++
+		}, e, restarting(v.delay, v.reason))
+		return
+	}
+	events := []structs.TaskEvent{e}
+	if v.reason != "" {
+		n := event(EventNotRestarting, v.reason, detailRestartReason, v.reason)
+		n.Fails = v.fail
+		events = append(events, n)
+	}
+	t.close(ctx, h, soon, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase = agentstore.PhaseDead
+		st.State, st.FinishedAt = stateDead, e.Time
+		st.Failed = v.fail
+	}, events...)
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,97 +13,8 @@ import (
 
 	"github.com/muster-sched/muster/client/agentstore"
 	"github.com/muster-sched/muster/client/allocdir"
-	"github.com/muster-sched/muster/client/driver"
-	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/structs"
 )
-
-// Config is what a Runner needs of the agent around it. Runners share one Config.
-type Config struct {
-	Store   agentstore.Store
-	Drivers driver.Set
-	// Networks makes networks of allocations' own; nil: there are none here.
-	Networks Networks
-	Ledger   *Ledger
-	Log      hclog.Logger
-
-	Region string
-	BootID string
-	// Node is the node as it is registered now.
-	Node func() *structs.Node
-	// Await returns when none of the named allocations runs here any more.
-	Await func(ctx context.Context, ids []structs.AllocID) error
-	// Report is told of every change of what the servers should know. It must not block.
-	Report func(o structs.AllocObserved)
-
-	// AllocsDir is where the allocations' directories are; "" makes none, for drivers that need none.
-	AllocsDir string
-	// HideDir is what isolated tasks must not see: the agent's data directory.
-	HideDir string
-	// SecretsInMemory keeps secrets on a memory file system when the agent may mount one.
-	SecretsInMemory bool
-	// MaxKillTimeout bounds a task's kill_timeout; 0 does not.
-	MaxKillTimeout time.Duration
-	// EnforceDisk kills an allocation that uses more disk than it asked for.
-	EnforceDisk bool
-	// PidsMax bounds the processes of a task; 0 does not.
-	PidsMax int64
-	// DefaultUsers is whom tasks without a user run as, by driver, when the agent is root.
-	DefaultUsers map[string]string
-	// ServeTask answers the agent's API on the socket of a task of that allocation until it is closed; nil: tasks get none.
-	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
-	// Variables reads the cluster's variables and services for templates; nil: they have none.
-	Variables Variables
-	// SaveTurn asks whether it is the turn of an allocation, which is to end, to save its state; nil: always.
-	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)
-	// RunAs says whom tasks may run as that name a user; nil: everybody that the drivers take.
-	RunAs *RunAs
-	// Fabric are variables of the agent's that all tasks get, under those of the job.
-	Fabric map[string]string
-	// RDMAFiles are the device files of the node's RDMA adapters; nil, for simulated nodes: there are none to give.
-	RDMAFiles func() ([]driver.DeviceFile, error)
-	// ClaimPatience is how long an allocation waits for devices, cores and ports that are not there or not free; 0 is 30 s.
-	ClaimPatience time.Duration
-	// DeviceNodes are the device files of granted devices, with those that all of a kind share; an error when a grant's
-	// are not known now. nil: grants have none.
-	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
-	// GPUs limits and measures tasks on GPUs.
-	GPUs GPUs
-	// Ports reserves the rendezvous ports of gangs whose first member is here; nil, for simulated nodes, only pretends.
-	Ports *Ports
-	// Launcher is the program that starts the ranks of a task (package ranks), as a path on the host; "" for none.
-	Launcher string
-	// Oversubscribe lets a task use up to MemoryMaxMiB.
-	Oversubscribe bool
-	// Go runs fn in a goroutine that the agent waits for when it stops. It reports false, and runs nothing, once the
-	// agent is stopping.
-	Go func(fn func()) bool
-	// Ended is told of each allocation whose end has been recorded.
-	Ended func(r *Runner)
-	// Prolog and Epilog are the operator's commands before and after an allocation's tasks, or nil.
-	Prolog, Epilog *Command
-	// Fault is told that something is wrong with the node, which shall be drained for that reason. It must not block.
-	Fault func(reason string)
-	// Well is closed once the node is known to be well; nothing is started before. nil does not wait.
-	Well <-chan struct{}
-	// CheckpointPoll and CheckpointSettle are how often checkpoints are looked for, whatever groups say, and how long one must
-	// not change to be complete; 0 for what groups say, and for 3 s.
-	CheckpointPoll, CheckpointSettle time.Duration
-	// Inherit names variables of the agent's environment that tasks get; nil for the default.
-	Inherit []string
-}
-
-// GPUs limits tasks on GPUs and measures what they use.
-type GPUs interface {
-	// LimitMemory makes the GPU driver enforce the shares (backend "dmem") of a task that is about to start under taskID.
-	LimitMemory(ctx context.Context, taskID string, grants []structs.Grant) error
-	// LimitPower sets the power limit of a GPU until the allocation has ended.
-	LimitPower(ctx context.Context, uuid string, watts int64) error
-	// Settle measures an allocation a last time. Its tasks have ended.
-	Settle(r *Runner)
-	// Use is what an allocation's tasks have used of its GPUs. It does not block.
-	Use(a *structs.Allocation) []structs.GPUUse
-}
 
 // Runner runs one allocation.
 type Runner struct {
@@ -114,41 +23,29 @@ type Runner struct {
 	log hclog.Logger
 	dir *allocdir.Dir // nil without directories
 
-	mu         sync.Mutex
-	alloc      *structs.Allocation
-	tasks      []*task // in the order of the group
-	stopping   *stopReason
-	again      *structs.TaskEvent // all tasks shall be killed and run anew
-	setup      string             // why the hooks failed, or ""
-	started    structs.LogTime    // first task running
-	final      *agentstore.Final
-	destroyed  bool
-	entered    bool            // the prolog's turn has come
-	live       bool            // Start was called
-	busy       bool            // a goroutine drives the allocation
-	dirty      bool            // something has changed since it last looked
-	overtime   bool            // the allocation is ended because its time is over
-	limitAt    structs.LogTime // the end of its time, as armed; 0: not armed
-	unlimit    func()          // disarms it, or nil
-	frozen     structs.LogTime // since when all its tasks stand still; 0: they do not
-	looking    *time.Timer     // of a suspended allocation, until it is looked at again; nil: not armed
-	moved      chan struct{}   // closed, and made anew, when the servers suspend or resume it
+	services services
+	touched  atomic.Bool   // something may write below the allocation's directory, which is empty until then
+	done     chan struct{} // closed when the allocation has ended
+
+	mu         sync.Mutex // guards what follows
+	state      state
+	dirty      bool            // something changed since the tasks were last looked at
 	ctx        context.Context // of Start: the agent's life
 	unhook     func()          // ends the hooks that wait, or nil
-	delayUntil time.Time       // end of the group's shutdown delay, once it was begun
-	roster     *structs.Roster // who is in the gang, as the servers last said; nil before
-	heard      chan struct{}   // closed, and made anew, when roster changes
-	port       int             // rendezvous port reserved here, or 0
-	savedTold  time.Time       // when a checkpoint was last reported
-	savedDue   bool            // the next one is going to be
-	portEpoch  uint64          // of the roster that it was reserved for
+	alloc      *structs.Allocation
+	tasks      []*task            // in the order of the group; never changed
+	stopping   *stopReason        // why all tasks shall end, or nil
+	again      *structs.TaskEvent // why all tasks shall be killed and run again, or nil
+	setup      string             // why the hooks failed, or ""
+	entered    bool               // the prolog was reached, so the epilog runs
+	started    structs.LogTime    // the first start of a task
+	delayUntil time.Time          // end of the group's shutdown delay, once it has begun
+	final      *agentstore.Final  // how the allocation ended, or nil
 
-	services services
-
-	// touched is set before anybody may write below the allocation's directory, which is empty until then.
-	touched atomic.Bool
-
-	done chan struct{} // closed when the allocation is client-terminal
+	limit      timeLimit
+	suspension suspension
+	gang       membership
+	saved      savedReport
 }
 
 // stopReason is why all tasks shall end.
@@ -164,10 +61,10 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
 		log:  cfg.Log.With("alloc", a.ID.Short()),
-		done: make(chan struct{}), heard: make(chan struct{}), moved: make(chan struct{}),
+		done: make(chan struct{}),
 	}
-	if cfg.AllocsDir != "" {
-		r.dir = allocdir.New(cfg.AllocsDir, a.ID.String())
+	if cfg.Host.AllocsDir != "" {
+		r.dir = allocdir.New(cfg.Host.AllocsDir, a.ID.String())
 	}
 	if g := a.Job.Group(a.Group); g != nil {
 		for _, spec := range g.Tasks {
@@ -183,15 +80,15 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 		r.final = rec.Final
 		for _, t := range r.tasks {
 			if t.rec.Phase == agentstore.PhaseStarting || t.rec.Phase == agentstore.PhaseBackoff {
-				cfg.Ledger.Adopt(a)
+				cfg.Host.Ledger.Adopt(a)
 			}
-			r.frozen = max(r.frozen, t.rec.Frozen) // as the servers were told, until it is looked at
+			r.suspension.since = max(r.suspension.since, t.rec.Frozen) // as the servers were told, until it is looked at
 			if s := t.rec.State.StartedAt; s != 0 && (r.started == 0 || s < r.started) {
 				r.started = s
 			}
 		}
 		if r.final != nil {
-			cfg.Ledger.Release(a.ID)
+			cfg.Host.Ledger.Release(a.ID)
 		}
 	}
 	return r
@@ -248,7 +145,7 @@ func (r *Runner) Released() bool {
 // Acked records that the servers know how the allocation ended, and lets the drivers forget its tasks. It does not wait.
 func (r *Runner) Acked() {
 	r.mu.Lock()
-	if r.final == nil || r.final.Acked || r.destroyed {
+	if r.final == nil || r.final.Acked || r.state == destroyed {
 		r.mu.Unlock()
 		return
 	}
@@ -257,8 +154,8 @@ func (r *Runner) Acked() {
 	r.final = &f
 	ctx := r.ctx
 	r.mu.Unlock()
-	r.cfg.Go(func() {
-		if err := r.cfg.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, agentstore.ErrClosed) && !r.isDestroyed() {
+	r.cfg.Agent.Go(func() {
+		if err := r.cfg.Host.Store.PutFinal(r.id, &f); err != nil && !errors.Is(err, agentstore.ErrClosed) && !r.isDestroyed() {
 			r.log.Warn("remembering that an end was reported failed; it will be reported again", "error", err)
 		}
 		r.release(ctx)
@@ -268,7 +165,7 @@ func (r *Runner) Acked() {
 func (r *Runner) isDestroyed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.destroyed
+	return r.state == destroyed
 }
 
 // release lets the drivers forget the tasks of an allocation that has ended.
@@ -301,7 +198,7 @@ func (r *Runner) changed() {
 	list, since := r.services.serving(r)
 	if o, ok := r.observe(); ok {
 		o.Services, o.HealthySince = list, since
-		r.cfg.Report(o)
+		r.cfg.Servers.Report(o)
 	}
 	r.services.mu.Unlock()
 	r.wake()
@@ -312,26 +209,26 @@ func (r *Runner) wake() {
 	stop := r.stopReason() != nil
 	r.mu.Lock()
 	r.dirty = true
-	unhook, drive := r.unhook, r.live && !r.busy
+	unhook, drive := r.unhook, r.state == resting
 	if drive {
-		r.busy = true
+		r.to(driving)
 	}
 	ctx := r.ctx
 	r.mu.Unlock()
 	if stop && unhook != nil {
 		unhook()
 	}
-	if drive && !r.cfg.Go(func() { r.drive(ctx) }) {
+	if drive && !r.cfg.Agent.Go(func() { r.drive(ctx) }) {
 		r.mu.Lock()
-		r.busy = false // the agent stops
+		r.to(resting) // the agent stops
 		r.mu.Unlock()
 	}
 }
 
-// Tell reports what the servers should know, whether it has changed or not.
-func (r *Runner) Tell() {
+// Report reports what the servers should know, whether it has changed or not.
+func (r *Runner) Report() {
 	if f := r.Final(); f != nil {
-		r.cfg.Report(f.Observed)
+		r.cfg.Servers.Report(f.Observed)
 		return
 	}
 	r.changed()
@@ -339,13 +236,12 @@ func (r *Runner) Tell() {
 
 // Update is told of a newer version of the allocation from the servers.
 func (r *Runner) Update(a *structs.Allocation) error {
-	if err := r.cfg.Store.PutAlloc(a); err != nil {
+	if err := r.cfg.Host.Store.PutAlloc(a); err != nil {
 		return fmt.Errorf("store allocation %s: %w", a.ID, err)
 	}
 	r.mu.Lock()
 	if r.alloc.Suspended() != a.Suspended() {
-		close(r.moved)
-		r.moved = make(chan struct{})
+		r.suspension.changed.send()
 	}
 	r.alloc = a
 	r.mu.Unlock()
@@ -393,7 +289,7 @@ func (r *Runner) noShutdownDelay() bool {
 func (r *Runner) observe() (structs.AllocObserved, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.final != nil || !r.live {
+	if r.final != nil || r.state == created {
 		return structs.AllocObserved{}, false
 	}
 	o := structs.AllocObserved{ID: r.id, Client: structs.ClientPending, ClientDesc: "no task has started yet"}
@@ -409,11 +305,11 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 		// Once running it stays so until everything has ended: what it holds is not free before.
 		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
 	}
-	o.StartedAt, o.Frozen = r.started, r.frozen
-	o.GangEpoch, o.GangPort = r.portEpoch, r.port
+	o.StartedAt, o.Frozen = r.started, r.suspension.since
+	o.GangEpoch, o.GangPort = r.gang.epoch, r.gang.port
 	o.Saved = r.newest()
-	o.GPUUse = r.cfg.GPUs.Use(r.alloc)
-	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
+	o.GPUUse = r.cfg.Host.GPUs.Use(r.alloc)
+	if n := r.cfg.Host.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}
 	return o, true
@@ -423,21 +319,26 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 // not wait. It is called once.
 func (r *Runner) Start(ctx context.Context) {
 	r.mu.Lock()
-	r.live, r.busy, r.ctx = true, true, ctx
+	r.ctx = ctx
 	final := r.final
+	if final == nil {
+		r.to(preparing)
+	} else {
+		r.to(ended)
+	}
 	r.mu.Unlock()
-	r.cfg.Go(func() {
+	r.cfg.Agent.Go(func() {
 		if final == nil {
 			r.begin(ctx)
 			return
 		}
 		r.postrun()
 		close(r.done)
-		r.cfg.Ended(r)
+		r.cfg.Agent.Ended(r)
 		if final.Acked {
 			r.release(ctx)
 		} else {
-			r.cfg.Report(final.Observed)
+			r.cfg.Servers.Report(final.Observed)
 		}
 	})
 }
@@ -455,6 +356,7 @@ func (r *Runner) begin(ctx context.Context) {
 		r.log.Error("allocation goes on in spite of a hook that failed", "error", err)
 	}
 	r.mu.Lock()
+	r.to(driving)
 	r.dirty = true
 	r.mu.Unlock()
 	r.drive(ctx)
@@ -525,8 +427,8 @@ func (r *Runner) postrun() {
 
 // finish records how the allocation ended, then reports it.
 func (r *Runner) finish(ctx context.Context) {
-	r.cfg.GPUs.Settle(r)
-	used := r.cfg.GPUs.Use(r.Alloc())
+	r.cfg.Host.GPUs.Settle(r)
+	used := r.cfg.Host.GPUs.Use(r.Alloc())
 	r.postrun()
 	o := structs.AllocObserved{ID: r.id, Client: structs.ClientComplete, ClientDesc: "all tasks have ended well", TaskStates: map[string]*structs.TaskState{}, GPUUse: used}
 	var last structs.LogTime
@@ -551,21 +453,22 @@ func (r *Runner) finish(ctx context.Context) {
 		o.ClientDesc = s.desc
 	}
 	o.StartedAt, o.FinishedAt, o.Saved = r.started, last, r.newest()
-	if n := r.cfg.Node(); n != nil && len(n.Resources.Networks) > 0 {
+	if n := r.cfg.Host.Node(); n != nil && len(n.Resources.Networks) > 0 {
 		o.NetworkIP = n.Resources.Networks[0].IP
 	}
 	f := &agentstore.Final{Observed: o, EndedAt: last}
 	r.mu.Unlock()
-	r.persist(ctx, "end of the allocation", func() error { return r.cfg.Store.PutFinal(r.id, f) })
+	r.persist(ctx, "end of the allocation", func() error { return r.cfg.Host.Store.PutFinal(r.id, f) })
 	if ctx.Err() != nil {
 		return
 	}
 	r.mu.Lock()
 	r.final = f
+	r.to(ended)
 	r.mu.Unlock()
 	close(r.done)
-	r.cfg.Ended(r)
-	r.cfg.Report(o)
+	r.cfg.Agent.Ended(r)
+	r.cfg.Servers.Report(o)
 }
 
 // Destroy removes the directories and the record of an allocation that has ended.
@@ -575,7 +478,7 @@ func (r *Runner) Destroy() error {
 		r.mu.Unlock()
 		return fmt.Errorf("allocation %s has not ended", r.id)
 	}
-	r.destroyed = true
+	r.to(destroyed)
 	ctx := r.ctx
 	r.mu.Unlock()
 	if ctx == nil {
@@ -587,5 +490,5 @@ func (r *Runner) Destroy() error {
 			return fmt.Errorf("remove the directory of allocation %s: %w", r.id, err)
 		}
 	}
-	return r.cfg.Store.DeleteAlloc(r.id)
+	return r.cfg.Host.Store.DeleteAlloc(r.id)
 }

@@ -84,7 +84,7 @@ func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
 		if len(list) == 0 {
 			return
 		}
-		env := taskenv.New(taskenv.Input{Node: node, Region: r.cfg.Region, Alloc: a, Task: task, Inherit: []string{}, Network: at})
+		env := taskenv.New(taskenv.Input{Node: node, Region: r.cfg.Servers.Region, Alloc: a, Task: task, Inherit: []string{}, Network: at})
 		for i := range list {
 			o, err := newOffer(site{a, node, at}, env, task.Name, &list[i])
 			if err == nil && o != nil {
@@ -105,7 +105,7 @@ func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
 		if v.told = text; text != "" {
 			r.log.Warn("services cannot be registered", "error", text)
 			first := r.tasks[0]
-			r.cfg.Go(func() { first.note(context.Background(), event(EventServices, "Services cannot be registered: "+text)) })
+			r.cfg.Agent.Go(func() { first.note(context.Background(), event(EventServices, "Services cannot be registered: "+text)) })
 		}
 	}
 }
@@ -247,12 +247,12 @@ func newCheckPlan(on site, env *taskenv.Env, o *offer, s *serviceSpec, c *checkS
 // holds v.mu.
 func (v *services) serving(r *Runner) (list []structs.ServiceRegistration, since structs.LogTime) {
 	r.mu.Lock()
-	a, again, ctx, live := r.alloc, r.again != nil, r.ctx, r.live && r.final == nil
+	a, again, ctx, live := r.alloc, r.again != nil, r.ctx, r.state != created && r.final == nil
 	r.mu.Unlock()
 	if g := a.Job.Group(a.Group); g == nil || v.runs == nil && !hasServices(g) {
 		return nil, 0
 	}
-	v.make(r, a, r.cfg.Node())
+	v.make(r, a, r.cfg.Host.Node())
 	var up []*offer
 	if live && !again && r.stopReason() == nil && !r.suspended() {
 		group, tasks := r.upNow()

@@ -12,18 +12,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// An allocation that the servers have suspended stands still in its place: its tasks keep their processes and all that they
-// were granted, and get no processor time. What is wanted is in the allocation, which is stored before it is obeyed; what was
-// done is in each task's record, so that an agent that was started anew neither forgets one that stands still nor lets one
-// go on. Whoever ends a task lets it go on first, so that it can hear of it. Starts wait until the allocation goes on.
+// A suspended allocation is frozen: its tasks keep their processes and everything that they were granted, and get no processor
+// time. The wish is in the allocation, which is stored before it is obeyed. What was done is in each task's record, so that
+// a restarted agent neither forgets a frozen task nor thaws one. A task that is to end is thawed first, so that it receives
+// its signal. Starts wait until the allocation is resumed.
 
-// suspendLook is how often a suspended allocation is looked at: somebody may have let its processes go on, or ended them.
+// suspendLook is the interval at which a suspended allocation is checked: others may have thawed its processes, or ended
+// them.
 const suspendLook = 5 * time.Second
 
-// thawToEnd is for what a task goes on that is asked to end.
+// thawToEnd is why a task that is to end is thawed.
 const thawToEnd = "so that it can end"
 
-// suspended reports whether the allocation is to stand still. One that is to end is not: it has to be able to.
+// suspended reports whether the allocation is to be frozen. One that is to end is not: its tasks must be able to.
 func (r *Runner) suspended() bool {
 	if r.stopReason() != nil {
 		return false
@@ -33,7 +34,7 @@ func (r *Runner) suspended() bool {
 	return r.alloc.Suspended()
 }
 
-// errSuspended answers whoever wants something of the processes of a suspended allocation; nil when it is not.
+// errSuspended refuses a request to the processes of a suspended allocation; nil if it is not suspended.
 func (r *Runner) errSuspended(what string) error {
 	if !r.suspended() {
 		return nil
@@ -42,13 +43,13 @@ func (r *Runner) errSuspended(what string) error {
 	return structs.Errorf(structs.CodeConflict, "allocation %s is suspended (by %s); resume it or its job first: %s", r.id.Short(), s.By, what)
 }
 
-// settleSuspension makes the tasks stand still, or go on, as the servers want, and tells them when that is done.
+// settleSuspension freezes or thaws the tasks, as the servers want, and reports when that is done.
 func (r *Runner) settleSuspension(ctx context.Context) {
 	on := r.suspended()
-	if !on && !r.stands() {
+	if !on && !r.anyFrozen() {
 		return
 	}
-	still, why := on, ""
+	frozen, why := on, ""
 	if r.stopReason() != nil {
 		why = thawToEnd
 	}
@@ -56,55 +57,55 @@ func (r *Runner) settleSuspension(ctx context.Context) {
 		h, err := t.running()
 		switch {
 		case err != nil:
-			still = still && !t.comesUp()
+			frozen = frozen && !t.beingStarted()
 		case on:
-			still = t.freeze(ctx, h) && still
+			frozen = t.freeze(ctx, h) && frozen
 		default:
-			still = false
+			frozen = false
 			t.thaw(ctx, h, why)
 		}
 	}
-	left := !on && slices.ContainsFunc(r.tasks, func(t *task) bool { // of a former life of the agent, not found again yet
+	left := !on && slices.ContainsFunc(r.tasks, func(t *task) bool { // frozen by an earlier run of the agent, not found again yet
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return t.rec.Frozen != 0
 	})
 	r.mu.Lock()
-	was := r.frozen
+	was := r.suspension.since
 	switch {
 	case left:
-	case !still:
-		r.frozen = 0
+	case !frozen:
+		r.suspension.since = 0
 	case was == 0:
-		r.frozen = now()
+		r.suspension.since = now()
 	}
-	told := (was == 0) == (r.frozen == 0)
-	arm := on && r.looking == nil
+	same := (was == 0) == (r.suspension.since == 0)
+	arm := on && r.suspension.look == nil
 	if arm {
-		r.looking = time.AfterFunc(suspendLook, func() {
+		r.suspension.look = time.AfterFunc(suspendLook, func() {
 			r.mu.Lock()
-			r.looking = nil
+			r.suspension.look = nil
 			r.mu.Unlock()
 			r.wake()
 		})
 	}
 	r.mu.Unlock()
-	if !told {
+	if !same {
 		r.changed()
 	}
 }
 
-// comesUp reports whether a task is being started. One that is being found again and stood still does so all the while.
-func (t *task) comesUp() bool {
+// beingStarted reports whether a task is being started. A frozen task that is being found again remains frozen.
+func (t *task) beingStarted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rec.Phase == agentstore.PhaseStarting && t.rec.Frozen == 0
 }
 
-// stands reports whether anything of the allocation stands still, or may.
-func (r *Runner) stands() bool {
+// anyFrozen reports whether a task of the allocation is frozen, or may be.
+func (r *Runner) anyFrozen() bool {
 	r.mu.Lock()
-	frozen := r.frozen != 0
+	frozen := r.suspension.since != 0
 	r.mu.Unlock()
 	return frozen || slices.ContainsFunc(r.tasks, func(t *task) bool {
 		t.mu.Lock()
@@ -113,17 +114,17 @@ func (r *Runner) stands() bool {
 	})
 }
 
-// freeze makes a running task stand still and reports whether it does. One that is asked to end is left alone.
+// freeze freezes a running task and reports whether it is frozen. A task that is asked to end is left alone.
 func (t *task) freeze(ctx context.Context, h driver.Task) bool {
-	t.still.Lock()
-	defer t.still.Unlock()
+	t.freezing.Lock()
+	defer t.freezing.Unlock()
 	if t.wanted().kind != wishNone {
 		return false
 	}
 	t.mu.Lock()
 	first := t.rec.Frozen == 0
 	t.mu.Unlock()
-	if first { // on disk first: should the agent end now, the next one knows what it may have to undo
+	if first { // on disk first: if the agent ends now, the next one knows what to undo
 		t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) { rec.Frozen = now() })
 	}
 	s, can := h.(driver.Suspender)
@@ -141,7 +142,7 @@ func (t *task) freeze(ctx context.Context, h driver.Task) bool {
 	case ctx.Err() != nil:
 		return false
 	case errors.Is(err, driver.ErrNotRunning):
-		return false // its end is told by whoever waits for it
+		return false // wait reports its end
 	case err != nil:
 		if other {
 			t.note(ctx, event(EventSuspended, "Could not be suspended: "+err.Error(), "error", err.Error()))
@@ -162,10 +163,10 @@ func suspendedBy(s *structs.Suspension) structs.TaskEvent {
 	return event(EventSuspended, text, "by", s.By, "reason", s.Reason)
 }
 
-// thaw lets a task go on that stands still, or that may. why says for what, "" because the servers resumed it.
+// thaw thaws a task that is frozen, or may be. why is the reason; "" if the servers resumed it.
 func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
-	t.still.Lock()
-	defer t.still.Unlock()
+	t.freezing.Lock()
+	defer t.freezing.Unlock()
 	t.mu.Lock()
 	since, unsure := t.rec.Frozen, t.unsure
 	t.mu.Unlock()
@@ -182,9 +183,9 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 		if ctx.Err() != nil {
 			return
 		}
-		t.r.log.Error("a suspended task does not go on; trying again", "task", t.name, "error", err)
+		t.r.log.Error("could not thaw a suspended task; trying again", "task", t.name, "error", err)
 		if why != "" || t.r.stopReason() != nil {
-			return // whoever ends it kills what does not go on
+			return // what cannot be thawed is killed
 		}
 		if !sleep(ctx, bo.next()) {
 			return
@@ -207,19 +208,19 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 	}
 	t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) {
 		rec.Frozen = 0
-		rec.Recent = slices.Clone(rec.Recent) // time that it stood still is none of its restart policy's
+		rec.Recent = slices.Clone(rec.Recent) // the time that it was frozen does not count in its restart policy
 		for i := range rec.Recent {
 			rec.Recent[i] = rec.Recent[i].Add(stood)
 		}
 	}, e)
 }
 
-// awaitGoing waits while the allocation is suspended, before a task starts. It reports false when something is asked of the
+// awaitResume waits while the allocation is suspended, before a task starts. It returns false when something is asked of the
 // task, or ctx has ended.
-func (t *task) awaitGoing(ctx context.Context) bool {
+func (t *task) awaitResume(ctx context.Context) bool {
 	for t.r.suspended() {
 		t.r.mu.Lock()
-		moved := t.r.moved
+		changed := t.r.suspension.changed.next()
 		t.r.mu.Unlock()
 		if !t.r.suspended() {
 			break
@@ -227,7 +228,7 @@ func (t *task) awaitGoing(ctx context.Context) bool {
 		wctx, cancel := t.waiting(ctx, wishNone)
 		select {
 		case <-wctx.Done():
-		case <-moved:
+		case <-changed:
 		}
 		asked := wctx.Err() != nil
 		cancel()

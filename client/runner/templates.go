@@ -285,7 +285,7 @@ func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
 	if err != nil || !slices.ContainsFunc(list, func(s templateSpec) bool { return !s.Once }) {
 		return
 	}
-	t.r.cfg.Go(func() {
+	t.r.cfg.Agent.Go(func() {
 		told := ""
 		looks := t.lookupsIn(ctx)
 		for looks.wait(ctx, templatesEvery) {
@@ -306,7 +306,7 @@ func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
 
 // renderAgain gives the templates whose files have changed.
 func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templateSpec) ([]templateSpec, error) {
-	a := &attempt{task: t, spec: spec, driver: t.r.cfg.Drivers[spec.Driver], note: func(structs.TaskEvent) {}}
+	a := &attempt{task: t, spec: spec, driver: t.r.cfg.Host.Drivers[spec.Driver], note: func(structs.TaskEvent) {}}
 	if err := errors.Join(makeEnv(ctx, a), resolveUser(ctx, a)); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ const (
 // awaitTurn waits until the servers say that it is the allocation's turn to save its state: they bound how many do at a time.
 // The task goes on meanwhile. It gives the end of the task if it ended.
 func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult {
-	if ask := t.r.cfg.SaveTurn; ask == nil || t.r.Alloc().EndCause() == "" {
+	if ask := t.r.cfg.Servers.SaveTurn; ask == nil || t.r.Alloc().EndCause() == "" {
 		return nil
 	}
 	told, heard := false, time.Now()
@@ -42,10 +42,10 @@ func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult 
 			turn = &methods.SaveTurn{Again: turnAgain}
 		}
 		wctx, cancel := context.WithTimeout(ctx, max(turn.Again, 100*time.Millisecond))
-		res, err := waitResult(wctx, h)
+		res, err := h.Wait(wctx)
 		cancel()
 		if err == nil {
-			return res
+			return &res
 		}
 	}
 	return nil
@@ -54,5 +54,5 @@ func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult 
 func (t *task) askTurn(ctx context.Context) (*methods.SaveTurn, error) {
 	actx, cancel := context.WithTimeout(ctx, turnSilence/4)
 	defer cancel()
-	return t.r.cfg.SaveTurn(actx, t.r.id)
+	return t.r.cfg.Servers.SaveTurn(actx, t.r.id)
 }

@@ -30,7 +30,7 @@ func mountVolumes(_ context.Context, a *attempt) error {
 	if m, ok := a.driver.(driver.VolumeMounter); !ok || !m.MountsVolumes() {
 		return driver.Permanent(fmt.Errorf("tasks of driver %q see the node as it is: volumes cannot be mounted for them", a.spec.Driver))
 	}
-	node, g := a.task.r.cfg.Node(), a.task.r.group()
+	node, g := a.task.r.cfg.Host.Node(), a.task.r.group()
 	for i, raw := range a.spec.VolumeMounts {
 		var m volumeMount
 		if err := json.Unmarshal(raw.Raw, &m); err != nil {

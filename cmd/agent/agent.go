@@ -235,13 +235,13 @@ func (a *Agent) openServer() error {
 func (a *Agent) openClient() error {
 	cfg := &a.cfg
 	cc := cfg.Client.Config
-	cc.Name, cc.Region, cc.Datacenter, cc.Version = cfg.Name, cfg.Region, cfg.Datacenter, version.Version
-	cc.TLSEnabled = cfg.TLSHTTP
-	if cc.HTTPAddr = cfg.AdvertiseHTTP; cc.HTTPAddr == "" {
-		cc.HTTPAddr = a.listener.Addr().String()
+	cc.Node.Name, cc.Node.Region, cc.Node.Datacenter, cc.Node.Version = cfg.Name, cfg.Region, cfg.Datacenter, version.Version
+	cc.Node.TLSEnabled = cfg.TLSHTTP
+	if cc.Node.HTTPAddr = cfg.AdvertiseHTTP; cc.Node.HTTPAddr == "" {
+		cc.Node.HTTPAddr = a.listener.Addr().String()
 	}
-	if cc.DataDir == "" {
-		cc.DataDir = filepath.Join(cfg.DataDir, "client")
+	if cc.Storage.DataDir == "" {
+		cc.Storage.DataDir = filepath.Join(cfg.DataDir, "client")
 	}
 	var err error
 	supervisor.Relax(supervisor.TaskSlack)
@@ -249,7 +249,7 @@ func (a *Agent) openClient() error {
 		return fmt.Errorf("client: %w", err)
 	}
 	if l, err := a.super.Groups(); err == nil && !l.Has("cpuset") {
-		cc.Fingerprint.NoCpuset = true
+		cc.Host.Fingerprint.NoCpuset = true
 	}
 	isolated := cfg.Client.Exec
 	isolated.Supervisor = a.super
@@ -264,19 +264,19 @@ func (a *Agent) openClient() error {
 	if cfg.Client.Fake {
 		drivers = append(drivers, fake.New())
 	}
-	cc.Drivers = driver.NewSet(drivers...)
+	cc.Host.Drivers = driver.NewSet(drivers...)
 	bridge := cfg.Client.Bridge
-	bridge.Dir, bridge.Log = filepath.Join(cc.DataDir, "network"), a.log
+	bridge.Dir, bridge.Log = filepath.Join(cc.Storage.DataDir, "network"), a.log
 	if a.networks, err = netns.New(bridge); err != nil {
 		return fmt.Errorf("client: %w", err)
 	}
-	cc.Networks = a.networks
-	cc.Fingerprint.Devices = cfg.Client.Devices
+	cc.Host.Networks = a.networks
+	cc.Host.Fingerprint.Devices = cfg.Client.Devices
 	a.openGPUs(&cc)
-	cc.Supervisor = a.supervisor()
+	cc.Host.Supervisor = a.supervisor()
 	cc.Log, cc.Monitor = a.log, a.log
 	cc.OnNode = func(id structs.NodeID) { a.nodeID = id }
-	cc.ServeTask = a.serveTask
+	cc.Tasks.ServeTask = a.serveTask
 	if a.server != nil {
 		peer := rpc.Peer{Role: string(tlsutil.RoleClient), Region: cfg.Region, Name: cfg.Name, Local: true}
 		cc.Connect = client.InProcess(func(back rpc.Caller) rpc.Caller { return a.server.CallerFor(peer, back) })

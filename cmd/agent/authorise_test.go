@@ -78,7 +78,7 @@ func TestDefaultUserIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cfg.Client.Config.DefaultUsers["exec"]; got != "daemon" || cfg.Client.Exec.DefaultUser != "daemon" {
+	if got := cfg.Client.Config.Tasks.DefaultUsers["exec"]; got != "daemon" || cfg.Client.Exec.DefaultUser != "daemon" {
 		t.Errorf("directories are made for %q, tasks run as %q; want daemon", got, cfg.Client.Exec.DefaultUser)
 	}
 }

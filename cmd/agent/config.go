@@ -60,25 +60,28 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 		return cfg, fmt.Errorf("client.reserved.cores: %w", err)
 	}
 	cc := client.Config{
-		Pool: cl.NodePool, Class: cl.NodeClass, AllocsDir: cl.AllocDir, Meta: cl.Meta, Options: cl.Options,
-		Reserved:       structs.NodeReserved{CPU: cl.Reserved.CPU, MemoryMiB: cl.Reserved.Memory, DiskMiB: cl.Reserved.Disk, Ports: ports},
-		DynamicPortMin: cl.MinDynamicPort, DynamicPortMax: cl.MaxDynamicPort,
-		Fingerprint: fingerprint.Options{
-			Iface: cl.NetworkInterface, CPUMHz: cl.CPUTotalCompute, MemoryMB: cl.MemoryTotalMB, DiskMB: cl.DiskTotalMB, SpeedMB: cl.NetworkSpeed,
+		Node: client.NodeConfig{
+			Pool: cl.NodePool, Class: cl.NodeClass, Meta: cl.Meta, Options: cl.Options,
+			Reserved:       structs.NodeReserved{CPU: cl.Reserved.CPU, MemoryMiB: cl.Reserved.Memory, DiskMiB: cl.Reserved.Disk, Ports: ports},
+			DynamicPortMin: cl.MinDynamicPort, DynamicPortMax: cl.MaxDynamicPort,
 		},
+		Storage: client.StorageConfig{AllocsDir: cl.AllocDir},
+		Host: client.HostConfig{Fingerprint: fingerprint.Options{
+			Iface: cl.NetworkInterface, CPUMHz: cl.CPUTotalCompute, MemoryMB: cl.MemoryTotalMB, DiskMB: cl.DiskTotalMB, SpeedMB: cl.NetworkSpeed,
+		}},
 		GC: client.GCConfig{
 			Interval: cl.GCInterval, MaxAllocs: cl.GCMaxAllocs, DiskPercent: cl.GCDiskUsageThreshold, InodePercent: cl.GCInodeUsageThreshold,
 			Parallel: cl.GCParallelDestroys, MaxAge: cl.GCMaxAge,
 		},
-		MaxKillTimeout: cl.MaxKillTimeout,
+		Tasks: client.TaskConfig{MaxKillTimeout: cl.MaxKillTimeout},
 	}
 	for _, n := range cores {
-		cc.Reserved.Cores = append(cc.Reserved.Cores, int64(n))
+		cc.Node.Reserved.Cores = append(cc.Node.Reserved.Cores, int64(n))
 	}
 	if len(cl.HostVolumes) > 0 {
-		cc.HostVolumes = make(map[string]structs.HostVolume, len(cl.HostVolumes))
+		cc.Node.HostVolumes = make(map[string]structs.HostVolume, len(cl.HostVolumes))
 		for name, v := range cl.HostVolumes {
-			cc.HostVolumes[name] = structs.HostVolume{Path: v.Path, ReadOnly: v.ReadOnly}
+			cc.Node.HostVolumes[name] = structs.HostVolume{Path: v.Path, ReadOnly: v.ReadOnly}
 		}
 	}
 	cc.Hooks = client.Hooks{Prolog: hook(cl.Hooks.Prolog), Epilog: hook(cl.Hooks.Epilog), Health: hook(agentconfig.Hook{Command: cl.Hooks.Health.Command, Timeout: cl.Hooks.Health.Timeout}), HealthEvery: cl.Hooks.Health.Interval}
@@ -91,12 +94,12 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	}
 	exec, nvidia := c.Plugin.Exec.Config, c.Plugin.NVIDIA.Config
 	if r := cl.RunAs; r != nil {
-		cc.RunAs = &runner.RunAs{Allow: r.Allow, Deny: r.Deny}
+		cc.Tasks.RunAs = &runner.RunAs{Allow: r.Allow, Deny: r.Deny}
 	}
 	fb := cl.Fabric
-	cc.Fabric = client.Fabric{Interfaces: fb.Interfaces, HCAs: fb.HCAs, Leaf: fb.Leaf, SL: fb.ServiceLevel, TC: fb.TrafficClass, RDMADir: fb.RDMADir, Env: fb.Env}
+	cc.Host.Fabric = client.Fabric{Interfaces: fb.Interfaces, HCAs: fb.HCAs, Leaf: fb.Leaf, SL: fb.ServiceLevel, TC: fb.TrafficClass, RDMADir: fb.RDMADir, Env: fb.Env}
 	if exec.DefaultUser != "" {
-		cc.DefaultUsers = map[string]string{"exec": exec.DefaultUser}
+		cc.Tasks.DefaultUsers = map[string]string{"exec": exec.DefaultUser}
 	}
 	denied := slices.Concat(exec.DeniedUsers, agentconfig.Names(cl.Options["user.denylist"]))
 	if _, set := cl.Options["user.denylist"]; !set && exec.DeniedUsers == nil {

@@ -31,10 +31,10 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	changed := make(chan struct{}, 1)
 	gc := *cfg
 	gc.Log = log
-	if err := os.MkdirAll(cc.DataDir, 0o711); err != nil {
+	if err := os.MkdirAll(cc.Storage.DataDir, 0o711); err != nil {
 		log.Warn("no place to write down power limits", "error", err)
 	}
-	gc.PowerFile = filepath.Join(cc.DataDir, "gpu-power.json")
+	gc.PowerFile = filepath.Join(cc.Storage.DataDir, "gpu-power.json")
 	gc.OnChange = func() {
 		select {
 		case changed <- struct{}{}:
@@ -52,11 +52,11 @@ func (a *Agent) openGPUs(cc *client.Config) {
 	layout, err := a.super.Groups()
 	gc.Groups = err == nil && layout.V2 != "" && os.Geteuid() == 0
 	a.gpus = gpu.New(gc)
-	cc.Fingerprint.Devices = append(cc.Fingerprint.Devices, a.gpus)
-	cc.Fingerprint.Changed = changed
-	cc.DeviceStats = a.gpus.Stats
-	cc.DeviceNodes = a.gpus.Nodes
-	cc.GPU.Device.Samples, cc.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
+	cc.Host.Fingerprint.Devices = append(cc.Host.Fingerprint.Devices, a.gpus)
+	cc.Host.Fingerprint.Changed = changed
+	cc.Host.DeviceStats = a.gpus.Stats
+	cc.Host.DeviceNodes = a.gpus.Nodes
+	cc.GPU.Device.Samples, cc.Host.ReleaseGPUs = a.gpus.Refresh, a.gpus.Release
 	if os.Geteuid() == 0 {
 		cc.GPU.Device.LimitPower, cc.GPU.Device.RestorePower = a.gpus.LimitPower, a.gpus.RestorePower
 	}

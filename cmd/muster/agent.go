@@ -264,7 +264,7 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 	if err != nil {
 		return forget, err
 	}
-	cfg.Config.Fingerprint.TwoNUMA = true
+	cfg.Config.Host.Fingerprint.TwoNUMA = true
 	libs, err := fakeLibraries()
 	if err != nil {
 		return forget, err
@@ -305,10 +305,10 @@ func (o *agentOptions) devGPUs(cfg *agent.ClientConfig, name string, log hclog.L
 			return forget, err
 		}
 	}
-	if cfg.Config.Inherit == nil {
-		cfg.Config.Inherit = taskenv.InheritDefault
+	if cfg.Config.Tasks.Inherit == nil {
+		cfg.Config.Tasks.Inherit = taskenv.InheritDefault
 	}
-	cfg.Config.Inherit = append(slices.Clip(cfg.Config.Inherit), fakegpu.Env, "LD_LIBRARY_PATH")
+	cfg.Config.Tasks.Inherit = append(slices.Clip(cfg.Config.Tasks.Inherit), fakegpu.Env, "LD_LIBRARY_PATH")
 	var gc gpu.Config
 	if cfg.GPU != nil { // what the operator says of errors and periods holds for made-up GPUs, too
 		gc = *cfg.GPU

@@ -27,15 +27,15 @@ type Task struct {
 	d     *Driver
 	state taskState
 
-	mu    sync.Mutex
-	began time.Time
-	pid   int
-	ended bool
-	exit  driver.ExitResult
-	tell  func(string) // or nil
-	away  time.Time    // since when the engine has not answered; zero when it does
-	told  bool         // that it does not
-	last  struct {     // measurement before this one
+	mu       sync.Mutex
+	began    time.Time
+	pid      int
+	ended    bool
+	exit     driver.ExitResult
+	notify   func(string) // or nil; guarded by mu
+	away     time.Time    // since when the engine has not answered; zero when it does
+	notified bool         // that the engine does not answer; guarded by mu
+	last     struct {     // measurement before this one
 		at  time.Time
 		cpu uint64
 	}
@@ -83,32 +83,32 @@ const (
 // awayPatience is how long an engine may be away before the task's events say so: a restart of it takes less.
 const awayPatience = 5 * time.Second
 
-// Tell implements driver.Teller.
-func (t *Task) Tell(tell func(string)) {
+// SetNotify implements driver.Notifier.
+func (t *Task) SetNotify(f func(string)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.tell = tell
+	t.notify = f
 }
 
 // answered takes note of whether the engine answers, and tells once when it does not, and once when it does again.
 func (t *Task) answered(err error) {
 	t.mu.Lock()
-	tell, message := t.tell, ""
+	notify, message := t.notify, ""
 	switch {
-	case err == nil && t.told:
+	case err == nil && t.notified:
 		message = "The Docker Engine answers again"
 		fallthrough
 	case err == nil:
-		t.away, t.told = time.Time{}, false
+		t.away, t.notified = time.Time{}, false
 	case t.away.IsZero():
 		t.away = time.Now()
-	case !t.told && time.Since(t.away) > awayPatience:
-		t.told = true
+	case !t.notified && time.Since(t.away) > awayPatience:
+		t.notified = true
 		message = fmt.Sprintf("The Docker Engine does not answer (%v): how the task is doing shows when it does again", brief(err))
 	}
 	t.mu.Unlock()
-	if message != "" && tell != nil {
-		tell(message)
+	if message != "" && notify != nil {
+		notify(message)
 	}
 }
 

@@ -69,7 +69,7 @@ type task struct {
 	exit  driver.ExitResult // valid after done
 	ended bool              // guarded by mu
 	still bool              // guarded by mu
-	left  time.Duration     // of its run while it stands still; guarded by mu
+	left  time.Duration     // of its run while it is frozen; guarded by mu
 }
 
 // Start starts a timer.

@@ -375,7 +375,7 @@ func (t *Task) Signal(ctx context.Context, name string) error {
 	return t.translate(t.sup.Signal(ctx, t.state.ID, sig))
 }
 
-// Suspend makes everything that the task started stand still.
+// Suspend freezes everything that the task started.
 func (t *Task) Suspend(context.Context) error {
 	s := t.snapshot()
 	switch {
@@ -390,7 +390,7 @@ func (t *Task) Suspend(context.Context) error {
 		}
 		return err
 	}
-	if ended(s.PID) { // killed while it stood still: its launcher, which does too, has to see it
+	if ended(s.PID) { // killed while it was frozen: its launcher, which is frozen too, has to see it
 		return errors.Join(driver.ErrNotRunning, s.Group.Freeze(false))
 	}
 	return nil
@@ -430,12 +430,12 @@ func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) err
 	if timeout == 0 {
 		timeout = DefaultKillTimeout
 	}
-	still := t.Resume(ctx) // one that stands still would not hear it; it is killed all the same when its time is over
+	thawed := t.Resume(ctx) // a frozen task would not receive the signal; it is killed anyway after the timeout
 	err = t.sup.Stop(ctx, t.state.ID, sig, timeout)
 	if err == nil || errors.Is(err, supervisor.ErrUnknownTask) {
 		return nil
 	}
-	return errors.Join(err, still)
+	return errors.Join(err, thawed)
 }
 
 // Destroy kills and forgets the task.

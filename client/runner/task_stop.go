@@ -1,0 +1,235 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/muster-sched/muster/client/agentstore"
+	"github.com/muster-sched/muster/client/driver"
+	"github.com/muster-sched/muster/structs"
+)
+
+// finish ends the task for good.
+func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
+	t.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Phase, rec.Handle, rec.ResumeAt = agentstore.PhaseDead, nil, 0
+		st.State = stateDead
+		if st.FinishedAt == 0 {
+			st.FinishedAt = now()
+		}
+	}, events...)
+}
+
+// watch hands a running task over to a new goroutine that waits for its end. A task spends its life waiting, and
+// simulated nodes have a hundred of them each: the goroutine that started it has grown its stack, a new one stays small.
+func (t *task) watch(ctx context.Context, h driver.Task) {
+	if !t.r.cfg.Agent.Go(func() { t.wait(ctx, h) }) {
+		t.idle()
+	}
+}
+
+// wait waits until the run ends or something is asked of the task.
+func (t *task) wait(ctx context.Context, h driver.Task) {
+	if h, ok := h.(driver.Notifier); ok {
+		h.SetNotify(func(message string) { t.note(ctx, event(EventDriver, message)) })
+	}
+	wctx, cancel := t.waiting(ctx, wishNone)
+	res, err := h.Wait(wctx)
+	cancel()
+	t.woken(ctx, h, &res, err)
+}
+
+// woken does what follows from the end of a wait.
+func (t *task) woken(ctx context.Context, h driver.Task, res *driver.ExitResult, err error) {
+	switch {
+	case ctx.Err() != nil:
+		res = nil
+	case err == nil:
+	case t.wanted().kind != wishNone:
+		res = t.stop(ctx, h)
+	case errors.Is(err, driver.ErrLost):
+		res = lostResult()
+	default:
+		t.r.log.Warn("waiting for a task failed", "task", t.name, "error", err)
+		if sleep(ctx, waitAgain+rand.N(waitAgain)) {
+			t.watch(ctx, h)
+			return
+		}
+		res = nil
+	}
+	if res != nil {
+		t.ended(ctx, h, res)
+	}
+	t.run(ctx)
+}
+
+// waitAgain is the pause after a wait that failed; it is doubled at random.
+const waitAgain = time.Second
+
+func lostResult() *driver.ExitResult {
+	return &driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}
+}
+
+// stop ends a run that is asked to end: shutdown delay, signal, patience, kill.
+func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
+	w := t.wanted()
+	t.thaw(ctx, h, thawToEnd)
+	if w.event.Type != EventKilling { // that one is told below, with the patience
+		t.note(ctx, w.event)
+	}
+	spec := t.spec()
+	if spec == nil {
+		spec = &structs.Task{Name: t.name}
+	}
+	if w.kind == wishKill && spec.ShutdownDelay > 0 && !t.r.noShutdownDelay() {
+		t.note(ctx, event(EventWaitingShut, fmt.Sprintf("Waiting for shutdown_delay of %s before killing the task.", spec.ShutdownDelay)))
+		dctx, cancel := context.WithTimeout(ctx, spec.ShutdownDelay)
+		res, err := h.Wait(dctx)
+		cancel()
+		if err == nil {
+			return &res
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+	if w.kind == wishKill {
+		if res := t.save(ctx, h, t.r.endCause()); res != nil {
+			return res
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+	timeout := spec.KillTimeout
+	if timeout <= 0 {
+		timeout = 5 * time.Second
+	}
+	if most := t.r.cfg.Policy.MaxKillTimeout; most > 0 && timeout > most {
+		timeout = most
+	}
+	t.note(ctx, killing(timeout, w.event))
+	bo := backoff{min: 200 * time.Millisecond, max: 10 * time.Second}
+	for {
+		err := h.Stop(ctx, spec.KillSignal, timeout)
+		if err == nil {
+			var res driver.ExitResult
+			if res, err = h.Wait(ctx); err == nil {
+				return &res
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, driver.ErrLost) {
+			return lostResult()
+		}
+		t.r.log.Error("killing a task failed; trying again", "task", t.name, "error", err)
+		if !sleep(ctx, bo.next()) {
+			return nil
+		}
+	}
+}
+
+// ended records the end of a run and what follows from it, in one write, and only then lets the driver forget it.
+func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult) {
+	e := terminated(res)
+	t.rest(ctx, res.Successful())
+	for _, k := range taskHooks {
+		if k.exited != nil {
+			k.exited(t)
+		}
+	}
+	w := t.wanted()
+	switch w.kind {
+	case wishKill:
+		killed := event(EventKilled, "Task successfully killed")
+		t.close(ctx, h, soon, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase = agentstore.PhaseDead
+			st.State, st.FinishedAt = stateDead, e.Time
+		}, e, killed)
+	case wishRestart:
+		t.mu.Lock()
+		t.want = wish{}
+		t.mu.Unlock()
+		t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+			rec.Phase, rec.ResumeAt = agentstore.PhaseBackoff, now()
+			rec.Attempt++
+			rec.Forced = true
+			st.State, st.LastRestart = statePending, now()
+			st.Restarts++
+		}, e, restarting(0, "Restart requested"))
+	case wishUnhealthy:
+		t.mu.Lock()
+		t.want = wish{}
+		t.mu.Unlock()
+		t.conclude(ctx, h, false, false, e)
+	default:
+		if res.LostStatus && t.rebooted() {
+			t.resume(ctx, h, e)
+			return
+		}
+		t.conclude(ctx, h, res.Successful(), false, e)
+	}
+}
+
+// close writes the end of a run, then destroys what the driver keeps of it. What it keeps of the last run is destroyed
+// only when the servers know how that ended (see Runner.Acked): should the agent's own memory be lost before, the driver
+// still knows, and the task is not run again. That is also why the end of the last run need not be on disk before the
+// allocation's own end is.
+func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(*agentstore.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
+	t.mu.Lock()
+	t.handle = nil
+	t.mu.Unlock()
+	t.change(ctx, store, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
+		rec.Old, rec.Handle, rec.Frozen = rec.Handle, nil, 0
+		fn(rec, st)
+	}, events...)
+	if h == nil || ctx.Err() != nil {
+		return
+	}
+	if t.dead() {
+		t.mu.Lock()
+		t.last = h
+		t.mu.Unlock()
+		return
+	}
+	if err := h.Destroy(ctx); err != nil {
+		t.r.log.Warn("cleaning up after a task failed; it is tried again at the agent's next start", "task", t.name, "error", err)
+		return
+	}
+	t.mu.Lock()
+	t.rec.Old = nil
+	t.mu.Unlock()
+}
+
+// destroyOld cleans up after a run whose end was recorded.
+func (t *task) destroyOld(ctx context.Context) {
+	t.mu.Lock()
+	old, h := t.rec.Old, t.last
+	t.rec.Old, t.last = nil, nil
+	t.mu.Unlock()
+	if old == nil {
+		return
+	}
+	var err error
+	if h == nil {
+		spec := t.spec()
+		if spec == nil || t.r.cfg.Host.Drivers[spec.Driver] == nil {
+			return
+		}
+		h, err = t.r.cfg.Host.Drivers[spec.Driver].Recover(ctx, old)
+	}
+	if err == nil {
+		err = h.Destroy(ctx)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && !errors.Is(err, driver.ErrLost) {
+		t.r.log.Warn("cleaning up after an earlier run failed", "task", t.name, "error", err)
+	}
+}
