@@ -68,6 +68,41 @@ func eachBackend(t *testing.T, f func(t *testing.T, edit func(*Config))) {
 	}
 }
 
+// TestRaftLogSettings: each setting of the log changes what a server does.
+func TestRaftLogSettings(t *testing.T) {
+	dir := t.TempDir()
+	s, stop := diskServer(t, dir, nil)
+	if got := s.RaftStats()["logstore_backend"]; got != string(raftlog.Default) {
+		t.Errorf("the default backend is %q, want %q", got, raftlog.Default)
+	}
+	if _, cached := s.stores.log.(*raft.LogCache); !cached {
+		t.Errorf("the log is a %T, want a cache", s.stores.log)
+	}
+	stop()
+	dir = t.TempDir()
+	s, stop = diskServer(t, dir, func(c *Config) {
+		c.Raft.Log, c.Raft.NoLogCache = raftlog.Options{Backend: raftlog.WAL, SegmentBytes: 1 << 20}, true
+	})
+	if _, cached := s.stores.log.(*raft.LogCache); cached {
+		t.Error("the log has a cache that was disabled")
+	}
+	stop()
+	files, err := filepath.Glob(filepath.Join(dir, "raft", "wal", "*.wal"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	if st, err := os.Stat(files[0]); err != nil || st.Size() != 1<<20 {
+		t.Errorf("a file of the log has %d bytes, %v; want 1 MiB", st.Size(), err)
+	}
+	h := memnet.New().Host("two")
+	l, _ := h.Listen(4647)
+	cfg := Config{Name: "two", DataDir: dir, Listeners: []net.Listener{l}, Gossip: GossipConfig{Disabled: true}}
+	cfg.Raft.Log.Backend = raftlog.BoltDB
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "muster operator raft migrate-backend -to boltdb") {
+		t.Errorf("a server with the other backend: %v, want a refusal that names the command", err)
+	}
+}
+
 func TestRestartFromDisk(t *testing.T) { eachBackend(t, testRestartFromDisk) }
 
 func testRestartFromDisk(t *testing.T, edit func(*Config)) {

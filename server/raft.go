@@ -31,17 +31,18 @@ const (
 
 // stores are what raft keeps its log in.
 type stores struct {
-	log    raft.LogStore
-	stable raft.StableStore
-	snaps  raft.SnapshotStore
-	close  func() error
+	log     raft.LogStore
+	stable  raft.StableStore
+	snaps   raft.SnapshotStore
+	backend string
+	close   func() error
 }
 
 func (s *Server) openStores() (*stores, error) {
 	c := &s.cfg
 	if c.InMemory {
 		mem := raft.NewInmemStore()
-		return &stores{log: s.watch(mem), stable: mem, snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
+		return &stores{log: s.watch(mem), stable: mem, backend: "inmem", snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
 	}
 	dir := filepath.Join(c.DataDir, "raft")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -56,7 +57,7 @@ func (s *Server) openStores() (*stores, error) {
 		log.Close()
 		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
 	}
-	st := &stores{log: s.watch(log), stable: raftlog.Patient(log, c.Raft.StoreTimeout, s.exit), snaps: snaps, close: log.Close}
+	st := &stores{log: s.watch(log), stable: raftlog.Patient(log, c.Raft.StoreTimeout, s.exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
 	if !c.Raft.NoLogCache {
 		if st.log, err = raft.NewLogCache(raftLogCache, st.log); err != nil {
 			log.Close()

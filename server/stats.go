@@ -56,5 +56,9 @@ func (s *Server) Stats() map[string]string {
 	return out
 }
 
-// RaftStats are raft's own figures.
-func (s *Server) RaftStats() map[string]string { return s.raft.Stats() }
+// RaftStats are raft's own figures, and the backend of its log.
+func (s *Server) RaftStats() map[string]string {
+	out := s.raft.Stats()
+	out["logstore_backend"] = s.stores.backend
+	return out
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-sched/muster/client/runner"
 	"github.com/muster-sched/muster/internal/agentconfig"
 	"github.com/muster-sched/muster/internal/tlsutil"
+	"github.com/muster-sched/muster/server/raftlog"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -46,6 +47,11 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 			r.Heartbeat, r.Election, r.Lease = m*300*time.Millisecond, m*300*time.Millisecond, m*200*time.Millisecond
 		}
 		r.TrailingLogs, r.SnapshotEntries, r.SnapshotEvery = uint64(s.RaftTrailingLogs), uint64(s.RaftSnapshotThreshold), s.RaftSnapshotInterval
+		r.NoLogCache = s.RaftLogStore.DisableLogCache
+		r.Log = raftlog.Options{
+			Backend: raftlog.Backend(s.RaftLogStore.Backend), SegmentBytes: s.RaftLogStore.WAL.SegmentSizeMB << 20,
+			NoFreelistSync: s.RaftLogStore.BoltDB.NoFreelistSync || s.RaftBoltDB.NoFreelistSync,
+		}
 	}
 	if !c.Client.Enabled {
 		return cfg, nil

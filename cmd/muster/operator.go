@@ -26,7 +26,7 @@ muster operator scheduler get-config`,
 }
 
 func newOperatorRaft(e *env) *cobra.Command {
-	return e.group("raft", "The servers that agree by raft", "", `muster operator raft list-peers`, newRaftListPeers, newRaftRemovePeer, newRaftTransfer)
+	return e.group("raft", "The servers that agree by raft", "", `muster operator raft list-peers`, newRaftListPeers, newRaftRemovePeer, newRaftTransfer, newRaftMigrate)
 }
 
 type raftListOptions struct {

@@ -17,6 +17,9 @@ import (
 	"github.com/muster-sched/muster/e2e/freeport"
 )
 
+// backend is the backend of the servers' raft log, or "" for the default.
+var backend string
+
 // cluster is three servers on loopback, each a process of the binary.
 type cluster struct {
 	bin, dir string
@@ -41,6 +44,10 @@ func newCluster(bin string, servers int) *cluster {
 	for _, p := range c.ports {
 		join = append(join, fmt.Sprintf(`"127.0.0.1:%d"`, p[2]))
 	}
+	logStore := ""
+	if backend != "" {
+		logStore = fmt.Sprintf("raft_logstore {\n    backend = %q\n  }", backend)
+	}
 	for i, p := range c.ports {
 		conf := fmt.Sprintf(`
 name      = "s%d"
@@ -56,6 +63,7 @@ ports {
 server {
   enabled          = true
   bootstrap_expect = %d
+  %s
   server_join {
     retry_join = [%s]
   }
@@ -64,7 +72,7 @@ limits {
   http_max_conns_per_client = 1000
   rpc_max_conns_per_client  = 1000
 }
-`, i, filepath.Join(dir, fmt.Sprintf("s%d", i)), p[0], p[1], p[2], servers, strings.Join(join, ", "))
+`, i, filepath.Join(dir, fmt.Sprintf("s%d", i)), p[0], p[1], p[2], servers, logStore, strings.Join(join, ", "))
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("s%d.hcl", i)), []byte(conf), 0o600); err != nil {
 			fatal(err)
 		}

@@ -27,7 +27,7 @@ func main() {
 	rounds := flag.Int("rounds", 20, "of -failover")
 	busy := flag.Duration("busy", 3*time.Minute, "of full processor load after -failover, in which no election may happen")
 	quick := flag.Bool("quick", false, "smaller runs, for a look at whether everything works")
-	only := flag.String("only", "", "only the parts whose name contains this: decide, store, http, latency, tasks, shim, replay; launch, real and scale only by their names")
+	only := flag.String("only", "", "only the parts whose name contains this: decide, store, raftlog, http, latency, tasks, shim, replay; launch, real and scale only by their names")
 	nodes := flag.Int("nodes", 10_000, "simulated nodes of -only scale")
 	allocs := flag.Int("allocs", 100_000, "allocations of -only scale")
 	perJob := flag.Int("per-job", 1000, "allocations a job of -only scale")
@@ -41,6 +41,7 @@ func main() {
 	flag.IntVar(&perOnly, "per", 0, "of -only http: only the run with that many allocations a job, 30, 1 or 1000")
 	flag.IntVar(&conns, "conns", 16, "of -only http: jobs submitted at the same time")
 	flag.DurationVar(&profileFor, "profile-for", 4*time.Second, "of -profile: how long each rate run is profiled")
+	flag.StringVar(&backend, "logstore", "", "backend of the servers' raft log, wal or boltdb; empty: the default")
 	flag.Parse()
 	bin := os.Getenv("MUSTER_BIN")
 	if bin == "" {
@@ -56,6 +57,9 @@ func main() {
 	}
 	if want("store") {
 		store()
+	}
+	if want("raftlog") {
+		raftLog(*quick)
 	}
 	if want("http") || want("latency") {
 		overHTTP(bin, *quick, want("http"), want("latency"))
@@ -171,6 +175,23 @@ func store() {
 			}
 			row("store: "+strings.TrimPrefix(full, "Benchmark"), v, "<= 14 us an allocation", "-", cmd)
 		}
+	}
+}
+
+// raftLog measures both backends of the raft log.
+func raftLog(quick bool) {
+	long := "2s"
+	if quick {
+		long = "300ms"
+	}
+	res := goBench("./server/raftlog", "BenchmarkAppend|BenchmarkOpen", long)
+	cmd := "go test -run '^$' -bench 'Append|Open' ./server/raftlog"
+	for _, b := range []string{"wal", "boltdb", "boltdb_no_freelist_sync"} {
+		a, o := res["BenchmarkAppend/"+b], res["BenchmarkOpen/"+b]
+		row("raft log "+b+": a batch of 6 entries, synced", fmt.Sprintf("%s, %s of processor time, %.1f KiB to disk, %.0f entries/s",
+			ms(a["ns/op"]), ms(a["cpu-us/batch"]*1e3), a["disk-B/batch"]/1024, a["entries/s"]), "-", "-", cmd)
+		row("raft log "+b+": start with 100,000 entries of 600 bytes", fmt.Sprintf("%s, %s of processor time, %.0f bytes an entry",
+			ms(o["ns/op"]), ms(o["cpu-us/open"]*1e3), o["disk-B/entry"]), "-", "-", cmd)
 	}
 }
 

@@ -32,7 +32,7 @@ type cluster struct {
 	clients []string
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T, backend string) *cluster {
 	harness.NeedNamespaces(t)
 	c := &cluster{t: t, dir: t.TempDir(), procs: map[string]*harness.Proc{}, servers: []string{"s1", "s2", "s3"}, clients: []string{"c1", "c2", "c3"}}
 	t.Cleanup(func() { harness.KillBelow(t, c.dir) })
@@ -98,7 +98,7 @@ tls {
 }
 `, name, filepath.Join(c.dir, "data-"+name), h.IP, ca[0], filepath.Join(c.dir, name+".pem"), filepath.Join(c.dir, name+"-key.pem"))
 		if name[0] == 's' {
-			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  encrypt = %q\n  server_join {\n    retry_join = %s\n  }\n}\n", gossip, join)
+			conf += fmt.Sprintf("server {\n  enabled = true\n  bootstrap_expect = 3\n  raft_logstore {\n    backend = %q\n  }\n  encrypt = %q\n  server_join {\n    retry_join = %s\n  }\n}\n", backend, gossip, join)
 		} else {
 			conf += fmt.Sprintf("client {\n  enabled = true\n  servers = %s\n  options = { \"driver.raw_exec.enable\" = \"1\" }\n}\nplugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nserver {\n  encrypt = %q\n}\n", strings.ReplaceAll(join, "4648", "4647"), gossip)
 		}
@@ -147,6 +147,24 @@ func (c *cluster) start(name string) {
 	c.procs[name] = harness.Start(c.t, c.net.Host(name), name, nil, "agent", "-config", filepath.Join(c.dir, name+".hcl"))
 }
 
+// convert converts the raft log of a server that is not running to another backend.
+func (c *cluster) convert(name, from, to string) {
+	c.t.Helper()
+	out, err := exec.Command(harness.Bin(c.t), "operator", "raft", "migrate-backend", "-force", "-to", to, filepath.Join(c.dir, "data-"+name)).CombinedOutput()
+	if err != nil {
+		c.t.Fatalf("convert the raft log of %s: %v\n%s", name, err, out)
+	}
+	c.t.Logf("%s: %s", name, out)
+	file := filepath.Join(c.dir, name+".hcl")
+	conf, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.Replace(string(conf), fmt.Sprintf("backend = %q", from), fmt.Sprintf("backend = %q", to), 1)), 0o600)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 func (c *cluster) eventually(d time.Duration, what string, ok func() (bool, string)) time.Duration {
 	c.t.Helper()
 	return harness.Eventually(c.t, d, what, ok)
@@ -189,9 +207,16 @@ func job(id, typ string, count int, command string, args ...string) map[string]a
 
 // TestClusterSurvives runs a service of 6 and a batch job of 50 real processes, kills the leader with -9, then a
 // follower, then a client, and checks that no acknowledged write is lost, that tasks which need not die do not, that
-// lost ones are replaced and that the servers agree in the end.
+// lost ones are replaced and that the servers agree in the end. The raft log of the killed follower is converted to the
+// other backend before it starts again.
 func TestClusterSurvives(t *testing.T) {
-	c := newCluster(t)
+	for _, b := range [][2]string{{"wal", "boltdb"}, {"boltdb", "wal"}} {
+		t.Run(b[0], func(t *testing.T) { clusterSurvives(t, b[0], b[1]) })
+	}
+}
+
+func clusterSurvives(t *testing.T, backend, other string) {
+	c := newCluster(t, backend)
 	must := func(method, path string, in, out any) {
 		t.Helper()
 		c.eventually(15*time.Second, method+" "+path, func() (bool, string) {
@@ -269,6 +294,7 @@ func TestClusterSurvives(t *testing.T) {
 	t.Logf("killed the follower %s", follower)
 	must("PUT", "/v1/jobs", job("after-follower", "service", 1, "/bin/sleep", "100000"), nil)
 	running("after-follower", 1)
+	c.convert(follower, backend, other)
 	c.start(follower)
 	c.following(follower)
 	sameTasks(t, before, harness.Tasks(c.dir))

@@ -168,6 +168,8 @@ func (c *Config) numbers(fail failFunc) {
 	between("server.raft_multiplier", int64(c.Server.RaftMultiplier), 0, 10)
 	between("server.raft_trailing_logs", c.Server.RaftTrailingLogs, 0, big)
 	between("server.raft_snapshot_threshold", c.Server.RaftSnapshotThreshold, 0, big)
+	c.logStore(fail)
+	between("server.raft_logstore.wal.segment_size_mb", int64(c.Server.RaftLogStore.WAL.SegmentSizeMB), 0, 1024)
 	cl := &c.Client
 	between("client.network_speed", cl.NetworkSpeed, 0, big)
 	between("client.cpu_total_compute", cl.CPUTotalCompute, 0, big)
@@ -323,8 +325,32 @@ func (x *XIDRules) check(fail failFunc) {
 
 // accepted warns of values that say what is not so.
 func (c *Config) accepted() {
+	s, idle := &c.Server, func(key, backend string) {
+		c.warn(c.at(key), "%s has no effect: server.raft_logstore.backend is not %q", key, backend)
+	}
+	if s.RaftLogStore.Backend == "boltdb" {
+		if s.RaftLogStore.WAL.SegmentSizeMB != 0 {
+			idle("server.raft_logstore.wal.segment_size_mb", "wal")
+		}
+	} else {
+		if s.RaftLogStore.BoltDB.NoFreelistSync {
+			idle("server.raft_logstore.boltdb.no_freelist_sync", "boltdb")
+		}
+		if s.RaftBoltDB.NoFreelistSync {
+			idle("server.raft_boltdb.no_freelist_sync", "boltdb")
+		}
+	}
 	if (c.TLS.HTTP || c.TLS.RPC) && c.tree.get("tls", "verify_server_hostname") != nil && !c.TLS.VerifyServerHostname {
 		c.warn(c.at("tls.verify_server_hostname"), "tls.verify_server_hostname = false has no effect: server certificates are always checked for their role and region")
+	}
+}
+
+// logStore checks the backend of the raft log.
+func (c *Config) logStore(fail failFunc) {
+	switch c.Server.RaftLogStore.Backend {
+	case "", "wal", "boltdb":
+	default:
+		fail("server.raft_logstore.backend", "%.40q: want \"wal\" or \"boltdb\"", c.Server.RaftLogStore.Backend)
 	}
 }
 

@@ -118,6 +118,35 @@ type Server struct {
 	RaftSnapshotThreshold int64 `conf:"raft_snapshot_threshold"`
 	// RaftSnapshotInterval is the least time between two snapshots. Default and 0: 30s.
 	RaftSnapshotInterval time.Duration `conf:"raft_snapshot_interval"`
+	// RaftLogStore says how the raft log is stored on disk.
+	RaftLogStore RaftLogStore `conf:"raft_logstore"`
+	// RaftBoltDB is the older place of the block boltdb in raft_logstore; either sets it.
+	RaftBoltDB BoltDB `conf:"raft_boltdb"`
+}
+
+// RaftLogStore says how the raft log is stored on disk.
+type RaftLogStore struct {
+	// Backend is "wal", files that are appended to, or "boltdb", a B-tree file. To change it, convert the log first, with
+	// `muster operator raft migrate-backend`. Default: "wal".
+	Backend string `conf:"backend"`
+	// DisableLogCache reads recent entries from the backend instead of memory, to test it. Default: false.
+	DisableLogCache bool `conf:"disable_log_cache"`
+	// BoltDB tunes the backend boltdb.
+	BoltDB BoltDB `conf:"boltdb"`
+	// WAL tunes the backend wal.
+	WAL WAL `conf:"wal"`
+}
+
+// BoltDB tunes the B-tree file of the raft log.
+type BoltDB struct {
+	// NoFreelistSync leaves the list of free pages out of each commit, and finds them again at the start. Default: false.
+	NoFreelistSync bool `conf:"no_freelist_sync"`
+}
+
+// WAL tunes the files of the raft log that are appended to.
+type WAL struct {
+	// SegmentSizeMB is the size of a new file in MiB, 1 to 1024, allocated when the file is made. Default and 0: 16.
+	SegmentSizeMB int `conf:"segment_size_mb"`
 }
 
 // ServerJoin says which servers to join. In server these are gossip addresses (port 4648), in client RPC addresses

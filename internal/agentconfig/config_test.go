@@ -334,6 +334,37 @@ func TestNoEffect(t *testing.T) {
 	}
 }
 
+func logStoreOf(text string) string {
+	return strings.Replace(base, "enabled", "raft_logstore {\n    "+text+"\n  }\n  enabled", 1)
+}
+
+func TestRaftLogStore(t *testing.T) {
+	c := good(t, "a.hcl", logStoreOf("backend = \"boltdb\"\n disable_log_cache = true\n boltdb {\n no_freelist_sync = true\n }"))
+	if s := c.Server.RaftLogStore; s.Backend != "boltdb" || !s.DisableLogCache || !s.BoltDB.NoFreelistSync || warned(c, "raft_") {
+		t.Errorf("read %+v, warnings %q", s, c.Warnings)
+	}
+	for text, want := range map[string]string{
+		"boltdb {\n no_freelist_sync = true\n }":                  "boltdb.no_freelist_sync has no effect: server.raft_logstore.backend is not \"boltdb\"",
+		"backend = \"boltdb\"\n wal {\n segment_size_mb = 64\n }": "wal.segment_size_mb has no effect: server.raft_logstore.backend is not \"wal\"",
+		"verification {\n enabled = true\n }":                     "raft_logstore.verification has no effect: every entry has a checksum",
+		"}\n raft_boltdb {\n no_freelist_sync = true\n":           "raft_boltdb.no_freelist_sync has no effect",
+	} {
+		if c := good(t, "a.hcl", logStoreOf(text)); !warned(c, want) {
+			t.Errorf("%q: no warning %q in %q", text, want, c.Warnings)
+		}
+	}
+	for text, want := range map[string]string{
+		"backend = \"sqlite\"":                   "\"sqlite\": want \"wal\" or \"boltdb\"",
+		"wal {\n segment_size_mb = 1025\n }":     "want 0 to 1024",
+		"wal {\n segment_size_mb = -1\n }":       "want 0 to 1024",
+		"boltdb {\n no_freelist_sink = true\n }": "no_freelist_sync",
+	} {
+		if _, err := load(t, "a.hcl", logStoreOf(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
 func TestExample(t *testing.T) {
 	b, err := os.ReadFile("testdata/example.hcl")
 	if err != nil {

@@ -22,7 +22,7 @@ var noEffect = map[string]map[string]string{
 	},
 	"server": {
 		"data_dir": "the server part keeps its state in data_dir/server", "rejoin_after_leave": "a server that left joins again by itself",
-		"protocol_version": "there is one protocol version", "raft_protocol": "raft speaks version 3", "raft_boltdb": "the log store has no settings",
+		"protocol_version": "there is one protocol version", "raft_protocol": "raft speaks version 3",
 		"num_schedulers": "one pass runs for each node pool", "enabled_schedulers": "all kinds of jobs are scheduled",
 		"node_gc_threshold": gc, "job_gc_interval": gc, "job_gc_threshold": gc, "eval_gc_threshold": gc, "batch_eval_gc_threshold": gc,
 		"deployment_gc_threshold": gc, "csi_volume_claim_gc_interval": noCSI, "csi_volume_claim_gc_threshold": noCSI, "csi_plugin_gc_threshold": noCSI,
@@ -37,8 +37,9 @@ var noEffect = map[string]map[string]string{
 		"oidc_issuer": "there is no OIDC issuer", "client_introduction": "clients prove themselves by their certificate", "search": "searches have fixed limits",
 		"deployment_query_rate_limit": "deployments are not polled", "retry_max": "joining is tried for ever", "start_timeout": "a server waits for nothing when it starts",
 	},
-	"server.server_join": {"retry_max": "joining is tried for ever"},
-	"client.server_join": {"retry_max": "joining is tried for ever"},
+	"server.raft_logstore": {"verification": "every entry has a checksum, which is verified whenever it is read"},
+	"server.server_join":   {"retry_max": "joining is tried for ever"},
+	"client.server_join":   {"retry_max": "joining is tried for ever"},
 	"client": {
 		"state_dir": "state is kept in data_dir/client", "alloc_mounts_dir": "mounts are made within the allocation's directory", "chroot_env": "the exec driver shows the machine's directories read-only",
 		"no_host_uuid": "the node's id never comes from the machine", "gc_volumes_on_client_gc": "there are no dynamic host volumes", "template": "templates have fixed settings",

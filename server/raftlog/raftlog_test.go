@@ -2,8 +2,10 @@ package raftlog
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -282,5 +284,28 @@ func TestOtherBackend(t *testing.T) {
 			}
 			mustClose(t, mustOpen(t, dir, Options{Backend: c.have}))
 		})
+	}
+}
+
+// TestNoFreelistSync: the option leaves the list of free pages out of the file, and can be changed.
+func TestNoFreelistSync(t *testing.T) {
+	dir := t.TempDir()
+	for _, none := range []bool{false, true, false} {
+		o := Options{Backend: BoltDB, NoFreelistSync: none}
+		l := mustOpen(t, dir, o)
+		last, err := l.LastIndex()
+		if err != nil {
+			t.Fatal(err)
+		}
+		store(t, l, 24, last+1, last+10)
+		mustClose(t, l)
+		b := readFile(t, filepath.Join(dir, "boltdb", boltName))
+		newest := 0 // of the two meta pages, the one of the later transaction
+		if page := os.Getpagesize(); binary.LittleEndian.Uint64(b[page+64:]) > binary.LittleEndian.Uint64(b[64:]) {
+			newest = page
+		}
+		if got := binary.LittleEndian.Uint64(b[newest+48:]) == math.MaxUint64; got != none {
+			t.Errorf("no_freelist_sync %v: the file lacks the list: %v", none, got)
+		}
 	}
 }

@@ -38,6 +38,19 @@ server {
   raft_trailing_logs      = 10240
   raft_snapshot_threshold = 16384
   raft_snapshot_interval  = "30s"
+  raft_logstore {
+    backend           = "wal"
+    disable_log_cache = false
+    boltdb {
+      no_freelist_sync = false
+    }
+    wal {
+      segment_size_mb = 16
+    }
+  }
+  raft_boltdb {
+    no_freelist_sync = false # as in raft_logstore
+  }
 }
 
 client {
