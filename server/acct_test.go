@@ -94,29 +94,6 @@ func TestAcctAndDecisionsArePaged(t *testing.T) {
 	})
 }
 
-// TestAcctRound holds what the service asks to be deleted.
-func TestAcctRound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := testServer(t, nil)
-		for i := range 4 {
-			id := fmt.Sprintf("j%d", i)
-			register(t, s, passJob(id, 1, nil))
-			call(t, s, methods.JobDeregister, rpc.Header{}, &methods.JobDeregisterRequest{JobID: id, Purge: true})
-			time.Sleep(time.Hour)
-		}
-		snap, now := s.Published().Snapshot, s.logNow()
-		if c := acctRound(snap, CollectLimits{AcctAge: 10 * time.Hour, AcctKept: 4}, now); c != nil {
-			t.Errorf("nothing is beyond retention, and %+v goes", c)
-		}
-		if c := acctRound(snap, CollectLimits{AcctAge: 3 * time.Hour, AcctKept: 4}, now); c == nil || c.Before != now.Add(-3*time.Hour) {
-			t.Errorf("by age: %+v", c)
-		}
-		if err := s.collectAcct(t.Context(), CollectLimits{AcctAge: 10 * time.Hour, AcctKept: 3}, now); err != nil || s.Published().Snapshot.AcctCount() != 3 {
-			t.Errorf("by count: %d left, %v", s.Published().Snapshot.AcctCount(), err)
-		}
-	})
-}
-
 // TestAdviceStartsTheJob takes the first change that job why suggests, for each reason that a plain cluster can give, and
 // the job must run.
 func TestAdviceStartsTheJob(t *testing.T) {

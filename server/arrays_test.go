@@ -38,7 +38,7 @@ func TestArray(t *testing.T) {
 		if most > together || most < together/2 {
 			t.Errorf("%d ran at once; the cap is %d", most, together)
 		}
-		if kept > structs.ArrayKept+arrayLook+2*together {
+		if kept > structs.ArrayKept+structs.ArrayKept/4+2*together {
 			t.Errorf("%d allocations were kept; want about %d", kept, structs.ArrayKept)
 		}
 		sum := func() (complete, failed, queued int) {

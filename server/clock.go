@@ -78,7 +78,7 @@ func (c *clock) consent(median time.Duration) (changed bool) {
 	return changed
 }
 
-// timeNow is the log time that a command proposed now would get.
-func (s *Server) timeNow() structs.LogTime {
+// logNow is the log time that a command proposed now would get.
+func (s *Server) logNow() structs.LogTime {
 	return s.clock.mint(structs.LogTime(s.lastTime.Load()))
 }

@@ -128,41 +128,6 @@ func TestDrainWaitsForHealth(t *testing.T) {
 	}
 }
 
-// TestProven looks at the moments in the life of a replacement.
-func TestProven(t *testing.T) {
-	at := func(s int64) structs.LogTime { return structs.LogTime(0).Add(time.Duration(s) * time.Second) }
-	m := &structs.Migrate{MaxParallel: 1, HealthCheck: "task_states", MinHealthyTime: 10 * time.Second, HealthyDeadline: 300 * time.Second}
-	state := func(tasks ...*structs.TaskState) *structs.Allocation {
-		a := &structs.Allocation{CreateTime: at(100), StartedAt: at(105), Client: structs.ClientRunning, TaskStates: map[string]*structs.TaskState{}}
-		for i, x := range tasks {
-			a.TaskStates[string(rune('a'+i))] = x
-		}
-		return a
-	}
-	run := &structs.TaskState{State: "running", StartedAt: at(105)}
-	for _, c := range []struct {
-		name string
-		a    *structs.Allocation
-		now  int64
-		ok   bool
-		next structs.LogTime
-	}{
-		{"young", state(run), 110, false, at(115)},
-		{"old enough", state(run), 115, true, 0},
-		{"restarted", state(run, &structs.TaskState{State: "running", Restarts: 1, StartedAt: at(120)}), 125, false, at(130)},
-		{"waits to be restarted", state(run, &structs.TaskState{State: "pending", Restarts: 1}), 125, false, at(400)},
-		{"a task has failed", state(run, &structs.TaskState{State: "dead", Failed: true}), 125, false, at(400)},
-		{"one that came first has ended", state(run, &structs.TaskState{State: "dead"}), 125, true, 0},
-		{"pending", &structs.Allocation{CreateTime: at(100), Client: structs.ClientPending}, 200, false, at(400)},
-		{"pending for too long", &structs.Allocation{CreateTime: at(100), Client: structs.ClientPending}, 400, true, 0},
-		{"out of touch", &structs.Allocation{CreateTime: at(100), StartedAt: at(105), Client: structs.ClientUnknown}, 9000, false, 0},
-	} {
-		if ok, next := proven(c.a, m, at(c.now)); ok != c.ok || next != c.next {
-			t.Errorf("%s: %v, %v; want %v, %v", c.name, ok, next, c.ok, c.next)
-		}
-	}
-}
-
 // TestDrainDeadline: batch work is left to finish until the deadline, then goes; with force at once.
 func TestDrainDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -263,33 +228,6 @@ func TestPeriodicLaunches(t *testing.T) {
 		}
 		if n := children("alone"); n != 2 {
 			t.Errorf("%d children after a forced launch, want 2", n)
-		}
-	})
-}
-
-// TestCatchUpIsOnce is the rule by itself: of what was missed the newest is due, and only once.
-func TestCatchUpIsOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := testServer(t, nil)
-		j := passJob("p", 1, func(j *structs.Job) {
-			j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"*/10 * * * *"}, TimeZone: "UTC"}
-		})
-		mustApply(t, s, &structs.JobRegisterCommand{Job: j})
-		snap := s.Published().Snapshot
-		now := snap.Time().Time().Truncate(time.Hour).Add(5*time.Hour + 3*time.Minute)
-		due, ok, err := schedulePeriodic(snap, snap.JobByKey(j.Key()), now)
-		if want := now.Truncate(10 * time.Minute); err != nil || !ok || !due.at.Equal(want) {
-			t.Fatalf("due at %s (%v, %v), want the newest missed time %s", due.at, ok, err, want)
-		}
-		if _, err := s.launch(t.Context(), j.Key(), due.at, false, structs.Submitter{Name: "periodic"}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.launch(t.Context(), j.Key(), due.at, false, structs.Submitter{Name: "periodic"}); structs.CodeOf(err) != structs.CodeConflict {
-			t.Fatalf("launching twice for one time: %v, want a conflict", err)
-		}
-		snap = s.Published().Snapshot
-		if due, _, _ = schedulePeriodic(snap, snap.JobByKey(j.Key()), now); !due.at.After(now) {
-			t.Errorf("due again at %s", due.at)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/structs"
 )
 
 const (
@@ -21,23 +22,35 @@ type dutyFigures struct {
 	retried atomic.Int64 // times that a command could not be written
 }
 
-// dutyService makes a leader service of a duty.
-func (s *Server) dutyService(name string, d duty.Duty) Service {
-	return Service{name, func(ctx context.Context, _ uint64) error { return s.runDuty(ctx, name, d) }}
+// dutyService makes a leader service of a duty. force asks for a duty.Forced to run at once, and hears how it ended; nil for
+// others.
+func (s *Server) dutyService(name string, d duty.Duty, force <-chan chan error) Service {
+	return Service{name, func(ctx context.Context, _ uint64) error { return s.runDuty(ctx, name, d, force) }}
 }
 
 // runDuty drives one duty: it feeds the applied batches, waits for the next due time and writes the commands.
-func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty) error {
+func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-chan chan error) error {
+	forced, _ := d.(duty.Forced)
 	sub := s.Subscribe(name, dutyBacklog)
 	defer s.Unsubscribe(sub)
 	d.Load(s.Published().Snapshot, s.logNow())
 	timer := time.NewTimer(dutyIdle)
 	defer timer.Stop()
 	var kept []duty.Command
+	var asked chan error // who asked for the forced run in progress
+	defer func() {
+		if asked != nil {
+			asked <- structs.ErrNoLeader
+		}
+	}()
 	for {
 		cmds, next := d.Due(s.Published().Snapshot, s.logNow())
 		var err error
-		if kept, err = s.writeDue(ctx, name, append(kept, cmds...)); err != nil {
+		if kept, err = s.writeDue(ctx, name, append(kept, cmds...)); asked != nil && (err != nil || forced.Idle()) {
+			asked <- err
+			asked = nil
+		}
+		if err != nil {
 			if !pause(ctx, dutyRetry) {
 				return nil
 			}
@@ -49,9 +62,15 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty) error {
 			wait = min(wait, max(next.Sub(s.logNow()), time.Millisecond))
 		}
 		timer.Reset(wait)
+		others := force
+		if asked != nil {
+			others = nil // one after the other
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case asked = <-others:
+			forced.Force()
 		case <-timer.C:
 		case <-sub.Wake():
 			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {

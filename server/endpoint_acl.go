@@ -121,7 +121,7 @@ func (s *Server) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLT
 		if t.Accessor.IsZero() {
 			t.Accessor, t.Secret = newID[structs.AccessorID](), newID[structs.SecretID]()
 		}
-		now := s.timeNow()
+		now := s.logNow()
 		t.CreateTime = now
 		if t.ExpirationTTL != 0 {
 			if t.ExpiresAt != 0 {
@@ -423,7 +423,7 @@ func (s *Server) oneTimeCreate(ctx context.Context, c *rpc.Call, req *methods.Em
 	if id.token == nil {
 		return nil, structs.ErrPermissionDenied
 	}
-	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.token.Accessor, ExpiresAt: s.timeNow().Add(oneTimeTTL)}
+	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.token.Accessor, ExpiresAt: s.logNow().Add(oneTimeTTL)}
 	res, err := s.Apply(ctx, structs.Command{By: id.by, Body: &structs.OneTimeUpsertCommand{Token: t}})
 	if err != nil {
 		return nil, err
@@ -438,11 +438,11 @@ func (s *Server) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOn
 	}
 	snap := s.Published().Snapshot
 	ott := snap.OneTimeToken(req.Secret)
-	if ott == nil || s.timeNow() >= ott.ExpiresAt {
+	if ott == nil || s.logNow() >= ott.ExpiresAt {
 		return nil, structs.ErrPermissionDenied
 	}
 	t := snap.TokenByAccessor(ott.Accessor)
-	if t == nil || t.Expired(s.timeNow()) {
+	if t == nil || t.Expired(s.logNow()) {
 		return nil, structs.ErrPermissionDenied
 	}
 	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
@@ -471,7 +471,7 @@ func (s *Server) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPee
 	if len(names) == 0 {
 		return nil, structs.Errorf(structs.CodeDenied, "no policy named %q allows users of a machine to log in", policyLogin)
 	}
-	now := s.timeNow()
+	now := s.logNow()
 	t := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenClient,
 		Name: fmt.Sprintf("%s%d:%d:%s", peerTokenPrefix, req.UID, req.GID, req.User), Policies: sortedUnique(names), CreateTime: now,
 		ExpiresAt: now.Add(peerTokenTTL), ExpirationTTL: int64(peerTokenTTL)}

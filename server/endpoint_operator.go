@@ -17,6 +17,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -192,7 +193,7 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 	if err := req.Config.Weights.Check(); err != nil {
 		return nil, err
 	}
-	if err := checkSaveLimits(req.Config); err != nil {
+	if err := checkpoint.CheckLimits(req.Config); err != nil {
 		return nil, err
 	}
 	if f := req.Config.GPUFit; f != "" && !slices.Contains(structs.GPUFits, f) {

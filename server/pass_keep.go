@@ -32,23 +32,6 @@ type decisions struct {
 	dry      turnstile    // of dry runs
 }
 
-// decisionServices are the leader services that decide, in starting order.
-func (s *Server) decisionServices() []Service {
-	return []Service{
-		{"heartbeats", s.runHeartbeats},
-		{"passes", s.runPasses},
-		{"drains", s.runDrains},
-		{"taints", s.runTaints},
-		{"windows", s.runWindows},
-		{"periodic", s.runPeriodic},
-		s.dutyService("runtime limits", duty.NewRuntimeLimits()),
-		s.dutyService("gangs", duty.NewGangs()),
-		{"arrays", s.runArrays},
-		s.dutyService("deadlines", duty.NewDeadlines()),
-		{"collect", s.runCollect},
-	}
-}
-
 // installDecisions sets the hooks behind which the services are. Called from New, before anything runs.
 func (s *Server) installDecisions() {
 	s.decide.beats, s.decide.dry = newHeartbeats(), make(turnstile, dryMax)
@@ -57,7 +40,7 @@ func (s *Server) installDecisions() {
 	s.Hooks.Left = s.decide.beats.left
 	s.Hooks.Collect = s.collectNow
 	s.Hooks.ForcePeriodic = s.forcePeriodic
-	s.Hooks.NextLaunch = NextLaunch
+	s.Hooks.NextLaunch = duty.NextLaunch
 	s.Hooks.Reports = s.decide.reports.of
 	s.Hooks.Queue = s.passQueue
 }

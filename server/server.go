@@ -55,7 +55,7 @@ type Server struct {
 	gossip     *members
 	observed   *observations
 	decide     decisions
-	saves      saveBooks
+	lines      checkpointLines
 	autopilot  *autopilot.Autopilot
 	memberWake chan struct{}
 	metrics    metrics

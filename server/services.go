@@ -6,17 +6,29 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/muster-sched/muster/server/duty"
 	"github.com/muster-sched/muster/structs"
 )
 
 // leaderServices is everything that runs while this server leads, in starting order. All share one context.
 func (s *Server) leaderServices() []Service {
-	return append([]Service{
+	return []Service{
 		{"clock", s.runClock},
 		{"members", s.runMembers},
 		{"autopilot", s.runAutopilot},
 		{"reseal", s.runReseal},
-	}, s.decisionServices()...)
+		{"heartbeats", s.runHeartbeats},
+		{"passes", s.runPasses},
+		s.dutyService("drains", duty.NewDrains(), nil),
+		s.dutyService("taints", duty.NewTaints(), nil),
+		s.dutyService("windows", duty.NewWindows(), nil),
+		s.dutyService("periodic", duty.NewPeriodic(s.invalidPeriodic), nil),
+		s.dutyService("runtime limits", duty.NewRuntimeLimits(), nil),
+		s.dutyService("gangs", duty.NewGangs(), nil),
+		s.dutyService("arrays", duty.NewArrays(), nil),
+		s.dutyService("deadlines", duty.NewDeadlines(), nil),
+		s.dutyService("collect", duty.NewCollect(duty.DefaultCollectLimits), s.decide.collect.force),
+	}
 }
 
 // Hooks are what leader services offer to endpoints. Each is nil until its service sets it; endpoints say so when they

@@ -143,6 +143,14 @@ func (a *Allocation) Name() string {
 	return a.JobID + "." + a.Group + "[" + strconv.Itoa(a.NameIndex) + "]"
 }
 
+// JobType is the type of the allocation's job.
+func (a *Allocation) JobType() JobType {
+	if a.Job == nil {
+		return JobService
+	}
+	return a.Job.Type
+}
+
 // JobKey names the allocation's job.
 func (a *Allocation) JobKey() JobKey { return JobKey{Namespace: a.Namespace, ID: a.JobID} }
 

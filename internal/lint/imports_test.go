@@ -22,7 +22,8 @@ var imports = map[string][]string{
 	"server/planner":       {"structs", "scheduler/..."},
 	"server/acl":           {"structs", "internal/suggest"},
 	"server/raftlog":       {"internal/boltfile"},
-	"server/duty":          {"structs", "fsm/state", "scheduler"},
+	"server/checkpoint":    {"structs", "fsm/state"},
+	"server/duty":          {"structs", "fsm/state", "scheduler", "server/checkpoint"},
 	"server":               {"structs", "scheduler/...", "fsm/...", "server/...", "internal/..."},
 	"client/...":           {"structs", "client/...", "internal/..."},
 	"nomadlike/...":        {"structs", "nomadlike/...", "internal/..."},
@@ -55,7 +56,7 @@ var banned = []struct {
 }
 
 // pure are the packages that must give the same answer to the same question, on every machine.
-var pure = []string{"fsm/...", "scheduler/...", "server/broker", "server/planner", "server/duty"}
+var pure = []string{"fsm/...", "scheduler/...", "server/broker", "server/planner", "server/checkpoint", "server/duty"}
 
 // TestImports checks the table, and that only package structs stays with the standard library.
 func TestImports(t *testing.T) {

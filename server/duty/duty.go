@@ -29,6 +29,13 @@ type Duty interface {
 	Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime)
 }
 
+// Forced is a duty that an operator may ask to run at once.
+type Forced interface {
+	Duty
+	Force()
+	Idle() bool // what was forced has ended
+}
+
 // Command is one command that is due.
 type Command struct {
 	structs.Command

@@ -19,13 +19,21 @@ import (
 //	advance D                time passes
 //	down D                   for that long nothing can be written
 //	node NAME...             ready nodes; down=NAME one misses its heartbeat
-//	job ID ...               type= count= gang=MINIMUM timeout= max_run= deadline=
+//	job ID ...               type= count= gang=MINIMUM timeout= max_run= deadline= periodic= no_overlap array= parallel= healthy=
+//	                         tolerate=KEY[:DURATION] grace=
 //	stop ID [purge]          deregisters a job
 //	place ID NODE,... [count=] the scheduler places allocations, in turns on the nodes
 //	decide ID                the scheduler has nothing more to do for a job
 //	end ID [node=]           the scheduler stops them
 //	client ID STATUS [node=] agents report a status
 //	suspend ID, resume ID
+//	drain NODE ...           deadline=D, force, ignore_system; undrain NODE; ineligible NODE
+//	taint NODE KEY, untaint NODE KEY
+//	reserve ID ...           nodes=A,B start=D end=D [maintenance]; unreserve ID
+//	savers ...               limits on checkpoints: cluster=
+//	limits ...               of collection: acct_age= acct_kept= ids=; a new leader has them
+//	force                    a collection without ages
+//	token D D                a token that expires then, and a one-time token of it that does
 func TestScripts(t *testing.T) {
 	script.Walk(t, "testdata", func(t *testing.T, path string) {
 		name := strings.TrimSuffix(filepath.Base(path), ".txt")
@@ -74,6 +82,14 @@ func (s *scripted) command(t *testing.T, c *script.Case) string {
 		until = s.now.Add(duration(t, c.Args[0].Key))
 	case "down":
 		s.down = s.now.Add(duration(t, c.Args[0].Key))
+	case "limits":
+		l := duty.DefaultCollectLimits
+		l.AcctAge, l.AcctKept = duration(t, c.String("acct_age", "1000h")), int64(c.Int(t, "acct_kept", 1000))
+		l.EntryIDs = c.Int(t, "ids", l.EntryIDs)
+		s.duty = duty.NewCollect(l)
+		s.duty.Load(s.snap(), s.now)
+	case "force":
+		s.duty.(duty.Forced).Force()
 	default:
 		s.change(t, c)
 	}
@@ -118,6 +134,36 @@ func (s *scripted) change(t *testing.T, c *script.Case) {
 		s.observe(s.live(arg(0), c.String("node", "")), structs.ClientStatus(arg(1)))
 	case "suspend", "resume":
 		s.apply(structs.Command{Body: &structs.SuspendCommand{Namespace: "default", JobID: arg(0), Resume: c.Cmd == "resume"}})
+	case "drain":
+		d := &structs.DrainStrategy{Deadline: duration(t, c.String("deadline", "0s")), IgnoreSystemJobs: c.Has("ignore_system")}
+		if c.Has("force") {
+			d.Deadline = -1
+		}
+		s.apply(structs.Command{Body: &structs.NodeDrainCommand{ID: nodeID(arg(0)), Strategy: d}})
+	case "undrain":
+		s.apply(structs.Command{Body: &structs.NodeDrainCommand{ID: nodeID(arg(0)), MarkEligible: true}})
+	case "ineligible":
+		s.apply(structs.Command{Body: &structs.NodeEligibilityCommand{ID: nodeID(arg(0)), Eligibility: structs.NodeIneligible}})
+	case "taint":
+		s.apply(structs.Command{Body: &structs.NodeTaintCommand{ID: nodeID(arg(0)), Add: []structs.Taint{{Key: arg(1), Effect: structs.TaintNoExecute}}}})
+	case "untaint":
+		s.apply(structs.Command{Body: &structs.NodeTaintCommand{ID: nodeID(arg(0)), Remove: []structs.Taint{{Key: arg(1)}}}})
+	case "reserve":
+		r := &structs.Reservation{ID: arg(0), Domain: "default", Start: s.now.Add(duration(t, c.String("start", ""))), End: s.now.Add(duration(t, c.String("end", ""))), Maintenance: c.Has("maintenance")}
+		for _, name := range strings.Split(c.String("nodes", ""), ",") {
+			r.Nodes = append(r.Nodes, nodeID(name))
+		}
+		s.apply(structs.Command{Body: &structs.ReserveCommand{Reservations: []*structs.Reservation{r}}})
+	case "unreserve":
+		s.apply(structs.Command{Body: &structs.UnreserveCommand{IDs: []string{arg(0)}}})
+	case "savers":
+		cfg := &structs.SchedulerConfig{MaxCheckpoints: int64(c.Int(t, "cluster", 0))}
+		s.apply(structs.Command{Body: &structs.SchedulerConfigCommand{Config: cfg}})
+	case "token": // expires after the first duration, and has a one-time token that expires after the second
+		tok := &structs.ACLToken{Type: "management", Accessor: structs.DeriveID[structs.AccessorID](structs.Seed{5}, "token", "", uint64(s.index)),
+			Secret: structs.DeriveID[structs.SecretID](structs.Seed{5}, "token", "", uint64(s.index)), ExpirationTTL: int64(duration(t, arg(0)))}
+		s.apply(structs.Command{Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{tok}}})
+		s.apply(structs.Command{Body: &structs.OneTimeUpsertCommand{Token: &structs.OneTimeToken{Secret: tok.Secret, Accessor: tok.Accessor, ExpiresAt: s.now.Add(duration(t, arg(1)))}}})
 	default:
 		t.Fatalf("%s: no command %q", c.Pos, c.Cmd)
 	}
@@ -139,6 +185,23 @@ func (s *scripted) jobOf(t *testing.T, c *script.Case) *structs.Job {
 			g.MaxRunDuration = duration(t, a.Value)
 		case "deadline":
 			j.Deadline = s.now.Add(duration(t, a.Value))
+		case "periodic":
+			j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{a.Value}, ProhibitOverlap: c.Has("no_overlap")}
+		case "no_overlap":
+		case "array":
+			j.Array = &structs.Array{Count: c.Int(t, "array", 0)}
+		case "parallel":
+			g.Migrate = &structs.Migrate{MaxParallel: c.Int(t, "parallel", 1), HealthCheck: "task_states", MinHealthyTime: duration(t, c.String("healthy", "10s")), HealthyDeadline: 5 * time.Minute}
+		case "healthy":
+		case "tolerate":
+			key, long, _ := strings.Cut(a.Value, ":")
+			tol := structs.Toleration{Key: key}
+			if long != "" {
+				tol.For = duration(t, long)
+			}
+			j.Tolerations = append(j.Tolerations, tol)
+		case "grace":
+			g.Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: duration(t, a.Value)}
 		default:
 			t.Fatalf("%s: no argument %q", c.Pos, a.Key)
 		}

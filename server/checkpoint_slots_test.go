@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/checkpoint"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -153,24 +154,24 @@ func TestSaveLine(t *testing.T) {
 			ids = append(ids, a.ID)
 		}
 		mustApply(t, s, &structs.AllocTransitionCommand{IDs: ids, Transition: structs.Transition{Migrate: true, Leave: true}, Trigger: structs.TriggerNodeDrain})
-		waitFor(t, time.Minute, "all to be told to end", func() bool { return len(saveLine(s.Published().Snapshot).of) == total })
+		waitFor(t, time.Minute, "all to be told to end", func() bool { return len(checkpoint.NewLine(s.Published().Snapshot).Of) == total })
 		had := map[structs.AllocID]bool{}
 		for round := 0; ; round++ {
 			if round > 1000 {
 				t.Fatal("the line does not move")
 			}
 			snap := s.Published().Snapshot
-			book := saveLine(snap)
-			per, units := map[string]int64{}, map[string]map[*saveUnit]bool{}
+			line := checkpoint.NewLine(snap)
+			per, units := map[string]int64{}, map[string]map[*checkpoint.Unit]bool{}
 			var now []structs.AllocID
-			gangs := map[*saveUnit][2]int64{}
-			for id, u := range book.of {
-				if had[id] && !u.now {
+			gangs := map[*checkpoint.Unit][2]int64{}
+			for id, u := range line.Of {
+				if had[id] && !u.Now {
 					t.Fatalf("round %d: a turn was taken back", round)
 				}
 				g := gangs[u]
 				g[0]++
-				if !u.now {
+				if !u.Now {
 					gangs[u] = g
 					continue
 				}
@@ -178,23 +179,23 @@ func TestSaveLine(t *testing.T) {
 				gangs[u] = g
 				had[id] = true
 				now = append(now, id)
-				for _, l := range u.limits {
-					per[l.where]++
-					if units[l.where] == nil {
-						units[l.where] = map[*saveUnit]bool{}
+				for _, l := range u.Limits {
+					per[l.Where]++
+					if units[l.Where] == nil {
+						units[l.Where] = map[*checkpoint.Unit]bool{}
 					}
-					units[l.where][u] = true
-					if per[l.where] > l.most && len(units[l.where]) > 1 {
-						t.Fatalf("round %d: %s lets %d save at a time, %d do", round, l.where, l.most, per[l.where])
+					units[l.Where][u] = true
+					if per[l.Where] > l.Most && len(units[l.Where]) > 1 {
+						t.Fatalf("round %d: %s lets %d save at a time, %d do", round, l.Where, l.Most, per[l.Where])
 					}
 				}
 			}
 			for u, g := range gangs {
-				if g[1] != 0 && g[1] != g[0] || g[0] != u.allocs {
+				if g[1] != 0 && g[1] != g[0] || g[0] != u.Allocs {
 					t.Fatalf("round %d: %d of %d members of a gang have their turn", round, g[1], g[0])
 				}
 			}
-			if len(book.of) == 0 {
+			if len(line.Of) == 0 {
 				break
 			}
 			slices.SortFunc(now, func(a, b structs.AllocID) int { return slices.Compare(a[:], b[:]) })
@@ -215,11 +216,11 @@ func TestSaveLimitsAreChecked(t *testing.T) {
 		`"lustre1" = 0`:        {CheckpointStorage: map[string]int64{"lustre1": 0}},
 		`"" = 3`:               {CheckpointStorage: map[string]int64{"": 3}},
 	} {
-		if err := checkSaveLimits(&c); err == nil || !strings.Contains(err.Error(), text) {
+		if err := checkpoint.CheckLimits(&c); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v, want it to say %s", c, err, text)
 		}
 	}
-	if err := checkSaveLimits(&structs.SchedulerConfig{MaxCheckpoints: 4, CheckpointStorage: map[string]int64{"a": 1}}); err != nil {
+	if err := checkpoint.CheckLimits(&structs.SchedulerConfig{MaxCheckpoints: 4, CheckpointStorage: map[string]int64{"a": 1}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,0 +1,271 @@
+// Package checkpoint decides whose turn it is to save its state.
+//
+// A drain or a preemption may end a thousand allocations at once, and each saves its state before: more than the storage
+// takes. Where an operator has set a limit (of the cluster, of a node pool, of a storage by its name) they take turns: an
+// agent asks for its allocation's turn before it tells the task, and the work goes on until then.
+//
+// Whose turn it is follows from the state and the time alone, so every server and every leader gives the same answer. All
+// allocations that were told to end and are to save their state form one line, ordered by the time when they were told
+// (Allocation.Asked), then by job, group and ID. Members of a gang that were told together are one unit, because they save
+// together or not at all. A unit has its turn when, under each limit that applies to it, the units before it that have
+// neither saved nor ended leave room for it, or there are none. The units before it only get fewer, so a turn once given is
+// never taken back, not even by a server that is behind. The first in line always has its turn, so the line moves.
+//
+//	drain deadline passed, drain forced:  no waiting
+//	waited for CheckpointWaitMax:         no waiting
+//	node out of touch:                    not in line: nobody knows what it does
+package checkpoint
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// turnOverhead is what a turn takes besides the grace: to end the task, and until the next agent hears of it.
+const turnOverhead = 10 * time.Second
+
+// Limit bounds how many allocations save at a time.
+type Limit struct {
+	Where string // for people: "storage lustre1"
+	Most  int64
+}
+
+// Unit is the allocations that save together.
+type Unit struct {
+	Limits []Limit
+	Allocs int64
+
+	Now    bool  // it has its turn
+	Before int64 // allocations in the line of the limit that holds it up
+	By     Limit // that limit
+
+	asked structs.LogTime
+	job   structs.JobKey
+	group string
+	id    structs.AllocID // zero for a gang
+	grace time.Duration
+}
+
+func (u *Unit) compare(o *Unit) int {
+	return cmp.Or(cmp.Compare(u.asked, o.asked), cmp.Compare(u.job.String(), o.job.String()), cmp.Compare(u.group, o.group), slices.Compare(u.id[:], o.id[:]))
+}
+
+// Line is the line of one state.
+type Line struct {
+	Of    map[structs.AllocID]*Unit
+	units []*Unit          // in order
+	ahead map[string]int64 // allocations in the line of each limit, by its name
+}
+
+// limitsOf returns the limits that apply to an allocation when it saves its state for a cause; none when it does not save.
+func limitsOf(snap *state.Snapshot, cfg *structs.SchedulerConfig, a *structs.Allocation, cause string) []Limit {
+	if a.Job == nil || a.Client != structs.ClientRunning {
+		return nil
+	}
+	g := a.Job.Group(a.Group)
+	if g == nil || g.Checkpoint == nil || !g.Checkpoint.Heeds(cause) {
+		return nil
+	}
+	var out []Limit
+	if most := cfg.CheckpointStorage[g.Checkpoint.Storage]; g.Checkpoint.Storage != "" && most > 0 {
+		out = append(out, Limit{"storage " + g.Checkpoint.Storage, most})
+	}
+	if n := snap.NodeByID(a.NodeID); n != nil {
+		if p := snap.Pool(n.Pool); p != nil && p.MaxCheckpoints > 0 {
+			out = append(out, Limit{"node pool " + p.Name, p.MaxCheckpoints})
+		}
+	}
+	if cfg.MaxCheckpoints > 0 {
+		out = append(out, Limit{"the cluster", cfg.MaxCheckpoints})
+	}
+	return out
+}
+
+// Limited reports whether any limit is set.
+func Limited(snap *state.Snapshot) bool {
+	if cfg := config(snap); cfg.MaxCheckpoints > 0 || len(cfg.CheckpointStorage) > 0 {
+		return true
+	}
+	for p := range snap.Pools() {
+		if p.MaxCheckpoints > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func config(snap *state.Snapshot) *structs.SchedulerConfig {
+	if c := snap.SchedulerConfig(); c != nil {
+		return c
+	}
+	return &structs.SchedulerConfig{}
+}
+
+// NewLine returns the line of a state.
+func NewLine(snap *state.Snapshot) *Line {
+	l := &Line{Of: map[structs.AllocID]*Unit{}, ahead: map[string]int64{}}
+	if !Limited(snap) {
+		return l
+	}
+	cfg := config(snap)
+	gangs := map[gangKey]*Unit{}
+	for a := range snap.Allocs() {
+		if !a.ServerTerminal() || a.ClientTerminal() || a.Saved != nil && a.Saved.Time > a.Asked {
+			continue
+		}
+		limits := limitsOf(snap, cfg, a, a.EndCause())
+		if len(limits) == 0 {
+			continue
+		}
+		l.Of[a.ID] = join(gangs, &l.units, a, a.Asked, limits)
+	}
+	slices.SortFunc(l.units, (*Unit).compare)
+	for _, u := range l.units {
+		u.Now = true
+		for _, limit := range u.Limits {
+			if n := l.ahead[limit.Where]; n > 0 && n+u.Allocs > limit.Most {
+				if u.Now || n > u.Before {
+					u.Before, u.By = n, limit
+				}
+				u.Now = false
+			}
+		}
+		for _, limit := range u.Limits {
+			l.ahead[limit.Where] += u.Allocs
+		}
+	}
+	return l
+}
+
+type gangKey struct {
+	job   structs.JobKey
+	group string
+	asked structs.LogTime
+}
+
+// join puts an allocation into its unit, and makes the unit when it is the first.
+func join(gangs map[gangKey]*Unit, units *[]*Unit, a *structs.Allocation, asked structs.LogTime, limits []Limit) *Unit {
+	g := a.Job.Group(a.Group)
+	grace := g.Checkpoint.GraceOrDefault()
+	k := gangKey{a.JobKey(), a.Group, asked}
+	if u := gangs[k]; u != nil {
+		u.Allocs++
+		u.grace = max(u.grace, grace)
+		return u
+	}
+	u := &Unit{asked: asked, job: k.job, group: k.group, id: a.ID, Limits: limits, Allocs: 1, grace: grace}
+	if g.Gang != nil {
+		u.id = structs.AllocID{}
+		gangs[k] = u
+	}
+	*units = append(*units, u)
+	return u
+}
+
+// Turn reports whether it is an allocation's turn. Otherwise again is when the agent asks again.
+func (l *Line) Turn(snap *state.Snapshot, a *structs.Allocation, now structs.LogTime) (u *Unit, again time.Duration) {
+	u = l.Of[a.ID]
+	if u == nil || u.Now || now.Sub(a.Asked) >= structs.CheckpointWaitMax {
+		return nil, 0
+	}
+	if n := snap.NodeByID(a.NodeID); n != nil && n.Drain != nil && (n.Drain.Deadline < 0 || n.Drain.ForceAt > 0 && now >= n.Drain.ForceAt) {
+		return nil, 0
+	}
+	again = time.Duration(u.Before) * time.Second / time.Duration(max(4*u.By.Most, 1)) // the further back, the less often
+	return u, min(max(again, 500*time.Millisecond), 10*time.Second)
+}
+
+// LeaveTimes returns when work on draining nodes has to be told to go, so that all of it has had its turn to save its state
+// by the deadline of its node. Work that no limit applies to is not in it. All work with an earlier deadline goes before,
+// and all that is in line already; each is taken to need as long as it may (its grace).
+func LeaveTimes(snap *state.Snapshot, nodes []structs.NodeID, now structs.LogTime) map[structs.AllocID]structs.LogTime {
+	if !Limited(snap) {
+		return nil
+	}
+	cfg := config(snap)
+	var units []*Unit // asked is the deadline
+	gangs := map[gangKey]*Unit{}
+	of := map[structs.AllocID]*Unit{}
+	for _, id := range nodes {
+		n := snap.NodeByID(id)
+		if n == nil || n.Drain == nil || n.Drain.ForceAt <= now {
+			continue
+		}
+		for _, a := range snap.AllocsByNode(id) {
+			typ := a.JobType()
+			if a.Terminal() || typ == structs.JobSystem || typ == structs.JobSysBatch && n.Drain.IgnoreSystemJobs {
+				continue
+			}
+			if limits := limitsOf(snap, cfg, a, structs.CauseDrain); len(limits) > 0 {
+				of[a.ID] = join(gangs, &units, a, n.Drain.ForceAt, limits)
+			}
+		}
+	}
+	if len(units) == 0 {
+		return nil
+	}
+	slices.SortFunc(units, (*Unit).compare)
+	lead := leadTimes(NewLine(snap), units)
+	out := make(map[structs.AllocID]structs.LogTime, len(of))
+	for id, u := range of {
+		out[id] = u.asked.Add(-lead[u.asked])
+	}
+	return out
+}
+
+// leadTimes returns how long before each deadline the units that have it must be told to go, when line goes first.
+func leadTimes(line *Line, units []*Unit) map[structs.LogTime]time.Duration {
+	type load struct {
+		rounds, in int64 // rounds that are full, and allocations in the next one
+		grace      time.Duration
+	}
+	loads := map[string]*load{}
+	for _, u := range line.units {
+		for _, l := range u.Limits {
+			if loads[l.Where] == nil {
+				loads[l.Where] = &load{in: line.ahead[l.Where] % l.Most, rounds: line.ahead[l.Where] / l.Most}
+			}
+			loads[l.Where].grace = max(loads[l.Where].grace, u.grace)
+		}
+	}
+	lead := map[structs.LogTime]time.Duration{} // by deadline
+	for _, u := range units {
+		for _, l := range u.Limits {
+			x := loads[l.Where]
+			if x == nil {
+				x = &load{}
+				loads[l.Where] = x
+			}
+			if x.in > 0 && x.in+u.Allocs > l.Most {
+				x.rounds, x.in = x.rounds+1, 0
+			}
+			x.in += u.Allocs
+			x.grace = max(x.grace, u.grace)
+			lead[u.asked] = max(lead[u.asked], time.Duration(x.rounds+1)*(x.grace+turnOverhead))
+		}
+	}
+	return lead
+}
+
+// CheckLimits says what is wrong with the limits of a configuration.
+func CheckLimits(c *structs.SchedulerConfig) error {
+	if c.MaxCheckpoints < 0 {
+		return structs.Errorf(structs.CodeInvalid, "MaxCheckpoints is %d; want a number from 1, or 0 for no limit", c.MaxCheckpoints)
+	}
+	const most = 256
+	if len(c.CheckpointStorage) > most {
+		return structs.Errorf(structs.CodeInvalid, "CheckpointStorage names %d storages; at most %d are kept", len(c.CheckpointStorage), most)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.CheckpointStorage)) {
+		if n := c.CheckpointStorage[name]; name == "" || len(name) > structs.CheckpointStorageMax || n < 1 {
+			return structs.Errorf(structs.CodeInvalid, "CheckpointStorage: %s; want a name of 1 to %d bytes and a number from 1", fmt.Sprintf("%.140q = %d", name, n), structs.CheckpointStorageMax)
+		}
+	}
+	return nil
+}

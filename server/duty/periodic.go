@@ -1,0 +1,151 @@
+package duty
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/cronexpr"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Periodic launches children of periodic jobs by the clock. The last launch is in the state, written with the child in one
+// entry, and Apply refuses a second launch for one time, or beside a live child under prohibit_overlap. Whether a child
+// lives is decided there, from the state alone: a leader that remembered it would forget it with its leadership, and launch
+// beside a live child. What was missed while no leader was there is launched once, for the newest of the missed times.
+type Periodic struct {
+	queue   *Queue[structs.JobKey]
+	invalid func(structs.JobKey, error)
+}
+
+// missedMax bounds the search for the newest missed time; beyond it the one found so far is launched.
+const missedMax = 10_000
+
+// NewPeriodic returns the duty; Load comes first. invalid hears of jobs whose expressions cannot be read here.
+func NewPeriodic(invalid func(structs.JobKey, error)) *Periodic {
+	return &Periodic{NewQueue(compareJobs), invalid}
+}
+
+// Load implements Duty.
+func (p *Periodic) Load(snap *state.Snapshot, now structs.LogTime) {
+	p.queue.Clear()
+	for j := range snap.Jobs("", "") {
+		if j.IsPeriodic() {
+			p.plan(snap, j.Key(), now)
+		}
+	}
+}
+
+// Feed implements Duty.
+func (p *Periodic) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTime) {
+	for i := range d.Jobs {
+		if c := &d.Jobs[i]; c.After != nil && c.After.IsPeriodic() || c.Before != nil && c.Before.IsPeriodic() {
+			p.plan(snap, either(c).Key(), now)
+		}
+	}
+	for i := range d.Launches {
+		if l := d.Launches[i].After; l != nil {
+			p.plan(snap, structs.JobKey{Namespace: l.Namespace, ID: l.JobID}, now)
+		}
+	}
+}
+
+// plan sets when a job launches next.
+func (p *Periodic) plan(snap *state.Snapshot, k structs.JobKey, now structs.LogTime) {
+	at, err := nextDue(snap, snap.JobByKey(k), now.Time())
+	if err != nil {
+		p.invalid(k, err)
+	}
+	p.queue.Set(k, structs.LogTimeOf(at))
+}
+
+// nextDue returns when a job launches next, seen from now; the zero time for never. A time that has passed since the last
+// launch is due at once; of several the newest counts.
+func nextDue(snap *state.Snapshot, j *structs.Job, now time.Time) (time.Time, error) {
+	if j == nil || !j.IsPeriodic() || j.Stop || !j.Periodic.Enabled {
+		return time.Time{}, nil
+	}
+	from := j.SubmitTime // of this version: a changed expression does not launch for the past
+	if l := snap.PeriodicLaunch(j.Key()); l != nil {
+		from = max(from, l.Launch)
+	}
+	at, err := NextLaunch(j.Periodic, from.Time())
+	if err != nil {
+		return time.Time{}, err
+	}
+	for n := 0; !at.IsZero() && n < missedMax; n++ {
+		later, err := NextLaunch(j.Periodic, at)
+		if err != nil || later.IsZero() || later.After(now) {
+			break
+		}
+		at = later
+	}
+	return at, nil
+}
+
+// Due implements Duty. After a launch the next time is a later one, whether or not the state says so yet.
+func (p *Periodic) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime) {
+	for k, at, ok := p.queue.Take(now); ok; k, at, ok = p.queue.Take(now) {
+		j := snap.JobByKey(k)
+		if j == nil || !j.IsPeriodic() || j.Stop {
+			continue
+		}
+		// The child runs in the name of the submitter of its parent.
+		cmds = append(cmds, Command{Subject: "job " + k.String(), Command: structs.Command{By: j.Submitter, Body: Launch(j, at, false)}})
+		if later, err := NextLaunch(j.Periodic, at.Time()); err == nil {
+			p.queue.Set(k, structs.LogTimeOf(later))
+		}
+	}
+	return cmds, p.queue.Next()
+}
+
+// Launch returns the command that launches a periodic job for a time: the child with its evaluation, and that it happened.
+func Launch(parent *structs.Job, at structs.LogTime, forced bool) *structs.PeriodicLaunchCommand {
+	c := *parent
+	c.ID = fmt.Sprintf("%s/periodic-%d", parent.ID, at.Time().Unix())
+	c.Name, c.ParentID, c.Periodic = c.ID, parent.ID, nil
+	c.Stop, c.Stable, c.Version, c.VersionTag = false, false, 0, nil
+	c.Status, c.StatusDesc, c.CreateIndex, c.ModifyIndex, c.SpecIndex = "", "", 0, 0, 0
+	return &structs.PeriodicLaunchCommand{Namespace: parent.Namespace, JobID: parent.ID, Launch: at, Child: &c, Forced: forced}
+}
+
+// NextLaunch is the first time after t at which a periodic job launches, over all its expressions; the zero time when
+// there is none, or the job is switched off. Times are in the job's time zone.
+func NextLaunch(p *structs.Periodic, t time.Time) (time.Time, error) {
+	if p == nil || !p.Enabled {
+		return time.Time{}, nil
+	}
+	zone := time.UTC
+	if p.TimeZone != "" {
+		var err error
+		if zone, err = time.LoadLocation(p.TimeZone); err != nil {
+			return time.Time{}, structs.Errorf(structs.CodeInvalid, "time zone %q is not known here; want a name like Europe/Berlin", p.TimeZone)
+		}
+	}
+	var first time.Time
+	for _, spec := range p.Specs {
+		next, err := cronNext(spec, t.In(zone))
+		if err != nil {
+			return time.Time{}, err
+		}
+		if !next.IsZero() && (first.IsZero() || next.Before(first)) {
+			first = next
+		}
+	}
+	return first, nil
+}
+
+// cronNext turns a panic of the parser into an error, because users write the expression.
+func cronNext(spec string, t time.Time) (next time.Time, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = structs.Errorf(structs.CodeInvalid, "cron expression %q cannot be read: %v", spec, r)
+		}
+	}()
+	e, err := cronexpr.Parse(spec)
+	if err != nil {
+		return time.Time{}, structs.Errorf(structs.CodeInvalid, "cron expression %q cannot be read: %v", spec, err)
+	}
+	return e.Next(t), nil
+}

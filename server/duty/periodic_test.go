@@ -1,0 +1,59 @@
+package duty_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/structs"
+)
+
+// TestCatchUpIsOnce: of the launches that were missed the newest is due, and only once.
+func TestCatchUpIsOnce(t *testing.T) {
+	d := duty.NewPeriodic(func(k structs.JobKey, err error) { t.Errorf("%s: %v", k, err) })
+	w := newWorld(t, d)
+	j := newJob("p", structs.JobBatch, 1)
+	j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{"*/10 * * * *"}, TimeZone: "UTC"}
+	w.register(j)
+	w.now = began.Add(5*time.Hour + 3*time.Minute)
+	d.Load(w.snap(), w.now)
+	cmds, _ := d.Due(w.snap(), w.now)
+	if len(cmds) != 1 {
+		t.Fatalf("%d launches are due, want 1", len(cmds))
+	}
+	got := cmds[0].Body.(*structs.PeriodicLaunchCommand)
+	if want := began.Add(5 * time.Hour); got.Launch != want || got.Forced {
+		t.Fatalf("due at %s (forced %v), want the newest missed time %s", got.Launch.Time(), got.Forced, want.Time())
+	}
+	if res := w.try(cmds[0].Command); res.Err != nil {
+		t.Fatal(res.Err)
+	}
+	if res := w.try(cmds[0].Command); structs.CodeOf(res.Err) != structs.CodeConflict {
+		t.Fatalf("launching twice for one time: %v, want a conflict", res.Err)
+	}
+	d.Load(w.snap(), w.now)
+	if cmds, next := d.Due(w.snap(), w.now); len(cmds) != 0 || next <= w.now {
+		t.Errorf("due again: %d commands, next at %s", len(cmds), next.Time())
+	}
+}
+
+// TestInvalidSchedule: a job whose expression cannot be read here is reported, and the others launch.
+func TestInvalidSchedule(t *testing.T) {
+	var bad []string
+	d := duty.NewPeriodic(func(k structs.JobKey, err error) { bad = append(bad, k.ID) })
+	w := newWorld(t, d)
+	for id, spec := range map[string]string{"good": "* * * * *", "bad": "every minute"} {
+		j := newJob(id, structs.JobBatch, 1)
+		j.Periodic = &structs.Periodic{Enabled: true, Specs: []string{spec}}
+		w.register(j)
+	}
+	if len(bad) != 1 || bad[0] != "bad" {
+		t.Errorf("reported %q, want the one bad job", bad)
+	}
+	launched := 0
+	w.told = func(_ duty.Command, res structs.Result) { launched++ }
+	w.runUntil(began.Add(90 * time.Second))
+	if launched != 1 {
+		t.Errorf("%d launches in 90 s, want 1", launched)
+	}
+}

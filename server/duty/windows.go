@@ -1,0 +1,135 @@
+package duty
+
+import (
+	"slices"
+	"time"
+
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Windows follows the reservations of operators through time. When a maintenance begins, its nodes are drained as by `muster
+// node drain`. When it ends, or is deleted, the nodes that were eligible before become eligible again. What is over is
+// deleted after its nodes were given back, so that a new leader goes on where the old one stopped.
+//
+//	before Start: the scheduler keeps off work that would reach into the window; other work comes and goes
+//	Start:        the nodes drain; what has not left in drainWithin, or half of the window, is stopped
+//	End:          the nodes are eligible again, the reservation is gone
+type Windows struct {
+	look   structs.LogTime
+	active bool      // a maintenance has begun: its nodes matter
+	backs  []Command // of reservations that somebody deleted or changed
+}
+
+// drainWithin is how long work may take to leave a node under maintenance.
+const drainWithin = time.Hour
+
+// Keys in the meta of a drain that a maintenance began.
+const (
+	metaWindow = "muster.reservation"       // whose drain it is
+	metaWas    = "muster.ineligible_before" // the node was not eligible before
+)
+
+// NewWindows returns the duty; Load comes first.
+func NewWindows() *Windows { return &Windows{} }
+
+// Load implements Duty.
+func (w *Windows) Load(_ *state.Snapshot, now structs.LogTime) { w.look = now }
+
+// Feed implements Duty.
+func (w *Windows) Feed(snap *state.Snapshot, d *structs.Delta, now structs.LogTime) {
+	if w.active && len(d.Nodes) > 0 { // one may have come back, or another drain of it has ended
+		w.look = now
+	}
+	for i := range d.Reserved {
+		c := &d.Reserved[i]
+		if either(c).JobID != "" {
+			continue
+		}
+		w.look = now
+		if c.Before != nil {
+			w.backs = append(w.backs, givenBack(snap, c.Before, c.After)...)
+		}
+	}
+}
+
+// Due implements Duty. What gives nodes back comes before what forgets why.
+func (w *Windows) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command, next structs.LogTime) {
+	if w.look == 0 || w.look > now {
+		return nil, w.look
+	}
+	w.look, w.active = 0, false
+	var drains, over []Command
+	for r := range snap.Reservations() {
+		if r.JobID != "" {
+			continue
+		}
+		for _, at := range [...]structs.LogTime{r.Start, r.End} {
+			if at > now {
+				w.look = earlier(w.look, at)
+			}
+		}
+		switch {
+		case r.End <= now:
+			cmds = append(cmds, givenBack(snap, r, nil)...)
+			over = append(over, Command{Subject: "reservation " + r.ID, Command: structs.Command{
+				By: structs.Submitter{Name: "maintenance"}, Body: &structs.UnreserveCommand{IDs: []string{r.ID}}}})
+		case r.Maintenance && r.Start <= now:
+			w.active = true
+			drains = append(drains, begun(snap, r)...)
+		}
+	}
+	for _, c := range w.backs {
+		c.Keep = true // the reservation that says so is gone
+		cmds = append(cmds, c)
+	}
+	w.backs = nil
+	return slices.Concat(cmds, drains, over), w.look
+}
+
+// begun returns the commands that drain the nodes of a maintenance whose time has come.
+func begun(snap *state.Snapshot, r *structs.Reservation) (cmds []Command) {
+	for _, id := range r.Nodes {
+		n := snap.NodeByID(id)
+		if n == nil || n.Drain != nil {
+			continue
+		}
+		if last := n.LastDrain; last != nil && last.Meta[metaWindow] == r.ID && last.StartedAt >= r.Start {
+			continue // done, or somebody ended it
+		}
+		meta := map[string]string{metaWindow: r.ID}
+		if n.Eligibility == structs.NodeIneligible {
+			meta[metaWas] = "true"
+		}
+		within := max(min(drainWithin, r.End.Sub(r.Start)/2), time.Second)
+		cmds = append(cmds, ofMaintenance(&structs.NodeDrainCommand{ID: id, Strategy: &structs.DrainStrategy{Deadline: within, Meta: meta}, Meta: meta,
+			Event: &structs.NodeEvent{Subsystem: "Drain", Message: "Node drain began with maintenance " + r.ID}}))
+	}
+	return cmds
+}
+
+// givenBack returns the commands that undo what a maintenance did to its nodes, except those that after still covers.
+func givenBack(snap *state.Snapshot, r, after *structs.Reservation) (cmds []Command) {
+	if !r.Maintenance {
+		return nil
+	}
+	for _, id := range r.Nodes {
+		n := snap.NodeByID(id)
+		if n == nil || n.Eligibility != structs.NodeIneligible || n.LastDrain == nil || n.LastDrain.Meta[metaWindow] != r.ID {
+			continue
+		}
+		if n.Drain != nil && n.Drain.Meta[metaWindow] != r.ID {
+			continue // somebody drains it for another reason by now
+		}
+		if after != nil && after.Maintenance && slices.Contains(after.Nodes, id) {
+			continue
+		}
+		cmds = append(cmds, ofMaintenance(&structs.NodeDrainCommand{ID: id, MarkEligible: n.LastDrain.Meta[metaWas] == "",
+			Event: &structs.NodeEvent{Subsystem: "Drain", Message: "Maintenance " + r.ID + " is over"}}))
+	}
+	return cmds
+}
+
+func ofMaintenance(c *structs.NodeDrainCommand) Command {
+	return Command{Subject: "node " + c.ID.String(), Command: structs.Command{By: structs.Submitter{Name: "maintenance"}, Body: c}}
+}
