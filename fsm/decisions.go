@@ -15,7 +15,7 @@ func (x *tx) newDecisions(k structs.JobKey, queue string, eval structs.EvalID) *
 }
 
 // logAccepted appends one row for each accepted part of the plan, and one for a reservation.
-func (pl *planner) logAccepted(accepted []bool) {
+func (pl *planApply) logAccepted(accepted []bool) {
 	var d *state.Decisions
 	for i := range pl.p.Parts {
 		if !accepted[i] {
@@ -43,7 +43,7 @@ func (pl *planner) logAccepted(accepted []bool) {
 	}
 }
 
-func (pl *planner) queue() string {
+func (pl *planApply) queue() string {
 	if pl.job == nil {
 		return ""
 	}
@@ -51,14 +51,14 @@ func (pl *planner) queue() string {
 }
 
 // row tells of one accepted part.
-func (pl *planner) row(part *structs.PlanPart) structs.DecisionRow {
+func (pl *planApply) row(part *structs.PlanPart) structs.DecisionRow {
 	r := structs.DecisionRow{Places: int64(len(part.Places)), Stops: int64(len(part.Stops))}
 	switch {
 	case len(part.Places) > 0:
 		p := &part.Places[0]
 		r.Kind, r.Node, r.Nodes = structs.DecidedPlace, pl.p.Nodes[p.Node].ID, 1
 		r.Score = pl.scoreOf(pl.p.Groups[p.Group])
-		if g := pl.group(placed{pl.version(p), p.Group}); g != nil && g.Gang != nil {
+		if g := pl.group(groupKey{pl.version(p), p.Group}); g != nil && g.Gang != nil {
 			r.Kind = structs.DecidedGang
 		}
 		if len(part.Places) > 1 {
@@ -84,7 +84,7 @@ func (pl *planner) row(part *structs.PlanPart) structs.DecisionRow {
 }
 
 // nodesOf gives the first of the nodes that allocations lie on, and how many nodes there are.
-func (pl *planner) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
+func (pl *planApply) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
 	var more map[structs.NodeID]bool
 	for i := range n {
 		a := state.Allocs.Get(pl, id(i))
@@ -104,7 +104,7 @@ func (pl *planner) nodesOf(n int, id func(int) structs.AllocID) (first structs.N
 }
 
 // scoreOf is how the node that won scored for a group, as the plan's evaluation reports it; 0 when it does not.
-func (pl *planner) scoreOf(group string) int64 {
+func (pl *planApply) scoreOf(group string) int64 {
 	for _, e := range pl.p.Evals {
 		if e.ID != pl.p.EvalID {
 			continue

@@ -45,8 +45,8 @@ func (x *tx) evalOf(a *structs.Allocation, trigger structs.Trigger, edit func(*s
 	x.newEval(j, trigger, edit)
 }
 
-// putEval writes an evaluation that a server made: one that is over stays as it is, and one for a job of which nothing
-// is left is dropped, so that evaluations of a purged job cannot breed (reliability, bug 18).
+// putEval writes an evaluation that a server made. One that is over stays as it is. One for a job of which nothing is left
+// is dropped: each answer to it would make the next one, for a purged job without end.
 func (x *tx) putEval(in *structs.Evaluation, n int) structs.EvalID {
 	e := *in
 	k := e.JobKey()

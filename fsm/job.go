@@ -534,7 +534,8 @@ func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error
 	return nil
 }
 
-// hasLiveChild decides "still running" from the state alone (reliability, bug 25).
+// hasLiveChild reports whether a job that this one launched is not dead. It asks the state alone: a leader's memory of
+// what it launched is lost with the leader, and prohibit_overlap with it.
 func (x *tx) hasLiveChild(parent structs.JobKey) bool {
 	live := false
 	x.Children(parent, func(j *structs.Job) bool {

@@ -25,27 +25,27 @@ func applyPlans(x *tx, c *structs.PlansCommand) *structs.Error {
 	return nil
 }
 
-// planner is one plan entry while it is applied.
-type planner struct {
+// planApply is one plan entry while it is applied.
+type planApply struct {
 	*tx
 	p      *structs.PlanEntry
 	key    structs.JobKey
 	job    *structs.Job // nil when absent
 	nodes  []*structs.Node
-	groups map[placed]*structs.Group
-	vector map[placed]structs.Vector
+	groups map[groupKey]*structs.Group
+	vector map[groupKey]structs.Vector
 
-	lives   map[string]int                 // see live
-	saved   map[string]*structs.Saved      // newest checkpoint of each gang that was placed
-	stands  map[string]*structs.Suspension // of each gang that was placed; see standing
-	evicted []structs.JobKey               // jobs preempted by the part that is being accepted
-	came    []string                       // gangs that came back from the queue
-	ids     structs.AllocIDs
-	placing []structs.AllocID // of the places of the part that is being looked at
+	liveMembers map[string]int                 // of each gang that was counted
+	saved       map[string]*structs.Saved      // newest checkpoint of each gang that was placed
+	suspensions map[string]*structs.Suspension // of each gang that was placed; nil: not suspended
+	evicted     []structs.JobKey               // jobs preempted by the part that is being accepted
+	returned    []string                       // gangs that return from the queue
+	ids         structs.AllocIDs
+	placing     []structs.AllocID // of the places of the part that is being checked
 }
 
-// placed names a group of a version, by its position in the entry.
-type placed struct {
+// groupKey names a group of a job version by its position in the entry.
+type groupKey struct {
 	version uint64
 	group   int
 }
@@ -59,9 +59,9 @@ type slot struct {
 // plan carries out one entry part by part. A part whose premises have changed is refused and changes nothing; an error
 // means that the entry as a whole makes no sense, and is returned before anything was changed.
 func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
-	pl := &planner{
+	pl := &planApply{
 		tx: x, p: e, key: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, ids: structs.AllocIDsOf(e.EvalID, e.SnapshotIndex),
-		nodes: make([]*structs.Node, len(e.Nodes)), groups: map[placed]*structs.Group{}, vector: map[placed]structs.Vector{},
+		nodes: make([]*structs.Node, len(e.Nodes)), groups: map[groupKey]*structs.Group{}, vector: map[groupKey]structs.Vector{},
 	}
 	if err := pl.sane(); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 			}
 			continue
 		}
-		for g := range pl.lives {
-			pl.lives[g] += pl.change(&e.Parts[i], g)
+		for g := range pl.liveMembers {
+			pl.liveMembers[g] += pl.change(&e.Parts[i], g)
 		}
 		pl.accept(&e.Parts[i])
 		res.Accepted[i] = true
@@ -100,7 +100,7 @@ func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 }
 
 // sane checks the references inside the entry.
-func (pl *planner) sane() *structs.Error {
+func (pl *planApply) sane() *structs.Error {
 	bad := func(part int, what string) *structs.Error {
 		return structs.Errorf(structs.CodeInvalid, "plan for job %q: part %d %s", pl.p.JobID, part, what)
 	}
@@ -136,14 +136,14 @@ func (pl *planner) sane() *structs.Error {
 	return nil
 }
 
-func (pl *planner) version(p *structs.PlanPlace) uint64 {
+func (pl *planApply) version(p *structs.PlanPlace) uint64 {
 	if p.Version != nil {
 		return *p.Version
 	}
 	return pl.p.JobVersion
 }
 
-func (pl *planner) group(at placed) *structs.Group {
+func (pl *planApply) group(at groupKey) *structs.Group {
 	g, ok := pl.groups[at]
 	if !ok {
 		if j := pl.JobVersion(pl.key, at.version); j != nil {
@@ -158,7 +158,7 @@ func (pl *planner) group(at placed) *structs.Group {
 }
 
 // refuse says why a part cannot be carried out, or "". It compares integers only (D6).
-func (pl *planner) refuse(part *structs.PlanPart) string {
+func (pl *planApply) refuse(part *structs.PlanPart) string {
 	if len(part.Places)+len(part.Updates) > 0 {
 		switch j := pl.job; {
 		case j == nil:
@@ -191,7 +191,7 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 			return fmt.Sprintf("node %s does not exist", want.ID)
 		case n.Epoch != want.Epoch:
 			return fmt.Sprintf("node %s is at epoch %d, the plan was verified at %d", want.ID, n.Epoch, want.Epoch)
-		case pl.group(placed{pl.version(p), p.Group}) == nil:
+		case pl.group(groupKey{pl.version(p), p.Group}) == nil:
 			return fmt.Sprintf("version %d has no group %q", pl.version(p), pl.p.Groups[p.Group])
 		case state.Allocs.Get(pl, id) != nil:
 			return fmt.Sprintf("allocation %s exists", id)
@@ -236,7 +236,7 @@ func (pl *planner) refuse(part *structs.PlanPart) string {
 }
 
 // queueEpoch is the epoch of the job's queue; 0 for one that does not exist.
-func (pl *planner) queueEpoch() structs.Index {
+func (pl *planApply) queueEpoch() structs.Index {
 	if q := state.Queues.Get(pl, pl.job.QueueName()); q != nil {
 		return q.Epoch
 	}
@@ -245,12 +245,12 @@ func (pl *planner) queueEpoch() structs.Index {
 
 // follows reports whether the evaluation that a plan made before its job was committed (D25) answers is the one that
 // this very specification made: another registration may have taken the version that the plan expected.
-func (pl *planner) follows(j *structs.Job) bool {
+func (pl *planApply) follows(j *structs.Job) bool {
 	e := state.Evals.Get(pl, pl.p.EvalID)
 	return e != nil && e.JobKey() == pl.key && e.JobSpecIndex == j.SpecIndex
 }
 
-func (pl *planner) accept(part *structs.PlanPart) {
+func (pl *planApply) accept(part *structs.PlanPart) {
 	pl.evicted = pl.evicted[:0]
 	for i := range part.Stops {
 		pl.stop(&part.Stops[i])
@@ -267,9 +267,9 @@ func (pl *planner) accept(part *structs.PlanPart) {
 	}
 }
 
-func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
+func (pl *planApply) place(p *structs.PlanPlace, id structs.AllocID) {
 	n := pl.nodes[p.Node]
-	at := placed{pl.version(p), p.Group}
+	at := groupKey{pl.version(p), p.Group}
 	a := &structs.Allocation{
 		ID: id, EvalID: pl.p.EvalID, Namespace: pl.job.Namespace, JobID: pl.job.ID, JobVersion: at.version,
 		Group: pl.group(at).Name, NameIndex: p.Index, NodeID: n.ID, NodeName: n.Name, Resources: pl.vector[at],
@@ -281,9 +281,9 @@ func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
 		a.Preempted = w.Preempted
 	}
 	a.Resume = pl.resume(pl.group(at), a)
-	a.Suspension = pl.standing(pl.group(at))
+	a.Suspension = pl.inheritedSuspension(pl.group(at))
 	pl.serverWrote(a)
-	pl.returned(a)
+	pl.countReturn(a)
 	if pl.p.LinkNext && !p.Previous.IsZero() {
 		if prev := state.Allocs.Get(pl, p.Previous); prev != nil && prev.JobKey() == pl.key {
 			c := *prev
@@ -295,7 +295,7 @@ func (pl *planner) place(p *structs.PlanPlace, id structs.AllocID) {
 
 // resume is the checkpoint that new work goes on from: the newest of what it replaces, or of any member when it is a gang,
 // whose ranks save together. nil for none.
-func (pl *planner) resume(g *structs.Group, a *structs.Allocation) *structs.Saved {
+func (pl *planApply) resume(g *structs.Group, a *structs.Allocation) *structs.Saved {
 	if g.Checkpoint == nil {
 		return nil
 	}
@@ -324,7 +324,7 @@ func (pl *planner) resume(g *structs.Group, a *structs.Allocation) *structs.Save
 	return newest
 }
 
-func (pl *planner) stop(s *structs.PlanStop) {
+func (pl *planApply) stop(s *structs.PlanStop) {
 	old := state.Allocs.Get(pl, s.ID)
 	if old == nil {
 		return // collected meanwhile: as good as stopped
@@ -364,7 +364,7 @@ func (pl *planner) stop(s *structs.PlanStop) {
 
 // evaluations writes those of the plan. Unless every part was accepted, the deciding evaluation stays open and what
 // was computed about the rest (a blocked evaluation, the reason of waiting) is dropped, because it will be decided again.
-func (pl *planner) evaluations(whole bool) {
+func (pl *planApply) evaluations(whole bool) {
 	for i, e := range pl.p.Evals {
 		if !whole && (e.Status == structs.EvalBlocked || e.ID == pl.p.EvalID) {
 			continue

@@ -178,7 +178,7 @@ func queuesOf(at func(string) *structs.Queue, path string, f func(*structs.Queue
 // overLimit says which hard limit of a queue or tenant a part would break, or "" (D6). It compares integers that are
 // exact at this very entry, parts before this one included. What does not add to a dimension is not refused for it, so
 // that a limit that was lowered below what is held stops nothing but growth.
-func (pl *planner) overLimit(part *structs.PlanPart) string {
+func (pl *planApply) overLimit(part *structs.PlanPart) string {
 	if !pl.Counting() || len(part.Places)+len(part.Updates) == 0 {
 		return ""
 	}
@@ -194,7 +194,7 @@ func (pl *planner) overLimit(part *structs.PlanPart) string {
 	}
 	for i := range part.Places {
 		p := &part.Places[i]
-		at := placed{pl.version(p), p.Group}
+		at := groupKey{pl.version(p), p.Group}
 		pl.group(at) // fills vector
 		add(&structs.Allocation{Namespace: pl.job.Namespace, Job: pl.JobVersion(pl.key, at.version), Resources: pl.vector[at], Grants: p.Grants, WaitsOn: p.WaitsOn}, 1)
 	}
@@ -213,7 +213,7 @@ func (pl *planner) overLimit(part *structs.PlanPart) string {
 	return ""
 }
 
-func (pl *planner) rowLimit(r structs.UseRow, add structs.Amount, places bool) string {
+func (pl *planApply) rowLimit(r structs.UseRow, add structs.Amount, places bool) string {
 	if ns, ok := strings.CutPrefix(r.Path, "@"); ok {
 		return pl.quotaLimit(ns, add)
 	}
@@ -237,7 +237,7 @@ func (pl *planner) rowLimit(r structs.UseRow, add structs.Amount, places bool) s
 	return ""
 }
 
-func (pl *planner) quotaLimit(ns string, add structs.Amount) string {
+func (pl *planApply) quotaLimit(ns string, add structs.Amount) string {
 	n := state.Namespaces.Get(pl, ns)
 	if n == nil || n.Quota == "" {
 		return ""

@@ -76,7 +76,7 @@ func applyUnreserve(x *tx, c *structs.UnreserveCommand) *structs.Error {
 
 // reserve writes the reservation that came with a plan (D20): it is written when it differs, and goes when the job got a
 // place without asking for another one.
-func (pl *planner) reserve(whole, placed bool) {
+func (pl *planApply) reserve(whole, placed bool) {
 	id := structs.ReservationID(pl.key)
 	old := state.Reservations.Get(pl, id)
 	switch r := pl.p.Reservation; {

@@ -190,7 +190,7 @@ func (x *tx) endSpares(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 
 // rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,
 // is left out; a roster that then is as it was stays, and so do ended members where too few are left (see settleGangs).
-func (pl *planner) rosters() {
+func (pl *planApply) rosters() {
 	if pl.job == nil {
 		return // purged: its parts were refused, and what is left of it is no gang
 	}
@@ -261,8 +261,8 @@ func sameMembers(a, b []structs.RosterMember) bool {
 
 // live counts the members of a group's gang that count towards its minimum: those that are meant to run, and of a batch
 // job those that have succeeded since the gang started. What is left of a job of that name that was purged does not count.
-func (pl *planner) live(group string) int {
-	if n, known := pl.lives[group]; known {
+func (pl *planApply) live(group string) int {
+	if n, known := pl.liveMembers[group]; known {
 		return n
 	}
 	r := state.Rosters.Get(pl, structs.RosterKey{Job: pl.key, Group: group})
@@ -276,15 +276,15 @@ func (pl *planner) live(group string) int {
 			n++
 		}
 	}
-	if pl.lives == nil {
-		pl.lives = make(map[string]int)
+	if pl.liveMembers == nil {
+		pl.liveMembers = make(map[string]int)
 	}
-	pl.lives[group] = n
+	pl.liveMembers[group] = n
 	return n
 }
 
 // partial says that a part would leave a gang with fewer members than its minimum, or "".
-func (pl *planner) partial(part *structs.PlanPart) string {
+func (pl *planApply) partial(part *structs.PlanPart) string {
 	var seen []int
 	for i := range part.Places {
 		p := &part.Places[i]
@@ -292,7 +292,7 @@ func (pl *planner) partial(part *structs.PlanPart) string {
 			continue
 		}
 		seen = append(seen, p.Group)
-		g := pl.group(placed{pl.version(p), p.Group})
+		g := pl.group(groupKey{pl.version(p), p.Group})
 		if g == nil || g.Gang == nil {
 			continue
 		}
@@ -305,11 +305,11 @@ func (pl *planner) partial(part *structs.PlanPart) string {
 }
 
 // change is by how much a part changes the number of members of a group.
-func (pl *planner) change(part *structs.PlanPart, group string) int {
+func (pl *planApply) change(part *structs.PlanPart, group string) int {
 	n := 0
 	for i := range part.Places {
 		if p := &part.Places[i]; pl.p.Groups[p.Group] == group {
-			if g := pl.group(placed{pl.version(p), p.Group}); g != nil && g.IsSpare(p.Index) {
+			if g := pl.group(groupKey{pl.version(p), p.Group}); g != nil && g.IsSpare(p.Index) {
 				continue
 			}
 			n++
@@ -325,7 +325,7 @@ func (pl *planner) change(part *structs.PlanPart, group string) int {
 }
 
 // preempted counts an eviction: for the victim's job once a part, and for the queue on whose behalf it was.
-func (pl *planner) preempted(victim *structs.Allocation) {
+func (pl *planApply) preempted(victim *structs.Allocation) {
 	key := victim.JobKey()
 	if slices.Contains(pl.evicted, key) {
 		return

@@ -11,8 +11,9 @@ import (
 // WriteSnapshot writes a snapshot in the format that Restore reads (state.Snapshot.Write).
 func WriteSnapshot(w io.Writer, s *state.Snapshot) error { return s.Write(w) }
 
-// Restore replaces the whole state by that of a snapshot file. The new state is built aside and takes the old one's
-// place only when the file has been read to its checksum; after an error the old state stands (reliability, bug 8).
+// Restore replaces the whole state by that of a snapshot file. It builds the new state aside and swaps it in only when
+// the file has been read to its checksum. After an error the old state is kept: a restore that writes as it reads leaves
+// half a state behind when the file is cut short.
 func (f *FSM) Restore(r io.Reader) (structs.Delta, error) {
 	fresh, err := state.Read(r, state.Options{CheckWrites: f.opts.CheckWrites})
 	if err != nil {

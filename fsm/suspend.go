@@ -138,7 +138,7 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 	}
 }
 
-// suspended reports whether a gang stands still: its time to assemble does not pass.
+// suspended reports whether a member of a gang is suspended. The time that a gang has to assemble stops meanwhile.
 func (x *tx) suspended(r *structs.Roster) bool {
 	for _, m := range r.Members {
 		if a := state.Allocs.Get(x, m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
@@ -148,12 +148,12 @@ func (x *tx) suspended(r *structs.Roster) bool {
 	return false
 }
 
-// standing is the suspension that a new member of a gang takes over from the others.
-func (pl *planner) standing(g *structs.Group) *structs.Suspension {
+// inheritedSuspension is the suspension that a new member of a gang takes over from the others; nil for none.
+func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
 	if g.Gang == nil {
 		return nil
 	}
-	s, known := pl.stands[g.Name]
+	s, known := pl.suspensions[g.Name]
 	if !known { // once for a gang and plan: a large one has thousands
 		for _, b := range pl.AllocsByJob(pl.key) {
 			if b.Group == g.Name && !b.Terminal() && b.Suspended() {
@@ -161,10 +161,10 @@ func (pl *planner) standing(g *structs.Group) *structs.Suspension {
 				break
 			}
 		}
-		if pl.stands == nil {
-			pl.stands = map[string]*structs.Suspension{}
+		if pl.suspensions == nil {
+			pl.suspensions = map[string]*structs.Suspension{}
 		}
-		pl.stands[g.Name] = s
+		pl.suspensions[g.Name] = s
 	}
 	return s
 }

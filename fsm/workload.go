@@ -108,8 +108,9 @@ func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	return nil
 }
 
-// returned counts work that has come back from the queue, at the job: a gang once an entry, other work by the piece.
-func (pl *planner) returned(a *structs.Allocation) {
+// countReturn counts work that returns from the queue in the workload of its job: a gang once an entry, other work by
+// allocation.
+func (pl *planApply) countReturn(a *structs.Allocation) {
 	if a.Requeues == 0 || a.Previous.IsZero() {
 		return
 	}
@@ -118,10 +119,10 @@ func (pl *planner) returned(a *structs.Allocation) {
 		return
 	}
 	if g := pl.job.Group(a.Group); g != nil && g.Gang != nil {
-		if slices.Contains(pl.came, a.Group) {
+		if slices.Contains(pl.returned, a.Group) {
 			return
 		}
-		pl.came = append(pl.came, a.Group)
+		pl.returned = append(pl.returned, a.Group)
 	}
 	w := state.Workloads.Get(pl, pl.key)
 	if w == nil {

@@ -274,8 +274,8 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, t := range tables {
-		if !seen[t.Name()] && i <= Usages.at() { // the others came later
+	for _, t := range tables {
+		if !seen[t.Name()] {
 			return nil, fmt.Errorf("table %s is missing", t.Name())
 		}
 	}
@@ -303,12 +303,8 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 	}
 	for u := range snap.Usages() {
 		held := s.held[usageKey{u.Kind, u.Name}]
-		if held == nil || held.written() != *u {
+		if held == nil || *held != *u {
 			return nil, fmt.Errorf("the usage of %s %q does not follow from the allocations: the file was written by a server with a fault", u.Kind, u.Name)
-		}
-		if *held != *u {
-			counted := *held
-			Usages.Put(s, &counted)
 		}
 	}
 	s.forgetEntry()

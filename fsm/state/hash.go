@@ -32,8 +32,7 @@ func (s *sum) join(o sum) {
 
 type digest [32]byte
 
-// digest covers the table and the row's canonical bytes, which hold its key. Zero fields are left out, so that a field
-// added by a later version does not change the hash of rows that do not use it.
+// digest covers the table and the row's canonical bytes, which hold its key.
 func (s *Store) digest(table string, row any) digest {
 	b := append(s.buf[:0], table...)
 	b = append(b, 0)
@@ -41,9 +40,9 @@ func (s *Store) digest(table string, row any) digest {
 	return sha256.Sum256(s.buf)
 }
 
-// digests remembers the digests of rows that were written lately: what is new often changes soon, an allocation when it runs,
-// an evaluation when it is answered, and a digest costs as much as all the rest of writing a row. It has two generations of
-// at most digestsMax rows; the older one is forgotten as a whole.
+// digests remembers the digests of recent rows. New rows often change soon (an allocation when it runs, an evaluation when
+// it is answered), and computing a digest costs as much as the rest of writing a row. Rows are kept in two generations of
+// at most digestsMax; the older generation is dropped as a whole.
 type digests[T any] struct{ young, old map[*T]digest }
 
 const digestsMax = 4096
@@ -59,7 +58,7 @@ func (k *digests[T]) put(row *T, d digest) {
 	k.young[row] = d
 }
 
-// take gives the digest of a row and forgets it.
+// take returns the digest of a row and forgets it.
 func (k *digests[T]) take(row *T) (d digest, ok bool) {
 	if d, ok = k.young[row]; ok {
 		delete(k.young, row)
@@ -79,9 +78,6 @@ func (s *Snapshot) Hash() [32]byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(s.time))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.bootstrap))
 	for i, c := range s.changed {
-		if i > Usages.at() && c == 0 {
-			continue // a table that came later and was never used leaves the hash as it was without it
-		}
 		b = append(b, tables[i].Name()...)
 		b = binary.BigEndian.AppendUint64(b, uint64(c))
 	}

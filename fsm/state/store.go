@@ -8,7 +8,7 @@ import (
 )
 
 // Version is the format of the state. State hashes compare only between equal versions (D8).
-const Version = 2
+const Version = 1
 
 // Options of a Store.
 type Options struct {

@@ -19,17 +19,10 @@ type Usage struct {
 	Resources structs.Vector
 	Devices   int64 // devices granted, shared ones counted each time
 
-	// These follow from the allocations like the others, but are not written: the bytes and the hash of the state are as
-	// they were before shares of GPUs were counted. A restore counts them again.
-	GPUs         int64 `codec:"-"` // of Devices: GPUs given whole
-	GPUShares    int64 `codec:"-"` // of Devices: shares of GPUs
-	GPUMemoryMiB int64 `codec:"-"` // of those shares; whole GPUs do not enter, because grants do not tell their size
-	GPUCompute   int64 `codec:"-"` // of those shares, percent
-}
-
-// written is the row as it is in a snapshot file.
-func (u *Usage) written() Usage {
-	return Usage{Kind: u.Kind, Name: u.Name, Allocs: u.Allocs, Resources: u.Resources, Devices: u.Devices}
+	GPUs         int64 // of Devices: whole GPUs
+	GPUShares    int64 // of Devices: shares of GPUs
+	GPUMemoryMiB int64 // of those shares; a grant of a whole GPU does not tell its size
+	GPUCompute   int64 // of those shares, percent
 }
 
 // The kinds of Usage.
