@@ -97,3 +97,27 @@ func TestSignals(t *testing.T) {
 		t.Errorf("a number is no name: %v", err)
 	}
 }
+
+func TestHowToStop(t *testing.T) {
+	for _, c := range []struct {
+		name, signal, own   string
+		timeout, ownTimeout time.Duration
+		wantSignal          syscall.Signal
+		wantTimeout         time.Duration
+	}{
+		{name: "defaults", wantSignal: syscall.SIGTERM, wantTimeout: KillTimeoutDefault},
+		{name: "the task's", own: "SIGINT", ownTimeout: time.Minute, wantSignal: syscall.SIGINT, wantTimeout: time.Minute},
+		{name: "the caller's", signal: "HUP", timeout: time.Second, own: "SIGINT", ownTimeout: time.Minute, wantSignal: syscall.SIGHUP, wantTimeout: time.Second},
+		{name: "at once", timeout: -1, ownTimeout: time.Minute, wantSignal: syscall.SIGTERM, wantTimeout: -1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sig, timeout, err := HowToStop(c.signal, c.timeout, c.own, c.ownTimeout)
+			if err != nil || sig != c.wantSignal || timeout != c.wantTimeout {
+				t.Errorf("got %v, %s, error %v, want %v, %s", sig, timeout, err, c.wantSignal, c.wantTimeout)
+			}
+		})
+	}
+	if _, _, err := HowToStop("SIGNOPE", 0, "", 0); err == nil {
+		t.Error("an unknown signal was accepted")
+	}
+}

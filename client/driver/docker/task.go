@@ -19,9 +19,6 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// killTimeoutDefault is how long a task may take to end by itself unless its job says otherwise.
-const killTimeoutDefault = 5 * time.Second
-
 // Task is one container.
 type Task struct {
 	d     *Driver
@@ -186,18 +183,9 @@ func (t *Task) kill(ctx context.Context, signal string) error {
 
 // Stop ends the task: with a signal, and after the timeout by force.
 func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) error {
-	if name == "" {
-		name = t.state.KillSignal
-	}
-	sig, err := driver.ParseSignal(name)
+	sig, timeout, err := driver.HowToStop(name, timeout, t.state.KillSignal, t.state.KillTimeout)
 	if err != nil {
 		return err
-	}
-	if timeout == 0 {
-		timeout = t.state.KillTimeout
-	}
-	if timeout == 0 {
-		timeout = killTimeoutDefault
 	}
 	if timeout > 0 {
 		if err := t.kill(ctx, strconv.Itoa(int(sig))); errors.Is(err, driver.ErrNotRunning) {

@@ -227,22 +227,14 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 	}
 	process.Launch(spec, cfg)
 	spec.Stdout, spec.Stderr = process.Logs(cfg.Logs)
-	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{
+	return process.Start(ctx, d.Name(), d.opt.Supervisor, spec, process.State{
 		Dir: dir, Root: at, User: cred, Rights: rights, Posture: posture, KillSignal: cfg.KillSignal, KillTimeout: cfg.KillTimeout, TaskDirs: cfg.Dirs,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
 }
 
-// Recover takes up a task again.
+// Recover finds a running task again.
 func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
-	t, err := process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	return process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
 }
 
 func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits, error) {

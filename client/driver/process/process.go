@@ -29,9 +29,6 @@ import (
 // DefaultPath is the PATH of a task that sets none.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// DefaultKillTimeout is how long a task may take to end by itself.
-const DefaultKillTimeout = 5 * time.Second
-
 // Environ is the environment of a task as a sorted list, with PATH.
 func Environ(env map[string]string) []string {
 	out := make([]string, 0, len(env)+1)
@@ -288,7 +285,7 @@ type sample struct {
 }
 
 // Start runs spec and returns its task. name is the driver's.
-func Start(ctx context.Context, name string, sup *supervisor.Client, spec *supervisor.Spec, st State) (*Task, error) {
+func Start(ctx context.Context, name string, sup *supervisor.Client, spec *supervisor.Spec, st State) (driver.Task, error) {
 	if _, err := driver.ParseSignal(st.KillSignal); err != nil {
 		return nil, fmt.Errorf("kill_signal: %w", err)
 	}
@@ -306,8 +303,8 @@ func Start(ctx context.Context, name string, sup *supervisor.Client, spec *super
 	return &Task{name: name, sup: sup, state: st, status: status}, nil
 }
 
-// Recover takes up a task from its persisted state.
-func Recover(ctx context.Context, name string, sup *supervisor.Client, state []byte) (*Task, error) {
+// Recover finds the running task of a stored handle.
+func Recover(ctx context.Context, name string, sup *supervisor.Client, state []byte) (driver.Task, error) {
 	var st State
 	if err := json.Unmarshal(state, &st); err != nil || st.ID == "" {
 		return nil, fmt.Errorf("%s: task state is unreadable (%v): %w", name, err, driver.ErrLost)
@@ -396,7 +393,7 @@ func (t *Task) Suspend(context.Context) error {
 	return nil
 }
 
-// Resume lets it go on.
+// Resume thaws it.
 func (t *Task) Resume(context.Context) error {
 	s := t.snapshot()
 	if s.Ended || s.Group.Zero() {
@@ -405,7 +402,7 @@ func (t *Task) Resume(context.Context) error {
 	return s.Group.Freeze(false)
 }
 
-// ended reports whether a process is gone or only waits to be reaped.
+// ended reports whether a process is gone, or a zombie.
 func ended(pid int) bool {
 	b, err := procfile.Of(pid, "stat")
 	if err != nil {
@@ -417,18 +414,9 @@ func ended(pid int) bool {
 
 // Stop ends the task.
 func (t *Task) Stop(ctx context.Context, name string, timeout time.Duration) error {
-	if name == "" {
-		name = t.state.KillSignal
-	}
-	sig, err := driver.ParseSignal(name)
+	sig, timeout, err := driver.HowToStop(name, timeout, t.state.KillSignal, t.state.KillTimeout)
 	if err != nil {
 		return err
-	}
-	if timeout == 0 {
-		timeout = t.state.KillTimeout
-	}
-	if timeout == 0 {
-		timeout = DefaultKillTimeout
 	}
 	thawed := t.Resume(ctx) // a frozen task would not receive the signal; it is killed anyway after the timeout
 	err = t.sup.Stop(ctx, t.state.ID, sig, timeout)

@@ -104,18 +104,10 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 		}
 		spec.User = st.User
 	}
-	t, err := process.Start(ctx, d.Name(), d.opt.Supervisor, spec, st)
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	return process.Start(ctx, d.Name(), d.opt.Supervisor, spec, st)
 }
 
-// Recover takes up a task again.
+// Recover finds a running task again.
 func (d *Driver) Recover(ctx context.Context, state []byte) (driver.Task, error) {
-	t, err := process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	return process.Recover(ctx, d.Name(), d.opt.Supervisor, state)
 }
