@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -442,5 +443,25 @@ func TestMetricOfGates(t *testing.T) {
 	m := MetricFromStructs(&structs.GroupReport{Code: structs.ReasonQuota, Refusals: []structs.Refusal{{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: structs.DimensionGPU, Holder: structs.Holder{Kind: structs.HolderQueue, Name: "a"}}}}}, "default")
 	if len(m.QuotaExhausted) != 1 || len(m.DimensionExhausted) != 0 {
 		t.Errorf("quota: %+v", m)
+	}
+}
+
+// TestRefusalsKeepTheirValue sends every dimension through the log's form and through JSON.
+func TestRefusalsKeepTheirValue(t *testing.T) {
+	for d := structs.DimensionNone; d == structs.DimensionNone || d.Name() != ""; d++ {
+		want := structs.Refusal{Code: structs.ReasonQuota, Nodes: 1, Short: 2, Unit: structs.UnitGPUs, Largest: 3, CuredBy: structs.EventQueueUsage, Obstacle: structs.Obstacle{
+			Dimension: d, Holder: structs.Holder{Kind: structs.HolderQueue, Name: "a"}, Subject: "s", Detail: "d", Count: 4, Of: 5}}
+		var stored structs.Refusal
+		if err := pack.Decode(pack.Append(nil, &want), &stored); err != nil || stored != want {
+			t.Errorf("stored: got %+v, error %v, want %+v", stored, err, want)
+		}
+		var sent Refusal
+		b, err := json.Marshal(RefusalFromStructs(want))
+		if err == nil {
+			err = json.Unmarshal(b, &sent)
+		}
+		if got := sent.ToStructs(); err != nil || got != want || sent.Text != want.Text() {
+			t.Errorf("sent: got %+v, error %v, want %+v", got, err, want)
+		}
 	}
 }
