@@ -80,7 +80,7 @@ func (a *advancer) forgetClasses() {
 	a.v.classes = &classTable{num: make(map[[16]byte]int32)}
 	for k := range a.v.chunks {
 		c := a.writable(k)
-		c.roster = makeRoster(a.v.classes, c.nodes, c.hash)
+		c.nodeColumns = makeRoster(a.v.classes, c.nodes, c.hash)
 	}
 }
 
@@ -94,7 +94,7 @@ func (a *advancer) writable(k int) *chunk {
 	c := a.v.chunks[k]
 	if !a.own[c] {
 		old := c
-		c = &chunk{roster: c.roster, used: slices.Clone(c.used), hold: slices.Clone(c.hold)}
+		c = &chunk{nodeColumns: c.nodeColumns, used: slices.Clone(c.used), hold: slices.Clone(c.hold)}
 		for i := range old.freeBlocks {
 			c.freeBlocks[i].Store(old.freeBlocks[i].Load())
 		}
@@ -129,7 +129,7 @@ func (a *advancer) putNode(n *structs.Node) {
 		a.v.setOrphans(n.ID, nil)
 	}
 	if len(a.v.chunks) == 0 {
-		c := &chunk{roster: makeRoster(a.v.classes, []*structs.Node{n}, nil), used: []structs.Vector{o.used}, hold: []*holding{o.hold}}
+		c := &chunk{nodeColumns: makeRoster(a.v.classes, []*structs.Node{n}, nil), used: []structs.Vector{o.used}, hold: []*holding{o.hold}}
 		a.own[c] = true
 		a.v.chunks = append(a.v.chunks, c)
 		return
@@ -141,7 +141,7 @@ func (a *advancer) putNode(n *structs.Node) {
 	hold := slices.Insert(slices.Clone(old.hold), i, o.hold)
 	delete(a.own, old)
 	if len(nodes) <= ChunkNodes {
-		c := &chunk{roster: makeRoster(a.v.classes, nodes, hash), used: used, hold: hold}
+		c := &chunk{nodeColumns: makeRoster(a.v.classes, nodes, hash), used: used, hold: hold}
 		a.own[c] = true
 		a.v.chunks[k] = c
 		return
@@ -150,8 +150,8 @@ func (a *advancer) putNode(n *structs.Node) {
 	if k == len(a.v.chunks)-1 && i == len(nodes)-1 {
 		mid = len(nodes) - 1 // nodes that come in order of ids fill their chunks
 	}
-	left := &chunk{roster: makeRoster(a.v.classes, nodes[:mid], hash[:mid]), used: used[:mid:mid], hold: hold[:mid:mid]}
-	right := &chunk{roster: makeRoster(a.v.classes, nodes[mid:], hash[mid:]), used: used[mid:], hold: hold[mid:]}
+	left := &chunk{nodeColumns: makeRoster(a.v.classes, nodes[:mid], hash[:mid]), used: used[:mid:mid], hold: hold[:mid:mid]}
+	right := &chunk{nodeColumns: makeRoster(a.v.classes, nodes[mid:], hash[mid:]), used: used[mid:], hold: hold[mid:]}
 	a.own[left], a.own[right] = true, true
 	a.v.chunks = slices.Replace(a.v.chunks, k, k+1, left, right)
 }
@@ -162,20 +162,20 @@ func (a *advancer) replaceNode(c *chunk, i int, n *structs.Node) {
 	if h != c.hash[i] {
 		nodes, hash := slices.Clone(c.nodes), slices.Clone(c.hash)
 		nodes[i], hash[i] = n, h
-		c.roster = makeRoster(a.v.classes, nodes, hash)
+		c.nodeColumns = makeRoster(a.v.classes, nodes, hash)
 		return
 	}
-	r := *c.roster
-	r.nodes, r.total, r.mhz, r.ready, r.sick = slices.Clone(r.nodes), slices.Clone(r.total), slices.Clone(r.mhz), slices.Clone(r.ready), slices.Clone(r.sick)
+	r := *c.nodeColumns
+	r.nodes, r.total, r.MHz, r.ready, r.sick = slices.Clone(r.nodes), slices.Clone(r.total), slices.Clone(r.MHz), slices.Clone(r.ready), slices.Clone(r.sick)
 	r.nodes[i] = n
-	r.total[i], r.mhz[i] = capacity(n)
+	r.total[i], r.MHz[i] = capacity(n)
 	r.ready[i] = n.Ready()
 	r.sick[i] = sickDevices(n)
 	if k := r.class[i]; r.classes[k].node.ID == n.ID {
 		r.classes = slices.Clone(r.classes)
 		r.classes[k].node = n
 	}
-	c.roster = &r
+	c.nodeColumns = &r
 }
 
 // sameLayout reports whether positions of devices and networks mean the same on both versions of a node.
@@ -212,14 +212,14 @@ func (a *advancer) dropNode(id structs.NodeID) {
 		a.v.setOrphans(id, hs)
 	}
 	delete(a.own, old)
-	if len(old.ids) == 1 {
+	if len(old.IDs) == 1 {
 		a.v.chunks = slices.Delete(a.v.chunks, k, k+1)
 		return
 	}
 	c := &chunk{
-		roster: makeRoster(a.v.classes, slices.Delete(slices.Clone(old.nodes), i, i+1), slices.Delete(slices.Clone(old.hash), i, i+1)),
-		used:   slices.Delete(slices.Clone(old.used), i, i+1),
-		hold:   slices.Delete(slices.Clone(old.hold), i, i+1),
+		nodeColumns: makeRoster(a.v.classes, slices.Delete(slices.Clone(old.nodes), i, i+1), slices.Delete(slices.Clone(old.hash), i, i+1)),
+		used:        slices.Delete(slices.Clone(old.used), i, i+1),
+		hold:        slices.Delete(slices.Clone(old.hold), i, i+1),
 	}
 	a.own[c] = true
 	a.v.chunks[k] = c
@@ -229,7 +229,7 @@ func (a *advancer) hold(node structs.NodeID, h *held) {
 	k, i, found := a.v.locate(node)
 	if !found {
 		hs := a.v.orphans[node]
-		at, have := findHeld(hs, h.id)
+		at, have := findHeld(hs, h.ID)
 		if have {
 			next := slices.Clone(hs)
 			next[at] = h

@@ -39,7 +39,7 @@ func newAside(in *Input, w *pass) *aside {
 		return nil
 	}
 	row := -1
-	for _, c := range w.v.chunks {
+	for _, c := range w.View.chunks {
 		for i, n := range c.nodes {
 			row++
 			if !c.ready[i] {

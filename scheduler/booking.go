@@ -19,9 +19,9 @@ import (
 type books struct {
 	in      *Input
 	w       *pass
-	rows    map[int][]*promised // by row, by start; nil while nothing is promised
-	marked  []uint64            // the rows that are in rows, a bit for each: most searches look at all rows
-	seen    map[int]*rowBooks   // what was computed about a row
+	rows    map[int][]*reservedPlace // by row, by start; nil while nothing is promised
+	marked  []uint64                 // the rows that are in rows, a bit for each: most searches look at all rows
+	seen    map[int]*rowProfile      // what was computed about a row
 	windows map[int][]*structs.Reservation
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
 	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
@@ -56,7 +56,7 @@ func newBooks(in *Input, w *pass) *books {
 			continue
 		}
 		for _, n := range r.Nodes {
-			if row := w.v.row(n); row >= 0 {
+			if row := w.View.row(n); row >= 0 {
 				b.windows[row] = append(b.windows[row], r)
 			}
 		}
@@ -79,33 +79,33 @@ func newBooks(in *Input, w *pass) *books {
 		}
 		for i := range r.Places {
 			p := &r.Places[i]
-			if row := w.v.row(p.Node); row >= 0 {
-				h := &held{id: promiseID(r.ID, i), need: p.Need}
+			if row := w.View.row(p.Node); row >= 0 {
+				h := &held{ID: ReservedID(r.ID, i), need: p.Need}
 				if len(p.Grants) > 0 {
 					h.rare = &heldRare{grants: p.Grants}
 				}
-				b.promise(row, &promised{job: k, start: r.Start, end: r.End, held: h})
+				b.promise(row, &reservedPlace{job: k, start: r.Start, end: r.End, held: h})
 			}
 		}
 	}
 	return b
 }
 
-func (b *books) promise(row int, p *promised) {
+func (b *books) promise(row int, p *reservedPlace) {
 	if b.rows == nil {
-		b.rows, b.seen = make(map[int][]*promised), make(map[int]*rowBooks)
-		b.marked = make([]uint64, b.w.v.rows/64+1)
+		b.rows, b.seen = make(map[int][]*reservedPlace), make(map[int]*rowProfile)
+		b.marked = make([]uint64, b.w.View.rows/64+1)
 	}
 	b.marked[row/64] |= 1 << (row % 64)
 	ps := append(b.rows[row], p)
-	slices.SortStableFunc(ps, func(x, y *promised) int { return cmp.Compare(x.start, y.start) })
+	slices.SortStableFunc(ps, func(x, y *reservedPlace) int { return cmp.Compare(x.start, y.start) })
 	b.rows[row] = ps
 	b.version++
 	b.w.touch() // what was searched in vain before may be refused for another reason now
 }
 
 // promisedOn is what is promised on a row, by start.
-func (b *books) promisedOn(row int) []*promised {
+func (b *books) promisedOn(row int) []*reservedPlace {
 	if b.rows == nil || b.marked[row/64]&(1<<(row%64)) == 0 {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (b *books) promisedAny(row, n int) bool {
 }
 
 // at returns the reservations of a row beside its present occupancy, or nil when it has none.
-func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
+func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowProfile {
 	ps := b.promisedOn(row)
 	if len(ps) == 0 {
 		return nil
@@ -134,10 +134,10 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 	if x := b.seen[row]; x != nil && x.hold == o.hold && x.version == b.version {
 		return x
 	}
-	x := &rowBooks{hold: o.hold, version: b.version}
-	if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= tailLong {
-		t := b.w.v.memo.tail(row, o.hold, b.in.Now)
-		x.points = pointsBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
+	x := &rowProfile{hold: o.hold, version: b.version}
+	if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= releasesLong {
+		t := b.w.View.releaseTimes(row, o.hold, b.in.Now)
+		x.points = profileBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
 			used := o.used
 			for k := range t.over(at) {
 				used = used.Sub(t.ends[k].held.need)
@@ -145,14 +145,14 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowBooks {
 			return used
 		})
 	} else {
-		x.points = pointsOf(ps, o.hold, b.in.Now)
+		x.points = profileOf(ps, o.hold, b.in.Now)
 	}
-	if slices.ContainsFunc(ps, func(p *promised) bool { return p.held.rare != nil }) {
+	if slices.ContainsFunc(ps, func(p *reservedPlace) bool { return p.held.rare != nil }) {
 		all := slices.Clone(o.hold.list())
 		for _, p := range ps {
 			all = append(all, p.held)
 		}
-		slices.SortFunc(all, func(x, y *held) int { return cmpID(x.id, y.id) })
+		slices.SortFunc(all, func(x, y *held) int { return CompareID(x.ID, y.ID) })
 		x.merged = occupied(c.nodes[i], all).hold
 	}
 	b.seen[row] = x
@@ -190,7 +190,7 @@ func (b *books) wait(load *Workload) {
 	}
 	b.before = make(map[int]bool)
 	for i := range old.Places {
-		if row := b.w.v.row(old.Places[i].Node); row >= 0 {
+		if row := b.w.View.row(old.Places[i].Node); row >= 0 {
 			b.before[row] = true
 		}
 	}
@@ -406,7 +406,7 @@ func (b *books) grant(d *decision) bool {
 		} else {
 			longest = -1
 		}
-		x := &promised{job: d.load.Key, start: start, held: p.spot.held}
+		x := &reservedPlace{job: d.load.Key, start: start, held: p.spot.held}
 		if lasts > 0 {
 			x.end = start.Add(lasts)
 		}
@@ -473,7 +473,7 @@ func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
 	if x == nil {
 		return nil, shortageOf{}
 	}
-	if short, whose := x.refuses(c.total[i], s.ask.need, c.mhz[i], s.until); short.dim != structs.DimensionNone {
+	if short, whose := x.refuses(c.total[i], s.ask.need, c.MHz[i], s.until); short.dim != structs.DimensionNone {
 		return nil, shortageOf{shortage: short, by: structs.Obstacle{Dimension: short.dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, reserved: true}
 	}
 	if len(x.points) == 0 || x.points[0].at >= s.until {
@@ -523,20 +523,20 @@ func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf)
 	return o, short
 }
 
-// tail gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
-func (b *books) tail(row int, hold *holding) *tail {
+// releaseTimes gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
+func (b *books) releaseTimes(row int, hold *holding) *releaseTimes {
 	if b.patient && hold != nil {
-		if t := b.w.v.memo.tail(row, hold, b.in.Now); t != nil && len(t.ends) == hold.size() {
+		if t := b.w.View.releaseTimes(row, hold, b.in.Now); t != nil && len(t.ends) == hold.size() {
 			return t // nothing needs to be guessed
 		}
-		return newTail(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
+		return newReleaseTimes(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
 	}
-	return b.w.v.memo.tail(row, hold, b.in.Now)
+	return b.w.View.releaseTimes(row, hold, b.in.Now)
 }
 
 // picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
 // what is promised: also what is promised from later on, for a promise made now shall not delay it.
-func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, over int, at structs.LogTime) occupancy {
+func (b *books) picture(row int, c *chunk, i int, o occupancy, t *releaseTimes, over int, at structs.LogTime) occupancy {
 	x := t.after(c.nodes[i], o, over)
 	var keep []*held
 	for _, p := range b.promisedOn(row) {
@@ -550,6 +550,6 @@ func (b *books) picture(row int, c *chunk, i int, o occupancy, t *tail, over int
 	if keep == nil {
 		return x
 	}
-	slices.SortFunc(keep, func(x, y *held) int { return cmpID(x.id, y.id) })
+	slices.SortFunc(keep, func(x, y *held) int { return CompareID(x.ID, y.ID) })
 	return occupied(c.nodes[i], keep)
 }

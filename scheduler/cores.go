@@ -62,7 +62,7 @@ func (a *ask) coreRuns() {
 
 // coreSeats is the search for a NUMA node for each run that needs one.
 type coreSeats struct {
-	nodes []numaNode // their cores are the free ones
+	nodes []NUMANode // their cores are the free ones
 	left  []int      // of the cores of each
 	runs  []*coreRun // the largest first
 	seats []int      // into nodes, by run
@@ -74,7 +74,7 @@ type coreSeats struct {
 // coreTries bounds how many ways to seat the runs are tried with the devices.
 const coreTries = 64
 
-func newCoreSeats(nodes []numaNode, runs []coreRun, which func(r *coreRun) bool) *coreSeats {
+func newCoreSeats(nodes []NUMANode, runs []coreRun, which func(r *coreRun) bool) *coreSeats {
 	s := &coreSeats{nodes: nodes, left: make([]int, len(nodes))}
 	for i := range nodes {
 		s.left[i] = len(nodes[i].cores)
@@ -100,7 +100,7 @@ func (s *coreSeats) seat(k int, try func() bool) bool {
 	if len(fits) == 0 {
 		most := 0
 		for i := range s.nodes {
-			if s.nodes[i].id != noNUMA {
+			if s.nodes[i].ID != noNUMA {
 				most = max(most, s.left[i])
 			}
 		}
@@ -124,10 +124,10 @@ func (s *coreSeats) seat(k int, try func() bool) bool {
 }
 
 // order lists the NUMA nodes that have room for a run: those with its devices first, then the fullest.
-func order(nodes []numaNode, left []int, r *coreRun) []int {
+func order(nodes []NUMANode, left []int, r *coreRun) []int {
 	var out []int
 	for i := range nodes {
-		if nodes[i].id != noNUMA && left[i] >= len(r.at) {
+		if nodes[i].ID != noNUMA && left[i] >= len(r.at) {
 			out = append(out, i)
 		}
 	}
@@ -151,7 +151,7 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 	if len(a.cores) == 0 {
 		return shortageOf{}
 	}
-	nodes := numaNodes(n)
+	nodes := NUMANodes(n)
 	largest, have := largestNUMA(nodes), int64(0)
 	for i := range nodes {
 		nodes[i].cores = slices.DeleteFunc(nodes[i].cores, func(c int64) bool { return free.cores.has(int(c)) })
@@ -162,7 +162,7 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 	}
 	for _, p := range k.picks {
 		at := n.Resources.Devices[p.group].Instances[p.index].NUMANode
-		if i := slices.IndexFunc(nodes, func(x numaNode) bool { return x.id == at && at >= 0 }); i >= 0 {
+		if i := slices.IndexFunc(nodes, func(x NUMANode) bool { return x.ID == at && at >= 0 }); i >= 0 {
 			nodes[i].pull++
 		}
 	}
@@ -198,7 +198,7 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 func tiesOf(a *ask, s *coreSeats) []int64 {
 	var out []int64
 	for k, r := range s.runs {
-		id := s.nodes[s.seats[k]].id
+		id := s.nodes[s.seats[k]].ID
 		if len(r.tied) == 0 || id == anyNUMA {
 			continue
 		}
@@ -279,7 +279,7 @@ func (s *coreSeats) give(a *ask) []int64 {
 
 // together is whether the tasks of the ask that prefer it can each have cores of one NUMA node.
 func (a *ask) together(n *structs.Node, hold *holding) int64 {
-	nodes := numaNodes(n)
+	nodes := NUMANodes(n)
 	if hold != nil {
 		for i := range nodes {
 			nodes[i].cores = slices.DeleteFunc(nodes[i].cores, func(c int64) bool { return hold.cores.has(int(c)) })

@@ -101,7 +101,7 @@ type StatefulChooser interface {
 
 func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 	w := &h.work
-	d := dumpHeld{ID: h.id, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Still: w.still, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times, Saved: w.saved}
+	d := dumpHeld{ID: h.ID, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Still: w.frozen, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times, Saved: w.saved}
 	if r := h.rare; r != nil {
 		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
 	}
@@ -109,7 +109,7 @@ func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
 }
 
 func (d *dumpHeld) held(jobs []*structs.Job) *held {
-	h := &held{id: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, still: d.Still, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
+	h := &held{ID: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, frozen: d.Still, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
 		yields: elastic(d.job(jobs), d.Group), shy: keepsAway(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
 		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
@@ -127,12 +127,12 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // Dump writes an Input, with the name of the policy it is decided by, as canonical bytes that Load reads back: a
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
-	d := dump{Version: dumpVersion, Index: in.View.index, Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
+	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
 		Booked: in.Booked, Queues: in.Queues, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
 	}
-	slices.SortFunc(d.History, func(a, b dumpPast) int { return cmpID(a.Node, b.Node) })
+	slices.SortFunc(d.History, func(a, b dumpPast) int { return CompareID(a.Node, b.Node) })
 	jobs := make(map[*structs.Job]int)
 	jobOf := func(j *structs.Job) int {
 		if j == nil {
@@ -164,7 +164,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 		f := dumpFlight{ID: p.id, Job: p.job, Stops: p.stops}
 		for _, node := range p.nodes {
 			for _, h := range in.Flight.on(node) {
-				if h.plan == p.id && !slices.ContainsFunc(f.Held, func(x dumpHeld) bool { return x.ID == h.held.id }) {
+				if h.plan == p.id && !slices.ContainsFunc(f.Held, func(x dumpHeld) bool { return x.ID == h.held.ID }) {
 					f.Held = append(f.Held, dumpOf(node, h.held, jobOf(h.held.work.job)))
 				}
 			}
@@ -227,7 +227,12 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 		in.History[d.History[i].Node] = d.History[i].Past
 	}
 	for i := range d.Flight {
-		in.Flight = in.Flight.restore(&d.Flight[i], d.Jobs)
+		p := &d.Flight[i]
+		hs := make([]HeldOn, len(p.Held))
+		for k := range p.Held {
+			hs[k] = HeldOn{Node: p.Held[k].Node, Held: p.Held[k].held(d.Jobs)}
+		}
+		in.Flight = in.Flight.restore(p.ID, p.Job, p.Stops, hs)
 	}
 	in.Pending, in.Running = d.workloads(d.Pending), d.workloads(d.Running)
 	if d.Competes {

@@ -61,7 +61,7 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 	now := d.in.Now
 	times := []structs.LogTime{now}
 	for _, row := range rows {
-		if t := b.tail(row, b.w.get(row).hold); t != nil {
+		if t := b.releaseTimes(row, b.w.get(row).hold); t != nil {
 			for k := range t.ends {
 				times = append(times, t.ends[k].at)
 			}
@@ -81,7 +81,7 @@ func (b *books) anyEnds() bool {
 	if !b.patient && b.endless && b.endlessAt == b.w.stamp {
 		return false
 	}
-	for row := range b.w.v.rows {
+	for row := range b.w.View.rows {
 		for h := range b.w.get(row).hold.all() {
 			if b.foreseen(row, &h.work) > 0 {
 				return true
@@ -96,15 +96,15 @@ func (b *books) anyEnds() bool {
 
 // rowsFor lists the rows that may serve a group that the decision misses something of.
 func (b *books) rowsFor(d *decision) []int {
-	out := make([]int, 0, b.w.v.rows)
-	for ci, c := range b.w.v.chunks {
-		for i := range c.ids {
+	out := make([]int, 0, b.w.View.rows)
+	for ci, c := range b.w.View.chunks {
+		for i := range c.IDs {
 			for _, g := range d.rec.groups {
 				if d.misses[g.name] == 0 || g.scan == nil {
 					continue
 				}
 				v := g.scan.classVerdict(&c.classes[c.class[i]])
-				if row := b.w.v.starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load, never) == "") {
+				if row := b.w.View.starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load, never) == "") {
 					out = append(out, row)
 					break
 				}
@@ -127,7 +127,7 @@ func (b *books) decideAt(d *decision, w *pass) []placement {
 	for i := range then.placed {
 		pl := &then.placed[i]
 		h := *pl.spot.held
-		h.id = promiseID(d.load.Key.String()+"/"+pl.g.name, i)
+		h.ID = ReservedID(d.load.Key.String()+"/"+pl.g.name, i)
 		pl.spot.held = &h
 	}
 	return then.placed
@@ -144,13 +144,13 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		w.unlock()
 	}()
 	for _, row := range rows {
-		c, i := b.w.v.at(row)
+		c, i := b.w.View.at(row)
 		o := occupancy{c.used[i], c.hold[i]}
 		touched := b.w.touched[row] != 0
 		if touched {
 			o = b.w.get(row)
 		}
-		t := b.tail(row, o.hold)
+		t := b.releaseTimes(row, o.hold)
 		over := t.over(at)
 		if !touched && over == 0 && len(b.promisedOn(row)) == 0 {
 			continue // it will be as the view says
@@ -177,7 +177,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		for _, other := range d.rec.groups {
 			if other == g || g.ask.countsJob() {
 				for _, a := range other.staying {
-					if row := w.v.row(a.NodeID); row >= 0 {
+					if row := w.View.row(a.NodeID); row >= 0 {
 						s.count(row, other == g, 1)
 					}
 				}
@@ -201,7 +201,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			if !pinned.IsZero() {
 				return nil
 			}
-			sp, ok := s.place(promiseID(d.load.Key.String()+"/"+g.name, i), nil, -1)
+			sp, ok := s.place(ReservedID(d.load.Key.String()+"/"+g.name, i), nil, -1)
 			if !ok {
 				return nil
 			}

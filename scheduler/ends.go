@@ -74,8 +74,8 @@ func (h *heldWork) ends(now structs.LogTime) structs.LogTime {
 
 // begunBy is when the work would have begun, had it never stood still.
 func (h *heldWork) begunBy(now structs.LogTime) structs.LogTime {
-	if h.still == 0 {
+	if h.frozen == 0 {
 		return h.began
 	}
-	return h.began.Add(max(0, now.Sub(max(h.still, h.began))))
+	return h.began.Add(max(0, now.Sub(max(h.frozen, h.began))))
 }

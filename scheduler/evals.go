@@ -24,7 +24,7 @@ func (d *decision) laterEvals() []*structs.Evaluation {
 		if n := len(out); n > 0 && out[n-1].Trigger == l.trigger && l.at <= out[n-1].WaitUntil.Add(followupWindow) {
 			e = out[n-1]
 		} else {
-			e = d.newEval(structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "followup", string(l.trigger), uint64(d.in.View.index)<<16^uint64(len(out))))
+			e = d.newEval(structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "followup", string(l.trigger), uint64(d.in.View.Index())<<16^uint64(len(out))))
 			e.Trigger, e.WaitUntil, e.StatusDesc = l.trigger, l.at, l.desc
 			e.Status, e.PreviousEval = structs.EvalPending, d.eval.ID
 			out = append(out, e)
@@ -38,7 +38,7 @@ func (d *decision) laterEvals() []*structs.Evaluation {
 
 func (d *decision) newEval(id structs.EvalID) *structs.Evaluation {
 	e := &structs.Evaluation{ID: id, Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Type: d.eval.Type, Priority: d.eval.Priority,
-		SnapshotIndex: d.in.View.index, CreateTime: d.in.Now, ModifyTime: d.in.Now}
+		SnapshotIndex: d.in.View.Index(), CreateTime: d.in.Now, ModifyTime: d.in.Now}
 	if j := d.load.Job; j != nil {
 		e.Type, e.Priority, e.JobSpecIndex = j.Type, j.Priority, j.SpecIndex
 	}
@@ -50,7 +50,7 @@ func (d *decision) newEval(id structs.EvalID) *structs.Evaluation {
 func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
 	var out []*structs.Evaluation
 	e := *d.eval
-	e.StatusDesc, e.ModifyTime, e.SnapshotIndex = "", d.in.Now, d.in.View.index
+	e.StatusDesc, e.ModifyTime, e.SnapshotIndex = "", d.in.Now, d.in.View.Index()
 	e.FailedGroups, e.PlacedGroups, e.Queued, e.BlockedEval = nil, nil, nil, structs.EvalID{}
 	for _, g := range d.rec.groups {
 		if g.tg == nil {
@@ -127,7 +127,7 @@ func (d *decision) blocked(e *structs.Evaluation) *structs.Evaluation {
 	}
 	b.Trigger, b.Status, b.PreviousEval = structs.TriggerQueued, structs.EvalBlocked, e.ID
 	b.StatusDesc, b.WaitUntil = d.waitText(), d.lookAgain()
-	b.Priority, b.ModifyTime, b.SnapshotIndex = e.Priority, d.in.Now, d.in.View.index
+	b.Priority, b.ModifyTime, b.SnapshotIndex = e.Priority, d.in.Now, d.in.View.Index()
 	b.FailedGroups, b.Queued = e.FailedGroups, e.Queued
 	return b
 }

@@ -44,7 +44,7 @@ func (s *scan) remember() {
 
 // score names the terms of a node's score.
 func (s *scan) score(row int, x *cell) structs.NodeScore {
-	c, i := s.w.v.at(row)
+	c, i := s.w.View.at(row)
 	n := c.nodes[i]
 	v := s.verdict(row)
 	o := s.w.get(row)
@@ -52,7 +52,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if len(s.ask.devices) > 0 && (s.gpus.policy == nil || !s.ask.isSimple) {
 		u.Devices, u.DevicesInUse, _ = s.devices(c, i, &o, v)
 	}
-	u.Used.CPU += u.Used.Cores * c.mhz[i]
+	u.Used.CPU += u.Used.Cores * c.MHz[i]
 	out := structs.NodeScore{NodeID: n.ID}
 	sum := int64(0)
 	term := func(name string, weight, micro int64) {

@@ -235,7 +235,7 @@ func networkIP(n *structs.Node, at int) string {
 // allocations in yields hold (the placement will wait for those).
 func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID,
 	k *picker) (*held, shortageOf) {
-	h := &held{id: id, need: a.need, work: heldWork{job: a.job, group: a.tg.Name}}
+	h := &held{ID: id, need: a.need, work: heldWork{job: a.job, group: a.tg.Name}}
 	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(yields) == 0 {
 		return h, shortageOf{}
 	}
@@ -244,7 +244,7 @@ func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id s
 	if len(yields) > 0 {
 		var rest []*held
 		for e := range o.hold.all() {
-			if !slices.Contains(yields, e.id) {
+			if !slices.Contains(yields, e.ID) {
 				rest = append(rest, e)
 			}
 		}
@@ -310,7 +310,7 @@ func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
 	}
 	// Where the search starts depends on the allocation's id, so that a port just left is not taken again at once.
 	at := 0
-	for _, b := range h.id[10:16] {
+	for _, b := range h.ID[10:16] {
 		at = (at<<8 | int(b)) & 0xffffffff
 	}
 	span := hi - lo + 1

@@ -51,7 +51,7 @@ func fits(n *structs.Node, total structs.Vector, mhz int64, o occupancy, h *held
 	if len(h.rare.waits) > 0 {
 		var rest []*held
 		for e := range o.hold.all() {
-			if !slices.Contains(h.rare.waits, e.id) {
+			if !slices.Contains(h.rare.waits, e.ID) {
 				rest = append(rest, e)
 			}
 		}
@@ -106,7 +106,7 @@ func sharesWithFellow(o *holding, h *held) (n int64) {
 		return 0
 	}
 	for e := range o.all() {
-		if e.rare == nil || !e.work.of(h.work.job, h.work.group) || slices.Contains(h.rare.waits, e.id) {
+		if e.rare == nil || !e.work.of(h.work.job, h.work.group) || slices.Contains(h.rare.waits, e.ID) {
 			continue
 		}
 		for i := range h.rare.grants {

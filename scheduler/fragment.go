@@ -7,7 +7,7 @@ import "github.com/muster-sched/muster/structs"
 // model, more CPU or more GPUs than there are; else what lies on GPUs with too little room; weighed by how often it is
 // asked for.
 func Fragments(g *GPUState, mix *Mix) int64 {
-	all := sumOf(g.Free)
+	all := SumFree(g.Free)
 	if all == 0 {
 		return 0
 	}
@@ -83,21 +83,21 @@ type GPUFree struct {
 // nil for that of everything held. What f gets is its to keep.
 func (v *View) GPUs(mix *Mix, f func(*NodeGPUs) bool) {
 	if mix == nil {
-		mix = v.memo.liveMix(v)
+		mix = v.liveMix()
 	}
 	suits := make(map[[16]byte][]bool)
 	var g GPUState
 	for _, c := range v.chunks {
 		for i, n := range c.nodes {
 			o := occupancy{c.used[i], c.hold[i]}
-			if gpuState(c, i, &o, &g); len(g.Free) == 0 {
+			if GPUStateOf(c, i, &o, &g); len(g.Free) == 0 {
 				continue
 			}
 			if suits[c.hash[i]] == nil {
 				suits[c.hash[i]] = mix.suits(n)
 			}
 			g.Suits = suits[c.hash[i]]
-			g.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+			g.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
 			if !f(nodeGPUs(n, &o, &g, mix)) {
 				return
 			}
@@ -119,7 +119,7 @@ func (v *View) GPUTotals(mix *Mix, pool string) GPUFigures {
 
 func nodeGPUs(n *structs.Node, o *occupancy, g *GPUState, mix *Mix) *NodeGPUs {
 	out := &NodeGPUs{Node: n}
-	out.GPUs, out.Idle, out.Free, out.Total = int64(len(g.Free)), idleOf(g.Free), sumOf(g.Free), 1000*int64(len(g.Free))
+	out.GPUs, out.Idle, out.Free, out.Total = int64(len(g.Free)), IdleGPUs(g.Free), SumFree(g.Free), 1000*int64(len(g.Free))
 	blocked := true
 	each := make([]int64, len(g.Free)) // fragmented, times mix.Total
 	for k := range mix.Shapes {

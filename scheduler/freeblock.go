@@ -13,7 +13,7 @@ const blockRows = 16
 
 func freeOn(c *chunk, i int, o *occupancy) (x freeBlock) {
 	x.free = c.total[i].Sub(o.used)
-	x.free.CPU -= o.used.Cores * c.mhz[i]
+	x.free.CPU -= o.used.Cores * c.MHz[i]
 	if n := countDevices(c.nodes[i]); n > 0 {
 		x.devices = n - o.hold.devicesInUse()
 	}
@@ -26,7 +26,7 @@ func (c *chunk) freeBlockAt(from int) *freeBlock {
 	x := p.Load()
 	if x == nil {
 		x = &freeBlock{}
-		for i := from; i < min(from+blockRows, len(c.ids)); i++ {
+		for i := from; i < min(from+blockRows, len(c.IDs)); i++ {
 			x.raise(freeOn(c, i, &occupancy{c.used[i], c.hold[i]}))
 		}
 		p.Store(x)

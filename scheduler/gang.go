@@ -463,7 +463,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	probe.ban = g.ban(d.load.Job)
 	d.bind(probe)
 	rs := probe.rooms(l, int64(len(g.wants)))
-	d.steps += d.w.v.rows
+	d.steps += d.w.View.rows
 	if home := g.home(d.w, l); home >= 0 { // the rest is there already
 		rs = slices.DeleteFunc(rs, func(r room) bool { return required && r.at != home })
 	}
@@ -498,7 +498,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 // home is the place of a level where members of the group are that stay, or -1.
 func (g *groupWork) home(w *pass, l *level) int32 {
 	for _, a := range g.staying {
-		if row := w.v.row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
+		if row := w.View.row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
 			return l.of[row]
 		}
 	}
@@ -533,7 +533,7 @@ func (d *decision) countStaying(g *groupWork, s *scan) {
 			continue
 		}
 		for _, a := range other.staying {
-			if row := d.w.v.row(a.NodeID); row >= 0 {
+			if row := d.w.View.row(a.NodeID); row >= 0 {
 				s.count(row, other == g, 1)
 			}
 		}
@@ -556,7 +556,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wan
 	g.scan = s
 	for i := range wants {
 		w := &wants[i]
-		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 		sp, stops, ok := d.seat(g, s, w, id)
 		if !ok {
 			s.found = max(s.found, int64(i))
@@ -587,7 +587,7 @@ func (d *decision) comesLater(on bool) {
 		d.w.later = map[structs.AllocID]bool{}
 	}
 	for i := range d.placed {
-		if id := d.placed[i].spot.held.id; on {
+		if id := d.placed[i].spot.held.ID; on {
 			d.w.later[id] = true
 		} else {
 			delete(d.w.later, id)
@@ -650,7 +650,7 @@ func (d *decision) grow(starved bool) {
 				g.withheld++
 				continue
 			}
-			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index))
+			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index))
 			if !ok {
 				g.ungrown = int64(len(g.grow)-i) - g.withheld
 				break

@@ -1,7 +1,7 @@
 package scheduler
 
-// gpuState tells what is free of the GPUs of a node.
-func gpuState(c *chunk, at int, o *occupancy, to *GPUState) {
+// GPUStateOf tells what is free of the GPUs of a node.
+func GPUStateOf(c *chunk, at int, o *occupancy, to *GPUState) {
 	n := c.nodes[at]
 	to.Free = to.Free[:0]
 	if len(n.Resources.Devices) == 0 {
@@ -58,8 +58,8 @@ func freeMilli(capacity int64, t share) int64 {
 	return max(0, min(1000-(t.mem*1000+capacity-1)/capacity, 1000-10*t.compute))
 }
 
-// idleOf counts the GPUs that nobody has any part of.
-func idleOf(free []int64) int64 {
+// IdleGPUs counts the GPUs that nobody has any part of.
+func IdleGPUs(free []int64) int64 {
 	n := int64(0)
 	for _, f := range free {
 		if f == 1000 {
@@ -69,7 +69,7 @@ func idleOf(free []int64) int64 {
 	return n
 }
 
-func sumOf(free []int64) int64 {
+func SumFree(free []int64) int64 {
 	n := int64(0)
 	for _, f := range free {
 		n += f

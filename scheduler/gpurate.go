@@ -45,7 +45,7 @@ func (s *scan) openGPUs() {
 	x := &s.gpus
 	x.l = s.w.ledger(x.policy, s.ask)
 	if s.ask.simple() {
-		x.asked = x.l.ask(s.ask.gpuKey(), s.w.v.rows)
+		x.asked = x.l.ask(s.ask.gpuKey(), s.w.View.rows)
 	}
 	if p, ok := x.l.rater.(PricedRater); ok {
 		x.l.market.sync(s.w, x.l, s.ask.job)
@@ -116,8 +116,8 @@ func (s *scan) rateSimple(c *chunk, i, row int, v *verdict, o *occupancy) (int64
 		return max(x.l.rater.Score(r.before, r.after[0]), x.l.rater.Score(r.before, r.after[1])), true
 	}
 	best := int64(-1)
-	cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
-	left := cpu - s.ask.need.CPU - s.ask.need.Cores*c.mhz[i]
+	cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+	left := cpu - s.ask.need.CPU - s.ask.need.Cores*c.MHz[i]
 	for k := range r.can {
 		if r.can[k] {
 			charge := s.charge(v, int64(r.milli[k]), int64(r.idle), int64(r.idle)-int64(k)*int64(r.takes), cpu, left)
@@ -158,11 +158,11 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 	n, a, rater := c.nodes[i], s.ask, x.l.rater
 	*r = rated{node: n, hold: o.hold}
 	before, after := &x.state.before, &x.state.after
-	gpuState(c, i, o, before)
+	GPUStateOf(c, i, o, before)
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
-	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
-	after.FreeCPU = before.FreeCPU - a.need.CPU - a.need.Cores*c.mhz[i]
+	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+	after.FreeCPU = before.FreeCPU - a.need.CPU - a.need.Cores*c.MHz[i]
 	after.Free = append(after.Free[:0], before.Free...)
 	offer := func(k int, milli int64) {
 		value := rater.Value(after)
@@ -181,7 +181,7 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 	if now.node != n || now.hold != o.hold {
 		*now = valued{n, o.hold, rater.Value(before)}
 	}
-	r.before, r.idle = now.value, uint8(min(255, idleOf(before.Free)))
+	r.before, r.idle = now.value, uint8(min(255, IdleGPUs(before.Free)))
 	if len(a.devices) == 0 {
 		offer(0, 0)
 		return
@@ -269,7 +269,7 @@ func (s *scan) rateState(c *chunk, i int, v *verdict, o *occupancy, more pick) i
 	x := &s.gpus
 	n := c.nodes[i]
 	before, after := &x.state.before, &x.state.after
-	gpuState(c, i, o, before)
+	GPUStateOf(c, i, o, before)
 	after.Free = append(after.Free[:0], before.Free...)
 	reserve := n.GPUReserveMiB()
 	take := func(p *pick, t share) {
@@ -288,11 +288,11 @@ func (s *scan) rateState(c *chunk, i int, v *verdict, o *occupancy, more pick) i
 	}
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
-	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
-	after.FreeCPU = before.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*c.mhz[i]
+	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+	after.FreeCPU = before.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*c.MHz[i]
 	was, is := x.l.rater.Value(before), x.l.rater.Value(after)
 	if x.pays {
-		is += s.charge(v, sumOf(before.Free)-sumOf(after.Free), idleOf(before.Free), idleOf(after.Free), before.FreeCPU, after.FreeCPU)
+		is += s.charge(v, SumFree(before.Free)-SumFree(after.Free), IdleGPUs(before.Free), IdleGPUs(after.Free), before.FreeCPU, after.FreeCPU)
 	}
 	return x.l.rater.Score(was, is)
 }

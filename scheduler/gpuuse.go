@@ -11,8 +11,8 @@ func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
 		return u
 	}
 	before := &s.gpus.state.before
-	gpuState(c, i, o, before)
-	u.Count, u.Free = int64(len(before.Free)), sumOf(before.Free)
+	GPUStateOf(c, i, o, before)
+	u.Count, u.Free = int64(len(before.Free)), SumFree(before.Free)
 	if len(s.ask.devices) == 0 {
 		return u
 	}

@@ -13,7 +13,7 @@ import (
 
 // held is what one allocation that holds resources occupies on its node. Immutable.
 type held struct {
-	id   structs.AllocID
+	ID   structs.AllocID
 	need structs.Vector
 	rare *heldRare // nil: no ports, cores, devices or waits
 	work heldWork
@@ -24,7 +24,7 @@ type heldWork struct {
 	job    *structs.Job // the version that it runs; nil when not known
 	group  string
 	began  structs.LogTime // when it was placed, moved by the time that it stood still
-	still  structs.LogTime // since when it is suspended; 0: it runs
+	frozen structs.LogTime // since when it is suspended; 0: it runs
 	expect time.Duration   // predicted run time; 0: none
 	ending bool            // told to stop already
 	yields bool            // of an elastic group: it may shrink for others
@@ -56,9 +56,9 @@ type heldRare struct {
 }
 
 func heldOf(a *structs.Allocation) *held {
-	h := &held{id: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group), shy: keepsAway(a.Job, a.Group)}}
+	h := &held{ID: a.ID, need: a.Resources, work: heldWork{job: a.Job, group: a.Group, began: a.CreateTime, expect: a.Expect, ending: a.ServerTerminal(), index: a.NameIndex, times: a.Preempted, yields: elastic(a.Job, a.Group), shy: keepsAway(a.Job, a.Group)}}
 	if s := a.Suspension; s != nil {
-		h.work.began, h.work.still = a.CreateTime.Add(s.Total), s.Since
+		h.work.began, h.work.frozen = a.CreateTime.Add(s.Total), s.Since
 	}
 	if a.Saved != nil {
 		h.work.saved = a.Saved.Time
@@ -98,7 +98,7 @@ type holding struct {
 	yields int      // how many of held may shrink for others
 	shy    int      // how many of held keep others away
 
-	tail atomic.Pointer[tail] // what it is by when it ends, as some promise asked last; nil: none did. A memo: nothing depends on it
+	releases atomic.Pointer[releaseTimes] // what it is by when it ends, as some promise asked last; nil: none did. A memo: nothing depends on it
 }
 
 func (h *holding) roll() roll {
@@ -129,7 +129,7 @@ func (h *holding) size() int {
 	if h == nil {
 		return 0
 	}
-	return h.held.n
+	return h.held.Len
 }
 
 // get is what an allocation holds here, or nil.
@@ -140,7 +140,7 @@ func (h *holding) get(id structs.AllocID) *held {
 	return h.held.get(id)
 }
 
-func cmpID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
+func CompareID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
 
 // occupancy is a node's use: the amounts and what is held.
 type occupancy struct {
@@ -164,7 +164,7 @@ func (h *holding) begun(of roll) *holding {
 // with gives the occupancy after h is held too (or in place of an older record of the same allocation).
 func (o occupancy) with(n *structs.Node, h *held) occupancy {
 	old := o.hold.roll()
-	was := old.get(h.id)
+	was := old.get(h.ID)
 	next := o.hold.begun(old.put(h))
 	switch {
 	case next.waits > 0, was == nil && h.rare != nil, was != nil && !was.rare.same(h.rare):
@@ -187,8 +187,8 @@ func (o occupancy) withAll(n *structs.Node, fresh []*held) occupancy {
 	case 1:
 		return o.with(n, fresh[0])
 	}
-	slices.SortFunc(fresh, func(a, b *held) int { return cmpID(a.id, b.id) })
-	fresh = slices.CompactFunc(fresh, func(a, b *held) bool { return a.id == b.id })
+	slices.SortFunc(fresh, func(a, b *held) int { return CompareID(a.ID, b.ID) })
+	fresh = slices.CompactFunc(fresh, func(a, b *held) bool { return a.ID == b.ID })
 	old := o.hold.roll()
 	next := o.hold.begun(old.putAll(fresh))
 	plain := next.waits == 0
@@ -210,7 +210,7 @@ func (o occupancy) without(n *structs.Node, id structs.AllocID) occupancy {
 	if gone == nil {
 		return o
 	}
-	if o.hold.held.n == 1 {
+	if o.hold.held.Len == 1 {
 		return occupancy{}
 	}
 	next := o.hold.begun(o.hold.held.drop(id))
@@ -251,9 +251,9 @@ func (o occupancy) tally(n *structs.Node) occupancy {
 	slices.Sort(h.ports)
 	h.ports = slices.Compact(h.ports)
 	if h.waits > 0 { // an allocation that waits on others owns what they free: structs.Usage knows how
-		as := make([]*structs.Allocation, 0, h.held.n)
+		as := make([]*structs.Allocation, 0, h.held.Len)
 		for e := range h.held.all() {
-			a := &structs.Allocation{ID: e.id, Resources: e.need}
+			a := &structs.Allocation{ID: e.ID, Resources: e.need}
 			if e.rare != nil {
 				a.WaitsOn = e.rare.waits
 			}
@@ -358,13 +358,13 @@ func holdingOr(h *holding) *holding {
 
 func (h *held) allocation(node structs.NodeID) *structs.Allocation {
 	w := &h.work
-	a := &structs.Allocation{ID: h.id, NodeID: node, Resources: h.need, Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: w.job, Group: w.group,
+	a := &structs.Allocation{ID: h.ID, NodeID: node, Resources: h.need, Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: w.job, Group: w.group,
 		CreateTime: w.began, Expect: w.expect}
 	if w.job != nil {
 		a.Namespace, a.JobID, a.JobVersion = w.job.Namespace, w.job.ID, w.job.Version
 	}
-	if w.still != 0 {
-		a.Suspension = &structs.Suspension{Since: w.still}
+	if w.frozen != 0 {
+		a.Suspension = &structs.Suspension{Since: w.frozen}
 	}
 	if w.saved != 0 {
 		a.Saved = &structs.Saved{Time: w.saved}
@@ -380,7 +380,7 @@ func (h *held) allocation(node structs.NodeID) *structs.Allocation {
 
 // alloc is what is held as an allocation, as far as charging needs it.
 func (h *held) alloc() *structs.Allocation {
-	a := &structs.Allocation{ID: h.id, Resources: h.need, Job: h.work.job, Group: h.work.group}
+	a := &structs.Allocation{ID: h.ID, Resources: h.need, Job: h.work.job, Group: h.work.group}
 	if a.Job != nil {
 		a.Namespace, a.JobID = a.Job.Namespace, a.Job.ID
 	}
@@ -442,3 +442,5 @@ func wholeDevices(h *held) (n int64) {
 	}
 	return n
 }
+
+var emptyHolding holding

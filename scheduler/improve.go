@@ -51,8 +51,8 @@ func (d *decision) eject(g *groupWork, w *want, k int) bool {
 	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
 		return false
 	}
-	mark, row, old := d.w.mark(), pl.spot.row, pl.spot.held.id
-	id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+	mark, row, old := d.w.mark(), pl.spot.row, pl.spot.held.ID
+	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 	d.w.set(row, d.w.get(row).without(pl.spot.node, old))
 	pl.g.scan.count(row, true, -1)
 	got, ok := g.scan.placeOn(row, id, nil)

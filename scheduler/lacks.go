@@ -31,10 +31,10 @@ type askMemos struct {
 
 // askMemo is what is remembered of one ask.
 type askMemo struct {
-	rosters []*roster  // of the chunks, when their rows were looked at
-	hold    []*holding // by row: what was held there
-	lack    []int32    // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
-	short   []int64    // by row: of what it lacks
+	rosters []*nodeColumns // of the chunks, when their rows were looked at
+	hold    []*holding     // by row: what was held there
+	lack    []int32        // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
+	short   []int64        // by row: of what it lacks
 	kinds   []lackKind
 	sums    []lackSum         // of a search, by kind
 	soon    []soonRow         // by row
@@ -79,15 +79,15 @@ func (m *askMemo) kind(class int32, x *shortageOf) int32 {
 func (m *askMemo) ready(v *View) {
 	if len(m.hold) != v.rows || len(m.rosters) != len(v.chunks) || len(m.kinds) >= kindsMax {
 		m.hold, m.lack, m.short = make([]*holding, v.rows), make([]int32, v.rows), make([]int64, v.rows)
-		m.rosters, m.soon = make([]*roster, len(v.chunks)), nil
+		m.rosters, m.soon = make([]*nodeColumns, len(v.chunks)), nil
 		m.kinds, m.sums = m.kinds[:0], m.sums[:0]
 	}
 	for ci, c := range v.chunks {
-		if m.rosters[ci] == c.roster {
+		if m.rosters[ci] == c.nodeColumns {
 			continue
 		}
-		m.rosters[ci] = c.roster
-		for row := v.starts[ci]; row < v.starts[ci]+len(c.ids); row++ {
+		m.rosters[ci] = c.nodeColumns
+		for row := v.starts[ci]; row < v.starts[ci]+len(c.IDs); row++ {
 			m.lack[row] = unlooked
 			if m.soon != nil {
 				m.soon[row] = soonRow{}
@@ -166,7 +166,7 @@ func (s *scan) plainKey() []byte {
 
 // buildKnown looks at the rows of a chunk with the help of what is remembered.
 func (s *scan) buildKnown(m *askMemo, table []*verdict, c *chunk, first int) {
-	n := len(c.ids)
+	n := len(c.IDs)
 	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
 	touched := s.w.touched[first : first+n]
 	promised := s.books != nil && s.books.rows != nil

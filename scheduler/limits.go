@@ -83,7 +83,7 @@ func (l *limits) flight() {
 	l.in.Flight.each(func(node structs.NodeID) {
 		c, i, found := l.in.View.locate(node)
 		for _, f := range l.in.Flight.on(node) {
-			if found && l.in.View.chunks[c].hold[i].has(f.held.id) || f.held.work.job == nil {
+			if found && l.in.View.chunks[c].hold[i].has(f.held.ID) || f.held.work.job == nil {
 				continue
 			}
 			a := f.held.alloc()

@@ -70,7 +70,7 @@ func (m *marketRows) begin(mix *Mix) {
 
 // sync brings the market up to date with a what-if.
 func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
-	v := w.v
+	v := w.View
 	for len(m.rows) > v.rows {
 		m.count(&m.rows[len(m.rows)-1], -1)
 		m.rows = m.rows[:len(m.rows)-1]
@@ -84,13 +84,13 @@ func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 	var g GPUState
 	for k, c := range v.chunks {
 		now := marketChunk{c, v.starts[k]}
-		if w.touches(now.first, len(c.ids)) {
+		if w.touches(now.first, len(c.IDs)) {
 			now.chunk = nil
 		} else if m.seen[k] == now {
 			continue
 		}
 		m.seen[k] = now
-		rows := m.rows[v.starts[k] : v.starts[k]+len(c.ids)]
+		rows := m.rows[v.starts[k] : v.starts[k]+len(c.IDs)]
 		for i := range rows {
 			r := &rows[i]
 			o := occupancy{c.used[i], c.hold[i]}
@@ -105,7 +105,7 @@ func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 			if !c.ready[i] || !inPool(job, r.node) {
 				continue
 			}
-			gpuState(c, i, &o, &g)
+			GPUStateOf(c, i, &o, &g)
 			if len(g.Free) == 0 {
 				continue
 			}
@@ -124,7 +124,7 @@ func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 					idle++
 				}
 			}
-			cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.mhz[i]
+			cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
 			for k, at := range m.Wide {
 				if m.Classes[class].Suits[at] {
 					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].blocks(idle, cpu)))
@@ -145,15 +145,6 @@ func (m *marketRows) count(r *marketRow, sign int64) {
 	for k := range m.Blocks {
 		m.Blocks[k] += sign * int64(r.blocks[k])
 	}
-}
-
-// blocks is how many of a shape with several GPUs a node can take at once.
-func (s *Shape) blocks(idle, cpu int64) int64 {
-	n := idle / s.GPUs
-	if n > 0 && s.CPU > 0 {
-		n = max(0, min(n, cpu/s.CPU))
-	}
-	return n
 }
 
 // worth is what blocks of idle GPUs on a node are worth to those who ask for several.

@@ -9,10 +9,10 @@ import (
 // lineage and goes from each to the next. It only remembers what pure functions gave, so that no decision depends on it:
 // an entry is used only for the very node and holding that it was made from.
 type memo struct {
-	mu    sync.Mutex
-	live  liveShapes
-	tails map[int]heldTail // by row, of those with a long one
-	slots map[any]any      // by Slot: what other layers keep here
+	mu       sync.Mutex
+	live     liveShapes
+	releases map[int]heldReleases // by row, of those with a long one
+	slots    map[any]any          // by Slot: what other layers keep here
 }
 
 // liveShapes counts what is held by shape, over the chunks of the view that asked last.
@@ -25,7 +25,8 @@ type liveShapes struct {
 
 // liveMix is the mix of everything held. Sizes and shares are rounded, so that it changes seldom and what was worked out
 // for it stays of use; it depends on nothing but the view.
-func (m *memo) liveMix(v *View) *Mix {
+func (v *View) liveMix() *Mix {
+	m := v.memo
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := &m.live

@@ -11,7 +11,7 @@ import (
 // of, and how many GPUs an operator can divide so. It looks at every node, for a report of what waits only.
 func (s *scan) otherMIG(profile string) (profiles string, divisible int64) {
 	var have []string
-	for _, c := range s.w.v.chunks {
+	for _, c := range s.w.View.chunks {
 		for _, n := range c.nodes {
 			if !inPool(s.ask.job, n) || !inDatacenter(s.ask.job, n) {
 				continue

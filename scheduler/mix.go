@@ -64,7 +64,7 @@ func compareShapes(a, b Shape) int {
 // eachShape calls f with the shape of everything held on a row of a chunk.
 func (c *chunk) eachShape(i int, f func(Shape)) {
 	for e := range c.hold[i].all() {
-		f(shapeOf(c.nodes[i], c.mhz[i], e))
+		f(shapeOf(c.nodes[i], c.MHz[i], e))
 	}
 }
 
@@ -170,4 +170,13 @@ func (m *Mix) suits(n *structs.Node) []bool {
 // same reports whether two mixes are equal.
 func (m *Mix) same(o *Mix) bool {
 	return m == o || m.Core == o.Core && slices.Equal(m.Shapes, o.Shapes)
+}
+
+// blocks is how many of a shape with several GPUs a node can take at once.
+func (s *Shape) blocks(idle, cpu int64) int64 {
+	n := idle / s.GPUs
+	if n > 0 && s.CPU > 0 {
+		n = max(0, min(n, cpu/s.CPU))
+	}
+	return n
 }

@@ -14,9 +14,9 @@ import (
 // possible, else the fullest one, so that larger holes stay whole. A task may require it (numa in its resources), and
 // that some of its devices lie there, too.
 
-// numaNode is one NUMA node of a machine with cores of it that may be given, ascending.
-type numaNode struct {
-	id    int64 // anyNUMA: the machine has but one; noNUMA: of these cores it does not say where they are
+// NUMANode is one NUMA node of a machine with cores of it that may be given, ascending.
+type NUMANode struct {
+	ID    int64 // anyNUMA: the machine has but one; noNUMA: of these cores it does not say where they are
 	cores []int64
 	pull  int64 // devices that the allocation has there
 }
@@ -29,22 +29,22 @@ const (
 // numaIDMax bounds the numbers of NUMA nodes that are looked for.
 const numaIDMax = 1024
 
-// numaNodes lists a machine's NUMA nodes by number, with the cores of each that tasks may reserve, as the node tells them
+// NUMANodes lists a machine's NUMA nodes by number, with the cores of each that tasks may reserve, as the node tells them
 // in its attributes.
-func numaNodes(n *structs.Node) []numaNode {
+func NUMANodes(n *structs.Node) []NUMANode {
 	cores := reservableCores(n)
 	count, _ := strconv.Atoi(n.Attributes[structs.NUMACountAttribute])
 	if count < 2 {
-		return []numaNode{{id: anyNUMA, cores: cores}}
+		return []NUMANode{{ID: anyNUMA, cores: cores}}
 	}
-	out := make([]numaNode, 0, count+1)
+	out := make([]NUMANode, 0, count+1)
 	var known bitset
 	for id := 0; id < numaIDMax && len(out) < count; id++ {
 		list, ok := n.Attributes[structs.NUMACoresAttribute(id)]
 		if !ok {
 			continue
 		}
-		x := numaNode{id: int64(id)}
+		x := NUMANode{ID: int64(id)}
 		for part := range strings.SplitSeq(list, ",") {
 			lo, hi, two := strings.Cut(part, "-")
 			if !two {
@@ -66,7 +66,7 @@ func numaNodes(n *structs.Node) []numaNode {
 		slices.Sort(x.cores)
 		out = append(out, x)
 	}
-	stray := numaNode{id: noNUMA}
+	stray := NUMANode{ID: noNUMA}
 	for _, c := range cores {
 		if !known.has(int(c)) {
 			stray.cores = append(stray.cores, c)
@@ -79,10 +79,10 @@ func numaNodes(n *structs.Node) []numaNode {
 }
 
 // largestNUMA is how many cores the largest of some NUMA nodes has.
-func largestNUMA(nodes []numaNode) int {
+func largestNUMA(nodes []NUMANode) int {
 	most := 0
 	for i := range nodes {
-		if nodes[i].id != noNUMA {
+		if nodes[i].ID != noNUMA {
 			most = max(most, len(nodes[i].cores))
 		}
 	}
@@ -98,13 +98,13 @@ func astray(n *structs.Node, h *held) shortage {
 	if tg == nil {
 		return shortage{}
 	}
-	var nodes []numaNode
+	var nodes []NUMANode
 	for _, t := range tg.Tasks {
 		if t.Resources.Cores == 0 || t.Resources.NUMA.Wants() != structs.NUMARequire {
 			continue
 		}
 		if nodes == nil {
-			nodes = numaNodes(n)
+			nodes = NUMANodes(n)
 		}
 		from, to := tg.CoreSpan(t.Name)
 		if to > int64(len(h.rare.cores)) {
@@ -115,7 +115,7 @@ func astray(n *structs.Node, h *held) shortage {
 		for i := range nodes {
 			here := int64(0)
 			for _, c := range mine {
-				if _, found := slices.BinarySearch(nodes[i].cores, c); found && nodes[i].id != noNUMA {
+				if _, found := slices.BinarySearch(nodes[i].cores, c); found && nodes[i].ID != noNUMA {
 					here++
 				}
 			}
@@ -126,7 +126,7 @@ func astray(n *structs.Node, h *held) shortage {
 		if d := int64(len(mine)) - best; d > 0 {
 			return shortage{structs.DimensionCores, d}
 		}
-		if nodes[at].id == anyNUMA {
+		if nodes[at].ID == anyNUMA {
 			continue
 		}
 		for i := range h.rare.grants {
@@ -134,7 +134,7 @@ func astray(n *structs.Node, h *held) shortage {
 			if g.Task != t.Name || !t.Resources.NUMA.Ties(g.Device) {
 				continue
 			}
-			if pos := instancePos(n, g.Device, g.Instance); pos < 0 || instanceAt(n, pos).NUMANode != nodes[at].id {
+			if pos := instancePos(n, g.Device, g.Instance); pos < 0 || instanceAt(n, pos).NUMANode != nodes[at].ID {
 				return shortage{structs.DimensionDevices, 1}
 			}
 		}

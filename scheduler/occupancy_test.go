@@ -39,18 +39,18 @@ func TestOccupancyByDifferenceIsThatCountedAfresh(t *testing.T) {
 				h.rare.grants = []structs.Grant{{Device: "nvidia/gpu/H100", Instance: fmt.Sprint("GPU-", rnd.IntN(8)), MemoryMiB: rnd.Int64N(2) * 1024, Compute: rnd.Int64N(30)}}
 			case 3:
 				if all := o.hold.list(); len(all) > 0 && seed%2 == 0 {
-					h.rare.waits = []structs.AllocID{all[rnd.IntN(len(all))].id}
+					h.rare.waits = []structs.AllocID{all[rnd.IntN(len(all))].ID}
 				}
 			}
 			return h
 		}
 		for step := range 1500 {
 			x := rnd.Uint64N(space)
-			switch now := o.hold.get(heldNamed(x).id); {
+			switch now := o.hold.get(heldNamed(x).ID); {
 			case step%50 == 0:
 				var fresh []*held
 				for range rnd.IntN(100) {
-					if h := one(rnd.Uint64N(space)); !o.hold.has(h.id) {
+					if h := one(rnd.Uint64N(space)); !o.hold.has(h.ID) {
 						fresh = append(fresh, h)
 					}
 				}
@@ -64,7 +64,7 @@ func TestOccupancyByDifferenceIsThatCountedAfresh(t *testing.T) {
 			case rnd.IntN(3) == 0:
 				o = o.with(n, one(x))
 			default:
-				o = o.without(n, now.id)
+				o = o.without(n, now.ID)
 			}
 			want := occupied(n, slices.Clone(o.hold.list()))
 			if o.used != want.used {

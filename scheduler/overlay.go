@@ -136,7 +136,7 @@ func (f Overlay) Remove(id uint64) Overlay {
 }
 
 func findFlight(s []flightNode, node structs.NodeID) (int, bool) {
-	return slices.BinarySearchFunc(s, node, func(e flightNode, id structs.NodeID) int { return cmpID(e.node, id) })
+	return slices.BinarySearchFunc(s, node, func(e flightNode, id structs.NodeID) int { return CompareID(e.node, id) })
 }
 
 // shard gives a shard that may be written to.
@@ -193,7 +193,7 @@ func (f Overlay) each(fn func(node structs.NodeID)) {
 func (f Overlay) over(n *structs.Node, o occupancy) occupancy {
 	var fresh []*held
 	for _, h := range f.on(n.ID) {
-		if !o.hold.has(h.held.id) {
+		if !o.hold.has(h.held.ID) {
 			fresh = append(fresh, h.held)
 		}
 	}
@@ -205,7 +205,7 @@ func heldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeI
 	if p.Node < 0 || p.Node >= len(e.Nodes) || p.Group < 0 || p.Group >= len(e.Groups) || p.Group >= len(e.Asks) {
 		return node, nil, false
 	}
-	h = &held{id: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), need: e.Asks[p.Group],
+	h = &held{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), need: e.Asks[p.Group],
 		work: heldWork{job: e.Job, group: e.Groups[p.Group], began: e.Decided, expect: p.Expect, index: p.Index, yields: elastic(e.Job, e.Groups[p.Group]), shy: keepsAway(e.Job, e.Groups[p.Group])}}
 	if len(p.WaitsOn)+len(p.Ports)+len(p.Cores)+len(p.Grants) > 0 {
 		h.rare = &heldRare{waits: p.WaitsOn, ports: p.Ports, cores: p.Cores, grants: p.Grants}
@@ -213,16 +213,23 @@ func heldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeI
 	return e.Nodes[p.Node].ID, h, true
 }
 
-func (f Overlay) restore(d *dumpFlight, jobs []*structs.Job) Overlay {
+// HeldOn is what an allocation holds on a node.
+type HeldOn struct {
+	Node structs.NodeID
+	Held *held
+}
+
+// restore gives the overlay with a plan of a dump.
+func (f Overlay) restore(id uint64, job structs.JobKey, stops []structs.AllocID, hs []HeldOn) Overlay {
 	next := Overlay{shards: new(flightShards)}
 	if f.shards != nil {
 		*next.shards = *f.shards
 	}
-	p := flightPlan{id: d.ID, job: d.Job, stops: d.Stops}
+	p := flightPlan{id: id, job: job, stops: stops}
 	var owned flightOwned
-	for i := range d.Held {
-		next.put(&owned, d.Held[i].Node, flightHeld{d.ID, d.Held[i].held(jobs)})
-		p.nodes = append(p.nodes, d.Held[i].Node)
+	for i := range hs {
+		next.put(&owned, hs[i].Node, flightHeld{id, hs[i].Held})
+		p.nodes = append(p.nodes, hs[i].Node)
 	}
 	next.plans = append(slices.Clone(f.plans), p)
 	return next

@@ -47,7 +47,7 @@ var heapsLeft = sync.Pool{New: func() any { return new(heaps) }}
 // future is a pass over a picture of the future: it remembers in places of its own.
 func (w *pass) future() *pass {
 	x := &pass{mix: w.mix, heaps: w.heaps, era: "then "}
-	x.v, x.scratch = w.v, w.scratch
+	x.View, x.scratch = w.View, w.scratch
 	return x
 }
 
@@ -72,13 +72,13 @@ func (w *pass) askMemo(key []byte, pool string) *askMemo {
 		}
 	}
 	if m == nil {
-		if m = remembered.Of(w.v).takeAsks(name); m == nil {
+		if m = remembered.Of(w.View).takeAsks(name); m == nil {
 			return nil
 		}
 		w.asks = append(w.asks, m)
 	}
-	a := m.ask(key, w.v.rows)
-	a.ready(w.v)
+	a := m.ask(key, w.View.rows)
+	a.ready(w.View)
 	return a
 }
 
@@ -90,7 +90,7 @@ func (w *pass) ledger(p GPUPolicy, a *ask) *ledger {
 			return l
 		}
 	}
-	l := remembered.Of(w.v).takeLedger(p, w.era+a.job.NodePool, mix)
+	l := remembered.Of(w.View).takeLedger(p, w.era+a.job.NodePool, mix)
 	w.ledgers = append(w.ledgers, l)
 	return l
 }
@@ -109,7 +109,7 @@ func (w *pass) unlock() {
 // mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
 func (w *pass) mixFor(a *ask) *Mix {
 	if w.mix == nil {
-		w.mix = w.v.memo.liveMix(w.v)
+		w.mix = w.View.liveMix()
 	}
 	if w.mix.Total > 0 {
 		return w.mix
@@ -132,11 +132,11 @@ func (w *pass) heap() []candidate {
 		last := len(x.list) - 1
 		h := x.list[last]
 		x.list = x.list[:last]
-		if cap(h) >= w.v.rows {
+		if cap(h) >= w.View.rows {
 			return h[:0]
 		}
 	}
-	return make([]candidate, 0, w.v.rows)
+	return make([]candidate, 0, w.View.rows)
 }
 
 // dearest is what the dearest node costs.
@@ -145,7 +145,7 @@ func (w *pass) dearest() int64 {
 		return 0
 	}
 	if w.dear == 0 {
-		for _, c := range w.v.chunks {
+		for _, c := range w.View.chunks {
 			for k := range c.classes {
 				w.dear = max(w.dear, costOf(c.classes[k].node))
 			}

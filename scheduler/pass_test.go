@@ -28,8 +28,8 @@ func nodes(n int) []*structs.Node {
 func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 	ns := nodes(1000)
 	v := scheduler.NewView(1, ns, nil, nil)
-	if v.Chunks() != 8 {
-		t.Fatalf("%d chunks, want 8", v.Chunks())
+	if v.ChunkCount() != 8 {
+		t.Fatalf("%d chunks, want 8", v.ChunkCount())
 	}
 	alloc := func(i, n int) structs.Changed[structs.Allocation] {
 		return structs.Changed[structs.Allocation]{After: &structs.Allocation{ID: structs.AllocID(id("a", n)), NodeID: ns[i].ID, Client: structs.ClientPending, Resources: structs.Vector{CPU: 1}}}

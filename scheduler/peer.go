@@ -18,14 +18,14 @@ import (
 // peerCount is a rule with who is where.
 type peerCount struct {
 	peerRule
-	*level
+	places      *level
 	others, own []int64 // by place: allocations meant, of other jobs and of this one
 	all         int64   // of both, wherever they are
 }
 
 // bar is a place where somebody is who keeps away from the ask's job.
 type bar struct {
-	*level
+	places *level
 	at     int32
 	broken structs.Obstacle
 }
@@ -38,23 +38,6 @@ type peers struct {
 	stamp  int   // of the what-if that others and bars were counted in
 	known  bool
 	stale  bool // scores of more nodes than the last one changed
-}
-
-func peersOf(j *structs.Job, tg *structs.Group) (out []peerRule) {
-	add := func(ps []structs.Peer, away bool) {
-		for _, p := range ps {
-			p.Level = cmp.Or(p.Level, structs.PeerLevelNode)
-			out = append(out, peerRule{Peer: p, away: away, self: p.Means(j.Namespace, j)})
-		}
-	}
-	if j == nil {
-		return nil
-	}
-	add(j.Near, false)
-	add(j.Away, true)
-	add(tg.Near, false)
-	add(tg.Away, true)
-	return out
 }
 
 // meansSelf reports whether some rule means the job itself, too.
@@ -81,8 +64,8 @@ func newPeers(a *ask, w *pass) *peers {
 	}
 	for i := range p.rules {
 		r := &p.rules[i]
-		r.broken, r.level = r.obstacle(), w.level(r.Level)
-		r.others, r.own = make([]int64, len(r.names)), make([]int64, len(r.names))
+		r.broken, r.places = r.obstacle(), w.level(r.Level)
+		r.others, r.own = make([]int64, len(r.places.names)), make([]int64, len(r.places.names))
 		if !r.Required {
 			p.weight += r.Weight
 		}
@@ -95,7 +78,7 @@ func newPeers(a *ask, w *pass) *peers {
 }
 
 // at is the place of a row; -1 where the node does not say.
-func (r *peerCount) at(row int) int32 { return r.of[row] }
+func (r *peerCount) at(row int) int32 { return r.places.of[row] }
 
 // refresh counts what others hold, unless the picture is the one that was counted.
 func (p *peers) refresh(a *ask, w *pass) {
@@ -111,12 +94,12 @@ func (p *peers) refresh(a *ask, w *pass) {
 			r.all += n
 		}
 	}
-	for ci, c := range w.v.chunks {
+	for ci, c := range w.View.chunks {
 		if len(p.rules) == 0 && !w.shy && !c.mayShy() {
 			continue
 		}
-		for i := range c.ids {
-			row := w.v.starts[ci] + i
+		for i := range c.IDs {
+			row := w.View.starts[ci] + i
 			hold := c.hold[i]
 			if t := w.touched[row]; t != 0 {
 				hold = w.states[t-1].hold
@@ -139,9 +122,9 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 	for i := range p.rules {
 		r := &p.rules[i]
 		// What ends keeps others away until it is gone, but attracts nobody; nor does what the plan places only after this.
-		if (r.away || !h.work.ending && !w.later[h.id]) && r.Means(a.job.Namespace, j) {
+		if (r.away || !h.work.ending && !w.later[h.ID]) && r.Means(a.job.Namespace, j) {
 			r.all++
-			if at := r.of[row]; at >= 0 {
+			if at := r.places.of[row]; at >= 0 {
 				r.others[at]++
 			}
 		}
@@ -156,12 +139,12 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 				continue
 			}
 			name := cmp.Or(x.Level, structs.PeerLevelNode)
-			b := bar{level: w.level(name), broken: structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: j.ID, Detail: name}}
-			if b.at = b.of[row]; b.at < 0 {
+			b := bar{places: w.level(name), broken: structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: j.ID, Detail: name}}
+			if b.at = b.places.of[row]; b.at < 0 {
 				continue
 			}
 			for k := range p.bars {
-				if p.bars[k].level == b.level && p.bars[k].at == b.at {
+				if p.bars[k].places == b.places && p.bars[k].at == b.at {
 					return
 				}
 			}
@@ -182,7 +165,7 @@ func (p *peers) took(row int, n int64) {
 			continue
 		}
 		r.all += n
-		if at := r.of[row]; at >= 0 {
+		if at := r.places.of[row]; at >= 0 {
 			r.own[at] += n
 		}
 		if !r.Required && r.Level != structs.PeerLevelNode {
@@ -203,7 +186,7 @@ func (p *peers) refuses(row int) (refusal, bool) {
 		}
 	}
 	for i := range p.bars {
-		if b := &p.bars[i]; b.of[row] == b.at {
+		if b := &p.bars[i]; b.places.of[row] == b.at {
 			return refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see queue.Cures
 		}
 	}
@@ -275,7 +258,7 @@ func (s *scan) rerate() {
 		x := &s.cells[k]
 		for i := range x.heap {
 			row := int(x.heap[i].row)
-			c, at := s.w.v.at(row)
+			c, at := s.w.View.at(row)
 			o := s.w.get(row)
 			if base := s.rate(c, at, row, s.classVerdict(&c.classes[c.class[at]]), &o, false); base >= 0 {
 				x.heap[i].base = base

@@ -1,6 +1,10 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"cmp"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // peerRule is one near or away block of an ask.
 type peerRule struct {
@@ -16,5 +20,22 @@ func (r *peerRule) obstacle() structs.Obstacle {
 	if r.away {
 		out.Dimension = structs.DimensionAway
 	}
+	return out
+}
+
+func peersOf(j *structs.Job, tg *structs.Group) (out []peerRule) {
+	add := func(ps []structs.Peer, away bool) {
+		for _, p := range ps {
+			p.Level = cmp.Or(p.Level, structs.PeerLevelNode)
+			out = append(out, peerRule{Peer: p, away: away, self: p.Means(j.Namespace, j)})
+		}
+	}
+	if j == nil {
+		return nil
+	}
+	add(j.Near, false)
+	add(j.Away, true)
+	add(tg.Near, false)
+	add(tg.Away, true)
 	return out
 }

@@ -7,7 +7,7 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 	if row < 0 {
 		return spot{}, false
 	}
-	c, i := s.w.v.at(row)
+	c, i := s.w.View.at(row)
 	n := c.nodes[i]
 	v := s.classVerdict(&c.classes[c.class[i]])
 	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
@@ -43,8 +43,8 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 // survey counts the nodes for the report of a group whose wants are pinned, without rating them.
 func (s *scan) survey() {
 	s.surveyed = true
-	for _, c := range s.w.v.chunks {
-		for i := range c.ids {
+	for _, c := range s.w.View.chunks {
+		for i := range c.IDs {
 			v := s.classVerdict(&c.classes[c.class[i]])
 			if v.outside {
 				continue

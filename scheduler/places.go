@@ -14,15 +14,15 @@ type room struct {
 // rooms lists the places of a level that have room for some of limit members.
 func (s *scan) rooms(l *level, limit int64) []room {
 	sums := make([]int64, len(l.names))
-	for ci, c := range s.w.v.chunks {
-		for i := range c.ids {
-			row := s.w.v.starts[ci] + i
+	for ci, c := range s.w.View.chunks {
+		for i := range c.IDs {
+			row := s.w.View.starts[ci] + i
 			at := l.of[row]
 			if at < 0 || !c.ready[i] || sums[at] >= limit {
 				continue
 			}
 			v := s.classVerdict(&c.classes[c.class[i]])
-			if v.outside || v.far || v.refused > 0 || s.banned(c.ids[i]) {
+			if v.outside || v.far || v.refused > 0 || s.banned(c.IDs[i]) {
 				continue
 			}
 			o := s.w.get(row)
@@ -47,7 +47,7 @@ func (s *scan) room(c *chunk, i, row int, v *verdict, o *occupancy, limit int64)
 	if s.jobRow != nil {
 		n = 1
 	}
-	need, mhz := s.ask.need, c.mhz[i]
+	need, mhz := s.ask.need, c.MHz[i]
 	for _, x := range [...][3]int64{
 		{need.CPU + need.Cores*mhz, c.total[i].CPU, o.used.CPU + o.used.Cores*mhz}, {need.MemoryMiB, c.total[i].MemoryMiB, o.used.MemoryMiB},
 		{need.DiskMiB, c.total[i].DiskMiB, o.used.DiskMiB}, {need.Cores, c.total[i].Cores, o.used.Cores},

@@ -120,6 +120,8 @@ type powerCheck struct {
 	part []powerBooked // of the part that is looked at
 }
 
+func newPowerCheck(v *View, f Overlay) *powerCheck { return &powerCheck{v: v, f: f} }
+
 type powerBooked struct {
 	pool  string
 	watts int64

@@ -100,7 +100,7 @@ func (d *decision) preempt() {
 		rule.name = ""
 	}
 	defer d.lookLater()
-	if rule.name == "" && !d.w.v.mayShrink() {
+	if rule.name == "" && !d.w.View.mayShrink() {
 		return // nobody can be made to go
 	}
 	for _, g := range d.rec.groups {
@@ -250,13 +250,13 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		d.w.rollback(mark)
 		d.placed, d.cursor = d.placed[:placed], cursor
 		for _, h := range told {
-			delete(p.taken, h.id)
+			delete(p.taken, h.ID)
 			p.release(h)
 		}
 		return false
 	}
 	for _, w := range ws {
-		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
 			d.cursor = sp.node.ID
@@ -269,14 +269,14 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		var ids []structs.AllocID
 		var stops []structs.PlanStop
 		for _, v := range vs {
-			ids = append(ids, v.h.id)
+			ids = append(ids, v.h.ID)
 			for _, h := range append([]*held{v.h}, v.with...) {
-				st := structs.PlanStop{ID: h.id, Desc: "preempted by job " + d.load.Job.ID, Desired: structs.DesiredEvict, Preempt: id}
+				st := structs.PlanStop{ID: h.ID, Desc: "preempted by job " + d.load.Job.ID, Desired: structs.DesiredEvict, Preempt: id}
 				if v.shrink {
 					st.Desc, st.Desired, st.Cause = "shrunk in favour of job "+d.load.Job.ID, structs.DesiredStop, structs.CausePreempt
 				}
 				stops = append(stops, st)
-				if v.free || p.taken[h.id] {
+				if v.free || p.taken[h.ID] {
 					continue
 				}
 				p.take(h)
@@ -389,11 +389,11 @@ func (d *decision) gain(g *groupWork, members int64, rule preemptRule, top int) 
 func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best int, chosen []victim) {
 	best = -1
 	var least int64
-	for ci, c := range d.w.v.chunks {
-		for i := range c.ids {
-			row := d.w.v.starts[ci] + i
+	for ci, c := range d.w.View.chunks {
+		for i := range c.IDs {
+			row := d.w.View.starts[ci] + i
 			v := s.classVerdict(&c.classes[c.class[i]])
-			if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.ids[i]) {
+			if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
 				continue
 			}
 			o := d.w.get(row)
@@ -427,7 +427,7 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 	fitsWith := func(vs []victim) bool {
 		ids := make([]structs.AllocID, len(vs))
 		for k := range vs {
-			ids[k] = vs[k].h.id
+			ids[k] = vs[k].h.ID
 		}
 		if _, bad := s.indistinct(row, v, n); bad {
 			return false
@@ -437,11 +437,11 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 		if short.dim != structs.DimensionNone {
 			return false
 		}
-		after, x := fits(n, c.total[i], c.mhz[i], *o, h)
+		after, x := fits(n, c.total[i], c.MHz[i], *o, h)
 		return x.dim == structs.DimensionNone && s.powerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b victim) int {
-		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.work.began, a.h.work.began), cmpID(a.h.id, b.h.id))
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.work.began, a.h.work.began), CompareID(a.h.ID, b.h.ID))
 	})
 	if !fitsWith(vs) {
 		return nil
@@ -468,14 +468,14 @@ func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out
 		if w.job == nil || w.job.Key() == d.load.Key {
 			continue
 		}
-		if !c.hold[i].has(h.id) {
+		if !c.hold[i].has(h.ID) {
 			continue // it is being placed right now
 		}
-		if o.hold.claimed(h.id) || o.hold.waiting(h.id) {
+		if o.hold.claimed(h.ID) || o.hold.waiting(h.ID) {
 			continue
 		}
 		switch {
-		case w.ending || p.taken[h.id]: // told by this pass: only who could have told it himself may count on it
+		case w.ending || p.taken[h.ID]: // told by this pass: only who could have told it himself may count on it
 			if rule.name != "" && (w.ending || d.mayEvict(h, rule)) {
 				out = append(out, victim{h: h, free: true})
 			}
@@ -652,8 +652,8 @@ func (p *preemption) members(d *decision, h *held) []*held {
 	}
 	if p.gangs == nil {
 		p.gangs = make(map[gangKey][]*held)
-		for _, c := range d.w.v.chunks {
-			for i := range c.ids {
+		for _, c := range d.w.View.chunks {
+			for i := range c.IDs {
 				for x := range c.hold[i].all() {
 					if x.work.job == nil || x.work.ending {
 						continue
@@ -666,12 +666,12 @@ func (p *preemption) members(d *decision, h *held) []*held {
 			}
 		}
 		for _, list := range p.gangs { // the order of the keys does not matter
-			slices.SortFunc(list, func(a, b *held) int { return cmp.Or(cmp.Compare(a.work.index, b.work.index), cmpID(a.id, b.id)) })
+			slices.SortFunc(list, func(a, b *held) int { return cmp.Or(cmp.Compare(a.work.index, b.work.index), CompareID(a.ID, b.ID)) })
 		}
 	}
 	var out []*held
 	for _, x := range p.gangs[gangKey{h.work.job.Key(), h.work.group}] {
-		if !p.taken[x.id] {
+		if !p.taken[x.ID] {
 			out = append(out, x)
 		}
 	}
@@ -686,14 +686,14 @@ func (p *preemption) shrinks(d *decision, h *held) bool {
 		return false
 	}
 	ms := p.members(d, h)
-	at := slices.IndexFunc(ms, func(x *held) bool { return x.id == h.id })
+	at := slices.IndexFunc(ms, func(x *held) bool { return x.ID == h.ID })
 	return at >= 0 && at >= g.Fewest() && (at >= g.Count || h.work.job.Priority < d.load.Job.Priority)
 }
 
 // above lists the members of a group with a higher index, which go first.
 func (p *preemption) above(d *decision, h *held) []*held {
 	ms := p.members(d, h)
-	at := slices.IndexFunc(ms, func(x *held) bool { return x.id == h.id })
+	at := slices.IndexFunc(ms, func(x *held) bool { return x.ID == h.ID })
 	return ms[at+1:]
 }
 
@@ -708,7 +708,7 @@ func (p *preemption) fellows(d *decision, h *held) (out []*held) {
 		return nil
 	}
 	for _, x := range ms {
-		if x.id != h.id {
+		if x.ID != h.ID {
 			out = append(out, x)
 		}
 	}
@@ -717,7 +717,7 @@ func (p *preemption) fellows(d *decision, h *held) (out []*held) {
 
 // take notes that work is told to go.
 func (p *preemption) take(h *held) {
-	p.taken[h.id] = true
+	p.taken[h.ID] = true
 	p.credit(h, 1)
 }
 

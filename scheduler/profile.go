@@ -2,35 +2,35 @@ package scheduler
 
 import "github.com/muster-sched/muster/structs"
 
-// promised is what one allocation of a blocked workload will hold on a node.
-type promised struct {
+// reservedPlace is what one allocation of a blocked workload will hold on a node.
+type reservedPlace struct {
 	job        structs.JobKey
 	start, end structs.LogTime // end 0: open
 	held       *held
 }
 
-// rowBooks is what the promises on a row leave, given what is held there now.
-type rowBooks struct {
+// rowProfile is what the promises on a row leave, given what is held there now.
+type rowProfile struct {
 	hold    *holding
 	version int
-	points  []point
+	points  []profilePoint
 	merged  *holding // what is held now or promised, for choosing ports, cores and devices; nil: only amounts are promised
 }
 
-// point is a time at which a promise begins, and what will be used then.
-type point struct {
+// profilePoint is a time at which a promise begins, and what will be used then.
+type profilePoint struct {
 	at   structs.LogTime
 	used structs.Vector
 	job  structs.JobKey
 }
 
-func promiseID(reservation string, i int) structs.AllocID {
+func ReservedID(reservation string, i int) structs.AllocID {
 	return structs.DeriveID[structs.AllocID](structs.Seed{}, "promise", reservation, uint64(i))
 }
 
-// pointsOf tells what will be used when each promise begins, given what is held now. The promises are by start.
-func pointsOf(ps []*promised, hold *holding, now structs.LogTime) []point {
-	return pointsBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
+// profileOf tells what will be used when each promise begins, given what is held now. The promises are by start.
+func profileOf(ps []*reservedPlace, hold *holding, now structs.LogTime) []profilePoint {
+	return profileBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
 		for e := range hold.all() {
 			if end := e.work.foreseen(now); end == 0 || end > at {
 				used = used.Add(e.need)
@@ -40,10 +40,10 @@ func pointsOf(ps []*promised, hold *holding, now structs.LogTime) []point {
 	})
 }
 
-// pointsBy is pointsOf, given what is used of what is held now at a time.
-func pointsBy(ps []*promised, now structs.LogTime, held func(at structs.LogTime) structs.Vector) (out []point) {
+// profileBy is pointsOf, given what is used of what is held now at a time.
+func profileBy(ps []*reservedPlace, now structs.LogTime, held func(at structs.LogTime) structs.Vector) (out []profilePoint) {
 	for k, p := range ps {
-		pt := point{at: max(p.start, now), job: p.job}
+		pt := profilePoint{at: max(p.start, now), job: p.job}
 		if k > 0 && out[len(out)-1].at == pt.at {
 			continue
 		}
@@ -59,7 +59,7 @@ func pointsBy(ps []*promised, now structs.LogTime, held func(at structs.LogTime)
 }
 
 // refuses tells what an allocation that holds need until a time would take of what is promised on a row.
-func (x *rowBooks) refuses(total, need structs.Vector, mhz int64, until structs.LogTime) (shortage, structs.JobKey) {
+func (x *rowProfile) refuses(total, need structs.Vector, mhz int64, until structs.LogTime) (shortage, structs.JobKey) {
 	for k := range x.points {
 		p := &x.points[k]
 		if p.at >= until {
@@ -89,7 +89,7 @@ func closes(r *structs.Reservation, j *structs.Job, until, now structs.LogTime) 
 }
 
 // subtract lowers free capacity to what is left of it once all reservations of the node have begun.
-func (x *rowBooks) subtract(free *structs.Vector, total structs.Vector, mhz int64) {
+func (x *rowProfile) subtract(free *structs.Vector, total structs.Vector, mhz int64) {
 	for k := range x.points {
 		used := &x.points[k].used
 		left := total.Sub(*used)

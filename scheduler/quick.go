@@ -122,7 +122,7 @@ func (q *quickReject) holdsUntil(load *Workload) structs.LogTime {
 func (q *quickReject) mayShrink() bool {
 	if q.shrink == 0 {
 		q.shrink = 1
-		if q.w.v.mayShrink() || slices.ContainsFunc(q.w.states, func(o occupancy) bool { return o.hold != nil && o.hold.yields > 0 }) {
+		if q.w.View.mayShrink() || slices.ContainsFunc(q.w.states, func(o occupancy) bool { return o.hold != nil && o.hold.yields > 0 }) {
 			q.shrink = 2
 		}
 	}
@@ -144,10 +144,10 @@ func (q *quickReject) survey() {
 		q.from = 0
 	}
 	var late freeBlock
-	v := q.w.v
+	v := q.w.View
 	for ci, c := range v.chunks {
-		for first := 0; first < len(c.ids); first += blockRows {
-			n := min(blockRows, len(c.ids)-first)
+		for first := 0; first < len(c.IDs); first += blockRows {
+			n := min(blockRows, len(c.IDs)-first)
 			row := v.starts[ci] + first
 			if !q.w.touches(row, n) && !q.books.promisedAny(row, n) {
 				x := c.freeBlockAt(first)
@@ -163,7 +163,7 @@ func (q *quickReject) survey() {
 					if n := len(b.points); n > 0 {
 						q.from = max(q.from, b.points[n-1].at)
 					}
-					b.subtract(&left.free, c.total[first+i], c.mhz[first+i])
+					b.subtract(&left.free, c.total[first+i], c.MHz[first+i])
 				}
 				late.raise(left)
 			}

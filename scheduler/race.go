@@ -139,12 +139,12 @@ func newRaces(in *Input, w *pass) *races {
 				run = nil
 				break
 			}
-			row := w.v.row(a.NodeID)
+			row := w.View.row(a.NodeID)
 			if row < 0 {
 				run = nil
 				break
 			}
-			if c, at := w.v.at(row); !c.ready[at] {
+			if c, at := w.View.at(row); !c.ready[at] {
 				run = nil
 				break
 			}
@@ -320,7 +320,7 @@ func (r *race) measure(w *pass) {
 	}
 	r.unit = 1000
 	if !r.gpu { // a thousandth of the largest node's CPU is fine enough
-		for _, c := range w.v.chunks {
+		for _, c := range w.View.chunks {
 			for i := range c.total {
 				r.unit = max(r.unit, c.total[i].CPU)
 			}
@@ -346,8 +346,8 @@ func larger(a, b structs.Amount) structs.Amount {
 // room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
 func (r *race) room(w *pass, mine map[structs.AllocID]bool) {
 	row := -1
-	for _, c := range w.v.chunks {
-		for i := range c.ids {
+	for _, c := range w.View.chunks {
+		for i := range c.IDs {
 			row++
 			n := c.nodes[i]
 			if !c.ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
@@ -366,7 +366,7 @@ func (r *race) room(w *pass, mine map[structs.AllocID]bool) {
 				if h.rare != nil && len(h.rare.waits) > 0 {
 					r.coming -= use
 				}
-				if !mine[h.id] {
+				if !mine[h.ID] {
 					total -= use
 				}
 			}

@@ -18,7 +18,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	a := s.ask
 	after := o.used.Add(a.need)
 	total := &c.total[i]
-	mhz := c.mhz[i]
+	mhz := c.MHz[i]
 	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
 		if x := fitsAmounts(*total, o.used, after, mhz); x.dim != structs.DimensionNone {
 			s.why = shortageOf{shortage: x}

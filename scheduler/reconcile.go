@@ -163,7 +163,7 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 	}
 	for _, as := range byGroup {
 		slices.SortFunc(as, func(a, b *structs.Allocation) int {
-			return cmp.Or(cmp.Compare(a.NameIndex, b.NameIndex), cmp.Compare(a.CreateIndex, b.CreateIndex), cmpID(a.ID, b.ID))
+			return cmp.Or(cmp.Compare(a.NameIndex, b.NameIndex), cmp.Compare(a.CreateIndex, b.CreateIndex), CompareID(a.ID, b.ID))
 		})
 	}
 	active := r.job != nil && r.job.Placeable()

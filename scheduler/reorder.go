@@ -113,7 +113,7 @@ func (t *taking) losers() map[int][]seat {
 			continue
 		}
 		for _, a := range run.allocs {
-			row := t.d.w.v.row(a.NodeID)
+			row := t.d.w.View.row(a.NodeID)
 			if row >= 0 && (run.gone || !t.d.pre.taken[a.ID]) && !t.d.w.get(row).hold.claimed(a.ID) {
 				out[row] = append(out[row], seat{run, a})
 			}
@@ -135,7 +135,7 @@ func (t *taking) movable(need int64) []int {
 			continue
 		}
 		for _, a := range run.allocs {
-			if row := t.d.w.v.row(a.NodeID); row >= 0 {
+			if row := t.d.w.View.row(a.NodeID); row >= 0 {
 				sum[row] += t.r.of(structs.AmountOf(a))
 			}
 		}
@@ -164,7 +164,7 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 			continue
 		}
 		for _, a := range run.allocs {
-			row := t.d.w.v.row(a.NodeID)
+			row := t.d.w.View.row(a.NodeID)
 			if slices.Contains(clear, row) && !t.d.pre.taken[a.ID] && !t.d.w.get(row).hold.claimed(a.ID) {
 				empty[row] = append(empty[row], seat{run, a})
 			}
@@ -181,7 +181,7 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 	slices.Sort(rows)
 	before := make(map[int]occupancy, len(rows))
 	for _, row := range rows {
-		c, i := w.v.at(row)
+		c, i := w.View.at(row)
 		o := w.get(row)
 		before[row] = o
 		for _, s := range empty[row] {
@@ -220,8 +220,8 @@ func (t *taking) settle(n *decision, rows []int, before map[int]occupancy, empty
 			w.set(row, before[row])
 			continue
 		}
-		c, i := w.v.at(row)
-		node, total, mhz := c.nodes[i], c.total[i], c.mhz[i]
+		c, i := w.View.at(row)
+		node, total, mhz := c.nodes[i], c.total[i], c.MHz[i]
 		// Who moves would rather stay than who loses his places; of those, the wide ones, whose room is more than is needed.
 		seats := slices.Clone(empty[row])
 		slices.SortStableFunc(seats, func(a, b seat) int {
@@ -337,7 +337,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 	for k := range n.placed {
 		pl := &n.placed[k]
 		for _, s := range victims[k] {
-			by := pl.spot.held.id
+			by := pl.spot.held.ID
 			for _, a := range s.run.allocs {
 				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
 					pl.evict = append(pl.evict, structs.PlanStop{ID: a.ID, Desc: descOutranked, Desired: structs.DesiredEvict, Preempt: by})

@@ -16,7 +16,7 @@ import (
 type roll struct {
 	first []*held
 	rest  [][]*held // none is empty
-	n     int       // how many are held
+	Len   int       // how many are held
 }
 
 // rollLeaf is how many a leaf holds at most.
@@ -30,9 +30,9 @@ func rollOfLeaves(leaves [][]*held, n int) roll {
 	case 0:
 		return roll{}
 	case 1:
-		return roll{first: leaves[0], n: n}
+		return roll{first: leaves[0], Len: n}
 	}
-	return roll{first: leaves[0], rest: leaves[1:], n: n}
+	return roll{first: leaves[0], rest: leaves[1:], Len: n}
 }
 
 // cutLeaves appends a list as leaves of about the same length.
@@ -57,7 +57,7 @@ func (r *roll) seek(id structs.AllocID) (leaf, at int, found bool) {
 	if len(r.rest) > 0 {
 		lo, hi := 0, len(r.rest) // the last leaf that does not begin after id
 		for lo < hi {
-			if mid := (lo + hi + 1) / 2; cmpID(r.rest[mid-1][0].id, id) <= 0 {
+			if mid := (lo + hi + 1) / 2; CompareID(r.rest[mid-1][0].ID, id) <= 0 {
 				lo = mid
 			} else {
 				hi = mid - 1
@@ -79,20 +79,20 @@ func (r *roll) get(id structs.AllocID) *held {
 
 // put gives the roll with h, in place of an older record of the same allocation.
 func (r *roll) put(h *held) roll {
-	leaf, at, found := r.seek(h.id)
+	leaf, at, found := r.seek(h.ID)
 	old := r.leaf(leaf)
 	if found {
 		next := slices.Clone(old)
 		next[at] = h
-		return r.replace(leaf, r.n, next, nil)
+		return r.replace(leaf, r.Len, next, nil)
 	}
 	next := make([]*held, 0, len(old)+1)
 	next = append(append(append(next, old[:at]...), h), old[at:]...)
 	if len(next) <= rollLeaf {
-		return r.replace(leaf, r.n+1, next, nil)
+		return r.replace(leaf, r.Len+1, next, nil)
 	}
 	mid := len(next) / 2
-	return r.replace(leaf, r.n+1, next[:mid:mid], next[mid:])
+	return r.replace(leaf, r.Len+1, next[:mid:mid], next[mid:])
 }
 
 // drop gives the roll without an allocation that is in it.
@@ -100,9 +100,9 @@ func (r *roll) drop(id structs.AllocID) roll {
 	leaf, at, _ := r.seek(id)
 	old := r.leaf(leaf)
 	if len(old) == 1 {
-		return r.replace(leaf, r.n-1, nil, nil)
+		return r.replace(leaf, r.Len-1, nil, nil)
 	}
-	return r.replace(leaf, r.n-1, slices.Concat(old[:at], old[at+1:]), nil)
+	return r.replace(leaf, r.Len-1, slices.Concat(old[:at], old[at+1:]), nil)
 }
 
 // replace gives the roll with one or two leaves, or none, in place of one.
@@ -116,24 +116,24 @@ func (r *roll) replace(leaf, n int, a, b []*held) roll {
 	}
 	switch {
 	case leaf > 0:
-		return roll{first: r.first, rest: slices.Concat(r.rest[:leaf-1], some, r.rest[leaf:]), n: n}
+		return roll{first: r.first, rest: slices.Concat(r.rest[:leaf-1], some, r.rest[leaf:]), Len: n}
 	case len(some) == 1:
-		return roll{first: some[0], rest: r.rest, n: n}
+		return roll{first: some[0], rest: r.rest, Len: n}
 	}
 	return rollOfLeaves(slices.Concat(some, r.rest), n)
 }
 
 // putAll is put for several that are not in the roll, by id.
 func (r *roll) putAll(fresh []*held) roll {
-	if r.n == 0 {
+	if r.Len == 0 {
 		return rollOf(slices.Clone(fresh))
 	}
-	n := r.n + len(fresh)
+	n := r.Len + len(fresh)
 	all := make([][]*held, 0, 1+len(r.rest)+len(fresh)/rollLeaf+2)
 	for i := range 1 + len(r.rest) {
 		old, k := r.leaf(i), len(fresh)
 		if i < len(r.rest) {
-			k, _ = findHeld(fresh, r.rest[i][0].id)
+			k, _ = findHeld(fresh, r.rest[i][0].ID)
 		}
 		if k == 0 {
 			all = append(all, old)
@@ -149,7 +149,7 @@ func (r *roll) putAll(fresh []*held) roll {
 func mergeHeld(a, b []*held) []*held {
 	out := make([]*held, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
-		if cmpID(a[0].id, b[0].id) < 0 {
+		if CompareID(a[0].ID, b[0].ID) < 0 {
 			out, a = append(out, a[0]), a[1:]
 			continue
 		}
@@ -159,7 +159,7 @@ func mergeHeld(a, b []*held) []*held {
 }
 
 func findHeld(list []*held, id structs.AllocID) (int, bool) {
-	return slices.BinarySearchFunc(list, id, func(e *held, id structs.AllocID) int { return cmpID(e.id, id) })
+	return slices.BinarySearchFunc(list, id, func(e *held, id structs.AllocID) int { return CompareID(e.ID, id) })
 }
 
 // all gives everything by id.
@@ -185,12 +185,12 @@ func (r *roll) list() []*held {
 	if len(r.rest) == 0 {
 		return r.first
 	}
-	return slices.AppendSeq(make([]*held, 0, r.n), r.all())
+	return slices.AppendSeq(make([]*held, 0, r.Len), r.all())
 }
 
-// differ gives what only a has and what only b has, by id; ok is false when that is more than most. Leaves that both share are
+// DifferRolls gives what only a has and what only b has, by id; ok is false when that is more than most. Leaves that both share are
 // not looked through.
-func differ(a, b *roll, most int) (gone, fresh []*held, ok bool) {
+func DifferRolls(a, b *roll, most int) (gone, fresh []*held, ok bool) {
 	x, y := cursor{r: a}, cursor{r: b}
 	for {
 		for x.shares(&y) {
@@ -205,7 +205,7 @@ func differ(a, b *roll, most int) (gone, fresh []*held, ok bool) {
 			x.next()
 			y.next()
 			continue
-		case q == nil || p != nil && cmpID(p.id, q.id) <= 0:
+		case q == nil || p != nil && CompareID(p.ID, q.ID) <= 0:
 			gone = append(gone, p)
 			x.next()
 		default:
@@ -226,7 +226,7 @@ type cursor struct {
 
 // peek is what is at the place; nil at the end.
 func (c *cursor) peek() *held {
-	if c.leaf > len(c.r.rest) || c.r.n == 0 {
+	if c.leaf > len(c.r.rest) || c.r.Len == 0 {
 		return nil
 	}
 	return c.r.leaf(c.leaf)[c.at]

@@ -13,7 +13,7 @@ import (
 func heldNamed(x uint64) *held {
 	var id structs.AllocID
 	binary.BigEndian.PutUint64(id[:], x*0x9e3779b97f4a7c15)
-	return &held{id: id, need: structs.Vector{CPU: 1, MemoryMiB: 10}}
+	return &held{ID: id, need: structs.Vector{CPU: 1, MemoryMiB: 10}}
 }
 
 // Whatever is done to a roll, it holds what a sorted slice would, and older rolls hold what they held.
@@ -31,29 +31,29 @@ func TestRollIsASortedList(t *testing.T) {
 		for step := range 1500 {
 			before, had := r, want
 			h := heldNamed(rnd.Uint64N(space))
-			at, found := findHeld(want, h.id)
+			at, found := findHeld(want, h.ID)
 			want = slices.Clone(want)
 			switch {
 			case step%97 == 0: // several at once
 				var fresh []*held
 				for range rnd.IntN(300) {
 					h := heldNamed(rnd.Uint64N(space))
-					if r.get(h.id) == nil && !slices.ContainsFunc(fresh, func(x *held) bool { return x.id == h.id }) {
+					if r.get(h.ID) == nil && !slices.ContainsFunc(fresh, func(x *held) bool { return x.ID == h.ID }) {
 						fresh = append(fresh, h)
 					}
 				}
-				slices.SortFunc(fresh, func(a, b *held) int { return cmpID(a.id, b.id) })
+				slices.SortFunc(fresh, func(a, b *held) int { return CompareID(a.ID, b.ID) })
 				r = r.putAll(fresh)
 				want = mergeHeld(want, fresh)
 			case found && rnd.IntN(3) > 0:
-				r, want = r.drop(h.id), slices.Delete(want, at, at+1)
+				r, want = r.drop(h.ID), slices.Delete(want, at, at+1)
 			case found:
 				r, want[at] = r.put(h), h
 			default:
 				r, want = r.put(h), slices.Insert(want, at, h)
 			}
-			if got := r.list(); !slices.Equal(got, want) || r.n != len(want) {
-				t.Fatalf("step %d: %d are held (n %d), want %d", step, len(got), r.n, len(want))
+			if got := r.list(); !slices.Equal(got, want) || r.Len != len(want) {
+				t.Fatalf("step %d: %d are held (n %d), want %d", step, len(got), r.Len, len(want))
 			}
 			for i := range r.rest {
 				if len(r.rest[i]) == 0 || len(r.rest[i]) > rollLeaf {
@@ -63,7 +63,7 @@ func TestRollIsASortedList(t *testing.T) {
 			if step%50 > 1 {
 				continue
 			}
-			gone, fresh, ok := differ(&before, &r, 400)
+			gone, fresh, ok := DifferRolls(&before, &r, 400)
 			var wantGone, wantFresh []*held
 			for _, e := range had {
 				if !slices.Contains(want, e) {
@@ -86,7 +86,7 @@ func TestRollIsASortedList(t *testing.T) {
 			if !slices.Equal(p.r.list(), p.want) {
 				t.Fatalf("roll %d changed", i)
 			}
-			if p.r.n > 0 != (p.r.get(firstID(p.want)) != nil) {
+			if p.r.Len > 0 != (p.r.get(firstID(p.want)) != nil) {
 				t.Fatalf("roll %d does not find its first", i)
 			}
 		}
@@ -95,7 +95,7 @@ func TestRollIsASortedList(t *testing.T) {
 
 func firstID(hs []*held) (id structs.AllocID) {
 	if len(hs) > 0 {
-		id = hs[0].id
+		id = hs[0].ID
 	}
 	return id
 }
@@ -106,10 +106,10 @@ func TestRollDifferHasALimit(t *testing.T) {
 	for i := range uint64(500) {
 		a = a.put(heldNamed(i))
 	}
-	if _, _, ok := differ(&a, &b, 499); ok {
+	if _, _, ok := DifferRolls(&a, &b, 499); ok {
 		t.Error("500 are gone and 499 were allowed")
 	}
-	if gone, _, ok := differ(&a, &b, 500); !ok || len(gone) != 500 {
+	if gone, _, ok := DifferRolls(&a, &b, 500); !ok || len(gone) != 500 {
 		t.Error("500 are gone and 500 were allowed")
 	}
 }
@@ -126,7 +126,7 @@ func BenchmarkHold(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				o = o.with(n, heldNamed(uint64(size+i)))
-				o = o.without(n, heldNamed(uint64(i)).id)
+				o = o.without(n, heldNamed(uint64(i)).ID)
 			}
 		})
 	}

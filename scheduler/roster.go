@@ -41,7 +41,7 @@ func (d *decision) rosters() []*structs.Roster {
 		}
 		// Who runs already but is on no roster belongs to the gang, too: the group may have become one since.
 		for _, a := range g.staying {
-			n := d.w.v.Node(a.NodeID)
+			n := d.w.View.Node(a.NodeID)
 			if n == nil || slices.ContainsFunc(ms, func(m member) bool { return m.row.Alloc == a.ID }) {
 				continue
 			}
@@ -60,7 +60,7 @@ func (d *decision) rosters() []*structs.Roster {
 				continue
 			}
 			n := p.spot.node
-			x := member{row: structs.RosterMember{Alloc: p.spot.held.id, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: p.want.index}}
+			x := member{row: structs.RosterMember{Alloc: p.spot.held.ID, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: p.want.index}}
 			if r := p.spot.held.rare; r != nil {
 				x.first = d.firstDevice(n.ID, r.grants)
 				for k := range r.grants {
@@ -75,7 +75,7 @@ func (d *decision) rosters() []*structs.Roster {
 		if g.tg.Topology != nil {
 			across = g.tg.Topology.Across
 		}
-		byTopology(d.w.v, across, ms)
+		byTopology(d.w.View, across, ms)
 		for i := range ms {
 			ro.Members = append(ro.Members, ms[i].row)
 		}
@@ -86,7 +86,7 @@ func (d *decision) rosters() []*structs.Roster {
 
 // firstDevice is the lowest position among granted devices on their node.
 func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int {
-	n := d.w.v.Node(node)
+	n := d.w.View.Node(node)
 	first := -1
 	for i := range grants {
 		if n == nil {
@@ -107,7 +107,7 @@ func byTopology(v *View, across string, members []member) {
 	}
 	at := func(m *member, key string) string {
 		if n := v.Node(m.row.Node); n != nil {
-			return levelOf(n, key)
+			return LevelOf(n, key)
 		}
 		return ""
 	}
@@ -117,6 +117,6 @@ func byTopology(v *View, across string, members []member) {
 				return c
 			}
 		}
-		return cmp.Or(cmpID(a.row.Node, b.row.Node), cmp.Compare(a.first, b.first), cmp.Compare(a.row.Index, b.row.Index))
+		return cmp.Or(CompareID(a.row.Node, b.row.Node), cmp.Compare(a.first, b.first), cmp.Compare(a.row.Index, b.row.Index))
 	})
 }

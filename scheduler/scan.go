@@ -78,7 +78,7 @@ type propState struct {
 }
 
 func newScan(a *ask, w *pass, p Policy, first int) *scan {
-	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.v.classes.num))}
+	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.View.classes.num))}
 	if len(a.spreads) > 0 {
 		s.cellIndex = make(map[[16]byte][]int32)
 	}
@@ -182,12 +182,12 @@ func (s *scan) count(row int, group bool, n int32) {
 }
 
 func (s *scan) node(row int) *structs.Node {
-	c, i := s.w.v.at(row)
+	c, i := s.w.View.at(row)
 	return c.nodes[i]
 }
 
 func (s *scan) verdict(row int) *verdict {
-	c, i := s.w.v.at(row)
+	c, i := s.w.View.at(row)
 	return s.classVerdict(&c.classes[c.class[i]])
 }
 
@@ -222,7 +222,7 @@ func (s *scan) spreadValues(v *verdict, n *structs.Node) []int32 {
 // build looks at every node once.
 func (s *scan) build() {
 	s.built = true
-	view := s.w.v
+	view := s.w.View
 	if len(s.cells) == 1 {
 		s.cells[0].heap = s.w.heap()
 	}
@@ -237,13 +237,13 @@ func (s *scan) build() {
 			s.buildKnown(known, table, c, view.starts[ci])
 			continue
 		}
-		for i := range c.ids {
+		for i := range c.IDs {
 			v := table[c.class[i]]
 			row := view.starts[ci] + i
 			if !s.counted(c, i, v) || s.elsewhere(row) {
 				continue
 			}
-			if s.banned(c.ids[i]) {
+			if s.banned(c.IDs[i]) {
 				s.refuse(refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionFailedNode}, structs.EventNodeJoined))
 				continue
 			}
@@ -340,7 +340,7 @@ func (s *scan) done() {
 	x.keep(s.onRow)
 	x.keep(s.jobRow)
 	s.onRow, s.jobRow = nil, nil
-	if h := s.w.heaps; h != nil && len(s.cells) == 1 && cap(s.cells[0].heap) >= s.w.v.rows && len(h.list) < heapsMax {
+	if h := s.w.heaps; h != nil && len(s.cells) == 1 && cap(s.cells[0].heap) >= s.w.View.rows && len(h.list) < heapsMax {
 		h.list = append(h.list, s.cells[0].heap)
 		s.cells[0].heap, s.turn = nil, nil
 	}

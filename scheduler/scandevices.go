@@ -106,8 +106,6 @@ func (s *scan) plainDevices(hold *holding, v *verdict) (total, used int64, _ sho
 	return total, min(used+alt.count, total), shortageOf{}, true
 }
 
-var emptyHolding holding
-
 // gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
 func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, used int64) {
 	var seen bitset

@@ -78,7 +78,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			continue
 		}
 		full := books.full(load)
-		w.undo = w.undo[:0]
+		w.accept()
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
 		d.books, d.pre, d.limits, d.aside = books, pre, limits, aside
 		if d.eval == nil {
@@ -125,7 +125,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	starved = starved || races != nil && races.skipped
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
 	for _, d := range growing {
-		w.undo = w.undo[:0]
+		w.accept()
 		d.cursor = plan.Cursor
 		d.comesLater(false)
 		d.grow(starved)
@@ -174,9 +174,9 @@ func (d *decision) firstRow() int {
 	if !d.policy.Rotates() {
 		return 0
 	}
-	first := d.w.v.rowAfter(d.cursor)
-	if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.v.Node(d.cursor) != nil {
-		first = (first + 1) % d.w.v.rows
+	first := d.w.View.rowAfter(d.cursor)
+	if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.View.Node(d.cursor) != nil {
+		first = (first + 1) % d.w.View.rows
 	}
 	return first
 }
@@ -212,7 +212,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 	}
 	for i := range g.wants {
 		w := &g.wants[i]
-		id := structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index)
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
 			d.cursor = sp.node.ID
@@ -257,7 +257,7 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	}
 	old := -1
 	if w.yields {
-		old = d.w.v.row(w.prev.NodeID)
+		old = d.w.View.row(w.prev.NodeID)
 	}
 	if old >= 0 && w.stays {
 		s.count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
@@ -265,20 +265,20 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	if w.mustYield {
 		// Only the place of the one it replaces leaves its queue within its limit.
 	} else if !w.pinned.IsZero() {
-		row := d.w.v.row(w.pinned)
+		row := d.w.View.row(w.pinned)
 		if sp, ok := s.placePinned(row, id); ok {
 			return sp, true
 		}
 	} else {
 		var avoid []int
 		for _, n := range w.avoid {
-			if row := d.w.v.row(n); row >= 0 {
+			if row := d.w.View.row(n); row >= 0 {
 				avoid = append(avoid, row)
 			}
 		}
 		prefer := -1
 		if !w.prefer.IsZero() {
-			prefer = d.w.v.row(w.prefer)
+			prefer = d.w.View.row(w.prefer)
 		}
 		if sp, ok := s.place(id, avoid, prefer); ok {
 			return sp, true
@@ -382,7 +382,7 @@ func (g *groupWork) single() bool {
 }
 
 func (d *decision) newEntry() *structs.PlanEntry {
-	e := &structs.PlanEntry{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, EvalID: d.eval.ID, SnapshotIndex: d.in.View.index, LinkNext: true,
+	e := &structs.PlanEntry{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, EvalID: d.eval.ID, SnapshotIndex: d.in.View.Index(), LinkNext: true,
 		Job: d.load.Job, Decided: d.in.Now}
 	if d.load.Job != nil {
 		e.JobVersion, e.JobCreate = d.load.Job.Version, d.load.Job.CreateIndex

@@ -20,13 +20,13 @@ func (w *whatIf) column() []int32 {
 		last := len(x.columns) - 1
 		c := x.columns[last]
 		x.columns = x.columns[:last]
-		if cap(c) >= w.v.rows {
-			c = c[:w.v.rows]
+		if cap(c) >= w.View.rows {
+			c = c[:w.View.rows]
 			clear(c)
 			return c
 		}
 	}
-	return make([]int32, w.v.rows)
+	return make([]int32, w.View.rows)
 }
 
 // keep takes a column back.

@@ -11,9 +11,9 @@ func (s *scan) offer(row int) {
 	if !s.built {
 		return
 	}
-	c, i := s.w.v.at(row)
+	c, i := s.w.View.at(row)
 	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.ids[i]) {
+	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
 		return
 	}
 	o := s.w.get(row)
@@ -94,7 +94,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		row := int(c.row)
-		ch, i := s.w.v.at(row)
+		ch, i := s.w.View.at(row)
 		n := ch.nodes[i]
 		v := s.classVerdict(&ch.classes[ch.class[i]])
 		if why, bad := s.indistinct(row, v, n); bad {
@@ -194,7 +194,7 @@ func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) 
 
 // placeOn places on one given node; yields are allocations there that the new one will wait for.
 func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (spot, bool) {
-	c, i := s.w.v.at(row)
+	c, i := s.w.View.at(row)
 	n := c.nodes[i]
 	v := s.classVerdict(&c.classes[c.class[i]])
 	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(n.ID) {
@@ -225,7 +225,7 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 		return spot{}, false
 	}
 	h.work = s.work
-	after, x := fits(n, c.total[i], c.mhz[i], o, h)
+	after, x := fits(n, c.total[i], c.MHz[i], o, h)
 	if x.dim != structs.DimensionNone || s.powerShort(row, n, after) > 0 {
 		return spot{}, false
 	}
@@ -257,7 +257,7 @@ func (s *scan) equip(c *chunk, i, row int, v *verdict, o occupancy, id structs.A
 		return nil, o, short
 	}
 	h.work = s.work
-	after, x := fits(n, c.total[i], c.mhz[i], o, h)
+	after, x := fits(n, c.total[i], c.MHz[i], o, h)
 	return h, after, shortageOf{shortage: x}
 }
 

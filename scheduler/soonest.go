@@ -30,9 +30,9 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 		q.devices = g.ask.devices[0].alts[0].count
 	}
 	known := q.memo(d)
-	ci, v := 0, b.w.v
+	ci, v := 0, b.w.View
 	for _, row := range rows {
-		for row >= v.starts[ci]+len(v.chunks[ci].ids) {
+		for row >= v.starts[ci]+len(v.chunks[ci].IDs) {
 			ci++
 		}
 		c, i := v.chunks[ci], row-v.starts[ci]
@@ -47,9 +47,9 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 		if plain && q.recall(known, row, o.hold) {
 			continue
 		}
-		t := b.tail(row, o.hold)
+		t := b.releaseTimes(row, o.hold)
 		if t != nil && t.told {
-			t = newTail(o.hold, now, func(e *held) structs.LogTime {
+			t = newReleaseTimes(o.hold, now, func(e *held) structs.LogTime {
 				if at := e.work.ends(now); at != 0 {
 					return at
 				}
@@ -113,7 +113,7 @@ func (q *roomSearch) memo(d *decision) *askMemo {
 	}
 	m := q.b.w.askMemo(key, d.load.Job.NodePool)
 	if m != nil && m.soon == nil {
-		m.soon, m.when = make([]soonRow, q.b.w.v.rows), make([]structs.LogTime, int64(q.b.w.v.rows)*q.missing)
+		m.soon, m.when = make([]soonRow, q.b.w.View.rows), make([]structs.LogTime, int64(q.b.w.View.rows)*q.missing)
 	}
 	return m
 }
@@ -135,7 +135,7 @@ func (q *roomSearch) recall(m *askMemo, row int, hold *holding) bool {
 }
 
 // keep remembers what a search found on a row alone.
-func (m *askMemo) keep(q *roomSearch, row int, hold *holding, t *tail) {
+func (m *askMemo) keep(q *roomSearch, row int, hold *holding, t *releaseTimes) {
 	x := &m.soon[row]
 	*x = soonRow{hold: hold, from: q.b.in.Now, until: never, whole: true, n: int8(len(q.when))}
 	if t != nil {
@@ -184,8 +184,8 @@ func (q *roomSearch) late(at structs.LogTime) bool {
 }
 
 // byEnds looks at a row on which nothing is promised.
-func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *tail) {
-	total, need, mhz := &c.total[i], &q.ask.need, c.mhz[i]
+func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *releaseTimes) {
+	total, need, mhz := &c.total[i], &q.ask.need, c.MHz[i]
 	used, free := o.used, int64(0)
 	if q.devices > 0 {
 		free = deviceCount(c.nodes[i])
@@ -215,7 +215,7 @@ func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *tail) {
 
 // amongPromises looks at a row on which something is promised: at its pictures, for a device may be held now and promised
 // for later.
-func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *tail, ps []*promised) {
+func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *releaseTimes, ps []*reservedPlace) {
 	now := q.b.in.Now
 	times := []structs.LogTime{now}
 	if t != nil {
@@ -240,7 +240,7 @@ func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *tai
 		if q.devices > 0 {
 			free = deviceCount(c.nodes[i]) - x.hold.devicesInUse()
 		}
-		have = q.more(have, roomBy(&c.total[i], &x.used, &q.ask.need, c.mhz[i], free, q.devices, q.missing), at)
+		have = q.more(have, roomBy(&c.total[i], &x.used, &q.ask.need, c.MHz[i], free, q.devices, q.missing), at)
 	}
 }
 

@@ -178,7 +178,7 @@ func (d *decision) used(id structs.AllocID) bool {
 
 // takeOver places a want where an allocation of its gang is or was.
 func (d *decision) takeOver(g *groupWork, s *scan, a *structs.Allocation, w *want, id structs.AllocID, desc string) (spot, []structs.PlanStop, bool) {
-	row := d.w.v.row(a.NodeID)
+	row := d.w.View.row(a.NodeID)
 	if row < 0 {
 		return spot{}, nil, false
 	}
@@ -204,7 +204,7 @@ func (d *decision) tryRestart(g *groupWork, first int) bool {
 	}
 	l, at := d.w.level(t.Across), g.home(d.w, d.w.level(t.Across))
 	for _, a := range g.spares {
-		if row := d.w.v.row(a.NodeID); at < 0 && row >= 0 {
+		if row := d.w.View.row(a.NodeID); at < 0 && row >= 0 {
 			at = l.of[row]
 		}
 	}
@@ -230,7 +230,7 @@ func (d *decision) refillSpares(g *groupWork, s *scan) {
 	n := d.lacksSpares(g)
 	for i := range n {
 		w := &g.refill[i]
-		sp, _, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.index, g.name, w.index))
+		sp, _, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index))
 		if !ok {
 			g.unspared = int64(n - i)
 			return

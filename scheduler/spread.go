@@ -211,7 +211,7 @@ func (s *scan) better(a, b candidate) bool {
 // turnOf is a node's place in the order of ties.
 func (s *scan) turnOf(row int32) int32 {
 	if row < s.first {
-		return row + int32(s.w.v.rows)
+		return row + int32(s.w.View.rows)
 	}
 	return row
 }

@@ -169,7 +169,7 @@ func (a *adviser) never() string {
 	for _, name := range names {
 		pools = append(pools, a.in.View.pools[name])
 	}
-	in := Input{View: NewView(a.in.View.index, nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
+	in := Input{View: NewView(a.in.View.Index(), nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
 	load := a.load
 	load.Allocs, load.Gate, load.Rosters = nil, nil, nil
 	rep, ok := a.decide(&in, load)

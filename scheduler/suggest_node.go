@@ -86,7 +86,7 @@ func (a *adviser) with(nodes []*structs.Node) bool {
 }
 
 func withNodes(v *View, nodes []*structs.Node) *View {
-	d := structs.Delta{Index: v.index}
+	d := structs.Delta{Index: v.Index()}
 	for _, n := range nodes {
 		d.Nodes = append(d.Nodes, structs.Changed[structs.Node]{Before: v.Node(n.ID), After: n})
 	}

@@ -18,8 +18,8 @@ const (
 	insideNUMA   = "numa"
 )
 
-// levelOf is where a node lies at a level of the topology: a value of its meta or attributes; "" when it does not say.
-func levelOf(n *structs.Node, level string) string {
+// LevelOf is where a node lies at a level of the topology: a value of its meta or attributes; "" when it does not say.
+func LevelOf(n *structs.Node, level string) string {
 	switch level {
 	case levelNode:
 		return n.ID.String()
@@ -32,9 +32,6 @@ func levelOf(n *structs.Node, level string) string {
 	return n.Attributes[level]
 }
 
-// LevelOf is where a node lies at a level of the topology; "" when it does not say.
-func LevelOf(n *structs.Node, level string) string { return levelOf(n, level) }
-
 // level numbers the places of one level over the rows of a view, in the order of their names.
 type level struct {
 	of    []int32 // by row; -1: unknown
@@ -46,11 +43,11 @@ func (w *whatIf) level(name string) *level {
 	if l := w.levels[name]; l != nil {
 		return l
 	}
-	l := &level{of: make([]int32, w.v.rows)}
-	values := make([]string, w.v.rows)
-	for row := range w.v.rows {
-		c, i := w.v.at(row)
-		values[row] = levelOf(c.nodes[i], name)
+	l := &level{of: make([]int32, w.View.rows)}
+	values := make([]string, w.View.rows)
+	for row := range w.View.rows {
+		c, i := w.View.at(row)
+		values[row] = LevelOf(c.nodes[i], name)
 	}
 	l.names = slices.Compact(slices.Sorted(slices.Values(values)))
 	for row, v := range values {

@@ -187,20 +187,3 @@ type Weights struct {
 // DefaultWeights are those of the built-in policies. Spread is above fit, so that one allocation too many on a value
 // outweighs any difference in fit.
 var DefaultWeights = Weights{Fit: 30, Affinity: 20, Load: 20, Spread: 80, GPU: 30}
-
-// Verdict is the answer about one plan entry.
-type Verdict struct {
-	Accepted []bool        // one per part
-	Refused  []Refused     // one per refused part, in order
-	Refresh  structs.Index // the index of the view that refused: decide again on a view at least as new; 0 when all was accepted
-}
-
-// Refused says why one part was refused.
-type Refused struct {
-	Part int
-	Node structs.NodeID // zero: not about a node
-	Why  string
-}
-
-// All reports whether every part was accepted.
-func (v Verdict) All() bool { return len(v.Refused) == 0 }

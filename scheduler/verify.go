@@ -24,7 +24,7 @@ func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Re
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
 	state := make(map[structs.NodeID]occupancy)
 	gangs, near := gangCount(e), peersOfEntry(v, f, e)
-	power := &powerCheck{v: v, f: f}
+	power := newPowerCheck(v, f)
 	for i := range e.Parts {
 		node, why := structs.NodeID{}, partialGang(e, &e.Parts[i], gangs)
 		if why == "" {
@@ -32,7 +32,7 @@ func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Re
 		}
 		if why != "" {
 			out.Refused = append(out.Refused, Refused{Part: i, Node: node, Why: why})
-			out.Refresh = v.index
+			out.Refresh = v.Index()
 			continue
 		}
 		joined(e, &e.Parts[i], gangs)
@@ -46,7 +46,7 @@ type bookings struct {
 	now      structs.LogTime
 	job      *structs.Job
 	windows  map[structs.NodeID][]*structs.Reservation
-	promises map[structs.NodeID][]*promised // by start
+	promises map[structs.NodeID][]*reservedPlace // by start
 }
 
 // bookingsOf gives nil when nothing is booked on the nodes of an entry.
@@ -58,7 +58,7 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 	for i := range e.Nodes {
 		mine[e.Nodes[i].ID] = true
 	}
-	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, promises: map[structs.NodeID][]*promised{}}
+	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, promises: map[structs.NodeID][]*reservedPlace{}}
 	for _, r := range booked {
 		for _, id := range r.Nodes {
 			if r.JobID == "" && mine[id] {
@@ -70,8 +70,8 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 		}
 		for i := range r.Places {
 			if p := &r.Places[i]; mine[p.Node] {
-				b.promises[p.Node] = append(b.promises[p.Node], &promised{job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, start: r.Start, end: r.End,
-					held: &held{id: promiseID(r.ID, i), need: p.Need}})
+				b.promises[p.Node] = append(b.promises[p.Node], &reservedPlace{job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, start: r.Start, end: r.End,
+					held: &held{ID: ReservedID(r.ID, i), need: p.Need}})
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 		return nil
 	}
 	for _, ps := range b.promises { // each by itself: the order of the nodes does not matter
-		slices.SortStableFunc(ps, func(x, y *promised) int { return cmp.Compare(x.start, y.start) })
+		slices.SortStableFunc(ps, func(x, y *reservedPlace) int { return cmp.Compare(x.start, y.start) })
 	}
 	return b
 }
@@ -103,8 +103,8 @@ func (b *bookings) refuses(c *chunk, i int, o *occupancy, h *held) string {
 	if len(ps) == 0 {
 		return ""
 	}
-	x := rowBooks{points: pointsOf(ps, o.hold, b.now)}
-	if short, whose := x.refuses(c.total[i], h.need, c.mhz[i], until); short.dim != structs.DimensionNone {
+	x := rowProfile{points: profileOf(ps, o.hold, b.now)}
+	if short, whose := x.refuses(c.total[i], h.need, c.MHz[i], until); short.dim != structs.DimensionNone {
 		return short.dim.String() + " promised to job " + whose.ID
 	}
 	return ""
@@ -237,15 +237,15 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		if !seen {
 			o = f.over(n, occupancy{ch.used[i], ch.hold[i]})
 		}
-		if o.hold.has(h.id) {
-			return fail(id, "allocation %s exists already", h.id.Short())
+		if o.hold.has(h.ID) {
+			return fail(id, "allocation %s exists already", h.ID.Short())
 		}
 		for _, w := range pl.WaitsOn {
 			if !slices.ContainsFunc(p.Stops, func(s structs.PlanStop) bool { return s.ID == w }) {
 				return fail(id, "waits for %s, which the part does not stop", w.Short())
 			}
 		}
-		next, why := fits(n, ch.total[i], ch.mhz[i], o, h)
+		next, why := fits(n, ch.total[i], ch.MHz[i], o, h)
 		if why.dim != structs.DimensionNone {
 			return fail(id, "node %s: %s short by %d", id.Short(), why.dim, why.short)
 		}
@@ -267,3 +267,20 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 	}
 	return structs.NodeID{}, ""
 }
+
+// Verdict is the answer about one plan entry.
+type Verdict struct {
+	Accepted []bool        // one per part
+	Refused  []Refused     // one per refused part, in order
+	Refresh  structs.Index // the index of the view that refused: decide again on a view at least as new; 0 when all was accepted
+}
+
+// Refused says why one part was refused.
+type Refused struct {
+	Part int
+	Node structs.NodeID // zero: not about a node
+	Why  string
+}
+
+// All reports whether every part was accepted.
+func (v Verdict) All() bool { return len(v.Refused) == 0 }

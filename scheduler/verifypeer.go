@@ -68,7 +68,7 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 	}
 	note := func(n *structs.Node, h *held) {
 		if h.work.job != nil {
-			p.note(e, n, h, stops[h.id])
+			p.note(e, n, h, stops[h.ID])
 		}
 	}
 	for _, c := range v.chunks {
@@ -90,7 +90,7 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 				return
 			}
 			for _, h := range f.on(id) {
-				if !v.chunks[c].hold[i].has(h.held.id) {
+				if !v.chunks[c].hold[i].has(h.held.ID) {
 					note(v.chunks[c].nodes[i], h.held)
 				}
 			}
@@ -105,7 +105,7 @@ func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held, stopped
 	mine := j.ID == e.JobID && j.Namespace == e.Namespace
 	for _, rows := range p.groups {
 		for _, r := range rows {
-			at := levelOf(n, r.Level)
+			at := LevelOf(n, r.Level)
 			switch {
 			case mine:
 				if at != "" {
@@ -125,7 +125,7 @@ func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held, stopped
 		for i := range ps {
 			if x := &ps[i]; x.Required && x.Means(j.Namespace, e.Job) {
 				name := cmp.Or(x.Level, structs.PeerLevelNode)
-				if at := levelOf(n, name); at != "" {
+				if at := LevelOf(n, name); at != "" {
 					if _, have := p.bars[peerPlace{name, at}]; !have {
 						p.bars[peerPlace{name, at}] = j.ID
 						if !slices.Contains(p.levels, name) {
@@ -148,7 +148,7 @@ func (p *peerCheck) refuses(group int, n *structs.Node) string {
 		return ""
 	}
 	for _, r := range p.groups[group] {
-		at := levelOf(n, r.Level)
+		at := LevelOf(n, r.Level)
 		switch {
 		case r.away && at != "" && (r.others[at] > 0 || r.self && r.placed[at] > 0):
 			return r.broken.Text()
@@ -159,7 +159,7 @@ func (p *peerCheck) refuses(group int, n *structs.Node) string {
 		}
 	}
 	for _, level := range p.levels {
-		if whose, barred := p.bars[peerPlace{level, levelOf(n, level)}]; barred {
+		if whose, barred := p.bars[peerPlace{level, LevelOf(n, level)}]; barred {
 			return structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: whose, Detail: level}.Text()
 		}
 	}
@@ -172,7 +172,7 @@ func (p *peerCheck) took(group int, n *structs.Node, by int64) {
 		return
 	}
 	for _, r := range p.groups[group] {
-		if at := levelOf(n, r.Level); at != "" {
+		if at := LevelOf(n, r.Level); at != "" {
 			r.placed[at] += by
 		}
 	}

@@ -30,7 +30,7 @@ type View struct {
 
 // chunk is a run of nodes. What changes with every placement (used, hold) is apart from what does not.
 type chunk struct {
-	*roster
+	*nodeColumns
 	used []structs.Vector
 	hold []*holding
 
@@ -61,12 +61,12 @@ func (v *View) mayShrink() bool {
 	return slices.ContainsFunc(v.chunks, (*chunk).mayShrink)
 }
 
-// roster is the part of a chunk that only nodes themselves change.
-type roster struct {
-	ids     []structs.NodeID
+// nodeColumns is the part of a chunk that only nodes themselves change.
+type nodeColumns struct {
+	IDs     []structs.NodeID
 	nodes   []*structs.Node
 	total   []structs.Vector // less what is reserved
-	mhz     []int64          // of a reserved core
+	MHz     []int64          // of a reserved core
 	class   []uint16         // into classes
 	hash    [][16]byte       // classHash of each node
 	ready   []bool
@@ -110,24 +110,24 @@ func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Alloc
 		}
 	}
 	sorted := slices.Clone(nodes)
-	slices.SortFunc(sorted, func(a, b *structs.Node) int { return cmpID(a.ID, b.ID) })
+	slices.SortFunc(sorted, func(a, b *structs.Node) int { return CompareID(a.ID, b.ID) })
 	for from := 0; from < len(sorted); from += ChunkNodes {
 		part := sorted[from:min(from+ChunkNodes, len(sorted))]
-		c := &chunk{roster: makeRoster(v.classes, part, nil), used: make([]structs.Vector, len(part)), hold: make([]*holding, len(part))}
+		c := &chunk{nodeColumns: makeRoster(v.classes, part, nil), used: make([]structs.Vector, len(part)), hold: make([]*holding, len(part))}
 		for i, n := range part {
 			hs := byNode[n.ID]
 			delete(byNode, n.ID)
 			if len(hs) == 0 {
 				continue
 			}
-			slices.SortFunc(hs, func(a, b *held) int { return cmpID(a.id, b.id) })
+			slices.SortFunc(hs, func(a, b *held) int { return CompareID(a.ID, b.ID) })
 			o := occupied(n, hs)
 			c.used[i], c.hold[i] = o.used, o.hold
 		}
 		v.chunks = append(v.chunks, c)
 	}
 	for id, hs := range byNode {
-		slices.SortFunc(hs, func(a, b *held) int { return cmpID(a.id, b.id) })
+		slices.SortFunc(hs, func(a, b *held) int { return CompareID(a.ID, b.ID) })
 		v.setOrphans(id, hs)
 	}
 	v.number()
@@ -137,20 +137,20 @@ func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Alloc
 
 // makeRoster takes stock of nodes. A hash that is known already may be given, as nodes keep theirs when others come and
 // go; a zero one is computed.
-func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *roster {
-	r := &roster{
+func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *nodeColumns {
+	r := &nodeColumns{
 		hash:  make([][16]byte, len(nodes)),
-		ids:   make([]structs.NodeID, len(nodes)),
+		IDs:   make([]structs.NodeID, len(nodes)),
 		nodes: slices.Clone(nodes),
 		total: make([]structs.Vector, len(nodes)),
-		mhz:   make([]int64, len(nodes)),
+		MHz:   make([]int64, len(nodes)),
 		class: make([]uint16, len(nodes)),
 		ready: make([]bool, len(nodes)),
 		sick:  make([]bitset, len(nodes)),
 	}
 	for i, n := range nodes {
-		r.ids[i] = n.ID
-		r.total[i], r.mhz[i] = capacity(n)
+		r.IDs[i] = n.ID
+		r.total[i], r.MHz[i] = capacity(n)
 		r.ready[i] = n.Ready()
 		r.sick[i] = sickDevices(n)
 		var h [16]byte
@@ -223,7 +223,7 @@ func (v *View) number() {
 	v.rows = 0
 	for i, c := range v.chunks {
 		v.starts[i] = v.rows
-		v.rows += len(c.ids)
+		v.rows += len(c.IDs)
 	}
 }
 
@@ -250,8 +250,8 @@ func (v *View) Len() int { return v.rows }
 // view before it.
 func (v *View) ChunksCopied() int { return v.copied }
 
-// Chunks is the number of chunks.
-func (v *View) Chunks() int { return len(v.chunks) }
+// ChunkCount is the number of chunks.
+func (v *View) ChunkCount() int { return len(v.chunks) }
 
 // Pool finds a node pool, or nil.
 func (v *View) Pool(name string) *structs.NodePool { return v.pools[name] }
@@ -288,17 +288,17 @@ func (v *View) EachNode(f func(n *structs.Node) bool) {
 // locate finds the chunk and the place in it of a node, or where it would have to be inserted.
 func (v *View) locate(id structs.NodeID) (c, i int, found bool) {
 	c = sort.Search(len(v.chunks), func(k int) bool {
-		ids := v.chunks[k].ids
-		return cmpID(ids[len(ids)-1], id) >= 0
+		ids := v.chunks[k].IDs
+		return CompareID(ids[len(ids)-1], id) >= 0
 	})
 	if c == len(v.chunks) {
 		if c == 0 {
 			return 0, 0, false
 		}
 		c--
-		return c, len(v.chunks[c].ids), false
+		return c, len(v.chunks[c].IDs), false
 	}
-	i, found = slices.BinarySearchFunc(v.chunks[c].ids, id, func(a, b structs.NodeID) int { return cmpID(a, b) })
+	i, found = slices.BinarySearchFunc(v.chunks[c].IDs, id, func(a, b structs.NodeID) int { return CompareID(a, b) })
 	return c, i, found
 }
 
@@ -398,7 +398,7 @@ func (v *View) AppendCanonical(b []byte) []byte {
 	helds := func(hs []*held) {
 		num(int64(len(hs)))
 		for _, h := range hs {
-			b = append(b, h.id[:]...)
+			b = append(b, h.ID[:]...)
 			vec(h.need)
 			if h.rare == nil {
 				continue
@@ -424,13 +424,13 @@ func (v *View) AppendCanonical(b []byte) []byte {
 	num(int64(v.index))
 	num(int64(v.rows))
 	for _, c := range v.chunks {
-		for i := range c.ids {
+		for i := range c.IDs {
 			cl := c.classes[c.class[i]]
-			b = append(b, c.ids[i][:]...)
+			b = append(b, c.IDs[i][:]...)
 			b = append(b, cl.hash[:]...)
 			vec(c.total[i])
 			vec(c.used[i])
-			num(c.mhz[i])
+			num(c.MHz[i])
 			num(int64(c.nodes[i].Epoch))
 			if c.ready[i] {
 				num(1)
@@ -467,7 +467,7 @@ func (v *View) AppendCanonical(b []byte) []byte {
 	for id := range v.orphans {
 		orphans = append(orphans, id)
 	}
-	slices.SortFunc(orphans, func(a, b structs.NodeID) int { return cmpID(a, b) })
+	slices.SortFunc(orphans, func(a, b structs.NodeID) int { return CompareID(a, b) })
 	for _, id := range orphans {
 		b = append(b, id[:]...)
 		helds(v.orphans[id])
@@ -516,7 +516,7 @@ func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
 	for _, c := range v.chunks {
 		for i, h := range c.hold {
 			for e := range h.all() {
-				if !f(e.allocation(c.ids[i])) {
+				if !f(e.allocation(c.IDs[i])) {
 					return
 				}
 			}

@@ -55,7 +55,7 @@ func (s *scan) local(n *structs.Node) int64 {
 	if s.extra.locality == 0 {
 		return 0
 	}
-	have := strings.FieldsFunc(levelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
+	have := strings.FieldsFunc(LevelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
 	got := int64(0)
 	for _, d := range s.ask.job.Datasets {
 		if slices.Contains(have, d) {
@@ -84,7 +84,7 @@ var bigMicro = big.NewInt(Micro)
 
 // costOf is what a node costs, in millionths of the unit that it is said in; at most costMax.
 func costOf(n *structs.Node) int64 {
-	r, ok := parseDecimal(strings.TrimSpace(levelOf(n, structs.CostKey)))
+	r, ok := parseDecimal(strings.TrimSpace(LevelOf(n, structs.CostKey)))
 	if !ok || r.Sign() <= 0 {
 		return 0
 	}

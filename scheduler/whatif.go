@@ -5,7 +5,7 @@ import "github.com/muster-sched/muster/structs"
 // whatIf is the picture a pass works on: the view, what is in flight, and what the pass has proposed so far. It can be
 // rolled back to any mark.
 type whatIf struct {
-	v       *View
+	View    *View
 	touched []int32 // per row: 1 + place in states; 0: as the view says
 	states  []occupancy
 	undo    []undone
@@ -27,7 +27,7 @@ type undone struct {
 
 // open makes the picture of a view, with what is in flight. close ends it.
 func (w *whatIf) open(v *View, f Overlay) {
-	w.v, w.scratch = v, scratches.Get().(*scratch)
+	w.View, w.scratch = v, scratches.Get().(*scratch)
 	w.touched = w.column()
 	f.each(func(node structs.NodeID) {
 		c, i, found := v.locate(node)
@@ -53,7 +53,7 @@ func (w *whatIf) get(row int) occupancy {
 	if t := w.touched[row]; t != 0 {
 		return w.states[t-1]
 	}
-	c, i := w.v.at(row)
+	c, i := w.View.at(row)
 	return occupancy{c.used[i], c.hold[i]}
 }
 
@@ -100,6 +100,9 @@ func (w *whatIf) touches(first, rows int) bool {
 	return false
 }
 
+// accept makes what was set so far final: rolling back ends there.
+func (w *whatIf) accept() { w.undo = w.undo[:0] }
+
 func (w *whatIf) mark() int { return len(w.undo) }
 
 // rollback takes back everything set after the mark.
@@ -131,7 +134,7 @@ func (w *whatIf) rollback(mark int) {
 func (w *whatIf) anyGPUs() bool {
 	if w.gpus == 0 {
 		w.gpus = -1
-		for _, c := range w.v.chunks {
+		for _, c := range w.View.chunks {
 			for k := range c.classes {
 				if hasGPUs(c.classes[k].node) {
 					w.gpus = 1
@@ -148,7 +151,7 @@ func (w *whatIf) anyShy() bool {
 	if w.shy {
 		return true
 	}
-	for _, c := range w.v.chunks {
+	for _, c := range w.View.chunks {
 		if c.mayShy() {
 			return true
 		}
@@ -163,7 +166,7 @@ type powerBooks struct{ used map[string]int64 }
 func (w *whatIf) countPower() {
 	w.power = &powerBooks{used: map[string]int64{}}
 	for r := range w.touched {
-		c, i := w.v.at(r)
+		c, i := w.View.at(r)
 		if n := c.nodes[i]; n.PowerBudgetW > 0 {
 			w.power.used[n.Pool] += powerOf(n, w.get(r))
 		}
@@ -175,7 +178,7 @@ func (p *powerBooks) moved(w *whatIf, row int, from, to occupancy) {
 	if p == nil {
 		return
 	}
-	c, i := w.v.at(row)
+	c, i := w.View.at(row)
 	if n := c.nodes[i]; n.PowerBudgetW > 0 {
 		p.used[n.Pool] += powerOf(n, to) - powerOf(n, from)
 	}

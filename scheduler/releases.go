@@ -8,24 +8,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// tail is what is held on a node by when it ends, and the pictures of the node as one after the other is over. Promises
+// releaseTimes is what is held on a node by when it ends, and the pictures of the node as one after the other is over. Promises
 // ask for it: each looks at every node, and between two of them few nodes change, so that it stays with the holding. The
 // one of a node on which much is held is made from the last one of the node.
 //
 // Naive: collect and sort the ends of everything held for each promise, and build the picture of each node anew for each
 // time that is tried. On 1,000 nodes with a backlog that was 85 % of a replay. The pictures of one holding are the same
 // ones each time, too, so that what a policy found out about them (memo) serves again.
-type tail struct {
+type releaseTimes struct {
 	from    structs.LogTime // when it was made
 	until   structs.LogTime // to when it holds: the first end, for what outruns its prediction ends at its limit
-	ends    []tailEnd       // ascending
+	ends    []release       // ascending
 	devices int64           // that are held and nobody shares
 	told    bool            // something was told to stop: its end says less than that
 	left    []atomic.Pointer[occupancy]
 }
 
-// tailEnd is when something held ends.
-type tailEnd struct {
+// release is when something held ends.
+type release struct {
 	at   structs.LogTime
 	held *held
 }
@@ -33,24 +33,24 @@ type tailEnd struct {
 // Limits of a tail: of what is held on a node, how much makes it worth its while to go on from the last tail, and how
 // much of it may be new; and how many pictures are kept.
 const (
-	tailShort    = 16 // ends up to so many are looked through in turn
-	tailLong     = 64
-	tailFresh    = 32
-	tailPictures = 64
+	releasesShort   = 16 // ends up to so many are looked through in turn
+	releasesLong    = 64
+	releasesFresh   = 32
+	releasePictures = 64
 )
 
-func compareEnds(a, b tailEnd) int {
-	return cmp.Or(cmp.Compare(a.at, b.at), cmpID(a.held.id, b.held.id))
+func compareEnds(a, b release) int {
+	return cmp.Or(cmp.Compare(a.at, b.at), CompareID(a.held.ID, b.held.ID))
 }
 
-// newTail orders what is held by the ends that when gives; 0 is for never.
-func newTail(hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *tail {
-	t := &tail{from: now, ends: make([]tailEnd, 0, hold.size())}
+// newReleaseTimes orders what is held by the ends that when gives; 0 is for never.
+func newReleaseTimes(hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *releaseTimes {
+	t := &releaseTimes{from: now, ends: make([]release, 0, hold.size())}
 	for e := range hold.all() {
 		t.told = t.told || e.work.ending
 		t.devices += wholeDevices(e)
 		if at := when(e); at > 0 {
-			t.ends = append(t.ends, tailEnd{at, e})
+			t.ends = append(t.ends, release{at, e})
 		}
 	}
 	slices.SortFunc(t.ends, compareEnds)
@@ -58,31 +58,31 @@ func newTail(hold *holding, now structs.LogTime, when func(*held) structs.LogTim
 	return t
 }
 
-func (t *tail) done() {
+func (t *releaseTimes) done() {
 	t.until = never
 	if len(t.ends) > 0 {
 		t.until = t.ends[0].at
 	}
-	if len(t.ends) <= tailPictures {
+	if len(t.ends) <= releasePictures {
 		t.left = make([]atomic.Pointer[occupancy], len(t.ends))
 	}
 }
 
 // onward is the tail of a node on which some of what was held is held no more, and something else is; nil when too much
 // is. What was to end before now is asked for anew.
-func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *tail {
+func (t *releaseTimes) onward(was, hold *holding, now structs.LogTime, when func(*held) structs.LogTime) *releaseTimes {
 	if t.told || now < t.from {
 		return nil
 	}
-	gone, fresh, ok := differ(&was.held, &hold.held, tailFresh)
+	gone, fresh, ok := DifferRolls(&was.held, &hold.held, releasesFresh)
 	if !ok {
 		return nil
 	}
-	next := &tail{from: now, devices: t.devices, ends: make([]tailEnd, 0, len(t.ends)+len(fresh))}
-	var more []tailEnd
+	next := &releaseTimes{from: now, devices: t.devices, ends: make([]release, 0, len(t.ends)+len(fresh))}
+	var more []release
 	add := func(e *held) {
 		if at := when(e); at > 0 {
-			more = append(more, tailEnd{at, e})
+			more = append(more, release{at, e})
 		}
 	}
 	for _, e := range fresh {
@@ -104,7 +104,7 @@ func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) 
 	var out []int // places in rest of what is gone
 	for _, e := range gone {
 		if at := e.work.foreseen(t.from); at >= now { // as the tail has it
-			k, found := slices.BinarySearchFunc(rest, tailEnd{at, e}, compareEnds)
+			k, found := slices.BinarySearchFunc(rest, release{at, e}, compareEnds)
 			if !found {
 				return nil
 			}
@@ -131,66 +131,67 @@ func (t *tail) onward(was, hold *holding, now structs.LogTime, when func(*held) 
 	return next
 }
 
-// tail gives the tail of a row as predictions and limits have it.
-func (m *memo) tail(row int, hold *holding, now structs.LogTime) *tail {
+// releaseTimes gives the tail of a row as predictions and limits have it.
+func (v *View) releaseTimes(row int, hold *holding, now structs.LogTime) *releaseTimes {
+	m := v.memo
 	if hold.size() == 0 {
 		return nil
 	}
-	if t := hold.tail.Load(); t != nil && t.from <= now && now <= t.until {
+	if t := hold.releases.Load(); t != nil && t.from <= now && now <= t.until {
 		return t
 	}
 	when := func(e *held) structs.LogTime { return e.work.foreseen(now) }
-	var t *tail
-	if hold.size() < tailLong {
-		t = newTail(hold, now, when)
+	var t *releaseTimes
+	if hold.size() < releasesLong {
+		t = newReleaseTimes(hold, now, when)
 	} else {
 		m.mu.Lock()
-		last := m.tails[row]
+		last := m.releases[row]
 		m.mu.Unlock()
-		if last.tail != nil {
-			t = last.tail.onward(last.hold, hold, now, when)
+		if last.times != nil {
+			t = last.times.onward(last.hold, hold, now, when)
 		}
 		if t == nil {
-			t = newTail(hold, now, when)
+			t = newReleaseTimes(hold, now, when)
 		}
 		m.mu.Lock()
-		if m.tails == nil || len(m.tails) > tailRowsMax {
-			m.tails = make(map[int]heldTail)
+		if m.releases == nil || len(m.releases) > releaseRowsMax {
+			m.releases = make(map[int]heldReleases)
 		}
-		m.tails[row] = heldTail{hold, t}
+		m.releases[row] = heldReleases{hold, t}
 		m.mu.Unlock()
 	}
-	hold.tail.Store(t)
+	hold.releases.Store(t)
 	return t
 }
 
-// heldTail is the last tail of a row, with the holding that it is of.
-type heldTail struct {
-	hold *holding
-	tail *tail
+// heldReleases is the last tail of a row, with the holding that it is of.
+type heldReleases struct {
+	hold  *holding
+	times *releaseTimes
 }
 
-// tailRowsMax is of how many rows the last tail is kept.
-const tailRowsMax = 1 << 14
+// releaseRowsMax is of how many rows the last tail is kept.
+const releaseRowsMax = 1 << 14
 
 // over is how many have ended by a time.
-func (t *tail) over(at structs.LogTime) int {
+func (t *releaseTimes) over(at structs.LogTime) int {
 	if t == nil || len(t.ends) == 0 || t.ends[0].at > at {
 		return 0
 	}
-	if len(t.ends) <= tailShort {
+	if len(t.ends) <= releasesShort {
 		k := 1
 		for k < len(t.ends) && t.ends[k].at <= at {
 			k++
 		}
 		return k
 	}
-	k, _ := slices.BinarySearchFunc(t.ends, at+1, func(e tailEnd, at structs.LogTime) int { return cmp.Compare(e.at, at) })
+	k, _ := slices.BinarySearchFunc(t.ends, at+1, func(e release, at structs.LogTime) int { return cmp.Compare(e.at, at) })
 	return k
 }
 
 // after is the picture of a node when the first k of what is held are over.
-func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
+func (t *releaseTimes) after(n *structs.Node, o occupancy, k int) occupancy {
 	if k == 0 {
 		return o
 	}
@@ -203,7 +204,7 @@ func (t *tail) after(n *structs.Node, o occupancy, k int) occupancy {
 	for i := range t.ends[:k] {
 		gone = append(gone, t.ends[i].held)
 	}
-	slices.SortFunc(gone, func(a, b *held) int { return cmpID(a.id, b.id) })
+	slices.SortFunc(gone, func(a, b *held) int { return CompareID(a.ID, b.ID) })
 	keep := make([]*held, 0, o.hold.size()-k)
 	for e := range o.hold.all() {
 		if len(gone) > 0 && gone[0] == e {

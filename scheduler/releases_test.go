@@ -16,21 +16,21 @@ func TestTailOnward(t *testing.T) {
 	made := 0
 	for range 40 {
 		n := &structs.Node{ID: structs.NodeID{1}}
-		m := &memo{}
+		v := &View{memo: &memo{}}
 		o, now, serial := occupancy{}, structs.LogTime(int64(time.Hour)), uint64(0)
 		for range 200 {
 			now = now.Add(time.Duration(r.IntN(30)) * time.Second)
 			for range 1 + r.IntN(12) {
 				switch list := o.hold.list(); {
 				case len(list) > 80+r.IntN(40):
-					o = o.without(n, list[r.IntN(len(list))].id)
+					o = o.without(n, list[r.IntN(len(list))].ID)
 				case len(list) > 0 && r.IntN(10) == 0: // another prediction
 					h := *list[r.IntN(len(list))]
 					h.work.expect = time.Duration(r.IntN(600)) * time.Second
 					o = o.with(n, &h)
 				default:
 					serial++
-					h := &held{id: structs.DeriveID[structs.AllocID](structs.Seed{}, "tail", "", serial), need: structs.Vector{CPU: int64(1 + r.IntN(4))}}
+					h := &held{ID: structs.DeriveID[structs.AllocID](structs.Seed{}, "tail", "", serial), need: structs.Vector{CPU: int64(1 + r.IntN(4))}}
 					h.work = heldWork{job: &structs.Job{Type: structs.JobBatch, Groups: []*structs.Group{{Name: "g"}}}, group: "g", began: now, ending: r.IntN(400) == 0}
 					if r.IntN(9) > 0 {
 						h.work.job.Runtime.Limit = time.Duration(1+r.IntN(900)) * time.Second
@@ -41,10 +41,10 @@ func TestTailOnward(t *testing.T) {
 					o = o.with(n, h)
 				}
 			}
-			last := m.tails[0]
-			got := m.tail(0, o.hold, now)
-			want := newTail(o.hold, now, func(e *held) structs.LogTime { return e.work.foreseen(now) })
-			if last.tail != nil && last.tail.onward(last.hold, o.hold, now, func(e *held) structs.LogTime { return e.work.foreseen(now) }) != nil {
+			last := v.memo.releases[0]
+			got := v.releaseTimes(0, o.hold, now)
+			want := newReleaseTimes(o.hold, now, func(e *held) structs.LogTime { return e.work.foreseen(now) })
+			if last.times != nil && last.times.onward(last.hold, o.hold, now, func(e *held) structs.LogTime { return e.work.foreseen(now) }) != nil {
 				made++
 			}
 			if !slices.Equal(got.ends, want.ends) || got.told != want.told || got.devices != want.devices || got.until != want.until {
