@@ -1,8 +1,6 @@
 package scheduler
 
-import (
-	"github.com/muster-sched/muster/structs"
-)
+import "github.com/muster-sched/muster/structs"
 
 // aside is what operators have set aside as amounts (structs.Reservation.Amount): so much of the node pool is kept free for
 // some users or queues during a window, on whatever nodes. What those who may use it hold counts as part of it. Work of
@@ -39,13 +37,13 @@ func newAside(in *Input, w *pass) *aside {
 		return nil
 	}
 	row := -1
-	for _, c := range w.View.chunks {
-		for i, n := range c.nodes {
+	for _, c := range w.View.Chunks {
+		for i, n := range c.Nodes {
 			row++
-			if !c.ready[i] {
+			if !c.Ready[i] {
 				continue
 			}
-			total := structs.Amount{CPU: c.total[i].CPU, MemoryMiB: c.total[i].MemoryMiB}
+			total := structs.Amount{CPU: c.Total[i].CPU, MemoryMiB: c.Total[i].MemoryMiB}
 			for k := range n.Resources.Devices {
 				if g := &n.Resources.Devices[k]; g.Type == "gpu" {
 					for m := range g.Instances {
@@ -61,9 +59,9 @@ func newAside(in *Input, w *pass) *aside {
 					continue
 				}
 				x.total = x.total.Add(total)
-				for h := range w.get(row).hold.all() {
-					if end := h.work.foreseen(in.Now); end == 0 || end > x.r.Start {
-						x.hold(h.work.job, h.amount())
+				for h := range w.Get(row).Hold.All() {
+					if end := h.Work.Foreseen(in.Now); end == 0 || end > x.r.Start {
+						x.hold(h.Work.Job, h.Amount())
 					}
 				}
 			}
@@ -79,7 +77,7 @@ func poolName(name string) string {
 	return name
 }
 
-// hold counts what a job holds in the window.
+// Hold counts what a job holds in the window.
 func (x *asideRow) hold(j *structs.Job, sum structs.Amount) {
 	if j != nil && x.r.Admits(j.QueueName(), j.Submitter.Name) {
 		x.members = x.members.Add(sum)
@@ -88,7 +86,7 @@ func (x *asideRow) hold(j *structs.Job, sum structs.Amount) {
 	}
 }
 
-// refuses says what the decision's job would take of an amount that is not its own to use, with so much more; nil when
+// Refuses says what the decision's job would take of an amount that is not its own to use, with so much more; nil when
 // nothing.
 func (a *aside) refuses(d *decision, until structs.LogTime, add structs.Amount) *structs.Refusal {
 	for k := range a.rows {
@@ -131,10 +129,10 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 		d.setAsideN, d.setAside = 0, structs.Amount{}
 	}
 	for ; d.setAsideN < len(d.placed); d.setAsideN++ {
-		d.setAside = d.setAside.Add(d.placed[d.setAsideN].spot.held.amount())
+		d.setAside = d.setAside.Add(d.placed[d.setAsideN].spot.held.Amount())
 	}
 	work := d.workOf(tg)
-	why := d.aside.refuses(d, work.latest(d.in.Now), d.setAside.Add(d.aside.size.estimate(tg)))
+	why := d.aside.refuses(d, work.Latest(d.in.Now), d.setAside.Add(d.aside.size.estimate(tg)))
 	if why == nil {
 		return true
 	}
@@ -154,8 +152,8 @@ func (a *aside) settle(d *decision) {
 	for ; d.asideDone < len(d.placed); d.asideDone++ {
 		p := &d.placed[d.asideDone]
 		for k := range a.rows {
-			if x := &a.rows[k]; x.r.Start < p.spot.held.work.latest(a.in.Now) {
-				x.hold(d.load.Job, p.spot.held.amount())
+			if x := &a.rows[k]; x.r.Start < p.spot.held.Work.Latest(a.in.Now) {
+				x.hold(d.load.Job, p.spot.held.Amount())
 			}
 		}
 	}

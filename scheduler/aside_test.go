@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,7 +16,7 @@ import (
 func TestVerifyBookings(t *testing.T) {
 	n := node(1) // 4000 MHz
 	job := timed("job", 1, 3000, 0, 2*time.Hour)
-	in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY), Pending: []scheduler.Workload{load(job, 1)}}
+	in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY), Pending: []scheduler.Workload{load(job, 1)}}
 	plan, _ := scheduler.Schedule(in, binpack)
 	if got, _ := placed(plan); got != "job:1 " {
 		t.Fatalf("placed %q", got)
@@ -47,7 +49,7 @@ func TestVerifyBookings(t *testing.T) {
 		{"room promised after its end", promise("late", 2*time.Hour, 4000), ""},
 		{"its own promise", promise("job", time.Hour, 4000), ""},
 	} {
-		v := scheduler.VerifyBooked(in.View, scheduler.Overlay{}, e, []*structs.Reservation{c.booked}, bookNow)
+		v := verify.VerifyBooked(in.View, model.Overlay{}, e, []*structs.Reservation{c.booked}, bookNow)
 		switch {
 		case c.want == "" && !v.All():
 			t.Errorf("%s: refused: %s", c.name, v.Refused[0].Why)
@@ -66,7 +68,7 @@ func TestLimitOfOneQueueIsNotAnothers(t *testing.T) {
 		j.Groups[0].Gang = &structs.Gang{Min: 2, Timeout: time.Minute}
 		return j
 	}
-	in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+	in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, nil, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
 		Pending: []scheduler.Workload{load(gang("a", "small"), 1), load(gang("b", "large"), 2)},
 		Queues:  &scheduler.QueueTable{Queues: []*structs.Queue{{Path: "large"}, {Path: "small", Limit: &structs.Amount{GPUMilli: -1, GPUMemoryMiB: -1, CPU: 100, MemoryMiB: -1}}}}}
 	plan, rep := scheduler.Schedule(in, binpack)

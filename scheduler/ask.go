@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -337,7 +338,7 @@ func (w *wish) fulfilled(holds bool) int64 {
 	return 0
 }
 
-// names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
+// Names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
 // group of MIG instances is meant only by its profile or its full name: who asks for a GPU does not want a slice of one.
 func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
 	if d.model != "" && !structs.IsModel(g.Name, d.model) {
@@ -391,7 +392,7 @@ func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 				}
 				c := deviceChoice{alt: at, group: i, first: first, count: len(g.Instances)}
 				if alt.wishTotal > 0 {
-					c.micro = got * Micro / alt.wishTotal
+					c.micro = got * model.Micro / alt.wishTotal
 				}
 				out = append(out, c)
 			}

@@ -4,6 +4,7 @@ import (
 	"math/big"
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -51,7 +52,7 @@ func valueOf(a structs.Attribute) value {
 	case "int":
 		v.kind, v.num = 'n', new(big.Rat).SetInt64(a.Int)
 	case "micro":
-		v.kind, v.num = 'n', big.NewRat(a.Int, Micro)
+		v.kind, v.num = 'n', big.NewRat(a.Int, model.Micro)
 	case "bool":
 		return value{kind: 'b', flag: a.Bool}
 	default:

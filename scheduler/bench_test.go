@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
 
 // benchNodes are n nodes over 3 datacenters and 20 racks, in different use.
-func benchView(n int) *scheduler.View {
+func benchView(n int) *model.View {
 	nodes := make([]*structs.Node, n)
 	var allocs []*structs.Allocation
 	for i := range nodes {
@@ -30,7 +31,7 @@ func benchView(n int) *scheduler.View {
 				Resources: structs.Vector{CPU: int64(100 + i%7*50), MemoryMiB: int64(128 + i%5*100)}, Client: structs.ClientRunning, Desired: structs.DesiredRun})
 		}
 	}
-	return scheduler.NewView(10, nodes, allocs, nil)
+	return model.NewView(10, nodes, allocs, nil)
 }
 
 func benchDecide(b *testing.B, nodes, count int, change func(*structs.Job)) {
@@ -126,7 +127,7 @@ func BenchmarkDecideGPU200of2000(b *testing.B) {
 	}
 	j := job("gpu", 200)
 	j.Groups[0].Tasks[0].Resources.Devices = []structs.DeviceRequest{{Name: "nvidia/gpu", Count: 4, Constraints: []structs.Constraint{{LTarget: "${device.attr.memory}", Operand: ">=", RTarget: "40 GiB"}}}}
-	in := scheduler.Input{View: scheduler.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if plan, _ := scheduler.Schedule(in, binpack); len(plan.Entries[0].Parts) != 200 {
@@ -191,7 +192,7 @@ func BenchmarkDecideShares200of2000(b *testing.B) {
 			}
 			j := job("gpu", 200)
 			j.Groups[0].Tasks[0].Resources.GPU = []structs.GPURequest{{Count: 1, MemoryMiB: 40000}}
-			in := scheduler.Input{View: scheduler.NewView(10, nodes, allocs, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
+			in := scheduler.Input{View: model.NewView(10, nodes, allocs, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if plan, _ := scheduler.Schedule(in, policy.Builtin[name]); len(plan.Entries[0].Parts) != 200 {
@@ -222,7 +223,7 @@ func BenchmarkDecideShareOne10000(b *testing.B) {
 				Grants: []structs.Grant{{Task: "t", Device: g.ID(), Instance: g.Instances[k].ID, MemoryMiB: int64(10000 * (1 + i%5))}}})
 		}
 	}
-	v := scheduler.NewView(10, nodes, allocs, nil)
+	v := model.NewView(10, nodes, allocs, nil)
 	took, cpu := make([]time.Duration, 0, 1024), make([]time.Duration, 0, 1024)
 	n := 0
 	defer onThread()()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,9 +20,9 @@ import (
 type books struct {
 	in      *Input
 	w       *pass
-	rows    map[int][]*reservedPlace // by row, by start; nil while nothing is promised
-	marked  []uint64                 // the rows that are in rows, a bit for each: most searches look at all rows
-	seen    map[int]*rowProfile      // what was computed about a row
+	rows    map[int][]*model.ReservedPlace // by row, by start; nil while nothing is promised
+	marked  []uint64                       // the rows that are in rows, a bit for each: most searches look at all rows
+	seen    map[int]*model.RowProfile      // what was computed about a row
 	windows map[int][]*structs.Reservation
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
 	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
@@ -56,7 +57,7 @@ func newBooks(in *Input, w *pass) *books {
 			continue
 		}
 		for _, n := range r.Nodes {
-			if row := w.View.row(n); row >= 0 {
+			if row := w.View.Row(n); row >= 0 {
 				b.windows[row] = append(b.windows[row], r)
 			}
 		}
@@ -79,33 +80,33 @@ func newBooks(in *Input, w *pass) *books {
 		}
 		for i := range r.Places {
 			p := &r.Places[i]
-			if row := w.View.row(p.Node); row >= 0 {
-				h := &held{ID: ReservedID(r.ID, i), need: p.Need}
+			if row := w.View.Row(p.Node); row >= 0 {
+				h := &model.Held{ID: model.ReservedID(r.ID, i), Need: p.Need}
 				if len(p.Grants) > 0 {
-					h.rare = &heldRare{grants: p.Grants}
+					h.Rare = &model.HeldRare{Grants: p.Grants}
 				}
-				b.promise(row, &reservedPlace{job: k, start: r.Start, end: r.End, held: h})
+				b.promise(row, &model.ReservedPlace{Job: k, Start: r.Start, End: r.End, Held: h})
 			}
 		}
 	}
 	return b
 }
 
-func (b *books) promise(row int, p *reservedPlace) {
+func (b *books) promise(row int, p *model.ReservedPlace) {
 	if b.rows == nil {
-		b.rows, b.seen = make(map[int][]*reservedPlace), make(map[int]*rowProfile)
-		b.marked = make([]uint64, b.w.View.rows/64+1)
+		b.rows, b.seen = make(map[int][]*model.ReservedPlace), make(map[int]*model.RowProfile)
+		b.marked = make([]uint64, b.w.View.Rows/64+1)
 	}
 	b.marked[row/64] |= 1 << (row % 64)
 	ps := append(b.rows[row], p)
-	slices.SortStableFunc(ps, func(x, y *reservedPlace) int { return cmp.Compare(x.start, y.start) })
+	slices.SortStableFunc(ps, func(x, y *model.ReservedPlace) int { return cmp.Compare(x.Start, y.Start) })
 	b.rows[row] = ps
 	b.version++
-	b.w.touch() // what was searched in vain before may be refused for another reason now
+	b.w.Touch() // what was searched in vain before may be refused for another reason now
 }
 
 // promisedOn is what is promised on a row, by start.
-func (b *books) promisedOn(row int) []*reservedPlace {
+func (b *books) promisedOn(row int) []*model.ReservedPlace {
 	if b.rows == nil || b.marked[row/64]&(1<<(row%64)) == 0 {
 		return nil
 	}
@@ -125,35 +126,35 @@ func (b *books) promisedAny(row, n int) bool {
 	return false
 }
 
-// at returns the reservations of a row beside its present occupancy, or nil when it has none.
-func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowProfile {
+// At returns the reservations of a row beside its present occupancy, or nil when it has none.
+func (b *books) at(row int, c *model.Chunk, i int, o *model.Occupancy) *model.RowProfile {
 	ps := b.promisedOn(row)
 	if len(ps) == 0 {
 		return nil
 	}
-	if x := b.seen[row]; x != nil && x.hold == o.hold && x.version == b.version {
+	if x := b.seen[row]; x != nil && x.Hold == o.Hold && x.Version == b.version {
 		return x
 	}
-	x := &rowProfile{hold: o.hold, version: b.version}
-	if o.hold != nil && o.hold.waits == 0 && o.hold.size() >= releasesLong {
-		t := b.w.View.releaseTimes(row, o.hold, b.in.Now)
-		x.points = profileBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
-			used := o.used
-			for k := range t.over(at) {
-				used = used.Sub(t.ends[k].held.need)
+	x := &model.RowProfile{Hold: o.Hold, Version: b.version}
+	if o.Hold != nil && o.Hold.Waits == 0 && o.Hold.Size() >= model.ReleasesLong {
+		t := b.w.View.ReleaseTimes(row, o.Hold, b.in.Now)
+		x.Points = model.ProfileBy(ps, b.in.Now, func(at structs.LogTime) structs.Vector {
+			used := o.Used
+			for k := range t.Over(at) {
+				used = used.Sub(t.Ends[k].Held.Need)
 			}
 			return used
 		})
 	} else {
-		x.points = profileOf(ps, o.hold, b.in.Now)
+		x.Points = model.ProfileOf(ps, o.Hold, b.in.Now)
 	}
-	if slices.ContainsFunc(ps, func(p *reservedPlace) bool { return p.held.rare != nil }) {
-		all := slices.Clone(o.hold.list())
+	if slices.ContainsFunc(ps, func(p *model.ReservedPlace) bool { return p.Held.Rare != nil }) {
+		all := slices.Clone(o.Hold.List())
 		for _, p := range ps {
-			all = append(all, p.held)
+			all = append(all, p.Held)
 		}
-		slices.SortFunc(all, func(x, y *held) int { return CompareID(x.ID, y.ID) })
-		x.merged = occupied(c.nodes[i], all).hold
+		slices.SortFunc(all, func(x, y *model.Held) int { return model.CompareID(x.ID, y.ID) })
+		x.Merged = model.Occupied(c.Nodes[i], all).Hold
 	}
 	b.seen[row] = x
 	return x
@@ -162,18 +163,18 @@ func (b *books) at(row int, c *chunk, i int, o *occupancy) *rowProfile {
 // closedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
 func (b *books) closedTo(row int, load *Workload, until structs.LogTime) string {
 	for _, r := range b.windows[row] {
-		if closes(r, load.Job, until, b.in.Now) {
+		if model.Closes(r, load.Job, until, b.in.Now) {
 			return r.ID
 		}
 	}
 	return ""
 }
 
-// foreseen is the end of what is held on a row as the promise that is being looked for may count on it.
-func (b *books) foreseen(row int, h *heldWork) structs.LogTime {
-	at := h.foreseen(b.in.Now)
+// Foreseen is the end of what is held on a row as the promise that is being looked for may count on it.
+func (b *books) foreseen(row int, h *model.HeldWork) structs.LogTime {
+	at := h.Foreseen(b.in.Now)
 	if at == 0 && b.patient {
-		if at = h.guess(b.in.Now); at > 0 && b.before[row] {
+		if at = h.Guess(b.in.Now); at > 0 && b.before[row] {
 			at = b.in.Now.Add(time.Minute)
 		}
 	}
@@ -190,25 +191,25 @@ func (b *books) wait(load *Workload) {
 	}
 	b.before = make(map[int]bool)
 	for i := range old.Places {
-		if row := b.w.View.row(old.Places[i].Node); row >= 0 {
+		if row := b.w.View.Row(old.Places[i].Node); row >= 0 {
 			b.before[row] = true
 		}
 	}
 }
 
-// until is when an allocation of a group that is placed now is expected to hold no more.
+// Until is when an allocation of a group that is placed now is expected to hold no more.
 func (d *decision) until(tg *structs.Group) structs.LogTime {
-	if w := d.workOf(tg); w.job != nil {
-		if at := w.ends(d.in.Now); at > 0 {
+	if w := d.workOf(tg); w.Job != nil {
+		if at := w.Ends(d.in.Now); at > 0 {
 			return at
 		}
 	}
-	return never
+	return model.Never
 }
 
-func (d *decision) workOf(tg *structs.Group) heldWork {
-	return heldWork{job: d.load.Job, group: tg.Name, began: d.in.Now, expect: d.load.Expect, yields: tg.Elastic != nil,
-		shy: keepsAway(d.load.Job, tg.Name)}
+func (d *decision) workOf(tg *structs.Group) model.HeldWork {
+	return model.HeldWork{Job: d.load.Job, Group: tg.Name, Began: d.in.Now, Expect: d.load.Expect, Yields: tg.Elastic != nil,
+		Shy: model.KeepsAway(d.load.Job, tg.Name)}
 }
 
 // rule is the settings of a workload's queue.
@@ -400,26 +401,26 @@ func (b *books) grant(d *decision) bool {
 	for i := range places {
 		p := &places[i]
 		lasts := time.Duration(0)
-		if at := d.until(p.g.tg); at != never {
+		if at := d.until(p.g.tg); at != model.Never {
 			lasts = at.Sub(d.in.Now)
 			longest = max(longest, lasts)
 		} else {
 			longest = -1
 		}
-		x := &reservedPlace{job: d.load.Key, start: start, held: p.spot.held}
+		x := &model.ReservedPlace{Job: d.load.Key, Start: start, Held: p.spot.held}
 		if lasts > 0 {
-			x.end = start.Add(lasts)
+			x.End = start.Add(lasts)
 		}
-		out := structs.ReservationPlace{Node: p.spot.node.ID, Group: p.g.name, Need: p.spot.held.need}
-		if p.spot.held.rare != nil {
-			out.Grants = p.spot.held.rare.grants
+		out := structs.ReservationPlace{Node: p.spot.node.ID, Group: p.g.name, Need: p.spot.held.Need}
+		if p.spot.held.Rare != nil {
+			out.Grants = p.spot.held.Rare.Grants
 		}
 		r.Places = append(r.Places, out)
-		for e := range b.w.get(p.spot.row).hold.all() {
+		for e := range b.w.Get(p.spot.row).Hold.All() {
 			switch {
-			case b.patient && e.work.foreseen(d.in.Now) == 0:
+			case b.patient && e.Work.Foreseen(d.in.Now) == 0:
 				r.Basis = structs.ReserveGuessed
-			case e.work.expect > 0 && r.Basis == structs.ReserveLimit:
+			case e.Work.Expect > 0 && r.Basis == structs.ReserveLimit:
 				r.Basis = structs.ReservePredicted
 			}
 		}
@@ -463,31 +464,31 @@ func (b *books) keeps() bool {
 
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
 // devices are chosen, or what is short.
-func (s *scan) kept(c *chunk, i, row int, o *occupancy) (*holding, shortageOf) {
+func (s *scan) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, shortageOf) {
 	if len(s.books.windows) > 0 {
-		if name := s.books.closedTo(row, s.whose, s.work.latest(s.books.in.Now)); name != "" {
-			return nil, shortageOf{shortage: shortage{structs.DimensionClaim, 1}, by: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, reserved: true}
+		if name := s.books.closedTo(row, s.whose, s.work.Latest(s.books.in.Now)); name != "" {
+			return nil, shortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, by: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, reserved: true}
 		}
 	}
 	x := s.books.at(row, c, i, o)
 	if x == nil {
 		return nil, shortageOf{}
 	}
-	if short, whose := x.refuses(c.total[i], s.ask.need, c.MHz[i], s.until); short.dim != structs.DimensionNone {
-		return nil, shortageOf{shortage: short, by: structs.Obstacle{Dimension: short.dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, reserved: true}
+	if short, whose := x.Refuses(c.Total[i], s.ask.need, c.MHz[i], s.until); short.Dim != structs.DimensionNone {
+		return nil, shortageOf{Shortage: short, by: structs.Obstacle{Dimension: short.Dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, reserved: true}
 	}
-	if len(x.points) == 0 || x.points[0].at >= s.until {
+	if len(x.Points) == 0 || x.Points[0].At >= s.until {
 		return nil, shortageOf{}
 	}
-	return x.merged, shortageOf{}
+	return x.Merged, shortageOf{}
 }
 
 // blame tells in s.why whose promise stands in the way, if the devices of a row would do without what is promised there.
-func (s *scan) blame(c *chunk, i, row int, v *verdict, o, seen *occupancy) {
+func (s *scan) blame(c *model.Chunk, i, row int, v *verdict, o, seen *model.Occupancy) {
 	if seen == o {
 		return
 	}
-	if _, _, x := s.devices(c, i, o, v); x.dim == structs.DimensionNone {
+	if _, _, x := s.devices(c, i, o, v); x.Dim == structs.DimensionNone {
 		s.why.promisedTo(s.books.promisee(row))
 	}
 }
@@ -495,8 +496,8 @@ func (s *scan) blame(c *chunk, i, row int, v *verdict, o, seen *occupancy) {
 // promisee is who has the first promise of something chosen by its number on a row.
 func (b *books) promisee(row int) structs.JobKey {
 	for _, p := range b.rows[row] {
-		if p.held.rare != nil {
-			return p.job
+		if p.Held.Rare != nil {
+			return p.Job
 		}
 	}
 	return structs.JobKey{}
@@ -505,51 +506,51 @@ func (b *books) promisee(row int) structs.JobKey {
 // promisedTo makes of a shortage that what is short is there, and promised.
 func (x *shortageOf) promisedTo(k structs.JobKey) {
 	if x.by == (structs.Obstacle{}) {
-		x.by.Dimension = x.dim
+		x.by.Dimension = x.Dim
 	}
 	x.by.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
 	x.reserved, x.unhealthy, x.apart, x.tooSmall = true, false, false, false
 }
 
 // beside is a row's occupancy as the group has to see it beside what is promised there.
-func (s *scan) beside(c *chunk, i, row int, o occupancy) (occupancy, shortageOf) {
+func (s *scan) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, shortageOf) {
 	if !s.books.keeps() {
 		return o, shortageOf{}
 	}
 	merged, short := s.kept(c, i, row, &o)
-	if short.dim == structs.DimensionNone && merged != nil {
-		o.hold = merged
+	if short.Dim == structs.DimensionNone && merged != nil {
+		o.Hold = merged
 	}
 	return o, short
 }
 
-// releaseTimes gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
-func (b *books) releaseTimes(row int, hold *holding) *releaseTimes {
+// ReleaseTimes gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
+func (b *books) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
 	if b.patient && hold != nil {
-		if t := b.w.View.releaseTimes(row, hold, b.in.Now); t != nil && len(t.ends) == hold.size() {
+		if t := b.w.View.ReleaseTimes(row, hold, b.in.Now); t != nil && len(t.Ends) == hold.Size() {
 			return t // nothing needs to be guessed
 		}
-		return newReleaseTimes(hold, b.in.Now, func(e *held) structs.LogTime { return b.foreseen(row, &e.work) })
+		return model.NewReleaseTimes(hold, b.in.Now, func(e *model.Held) structs.LogTime { return b.foreseen(row, &e.Work) })
 	}
-	return b.w.View.releaseTimes(row, hold, b.in.Now)
+	return b.w.View.ReleaseTimes(row, hold, b.in.Now)
 }
 
 // picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
 // what is promised: also what is promised from later on, for a promise made now shall not delay it.
-func (b *books) picture(row int, c *chunk, i int, o occupancy, t *releaseTimes, over int, at structs.LogTime) occupancy {
-	x := t.after(c.nodes[i], o, over)
-	var keep []*held
+func (b *books) picture(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
+	x := t.After(c.Nodes[i], o, over)
+	var keep []*model.Held
 	for _, p := range b.promisedOn(row) {
-		if p.end == 0 || p.end > at {
+		if p.End == 0 || p.End > at {
 			if keep == nil {
-				keep = slices.Clone(x.hold.list())
+				keep = slices.Clone(x.Hold.List())
 			}
-			keep = append(keep, p.held)
+			keep = append(keep, p.Held)
 		}
 	}
 	if keep == nil {
 		return x
 	}
-	slices.SortFunc(keep, func(x, y *held) int { return CompareID(x.ID, y.ID) })
-	return occupied(c.nodes[i], keep)
+	slices.SortFunc(keep, func(x, y *model.Held) int { return model.CompareID(x.ID, y.ID) })
+	return model.Occupied(c.Nodes[i], keep)
 }

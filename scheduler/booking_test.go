@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
@@ -94,7 +95,7 @@ func TestEASYByHand(t *testing.T) {
 		{structs.BackfillGreedy, "long:1 "},
 		{structs.BackfillNone, ""},
 	} {
-		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(c.backfill),
+		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(c.backfill),
 			Pending: []scheduler.Workload{load(wide, 1), load(long, 2), load(narrow, 3), load(short, 4)}}
 		in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
 		plan, rep := scheduler.Schedule(in, binpack)
@@ -149,7 +150,7 @@ func TestBackfillWindow(t *testing.T) {
 			w.Queue = &structs.Workload{Namespace: wide.Namespace, JobID: wide.ID, SubmitIndex: 1}
 		}
 		w.Queue.SubmitTime = bookNow.Add(-c.waited)
-		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
 			Queues: &scheduler.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillWindow: c.window}}}, Pending: []scheduler.Workload{w, load(long, 2)}}
 		plan, rep := scheduler.Schedule(in, binpack)
 		got, rs := placed(plan)
@@ -178,7 +179,7 @@ func TestBackfillByDeadline(t *testing.T) {
 	for _, backfill := range []string{structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative, structs.BackfillGreedy} {
 		cfg := rules(backfill)
 		cfg.Order = structs.OrderEDF
-		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: cfg,
+		in := scheduler.Input{View: model.NewView(1, []*structs.Node{n}, []*structs.Allocation{held}, nil), Now: bookNow, Config: cfg,
 			Pending: []scheduler.Workload{load(later, 1), load(soon, 3), load(first, 2)}}
 		in.Line = queue.NewLine(nil, cfg, in.Pending, in.Now, 0)
 		if got, _ := placed(must(scheduler.Schedule(in, binpack))); got != "soon:1 " {
@@ -199,7 +200,7 @@ func TestOperatorReservation(t *testing.T) {
 	r := &structs.Reservation{ID: "course", Domain: structs.NodePoolDefault, Start: bookNow.Add(2 * time.Hour), End: bookNow.Add(5 * time.Hour), Nodes: []structs.NodeID{a.ID}, Users: []string{"ann"}}
 	full := holds(b, timed("full", 1, 4000, 0, 9*time.Hour), 1, 9*time.Hour, nil)
 	try := func(j *structs.Job) string {
-		in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{full}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+		in := scheduler.Input{View: model.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{full}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
 			Pending: []scheduler.Workload{load(j, 1)}, Booked: []*structs.Reservation{r}}
 		got, _ := placed(must(scheduler.Schedule(in, binpack)))
 		return got
@@ -241,7 +242,7 @@ func bookWorld(rng *rand.Rand) scheduler.Input {
 			allocs = append(allocs, a)
 		}
 	}
-	in := scheduler.Input{View: scheduler.NewView(1, nodes, allocs, nil), Now: bookNow}
+	in := scheduler.Input{View: model.NewView(1, nodes, allocs, nil), Now: bookNow}
 	backfills := []string{structs.BackfillEASY, structs.BackfillSJF, structs.BackfillConservative, structs.BackfillGreedy, structs.BackfillNone}
 	orders := []string{structs.OrderFCFS, structs.OrderAdaptive, structs.OrderPriority}
 	in.Config = structs.SchedulerConfig{Order: orders[rng.IntN(3)], Backfill: backfills[rng.IntN(5)]}
@@ -420,7 +421,7 @@ func TestBackfillMaxJobs(t *testing.T) {
 		most   int64
 		placed string
 	}{{0, "[a b c d]"}, {1, "[a]"}, {3, "[a b c]"}} {
-		in := scheduler.Input{View: scheduler.NewView(7, []*structs.Node{n}, nil, nil), Now: bookNow, Pending: []scheduler.Workload{load(big, 1)},
+		in := scheduler.Input{View: model.NewView(7, []*structs.Node{n}, nil, nil), Now: bookNow, Pending: []scheduler.Workload{load(big, 1)},
 			Queues: &scheduler.QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillMaxJobs: c.most}}}}
 		for i, name := range []string{"a", "b", "c", "d"} {
 			in.Pending = append(in.Pending, load(job(name, 1), i+2))

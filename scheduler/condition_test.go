@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -203,13 +204,13 @@ func TestNextReschedule(t *testing.T) {
 
 func TestPow10(t *testing.T) {
 	for _, c := range []struct{ num, den, want int64 }{{0, 5, 1_000_000}, {5, 5, 10_000_000}, {-1, 5, 1_000_000}, {9, 5, 10_000_000}, {1, 0, 1_000_000}, {1, 2, 3_162_278}, {1, 4, 1_778_279}} {
-		if got := Pow10(c.num, c.den); got < c.want-2 || got > c.want+2 {
+		if got := model.Pow10(c.num, c.den); got < c.want-2 || got > c.want+2 {
 			t.Errorf("Pow10(%d/%d) = %d, want %d", c.num, c.den, got, c.want)
 		}
 	}
 	last := int64(0)
 	for i := range int64(10_000) {
-		p := Pow10(i, 10_000)
+		p := model.Pow10(i, 10_000)
 		if p < last {
 			t.Fatalf("Pow10 falls at %d", i)
 		}

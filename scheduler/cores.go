@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -62,10 +63,10 @@ func (a *ask) coreRuns() {
 
 // coreSeats is the search for a NUMA node for each run that needs one.
 type coreSeats struct {
-	nodes []NUMANode // their cores are the free ones
-	left  []int      // of the cores of each
-	runs  []*coreRun // the largest first
-	seats []int      // into nodes, by run
+	nodes []model.NUMANode // their cores are the free ones
+	left  []int            // of the cores of each
+	runs  []*coreRun       // the largest first
+	seats []int            // into nodes, by run
 	tries int
 	short int // how many cores more one NUMA node would have to have, at the least; 0: never too few
 	lacks *coreRun
@@ -74,10 +75,10 @@ type coreSeats struct {
 // coreTries bounds how many ways to seat the runs are tried with the devices.
 const coreTries = 64
 
-func newCoreSeats(nodes []NUMANode, runs []coreRun, which func(r *coreRun) bool) *coreSeats {
+func newCoreSeats(nodes []model.NUMANode, runs []coreRun, which func(r *coreRun) bool) *coreSeats {
 	s := &coreSeats{nodes: nodes, left: make([]int, len(nodes))}
 	for i := range nodes {
-		s.left[i] = len(nodes[i].cores)
+		s.left[i] = len(nodes[i].Cores)
 	}
 	for i := range runs {
 		if which(&runs[i]) {
@@ -100,7 +101,7 @@ func (s *coreSeats) seat(k int, try func() bool) bool {
 	if len(fits) == 0 {
 		most := 0
 		for i := range s.nodes {
-			if s.nodes[i].ID != noNUMA {
+			if s.nodes[i].ID != model.NoNUMA {
 				most = max(most, s.left[i])
 			}
 		}
@@ -124,16 +125,16 @@ func (s *coreSeats) seat(k int, try func() bool) bool {
 }
 
 // order lists the NUMA nodes that have room for a run: those with its devices first, then the fullest.
-func order(nodes []NUMANode, left []int, r *coreRun) []int {
+func order(nodes []model.NUMANode, left []int, r *coreRun) []int {
 	var out []int
 	for i := range nodes {
-		if nodes[i].ID != noNUMA && left[i] >= len(r.at) {
+		if nodes[i].ID != model.NoNUMA && left[i] >= len(r.at) {
 			out = append(out, i)
 		}
 	}
 	slices.SortStableFunc(out, func(x, y int) int {
-		if len(r.near) > 0 && nodes[x].pull != nodes[y].pull {
-			return cmp.Compare(nodes[y].pull, nodes[x].pull)
+		if len(r.near) > 0 && nodes[x].Pull != nodes[y].Pull {
+			return cmp.Compare(nodes[y].Pull, nodes[x].Pull)
 		}
 		return left[x] - left[y]
 	})
@@ -141,29 +142,29 @@ func order(nodes []NUMANode, left []int, r *coreRun) []int {
 }
 
 // pickCores chooses the cores of an allocation, and its devices: where one depends on the other, together.
-func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice, h *held, k *picker) shortageOf {
+func (a *ask) pickCores(n *structs.Node, free *model.Holding, choices [][]deviceChoice, h *model.Held, k *picker) shortageOf {
 	defer func() { k.numa = nil }() // the picker is used for other nodes, too
 	if len(a.devices) > 0 {
-		if x := k.pickDevices(a, n, free, choices); x.dim != structs.DimensionNone {
+		if x := k.pickDevices(a, n, free, choices); x.Dim != structs.DimensionNone {
 			return x
 		}
 	}
 	if len(a.cores) == 0 {
 		return shortageOf{}
 	}
-	nodes := NUMANodes(n)
-	largest, have := largestNUMA(nodes), int64(0)
+	nodes := model.NUMANodes(n)
+	largest, have := model.LargestNUMA(nodes), int64(0)
 	for i := range nodes {
-		nodes[i].cores = slices.DeleteFunc(nodes[i].cores, func(c int64) bool { return free.cores.has(int(c)) })
-		have += int64(len(nodes[i].cores))
+		nodes[i].Cores = slices.DeleteFunc(nodes[i].Cores, func(c int64) bool { return free.Cores.Has(int(c)) })
+		have += int64(len(nodes[i].Cores))
 	}
 	if d := a.need.Cores - have; d > 0 {
-		return shortageOf{shortage: shortage{structs.DimensionCores, d}, by: structs.Obstacle{Dimension: structs.DimensionCores}}
+		return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: d}, by: structs.Obstacle{Dimension: structs.DimensionCores}}
 	}
 	for _, p := range k.picks {
 		at := n.Resources.Devices[p.group].Instances[p.index].NUMANode
-		if i := slices.IndexFunc(nodes, func(x NUMANode) bool { return x.ID == at && at >= 0 }); i >= 0 {
-			nodes[i].pull++
+		if i := slices.IndexFunc(nodes, func(x model.NUMANode) bool { return x.ID == at && at >= 0 }); i >= 0 {
+			nodes[i].Pull++
 		}
 	}
 	var why shortageOf
@@ -173,10 +174,10 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 				return true
 			}
 			x := k.pickDevices(a, n, free, choices)
-			if x.dim != structs.DimensionNone && (why.dim == structs.DimensionNone || x.dim == why.dim && x.short < why.short) {
+			if x.Dim != structs.DimensionNone && (why.Dim == structs.DimensionNone || x.Dim == why.Dim && x.Short < why.Short) {
 				why = x
 			}
-			return x.dim == structs.DimensionNone
+			return x.Dim == structs.DimensionNone
 		}
 	}
 	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
@@ -190,7 +191,7 @@ func (a *ask) pickCores(n *structs.Node, free *holding, choices [][]deviceChoice
 			k.pickDevices(a, n, free, choices)
 		}
 	}
-	h.rare.cores = s.give(a)
+	h.Rare.Cores = s.give(a)
 	return shortageOf{}
 }
 
@@ -199,11 +200,11 @@ func tiesOf(a *ask, s *coreSeats) []int64 {
 	var out []int64
 	for k, r := range s.runs {
 		id := s.nodes[s.seats[k]].ID
-		if len(r.tied) == 0 || id == anyNUMA {
+		if len(r.tied) == 0 || id == model.AnyNUMA {
 			continue
 		}
 		if out == nil {
-			out = slices.Repeat([]int64{anyNUMA}, len(a.devices))
+			out = slices.Repeat([]int64{model.AnyNUMA}, len(a.devices))
 		}
 		for _, i := range r.tied {
 			out[i] = id
@@ -217,7 +218,7 @@ const inNUMANode = "NUMA node"
 
 // refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
 func (s *coreSeats) refusal(a *ask, why shortageOf, largest int) shortageOf {
-	if why.dim != structs.DimensionNone {
+	if why.Dim != structs.DimensionNone {
 		by := a.device
 		for _, r := range s.runs {
 			if len(r.tied) > 0 {
@@ -227,9 +228,9 @@ func (s *coreSeats) refusal(a *ask, why shortageOf, largest int) shortageOf {
 			}
 		}
 		by.Detail = inNUMANode
-		return shortageOf{shortage: why.shortage, by: by, apart: true}
+		return shortageOf{Shortage: why.Shortage, by: by, apart: true}
 	}
-	return shortageOf{shortage: shortage{structs.DimensionCores, int64(max(s.short, 1))}, by: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, apart: true,
+	return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: int64(max(s.short, 1))}, by: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, apart: true,
 		tooSmall: s.lacks != nil && len(s.lacks.at) > largest}
 }
 
@@ -240,15 +241,15 @@ func (s *coreSeats) give(a *ask) []int64 {
 	take := func(i int, places []int) {
 		x := &s.nodes[i]
 		for k, p := range places {
-			out[p] = x.cores[k]
+			out[p] = x.Cores[k]
 		}
-		x.cores = x.cores[len(places):]
+		x.Cores = x.Cores[len(places):]
 	}
 	for k, r := range s.runs {
 		take(s.seats[k], r.at)
 	}
 	for i := range s.nodes {
-		s.left[i] = len(s.nodes[i].cores)
+		s.left[i] = len(s.nodes[i].Cores)
 	}
 	for i := range a.runs {
 		r := &a.runs[i]
@@ -278,16 +279,16 @@ func (s *coreSeats) give(a *ask) []int64 {
 }
 
 // together is whether the tasks of the ask that prefer it can each have cores of one NUMA node.
-func (a *ask) together(n *structs.Node, hold *holding) int64 {
-	nodes := NUMANodes(n)
+func (a *ask) together(n *structs.Node, hold *model.Holding) int64 {
+	nodes := model.NUMANodes(n)
 	if hold != nil {
 		for i := range nodes {
-			nodes[i].cores = slices.DeleteFunc(nodes[i].cores, func(c int64) bool { return hold.cores.has(int(c)) })
+			nodes[i].Cores = slices.DeleteFunc(nodes[i].Cores, func(c int64) bool { return hold.Cores.Has(int(c)) })
 		}
 	}
 	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
 	if s.seat(0, func() bool { return true }) {
-		return Micro
+		return model.Micro
 	}
 	return 0
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -175,7 +176,7 @@ func (w *world) decideByOrder(order string) {
 	plan, rep := scheduler.Schedule(in, binpack)
 	w.decided(plan, rep)
 	for _, e := range plan.Entries {
-		w.check(scheduler.Verify(w.view, w.flight, e).All(), "Verify refuses %s", e.JobID)
+		w.check(verify.Verify(w.view, w.flight, e).All(), "Verify refuses %s", e.JobID)
 		w.nextID++
 		w.wait = append(w.wait, inFlight{id: uint64(w.nextID), entry: e})
 		w.flight = w.flight.Add(uint64(w.nextID), e, nil)

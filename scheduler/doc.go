@@ -4,7 +4,7 @@
 //
 // The hard ideas, in the order of a pass:
 //
-//   - View (view.go) is a columnar picture of the cluster in immutable chunks. Advance copies only the chunks a batch
+//   - View (model/view.go) is a columnar picture of the cluster in immutable chunks. Advance copies only the chunks a batch
 //     of the log has touched.
 //   - Reconcile (reconcile.go) compares what a job wants with what it has: which allocations to stop, to update in
 //     place, to replace, to move, and which names are free.
@@ -12,7 +12,7 @@
 //   - Scan (scan.go) scores every feasible node, then places k like tasks in O(nodes + k log nodes) from a heap, of
 //     which only the node just used is scored again. A spread groups nodes into cells that share one bonus.
 //   - Schedule (schedule.go) runs the steps for many workloads in order over one what-if picture that can be rolled back.
-//   - Verify (verify.go) checks a plan, part by part, against newer state with the same fit function.
+//   - Verify (verify/verify.go) checks a plan, part by part, against newer state with the same fit function.
 //
 // Ties: nodes with equal scores are taken in the order of their ids (for next-fit: starting after the last node used).
 package scheduler

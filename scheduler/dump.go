@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -29,7 +30,7 @@ type dump struct {
 	Seed     uint64
 	Cursor   structs.NodeID
 	Steps    int
-	Mix      *Mix
+	Mix      *model.Mix
 	Policy   string
 	Booked   []*structs.Reservation
 	Queues   *QueueTable
@@ -99,20 +100,20 @@ type StatefulChooser interface {
 	State() []byte
 }
 
-func dumpOf(node structs.NodeID, h *held, job int) dumpHeld {
-	w := &h.work
-	d := dumpHeld{ID: h.ID, Node: node, Need: h.need, Job: job, Group: w.group, Began: w.began, Still: w.frozen, Expect: w.expect, Ending: w.ending, Index: w.index, Times: w.times, Saved: w.saved}
-	if r := h.rare; r != nil {
-		d.Waits, d.Ports, d.Cores, d.Grants = r.waits, r.ports, r.cores, r.grants
+func dumpOf(node structs.NodeID, h *model.Held, job int) dumpHeld {
+	w := &h.Work
+	d := dumpHeld{ID: h.ID, Node: node, Need: h.Need, Job: job, Group: w.Group, Began: w.Began, Still: w.Frozen, Expect: w.Expect, Ending: w.Ending, Index: w.Index, Times: w.Times, Saved: w.Saved}
+	if r := h.Rare; r != nil {
+		d.Waits, d.Ports, d.Cores, d.Grants = r.Waits, r.Ports, r.Cores, r.Grants
 	}
 	return d
 }
 
-func (d *dumpHeld) held(jobs []*structs.Job) *held {
-	h := &held{ID: d.ID, need: d.Need, work: heldWork{job: d.job(jobs), group: d.Group, began: d.Began, frozen: d.Still, expect: d.Expect, ending: d.Ending, index: d.Index, times: d.Times, saved: d.Saved,
-		yields: elastic(d.job(jobs), d.Group), shy: keepsAway(d.job(jobs), d.Group)}}
+func (d *dumpHeld) held(jobs []*structs.Job) *model.Held {
+	h := &model.Held{ID: d.ID, Need: d.Need, Work: model.HeldWork{Job: d.job(jobs), Group: d.Group, Began: d.Began, Frozen: d.Still, Expect: d.Expect, Ending: d.Ending, Index: d.Index, Times: d.Times, Saved: d.Saved,
+		Yields: model.Elastic(d.job(jobs), d.Group), Shy: model.KeepsAway(d.job(jobs), d.Group)}}
 	if len(d.Waits)+len(d.Ports)+len(d.Cores)+len(d.Grants) > 0 {
-		h.rare = &heldRare{waits: d.Waits, ports: d.Ports, cores: d.Cores, grants: d.Grants}
+		h.Rare = &model.HeldRare{Waits: d.Waits, Ports: d.Ports, Cores: d.Cores, Grants: d.Grants}
 	}
 	return h
 }
@@ -132,7 +133,7 @@ func Dump(in Input, policy string) ([]byte, error) {
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
 	}
-	slices.SortFunc(d.History, func(a, b dumpPast) int { return CompareID(a.Node, b.Node) })
+	slices.SortFunc(d.History, func(a, b dumpPast) int { return model.CompareID(a.Node, b.Node) })
 	jobs := make(map[*structs.Job]int)
 	jobOf := func(j *structs.Job) int {
 		if j == nil {
@@ -144,28 +145,28 @@ func Dump(in Input, policy string) ([]byte, error) {
 		}
 		return jobs[j]
 	}
-	for _, c := range in.View.chunks {
-		for i, n := range c.nodes {
+	for _, c := range in.View.Chunks {
+		for i, n := range c.Nodes {
 			if !n.SecretID.IsZero() {
 				bare := *n
 				bare.SecretID = structs.SecretID{}
 				n = &bare
 			}
 			d.Nodes = append(d.Nodes, n)
-			for h := range c.hold[i].all() {
-				d.Held = append(d.Held, dumpOf(n.ID, h, jobOf(h.work.job)))
+			for h := range c.Hold[i].All() {
+				d.Held = append(d.Held, dumpOf(n.ID, h, jobOf(h.Work.Job)))
 			}
 		}
 	}
-	for _, name := range sortedKeys(in.View.pools) {
-		d.Pools = append(d.Pools, in.View.pools[name])
+	for _, name := range model.SortedKeys(in.View.Pools) {
+		d.Pools = append(d.Pools, in.View.Pools[name])
 	}
-	for _, p := range in.Flight.plans {
-		f := dumpFlight{ID: p.id, Job: p.job, Stops: p.stops}
-		for _, node := range p.nodes {
-			for _, h := range in.Flight.on(node) {
-				if h.plan == p.id && !slices.ContainsFunc(f.Held, func(x dumpHeld) bool { return x.ID == h.held.ID }) {
-					f.Held = append(f.Held, dumpOf(node, h.held, jobOf(h.held.work.job)))
+	for _, p := range in.Flight.Plans {
+		f := dumpFlight{ID: p.Id, Job: p.Job, Stops: p.Stops}
+		for _, node := range p.Nodes {
+			for _, h := range in.Flight.On(node) {
+				if h.Plan == p.Id && !slices.ContainsFunc(f.Held, func(x dumpHeld) bool { return x.ID == h.Held.ID }) {
+					f.Held = append(f.Held, dumpOf(node, h.Held, jobOf(h.Held.Work.Job)))
 				}
 			}
 		}
@@ -218,7 +219,7 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 			allocs[len(allocs)-1].Desired = structs.DesiredStop
 		}
 	}
-	in = Input{View: NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
+	in = Input{View: model.NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
 		Booked: d.Booked, Queues: d.Queues, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
 	for i := range d.History {
 		if in.History == nil {
@@ -228,11 +229,11 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 	}
 	for i := range d.Flight {
 		p := &d.Flight[i]
-		hs := make([]HeldOn, len(p.Held))
+		hs := make([]model.HeldOn, len(p.Held))
 		for k := range p.Held {
-			hs[k] = HeldOn{Node: p.Held[k].Node, Held: p.Held[k].held(d.Jobs)}
+			hs[k] = model.HeldOn{Node: p.Held[k].Node, Held: p.Held[k].held(d.Jobs)}
 		}
-		in.Flight = in.Flight.restore(p.ID, p.Job, p.Stops, hs)
+		in.Flight = in.Flight.Restore(p.ID, p.Job, p.Stops, hs)
 	}
 	in.Pending, in.Running = d.workloads(d.Pending), d.workloads(d.Running)
 	if d.Competes {

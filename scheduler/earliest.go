@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,7 +20,7 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 	rows := b.rowsFor(d)
 	// What is free alone tells a time before which it cannot be, and mostly that time will do.
 	soonest, exact := b.soonest(d, rows)
-	if soonest == never {
+	if soonest == model.Never {
 		return 0, nil
 	}
 	if exact {
@@ -61,14 +62,14 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 	now := d.in.Now
 	times := []structs.LogTime{now}
 	for _, row := range rows {
-		if t := b.releaseTimes(row, b.w.get(row).hold); t != nil {
-			for k := range t.ends {
-				times = append(times, t.ends[k].at)
+		if t := b.releaseTimes(row, b.w.Get(row).Hold); t != nil {
+			for k := range t.Ends {
+				times = append(times, t.Ends[k].At)
 			}
 		}
 		for _, p := range b.promisedOn(row) {
-			if p.end > now {
-				times = append(times, p.end)
+			if p.End > now {
+				times = append(times, p.End)
 			}
 		}
 	}
@@ -78,33 +79,33 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 
 // anyEnds reports whether anything held is known to end.
 func (b *books) anyEnds() bool {
-	if !b.patient && b.endless && b.endlessAt == b.w.stamp {
+	if !b.patient && b.endless && b.endlessAt == b.w.Stamp {
 		return false
 	}
-	for row := range b.w.View.rows {
-		for h := range b.w.get(row).hold.all() {
-			if b.foreseen(row, &h.work) > 0 {
+	for row := range b.w.View.Rows {
+		for h := range b.w.Get(row).Hold.All() {
+			if b.foreseen(row, &h.Work) > 0 {
 				return true
 			}
 		}
 	}
 	if !b.patient {
-		b.endless, b.endlessAt = true, b.w.stamp
+		b.endless, b.endlessAt = true, b.w.Stamp
 	}
 	return false
 }
 
 // rowsFor lists the rows that may serve a group that the decision misses something of.
 func (b *books) rowsFor(d *decision) []int {
-	out := make([]int, 0, b.w.View.rows)
-	for ci, c := range b.w.View.chunks {
+	out := make([]int, 0, b.w.View.Rows)
+	for ci, c := range b.w.View.Chunks {
 		for i := range c.IDs {
 			for _, g := range d.rec.groups {
 				if d.misses[g.name] == 0 || g.scan == nil {
 					continue
 				}
-				v := g.scan.classVerdict(&c.classes[c.class[i]])
-				if row := b.w.View.starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load, never) == "") {
+				v := g.scan.classVerdict(&c.Classes[c.Class[i]])
+				if row := b.w.View.Starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.Ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load, model.Never) == "") {
 					out = append(out, row)
 					break
 				}
@@ -127,7 +128,7 @@ func (b *books) decideAt(d *decision, w *pass) []placement {
 	for i := range then.placed {
 		pl := &then.placed[i]
 		h := *pl.spot.held
-		h.ID = ReservedID(d.load.Key.String()+"/"+pl.g.name, i)
+		h.ID = model.ReservedID(d.load.Key.String()+"/"+pl.g.name, i)
 		pl.spot.held = &h
 	}
 	return then.placed
@@ -137,25 +138,25 @@ func (b *books) decideAt(d *decision, w *pass) []placement {
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
 	w := b.w.future()
-	w.touched, w.states = w.column(), w.scratch.pictures(len(rows))
+	w.Touched, w.States = w.Column(), w.Scratch.Pictures(len(rows))
 	defer func() {
-		w.scratch.keep(w.touched)
-		w.scratch.keepPictures(w.states)
+		w.Scratch.Keep(w.Touched)
+		w.Scratch.KeepPictures(w.States)
 		w.unlock()
 	}()
 	for _, row := range rows {
-		c, i := b.w.View.at(row)
-		o := occupancy{c.used[i], c.hold[i]}
-		touched := b.w.touched[row] != 0
+		c, i := b.w.View.At(row)
+		o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
+		touched := b.w.Touched[row] != 0
 		if touched {
-			o = b.w.get(row)
+			o = b.w.Get(row)
 		}
-		t := b.releaseTimes(row, o.hold)
-		over := t.over(at)
+		t := b.releaseTimes(row, o.Hold)
+		over := t.Over(at)
 		if !touched && over == 0 && len(b.promisedOn(row)) == 0 {
 			continue // it will be as the view says
 		}
-		w.begin(row, b.picture(row, c, i, o, t, over, at))
+		w.Begin(row, b.picture(row, c, i, o, t, over, at))
 	}
 	if len(d.placed) == 0 {
 		return b.decideAt(d, w)
@@ -177,7 +178,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		for _, other := range d.rec.groups {
 			if other == g || g.ask.countsJob() {
 				for _, a := range other.staying {
-					if row := w.View.row(a.NodeID); row >= 0 {
+					if row := w.View.Row(a.NodeID); row >= 0 {
 						s.count(row, other == g, 1)
 					}
 				}
@@ -201,7 +202,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			if !pinned.IsZero() {
 				return nil
 			}
-			sp, ok := s.place(ReservedID(d.load.Key.String()+"/"+g.name, i), nil, -1)
+			sp, ok := s.place(model.ReservedID(d.load.Key.String()+"/"+g.name, i), nil, -1)
 			if !ok {
 				return nil
 			}

@@ -243,7 +243,7 @@ func (d *decision) queueEntry() *structs.Workload {
 // toldEvery is how often the amount that is missing and the estimated start of one workload are written (D23).
 const toldEvery = time.Minute
 
-// told is a queue entry in the making.
+// Told is a queue entry in the making.
 type told struct{ structs.Workload }
 
 // tell keeps what was told of amount and start, unless the reason is another one or that was a while ago.

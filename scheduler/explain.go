@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -44,11 +45,11 @@ func (s *scan) remember() {
 
 // score names the terms of a node's score.
 func (s *scan) score(row int, x *cell) structs.NodeScore {
-	c, i := s.w.View.at(row)
-	n := c.nodes[i]
+	c, i := s.w.View.At(row)
+	n := c.Nodes[i]
 	v := s.verdict(row)
-	o := s.w.get(row)
-	u := &Use{Total: c.total[i], Used: o.used.Add(s.ask.need)}
+	o := s.w.Get(row)
+	u := &Use{Total: c.Total[i], Used: o.Used.Add(s.ask.need)}
 	if len(s.ask.devices) > 0 && (s.gpus.policy == nil || !s.ask.isSimple) {
 		u.Devices, u.DevicesInUse, _ = s.devices(c, i, &o, v)
 	}
@@ -63,7 +64,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		sum += weight * micro
 	}
 	if s.counts {
-		u.Allocs, u.GPUs = int64(o.hold.size()), countGPUs(n)
+		u.Allocs, u.GPUs = int64(o.Hold.Size()), countGPUs(n)
 	}
 	switch {
 	case s.gpus.policy != nil && v.gpus && s.ask.isSimple:
@@ -90,7 +91,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if s.offGPUs {
 		micro := int64(0)
 		if !v.gpus {
-			micro = Micro
+			micro = model.Micro
 		}
 		term("off-gpu-nodes", s.weights.GPU, micro)
 	}
@@ -100,7 +101,7 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		for k := range s.ask.wishPerNode {
 			wishes += s.ask.wishPerNode[k].fulfilled(s.ask.wishPerNode[k].cond.holds(n))
 		}
-		term("node-affinity", s.weights.Affinity, wishes*Micro/s.ask.wishTotal)
+		term("node-affinity", s.weights.Affinity, wishes*model.Micro/s.ask.wishTotal)
 	}
 	if s.peers != nil && s.peers.weight > 0 {
 		s.peers.refresh(s.ask, s.w)
@@ -118,10 +119,10 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		term("topology", s.weights.Affinity, s.close())
 	}
 	if s.ask.numaWish {
-		term("numa", s.weights.Affinity, s.ask.together(n, o.hold))
+		term("numa", s.weights.Affinity, s.ask.together(n, o.Hold))
 	}
 	if s.ask.altsMax > 0 { // decides before all others, and has no weight
-		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: Micro * (s.ask.altsMax - s.picker.rank) / s.ask.altsMax})
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: model.Micro * (s.ask.altsMax - s.picker.rank) / s.ask.altsMax})
 	}
 	if s.spreadWeight > 0 {
 		term("allocation-spread", s.weights.Spread, s.cellBonus(x)/max(s.weights.Spread, 1))
@@ -171,7 +172,7 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 	}
 	for d := structs.DimensionNone + 1; d < structs.NodeDimensions; d++ {
 		if t := s.amounts[d]; t.nodes > 0 {
-			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: d}, Nodes: t.nodes, Short: t.short, Unit: unitOf[d], CuredBy: structs.EventAllocStopped})
+			r.Refusals = append(r.Refusals, structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: d}, Nodes: t.nodes, Short: t.short, Unit: model.UnitOf[d], CuredBy: structs.EventAllocStopped})
 		}
 	}
 	for _, x := range s.refusals {

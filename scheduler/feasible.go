@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -48,7 +49,7 @@ func refused(code structs.ReasonCode, by structs.Obstacle, cure structs.EventKin
 func (s *scan) judge(v *verdict, n *structs.Node) {
 	a := s.ask
 	v.class, v.dc, v.node = n.Class, n.Datacenter, n
-	v.gpus = hasGPUs(n)
+	v.gpus = model.HasGPUs(n)
 	v.outside, v.far = !inPool(a.job, n), !inDatacenter(a.job, n)
 	if v.outside || v.far {
 		return
@@ -105,7 +106,7 @@ func inDatacenter(j *structs.Job, n *structs.Node) bool {
 	return len(j.Datacenters) == 0 || slices.ContainsFunc(j.Datacenters, func(p string) bool { return p == n.Datacenter || glob(p, n.Datacenter) })
 }
 
-// refuses tells whether what nodes of a class have in common rules the ask out.
+// Refuses tells whether what nodes of a class have in common rules the ask out.
 func (a *ask) refuses(n *structs.Node) (refusal, bool) {
 	for _, d := range a.drivers {
 		info, known := n.Drivers[d]
@@ -176,7 +177,7 @@ func (a *ask) mayStay(n *structs.Node) bool {
 	return b.feasibleOn(n)
 }
 
-// suits is the part of feasibleOn that nodes of a class share.
+// Suits is the part of feasibleOn that nodes of a class share.
 func (a *ask) suits(n *structs.Node) bool {
 	if !inPool(a.job, n) || !inDatacenter(a.job, n) {
 		return false
@@ -233,41 +234,41 @@ func networkIP(n *structs.Node, at int) string {
 
 // equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o, less what the
 // allocations in yields hold (the placement will wait for those).
-func (a *ask) equip(n *structs.Node, o occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID,
-	k *picker) (*held, shortageOf) {
-	h := &held{ID: id, need: a.need, work: heldWork{job: a.job, group: a.tg.Name}}
+func (a *ask) equip(n *structs.Node, o model.Occupancy, choices [][]deviceChoice, id structs.AllocID, yields []structs.AllocID,
+	k *picker) (*model.Held, shortageOf) {
+	h := &model.Held{ID: id, Need: a.need, Work: model.HeldWork{Job: a.job, Group: a.tg.Name}}
 	if len(a.static)+len(a.dynamic)+len(a.devices)+len(a.cores)+len(yields) == 0 {
 		return h, shortageOf{}
 	}
-	h.rare = &heldRare{waits: yields}
-	free := o.hold
+	h.Rare = &model.HeldRare{Waits: yields}
+	free := o.Hold
 	if len(yields) > 0 {
-		var rest []*held
-		for e := range o.hold.all() {
+		var rest []*model.Held
+		for e := range o.Hold.All() {
 			if !slices.Contains(yields, e.ID) {
 				rest = append(rest, e)
 			}
 		}
-		free = occupied(n, rest).hold
+		free = model.Occupied(n, rest).Hold
 	}
 	if free == nil {
-		free = &holding{}
+		free = &model.Holding{}
 	}
-	if s := a.pickPorts(n, free, h); s.dim != structs.DimensionNone {
+	if s := a.pickPorts(n, free, h); s.Dim != structs.DimensionNone {
 		return nil, s
 	}
-	if s := a.pickCores(n, free, choices, h, k); s.dim != structs.DimensionNone {
+	if s := a.pickCores(n, free, choices, h, k); s.Dim != structs.DimensionNone {
 		return nil, s
 	}
 	if len(a.devices) > 0 {
-		h.rare.grants = k.grants(a, n)
+		h.Rare.Grants = k.grants(a, n)
 	}
 	return h, shortageOf{}
 }
 
 // shortageOf is a shortage with what exactly is short.
 type shortageOf struct {
-	shortage
+	model.Shortage
 	by        structs.Obstacle // the zero value: the resource as a whole
 	reserved  bool             // it is free, but promised to others
 	unhealthy bool             // there would be enough if all devices were healthy
@@ -283,24 +284,24 @@ func portTakenBy(port int) structs.Obstacle {
 	return structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
 }
 
-func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
+func (a *ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) shortageOf {
 	var taken []uint32
 	busy := func(net, port int) bool {
-		return slices.Contains(taken, portKey(net, port)) || portTaken(free, net, port) || slices.Contains(n.Reserved.Ports, port)
+		return slices.Contains(taken, model.PortKey(net, port)) || model.PortTaken(free, net, port) || slices.Contains(n.Reserved.Ports, port)
 	}
 	give := func(p *structs.Port, net, value int) {
-		taken = append(taken, portKey(net, value))
+		taken = append(taken, model.PortKey(net, value))
 		to := p.To
 		if to == -1 {
 			to = value
 		}
-		h.rare.ports = append(h.rare.ports, structs.PortGrant{Label: p.Label, Value: value, To: to, HostIP: networkIP(n, net)})
+		h.Rare.Ports = append(h.Rare.Ports, structs.PortGrant{Label: p.Label, Value: value, To: to, HostIP: networkIP(n, net)})
 	}
 	for i := range a.static {
 		p := &a.static[i]
 		net := networkByAlias(n, p.HostNetwork)
 		if net < 0 || busy(net, p.Value) && !p.IgnoreCollision {
-			return shortageOf{shortage: shortage{structs.DimensionPorts, 1}, by: portTakenBy(p.Value)}
+			return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, by: portTakenBy(p.Value)}
 		}
 		give(p, net, p.Value)
 	}
@@ -329,7 +330,7 @@ func (a *ask) pickPorts(n *structs.Node, free *holding, h *held) shortageOf {
 			}
 		}
 		if !found {
-			return shortageOf{shortage: shortage{structs.DimensionPorts, 1}, by: structs.Obstacle{Dimension: structs.DimensionDynamicPorts}}
+			return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, by: structs.Obstacle{Dimension: structs.DimensionDynamicPorts}}
 		}
 	}
 	return shortageOf{}
@@ -365,15 +366,15 @@ func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (o
 }
 
 // fellows adds the devices of a node that members of the ask's own gang share.
-func (a *ask) fellows(n *structs.Node, hold *holding, to bitset) bitset {
-	for h := range hold.all() {
-		if h.rare == nil || !h.work.of(a.job, a.tg.Name) {
+func (a *ask) fellows(n *structs.Node, hold *model.Holding, to model.Bitset) model.Bitset {
+	for h := range hold.All() {
+		if h.Rare == nil || !h.Work.Of(a.job, a.tg.Name) {
 			continue
 		}
-		for i := range h.rare.grants {
-			if g := &h.rare.grants[i]; g.MemoryMiB > 0 {
-				if pos := instancePos(n, g.Device, g.Instance); pos >= 0 {
-					to.set(pos)
+		for i := range h.Rare.Grants {
+			if g := &h.Rare.Grants[i]; g.MemoryMiB > 0 {
+				if pos := model.InstancePos(n, g.Device, g.Instance); pos >= 0 {
+					to.Set(pos)
 				}
 			}
 		}
@@ -411,20 +412,20 @@ func (t *refusal) add(short, largest, free, asked int64) {
 func (s *scan) exhausted(v *verdict, x shortageOf) {
 	v.exhausted++
 	if x.by == (structs.Obstacle{}) {
-		t := &s.amounts[x.dim]
+		t := &s.amounts[x.Dim]
 		t.nodes++
-		if t.short == 0 || x.short < t.short {
-			t.short = x.short
+		if t.short == 0 || x.Short < t.short {
+			t.short = x.Short
 		}
 		return
 	}
-	if l := &s.lastShort; s.lastRefusal > 0 && x.dim == l.dim && x.by == l.by && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
-		x.tooSmall == l.tooSmall && x.apart == l.apart && x.dim != structs.DimensionPorts { // nodes are often refused for the same
-		s.refusals[s.lastRefusal-1].add(x.short, x.largest, x.free, x.asked)
+	if l := &s.lastShort; s.lastRefusal > 0 && x.Dim == l.Dim && x.by == l.by && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
+		x.tooSmall == l.tooSmall && x.apart == l.apart && x.Dim != structs.DimensionPorts { // nodes are often refused for the same
+		s.refusals[s.lastRefusal-1].add(x.Short, x.largest, x.free, x.asked)
 		return
 	}
 	r := refused(structs.ReasonResources, x.by, structs.EventAllocStopped)
-	r.Short, r.Unit, r.Largest = x.short, unitOf[x.dim], x.largest
+	r.Short, r.Unit, r.Largest = x.Short, model.UnitOf[x.Dim], x.largest
 	if x.reserved { // an end, another's luck or mere time may cure it
 		r.Code, r.CuredBy = structs.ReasonReservation, structs.EventNone
 	}
@@ -438,7 +439,7 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 		r.Code = structs.ReasonTopology
 	}
 	r.free, r.asked = x.free, x.asked
-	if x.dim == structs.DimensionPorts {
+	if x.Dim == structs.DimensionPorts {
 		r.Short, r.Unit = 0, structs.UnitNone
 	}
 	s.refuse(r)
@@ -473,7 +474,7 @@ func (d *deviceAsk) unlimitable(n *structs.Node) structs.Obstacle {
 
 // islandOf names the part of a node, at a level within it, that a device belongs to; "" when it is not known.
 func islandOf(in *structs.DeviceInstance, level string) string {
-	if level == insideNUMA {
+	if level == model.InsideNUMA {
 		if in.NUMANode < 0 {
 			return ""
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -457,13 +458,13 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	if t == nil || t.Across == "" {
 		return d.tryWithin(g, first, nil, nil, g.wants)
 	}
-	l := d.w.level(t.Across)
+	l := d.w.Level(t.Across)
 	required := t.Mode == structs.TopologyRequired
 	probe := newScan(g.ask, d.w, d.policy, first)
 	probe.ban = g.ban(d.load.Job)
 	d.bind(probe)
 	rs := probe.rooms(l, int64(len(g.wants)))
-	d.steps += d.w.View.rows
+	d.steps += d.w.View.Rows
 	if home := g.home(d.w, l); home >= 0 { // the rest is there already
 		rs = slices.DeleteFunc(rs, func(r room) bool { return required && r.at != home })
 	}
@@ -473,13 +474,13 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 		}
 	}
 	// Anywhere: with a preferred topology to be placed, with a required one only to tell why not.
-	mark, cursor := d.w.mark(), d.cursor
+	mark, cursor := d.w.Mark(), d.cursor
 	placed := len(d.placed)
 	ok := d.tryWithin(g, first, nil, nil, g.wants)
 	if !ok || !required {
 		return ok
 	}
-	d.w.rollback(mark)
+	d.w.Rollback(mark)
 	d.placed, d.cursor = d.placed[:placed], cursor
 	best := room{at: -1}
 	for _, r := range rs {
@@ -490,16 +491,16 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	s := g.scan
 	s.found, s.lacks = best.room, t.Across
 	if best.at >= 0 {
-		s.lacksAt = l.names[best.at]
+		s.lacksAt = l.Names[best.at]
 	}
 	return false
 }
 
 // home is the place of a level where members of the group are that stay, or -1.
-func (g *groupWork) home(w *pass, l *level) int32 {
+func (g *groupWork) home(w *pass, l *model.Level) int32 {
 	for _, a := range g.staying {
-		if row := w.View.row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
-			return l.of[row]
+		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
+			return l.Of[row]
 		}
 	}
 	return -1
@@ -514,7 +515,7 @@ func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 }
 
 // gangScan makes the search of a gang over some places of a level (nil: everywhere).
-func (d *decision) gangScan(g *groupWork, first int, l *level, set []int32) *scan {
+func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32) *scan {
 	s := newScan(g.ask, d.w, d.policy, first)
 	s.ban = g.ban(d.load.Job)
 	d.bind(s)
@@ -533,7 +534,7 @@ func (d *decision) countStaying(g *groupWork, s *scan) {
 			continue
 		}
 		for _, a := range other.staying {
-			if row := d.w.View.row(a.NodeID); row >= 0 {
+			if row := d.w.View.Row(a.NodeID); row >= 0 {
 				s.count(row, other == g, 1)
 			}
 		}
@@ -547,8 +548,8 @@ func (d *decision) countStaying(g *groupWork, s *scan) {
 
 // tryWithin places all wants within some places of the topology, or none. The search stays with the group for its
 // report.
-func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wants []want) bool {
-	mark, placed, cursor := d.w.mark(), len(d.placed), d.cursor
+func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []want) bool {
+	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	if g.scan != nil && !g.scan.vain {
 		g.scan.done() // it found no place for them
 	}
@@ -561,7 +562,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *level, set []int32, wan
 		if !ok {
 			s.found = max(s.found, int64(i))
 			d.steps += int(s.looked)
-			d.w.rollback(mark)
+			d.w.Rollback(mark)
 			d.placed, d.cursor = d.placed[:placed], cursor
 			return false
 		}
@@ -624,14 +625,14 @@ func (d *decision) grow(starved bool) {
 			g.withheld = int64(len(g.grow))
 			continue
 		}
-		var l *level
+		var l *model.Level
 		var set []int32
 		if t := g.tg.Topology; t != nil && t.Across != "" && t.Mode == structs.TopologyRequired {
-			l = d.w.level(t.Across)
+			l = d.w.Level(t.Across)
 			at := g.home(d.w, l)
 			for _, pl := range d.placed {
 				if pl.g == g {
-					at = l.of[pl.spot.row]
+					at = l.Of[pl.spot.row]
 				}
 			}
 			set = []int32{at}
@@ -694,7 +695,7 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if s.lacks != "" {
 		x.Code = structs.ReasonTopology
 		x.Detail = s.lacks
-		if s.lacks != levelNode {
+		if s.lacks != model.LevelNode {
 			x.Subject = s.lacksAt
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -55,7 +56,7 @@ func BenchmarkPendingGangs(b *testing.B) {
 	}{{"full", 0}, {"one_free_each", 1}, {"empty", 8}} {
 		b.Run(c.name, func(b *testing.B) {
 			nodes, allocs := gpuNodes(2000, c.free)
-			in := scheduler.Input{View: scheduler.NewView(10, nodes, allocs, nil), Now: structs.LogTime(time.Hour), Pending: pendingGangs(10_000)}
+			in := scheduler.Input{View: model.NewView(10, nodes, allocs, nil), Now: structs.LogTime(time.Hour), Pending: pendingGangs(10_000)}
 			placed := 0
 			defer onThread()()
 			began := threadTime()

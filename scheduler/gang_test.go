@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -200,7 +202,7 @@ func (w *world) partial(e *structs.PlanEntry) {
 		p.Places = p.Places[1:]
 		cut.Parts[i] = p
 		cut.Rosters = nil
-		v := scheduler.Verify(w.view, w.flight, &cut)
+		v := verify.Verify(w.view, w.flight, &cut)
 		w.check(!v.Accepted[i], "Verify accepts a gang %s with %d of at least %d members", e.JobID, members-1, tg.Least())
 		w.counts["parts of gangs cut"]++
 	}
@@ -345,7 +347,7 @@ func TestSmallerGangKeepsMembers(t *testing.T) {
 	nodes := []*structs.Node{node(1), node(2)}
 	a := &structs.Allocation{ID: structs.AllocID{1}, Namespace: "default", JobID: "train", Job: old, Group: "g", NameIndex: 1, NodeID: nodes[0].ID, Resources: structs.GroupVector(old.Groups[0]),
 		Desired: structs.DesiredRun, Client: structs.ClientRunning, CreateIndex: 6}
-	v := scheduler.NewView(7, nodes, []*structs.Allocation{a}, nil)
+	v := model.NewView(7, nodes, []*structs.Allocation{a}, nil)
 	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(j, 1, a)}}, binpack)
 	var got []int
 	for _, e := range plan.Entries {
@@ -384,7 +386,7 @@ func TestSpentGangDoesNotGrow(t *testing.T) {
 		}
 		l := load(j, 1, as...)
 		l.Rosters = []*structs.Roster{roster}
-		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(7, []*structs.Node{n}, as, nil), Now: now, Pending: []scheduler.Workload{l}}, binpack)
+		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(7, []*structs.Node{n}, as, nil), Now: now, Pending: []scheduler.Workload{l}}, binpack)
 		for _, e := range plan.Entries {
 			for _, p := range e.Parts {
 				if len(p.Places) > 0 {

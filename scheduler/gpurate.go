@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -15,7 +16,7 @@ type gpuScan struct {
 	prices Prices
 	pays   bool // something has a price now
 	wide   bool // blocks of idle GPUs have
-	state  struct{ before, after GPUState }
+	state  struct{ before, after model.GPUState }
 }
 
 // gpuOrder is the place of a device among the healthy GPUs of a node, or -1.
@@ -24,7 +25,7 @@ func gpuOrder(n *structs.Node, want int) int {
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
 		for j := range g.Instances {
-			counts := isGPU(g) && g.Instances[j].Healthy
+			counts := model.IsGPU(g) && g.Instances[j].Healthy
 			if pos == want {
 				if !counts {
 					return -1
@@ -45,7 +46,7 @@ func (s *scan) openGPUs() {
 	x := &s.gpus
 	x.l = s.w.ledger(x.policy, s.ask)
 	if s.ask.simple() {
-		x.asked = x.l.ask(s.ask.gpuKey(), s.w.View.rows)
+		x.asked = x.l.ask(s.ask.gpuKey(), s.w.View.Rows)
 	}
 	if p, ok := x.l.rater.(PricedRater); ok {
 		x.l.market.sync(s.w, x.l, s.ask.job)
@@ -92,14 +93,14 @@ func (a *ask) gpuKey() string {
 
 // rateSimple is what the policy makes of a node with GPUs for a simple ask, in millionths, or false with the shortage in
 // scan.why.
-func (s *scan) rateSimple(c *chunk, i, row int, v *verdict, o *occupancy) (int64, bool) {
+func (s *scan) rateSimple(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) (int64, bool) {
 	x := &s.gpus
 	if x.l == nil {
 		s.openGPUs()
 	}
-	n := c.nodes[i]
+	n := c.Nodes[i]
 	r := &x.asked.rows[row]
-	if r.node != n || r.hold != o.hold {
+	if r.node != n || r.hold != o.Hold {
 		s.rateRow(r, c, i, row, v, o)
 	}
 	if r.why > 0 {
@@ -116,7 +117,7 @@ func (s *scan) rateSimple(c *chunk, i, row int, v *verdict, o *occupancy) (int64
 		return max(x.l.rater.Score(r.before, r.after[0]), x.l.rater.Score(r.before, r.after[1])), true
 	}
 	best := int64(-1)
-	cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+	cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
 	left := cpu - s.ask.need.CPU - s.ask.need.Cores*c.MHz[i]
 	for k := range r.can {
 		if r.can[k] {
@@ -134,7 +135,7 @@ func (s *scan) charge(v *verdict, milli, idle, idleAfter, cpu, cpuAfter int64) i
 	m := &x.l.market
 	if len(x.prices.Rent) > 0 && milli > 0 {
 		if class, ok := m.class[v.hash]; ok {
-			sum += x.prices.Rent[class] * milli / Micro
+			sum += x.prices.Rent[class] * milli / model.Micro
 		}
 	}
 	if x.wide && idle > 1 {
@@ -144,7 +145,7 @@ func (s *scan) charge(v *verdict, milli, idle, idleAfter, cpu, cpuAfter int64) i
 	return sum
 }
 
-// suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
+// Suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
 func (s *scan) suits(v *verdict) []bool {
 	if v.suits == nil {
 		v.suits = s.gpus.l.suit(v.hash, v.node)
@@ -153,15 +154,15 @@ func (s *scan) suits(v *verdict) []bool {
 }
 
 // rateRow finds out anew what a node offers to a simple ask.
-func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy) {
+func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) {
 	x := &s.gpus
-	n, a, rater := c.nodes[i], s.ask, x.l.rater
-	*r = rated{node: n, hold: o.hold}
+	n, a, rater := c.Nodes[i], s.ask, x.l.rater
+	*r = rated{node: n, hold: o.Hold}
 	before, after := &x.state.before, &x.state.after
-	GPUStateOf(c, i, o, before)
+	model.GPUStateOf(c, i, o, before)
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
-	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
 	after.FreeCPU = before.FreeCPU - a.need.CPU - a.need.Cores*c.MHz[i]
 	after.Free = append(after.Free[:0], before.Free...)
 	offer := func(k int, milli int64) {
@@ -172,16 +173,16 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 	}
 	if len(a.devices) > 0 {
 		s.picker.by = choosing{}
-		if short := s.picker.pickDevices(a, n, holdingOr(o.hold), v.choices); short.dim != structs.DimensionNone {
+		if short := s.picker.pickDevices(a, n, model.HoldingOr(o.Hold), v.choices); short.Dim != structs.DimensionNone {
 			r.why = x.asked.whyOf(short)
 			return
 		}
 	}
 	now := &x.l.now[row]
-	if now.node != n || now.hold != o.hold {
-		*now = valued{n, o.hold, rater.Value(before)}
+	if now.node != n || now.hold != o.Hold {
+		*now = valued{n, o.Hold, rater.Value(before)}
 	}
-	r.before, r.idle = now.value, uint8(min(255, IdleGPUs(before.Free)))
+	r.before, r.idle = now.value, uint8(min(255, model.IdleGPUs(before.Free)))
 	if len(a.devices) == 0 {
 		offer(0, 0)
 		return
@@ -218,13 +219,13 @@ func (s *scan) rateRow(r *rated, c *chunk, i, row int, v *verdict, o *occupancy)
 			continue // like one seen already
 		}
 		capacity := g.Instances[j].MemoryMiB - reserve
-		t := o.hold.taken(first + j)
+		t := o.Hold.Taken(first + j)
 		mem := alt.memoryOn(capacity)
-		if t.whole || mem <= 0 || t.mem+mem > capacity || t.compute+alt.compute > structs.GPUComputeMax {
+		if t.Whole || mem <= 0 || t.Mem+mem > capacity || t.Compute+alt.compute > structs.GPUComputeMax {
 			continue
 		}
-		t.mem, t.compute = t.mem+mem, t.compute+alt.compute
-		after.Free[order] = freeMilli(capacity, t)
+		t.Mem, t.Compute = t.Mem+mem, t.Compute+alt.compute
+		after.Free[order] = model.FreeMilli(capacity, t)
 		k := 0
 		if free == 1000 {
 			k = 1
@@ -243,7 +244,7 @@ func (s *scan) healthyBefore(n *structs.Node, pos int) int {
 			if at == pos {
 				return count
 			}
-			if isGPU(g) && g.Instances[j].Healthy {
+			if model.IsGPU(g) && g.Instances[j].Healthy {
 				count++
 			}
 			at++
@@ -253,46 +254,46 @@ func (s *scan) healthyBefore(n *structs.Node, pos int) int {
 }
 
 // rateGPUs asks the policy about a node with the devices that were picked last. It serves asks that are not simple.
-func (s *scan) rateGPUs(c *chunk, i int, v *verdict, o *occupancy) int64 {
+func (s *scan) rateGPUs(c *model.Chunk, i int, v *verdict, o *model.Occupancy) int64 {
 	if s.gpus.l == nil {
 		s.openGPUs()
 	}
-	n := c.nodes[i]
+	n := c.Nodes[i]
 	if s.ask.plainDevices { // rating did not pick: the first ones free are as good as any
-		s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices)
+		s.picker.pickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
 	}
 	return s.rateState(c, i, v, o, pick{pos: -1})
 }
 
 // rateState rates a node with what the picker has chosen and, unless its position is negative, one pick more.
-func (s *scan) rateState(c *chunk, i int, v *verdict, o *occupancy, more pick) int64 {
+func (s *scan) rateState(c *model.Chunk, i int, v *verdict, o *model.Occupancy, more pick) int64 {
 	x := &s.gpus
-	n := c.nodes[i]
+	n := c.Nodes[i]
 	before, after := &x.state.before, &x.state.after
-	GPUStateOf(c, i, o, before)
+	model.GPUStateOf(c, i, o, before)
 	after.Free = append(after.Free[:0], before.Free...)
 	reserve := n.GPUReserveMiB()
-	take := func(p *pick, t share) {
+	take := func(p *pick, t model.Share) {
 		if at := gpuOrder(n, p.pos); at >= 0 {
-			after.Free[at] = freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, t)
+			after.Free[at] = model.FreeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, t)
 		}
 	}
 	for k := range s.picker.picks {
 		p := &s.picker.picks[k]
-		take(p, s.picker.busy(holdingOr(o.hold), p.pos))
+		take(p, s.picker.busy(model.HoldingOr(o.Hold), p.pos))
 	}
 	if more.pos >= 0 {
-		t := s.picker.busy(holdingOr(o.hold), more.pos)
-		t.mem, t.compute = t.mem+more.mem, t.compute+more.compute
+		t := s.picker.busy(model.HoldingOr(o.Hold), more.pos)
+		t.Mem, t.Compute = t.Mem+more.mem, t.Compute+more.compute
 		take(&more, t)
 	}
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
-	before.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
 	after.FreeCPU = before.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*c.MHz[i]
 	was, is := x.l.rater.Value(before), x.l.rater.Value(after)
 	if x.pays {
-		is += s.charge(v, SumFree(before.Free)-SumFree(after.Free), IdleGPUs(before.Free), IdleGPUs(after.Free), before.FreeCPU, after.FreeCPU)
+		is += s.charge(v, model.SumFree(before.Free)-model.SumFree(after.Free), model.IdleGPUs(before.Free), model.IdleGPUs(after.Free), before.FreeCPU, after.FreeCPU)
 	}
 	return x.l.rater.Score(was, is)
 }
@@ -300,14 +301,14 @@ func (s *scan) rateState(c *chunk, i int, v *verdict, o *occupancy, more pick) i
 // choosing is the node on which a policy chooses among GPUs; s is nil where the ask's own rule does.
 type choosing struct {
 	s *scan
-	c *chunk
+	c *model.Chunk
 	i int
 	v *verdict
-	o occupancy
+	o model.Occupancy
 }
 
 // choose sets who chooses the GPUs of shares on a node.
-func (s *scan) choose(c *chunk, i int, v *verdict, o *occupancy) {
+func (s *scan) choose(c *model.Chunk, i int, v *verdict, o *model.Occupancy) {
 	s.picker.by = choosing{}
 	if s.ask.shares && (s.gpus.policy != nil || s.lots) {
 		s.picker.by = choosing{s, c, i, v, *o}
@@ -317,7 +318,7 @@ func (s *scan) choose(c *chunk, i int, v *verdict, o *occupancy) {
 // rate is the policy's opinion of giving p, beside what is picked already.
 func (by *choosing) rate(p pick) int64 {
 	if by.s.gpus.policy == nil {
-		return int64(draw(by.s.drawn(by.c.nodes[by.i])^uint64(p.pos+1)) >> 1)
+		return int64(draw(by.s.drawn(by.c.Nodes[by.i])^uint64(p.pos+1)) >> 1)
 	}
 	if by.s.gpus.l == nil {
 		by.s.openGPUs()

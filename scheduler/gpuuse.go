@@ -1,23 +1,26 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
 
 // gpuUse tells what the picks made last do to the GPUs of a node.
-func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
-	n := c.nodes[i]
+func (s *scan) gpuUse(c *model.Chunk, i int, v *verdict, o *model.Occupancy) GPUUse {
+	n := c.Nodes[i]
 	var u GPUUse
 	u.Draw = s.drawn(n)
 	if !v.gpus {
 		return u
 	}
 	before := &s.gpus.state.before
-	GPUStateOf(c, i, o, before)
-	u.Count, u.Free = int64(len(before.Free)), SumFree(before.Free)
+	model.GPUStateOf(c, i, o, before)
+	u.Count, u.Free = int64(len(before.Free)), model.SumFree(before.Free)
 	if len(s.ask.devices) == 0 {
 		return u
 	}
 	if s.ask.plainDevices { // rating did not pick
-		s.picker.pickDevices(s.ask, n, holdingOr(o.hold), v.choices)
+		s.picker.pickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
 	}
 	class := int64(0) // shared
 	reserve := n.GPUReserveMiB()
@@ -28,7 +31,7 @@ func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
 			continue
 		}
 		u.Taken++
-		left := freeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, s.picker.busy(holdingOr(o.hold), p.pos))
+		left := model.FreeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, s.picker.busy(model.HoldingOr(o.Hold), p.pos))
 		u.Milli += before.Free[at] - left
 		if before.Free[at] == 1000 {
 			u.TakenIdle++
@@ -39,11 +42,11 @@ func (s *scan) gpuUse(c *chunk, i int, v *verdict, o *occupancy) GPUUse {
 			class++
 		}
 	}
-	for h := range o.hold.all() {
-		if h.rare == nil || len(h.rare.grants) == 0 {
+	for h := range o.Hold.All() {
+		if h.Rare == nil || len(h.Rare.Grants) == 0 {
 			continue
 		}
-		if gpuClass(h.rare.grants) == class {
+		if gpuClass(h.Rare.Grants) == class {
 			u.Same = true
 		} else {
 			u.Other = true
@@ -100,7 +103,7 @@ func draw(x uint64) uint64 {
 // wishesOf notes what a policy wants to know, beyond what all do.
 func (s *scan) wishesOf(p Policy) {
 	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.ask.devices) == 0 {
-		s.offGPUs = x.SparesGPUs() && s.w.anyGPUs()
+		s.offGPUs = x.SparesGPUs() && s.w.AnyGPUs()
 	}
 	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
 		s.sees = x.SeesGPUs()

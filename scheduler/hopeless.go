@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -47,7 +48,7 @@ func (h *hopeless) noteGang(w *pass, key string, s *scan) {
 
 // find gives the search that failed for an equal ask, or nil.
 func (h *hopeless) find(w *pass, key string) *scan {
-	if h.stamp != w.stamp {
+	if h.stamp != w.Stamp {
 		return nil
 	}
 	return h.scans[key]
@@ -55,14 +56,14 @@ func (h *hopeless) find(w *pass, key string) *scan {
 
 // note remembers a search that failed.
 func (h *hopeless) note(w *pass, key string, s *scan) {
-	if h.stamp != w.stamp || h.scans == nil {
-		h.stamp, h.scans = w.stamp, make(map[string]*scan)
+	if h.stamp != w.Stamp || h.scans == nil {
+		h.stamp, h.scans = w.Stamp, make(map[string]*scan)
 	}
 	h.scans[key] = s
 }
 
 // empty reports whether nothing is remembered for the present state, so that no key need be made.
-func (h *hopeless) empty(w *pass) bool { return h.stamp != w.stamp || len(h.scans) == 0 }
+func (h *hopeless) empty(w *pass) bool { return h.stamp != w.Stamp || len(h.scans) == 0 }
 
 // hopeKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
 func (d *decision) hopeKey(g *groupWork) string {
@@ -70,7 +71,7 @@ func (d *decision) hopeKey(g *groupWork) string {
 		g.hope, g.hoped = g.hopeKey(d.load.Job), true
 	}
 	key := g.hope
-	if key != "" && d.w.anyShy() {
+	if key != "" && d.w.AnyShy() {
 		return "" // who keeps away from whom depends on their names
 	}
 	if key == "" || !d.books.keeps() && d.aside == nil {
@@ -86,7 +87,7 @@ func (d *decision) hopeKey(g *groupWork) string {
 // its job's allocations are.
 func (g *groupWork) hopeKey(job *structs.Job) string {
 	a := g.ask
-	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 || len(peersOf(a.job, a.tg)) > 0 ||
+	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 || len(model.PeersOf(a.job, a.tg)) > 0 ||
 		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
 		return ""
 	}

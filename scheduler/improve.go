@@ -51,9 +51,9 @@ func (d *decision) eject(g *groupWork, w *want, k int) bool {
 	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
 		return false
 	}
-	mark, row, old := d.w.mark(), pl.spot.row, pl.spot.held.ID
+	mark, row, old := d.w.Mark(), pl.spot.row, pl.spot.held.ID
 	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
-	d.w.set(row, d.w.get(row).without(pl.spot.node, old))
+	d.w.Set(row, d.w.Get(row).Without(pl.spot.node, old))
 	pl.g.scan.count(row, true, -1)
 	got, ok := g.scan.placeOn(row, id, nil)
 	if ok {
@@ -66,7 +66,7 @@ func (d *decision) eject(g *groupWork, w *want, k int) bool {
 		}
 		g.scan.count(row, true, -1)
 	}
-	d.w.rollback(mark)
+	d.w.Rollback(mark)
 	pl.g.scan.count(row, true, 1)
 	pl.g.scan.offer(row)
 	g.scan.offer(row)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -31,10 +32,10 @@ type askMemos struct {
 
 // askMemo is what is remembered of one ask.
 type askMemo struct {
-	rosters []*nodeColumns // of the chunks, when their rows were looked at
-	hold    []*holding     // by row: what was held there
-	lack    []int32        // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
-	short   []int64        // by row: of what it lacks
+	rosters []*model.NodeColumns // of the chunks, when their rows were looked at
+	hold    []*model.Holding     // by row: what was held there
+	lack    []int32              // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
+	short   []int64              // by row: of what it lacks
 	kinds   []lackKind
 	sums    []lackSum         // of a search, by kind
 	soon    []soonRow         // by row
@@ -61,7 +62,7 @@ func (m *askMemo) kind(class int32, x *shortageOf) int32 {
 		return unlooked
 	}
 	y := *x
-	y.short = 0
+	y.Short = 0
 	for k := range m.kinds {
 		if m.kinds[k].class == class && m.kinds[k].lacks == y {
 			return int32(k + 1)
@@ -75,19 +76,19 @@ func (m *askMemo) kind(class int32, x *shortageOf) int32 {
 	return int32(len(m.kinds))
 }
 
-// ready makes room for the rows of a view, and forgets those whose nodes changed.
-func (m *askMemo) ready(v *View) {
-	if len(m.hold) != v.rows || len(m.rosters) != len(v.chunks) || len(m.kinds) >= kindsMax {
-		m.hold, m.lack, m.short = make([]*holding, v.rows), make([]int32, v.rows), make([]int64, v.rows)
-		m.rosters, m.soon = make([]*nodeColumns, len(v.chunks)), nil
+// Ready makes room for the rows of a view, and forgets those whose nodes changed.
+func (m *askMemo) ready(v *model.View) {
+	if len(m.hold) != v.Rows || len(m.rosters) != len(v.Chunks) || len(m.kinds) >= kindsMax {
+		m.hold, m.lack, m.short = make([]*model.Holding, v.Rows), make([]int32, v.Rows), make([]int64, v.Rows)
+		m.rosters, m.soon = make([]*model.NodeColumns, len(v.Chunks)), nil
 		m.kinds, m.sums = m.kinds[:0], m.sums[:0]
 	}
-	for ci, c := range v.chunks {
-		if m.rosters[ci] == c.nodeColumns {
+	for ci, c := range v.Chunks {
+		if m.rosters[ci] == c.NodeColumns {
 			continue
 		}
-		m.rosters[ci] = c.nodeColumns
-		for row := v.starts[ci]; row < v.starts[ci]+len(c.IDs); row++ {
+		m.rosters[ci] = c.NodeColumns
+		for row := v.Starts[ci]; row < v.Starts[ci]+len(c.IDs); row++ {
 			m.lack[row] = unlooked
 			if m.soon != nil {
 				m.soon[row] = soonRow{}
@@ -165,14 +166,14 @@ func (s *scan) plainKey() []byte {
 }
 
 // buildKnown looks at the rows of a chunk with the help of what is remembered.
-func (s *scan) buildKnown(m *askMemo, table []*verdict, c *chunk, first int) {
+func (s *scan) buildKnown(m *askMemo, table []*verdict, c *model.Chunk, first int) {
 	n := len(c.IDs)
 	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
-	touched := s.w.touched[first : first+n]
+	touched := s.w.Touched[first : first+n]
 	promised := s.books != nil && s.books.rows != nil
-	for i, h := range c.hold {
+	for i, h := range c.Hold {
 		if t := touched[i]; t != 0 {
-			h = s.w.states[t-1].hold
+			h = s.w.States[t-1].Hold
 		}
 		row := first + i
 		plain := !promised || !s.books.promisedAny(row, 1)
@@ -184,19 +185,19 @@ func (s *scan) buildKnown(m *askMemo, table []*verdict, c *chunk, first int) {
 			}
 			continue
 		}
-		v := table[c.class[i]]
+		v := table[c.Class[i]]
 		if !s.counted(c, i, v) {
 			continue
 		}
-		o := occupancy{c.used[i], h}
+		o := model.Occupancy{Used: c.Used[i], Hold: h}
 		if t := touched[i]; t != 0 {
-			o = s.w.states[t-1]
+			o = s.w.States[t-1]
 		}
 		base := s.seat(c, i, row, v, &o)
 		switch {
 		case !plain || lack[i] == 0 && hold[i] == h:
 		case base == rateShort:
-			hold[i], lack[i], m.short[row] = h, m.kind(c.classes[c.class[i]].num, &s.why), s.why.short
+			hold[i], lack[i], m.short[row] = h, m.kind(c.Classes[c.Class[i]].Num, &s.why), s.why.Short
 		case base >= 0:
 			hold[i], lack[i] = h, 0
 		}
@@ -216,11 +217,11 @@ func (s *scan) countKnown(m *askMemo) {
 			continue
 		}
 		x := m.kinds[k].lacks
-		x.short = sum.short
+		x.Short = sum.short
 		s.exhausted(v, x)
 		v.exhausted += sum.nodes - 1
 		if x.by == (structs.Obstacle{}) {
-			s.amounts[x.dim].nodes += sum.nodes - 1
+			s.amounts[x.Dim].nodes += sum.nodes - 1
 		} else {
 			s.refusals[s.lastRefusal-1].Nodes += sum.nodes - 1
 		}

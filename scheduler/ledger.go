@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -18,7 +19,7 @@ type ledger struct {
 	busy   sync.Mutex
 	policy string
 	pool   string
-	mix    *Mix
+	mix    *model.Mix
 	rater  GPURater
 	suits  map[[16]byte][]bool // by class
 	asks   map[string]*asked
@@ -30,7 +31,7 @@ type ledger struct {
 // valued is what a node is worth as it is, whatever is asked for.
 type valued struct {
 	node  *structs.Node
-	hold  *holding
+	hold  *model.Holding
 	value int64
 }
 
@@ -55,7 +56,7 @@ func (a *asked) whyOf(x shortageOf) int32 {
 // rated is what is known of one node for one ask; it holds for the very node and holding.
 type rated struct {
 	node   *structs.Node
-	hold   *holding
+	hold   *model.Holding
 	before int64
 	after  [2]int64 // [0] without touching an idle GPU, [1] touching some; where can says so
 	milli  [2]int32 // thousandths of GPUs that each takes
@@ -67,11 +68,11 @@ type rated struct {
 
 // take finds the ledger of a policy for a mix, or makes it. When another pass has it, the caller gets one of its own
 // that is forgotten.
-func (m *known) takeLedger(p GPUPolicy, pool string, mix *Mix) *ledger {
+func (m *known) takeLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, l := range m.ledgers {
-		if l.policy != p.Name() || l.pool != pool || !l.mix.same(mix) {
+		if l.policy != p.Name() || l.pool != pool || !l.mix.Same(mix) {
 			continue
 		}
 		if !l.busy.TryLock() {
@@ -94,7 +95,7 @@ func (m *known) takeLedger(p GPUPolicy, pool string, mix *Mix) *ledger {
 }
 
 // newLedger makes an empty one, taken already.
-func newLedger(p GPUPolicy, pool string, mix *Mix) *ledger {
+func newLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	l := &ledger{policy: p.Name(), pool: pool, mix: mix, rater: p.Rater(mix), suits: make(map[[16]byte][]bool), asks: make(map[string]*asked)}
 	l.market.begin(mix)
 	l.busy.Lock()
@@ -136,10 +137,10 @@ func (l *ledger) ask(key string, rows int) *asked {
 func (l *ledger) suit(class [16]byte, n *structs.Node) []bool {
 	s, ok := l.suits[class]
 	if !ok {
-		if len(l.suits) > 2*classesSlack {
+		if len(l.suits) > 2*model.ClassesSlack {
 			clear(l.suits)
 		}
-		s = l.mix.suits(n)
+		s = l.mix.Suits(n)
 		l.suits[class] = s
 	}
 	return s

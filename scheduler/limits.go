@@ -3,6 +3,7 @@ package scheduler
 import (
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -59,8 +60,8 @@ func newLimits(in *Input) *limits {
 // gpuSizes notes the sizes of the GPUs of the cluster.
 func (l *limits) gpuSizes() {
 	seen := map[int64]bool{}
-	for _, c := range l.in.View.chunks {
-		for _, n := range c.nodes {
+	for _, c := range l.in.View.Chunks {
+		for _, n := range c.Nodes {
 			for _, g := range n.Resources.Devices {
 				if g.Type != "gpu" {
 					continue
@@ -80,13 +81,13 @@ func (l *limits) gpuSizes() {
 // flight charges what plans in flight will hold and the view does not have yet.
 func (l *limits) flight() {
 	jobs := map[useKey]bool{}
-	l.in.Flight.each(func(node structs.NodeID) {
-		c, i, found := l.in.View.locate(node)
-		for _, f := range l.in.Flight.on(node) {
-			if found && l.in.View.chunks[c].hold[i].has(f.held.ID) || f.held.work.job == nil {
+	l.in.Flight.Each(func(node structs.NodeID) {
+		c, i, found := l.in.View.Locate(node)
+		for _, f := range l.in.Flight.On(node) {
+			if found && l.in.View.Chunks[c].Hold[i].Has(f.Held.ID) || f.Held.Work.Job == nil {
 				continue
 			}
-			a := f.held.alloc()
+			a := f.Held.Alloc()
 			key := a.Job.Key()
 			for _, r := range structs.UseRows(a) {
 				e := l.extra[r]
@@ -144,7 +145,7 @@ func (l *limits) estimate(g *structs.Group) structs.Amount {
 	return out
 }
 
-// held is what a row holds as the pass sees it.
+// Held is what a row holds as the pass sees it.
 func (l *limits) held(r structs.UseRow) (structs.Amount, int64) {
 	e := l.extra[r]
 	if u := l.in.Queues.Use(r.Path, r.User); u != nil {
@@ -153,7 +154,7 @@ func (l *limits) held(r structs.UseRow) (structs.Amount, int64) {
 	return e.amount, e.jobs
 }
 
-// taken is what a decision has placed so far, by row.
+// Taken is what a decision has placed so far, by row.
 type taken struct {
 	n       int
 	rows    map[structs.UseRow]structs.Amount
@@ -174,8 +175,8 @@ func (d *decision) taken() map[structs.UseRow]structs.Amount {
 	return t.rows
 }
 
-func (d *decision) allocOf(h *held) *structs.Allocation {
-	a := h.alloc()
+func (d *decision) allocOf(h *model.Held) *structs.Allocation {
+	a := h.Alloc()
 	a.Job, a.Namespace, a.JobID = d.load.Job, d.load.Key.Namespace, d.load.Key.ID
 	return a
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -35,7 +36,7 @@ func limitOf(gpus int64) *structs.Amount {
 
 func TestLimitsOfQueues(t *testing.T) {
 	now := structs.LogTime(1_000_000 * time.Second)
-	v := scheduler.NewView(10, []*structs.Node{limitNode(1, 8), limitNode(2, 8)}, nil, nil)
+	v := model.NewView(10, []*structs.Node{limitNode(1, 8), limitNode(2, 8)}, nil, nil)
 	held := func(gpus int64) structs.Amount { return structs.Amount{GPUMilli: 1000 * gpus} }
 	for _, c := range []struct {
 		name   string
@@ -110,11 +111,11 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
 // TestLimitCountsWhatThePassPlaced: two jobs of one pass, and one in flight, share a limit.
 func TestLimitCountsWhatThePassPlaced(t *testing.T) {
-	v := scheduler.NewView(10, []*structs.Node{limitNode(1, 8)}, nil, nil)
+	v := model.NewView(10, []*structs.Node{limitNode(1, 8)}, nil, nil)
 	table := &scheduler.QueueTable{Queues: []*structs.Queue{{Path: "r", Limit: limitOf(5)}}}
 	in := scheduler.Input{View: v, Now: 1, Queues: table, Pending: []scheduler.Workload{load(limitJob("first", "r", 2, 1), 1)}}
 	plan, _ := scheduler.Schedule(in, binpack)
-	in.Flight = scheduler.Overlay{}.Add(1, plan.Entries[0], nil)
+	in.Flight = model.Overlay{}.Add(1, plan.Entries[0], nil)
 	in.Pending = []scheduler.Workload{load(limitJob("second", "r", 2, 1), 2), load(limitJob("third", "r", 2, 1), 3)}
 	plan, rep := scheduler.Schedule(in, binpack)
 	if n := len(plan.Entries[0].Parts); n != 2 {
@@ -135,7 +136,7 @@ func TestUpdateAtTheLimit(t *testing.T) {
 	for i := range 4 {
 		old.Grants = append(old.Grants, structs.Grant{Task: "t", Device: "nvidia/gpu/H100", Instance: n.Resources.Devices[0].Instances[i].ID, SizeMiB: 80_000})
 	}
-	v := scheduler.NewView(10, []*structs.Node{n}, []*structs.Allocation{old}, nil)
+	v := model.NewView(10, []*structs.Node{n}, []*structs.Allocation{old}, nil)
 	next := *j
 	next.Version = 1
 	tg := *j.Groups[0]

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
 // Market is what is free in a pool, for policies that let placements pay for what is scarce.
 type Market struct {
-	Mix     *Mix
+	Mix     *model.Mix
 	Free    int64         // thousandths of GPUs
 	Classes []MarketClass // of nodes
 	Wide    []int         // the shapes of Mix that ask for several GPUs, those with the most demand: places in Mix.Shapes
@@ -41,19 +42,19 @@ type marketRows struct {
 
 // marketChunk is a chunk of which no row was touched when the market looked at it, with its first row; nil: some was.
 type marketChunk struct {
-	chunk *chunk
+	chunk *model.Chunk
 	first int
 }
 
 type marketRow struct {
 	node   *structs.Node
-	hold   *holding
+	hold   *model.Holding
 	free   int32
 	class  int32 // into Market.Classes; -1: contributes nothing
 	blocks [wideMax]uint8
 }
 
-func (m *marketRows) begin(mix *Mix) {
+func (m *marketRows) begin(mix *model.Mix) {
 	m.Mix, m.class = mix, make(map[[16]byte]int)
 	for i := range mix.Shapes {
 		if mix.Shapes[i].GPUs > 1 {
@@ -71,45 +72,45 @@ func (m *marketRows) begin(mix *Mix) {
 // sync brings the market up to date with a what-if.
 func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 	v := w.View
-	for len(m.rows) > v.rows {
+	for len(m.rows) > v.Rows {
 		m.count(&m.rows[len(m.rows)-1], -1)
 		m.rows = m.rows[:len(m.rows)-1]
 	}
-	for len(m.rows) < v.rows {
+	for len(m.rows) < v.Rows {
 		m.rows = append(m.rows, marketRow{class: -1})
 	}
-	if len(m.seen) != len(v.chunks) {
-		m.seen = make([]marketChunk, len(v.chunks))
+	if len(m.seen) != len(v.Chunks) {
+		m.seen = make([]marketChunk, len(v.Chunks))
 	}
-	var g GPUState
-	for k, c := range v.chunks {
-		now := marketChunk{c, v.starts[k]}
-		if w.touches(now.first, len(c.IDs)) {
+	var g model.GPUState
+	for k, c := range v.Chunks {
+		now := marketChunk{c, v.Starts[k]}
+		if w.Touches(now.first, len(c.IDs)) {
 			now.chunk = nil
 		} else if m.seen[k] == now {
 			continue
 		}
 		m.seen[k] = now
-		rows := m.rows[v.starts[k] : v.starts[k]+len(c.IDs)]
+		rows := m.rows[v.Starts[k] : v.Starts[k]+len(c.IDs)]
 		for i := range rows {
 			r := &rows[i]
-			o := occupancy{c.used[i], c.hold[i]}
-			if t := w.touched[v.starts[k]+i]; t != 0 {
-				o = w.states[t-1]
+			o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
+			if t := w.Touched[v.Starts[k]+i]; t != 0 {
+				o = w.States[t-1]
 			}
-			if r.node == c.nodes[i] && r.hold == o.hold {
+			if r.node == c.Nodes[i] && r.hold == o.Hold {
 				continue
 			}
 			m.count(r, -1)
-			*r = marketRow{node: c.nodes[i], hold: o.hold, class: -1}
-			if !c.ready[i] || !inPool(job, r.node) {
+			*r = marketRow{node: c.Nodes[i], hold: o.Hold, class: -1}
+			if !c.Ready[i] || !inPool(job, r.node) {
 				continue
 			}
-			GPUStateOf(c, i, &o, &g)
+			model.GPUStateOf(c, i, &o, &g)
 			if len(g.Free) == 0 {
 				continue
 			}
-			h := c.hash[i]
+			h := c.Hash[i]
 			class, known := m.class[h]
 			if !known {
 				class = len(m.Classes)
@@ -124,10 +125,10 @@ func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 					idle++
 				}
 			}
-			cpu := c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+			cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
 			for k, at := range m.Wide {
 				if m.Classes[class].Suits[at] {
-					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].blocks(idle, cpu)))
+					r.blocks[k] = uint8(min(255, m.Mix.Shapes[at].Blocks(idle, cpu)))
 				}
 			}
 			m.count(r, 1)
@@ -152,7 +153,7 @@ func (p *Prices) worth(m *Market, suits []bool, idle, cpu int64) int64 {
 	best := int64(0)
 	for k, price := range p.Wide {
 		if price > 0 && suits[m.Wide[k]] {
-			best = max(best, price*m.Mix.Shapes[m.Wide[k]].blocks(idle, cpu))
+			best = max(best, price*m.Mix.Shapes[m.Wide[k]].Blocks(idle, cpu))
 		}
 	}
 	return best

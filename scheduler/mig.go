@@ -11,8 +11,8 @@ import (
 // of, and how many GPUs an operator can divide so. It looks at every node, for a report of what waits only.
 func (s *scan) otherMIG(profile string) (profiles string, divisible int64) {
 	var have []string
-	for _, c := range s.w.View.chunks {
-		for _, n := range c.nodes {
+	for _, c := range s.w.View.Chunks {
+		for _, n := range c.Nodes {
 			if !inPool(s.ask.job, n) || !inDatacenter(s.ask.job, n) {
 				continue
 			}

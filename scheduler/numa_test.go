@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -83,7 +85,7 @@ func TestNUMAProperties(t *testing.T) {
 			if affinity == structs.NUMARequire {
 				may = may && one && (both || !tied)
 			}
-			v := scheduler.NewView(10, []*structs.Node{n}, live, nil)
+			v := model.NewView(10, []*structs.Node{n}, live, nil)
 			plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, step)}}, binpack)
 			var got *structs.PlanPlace
 			for _, e := range plan.Entries {
@@ -92,7 +94,7 @@ func TestNUMAProperties(t *testing.T) {
 						got = &e.Parts[i].Places[k]
 					}
 				}
-				if v := scheduler.Verify(v, scheduler.Overlay{}, e); !v.All() {
+				if v := verify.Verify(v, model.Overlay{}, e); !v.All() {
 					t.Fatalf("seed %d, step %d: Verify refuses %+v", seed, step, v.Refused)
 				}
 			}
@@ -140,7 +142,7 @@ func TestNUMAProperties(t *testing.T) {
 						bad[0] = c
 						e.Parts[0].Places[0].Cores = bad
 						counts["torn apart"]++
-						if scheduler.Verify(v, scheduler.Overlay{}, &e).All() {
+						if verify.Verify(v, model.Overlay{}, &e).All() {
 							t.Fatalf("seed %d, step %d: Verify accepts cores %v", seed, step, bad)
 						}
 						break
@@ -179,7 +181,7 @@ func TestNUMATasks(t *testing.T) {
 	task("b", 2, "")
 	task("before", 4, "prestart")
 	g.Tasks = g.Tasks[1:]
-	v := scheduler.NewView(10, []*structs.Node{n}, nil, nil)
+	v := model.NewView(10, []*structs.Node{n}, nil, nil)
 	decide := func() ([]int64, string) {
 		plan, rep := scheduler.Schedule(scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, binpack)
 		for _, e := range plan.Entries {

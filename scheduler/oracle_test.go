@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -122,9 +124,9 @@ func TestOracle(t *testing.T) {
 		}
 		got := map[string]int64{}
 		for _, name := range names {
-			plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[name])
+			plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[name])
 			for _, e := range plan.Entries {
-				if v := scheduler.Verify(scheduler.NewView(10, nodes, nil, nil), scheduler.Overlay{}, e); !v.All() {
+				if v := verify.Verify(model.NewView(10, nodes, nil, nil), model.Overlay{}, e); !v.All() {
 					t.Fatalf("seed %d, %s: Verify refuses %+v", seed, name, v.Refused)
 				}
 				for _, p := range e.Parts {

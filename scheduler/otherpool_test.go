@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -44,7 +45,7 @@ func TestNodeOfAnotherPoolChangesNothing(t *testing.T) {
 		var out [2]string
 		var rs [2][]*structs.Reservation
 		for k, ns := range [][]*structs.Node{{n}, {n, none}} {
-			in.View = scheduler.NewView(10, ns, as, nil)
+			in.View = model.NewView(10, ns, as, nil)
 			plan, _ := scheduler.Schedule(in, binpack)
 			out[k], rs[k] = placed(plan)
 		}

@@ -3,15 +3,16 @@ package scheduler
 import (
 	"sync"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
 // pass is what the searches of one pass share: the picture they work on, what they rate nodes by, and what was worked out
 // about nodes in earlier passes.
 type pass struct {
-	whatIf
-	mix     *Mix   // see mixFor
-	seed    uint64 // for lots
+	model.WhatIf
+	mix     *model.Mix // see mixFor
+	seed    uint64     // for lots
 	past    map[structs.NodeID]Past
 	dear    int64                    // see dearest
 	later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
@@ -21,9 +22,9 @@ type pass struct {
 	heaps   *heaps
 }
 
-func newPass(v *View, f Overlay) *pass {
+func newPass(v *model.View, f model.Overlay) *pass {
 	w := &pass{heaps: heapsLeft.Get().(*heaps)}
-	w.open(v, f)
+	w.Open(v, f)
 	return w
 }
 
@@ -34,7 +35,7 @@ type known struct {
 	asks    []*askMemos
 }
 
-var remembered Slot[known]
+var remembered model.Slot[known]
 
 // heaps is memory of scans that are done, for those to come: see scratch.
 type heaps struct{ list [][]candidate }
@@ -47,13 +48,13 @@ var heapsLeft = sync.Pool{New: func() any { return new(heaps) }}
 // future is a pass over a picture of the future: it remembers in places of its own.
 func (w *pass) future() *pass {
 	x := &pass{mix: w.mix, heaps: w.heaps, era: "then "}
-	x.View, x.scratch = w.View, w.scratch
+	x.View, x.Scratch = w.View, w.Scratch
 	return x
 }
 
 // release ends a pass: others have its ledgers and its memory.
 func (w *pass) release() {
-	w.close()
+	w.Close()
 	heapsLeft.Put(w.heaps)
 	w.heaps = nil
 	w.unlock()
@@ -77,7 +78,7 @@ func (w *pass) askMemo(key []byte, pool string) *askMemo {
 		}
 		w.asks = append(w.asks, m)
 	}
-	a := m.ask(key, w.View.rows)
+	a := m.ask(key, w.View.Rows)
 	a.ready(w.View)
 	return a
 }
@@ -86,7 +87,7 @@ func (w *pass) askMemo(key []byte, pool string) *askMemo {
 func (w *pass) ledger(p GPUPolicy, a *ask) *ledger {
 	mix := w.mixFor(a)
 	for _, l := range w.ledgers {
-		if l.policy == p.Name() && l.pool == w.era+a.job.NodePool && l.mix.same(mix) {
+		if l.policy == p.Name() && l.pool == w.era+a.job.NodePool && l.mix.Same(mix) {
 			return l
 		}
 	}
@@ -107,14 +108,14 @@ func (w *pass) unlock() {
 }
 
 // mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
-func (w *pass) mixFor(a *ask) *Mix {
+func (w *pass) mixFor(a *ask) *model.Mix {
 	if w.mix == nil {
-		w.mix = w.View.liveMix()
+		w.mix = w.View.LiveMix()
 	}
 	if w.mix.Total > 0 {
 		return w.mix
 	}
-	s := Shape{CPU: a.need.CPU, Count: 1}
+	s := model.Shape{CPU: a.need.CPU, Count: 1}
 	for i := range a.devices {
 		alt := &a.devices[i].alts[0]
 		s.GPUs += alt.count
@@ -123,7 +124,7 @@ func (w *pass) mixFor(a *ask) *Mix {
 			s.Milli = alt.share * 10
 		}
 	}
-	return NewMix([]Shape{s})
+	return model.NewMix([]model.Shape{s})
 }
 
 // heap gives room for a candidate of every row.
@@ -132,11 +133,11 @@ func (w *pass) heap() []candidate {
 		last := len(x.list) - 1
 		h := x.list[last]
 		x.list = x.list[:last]
-		if cap(h) >= w.View.rows {
+		if cap(h) >= w.View.Rows {
 			return h[:0]
 		}
 	}
-	return make([]candidate, 0, w.View.rows)
+	return make([]candidate, 0, w.View.Rows)
 }
 
 // dearest is what the dearest node costs.
@@ -145,9 +146,9 @@ func (w *pass) dearest() int64 {
 		return 0
 	}
 	if w.dear == 0 {
-		for _, c := range w.View.chunks {
-			for k := range c.classes {
-				w.dear = max(w.dear, costOf(c.classes[k].node))
+		for _, c := range w.View.Chunks {
+			for k := range c.Classes {
+				w.dear = max(w.dear, costOf(c.Classes[k].Node))
 			}
 		}
 		if w.dear == 0 {

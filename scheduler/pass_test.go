@@ -13,7 +13,9 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -27,7 +29,7 @@ func nodes(n int) []*structs.Node {
 
 func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 	ns := nodes(1000)
-	v := scheduler.NewView(1, ns, nil, nil)
+	v := model.NewView(1, ns, nil, nil)
 	if v.ChunkCount() != 8 {
 		t.Fatalf("%d chunks, want 8", v.ChunkCount())
 	}
@@ -52,11 +54,11 @@ func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 		t.Errorf("used %+v", used)
 	}
 	// Nodes that join one by one fill chunks; the rows stay in order.
-	var grown *scheduler.View = scheduler.NewView(1, nil, nil, nil)
+	var grown *model.View = model.NewView(1, nil, nil, nil)
 	for i := range 500 {
 		grown = grown.Advance(structs.Delta{Index: structs.Index(i + 2), Nodes: []structs.Changed[structs.Node]{{After: ns[(i*7)%500]}}})
 	}
-	want := scheduler.NewView(501, ns[:500], nil, nil)
+	want := model.NewView(501, ns[:500], nil, nil)
 	if !bytes.Equal(grown.AppendCanonical(nil), want.AppendCanonical(nil)) {
 		t.Error("a view grown node by node differs from one built at once")
 	}
@@ -64,27 +66,27 @@ func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 
 func TestVerifyRefuses(t *testing.T) {
 	ns := nodes(3)
-	v := scheduler.NewView(10, ns, nil, nil)
+	v := model.NewView(10, ns, nil, nil)
 	j := job("web", 2)
 	j.Groups[0].Networks = []structs.Network{{StaticPorts: []structs.Port{{Label: "p", Value: 80}}}}
 	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
 	plan, _ := scheduler.Schedule(in, binpack)
 	e := plan.Entries[0]
-	if len(e.Parts) != 2 || !scheduler.Verify(v, scheduler.Overlay{}, e).All() {
-		t.Fatalf("the proposal itself is refused: %+v", scheduler.Verify(v, scheduler.Overlay{}, e))
+	if len(e.Parts) != 2 || !verify.Verify(v, model.Overlay{}, e).All() {
+		t.Fatalf("the proposal itself is refused: %+v", verify.Verify(v, model.Overlay{}, e))
 	}
 	first := e.Nodes[e.Parts[0].Places[0].Node].ID
-	changed := func(f func(n *structs.Node)) *scheduler.View {
+	changed := func(f func(n *structs.Node)) *model.View {
 		n := *v.Node(first)
 		f(&n)
 		return v.Advance(structs.Delta{Index: 11, Nodes: []structs.Changed[structs.Node]{{Before: v.Node(first), After: &n}}})
 	}
-	hog := func(a structs.Allocation) *scheduler.View {
+	hog := func(a structs.Allocation) *model.View {
 		a.ID, a.NodeID, a.Client = structs.AllocID{9}, first, structs.ClientRunning
 		return v.Advance(structs.Delta{Index: 11, Allocs: []structs.Changed[structs.Allocation]{{After: &a}}})
 	}
 	for name, c := range map[string]struct {
-		v    *scheduler.View
+		v    *model.View
 		why  string
 		edit func(e *structs.PlanEntry)
 	}{
@@ -107,20 +109,20 @@ func TestVerifyRefuses(t *testing.T) {
 		if c.edit != nil {
 			c.edit(&x)
 		}
-		got := scheduler.Verify(c.v, scheduler.Overlay{}, &x)
+		got := verify.Verify(c.v, model.Overlay{}, &x)
 		if got.Accepted[0] || !got.Accepted[1] || len(got.Refused) != 1 || !strings.Contains(got.Refused[0].Why, c.why) || got.Refresh != c.v.Index() {
 			t.Errorf("%s: %+v, want the first part refused with %q and the second accepted", name, got, c.why)
 		}
 	}
 	// Plans in flight count, until they are removed.
-	f := scheduler.Overlay{}.Add(1, e, nil)
-	if scheduler.Verify(v, f, e).All() || f.Len() != 1 || !f.HasJob(j.Key()) {
+	f := model.Overlay{}.Add(1, e, nil)
+	if verify.Verify(v, f, e).All() || f.Len() != 1 || !f.HasJob(j.Key()) {
 		t.Error("the same plan fits twice")
 	}
-	if f = f.Remove(1); !scheduler.Verify(v, f, e).All() || f.Len() != 0 {
+	if f = f.Remove(1); !verify.Verify(v, f, e).All() || f.Len() != 0 {
 		t.Error("a removed plan still counts")
 	}
-	if f := (scheduler.Overlay{}).Add(1, e, []bool{false, true}); scheduler.Verify(v, f, e).Accepted[0] != true {
+	if f := (model.Overlay{}).Add(1, e, []bool{false, true}); verify.Verify(v, f, e).Accepted[0] != true {
 		t.Error("a refused part counts")
 	}
 }
@@ -139,7 +141,7 @@ func TestVerifyJob(t *testing.T) {
 		"stopped": {with(func(j *structs.Job) { j.Stop = true }), "was stopped"},
 		"again":   {with(func(j *structs.Job) { j.CreateIndex = 9 }), "registered again"},
 	} {
-		if got := scheduler.VerifyJob(c.job, e); c.why == "" && got != "" || !strings.Contains(got, c.why) {
+		if got := verify.VerifyJob(c.job, e); c.why == "" && got != "" || !strings.Contains(got, c.why) {
 			t.Errorf("%s: %q, want %q", name, got, c.why)
 		}
 	}
@@ -147,7 +149,7 @@ func TestVerifyJob(t *testing.T) {
 	speculative.JobCreate = 0
 	stops := *e
 	stops.Parts = []structs.PlanPart{{Stops: make([]structs.PlanStop, 1)}}
-	if scheduler.VerifyJob(nil, &speculative) != "" || scheduler.VerifyJob(nil, &stops) != "" {
+	if verify.VerifyJob(nil, &speculative) != "" || verify.VerifyJob(nil, &stops) != "" {
 		t.Error("a speculative plan, or one that only stops, is refused")
 	}
 }
@@ -160,12 +162,12 @@ func TestLargeJobIsSplit(t *testing.T) {
 		n.Resources.CPU, n.Resources.MemoryMiB = 1_000_000, 1_000_000
 		ns = append(ns, n)
 	}
-	v := scheduler.NewView(10, ns, nil, nil)
+	v := model.NewView(10, ns, nil, nil)
 	j := job("big", 20_000)
 	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
 	plan, rep := scheduler.Schedule(in, binpack)
 	total := 0
-	f := scheduler.Overlay{}
+	f := model.Overlay{}
 	for i, e := range plan.Entries {
 		total += len(e.Parts)
 		if last := i == len(plan.Entries)-1; last != (len(e.Evals) > 0) {
@@ -174,7 +176,7 @@ func TestLargeJobIsSplit(t *testing.T) {
 		if size := len(scheduler.AppendPlan(nil, scheduler.Plan{Entries: []*structs.PlanEntry{e}})); size > 1<<20 {
 			t.Errorf("entry %d has %d bytes", i, size)
 		}
-		if !scheduler.Verify(v, f, e).All() {
+		if !verify.Verify(v, f, e).All() {
 			t.Errorf("entry %d is refused", i)
 		}
 		f = f.Add(uint64(i), e, nil)
@@ -190,7 +192,7 @@ func TestLargeJobIsSplit(t *testing.T) {
 }
 
 func TestBudgetAndFlight(t *testing.T) {
-	v := scheduler.NewView(10, nodes(100), nil, nil)
+	v := model.NewView(10, nodes(100), nil, nil)
 	a, b, c := job("a", 1), job("b", 1), job("c", 1)
 	in := scheduler.Input{View: v, Now: 1, Steps: 150, Pending: []scheduler.Workload{load(a, 1), load(b, 2), load(c, 3)}}
 	plan, rep := scheduler.Schedule(in, binpack)
@@ -198,7 +200,7 @@ func TestBudgetAndFlight(t *testing.T) {
 		t.Errorf("with a budget of 150 nodes: %d entries, deferred %v, %d steps", len(plan.Entries), plan.Deferred, rep.Steps)
 	}
 	in.Steps = 0
-	in.Flight = scheduler.Overlay{}.Add(1, plan.Entries[0], nil)
+	in.Flight = model.Overlay{}.Add(1, plan.Entries[0], nil)
 	plan, _ = scheduler.Schedule(in, binpack)
 	if len(plan.Entries) != 2 || len(plan.Deferred) != 1 || plan.Deferred[0] != a.Key() {
 		t.Errorf("with a plan of %q in flight: %d entries, deferred %v", a.ID, len(plan.Entries), plan.Deferred)
@@ -286,7 +288,7 @@ func TestLoadRefuses(t *testing.T) {
 
 // On a full cluster equal workloads are not searched for again and again.
 func TestHopelessAsksAreSearchedOnce(t *testing.T) {
-	in := scheduler.Input{View: scheduler.NewView(10, nodes(100), nil, nil), Now: 1}
+	in := scheduler.Input{View: model.NewView(10, nodes(100), nil, nil), Now: 1}
 	for i := range 200 {
 		j := job(fmt.Sprintf("j%03d", i), 2)
 		j.Groups[0].Tasks[0].Resources.CPU = 5000 + int64(i%2)

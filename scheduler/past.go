@@ -1,6 +1,10 @@
 package scheduler
 
-import "time"
+import (
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // Past is how work went on a node: moving averages, in which an end counts for an eighth. The zero value says nothing.
 type Past struct {
@@ -13,7 +17,7 @@ type Past struct {
 const pastWindow = 8
 
 // speedMax bounds one observation: what is out by more is a wrong expectation.
-const speedMax = 8 * Micro
+const speedMax = 8 * model.Micro
 
 // Learn gives the past after one more end. An expectation of 0 tells nothing about speed.
 func (p Past) Learn(ok bool, expected, took time.Duration) Past {
@@ -21,13 +25,13 @@ func (p Past) Learn(ok bool, expected, took time.Duration) Past {
 	weight := min(p.Ends, pastWindow)
 	seen := int64(0)
 	if ok {
-		seen = Micro
+		seen = model.Micro
 	}
 	p.Success += (seen - p.Success) / weight
 	if run := took.Milliseconds(); ok && expected > 0 && run > 0 {
-		seen := min(expected.Milliseconds(), run*(speedMax/Micro)) * Micro / run
+		seen := min(expected.Milliseconds(), run*(speedMax/model.Micro)) * model.Micro / run
 		if p.Speed == 0 {
-			p.Speed = Micro
+			p.Speed = model.Micro
 		}
 		p.Speed += (seen - p.Speed) / weight
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
@@ -14,14 +15,14 @@ func TestPast(t *testing.T) {
 	for range 100 {
 		p = p.Learn(true, 2*time.Hour, time.Hour)
 	}
-	if p.Ends != 100 || p.Success != scheduler.Micro || p.Speed < 1_990_000 || p.Speed > 2_000_000 {
+	if p.Ends != 100 || p.Success != model.Micro || p.Speed < 1_990_000 || p.Speed > 2_000_000 {
 		t.Errorf("always twice as fast: %+v", p)
 	}
 	p = p.Learn(false, time.Hour, time.Hour)
 	if p.Success != 875_000 {
 		t.Errorf("one failure counts for an eighth: %+v", p)
 	}
-	if q := p.Learn(true, 1<<62, time.Millisecond); q.Speed > p.Speed+scheduler.Micro {
+	if q := p.Learn(true, 1<<62, time.Millisecond); q.Speed > p.Speed+model.Micro {
 		t.Errorf("one wrong expectation moves the speed from %d to %d", p.Speed, q.Speed)
 	}
 }
@@ -31,8 +32,8 @@ func TestLearned(t *testing.T) {
 	nodes := []*structs.Node{node(1), node(2), node(3)}
 	j := job("l", 1)
 	j.Placement = "learned"
-	in := scheduler.Input{View: scheduler.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)},
-		History: map[structs.NodeID]scheduler.Past{nodes[0].ID: {Ends: 9, Success: 400_000, Speed: scheduler.Micro}, nodes[2].ID: {Ends: 9, Success: scheduler.Micro, Speed: 3 * scheduler.Micro}}}
+	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)},
+		History: map[structs.NodeID]scheduler.Past{nodes[0].ID: {Ends: 9, Success: 400_000, Speed: model.Micro}, nodes[2].ID: {Ends: 9, Success: model.Micro, Speed: 3 * model.Micro}}}
 	on := func(in scheduler.Input, p scheduler.Policy) structs.NodeID {
 		plan, _ := scheduler.Schedule(in, p)
 		return plan.Entries[0].Nodes[0].ID
@@ -67,7 +68,7 @@ func TestTaints(t *testing.T) {
 		}
 		j := job("t", 1)
 		j.Tolerations = tolerations
-		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(10, list, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
+		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(10, list, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)}}, policy.Builtin[policy.Default])
 		if len(plan.Entries[0].Nodes) == 0 {
 			return structs.NodeID{}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -17,15 +18,15 @@ import (
 
 // peerCount is a rule with who is where.
 type peerCount struct {
-	peerRule
-	places      *level
+	model.PeerRule
+	places      *model.Level
 	others, own []int64 // by place: allocations meant, of other jobs and of this one
 	all         int64   // of both, wherever they are
 }
 
 // bar is a place where somebody is who keeps away from the ask's job.
 type bar struct {
-	places *level
+	places *model.Level
 	at     int32
 	broken structs.Obstacle
 }
@@ -42,50 +43,50 @@ type peers struct {
 
 // meansSelf reports whether some rule means the job itself, too.
 func (a *ask) meansSelf() bool {
-	return slices.ContainsFunc(peersOf(a.job, a.tg), func(r peerRule) bool { return r.self })
+	return slices.ContainsFunc(model.PeersOf(a.job, a.tg), func(r model.PeerRule) bool { return r.Self })
 }
 
 func (r *peerCount) refusal() refusal {
-	if r.away {
-		return refused(structs.ReasonConstraint, r.broken, structs.EventAllocStopped)
+	if r.Away {
+		return refused(structs.ReasonConstraint, r.Broken, structs.EventAllocStopped)
 	}
-	return refused(structs.ReasonConstraint, r.broken, structs.EventAllocPlaced)
+	return refused(structs.ReasonConstraint, r.Broken, structs.EventAllocPlaced)
 }
 
 // newPeers gives nil where nothing is to be looked at.
 func newPeers(a *ask, w *pass) *peers {
-	rules := peersOf(a.job, a.tg)
-	if len(rules) == 0 && !w.anyShy() {
+	rules := model.PeersOf(a.job, a.tg)
+	if len(rules) == 0 && !w.AnyShy() {
 		return nil
 	}
 	p := &peers{rules: make([]peerCount, len(rules))}
 	for i := range rules {
-		p.rules[i].peerRule = rules[i]
+		p.rules[i].PeerRule = rules[i]
 	}
 	for i := range p.rules {
 		r := &p.rules[i]
-		r.broken, r.places = r.obstacle(), w.level(r.Level)
-		r.others, r.own = make([]int64, len(r.places.names)), make([]int64, len(r.places.names))
+		r.Broken, r.places = r.Obstacle(), w.Level(r.Level)
+		r.others, r.own = make([]int64, len(r.places.Names)), make([]int64, len(r.places.Names))
 		if !r.Required {
 			p.weight += r.Weight
 		}
 	}
 	p.refresh(a, w)
-	if len(p.rules) == 0 && len(p.bars) == 0 && !w.shy {
+	if len(p.rules) == 0 && len(p.bars) == 0 && !w.Shy {
 		return nil
 	}
 	return p
 }
 
-// at is the place of a row; -1 where the node does not say.
-func (r *peerCount) at(row int) int32 { return r.places.of[row] }
+// At is the place of a row; -1 where the node does not say.
+func (r *peerCount) at(row int) int32 { return r.places.Of[row] }
 
 // refresh counts what others hold, unless the picture is the one that was counted.
 func (p *peers) refresh(a *ask, w *pass) {
-	if p.known && p.stamp == w.stamp {
+	if p.known && p.stamp == w.Stamp {
 		return
 	}
-	p.known, p.stamp, p.bars = true, w.stamp, p.bars[:0]
+	p.known, p.stamp, p.bars = true, w.Stamp, p.bars[:0]
 	for i := range p.rules {
 		r := &p.rules[i]
 		clear(r.others)
@@ -94,21 +95,21 @@ func (p *peers) refresh(a *ask, w *pass) {
 			r.all += n
 		}
 	}
-	for ci, c := range w.View.chunks {
-		if len(p.rules) == 0 && !w.shy && !c.mayShy() {
+	for ci, c := range w.View.Chunks {
+		if len(p.rules) == 0 && !w.Shy && !c.MayShy() {
 			continue
 		}
 		for i := range c.IDs {
-			row := w.View.starts[ci] + i
-			hold := c.hold[i]
-			if t := w.touched[row]; t != 0 {
-				hold = w.states[t-1].hold
+			row := w.View.Starts[ci] + i
+			hold := c.Hold[i]
+			if t := w.Touched[row]; t != 0 {
+				hold = w.States[t-1].Hold
 			}
-			if hold == nil || len(p.rules) == 0 && hold.shy == 0 {
+			if hold == nil || len(p.rules) == 0 && hold.Shy == 0 {
 				continue
 			}
-			for h := range hold.all() {
-				if j := h.work.job; j != nil && (a.job == nil || j.ID != a.job.ID || j.Namespace != a.job.Namespace) {
+			for h := range hold.All() {
+				if j := h.Work.Job; j != nil && (a.job == nil || j.ID != a.job.ID || j.Namespace != a.job.Namespace) {
 					p.count(a, w, row, h)
 				}
 			}
@@ -117,19 +118,19 @@ func (p *peers) refresh(a *ask, w *pass) {
 }
 
 // count adds one allocation of another job.
-func (p *peers) count(a *ask, w *pass, row int, h *held) {
-	j := h.work.job
+func (p *peers) count(a *ask, w *pass, row int, h *model.Held) {
+	j := h.Work.Job
 	for i := range p.rules {
 		r := &p.rules[i]
 		// What ends keeps others away until it is gone, but attracts nobody; nor does what the plan places only after this.
-		if (r.away || !h.work.ending && !w.later[h.ID]) && r.Means(a.job.Namespace, j) {
+		if (r.Away || !h.Work.Ending && !w.later[h.ID]) && r.Means(a.job.Namespace, j) {
 			r.all++
-			if at := r.places.of[row]; at >= 0 {
+			if at := r.places.Of[row]; at >= 0 {
 				r.others[at]++
 			}
 		}
 	}
-	if !h.work.shy || a.job == nil {
+	if !h.Work.Shy || a.job == nil {
 		return
 	}
 	bars := func(ps []structs.Peer) {
@@ -139,8 +140,8 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 				continue
 			}
 			name := cmp.Or(x.Level, structs.PeerLevelNode)
-			b := bar{places: w.level(name), broken: structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: j.ID, Detail: name}}
-			if b.at = b.places.of[row]; b.at < 0 {
+			b := bar{places: w.Level(name), broken: structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: j.ID, Detail: name}}
+			if b.at = b.places.Of[row]; b.at < 0 {
 				continue
 			}
 			for k := range p.bars {
@@ -152,7 +153,7 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 		}
 	}
 	bars(j.Away)
-	if g := j.Group(h.work.group); g != nil {
+	if g := j.Group(h.Work.Group); g != nil {
 		bars(g.Away)
 	}
 }
@@ -161,11 +162,11 @@ func (p *peers) count(a *ask, w *pass, row int, h *held) {
 func (p *peers) took(row int, n int64) {
 	for i := range p.rules {
 		r := &p.rules[i]
-		if !r.self {
+		if !r.Self {
 			continue
 		}
 		r.all += n
-		if at := r.places.of[row]; at >= 0 {
+		if at := r.places.Of[row]; at >= 0 {
 			r.own[at] += n
 		}
 		if !r.Required && r.Level != structs.PeerLevelNode {
@@ -174,19 +175,19 @@ func (p *peers) took(row int, n int64) {
 	}
 }
 
-// refuses tells which rule about other jobs a row breaks.
+// Refuses tells which rule about other jobs a row breaks.
 func (p *peers) refuses(row int) (refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
-		if !r.Required || r.self {
+		if !r.Required || r.Self {
 			continue
 		}
-		if at := r.at(row); r.away && at >= 0 && r.others[at] > 0 || !r.away && (at < 0 || r.others[at] == 0) {
+		if at := r.at(row); r.Away && at >= 0 && r.others[at] > 0 || !r.Away && (at < 0 || r.others[at] == 0) {
 			return r.refusal(), true
 		}
 	}
 	for i := range p.bars {
-		if b := &p.bars[i]; b.places.of[row] == b.at {
+		if b := &p.bars[i]; b.places.Of[row] == b.at {
 			return refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see queue.Cures
 		}
 	}
@@ -198,14 +199,14 @@ func (p *peers) refuses(row int) (refusal, bool) {
 func (p *peers) refusesSelf(row int) (refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
-		if !r.Required || !r.self {
+		if !r.Required || !r.Self {
 			continue
 		}
 		at, n := r.at(row), int64(0)
 		if at >= 0 {
 			n = r.others[at] + r.own[at]
 		}
-		if r.away && n > 0 || !r.away && n == 0 && r.all > 0 {
+		if r.Away && n > 0 || !r.Away && n == 0 && r.all > 0 {
 			return r.refusal(), true
 		}
 	}
@@ -224,11 +225,11 @@ func (p *peers) micro(row int) int64 {
 		if at := r.at(row); at >= 0 {
 			n = r.others[at] + r.own[at]
 		}
-		if n > 0 != r.away {
+		if n > 0 != r.Away {
 			got += r.Weight
 		}
 	}
-	return got * Micro / max(p.weight, 1)
+	return got * model.Micro / max(p.weight, 1)
 }
 
 // peersRefuse is refuses, on a picture that may have changed.
@@ -247,7 +248,7 @@ func (s *scan) peersTook(row int) {
 	}
 	s.peers.took(row, 1)
 	if s.peers.known {
-		s.peers.stamp = s.w.stamp
+		s.peers.stamp = s.w.Stamp
 	}
 }
 
@@ -258,9 +259,9 @@ func (s *scan) rerate() {
 		x := &s.cells[k]
 		for i := range x.heap {
 			row := int(x.heap[i].row)
-			c, at := s.w.View.at(row)
-			o := s.w.get(row)
-			if base := s.rate(c, at, row, s.classVerdict(&c.classes[c.class[at]]), &o, false); base >= 0 {
+			c, at := s.w.View.At(row)
+			o := s.w.Get(row)
+			if base := s.rate(c, at, row, s.classVerdict(&c.Classes[c.Class[at]]), &o, false); base >= 0 {
 				x.heap[i].base = base
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -74,7 +76,7 @@ func TestPeers(t *testing.T) {
 			}
 			return ""
 		}
-		flight := scheduler.Overlay{}
+		flight := model.Overlay{}
 		for k := range 8 {
 			j := job(fmt.Sprint("j", k), 1+rng.IntN(3))
 			j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 1, MemoryMiB: 1}
@@ -95,7 +97,7 @@ func TestPeers(t *testing.T) {
 					j.Groups[0].Away = append(j.Groups[0].Away, p)
 				}
 			}
-			v := scheduler.NewView(7, nodes, held, nil)
+			v := model.NewView(7, nodes, held, nil)
 			in := scheduler.Input{View: v, Pending: []scheduler.Workload{load(j, k)}}
 			plan, rep := scheduler.Schedule(in, binpack)
 			again, _ := scheduler.Schedule(in, binpack)
@@ -103,14 +105,14 @@ func TestPeers(t *testing.T) {
 				t.Fatalf("seed %d: two plans for one input", seed)
 			}
 			// The same, decided before anything was held, and verified now: in the view, and in flight.
-			empty := scheduler.NewView(6, nodes, nil, nil)
+			empty := model.NewView(6, nodes, nil, nil)
 			old, _ := scheduler.Schedule(scheduler.Input{View: empty, Pending: in.Pending}, binpack)
 			for _, e := range old.Entries {
-				if x := scheduler.Verify(empty, scheduler.Overlay{}, e); len(x.Refused) > 0 {
+				if x := verify.Verify(empty, model.Overlay{}, e); len(x.Refused) > 0 {
 					t.Fatalf("seed %d: %s is refused on the picture that it was decided on: %+v", seed, j.ID, x.Refused)
 				}
-				x := scheduler.Verify(v, scheduler.Overlay{}, e)
-				if y := scheduler.Verify(empty, flight, e); !slices.Equal(x.Accepted, y.Accepted) {
+				x := verify.Verify(v, model.Overlay{}, e)
+				if y := verify.Verify(empty, flight, e); !slices.Equal(x.Accepted, y.Accepted) {
 					t.Fatalf("seed %d: %s: %v in the view, %v in flight: %+v, %+v", seed, j.ID, x.Accepted, y.Accepted, x.Refused, y.Refused)
 				}
 				now := slices.Clone(held)
@@ -208,11 +210,11 @@ func TestGrowthNearGrowth(t *testing.T) {
 	near.Groups[0].Gang, other.Groups[0].Gang = &structs.Gang{Min: 1}, &structs.Gang{Min: 1}
 	near.Near = []structs.Peer{{Label: "tier=cache", Required: true}}
 	other.Meta = cache.Meta
-	v := scheduler.NewView(7, []*structs.Node{small, node(2)}, []*structs.Allocation{held}, nil)
+	v := model.NewView(7, []*structs.Node{small, node(2)}, []*structs.Allocation{held}, nil)
 	plan, _ := scheduler.Schedule(scheduler.Input{View: v, Pending: []scheduler.Workload{load(near, 1), load(other, 2)}}, binpack)
-	placed, flight := 0, scheduler.Overlay{}
+	placed, flight := 0, model.Overlay{}
 	for i, e := range plan.Entries {
-		if x := scheduler.Verify(v, flight, e); !x.All() {
+		if x := verify.Verify(v, flight, e); !x.All() {
 			t.Errorf("%s: %+v", e.JobID, x.Refused)
 		}
 		flight = flight.Add(uint64(i+1), e, nil)

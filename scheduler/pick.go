@@ -3,6 +3,7 @@ package scheduler
 import (
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -10,14 +11,14 @@ import (
 // allocate.
 type picker struct {
 	picks []pick
-	mine  []share  // what this allocation takes so far
-	rank  int64    // how far from the alternatives liked best: 0 when each task got its first one
-	full  int64    // how full the shared devices are after the placement, millionths, averaged
-	by    choosing // who chooses the GPUs of shares, if not ask.gpuFit
-	parts int64    // how many shared devices were picked
-	taken bitset   // devices that a member of the same gang shares: nobody of it may have them too
-	split bool     // some request got devices of several islands
-	numa  []int64  // by request, the NUMA node that its devices must lie on, or anyNUMA; nil: none must. See ask.pickCores
+	mine  []model.Share // what this allocation takes so far
+	rank  int64         // how far from the alternatives liked best: 0 when each task got its first one
+	full  int64         // how full the shared devices are after the placement, millionths, averaged
+	by    choosing      // who chooses the GPUs of shares, if not ask.gpuFit
+	parts int64         // how many shared devices were picked
+	taken model.Bitset  // devices that a member of the same gang shares: nobody of it may have them too
+	split bool          // some request got devices of several islands
+	numa  []int64       // by request, the NUMA node that its devices must lie on, or AnyNUMA; nil: none must. See ask.pickCores
 }
 
 // pick is one device chosen.
@@ -32,7 +33,7 @@ type pick struct {
 // pickDevices gives every request devices of one group: the first alternative that can be had, of the group liked best.
 // Instances that share a fast link are taken together when an island has enough: the smallest such island, so that
 // larger ones stay whole.
-func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][]deviceChoice) shortageOf {
+func (k *picker) pickDevices(a *ask, n *structs.Node, free *model.Holding, choices [][]deviceChoice) shortageOf {
 	k.picks, k.mine, k.rank, k.full, k.parts, k.split = k.picks[:0], k.mine[:0], 0, 0, 0, false
 	if k.taken = k.taken[:0]; a.tg.Gang != nil && a.shares {
 		k.taken = a.fellows(n, free, k.taken)
@@ -54,7 +55,7 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			} else {
 				x = k.whole(a, i, c, n, free)
 			}
-			if x.dim == structs.DimensionNone {
+			if x.Dim == structs.DimensionNone {
 				k.rank += int64(c.alt)
 				done = true
 				break
@@ -65,8 +66,8 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 			}
 		}
 		if !done {
-			if why.dim == structs.DimensionNone {
-				why = shortageOf{shortage: shortage{structs.DimensionDevices, d.alts[0].count}, by: d.alts[0].obstacle()}
+			if why.Dim == structs.DimensionNone {
+				why = shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: d.alts[0].count}, by: d.alts[0].obstacle()}
 			}
 			why.tooSmall = why.tooSmall && !curable
 			return why
@@ -80,38 +81,38 @@ func (k *picker) pickDevices(a *ask, n *structs.Node, free *holding, choices [][
 
 // nearer keeps the smaller shortage of two groups of a node.
 func nearer(a, b shortageOf) shortageOf {
-	if a.dim == structs.DimensionNone || b.dim == a.dim && b.short < a.short {
+	if a.Dim == structs.DimensionNone || b.Dim == a.Dim && b.Short < a.Short {
 		b.unhealthy = b.unhealthy || a.unhealthy
 		a, b = b, a
 	}
 	a.unhealthy = a.unhealthy || b.unhealthy
-	a.tooSmall = a.tooSmall && (b.dim == structs.DimensionNone || b.tooSmall)
+	a.tooSmall = a.tooSmall && (b.Dim == structs.DimensionNone || b.tooSmall)
 	a.largest, a.free = max(a.largest, b.largest), a.free+b.free
 	return a
 }
 
 // busy is what others and this allocation itself take of a device.
-func (k *picker) busy(free *holding, pos int) share {
-	s := free.taken(pos)
-	if i, found := findShare(k.mine, pos); found {
+func (k *picker) busy(free *model.Holding, pos int) model.Share {
+	s := free.Taken(pos)
+	if i, found := model.FindShare(k.mine, pos); found {
 		m := &k.mine[i]
-		s.mem, s.compute, s.whole = s.mem+m.mem, s.compute+m.compute, s.whole || m.whole
+		s.Mem, s.Compute, s.Whole = s.Mem+m.Mem, s.Compute+m.Compute, s.Whole || m.Whole
 	}
 	return s
 }
 
-// whole picks devices that nobody else may have.
-func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *holding) shortageOf {
+// Whole picks devices that nobody else may have.
+func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *model.Holding) shortageOf {
 	g := &n.Resources.Devices[c.group]
 	alt := &a.devices[i].alts[c.alt]
 	var open []int
 	var sick int64
 	for j := range g.Instances {
 		pos := c.first + j
-		if free.devs.has(pos) {
+		if free.Devs.Has(pos) {
 			continue
 		}
-		if _, found := findShare(k.mine, pos); found {
+		if _, found := model.FindShare(k.mine, pos); found {
 			continue
 		}
 		if k.afar(i, &g.Instances[j]) {
@@ -124,14 +125,14 @@ func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *ho
 		open = append(open, j)
 	}
 	if have := int64(len(open)); have < alt.count {
-		return shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - have}, by: alt.obstacle(), unhealthy: have+sick >= alt.count}
+		return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - have}, by: alt.obstacle(), unhealthy: have+sick >= alt.count}
 	}
 	picked, most := pickIsland(g, open, int(alt.count), a.inside)
 	if most < alt.count {
 		if a.insideOnly {
 			by := alt.obstacle()
 			by.Detail = a.inside
-			return shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - most}, by: by, apart: true}
+			return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - most}, by: by, apart: true}
 		}
 		k.split = true
 	}
@@ -143,24 +144,24 @@ func (k *picker) whole(a *ask, i int, c *deviceChoice, n *structs.Node, free *ho
 
 // afar reports whether a device does not lie on the NUMA node that those of a request must be of.
 func (k *picker) afar(i int, in *structs.DeviceInstance) bool {
-	return k.numa != nil && k.numa[i] != anyNUMA && k.numa[i] != in.NUMANode
+	return k.numa != nil && k.numa[i] != model.AnyNUMA && k.numa[i] != in.NUMANode
 }
 
 func (k *picker) take(p pick) {
 	k.picks = append(k.picks, p)
-	k.mine = addShare(k.mine, share{pos: p.pos, mem: p.mem, compute: p.compute, whole: p.mem == 0})
+	k.mine = model.AddShare(k.mine, model.Share{Pos: p.pos, Mem: p.mem, Compute: p.compute, Whole: p.mem == 0})
 }
 
 // shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
-func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *holding) shortageOf {
+func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *model.Holding) shortageOf {
 	g := &n.Resources.Devices[c.group]
 	alt := &a.devices[i].alts[c.alt]
 	reserve := n.GPUReserveMiB()
 	var have, sick, largest, leastShort, total, mostCompute int64
 	from := 0
 	if a.gpuFit == structs.GPUFitNext && free != nil {
-		for _, s := range free.shares {
-			if j := s.pos - c.first; j >= 0 && j < len(g.Instances) {
+		for _, s := range free.Shares {
+			if j := s.Pos - c.first; j >= 0 && j < len(g.Instances) {
 				from = j
 			}
 		}
@@ -170,11 +171,11 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		capacity := in.MemoryMiB - reserve
 		p := pick{ask: i, alt: c.alt, group: c.group, index: j, pos: c.first + j, mem: alt.memoryOn(capacity), compute: alt.compute}
 		s := k.busy(free, p.pos)
-		if s.whole || p.mem <= 0 || k.taken.has(p.pos) || k.afar(i, in) {
+		if s.Whole || p.mem <= 0 || k.taken.Has(p.pos) || k.afar(i, in) {
 			return p, 0, false
 		}
-		left := capacity - s.mem - p.mem
-		return p, left, left >= 0 && s.compute+p.compute <= structs.GPUComputeMax
+		left := capacity - s.Mem - p.mem
+		return p, left, left >= 0 && s.Compute+p.compute <= structs.GPUComputeMax
 	}
 	asked := false // leastShort says something
 	for j := range g.Instances {
@@ -191,15 +192,15 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 			sick++
 		case in.Healthy:
 			left := int64(0)
-			if !s.whole {
-				left = max(0, capacity-s.mem)
+			if !s.Whole {
+				left = max(0, capacity-s.Mem)
 			}
 			largest, total = max(largest, left), total+left
 			if short := p.mem - left; !asked || short < leastShort {
 				leastShort, asked = short, true
 			}
 			if left >= p.mem {
-				mostCompute = max(mostCompute, structs.GPUComputeMax-s.compute)
+				mostCompute = max(mostCompute, structs.GPUComputeMax-s.Compute)
 			}
 		}
 	}
@@ -207,16 +208,16 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 		x := shortageOf{by: structs.Obstacle{Dimension: structs.DimensionGPUMemory}, unhealthy: have+sick >= alt.count, largest: largest, free: total, asked: alt.count * (largest + leastShort)}
 		switch {
 		case have > 0 || !asked: // some GPUs have room, too few do
-			x.shortage, x.by = shortage{structs.DimensionDevices, alt.count - have}, alt.obstacle()
+			x.Shortage, x.by = model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - have}, alt.obstacle()
 			x.largest, x.free, x.asked = 0, 0, 0
 		case leastShort <= 0:
-			x.shortage, x.by.Dimension = shortage{structs.DimensionGPUCompute, max(1, alt.compute-mostCompute)}, structs.DimensionGPUCompute
+			x.Shortage, x.by.Dimension = model.Shortage{Dim: structs.DimensionGPUCompute, Short: max(1, alt.compute-mostCompute)}, structs.DimensionGPUCompute
 			x.largest, x.free, x.asked = mostCompute, 0, 0
 		default:
-			x.shortage = shortage{structs.DimensionGPUMemory, leastShort}
+			x.Shortage = model.Shortage{Dim: structs.DimensionGPUMemory, Short: leastShort}
 		}
-		if size := largestGPU(g, reserve); x.dim == structs.DimensionGPUMemory && alt.memoryOn(size) > size {
-			x.by.Dimension, x.tooSmall, x.short = structs.DimensionEmptyGPUMemory, true, alt.memoryOn(size)-size
+		if size := largestGPU(g, reserve); x.Dim == structs.DimensionGPUMemory && alt.memoryOn(size) > size {
+			x.by.Dimension, x.tooSmall, x.Short = structs.DimensionEmptyGPUMemory, true, alt.memoryOn(size)-size
 			x.largest = size
 		}
 		return x
@@ -245,7 +246,7 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *h
 			}
 		}
 		capacity := g.Instances[best.index].MemoryMiB - reserve
-		k.full += (k.busy(free, best.pos).mem + best.mem) * Micro / max(capacity, 1)
+		k.full += (k.busy(free, best.pos).Mem + best.mem) * model.Micro / max(capacity, 1)
 		k.parts++
 		k.take(best)
 	}
@@ -270,7 +271,7 @@ func contains(ps []pick, pos int) bool {
 	return false
 }
 
-// grants are the picks as they are given to an allocation.
+// Grants are the picks as they are given to an allocation.
 func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
 	out := make([]structs.Grant, len(k.picks))
 	for i, p := range k.picks {
@@ -286,7 +287,7 @@ func (k *picker) grants(a *ask, n *structs.Node) []structs.Grant {
 	return out
 }
 
-// obstacle is that too few of what an alternative asks for are free.
+// Obstacle is that too few of what an alternative asks for are free.
 func (d *deviceAlt) obstacle() structs.Obstacle {
 	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
 	if d.mig == "" && structs.IsGPUDevice(d.name) {

@@ -7,10 +7,10 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 	if row < 0 {
 		return spot{}, false
 	}
-	c, i := s.w.View.at(row)
-	n := c.nodes[i]
-	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] {
+	c, i := s.w.View.At(row)
+	n := c.Nodes[i]
+	v := s.classVerdict(&c.Classes[c.Class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.Ready[i] {
 		return spot{}, false
 	}
 	if why, bad := s.indistinct(row, v, n); bad {
@@ -18,13 +18,13 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 		s.refuse(why)
 		return spot{}, false
 	}
-	o := s.w.get(row)
+	o := s.w.Get(row)
 	base := s.rate(c, i, row, v, &o, true)
 	if base == rateRefused {
 		return spot{}, false
 	}
 	h, after, short := s.equip(c, i, row, v, o, id, base)
-	if short.dim != structs.DimensionNone {
+	if short.Dim != structs.DimensionNone {
 		s.exhausted(v, short)
 		return spot{}, false
 	}
@@ -35,7 +35,7 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 	if len(s.scores) < scoresKept && len(s.spreads) == 0 {
 		s.scores = append(s.scores, s.score(row, &s.cells[0]))
 	}
-	s.w.set(row, after)
+	s.w.Set(row, after)
 	s.took(row, v, n)
 	return spot{row, n, h}, true
 }
@@ -43,17 +43,17 @@ func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
 // survey counts the nodes for the report of a group whose wants are pinned, without rating them.
 func (s *scan) survey() {
 	s.surveyed = true
-	for _, c := range s.w.View.chunks {
+	for _, c := range s.w.View.Chunks {
 		for i := range c.IDs {
-			v := s.classVerdict(&c.classes[c.class[i]])
+			v := s.classVerdict(&c.Classes[c.Class[i]])
 			if v.outside {
 				continue
 			}
 			v.inPool++
 			switch {
 			case v.far:
-			case !c.ready[i]:
-				s.notReady(c.nodes[i])
+			case !c.Ready[i]:
+				s.notReady(c.Nodes[i])
 			default:
 				v.available++
 				s.looked++

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"cmp"
 	"slices"
+
+	"github.com/muster-sched/muster/scheduler/model"
 )
 
 // room is how many members of a gang a place of the topology has room for: an upper bound, in members.
@@ -12,20 +14,20 @@ type room struct {
 }
 
 // rooms lists the places of a level that have room for some of limit members.
-func (s *scan) rooms(l *level, limit int64) []room {
-	sums := make([]int64, len(l.names))
-	for ci, c := range s.w.View.chunks {
+func (s *scan) rooms(l *model.Level, limit int64) []room {
+	sums := make([]int64, len(l.Names))
+	for ci, c := range s.w.View.Chunks {
 		for i := range c.IDs {
-			row := s.w.View.starts[ci] + i
-			at := l.of[row]
-			if at < 0 || !c.ready[i] || sums[at] >= limit {
+			row := s.w.View.Starts[ci] + i
+			at := l.Of[row]
+			if at < 0 || !c.Ready[i] || sums[at] >= limit {
 				continue
 			}
-			v := s.classVerdict(&c.classes[c.class[i]])
+			v := s.classVerdict(&c.Classes[c.Class[i]])
 			if v.outside || v.far || v.refused > 0 || s.banned(c.IDs[i]) {
 				continue
 			}
-			o := s.w.get(row)
+			o := s.w.Get(row)
 			sums[at] += s.room(c, i, row, v, &o, limit-sums[at])
 		}
 	}
@@ -39,7 +41,7 @@ func (s *scan) rooms(l *level, limit int64) []room {
 }
 
 // room is how many members fit on one node by amounts and whole devices.
-func (s *scan) room(c *chunk, i, row int, v *verdict, o *occupancy, limit int64) int64 {
+func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, limit int64) int64 {
 	if s.rate(c, i, row, v, o, false) < 0 {
 		return 0
 	}
@@ -49,8 +51,8 @@ func (s *scan) room(c *chunk, i, row int, v *verdict, o *occupancy, limit int64)
 	}
 	need, mhz := s.ask.need, c.MHz[i]
 	for _, x := range [...][3]int64{
-		{need.CPU + need.Cores*mhz, c.total[i].CPU, o.used.CPU + o.used.Cores*mhz}, {need.MemoryMiB, c.total[i].MemoryMiB, o.used.MemoryMiB},
-		{need.DiskMiB, c.total[i].DiskMiB, o.used.DiskMiB}, {need.Cores, c.total[i].Cores, o.used.Cores},
+		{need.CPU + need.Cores*mhz, c.Total[i].CPU, o.Used.CPU + o.Used.Cores*mhz}, {need.MemoryMiB, c.Total[i].MemoryMiB, o.Used.MemoryMiB},
+		{need.DiskMiB, c.Total[i].DiskMiB, o.Used.DiskMiB}, {need.Cores, c.Total[i].Cores, o.Used.Cores},
 	} {
 		if x[0] > 0 {
 			n = min(n, (x[1]-x[2])/x[0])
@@ -60,9 +62,9 @@ func (s *scan) room(c *chunk, i, row int, v *verdict, o *occupancy, limit int64)
 		if alt := &s.ask.devices[k].alts[0]; len(s.ask.devices[k].alts) == 1 && !alt.shared() && k < len(v.choices) {
 			open := int64(0)
 			for _, ch := range v.choices[k] {
-				g := &c.nodes[i].Resources.Devices[ch.group]
+				g := &c.Nodes[i].Resources.Devices[ch.group]
 				for j := range g.Instances {
-					if g.Instances[j].Healthy && (o.hold == nil || !o.hold.devs.has(ch.first+j)) {
+					if g.Instances[j].Healthy && (o.Hold == nil || !o.Hold.Devs.Has(ch.first+j)) {
 						open++
 					}
 				}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -28,7 +30,7 @@ func powerJob(name string, count int, watts int64) *structs.Job {
 func TestPowerLimitNotOffered(t *testing.T) {
 	dark := powerNode(2, 2, 0)
 	dark.Resources.Devices[0].Attributes = nil
-	v := scheduler.NewView(7, []*structs.Node{powerNode(1, 2, 0), dark, node(3)}, nil, nil)
+	v := model.NewView(7, []*structs.Node{powerNode(1, 2, 0), dark, node(3)}, nil, nil)
 	for _, c := range []struct {
 		watts int64
 		want  string
@@ -50,18 +52,18 @@ func TestPowerLimitNotOffered(t *testing.T) {
 // TestPowerBudgetOfLimits counts what tasks hold their GPUs to: 1000 W are two GPUs of 400 W, five held to 200 W, and two
 // that are set to 500 W; and the plan is accepted by whoever verifies it, and no other.
 func TestPowerBudgetOfLimits(t *testing.T) {
-	v := scheduler.NewView(7, []*structs.Node{powerNode(1, 4, 1000), powerNode(2, 4, 1000)}, nil, nil)
+	v := model.NewView(7, []*structs.Node{powerNode(1, 4, 1000), powerNode(2, 4, 1000)}, nil, nil)
 	for _, c := range []struct {
 		watts int64
 		want  int
 	}{{0, 2}, {200, 5}, {300, 3}, {500, 2}} {
 		plan, _ := scheduler.Schedule(scheduler.Input{View: v, Power: true, Pending: []scheduler.Workload{load(powerJob("a", 8, c.watts), 1)}}, binpack)
-		placed, flight := 0, scheduler.Overlay{}
+		placed, flight := 0, model.Overlay{}
 		for i, e := range plan.Entries {
 			for _, p := range e.Parts {
 				placed += len(p.Places)
 			}
-			if x := scheduler.Verify(v, flight, e); !x.All() {
+			if x := verify.Verify(v, flight, e); !x.All() {
 				t.Errorf("%d W: %+v", c.watts, x.Refused)
 			}
 			flight = flight.Add(uint64(i+1), e, nil)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -30,7 +31,7 @@ const (
 
 // preemption is what a pass knows of work that may give way, and has told to.
 type preemption struct {
-	gangs map[gangKey][]*held // live members of gangs and elastic groups, by name index
+	gangs map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
 	taken map[structs.AllocID]bool
 	made  map[string]int64          // evicted jobs, by the preemptor's queue
 	gone  map[string]structs.Amount // of what queues hold, by path: told to go by this pass
@@ -100,7 +101,7 @@ func (d *decision) preempt() {
 		rule.name = ""
 	}
 	defer d.lookLater()
-	if rule.name == "" && !d.w.View.mayShrink() {
+	if rule.name == "" && !d.w.View.MayShrink() {
 		return // nobody can be made to go
 	}
 	for _, g := range d.rec.groups {
@@ -205,23 +206,23 @@ func (d *decision) look(at structs.LogTime) {
 
 // victim is running work that may give way, with what goes with it.
 type victim struct {
-	h      *held
+	h      *model.Held
 	cost   int64 // GPU-seconds lost, of all that goes
 	shrink bool  // an elastic group has it beyond its fewest
 	free   bool  // it ends anyway
-	with   []*held
+	with   []*model.Held
 }
 
 // preemptFor places wants of a group, all or none, with others making room where there is none.
 func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
 	s := d.gangScan(g, 0, nil, nil)
 	if g.gang && g.tg.Topology != nil && g.tg.Topology.Across != "" && g.tg.Topology.Mode == structs.TopologyRequired {
-		l := d.w.level(g.tg.Topology.Across)
-		if len(l.names) == 0 {
+		l := d.w.Level(g.tg.Topology.Across)
+		if len(l.Names) == 0 {
 			return false
 		}
 		s.places = l
-		for at := range l.names { // the first place of the level where it works
+		for at := range l.Names { // the first place of the level where it works
 			s.within = []int32{int32(at)}
 			if d.preemptIn(g, ws, rule, s) {
 				return true
@@ -243,11 +244,11 @@ func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
 // preemptIn is preemptFor within the places of a search.
 func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan) bool {
 	p := d.pre
-	mark, placed, cursor := d.w.mark(), len(d.placed), d.cursor
-	var told []*held
+	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
+	var told []*model.Held
 	cost, jobs, top := int64(0), []structs.JobKey(nil), 0
 	undo := func() bool {
-		d.w.rollback(mark)
+		d.w.Rollback(mark)
 		d.placed, d.cursor = d.placed[:placed], cursor
 		for _, h := range told {
 			delete(p.taken, h.ID)
@@ -270,7 +271,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		var stops []structs.PlanStop
 		for _, v := range vs {
 			ids = append(ids, v.h.ID)
-			for _, h := range append([]*held{v.h}, v.with...) {
+			for _, h := range append([]*model.Held{v.h}, v.with...) {
 				st := structs.PlanStop{ID: h.ID, Desc: "preempted by job " + d.load.Job.ID, Desired: structs.DesiredEvict, Preempt: id}
 				if v.shrink {
 					st.Desc, st.Desired, st.Cause = "shrunk in favour of job "+d.load.Job.ID, structs.DesiredStop, structs.CausePreempt
@@ -281,11 +282,11 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 				}
 				p.take(h)
 				told = append(told, h)
-				if k := h.work.job.Key(); !v.shrink && !slices.Contains(jobs, k) {
+				if k := h.Work.Job.Key(); !v.shrink && !slices.Contains(jobs, k) {
 					jobs = append(jobs, k)
 				}
 				if !v.shrink {
-					top = max(top, h.work.job.Priority)
+					top = max(top, h.Work.Job.Priority)
 				}
 			}
 			if !v.free {
@@ -389,15 +390,15 @@ func (d *decision) gain(g *groupWork, members int64, rule preemptRule, top int) 
 func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best int, chosen []victim) {
 	best = -1
 	var least int64
-	for ci, c := range d.w.View.chunks {
+	for ci, c := range d.w.View.Chunks {
 		for i := range c.IDs {
-			row := d.w.View.starts[ci] + i
-			v := s.classVerdict(&c.classes[c.class[i]])
-			if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
+			row := d.w.View.Starts[ci] + i
+			v := s.classVerdict(&c.Classes[c.Class[i]])
+			if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
 				continue
 			}
-			o := d.w.get(row)
-			if o.hold == nil {
+			o := d.w.Get(row)
+			if o.Hold == nil {
 				continue
 			}
 			vs := d.victims(c, i, &o, rule)
@@ -422,8 +423,8 @@ func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best
 }
 
 // fewest gives the victims of a node that suffice, the cheapest first; nil when even all of them do not.
-func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occupancy, id structs.AllocID, vs []victim) []victim {
-	n := c.nodes[i]
+func (d *decision) fewest(s *scan, row int, c *model.Chunk, i int, v *verdict, o *model.Occupancy, id structs.AllocID, vs []victim) []victim {
+	n := c.Nodes[i]
 	fitsWith := func(vs []victim) bool {
 		ids := make([]structs.AllocID, len(vs))
 		for k := range vs {
@@ -434,14 +435,14 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 		}
 		s.choose(c, i, v, o)
 		h, short := s.ask.equip(n, *o, v.choices, id, ids, &s.picker)
-		if short.dim != structs.DimensionNone {
+		if short.Dim != structs.DimensionNone {
 			return false
 		}
-		after, x := fits(n, c.total[i], c.MHz[i], *o, h)
-		return x.dim == structs.DimensionNone && s.powerShort(row, n, after) <= 0
+		after, x := model.Fits(n, c.Total[i], c.MHz[i], *o, h)
+		return x.Dim == structs.DimensionNone && s.powerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b victim) int {
-		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.work.began, a.h.work.began), CompareID(a.h.ID, b.h.ID))
+		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))
 	})
 	if !fitsWith(vs) {
 		return nil
@@ -461,22 +462,22 @@ func (d *decision) fewest(s *scan, row int, c *chunk, i int, v *verdict, o *occu
 }
 
 // victims lists what may give way on a node.
-func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out []victim) {
+func (d *decision) victims(c *model.Chunk, i int, o *model.Occupancy, rule preemptRule) (out []victim) {
 	p := d.pre
-	for h := range o.hold.all() {
-		w := &h.work
-		if w.job == nil || w.job.Key() == d.load.Key {
+	for h := range o.Hold.All() {
+		w := &h.Work
+		if w.Job == nil || w.Job.Key() == d.load.Key {
 			continue
 		}
-		if !c.hold[i].has(h.ID) {
+		if !c.Hold[i].Has(h.ID) {
 			continue // it is being placed right now
 		}
-		if o.hold.claimed(h.ID) || o.hold.waiting(h.ID) {
+		if o.Hold.Claimed(h.ID) || o.Hold.Waiting(h.ID) {
 			continue
 		}
 		switch {
-		case w.ending || p.taken[h.ID]: // told by this pass: only who could have told it himself may count on it
-			if rule.name != "" && (w.ending || d.mayEvict(h, rule)) {
+		case w.Ending || p.taken[h.ID]: // told by this pass: only who could have told it himself may count on it
+			if rule.name != "" && (w.Ending || d.mayEvict(h, rule)) {
 				out = append(out, victim{h: h, free: true})
 			}
 			continue
@@ -487,7 +488,7 @@ func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out
 		if rule.name == "" || !d.mayEvict(h, rule) {
 			continue
 		}
-		if g := w.job.Group(w.group); g != nil && g.IsSpare(w.index) {
+		if g := w.Job.Group(w.Group); g != nil && g.IsSpare(w.Index) {
 			out = append(out, victim{h: h, shrink: true}) // nothing is lost
 			continue
 		}
@@ -502,8 +503,8 @@ func (d *decision) victims(c *chunk, i int, o *occupancy, rule preemptRule) (out
 }
 
 // mayEvict reports whether a rule lets the decision's job take the place of running work.
-func (d *decision) mayEvict(h *held, rule preemptRule) bool {
-	v, j := h.work.job, d.load.Job
+func (d *decision) mayEvict(h *model.Held, rule preemptRule) bool {
+	v, j := h.Work.Job, d.load.Job
 	if !rule.any && !v.MayPreempt() {
 		return false
 	}
@@ -528,10 +529,10 @@ func (d *decision) mayEvict(h *held, rule preemptRule) bool {
 		}
 	}
 	q := d.settings(v.QueueName())
-	if h.work.times >= q.PreemptMax {
+	if h.Work.Times >= q.PreemptMax {
 		return false
 	}
-	if at := h.work.began.Add(q.PreemptMinRuntime); d.in.Now < at {
+	if at := h.Work.Began.Add(q.PreemptMinRuntime); d.in.Now < at {
 		d.look(at)
 		return false
 	}
@@ -552,8 +553,8 @@ func (d *decision) settings(path string) *structs.Queue {
 // mayReclaim reports whether the decision's job may have back what running work holds. Let top be the nearest queue above
 // both queues. Then the job's queue, or one between it and top, must be guaranteed what the job asks for beside all that
 // it holds; and without the work, its queue and each between it and top must still hold what they are guaranteed.
-func (d *decision) mayReclaim(h *held) bool {
-	mine, theirs := d.load.Job.QueueName(), h.work.job.QueueName()
+func (d *decision) mayReclaim(h *model.Held) bool {
+	mine, theirs := d.load.Job.QueueName(), h.Work.Job.QueueName()
 	top := commonQueue(mine, theirs)
 	if d.limits == nil || theirs == top { // no guarantee anywhere; or theirs is above mine
 		return false
@@ -582,7 +583,7 @@ func (d *decision) mayReclaim(h *held) bool {
 			continue
 		}
 		holds, _ := d.limits.held(structs.UseRow{Path: path})
-		holds = holds.Sub(d.pre.gone[path]).Sub(h.amount())
+		holds = holds.Sub(d.pre.gone[path]).Sub(h.Amount())
 		left := contested(holds, ask)
 		for i, g := range contested(*q.Guarantee, ask) {
 			if left[i] < g {
@@ -628,15 +629,15 @@ func commonQueue(a, b string) string {
 // lost is what preempting one allocation costs, in GPU-seconds (of work without GPUs: seconds): what it has done since its
 // last checkpoint, or since it started, and for work that saves its state what saving and loading it costs. Work that is
 // told to save, and of which no checkpoint was ever seen, is believed to do so.
-func (d *decision) lost(h *held) int64 {
-	gpus := h.amount().GPUMilli
+func (d *decision) lost(h *model.Held) int64 {
+	gpus := h.Amount().GPUMilli
 	if gpus == 0 {
 		gpus = 1000
 	}
-	lost := max(0, d.in.Now.Sub(max(h.work.began, h.work.saved)))
-	if g := h.work.job.Group(h.work.group); g != nil && g.Checkpoint != nil {
+	lost := max(0, d.in.Now.Sub(max(h.Work.Began, h.Work.Saved)))
+	if g := h.Work.Job.Group(h.Work.Group); g != nil && g.Checkpoint != nil {
 		c := g.Checkpoint
-		if h.work.saved == 0 && c.Notified() {
+		if h.Work.Saved == 0 && c.Notified() {
 			lost = 0
 		}
 		lost += cmp.Or(c.Cost, 2*cmp.Or(c.Grace, graceUnknown))
@@ -645,32 +646,34 @@ func (d *decision) lost(h *held) int64 {
 }
 
 // members lists the live members of the gang or elastic group that work belongs to, by name index; nil for neither.
-func (p *preemption) members(d *decision, h *held) []*held {
-	g := h.work.job.Group(h.work.group)
+func (p *preemption) members(d *decision, h *model.Held) []*model.Held {
+	g := h.Work.Job.Group(h.Work.Group)
 	if g == nil || g.Gang == nil && g.Elastic == nil {
 		return nil
 	}
 	if p.gangs == nil {
-		p.gangs = make(map[gangKey][]*held)
-		for _, c := range d.w.View.chunks {
+		p.gangs = make(map[gangKey][]*model.Held)
+		for _, c := range d.w.View.Chunks {
 			for i := range c.IDs {
-				for x := range c.hold[i].all() {
-					if x.work.job == nil || x.work.ending {
+				for x := range c.Hold[i].All() {
+					if x.Work.Job == nil || x.Work.Ending {
 						continue
 					}
-					if g := x.work.job.Group(x.work.group); g != nil && (g.Gang != nil || g.Elastic != nil) && !g.IsSpare(x.work.index) {
-						k := gangKey{x.work.job.Key(), x.work.group}
+					if g := x.Work.Job.Group(x.Work.Group); g != nil && (g.Gang != nil || g.Elastic != nil) && !g.IsSpare(x.Work.Index) {
+						k := gangKey{x.Work.Job.Key(), x.Work.Group}
 						p.gangs[k] = append(p.gangs[k], x)
 					}
 				}
 			}
 		}
 		for _, list := range p.gangs { // the order of the keys does not matter
-			slices.SortFunc(list, func(a, b *held) int { return cmp.Or(cmp.Compare(a.work.index, b.work.index), CompareID(a.ID, b.ID)) })
+			slices.SortFunc(list, func(a, b *model.Held) int {
+				return cmp.Or(cmp.Compare(a.Work.Index, b.Work.Index), model.CompareID(a.ID, b.ID))
+			})
 		}
 	}
-	var out []*held
-	for _, x := range p.gangs[gangKey{h.work.job.Key(), h.work.group}] {
+	var out []*model.Held
+	for _, x := range p.gangs[gangKey{h.Work.Job.Key(), h.Work.Group}] {
 		if !p.taken[x.ID] {
 			out = append(out, x)
 		}
@@ -680,26 +683,26 @@ func (p *preemption) members(d *decision, h *held) []*held {
 
 // shrinks reports whether work is what an elastic group has beyond its fewest, counted from the highest index: beyond
 // its count it goes for anybody, below for who has a higher priority.
-func (p *preemption) shrinks(d *decision, h *held) bool {
-	g := h.work.job.Group(h.work.group)
+func (p *preemption) shrinks(d *decision, h *model.Held) bool {
+	g := h.Work.Job.Group(h.Work.Group)
 	if g == nil || g.Elastic == nil {
 		return false
 	}
 	ms := p.members(d, h)
-	at := slices.IndexFunc(ms, func(x *held) bool { return x.ID == h.ID })
-	return at >= 0 && at >= g.Fewest() && (at >= g.Count || h.work.job.Priority < d.load.Job.Priority)
+	at := slices.IndexFunc(ms, func(x *model.Held) bool { return x.ID == h.ID })
+	return at >= 0 && at >= g.Fewest() && (at >= g.Count || h.Work.Job.Priority < d.load.Job.Priority)
 }
 
 // above lists the members of a group with a higher index, which go first.
-func (p *preemption) above(d *decision, h *held) []*held {
+func (p *preemption) above(d *decision, h *model.Held) []*model.Held {
 	ms := p.members(d, h)
-	at := slices.IndexFunc(ms, func(x *held) bool { return x.ID == h.ID })
+	at := slices.IndexFunc(ms, func(x *model.Held) bool { return x.ID == h.ID })
 	return ms[at+1:]
 }
 
 // fellows lists who goes with work when it is evicted: nobody, or the rest of a gang that would be below its minimum.
-func (p *preemption) fellows(d *decision, h *held) (out []*held) {
-	g := h.work.job.Group(h.work.group)
+func (p *preemption) fellows(d *decision, h *model.Held) (out []*model.Held) {
+	g := h.Work.Job.Group(h.Work.Group)
 	if g == nil || g.Gang == nil {
 		return nil
 	}
@@ -716,15 +719,15 @@ func (p *preemption) fellows(d *decision, h *held) (out []*held) {
 }
 
 // take notes that work is told to go.
-func (p *preemption) take(h *held) {
+func (p *preemption) take(h *model.Held) {
 	p.taken[h.ID] = true
 	p.credit(h, 1)
 }
 
-func (p *preemption) release(h *held) { p.credit(h, -1) }
+func (p *preemption) release(h *model.Held) { p.credit(h, -1) }
 
-func (p *preemption) credit(h *held, n int64) {
-	for path := h.work.job.QueueName(); path != ""; path = structs.QueueParent(path) {
-		p.gone[path] = p.gone[path].Add(h.amount().Times(n))
+func (p *preemption) credit(h *model.Held, n int64) {
+	for path := h.Work.Job.QueueName(); path != ""; path = structs.QueueParent(path) {
+		p.gone[path] = p.gone[path].Add(h.Amount().Times(n))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -81,7 +82,7 @@ func (w *world) decide() (evicted int) {
 	perQueue := map[string]map[structs.JobKey]bool{}
 	told := map[structs.JobKey]string{} // whose preemption counts for which queue: the first one that takes a place of it
 	for _, e := range plan.Entries {
-		v := scheduler.Verify(w.view, w.flight, e)
+		v := verify.Verify(w.view, w.flight, e)
 		w.check(v.All(), "Verify refuses: %+v", v.Refused)
 		for i := range e.Parts {
 			p := &e.Parts[i]

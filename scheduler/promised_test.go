@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
@@ -23,7 +24,7 @@ func TestPromisedGPUsAreNamed(t *testing.T) {
 	for i, j := range []*structs.Job{both, long} {
 		j.CreateIndex = structs.Index(10 + i)
 	}
-	in := scheduler.Input{View: scheduler.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
+	in := scheduler.Input{View: model.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{held}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
 		Pending: []scheduler.Workload{load(both, 1), load(long, 2)}}
 	in.Line = queue.NewLine(nil, in.Config, in.Pending, in.Now, 0)
 	plan, rep := scheduler.Schedule(in, binpack)

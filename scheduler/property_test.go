@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -94,7 +95,7 @@ func (w *world) pass(p scheduler.Policy) {
 	}
 	flight := w.flight
 	for _, e := range plan.Entries {
-		v := scheduler.Verify(w.view, flight, e)
+		v := verify.Verify(w.view, flight, e)
 		w.check(v.All(), "Verify refuses what Schedule proposed: %+v", v.Refused)
 		w.partial(e)
 		w.nextID++
@@ -158,8 +159,8 @@ func (w *world) land() {
 		f := w.wait[0]
 		w.wait = w.wait[1:]
 		key := structs.JobKey{Namespace: f.entry.Namespace, ID: f.entry.JobID}
-		v := scheduler.Verify(w.view, w.flight.Remove(f.id), f.entry)
-		refusedJob := scheduler.VerifyJob(w.jobs[key], f.entry)
+		v := verify.Verify(w.view, w.flight.Remove(f.id), f.entry)
+		refusedJob := verify.VerifyJob(w.jobs[key], f.entry)
 		before := w.over()
 		for i, part := range f.entry.Parts {
 			if len(part.Places)+len(part.Updates) > 0 && (refusedJob != "" || !v.Accepted[i] || w.cutShort(f.entry, &part)) {

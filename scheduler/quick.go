@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -70,13 +71,13 @@ type quickReject struct {
 	books  *books
 	stamp  int
 	known  bool
-	most   freeBlock       // the maximum over all nodes
+	most   model.FreeBlock // the maximum over all nodes
 	late   structs.Vector  // the same beside all reservations, for work that runs beyond from
 	from   structs.LogTime // when the last reservation begins; never: there is none
 	shrink int8            // whether elastic work holds anything: 0 not known, 1 no, 2 yes
 }
 
-// refuses reports whether a workload can be refused without a decision.
+// Refuses reports whether a workload can be refused without a decision.
 func (q *quickReject) refuses(load *Workload) bool {
 	l := load.Least
 	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil {
@@ -89,10 +90,10 @@ func (q *quickReject) refuses(load *Workload) bool {
 	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // of those who compete by order, it lost
 		return false
 	}
-	if !q.known || q.stamp != q.w.stamp {
+	if !q.known || q.stamp != q.w.Stamp {
 		q.survey()
 	}
-	if !l.short(&q.most) && (q.from == never || !l.exceeds(&q.late) || q.holdsUntil(load) <= q.from) {
+	if !l.short(&q.most) && (q.from == model.Never || !l.exceeds(&q.late) || q.holdsUntil(load) <= q.from) {
 		return false // some node may have room for it
 	}
 	if !q.books.full(load) || q.books.old[load.Key] != nil {
@@ -108,21 +109,21 @@ func (q *quickReject) refuses(load *Workload) bool {
 
 // holdsUntil is when the first allocation of a workload holds no more, if all are placed now.
 func (q *quickReject) holdsUntil(load *Workload) structs.LogTime {
-	until := never
+	until := model.Never
 	for _, g := range load.Job.Groups {
-		work := heldWork{job: load.Job, group: g.Name, began: q.books.in.Now, expect: load.Expect}
-		if at := work.ends(q.books.in.Now); at > 0 {
+		work := model.HeldWork{Job: load.Job, Group: g.Name, Began: q.books.in.Now, Expect: load.Expect}
+		if at := work.Ends(q.books.in.Now); at > 0 {
 			until = min(until, at)
 		}
 	}
 	return until
 }
 
-// mayShrink reports whether anything held could shrink for others, as the pass began.
+// MayShrink reports whether anything held could shrink for others, as the pass began.
 func (q *quickReject) mayShrink() bool {
 	if q.shrink == 0 {
 		q.shrink = 1
-		if q.w.View.mayShrink() || slices.ContainsFunc(q.w.states, func(o occupancy) bool { return o.hold != nil && o.hold.yields > 0 }) {
+		if q.w.View.MayShrink() || slices.ContainsFunc(q.w.States, func(o model.Occupancy) bool { return o.Hold != nil && o.Hold.Yields > 0 }) {
 			q.shrink = 2
 		}
 	}
@@ -139,39 +140,39 @@ func noteBlocked(l Line, i int) {
 // survey summarizes the free capacity of the cluster. It looks at every node that changed, so it pays only because a
 // decision does so, too.
 func (q *quickReject) survey() {
-	q.known, q.most, q.late, q.from = true, freeBlock{}, structs.Vector{}, never
+	q.known, q.most, q.late, q.from = true, model.FreeBlock{}, structs.Vector{}, model.Never
 	if q.books.rows != nil {
 		q.from = 0
 	}
-	var late freeBlock
+	var late model.FreeBlock
 	v := q.w.View
-	for ci, c := range v.chunks {
-		for first := 0; first < len(c.IDs); first += blockRows {
-			n := min(blockRows, len(c.IDs)-first)
-			row := v.starts[ci] + first
-			if !q.w.touches(row, n) && !q.books.promisedAny(row, n) {
-				x := c.freeBlockAt(first)
-				q.most.raise(*x)
-				late.raise(*x)
+	for ci, c := range v.Chunks {
+		for first := 0; first < len(c.IDs); first += model.BlockRows {
+			n := min(model.BlockRows, len(c.IDs)-first)
+			row := v.Starts[ci] + first
+			if !q.w.Touches(row, n) && !q.books.promisedAny(row, n) {
+				x := c.FreeBlockAt(first)
+				q.most.Raise(*x)
+				late.Raise(*x)
 				continue
 			}
 			for i := range n {
-				o := q.w.get(row + i)
-				left := freeOn(c, first+i, &o)
-				q.most.raise(left)
+				o := q.w.Get(row + i)
+				left := model.FreeOn(c, first+i, &o)
+				q.most.Raise(left)
 				if b := q.books.at(row+i, c, first+i, &o); b != nil {
-					if n := len(b.points); n > 0 {
-						q.from = max(q.from, b.points[n-1].at)
+					if n := len(b.Points); n > 0 {
+						q.from = max(q.from, b.Points[n-1].At)
 					}
-					b.subtract(&left.free, c.total[first+i], c.MHz[first+i])
+					b.Subtract(&left.Free, c.Total[first+i], c.MHz[first+i])
 				}
-				late.raise(left)
+				late.Raise(left)
 			}
 		}
 	}
-	q.late = late.free
-	q.stamp = q.w.stamp // the books may have counted it on
+	q.late = late.Free
+	q.stamp = q.w.Stamp // the books may have counted it on
 }
 
-// short reports whether the least is more than there is of something.
-func (l *Least) short(s *freeBlock) bool { return l.devices > s.devices || l.exceeds(&s.free) }
+// Short reports whether the least is more than there is of something.
+func (l *Least) short(s *model.FreeBlock) bool { return l.devices > s.Devices || l.exceeds(&s.Free) }

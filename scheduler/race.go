@@ -135,16 +135,16 @@ func newRaces(in *Input, w *pass) *races {
 			if !structs.Holds(a) || a.ServerTerminal() {
 				continue
 			}
-			if in.Flight.stopping(a.ID) { // it goes, though that is not committed yet: it is nobody's place to take
+			if in.Flight.Stopping(a.ID) { // it goes, though that is not committed yet: it is nobody's place to take
 				run = nil
 				break
 			}
-			row := w.View.row(a.NodeID)
+			row := w.View.Row(a.NodeID)
 			if row < 0 {
 				run = nil
 				break
 			}
-			if c, at := w.View.at(row); !c.ready[at] {
+			if c, at := w.View.At(row); !c.Ready[at] {
 				run = nil
 				break
 			}
@@ -183,7 +183,7 @@ func (r *race) add(l *Workload, run *raceRun, i int) {
 	r.pending = append(r.pending, i)
 }
 
-// hold asks who should hold places and notes what follows.
+// Hold asks who should hold places and notes what follows.
 func (r *race) hold(rs *races, w *pass) {
 	order := make([]int, len(r.Rivals))
 	for i := range order {
@@ -320,9 +320,9 @@ func (r *race) measure(w *pass) {
 	}
 	r.unit = 1000
 	if !r.gpu { // a thousandth of the largest node's CPU is fine enough
-		for _, c := range w.View.chunks {
-			for i := range c.total {
-				r.unit = max(r.unit, c.total[i].CPU)
+		for _, c := range w.View.Chunks {
+			for i := range c.Total {
+				r.unit = max(r.unit, c.Total[i].CPU)
 			}
 		}
 		r.unit = max(1, r.unit/1000)
@@ -346,24 +346,24 @@ func larger(a, b structs.Amount) structs.Amount {
 // room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
 func (r *race) room(w *pass, mine map[structs.AllocID]bool) {
 	row := -1
-	for _, c := range w.View.chunks {
+	for _, c := range w.View.Chunks {
 		for i := range c.IDs {
 			row++
-			n := c.nodes[i]
-			if !c.ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
+			n := c.Nodes[i]
+			if !c.Ready[i] || r.Pool != structs.NodePoolAll && r.Pool != "" && n.Pool != r.Pool {
 				continue
 			}
-			total := c.total[i].CPU
+			total := c.Total[i].CPU
 			if r.gpu {
 				total = 1000 * healthyGPUs(n)
 			}
-			for h := range w.get(row).hold.all() {
-				use := r.of(h.amount())
-				if h.work.ending {
+			for h := range w.Get(row).Hold.All() {
+				use := r.of(h.Amount())
+				if h.Work.Ending {
 					r.coming += use
 					continue
 				}
-				if h.rare != nil && len(h.rare.waits) > 0 {
+				if h.Rare != nil && len(h.Rare.Waits) > 0 {
 					r.coming -= use
 				}
 				if !mine[h.ID] {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,26 +15,26 @@ const (
 
 // rate tells whether the group fits on a node by amounts, static ports and devices, and the weighted sum of the terms
 // other than spread.
-func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) int64 {
+func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, count bool) int64 {
 	a := s.ask
-	after := o.used.Add(a.need)
-	total := &c.total[i]
+	after := o.Used.Add(a.need)
+	total := &c.Total[i]
 	mhz := c.MHz[i]
 	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
-		if x := fitsAmounts(*total, o.used, after, mhz); x.dim != structs.DimensionNone {
-			s.why = shortageOf{shortage: x}
+		if x := model.FitsAmounts(*total, o.Used, after, mhz); x.Dim != structs.DimensionNone {
+			s.why = shortageOf{Shortage: x}
 			return rateShort
 		}
 	}
 	seen := o // with what is promised, for what is chosen by its number and not by its amount
 	if s.books.keeps() {
 		merged, x := s.kept(c, i, row, o)
-		if x.dim != structs.DimensionNone {
+		if x.Dim != structs.DimensionNone {
 			s.why = x
 			return rateShort
 		}
 		if merged != nil {
-			seen = &occupancy{o.used, merged}
+			seen = &model.Occupancy{Used: o.Used, Hold: merged}
 		}
 	}
 	if s.peers != nil {
@@ -48,7 +49,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 	wishes := v.wishes
 	if len(a.perNode)+len(a.wishPerNode) > 0 {
 		for k := range a.perNode {
-			if !a.perNode[k].holds(c.nodes[i]) {
+			if !a.perNode[k].holds(c.Nodes[i]) {
 				if count {
 					v.filtered++
 					s.refuse(a.perNode[k].refusal(structs.EventNodeJoined))
@@ -57,15 +58,15 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 			}
 		}
 		for k := range a.wishPerNode {
-			wishes += a.wishPerNode[k].fulfilled(a.wishPerNode[k].cond.holds(c.nodes[i]))
+			wishes += a.wishPerNode[k].fulfilled(a.wishPerNode[k].cond.holds(c.Nodes[i]))
 		}
 	}
 	for k := range a.static {
-		n := c.nodes[i]
+		n := c.Nodes[i]
 		p := &a.static[k]
-		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (portTaken(seen.hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
-			s.why = shortageOf{shortage: shortage{structs.DimensionPorts, 1}, by: portTakenBy(p.Value)}
-			if !portTaken(o.hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
+		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (model.PortTaken(seen.Hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
+			s.why = shortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, by: portTakenBy(p.Value)}
+			if !model.PortTaken(o.Hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
 				s.why.promisedTo(s.books.promisee(row))
 			}
 			return rateShort
@@ -82,7 +83,7 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		base = s.weights.Fit * score
 	} else if len(a.devices) > 0 {
 		var x shortageOf
-		if devices, inUse, x = s.devices(c, i, seen, v); x.dim != structs.DimensionNone {
+		if devices, inUse, x = s.devices(c, i, seen, v); x.Dim != structs.DimensionNone {
 			s.why = x
 			s.blame(c, i, row, v, o, seen)
 			return rateShort
@@ -97,19 +98,19 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		if s.sees {
 			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, seen), a.need, false
 		}
-		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.nodes[i], o)
+		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.Nodes[i], o)
 	}
 	if !v.shunned {
 		base += shunStep // nodes with a taint come after all others, save for alternatives
 	}
 	if s.offGPUs && !v.gpus {
-		base += s.weights.GPU * Micro
+		base += s.weights.GPU * model.Micro
 	}
 	if s.weights.Load > 0 {
 		base += s.weights.Load * s.load(row)
 	}
 	if a.wishTotal > 0 {
-		base += s.weights.Affinity * (wishes * Micro / a.wishTotal)
+		base += s.weights.Affinity * (wishes * model.Micro / a.wishTotal)
 	}
 	if s.peers != nil && s.peers.weight > 0 {
 		base += s.weights.Affinity * s.peers.micro(row)
@@ -127,26 +128,26 @@ func (s *scan) rate(c *chunk, i, row int, v *verdict, o *occupancy, count bool) 
 		}
 	}
 	if a.numaWish {
-		base += s.weights.Affinity * a.together(c.nodes[i], seen.hold)
+		base += s.weights.Affinity * a.together(c.Nodes[i], seen.Hold)
 	}
 	return base
 }
 
-// close is whether the devices chosen last lie as close to each other as the group wishes.
+// Close is whether the devices chosen last lie as close to each other as the group wishes.
 func (s *scan) close() int64 {
 	if s.picker.split {
 		return 0
 	}
-	return Micro
+	return model.Micro
 }
 
 // shunStep is what a node is ahead by that has no taint the job should keep away from: more than all terms, so that such a
 // node is taken only when there is no other.
-const shunStep = 1_000 * Micro
+const shunStep = 1_000 * model.Micro
 
 // altStep is what one step towards the alternatives liked best is worth: more than all terms together, so that a later
 // alternative is taken only where no node can give an earlier one.
-const altStep = 10_000 * Micro
+const altStep = 10_000 * model.Micro
 
 // gpuFull is how well the shares chosen last fit into their GPUs: full ones are best, or empty ones with worst fit.
 func (s *scan) gpuFull() int64 {
@@ -154,17 +155,17 @@ func (s *scan) gpuFull() int64 {
 	case s.picker.parts == 0 || s.ask.gpuFit == structs.GPUFitFirst || s.ask.gpuFit == structs.GPUFitNext:
 		return 0
 	case s.ask.gpuFit == structs.GPUFitWorst:
-		return Micro - min(s.picker.full, Micro)
+		return model.Micro - min(s.picker.full, model.Micro)
 	}
-	return min(s.picker.full, Micro)
+	return min(s.picker.full, model.Micro)
 }
 
 // fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
-func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *occupancy) int64 {
+func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *model.Occupancy) int64 {
 	u := &s.use
 	var allocs, gpus int64
 	if s.counts {
-		allocs, gpus = int64(o.hold.size()), countGPUs(n)
+		allocs, gpus = int64(o.Hold.Size()), countGPUs(n)
 	}
 	past := Past{}
 	if s.learns {
@@ -193,7 +194,7 @@ func countGPUs(n *structs.Node) int64 {
 // load is 1 less the share of the group's allocations that the node has already.
 func (s *scan) load(row int) int64 {
 	if s.onRow == nil || s.onRow[row] == 0 {
-		return Micro
+		return model.Micro
 	}
-	return Micro - min(Micro, int64(s.onRow[row])*Micro/int64(max(s.ask.tg.Count, 1)))
+	return model.Micro - min(model.Micro, int64(s.onRow[row])*model.Micro/int64(max(s.ask.tg.Count, 1)))
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -124,7 +125,7 @@ type later struct {
 
 // reconciler compares what a job wants with what it has.
 type reconciler struct {
-	view    *View
+	view    *model.View
 	now     structs.LogTime
 	job     *structs.Job // nil: purged
 	evals   []*structs.Evaluation
@@ -163,7 +164,7 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 	}
 	for _, as := range byGroup {
 		slices.SortFunc(as, func(a, b *structs.Allocation) int {
-			return cmp.Or(cmp.Compare(a.NameIndex, b.NameIndex), cmp.Compare(a.CreateIndex, b.CreateIndex), CompareID(a.ID, b.ID))
+			return cmp.Or(cmp.Compare(a.NameIndex, b.NameIndex), cmp.Compare(a.CreateIndex, b.CreateIndex), model.CompareID(a.ID, b.ID))
 		})
 	}
 	active := r.job != nil && r.job.Placeable()
@@ -193,7 +194,7 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 	if !active {
 		desc = descStopped
 	}
-	for _, name := range sortedKeys(byGroup) {
+	for _, name := range model.SortedKeys(byGroup) {
 		g := &groupWork{name: name}
 		g.counts.Group = name
 		r.groups = append(r.groups, g)
@@ -460,7 +461,7 @@ func (r *reconciler) lost(g *groupWork, a *structs.Allocation) (slot, bool) {
 	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, must: true, prefer: r.sticky(g.tg, a)}}, true
 }
 
-// away handles an allocation whose node is out of touch.
+// Away handles an allocation whose node is out of touch.
 func (r *reconciler) away(g *groupWork, a *structs.Allocation) (slot, bool) {
 	after := lostAfter(g.tg)
 	if after <= 0 || a.Client == structs.ClientPending {
@@ -668,7 +669,7 @@ func (r *reconciler) dedupe(g *groupWork, slots []slot) []slot {
 	return out
 }
 
-// keep chooses which of several allocations of one name stays: work that is done, else one that runs, by the group's
+// Keep chooses which of several allocations of one name stays: work that is done, else one that runs, by the group's
 // reconcile strategy, else whatever is closest to running.
 func (r *reconciler) keep(tg *structs.Group, same []slot) int {
 	if len(same) == 1 {

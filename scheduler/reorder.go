@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -28,7 +29,7 @@ func (rs *races) front(i int) *race {
 	return rs.by[i]
 }
 
-// of is the race that a pending workload takes part in, or nil.
+// Of is the race that a pending workload takes part in, or nil.
 func (rs *races) of(i int) *race {
 	if rs == nil {
 		return nil
@@ -57,7 +58,7 @@ func (d *decision) takeover(r *race) {
 		return // what it needs is on its way
 	}
 	if !d.load.Job.AllAtOnce && len(d.placed) > 0 {
-		d.w.rollback(0) // what it got of what it asked for
+		d.w.Rollback(0) // what it got of what it asked for
 	}
 	t := &taking{r: r, d: d}
 	if t.try(t.losers(), nil) {
@@ -113,8 +114,8 @@ func (t *taking) losers() map[int][]seat {
 			continue
 		}
 		for _, a := range run.allocs {
-			row := t.d.w.View.row(a.NodeID)
-			if row >= 0 && (run.gone || !t.d.pre.taken[a.ID]) && !t.d.w.get(row).hold.claimed(a.ID) {
+			row := t.d.w.View.Row(a.NodeID)
+			if row >= 0 && (run.gone || !t.d.pre.taken[a.ID]) && !t.d.w.Get(row).Hold.Claimed(a.ID) {
 				out[row] = append(out[row], seat{run, a})
 			}
 		}
@@ -135,7 +136,7 @@ func (t *taking) movable(need int64) []int {
 			continue
 		}
 		for _, a := range run.allocs {
-			if row := t.d.w.View.row(a.NodeID); row >= 0 {
+			if row := t.d.w.View.Row(a.NodeID); row >= 0 {
 				sum[row] += t.r.of(structs.AmountOf(a))
 			}
 		}
@@ -164,8 +165,8 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 			continue
 		}
 		for _, a := range run.allocs {
-			row := t.d.w.View.row(a.NodeID)
-			if slices.Contains(clear, row) && !t.d.pre.taken[a.ID] && !t.d.w.get(row).hold.claimed(a.ID) {
+			row := t.d.w.View.Row(a.NodeID)
+			if slices.Contains(clear, row) && !t.d.pre.taken[a.ID] && !t.d.w.Get(row).Hold.Claimed(a.ID) {
 				empty[row] = append(empty[row], seat{run, a})
 			}
 		}
@@ -179,15 +180,15 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 		rows = append(rows, row)
 	}
 	slices.Sort(rows)
-	before := make(map[int]occupancy, len(rows))
+	before := make(map[int]model.Occupancy, len(rows))
 	for _, row := range rows {
-		c, i := w.View.at(row)
-		o := w.get(row)
+		c, i := w.View.At(row)
+		o := w.Get(row)
 		before[row] = o
 		for _, s := range empty[row] {
-			o = o.without(c.nodes[i], s.alloc.ID)
+			o = o.Without(c.Nodes[i], s.alloc.ID)
 		}
-		w.set(row, o)
+		w.Set(row, o)
 	}
 	n := t.d.again()
 	n.place()
@@ -200,13 +201,13 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 			return true
 		}
 	}
-	w.rollback(0)
+	w.Rollback(0)
 	return false
 }
 
 // settle puts back whoever need not go, row by row, and lets the placements wait for the others. It gives whom each
 // placement waits for.
-func (t *taking) settle(n *decision, rows []int, before map[int]occupancy, empty map[int][]seat) (map[int][]seat, bool) {
+func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy, empty map[int][]seat) (map[int][]seat, bool) {
 	w := t.d.w
 	victims := map[int][]seat{} // by place in n.placed
 	for _, row := range rows {
@@ -217,20 +218,20 @@ func (t *taking) settle(n *decision, rows []int, before map[int]occupancy, empty
 			}
 		}
 		if len(here) == 0 {
-			w.set(row, before[row])
+			w.Set(row, before[row])
 			continue
 		}
-		c, i := w.View.at(row)
-		node, total, mhz := c.nodes[i], c.total[i], c.MHz[i]
+		c, i := w.View.At(row)
+		node, total, mhz := c.Nodes[i], c.Total[i], c.MHz[i]
 		// Who moves would rather stay than who loses his places; of those, the wide ones, whose room is more than is needed.
 		seats := slices.Clone(empty[row])
 		slices.SortStableFunc(seats, func(a, b seat) int {
 			return cmp.Or(cmpBool(b.run.chosen, a.run.chosen), cmpBool(a.run.gone, b.run.gone), cmp.Compare(b.run.units, a.run.units))
 		})
-		o := w.get(row)
+		o := w.Get(row)
 		var must []seat
 		for _, s := range seats {
-			if next, why := fits(node, total, mhz, o, heldOf(s.alloc)); why.dim == structs.DimensionNone {
+			if next, why := model.Fits(node, total, mhz, o, model.HeldOf(s.alloc)); why.Dim == structs.DimensionNone {
 				o = next
 				continue
 			}
@@ -240,34 +241,34 @@ func (t *taking) settle(n *decision, rows []int, before map[int]occupancy, empty
 		o = before[row]
 		for _, k := range here {
 			h := *n.placed[k].spot.held
-			rare := heldRare{}
-			if h.rare != nil {
-				rare = *h.rare
+			rare := model.HeldRare{}
+			if h.Rare != nil {
+				rare = *h.Rare
 			}
-			h.rare = &rare
+			h.Rare = &rare
 			done := false
 			for {
-				next, why := fits(node, total, mhz, o, &h)
-				if why.dim == structs.DimensionNone {
+				next, why := model.Fits(node, total, mhz, o, &h)
+				if why.Dim == structs.DimensionNone {
 					o, done = next, true
 					break
 				}
 				if len(must) == 0 {
 					break
 				}
-				rare.waits = append(slices.Clip(rare.waits), must[0].alloc.ID)
+				rare.Waits = append(slices.Clip(rare.Waits), must[0].alloc.ID)
 				victims[k] = append(victims[k], must[0])
 				must = must[1:]
 			}
 			if !done {
 				return nil, false
 			}
-			if len(rare.waits) == 0 && n.placed[k].spot.held.rare == nil {
-				h.rare = nil
+			if len(rare.Waits) == 0 && n.placed[k].spot.held.Rare == nil {
+				h.Rare = nil
 			}
 			n.placed[k].spot.held = &h
 		}
-		w.set(row, o)
+		w.Set(row, o)
 	}
 	return victims, true
 }
@@ -318,7 +319,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 	}
 	if t.d.aside != nil {
 		for k := range n.placed {
-			if work := n.workOf(n.placed[k].g.tg); t.d.aside.refuses(n, work.latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
+			if work := n.workOf(n.placed[k].g.tg); t.d.aside.refuses(n, work.Latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
 				return false
 			}
 		}
@@ -358,7 +359,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 			}
 		}
 		if len(victims[k]) > 0 {
-			t.r.coming -= (t.r.of(pl.spot.held.amount()) + t.r.unit - 1) / t.r.unit
+			t.r.coming -= (t.r.of(pl.spot.held.Amount()) + t.r.unit - 1) / t.r.unit
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -170,7 +171,7 @@ func (r *reconciler) endOf(a *structs.Allocation, place where) string {
 
 // exitCode is that of the task that failed the allocation; 0 when none tells.
 func exitCode(a *structs.Allocation) int64 {
-	for _, name := range sortedKeys(a.TaskStates) {
+	for _, name := range model.SortedKeys(a.TaskStates) {
 		s := a.TaskStates[name]
 		if s == nil || !s.Failed {
 			continue

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -61,10 +62,10 @@ func (d *decision) rosters() []*structs.Roster {
 			}
 			n := p.spot.node
 			x := member{row: structs.RosterMember{Alloc: p.spot.held.ID, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: p.want.index}}
-			if r := p.spot.held.rare; r != nil {
-				x.first = d.firstDevice(n.ID, r.grants)
-				for k := range r.grants {
-					if r.grants[k].IsGPU() {
+			if r := p.spot.held.Rare; r != nil {
+				x.first = d.firstDevice(n.ID, r.Grants)
+				for k := range r.Grants {
+					if r.Grants[k].IsGPU() {
 						x.row.GPUs++
 					}
 				}
@@ -92,7 +93,7 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 		if n == nil {
 			break
 		}
-		if pos := instancePos(n, grants[i].Device, grants[i].Instance); pos >= 0 && (first < 0 || pos < first) {
+		if pos := model.InstancePos(n, grants[i].Device, grants[i].Instance); pos >= 0 && (first < 0 || pos < first) {
 			first = pos
 		}
 	}
@@ -100,14 +101,14 @@ func (d *decision) firstDevice(node structs.NodeID, grants []structs.Grant) int 
 }
 
 // byTopology orders members so that ranks next to each other lie close: by leaf, rack and node, then by their devices.
-func byTopology(v *View, across string, members []member) {
+func byTopology(v *model.View, across string, members []member) {
 	keys := []string{"leaf", "rack"}
-	if across != "" && across != levelNode && across != levelDatacenter && !slices.Contains(keys, across) {
+	if across != "" && across != model.LevelNode && across != model.LevelDatacenter && !slices.Contains(keys, across) {
 		keys = append([]string{across}, keys...)
 	}
 	at := func(m *member, key string) string {
 		if n := v.Node(m.row.Node); n != nil {
-			return LevelOf(n, key)
+			return model.LevelOf(n, key)
 		}
 		return ""
 	}
@@ -117,6 +118,6 @@ func byTopology(v *View, across string, members []member) {
 				return c
 			}
 		}
-		return cmp.Or(CompareID(a.row.Node, b.row.Node), cmp.Compare(a.first, b.first), cmp.Compare(a.row.Index, b.row.Index))
+		return cmp.Or(model.CompareID(a.row.Node, b.row.Node), cmp.Compare(a.first, b.first), cmp.Compare(a.row.Index, b.row.Index))
 	})
 }

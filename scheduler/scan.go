@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -58,10 +59,10 @@ type scan struct {
 	books *books          // promises to keep; nil: none
 	whose *Workload       // whose group it is, for the books
 	until structs.LogTime // when an allocation placed now is expected to hold no more
-	work  heldWork        // of what is placed
+	work  model.HeldWork  // of what is placed
 
 	// Of gangs: see gang.go.
-	places  *level               // with within: only nodes of these places are looked at; nil: all
+	places  *model.Level         // with within: only nodes of these places are looked at; nil: all
 	within  []int32              // places of the level
 	ban     []structs.NodeID     // nodes that are out of the question
 	found   int64                // members that found a place before one did not
@@ -78,7 +79,7 @@ type propState struct {
 }
 
 func newScan(a *ask, w *pass, p Policy, first int) *scan {
-	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.View.classes.num))}
+	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.View.Classes.Num))}
 	if len(a.spreads) > 0 {
 		s.cellIndex = make(map[[16]byte][]int32)
 	}
@@ -90,7 +91,7 @@ func newScan(a *ask, w *pass, p Policy, first int) *scan {
 		s.props = append(s.props, &propState{valueTable: newValueTable(), have: make(map[int32]int64)})
 	}
 	if a.distinctHostsJob || a.distinctHostsGroup {
-		s.jobRow = w.column()
+		s.jobRow = w.Column()
 	}
 	if len(a.spreads) == 0 {
 		s.cells = []cell{{pos: -1}}
@@ -153,7 +154,7 @@ func (s *scan) count(row int, group bool, n int32) {
 	node := s.node(row)
 	if group {
 		if s.onRow == nil {
-			s.onRow = s.w.column()
+			s.onRow = s.w.Column()
 		}
 		s.onRow[row] += n
 		if len(s.spreads) > 0 {
@@ -182,25 +183,25 @@ func (s *scan) count(row int, group bool, n int32) {
 }
 
 func (s *scan) node(row int) *structs.Node {
-	c, i := s.w.View.at(row)
-	return c.nodes[i]
+	c, i := s.w.View.At(row)
+	return c.Nodes[i]
 }
 
 func (s *scan) verdict(row int) *verdict {
-	c, i := s.w.View.at(row)
-	return s.classVerdict(&c.classes[c.class[i]])
+	c, i := s.w.View.At(row)
+	return s.classVerdict(&c.Classes[c.Class[i]])
 }
 
-func (s *scan) classVerdict(nc *nodeClass) *verdict {
-	v := s.verdicts[nc.num]
+func (s *scan) classVerdict(nc *model.NodeClass) *verdict {
+	v := s.verdicts[nc.Num]
 	if v == nil {
 		if len(s.slab) == 0 {
 			s.slab = make([]verdict, min(64, max(1, len(s.verdicts)-len(s.list))))
 		}
 		v, s.slab = &s.slab[0], s.slab[1:]
-		v.hash = nc.hash
-		s.judge(v, nc.node)
-		s.verdicts[nc.num] = v
+		v.hash = nc.Hash
+		s.judge(v, nc.Node)
+		s.verdicts[nc.Num] = v
 		s.list = append(s.list, v)
 	}
 	return v
@@ -228,18 +229,18 @@ func (s *scan) build() {
 	}
 	table := make([]*verdict, 0, 8)
 	known := s.w.askMemo(s.plainKey(), s.ask.job.NodePool)
-	for ci, c := range view.chunks {
+	for ci, c := range view.Chunks {
 		table = table[:0]
-		for k := range c.classes {
-			table = append(table, s.classVerdict(&c.classes[k]))
+		for k := range c.Classes {
+			table = append(table, s.classVerdict(&c.Classes[k]))
 		}
 		if known != nil {
-			s.buildKnown(known, table, c, view.starts[ci])
+			s.buildKnown(known, table, c, view.Starts[ci])
 			continue
 		}
 		for i := range c.IDs {
-			v := table[c.class[i]]
-			row := view.starts[ci] + i
+			v := table[c.Class[i]]
+			row := view.Starts[ci] + i
 			if !s.counted(c, i, v) || s.elsewhere(row) {
 				continue
 			}
@@ -247,9 +248,9 @@ func (s *scan) build() {
 				s.refuse(refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionFailedNode}, structs.EventNodeJoined))
 				continue
 			}
-			o := occupancy{c.used[i], c.hold[i]}
-			if t := s.w.touched[row]; t != 0 {
-				o = s.w.states[t-1]
+			o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
+			if t := s.w.Touched[row]; t != 0 {
+				o = s.w.States[t-1]
 			}
 			s.seat(c, i, row, v, &o)
 		}
@@ -277,10 +278,10 @@ func (s *scan) build() {
 }
 
 // counted counts a node, and reports whether it is feasible but for what is held there.
-func (s *scan) counted(c *chunk, i int, v *verdict) bool {
-	if !v.outside && !v.far && !c.ready[i] {
+func (s *scan) counted(c *model.Chunk, i int, v *verdict) bool {
+	if !v.outside && !v.far && !c.Ready[i] {
 		v.inPool++
-		s.notReady(c.nodes[i])
+		s.notReady(c.Nodes[i])
 		return false
 	}
 	return s.countedAll(v, 1)
@@ -306,7 +307,7 @@ func (s *scan) countedAll(v *verdict, n int64) bool {
 }
 
 // seat puts a node among the candidates, or counts what it lacks. It gives what rate did.
-func (s *scan) seat(c *chunk, i, row int, v *verdict, o *occupancy) int64 {
+func (s *scan) seat(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) int64 {
 	base := s.rate(c, i, row, v, o, true)
 	if base < 0 {
 		if base == rateShort {
@@ -316,7 +317,7 @@ func (s *scan) seat(c *chunk, i, row int, v *verdict, o *occupancy) int64 {
 	}
 	at := v.cell
 	if at < 0 {
-		at = s.cellOf(s.spreadValues(v, c.nodes[i]))
+		at = s.cellOf(s.spreadValues(v, c.Nodes[i]))
 	}
 	x := &s.cells[at]
 	x.heap = append(x.heap, candidate{base, int32(row)})
@@ -328,19 +329,19 @@ func (s *scan) banned(id structs.NodeID) bool { return len(s.ban) > 0 && slices.
 
 // elsewhere reports whether a row lies outside the places that the search is limited to.
 func (s *scan) elsewhere(row int) bool {
-	return s.places != nil && !slices.Contains(s.within, s.places.of[row])
+	return s.places != nil && !slices.Contains(s.within, s.places.Of[row])
 }
 
 // done gives back what a scan has of the scratch. It places nothing from here on, and still tells its report.
 func (s *scan) done() {
-	x := s.w.scratch
+	x := s.w.Scratch
 	if x == nil {
 		return
 	}
-	x.keep(s.onRow)
-	x.keep(s.jobRow)
+	x.Keep(s.onRow)
+	x.Keep(s.jobRow)
 	s.onRow, s.jobRow = nil, nil
-	if h := s.w.heaps; h != nil && len(s.cells) == 1 && cap(s.cells[0].heap) >= s.w.View.rows && len(h.list) < heapsMax {
+	if h := s.w.heaps; h != nil && len(s.cells) == 1 && cap(s.cells[0].heap) >= s.w.View.Rows && len(h.list) < heapsMax {
 		h.list = append(h.list, s.cells[0].heap)
 		s.cells[0].heap, s.turn = nil, nil
 	}

@@ -3,26 +3,27 @@ package scheduler
 import (
 	"math/bits"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
-// devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
+// Devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
 // counts MiB of GPU memory instead.
-func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used int64, _ shortageOf) {
-	a, hold := s.ask, o.hold
-	if a.plainDevices && len(c.sick[i]) == 0 {
+func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (total, used int64, _ shortageOf) {
+	a, hold := s.ask, o.Hold
+	if a.plainDevices && len(c.Sick[i]) == 0 {
 		if total, used, short, ok := s.plainDevices(hold, v); ok {
 			return total, used, short
 		}
 	}
-	n := c.nodes[i]
+	n := c.Nodes[i]
 	if !a.plainDevices {
 		s.choose(c, i, v, o)
 		free := hold
 		if free == nil {
-			free = &emptyHolding
+			free = &model.EmptyHolding
 		}
-		if x := s.picker.pickDevices(a, n, free, v.choices); x.dim != structs.DimensionNone {
+		if x := s.picker.pickDevices(a, n, free, v.choices); x.Dim != structs.DimensionNone {
 			return 0, 0, x
 		}
 		if a.shares {
@@ -30,11 +31,11 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 			return total, min(used, total), shortageOf{}
 		}
 	}
-	var busy bitset
+	var busy model.Bitset
 	if hold != nil {
-		busy = hold.devs
+		busy = hold.Devs
 	}
-	var seen bitset
+	var seen model.Bitset
 	var open, sick, best, bestSick int64
 	d := &a.devices[0]
 	for k := range a.devices {
@@ -54,10 +55,10 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 					}
 				}
 				if !a.plainDevices {
-					if seen.has(pos) {
+					if seen.Has(pos) {
 						continue
 					}
-					seen.set(pos)
+					seen.Set(pos)
 				}
 				total++
 				if inUse {
@@ -77,17 +78,17 @@ func (s *scan) devices(c *chunk, i int, o *occupancy, v *verdict) (total, used i
 	if !a.plainDevices {
 		used += int64(len(s.picker.picks))
 	} else if alt := &d.alts[0]; best < alt.count {
-		return 0, 0, shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - best}, by: alt.obstacle(), unhealthy: best+bestSick >= alt.count}
+		return 0, 0, shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - best}, by: alt.obstacle(), unhealthy: best+bestSick >= alt.count}
 	}
 	return total, min(used, total), shortageOf{}
 }
 
 // plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
 // 64; ok is false for a node with more.
-func (s *scan) plainDevices(hold *holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
+func (s *scan) plainDevices(hold *model.Holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
 	var busy uint64
-	if hold != nil && len(hold.devs) > 0 {
-		busy = hold.devs[0]
+	if hold != nil && len(hold.Devs) > 0 {
+		busy = hold.Devs[0]
 	}
 	best := int64(0)
 	alt := &s.ask.devices[0].alts[0]
@@ -101,14 +102,14 @@ func (s *scan) plainDevices(hold *holding, v *verdict) (total, used int64, _ sho
 		total, used = total+int64(k), used+int64(inUse)
 	}
 	if best < alt.count {
-		return 0, 0, shortageOf{shortage: shortage{structs.DimensionDevices, alt.count - best}, by: s.ask.device}, true
+		return 0, 0, shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - best}, by: s.ask.device}, true
 	}
 	return total, min(used+alt.count, total), shortageOf{}, true
 }
 
 // gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
-func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, used int64) {
-	var seen bitset
+func (s *scan) gpuMemory(n *structs.Node, free *model.Holding, v *verdict) (total, used int64) {
+	var seen model.Bitset
 	reserve := n.GPUReserveMiB()
 	for k := range s.ask.devices {
 		list := v.choices[k]
@@ -117,15 +118,15 @@ func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, use
 			for j := range g.Instances {
 				pos := c.first + j
 				capacity := g.Instances[j].MemoryMiB - reserve
-				if capacity <= 0 || seen.has(pos) {
+				if capacity <= 0 || seen.Has(pos) {
 					continue
 				}
-				seen.set(pos)
+				seen.Set(pos)
 				total += capacity
-				if x := s.picker.busy(free, pos); x.whole { // what was picked counts as in use
+				if x := s.picker.busy(free, pos); x.Whole { // what was picked counts as in use
 					used += capacity
 				} else {
-					used += x.mem
+					used += x.Mem
 				}
 			}
 		}
@@ -134,15 +135,15 @@ func (s *scan) gpuMemory(n *structs.Node, free *holding, v *verdict) (total, use
 }
 
 // powerShort is how many watts are missing for what would be held on a row; 0 or less: none.
-func (s *scan) powerShort(row int, n *structs.Node, after occupancy) int64 {
-	if s.w.power == nil || n.PowerBudgetW == 0 {
+func (s *scan) powerShort(row int, n *structs.Node, after model.Occupancy) int64 {
+	if s.w.Power == nil || n.PowerBudgetW == 0 {
 		return 0
 	}
-	more := powerOf(n, after) - powerOf(n, s.w.get(row))
+	more := model.PowerOf(n, after) - model.PowerOf(n, s.w.Get(row))
 	if more <= 0 {
 		return 0
 	}
-	return s.w.power.used[n.Pool] + more - n.PowerBudgetW
+	return s.w.Power.Used[n.Pool] + more - n.PowerBudgetW
 }
 
 // unpowered notes that a row has no place because of its pool's budget.
@@ -151,7 +152,7 @@ func (s *scan) unpowered(v *verdict, n *structs.Node, short int64) {
 	s.lacksPower = true
 	r := refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
 	r.Short, r.Unit = short, structs.UnitWatt
-	if short >= powerUnknown/2 {
+	if short >= model.PowerUnknown/2 {
 		r = refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPowerUnknown, Subject: n.Pool}, structs.EventConfigChanged)
 	}
 	s.refuse(r)

@@ -30,7 +30,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	w.mix, w.seed, w.past = in.Mix, in.Seed, in.History
 	defer w.release()
 	if in.Power {
-		w.countPower()
+		w.CountPower()
 	}
 	var vain hopeless
 	line := in.Line
@@ -78,7 +78,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 			continue
 		}
 		full := books.full(load)
-		w.accept()
+		w.Accept()
 		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
 		d.books, d.pre, d.limits, d.aside = books, pre, limits, aside
 		if d.eval == nil {
@@ -125,7 +125,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	starved = starved || races != nil && races.skipped
 	// 9. Growth beyond minimums comes when everybody has been seen, and only if nobody's minimum waits.
 	for _, d := range growing {
-		w.accept()
+		w.Accept()
 		d.cursor = plan.Cursor
 		d.comesLater(false)
 		d.grow(starved)
@@ -138,7 +138,7 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 
 // place finds spots for every want.
 func (d *decision) place() {
-	mark, cursor := d.w.mark(), d.cursor
+	mark, cursor := d.w.Mark(), d.cursor
 	for _, g := range d.rec.groups {
 		if g.nowhere {
 			g.scan = newScan(g.ask, d.w, d.policy, 0)
@@ -160,7 +160,7 @@ func (d *decision) place() {
 		return
 	}
 	// All or nothing: take everything back, but stop what must stop.
-	d.w.rollback(mark)
+	d.w.Rollback(mark)
 	for _, pl := range d.placed {
 		d.misses[pl.g.name]++
 		pl.g.scan.givenBack = true
@@ -174,9 +174,9 @@ func (d *decision) firstRow() int {
 	if !d.policy.Rotates() {
 		return 0
 	}
-	first := d.w.View.rowAfter(d.cursor)
+	first := d.w.View.RowAfter(d.cursor)
 	if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.View.Node(d.cursor) != nil {
-		first = (first + 1) % d.w.View.rows
+		first = (first + 1) % d.w.View.Rows
 	}
 	return first
 }
@@ -257,7 +257,7 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	}
 	old := -1
 	if w.yields {
-		old = d.w.View.row(w.prev.NodeID)
+		old = d.w.View.Row(w.prev.NodeID)
 	}
 	if old >= 0 && w.stays {
 		s.count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
@@ -265,20 +265,20 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	if w.mustYield {
 		// Only the place of the one it replaces leaves its queue within its limit.
 	} else if !w.pinned.IsZero() {
-		row := d.w.View.row(w.pinned)
+		row := d.w.View.Row(w.pinned)
 		if sp, ok := s.placePinned(row, id); ok {
 			return sp, true
 		}
 	} else {
 		var avoid []int
 		for _, n := range w.avoid {
-			if row := d.w.View.row(n); row >= 0 {
+			if row := d.w.View.Row(n); row >= 0 {
 				avoid = append(avoid, row)
 			}
 		}
 		prefer := -1
 		if !w.prefer.IsZero() {
-			prefer = d.w.View.row(w.prefer)
+			prefer = d.w.View.Row(w.prefer)
 		}
 		if sp, ok := s.place(id, avoid, prefer); ok {
 			return sp, true
@@ -415,8 +415,8 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 			size += rosterBytes
 		}
 		size += 60 * len(placed[i].want.resched)
-		if r := placed[i].spot.held.rare; r != nil {
-			size += grantBytes*len(r.grants) + portBytes*len(r.ports) + 4*len(r.cores) + 20*len(r.waits)
+		if r := placed[i].spot.held.Rare; r != nil {
+			size += grantBytes*len(r.Grants) + portBytes*len(r.Ports) + 4*len(r.Cores) + 20*len(r.Waits)
 		}
 	}
 	if size > entryBytesMax {
@@ -467,8 +467,8 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 		out.Previous = pl.want.prev.ID
 	}
 	b.d.rec.restart(&out, pl.want)
-	if r := pl.spot.held.rare; r != nil {
-		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.grants, r.ports, r.cores, r.waits
+	if r := pl.spot.held.Rare; r != nil {
+		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.Grants, r.Ports, r.Cores, r.Waits
 	}
 	return out
 }

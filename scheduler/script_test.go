@@ -12,7 +12,9 @@ import (
 
 	"github.com/muster-sched/muster/internal/script"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -535,9 +537,9 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 		}
 		return id.Short()
 	}
-	flight := scheduler.Overlay{}
+	flight := model.Overlay{}
 	for i, e := range plan.Entries {
-		if v := scheduler.Verify(w.view, flight, e); !v.All() {
+		if v := verify.Verify(w.view, flight, e); !v.All() {
 			t.Errorf("%s: Verify refuses: %+v", c.Pos, v.Refused)
 		}
 		flight = flight.Add(uint64(i), e, nil)

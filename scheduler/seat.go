@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -11,19 +12,19 @@ func (s *scan) offer(row int) {
 	if !s.built {
 		return
 	}
-	c, i := s.w.View.at(row)
-	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
+	c, i := s.w.View.At(row)
+	v := s.classVerdict(&c.Classes[c.Class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
 		return
 	}
-	o := s.w.get(row)
+	o := s.w.Get(row)
 	base := s.rate(c, i, row, v, &o, false)
 	if base < 0 {
 		return
 	}
 	at := v.cell
 	if at < 0 {
-		at = s.cellOf(s.spreadValues(v, c.nodes[i]))
+		at = s.cellOf(s.spreadValues(v, c.Nodes[i]))
 	}
 	s.push(at, candidate{base, int32(row)})
 }
@@ -32,7 +33,7 @@ func (s *scan) offer(row int) {
 type spot struct {
 	row  int
 	node *structs.Node
-	held *held
+	held *model.Held
 }
 
 // place finds the best node for one more allocation and debits it there. avoid are rows that should be taken only when
@@ -53,7 +54,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			s.push(asideCells[i], c)
 		}
 	}()
-	penalty := max(s.weights.Load, DefaultWeights.Load) * Micro
+	penalty := max(s.weights.Load, DefaultWeights.Load) * model.Micro
 	for {
 		// The best of the avoided ones competes with its penalty.
 		bestAside := -1
@@ -94,9 +95,9 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		row := int(c.row)
-		ch, i := s.w.View.at(row)
-		n := ch.nodes[i]
-		v := s.classVerdict(&ch.classes[ch.class[i]])
+		ch, i := s.w.View.At(row)
+		n := ch.Nodes[i]
+		v := s.classVerdict(&ch.Classes[ch.Class[i]])
 		if why, bad := s.indistinct(row, v, n); bad {
 			s.parked = append(s.parked, s.pop(at))
 			if !slices.ContainsFunc(s.parked[:len(s.parked)-1], func(o candidate) bool { return o.row == c.row }) {
@@ -105,7 +106,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			}
 			continue
 		}
-		o := s.w.get(row)
+		o := s.w.Get(row)
 		base := s.rate(ch, i, row, v, &o, false)
 		if base >= 0 && base != c.base {
 			x.heap[0].base = base // the node changed since it was rated
@@ -118,7 +119,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		h, after, short := s.equip(ch, i, row, v, o, id, base)
-		if short.dim != structs.DimensionNone {
+		if short.Dim != structs.DimensionNone {
 			s.pop(at)
 			s.exhausted(v, short)
 			continue
@@ -131,7 +132,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 		if s.scores == nil {
 			s.remember()
 		}
-		s.w.set(row, after)
+		s.w.Set(row, after)
 		s.took(row, v, n)
 		// Only the node just used is rated again.
 		base = s.rate(ch, i, row, v, &after, false)
@@ -152,7 +153,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 func (s *scan) took(row int, v *verdict, n *structs.Node) {
 	s.peersTook(row)
 	if s.onRow == nil {
-		s.onRow = s.w.column()
+		s.onRow = s.w.Column()
 	}
 	s.onRow[row]++
 	if s.jobRow != nil {
@@ -194,10 +195,10 @@ func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) 
 
 // placeOn places on one given node; yields are allocations there that the new one will wait for.
 func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (spot, bool) {
-	c, i := s.w.View.at(row)
-	n := c.nodes[i]
-	v := s.classVerdict(&c.classes[c.class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.ready[i] || s.elsewhere(row) || s.banned(n.ID) {
+	c, i := s.w.View.At(row)
+	n := c.Nodes[i]
+	v := s.classVerdict(&c.Classes[c.Class[i]])
+	if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(n.ID) {
 		return spot{}, false
 	}
 	for k := range s.ask.perNode {
@@ -211,54 +212,54 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	if _, bad := s.peersRefuse(row); bad {
 		return spot{}, false
 	}
-	o := s.w.get(row)
+	o := s.w.Get(row)
 	seen := o
 	if len(yields) == 0 { // what takes over another's place takes nothing that is promised
 		var short shortageOf
-		if seen, short = s.beside(c, i, row, o); short.dim != structs.DimensionNone {
+		if seen, short = s.beside(c, i, row, o); short.Dim != structs.DimensionNone {
 			return spot{}, false
 		}
 	}
 	s.choose(c, i, v, &seen)
 	h, short := s.ask.equip(n, seen, v.choices, id, yields, &s.picker)
-	if short.dim != structs.DimensionNone {
+	if short.Dim != structs.DimensionNone {
 		return spot{}, false
 	}
-	h.work = s.work
-	after, x := fits(n, c.total[i], c.MHz[i], o, h)
-	if x.dim != structs.DimensionNone || s.powerShort(row, n, after) > 0 {
+	h.Work = s.work
+	after, x := model.Fits(n, c.Total[i], c.MHz[i], o, h)
+	if x.Dim != structs.DimensionNone || s.powerShort(row, n, after) > 0 {
 		return spot{}, false
 	}
-	s.w.set(row, after)
+	s.w.Set(row, after)
 	s.took(row, v, n)
 	s.offer(row)
 	return spot{row, n, h}, true
 }
 
 // equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
-func (s *scan) equip(c *chunk, i, row int, v *verdict, o occupancy, id structs.AllocID, base int64) (*held, occupancy, shortageOf) {
+func (s *scan) equip(c *model.Chunk, i, row int, v *verdict, o model.Occupancy, id structs.AllocID, base int64) (*model.Held, model.Occupancy, shortageOf) {
 	if base == rateShort {
 		return nil, o, s.why
 	}
-	n := c.nodes[i]
+	n := c.Nodes[i]
 	seen, short := s.beside(c, i, row, o)
-	if short.dim != structs.DimensionNone {
+	if short.Dim != structs.DimensionNone {
 		return nil, o, short
 	}
 	s.choose(c, i, v, &seen)
 	h, short := s.ask.equip(n, seen, v.choices, id, nil, &s.picker)
-	if short.dim != structs.DimensionNone {
-		if seen.hold != o.hold {
+	if short.Dim != structs.DimensionNone {
+		if seen.Hold != o.Hold {
 			s.choose(c, i, v, &o)
-			if _, alone := s.ask.equip(n, o, v.choices, id, nil, &s.picker); alone.dim == structs.DimensionNone {
+			if _, alone := s.ask.equip(n, o, v.choices, id, nil, &s.picker); alone.Dim == structs.DimensionNone {
 				short.promisedTo(s.books.promisee(row))
 			}
 		}
 		return nil, o, short
 	}
-	h.work = s.work
-	after, x := fits(n, c.total[i], c.MHz[i], o, h)
-	return h, after, shortageOf{shortage: x}
+	h.Work = s.work
+	after, x := model.Fits(n, c.Total[i], c.MHz[i], o, h)
+	return h, after, shortageOf{Shortage: x}
 }
 
 // exhaustedAll reports whether no candidate is left.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -32,39 +33,39 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	known := q.memo(d)
 	ci, v := 0, b.w.View
 	for _, row := range rows {
-		for row >= v.starts[ci]+len(v.chunks[ci].IDs) {
+		for row >= v.Starts[ci]+len(v.Chunks[ci].IDs) {
 			ci++
 		}
-		c, i := v.chunks[ci], row-v.starts[ci]
-		o := occupancy{c.used[i], c.hold[i]}
-		if t := b.w.touched[row]; t != 0 {
-			o = b.w.states[t-1]
+		c, i := v.Chunks[ci], row-v.Starts[ci]
+		o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
+		if t := b.w.Touched[row]; t != 0 {
+			o = b.w.States[t-1]
 		}
-		if o.hold != nil && o.hold.waits > 0 {
+		if o.Hold != nil && o.Hold.Waits > 0 {
 			return now, true
 		}
 		plain := known != nil && (b.rows == nil || !b.promisedAny(row, 1))
-		if plain && q.recall(known, row, o.hold) {
+		if plain && q.recall(known, row, o.Hold) {
 			continue
 		}
-		t := b.releaseTimes(row, o.hold)
-		if t != nil && t.told {
-			t = newReleaseTimes(o.hold, now, func(e *held) structs.LogTime {
-				if at := e.work.ends(now); at != 0 {
+		t := b.releaseTimes(row, o.Hold)
+		if t != nil && t.Told {
+			t = model.NewReleaseTimes(o.Hold, now, func(e *model.Held) structs.LogTime {
+				if at := e.Work.Ends(now); at != 0 {
 					return at
 				}
-				return b.foreseen(row, &e.work)
+				return b.foreseen(row, &e.Work)
 			})
 			q.told = true
 		}
 		switch ps := b.promisedOn(row); {
 		case len(ps) > 0:
 			q.amongPromises(row, c, i, o, t, ps)
-		case plain && (t == nil || !t.told):
+		case plain && (t == nil || !t.Told):
 			alone := q
 			alone.when = alone.room[:0]
 			alone.byEnds(c, i, o, t)
-			known.keep(&alone, row, o.hold, t)
+			known.keep(&alone, row, o.Hold, t)
 			for _, at := range alone.when {
 				q.add(at)
 			}
@@ -73,7 +74,7 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 		}
 	}
 	if int64(len(q.when)) < q.missing {
-		return never, true
+		return model.Never, true
 	}
 	return q.when[q.missing-1], !q.told
 }
@@ -95,7 +96,7 @@ const soonMost = 8
 // soonRow is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
 // askMemo.when.
 type soonRow struct {
-	hold        *holding
+	hold        *model.Holding
 	from, until structs.LogTime // at which times it holds; until 0: nothing is known
 	n           int8
 	whole       bool // the ends of all that is held are known
@@ -113,13 +114,13 @@ func (q *roomSearch) memo(d *decision) *askMemo {
 	}
 	m := q.b.w.askMemo(key, d.load.Job.NodePool)
 	if m != nil && m.soon == nil {
-		m.soon, m.when = make([]soonRow, q.b.w.View.rows), make([]structs.LogTime, int64(q.b.w.View.rows)*q.missing)
+		m.soon, m.when = make([]soonRow, q.b.w.View.Rows), make([]structs.LogTime, int64(q.b.w.View.Rows)*q.missing)
 	}
 	return m
 }
 
 // recall adds what is remembered of a row, and reports whether something is.
-func (q *roomSearch) recall(m *askMemo, row int, hold *holding) bool {
+func (q *roomSearch) recall(m *askMemo, row int, hold *model.Holding) bool {
 	x, now := &m.soon[row], q.b.in.Now
 	if x.until == 0 || x.hold != hold || now < x.from || now > x.until || q.b.patient && !x.whole {
 		return false
@@ -134,12 +135,12 @@ func (q *roomSearch) recall(m *askMemo, row int, hold *holding) bool {
 	return true
 }
 
-// keep remembers what a search found on a row alone.
-func (m *askMemo) keep(q *roomSearch, row int, hold *holding, t *releaseTimes) {
+// Keep remembers what a search found on a row alone.
+func (m *askMemo) keep(q *roomSearch, row int, hold *model.Holding, t *model.ReleaseTimes) {
 	x := &m.soon[row]
-	*x = soonRow{hold: hold, from: q.b.in.Now, until: never, whole: true, n: int8(len(q.when))}
+	*x = soonRow{hold: hold, from: q.b.in.Now, until: model.Never, whole: true, n: int8(len(q.when))}
 	if t != nil {
-		x.until, x.whole = t.until, len(t.ends) == hold.size()
+		x.until, x.whole = t.Until, len(t.Ends) == hold.Size()
 	}
 	if q.b.patient && !x.whole {
 		x.until = 0 // it is from guesses
@@ -184,13 +185,13 @@ func (q *roomSearch) late(at structs.LogTime) bool {
 }
 
 // byEnds looks at a row on which nothing is promised.
-func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *releaseTimes) {
-	total, need, mhz := &c.total[i], &q.ask.need, c.MHz[i]
-	used, free := o.used, int64(0)
+func (q *roomSearch) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes) {
+	total, need, mhz := &c.Total[i], &q.ask.need, c.MHz[i]
+	used, free := o.Used, int64(0)
 	if q.devices > 0 {
-		free = deviceCount(c.nodes[i])
+		free = deviceCount(c.Nodes[i])
 		if t != nil {
-			free -= t.devices
+			free -= t.Devices
 		}
 	}
 	have := int64(0)
@@ -200,32 +201,32 @@ func (q *roomSearch) byEnds(c *chunk, i int, o occupancy, t *releaseTimes) {
 	if t == nil {
 		return
 	}
-	for k := range t.ends {
-		e := &t.ends[k]
-		if have >= q.missing || q.late(max(e.at, q.b.in.Now)) {
+	for k := range t.Ends {
+		e := &t.Ends[k]
+		if have >= q.missing || q.late(max(e.At, q.b.in.Now)) {
 			return
 		}
-		used, free = used.Sub(e.held.need), free+wholeDevices(e.held)
-		if free < q.devices || k+1 < len(t.ends) && t.ends[k+1].at == e.at {
+		used, free = used.Sub(e.Held.Need), free+model.WholeDevices(e.Held)
+		if free < q.devices || k+1 < len(t.Ends) && t.Ends[k+1].At == e.At {
 			continue
 		}
-		have = q.more(have, roomBy(total, &used, need, mhz, free, q.devices, q.missing), max(e.at, q.b.in.Now))
+		have = q.more(have, roomBy(total, &used, need, mhz, free, q.devices, q.missing), max(e.At, q.b.in.Now))
 	}
 }
 
 // amongPromises looks at a row on which something is promised: at its pictures, for a device may be held now and promised
 // for later.
-func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *releaseTimes, ps []*reservedPlace) {
+func (q *roomSearch) amongPromises(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
 	now := q.b.in.Now
 	times := []structs.LogTime{now}
 	if t != nil {
-		for k := range t.ends {
-			times = append(times, max(now, t.ends[k].at))
+		for k := range t.Ends {
+			times = append(times, max(now, t.Ends[k].At))
 		}
 	}
 	for _, p := range ps {
-		if p.end > now {
-			times = append(times, p.end)
+		if p.End > now {
+			times = append(times, p.End)
 		}
 	}
 	slices.Sort(times)
@@ -235,12 +236,12 @@ func (q *roomSearch) amongPromises(row int, c *chunk, i int, o occupancy, t *rel
 		if have >= q.missing || q.late(at) {
 			return
 		}
-		x := q.b.picture(row, c, i, o, t, t.over(at), at)
+		x := q.b.picture(row, c, i, o, t, t.Over(at), at)
 		free := int64(0)
 		if q.devices > 0 {
-			free = deviceCount(c.nodes[i]) - x.hold.devicesInUse()
+			free = deviceCount(c.Nodes[i]) - x.Hold.DevicesInUse()
 		}
-		have = q.more(have, roomBy(&c.total[i], &x.used, &q.ask.need, c.MHz[i], free, q.devices, q.missing), at)
+		have = q.more(have, roomBy(&c.Total[i], &x.Used, &q.ask.need, c.MHz[i], free, q.devices, q.missing), at)
 	}
 }
 

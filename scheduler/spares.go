@@ -171,14 +171,14 @@ func (d *decision) takeSpare(g *groupWork, s *scan, w *want, id structs.AllocID)
 	return spot{}, nil, false
 }
 
-// used reports whether a placement of the decision takes the place of an allocation.
+// Used reports whether a placement of the decision takes the place of an allocation.
 func (d *decision) used(id structs.AllocID) bool {
-	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.spot.held.waitsOn(id) })
+	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.spot.held.WaitsOn(id) })
 }
 
 // takeOver places a want where an allocation of its gang is or was.
 func (d *decision) takeOver(g *groupWork, s *scan, a *structs.Allocation, w *want, id structs.AllocID, desc string) (spot, []structs.PlanStop, bool) {
-	row := d.w.View.row(a.NodeID)
+	row := d.w.View.Row(a.NodeID)
 	if row < 0 {
 		return spot{}, nil, false
 	}
@@ -189,7 +189,7 @@ func (d *decision) takeOver(g *groupWork, s *scan, a *structs.Allocation, w *wan
 		sp, ok := s.placeOn(row, id, nil)
 		return sp, nil, ok
 	}
-	if o := d.w.get(row); o.hold.claimed(a.ID) || o.hold.waiting(a.ID) || d.overLimit(g.tg, a) != nil {
+	if o := d.w.Get(row); o.Hold.Claimed(a.ID) || o.Hold.Waiting(a.ID) || d.overLimit(g.tg, a) != nil {
 		return spot{}, nil, false
 	}
 	sp, ok := s.placeOn(row, id, []structs.AllocID{a.ID})
@@ -202,10 +202,10 @@ func (d *decision) tryRestart(g *groupWork, first int) bool {
 	if t == nil || t.Across == "" || t.Mode != structs.TopologyRequired {
 		return d.tryWithin(g, first, nil, nil, g.wants)
 	}
-	l, at := d.w.level(t.Across), g.home(d.w, d.w.level(t.Across))
+	l, at := d.w.Level(t.Across), g.home(d.w, d.w.Level(t.Across))
 	for _, a := range g.spares {
-		if row := d.w.View.row(a.NodeID); at < 0 && row >= 0 {
-			at = l.of[row]
+		if row := d.w.View.Row(a.NodeID); at < 0 && row >= 0 {
+			at = l.Of[row]
 		}
 	}
 	return at >= 0 && d.tryWithin(g, first, l, []int32{at}, g.wants)

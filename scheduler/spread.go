@@ -1,6 +1,10 @@
 package scheduler
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // valueTable numbers the values of an attribute in the order they are met. Value 0 is "absent".
 type valueTable struct {
@@ -53,7 +57,7 @@ func (s *spreadState) grow() {
 		switch {
 		case v == 0:
 		case len(s.ask.targets) == 0:
-			share = Micro
+			share = model.Micro
 		default:
 			share = s.targetShare(s.names[v])
 		}
@@ -70,23 +74,23 @@ func (s *spreadState) targetShare(name string) int64 {
 	var sum int64
 	for _, t := range s.ask.targets {
 		if t.Value == name {
-			return t.Percent * (Micro / 100)
+			return t.Percent * (model.Micro / 100)
 		}
 		sum += t.Percent
 	}
 	for _, t := range s.ask.targets {
 		if t.Value == "*" {
-			return t.Percent * (Micro / 100)
+			return t.Percent * (model.Micro / 100)
 		}
 	}
-	return max(0, 100-sum) * (Micro / 100)
+	return max(0, 100-sum) * (model.Micro / 100)
 }
 
 func (s *spreadState) level(v int32) int64 {
 	if s.share[v] == 0 {
 		return -1
 	}
-	return (s.have[v] + 1) * (1000 * Micro) / s.share[v]
+	return (s.have[v] + 1) * (1000 * model.Micro) / s.share[v]
 }
 
 // lowest finds the lowest level anew; it reports whether it changed.
@@ -138,8 +142,8 @@ func (s *spreadState) bonus(v int32) int64 {
 	if s.share[v] == 0 || !s.isOpen {
 		return 0
 	}
-	ahead := (s.have[v]+1)*Micro - s.min*s.share[v]/1000
-	return Micro * Micro / (Micro + max(ahead, 0))
+	ahead := (s.have[v]+1)*model.Micro - s.min*s.share[v]/1000
+	return model.Micro * model.Micro / (model.Micro + max(ahead, 0))
 }
 
 // took counts one more (or, with a negative n, fewer) allocation on a value and reports whether the lowest level moved,
@@ -211,7 +215,7 @@ func (s *scan) better(a, b candidate) bool {
 // turnOf is a node's place in the order of ties.
 func (s *scan) turnOf(row int32) int32 {
 	if row < s.first {
-		return row + int32(s.w.View.rows)
+		return row + int32(s.w.View.Rows)
 	}
 	return row
 }

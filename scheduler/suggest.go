@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -109,7 +110,7 @@ func (a *adviser) decide(in *Input, load Workload) (WorkloadReport, bool) {
 
 func (a *adviser) spent() bool { return a.tries >= suggestTries || a.looks >= suggestLooks }
 
-// job tries the job after an edit of a copy.
+// Job tries the job after an edit of a copy.
 func (a *adviser) job(edit func(*structs.Job)) (*structs.Job, bool) {
 	if a.spent() {
 		return nil, false
@@ -153,7 +154,7 @@ func copyJob(j *structs.Job) *structs.Job {
 	return &c
 }
 
-// never tries the job on the cluster as it would be without any work, every node ready and every device healthy.
+// Never tries the job on the cluster as it would be without any work, every node ready and every device healthy.
 func (a *adviser) never() string {
 	var nodes []*structs.Node
 	a.in.View.EachNode(func(n *structs.Node) bool {
@@ -161,15 +162,15 @@ func (a *adviser) never() string {
 		return true
 	})
 	var pools []*structs.NodePool
-	names := make([]string, 0, len(a.in.View.pools))
-	for name := range a.in.View.pools {
+	names := make([]string, 0, len(a.in.View.Pools))
+	for name := range a.in.View.Pools {
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		pools = append(pools, a.in.View.pools[name])
+		pools = append(pools, a.in.View.Pools[name])
 	}
-	in := Input{View: NewView(a.in.View.Index(), nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
+	in := Input{View: model.NewView(a.in.View.Index(), nodes, nil, pools), Config: a.in.Config, Now: a.in.Now, Seed: a.in.Seed}
 	load := a.load
 	load.Allocs, load.Gate, load.Rosters = nil, nil, nil
 	rep, ok := a.decide(&in, load)
@@ -286,7 +287,7 @@ func (a *adviser) lift(rep WorkloadReport) {
 	a.found(Change{Kind: ChangeLimit, Text: text, Cost: cost, Lifts: true})
 }
 
-// raise lifts the limits that bind, each by what is missing for everything that the workload wants, and tells by how
+// Raise lifts the limits that bind, each by what is missing for everything that the workload wants, and tells by how
 // much. More than one may bind: a queue's, its parent's, the namespace's.
 func (a *adviser) raise(rep WorkloadReport, why *structs.Refusal) (*QueueTable, string) {
 	in, text := a.in, ""
@@ -317,7 +318,7 @@ func (a *adviser) raise(rep WorkloadReport, why *structs.Refusal) (*QueueTable, 
 // raisedMax is how many limits are raised for one workload.
 const raisedMax = 8
 
-// each is what one allocation of the workload takes of the amount that a limit names, in the unit of the refusal.
+// Each is what one allocation of the workload takes of the amount that a limit names, in the unit of the refusal.
 func (a *adviser) each(r *structs.Refusal) int64 {
 	l := newLimits(&a.in)
 	if l == nil {

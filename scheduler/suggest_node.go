@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
-// nodes tries nodes that come back, and nodes that join.
+// Nodes tries nodes that come back, and nodes that join.
 func (a *adviser) nodes(rep WorkloadReport) {
 	job := a.load.Job
 	var away, sick, kinds []*structs.Node
@@ -22,7 +23,7 @@ func (a *adviser) nodes(rep WorkloadReport) {
 		case !sameHealth(n, r):
 			sick = append(sick, r)
 		}
-		if h := classHash(n); !seen[h] {
+		if h := model.ClassHash(n); !seen[h] {
 			seen[h] = true
 			kinds = append(kinds, n)
 		}
@@ -85,7 +86,7 @@ func (a *adviser) with(nodes []*structs.Node) bool {
 	return ok
 }
 
-func withNodes(v *View, nodes []*structs.Node) *View {
+func withNodes(v *model.View, nodes []*structs.Node) *model.View {
 	d := structs.Delta{Index: v.Index()}
 	for _, n := range nodes {
 		d.Nodes = append(d.Nodes, structs.Changed[structs.Node]{Before: v.Node(n.ID), After: n})

@@ -11,7 +11,9 @@ import (
 
 	"github.com/muster-sched/muster/internal/script"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -72,7 +74,7 @@ func tryChange(in scheduler.Input, load scheduler.Workload, ch *scheduler.Change
 		return "it does not start: " + groupText(rep.Workloads[0].Groups)
 	}
 	for _, e := range plan.Entries {
-		if v := scheduler.Verify(in.View, scheduler.Overlay{}, e); !v.All() {
+		if v := verify.Verify(in.View, model.Overlay{}, e); !v.All() {
 			return fmt.Sprintf("Verify refuses: %+v", v.Refused)
 		}
 	}
@@ -213,7 +215,7 @@ func randomMisfit(r *rand.Rand) (scheduler.Input, scheduler.Workload) {
 		load.Gate = &structs.Refusal{Code: structs.ReasonQuota, Obstacle: gateOf("queue research: gpu"), Short: 2, Unit: structs.UnitGPUs, CuredBy: structs.EventQueueUsage}
 	}
 	load.Evals = []*structs.Evaluation{{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}}
-	return scheduler.Input{View: scheduler.NewView(9, nodes, allocs, nil), Now: 1_700_000_000_000_000_000}, load
+	return scheduler.Input{View: model.NewView(9, nodes, allocs, nil), Now: 1_700_000_000_000_000_000}, load
 }
 
 // gateOf reads "queue PATH: gpu"; anything else stands for itself.
@@ -235,7 +237,7 @@ func TestTellsOnceAMinute(t *testing.T) {
 		j.Priority = 50
 		j.Groups[0].Tasks[0].Resources.MemoryMiB = need
 		ev := &structs.Evaluation{ID: structs.EvalID{1}, Namespace: j.Namespace, JobID: j.ID, Type: j.Type, Status: structs.EvalPending}
-		plan, _ := scheduler.Schedule(scheduler.Input{View: scheduler.NewView(9, []*structs.Node{n}, nil, nil), Now: start.Add(after),
+		plan, _ := scheduler.Schedule(scheduler.Input{View: model.NewView(9, []*structs.Node{n}, nil, nil), Now: start.Add(after),
 			Pending: []scheduler.Workload{{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{ev}, Queue: entry}}}, policy.Builtin[policy.Default])
 		w := plan.Entries[0].Workload
 		if w != nil {

@@ -84,15 +84,15 @@ func (r *reconciler) system(g *groupWork, as []*structs.Allocation) {
 	r.replace(g, stale, unsettled, update)
 	next := 0
 	suits := make(map[[16]byte]bool)
-	for _, c := range r.view.chunks {
-		for i, n := range c.nodes {
-			if !c.ready[i] || filled[n.ID] {
+	for _, c := range r.view.Chunks {
+		for i, n := range c.Nodes {
+			if !c.Ready[i] || filled[n.ID] {
 				continue
 			}
-			ok, known := suits[c.hash[i]]
+			ok, known := suits[c.Hash[i]]
 			if !known {
 				ok = g.ask.suits(n)
-				suits[c.hash[i]] = ok
+				suits[c.Hash[i]] = ok
 			}
 			if !ok || !g.ask.suitsNode(n) {
 				continue

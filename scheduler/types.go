@@ -3,19 +3,20 @@ package scheduler
 import (
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
 // Input is everything a decision may depend on. Same Input, same Plan, byte for byte.
 type Input struct {
-	View    *View
-	Pending []Workload // in queue order
-	Flight  Overlay    // plans proposed, not yet committed
+	View    *model.View
+	Pending []Workload    // in queue order
+	Flight  model.Overlay // plans proposed, not yet committed
 	Config  structs.SchedulerConfig
 	Now     structs.LogTime
 	Seed    uint64                  // for policies that draw lots (random); a decision draws anew for every workload
 	Cursor  structs.NodeID          // where next-fit goes on: Plan.Cursor of the pass before, or zero
-	Mix     *Mix                    // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
+	Mix     *model.Mix              // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
 	History map[structs.NodeID]Past // how work went on nodes, for policies that learn; nodes not in it have no past
 	Steps   int                     // budget in nodes looked at; 0: no limit. The first workload is always decided
 	Line    Line                    // who is next; nil: Pending in its order
@@ -154,7 +155,7 @@ type Policy interface {
 type GPUPolicy interface {
 	Policy
 	// Rater makes what rates nodes by one mix. It is kept as long as the mix is in use.
-	Rater(mix *Mix) GPURater
+	Rater(mix *model.Mix) GPURater
 }
 
 // GPURater values what is free on nodes. It is immutable, so that passes share it, and pure: values are remembered per
@@ -162,7 +163,7 @@ type GPUPolicy interface {
 type GPURater interface {
 	// Value is what the free GPUs of a node are worth, or what is lost of them, in a unit of the rater's own. It must not
 	// keep or change g.
-	Value(g *GPUState) int64
+	Value(g *model.GPUState) int64
 	// Score rates a placement in millionths by the node's value before and after it. What a placement costs elsewhere
 	// (see PricedRater) is added to the value after.
 	Score(before, after int64) int64

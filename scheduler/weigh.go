@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -55,14 +56,14 @@ func (s *scan) local(n *structs.Node) int64 {
 	if s.extra.locality == 0 {
 		return 0
 	}
-	have := strings.FieldsFunc(LevelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
+	have := strings.FieldsFunc(model.LevelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
 	got := int64(0)
 	for _, d := range s.ask.job.Datasets {
 		if slices.Contains(have, d) {
 			got++
 		}
 	}
-	return got * Micro / int64(len(s.ask.job.Datasets))
+	return got * model.Micro / int64(len(s.ask.job.Datasets))
 }
 
 // cheap is how far below the dearest node of the cluster one costs. A node that does not say what it costs, costs nothing.
@@ -72,19 +73,19 @@ func (s *scan) cheap(n *structs.Node) int64 {
 	}
 	most := s.w.dearest()
 	if most == 0 {
-		return Micro
+		return model.Micro
 	}
-	return Micro - costOf(n)*Micro/most
+	return model.Micro - costOf(n)*model.Micro/most
 }
 
 // costMax bounds what a node may cost, in millionths; a million times it is still a number.
-const costMax = 1_000_000 * Micro
+const costMax = 1_000_000 * model.Micro
 
-var bigMicro = big.NewInt(Micro)
+var bigMicro = big.NewInt(model.Micro)
 
 // costOf is what a node costs, in millionths of the unit that it is said in; at most costMax.
 func costOf(n *structs.Node) int64 {
-	r, ok := parseDecimal(strings.TrimSpace(LevelOf(n, structs.CostKey)))
+	r, ok := parseDecimal(strings.TrimSpace(model.LevelOf(n, structs.CostKey)))
 	if !ok || r.Sign() <= 0 {
 		return 0
 	}

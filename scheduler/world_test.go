@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -34,9 +36,9 @@ type world struct {
 	least   map[structs.RosterKey]leastOf
 	cursor  structs.NodeID // scripts only: of the last pass that rotates
 	gpuFit  string
-	view    *scheduler.View
+	view    *model.View
 	delta   structs.Delta
-	flight  scheduler.Overlay
+	flight  model.Overlay
 	wait    []inFlight
 	last    map[structs.JobKey][]*structs.GroupReport     // of the last decision, while it waits
 	events  map[structs.JobKey]map[structs.EventKind]bool // since the last decision
@@ -50,7 +52,7 @@ type world struct {
 type inFlight struct {
 	id      uint64
 	entry   *structs.PlanEntry
-	verdict scheduler.Verdict
+	verdict verify.Verdict
 }
 
 func newWorld(t *testing.T, seed uint64, counts map[string]int) *world {
@@ -58,7 +60,7 @@ func newWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 		nodes: map[structs.NodeID]*structs.Node{}, jobs: map[structs.JobKey]*structs.Job{}, allocs: map[structs.AllocID]*structs.Allocation{},
 		evals: map[structs.EvalID]*structs.Evaluation{}, queue: map[structs.JobKey]*structs.Workload{}, counts: counts, gangs: map[structs.RosterKey]*structs.Roster{}, least: map[structs.RosterKey]leastOf{},
 		last: map[structs.JobKey][]*structs.GroupReport{}, events: map[structs.JobKey]map[structs.EventKind]bool{}}
-	w.view = scheduler.NewView(w.index, nil, nil, nil)
+	w.view = model.NewView(w.index, nil, nil, nil)
 	return w
 }
 
@@ -111,7 +113,7 @@ func (w *world) commit() {
 	if w.pick(4) == 0 {
 		w.check(bytes.Equal(old, prev.AppendCanonical(nil)), "advancing changed the view it started from")
 	}
-	rebuilt := scheduler.NewView(w.index, values(w.nodes, func(n *structs.Node) structs.NodeID { return n.ID }),
+	rebuilt := model.NewView(w.index, values(w.nodes, func(n *structs.Node) structs.NodeID { return n.ID }),
 		values(w.allocs, func(a *structs.Allocation) structs.AllocID { return a.ID }), nil)
 	a, b := w.view.AppendCanonical(nil), rebuilt.AppendCanonical(nil)
 	w.check(bytes.Equal(a, b), "view advanced to %d differs from the view rebuilt", w.index)

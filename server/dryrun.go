@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/broker"
@@ -135,7 +136,7 @@ func (s *Server) dryPass(p *Published, j *structs.Job, eval *structs.Evaluation)
 	at = len(ws)
 	add(own)
 	if k.flight.HasJob(key) {
-		k.flight = scheduler.Overlay{} // a job with a plan in flight is not decided; the newest state will have to do
+		k.flight = model.Overlay{} // a job with a plan in flight is not decided; the newest state will have to do
 	}
 	in = s.passInput(&k, ws, now, uint64(p.Index)<<16)
 	in.Tell, in.Steps = key, passSteps

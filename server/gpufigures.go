@@ -6,17 +6,17 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/internal/telemetry"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
 // gpuGroup is the figures of some GPUs together.
 type gpuGroup struct {
-	scheduler.GPUFigures
+	model.GPUFigures
 	freeMiB, sharedMiB int64 // free memory; of it, on GPUs in shared use
 }
 
-func (g *gpuGroup) add(x *scheduler.GPUFree) {
+func (g *gpuGroup) add(x *model.GPUFree) {
 	if !x.Healthy {
 		return
 	}
@@ -46,7 +46,7 @@ var gpuMeasures = []struct {
 	{"pressure_ratio", "Share of the GPUs that is given out, or free and of no use to the usual requests.", func(g *gpuGroup) float64 { return micro(g.Pressure()) }},
 }
 
-func micro(n int64) float64 { return float64(n) / scheduler.Micro }
+func micro(n int64) float64 { return float64(n) / model.Micro }
 
 // Figures are the measurements with labels that a server offers: how GPUs are used, by node, by pool and model, and over
 // all. They are computed from the newest state when somebody asks; followers tell the same as the leader.
@@ -63,7 +63,7 @@ func (s *Server) Figures() (out []telemetry.Figure) {
 			out = append(out, telemetry.Figure{Name: prefix + m.name, Help: m.help, Labels: labels, Value: m.of(g)})
 		}
 	}
-	p.View.GPUs(nil, func(n *scheduler.NodeGPUs) bool {
+	p.View.GPUs(nil, func(n *model.NodeGPUs) bool {
 		if !n.Node.Ready() {
 			return true
 		}

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -131,6 +131,6 @@ type gpuFreeCase struct {
 	whole, healthy         bool
 }
 
-func (c gpuFreeCase) free() *scheduler.GPUFree {
-	return &scheduler.GPUFree{FreeMilli: c.milli, Fragmented: c.fragmented, FreeMiB: c.mib, Whole: c.whole, Healthy: c.healthy}
+func (c gpuFreeCase) free() *model.GPUFree {
+	return &model.GPUFree{FreeMilli: c.milli, Fragmented: c.fragmented, FreeMiB: c.mib, Whole: c.whole, Healthy: c.healthy}
 }

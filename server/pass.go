@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/broker"
@@ -322,7 +323,7 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 // passKnown is what the decisions about a node pool depend on beside the work that is decided.
 type passKnown struct {
 	pub     *Published
-	flight  scheduler.Overlay
+	flight  model.Overlay
 	cursor  structs.NodeID
 	booked  []*structs.Reservation
 	starved bool // somebody waits for capacity there

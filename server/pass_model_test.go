@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/planner"
@@ -22,7 +23,7 @@ import (
 // the other, so that a seed gives one history.
 type steps struct {
 	fsm     *fsm.FSM
-	view    *scheduler.View
+	view    *model.View
 	broker  *broker.Broker
 	planner *planner.Planner
 	index   structs.Index
@@ -35,7 +36,7 @@ type steps struct {
 
 func newSteps(eager bool) *steps {
 	m := &steps{fsm: fsm.New(fsm.Options{}), planner: planner.New(planner.Limits{}), now: 1_000_000_000, eager: eager}
-	m.view = scheduler.NewView(0, nil, nil, poolsOf(m.fsm.Snapshot()))
+	m.view = model.NewView(0, nil, nil, poolsOf(m.fsm.Snapshot()))
 	m.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return m.fsm.Snapshot().Workload(k) })
 	m.broker.Load(broker.Image{}, m.now)
 	return m

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -39,7 +39,7 @@ func TestPastsFollowFromState(t *testing.T) {
 		ends := int64(0)
 		for _, p := range fresh {
 			ends += p.Ends
-			if p.Success != scheduler.Micro {
+			if p.Success != model.Micro {
 				t.Errorf("all went well, the past says %+v", p)
 			}
 		}
@@ -59,7 +59,7 @@ func TestPastOf(t *testing.T) {
 		ended(1, structs.ClientComplete, structs.DesiredRun), ended(2, structs.ClientFailed, structs.DesiredRun), ended(3, structs.ClientLost, structs.DesiredStop),
 		ended(4, structs.ClientComplete, structs.DesiredStop), ended(5, structs.ClientRunning, structs.DesiredRun),
 	})
-	if got.Ends != 3 || got.Success >= scheduler.Micro/2 {
+	if got.Ends != 3 || got.Success >= model.Micro/2 {
 		t.Errorf("one success of three: %+v", got)
 	}
 	var many []*structs.Allocation
@@ -70,7 +70,7 @@ func TestPastOf(t *testing.T) {
 		}
 		many = append(many, ended(i, c, structs.DesiredRun))
 	}
-	if got := pastOf(many); got.Ends != pastKept || got.Success != scheduler.Micro {
+	if got := pastOf(many); got.Ends != pastKept || got.Success != model.Micro {
 		t.Errorf("the newest all succeeded: %+v", got)
 	}
 }

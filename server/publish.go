@@ -13,7 +13,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/fsm/state"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,7 +23,7 @@ type Published struct {
 	Index    structs.Index
 	Time     structs.LogTime // of the last entry
 	Snapshot *state.Snapshot
-	View     *scheduler.View
+	View     *model.View
 }
 
 // Published is the newest state that this server has applied. It never goes backwards, except when an operator restores
@@ -238,7 +238,7 @@ func (m *machine) countRunning(d *structs.Delta, snap *state.Snapshot) {
 }
 
 // viewOf builds the columns from nothing.
-func viewOf(snap *state.Snapshot) *scheduler.View {
+func viewOf(snap *state.Snapshot) *model.View {
 	var nodes []*structs.Node
 	for n := range snap.Nodes() {
 		nodes = append(nodes, n)
@@ -249,7 +249,7 @@ func viewOf(snap *state.Snapshot) *scheduler.View {
 			allocs = append(allocs, a)
 		}
 	}
-	return scheduler.NewView(snap.Index(), nodes, allocs, slices.Collect(snap.Pools()))
+	return model.NewView(snap.Index(), nodes, allocs, slices.Collect(snap.Pools()))
 }
 
 // runFanOut takes applied batches from the state machine to hub, event ring and subscribers, in order. The queue before

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/suggest"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/structs"
 )
@@ -82,7 +82,7 @@ func (s *Server) checkLevel(p *problems, j *structs.Job, g *structs.Group, level
 		if n.Pool != j.NodePool && j.NodePool != structs.NodePoolAll {
 			continue
 		}
-		if scheduler.LevelOf(n, level) != "" {
+		if model.LevelOf(n, level) != "" {
 			return
 		}
 		nodes++

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -143,7 +145,7 @@ func (e *Engine) apply(pe *structs.PlanEntry) error {
 	e.changes = e.changes[:0]
 	ended := e.endings[:0]
 	if len(pe.Parts) > 0 {
-		verdict := scheduler.Verify(e.view, scheduler.Overlay{}, pe)
+		verdict := verify.Verify(e.view, model.Overlay{}, pe)
 		for _, r := range verdict.Refused {
 			e.parts++
 			e.stats.Refused++

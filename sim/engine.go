@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/structs"
 )
@@ -26,7 +27,7 @@ type Config struct {
 	Line      func(*scheduler.Input) scheduler.Line
 	Chooser   scheduler.Chooser // who should hold places, of running and waiting work; nil: as queues are ordered
 	Predict   Predictor         // of run times; nil: none
-	Mix       *scheduler.Mix
+	Mix       *model.Mix
 	Seed      uint64
 
 	First    []Kind // order of events at equal times; see Kind
@@ -72,7 +73,7 @@ const windowDefault = 64
 type Engine struct {
 	cfg    Config
 	now    structs.LogTime
-	view   *scheduler.View
+	view   *model.View
 	index  structs.Index
 	agenda agenda
 	stale  int // void events in the agenda
@@ -131,7 +132,7 @@ type nodeState struct {
 func (e *Engine) Now() structs.LogTime { return e.now }
 
 // View is the cluster as decisions see it.
-func (e *Engine) View() *scheduler.View { return e.view }
+func (e *Engine) View() *model.View { return e.view }
 
 // Stats are the figures so far.
 func (e *Engine) Stats() *Stats { return e.stats }
@@ -158,7 +159,7 @@ func NewEngine(cfg Config) *Engine {
 		byShape: map[shapeKey]*shape{}, other: &shape{}, marked: make([]bool, len(cfg.Nodes))}
 	e.agenda.setRank(cfg.First)
 	_, e.always = cfg.Chooser.(interface{ Always() })
-	e.view = scheduler.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
+	e.view = model.NewView(e.index, cfg.Nodes, nil, cfg.Pools)
 	for i, n := range cfg.Nodes {
 		s := nodeState{node: n}
 		for k := range n.Resources.Devices {

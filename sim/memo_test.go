@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -52,7 +53,7 @@ func TestMemoChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		passes, quick := 0, 0
-		again := func(e *Engine, in *scheduler.Input, before *scheduler.View) (scheduler.Plan, scheduler.Report) {
+		again := func(e *Engine, in *scheduler.Input, before *model.View) (scheduler.Plan, scheduler.Report) {
 			x := *in
 			x.View = before
 			x.Line = e.line(&x)
@@ -66,7 +67,7 @@ func TestMemoChangesNothing(t *testing.T) {
 			var as []*structs.Allocation
 			in.View.EachNode(func(n *structs.Node) bool { ns = append(ns, n); return true })
 			in.View.EachAllocation(func(a *structs.Allocation) bool { as = append(as, a); return true })
-			fresh := func() *scheduler.View { return scheduler.NewView(in.View.Index(), ns, as, e.cfg.Pools) }
+			fresh := func() *model.View { return model.NewView(in.View.Index(), ns, as, e.cfg.Pools) }
 			passes++
 			p2, r2 := again(e, in, fresh())
 			if a, b := scheduler.AppendPlan(nil, *plan), scheduler.AppendPlan(nil, p2); !bytes.Equal(a, b) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -25,7 +27,7 @@ type OpenB struct {
 	kinds []openbKind
 	tasks []int // places in kinds, in the order of the file
 	gpus  int64 // thousandths of all GPUs
-	mix   *scheduler.Mix
+	mix   *model.Mix
 
 	told func(done, all int64) // of progress, in arrivals over all seeds; nil: nobody
 	done atomic.Int64
@@ -74,7 +76,7 @@ func LoadOpenB(nodes, tasks string) (*OpenB, error) {
 		return nil, err
 	}
 	known := make(map[openbAsk]int)
-	var shapes []scheduler.Shape
+	var shapes []model.Shape
 	err = readCSV(tasks, []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec"}, func(f []string) error {
 		a, err := openbAskOf(f)
 		if err != nil {
@@ -87,7 +89,7 @@ func LoadOpenB(nodes, tasks string) (*OpenB, error) {
 			b.kinds = append(b.kinds, openbKind{[]*structs.Group{a.group()}, a.gpus * a.milli})
 		}
 		b.tasks = append(b.tasks, at)
-		shapes = append(shapes, scheduler.Shape{CPU: a.cpu, GPUs: a.gpus, Milli: a.milli, Model: a.model, Count: 1})
+		shapes = append(shapes, model.Shape{CPU: a.cpu, GPUs: a.gpus, Milli: a.milli, Model: a.model, Count: 1})
 		return nil
 	})
 	switch {
@@ -98,7 +100,7 @@ func LoadOpenB(nodes, tasks string) (*OpenB, error) {
 	case !slices.ContainsFunc(b.kinds, func(k openbKind) bool { return k.milli > 0 }):
 		return nil, fmt.Errorf("%s: no task asks for a GPU", tasks)
 	}
-	b.mix = scheduler.NewMix(shapes)
+	b.mix = model.NewMix(shapes)
 	return b, nil
 }
 
@@ -259,7 +261,7 @@ func (b *OpenB) run(ctx context.Context, p scheduler.Policy, config structs.Sche
 		binary.BigEndian.PutUint32(n.ID[:4], uint32(i)+1)
 		nodes[i] = &n
 	}
-	view := scheduler.NewView(1, nodes, nil, nil)
+	view := model.NewView(1, nodes, nil, nil)
 	index := structs.Index(1)
 	var arrived, allocated int64
 	var pending []scheduler.Workload
@@ -271,9 +273,9 @@ func (b *OpenB) run(ctx context.Context, p scheduler.Policy, config structs.Sche
 		plan, _ := scheduler.Schedule(scheduler.Input{View: view, Pending: pending, Config: config, Now: structs.LogTime(index), Seed: seed, Mix: b.mix}, p)
 		index++
 		delta := structs.Delta{Index: index}
-		var flight scheduler.Overlay
+		var flight model.Overlay
 		for n, e := range plan.Entries {
-			verdict := scheduler.Verify(view, flight, e)
+			verdict := verify.Verify(view, flight, e)
 			for i := range e.Parts {
 				if !verdict.Accepted[i] {
 					panic(fmt.Sprintf("the plan of %s/%s was refused: %v", e.Namespace, e.JobID, verdict.Refused))

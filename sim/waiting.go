@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -277,7 +278,7 @@ func (m *mostFree) has(s *shape) bool {
 }
 
 // part is a view of the nodes that gave something back.
-func (e *Engine) part() *scheduler.View {
+func (e *Engine) part() *model.View {
 	var ns []*structs.Node
 	var as []*structs.Allocation
 	for _, i := range e.freed {
@@ -287,7 +288,7 @@ func (e *Engine) part() *scheduler.View {
 			as = append(as, r.alloc)
 		}
 	}
-	return scheduler.NewView(e.view.Index(), ns, as, e.cfg.Pools)
+	return model.NewView(e.view.Index(), ns, as, e.cfg.Pools)
 }
 
 func (e *Engine) take(s *shape) {

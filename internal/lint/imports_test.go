@@ -11,9 +11,11 @@ import (
 // matching row counts, and a package without a row fails: a new package states its place.
 var imports = map[string][]string{
 	"structs":              {},
-	"scheduler":            {"structs", "internal/pack"},
-	"scheduler/policy":     {"structs", "scheduler"},
-	"scheduler/queue":      {"structs", "scheduler", "scheduler/predict"},
+	"scheduler/model":      {"structs"},
+	"scheduler/verify":     {"structs", "scheduler/model"},
+	"scheduler":            {"structs", "internal/pack", "scheduler/model"},
+	"scheduler/policy":     {"structs", "scheduler", "scheduler/model"},
+	"scheduler/queue":      {"structs", "scheduler", "scheduler/model", "scheduler/predict"},
 	"scheduler/predict":    {},
 	"scheduler/jobdiff":    {"structs", "scheduler"},
 	"fsm/state":            {"structs", "internal/pack"},

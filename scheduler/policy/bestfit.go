@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // bestFit prefers the node with the least CPU and GPUs left, each weighed by half and measured against the largest node of
 // the published comparison (128 CPUs, 8 GPUs), cut to a whole percent (Weng et al., ATC'23, "BestFit"). Shares go to the
@@ -31,5 +34,5 @@ func (published) SeesGPUs() bool             { return true }
 
 // cut is a percentage num/den, cut to a whole number from 0 to 100, in millionths.
 func cut(num, den int64) int64 {
-	return min(max(num/den, 0), 100) * (scheduler.Micro / 100)
+	return min(max(num/den, 0), 100) * (model.Micro / 100)
 }

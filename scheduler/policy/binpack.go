@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // binpack prefers the node that a placement leaves fullest (best fit), so that large requests keep finding empty
 // nodes. With f the free share of a resource after the placement, the score falls with the sum of 10^f; devices count
@@ -13,16 +16,16 @@ func (binpack) Rotates() bool              { return false }
 
 func (binpack) Fit(u *scheduler.Use) int64 {
 	sum, n := emptiness(u)
-	return clampMicro((10*n*scheduler.Micro - sum) / (9 * n))
+	return clampMicro((10*n*model.Micro - sum) / (9 * n))
 }
 
 // emptiness is the sum of 10^f over the resources that count, f being the free share, and how many count.
 func emptiness(u *scheduler.Use) (sum, n int64) {
-	sum = scheduler.Pow10(u.Total.CPU-u.Used.CPU, u.Total.CPU) + scheduler.Pow10(u.Total.MemoryMiB-u.Used.MemoryMiB, u.Total.MemoryMiB)
+	sum = model.Pow10(u.Total.CPU-u.Used.CPU, u.Total.CPU) + model.Pow10(u.Total.MemoryMiB-u.Used.MemoryMiB, u.Total.MemoryMiB)
 	if u.Devices == 0 {
 		return sum, 2
 	}
-	return sum + scheduler.Pow10(u.Devices-u.DevicesInUse, u.Devices), 3
+	return sum + model.Pow10(u.Devices-u.DevicesInUse, u.Devices), 3
 }
 
-func clampMicro(x int64) int64 { return min(max(x, 0), scheduler.Micro) }
+func clampMicro(x int64) int64 { return min(max(x, 0), model.Micro) }

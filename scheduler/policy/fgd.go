@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // fgd places where the fragmentation of GPUs grows least (fragmentation gradient descent, Weng et al., ATC'23). A GPU's
 // free share is fragmented to the extent that what is usually asked for could not use it:
@@ -24,21 +27,21 @@ func (fgd) Weights() scheduler.Weights {
 }
 
 // Fit is not asked about nodes with GPUs; one without changes nothing and gets the middle.
-func (fgd) Fit(*scheduler.Use) int64 { return scheduler.Micro / 2 }
+func (fgd) Fit(*scheduler.Use) int64 { return model.Micro / 2 }
 
-func (fgd) Rater(mix *scheduler.Mix) scheduler.GPURater { return &fragments{mix} }
+func (fgd) Rater(mix *model.Mix) scheduler.GPURater { return &fragments{mix} }
 
 // fragments values nodes by F times the total of the mix.
-type fragments struct{ mix *scheduler.Mix }
+type fragments struct{ mix *model.Mix }
 
 func (f *fragments) Score(before, after int64) int64 {
 	if f.mix.Total <= 0 {
-		return scheduler.Micro / 2
+		return model.Micro / 2
 	}
-	return percent(before-after, f.mix.Total) * (scheduler.Micro / 100)
+	return percent(before-after, f.mix.Total) * (model.Micro / 100)
 }
 
-func (f *fragments) Value(g *scheduler.GPUState) int64 { return scheduler.Fragments(g, f.mix) }
+func (f *fragments) Value(g *model.GPUState) int64 { return model.Fragments(g, f.mix) }
 
 // percent is 100 / (1 + exp(-x/1000)) for x = num/den, cut to a whole number: how many of the thresholds x reaches.
 func percent(num, den int64) int64 {

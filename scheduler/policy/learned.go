@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // learned prefers nodes on which work went well: mostly succeeded, and ran faster than expected. What is known of a node is
 // a moving average (scheduler.Past) and part of the input; a node without a past counts as one where all goes as
@@ -12,13 +15,13 @@ func (learned) UsesHistory() bool { return true }
 
 // Fit is success times speed/(speed+1), three parts, and binpack, one part.
 func (learned) Fit(u *scheduler.Use) int64 {
-	success, speed := int64(scheduler.Micro), int64(scheduler.Micro)
+	success, speed := int64(model.Micro), int64(model.Micro)
 	if u.Past.Ends > 0 {
 		success = u.Past.Success
 		if u.Past.Speed > 0 {
 			speed = u.Past.Speed
 		}
 	}
-	went := success * speed / (speed + scheduler.Micro)
+	went := success * speed / (speed + model.Micro)
 	return clampMicro((3*went + binpack{}.Fit(u)) / 4)
 }

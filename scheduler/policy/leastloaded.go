@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // leastLoaded prefers the node with the fewest allocations for each of its GPUs (for the whole node, if it has none), and
 // counts a node's failures as load: one where all work fails lately is taken for one with an allocation more for each GPU.
@@ -18,11 +21,11 @@ func (leastLoaded) UsesHistory() bool          { return true }
 func (leastLoaded) Fit(u *scheduler.Use) int64 {
 	gpus, fails := max(u.GPUs, 1), int64(0)
 	if u.Past.Ends > 0 {
-		fails = max(0, scheduler.Micro-u.Past.Success)
+		fails = max(0, model.Micro-u.Past.Success)
 	}
 	if fails == 0 {
-		return clampMicro(gpus * scheduler.Micro / (gpus + max(u.Allocs, 0)))
+		return clampMicro(gpus * model.Micro / (gpus + max(u.Allocs, 0)))
 	}
-	load := (gpus+max(u.Allocs, 0))*scheduler.Micro + gpus*fails
-	return clampMicro(gpus * scheduler.Micro * scheduler.Micro / load)
+	load := (gpus+max(u.Allocs, 0))*model.Micro + gpus*fails
+	return clampMicro(gpus * model.Micro * model.Micro / load)
 }

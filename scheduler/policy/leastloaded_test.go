@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 )
 
 // TestLeastLoadedFailures: of two nodes with as much work the one where less of it failed is better, and failures weigh as
@@ -16,16 +17,16 @@ func TestLeastLoadedFailures(t *testing.T) {
 		}
 		return leastLoaded{}.Fit(u)
 	}
-	if a, b := fit(2, -1), fit(2, scheduler.Micro); a != b {
+	if a, b := fit(2, -1), fit(2, model.Micro); a != b {
 		t.Errorf("a node without a past has %d, one where all went well %d", a, b)
 	}
-	if good, bad := fit(2, scheduler.Micro), fit(2, scheduler.Micro/2); bad >= good {
+	if good, bad := fit(2, model.Micro), fit(2, model.Micro/2); bad >= good {
 		t.Errorf("half of the work failing gives %d, none %d", bad, good)
 	}
-	if all, more := fit(0, 0), fit(4, scheduler.Micro); all != more {
+	if all, more := fit(0, 0), fit(4, model.Micro); all != more {
 		t.Errorf("an idle node where everything fails has %d, a good one with an allocation for each GPU %d", all, more)
 	}
-	if fails, full := fit(0, 0), fit(5, scheduler.Micro); fails <= full {
+	if fails, full := fit(0, 0), fit(5, model.Micro); fails <= full {
 		t.Errorf("an idle node where everything fails has %d, a good one with more than that %d", fails, full)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -22,7 +23,7 @@ func TestPoliciesStayInRange(t *testing.T) {
 			for _, used := range []int64{0, 1, 2000, 4000, 1 << 40, 1 << 41} {
 				for dev := range int64(3) {
 					u := scheduler.Use{Total: structs.Vector{CPU: total, MemoryMiB: total}, Used: structs.Vector{CPU: used, MemoryMiB: used}, Devices: dev * 4, DevicesInUse: dev}
-					if s := p.Fit(&u); s < 0 || s > scheduler.Micro {
+					if s := p.Fit(&u); s < 0 || s > model.Micro {
 						t.Errorf("%s rates %+v with %d", name, u, s)
 					}
 				}
@@ -83,17 +84,17 @@ func TestLogisticCut(t *testing.T) {
 
 // The fragmentation of a node, by hand: 2 GPUs with 600 and 1000 thousandths free, and a mix of halves and whole GPUs.
 func TestFragments(t *testing.T) {
-	mix := scheduler.NewMix([]scheduler.Shape{{CPU: 1, GPUs: 1, Milli: 500, Count: 2}, {CPU: 1, GPUs: 1, Milli: 1000, Count: 1}, {CPU: 1, Count: 1}})
+	mix := model.NewMix([]model.Shape{{CPU: 1, GPUs: 1, Milli: 500, Count: 2}, {CPU: 1, GPUs: 1, Milli: 1000, Count: 1}, {CPU: 1, Count: 1}})
 	if mix.Total != 4 || len(mix.Shapes) != 3 {
 		t.Fatalf("mix %+v", mix)
 	}
-	g := &scheduler.GPUState{FreeCPU: 10, Free: []int64{600, 1000}, Suits: []bool{true, true, true}}
+	g := &model.GPUState{FreeCPU: 10, Free: []int64{600, 1000}, Suits: []bool{true, true, true}}
 	// halves: 0; whole: the 600 are too little; without GPUs: all 1600.
-	if got := scheduler.Fragments(g, mix); got != 2*0+600+1600 {
+	if got := model.Fragments(g, mix); got != 2*0+600+1600 {
 		t.Errorf("fragments %d", got)
 	}
 	g.FreeCPU = 0
-	if got := scheduler.Fragments(g, mix); got != 4*1600 {
+	if got := model.Fragments(g, mix); got != 4*1600 {
 		t.Errorf("without CPU: %d", got)
 	}
 }
@@ -113,7 +114,7 @@ func TestStrandWithoutGPUs(t *testing.T) {
 
 // What is left of a node when it is full, by hand.
 func TestStrandedValue(t *testing.T) {
-	mix := scheduler.NewMix([]scheduler.Shape{{CPU: 4, GPUs: 1, Milli: 600, Count: 1}})
+	mix := model.NewMix([]model.Shape{{CPU: 4, GPUs: 1, Milli: 600, Count: 1}})
 	s := newStranded(mix)
 	for _, c := range []struct {
 		cpu  int64
@@ -126,21 +127,21 @@ func TestStrandedValue(t *testing.T) {
 		{3, []int64{1000, 1000}, 2000}, // for none
 		{100, []int64{0, 0}, 0},
 	} {
-		if got := s.Value(&scheduler.GPUState{FreeCPU: c.cpu, Free: c.free, Suits: []bool{true}}); got != c.want {
+		if got := s.Value(&model.GPUState{FreeCPU: c.cpu, Free: c.free, Suits: []bool{true}}); got != c.want {
 			t.Errorf("with CPU %d and %v free %d is left, want %d", c.cpu, c.free, got, c.want)
 		}
 	}
-	if got := s.Value(&scheduler.GPUState{FreeCPU: 100, Free: []int64{1000}, Suits: []bool{false}}); got != 1000 {
+	if got := s.Value(&model.GPUState{FreeCPU: 100, Free: []int64{1000}, Suits: []bool{false}}); got != 1000 {
 		t.Errorf("of another model %d is left", got)
 	}
-	if s.Score(100, 100) <= s.Score(100, 101) || s.Score(0, 1<<40) != 0 || s.Score(1<<40, 0) != scheduler.Micro {
+	if s.Score(100, 100) <= s.Score(100, 101) || s.Score(0, 1<<40) != 0 || s.Score(1<<40, 0) != model.Micro {
 		t.Error("what leaves more is rated lower, within [0,1]")
 	}
 }
 
 // Scarce models cost rent, and blocks of idle GPUs cost what they are needed for.
 func TestStrandedPrices(t *testing.T) {
-	mix := scheduler.NewMix([]scheduler.Shape{{CPU: 1, GPUs: 1, Milli: 1000, Count: 6}, {CPU: 1, GPUs: 1, Milli: 1000, Model: "A", Count: 2}, {CPU: 1, GPUs: 8, Milli: 1000, Count: 1}})
+	mix := model.NewMix([]model.Shape{{CPU: 1, GPUs: 1, Milli: 1000, Count: 6}, {CPU: 1, GPUs: 1, Milli: 1000, Model: "A", Count: 2}, {CPU: 1, GPUs: 8, Milli: 1000, Count: 1}})
 	s := newStranded(mix)
 	all, onlyA := []bool{true, true, true}, []bool{true, false, true}
 	m := scheduler.Market{Mix: mix, Free: 100_000, Classes: []scheduler.MarketClass{{Suits: all, Free: 25_000}, {Suits: onlyA, Free: 75_000}}, Wide: []int{2}, Blocks: []int64{12}}

@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // random takes any node on which the group fits, and for a share any GPU, each as likely as the others. Lots are drawn
 // from the seed of the decision and the job, so that the same input gives the same plan.
@@ -10,5 +13,5 @@ func (random) Name() string    { return "random" }
 func (random) DrawsLots() bool { return true }
 
 func (random) Fit(u *scheduler.Use) int64 {
-	return int64(u.GPU.Draw % (scheduler.Micro + 1))
+	return int64(u.GPU.Draw % (model.Micro + 1))
 }

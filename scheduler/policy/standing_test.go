@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 )
 
 // TestStandingIsAllThatCounts: what is remembered for a node is what packing the streams onto it gives, in any order of its
@@ -14,9 +14,9 @@ func TestStandingIsAllThatCounts(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	valued, hits := 0, 0
 	for range 200 {
-		mix := &scheduler.Mix{}
+		mix := &model.Mix{}
 		for range 1 + r.IntN(12) {
-			m := scheduler.Shape{GPUs: int64(r.IntN(4)), CPU: int64(1000 * (1 + r.IntN(16))), Milli: 1000, Count: int64(1 + r.IntN(50))}
+			m := model.Shape{GPUs: int64(r.IntN(4)), CPU: int64(1000 * (1 + r.IntN(16))), Milli: 1000, Count: int64(1 + r.IntN(50))}
 			switch m.GPUs {
 			case 0:
 				m.Milli = 0
@@ -29,7 +29,7 @@ func TestStandingIsAllThatCounts(t *testing.T) {
 		}
 		s := newStranded(mix)
 		for range 50 {
-			g := &scheduler.GPUState{FreeCPU: int64(1000 * r.IntN(200))}
+			g := &model.GPUState{FreeCPU: int64(1000 * r.IntN(200))}
 			if r.IntN(8) == 0 {
 				g.FreeCPU = 1 << 40
 			}

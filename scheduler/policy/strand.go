@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 )
 
 // strand is the policy of a cluster that names none. Work that asks for no GPUs is placed as by binpack, on nodes without
@@ -26,9 +27,9 @@ type strand struct{ binpack }
 // FitName names the term of nodes without GPUs in reports.
 func (strand) FitName() string { return "binpack" }
 
-func (strand) Name() string                                { return "strand" }
-func (strand) SparesGPUs() bool                            { return true }
-func (strand) Rater(mix *scheduler.Mix) scheduler.GPURater { return newStranded(mix) }
+func (strand) Name() string                            { return "strand" }
+func (strand) SparesGPUs() bool                        { return true }
+func (strand) Rater(mix *model.Mix) scheduler.GPURater { return newStranded(mix) }
 
 const (
 	// streams and streamLength: a node of 8 GPUs is full after 10 to 20 requests; 64 are several times that, of which the
@@ -43,7 +44,7 @@ const (
 
 // stranded values a node by what will be left of its GPUs, for one mix.
 type stranded struct {
-	mix    *scheduler.Mix
+	mix    *model.Mix
 	stream [streams][streamLength]request
 	minCPU int64 // that any request with GPUs asks for
 	least  int64 // thousandths of one GPU that any such request asks for
@@ -67,7 +68,7 @@ type standing struct {
 const knownMax = 1 << 15
 
 // standingOf is false for what does not fit into a standing: it is valued each time.
-func (s *stranded) standingOf(g *scheduler.GPUState, n int) (st standing, ok bool) {
+func (s *stranded) standingOf(g *model.GPUState, n int) (st standing, ok bool) {
 	if len(g.Suits) > 64*len(st.suits) {
 		return st, false
 	}
@@ -97,7 +98,7 @@ type request struct {
 	milli int64
 }
 
-func newStranded(mix *scheduler.Mix) *stranded {
+func newStranded(mix *model.Mix) *stranded {
 	s := &stranded{mix: mix, minCPU: math.MaxInt64, least: math.MaxInt64, share: make([]int64, len(mix.Shapes)), known: map[standing]int64{}}
 	for i := range mix.Shapes {
 		m := &mix.Shapes[i]
@@ -143,18 +144,18 @@ func ratio(a, b int64) int64 {
 	if b <= 0 {
 		return 0
 	}
-	for a > math.MaxInt64/scheduler.Micro {
+	for a > math.MaxInt64/model.Micro {
 		a, b = a>>1, max(b>>1, 1)
 	}
-	return a * scheduler.Micro / b
+	return a * model.Micro / b
 }
 
 func (s *stranded) Score(before, after int64) int64 {
-	return min(max(scheduler.Micro/2-milliScore*(after-before), 0), scheduler.Micro)
+	return min(max(model.Micro/2-milliScore*(after-before), 0), model.Micro)
 }
 
 // Value is how many thousandths of GPUs are left, on average, when a node is full.
-func (s *stranded) Value(g *scheduler.GPUState) int64 {
+func (s *stranded) Value(g *model.GPUState) int64 {
 	n := min(len(g.Free), gpusMax)
 	all, most, idle := int64(0), int64(0), int32(0)
 	for _, free := range g.Free[:n] {
@@ -183,7 +184,7 @@ func (s *stranded) Value(g *scheduler.GPUState) int64 {
 }
 
 // pack packs every stream onto a node with n GPUs, of which all is free in all, and idle are untouched.
-func (s *stranded) pack(g *scheduler.GPUState, n int, all int64, idle int32) int64 {
+func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 	total := int64(0)
 	var free [gpusMax]int64
 	for k := range s.stream {
@@ -254,7 +255,7 @@ func (s *stranded) Prices(m *scheduler.Market) scheduler.Prices {
 		if p.Rent == nil {
 			p.Rent = make([]int64, len(m.Classes))
 		}
-		rent := min(scheduler.Micro, s.share[i]*m.Free/supply)
+		rent := min(model.Micro, s.share[i]*m.Free/supply)
 		for k := range m.Classes {
 			if m.Classes[k].Suits[i] {
 				p.Rent[k] += rent
@@ -291,16 +292,16 @@ func narrower(m *scheduler.Market, j, i int) bool {
 // exceeds is the chance, in millionths, that a demand whose mean is so many millionths exceeds a supply. The demand is
 // about normal, its variance its mean plus one.
 func exceeds(mean, supply int64) int64 {
-	if supply > math.MaxInt32 || mean > math.MaxInt32*scheduler.Micro {
+	if supply > math.MaxInt32 || mean > math.MaxInt32*model.Micro {
 		return 0
 	}
-	deviation := isqrt(mean + scheduler.Micro)             // in thousandths
-	z := (supply*scheduler.Micro - mean) / 100 / deviation // in tenths
+	deviation := isqrt(mean + model.Micro)             // in thousandths
+	z := (supply*model.Micro - mean) / 100 / deviation // in tenths
 	switch {
 	case z <= -int64(len(tail)):
-		return scheduler.Micro
+		return model.Micro
 	case z < 0:
-		return scheduler.Micro - tail[-z]
+		return model.Micro - tail[-z]
 	case z < int64(len(tail)):
 		return tail[z]
 	}

@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import (
+	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+)
 
 // worstFit prefers the node that a placement leaves emptiest, so that load is spread over all nodes.
 type worstFit struct{ name string }
@@ -11,5 +14,5 @@ func (worstFit) Rotates() bool              { return false }
 
 func (worstFit) Fit(u *scheduler.Use) int64 {
 	sum, n := emptiness(u)
-	return clampMicro((sum - n*scheduler.Micro) / (9 * n))
+	return clampMicro((sum - n*model.Micro) / (9 * n))
 }

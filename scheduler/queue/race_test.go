@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -16,7 +18,7 @@ import (
 type floor struct {
 	t     *testing.T
 	nodes []*structs.Node
-	view  *scheduler.View
+	view  *model.View
 	index structs.Index
 	now   structs.LogTime
 	jobs  []*floorJob
@@ -47,7 +49,7 @@ func newFloor(t *testing.T, nodes, gpus int) *floor {
 		n.Resources.Devices = []structs.DeviceGroup{g}
 		f.nodes = append(f.nodes, n)
 	}
-	f.view = scheduler.NewView(f.index, f.nodes, nil, nil)
+	f.view = model.NewView(f.index, f.nodes, nil, nil)
 	return f
 }
 
@@ -92,7 +94,7 @@ func (f *floor) pass(order string) (stopped, placed int) {
 	plan, _ := scheduler.Schedule(in, policy.Builtin["binpack"])
 	for _, e := range plan.Entries {
 		j := byKey[structs.JobKey{Namespace: e.Namespace, ID: e.JobID}]
-		verdict := scheduler.Verify(f.view, scheduler.Overlay{}, e)
+		verdict := verify.Verify(f.view, model.Overlay{}, e)
 		for _, r := range verdict.Refused {
 			f.t.Fatalf("Verify refuses part %d of %s: %s", r.Part, j.job.ID, r.Why)
 		}

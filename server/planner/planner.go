@@ -17,7 +17,8 @@ package planner
 import (
 	"slices"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -94,7 +95,7 @@ type Batch struct {
 type Planner struct {
 	limits  Limits
 	seq     uint64
-	overlay scheduler.Overlay
+	overlay model.Overlay
 	queue   []*plan
 	batches []*batch // in flight, oldest first
 	landed  []*plan  // committed, and not yet known to be in the view
@@ -122,7 +123,7 @@ type batch struct {
 func New(limits Limits) *Planner { return &Planner{limits: limits.withDefaults()} }
 
 // Overlay is what plans in flight hold.
-func (p *Planner) Overlay() scheduler.Overlay { return p.overlay }
+func (p *Planner) Overlay() model.Overlay { return p.overlay }
 
 // Depth is how many log entries are in flight, and how many plans wait to get into one.
 func (p *Planner) Depth() (entries, queued int) { return len(p.batches), len(p.queue) }
@@ -137,12 +138,12 @@ func (p *Planner) Idle() bool { return len(p.queue)+len(p.batches)+len(p.landed)
 // newest committed version, or nil; speculative says that the plan follows an uncommitted one in the log (D25), which
 // only Apply can check. The answer is final when done is true: nothing of the plan remained. Otherwise Landed or Lost
 // answers under the id.
-func (p *Planner) Propose(v *scheduler.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
+func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
 	return p.ProposeBooked(v, job, e, speculative, nil, 0)
 }
 
 // ProposeBooked is Propose that also verifies against reservations, as seen at now (scheduler.VerifyBooked).
-func (p *Planner) ProposeBooked(v *scheduler.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
+func (p *Planner) ProposeBooked(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
 	now structs.LogTime) (id uint64, a Answer, done bool) {
 	p.Counters.Proposed++
 	p.seq++
@@ -152,7 +153,7 @@ func (p *Planner) ProposeBooked(v *scheduler.View, job *structs.Job, e *structs.
 		accepted[i] = true
 	}
 	if len(e.Parts) > 0 {
-		verdict := scheduler.VerifyBooked(v, p.overlay, e, booked, now)
+		verdict := verify.VerifyBooked(v, p.overlay, e, booked, now)
 		copy(accepted, verdict.Accepted)
 		if len(verdict.Refused) > 0 {
 			pl.partial, pl.refresh, pl.why = true, verdict.Refresh, verdict.Refused[0].Why
@@ -160,7 +161,7 @@ func (p *Planner) ProposeBooked(v *scheduler.View, job *structs.Job, e *structs.
 		}
 	}
 	if !speculative {
-		if why := scheduler.VerifyJob(job, e); why != "" {
+		if why := verify.VerifyJob(job, e); why != "" {
 			pl.partial, pl.refresh, pl.why = true, v.Index(), why
 			for i := range e.Parts {
 				if len(e.Parts[i].Places)+len(e.Parts[i].Updates) > 0 && accepted[i] {

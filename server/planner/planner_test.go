@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/fsm"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,7 +19,7 @@ type world struct {
 	nodes  map[structs.NodeID]*structs.Node
 	allocs map[structs.AllocID]*structs.Allocation
 	job    *structs.Job
-	view   *scheduler.View
+	view   *model.View
 	deltas []structs.Delta // applied and not yet published
 	ever   map[structs.AllocID]bool
 }
@@ -36,7 +36,7 @@ func newWorld(nodes int) *world {
 		w.nodes[n.ID] = n
 		list = append(list, n)
 	}
-	w.view = scheduler.NewView(w.index, list, nil, nil)
+	w.view = model.NewView(w.index, list, nil, nil)
 	return w
 }
 
@@ -373,7 +373,7 @@ func BenchmarkPropose(b *testing.B) {
 // TestPromises: what plans that are not in the view yet promise is told, the newest of each job, until the view has it.
 func TestPromises(t *testing.T) {
 	p := New(Limits{})
-	v := scheduler.NewView(1, nil, nil, nil)
+	v := model.NewView(1, nil, nil, nil)
 	propose := func(job string, start structs.LogTime) {
 		e := &structs.PlanEntry{Namespace: "default", JobID: job, Reservation: &structs.Reservation{ID: "job/default/" + job, JobID: job, Start: start}}
 		if _, _, done := p.Propose(v, nil, e, false); done {

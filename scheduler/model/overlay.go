@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 // what they touch. The zero Overlay is empty. An allocation that is in the view already is not counted twice.
 type Overlay struct {
 	shards *flightShards // by first byte of the node id, then sorted by id; nil: empty
-	plans  []flightPlan  // in the order they were added
+	Plans  []flightPlan  // in the order they were added
 }
 
 // flightShards has two levels, because the plan of one allocation touches one of the 256 shards, and all of them are 6 KiB.
@@ -20,7 +20,7 @@ type flightShards [16]*flightPage
 // flightPage is the shards of 16 first bytes.
 type flightPage [16][]flightNode
 
-// at gives a shard to read.
+// At gives a shard to read.
 func (s *flightShards) at(b byte) []flightNode {
 	if s == nil || s[b>>4] == nil {
 		return nil
@@ -40,40 +40,40 @@ type flightNode struct {
 }
 
 type flightHeld struct {
-	plan uint64
-	held *held
+	Plan uint64
+	Held *Held
 }
 
 type flightPlan struct {
-	id    uint64
-	job   structs.JobKey
-	nodes []structs.NodeID
-	stops []structs.AllocID
+	Id    uint64
+	Job   structs.JobKey
+	Nodes []structs.NodeID
+	Stops []structs.AllocID
 	shy   bool // some of it keeps others away
 }
 
-// shy reports whether a plan in flight holds what keeps others away.
-func (f Overlay) shy() bool {
-	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return p.shy })
+// Shy reports whether a plan in flight holds what keeps others away.
+func (f Overlay) Shy() bool {
+	return slices.ContainsFunc(f.Plans, func(p flightPlan) bool { return p.shy })
 }
 
 // Len is the number of plans in flight.
-func (f Overlay) Len() int { return len(f.plans) }
+func (f Overlay) Len() int { return len(f.Plans) }
 
 // HasJob reports whether a plan of the job is in flight.
 func (f Overlay) HasJob(k structs.JobKey) bool {
-	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return p.job == k })
+	return slices.ContainsFunc(f.Plans, func(p flightPlan) bool { return p.Job == k })
 }
 
-// stopping reports whether a plan in flight tells an allocation to stop.
-func (f Overlay) stopping(id structs.AllocID) bool {
-	return slices.ContainsFunc(f.plans, func(p flightPlan) bool { return slices.Contains(p.stops, id) })
+// Stopping reports whether a plan in flight tells an allocation to stop.
+func (f Overlay) Stopping(id structs.AllocID) bool {
+	return slices.ContainsFunc(f.Plans, func(p flightPlan) bool { return slices.Contains(p.Stops, id) })
 }
 
 // Add gives the overlay with a plan in flight too, under an id of the caller's choice. Parts for which accepted is
 // false are left out; nil means all.
 func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
-	p := flightPlan{id: id, job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}}
+	p := flightPlan{Id: id, Job: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}}
 	next := Overlay{shards: new(flightShards)}
 	if f.shards != nil {
 		*next.shards = *f.shards
@@ -86,46 +86,46 @@ func (f Overlay) Add(id uint64, e *structs.PlanEntry, accepted []bool) Overlay {
 		}
 		for k := range e.Parts[i].Places {
 			pl := &e.Parts[i].Places[k]
-			_, h, ok := heldOfPlace(e, pl)
+			_, h, ok := HeldOfPlace(e, pl)
 			if !ok {
 				continue
 			}
 			fresh[pl.Node] = append(fresh[pl.Node], flightHeld{id, h})
-			p.shy = p.shy || h.work.shy
+			p.shy = p.shy || h.Work.Shy
 		}
 		for k := range e.Parts[i].Stops {
-			p.stops = append(p.stops, e.Parts[i].Stops[k].ID)
+			p.Stops = append(p.Stops, e.Parts[i].Stops[k].ID)
 		}
 	}
 	for i, hs := range fresh {
 		if len(hs) > 0 {
 			next.put(&owned, e.Nodes[i].ID, hs...)
-			p.nodes = append(p.nodes, e.Nodes[i].ID)
+			p.Nodes = append(p.Nodes, e.Nodes[i].ID)
 		}
 	}
-	next.plans = append(slices.Clone(f.plans), p)
+	next.Plans = append(slices.Clone(f.Plans), p)
 	return next
 }
 
 // Remove gives the overlay without a plan: it was committed and is in the view, or it was refused.
 func (f Overlay) Remove(id uint64) Overlay {
-	at := slices.IndexFunc(f.plans, func(p flightPlan) bool { return p.id == id })
+	at := slices.IndexFunc(f.Plans, func(p flightPlan) bool { return p.Id == id })
 	if at < 0 {
 		return f
 	}
-	if len(f.plans) == 1 {
+	if len(f.Plans) == 1 {
 		return Overlay{}
 	}
-	next := Overlay{shards: new(flightShards), plans: slices.Concat(f.plans[:at], f.plans[at+1:])}
+	next := Overlay{shards: new(flightShards), Plans: slices.Concat(f.Plans[:at], f.Plans[at+1:])}
 	*next.shards = *f.shards
 	var owned flightOwned
-	for _, node := range f.plans[at].nodes {
+	for _, node := range f.Plans[at].Nodes {
 		s := next.shard(&owned, node[0])
 		i, found := findFlight(*s, node)
 		if !found {
 			continue
 		}
-		left := slices.DeleteFunc(slices.Clone((*s)[i].held), func(h flightHeld) bool { return h.plan == id })
+		left := slices.DeleteFunc(slices.Clone((*s)[i].held), func(h flightHeld) bool { return h.Plan == id })
 		if len(left) == 0 {
 			*s = slices.Delete(*s, i, i+1)
 			continue
@@ -167,8 +167,8 @@ func (f *Overlay) put(owned *flightOwned, node structs.NodeID, hs ...flightHeld)
 	(*s)[i].held = slices.Concat((*s)[i].held, hs)
 }
 
-// on lists what plans in flight will hold on a node.
-func (f Overlay) on(node structs.NodeID) []flightHeld {
+// On lists what plans in flight will hold on a node.
+func (f Overlay) On(node structs.NodeID) []flightHeld {
 	s := f.shards.at(node[0])
 	if i, found := findFlight(s, node); found {
 		return s[i].held
@@ -176,8 +176,8 @@ func (f Overlay) on(node structs.NodeID) []flightHeld {
 	return nil
 }
 
-// each calls fn for every node with something in flight, in the order of ids.
-func (f Overlay) each(fn func(node structs.NodeID)) {
+// Each calls fn for every node with something in flight, in the order of ids.
+func (f Overlay) Each(fn func(node structs.NodeID)) {
 	if f.shards == nil {
 		return
 	}
@@ -188,27 +188,27 @@ func (f Overlay) each(fn func(node structs.NodeID)) {
 	}
 }
 
-// over adds what is in flight on a node to what the view says is held there: all of it in one merge, because adding one
+// Over adds what is in flight on a node to what the view says is held there: all of it in one merge, because adding one
 // by one copies the list each time, which is quadratic on a node that many plans in flight fill.
-func (f Overlay) over(n *structs.Node, o occupancy) occupancy {
-	var fresh []*held
-	for _, h := range f.on(n.ID) {
-		if !o.hold.has(h.held.ID) {
-			fresh = append(fresh, h.held)
+func (f Overlay) Over(n *structs.Node, o Occupancy) Occupancy {
+	var fresh []*Held
+	for _, h := range f.On(n.ID) {
+		if !o.Hold.Has(h.Held.ID) {
+			fresh = append(fresh, h.Held)
 		}
 	}
 	return o.withAll(n, fresh)
 }
 
-// heldOfPlace is what a proposed placement will hold, and where; ok is false when the entry refers to nothing.
-func heldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeID, h *held, ok bool) {
+// HeldOfPlace is what a proposed placement will hold, and where; ok is false when the entry refers to nothing.
+func HeldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeID, h *Held, ok bool) {
 	if p.Node < 0 || p.Node >= len(e.Nodes) || p.Group < 0 || p.Group >= len(e.Groups) || p.Group >= len(e.Asks) {
 		return node, nil, false
 	}
-	h = &held{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), need: e.Asks[p.Group],
-		work: heldWork{job: e.Job, group: e.Groups[p.Group], began: e.Decided, expect: p.Expect, index: p.Index, yields: elastic(e.Job, e.Groups[p.Group]), shy: keepsAway(e.Job, e.Groups[p.Group])}}
+	h = &Held{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, e.Groups[p.Group], p.Index), Need: e.Asks[p.Group],
+		Work: HeldWork{Job: e.Job, Group: e.Groups[p.Group], Began: e.Decided, Expect: p.Expect, Index: p.Index, Yields: Elastic(e.Job, e.Groups[p.Group]), Shy: KeepsAway(e.Job, e.Groups[p.Group])}}
 	if len(p.WaitsOn)+len(p.Ports)+len(p.Cores)+len(p.Grants) > 0 {
-		h.rare = &heldRare{waits: p.WaitsOn, ports: p.Ports, cores: p.Cores, grants: p.Grants}
+		h.Rare = &HeldRare{Waits: p.WaitsOn, Ports: p.Ports, Cores: p.Cores, Grants: p.Grants}
 	}
 	return e.Nodes[p.Node].ID, h, true
 }
@@ -216,21 +216,21 @@ func heldOfPlace(e *structs.PlanEntry, p *structs.PlanPlace) (node structs.NodeI
 // HeldOn is what an allocation holds on a node.
 type HeldOn struct {
 	Node structs.NodeID
-	Held *held
+	Held *Held
 }
 
-// restore gives the overlay with a plan of a dump.
-func (f Overlay) restore(id uint64, job structs.JobKey, stops []structs.AllocID, hs []HeldOn) Overlay {
+// Restore gives the overlay with a plan of a dump.
+func (f Overlay) Restore(id uint64, job structs.JobKey, stops []structs.AllocID, hs []HeldOn) Overlay {
 	next := Overlay{shards: new(flightShards)}
 	if f.shards != nil {
 		*next.shards = *f.shards
 	}
-	p := flightPlan{id: id, job: job, stops: stops}
+	p := flightPlan{Id: id, Job: job, Stops: stops}
 	var owned flightOwned
 	for i := range hs {
 		next.put(&owned, hs[i].Node, flightHeld{id, hs[i].Held})
-		p.nodes = append(p.nodes, hs[i].Node)
+		p.Nodes = append(p.Nodes, hs[i].Node)
 	}
-	next.plans = append(slices.Clone(f.plans), p)
+	next.Plans = append(slices.Clone(f.Plans), p)
 	return next
 }

@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"cmp"
@@ -62,21 +62,21 @@ func compareShapes(a, b Shape) int {
 }
 
 // eachShape calls f with the shape of everything held on a row of a chunk.
-func (c *chunk) eachShape(i int, f func(Shape)) {
-	for e := range c.hold[i].all() {
-		f(shapeOf(c.nodes[i], c.MHz[i], e))
+func (c *Chunk) eachShape(i int, f func(Shape)) {
+	for e := range c.Hold[i].All() {
+		f(shapeOf(c.Nodes[i], c.MHz[i], e))
 	}
 }
 
 // shapeOf is what is held, as one who asks for the like would.
-func shapeOf(n *structs.Node, mhz int64, e *held) Shape {
-	s := Shape{CPU: coarse(e.need.CPU + e.need.Cores*mhz)}
-	if e.rare == nil {
+func shapeOf(n *structs.Node, mhz int64, e *Held) Shape {
+	s := Shape{CPU: coarse(e.Need.CPU + e.Need.Cores*mhz)}
+	if e.Rare == nil {
 		return s
 	}
-	grants := e.rare.grants
+	grants := e.Rare.Grants
 	for k := range grants {
-		pos := instancePos(n, grants[k].Device, grants[k].Instance)
+		pos := InstancePos(n, grants[k].Device, grants[k].Instance)
 		if pos < 0 || slices.ContainsFunc(grants[:k], func(g structs.Grant) bool { return g.Device == grants[k].Device && g.Instance == grants[k].Instance }) {
 			continue // counted with the first grant of the device
 		}
@@ -97,17 +97,17 @@ func shapeOf(n *structs.Node, mhz int64, e *held) Shape {
 		}
 	}
 	if s.GPUs > 0 {
-		s.Model = e.work.model()
+		s.Model = e.Work.model()
 	}
 	return s
 }
 
 // model is the model of GPUs that an allocation's tasks ask for, "" for any or when they differ.
-func (h *heldWork) model() string {
-	if h.job == nil {
+func (h *HeldWork) model() string {
+	if h.Job == nil {
 		return ""
 	}
-	g := h.job.Group(h.group)
+	g := h.Job.Group(h.Group)
 	if g == nil {
 		return ""
 	}
@@ -149,8 +149,8 @@ func roundShare(count, all int64) int64 {
 	return x
 }
 
-// suits tells for each shape of a mix whether a node has the model that it asks for.
-func (m *Mix) suits(n *structs.Node) []bool {
+// Suits tells for each shape of a mix whether a node has the model that it asks for.
+func (m *Mix) Suits(n *structs.Node) []bool {
 	out := make([]bool, len(m.Shapes))
 	known := make(map[string]bool)
 	for k := range m.Shapes {
@@ -158,7 +158,7 @@ func (m *Mix) suits(n *structs.Node) []bool {
 		fits, ok := known[model]
 		if !ok {
 			fits = model == "" || slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool {
-				return isGPU(&g) && structs.IsModel(g.Name, model)
+				return IsGPU(&g) && structs.IsModel(g.Name, model)
 			})
 			known[model] = fits
 		}
@@ -167,13 +167,13 @@ func (m *Mix) suits(n *structs.Node) []bool {
 	return out
 }
 
-// same reports whether two mixes are equal.
-func (m *Mix) same(o *Mix) bool {
+// Same reports whether two mixes are equal.
+func (m *Mix) Same(o *Mix) bool {
 	return m == o || m.Core == o.Core && slices.Equal(m.Shapes, o.Shapes)
 }
 
-// blocks is how many of a shape with several GPUs a node can take at once.
-func (s *Shape) blocks(idle, cpu int64) int64 {
+// Blocks is how many of a shape with several GPUs a node can take at once.
+func (s *Shape) Blocks(idle, cpu int64) int64 {
 	n := idle / s.GPUs
 	if n > 0 && s.CPU > 0 {
 		n = max(0, min(n, cpu/s.CPU))

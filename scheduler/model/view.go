@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"crypto/sha256"
@@ -18,35 +18,35 @@ const ChunkNodes = 128
 // published together with the store's snapshot of the same index. Safe for concurrent use.
 type View struct {
 	index   structs.Index
-	chunks  []*chunk
-	starts  []int // row number of each chunk's first node
-	rows    int
-	orphans map[structs.NodeID][]*held // what is held on nodes that the view does not know; usually empty
-	pools   map[string]*structs.NodePool
-	classes *classTable
+	Chunks  []*Chunk
+	Starts  []int // row number of each chunk's first node
+	Rows    int
+	orphans map[structs.NodeID][]*Held // what is held on nodes that the view does not know; usually empty
+	Pools   map[string]*structs.NodePool
+	Classes *classTable
 	memo    *memo
 	copied  int // chunks that the Advance which made this view had to copy or make
 }
 
-// chunk is a run of nodes. What changes with every placement (used, hold) is apart from what does not.
-type chunk struct {
-	*nodeColumns
-	used []structs.Vector
-	hold []*holding
+// Chunk is a run of nodes. What changes with every placement (used, hold) is apart from what does not.
+type Chunk struct {
+	*NodeColumns
+	Used []structs.Vector
+	Hold []*Holding
 
 	shrinks    atomic.Int32 // whether something held may shrink for others: 0 not known, 1 no, 2 yes
 	shies      atomic.Int32 // whether something held keeps others away: the same
-	freeBlocks [ChunkNodes / blockRows]atomic.Pointer[freeBlock]
+	freeBlocks [ChunkNodes / BlockRows]atomic.Pointer[FreeBlock]
 }
 
-// mayShrink reports whether something held on the nodes of a chunk may shrink for others. It is found out once, as
+// MayShrink reports whether something held on the nodes of a chunk may shrink for others. It is found out once, as
 // chunks are immutable once published.
-func (c *chunk) mayShrink() bool {
+func (c *Chunk) mayShrink() bool {
 	x := c.shrinks.Load()
 	if x == 0 {
 		x = 1
-		for _, h := range c.hold {
-			if h != nil && h.yields > 0 {
+		for _, h := range c.Hold {
+			if h != nil && h.Yields > 0 {
 				x = 2
 				break
 			}
@@ -56,128 +56,128 @@ func (c *chunk) mayShrink() bool {
 	return x == 2
 }
 
-// mayShrink reports whether anything held may shrink for others.
-func (v *View) mayShrink() bool {
-	return slices.ContainsFunc(v.chunks, (*chunk).mayShrink)
+// MayShrink reports whether anything held may shrink for others.
+func (v *View) MayShrink() bool {
+	return slices.ContainsFunc(v.Chunks, (*Chunk).mayShrink)
 }
 
-// nodeColumns is the part of a chunk that only nodes themselves change.
-type nodeColumns struct {
+// NodeColumns is the part of a chunk that only nodes themselves change.
+type NodeColumns struct {
 	IDs     []structs.NodeID
-	nodes   []*structs.Node
-	total   []structs.Vector // less what is reserved
+	Nodes   []*structs.Node
+	Total   []structs.Vector // less what is reserved
 	MHz     []int64          // of a reserved core
-	class   []uint16         // into classes
-	hash    [][16]byte       // classHash of each node
-	ready   []bool
-	sick    []bitset    // devices that are not healthy, by their position; nil for most nodes
-	classes []nodeClass // that occur in this chunk, by first occurrence
+	Class   []uint16         // into classes
+	Hash    [][16]byte       // ClassHash of each node
+	Ready   []bool
+	Sick    []Bitset    // devices that are not healthy, by their position; nil for most nodes
+	Classes []NodeClass // that occur in this chunk, by first occurrence
 }
 
-// nodeClass is a set of nodes that constraints, drivers, volumes and device kinds cannot tell apart.
-type nodeClass struct {
-	hash [16]byte
-	node *structs.Node // one of them
-	num  int32         // in the view's classTable
+// NodeClass is a set of nodes that constraints, drivers, volumes and device kinds cannot tell apart.
+type NodeClass struct {
+	Hash [16]byte
+	Node *structs.Node // one of them
+	Num  int32         // in the view's classTable
 }
 
 // classTable numbers the classes of a view in the order they were met, so that a scan finds what it knows of a class by
 // index. Immutable once the view is published. Numbers enter no decision.
 type classTable struct {
-	num map[[16]byte]int32
+	Num map[[16]byte]int32
 }
 
 // intern gives the number of a class; a new one gets the next.
 func (t *classTable) intern(h [16]byte) int32 {
-	n, ok := t.num[h]
+	n, ok := t.Num[h]
 	if !ok {
-		n = int32(len(t.num))
-		t.num[h] = n
+		n = int32(len(t.Num))
+		t.Num[h] = n
 	}
 	return n
 }
 
 // NewView builds the picture from scratch. Nodes may come in any order; allocations that hold nothing are skipped.
 func NewView(index structs.Index, nodes []*structs.Node, allocs []*structs.Allocation, pools []*structs.NodePool) *View {
-	v := &View{index: index, pools: make(map[string]*structs.NodePool, len(pools)), classes: &classTable{num: make(map[[16]byte]int32)}, memo: &memo{}}
+	v := &View{index: index, Pools: make(map[string]*structs.NodePool, len(pools)), Classes: &classTable{Num: make(map[[16]byte]int32)}, memo: &memo{}}
 	for _, p := range pools {
-		v.pools[p.Name] = p
+		v.Pools[p.Name] = p
 	}
-	byNode := make(map[structs.NodeID][]*held, len(nodes))
+	byNode := make(map[structs.NodeID][]*Held, len(nodes))
 	for _, a := range allocs {
 		if structs.Holds(a) {
-			byNode[a.NodeID] = append(byNode[a.NodeID], heldOf(a))
+			byNode[a.NodeID] = append(byNode[a.NodeID], HeldOf(a))
 		}
 	}
 	sorted := slices.Clone(nodes)
 	slices.SortFunc(sorted, func(a, b *structs.Node) int { return CompareID(a.ID, b.ID) })
 	for from := 0; from < len(sorted); from += ChunkNodes {
 		part := sorted[from:min(from+ChunkNodes, len(sorted))]
-		c := &chunk{nodeColumns: makeRoster(v.classes, part, nil), used: make([]structs.Vector, len(part)), hold: make([]*holding, len(part))}
+		c := &Chunk{NodeColumns: makeRoster(v.Classes, part, nil), Used: make([]structs.Vector, len(part)), Hold: make([]*Holding, len(part))}
 		for i, n := range part {
 			hs := byNode[n.ID]
 			delete(byNode, n.ID)
 			if len(hs) == 0 {
 				continue
 			}
-			slices.SortFunc(hs, func(a, b *held) int { return CompareID(a.ID, b.ID) })
-			o := occupied(n, hs)
-			c.used[i], c.hold[i] = o.used, o.hold
+			slices.SortFunc(hs, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
+			o := Occupied(n, hs)
+			c.Used[i], c.Hold[i] = o.Used, o.Hold
 		}
-		v.chunks = append(v.chunks, c)
+		v.Chunks = append(v.Chunks, c)
 	}
 	for id, hs := range byNode {
-		slices.SortFunc(hs, func(a, b *held) int { return CompareID(a.ID, b.ID) })
+		slices.SortFunc(hs, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
 		v.setOrphans(id, hs)
 	}
 	v.number()
-	v.copied = len(v.chunks)
+	v.copied = len(v.Chunks)
 	return v
 }
 
 // makeRoster takes stock of nodes. A hash that is known already may be given, as nodes keep theirs when others come and
 // go; a zero one is computed.
-func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *nodeColumns {
-	r := &nodeColumns{
-		hash:  make([][16]byte, len(nodes)),
+func makeRoster(t *classTable, nodes []*structs.Node, hashes [][16]byte) *NodeColumns {
+	r := &NodeColumns{
+		Hash:  make([][16]byte, len(nodes)),
 		IDs:   make([]structs.NodeID, len(nodes)),
-		nodes: slices.Clone(nodes),
-		total: make([]structs.Vector, len(nodes)),
+		Nodes: slices.Clone(nodes),
+		Total: make([]structs.Vector, len(nodes)),
 		MHz:   make([]int64, len(nodes)),
-		class: make([]uint16, len(nodes)),
-		ready: make([]bool, len(nodes)),
-		sick:  make([]bitset, len(nodes)),
+		Class: make([]uint16, len(nodes)),
+		Ready: make([]bool, len(nodes)),
+		Sick:  make([]Bitset, len(nodes)),
 	}
 	for i, n := range nodes {
 		r.IDs[i] = n.ID
-		r.total[i], r.MHz[i] = capacity(n)
-		r.ready[i] = n.Ready()
-		r.sick[i] = sickDevices(n)
+		r.Total[i], r.MHz[i] = capacity(n)
+		r.Ready[i] = n.Ready()
+		r.Sick[i] = sickDevices(n)
 		var h [16]byte
 		if hashes != nil {
 			h = hashes[i]
 		}
 		if h == [16]byte{} {
-			h = classHash(n)
+			h = ClassHash(n)
 		}
-		r.hash[i] = h
-		at := slices.IndexFunc(r.classes, func(c nodeClass) bool { return c.hash == h })
+		r.Hash[i] = h
+		at := slices.IndexFunc(r.Classes, func(c NodeClass) bool { return c.Hash == h })
 		if at < 0 {
-			at = len(r.classes)
-			r.classes = append(r.classes, nodeClass{hash: h, node: n, num: t.intern(h)})
+			at = len(r.Classes)
+			r.Classes = append(r.Classes, NodeClass{Hash: h, Node: n, Num: t.intern(h)})
 		}
-		r.class[i] = uint16(at)
+		r.Class[i] = uint16(at)
 	}
 	return r
 }
 
 // sickDevices are the devices of a node that are not healthy, by position.
-func sickDevices(n *structs.Node) (out bitset) {
+func sickDevices(n *structs.Node) (out Bitset) {
 	pos := 0
 	for i := range n.Resources.Devices {
 		for j := range n.Resources.Devices[i].Instances {
 			if !n.Resources.Devices[i].Instances[j].Healthy {
-				out.set(pos)
+				out.Set(pos)
 			}
 			pos++
 		}
@@ -219,16 +219,16 @@ func reservableCores(n *structs.Node) []int64 {
 
 // number sets the row numbers of the chunks.
 func (v *View) number() {
-	v.starts = make([]int, len(v.chunks))
-	v.rows = 0
-	for i, c := range v.chunks {
-		v.starts[i] = v.rows
-		v.rows += len(c.IDs)
+	v.Starts = make([]int, len(v.Chunks))
+	v.Rows = 0
+	for i, c := range v.Chunks {
+		v.Starts[i] = v.Rows
+		v.Rows += len(c.IDs)
 	}
 }
 
-func (v *View) setOrphans(id structs.NodeID, hs []*held) {
-	next := make(map[structs.NodeID][]*held, len(v.orphans)+1)
+func (v *View) setOrphans(id structs.NodeID, hs []*Held) {
+	next := make(map[structs.NodeID][]*Held, len(v.orphans)+1)
 	for k, x := range v.orphans {
 		next[k] = x
 	}
@@ -244,40 +244,40 @@ func (v *View) setOrphans(id structs.NodeID, hs []*held) {
 func (v *View) Index() structs.Index { return v.index }
 
 // Len is the number of nodes.
-func (v *View) Len() int { return v.rows }
+func (v *View) Len() int { return v.Rows }
 
 // ChunksCopied is how many chunks the call that made this view had to copy or make; the others are shared with the
 // view before it.
 func (v *View) ChunksCopied() int { return v.copied }
 
 // ChunkCount is the number of chunks.
-func (v *View) ChunkCount() int { return len(v.chunks) }
+func (v *View) ChunkCount() int { return len(v.Chunks) }
 
 // Pool finds a node pool, or nil.
-func (v *View) Pool(name string) *structs.NodePool { return v.pools[name] }
+func (v *View) Pool(name string) *structs.NodePool { return v.Pools[name] }
 
 // Node finds a node, or nil.
 func (v *View) Node(id structs.NodeID) *structs.Node {
-	c, i, ok := v.locate(id)
+	c, i, ok := v.Locate(id)
 	if !ok {
 		return nil
 	}
-	return v.chunks[c].nodes[i]
+	return v.Chunks[c].Nodes[i]
 }
 
 // Usage is what is held on a node and what the node offers in total; ok is false for an unknown node.
 func (v *View) Usage(id structs.NodeID) (used, total structs.Vector, ok bool) {
-	c, i, ok := v.locate(id)
+	c, i, ok := v.Locate(id)
 	if !ok {
 		return used, total, false
 	}
-	return v.chunks[c].used[i], v.chunks[c].total[i], true
+	return v.Chunks[c].Used[i], v.Chunks[c].Total[i], true
 }
 
 // EachNode calls f for every node in the order of ids, until f returns false.
 func (v *View) EachNode(f func(n *structs.Node) bool) {
-	for _, c := range v.chunks {
-		for _, n := range c.nodes {
+	for _, c := range v.Chunks {
+		for _, n := range c.Nodes {
 			if !f(n) {
 				return
 			}
@@ -285,44 +285,44 @@ func (v *View) EachNode(f func(n *structs.Node) bool) {
 	}
 }
 
-// locate finds the chunk and the place in it of a node, or where it would have to be inserted.
-func (v *View) locate(id structs.NodeID) (c, i int, found bool) {
-	c = sort.Search(len(v.chunks), func(k int) bool {
-		ids := v.chunks[k].IDs
+// Locate finds the chunk and the place in it of a node, or where it would have to be inserted.
+func (v *View) Locate(id structs.NodeID) (c, i int, found bool) {
+	c = sort.Search(len(v.Chunks), func(k int) bool {
+		ids := v.Chunks[k].IDs
 		return CompareID(ids[len(ids)-1], id) >= 0
 	})
-	if c == len(v.chunks) {
+	if c == len(v.Chunks) {
 		if c == 0 {
 			return 0, 0, false
 		}
 		c--
-		return c, len(v.chunks[c].IDs), false
+		return c, len(v.Chunks[c].IDs), false
 	}
-	i, found = slices.BinarySearchFunc(v.chunks[c].IDs, id, func(a, b structs.NodeID) int { return CompareID(a, b) })
+	i, found = slices.BinarySearchFunc(v.Chunks[c].IDs, id, func(a, b structs.NodeID) int { return CompareID(a, b) })
 	return c, i, found
 }
 
-// row gives the row number of a node, or -1.
-func (v *View) row(id structs.NodeID) int {
-	c, i, ok := v.locate(id)
+// Row gives the row number of a node, or -1.
+func (v *View) Row(id structs.NodeID) int {
+	c, i, ok := v.Locate(id)
 	if !ok {
 		return -1
 	}
-	return v.starts[c] + i
+	return v.Starts[c] + i
 }
 
-// at gives the chunk of a row and the place in it.
-func (v *View) at(row int) (*chunk, int) {
-	k := sort.Search(len(v.starts), func(k int) bool { return v.starts[k] > row }) - 1
-	return v.chunks[k], row - v.starts[k]
+// At gives the chunk of a row and the place in it.
+func (v *View) At(row int) (*Chunk, int) {
+	k := sort.Search(len(v.Starts), func(k int) bool { return v.Starts[k] > row }) - 1
+	return v.Chunks[k], row - v.Starts[k]
 }
 
-// classHash identifies everything that class-level checks may look at.
-func classHash(n *structs.Node) [16]byte {
+// ClassHash identifies everything that class-level checks may look at.
+func ClassHash(n *structs.Node) [16]byte {
 	var b []byte
 	str := func(s string) { b = binary.AppendUvarint(b, uint64(len(s))); b = append(b, s...) }
 	strs := func(m map[string]string) {
-		for _, k := range sortedKeys(m) {
+		for _, k := range SortedKeys(m) {
 			if !strings.HasPrefix(k, "unique.") {
 				str(k)
 				str(m[k])
@@ -343,7 +343,7 @@ func classHash(n *structs.Node) [16]byte {
 	str(n.Version)
 	strs(n.Attributes)
 	strs(n.Meta)
-	for _, k := range sortedKeys(n.Drivers) {
+	for _, k := range SortedKeys(n.Drivers) {
 		d := n.Drivers[k]
 		str(k)
 		flag(d.Detected)
@@ -351,7 +351,7 @@ func classHash(n *structs.Node) [16]byte {
 		strs(d.Attributes)
 	}
 	b = append(b, 0xfe)
-	for _, k := range sortedKeys(n.HostVolumes) {
+	for _, k := range SortedKeys(n.HostVolumes) {
 		str(k)
 		flag(n.HostVolumes[k].ReadOnly)
 	}
@@ -360,7 +360,7 @@ func classHash(n *structs.Node) [16]byte {
 		g := &n.Resources.Devices[i]
 		str(g.ID())
 		b = binary.AppendUvarint(b, uint64(len(g.Instances)))
-		for _, k := range sortedKeys(g.Attributes) {
+		for _, k := range SortedKeys(g.Attributes) {
 			a := g.Attributes[k]
 			str(k)
 			str(a.Kind)
@@ -378,7 +378,8 @@ func classHash(n *structs.Node) [16]byte {
 	return [16]byte(sum[:16])
 }
 
-func sortedKeys[V any](m map[string]V) []string {
+// SortedKeys gives the keys of a map in order.
+func SortedKeys[V any](m map[string]V) []string {
 	if len(m) == 0 {
 		return nil
 	}
@@ -395,25 +396,25 @@ func sortedKeys[V any](m map[string]V) []string {
 func (v *View) AppendCanonical(b []byte) []byte {
 	num := func(n int64) { b = binary.AppendVarint(b, n) }
 	vec := func(x structs.Vector) { num(x.CPU); num(x.Cores); num(x.MemoryMiB); num(x.DiskMiB) }
-	helds := func(hs []*held) {
+	helds := func(hs []*Held) {
 		num(int64(len(hs)))
 		for _, h := range hs {
 			b = append(b, h.ID[:]...)
-			vec(h.need)
-			if h.rare == nil {
+			vec(h.Need)
+			if h.Rare == nil {
 				continue
 			}
-			for _, w := range h.rare.waits {
+			for _, w := range h.Rare.Waits {
 				b = append(b, w[:]...)
 			}
-			for _, p := range h.rare.ports {
+			for _, p := range h.Rare.Ports {
 				b = append(b, p.HostIP...)
 				num(int64(p.Value))
 			}
-			for _, c := range h.rare.cores {
+			for _, c := range h.Rare.Cores {
 				num(c)
 			}
-			for _, g := range h.rare.grants {
+			for _, g := range h.Rare.Grants {
 				b = append(b, g.Device...)
 				b = append(b, g.Instance...)
 				num(g.MemoryMiB)
@@ -422,46 +423,46 @@ func (v *View) AppendCanonical(b []byte) []byte {
 		}
 	}
 	num(int64(v.index))
-	num(int64(v.rows))
-	for _, c := range v.chunks {
+	num(int64(v.Rows))
+	for _, c := range v.Chunks {
 		for i := range c.IDs {
-			cl := c.classes[c.class[i]]
+			cl := c.Classes[c.Class[i]]
 			b = append(b, c.IDs[i][:]...)
-			b = append(b, cl.hash[:]...)
-			vec(c.total[i])
-			vec(c.used[i])
+			b = append(b, cl.Hash[:]...)
+			vec(c.Total[i])
+			vec(c.Used[i])
 			num(c.MHz[i])
-			num(int64(c.nodes[i].Epoch))
-			if c.ready[i] {
+			num(int64(c.Nodes[i].Epoch))
+			if c.Ready[i] {
 				num(1)
 			}
-			if h := c.hold[i]; h != nil {
-				helds(h.list())
+			if h := c.Hold[i]; h != nil {
+				helds(h.List())
 				for _, p := range h.ports {
 					num(int64(p))
 				}
-				for _, w := range h.cores {
+				for _, w := range h.Cores {
 					num(int64(w))
 				}
-				for _, w := range h.devs {
+				for _, w := range h.Devs {
 					num(int64(w))
 				}
-				for _, s := range h.shares {
-					num(int64(s.pos))
-					num(s.mem)
-					num(s.compute)
-					if s.whole {
+				for _, s := range h.Shares {
+					num(int64(s.Pos))
+					num(s.Mem)
+					num(s.Compute)
+					if s.Whole {
 						num(1)
 					}
 				}
 				num(int64(h.rares))
-				num(int64(h.waits))
+				num(int64(h.Waits))
 			}
 		}
 	}
-	for _, p := range sortedKeys(v.pools) {
+	for _, p := range SortedKeys(v.Pools) {
 		b = append(b, p...)
-		b = append(b, v.pools[p].Algorithm...)
+		b = append(b, v.Pools[p].Algorithm...)
 	}
 	orphans := make([]structs.NodeID, 0, len(v.orphans))
 	for id := range v.orphans {
@@ -475,13 +476,13 @@ func (v *View) AppendCanonical(b []byte) []byte {
 	return b
 }
 
-// rowAfter is the row at which ties start when the last node used was id; the node itself comes first.
-func (v *View) rowAfter(id structs.NodeID) int {
-	if id.IsZero() || v.rows == 0 {
+// RowAfter is the row at which ties start when the last node used was id; the node itself comes first.
+func (v *View) RowAfter(id structs.NodeID) int {
+	if id.IsZero() || v.Rows == 0 {
 		return 0
 	}
-	c, i, _ := v.locate(id)
-	if row := v.starts[c] + i; row < v.rows {
+	c, i, _ := v.Locate(id)
+	if row := v.Starts[c] + i; row < v.Rows {
 		return row
 	}
 	return 0
@@ -490,32 +491,33 @@ func (v *View) rowAfter(id structs.NodeID) int {
 // EachHeld calls f for everything held, by node and id: when it is expected to end as seen at now (0: never), and what
 // it holds.
 func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need structs.Vector, grants []structs.Grant), now structs.LogTime) {
-	for _, c := range v.chunks {
-		for i, n := range c.nodes {
-			for h := range c.hold[i].all() {
+	for _, c := range v.Chunks {
+		for i, n := range c.Nodes {
+			for h := range c.Hold[i].All() {
 				var grants []structs.Grant
-				if h.rare != nil {
-					grants = h.rare.grants
+				if h.Rare != nil {
+					grants = h.Rare.Grants
 				}
-				f(n, h.work.foreseen(now), h.need, grants)
+				f(n, h.Work.Foreseen(now), h.Need, grants)
 			}
 		}
 	}
 }
 
-// isGPU reports whether a group of devices is whole GPUs.
-func isGPU(g *structs.DeviceGroup) bool { return g.Type == "gpu" && g.MIGProfile() == "" }
+// IsGPU reports whether a group of devices is whole GPUs.
+func IsGPU(g *structs.DeviceGroup) bool { return g.Type == "gpu" && g.MIGProfile() == "" }
 
-func hasGPUs(n *structs.Node) bool {
-	return slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool { return isGPU(&g) })
+// HasGPUs reports whether a node has GPUs that are given whole or in shares.
+func HasGPUs(n *structs.Node) bool {
+	return slices.ContainsFunc(n.Resources.Devices, func(g structs.DeviceGroup) bool { return IsGPU(&g) })
 }
 
 // EachAllocation calls f with what each allocation that the view knows holds, in the order of nodes and ids, until f returns
 // false. The records are made for the caller, and hold no more than decisions see.
 func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
-	for _, c := range v.chunks {
-		for i, h := range c.hold {
-			for e := range h.all() {
+	for _, c := range v.Chunks {
+		for i, h := range c.Hold {
+			for e := range h.All() {
 				if !f(e.allocation(c.IDs[i])) {
 					return
 				}
@@ -524,13 +526,13 @@ func (v *View) EachAllocation(f func(a *structs.Allocation) bool) {
 	}
 }
 
-// mayShy is mayShrink for what keeps others away.
-func (c *chunk) mayShy() bool {
+// MayShy is MayShrink for what keeps others away.
+func (c *Chunk) MayShy() bool {
 	x := c.shies.Load()
 	if x == 0 {
 		x = 1
-		for _, h := range c.hold {
-			if h != nil && h.shy > 0 {
+		for _, h := range c.Hold {
+			if h != nil && h.Shy > 0 {
 				x = 2
 				break
 			}

@@ -1,25 +1,25 @@
-package scheduler
+package model
 
 // GPUStateOf tells what is free of the GPUs of a node.
-func GPUStateOf(c *chunk, at int, o *occupancy, to *GPUState) {
-	n := c.nodes[at]
+func GPUStateOf(c *Chunk, at int, o *Occupancy, to *GPUState) {
+	n := c.Nodes[at]
 	to.Free = to.Free[:0]
 	if len(n.Resources.Devices) == 0 {
 		return
 	}
 	reserve := int64(-1) // not looked up yet: only shares ask for it
-	hold := holdingOr(o.hold)
+	hold := HoldingOr(o.Hold)
 	pos := 0
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
-		if !isGPU(g) {
+		if !IsGPU(g) {
 			pos += len(g.Instances)
 			continue
 		}
-		if len(c.sick[at]) == 0 && len(hold.shares) == 0 { // each is idle or given whole: no need to look at it
+		if len(c.Sick[at]) == 0 && len(hold.Shares) == 0 { // each is idle or given whole: no need to look at it
 			for range g.Instances {
 				free := int64(1000)
-				if hold.devs.has(pos) {
+				if hold.Devs.Has(pos) {
 					free = 0
 				}
 				to.Free = append(to.Free, free)
@@ -30,13 +30,13 @@ func GPUStateOf(c *chunk, at int, o *occupancy, to *GPUState) {
 		for j := range g.Instances {
 			if g.Instances[j].Healthy {
 				free := int64(1000)
-				if hold.devs.has(pos) {
+				if hold.Devs.Has(pos) {
 					free = 0
-					if k, shared := findShare(hold.shares, pos); shared {
+					if k, shared := FindShare(hold.Shares, pos); shared {
 						if reserve < 0 {
 							reserve = n.GPUReserveMiB()
 						}
-						free = freeMilli(g.Instances[j].MemoryMiB-reserve, hold.shares[k])
+						free = FreeMilli(g.Instances[j].MemoryMiB-reserve, hold.Shares[k])
 					}
 				}
 				to.Free = append(to.Free, free)
@@ -46,16 +46,17 @@ func GPUStateOf(c *chunk, at int, o *occupancy, to *GPUState) {
 	}
 }
 
-func freeMilli(capacity int64, t share) int64 {
+// FreeMilli is the free share of a GPU of some capacity in thousandths: the scarcer one of memory and compute.
+func FreeMilli(capacity int64, t Share) int64 {
 	switch {
-	case t.whole:
+	case t.Whole:
 		return 0
-	case t.mem == 0 && t.compute == 0:
+	case t.Mem == 0 && t.Compute == 0:
 		return 1000
 	case capacity <= 0:
 		return 0
 	}
-	return max(0, min(1000-(t.mem*1000+capacity-1)/capacity, 1000-10*t.compute))
+	return max(0, min(1000-(t.Mem*1000+capacity-1)/capacity, 1000-10*t.Compute))
 }
 
 // IdleGPUs counts the GPUs that nobody has any part of.
@@ -69,6 +70,7 @@ func IdleGPUs(free []int64) int64 {
 	return n
 }
 
+// SumFree adds up the free thousandths of GPUs.
 func SumFree(free []int64) int64 {
 	n := int64(0)
 	for _, f := range free {

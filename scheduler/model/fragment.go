@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import "github.com/muster-sched/muster/structs"
 
@@ -83,21 +83,21 @@ type GPUFree struct {
 // nil for that of everything held. What f gets is its to keep.
 func (v *View) GPUs(mix *Mix, f func(*NodeGPUs) bool) {
 	if mix == nil {
-		mix = v.liveMix()
+		mix = v.LiveMix()
 	}
 	suits := make(map[[16]byte][]bool)
 	var g GPUState
-	for _, c := range v.chunks {
-		for i, n := range c.nodes {
-			o := occupancy{c.used[i], c.hold[i]}
+	for _, c := range v.Chunks {
+		for i, n := range c.Nodes {
+			o := Occupancy{c.Used[i], c.Hold[i]}
 			if GPUStateOf(c, i, &o, &g); len(g.Free) == 0 {
 				continue
 			}
-			if suits[c.hash[i]] == nil {
-				suits[c.hash[i]] = mix.suits(n)
+			if suits[c.Hash[i]] == nil {
+				suits[c.Hash[i]] = mix.Suits(n)
 			}
-			g.Suits = suits[c.hash[i]]
-			g.FreeCPU = c.total[i].CPU - o.used.CPU - o.used.Cores*c.MHz[i]
+			g.Suits = suits[c.Hash[i]]
+			g.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
 			if !f(nodeGPUs(n, &o, &g, mix)) {
 				return
 			}
@@ -117,7 +117,7 @@ func (v *View) GPUTotals(mix *Mix, pool string) GPUFigures {
 	return sum
 }
 
-func nodeGPUs(n *structs.Node, o *occupancy, g *GPUState, mix *Mix) *NodeGPUs {
+func nodeGPUs(n *structs.Node, o *Occupancy, g *GPUState, mix *Mix) *NodeGPUs {
 	out := &NodeGPUs{Node: n}
 	out.GPUs, out.Idle, out.Free, out.Total = int64(len(g.Free)), IdleGPUs(g.Free), SumFree(g.Free), 1000*int64(len(g.Free))
 	blocked := true
@@ -151,12 +151,12 @@ func nodeGPUs(n *structs.Node, o *occupancy, g *GPUState, mix *Mix) *NodeGPUs {
 		d := &n.Resources.Devices[i]
 		for j := range d.Instances {
 			in := &d.Instances[j]
-			if isGPU(d) {
+			if IsGPU(d) {
 				x := GPUFree{Device: d.ID(), Instance: in.ID, Healthy: in.Healthy}
-				if t := o.hold.taken(pos); t.whole {
+				if t := o.Hold.Taken(pos); t.Whole {
 					x.Whole = true
 				} else {
-					x.FreeMiB, x.FreeCompute = max(0, in.MemoryMiB-reserve-t.mem), max(0, structs.GPUComputeMax-t.compute)
+					x.FreeMiB, x.FreeCompute = max(0, in.MemoryMiB-reserve-t.Mem), max(0, structs.GPUComputeMax-t.Compute)
 				}
 				if in.Healthy {
 					x.FreeMilli, x.Fragmented = g.Free[at], each[at]/max(mix.Total, 1)

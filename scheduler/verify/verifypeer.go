@@ -1,9 +1,10 @@
-package scheduler
+package verify
 
 import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -19,7 +20,7 @@ type peerPlace struct{ level, name string }
 
 // peerRow is a required rule of a group, with who is where.
 type peerRow struct {
-	peerRule
+	model.PeerRule
 	others map[string]int64 // by place: those of other jobs that the rule means
 	all    int64
 	own    map[string]bool  // places with allocations of the job itself, also those that the entry stops
@@ -34,7 +35,7 @@ type peerCheck struct {
 }
 
 // peersOfEntry gives nil when no rule can be broken.
-func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
+func peersOfEntry(v *model.View, f model.Overlay, e *structs.PlanEntry) *peerCheck {
 	if e.Job == nil || !slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places) > 0 }) {
 		return nil
 	}
@@ -45,17 +46,17 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 		if tg == nil {
 			continue
 		}
-		for _, r := range peersOf(e.Job, tg) {
+		for _, r := range model.PeersOf(e.Job, tg) {
 			if r.Required {
-				r.broken = r.obstacle()
-				p.groups[g] = append(p.groups[g], &peerRow{peerRule: r, others: map[string]int64{}, own: map[string]bool{}, placed: map[string]int64{}})
+				r.Broken = r.Obstacle()
+				p.groups[g] = append(p.groups[g], &peerRow{PeerRule: r, others: map[string]int64{}, own: map[string]bool{}, placed: map[string]int64{}})
 				rules++
 			}
 		}
 	}
-	shy := f.shy()
-	for i := 0; i < len(v.chunks) && !shy; i++ {
-		shy = v.chunks[i].mayShy()
+	shy := f.Shy()
+	for i := 0; i < len(v.Chunks) && !shy; i++ {
+		shy = v.Chunks[i].MayShy()
 	}
 	if rules == 0 && !shy {
 		return nil
@@ -66,32 +67,32 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 			stops[e.Parts[i].Stops[k].ID] = true
 		}
 	}
-	note := func(n *structs.Node, h *held) {
-		if h.work.job != nil {
+	note := func(n *structs.Node, h *model.Held) {
+		if h.Work.Job != nil {
 			p.note(e, n, h, stops[h.ID])
 		}
 	}
-	for _, c := range v.chunks {
-		if rules == 0 && !c.mayShy() {
+	for _, c := range v.Chunks {
+		if rules == 0 && !c.MayShy() {
 			continue
 		}
-		for i, n := range c.nodes {
-			if hold := c.hold[i]; hold != nil && (rules > 0 || hold.shy > 0) {
-				for h := range hold.all() {
+		for i, n := range c.Nodes {
+			if hold := c.Hold[i]; hold != nil && (rules > 0 || hold.Shy > 0) {
+				for h := range hold.All() {
 					note(n, h)
 				}
 			}
 		}
 	}
-	if rules > 0 || f.shy() {
-		f.each(func(id structs.NodeID) {
-			c, i, found := v.locate(id)
+	if rules > 0 || f.Shy() {
+		f.Each(func(id structs.NodeID) {
+			c, i, found := v.Locate(id)
 			if !found {
 				return
 			}
-			for _, h := range f.on(id) {
-				if !v.chunks[c].hold[i].has(h.held.ID) {
-					note(v.chunks[c].nodes[i], h.held)
+			for _, h := range f.On(id) {
+				if !v.Chunks[c].Hold[i].Has(h.Held.ID) {
+					note(v.Chunks[c].Nodes[i], h.Held)
 				}
 			}
 		})
@@ -100,32 +101,32 @@ func peersOfEntry(v *View, f Overlay, e *structs.PlanEntry) *peerCheck {
 }
 
 // note counts what is held on a node; stopped says that the entry stops it.
-func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held, stopped bool) {
-	j := h.work.job
+func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *model.Held, stopped bool) {
+	j := h.Work.Job
 	mine := j.ID == e.JobID && j.Namespace == e.Namespace
 	for _, rows := range p.groups {
 		for _, r := range rows {
-			at := LevelOf(n, r.Level)
+			at := model.LevelOf(n, r.Level)
 			switch {
 			case mine:
 				if at != "" {
 					r.own[at] = true
 				}
-			case !stopped && (r.away || !h.work.ending) && r.Means(e.Namespace, j):
+			case !stopped && (r.Away || !h.Work.Ending) && r.Means(e.Namespace, j):
 				if r.all++; at != "" {
 					r.others[at]++
 				}
 			}
 		}
 	}
-	if mine || stopped || !h.work.shy {
+	if mine || stopped || !h.Work.Shy {
 		return
 	}
 	bars := func(ps []structs.Peer) {
 		for i := range ps {
 			if x := &ps[i]; x.Required && x.Means(j.Namespace, e.Job) {
 				name := cmp.Or(x.Level, structs.PeerLevelNode)
-				if at := LevelOf(n, name); at != "" {
+				if at := model.LevelOf(n, name); at != "" {
 					if _, have := p.bars[peerPlace{name, at}]; !have {
 						p.bars[peerPlace{name, at}] = j.ID
 						if !slices.Contains(p.levels, name) {
@@ -137,29 +138,29 @@ func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *held, stopped
 		}
 	}
 	bars(j.Away)
-	if g := j.Group(h.work.group); g != nil {
+	if g := j.Group(h.Work.Group); g != nil {
 		bars(g.Away)
 	}
 }
 
-// refuses says which rule a place for a group on a node breaks, or "".
+// Refuses says which rule a place for a group on a node breaks, or "".
 func (p *peerCheck) refuses(group int, n *structs.Node) string {
 	if p == nil {
 		return ""
 	}
 	for _, r := range p.groups[group] {
-		at := LevelOf(n, r.Level)
+		at := model.LevelOf(n, r.Level)
 		switch {
-		case r.away && at != "" && (r.others[at] > 0 || r.self && r.placed[at] > 0):
-			return r.broken.Text()
-		case !r.away && !r.self && (at == "" || r.others[at] == 0):
-			return r.broken.Text()
-		case !r.away && r.self && r.all > 0 && (at == "" || r.others[at] == 0 && !r.own[at] && r.placed[at] == 0):
-			return r.broken.Text()
+		case r.Away && at != "" && (r.others[at] > 0 || r.Self && r.placed[at] > 0):
+			return r.Broken.Text()
+		case !r.Away && !r.Self && (at == "" || r.others[at] == 0):
+			return r.Broken.Text()
+		case !r.Away && r.Self && r.all > 0 && (at == "" || r.others[at] == 0 && !r.own[at] && r.placed[at] == 0):
+			return r.Broken.Text()
 		}
 	}
 	for _, level := range p.levels {
-		if whose, barred := p.bars[peerPlace{level, LevelOf(n, level)}]; barred {
+		if whose, barred := p.bars[peerPlace{level, model.LevelOf(n, level)}]; barred {
 			return structs.Obstacle{Dimension: structs.DimensionKeptAway, Subject: whose, Detail: level}.Text()
 		}
 	}
@@ -172,7 +173,7 @@ func (p *peerCheck) took(group int, n *structs.Node, by int64) {
 		return
 	}
 	for _, r := range p.groups[group] {
-		if at := LevelOf(n, r.Level); at != "" {
+		if at := model.LevelOf(n, r.Level); at != "" {
 			r.placed[at] += by
 		}
 	}

@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"iter"
@@ -14,8 +14,8 @@ import (
 // placement and on every server, and collecting them costs more than copying. A roll is cut into leaves: a change copies
 // one of them and the list of the others. A node on which little is held has one leaf and no list.
 type roll struct {
-	first []*held
-	rest  [][]*held // none is empty
+	first []*Held
+	rest  [][]*Held // none is empty
 	Len   int       // how many are held
 }
 
@@ -23,9 +23,9 @@ type roll struct {
 const rollLeaf = 64
 
 // rollOf makes a roll of a list by id, which is the roll's from then on.
-func rollOf(hs []*held) roll { return rollOfLeaves(cutLeaves(nil, hs), len(hs)) }
+func rollOf(hs []*Held) roll { return rollOfLeaves(cutLeaves(nil, hs), len(hs)) }
 
-func rollOfLeaves(leaves [][]*held, n int) roll {
+func rollOfLeaves(leaves [][]*Held, n int) roll {
 	switch len(leaves) {
 	case 0:
 		return roll{}
@@ -36,7 +36,7 @@ func rollOfLeaves(leaves [][]*held, n int) roll {
 }
 
 // cutLeaves appends a list as leaves of about the same length.
-func cutLeaves(to [][]*held, hs []*held) [][]*held {
+func cutLeaves(to [][]*Held, hs []*Held) [][]*Held {
 	for parts := (len(hs) + rollLeaf - 1) / rollLeaf; parts > 0; parts-- {
 		k := (len(hs) + parts - 1) / parts
 		to, hs = append(to, hs[:k:k]), hs[k:]
@@ -45,7 +45,7 @@ func cutLeaves(to [][]*held, hs []*held) [][]*held {
 }
 
 // leaf is the i-th leaf; there is always one.
-func (r *roll) leaf(i int) []*held {
+func (r *roll) leaf(i int) []*Held {
 	if i == 0 {
 		return r.first
 	}
@@ -69,8 +69,8 @@ func (r *roll) seek(id structs.AllocID) (leaf, at int, found bool) {
 	return leaf, at, found
 }
 
-// get is what the allocation holds, or nil.
-func (r *roll) get(id structs.AllocID) *held {
+// Get is what the allocation holds, or nil.
+func (r *roll) get(id structs.AllocID) *Held {
 	if leaf, at, found := r.seek(id); found {
 		return r.leaf(leaf)[at]
 	}
@@ -78,7 +78,7 @@ func (r *roll) get(id structs.AllocID) *held {
 }
 
 // put gives the roll with h, in place of an older record of the same allocation.
-func (r *roll) put(h *held) roll {
+func (r *roll) put(h *Held) roll {
 	leaf, at, found := r.seek(h.ID)
 	old := r.leaf(leaf)
 	if found {
@@ -86,7 +86,7 @@ func (r *roll) put(h *held) roll {
 		next[at] = h
 		return r.replace(leaf, r.Len, next, nil)
 	}
-	next := make([]*held, 0, len(old)+1)
+	next := make([]*Held, 0, len(old)+1)
 	next = append(append(append(next, old[:at]...), h), old[at:]...)
 	if len(next) <= rollLeaf {
 		return r.replace(leaf, r.Len+1, next, nil)
@@ -106,8 +106,8 @@ func (r *roll) drop(id structs.AllocID) roll {
 }
 
 // replace gives the roll with one or two leaves, or none, in place of one.
-func (r *roll) replace(leaf, n int, a, b []*held) roll {
-	by := [2][]*held{a, b}
+func (r *roll) replace(leaf, n int, a, b []*Held) roll {
+	by := [2][]*Held{a, b}
 	some := by[:0]
 	for _, l := range by {
 		if len(l) > 0 {
@@ -124,12 +124,12 @@ func (r *roll) replace(leaf, n int, a, b []*held) roll {
 }
 
 // putAll is put for several that are not in the roll, by id.
-func (r *roll) putAll(fresh []*held) roll {
+func (r *roll) putAll(fresh []*Held) roll {
 	if r.Len == 0 {
 		return rollOf(slices.Clone(fresh))
 	}
 	n := r.Len + len(fresh)
-	all := make([][]*held, 0, 1+len(r.rest)+len(fresh)/rollLeaf+2)
+	all := make([][]*Held, 0, 1+len(r.rest)+len(fresh)/rollLeaf+2)
 	for i := range 1 + len(r.rest) {
 		old, k := r.leaf(i), len(fresh)
 		if i < len(r.rest) {
@@ -146,8 +146,8 @@ func (r *roll) putAll(fresh []*held) roll {
 }
 
 // mergeHeld merges two lists by id into a new one.
-func mergeHeld(a, b []*held) []*held {
-	out := make([]*held, 0, len(a)+len(b))
+func mergeHeld(a, b []*Held) []*Held {
+	out := make([]*Held, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if CompareID(a[0].ID, b[0].ID) < 0 {
 			out, a = append(out, a[0]), a[1:]
@@ -158,13 +158,13 @@ func mergeHeld(a, b []*held) []*held {
 	return append(append(out, a...), b...)
 }
 
-func findHeld(list []*held, id structs.AllocID) (int, bool) {
-	return slices.BinarySearchFunc(list, id, func(e *held, id structs.AllocID) int { return CompareID(e.ID, id) })
+func findHeld(list []*Held, id structs.AllocID) (int, bool) {
+	return slices.BinarySearchFunc(list, id, func(e *Held, id structs.AllocID) int { return CompareID(e.ID, id) })
 }
 
-// all gives everything by id.
-func (r *roll) all() iter.Seq[*held] {
-	return func(yield func(*held) bool) {
+// All gives everything by id.
+func (r *roll) all() iter.Seq[*Held] {
+	return func(yield func(*Held) bool) {
 		for _, h := range r.first {
 			if !yield(h) {
 				return
@@ -180,17 +180,17 @@ func (r *roll) all() iter.Seq[*held] {
 	}
 }
 
-// list gives everything by id as one slice, which nobody may change.
-func (r *roll) list() []*held {
+// List gives everything by id as one slice, which nobody may change.
+func (r *roll) list() []*Held {
 	if len(r.rest) == 0 {
 		return r.first
 	}
-	return slices.AppendSeq(make([]*held, 0, r.Len), r.all())
+	return slices.AppendSeq(make([]*Held, 0, r.Len), r.all())
 }
 
 // DifferRolls gives what only a has and what only b has, by id; ok is false when that is more than most. Leaves that both share are
 // not looked through.
-func DifferRolls(a, b *roll, most int) (gone, fresh []*held, ok bool) {
+func DifferRolls(a, b *roll, most int) (gone, fresh []*Held, ok bool) {
 	x, y := cursor{r: a}, cursor{r: b}
 	for {
 		for x.shares(&y) {
@@ -225,7 +225,7 @@ type cursor struct {
 }
 
 // peek is what is at the place; nil at the end.
-func (c *cursor) peek() *held {
+func (c *cursor) peek() *Held {
 	if c.leaf > len(c.r.rest) || c.r.Len == 0 {
 		return nil
 	}
@@ -240,7 +240,7 @@ func (c *cursor) next() {
 
 func (c *cursor) nextLeaf() { c.leaf, c.at = c.leaf+1, 0 }
 
-// shares reports whether both places are beginnings of one and the same leaf.
+// Shares reports whether both places are beginnings of one and the same leaf.
 func (c *cursor) shares(d *cursor) bool {
 	if c.at != 0 || d.at != 0 || c.peek() == nil || d.peek() == nil {
 		return false

@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"slices"
@@ -12,23 +12,23 @@ import (
 // nobody has any of it. What a pass has tried is counted by its picture of the cluster, so that it rolls back with it, and
 // the planner counts again over everything in flight (Verify). Where no pool has a budget nothing of this runs.
 
-// powerUnknown is what a GPU counts that does not tell: more than any budget.
-const powerUnknown = int64(1) << 40
+// PowerUnknown is what a GPU counts that does not tell: more than any budget.
+const PowerUnknown = int64(1) << 40
 
-// powerOf is how many watts the GPUs in use on a node may draw.
-func powerOf(n *structs.Node, o occupancy) int64 {
-	if o.hold == nil {
+// PowerOf is how many watts the GPUs in use on a node may draw.
+func PowerOf(n *structs.Node, o Occupancy) int64 {
+	if o.Hold == nil {
 		return 0
 	}
 	sum, first := int64(0), 0
 	var seen []string // GPUs of which several slices may be in use
-	limits := limitsSet(o.hold)
+	limits := limitsSet(o.Hold)
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
 		if g.Type == "gpu" {
 			for j := range g.Instances {
 				in := &g.Instances[j]
-				if !o.hold.devs.has(first + j) {
+				if !o.Hold.Devs.Has(first + j) {
 					continue
 				}
 				if in.Parent != "" {
@@ -41,10 +41,10 @@ func powerOf(n *structs.Node, o occupancy) int64 {
 					if sum += l.watts; !l.own {
 						continue
 					}
-					sum += max(0, structs.GPUPowerW(g, powerUnknown)-l.watts)
+					sum += max(0, structs.GPUPowerW(g, PowerUnknown)-l.watts)
 					continue
 				}
-				sum += structs.GPUPowerW(g, powerUnknown)
+				sum += structs.GPUPowerW(g, PowerUnknown)
 			}
 		}
 		first += len(g.Instances)
@@ -60,12 +60,12 @@ type limitSet struct {
 
 // limitsSet gives the power limits that tasks set, by GPU; nil where none does. Who waits for another's GPU has it after that
 // one: both count, the larger one.
-func limitsSet(h *holding) (out map[string]limitSet) {
+func limitsSet(h *Holding) (out map[string]limitSet) {
 	if h == nil || h.rares == 0 {
 		return nil
 	}
-	for e := range h.all() {
-		if g := e.group(); g != nil && e.rare != nil && slices.ContainsFunc(g.Tasks, setsPower) {
+	for e := range h.All() {
+		if g := e.group(); g != nil && e.Rare != nil && slices.ContainsFunc(g.Tasks, setsPower) {
 			out = map[string]limitSet{}
 			break
 		}
@@ -73,23 +73,23 @@ func limitsSet(h *holding) (out map[string]limitSet) {
 	if out == nil {
 		return nil
 	}
-	for e := range h.all() {
-		if e.rare == nil {
+	for e := range h.All() {
+		if e.Rare == nil {
 			continue
 		}
 		limit := map[string]int64{} // by task
 		if g := e.group(); g != nil {
 			for _, t := range g.Tasks {
 				if setsPower(t) {
-					mine := slices.DeleteFunc(slices.Clone(e.rare.grants), func(x structs.Grant) bool { return x.Task != t.Name || !x.IsGPU() })
+					mine := slices.DeleteFunc(slices.Clone(e.Rare.Grants), func(x structs.Grant) bool { return x.Task != t.Name || !x.IsGPU() })
 					if r := structs.GPURequestOf(t.Resources.GPU, mine); r != nil {
 						limit[t.Name] = r.PowerLimitW
 					}
 				}
 			}
 		}
-		for i := range e.rare.grants {
-			x := &e.rare.grants[i]
+		for i := range e.Rare.Grants {
+			x := &e.Rare.Grants[i]
 			l := out[x.Instance]
 			l.watts = max(l.watts, limit[x.Task])
 			l.own = l.own || limit[x.Task] == 0
@@ -104,35 +104,36 @@ func setsPower(t *structs.Task) bool {
 	return slices.ContainsFunc(t.Resources.GPU, func(r structs.GPURequest) bool { return r.PowerLimitW > 0 })
 }
 
-// group is the group of an allocation in the version that it runs, or nil.
-func (h *held) group() *structs.Group {
-	if h.work.job == nil {
+// Group is the group of an allocation in the version that it runs, or nil.
+func (h *Held) group() *structs.Group {
+	if h.Work.Job == nil {
 		return nil
 	}
-	return h.work.job.Group(h.work.group)
+	return h.Work.Job.Group(h.Work.Group)
 }
 
-// powerCheck counts for Verify.
-type powerCheck struct {
+// PowerCheck counts for Verify.
+type PowerCheck struct {
 	v    *View
 	f    Overlay
 	used map[string]int64
 	part []powerBooked // of the part that is looked at
 }
 
-func newPowerCheck(v *View, f Overlay) *powerCheck { return &powerCheck{v: v, f: f} }
+// NewPowerCheck begins to count over a view and what is in flight.
+func NewPowerCheck(v *View, f Overlay) *PowerCheck { return &PowerCheck{v: v, f: f} }
 
 type powerBooked struct {
 	pool  string
 	watts int64
 }
 
-// refuses says by how many watts a pool's budget would be passed, and books what is not refused.
-func (p *powerCheck) refuses(n *structs.Node, before, after occupancy) int64 {
+// Refuses says by how many watts a pool's budget would be passed, and books what is not refused.
+func (p *PowerCheck) Refuses(n *structs.Node, before, after Occupancy) int64 {
 	if n.PowerBudgetW == 0 {
 		return 0
 	}
-	more := powerOf(n, after) - powerOf(n, before)
+	more := PowerOf(n, after) - PowerOf(n, before)
 	if more == 0 {
 		return 0
 	}
@@ -141,10 +142,10 @@ func (p *powerCheck) refuses(n *structs.Node, before, after occupancy) int64 {
 	}
 	if _, counted := p.used[n.Pool]; !counted {
 		sum := int64(0)
-		for _, c := range p.v.chunks {
-			for i, o := range c.nodes {
+		for _, c := range p.v.Chunks {
+			for i, o := range c.Nodes {
 				if o.Pool == n.Pool {
-					sum += powerOf(o, p.f.over(o, occupancy{c.used[i], c.hold[i]}))
+					sum += PowerOf(o, p.f.Over(o, Occupancy{c.Used[i], c.Hold[i]}))
 				}
 			}
 		}
@@ -158,11 +159,11 @@ func (p *powerCheck) refuses(n *structs.Node, before, after occupancy) int64 {
 	return 0
 }
 
-// begin is called before a part.
-func (p *powerCheck) begin() { p.part = p.part[:0] }
+// Begin is called before a part.
+func (p *PowerCheck) Begin() { p.part = p.part[:0] }
 
-// back takes back what a part has booked that failed.
-func (p *powerCheck) back() {
+// Back takes back what a part has booked that failed.
+func (p *PowerCheck) Back() {
 	for _, b := range p.part {
 		p.used[b.pool] -= b.watts
 	}

@@ -1,10 +1,11 @@
-package scheduler
+package verify
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,17 +15,19 @@ import (
 // epoch means that pool, datacenter, attributes, drivers, capacity and eligibility are as they were when the decision
 // looked at them (D6), so only what is free has to be counted again: with the same fit function as the decision's; and who is near, where
 // that is a condition (peersOfEntry).
-func Verify(v *View, f Overlay, e *structs.PlanEntry) Verdict { return VerifyBooked(v, f, e, nil, 0) }
+func Verify(v *model.View, f model.Overlay, e *structs.PlanEntry) Verdict {
+	return VerifyBooked(v, f, e, nil, 0)
+}
 
 // VerifyBooked is Verify that treats reservations as bookings in time (D20), as seen at now: windows of operators, and the
 // promises that bind this entry, which are those of workloads that were not decided together with it. What was promised to
 // somebody behind it in the line does not bind it; only whoever decided knows who that is.
-func VerifyBooked(v *View, f Overlay, e *structs.PlanEntry, booked []*structs.Reservation, now structs.LogTime) Verdict {
+func VerifyBooked(v *model.View, f model.Overlay, e *structs.PlanEntry, booked []*structs.Reservation, now structs.LogTime) Verdict {
 	bk := bookingsOf(e, booked, now)
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
-	state := make(map[structs.NodeID]occupancy)
+	state := make(map[structs.NodeID]model.Occupancy)
 	gangs, near := gangCount(e), peersOfEntry(v, f, e)
-	power := newPowerCheck(v, f)
+	power := model.NewPowerCheck(v, f)
 	for i := range e.Parts {
 		node, why := structs.NodeID{}, partialGang(e, &e.Parts[i], gangs)
 		if why == "" {
@@ -46,7 +49,7 @@ type bookings struct {
 	now      structs.LogTime
 	job      *structs.Job
 	windows  map[structs.NodeID][]*structs.Reservation
-	promises map[structs.NodeID][]*reservedPlace // by start
+	promises map[structs.NodeID][]*model.ReservedPlace // by start
 }
 
 // bookingsOf gives nil when nothing is booked on the nodes of an entry.
@@ -58,7 +61,7 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 	for i := range e.Nodes {
 		mine[e.Nodes[i].ID] = true
 	}
-	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, promises: map[structs.NodeID][]*reservedPlace{}}
+	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, promises: map[structs.NodeID][]*model.ReservedPlace{}}
 	for _, r := range booked {
 		for _, id := range r.Nodes {
 			if r.JobID == "" && mine[id] {
@@ -70,8 +73,8 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 		}
 		for i := range r.Places {
 			if p := &r.Places[i]; mine[p.Node] {
-				b.promises[p.Node] = append(b.promises[p.Node], &reservedPlace{job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, start: r.Start, end: r.End,
-					held: &held{ID: ReservedID(r.ID, i), need: p.Need}})
+				b.promises[p.Node] = append(b.promises[p.Node], &model.ReservedPlace{Job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, Start: r.Start, End: r.End,
+					Held: &model.Held{ID: model.ReservedID(r.ID, i), Need: p.Need}})
 			}
 		}
 	}
@@ -79,23 +82,23 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 		return nil
 	}
 	for _, ps := range b.promises { // each by itself: the order of the nodes does not matter
-		slices.SortStableFunc(ps, func(x, y *reservedPlace) int { return cmp.Compare(x.start, y.start) })
+		slices.SortStableFunc(ps, func(x, y *model.ReservedPlace) int { return cmp.Compare(x.Start, y.Start) })
 	}
 	return b
 }
 
-// refuses says what a placement on a row would take of what is booked there, or "". o is what is held without it.
-func (b *bookings) refuses(c *chunk, i int, o *occupancy, h *held) string {
+// Refuses says what a placement on a row would take of what is booked there, or "". o is what is held without it.
+func (b *bookings) refuses(c *model.Chunk, i int, o *model.Occupancy, h *model.Held) string {
 	if b == nil {
 		return ""
 	}
-	until := h.work.ends(b.now)
+	until := h.Work.Ends(b.now)
 	if until == 0 {
-		until = never
+		until = model.Never
 	}
-	n := c.nodes[i]
+	n := c.Nodes[i]
 	for _, r := range b.windows[n.ID] {
-		if closes(r, b.job, h.work.latest(b.now), b.now) {
+		if model.Closes(r, b.job, h.Work.Latest(b.now), b.now) {
 			return "closed by reservation " + r.ID
 		}
 	}
@@ -103,9 +106,9 @@ func (b *bookings) refuses(c *chunk, i int, o *occupancy, h *held) string {
 	if len(ps) == 0 {
 		return ""
 	}
-	x := rowProfile{points: profileOf(ps, o.hold, b.now)}
-	if short, whose := x.refuses(c.total[i], h.need, c.MHz[i], until); short.dim != structs.DimensionNone {
-		return short.dim.String() + " promised to job " + whose.ID
+	x := model.RowProfile{Points: model.ProfileOf(ps, o.Hold, b.now)}
+	if short, whose := x.Refuses(c.Total[i], h.Need, c.MHz[i], until); short.Dim != structs.DimensionNone {
+		return short.Dim.String() + " promised to job " + whose.ID
 	}
 	return ""
 }
@@ -199,13 +202,13 @@ func VerifyJob(job *structs.Job, e *structs.PlanEntry) string {
 }
 
 // verifyPart debits the part's placements in state, or leaves state as it was and says why not.
-func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
-	state map[structs.NodeID]occupancy, bk *bookings, near *peerCheck, power *powerCheck) (structs.NodeID, string) {
-	undo := make(map[structs.NodeID]occupancy, len(p.Places))
+func verifyPart(v *model.View, f model.Overlay, e *structs.PlanEntry, p *structs.PlanPart,
+	state map[structs.NodeID]model.Occupancy, bk *bookings, near *peerCheck, power *model.PowerCheck) (structs.NodeID, string) {
+	undo := make(map[structs.NodeID]model.Occupancy, len(p.Places))
 	done := 0
-	power.begin()
+	power.Begin()
 	fail := func(node structs.NodeID, format string, args ...any) (structs.NodeID, string) {
-		power.back()
+		power.Back()
 		for id, o := range undo {
 			state[id] = o
 		}
@@ -217,16 +220,16 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 	}
 	for k := range p.Places {
 		pl := &p.Places[k]
-		id, h, ok := heldOfPlace(e, pl)
+		id, h, ok := model.HeldOfPlace(e, pl)
 		if !ok {
 			return fail(id, "place %d refers to a group or node that the entry does not list", k)
 		}
-		c, i, found := v.locate(id)
+		c, i, found := v.Locate(id)
 		if !found {
 			return fail(id, "node %s is gone", id.Short())
 		}
-		ch := v.chunks[c]
-		n := ch.nodes[i]
+		ch := v.Chunks[c]
+		n := ch.Nodes[i]
 		switch {
 		case n.Epoch != e.Nodes[pl.Node].Epoch:
 			return fail(id, "node %s changed at index %d, after the decision (epoch %d)", id.Short(), n.Epoch, e.Nodes[pl.Node].Epoch)
@@ -235,9 +238,9 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		}
 		o, seen := state[id]
 		if !seen {
-			o = f.over(n, occupancy{ch.used[i], ch.hold[i]})
+			o = f.Over(n, model.Occupancy{Used: ch.Used[i], Hold: ch.Hold[i]})
 		}
-		if o.hold.has(h.ID) {
+		if o.Hold.Has(h.ID) {
 			return fail(id, "allocation %s exists already", h.ID.Short())
 		}
 		for _, w := range pl.WaitsOn {
@@ -245,9 +248,9 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 				return fail(id, "waits for %s, which the part does not stop", w.Short())
 			}
 		}
-		next, why := fits(n, ch.total[i], ch.MHz[i], o, h)
-		if why.dim != structs.DimensionNone {
-			return fail(id, "node %s: %s short by %d", id.Short(), why.dim, why.short)
+		next, why := model.Fits(n, ch.Total[i], ch.MHz[i], o, h)
+		if why.Dim != structs.DimensionNone {
+			return fail(id, "node %s: %s short by %d", id.Short(), why.Dim, why.Short)
 		}
 		if why := bk.refuses(ch, i, &o, h); why != "" {
 			return fail(id, "node %s: %s", id.Short(), why)
@@ -255,7 +258,7 @@ func verifyPart(v *View, f Overlay, e *structs.PlanEntry, p *structs.PlanPart,
 		if why := near.refuses(pl.Group, n); why != "" {
 			return fail(id, "node %s: %s", id.Short(), why)
 		}
-		if short := power.refuses(n, o, next); short > 0 {
+		if short := power.Refuses(n, o, next); short > 0 {
 			return fail(id, "node %s: the power budget of node pool %s is short by %d W", id.Short(), n.Pool, short)
 		}
 		if _, have := undo[id]; !have {

@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"slices"
@@ -17,15 +17,15 @@ type memo struct {
 
 // liveShapes counts what is held by shape, over the chunks of the view that asked last.
 type liveShapes struct {
-	chunks []*chunk
+	chunks []*Chunk
 	sums   map[Shape]int64
 	all    int64
 	mix    *Mix
 }
 
-// liveMix is the mix of everything held. Sizes and shares are rounded, so that it changes seldom and what was worked out
+// LiveMix is the mix of everything held. Sizes and shares are rounded, so that it changes seldom and what was worked out
 // for it stays of use; it depends on nothing but the view.
-func (v *View) liveMix() *Mix {
+func (v *View) LiveMix() *Mix {
 	m := v.memo
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,7 +34,7 @@ func (v *View) liveMix() *Mix {
 		l.sums = make(map[Shape]int64)
 	}
 	changed := l.mix == nil
-	row := func(c *chunk, i int, sign int64) {
+	row := func(c *Chunk, i int, sign int64) {
 		c.eachShape(i, func(s Shape) {
 			changed = true
 			l.all += sign
@@ -43,31 +43,31 @@ func (v *View) liveMix() *Mix {
 			}
 		})
 	}
-	add := func(c *chunk, sign int64) {
-		for i := range c.hold {
+	add := func(c *Chunk, sign int64) {
+		for i := range c.Hold {
 			row(c, i, sign)
 		}
 	}
-	for k := range max(len(l.chunks), len(v.chunks)) {
+	for k := range max(len(l.chunks), len(v.Chunks)) {
 		switch {
-		case k >= len(v.chunks):
+		case k >= len(v.Chunks):
 			add(l.chunks[k], -1)
 		case k >= len(l.chunks):
-			add(v.chunks[k], 1)
-		case l.chunks[k] == v.chunks[k]:
-		case !slices.Equal(l.chunks[k].nodes, v.chunks[k].nodes):
+			add(v.Chunks[k], 1)
+		case l.chunks[k] == v.Chunks[k]:
+		case !slices.Equal(l.chunks[k].Nodes, v.Chunks[k].Nodes):
 			add(l.chunks[k], -1)
-			add(v.chunks[k], 1)
+			add(v.Chunks[k], 1)
 		default: // of most chunks one node changed
-			for i, h := range v.chunks[k].hold {
-				if l.chunks[k].hold[i] != h {
+			for i, h := range v.Chunks[k].Hold {
+				if l.chunks[k].Hold[i] != h {
 					row(l.chunks[k], i, -1)
-					row(v.chunks[k], i, 1)
+					row(v.Chunks[k], i, 1)
 				}
 			}
 		}
 	}
-	l.chunks = v.chunks
+	l.chunks = v.Chunks
 	if !changed {
 		return l.mix
 	}
@@ -77,7 +77,7 @@ func (v *View) liveMix() *Mix {
 		list = append(list, s)
 	}
 	slices.SortFunc(list, compareShapes)
-	if mix := NewMix(list); l.mix == nil || !l.mix.same(mix) {
+	if mix := NewMix(list); l.mix == nil || !l.mix.Same(mix) {
 		l.mix = mix
 	}
 	return l.mix

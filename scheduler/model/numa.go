@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"slices"
@@ -16,14 +16,14 @@ import (
 
 // NUMANode is one NUMA node of a machine with cores of it that may be given, ascending.
 type NUMANode struct {
-	ID    int64 // anyNUMA: the machine has but one; noNUMA: of these cores it does not say where they are
-	cores []int64
-	pull  int64 // devices that the allocation has there
+	ID    int64 // AnyNUMA: the machine has but one; NoNUMA: of these cores it does not say where they are
+	Cores []int64
+	Pull  int64 // devices that the allocation has there
 }
 
 const (
-	anyNUMA = -1
-	noNUMA  = -2
+	AnyNUMA = -1
+	NoNUMA  = -2
 )
 
 // numaIDMax bounds the numbers of NUMA nodes that are looked for.
@@ -35,10 +35,10 @@ func NUMANodes(n *structs.Node) []NUMANode {
 	cores := reservableCores(n)
 	count, _ := strconv.Atoi(n.Attributes[structs.NUMACountAttribute])
 	if count < 2 {
-		return []NUMANode{{ID: anyNUMA, cores: cores}}
+		return []NUMANode{{ID: AnyNUMA, Cores: cores}}
 	}
 	out := make([]NUMANode, 0, count+1)
-	var known bitset
+	var known Bitset
 	for id := 0; id < numaIDMax && len(out) < count; id++ {
 		list, ok := n.Attributes[structs.NUMACoresAttribute(id)]
 		if !ok {
@@ -57,46 +57,46 @@ func NUMANodes(n *structs.Node) []NUMANode {
 			}
 			at, _ := slices.BinarySearch(cores, first)
 			for ; at < len(cores) && cores[at] <= last; at++ {
-				if !known.has(int(cores[at])) {
-					known.set(int(cores[at]))
-					x.cores = append(x.cores, cores[at])
+				if !known.Has(int(cores[at])) {
+					known.Set(int(cores[at]))
+					x.Cores = append(x.Cores, cores[at])
 				}
 			}
 		}
-		slices.Sort(x.cores)
+		slices.Sort(x.Cores)
 		out = append(out, x)
 	}
-	stray := NUMANode{ID: noNUMA}
+	stray := NUMANode{ID: NoNUMA}
 	for _, c := range cores {
-		if !known.has(int(c)) {
-			stray.cores = append(stray.cores, c)
+		if !known.Has(int(c)) {
+			stray.Cores = append(stray.Cores, c)
 		}
 	}
-	if len(stray.cores) > 0 {
+	if len(stray.Cores) > 0 {
 		out = append(out, stray)
 	}
 	return out
 }
 
-// largestNUMA is how many cores the largest of some NUMA nodes has.
-func largestNUMA(nodes []NUMANode) int {
+// LargestNUMA is how many cores the largest of some NUMA nodes has.
+func LargestNUMA(nodes []NUMANode) int {
 	most := 0
 	for i := range nodes {
-		if nodes[i].ID != noNUMA {
-			most = max(most, len(nodes[i].cores))
+		if nodes[i].ID != NoNUMA {
+			most = max(most, len(nodes[i].Cores))
 		}
 	}
 	return most
 }
 
 // astray counts the cores, and devices, of a placement that do not lie on the NUMA node that its tasks require.
-func astray(n *structs.Node, h *held) shortage {
-	if h.work.job == nil || len(h.rare.cores) == 0 {
-		return shortage{}
+func astray(n *structs.Node, h *Held) Shortage {
+	if h.Work.Job == nil || len(h.Rare.Cores) == 0 {
+		return Shortage{}
 	}
-	tg := h.work.job.Group(h.work.group)
+	tg := h.Work.Job.Group(h.Work.Group)
 	if tg == nil {
-		return shortage{}
+		return Shortage{}
 	}
 	var nodes []NUMANode
 	for _, t := range tg.Tasks {
@@ -107,15 +107,15 @@ func astray(n *structs.Node, h *held) shortage {
 			nodes = NUMANodes(n)
 		}
 		from, to := tg.CoreSpan(t.Name)
-		if to > int64(len(h.rare.cores)) {
-			return shortage{structs.DimensionCores, to - int64(len(h.rare.cores))}
+		if to > int64(len(h.Rare.Cores)) {
+			return Shortage{structs.DimensionCores, to - int64(len(h.Rare.Cores))}
 		}
-		mine := h.rare.cores[from:to]
+		mine := h.Rare.Cores[from:to]
 		best, at := int64(-1), 0
 		for i := range nodes {
 			here := int64(0)
 			for _, c := range mine {
-				if _, found := slices.BinarySearch(nodes[i].cores, c); found && nodes[i].ID != noNUMA {
+				if _, found := slices.BinarySearch(nodes[i].Cores, c); found && nodes[i].ID != NoNUMA {
 					here++
 				}
 			}
@@ -124,20 +124,20 @@ func astray(n *structs.Node, h *held) shortage {
 			}
 		}
 		if d := int64(len(mine)) - best; d > 0 {
-			return shortage{structs.DimensionCores, d}
+			return Shortage{structs.DimensionCores, d}
 		}
-		if nodes[at].ID == anyNUMA {
+		if nodes[at].ID == AnyNUMA {
 			continue
 		}
-		for i := range h.rare.grants {
-			g := &h.rare.grants[i]
+		for i := range h.Rare.Grants {
+			g := &h.Rare.Grants[i]
 			if g.Task != t.Name || !t.Resources.NUMA.Ties(g.Device) {
 				continue
 			}
-			if pos := instancePos(n, g.Device, g.Instance); pos < 0 || instanceAt(n, pos).NUMANode != nodes[at].ID {
-				return shortage{structs.DimensionDevices, 1}
+			if pos := InstancePos(n, g.Device, g.Instance); pos < 0 || instanceAt(n, pos).NUMANode != nodes[at].ID {
+				return Shortage{structs.DimensionDevices, 1}
 			}
 		}
 	}
-	return shortage{}
+	return Shortage{}
 }

@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"maps"
@@ -17,28 +17,28 @@ func (v *View) Advance(d structs.Delta) *View {
 	}
 	a := &advancer{v: &View{
 		index:   d.Index,
-		chunks:  slices.Clone(v.chunks),
-		starts:  v.starts,
-		rows:    v.rows,
+		Chunks:  slices.Clone(v.Chunks),
+		Starts:  v.Starts,
+		Rows:    v.Rows,
 		orphans: v.orphans,
-		pools:   v.pools,
-		classes: v.classes,
+		Pools:   v.Pools,
+		Classes: v.Classes,
 		memo:    v.memo,
-	}, own: make(map[*chunk]bool)}
+	}, own: make(map[*Chunk]bool)}
 	if len(d.Pools) > 0 {
-		a.v.pools = maps.Clone(v.pools)
+		a.v.Pools = maps.Clone(v.Pools)
 		for _, c := range d.Pools {
 			if c.After == nil {
 				if c.Before != nil {
-					delete(a.v.pools, c.Before.Name)
+					delete(a.v.Pools, c.Before.Name)
 				}
 				continue
 			}
-			a.v.pools[c.After.Name] = c.After
+			a.v.Pools[c.After.Name] = c.After
 		}
 	}
 	if len(d.Nodes) > 0 {
-		a.v.classes = &classTable{num: maps.Clone(v.classes.num)}
+		a.v.Classes = &classTable{Num: maps.Clone(v.Classes.Num)}
 	}
 	for _, c := range d.Nodes {
 		switch {
@@ -50,7 +50,7 @@ func (v *View) Advance(d structs.Delta) *View {
 	}
 	if len(d.Nodes) > 0 {
 		a.v.number()
-		if len(a.v.classes.num) > 2*a.v.rows+classesSlack {
+		if len(a.v.Classes.Num) > 2*a.v.Rows+ClassesSlack {
 			a.forgetClasses()
 		}
 	}
@@ -59,8 +59,8 @@ func (v *View) Advance(d structs.Delta) *View {
 		is := c.After != nil && structs.Holds(c.After)
 		switch {
 		case is:
-			h := heldOf(c.After)
-			if was && heldOf(c.Before).same(h) && c.Before.NodeID == c.After.NodeID {
+			h := HeldOf(c.After)
+			if was && HeldOf(c.Before).same(h) && c.Before.NodeID == c.After.NodeID {
 				continue
 			}
 			a.hold(c.After.NodeID, h)
@@ -72,110 +72,110 @@ func (v *View) Advance(d structs.Delta) *View {
 	return a.v
 }
 
-// classesSlack is how many classes without nodes a view remembers, beside two for every node.
-const classesSlack = 1000
+// ClassesSlack is how many classes without nodes a view remembers, beside two for every node.
+const ClassesSlack = 1000
 
 // forgetClasses numbers the classes anew, without those that no node has any more.
 func (a *advancer) forgetClasses() {
-	a.v.classes = &classTable{num: make(map[[16]byte]int32)}
-	for k := range a.v.chunks {
+	a.v.Classes = &classTable{Num: make(map[[16]byte]int32)}
+	for k := range a.v.Chunks {
 		c := a.writable(k)
-		c.nodeColumns = makeRoster(a.v.classes, c.nodes, c.hash)
+		c.NodeColumns = makeRoster(a.v.Classes, c.Nodes, c.Hash)
 	}
 }
 
 // advancer makes a new view out of an old one, copying a chunk the first time it is written to.
 type advancer struct {
 	v   *View
-	own map[*chunk]bool
+	own map[*Chunk]bool
 }
 
-func (a *advancer) writable(k int) *chunk {
-	c := a.v.chunks[k]
+func (a *advancer) writable(k int) *Chunk {
+	c := a.v.Chunks[k]
 	if !a.own[c] {
 		old := c
-		c = &chunk{nodeColumns: c.nodeColumns, used: slices.Clone(c.used), hold: slices.Clone(c.hold)}
+		c = &Chunk{NodeColumns: c.NodeColumns, Used: slices.Clone(c.Used), Hold: slices.Clone(c.Hold)}
 		for i := range old.freeBlocks {
 			c.freeBlocks[i].Store(old.freeBlocks[i].Load())
 		}
 		a.own[c] = true
-		a.v.chunks[k] = c
+		a.v.Chunks[k] = c
 	}
 	return c
 }
 
 // writableAt is writable for a change of one row.
-func (a *advancer) writableAt(k, i int) *chunk {
+func (a *advancer) writableAt(k, i int) *Chunk {
 	c := a.writable(k)
-	c.freeBlocks[i/blockRows].Store(nil)
+	c.freeBlocks[i/BlockRows].Store(nil)
 	return c
 }
 
 func (a *advancer) putNode(n *structs.Node) {
-	k, i, found := a.v.locate(n.ID)
+	k, i, found := a.v.Locate(n.ID)
 	if found {
-		old := a.v.chunks[k].nodes[i]
+		old := a.v.Chunks[k].Nodes[i]
 		c := a.writableAt(k, i)
 		a.replaceNode(c, i, n)
-		if c.hold[i] != nil && !sameLayout(old, n) {
-			o := occupancy{hold: c.hold[i]}.tally(n)
-			c.used[i], c.hold[i] = o.used, o.hold
+		if c.Hold[i] != nil && !sameLayout(old, n) {
+			o := Occupancy{Hold: c.Hold[i]}.tally(n)
+			c.Used[i], c.Hold[i] = o.Used, o.Hold
 		}
 		return
 	}
-	o := occupancy{}
+	o := Occupancy{}
 	if hs := a.v.orphans[n.ID]; len(hs) > 0 {
-		o = occupied(n, hs)
+		o = Occupied(n, hs)
 		a.v.setOrphans(n.ID, nil)
 	}
-	if len(a.v.chunks) == 0 {
-		c := &chunk{nodeColumns: makeRoster(a.v.classes, []*structs.Node{n}, nil), used: []structs.Vector{o.used}, hold: []*holding{o.hold}}
+	if len(a.v.Chunks) == 0 {
+		c := &Chunk{NodeColumns: makeRoster(a.v.Classes, []*structs.Node{n}, nil), Used: []structs.Vector{o.Used}, Hold: []*Holding{o.Hold}}
 		a.own[c] = true
-		a.v.chunks = append(a.v.chunks, c)
+		a.v.Chunks = append(a.v.Chunks, c)
 		return
 	}
-	old := a.v.chunks[k]
-	nodes := slices.Insert(slices.Clone(old.nodes), i, n)
-	hash := slices.Insert(slices.Clone(old.hash), i, [16]byte{})
-	used := slices.Insert(slices.Clone(old.used), i, o.used)
-	hold := slices.Insert(slices.Clone(old.hold), i, o.hold)
+	old := a.v.Chunks[k]
+	nodes := slices.Insert(slices.Clone(old.Nodes), i, n)
+	hash := slices.Insert(slices.Clone(old.Hash), i, [16]byte{})
+	used := slices.Insert(slices.Clone(old.Used), i, o.Used)
+	hold := slices.Insert(slices.Clone(old.Hold), i, o.Hold)
 	delete(a.own, old)
 	if len(nodes) <= ChunkNodes {
-		c := &chunk{nodeColumns: makeRoster(a.v.classes, nodes, hash), used: used, hold: hold}
+		c := &Chunk{NodeColumns: makeRoster(a.v.Classes, nodes, hash), Used: used, Hold: hold}
 		a.own[c] = true
-		a.v.chunks[k] = c
+		a.v.Chunks[k] = c
 		return
 	}
 	mid := len(nodes) / 2
-	if k == len(a.v.chunks)-1 && i == len(nodes)-1 {
+	if k == len(a.v.Chunks)-1 && i == len(nodes)-1 {
 		mid = len(nodes) - 1 // nodes that come in order of ids fill their chunks
 	}
-	left := &chunk{nodeColumns: makeRoster(a.v.classes, nodes[:mid], hash[:mid]), used: used[:mid:mid], hold: hold[:mid:mid]}
-	right := &chunk{nodeColumns: makeRoster(a.v.classes, nodes[mid:], hash[mid:]), used: used[mid:], hold: hold[mid:]}
+	left := &Chunk{NodeColumns: makeRoster(a.v.Classes, nodes[:mid], hash[:mid]), Used: used[:mid:mid], Hold: hold[:mid:mid]}
+	right := &Chunk{NodeColumns: makeRoster(a.v.Classes, nodes[mid:], hash[mid:]), Used: used[mid:], Hold: hold[mid:]}
 	a.own[left], a.own[right] = true, true
-	a.v.chunks = slices.Replace(a.v.chunks, k, k+1, left, right)
+	a.v.Chunks = slices.Replace(a.v.Chunks, k, k+1, left, right)
 }
 
 // replaceNode writes a new version of a node into a writable chunk.
-func (a *advancer) replaceNode(c *chunk, i int, n *structs.Node) {
-	h := classHash(n)
-	if h != c.hash[i] {
-		nodes, hash := slices.Clone(c.nodes), slices.Clone(c.hash)
+func (a *advancer) replaceNode(c *Chunk, i int, n *structs.Node) {
+	h := ClassHash(n)
+	if h != c.Hash[i] {
+		nodes, hash := slices.Clone(c.Nodes), slices.Clone(c.Hash)
 		nodes[i], hash[i] = n, h
-		c.nodeColumns = makeRoster(a.v.classes, nodes, hash)
+		c.NodeColumns = makeRoster(a.v.Classes, nodes, hash)
 		return
 	}
-	r := *c.nodeColumns
-	r.nodes, r.total, r.MHz, r.ready, r.sick = slices.Clone(r.nodes), slices.Clone(r.total), slices.Clone(r.MHz), slices.Clone(r.ready), slices.Clone(r.sick)
-	r.nodes[i] = n
-	r.total[i], r.MHz[i] = capacity(n)
-	r.ready[i] = n.Ready()
-	r.sick[i] = sickDevices(n)
-	if k := r.class[i]; r.classes[k].node.ID == n.ID {
-		r.classes = slices.Clone(r.classes)
-		r.classes[k].node = n
+	r := *c.NodeColumns
+	r.Nodes, r.Total, r.MHz, r.Ready, r.Sick = slices.Clone(r.Nodes), slices.Clone(r.Total), slices.Clone(r.MHz), slices.Clone(r.Ready), slices.Clone(r.Sick)
+	r.Nodes[i] = n
+	r.Total[i], r.MHz[i] = capacity(n)
+	r.Ready[i] = n.Ready()
+	r.Sick[i] = sickDevices(n)
+	if k := r.Class[i]; r.Classes[k].Node.ID == n.ID {
+		r.Classes = slices.Clone(r.Classes)
+		r.Classes[k].Node = n
 	}
-	c.nodeColumns = &r
+	c.NodeColumns = &r
 }
 
 // sameLayout reports whether positions of devices and networks mean the same on both versions of a node.
@@ -203,30 +203,30 @@ func sameLayout(a, b *structs.Node) bool {
 }
 
 func (a *advancer) dropNode(id structs.NodeID) {
-	k, i, found := a.v.locate(id)
+	k, i, found := a.v.Locate(id)
 	if !found {
 		return
 	}
-	old := a.v.chunks[k]
-	if hs := old.hold[i].list(); len(hs) > 0 {
+	old := a.v.Chunks[k]
+	if hs := old.Hold[i].List(); len(hs) > 0 {
 		a.v.setOrphans(id, hs)
 	}
 	delete(a.own, old)
 	if len(old.IDs) == 1 {
-		a.v.chunks = slices.Delete(a.v.chunks, k, k+1)
+		a.v.Chunks = slices.Delete(a.v.Chunks, k, k+1)
 		return
 	}
-	c := &chunk{
-		nodeColumns: makeRoster(a.v.classes, slices.Delete(slices.Clone(old.nodes), i, i+1), slices.Delete(slices.Clone(old.hash), i, i+1)),
-		used:        slices.Delete(slices.Clone(old.used), i, i+1),
-		hold:        slices.Delete(slices.Clone(old.hold), i, i+1),
+	c := &Chunk{
+		NodeColumns: makeRoster(a.v.Classes, slices.Delete(slices.Clone(old.Nodes), i, i+1), slices.Delete(slices.Clone(old.Hash), i, i+1)),
+		Used:        slices.Delete(slices.Clone(old.Used), i, i+1),
+		Hold:        slices.Delete(slices.Clone(old.Hold), i, i+1),
 	}
 	a.own[c] = true
-	a.v.chunks[k] = c
+	a.v.Chunks[k] = c
 }
 
-func (a *advancer) hold(node structs.NodeID, h *held) {
-	k, i, found := a.v.locate(node)
+func (a *advancer) hold(node structs.NodeID, h *Held) {
+	k, i, found := a.v.Locate(node)
 	if !found {
 		hs := a.v.orphans[node]
 		at, have := findHeld(hs, h.ID)
@@ -240,12 +240,12 @@ func (a *advancer) hold(node structs.NodeID, h *held) {
 		return
 	}
 	c := a.writableAt(k, i)
-	o := occupancy{c.used[i], c.hold[i]}.with(c.nodes[i], h)
-	c.used[i], c.hold[i] = o.used, o.hold
+	o := Occupancy{c.Used[i], c.Hold[i]}.with(c.Nodes[i], h)
+	c.Used[i], c.Hold[i] = o.Used, o.Hold
 }
 
 func (a *advancer) release(node structs.NodeID, id structs.AllocID) {
-	k, i, found := a.v.locate(node)
+	k, i, found := a.v.Locate(node)
 	if !found {
 		hs := a.v.orphans[node]
 		if at, have := findHeld(hs, id); have {
@@ -253,10 +253,10 @@ func (a *advancer) release(node structs.NodeID, id structs.AllocID) {
 		}
 		return
 	}
-	if !a.v.chunks[k].hold[i].has(id) {
+	if !a.v.Chunks[k].Hold[i].Has(id) {
 		return
 	}
 	c := a.writableAt(k, i)
-	o := occupancy{c.used[i], c.hold[i]}.without(c.nodes[i], id)
-	c.used[i], c.hold[i] = o.used, o.hold
+	o := Occupancy{c.Used[i], c.Hold[i]}.Without(c.Nodes[i], id)
+	c.Used[i], c.Hold[i] = o.Used, o.Hold
 }

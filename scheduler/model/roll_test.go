@@ -1,4 +1,4 @@
-package scheduler
+package model
 
 import (
 	"encoding/binary"
@@ -10,10 +10,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-func heldNamed(x uint64) *held {
+func heldNamed(x uint64) *Held {
 	var id structs.AllocID
 	binary.BigEndian.PutUint64(id[:], x*0x9e3779b97f4a7c15)
-	return &held{ID: id, need: structs.Vector{CPU: 1, MemoryMiB: 10}}
+	return &Held{ID: id, Need: structs.Vector{CPU: 1, MemoryMiB: 10}}
 }
 
 // Whatever is done to a roll, it holds what a sorted slice would, and older rolls hold what they held.
@@ -21,11 +21,11 @@ func TestRollIsASortedList(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	type past struct {
 		r    roll
-		want []*held
+		want []*Held
 	}
 	for range 6 {
 		var r roll
-		var want []*held
+		var want []*Held
 		var pasts []past
 		space := uint64(1 + rnd.IntN(2000))
 		for step := range 1500 {
@@ -35,14 +35,14 @@ func TestRollIsASortedList(t *testing.T) {
 			want = slices.Clone(want)
 			switch {
 			case step%97 == 0: // several at once
-				var fresh []*held
+				var fresh []*Held
 				for range rnd.IntN(300) {
 					h := heldNamed(rnd.Uint64N(space))
-					if r.get(h.ID) == nil && !slices.ContainsFunc(fresh, func(x *held) bool { return x.ID == h.ID }) {
+					if r.get(h.ID) == nil && !slices.ContainsFunc(fresh, func(x *Held) bool { return x.ID == h.ID }) {
 						fresh = append(fresh, h)
 					}
 				}
-				slices.SortFunc(fresh, func(a, b *held) int { return CompareID(a.ID, b.ID) })
+				slices.SortFunc(fresh, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
 				r = r.putAll(fresh)
 				want = mergeHeld(want, fresh)
 			case found && rnd.IntN(3) > 0:
@@ -64,7 +64,7 @@ func TestRollIsASortedList(t *testing.T) {
 				continue
 			}
 			gone, fresh, ok := DifferRolls(&before, &r, 400)
-			var wantGone, wantFresh []*held
+			var wantGone, wantFresh []*Held
 			for _, e := range had {
 				if !slices.Contains(want, e) {
 					wantGone = append(wantGone, e)
@@ -93,7 +93,7 @@ func TestRollIsASortedList(t *testing.T) {
 	}
 }
 
-func firstID(hs []*held) (id structs.AllocID) {
+func firstID(hs []*Held) (id structs.AllocID) {
 	if len(hs) > 0 {
 		id = hs[0].ID
 	}
@@ -119,14 +119,14 @@ func BenchmarkHold(b *testing.B) {
 	n := &structs.Node{}
 	for _, size := range []int{1, 8, 60, 8000} {
 		b.Run(fmt.Sprintf("held=%d", size), func(b *testing.B) {
-			var o occupancy
+			var o Occupancy
 			for i := range size {
 				o = o.with(n, heldNamed(uint64(i)))
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				o = o.with(n, heldNamed(uint64(size+i)))
-				o = o.without(n, heldNamed(uint64(i)).ID)
+				o = o.Without(n, heldNamed(uint64(i)).ID)
 			}
 		})
 	}

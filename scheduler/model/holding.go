@@ -1,0 +1,452 @@
+package model
+
+import (
+	"bytes"
+	"iter"
+	"math/bits"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// Held is what one allocation that holds resources occupies on its node. Immutable.
+type Held struct {
+	ID   structs.AllocID
+	Need structs.Vector
+	Rare *HeldRare // nil: no ports, cores, devices or waits
+	Work HeldWork
+}
+
+// HeldWork is whose an allocation is and for how long it will hold: what reservations and preemption look at.
+type HeldWork struct {
+	Job    *structs.Job // the version that it runs; nil when not known
+	Group  string
+	Began  structs.LogTime // when it was placed, moved by the time that it stood still
+	Frozen structs.LogTime // since when it is suspended; 0: it runs
+	Expect time.Duration   // predicted run time; 0: none
+	Ending bool            // told to stop already
+	Yields bool            // of an elastic group: it may shrink for others
+	Shy    bool            // it keeps others away
+	Index  int             // name index
+	Times  int64           // that the job had been preempted when this was placed
+	Saved  structs.LogTime // when its newest checkpoint was written; 0 for none
+}
+
+// Elastic tells whether the group is elastic.
+func Elastic(j *structs.Job, group string) bool {
+	if j == nil {
+		return false
+	}
+	g := j.Group(group)
+	return g != nil && g.Elastic != nil
+}
+
+// Of reports whether the work is of a group of a job, whatever its version.
+func (h *HeldWork) Of(job *structs.Job, group string) bool {
+	return h.Job != nil && job != nil && h.Group == group && h.Job.ID == job.ID && h.Job.Namespace == job.Namespace
+}
+
+type HeldRare struct {
+	Waits  []structs.AllocID
+	Ports  []structs.PortGrant
+	Cores  []int64
+	Grants []structs.Grant
+}
+
+// HeldOf is what an allocation holds.
+func HeldOf(a *structs.Allocation) *Held {
+	h := &Held{ID: a.ID, Need: a.Resources, Work: HeldWork{Job: a.Job, Group: a.Group, Began: a.CreateTime, Expect: a.Expect, Ending: a.ServerTerminal(), Index: a.NameIndex, Times: a.Preempted, Yields: Elastic(a.Job, a.Group), Shy: KeepsAway(a.Job, a.Group)}}
+	if s := a.Suspension; s != nil {
+		h.Work.Began, h.Work.Frozen = a.CreateTime.Add(s.Total), s.Since
+	}
+	if a.Saved != nil {
+		h.Work.Saved = a.Saved.Time
+	}
+	if len(a.WaitsOn)+len(a.Ports)+len(a.Cores)+len(a.Grants) > 0 {
+		h.Rare = &HeldRare{Waits: a.WaitsOn, Ports: a.Ports, Cores: a.Cores, Grants: a.Grants}
+	}
+	return h
+}
+
+// Same reports whether two records of one allocation occupy the same.
+func (h *Held) same(o *Held) bool {
+	return h.Need == o.Need && h.Work == o.Work && h.Rare.same(o.Rare)
+}
+
+func (r *HeldRare) same(o *HeldRare) bool {
+	if r == nil || o == nil {
+		return r == o
+	}
+	return slices.Equal(r.Waits, o.Waits) && slices.Equal(r.Ports, o.Ports) && slices.Equal(r.Cores, o.Cores) && slices.Equal(r.Grants, o.Grants)
+}
+
+// WaitsOn reports whether h waits on an allocation.
+func (h *Held) WaitsOn(id structs.AllocID) bool {
+	return h.Rare != nil && slices.Contains(h.Rare.Waits, id)
+}
+
+// Holding is everything held on one node. Immutable: changes make a new one, so that a what-if rolls back by keeping
+// the old pointer. A nil holding is an empty one.
+type Holding struct {
+	held   roll
+	ports  []uint32 // sorted portKeys in use
+	Cores  Bitset   // core ids in use
+	Devs   Bitset   // device instances in use, by their position on the node
+	Shares []Share  // of those that are shared, by position; a device in devs that is not here is given whole
+	rares  int      // how many of held have a rare part
+	Waits  int      // how many of held wait on others
+	Yields int      // how many of held may shrink for others
+	Shy    int      // how many of held keep others away
+
+	releases atomic.Pointer[ReleaseTimes] // what it is by when it ends, as some promise asked last; nil: none did. A memo: nothing depends on it
+}
+
+func (h *Holding) roll() roll {
+	if h == nil {
+		return roll{}
+	}
+	return h.held
+}
+
+// List gives everything that is held, by id; nobody may change it.
+func (h *Holding) List() []*Held {
+	if h == nil {
+		return nil
+	}
+	return h.held.list()
+}
+
+// All gives everything that is held, by id.
+func (h *Holding) All() iter.Seq[*Held] {
+	if h == nil {
+		return func(func(*Held) bool) {}
+	}
+	return h.held.all()
+}
+
+// Size is how much is held.
+func (h *Holding) Size() int {
+	if h == nil {
+		return 0
+	}
+	return h.held.Len
+}
+
+// Get is what an allocation holds here, or nil.
+func (h *Holding) get(id structs.AllocID) *Held {
+	if h == nil {
+		return nil
+	}
+	return h.held.get(id)
+}
+
+// CompareID orders ids by their bytes.
+func CompareID(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }
+
+// Occupancy is a node's use: the amounts and what is held.
+type Occupancy struct {
+	Used structs.Vector
+	Hold *Holding
+}
+
+// Occupied counts what a list by id occupies on a node. The list is the occupancy's from then on.
+func Occupied(n *structs.Node, hs []*Held) Occupancy {
+	return Occupancy{Hold: &Holding{held: rollOf(hs)}}.tally(n)
+}
+
+// begun is a holding of other allocations that counts as h does so far.
+func (h *Holding) begun(of roll) *Holding {
+	if h == nil {
+		return &Holding{held: of}
+	}
+	return &Holding{held: of, ports: h.ports, Cores: h.Cores, Devs: h.Devs, Shares: h.Shares, rares: h.rares, Waits: h.Waits, Yields: h.Yields, Shy: h.Shy}
+}
+
+// with gives the occupancy after h is held too (or in place of an older record of the same allocation).
+func (o Occupancy) with(n *structs.Node, h *Held) Occupancy {
+	old := o.Hold.roll()
+	was := old.get(h.ID)
+	next := o.Hold.begun(old.put(h))
+	switch {
+	case next.Waits > 0, was == nil && h.Rare != nil, was != nil && !was.Rare.same(h.Rare):
+		return Occupancy{Hold: next}.tally(n)
+	case was != nil: // of the same devices and ports: another version of its job, or told to end
+		o.Used = o.Used.Sub(was.Need)
+		next.Yields -= count(was.Work.Yields)
+		next.Shy -= count(was.Work.Shy)
+	}
+	next.Yields += count(h.Work.Yields)
+	next.Shy += count(h.Work.Shy)
+	return Occupancy{Used: o.Used.Add(h.Need), Hold: next}
+}
+
+// withAll is with for several that are not held yet. It sorts fresh.
+func (o Occupancy) withAll(n *structs.Node, fresh []*Held) Occupancy {
+	switch len(fresh) {
+	case 0:
+		return o
+	case 1:
+		return o.with(n, fresh[0])
+	}
+	slices.SortFunc(fresh, func(a, b *Held) int { return CompareID(a.ID, b.ID) })
+	fresh = slices.CompactFunc(fresh, func(a, b *Held) bool { return a.ID == b.ID })
+	old := o.Hold.roll()
+	next := o.Hold.begun(old.putAll(fresh))
+	plain := next.Waits == 0
+	for _, h := range fresh {
+		plain = plain && h.Rare == nil
+		next.Yields += count(h.Work.Yields)
+		next.Shy += count(h.Work.Shy)
+		o.Used = o.Used.Add(h.Need)
+	}
+	if !plain {
+		return Occupancy{Hold: next}.tally(n)
+	}
+	return Occupancy{Used: o.Used, Hold: next}
+}
+
+// Without gives the occupancy after the allocation holds no more.
+func (o Occupancy) Without(n *structs.Node, id structs.AllocID) Occupancy {
+	gone := o.Hold.get(id)
+	if gone == nil {
+		return o
+	}
+	if o.Hold.held.Len == 1 {
+		return Occupancy{}
+	}
+	next := o.Hold.begun(o.Hold.held.drop(id))
+	if gone.Rare != nil || next.Waits > 0 {
+		return Occupancy{Hold: next}.tally(n)
+	}
+	next.Yields -= count(gone.Work.Yields)
+	next.Shy -= count(gone.Work.Shy)
+	return Occupancy{Used: o.Used.Sub(gone.Need), Hold: next}
+}
+
+// tally counts everything afresh from the list of what is held.
+func (o Occupancy) tally(n *structs.Node) Occupancy {
+	if o.Hold.Size() == 0 {
+		return Occupancy{}
+	}
+	h := &Holding{held: o.Hold.held}
+	var used structs.Vector
+	for e := range h.held.all() {
+		used = used.Add(e.Need)
+		h.Yields += count(e.Work.Yields)
+		h.Shy += count(e.Work.Shy)
+		if e.Rare == nil {
+			continue
+		}
+		h.rares++
+		if len(e.Rare.Waits) > 0 {
+			h.Waits++
+		}
+		for _, p := range e.Rare.Ports {
+			h.ports = append(h.ports, PortKey(networkOf(n, p.HostIP), p.Value))
+		}
+		for _, c := range e.Rare.Cores {
+			h.Cores.Set(int(c))
+		}
+	}
+	h.tallyDevices(n)
+	slices.Sort(h.ports)
+	h.ports = slices.Compact(h.ports)
+	if h.Waits > 0 { // an allocation that waits on others owns what they free: structs.Usage knows how
+		as := make([]*structs.Allocation, 0, h.held.Len)
+		for e := range h.held.all() {
+			a := &structs.Allocation{ID: e.ID, Resources: e.Need}
+			if e.Rare != nil {
+				a.WaitsOn = e.Rare.Waits
+			}
+			as = append(as, a)
+		}
+		used = structs.Usage(as)
+	}
+	return Occupancy{Used: used, Hold: h}
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Has reports whether an allocation holds something here.
+func (h *Holding) Has(id structs.AllocID) bool {
+	return h.get(id) != nil
+}
+
+// Claimed reports whether some holder on the node already waits for id.
+func (h *Holding) Claimed(id structs.AllocID) bool {
+	if h == nil || h.Waits == 0 {
+		return false
+	}
+	for e := range h.held.all() {
+		if e.WaitsOn(id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Waiting reports whether id itself waits on something that still holds here.
+func (h *Holding) Waiting(id structs.AllocID) bool {
+	e := h.get(id)
+	if e == nil || e.Rare == nil {
+		return false
+	}
+	for _, w := range e.Rare.Waits {
+		if h.Has(w) {
+			return true
+		}
+	}
+	return false
+}
+
+// PortKey names a port on one of a node's networks.
+func PortKey(network, port int) uint32 { return uint32(network)<<16 | uint32(port)&0xffff }
+
+// networkOf is the position of the network with an address; the first one for none or an unknown one.
+func networkOf(n *structs.Node, ip string) int {
+	if ip == "" {
+		return 0
+	}
+	for i := range n.Resources.Networks {
+		if n.Resources.Networks[i].IP == ip {
+			return i
+		}
+	}
+	return 0
+}
+
+// InstancePos is the position of a device instance over all device groups of a node, or -1.
+func InstancePos(n *structs.Node, group, instance string) int {
+	pos := 0
+	for i := range n.Resources.Devices {
+		g := &n.Resources.Devices[i]
+		for j := range g.Instances {
+			if g.Instances[j].ID == instance && g.HasID(group) {
+				return pos
+			}
+			pos++
+		}
+	}
+	return -1
+}
+
+// Bitset is a set of small integers.
+type Bitset []uint64
+
+// Has reports whether i is in the set.
+func (b Bitset) Has(i int) bool { return i>>6 < len(b) && b[i>>6]&(1<<(i&63)) != 0 }
+
+// Set adds i to the set.
+func (b *Bitset) Set(i int) {
+	if i < 0 || i > 1<<16 {
+		return
+	}
+	for i>>6 >= len(*b) {
+		*b = append(*b, 0)
+	}
+	(*b)[i>>6] |= 1 << (i & 63)
+}
+
+// HoldingOr gives h, or an empty holding for nil.
+func HoldingOr(h *Holding) *Holding {
+	if h == nil {
+		return &EmptyHolding
+	}
+	return h
+}
+
+func (h *Held) allocation(node structs.NodeID) *structs.Allocation {
+	w := &h.Work
+	a := &structs.Allocation{ID: h.ID, NodeID: node, Resources: h.Need, Client: structs.ClientRunning, Desired: structs.DesiredRun, Job: w.Job, Group: w.Group,
+		CreateTime: w.Began, Expect: w.Expect}
+	if w.Job != nil {
+		a.Namespace, a.JobID, a.JobVersion = w.Job.Namespace, w.Job.ID, w.Job.Version
+	}
+	if w.Frozen != 0 {
+		a.Suspension = &structs.Suspension{Since: w.Frozen}
+	}
+	if w.Saved != 0 {
+		a.Saved = &structs.Saved{Time: w.Saved}
+	}
+	if w.Ending {
+		a.Desired = structs.DesiredStop
+	}
+	if r := h.Rare; r != nil {
+		a.WaitsOn, a.Ports, a.Cores, a.Grants = r.Waits, r.Ports, r.Cores, r.Grants
+	}
+	return a
+}
+
+// Alloc is what is held as an allocation, as far as charging needs it.
+func (h *Held) Alloc() *structs.Allocation {
+	a := &structs.Allocation{ID: h.ID, Resources: h.Need, Job: h.Work.Job, Group: h.Work.Group}
+	if a.Job != nil {
+		a.Namespace, a.JobID = a.Job.Namespace, a.Job.ID
+	}
+	if h.Rare != nil {
+		a.Grants, a.WaitsOn = h.Rare.Grants, h.Rare.Waits
+	}
+	return a
+}
+
+// Amount is what an allocation counts for queues.
+func (h *Held) Amount() structs.Amount {
+	a := structs.Allocation{Resources: h.Need}
+	if h.Rare != nil {
+		a.Grants = h.Rare.Grants
+	}
+	return structs.AmountOf(&a)
+}
+
+// KeepsAway reports whether allocations of a group keep others away.
+func KeepsAway(j *structs.Job, group string) bool {
+	if j == nil {
+		return false
+	}
+	for i := range j.Away {
+		if j.Away[i].Required {
+			return true
+		}
+	}
+	g := j.Group(group)
+	for i := 0; g != nil && i < len(g.Away); i++ {
+		if g.Away[i].Required {
+			return true
+		}
+	}
+	return false
+}
+
+// DevicesInUse counts the devices that are given whole or shared.
+func (h *Holding) DevicesInUse() int64 {
+	if h == nil {
+		return 0
+	}
+	n := 0
+	for _, w := range h.Devs {
+		n += bits.OnesCount64(w)
+	}
+	return int64(n)
+}
+
+// WholeDevices is how many devices an allocation holds that nobody shares.
+func WholeDevices(h *Held) (n int64) {
+	if h.Rare == nil {
+		return 0
+	}
+	for i := range h.Rare.Grants {
+		if h.Rare.Grants[i].MemoryMiB == 0 && h.Rare.Grants[i].Compute == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+var EmptyHolding Holding
