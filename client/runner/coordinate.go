@@ -96,7 +96,7 @@ func (r *Runner) armLimit(ctx context.Context) {
 	}
 	timers = append(timers, time.AfterFunc(left, func() {
 		if r.suspended() {
-			return // at this very moment: what is left is counted when it goes on
+			return // it was suspended just now: the rest is armed when it is resumed
 		}
 		r.mu.Lock()
 		r.limit.passed = true
@@ -105,7 +105,7 @@ func (r *Runner) armLimit(ctx context.Context) {
 	}))
 }
 
-// timeEnds is until when the allocation may run, once it runs, if it has a limit and is not suspended.
+// timeEnds is the end of a running allocation's time. It is not ok without a limit, or while the allocation is suspended.
 func (r *Runner) timeEnds() (structs.LogTime, bool) {
 	g := r.group()
 	r.mu.Lock()
@@ -118,7 +118,7 @@ func (r *Runner) timeEnds() (structs.LogTime, bool) {
 	return started.Add(limit + stood), true
 }
 
-// member is a task with what the coordinator must know of it at this step.
+// member is a task as it is at the beginning of a step.
 type member struct {
 	*task
 	role   role
@@ -129,7 +129,7 @@ type member struct {
 
 func (m member) dead() bool { return m.phase == agentstore.PhaseDead }
 
-// begun reports whether the task was ever handed to its driver.
+// begun reports whether the task's driver was ever asked for a start.
 func (m member) begun() bool { return m.phase != agentstore.PhaseNew }
 
 func (r *Runner) members() []member {
@@ -141,11 +141,11 @@ func (r *Runner) members() []member {
 	return out
 }
 
-// step does what is due now and reports true when all tasks have ended.
+// step does what is due and returns true when all tasks have ended.
 func (r *Runner) step(ctx context.Context) bool {
 	ms := r.members()
-	// What a former life of the agent left in progress goes on first, whatever is wanted of it now: only its own
-	// goroutine can find it and end it.
+	// Tasks that an earlier run of the agent left in progress continue first, whatever is wanted of them now: only their own
+	// goroutines can find and end them.
 	for _, m := range ms {
 		if m.phase == agentstore.PhaseStarting || m.phase == agentstore.PhaseBackoff {
 			m.start(ctx)
@@ -203,7 +203,7 @@ func (r *Runner) step(ctx context.Context) bool {
 	return done && r.runStops(ctx, ms)
 }
 
-// whyEnd is why the tasks shall end before their time, or nil.
+// whyEnd is why the tasks are to end early, or nil.
 func (r *Runner) whyEnd(ms []member) *stopReason {
 	if s := r.stopReason(); s != nil {
 		return s
@@ -221,7 +221,7 @@ func (r *Runner) whyEnd(ms []member) *stopReason {
 	return nil
 }
 
-// endTasks asks tasks to end: the leader first, then the others, sidecars last. It reports true when all have ended.
+// endTasks asks the tasks to end: the leader first, then the others, sidecars last. It returns true when all have ended.
 func (r *Runner) endTasks(ctx context.Context, ms []member, why *stopReason) bool {
 	if g := r.group(); g != nil && g.ShutdownDelay > 0 && !r.groupDelay(ctx, g.ShutdownDelay, ms) {
 		return false
@@ -241,7 +241,7 @@ func (r *Runner) endTasks(ctx context.Context, ms []member, why *stopReason) boo
 			m.ask(ctx, wish{wishKill, why.event})
 		}
 		if left {
-			// A task that was never started has ended at once.
+			// A task that was never started is dead by now.
 			for _, m := range ms {
 				if m.role != roleStop && in(m) && !m.task.dead() {
 					return false
@@ -252,7 +252,7 @@ func (r *Runner) endTasks(ctx context.Context, ms []member, why *stopReason) boo
 	return true
 }
 
-// groupDelay serves the group's shutdown_delay once, while something runs. It reports true when it is over.
+// groupDelay waits out the group's shutdown_delay, once, if a task runs. It returns true when the delay is over.
 func (r *Runner) groupDelay(ctx context.Context, d time.Duration, ms []member) bool {
 	running := false
 	for _, m := range ms {
@@ -272,8 +272,7 @@ func (r *Runner) groupDelay(ctx context.Context, d time.Duration, ms []member) b
 	return !time.Now().Before(r.delayUntil)
 }
 
-// runStops runs the poststop tasks and reports true when they have ended too. If nothing was ever started there is
-// nothing to do after.
+// runStops runs the poststop tasks and returns true when they have ended. They do not run if no other task ever did.
 func (r *Runner) runStops(ctx context.Context, ms []member) bool {
 	ran := false
 	for _, m := range ms {
@@ -296,8 +295,8 @@ func (r *Runner) runStops(ctx context.Context, ms []member) bool {
 	return done
 }
 
-// restartAll serves a request to run everything anew: all tasks end, then their records go back to new. It reports true
-// while that is in progress.
+// restartAll carries out a request to restart all tasks: they end, then their records are reset. It returns true while that
+// is in progress.
 func (r *Runner) restartAll(ctx context.Context, ms []member) bool {
 	r.mu.Lock()
 	e := r.again

@@ -12,23 +12,23 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// How the members of a gang find each other. The servers send the roster with the allocations. The
-// agent of node rank 0 reserves a port and reports it; Apply writes it into the roster once an epoch; every agent starts
-// its tasks when the roster that it has names a port:
+// How the members of a gang find each other. The servers send the roster with the allocations. The agent of node rank 0
+// reserves a port and reports it, Apply writes it into the roster once in an epoch, and every agent starts its tasks when its
+// roster names a port:
 //
-//	plan -> roster (epoch 1, port 0) -> rank 0 reserves, reports -> roster (epoch 1, port 61234) -> everybody starts
-//	members change -> roster (epoch 2, port 0) -> the tasks of all that are left end, and the same happens again
+//	plan -> roster (epoch 1, port 0) -> rank 0 reserves and reports -> roster (epoch 1, port 61234) -> all start
+//	members change -> roster (epoch 2, port 0) -> the tasks of the remaining members end, and it starts over
 //
-// Each run of a task remembers the epoch that it was started with, on disk, so that an agent that was killed meanwhile
-// still knows whether what runs is out of date. A group with a launch block that is no gang is a gang of one.
+// The record of each run has the epoch that it was started with, so an agent that was killed still knows whether the run is
+// outdated. A group with a launch block that is not a gang is a gang of one.
 
-// rendezvousPretended is the port of a gang on simulated nodes.
+// rendezvousPretended is the port of every gang on simulated nodes.
 const rendezvousPretended = 29500
 
-// errEnding means that a start was given up because the task shall end.
+// errEnding means that a start was given up because the task is to end.
 var errEnding = errors.New("stopped while it waited for the other members of its gang")
 
-// Roster tells the allocation who is in its gang now.
+// Roster takes over a roster of the allocation's gang from the servers.
 func (r *Runner) Roster(ro *structs.Roster) {
 	r.mu.Lock()
 	old := r.gang.roster
@@ -39,10 +39,10 @@ func (r *Runner) Roster(ro *structs.Roster) {
 	r.gang.roster = ro
 	r.gang.changed.send()
 	r.mu.Unlock()
-	r.changed() // also the first time: tasks that were found again after a restart of the agent may be of an earlier epoch
+	r.changed() // for the first roster, too: tasks found after a restart of the agent may be of an earlier epoch
 }
 
-// regroup asks for all tasks to run anew when one of them was started for an earlier epoch of the gang.
+// regroup restarts all tasks if one of them was started for an earlier epoch of the gang.
 func (r *Runner) regroup(ms []member) {
 	r.mu.Lock()
 	ro, again := r.gang.roster, r.again
@@ -70,7 +70,7 @@ func (t *task) epoch() uint64 {
 	return t.rec.Epoch
 }
 
-// restarts is how often the task was started again here, and why it was the last time.
+// restarts is how often the task was restarted on this node, and the last reason.
 func (t *task) restarts() (int64, string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,14 +89,14 @@ func (t *task) restarts() (int64, string) {
 			return n, "gang"
 		case EventRestartSignal:
 			return n, "requested"
-		case EventStarted: // the run before this one
+		case EventStarted: // the previous run
 			return n, "failed"
 		}
 	}
 	return n, "failed"
 }
 
-// joinGang waits until everything is known that the task is told of its gang.
+// joinGang waits until everything is known that the task needs to know of its gang.
 func joinGang(ctx context.Context, a *attempt) error {
 	r := a.task.r
 	g := r.group()
@@ -120,7 +120,7 @@ func joinGang(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// alone is the roster of a group that is no gang: each of its allocations is a world of its own.
+// alone is the roster of a group that is not a gang: the allocation is its only member.
 func (r *Runner) alone(g *structs.Group) (*structs.Roster, error) {
 	a := r.Alloc()
 	port, err := r.reservePort(g, 1, 0)
@@ -148,7 +148,7 @@ func (r *Runner) self() structs.RosterMember {
 	return m
 }
 
-// awaitRoster waits for a roster with this allocation and a port. Asking the task to end ends the wait.
+// awaitRoster waits for a roster that has this allocation and a port. A kill of the task ends the wait.
 func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Roster, error) {
 	r := t.r
 	for {
@@ -166,7 +166,7 @@ func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Rost
 				return ro, nil
 			}
 		}
-		wctx, cancel := t.waiting(ctx, wishRestart) // a restart of what has not started means nothing
+		wctx, cancel := t.waiting(ctx, wishRestart) // a task that has not started need not restart
 		select {
 		case <-changed:
 		case <-wctx.Done():
@@ -185,8 +185,7 @@ func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Rost
 	}
 }
 
-// reservePort makes sure that the gang's port is free here and stays so, and reports it when it is new. known is the port
-// that the roster names already, 0 for none.
+// reservePort reserves the gang's port on this node and reports it if it is new. known is the port in the roster, or 0.
 func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, error) {
 	want := known
 	if want == 0 && g.Launch != nil {
@@ -202,7 +201,7 @@ func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, er
 		renew := r.gang.epoch != epoch && r.gang.port != 0 && known == 0
 		r.mu.Unlock()
 		if renew {
-			r.cfg.Host.Ports.Release(r.id) // those of the epoch before may hold on to it for a while
+			r.cfg.Host.Ports.Release(r.id) // tasks of the previous epoch may still hold it
 		}
 		var err error
 		if port, err = r.cfg.Host.Ports.Reserve(r.id, want); err != nil {
@@ -221,7 +220,7 @@ func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, er
 	return port, nil
 }
 
-// openPort lets the first main task have the port that was bound for it until now.
+// openPort closes the socket that reserved the port, so that the first main task can bind it.
 func openPort(_ context.Context, a *attempt) error {
 	if p := a.task.r.cfg.Host.Ports; p != nil && a.gang != nil && roleOf(a.spec) == roleMain {
 		p.Open(a.task.r.id)
@@ -235,11 +234,11 @@ func dropPort(r *Runner) {
 	}
 }
 
-// hostfileName is in the task's directory, where the task begins.
+// hostfileName is the name of the hostfile in the task's directory.
 const hostfileName = "muster.hostfile"
 
-// hostsOf gives each address of a gang once, with the slots of all members there: MPI launchers and DeepSpeed refuse a file that
-// names a host twice.
+// hostsOf lists each address of a gang once, with the slots of all members there: MPI launchers and DeepSpeed refuse a file
+// that names a host twice.
 func hostsOf(g *taskenv.Gang) string {
 	var order []string
 	slots := map[string]int{}
@@ -283,7 +282,7 @@ func writeHostfile(_ context.Context, a *attempt) error {
 	return errors.Join(err, f.Close())
 }
 
-// musterPath is this program as tasks may call it.
+// musterPath is the path by which tasks can call this program.
 func musterPath() string {
 	p, err := os.Executable()
 	if err != nil {

@@ -12,18 +12,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// verdict is what the restart policy says about a task that ended.
+// verdict is the restart policy's decision about a task that ended.
 type verdict struct {
 	again  bool
-	fail   bool // with again false: the task failed
+	fail   bool // if again is false: the task failed
 	delay  time.Duration
 	reason string // for the event
 	counts bool   // this restart counts against the policy
 }
 
-// decide applies a restart policy. recent are the restarts that counted, oldest first; they are compared with at.
-// success says how the task ended, onSuccess whether a task like it is started again even then, and permanent that
-// another attempt cannot help.
+// decide applies a restart policy at the time at. recent are the restarts that count, oldest first. success is how the task
+// ended, onSuccess whether it is restarted even then, and permanent that another attempt cannot help.
 func decide(p structs.Restart, recent []structs.LogTime, at structs.LogTime, success, onSuccess, permanent bool, jitter float64) verdict {
 	switch {
 	case success && !onSuccess:
@@ -48,7 +47,7 @@ func decide(p structs.Restart, recent []structs.LogTime, at structs.LogTime, suc
 		return verdict{again: true, delay: delay, counts: true, reason: "Restart within policy"}
 	}
 	if p.Mode == "delay" {
-		// The next attempt is due when the interval has moved past the oldest one.
+		// The next attempt is due when the oldest restart no longer counts.
 		wait := max(delay, p.Interval-at.Sub(oldest))
 		if used == 0 {
 			wait = max(delay, p.Interval)
@@ -71,7 +70,7 @@ func prune(recent []structs.LogTime, at structs.LogTime, interval time.Duration)
 	return recent[i:]
 }
 
-// backoff gives growing pauses with jitter for retries that have no end of their own.
+// backoff returns growing pauses with jitter, for retries without a limit.
 type backoff struct {
 	d        time.Duration
 	min, max time.Duration
@@ -84,8 +83,8 @@ func (b *backoff) next() time.Duration {
 	return b.d/2 + rand.N(b.d/2+1)
 }
 
-// rebooted reports whether the machine was started anew since the run began. What a gang does about a member that is gone
-// is for the servers to say.
+// rebooted reports whether the machine was restarted since the run began. It is false for members of a gang: the servers
+// decide what a gang does without a member.
 func (t *task) rebooted() bool {
 	if g := t.r.group(); g == nil || g.Gang != nil {
 		return false
@@ -95,7 +94,7 @@ func (t *task) rebooted() bool {
 	return t.rec.BootID != "" && t.r.cfg.Host.BootID != "" && t.rec.BootID != t.r.cfg.Host.BootID
 }
 
-// resume runs a task again that a restart of the machine has ended. It is not the task's fault, and does not count.
+// resume restarts a task that was ended by a restart of the machine. It does not count in the restart policy.
 func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
 	at := now()
 	t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {

@@ -48,7 +48,7 @@ type Runner struct {
 	saved      savedReport
 }
 
-// stopReason is why all tasks shall end.
+// stopReason is why all tasks are to end.
 type stopReason struct {
 	event structs.TaskEvent
 	fail  bool // the allocation counts as failed
@@ -56,7 +56,7 @@ type stopReason struct {
 	force bool // do not wait for shutdown delays
 }
 
-// New makes a runner for an allocation the servers sent, or from its record of an earlier life.
+// New makes a runner for an allocation that the servers sent. rec is its record from an earlier run of the agent, or nil.
 func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
@@ -82,7 +82,7 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 			if t.rec.Phase == agentstore.PhaseStarting || t.rec.Phase == agentstore.PhaseBackoff {
 				cfg.Host.Ledger.Adopt(a)
 			}
-			r.suspension.since = max(r.suspension.since, t.rec.Frozen) // as the servers were told, until it is looked at
+			r.suspension.since = max(r.suspension.since, t.rec.Frozen) // as reported, until the tasks are found
 			if s := t.rec.State.StartedAt; s != 0 && (r.started == 0 || s < r.started) {
 				r.started = s
 			}
@@ -94,10 +94,10 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 	return r
 }
 
-// ID names the allocation.
+// ID is the allocation's id.
 func (r *Runner) ID() structs.AllocID { return r.id }
 
-// Alloc is the allocation as the servers last sent it.
+// Alloc is the allocation as the servers last sent it. It must not be changed.
 func (r *Runner) Alloc() *structs.Allocation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *Runner) runLimit() time.Duration {
 // Dir is the allocation's directory, or nil.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
-// Done is closed when the allocation has ended for good.
+// Done is closed when the allocation has ended.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
 // Final is how the allocation ended, or nil while it has not.
@@ -136,13 +136,13 @@ func (r *Runner) Final() *agentstore.Final {
 // Ended reports whether the end of the allocation has been recorded.
 func (r *Runner) Ended() bool { return r.Final() != nil }
 
-// Released reports whether the drivers have been allowed to forget the allocation's tasks: the servers know how it ended.
+// Released reports whether the drivers may forget the allocation's tasks, because the servers know how it ended.
 func (r *Runner) Released() bool {
 	f := r.Final()
 	return f != nil && f.Acked
 }
 
-// Acked records that the servers know how the allocation ended, and lets the drivers forget its tasks. It does not wait.
+// Acked records that the servers know how the allocation ended, and makes the drivers forget its tasks. It does not wait.
 func (r *Runner) Acked() {
 	r.mu.Lock()
 	if r.final == nil || r.final.Acked || r.state == destroyed {
@@ -168,15 +168,15 @@ func (r *Runner) isDestroyed() bool {
 	return r.state == destroyed
 }
 
-// release lets the drivers forget the tasks of an allocation that has ended.
+// release makes the drivers forget the tasks of an allocation that has ended.
 func (r *Runner) release(ctx context.Context) {
 	for _, t := range r.tasks {
 		t.destroyOld(ctx)
 	}
 }
 
-// persist writes until it is written: what is not on disk must not happen. A full disk stops the allocation's progress,
-// not its tasks.
+// persist repeats a write until it succeeds: nothing may happen that is not on disk. A full disk stops the progress of the
+// allocation, not its tasks.
 func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 	bo := backoff{min: 100 * time.Millisecond, max: 10 * time.Second}
 	for {
@@ -191,10 +191,9 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 	}
 }
 
-// changed reports what is new and makes the coordinator look. While nothing changes an allocation has no goroutine but
-// those of its tasks.
+// changed reports what is new and wakes the runner.
 func (r *Runner) changed() {
-	r.services.mu.Lock() // reports come in the order of what they tell
+	r.services.mu.Lock() // reports are sent in the order in which they were made
 	list, since := r.services.serving(r)
 	if o, ok := r.observe(); ok {
 		o.Services, o.HealthySince = list, since
@@ -204,7 +203,7 @@ func (r *Runner) changed() {
 	r.wake()
 }
 
-// wake makes the coordinator look.
+// wake makes the runner look at its tasks.
 func (r *Runner) wake() {
 	stop := r.stopReason() != nil
 	r.mu.Lock()
@@ -225,7 +224,7 @@ func (r *Runner) wake() {
 	}
 }
 
-// Report reports what the servers should know, whether it has changed or not.
+// Report reports the allocation to the servers, whether something changed or not.
 func (r *Runner) Report() {
 	if f := r.Final(); f != nil {
 		r.cfg.Servers.Report(f.Observed)
@@ -234,7 +233,7 @@ func (r *Runner) Report() {
 	r.changed()
 }
 
-// Update is told of a newer version of the allocation from the servers.
+// Update takes over a newer version of the allocation from the servers.
 func (r *Runner) Update(a *structs.Allocation) error {
 	if err := r.cfg.Host.Store.PutAlloc(a); err != nil {
 		return fmt.Errorf("store allocation %s: %w", a.ID, err)
@@ -249,7 +248,7 @@ func (r *Runner) Update(a *structs.Allocation) error {
 	return nil
 }
 
-// Kill ends all tasks. With fail the allocation counts as failed. desc is for the servers.
+// Kill ends all tasks. If fail, the allocation counts as failed. desc is reported to the servers.
 func (r *Runner) Kill(desc string, fail bool) {
 	e := event(EventKilling, desc)
 	e.Fails = fail
@@ -265,7 +264,7 @@ func (r *Runner) stop(s *stopReason) {
 	r.changed()
 }
 
-// stopReason is why the tasks shall end, or nil.
+// stopReason is why all tasks are to end, or nil.
 func (r *Runner) stopReason() *stopReason {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,7 +284,7 @@ func (r *Runner) noShutdownDelay() bool {
 	return r.alloc.Transition.NoShutdownDelay || r.stopping != nil && r.stopping.force
 }
 
-// observe is what the servers should know now. It is not ok once the end has been recorded: that is reported by finish.
+// observe is the report to the servers. It is not ok before Start, and once the end has been recorded: finish reports that.
 func (r *Runner) observe() (structs.AllocObserved, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,7 +301,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 		}
 	}
 	if r.started != 0 {
-		// Once running it stays so until everything has ended: what it holds is not free before.
+		// Once running, it is running until everything has ended: what it holds is not free before.
 		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
 	}
 	o.StartedAt, o.Frozen = r.started, r.suspension.since
@@ -315,8 +314,8 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	return o, true
 }
 
-// Start lets the allocation run until it has ended, or until ctx ends; its tasks then go on without the agent. It does
-// not wait. It is called once.
+// Start runs the allocation until it has ended, or until ctx ends; its tasks then go on without the agent. It does not wait,
+// and is called once.
 func (r *Runner) Start(ctx context.Context) {
 	r.mu.Lock()
 	r.ctx = ctx
@@ -352,8 +351,8 @@ func (r *Runner) begin(ctx context.Context) {
 	}
 	if err != nil && !r.resumed() {
 		r.notStarted(ctx, err)
-	} else if err != nil { // what runs already is not ended by a hook; it is ended by those who may
-		r.log.Error("allocation goes on in spite of a hook that failed", "error", err)
+	} else if err != nil { // tasks that run already are not ended by a hook that fails
+		r.log.Error("a hook failed; the allocation continues because its tasks already run", "error", err)
 	}
 	r.mu.Lock()
 	r.to(driving)
@@ -365,7 +364,7 @@ func (r *Runner) begin(ctx context.Context) {
 // errStopped means that the servers stopped the allocation before it started anything.
 var errStopped = errors.New("stopped before it started")
 
-// prerun runs the allocation's hooks. Stopping the allocation ends those that wait.
+// prerun runs the allocation's hooks. Stopping the allocation ends a hook that waits.
 func (r *Runner) prerun(ctx context.Context) error {
 	hctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -394,7 +393,7 @@ func (r *Runner) prerun(ctx context.Context) error {
 	return nil
 }
 
-// notStarted ends an allocation whose hooks failed: no task has been started by this agent.
+// notStarted ends an allocation whose hooks failed. No task was started.
 func (r *Runner) notStarted(ctx context.Context, err error) {
 	e := event(EventSetupFailure, err.Error(), "setup_error", err.Error())
 	if errors.Is(err, errStopped) {
@@ -471,7 +470,7 @@ func (r *Runner) finish(ctx context.Context) {
 	r.cfg.Servers.Report(o)
 }
 
-// Destroy removes the directories and the record of an allocation that has ended.
+// Destroy removes the directories and the record of an allocation that has ended. It may be repeated.
 func (r *Runner) Destroy() error {
 	r.mu.Lock()
 	if r.final == nil {

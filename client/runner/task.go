@@ -55,7 +55,7 @@ type task struct {
 	trouble  string        // why it could not be suspended, as last noted
 }
 
-// wish is what a running (or waiting) task is asked to do.
+// wish is what a running or waiting task is asked to do.
 type wish struct {
 	kind  wishKind
 	event structs.TaskEvent // why
@@ -66,7 +66,7 @@ type wishKind uint8
 const (
 	wishNone wishKind = iota
 	wishRestart
-	wishUnhealthy // a restart that the restart policy decides on
+	wishUnhealthy // restart, if the restart policy allows it
 	wishKill
 )
 
@@ -81,7 +81,7 @@ func newTask(r *Runner, name string, rec *agentstore.TaskRecord) *task {
 	return t
 }
 
-// spec is the task as the allocation's current job version says, or nil if the group has lost it.
+// spec is the task in the allocation's current job version, or nil if the group no longer has it.
 func (t *task) spec() *structs.Task {
 	if g := t.r.group(); g != nil {
 		return g.Task(t.name)
@@ -89,7 +89,7 @@ func (t *task) spec() *structs.Task {
 	return nil
 }
 
-// state is the task's current state; not to be changed.
+// state is the task's current state. It must not be changed.
 func (t *task) state() *structs.TaskState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,16 +110,16 @@ func (t *task) isActive() bool {
 	return t.active
 }
 
-// durable says when a change of a task is on disk.
+// durable is when a change of a task is on disk.
 type durable uint8
 
 const (
-	never  durable = iota // it is told, not stored
-	soon                  // before anything that is stored after it
+	never  durable = iota // it is reported, not stored
+	soon                  // before anything that is stored later
 	before                // before change returns
 )
 
-// change replaces the record under the lock, tells the runner and stores it.
+// change replaces the record, stores it, and reports it.
 func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstore.TaskRecord, st *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	st := *t.rec.State
@@ -164,12 +164,12 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstor
 // note adds an event.
 func (t *task) note(ctx context.Context, e structs.TaskEvent) { t.change(ctx, never, nil, e) }
 
-// id names one run of the task towards its driver.
+// id is the driver's name for one run of the task.
 func (t *task) id(attempt int64) string {
 	return taskPrefix(t.r.id, t.name) + strconv.FormatInt(attempt, 10)
 }
 
-// taskPrefix is what the ids of all runs of a task begin with. Names that drivers might not take are hashed.
+// taskPrefix is the beginning of the ids of all runs of a task. Names that a driver might not accept are hashed.
 func taskPrefix(id structs.AllocID, name string) string {
 	plain := len(name) <= 64
 	for i := 0; i < len(name) && plain; i++ {
@@ -183,7 +183,7 @@ func taskPrefix(id structs.AllocID, name string) string {
 	return id.String() + "." + name + "."
 }
 
-// idle says that the task has no goroutine any more.
+// idle marks the task's goroutine as ended.
 func (t *task) idle() {
 	t.mu.Lock()
 	t.active = false
@@ -191,8 +191,8 @@ func (t *task) idle() {
 	t.r.changed()
 }
 
-// ask tells the task's goroutine what is wanted; a kill is not taken back. Without a goroutine the task has never been
-// started (or has ended) and a kill ends it here.
+// ask passes a wish to the task's goroutine. A kill is never taken back. A task without a goroutine has not been started, or
+// has ended; a kill ends it here.
 func (t *task) ask(ctx context.Context, w wish) {
 	t.mu.Lock()
 	if t.rec.Phase == agentstore.PhaseDead || t.want.kind >= w.kind {
@@ -216,7 +216,7 @@ func (t *task) wanted() wish {
 	return t.want
 }
 
-// waiting makes a context that ends when somebody asks something of the task.
+// waiting returns a context that ends when the task is asked for more than not.
 func (t *task) waiting(ctx context.Context, not wishKind) (context.Context, context.CancelFunc) {
 	wctx, cancel := context.WithCancel(ctx)
 	t.mu.Lock()
@@ -238,7 +238,7 @@ func (t *task) restartPolicy() structs.Restart {
 	return structs.Restart{Mode: "fail"}
 }
 
-// restartsOnSuccess is true for what is meant to run for ever: services, system tasks and sidecars.
+// restartsOnSuccess reports whether the task is meant to run for ever: services, system tasks and sidecars are.
 func (t *task) restartsOnSuccess() bool {
 	s := t.spec()
 	if s == nil {
@@ -251,7 +251,7 @@ func (t *task) restartsOnSuccess() bool {
 	return typ == structs.JobService || typ == structs.JobSystem
 }
 
-// running gives the driver's handle of the running task.
+// running is the driver's handle of the task, if it runs.
 func (t *task) running() (driver.Task, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

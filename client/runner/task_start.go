@@ -11,13 +11,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// startPatience is how long a driver may take to start a task before the start is asked for again under the same id.
+// startPatience is how long a driver may take to start a task. After that the start is repeated with the same id.
 const startPatience = 90 * time.Second
 
-// startRepeats is how often a start with an unknown outcome is repeated before it counts as failed.
+// startRepeats is how often a start whose outcome is unknown is tried before it counts as failed.
 const startRepeats = 3
 
-// start runs the task in a goroutine of its own unless it runs or has ended.
+// start gives the task a goroutine, unless it has one or has ended.
 func (t *task) start(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -25,13 +25,13 @@ func (t *task) start(ctx context.Context) {
 		return
 	}
 	t.active = t.r.cfg.Agent.Go(func() {
-		t.destroyOld(ctx) // of the run before this one
+		t.destroyOld(ctx) // of the previous run
 		t.run(ctx)
 	})
 }
 
-// run takes the task from where its record says until it runs, or to its end, or to the end of ctx (the agent stops; the
-// task goes on).
+// run takes the task from the phase in its record until it runs or is dead, or until ctx ends: then the agent stops, and
+// the task goes on.
 func (t *task) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch t.phase() {
@@ -56,7 +56,7 @@ func (t *task) run(ctx context.Context) {
 	t.idle()
 }
 
-// begin records that the driver is about to be asked.
+// begin records that the driver is about to be asked for a start.
 func (t *task) begin(ctx context.Context) {
 	t.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
 		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = agentstore.PhaseStarting, nil, 0, t.r.cfg.Host.BootID, 0
@@ -89,11 +89,11 @@ func (t *task) pause(ctx context.Context) {
 	t.mu.Unlock()
 	if t.awaitResume(ctx) {
 		t.begin(ctx)
-	} // else it comes here again
+	} // otherwise run calls pause again
 }
 
-// attempt finds or starts a run of the task. It gives nil when the task does not run: what follows from that has then
-// been recorded.
+// attempt finds or starts a run of the task. It returns nil if the task does not run; the consequence has then been
+// recorded.
 func (t *task) attempt(ctx context.Context) driver.Task {
 	handle, err := t.obtain(ctx)
 	switch {
@@ -107,7 +107,7 @@ func (t *task) attempt(ctx context.Context) driver.Task {
 	return handle
 }
 
-// obtain finds the running task again, or starts it. A nil task without an error means that it is lost.
+// obtain finds the running task again, or starts it. It returns neither task nor error if the task is lost.
 func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 	t.mu.Lock()
 	rec := t.rec
@@ -170,8 +170,8 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 	return nil, err
 }
 
-// recover asks the driver for a task that was started before. It keeps asking while the driver cannot tell: giving up
-// would start a second one beside it.
+// recover asks the driver for a task that was started earlier. It keeps asking while the driver cannot answer: giving up
+// would start a second task beside the first.
 func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (driver.Task, error) {
 	bo := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
 	for warned := false; ; {
@@ -196,7 +196,7 @@ func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (d
 	}
 }
 
-// adopt records a task that runs.
+// adopt records that the task runs. again means that it was found, not started.
 func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	st := h.Status()
 	started := structs.LogTimeOf(st.StartedAt)
@@ -212,7 +212,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.mu.Lock()
 	t.handle, t.unsure = h, again
 	t.mu.Unlock()
-	// Until this is on disk the record says that a start was asked for: asking again under the same id finds the task.
+	// Until this is on disk, the record says that a start was asked for. Asking again with the same id finds the task.
 	t.change(ctx, soon, func(rec *agentstore.TaskRecord, ts *structs.TaskState) {
 		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // its boot id stays that of its start
 		ts.State = stateRunning
@@ -226,7 +226,7 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.follow(ctx, h)
 }
 
-// setupError is a failure before the driver was asked.
+// setupError is a failure of a hook, before the driver was asked.
 type setupError struct {
 	hook string
 	err  error

@@ -23,15 +23,15 @@ func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
 	}, events...)
 }
 
-// watch hands a running task over to a new goroutine that waits for its end. A task spends its life waiting, and
-// simulated nodes have a hundred of them each: the goroutine that started it has grown its stack, a new one stays small.
+// watch hands a running task to a new goroutine that waits for its end. The goroutine that started the task has grown its
+// stack, a new one stays small: a simulated node has a hundred waiting tasks.
 func (t *task) watch(ctx context.Context, h driver.Task) {
 	if !t.r.cfg.Agent.Go(func() { t.wait(ctx, h) }) {
 		t.idle()
 	}
 }
 
-// wait waits until the run ends or something is asked of the task.
+// wait waits until the run ends or the task is asked for something.
 func (t *task) wait(ctx context.Context, h driver.Task) {
 	if h, ok := h.(driver.Notifier); ok {
 		h.SetNotify(func(message string) { t.note(ctx, event(EventDriver, message)) })
@@ -42,7 +42,7 @@ func (t *task) wait(ctx context.Context, h driver.Task) {
 	t.woken(ctx, h, &res, err)
 }
 
-// woken does what follows from the end of a wait.
+// woken acts on the end of a wait.
 func (t *task) woken(ctx context.Context, h driver.Task, res *driver.ExitResult, err error) {
 	switch {
 	case ctx.Err() != nil:
@@ -66,18 +66,18 @@ func (t *task) woken(ctx context.Context, h driver.Task, res *driver.ExitResult,
 	t.run(ctx)
 }
 
-// waitAgain is the pause after a wait that failed; it is doubled at random.
+// waitAgain is the shortest pause after a wait that failed; the longest is twice that.
 const waitAgain = time.Second
 
 func lostResult() *driver.ExitResult {
 	return &driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the node has lost the task", EndedAt: time.Now()}
 }
 
-// stop ends a run that is asked to end: shutdown delay, signal, patience, kill.
+// stop ends a run: shutdown delay, checkpoint, signal, kill timeout, kill.
 func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	w := t.wanted()
 	t.thaw(ctx, h, thawToEnd)
-	if w.event.Type != EventKilling { // that one is told below, with the patience
+	if w.event.Type != EventKilling { // noted below, with the kill timeout
 		t.note(ctx, w.event)
 	}
 	spec := t.spec()
@@ -134,7 +134,7 @@ func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	}
 }
 
-// ended records the end of a run and what follows from it, in one write, and only then lets the driver forget it.
+// ended records the end of a run and its consequence in one write. Only then may the driver forget the run.
 func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult) {
 	e := terminated(res)
 	t.rest(ctx, res.Successful())
@@ -176,10 +176,10 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 	}
 }
 
-// close writes the end of a run, then destroys what the driver keeps of it. What it keeps of the last run is destroyed
-// only when the servers know how that ended (see Runner.Acked): should the agent's own memory be lost before, the driver
-// still knows, and the task is not run again. That is also why the end of the last run need not be on disk before the
-// allocation's own end is.
+// close records the end of a run, then destroys what the driver keeps of it. What the driver keeps of the last run is
+// destroyed only when the servers know how it ended (see Runner.Acked): if the agent's state is lost before, the driver still
+// knows, and the task is not run again. For the same reason the end of the last run need not be on disk before the end of
+// the allocation is.
 func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(*agentstore.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	t.handle = nil
@@ -198,7 +198,7 @@ func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(
 		return
 	}
 	if err := h.Destroy(ctx); err != nil {
-		t.r.log.Warn("cleaning up after a task failed; it is tried again at the agent's next start", "task", t.name, "error", err)
+		t.r.log.Warn("cleaning up after a task failed; it is repeated at the next start of the agent", "task", t.name, "error", err)
 		return
 	}
 	t.mu.Lock()
@@ -206,7 +206,7 @@ func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(
 	t.mu.Unlock()
 }
 
-// destroyOld cleans up after a run whose end was recorded.
+// destroyOld makes the driver forget a run whose end is recorded.
 func (t *task) destroyOld(ctx context.Context) {
 	t.mu.Lock()
 	old, h := t.rec.Old, t.last
