@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -403,4 +404,92 @@ func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 		slices.SortStableFunc(out, func(a, b deviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.micro-a.micro)) })
 	}
 	return out
+}
+
+// simple reports whether what the ask may get on a node depends on nothing but the node and what is held there, in one
+// way: no devices, some whole ones of a kind, or a share of one.
+func (a *ask) simple() bool {
+	if len(a.devices) == 0 {
+		return true
+	}
+	if len(a.devices) != 1 || len(a.devices[0].alts) != 1 || a.devices[0].perNode || a.inside != "" {
+		return false
+	}
+	return !a.shares || a.devices[0].alts[0].count == 1
+}
+
+// gpuKey is equal for simple asks that get the same GPUs of a node.
+func (a *ask) gpuKey() string {
+	b := strconv.AppendInt(nil, a.need.CPU, 10)
+	b = strconv.AppendInt(append(b, ' '), a.need.Cores, 10)
+	for i := range a.devices {
+		d := &a.devices[i].alts[0]
+		for _, n := range []int64{d.count, d.mem, d.share, d.compute} {
+			b = strconv.AppendInt(append(b, ' '), n, 10)
+		}
+		b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(b, d.name), d.model), d.mig)
+		for k := range d.checks {
+			c := &d.checks[k]
+			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '?'), c.l), c.op), c.r)
+		}
+		for k := range d.wishes {
+			c := &d.wishes[k].cond
+			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '!'), c.l), c.op), c.r)
+			b = strconv.AppendInt(b, d.wishes[k].weight, 10)
+		}
+	}
+	return string(b)
+}
+
+// plainKey is hopeKey for a group that asks for amounts, and in its tasks for GPUs without conditions; nil for others.
+// Packing what most groups do not have takes longer than the rest of refusing them.
+func (a *ask) plainKey(members int) []byte {
+	job, tg := a.job, a.tg
+	if tg.Topology != nil || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
+		return nil
+	}
+	b := make([]byte, 1, 64) // begins with 0, as nothing that is packed does
+	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	number := func(n int64) { b = binary.AppendVarint(b, n) }
+	need := &a.need
+	for _, n := range [...]int64{int64(members), need.CPU, need.Cores, need.MemoryMiB, need.DiskMiB} {
+		number(n)
+	}
+	text(job.NodePool)
+	number(int64(len(job.Datacenters)))
+	for _, dc := range job.Datacenters {
+		text(dc)
+	}
+	for _, t := range tg.Tasks {
+		r := &t.Resources
+		if len(t.Constraints)+len(r.Devices) > 0 || r.RDMA || r.NUMA.Wants() != structs.NUMANone {
+			return nil
+		}
+		text(t.Driver)
+		number(r.Cores)
+		number(int64(len(r.GPU)))
+		for i := range r.GPU {
+			x := &r.GPU[i]
+			if len(x.Constraints)+len(x.Affinities) > 0 || x.PowerLimitW != 0 {
+				return nil
+			}
+			for _, n := range [...]int64{x.Count, x.MemoryMiB, x.Share, x.Compute} {
+				number(n)
+			}
+			for _, s := range [...]string{x.Model, x.MIG, x.RDMA, x.Enforce} {
+				text(s)
+			}
+		}
+	}
+	return b
+}
+
+// meansSelf reports whether some rule means the job itself, too.
+func (a *ask) meansSelf() bool {
+	return slices.ContainsFunc(model.PeersOf(a.job, a.tg), func(r model.PeerRule) bool { return r.Self })
+}
+
+// countsJob reports whether allocations of the job's other groups matter to the ask.
+func (a *ask) countsJob() bool {
+	return a.distinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.distinct, func(d distinctAsk) bool { return d.job })
 }

@@ -503,15 +503,6 @@ func (b *books) promisee(row int) structs.JobKey {
 	return structs.JobKey{}
 }
 
-// promisedTo makes of a shortage that what is short is there, and promised.
-func (x *shortageOf) promisedTo(k structs.JobKey) {
-	if x.by == (structs.Obstacle{}) {
-		x.by.Dimension = x.Dim
-	}
-	x.by.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
-	x.reserved, x.unhealthy, x.apart, x.tooSmall = true, false, false, false
-}
-
 // beside is a row's occupancy as the group has to see it beside what is promised there.
 func (s *scan) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, shortageOf) {
 	if !s.books.keeps() {

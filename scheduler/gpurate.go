@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
@@ -54,41 +53,6 @@ func (s *scan) openGPUs() {
 		x.wide = slices.ContainsFunc(x.prices.Wide, func(n int64) bool { return n > 0 })
 		x.pays = x.wide || slices.ContainsFunc(x.prices.Rent, func(n int64) bool { return n > 0 })
 	}
-}
-
-// simple reports whether what the ask may get on a node depends on nothing but the node and what is held there, in one
-// way: no devices, some whole ones of a kind, or a share of one.
-func (a *ask) simple() bool {
-	if len(a.devices) == 0 {
-		return true
-	}
-	if len(a.devices) != 1 || len(a.devices[0].alts) != 1 || a.devices[0].perNode || a.inside != "" {
-		return false
-	}
-	return !a.shares || a.devices[0].alts[0].count == 1
-}
-
-// gpuKey is equal for simple asks that get the same GPUs of a node.
-func (a *ask) gpuKey() string {
-	b := strconv.AppendInt(nil, a.need.CPU, 10)
-	b = strconv.AppendInt(append(b, ' '), a.need.Cores, 10)
-	for i := range a.devices {
-		d := &a.devices[i].alts[0]
-		for _, n := range []int64{d.count, d.mem, d.share, d.compute} {
-			b = strconv.AppendInt(append(b, ' '), n, 10)
-		}
-		b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(b, d.name), d.model), d.mig)
-		for k := range d.checks {
-			c := &d.checks[k]
-			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '?'), c.l), c.op), c.r)
-		}
-		for k := range d.wishes {
-			c := &d.wishes[k].cond
-			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '!'), c.l), c.op), c.r)
-			b = strconv.AppendInt(b, d.wishes[k].weight, 10)
-		}
-	}
-	return string(b)
 }
 
 // rateSimple is what the policy makes of a node with GPUs for a simple ask, in millionths, or false with the shortage in
@@ -172,7 +136,7 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		}
 	}
 	if len(a.devices) > 0 {
-		s.picker.by = choosing{}
+		s.picker.by = nil
 		if short := s.picker.pickDevices(a, n, model.HoldingOr(o.Hold), v.choices); short.Dim != structs.DimensionNone {
 			r.why = x.asked.whyOf(short)
 			return
@@ -309,14 +273,15 @@ type choosing struct {
 
 // choose sets who chooses the GPUs of shares on a node.
 func (s *scan) choose(c *model.Chunk, i int, v *verdict, o *model.Occupancy) {
-	s.picker.by = choosing{}
+	s.picker.by = nil
 	if s.ask.shares && (s.gpus.policy != nil || s.lots) {
-		s.picker.by = choosing{s, c, i, v, *o}
+		s.choosing = choosing{s, c, i, v, *o}
+		s.picker.by = &s.choosing
 	}
 }
 
-// rate is the policy's opinion of giving p, beside what is picked already.
-func (by *choosing) rate(p pick) int64 {
+// Rate is the policy's opinion of giving p, beside what is picked already.
+func (by *choosing) Rate(p pick) int64 {
 	if by.s.gpus.policy == nil {
 		return int64(draw(by.s.drawn(by.c.Nodes[by.i])^uint64(p.pos+1)) >> 1)
 	}

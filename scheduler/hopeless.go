@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"encoding/binary"
 	"slices"
 	"strconv"
 
@@ -129,47 +128,4 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA, t.Resources.NUMA})
 	}
 	return string(pack.Append(nil, &key))
-}
-
-// plainKey is hopeKey for a group that asks for amounts, and in its tasks for GPUs without conditions; nil for others.
-// Packing what most groups do not have takes longer than the rest of refusing them.
-func (a *ask) plainKey(members int) []byte {
-	job, tg := a.job, a.tg
-	if tg.Topology != nil || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
-		return nil
-	}
-	b := make([]byte, 1, 64) // begins with 0, as nothing that is packed does
-	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
-	number := func(n int64) { b = binary.AppendVarint(b, n) }
-	need := &a.need
-	for _, n := range [...]int64{int64(members), need.CPU, need.Cores, need.MemoryMiB, need.DiskMiB} {
-		number(n)
-	}
-	text(job.NodePool)
-	number(int64(len(job.Datacenters)))
-	for _, dc := range job.Datacenters {
-		text(dc)
-	}
-	for _, t := range tg.Tasks {
-		r := &t.Resources
-		if len(t.Constraints)+len(r.Devices) > 0 || r.RDMA || r.NUMA.Wants() != structs.NUMANone {
-			return nil
-		}
-		text(t.Driver)
-		number(r.Cores)
-		number(int64(len(r.GPU)))
-		for i := range r.GPU {
-			x := &r.GPU[i]
-			if len(x.Constraints)+len(x.Affinities) > 0 || x.PowerLimitW != 0 {
-				return nil
-			}
-			for _, n := range [...]int64{x.Count, x.MemoryMiB, x.Share, x.Compute} {
-				number(n)
-			}
-			for _, s := range [...]string{x.Model, x.MIG, x.RDMA, x.Enforce} {
-				text(s)
-			}
-		}
-	}
-	return b
 }

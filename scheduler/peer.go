@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
@@ -39,11 +38,6 @@ type peers struct {
 	stamp  int   // of the what-if that others and bars were counted in
 	known  bool
 	stale  bool // scores of more nodes than the last one changed
-}
-
-// meansSelf reports whether some rule means the job itself, too.
-func (a *ask) meansSelf() bool {
-	return slices.ContainsFunc(model.PeersOf(a.job, a.tg), func(r model.PeerRule) bool { return r.Self })
 }
 
 func (r *peerCount) refusal() refusal {

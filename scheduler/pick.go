@@ -14,12 +14,15 @@ type picker struct {
 	mine  []model.Share // what this allocation takes so far
 	rank  int64         // how far from the alternatives liked best: 0 when each task got its first one
 	full  int64         // how full the shared devices are after the placement, millionths, averaged
-	by    choosing      // who chooses the GPUs of shares, if not ask.gpuFit
+	by    GPUChooser    // who chooses the GPUs of shares; nil: ask.gpuFit
 	parts int64         // how many shared devices were picked
 	taken model.Bitset  // devices that a member of the same gang shares: nobody of it may have them too
 	split bool          // some request got devices of several islands
 	numa  []int64       // by request, the NUMA node that its devices must lie on, or AnyNUMA; nil: none must. See ask.pickCores
 }
+
+// GPUChooser rates the GPUs of a node, each beside what is picked already: the highest is taken, of equals the first.
+type GPUChooser interface{ Rate(p pick) int64 }
 
 // pick is one device chosen.
 type pick struct {
@@ -233,8 +236,8 @@ func (k *picker) shared(a *ask, i int, c *deviceChoice, n *structs.Node, free *m
 			}
 			key := int64(0)
 			switch {
-			case k.by.s != nil:
-				key = k.by.rate(p)
+			case k.by != nil:
+				key = k.by.Rate(p)
 			case a.gpuFit == structs.GPUFitFirst || a.gpuFit == structs.GPUFitNext:
 			case a.gpuFit == structs.GPUFitWorst:
 				key = left

@@ -48,6 +48,7 @@ type scan struct {
 	unplaced    int64
 	weightSum   int64
 	picker      picker
+	choosing    choosing // see choose
 	gpus        gpuScan
 	sees        bool                           // the policy wants Use.GPU
 	learns      bool                           // the policy wants Use.Past

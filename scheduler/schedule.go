@@ -296,11 +296,6 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 	return spot{}, false
 }
 
-// countsJob reports whether allocations of the job's other groups matter to the ask.
-func (a *ask) countsJob() bool {
-	return a.distinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.distinct, func(d distinctAsk) bool { return d.job })
-}
-
 // assemble makes the plan entries of the decision.
 func (d *decision) assemble() {
 	b := &builder{d: d, entry: d.newEntry(), nodes: make(map[structs.NodeID]int), groups: make(map[string]int)}

@@ -1,0 +1,167 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
+
+// verdict is what a class of equal nodes means to an ask, and what the scan has counted of its nodes.
+type verdict struct {
+	outside bool  // another pool: not even looked at
+	far     bool  // another datacenter: counted as part of the pool only
+	refused int   // 1 + place in ask's refusals list; 0: feasible
+	wishes  int64 // weight fulfilled by the class
+	choices [][]deviceChoice
+	spread  []int32 // per spread: value number, -1 to ask per node
+	props   []int32 // per distinct property: value number, -1 to ask per node
+	cell    int32   // -1: depends on the node
+	suits   []bool  // see scan.suits
+	gpus    bool    // the class has GPUs
+	shunned bool    // it has a taint that the job should rather keep away from
+	hash    [16]byte
+	node    *structs.Node // one of the class
+	liked   int64         // of the best device choices, millionths, averaged
+	local   int64         // share of the job's data that is there, millionths
+	cheap   int64         // how far below the dearest node it costs, millionths
+
+	class, dc           string
+	inPool, available   int64
+	filtered, exhausted int64
+}
+
+// judge evaluates an ask against a class, by one of its nodes.
+func (s *scan) judge(v *verdict, n *structs.Node) {
+	a := s.ask
+	v.class, v.dc, v.node = n.Class, n.Datacenter, n
+	v.gpus = model.HasGPUs(n)
+	v.outside, v.far = !inPool(a.job, n), !inDatacenter(a.job, n)
+	if v.outside || v.far {
+		return
+	}
+	if r, bad := a.refuses(n); bad {
+		v.refused = 1 + s.refusalOf(r)
+		return
+	}
+	v.shunned = slices.ContainsFunc(n.Taints(), func(t structs.Taint) bool {
+		return t.Effect == structs.TaintPreferNoSchedule && !t.Tolerated(a.job.Tolerations)
+	})
+	for i := range a.wishes {
+		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
+	}
+	v.local, v.cheap = s.local(n), s.cheap(n)
+	for i := range a.devices {
+		d := &a.devices[i]
+		c := d.choices(n)
+		if len(c) == 0 && !d.perNode {
+			v.refused = 1 + s.refusalOf(refused(structs.ReasonConstraint, cmp.Or(d.unlimitable(n), d.alts[0].missing()), structs.EventNodeJoined))
+			return
+		}
+		if len(c) > 0 {
+			v.liked += c[0].micro / int64(len(a.devices))
+		}
+		v.choices = append(v.choices, c)
+	}
+	for i := range a.spreads {
+		at := int32(-1)
+		if !a.spreads[i].perNode {
+			at = s.spreads[i].value(resolve(a.spreads[i].target, n))
+		}
+		v.spread = append(v.spread, at)
+	}
+	for i := range a.distinct {
+		at := int32(-1)
+		if !a.distinct[i].perNode {
+			at = s.props[i].value(resolve(a.distinct[i].target, n))
+		}
+		v.props = append(v.props, at)
+	}
+	if v.cell = 0; len(a.spreads) > 0 {
+		if v.cell = -1; !slices.Contains(v.spread, -1) {
+			v.cell = s.cellOf(v.spread)
+		}
+	}
+}
+
+// refusalOf finds or makes the counter of a reason.
+func (s *scan) refusalOf(r refusal) int {
+	for i := range s.refusals {
+		if s.refusals[i].Code == r.Code && s.refusals[i].Obstacle == r.Obstacle {
+			return i
+		}
+	}
+	r.free = 0 // refuse adds it up
+	s.refusals = append(s.refusals, r)
+	return len(s.refusals) - 1
+}
+
+// refuse counts one more node for a reason.
+func (s *scan) refuse(r refusal) {
+	s.refusals[s.refusalOf(r)].add(r.Short, r.Largest, r.free, r.asked)
+}
+
+// exhausted counts one more node for a shortage.
+func (s *scan) exhausted(v *verdict, x shortageOf) {
+	v.exhausted++
+	if x.by == (structs.Obstacle{}) {
+		t := &s.amounts[x.Dim]
+		t.nodes++
+		if t.short == 0 || x.Short < t.short {
+			t.short = x.Short
+		}
+		return
+	}
+	if l := &s.lastShort; s.lastRefusal > 0 && x.Dim == l.Dim && x.by == l.by && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
+		x.tooSmall == l.tooSmall && x.apart == l.apart && x.Dim != structs.DimensionPorts { // nodes are often refused for the same
+		s.refusals[s.lastRefusal-1].add(x.Short, x.largest, x.free, x.asked)
+		return
+	}
+	r := refused(structs.ReasonResources, x.by, structs.EventAllocStopped)
+	r.Short, r.Unit, r.Largest = x.Short, model.UnitOf[x.Dim], x.largest
+	if x.reserved { // an end, another's luck or mere time may cure it
+		r.Code, r.CuredBy = structs.ReasonReservation, structs.EventNone
+	}
+	if x.unhealthy {
+		r.Code, r.CuredBy = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
+	}
+	if x.tooSmall {
+		r.CuredBy = structs.EventNodeJoined
+	}
+	if x.apart {
+		r.Code = structs.ReasonTopology
+	}
+	r.free, r.asked = x.free, x.asked
+	if x.Dim == structs.DimensionPorts {
+		r.Short, r.Unit = 0, structs.UnitNone
+	}
+	s.refuse(r)
+	s.lastShort, s.lastRefusal = x, 1+s.refusalOf(r)
+}
+
+// otherMIG is what there is instead of instances of a MIG profile: the profiles that nodes of the job's pool have instances
+// of, and how many GPUs an operator can divide so. It looks at every node, for a report of what waits only.
+func (s *scan) otherMIG(profile string) (profiles string, divisible int64) {
+	var have []string
+	for _, c := range s.w.View.Chunks {
+		for _, n := range c.Nodes {
+			if !inPool(s.ask.job, n) || !inDatacenter(s.ask.job, n) {
+				continue
+			}
+			for i := range n.Resources.Devices {
+				if p := n.Resources.Devices[i].MIGProfile(); p != "" && !slices.Contains(have, p) {
+					have = append(have, p)
+				}
+			}
+			for i := range n.Resources.MIG {
+				if slices.ContainsFunc(n.Resources.MIG[i].Profiles, func(p structs.MIGProfile) bool { return p.Name == profile }) {
+					divisible++
+				}
+			}
+		}
+	}
+	slices.Sort(have)
+	return strings.Join(have, ", "), divisible
+}
