@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -251,7 +252,7 @@ func (b *books) late(w *Workload) bool {
 	return since > 0 && b.in.Now.Sub(since) > b.rule(w.QueueName()).MaxWait
 }
 
-// full reports whether no further blocked workload of a queue gets a promise.
+// Full reports whether no further blocked workload of a queue gets a promise.
 func (b *books) full(w *Workload) bool {
 	return b.spoken[w.QueueName()] >= b.depth(w)
 }
@@ -451,7 +452,7 @@ func (d *decision) reservation() *structs.Reservation {
 
 // bind makes a search keep the promises of the pass.
 func (d *decision) bind(s *scan) {
-	s.books, s.whose, s.until, s.work = d.books, d.load, d.until(s.ask.tg), d.workOf(s.ask.tg)
+	s.books, s.whose, s.until, s.work = d.books, d.load, d.until(s.ask.Tg), d.workOf(s.ask.Tg)
 }
 
 // promising reports whether anything is promised to workloads decided before, or not in the pass.
@@ -464,23 +465,23 @@ func (b *books) keeps() bool {
 
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
 // devices are chosen, or what is short.
-func (s *scan) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, shortageOf) {
+func (s *scan) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, match.ShortageOf) {
 	if len(s.books.windows) > 0 {
 		if name := s.books.closedTo(row, s.whose, s.work.Latest(s.books.in.Now)); name != "" {
-			return nil, shortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, by: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, reserved: true}
+			return nil, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, By: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, Reserved: true}
 		}
 	}
 	x := s.books.at(row, c, i, o)
 	if x == nil {
-		return nil, shortageOf{}
+		return nil, match.ShortageOf{}
 	}
-	if short, whose := x.Refuses(c.Total[i], s.ask.need, c.MHz[i], s.until); short.Dim != structs.DimensionNone {
-		return nil, shortageOf{Shortage: short, by: structs.Obstacle{Dimension: short.Dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, reserved: true}
+	if short, whose := x.Refuses(c.Total[i], s.ask.Need, c.MHz[i], s.until); short.Dim != structs.DimensionNone {
+		return nil, match.ShortageOf{Shortage: short, By: structs.Obstacle{Dimension: short.Dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, Reserved: true}
 	}
 	if len(x.Points) == 0 || x.Points[0].At >= s.until {
-		return nil, shortageOf{}
+		return nil, match.ShortageOf{}
 	}
-	return x.Merged, shortageOf{}
+	return x.Merged, match.ShortageOf{}
 }
 
 // blame tells in s.why whose promise stands in the way, if the devices of a row would do without what is promised there.
@@ -489,7 +490,7 @@ func (s *scan) blame(c *model.Chunk, i, row int, v *verdict, o, seen *model.Occu
 		return
 	}
 	if _, _, x := s.devices(c, i, o, v); x.Dim == structs.DimensionNone {
-		s.why.promisedTo(s.books.promisee(row))
+		s.why.PromisedTo(s.books.promisee(row))
 	}
 }
 
@@ -504,9 +505,9 @@ func (b *books) promisee(row int) structs.JobKey {
 }
 
 // beside is a row's occupancy as the group has to see it beside what is promised there.
-func (s *scan) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, shortageOf) {
+func (s *scan) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
 	if !s.books.keeps() {
-		return o, shortageOf{}
+		return o, match.ShortageOf{}
 	}
 	merged, short := s.kept(c, i, row, &o)
 	if short.Dim == structs.DimensionNone && merged != nil {

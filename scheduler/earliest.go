@@ -176,7 +176,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		s := newScan(g.ask, w, d.policy, 0)
 		defer s.done()
 		for _, other := range d.rec.groups {
-			if other == g || g.ask.countsJob() {
+			if other == g || g.ask.CountsJob() {
 				for _, a := range other.staying {
 					if row := w.View.Row(a.NodeID); row >= 0 {
 						s.count(row, other == g, 1)
@@ -185,11 +185,11 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			}
 		}
 		for i := range d.placed {
-			if pl := &d.placed[i]; pl.g == g || g.ask.countsJob() {
+			if pl := &d.placed[i]; pl.g == g || g.ask.CountsJob() {
 				s.count(pl.spot.row, pl.g == g, 1)
 			}
 		}
-		if g.ask.countsJob() {
+		if g.ask.CountsJob() {
 			for i := range out {
 				s.count(out[i].spot.row, false, 1)
 			}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -49,8 +50,8 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	n := c.Nodes[i]
 	v := s.verdict(row)
 	o := s.w.Get(row)
-	u := &Use{Total: c.Total[i], Used: o.Used.Add(s.ask.need)}
-	if len(s.ask.devices) > 0 && (s.gpus.policy == nil || !s.ask.isSimple) {
+	u := &Use{Total: c.Total[i], Used: o.Used.Add(s.ask.Need)}
+	if len(s.ask.Devices) > 0 && (s.gpus.policy == nil || !s.ask.IsSimple) {
 		u.Devices, u.DevicesInUse, _ = s.devices(c, i, &o, v)
 	}
 	u.Used.CPU += u.Used.Cores * c.MHz[i]
@@ -67,14 +68,14 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		u.Allocs, u.GPUs = int64(o.Hold.Size()), countGPUs(n)
 	}
 	switch {
-	case s.gpus.policy != nil && v.gpus && s.ask.isSimple:
+	case s.gpus.policy != nil && v.gpus && s.ask.IsSimple:
 		micro, _ := s.rateSimple(c, i, row, v, &o)
 		term(s.p.Name(), s.weights.Fit, micro)
 	case s.gpus.policy != nil && v.gpus:
 		term(s.p.Name(), s.weights.Fit, s.rateGPUs(c, i, v, &o))
 	default:
 		if s.sees {
-			u.GPU, u.Ask = s.gpuUse(c, i, v, &o), s.ask.need
+			u.GPU, u.Ask = s.gpuUse(c, i, v, &o), s.ask.Need
 		}
 		if s.learns {
 			u.Past = s.w.past[n.ID]
@@ -96,12 +97,12 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		term("off-gpu-nodes", s.weights.GPU, micro)
 	}
 	term("job-anti-affinity", s.weights.Load, s.load(row))
-	if s.ask.wishTotal > 0 {
+	if s.ask.WishTotal > 0 {
 		wishes := v.wishes
-		for k := range s.ask.wishPerNode {
-			wishes += s.ask.wishPerNode[k].fulfilled(s.ask.wishPerNode[k].cond.holds(n))
+		for k := range s.ask.WishPerNode {
+			wishes += s.ask.WishPerNode[k].Fulfilled(s.ask.WishPerNode[k].Cond.Holds(n))
 		}
-		term("node-affinity", s.weights.Affinity, wishes*model.Micro/s.ask.wishTotal)
+		term("node-affinity", s.weights.Affinity, wishes*model.Micro/s.ask.WishTotal)
 	}
 	if s.peers != nil && s.peers.weight > 0 {
 		s.peers.refresh(s.ask, s.w)
@@ -112,17 +113,17 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if s.likes() {
 		term("devices", s.weights.Affinity, v.liked)
 	}
-	if s.ask.shares && s.ask.gpuFit != structs.GPUFitFirst && s.ask.gpuFit != structs.GPUFitNext {
+	if s.ask.Shares && s.ask.GpuFit != structs.GPUFitFirst && s.ask.GpuFit != structs.GPUFitNext {
 		term("gpu", s.weights.GPU, s.gpuFull())
 	}
-	if s.ask.inside != "" {
+	if s.ask.Inside != "" {
 		term("topology", s.weights.Affinity, s.close())
 	}
-	if s.ask.numaWish {
-		term("numa", s.weights.Affinity, s.ask.together(n, o.Hold))
+	if s.ask.NumaWish {
+		term("numa", s.weights.Affinity, s.ask.Together(n, o.Hold))
 	}
-	if s.ask.altsMax > 0 { // decides before all others, and has no weight
-		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: model.Micro * (s.ask.altsMax - s.picker.rank) / s.ask.altsMax})
+	if s.ask.AltsMax > 0 { // decides before all others, and has no weight
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: model.Micro * (s.ask.AltsMax - s.picker.Rank) / s.ask.AltsMax})
 	}
 	if s.spreadWeight > 0 {
 		term("allocation-spread", s.weights.Spread, s.cellBonus(x)/max(s.weights.Spread, 1))
@@ -142,7 +143,7 @@ func (s *scan) report(wanted, placed int64) *structs.GroupReport {
 }
 
 func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
-	r := &structs.GroupReport{Group: s.ask.tg.Name, Wanted: wanted, Placed: placed, Considered: s.looked, Scores: s.scores}
+	r := &structs.GroupReport{Group: s.ask.Tg.Name, Wanted: wanted, Placed: placed, Considered: s.looked, Scores: s.scores}
 	r.Coalesced = max(0, wanted-placed-1)
 	for _, v := range s.list {
 		r.InPool += v.inPool
@@ -182,16 +183,16 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 		if x.Dimension == structs.DimensionMissingMIG {
 			x.Detail, x.Count = s.otherMIG(x.Subject)
 		}
-		if x.Code == structs.ReasonResources && x.asked > 0 && x.free >= x.asked && x.CuredBy == structs.EventAllocStopped {
+		if x.Code == structs.ReasonResources && x.Asked > 0 && x.Free >= x.Asked && x.CuredBy == structs.EventAllocStopped {
 			x.Code = structs.ReasonFragmentation // in pieces that are too small there is enough
 		}
 		r.Refusals = append(r.Refusals, x.Refusal)
 	}
 	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
-		r.Refusals = append(r.Refusals, cannot(structs.DimensionNoNode, s.ask.job.NodePool, "", structs.EventNodeJoined).Refusal)
+		r.Refusals = append(r.Refusals, match.Cannot(structs.DimensionNoNode, s.ask.Job.NodePool, "", structs.EventNodeJoined).Refusal)
 	}
 	if len(r.Refusals) == 0 && s.givenBack {
-		r.Refusals = append(r.Refusals, refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce}, structs.EventAllocStopped).Refusal)
+		r.Refusals = append(r.Refusals, match.Refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce}, structs.EventAllocStopped).Refusal)
 	}
 	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {
 		if a.Nodes != b.Nodes {

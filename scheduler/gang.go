@@ -184,7 +184,7 @@ func (m *gangState) look(a *structs.Allocation) {
 	}
 }
 
-// add takes an allocation as a live member; of two with one name the older one.
+// Add takes an allocation as a live member; of two with one name the older one.
 func (m *gangState) add(a *structs.Allocation) {
 	if m.taken[a.NameIndex] {
 		m.g.stops = append(m.g.stops, stopOf(a, descDuplicate))
@@ -530,7 +530,7 @@ func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32
 // spread, load and distinctness.
 func (d *decision) countStaying(g *groupWork, s *scan) {
 	for _, other := range d.rec.groups {
-		if other != g && !g.ask.countsJob() {
+		if other != g && !g.ask.CountsJob() {
 			continue
 		}
 		for _, a := range other.staying {
@@ -539,7 +539,7 @@ func (d *decision) countStaying(g *groupWork, s *scan) {
 			}
 		}
 	}
-	if g.ask.countsJob() {
+	if g.ask.CountsJob() {
 		for _, pl := range d.placed {
 			s.count(pl.spot.row, false, 1)
 		}
@@ -640,7 +640,7 @@ func (d *decision) grow(starved bool) {
 		old := g.scan
 		s := d.gangScan(g, 0, l, set)
 		for _, pl := range d.placed {
-			if pl.g == g && !g.ask.countsJob() {
+			if pl.g == g && !g.ask.CountsJob() {
 				s.count(pl.spot.row, true, 1)
 			}
 		}

@@ -54,7 +54,7 @@ func (d *decision) wantsAny() bool {
 	return false
 }
 
-// refusal is the report of a group that was not looked for on any node.
+// Refusal is the report of a group that was not looked for on any node.
 func (g *groupWork) refusal() *structs.GroupReport {
 	return &structs.GroupReport{Group: g.name, Code: g.refused.Code, Wanted: int64(len(g.wants)) + g.behind, Refusals: []structs.Refusal{*g.refused}}
 }

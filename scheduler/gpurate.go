@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -44,11 +45,11 @@ func gpuOrder(n *structs.Node, want int) int {
 func (s *scan) openGPUs() {
 	x := &s.gpus
 	x.l = s.w.ledger(x.policy, s.ask)
-	if s.ask.simple() {
-		x.asked = x.l.ask(s.ask.gpuKey(), s.w.View.Rows)
+	if s.ask.Simple() {
+		x.asked = x.l.ask(s.ask.GpuKey(), s.w.View.Rows)
 	}
 	if p, ok := x.l.rater.(PricedRater); ok {
-		x.l.market.sync(s.w, x.l, s.ask.job)
+		x.l.market.sync(s.w, x.l, s.ask.Job)
 		x.prices = p.Prices(&x.l.market.Market)
 		x.wide = slices.ContainsFunc(x.prices.Wide, func(n int64) bool { return n > 0 })
 		x.pays = x.wide || slices.ContainsFunc(x.prices.Rent, func(n int64) bool { return n > 0 })
@@ -82,7 +83,7 @@ func (s *scan) rateSimple(c *model.Chunk, i, row int, v *verdict, o *model.Occup
 	}
 	best := int64(-1)
 	cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-	left := cpu - s.ask.need.CPU - s.ask.need.Cores*c.MHz[i]
+	left := cpu - s.ask.Need.CPU - s.ask.Need.Cores*c.MHz[i]
 	for k := range r.can {
 		if r.can[k] {
 			charge := s.charge(v, int64(r.milli[k]), int64(r.idle), int64(r.idle)-int64(k)*int64(r.takes), cpu, left)
@@ -127,7 +128,7 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
 	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-	after.FreeCPU = before.FreeCPU - a.need.CPU - a.need.Cores*c.MHz[i]
+	after.FreeCPU = before.FreeCPU - a.Need.CPU - a.Need.Cores*c.MHz[i]
 	after.Free = append(after.Free[:0], before.Free...)
 	offer := func(k int, milli int64) {
 		value := rater.Value(after)
@@ -135,9 +136,9 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 			r.after[k], r.milli[k], r.can[k] = value, int32(milli), true
 		}
 	}
-	if len(a.devices) > 0 {
-		s.picker.by = nil
-		if short := s.picker.pickDevices(a, n, model.HoldingOr(o.Hold), v.choices); short.Dim != structs.DimensionNone {
+	if len(a.Devices) > 0 {
+		s.picker.By = nil
+		if short := s.picker.PickDevices(a, n, model.HoldingOr(o.Hold), v.choices); short.Dim != structs.DimensionNone {
 			r.why = x.asked.whyOf(short)
 			return
 		}
@@ -147,13 +148,13 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		*now = valued{n, o.Hold, rater.Value(before)}
 	}
 	r.before, r.idle = now.value, uint8(min(255, model.IdleGPUs(before.Free)))
-	if len(a.devices) == 0 {
+	if len(a.Devices) == 0 {
 		offer(0, 0)
 		return
 	}
-	if !a.shares {
-		for _, p := range s.picker.picks {
-			if at := gpuOrder(n, p.pos); at >= 0 {
+	if !a.Shares {
+		for _, p := range s.picker.Picks {
+			if at := gpuOrder(n, p.Pos); at >= 0 {
 				r.takes++
 				after.Free[at] = 0
 			}
@@ -162,11 +163,11 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		return
 	}
 	r.takes = 1
-	p := s.picker.picks[0]
-	g := &n.Resources.Devices[p.group]
-	alt := &a.devices[0].alts[0]
+	p := s.picker.Picks[0]
+	g := &n.Resources.Devices[p.Group]
+	alt := &a.Devices[0].Alts[0]
 	reserve := n.GPUReserveMiB()
-	first := p.pos - p.index
+	first := p.Pos - p.Index
 	at := gpuOrder(n, first) // of the first healthy one from here on
 	if at < 0 {
 		at = s.healthyBefore(n, first)
@@ -184,11 +185,11 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		}
 		capacity := g.Instances[j].MemoryMiB - reserve
 		t := o.Hold.Taken(first + j)
-		mem := alt.memoryOn(capacity)
-		if t.Whole || mem <= 0 || t.Mem+mem > capacity || t.Compute+alt.compute > structs.GPUComputeMax {
+		mem := alt.MemoryOn(capacity)
+		if t.Whole || mem <= 0 || t.Mem+mem > capacity || t.Compute+alt.Compute > structs.GPUComputeMax {
 			continue
 		}
-		t.Mem, t.Compute = t.Mem+mem, t.Compute+alt.compute
+		t.Mem, t.Compute = t.Mem+mem, t.Compute+alt.Compute
 		after.Free[order] = model.FreeMilli(capacity, t)
 		k := 0
 		if free == 1000 {
@@ -223,38 +224,38 @@ func (s *scan) rateGPUs(c *model.Chunk, i int, v *verdict, o *model.Occupancy) i
 		s.openGPUs()
 	}
 	n := c.Nodes[i]
-	if s.ask.plainDevices { // rating did not pick: the first ones free are as good as any
-		s.picker.pickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
+	if s.ask.PlainDevices { // rating did not pick: the first ones free are as good as any
+		s.picker.PickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
 	}
-	return s.rateState(c, i, v, o, pick{pos: -1})
+	return s.rateState(c, i, v, o, match.Pick{Pos: -1})
 }
 
 // rateState rates a node with what the picker has chosen and, unless its position is negative, one pick more.
-func (s *scan) rateState(c *model.Chunk, i int, v *verdict, o *model.Occupancy, more pick) int64 {
+func (s *scan) rateState(c *model.Chunk, i int, v *verdict, o *model.Occupancy, more match.Pick) int64 {
 	x := &s.gpus
 	n := c.Nodes[i]
 	before, after := &x.state.before, &x.state.after
 	model.GPUStateOf(c, i, o, before)
 	after.Free = append(after.Free[:0], before.Free...)
 	reserve := n.GPUReserveMiB()
-	take := func(p *pick, t model.Share) {
-		if at := gpuOrder(n, p.pos); at >= 0 {
-			after.Free[at] = model.FreeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, t)
+	take := func(p *match.Pick, t model.Share) {
+		if at := gpuOrder(n, p.Pos); at >= 0 {
+			after.Free[at] = model.FreeMilli(n.Resources.Devices[p.Group].Instances[p.Index].MemoryMiB-reserve, t)
 		}
 	}
-	for k := range s.picker.picks {
-		p := &s.picker.picks[k]
-		take(p, s.picker.busy(model.HoldingOr(o.Hold), p.pos))
+	for k := range s.picker.Picks {
+		p := &s.picker.Picks[k]
+		take(p, s.picker.Busy(model.HoldingOr(o.Hold), p.Pos))
 	}
-	if more.pos >= 0 {
-		t := s.picker.busy(model.HoldingOr(o.Hold), more.pos)
-		t.Mem, t.Compute = t.Mem+more.mem, t.Compute+more.compute
+	if more.Pos >= 0 {
+		t := s.picker.Busy(model.HoldingOr(o.Hold), more.Pos)
+		t.Mem, t.Compute = t.Mem+more.Mem, t.Compute+more.Compute
 		take(&more, t)
 	}
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
 	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-	after.FreeCPU = before.FreeCPU - s.ask.need.CPU - s.ask.need.Cores*c.MHz[i]
+	after.FreeCPU = before.FreeCPU - s.ask.Need.CPU - s.ask.Need.Cores*c.MHz[i]
 	was, is := x.l.rater.Value(before), x.l.rater.Value(after)
 	if x.pays {
 		is += s.charge(v, model.SumFree(before.Free)-model.SumFree(after.Free), model.IdleGPUs(before.Free), model.IdleGPUs(after.Free), before.FreeCPU, after.FreeCPU)
@@ -273,17 +274,17 @@ type choosing struct {
 
 // choose sets who chooses the GPUs of shares on a node.
 func (s *scan) choose(c *model.Chunk, i int, v *verdict, o *model.Occupancy) {
-	s.picker.by = nil
-	if s.ask.shares && (s.gpus.policy != nil || s.lots) {
+	s.picker.By = nil
+	if s.ask.Shares && (s.gpus.policy != nil || s.lots) {
 		s.choosing = choosing{s, c, i, v, *o}
-		s.picker.by = &s.choosing
+		s.picker.By = &s.choosing
 	}
 }
 
 // Rate is the policy's opinion of giving p, beside what is picked already.
-func (by *choosing) Rate(p pick) int64 {
+func (by *choosing) Rate(p match.Pick) int64 {
 	if by.s.gpus.policy == nil {
-		return int64(draw(by.s.drawn(by.c.Nodes[by.i])^uint64(p.pos+1)) >> 1)
+		return int64(draw(by.s.drawn(by.c.Nodes[by.i])^uint64(p.Pos+1)) >> 1)
 	}
 	if by.s.gpus.l == nil {
 		by.s.openGPUs()

@@ -16,29 +16,29 @@ func (s *scan) gpuUse(c *model.Chunk, i int, v *verdict, o *model.Occupancy) GPU
 	before := &s.gpus.state.before
 	model.GPUStateOf(c, i, o, before)
 	u.Count, u.Free = int64(len(before.Free)), model.SumFree(before.Free)
-	if len(s.ask.devices) == 0 {
+	if len(s.ask.Devices) == 0 {
 		return u
 	}
-	if s.ask.plainDevices { // rating did not pick
-		s.picker.pickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
+	if s.ask.PlainDevices { // rating did not pick
+		s.picker.PickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
 	}
 	class := int64(0) // shared
 	reserve := n.GPUReserveMiB()
-	for k := range s.picker.picks {
-		p := &s.picker.picks[k]
-		at := gpuOrder(n, p.pos)
+	for k := range s.picker.Picks {
+		p := &s.picker.Picks[k]
+		at := gpuOrder(n, p.Pos)
 		if at < 0 {
 			continue
 		}
 		u.Taken++
-		left := model.FreeMilli(n.Resources.Devices[p.group].Instances[p.index].MemoryMiB-reserve, s.picker.busy(model.HoldingOr(o.Hold), p.pos))
+		left := model.FreeMilli(n.Resources.Devices[p.Group].Instances[p.Index].MemoryMiB-reserve, s.picker.Busy(model.HoldingOr(o.Hold), p.Pos))
 		u.Milli += before.Free[at] - left
 		if before.Free[at] == 1000 {
 			u.TakenIdle++
 		} else {
 			u.TakenFree += before.Free[at]
 		}
-		if p.mem == 0 {
+		if p.Mem == 0 {
 			class++
 		}
 	}
@@ -102,7 +102,7 @@ func draw(x uint64) uint64 {
 
 // wishesOf notes what a policy wants to know, beyond what all do.
 func (s *scan) wishesOf(p Policy) {
-	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.ask.devices) == 0 {
+	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.ask.Devices) == 0 {
 		s.offGPUs = x.SparesGPUs() && s.w.AnyGPUs()
 	}
 	if x, ok := p.(interface{ SeesGPUs() bool }); ok {

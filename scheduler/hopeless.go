@@ -86,7 +86,7 @@ func (d *decision) hopeKey(g *groupWork) string {
 // its job's allocations are.
 func (g *groupWork) hopeKey(job *structs.Job) string {
 	a := g.ask
-	if a.distinctHostsJob || a.distinctHostsGroup || len(a.distinct) > 0 || len(model.PeersOf(a.job, a.tg)) > 0 ||
+	if a.DistinctHostsJob || a.DistinctHostsGroup || len(a.Distinct) > 0 || len(model.PeersOf(a.Job, a.Tg)) > 0 ||
 		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
 		return ""
 	}
@@ -99,7 +99,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		RDMA        bool
 		NUMA        *structs.NUMA
 	}
-	if g.gang && (a.shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
+	if g.gang && (a.Shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
 		return ""
 	}
 	members := 1
@@ -109,7 +109,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 			return ""
 		}
 	}
-	if b := a.plainKey(members); b != nil {
+	if b := a.PlainKey(members); b != nil {
 		return string(b)
 	}
 	key := struct {
@@ -123,7 +123,7 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Volumes     []structs.VolumeRequest
 		Tasks       []taskKey
 		Tolerations []structs.Toleration
-	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
+	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.Need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
 	for _, t := range g.tg.Tasks {
 		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA, t.Resources.NUMA})
 	}

@@ -39,7 +39,7 @@ func (d *decision) improve() {
 
 // movable reports whether the places of a group depend on nothing but amounts and feasibility.
 func movable(g *groupWork) bool {
-	return g.scan != nil && !g.gang && g.ask != nil && len(g.ask.spreads) == 0 && len(g.ask.distinct) == 0 && !g.ask.distinctHostsGroup && !g.ask.distinctHostsJob
+	return g.scan != nil && !g.gang && g.ask != nil && len(g.ask.Spreads) == 0 && len(g.ask.Distinct) == 0 && !g.ask.DistinctHostsGroup && !g.ask.DistinctHostsJob
 }
 
 // plain reports whether a want is a new allocation that replaces nothing.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -15,7 +16,7 @@ type verdict struct {
 	far     bool  // another datacenter: counted as part of the pool only
 	refused int   // 1 + place in ask's refusals list; 0: feasible
 	wishes  int64 // weight fulfilled by the class
-	choices [][]deviceChoice
+	choices [][]match.DeviceChoice
 	spread  []int32 // per spread: value number, -1 to ask per node
 	props   []int32 // per distinct property: value number, -1 to ask per node
 	cell    int32   // -1: depends on the node
@@ -38,48 +39,48 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 	a := s.ask
 	v.class, v.dc, v.node = n.Class, n.Datacenter, n
 	v.gpus = model.HasGPUs(n)
-	v.outside, v.far = !inPool(a.job, n), !inDatacenter(a.job, n)
+	v.outside, v.far = !match.InPool(a.Job, n), !match.InDatacenter(a.Job, n)
 	if v.outside || v.far {
 		return
 	}
-	if r, bad := a.refuses(n); bad {
+	if r, bad := a.Refuses(n); bad {
 		v.refused = 1 + s.refusalOf(r)
 		return
 	}
 	v.shunned = slices.ContainsFunc(n.Taints(), func(t structs.Taint) bool {
-		return t.Effect == structs.TaintPreferNoSchedule && !t.Tolerated(a.job.Tolerations)
+		return t.Effect == structs.TaintPreferNoSchedule && !t.Tolerated(a.Job.Tolerations)
 	})
-	for i := range a.wishes {
-		v.wishes += a.wishes[i].fulfilled(a.wishes[i].cond.holds(n))
+	for i := range a.Wishes {
+		v.wishes += a.Wishes[i].Fulfilled(a.Wishes[i].Cond.Holds(n))
 	}
 	v.local, v.cheap = s.local(n), s.cheap(n)
-	for i := range a.devices {
-		d := &a.devices[i]
-		c := d.choices(n)
-		if len(c) == 0 && !d.perNode {
-			v.refused = 1 + s.refusalOf(refused(structs.ReasonConstraint, cmp.Or(d.unlimitable(n), d.alts[0].missing()), structs.EventNodeJoined))
+	for i := range a.Devices {
+		d := &a.Devices[i]
+		c := d.Choices(n)
+		if len(c) == 0 && !d.PerNode {
+			v.refused = 1 + s.refusalOf(match.Refused(structs.ReasonConstraint, cmp.Or(d.Unlimitable(n), d.Alts[0].Missing()), structs.EventNodeJoined))
 			return
 		}
 		if len(c) > 0 {
-			v.liked += c[0].micro / int64(len(a.devices))
+			v.liked += c[0].Micro / int64(len(a.Devices))
 		}
 		v.choices = append(v.choices, c)
 	}
-	for i := range a.spreads {
+	for i := range a.Spreads {
 		at := int32(-1)
-		if !a.spreads[i].perNode {
-			at = s.spreads[i].value(resolve(a.spreads[i].target, n))
+		if !a.Spreads[i].PerNode {
+			at = s.spreads[i].value(match.Resolve(a.Spreads[i].Target, n))
 		}
 		v.spread = append(v.spread, at)
 	}
-	for i := range a.distinct {
+	for i := range a.Distinct {
 		at := int32(-1)
-		if !a.distinct[i].perNode {
-			at = s.props[i].value(resolve(a.distinct[i].target, n))
+		if !a.Distinct[i].PerNode {
+			at = s.props[i].value(match.Resolve(a.Distinct[i].Target, n))
 		}
 		v.props = append(v.props, at)
 	}
-	if v.cell = 0; len(a.spreads) > 0 {
+	if v.cell = 0; len(a.Spreads) > 0 {
 		if v.cell = -1; !slices.Contains(v.spread, -1) {
 			v.cell = s.cellOf(v.spread)
 		}
@@ -87,26 +88,26 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 }
 
 // refusalOf finds or makes the counter of a reason.
-func (s *scan) refusalOf(r refusal) int {
+func (s *scan) refusalOf(r match.Refusal) int {
 	for i := range s.refusals {
 		if s.refusals[i].Code == r.Code && s.refusals[i].Obstacle == r.Obstacle {
 			return i
 		}
 	}
-	r.free = 0 // refuse adds it up
+	r.Free = 0 // refuse adds it up
 	s.refusals = append(s.refusals, r)
 	return len(s.refusals) - 1
 }
 
 // refuse counts one more node for a reason.
-func (s *scan) refuse(r refusal) {
-	s.refusals[s.refusalOf(r)].add(r.Short, r.Largest, r.free, r.asked)
+func (s *scan) refuse(r match.Refusal) {
+	s.refusals[s.refusalOf(r)].Add(r.Short, r.Largest, r.Free, r.Asked)
 }
 
 // exhausted counts one more node for a shortage.
-func (s *scan) exhausted(v *verdict, x shortageOf) {
+func (s *scan) exhausted(v *verdict, x match.ShortageOf) {
 	v.exhausted++
-	if x.by == (structs.Obstacle{}) {
+	if x.By == (structs.Obstacle{}) {
 		t := &s.amounts[x.Dim]
 		t.nodes++
 		if t.short == 0 || x.Short < t.short {
@@ -114,26 +115,26 @@ func (s *scan) exhausted(v *verdict, x shortageOf) {
 		}
 		return
 	}
-	if l := &s.lastShort; s.lastRefusal > 0 && x.Dim == l.Dim && x.by == l.by && x.reserved == l.reserved && x.unhealthy == l.unhealthy &&
-		x.tooSmall == l.tooSmall && x.apart == l.apart && x.Dim != structs.DimensionPorts { // nodes are often refused for the same
-		s.refusals[s.lastRefusal-1].add(x.Short, x.largest, x.free, x.asked)
+	if l := &s.lastShort; s.lastRefusal > 0 && x.Dim == l.Dim && x.By == l.By && x.Reserved == l.Reserved && x.Unhealthy == l.Unhealthy &&
+		x.TooSmall == l.TooSmall && x.Apart == l.Apart && x.Dim != structs.DimensionPorts { // nodes are often refused for the same
+		s.refusals[s.lastRefusal-1].Add(x.Short, x.Largest, x.Free, x.Asked)
 		return
 	}
-	r := refused(structs.ReasonResources, x.by, structs.EventAllocStopped)
-	r.Short, r.Unit, r.Largest = x.Short, model.UnitOf[x.Dim], x.largest
-	if x.reserved { // an end, another's luck or mere time may cure it
+	r := match.Refused(structs.ReasonResources, x.By, structs.EventAllocStopped)
+	r.Short, r.Unit, r.Largest = x.Short, model.UnitOf[x.Dim], x.Largest
+	if x.Reserved { // an end, another's luck or mere time may cure it
 		r.Code, r.CuredBy = structs.ReasonReservation, structs.EventNone
 	}
-	if x.unhealthy {
+	if x.Unhealthy {
 		r.Code, r.CuredBy = structs.ReasonDeviceUnhealthy, structs.EventDeviceHealthy
 	}
-	if x.tooSmall {
+	if x.TooSmall {
 		r.CuredBy = structs.EventNodeJoined
 	}
-	if x.apart {
+	if x.Apart {
 		r.Code = structs.ReasonTopology
 	}
-	r.free, r.asked = x.free, x.asked
+	r.Free, r.Asked = x.Free, x.Asked
 	if x.Dim == structs.DimensionPorts {
 		r.Short, r.Unit = 0, structs.UnitNone
 	}
@@ -147,7 +148,7 @@ func (s *scan) otherMIG(profile string) (profiles string, divisible int64) {
 	var have []string
 	for _, c := range s.w.View.Chunks {
 		for _, n := range c.Nodes {
-			if !inPool(s.ask.job, n) || !inDatacenter(s.ask.job, n) {
+			if !match.InPool(s.ask.Job, n) || !match.InDatacenter(s.ask.Job, n) {
 				continue
 			}
 			for i := range n.Resources.Devices {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -48,7 +49,7 @@ const unlooked = -1
 // lackKind is nodes of one class that lack the same.
 type lackKind struct {
 	class int32 // number in the classTable
-	lacks shortageOf
+	lacks match.ShortageOf
 }
 
 type lackSum struct{ nodes, short int64 }
@@ -57,8 +58,8 @@ type lackSum struct{ nodes, short int64 }
 const kindsMax = 1 << 10
 
 // kind gives 1 + the place of a kind, or unlooked for one that is not remembered.
-func (m *askMemo) kind(class int32, x *shortageOf) int32 {
-	if x.largest != 0 || x.free != 0 || x.asked != 0 {
+func (m *askMemo) kind(class int32, x *match.ShortageOf) int32 {
+	if x.Largest != 0 || x.Free != 0 || x.Asked != 0 {
 		return unlooked
 	}
 	y := *x
@@ -149,16 +150,16 @@ func (m *askMemos) ask(key []byte, rows int) *askMemo {
 	return a
 }
 
-// plainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
+// PlainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
 func (s *scan) plainKey() []byte {
 	a := s.ask
-	if s.peers != nil || s.places != nil || len(s.ban)+len(a.perNode)+len(a.static)+len(a.cores) > 0 || a.numaWish || a.shares || a.job == nil {
+	if s.peers != nil || s.places != nil || len(s.ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
 		return nil
 	}
 	if b := s.books; b != nil && len(b.windows) > 0 {
 		return nil
 	}
-	b := a.plainKey(0)
+	b := a.PlainKey(0)
 	if b != nil && s.gpus.policy != nil { // it has words of its own
 		b = append(b, 1)
 	}
@@ -220,7 +221,7 @@ func (s *scan) countKnown(m *askMemo) {
 		x.Short = sum.short
 		s.exhausted(v, x)
 		v.exhausted += sum.nodes - 1
-		if x.by == (structs.Obstacle{}) {
+		if x.By == (structs.Obstacle{}) {
 			s.amounts[x.Dim].nodes += sum.nodes - 1
 		} else {
 			s.refusals[s.lastRefusal-1].Nodes += sum.nodes - 1

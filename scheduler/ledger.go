@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -35,15 +36,15 @@ type valued struct {
 	value int64
 }
 
-// asked is how nodes were rated for one ask.
+// Asked is how nodes were rated for one ask.
 type asked struct {
 	rows []rated
-	whys []shortageOf // why it does not fit
+	whys []match.ShortageOf // why it does not fit
 	used int64
 }
 
 // whyOf keeps a shortage and gives 1 + its place. Nodes side by side are often short of the same.
-func (a *asked) whyOf(x shortageOf) int32 {
+func (a *asked) whyOf(x match.ShortageOf) int32 {
 	for k := len(a.whys) - 1; k >= max(0, len(a.whys)-8); k-- {
 		if a.whys[k] == x {
 			return int32(k + 1)
@@ -102,7 +103,7 @@ func newLedger(p GPUPolicy, pool string, mix *model.Mix) *ledger {
 	return l
 }
 
-// ask gives what is remembered of an ask, by its key.
+// Ask gives what is remembered of an ask, by its key.
 func (l *ledger) ask(key string, rows int) *asked {
 	l.used++
 	if len(l.now) < rows {

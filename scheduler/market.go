@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -103,7 +104,7 @@ func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 			}
 			m.count(r, -1)
 			*r = marketRow{node: c.Nodes[i], hold: o.Hold, class: -1}
-			if !c.Ready[i] || !inPool(job, r.node) {
+			if !c.Ready[i] || !match.InPool(job, r.node) {
 				continue
 			}
 			model.GPUStateOf(c, i, &o, &g)
@@ -136,7 +137,7 @@ func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
 	}
 }
 
-// count adds or takes away what a node contributes.
+// Count adds or takes away what a node contributes.
 func (m *marketRows) count(r *marketRow, sign int64) {
 	if r.class < 0 {
 		return

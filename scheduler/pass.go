@@ -3,6 +3,7 @@ package scheduler
 import (
 	"sync"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -84,14 +85,14 @@ func (w *pass) askMemo(key []byte, pool string) *askMemo {
 }
 
 // ledger is the pass's for a policy, by the mix of the pass.
-func (w *pass) ledger(p GPUPolicy, a *ask) *ledger {
+func (w *pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
 	mix := w.mixFor(a)
 	for _, l := range w.ledgers {
-		if l.policy == p.Name() && l.pool == w.era+a.job.NodePool && l.mix.Same(mix) {
+		if l.policy == p.Name() && l.pool == w.era+a.Job.NodePool && l.mix.Same(mix) {
 			return l
 		}
 	}
-	l := remembered.Of(w.View).takeLedger(p, w.era+a.job.NodePool, mix)
+	l := remembered.Of(w.View).takeLedger(p, w.era+a.Job.NodePool, mix)
 	w.ledgers = append(w.ledgers, l)
 	return l
 }
@@ -108,20 +109,20 @@ func (w *pass) unlock() {
 }
 
 // mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
-func (w *pass) mixFor(a *ask) *model.Mix {
+func (w *pass) mixFor(a *match.Ask) *model.Mix {
 	if w.mix == nil {
 		w.mix = w.View.LiveMix()
 	}
 	if w.mix.Total > 0 {
 		return w.mix
 	}
-	s := model.Shape{CPU: a.need.CPU, Count: 1}
-	for i := range a.devices {
-		alt := &a.devices[i].alts[0]
-		s.GPUs += alt.count
+	s := model.Shape{CPU: a.Need.CPU, Count: 1}
+	for i := range a.Devices {
+		alt := &a.Devices[i].Alts[0]
+		s.GPUs += alt.Count
 		s.Milli = 1000
-		if alt.share > 0 {
-			s.Milli = alt.share * 10
+		if alt.Share > 0 {
+			s.Milli = alt.Share * 10
 		}
 	}
 	return model.NewMix([]model.Shape{s})

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -40,16 +41,16 @@ type peers struct {
 	stale  bool // scores of more nodes than the last one changed
 }
 
-func (r *peerCount) refusal() refusal {
+func (r *peerCount) refusal() match.Refusal {
 	if r.Away {
-		return refused(structs.ReasonConstraint, r.Broken, structs.EventAllocStopped)
+		return match.Refused(structs.ReasonConstraint, r.Broken, structs.EventAllocStopped)
 	}
-	return refused(structs.ReasonConstraint, r.Broken, structs.EventAllocPlaced)
+	return match.Refused(structs.ReasonConstraint, r.Broken, structs.EventAllocPlaced)
 }
 
 // newPeers gives nil where nothing is to be looked at.
-func newPeers(a *ask, w *pass) *peers {
-	rules := model.PeersOf(a.job, a.tg)
+func newPeers(a *match.Ask, w *pass) *peers {
+	rules := model.PeersOf(a.Job, a.Tg)
 	if len(rules) == 0 && !w.AnyShy() {
 		return nil
 	}
@@ -76,7 +77,7 @@ func newPeers(a *ask, w *pass) *peers {
 func (r *peerCount) at(row int) int32 { return r.places.Of[row] }
 
 // refresh counts what others hold, unless the picture is the one that was counted.
-func (p *peers) refresh(a *ask, w *pass) {
+func (p *peers) refresh(a *match.Ask, w *pass) {
 	if p.known && p.stamp == w.Stamp {
 		return
 	}
@@ -103,7 +104,7 @@ func (p *peers) refresh(a *ask, w *pass) {
 				continue
 			}
 			for h := range hold.All() {
-				if j := h.Work.Job; j != nil && (a.job == nil || j.ID != a.job.ID || j.Namespace != a.job.Namespace) {
+				if j := h.Work.Job; j != nil && (a.Job == nil || j.ID != a.Job.ID || j.Namespace != a.Job.Namespace) {
 					p.count(a, w, row, h)
 				}
 			}
@@ -111,26 +112,26 @@ func (p *peers) refresh(a *ask, w *pass) {
 	}
 }
 
-// count adds one allocation of another job.
-func (p *peers) count(a *ask, w *pass, row int, h *model.Held) {
+// Count adds one allocation of another job.
+func (p *peers) count(a *match.Ask, w *pass, row int, h *model.Held) {
 	j := h.Work.Job
 	for i := range p.rules {
 		r := &p.rules[i]
 		// What ends keeps others away until it is gone, but attracts nobody; nor does what the plan places only after this.
-		if (r.Away || !h.Work.Ending && !w.later[h.ID]) && r.Means(a.job.Namespace, j) {
+		if (r.Away || !h.Work.Ending && !w.later[h.ID]) && r.Means(a.Job.Namespace, j) {
 			r.all++
 			if at := r.places.Of[row]; at >= 0 {
 				r.others[at]++
 			}
 		}
 	}
-	if !h.Work.Shy || a.job == nil {
+	if !h.Work.Shy || a.Job == nil {
 		return
 	}
 	bars := func(ps []structs.Peer) {
 		for i := range ps {
 			x := &ps[i]
-			if !x.Required || !x.Means(j.Namespace, a.job) {
+			if !x.Required || !x.Means(j.Namespace, a.Job) {
 				continue
 			}
 			name := cmp.Or(x.Level, structs.PeerLevelNode)
@@ -170,7 +171,7 @@ func (p *peers) took(row int, n int64) {
 }
 
 // Refuses tells which rule about other jobs a row breaks.
-func (p *peers) refuses(row int) (refusal, bool) {
+func (p *peers) refuses(row int) (match.Refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
 		if !r.Required || r.Self {
@@ -182,15 +183,15 @@ func (p *peers) refuses(row int) (refusal, bool) {
 	}
 	for i := range p.bars {
 		if b := &p.bars[i]; b.places.Of[row] == b.at {
-			return refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see queue.Cures
+			return match.Refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see queue.Cures
 		}
 	}
-	return refusal{}, false
+	return match.Refusal{}, false
 }
 
 // refusesSelf tells which rule a row breaks that means the job itself, too. The first of several that want to be together
 // may be anywhere.
-func (p *peers) refusesSelf(row int) (refusal, bool) {
+func (p *peers) refusesSelf(row int) (match.Refusal, bool) {
 	for i := range p.rules {
 		r := &p.rules[i]
 		if !r.Required || !r.Self {
@@ -204,10 +205,10 @@ func (p *peers) refusesSelf(row int) (refusal, bool) {
 			return r.refusal(), true
 		}
 	}
-	return refusal{}, false
+	return match.Refusal{}, false
 }
 
-// micro is how much of what is liked about other jobs a row fulfils.
+// Micro is how much of what is liked about other jobs a row fulfils.
 func (p *peers) micro(row int) int64 {
 	got := int64(0)
 	for i := range p.rules {
@@ -227,9 +228,9 @@ func (p *peers) micro(row int) int64 {
 }
 
 // peersRefuse is refuses, on a picture that may have changed.
-func (s *scan) peersRefuse(row int) (refusal, bool) {
+func (s *scan) peersRefuse(row int) (match.Refusal, bool) {
 	if s.peers == nil {
-		return refusal{}, false
+		return match.Refusal{}, false
 	}
 	s.peers.refresh(s.ask, s.w)
 	return s.peers.refuses(row)

@@ -1,6 +1,9 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/scheduler/match"
+	"github.com/muster-sched/muster/structs"
+)
 
 // placePinned places on the only node in question, and counts why not.
 func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
@@ -74,5 +77,5 @@ func (s *scan) notReady(n *structs.Node) {
 			state = "draining"
 		}
 	}
-	s.refuse(refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionNodeState, Subject: state}, cure))
+	s.refuse(match.Refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionNodeState, Subject: state}, cure))
 }

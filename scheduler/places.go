@@ -49,7 +49,7 @@ func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 	if s.jobRow != nil {
 		n = 1
 	}
-	need, mhz := s.ask.need, c.MHz[i]
+	need, mhz := s.ask.Need, c.MHz[i]
 	for _, x := range [...][3]int64{
 		{need.CPU + need.Cores*mhz, c.Total[i].CPU, o.Used.CPU + o.Used.Cores*mhz}, {need.MemoryMiB, c.Total[i].MemoryMiB, o.Used.MemoryMiB},
 		{need.DiskMiB, c.Total[i].DiskMiB, o.Used.DiskMiB}, {need.Cores, c.Total[i].Cores, o.Used.Cores},
@@ -58,18 +58,18 @@ func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 			n = min(n, (x[1]-x[2])/x[0])
 		}
 	}
-	for k := range s.ask.devices {
-		if alt := &s.ask.devices[k].alts[0]; len(s.ask.devices[k].alts) == 1 && !alt.shared() && k < len(v.choices) {
+	for k := range s.ask.Devices {
+		if alt := &s.ask.Devices[k].Alts[0]; len(s.ask.Devices[k].Alts) == 1 && !alt.Shared() && k < len(v.choices) {
 			open := int64(0)
 			for _, ch := range v.choices[k] {
-				g := &c.Nodes[i].Resources.Devices[ch.group]
+				g := &c.Nodes[i].Resources.Devices[ch.Group]
 				for j := range g.Instances {
-					if g.Instances[j].Healthy && (o.Hold == nil || !o.Hold.Devs.Has(ch.first+j)) {
+					if g.Instances[j].Healthy && (o.Hold == nil || !o.Hold.Devs.Has(ch.First+j)) {
 						open++
 					}
 				}
 			}
-			n = min(n, open/max(alt.count, 1))
+			n = min(n, open/max(alt.Count, 1))
 		}
 	}
 	return max(n, 0)

@@ -434,7 +434,7 @@ func (d *decision) fewest(s *scan, row int, c *model.Chunk, i int, v *verdict, o
 			return false
 		}
 		s.choose(c, i, v, o)
-		h, short := s.ask.equip(n, *o, v.choices, id, ids, &s.picker)
+		h, short := s.ask.Equip(n, *o, v.choices, id, ids, &s.picker)
 		if short.Dim != structs.DimensionNone {
 			return false
 		}

@@ -176,7 +176,7 @@ func newRaces(in *Input, w *pass) *races {
 	return rs
 }
 
-// add lets a workload compete; run is nil for a pending one, which is at place i.
+// Add lets a workload compete; run is nil for a pending one, which is at place i.
 func (r *race) add(l *Workload, run *raceRun, i int) {
 	r.Rivals = append(r.Rivals, Rival{Load: l, Holds: run != nil})
 	r.runs = append(r.runs, run)

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -17,12 +18,12 @@ const (
 // other than spread.
 func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, count bool) int64 {
 	a := s.ask
-	after := o.Used.Add(a.need)
+	after := o.Used.Add(a.Need)
 	total := &c.Total[i]
 	mhz := c.MHz[i]
 	if after.CPU+after.Cores*mhz > total.CPU || after.MemoryMiB > total.MemoryMiB || after.DiskMiB > total.DiskMiB || after.Cores > total.Cores {
 		if x := model.FitsAmounts(*total, o.Used, after, mhz); x.Dim != structs.DimensionNone {
-			s.why = shortageOf{Shortage: x}
+			s.why = match.ShortageOf{Shortage: x}
 			return rateShort
 		}
 	}
@@ -47,42 +48,42 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 		}
 	}
 	wishes := v.wishes
-	if len(a.perNode)+len(a.wishPerNode) > 0 {
-		for k := range a.perNode {
-			if !a.perNode[k].holds(c.Nodes[i]) {
+	if len(a.PerNode)+len(a.WishPerNode) > 0 {
+		for k := range a.PerNode {
+			if !a.PerNode[k].Holds(c.Nodes[i]) {
 				if count {
 					v.filtered++
-					s.refuse(a.perNode[k].refusal(structs.EventNodeJoined))
+					s.refuse(a.PerNode[k].Refusal(structs.EventNodeJoined))
 				}
 				return rateRefused
 			}
 		}
-		for k := range a.wishPerNode {
-			wishes += a.wishPerNode[k].fulfilled(a.wishPerNode[k].cond.holds(c.Nodes[i]))
+		for k := range a.WishPerNode {
+			wishes += a.WishPerNode[k].Fulfilled(a.WishPerNode[k].Cond.Holds(c.Nodes[i]))
 		}
 	}
-	for k := range a.static {
+	for k := range a.Static {
 		n := c.Nodes[i]
-		p := &a.static[k]
-		if net := networkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (model.PortTaken(seen.Hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
-			s.why = shortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, by: portTakenBy(p.Value)}
+		p := &a.Static[k]
+		if net := match.NetworkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (model.PortTaken(seen.Hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
+			s.why = match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: match.PortTakenBy(p.Value)}
 			if !model.PortTaken(o.Hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
-				s.why.promisedTo(s.books.promisee(row))
+				s.why.PromisedTo(s.books.promisee(row))
 			}
 			return rateShort
 		}
 	}
 	var devices, inUse int64
 	base := int64(-1)
-	if s.gpus.policy != nil && v.gpus && a.isSimple {
+	if s.gpus.policy != nil && v.gpus && a.IsSimple {
 		score, ok := s.rateSimple(c, i, row, v, seen)
 		if !ok {
 			s.blame(c, i, row, v, o, seen)
 			return rateShort
 		}
 		base = s.weights.Fit * score
-	} else if len(a.devices) > 0 {
-		var x shortageOf
+	} else if len(a.Devices) > 0 {
+		var x match.ShortageOf
 		if devices, inUse, x = s.devices(c, i, seen, v); x.Dim != structs.DimensionNone {
 			s.why = x
 			s.blame(c, i, row, v, o, seen)
@@ -96,7 +97,7 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 		base = s.weights.Fit * s.rateGPUs(c, i, v, seen)
 	default:
 		if s.sees {
-			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, seen), a.need, false
+			s.use.GPU, s.use.Ask, s.useKnown = s.gpuUse(c, i, v, seen), a.Need, false
 		}
 		base = s.weights.Fit * s.fit(total, &after, devices, inUse, c.Nodes[i], o)
 	}
@@ -109,8 +110,8 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 	if s.weights.Load > 0 {
 		base += s.weights.Load * s.load(row)
 	}
-	if a.wishTotal > 0 {
-		base += s.weights.Affinity * (wishes * model.Micro / a.wishTotal)
+	if a.WishTotal > 0 {
+		base += s.weights.Affinity * (wishes * model.Micro / a.WishTotal)
 	}
 	if s.peers != nil && s.peers.weight > 0 {
 		base += s.weights.Affinity * s.peers.micro(row)
@@ -121,21 +122,21 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 	if v.liked > 0 {
 		base += s.weights.Affinity * v.liked
 	}
-	if len(a.devices) > 0 && !a.plainDevices && (s.weights.GPU > 0 || a.altsMax > 0) {
-		base += s.weights.GPU*s.gpuFull() + (a.altsMax-s.picker.rank)*altStep
-		if a.inside != "" {
+	if len(a.Devices) > 0 && !a.PlainDevices && (s.weights.GPU > 0 || a.AltsMax > 0) {
+		base += s.weights.GPU*s.gpuFull() + (a.AltsMax-s.picker.Rank)*altStep
+		if a.Inside != "" {
 			base += s.weights.Affinity * s.close()
 		}
 	}
-	if a.numaWish {
-		base += s.weights.Affinity * a.together(c.Nodes[i], seen.Hold)
+	if a.NumaWish {
+		base += s.weights.Affinity * a.Together(c.Nodes[i], seen.Hold)
 	}
 	return base
 }
 
 // Close is whether the devices chosen last lie as close to each other as the group wishes.
 func (s *scan) close() int64 {
-	if s.picker.split {
+	if s.picker.Split {
 		return 0
 	}
 	return model.Micro
@@ -152,12 +153,12 @@ const altStep = 10_000 * model.Micro
 // gpuFull is how well the shares chosen last fit into their GPUs: full ones are best, or empty ones with worst fit.
 func (s *scan) gpuFull() int64 {
 	switch {
-	case s.picker.parts == 0 || s.ask.gpuFit == structs.GPUFitFirst || s.ask.gpuFit == structs.GPUFitNext:
+	case s.picker.Parts == 0 || s.ask.GpuFit == structs.GPUFitFirst || s.ask.GpuFit == structs.GPUFitNext:
 		return 0
-	case s.ask.gpuFit == structs.GPUFitWorst:
-		return model.Micro - min(s.picker.full, model.Micro)
+	case s.ask.GpuFit == structs.GPUFitWorst:
+		return model.Micro - min(s.picker.Full, model.Micro)
 	}
-	return min(s.picker.full, model.Micro)
+	return min(s.picker.Full, model.Micro)
 }
 
 // fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
@@ -196,5 +197,5 @@ func (s *scan) load(row int) int64 {
 	if s.onRow == nil || s.onRow[row] == 0 {
 		return model.Micro
 	}
-	return model.Micro - min(model.Micro, int64(s.onRow[row])*model.Micro/int64(max(s.ask.tg.Count, 1)))
+	return model.Micro - min(model.Micro, int64(s.onRow[row])*model.Micro/int64(max(s.ask.Tg.Count, 1)))
 }

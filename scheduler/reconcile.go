@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -81,7 +82,7 @@ type restartOf struct {
 type groupWork struct {
 	name    string
 	tg      *structs.Group // nil: not in the job any more
-	ask     *ask
+	ask     *match.Ask
 	wants   []want
 	stops   []structs.PlanStop
 	updates []structs.PlanUpdate
@@ -136,7 +137,7 @@ type reconciler struct {
 	ended   *structs.ArrayState
 	spent   string                           // why some work does not return to the queue again; "" for none
 	changed map[*structs.Job]map[string]bool // memo of destructive
-	ask     func(*structs.Group) *ask
+	ask     func(*structs.Group) *match.Ask
 }
 
 func newReconciler(in *Input, w *Workload) *reconciler {
@@ -144,9 +145,9 @@ func newReconciler(in *Input, w *Workload) *reconciler {
 	for _, e := range w.Evals {
 		r.force = r.force || e.ForceResch
 	}
-	r.ask = func(tg *structs.Group) *ask {
-		a := compileAsk(w.Job, tg, in.Config.GPUFit)
-		a.weights = weightsFor(in, w.Job)
+	r.ask = func(tg *structs.Group) *match.Ask {
+		a := match.CompileAsk(w.Job, tg, in.Config.GPUFit)
+		a.Weights = weightsFor(in, w.Job)
 		return a
 	}
 	return r
@@ -749,7 +750,7 @@ func (r *reconciler) inPlace(g *groupWork, a *structs.Allocation) bool {
 		return false
 	}
 	n := r.view.Node(a.NodeID)
-	return n != nil && g.ask.mayStay(n)
+	return n != nil && g.ask.MayStay(n)
 }
 
 func (r *reconciler) update(tg *structs.Group) *structs.Update {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -46,7 +47,7 @@ func (d *decision) rosters() []*structs.Roster {
 			if n == nil || slices.ContainsFunc(ms, func(m member) bool { return m.row.Alloc == a.ID }) {
 				continue
 			}
-			x := member{row: structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: a.NameIndex}, first: d.firstDevice(n.ID, a.Grants)}
+			x := member{row: structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: a.NameIndex}, first: d.firstDevice(n.ID, a.Grants)}
 			for i := range a.Grants {
 				if a.Grants[i].IsGPU() {
 					x.row.GPUs++
@@ -61,7 +62,7 @@ func (d *decision) rosters() []*structs.Roster {
 				continue
 			}
 			n := p.spot.node
-			x := member{row: structs.RosterMember{Alloc: p.spot.held.ID, Node: n.ID, Name: n.Name, Address: networkIP(n, 0), Index: p.want.index}}
+			x := member{row: structs.RosterMember{Alloc: p.spot.held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.index}}
 			if r := p.spot.held.Rare; r != nil {
 				x.first = d.firstDevice(n.ID, r.Grants)
 				for k := range r.Grants {

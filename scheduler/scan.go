@@ -3,13 +3,14 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
 // scan is the search for places of one group: one look at every node, then a heap from which places are taken.
 type scan struct {
-	ask     *ask
+	ask     *match.Ask
 	w       *pass
 	p       Policy
 	weights Weights
@@ -18,7 +19,7 @@ type scan struct {
 	verdicts []*verdict // by class number; nil: not judged yet
 	slab     []verdict  // room for them
 	list     []*verdict // in the order they were made
-	refusals []refusal
+	refusals []match.Refusal
 	amounts  [structs.NodeDimensions]struct{ nodes, short int64 }
 	looked   int64
 
@@ -38,16 +39,16 @@ type scan struct {
 	use         Use // what fit was asked about last
 	useScore    int64
 	useKnown    bool
-	why         shortageOf // of the last rate that gave rateShort
-	lastShort   shortageOf // what exhausted was told last
-	lastRefusal int        // 1 + where that is counted; 0: nowhere yet
+	why         match.ShortageOf // of the last rate that gave rateShort
+	lastShort   match.ShortageOf // what exhausted was told last
+	lastRefusal int              // 1 + where that is counted; 0: nowhere yet
 	built       bool
 	givenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
 	surveyed    bool // the nodes were counted without being rated
 	counts      bool // the policy wants Use.Allocs and Use.GPUs
 	unplaced    int64
 	weightSum   int64
-	picker      picker
+	picker      match.Picker
 	choosing    choosing // see choose
 	gpus        gpuScan
 	sees        bool                           // the policy wants Use.GPU
@@ -79,36 +80,36 @@ type propState struct {
 	have map[int32]int64
 }
 
-func newScan(a *ask, w *pass, p Policy, first int) *scan {
+func newScan(a *match.Ask, w *pass, p Policy, first int) *scan {
 	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.View.Classes.Num))}
-	if len(a.spreads) > 0 {
+	if len(a.Spreads) > 0 {
 		s.cellIndex = make(map[[16]byte][]int32)
 	}
-	for i := range a.spreads {
-		s.spreads = append(s.spreads, newSpreadState(&a.spreads[i]))
-		s.spreadWeight += a.spreads[i].weight
+	for i := range a.Spreads {
+		s.spreads = append(s.spreads, newSpreadState(&a.Spreads[i]))
+		s.spreadWeight += a.Spreads[i].Weight
 	}
-	for range a.distinct {
+	for range a.Distinct {
 		s.props = append(s.props, &propState{valueTable: newValueTable(), have: make(map[int32]int64)})
 	}
-	if a.distinctHostsJob || a.distinctHostsGroup {
+	if a.DistinctHostsJob || a.DistinctHostsGroup {
 		s.jobRow = w.Column()
 	}
-	if len(a.spreads) == 0 {
+	if len(a.Spreads) == 0 {
 		s.cells = []cell{{pos: -1}}
 	}
 	if r, ok := p.(GPUPolicy); ok {
 		s.gpus.policy = r
-		if len(a.devices) > 0 && a.job.Type != structs.JobService {
+		if len(a.Devices) > 0 && a.Job.Type != structs.JobService {
 			s.weights.Load = 0 // work is packed; services keep away from their like
 		}
-		if len(a.devices) > 0 {
+		if len(a.Devices) > 0 {
 			s.weights.GPU = 0
 		}
 	}
 	s.wishesOf(p)
 	if s.sees || s.lots {
-		s.lot = lotOf(w.seed, a.job.Key())
+		s.lot = lotOf(w.seed, a.Job.Key())
 	}
 	if c, ok := p.(interface{ CountsAllocs() bool }); ok {
 		s.counts = c.CountsAllocs()
@@ -119,19 +120,19 @@ func newScan(a *ask, w *pass, p Policy, first int) *scan {
 	if s.offGPUs {
 		s.weightSum += s.weights.GPU
 	}
-	if a.shares && a.gpuFit != structs.GPUFitFirst && a.gpuFit != structs.GPUFitNext {
+	if a.Shares && a.GpuFit != structs.GPUFitFirst && a.GpuFit != structs.GPUFitNext {
 		s.weightSum += s.weights.GPU
 	}
-	if a.wishTotal > 0 {
+	if a.WishTotal > 0 {
 		s.weightSum += s.weights.Affinity
 	}
 	if s.likes() {
 		s.weightSum += s.weights.Affinity
 	}
-	if a.inside != "" {
+	if a.Inside != "" {
 		s.weightSum += s.weights.Affinity
 	}
-	if a.numaWish {
+	if a.NumaWish {
 		s.weightSum += s.weights.Affinity
 	}
 	if s.spreadWeight > 0 {
@@ -145,12 +146,12 @@ func newScan(a *ask, w *pass, p Policy, first int) *scan {
 }
 
 func (s *scan) likes() bool {
-	return slices.ContainsFunc(s.ask.devices, func(d deviceAsk) bool {
-		return slices.ContainsFunc(d.alts, func(a deviceAlt) bool { return a.wishTotal > 0 })
+	return slices.ContainsFunc(s.ask.Devices, func(d match.DeviceAsk) bool {
+		return slices.ContainsFunc(d.Alts, func(a match.DeviceAlt) bool { return a.WishTotal > 0 })
 	})
 }
 
-// count tells the scan of an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
+// Count tells the scan of an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
 func (s *scan) count(row int, group bool, n int32) {
 	node := s.node(row)
 	if group {
@@ -166,12 +167,12 @@ func (s *scan) count(row int, group bool, n int32) {
 	if s.peers != nil {
 		s.peers.took(row, int64(n))
 	}
-	if s.jobRow != nil && (group || s.ask.distinctHostsJob) {
+	if s.jobRow != nil && (group || s.ask.DistinctHostsJob) {
 		s.jobRow[row] += n
 	}
-	for i := range s.ask.distinct {
-		if d := &s.ask.distinct[i]; group || d.job {
-			s.props[i].have[s.props[i].value(resolve(d.target, node))] += int64(n)
+	for i := range s.ask.Distinct {
+		if d := &s.ask.Distinct[i]; group || d.Job {
+			s.props[i].have[s.props[i].value(match.Resolve(d.Target, node))] += int64(n)
 		}
 	}
 	if n < 0 && len(s.parked) > 0 {
@@ -214,7 +215,7 @@ func (s *scan) spreadValues(v *verdict, n *structs.Node) []int32 {
 		if i < len(v.spread) && v.spread[i] >= 0 {
 			out[i] = v.spread[i]
 		} else {
-			out[i] = sp.value(resolve(s.ask.spreads[i].target, n))
+			out[i] = sp.value(match.Resolve(s.ask.Spreads[i].Target, n))
 		}
 		sp.grow()
 	}
@@ -229,7 +230,7 @@ func (s *scan) build() {
 		s.cells[0].heap = s.w.heap()
 	}
 	table := make([]*verdict, 0, 8)
-	known := s.w.askMemo(s.plainKey(), s.ask.job.NodePool)
+	known := s.w.askMemo(s.plainKey(), s.ask.Job.NodePool)
 	for ci, c := range view.Chunks {
 		table = table[:0]
 		for k := range c.Classes {
@@ -246,7 +247,7 @@ func (s *scan) build() {
 				continue
 			}
 			if s.banned(c.IDs[i]) {
-				s.refuse(refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionFailedNode}, structs.EventNodeJoined))
+				s.refuse(match.Refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionFailedNode}, structs.EventNodeJoined))
 				continue
 			}
 			o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}

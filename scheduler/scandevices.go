@@ -3,32 +3,33 @@ package scheduler
 import (
 	"math/bits"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
 
 // Devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
 // counts MiB of GPU memory instead.
-func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (total, used int64, _ shortageOf) {
+func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (total, used int64, _ match.ShortageOf) {
 	a, hold := s.ask, o.Hold
-	if a.plainDevices && len(c.Sick[i]) == 0 {
+	if a.PlainDevices && len(c.Sick[i]) == 0 {
 		if total, used, short, ok := s.plainDevices(hold, v); ok {
 			return total, used, short
 		}
 	}
 	n := c.Nodes[i]
-	if !a.plainDevices {
+	if !a.PlainDevices {
 		s.choose(c, i, v, o)
 		free := hold
 		if free == nil {
 			free = &model.EmptyHolding
 		}
-		if x := s.picker.pickDevices(a, n, free, v.choices); x.Dim != structs.DimensionNone {
+		if x := s.picker.PickDevices(a, n, free, v.choices); x.Dim != structs.DimensionNone {
 			return 0, 0, x
 		}
-		if a.shares {
+		if a.Shares {
 			total, used = s.gpuMemory(n, free, v)
-			return total, min(used, total), shortageOf{}
+			return total, min(used, total), match.ShortageOf{}
 		}
 	}
 	var busy model.Bitset
@@ -37,13 +38,13 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 	}
 	var seen model.Bitset
 	var open, sick, best, bestSick int64
-	d := &a.devices[0]
-	for k := range a.devices {
+	d := &a.Devices[0]
+	for k := range a.Devices {
 		for _, c := range v.choices[k] {
-			g := &n.Resources.Devices[c.group]
+			g := &n.Resources.Devices[c.Group]
 			open, sick = 0, 0
 			for j := range g.Instances {
-				pos := c.first + j
+				pos := c.First + j
 				inUse := pos>>6 < len(busy) && busy[pos>>6]&(1<<(pos&63)) != 0
 				if k == 0 {
 					switch {
@@ -54,7 +55,7 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 						sick++
 					}
 				}
-				if !a.plainDevices {
+				if !a.PlainDevices {
 					if seen.Has(pos) {
 						continue
 					}
@@ -71,59 +72,59 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 				}
 			}
 		}
-		if a.plainDevices {
-			used += d.alts[0].count
+		if a.PlainDevices {
+			used += d.Alts[0].Count
 		}
 	}
-	if !a.plainDevices {
-		used += int64(len(s.picker.picks))
-	} else if alt := &d.alts[0]; best < alt.count {
-		return 0, 0, shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - best}, by: alt.obstacle(), unhealthy: best+bestSick >= alt.count}
+	if !a.PlainDevices {
+		used += int64(len(s.picker.Picks))
+	} else if alt := &d.Alts[0]; best < alt.Count {
+		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: alt.Obstacle(), Unhealthy: best+bestSick >= alt.Count}
 	}
-	return total, min(used, total), shortageOf{}
+	return total, min(used, total), match.ShortageOf{}
 }
 
-// plainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
+// PlainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
 // 64; ok is false for a node with more.
-func (s *scan) plainDevices(hold *model.Holding, v *verdict) (total, used int64, _ shortageOf, ok bool) {
+func (s *scan) plainDevices(hold *model.Holding, v *verdict) (total, used int64, _ match.ShortageOf, ok bool) {
 	var busy uint64
 	if hold != nil && len(hold.Devs) > 0 {
 		busy = hold.Devs[0]
 	}
 	best := int64(0)
-	alt := &s.ask.devices[0].alts[0]
+	alt := &s.ask.Devices[0].Alts[0]
 	for _, c := range v.choices[0] {
-		k := c.count
-		if c.first+k > 64 {
-			return 0, 0, shortageOf{}, false
+		k := c.Count
+		if c.First+k > 64 {
+			return 0, 0, match.ShortageOf{}, false
 		}
-		inUse := bits.OnesCount64(busy >> c.first & (1<<k - 1))
+		inUse := bits.OnesCount64(busy >> c.First & (1<<k - 1))
 		best = max(best, int64(k-inUse))
 		total, used = total+int64(k), used+int64(inUse)
 	}
-	if best < alt.count {
-		return 0, 0, shortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.count - best}, by: s.ask.device}, true
+	if best < alt.Count {
+		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: s.ask.Device}, true
 	}
-	return total, min(used+alt.count, total), shortageOf{}, true
+	return total, min(used+alt.Count, total), match.ShortageOf{}, true
 }
 
 // gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
 func (s *scan) gpuMemory(n *structs.Node, free *model.Holding, v *verdict) (total, used int64) {
 	var seen model.Bitset
 	reserve := n.GPUReserveMiB()
-	for k := range s.ask.devices {
+	for k := range s.ask.Devices {
 		list := v.choices[k]
 		for _, c := range list {
-			g := &n.Resources.Devices[c.group]
+			g := &n.Resources.Devices[c.Group]
 			for j := range g.Instances {
-				pos := c.first + j
+				pos := c.First + j
 				capacity := g.Instances[j].MemoryMiB - reserve
 				if capacity <= 0 || seen.Has(pos) {
 					continue
 				}
 				seen.Set(pos)
 				total += capacity
-				if x := s.picker.busy(free, pos); x.Whole { // what was picked counts as in use
+				if x := s.picker.Busy(free, pos); x.Whole { // what was picked counts as in use
 					used += capacity
 				} else {
 					used += x.Mem
@@ -150,10 +151,10 @@ func (s *scan) powerShort(row int, n *structs.Node, after model.Occupancy) int64
 func (s *scan) unpowered(v *verdict, n *structs.Node, short int64) {
 	v.exhausted++
 	s.lacksPower = true
-	r := refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
+	r := match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
 	r.Short, r.Unit = short, structs.UnitWatt
 	if short >= model.PowerUnknown/2 {
-		r = refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPowerUnknown, Subject: n.Pool}, structs.EventConfigChanged)
+		r = match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPowerUnknown, Subject: n.Pool}, structs.EventConfigChanged)
 	}
 	s.refuse(r)
 }

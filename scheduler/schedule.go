@@ -252,7 +252,7 @@ func (d *decision) mayYield(ws []want) bool {
 // find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
 func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
-	if !d.withinLimits(s.ask.tg, w) || !d.leavesAside(s.ask.tg) {
+	if !d.withinLimits(s.ask.Tg, w) || !d.leavesAside(s.ask.Tg) {
 		return spot{}, false
 	}
 	old := -1
@@ -398,7 +398,7 @@ type builder struct {
 	done   []*structs.PlanEntry
 }
 
-// add appends a part with the given placements. It refuses a part that is too large for any entry.
+// Add appends a part with the given placements. It refuses a part that is too large for any entry.
 func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	size := 100*len(p.Stops) + 20*len(p.Updates)
 	for i := range placed {
@@ -454,7 +454,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 	if !ok {
 		group = len(b.entry.Groups)
 		b.entry.Groups = append(b.entry.Groups, pl.g.name)
-		b.entry.Asks = append(b.entry.Asks, pl.g.ask.need)
+		b.entry.Asks = append(b.entry.Asks, pl.g.ask.Need)
 		b.groups[pl.g.name] = group
 	}
 	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched, Expect: b.d.load.Expect}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -159,7 +160,7 @@ func (s *scan) took(row int, v *verdict, n *structs.Node) {
 	if s.jobRow != nil {
 		s.jobRow[row]++
 	}
-	for i := range s.ask.distinct {
+	for i := range s.ask.Distinct {
 		s.props[i].have[s.propValue(i, v, n)]++
 	}
 	if len(s.spreads) > 0 {
@@ -171,26 +172,26 @@ func (s *scan) propValue(i int, v *verdict, n *structs.Node) int32 {
 	if i < len(v.props) && v.props[i] >= 0 {
 		return v.props[i]
 	}
-	return s.props[i].value(resolve(s.ask.distinct[i].target, n))
+	return s.props[i].value(match.Resolve(s.ask.Distinct[i].Target, n))
 }
 
 // indistinct tells whether a distinct_hosts or distinct_property constraint forbids one more allocation on a node.
-func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (refusal, bool) {
+func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (match.Refusal, bool) {
 	if s.jobRow != nil && s.jobRow[row] > 0 {
-		return cannot(structs.DimensionConstraint, structs.OperandDistinctHosts, "", structs.EventAllocStopped), true
+		return match.Cannot(structs.DimensionConstraint, structs.OperandDistinctHosts, "", structs.EventAllocStopped), true
 	}
 	if s.peers != nil {
 		if why, bad := s.peers.refusesSelf(row); bad {
 			return why, true
 		}
 	}
-	for i := range s.ask.distinct {
+	for i := range s.ask.Distinct {
 		val := s.propValue(i, v, n)
-		if val == 0 || s.props[i].have[val] >= s.ask.distinct[i].limit {
-			return s.ask.distinct[i].cond.refusal(structs.EventAllocStopped), true
+		if val == 0 || s.props[i].have[val] >= s.ask.Distinct[i].Limit {
+			return s.ask.Distinct[i].Cond.Refusal(structs.EventAllocStopped), true
 		}
 	}
-	return refusal{}, false
+	return match.Refusal{}, false
 }
 
 // placeOn places on one given node; yields are allocations there that the new one will wait for.
@@ -201,8 +202,8 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(n.ID) {
 		return spot{}, false
 	}
-	for k := range s.ask.perNode {
-		if !s.ask.perNode[k].holds(n) {
+	for k := range s.ask.PerNode {
+		if !s.ask.PerNode[k].Holds(n) {
 			return spot{}, false
 		}
 	}
@@ -215,13 +216,13 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	o := s.w.Get(row)
 	seen := o
 	if len(yields) == 0 { // what takes over another's place takes nothing that is promised
-		var short shortageOf
+		var short match.ShortageOf
 		if seen, short = s.beside(c, i, row, o); short.Dim != structs.DimensionNone {
 			return spot{}, false
 		}
 	}
 	s.choose(c, i, v, &seen)
-	h, short := s.ask.equip(n, seen, v.choices, id, yields, &s.picker)
+	h, short := s.ask.Equip(n, seen, v.choices, id, yields, &s.picker)
 	if short.Dim != structs.DimensionNone {
 		return spot{}, false
 	}
@@ -236,8 +237,8 @@ func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (s
 	return spot{row, n, h}, true
 }
 
-// equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
-func (s *scan) equip(c *model.Chunk, i, row int, v *verdict, o model.Occupancy, id structs.AllocID, base int64) (*model.Held, model.Occupancy, shortageOf) {
+// Equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
+func (s *scan) equip(c *model.Chunk, i, row int, v *verdict, o model.Occupancy, id structs.AllocID, base int64) (*model.Held, model.Occupancy, match.ShortageOf) {
 	if base == rateShort {
 		return nil, o, s.why
 	}
@@ -247,19 +248,19 @@ func (s *scan) equip(c *model.Chunk, i, row int, v *verdict, o model.Occupancy, 
 		return nil, o, short
 	}
 	s.choose(c, i, v, &seen)
-	h, short := s.ask.equip(n, seen, v.choices, id, nil, &s.picker)
+	h, short := s.ask.Equip(n, seen, v.choices, id, nil, &s.picker)
 	if short.Dim != structs.DimensionNone {
 		if seen.Hold != o.Hold {
 			s.choose(c, i, v, &o)
-			if _, alone := s.ask.equip(n, o, v.choices, id, nil, &s.picker); alone.Dim == structs.DimensionNone {
-				short.promisedTo(s.books.promisee(row))
+			if _, alone := s.ask.Equip(n, o, v.choices, id, nil, &s.picker); alone.Dim == structs.DimensionNone {
+				short.PromisedTo(s.books.promisee(row))
 			}
 		}
 		return nil, o, short
 	}
 	h.Work = s.work
 	after, x := model.Fits(n, c.Total[i], c.MHz[i], o, h)
-	return h, after, shortageOf{Shortage: x}
+	return h, after, match.ShortageOf{Shortage: x}
 }
 
 // exhaustedAll reports whether no candidate is left.

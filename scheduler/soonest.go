@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -27,8 +28,8 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 		return now, true
 	}
 	q := roomSearch{b: b, ask: g.ask, missing: d.misses[g.name], when: make([]structs.LogTime, 0, 8)}
-	if g.ask.plainDevices {
-		q.devices = g.ask.devices[0].alts[0].count
+	if g.ask.PlainDevices {
+		q.devices = g.ask.Devices[0].Alts[0].Count
 	}
 	known := q.memo(d)
 	ci, v := 0, b.w.View
@@ -82,7 +83,7 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 // roomSearch gathers when places for an ask come to be.
 type roomSearch struct {
 	b       *books
-	ask     *ask
+	ask     *match.Ask
 	missing int64
 	devices int64             // whole ones of an allocation; 0: none, or they are not just counted
 	when    []structs.LogTime // the earliest missing ones, ascending
@@ -109,7 +110,7 @@ func (q *roomSearch) memo(d *decision) *askMemo {
 	}
 	key := make([]byte, 1, 64)
 	key[0] = 2 // as no other key begins
-	for _, n := range [...]int64{q.ask.need.CPU, q.ask.need.Cores, q.ask.need.MemoryMiB, q.ask.need.DiskMiB, q.devices, q.missing} {
+	for _, n := range [...]int64{q.ask.Need.CPU, q.ask.Need.Cores, q.ask.Need.MemoryMiB, q.ask.Need.DiskMiB, q.devices, q.missing} {
 		key = binary.AppendVarint(key, n)
 	}
 	m := q.b.w.askMemo(key, d.load.Job.NodePool)
@@ -154,7 +155,7 @@ func (m *askMemo) keep(q *roomSearch, row int, hold *model.Holding, t *model.Rel
 	}
 }
 
-// add notes a place that comes to be at a time.
+// Add notes a place that comes to be at a time.
 func (q *roomSearch) add(at structs.LogTime) {
 	if q.late(at) {
 		return
@@ -186,7 +187,7 @@ func (q *roomSearch) late(at structs.LogTime) bool {
 
 // byEnds looks at a row on which nothing is promised.
 func (q *roomSearch) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes) {
-	total, need, mhz := &c.Total[i], &q.ask.need, c.MHz[i]
+	total, need, mhz := &c.Total[i], &q.ask.Need, c.MHz[i]
 	used, free := o.Used, int64(0)
 	if q.devices > 0 {
 		free = deviceCount(c.Nodes[i])
@@ -241,7 +242,7 @@ func (q *roomSearch) amongPromises(row int, c *model.Chunk, i int, o model.Occup
 		if q.devices > 0 {
 			free = deviceCount(c.Nodes[i]) - x.Hold.DevicesInUse()
 		}
-		have = q.more(have, roomBy(&c.Total[i], &x.Used, &q.ask.need, c.MHz[i], free, q.devices, q.missing), at)
+		have = q.more(have, roomBy(&c.Total[i], &x.Used, &q.ask.Need, c.MHz[i], free, q.devices, q.missing), at)
 	}
 }
 

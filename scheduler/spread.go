@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 )
 
@@ -36,7 +37,7 @@ func (t *valueTable) value(text string, found bool) int32 {
 // be ahead of that one: 1, 1/2, 1/3 ...
 type spreadState struct {
 	*valueTable
-	ask    *spreadAsk
+	ask    *match.SpreadAsk
 	have   []int64
 	share  []int64 // millionths
 	cells  [][]int32
@@ -46,7 +47,7 @@ type spreadState struct {
 	isOpen bool
 }
 
-func newSpreadState(a *spreadAsk) *spreadState {
+func newSpreadState(a *match.SpreadAsk) *spreadState {
 	return &spreadState{valueTable: newValueTable(), ask: a}
 }
 
@@ -56,7 +57,7 @@ func (s *spreadState) grow() {
 		share := int64(0)
 		switch {
 		case v == 0:
-		case len(s.ask.targets) == 0:
+		case len(s.ask.Targets) == 0:
 			share = model.Micro
 		default:
 			share = s.targetShare(s.names[v])
@@ -72,13 +73,13 @@ func (s *spreadState) grow() {
 // leave over.
 func (s *spreadState) targetShare(name string) int64 {
 	var sum int64
-	for _, t := range s.ask.targets {
+	for _, t := range s.ask.Targets {
 		if t.Value == name {
 			return t.Percent * (model.Micro / 100)
 		}
 		sum += t.Percent
 	}
-	for _, t := range s.ask.targets {
+	for _, t := range s.ask.Targets {
 		if t.Value == "*" {
 			return t.Percent * (model.Micro / 100)
 		}
@@ -327,7 +328,7 @@ func (s *scan) cellBonus(x *cell) int64 {
 	}
 	var sum int64
 	for i, v := range x.values {
-		sum += s.spreads[i].ask.weight * s.spreads[i].bonus(v)
+		sum += s.spreads[i].ask.Weight * s.spreads[i].bonus(v)
 	}
 	return s.weights.Spread * sum / s.spreadWeight
 }

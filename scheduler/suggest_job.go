@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -207,7 +208,7 @@ func (a *adviser) conditions(tg *structs.Group) {
 		}
 	}
 	say := func(c *structs.Constraint) string {
-		return "without the constraint " + (&condition{l: c.LTarget, r: c.RTarget, op: c.Operand}).String()
+		return "without the constraint " + (&match.Condition{L: c.LTarget, R: c.RTarget, Op: c.Operand}).String()
 	}
 	for i := range a.load.Job.Constraints {
 		drop(150, say(&a.load.Job.Constraints[i]), func(j *structs.Job) { j.Constraints = slices.Delete(j.Constraints, i, i+1) })
@@ -233,7 +234,7 @@ func (a *adviser) conditions(tg *structs.Group) {
 		}
 		for i := range t.Resources.Devices {
 			for c, x := range t.Resources.Devices[i].Constraints {
-				text := "without the device's constraint " + (&condition{l: x.LTarget, r: x.RTarget, op: x.Operand}).String()
+				text := "without the device's constraint " + (&match.Condition{L: x.LTarget, R: x.RTarget, Op: x.Operand}).String()
 				if words := structs.ModelWords(x.RTarget); x.LTarget == structs.ModelTarget && words != "" {
 					text = "any model of GPU instead of " + words
 				}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -14,7 +15,7 @@ func (a *adviser) nodes(rep WorkloadReport) {
 	var away, sick, kinds []*structs.Node
 	seen := map[[16]byte]bool{}
 	a.in.View.EachNode(func(n *structs.Node) bool {
-		if !inPool(job, n) || !inDatacenter(job, n) {
+		if !match.InPool(job, n) || !match.InDatacenter(job, n) {
 			return true
 		}
 		switch r := restored(n); {

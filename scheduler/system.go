@@ -50,7 +50,7 @@ func (r *reconciler) system(g *groupWork, as []*structs.Allocation) {
 			g.stops = append(g.stops, stopOf(a, descMigrating))
 			g.counts.Migrate++
 			filled[a.NodeID] = true
-		case !g.ask.mayStay(n):
+		case !g.ask.MayStay(n):
 			g.stops = append(g.stops, stopOf(a, descNodeMismatch))
 			g.counts.Stop++
 			filled[a.NodeID] = true
@@ -91,10 +91,10 @@ func (r *reconciler) system(g *groupWork, as []*structs.Allocation) {
 			}
 			ok, known := suits[c.Hash[i]]
 			if !known {
-				ok = g.ask.suits(n)
+				ok = g.ask.Suits(n)
 				suits[c.Hash[i]] = ok
 			}
-			if !ok || !g.ask.suitsNode(n) {
+			if !ok || !g.ask.SuitsNode(n) {
 				continue
 			}
 			w, have := replaces[n.ID]

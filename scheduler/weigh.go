@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -31,10 +32,10 @@ func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 
 // reweigh puts configured weights in place of the policy's.
 func (s *scan) reweigh() {
-	if s.ask.job != nil && len(s.ask.job.Datasets) > 0 {
+	if s.ask.Job != nil && len(s.ask.Job.Datasets) > 0 {
 		s.extra.locality = localityWeight
 	}
-	w := &s.ask.weights
+	w := &s.ask.Weights
 	if *w == (structs.ScoreWeights{}) {
 		return
 	}
@@ -58,12 +59,12 @@ func (s *scan) local(n *structs.Node) int64 {
 	}
 	have := strings.FieldsFunc(model.LevelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
 	got := int64(0)
-	for _, d := range s.ask.job.Datasets {
+	for _, d := range s.ask.Job.Datasets {
 		if slices.Contains(have, d) {
 			got++
 		}
 	}
-	return got * model.Micro / int64(len(s.ask.job.Datasets))
+	return got * model.Micro / int64(len(s.ask.Job.Datasets))
 }
 
 // cheap is how far below the dearest node of the cluster one costs. A node that does not say what it costs, costs nothing.
@@ -85,7 +86,7 @@ var bigMicro = big.NewInt(model.Micro)
 
 // costOf is what a node costs, in millionths of the unit that it is said in; at most costMax.
 func costOf(n *structs.Node) int64 {
-	r, ok := parseDecimal(strings.TrimSpace(model.LevelOf(n, structs.CostKey)))
+	r, ok := match.ParseDecimal(strings.TrimSpace(model.LevelOf(n, structs.CostKey)))
 	if !ok || r.Sign() <= 0 {
 		return 0
 	}

@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"cmp"
@@ -12,53 +12,53 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ask is one group of a job compiled for placement: what it needs, must have and would like.
-type ask struct {
-	job  *structs.Job
-	tg   *structs.Group
-	need structs.Vector
+// Ask is one group of a job compiled for placement: what it needs, must have and would like.
+type Ask struct {
+	Job  *structs.Job
+	Tg   *structs.Group
+	Need structs.Vector
 
-	stays bool // asked for what runs already (mayStay)
+	stays bool // asked for what runs already (MayStay)
 
 	drivers   []string
-	checks    []condition // asked once per class
-	perNode   []condition // about something unique to a node
+	checks    []Condition // asked once per class
+	PerNode   []Condition // about something unique to a node
 	volumes   []volumeAsk
 	networks  []string // host networks asked for by name
 	network   string   // mode of the network of its own that each allocation needs, or ""
 	badVolume string   // a volume nobody here can give
 
-	wishes      []wish // asked once per class
-	wishPerNode []wish
-	wishTotal   int64 // sum of the absolute weights
+	Wishes      []wish // asked once per class
+	WishPerNode []wish
+	WishTotal   int64 // sum of the absolute weights
 
-	static  []structs.Port
+	Static  []structs.Port
 	dynamic []structs.Port
-	devices []deviceAsk // most specific first
-	gpuFit  string      // structs.GPUFitBest, ...: which GPU of a node gives a share
-	altsMax int64       // how many alternatives beyond the first ones there are
-	shares  bool        // some alternative is for a share
+	Devices []DeviceAsk // most specific first
+	GpuFit  string      // structs.GPUFitBest, ...: which GPU of a node gives a share
+	AltsMax int64       // how many alternatives beyond the first ones there are
+	Shares  bool        // some alternative is for a share
 
-	inside     string // level within a node that its devices should share; "" for islands, and no wish
+	Inside     string // level within a node that its devices should share; "" for islands, and no wish
 	insideOnly bool   // it is a must
 
-	device       structs.Obstacle // that too few of the first request's devices are free
-	isSimple     bool             // see simple
-	plainDevices bool             // one request for whole devices that a class can answer: the cheap way to count serves
-	cores        []coreAsk        // tasks that reserve cores
+	Device       structs.Obstacle // that too few of the first request's devices are free
+	IsSimple     bool             // see simple
+	PlainDevices bool             // one request for whole devices that a class can answer: the cheap way to count serves
+	Cores        []coreAsk        // tasks that reserve cores
 	runs         []coreRun        // of cores, by the NUMA node that each should come from
-	numaWish     bool             // some task prefers cores of one NUMA node
-	spreads      []spreadAsk
+	NumaWish     bool             // some task prefers cores of one NUMA node
+	Spreads      []SpreadAsk
 
-	distinctHostsJob   bool
-	distinctHostsGroup bool
-	distinct           []distinctAsk
+	DistinctHostsJob   bool
+	DistinctHostsGroup bool
+	Distinct           []distinctAsk
 
-	weights structs.ScoreWeights // in place of the policy's
+	Weights structs.ScoreWeights // in place of the policy's
 }
 
 type wish struct {
-	cond   condition
+	Cond   Condition
 	weight int64
 }
 
@@ -72,44 +72,44 @@ type coreAsk struct {
 	count int64
 }
 
-// deviceAsk is one device block, or the GPUs, of one task.
-type deviceAsk struct {
+// DeviceAsk is one device block, or the GPUs, of one task.
+type DeviceAsk struct {
 	task    string
-	alts    []deviceAlt // in order of preference; the first that can be had on a node is taken
-	perNode bool        // some condition looks at device ids
+	Alts    []DeviceAlt // in order of preference; the first that can be had on a node is taken
+	PerNode bool        // some condition looks at device ids
 	tied    bool        // the task wants them on the NUMA node of its cores
 }
 
-// deviceAlt is one way to serve a deviceAsk.
-type deviceAlt struct {
+// DeviceAlt is one way to serve a DeviceAsk.
+type DeviceAlt struct {
 	name       string // "type", "vendor/type" or "vendor/type/model"
 	model      string // a word of the model's name; "" for any
 	words      string // the same of a request for devices, whose condition on the model is among the checks
 	mig        string // profile of MIG instances; "" for whole devices
-	count      int64
-	mem, share int64 // MiB, or percent of the memory, of each; both 0: whole devices
-	compute    int64 // percent of each
+	Count      int64
+	mem, Share int64 // MiB, or percent of the memory, of each; both 0: whole devices
+	Compute    int64 // percent of each
 	enforce    string
 	watts      int64 // power limit that is to be set on each; 0: none
-	checks     []condition
+	checks     []Condition
 	wishes     []wish
-	wishTotal  int64
+	WishTotal  int64
 }
 
-type spreadAsk struct {
-	target  string
-	weight  int64
-	targets []structs.SpreadTarget
-	perNode bool
+type SpreadAsk struct {
+	Target  string
+	Weight  int64
+	Targets []structs.SpreadTarget
+	PerNode bool
 }
 
 // distinctAsk limits how many allocations may share a value.
 type distinctAsk struct {
-	cond    condition
-	target  string
-	limit   int64
-	perNode bool
-	job     bool // counts all groups of the job
+	Cond    Condition
+	Target  string
+	Limit   int64
+	PerNode bool
+	Job     bool // counts all groups of the job
 }
 
 // needsRDMA is what a task asks for by rdma = true.
@@ -118,9 +118,9 @@ var needsRDMA = []structs.Constraint{{LTarget: "${attr." + structs.RDMAAttribute
 // needsContainerGPUs is what a container asks for with a GPU: not every engine can be given one.
 var needsContainerGPUs = []structs.Constraint{{LTarget: "${attr." + structs.DockerGPUAttribute + "}", Operand: structs.OperandNotEqual, RTarget: structs.DockerGPUNone}}
 
-// compileAsk gathers everything that decides where a group may run.
-func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
-	a := &ask{job: job, tg: tg, gpuFit: gpuFit, need: structs.GroupVector(tg)}
+// CompileAsk gathers everything that decides where a group may run.
+func CompileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *Ask {
+	a := &Ask{Job: job, Tg: tg, GpuFit: gpuFit, Need: structs.GroupVector(tg)}
 	a.constrain(job.Constraints, true)
 	a.constrain(tg.Constraints, false)
 	a.wish(job.Affinities)
@@ -135,32 +135,32 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 			a.drivers = append(a.drivers, t.Driver)
 		}
 		if t.Resources.Cores > 0 {
-			a.cores = append(a.cores, coreAsk{t.Name, t.Resources.Cores})
+			a.Cores = append(a.Cores, coreAsk{t.Name, t.Resources.Cores})
 		}
 		for i := range t.Resources.Devices {
 			d := compileDevice(t.Name, &t.Resources.Devices[i])
-			d.tied = t.Resources.NUMA.Ties(d.alts[0].name)
-			a.devices = append(a.devices, d)
+			d.tied = t.Resources.NUMA.Ties(d.Alts[0].name)
+			a.Devices = append(a.Devices, d)
 		}
 		if len(t.Resources.GPU) > 0 {
 			d := compileGPU(t.Name, t.Resources.GPU)
 			d.tied = t.Resources.NUMA.Ties(gpuName)
-			a.devices = append(a.devices, d)
+			a.Devices = append(a.Devices, d)
 		}
 		if t.Driver == structs.DockerDriver && asksGPUs(&t.Resources) {
 			a.constrain(needsContainerGPUs, false)
 		}
 	}
 	if t := tg.Topology; t != nil {
-		a.inside, a.insideOnly = t.Inside, t.Inside != "" && t.Mode == structs.TopologyRequired
+		a.Inside, a.insideOnly = t.Inside, t.Inside != "" && t.Mode == structs.TopologyRequired
 	}
-	slices.SortStableFunc(a.devices, func(x, y deviceAsk) int { return y.narrow() - x.narrow() })
+	slices.SortStableFunc(a.Devices, func(x, y DeviceAsk) int { return y.narrow() - x.narrow() })
 	a.inGPUs()
 	a.coreRuns()
 	a.network = tg.OwnNetwork()
 	for i := range tg.Networks {
 		for _, p := range tg.Networks[i].StaticPorts {
-			a.port(p, &a.static)
+			a.port(p, &a.Static)
 		}
 		for _, p := range tg.Networks[i].DynamicPorts {
 			a.port(p, &a.dynamic)
@@ -170,15 +170,15 @@ func compileAsk(job *structs.Job, tg *structs.Group, gpuFit string) *ask {
 		a.volume(&tg.Volumes[i])
 	}
 	for _, s := range slices.Concat(tg.Spreads, job.Spreads) {
-		if s.Weight == 0 || slices.ContainsFunc(a.spreads, func(x spreadAsk) bool { return x.target == s.Attribute }) {
+		if s.Weight == 0 || slices.ContainsFunc(a.Spreads, func(x SpreadAsk) bool { return x.Target == s.Attribute }) {
 			continue // the group's spread wins over the job's on one attribute
 		}
-		a.spreads = append(a.spreads, spreadAsk{target: s.Attribute, weight: s.Weight, targets: s.Targets, perNode: unique(s.Attribute)})
+		a.Spreads = append(a.Spreads, SpreadAsk{Target: s.Attribute, Weight: s.Weight, Targets: s.Targets, PerNode: unique(s.Attribute)})
 	}
 	return a
 }
 
-func (a *ask) constrain(cs []structs.Constraint, ofJob bool) {
+func (a *Ask) constrain(cs []structs.Constraint, ofJob bool) {
 	for _, c := range cs {
 		switch c.Operand {
 		case structs.OperandDistinctHosts:
@@ -186,20 +186,20 @@ func (a *ask) constrain(cs []structs.Constraint, ofJob bool) {
 				continue
 			}
 			if ofJob {
-				a.distinctHostsJob = true
+				a.DistinctHostsJob = true
 			} else {
-				a.distinctHostsGroup = true
+				a.DistinctHostsGroup = true
 			}
 		case structs.OperandDistinctProperty:
-			d := distinctAsk{cond: compileCondition(c.LTarget, c.RTarget, c.Operand), target: c.LTarget, limit: 1, perNode: unique(c.LTarget), job: ofJob}
-			if n, ok := parseDecimal(c.RTarget); ok && n.IsInt() && n.Num().IsInt64() {
-				d.limit = n.Num().Int64()
+			d := distinctAsk{Cond: compileCondition(c.LTarget, c.RTarget, c.Operand), Target: c.LTarget, Limit: 1, PerNode: unique(c.LTarget), Job: ofJob}
+			if n, ok := ParseDecimal(c.RTarget); ok && n.IsInt() && n.Num().IsInt64() {
+				d.Limit = n.Num().Int64()
 			}
-			a.distinct = append(a.distinct, d)
+			a.Distinct = append(a.Distinct, d)
 		default:
 			x := compileCondition(c.LTarget, c.RTarget, c.Operand)
 			if x.unique() {
-				a.perNode = append(a.perNode, x)
+				a.PerNode = append(a.PerNode, x)
 			} else {
 				a.checks = append(a.checks, x)
 			}
@@ -207,26 +207,26 @@ func (a *ask) constrain(cs []structs.Constraint, ofJob bool) {
 	}
 }
 
-func (a *ask) wish(as []structs.Affinity) {
+func (a *Ask) wish(as []structs.Affinity) {
 	for _, f := range as {
 		w := wish{compileCondition(f.LTarget, f.RTarget, f.Operand), f.Weight}
-		a.wishTotal += abs(f.Weight)
-		if w.cond.unique() {
-			a.wishPerNode = append(a.wishPerNode, w)
+		a.WishTotal += abs(f.Weight)
+		if w.Cond.unique() {
+			a.WishPerNode = append(a.WishPerNode, w)
 		} else {
-			a.wishes = append(a.wishes, w)
+			a.Wishes = append(a.Wishes, w)
 		}
 	}
 }
 
-func (a *ask) port(p structs.Port, to *[]structs.Port) {
+func (a *Ask) port(p structs.Port, to *[]structs.Port) {
 	*to = append(*to, p)
 	if p.HostNetwork != "" && p.HostNetwork != "default" && !slices.Contains(a.networks, p.HostNetwork) {
 		a.networks = append(a.networks, p.HostNetwork)
 	}
 }
 
-func (a *ask) volume(v *structs.VolumeRequest) {
+func (a *Ask) volume(v *structs.VolumeRequest) {
 	var raw struct {
 		Type     string
 		Source   string
@@ -239,9 +239,9 @@ func (a *ask) volume(v *structs.VolumeRequest) {
 	a.volumes = append(a.volumes, volumeAsk{raw.Source, raw.ReadOnly})
 }
 
-func compileDevice(task string, r *structs.DeviceRequest) deviceAsk {
-	d := deviceAsk{task: task}
-	d.add(deviceAlt{name: r.Name, count: max(r.Count, 1)}, r.Constraints, r.Affinities)
+func compileDevice(task string, r *structs.DeviceRequest) DeviceAsk {
+	d := DeviceAsk{task: task}
+	d.add(DeviceAlt{name: r.Name, Count: max(r.Count, 1)}, r.Constraints, r.Affinities)
 	return d
 }
 
@@ -254,11 +254,11 @@ func asksGPUs(r *structs.Resources) bool {
 	})
 }
 
-func compileGPU(task string, rs []structs.GPURequest) deviceAsk {
-	d := deviceAsk{task: task}
+func compileGPU(task string, rs []structs.GPURequest) DeviceAsk {
+	d := DeviceAsk{task: task}
 	for i := range rs {
 		r := &rs[i]
-		d.add(deviceAlt{name: gpuName, model: r.Model, mig: r.MIG, count: max(r.Count, 1), mem: r.MemoryMiB, share: r.Share, compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
+		d.add(DeviceAlt{name: gpuName, model: r.Model, mig: r.MIG, Count: max(r.Count, 1), mem: r.MemoryMiB, Share: r.Share, Compute: r.Compute, enforce: r.Enforce, watts: r.PowerLimitW}, append(slices.Clip(r.Constraints), powerRange(r.PowerLimitW)...), r.Affinities)
 	}
 	return d
 }
@@ -275,53 +275,53 @@ func powerRange(watts int64) []structs.Constraint {
 	}
 }
 
-// add appends one alternative with its conditions.
-func (d *deviceAsk) add(alt deviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
+// Add appends one alternative with its conditions.
+func (d *DeviceAsk) add(alt DeviceAlt, constraints []structs.Constraint, affinities []structs.Affinity) {
 	for _, c := range constraints {
 		x := compileCondition(c.LTarget, c.RTarget, c.Operand)
 		if c.LTarget == structs.ModelTarget && c.Operand == structs.OperandRegexp && alt.model == "" {
 			alt.words = structs.ModelWords(c.RTarget)
 		}
 		alt.checks = append(alt.checks, x)
-		d.perNode = d.perNode || x.unique()
+		d.PerNode = d.PerNode || x.unique()
 	}
 	for _, f := range affinities {
 		x := compileCondition(f.LTarget, f.RTarget, f.Operand)
 		alt.wishes = append(alt.wishes, wish{x, f.Weight})
-		alt.wishTotal += abs(f.Weight)
-		d.perNode = d.perNode || x.unique()
+		alt.WishTotal += abs(f.Weight)
+		d.PerNode = d.PerNode || x.unique()
 	}
-	d.alts = append(d.alts, alt)
+	d.Alts = append(d.Alts, alt)
 }
 
 // narrow orders the requests of a group: what can be served by fewer devices is served first.
-func (d *deviceAsk) narrow() int {
-	n := 4 * strings.Count(d.alts[0].name, "/")
-	if d.alts[0].model != "" {
+func (d *DeviceAsk) narrow() int {
+	n := 4 * strings.Count(d.Alts[0].name, "/")
+	if d.Alts[0].model != "" {
 		n += 2
 	}
-	if !d.alts[0].shared() {
+	if !d.Alts[0].Shared() {
 		n++
 	}
 	return n
 }
 
 // plain reports whether the ask is for whole devices of one kind, as a device block is.
-func (d *deviceAsk) plain() bool { return len(d.alts) == 1 && !d.alts[0].shared() }
+func (d *DeviceAsk) plain() bool { return len(d.Alts) == 1 && !d.Alts[0].Shared() }
 
 // inGPUs notes what the requests for devices have in common.
-func (a *ask) inGPUs() {
-	if len(a.devices) > 0 {
-		a.device = a.devices[0].alts[0].obstacle()
+func (a *Ask) inGPUs() {
+	if len(a.Devices) > 0 {
+		a.Device = a.Devices[0].Alts[0].Obstacle()
 	}
-	a.plainDevices = a.inside == "" && len(a.devices) == 1 && a.devices[0].plain() && !a.devices[0].perNode
-	for i := range a.devices {
-		a.altsMax += int64(len(a.devices[i].alts) - 1)
-		for k := range a.devices[i].alts {
-			a.shares = a.shares || a.devices[i].alts[k].shared()
+	a.PlainDevices = a.Inside == "" && len(a.Devices) == 1 && a.Devices[0].plain() && !a.Devices[0].PerNode
+	for i := range a.Devices {
+		a.AltsMax += int64(len(a.Devices[i].Alts) - 1)
+		for k := range a.Devices[i].Alts {
+			a.Shares = a.Shares || a.Devices[i].Alts[k].Shared()
 		}
 	}
-	a.isSimple = a.simple()
+	a.IsSimple = a.Simple()
 }
 
 func abs(n int64) int64 {
@@ -331,8 +331,8 @@ func abs(n int64) int64 {
 	return n
 }
 
-// fulfilled is the weight of a wish that came true on a node: a negative wish comes true where its condition is false.
-func (w *wish) fulfilled(holds bool) int64 {
+// Fulfilled is the weight of a wish that came true on a node: a negative wish comes true where its condition is false.
+func (w *wish) Fulfilled(holds bool) int64 {
 	if holds == (w.weight > 0) {
 		return abs(w.weight)
 	}
@@ -341,7 +341,7 @@ func (w *wish) fulfilled(holds bool) int64 {
 
 // Names reports whether a device request's name means a device group: "type", "vendor/type" or "vendor/type/model". A
 // group of MIG instances is meant only by its profile or its full name: who asks for a GPU does not want a slice of one.
-func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
+func (d *DeviceAlt) names(g *structs.DeviceGroup) bool {
 	if d.model != "" && !structs.IsModel(g.Name, d.model) {
 		return false
 	}
@@ -360,40 +360,40 @@ func (d *deviceAlt) names(g *structs.DeviceGroup) bool {
 }
 
 // enforceable reports whether the node of a group has a backend that the request accepts. Whole devices need none.
-func (d *deviceAlt) enforceable(g *structs.DeviceGroup) bool {
-	if !d.shared() {
+func (d *DeviceAlt) enforceable(g *structs.DeviceGroup) bool {
+	if !d.Shared() {
 		return true
 	}
 	_, ok := structs.GPUBackend(d.enforce, g.Attributes[structs.GPUEnforceAttribute].Str)
 	return ok
 }
 
-// deviceChoice is a device group of a node that may serve a request.
-type deviceChoice struct {
-	alt   int // into deviceAsk.alts
-	group int // into NodeResources.Devices
-	first int // position of its first instance
-	count int // of its instances: equal in all nodes of a class
-	micro int64
+// DeviceChoice is a device group of a node that may serve a request.
+type DeviceChoice struct {
+	alt   int // into DeviceAsk.alts
+	Group int // into NodeResources.Devices
+	First int // position of its first instance
+	Count int // of its instances: equal in all nodes of a class
+	Micro int64
 }
 
-// choices lists the groups of a node that may serve a request, by alternative, then the best liked first, then in the
+// Choices lists the groups of a node that may serve a request, by alternative, then the best liked first, then in the
 // order of the node.
-func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
-	var out []deviceChoice
-	for at := range d.alts {
-		alt := &d.alts[at]
+func (d *DeviceAsk) Choices(n *structs.Node) []DeviceChoice {
+	var out []DeviceChoice
+	for at := range d.Alts {
+		alt := &d.Alts[at]
 		first := 0
 		for i := range n.Resources.Devices {
 			g := &n.Resources.Devices[i]
-			if alt.names(g) && alt.enforceable(g) && !slices.ContainsFunc(alt.checks, func(c condition) bool { return !c.holdsOnDevice(g) }) {
+			if alt.names(g) && alt.enforceable(g) && !slices.ContainsFunc(alt.checks, func(c Condition) bool { return !c.holdsOnDevice(g) }) {
 				var got int64
 				for k := range alt.wishes {
-					got += alt.wishes[k].fulfilled(alt.wishes[k].cond.holdsOnDevice(g))
+					got += alt.wishes[k].Fulfilled(alt.wishes[k].Cond.holdsOnDevice(g))
 				}
-				c := deviceChoice{alt: at, group: i, first: first, count: len(g.Instances)}
-				if alt.wishTotal > 0 {
-					c.micro = got * model.Micro / alt.wishTotal
+				c := DeviceChoice{alt: at, Group: i, First: first, Count: len(g.Instances)}
+				if alt.WishTotal > 0 {
+					c.Micro = got * model.Micro / alt.WishTotal
 				}
 				out = append(out, c)
 			}
@@ -401,57 +401,57 @@ func (d *deviceAsk) choices(n *structs.Node) []deviceChoice {
 		}
 	}
 	if len(out) > 1 {
-		slices.SortStableFunc(out, func(a, b deviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.micro-a.micro)) })
+		slices.SortStableFunc(out, func(a, b DeviceChoice) int { return cmp.Or(a.alt-b.alt, int(b.Micro-a.Micro)) })
 	}
 	return out
 }
 
-// simple reports whether what the ask may get on a node depends on nothing but the node and what is held there, in one
+// Simple reports whether what the ask may get on a node depends on nothing but the node and what is held there, in one
 // way: no devices, some whole ones of a kind, or a share of one.
-func (a *ask) simple() bool {
-	if len(a.devices) == 0 {
+func (a *Ask) Simple() bool {
+	if len(a.Devices) == 0 {
 		return true
 	}
-	if len(a.devices) != 1 || len(a.devices[0].alts) != 1 || a.devices[0].perNode || a.inside != "" {
+	if len(a.Devices) != 1 || len(a.Devices[0].Alts) != 1 || a.Devices[0].PerNode || a.Inside != "" {
 		return false
 	}
-	return !a.shares || a.devices[0].alts[0].count == 1
+	return !a.Shares || a.Devices[0].Alts[0].Count == 1
 }
 
-// gpuKey is equal for simple asks that get the same GPUs of a node.
-func (a *ask) gpuKey() string {
-	b := strconv.AppendInt(nil, a.need.CPU, 10)
-	b = strconv.AppendInt(append(b, ' '), a.need.Cores, 10)
-	for i := range a.devices {
-		d := &a.devices[i].alts[0]
-		for _, n := range []int64{d.count, d.mem, d.share, d.compute} {
+// GpuKey is equal for simple asks that get the same GPUs of a node.
+func (a *Ask) GpuKey() string {
+	b := strconv.AppendInt(nil, a.Need.CPU, 10)
+	b = strconv.AppendInt(append(b, ' '), a.Need.Cores, 10)
+	for i := range a.Devices {
+		d := &a.Devices[i].Alts[0]
+		for _, n := range []int64{d.Count, d.mem, d.Share, d.Compute} {
 			b = strconv.AppendInt(append(b, ' '), n, 10)
 		}
 		b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(b, d.name), d.model), d.mig)
 		for k := range d.checks {
 			c := &d.checks[k]
-			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '?'), c.l), c.op), c.r)
+			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '?'), c.L), c.Op), c.R)
 		}
 		for k := range d.wishes {
-			c := &d.wishes[k].cond
-			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '!'), c.l), c.op), c.r)
+			c := &d.wishes[k].Cond
+			b = strconv.AppendQuote(strconv.AppendQuote(strconv.AppendQuote(append(b, '!'), c.L), c.Op), c.R)
 			b = strconv.AppendInt(b, d.wishes[k].weight, 10)
 		}
 	}
 	return string(b)
 }
 
-// plainKey is hopeKey for a group that asks for amounts, and in its tasks for GPUs without conditions; nil for others.
+// PlainKey is hopeKey for a group that asks for amounts, and in its tasks for GPUs without conditions; nil for others.
 // Packing what most groups do not have takes longer than the rest of refusing them.
-func (a *ask) plainKey(members int) []byte {
-	job, tg := a.job, a.tg
+func (a *Ask) PlainKey(members int) []byte {
+	job, tg := a.Job, a.Tg
 	if tg.Topology != nil || len(job.Constraints)+len(tg.Constraints)+len(tg.Networks)+len(tg.Volumes)+len(job.Tolerations) > 0 {
 		return nil
 	}
 	b := make([]byte, 1, 64) // begins with 0, as nothing that is packed does
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	number := func(n int64) { b = binary.AppendVarint(b, n) }
-	need := &a.need
+	need := &a.Need
 	for _, n := range [...]int64{int64(members), need.CPU, need.Cores, need.MemoryMiB, need.DiskMiB} {
 		number(n)
 	}
@@ -485,11 +485,11 @@ func (a *ask) plainKey(members int) []byte {
 }
 
 // meansSelf reports whether some rule means the job itself, too.
-func (a *ask) meansSelf() bool {
-	return slices.ContainsFunc(model.PeersOf(a.job, a.tg), func(r model.PeerRule) bool { return r.Self })
+func (a *Ask) meansSelf() bool {
+	return slices.ContainsFunc(model.PeersOf(a.Job, a.Tg), func(r model.PeerRule) bool { return r.Self })
 }
 
-// countsJob reports whether allocations of the job's other groups matter to the ask.
-func (a *ask) countsJob() bool {
-	return a.distinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.distinct, func(d distinctAsk) bool { return d.job })
+// CountsJob reports whether allocations of the job's other groups matter to the ask.
+func (a *Ask) CountsJob() bool {
+	return a.DistinctHostsJob || a.meansSelf() || slices.ContainsFunc(a.Distinct, func(d distinctAsk) bool { return d.Job })
 }

@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"testing"
@@ -69,7 +69,7 @@ func TestConditions(t *testing.T) {
 		{"${attr.kernel.name}", "frobnicate", "linux", false},
 	} {
 		x := compileCondition(c.l, c.r, c.op)
-		if got := x.holds(n); got != c.want {
+		if got := x.Holds(n); got != c.want {
 			t.Errorf("%s %s %s: %v, want %v", c.l, c.op, c.r, got, c.want)
 		}
 	}
@@ -123,7 +123,7 @@ func TestDeviceConditions(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]bool{"gpu": true, "nvidia/gpu": true, "nvidia/gpu/H100": true, "nvidia/gpu/A100": false, "amd/gpu": false, "tpu": false} {
-		d := deviceAlt{name: name}
+		d := DeviceAlt{name: name}
 		if d.names(g) != want {
 			t.Errorf("%q names the group: %v", name, !want)
 		}
@@ -135,17 +135,17 @@ func TestMIGIsAskedForByProfile(t *testing.T) {
 	slice := &structs.DeviceGroup{Vendor: "nvidia", Type: "gpu", Name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
 		Attributes: map[string]structs.Attribute{"mig_profile": {Kind: "string", Str: "1g.10gb"}}}
 	for _, c := range []struct {
-		d            deviceAlt
+		d            DeviceAlt
 		whole, slice bool
 	}{
-		{deviceAlt{name: "gpu"}, true, false},
-		{deviceAlt{name: "nvidia/gpu"}, true, false},
-		{deviceAlt{name: gpuName, model: "H100"}, true, false},
-		{deviceAlt{name: gpuName, mig: "1g.10gb"}, false, true},
-		{deviceAlt{name: gpuName, mig: "1g.10gb", model: "H100"}, false, true},
-		{deviceAlt{name: gpuName, mig: "1g.10gb", model: "A100"}, false, false},
-		{deviceAlt{name: gpuName, mig: "2g.20gb"}, false, false},
-		{deviceAlt{name: "nvidia/gpu/" + slice.Name}, false, true},
+		{DeviceAlt{name: "gpu"}, true, false},
+		{DeviceAlt{name: "nvidia/gpu"}, true, false},
+		{DeviceAlt{name: gpuName, model: "H100"}, true, false},
+		{DeviceAlt{name: gpuName, mig: "1g.10gb"}, false, true},
+		{DeviceAlt{name: gpuName, mig: "1g.10gb", model: "H100"}, false, true},
+		{DeviceAlt{name: gpuName, mig: "1g.10gb", model: "A100"}, false, false},
+		{DeviceAlt{name: gpuName, mig: "2g.20gb"}, false, false},
+		{DeviceAlt{name: "nvidia/gpu/" + slice.Name}, false, true},
 	} {
 		if got := c.d.names(whole); got != c.whole {
 			t.Errorf("%+v names a whole GPU: %v", c.d, got)

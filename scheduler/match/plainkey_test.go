@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"reflect"
@@ -22,7 +22,7 @@ func TestPlainKeyTellsAsksApart(t *testing.T) {
 		change(&r, &gpu)
 		r.GPU = []structs.GPURequest{gpu}
 		job := &structs.Job{ID: "j"}
-		b := compileAsk(job, &structs.Group{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: "exec", Resources: r}}}, "").plainKey(1)
+		b := CompileAsk(job, &structs.Group{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: "exec", Resources: r}}}, "").PlainKey(1)
 		return string(b)
 	}
 	plain := key(func(*structs.Resources, *structs.GPURequest) {})

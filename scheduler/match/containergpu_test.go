@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"strings"
@@ -26,8 +26,8 @@ func TestContainersWithGPUsWantAnEngineThatTakesThem(t *testing.T) {
 		{"docker", structs.Resources{Devices: []structs.DeviceRequest{{Name: "nvidia/gpu/H100", Count: 1}}}, "none", true},
 		{"docker", structs.Resources{Devices: []structs.DeviceRequest{{Name: "fpga", Count: 1}}}, "none", false},
 	} {
-		a := compileAsk(&structs.Job{ID: "j"}, &structs.Group{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: c.driver, Resources: c.res}}}, "")
-		if r, bad := a.refuses(node(c.node)); bad != c.bad || bad && !strings.Contains(r.Text(), structs.DockerGPUAttribute) {
+		a := CompileAsk(&structs.Job{ID: "j"}, &structs.Group{Name: "g", Count: 1, Tasks: []*structs.Task{{Name: "t", Driver: c.driver, Resources: c.res}}}, "")
+		if r, bad := a.Refuses(node(c.node)); bad != c.bad || bad && !strings.Contains(r.Text(), structs.DockerGPUAttribute) {
 			t.Errorf("%+v: refused %t (%q)", c, bad, r.Text())
 		}
 	}

@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"math/big"
@@ -8,13 +8,12 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-version"
-
 	"github.com/muster-sched/muster/structs"
 )
 
-// resolve gives the value of a constraint's target on a node: an interpolation like "${attr.kernel.name}", or a plain
+// Resolve gives the value of a constraint's target on a node: an interpolation like "${attr.kernel.name}", or a plain
 // text, which stands for itself. found is false when the node has no such attribute.
-func resolve(target string, n *structs.Node) (value string, found bool) {
+func Resolve(target string, n *structs.Node) (value string, found bool) {
 	name, ok := interpolation(target)
 	if !ok {
 		return target, true
@@ -73,14 +72,14 @@ func unique(target string) bool {
 		strings.HasPrefix(name, "meta.unique.") || name == "device.ids"
 }
 
-// condition is one compiled constraint or affinity.
-type condition struct {
-	l, r, op string
+// Condition is one compiled constraint or affinity.
+type Condition struct {
+	L, R, Op string
 	re       *regexp.Regexp // of a plain right side
 }
 
-func compileCondition(l, r, op string) condition {
-	c := condition{l: l, r: r, op: op}
+func compileCondition(l, r, op string) Condition {
+	c := Condition{L: l, R: r, Op: op}
 	if op == structs.OperandRegexp {
 		if _, isVar := interpolation(r); !isVar {
 			c.re, _ = regexp.Compile(r) // one that does not compile matches nothing; registration refuses it
@@ -90,34 +89,34 @@ func compileCondition(l, r, op string) condition {
 }
 
 // unique reports whether the condition must be asked per node.
-func (c *condition) unique() bool { return unique(c.l) || unique(c.r) }
+func (c *Condition) unique() bool { return unique(c.L) || unique(c.R) }
 
-// refusal is that of nodes on which the condition does not hold.
-func (c *condition) refusal(cure structs.EventKind) refusal {
-	return cannot(structs.DimensionConstraint, c.String(), "", cure)
+// Refusal is that of nodes on which the condition does not hold.
+func (c *Condition) Refusal(cure structs.EventKind) Refusal {
+	return Cannot(structs.DimensionConstraint, c.String(), "", cure)
 }
 
-func (c *condition) String() string {
-	switch c.op {
+func (c *Condition) String() string {
+	switch c.Op {
 	case structs.OperandIsSet, structs.OperandIsNotSet:
-		return c.l + " " + c.op
+		return c.L + " " + c.Op
 	case structs.OperandDistinctHosts:
-		return c.op
+		return c.Op
 	case structs.OperandDistinctProperty:
-		return c.op + " " + c.l
+		return c.Op + " " + c.L
 	}
-	return c.l + " " + c.op + " " + c.r
+	return c.L + " " + c.Op + " " + c.R
 }
 
-// holds reports whether the condition is true on a node.
-func (c *condition) holds(n *structs.Node) bool {
-	l, lok := resolve(c.l, n)
-	r, rok := resolve(c.r, n)
+// Holds reports whether the condition is true on a node.
+func (c *Condition) Holds(n *structs.Node) bool {
+	l, lok := Resolve(c.L, n)
+	r, rok := Resolve(c.R, n)
 	return c.compare(l, lok, r, rok)
 }
 
-func (c *condition) compare(l string, lok bool, r string, rok bool) bool {
-	switch c.op {
+func (c *Condition) compare(l string, lok bool, r string, rok bool) bool {
+	switch c.Op {
 	case "", structs.OperandEqual, "==", "is":
 		return lok && rok && l == r
 	case structs.OperandNotEqual, "not":
@@ -132,9 +131,9 @@ func (c *condition) compare(l string, lok bool, r string, rok bool) bool {
 	if !lok || !rok {
 		return false
 	}
-	switch c.op {
+	switch c.Op {
 	case structs.OperandLess, structs.OperandLessEqual, structs.OperandGreater, structs.OperandGreaterEqual:
-		return orderHolds(c.op, compareOrdered(l, r))
+		return orderHolds(c.Op, compareOrdered(l, r))
 	case structs.OperandRegexp:
 		re := c.re
 		if re == nil {
@@ -197,16 +196,16 @@ func compareOrdered(l, r string) int {
 			return 0
 		}
 	}
-	if a, ok := parseDecimal(l); ok {
-		if b, ok := parseDecimal(r); ok {
+	if a, ok := ParseDecimal(l); ok {
+		if b, ok := ParseDecimal(r); ok {
 			return a.Cmp(b)
 		}
 	}
 	return strings.Compare(l, r)
 }
 
-// parseDecimal reads a plain decimal number of at most 40 characters, without fractions like 1/3 or large exponents.
-func parseDecimal(s string) (*big.Rat, bool) {
+// ParseDecimal reads a plain decimal number of at most 40 characters, without fractions like 1/3 or large exponents.
+func ParseDecimal(s string) (*big.Rat, bool) {
 	if len(s) == 0 || len(s) > 40 || strings.ContainsAny(s, "/_xXpPeE") {
 		return nil, false
 	}

@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"testing"
@@ -24,7 +24,7 @@ func TestLacksNetwork(t *testing.T) {
 	} {
 		g := &structs.Group{Name: "g", Networks: []structs.Network{{Mode: c.mode}}, Tasks: []*structs.Task{{Name: "t", Driver: c.driver}}}
 		n := &structs.Node{Attributes: c.attributes, Drivers: map[string]*structs.DriverInfo{c.driver: {Detected: true, Healthy: true}}}
-		r, refused := compileAsk(&structs.Job{Groups: []*structs.Group{g}}, g, "").refuses(n)
+		r, refused := CompileAsk(&structs.Job{Groups: []*structs.Group{g}}, g, "").Refuses(n)
 		if refused != (c.want != "") || r.Text() != c.want {
 			t.Errorf("mode %q, driver %s, %v: %v %q, want %q", c.mode, c.driver, c.attributes, refused, r.Text(), c.want)
 		}

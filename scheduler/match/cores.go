@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"cmp"
@@ -22,25 +22,25 @@ func (r *coreRun) hard() bool { return r.must || r.wish }
 
 // coreRuns divides the cores of an allocation into runs. Tasks that require one NUMA node come first; what is left of the
 // cores of others, when they have some in common with those, is a run, too.
-func (a *ask) coreRuns() {
-	owner := make([]int, a.need.Cores) // 1 + the run
+func (a *Ask) coreRuns() {
+	owner := make([]int, a.Need.Cores) // 1 + the run
 	for _, must := range [...]bool{true, false} {
-		for _, t := range a.tg.Tasks {
+		for _, t := range a.Tg.Tasks {
 			wants := t.Resources.NUMA.Wants()
 			if t.Resources.Cores == 0 || (wants == structs.NUMARequire) != must {
 				continue
 			}
 			r, num := coreRun{must: must, wish: wants == structs.NUMAPrefer}, len(a.runs)+1
-			for i := range a.devices {
-				if d := &a.devices[i]; d.task == t.Name {
+			for i := range a.Devices {
+				if d := &a.Devices[i]; d.task == t.Name {
 					r.near = append(r.near, i)
 					if d.tied {
 						r.tied = append(r.tied, i)
 					}
 				}
 			}
-			from, to := a.tg.CoreSpan(t.Name)
-			for p := from; p < min(to, a.need.Cores); p++ {
+			from, to := a.Tg.CoreSpan(t.Name)
+			for p := from; p < min(to, a.Need.Cores); p++ {
 				old := owner[p]
 				switch {
 				case old == 0:
@@ -55,7 +55,7 @@ func (a *ask) coreRuns() {
 				}
 			}
 			a.runs = append(a.runs, r)
-			a.numaWish = a.numaWish || r.wish
+			a.NumaWish = a.NumaWish || r.wish
 		}
 	}
 	a.runs = slices.DeleteFunc(a.runs, func(r coreRun) bool { return len(r.at) == 0 })
@@ -142,15 +142,15 @@ func order(nodes []model.NUMANode, left []int, r *coreRun) []int {
 }
 
 // pickCores chooses the cores of an allocation, and its devices: where one depends on the other, together.
-func (a *ask) pickCores(n *structs.Node, free *model.Holding, choices [][]deviceChoice, h *model.Held, k *picker) shortageOf {
+func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]DeviceChoice, h *model.Held, k *Picker) ShortageOf {
 	defer func() { k.numa = nil }() // the picker is used for other nodes, too
-	if len(a.devices) > 0 {
-		if x := k.pickDevices(a, n, free, choices); x.Dim != structs.DimensionNone {
+	if len(a.Devices) > 0 {
+		if x := k.PickDevices(a, n, free, choices); x.Dim != structs.DimensionNone {
 			return x
 		}
 	}
-	if len(a.cores) == 0 {
-		return shortageOf{}
+	if len(a.Cores) == 0 {
+		return ShortageOf{}
 	}
 	nodes := model.NUMANodes(n)
 	largest, have := model.LargestNUMA(nodes), int64(0)
@@ -158,22 +158,22 @@ func (a *ask) pickCores(n *structs.Node, free *model.Holding, choices [][]device
 		nodes[i].Cores = slices.DeleteFunc(nodes[i].Cores, func(c int64) bool { return free.Cores.Has(int(c)) })
 		have += int64(len(nodes[i].Cores))
 	}
-	if d := a.need.Cores - have; d > 0 {
-		return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: d}, by: structs.Obstacle{Dimension: structs.DimensionCores}}
+	if d := a.Need.Cores - have; d > 0 {
+		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: d}, By: structs.Obstacle{Dimension: structs.DimensionCores}}
 	}
-	for _, p := range k.picks {
-		at := n.Resources.Devices[p.group].Instances[p.index].NUMANode
+	for _, p := range k.Picks {
+		at := n.Resources.Devices[p.Group].Instances[p.Index].NUMANode
 		if i := slices.IndexFunc(nodes, func(x model.NUMANode) bool { return x.ID == at && at >= 0 }); i >= 0 {
 			nodes[i].Pull++
 		}
 	}
-	var why shortageOf
+	var why ShortageOf
 	try := func(s *coreSeats) func() bool {
 		return func() bool {
 			if k.numa = tiesOf(a, s); k.numa == nil {
 				return true
 			}
-			x := k.pickDevices(a, n, free, choices)
+			x := k.PickDevices(a, n, free, choices)
 			if x.Dim != structs.DimensionNone && (why.Dim == structs.DimensionNone || x.Dim == why.Dim && x.Short < why.Short) {
 				why = x
 			}
@@ -183,20 +183,20 @@ func (a *ask) pickCores(n *structs.Node, free *model.Holding, choices [][]device
 	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
 	if !s.seat(0, try(s)) {
 		s = newCoreSeats(nodes, a.runs, func(r *coreRun) bool { return r.must })
-		why = shortageOf{}
+		why = ShortageOf{}
 		if !s.seat(0, try(s)) {
 			return s.refusal(a, why, largest)
 		}
-		if k.numa == nil && len(a.devices) > 0 { // as at first: the last try was for less
-			k.pickDevices(a, n, free, choices)
+		if k.numa == nil && len(a.Devices) > 0 { // as at first: the last try was for less
+			k.PickDevices(a, n, free, choices)
 		}
 	}
 	h.Rare.Cores = s.give(a)
-	return shortageOf{}
+	return ShortageOf{}
 }
 
 // tiesOf gives, by request for devices, the NUMA node that the runs' seats tie it to; nil for none.
-func tiesOf(a *ask, s *coreSeats) []int64 {
+func tiesOf(a *Ask, s *coreSeats) []int64 {
 	var out []int64
 	for k, r := range s.runs {
 		id := s.nodes[s.seats[k]].ID
@@ -204,7 +204,7 @@ func tiesOf(a *ask, s *coreSeats) []int64 {
 			continue
 		}
 		if out == nil {
-			out = slices.Repeat([]int64{model.AnyNUMA}, len(a.devices))
+			out = slices.Repeat([]int64{model.AnyNUMA}, len(a.Devices))
 		}
 		for _, i := range r.tied {
 			out[i] = id
@@ -216,28 +216,28 @@ func tiesOf(a *ask, s *coreSeats) []int64 {
 // inNUMANode is what cores, and devices tied to them, have to lie in one of.
 const inNUMANode = "NUMA node"
 
-// refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
-func (s *coreSeats) refusal(a *ask, why shortageOf, largest int) shortageOf {
+// Refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
+func (s *coreSeats) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 	if why.Dim != structs.DimensionNone {
-		by := a.device
+		by := a.Device
 		for _, r := range s.runs {
 			if len(r.tied) > 0 {
-				by = a.devices[r.tied[0]].alts[0].obstacle()
+				by = a.Devices[r.tied[0]].Alts[0].Obstacle()
 				by.Count = int64(len(r.at))
 				break
 			}
 		}
 		by.Detail = inNUMANode
-		return shortageOf{Shortage: why.Shortage, by: by, apart: true}
+		return ShortageOf{Shortage: why.Shortage, By: by, Apart: true}
 	}
-	return shortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: int64(max(s.short, 1))}, by: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, apart: true,
-		tooSmall: s.lacks != nil && len(s.lacks.at) > largest}
+	return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: int64(max(s.short, 1))}, By: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, Apart: true,
+		TooSmall: s.lacks != nil && len(s.lacks.at) > largest}
 }
 
 // give takes cores: those of the seated runs, then those of the others, each from one NUMA node where that can be had,
 // else from as few as possible.
-func (s *coreSeats) give(a *ask) []int64 {
-	out := make([]int64, a.need.Cores)
+func (s *coreSeats) give(a *Ask) []int64 {
+	out := make([]int64, a.Need.Cores)
 	take := func(i int, places []int) {
 		x := &s.nodes[i]
 		for k, p := range places {
@@ -278,8 +278,8 @@ func (s *coreSeats) give(a *ask) []int64 {
 	return out
 }
 
-// together is whether the tasks of the ask that prefer it can each have cores of one NUMA node.
-func (a *ask) together(n *structs.Node, hold *model.Holding) int64 {
+// Together is whether the tasks of the ask that prefer it can each have cores of one NUMA node.
+func (a *Ask) Together(n *structs.Node, hold *model.Holding) int64 {
 	nodes := model.NUMANodes(n)
 	if hold != nil {
 		for i := range nodes {

@@ -1,4 +1,4 @@
-package scheduler
+package match
 
 import (
 	"math/big"
@@ -81,7 +81,7 @@ func parseValue(s string) value {
 	for digits < len(s) && (s[digits] >= '0' && s[digits] <= '9' || s[digits] == '.' || digits == 0 && (s[0] == '-' || s[0] == '+')) {
 		digits++
 	}
-	if n, ok := parseDecimal(s[:digits]); ok {
+	if n, ok := ParseDecimal(s[:digits]); ok {
 		name := strings.TrimSpace(s[digits:])
 		if _, known := units[name]; known || name == "" {
 			v := value{kind: 'n', num: n}
@@ -160,13 +160,13 @@ func attributeText(a structs.Attribute) string {
 }
 
 // holdsOnDevice reports whether the condition is true of a device group, with units.
-func (c *condition) holdsOnDevice(g *structs.DeviceGroup) bool {
-	l, ltext, lok := resolveDevice(c.l, g)
-	r, rtext, rok := resolveDevice(c.r, g)
-	switch c.op {
+func (c *Condition) holdsOnDevice(g *structs.DeviceGroup) bool {
+	l, ltext, lok := resolveDevice(c.L, g)
+	r, rtext, rok := resolveDevice(c.R, g)
+	switch c.Op {
 	case "", structs.OperandEqual, "==", "is", structs.OperandNotEqual, "not",
 		structs.OperandLess, structs.OperandLessEqual, structs.OperandGreater, structs.OperandGreaterEqual:
-		not := c.op == structs.OperandNotEqual || c.op == "not"
+		not := c.Op == structs.OperandNotEqual || c.Op == "not"
 		if !lok || !rok {
 			return not && lok != rok
 		}
@@ -174,7 +174,7 @@ func (c *condition) holdsOnDevice(g *structs.DeviceGroup) bool {
 		if l.kind == 's' && r.kind != 's' {
 			r = value{kind: 's', str: rtext}
 		} else if r.kind == 's' && l.kind != 's' {
-			if _, isVar := interpolation(c.l); !isVar {
+			if _, isVar := interpolation(c.L); !isVar {
 				l = value{kind: 's', str: ltext}
 			}
 		}
@@ -182,13 +182,13 @@ func (c *condition) holdsOnDevice(g *structs.DeviceGroup) bool {
 		if !comparable {
 			return not
 		}
-		switch c.op {
+		switch c.Op {
 		case "", structs.OperandEqual, "==", "is":
 			return o == 0
 		case structs.OperandNotEqual, "not":
 			return o != 0
 		}
-		return orderHolds(c.op, o)
+		return orderHolds(c.Op, o)
 	}
 	return c.compare(ltext, lok, rtext, rok)
 }

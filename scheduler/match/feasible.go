@@ -1,0 +1,362 @@
+package match
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Refusal counts nodes refused for one reason.
+type Refusal struct {
+	structs.Refusal
+	Free  int64 // GPU memory free on all GPUs that are too full for the ask, over all nodes counted
+	Asked int64 // GPU memory that one allocation asks for
+}
+
+// Refused makes the refusal of one node for a reason.
+func Refused(code structs.ReasonCode, by structs.Obstacle, cure structs.EventKind) Refusal {
+	return Refusal{Refusal: structs.Refusal{Code: code, Obstacle: by, CuredBy: cure}}
+}
+
+// InPool reports whether a node is in the pool of a job.
+func InPool(j *structs.Job, n *structs.Node) bool {
+	return j.NodePool == structs.NodePoolAll || j.NodePool == n.Pool || j.NodePool == "" && n.Pool == structs.NodePoolDefault
+}
+
+// InDatacenter reports whether a node is in one of the datacenters of a job.
+func InDatacenter(j *structs.Job, n *structs.Node) bool {
+	return len(j.Datacenters) == 0 || slices.ContainsFunc(j.Datacenters, func(p string) bool { return p == n.Datacenter || glob(p, n.Datacenter) })
+}
+
+// Refuses tells whether what nodes of a class have in common rules the ask out.
+func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
+	for _, d := range a.drivers {
+		info, known := n.Drivers[d]
+		switch {
+		case !known || !info.Detected:
+			return Refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionMissingDriver, Subject: d}, structs.EventNodeJoined), true
+		case !info.Healthy:
+			return Refused(structs.ReasonDriver, structs.Obstacle{Dimension: structs.DimensionUnhealthyDriver, Subject: d}, structs.EventDriverHealthy), true
+		}
+	}
+	for i := range a.checks {
+		if !a.checks[i].Holds(n) {
+			return a.checks[i].Refusal(structs.EventNodeJoined), true
+		}
+	}
+	for _, t := range n.Taints() {
+		if t.Effect != structs.TaintPreferNoSchedule && !a.stays && !t.Tolerated(a.Job.Tolerations) {
+			return Cannot(structs.DimensionTaint, t.Key, t.Value, structs.EventNodeJoined), true
+		}
+	}
+	if a.badVolume != "" {
+		return Cannot(structs.DimensionVolumeType, a.badVolume, "", structs.EventJobChanged), true
+	}
+	for _, v := range a.volumes {
+		have, known := n.HostVolumes[v.source]
+		if !known || have.ReadOnly && !v.readOnly {
+			return Cannot(structs.DimensionMissingVolume, v.source, "", structs.EventNodeJoined), true
+		}
+	}
+	for _, alias := range a.networks {
+		if NetworkByAlias(n, alias) < 0 {
+			return Cannot(structs.DimensionMissingHostNetwork, alias, "", structs.EventNodeJoined), true
+		}
+	}
+	if why, bad := lacksNetwork(n, a.network); bad {
+		return Cannot(structs.DimensionMissingNetwork, a.network, why, structs.EventNodeJoined), true
+	}
+	return Refusal{}, false
+}
+
+// Cannot is the refusal of nodes that do not meet a condition of the job.
+func Cannot(what structs.Dimension, subject, detail string, cure structs.EventKind) Refusal {
+	return Refused(structs.ReasonConstraint, structs.Obstacle{Dimension: what, Subject: subject, Detail: detail}, cure)
+}
+
+// lacksNetwork reports whether allocations cannot have a network of that mode on a node, and why, where the node says so.
+func lacksNetwork(n *structs.Node, mode string) (why string, bad bool) {
+	attribute := structs.BridgeAttribute
+	switch mode {
+	case "":
+		return "", false
+	case structs.NetworkNone:
+		attribute = structs.NoneAttribute
+	}
+	if n.Attributes[attribute] != "" {
+		return "", false
+	}
+	return n.Attributes[attribute+structs.LacksSuffix], true
+}
+
+// feasibleOn tells whether a node satisfies everything but amounts; used where a single node is in question.
+func (a *Ask) feasibleOn(n *structs.Node) bool { return a.Suits(n) && a.SuitsNode(n) }
+
+// MayStay is feasibleOn for what runs there already. Taints keep new work off; what no-execute moves, the servers tell to.
+func (a *Ask) MayStay(n *structs.Node) bool {
+	b := *a
+	b.stays = true
+	return b.feasibleOn(n)
+}
+
+// Suits is the part of feasibleOn that nodes of a class share.
+func (a *Ask) Suits(n *structs.Node) bool {
+	if !InPool(a.Job, n) || !InDatacenter(a.Job, n) {
+		return false
+	}
+	if _, bad := a.Refuses(n); bad {
+		return false
+	}
+	for i := range a.Devices {
+		if !a.Devices[i].PerNode && len(a.Devices[i].Choices(n)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// SuitsNode is the part of feasibleOn that is unique to a node.
+func (a *Ask) SuitsNode(n *structs.Node) bool {
+	for i := range a.PerNode {
+		if !a.PerNode[i].Holds(n) {
+			return false
+		}
+	}
+	for i := range a.Devices {
+		if a.Devices[i].PerNode && len(a.Devices[i].Choices(n)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// NetworkByAlias is the position of a node's network by host_network name, or -1. "" and "default" are the first one
+// when none is called so.
+func NetworkByAlias(n *structs.Node, alias string) int {
+	if alias == "" {
+		alias = "default"
+	}
+	for i := range n.Resources.Networks {
+		if n.Resources.Networks[i].Alias == alias {
+			return i
+		}
+	}
+	if alias == "default" {
+		return 0
+	}
+	return -1
+}
+
+// NetworkIP is the address of one of a node's networks.
+func NetworkIP(n *structs.Node, at int) string {
+	if at < len(n.Resources.Networks) {
+		return n.Resources.Networks[at].IP
+	}
+	return ""
+}
+
+// Equip picks ports, cores and devices for one allocation on a node. It only picks what is free in o, less what the
+// allocations in yields hold (the placement will wait for those).
+func (a *Ask) Equip(n *structs.Node, o model.Occupancy, choices [][]DeviceChoice, id structs.AllocID, yields []structs.AllocID,
+	k *Picker) (*model.Held, ShortageOf) {
+	h := &model.Held{ID: id, Need: a.Need, Work: model.HeldWork{Job: a.Job, Group: a.Tg.Name}}
+	if len(a.Static)+len(a.dynamic)+len(a.Devices)+len(a.Cores)+len(yields) == 0 {
+		return h, ShortageOf{}
+	}
+	h.Rare = &model.HeldRare{Waits: yields}
+	free := o.Hold
+	if len(yields) > 0 {
+		var rest []*model.Held
+		for e := range o.Hold.All() {
+			if !slices.Contains(yields, e.ID) {
+				rest = append(rest, e)
+			}
+		}
+		free = model.Occupied(n, rest).Hold
+	}
+	if free == nil {
+		free = &model.Holding{}
+	}
+	if s := a.pickPorts(n, free, h); s.Dim != structs.DimensionNone {
+		return nil, s
+	}
+	if s := a.pickCores(n, free, choices, h, k); s.Dim != structs.DimensionNone {
+		return nil, s
+	}
+	if len(a.Devices) > 0 {
+		h.Rare.Grants = k.grants(a, n)
+	}
+	return h, ShortageOf{}
+}
+
+// ShortageOf is a shortage with what exactly is short.
+type ShortageOf struct {
+	model.Shortage
+	By        structs.Obstacle // the zero value: the resource as a whole
+	Reserved  bool             // it is free, but promised to others
+	Unhealthy bool             // there would be enough if all devices were healthy
+	TooSmall  bool             // no device of the node is large enough, even unused
+	Largest   int64            // of GPU memory or compute: the most that is free on one GPU
+	Free      int64            // GPU memory free on all GPUs that are too full, MiB
+	Asked     int64            // GPU memory asked for in all, MiB
+	Apart     bool             // there are enough, but not close enough to each other
+}
+
+// PortTakenBy is the obstacle of a port that is not free.
+func PortTakenBy(port int) structs.Obstacle {
+	return structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
+}
+
+func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) ShortageOf {
+	var taken []uint32
+	busy := func(net, port int) bool {
+		return slices.Contains(taken, model.PortKey(net, port)) || model.PortTaken(free, net, port) || slices.Contains(n.Reserved.Ports, port)
+	}
+	give := func(p *structs.Port, net, value int) {
+		taken = append(taken, model.PortKey(net, value))
+		to := p.To
+		if to == -1 {
+			to = value
+		}
+		h.Rare.Ports = append(h.Rare.Ports, structs.PortGrant{Label: p.Label, Value: value, To: to, HostIP: NetworkIP(n, net)})
+	}
+	for i := range a.Static {
+		p := &a.Static[i]
+		net := NetworkByAlias(n, p.HostNetwork)
+		if net < 0 || busy(net, p.Value) && !p.IgnoreCollision {
+			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: PortTakenBy(p.Value)}
+		}
+		give(p, net, p.Value)
+	}
+	lo, hi := n.Resources.DynamicPortMin, n.Resources.DynamicPortMax
+	if lo <= 0 || hi < lo || hi > 65535 {
+		lo, hi = structs.DynamicPortMin, structs.DynamicPortMax
+	}
+	// Where the search starts depends on the allocation's id, so that a port just left is not taken again at once.
+	at := 0
+	for _, b := range h.ID[10:16] {
+		at = (at<<8 | int(b)) & 0xffffffff
+	}
+	span := hi - lo + 1
+	at %= span
+	for i := range a.dynamic {
+		p := &a.dynamic[i]
+		net := NetworkByAlias(n, p.HostNetwork)
+		found := false
+		for tries := 0; tries < span && net >= 0; tries++ {
+			port := lo + at
+			at = (at + 1) % span
+			if !busy(net, port) {
+				give(p, net, port)
+				found = true
+				break
+			}
+		}
+		if !found {
+			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: structs.Obstacle{Dimension: structs.DimensionDynamicPorts}}
+		}
+	}
+	return ShortageOf{}
+}
+
+// pickIsland chooses count of the open instances of a group, of one island if one has enough: the smallest such island.
+// most is how many of one island there are, at most count; what has no island counts as one of its own.
+func pickIsland(g *structs.DeviceGroup, open []int, count int, inside string) (out []int, most int64) {
+	bestSize, best := 0, ""
+	most = int64(min(1, count))
+	for _, k := range open {
+		island := islandOf(&g.Instances[k], inside)
+		if island == "" || island == best {
+			continue
+		}
+		size := 0
+		for _, o := range open {
+			if islandOf(&g.Instances[o], inside) == island {
+				size++
+			}
+		}
+		most = max(most, int64(min(size, count)))
+		if size >= count && (bestSize == 0 || size < bestSize) {
+			bestSize, best = size, island
+		}
+	}
+	for _, k := range open {
+		if len(out) < count && (bestSize == 0 || islandOf(&g.Instances[k], inside) == best) {
+			out = append(out, k)
+		}
+	}
+	return out, most
+}
+
+// fellows adds the devices of a node that members of the ask's own gang share.
+func (a *Ask) fellows(n *structs.Node, hold *model.Holding, to model.Bitset) model.Bitset {
+	for h := range hold.All() {
+		if h.Rare == nil || !h.Work.Of(a.Job, a.Tg.Name) {
+			continue
+		}
+		for i := range h.Rare.Grants {
+			if g := &h.Rare.Grants[i]; g.MemoryMiB > 0 {
+				if pos := model.InstancePos(n, g.Device, g.Instance); pos >= 0 {
+					to.Set(pos)
+				}
+			}
+		}
+	}
+	return to
+}
+
+// Add counts one more node.
+func (t *Refusal) Add(short, largest, free, asked int64) {
+	t.Nodes++
+	if short > 0 && (t.Short == 0 || short < t.Short) {
+		t.Short = short
+	}
+	t.Largest, t.Free, t.Asked = max(t.Largest, largest), t.Free+free, max(t.Asked, asked)
+}
+
+// Unlimitable is the obstacle on a node that has the GPUs of a request, but none whose power limit can be set as it wants; the zero
+// value otherwise.
+func (d *DeviceAsk) Unlimitable(n *structs.Node) structs.Obstacle {
+	for i := range d.Alts {
+		alt := &d.Alts[i]
+		if alt.watts == 0 {
+			continue
+		}
+		all := DeviceAsk{Alts: []DeviceAlt{*alt}}
+		all.Alts[0].checks = alt.checks[:len(alt.checks)-len(powerRange(alt.watts))]
+		have := all.Choices(n)
+		if len(have) == 0 {
+			continue
+		}
+		g := &n.Resources.Devices[have[0].Group]
+		least, most := g.Attributes["power_min"].Int, g.Attributes["power_max"].Int
+		if least <= 0 || most <= 0 {
+			return structs.Obstacle{Dimension: structs.DimensionPowerLimit, Subject: alt.label(), Count: alt.watts}
+		}
+		return structs.Obstacle{Dimension: structs.DimensionPowerLimit, Subject: g.ID(), Count: alt.watts, Detail: fmt.Sprintf("%d to %d", least, most)}
+	}
+	return structs.Obstacle{}
+}
+
+// islandOf names the part of a node, at a level within it, that a device belongs to; "" when it is not known.
+func islandOf(in *structs.DeviceInstance, level string) string {
+	if level == model.InsideNUMA {
+		if in.NUMANode < 0 {
+			return ""
+		}
+		return "numa " + strconv.Itoa(int(in.NUMANode))
+	}
+	return in.Island
+}
+
+// PromisedTo makes of a shortage that what is short is there, and promised.
+func (x *ShortageOf) PromisedTo(k structs.JobKey) {
+	if x.By == (structs.Obstacle{}) {
+		x.By.Dimension = x.Dim
+	}
+	x.By.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
+	x.Reserved, x.Unhealthy, x.Apart, x.TooSmall = true, false, false, false
+}

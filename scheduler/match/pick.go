@@ -1,0 +1,339 @@
+package match
+
+import (
+	"strings"
+
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Picker chooses devices for one ask on one node. It is kept between nodes so that rating many of them does not
+// allocate.
+type Picker struct {
+	Picks []Pick
+	mine  []model.Share // what this allocation takes so far
+	Rank  int64         // how far from the alternatives liked best: 0 when each task got its first one
+	Full  int64         // how full the shared devices are after the placement, millionths, averaged
+	By    GPUChooser    // who chooses the GPUs of shares; nil: ask.GpuFit
+	Parts int64         // how many shared devices were picked
+	taken model.Bitset  // devices that a member of the same gang shares: nobody of it may have them too
+	Split bool          // some request got devices of several islands
+	numa  []int64       // by request, the NUMA node that its devices must lie on, or AnyNUMA; nil: none must. See ask.pickCores
+}
+
+// GPUChooser rates the GPUs of a node, each beside what is picked already: the highest is taken, of equals the first.
+type GPUChooser interface{ Rate(p Pick) int64 }
+
+// Pick is one device chosen.
+type Pick struct {
+	ask          int // into ask.devices
+	alt          int // into DeviceAsk.alts
+	Group, Index int // into NodeResources.Devices and Instances
+	Pos          int
+	Mem, Compute int64 // 0, 0: the whole device
+}
+
+// PickDevices gives every request devices of one group: the first alternative that can be had, of the group liked best.
+// Instances that share a fast link are taken together when an island has enough: the smallest such island, so that
+// larger ones stay whole.
+func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choices [][]DeviceChoice) ShortageOf {
+	k.Picks, k.mine, k.Rank, k.Full, k.Parts, k.Split = k.Picks[:0], k.mine[:0], 0, 0, 0, false
+	if k.taken = k.taken[:0]; a.Tg.Gang != nil && a.Shares {
+		k.taken = a.fellows(n, free, k.taken)
+	}
+	for i := range a.Devices {
+		d := &a.Devices[i]
+		list := choices[i]
+		if d.PerNode {
+			list = d.Choices(n)
+		}
+		var why ShortageOf
+		done, curable := false, false
+		for at := range list {
+			c := &list[at]
+			alt := &d.Alts[c.alt]
+			var x ShortageOf
+			if alt.Shared() {
+				x = k.shared(a, i, c, n, free)
+			} else {
+				x = k.whole(a, i, c, n, free)
+			}
+			if x.Dim == structs.DimensionNone {
+				k.Rank += int64(c.alt)
+				done = true
+				break
+			}
+			curable = curable || !x.TooSmall
+			if c.alt == list[0].alt { // what is missing is told of the alternative liked best
+				why = nearer(why, x)
+			}
+		}
+		if !done {
+			if why.Dim == structs.DimensionNone {
+				why = ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: d.Alts[0].Count}, By: d.Alts[0].Obstacle()}
+			}
+			why.TooSmall = why.TooSmall && !curable
+			return why
+		}
+	}
+	if k.Parts > 0 {
+		k.Full /= k.Parts
+	}
+	return ShortageOf{}
+}
+
+// nearer keeps the smaller shortage of two groups of a node.
+func nearer(a, b ShortageOf) ShortageOf {
+	if a.Dim == structs.DimensionNone || b.Dim == a.Dim && b.Short < a.Short {
+		b.Unhealthy = b.Unhealthy || a.Unhealthy
+		a, b = b, a
+	}
+	a.Unhealthy = a.Unhealthy || b.Unhealthy
+	a.TooSmall = a.TooSmall && (b.Dim == structs.DimensionNone || b.TooSmall)
+	a.Largest, a.Free = max(a.Largest, b.Largest), a.Free+b.Free
+	return a
+}
+
+// Busy is what others and this allocation itself take of a device.
+func (k *Picker) Busy(free *model.Holding, pos int) model.Share {
+	s := free.Taken(pos)
+	if i, found := model.FindShare(k.mine, pos); found {
+		m := &k.mine[i]
+		s.Mem, s.Compute, s.Whole = s.Mem+m.Mem, s.Compute+m.Compute, s.Whole || m.Whole
+	}
+	return s
+}
+
+// Whole picks devices that nobody else may have.
+func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
+	g := &n.Resources.Devices[c.Group]
+	alt := &a.Devices[i].Alts[c.alt]
+	var open []int
+	var sick int64
+	for j := range g.Instances {
+		pos := c.First + j
+		if free.Devs.Has(pos) {
+			continue
+		}
+		if _, found := model.FindShare(k.mine, pos); found {
+			continue
+		}
+		if k.afar(i, &g.Instances[j]) {
+			continue
+		}
+		if !g.Instances[j].Healthy {
+			sick++
+			continue
+		}
+		open = append(open, j)
+	}
+	if have := int64(len(open)); have < alt.Count {
+		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: alt.Obstacle(), Unhealthy: have+sick >= alt.Count}
+	}
+	picked, most := pickIsland(g, open, int(alt.Count), a.Inside)
+	if most < alt.Count {
+		if a.insideOnly {
+			by := alt.Obstacle()
+			by.Detail = a.Inside
+			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - most}, By: by, Apart: true}
+		}
+		k.Split = true
+	}
+	for _, j := range picked {
+		k.take(Pick{ask: i, alt: c.alt, Group: c.Group, Index: j, Pos: c.First + j})
+	}
+	return ShortageOf{}
+}
+
+// afar reports whether a device does not lie on the NUMA node that those of a request must be of.
+func (k *Picker) afar(i int, in *structs.DeviceInstance) bool {
+	return k.numa != nil && k.numa[i] != model.AnyNUMA && k.numa[i] != in.NUMANode
+}
+
+func (k *Picker) take(p Pick) {
+	k.Picks = append(k.Picks, p)
+	k.mine = model.AddShare(k.mine, model.Share{Pos: p.Pos, Mem: p.Mem, Compute: p.Compute, Whole: p.Mem == 0})
+}
+
+// Shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
+func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
+	g := &n.Resources.Devices[c.Group]
+	alt := &a.Devices[i].Alts[c.alt]
+	reserve := n.GPUReserveMiB()
+	var have, sick, largest, leastShort, total, mostCompute int64
+	from := 0
+	if a.GpuFit == structs.GPUFitNext && free != nil {
+		for _, s := range free.Shares {
+			if j := s.Pos - c.First; j >= 0 && j < len(g.Instances) {
+				from = j
+			}
+		}
+	}
+	room := func(j int) (Pick, int64, bool) {
+		in := &g.Instances[j]
+		capacity := in.MemoryMiB - reserve
+		p := Pick{ask: i, alt: c.alt, Group: c.Group, Index: j, Pos: c.First + j, Mem: alt.MemoryOn(capacity), Compute: alt.Compute}
+		s := k.Busy(free, p.Pos)
+		if s.Whole || p.Mem <= 0 || k.taken.Has(p.Pos) || k.afar(i, in) {
+			return p, 0, false
+		}
+		left := capacity - s.Mem - p.Mem
+		return p, left, left >= 0 && s.Compute+p.Compute <= structs.GPUComputeMax
+	}
+	asked := false // leastShort says something
+	for j := range g.Instances {
+		in := &g.Instances[j]
+		if k.afar(i, in) {
+			continue
+		}
+		p, _, fits := room(j)
+		capacity := in.MemoryMiB - reserve
+		switch s := k.Busy(free, p.Pos); {
+		case fits && in.Healthy:
+			have++
+		case fits:
+			sick++
+		case in.Healthy:
+			left := int64(0)
+			if !s.Whole {
+				left = max(0, capacity-s.Mem)
+			}
+			largest, total = max(largest, left), total+left
+			if short := p.Mem - left; !asked || short < leastShort {
+				leastShort, asked = short, true
+			}
+			if left >= p.Mem {
+				mostCompute = max(mostCompute, structs.GPUComputeMax-s.Compute)
+			}
+		}
+	}
+	if have < alt.Count {
+		x := ShortageOf{By: structs.Obstacle{Dimension: structs.DimensionGPUMemory}, Unhealthy: have+sick >= alt.Count, Largest: largest, Free: total, Asked: alt.Count * (largest + leastShort)}
+		switch {
+		case have > 0 || !asked: // some GPUs have room, too few do
+			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, alt.Obstacle()
+			x.Largest, x.Free, x.Asked = 0, 0, 0
+		case leastShort <= 0:
+			x.Shortage, x.By.Dimension = model.Shortage{Dim: structs.DimensionGPUCompute, Short: max(1, alt.Compute-mostCompute)}, structs.DimensionGPUCompute
+			x.Largest, x.Free, x.Asked = mostCompute, 0, 0
+		default:
+			x.Shortage = model.Shortage{Dim: structs.DimensionGPUMemory, Short: leastShort}
+		}
+		if size := largestGPU(g, reserve); x.Dim == structs.DimensionGPUMemory && alt.MemoryOn(size) > size {
+			x.By.Dimension, x.TooSmall, x.Short = structs.DimensionEmptyGPUMemory, true, alt.MemoryOn(size)-size
+			x.Largest = size
+		}
+		return x
+	}
+	start := len(k.Picks)
+	for int64(len(k.Picks)-start) < alt.Count {
+		best, bestKey, found := Pick{}, int64(0), false
+		for step := range g.Instances {
+			j := (from + step) % len(g.Instances)
+			p, left, fits := room(j)
+			if !fits || !g.Instances[j].Healthy || contains(k.Picks[start:], p.Pos) {
+				continue
+			}
+			key := int64(0)
+			switch {
+			case k.By != nil:
+				key = k.By.Rate(p)
+			case a.GpuFit == structs.GPUFitFirst || a.GpuFit == structs.GPUFitNext:
+			case a.GpuFit == structs.GPUFitWorst:
+				key = left
+			default:
+				key = -left
+			}
+			if !found || key > bestKey {
+				best, bestKey, found = p, key, true
+			}
+		}
+		capacity := g.Instances[best.Index].MemoryMiB - reserve
+		k.Full += (k.Busy(free, best.Pos).Mem + best.Mem) * model.Micro / max(capacity, 1)
+		k.Parts++
+		k.take(best)
+	}
+	return ShortageOf{}
+}
+
+// largestGPU is the most that a GPU of a group could give if nobody used it.
+func largestGPU(g *structs.DeviceGroup, reserve int64) int64 {
+	size := int64(0)
+	for j := range g.Instances {
+		size = max(size, g.Instances[j].MemoryMiB-reserve)
+	}
+	return size
+}
+
+func contains(ps []Pick, pos int) bool {
+	for i := range ps {
+		if ps[i].Pos == pos {
+			return true
+		}
+	}
+	return false
+}
+
+// Grants are the picks as they are given to an allocation.
+func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
+	out := make([]structs.Grant, len(k.Picks))
+	for i, p := range k.Picks {
+		g := &n.Resources.Devices[p.Group]
+		d := &a.Devices[p.ask]
+		out[i] = structs.Grant{Task: d.task, Device: g.ID(), Instance: g.Instances[p.Index].ID, MemoryMiB: p.Mem, Compute: p.Compute, SizeMiB: g.Instances[p.Index].MemoryMiB}
+		if p.Mem > 0 {
+			out[i].Backend, _ = structs.GPUBackend(d.Alts[p.alt].enforce, g.Attributes[structs.GPUEnforceAttribute].Str)
+		} else if g.Attributes[structs.GPUEnforceAttribute].Str == structs.BackendMIG {
+			out[i].Backend = structs.BackendMIG
+		}
+	}
+	return out
+}
+
+// Obstacle is that too few of what an alternative asks for are free.
+func (d *DeviceAlt) Obstacle() structs.Obstacle {
+	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
+	if d.mig == "" && structs.IsGPUDevice(d.name) {
+		out.Dimension = structs.DimensionGPU
+	}
+	return out
+}
+
+// Missing is the obstacle on nodes that have nothing of what an alternative asks for.
+func (d *DeviceAlt) Missing() structs.Obstacle {
+	if d.mig != "" {
+		return structs.Obstacle{Dimension: structs.DimensionMissingMIG, Subject: d.mig}
+	}
+	return structs.Obstacle{Dimension: structs.DimensionMissingDevice, Subject: d.label()}
+}
+
+// label names what an alternative asks for.
+func (d *DeviceAlt) label() string {
+	name := d.kind()
+	if d.Shared() && d.enforce != "" && d.enforce != "auto" && d.enforce != structs.BackendNone {
+		name += ", shares enforced: " + d.enforce
+	}
+	return name
+}
+
+func (d *DeviceAlt) kind() string {
+	if d.mig != "" {
+		return "MIG " + d.mig
+	}
+	if d.model != "" && !strings.HasSuffix(d.name, "/"+d.model) {
+		return d.name + " " + d.model
+	}
+	if d.words != "" {
+		return d.name + " " + d.words
+	}
+	return d.name
+}
+
+// Shared reports whether a share of a device is asked for, not the whole.
+func (d *DeviceAlt) Shared() bool { return d.mem > 0 || d.Share > 0 }
+
+// MemoryOn is what is asked of a GPU with so much memory, in MiB.
+func (d *DeviceAlt) MemoryOn(capacity int64) int64 {
+	r := structs.GPURequest{MemoryMiB: d.mem, Share: d.Share}
+	return r.MemoryOn(max(capacity, 0))
+}
