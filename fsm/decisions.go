@@ -6,7 +6,7 @@ import (
 )
 
 // newDecisions begins an entry of the decision log (D23) about one job.
-func (x *tx) newDecisions(k structs.JobKey, queue string, eval structs.EvalID) *state.Decisions {
+func (x *tx) newDecisions(k structs.JobKey, queue structs.QueuePath, eval structs.EvalID) *state.Decisions {
 	d := &state.Decisions{Index: x.index, Time: x.time, Namespace: k.Namespace, JobID: k.ID, EvalID: eval, Queue: queue}
 	if w := state.Workloads.Get(x, k); w != nil && w.SubmitTime != 0 {
 		d.Wait = max(x.time.Sub(w.SubmitTime), 0)
@@ -43,7 +43,7 @@ func (pl *planApply) logAccepted(accepted []bool) {
 	}
 }
 
-func (pl *planApply) queue() string {
+func (pl *planApply) queue() structs.QueuePath {
 	if pl.job == nil {
 		return ""
 	}

@@ -62,7 +62,7 @@ func (g *generator) job() *structs.Job {
 	types := []structs.JobType{structs.JobService, structs.JobBatch, structs.JobBatch, structs.JobSystem, structs.JobSysBatch}
 	j := &structs.Job{
 		Namespace: g.namespace(), ID: id, Name: id, Type: types[(len(id)+int(id[4]))%len(types)], Priority: 1 + g.r.IntN(100),
-		Datacenters: []string{"*"}, NodePool: g.pool(), Queue: []string{"", "research", "research/nlp"}[g.r.IntN(3)],
+		Datacenters: []string{"*"}, NodePool: g.pool(), Queue: []structs.QueuePath{"", "research", "research/nlp"}[g.r.IntN(3)],
 		Groups: []*structs.Group{
 			{Name: "a", Count: g.r.IntN(4), Tasks: []*structs.Task{{Name: "main", Driver: "exec", Resources: structs.Resources{CPU: 100, MemoryMiB: int64(64 * (1 + g.r.IntN(3)))}}},
 				Scaling: &structs.Scaling{Min: 0, Max: 5, Enabled: true}},
@@ -543,7 +543,7 @@ func (g *generator) small() structs.Command {
 		}
 		return cmd(c)
 	case 20, 21:
-		q := &structs.Queue{Path: []string{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
+		q := &structs.Queue{Path: []structs.QueuePath{"default", "research", "research/nlp", "root", "research/nlp/x", "research/nlp"}[g.r.IntN(6)], Weight: g.r.Int64N(3),
 			HalfLife: time.Duration(g.r.IntN(3)) * time.Hour, Order: []string{"", structs.OrderWeighted, "odd"}[g.r.IntN(3)]}
 		if g.chance(50) {
 			q.Limit = &structs.Amount{GPUMilli: g.r.Int64N(4000), GPUMemoryMiB: structs.AmountNoLimit, CPU: 100 * g.r.Int64N(12), MemoryMiB: structs.AmountNoLimit}
@@ -557,7 +557,7 @@ func (g *generator) small() structs.Command {
 		}
 		return cmd(&structs.QueueUpsertCommand{Queues: []*structs.Queue{q}})
 	case 22:
-		return cmd(&structs.QueueDeleteCommand{Paths: []string{[]string{"default", "research/nlp/x", "research/nlp/x", "root", "research"}[g.r.IntN(5)]}})
+		return cmd(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{[]structs.QueuePath{"default", "research/nlp/x", "research/nlp/x", "root", "research"}[g.r.IntN(5)]}})
 	case 23:
 		if g.chance(40) {
 			return cmd(&structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: name, Quota: []string{"q1", "q2", ""}[g.r.IntN(3)]}}})
@@ -567,7 +567,7 @@ func (g *generator) small() structs.Command {
 	case 24:
 		if g.chance(60) {
 			return cmd(&structs.ReserveCommand{Reservations: []*structs.Reservation{{ID: fmt.Sprint("r", g.r.IntN(4)), Domain: "default", Start: 1, End: g.now + 1e12,
-				Amount: &structs.Amount{GPUMilli: 1000}, Queues: []string{"default"}}}})
+				Amount: &structs.Amount{GPUMilli: 1000}, Queues: []structs.QueuePath{"default"}}}})
 		}
 		return cmd(&structs.UnreserveCommand{IDs: []string{fmt.Sprint("r", g.r.IntN(4))}})
 	case 25:

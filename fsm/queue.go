@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/structs"
@@ -18,12 +17,12 @@ func applyQueueUpsert(x *tx, c *structs.QueueUpsertCommand) *structs.Error {
 		if err := in.Check(); err != nil {
 			return err
 		}
-		parent := structs.QueueParent(in.Path)
+		parent := in.Path.Parent()
 		old := state.Queues.Get(x, in.Path)
 		switch {
 		case parent == structs.QueueDefault:
 			return structs.Errorf(structs.CodeInvalid, "queue %q: queue %q cannot have children, because jobs that name no queue are in it", in.Path, parent)
-		case parent != "" && state.Queues.Get(x, parent) == nil:
+		case parent != "" && parent != structs.QueueRoot && state.Queues.Get(x, parent) == nil:
 			return structs.Errorf(structs.CodeInvalid, "queue %q: its parent %q does not exist; make it first", in.Path, parent)
 		case old == nil && state.Queues.Len(x) >= structs.QueuesMax:
 			return structs.Errorf(structs.CodeInvalid, "there are %d queues; a cluster may have no more", state.Queues.Len(x))
@@ -50,7 +49,7 @@ func applyQueueDelete(x *tx, c *structs.QueueDeleteCommand) *structs.Error {
 			return structs.Errorf(structs.CodeNotFound, "queue %q not found", path)
 		}
 		for c := range state.Queues.All(x) {
-			if structs.QueueParent(c.Path) == path {
+			if path != structs.QueueRoot && c.Path.Parent() == path {
 				return structs.Errorf(structs.CodeConflict, "queue %q has children, for one %q; delete them first", path, c.Path)
 			}
 		}
@@ -108,8 +107,8 @@ func applyQuotaDelete(x *tx, c *structs.QuotaDeleteCommand) *structs.Error {
 
 // Submissions is what the queues of a cluster look at when a job is submitted.
 type Submissions struct {
-	Queue     func(path string) *structs.Queue // nil: there is none
-	Submitted func(structs.UseRow) int64       // jobs that are not dead
+	Queue     func(path structs.QueuePath) *structs.Queue // nil: there is none
+	Submitted func(structs.UseRow) int64                  // jobs that are not dead
 }
 
 // admit refuses a job as Admit says. A cluster without queue objects takes every name.
@@ -164,14 +163,11 @@ func Admit(in, old *structs.Job, by string, x Submissions) *structs.Error {
 }
 
 // queuesOf calls f with the queue of a path and those above it, until it returns false.
-func queuesOf(at func(string) *structs.Queue, path string, f func(*structs.Queue) bool) {
-	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
+func queuesOf(at func(structs.QueuePath) *structs.Queue, path structs.QueuePath, f func(*structs.Queue) bool) {
+	for p := range path.Lineage() {
 		if q := at(p); q != nil && !f(q) {
 			return
 		}
-	}
-	if q := at(structs.QueueRoot); q != nil {
-		f(q)
 	}
 }
 
@@ -214,7 +210,7 @@ func (pl *planApply) overLimit(part *structs.PlanPart) string {
 }
 
 func (pl *planApply) rowLimit(r structs.UseRow, add structs.Amount, places bool) string {
-	if ns, ok := strings.CutPrefix(r.Path, "@"); ok {
+	if ns, ok := r.Path.Namespace(); ok {
 		return pl.quotaLimit(ns, add)
 	}
 	q := state.Queues.Get(pl, r.Path)

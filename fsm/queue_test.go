@@ -23,7 +23,7 @@ func (c *cluster) queues(qs ...*structs.Queue) {
 func (c *cluster) in(queue string, count int) structs.EvalID {
 	c.tb.Helper()
 	j := service("1", count)
-	j.Queue = queue
+	j.Queue = structs.QueuePath(queue)
 	return c.register(j).EvalID
 }
 
@@ -44,8 +44,8 @@ func TestQueueObjects(t *testing.T) {
 	c.refused(upsert(structs.Queue{Path: "a", PreemptDelta: 101}), "preempt_priority_delta 101")
 	c.refused(upsert(structs.Queue{Path: "a", AgingMax: -1}), "aging_max -1")
 	c.queues(&structs.Queue{Path: "a"}, &structs.Queue{Path: "a/b", AllowedUsers: []string{"ada"}})
-	c.refused(&structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
-	c.refused(&structs.QueueDeleteCommand{Paths: []string{"b"}}, "not found")
+	c.refused(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{"a"}}, "has children")
+	c.refused(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{"b"}}, "not found")
 
 	j := service("1", 1)
 	j.Queue = "nowhere"
@@ -57,9 +57,9 @@ func TestQueueObjects(t *testing.T) {
 	c.refused(reg(), "may not use queue")
 	j.Queue = "a"
 	c.register(j)
-	c.refused(&structs.QueueDeleteCommand{Paths: []string{"a"}}, "has children")
-	c.apply(&structs.QueueDeleteCommand{Paths: []string{"a/b"}})
-	c.refused(&structs.QueueDeleteCommand{Paths: []string{"a"}}, "jobs that are not dead", "web")
+	c.refused(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{"a"}}, "has children")
+	c.apply(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{"a/b"}})
+	c.refused(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{"a"}}, "jobs that are not dead", "web")
 	c.queues(&structs.Queue{Path: "a", SubmittedMax: 1})
 	c.register(j) // the same job again is no further one
 	k := *j
@@ -126,7 +126,7 @@ func TestBilling(t *testing.T) {
 	c.apply(p)
 	billed := func(want int64, at string) {
 		t.Helper()
-		for _, path := range []string{structs.QueueRoot, "a", "a/b"} {
+		for _, path := range []structs.QueuePath{structs.QueueRoot, "a", "a/b"} {
 			if u := c.f.Snapshot().QueueUse(path, ""); u.Held.Billed != want || u.Held.CPU != 20 || u.Jobs != 1 {
 				t.Errorf("%s: queue %s holds %+v, want %d billed", at, path, u.Held, want)
 			}
@@ -144,7 +144,7 @@ func TestBilling(t *testing.T) {
 	billed(0, "without weights")
 	c.queues(&structs.Queue{Path: structs.QueueRoot, Billing: &structs.Billing{CPU: 3e6}})
 	billed(60, "the root's weights")
-	c.apply(&structs.QueueDeleteCommand{Paths: []string{structs.QueueRoot}})
+	c.apply(&structs.QueueDeleteCommand{Paths: []structs.QueuePath{structs.QueueRoot}})
 	billed(0, "the root deleted")
 }
 

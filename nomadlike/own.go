@@ -134,7 +134,7 @@ type (
 
 func whyOf(r *methods.JobWhyResponse) *Why {
 	w := &Why{
-		JobID: r.Job.ID, Namespace: r.Job.Namespace, Status: string(r.Job.Status), Priority: r.Job.Priority, Queue: r.Job.Queue,
+		JobID: r.Job.ID, Namespace: r.Job.Namespace, Status: string(r.Job.Status), Priority: r.Job.Priority, Queue: string(r.Job.Queue),
 		Position: r.Position, QueueLength: r.QueueLen, SubmitTime: int64(r.Job.SubmitTime), Summary: summaryOf(r.Summary),
 		Ahead: []string{}, Groups: []WhyGroup{},
 	}
@@ -214,7 +214,7 @@ func queueOf(items []methods.QueueItem) []QueueItem {
 	out := []QueueItem{}
 	for _, it := range items {
 		q := QueueItem{
-			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: it.Workload.Queue,
+			Position: it.Position, JobID: it.Workload.JobID, Namespace: it.Workload.Namespace, Queue: string(it.Workload.Queue),
 			NodePool: it.Workload.Domain, Priority: it.Workload.Priority, Waiting: it.Workload.Waiting,
 			Reason: string(it.Workload.Reason), SubmitTime: int64(it.Workload.SubmitTime),
 			StartEstimate: int64(cmp.Or(it.Workload.StartEst, it.StartEst)), Starts: it.Starts, Short: it.Workload.Amount, Held: it.Workload.Held,

@@ -79,7 +79,7 @@ func (c *call) when(name string) (structs.LogTime, error) {
 
 func acctList(c *call) (any, error) {
 	q := c.r.URL.Query()
-	req := &methods.AcctRequest{User: q.Get("user"), Queue: q.Get("queue")}
+	req := &methods.AcctRequest{User: q.Get("user"), Queue: structs.QueuePath(q.Get("queue"))}
 	var err error
 	if req.Since, err = c.when("since"); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func acctList(c *call) (any, error) {
 	out := []AcctRecord{}
 	for _, r := range resp.Records {
 		out = append(out, AcctRecord{
-			ID: r.ID, Namespace: r.Namespace, JobID: r.JobID, Name: r.Name, User: r.User, Queue: r.Queue, NodePool: r.Domain,
+			ID: r.ID, Namespace: r.Namespace, JobID: r.JobID, Name: r.Name, User: r.User, Queue: string(r.Queue), NodePool: r.Domain,
 			Priority: r.Priority, Type: string(r.Type), SubmitTime: int64(r.Submit), StartTime: int64(r.Start), EndTime: int64(r.End), Allocs: r.Allocs,
 			GPUs: float64(r.Asked.GPUMilli) / 1000, GPUMemoryMiB: r.Asked.GPUMemoryMiB, CPU: r.Asked.CPU, MemoryMiB: r.Asked.MemoryMiB,
 			GPUUse: wire.GPUUseOf(r.GPUUse), GPUSeconds: r.GPUSeconds, CPUSeconds: r.CPUSeconds, Longest: int64(r.Longest), Limit: int64(r.Limit), Expected: int64(r.Expected), Predicted: int64(r.Predicted),
@@ -106,7 +106,7 @@ func acctList(c *call) (any, error) {
 
 func decisionList(c *call) (any, error) {
 	q := c.r.URL.Query()
-	req := &methods.DecisionsRequest{JobID: q.Get("job"), Queue: q.Get("queue"), Kind: q.Get("kind")}
+	req := &methods.DecisionsRequest{JobID: q.Get("job"), Queue: structs.QueuePath(q.Get("queue")), Kind: q.Get("kind")}
 	var err error
 	if req.Since, err = c.when("since"); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func decisionList(c *call) (any, error) {
 	for _, r := range resp.Rows {
 		d := Decision{
 			Seq: r.Seq, Index: uint64(r.Index), Time: int64(r.Time), Namespace: r.Namespace, JobID: r.JobID, EvalID: r.EvalID.String(), Kind: r.Kind,
-			Places: r.Places, Stops: r.Stops, Nodes: r.Nodes, Queue: r.Queue, Wait: int64(r.Wait), Score: float64(r.Score) / 1e6,
+			Places: r.Places, Stops: r.Stops, Nodes: r.Nodes, Queue: string(r.Queue), Wait: int64(r.Wait), Score: float64(r.Score) / 1e6,
 		}
 		if !r.Node.IsZero() {
 			d.NodeID = r.Node.String()

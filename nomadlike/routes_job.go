@@ -80,7 +80,7 @@ func jobStub(it methods.JobListItem, withMeta bool) *wire.JobListStub {
 		ID: j.ID, ParentID: j.ParentID, Name: j.Name, Namespace: j.Namespace, Datacenters: j.Datacenters, NodePool: j.NodePool,
 		Type: string(j.Type), Priority: j.Priority, Periodic: j.IsPeriodic(), ParameterizedJob: j.IsParameterized(), Stop: j.Stop,
 		Status: string(j.Status), StatusDescription: j.StatusDesc, JobSummary: summaryOf(it.Summary), CreateIndex: uint64(j.CreateIndex),
-		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: j.Queue, Version: j.Version,
+		ModifyIndex: uint64(j.ModifyIndex), JobModifyIndex: uint64(j.SpecIndex), SubmitTime: int64(j.SubmitTime), Queue: string(j.Queue), Version: j.Version,
 	}
 	if t := j.VersionTag; t != nil {
 		s.VersionTag = &wire.JobVersionTag{Name: t.Name, Description: t.Description, TaggedTime: int64(t.TaggedTime)}

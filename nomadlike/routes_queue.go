@@ -65,7 +65,7 @@ func queueState(q *methods.QueueState) QueueState {
 		Exists: q.Queue != nil, Effective: *wire.QueueFromStructs(&q.Effective), Held: wire.AmountFromStructs(q.Usage.Held), Mean: wire.AmountFromStructs(q.Mean),
 		Share: float64(q.Share) / 1e6, Jobs: q.Usage.Jobs, Allocs: q.Usage.Allocs, Waiting: q.Waiting, Submitted: q.Submitted,
 	}
-	out.Queue.Path = q.Effective.Path
+	out.Queue.Path = string(q.Effective.Path)
 	if q.Queue != nil {
 		out.Queue = *wire.QueueFromStructs(q.Queue)
 	}
@@ -132,12 +132,12 @@ func queueUpsert(c *call) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if path := c.params["path"]; path != "" {
+		if path := structs.QueuePath(c.params["path"]); path != "" {
 			if q.Path == "" {
 				q.Path = path
 			}
 			if q.Path != path || len(list) > 1 {
-				return nil, structs.Errorf(structs.CodeInvalid, "the path names queue %q, the body %q", clip(path, 100), clip(q.Path, 100))
+				return nil, structs.Errorf(structs.CodeInvalid, "the path names queue %q, the body %q", clip(string(path), 100), clip(string(q.Path), 100))
 			}
 		}
 		req.Queues = append(req.Queues, q)

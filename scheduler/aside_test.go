@@ -23,7 +23,7 @@ func TestVerifyBookings(t *testing.T) {
 	}
 	e := plan.Entries[0]
 	window := func(from, to time.Duration, edit func(*structs.Reservation)) *structs.Reservation {
-		r := &structs.Reservation{ID: "w", Nodes: []structs.NodeID{n.ID}, Start: bookNow.Add(from), End: bookNow.Add(to), Queues: []string{"other"}}
+		r := &structs.Reservation{ID: "w", Nodes: []structs.NodeID{n.ID}, Start: bookNow.Add(from), End: bookNow.Add(to), Queues: []structs.QueuePath{"other"}}
 		if edit != nil {
 			edit(r)
 		}
@@ -41,7 +41,7 @@ func TestVerifyBookings(t *testing.T) {
 		{"a window that it reaches into", window(time.Hour, 3*time.Hour, nil), "closed by reservation w"},
 		{"a window after its end", window(2*time.Hour, 3*time.Hour, nil), ""},
 		{"a window that is over", window(-time.Hour, 0, nil), ""},
-		{"a window for its queue", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Queues = []string{structs.QueueDefault} }), ""},
+		{"a window for its queue", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Queues = []structs.QueuePath{structs.QueueDefault} }), ""},
 		{"a maintenance", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Queues, r.Maintenance = nil, true }), "closed by reservation w"},
 		{"a window of another node", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Nodes = []structs.NodeID{{9}} }), ""},
 		{"room promised within its time", promise("wide", time.Hour, 2000), "promised to job wide"},
@@ -64,7 +64,7 @@ func TestLimitOfOneQueueIsNotAnothers(t *testing.T) {
 	n := node(1)
 	gang := func(id, queue string) *structs.Job {
 		j := timed(id, 2, 500, 0, time.Hour)
-		j.Queue = queue
+		j.Queue = structs.QueuePath(queue)
 		j.Groups[0].Gang = &structs.Gang{Min: 2, Timeout: time.Minute}
 		return j
 	}

@@ -9,7 +9,7 @@ import (
 // TestBeyondCountsJobsOnce: a job that is decided about again, because it may take the places of others, is one job.
 func TestBeyondCountsJobsOnce(t *testing.T) {
 	in := &Input{Queues: &QueueTable{Queues: []*structs.Queue{{Path: structs.QueueRoot, BackfillMaxJobs: 2}}}}
-	b := &books{in: in, rules: map[string]*structs.Queue{}}
+	b := &books{in: in, rules: map[structs.QueuePath]*structs.Queue{}}
 	load := func(id string) *Workload {
 		return &Workload{Key: structs.JobKey{ID: id}, Job: &structs.Job{ID: id}}
 	}

@@ -26,11 +26,11 @@ type books struct {
 	seen    map[int]*model.RowProfile      // what was computed about a row
 	windows map[int][]*structs.Reservation
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
-	spoken  map[string]int64                        // per queue: workloads with a promise of this pass
-	shut    map[string]structs.JobKey               // queues in which nobody may pass, and whom
-	behind  map[string]*passing                     // queues in which only some may (Queue.BackfillMaxJobs)
-	rules   map[string]*structs.Queue
-	path    string // of the rule asked for last
+	spoken  map[structs.QueuePath]int64             // per queue: workloads with a promise of this pass
+	shut    map[structs.QueuePath]structs.JobKey    // queues in which nobody may pass, and whom
+	behind  map[structs.QueuePath]*passing          // queues in which only some may (Queue.BackfillMaxJobs)
+	rules   map[structs.QueuePath]*structs.Queue
+	path    structs.QueuePath // of the rule asked for last
 	last    *structs.Queue
 	version int             // of the promises
 	barren  map[string]bool // asks for which no start is known
@@ -214,7 +214,7 @@ func (d *decision) workOf(tg *structs.Group) model.HeldWork {
 }
 
 // rule is the settings of a workload's queue.
-func (b *books) rule(path string) *structs.Queue {
+func (b *books) rule(path structs.QueuePath) *structs.Queue {
 	if b.last != nil && b.path == path {
 		return b.last
 	}
@@ -223,7 +223,7 @@ func (b *books) rule(path string) *structs.Queue {
 		set := b.in.Queues.Settings(path, &b.in.Config)
 		q = &set
 		if b.rules == nil {
-			b.rules = make(map[string]*structs.Queue)
+			b.rules = make(map[structs.QueuePath]*structs.Queue)
 		}
 		b.rules[path] = q
 	}
@@ -296,7 +296,7 @@ func (b *books) heads(w *Workload) {
 		return
 	}
 	if b.behind == nil {
-		b.behind = map[string]*passing{}
+		b.behind = map[structs.QueuePath]*passing{}
 	}
 	b.behind[path] = &passing{head: w.Key}
 }
@@ -315,7 +315,7 @@ func (d *decision) reserve() {
 	b.heads(d.load)
 	if b.rule(path).Backfill == structs.BackfillNone {
 		if b.shut == nil {
-			b.shut = make(map[string]structs.JobKey)
+			b.shut = make(map[structs.QueuePath]structs.JobKey)
 		}
 		if _, ok := b.shut[path]; !ok {
 			b.shut[path] = d.load.Key
@@ -369,12 +369,12 @@ func (d *decision) missKey() string {
 }
 
 // farKey is missKey within the decision's queue.
-func (d *decision) farKey() string { return d.load.QueueName() + " " + d.missKey() }
+func (d *decision) farKey() string { return string(d.load.QueueName()) + " " + d.missKey() }
 
 // speak counts a promise to a workload of a queue.
-func (b *books) speak(path string) {
+func (b *books) speak(path structs.QueuePath) {
 	if b.spoken == nil {
-		b.spoken = make(map[string]int64)
+		b.spoken = make(map[structs.QueuePath]int64)
 	}
 	b.spoken[path]++
 }
@@ -394,7 +394,7 @@ func (b *books) grant(d *decision) bool {
 		return false
 	}
 	r := &structs.Reservation{ID: structs.ReservationID(d.load.Key), Domain: d.load.Job.NodePool, Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID,
-		Start: start, Basis: structs.ReserveLimit, Queues: []string{d.load.QueueName()}}
+		Start: start, Basis: structs.ReserveLimit, Queues: []structs.QueuePath{d.load.QueueName()}}
 	if r.Domain == "" {
 		r.Domain = structs.NodePoolDefault
 	}

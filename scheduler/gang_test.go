@@ -1,8 +1,8 @@
 package scheduler_test
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -314,7 +314,7 @@ func (w *world) putQueue(q *structs.Queue) {
 	}
 	w.queues.Queues = slices.DeleteFunc(w.queues.Queues, func(o *structs.Queue) bool { return o.Path == q.Path })
 	w.queues.Queues = append(w.queues.Queues, q)
-	slices.SortFunc(w.queues.Queues, func(a, b *structs.Queue) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(w.queues.Queues, func(a, b *structs.Queue) int { return cmp.Compare(a.Path, b.Path) })
 }
 
 // queueTable is the queues with what they hold; nil when there are none.
@@ -326,7 +326,7 @@ func (w *world) queueTable() *scheduler.QueueTable {
 	for _, q := range t.Queues {
 		u := &structs.QueueUsage{Path: q.Path}
 		for _, a := range w.allocs {
-			if structs.Holds(a) && a.Job != nil && (a.Job.QueueName() == q.Path || strings.HasPrefix(a.Job.QueueName(), q.Path+"/")) {
+			if structs.Holds(a) && a.Job != nil && q.Path.Contains(a.Job.QueueName()) {
 				u.Held = u.Held.Add(structs.AmountOf(a))
 			}
 		}

@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"strings"
-
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/structs"
 )
@@ -248,7 +246,7 @@ func (d *decision) heldBack() bool {
 }
 
 func (l *limits) over(r structs.UseRow, took, add structs.Amount) *structs.Refusal {
-	if ns, ok := strings.CutPrefix(r.Path, "@"); ok {
+	if ns, ok := r.Path.Namespace(); ok {
 		t := l.tenants[ns]
 		if t == nil {
 			return nil
@@ -272,8 +270,8 @@ func (l *limits) over(r structs.UseRow, took, add structs.Amount) *structs.Refus
 	return limitRefusal(queueHolder(q.Path), what, over)
 }
 
-func queueHolder(path string) structs.Holder {
-	return structs.Holder{Kind: structs.HolderQueue, Name: path}
+func queueHolder(path structs.QueuePath) structs.Holder {
+	return structs.Holder{Kind: structs.HolderQueue, Name: string(path)}
 }
 
 // limitRefusal tells whose limit binds, in what, and how much is missing; nil when none binds.
@@ -305,7 +303,7 @@ func (d *decision) capped() *structs.Refusal {
 		}
 	}
 	user := d.load.User()
-	for p := d.load.Job.QueueName(); p != ""; p = l.parent(p) {
+	for p := range d.load.Job.QueueName().Lineage() {
 		q := l.in.Queues.Queue(p)
 		if q == nil {
 			continue
@@ -329,16 +327,6 @@ func (d *decision) capped() *structs.Refusal {
 		}
 	}
 	return nil
-}
-
-func (l *limits) parent(path string) string {
-	if path == structs.QueueRoot {
-		return ""
-	}
-	if p := structs.QueueParent(path); p != "" {
-		return p
-	}
-	return structs.QueueRoot
 }
 
 // minutes is how many GPU-minutes the running work of a row may still use by its limits.

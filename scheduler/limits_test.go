@@ -23,7 +23,7 @@ func limitNode(n, gpus int) *structs.Node {
 
 func limitJob(name, queue string, count int, gpus int64) *structs.Job {
 	j := job(name, count)
-	j.Queue, j.Submitter.Name = queue, "ada"
+	j.Queue, j.Submitter.Name = structs.QueuePath(queue), "ada"
 	j.Groups[0].Tasks[0].Resources = structs.Resources{CPU: 100, MemoryMiB: 64, GPU: []structs.GPURequest{{Count: gpus}}}
 	return j
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
@@ -33,14 +32,14 @@ const (
 type preemption struct {
 	gangs map[gangKey][]*model.Held // live members of gangs and elastic groups, by name index
 	taken map[structs.AllocID]bool
-	made  map[string]int64          // evicted jobs, by the preemptor's queue
-	gone  map[string]structs.Amount // of what queues hold, by path: told to go by this pass
-	rules map[string]*structs.Queue
+	made  map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
+	gone  map[structs.QueuePath]structs.Amount // of what queues hold, by path: told to go by this pass
+	rules map[structs.QueuePath]*structs.Queue
 	vain  hopeless
 }
 
 func newPreemption() *preemption {
-	return &preemption{taken: make(map[structs.AllocID]bool), made: make(map[string]int64), gone: make(map[string]structs.Amount), rules: make(map[string]*structs.Queue)}
+	return &preemption{taken: make(map[structs.AllocID]bool), made: make(map[structs.QueuePath]int64), gone: make(map[structs.QueuePath]structs.Amount), rules: make(map[structs.QueuePath]*structs.Queue)}
 }
 
 type gangKey struct {
@@ -52,7 +51,7 @@ type gangKey struct {
 type preemptRule struct {
 	name  string // of structs.Preempt...; "" for not at all
 	any   bool   // the operator's switch: also work that does not say that it may be preempted
-	queue string
+	queue structs.QueuePath
 	rate  int64 // evicted jobs an hour; 0: no limit
 	delta int64 // by how much the job's priority must be higher
 }
@@ -352,7 +351,7 @@ func (d *decision) tellCosts(first int, rule preemptRule, cost, gain int64) {
 }
 
 // evicted counts the jobs evicted on behalf of a queue in the last hour.
-func (in *Input) evicted(queue string) int64 {
+func (in *Input) evicted(queue structs.QueuePath) int64 {
 	for _, e := range in.Evicted {
 		if e.Queue == queue {
 			return e.Within(in.Now)
@@ -362,7 +361,7 @@ func (in *Input) evicted(queue string) int64 {
 }
 
 // rateFree is when the oldest eviction of the last hour is an hour old.
-func (in *Input) rateFree(queue string) (structs.LogTime, bool) {
+func (in *Input) rateFree(queue structs.QueuePath) (structs.LogTime, bool) {
 	for _, e := range in.Evicted {
 		if e.Queue != queue {
 			continue
@@ -540,7 +539,7 @@ func (d *decision) mayEvict(h *model.Held, rule preemptRule) bool {
 }
 
 // settings are those of a queue, computed once a pass.
-func (d *decision) settings(path string) *structs.Queue {
+func (d *decision) settings(path structs.QueuePath) *structs.Queue {
 	q := d.pre.rules[path]
 	if q == nil {
 		x := d.in.Queues.Settings(path, &d.in.Config)
@@ -566,7 +565,10 @@ func (d *decision) mayReclaim(h *model.Held) bool {
 		}
 	}
 	owed := false
-	for path := mine; path != top && !owed; path = structs.QueueParent(path) {
+	for path := range mine.Lineage() {
+		if path == top || owed {
+			break
+		}
 		q := d.in.Queues.Queue(path)
 		if q == nil || q.Guarantee == nil {
 			continue
@@ -577,7 +579,10 @@ func (d *decision) mayReclaim(h *model.Held) bool {
 	if !owed {
 		return false
 	}
-	for path := theirs; path != top; path = structs.QueueParent(path) {
+	for path := range theirs.Lineage() {
+		if path == top {
+			break
+		}
 		q := d.in.Queues.Queue(path)
 		if q == nil || q.Guarantee == nil {
 			continue
@@ -618,10 +623,10 @@ func contested(a, ask structs.Amount) [2]int64 {
 	return [2]int64{a.CPU, a.MemoryMiB}
 }
 
-// commonQueue is the lowest queue that is above both, or is both; "" when only the root is.
-func commonQueue(a, b string) string {
-	for a != "" && a != b && !strings.HasPrefix(b, a+"/") {
-		a = structs.QueueParent(a)
+// commonQueue is the lowest queue that contains both.
+func commonQueue(a, b structs.QueuePath) structs.QueuePath {
+	for !a.Contains(b) {
+		a = a.Parent()
 	}
 	return a
 }
@@ -727,7 +732,7 @@ func (p *preemption) take(h *model.Held) {
 func (p *preemption) release(h *model.Held) { p.credit(h, -1) }
 
 func (p *preemption) credit(h *model.Held, n int64) {
-	for path := h.Work.Job.QueueName(); path != ""; path = structs.QueueParent(path) {
+	for path := range h.Work.Job.QueueName().Lineage() {
 		p.gone[path] = p.gone[path].Add(h.Amount().Times(n))
 	}
 }

@@ -30,7 +30,7 @@ func preemptWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 	w.commit()
 	rule := []string{structs.PreemptPriority, structs.PreemptReclaim, structs.PreemptPriority}[seed%3]
 	for _, path := range []string{"a", "b"} {
-		w.putQueue(&structs.Queue{Path: path, Preempt: rule, PreemptMinRuntime: 30 * time.Second, PreemptMax: 3, PreemptRate: int64(w.pick(3) * 4),
+		w.putQueue(&structs.Queue{Path: structs.QueuePath(path), Preempt: rule, PreemptMinRuntime: 30 * time.Second, PreemptMax: 3, PreemptRate: int64(w.pick(3) * 4),
 			Backfill: structs.BackfillGreedy, Guarantee: &structs.Amount{GPUMilli: 1000 * int64(2*len(w.nodes))}})
 	}
 	return w
@@ -39,7 +39,7 @@ func preemptWorld(t *testing.T, seed uint64, counts map[string]int) *world {
 func (w *world) preemptJob() {
 	w.nextID++
 	j := job(fmt.Sprintf("j%03d", w.nextID), 1+w.pick(3))
-	j.Type, j.Priority, j.Queue = structs.JobBatch, 10*(1+w.pick(8)), []string{"a", "b"}[w.pick(2)]
+	j.Type, j.Priority, j.Queue = structs.JobBatch, 10*(1+w.pick(8)), []structs.QueuePath{"a", "b"}[w.pick(2)]
 	j.CreateIndex, j.SpecIndex = w.index, w.index
 	j.Preemptible = w.pick(4) > 0
 	j.Runtime.Expected = time.Duration(1+w.pick(100)) * time.Minute
@@ -79,8 +79,8 @@ func (w *world) decide() (evicted int) {
 	if w.decided != nil {
 		w.decided(plan, rep)
 	}
-	perQueue := map[string]map[structs.JobKey]bool{}
-	told := map[structs.JobKey]string{} // whose preemption counts for which queue: the first one that takes a place of it
+	perQueue := map[structs.QueuePath]map[structs.JobKey]bool{}
+	told := map[structs.JobKey]structs.QueuePath{} // whose preemption counts for which queue: the first one that takes a place of it
 	for _, e := range plan.Entries {
 		v := verify.Verify(w.view, w.flight, e)
 		w.check(v.All(), "Verify refuses: %+v", v.Refused)

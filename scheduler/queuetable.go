@@ -19,22 +19,22 @@ const (
 )
 
 // Queue is the queue of a path, or nil when there is none: it then has every setting from its nearest ancestor.
-func (t *QueueTable) Queue(path string) *structs.Queue {
+func (t *QueueTable) Queue(path structs.QueuePath) *structs.Queue {
 	if t == nil {
 		return nil
 	}
-	if i, found := slices.BinarySearchFunc(t.Queues, path, func(q *structs.Queue, p string) int { return cmp.Compare(q.Path, p) }); found {
+	if i, found := slices.BinarySearchFunc(t.Queues, path, func(q *structs.Queue, p structs.QueuePath) int { return cmp.Compare(q.Path, p) }); found {
 		return t.Queues[i]
 	}
 	return nil
 }
 
 // Use is what a queue (user "") or a submitter in it holds and has used; nil for nothing.
-func (t *QueueTable) Use(path, user string) *structs.QueueUsage {
+func (t *QueueTable) Use(path structs.QueuePath, user string) *structs.QueueUsage {
 	if t == nil {
 		return nil
 	}
-	i, found := slices.BinarySearchFunc(t.Usage, path, func(u *structs.QueueUsage, p string) int {
+	i, found := slices.BinarySearchFunc(t.Usage, path, func(u *structs.QueueUsage, p structs.QueuePath) int {
 		return cmp.Or(cmp.Compare(u.Path, p), cmp.Compare(u.User, user))
 	})
 	if found {
@@ -45,7 +45,7 @@ func (t *QueueTable) Use(path, user string) *structs.QueueUsage {
 
 // Settings are those of the queue of a path with everything that is inherited or has a default filled in. Limits,
 // guarantees, caps and weights are each queue's own and not inherited. The path need not exist.
-func (t *QueueTable) Settings(path string, cfg *structs.SchedulerConfig) structs.Queue {
+func (t *QueueTable) Settings(path structs.QueuePath, cfg *structs.SchedulerConfig) structs.Queue {
 	out := t.Configured(path)
 	out.Weight = max(out.Weight, 1)
 	inherit(&out, &structs.Queue{
@@ -57,18 +57,15 @@ func (t *QueueTable) Settings(path string, cfg *structs.SchedulerConfig) structs
 }
 
 // Configured are the settings of the queue of a path with everything that is inherited, without defaults.
-func (t *QueueTable) Configured(path string) structs.Queue {
+func (t *QueueTable) Configured(path structs.QueuePath) structs.Queue {
 	out := structs.Queue{Path: path}
 	if q := t.Queue(path); q != nil {
 		out = *q
 	}
-	for p := structs.QueueParent(path); p != ""; p = structs.QueueParent(p) {
+	for p := range path.Ancestors() {
 		if q := t.Queue(p); q != nil {
 			inherit(&out, q)
 		}
-	}
-	if q := t.Queue(structs.QueueRoot); q != nil {
-		inherit(&out, q)
 	}
 	return out
 }
@@ -98,23 +95,20 @@ func inherit(q, p *structs.Queue) {
 }
 
 // Billing are the weights of the queue of a path, its own or inherited; nil for none.
-func (t *QueueTable) Billing(path string) *structs.Billing {
+func (t *QueueTable) Billing(path structs.QueuePath) *structs.Billing {
 	if t == nil || len(t.Queues) == 0 {
 		return nil
 	}
-	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
+	for p := range path.Lineage() {
 		if q := t.Queue(p); q != nil && q.Billing != nil {
 			return q.Billing
 		}
-	}
-	if q := t.Queue(structs.QueueRoot); q != nil {
-		return q.Billing
 	}
 	return nil
 }
 
 // QueueName is the queue that the workload is in.
-func (w *Workload) QueueName() string {
+func (w *Workload) QueueName() structs.QueuePath {
 	switch {
 	case w.Job != nil:
 		return w.Job.QueueName()

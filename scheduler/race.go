@@ -80,10 +80,13 @@ func newRaces(in *Input, w *pass) *races {
 	if in.Chooser == nil {
 		return nil
 	}
-	type key struct{ queue, pool string }
+	type key struct {
+		queue structs.QueuePath
+		pool  string
+	}
 	byKey := map[key]*race{}
 	var order []*race
-	settings := map[string]*structs.Queue{}
+	settings := map[structs.QueuePath]*structs.Queue{}
 	find := func(l *Workload) *race {
 		if l.Job == nil || l.Job.Type != structs.JobBatch && l.Job.Type != structs.JobService || in.Flight.HasJob(l.Key) {
 			return nil

@@ -148,7 +148,7 @@ func runCommand(t *testing.T, w *world, c *script.Case) string {
 	case "rosters":
 		return rosters(w)
 	case "queue":
-		q := &structs.Queue{Path: c.Args[0].Key, Preempt: c.String("preempt", ""), PreemptRate: int64(c.Int(t, "rate", 0)), PreemptMax: int64(c.Int(t, "max", 0)),
+		q := &structs.Queue{Path: structs.QueuePath(c.Args[0].Key), Preempt: c.String("preempt", ""), PreemptRate: int64(c.Int(t, "rate", 0)), PreemptMax: int64(c.Int(t, "max", 0)),
 			PreemptMinRuntime: duration(t, c.String("min_runtime", "0s")), Backfill: structs.BackfillGreedy,
 			PreemptAfter: duration(t, c.String("after", "0s")), PreemptDelta: int64(c.Int(t, "delta", 0))}
 		if c.Has("guarantee") {
@@ -341,7 +341,7 @@ func registerJob(t *testing.T, w *world, c *script.Case) string {
 	j.Priority = c.Int(t, "priority", 50)
 	j.AllAtOnce = c.Has("all_at_once")
 	j.Preemptible = c.Has("preemptible")
-	j.Queue = c.String("queue", "")
+	j.Queue = structs.QueuePath(c.String("queue", ""))
 	j.Runtime.Expected = duration(t, c.String("expected", "0s"))
 	if c.Has("deadline") {
 		j.Deadline = w.now.Add(duration(t, c.String("deadline", "0s")))

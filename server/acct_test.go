@@ -19,7 +19,7 @@ func TestAcctAndDecisionsArePaged(t *testing.T) {
 		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "research"}, {Path: "research/nlp"}, {Path: "ops"}}})
 		const jobs = 12
 		for i := range jobs {
-			register(t, s, passJob(fmt.Sprintf("j%02d", i), 2, func(j *structs.Job) { j.Queue = []string{"research", "research/nlp", "ops"}[i%3] }))
+			register(t, s, passJob(fmt.Sprintf("j%02d", i), 2, func(j *structs.Job) { j.Queue = []structs.QueuePath{"research", "research/nlp", "ops"}[i%3] }))
 		}
 		waitFor(t, 10*time.Second, "placements", func() bool {
 			n := 0

@@ -20,8 +20,8 @@ func (s *Server) registerAcct() {
 }
 
 // inQueue reports whether a queue is the asked one or lies below it.
-func inQueue(queue, asked string) bool {
-	return asked == "" || queue == asked || strings.HasPrefix(queue, asked+"/")
+func inQueue(queue, asked structs.QueuePath) bool {
+	return asked == "" || asked.Contains(queue)
 }
 
 // pageSize is how many objects a page has.

@@ -71,7 +71,7 @@ func (s *Server) prepareJob(ctx context.Context, c *rpc.Call, in *structs.Job, c
 		return nil, nil, structs.ErrPermissionDenied
 	}
 	defaultJob(j, s.cfg.Region)
-	if j.Queue != "" && !id.acl.AllowQueue(j.Queue, "submit") {
+	if j.Queue != "" && !id.acl.AllowQueue(string(j.Queue), "submit") {
 		return nil, nil, structs.Errorf(structs.CodeDenied, "Permission denied: no policy allows submitting to queue %q", j.Queue)
 	}
 	errs := s.checkJob(j)

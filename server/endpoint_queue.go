@@ -36,7 +36,7 @@ func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, 
 	cfg := snap.SchedulerConfig()
 	table := s.queueTable(snap)
 	waiting := waitingByQueue(s.waiting(snap))
-	submitted := map[string]int64{}
+	submitted := map[structs.QueuePath]int64{}
 	for j := range snap.Jobs("", "") {
 		if j.Status != structs.JobDead && !j.IsPeriodic() && !j.IsParameterized() {
 			for _, r := range structs.UseRowsOf(j.Namespace, j.QueueName(), "") {
@@ -44,11 +44,11 @@ func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, 
 			}
 		}
 	}
-	paths := map[string]bool{structs.QueueRoot: true, structs.QueueDefault: true}
+	paths := map[structs.QueuePath]bool{structs.QueueRoot: true, structs.QueueDefault: true}
 	for q := range snap.Queues() {
 		paths[q.Path] = true
 	}
-	for _, m := range []map[string]int64{waiting, submitted} {
+	for _, m := range []map[structs.QueuePath]int64{waiting, submitted} {
 		for p := range m {
 			paths[p] = true
 		}
@@ -58,7 +58,7 @@ func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, 
 	}
 	var out []methods.QueueState
 	for _, p := range slices.Sorted(maps.Keys(paths)) {
-		if strings.HasPrefix(p, "@") || !keep(p) {
+		if p.IsNamespace() || !keep(string(p)) {
 			continue
 		}
 		st := methods.QueueState{Queue: snap.QueueByPath(p), Effective: table.Settings(p, cfg), Usage: snap.QueueUse(p, ""), Waiting: waiting[p], Submitted: submitted[p]}
@@ -132,7 +132,7 @@ func (s *Server) queueUpsert(ctx context.Context, c *rpc.Call, req *methods.Queu
 }
 
 func (s *Server) queueDelete(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.WriteResponse, error) {
-	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []string{req.Name}})
+	return s.write(ctx, &structs.QueueDeleteCommand{Paths: []structs.QueuePath{structs.QueuePath(req.Name)}})
 }
 
 func quotaState(snap *state.Snapshot, q *structs.QuotaSpec) methods.QuotaState {

@@ -137,7 +137,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					for range 4 + r.IntN(5) {
 						n++
 						j := (&traceJob{id: fmt.Sprint("j", n), run: time.Duration(20+r.IntN(240)) * time.Second, gpus: 1 << r.IntN(3), expected: true}).job()
-						j.Queue, j.Preemptible, j.Priority = []string{"a", "b", "c"}[r.IntN(3)], r.IntN(2) == 0, 40+r.IntN(20)
+						j.Queue, j.Preemptible, j.Priority = []structs.QueuePath{"a", "b", "c"}[r.IntN(3)], r.IntN(2) == 0, 40+r.IntN(20)
 						f.set(func() { f.runs[j.ID] = j.Runtime.Expected })
 						for { // a client tries again until somebody answers
 							l := c.lead(&cut)()

@@ -165,7 +165,7 @@ func recordEnded(r *structs.AcctRecord, snap *state.Snapshot) (endedWork, bool) 
 	if j := snap.JobByKey(r.Key()); j != nil && j.Array != nil {
 		return endedWork{}, false
 	}
-	w := predict.Work{User: r.User, Queue: r.Queue, Expected: r.Expected, Name: kindOf(cmp.Or(r.Name, r.JobID)), Limit: r.Limit, Size: sizeOf(r.Asked)}
+	w := predict.Work{User: r.User, Queue: string(r.Queue), Expected: r.Expected, Name: kindOf(cmp.Or(r.Name, r.JobID)), Limit: r.Limit, Size: sizeOf(r.Asked)}
 	return endedWork{w, ranOf(r), r.Predicted, r.CreateIndex, r.Namespace + "/" + r.JobID}, true
 }
 
@@ -214,7 +214,7 @@ func sizeOf(a structs.Amount) int64 {
 
 // workOf is what is known of a job before it runs.
 func workOf(j *structs.Job) predict.Work {
-	w := predict.Work{User: j.Submitter.Name, Queue: j.QueueName(), Expected: j.Runtime.Expected, Name: kindOf(cmp.Or(j.Name, j.ID))}
+	w := predict.Work{User: j.Submitter.Name, Queue: string(j.QueueName()), Expected: j.Runtime.Expected, Name: kindOf(cmp.Or(j.Name, j.ID))}
 	var sum structs.Amount
 	for _, g := range j.Groups {
 		w.Limit = max(w.Limit, j.RunLimit(g))

@@ -18,7 +18,7 @@ func TestGraceIsCapped(t *testing.T) {
 		s := testServer(t, nil)
 		job := func(id, queue string, grace time.Duration) *structs.Job {
 			return passJob(id, 1, func(j *structs.Job) {
-				j.Type, j.Queue = structs.JobBatch, queue
+				j.Type, j.Queue = structs.JobBatch, structs.QueuePath(queue)
 				j.Groups[0].Checkpoint = &structs.Checkpoint{Signal: "SIGUSR1", Grace: grace}
 				j.Groups[0].Reschedule = structs.Reschedule{}
 			})

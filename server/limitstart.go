@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -126,7 +125,7 @@ func (l *limitStarts) roomOf(limit structs.Obstacle, but structs.JobKey) *limitR
 			continue
 		}
 		q := a.Job.QueueName()
-		if isQueue && q != name && !strings.HasPrefix(q, name+"/") && name != structs.QueueRoot {
+		if isQueue && !structs.QueuePath(name).Contains(q) {
 			continue
 		}
 		if !isQueue {
@@ -147,7 +146,7 @@ func (l *limitStarts) roomOf(limit structs.Obstacle, but structs.JobKey) *limitR
 	slices.SortStableFunc(out.freed, func(a, b freedAt) int { return cmp.Compare(a.at, b.at) })
 	switch {
 	case isQueue:
-		q := l.snap.QueueByPath(name)
+		q := l.snap.QueueByPath(structs.QueuePath(name))
 		switch {
 		case q == nil:
 		case ofJobs && user != "":

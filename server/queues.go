@@ -132,7 +132,7 @@ func missingQueue(snap *state.Snapshot, j *structs.Job) string {
 	var all []string
 	for q := range snap.Queues() {
 		if q.Path != structs.QueueRoot {
-			all = append(all, q.Path)
+			all = append(all, string(q.Path))
 		}
 	}
 	known := "this cluster has no queues yet"
@@ -152,22 +152,21 @@ const queuesNamed = 5
 
 // nearQueues lists queues that somebody may have meant by a path: the one spelled most like it, those with the same last
 // part, and the nearest ancestor that exists.
-func nearQueues(path string, all []string) (near []string) {
+func nearQueues(path structs.QueuePath, all []string) (near []string) {
 	add := func(p string) {
 		if p != "" && len(near) < queuesNamed && !slices.Contains(near, p) {
 			near = append(near, p)
 		}
 	}
-	add(suggest.Nearest(path, all))
-	last := path[strings.LastIndexByte(path, '/')+1:]
+	add(suggest.Nearest(string(path), all))
 	for _, p := range all {
-		if strings.EqualFold(p[strings.LastIndexByte(p, '/')+1:], last) {
+		if strings.EqualFold(structs.QueuePath(p).Base(), path.Base()) {
 			add(p)
 		}
 	}
-	for p := structs.QueueParent(path); p != ""; p = structs.QueueParent(p) {
-		if slices.Contains(all, p) {
-			add(p)
+	for p := range path.Ancestors() {
+		if slices.Contains(all, string(p)) {
+			add(string(p))
 			break
 		}
 	}
@@ -181,8 +180,8 @@ func (p *passes) choice(ready []*structs.Workload, n int, now structs.LogTime) [
 }
 
 // waitingByQueue counts the jobs that wait by queue, ancestors included.
-func waitingByQueue(ws []*structs.Workload) map[string]int64 {
-	out := map[string]int64{}
+func waitingByQueue(ws []*structs.Workload) map[structs.QueuePath]int64 {
+	out := map[structs.QueuePath]int64{}
 	for _, w := range ws {
 		for _, r := range structs.UseRowsOf(w.Namespace, cmp.Or(w.Queue, structs.QueueDefault), "") {
 			out[r.Path]++
@@ -193,10 +192,10 @@ func waitingByQueue(ws []*structs.Workload) map[string]int64 {
 
 // guaranteeWarnings says where the guarantees of children exceed what their parent, or the cluster, can give.
 func guaranteeWarnings(qs []*structs.Queue, total structs.Amount) []string {
-	sums := map[string]structs.Amount{}
+	sums := map[structs.QueuePath]structs.Amount{}
 	for _, q := range qs {
 		if q.Guarantee != nil && q.Path != structs.QueueRoot {
-			p := cmp.Or(structs.QueueParent(q.Path), structs.QueueRoot)
+			p := q.Path.Parent()
 			sums[p] = sums[p].Add(*q.Guarantee)
 		}
 	}
@@ -208,12 +207,12 @@ func guaranteeWarnings(qs []*structs.Queue, total structs.Amount) []string {
 		}
 		if q.Guarantee != nil {
 			if what, over := sum.Exceeds(*q.Guarantee); over > 0 {
-				out = append(out, "the guarantees of the children of queue "+q.Path+" exceed its own in "+what.String())
+				out = append(out, "the guarantees of the children of queue "+string(q.Path)+" exceed its own in "+what.String())
 			}
 		}
 		if q.Limit != nil {
 			if what, over := sum.Exceeds(*q.Limit); over > 0 {
-				out = append(out, "the guarantees of the children of queue "+q.Path+" exceed its limit of "+what.String())
+				out = append(out, "the guarantees of the children of queue "+string(q.Path)+" exceed its limit of "+what.String())
 			}
 		}
 	}

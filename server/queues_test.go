@@ -18,7 +18,7 @@ func TestJobOfMissingQueue(t *testing.T) {
 		s := testServer(t, nil)
 		submit := func(queue string) error {
 			j := apiJob("a", 1)
-			j.Queue = queue
+			j.Queue = structs.QueuePath(queue)
 			_, err := callErr(s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: j})
 			return err
 		}

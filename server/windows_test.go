@@ -98,9 +98,9 @@ func TestReservedAmount(t *testing.T) {
 		mustApply(t, s, &structs.QueueUpsertCommand{Queues: []*structs.Queue{{Path: "demo"}}})
 		now := structs.LogTimeOf(time.Now())
 		mustApply(t, s, &structs.ReserveCommand{Reservations: []*structs.Reservation{
-			{ID: "show", Domain: "default", Amount: &structs.Amount{CPU: 5000}, Queues: []string{"demo"}, Start: now.Add(time.Second), End: now.Add(time.Hour)}}})
+			{ID: "show", Domain: "default", Amount: &structs.Amount{CPU: 5000}, Queues: []structs.QueuePath{"demo"}, Start: now.Add(time.Second), End: now.Add(time.Hour)}}})
 		cpu := func(id, queue string, mhz int64) {
-			register(t, s, passJob(id, 1, func(j *structs.Job) { j.Queue, j.Groups[0].Tasks[0].Resources.CPU = queue, mhz }))
+			register(t, s, passJob(id, 1, func(j *structs.Job) { j.Queue, j.Groups[0].Tasks[0].Resources.CPU = structs.QueuePath(queue), mhz }))
 		}
 		time.Sleep(2 * time.Second)
 		cpu("a", "", 2000)

@@ -194,7 +194,7 @@ func (s *jobs) job(a *asked) (*Job, error) {
 	}
 	j := &structs.Job{
 		Namespace: structs.NamespaceDefault, ID: a.job, Name: a.job, Type: structs.JobBatch, Priority: int(a.priority), AllAtOnce: count > 1,
-		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Groups: []*structs.Group{g}, Queue: a.queue,
+		Datacenters: []string{"*"}, NodePool: structs.NodePoolDefault, Groups: []*structs.Group{g}, Queue: structs.QueuePath(a.queue),
 		Preemptible: a.preemptible || s.o.Preemptible, Submitter: structs.Submitter{Name: a.user, UID: -1, GID: -1},
 		Runtime: structs.Runtime{Expected: a.estimate, Limit: a.limit},
 	}

@@ -50,7 +50,7 @@ func (r *Learner) of(l *Live) *learned {
 	x := l.learned
 	if x == nil || x.by != r {
 		j := l.Job.Job
-		x = &learned{by: r, work: predict.Work{User: j.Submitter.Name, Queue: j.Queue, Size: l.Size, Expected: j.Runtime.Expected, Limit: limitOf(j)}}
+		x = &learned{by: r, work: predict.Work{User: j.Submitter.Name, Queue: string(j.Queue), Size: l.Size, Expected: j.Runtime.Expected, Limit: limitOf(j)}}
 		if !r.Nameless {
 			x.work.Name = strings.Map(func(c rune) rune { // job-17 and job-18 are of one kind
 				if c >= '0' && c <= '9' {

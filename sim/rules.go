@@ -128,7 +128,7 @@ func (r Rules) Apply(cfg *Config) error {
 		cfg.Queues = []*structs.Queue{{Path: structs.QueueDefault}}
 	}
 	for i, q := range cfg.Queues {
-		if r.Preempt != "" && !strings.Contains(q.Path, "/") {
+		if r.Preempt != "" && !strings.Contains(string(q.Path), "/") {
 			c := *q
 			c.Preempt = r.Preempt
 			cfg.Queues[i] = &c

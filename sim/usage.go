@@ -14,9 +14,12 @@ type usage struct {
 	rows  map[usageKey]*structs.QueueUsage
 }
 
-type usageKey struct{ path, user string }
+type usageKey struct {
+	path structs.QueuePath
+	user string
+}
 
-func (u *usage) row(e *Engine, path, user string) *structs.QueueUsage {
+func (u *usage) row(e *Engine, path structs.QueuePath, user string) *structs.QueueUsage {
 	k := usageKey{path, user}
 	r := u.rows[k]
 	if r == nil {
@@ -51,8 +54,7 @@ func (u *usage) charge(e *Engine, r *run, n int64) {
 	if job.Submitter.Name != "" {
 		add(u.row(e, job.QueueName(), job.Submitter.Name))
 	}
-	for path := job.QueueName(); path != "" && path != structs.QueueRoot; path = structs.QueueParent(path) {
+	for path := range job.QueueName().Lineage() {
 		add(u.row(e, path, ""))
 	}
-	add(u.row(e, structs.QueueRoot, ""))
 }

@@ -325,7 +325,7 @@ type (
 	// QueueUpsertCommand writes queues; parents come before children.
 	QueueUpsertCommand struct{ Queues []*Queue }
 	// QueueDeleteCommand deletes queues that have neither children nor jobs.
-	QueueDeleteCommand struct{ Paths []string }
+	QueueDeleteCommand struct{ Paths []QueuePath }
 	// ReserveCommand writes reservations of operators.
 	ReserveCommand struct{ Reservations []*Reservation }
 	// QuotaUpsertCommand writes quotas of namespaces.

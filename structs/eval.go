@@ -150,7 +150,7 @@ type Workload struct {
 	SubmitIndex Index  // order within a priority
 	SubmitTime  LogTime
 	Priority    int
-	Queue       string
+	Queue       QueuePath
 	BlockedEval EvalID // stable id of its blocked evaluation; zero when nothing waits
 	Reason      ReasonCode
 	Position    int64

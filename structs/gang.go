@@ -343,7 +343,7 @@ func avoidToo(have, more []NodeID) []NodeID {
 
 // Preemptions are those made on behalf of one queue: what its rate limit counts, and its history.
 type Preemptions struct {
-	Queue       string
+	Queue       QueuePath
 	Recent      []LogTime // of the last hour, oldest first, one an evicted job; at most PreemptionsKept
 	Total       int64     // jobs evicted since ever
 	ModifyIndex Index

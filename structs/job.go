@@ -92,7 +92,7 @@ type Job struct {
 	Payload                  []byte // of a dispatched child; at most 16 KiB
 
 	Meta  map[string]string
-	Queue string // path in the queue tree, "" for the default queue
+	Queue QueuePath // path in the queue tree, "" for the default queue
 	UI    *JobUI
 
 	Placement   string       // placement policy; "" for the pool's
@@ -154,7 +154,7 @@ func (j *Job) MayPreempt() bool {
 }
 
 // QueueName is the queue that the job belongs to.
-func (j *Job) QueueName() string {
+func (j *Job) QueueName() QueuePath {
 	if j.Queue == "" {
 		return QueueDefault
 	}

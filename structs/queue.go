@@ -1,16 +1,6 @@
 package structs
 
-import (
-	"strings"
-	"time"
-)
-
-// QueueDefault is the queue of jobs that name none. It exists in every cluster, with the defaults of a Queue.
-const QueueDefault = "default"
-
-// QueueRoot is the path of the root of the tree: the parent of the queues at the top. It has no jobs of its own, and its
-// limits are those of the whole cluster.
-const QueueRoot = "root"
+import "time"
 
 // Ordering policies of a queue (Queue.Order), implemented in scheduler/queue.
 const (
@@ -48,7 +38,7 @@ const (
 // Queue is a node of the tree that shares the cluster out. A Queue in the store is immutable. Settings that are left at
 // their zero value are the parent's; those of the root have the defaults that the comments tell.
 type Queue struct {
-	Path        string // "research/nlp"; parts of letters, digits, - and _; the parent must exist
+	Path        QueuePath // "research/nlp"; parts of letters, digits, - and _; the parent must exist
 	Description string
 
 	Weight      int64            // share of the parent's resources against its siblings; 0 means 1
@@ -92,18 +82,10 @@ type Queue struct {
 	ModifyIndex        Index
 }
 
-// QueueParent gives the path of a queue's parent; "" for a queue at the top (whose parent is QueueRoot).
-func QueueParent(path string) string {
-	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		return path[:i]
-	}
-	return ""
-}
-
 // QueueUsage is what a queue has used, in the closed form of D11: at time t the decayed usage is
 // Used*2^-((t-At)/half-life) + what Rate gathers meanwhile. It changes only when an allocation starts or stops holding.
 type QueueUsage struct {
-	Path        string
+	Path        QueuePath
 	User        string // "" for the queue as a whole, else of one submitter in it
 	Held        Amount // what its allocations hold now, over the whole subtree; see Charge
 	Jobs        int64  // jobs of the subtree with an allocation that holds
@@ -130,7 +112,7 @@ type Reservation struct {
 	Nodes       []NodeID           // operator's: whole nodes
 	Amount      *Amount            // operator's: an amount anywhere in the domain; nil for nodes
 	Users       []string           // operator's: who may use it
-	Queues      []string           // operator's: whose work may use it, subtrees included; a blocked workload's: its own
+	Queues      []QueuePath        // operator's: whose work may use it, subtrees included; a blocked workload's: its own
 	Maintenance bool               // operator's: nobody may; the nodes drain at Start
 	Description string
 	CreateIndex Index

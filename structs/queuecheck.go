@@ -151,14 +151,14 @@ func (q *Queue) Check() *Error {
 }
 
 // CheckQueuePath says what is wrong with the path of a queue, or nil.
-func CheckQueuePath(path string) *Error {
-	parts := strings.Split(path, "/")
+func CheckQueuePath(path QueuePath) *Error {
+	parts := strings.Split(string(path), "/")
 	switch {
 	case path == "":
 		return Errorf(CodeInvalid, "a queue needs a name")
 	case len(path) > QueuePathMax || len(parts) > QueueDepthMax:
 		return Errorf(CodeInvalid, "queue %.40q: a path may have %d bytes and %d parts", path, QueuePathMax, QueueDepthMax)
-	case len(parts) > 1 && parts[0] == QueueRoot:
+	case len(parts) > 1 && parts[0] == string(QueueRoot):
 		return Errorf(CodeInvalid, "queue %q: %q is the root itself; the queues at the top are named without it", path, QueueRoot)
 	}
 	for _, p := range parts {
@@ -222,7 +222,7 @@ func (r *Reservation) Check() *Error {
 
 // Admits reports whether work of a queue and submitter may use an operator's reservation. Without users and queues
 // anybody may, unless it is for maintenance.
-func (r *Reservation) Admits(queue, user string) bool {
+func (r *Reservation) Admits(queue QueuePath, user string) bool {
 	if r.Maintenance {
 		return false
 	}
@@ -232,10 +232,5 @@ func (r *Reservation) Admits(queue, user string) bool {
 	if slices.Contains(r.Users, user) {
 		return true
 	}
-	for _, q := range r.Queues {
-		if q == QueueRoot || q == queue || strings.HasPrefix(queue, q+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Queues, func(q QueuePath) bool { return q.Contains(queue) })
 }

@@ -32,11 +32,11 @@ func (q *QuotaSpec) Limit(region string) *QuotaLimit {
 // Unlimited is the limit that limits nothing.
 var Unlimited = Amount{GPUMilli: AmountNoLimit, GPUMemoryMiB: AmountNoLimit, CPU: AmountNoLimit, MemoryMiB: AmountNoLimit}
 
-// UseNamespace is the path in usage rows of what a namespace holds. No queue can have it.
-func UseNamespace(name string) string { return "@" + name }
-
 // UseRow names one row of usage: of a queue (User "") or of a submitter in it, or of a namespace.
-type UseRow struct{ Path, User string }
+type UseRow struct {
+	Path QueuePath
+	User string
+}
 
 // UseRows are the rows that an allocation is charged to: its queue, those above it, the same of its submitter, and its
 // namespace. Its queue and submitter are those of the job version that it runs.
@@ -49,10 +49,13 @@ func UseRows(a *Allocation) []UseRow {
 }
 
 // UseRowsOf are the rows of an allocation of a namespace, queue and submitter.
-func UseRowsOf(namespace, path, user string) []UseRow {
-	rows := make([]UseRow, 0, 2*strings.Count(path, "/")+4)
+func UseRowsOf(namespace string, path QueuePath, user string) []UseRow {
+	rows := make([]UseRow, 0, 2*strings.Count(string(path), "/")+4)
 	rows = append(rows, UseRow{Path: QueueRoot}, UseRow{Path: UseNamespace(namespace)})
-	for p := path; p != "" && p != QueueRoot; p = QueueParent(p) {
+	for p := range path.Lineage() {
+		if p == QueueRoot {
+			break // it has no rows of submitters
+		}
 		rows = append(rows, UseRow{Path: p})
 		if user != "" {
 			rows = append(rows, UseRow{Path: p, User: user})

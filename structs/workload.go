@@ -162,7 +162,7 @@ type AcctRecord struct {
 	JobID       string
 	Name        string
 	User        string // Submitter.Name
-	Queue       string
+	Queue       QueuePath
 	Domain      string
 	Priority    int
 	Type        JobType
@@ -256,7 +256,7 @@ type DecisionRow struct {
 	Stops     int64
 	Nodes     int64  // distinct
 	Node      NodeID // the first
-	Queue     string
+	Queue     QueuePath
 	Wait      time.Duration // since submission
 	Score     int64         // of the first placement, millionths; 0 when not known
 }

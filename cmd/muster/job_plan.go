@@ -173,7 +173,7 @@ func (o *jobPlanOptions) print(file string, resp *nomadlike.Plan) {
 
 // waits tells what stands in the way, in the words of job why.
 func (o *jobPlanOptions) waits(w *nomadlike.Why) {
-	head := "- WARNING: not everything can be placed now; it would wait in queue " + cmp.Or(w.Queue, structs.QueueDefault)
+	head := "- WARNING: not everything can be placed now; it would wait in queue " + cmp.Or(w.Queue, string(structs.QueueDefault))
 	if w.Position > 0 {
 		head += fmt.Sprintf(", at position %d of %d", w.Position, w.QueueLength)
 	}

@@ -28,7 +28,7 @@ type Decisions struct {
 	Namespace string
 	JobID     string
 	EvalID    structs.EvalID
-	Queue     string
+	Queue     structs.QueuePath
 	Wait      time.Duration
 	Rows      []byte // packed
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/structs"
@@ -239,12 +238,12 @@ func (s *Store) liftCredit(woke []useKey) {
 	}
 	var lifts []lift
 	for _, k := range woke {
-		if strings.HasPrefix(k.Path, "@") || k == useRoot {
+		if k.Path.IsNamespace() || k == useRoot {
 			continue
 		}
 		parent := k.Path
 		if k.User == "" {
-			parent = cmp.Or(structs.QueueParent(k.Path), structs.QueueRoot)
+			parent = k.Path.Parent()
 		}
 		if !structs.OrderHas(s.Order(parent), structs.OrderWeighted) {
 			continue
@@ -252,7 +251,7 @@ func (s *Store) liftCredit(woke []useKey) {
 		var floor *structs.Amount
 		for u := range QueueUse.All(s) {
 			sibling := u.Path == parent && u.User != "" || u.User == "" && u.Path != structs.QueueRoot && u.Path != parent &&
-				!strings.HasPrefix(u.Path, "@") && cmp.Or(structs.QueueParent(u.Path), structs.QueueRoot) == parent
+				!u.Path.IsNamespace() && u.Path.Parent() == parent
 			if !sibling || u.Allocs == 0 || isNew[useKey{Path: u.Path, User: u.User}] {
 				continue
 			}
@@ -301,7 +300,7 @@ func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 }
 
 // Order is the ordering policy of the queue of a path: its own, or the nearest ancestor's, or the cluster's.
-func (s *Store) Order(path string) string {
+func (s *Store) Order(path structs.QueuePath) string {
 	out := ""
 	s.up(path, func(q *structs.Queue) bool { out = q.Order; return out == "" })
 	if c := Scheduler.Get(s, ""); out == "" && c != nil {
@@ -311,25 +310,24 @@ func (s *Store) Order(path string) string {
 }
 
 // HalfLife is the half-life of the usage of a path, in the same way; 0 for the default.
-func (s *Store) HalfLife(path string) (out time.Duration) {
+func (s *Store) HalfLife(path structs.QueuePath) (out time.Duration) {
 	s.up(path, func(q *structs.Queue) bool { out = q.HalfLife; return out == 0 })
 	return out
 }
 
 // up calls f with the queue of a path and those above it that exist, until it returns false.
-func (s *Store) up(path string, f func(*structs.Queue) bool) { climb(Queues.Lookup(s), path, f) }
+func (s *Store) up(path structs.QueuePath, f func(*structs.Queue) bool) {
+	climb(Queues.Lookup(s), path, f)
+}
 
-func climb(get func(string) *structs.Queue, path string, f func(*structs.Queue) bool) {
-	if strings.HasPrefix(path, "@") {
+func climb(get func(structs.QueuePath) *structs.Queue, path structs.QueuePath, f func(*structs.Queue) bool) {
+	if path.IsNamespace() {
 		path = structs.QueueRoot
 	}
-	for p := path; p != "" && p != structs.QueueRoot; p = structs.QueueParent(p) {
+	for p := range path.Lineage() {
 		if q := get(p); q != nil && !f(q) {
 			return
 		}
-	}
-	if q := get(structs.QueueRoot); q != nil {
-		f(q)
 	}
 }
 
@@ -338,7 +336,7 @@ func (s *Store) billed(a *structs.Allocation) int64 { return billed(Queues.Looku
 
 func (s *Snapshot) billed(a *structs.Allocation) int64 { return billed(s.QueueByPath, a) }
 
-func billed(get func(string) *structs.Queue, a *structs.Allocation) int64 {
+func billed(get func(structs.QueuePath) *structs.Queue, a *structs.Allocation) int64 {
 	path := structs.QueueDefault
 	if a.Job != nil {
 		path = a.Job.QueueName()
@@ -364,10 +362,10 @@ func (s *Store) Rebill(changed bool, change func()) {
 }
 
 // SettleUse brings the rows of a subtree up to this moment, before the half-life of its usage changes.
-func (s *Store) SettleUse(path string) {
+func (s *Store) SettleUse(path structs.QueuePath) {
 	var rows []*structs.QueueUsage
 	for u := range QueueUse.All(s) {
-		if path == structs.QueueRoot || u.Path == path || strings.HasPrefix(u.Path, path+"/") {
+		if path.Contains(u.Path) {
 			rows = append(rows, u)
 		}
 	}
@@ -380,7 +378,7 @@ func (s *Store) SettleUse(path string) {
 }
 
 // DeleteUse forgets what a queue and the submitters in it have used.
-func (s *Store) DeleteUse(path string) {
+func (s *Store) DeleteUse(path structs.QueuePath) {
 	var keys []useKey
 	for u := range QueueUse.All(s) {
 		if u.Path == path {
@@ -408,7 +406,7 @@ func (s *Store) countSubmitted(j *structs.Job, n int64) {
 func (s *Store) Submitted(k structs.UseRow) int64 { return s.submitted[k] }
 
 // QueueByPath gives a queue, or nil.
-func (s *Snapshot) QueueByPath(path string) *structs.Queue { return Queues.Get(s, path) }
+func (s *Snapshot) QueueByPath(path structs.QueuePath) *structs.Queue { return Queues.Get(s, path) }
 
 // Queues gives every queue by path, so that parents come before children.
 func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return Queues.All(s) }
@@ -417,7 +415,7 @@ func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return Queues.All(s) }
 func (s *Snapshot) QueueCount() int { return Queues.Len(s) }
 
 // QueueUse gives what is charged to a queue (user "") or to a submitter in it; a zero row for nothing.
-func (s *Snapshot) QueueUse(path, user string) structs.QueueUsage {
+func (s *Snapshot) QueueUse(path structs.QueuePath, user string) structs.QueueUsage {
 	if u := QueueUse.Get(s, useKey{Path: path, User: user}); u != nil {
 		return *u
 	}
@@ -484,7 +482,7 @@ func (s *Snapshot) CheckUse() (why string) {
 		k := useKey{Path: u.Path, User: u.User}
 		c := want[k]
 		if u.Held != c.Held || u.Allocs != c.Allocs || u.Jobs != c.Jobs || u.Ending != c.Ending || u.Ends != c.Ends {
-			return "usage of queue " + u.Path + " (user " + u.User + ") does not follow from the allocations"
+			return "usage of queue " + string(u.Path) + " (user " + u.User + ") does not follow from the allocations"
 		}
 		delete(want, k)
 	}

@@ -1,6 +1,10 @@
 package state
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"cmp"
+
+	"github.com/muster-sched/muster/structs"
+)
 
 // The tables: what each is called, the order and the key of its rows, and where a Delta lists its changes. To add a
 // table, declare it here and give it a place in tables.
@@ -43,7 +47,7 @@ var (
 	Usages      = declare("usage", lessUsage, func(u *Usage) usageKey { return usageKey{u.Kind, u.Name} }, nil)
 	Rosters     = declare("rosters", structs.RosterKey.Less, (*structs.Roster).Key,
 		func(d *structs.Delta) *[]structs.Changed[structs.Roster] { return &d.Rosters })
-	Preemptions = declare("preemptions", lessString, func(p *structs.Preemptions) string { return p.Queue },
+	Preemptions = declare("preemptions", cmp.Less[structs.QueuePath], func(p *structs.Preemptions) structs.QueuePath { return p.Queue },
 		func(d *structs.Delta) *[]structs.Changed[structs.Preemptions] { return &d.Preempted })
 	// Acct has the jobs that ended, in the order of their ends.
 	Acct = declare("accounting", lessAcct, func(r *structs.AcctRecord) acctKey { return acctKey{r.CreateIndex, r.Key()} },
@@ -52,7 +56,7 @@ var (
 	AcctOpen    = declare("accounting-open", structs.JobKey.Less, (*structs.AcctRecord).Key, nil)
 	DecisionLog = declare("decisions", func(a, b uint64) bool { return a < b }, func(d *Decisions) uint64 { return d.Seq }, nil)
 	Arrays      = declare("arrays", structs.JobKey.Less, (*structs.ArrayState).Key, nil)
-	Queues      = declare("queues", lessString, func(q *structs.Queue) string { return q.Path },
+	Queues      = declare("queues", cmp.Less[structs.QueuePath], func(q *structs.Queue) structs.QueuePath { return q.Path },
 		func(d *structs.Delta) *[]structs.Changed[structs.Queue] { return &d.Queues })
 	QueueUse = declare("queue-usage", lessUse, func(u *structs.QueueUsage) useKey { return useKey{Path: u.Path, User: u.User} },
 		func(d *structs.Delta) *[]structs.Changed[structs.QueueUsage] { return &d.QueueUse })

@@ -70,7 +70,7 @@ func (s *Store) countAlloc(a *structs.Allocation, n int) {
 	if structs.Holds(a) {
 		c.Holding += n
 		s.hold(usageKey{UsageNamespace, a.Namespace}, a, int64(n))
-		s.hold(usageKey{UsageQueue, queueOf(a)}, a, int64(n))
+		s.hold(usageKey{UsageQueue, string(queueOf(a))}, a, int64(n))
 	}
 	if *c == (JobCounts{}) {
 		delete(s.counts, k)
@@ -78,7 +78,7 @@ func (s *Store) countAlloc(a *structs.Allocation, n int) {
 }
 
 // queueOf names the queue that an allocation is charged to: that of the job version it was placed for.
-func queueOf(a *structs.Allocation) string {
+func queueOf(a *structs.Allocation) structs.QueuePath {
 	if a.Job == nil {
 		return ""
 	}

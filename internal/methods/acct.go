@@ -7,9 +7,9 @@ type (
 	AcctRequest struct {
 		Query
 		User  string
-		Queue string          // subtrees included
-		Since structs.LogTime // ended at or after
-		Until structs.LogTime // ended before
+		Queue structs.QueuePath // subtrees included
+		Since structs.LogTime   // ended at or after
+		Until structs.LogTime   // ended before
 	}
 	// AcctResponse lists accounting records, with their ids.
 	AcctResponse struct {
@@ -20,7 +20,7 @@ type (
 	DecisionsRequest struct {
 		Query
 		JobID string
-		Queue string // subtrees included
+		Queue structs.QueuePath // subtrees included
 		Kind  string
 		Since structs.LogTime
 		After uint64 // rows with a higher number

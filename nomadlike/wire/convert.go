@@ -61,8 +61,8 @@ func (j *Job) ToStructs() (*structs.Job, error) {
 }
 
 // queue is the queue a job asks for.
-func (j *Job) queue() string {
-	return val(j.Queue)
+func (j *Job) queue() structs.QueuePath {
+	return structs.QueuePath(val(j.Queue))
 }
 
 func (p *PeriodicConfig) specs() []string {

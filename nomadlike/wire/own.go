@@ -207,7 +207,7 @@ func (c *converter) ownTo(j *Job, out *structs.Job) {
 
 func (j *Job) ownFrom(in *structs.Job) {
 	if in.Queue != "" {
-		j.Queue = ptr(in.Queue)
+		j.Queue = ptr(string(in.Queue))
 	}
 	if in.Placement != "" {
 		j.Placement = ptr(in.Placement)

@@ -190,7 +190,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 		return AmountFromStructs(*a)
 	}
 	return &Queue{
-		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
+		Path: string(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: q.UserWeights, Billing: billingFromStructs(q.Billing), Guarantee: limit(q.Guarantee), Limit: limit(q.Limit), SoftLimit: limit(q.SoftLimit),
 		Order: OrderList(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
 		MaxWait: TextDuration(q.MaxWait), HalfLife: TextDuration(q.HalfLife), Aging: TextDuration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
@@ -204,7 +204,7 @@ func QueueFromStructs(q *structs.Queue) *Queue {
 // ToStructs converts a queue.
 func (q *Queue) ToStructs() (*structs.Queue, error) {
 	out := &structs.Queue{
-		Path: q.Path, Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: string(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
+		Path: structs.QueuePath(q.Path), Description: q.Description, Weight: q.Weight, UserWeights: maps.Clone(q.UserWeights), Billing: q.Billing.toStructs(), Order: string(q.Order), Preempt: q.Preempt, Backfill: q.Backfill, ReserveDepth: q.ReserveDepth,
 		MaxWait: time.Duration(q.MaxWait), HalfLife: time.Duration(q.HalfLife), Aging: time.Duration(q.Aging),
 		RunningMax: q.RunningMax, SubmittedMax: q.SubmittedMax, RunningUserMax: q.RunningUserMax, SubmittedUserMax: q.SubmittedUserMax,
 		GPUMinutesMax: q.GPUMinutesMax, GPUMinutesUserMax: q.GPUMinutesUserMax,
@@ -213,7 +213,7 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		AllowedUsers: q.AllowedUsers, Meta: cloneMap(q.Meta),
 	}
 	if out.Path == "" {
-		out.Path = q.Name
+		out.Path = structs.QueuePath(q.Name)
 	}
 	for _, c := range []struct {
 		in      *Amount
@@ -230,6 +230,18 @@ func (q *Queue) ToStructs() (*structs.Queue, error) {
 		*c.to = &a
 	}
 	return out, nil
+}
+
+// convertAll converts a list of strings of one type to another; nil stays nil.
+func convertAll[To, From ~string](in []From) []To {
+	if in == nil {
+		return nil
+	}
+	out := make([]To, len(in))
+	for i, s := range in {
+		out[i] = To(s)
+	}
+	return out
 }
 
 // Reservation is what an operator keeps free for a time, or a promise to a job that waits.
@@ -258,7 +270,7 @@ type Reservation struct {
 func ReservationFromStructs(r *structs.Reservation) *Reservation {
 	out := &Reservation{
 		ID: r.ID, NodePool: r.Domain, Namespace: r.Namespace, JobID: r.JobID, Start: r.Start.Time(), End: r.End.Time(), Basis: r.Basis,
-		Users: r.Users, Queues: r.Queues, Maintenance: r.Maintenance, Description: r.Description, Allocations: len(r.Places),
+		Users: r.Users, Queues: convertAll[string](r.Queues), Maintenance: r.Maintenance, Description: r.Description, Allocations: len(r.Places),
 		CreateIndex: uint64(r.CreateIndex), ModifyIndex: uint64(r.ModifyIndex),
 	}
 	if r.Amount != nil {
@@ -282,7 +294,7 @@ func (r *Reservation) ToStructs(now time.Time) (*structs.Reservation, error) {
 	if r.JobID != "" || r.Allocations != 0 || r.Basis != "" {
 		return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: promises to jobs are made by the scheduler", r.ID)
 	}
-	out := &structs.Reservation{ID: r.ID, Domain: r.NodePool, Users: r.Users, Queues: r.Queues, Maintenance: r.Maintenance, Description: r.Description}
+	out := &structs.Reservation{ID: r.ID, Domain: r.NodePool, Users: r.Users, Queues: convertAll[structs.QueuePath](r.Queues), Maintenance: r.Maintenance, Description: r.Description}
 	if out.ID == "" {
 		out.ID = r.Name
 	}

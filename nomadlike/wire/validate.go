@@ -77,7 +77,7 @@ func (v *validator) validateJob() {
 	if np := val(j.NodePool); !poolRE.MatchString(np) {
 		v.errorf("node_pool", "%.64q is not a node pool: want 1 to 128 letters, digits, dashes or underscores", np)
 	}
-	if q := j.queue(); q != "" && !queueRE.MatchString(q) {
+	if q := j.queue(); q != "" && !queueRE.MatchString(string(q)) {
 		v.errorf("queue", "%.64q is not a queue: want up to 8 names of letters, digits, dots, dashes or underscores, divided by slashes", q)
 	}
 	types := []string{string(structs.JobService), string(structs.JobBatch), string(structs.JobSystem), string(structs.JobSysBatch)}

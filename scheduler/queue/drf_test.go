@@ -193,7 +193,7 @@ func TestJain(t *testing.T) {
 		var qs []*structs.Queue
 		tasks := []structs.Amount{{GPUMilli: 1000, CPU: 500, MemoryMiB: 4000}, {GPUMilli: 500, CPU: 2000, MemoryMiB: 1000}, {GPUMilli: 1000, CPU: 1000, MemoryMiB: 16_000}, {GPUMilli: 250, CPU: 250, MemoryMiB: 250}}
 		for i, w := range []int64{1, 2, 1, 4} {
-			qs = append(qs, &structs.Queue{Path: string(rune('a' + i)), Weight: w})
+			qs = append(qs, &structs.Queue{Path: structs.QueuePath(string(rune('a' + i))), Weight: w})
 		}
 		at := Scene{Total: total}
 		rng := rand.New(rand.NewPCG(5, 5))
@@ -225,7 +225,7 @@ func TestJain(t *testing.T) {
 			var ws []scheduler.Workload
 			for i, q := range qs {
 				for n := range 60 { // the backlog
-					w := load(string(rune('a'+i))+string(rune('0'+n)), q.Path, "u", step*60+n, 50, 0)
+					w := load(string(rune('a'+i))+string(rune('0'+n)), string(q.Path), "u", step*60+n, 50, 0)
 					g := *w.Job.Groups[0]
 					g.Tasks = []*structs.Task{{Name: "t", Resources: structs.Resources{CPU: tasks[i].CPU, MemoryMiB: tasks[i].MemoryMiB}}}
 					w.Job.Groups = []*structs.Group{&g}

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"container/heap"
 	"fmt"
 	"slices"
@@ -28,7 +27,7 @@ import (
 type Line struct {
 	table   *scheduler.QueueTable
 	pending []scheduler.Workload
-	nodes   map[string]*node
+	nodes   map[structs.QueuePath]*node
 	root    *node
 	of      []*lane // of each pending workload
 	lanes   []*lane // by their first workload in pending
@@ -37,7 +36,7 @@ type Line struct {
 
 // node is one queue of the tree with something pending below it.
 type node struct {
-	path   string
+	path   structs.QueuePath
 	parent *node
 	order  Order
 	share  Sharer        // order, when it is one
@@ -117,12 +116,12 @@ func (l *Line) Begin(table *scheduler.QueueTable, cfg structs.SchedulerConfig, p
 			room = ln.all[:0]
 		}
 	}
-	*l = Line{table: table, pending: pending, nodes: map[string]*node{}, of: append(l.of[:0], make([]*lane, len(pending))...)}
+	*l = Line{table: table, pending: pending, nodes: map[structs.QueuePath]*node{}, of: append(l.of[:0], make([]*lane, len(pending))...)}
 	lanes := map[laneKey]*lane{}
 	var order []*lane
 	var n *node
 	var last *lane
-	path := ""
+	var path structs.QueuePath
 	for i := range pending {
 		w := &pending[i]
 		if name := w.QueueName(); n == nil || name != path {
@@ -176,7 +175,7 @@ type laneKey struct {
 }
 
 // node is the node of a path, made with its ancestors when it is new.
-func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTime, seed uint64) *node {
+func (l *Line) node(path structs.QueuePath, cfg *structs.SchedulerConfig, now structs.LogTime, seed uint64) *node {
 	if n := l.nodes[path]; n != nil {
 		return n
 	}
@@ -205,8 +204,8 @@ func (l *Line) node(path string, cfg *structs.SchedulerConfig, now structs.LogTi
 		l.root = n
 		return n
 	}
-	n.in = &entrant{Entity: Entity{Name: path, Weight: n.scene.Queue.Weight, Usage: l.table.Use(path, "")}, kid: n, at: -1}
-	n.parent = l.node(cmp.Or(structs.QueueParent(path), structs.QueueRoot), cfg, now, seed)
+	n.in = &entrant{Entity: Entity{Name: string(path), Weight: n.scene.Queue.Weight, Usage: l.table.Use(path, "")}, kid: n, at: -1}
+	n.parent = l.node(path.Parent(), cfg, now, seed)
 	return n
 }
 
@@ -471,7 +470,7 @@ func (l *Line) Terms(i int) []structs.ScoreTerm {
 		if n.parent.share != nil {
 			e := n.in.Entity
 			e.Held = n.held
-			out = append(out, structs.ScoreTerm{Name: "share of " + n.path, Micro: n.parent.share.Share(&e, &n.parent.scene) / (nano / micro)})
+			out = append(out, structs.ScoreTerm{Name: "share of " + string(n.path), Micro: n.parent.share.Share(&e, &n.parent.scene) / (nano / micro)})
 		}
 	}
 	slices.Reverse(out)

@@ -20,8 +20,8 @@ func load(id, queue, user string, submit, priority int, gpus int64) scheduler.Wo
 	if gpus > 0 {
 		g.Tasks[0].Resources.GPU = []structs.GPURequest{{Count: gpus}}
 	}
-	j := &structs.Job{Namespace: "default", ID: id, Queue: queue, Priority: priority, Groups: []*structs.Group{g}, Submitter: structs.Submitter{Name: user}}
-	return scheduler.Workload{Key: j.Key(), Job: j, Queue: &structs.Workload{Namespace: j.Namespace, JobID: id, Queue: queue, Priority: priority,
+	j := &structs.Job{Namespace: "default", ID: id, Queue: structs.QueuePath(queue), Priority: priority, Groups: []*structs.Group{g}, Submitter: structs.Submitter{Name: user}}
+	return scheduler.Workload{Key: j.Key(), Job: j, Queue: &structs.Workload{Namespace: j.Namespace, JobID: id, Queue: structs.QueuePath(queue), Priority: priority,
 		SubmitIndex: structs.Index(submit), SubmitTime: testNow.Add(-time.Hour).Add(time.Duration(submit))}}
 }
 
@@ -247,7 +247,7 @@ func TestLineGivesEachOnce(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		table := &scheduler.QueueTable{Total: total}
 		for _, p := range []string{"a", "a/x", "a/x/p", "a/y", "b", "b/z", "default", "root"} {
-			q := &structs.Queue{Path: p, Order: names[rng.IntN(len(names))], Weight: rng.Int64N(4)}
+			q := &structs.Queue{Path: structs.QueuePath(p), Order: names[rng.IntN(len(names))], Weight: rng.Int64N(4)}
 			if rng.IntN(3) == 0 {
 				q.Guarantee = &structs.Amount{GPUMilli: rng.Int64N(4000)}
 			}
@@ -256,7 +256,7 @@ func TestLineGivesEachOnce(t *testing.T) {
 			}
 			table.Queues = append(table.Queues, q)
 			if rng.IntN(2) == 0 {
-				table.Usage = append(table.Usage, &structs.QueueUsage{Path: p, Held: structs.Amount{GPUMilli: rng.Int64N(8000)}, At: testNow})
+				table.Usage = append(table.Usage, &structs.QueueUsage{Path: structs.QueuePath(p), Held: structs.Amount{GPUMilli: rng.Int64N(8000)}, At: testNow})
 			}
 		}
 		var ws []scheduler.Workload

@@ -27,7 +27,7 @@ func (Lottery) Key(w *scheduler.Workload, at *Scene) Key {
 
 // Share is the time of the entity's next turn: that of its last one, and what it drew since.
 func (Lottery) Share(e *Entity, at *Scene) int64 {
-	return e.Last + race(at.Seed, at.Queue.Path, e.Name, e.Turns, e.Weight)
+	return e.Last + race(at.Seed, string(at.Queue.Path), e.Name, e.Turns, e.Weight)
 }
 
 // Terms are the tickets, and the wait.

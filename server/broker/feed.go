@@ -3,7 +3,6 @@ package broker
 import (
 	"slices"
 	"sort"
-	"strings"
 
 	"github.com/muster-sched/muster/structs"
 )
@@ -86,14 +85,14 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(d.QueueUse)+len(d.Namespaces) == 0 {
 		return
 	}
-	fell, tenants := map[string]bool{}, len(d.Namespaces) > 0
+	fell, tenants := map[structs.QueuePath]bool{}, len(d.Namespaces) > 0
 	for i := range d.QueueUse {
 		c := &d.QueueUse[i]
 		if c.Before == nil || c.After != nil && !less(c.After, c.Before) {
 			continue
 		}
 		fell[c.Before.Path] = true
-		tenants = tenants || strings.HasPrefix(c.Before.Path, "@")
+		tenants = tenants || c.Before.Path.IsNamespace()
 	}
 	if len(fell) == 0 && !tenants {
 		return
@@ -141,16 +140,16 @@ func less(now, was *structs.QueueUsage) bool {
 }
 
 // under reports whether a queue or one above it is in the set.
-func under(path string, set map[string]bool) bool {
+func under(path structs.QueuePath, set map[structs.QueuePath]bool) bool {
 	if path == "" {
 		path = structs.QueueDefault
 	}
-	for p := path; p != ""; p = structs.QueueParent(p) {
+	for p := range path.Lineage() {
 		if set[p] {
 			return true
 		}
 	}
-	return set[structs.QueueRoot]
+	return false
 }
 
 // nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may cure anything: it may be
