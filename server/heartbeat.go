@@ -11,25 +11,25 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Heartbeats are timers in the leader's memory; nothing is written while they come (I8). A node that misses its time
+// Heartbeats are timers in the leader's memory; nothing is written while nodes are well (I8). A node that misses its time
 // and the grace becomes down, or disconnected when a group there allows for it.
 //
 //	beat --ttl + grace without one--> down
 //	                              \--> disconnected --longest lost_after there--> down
 //
-// After an election every node gets one full time, because nobody knows how much of the old one was left; the bound on
-// noticing a dead node is then the election plus one time and grace, about 16 s in a fleet of up to 10,000.
+// After an election every node gets one full time, because nobody knows how much of the old one was left. A dead node is
+// then noticed after the election plus one time and grace, about 16 s in a fleet of up to 10,000.
 const (
-	beatTTL     = 10 * time.Second // told to nodes in a small fleet
-	beatGrace   = 5 * time.Second  // a beat may be this late
-	beatRateMax = 1000             // beats a second over the fleet: a larger fleet gets a longer time
-	beatJitter  = 10               // a node's time is lengthened by up to 1/beatJitter, spread over the fleet
-	beatStall   = time.Second      // when the service itself was this late, every node gets as much longer, at most beatTTL
+	beatTTL     = 10 * time.Second // interval told to nodes of a small fleet
+	beatGrace   = 5 * time.Second  // how late a beat may be
+	beatRateMax = 1000             // beats a second of the whole fleet; a larger fleet gets a longer interval
+	beatJitter  = 10               // an interval is lengthened by up to 1/beatJitter, so that beats spread out
+	beatStall   = time.Second      // a service that was this late gives every node as much longer, at most beatTTL
 	downsMax    = 256              // status writes in flight at once
 )
 
-// beatTable is the timers as a plain structure: a heap by deadline. Times are those of the caller's clock; only their
-// differences count, so a monotonic clock makes jumps of the wall clock harmless.
+// beatTable holds the timers as a plain structure: a heap by deadline. Times are those of the caller's clock. Only their
+// differences count, so with a monotonic clock jumps of the wall clock do no harm.
 type beatTable struct {
 	nodes map[structs.NodeID]*beat
 	heap  []*beat
@@ -42,7 +42,7 @@ type beat struct {
 	pos      int
 }
 
-// ttl is the time told to a node.
+// ttl returns the interval told to a node.
 func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
 	base := max(beatTTL, time.Duration(len(t.nodes))*time.Second/beatRateMax)
 	h := fnv.New32a()
@@ -52,7 +52,7 @@ func (t *beatTable) ttl(id structs.NodeID, count uint32) time.Duration {
 	return base + time.Duration(int64(h.Sum32())%int64(spread))
 }
 
-// beat notes a sign of life and gives the time within which the next one is due.
+// beat records a heartbeat and returns the time within which the next one is due.
 func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
 	b := t.nodes[id]
 	if b == nil {
@@ -65,7 +65,7 @@ func (t *beatTable) beat(id structs.NodeID, now time.Time) time.Duration {
 	return ttl
 }
 
-// arm sets a deadline that is not a beat's.
+// arm sets a deadline that does not follow from a heartbeat.
 func (t *beatTable) arm(id structs.NodeID, deadline time.Time) {
 	b := t.nodes[id]
 	if b == nil {
@@ -107,7 +107,7 @@ func (t *beatTable) unheap(b *beat) {
 	}
 }
 
-// expired takes the nodes whose time is over, earliest first, at most max. They stay known and without a timer.
+// expired returns the nodes whose time is over, earliest first, at most max. The table keeps them without a timer.
 func (t *beatTable) expired(now time.Time, max int) []structs.NodeID {
 	var ids []structs.NodeID
 	for len(t.heap) > 0 && len(ids) < max && !t.heap[0].deadline.After(now) {
@@ -118,7 +118,7 @@ func (t *beatTable) expired(now time.Time, max int) []structs.NodeID {
 	return ids
 }
 
-// next is the earliest deadline.
+// next returns the earliest deadline.
 func (t *beatTable) next() (time.Time, bool) {
 	if len(t.heap) == 0 {
 		return time.Time{}, false
@@ -128,7 +128,7 @@ func (t *beatTable) next() (time.Time, bool) {
 
 // floor moves every earlier deadline to d.
 func (t *beatTable) floor(d time.Time) {
-	for i := len(t.heap) - 1; i >= 0; i-- { // a later deadline sinks: from the bottom up the heap stays one
+	for i := len(t.heap) - 1; i >= 0; i-- { // from the bottom up, so that the heap stays one
 		if t.heap[i].deadline.Before(d) {
 			t.heap[i].deadline = d
 		}
@@ -217,11 +217,10 @@ func (h *heartbeats) wake() {
 	}
 }
 
-// HeartbeatFigures count signs of life, nodes that missed theirs, and times when this server itself was too late to
-// judge.
+// HeartbeatFigures count heartbeats, nodes that missed theirs, and times when this server itself was too late to judge.
 type HeartbeatFigures struct{ Beats, Missed, Stalls int64 }
 
-// HeartbeatFigures are those since the server started.
+// HeartbeatFigures returns the figures since the server started.
 func (s *Server) HeartbeatFigures() HeartbeatFigures {
 	h := s.decide.beats
 	h.mu.Lock()
@@ -229,7 +228,7 @@ func (s *Server) HeartbeatFigures() HeartbeatFigures {
 	return HeartbeatFigures{h.beats, h.missed, h.stalls}
 }
 
-// runHeartbeats is the service.
+// runHeartbeats runs the timers while this server leads.
 func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 	h := s.decide.beats
 	sub := s.Subscribe("heartbeats", 256)
@@ -265,7 +264,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 			continue
 		case <-timer.C:
 		}
-		// A process that was stopped, or starved, has not heard the beats that came meanwhile: it gives them the time.
+		// A process that was stopped or starved has not heard the beats that came meanwhile: give them time.
 		if late := s.cfg.Now().Sub(now) - wait; late > beatStall {
 			s.log.Warn("heartbeat timers were late; every node gets time to be heard", "late", late)
 			h.mu.Lock()
@@ -280,7 +279,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 		if len(ids) == 0 {
 			continue
 		}
-		// A leader that has been deposed without knowing must not move every job (bug 20): ask the others first.
+		// A leader that was deposed without knowing it hears no beats, and would move every job: ask the others first.
 		if err := s.raft.VerifyLeader().Error(); err != nil {
 			s.log.Warn("nodes missed heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
 			h.rearm(ids, s.cfg.Now())
@@ -303,7 +302,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 	}
 }
 
-// load arms every node that is not down, with a full time.
+// load gives every node that is not down one full interval.
 func (h *heartbeats) load(p *Published, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -325,8 +324,8 @@ func (h *heartbeats) load(p *Published, now time.Time) {
 	h.table = t
 }
 
-// feed follows nodes that come and go. A node registered through another server, or by a replayed command, is timed
-// although no beat was heard yet.
+// feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
+// timer although no beat was heard yet.
 func (h *heartbeats) feed(a *Applied, now time.Time) {
 	if a.Lost || a.Delta.Restored {
 		h.load(a.Published, now)
@@ -356,7 +355,7 @@ func (h *heartbeats) rearm(ids []structs.NodeID, now time.Time) {
 	}
 }
 
-// missed writes that a node is out of touch.
+// missed records that a node is out of touch.
 func (s *Server) missed(ctx context.Context, id structs.NodeID) {
 	h := s.decide.beats
 	p := s.Published()
@@ -402,7 +401,7 @@ func (s *Server) missed(ctx context.Context, id structs.NodeID) {
 	}
 }
 
-// lostAfter is the longest time that a group with something on the node may stay out of touch; 0 when none may.
+// lostAfter returns the longest time for which a group with an allocation on the node may be out of touch; 0 when none may.
 func lostAfter(p *Published, id structs.NodeID) time.Duration {
 	var longest time.Duration
 	for _, a := range p.Snapshot.AllocsByNode(id) {

@@ -32,7 +32,7 @@ import (
 const (
 	passSubscription = 1024            // applied batches that may wait for the owner; beyond it it reloads from state
 	passSteps        = 8_000_000       // nodes that one pass may look at; what it does not reach is decided by the next
-	failedChainMax   = 6               // failed evaluations in a row of one job, each following up on the last (bug 18)
+	failedChainMax   = 6               // failed evaluations in a row of one job, each following up on the last; without a bound they would go on for ever
 	failedWaitMin    = 5 * time.Second // wait of the first follow-up of a failed evaluation, doubling
 	failedWaitMax    = 5 * time.Minute
 	lostPause        = 100 * time.Millisecond // mostly the term ends meanwhile; else decisions start over in it

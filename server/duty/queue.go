@@ -31,9 +31,6 @@ func (q *Queue[K]) Clear() {
 	q.heap = nil
 }
 
-// Len returns how many keys are in the queue.
-func (q *Queue[K]) Len() int { return len(q.heap) }
-
 // Set makes a key due at a time. Time 0 removes it.
 func (q *Queue[K]) Set(k K, at structs.LogTime) {
 	d := q.keys[k]
