@@ -79,7 +79,7 @@ func TestFreshCallersOnLaggingFollower(t *testing.T) {
 		var held [3]atomic.Bool
 		c := newCluster(t, 3, func(i int, cfg *Config) {
 			cfg.ACL = true
-			cfg.Testing.BeforeApply = func() {
+			cfg.Testing.Replica.BeforeApply = func() {
 				for held[i].Load() {
 					time.Sleep(10 * time.Millisecond)
 				}

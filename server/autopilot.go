@@ -19,7 +19,7 @@ type pilot struct{ s *Server }
 var _ autopilot.ApplicationIntegration = pilot{}
 
 func newAutopilot(s *Server) *autopilot.Autopilot {
-	return autopilot.New(s.raft, pilot{s}, autopilot.WithLogger(s.log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
+	return autopilot.New(s.replica.Raft(), pilot{s}, autopilot.WithLogger(s.log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
 }
 
 // runAutopilot watches the health of servers, promotes stable ones and removes dead ones.
@@ -89,16 +89,16 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 }
 
 func (s *Server) ownStats() *autopilot.ServerStats {
-	st := s.raft.Stats()
+	st := s.replica.Raft().Stats()
 	term, _ := strconv.ParseUint(st["last_log_term"], 10, 64)
-	return &autopilot.ServerStats{LastContact: s.lastContact(), LastTerm: term, LastIndex: s.raft.LastIndex()}
+	return &autopilot.ServerStats{LastContact: s.lastContact(), LastTerm: term, LastIndex: s.replica.Raft().LastIndex()}
 }
 
 // KnownServers implements autopilot.ApplicationIntegration: raft's servers, with what gossip believes of them. A server
 // that gossip has not seen yet is unknown, not absent, so that a leader elected a moment ago removes nobody.
 func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	s := p.s
-	leader, leaderID := s.raft.LeaderWithID()
+	leader, leaderID := s.replica.Raft().LeaderWithID()
 	_ = leader
 	out := map[raft.ServerID]*autopilot.Server{}
 	s.gossip.mu.Lock()
@@ -107,7 +107,7 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 		pruned[id] = true
 	}
 	s.gossip.mu.Unlock()
-	if f := s.raft.GetConfiguration(); f.Error() == nil {
+	if f := s.replica.Raft().GetConfiguration(); f.Error() == nil {
 		for _, x := range f.Configuration().Servers {
 			if pruned[string(x.ID)] {
 				continue

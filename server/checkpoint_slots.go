@@ -45,7 +45,7 @@ func (s *Server) nodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeS
 	if a == nil || !a.ServerTerminal() { // this server is behind
 		return &methods.SaveTurn{Again: 2 * lineAge}, nil
 	}
-	u, again := line.Turn(snap, a, s.logNow())
+	u, again := line.Turn(snap, a, s.replica.Now())
 	if u == nil {
 		return &methods.SaveTurn{Now: true}, nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -225,7 +226,7 @@ func TestPartitionedLeaderWritesAndReadsNothing(t *testing.T) {
 		c.converge()
 		// Proposals that are in flight when the leader is cut off end as unknown, not as success or failure.
 		c.net.Isolate(hostName(lead))
-		p := c.servers[lead].Propose(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: preparedJob("cut-off"), Eval: true}})
+		p := c.servers[lead].Propose(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: preparedJob("cut-off"), Eval: true}})
 		next := c.leader(lead)
 		<-p.Done()
 		if _, err := p.Result(); structs.CodeOf(err) != structs.CodeUnknown {
@@ -266,7 +267,7 @@ func TestFlappingLeadership(t *testing.T) {
 			id := fmt.Sprintf("job-%d", i)
 			errs := make(chan error, 1)
 			go func() { errs <- c.register((lead+1)%3, id) }()
-			if err := c.servers[lead].raft.LeadershipTransfer().Error(); err != nil {
+			if err := c.servers[lead].replica.Raft().LeadershipTransfer().Error(); err != nil {
 				t.Logf("transfer %d: %v", i, err)
 			}
 			if err := <-errs; err != nil {
@@ -374,7 +375,7 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 		waitFor(t, 2*time.Minute, "return of the server", func() bool { return peers() == 3 })
 		waitFor(t, time.Minute, "the state on it", func() bool { return c.has(gone, "while-away") })
 		waitFor(t, 2*time.Minute, "its vote", func() bool {
-			f := c.servers[lead].raft.GetConfiguration()
+			f := c.servers[lead].replica.Raft().GetConfiguration()
 			voters := 0
 			for _, x := range f.Configuration().Servers {
 				if x.Suffrage == raft.Voter {

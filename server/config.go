@@ -2,10 +2,14 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -14,7 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
-	"github.com/muster-sched/muster/server/raftlog"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -42,7 +46,7 @@ type Config struct {
 	TLSClient func() *tls.Config // for connections to other servers; required with TLSServer
 
 	Gossip GossipConfig
-	Raft   RaftConfig
+	Raft   replica.RaftConfig
 
 	ACL           bool // enforce access control; else every caller is management
 	MaxStreams    int  // calls in progress per session; 0 is rpc.DefaultMaxStreams
@@ -65,7 +69,7 @@ type Config struct {
 
 // TestingKnobs are the places where tests interfere with a server. The zero value is production's.
 type TestingKnobs struct {
-	BeforeApply    func()                   // called before committed entries are applied, or nil
+	Replica        replica.TestingKnobs
 	BeforeSchedule func(in scheduler.Input) // called in each pass before it decides, or nil; may panic
 }
 
@@ -85,32 +89,10 @@ type GossipConfig struct {
 	AllowPlain    bool                 // the configuration spells out that it is insecure
 }
 
-// RaftConfig tunes raft. Zero means the default of each, which is for production.
-type RaftConfig struct {
-	Heartbeat time.Duration // 300 ms
-	Election  time.Duration // 300 ms
-	Lease     time.Duration // 200 ms
-	Commit    time.Duration // 5 ms
-
-	SnapshotEntries uint64        // entries since the last snapshot that call for one; 0: 16,384
-	SnapshotBytes   int64         // bytes of log since the last snapshot that call for one; 0: 256 MiB
-	SnapshotEvery   time.Duration // at most this often; 0: 30 s
-	TrailingLogs    uint64        // entries kept behind a snapshot for slow followers; 0: 10,240
-
-	Log          raftlog.Options // the backend of the raft log and its settings
-	NoLogCache   bool            // read recent entries from the backend instead of memory
-	StoreTimeout time.Duration   // StoreLogs taking longer means a hung disk and ends the process; 0: 5 s
-}
-
 func (c *Config) setDefaults() error {
 	def := func(s *string, v string) {
 		if *s == "" {
 			*s = v
-		}
-	}
-	dur := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
 		}
 	}
 	def(&c.Region, structs.RegionDefault)
@@ -150,21 +132,37 @@ func (c *Config) setDefaults() error {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	r := &c.Raft
-	dur(&r.Heartbeat, 300*time.Millisecond)
-	dur(&r.Election, 300*time.Millisecond)
-	dur(&r.Lease, 200*time.Millisecond)
-	dur(&r.Commit, 5*time.Millisecond)
-	dur(&r.SnapshotEvery, 30*time.Second)
-	dur(&r.StoreTimeout, 5*time.Second)
-	if r.SnapshotEntries == 0 {
-		r.SnapshotEntries = 16384
-	}
-	if r.SnapshotBytes == 0 {
-		r.SnapshotBytes = 256 << 20
-	}
-	if r.TrailingLogs == 0 {
-		r.TrailingLogs = 10240
-	}
 	return nil
+}
+
+// serverID is the ID in the data directory. The first start makes one.
+func serverID(cfg *Config) (string, error) {
+	if cfg.ID != "" {
+		return cfg.ID, nil
+	}
+	var seed structs.Seed
+	rand.Read(seed[:])
+	fresh := structs.DeriveID[structs.NodeID](seed, "server", cfg.Name, 0).String()
+	if cfg.InMemory {
+		return fresh, nil
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return "", fmt.Errorf("data directory: %w", err)
+	}
+	path := filepath.Join(cfg.DataDir, "server-id")
+	b, err := os.ReadFile(path)
+	if err == nil {
+		id := strings.TrimSpace(string(b))
+		if _, err := structs.ParseID[structs.NodeID](id); err != nil || id == "" {
+			return "", fmt.Errorf("%s does not hold an id; restore it, or remove the whole data directory to join as a new server", path)
+		}
+		return id, nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	if err := os.WriteFile(path, []byte(fresh+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write %s: %w", path, err)
+	}
+	return fresh, nil
 }

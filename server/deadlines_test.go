@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -93,7 +94,7 @@ func TestMissedWithTheEnd(t *testing.T) {
 		{"written", w, &told, nil, 1}, {"written, then ended in one batch", w, nil, late, 1}, {"ended, told before", &told, nil, late, 0},
 		{"ended in time", w, nil, inTime, 0}, {"goes on", &told, &told, nil, 0}, {"new", nil, w, nil, 0},
 	} {
-		a := Applied{Published: s.Published()}
+		a := replica.Applied{Published: s.Published()}
 		a.Delta.Workloads = []structs.Changed[structs.Workload]{{Before: c.before, After: c.after}}
 		if c.rec != nil {
 			a.Delta.Acct = []structs.Changed[structs.AcctRecord]{{After: c.rec}}

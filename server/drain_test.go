@@ -114,8 +114,8 @@ func TestDrainWaitsForHealth(t *testing.T) {
 				startDrain(t, s, first, &structs.DrainStrategy{Deadline: time.Hour})
 				waitFor(t, 20*time.Minute, "end of the drain", func() bool {
 					for _, a := range holdsOn(s, second.ID) {
-						if c.wellAfter > 0 && a.HealthySince == 0 && a.StartedAt > 0 && s.logNow() >= a.StartedAt.Add(c.wellAfter) {
-							mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, s.logNow())}})
+						if c.wellAfter > 0 && a.HealthySince == 0 && a.StartedAt > 0 && s.replica.Now() >= a.StartedAt.Add(c.wellAfter) {
+							mustApply(t, s, &structs.AllocObservedCommand{Updates: []structs.AllocObserved{healthy(a, s.replica.Now())}})
 						}
 					}
 					return s.Published().Snapshot.NodeByID(first).Drain == nil

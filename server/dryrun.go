@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/broker"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -55,7 +56,7 @@ func (s *Server) mayQueue(snap *state.Snapshot, j, old *structs.Job, by string) 
 // askPasses asks the owner of the queue what it knows of a node pool and what waits there. A server that does not decide
 // answers from the state.
 func (s *Server) askPasses(domain string) (k passKnown, waiting []*structs.Workload) {
-	now := s.logNow()
+	now := s.replica.Now()
 	type answer struct {
 		k       passKnown
 		waiting []*structs.Workload
@@ -100,10 +101,10 @@ const dryWaiting = 10_000
 
 // dryPass is the input of the pass that would decide about a job, were it submitted at the given state, and the place of
 // the job in it.
-func (s *Server) dryPass(p *Published, j *structs.Job, eval *structs.Evaluation) (in *scheduler.Input, at int) {
+func (s *Server) dryPass(p *replica.Published, j *structs.Job, eval *structs.Evaluation) (in *scheduler.Input, at int) {
 	k, others := s.askPasses(j.NodePool)
 	k.pub = p
-	snap, key, now := p.Snapshot, j.Key(), max(s.logNow(), p.Time)
+	snap, key, now := p.Snapshot, j.Key(), max(s.replica.Now(), p.Time)
 	var ws []scheduler.Workload
 	add := func(w scheduler.Workload) {
 		w.Allocs, w.Rosters = snap.AllocsByJob(w.Key), snap.RostersByJob(w.Key)
@@ -147,7 +148,7 @@ func (s *Server) dryPass(p *Published, j *structs.Job, eval *structs.Evaluation)
 }
 
 // dryEntry is the queue entry that a job would have: its own, or one at the end of the line.
-func dryEntry(have *structs.Workload, old, j *structs.Job, p *Published, now structs.LogTime) *structs.Workload {
+func dryEntry(have *structs.Workload, old, j *structs.Job, p *replica.Published, now structs.LogTime) *structs.Workload {
 	w := structs.Workload{Namespace: j.Namespace, JobID: j.ID, SubmitIndex: p.Index + 1, SubmitTime: now, Held: j.Hold}
 	if have != nil {
 		w = *have

@@ -15,13 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/internal/smalldisk"
 	"github.com/muster-sched/muster/server/raftlog"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -75,15 +74,15 @@ func TestRaftLogSettings(t *testing.T) {
 	if got := s.RaftStats()["logstore_backend"]; got != string(raftlog.Default) {
 		t.Errorf("the default backend is %q, want %q", got, raftlog.Default)
 	}
-	if _, cached := s.stores.log.(*raft.LogCache); !cached {
-		t.Errorf("the log is a %T, want a cache", s.stores.log)
+	if !s.replica.LogCached() {
+		t.Error("the log has no cache")
 	}
 	stop()
 	dir = t.TempDir()
 	s, stop = diskServer(t, dir, func(c *Config) {
 		c.Raft.Log, c.Raft.NoLogCache = raftlog.Options{Backend: raftlog.WAL, SegmentBytes: 1 << 20}, true
 	})
-	if _, cached := s.stores.log.(*raft.LogCache); cached {
+	if s.replica.LogCached() {
 		t.Error("the log has a cache that was disabled")
 	}
 	stop()
@@ -112,7 +111,7 @@ func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 	for _, j := range []string{"a", "b", "c"} {
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(j, 1)})
 	}
-	if err := s.raft.Snapshot().Error(); err != nil {
+	if err := s.replica.Raft().Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("d", 1)})
@@ -143,7 +142,7 @@ func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	s, stop := diskServer(t, dir, edit)
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
 	// Two dead servers make the majority unreachable.
-	if err := s.raft.AddNonvoter("dead", "dead:1", 0, 0).Error(); err != nil {
+	if err := s.replica.Raft().AddNonvoter("dead", "dead:1", 0, 0).Error(); err != nil {
 		t.Fatal(err)
 	}
 	id := s.ID()
@@ -253,7 +252,7 @@ func testSnapshotSaveAndRestore(t *testing.T, edit func(*Config)) {
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("kept", 1)})
 	archive := saveArchive(t, s)
 	var state bytes.Buffer
-	if meta, err := ReadArchive(bytes.NewReader(archive), &state); err != nil || meta.Index == 0 || state.Len() == 0 {
+	if meta, err := replica.ReadArchive(bytes.NewReader(archive), &state); err != nil || meta.Index == 0 || state.Len() == 0 {
 		t.Fatalf("archive: %+v, %v", meta, err)
 	}
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("later", 1)})
@@ -315,7 +314,7 @@ func rewrite(t *testing.T, archive []byte, sums string) []byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Name == archiveSums {
+		if h.Name == "SHA256SUMS" {
 			if sums == "" {
 				continue
 			}
@@ -330,18 +329,6 @@ func rewrite(t *testing.T, archive []byte, sums string) []byte {
 	tw.Close()
 	zw.Close()
 	return out.Bytes()
-}
-
-func TestArchiveRoundTrip(t *testing.T) {
-	meta := &raft.SnapshotMeta{Version: 1, ID: "2-9-1", Index: 9, Term: 2, Size: 5}
-	var buf, state bytes.Buffer
-	if err := WriteArchive(&buf, meta, strings.NewReader("state")); err != nil {
-		t.Fatal(err)
-	}
-	got, err := ReadArchive(&buf, &state)
-	if err != nil || got.Index != 9 || got.Term != 2 || state.String() != "state" {
-		t.Fatalf("%+v %q %v", got, state.String(), err)
-	}
 }
 
 func TestCompareHashes(t *testing.T) {
@@ -374,61 +361,5 @@ func TestCompareHashes(t *testing.T) {
 		if got != c.want || at != c.at {
 			t.Errorf("%s: verdict %d at %d, want %d at %d", name, got, at, c.want, c.at)
 		}
-	}
-}
-
-func TestClock(t *testing.T) {
-	wall, even := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Duration(0)
-	c := newClock(func() time.Time { return wall })
-	c.mono = func() time.Duration { return even }
-	pass := func(d time.Duration) { wall, even = wall.Add(d), even+d }
-	mint := func() structs.LogTime { t.Helper(); return c.mint(0) }
-
-	last := mint()
-	expect := func(what string, want time.Duration) {
-		t.Helper()
-		now := mint()
-		if got := now.Sub(last); got != want {
-			t.Errorf("%s: log time moved %s, want %s", what, got, want)
-		}
-		last = now
-	}
-	pass(time.Hour)
-	expect("an idle hour", time.Hour)
-	wall = wall.Add(3 * time.Second)
-	expect("a small step", 3*time.Second)
-	wall = wall.Add(2 * 365 * 24 * time.Hour)
-	expect("two years at once", 0)
-	select {
-	case <-c.kick:
-	default:
-		t.Error("nobody was asked for consent to two years")
-	}
-	pass(time.Second)
-	expect("a second after the jump", time.Second)
-	if !c.consent(-2 * 365 * 24 * time.Hour) {
-		t.Error("consent changed nothing")
-	}
-	pass(time.Second)
-	expect("after the others refused the jump", time.Second)
-	wall = wall.Add(-2 * 365 * 24 * time.Hour)
-	c.consent(0)
-	pass(time.Second)
-	expect("after the clock was put right", time.Second)
-	wall = wall.Add(-time.Minute)
-	pass(10 * time.Second)
-	expect("after a step back", 10*time.Second)
-	c.consent(0)
-	pass(time.Second)
-	expect("until the wall has caught up", 0)
-	if now := c.mint(last + 99); now != last+99 {
-		t.Errorf("mint after %d gave %d", last+99, now)
-	}
-	// The others agree with a step: log time follows.
-	wall = wall.Add(time.Hour)
-	mint()
-	c.consent(0)
-	if now := mint(); now.Sub(last) < 50*time.Minute {
-		t.Errorf("consent to an hour moved log time by %s", now.Sub(last))
 	}
 }

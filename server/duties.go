@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -33,7 +34,7 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 	forced, _ := d.(duty.Forced)
 	sub := s.Subscribe(name, dutyBacklog)
 	defer s.Unsubscribe(sub)
-	d.Load(s.Published().Snapshot, s.logNow())
+	d.Load(s.Published().Snapshot, s.replica.Now())
 	timer := time.NewTimer(dutyIdle)
 	defer timer.Stop()
 	var kept []duty.Command
@@ -44,7 +45,7 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 		}
 	}()
 	for {
-		cmds, next := d.Due(s.Published().Snapshot, s.logNow())
+		cmds, next := d.Due(s.Published().Snapshot, s.replica.Now())
 		var err error
 		if kept, err = s.writeDue(ctx, name, append(kept, cmds...)); asked != nil && (err != nil || forced.Idle()) {
 			asked <- err
@@ -54,12 +55,12 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 			if !pause(ctx, dutyRetry) {
 				return nil
 			}
-			d.Load(s.Published().Snapshot, s.logNow())
+			d.Load(s.Published().Snapshot, s.replica.Now())
 			continue
 		}
 		wait := dutyIdle
 		if next != 0 {
-			wait = min(wait, max(next.Sub(s.logNow()), time.Millisecond))
+			wait = min(wait, max(next.Sub(s.replica.Now()), time.Millisecond))
 		}
 		timer.Reset(wait)
 		others := force
@@ -75,9 +76,9 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 		case <-sub.Wake():
 			for a, ok := sub.TryNext(); ok; a, ok = sub.TryNext() {
 				if a.Lost || a.Delta.Restored {
-					d.Load(a.Snapshot, s.logNow())
+					d.Load(a.Snapshot, s.replica.Now())
 				} else {
-					d.Feed(a.Snapshot, &a.Delta, s.logNow())
+					d.Feed(a.Snapshot, &a.Delta, s.replica.Now())
 				}
 			}
 		}
@@ -89,7 +90,7 @@ func (s *Server) runDuty(ctx context.Context, name string, d duty.Duty, force <-
 // those of the rest that have to be written nevertheless.
 func (s *Server) writeDue(ctx context.Context, name string, cmds []duty.Command) (kept []duty.Command, err error) {
 	for i, c := range cmds {
-		res, err := s.ApplyLane(ctx, LanePriority, c.Command)
+		res, err := s.ApplyLane(ctx, replica.LanePriority, c.Command)
 		switch {
 		case err == nil:
 			s.decide.duties.written.Add(1)

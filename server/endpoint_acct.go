@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -40,7 +41,7 @@ func pageSize(q *methods.Query) (int, error) {
 func (s *Server) acctList(ctx context.Context, c *rpc.Call, req *methods.AcctRequest) (*methods.AcctResponse, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
 	resp := &methods.AcctResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Acct)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Acct)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Records, resp.NextToken = nil, ""
 		size, err := pageSize(&req.Query)
 		if err != nil {
@@ -80,7 +81,7 @@ func (s *Server) decisionList(ctx context.Context, c *rpc.Call, req *methods.Dec
 		return may(r.Namespace) && (req.JobID == "" || r.JobID == req.JobID) && inQueue(r.Queue, req.Queue) && (req.Kind == "" || r.Kind == req.Kind) &&
 			r.Time >= req.Since && r.Seq > req.After && strings.HasPrefix(r.JobID, req.Prefix)
 	}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Rows, resp.NextToken, resp.Kept = nil, "", int64(p.Snapshot.DecisionCount())
 		size, err := pageSize(&req.Query)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -121,7 +122,7 @@ func (s *Server) tokenUpsert(ctx context.Context, c *rpc.Call, req *methods.ACLT
 		if t.Accessor.IsZero() {
 			t.Accessor, t.Secret = newID[structs.AccessorID](), newID[structs.SecretID]()
 		}
-		now := s.logNow()
+		now := s.replica.Now()
 		t.CreateTime = now
 		if t.ExpirationTTL != 0 {
 			if t.ExpiresAt != 0 {
@@ -164,7 +165,7 @@ func (s *Server) tokenGet(ctx context.Context, c *rpc.Call, req *methods.ACLToke
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.ACLTokenResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Token = p.Snapshot.TokenByAccessor(req.Accessor)
 		if resp.Token == nil {
 			return p.Snapshot.TableIndex(state.Tokens), nil
@@ -192,7 +193,7 @@ func (s *Server) tokenList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLTokenListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Tokens)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.Tokens()
 		if req.Prefix != "" {
 			var err error
@@ -268,7 +269,7 @@ func (s *Server) policyGet(ctx context.Context, c *rpc.Call, req *methods.NameRe
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLPolicyResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
 		if !mine(ctx, p.Snapshot)(req.Name) {
 			return 0, structs.ErrPermissionDenied
 		}
@@ -285,7 +286,7 @@ func (s *Server) policyList(ctx context.Context, c *rpc.Call, req *methods.ListR
 		return nil, errACLDisabled
 	}
 	resp := &methods.ACLPolicyListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Policies)}, func(p *replica.Published) (structs.Index, error) {
 		may := mine(ctx, p.Snapshot)
 		ps, next, err := list(s, &req.Query, lister[structs.ACLPolicy]{kind: "policy",
 			key:  func(x *structs.ACLPolicy) string { return x.Name },
@@ -382,7 +383,7 @@ func (s *Server) roleGet(ctx context.Context, c *rpc.Call, req *methods.ACLRoleG
 	}
 	may := holds(ctx)
 	resp := &methods.ACLRoleResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *replica.Published) (structs.Index, error) {
 		r := s.roleNamed(p.Snapshot, req)
 		resp.Role = nil
 		if r == nil {
@@ -405,7 +406,7 @@ func (s *Server) roleList(ctx context.Context, c *rpc.Call, req *methods.ListReq
 	}
 	may := holds(ctx)
 	resp := &methods.ACLRoleListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Roles)}, func(p *replica.Published) (structs.Index, error) {
 		rs, next, err := list(s, &req.Query, lister[structs.ACLRole]{kind: "role",
 			key:  func(x *structs.ACLRole) string { return x.ID.String() },
 			keep: func(x *structs.ACLRole) bool { return strings.HasPrefix(x.ID.String(), req.Prefix) && may(x.ID) },
@@ -423,7 +424,7 @@ func (s *Server) oneTimeCreate(ctx context.Context, c *rpc.Call, req *methods.Em
 	if id.token == nil {
 		return nil, structs.ErrPermissionDenied
 	}
-	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.token.Accessor, ExpiresAt: s.logNow().Add(oneTimeTTL)}
+	t := &structs.OneTimeToken{Secret: newID[structs.SecretID](), Accessor: id.token.Accessor, ExpiresAt: s.replica.Now().Add(oneTimeTTL)}
 	res, err := s.Apply(ctx, structs.Command{By: id.by, Body: &structs.OneTimeUpsertCommand{Token: t}})
 	if err != nil {
 		return nil, err
@@ -438,11 +439,11 @@ func (s *Server) oneTimeUse(ctx context.Context, c *rpc.Call, req *methods.ACLOn
 	}
 	snap := s.Published().Snapshot
 	ott := snap.OneTimeToken(req.Secret)
-	if ott == nil || s.logNow() >= ott.ExpiresAt {
+	if ott == nil || s.replica.Now() >= ott.ExpiresAt {
 		return nil, structs.ErrPermissionDenied
 	}
 	t := snap.TokenByAccessor(ott.Accessor)
-	if t == nil || t.Expired(s.logNow()) {
+	if t == nil || t.Expired(s.replica.Now()) {
 		return nil, structs.ErrPermissionDenied
 	}
 	res, err := s.Apply(ctx, structs.Command{By: who(ctx).by, Body: &structs.OneTimeDeleteCommand{Secrets: []structs.SecretID{req.Secret}}})
@@ -471,11 +472,11 @@ func (s *Server) peerLogin(ctx context.Context, c *rpc.Call, req *methods.ACLPee
 	if len(names) == 0 {
 		return nil, structs.Errorf(structs.CodeDenied, "no policy named %q allows users of a machine to log in", policyLogin)
 	}
-	now := s.logNow()
+	now := s.replica.Now()
 	t := &structs.ACLToken{Accessor: newID[structs.AccessorID](), Secret: newID[structs.SecretID](), Type: structs.TokenClient,
 		Name: fmt.Sprintf("%s%d:%d:%s", peerTokenPrefix, req.UID, req.GID, req.User), Policies: sortedUnique(names), CreateTime: now,
 		ExpiresAt: now.Add(peerTokenTTL), ExpirationTTL: int64(peerTokenTTL)}
-	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
+	if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: &structs.TokenUpsertCommand{Tokens: []*structs.ACLToken{t}}}); err != nil {
 		return nil, err
 	}
 	return &methods.ACLPeerLoginResponse{Secret: t.Secret, Accessor: t.Accessor, TTL: peerTokenTTL}, nil

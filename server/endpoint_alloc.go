@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -41,7 +42,7 @@ func reportOf(e *structs.Evaluation, group string) *structs.GroupReport {
 
 func (s *Server) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.AllocGetResponse, error) {
 	resp := &methods.AllocGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.AllocGetResponse{Meta: resp.Meta}
 		a := p.Snapshot.AllocByID(req.AllocID)
 		if a == nil {
@@ -60,7 +61,7 @@ func (s *Server) allocGet(ctx context.Context, c *rpc.Call, req *methods.AllocGe
 func (s *Server) allocList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.AllocListResponse, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapReadJob)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.Allocs()
 		if req.Prefix != "" {
 			var err error
@@ -117,7 +118,7 @@ func (s *Server) allocTransition(ctx context.Context, c *rpc.Call, req *methods.
 
 func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.EvalGetResponse, error) {
 	resp := &methods.EvalGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onEval(req.EvalID)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onEval(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.EvalGetResponse{Meta: resp.Meta}
 		e := p.Snapshot.EvalByID(req.EvalID)
 		if e == nil {
@@ -149,14 +150,14 @@ func (s *Server) evalGet(ctx context.Context, c *rpc.Call, req *methods.EvalGetR
 
 func (s *Server) evalList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.EvalListResponse, error) {
 	resp := &methods.EvalListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *replica.Published) (structs.Index, error) {
 		es, next, err := s.evalPage(ctx, c, &req.Query, p, req.Options)
 		resp.Evals, resp.NextToken = es, next
 		return p.Snapshot.TableIndex(state.Evals), err
 	})
 }
 
-func (s *Server) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p *Published, opts map[string]string) ([]*structs.Evaluation, string, error) {
+func (s *Server) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p *replica.Published, opts map[string]string) ([]*structs.Evaluation, string, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapReadJob)
 	seq := p.Snapshot.Evals()
 	if q.Prefix != "" {
@@ -176,7 +177,7 @@ func (s *Server) evalPage(ctx context.Context, c *rpc.Call, q *methods.Query, p 
 
 func (s *Server) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.CountResponse, error) {
 	resp := &methods.CountResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Evals)}, func(p *replica.Published) (structs.Index, error) {
 		match, err := s.filter("eval", req.Filter)
 		if err != nil {
 			return 0, err
@@ -204,7 +205,7 @@ func (s *Server) evalCount(ctx context.Context, c *rpc.Call, req *methods.ListRe
 
 func (s *Server) evalAllocs(ctx context.Context, c *rpc.Call, req *methods.EvalGetRequest) (*methods.AllocListResponse, error) {
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onEvalAllocs(req.EvalID)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onEvalAllocs(req.EvalID)}, func(p *replica.Published) (structs.Index, error) {
 		as := slices.Clone(p.Snapshot.AllocsByEval(req.EvalID))
 		for _, a := range as {
 			if !who(ctx).acl.AllowNamespaceOp(a.Namespace, acl.CapReadJob) {

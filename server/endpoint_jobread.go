@@ -10,6 +10,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/jobdiff"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -42,7 +43,7 @@ func jobIndex(snap *state.Snapshot, j *structs.Job) structs.Index {
 func (s *Server) jobGet(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGetResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		resp.Job = j
 		if req.Version != nil {
@@ -56,7 +57,7 @@ func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequ
 	ns := namespaceOf(c)
 	may := visible(ctx, ns, acl.CapListJobs)
 	resp := &methods.JobListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key:  func(j *structs.Job) string { return j.Namespace + "." + j.ID },
@@ -76,7 +77,7 @@ func (s *Server) jobList(ctx context.Context, c *rpc.Call, req *methods.ListRequ
 func (s *Server) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobVersionsResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobVersionsResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
 		all := snap.JobVersions(k)
@@ -121,7 +122,7 @@ func (s *Server) jobVersions(ctx context.Context, c *rpc.Call, req *methods.JobG
 func (s *Server) jobSubmission(ctx context.Context, c *rpc.Call, req *methods.JobSubmissionRequest) (*methods.JobSubmissionResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobSubmissionResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobVersion(k, req.Version)
 		resp.Submission = p.Snapshot.JobSubmission(k, req.Version)
 		resp.JobIndex = 0
@@ -207,7 +208,7 @@ func summarize(snap *state.Snapshot, j *structs.Job) *methods.Summary {
 func (s *Server) jobSummary(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobSummaryResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobSummaryResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		resp.Summary = nil
 		if j == nil {
@@ -258,7 +259,7 @@ func allocsIndex(snap *state.Snapshot, as []*structs.Allocation) structs.Index {
 func (s *Server) jobAllocs(ctx context.Context, c *rpc.Call, req *methods.JobAllocsRequest) (*methods.AllocListResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		as := p.Snapshot.AllocsByJob(k)
 		idx := allocsIndex(p.Snapshot, as)
@@ -285,7 +286,7 @@ func evalsIndex(snap *state.Snapshot, es []*structs.Evaluation) structs.Index {
 func (s *Server) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.EvalListResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.EvalListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		es := slices.Clone(p.Snapshot.EvalsByJob(k))
 		idx := evalsIndex(p.Snapshot, es)
 		slices.SortFunc(es, func(a, b *structs.Evaluation) int { return -byCreation(a, b) })
@@ -300,7 +301,7 @@ func (s *Server) jobEvals(ctx context.Context, c *rpc.Call, req *methods.JobGetR
 func (s *Server) jobScaleStatus(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobScaleStatusResponse, error) {
 	k := keyOf(c, req.JobID)
 	resp := &methods.JobScaleStatusResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
 		resp.Groups = nil
@@ -350,7 +351,7 @@ func pending(snap *state.Snapshot) (all []*structs.Workload) {
 // waiting is the pending list in queue order.
 func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
 	all := pending(snap)
-	order, _ := s.lineOf(snap, all, s.clock.mint(snap.Time()))
+	order, _ := s.lineOf(snap, all, s.replica.Now())
 	out := make([]*structs.Workload, len(order))
 	for n, i := range order {
 		out[n] = all[i]
@@ -362,7 +363,7 @@ func (s *Server) waiting(snap *state.Snapshot) []*structs.Workload {
 func (s *Server) jobGangs(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.JobGangsResponse, error) {
 	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
 	resp := &methods.JobGangsResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		j := p.Snapshot.JobByKey(k)
 		if j == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
@@ -416,7 +417,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 	k := keyOf(c, req.JobID)
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.JobWhyResponse{}
-	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *Published) (structs.Index, error) {
+	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onJob(k), onJobAllocs(k)}, func(p *replica.Published) (structs.Index, error) {
 		*resp = methods.JobWhyResponse{Meta: resp.Meta}
 		snap := p.Snapshot
 		j := snap.JobByKey(k)
@@ -427,8 +428,8 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		if resp.Workload != nil {
 			domain := resp.Workload.Domain
 			all := pending(snap)
-			line := s.lineUp(&s.decide.foretold, snap, all, s.clock.mint(snap.Time()))
-			starts := s.limitStarts(snap, s.clock.mint(snap.Time()))
+			line := s.lineUp(&s.decide.foretold, snap, all, s.replica.Now())
+			starts := s.limitStarts(snap, s.replica.Now())
 			for i := line.Next(); i >= 0; i = line.Next() {
 				w := all[i]
 				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
@@ -487,7 +488,7 @@ func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *limit
 func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueListResponse, error) {
 	may := visible(ctx, namespaceOf(c), acl.CapListJobs)
 	resp := &methods.QueueListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Workloads), onTable(state.Jobs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Workloads), onTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Items, resp.NextToken = nil, ""
 		snap := p.Snapshot
 		pos := map[string]int64{}
@@ -496,7 +497,7 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			size = pageMax
 		}
 		skip := req.NextToken != ""
-		starts := s.limitStarts(snap, s.clock.mint(snap.Time()))
+		starts := s.limitStarts(snap, s.replica.Now())
 		for _, w := range append(claiming(snap), s.waiting(snap)...) {
 			if w.Reason != structs.ReasonPreemptionPending {
 				pos[w.Domain]++

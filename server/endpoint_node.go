@@ -9,6 +9,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -46,7 +47,7 @@ func (s *Server) registerNodeUsers() {
 
 func (s *Server) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequest) (*methods.NodeGetResponse, error) {
 	resp := &methods.NodeGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNode(req.NodeID)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNode(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
 		n := p.Snapshot.NodeByID(req.NodeID)
 		resp.Node = withoutSecret(n)
 		if n == nil {
@@ -58,7 +59,7 @@ func (s *Server) nodeGet(ctx context.Context, c *rpc.Call, req *methods.NodeGetR
 
 func (s *Server) nodeList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.NodeListResponse, error) {
 	resp := &methods.NodeListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.Nodes()
 		if req.Prefix != "" {
 			var err error
@@ -88,7 +89,7 @@ func secretless(ns []*structs.Node) []*structs.Node {
 func (s *Server) nodeAllocs(ctx context.Context, c *rpc.Call, req *methods.NodeGetRequest) (*methods.AllocListResponse, error) {
 	may := visible(ctx, "*", acl.CapReadJob)
 	resp := &methods.AllocListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodeAllocs(req.NodeID)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onNodeAllocs(req.NodeID)}, func(p *replica.Published) (structs.Index, error) {
 		as := slices.Clone(p.Snapshot.AllocsByNode(req.NodeID))
 		idx := allocsIndex(p.Snapshot, as)
 		as = slices.DeleteFunc(as, func(a *structs.Allocation) bool { return !may(a.Namespace) })
@@ -107,7 +108,7 @@ func (s *Server) nodeNamed(id structs.NodeID) (*structs.Node, error) {
 }
 
 func (s *Server) nodeWrite(ctx context.Context, body structs.CommandBody) (*methods.NodeWriteResponse, error) {
-	res, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: who(ctx).by, Body: body})
+	res, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: who(ctx).by, Body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +231,7 @@ func (s *Server) nodePurge(ctx context.Context, c *rpc.Call, req *methods.NodeGe
 
 func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.PoolGetResponse, error) {
 	resp := &methods.PoolGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Pool = p.Snapshot.Pool(req.Name)
 		if resp.Pool == nil {
 			return p.Snapshot.TableIndex(state.Pools), nil
@@ -242,7 +243,7 @@ func (s *Server) poolGet(ctx context.Context, c *rpc.Call, req *methods.NameRequ
 func (s *Server) poolList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.PoolListResponse, error) {
 	id := who(ctx)
 	resp := &methods.PoolListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Pools)}, func(p *replica.Published) (structs.Index, error) {
 		ps, next, err := list(s, &req.Query, lister[structs.NodePool]{kind: "pool",
 			key: func(x *structs.NodePool) string { return x.Name },
 			keep: func(x *structs.NodePool) bool {
@@ -260,7 +261,7 @@ func (s *Server) poolNodes(ctx context.Context, c *rpc.Call, req *methods.NamedL
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.NodeListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		l := nodeLister()
 		if req.Name != structs.NodePoolAll {
 			l.keep = func(n *structs.Node) bool { return n.Pool == req.Name }
@@ -275,7 +276,7 @@ func (s *Server) poolJobs(ctx context.Context, c *rpc.Call, req *methods.NamedLi
 	ns := namespaceOf(c)
 	may := visible(ctx, ns, acl.CapListJobs)
 	resp := &methods.JobListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs)}, func(p *replica.Published) (structs.Index, error) {
 		jobs, next, err := list(s, &req.Query, lister[structs.Job]{kind: "job",
 			key: func(j *structs.Job) string { return j.Namespace + "." + j.ID },
 			keep: func(j *structs.Job) bool {
@@ -325,7 +326,7 @@ func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.Nam
 		return nil, structs.ErrPermissionDenied
 	}
 	resp := &methods.NamespaceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Namespace = p.Snapshot.Namespace(req.Name)
 		if resp.Namespace == nil {
 			return p.Snapshot.TableIndex(state.Namespaces), nil
@@ -337,7 +338,7 @@ func (s *Server) namespaceGet(ctx context.Context, c *rpc.Call, req *methods.Nam
 func (s *Server) namespaceList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.NamespaceListResponse, error) {
 	id := who(ctx)
 	resp := &methods.NamespaceListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Namespaces)}, func(p *replica.Published) (structs.Index, error) {
 		ns, next, err := list(s, &req.Query, lister[structs.Namespace]{kind: "namespace",
 			key: func(x *structs.Namespace) string { return x.Name },
 			keep: func(x *structs.Namespace) bool {

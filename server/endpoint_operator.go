@@ -18,6 +18,7 @@ import (
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/server/checkpoint"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -76,7 +77,7 @@ func (s *Server) registerOperator() {
 }
 
 func (s *Server) raftServers() ([]raft.Server, error) {
-	f := s.raft.GetConfiguration()
+	f := s.replica.Raft().GetConfiguration()
 	if err := f.Error(); err != nil {
 		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
 	}
@@ -84,7 +85,7 @@ func (s *Server) raftServers() ([]raft.Server, error) {
 }
 
 func (s *Server) raftConfiguration(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.RaftConfigurationResponse, error) {
-	f := s.raft.GetConfiguration()
+	f := s.replica.Raft().GetConfiguration()
 	if err := f.Error(); err != nil {
 		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
 	}
@@ -131,7 +132,7 @@ func (s *Server) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.R
 	if err != nil {
 		return nil, err
 	}
-	f := s.raft.RemoveServer(x.ID, 0, raftChangeTimeout)
+	f := s.replica.Raft().RemoveServer(x.ID, 0, raftChangeTimeout)
 	if err := f.Error(); err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "removing raft peer %s: %v", x.ID, err)
 	}
@@ -142,7 +143,7 @@ func (s *Server) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.R
 func (s *Server) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {
 	var f raft.Future
 	if req.ID == "" && req.Address == "" {
-		f = s.raft.LeadershipTransfer()
+		f = s.replica.Raft().LeadershipTransfer()
 	} else {
 		x, err := s.peer(req)
 		if err != nil {
@@ -151,7 +152,7 @@ func (s *Server) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.Raf
 		if string(x.ID) == s.cfg.ID {
 			return nil, structs.Errorf(structs.CodeInvalid, "server %s leads already", x.ID)
 		}
-		f = s.raft.LeadershipTransferToServer(x.ID, x.Address)
+		f = s.replica.Raft().LeadershipTransferToServer(x.ID, x.Address)
 	}
 	if err := f.Error(); err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "transferring leadership: %v", err)
@@ -169,7 +170,7 @@ func schedulerConfig(snap *state.Snapshot) *structs.SchedulerConfig {
 
 func (s *Server) schedulerConfigGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SchedulerConfigResponse, error) {
 	resp := &methods.SchedulerConfigResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Config = schedulerConfig(p.Snapshot)
 		return p.Snapshot.TableIndex(state.Scheduler), nil
 	})
@@ -208,7 +209,7 @@ func (s *Server) schedulerConfigSet(ctx context.Context, c *rpc.Call, req *metho
 
 func (s *Server) autopilotGet(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.AutopilotConfigResponse, error) {
 	resp := &methods.AutopilotConfigResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Scheduler)}, func(p *replica.Published) (structs.Index, error) {
 		in := pilot{s}.AutopilotConfig()
 		resp.Config = &structs.AutopilotConfig{CleanupDeadServers: in.CleanupDeadServers, LastContactThreshold: int64(in.LastContactThreshold),
 			MaxTrailingLogs: in.MaxTrailingLogs, MinQuorum: uint64(in.MinQuorum), ServerStabilizationTime: int64(in.ServerStabilizationTime)}
@@ -243,7 +244,7 @@ func (s *Server) systemGC(ctx context.Context, c *rpc.Call, req *methods.EmptyRe
 
 func (s *Server) signingKeys(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.SigningKeysResponse, error) {
 	resp := &methods.SigningKeysResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.SigningKeys)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.SigningKeys)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Keys = nil
 		for k := range p.Snapshot.SigningKeys() {
 			public := *k

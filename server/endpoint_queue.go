@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -32,7 +33,7 @@ func (s *Server) registerQueues() {
 
 // queueStates describes queues by path: those that exist, the root and the default one, and those that hold something.
 func (s *Server) queueStates(snap *state.Snapshot, keep func(path string) bool, users bool) []methods.QueueState {
-	now := max(snap.Time(), s.clock.mint(snap.Time()))
+	now := max(snap.Time(), s.replica.Now())
 	cfg := snap.SchedulerConfig()
 	table := s.queueTable(snap)
 	waiting := waitingByQueue(s.waiting(snap))
@@ -86,7 +87,7 @@ var queueKeys = []hubKey{onTable(state.Queues), onTable(state.QueueUse), onTable
 
 func (s *Server) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QueueTreeResponse, error) {
 	resp := &methods.QueueTreeResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Queues = s.queueStates(p.Snapshot, func(path string) bool { return strings.HasPrefix(path, req.Prefix) }, false)
 		resp.Total = s.decide.totals.of(p.Snapshot)
 		return queueIndex(p.Snapshot), nil
@@ -95,7 +96,7 @@ func (s *Server) queueTree(ctx context.Context, c *rpc.Call, req *methods.ListRe
 
 func (s *Server) queueGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QueueGetResponse, error) {
 	resp := &methods.QueueGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, queueKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Queue = nil
 		if qs := s.queueStates(p.Snapshot, func(path string) bool { return path == req.Name }, true); len(qs) > 0 {
 			resp.Queue = &qs[0]
@@ -153,7 +154,7 @@ func quotaIndex(snap *state.Snapshot) structs.Index {
 
 func (s *Server) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.QuotaListResponse, error) {
 	resp := &methods.QuotaListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
 		qs, next, err := list(s, &req.Query, lister[structs.QuotaSpec]{kind: "quota",
 			key:  func(x *structs.QuotaSpec) string { return x.Name },
 			keep: func(x *structs.QuotaSpec) bool { return strings.HasPrefix(x.Name, req.Prefix) },
@@ -168,7 +169,7 @@ func (s *Server) quotaList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 
 func (s *Server) quotaGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.QuotaGetResponse, error) {
 	resp := &methods.QuotaGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, quotaKeys, func(p *replica.Published) (structs.Index, error) {
 		resp.Quota = nil
 		if q := p.Snapshot.Quota(req.Name); q != nil {
 			st := quotaState(p.Snapshot, q)
@@ -206,7 +207,7 @@ func (s *Server) quotaDelete(ctx context.Context, c *rpc.Call, req *methods.Name
 func (s *Server) reservationList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.ReservationListResponse, error) {
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.ReservationListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Reservations = nil
 		for r := range p.Snapshot.Reservations() {
 			if strings.HasPrefix(r.ID, req.Prefix) && (r.JobID == "" || may(r.Namespace)) {
@@ -220,7 +221,7 @@ func (s *Server) reservationList(ctx context.Context, c *rpc.Call, req *methods.
 func (s *Server) reservationGet(ctx context.Context, c *rpc.Call, req *methods.NameRequest) (*methods.ReservationGetResponse, error) {
 	may := visible(ctx, "*", acl.CapListJobs)
 	resp := &methods.ReservationGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Reservations)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Reservation = p.Snapshot.Reservation(req.Name)
 		if r := resp.Reservation; r != nil && r.JobID != "" && !may(r.Namespace) {
 			resp.Reservation = nil

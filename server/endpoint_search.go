@@ -10,6 +10,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) search(ctx context.Context, c *rpc.Call, req *methods.SearchReq
 		return nil, err
 	}
 	resp := &methods.SearchResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs), onTable(state.Allocs), onTable(state.Evals), onTable(state.Nodes)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs), onTable(state.Allocs), onTable(state.Evals), onTable(state.Nodes)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Matches, resp.Truncations = map[string][]string{}, map[string]bool{}
 		for _, kind := range contexts {
 			ids, cut := s.searchKind(ctx, p.Snapshot, kind, namespaceOf(c), req.Text)
@@ -132,7 +133,7 @@ func (s *Server) searchFuzzy(ctx context.Context, c *rpc.Call, req *methods.Sear
 	id := who(ctx)
 	reads := visible(ctx, ns, acl.CapReadJob)
 	resp := &methods.SearchFuzzyResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs), onTable(state.Nodes), onTable(state.Allocs)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Jobs), onTable(state.Nodes), onTable(state.Allocs)}, func(p *replica.Published) (structs.Index, error) {
 		resp.Matches, resp.Truncations = map[string][]methods.FuzzyMatch{}, map[string]bool{}
 		looks := 0
 		hit := func(kind, name, shown string, scope ...string) {

@@ -43,7 +43,7 @@ func (s *Server) serverInfoHere(context.Context, *rpc.Call, *methods.EmptyReques
 	own := s.ownStats()
 	resp := &methods.ServerInfoResponse{
 		ID: s.cfg.ID, Name: s.cfg.Name, Address: s.cfg.Advertise, Version: s.cfg.Version, Region: s.cfg.Region,
-		Bootstrapped: s.bootstrapped.Load(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
+		Bootstrapped: s.replica.Bootstrapped(), LastIndex: own.LastIndex, LastTerm: own.LastTerm,
 		LastContact: s.lastContact(), Now: structs.LogTimeOf(s.cfg.Now()),
 	}
 	if meta := s.Published().Snapshot.ClusterMeta(); meta != nil {

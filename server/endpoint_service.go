@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -23,7 +24,7 @@ func (s *Server) registerServices() {
 }
 
 // servicesIndex is the index of answers about services. One that is gone leaves no trace of its own, so it is the table's.
-func servicesIndex(p *Published) structs.Index {
+func servicesIndex(p *replica.Published) structs.Index {
 	return max(1, p.Snapshot.TableIndex(state.Services))
 }
 
@@ -45,7 +46,7 @@ func (s *Server) serviceList(ctx context.Context, c *rpc.Call, req *methods.List
 		return nil, err
 	}
 	resp := &methods.ServiceListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		out, tags := []methods.ServiceName(nil), map[string]bool{}
 		for r := range p.Snapshot.Services(ns) {
 			if !may(r) || len(req.Prefix) > len(r.Service) || r.Service[:len(req.Prefix)] != req.Prefix {
@@ -85,7 +86,7 @@ func (s *Server) serviceGet(ctx context.Context, c *rpc.Call, req *methods.Servi
 		return nil, structs.Errorf(structs.CodeInvalid, "choose must be N|KEY with N of at least 1")
 	}
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onService(ns, req.Service)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onService(ns, req.Service)}, func(p *replica.Published) (structs.Index, error) {
 		seq := p.Snapshot.ServicesOf(ns, req.Service)
 		if ns == "*" {
 			seq = p.Snapshot.Services(ns)
@@ -135,7 +136,7 @@ func (s *Server) serviceDelete(ctx context.Context, c *rpc.Call, req *methods.Se
 
 func (s *Server) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.AllocGetRequest) (*methods.ServiceGetResponse, error) {
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID), onTable(state.Services)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onAlloc(req.AllocID), onTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		a := p.Snapshot.AllocByID(req.AllocID)
 		if a == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "alloc not found")
@@ -151,7 +152,7 @@ func (s *Server) serviceAlloc(ctx context.Context, c *rpc.Call, req *methods.All
 func (s *Server) serviceJob(ctx context.Context, c *rpc.Call, req *methods.JobGetRequest) (*methods.ServiceGetResponse, error) {
 	k := structs.JobKey{Namespace: namespaceOf(c), ID: req.JobID}
 	resp := &methods.ServiceGetResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Services)}, func(p *replica.Published) (structs.Index, error) {
 		if p.Snapshot.JobByKey(k) == nil {
 			return 0, structs.Errorf(structs.CodeNotFound, "job not found")
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/server/acl"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -43,7 +44,7 @@ func (s *Server) variableGet(ctx context.Context, c *rpc.Call, req *methods.Vari
 	k := structs.VariableKey{Namespace: namespaceOf(c), Path: req.Path}
 	resp := &methods.VariableGetResponse{}
 	var found *structs.Variable
-	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onVariable(k)}, func(p *Published) (structs.Index, error) {
+	err := s.read(ctx, &req.Query, &resp.Meta, []hubKey{onVariable(k)}, func(p *replica.Published) (structs.Index, error) {
 		if found = p.Snapshot.Variable(k.Namespace, k.Path); found != nil {
 			return found.ModifyIndex, nil
 		}
@@ -59,7 +60,7 @@ func (s *Server) variableGet(ctx context.Context, c *rpc.Call, req *methods.Vari
 func (s *Server) variableList(ctx context.Context, c *rpc.Call, req *methods.ListRequest) (*methods.VariableListResponse, error) {
 	ns, id := namespaceOf(c), who(ctx)
 	resp := &methods.VariableListResponse{}
-	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Variables)}, func(p *Published) (structs.Index, error) {
+	return resp, s.read(ctx, &req.Query, &resp.Meta, []hubKey{onTable(state.Variables)}, func(p *replica.Published) (structs.Index, error) {
 		vs, next, err := list(s, &req.Query, lister[structs.Variable]{kind: "variable",
 			key: func(v *structs.Variable) string {
 				if ns == "*" {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -27,7 +28,7 @@ type eventRing struct {
 func newEventRing() *eventRing { return &eventRing{changed: make(chan struct{})} }
 
 // feed adds the events of an applied batch.
-func (r *eventRing) feed(a Applied) {
+func (r *eventRing) feed(a replica.Applied) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a.Lost || a.Delta.Restored {
@@ -76,7 +77,7 @@ func (r *eventRing) after(index structs.Index) (list []methods.EventBatch, gap b
 
 // missedEvents tells of the jobs that missed their deadlines: once each, when that is written, or with the record of a job
 // that ended late before it was.
-func missedEvents(a Applied) (out []methods.Event) {
+func missedEvents(a replica.Applied) (out []methods.Event) {
 	for i := range a.Delta.Workloads {
 		c := &a.Delta.Workloads[i]
 		w := either(*c)

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -156,7 +157,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					n++
 					last := (&traceJob{id: fmt.Sprint("j", n), run: 30 * time.Second, gpus: 1, expected: true}).job()
 					f.set(func() { f.runs[last.ID] = last.Runtime.Expected })
-					p := c.servers[old].ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: last, Eval: true}})
+					p := c.servers[old].ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: last, Eval: true}})
 					time.Sleep(time.Duration(r.IntN(40_000)) * time.Microsecond)
 					slow.Lock()
 					if passing > 0 {

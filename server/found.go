@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -27,7 +28,7 @@ func (s *Server) found(ctx context.Context) error {
 		var id structs.ClusterID
 		rand.Read(id[:])
 		id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
+		if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.ClusterInitCommand{ID: id}}); err != nil {
 			return fmt.Errorf("name the cluster: %w", err)
 		}
 	}
@@ -36,7 +37,7 @@ func (s *Server) found(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
+		if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.SigningKeyCommand{Key: key}}); err != nil {
 			return fmt.Errorf("write the signing key: %w", err)
 		}
 	}
@@ -85,14 +86,14 @@ func (s *Server) runClock(ctx context.Context, term uint64) error {
 		if len(offsets) > (len(others)+1)/2 {
 			slices.Sort(offsets)
 			median := offsets[(len(offsets)-1)/2]
-			if s.clock.consent(median) && median != 0 {
+			if s.replica.Clock().Consent(median) && median != 0 {
 				s.log.Warn("the wall clock here is off; log time follows the servers' median", "off_by", -median)
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.clock.kick:
+		case <-s.replica.Clock().Jumped():
 		case <-t.C:
 		}
 	}

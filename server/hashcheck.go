@@ -12,30 +12,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// State hashes are taken where the log index passes a multiple of hashEvery, after every command up to it, and compared
-// between servers at equal places (D8).
+// Limits of the comparison of states (D8).
 const (
-	hashEvery     = 1000
-	hashMarksKept = 64
-	hashLook      = 5 * time.Second
-	hashTimeout   = 5 * time.Second
+	hashLook    = 5 * time.Second
+	hashTimeout = 5 * time.Second // of the question to one server
 )
-
-type hashMark struct {
-	index structs.Index
-	hash  [32]byte
-}
-
-// mark remembers the hash of the state after everything up to a place in the log.
-func (m *machine) mark(at structs.Index) {
-	h := m.fsm.Snapshot().Hash()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.marks = append(m.marks, hashMark{at, h})
-	if len(m.marks) > hashMarksKept {
-		m.marks = append(m.marks[:0:0], m.marks[len(m.marks)-hashMarksKept:]...)
-	}
-}
 
 // hashes are this server's marks, for the others.
 func (s *Server) hashes() *methods.ServerHashesResponse {
@@ -43,10 +24,8 @@ func (s *Server) hashes() *methods.ServerHashesResponse {
 	if meta := s.Published().Snapshot.ClusterMeta(); meta != nil {
 		resp.StateVersion = meta.StateVersion
 	}
-	s.machine.mu.Lock()
-	defer s.machine.mu.Unlock()
-	for _, m := range s.machine.marks {
-		resp.Marks = append(resp.Marks, methods.StateMark{Index: m.index, Hash: hex.EncodeToString(m.hash[:])})
+	for _, m := range s.replica.Marks() {
+		resp.Marks = append(resp.Marks, methods.StateMark{Index: m.Index, Hash: hex.EncodeToString(m.Hash[:])})
 	}
 	return resp
 }
@@ -72,7 +51,7 @@ func (s *Server) runHashCheck(ctx context.Context) {
 			}
 		}
 		voters := 0
-		if f := s.raft.GetConfiguration(); f.Error() == nil {
+		if f := s.replica.Raft().GetConfiguration(); f.Error() == nil {
 			for _, x := range f.Configuration().Servers {
 				if x.Suffrage == raft.Voter {
 					voters++
@@ -125,8 +104,8 @@ func (s *Server) distrustSelf(at structs.Index, others, voters int) {
 	why := "its state differs from the majority's at index " + formatIndex(at)
 	s.log.Error("STATE DIVERGED: "+why, "server", s.cfg.Name)
 	s.quarantine.Store(&why)
-	if s.raft.State() == raft.Leader {
-		if err := s.raft.LeadershipTransfer().Error(); err != nil {
+	if s.replica.IsRaftLeader() {
+		if err := s.replica.Raft().LeadershipTransfer().Error(); err != nil {
 			s.log.Error("handing leadership over failed", "error", err)
 		}
 	}

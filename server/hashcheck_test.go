@@ -2,19 +2,21 @@ package server
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
 // writeMany makes at least n log entries.
 func writeMany(t *testing.T, s *Server, n int) {
 	t.Helper()
-	var last *Proposal
+	var last *replica.Proposal
 	for i := range n {
-		last = s.Propose(LanePriority, structs.Command{Body: &structs.NamespaceUpsertCommand{
+		last = s.Propose(replica.LanePriority, structs.Command{Body: &structs.NamespaceUpsertCommand{
 			Namespaces: []*structs.Namespace{{Name: "ns", Description: strings.Repeat("x", i%7)}},
 		}})
 	}
@@ -27,7 +29,15 @@ func writeMany(t *testing.T, s *Server, n int) {
 func TestServersCompareStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exits := make(chan string, 3)
-		c := newCluster(t, 3, func(i int, cfg *Config) { cfg.Exit = func(why string) { exits <- hostName(i) + ": " + why } })
+		var wrong [3]atomic.Bool
+		c := newCluster(t, 3, func(i int, cfg *Config) {
+			cfg.Exit = func(why string) { exits <- hostName(i) + ": " + why }
+			cfg.Testing.Replica.AfterHash = func(hash *[32]byte) {
+				if wrong[i].Load() {
+					hash[0] ^= 1
+				}
+			}
+		})
 		lead := c.leader()
 		writeMany(t, c.servers[lead], 2500)
 		c.converge()
@@ -47,11 +57,8 @@ func TestServersCompareStates(t *testing.T) {
 			}
 		}
 		// The leader's state goes wrong: it hands leadership over, answers nobody, and ends.
+		wrong[lead].Store(true)
 		writeMany(t, c.servers[lead], 1000)
-		m := c.servers[lead].machine
-		m.mu.Lock()
-		m.marks[len(m.marks)-1].hash[0] ^= 1
-		m.mu.Unlock()
 		time.Sleep(4 * hashLook)
 		select {
 		case why := <-exits:
@@ -78,36 +85,10 @@ func TestServersCompareStates(t *testing.T) {
 	})
 }
 
-func TestAdmissionRefusesOldQueues(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := testServer(t, nil)
-		old := &Proposal{at: time.Now().Add(-2 * queueAgeMax), done: make(chan struct{})}
-		s.props.mu.Lock()
-		s.props.user = []*Proposal{old}
-		s.props.mu.Unlock()
-		cmd := structs.Command{Body: &structs.NamespaceUpsertCommand{Namespaces: []*structs.Namespace{{Name: "x"}}}}
-		p := s.Propose(LaneUser, cmd)
-		if _, err := p.Result(); structs.CodeOf(err) != structs.CodeBusy {
-			t.Errorf("a write behind one that waits for %s: %v", 2*queueAgeMax, err)
-		}
-		s.props.mu.Lock()
-		s.props.user = nil
-		s.props.mu.Unlock()
-		// The priority lane is not refused, and the user lane works again.
-		for _, lane := range []Lane{LanePriority, LaneUser} {
-			p := s.Propose(lane, cmd)
-			<-p.Done()
-			if _, err := p.Result(); err != nil {
-				t.Errorf("lane %d: %v", lane, err)
-			}
-		}
-	})
-}
-
 func TestSnapshotByBytes(t *testing.T) {
 	s, stop := diskServer(t, t.TempDir(), func(c *Config) { c.Raft.SnapshotBytes, c.Raft.SnapshotEvery = 64<<10, 100*time.Millisecond })
 	defer stop()
 	writeMany(t, s, 2000)
-	waitFor(t, 10*time.Second, "snapshot", func() bool { return s.metrics.snapshots.Load() > 0 })
-	waitFor(t, 10*time.Second, "count from zero", func() bool { return s.machine.logBytes.Load() < 64<<10 })
+	waitFor(t, 10*time.Second, "snapshot", func() bool { return s.replica.Stats().Snapshots > 0 })
+	waitFor(t, 10*time.Second, "count from zero", func() bool { return s.replica.Stats().LogBytes < 64<<10 })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -280,7 +281,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 			continue
 		}
 		// A leader that was deposed without knowing it hears no beats, and would move every job: ask the others first.
-		if err := s.raft.VerifyLeader().Error(); err != nil {
+		if err := s.replica.Raft().VerifyLeader().Error(); err != nil {
 			s.log.Warn("nodes missed heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
 			h.rearm(ids, s.cfg.Now())
 			if err == raft.ErrNotLeader || err == raft.ErrLeadershipLost {
@@ -303,7 +304,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 }
 
 // load gives every node that is not down one full interval.
-func (h *heartbeats) load(p *Published, now time.Time) {
+func (h *heartbeats) load(p *replica.Published, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := &beatTable{nodes: make(map[structs.NodeID]*beat, p.Snapshot.NodeCount())}
@@ -326,7 +327,7 @@ func (h *heartbeats) load(p *Published, now time.Time) {
 
 // feed follows nodes that come and go. A node that registered through another server, or by a replayed command, gets a
 // timer although no beat was heard yet.
-func (h *heartbeats) feed(a *Applied, now time.Time) {
+func (h *heartbeats) feed(a *replica.Applied, now time.Time) {
 	if a.Lost || a.Delta.Restored {
 		h.load(a.Published, now)
 		return
@@ -378,7 +379,7 @@ func (s *Server) missed(ctx context.Context, id structs.NodeID) {
 	if beaten {
 		return // a beat came while the leader was asked
 	}
-	if _, err := s.ApplyLane(ctx, LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
+	if _, err := s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: structs.Submitter{Name: "heartbeats"}, Body: cmd}); err != nil {
 		if ctx.Err() == nil && structs.CodeOf(err) != structs.CodeNotFound {
 			s.log.Warn("could not write that a node missed its heartbeat; trying again", "node", id, "error", err)
 			h.mu.Lock()
@@ -402,7 +403,7 @@ func (s *Server) missed(ctx context.Context, id structs.NodeID) {
 }
 
 // lostAfter returns the longest time for which a group with an allocation on the node may be out of touch; 0 when none may.
-func lostAfter(p *Published, id structs.NodeID) time.Duration {
+func lostAfter(p *replica.Published, id structs.NodeID) time.Duration {
 	var longest time.Duration
 	for _, a := range p.Snapshot.AllocsByNode(id) {
 		if !structs.Holds(a) || a.Desired != structs.DesiredRun || a.Job == nil {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -225,17 +226,17 @@ func TestLeadershipFlapsUnderLoad(t *testing.T) {
 		flaps, unknown := 0, int64(0)
 		for flap := range 200 {
 			lead := c.servers[c.leader()]
-			var props []*Proposal
+			var props []*replica.Proposal
 			var ids []string
 			for i := range 3 {
 				id := fmt.Sprintf("job-%d-%d", flap, i)
 				ids = append(ids, id)
-				props = append(props, lead.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(id, 1+i, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 20 }), Eval: true}}))
+				props = append(props, lead.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(id, 1+i, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.CPU = 20 }), Eval: true}}))
 			}
 			if flap%2 == 0 {
 				time.Sleep(time.Duration(flap%7) * time.Millisecond)
 			}
-			if err := lead.raft.LeadershipTransfer().Error(); err == nil {
+			if err := lead.replica.Raft().LeadershipTransfer().Error(); err == nil {
 				flaps++
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

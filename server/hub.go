@@ -7,6 +7,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -125,7 +126,7 @@ func (h *hub) wakeLocked(k hubKey) {
 }
 
 // feed wakes the waiters of everything a batch changed.
-func (h *hub) feed(a Applied) {
+func (h *hub) feed(a replica.Applied) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.waiting) == 0 {
@@ -212,7 +213,7 @@ const (
 
 // read answers a query from the newest state. With MinIndex it waits, without a timer loop, until read gives an index
 // past it, MaxWait is over (the answer is then the unchanged one), or the caller is gone. look must only depend on p.
-func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, keys []hubKey, look func(p *Published) (structs.Index, error)) error {
+func (s *Server) read(ctx context.Context, q *methods.Query, m *methods.Meta, keys []hubKey, look func(p *replica.Published) (structs.Index, error)) error {
 	s.metrics.reads.Add(1)
 	if q.MinIndex == 0 {
 		p := s.Published()

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -228,7 +229,7 @@ func (s *Server) activeSealKey(ctx context.Context) (id string, key []byte, err 
 	if have <= voters/2 {
 		return "", nil, structs.Errorf(structs.CodeUnavailable, "a key for variables reached %d of %d servers; variables can be written once most answer", have, voters)
 	}
-	_, err = s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.SealKeyCommand{ID: id}})
+	_, err = s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.SealKeyCommand{ID: id}})
 	return id, key, err
 }
 

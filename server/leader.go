@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/muster-sched/muster/structs"
 )
 
 // Service is one duty of the leader. Run starts after a Barrier of the term, so that everything that earlier leaders
@@ -30,7 +28,7 @@ type leadership struct {
 
 // IsLeader reports whether this server leads and has applied everything before its term.
 func (s *Server) IsLeader() bool {
-	return s.lead.ready.Load() != 0 && s.raft.State() == raft.Leader
+	return s.lead.ready.Load() != 0 && s.replica.IsRaftLeader()
 }
 
 // runLeadership follows raft's leadership: one context and one ordered list of services that start and stop together.
@@ -41,7 +39,7 @@ func (s *Server) runLeadership(ctx context.Context) {
 			stop()
 		}
 	}()
-	ch := s.raft.LeaderCh()
+	ch := s.replica.Raft().LeaderCh()
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,7 +61,7 @@ func (s *Server) runLeadership(ctx context.Context) {
 // startLeading runs barrier, establishment and services, and gives the function that ends them and waits.
 func (s *Server) startLeading(parent context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(parent)
-	term := s.raft.CurrentTerm()
+	term := s.replica.Raft().CurrentTerm()
 	s.lead.term.Store(term)
 	s.lead.since.Store(time.Now().UnixNano())
 	s.lead.gains.Add(1)
@@ -74,7 +72,7 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 		defer wg.Done()
 		if why := s.quarantine.Load(); why != nil {
 			s.log.Error("elected while in quarantine; handing leadership over", "why", *why)
-			if err := s.raft.LeadershipTransfer().Error(); err != nil {
+			if err := s.replica.Raft().LeadershipTransfer().Error(); err != nil {
 				s.log.Error("handing leadership over failed", "error", err)
 			}
 			return
@@ -111,7 +109,7 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 // establish waits until every entry before this term is applied, then founds what a cluster must have.
 func (s *Server) establish(ctx context.Context, term uint64) bool {
 	for ctx.Err() == nil {
-		err := s.raft.Barrier(10 * time.Second).Error()
+		err := s.replica.Raft().Barrier(10 * time.Second).Error()
 		if err == nil {
 			break
 		}
@@ -126,7 +124,7 @@ func (s *Server) establish(ctx context.Context, term uint64) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	s.clock.newTerm(structs.LogTime(s.lastTime.Load()))
+	s.replica.NewTerm()
 	s.lead.ready.Store(term)
 	for ctx.Err() == nil {
 		err := s.found(ctx)

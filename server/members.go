@@ -148,7 +148,7 @@ func (m *members) run(ctx context.Context) {
 				}
 			}
 			m.maybeBootstrap(ctx)
-			if !m.s.bootstrapped.Load() {
+			if !m.s.replica.Bootstrapped() {
 				next = min(next, bootstrapEvery)
 			}
 			t.Reset(next)
@@ -160,7 +160,7 @@ func (m *members) run(ctx context.Context) {
 // does so with the same sorted list, so whoever is first, they agree.
 func (m *members) maybeBootstrap(ctx context.Context) {
 	s := m.s
-	if s.cfg.BootstrapExpect < 2 || s.bootstrapped.Load() {
+	if s.cfg.BootstrapExpect < 2 || s.replica.Bootstrapped() {
 		return
 	}
 	var peers []raft.Server
@@ -197,11 +197,11 @@ func (m *members) maybeBootstrap(ctx context.Context) {
 		if info.Bootstrapped {
 			// It founded the cluster with us in it, or belongs to an older one whose leader will add us.
 			s.log.Info("a cluster exists already; waiting for its leader", "server", info.Name)
-			s.bootstrapped.Store(true)
+			s.replica.SetBootstrapped()
 			return
 		}
 	}
-	if err := s.bootstrap(peers); err != nil {
+	if err := s.replica.Bootstrap(peers); err != nil {
 		s.log.Error("founding the cluster failed", "error", err)
 	}
 }
@@ -275,7 +275,7 @@ func (m *members) findServers(leader string) []string {
 		}
 	}
 	add(leader)
-	if f := m.s.raft.GetConfiguration(); f.Error() == nil {
+	if f := m.s.replica.Raft().GetConfiguration(); f.Error() == nil {
 		for _, x := range f.Configuration().Servers {
 			add(string(x.Address))
 		}
@@ -319,7 +319,7 @@ func (s *Server) runMembers(ctx context.Context, term uint64) error {
 }
 
 func (s *Server) reconcileMembers(ctx context.Context) {
-	f := s.raft.GetConfiguration()
+	f := s.replica.Raft().GetConfiguration()
 	if f.Error() != nil {
 		return
 	}
@@ -338,7 +338,7 @@ func (s *Server) reconcileMembers(ctx context.Context) {
 		switch {
 		case x.Status == gossip.Left && ok:
 			s.log.Info("removing a server that left", "server", x.Name)
-			if err := s.raft.RemoveServer(raft.ServerID(x.ID), 0, 10*time.Second).Error(); err != nil {
+			if err := s.replica.Raft().RemoveServer(raft.ServerID(x.ID), 0, 10*time.Second).Error(); err != nil {
 				s.log.Warn("removing a server failed", "server", x.Name, "error", err)
 			}
 		case x.Status == gossip.Alive && (!ok || string(have.Address) != x.RaftAddr()):

@@ -10,18 +10,11 @@ import (
 
 // metrics are the counters behind Stats.
 type metrics struct {
-	entries, batches, applyNanos, snapshots   atomic.Int64
 	calls, denied, failed, forwarded, refused atomic.Int64
 	watches, streams                          atomic.Int64
 	reads                                     atomic.Int64
 	vouching                                  atomic.Int64 // questions to the leader in flight
 	unhealthy                                 atomic.Bool
-}
-
-func (m *metrics) applied(n int, took time.Duration) {
-	m.entries.Add(int64(n))
-	m.batches.Add(1)
-	m.applyNanos.Add(int64(took))
 }
 
 // Call implements rpc.Metrics.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -92,7 +93,7 @@ func (o *observations) flush(batch []observed) {
 		}
 		part := batch[:n]
 		batch = batch[n:]
-		p := o.s.Propose(LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: all}})
+		p := o.s.Propose(replica.LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: all}})
 		go func() {
 			<-p.Done()
 			res, err := p.Result()

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/queue"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/planner"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -44,7 +45,7 @@ type passes struct {
 	term    uint64
 	broker  *broker.Broker
 	planner *planner.Planner
-	pub     *Published // what the broker has been fed up to
+	pub     *replica.Published // what the broker has been fed up to
 
 	running int // pass goroutines
 	writes  int // goroutines that wait for a proposal
@@ -132,7 +133,7 @@ var errPassesLost = errors.New("leadership was lost while plans were in flight")
 // state, after a barrier, so that what was in the log is in the state too.
 func (s *Server) runPasses(ctx context.Context, term uint64) error {
 	if s.decide.passTerm.Swap(term) == term {
-		if err := s.raft.Barrier(10 * time.Second).Error(); err != nil {
+		if err := s.replica.Raft().Barrier(10 * time.Second).Error(); err != nil {
 			return fmt.Errorf("barrier before deciding: %w", err)
 		}
 	}
@@ -166,11 +167,11 @@ func (s *Server) runPasses(ctx context.Context, term uint64) error {
 
 // now is the log time of this moment.
 func (p *passes) now() structs.LogTime {
-	return p.s.clock.mint(structs.LogTime(p.s.lastTime.Load()))
+	return p.s.replica.Now()
 }
 
 // load builds the queue from a state.
-func (p *passes) load(pub *Published) {
+func (p *passes) load(pub *replica.Published) {
 	p.pub = pub
 	p.figures.Reloads++
 	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
@@ -195,7 +196,7 @@ func (p *passes) load(pub *Published) {
 	p.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
 }
 
-func (p *passes) run(ctx context.Context, sub *Subscription) error {
+func (p *passes) run(ctx context.Context, sub *replica.Subscription) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -236,7 +237,7 @@ func (p *passes) run(ctx context.Context, sub *Subscription) error {
 }
 
 // feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
-func (p *passes) feed(sub *Subscription) bool {
+func (p *passes) feed(sub *replica.Subscription) bool {
 	for {
 		a, ok := sub.TryNext()
 		if !ok {
@@ -322,7 +323,7 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 
 // passKnown is what the decisions about a node pool depend on beside the work that is decided.
 type passKnown struct {
-	pub     *Published
+	pub     *replica.Published
 	flight  model.Overlay
 	cursor  structs.NodeID
 	booked  []*structs.Reservation
@@ -435,7 +436,7 @@ func (p *passes) propose(d decided) {
 		spec[key] = d.pass.Items[i].Spec != nil
 		jobs[key] = &answering{key: key}
 	}
-	var seen *Published
+	var seen *replica.Published
 	var bound []*structs.Reservation
 	for _, e := range d.plan.Entries {
 		key := structs.JobKey{Namespace: e.Namespace, ID: e.JobID}
@@ -501,7 +502,7 @@ func (p *passes) send() {
 // write proposes a command and has its outcome sent to the owner.
 func (p *passes) write(l landed, cmd structs.Command) {
 	l.began = time.Now()
-	prop := p.s.Propose(LanePriority, cmd)
+	prop := p.s.Propose(replica.LanePriority, cmd)
 	p.writes++
 	go func() {
 		<-prop.Done()

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/muster-sched/muster/internal/memnet"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -45,7 +46,7 @@ func benchCluster(b *testing.B, nodes int) *Server {
 			{Body: &structs.NodeRegisterCommand{Node: n}},
 			{Body: &structs.NodeStatusCommand{ID: n.ID, Status: structs.NodeReady}},
 		} {
-			if p := s.Propose(LanePriority, cmd); i == nodes-1 {
+			if p := s.Propose(replica.LanePriority, cmd); i == nodes-1 {
 				if _, err := p.Wait(b.Context()); err != nil {
 					b.Fatal(err)
 				}
@@ -62,7 +63,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		j := passJob(fmt.Sprint("job-", i), 1, nil)
 		began := time.Now()
-		p := s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
+		p := s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: j, Eval: true}})
 		if _, err := p.Wait(context.Background()); err != nil {
 			b.Fatal(err)
 		}

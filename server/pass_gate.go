@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -57,7 +58,7 @@ func (p *passes) failJob(k structs.JobKey, why string) {
 		return
 	}
 	p.failing[k] = true
-	prop := p.s.Propose(LanePriority, structs.Command{By: structs.Submitter{Name: "scheduler"},
+	prop := p.s.Propose(replica.LanePriority, structs.Command{By: structs.Submitter{Name: "scheduler"},
 		Body: &structs.WorkloadCommand{Namespace: k.Namespace, JobID: k.ID, Action: structs.ActionFail, Reason: why}})
 	p.writes++
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 
 	"github.com/muster-sched/muster/server/broker"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,7 +21,7 @@ type speculation struct {
 }
 
 // ProposeJob is Propose for a command that registers a job: the decision about a new job begins at once.
-func (s *Server) ProposeJob(lane Lane, cmd structs.Command) *Proposal {
+func (s *Server) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Proposal {
 	if cmd.Seed == (structs.Seed{}) {
 		rand.Read(cmd.Seed[:])
 	}
@@ -32,7 +33,7 @@ func (s *Server) ProposeJob(lane Lane, cmd structs.Command) *Proposal {
 	}
 	// The plan goes through the priority lane, and so must what it follows. Only a server with nothing to do comes here,
 	// so nobody is overtaken who would mind.
-	prop := s.Propose(LanePriority, cmd)
+	prop := s.Propose(replica.LanePriority, cmd)
 	j := *c.Job
 	if j.Namespace == "" {
 		j.Namespace = structs.NamespaceDefault

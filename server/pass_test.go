@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -94,7 +95,7 @@ func (f *fleet) turn(ctx context.Context, beat bool) {
 	}
 	f.mu.Unlock()
 	if len(up) > 0 {
-		s.ApplyLane(ctx, LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: up}})
+		s.ApplyLane(ctx, replica.LanePriority, structs.Command{Body: &structs.AllocObservedCommand{Updates: up}})
 	}
 }
 
@@ -172,7 +173,7 @@ func running(s *Server, job string) (n int) {
 // openEvals counts evaluations that are not answered; blocked ones are.
 func openEvals(s *Server) (n int) {
 	for e := range s.Published().Snapshot.Evals() {
-		if e.Status == structs.EvalPending && e.WaitUntil <= s.logNow() {
+		if e.Status == structs.EvalPending && e.WaitUntil <= s.replica.Now() {
 			n++
 		}
 	}
@@ -221,9 +222,9 @@ func TestBurstSharesEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(t, nil)
 		newFleet(t, one(s), 20)
-		var props []*Proposal
+		var props []*replica.Proposal
 		for i := range 400 {
-			props = append(props, s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
+			props = append(props, s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: passJob(fmt.Sprint("job-", i), 1, nil), Eval: true}}))
 		}
 		for _, p := range props {
 			if _, err := p.Wait(t.Context()); err != nil {
@@ -416,8 +417,8 @@ func TestSpeculativePlacement(t *testing.T) {
 		for i := range 20 {
 			id := fmt.Sprint("twice-", i)
 			a, b := passJob(id, 1, nil), passJob(id, 3, nil)
-			pa := s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
-			pb := s.ProposeJob(LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
+			pa := s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: a, Eval: true}})
+			pb := s.ProposeJob(replica.LaneUser, structs.Command{Body: &structs.JobRegisterCommand{Job: b, Eval: true}})
 			pa.Wait(t.Context())
 			pb.Wait(t.Context())
 			waitFor(t, 5*time.Second, "three of them", func() bool { return running(s, id) == 3 })

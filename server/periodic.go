@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/server/duty"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -17,8 +18,8 @@ func (s *Server) forcePeriodic(ctx context.Context, key structs.JobKey, by struc
 	case !job.IsPeriodic():
 		return structs.Result{}, structs.Errorf(structs.CodeInvalid, "job %q is not periodic", key.ID)
 	}
-	at := structs.LogTimeOf(s.logNow().Time().Truncate(time.Second))
-	return s.ApplyLane(ctx, LanePriority, structs.Command{By: by, Body: duty.Launch(job, at, true)})
+	at := structs.LogTimeOf(s.replica.Now().Time().Truncate(time.Second))
+	return s.ApplyLane(ctx, replica.LanePriority, structs.Command{By: by, Body: duty.Launch(job, at, true)})
 }
 
 func (s *Server) invalidPeriodic(key structs.JobKey, err error) {

@@ -79,7 +79,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	eval := newEvalOf(j, structs.TriggerJobRegister)
 	eval.ID = structs.DeriveID[structs.EvalID](seed, "plan", k.String(), 0)
 	eval.AnnotatePlan, eval.CreateIndex, eval.ModifyIndex = true, p.Index+1, p.Index+1
-	eval.CreateTime = max(s.logNow(), p.Time)
+	eval.CreateTime = max(s.replica.Now(), p.Time)
 	eval.ModifyTime = eval.CreateTime
 	in, at := s.dryPass(p, j, eval)
 	pol := policy.For(p.View.Pool(j.NodePool), in.Config)

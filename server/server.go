@@ -5,17 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/raft"
 	autopilot "github.com/hashicorp/raft-autopilot"
 
-	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/internal/rpc"
-	"github.com/muster-sched/muster/structs"
+	"github.com/muster-sched/muster/server/replica"
 )
 
 // Server is one server. Make it with New, run it with Run, end it with Close.
@@ -24,33 +23,18 @@ type Server struct {
 	log   hclog.Logger
 	Hooks Hooks // set by services in New; read by endpoints
 
-	reg       *rpc.Registry
-	rpc       *rpc.Server
-	pool      *rpc.Pool // sessions to other servers
-	raft      *raft.Raft
-	transport *raft.NetworkTransport
-	stores    *stores
-	machine   *machine
+	reg     *rpc.Registry
+	rpc     *rpc.Server
+	pool    *rpc.Pool // sessions to other servers
+	replica *replica.Replica
 
-	pub      atomic.Pointer[Published]
-	lastTime atomic.Int64 // newest log time applied
-	deltas   *Subscription
-	subs     struct {
-		mu   sync.Mutex
-		list []*Subscription
-	}
-
-	props        *proposals
-	clock        *clock
-	lead         leadership
-	bootstrapped atomic.Bool // raft has (had) a configuration
-	quarantine   atomic.Pointer[string]
+	lead       leadership
+	quarantine atomic.Pointer[string] // why this server's state is not trusted, or nil
 
 	hub        *hub
 	ring       *eventRing
 	acls       *aclCache
 	keys       *keystore
-	verifier   *verifier
 	nodes      *nodeSessions
 	gossip     *members
 	observed   *observations
@@ -67,8 +51,6 @@ type Server struct {
 	closing atomic.Bool   // somebody has begun to close
 	closed  chan struct{} // it is done. Not a sync.Once: waiting for one stops the clock of a test in virtual time
 }
-
-func newFSM() *fsm.FSM { return fsm.New(fsm.Options{}) }
 
 // New makes a server and starts raft, which replays the log. Nothing is served before Run. On an error everything is
 // closed again, the listeners included.
@@ -89,15 +71,14 @@ func New(cfg Config) (s *Server, err error) {
 	s = &Server{cfg: cfg, log: cfg.Logger, started: time.Now(), closed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.memberWake = make(chan struct{}, 1)
-	s.props = newProposals()
-	s.clock = newClock(cfg.Now)
-	s.deltas = &Subscription{name: "fan-out", limit: fanOutMax, wake: make(chan struct{}, 1)}
 	s.hub = newHub()
 	s.ring = newEventRing()
 	s.acls = newACLCache()
 	s.nodes = newNodeSessions()
-	s.machine = &machine{s: s, fsm: newFSM()}
-	s.machine.publish(structs.Delta{Restored: true})
+	s.replica = replica.New(replica.Config{
+		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
+		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.feed, s.ring.feed}, Testing: cfg.Testing.Replica,
+	})
 	s.observed = newObservations(s)
 
 	if s.keys, err = newKeystore(&s.cfg); err != nil {
@@ -126,10 +107,9 @@ func New(cfg Config) (s *Server, err error) {
 			made.Close()
 		}
 	}()
-	if err := s.startRaft(); err != nil {
+	if err := s.replica.Start(s.rpc.RaftConns()); err != nil {
 		return nil, err
 	}
-	s.verifier = newVerifier(s.raft)
 	s.autopilot = newAutopilot(s)
 	if s.gossip, err = s.startGossip(); err != nil {
 		return nil, err
@@ -138,21 +118,14 @@ func New(cfg Config) (s *Server, err error) {
 	return s, nil
 }
 
-// fanOutMax is how many applied batches may wait for hub, ring and subscribers; beyond it they rebuild.
-const fanOutMax = 4096
-
 // Run serves until ctx ends or Close is called, then closes. Its error says why it could not go on.
 func (s *Server) Run(ctx context.Context) error {
 	run := func(f func()) {
 		s.wg.Add(1)
 		go func() { defer s.wg.Done(); f() }()
 	}
-	run(func() { s.runFanOut(s.ctx) })
-	run(func() { s.runProposer(s.ctx) })
-	s.props.completing.Store(true)
-	run(s.runCompleter)
+	s.replica.Run(s.ctx, run)
 	run(func() { s.runLeadership(s.ctx) })
-	run(func() { s.runSnapshots(s.ctx) })
 	run(func() { s.gossip.run(s.ctx) })
 	run(func() { s.runHashCheck(s.ctx) })
 	run(func() { s.runKeystore(s.ctx) })
@@ -191,35 +164,33 @@ func (s *Server) Close() error {
 	if s.gossip != nil {
 		s.gossip.close()
 	}
-	if s.raft != nil {
-		s.props.settle()
-		if err := s.raft.Shutdown().Error(); err != nil {
-			s.log.Error("raft shutdown", "error", err)
-		}
-	}
-	if s.transport != nil {
-		s.transport.Close()
-	}
+	s.replica.Stop()
 	s.pool.Close()
 	s.rpc.Close()
 	for _, l := range s.cfg.Listeners {
 		l.Close()
 	}
 	s.wg.Wait()
-	if s.stores != nil {
-		if err := s.stores.close(); err != nil {
-			s.log.Error("close raft store", "error", err)
-		}
-	}
+	s.replica.Close()
 	return nil
+}
+
+// exit ends the process because going on would be wrong.
+func (s *Server) exit(why string) {
+	s.log.Error("ending the process", "why", why)
+	if s.cfg.Exit != nil {
+		s.cfg.Exit(why)
+		return
+	}
+	os.Exit(1)
 }
 
 // Leave takes the server out of the cluster for good: it hands leadership over, has itself removed from raft, and tells
 // the gossip.
 func (s *Server) Leave(ctx context.Context) error {
-	if s.raft.State() == raft.Leader {
-		if f := s.raft.GetConfiguration(); f.Error() == nil && len(f.Configuration().Servers) > 1 {
-			if err := s.raft.LeadershipTransfer().Error(); err != nil {
+	if s.replica.IsRaftLeader() {
+		if f := s.replica.Raft().GetConfiguration(); f.Error() == nil && len(f.Configuration().Servers) > 1 {
+			if err := s.replica.Raft().LeadershipTransfer().Error(); err != nil {
 				s.log.Warn("leadership transfer", "error", err)
 			}
 		}
@@ -242,8 +213,7 @@ func (s *Server) Addr() string { return s.cfg.Advertise }
 
 // Leader is the RPC address and id of the leader, "" when none is known.
 func (s *Server) Leader() (addr, id string) {
-	a, i := s.raft.LeaderWithID()
-	return string(a), string(i)
+	return s.replica.Leader()
 }
 
 // resolveAdvertise makes raft's address of a text; names stay names.

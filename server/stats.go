@@ -9,7 +9,7 @@ import (
 // Stats are this server's figures, by name. Counters begin with the process.
 func (s *Server) Stats() map[string]string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	f := &s.metrics
+	f, rep := &s.metrics, s.replica.Stats()
 	p := s.Published()
 	addr, id := s.Leader()
 	out := map[string]string{
@@ -20,13 +20,13 @@ func (s *Server) Stats() map[string]string {
 		"bootstrap":           strconv.FormatBool(s.cfg.BootstrapExpect == 1),
 		"known_regions":       strconv.Itoa(len(s.gossip.regions())),
 		"applied_index":       strconv.FormatUint(uint64(p.Index), 10),
-		"apply_gap":           strconv.FormatUint(s.applyGap(), 10),
-		"apply_entries":       n(f.entries.Load()),
-		"apply_batches":       n(f.batches.Load()),
-		"apply_nanoseconds":   n(f.applyNanos.Load()),
-		"snapshots":           n(f.snapshots.Load()),
-		"proposed":            n(s.props.proposed.Load()),
-		"proposals_refused":   n(s.props.refused.Load()),
+		"apply_gap":           strconv.FormatUint(rep.Gap, 10),
+		"apply_entries":       n(rep.Entries),
+		"apply_batches":       n(rep.Batches),
+		"apply_nanoseconds":   n(rep.ApplyNanos),
+		"snapshots":           n(rep.Snapshots),
+		"proposed":            n(rep.Proposed),
+		"proposals_refused":   n(rep.Refused),
 		"leaderships":         n(s.lead.gains.Load()),
 		"rpc_calls":           n(f.calls.Load()),
 		"rpc_denied":          n(f.denied.Load()),
@@ -38,11 +38,11 @@ func (s *Server) Stats() map[string]string {
 		"reads":               n(f.reads.Load()),
 		"blocking_queries":    n(f.watches.Load()),
 		"event_streams":       n(f.streams.Load()),
-		"log_bytes":           n(s.machine.logBytes.Load()),
+		"log_bytes":           n(rep.LogBytes),
 		"nodes":               strconv.Itoa(p.Snapshot.NodeCount()),
 		"jobs":                strconv.Itoa(p.Snapshot.JobCount()),
 		"allocations":         strconv.Itoa(p.Snapshot.AllocCount()),
-		"allocations_running": n(s.machine.running.Load()),
+		"allocations_running": n(rep.Running),
 		"evaluations":         strconv.Itoa(p.Snapshot.EvalCount()),
 		"view_chunks_copied":  strconv.Itoa(p.View.ChunksCopied()),
 		"last_contact":        s.lastContact().Round(time.Millisecond).String(),
@@ -58,7 +58,7 @@ func (s *Server) Stats() map[string]string {
 
 // RaftStats are raft's own figures, and the backend of its log.
 func (s *Server) RaftStats() map[string]string {
-	out := s.raft.Stats()
-	out["logstore_backend"] = s.stores.backend
+	out := s.replica.Raft().Stats()
+	out["logstore_backend"] = s.replica.LogBackend()
 	return out
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
@@ -93,7 +91,7 @@ func (s *Server) answer(ctx context.Context, row *methods.Row, c *rpc.Call, next
 		return nil, err
 	}
 	if verify {
-		if err := s.verifier.verify(ctx); err != nil {
+		if err := s.replica.VerifyRead(ctx); err != nil {
 			// The read may have been answered by a deposed leader: ask the new one.
 			return s.toLeader(ctx, row, c, next, true)
 		}
@@ -112,7 +110,7 @@ func (s *Server) fillMeta(row *methods.Row, m *methods.Meta) {
 	if m.Index == 0 && row.Kind != methods.KindRead {
 		m.Index = max(s.Published().Index, 1)
 	}
-	addr, _ := s.raft.LeaderWithID()
+	addr, _ := s.replica.Raft().LeaderWithID()
 	m.KnownLeader = addr != ""
 	m.LastContact = 0
 	if !s.IsLeader() {
@@ -122,12 +120,9 @@ func (s *Server) fillMeta(row *methods.Row, m *methods.Meta) {
 
 // lastContact is how long ago this server heard from a leader.
 func (s *Server) lastContact() time.Duration {
-	if s.raft.State() == raft.Leader {
-		return 0
-	}
-	t := s.raft.LastContact()
-	if t.IsZero() {
+	ago, ever := s.replica.LastContact()
+	if !ever {
 		return time.Since(s.started)
 	}
-	return time.Since(t)
+	return ago
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/muster-sched/muster/internal/version"
 	"github.com/muster-sched/muster/nomadlike"
 	"github.com/muster-sched/muster/server"
+	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -77,7 +78,7 @@ type ServerConfig struct {
 	Join            []string
 	RetryJoin       []string
 	RetryInterval   time.Duration
-	Raft            server.RaftConfig
+	Raft            replica.RaftConfig
 }
 
 // ClientConfig is the client part.

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/muster-sched/muster/nomadlike/wire"
-	"github.com/muster-sched/muster/server"
+	"github.com/muster-sched/muster/server/replica"
 )
 
 func archive(t *testing.T) []byte {
@@ -24,7 +24,7 @@ func archive(t *testing.T) []byte {
 	var b bytes.Buffer
 	state := []byte("the state")
 	meta := &raft.SnapshotMeta{ID: "2-52-1", Index: 52, Term: 2, Version: 1, Size: int64(len(state))}
-	if err := server.WriteArchive(&b, meta, bytes.NewReader(state)); err != nil {
+	if err := replica.WriteArchive(&b, meta, bytes.NewReader(state)); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

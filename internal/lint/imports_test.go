@@ -27,6 +27,7 @@ var imports = map[string][]string{
 	"server/raftlog":       {"internal/boltfile"},
 	"server/checkpoint":    {"structs", "fsm/state"},
 	"server/duty":          {"structs", "fsm/state", "scheduler", "server/checkpoint"},
+	"server/replica":       {"structs", "scheduler/model", "fsm/...", "server/raftlog"},
 	"server":               {"structs", "scheduler/...", "fsm/...", "server/...", "internal/..."},
 	"client/...":           {"structs", "client/...", "internal/..."},
 	"nomadlike/...":        {"structs", "nomadlike/...", "internal/..."},

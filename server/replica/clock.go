@@ -1,4 +1,4 @@
-package server
+package replica
 
 import (
 	"sync"
@@ -10,13 +10,13 @@ import (
 // clockStepMax is the largest forward step of log time that one server may make on its own (D11).
 const clockStepMax = 5 * time.Second
 
-// clock mints log times: never backwards, and a wall clock that jumps ahead is followed only when most servers agree.
+// Clock mints log times: never backwards, and a wall clock that jumps ahead is followed only when most servers agree.
 //
 // The naive max(last, time.Now()) would let one server whose clock was set two years ahead expire every token and
 // deadline for ever, since log time cannot go back. So between two mints the clock trusts the monotonic reading: when
 // the wall has moved more than clockStepMax beyond it, log time goes on by the monotonic reading, until the leader's
 // clock service has asked the other servers and set the offset to what their median says.
-type clock struct {
+type Clock struct {
 	now  func() time.Time     // the wall
 	mono func() time.Duration // moves evenly, whatever is done to the wall
 
@@ -29,13 +29,13 @@ type clock struct {
 	kick   chan struct{}
 }
 
-func newClock(now func() time.Time) *clock {
+func newClock(now func() time.Time) *Clock {
 	start := time.Now()
-	return &clock{now: now, mono: func() time.Duration { return time.Since(start) }, kick: make(chan struct{}, 1)}
+	return &Clock{now: now, mono: func() time.Duration { return time.Since(start) }, kick: make(chan struct{}, 1)}
 }
 
 // mint is the time of the next command, after floor.
-func (c *clock) mint(floor structs.LogTime) structs.LogTime {
+func (c *Clock) mint(floor structs.LogTime) structs.LogTime {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, even := c.now().Round(0), c.mono()
@@ -57,15 +57,15 @@ func (c *clock) mint(floor structs.LogTime) structs.LogTime {
 }
 
 // newTerm forgets what an earlier leadership knew: its monotonic reference is stale.
-func (c *clock) newTerm(floor structs.LogTime) {
+func (c *Clock) newTerm(floor structs.LogTime) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wall = time.Time{}
 	c.last = max(c.last, floor)
 }
 
-// consent sets how far this server's wall clock is from what most servers say.
-func (c *clock) consent(median time.Duration) (changed bool) {
+// Consent sets how far this server's wall clock is from what most servers say.
+func (c *Clock) Consent(median time.Duration) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	off := time.Duration(0)
@@ -78,7 +78,5 @@ func (c *clock) consent(median time.Duration) (changed bool) {
 	return changed
 }
 
-// logNow is the log time that a command proposed now would get.
-func (s *Server) logNow() structs.LogTime {
-	return s.clock.mint(structs.LogTime(s.lastTime.Load()))
-}
+// Jumped is signalled when the wall clock has jumped and waits for a consent.
+func (c *Clock) Jumped() <-chan struct{} { return c.kick }

@@ -1,4 +1,4 @@
-package server
+package replica
 
 import (
 	"context"
@@ -68,4 +68,16 @@ func (v *verifier) run() {
 		r.err = v.raft.VerifyLeader().Error()
 		close(r.done)
 	}
+}
+
+// VerifyRead confirms that this server still led when it was called, so that what was read before was current.
+func (r *Replica) VerifyRead(ctx context.Context) error { return r.verifier.verify(ctx) }
+
+// LastContact is how long ago this server heard from a leader; zero says never. The leader heard from itself.
+func (r *Replica) LastContact() (ago time.Duration, ever bool) {
+	if r.IsRaftLeader() {
+		return 0, true
+	}
+	t := r.raft.LastContact()
+	return time.Since(t), !t.IsZero()
 }

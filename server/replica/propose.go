@@ -1,4 +1,4 @@
-package server
+package replica
 
 import (
 	"context"
@@ -32,7 +32,6 @@ const (
 	queueAgeMax      = time.Second      // age of the oldest waiting user write; above it further ones are CodeBusy
 	inFlightMax      = 4096             // entries handed to raft and not answered; the proposer waits
 	enqueueTimeout   = 10 * time.Second // for raft to take an entry; then CodeBusy, nothing was written
-	applyPatience    = 30 * time.Second // of Apply whose context has no deadline; then CodeUnknown
 )
 
 // Proposal is a command on its way. Done is closed when its outcome is known; Result says it.
@@ -107,45 +106,22 @@ func (q *proposals) settle() {
 	}
 }
 
-// Apply writes a command and waits for its result. A command that the state machine refuses is returned as an error.
-// Time and Seed are minted here; By is kept.
-func (s *Server) Apply(ctx context.Context, cmd structs.Command) (structs.Result, error) {
-	return s.ApplyLane(ctx, LaneUser, cmd)
-}
-
-// ApplyLane is Apply in a lane.
-func (s *Server) ApplyLane(ctx context.Context, lane Lane, cmd structs.Command) (structs.Result, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, applyPatience)
-		defer cancel()
-	}
-	res, err := s.ProposeJob(lane, cmd).Wait(ctx)
-	if err != nil {
-		return res, err
-	}
-	if res.Err != nil {
-		return res, res.Err
-	}
-	return res, nil
-}
-
 // Propose starts a command without waiting. Commands of one caller enter the log in the order of their Propose calls
 // within a lane.
-func (s *Server) Propose(lane Lane, cmd structs.Command) *Proposal {
+func (r *Replica) Propose(lane Lane, cmd structs.Command) *Proposal {
 	p := &Proposal{cmd: cmd, at: time.Now(), done: make(chan struct{})}
-	if s.raft.State() != raft.Leader {
+	if r.raft.State() != raft.Leader {
 		p.finish(structs.Result{}, structs.ErrNoLeader)
 		return p
 	}
 	if lane == LaneUser {
-		if gap := s.applyGap(); gap > applyGapMax {
-			s.props.refused.Add(1)
+		if gap := r.applyGap(); gap > applyGapMax {
+			r.props.refused.Add(1)
 			p.finish(structs.Result{}, structs.Errorf(structs.CodeBusy, "the server is %d entries behind its log (limit %d); retry in a second", gap, applyGapMax))
 			return p
 		}
 	}
-	q := s.props
+	q := r.props
 	q.mu.Lock()
 	switch {
 	case q.closed:
@@ -177,8 +153,8 @@ func (s *Server) Propose(lane Lane, cmd structs.Command) *Proposal {
 }
 
 // applyGap is how far the state is behind the log.
-func (s *Server) applyGap() uint64 {
-	last, applied := s.raft.LastIndex(), s.raft.AppliedIndex()
+func (r *Replica) applyGap() uint64 {
+	last, applied := r.raft.LastIndex(), r.raft.AppliedIndex()
 	if last < applied {
 		return 0
 	}
@@ -205,8 +181,8 @@ func (q *proposals) take() *Proposal {
 
 // runProposer hands proposals to raft one after the other, so that log times rise along the log. Raft gathers what
 // arrives while it writes into one batch: that is the group commit.
-func (s *Server) runProposer(ctx context.Context) {
-	q := s.props
+func (r *Replica) runProposer(ctx context.Context) {
+	q := r.props
 	defer func() {
 		q.mu.Lock()
 		q.closed = true
@@ -226,11 +202,11 @@ func (s *Server) runProposer(ctx context.Context) {
 				return
 			}
 		}
-		if s.raft.State() != raft.Leader {
+		if r.raft.State() != raft.Leader {
 			p.finish(structs.Result{}, structs.ErrNoLeader)
 			continue
 		}
-		p.cmd.Time = s.clock.mint(structs.LogTime(s.lastTime.Load()))
+		p.cmd.Time = r.clock.mint(structs.LogTime(r.lastTime.Load()))
 		if p.cmd.Seed == (structs.Seed{}) {
 			rand.Read(p.cmd.Seed[:])
 		}
@@ -239,7 +215,7 @@ func (s *Server) runProposer(ctx context.Context) {
 			p.finish(structs.Result{}, err)
 			continue
 		}
-		p.fut = s.raft.ApplyLog(raft.Log{Data: data}, enqueueTimeout)
+		p.fut = r.raft.ApplyLog(raft.Log{Data: data}, enqueueTimeout)
 		q.proposed.Add(1)
 		select {
 		case q.sent <- p:
@@ -253,9 +229,9 @@ func (s *Server) runProposer(ctx context.Context) {
 var errUnknownOutcome = structs.Errorf(structs.CodeUnknown, "leadership was lost while the write was in flight; it may or may not take effect")
 
 // runCompleter answers proposals as raft answers them, which is in the order of the log.
-func (s *Server) runCompleter() {
-	defer close(s.props.completed)
-	for p := range s.props.sent {
+func (r *Replica) runCompleter() {
+	defer close(r.props.completed)
+	for p := range r.props.sent {
 		err := p.fut.Error()
 		switch {
 		case err == nil:

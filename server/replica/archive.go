@@ -1,0 +1,169 @@
+package replica
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// A snapshot archive is a gzipped tar of meta.json (raft's metadata), state.bin (the state) and SHA256SUMS (of both, in
+// the format of sha256sum).
+const (
+	archiveMeta  = "meta.json"
+	archiveState = "state.bin"
+	archiveSums  = "SHA256SUMS"
+
+	archiveMetaMax  = 1 << 20
+	archiveStateMax = 64 << 30
+)
+
+// WriteArchive writes a snapshot archive.
+func WriteArchive(w io.Writer, meta *raft.SnapshotMeta, state io.Reader) error {
+	gz := gzip.NewWriter(w)
+	tw := tar.NewWriter(gz)
+	mb, err := json.MarshalIndent(meta, "", "  ")
+	if err != nil {
+		return err
+	}
+	put := func(name string, size int64, r io.Reader) (string, error) {
+		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: time.Unix(0, 0)}); err != nil {
+			return "", err
+		}
+		h := sha256.New()
+		if _, err := io.CopyN(io.MultiWriter(tw, h), r, size); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		return fmt.Sprintf("%s  %s\n", hex.EncodeToString(h.Sum(nil)), name), nil
+	}
+	m, err := put(archiveMeta, int64(len(mb)), bytes.NewReader(mb))
+	if err != nil {
+		return err
+	}
+	st, err := put(archiveState, meta.Size, state)
+	if err != nil {
+		return err
+	}
+	sums := m + st
+	if _, err := put(archiveSums, int64(len(sums)), strings.NewReader(sums)); err != nil {
+		return err
+	}
+	if err := tw.Close(); err != nil {
+		return err
+	}
+	return gz.Close()
+}
+
+// ReadArchive checks a snapshot archive and copies its state to out. Nothing of it may be used before it returned
+// without an error: the sums come last.
+func ReadArchive(r io.Reader, out io.Writer) (*raft.SnapshotMeta, error) {
+	bad := func(format string, args ...any) (*raft.SnapshotMeta, error) {
+		return nil, structs.Errorf(structs.CodeInvalid, "snapshot archive: "+format, args...)
+	}
+	gz, err := gzip.NewReader(r)
+	if err != nil {
+		return bad("not a gzip file: %v", err)
+	}
+	tr := tar.NewReader(gz)
+	got := map[string]string{}
+	var meta *raft.SnapshotMeta
+	var sums []byte
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return bad("truncated or not a tar file: %v", err)
+		}
+		sum := sha256.New()
+		switch h.Name {
+		case archiveMeta:
+			b, err := io.ReadAll(io.LimitReader(io.TeeReader(tr, sum), archiveMetaMax))
+			if err != nil {
+				return bad("%s: %v", archiveMeta, err)
+			}
+			meta = new(raft.SnapshotMeta)
+			if err := json.Unmarshal(b, meta); err != nil {
+				return bad("%s does not decode: %v", archiveMeta, err)
+			}
+		case archiveState:
+			if h.Size > archiveStateMax {
+				return bad("%s of %d bytes is over the limit", archiveState, h.Size)
+			}
+			if _, err := io.Copy(io.MultiWriter(out, sum), tr); err != nil {
+				return bad("%s: %v", archiveState, err)
+			}
+		case archiveSums:
+			if sums, err = io.ReadAll(io.LimitReader(tr, archiveMetaMax)); err != nil {
+				return bad("%s: %v", archiveSums, err)
+			}
+			continue
+		default:
+			return bad("unexpected file %q", h.Name)
+		}
+		if _, twice := got[h.Name]; twice {
+			return bad("%s occurs twice", h.Name)
+		}
+		got[h.Name] = hex.EncodeToString(sum.Sum(nil))
+	}
+	if _, err := io.Copy(io.Discard, io.LimitReader(gz, 1<<20)); err != nil {
+		return bad("%v", err)
+	}
+	if meta == nil || got[archiveState] == "" || sums == nil {
+		return bad("%s, %s and %s are needed", archiveMeta, archiveState, archiveSums)
+	}
+	want := map[string]string{}
+	sc := bufio.NewScanner(bytes.NewReader(sums))
+	for sc.Scan() {
+		f := strings.Fields(sc.Text())
+		if len(f) != 2 {
+			return bad("%s has a line that is not a sum and a name", archiveSums)
+		}
+		want[f[1]] = f[0]
+	}
+	for _, name := range []string{archiveMeta, archiveState} {
+		if want[name] != got[name] {
+			return bad("the checksum of %s does not match; the file is damaged", name)
+		}
+	}
+	return meta, nil
+}
+
+// TakeSnapshot writes a snapshot of the newest state, unless there is one already, and opens it.
+func (r *Replica) TakeSnapshot() (*raft.SnapshotMeta, io.ReadCloser, error) {
+	f := r.raft.Snapshot()
+	err := f.Error()
+	if err == nil {
+		return f.Open()
+	}
+	if !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return nil, nil, err
+	}
+	list, lerr := r.stores.snaps.List()
+	if lerr != nil {
+		return nil, nil, lerr
+	}
+	if len(list) == 0 {
+		return nil, nil, err
+	}
+	return r.stores.snaps.Open(list[0].ID)
+}
+
+// CheckState reports whether this version can read a state.
+func CheckState(r io.ReadCloser) error {
+	_, err := newFSM().Restore(r)
+	return err
+}

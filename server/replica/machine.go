@@ -1,0 +1,165 @@
+package replica
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/fsm/state"
+	"github.com/muster-sched/muster/structs"
+)
+
+// machine adapts the pure state machine to raft: one transaction a batch, then one atomic publication.
+type machine struct {
+	r   *Replica
+	fsm *fsm.FSM
+
+	last     structs.Index // of the last entry applied; used by raft's goroutine only
+	logBytes atomic.Int64  // of entries applied since the last snapshot
+	running  atomic.Int64  // allocations that the agents say are running
+
+	mu    sync.Mutex
+	marks []Mark // newest last, at most hashMarksKept (D8)
+}
+
+var (
+	_ raft.FSM         = (*machine)(nil)
+	_ raft.BatchingFSM = (*machine)(nil)
+)
+
+// Apply implements raft.FSM.
+func (m *machine) Apply(l *raft.Log) any { return m.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch implements raft.BatchingFSM. It is called by one goroutine of raft.
+func (m *machine) ApplyBatch(logs []*raft.Log) []any {
+	out := make([]any, len(logs))
+	entries := make([]fsm.Entry, 0, len(logs))
+	where := make([]int, 0, len(logs))
+	for i, l := range logs {
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		m.logBytes.Add(int64(len(l.Data)))
+		entries = append(entries, fsm.Entry{Index: structs.Index(l.Index), Data: l.Data})
+		where = append(where, i)
+	}
+	if len(entries) == 0 {
+		return out
+	}
+	if before := m.r.cfg.Testing.BeforeApply; before != nil {
+		before()
+	}
+	// The state hash is taken at fixed places of the log, so that servers can compare it whatever their batches (D8).
+	for len(entries) > 0 {
+		n := 0
+		for n < len(entries) && entries[n].Index/hashEvery == m.last/hashEvery {
+			n++
+		}
+		if n == 0 {
+			m.mark(entries[0].Index / hashEvery * hashEvery)
+			m.last = entries[0].Index
+			continue
+		}
+		began := time.Now()
+		results, delta := m.fsm.ApplyBatch(entries[:n])
+		for i, r := range results {
+			out[where[i]] = r
+		}
+		m.last = entries[n-1].Index
+		m.publish(delta)
+		applied := &m.r.applied
+		applied.entries.Add(int64(n))
+		applied.batches.Add(1)
+		applied.nanos.Add(int64(time.Since(began)))
+		entries, where = entries[n:], where[n:]
+	}
+	return out
+}
+
+// publish makes a batch visible: state and view in one pointer, then the subscribers.
+func (m *machine) publish(delta structs.Delta) {
+	r := m.r
+	snap := m.fsm.Snapshot()
+	old := r.pub.Load()
+	p := &Published{Index: snap.Index(), Time: delta.Time, Snapshot: snap}
+	if delta.Restored || old == nil {
+		p.View = viewOf(snap)
+	} else {
+		p.View = old.View.Advance(delta)
+		p.Time = max(p.Time, old.Time)
+	}
+	if p.Time > 0 {
+		r.lastTime.Store(int64(p.Time))
+	}
+	m.countRunning(&delta, snap)
+	r.pub.Store(p)
+	r.deltas.push(Applied{Published: p, Delta: delta})
+}
+
+// countRunning keeps the count of running allocations, for the metrics.
+func (m *machine) countRunning(d *structs.Delta, snap *state.Snapshot) {
+	n := int64(0)
+	running := func(a *structs.Allocation) bool { return a != nil && a.Client == structs.ClientRunning }
+	if d.Restored {
+		for a := range snap.Allocs() {
+			if running(a) {
+				n++
+			}
+		}
+		m.running.Store(n)
+		return
+	}
+	for i := range d.Allocs {
+		if running(d.Allocs[i].Before) {
+			n--
+		}
+		if running(d.Allocs[i].After) {
+			n++
+		}
+	}
+	m.running.Add(n)
+}
+
+// Snapshot implements raft.FSM.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	return &machineSnapshot{snap: m.fsm.Snapshot(), r: m.r}, nil
+}
+
+// Restore implements raft.FSM: the state is built aside and swapped, then published.
+func (m *machine) Restore(r io.ReadCloser) error {
+	defer r.Close()
+	delta, err := m.fsm.Restore(r)
+	if err != nil {
+		return fmt.Errorf("restore snapshot: %w", err)
+	}
+	delta.Restored = true
+	m.mu.Lock()
+	m.marks = nil
+	m.mu.Unlock()
+	m.last = m.fsm.Snapshot().Index()
+	m.publish(delta)
+	return nil
+}
+
+type machineSnapshot struct {
+	snap *state.Snapshot
+	r    *Replica
+}
+
+func (p *machineSnapshot) Persist(sink raft.SnapshotSink) error {
+	began := time.Now()
+	if err := persist(sink, p.snap); err != nil {
+		return err
+	}
+	p.r.machine.logBytes.Store(0)
+	p.r.applied.snapshots.Add(1)
+	p.r.log.Debug("snapshot written", "id", sink.ID(), "index", p.snap.Index(), "took", time.Since(began))
+	return nil
+}
+
+func (p *machineSnapshot) Release() {}

@@ -1,0 +1,41 @@
+package replica
+
+import (
+	"slices"
+
+	"github.com/muster-sched/muster/structs"
+)
+
+// State hashes are taken where the log index passes a multiple of hashEvery, after every command up to it, and compared
+// between servers at equal places (D8).
+const (
+	hashEvery     = 1000
+	hashMarksKept = 64
+)
+
+// Mark is the hash of the state after everything up to a place in the log.
+type Mark struct {
+	Index structs.Index
+	Hash  [32]byte
+}
+
+// Marks are the newest hashes, oldest first.
+func (r *Replica) Marks() []Mark {
+	r.machine.mu.Lock()
+	defer r.machine.mu.Unlock()
+	return slices.Clone(r.machine.marks)
+}
+
+// mark remembers the hash of the state after everything up to a place in the log.
+func (m *machine) mark(at structs.Index) {
+	h := m.fsm.Snapshot().Hash()
+	if edit := m.r.cfg.Testing.AfterHash; edit != nil {
+		edit(&h)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.marks = append(m.marks, Mark{at, h})
+	if len(m.marks) > hashMarksKept {
+		m.marks = append(m.marks[:0:0], m.marks[len(m.marks)-hashMarksKept:]...)
+	}
+}

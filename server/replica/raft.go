@@ -1,0 +1,167 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/server/raftlog"
+)
+
+// Raft's own limits.
+const (
+	raftMaxAppend      = 512              // entries of one append, and of one batch for the state machine
+	raftLogCache       = 1024             // newest entries kept decoded in memory
+	raftPool           = 3                // connections kept to each other server
+	raftIOTimeout      = 10 * time.Second // of one raft message, snapshots scaled by size
+	snapshotsRetained  = 2
+	peersFile          = "peers.json" // operator's recovery of a cluster that lost its majority
+	snapshotLook       = time.Second
+	raftMaxInflightRPC = 128
+)
+
+// stores are what raft keeps its log in.
+type stores struct {
+	log     raft.LogStore
+	stable  raft.StableStore
+	snaps   raft.SnapshotStore
+	backend string
+	close   func() error
+}
+
+func (r *Replica) openStores() (*stores, error) {
+	c := &r.cfg
+	if c.InMemory {
+		mem := raft.NewInmemStore()
+		return &stores{log: r.watch(mem), stable: mem, backend: "inmem", snaps: raft.NewInmemSnapshotStore(), close: func() error { return nil }}, nil
+	}
+	dir := filepath.Join(c.DataDir, "raft")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("raft directory: %w", err)
+	}
+	log, err := raftlog.Open(dir, c.Raft.Log, r.log)
+	if err != nil {
+		return nil, err
+	}
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsRetained, r.log.Named("snapshots"))
+	if err != nil {
+		log.Close()
+		return nil, fmt.Errorf("snapshots in %s: %w", dir, err)
+	}
+	st := &stores{log: r.watch(log), stable: raftlog.Patient(log, c.Raft.StoreTimeout, r.cfg.Exit), snaps: snaps, backend: string(log.Backend()), close: log.Close}
+	if !c.Raft.NoLogCache {
+		if st.log, err = raft.NewLogCache(raftLogCache, st.log); err != nil {
+			log.Close()
+			return nil, err
+		}
+	}
+	return st, nil
+}
+
+func (r *Replica) watch(store raft.LogStore) raft.LogStore {
+	return raftlog.Watch(store, r.cfg.Raft.StoreTimeout, r.cfg.Exit)
+}
+
+// Start opens the stores and starts raft, which replays what they hold.
+func (r *Replica) Start(conns raft.StreamLayer) error {
+	st, err := r.openStores()
+	if err != nil {
+		return err
+	}
+	r.stores = st
+	rc := r.cfg.Raft
+	conf := raft.DefaultConfig()
+	conf.LocalID = raft.ServerID(r.cfg.ID)
+	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLeaseTimeout, conf.CommitTimeout = rc.Heartbeat, rc.Election, rc.Lease, rc.Commit
+	conf.MaxAppendEntries = raftMaxAppend
+	conf.BatchApplyCh = true
+	conf.ShutdownOnRemove = false
+	conf.TrailingLogs = rc.TrailingLogs
+	conf.SnapshotInterval, conf.SnapshotThreshold = rc.SnapshotEvery, rc.SnapshotEntries
+	conf.Logger = r.log.Named("raft")
+	conf.NoLegacyTelemetry = true
+	trans := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream:          conns,
+		MaxPool:         raftPool,
+		MaxRPCsInFlight: raftMaxInflightRPC,
+		Timeout:         raftIOTimeout,
+		Logger:          r.log.Named("raft-net"),
+	})
+	r.transport = trans
+	if err := r.recoverPeers(conf, st, trans); err != nil {
+		return err
+	}
+	if r.raft, err = raft.NewRaft(conf, r.machine, st.log, st.stable, st.snaps, quietTransport{trans}); err != nil {
+		return fmt.Errorf("start raft: %w", err)
+	}
+	r.verifier = newVerifier(r.raft)
+	has, err := raft.HasExistingState(st.log, st.stable, st.snaps)
+	if err != nil {
+		return fmt.Errorf("read raft state: %w", err)
+	}
+	r.bootstrapped.Store(has)
+	if !has && r.cfg.Bootstrap {
+		return r.Bootstrap([]raft.Server{{ID: conf.LocalID, Address: trans.LocalAddr()}})
+	}
+	return nil
+}
+
+// Bootstrap founds a cluster of the given servers. Servers that bootstrap with the same list agree.
+func (r *Replica) Bootstrap(peers []raft.Server) error {
+	err := r.raft.BootstrapCluster(raft.Configuration{Servers: peers}).Error()
+	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		return fmt.Errorf("bootstrap cluster of %d: %w", len(peers), err)
+	}
+	r.bootstrapped.Store(true)
+	r.log.Info("cluster founded", "servers", len(peers))
+	return nil
+}
+
+// recoverPeers applies an operator's peers.json and renames it aside, so that it acts once and nothing is lost.
+func (r *Replica) recoverPeers(conf *raft.Config, st *stores, trans raft.Transport) error {
+	if r.cfg.InMemory {
+		return nil
+	}
+	path := filepath.Join(r.cfg.DataDir, "raft", peersFile)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	peers, err := raft.ReadConfigJSON(path)
+	if err != nil {
+		return fmt.Errorf("recover from %s: %w", path, err)
+	}
+	r.log.Warn("recovering the raft configuration", "file", path, "servers", len(peers.Servers))
+	if err := raft.RecoverCluster(conf, recoverFSM{newFSM()}, st.log, st.stable, st.snaps, trans, peers); err != nil {
+		return fmt.Errorf("recover from %s: %w", path, err)
+	}
+	if err := os.Rename(path, path+".applied"); err != nil {
+		return fmt.Errorf("recovered, but %s cannot be renamed aside: %w", path, err)
+	}
+	return nil
+}
+
+// runSnapshots asks for a snapshot when the log has grown by many bytes; raft itself counts entries.
+func (r *Replica) runSnapshots(ctx context.Context) {
+	var last time.Time
+	tick := time.NewTicker(snapshotLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if r.machine.logBytes.Load() < r.cfg.Raft.SnapshotBytes || time.Since(last) < r.cfg.Raft.SnapshotEvery {
+			continue
+		}
+		last = time.Now()
+		if err := r.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && !errors.Is(err, raft.ErrRaftShutdown) {
+			r.log.Error("snapshot failed; the log keeps growing", "error", err)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package replica
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/muster-sched/muster/fsm"
+	"github.com/muster-sched/muster/server/raftlog"
+	"github.com/muster-sched/muster/structs"
+)
+
+// Config is what a replica is told.
+type Config struct {
+	ID        string // raft server ID
+	DataDir   string // raft log and snapshots are below it
+	InMemory  bool   // keep everything in memory
+	Bootstrap bool   // found a cluster of one server if there is no state yet
+
+	Raft   RaftConfig
+	Logger hclog.Logger
+	Now    func() time.Time // wall clock
+	Exit   func(why string) // ends the process when the state can no longer be trusted
+	Feeds  []func(Applied)  // get every applied batch before the subscribers do; called by one goroutine, must not block
+
+	Testing TestingKnobs
+}
+
+// TestingKnobs are the places where tests interfere. The zero value is production's.
+type TestingKnobs struct {
+	BeforeApply func()               // called before committed entries are applied, or nil
+	AfterHash   func(hash *[32]byte) // may change a hash of the state, or nil
+}
+
+// RaftConfig tunes raft. Zero means the default of each, which is for production.
+type RaftConfig struct {
+	Heartbeat time.Duration // 300 ms
+	Election  time.Duration // 300 ms
+	Lease     time.Duration // 200 ms
+	Commit    time.Duration // 5 ms
+
+	SnapshotEntries uint64        // entries since the last snapshot that call for one; 0: 16,384
+	SnapshotBytes   int64         // bytes of log since the last snapshot that call for one; 0: 256 MiB
+	SnapshotEvery   time.Duration // at most this often; 0: 30 s
+	TrailingLogs    uint64        // entries kept behind a snapshot for slow followers; 0: 10,240
+
+	Log          raftlog.Options // the backend of the raft log and its settings
+	NoLogCache   bool            // read recent entries from the backend instead of memory
+	StoreTimeout time.Duration   // StoreLogs taking longer means a hung disk and ends the process; 0: 5 s
+}
+
+func (c *RaftConfig) setDefaults() {
+	duration := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	duration(&c.Heartbeat, 300*time.Millisecond)
+	duration(&c.Election, 300*time.Millisecond)
+	duration(&c.Lease, 200*time.Millisecond)
+	duration(&c.Commit, 5*time.Millisecond)
+	duration(&c.SnapshotEvery, 30*time.Second)
+	duration(&c.StoreTimeout, 5*time.Second)
+	if c.SnapshotEntries == 0 {
+		c.SnapshotEntries = 16384
+	}
+	if c.SnapshotBytes == 0 {
+		c.SnapshotBytes = 256 << 20
+	}
+	if c.TrailingLogs == 0 {
+		c.TrailingLogs = 10240
+	}
+}
+
+// Replica is made with New, replays its log with Start, and works after Run. Stop and Close end it.
+type Replica struct {
+	cfg Config
+	log hclog.Logger
+
+	raft      *raft.Raft // nil before Start
+	transport *raft.NetworkTransport
+	stores    *stores
+	machine   *machine
+	verifier  *verifier
+
+	pub      atomic.Pointer[Published]
+	lastTime atomic.Int64 // newest log time applied
+	deltas   *Subscription
+	subs     struct {
+		sync.Mutex
+		list []*Subscription // replaced, never changed in place
+	}
+
+	props        *proposals
+	clock        *Clock
+	bootstrapped atomic.Bool // raft has (had) a configuration
+	applied      struct{ entries, batches, nanos, snapshots atomic.Int64 }
+}
+
+func newFSM() *fsm.FSM { return fsm.New(fsm.Options{}) }
+
+// fanOutMax is how many applied batches may wait for the feeds and the subscribers; beyond it they rebuild.
+const fanOutMax = 4096
+
+// New makes a replica that publishes the empty state.
+func New(cfg Config) *Replica {
+	cfg.Raft.setDefaults()
+	r := &Replica{cfg: cfg, log: cfg.Logger, props: newProposals(), clock: newClock(cfg.Now)}
+	r.deltas = newSubscription("fan-out", fanOutMax)
+	r.machine = &machine{r: r, fsm: newFSM()}
+	r.machine.publish(structs.Delta{Restored: true})
+	return r
+}
+
+// Run starts the replica's goroutines through start; they end with ctx.
+func (r *Replica) Run(ctx context.Context, start func(func())) {
+	start(func() { r.runFanOut(ctx) })
+	start(func() { r.runProposer(ctx) })
+	r.props.completing.Store(true)
+	start(r.runCompleter)
+	start(func() { r.runSnapshots(ctx) })
+}
+
+// Stop ends raft after it has answered what it was given. The context of Run must have ended.
+func (r *Replica) Stop() {
+	if r.raft != nil {
+		r.props.settle()
+		if err := r.raft.Shutdown().Error(); err != nil {
+			r.log.Error("raft shutdown", "error", err)
+		}
+	}
+	if r.transport != nil {
+		r.transport.Close()
+	}
+}
+
+// Close closes the stores, once the goroutines of Run have ended.
+func (r *Replica) Close() {
+	if r.stores == nil {
+		return
+	}
+	if err := r.stores.close(); err != nil {
+		r.log.Error("close raft store", "error", err)
+	}
+}
+
+// Raft is raft itself, for membership and leadership. What is written goes through Propose.
+func (r *Replica) Raft() *raft.Raft { return r.raft }
+
+// IsRaftLeader reports whether raft leads, which is before everything of earlier terms is applied.
+func (r *Replica) IsRaftLeader() bool { return r.raft.State() == raft.Leader }
+
+// Leader is the address and ID of the leader, "" when none is known.
+func (r *Replica) Leader() (addr, id string) {
+	a, i := r.raft.LeaderWithID()
+	return string(a), string(i)
+}
+
+// Bootstrapped reports whether raft has or had a configuration.
+func (r *Replica) Bootstrapped() bool { return r.bootstrapped.Load() }
+
+// SetBootstrapped notes that a cluster exists, whose leader will add this server.
+func (r *Replica) SetBootstrapped() { r.bootstrapped.Store(true) }
+
+// Clock is the clock of the log.
+func (r *Replica) Clock() *Clock { return r.clock }
+
+// Now is the log time that a command proposed now would get.
+func (r *Replica) Now() structs.LogTime { return r.clock.mint(structs.LogTime(r.lastTime.Load())) }
+
+// NewTerm prepares the clock for a term in which this server leads.
+func (r *Replica) NewTerm() { r.clock.newTerm(structs.LogTime(r.lastTime.Load())) }
+
+// LogBackend names what the raft log is kept in.
+func (r *Replica) LogBackend() string { return r.stores.backend }
+
+// LogCached reports whether the newest entries are read from memory.
+func (r *Replica) LogCached() bool {
+	_, cached := r.stores.log.(*raft.LogCache)
+	return cached
+}
+
+// Stats count what the replica did since the process began.
+type Stats struct {
+	Entries, Batches, ApplyNanos int64 // applied
+	Snapshots                    int64 // written
+	Proposed, Refused            int64 // proposals
+	LogBytes                     int64 // applied since the last snapshot
+	Running                      int64 // allocations that agents report as running
+	Gap                          uint64
+}
+
+// Stats are the counters of this moment.
+func (r *Replica) Stats() Stats {
+	a := &r.applied
+	return Stats{
+		Entries: a.entries.Load(), Batches: a.batches.Load(), ApplyNanos: a.nanos.Load(), Snapshots: a.snapshots.Load(),
+		Proposed: r.props.proposed.Load(), Refused: r.props.refused.Load(),
+		LogBytes: r.machine.logBytes.Load(), Running: r.machine.running.Load(), Gap: r.applyGap(),
+	}
+}
