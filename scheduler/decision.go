@@ -1,6 +1,13 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"slices"
+	"strconv"
+
+	"github.com/muster-sched/muster/internal/pack"
+	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/structs"
+)
 
 // decision is the work on one workload of a pass.
 type decision struct {
@@ -71,4 +78,86 @@ func (d *decision) done() {
 			g.wants = nil
 		}
 	}
+}
+
+// hopeKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
+func (d *decision) hopeKey(g *groupWork) string {
+	if !g.hoped {
+		g.hope, g.hoped = g.hopeKey(d.load.Job), true
+	}
+	key := g.hope
+	if key != "" && d.w.AnyShy() {
+		return "" // who keeps away from whom depends on their names
+	}
+	if key == "" || !d.books.keeps() && d.aside == nil {
+		return key
+	}
+	if len(d.books.windows) > 0 || d.aside != nil {
+		return "" // and whose it is
+	}
+	return key + strconv.FormatInt(int64(d.until(g.tg)), 36)
+}
+
+// hopeKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on where
+// its job's allocations are.
+func (g *groupWork) hopeKey(job *structs.Job) string {
+	a := g.ask
+	if a.DistinctHostsJob || a.DistinctHostsGroup || len(a.Distinct) > 0 || len(model.PeersOf(a.Job, a.Tg)) > 0 ||
+		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
+		return ""
+	}
+	type taskKey struct {
+		Driver      string
+		Constraints []structs.Constraint
+		Cores       int64
+		Devices     []structs.DeviceRequest
+		GPU         []structs.GPURequest
+		RDMA        bool
+		NUMA        *structs.NUMA
+	}
+	if g.gang && (a.Shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
+		return ""
+	}
+	members := 1
+	if g.gang {
+		members = len(g.wants)
+		if g.tg.Topology != nil && g.tg.Topology.Across != "" && len(g.staying) > 0 {
+			return ""
+		}
+	}
+	if b := a.PlainKey(members); b != nil {
+		return string(b)
+	}
+	key := struct {
+		Members     int
+		Topology    *structs.Topology
+		Pool        string
+		Datacenters []string
+		Need        structs.Vector
+		Job, Group  []structs.Constraint
+		Networks    []structs.Network
+		Volumes     []structs.VolumeRequest
+		Tasks       []taskKey
+		Tolerations []structs.Toleration
+	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.Need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
+	for _, t := range g.tg.Tasks {
+		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA, t.Resources.NUMA})
+	}
+	return string(pack.Append(nil, &key))
+}
+
+// weightsFor are the weights that configuration says for a job: its own, then its pool's, then the cluster's.
+func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
+	w := in.Config.Weights
+	if j == nil {
+		return w
+	}
+	pool := j.NodePool
+	if pool == "" {
+		pool = structs.NodePoolDefault
+	}
+	if p := in.View.Pool(pool); p != nil {
+		w = w.Over(p.Weights)
+	}
+	return w.Over(j.Weights)
 }

@@ -105,7 +105,7 @@ func (b *books) rowsFor(d *decision) []int {
 					continue
 				}
 				v := g.scan.classVerdict(&c.Classes[c.Class[i]])
-				if row := b.w.View.Starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.Ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load, model.Never) == "") {
+				if row := b.w.View.Starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.Ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load.Job, model.Never) == "") {
 					out = append(out, row)
 					break
 				}
@@ -118,7 +118,7 @@ func (b *books) rowsFor(d *decision) []int {
 // decideAt takes the whole decision again on a picture of the future: with gangs, topology and all that goes with it.
 func (b *books) decideAt(d *decision, w *pass) []placement {
 	then := newDecision(d.in, d.load, d.policy, w, &hopeless{}, d.cursor)
-	then.books = &books{in: d.in, w: w}
+	then.books = &books{in: d.in, reservations: reservations{w: w, now: b.in.Now}}
 	then.rec.run(d.load.Allocs)
 	then.place()
 	then.rec.done()

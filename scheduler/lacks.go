@@ -228,3 +228,12 @@ func (s *scan) countKnown(m *askMemo) {
 		}
 	}
 }
+
+// soonRow is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
+// askMemo.when.
+type soonRow struct {
+	hold        *model.Holding
+	from, until structs.LogTime // at which times it holds; until 0: nothing is known
+	n           int8
+	whole       bool // the ends of all that is held are known
+}

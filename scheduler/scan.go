@@ -58,8 +58,7 @@ type scan struct {
 	offGPUs     bool                           // nodes without GPUs are better for this ask
 	extra       struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
 
-	books *books          // promises to keep; nil: none
-	whose *Workload       // whose group it is, for the books
+	books *reservations   // to keep; nil: none
 	until structs.LogTime // when an allocation placed now is expected to hold no more
 	work  model.HeldWork  // of what is placed
 

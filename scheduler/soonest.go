@@ -66,7 +66,7 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 			alone := q
 			alone.when = alone.room[:0]
 			alone.byEnds(c, i, o, t)
-			known.keep(&alone, row, o.Hold, t)
+			keepSoon(known, &alone, row, o.Hold, t)
 			for _, at := range alone.when {
 				q.add(at)
 			}
@@ -93,15 +93,6 @@ type roomSearch struct {
 
 // soonMost is for up to how many allocations it is remembered when there are places for them on a node.
 const soonMost = 8
-
-// soonRow is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
-// askMemo.when.
-type soonRow struct {
-	hold        *model.Holding
-	from, until structs.LogTime // at which times it holds; until 0: nothing is known
-	n           int8
-	whole       bool // the ends of all that is held are known
-}
 
 // memo is what is remembered of what the search is about, or nil.
 func (q *roomSearch) memo(d *decision) *askMemo {
@@ -137,7 +128,7 @@ func (q *roomSearch) recall(m *askMemo, row int, hold *model.Holding) bool {
 }
 
 // Keep remembers what a search found on a row alone.
-func (m *askMemo) keep(q *roomSearch, row int, hold *model.Holding, t *model.ReleaseTimes) {
+func keepSoon(m *askMemo, q *roomSearch, row int, hold *model.Holding, t *model.ReleaseTimes) {
 	x := &m.soon[row]
 	*x = soonRow{hold: hold, from: q.b.in.Now, until: model.Never, whole: true, n: int8(len(q.when))}
 	if t != nil {

@@ -14,22 +14,6 @@ import (
 // somebody says that it should.
 const localityWeight = 20
 
-// weightsFor are the weights that configuration says for a job: its own, then its pool's, then the cluster's.
-func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
-	w := in.Config.Weights
-	if j == nil {
-		return w
-	}
-	pool := j.NodePool
-	if pool == "" {
-		pool = structs.NodePoolDefault
-	}
-	if p := in.View.Pool(pool); p != nil {
-		w = w.Over(p.Weights)
-	}
-	return w.Over(j.Weights)
-}
-
 // reweigh puts configured weights in place of the policy's.
 func (s *scan) reweigh() {
 	if s.ask.Job != nil && len(s.ask.Job.Datasets) > 0 {
