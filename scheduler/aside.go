@@ -1,6 +1,9 @@
 package scheduler
 
-import "github.com/muster-sched/muster/structs"
+import (
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
 
 // aside is what operators have set aside as amounts (structs.Reservation.Amount): so much of the node pool is kept free for
 // some users or queues during a window, on whatever nodes. What those who may use it hold counts as part of it. Work of
@@ -21,7 +24,7 @@ type asideRow struct {
 }
 
 // newAside gives nil when no amounts are set aside.
-func newAside(in *Input, w *pass) *aside {
+func newAside(in *Input, w *search.Pass) *aside {
 	var a *aside
 	for _, r := range in.Booked {
 		if r.JobID != "" || r.Amount == nil || r.End <= in.Now {
@@ -129,7 +132,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 		d.setAsideN, d.setAside = 0, structs.Amount{}
 	}
 	for ; d.setAsideN < len(d.placed); d.setAsideN++ {
-		d.setAside = d.setAside.Add(d.placed[d.setAsideN].spot.held.Amount())
+		d.setAside = d.setAside.Add(d.placed[d.setAsideN].spot.Held.Amount())
 	}
 	work := d.workOf(tg)
 	why := d.aside.refuses(d, work.Latest(d.in.Now), d.setAside.Add(d.aside.size.estimate(tg)))
@@ -152,8 +155,8 @@ func (a *aside) settle(d *decision) {
 	for ; d.asideDone < len(d.placed); d.asideDone++ {
 		p := &d.placed[d.asideDone]
 		for k := range a.rows {
-			if x := &a.rows[k]; x.r.Start < p.spot.held.Work.Latest(a.in.Now) {
-				x.hold(d.load.Job, p.spot.held.Amount())
+			if x := &a.rows[k]; x.r.Start < p.spot.Held.Work.Latest(a.in.Now) {
+				x.hold(d.load.Job, p.spot.Held.Amount())
 			}
 		}
 	}

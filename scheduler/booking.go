@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
-// books are the promises of capacity in time that a pass keeps (D20): what was promised before to workloads that are
+// Books are the promises of capacity in time that a pass keeps (D20): what was promised before to workloads that are
 // not decided in this pass, what operators reserved, and what the pass itself promises to the workloads that it finds
 // no place for. A promise binds whoever comes after it in the line: an allocation that is expected to end before the
 // promise begins passes it, any other one must leave the promised room free when it begins.
@@ -18,7 +19,7 @@ import (
 // workloads as the queue's rule says get a promise.
 type books struct {
 	in *Input
-	reservations
+	search.Reservations
 	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
 	spoken  map[structs.QueuePath]int64             // per queue: workloads with a promise of this pass
 	shut    map[structs.QueuePath]structs.JobKey    // queues in which nobody may pass, and whom
@@ -35,13 +36,13 @@ type books struct {
 	endlessAt int
 }
 
-func newBooks(in *Input, w *pass) *books {
-	b := &books{in: in, reservations: reservations{w: w, now: in.Now}}
+func newBooks(in *Input, w *search.Pass) *books {
+	b := &books{in: in, Reservations: search.Reservations{W: w, Now: in.Now}}
 	if len(in.Booked) == 0 {
 		return b
 	}
 	b.old = make(map[structs.JobKey]*structs.Reservation)
-	b.windows = make(map[int][]*structs.Reservation)
+	b.Windows = make(map[int][]*structs.Reservation)
 	for _, r := range in.Booked {
 		if r.JobID != "" {
 			b.old[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}] = r
@@ -52,7 +53,7 @@ func newBooks(in *Input, w *pass) *books {
 		}
 		for _, n := range r.Nodes {
 			if row := w.View.Row(n); row >= 0 {
-				b.windows[row] = append(b.windows[row], r)
+				b.Windows[row] = append(b.Windows[row], r)
 			}
 		}
 	}
@@ -79,7 +80,7 @@ func newBooks(in *Input, w *pass) *books {
 				if len(p.Grants) > 0 {
 					h.Rare = &model.HeldRare{Grants: p.Grants}
 				}
-				b.promise(row, &model.ReservedPlace{Job: k, Start: r.Start, End: r.End, Held: h})
+				b.Reserve(row, &model.ReservedPlace{Job: k, Start: r.Start, End: r.End, Held: h})
 			}
 		}
 	}
@@ -107,7 +108,7 @@ func (b *books) wait(load *Workload) {
 	}
 	b.before = make(map[int]bool)
 	for i := range old.Places {
-		if row := b.w.View.Row(old.Places[i].Node); row >= 0 {
+		if row := b.W.View.Row(old.Places[i].Node); row >= 0 {
 			b.before[row] = true
 		}
 	}
@@ -277,7 +278,7 @@ func (d *decision) missKey() string {
 			if key != "" || n != int64(len(g.wants)) || g.ask == nil {
 				return ""
 			}
-			key = d.hopeKey(g)
+			key = d.noFitKey(g)
 		}
 	}
 	return key
@@ -323,16 +324,16 @@ func (b *books) grant(d *decision) bool {
 		} else {
 			longest = -1
 		}
-		x := &model.ReservedPlace{Job: d.load.Key, Start: start, Held: p.spot.held}
+		x := &model.ReservedPlace{Job: d.load.Key, Start: start, Held: p.spot.Held}
 		if lasts > 0 {
 			x.End = start.Add(lasts)
 		}
-		out := structs.ReservationPlace{Node: p.spot.node.ID, Group: p.g.name, Need: p.spot.held.Need}
-		if p.spot.held.Rare != nil {
-			out.Grants = p.spot.held.Rare.Grants
+		out := structs.ReservationPlace{Node: p.spot.Node.ID, Group: p.g.name, Need: p.spot.Held.Need}
+		if p.spot.Held.Rare != nil {
+			out.Grants = p.spot.Held.Rare.Grants
 		}
 		r.Places = append(r.Places, out)
-		for e := range b.w.Get(p.spot.row).Hold.All() {
+		for e := range b.W.Get(p.spot.Row).Hold.All() {
 			switch {
 			case b.patient && e.Work.Foreseen(d.in.Now) == 0:
 				r.Basis = structs.ReserveGuessed
@@ -340,7 +341,7 @@ func (b *books) grant(d *decision) bool {
 				r.Basis = structs.ReservePredicted
 			}
 		}
-		b.promise(p.spot.row, x)
+		b.Reserve(p.spot.Row, x)
 	}
 	if longest > 0 {
 		r.End = start.Add(longest)
@@ -366,22 +367,22 @@ func (d *decision) reservation() *structs.Reservation {
 }
 
 // bind makes a search keep the promises of the pass.
-func (d *decision) bind(s *scan) {
-	s.books, s.until, s.work = &d.books.reservations, d.until(s.ask.Tg), d.workOf(s.ask.Tg)
+func (d *decision) bind(s *search.Search) {
+	s.Books, s.Until, s.Work = &d.books.Reservations, d.until(s.Ask.Tg), d.workOf(s.Ask.Tg)
 }
 
 // promising reports whether anything is promised to workloads decided before, or not in the pass.
-func (b *books) promising() bool { return len(b.rows) > 0 }
+func (b *books) promising() bool { return len(b.Rows) > 0 }
 
 // ReleaseTimes gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
 func (b *books) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
 	if b.patient && hold != nil {
-		if t := b.w.View.ReleaseTimes(row, hold, b.in.Now); t != nil && len(t.Ends) == hold.Size() {
+		if t := b.W.View.ReleaseTimes(row, hold, b.in.Now); t != nil && len(t.Ends) == hold.Size() {
 			return t // nothing needs to be guessed
 		}
 		return model.NewReleaseTimes(hold, b.in.Now, func(e *model.Held) structs.LogTime { return b.foreseen(row, &e.Work) })
 	}
-	return b.w.View.ReleaseTimes(row, hold, b.in.Now)
+	return b.W.View.ReleaseTimes(row, hold, b.in.Now)
 }
 
 // picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
@@ -389,7 +390,7 @@ func (b *books) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
 func (b *books) picture(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
 	x := t.After(c.Nodes[i], o, over)
 	var keep []*model.Held
-	for _, p := range b.promisedOn(row) {
+	for _, p := range b.ReservedOn(row) {
 		if p.End == 0 || p.End > at {
 			if keep == nil {
 				keep = slices.Clone(x.Hold.List())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -13,9 +14,9 @@ import (
 type decision struct {
 	in      *Input
 	load    *Workload
-	policy  Policy
-	w       *pass
-	vain    *hopeless
+	policy  search.Policy
+	w       *search.Pass
+	noFit   *search.NoFit
 	rec     *reconciler
 	eval    *structs.Evaluation // the one that is answered
 	start   structs.NodeID      // Cursor when the decision began
@@ -44,17 +45,19 @@ type decision struct {
 type placement struct {
 	g    *groupWork
 	want *want
-	spot spot
+	spot search.Placement
 
 	alone bool               // not part of a gang's minimum
 	evict []structs.PlanStop // others that make room for it
 }
 
-func newDecision(in *Input, load *Workload, p Policy, w *pass, vain *hopeless, cursor structs.NodeID) *decision {
-	if x, ok := p.(interface{ ForJob(j *structs.Job) Policy }); ok {
+func newDecision(in *Input, load *Workload, p search.Policy, w *search.Pass, vain *search.NoFit, cursor structs.NodeID) *decision {
+	if x, ok := p.(interface {
+		ForJob(j *structs.Job) search.Policy
+	}); ok {
 		p = x.ForJob(load.Job)
 	}
-	d := &decision{in: in, load: load, policy: p, w: w, vain: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
+	d := &decision{in: in, load: load, policy: p, w: w, noFit: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {
@@ -66,7 +69,7 @@ func newDecision(in *Input, load *Workload, p Policy, w *pass, vain *hopeless, c
 	return d
 }
 
-// done leaves memory of the decision to others, when its entries are made.
+// Done leaves memory of the decision to others, when its entries are made.
 func (d *decision) done() {
 	d.rec.done()
 	if len(d.placed) > 0 || d.promise != nil {
@@ -80,19 +83,19 @@ func (d *decision) done() {
 	}
 }
 
-// hopeKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
-func (d *decision) hopeKey(g *groupWork) string {
-	if !g.hoped {
-		g.hope, g.hoped = g.hopeKey(d.load.Job), true
+// noFitKey is the key of a group; while something is promised, how long it will run decides, too, where it may go.
+func (d *decision) noFitKey(g *groupWork) string {
+	if !g.noFitKeyed {
+		g.noFitKey, g.noFitKeyed = g.hopeKey(d.load.Job), true
 	}
-	key := g.hope
+	key := g.noFitKey
 	if key != "" && d.w.AnyShy() {
 		return "" // who keeps away from whom depends on their names
 	}
-	if key == "" || !d.books.keeps() && d.aside == nil {
+	if key == "" || !d.books.Keeps() && d.aside == nil {
 		return key
 	}
-	if len(d.books.windows) > 0 || d.aside != nil {
+	if len(d.books.Windows) > 0 || d.aside != nil {
 		return "" // and whose it is
 	}
 	return key + strconv.FormatInt(int64(d.until(g.tg)), 36)

@@ -9,7 +9,7 @@
 //   - Reconcile (reconcile.go) compares what a job wants with what it has: which allocations to stop, to update in
 //     place, to replace, to move, and which names are free.
 //   - Feasibility (match/feasible.go) asks once per class of equal nodes; only what is unique to a node is asked per node.
-//   - Scan (scan.go) scores every feasible node, then places k like tasks in O(nodes + k log nodes) from a heap, of
+//   - Search (search/search.go) scores every feasible node, then places k like tasks in O(nodes + k log nodes) from a heap, of
 //     which only the node just used is scored again. A spread groups nodes into cells that share one bonus.
 //   - Schedule (schedule.go) runs the steps for many workloads in order over one what-if picture that can be rolled back.
 //   - Verify (verify/verify.go) checks a plan, part by part, against newer state with the same fit function.

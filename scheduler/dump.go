@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -65,7 +66,7 @@ type dumpHeld struct {
 
 type dumpPast struct {
 	Node structs.NodeID
-	Past Past
+	Past search.Past
 }
 
 type dumpFlight struct {
@@ -223,7 +224,7 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 		Booked: d.Booked, Queues: d.Queues, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
 	for i := range d.History {
 		if in.History == nil {
-			in.History = make(map[structs.NodeID]Past, len(d.History))
+			in.History = make(map[structs.NodeID]search.Past, len(d.History))
 		}
 		in.History[d.History[i].Node] = d.History[i].Past
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -14,7 +15,7 @@ import (
 // cluster. More is free the later it is, but for promises, which end again; so a binary search over the ends finds a
 // time that will do, the earliest unless promises leave a hole before it.
 func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
-	if b.rows == nil && !b.anyEnds() {
+	if b.Rows == nil && !b.anyEnds() {
 		return 0, nil // it will be as it is now
 	}
 	rows := b.rowsFor(d)
@@ -62,12 +63,12 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 	now := d.in.Now
 	times := []structs.LogTime{now}
 	for _, row := range rows {
-		if t := b.releaseTimes(row, b.w.Get(row).Hold); t != nil {
+		if t := b.releaseTimes(row, b.W.Get(row).Hold); t != nil {
 			for k := range t.Ends {
 				times = append(times, t.Ends[k].At)
 			}
 		}
-		for _, p := range b.promisedOn(row) {
+		for _, p := range b.ReservedOn(row) {
 			if p.End > now {
 				times = append(times, p.End)
 			}
@@ -79,33 +80,33 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 
 // anyEnds reports whether anything held is known to end.
 func (b *books) anyEnds() bool {
-	if !b.patient && b.endless && b.endlessAt == b.w.Stamp {
+	if !b.patient && b.endless && b.endlessAt == b.W.Stamp {
 		return false
 	}
-	for row := range b.w.View.Rows {
-		for h := range b.w.Get(row).Hold.All() {
+	for row := range b.W.View.Rows {
+		for h := range b.W.Get(row).Hold.All() {
 			if b.foreseen(row, &h.Work) > 0 {
 				return true
 			}
 		}
 	}
 	if !b.patient {
-		b.endless, b.endlessAt = true, b.w.Stamp
+		b.endless, b.endlessAt = true, b.W.Stamp
 	}
 	return false
 }
 
 // rowsFor lists the rows that may serve a group that the decision misses something of.
 func (b *books) rowsFor(d *decision) []int {
-	out := make([]int, 0, b.w.View.Rows)
-	for ci, c := range b.w.View.Chunks {
+	out := make([]int, 0, b.W.View.Rows)
+	for ci, c := range b.W.View.Chunks {
 		for i := range c.IDs {
 			for _, g := range d.rec.groups {
 				if d.misses[g.name] == 0 || g.scan == nil {
 					continue
 				}
-				v := g.scan.classVerdict(&c.Classes[c.Class[i]])
-				if row := b.w.View.Starts[ci] + i; !v.outside && !v.far && v.refused == 0 && c.Ready[i] && (len(b.windows) == 0 || b.closedTo(row, d.load.Job, model.Never) == "") {
+				v := g.scan.ClassVerdict(&c.Classes[c.Class[i]])
+				if row := b.W.View.Starts[ci] + i; !v.Outside && !v.Far && v.Refused == 0 && c.Ready[i] && (len(b.Windows) == 0 || b.ClosedTo(row, d.load.Job, model.Never) == "") {
 					out = append(out, row)
 					break
 				}
@@ -116,9 +117,9 @@ func (b *books) rowsFor(d *decision) []int {
 }
 
 // decideAt takes the whole decision again on a picture of the future: with gangs, topology and all that goes with it.
-func (b *books) decideAt(d *decision, w *pass) []placement {
-	then := newDecision(d.in, d.load, d.policy, w, &hopeless{}, d.cursor)
-	then.books = &books{in: d.in, reservations: reservations{w: w, now: b.in.Now}}
+func (b *books) decideAt(d *decision, w *search.Pass) []placement {
+	then := newDecision(d.in, d.load, d.policy, w, &search.NoFit{}, d.cursor)
+	then.books = &books{in: d.in, Reservations: search.Reservations{W: w, Now: b.in.Now}}
 	then.rec.run(d.load.Allocs)
 	then.place()
 	then.rec.done()
@@ -127,9 +128,9 @@ func (b *books) decideAt(d *decision, w *pass) []placement {
 	}
 	for i := range then.placed {
 		pl := &then.placed[i]
-		h := *pl.spot.held
+		h := *pl.spot.Held
 		h.ID = model.ReservedID(d.load.Key.String()+"/"+pl.g.name, i)
-		pl.spot.held = &h
+		pl.spot.Held = &h
 	}
 	return then.placed
 }
@@ -137,23 +138,23 @@ func (b *books) decideAt(d *decision, w *pass) []placement {
 // placeAt tries to place everything that the decision misses as the cluster will be at a time. It is nil when that
 // fails.
 func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
-	w := b.w.future()
+	w := b.W.Future()
 	w.Touched, w.States = w.Column(), w.Scratch.Pictures(len(rows))
 	defer func() {
 		w.Scratch.Keep(w.Touched)
 		w.Scratch.KeepPictures(w.States)
-		w.unlock()
+		w.Unlock()
 	}()
 	for _, row := range rows {
-		c, i := b.w.View.At(row)
+		c, i := b.W.View.At(row)
 		o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
-		touched := b.w.Touched[row] != 0
+		touched := b.W.Touched[row] != 0
 		if touched {
-			o = b.w.Get(row)
+			o = b.W.Get(row)
 		}
 		t := b.releaseTimes(row, o.Hold)
 		over := t.Over(at)
-		if !touched && over == 0 && len(b.promisedOn(row)) == 0 {
+		if !touched && over == 0 && len(b.ReservedOn(row)) == 0 {
 			continue // it will be as the view says
 		}
 		w.Begin(row, b.picture(row, c, i, o, t, over, at))
@@ -173,25 +174,25 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		if g.scan == nil || g.ask == nil {
 			return nil
 		}
-		s := newScan(g.ask, w, d.policy, 0)
-		defer s.done()
+		s := search.New(g.ask, w, d.policy, 0)
+		defer s.Done()
 		for _, other := range d.rec.groups {
 			if other == g || g.ask.CountsJob() {
 				for _, a := range other.staying {
 					if row := w.View.Row(a.NodeID); row >= 0 {
-						s.count(row, other == g, 1)
+						s.Count(row, other == g, 1)
 					}
 				}
 			}
 		}
 		for i := range d.placed {
 			if pl := &d.placed[i]; pl.g == g || g.ask.CountsJob() {
-				s.count(pl.spot.row, pl.g == g, 1)
+				s.Count(pl.spot.Row, pl.g == g, 1)
 			}
 		}
 		if g.ask.CountsJob() {
 			for i := range out {
-				s.count(out[i].spot.row, false, 1)
+				s.Count(out[i].spot.Row, false, 1)
 			}
 		}
 		var pinned structs.NodeID
@@ -202,7 +203,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			if !pinned.IsZero() {
 				return nil
 			}
-			sp, ok := s.place(model.ReservedID(d.load.Key.String()+"/"+g.name, i), nil, -1)
+			sp, ok := s.Place(model.ReservedID(d.load.Key.String()+"/"+g.name, i), nil, -1)
 			if !ok {
 				return nil
 			}

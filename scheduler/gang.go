@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -425,9 +426,9 @@ func (d *decision) placeGang(g *groupWork, first int) {
 		}
 		g.giveBack() // it starts elsewhere, or waits
 	}
-	key := d.hopeKey(g)
+	key := d.noFitKey(g)
 	if key != "" {
-		if s := d.vain.findGang(d.w, key); s != nil {
+		if s := d.noFit.FindGang(d.w, key); s != nil {
 			g.scan = s
 			d.missAll(g)
 			return
@@ -438,7 +439,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 	}
 	d.missAll(g)
 	if key != "" && g.over == nil { // a limit says nothing about the nodes, and so nothing about others who ask alike
-		d.vain.noteGang(d.w, key, g.scan)
+		d.noFit.NoteGang(d.w, key, g.scan)
 	}
 }
 
@@ -460,15 +461,15 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	}
 	l := d.w.Level(t.Across)
 	required := t.Mode == structs.TopologyRequired
-	probe := newScan(g.ask, d.w, d.policy, first)
-	probe.ban = g.ban(d.load.Job)
+	probe := search.New(g.ask, d.w, d.policy, first)
+	probe.Ban = g.ban(d.load.Job)
 	d.bind(probe)
-	rs := probe.rooms(l, int64(len(g.wants)))
+	rs := probe.Rooms(l, int64(len(g.wants)))
 	d.steps += d.w.View.Rows
 	if home := g.home(d.w, l); home >= 0 { // the rest is there already
-		rs = slices.DeleteFunc(rs, func(r room) bool { return required && r.at != home })
+		rs = slices.DeleteFunc(rs, func(r search.Room) bool { return required && r.At != home })
 	}
-	for _, set := range within(rs, int64(len(g.wants)), required) {
+	for _, set := range search.Within(rs, int64(len(g.wants)), required) {
 		if d.tryWithin(g, first, l, set, g.wants) {
 			return true
 		}
@@ -482,22 +483,22 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 	}
 	d.w.Rollback(mark)
 	d.placed, d.cursor = d.placed[:placed], cursor
-	best := room{at: -1}
+	best := search.Room{At: -1}
 	for _, r := range rs {
-		if r.room > best.room {
+		if r.Room > best.Room {
 			best = r
 		}
 	}
 	s := g.scan
-	s.found, s.lacks = best.room, t.Across
-	if best.at >= 0 {
-		s.lacksAt = l.Names[best.at]
+	s.Found, s.Lacks = best.Room, t.Across
+	if best.At >= 0 {
+		s.LacksAt = l.Names[best.At]
 	}
 	return false
 }
 
 // home is the place of a level where members of the group are that stay, or -1.
-func (g *groupWork) home(w *pass, l *model.Level) int32 {
+func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
 	for _, a := range g.staying {
 		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
 			return l.Of[row]
@@ -506,7 +507,7 @@ func (g *groupWork) home(w *pass, l *model.Level) int32 {
 	return -1
 }
 
-// ban lists nodes that the group may not have at all.
+// Ban lists nodes that the group may not have at all.
 func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 	if g.roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
 		return nil
@@ -515,12 +516,12 @@ func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 }
 
 // gangScan makes the search of a gang over some places of a level (nil: everywhere).
-func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32) *scan {
-	s := newScan(g.ask, d.w, d.policy, first)
-	s.ban = g.ban(d.load.Job)
+func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32) *search.Search {
+	s := search.New(g.ask, d.w, d.policy, first)
+	s.Ban = g.ban(d.load.Job)
 	d.bind(s)
 	if l != nil {
-		s.places, s.within = l, set
+		s.Places, s.Within = l, set
 	}
 	d.countStaying(g, s)
 	return s
@@ -528,20 +529,20 @@ func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32
 
 // countStaying tells a search of what stays of the job on its nodes, and of what was placed before: it counts for
 // spread, load and distinctness.
-func (d *decision) countStaying(g *groupWork, s *scan) {
+func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	for _, other := range d.rec.groups {
 		if other != g && !g.ask.CountsJob() {
 			continue
 		}
 		for _, a := range other.staying {
 			if row := d.w.View.Row(a.NodeID); row >= 0 {
-				s.count(row, other == g, 1)
+				s.Count(row, other == g, 1)
 			}
 		}
 	}
 	if g.ask.CountsJob() {
 		for _, pl := range d.placed {
-			s.count(pl.spot.row, false, 1)
+			s.Count(pl.spot.Row, false, 1)
 		}
 	}
 }
@@ -550,8 +551,8 @@ func (d *decision) countStaying(g *groupWork, s *scan) {
 // report.
 func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []want) bool {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
-	if g.scan != nil && !g.scan.vain {
-		g.scan.done() // it found no place for them
+	if g.scan != nil && !g.scan.Vain {
+		g.scan.Done() // it found no place for them
 	}
 	s := d.gangScan(g, first, l, set)
 	g.scan = s
@@ -560,17 +561,17 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 		sp, stops, ok := d.seat(g, s, w, id)
 		if !ok {
-			s.found = max(s.found, int64(i))
-			d.steps += int(s.looked)
+			s.Found = max(s.Found, int64(i))
+			d.steps += int(s.Looked)
 			d.w.Rollback(mark)
 			d.placed, d.cursor = d.placed[:placed], cursor
 			return false
 		}
 		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
-		d.cursor = sp.node.ID
+		d.cursor = sp.Node.ID
 	}
-	s.found = int64(len(wants))
-	d.steps += int(s.looked)
+	s.Found = int64(len(wants))
+	d.steps += int(s.Looked)
 	return true
 }
 
@@ -584,14 +585,14 @@ func (d *decision) growing() bool {
 // comesLater notes that what the decision has placed so far comes into the plan after what others place, or (false) that its
 // turn has come: who has to be near it could not be verified before.
 func (d *decision) comesLater(on bool) {
-	if d.w.later == nil {
-		d.w.later = map[structs.AllocID]bool{}
+	if d.w.Later == nil {
+		d.w.Later = map[structs.AllocID]bool{}
 	}
 	for i := range d.placed {
-		if id := d.placed[i].spot.held.ID; on {
-			d.w.later[id] = true
+		if id := d.placed[i].spot.Held.ID; on {
+			d.w.Later[id] = true
 		} else {
-			delete(d.w.later, id)
+			delete(d.w.Later, id)
 		}
 	}
 }
@@ -602,7 +603,7 @@ func (d *decision) starves() bool {
 		if d.misses[g.name] == 0 || g.refused != nil || g.over != nil || g.scan == nil {
 			continue
 		}
-		switch g.scan.report(1, 0).Code {
+		switch g.scan.Report(1, 0).Code {
 		case structs.ReasonConstraint, structs.ReasonDriver:
 		default:
 			return true
@@ -632,7 +633,7 @@ func (d *decision) grow(starved bool) {
 			at := g.home(d.w, l)
 			for _, pl := range d.placed {
 				if pl.g == g {
-					at = l.Of[pl.spot.row]
+					at = l.Of[pl.spot.Row]
 				}
 			}
 			set = []int32{at}
@@ -641,7 +642,7 @@ func (d *decision) grow(starved bool) {
 		s := d.gangScan(g, 0, l, set)
 		for _, pl := range d.placed {
 			if pl.g == g && !g.ask.CountsJob() {
-				s.count(pl.spot.row, true, 1)
+				s.Count(pl.spot.Row, true, 1)
 			}
 		}
 		g.scan = s
@@ -657,10 +658,10 @@ func (d *decision) grow(starved bool) {
 				break
 			}
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true, evict: stops})
-			d.cursor = sp.node.ID
+			d.cursor = sp.Node.ID
 		}
 		d.refillSpares(g, s)
-		d.steps += int(s.looked)
+		d.steps += int(s.Looked)
 		if g.ungrown+g.unspared == 0 && old != nil {
 			g.scan = old
 		}
@@ -691,17 +692,17 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 	if slices.ContainsFunc(g.wants, func(w want) bool { return w.spare }) {
 		what = structs.DimensionMembersSpares
 	}
-	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.found, need), Of: need}, Short: need - s.found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
-	if s.lacks != "" {
+	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.Found, need), Of: need}, Short: need - s.Found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
+	if s.Lacks != "" {
 		x.Code = structs.ReasonTopology
-		x.Detail = s.lacks
-		if s.lacks != model.LevelNode {
-			x.Subject = s.lacksAt
+		x.Detail = s.Lacks
+		if s.Lacks != model.LevelNode {
+			x.Subject = s.LacksAt
 		}
 	}
 	switch r.Code {
 	case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonDeviceUnhealthy, structs.ReasonNodeIneligible, structs.ReasonTopology:
-		if s.found == 0 && s.lacks == "" {
+		if s.Found == 0 && s.Lacks == "" {
 			return // no member finds a place, and not for lack of company
 		}
 	}

@@ -51,24 +51,24 @@ func (d *decision) eject(g *groupWork, w *want, k int) bool {
 	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
 		return false
 	}
-	mark, row, old := d.w.Mark(), pl.spot.row, pl.spot.held.ID
+	mark, row, old := d.w.Mark(), pl.spot.Row, pl.spot.Held.ID
 	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
-	d.w.Set(row, d.w.Get(row).Without(pl.spot.node, old))
-	pl.g.scan.count(row, true, -1)
-	got, ok := g.scan.placeOn(row, id, nil)
+	d.w.Set(row, d.w.Get(row).Without(pl.spot.Node, old))
+	pl.g.scan.Count(row, true, -1)
+	got, ok := g.scan.PlaceOn(row, id, nil)
 	if ok {
-		pl.g.scan.offer(row)
-		if to, found := pl.g.scan.place(old, nil, -1); found {
-			g.scan.offer(to.row)
+		pl.g.scan.PushRow(row)
+		if to, found := pl.g.scan.Place(old, nil, -1); found {
+			g.scan.PushRow(to.Row)
 			pl.spot = to
 			d.placed = append(d.placed, placement{g: g, want: w, spot: got})
 			return true
 		}
-		g.scan.count(row, true, -1)
+		g.scan.Count(row, true, -1)
 	}
 	d.w.Rollback(mark)
-	pl.g.scan.count(row, true, 1)
-	pl.g.scan.offer(row)
-	g.scan.offer(row)
+	pl.g.scan.Count(row, true, 1)
+	pl.g.scan.PushRow(row)
+	g.scan.PushRow(row)
 	return false
 }

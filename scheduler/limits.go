@@ -165,7 +165,7 @@ func (d *decision) taken() map[structs.UseRow]structs.Amount {
 		t.n, t.rows = 0, map[structs.UseRow]structs.Amount{}
 	}
 	for ; t.n < len(d.placed); t.n++ {
-		a := d.allocOf(d.placed[t.n].spot.held)
+		a := d.allocOf(d.placed[t.n].spot.Held)
 		for _, r := range structs.UseRows(a) {
 			t.rows[r] = t.rows[r].Add(structs.Charge(a, r, d.waitedOn, nil))
 		}
@@ -238,7 +238,7 @@ func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
 // heldBack reports whether a limit, or a power budget, is what the decision waits for: capacity is then not what should be promised to it.
 func (d *decision) heldBack() bool {
 	for _, g := range d.rec.groups {
-		if (g.over != nil || g.scan != nil && g.scan.lacksPower) && d.misses[g.name] > 0 {
+		if (g.over != nil || g.scan != nil && g.scan.LacksPower) && d.misses[g.name] > 0 {
 			return true
 		}
 	}

@@ -32,9 +32,9 @@ func (d *decision) placedAmount() structs.Amount {
 	}
 	for i := range d.placed {
 		pl := &d.placed[i]
-		sum = sum.Add(pl.spot.held.Amount())
+		sum = sum.Add(pl.spot.Held.Amount())
 		if bill != nil {
-			sum.Billed += bill.Of(pl.spot.held.Alloc())
+			sum.Billed += bill.Of(pl.spot.Held.Alloc())
 		}
 		if pl.want.prev != nil && structs.Holds(pl.want.prev) {
 			sum = sum.Sub(structs.AmountOf(pl.want.prev))

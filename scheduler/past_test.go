@@ -7,11 +7,12 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
 func TestPast(t *testing.T) {
-	var p scheduler.Past
+	var p search.Past
 	for range 100 {
 		p = p.Learn(true, 2*time.Hour, time.Hour)
 	}
@@ -33,8 +34,8 @@ func TestLearned(t *testing.T) {
 	j := job("l", 1)
 	j.Placement = "learned"
 	in := scheduler.Input{View: model.NewView(10, nodes, nil, nil), Now: 1, Pending: []scheduler.Workload{load(j, 1)},
-		History: map[structs.NodeID]scheduler.Past{nodes[0].ID: {Ends: 9, Success: 400_000, Speed: model.Micro}, nodes[2].ID: {Ends: 9, Success: model.Micro, Speed: 3 * model.Micro}}}
-	on := func(in scheduler.Input, p scheduler.Policy) structs.NodeID {
+		History: map[structs.NodeID]search.Past{nodes[0].ID: {Ends: 9, Success: 400_000, Speed: model.Micro}, nodes[2].ID: {Ends: 9, Success: model.Micro, Speed: 3 * model.Micro}}}
+	on := func(in scheduler.Input, p search.Policy) structs.NodeID {
 		plan, _ := scheduler.Schedule(in, p)
 		return plan.Entries[0].Nodes[0].ID
 	}

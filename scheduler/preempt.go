@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -35,7 +36,7 @@ type preemption struct {
 	made  map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
 	gone  map[structs.QueuePath]structs.Amount // of what queues hold, by path: told to go by this pass
 	rules map[structs.QueuePath]*structs.Queue
-	vain  hopeless
+	vain  search.NoFit
 }
 
 func newPreemption() *preemption {
@@ -111,10 +112,10 @@ func (d *decision) preempt() {
 		if slices.ContainsFunc(ws, func(w *want) bool { return w.yields }) {
 			continue // it waits for its own old one
 		}
-		key := d.hopeKey(g)
+		key := d.noFitKey(g)
 		if key != "" {
 			key = fmt.Sprint(rule.name, rule.queue, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
-			if d.pre.vain.find(d.w, key) != nil {
+			if d.pre.vain.Find(d.w, key) != nil {
 				continue
 			}
 		}
@@ -131,7 +132,7 @@ func (d *decision) preempt() {
 			}
 		}
 		if key != "" && d.misses[g.name] == int64(len(g.wants)) {
-			d.pre.vain.note(d.w, key, g.scan)
+			d.pre.vain.Note(d.w, key, g.scan)
 		}
 	}
 }
@@ -220,20 +221,20 @@ func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
 		if len(l.Names) == 0 {
 			return false
 		}
-		s.places = l
+		s.Places = l
 		for at := range l.Names { // the first place of the level where it works
-			s.within = []int32{int32(at)}
+			s.Within = []int32{int32(at)}
 			if d.preemptIn(g, ws, rule, s) {
 				return true
 			}
-			s = d.gangScan(g, 0, l, s.within)
+			s = d.gangScan(g, 0, l, s.Within)
 		}
 		return false
 	}
 	if !g.gang {
 		for _, pl := range d.placed {
 			if pl.g == g {
-				s.count(pl.spot.row, true, 1)
+				s.Count(pl.spot.Row, true, 1)
 			}
 		}
 	}
@@ -241,7 +242,7 @@ func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
 }
 
 // preemptIn is preemptFor within the places of a search.
-func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan) bool {
+func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *search.Search) bool {
 	p := d.pre
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	var told []*model.Held
@@ -259,7 +260,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
-			d.cursor = sp.node.ID
+			d.cursor = sp.Node.ID
 			continue
 		}
 		row, vs := d.cheapest(s, id, rule)
@@ -292,12 +293,12 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 				cost += v.cost
 			}
 		}
-		sp, ok := s.placeOn(row, id, ids)
+		sp, ok := s.PlaceOn(row, id, ids)
 		if !ok {
 			return undo()
 		}
 		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
-		d.cursor = sp.node.ID
+		d.cursor = sp.Node.ID
 	}
 	members := int64(0)
 	for _, w := range ws {
@@ -324,7 +325,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *scan
 	}
 	g.counts.Preemptions += int64(len(told))
 	if g.gang && g.scan != nil {
-		g.scan.found = int64(len(g.wants))
+		g.scan.Found = int64(len(g.wants))
 	}
 	return true
 }
@@ -386,14 +387,14 @@ func (d *decision) gain(g *groupWork, members int64, rule preemptRule, top int) 
 }
 
 // cheapest finds the node where least is lost if a placement takes the place of others; row -1 for none.
-func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best int, chosen []victim) {
+func (d *decision) cheapest(s *search.Search, id structs.AllocID, rule preemptRule) (best int, chosen []victim) {
 	best = -1
 	var least int64
 	for ci, c := range d.w.View.Chunks {
 		for i := range c.IDs {
 			row := d.w.View.Starts[ci] + i
-			v := s.classVerdict(&c.Classes[c.Class[i]])
-			if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
+			v := s.ClassVerdict(&c.Classes[c.Class[i]])
+			if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] || s.Elsewhere(row) || s.Banned(c.IDs[i]) {
 				continue
 			}
 			o := d.w.Get(row)
@@ -422,23 +423,23 @@ func (d *decision) cheapest(s *scan, id structs.AllocID, rule preemptRule) (best
 }
 
 // fewest gives the victims of a node that suffice, the cheapest first; nil when even all of them do not.
-func (d *decision) fewest(s *scan, row int, c *model.Chunk, i int, v *verdict, o *model.Occupancy, id structs.AllocID, vs []victim) []victim {
+func (d *decision) fewest(s *search.Search, row int, c *model.Chunk, i int, v *search.Verdict, o *model.Occupancy, id structs.AllocID, vs []victim) []victim {
 	n := c.Nodes[i]
 	fitsWith := func(vs []victim) bool {
 		ids := make([]structs.AllocID, len(vs))
 		for k := range vs {
 			ids[k] = vs[k].h.ID
 		}
-		if _, bad := s.indistinct(row, v, n); bad {
+		if _, bad := s.Indistinct(row, v, n); bad {
 			return false
 		}
-		s.choose(c, i, v, o)
-		h, short := s.ask.Equip(n, *o, v.choices, id, ids, &s.picker)
+		s.Choose(c, i, v, o)
+		h, short := s.Ask.Equip(n, *o, v.Choices, id, ids, &s.Picker)
 		if short.Dim != structs.DimensionNone {
 			return false
 		}
 		after, x := model.Fits(n, c.Total[i], c.MHz[i], *o, h)
-		return x.Dim == structs.DimensionNone && s.powerShort(row, n, after) <= 0
+		return x.Dim == structs.DimensionNone && s.PowerShort(row, n, after) <= 0
 	}
 	slices.SortFunc(vs, func(a, b victim) int {
 		return cmp.Or(cmp.Compare(a.cost, b.cost), cmp.Compare(b.h.Work.Began, a.h.Work.Began), model.CompareID(a.h.ID, b.h.ID))

@@ -12,12 +12,13 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
 
 // pass decides, verifies, and puts what was accepted in flight.
-func (w *world) pass(p scheduler.Policy) {
+func (w *world) pass(p search.Policy) {
 	in := scheduler.Input{View: w.view, Pending: w.pending(), Flight: w.flight, Now: w.now, Seed: 1, Config: structs.SchedulerConfig{GPUFit: w.gpuFit}, Power: w.powered()}
 	plan, rep := scheduler.Schedule(in, p)
 	if w.decided != nil {
@@ -106,7 +107,7 @@ func (w *world) pass(p scheduler.Policy) {
 }
 
 // replay dumps an input, loads it and decides again.
-func (w *world) replay(in scheduler.Input, p scheduler.Policy, plan scheduler.Plan) {
+func (w *world) replay(in scheduler.Input, p search.Policy, plan scheduler.Plan) {
 	b, err := scheduler.Dump(in, p.Name())
 	w.check(err == nil, "dump: %v", err)
 	loaded, name, err := scheduler.Load(b)
@@ -124,7 +125,7 @@ func (w *world) replay(in scheduler.Input, p scheduler.Policy, plan scheduler.Pl
 
 // oneByOne decides the workloads of a pass in passes of their own, each over the plans before it: nothing that a pass
 // remembers from one workload to the next may change a decision.
-func (w *world) oneByOne(in scheduler.Input, p scheduler.Policy, plan scheduler.Plan) {
+func (w *world) oneByOne(in scheduler.Input, p search.Policy, plan scheduler.Plan) {
 	got := scheduler.Plan{Cursor: in.Cursor}
 	alone := in
 	for i := range in.Pending {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -67,7 +68,7 @@ func (l *Least) exceeds(free *structs.Vector) bool {
 // was answered before and would get the same answer. The first workloads of a queue, which are due a reservation, are
 // always decided. A property compares passes with and without it.
 type quickReject struct {
-	w      *pass
+	w      *search.Pass
 	books  *books
 	stamp  int
 	known  bool
@@ -137,11 +138,11 @@ func noteBlocked(l Line, i int) {
 	}
 }
 
-// survey summarizes the free capacity of the cluster. It looks at every node that changed, so it pays only because a
+// Survey summarizes the free capacity of the cluster. It looks at every node that changed, so it pays only because a
 // decision does so, too.
 func (q *quickReject) survey() {
 	q.known, q.most, q.late, q.from = true, model.FreeBlock{}, structs.Vector{}, model.Never
-	if q.books.rows != nil {
+	if q.books.Rows != nil {
 		q.from = 0
 	}
 	var late model.FreeBlock
@@ -150,7 +151,7 @@ func (q *quickReject) survey() {
 		for first := 0; first < len(c.IDs); first += model.BlockRows {
 			n := min(model.BlockRows, len(c.IDs)-first)
 			row := v.Starts[ci] + first
-			if !q.w.Touches(row, n) && !q.books.promisedAny(row, n) {
+			if !q.w.Touches(row, n) && !q.books.ReservedAny(row, n) {
 				x := c.FreeBlockAt(first)
 				q.most.Raise(*x)
 				late.Raise(*x)
@@ -160,7 +161,7 @@ func (q *quickReject) survey() {
 				o := q.w.Get(row + i)
 				left := model.FreeOn(c, first+i, &o)
 				q.most.Raise(left)
-				if b := q.books.at(row+i, c, first+i, &o); b != nil {
+				if b := q.books.At(row+i, c, first+i, &o); b != nil {
 					if n := len(b.Points); n > 0 {
 						q.from = max(q.from, b.Points[n-1].At)
 					}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -76,7 +77,7 @@ type races struct {
 
 // newRaces holds the races of all queues whose running work competes with pending work. nil when there is none:
 // where no work may be stopped, the line alone tells who is next.
-func newRaces(in *Input, w *pass) *races {
+func newRaces(in *Input, w *search.Pass) *races {
 	if in.Chooser == nil {
 		return nil
 	}
@@ -187,7 +188,7 @@ func (r *race) add(l *Workload, run *raceRun, i int) {
 }
 
 // Hold asks who should hold places and notes what follows.
-func (r *race) hold(rs *races, w *pass) {
+func (r *race) hold(rs *races, w *search.Pass) {
 	order := make([]int, len(r.Rivals))
 	for i := range order {
 		order[i] = i
@@ -304,7 +305,7 @@ func (w *Workload) Served(now structs.LogTime) time.Duration {
 func (w *Workload) Units() int64 { return max(1, (w.Asks().GPUMilli+999)/1000) }
 
 // measure counts what the rivals ask for in units.
-func (r *race) measure(w *pass) {
+func (r *race) measure(w *search.Pass) {
 	amounts := make([]structs.Amount, len(r.Rivals))
 	for i := range r.Rivals {
 		v := &r.Rivals[i]
@@ -346,8 +347,8 @@ func larger(a, b structs.Amount) structs.Amount {
 	return structs.Amount{GPUMilli: max(a.GPUMilli, b.GPUMilli), GPUMemoryMiB: max(a.GPUMemoryMiB, b.GPUMemoryMiB), CPU: max(a.CPU, b.CPU), MemoryMiB: max(a.MemoryMiB, b.MemoryMiB)}
 }
 
-// room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
-func (r *race) room(w *pass, mine map[structs.AllocID]bool) {
+// Room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
+func (r *race) room(w *search.Pass, mine map[structs.AllocID]bool) {
 	row := -1
 	for _, c := range w.View.Chunks {
 		for i := range c.IDs {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -80,22 +81,22 @@ type restartOf struct {
 
 // groupWork is what a reconciliation wants done about one group.
 type groupWork struct {
-	name    string
-	tg      *structs.Group // nil: not in the job any more
-	ask     *match.Ask
-	wants   []want
-	stops   []structs.PlanStop
-	updates []structs.PlanUpdate
-	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
-	counts  DesiredUpdates
-	scan    *scan
-	hope    string // hopeKey, once hoped
-	hoped   bool
-	more    int64                       // of an array: indices behind those that are wanted now
-	behind  int64                       // of those: counted as missed
-	capped  bool                        // of an array: only its concurrency keeps further indices back
-	nowhere bool                        // a system group that no node may have
-	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
+	name       string
+	tg         *structs.Group // nil: not in the job any more
+	ask        *match.Ask
+	wants      []want
+	stops      []structs.PlanStop
+	updates    []structs.PlanUpdate
+	staying    []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
+	counts     DesiredUpdates
+	scan       *search.Search
+	noFitKey   string // hopeKey, once hoped
+	noFitKeyed bool
+	more       int64                       // of an array: indices behind those that are wanted now
+	behind     int64                       // of those: counted as missed
+	capped     bool                        // of an array: only its concurrency keeps further indices back
+	nowhere    bool                        // a system group that no node may have
+	former     map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
 
 	// Of gangs and elastic groups: see gang.go.
 	gang              bool
@@ -115,7 +116,7 @@ type groupWork struct {
 	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
 
-// later is a wish for an evaluation at a time.
+// Later is a wish for an evaluation at a time.
 type later struct {
 	at      structs.LogTime
 	trigger structs.Trigger
@@ -806,11 +807,11 @@ func (r *reconciler) pin(a *structs.Allocation) structs.NodeID {
 	return structs.NodeID{}
 }
 
-// done gives back what the scans of the groups have of the scratch.
+// Done gives back what the scans of the groups have of the scratch.
 func (r *reconciler) done() {
 	for _, g := range r.groups {
 		if g.scan != nil {
-			g.scan.done()
+			g.scan.Done()
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (d *decision) takeover(r *race) {
 // again is a decision about the same workload from the start. It knows no limits: places that others of the queue give up
 // may be what keeps within them, which is looked at when it is known whose they are.
 func (d *decision) again() *decision {
-	n := newDecision(d.in, d.load, d.policy, d.w, d.vain, d.start)
+	n := newDecision(d.in, d.load, d.policy, d.w, d.noFit, d.start)
 	n.books, n.pre = d.books, d.pre
 	n.rec.run(d.load.Allocs)
 	n.gated()
@@ -213,7 +213,7 @@ func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy,
 	for _, row := range rows {
 		var here []int
 		for k := range n.placed {
-			if n.placed[k].spot.row == row {
+			if n.placed[k].spot.Row == row {
 				here = append(here, k)
 			}
 		}
@@ -240,7 +240,7 @@ func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy,
 		// Now in the order in which it will be written: everybody is there still, and the placements wait.
 		o = before[row]
 		for _, k := range here {
-			h := *n.placed[k].spot.held
+			h := *n.placed[k].spot.Held
 			rare := model.HeldRare{}
 			if h.Rare != nil {
 				rare = *h.Rare
@@ -263,10 +263,10 @@ func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy,
 			if !done {
 				return nil, false
 			}
-			if len(rare.Waits) == 0 && n.placed[k].spot.held.Rare == nil {
+			if len(rare.Waits) == 0 && n.placed[k].spot.Held.Rare == nil {
 				h.Rare = nil
 			}
-			n.placed[k].spot.held = &h
+			n.placed[k].spot.Held = &h
 		}
 		w.Set(row, o)
 	}
@@ -305,7 +305,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 	}
 	adds := map[structs.UseRow]structs.Amount{}
 	for k := range n.placed {
-		a := n.allocOf(n.placed[k].spot.held)
+		a := n.allocOf(n.placed[k].spot.Held)
 		for _, r := range structs.UseRows(a) {
 			adds[r] = adds[r].Add(structs.Charge(a, r, func(id structs.AllocID) *structs.Allocation {
 				for _, s := range victims[k] {
@@ -338,7 +338,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 	for k := range n.placed {
 		pl := &n.placed[k]
 		for _, s := range victims[k] {
-			by := pl.spot.held.ID
+			by := pl.spot.Held.ID
 			for _, a := range s.run.allocs {
 				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
 					pl.evict = append(pl.evict, structs.PlanStop{ID: a.ID, Desc: descOutranked, Desired: structs.DesiredEvict, Preempt: by})
@@ -359,7 +359,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 			}
 		}
 		if len(victims[k]) > 0 {
-			t.r.coming -= (t.r.of(pl.spot.held.Amount()) + t.r.unit - 1) / t.r.unit
+			t.r.coming -= (t.r.of(pl.spot.Held.Amount()) + t.r.unit - 1) / t.r.unit
 		}
 	}
 }

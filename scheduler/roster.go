@@ -61,9 +61,9 @@ func (d *decision) rosters() []*structs.Roster {
 			if p.g != g || p.want.spare {
 				continue
 			}
-			n := p.spot.node
-			x := member{row: structs.RosterMember{Alloc: p.spot.held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.index}}
-			if r := p.spot.held.Rare; r != nil {
+			n := p.spot.Node
+			x := member{row: structs.RosterMember{Alloc: p.spot.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.index}}
+			if r := p.spot.Held.Rare; r != nil {
 				x.first = d.firstDevice(n.ID, r.Grants)
 				for k := range r.Grants {
 					if r.Grants[k].IsGPU() {

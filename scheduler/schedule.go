@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -22,17 +23,17 @@ const (
 )
 
 // Schedule decides about the pending workloads in order. It never fails: what cannot be decided is told in the Report.
-func Schedule(in Input, p Policy) (Plan, Report) {
+func Schedule(in Input, p search.Policy) (Plan, Report) {
 	plan := Plan{Cursor: in.Cursor}
 	rep := Report{}
 	// 1. One what-if picture for the pass: the view, and what is in flight already.
-	w := newPass(in.View, in.Flight)
-	w.mix, w.seed, w.past = in.Mix, in.Seed, in.History
-	defer w.release()
+	w := search.NewPass(in.View, in.Flight)
+	w.Mix, w.Seed, w.Past = in.Mix, in.Seed, in.History
+	defer w.Release()
 	if in.Power {
 		w.CountPower()
 	}
-	var vain hopeless
+	var vain search.NoFit
 	line := in.Line
 	if line == nil {
 		line = &asGiven{n: len(in.Pending)}
@@ -136,13 +137,13 @@ func Schedule(in Input, p Policy) (Plan, Report) {
 	return plan, rep
 }
 
-// place finds spots for every want.
+// Place finds spots for every want.
 func (d *decision) place() {
 	mark, cursor := d.w.Mark(), d.cursor
 	for _, g := range d.rec.groups {
 		if g.nowhere {
-			g.scan = newScan(g.ask, d.w, d.policy, 0)
-			g.scan.survey()
+			g.scan = search.New(g.ask, d.w, d.policy, 0)
+			g.scan.Survey()
 			d.misses[g.name] = 1
 			continue
 		}
@@ -163,7 +164,7 @@ func (d *decision) place() {
 	d.w.Rollback(mark)
 	for _, pl := range d.placed {
 		d.misses[pl.g.name]++
-		pl.g.scan.givenBack = true
+		pl.g.scan.GivenBack = true
 		d.keepStop(pl.g, pl.want)
 	}
 	d.placed, d.cursor = nil, cursor
@@ -190,9 +191,9 @@ func (d *decision) keepStop(g *groupWork, w *want) {
 
 func (d *decision) placeGroup(g *groupWork, first int) {
 	key := ""
-	if !d.vain.empty(d.w) {
-		if key = d.hopeKey(g); key != "" {
-			if s := d.vain.find(d.w, key); s != nil {
+	if !d.noFit.Empty(d.w) {
+		if key = d.noFitKey(g); key != "" {
+			if s := d.noFit.Find(d.w, key); s != nil {
 				g.scan = s
 				for i := range g.wants {
 					d.keepStop(g, &g.wants[i])
@@ -202,25 +203,25 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 			}
 		}
 	}
-	s := newScan(g.ask, d.w, d.policy, first)
+	s := search.New(g.ask, d.w, d.policy, first)
 	d.bind(s)
 	g.scan = s
 	d.countStaying(g, s)
 	pinned := len(g.wants) > 0 && !g.wants[0].pinned.IsZero()
 	if pinned {
-		s.survey()
+		s.Survey()
 	}
 	for i := range g.wants {
 		w := &g.wants[i]
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
-			d.cursor = sp.node.ID
+			d.cursor = sp.Node.ID
 			continue
 		}
 		d.misses[g.name]++
 		d.keepStop(g, w)
-		if !pinned && g.over == nil && s.exhaustedAll() && !d.mayYield(g.wants[i+1:]) {
+		if !pinned && g.over == nil && s.ExhaustedAll() && !d.mayYield(g.wants[i+1:]) {
 			// Nothing is left for the others either.
 			for k := i + 1; k < len(g.wants); k++ {
 				d.misses[g.name]++
@@ -229,13 +230,13 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 			break
 		}
 	}
-	d.steps += int(s.looked)
+	d.steps += int(s.Looked)
 	if d.misses[g.name] == int64(len(g.wants)) && !pinned && g.over == nil {
 		if key == "" {
-			key = d.hopeKey(g)
+			key = d.noFitKey(g)
 		}
 		if key != "" {
-			d.vain.note(d.w, key, s)
+			d.noFit.Note(d.w, key, s)
 		}
 	}
 	if limit := d.load.Job.RunLimit(g.tg); limit > 0 && d.misses[g.name] < int64(len(g.wants)) {
@@ -249,24 +250,24 @@ func (d *decision) mayYield(ws []want) bool {
 	return slices.ContainsFunc(ws, func(w want) bool { return w.yields || !w.pinned.IsZero() })
 }
 
-// find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
+// Find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
-func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
-	if !d.withinLimits(s.ask.Tg, w) || !d.leavesAside(s.ask.Tg) {
-		return spot{}, false
+func (d *decision) find(s *search.Search, w *want, id structs.AllocID) (search.Placement, bool) {
+	if !d.withinLimits(s.Ask.Tg, w) || !d.leavesAside(s.Ask.Tg) {
+		return search.Placement{}, false
 	}
 	old := -1
 	if w.yields {
 		old = d.w.View.Row(w.prev.NodeID)
 	}
 	if old >= 0 && w.stays {
-		s.count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
+		s.Count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
 	}
 	if w.mustYield {
 		// Only the place of the one it replaces leaves its queue within its limit.
 	} else if !w.pinned.IsZero() {
 		row := d.w.View.Row(w.pinned)
-		if sp, ok := s.placePinned(row, id); ok {
+		if sp, ok := s.PlacePinned(row, id); ok {
 			return sp, true
 		}
 	} else {
@@ -280,20 +281,20 @@ func (d *decision) find(s *scan, w *want, id structs.AllocID) (spot, bool) {
 		if !w.prefer.IsZero() {
 			prefer = d.w.View.Row(w.prefer)
 		}
-		if sp, ok := s.place(id, avoid, prefer); ok {
+		if sp, ok := s.Place(id, avoid, prefer); ok {
 			return sp, true
 		}
 	}
 	if old < 0 {
-		return spot{}, false
+		return search.Placement{}, false
 	}
-	if sp, ok := s.placeOn(old, id, []structs.AllocID{w.prev.ID}); ok {
+	if sp, ok := s.PlaceOn(old, id, []structs.AllocID{w.prev.ID}); ok {
 		return sp, true
 	}
 	if w.stays {
-		s.count(old, true, 1)
+		s.Count(old, true, 1)
 	}
-	return spot{}, false
+	return search.Placement{}, false
 }
 
 // assemble makes the plan entries of the decision.
@@ -410,7 +411,7 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 			size += rosterBytes
 		}
 		size += 60 * len(placed[i].want.resched)
-		if r := placed[i].spot.held.Rare; r != nil {
+		if r := placed[i].spot.Held.Rare; r != nil {
 			size += grantBytes*len(r.Grants) + portBytes*len(r.Ports) + 4*len(r.Cores) + 20*len(r.Waits)
 		}
 	}
@@ -444,11 +445,11 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 func (b *builder) flush() { b.done = append(b.done, b.entry) }
 
 func (b *builder) placeOf(pl *placement) structs.PlanPlace {
-	node, ok := b.nodes[pl.spot.node.ID]
+	node, ok := b.nodes[pl.spot.Node.ID]
 	if !ok {
 		node = len(b.entry.Nodes)
-		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.spot.node.ID, Epoch: pl.spot.node.Epoch})
-		b.nodes[pl.spot.node.ID] = node
+		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.spot.Node.ID, Epoch: pl.spot.Node.Epoch})
+		b.nodes[pl.spot.Node.ID] = node
 	}
 	group, ok := b.groups[pl.g.name]
 	if !ok {
@@ -462,7 +463,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 		out.Previous = pl.want.prev.ID
 	}
 	b.d.rec.restart(&out, pl.want)
-	if r := pl.spot.held.Rare; r != nil {
+	if r := pl.spot.Held.Rare; r != nil {
 		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.Grants, r.Ports, r.Cores, r.Waits
 	}
 	return out
@@ -478,7 +479,7 @@ func (d *decision) groupReports() {
 			continue
 		}
 		if g.scan == nil && g.withheld > 0 {
-			g.scan = newScan(g.ask, d.w, d.policy, 0)
+			g.scan = search.New(g.ask, d.w, d.policy, 0)
 		}
 		if g.scan == nil {
 			continue
@@ -489,7 +490,7 @@ func (d *decision) groupReports() {
 		if len(g.grow) > 0 && g.withheld+g.ungrown+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
 			wanted = max(int64(len(g.wants)), miss)
 		}
-		r := g.scan.report(wanted, wanted-miss)
+		r := g.scan.Report(wanted, wanted-miss)
 		r.Group = g.name
 		g.gangReport(r)
 		if g.note != nil && r.Placed < r.Wanted {

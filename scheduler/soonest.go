@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -32,20 +33,20 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 		q.devices = g.ask.Devices[0].Alts[0].Count
 	}
 	known := q.memo(d)
-	ci, v := 0, b.w.View
+	ci, v := 0, b.W.View
 	for _, row := range rows {
 		for row >= v.Starts[ci]+len(v.Chunks[ci].IDs) {
 			ci++
 		}
 		c, i := v.Chunks[ci], row-v.Starts[ci]
 		o := model.Occupancy{Used: c.Used[i], Hold: c.Hold[i]}
-		if t := b.w.Touched[row]; t != 0 {
-			o = b.w.States[t-1]
+		if t := b.W.Touched[row]; t != 0 {
+			o = b.W.States[t-1]
 		}
 		if o.Hold != nil && o.Hold.Waits > 0 {
 			return now, true
 		}
-		plain := known != nil && (b.rows == nil || !b.promisedAny(row, 1))
+		plain := known != nil && (b.Rows == nil || !b.ReservedAny(row, 1))
 		if plain && q.recall(known, row, o.Hold) {
 			continue
 		}
@@ -59,7 +60,7 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 			})
 			q.told = true
 		}
-		switch ps := b.promisedOn(row); {
+		switch ps := b.ReservedOn(row); {
 		case len(ps) > 0:
 			q.amongPromises(row, c, i, o, t, ps)
 		case plain && (t == nil || !t.Told):
@@ -95,7 +96,7 @@ type roomSearch struct {
 const soonMost = 8
 
 // memo is what is remembered of what the search is about, or nil.
-func (q *roomSearch) memo(d *decision) *askMemo {
+func (q *roomSearch) memo(d *decision) *search.Shortfalls {
 	if q.missing > soonMost || q.b.in.Now <= 0 {
 		return nil
 	}
@@ -104,21 +105,21 @@ func (q *roomSearch) memo(d *decision) *askMemo {
 	for _, n := range [...]int64{q.ask.Need.CPU, q.ask.Need.Cores, q.ask.Need.MemoryMiB, q.ask.Need.DiskMiB, q.devices, q.missing} {
 		key = binary.AppendVarint(key, n)
 	}
-	m := q.b.w.askMemo(key, d.load.Job.NodePool)
-	if m != nil && m.soon == nil {
-		m.soon, m.when = make([]soonRow, q.b.w.View.Rows), make([]structs.LogTime, int64(q.b.w.View.Rows)*q.missing)
+	m := q.b.W.ShortfallsOf(key, d.load.Job.NodePool)
+	if m != nil && m.Soon == nil {
+		m.Soon, m.When = make([]search.EarliestFree, q.b.W.View.Rows), make([]structs.LogTime, int64(q.b.W.View.Rows)*q.missing)
 	}
 	return m
 }
 
 // recall adds what is remembered of a row, and reports whether something is.
-func (q *roomSearch) recall(m *askMemo, row int, hold *model.Holding) bool {
-	x, now := &m.soon[row], q.b.in.Now
-	if x.until == 0 || x.hold != hold || now < x.from || now > x.until || q.b.patient && !x.whole {
+func (q *roomSearch) recall(m *search.Shortfalls, row int, hold *model.Holding) bool {
+	x, now := &m.Soon[row], q.b.in.Now
+	if x.Until == 0 || x.Hold != hold || now < x.From || now > x.Until || q.b.patient && !x.Whole {
 		return false
 	}
 	first := int64(row) * q.missing
-	for _, at := range m.when[first : first+int64(x.n)] {
+	for _, at := range m.When[first : first+int64(x.N)] {
 		if at = max(at, now); q.late(at) {
 			break
 		}
@@ -128,21 +129,21 @@ func (q *roomSearch) recall(m *askMemo, row int, hold *model.Holding) bool {
 }
 
 // Keep remembers what a search found on a row alone.
-func keepSoon(m *askMemo, q *roomSearch, row int, hold *model.Holding, t *model.ReleaseTimes) {
-	x := &m.soon[row]
-	*x = soonRow{hold: hold, from: q.b.in.Now, until: model.Never, whole: true, n: int8(len(q.when))}
+func keepSoon(m *search.Shortfalls, q *roomSearch, row int, hold *model.Holding, t *model.ReleaseTimes) {
+	x := &m.Soon[row]
+	*x = search.EarliestFree{Hold: hold, From: q.b.in.Now, Until: model.Never, Whole: true, N: int8(len(q.when))}
 	if t != nil {
-		x.until, x.whole = t.Until, len(t.Ends) == hold.Size()
+		x.Until, x.Whole = t.Until, len(t.Ends) == hold.Size()
 	}
-	if q.b.patient && !x.whole {
-		x.until = 0 // it is from guesses
+	if q.b.patient && !x.Whole {
+		x.Until = 0 // it is from guesses
 	}
 	first := int64(row) * q.missing
 	for i, at := range q.when {
 		if at == q.b.in.Now {
 			at = 0
 		}
-		m.when[first+int64(i)] = at
+		m.When[first+int64(i)] = at
 	}
 }
 

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -126,7 +127,7 @@ func (m *gangState) keepPlaces(ws []want) {
 }
 
 // seat finds the spot of one want of a gang, and what has to stop for it.
-func (d *decision) seat(g *groupWork, s *scan, w *want, id structs.AllocID) (spot, []structs.PlanStop, bool) {
+func (d *decision) seat(g *groupWork, s *search.Search, w *want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
 	if g.restart && !w.spare {
 		if w.over != nil {
 			if sp, stops, ok := d.takeOver(g, s, w.over, w, id, descGangRestart); ok {
@@ -151,7 +152,7 @@ func (d *decision) seat(g *groupWork, s *scan, w *want, id structs.AllocID) (spo
 	}
 	for _, pl := range d.placed {
 		if pl.g == g {
-			x.avoid = append(x.avoid, pl.spot.node.ID)
+			x.avoid = append(x.avoid, pl.spot.Node.ID)
 		}
 	}
 	sp, ok := d.find(s, &x, id)
@@ -159,7 +160,7 @@ func (d *decision) seat(g *groupWork, s *scan, w *want, id structs.AllocID) (spo
 }
 
 // takeSpare places a want where a spare of its gang is.
-func (d *decision) takeSpare(g *groupWork, s *scan, w *want, id structs.AllocID) (spot, []structs.PlanStop, bool) {
+func (d *decision) takeSpare(g *groupWork, s *search.Search, w *want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
 	for _, a := range g.spares {
 		if d.used(a.ID) {
 			continue
@@ -168,31 +169,31 @@ func (d *decision) takeSpare(g *groupWork, s *scan, w *want, id structs.AllocID)
 			return sp, stops, true
 		}
 	}
-	return spot{}, nil, false
+	return search.Placement{}, nil, false
 }
 
 // Used reports whether a placement of the decision takes the place of an allocation.
 func (d *decision) used(id structs.AllocID) bool {
-	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.spot.held.WaitsOn(id) })
+	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.spot.Held.WaitsOn(id) })
 }
 
 // takeOver places a want where an allocation of its gang is or was.
-func (d *decision) takeOver(g *groupWork, s *scan, a *structs.Allocation, w *want, id structs.AllocID, desc string) (spot, []structs.PlanStop, bool) {
+func (d *decision) takeOver(g *groupWork, s *search.Search, a *structs.Allocation, w *want, id structs.AllocID, desc string) (search.Placement, []structs.PlanStop, bool) {
 	row := d.w.View.Row(a.NodeID)
 	if row < 0 {
-		return spot{}, nil, false
+		return search.Placement{}, nil, false
 	}
 	if !structs.Holds(a) {
 		if !d.withinLimits(g.tg, w) || !d.leavesAside(g.tg) {
-			return spot{}, nil, false
+			return search.Placement{}, nil, false
 		}
-		sp, ok := s.placeOn(row, id, nil)
+		sp, ok := s.PlaceOn(row, id, nil)
 		return sp, nil, ok
 	}
 	if o := d.w.Get(row); o.Hold.Claimed(a.ID) || o.Hold.Waiting(a.ID) || d.overLimit(g.tg, a) != nil {
-		return spot{}, nil, false
+		return search.Placement{}, nil, false
 	}
-	sp, ok := s.placeOn(row, id, []structs.AllocID{a.ID})
+	sp, ok := s.PlaceOn(row, id, []structs.AllocID{a.ID})
 	return sp, []structs.PlanStop{stopOf(a, desc)}, ok
 }
 
@@ -226,7 +227,7 @@ func (d *decision) lacksSpares(g *groupWork) int {
 }
 
 // refillSpares looks for the spares that a gang is short of, one by one.
-func (d *decision) refillSpares(g *groupWork, s *scan) {
+func (d *decision) refillSpares(g *groupWork, s *search.Search) {
 	n := d.lacksSpares(g)
 	for i := range n {
 		w := &g.refill[i]
@@ -238,6 +239,6 @@ func (d *decision) refillSpares(g *groupWork, s *scan) {
 		g.respared++
 		g.counts.Place++
 		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true})
-		d.cursor = sp.node.ID
+		d.cursor = sp.Node.ID
 	}
 }

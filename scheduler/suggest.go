@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -50,7 +51,7 @@ const (
 // adviser looks for changes. Every candidate is decided by Schedule on the input, with the change and nothing else.
 type adviser struct {
 	in    Input
-	p     Policy
+	p     search.Policy
 	load  Workload
 	tries int
 	looks int
@@ -64,7 +65,7 @@ type adviser struct {
 // Naive: read the change off the refusals ("short by 40 GiB: ask for 40 GiB less"). Why not: the nearest node by memory
 // may be refused for its GPUs, and what one allocation lacks says nothing about sixteen. So a refusal only says what to
 // try first.
-func Suggest(in Input, p Policy, load Workload) Advice {
+func Suggest(in Input, p search.Policy, load Workload) Advice {
 	a := &adviser{in: in, p: p, load: load}
 	a.in.Line, a.in.Running, a.in.Steps = nil, nil, 0
 	if load.Job == nil || !load.Job.Placeable() {

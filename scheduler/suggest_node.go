@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -98,7 +99,7 @@ func withNodes(v *model.View, nodes []*structs.Node) *model.View {
 // joins tries more nodes of the kinds there are, the ones with the most GPUs and memory first.
 func (a *adviser) joins(rep WorkloadReport, kinds []*structs.Node) {
 	slices.SortStableFunc(kinds, func(x, y *structs.Node) int {
-		if gx, gy := countGPUs(x), countGPUs(y); gx != gy {
+		if gx, gy := search.CountGPUs(x), search.CountGPUs(y); gx != gy {
 			return int(gy - gx)
 		}
 		if x.Resources.MemoryMiB != y.Resources.MemoryMiB {

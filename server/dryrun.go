@@ -11,6 +11,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -162,7 +163,7 @@ func dryEntry(have *structs.Workload, old, j *structs.Job, p *replica.Published,
 }
 
 // dryRun decides. The report of the job is nil only when it has nothing to tell.
-func dryRun(in *scheduler.Input, at int, pol scheduler.Policy) (plan scheduler.Plan, own *scheduler.WorkloadReport) {
+func dryRun(in *scheduler.Input, at int, pol search.Policy) (plan scheduler.Plan, own *scheduler.WorkloadReport) {
 	find := func(rep *scheduler.Report) {
 		for i := range rep.Workloads {
 			if rep.Workloads[i].Key == in.Pending[at].Key {

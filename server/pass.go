@@ -14,6 +14,7 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/planner"
 	"github.com/muster-sched/muster/server/replica"
@@ -403,7 +404,7 @@ func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
 }
 
 // schedule is scheduler.Schedule with a panic turned into its text. before is the tests' knob, or nil.
-func schedule(in scheduler.Input, pol scheduler.Policy, before func(scheduler.Input)) (plan scheduler.Plan, report scheduler.Report, why string) {
+func schedule(in scheduler.Input, pol search.Policy, before func(scheduler.Input)) (plan scheduler.Plan, report scheduler.Report, why string) {
 	defer func() {
 		if r := recover(); r != nil {
 			why = fmt.Sprintf("%v\n%s", r, debug.Stack())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-sched/muster/fsm/state"
 	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -20,16 +21,16 @@ const pastKept = 64
 // one, whatever either of them has seen. Kept is only what was computed from a state, until something changes on the node.
 type pasts struct {
 	mu    sync.Mutex
-	of    map[structs.NodeID]scheduler.Past
+	of    map[structs.NodeID]search.Past
 	known map[structs.NodeID]bool // of is right for it
-	out   map[structs.NodeID]scheduler.Past
+	out   map[structs.NodeID]search.Past
 }
 
 // load forgets everything.
 func (p *pasts) load() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.of, p.known, p.out = map[structs.NodeID]scheduler.Past{}, map[structs.NodeID]bool{}, nil
+	p.of, p.known, p.out = map[structs.NodeID]search.Past{}, map[structs.NodeID]bool{}, nil
 }
 
 // feed takes note of the nodes on which work ended, or of which it was forgotten.
@@ -55,11 +56,11 @@ func (p *pasts) forget(n structs.NodeID) {
 }
 
 // at gives the past of all nodes of a state. It is not to be changed.
-func (p *pasts) at(snap *state.Snapshot) map[structs.NodeID]scheduler.Past {
+func (p *pasts) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known == nil {
-		p.of, p.known = map[structs.NodeID]scheduler.Past{}, map[structs.NodeID]bool{}
+		p.of, p.known = map[structs.NodeID]search.Past{}, map[structs.NodeID]bool{}
 	}
 	for n := range snap.Nodes() {
 		if p.known[n.ID] {
@@ -80,7 +81,7 @@ func (p *pasts) at(snap *state.Snapshot) map[structs.NodeID]scheduler.Past {
 
 // pastOf is what the allocations of a node teach, in the order of their ends: those that came to their own end or were lost
 // with the node. What servers stopped says nothing about it.
-func pastOf(as []*structs.Allocation) (x scheduler.Past) {
+func pastOf(as []*structs.Allocation) (x search.Past) {
 	var ended []*structs.Allocation
 	for _, a := range as {
 		lost := a.Client == structs.ClientLost
@@ -98,11 +99,11 @@ func pastOf(as []*structs.Allocation) (x scheduler.Past) {
 }
 
 // learns reports whether the policy of some pending job looks at the past of nodes.
-func learns(pol scheduler.Policy, pending []scheduler.Workload) bool {
+func learns(pol search.Policy, pending []scheduler.Workload) bool {
 	for i := range pending {
 		own := pol
 		if x, ok := pol.(interface {
-			ForJob(j *structs.Job) scheduler.Policy
+			ForJob(j *structs.Job) search.Policy
 		}); ok {
 			own = x.ForJob(pending[i].Job)
 		}

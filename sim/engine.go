@@ -12,6 +12,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -21,7 +22,7 @@ type Config struct {
 	Pools  []*structs.NodePool
 	Source Source
 
-	Policy    scheduler.Policy        // placement
+	Policy    search.Policy           // placement
 	Scheduler structs.SchedulerConfig // ordering, backfilling and GPU fit of queues that name none
 	Queues    []*structs.Queue        // by path; nil: one queue with the defaults
 	Line      func(*scheduler.Input) scheduler.Line
@@ -180,7 +181,7 @@ func NewEngine(cfg Config) *Engine {
 	}
 	e.usage.table = table
 	e.stats = newStats(e)
-	_, rater := cfg.Policy.(scheduler.GPURater)
+	_, rater := cfg.Policy.(search.GPURater)
 	e.narrowable = !rater && cfg.Policy != nil && !cfg.Policy.Rotates()
 	return e
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
@@ -209,7 +210,7 @@ func (a *openbAsk) group() *structs.Group {
 // Run replays the list by the protocol once for each seed, several at a time: an empty cluster; the nodes and the tasks in
 // an order drawn from the seed; tasks drawn from the list until they ask for 130 % of all GPUs; each is placed when it
 // arrives or dropped for good. Ties go to the first node, so nodes get ids in the order drawn.
-func (b *OpenB) Run(ctx context.Context, p scheduler.Policy, config structs.SchedulerConfig, seeds []uint64) ([]OpenBResult, error) {
+func (b *OpenB) Run(ctx context.Context, p search.Policy, config structs.SchedulerConfig, seeds []uint64) ([]OpenBResult, error) {
 	out := make([]OpenBResult, len(seeds))
 	next := make(chan int)
 	var wg sync.WaitGroup
@@ -251,7 +252,7 @@ func MeanOpenB(rs []OpenBResult) OpenBResult {
 
 // run replays one order. What arrives within a percent is decided in one pass: as a pass decides in order, that changes
 // nothing but the time it takes.
-func (b *OpenB) run(ctx context.Context, p scheduler.Policy, config structs.SchedulerConfig, seed uint64, seeds int) OpenBResult {
+func (b *OpenB) run(ctx context.Context, p search.Policy, config structs.SchedulerConfig, seed uint64, seeds int) OpenBResult {
 	start := time.Now()
 	res := OpenBResult{Seed: seed}
 	lots := rand.New(rand.NewPCG(seed, 0x6f70656e62)) //nolint:gosec // a replay wants the same order for the same seed

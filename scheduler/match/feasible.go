@@ -352,8 +352,8 @@ func islandOf(in *structs.DeviceInstance, level string) string {
 	return in.Island
 }
 
-// PromisedTo makes of a shortage that what is short is there, and promised.
-func (x *ShortageOf) PromisedTo(k structs.JobKey) {
+// ReservedFor makes of a shortage that what is short is there, and reserved.
+func (x *ShortageOf) ReservedFor(k structs.JobKey) {
 	if x.By == (structs.Obstacle{}) {
 		x.By.Dimension = x.Dim
 	}

@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // bestFit prefers the node with the least CPU and GPUs left, each weighed by half and measured against the largest node of
@@ -12,7 +12,7 @@ type bestFit struct{ published }
 
 func (bestFit) Name() string { return "bestfit" }
 
-func (bestFit) Fit(u *scheduler.Use) int64 {
+func (bestFit) Fit(u *search.Use) int64 {
 	cpu, gpu := u.Total.CPU-u.Used.CPU, u.GPU.Free-u.GPU.Milli
 	// 100 (1 - cpu/256000 - gpu/16000), cut
 	return cut((256_000-cpu-16*gpu)*100, 256_000)
@@ -28,9 +28,9 @@ const (
 // the first node.
 type published struct{}
 
-func (published) Weights() scheduler.Weights { return scheduler.Weights{Fit: 30} }
-func (published) Rotates() bool              { return false }
-func (published) SeesGPUs() bool             { return true }
+func (published) Weights() search.Weights { return search.Weights{Fit: 30} }
+func (published) Rotates() bool           { return false }
+func (published) SeesGPUs() bool          { return true }
 
 // cut is a percentage num/den, cut to a whole number from 0 to 100, in millionths.
 func cut(num, den int64) int64 {

@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // binpack prefers the node that a placement leaves fullest (best fit), so that large requests keep finding empty
@@ -10,17 +10,17 @@ import (
 // as a third resource when the group asks for some.
 type binpack struct{}
 
-func (binpack) Name() string               { return "binpack" }
-func (binpack) Weights() scheduler.Weights { return scheduler.DefaultWeights }
-func (binpack) Rotates() bool              { return false }
+func (binpack) Name() string            { return "binpack" }
+func (binpack) Weights() search.Weights { return search.DefaultWeights }
+func (binpack) Rotates() bool           { return false }
 
-func (binpack) Fit(u *scheduler.Use) int64 {
+func (binpack) Fit(u *search.Use) int64 {
 	sum, n := emptiness(u)
 	return clampMicro((10*n*model.Micro - sum) / (9 * n))
 }
 
 // emptiness is the sum of 10^f over the resources that count, f being the free share, and how many count.
-func emptiness(u *scheduler.Use) (sum, n int64) {
+func emptiness(u *search.Use) (sum, n int64) {
 	sum = model.Pow10(u.Total.CPU-u.Used.CPU, u.Total.CPU) + model.Pow10(u.Total.MemoryMiB-u.Used.MemoryMiB, u.Total.MemoryMiB)
 	if u.Devices == 0 {
 		return sum, 2

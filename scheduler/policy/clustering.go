@@ -1,6 +1,6 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import "github.com/muster-sched/muster/scheduler/search"
 
 // clustering puts work on nodes that run only work of its class: shares, one GPU, two GPUs and so on; then on nodes that run
 // its class among others; then on idle ones; then elsewhere (Weng et al., ATC'23, "GPU Clustering"). Work without GPUs
@@ -9,7 +9,7 @@ type clustering struct{ published }
 
 func (clustering) Name() string { return "clustering" }
 
-func (clustering) Fit(u *scheduler.Use) int64 {
+func (clustering) Fit(u *search.Use) int64 {
 	g := &u.GPU
 	if g.Milli == 0 {
 		return 0

@@ -6,12 +6,12 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
 // Builtin are all policies, by the name used in configuration.
-var Builtin = map[string]scheduler.Policy{
+var Builtin = map[string]search.Policy{
 	"binpack":   binpack{},
 	"spread":    worstFit{name: "spread"}, // Nomad's name for it
 	"worst-fit": worstFit{name: "worst-fit"},
@@ -23,7 +23,7 @@ var Builtin = map[string]scheduler.Policy{
 	"round-robin":  roundRobin{},
 	"least-loaded": leastLoaded{},
 	"learned":      learned{},
-	"search":       search{},
+	"search":       improving{},
 
 	"bestfit":    bestFit{},
 	"dotprod":    dotProd{},
@@ -36,7 +36,7 @@ var Builtin = map[string]scheduler.Policy{
 const Default = "strand"
 
 // ByName finds a policy; "" is the default one.
-func ByName(name string) (scheduler.Policy, error) {
+func ByName(name string) (search.Policy, error) {
 	if name == "" || name == "default" {
 		name = Default
 	}
@@ -58,7 +58,7 @@ func Names() []string {
 
 // For picks the policy of a domain: the pool's own, else the cluster's, else the default; a job that names one goes by its
 // own. A name that is unknown (left by a newer version) counts as none.
-func For(pool *structs.NodePool, cluster structs.SchedulerConfig) scheduler.Policy {
+func For(pool *structs.NodePool, cluster structs.SchedulerConfig) search.Policy {
 	if pool != nil && pool.Algorithm != "" {
 		if p, ok := Builtin[pool.Algorithm]; ok {
 			return perJob{p}
@@ -71,10 +71,10 @@ func For(pool *structs.NodePool, cluster structs.SchedulerConfig) scheduler.Poli
 }
 
 // perJob lets jobs choose.
-type perJob struct{ scheduler.Policy }
+type perJob struct{ search.Policy }
 
 // ForJob is the policy of one job; nil for the job that is gone.
-func (p perJob) ForJob(j *structs.Job) scheduler.Policy {
+func (p perJob) ForJob(j *structs.Job) search.Policy {
 	if j != nil {
 		if own, ok := Builtin[j.Placement]; ok {
 			return own

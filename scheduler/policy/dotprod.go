@@ -1,6 +1,6 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import "github.com/muster-sched/muster/scheduler/search"
 
 // dotProd prefers the node whose free CPU and GPUs are least like what is asked for, by the scalar product of both (Weng et
 // al., ATC'23, "DotProd", after Tetris), cut to a whole percent. Shares go to the tightest GPU.
@@ -8,7 +8,7 @@ type dotProd struct{ published }
 
 func (dotProd) Name() string { return "dotprod" }
 
-func (dotProd) Fit(u *scheduler.Use) int64 {
+func (dotProd) Fit(u *search.Use) int64 {
 	ask := u.Ask.CPU
 	free := u.Total.CPU - u.Used.CPU + ask
 	const den = 2 * largestCPU * largestCPU

@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // fgd places where the fragmentation of GPUs grows least (fragmentation gradient descent, Weng et al., ATC'23). A GPU's
@@ -20,16 +20,16 @@ type fgd struct{}
 func (fgd) Name() string  { return "fgd" }
 func (fgd) Rotates() bool { return false }
 
-func (fgd) Weights() scheduler.Weights {
-	w := scheduler.DefaultWeights
+func (fgd) Weights() search.Weights {
+	w := search.DefaultWeights
 	w.Load, w.GPU = 0, 0
 	return w
 }
 
 // Fit is not asked about nodes with GPUs; one without changes nothing and gets the middle.
-func (fgd) Fit(*scheduler.Use) int64 { return model.Micro / 2 }
+func (fgd) Fit(*search.Use) int64 { return model.Micro / 2 }
 
-func (fgd) Rater(mix *model.Mix) scheduler.GPURater { return &fragments{mix} }
+func (fgd) Rater(mix *model.Mix) search.GPURater { return &fragments{mix} }
 
 // fragments values nodes by F times the total of the mix.
 type fragments struct{ mix *model.Mix }

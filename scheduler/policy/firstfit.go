@@ -1,20 +1,20 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // firstFit takes the first node, in the order of ids, on which the group fits. Wishes of the job (affinity, spread)
 // still come first; how many allocations of the group a node has already does not count.
 type firstFit struct{}
 
-func (firstFit) Name() string             { return "first-fit" }
-func (firstFit) Rotates() bool            { return false }
-func (firstFit) Fit(*scheduler.Use) int64 { return model.Micro }
+func (firstFit) Name() string          { return "first-fit" }
+func (firstFit) Rotates() bool         { return false }
+func (firstFit) Fit(*search.Use) int64 { return model.Micro }
 
-func (firstFit) Weights() scheduler.Weights {
-	w := scheduler.DefaultWeights
+func (firstFit) Weights() search.Weights {
+	w := search.DefaultWeights
 	w.Load = 0
 	return w
 }

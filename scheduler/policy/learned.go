@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // learned prefers nodes on which work went well: mostly succeeded, and ran faster than expected. What is known of a node is
@@ -14,7 +14,7 @@ func (learned) Name() string      { return "learned" }
 func (learned) UsesHistory() bool { return true }
 
 // Fit is success times speed/(speed+1), three parts, and binpack, one part.
-func (learned) Fit(u *scheduler.Use) int64 {
+func (learned) Fit(u *search.Use) int64 {
 	success, speed := int64(model.Micro), int64(model.Micro)
 	if u.Past.Ends > 0 {
 		success = u.Past.Success

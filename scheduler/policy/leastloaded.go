@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // leastLoaded prefers the node with the fewest allocations for each of its GPUs (for the whole node, if it has none), and
@@ -11,14 +11,14 @@ import (
 // goes back there only if no other is free: that is the penalty of the term load.
 type leastLoaded struct{}
 
-func (leastLoaded) Name() string               { return "least-loaded" }
-func (leastLoaded) Weights() scheduler.Weights { return scheduler.DefaultWeights }
-func (leastLoaded) Rotates() bool              { return false }
-func (leastLoaded) CountsAllocs() bool         { return true }
-func (leastLoaded) UsesHistory() bool          { return true }
+func (leastLoaded) Name() string            { return "least-loaded" }
+func (leastLoaded) Weights() search.Weights { return search.DefaultWeights }
+func (leastLoaded) Rotates() bool           { return false }
+func (leastLoaded) CountsAllocs() bool      { return true }
+func (leastLoaded) UsesHistory() bool       { return true }
 
 // Fit is 1 for an idle node and 1/(1+x+f) with x allocations a GPU and f of the work on it failing.
-func (leastLoaded) Fit(u *scheduler.Use) int64 {
+func (leastLoaded) Fit(u *search.Use) int64 {
 	gpus, fails := max(u.GPUs, 1), int64(0)
 	if u.Past.Ends > 0 {
 		fails = max(0, model.Micro-u.Past.Success)

@@ -3,17 +3,17 @@ package policy
 import (
 	"testing"
 
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // TestLeastLoadedFailures: of two nodes with as much work the one where less of it failed is better, and failures weigh as
 // much as one allocation for each GPU at most.
 func TestLeastLoadedFailures(t *testing.T) {
 	fit := func(allocs, success int64) int64 {
-		u := &scheduler.Use{GPUs: 4, Allocs: allocs}
+		u := &search.Use{GPUs: 4, Allocs: allocs}
 		if success >= 0 {
-			u.Past = scheduler.Past{Ends: 10, Success: success}
+			u.Past = search.Past{Ends: 10, Success: success}
 		}
 		return leastLoaded{}.Fit(u)
 	}

@@ -1,6 +1,6 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import "github.com/muster-sched/muster/scheduler/search"
 
 // packing takes GPUs in use before idle ones, and idle ones of nodes in use before idle nodes (Weng et al., ATC'23, "GPU
 // Packing"). Work without GPUs goes to the first node. Shares go to the tightest GPU.
@@ -8,7 +8,7 @@ type packing struct{ published }
 
 func (packing) Name() string { return "packing" }
 
-func (packing) Fit(u *scheduler.Use) int64 {
+func (packing) Fit(u *search.Use) int64 {
 	g := &u.GPU
 	score := int64(0)
 	switch {

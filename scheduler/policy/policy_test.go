@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -22,7 +22,7 @@ func TestPoliciesStayInRange(t *testing.T) {
 		for _, total := range []int64{0, 1, 4000, 1 << 40} {
 			for _, used := range []int64{0, 1, 2000, 4000, 1 << 40, 1 << 41} {
 				for dev := range int64(3) {
-					u := scheduler.Use{Total: structs.Vector{CPU: total, MemoryMiB: total}, Used: structs.Vector{CPU: used, MemoryMiB: used}, Devices: dev * 4, DevicesInUse: dev}
+					u := search.Use{Total: structs.Vector{CPU: total, MemoryMiB: total}, Used: structs.Vector{CPU: used, MemoryMiB: used}, Devices: dev * 4, DevicesInUse: dev}
 					if s := p.Fit(&u); s < 0 || s > model.Micro {
 						t.Errorf("%s rates %+v with %d", name, u, s)
 					}
@@ -38,9 +38,9 @@ func TestPoliciesStayInRange(t *testing.T) {
 
 // What each policy prefers of an idle, a half used and an almost full node.
 func TestPreferences(t *testing.T) {
-	use := func(used int64) *scheduler.Use {
+	use := func(used int64) *search.Use {
 		total := structs.Vector{CPU: 1000, MemoryMiB: 1000}
-		return &scheduler.Use{Total: total, Used: structs.Vector{CPU: used, MemoryMiB: used}}
+		return &search.Use{Total: total, Used: structs.Vector{CPU: used, MemoryMiB: used}}
 	}
 	for name, want := range map[string]int{"binpack": 1, "spread": -1, "worst-fit": -1, "first-fit": 0, "next-fit": 0} {
 		idle, half, full := Builtin[name].Fit(use(100)), Builtin[name].Fit(use(500)), Builtin[name].Fit(use(900))
@@ -102,7 +102,7 @@ func TestFragments(t *testing.T) {
 // The default policy leaves work without GPUs where binpack would put it.
 func TestStrandWithoutGPUs(t *testing.T) {
 	for used := int64(0); used <= 1000; used += 50 {
-		u := scheduler.Use{Total: structs.Vector{CPU: 1000, MemoryMiB: 1000}, Used: structs.Vector{CPU: used, MemoryMiB: 1000 - used/2}}
+		u := search.Use{Total: structs.Vector{CPU: 1000, MemoryMiB: 1000}, Used: structs.Vector{CPU: used, MemoryMiB: 1000 - used/2}}
 		if a, b := Builtin[Default].Fit(&u), Builtin["binpack"].Fit(&u); a != b {
 			t.Errorf("%+v is rated %d, by binpack %d", u, a, b)
 		}
@@ -144,7 +144,7 @@ func TestStrandedPrices(t *testing.T) {
 	mix := model.NewMix([]model.Shape{{CPU: 1, GPUs: 1, Milli: 1000, Count: 6}, {CPU: 1, GPUs: 1, Milli: 1000, Model: "A", Count: 2}, {CPU: 1, GPUs: 8, Milli: 1000, Count: 1}})
 	s := newStranded(mix)
 	all, onlyA := []bool{true, true, true}, []bool{true, false, true}
-	m := scheduler.Market{Mix: mix, Free: 100_000, Classes: []scheduler.MarketClass{{Suits: all, Free: 25_000}, {Suits: onlyA, Free: 75_000}}, Wide: []int{2}, Blocks: []int64{12}}
+	m := search.Market{Mix: mix, Free: 100_000, Classes: []search.MarketClass{{Suits: all, Free: 25_000}, {Suits: onlyA, Free: 75_000}}, Wide: []int{2}, Blocks: []int64{12}}
 	p := s.Prices(&m)
 	// 2 of 16 GPUs are asked for as A: 12,500 of 100,000; 25,000 of A are free.
 	if len(p.Rent) != 2 || p.Rent[0] != 500_000 || p.Rent[1] != 0 {

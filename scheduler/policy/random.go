@@ -1,8 +1,8 @@
 package policy
 
 import (
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // random takes any node on which the group fits, and for a share any GPU, each as likely as the others. Lots are drawn
@@ -12,6 +12,6 @@ type random struct{ published }
 func (random) Name() string    { return "random" }
 func (random) DrawsLots() bool { return true }
 
-func (random) Fit(u *scheduler.Use) int64 {
+func (random) Fit(u *search.Use) int64 {
 	return int64(u.GPU.Draw % (model.Micro + 1))
 }

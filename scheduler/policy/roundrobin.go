@@ -1,12 +1,12 @@
 package policy
 
-import "github.com/muster-sched/muster/scheduler"
+import "github.com/muster-sched/muster/scheduler/search"
 
 // roundRobin takes nodes in turn, in the order of their ids, starting after the one used last, whatever their fit. A
 // node that has fewer allocations of the same group comes before one with more.
 type roundRobin struct{ firstFit }
 
-func (roundRobin) Name() string               { return "round-robin" }
-func (roundRobin) Rotates() bool              { return true }
-func (roundRobin) Advances() bool             { return true }
-func (roundRobin) Weights() scheduler.Weights { return scheduler.DefaultWeights }
+func (roundRobin) Name() string            { return "round-robin" }
+func (roundRobin) Rotates() bool           { return true }
+func (roundRobin) Advances() bool          { return true }
+func (roundRobin) Weights() search.Weights { return search.DefaultWeights }

@@ -1,11 +1,11 @@
 package policy
 
-// search places like the default policy, and when something of a job finds no place, it tries to move what the same
+// improving places like the default policy, and when something of a job finds no place, it tries to move what the same
 // decision has placed already: the new one takes a place, what was there goes elsewhere. It tries a bounded number of
 // moves, in a fixed order, so that the same input gives the same plan.
-type search struct{ strand }
+type improving struct{ strand }
 
-func (search) Name() string { return "search" }
+func (improving) Name() string { return "search" }
 
 // Moves is how many moves one decision tries at most.
-func (search) Moves() int { return 10_000 }
+func (improving) Moves() int { return 10_000 }

@@ -3,8 +3,8 @@ package policy
 import (
 	"math"
 
-	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/search"
 )
 
 // strand is the policy of a cluster that names none. Work that asks for no GPUs is placed as by binpack, on nodes without
@@ -27,9 +27,9 @@ type strand struct{ binpack }
 // FitName names the term of nodes without GPUs in reports.
 func (strand) FitName() string { return "binpack" }
 
-func (strand) Name() string                            { return "strand" }
-func (strand) SparesGPUs() bool                        { return true }
-func (strand) Rater(mix *model.Mix) scheduler.GPURater { return newStranded(mix) }
+func (strand) Name() string                         { return "strand" }
+func (strand) SparesGPUs() bool                     { return true }
+func (strand) Rater(mix *model.Mix) search.GPURater { return newStranded(mix) }
 
 const (
 	// streams and streamLength: a node of 8 GPUs is full after 10 to 20 requests; 64 are several times that, of which the
@@ -236,8 +236,8 @@ func (s *stranded) pack(g *model.GPUState, n int, all int64, idle int32) int64 {
 }
 
 // Prices are the rent on models, and what blocks of idle GPUs are worth.
-func (s *stranded) Prices(m *scheduler.Market) scheduler.Prices {
-	var p scheduler.Prices
+func (s *stranded) Prices(m *search.Market) search.Prices {
+	var p search.Prices
 	for i := range s.mix.Shapes {
 		shape := &s.mix.Shapes[i]
 		if shape.GPUs != 1 || shape.Model == "" {
@@ -280,7 +280,7 @@ func (s *stranded) Prices(m *scheduler.Market) scheduler.Prices {
 }
 
 // narrower reports whether every class that suits shape j suits shape i.
-func narrower(m *scheduler.Market, j, i int) bool {
+func narrower(m *search.Market, j, i int) bool {
 	for k := range m.Classes {
 		if m.Classes[k].Suits[j] && !m.Classes[k].Suits[i] {
 			return false

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"maps"
@@ -22,43 +22,43 @@ import (
 // looked at with.
 const rowsKept = 1 << 18
 
-// askMemos is what is remembered of asks, for one pool and era. It belongs to one pass at a time.
-type askMemos struct {
+// shortfallCache is what is remembered of asks, for one pool and era. It belongs to one pass at a time.
+type shortfallCache struct {
 	busy  sync.Mutex
 	pool  string
-	asks  map[string]*askMemo
+	asks  map[string]*Shortfalls
 	used  int64 // counts uses
-	spare []*askMemo
+	spare []*Shortfalls
 }
 
-// askMemo is what is remembered of one ask.
-type askMemo struct {
+// Shortfalls is what is remembered of one ask.
+type Shortfalls struct {
 	rosters []*model.NodeColumns // of the chunks, when their rows were looked at
 	hold    []*model.Holding     // by row: what was held there
 	lack    []int32              // by row: 1 + place in kinds, 0 for room, unlooked when nothing is known
 	short   []int64              // by row: of what it lacks
-	kinds   []lackKind
-	sums    []lackSum         // of a search, by kind
-	soon    []soonRow         // by row
-	when    []structs.LogTime // of soon; 0: now
+	kinds   []shortfallKind
+	sums    []shortfallSum    // of a search, by kind
+	Soon    []EarliestFree    // by row
+	When    []structs.LogTime // of soon; 0: now
 	used    int64
 }
 
 const unlooked = -1
 
-// lackKind is nodes of one class that lack the same.
-type lackKind struct {
+// shortfallKind is nodes of one class that lack the same.
+type shortfallKind struct {
 	class int32 // number in the classTable
 	lacks match.ShortageOf
 }
 
-type lackSum struct{ nodes, short int64 }
+type shortfallSum struct{ nodes, short int64 }
 
 // kindsMax is how many kinds are told apart; with more, all is forgotten.
 const kindsMax = 1 << 10
 
 // kind gives 1 + the place of a kind, or unlooked for one that is not remembered.
-func (m *askMemo) kind(class int32, x *match.ShortageOf) int32 {
+func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 	if x.Largest != 0 || x.Free != 0 || x.Asked != 0 {
 		return unlooked
 	}
@@ -72,16 +72,16 @@ func (m *askMemo) kind(class int32, x *match.ShortageOf) int32 {
 	if len(m.kinds) >= kindsMax {
 		return unlooked
 	}
-	m.kinds = append(m.kinds, lackKind{class, y})
-	m.sums = append(m.sums, lackSum{})
+	m.kinds = append(m.kinds, shortfallKind{class, y})
+	m.sums = append(m.sums, shortfallSum{})
 	return int32(len(m.kinds))
 }
 
 // Ready makes room for the rows of a view, and forgets those whose nodes changed.
-func (m *askMemo) ready(v *model.View) {
+func (m *Shortfalls) ready(v *model.View) {
 	if len(m.hold) != v.Rows || len(m.rosters) != len(v.Chunks) || len(m.kinds) >= kindsMax {
 		m.hold, m.lack, m.short = make([]*model.Holding, v.Rows), make([]int32, v.Rows), make([]int64, v.Rows)
-		m.rosters, m.soon = make([]*model.NodeColumns, len(v.Chunks)), nil
+		m.rosters, m.Soon = make([]*model.NodeColumns, len(v.Chunks)), nil
 		m.kinds, m.sums = m.kinds[:0], m.sums[:0]
 	}
 	for ci, c := range v.Chunks {
@@ -91,50 +91,50 @@ func (m *askMemo) ready(v *model.View) {
 		m.rosters[ci] = c.NodeColumns
 		for row := v.Starts[ci]; row < v.Starts[ci]+len(c.IDs); row++ {
 			m.lack[row] = unlooked
-			if m.soon != nil {
-				m.soon[row] = soonRow{}
+			if m.Soon != nil {
+				m.Soon[row] = EarliestFree{}
 			}
 		}
 	}
 }
 
-// askMemosMax is for how many pools and eras something is remembered.
-const askMemosMax = 64
+// shortfallCachesMax is for how many pools and eras something is remembered.
+const shortfallCachesMax = 64
 
-// takeAsks finds what is remembered for a pool and era; nil when another pass has it.
-func (m *known) takeAsks(pool string) *askMemos {
+// takeShortfalls finds what is remembered for a pool and era; nil when another pass has it.
+func (m *known) takeShortfalls(pool string) *shortfallCache {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, b := range m.asks {
+	for i, b := range m.shortfalls {
 		if b.pool != pool {
 			continue
 		}
 		if !b.busy.TryLock() {
 			return nil
 		}
-		copy(m.asks[1:i+1], m.asks[:i])
-		m.asks[0] = b
+		copy(m.shortfalls[1:i+1], m.shortfalls[:i])
+		m.shortfalls[0] = b
 		return b
 	}
-	b := &askMemos{pool: pool, asks: make(map[string]*askMemo)}
+	b := &shortfallCache{pool: pool, asks: make(map[string]*Shortfalls)}
 	b.busy.Lock()
-	m.asks = slices.Insert(m.asks, 0, b)
-	m.asks = m.asks[:min(len(m.asks), askMemosMax)]
+	m.shortfalls = slices.Insert(m.shortfalls, 0, b)
+	m.shortfalls = m.shortfalls[:min(len(m.shortfalls), shortfallCachesMax)]
 	return b
 }
 
-func (m *askMemos) ask(key []byte, rows int) *askMemo {
+func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 	m.used++
 	a := m.asks[string(key)]
 	if a == nil {
 		if most := max(2, rowsKept/max(rows, 1)); len(m.asks) >= most { // forget those used least recently
-			maps.DeleteFunc(m.asks, func(_ string, x *askMemo) bool {
+			maps.DeleteFunc(m.asks, func(_ string, x *Shortfalls) bool {
 				if x.used >= m.used-int64(most)/2 {
 					return false
 				}
 				clear(x.rosters)
 				clear(x.hold) // with what hangs on holdings long gone
-				x.kinds, x.sums, x.soon, x.when = x.kinds[:0], x.sums[:0], nil, nil
+				x.kinds, x.sums, x.Soon, x.When = x.kinds[:0], x.sums[:0], nil, nil
 				m.spare = append(m.spare, x) // whose memory serves again makes no difference
 				return true
 			})
@@ -142,7 +142,7 @@ func (m *askMemos) ask(key []byte, rows int) *askMemo {
 		if last := len(m.spare) - 1; last >= 0 {
 			a, m.spare = m.spare[last], m.spare[:last]
 		} else {
-			a = &askMemo{}
+			a = &Shortfalls{}
 		}
 		m.asks[string(key)] = a
 	}
@@ -151,12 +151,12 @@ func (m *askMemos) ask(key []byte, rows int) *askMemo {
 }
 
 // PlainKey is equal for asks that are short of the same on the same nodes; nil for those of which nothing is remembered.
-func (s *scan) plainKey() []byte {
-	a := s.ask
-	if s.peers != nil || s.places != nil || len(s.ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
+func (s *Search) plainKey() []byte {
+	a := s.Ask
+	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
 		return nil
 	}
-	if b := s.books; b != nil && len(b.windows) > 0 {
+	if b := s.Books; b != nil && len(b.Windows) > 0 {
 		return nil
 	}
 	b := a.PlainKey(0)
@@ -167,17 +167,17 @@ func (s *scan) plainKey() []byte {
 }
 
 // buildKnown looks at the rows of a chunk with the help of what is remembered.
-func (s *scan) buildKnown(m *askMemo, table []*verdict, c *model.Chunk, first int) {
+func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, first int) {
 	n := len(c.IDs)
 	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
 	touched := s.w.Touched[first : first+n]
-	promised := s.books != nil && s.books.rows != nil
+	promised := s.Books != nil && s.Books.Rows != nil
 	for i, h := range c.Hold {
 		if t := touched[i]; t != 0 {
 			h = s.w.States[t-1].Hold
 		}
 		row := first + i
-		plain := !promised || !s.books.promisedAny(row, 1)
+		plain := !promised || !s.Books.ReservedAny(row, 1)
 		if k := lack[i]; k > 0 && hold[i] == h && plain {
 			x := &m.sums[k-1]
 			x.nodes++
@@ -206,13 +206,13 @@ func (s *scan) buildKnown(m *askMemo, table []*verdict, c *model.Chunk, first in
 }
 
 // countKnown counts the nodes that are known to lack something.
-func (s *scan) countKnown(m *askMemo) {
+func (s *Search) countKnown(m *Shortfalls) {
 	for k := range m.sums {
 		sum := m.sums[k]
 		if sum.nodes == 0 {
 			continue
 		}
-		m.sums[k] = lackSum{}
+		m.sums[k] = shortfallSum{}
 		v := s.verdicts[m.kinds[k].class]
 		if !s.countedAll(v, sum.nodes) {
 			continue
@@ -229,11 +229,11 @@ func (s *scan) countKnown(m *askMemo) {
 	}
 }
 
-// soonRow is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
+// EarliestFree is when places for some allocations come to be on a node on which nothing is promised: the first ones are in
 // askMemo.when.
-type soonRow struct {
-	hold        *model.Holding
-	from, until structs.LogTime // at which times it holds; until 0: nothing is known
-	n           int8
-	whole       bool // the ends of all that is held are known
+type EarliestFree struct {
+	Hold        *model.Holding
+	From, Until structs.LogTime // at which times it holds; until 0: nothing is known
+	N           int8
+	Whole       bool // the ends of all that is held are known
 }

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"github.com/muster-sched/muster/scheduler/model"
@@ -6,7 +6,7 @@ import (
 )
 
 // gpuUse tells what the picks made last do to the GPUs of a node.
-func (s *scan) gpuUse(c *model.Chunk, i int, v *verdict, o *model.Occupancy) GPUUse {
+func (s *Search) gpuUse(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) GPUUse {
 	n := c.Nodes[i]
 	var u GPUUse
 	u.Draw = s.drawn(n)
@@ -16,22 +16,22 @@ func (s *scan) gpuUse(c *model.Chunk, i int, v *verdict, o *model.Occupancy) GPU
 	before := &s.gpus.state.before
 	model.GPUStateOf(c, i, o, before)
 	u.Count, u.Free = int64(len(before.Free)), model.SumFree(before.Free)
-	if len(s.ask.Devices) == 0 {
+	if len(s.Ask.Devices) == 0 {
 		return u
 	}
-	if s.ask.PlainDevices { // rating did not pick
-		s.picker.PickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
+	if s.Ask.PlainDevices { // rating did not pick
+		s.Picker.PickDevices(s.Ask, n, model.HoldingOr(o.Hold), v.Choices)
 	}
 	class := int64(0) // shared
 	reserve := n.GPUReserveMiB()
-	for k := range s.picker.Picks {
-		p := &s.picker.Picks[k]
+	for k := range s.Picker.Picks {
+		p := &s.Picker.Picks[k]
 		at := gpuOrder(n, p.Pos)
 		if at < 0 {
 			continue
 		}
 		u.Taken++
-		left := model.FreeMilli(n.Resources.Devices[p.Group].Instances[p.Index].MemoryMiB-reserve, s.picker.Busy(model.HoldingOr(o.Hold), p.Pos))
+		left := model.FreeMilli(n.Resources.Devices[p.Group].Instances[p.Index].MemoryMiB-reserve, s.Picker.Busy(model.HoldingOr(o.Hold), p.Pos))
 		u.Milli += before.Free[at] - left
 		if before.Free[at] == 1000 {
 			u.TakenIdle++
@@ -68,7 +68,7 @@ func gpuClass(grants []structs.Grant) int64 {
 }
 
 // drawn is the lot of a node in this decision.
-func (s *scan) drawn(n *structs.Node) uint64 {
+func (s *Search) drawn(n *structs.Node) uint64 {
 	x := s.lot
 	for k := 0; k < len(n.ID); k += 8 {
 		word := uint64(0)
@@ -101,15 +101,15 @@ func draw(x uint64) uint64 {
 }
 
 // wishesOf notes what a policy wants to know, beyond what all do.
-func (s *scan) wishesOf(p Policy) {
-	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.ask.Devices) == 0 {
+func (s *Search) wishesOf(p Policy) {
+	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.Ask.Devices) == 0 {
 		s.offGPUs = x.SparesGPUs() && s.w.AnyGPUs()
 	}
 	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
 		s.sees = x.SeesGPUs()
 	}
 	if x, ok := p.(interface{ UsesHistory() bool }); ok {
-		s.learns = x.UsesHistory() && len(s.w.past) > 0
+		s.learns = x.UsesHistory() && len(s.w.Past) > 0
 	}
 	if x, ok := p.(interface{ DrawsLots() bool }); ok {
 		s.lots = x.DrawsLots()

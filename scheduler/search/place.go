@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"slices"
@@ -8,14 +8,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// offer puts a node (again) among the candidates, if the group fits there.
-func (s *scan) offer(row int) {
+// PushRow puts a node (again) among the candidates, if the group fits there.
+func (s *Search) PushRow(row int) {
 	if !s.built {
 		return
 	}
 	c, i := s.w.View.At(row)
-	v := s.classVerdict(&c.Classes[c.Class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(c.IDs[i]) {
+	v := s.ClassVerdict(&c.Classes[c.Class[i]])
+	if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] || s.Elsewhere(row) || s.Banned(c.IDs[i]) {
 		return
 	}
 	o := s.w.Get(row)
@@ -30,21 +30,21 @@ func (s *scan) offer(row int) {
 	s.push(at, candidate{base, int32(row)})
 }
 
-// spot is a place found.
-type spot struct {
-	row  int
-	node *structs.Node
-	held *model.Held
+// Placement is a place found.
+type Placement struct {
+	Row  int
+	Node *structs.Node
+	Held *model.Held
 }
 
-// place finds the best node for one more allocation and debits it there. avoid are rows that should be taken only when
+// Place finds the best node for one more allocation and debits it there. avoid are rows that should be taken only when
 // nothing as good is left; prefer is a row to take if at all possible, or -1.
-func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
+func (s *Search) Place(id structs.AllocID, avoid []int, prefer int) (Placement, bool) {
 	if !s.built {
 		s.build()
 	}
 	if prefer >= 0 {
-		if sp, ok := s.placeOn(prefer, id, nil); ok {
+		if sp, ok := s.PlaceOn(prefer, id, nil); ok {
 			return sp, true
 		}
 	}
@@ -67,11 +67,11 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 		if len(s.turn) == 0 {
 			if bestAside < 0 {
 				s.unplaced++
-				return spot{}, false
+				return Placement{}, false
 			}
 			c, at := aside[bestAside], asideCells[bestAside]
 			aside, asideCells = slices.Delete(aside, bestAside, bestAside+1), slices.Delete(asideCells, bestAside, bestAside+1)
-			if sp, ok := s.placeOn(int(c.row), id, nil); ok {
+			if sp, ok := s.PlaceOn(int(c.row), id, nil); ok {
 				return sp, true
 			}
 			_ = at
@@ -88,7 +88,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			continue
 		}
 		if bestAside >= 0 && aside[bestAside].base+s.cells[asideCells[bestAside]].bonus-penalty > c.base+x.bonus {
-			if sp, ok := s.placeOn(int(aside[bestAside].row), id, nil); ok {
+			if sp, ok := s.PlaceOn(int(aside[bestAside].row), id, nil); ok {
 				aside, asideCells = slices.Delete(aside, bestAside, bestAside+1), slices.Delete(asideCells, bestAside, bestAside+1)
 				return sp, true
 			}
@@ -98,8 +98,8 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 		row := int(c.row)
 		ch, i := s.w.View.At(row)
 		n := ch.Nodes[i]
-		v := s.classVerdict(&ch.Classes[ch.Class[i]])
-		if why, bad := s.indistinct(row, v, n); bad {
+		v := s.ClassVerdict(&ch.Classes[ch.Class[i]])
+		if why, bad := s.Indistinct(row, v, n); bad {
 			s.parked = append(s.parked, s.pop(at))
 			if !slices.ContainsFunc(s.parked[:len(s.parked)-1], func(o candidate) bool { return o.row == c.row }) {
 				v.filtered++
@@ -125,7 +125,7 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			s.exhausted(v, short)
 			continue
 		}
-		if w := s.powerShort(row, n, after); w > 0 {
+		if w := s.PowerShort(row, n, after); w > 0 {
 			s.pop(at)
 			s.unpowered(v, n, w)
 			continue
@@ -146,12 +146,12 @@ func (s *scan) place(id structs.AllocID, avoid []int, prefer int) (spot, bool) {
 			s.siftDown(x.heap, 0)
 			s.fixTurn(int(x.pos))
 		}
-		return spot{row, n, h}, true
+		return Placement{row, n, h}, true
 	}
 }
 
 // took books a placement of this group on a row in everything but the heap.
-func (s *scan) took(row int, v *verdict, n *structs.Node) {
+func (s *Search) took(row int, v *Verdict, n *structs.Node) {
 	s.peersTook(row)
 	if s.onRow == nil {
 		s.onRow = s.w.Column()
@@ -160,7 +160,7 @@ func (s *scan) took(row int, v *verdict, n *structs.Node) {
 	if s.jobRow != nil {
 		s.jobRow[row]++
 	}
-	for i := range s.ask.Distinct {
+	for i := range s.Ask.Distinct {
 		s.props[i].have[s.propValue(i, v, n)]++
 	}
 	if len(s.spreads) > 0 {
@@ -168,15 +168,15 @@ func (s *scan) took(row int, v *verdict, n *structs.Node) {
 	}
 }
 
-func (s *scan) propValue(i int, v *verdict, n *structs.Node) int32 {
+func (s *Search) propValue(i int, v *Verdict, n *structs.Node) int32 {
 	if i < len(v.props) && v.props[i] >= 0 {
 		return v.props[i]
 	}
-	return s.props[i].value(match.Resolve(s.ask.Distinct[i].Target, n))
+	return s.props[i].value(match.Resolve(s.Ask.Distinct[i].Target, n))
 }
 
-// indistinct tells whether a distinct_hosts or distinct_property constraint forbids one more allocation on a node.
-func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (match.Refusal, bool) {
+// Indistinct tells whether a distinct_hosts or distinct_property constraint forbids one more allocation on a node.
+func (s *Search) Indistinct(row int, v *Verdict, n *structs.Node) (match.Refusal, bool) {
 	if s.jobRow != nil && s.jobRow[row] > 0 {
 		return match.Cannot(structs.DimensionConstraint, structs.OperandDistinctHosts, "", structs.EventAllocStopped), true
 	}
@@ -185,60 +185,60 @@ func (s *scan) indistinct(row int, v *verdict, n *structs.Node) (match.Refusal, 
 			return why, true
 		}
 	}
-	for i := range s.ask.Distinct {
+	for i := range s.Ask.Distinct {
 		val := s.propValue(i, v, n)
-		if val == 0 || s.props[i].have[val] >= s.ask.Distinct[i].Limit {
-			return s.ask.Distinct[i].Cond.Refusal(structs.EventAllocStopped), true
+		if val == 0 || s.props[i].have[val] >= s.Ask.Distinct[i].Limit {
+			return s.Ask.Distinct[i].Cond.Refusal(structs.EventAllocStopped), true
 		}
 	}
 	return match.Refusal{}, false
 }
 
-// placeOn places on one given node; yields are allocations there that the new one will wait for.
-func (s *scan) placeOn(row int, id structs.AllocID, yields []structs.AllocID) (spot, bool) {
+// PlaceOn places on one given node; yields are allocations there that the new one will wait for.
+func (s *Search) PlaceOn(row int, id structs.AllocID, yields []structs.AllocID) (Placement, bool) {
 	c, i := s.w.View.At(row)
 	n := c.Nodes[i]
-	v := s.classVerdict(&c.Classes[c.Class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.Ready[i] || s.elsewhere(row) || s.banned(n.ID) {
-		return spot{}, false
+	v := s.ClassVerdict(&c.Classes[c.Class[i]])
+	if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] || s.Elsewhere(row) || s.Banned(n.ID) {
+		return Placement{}, false
 	}
-	for k := range s.ask.PerNode {
-		if !s.ask.PerNode[k].Holds(n) {
-			return spot{}, false
+	for k := range s.Ask.PerNode {
+		if !s.Ask.PerNode[k].Holds(n) {
+			return Placement{}, false
 		}
 	}
-	if _, bad := s.indistinct(row, v, n); bad {
-		return spot{}, false
+	if _, bad := s.Indistinct(row, v, n); bad {
+		return Placement{}, false
 	}
 	if _, bad := s.peersRefuse(row); bad {
-		return spot{}, false
+		return Placement{}, false
 	}
 	o := s.w.Get(row)
 	seen := o
 	if len(yields) == 0 { // what takes over another's place takes nothing that is promised
 		var short match.ShortageOf
 		if seen, short = s.beside(c, i, row, o); short.Dim != structs.DimensionNone {
-			return spot{}, false
+			return Placement{}, false
 		}
 	}
-	s.choose(c, i, v, &seen)
-	h, short := s.ask.Equip(n, seen, v.choices, id, yields, &s.picker)
+	s.Choose(c, i, v, &seen)
+	h, short := s.Ask.Equip(n, seen, v.Choices, id, yields, &s.Picker)
 	if short.Dim != structs.DimensionNone {
-		return spot{}, false
+		return Placement{}, false
 	}
-	h.Work = s.work
+	h.Work = s.Work
 	after, x := model.Fits(n, c.Total[i], c.MHz[i], o, h)
-	if x.Dim != structs.DimensionNone || s.powerShort(row, n, after) > 0 {
-		return spot{}, false
+	if x.Dim != structs.DimensionNone || s.PowerShort(row, n, after) > 0 {
+		return Placement{}, false
 	}
 	s.w.Set(row, after)
 	s.took(row, v, n)
-	s.offer(row)
-	return spot{row, n, h}, true
+	s.PushRow(row)
+	return Placement{row, n, h}, true
 }
 
 // Equip gives an allocation what it asks for on a node that was rated, and checks that all of it fits.
-func (s *scan) equip(c *model.Chunk, i, row int, v *verdict, o model.Occupancy, id structs.AllocID, base int64) (*model.Held, model.Occupancy, match.ShortageOf) {
+func (s *Search) equip(c *model.Chunk, i, row int, v *Verdict, o model.Occupancy, id structs.AllocID, base int64) (*model.Held, model.Occupancy, match.ShortageOf) {
 	if base == rateShort {
 		return nil, o, s.why
 	}
@@ -247,21 +247,21 @@ func (s *scan) equip(c *model.Chunk, i, row int, v *verdict, o model.Occupancy, 
 	if short.Dim != structs.DimensionNone {
 		return nil, o, short
 	}
-	s.choose(c, i, v, &seen)
-	h, short := s.ask.Equip(n, seen, v.choices, id, nil, &s.picker)
+	s.Choose(c, i, v, &seen)
+	h, short := s.Ask.Equip(n, seen, v.Choices, id, nil, &s.Picker)
 	if short.Dim != structs.DimensionNone {
 		if seen.Hold != o.Hold {
-			s.choose(c, i, v, &o)
-			if _, alone := s.ask.Equip(n, o, v.choices, id, nil, &s.picker); alone.Dim == structs.DimensionNone {
-				short.PromisedTo(s.books.promisee(row))
+			s.Choose(c, i, v, &o)
+			if _, alone := s.Ask.Equip(n, o, v.Choices, id, nil, &s.Picker); alone.Dim == structs.DimensionNone {
+				short.ReservedFor(s.Books.promisee(row))
 			}
 		}
 		return nil, o, short
 	}
-	h.Work = s.work
+	h.Work = s.Work
 	after, x := model.Fits(n, c.Total[i], c.MHz[i], o, h)
 	return h, after, match.ShortageOf{Shortage: x}
 }
 
-// exhaustedAll reports whether no candidate is left.
-func (s *scan) exhaustedAll() bool { return s.built && len(s.turn) == 0 && len(s.parked) == 0 }
+// ExhaustedAll reports whether no candidate is left.
+func (s *Search) ExhaustedAll() bool { return s.built && len(s.turn) == 0 && len(s.parked) == 0 }

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"cmp"
@@ -9,30 +9,31 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-func (b *reservations) promise(row int, p *model.ReservedPlace) {
-	if b.rows == nil {
-		b.rows, b.seen = make(map[int][]*model.ReservedPlace), make(map[int]*model.RowProfile)
-		b.marked = make([]uint64, b.w.View.Rows/64+1)
+// Reserve keeps a place on a row.
+func (b *Reservations) Reserve(row int, p *model.ReservedPlace) {
+	if b.Rows == nil {
+		b.Rows, b.seen = make(map[int][]*model.ReservedPlace), make(map[int]*model.RowProfile)
+		b.marked = make([]uint64, b.W.View.Rows/64+1)
 	}
 	b.marked[row/64] |= 1 << (row % 64)
-	ps := append(b.rows[row], p)
+	ps := append(b.Rows[row], p)
 	slices.SortStableFunc(ps, func(x, y *model.ReservedPlace) int { return cmp.Compare(x.Start, y.Start) })
-	b.rows[row] = ps
+	b.Rows[row] = ps
 	b.version++
-	b.w.Touch() // what was searched in vain before may be refused for another reason now
+	b.W.Touch() // what was searched in vain before may be refused for another reason now
 }
 
-// promisedOn is what is promised on a row, by start.
-func (b *reservations) promisedOn(row int) []*model.ReservedPlace {
-	if b.rows == nil || b.marked[row/64]&(1<<(row%64)) == 0 {
+// ReservedOn is what is reserved on a row, by start.
+func (b *Reservations) ReservedOn(row int) []*model.ReservedPlace {
+	if b.Rows == nil || b.marked[row/64]&(1<<(row%64)) == 0 {
 		return nil
 	}
-	return b.rows[row]
+	return b.Rows[row]
 }
 
-// promisedAny reports whether anything is promised on some rows.
-func (b *reservations) promisedAny(row, n int) bool {
-	if b == nil || b.rows == nil {
+// ReservedAny reports whether anything is reserved on some rows.
+func (b *Reservations) ReservedAny(row, n int) bool {
+	if b == nil || b.Rows == nil {
 		return false
 	}
 	for r := row; r < row+n; r++ {
@@ -44,8 +45,8 @@ func (b *reservations) promisedAny(row, n int) bool {
 }
 
 // At returns the reservations of a row beside its present occupancy, or nil when it has none.
-func (b *reservations) at(row int, c *model.Chunk, i int, o *model.Occupancy) *model.RowProfile {
-	ps := b.promisedOn(row)
+func (b *Reservations) At(row int, c *model.Chunk, i int, o *model.Occupancy) *model.RowProfile {
+	ps := b.ReservedOn(row)
 	if len(ps) == 0 {
 		return nil
 	}
@@ -54,8 +55,8 @@ func (b *reservations) at(row int, c *model.Chunk, i int, o *model.Occupancy) *m
 	}
 	x := &model.RowProfile{Hold: o.Hold, Version: b.version}
 	if o.Hold != nil && o.Hold.Waits == 0 && o.Hold.Size() >= model.ReleasesLong {
-		t := b.w.View.ReleaseTimes(row, o.Hold, b.now)
-		x.Points = model.ProfileBy(ps, b.now, func(at structs.LogTime) structs.Vector {
+		t := b.W.View.ReleaseTimes(row, o.Hold, b.Now)
+		x.Points = model.ProfileBy(ps, b.Now, func(at structs.LogTime) structs.Vector {
 			used := o.Used
 			for k := range t.Over(at) {
 				used = used.Sub(t.Ends[k].Held.Need)
@@ -63,7 +64,7 @@ func (b *reservations) at(row int, c *model.Chunk, i int, o *model.Occupancy) *m
 			return used
 		})
 	} else {
-		x.Points = model.ProfileOf(ps, o.Hold, b.now)
+		x.Points = model.ProfileOf(ps, o.Hold, b.Now)
 	}
 	if slices.ContainsFunc(ps, func(p *model.ReservedPlace) bool { return p.Held.Rare != nil }) {
 		all := slices.Clone(o.Hold.List())
@@ -77,55 +78,55 @@ func (b *reservations) at(row int, c *model.Chunk, i int, o *model.Occupancy) *m
 	return x
 }
 
-// closedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
-func (b *reservations) closedTo(row int, job *structs.Job, until structs.LogTime) string {
-	for _, r := range b.windows[row] {
-		if model.Closes(r, job, until, b.now) {
+// ClosedTo names the reservation of an operator that keeps a workload off a row until some time, or "".
+func (b *Reservations) ClosedTo(row int, job *structs.Job, until structs.LogTime) string {
+	for _, r := range b.Windows[row] {
+		if model.Closes(r, job, until, b.Now) {
 			return r.ID
 		}
 	}
 	return ""
 }
 
-// keeps reports whether there is any promise to keep.
-func (b *reservations) keeps() bool {
-	return b != nil && (b.rows != nil || len(b.windows) > 0)
+// Keeps reports whether there is any promise to keep.
+func (b *Reservations) Keeps() bool {
+	return b != nil && (b.Rows != nil || len(b.Windows) > 0)
 }
 
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
 // devices are chosen, or what is short.
-func (s *scan) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, match.ShortageOf) {
-	if len(s.books.windows) > 0 {
-		if name := s.books.closedTo(row, s.ask.Job, s.work.Latest(s.books.now)); name != "" {
+func (s *Search) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, match.ShortageOf) {
+	if len(s.Books.Windows) > 0 {
+		if name := s.Books.ClosedTo(row, s.Ask.Job, s.Work.Latest(s.Books.Now)); name != "" {
 			return nil, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, By: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, Reserved: true}
 		}
 	}
-	x := s.books.at(row, c, i, o)
+	x := s.Books.At(row, c, i, o)
 	if x == nil {
 		return nil, match.ShortageOf{}
 	}
-	if short, whose := x.Refuses(c.Total[i], s.ask.Need, c.MHz[i], s.until); short.Dim != structs.DimensionNone {
+	if short, whose := x.Refuses(c.Total[i], s.Ask.Need, c.MHz[i], s.Until); short.Dim != structs.DimensionNone {
 		return nil, match.ShortageOf{Shortage: short, By: structs.Obstacle{Dimension: short.Dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, Reserved: true}
 	}
-	if len(x.Points) == 0 || x.Points[0].At >= s.until {
+	if len(x.Points) == 0 || x.Points[0].At >= s.Until {
 		return nil, match.ShortageOf{}
 	}
 	return x.Merged, match.ShortageOf{}
 }
 
 // blame tells in s.why whose promise stands in the way, if the devices of a row would do without what is promised there.
-func (s *scan) blame(c *model.Chunk, i, row int, v *verdict, o, seen *model.Occupancy) {
+func (s *Search) blame(c *model.Chunk, i, row int, v *Verdict, o, seen *model.Occupancy) {
 	if seen == o {
 		return
 	}
 	if _, _, x := s.devices(c, i, o, v); x.Dim == structs.DimensionNone {
-		s.why.PromisedTo(s.books.promisee(row))
+		s.why.ReservedFor(s.Books.promisee(row))
 	}
 }
 
 // promisee is who has the first promise of something chosen by its number on a row.
-func (b *reservations) promisee(row int) structs.JobKey {
-	for _, p := range b.rows[row] {
+func (b *Reservations) promisee(row int) structs.JobKey {
+	for _, p := range b.Rows[row] {
 		if p.Held.Rare != nil {
 			return p.Job
 		}
@@ -134,8 +135,8 @@ func (b *reservations) promisee(row int) structs.JobKey {
 }
 
 // beside is a row's occupancy as the group has to see it beside what is promised there.
-func (s *scan) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
-	if !s.books.keeps() {
+func (s *Search) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
+	if !s.Books.Keeps() {
 		return o, match.ShortageOf{}
 	}
 	merged, short := s.kept(c, i, row, &o)
@@ -145,13 +146,13 @@ func (s *scan) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occu
 	return o, short
 }
 
-// reservations are what searches keep free: places that are reserved on rows, and the windows of operators.
-type reservations struct {
-	w       *pass
-	now     structs.LogTime
-	rows    map[int][]*model.ReservedPlace // by row, by start; nil while nothing is reserved
+// Reservations are what searches keep free: places that are reserved on rows, and the windows of operators.
+type Reservations struct {
+	W       *Pass
+	Now     structs.LogTime
+	Rows    map[int][]*model.ReservedPlace // by row, by start; nil while nothing is reserved
 	marked  []uint64                       // the rows that are in rows, a bit for each: most searches look at all rows
 	seen    map[int]*model.RowProfile      // what was computed about a row
-	windows map[int][]*structs.Reservation
+	Windows map[int][]*structs.Reservation
 	version int // of the reservations
 }

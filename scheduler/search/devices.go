@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"math/bits"
@@ -10,8 +10,8 @@ import (
 
 // Devices counts the instances that may serve the ask and tells whether enough are free. When shares are asked for it
 // counts MiB of GPU memory instead.
-func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (total, used int64, _ match.ShortageOf) {
-	a, hold := s.ask, o.Hold
+func (s *Search) devices(c *model.Chunk, i int, o *model.Occupancy, v *Verdict) (total, used int64, _ match.ShortageOf) {
+	a, hold := s.Ask, o.Hold
 	if a.PlainDevices && len(c.Sick[i]) == 0 {
 		if total, used, short, ok := s.plainDevices(hold, v); ok {
 			return total, used, short
@@ -19,12 +19,12 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 	}
 	n := c.Nodes[i]
 	if !a.PlainDevices {
-		s.choose(c, i, v, o)
+		s.Choose(c, i, v, o)
 		free := hold
 		if free == nil {
 			free = &model.EmptyHolding
 		}
-		if x := s.picker.PickDevices(a, n, free, v.choices); x.Dim != structs.DimensionNone {
+		if x := s.Picker.PickDevices(a, n, free, v.Choices); x.Dim != structs.DimensionNone {
 			return 0, 0, x
 		}
 		if a.Shares {
@@ -40,7 +40,7 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 	var open, sick, best, bestSick int64
 	d := &a.Devices[0]
 	for k := range a.Devices {
-		for _, c := range v.choices[k] {
+		for _, c := range v.Choices[k] {
 			g := &n.Resources.Devices[c.Group]
 			open, sick = 0, 0
 			for j := range g.Instances {
@@ -77,7 +77,7 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 		}
 	}
 	if !a.PlainDevices {
-		used += int64(len(s.picker.Picks))
+		used += int64(len(s.Picker.Picks))
 	} else if alt := &d.Alts[0]; best < alt.Count {
 		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: alt.Obstacle(), Unhealthy: best+bestSick >= alt.Count}
 	}
@@ -86,14 +86,14 @@ func (s *scan) devices(c *model.Chunk, i int, o *model.Occupancy, v *verdict) (t
 
 // PlainDevices is devices for one request for whole devices on a node whose devices are all healthy, counted by words of
 // 64; ok is false for a node with more.
-func (s *scan) plainDevices(hold *model.Holding, v *verdict) (total, used int64, _ match.ShortageOf, ok bool) {
+func (s *Search) plainDevices(hold *model.Holding, v *Verdict) (total, used int64, _ match.ShortageOf, ok bool) {
 	var busy uint64
 	if hold != nil && len(hold.Devs) > 0 {
 		busy = hold.Devs[0]
 	}
 	best := int64(0)
-	alt := &s.ask.Devices[0].Alts[0]
-	for _, c := range v.choices[0] {
+	alt := &s.Ask.Devices[0].Alts[0]
+	for _, c := range v.Choices[0] {
 		k := c.Count
 		if c.First+k > 64 {
 			return 0, 0, match.ShortageOf{}, false
@@ -103,17 +103,17 @@ func (s *scan) plainDevices(hold *model.Holding, v *verdict) (total, used int64,
 		total, used = total+int64(k), used+int64(inUse)
 	}
 	if best < alt.Count {
-		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: s.ask.Device}, true
+		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: s.Ask.Device}, true
 	}
 	return total, min(used+alt.Count, total), match.ShortageOf{}, true
 }
 
 // gpuMemory is how much memory the GPUs that may serve the ask have, and how much of it is in use after the picks.
-func (s *scan) gpuMemory(n *structs.Node, free *model.Holding, v *verdict) (total, used int64) {
+func (s *Search) gpuMemory(n *structs.Node, free *model.Holding, v *Verdict) (total, used int64) {
 	var seen model.Bitset
 	reserve := n.GPUReserveMiB()
-	for k := range s.ask.Devices {
-		list := v.choices[k]
+	for k := range s.Ask.Devices {
+		list := v.Choices[k]
 		for _, c := range list {
 			g := &n.Resources.Devices[c.Group]
 			for j := range g.Instances {
@@ -124,7 +124,7 @@ func (s *scan) gpuMemory(n *structs.Node, free *model.Holding, v *verdict) (tota
 				}
 				seen.Set(pos)
 				total += capacity
-				if x := s.picker.Busy(free, pos); x.Whole { // what was picked counts as in use
+				if x := s.Picker.Busy(free, pos); x.Whole { // what was picked counts as in use
 					used += capacity
 				} else {
 					used += x.Mem
@@ -135,8 +135,8 @@ func (s *scan) gpuMemory(n *structs.Node, free *model.Holding, v *verdict) (tota
 	return total, used
 }
 
-// powerShort is how many watts are missing for what would be held on a row; 0 or less: none.
-func (s *scan) powerShort(row int, n *structs.Node, after model.Occupancy) int64 {
+// PowerShort is how many watts are missing for what would be held on a row; 0 or less: none.
+func (s *Search) PowerShort(row int, n *structs.Node, after model.Occupancy) int64 {
 	if s.w.Power == nil || n.PowerBudgetW == 0 {
 		return 0
 	}
@@ -148,9 +148,9 @@ func (s *scan) powerShort(row int, n *structs.Node, after model.Occupancy) int64
 }
 
 // unpowered notes that a row has no place because of its pool's budget.
-func (s *scan) unpowered(v *verdict, n *structs.Node, short int64) {
+func (s *Search) unpowered(v *Verdict, n *structs.Node, short int64) {
 	v.exhausted++
-	s.lacksPower = true
+	s.LacksPower = true
 	r := match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
 	r.Short, r.Unit = short, structs.UnitWatt
 	if short >= model.PowerUnknown/2 {

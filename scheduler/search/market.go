@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"cmp"
@@ -71,7 +71,7 @@ func (m *marketRows) begin(mix *model.Mix) {
 }
 
 // sync brings the market up to date with a what-if.
-func (m *marketRows) sync(w *pass, l *ledger, job *structs.Job) {
+func (m *marketRows) sync(w *Pass, l *ledger, job *structs.Job) {
 	v := w.View
 	for len(m.rows) > v.Rows {
 		m.count(&m.rows[len(m.rows)-1], -1)

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"sync"
@@ -8,32 +8,33 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pass is what the searches of one pass share: the picture they work on, what they rate nodes by, and what was worked out
+// Pass is what the searches of one pass share: the picture they work on, what they rate nodes by, and what was worked out
 // about nodes in earlier passes.
-type pass struct {
+type Pass struct {
 	model.WhatIf
-	mix     *model.Mix // see mixFor
-	seed    uint64     // for lots
-	past    map[structs.NodeID]Past
+	Mix     *model.Mix // see mixFor
+	Seed    uint64     // for lots
+	Past    map[structs.NodeID]Past
 	dear    int64                    // see dearest
-	later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
+	Later   map[structs.AllocID]bool // placed by decisions that may still grow, whose entries come after those of others
 	era     string                   // "" for the present; pictures of the future have ledgers of their own
 	ledgers []*ledger
-	asks    []*askMemos
+	caches  []*shortfallCache
 	heaps   *heaps
 }
 
-func newPass(v *model.View, f model.Overlay) *pass {
-	w := &pass{heaps: heapsLeft.Get().(*heaps)}
+// NewPass begins a pass over a view, with what is in flight.
+func NewPass(v *model.View, f model.Overlay) *Pass {
+	w := &Pass{heaps: heapsLeft.Get().(*heaps)}
 	w.Open(v, f)
 	return w
 }
 
 // known is what earlier passes worked out, of most recent use first.
 type known struct {
-	mu      sync.Mutex
-	ledgers []*ledger
-	asks    []*askMemos
+	mu         sync.Mutex
+	ledgers    []*ledger
+	shortfalls []*shortfallCache
 }
 
 var remembered model.Slot[known]
@@ -46,38 +47,38 @@ const heapsMax = 4
 
 var heapsLeft = sync.Pool{New: func() any { return new(heaps) }}
 
-// future is a pass over a picture of the future: it remembers in places of its own.
-func (w *pass) future() *pass {
-	x := &pass{mix: w.mix, heaps: w.heaps, era: "then "}
+// Future is a pass over a picture of the future: it remembers in places of its own.
+func (w *Pass) Future() *Pass {
+	x := &Pass{Mix: w.Mix, heaps: w.heaps, era: "then "}
 	x.View, x.Scratch = w.View, w.Scratch
 	return x
 }
 
-// release ends a pass: others have its ledgers and its memory.
-func (w *pass) release() {
+// Release ends a pass: others have its ledgers and its memory.
+func (w *Pass) Release() {
 	w.Close()
 	heapsLeft.Put(w.heaps)
 	w.heaps = nil
-	w.unlock()
+	w.Unlock()
 }
 
-// askMemo gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
-func (w *pass) askMemo(key []byte, pool string) *askMemo {
+// ShortfallsOf gives what is remembered of an ask, or nil: for asks that are not plain, and when another pass has it.
+func (w *Pass) ShortfallsOf(key []byte, pool string) *Shortfalls {
 	if key == nil {
 		return nil
 	}
 	name := w.era + pool
-	var m *askMemos
-	for _, x := range w.asks {
+	var m *shortfallCache
+	for _, x := range w.caches {
 		if x.pool == name {
 			m = x
 		}
 	}
 	if m == nil {
-		if m = remembered.Of(w.View).takeAsks(name); m == nil {
+		if m = remembered.Of(w.View).takeShortfalls(name); m == nil {
 			return nil
 		}
-		w.asks = append(w.asks, m)
+		w.caches = append(w.caches, m)
 	}
 	a := m.ask(key, w.View.Rows)
 	a.ready(w.View)
@@ -85,7 +86,7 @@ func (w *pass) askMemo(key []byte, pool string) *askMemo {
 }
 
 // ledger is the pass's for a policy, by the mix of the pass.
-func (w *pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
+func (w *Pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
 	mix := w.mixFor(a)
 	for _, l := range w.ledgers {
 		if l.policy == p.Name() && l.pool == w.era+a.Job.NodePool && l.mix.Same(mix) {
@@ -97,24 +98,24 @@ func (w *pass) ledger(p GPUPolicy, a *match.Ask) *ledger {
 	return l
 }
 
-// unlock lets others have the ledgers.
-func (w *pass) unlock() {
+// Unlock lets others have the ledgers.
+func (w *Pass) Unlock() {
 	for _, l := range w.ledgers {
 		l.busy.Unlock()
 	}
-	for _, m := range w.asks {
+	for _, m := range w.caches {
 		m.busy.Unlock()
 	}
-	w.ledgers, w.asks = nil, nil
+	w.ledgers, w.caches = nil, nil
 }
 
 // mixFor is the mix that a pass rates by: the one it was given, else that of everything held, else the ask itself.
-func (w *pass) mixFor(a *match.Ask) *model.Mix {
-	if w.mix == nil {
-		w.mix = w.View.LiveMix()
+func (w *Pass) mixFor(a *match.Ask) *model.Mix {
+	if w.Mix == nil {
+		w.Mix = w.View.LiveMix()
 	}
-	if w.mix.Total > 0 {
-		return w.mix
+	if w.Mix.Total > 0 {
+		return w.Mix
 	}
 	s := model.Shape{CPU: a.Need.CPU, Count: 1}
 	for i := range a.Devices {
@@ -129,7 +130,7 @@ func (w *pass) mixFor(a *match.Ask) *model.Mix {
 }
 
 // heap gives room for a candidate of every row.
-func (w *pass) heap() []candidate {
+func (w *Pass) heap() []candidate {
 	if x := w.heaps; x != nil && len(x.list) > 0 {
 		last := len(x.list) - 1
 		h := x.list[last]
@@ -142,7 +143,7 @@ func (w *pass) heap() []candidate {
 }
 
 // dearest is what the dearest node costs.
-func (w *pass) dearest() int64 {
+func (w *Pass) dearest() int64 {
 	if w.dear < 0 {
 		return 0
 	}

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"slices"
@@ -42,14 +42,14 @@ func gpuOrder(n *structs.Node, want int) int {
 }
 
 // open gets what is known of the ask and, from a policy that has some, the prices of the moment.
-func (s *scan) openGPUs() {
+func (s *Search) openGPUs() {
 	x := &s.gpus
-	x.l = s.w.ledger(x.policy, s.ask)
-	if s.ask.Simple() {
-		x.asked = x.l.ask(s.ask.GpuKey(), s.w.View.Rows)
+	x.l = s.w.ledger(x.policy, s.Ask)
+	if s.Ask.Simple() {
+		x.asked = x.l.ask(s.Ask.GpuKey(), s.w.View.Rows)
 	}
 	if p, ok := x.l.rater.(PricedRater); ok {
-		x.l.market.sync(s.w, x.l, s.ask.Job)
+		x.l.market.sync(s.w, x.l, s.Ask.Job)
 		x.prices = p.Prices(&x.l.market.Market)
 		x.wide = slices.ContainsFunc(x.prices.Wide, func(n int64) bool { return n > 0 })
 		x.pays = x.wide || slices.ContainsFunc(x.prices.Rent, func(n int64) bool { return n > 0 })
@@ -58,7 +58,7 @@ func (s *scan) openGPUs() {
 
 // rateSimple is what the policy makes of a node with GPUs for a simple ask, in millionths, or false with the shortage in
 // scan.why.
-func (s *scan) rateSimple(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) (int64, bool) {
+func (s *Search) rateSimple(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) (int64, bool) {
 	x := &s.gpus
 	if x.l == nil {
 		s.openGPUs()
@@ -83,7 +83,7 @@ func (s *scan) rateSimple(c *model.Chunk, i, row int, v *verdict, o *model.Occup
 	}
 	best := int64(-1)
 	cpu := c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-	left := cpu - s.ask.Need.CPU - s.ask.Need.Cores*c.MHz[i]
+	left := cpu - s.Ask.Need.CPU - s.Ask.Need.Cores*c.MHz[i]
 	for k := range r.can {
 		if r.can[k] {
 			charge := s.charge(v, int64(r.milli[k]), int64(r.idle), int64(r.idle)-int64(k)*int64(r.takes), cpu, left)
@@ -94,7 +94,7 @@ func (s *scan) rateSimple(c *model.Chunk, i, row int, v *verdict, o *model.Occup
 }
 
 // charge is what a placement pays by the prices of the moment.
-func (s *scan) charge(v *verdict, milli, idle, idleAfter, cpu, cpuAfter int64) int64 {
+func (s *Search) charge(v *Verdict, milli, idle, idleAfter, cpu, cpuAfter int64) int64 {
 	x := &s.gpus
 	sum := int64(0)
 	m := &x.l.market
@@ -111,7 +111,7 @@ func (s *scan) charge(v *verdict, milli, idle, idleAfter, cpu, cpuAfter int64) i
 }
 
 // Suits tells for each shape of the mix whether nodes of the class have the model that it asks for.
-func (s *scan) suits(v *verdict) []bool {
+func (s *Search) suits(v *Verdict) []bool {
 	if v.suits == nil {
 		v.suits = s.gpus.l.suit(v.hash, v.node)
 	}
@@ -119,9 +119,9 @@ func (s *scan) suits(v *verdict) []bool {
 }
 
 // rateRow finds out anew what a node offers to a simple ask.
-func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) {
+func (s *Search) rateRow(r *rated, c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) {
 	x := &s.gpus
-	n, a, rater := c.Nodes[i], s.ask, x.l.rater
+	n, a, rater := c.Nodes[i], s.Ask, x.l.rater
 	*r = rated{node: n, hold: o.Hold}
 	before, after := &x.state.before, &x.state.after
 	model.GPUStateOf(c, i, o, before)
@@ -137,8 +137,8 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		}
 	}
 	if len(a.Devices) > 0 {
-		s.picker.By = nil
-		if short := s.picker.PickDevices(a, n, model.HoldingOr(o.Hold), v.choices); short.Dim != structs.DimensionNone {
+		s.Picker.By = nil
+		if short := s.Picker.PickDevices(a, n, model.HoldingOr(o.Hold), v.Choices); short.Dim != structs.DimensionNone {
 			r.why = x.asked.whyOf(short)
 			return
 		}
@@ -153,7 +153,7 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		return
 	}
 	if !a.Shares {
-		for _, p := range s.picker.Picks {
+		for _, p := range s.Picker.Picks {
 			if at := gpuOrder(n, p.Pos); at >= 0 {
 				r.takes++
 				after.Free[at] = 0
@@ -163,7 +163,7 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 		return
 	}
 	r.takes = 1
-	p := s.picker.Picks[0]
+	p := s.Picker.Picks[0]
 	g := &n.Resources.Devices[p.Group]
 	alt := &a.Devices[0].Alts[0]
 	reserve := n.GPUReserveMiB()
@@ -201,7 +201,7 @@ func (s *scan) rateRow(r *rated, c *model.Chunk, i, row int, v *verdict, o *mode
 }
 
 // healthyBefore counts the healthy GPUs of a node before a position.
-func (s *scan) healthyBefore(n *structs.Node, pos int) int {
+func (s *Search) healthyBefore(n *structs.Node, pos int) int {
 	at, count := 0, 0
 	for i := range n.Resources.Devices {
 		g := &n.Resources.Devices[i]
@@ -219,19 +219,19 @@ func (s *scan) healthyBefore(n *structs.Node, pos int) int {
 }
 
 // rateGPUs asks the policy about a node with the devices that were picked last. It serves asks that are not simple.
-func (s *scan) rateGPUs(c *model.Chunk, i int, v *verdict, o *model.Occupancy) int64 {
+func (s *Search) rateGPUs(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) int64 {
 	if s.gpus.l == nil {
 		s.openGPUs()
 	}
 	n := c.Nodes[i]
-	if s.ask.PlainDevices { // rating did not pick: the first ones free are as good as any
-		s.picker.PickDevices(s.ask, n, model.HoldingOr(o.Hold), v.choices)
+	if s.Ask.PlainDevices { // rating did not pick: the first ones free are as good as any
+		s.Picker.PickDevices(s.Ask, n, model.HoldingOr(o.Hold), v.Choices)
 	}
 	return s.rateState(c, i, v, o, match.Pick{Pos: -1})
 }
 
 // rateState rates a node with what the picker has chosen and, unless its position is negative, one pick more.
-func (s *scan) rateState(c *model.Chunk, i int, v *verdict, o *model.Occupancy, more match.Pick) int64 {
+func (s *Search) rateState(c *model.Chunk, i int, v *Verdict, o *model.Occupancy, more match.Pick) int64 {
 	x := &s.gpus
 	n := c.Nodes[i]
 	before, after := &x.state.before, &x.state.after
@@ -243,19 +243,19 @@ func (s *scan) rateState(c *model.Chunk, i int, v *verdict, o *model.Occupancy, 
 			after.Free[at] = model.FreeMilli(n.Resources.Devices[p.Group].Instances[p.Index].MemoryMiB-reserve, t)
 		}
 	}
-	for k := range s.picker.Picks {
-		p := &s.picker.Picks[k]
-		take(p, s.picker.Busy(model.HoldingOr(o.Hold), p.Pos))
+	for k := range s.Picker.Picks {
+		p := &s.Picker.Picks[k]
+		take(p, s.Picker.Busy(model.HoldingOr(o.Hold), p.Pos))
 	}
 	if more.Pos >= 0 {
-		t := s.picker.Busy(model.HoldingOr(o.Hold), more.Pos)
+		t := s.Picker.Busy(model.HoldingOr(o.Hold), more.Pos)
 		t.Mem, t.Compute = t.Mem+more.Mem, t.Compute+more.Compute
 		take(&more, t)
 	}
 	before.Suits = s.suits(v)
 	after.Suits = before.Suits
 	before.FreeCPU = c.Total[i].CPU - o.Used.CPU - o.Used.Cores*c.MHz[i]
-	after.FreeCPU = before.FreeCPU - s.ask.Need.CPU - s.ask.Need.Cores*c.MHz[i]
+	after.FreeCPU = before.FreeCPU - s.Ask.Need.CPU - s.Ask.Need.Cores*c.MHz[i]
 	was, is := x.l.rater.Value(before), x.l.rater.Value(after)
 	if x.pays {
 		is += s.charge(v, model.SumFree(before.Free)-model.SumFree(after.Free), model.IdleGPUs(before.Free), model.IdleGPUs(after.Free), before.FreeCPU, after.FreeCPU)
@@ -265,19 +265,19 @@ func (s *scan) rateState(c *model.Chunk, i int, v *verdict, o *model.Occupancy, 
 
 // choosing is the node on which a policy chooses among GPUs; s is nil where the ask's own rule does.
 type choosing struct {
-	s *scan
+	s *Search
 	c *model.Chunk
 	i int
-	v *verdict
+	v *Verdict
 	o model.Occupancy
 }
 
-// choose sets who chooses the GPUs of shares on a node.
-func (s *scan) choose(c *model.Chunk, i int, v *verdict, o *model.Occupancy) {
-	s.picker.By = nil
-	if s.ask.Shares && (s.gpus.policy != nil || s.lots) {
+// Choose sets who chooses the GPUs of shares on a node.
+func (s *Search) Choose(c *model.Chunk, i int, v *Verdict, o *model.Occupancy) {
+	s.Picker.By = nil
+	if s.Ask.Shares && (s.gpus.policy != nil || s.lots) {
 		s.choosing = choosing{s, c, i, v, *o}
-		s.picker.By = &s.choosing
+		s.Picker.By = &s.choosing
 	}
 }
 

@@ -1,75 +1,75 @@
-package scheduler
+package search
 
 import (
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/structs"
 )
 
-// placePinned places on the only node in question, and counts why not.
-func (s *scan) placePinned(row int, id structs.AllocID) (spot, bool) {
+// PlacePinned places on the only node in question, and counts why not.
+func (s *Search) PlacePinned(row int, id structs.AllocID) (Placement, bool) {
 	if row < 0 {
-		return spot{}, false
+		return Placement{}, false
 	}
 	c, i := s.w.View.At(row)
 	n := c.Nodes[i]
-	v := s.classVerdict(&c.Classes[c.Class[i]])
-	if v.outside || v.far || v.refused > 0 || !c.Ready[i] {
-		return spot{}, false
+	v := s.ClassVerdict(&c.Classes[c.Class[i]])
+	if v.Outside || v.Far || v.Refused > 0 || !c.Ready[i] {
+		return Placement{}, false
 	}
-	if why, bad := s.indistinct(row, v, n); bad {
+	if why, bad := s.Indistinct(row, v, n); bad {
 		v.filtered++
 		s.refuse(why)
-		return spot{}, false
+		return Placement{}, false
 	}
 	o := s.w.Get(row)
 	base := s.rate(c, i, row, v, &o, true)
 	if base == rateRefused {
-		return spot{}, false
+		return Placement{}, false
 	}
 	h, after, short := s.equip(c, i, row, v, o, id, base)
 	if short.Dim != structs.DimensionNone {
 		s.exhausted(v, short)
-		return spot{}, false
+		return Placement{}, false
 	}
-	if w := s.powerShort(row, n, after); w > 0 {
+	if w := s.PowerShort(row, n, after); w > 0 {
 		s.unpowered(v, n, w)
-		return spot{}, false
+		return Placement{}, false
 	}
 	if len(s.scores) < scoresKept && len(s.spreads) == 0 {
 		s.scores = append(s.scores, s.score(row, &s.cells[0]))
 	}
 	s.w.Set(row, after)
 	s.took(row, v, n)
-	return spot{row, n, h}, true
+	return Placement{row, n, h}, true
 }
 
-// survey counts the nodes for the report of a group whose wants are pinned, without rating them.
-func (s *scan) survey() {
+// Survey counts the nodes for the report of a group whose wants are pinned, without rating them.
+func (s *Search) Survey() {
 	s.surveyed = true
 	for _, c := range s.w.View.Chunks {
 		for i := range c.IDs {
-			v := s.classVerdict(&c.Classes[c.Class[i]])
-			if v.outside {
+			v := s.ClassVerdict(&c.Classes[c.Class[i]])
+			if v.Outside {
 				continue
 			}
 			v.inPool++
 			switch {
-			case v.far:
+			case v.Far:
 			case !c.Ready[i]:
 				s.notReady(c.Nodes[i])
 			default:
 				v.available++
-				s.looked++
-				if v.refused > 0 {
+				s.Looked++
+				if v.Refused > 0 {
 					v.filtered++
-					s.refusals[v.refused-1].Nodes++
+					s.refusals[v.Refused-1].Nodes++
 				}
 			}
 		}
 	}
 }
 
-func (s *scan) notReady(n *structs.Node) {
+func (s *Search) notReady(n *structs.Node) {
 	state, cure := string(n.Status), structs.EventNodeJoined
 	if n.Status == structs.NodeReady {
 		state, cure = "ineligible", structs.EventNodeEligible

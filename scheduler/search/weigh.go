@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"math/big"
@@ -15,11 +15,11 @@ import (
 const localityWeight = 20
 
 // reweigh puts configured weights in place of the policy's.
-func (s *scan) reweigh() {
-	if s.ask.Job != nil && len(s.ask.Job.Datasets) > 0 {
+func (s *Search) reweigh() {
+	if s.Ask.Job != nil && len(s.Ask.Job.Datasets) > 0 {
 		s.extra.locality = localityWeight
 	}
-	w := &s.ask.Weights
+	w := &s.Ask.Weights
 	if *w == (structs.ScoreWeights{}) {
 		return
 	}
@@ -37,22 +37,22 @@ func (s *scan) reweigh() {
 }
 
 // local is the share of the job's data sets that a node holds.
-func (s *scan) local(n *structs.Node) int64 {
+func (s *Search) local(n *structs.Node) int64 {
 	if s.extra.locality == 0 {
 		return 0
 	}
 	have := strings.FieldsFunc(model.LevelOf(n, structs.DatasetsKey), func(r rune) bool { return r == ',' || r == ' ' })
 	got := int64(0)
-	for _, d := range s.ask.Job.Datasets {
+	for _, d := range s.Ask.Job.Datasets {
 		if slices.Contains(have, d) {
 			got++
 		}
 	}
-	return got * model.Micro / int64(len(s.ask.Job.Datasets))
+	return got * model.Micro / int64(len(s.Ask.Job.Datasets))
 }
 
 // cheap is how far below the dearest node of the cluster one costs. A node that does not say what it costs, costs nothing.
-func (s *scan) cheap(n *structs.Node) int64 {
+func (s *Search) cheap(n *structs.Node) int64 {
 	if s.extra.cost == 0 {
 		return 0
 	}

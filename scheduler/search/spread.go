@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"slices"
@@ -180,7 +180,7 @@ type cell struct {
 	pos    int32 // in scan.turn; -1 when empty
 }
 
-func (s *scan) cellOf(values []int32) int32 {
+func (s *Search) cellOf(values []int32) int32 {
 	var key [16]byte
 	for i, v := range values {
 		k := i % 4 * 4
@@ -206,7 +206,7 @@ func (s *scan) cellOf(values []int32) int32 {
 }
 
 // better orders candidates: the higher base first, then the node that comes first.
-func (s *scan) better(a, b candidate) bool {
+func (s *Search) better(a, b candidate) bool {
 	if a.base != b.base {
 		return a.base > b.base
 	}
@@ -214,14 +214,14 @@ func (s *scan) better(a, b candidate) bool {
 }
 
 // turnOf is a node's place in the order of ties.
-func (s *scan) turnOf(row int32) int32 {
+func (s *Search) turnOf(row int32) int32 {
 	if row < s.first {
 		return row + int32(s.w.View.Rows)
 	}
 	return row
 }
 
-func (s *scan) siftDown(h []candidate, i int) {
+func (s *Search) siftDown(h []candidate, i int) {
 	for {
 		c := 2*i + 1
 		if c >= len(h) {
@@ -238,13 +238,13 @@ func (s *scan) siftDown(h []candidate, i int) {
 	}
 }
 
-func (s *scan) heapify(h []candidate) {
+func (s *Search) heapify(h []candidate) {
 	for i := len(h)/2 - 1; i >= 0; i-- {
 		s.siftDown(h, i)
 	}
 }
 
-func (s *scan) push(at int32, c candidate) {
+func (s *Search) push(at int32, c candidate) {
 	x := &s.cells[at]
 	x.heap = append(x.heap, c)
 	h := x.heap
@@ -263,7 +263,7 @@ func (s *scan) push(at int32, c candidate) {
 	s.fixTurn(int(x.pos))
 }
 
-func (s *scan) pop(at int32) candidate {
+func (s *Search) pop(at int32) candidate {
 	x := &s.cells[at]
 	top := x.heap[0]
 	last := len(x.heap) - 1
@@ -279,7 +279,7 @@ func (s *scan) pop(at int32) candidate {
 }
 
 // opened puts a cell that got its first candidate into the order of cells.
-func (s *scan) opened(at int32) {
+func (s *Search) opened(at int32) {
 	x := &s.cells[at]
 	x.pos = int32(len(s.turn))
 	s.turn = append(s.turn, at)
@@ -300,7 +300,7 @@ func (s *scan) opened(at int32) {
 }
 
 // closed takes a cell without candidates out of the order of cells.
-func (s *scan) closed(at int32) {
+func (s *Search) closed(at int32) {
 	x := &s.cells[at]
 	i, last := int(x.pos), len(s.turn)-1
 	s.swapTurn(i, last)
@@ -322,7 +322,7 @@ func (s *scan) closed(at int32) {
 	}
 }
 
-func (s *scan) cellBonus(x *cell) int64 {
+func (s *Search) cellBonus(x *cell) int64 {
 	if s.spreadWeight == 0 {
 		return 0
 	}
@@ -334,7 +334,7 @@ func (s *scan) cellBonus(x *cell) int64 {
 }
 
 // rebonus computes the bonus of every cell and their order afresh.
-func (s *scan) rebonus() {
+func (s *Search) rebonus() {
 	for _, c := range s.turn {
 		s.cells[c].bonus = s.cellBonus(&s.cells[c])
 	}
@@ -344,7 +344,7 @@ func (s *scan) rebonus() {
 }
 
 // spreadTook tells the spreads that an allocation came to (n = 1) or left (n = -1) these values.
-func (s *scan) spreadTook(values []int32, n int64) {
+func (s *Search) spreadTook(values []int32, n int64) {
 	moved := false
 	for i, v := range values {
 		if s.spreads[i].took(v, n) {
@@ -367,7 +367,7 @@ func (s *scan) spreadTook(values []int32, n int64) {
 }
 
 // ahead orders cells by their best candidate with the bonus.
-func (s *scan) ahead(a, b int32) bool {
+func (s *Search) ahead(a, b int32) bool {
 	x, y := &s.cells[a], &s.cells[b]
 	p, q := x.heap[0], y.heap[0]
 	if p.base+x.bonus != q.base+y.bonus {
@@ -376,13 +376,13 @@ func (s *scan) ahead(a, b int32) bool {
 	return s.turnOf(p.row) < s.turnOf(q.row)
 }
 
-func (s *scan) swapTurn(i, j int) {
+func (s *Search) swapTurn(i, j int) {
 	t := s.turn
 	t[i], t[j] = t[j], t[i]
 	s.cells[t[i]].pos, s.cells[t[j]].pos = int32(i), int32(j)
 }
 
-func (s *scan) downTurn(i int) {
+func (s *Search) downTurn(i int) {
 	for {
 		c := 2*i + 1
 		if c >= len(s.turn) {
@@ -399,7 +399,7 @@ func (s *scan) downTurn(i int) {
 	}
 }
 
-func (s *scan) fixTurn(i int) {
+func (s *Search) fixTurn(i int) {
 	for i > 0 {
 		p := (i - 1) / 2
 		if !s.ahead(s.turn[i], s.turn[p]) {

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 const scoresKept = 5
 
 // remember notes the scores of the winner (the best candidate right now) and of the runners-up.
-func (s *scan) remember() {
+func (s *Search) remember() {
 	type next struct {
 		cell int32
 		i    int
@@ -45,13 +45,13 @@ func (s *scan) remember() {
 }
 
 // score names the terms of a node's score.
-func (s *scan) score(row int, x *cell) structs.NodeScore {
+func (s *Search) score(row int, x *cell) structs.NodeScore {
 	c, i := s.w.View.At(row)
 	n := c.Nodes[i]
 	v := s.verdict(row)
 	o := s.w.Get(row)
-	u := &Use{Total: c.Total[i], Used: o.Used.Add(s.ask.Need)}
-	if len(s.ask.Devices) > 0 && (s.gpus.policy == nil || !s.ask.IsSimple) {
+	u := &Use{Total: c.Total[i], Used: o.Used.Add(s.Ask.Need)}
+	if len(s.Ask.Devices) > 0 && (s.gpus.policy == nil || !s.Ask.IsSimple) {
 		u.Devices, u.DevicesInUse, _ = s.devices(c, i, &o, v)
 	}
 	u.Used.CPU += u.Used.Cores * c.MHz[i]
@@ -65,20 +65,20 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		sum += weight * micro
 	}
 	if s.counts {
-		u.Allocs, u.GPUs = int64(o.Hold.Size()), countGPUs(n)
+		u.Allocs, u.GPUs = int64(o.Hold.Size()), CountGPUs(n)
 	}
 	switch {
-	case s.gpus.policy != nil && v.gpus && s.ask.IsSimple:
+	case s.gpus.policy != nil && v.gpus && s.Ask.IsSimple:
 		micro, _ := s.rateSimple(c, i, row, v, &o)
 		term(s.p.Name(), s.weights.Fit, micro)
 	case s.gpus.policy != nil && v.gpus:
 		term(s.p.Name(), s.weights.Fit, s.rateGPUs(c, i, v, &o))
 	default:
 		if s.sees {
-			u.GPU, u.Ask = s.gpuUse(c, i, v, &o), s.ask.Need
+			u.GPU, u.Ask = s.gpuUse(c, i, v, &o), s.Ask.Need
 		}
 		if s.learns {
-			u.Past = s.w.past[n.ID]
+			u.Past = s.w.Past[n.ID]
 		}
 		name := s.p.Name()
 		if x, ok := s.p.(interface{ FitName() string }); ok {
@@ -97,15 +97,15 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 		term("off-gpu-nodes", s.weights.GPU, micro)
 	}
 	term("job-anti-affinity", s.weights.Load, s.load(row))
-	if s.ask.WishTotal > 0 {
+	if s.Ask.WishTotal > 0 {
 		wishes := v.wishes
-		for k := range s.ask.WishPerNode {
-			wishes += s.ask.WishPerNode[k].Fulfilled(s.ask.WishPerNode[k].Cond.Holds(n))
+		for k := range s.Ask.WishPerNode {
+			wishes += s.Ask.WishPerNode[k].Fulfilled(s.Ask.WishPerNode[k].Cond.Holds(n))
 		}
-		term("node-affinity", s.weights.Affinity, wishes*model.Micro/s.ask.WishTotal)
+		term("node-affinity", s.weights.Affinity, wishes*model.Micro/s.Ask.WishTotal)
 	}
 	if s.peers != nil && s.peers.weight > 0 {
-		s.peers.refresh(s.ask, s.w)
+		s.peers.refresh(s.Ask, s.w)
 		term("job-affinity", s.weights.Affinity, s.peers.micro(row))
 	}
 	term("locality", s.extra.locality, v.local)
@@ -113,17 +113,17 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	if s.likes() {
 		term("devices", s.weights.Affinity, v.liked)
 	}
-	if s.ask.Shares && s.ask.GpuFit != structs.GPUFitFirst && s.ask.GpuFit != structs.GPUFitNext {
+	if s.Ask.Shares && s.Ask.GpuFit != structs.GPUFitFirst && s.Ask.GpuFit != structs.GPUFitNext {
 		term("gpu", s.weights.GPU, s.gpuFull())
 	}
-	if s.ask.Inside != "" {
+	if s.Ask.Inside != "" {
 		term("topology", s.weights.Affinity, s.close())
 	}
-	if s.ask.NumaWish {
-		term("numa", s.weights.Affinity, s.ask.Together(n, o.Hold))
+	if s.Ask.NumaWish {
+		term("numa", s.weights.Affinity, s.Ask.Together(n, o.Hold))
 	}
-	if s.ask.AltsMax > 0 { // decides before all others, and has no weight
-		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: model.Micro * (s.ask.AltsMax - s.picker.Rank) / s.ask.AltsMax})
+	if s.Ask.AltsMax > 0 { // decides before all others, and has no weight
+		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "gpu-alternative", Micro: model.Micro * (s.Ask.AltsMax - s.Picker.Rank) / s.Ask.AltsMax})
 	}
 	if s.spreadWeight > 0 {
 		term("allocation-spread", s.weights.Spread, s.cellBonus(x)/max(s.weights.Spread, 1))
@@ -132,9 +132,9 @@ func (s *scan) score(row int, x *cell) structs.NodeScore {
 	return out
 }
 
-// report tells how the search went.
-func (s *scan) report(wanted, placed int64) *structs.GroupReport {
-	if !s.vain || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
+// Report tells how the search went.
+func (s *Search) Report(wanted, placed int64) *structs.GroupReport {
+	if !s.Vain || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
 		s.told = s.newReport(wanted, placed)
 	}
 	r := *s.told
@@ -142,8 +142,8 @@ func (s *scan) report(wanted, placed int64) *structs.GroupReport {
 	return &r
 }
 
-func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
-	r := &structs.GroupReport{Group: s.ask.Tg.Name, Wanted: wanted, Placed: placed, Considered: s.looked, Scores: s.scores}
+func (s *Search) newReport(wanted, placed int64) *structs.GroupReport {
+	r := &structs.GroupReport{Group: s.Ask.Tg.Name, Wanted: wanted, Placed: placed, Considered: s.Looked, Scores: s.scores}
 	r.Coalesced = max(0, wanted-placed-1)
 	for _, v := range s.list {
 		r.InPool += v.inPool
@@ -189,9 +189,9 @@ func (s *scan) newReport(wanted, placed int64) *structs.GroupReport {
 		r.Refusals = append(r.Refusals, x.Refusal)
 	}
 	if len(r.Refusals) == 0 && r.Considered == 0 && (s.built || s.surveyed) {
-		r.Refusals = append(r.Refusals, match.Cannot(structs.DimensionNoNode, s.ask.Job.NodePool, "", structs.EventNodeJoined).Refusal)
+		r.Refusals = append(r.Refusals, match.Cannot(structs.DimensionNoNode, s.Ask.Job.NodePool, "", structs.EventNodeJoined).Refusal)
 	}
-	if len(r.Refusals) == 0 && s.givenBack {
+	if len(r.Refusals) == 0 && s.GivenBack {
 		r.Refusals = append(r.Refusals, match.Refused(structs.ReasonResources, structs.Obstacle{Dimension: structs.DimensionAllAtOnce}, structs.EventAllocStopped).Refusal)
 	}
 	slices.SortFunc(r.Refusals, func(a, b structs.Refusal) int {

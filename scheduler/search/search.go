@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"slices"
@@ -8,20 +8,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// scan is the search for places of one group: one look at every node, then a heap from which places are taken.
-type scan struct {
-	ask     *match.Ask
-	w       *pass
+// Search is the search for places of one group: one look at every node, then a heap from which places are taken.
+type Search struct {
+	Ask     *match.Ask
+	w       *Pass
 	p       Policy
 	weights Weights
 	first   int32 // row from which ties are taken
 
-	verdicts []*verdict // by class number; nil: not judged yet
-	slab     []verdict  // room for them
-	list     []*verdict // in the order they were made
+	verdicts []*Verdict // by class number; nil: not judged yet
+	slab     []Verdict  // room for them
+	list     []*Verdict // in the order they were made
 	refusals []match.Refusal
 	amounts  [structs.NodeDimensions]struct{ nodes, short int64 }
-	looked   int64
+	Looked   int64
 
 	spreads      []*spreadState
 	spreadWeight int64
@@ -33,7 +33,7 @@ type scan struct {
 	peers       *peers      // nil: nothing depends on where other jobs are
 	onRow       []int32     // allocations of this group per row; nil while there are none
 	jobRow      []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
-	lacksPower  bool        // a row was refused because of its pool's power budget
+	LacksPower  bool        // a row was refused because of its pool's power budget
 	parked      []candidate // refused for distinctness only; may come back when an allocation leaves
 	scores      []structs.NodeScore
 	use         Use // what fit was asked about last
@@ -43,12 +43,12 @@ type scan struct {
 	lastShort   match.ShortageOf // what exhausted was told last
 	lastRefusal int              // 1 + where that is counted; 0: nowhere yet
 	built       bool
-	givenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
+	GivenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
 	surveyed    bool // the nodes were counted without being rated
 	counts      bool // the policy wants Use.Allocs and Use.GPUs
 	unplaced    int64
 	weightSum   int64
-	picker      match.Picker
+	Picker      match.Picker
 	choosing    choosing // see choose
 	gpus        gpuScan
 	sees        bool                           // the policy wants Use.GPU
@@ -58,19 +58,19 @@ type scan struct {
 	offGPUs     bool                           // nodes without GPUs are better for this ask
 	extra       struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
 
-	books *reservations   // to keep; nil: none
-	until structs.LogTime // when an allocation placed now is expected to hold no more
-	work  model.HeldWork  // of what is placed
+	Books *Reservations   // to keep; nil: none
+	Until structs.LogTime // when an allocation placed now is expected to hold no more
+	Work  model.HeldWork  // of what is placed
 
 	// Of gangs: see gang.go.
-	places  *model.Level         // with within: only nodes of these places are looked at; nil: all
-	within  []int32              // places of the level
-	ban     []structs.NodeID     // nodes that are out of the question
-	found   int64                // members that found a place before one did not
-	lacks   string               // the level of which no place has room for all, though the cluster has
-	vain    bool                 // nothing more is looked for: the report stays as it is
+	Places  *model.Level         // with within: only nodes of these places are looked at; nil: all
+	Within  []int32              // places of the level
+	Ban     []structs.NodeID     // nodes that are out of the question
+	Found   int64                // members that found a place before one did not
+	Lacks   string               // the level of which no place has room for all, though the cluster has
+	Vain    bool                 // nothing more is looked for: the report stays as it is
 	told    *structs.GroupReport // the last one
-	lacksAt string               // its place with the most room
+	LacksAt string               // its place with the most room
 }
 
 // propState counts allocations by the value of a distinct property.
@@ -79,8 +79,9 @@ type propState struct {
 	have map[int32]int64
 }
 
-func newScan(a *match.Ask, w *pass, p Policy, first int) *scan {
-	s := &scan{ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*verdict, len(w.View.Classes.Num))}
+// New begins a search for places of an ask; ties are taken from row first on.
+func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
+	s := &Search{Ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*Verdict, len(w.View.Classes.Num))}
 	if len(a.Spreads) > 0 {
 		s.cellIndex = make(map[[16]byte][]int32)
 	}
@@ -108,7 +109,7 @@ func newScan(a *match.Ask, w *pass, p Policy, first int) *scan {
 	}
 	s.wishesOf(p)
 	if s.sees || s.lots {
-		s.lot = lotOf(w.seed, a.Job.Key())
+		s.lot = lotOf(w.Seed, a.Job.Key())
 	}
 	if c, ok := p.(interface{ CountsAllocs() bool }); ok {
 		s.counts = c.CountsAllocs()
@@ -144,14 +145,14 @@ func newScan(a *match.Ask, w *pass, p Policy, first int) *scan {
 	return s
 }
 
-func (s *scan) likes() bool {
-	return slices.ContainsFunc(s.ask.Devices, func(d match.DeviceAsk) bool {
+func (s *Search) likes() bool {
+	return slices.ContainsFunc(s.Ask.Devices, func(d match.DeviceAsk) bool {
 		return slices.ContainsFunc(d.Alts, func(a match.DeviceAlt) bool { return a.WishTotal > 0 })
 	})
 }
 
 // Count tells the scan of an allocation of the job that stays (n = 1) or goes (n = -1). group: it is of this group.
-func (s *scan) count(row int, group bool, n int32) {
+func (s *Search) Count(row int, group bool, n int32) {
 	node := s.node(row)
 	if group {
 		if s.onRow == nil {
@@ -166,11 +167,11 @@ func (s *scan) count(row int, group bool, n int32) {
 	if s.peers != nil {
 		s.peers.took(row, int64(n))
 	}
-	if s.jobRow != nil && (group || s.ask.DistinctHostsJob) {
+	if s.jobRow != nil && (group || s.Ask.DistinctHostsJob) {
 		s.jobRow[row] += n
 	}
-	for i := range s.ask.Distinct {
-		if d := &s.ask.Distinct[i]; group || d.Job {
+	for i := range s.Ask.Distinct {
+		if d := &s.Ask.Distinct[i]; group || d.Job {
 			s.props[i].have[s.props[i].value(match.Resolve(d.Target, node))] += int64(n)
 		}
 	}
@@ -178,26 +179,27 @@ func (s *scan) count(row int, group bool, n int32) {
 		again := s.parked
 		s.parked = nil
 		for _, c := range again {
-			s.offer(int(c.row))
+			s.PushRow(int(c.row))
 		}
 	}
 }
 
-func (s *scan) node(row int) *structs.Node {
+func (s *Search) node(row int) *structs.Node {
 	c, i := s.w.View.At(row)
 	return c.Nodes[i]
 }
 
-func (s *scan) verdict(row int) *verdict {
+func (s *Search) verdict(row int) *Verdict {
 	c, i := s.w.View.At(row)
-	return s.classVerdict(&c.Classes[c.Class[i]])
+	return s.ClassVerdict(&c.Classes[c.Class[i]])
 }
 
-func (s *scan) classVerdict(nc *model.NodeClass) *verdict {
+// ClassVerdict is what a class of nodes means to the ask.
+func (s *Search) ClassVerdict(nc *model.NodeClass) *Verdict {
 	v := s.verdicts[nc.Num]
 	if v == nil {
 		if len(s.slab) == 0 {
-			s.slab = make([]verdict, min(64, max(1, len(s.verdicts)-len(s.list))))
+			s.slab = make([]Verdict, min(64, max(1, len(s.verdicts)-len(s.list))))
 		}
 		v, s.slab = &s.slab[0], s.slab[1:]
 		v.hash = nc.Hash
@@ -208,13 +210,13 @@ func (s *scan) classVerdict(nc *model.NodeClass) *verdict {
 	return v
 }
 
-func (s *scan) spreadValues(v *verdict, n *structs.Node) []int32 {
+func (s *Search) spreadValues(v *Verdict, n *structs.Node) []int32 {
 	out := make([]int32, len(s.spreads))
 	for i, sp := range s.spreads {
 		if i < len(v.spread) && v.spread[i] >= 0 {
 			out[i] = v.spread[i]
 		} else {
-			out[i] = sp.value(match.Resolve(s.ask.Spreads[i].Target, n))
+			out[i] = sp.value(match.Resolve(s.Ask.Spreads[i].Target, n))
 		}
 		sp.grow()
 	}
@@ -222,18 +224,18 @@ func (s *scan) spreadValues(v *verdict, n *structs.Node) []int32 {
 }
 
 // build looks at every node once.
-func (s *scan) build() {
+func (s *Search) build() {
 	s.built = true
 	view := s.w.View
 	if len(s.cells) == 1 {
 		s.cells[0].heap = s.w.heap()
 	}
-	table := make([]*verdict, 0, 8)
-	known := s.w.askMemo(s.plainKey(), s.ask.Job.NodePool)
+	table := make([]*Verdict, 0, 8)
+	known := s.w.ShortfallsOf(s.plainKey(), s.Ask.Job.NodePool)
 	for ci, c := range view.Chunks {
 		table = table[:0]
 		for k := range c.Classes {
-			table = append(table, s.classVerdict(&c.Classes[k]))
+			table = append(table, s.ClassVerdict(&c.Classes[k]))
 		}
 		if known != nil {
 			s.buildKnown(known, table, c, view.Starts[ci])
@@ -242,10 +244,10 @@ func (s *scan) build() {
 		for i := range c.IDs {
 			v := table[c.Class[i]]
 			row := view.Starts[ci] + i
-			if !s.counted(c, i, v) || s.elsewhere(row) {
+			if !s.counted(c, i, v) || s.Elsewhere(row) {
 				continue
 			}
-			if s.banned(c.IDs[i]) {
+			if s.Banned(c.IDs[i]) {
 				s.refuse(match.Refused(structs.ReasonNodeIneligible, structs.Obstacle{Dimension: structs.DimensionFailedNode}, structs.EventNodeJoined))
 				continue
 			}
@@ -279,8 +281,8 @@ func (s *scan) build() {
 }
 
 // counted counts a node, and reports whether it is feasible but for what is held there.
-func (s *scan) counted(c *model.Chunk, i int, v *verdict) bool {
-	if !v.outside && !v.far && !c.Ready[i] {
+func (s *Search) counted(c *model.Chunk, i int, v *Verdict) bool {
+	if !v.Outside && !v.Far && !c.Ready[i] {
 		v.inPool++
 		s.notReady(c.Nodes[i])
 		return false
@@ -289,26 +291,26 @@ func (s *scan) counted(c *model.Chunk, i int, v *verdict) bool {
 }
 
 // countedAll is counted for several nodes of a class that are ready.
-func (s *scan) countedAll(v *verdict, n int64) bool {
-	if v.outside {
+func (s *Search) countedAll(v *Verdict, n int64) bool {
+	if v.Outside {
 		return false
 	}
 	v.inPool += n
-	if v.far {
+	if v.Far {
 		return false
 	}
 	v.available += n
-	s.looked += n
-	if v.refused > 0 {
+	s.Looked += n
+	if v.Refused > 0 {
 		v.filtered += n
-		s.refusals[v.refused-1].Nodes += n
+		s.refusals[v.Refused-1].Nodes += n
 		return false
 	}
 	return true
 }
 
 // seat puts a node among the candidates, or counts what it lacks. It gives what rate did.
-func (s *scan) seat(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) int64 {
+func (s *Search) seat(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) int64 {
 	base := s.rate(c, i, row, v, o, true)
 	if base < 0 {
 		if base == rateShort {
@@ -325,16 +327,16 @@ func (s *scan) seat(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy) 
 	return base
 }
 
-// banned reports whether a node is out of the question for this very work.
-func (s *scan) banned(id structs.NodeID) bool { return len(s.ban) > 0 && slices.Contains(s.ban, id) }
+// Banned reports whether a node is out of the question for this very work.
+func (s *Search) Banned(id structs.NodeID) bool { return len(s.Ban) > 0 && slices.Contains(s.Ban, id) }
 
-// elsewhere reports whether a row lies outside the places that the search is limited to.
-func (s *scan) elsewhere(row int) bool {
-	return s.places != nil && !slices.Contains(s.within, s.places.Of[row])
+// Elsewhere reports whether a row lies outside the places that the search is limited to.
+func (s *Search) Elsewhere(row int) bool {
+	return s.Places != nil && !slices.Contains(s.Within, s.Places.Of[row])
 }
 
-// done gives back what a scan has of the scratch. It places nothing from here on, and still tells its report.
-func (s *scan) done() {
+// Done gives back what a scan has of the scratch. It places nothing from here on, and still tells its report.
+func (s *Search) Done() {
 	x := s.w.Scratch
 	if x == nil {
 		return

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"slices"
@@ -16,8 +16,8 @@ const (
 
 // rate tells whether the group fits on a node by amounts, static ports and devices, and the weighted sum of the terms
 // other than spread.
-func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, count bool) int64 {
-	a := s.ask
+func (s *Search) rate(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy, count bool) int64 {
+	a := s.Ask
 	after := o.Used.Add(a.Need)
 	total := &c.Total[i]
 	mhz := c.MHz[i]
@@ -28,7 +28,7 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 		}
 	}
 	seen := o // with what is promised, for what is chosen by its number and not by its amount
-	if s.books.keeps() {
+	if s.Books.Keeps() {
 		merged, x := s.kept(c, i, row, o)
 		if x.Dim != structs.DimensionNone {
 			s.why = x
@@ -68,7 +68,7 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 		if net := match.NetworkByAlias(n, p.HostNetwork); !p.IgnoreCollision && (model.PortTaken(seen.Hold, net, p.Value) || slices.Contains(n.Reserved.Ports, p.Value)) {
 			s.why = match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: match.PortTakenBy(p.Value)}
 			if !model.PortTaken(o.Hold, net, p.Value) && !slices.Contains(n.Reserved.Ports, p.Value) {
-				s.why.PromisedTo(s.books.promisee(row))
+				s.why.ReservedFor(s.Books.promisee(row))
 			}
 			return rateShort
 		}
@@ -123,7 +123,7 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 		base += s.weights.Affinity * v.liked
 	}
 	if len(a.Devices) > 0 && !a.PlainDevices && (s.weights.GPU > 0 || a.AltsMax > 0) {
-		base += s.weights.GPU*s.gpuFull() + (a.AltsMax-s.picker.Rank)*altStep
+		base += s.weights.GPU*s.gpuFull() + (a.AltsMax-s.Picker.Rank)*altStep
 		if a.Inside != "" {
 			base += s.weights.Affinity * s.close()
 		}
@@ -135,8 +135,8 @@ func (s *scan) rate(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 }
 
 // Close is whether the devices chosen last lie as close to each other as the group wishes.
-func (s *scan) close() int64 {
-	if s.picker.Split {
+func (s *Search) close() int64 {
+	if s.Picker.Split {
 		return 0
 	}
 	return model.Micro
@@ -151,26 +151,26 @@ const shunStep = 1_000 * model.Micro
 const altStep = 10_000 * model.Micro
 
 // gpuFull is how well the shares chosen last fit into their GPUs: full ones are best, or empty ones with worst fit.
-func (s *scan) gpuFull() int64 {
+func (s *Search) gpuFull() int64 {
 	switch {
-	case s.picker.Parts == 0 || s.ask.GpuFit == structs.GPUFitFirst || s.ask.GpuFit == structs.GPUFitNext:
+	case s.Picker.Parts == 0 || s.Ask.GpuFit == structs.GPUFitFirst || s.Ask.GpuFit == structs.GPUFitNext:
 		return 0
-	case s.ask.GpuFit == structs.GPUFitWorst:
-		return model.Micro - min(s.picker.Full, model.Micro)
+	case s.Ask.GpuFit == structs.GPUFitWorst:
+		return model.Micro - min(s.Picker.Full, model.Micro)
 	}
-	return min(s.picker.Full, model.Micro)
+	return min(s.Picker.Full, model.Micro)
 }
 
 // fit asks the policy, and remembers the last answer: nodes that lie side by side are often in equal use.
-func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *model.Occupancy) int64 {
+func (s *Search) fit(total, used *structs.Vector, devices, inUse int64, n *structs.Node, o *model.Occupancy) int64 {
 	u := &s.use
 	var allocs, gpus int64
 	if s.counts {
-		allocs, gpus = int64(o.Hold.Size()), countGPUs(n)
+		allocs, gpus = int64(o.Hold.Size()), CountGPUs(n)
 	}
 	past := Past{}
 	if s.learns {
-		past = s.w.past[n.ID]
+		past = s.w.Past[n.ID]
 	}
 	if s.useKnown && u.Past == past && u.Used.MemoryMiB == used.MemoryMiB && u.Used.CPU == used.CPU && u.Total == *total && u.Used == *used &&
 		u.Devices == devices && u.DevicesInUse == inUse && u.Allocs == allocs && u.GPUs == gpus {
@@ -182,7 +182,8 @@ func (s *scan) fit(total, used *structs.Vector, devices, inUse int64, n *structs
 	return s.useScore
 }
 
-func countGPUs(n *structs.Node) int64 {
+// CountGPUs is how many GPUs a node has, healthy or not.
+func CountGPUs(n *structs.Node) int64 {
 	total := 0
 	for i := range n.Resources.Devices {
 		if n.Resources.Devices[i].Type == "gpu" {
@@ -193,9 +194,9 @@ func countGPUs(n *structs.Node) int64 {
 }
 
 // load is 1 less the share of the group's allocations that the node has already.
-func (s *scan) load(row int) int64 {
+func (s *Search) load(row int) int64 {
 	if s.onRow == nil || s.onRow[row] == 0 {
 		return model.Micro
 	}
-	return model.Micro - min(model.Micro, int64(s.onRow[row])*model.Micro/int64(max(s.ask.Tg.Count, 1)))
+	return model.Micro - min(model.Micro, int64(s.onRow[row])*model.Micro/int64(max(s.Ask.Tg.Count, 1)))
 }

@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"cmp"
@@ -49,7 +49,7 @@ func (r *peerCount) refusal() match.Refusal {
 }
 
 // newPeers gives nil where nothing is to be looked at.
-func newPeers(a *match.Ask, w *pass) *peers {
+func newPeers(a *match.Ask, w *Pass) *peers {
 	rules := model.PeersOf(a.Job, a.Tg)
 	if len(rules) == 0 && !w.AnyShy() {
 		return nil
@@ -77,7 +77,7 @@ func newPeers(a *match.Ask, w *pass) *peers {
 func (r *peerCount) at(row int) int32 { return r.places.Of[row] }
 
 // refresh counts what others hold, unless the picture is the one that was counted.
-func (p *peers) refresh(a *match.Ask, w *pass) {
+func (p *peers) refresh(a *match.Ask, w *Pass) {
 	if p.known && p.stamp == w.Stamp {
 		return
 	}
@@ -113,12 +113,12 @@ func (p *peers) refresh(a *match.Ask, w *pass) {
 }
 
 // Count adds one allocation of another job.
-func (p *peers) count(a *match.Ask, w *pass, row int, h *model.Held) {
+func (p *peers) count(a *match.Ask, w *Pass, row int, h *model.Held) {
 	j := h.Work.Job
 	for i := range p.rules {
 		r := &p.rules[i]
 		// What ends keeps others away until it is gone, but attracts nobody; nor does what the plan places only after this.
-		if (r.Away || !h.Work.Ending && !w.later[h.ID]) && r.Means(a.Job.Namespace, j) {
+		if (r.Away || !h.Work.Ending && !w.Later[h.ID]) && r.Means(a.Job.Namespace, j) {
 			r.all++
 			if at := r.places.Of[row]; at >= 0 {
 				r.others[at]++
@@ -228,16 +228,16 @@ func (p *peers) micro(row int) int64 {
 }
 
 // peersRefuse is refuses, on a picture that may have changed.
-func (s *scan) peersRefuse(row int) (match.Refusal, bool) {
+func (s *Search) peersRefuse(row int) (match.Refusal, bool) {
 	if s.peers == nil {
 		return match.Refusal{}, false
 	}
-	s.peers.refresh(s.ask, s.w)
+	s.peers.refresh(s.Ask, s.w)
 	return s.peers.refuses(row)
 }
 
 // peersTook books a placement of the search itself, which changes nothing about others.
-func (s *scan) peersTook(row int) {
+func (s *Search) peersTook(row int) {
 	if s.peers == nil {
 		return
 	}
@@ -248,7 +248,7 @@ func (s *scan) peersTook(row int) {
 }
 
 // rerate rates all candidates anew: where the last placement lies changed what others are worth.
-func (s *scan) rerate() {
+func (s *Search) rerate() {
 	s.peers.stale = false
 	for k := range s.cells {
 		x := &s.cells[k]
@@ -256,7 +256,7 @@ func (s *scan) rerate() {
 			row := int(x.heap[i].row)
 			c, at := s.w.View.At(row)
 			o := s.w.Get(row)
-			if base := s.rate(c, at, row, s.classVerdict(&c.Classes[c.Class[at]]), &o, false); base >= 0 {
+			if base := s.rate(c, at, row, s.ClassVerdict(&c.Classes[c.Class[at]]), &o, false); base >= 0 {
 				x.heap[i].base = base
 			}
 		}

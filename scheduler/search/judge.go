@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"cmp"
@@ -10,13 +10,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// verdict is what a class of equal nodes means to an ask, and what the scan has counted of its nodes.
-type verdict struct {
-	outside bool  // another pool: not even looked at
-	far     bool  // another datacenter: counted as part of the pool only
-	refused int   // 1 + place in ask's refusals list; 0: feasible
+// Verdict is what a class of equal nodes means to an ask, and what the scan has counted of its nodes.
+type Verdict struct {
+	Outside bool  // another pool: not even looked at
+	Far     bool  // another datacenter: counted as part of the pool only
+	Refused int   // 1 + place in ask's refusals list; 0: feasible
 	wishes  int64 // weight fulfilled by the class
-	choices [][]match.DeviceChoice
+	Choices [][]match.DeviceChoice
 	spread  []int32 // per spread: value number, -1 to ask per node
 	props   []int32 // per distinct property: value number, -1 to ask per node
 	cell    int32   // -1: depends on the node
@@ -35,16 +35,16 @@ type verdict struct {
 }
 
 // judge evaluates an ask against a class, by one of its nodes.
-func (s *scan) judge(v *verdict, n *structs.Node) {
-	a := s.ask
+func (s *Search) judge(v *Verdict, n *structs.Node) {
+	a := s.Ask
 	v.class, v.dc, v.node = n.Class, n.Datacenter, n
 	v.gpus = model.HasGPUs(n)
-	v.outside, v.far = !match.InPool(a.Job, n), !match.InDatacenter(a.Job, n)
-	if v.outside || v.far {
+	v.Outside, v.Far = !match.InPool(a.Job, n), !match.InDatacenter(a.Job, n)
+	if v.Outside || v.Far {
 		return
 	}
 	if r, bad := a.Refuses(n); bad {
-		v.refused = 1 + s.refusalOf(r)
+		v.Refused = 1 + s.refusalOf(r)
 		return
 	}
 	v.shunned = slices.ContainsFunc(n.Taints(), func(t structs.Taint) bool {
@@ -58,13 +58,13 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 		d := &a.Devices[i]
 		c := d.Choices(n)
 		if len(c) == 0 && !d.PerNode {
-			v.refused = 1 + s.refusalOf(match.Refused(structs.ReasonConstraint, cmp.Or(d.Unlimitable(n), d.Alts[0].Missing()), structs.EventNodeJoined))
+			v.Refused = 1 + s.refusalOf(match.Refused(structs.ReasonConstraint, cmp.Or(d.Unlimitable(n), d.Alts[0].Missing()), structs.EventNodeJoined))
 			return
 		}
 		if len(c) > 0 {
 			v.liked += c[0].Micro / int64(len(a.Devices))
 		}
-		v.choices = append(v.choices, c)
+		v.Choices = append(v.Choices, c)
 	}
 	for i := range a.Spreads {
 		at := int32(-1)
@@ -88,7 +88,7 @@ func (s *scan) judge(v *verdict, n *structs.Node) {
 }
 
 // refusalOf finds or makes the counter of a reason.
-func (s *scan) refusalOf(r match.Refusal) int {
+func (s *Search) refusalOf(r match.Refusal) int {
 	for i := range s.refusals {
 		if s.refusals[i].Code == r.Code && s.refusals[i].Obstacle == r.Obstacle {
 			return i
@@ -100,12 +100,12 @@ func (s *scan) refusalOf(r match.Refusal) int {
 }
 
 // refuse counts one more node for a reason.
-func (s *scan) refuse(r match.Refusal) {
+func (s *Search) refuse(r match.Refusal) {
 	s.refusals[s.refusalOf(r)].Add(r.Short, r.Largest, r.Free, r.Asked)
 }
 
 // exhausted counts one more node for a shortage.
-func (s *scan) exhausted(v *verdict, x match.ShortageOf) {
+func (s *Search) exhausted(v *Verdict, x match.ShortageOf) {
 	v.exhausted++
 	if x.By == (structs.Obstacle{}) {
 		t := &s.amounts[x.Dim]
@@ -144,11 +144,11 @@ func (s *scan) exhausted(v *verdict, x match.ShortageOf) {
 
 // otherMIG is what there is instead of instances of a MIG profile: the profiles that nodes of the job's pool have instances
 // of, and how many GPUs an operator can divide so. It looks at every node, for a report of what waits only.
-func (s *scan) otherMIG(profile string) (profiles string, divisible int64) {
+func (s *Search) otherMIG(profile string) (profiles string, divisible int64) {
 	var have []string
 	for _, c := range s.w.View.Chunks {
 		for _, n := range c.Nodes {
-			if !match.InPool(s.ask.Job, n) || !match.InDatacenter(s.ask.Job, n) {
+			if !match.InPool(s.Ask.Job, n) || !match.InDatacenter(s.Ask.Job, n) {
 				continue
 			}
 			for i := range n.Resources.Devices {

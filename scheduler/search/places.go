@@ -1,4 +1,4 @@
-package scheduler
+package search
 
 import (
 	"cmp"
@@ -7,14 +7,14 @@ import (
 	"github.com/muster-sched/muster/scheduler/model"
 )
 
-// room is how many members of a gang a place of the topology has room for: an upper bound, in members.
-type room struct {
-	at   int32
-	room int64
+// Room is how many members of a gang a place of the topology has room for: an upper bound, in members.
+type Room struct {
+	At   int32
+	Room int64
 }
 
-// rooms lists the places of a level that have room for some of limit members.
-func (s *scan) rooms(l *model.Level, limit int64) []room {
+// Rooms lists the places of a level that have room for some of limit members.
+func (s *Search) Rooms(l *model.Level, limit int64) []Room {
 	sums := make([]int64, len(l.Names))
 	for ci, c := range s.w.View.Chunks {
 		for i := range c.IDs {
@@ -23,25 +23,25 @@ func (s *scan) rooms(l *model.Level, limit int64) []room {
 			if at < 0 || !c.Ready[i] || sums[at] >= limit {
 				continue
 			}
-			v := s.classVerdict(&c.Classes[c.Class[i]])
-			if v.outside || v.far || v.refused > 0 || s.banned(c.IDs[i]) {
+			v := s.ClassVerdict(&c.Classes[c.Class[i]])
+			if v.Outside || v.Far || v.Refused > 0 || s.Banned(c.IDs[i]) {
 				continue
 			}
 			o := s.w.Get(row)
 			sums[at] += s.room(c, i, row, v, &o, limit-sums[at])
 		}
 	}
-	var out []room
+	var out []Room
 	for at, n := range sums {
 		if n > 0 {
-			out = append(out, room{int32(at), min(n, limit)})
+			out = append(out, Room{int32(at), min(n, limit)})
 		}
 	}
 	return out
 }
 
-// room is how many members fit on one node by amounts and whole devices.
-func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, limit int64) int64 {
+// Room is how many members fit on one node by amounts and whole devices.
+func (s *Search) room(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy, limit int64) int64 {
 	if s.rate(c, i, row, v, o, false) < 0 {
 		return 0
 	}
@@ -49,7 +49,7 @@ func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 	if s.jobRow != nil {
 		n = 1
 	}
-	need, mhz := s.ask.Need, c.MHz[i]
+	need, mhz := s.Ask.Need, c.MHz[i]
 	for _, x := range [...][3]int64{
 		{need.CPU + need.Cores*mhz, c.Total[i].CPU, o.Used.CPU + o.Used.Cores*mhz}, {need.MemoryMiB, c.Total[i].MemoryMiB, o.Used.MemoryMiB},
 		{need.DiskMiB, c.Total[i].DiskMiB, o.Used.DiskMiB}, {need.Cores, c.Total[i].Cores, o.Used.Cores},
@@ -58,10 +58,10 @@ func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 			n = min(n, (x[1]-x[2])/x[0])
 		}
 	}
-	for k := range s.ask.Devices {
-		if alt := &s.ask.Devices[k].Alts[0]; len(s.ask.Devices[k].Alts) == 1 && !alt.Shared() && k < len(v.choices) {
+	for k := range s.Ask.Devices {
+		if alt := &s.Ask.Devices[k].Alts[0]; len(s.Ask.Devices[k].Alts) == 1 && !alt.Shared() && k < len(v.Choices) {
 			open := int64(0)
-			for _, ch := range v.choices[k] {
+			for _, ch := range v.Choices[k] {
 				g := &c.Nodes[i].Resources.Devices[ch.Group]
 				for j := range g.Instances {
 					if g.Instances[j].Healthy && (o.Hold == nil || !o.Hold.Devs.Has(ch.First+j)) {
@@ -75,29 +75,29 @@ func (s *scan) room(c *model.Chunk, i, row int, v *verdict, o *model.Occupancy, 
 	return max(n, 0)
 }
 
-// within orders the sets of places that are worth a try for so many members. Required: single places, the fullest that
+// Within orders the sets of places that are worth a try for so many members. Required: single places, the fullest that
 // has room first, so that larger ones stay whole. Preferred: then the largest ones together, one more each time.
-func within(rs []room, members int64, required bool) [][]int32 {
+func Within(rs []Room, members int64, required bool) [][]int32 {
 	var out [][]int32
-	var fit []room
+	var fit []Room
 	for _, r := range rs {
-		if r.room >= members {
+		if r.Room >= members {
 			fit = append(fit, r)
 		}
 	}
-	slices.SortFunc(fit, func(a, b room) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.at, b.at)) })
+	slices.SortFunc(fit, func(a, b Room) int { return cmp.Or(cmp.Compare(a.Room, b.Room), cmp.Compare(a.At, b.At)) })
 	for _, r := range fit[:min(len(fit), domainTries)] {
-		out = append(out, []int32{r.at})
+		out = append(out, []int32{r.At})
 	}
 	if required {
 		return out
 	}
-	slices.SortFunc(rs, func(a, b room) int { return cmp.Or(cmp.Compare(b.room, a.room), cmp.Compare(a.at, b.at)) })
+	slices.SortFunc(rs, func(a, b Room) int { return cmp.Or(cmp.Compare(b.Room, a.Room), cmp.Compare(a.At, b.At)) })
 	sum := int64(0)
 	var set []int32
 	for _, r := range rs {
-		set = append(set, r.at)
-		if sum += r.room; sum >= members && len(set) > 1 {
+		set = append(set, r.At)
+		if sum += r.Room; sum >= members && len(set) > 1 {
 			out = append(out, slices.Clone(set))
 			if len(out) > domainTries {
 				break
