@@ -21,19 +21,20 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Supervisor knows the tasks that run on this machine by the ids that drivers were given, whatever the agent remembers.
+// Supervisor knows the tasks that run on this machine, by the ids that the drivers gave them. The agent's own state may be
+// lost; the supervisor's is not.
 type Supervisor interface {
-	// TaskIDs lists them.
+	// TaskIDs lists the tasks.
 	TaskIDs(ctx context.Context) ([]string, error)
 	// Destroy kills a task and forgets it.
 	Destroy(ctx context.Context, taskID string) error
 }
 
-// Networks gives allocations a network of their own.
+// Networks makes networks for allocations.
 type Networks interface {
 	fingerprint.Networks
 	runner.Networks
-	// Sweep removes every network but those that are to be kept, and makes again what is missing of those.
+	// Sweep removes every network that is not to be kept, and repairs the others.
 	Sweep(keep func(alloc string) bool) error
 }
 
@@ -51,18 +52,18 @@ type Client struct {
 	observed *observer
 	gpus     *gpuwatch.Watch
 
-	variableWaits chan struct{} // one for each request that waits for a change of a variable
+	variableWaits chan struct{} // a slot for each request that waits for a change of a variable
 
-	reregister chan struct{} // the node has changed or the servers forgot it
+	reregister chan struct{} // 1 deep: the node changed, or the servers do not know it
 	connected  *contact
 
 	mu       sync.Mutex
 	allocs   map[structs.AllocID]*runner.Runner
 	history  agentstore.History
 	usedGPUs *agentstore.GPUUses           // as an earlier run of the agent stored it; for Run
-	gone     map[structs.AllocID]time.Time // unknown to restored servers since
-	recent   map[structs.AllocID]bool      // collected here while the servers still list them
-	lostDB   bool                          // the state was unreadable or absent: tasks may run that we do not remember
+	gone     map[structs.AllocID]time.Time // allocations that restored servers do not know, since when
+	recent   map[structs.AllocID]bool      // collected on this node while the servers still list them
+	lostDB   bool                          // the state was unreadable or absent: unknown tasks may run
 	ended    atomic.Int64                  // allocations that have ended and are kept
 	joined   chan struct{}                 // closed at the first registration
 	healthy  chan struct{}                 // closed at the first success of the operator's health command
@@ -76,7 +77,7 @@ type Client struct {
 	stopped chan struct{}
 }
 
-// New opens the agent's state and looks at the machine. Nothing is started and nobody is called before Run.
+// New opens the agent's state and prepares its connection. Nothing is started and no server is called before Run.
 func New(cfg Config) (*Client, error) {
 	cfg, err := cfg.prepare()
 	if err != nil {
@@ -97,7 +98,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Storage.Ephemeral {
 		c.id = newIdentity()
 	} else {
-		// Tasks run as other users and must get through to their own directories.
+		// Tasks run as other users and must reach their own directories.
 		for _, d := range []struct {
 			path string
 			mode os.FileMode
@@ -128,7 +129,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// open restores what the store has.
+// open restores the state in the store and makes the parts of the agent.
 func (c *Client) open() error {
 	saved, err := c.store.Load()
 	if err != nil {
@@ -152,7 +153,7 @@ func (c *Client) open() error {
 	return nil
 }
 
-// runnerConfig is what the runners share.
+// runnerConfig is the configuration that all runners share.
 func (c *Client) runnerConfig() *runner.Config {
 	cfg := &c.cfg
 	out := &runner.Config{
@@ -192,26 +193,26 @@ func (c *Client) runnerConfig() *runner.Config {
 	return out
 }
 
-// ID names the node.
+// ID is the node's id.
 func (c *Client) ID() structs.NodeID { return c.id.id }
 
-// Node is the node as it is registered, or will be. It must not be changed.
+// Node is the node as it is, or will be, registered. It must not be changed.
 func (c *Client) Node() *structs.Node { return c.node.current() }
 
-// Servers makes calls on the servers over the agent's own way to them.
+// Servers calls the servers over the agent's connection.
 func (c *Client) Servers() rpc.Caller { return c.conn }
 
-// Joined is closed when the servers have taken the node's first registration.
+// Joined is closed when the servers have accepted the node's first registration.
 func (c *Client) Joined() <-chan struct{} { return c.joined }
 
-// Alloc gives the runner of an allocation, or nil.
+// Alloc is the runner of an allocation, or nil.
 func (c *Client) Alloc(id structs.AllocID) *runner.Runner {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.allocs[id]
 }
 
-// Allocs gives all runners, those that have ended and are kept included, in no order.
+// Allocs lists all runners, in no order. Some may have ended.
 func (c *Client) Allocs() []*runner.Runner {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,8 +223,7 @@ func (c *Client) Allocs() []*runner.Runner {
 	return out
 }
 
-// Run is the agent's life: it returns when ctx ends or Close is called, and leaves the tasks running. It may be called
-// once.
+// Run runs the agent until ctx ends or Close is called. The tasks go on running. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -240,7 +240,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.mu.Unlock()
 	defer close(c.stopped)
 
-	c.node.look(ctx, c.log) // once before anything is restored or placed: devices must be known
+	c.node.look(ctx, c.log) // before anything is restored or placed: devices must be known
 	c.run.Host.BootID = c.node.current().BootID
 	c.gpus.Restore(c.usedGPUs, c.run.Host.BootID)
 	c.sweepNetworks()
@@ -256,7 +256,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return c.store.Close()
 }
 
-// launch lets a runner run while the agent runs.
+// launch starts a runner for the rest of the agent's life.
 func (c *Client) launch(r *runner.Runner) { r.Start(c.ctx) }
 
 // threads counts the agent's goroutines, so that it can wait for them when it stops.
@@ -264,7 +264,7 @@ type threads struct {
 	mu      sync.Mutex
 	n       int
 	closing bool
-	idle    chan struct{} // closed when none is left and none may start
+	idle    chan struct{} // closed when none is left and none can start
 }
 
 // start runs fn in a goroutine, unless the agent is stopping.
@@ -291,7 +291,7 @@ func (t *threads) end() {
 	}
 }
 
-// wait lets no more start and waits for those that run.
+// wait refuses new goroutines and waits for those that run.
 func (t *threads) wait() {
 	t.mu.Lock()
 	t.closing = true
@@ -303,7 +303,7 @@ func (t *threads) wait() {
 	<-t.idle
 }
 
-// Close stops the agent and waits until it has stopped. Tasks go on running.
+// Close stops the agent and waits until it has stopped. The tasks go on running.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	started, stop, again := c.started, c.stop, c.closed
@@ -322,7 +322,7 @@ func (c *Client) Close() error {
 // header is the RPC header of the node's own calls.
 func (c *Client) header() rpc.Header { return rpc.Header{Region: c.cfg.Node.Region} }
 
-// await waits until none of the named allocations runs here.
+// await waits until none of the named allocations runs on this node.
 func (c *Client) await(ctx context.Context, ids []structs.AllocID) error {
 	for _, id := range ids {
 		r := c.Alloc(id)

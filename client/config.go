@@ -109,17 +109,17 @@ type TaskConfig struct {
 	CheckpointPoll, CheckpointSettle time.Duration
 }
 
-// Fabric is the network that the nodes' programs talk over. The zero value says nothing.
+// Fabric is the network between the nodes, as training programs see it. The zero value sets nothing.
 type Fabric struct {
 	Interfaces []string          // network interfaces, the best first; nil: programs choose
 	HCAs       []string          // RDMA adapters, as "mlx5_0" or with a port, "mlx5_0:1"; nil: programs choose
-	Leaf       string            // switch that the node hangs on: its meta key "leaf", unless that is set; "": not known
+	Leaf       string            // switch that the node is connected to: the default of its meta key "leaf"; "": not known
 	SL, TC     int               // InfiniBand service level and RoCE traffic class of RDMA traffic; 0: programs choose
 	RDMADir    string            // where the device files of the adapters are; "" is /dev/infiniband
 	Env        map[string]string // further variables for tasks
 }
 
-// vars are the variables that tell NCCL, Gloo and PyTorch. "=" makes NCCL take names as they are and not as beginnings.
+// vars are the variables for NCCL, Gloo and PyTorch. With "=" NCCL takes names as they are, not as prefixes.
 func (f Fabric) vars() map[string]string {
 	out := map[string]string{}
 	if len(f.Interfaces) > 0 {
@@ -139,31 +139,31 @@ func (f Fabric) vars() map[string]string {
 	return out
 }
 
-// leafMeta is the key of a node's meta that names its leaf switch; topology { across = "leaf" } goes by it.
+// leafMeta is the meta key that names a node's leaf switch, for topology { across = "leaf" }.
 const leafMeta = "leaf"
 
-// GCConfig bounds what allocations that have ended leave on disk. They are removed when any bound is passed, oldest
-// first, and only after the servers know how they ended.
+// GCConfig bounds what ended allocations leave on disk. If a bound is exceeded, they are removed, the oldest first, but only
+// after the servers know how they ended.
 type GCConfig struct {
-	Interval     time.Duration // how often to look; 0 is 1 min
+	Interval     time.Duration // between two checks; 0 is 1 min
 	MaxAllocs    int           // allocations kept after their end; 0 is 50
-	MaxAge       time.Duration // how long they are kept; 0 is for ever (until another bound)
+	MaxAge       time.Duration // how long they are kept; 0 is until another bound is exceeded
 	DiskPercent  int           // of the disk of the allocations in use; 0 is 80
 	InodePercent int           // of its inodes in use; 0 is 70
 	Parallel     int           // removals at a time; 0 is 2
 }
 
-// DrainConfig is what happens when the node leaves on purpose.
+// DrainConfig is how the node drains itself when the agent leaves.
 type DrainConfig struct {
 	Deadline         time.Duration // how long allocations may take to move; 0 is 1 min
 	Force            bool          // do not wait
 	IgnoreSystemJobs bool
 }
 
-// Hooks are commands of the operator, run as the agent's user; nil for none. One that fails drains the node.
+// Hooks are the operator's commands, run as the agent's user; nil for none. A command that fails drains the node.
 type Hooks struct {
 	Prolog, Epilog *runner.Command // of each allocation
-	// Health is run when the agent starts, before anything is started, and then every HealthEvery (0 is 1 min).
+	// Health is run before anything is started, and then every HealthEvery (0 is 1 min).
 	Health      *runner.Command
 	HealthEvery time.Duration
 }
@@ -176,10 +176,10 @@ const (
 	unknownGraceDefault   = 5 * time.Minute
 )
 
-// prepare checks a configuration and fills in its defaults.
+// prepare checks a configuration and sets its defaults.
 func (c Config) prepare() (Config, error) {
 	if c.Connect == nil {
-		return c, errors.New("client: no way to the servers was configured")
+		return c, errors.New("client: no connection to the servers is configured")
 	}
 	if c.Storage.DataDir == "" && !c.Storage.Ephemeral {
 		return c, errors.New("client: data_dir is required: the node's identity and its tasks are kept there")
@@ -254,14 +254,14 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// openStore opens the state of the agent.
-func (c *Config) openStore() (agentstore.Store, string, error) {
+// openStore opens the agent's state. moved is where an unreadable one was moved to, or "".
+func (c *Config) openStore() (store agentstore.Store, moved string, err error) {
 	if c.Storage.Ephemeral {
 		return agentstore.Memory{}, "", nil
 	}
-	s, moved, err := agentstore.Open(c.Storage.DataDir)
+	disk, moved, err := agentstore.Open(c.Storage.DataDir)
 	if err != nil {
 		return nil, moved, err
 	}
-	return s, moved, nil
+	return disk, moved, nil
 }

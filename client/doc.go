@@ -1,8 +1,9 @@
-// Package client is the agent on a node: it tells the servers what the node has and that it lives, asks them which
-// allocations belong on it, runs these, and reports what it sees of them. Servers own what is wanted, the client owns
-// what is observed.
+// Package client is the agent on a node. It registers the node with the servers, sends heartbeats, polls for the
+// allocations that belong on the node, runs them, and reports how they are. Servers own the desired state, the client owns
+// the observed state.
 //
-// Goroutines of a Client, all ended by the context of Run: fingerprint (looks again), register (sends the node when it
-// changed), heartbeat, poll (long poll for allocations), observe (reports in batches), collect (garbage, disk limits),
-// and a runner.Runner for each allocation. Tasks are not among them: they outlive the agent.
+// Goroutines of a Client, all ended by the context of Run: fingerprint, heartbeat (and registration, when the node
+// changed), poll (a long poll for allocations), observe (reports in batches), collect (garbage and disk limits), health
+// (the operator's command), the GPU watch, and a runner.Runner for each allocation. Tasks are processes that outlive the
+// agent.
 package client

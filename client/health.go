@@ -10,9 +10,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// healthLoop runs the operator's health command: once before anything is started, then again and again. When it begins to
-// fail the node is drained; whoever cured it makes it eligible again. One that is made eligible while the command still
-// fails is drained again, but only by a run that began after that: one that was under way may tell of what was just cured.
+// healthLoop runs the operator's health command: once before anything is started, then at intervals. The node is drained
+// when the command begins to fail; an operator makes it eligible again. If the command still fails then, the node is
+// drained again, but only by a run that began later: an earlier one may have seen what has just been repaired.
 //
 //	succeeds ---- fails: drain --> fails <-------------------------- node still out of service: wait
 //	   ^                             |  `--- fails: the servers are asked --'  |
@@ -24,7 +24,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 		return
 	}
 	opened, failing, enabled := false, false, false
-	asked := make(chan struct{}) // closed once the servers have drained the node, or are not asked any more
+	asked := make(chan struct{}) // closed once the servers have drained the node, or are no longer asked
 	for {
 		out, err := h.Run(ctx, "MUSTER_HOOK=health", "MUSTER_NODE_ID="+c.id.id.String())
 		if ctx.Err() != nil {
@@ -33,7 +33,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 		switch {
 		case err == nil:
 			if failing {
-				c.log.Info("the operator's health command succeeds again; the node stays drained until somebody says otherwise")
+				c.log.Info("the operator's health command succeeds again; the node stays drained until it is made eligible")
 			}
 			failing, enabled = false, false
 			if !opened {
@@ -56,7 +56,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 			select {
 			case <-asked:
 				enabled = c.enabled(ctx)
-			default: // nobody has drained it yet
+			default: // the node is not drained yet
 			}
 		}
 		if enabled {
@@ -70,7 +70,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 	}
 }
 
-// enabled reports whether the servers place work on this node. One that does not learn it says no, and is asked again.
+// enabled reports whether the servers place work on this node. It is false if they do not answer; it is asked again.
 func (c *Client) enabled(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -82,11 +82,11 @@ func (c *Client) enabled(ctx context.Context) bool {
 	return resp.Eligible
 }
 
-// faultPatience is how long the servers are asked again to drain the node.
+// faultPatience is how long draining the node is tried.
 const faultPatience = 10 * time.Minute
 
-// fault has the servers drain this node: what runs may end, services move, nothing new comes. It does not wait; done is closed
-// when they have done it, or when they are not asked any more.
+// fault asks the servers to drain this node: batch work may end, services move, nothing new is placed. It does not wait. done
+// is closed when the node is drained, or no longer tried to be.
 func (c *Client) fault(reason string) (done chan struct{}) {
 	done = make(chan struct{})
 	c.threads.start(func() {
