@@ -17,56 +17,74 @@ var (
 	pathInDoc = regexp.MustCompile(`^[\w./-]+\.(?:go|md|sh)$`)
 )
 
-// ARCHITECTURE.md names the function at each hop of a job's path. A name or file that does not exist any more is a lie
-// to the next reader: correct the document in the commit that moves the function.
+// ARCHITECTURE.md and the pages for readers of the code name functions and files. A name that does not exist any more is a
+// lie to the next reader: correct the page in the commit that moves the function.
 func TestArchitectureNamesWhatExists(t *testing.T) {
-	doc, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	all, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	declared := map[string]bool{}
 	for _, src := range all {
-		if src.test {
-			continue
-		}
 		for _, decl := range src.file.Decls {
 			switch d := decl.(type) {
 			case *ast.FuncDecl:
-				declared[d.Name.Name] = true
+				declared[d.Name.Name] = declared[d.Name.Name] || !src.test || strings.HasPrefix(d.Name.Name, "Test")
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
-					if ts, ok := s.(*ast.TypeSpec); ok {
-						declared[ts.Name.Name] = true
+					switch s := s.(type) {
+					case *ast.TypeSpec:
+						declared[s.Name.Name] = true
+						if i, ok := s.Type.(*ast.InterfaceType); ok {
+							for _, m := range i.Methods.List {
+								for _, id := range m.Names {
+									declared[id.Name] = true
+								}
+							}
+						}
+					case *ast.ValueSpec:
+						for _, id := range s.Names {
+							declared[id.Name] = true
+						}
 					}
 				}
 			}
 		}
 	}
+	pages, err := filepath.Glob(filepath.Join(root, "docs/how-to/*.md"))
+	if err != nil || len(pages) < 7 {
+		t.Fatalf("%d pages in docs/how-to, error %v", len(pages), err)
+	}
 	names, files := 0, 0
-	for _, m := range quoted.FindAllStringSubmatch(string(doc), -1) {
-		text := m[1]
-		switch {
-		case pathInDoc.MatchString(text):
-			files++
-			if !strings.Contains(text, "/") {
-				continue // a kind of file (DESIGN.md), not a path
-			}
-			if _, err := os.Stat(filepath.Join(root, text)); err != nil {
-				t.Errorf("ARCHITECTURE.md names the file %s, which does not exist", text)
-			}
-		case goName.MatchString(text) && strings.Contains(text, ".") || strings.HasPrefix(text, "apply"):
-			names++
-			if last := goName.FindStringSubmatch(text)[1]; !declared[last] {
-				t.Errorf("ARCHITECTURE.md names %s, but nothing is called %s any more", text, last)
+	for _, page := range append(pages, filepath.Join(root, "ARCHITECTURE.md"), filepath.Join(root, "docs/walk.md")) {
+		doc, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, _ := filepath.Rel(root, page)
+		for _, m := range quoted.FindAllStringSubmatch(string(doc), -1) {
+			text := m[1]
+			switch {
+			case strings.ContainsAny(text, "* ") || strings.Contains(text, "NAME") || strings.Contains(text, "..."):
+				// A pattern, a command, or a sentence.
+			case pathInDoc.MatchString(text):
+				files++
+				if !strings.Contains(text, "/") {
+					continue // a kind of file (DESIGN.md), not a path
+				}
+				if _, err := os.Stat(filepath.Join(root, text)); err != nil {
+					t.Errorf("%s names the file %s, which does not exist", short, text)
+				}
+			case goName.MatchString(text) && strings.Contains(text, ".") || strings.HasPrefix(text, "apply"):
+				names++
+				if last := goName.FindStringSubmatch(text)[1]; !declared[last] {
+					t.Errorf("%s names %s, but nothing is called %s any more", short, text, last)
+				}
 			}
 		}
 	}
-	if names < 30 || files < 10 {
-		t.Fatalf("only %d names and %d files were found in ARCHITECTURE.md: did its layout change?", names, files)
+	if names < 50 || files < 30 {
+		t.Fatalf("only %d names and %d files were found: did the layout of the pages change?", names, files)
 	}
 }
 
