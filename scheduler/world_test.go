@@ -12,7 +12,7 @@ import (
 
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
-	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/scheduler/verify"
 	"github.com/muster-sched/muster/structs"
 )
@@ -132,7 +132,7 @@ func (w *world) happened(kinds ...structs.EventKind) {
 	}
 }
 
-// skippable lists the workloads that would be left out of a pass, because nothing happened that could cure them.
+// skippable lists the workloads that the broker would leave out of a pass, because nothing happened that unblocks them.
 func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
 	out := map[structs.JobKey]bool{}
 	for _, l := range in.Pending {
@@ -144,7 +144,7 @@ func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
 		for k := range w.events[l.Key] {
 			kinds = append(kinds, k)
 		}
-		out[l.Key] = queue.Skip(groups, kinds)
+		out[l.Key] = unblock.UnblockingEvents(groups)&unblock.Of(kinds...) == 0
 	}
 	return out
 }

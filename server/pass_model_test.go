@@ -14,6 +14,7 @@ import (
 	"github.com/muster-sched/muster/scheduler"
 	"github.com/muster-sched/muster/scheduler/model"
 	"github.com/muster-sched/muster/scheduler/policy"
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/server/broker"
 	"github.com/muster-sched/muster/server/planner"
 	"github.com/muster-sched/muster/structs"
@@ -60,7 +61,7 @@ func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	m.broker.Feed(&delta, m.now)
 	if m.eager {
 		for _, name := range m.broker.Domains() {
-			m.broker.Cure(name, broker.AnyKind, m.index, m.now)
+			m.broker.Cure(name, unblock.Any, m.index, m.now)
 		}
 	}
 	return res[0]

@@ -17,6 +17,7 @@ var imports = map[string][]string{
 	"scheduler":            {"structs", "internal/pack", "scheduler/model", "scheduler/match", "scheduler/search"},
 	"scheduler/search":     {"structs", "scheduler/model", "scheduler/match"},
 	"scheduler/policy":     {"structs", "scheduler/model", "scheduler/search"},
+	"scheduler/unblock":    {"structs"},
 	"scheduler/queue":      {"structs", "scheduler", "scheduler/model", "scheduler/predict"},
 	"scheduler/predict":    {},
 	"scheduler/jobdiff":    {"structs", "scheduler"},

@@ -183,7 +183,7 @@ func (p *peers) refuses(row int) (match.Refusal, bool) {
 	}
 	for i := range p.bars {
 		if b := &p.bars[i]; b.places.Of[row] == b.at {
-			return match.Refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see queue.Cures
+			return match.Refused(structs.ReasonConstraint, b.broken, structs.EventAllocPlaced), true // or it ends: see unblock.UnblockingEvents
 		}
 	}
 	return match.Refusal{}, false

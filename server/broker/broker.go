@@ -19,6 +19,7 @@ package broker
 import (
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -85,7 +86,7 @@ type Broker struct {
 	evals   map[structs.EvalID]*evalRef
 	domains map[string]*domain
 	// everywhere is the newest cure of each kind that was for all domains: one that comes to be later has had it, too.
-	everywhere [kindCount]structs.Index
+	everywhere [unblock.Kinds]structs.Index
 	names      []string // of domains, sorted; where Take looks for work
 	next       int      // position in names where the next Take begins
 	pools      map[structs.NodeID]string
@@ -107,7 +108,7 @@ type job struct {
 	open     int               // evaluations of the job in Broker.evals
 	pending  []*structs.Evaluation
 	blocked  *structs.Evaluation
-	cures    Kinds            // events that may cure blocked
+	cures    unblock.EventSet // events that may cure blocked
 	cured    bool             // blocked, and one of them happened since it was decided
 	wpos     int              // in the domain's group of waiting jobs; -1 outside
 	waitsFor []structs.JobKey // jobs in whose list (Broker.after) it is, while it is among the waiting
@@ -135,17 +136,17 @@ type evalRef struct {
 
 // domain is one node pool, or DomainAll.
 type domain struct {
-	name     string
-	ready    readyHeap
-	busy     bool
-	waiting  []group // blocked and not cured, by what would cure them; sorted by cures
-	lastCure [kindCount]structs.Index
-	wake     *timer // when its work is to be looked at again (WakeAt), or nil
+	name          string
+	ready         readyHeap
+	busy          bool
+	waiting       []group // blocked and not cured, by what would cure them; sorted by cures
+	lastUnblocked [unblock.Kinds]structs.Index
+	wake          *timer // when its work is to be looked at again (WakeAt), or nil
 }
 
 // group is the blocked jobs of a domain that wait for the same kinds of event, in no particular order.
 type group struct {
-	cures Kinds
+	cures unblock.EventSet
 	jobs  []*job
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -36,13 +37,13 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Pools {
 		switch c := &d.Pools[i]; {
 		case c.After != nil && c.Before != nil:
-			b.Cure(c.After.Name, AnyKind, d.Index, now)
+			b.Cure(c.After.Name, unblock.Any, d.Index, now)
 		case c.After == nil && c.Before != nil:
 			b.forget(c.Before.Name)
 		}
 	}
 	if d.Config {
-		b.cureAll(AnyKind, d.Index, now)
+		b.cureAll(unblock.Any, d.Index, now)
 	}
 	b.usageChanged(d, now)
 	for i := range d.Reserved {
@@ -79,7 +80,7 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 // when the limits themselves changed.
 func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(d.Queues)+len(d.Quotas) > 0 {
-		b.cureAll(KindsOf(structs.EventQueueUsage, structs.EventConfigChanged), d.Index, now)
+		b.cureAll(unblock.QueueUsage|unblock.ConfigChanged, d.Index, now)
 		return
 	}
 	if len(d.QueueUse)+len(d.Namespaces) == 0 {
@@ -97,11 +98,11 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(fell) == 0 && !tenants {
 		return
 	}
-	const kind = Kinds(1 << 8)
+	const kind = unblock.QueueUsage
 	note(&b.everywhere, kind, d.Index)
 	for _, name := range slices.Clone(b.names) {
 		dom := b.domains[name]
-		dom.lastCure[8] = max(dom.lastCure[8], d.Index)
+		note(&dom.lastUnblocked, kind, d.Index)
 		var woken []*job
 		for g := range dom.waiting {
 			if dom.waiting[g].cures&kind == 0 {
@@ -127,10 +128,10 @@ func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at str
 		return
 	}
 	if pool := c.Before.Domain; pool != "" && pool != DomainAll {
-		b.Cure(pool, promiseGone, at, now)
+		b.Cure(pool, unblock.ReservationGone, at, now)
 		return
 	}
-	b.cureAll(promiseGone, at, now)
+	b.cureAll(unblock.ReservationGone, at, now)
 }
 
 // less reports whether a row of usage holds less of something than it did.
@@ -159,7 +160,7 @@ func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index,
 	if c.After == nil {
 		if c.Before != nil {
 			delete(b.pools, c.Before.ID)
-			b.Cure(poolOf(c.Before.Pool), kindOf(structs.EventAllocStopped), at, now)
+			b.Cure(poolOf(c.Before.Pool), unblock.AllocStopped, at, now)
 		}
 		return
 	}
@@ -169,7 +170,7 @@ func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index,
 		return
 	}
 	if c.Before == nil || !c.Before.Ready() || c.Before.Epoch != n.Epoch || c.Before.Pool != n.Pool {
-		b.Cure(poolOf(n.Pool), AnyKind, at, now)
+		b.Cure(poolOf(n.Pool), unblock.Any, at, now)
 	}
 }
 
@@ -190,7 +191,7 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 		}
 		if pool, known := b.pools[c.Before.NodeID]; known && pool != last {
 			last = pool
-			b.Cure(pool, kindOf(structs.EventAllocStopped), d.Index, now)
+			b.Cure(pool, unblock.AllocStopped, d.Index, now)
 		}
 	}
 }
@@ -203,9 +204,9 @@ func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.Lo
 		if !known || dom == nil {
 			continue
 		}
-		dom.lastCure[kindCount-1] = max(dom.lastCure[kindCount-1], at)
-		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.cures&placed != 0 && len(g.jobs) > 0 }) {
-			b.cure(dom, placed, at, now)
+		note(&dom.lastUnblocked, unblock.AllocPlaced, at)
+		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.cures&unblock.AllocPlaced != 0 && len(g.jobs) > 0 }) {
+			b.cure(dom, unblock.AllocPlaced, at, now)
 		}
 	}
 }
@@ -247,10 +248,10 @@ func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at struct
 		return
 	}
 	if pool := poolOf(c.After.Domain); pool != DomainAll {
-		b.Cure(pool, AnyKind, at, now)
+		b.Cure(pool, unblock.Any, at, now)
 		return
 	}
-	b.cureAll(AnyKind, at, now)
+	b.cureAll(unblock.Any, at, now)
 }
 
 // setWorkload changes an entry's place in the order, and its domain.
@@ -292,7 +293,7 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	}
 	switch {
 	case e.Status == structs.EvalBlocked:
-		j.blocked, j.cured, j.cures = e, false, curesOf(e)
+		j.blocked, j.cured, j.cures = e, false, unblock.UnblockingEvents(e.FailedGroups)
 		b.wait(j, max(e.SnapshotIndex, j.seen))
 	case !late:
 		j.addPending(e)
@@ -305,9 +306,9 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 func (b *Broker) wait(j *job, since structs.Index) {
 	d := b.domainOf(j.domain)
 	var last structs.Index
-	for k := range d.lastCure {
+	for k := range d.lastUnblocked {
 		if j.cures&(1<<k) != 0 {
-			last = max(last, d.lastCure[k])
+			last = max(last, d.lastUnblocked[k])
 		}
 	}
 	if last > since {
@@ -315,12 +316,12 @@ func (b *Broker) wait(j *job, since structs.Index) {
 		b.Counters.Raced++
 		return
 	}
-	if j.cures&jobEnded != 0 && b.follow(j, since) {
+	if j.cures&unblock.JobEnded != 0 && b.follow(j, since) {
 		j.cured = true
 		b.Counters.Raced++
 		return
 	}
-	i, found := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c Kinds) int { return int(g.cures) - int(c) })
+	i, found := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c unblock.EventSet) int { return int(g.cures) - int(c) })
 	if !found {
 		d.waiting = slices.Insert(d.waiting, i, group{cures: j.cures})
 	}
@@ -335,7 +336,7 @@ func (b *Broker) unwait(j *job) {
 		return
 	}
 	d := b.domainOf(j.domain)
-	i, _ := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c Kinds) int { return int(g.cures) - int(c) })
+	i, _ := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c unblock.EventSet) int { return int(g.cures) - int(c) })
 	g := &d.waiting[i]
 	last := len(g.jobs) - 1
 	g.jobs[j.wpos] = g.jobs[last]
@@ -348,7 +349,7 @@ func (b *Broker) unwait(j *job) {
 
 // Cure tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that
 // span pools, become ready when it may cure them.
-func (b *Broker) Cure(pool string, what Kinds, at structs.Index, now structs.LogTime) {
+func (b *Broker) Cure(pool string, what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	b.cure(b.domainOf(pool), what, at, now)
 	if pool != DomainAll {
 		b.cure(b.domainOf(DomainAll), what, at, now)
@@ -358,16 +359,16 @@ func (b *Broker) Cure(pool string, what Kinds, at structs.Index, now structs.Log
 // Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
 // state it saw, is tried again. With DomainAll it held something back anywhere.
 func (b *Broker) Freed(pool string, now structs.LogTime) {
-	b.cureAll(kindOf(structs.EventQueueUsage), b.index+1, now) // limits of queues hold over all pools
+	b.cureAll(unblock.QueueUsage, b.index+1, now) // limits of queues hold over all pools
 	if pool != DomainAll {
-		b.Cure(pool, kindOf(structs.EventAllocStopped), b.index+1, now)
+		b.Cure(pool, unblock.AllocStopped, b.index+1, now)
 		return
 	}
-	b.cureAll(kindOf(structs.EventAllocStopped), b.index+1, now)
+	b.cureAll(unblock.AllocStopped, b.index+1, now)
 }
 
 // cureAll cures in all domains, also in those that come to be later with what was decided before.
-func (b *Broker) cureAll(what Kinds, at structs.Index, now structs.LogTime) {
+func (b *Broker) cureAll(what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	note(&b.everywhere, what, at)
 	for _, name := range slices.Clone(b.names) {
 		b.cure(b.domains[name], what, at, now)
@@ -375,7 +376,7 @@ func (b *Broker) cureAll(what Kinds, at structs.Index, now structs.LogTime) {
 }
 
 // note keeps the newest cure of each kind.
-func note(last *[kindCount]structs.Index, what Kinds, at structs.Index) {
+func note(last *[unblock.Kinds]structs.Index, what unblock.EventSet, at structs.Index) {
 	for k := range last {
 		if what&(1<<k) != 0 {
 			last[k] = max(last[k], at)
@@ -383,8 +384,8 @@ func note(last *[kindCount]structs.Index, what Kinds, at structs.Index) {
 	}
 }
 
-func (b *Broker) cure(d *domain, what Kinds, at structs.Index, now structs.LogTime) {
-	note(&d.lastCure, what, at)
+func (b *Broker) cure(d *domain, what unblock.EventSet, at structs.Index, now structs.LogTime) {
+	note(&d.lastUnblocked, what, at)
 	waited, woke := 0, 0
 	for i := range d.waiting {
 		g := &d.waiting[i]
@@ -505,7 +506,7 @@ func (b *Broker) maybeDrop(j *job) {
 func (b *Broker) domainOf(name string) *domain {
 	d := b.domains[name]
 	if d == nil {
-		d = &domain{name: name, lastCure: b.everywhere}
+		d = &domain{name: name, lastUnblocked: b.everywhere}
 		b.domains[name] = d
 		i, _ := slices.BinarySearch(b.names, name)
 		b.names = slices.Insert(b.names, i, name)

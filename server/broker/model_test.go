@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/queue"
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -55,7 +56,7 @@ type oflight struct {
 
 type oevent struct {
 	pool string
-	what Kinds
+	what unblock.EventSet
 	at   structs.Index
 }
 
@@ -108,7 +109,7 @@ func (o *oracle) ready(k structs.JobKey, now structs.LogTime) bool {
 		return true
 	}
 	for _, ev := range o.events {
-		if ev.at > max(e.SnapshotIndex, o.seen[k]) && ev.what&curesOf(e) != 0 &&
+		if ev.at > max(e.SnapshotIndex, o.seen[k]) && ev.what&unblock.UnblockingEvents(e.FailedGroups) != 0 &&
 			(ev.pool == o.works[k].Domain || o.works[k].Domain == DomainAll || ev.pool == DomainAll && o.works[k].Domain == DomainAll) {
 			return true
 		}
@@ -400,15 +401,15 @@ func (m *model) mirror(d *structs.Delta) {
 				pools = append(m.pools, structs.NodePoolDefault)
 			}
 			for _, pool := range pools {
-				m.event(pool, AnyKind)
+				m.event(pool, unblock.Any)
 			}
 		}
 	}
 	for _, c := range d.Nodes {
-		m.event(c.After.Pool, AnyKind)
+		m.event(c.After.Pool, unblock.Any)
 	}
 	for _, c := range d.Allocs {
-		m.event(m.nodes[c.Before.NodeID[0]-1].Pool, KindsOf(structs.EventAllocStopped))
+		m.event(m.nodes[c.Before.NodeID[0]-1].Pool, unblock.AllocStopped)
 	}
 	for _, c := range d.Evals {
 		e := c.After
@@ -436,7 +437,7 @@ func (m *model) mirror(d *structs.Delta) {
 	}
 }
 
-func (m *model) event(pool string, what Kinds) {
+func (m *model) event(pool string, what unblock.EventSet) {
 	m.o.events = append(m.o.events, oevent{pool, what, m.o.index})
 }
 
@@ -526,7 +527,7 @@ func (m *model) answer() {
 	}
 	if m.r.Intn(8) == 0 {
 		m.b.Freed("a", m.now)
-		m.o.events = append(m.o.events, oevent{"a", KindsOf(structs.EventAllocStopped), m.o.index + 1})
+		m.o.events = append(m.o.events, oevent{"a", unblock.AllocStopped, m.o.index + 1})
 	}
 }
 

@@ -3,12 +3,13 @@ package broker
 import (
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/unblock"
 	"github.com/muster-sched/muster/structs"
 )
 
 // room is what helps those who compete: who waits for nothing of it (for its time, for another job, for a node of some kind)
 // would not be served if others gave way.
-var room = KindsOf(structs.EventAllocStopped, structs.EventQueueUsage)
+var room = unblock.AllocStopped | unblock.QueueUsage
 
 // rouse makes ready every job of a domain that waits for room, now that it may have to be weighed against others.
 func (b *Broker) rouse(d *domain, now structs.LogTime) {
