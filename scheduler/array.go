@@ -15,7 +15,7 @@ import (
 const arrayBatch = 2_000
 
 // array reconciles the one group of an array.
-func (r *reconciler) array(g *groupWork, as []*structs.Allocation) {
+func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
 	spec := r.job.Array
 	slots := r.dedupe(g, r.slots(g, as))
 	taken := make([]int, 0, len(slots))
@@ -98,21 +98,6 @@ func (r *reconciler) array(g *groupWork, as []*structs.Allocation) {
 	}
 	fill(spec.Count)
 	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
-}
-
-// goOn asks for the next decision about arrays whose batch was placed, and counts those behind a batch that was not as
-// waiting too.
-func (d *decision) goOn() {
-	for _, g := range d.rec.groups {
-		switch {
-		case g.more == 0:
-		case d.misses[g.name] > 0:
-			d.misses[g.name] += g.more
-			g.behind = g.more
-		case !g.capped:
-			d.rec.later = append(d.rec.later, later{at: d.in.Now, trigger: structs.TriggerArray, desc: "further indices of an array may start", group: g.name})
-		}
-	}
 }
 
 // Settled reports whether nothing is going to be done about an allocation of an array any more, so that only how it ended

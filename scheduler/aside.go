@@ -139,7 +139,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 	if why == nil {
 		return true
 	}
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.tg == tg && (g.over == nil || g.over.Holder.Kind == structs.HolderReservation) {
 			g.over = why
 		}

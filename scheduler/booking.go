@@ -273,7 +273,7 @@ func (d *decision) estimate() {
 // missKey is equal for decisions that miss the same, as far as a start for it is concerned; "" for one like no other.
 func (d *decision) missKey() string {
 	key := ""
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if n := d.misses[g.name]; n > 0 {
 			if key != "" || n != int64(len(g.wants)) || g.ask == nil {
 				return ""

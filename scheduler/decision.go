@@ -17,7 +17,8 @@ type decision struct {
 	policy  search.Policy
 	w       *search.Pass
 	noFit   *search.NoFit
-	rec     *reconciler
+	work    *Work
+	groups  []*groupWork
 	eval    *structs.Evaluation // the one that is answered
 	start   structs.NodeID      // Cursor when the decision began
 	cursor  structs.NodeID
@@ -57,7 +58,7 @@ func newDecision(in *Input, load *Workload, p search.Policy, w *search.Pass, vai
 	}); ok {
 		p = x.ForJob(load.Job)
 	}
-	d := &decision{in: in, load: load, policy: p, w: w, noFit: vain, start: cursor, cursor: cursor, misses: make(map[string]int64), rec: newReconciler(in, load)}
+	d := &decision{in: in, load: load, policy: p, w: w, noFit: vain, start: cursor, cursor: cursor, misses: make(map[string]int64)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {
@@ -71,11 +72,11 @@ func newDecision(in *Input, load *Workload, p search.Policy, w *search.Pass, vai
 
 // Done leaves memory of the decision to others, when its entries are made.
 func (d *decision) done() {
-	d.rec.done()
+	d.closeSearches()
 	if len(d.placed) > 0 || d.promise != nil {
 		return // their wants may be referred to
 	}
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.gang {
 			keepWants(g.wants)
 			g.wants = nil
@@ -163,4 +164,79 @@ func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 		w = w.Over(p.Weights)
 	}
 	return w.Over(j.Weights)
+}
+
+// goOn asks for the next decision about arrays whose batch was placed, and counts those behind a batch that was not as
+// waiting too.
+func (d *decision) goOn() {
+	for _, g := range d.groups {
+		switch {
+		case g.more == 0:
+		case d.misses[g.name] > 0:
+			d.misses[g.name] += g.more
+			g.behind = g.more
+		case !g.capped:
+			d.work.Later = append(d.work.Later, later{at: d.in.Now, trigger: structs.TriggerArray, desc: "further indices of an array may start", group: g.name})
+		}
+	}
+}
+
+// home is the place of a level where members of the group are that stay, or -1.
+func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
+	for _, a := range g.staying {
+		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
+			return l.Of[row]
+		}
+	}
+	return -1
+}
+
+// Ban lists nodes that the group may not have at all.
+func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
+	if g.roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
+		return nil
+	}
+	return g.roster.AvoidNodes
+}
+
+// gangReport adds to a report what a gang lacks.
+func (g *groupWork) gangReport(r *structs.GroupReport) {
+	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown+g.unspared >= r.Wanted {
+		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.withheld + g.ungrown, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
+		if g.withheld > 0 {
+			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
+			r.Refusals = nil
+		}
+		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
+		return
+	}
+	if g.unspared > 0 && r.Placed+g.unspared >= r.Wanted {
+		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionSpares}, Short: g.unspared, Unit: structs.UnitSpares, CuredBy: structs.EventAllocStopped}
+		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
+		return
+	}
+	need := int64(len(g.wants))
+	if !g.gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
+		return
+	}
+	s, what := g.scan, structs.DimensionMembers
+	if slices.ContainsFunc(g.wants, func(w want) bool { return w.spare }) {
+		what = structs.DimensionMembersSpares
+	}
+	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.Found, need), Of: need}, Short: need - s.Found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
+	if s.Lacks != "" {
+		x.Code = structs.ReasonTopology
+		x.Detail = s.Lacks
+		if s.Lacks != model.LevelNode {
+			x.Subject = s.LacksAt
+		}
+	}
+	switch r.Code {
+	case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonDeviceUnhealthy, structs.ReasonNodeIneligible, structs.ReasonTopology:
+		if s.Found == 0 && s.Lacks == "" {
+			return // no member finds a place, and not for lack of company
+		}
+	}
+	r.Code = x.Code
+	r.Refusals = append([]structs.Refusal{x}, r.Refusals...)
 }

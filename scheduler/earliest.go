@@ -101,7 +101,7 @@ func (b *books) rowsFor(d *decision) []int {
 	out := make([]int, 0, b.W.View.Rows)
 	for ci, c := range b.W.View.Chunks {
 		for i := range c.IDs {
-			for _, g := range d.rec.groups {
+			for _, g := range d.groups {
 				if d.misses[g.name] == 0 || g.scan == nil {
 					continue
 				}
@@ -120,9 +120,9 @@ func (b *books) rowsFor(d *decision) []int {
 func (b *books) decideAt(d *decision, w *search.Pass) []placement {
 	then := newDecision(d.in, d.load, d.policy, w, &search.NoFit{}, d.cursor)
 	then.books = &books{in: d.in, Reservations: search.Reservations{W: w, Now: b.in.Now}}
-	then.rec.run(d.load.Allocs)
+	then.reconcile()
 	then.place()
-	then.rec.done()
+	then.closeSearches()
 	if len(then.misses) > 0 || len(then.placed) == 0 {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		return b.decideAt(d, w)
 	}
 	var out []placement
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		n := d.misses[g.name]
 		if n == 0 {
 			continue
@@ -176,7 +176,7 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 		}
 		s := search.New(g.ask, w, d.policy, 0)
 		defer s.Done()
-		for _, other := range d.rec.groups {
+		for _, other := range d.groups {
 			if other == g || g.ask.CountsJob() {
 				for _, a := range other.staying {
 					if row := w.View.Row(a.NodeID); row >= 0 {

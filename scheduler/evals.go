@@ -14,12 +14,12 @@ import (
 // laterEvals makes the delayed evaluations that the reconciliation asked for, and names them in the stops that shall
 // refer to them. Wishes of one kind within a short window share one.
 func (d *decision) laterEvals() []*structs.Evaluation {
-	slices.SortStableFunc(d.rec.later, func(a, b later) int {
+	slices.SortStableFunc(d.work.Later, func(a, b later) int {
 		return cmp.Or(cmp.Compare(a.trigger, b.trigger), cmp.Compare(a.at, b.at))
 	})
 	var out []*structs.Evaluation
-	for i := range d.rec.later {
-		l := &d.rec.later[i]
+	for i := range d.work.Later {
+		l := &d.work.Later[i]
 		var e *structs.Evaluation
 		if n := len(out); n > 0 && out[n-1].Trigger == l.trigger && l.at <= out[n-1].WaitUntil.Add(followupWindow) {
 			e = out[n-1]
@@ -52,7 +52,7 @@ func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
 	e := *d.eval
 	e.StatusDesc, e.ModifyTime, e.SnapshotIndex = "", d.in.Now, d.in.View.Index()
 	e.FailedGroups, e.PlacedGroups, e.Queued, e.BlockedEval = nil, nil, nil, structs.EvalID{}
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.tg == nil {
 			continue
 		}
@@ -205,8 +205,8 @@ func (d *decision) queueEntry() *structs.Workload {
 	if d.promise != nil {
 		q.StartEst = d.promise.Start
 	}
-	if d.rec.spent != "" {
-		q.Spent = d.rec.spent
+	if d.work.Spent != "" {
+		q.Spent = d.work.Spent
 	}
 	if j := d.load.Job; j != nil && len(j.Depends) > 0 {
 		q.Met = q.Met || d.load.Met

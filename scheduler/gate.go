@@ -27,7 +27,7 @@ func (d *decision) gated() bool {
 			return false
 		}
 	}
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		g.refused = why
 		for i := range g.wants {
 			d.misses[g.name]++
@@ -42,11 +42,11 @@ func (d *decision) gated() bool {
 
 // restarting reports whether a gang of the decision is to start again in its places and those of its spares.
 func (d *decision) restarting() bool {
-	return slices.ContainsFunc(d.rec.groups, func(g *groupWork) bool { return g.restart })
+	return slices.ContainsFunc(d.groups, func(g *groupWork) bool { return g.restart })
 }
 
 func (d *decision) wantsAny() bool {
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if len(g.wants) > 0 {
 			return true
 		}

@@ -15,7 +15,7 @@ func (d *decision) improve() {
 		return
 	}
 	moves := p.Moves()
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if d.misses[g.name] == 0 || !movable(g) {
 			continue
 		}

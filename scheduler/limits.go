@@ -226,7 +226,7 @@ func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
 	if why == nil {
 		return true
 	}
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.tg == tg {
 			g.over = why
 		}
@@ -237,7 +237,7 @@ func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
 
 // heldBack reports whether a limit, or a power budget, is what the decision waits for: capacity is then not what should be promised to it.
 func (d *decision) heldBack() bool {
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if (g.over != nil || g.scan != nil && g.scan.LacksPower) && d.misses[g.name] > 0 {
 			return true
 		}

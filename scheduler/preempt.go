@@ -93,7 +93,7 @@ func (d *decision) preempt() {
 	rule := d.preemptRule()
 	if at := d.patience(); rule.name != "" && d.in.Now < at {
 		d.look(at)
-		for _, g := range d.rec.groups {
+		for _, g := range d.groups {
 			if d.misses[g.name] > 0 && g.note == nil {
 				g.note = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptDelay, Holder: queueHolder(rule.queue)}, Short: int64((at.Sub(d.in.Now) + time.Second - 1) / time.Second), Unit: structs.UnitSeconds, CuredBy: structs.EventTime}
 			}
@@ -104,7 +104,7 @@ func (d *decision) preempt() {
 	if rule.name == "" && !d.w.View.MayShrink() {
 		return // nobody can be made to go
 	}
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if d.misses[g.name] == 0 || g.refused != nil || g.over != nil || g.nowhere || g.ask == nil || len(g.wants) == 0 {
 			continue
 		}
@@ -150,7 +150,7 @@ func (d *decision) patience() structs.LogTime {
 // lookLater makes for another decision when more may be preempted.
 func (d *decision) lookLater() {
 	if at := d.retry; at > d.in.Now && len(d.load.Evals) > 0 && len(d.misses) > 0 {
-		d.rec.later = append(d.rec.later, later{at: at, trigger: structs.TriggerPreemption, desc: "more work may be preempted then"})
+		d.work.Later = append(d.work.Later, later{at: at, trigger: structs.TriggerPreemption, desc: "more work may be preempted then"})
 	}
 }
 
@@ -560,7 +560,7 @@ func (d *decision) mayReclaim(h *model.Held) bool {
 		return false
 	}
 	var ask structs.Amount
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.tg != nil {
 			ask = ask.Add(d.limits.estimate(g.tg).Times(int64(len(g.wants))))
 		}

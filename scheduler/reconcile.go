@@ -8,7 +8,6 @@ import (
 
 	"github.com/muster-sched/muster/scheduler/match"
 	"github.com/muster-sched/muster/scheduler/model"
-	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -43,7 +42,7 @@ type want struct {
 	must      bool                // the stop stands even when no place is found
 	yields    bool                // may wait for prev on its own node
 	mustYield bool                // only its place leaves the queue within its limit
-	stays     bool                // prev is one of groupWork.staying, until it is replaced
+	stays     bool                // prev is one of groupPlan.staying, until it is replaced
 	avoid     []structs.NodeID    // where this very work failed
 	prefer    structs.NodeID      // sticky disk, or zero
 	pinned    structs.NodeID      // the only node in question (system jobs), or zero
@@ -79,40 +78,33 @@ type restartOf struct {
 	restarts, requeues int64
 }
 
-// groupWork is what a reconciliation wants done about one group.
-type groupWork struct {
-	name       string
-	tg         *structs.Group // nil: not in the job any more
-	ask        *match.Ask
-	wants      []want
-	stops      []structs.PlanStop
-	updates    []structs.PlanUpdate
-	staying    []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
-	counts     DesiredUpdates
-	scan       *search.Search
-	noFitKey   string // hopeKey, once hoped
-	noFitKeyed bool
-	more       int64                       // of an array: indices behind those that are wanted now
-	behind     int64                       // of those: counted as missed
-	capped     bool                        // of an array: only its concurrency keeps further indices back
-	nowhere    bool                        // a system group that no node may have
-	former     map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
+// groupPlan is what a reconciliation wants done about one group.
+type groupPlan struct {
+	name    string
+	tg      *structs.Group // nil: not in the job any more
+	ask     *match.Ask
+	wants   []want
+	stops   []structs.PlanStop
+	updates []structs.PlanUpdate
+	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
+	counts  DesiredUpdates
+	more    int64                       // of an array: indices behind those that are wanted now
+	behind  int64                       // of those: counted as missed
+	capped  bool                        // of an array: only its concurrency keeps further indices back
+	nowhere bool                        // a system group that no node may have
+	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
 
 	// Of gangs and elastic groups: see gang.go.
-	gang              bool
-	roster            *structs.Roster  // or nil
-	grow              []want           // what it may grow to, once nobody's minimum waits
-	note              *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
-	withheld, ungrown int64            // of grow: not looked for because others wait; not found
+	gang   bool
+	roster *structs.Roster // or nil
+	grow   []want          // what it may grow to, once nobody's minimum waits
 
 	// Spares of a gang: see spares.go.
-	restart            bool                  // it is started again in the places that it had and in those of spares
-	spares             []*structs.Allocation // that it holds
-	refill             []want                // room for those that it is short of
-	respared, unspared int64                 // of refill: found; not found
-	ending             int64                 // members of the last start that have yet to end
+	restart bool                  // it is started again in the places that it had and in those of spares
+	spares  []*structs.Allocation // that it holds
+	refill  []want                // room for those that it is short of
+	ending  int64                 // members of the last start that have yet to end
 
-	over    *structs.Refusal // the limit that kept some of it from being placed, or nil
 	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
 
@@ -125,33 +117,52 @@ type later struct {
 	stops   []structs.PlanStop // that shall name it as their follow-up
 }
 
+// Input is what a reconciliation depends on.
+type reconcileInput struct {
+	View    *model.View
+	Now     structs.LogTime
+	Job     *structs.Job // nil: purged
+	Evals   []*structs.Evaluation
+	Rosters []*structs.Roster
+	Ended   *structs.ArrayState
+	Ask     func(*structs.Group) *match.Ask
+}
+
+// Work is what should change about a job.
+type Work struct {
+	Groups []*groupPlan
+	Later  []later
+	Spent  string // why some work does not return to the queue again; "" for none
+
+	from *reconciler
+}
+
+// Restart tells on a place what the work that is placed there goes on with.
+func (w *Work) Restart(p *structs.PlanPlace, by *want) { w.from.restart(p, by) }
+
 // reconciler compares what a job wants with what it has.
 type reconciler struct {
+	Work
 	view    *model.View
 	now     structs.LogTime
 	job     *structs.Job // nil: purged
 	evals   []*structs.Evaluation
 	rosters []*structs.Roster
 	force   bool
-	groups  []*groupWork
-	later   []later
 	ended   *structs.ArrayState
-	spent   string                           // why some work does not return to the queue again; "" for none
 	changed map[*structs.Job]map[string]bool // memo of destructive
 	ask     func(*structs.Group) *match.Ask
 }
 
-func newReconciler(in *Input, w *Workload) *reconciler {
-	r := &reconciler{view: in.View, now: in.Now, job: w.Job, evals: w.Evals, rosters: w.Rosters, ended: w.Ended}
-	for _, e := range w.Evals {
+// Reconcile compares what a job wants with what it has, and gives what should change.
+func Reconcile(in reconcileInput, allocs []*structs.Allocation) *Work {
+	r := &reconciler{view: in.View, now: in.Now, job: in.Job, evals: in.Evals, rosters: in.Rosters, ended: in.Ended, ask: in.Ask}
+	for _, e := range in.Evals {
 		r.force = r.force || e.ForceResch
 	}
-	r.ask = func(tg *structs.Group) *match.Ask {
-		a := match.CompileAsk(w.Job, tg, in.Config.GPUFit)
-		a.Weights = weightsFor(in, w.Job)
-		return a
-	}
-	return r
+	r.run(allocs)
+	r.from = r
+	return &r.Work
 }
 
 // run reconciles every group of the job and every group that only allocations know any more: first the job's in their
@@ -172,9 +183,9 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 	active := r.job != nil && r.job.Placeable()
 	if r.job != nil {
 		for _, tg := range r.job.Groups {
-			g := &groupWork{name: tg.Name, tg: tg}
+			g := &groupPlan{name: tg.Name, tg: tg}
 			g.counts.Group = tg.Name
-			r.groups = append(r.groups, g)
+			r.Groups = append(r.Groups, g)
 			as := byGroup[tg.Name]
 			delete(byGroup, tg.Name)
 			switch {
@@ -197,9 +208,9 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 		desc = descStopped
 	}
 	for _, name := range model.SortedKeys(byGroup) {
-		g := &groupWork{name: name}
+		g := &groupPlan{name: name}
 		g.counts.Group = name
-		r.groups = append(r.groups, g)
+		r.Groups = append(r.Groups, g)
 		r.stopAll(g, byGroup[name], desc)
 	}
 }
@@ -233,7 +244,7 @@ func lostOf(a *structs.Allocation) structs.PlanStop {
 }
 
 // stopAll stops what is not ending yet.
-func (r *reconciler) stopAll(g *groupWork, as []*structs.Allocation, desc string) {
+func (r *reconciler) stopAll(g *groupPlan, as []*structs.Allocation, desc string) {
 	for _, a := range as {
 		switch {
 		case a.ClientTerminal():
@@ -264,7 +275,7 @@ const (
 )
 
 // service reconciles a group of a service or batch job.
-func (r *reconciler) service(g *groupWork, as []*structs.Allocation) {
+func (r *reconciler) service(g *groupPlan, as []*structs.Allocation) {
 	if g.tg.Gang != nil {
 		r.gang(g, as)
 		return
@@ -333,7 +344,7 @@ func (r *reconciler) service(g *groupWork, as []*structs.Allocation) {
 func (s *slot) index() int { return s.a.NameIndex }
 
 // slots decides, for every allocation, whether it fills its index, and how.
-func (r *reconciler) slots(g *groupWork, as []*structs.Allocation) []slot {
+func (r *reconciler) slots(g *groupPlan, as []*structs.Allocation) []slot {
 	var out []slot
 	for _, a := range as {
 		if s, fills := r.slotOf(g, a); fills {
@@ -343,7 +354,7 @@ func (r *reconciler) slots(g *groupWork, as []*structs.Allocation) []slot {
 	return out
 }
 
-func (r *reconciler) slotOf(g *groupWork, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	batch := r.job.Type == structs.JobBatch || r.job.Type == structs.JobSysBatch
 	place := r.where(a)
 	replace := func(desc string, st structs.PlanStop, must bool) (slot, bool) {
@@ -436,7 +447,7 @@ func (r *reconciler) sticky(tg *structs.Group, a *structs.Allocation) structs.No
 }
 
 // lost declares an allocation lost and replaces it.
-func (r *reconciler) lost(g *groupWork, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) lost(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	st := lostOf(a)
 	if a.ClientTerminal() {
 		st.Client = "" // declared already
@@ -464,7 +475,7 @@ func (r *reconciler) lost(g *groupWork, a *structs.Allocation) (slot, bool) {
 }
 
 // Away handles an allocation whose node is out of touch.
-func (r *reconciler) away(g *groupWork, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) away(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	after := lostAfter(g.tg)
 	if after <= 0 || a.Client == structs.ClientPending {
 		return r.lost(g, a)
@@ -481,14 +492,14 @@ func (r *reconciler) away(g *groupWork, a *structs.Allocation) (slot, bool) {
 		}
 		if a.DisconnectedAt != 0 && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
 			// The evaluation was set for lost_after from the decision; the time counts from when that was committed.
-			r.later = append(r.later, later{at: a.DisconnectedAt.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name,
+			r.Later = append(r.Later, later{at: a.DisconnectedAt.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name,
 				stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
 		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
 	}
 	g.counts.Disconnect++
 	mark := structs.PlanStop{ID: a.ID, Desc: descUnknown, Client: structs.ClientUnknown}
-	r.later = append(r.later, later{at: r.now.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name, stops: []structs.PlanStop{mark}})
+	r.Later = append(r.Later, later{at: r.now.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name, stops: []structs.PlanStop{mark}})
 	if !replace {
 		return slot{a: a, kind: slotWaiting}, true
 	}
@@ -506,7 +517,7 @@ func lostAfter(tg *structs.Group) time.Duration {
 }
 
 // overtime tells whether an allocation has run for longer than its group may, and asks for a look when it will have.
-func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
+func (r *reconciler) overtime(g *groupPlan, a *structs.Allocation) bool {
 	limit := r.job.RunLimit(g.tg)
 	if limit <= 0 || a.StartedAt == 0 {
 		return false
@@ -516,14 +527,14 @@ func (r *reconciler) overtime(g *groupWork, a *structs.Allocation) bool {
 		return true
 	}
 	if !a.Suspended() && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
-		r.later = append(r.later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its wall-clock limit", group: g.name,
+		r.Later = append(r.Later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its wall-clock limit", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID}}})
 	}
 	return false
 }
 
 // failed handles an allocation whose tasks failed: replaced now, later or never.
-func (r *reconciler) failed(g *groupWork, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) failed(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	if !a.Next.IsZero() {
 		return slot{}, false
 	}
@@ -556,7 +567,7 @@ func (r *reconciler) failed(g *groupWork, a *structs.Allocation) (slot, bool) {
 	}
 	g.counts.Delayed++
 	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-		r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be rescheduled", group: g.name,
+		r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be rescheduled", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}
 	return slot{a: a, kind: slotWaiting}, true
@@ -641,7 +652,7 @@ func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end struct
 }
 
 // dedupe leaves one slot per index: after a disconnection both the original and its replacement may be there.
-func (r *reconciler) dedupe(g *groupWork, slots []slot) []slot {
+func (r *reconciler) dedupe(g *groupPlan, slots []slot) []slot {
 	var out []slot
 	for i := 0; i < len(slots); {
 		j := i + 1
@@ -730,7 +741,7 @@ func (r *reconciler) sameArray(a *structs.Allocation) bool {
 }
 
 // inPlace tells whether an allocation can become one of the new version without a restart, where it is.
-func (r *reconciler) inPlace(g *groupWork, a *structs.Allocation) bool {
+func (r *reconciler) inPlace(g *groupPlan, a *structs.Allocation) bool {
 	if a.Job == nil || a.Job.CreateIndex != r.job.CreateIndex {
 		return false
 	}
@@ -779,7 +790,7 @@ func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
 
 // replace replaces allocations of an old version, at most max_parallel at a time, and asks for an evaluation for the
 // rest. The old one is stopped in the same part as the new one is placed.
-func (r *reconciler) replace(g *groupWork, stale []*structs.Allocation, unsettled int, u *structs.Update) {
+func (r *reconciler) replace(g *groupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
 	limit := len(stale)
 	if u != nil {
 		limit = min(limit, max(0, u.MaxParallel-unsettled))
@@ -795,7 +806,7 @@ func (r *reconciler) replace(g *groupWork, stale []*structs.Allocation, unsettle
 		if wait <= 0 {
 			wait = rollingWaitDefault
 		}
-		r.later = append(r.later, later{at: r.now.Add(wait), trigger: structs.TriggerRollingUpdate, desc: "a rolling update goes on", group: g.name})
+		r.Later = append(r.Later, later{at: r.now.Add(wait), trigger: structs.TriggerRollingUpdate, desc: "a rolling update goes on", group: g.name})
 	}
 }
 
@@ -807,11 +818,19 @@ func (r *reconciler) pin(a *structs.Allocation) structs.NodeID {
 	return structs.NodeID{}
 }
 
-// Done gives back what the scans of the groups have of the scratch.
-func (r *reconciler) done() {
-	for _, g := range r.groups {
-		if g.scan != nil {
-			g.scan.Done()
-		}
-	}
+// DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.
+type DesiredUpdates struct {
+	Group       string
+	Ignore      int64
+	Place       int64
+	Migrate     int64
+	Stop        int64
+	InPlace     int64
+	Destructive int64
+	Canary      int64
+	Preemptions int64
+	Disconnect  int64
+	Reconnect   int64
+	Reschedule  int64 // now
+	Delayed     int64 // will be rescheduled by a follow-up evaluation
 }

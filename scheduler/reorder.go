@@ -49,7 +49,7 @@ func (d *decision) takeover(r *race) {
 		return
 	}
 	need := int64(0)
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.ask != nil {
 			need += int64(len(g.wants)) * ((r.of(structs.GroupAmount(g.tg)) + r.unit - 1) / r.unit)
 		}
@@ -88,7 +88,7 @@ func (d *decision) takeover(r *race) {
 func (d *decision) again() *decision {
 	n := newDecision(d.in, d.load, d.policy, d.w, d.noFit, d.start)
 	n.books, n.pre = d.books, d.pre
-	n.rec.run(d.load.Allocs)
+	n.reconcile()
 	n.gated()
 	return n
 }
@@ -351,7 +351,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 					t.d.pre.taken[a.ID] = true
 				}
 				t.r.coming += s.run.units
-				for _, g := range n.rec.groups {
+				for _, g := range n.groups {
 					if g == pl.g {
 						g.counts.Preemptions += int64(len(s.run.allocs))
 					}

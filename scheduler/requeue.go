@@ -27,7 +27,7 @@ const (
 
 // requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when that is nobody's
 // business but the reschedule policy's.
-func (r *reconciler) requeue(g *groupWork, a *structs.Allocation, place where) (s slot, fills, ok bool) {
+func (r *reconciler) requeue(g *groupPlan, a *structs.Allocation, place where) (s slot, fills, ok bool) {
 	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine || a.Transition.ForceReschedule && !a.ServerTerminal() {
 		return slot{}, false, false
 	}
@@ -82,7 +82,7 @@ func (r *reconciler) requeue(g *groupWork, a *structs.Allocation, place where) (
 		}
 		g.counts.Delayed++
 		if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-			r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "work that failed returns to the queue", group: g.name,
+			r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "work that failed returns to the queue", group: g.name,
 				stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
 		return wait()
@@ -102,12 +102,12 @@ func (r *reconciler) giveUp(a *structs.Allocation, reason string) bool {
 	if r.job.Type != structs.JobBatch || !listed(q, a, reason) || a.Requeues < int64(q.Max) || r.force || a.Transition.ForceReschedule {
 		return false
 	}
-	if r.spent == "" {
+	if r.Spent == "" {
 		name := a.Name()
 		if tg := r.job.Group(a.Group); tg != nil && tg.Gang != nil {
 			name = fmt.Sprintf("gang %q", a.Group)
 		}
-		r.spent = fmt.Sprintf("%s ended by %q and does not return to the queue: it has %d times, requeue.max is %d", name, reason, a.Requeues, q.Max)
+		r.Spent = fmt.Sprintf("%s ended by %q and does not return to the queue: it has %d times, requeue.max is %d", name, reason, a.Requeues, q.Max)
 	}
 	return true
 }

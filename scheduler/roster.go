@@ -18,7 +18,7 @@ type member struct {
 // rosters makes the rosters of the gangs that get members.
 func (d *decision) rosters() []*structs.Roster {
 	var out []*structs.Roster
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if !g.gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.spare }) {
 			continue
 		}

@@ -87,7 +87,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 			continue
 		}
 		// 3. What has to change, from what the job wants and has.
-		d.rec.run(load.Allocs)
+		d.reconcile()
 		// 4. What stands in its way whatever the nodes offer: on hold, too early, a dependency, the limits of its queue.
 		if !d.gated() {
 			// 5. Places for what is wanted, group by group; with all_at_once, all or none.
@@ -140,7 +140,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 // Place finds spots for every want.
 func (d *decision) place() {
 	mark, cursor := d.w.Mark(), d.cursor
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		if g.nowhere {
 			g.scan = search.New(g.ask, d.w, d.policy, 0)
 			g.scan.Survey()
@@ -241,7 +241,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 	}
 	if limit := d.load.Job.RunLimit(g.tg); limit > 0 && d.misses[g.name] < int64(len(g.wants)) {
 		// Nothing tells when the new ones will have started; look again when the first can have run for too long.
-		d.rec.later = append(d.rec.later, later{at: d.in.Now.Add(limit), trigger: structs.TriggerMaxRun, desc: "an allocation may reach its wall-clock limit", group: g.name})
+		d.work.Later = append(d.work.Later, later{at: d.in.Now.Add(limit), trigger: structs.TriggerMaxRun, desc: "an allocation may reach its wall-clock limit", group: g.name})
 	}
 }
 
@@ -305,12 +305,12 @@ func (d *decision) assemble() {
 	// Stops that stand alone, then updates in place, then one part per placement with what it replaces.
 	var stops []structs.PlanStop
 	var updates []structs.PlanUpdate
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		stops = append(stops, g.stops...)
 		updates = append(updates, g.updates...)
 	}
-	for i := range d.rec.later {
-		stops = append(stops, d.rec.later[i].stops...)
+	for i := range d.work.Later {
+		stops = append(stops, d.work.Later[i].stops...)
 	}
 	for chunk := range slices.Chunk(stops, entryStopsMax) {
 		b.add(structs.PlanPart{Stops: chunk}, nil)
@@ -462,7 +462,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 	if pl.want.prev != nil {
 		out.Previous = pl.want.prev.ID
 	}
-	b.d.rec.restart(&out, pl.want)
+	b.d.work.Restart(&out, pl.want)
 	if r := pl.spot.Held.Rare; r != nil {
 		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.Grants, r.Ports, r.Cores, r.Waits
 	}
@@ -471,7 +471,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 
 // groupReports makes a report for every group that wanted places, by name.
 func (d *decision) groupReports() {
-	for _, g := range d.rec.groups {
+	for _, g := range d.groups {
 		d.report.Updates = append(d.report.Updates, g.counts)
 		if g.refused != nil && len(g.wants) > 0 {
 			d.report.Groups = append(d.report.Groups, g.refusal())

@@ -16,7 +16,7 @@ import (
 func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool) {
 	now := d.in.Now
 	var g *groupWork
-	for _, x := range d.rec.groups {
+	for _, x := range d.groups {
 		if d.misses[x.name] == 0 {
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 
 // system reconciles a group of a system or sysbatch job: one allocation on every node that may have it. Name indexes
 // are unique within the group, like those of other jobs; they say nothing about the node.
-func (r *reconciler) system(g *groupWork, as []*structs.Allocation) {
+func (r *reconciler) system(g *groupPlan, as []*structs.Allocation) {
 	if g.tg.Count == 0 {
 		r.stopAll(g, as, descNotNeeded)
 		return
@@ -120,7 +120,7 @@ func (r *reconciler) system(g *groupWork, as []*structs.Allocation) {
 
 // systemEnded tells what follows when a system allocation ended by itself: wait means that nothing is placed on its node
 // for now; else a want is what it is replaced by, or nil for a fresh start.
-func (r *reconciler) systemEnded(g *groupWork, a *structs.Allocation) (w *want, wait bool) {
+func (r *reconciler) systemEnded(g *groupPlan, a *structs.Allocation) (w *want, wait bool) {
 	sysbatch := r.job.Type == structs.JobSysBatch
 	if r.older(a) || !a.Next.IsZero() {
 		return nil, false
@@ -154,7 +154,7 @@ func (r *reconciler) systemEnded(g *groupWork, a *structs.Allocation) (w *want, 
 		return again(delay), false
 	}
 	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-		r.later = append(r.later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be started again", group: g.name,
+		r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be started again", group: g.name,
 			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}
 	g.counts.Delayed++

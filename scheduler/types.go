@@ -96,20 +96,3 @@ type WorkloadReport struct {
 	Refused string                 // the decision as a whole failed: why (too large, nonsensical)
 	Start   structs.LogTime        // when what found no place is expected to start; 0: nobody asked, or it is not known
 }
-
-// DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.
-type DesiredUpdates struct {
-	Group       string
-	Ignore      int64
-	Place       int64
-	Migrate     int64
-	Stop        int64
-	InPlace     int64
-	Destructive int64
-	Canary      int64
-	Preemptions int64
-	Disconnect  int64
-	Reconnect   int64
-	Reschedule  int64 // now
-	Delayed     int64 // will be rescheduled by a follow-up evaluation
-}

@@ -1,0 +1,44 @@
+package scheduler
+
+import (
+	"github.com/muster-sched/muster/scheduler/match"
+	"github.com/muster-sched/muster/scheduler/search"
+	"github.com/muster-sched/muster/structs"
+)
+
+// groupWork is the work on one group: what a reconciliation wants done about it, and what came of that.
+type groupWork struct {
+	*groupPlan
+	scan       *search.Search
+	noFitKey   string // see decision.noFitKey
+	noFitKeyed bool
+
+	over               *structs.Refusal // the limit that kept some of it from being placed, or nil
+	note               *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
+	withheld, ungrown  int64            // of grow: not looked for because others wait; not found
+	respared, unspared int64            // of refill: found; not found
+}
+
+// reconcile finds out what has to change.
+func (d *decision) reconcile() {
+	load := d.load
+	d.work = Reconcile(reconcileInput{View: d.in.View, Now: d.in.Now, Job: load.Job, Evals: load.Evals, Rosters: load.Rosters, Ended: load.Ended,
+		Ask: func(tg *structs.Group) *match.Ask {
+			a := match.CompileAsk(load.Job, tg, d.in.Config.GPUFit)
+			a.Weights = weightsFor(d.in, load.Job)
+			return a
+		}}, load.Allocs)
+	d.groups = make([]*groupWork, len(d.work.Groups))
+	for i, g := range d.work.Groups {
+		d.groups[i] = &groupWork{groupPlan: g}
+	}
+}
+
+// closeSearches leaves the memory of the searches to others.
+func (d *decision) closeSearches() {
+	for _, g := range d.groups {
+		if g.scan != nil {
+			g.scan.Done()
+		}
+	}
+}
