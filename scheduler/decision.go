@@ -107,7 +107,7 @@ func (d *decision) noFitKey(g *groupWork) string {
 func (g *groupWork) hopeKey(job *structs.Job) string {
 	a := g.ask
 	if a.DistinctHostsJob || a.DistinctHostsGroup || len(a.Distinct) > 0 || len(model.PeersOf(a.Job, a.Tg)) > 0 ||
-		slices.ContainsFunc(g.wants, func(w want) bool { return w.yields || !w.pinned.IsZero() }) {
+		slices.ContainsFunc(g.wants, func(w want) bool { return w.mayWait || !w.pinned.IsZero() }) {
 		return ""
 	}
 	type taskKey struct {
@@ -201,9 +201,9 @@ func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
 
 // gangReport adds to a report what a gang lacks.
 func (g *groupWork) gangReport(r *structs.GroupReport) {
-	if g.withheld+g.ungrown > 0 && r.Placed+g.withheld+g.ungrown+g.unspared >= r.Wanted {
-		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.withheld + g.ungrown, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
-		if g.withheld > 0 {
+	if g.deferredExpansion+g.unplacedExpansion > 0 && r.Placed+g.deferredExpansion+g.unplacedExpansion+g.unspared >= r.Wanted {
+		x := structs.Refusal{Code: structs.ReasonResources, Obstacle: structs.Obstacle{Dimension: structs.DimensionGrowth}, Short: g.deferredExpansion + g.unplacedExpansion, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
+		if g.deferredExpansion > 0 {
 			x.Code, x.CuredBy = structs.ReasonPriority, structs.EventNone // others come first; any event may end their waiting
 			r.Refusals = nil
 		}

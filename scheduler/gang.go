@@ -167,7 +167,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 // growing reports whether the decision has groups that may grow.
 func (d *decision) growing() bool {
 	return len(d.misses) == 0 && slices.ContainsFunc(d.groups, func(g *groupWork) bool {
-		return g.refused == nil && (len(g.grow) > 0 || d.lacksSpares(g) > 0)
+		return g.refused == nil && (len(g.expansion) > 0 || d.lacksSpares(g) > 0)
 	})
 }
 
@@ -205,14 +205,14 @@ func (d *decision) starves() bool {
 // nothing grows.
 func (d *decision) grow(starved bool) {
 	for _, g := range d.groups {
-		if len(g.grow) == 0 && d.lacksSpares(g) == 0 || g.refused != nil {
+		if len(g.expansion) == 0 && d.lacksSpares(g) == 0 || g.refused != nil {
 			continue
 		}
 		if d.misses[g.name] > 0 { // its own minimum waits
 			continue
 		}
-		if starved && !g.restart && len(g.refill) == 0 {
-			g.withheld = int64(len(g.grow))
+		if starved && !g.restart && len(g.refillStandby) == 0 {
+			g.deferredExpansion = int64(len(g.expansion))
 			continue
 		}
 		var l *model.Level
@@ -235,15 +235,15 @@ func (d *decision) grow(starved bool) {
 			}
 		}
 		g.scan = s
-		for i := range g.grow {
-			w := &g.grow[i]
+		for i := range g.expansion {
+			w := &g.expansion[i]
 			if starved && w.over == nil {
-				g.withheld++
+				g.deferredExpansion++
 				continue
 			}
 			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index))
 			if !ok {
-				g.ungrown = int64(len(g.grow)-i) - g.withheld
+				g.unplacedExpansion = int64(len(g.expansion)-i) - g.deferredExpansion
 				break
 			}
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true, evict: stops})
@@ -251,7 +251,7 @@ func (d *decision) grow(starved bool) {
 		}
 		d.refillSpares(g, s)
 		d.steps += int(s.Looked)
-		if g.ungrown+g.unspared == 0 && old != nil {
+		if g.unplacedExpansion+g.unspared == 0 && old != nil {
 			g.scan = old
 		}
 	}

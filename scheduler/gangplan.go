@@ -68,16 +68,16 @@ func (r *reconciler) gang(g *groupPlan, as []*structs.Allocation) {
 	}
 	fill(&g.wants, missing)
 	if m.spent { // nobody joins it any more, and who is still there goes at the same time
-		if g.spares = m.spares; len(m.live) == 0 {
+		if g.standby = m.spares; len(m.live) == 0 {
 			m.giveBack()
 		}
 		return
 	}
 	have := len(m.live) + m.done + missing
-	fill(&g.grow, max(0, tg.Most()-have-len(m.delayed)))
+	fill(&g.expansion, max(0, tg.Most()-have-len(m.delayed)))
 	if g.restart {
 		m.keepPlaces(g.wants)
-		m.keepPlaces(g.grow)
+		m.keepPlaces(g.expansion)
 	}
 	m.wantSpares(missing)
 }
@@ -353,12 +353,12 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 				continue
 			}
 		}
-		w := want{index: index, prev: a, stop: &st, stays: true, yields: true, avoid: m.avoid()}
+		w := want{index: index, prev: a, stop: &st, stays: true, mayWait: true, avoid: m.avoid()}
 		if moves {
 			n := r.view.Node(a.NodeID)
 			st.Desc = descMigrating
 			patient := t.Migrate && !t.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
-			w.must, w.yields, w.avoid = !patient, n.Ready(), append(w.avoid, a.NodeID)
+			w.stopAnyway, w.mayWait, w.avoid = !patient, n.Ready(), append(w.avoid, a.NodeID)
 			g.counts.Migrate++
 		} else {
 			g.counts.Destructive++

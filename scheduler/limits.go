@@ -218,7 +218,7 @@ func (d *decision) overLimit(g *structs.Group, prev *structs.Allocation) *struct
 // withinLimits reports whether a want may be looked for: anywhere, or at least in the place of what it replaces. It notes
 // with the group what stands in the way.
 func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
-	w.mustYield = false
+	w.mustWait = false
 	if d.limits == nil {
 		return true
 	}
@@ -231,8 +231,8 @@ func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
 			g.over = why
 		}
 	}
-	w.mustYield = true
-	return w.yields && d.overLimit(tg, w.prev) == nil
+	w.mustWait = true
+	return w.mayWait && d.overLimit(tg, w.prev) == nil
 }
 
 // heldBack reports whether a limit, or a power budget, is what the decision waits for: capacity is then not what should be promised to it.

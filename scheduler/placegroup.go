@@ -13,16 +13,16 @@ type groupWork struct {
 	noFitKey   string // see decision.noFitKey
 	noFitKeyed bool
 
-	over               *structs.Refusal // the limit that kept some of it from being placed, or nil
-	note               *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
-	withheld, ungrown  int64            // of grow: not looked for because others wait; not found
-	respared, unspared int64            // of refill: found; not found
+	over                                 *structs.Refusal // the limit that kept some of it from being placed, or nil
+	note                                 *structs.Refusal // why nobody was preempted for it, if that was tried; or nil
+	deferredExpansion, unplacedExpansion int64            // of grow: not looked for because others wait; not found
+	respared, unspared                   int64            // of refill: found; not found
 }
 
 // reconcile finds out what has to change.
 func (d *decision) reconcile() {
 	load := d.load
-	d.work = Reconcile(reconcileInput{View: d.in.View, Now: d.in.Now, Job: load.Job, Evals: load.Evals, Rosters: load.Rosters, Ended: load.Ended,
+	d.work = runJob(reconcileInput{View: d.in.View, Now: d.in.Now, Job: load.Job, Evals: load.Evals, Rosters: load.Rosters, Ended: load.Ended,
 		Ask: func(tg *structs.Group) *match.Ask {
 			a := match.CompileAsk(load.Job, tg, d.in.Config.GPUFit)
 			a.Weights = weightsFor(d.in, load.Job)

@@ -109,7 +109,7 @@ func (d *decision) preempt() {
 			continue
 		}
 		ws := d.unplaced(g)
-		if slices.ContainsFunc(ws, func(w *want) bool { return w.yields }) {
+		if slices.ContainsFunc(ws, func(w *want) bool { return w.mayWait }) {
 			continue // it waits for its own old one
 		}
 		key := d.noFitKey(g)

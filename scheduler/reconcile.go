@@ -36,20 +36,20 @@ const (
 
 // want is one placement that a reconciliation asks for.
 type want struct {
-	index     int
-	prev      *structs.Allocation // what it replaces, or nil
-	stop      *structs.PlanStop   // of prev; part of the same part
-	must      bool                // the stop stands even when no place is found
-	yields    bool                // may wait for prev on its own node
-	mustYield bool                // only its place leaves the queue within its limit
-	stays     bool                // prev is one of groupPlan.staying, until it is replaced
-	avoid     []structs.NodeID    // where this very work failed
-	prefer    structs.NodeID      // sticky disk, or zero
-	pinned    structs.NodeID      // the only node in question (system jobs), or zero
-	resched   []structs.RescheduleEvent
-	over      *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
-	spare     bool                // holds a place for a member that may be lost
-	gang      *restartOf          // of a gang that starts again: what all of its members go on with; or nil
+	index      int
+	prev       *structs.Allocation // what it replaces, or nil
+	stop       *structs.PlanStop   // of prev; part of the same part
+	stopAnyway bool                // the stop stands even when no place is found
+	mayWait    bool                // may wait for prev on its own node
+	mustWait   bool                // only its place leaves the queue within its limit
+	stays      bool                // prev is one of groupPlan.staying, until it is replaced
+	avoid      []structs.NodeID    // where this very work failed
+	prefer     structs.NodeID      // sticky disk, or zero
+	pinned     structs.NodeID      // the only node in question (system jobs), or zero
+	resched    []structs.RescheduleEvent
+	over       *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
+	spare      bool                // holds a place for a member that may be lost
+	gang       *restartOf          // of a gang that starts again: what all of its members go on with; or nil
 }
 
 // wantLists has memory of wants of gangs that found no place, for other gangs: a pass sees the same ones again and again.
@@ -95,15 +95,15 @@ type groupPlan struct {
 	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
 
 	// Of gangs and elastic groups: see gang.go.
-	gang   bool
-	roster *structs.Roster // or nil
-	grow   []want          // what it may grow to, once nobody's minimum waits
+	gang      bool
+	roster    *structs.Roster // or nil
+	expansion []want          // what it may grow to, once nobody's minimum waits
 
 	// Spares of a gang: see spares.go.
-	restart bool                  // it is started again in the places that it had and in those of spares
-	spares  []*structs.Allocation // that it holds
-	refill  []want                // room for those that it is short of
-	ending  int64                 // members of the last start that have yet to end
+	restart       bool                  // it is started again in the places that it had and in those of spares
+	standby       []*structs.Allocation // that it holds
+	refillStandby []want                // room for those that it is short of
+	ending        int64                 // members of the last start that have yet to end
 
 	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
@@ -154,8 +154,8 @@ type reconciler struct {
 	ask     func(*structs.Group) *match.Ask
 }
 
-// Reconcile compares what a job wants with what it has, and gives what should change.
-func Reconcile(in reconcileInput, allocs []*structs.Allocation) *Work {
+// runJob compares what a job wants with what it has, and gives what should change.
+func runJob(in reconcileInput, allocs []*structs.Allocation) *Work {
 	r := &reconciler{view: in.View, now: in.Now, job: in.Job, evals: in.Evals, rosters: in.Rosters, ended: in.Ended, ask: in.Ask}
 	for _, e := range in.Evals {
 		r.force = r.force || e.ForceResch
@@ -333,7 +333,7 @@ func (r *reconciler) service(g *groupPlan, as []*structs.Allocation) {
 		taken[next] = true
 		g.counts.Place++
 		if n >= g.tg.Fewest() {
-			g.grow = append(g.grow, want{index: next, prev: g.former[next]})
+			g.expansion = append(g.expansion, want{index: next, prev: g.former[next]})
 			continue
 		}
 		g.wants = append(g.wants, want{index: next, prev: g.former[next]})
@@ -359,7 +359,7 @@ func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	place := r.where(a)
 	replace := func(desc string, st structs.PlanStop, must bool) (slot, bool) {
 		st.Desc = desc
-		return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, must: must, prefer: r.sticky(g.tg, a)}}, true
+		return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, stopAnyway: must, prefer: r.sticky(g.tg, a)}}, true
 	}
 	if s, fills, ok := r.requeue(g, a, place); ok {
 		return s, fills
@@ -426,7 +426,7 @@ func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
 		patient := !a.Transition.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
 		s, ok := replace(descMigrating, stopOf(a, ""), !patient)
 		s.want.avoid = []structs.NodeID{a.NodeID}
-		s.want.yields = n.Ready() // somebody asked for it to be stopped: the new one may take over its place
+		s.want.mayWait = n.Ready() // somebody asked for it to be stopped: the new one may take over its place
 		return s, ok
 
 	case a.Transition.Reschedule || a.Transition.ForceReschedule:
@@ -471,7 +471,7 @@ func (r *reconciler) lost(g *groupPlan, a *structs.Allocation) (slot, bool) {
 		return slot{a: a, kind: slotDone}, true
 	}
 	g.counts.Place++
-	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, must: true, prefer: r.sticky(g.tg, a)}}, true
+	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, stopAnyway: true, prefer: r.sticky(g.tg, a)}}, true
 }
 
 // Away handles an allocation whose node is out of touch.
@@ -797,7 +797,7 @@ func (r *reconciler) replace(g *groupPlan, stale []*structs.Allocation, unsettle
 	}
 	for _, a := range stale[:limit] {
 		st := stopOf(a, descDestructive)
-		g.wants = append(g.wants, want{index: a.NameIndex, prev: a, stop: &st, yields: true, stays: true, prefer: r.sticky(g.tg, a), pinned: r.pin(a)})
+		g.wants = append(g.wants, want{index: a.NameIndex, prev: a, stop: &st, mayWait: true, stays: true, prefer: r.sticky(g.tg, a), pinned: r.pin(a)})
 		g.counts.Destructive++
 	}
 	g.counts.Ignore += int64(len(stale) - limit)

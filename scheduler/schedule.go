@@ -184,7 +184,7 @@ func (d *decision) firstRow() int {
 
 // keepStop keeps the stop of a want that found no place, if it must happen anyway.
 func (d *decision) keepStop(g *groupWork, w *want) {
-	if w.stop != nil && w.must {
+	if w.stop != nil && w.stopAnyway {
 		g.stops = append(g.stops, *w.stop)
 	}
 }
@@ -247,7 +247,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 
 // mayYield reports whether some want could still be placed by waiting for the one it replaces.
 func (d *decision) mayYield(ws []want) bool {
-	return slices.ContainsFunc(ws, func(w want) bool { return w.yields || !w.pinned.IsZero() })
+	return slices.ContainsFunc(ws, func(w want) bool { return w.mayWait || !w.pinned.IsZero() })
 }
 
 // Find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
@@ -257,13 +257,13 @@ func (d *decision) find(s *search.Search, w *want, id structs.AllocID) (search.P
 		return search.Placement{}, false
 	}
 	old := -1
-	if w.yields {
+	if w.mayWait {
 		old = d.w.View.Row(w.prev.NodeID)
 	}
 	if old >= 0 && w.stays {
 		s.Count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
 	}
-	if w.mustYield {
+	if w.mustWait {
 		// Only the place of the one it replaces leaves its queue within its limit.
 	} else if !w.pinned.IsZero() {
 		row := d.w.View.Row(w.pinned)
@@ -478,16 +478,16 @@ func (d *decision) groupReports() {
 			d.report.Failed = true
 			continue
 		}
-		if g.scan == nil && g.withheld > 0 {
+		if g.scan == nil && g.deferredExpansion > 0 {
 			g.scan = search.New(g.ask, d.w, d.policy, 0)
 		}
 		if g.scan == nil {
 			continue
 		}
-		d.misses[g.name] += g.withheld + g.ungrown + g.unspared
+		d.misses[g.name] += g.deferredExpansion + g.unplacedExpansion + g.unspared
 		miss := d.misses[g.name]
-		wanted := max(int64(len(g.wants)+len(g.grow))+g.behind+g.respared+g.unspared, miss)
-		if len(g.grow) > 0 && g.withheld+g.ungrown+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
+		wanted := max(int64(len(g.wants)+len(g.expansion))+g.behind+g.respared+g.unspared, miss)
+		if len(g.expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
 			wanted = max(int64(len(g.wants)), miss)
 		}
 		r := g.scan.Report(wanted, wanted-miss)

@@ -42,7 +42,7 @@ func (d *decision) seat(g *groupWork, s *search.Search, w *want, id structs.Allo
 
 // takeSpare places a want where a spare of its gang is.
 func (d *decision) takeSpare(g *groupWork, s *search.Search, w *want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
-	for _, a := range g.spares {
+	for _, a := range g.standby {
 		if d.used(a.ID) {
 			continue
 		}
@@ -85,7 +85,7 @@ func (d *decision) tryRestart(g *groupWork, first int) bool {
 		return d.tryWithin(g, first, nil, nil, g.wants)
 	}
 	l, at := d.w.Level(t.Across), g.home(d.w, d.w.Level(t.Across))
-	for _, a := range g.spares {
+	for _, a := range g.standby {
 		if row := d.w.View.Row(a.NodeID); at < 0 && row >= 0 {
 			at = l.Of[row]
 		}
@@ -95,11 +95,11 @@ func (d *decision) tryRestart(g *groupWork, first int) bool {
 
 // lacksSpares is how many spares a gang is short of, with what the decision has placed.
 func (d *decision) lacksSpares(g *groupWork) int {
-	if len(g.refill) == 0 || g.refused != nil || d.misses[g.name] > 0 {
+	if len(g.refillStandby) == 0 || g.refused != nil || d.misses[g.name] > 0 {
 		return 0
 	}
 	n := g.tg.Gang.Spares
-	for _, a := range g.spares {
+	for _, a := range g.standby {
 		if !d.used(a.ID) {
 			n--
 		}
@@ -111,7 +111,7 @@ func (d *decision) lacksSpares(g *groupWork) int {
 func (d *decision) refillSpares(g *groupWork, s *search.Search) {
 	n := d.lacksSpares(g)
 	for i := range n {
-		w := &g.refill[i]
+		w := &g.refillStandby[i]
 		sp, _, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index))
 		if !ok {
 			g.unspared = int64(n - i)

@@ -39,17 +39,17 @@ func (m *gangState) lookSpare(a *structs.Allocation) {
 
 // giveBack stops the spares of a gang that does not run and is not about to.
 func (m *gangState) giveBack() {
-	m.g.spares = m.spares
+	m.g.standby = m.spares
 	m.g.giveBack()
 	m.spares = nil
 }
 
 func (g *groupPlan) giveBack() {
-	for _, a := range g.spares {
+	for _, a := range g.standby {
 		g.stops = append(g.stops, stopOf(a, descSpareBack))
 		g.counts.Stop++
 	}
-	g.spares, g.refill, g.restart = nil, nil, false
+	g.standby, g.refillStandby, g.restart = nil, nil, false
 }
 
 // fails reports whether what ended a gang is what spares are for: a member or its node failed.
@@ -82,7 +82,7 @@ func (m *gangState) wantSpares(missing int) {
 	if missing > 0 && !g.restart {
 		m.giveBack()
 	}
-	g.spares = m.spares
+	g.standby = m.spares
 	var list []want
 	for at := g.tg.Most(); len(list) < g.tg.Gang.Spares; at++ {
 		if !slices.Contains(m.spareIndex, at) {
@@ -94,7 +94,7 @@ func (m *gangState) wantSpares(missing int) {
 		g.counts.Place += int64(len(list))
 		return
 	}
-	g.refill = list
+	g.refillStandby = list
 }
 
 // keepPlaces lets members of a gang that is started again have the places that they had.
