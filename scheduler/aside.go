@@ -140,7 +140,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 		return true
 	}
 	for _, g := range d.groups {
-		if g.tg == tg && (g.over == nil || g.over.Holder.Kind == structs.HolderReservation) {
+		if g.Tg == tg && (g.over == nil || g.over.Holder.Kind == structs.HolderReservation) {
 			g.over = why
 		}
 	}

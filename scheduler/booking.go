@@ -274,8 +274,8 @@ func (d *decision) estimate() {
 func (d *decision) missKey() string {
 	key := ""
 	for _, g := range d.groups {
-		if n := d.misses[g.name]; n > 0 {
-			if key != "" || n != int64(len(g.wants)) || g.ask == nil {
+		if n := d.misses[g.Name]; n > 0 {
+			if key != "" || n != int64(len(g.Wants)) || g.Ask == nil {
 				return ""
 			}
 			key = d.noFitKey(g)
@@ -318,7 +318,7 @@ func (b *books) grant(d *decision) bool {
 	for i := range places {
 		p := &places[i]
 		lasts := time.Duration(0)
-		if at := d.until(p.g.tg); at != model.Never {
+		if at := d.until(p.g.Tg); at != model.Never {
 			lasts = at.Sub(d.in.Now)
 			longest = max(longest, lasts)
 		} else {
@@ -328,7 +328,7 @@ func (b *books) grant(d *decision) bool {
 		if lasts > 0 {
 			x.End = start.Add(lasts)
 		}
-		out := structs.ReservationPlace{Node: p.spot.Node.ID, Group: p.g.name, Need: p.spot.Held.Need}
+		out := structs.ReservationPlace{Node: p.spot.Node.ID, Group: p.g.Name, Need: p.spot.Held.Need}
 		if p.spot.Held.Rare != nil {
 			out.Grants = p.spot.Held.Rare.Grants
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -17,7 +18,7 @@ type decision struct {
 	policy  search.Policy
 	w       *search.Pass
 	noFit   *search.NoFit
-	work    *Work
+	work    *reconcile.Work
 	groups  []*groupWork
 	eval    *structs.Evaluation // the one that is answered
 	start   structs.NodeID      // Cursor when the decision began
@@ -45,7 +46,7 @@ type decision struct {
 // placement is a want with the spot found for it.
 type placement struct {
 	g    *groupWork
-	want *want
+	want *reconcile.Want
 	spot search.Placement
 
 	alone bool               // not part of a gang's minimum
@@ -77,9 +78,9 @@ func (d *decision) done() {
 		return // their wants may be referred to
 	}
 	for _, g := range d.groups {
-		if g.gang {
-			keepWants(g.wants)
-			g.wants = nil
+		if g.Gang {
+			reconcile.KeepWants(g.Wants)
+			g.Wants = nil
 		}
 	}
 }
@@ -99,15 +100,15 @@ func (d *decision) noFitKey(g *groupWork) string {
 	if len(d.books.Windows) > 0 || d.aside != nil {
 		return "" // and whose it is
 	}
-	return key + strconv.FormatInt(int64(d.until(g.tg)), 36)
+	return key + strconv.FormatInt(int64(d.until(g.Tg)), 36)
 }
 
 // hopeKey is equal for groups that are feasible on the same nodes. It is "" for a group whose search depends on where
 // its job's allocations are.
 func (g *groupWork) hopeKey(job *structs.Job) string {
-	a := g.ask
+	a := g.Ask
 	if a.DistinctHostsJob || a.DistinctHostsGroup || len(a.Distinct) > 0 || len(model.PeersOf(a.Job, a.Tg)) > 0 ||
-		slices.ContainsFunc(g.wants, func(w want) bool { return w.mayWait || !w.pinned.IsZero() }) {
+		slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.MayWait || !w.Pinned.IsZero() }) {
 		return ""
 	}
 	type taskKey struct {
@@ -119,13 +120,13 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		RDMA        bool
 		NUMA        *structs.NUMA
 	}
-	if g.gang && (a.Shares && len(g.staying) > 0 || len(g.ban(job)) > 0) {
+	if g.Gang && (a.Shares && len(g.Staying) > 0 || len(g.ban(job)) > 0) {
 		return ""
 	}
 	members := 1
-	if g.gang {
-		members = len(g.wants)
-		if g.tg.Topology != nil && g.tg.Topology.Across != "" && len(g.staying) > 0 {
+	if g.Gang {
+		members = len(g.Wants)
+		if g.Tg.Topology != nil && g.Tg.Topology.Across != "" && len(g.Staying) > 0 {
 			return ""
 		}
 	}
@@ -143,8 +144,8 @@ func (g *groupWork) hopeKey(job *structs.Job) string {
 		Volumes     []structs.VolumeRequest
 		Tasks       []taskKey
 		Tolerations []structs.Toleration
-	}{members, g.tg.Topology, job.NodePool, job.Datacenters, a.Need, job.Constraints, g.tg.Constraints, g.tg.Networks, g.tg.Volumes, nil, job.Tolerations}
-	for _, t := range g.tg.Tasks {
+	}{members, g.Tg.Topology, job.NodePool, job.Datacenters, a.Need, job.Constraints, g.Tg.Constraints, g.Tg.Networks, g.Tg.Volumes, nil, job.Tolerations}
+	for _, t := range g.Tg.Tasks {
 		key.Tasks = append(key.Tasks, taskKey{t.Driver, t.Constraints, t.Resources.Cores, t.Resources.Devices, t.Resources.GPU, t.Resources.RDMA, t.Resources.NUMA})
 	}
 	return string(pack.Append(nil, &key))
@@ -171,20 +172,20 @@ func weightsFor(in *Input, j *structs.Job) structs.ScoreWeights {
 func (d *decision) goOn() {
 	for _, g := range d.groups {
 		switch {
-		case g.more == 0:
-		case d.misses[g.name] > 0:
-			d.misses[g.name] += g.more
-			g.behind = g.more
-		case !g.capped:
-			d.work.Later = append(d.work.Later, later{at: d.in.Now, trigger: structs.TriggerArray, desc: "further indices of an array may start", group: g.name})
+		case g.More == 0:
+		case d.misses[g.Name] > 0:
+			d.misses[g.Name] += g.More
+			g.Behind = g.More
+		case !g.Capped:
+			d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now, Trigger: structs.TriggerArray, Desc: "further indices of an array may start", Group: g.Name})
 		}
 	}
 }
 
 // home is the place of a level where members of the group are that stay, or -1.
 func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
-	for _, a := range g.staying {
-		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.wants, func(x want) bool { return x.prev == a }) {
+	for _, a := range g.Staying {
+		if row := w.View.Row(a.NodeID); row >= 0 && !slices.ContainsFunc(g.Wants, func(x reconcile.Want) bool { return x.Prev == a }) {
 			return l.Of[row]
 		}
 	}
@@ -193,10 +194,10 @@ func (g *groupWork) home(w *search.Pass, l *model.Level) int32 {
 
 // Ban lists nodes that the group may not have at all.
 func (g *groupWork) ban(job *structs.Job) []structs.NodeID {
-	if g.roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
+	if g.Roster == nil || job.Requeue == nil || !job.Requeue.AvoidFailedNodes {
 		return nil
 	}
-	return g.roster.AvoidNodes
+	return g.Roster.AvoidNodes
 }
 
 // gangReport adds to a report what a gang lacks.
@@ -215,12 +216,12 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		r.Code, r.Refusals = x.Code, append([]structs.Refusal{x}, r.Refusals...)
 		return
 	}
-	need := int64(len(g.wants))
-	if !g.gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
+	need := int64(len(g.Wants))
+	if !g.Gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
 		return
 	}
 	s, what := g.scan, structs.DimensionMembers
-	if slices.ContainsFunc(g.wants, func(w want) bool { return w.spare }) {
+	if slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Spare }) {
 		what = structs.DimensionMembersSpares
 	}
 	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.Found, need), Of: need}, Short: need - s.Found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}

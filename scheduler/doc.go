@@ -6,7 +6,7 @@
 //
 //   - View (model/view.go) is a columnar picture of the cluster in immutable chunks. Advance copies only the chunks a batch
 //     of the log has touched.
-//   - Reconcile (reconcile.go) compares what a job wants with what it has: which allocations to stop, to update in
+//   - Reconcile (reconcile/reconcile.go) compares what a job wants with what it has: which allocations to stop, to update in
 //     place, to replace, to move, and which names are free.
 //   - Feasibility (match/feasible.go) asks once per class of equal nodes; only what is unique to a node is asked per node.
 //   - Search (search/search.go) scores every feasible node, then places k like tasks in O(nodes + k log nodes) from a heap, of

@@ -102,7 +102,7 @@ func (b *books) rowsFor(d *decision) []int {
 	for ci, c := range b.W.View.Chunks {
 		for i := range c.IDs {
 			for _, g := range d.groups {
-				if d.misses[g.name] == 0 || g.scan == nil {
+				if d.misses[g.Name] == 0 || g.scan == nil {
 					continue
 				}
 				v := g.scan.ClassVerdict(&c.Classes[c.Class[i]])
@@ -129,7 +129,7 @@ func (b *books) decideAt(d *decision, w *search.Pass) []placement {
 	for i := range then.placed {
 		pl := &then.placed[i]
 		h := *pl.spot.Held
-		h.ID = model.ReservedID(d.load.Key.String()+"/"+pl.g.name, i)
+		h.ID = model.ReservedID(d.load.Key.String()+"/"+pl.g.Name, i)
 		pl.spot.Held = &h
 	}
 	return then.placed
@@ -164,21 +164,21 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 	}
 	var out []placement
 	for _, g := range d.groups {
-		n := d.misses[g.name]
+		n := d.misses[g.Name]
 		if n == 0 {
 			continue
 		}
-		if g.tg == nil || g.tg.Topology != nil {
+		if g.Tg == nil || g.Tg.Topology != nil {
 			return nil // where the rest may go depends on where it is already: not foretold
 		}
-		if g.scan == nil || g.ask == nil {
+		if g.scan == nil || g.Ask == nil {
 			return nil
 		}
-		s := search.New(g.ask, w, d.policy, 0)
+		s := search.New(g.Ask, w, d.policy, 0)
 		defer s.Done()
 		for _, other := range d.groups {
-			if other == g || g.ask.CountsJob() {
-				for _, a := range other.staying {
+			if other == g || g.Ask.CountsJob() {
+				for _, a := range other.Staying {
 					if row := w.View.Row(a.NodeID); row >= 0 {
 						s.Count(row, other == g, 1)
 					}
@@ -186,24 +186,24 @@ func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement
 			}
 		}
 		for i := range d.placed {
-			if pl := &d.placed[i]; pl.g == g || g.ask.CountsJob() {
+			if pl := &d.placed[i]; pl.g == g || g.Ask.CountsJob() {
 				s.Count(pl.spot.Row, pl.g == g, 1)
 			}
 		}
-		if g.ask.CountsJob() {
+		if g.Ask.CountsJob() {
 			for i := range out {
 				s.Count(out[i].spot.Row, false, 1)
 			}
 		}
 		var pinned structs.NodeID
-		if len(g.wants) > 0 {
-			pinned = g.wants[0].pinned
+		if len(g.Wants) > 0 {
+			pinned = g.Wants[0].Pinned
 		}
 		for i := range int(n) {
 			if !pinned.IsZero() {
 				return nil
 			}
-			sp, ok := s.Place(model.ReservedID(d.load.Key.String()+"/"+g.name, i), nil, -1)
+			sp, ok := s.Place(model.ReservedID(d.load.Key.String()+"/"+g.Name, i), nil, -1)
 			if !ok {
 				return nil
 			}

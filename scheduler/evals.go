@@ -8,29 +8,30 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
 // laterEvals makes the delayed evaluations that the reconciliation asked for, and names them in the stops that shall
 // refer to them. Wishes of one kind within a short window share one.
 func (d *decision) laterEvals() []*structs.Evaluation {
-	slices.SortStableFunc(d.work.Later, func(a, b later) int {
-		return cmp.Or(cmp.Compare(a.trigger, b.trigger), cmp.Compare(a.at, b.at))
+	slices.SortStableFunc(d.work.Later, func(a, b reconcile.Later) int {
+		return cmp.Or(cmp.Compare(a.Trigger, b.Trigger), cmp.Compare(a.At, b.At))
 	})
 	var out []*structs.Evaluation
 	for i := range d.work.Later {
 		l := &d.work.Later[i]
 		var e *structs.Evaluation
-		if n := len(out); n > 0 && out[n-1].Trigger == l.trigger && l.at <= out[n-1].WaitUntil.Add(followupWindow) {
+		if n := len(out); n > 0 && out[n-1].Trigger == l.Trigger && l.At <= out[n-1].WaitUntil.Add(reconcile.FollowupWindow) {
 			e = out[n-1]
 		} else {
-			e = d.newEval(structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "followup", string(l.trigger), uint64(d.in.View.Index())<<16^uint64(len(out))))
-			e.Trigger, e.WaitUntil, e.StatusDesc = l.trigger, l.at, l.desc
+			e = d.newEval(structs.DeriveID[structs.EvalID](structs.Seed(d.eval.ID), "followup", string(l.Trigger), uint64(d.in.View.Index())<<16^uint64(len(out))))
+			e.Trigger, e.WaitUntil, e.StatusDesc = l.Trigger, l.At, l.Desc
 			e.Status, e.PreviousEval = structs.EvalPending, d.eval.ID
 			out = append(out, e)
 		}
-		for k := range l.stops {
-			l.stops[k].Followup = e.ID
+		for k := range l.Stops {
+			l.Stops[k].Followup = e.ID
 		}
 	}
 	return out
@@ -53,13 +54,13 @@ func (d *decision) answers(later []*structs.Evaluation) []*structs.Evaluation {
 	e.StatusDesc, e.ModifyTime, e.SnapshotIndex = "", d.in.Now, d.in.View.Index()
 	e.FailedGroups, e.PlacedGroups, e.Queued, e.BlockedEval = nil, nil, nil, structs.EvalID{}
 	for _, g := range d.groups {
-		if g.tg == nil {
+		if g.Tg == nil {
 			continue
 		}
 		if e.Queued == nil {
 			e.Queued = make(map[string]int)
 		}
-		e.Queued[g.name] = int(d.misses[g.name])
+		e.Queued[g.Name] = int(d.misses[g.Name])
 	}
 	for _, r := range d.report.Groups {
 		if r.Placed < r.Wanted {

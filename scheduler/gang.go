@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -15,23 +16,23 @@ import (
 
 // placeGang looks for places of a gang's minimum, all or none, in the narrowest part of the topology that has them.
 func (d *decision) placeGang(g *groupWork, first int) {
-	if g.refused != nil {
+	if g.Refused != nil {
 		d.missAll(g)
 		return
 	}
-	if len(g.wants) == 0 {
+	if len(g.Wants) == 0 {
 		return
 	}
-	if g.restart {
+	if g.Restart {
 		if d.tryRestart(g, first) {
 			return
 		}
-		if g.ending > 0 {
-			g.refused = endingRefusal(g.ending)
+		if g.Ending > 0 {
+			g.Refused = reconcile.EndingRefusal(g.Ending)
 			d.missAll(g)
 			return
 		}
-		g.giveBack() // it starts elsewhere, or waits
+		g.GiveBack() // it starts elsewhere, or waits
 	}
 	key := d.noFitKey(g)
 	if key != "" {
@@ -52,39 +53,39 @@ func (d *decision) placeGang(g *groupWork, first int) {
 
 // missAll counts every want of a group as missed, and keeps the stops that must happen anyway.
 func (d *decision) missAll(g *groupWork) {
-	if len(g.wants) > 0 {
-		d.misses[g.name] += int64(len(g.wants))
+	if len(g.Wants) > 0 {
+		d.misses[g.Name] += int64(len(g.Wants))
 	}
-	for i := range g.wants {
-		d.keepStop(g, &g.wants[i])
+	for i := range g.Wants {
+		d.keepStop(g, &g.Wants[i])
 	}
 }
 
 // tryGang places all of a gang's wants or none.
 func (d *decision) tryGang(g *groupWork, first int) bool {
-	t := g.tg.Topology
+	t := g.Tg.Topology
 	if t == nil || t.Across == "" {
-		return d.tryWithin(g, first, nil, nil, g.wants)
+		return d.tryWithin(g, first, nil, nil, g.Wants)
 	}
 	l := d.w.Level(t.Across)
 	required := t.Mode == structs.TopologyRequired
-	probe := search.New(g.ask, d.w, d.policy, first)
+	probe := search.New(g.Ask, d.w, d.policy, first)
 	probe.Ban = g.ban(d.load.Job)
 	d.bind(probe)
-	rs := probe.Rooms(l, int64(len(g.wants)))
+	rs := probe.Rooms(l, int64(len(g.Wants)))
 	d.steps += d.w.View.Rows
 	if home := g.home(d.w, l); home >= 0 { // the rest is there already
 		rs = slices.DeleteFunc(rs, func(r search.Room) bool { return required && r.At != home })
 	}
-	for _, set := range search.Within(rs, int64(len(g.wants)), required) {
-		if d.tryWithin(g, first, l, set, g.wants) {
+	for _, set := range search.Within(rs, int64(len(g.Wants)), required) {
+		if d.tryWithin(g, first, l, set, g.Wants) {
 			return true
 		}
 	}
 	// Anywhere: with a preferred topology to be placed, with a required one only to tell why not.
 	mark, cursor := d.w.Mark(), d.cursor
 	placed := len(d.placed)
-	ok := d.tryWithin(g, first, nil, nil, g.wants)
+	ok := d.tryWithin(g, first, nil, nil, g.Wants)
 	if !ok || !required {
 		return ok
 	}
@@ -106,7 +107,7 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 
 // gangScan makes the search of a gang over some places of a level (nil: everywhere).
 func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32) *search.Search {
-	s := search.New(g.ask, d.w, d.policy, first)
+	s := search.New(g.Ask, d.w, d.policy, first)
 	s.Ban = g.ban(d.load.Job)
 	d.bind(s)
 	if l != nil {
@@ -120,16 +121,16 @@ func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32
 // spread, load and distinctness.
 func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	for _, other := range d.groups {
-		if other != g && !g.ask.CountsJob() {
+		if other != g && !g.Ask.CountsJob() {
 			continue
 		}
-		for _, a := range other.staying {
+		for _, a := range other.Staying {
 			if row := d.w.View.Row(a.NodeID); row >= 0 {
 				s.Count(row, other == g, 1)
 			}
 		}
 	}
-	if g.ask.CountsJob() {
+	if g.Ask.CountsJob() {
 		for _, pl := range d.placed {
 			s.Count(pl.spot.Row, false, 1)
 		}
@@ -138,7 +139,7 @@ func (d *decision) countStaying(g *groupWork, s *search.Search) {
 
 // tryWithin places all wants within some places of the topology, or none. The search stays with the group for its
 // report.
-func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []want) bool {
+func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []reconcile.Want) bool {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	if g.scan != nil && !g.scan.Vain {
 		g.scan.Done() // it found no place for them
@@ -147,7 +148,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 	g.scan = s
 	for i := range wants {
 		w := &wants[i]
-		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		sp, stops, ok := d.seat(g, s, w, id)
 		if !ok {
 			s.Found = max(s.Found, int64(i))
@@ -167,7 +168,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 // growing reports whether the decision has groups that may grow.
 func (d *decision) growing() bool {
 	return len(d.misses) == 0 && slices.ContainsFunc(d.groups, func(g *groupWork) bool {
-		return g.refused == nil && (len(g.expansion) > 0 || d.lacksSpares(g) > 0)
+		return g.Refused == nil && (len(g.Expansion) > 0 || d.lacksSpares(g) > 0)
 	})
 }
 
@@ -189,7 +190,7 @@ func (d *decision) comesLater(on bool) {
 // starves reports whether a minimum of the decision waits for capacity.
 func (d *decision) starves() bool {
 	for _, g := range d.groups {
-		if d.misses[g.name] == 0 || g.refused != nil || g.over != nil || g.scan == nil {
+		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.scan == nil {
 			continue
 		}
 		switch g.scan.Report(1, 0).Code {
@@ -205,19 +206,19 @@ func (d *decision) starves() bool {
 // nothing grows.
 func (d *decision) grow(starved bool) {
 	for _, g := range d.groups {
-		if len(g.expansion) == 0 && d.lacksSpares(g) == 0 || g.refused != nil {
+		if len(g.Expansion) == 0 && d.lacksSpares(g) == 0 || g.Refused != nil {
 			continue
 		}
-		if d.misses[g.name] > 0 { // its own minimum waits
+		if d.misses[g.Name] > 0 { // its own minimum waits
 			continue
 		}
-		if starved && !g.restart && len(g.refillStandby) == 0 {
-			g.deferredExpansion = int64(len(g.expansion))
+		if starved && !g.Restart && len(g.RefillStandby) == 0 {
+			g.deferredExpansion = int64(len(g.Expansion))
 			continue
 		}
 		var l *model.Level
 		var set []int32
-		if t := g.tg.Topology; t != nil && t.Across != "" && t.Mode == structs.TopologyRequired {
+		if t := g.Tg.Topology; t != nil && t.Across != "" && t.Mode == structs.TopologyRequired {
 			l = d.w.Level(t.Across)
 			at := g.home(d.w, l)
 			for _, pl := range d.placed {
@@ -230,20 +231,20 @@ func (d *decision) grow(starved bool) {
 		old := g.scan
 		s := d.gangScan(g, 0, l, set)
 		for _, pl := range d.placed {
-			if pl.g == g && !g.ask.CountsJob() {
+			if pl.g == g && !g.Ask.CountsJob() {
 				s.Count(pl.spot.Row, true, 1)
 			}
 		}
 		g.scan = s
-		for i := range g.expansion {
-			w := &g.expansion[i]
-			if starved && w.over == nil {
+		for i := range g.Expansion {
+			w := &g.Expansion[i]
+			if starved && w.Over == nil {
 				g.deferredExpansion++
 				continue
 			}
-			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index))
+			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
 			if !ok {
-				g.unplacedExpansion = int64(len(g.expansion)-i) - g.deferredExpansion
+				g.unplacedExpansion = int64(len(g.Expansion)-i) - g.deferredExpansion
 				break
 			}
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true, evict: stops})

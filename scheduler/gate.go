@@ -28,13 +28,13 @@ func (d *decision) gated() bool {
 		}
 	}
 	for _, g := range d.groups {
-		g.refused = why
-		for i := range g.wants {
-			d.misses[g.name]++
-			d.keepStop(g, &g.wants[i])
+		g.Refused = why
+		for i := range g.Wants {
+			d.misses[g.Name]++
+			d.keepStop(g, &g.Wants[i])
 		}
-		if len(g.wants) > 0 {
-			g.giveBack()
+		if len(g.Wants) > 0 {
+			g.GiveBack()
 		}
 	}
 	return true
@@ -42,12 +42,12 @@ func (d *decision) gated() bool {
 
 // restarting reports whether a gang of the decision is to start again in its places and those of its spares.
 func (d *decision) restarting() bool {
-	return slices.ContainsFunc(d.groups, func(g *groupWork) bool { return g.restart })
+	return slices.ContainsFunc(d.groups, func(g *groupWork) bool { return g.Restart })
 }
 
 func (d *decision) wantsAny() bool {
 	for _, g := range d.groups {
-		if len(g.wants) > 0 {
+		if len(g.Wants) > 0 {
 			return true
 		}
 	}
@@ -56,5 +56,5 @@ func (d *decision) wantsAny() bool {
 
 // Refusal is the report of a group that was not looked for on any node.
 func (g *groupWork) refusal() *structs.GroupReport {
-	return &structs.GroupReport{Group: g.name, Code: g.refused.Code, Wanted: int64(len(g.wants)) + g.behind, Refusals: []structs.Refusal{*g.refused}}
+	return &structs.GroupReport{Group: g.Name, Code: g.Refused.Code, Wanted: int64(len(g.Wants)) + g.Behind, Refusals: []structs.Refusal{*g.Refused}}
 }

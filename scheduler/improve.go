@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -16,19 +17,19 @@ func (d *decision) improve() {
 	}
 	moves := p.Moves()
 	for _, g := range d.groups {
-		if d.misses[g.name] == 0 || !movable(g) {
+		if d.misses[g.Name] == 0 || !movable(g) {
 			continue
 		}
-		for i := range g.wants {
-			w := &g.wants[i]
+		for i := range g.Wants {
+			w := &g.Wants[i]
 			if slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.want == w }) || !plain(w) {
 				continue
 			}
 			for k := 0; k < len(d.placed) && moves > 0; k++ {
 				moves--
 				if d.eject(g, w, k) {
-					if d.misses[g.name]--; d.misses[g.name] == 0 {
-						delete(d.misses, g.name)
+					if d.misses[g.Name]--; d.misses[g.Name] == 0 {
+						delete(d.misses, g.Name)
 					}
 					break
 				}
@@ -39,20 +40,20 @@ func (d *decision) improve() {
 
 // movable reports whether the places of a group depend on nothing but amounts and feasibility.
 func movable(g *groupWork) bool {
-	return g.scan != nil && !g.gang && g.ask != nil && len(g.ask.Spreads) == 0 && len(g.ask.Distinct) == 0 && !g.ask.DistinctHostsGroup && !g.ask.DistinctHostsJob
+	return g.scan != nil && !g.Gang && g.Ask != nil && len(g.Ask.Spreads) == 0 && len(g.Ask.Distinct) == 0 && !g.Ask.DistinctHostsGroup && !g.Ask.DistinctHostsJob
 }
 
 // plain reports whether a want is a new allocation that replaces nothing.
-func plain(w *want) bool { return w.pinned.IsZero() && w.prev == nil && w.stop == nil }
+func plain(w *reconcile.Want) bool { return w.Pinned.IsZero() && w.Prev == nil && w.Stop == nil }
 
 // eject gives the place of one placement to a want, if the placement finds another.
-func (d *decision) eject(g *groupWork, w *want, k int) bool {
+func (d *decision) eject(g *groupWork, w *reconcile.Want, k int) bool {
 	pl := &d.placed[k]
 	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
 		return false
 	}
 	mark, row, old := d.w.Mark(), pl.spot.Row, pl.spot.Held.ID
-	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
+	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 	d.w.Set(row, d.w.Get(row).Without(pl.spot.Node, old))
 	pl.g.scan.Count(row, true, -1)
 	got, ok := g.scan.PlaceOn(row, id, nil)

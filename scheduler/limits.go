@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -217,8 +218,8 @@ func (d *decision) overLimit(g *structs.Group, prev *structs.Allocation) *struct
 
 // withinLimits reports whether a want may be looked for: anywhere, or at least in the place of what it replaces. It notes
 // with the group what stands in the way.
-func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
-	w.mustWait = false
+func (d *decision) withinLimits(tg *structs.Group, w *reconcile.Want) bool {
+	w.MustWait = false
 	if d.limits == nil {
 		return true
 	}
@@ -227,18 +228,18 @@ func (d *decision) withinLimits(tg *structs.Group, w *want) bool {
 		return true
 	}
 	for _, g := range d.groups {
-		if g.tg == tg {
+		if g.Tg == tg {
 			g.over = why
 		}
 	}
-	w.mustWait = true
-	return w.mayWait && d.overLimit(tg, w.prev) == nil
+	w.MustWait = true
+	return w.MayWait && d.overLimit(tg, w.Prev) == nil
 }
 
 // heldBack reports whether a limit, or a power budget, is what the decision waits for: capacity is then not what should be promised to it.
 func (d *decision) heldBack() bool {
 	for _, g := range d.groups {
-		if (g.over != nil || g.scan != nil && g.scan.LacksPower) && d.misses[g.name] > 0 {
+		if (g.over != nil || g.scan != nil && g.scan.LacksPower) && d.misses[g.Name] > 0 {
 			return true
 		}
 	}
@@ -291,7 +292,7 @@ func limitRefusal(of structs.Holder, what structs.Dimension, over int64) *struct
 	return &structs.Refusal{Code: structs.ReasonQuota, Obstacle: structs.Obstacle{Dimension: what, Holder: of}, Short: over, Unit: unit, CuredBy: structs.EventQueueUsage}
 }
 
-// capped says which cap on running work stands in the way of the job as a whole, or nil.
+// Capped says which cap on running work stands in the way of the job as a whole, or nil.
 func (d *decision) capped() *structs.Refusal {
 	l := d.limits
 	if l == nil || d.load.Job == nil {

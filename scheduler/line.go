@@ -36,9 +36,9 @@ func (d *decision) placedAmount() structs.Amount {
 		if bill != nil {
 			sum.Billed += bill.Of(pl.spot.Held.Alloc())
 		}
-		if pl.want.prev != nil && structs.Holds(pl.want.prev) {
-			sum = sum.Sub(structs.AmountOf(pl.want.prev))
-			sum.Billed -= bill.Of(pl.want.prev)
+		if pl.want.Prev != nil && structs.Holds(pl.want.Prev) {
+			sum = sum.Sub(structs.AmountOf(pl.want.Prev))
+			sum.Billed -= bill.Of(pl.want.Prev)
 		}
 	}
 	return sum

@@ -2,13 +2,14 @@ package scheduler
 
 import (
 	"github.com/muster-sched/muster/scheduler/match"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
 
 // groupWork is the work on one group: what a reconciliation wants done about it, and what came of that.
 type groupWork struct {
-	*groupPlan
+	*reconcile.GroupPlan
 	scan       *search.Search
 	noFitKey   string // see decision.noFitKey
 	noFitKeyed bool
@@ -22,7 +23,7 @@ type groupWork struct {
 // reconcile finds out what has to change.
 func (d *decision) reconcile() {
 	load := d.load
-	d.work = runJob(reconcileInput{View: d.in.View, Now: d.in.Now, Job: load.Job, Evals: load.Evals, Rosters: load.Rosters, Ended: load.Ended,
+	d.work = reconcile.Run(reconcile.Input{View: d.in.View, Now: d.in.Now, Job: load.Job, Evals: load.Evals, Rosters: load.Rosters, Ended: load.Ended,
 		Ask: func(tg *structs.Group) *match.Ask {
 			a := match.CompileAsk(load.Job, tg, d.in.Config.GPUFit)
 			a.Weights = weightsFor(d.in, load.Job)
@@ -30,7 +31,7 @@ func (d *decision) reconcile() {
 		}}, load.Allocs)
 	d.groups = make([]*groupWork, len(d.work.Groups))
 	for i, g := range d.work.Groups {
-		d.groups[i] = &groupWork{groupPlan: g}
+		d.groups[i] = &groupWork{GroupPlan: g}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -94,7 +95,7 @@ func (d *decision) preempt() {
 	if at := d.patience(); rule.name != "" && d.in.Now < at {
 		d.look(at)
 		for _, g := range d.groups {
-			if d.misses[g.name] > 0 && g.note == nil {
+			if d.misses[g.Name] > 0 && g.note == nil {
 				g.note = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionPreemptDelay, Holder: queueHolder(rule.queue)}, Short: int64((at.Sub(d.in.Now) + time.Second - 1) / time.Second), Unit: structs.UnitSeconds, CuredBy: structs.EventTime}
 			}
 		}
@@ -105,11 +106,11 @@ func (d *decision) preempt() {
 		return // nobody can be made to go
 	}
 	for _, g := range d.groups {
-		if d.misses[g.name] == 0 || g.refused != nil || g.over != nil || g.nowhere || g.ask == nil || len(g.wants) == 0 {
+		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.Nowhere || g.Ask == nil || len(g.Wants) == 0 {
 			continue
 		}
 		ws := d.unplaced(g)
-		if slices.ContainsFunc(ws, func(w *want) bool { return w.mayWait }) {
+		if slices.ContainsFunc(ws, func(w *reconcile.Want) bool { return w.MayWait }) {
 			continue // it waits for its own old one
 		}
 		key := d.noFitKey(g)
@@ -122,7 +123,7 @@ func (d *decision) preempt() {
 		if rule.name == structs.PreemptDeadline && !d.urgent() {
 			rule.name = ""
 		}
-		if g.gang {
+		if g.Gang {
 			d.preemptFor(g, ws, rule)
 		} else {
 			for i := range ws {
@@ -131,7 +132,7 @@ func (d *decision) preempt() {
 				}
 			}
 		}
-		if key != "" && d.misses[g.name] == int64(len(g.wants)) {
+		if key != "" && d.misses[g.Name] == int64(len(g.Wants)) {
 			d.pre.vain.Note(d.w, key, g.scan)
 		}
 	}
@@ -150,14 +151,14 @@ func (d *decision) patience() structs.LogTime {
 // lookLater makes for another decision when more may be preempted.
 func (d *decision) lookLater() {
 	if at := d.retry; at > d.in.Now && len(d.load.Evals) > 0 && len(d.misses) > 0 {
-		d.work.Later = append(d.work.Later, later{at: at, trigger: structs.TriggerPreemption, desc: "more work may be preempted then"})
+		d.work.Later = append(d.work.Later, reconcile.Later{At: at, Trigger: structs.TriggerPreemption, Desc: "more work may be preempted then"})
 	}
 }
 
 // unplaced lists the wants of a group that found no place.
-func (d *decision) unplaced(g *groupWork) (out []*want) {
-	for i := range g.wants {
-		w := &g.wants[i]
+func (d *decision) unplaced(g *groupWork) (out []*reconcile.Want) {
+	for i := range g.Wants {
+		w := &g.Wants[i]
 		if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.want == w }) {
 			out = append(out, w)
 		}
@@ -214,10 +215,10 @@ type victim struct {
 }
 
 // preemptFor places wants of a group, all or none, with others making room where there is none.
-func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
+func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, rule preemptRule) bool {
 	s := d.gangScan(g, 0, nil, nil)
-	if g.gang && g.tg.Topology != nil && g.tg.Topology.Across != "" && g.tg.Topology.Mode == structs.TopologyRequired {
-		l := d.w.Level(g.tg.Topology.Across)
+	if g.Gang && g.Tg.Topology != nil && g.Tg.Topology.Across != "" && g.Tg.Topology.Mode == structs.TopologyRequired {
+		l := d.w.Level(g.Tg.Topology.Across)
 		if len(l.Names) == 0 {
 			return false
 		}
@@ -231,7 +232,7 @@ func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
 		}
 		return false
 	}
-	if !g.gang {
+	if !g.Gang {
 		for _, pl := range d.placed {
 			if pl.g == g {
 				s.Count(pl.spot.Row, true, 1)
@@ -242,7 +243,7 @@ func (d *decision) preemptFor(g *groupWork, ws []*want, rule preemptRule) bool {
 }
 
 // preemptIn is preemptFor within the places of a search.
-func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *search.Search) bool {
+func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, rule preemptRule, s *search.Search) bool {
 	p := d.pre
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
 	var told []*model.Held
@@ -257,7 +258,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *sear
 		return false
 	}
 	for _, w := range ws {
-		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
 			d.cursor = sp.Node.ID
@@ -302,7 +303,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *sear
 	}
 	members := int64(0)
 	for _, w := range ws {
-		if !w.spare {
+		if !w.Spare {
 			members++
 		}
 	}
@@ -320,12 +321,12 @@ func (d *decision) preemptIn(g *groupWork, ws []*want, rule preemptRule, s *sear
 	}
 	d.tellCosts(placed, rule, cost, gain)
 	p.made[rule.queue] += int64(len(jobs))
-	if d.misses[g.name] -= int64(len(ws)); d.misses[g.name] == 0 {
-		delete(d.misses, g.name)
+	if d.misses[g.Name] -= int64(len(ws)); d.misses[g.Name] == 0 {
+		delete(d.misses, g.Name)
 	}
-	g.counts.Preemptions += int64(len(told))
-	if g.gang && g.scan != nil {
-		g.scan.Found = int64(len(g.wants))
+	g.Counts.Preemptions += int64(len(told))
+	if g.Gang && g.scan != nil {
+		g.scan.Found = int64(len(g.Wants))
 	}
 	return true
 }
@@ -381,7 +382,7 @@ func (d *decision) gain(g *groupWork, members int64, rule preemptRule, top int) 
 	if rule.name == structs.PreemptReclaim {
 		return 1 << 62 // it is theirs
 	}
-	gpus := max(structs.GroupAmount(g.tg).GPUMilli, 1000)
+	gpus := max(structs.GroupAmount(g.Tg).GPUMilli, 1000)
 	work := members * gpus * int64(d.expected()/time.Second) / 1000
 	return work * int64(max(1, d.load.Job.Priority-top))
 }
@@ -561,8 +562,8 @@ func (d *decision) mayReclaim(h *model.Held) bool {
 	}
 	var ask structs.Amount
 	for _, g := range d.groups {
-		if g.tg != nil {
-			ask = ask.Add(d.limits.estimate(g.tg).Times(int64(len(g.wants))))
+		if g.Tg != nil {
+			ask = ask.Add(d.limits.estimate(g.Tg).Times(int64(len(g.Wants))))
 		}
 	}
 	owed := false

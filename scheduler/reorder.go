@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -50,8 +51,8 @@ func (d *decision) takeover(r *race) {
 	}
 	need := int64(0)
 	for _, g := range d.groups {
-		if g.ask != nil {
-			need += int64(len(g.wants)) * ((r.of(structs.GroupAmount(g.tg)) + r.unit - 1) / r.unit)
+		if g.Ask != nil {
+			need += int64(len(g.Wants)) * ((r.of(structs.GroupAmount(g.Tg)) + r.unit - 1) / r.unit)
 		}
 	}
 	if need == 0 || need <= r.coming {
@@ -319,7 +320,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 	}
 	if t.d.aside != nil {
 		for k := range n.placed {
-			if work := n.workOf(n.placed[k].g.tg); t.d.aside.refuses(n, work.Latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
+			if work := n.workOf(n.placed[k].g.Tg); t.d.aside.refuses(n, work.Latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
 				return false
 			}
 		}
@@ -332,7 +333,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 	return true
 }
 
-// stop writes the stops of the victims into the parts of the placements that wait for them: the whole of each victim
+// Stop writes the stops of the victims into the parts of the placements that wait for them: the whole of each victim
 // (who cannot run in part), with the first that takes a place of his.
 func (t *taking) stop(n *decision, victims map[int][]seat) {
 	for k := range n.placed {
@@ -341,7 +342,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 			by := pl.spot.Held.ID
 			for _, a := range s.run.allocs {
 				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
-					pl.evict = append(pl.evict, structs.PlanStop{ID: a.ID, Desc: descOutranked, Desired: structs.DesiredEvict, Preempt: by})
+					pl.evict = append(pl.evict, structs.PlanStop{ID: a.ID, Desc: reconcile.DescOutranked, Desired: structs.DesiredEvict, Preempt: by})
 				}
 			}
 			if !s.run.gone {
@@ -353,7 +354,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 				t.r.coming += s.run.units
 				for _, g := range n.groups {
 					if g == pl.g {
-						g.counts.Preemptions += int64(len(s.run.allocs))
+						g.Counts.Preemptions += int64(len(s.run.allocs))
 					}
 				}
 			}

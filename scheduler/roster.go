@@ -19,18 +19,18 @@ type member struct {
 func (d *decision) rosters() []*structs.Roster {
 	var out []*structs.Roster
 	for _, g := range d.groups {
-		if !g.gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.spare }) {
+		if !g.Gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.Spare }) {
 			continue
 		}
-		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.name, Reason: structs.RosterPlaced}
+		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.Name, Reason: structs.RosterPlaced}
 		var ms []member
-		if g.roster != nil {
-			ro.Epoch = g.roster.Epoch
-			if len(g.roster.Members) > 0 {
+		if g.Roster != nil {
+			ro.Epoch = g.Roster.Epoch
+			if len(g.Roster.Members) > 0 {
 				ro.Reason = structs.RosterGrown
 			}
-			for _, m := range g.roster.Members {
-				if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && p.want.prev != nil && p.want.prev.ID == m.Alloc }) {
+			for _, m := range g.Roster.Members {
+				if !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && p.want.Prev != nil && p.want.Prev.ID == m.Alloc }) {
 					x := member{row: m}
 					for _, a := range d.load.Allocs {
 						if a.ID == m.Alloc {
@@ -42,7 +42,7 @@ func (d *decision) rosters() []*structs.Roster {
 			}
 		}
 		// Who runs already but is on no roster belongs to the gang, too: the group may have become one since.
-		for _, a := range g.staying {
+		for _, a := range g.Staying {
 			n := d.w.View.Node(a.NodeID)
 			if n == nil || slices.ContainsFunc(ms, func(m member) bool { return m.row.Alloc == a.ID }) {
 				continue
@@ -58,11 +58,11 @@ func (d *decision) rosters() []*structs.Roster {
 		ro.Epoch++
 		for i := range d.placed {
 			p := &d.placed[i]
-			if p.g != g || p.want.spare {
+			if p.g != g || p.want.Spare {
 				continue
 			}
 			n := p.spot.Node
-			x := member{row: structs.RosterMember{Alloc: p.spot.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.index}}
+			x := member{row: structs.RosterMember{Alloc: p.spot.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.Index}}
 			if r := p.spot.Held.Rare; r != nil {
 				x.first = d.firstDevice(n.ID, r.Grants)
 				for k := range r.Grants {
@@ -74,8 +74,8 @@ func (d *decision) rosters() []*structs.Roster {
 			ms = append(ms, x)
 		}
 		across := ""
-		if g.tg.Topology != nil {
-			across = g.tg.Topology.Across
+		if g.Tg.Topology != nil {
+			across = g.Tg.Topology.Across
 		}
 		byTopology(d.w.View, across, ms)
 		for i := range ms {

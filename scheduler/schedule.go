@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -141,17 +142,17 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 func (d *decision) place() {
 	mark, cursor := d.w.Mark(), d.cursor
 	for _, g := range d.groups {
-		if g.nowhere {
-			g.scan = search.New(g.ask, d.w, d.policy, 0)
+		if g.Nowhere {
+			g.scan = search.New(g.Ask, d.w, d.policy, 0)
 			g.scan.Survey()
-			d.misses[g.name] = 1
+			d.misses[g.Name] = 1
 			continue
 		}
-		if g.gang {
+		if g.Gang {
 			d.placeGang(g, d.firstRow())
 			continue
 		}
-		if len(g.wants) == 0 {
+		if len(g.Wants) == 0 {
 			continue
 		}
 		d.placeGroup(g, d.firstRow())
@@ -163,7 +164,7 @@ func (d *decision) place() {
 	// All or nothing: take everything back, but stop what must stop.
 	d.w.Rollback(mark)
 	for _, pl := range d.placed {
-		d.misses[pl.g.name]++
+		d.misses[pl.g.Name]++
 		pl.g.scan.GivenBack = true
 		d.keepStop(pl.g, pl.want)
 	}
@@ -183,9 +184,9 @@ func (d *decision) firstRow() int {
 }
 
 // keepStop keeps the stop of a want that found no place, if it must happen anyway.
-func (d *decision) keepStop(g *groupWork, w *want) {
-	if w.stop != nil && w.stopAnyway {
-		g.stops = append(g.stops, *w.stop)
+func (d *decision) keepStop(g *groupWork, w *reconcile.Want) {
+	if w.Stop != nil && w.StopAnyway {
+		g.Stops = append(g.Stops, *w.Stop)
 	}
 }
 
@@ -195,43 +196,43 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		if key = d.noFitKey(g); key != "" {
 			if s := d.noFit.Find(d.w, key); s != nil {
 				g.scan = s
-				for i := range g.wants {
-					d.keepStop(g, &g.wants[i])
+				for i := range g.Wants {
+					d.keepStop(g, &g.Wants[i])
 				}
-				d.misses[g.name] += int64(len(g.wants))
+				d.misses[g.Name] += int64(len(g.Wants))
 				return
 			}
 		}
 	}
-	s := search.New(g.ask, d.w, d.policy, first)
+	s := search.New(g.Ask, d.w, d.policy, first)
 	d.bind(s)
 	g.scan = s
 	d.countStaying(g, s)
-	pinned := len(g.wants) > 0 && !g.wants[0].pinned.IsZero()
+	pinned := len(g.Wants) > 0 && !g.Wants[0].Pinned.IsZero()
 	if pinned {
 		s.Survey()
 	}
-	for i := range g.wants {
-		w := &g.wants[i]
-		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.name, w.index)
+	for i := range g.Wants {
+		w := &g.Wants[i]
+		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		if sp, ok := d.find(s, w, id); ok {
 			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
 			d.cursor = sp.Node.ID
 			continue
 		}
-		d.misses[g.name]++
+		d.misses[g.Name]++
 		d.keepStop(g, w)
-		if !pinned && g.over == nil && s.ExhaustedAll() && !d.mayYield(g.wants[i+1:]) {
+		if !pinned && g.over == nil && s.ExhaustedAll() && !d.mayYield(g.Wants[i+1:]) {
 			// Nothing is left for the others either.
-			for k := i + 1; k < len(g.wants); k++ {
-				d.misses[g.name]++
-				d.keepStop(g, &g.wants[k])
+			for k := i + 1; k < len(g.Wants); k++ {
+				d.misses[g.Name]++
+				d.keepStop(g, &g.Wants[k])
 			}
 			break
 		}
 	}
 	d.steps += int(s.Looked)
-	if d.misses[g.name] == int64(len(g.wants)) && !pinned && g.over == nil {
+	if d.misses[g.Name] == int64(len(g.Wants)) && !pinned && g.over == nil {
 		if key == "" {
 			key = d.noFitKey(g)
 		}
@@ -239,47 +240,47 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 			d.noFit.Note(d.w, key, s)
 		}
 	}
-	if limit := d.load.Job.RunLimit(g.tg); limit > 0 && d.misses[g.name] < int64(len(g.wants)) {
+	if limit := d.load.Job.RunLimit(g.Tg); limit > 0 && d.misses[g.Name] < int64(len(g.Wants)) {
 		// Nothing tells when the new ones will have started; look again when the first can have run for too long.
-		d.work.Later = append(d.work.Later, later{at: d.in.Now.Add(limit), trigger: structs.TriggerMaxRun, desc: "an allocation may reach its wall-clock limit", group: g.name})
+		d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now.Add(limit), Trigger: structs.TriggerMaxRun, Desc: "an allocation may reach its wall-clock limit", Group: g.Name})
 	}
 }
 
 // mayYield reports whether some want could still be placed by waiting for the one it replaces.
-func (d *decision) mayYield(ws []want) bool {
-	return slices.ContainsFunc(ws, func(w want) bool { return w.mayWait || !w.pinned.IsZero() })
+func (d *decision) mayYield(ws []reconcile.Want) bool {
+	return slices.ContainsFunc(ws, func(w reconcile.Want) bool { return w.MayWait || !w.Pinned.IsZero() })
 }
 
 // Find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
-func (d *decision) find(s *search.Search, w *want, id structs.AllocID) (search.Placement, bool) {
+func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, bool) {
 	if !d.withinLimits(s.Ask.Tg, w) || !d.leavesAside(s.Ask.Tg) {
 		return search.Placement{}, false
 	}
 	old := -1
-	if w.mayWait {
-		old = d.w.View.Row(w.prev.NodeID)
+	if w.MayWait {
+		old = d.w.View.Row(w.Prev.NodeID)
 	}
-	if old >= 0 && w.stays {
+	if old >= 0 && w.Stays {
 		s.Count(old, true, -1) // it makes room by the rules of distinctness and spread, though not on its node yet
 	}
-	if w.mustWait {
+	if w.MustWait {
 		// Only the place of the one it replaces leaves its queue within its limit.
-	} else if !w.pinned.IsZero() {
-		row := d.w.View.Row(w.pinned)
+	} else if !w.Pinned.IsZero() {
+		row := d.w.View.Row(w.Pinned)
 		if sp, ok := s.PlacePinned(row, id); ok {
 			return sp, true
 		}
 	} else {
 		var avoid []int
-		for _, n := range w.avoid {
+		for _, n := range w.Avoid {
 			if row := d.w.View.Row(n); row >= 0 {
 				avoid = append(avoid, row)
 			}
 		}
 		prefer := -1
-		if !w.prefer.IsZero() {
-			prefer = d.w.View.Row(w.prefer)
+		if !w.Prefer.IsZero() {
+			prefer = d.w.View.Row(w.Prefer)
 		}
 		if sp, ok := s.Place(id, avoid, prefer); ok {
 			return sp, true
@@ -288,10 +289,10 @@ func (d *decision) find(s *search.Search, w *want, id structs.AllocID) (search.P
 	if old < 0 {
 		return search.Placement{}, false
 	}
-	if sp, ok := s.PlaceOn(old, id, []structs.AllocID{w.prev.ID}); ok {
+	if sp, ok := s.PlaceOn(old, id, []structs.AllocID{w.Prev.ID}); ok {
 		return sp, true
 	}
-	if w.stays {
+	if w.Stays {
 		s.Count(old, true, 1)
 	}
 	return search.Placement{}, false
@@ -306,11 +307,11 @@ func (d *decision) assemble() {
 	var stops []structs.PlanStop
 	var updates []structs.PlanUpdate
 	for _, g := range d.groups {
-		stops = append(stops, g.stops...)
-		updates = append(updates, g.updates...)
+		stops = append(stops, g.Stops...)
+		updates = append(updates, g.Updates...)
 	}
 	for i := range d.work.Later {
-		stops = append(stops, d.work.Later[i].stops...)
+		stops = append(stops, d.work.Later[i].Stops...)
 	}
 	for chunk := range slices.Chunk(stops, entryStopsMax) {
 		b.add(structs.PlanPart{Stops: chunk}, nil)
@@ -322,7 +323,7 @@ func (d *decision) assemble() {
 		if !b.add(structs.PlanPart{}, d.placed) {
 			d.report.Refused = fmt.Sprintf("all_at_once: %d placements do not fit into one log entry of %d bytes", len(d.placed), entryBytesMax)
 			for _, pl := range d.placed {
-				d.misses[pl.g.name]++
+				d.misses[pl.g.Name]++
 			}
 			d.placed = nil
 		}
@@ -353,14 +354,14 @@ func (d *decision) assemble() {
 func (d *decision) addParts(b *builder) {
 	for i := 0; i < len(d.placed); {
 		g, n := d.placed[i].g, 1
-		if g.gang && !d.placed[i].alone && !g.single() {
+		if g.Gang && !d.placed[i].alone && !g.single() {
 			for i+n < len(d.placed) && d.placed[i+n].g == g && !d.placed[i+n].alone {
 				n++
 			}
 		}
 		if !b.add(structs.PlanPart{}, d.placed[i:i+n]) {
-			d.report.Refused = fmt.Sprintf("gang %q: %d members do not fit into one log entry of %d bytes", g.name, n, entryBytesMax)
-			d.misses[g.name] += int64(n)
+			d.report.Refused = fmt.Sprintf("gang %q: %d members do not fit into one log entry of %d bytes", g.Name, n, entryBytesMax)
+			d.misses[g.Name] += int64(n)
 			d.placed = slices.Delete(d.placed, i, i+n)
 			continue
 		}
@@ -371,9 +372,9 @@ func (d *decision) addParts(b *builder) {
 // single reports whether the placements of a gang stand alone: it goes on while some of it moves. Members that are
 // missing for its minimum never do.
 func (g *groupWork) single() bool {
-	missing := slices.ContainsFunc(g.wants, func(w want) bool { return !w.stays })
-	return !missing && g.tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.staying, func(a *structs.Allocation) bool {
-		return !slices.ContainsFunc(g.wants, func(w want) bool { return w.prev == a })
+	missing := slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return !w.Stays })
+	return !missing && g.Tg.Gang.OnFailure == structs.GangContinue && slices.ContainsFunc(g.Staying, func(a *structs.Allocation) bool {
+		return !slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Prev == a })
 	})
 }
 
@@ -404,13 +405,13 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	size := 100*len(p.Stops) + 20*len(p.Updates)
 	for i := range placed {
 		size += placeBytes + evictBytes*len(placed[i].evict)
-		if w := placed[i].want; w.stop != nil {
+		if w := placed[i].want; w.Stop != nil {
 			size += 100
 		}
-		if placed[i].g.gang {
+		if placed[i].g.Gang {
 			size += rosterBytes
 		}
-		size += 60 * len(placed[i].want.resched)
+		size += 60 * len(placed[i].want.Resched)
 		if r := placed[i].spot.Held.Rare; r != nil {
 			size += grantBytes*len(r.Grants) + portBytes*len(r.Ports) + 4*len(r.Cores) + 20*len(r.Waits)
 		}
@@ -428,7 +429,7 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 	b.bytes += size
 	for i := range placed {
 		p.Places = append(p.Places, b.placeOf(&placed[i]))
-		if st := placed[i].want.stop; st != nil {
+		if st := placed[i].want.Stop; st != nil {
 			p.Stops = append(p.Stops, *st)
 		}
 		for _, st := range placed[i].evict {
@@ -451,16 +452,16 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.spot.Node.ID, Epoch: pl.spot.Node.Epoch})
 		b.nodes[pl.spot.Node.ID] = node
 	}
-	group, ok := b.groups[pl.g.name]
+	group, ok := b.groups[pl.g.Name]
 	if !ok {
 		group = len(b.entry.Groups)
-		b.entry.Groups = append(b.entry.Groups, pl.g.name)
-		b.entry.Asks = append(b.entry.Asks, pl.g.ask.Need)
-		b.groups[pl.g.name] = group
+		b.entry.Groups = append(b.entry.Groups, pl.g.Name)
+		b.entry.Asks = append(b.entry.Asks, pl.g.Ask.Need)
+		b.groups[pl.g.Name] = group
 	}
-	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.index, Resched: pl.want.resched, Expect: b.d.load.Expect}
-	if pl.want.prev != nil {
-		out.Previous = pl.want.prev.ID
+	out := structs.PlanPlace{Group: group, Node: node, Index: pl.want.Index, Resched: pl.want.Resched, Expect: b.d.load.Expect}
+	if pl.want.Prev != nil {
+		out.Previous = pl.want.Prev.ID
 	}
 	b.d.work.Restart(&out, pl.want)
 	if r := pl.spot.Held.Rare; r != nil {
@@ -472,26 +473,26 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 // groupReports makes a report for every group that wanted places, by name.
 func (d *decision) groupReports() {
 	for _, g := range d.groups {
-		d.report.Updates = append(d.report.Updates, g.counts)
-		if g.refused != nil && len(g.wants) > 0 {
+		d.report.Updates = append(d.report.Updates, g.Counts)
+		if g.Refused != nil && len(g.Wants) > 0 {
 			d.report.Groups = append(d.report.Groups, g.refusal())
 			d.report.Failed = true
 			continue
 		}
 		if g.scan == nil && g.deferredExpansion > 0 {
-			g.scan = search.New(g.ask, d.w, d.policy, 0)
+			g.scan = search.New(g.Ask, d.w, d.policy, 0)
 		}
 		if g.scan == nil {
 			continue
 		}
-		d.misses[g.name] += g.deferredExpansion + g.unplacedExpansion + g.unspared
-		miss := d.misses[g.name]
-		wanted := max(int64(len(g.wants)+len(g.expansion))+g.behind+g.respared+g.unspared, miss)
-		if len(g.expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
-			wanted = max(int64(len(g.wants)), miss)
+		d.misses[g.Name] += g.deferredExpansion + g.unplacedExpansion + g.unspared
+		miss := d.misses[g.Name]
+		wanted := max(int64(len(g.Wants)+len(g.Expansion))+g.Behind+g.respared+g.unspared, miss)
+		if len(g.Expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
+			wanted = max(int64(len(g.Wants)), miss)
 		}
 		r := g.scan.Report(wanted, wanted-miss)
-		r.Group = g.name
+		r.Group = g.Name
 		g.gangReport(r)
 		if g.note != nil && r.Placed < r.Wanted {
 			r.Refusals = append(r.Refusals, *g.note)
@@ -513,5 +514,5 @@ func (d *decision) groupReports() {
 		d.report.Failed = d.report.Failed || miss > 0
 	}
 	slices.SortFunc(d.report.Groups, func(a, b *structs.GroupReport) int { return cmp.Compare(a.Group, b.Group) })
-	slices.SortFunc(d.report.Updates, func(a, b DesiredUpdates) int { return cmp.Compare(a.Group, b.Group) })
+	slices.SortFunc(d.report.Updates, func(a, b reconcile.DesiredUpdates) int { return cmp.Compare(a.Group, b.Group) })
 }

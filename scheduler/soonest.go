@@ -17,10 +17,10 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	now := d.in.Now
 	var g *groupWork
 	for _, x := range d.groups {
-		if d.misses[x.name] == 0 {
+		if d.misses[x.Name] == 0 {
 			continue
 		}
-		if g != nil || x.ask == nil {
+		if g != nil || x.Ask == nil {
 			return now, true
 		}
 		g = x
@@ -28,9 +28,9 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	if g == nil {
 		return now, true
 	}
-	q := roomSearch{b: b, ask: g.ask, missing: d.misses[g.name], when: make([]structs.LogTime, 0, 8)}
-	if g.ask.PlainDevices {
-		q.devices = g.ask.Devices[0].Alts[0].Count
+	q := roomSearch{b: b, ask: g.Ask, missing: d.misses[g.Name], when: make([]structs.LogTime, 0, 8)}
+	if g.Ask.PlainDevices {
+		q.devices = g.Ask.Devices[0].Alts[0].Count
 	}
 	known := q.memo(d)
 	ci, v := 0, b.W.View
@@ -164,7 +164,7 @@ func (q *roomSearch) add(at structs.LogTime) {
 	q.when[k] = at
 }
 
-// more notes places that come to be at a time.
+// More notes places that come to be at a time.
 func (q *roomSearch) more(have, now int64, at structs.LogTime) int64 {
 	for ; have < now && !q.late(at); have++ {
 		q.add(at)

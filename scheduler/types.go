@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/model"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/scheduler/search"
 	"github.com/muster-sched/muster/structs"
 )
@@ -89,10 +90,10 @@ type Report struct {
 type WorkloadReport struct {
 	Key     structs.JobKey
 	EvalID  structs.EvalID
-	Groups  []*structs.GroupReport // one per group that wanted places, by group name
-	Updates []DesiredUpdates       // one per group, by group name
-	Failed  bool                   // some group was not placed fully
-	Passed  bool                   // backfilled: something of it was placed while capacity was promised to others
-	Refused string                 // the decision as a whole failed: why (too large, nonsensical)
-	Start   structs.LogTime        // when what found no place is expected to start; 0: nobody asked, or it is not known
+	Groups  []*structs.GroupReport     // one per group that wanted places, by group name
+	Updates []reconcile.DesiredUpdates // one per group, by group name
+	Failed  bool                       // some group was not placed fully
+	Passed  bool                       // backfilled: something of it was placed while capacity was promised to others
+	Refused string                     // the decision as a whole failed: why (too large, nonsensical)
+	Start   structs.LogTime            // when what found no place is expected to start; 0: nobody asked, or it is not known
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -600,7 +600,7 @@ var (
 
 // Annotate writes into a difference what the change does: how many allocations of a group are created, updated or
 // stopped, and which lines force it.
-func Annotate(d *Job, updates []scheduler.DesiredUpdates) {
+func Annotate(d *Job, updates []reconcile.DesiredUpdates) {
 	for _, g := range d.TaskGroups {
 		for i := range updates {
 			if u := &updates[i]; u.Group == g.Name {
@@ -637,7 +637,7 @@ func Annotate(d *Job, updates []scheduler.DesiredUpdates) {
 	}
 }
 
-func counts(u *scheduler.DesiredUpdates) map[string]uint64 {
+func counts(u *reconcile.DesiredUpdates) map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, x := range []struct {
 		name string

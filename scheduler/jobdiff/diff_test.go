@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -73,7 +73,7 @@ func TestDiff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Annotate(d, []scheduler.DesiredUpdates{{Group: "g", Destructive: 2, Place: 1}})
+	Annotate(d, []reconcile.DesiredUpdates{{Group: "g", Destructive: 2, Place: 1}})
 	got := strings.Join(lines(d), "\n")
 	for _, want := range []string{
 		"Edited Priority: 50 -> 60",
@@ -112,7 +112,7 @@ func TestInPlace(t *testing.T) {
 	if got := d.TaskGroups[0].Tasks[0].Annotations; !reflect.DeepEqual(got, []string{"forces in-place update"}) {
 		t.Errorf("annotations %v", got)
 	}
-	if scheduler.Destructive(a, b, "g") {
+	if reconcile.Destructive(a, b, "g") {
 		t.Error("the scheduler calls it destructive")
 	}
 	context := strings.Join(lines(d), "\n")

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/muster-sched/muster/fsm/state"
-	"github.com/muster-sched/muster/scheduler"
+	"github.com/muster-sched/muster/scheduler/reconcile"
 	"github.com/muster-sched/muster/structs"
 )
 
@@ -69,7 +69,7 @@ func (a *Arrays) Due(snap *state.Snapshot, now structs.LogTime) (cmds []Command,
 func surplus(snap *state.Snapshot, j *structs.Job) []structs.AllocID {
 	var ended []*structs.Allocation
 	for _, a := range snap.AllocsByJob(j.Key()) {
-		if scheduler.Settled(j, a) {
+		if reconcile.Settled(j, a) {
 			ended = append(ended, a)
 		}
 	}

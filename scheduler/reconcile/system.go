@@ -1,4 +1,4 @@
-package scheduler
+package reconcile
 
 import (
 	"slices"
@@ -9,8 +9,8 @@ import (
 
 // system reconciles a group of a system or sysbatch job: one allocation on every node that may have it. Name indexes
 // are unique within the group, like those of other jobs; they say nothing about the node.
-func (r *reconciler) system(g *groupPlan, as []*structs.Allocation) {
-	if g.tg.Count == 0 {
+func (r *reconciler) system(g *GroupPlan, as []*structs.Allocation) {
+	if g.Tg.Count == 0 {
 		r.stopAll(g, as, descNotNeeded)
 		return
 	}
@@ -18,16 +18,16 @@ func (r *reconciler) system(g *groupPlan, as []*structs.Allocation) {
 	taken := make(map[int]bool)
 	var stale []*structs.Allocation
 	unsettled := 0
-	update := r.update(g.tg)
-	replaces := make(map[structs.NodeID]want)
+	update := r.update(g.Tg)
+	replaces := make(map[structs.NodeID]Want)
 	for _, a := range as {
 		if !a.ClientTerminal() {
 			taken[a.NameIndex] = true
 		}
 		if r.where(a) == nodeLost {
 			if !a.ClientTerminal() {
-				g.stops = append(g.stops, lostOf(a))
-				g.counts.Stop++
+				g.Stops = append(g.Stops, lostOf(a))
+				g.Counts.Stop++
 			}
 			continue
 		}
@@ -42,40 +42,40 @@ func (r *reconciler) system(g *groupPlan, as []*structs.Allocation) {
 			switch {
 			case wait:
 				filled[a.NodeID] = true
-				g.counts.Ignore++
+				g.Counts.Ignore++
 			case w != nil:
 				replaces[a.NodeID] = *w
 			}
 		case a.Transition.Migrate || n.Drain != nil && !n.Drain.IgnoreSystemJobs && n.Drain.Deadline < 0:
-			g.stops = append(g.stops, stopOf(a, descMigrating))
-			g.counts.Migrate++
+			g.Stops = append(g.Stops, StopOf(a, descMigrating))
+			g.Counts.Migrate++
 			filled[a.NodeID] = true
-		case !g.ask.MayStay(n):
-			g.stops = append(g.stops, stopOf(a, descNodeMismatch))
-			g.counts.Stop++
+		case !g.Ask.MayStay(n):
+			g.Stops = append(g.Stops, StopOf(a, descNodeMismatch))
+			g.Counts.Stop++
 			filled[a.NodeID] = true
 		case filled[a.NodeID]:
-			g.stops = append(g.stops, stopOf(a, descDuplicate))
-			g.counts.Stop++
+			g.Stops = append(g.Stops, StopOf(a, descDuplicate))
+			g.Counts.Stop++
 		case r.overtime(g, a):
-			g.stops = append(g.stops, stopOf(a, descMaxRun))
-			g.counts.Stop++
+			g.Stops = append(g.Stops, StopOf(a, descMaxRun))
+			g.Counts.Stop++
 			filled[a.NodeID] = true
 		case !r.older(a):
 			filled[a.NodeID] = true
-			g.staying = append(g.staying, a)
-			g.counts.Ignore++
+			g.Staying = append(g.Staying, a)
+			g.Counts.Ignore++
 			if r.unsettled(a, update) {
 				unsettled++
 			}
 		case r.inPlace(g, a):
 			filled[a.NodeID] = true
-			g.staying = append(g.staying, a)
-			g.updates = append(g.updates, structs.PlanUpdate{ID: a.ID})
-			g.counts.InPlace++
+			g.Staying = append(g.Staying, a)
+			g.Updates = append(g.Updates, structs.PlanUpdate{ID: a.ID})
+			g.Counts.InPlace++
 		default:
 			filled[a.NodeID] = true
-			g.staying = append(g.staying, a)
+			g.Staying = append(g.Staying, a)
 			stale = append(stale, a)
 		}
 	}
@@ -91,10 +91,10 @@ func (r *reconciler) system(g *groupPlan, as []*structs.Allocation) {
 			}
 			ok, known := suits[c.Hash[i]]
 			if !known {
-				ok = g.ask.Suits(n)
+				ok = g.Ask.Suits(n)
 				suits[c.Hash[i]] = ok
 			}
-			if !ok || !g.ask.SuitsNode(n) {
+			if !ok || !g.Ask.SuitsNode(n) {
 				continue
 			}
 			w, have := replaces[n.ID]
@@ -102,25 +102,25 @@ func (r *reconciler) system(g *groupPlan, as []*structs.Allocation) {
 				for taken[next] {
 					next++
 				}
-				w = want{index: next}
-			} else if taken[w.index] {
+				w = Want{Index: next}
+			} else if taken[w.Index] {
 				for taken[next] {
 					next++
 				}
-				w.index = next
+				w.Index = next
 			}
-			taken[w.index] = true
-			w.pinned = n.ID
-			g.wants = append(g.wants, w)
-			g.counts.Place++
+			taken[w.Index] = true
+			w.Pinned = n.ID
+			g.Wants = append(g.Wants, w)
+			g.Counts.Place++
 		}
 	}
-	g.nowhere = len(g.wants)+len(filled) == 0
+	g.Nowhere = len(g.Wants)+len(filled) == 0
 }
 
 // systemEnded tells what follows when a system allocation ended by itself: wait means that nothing is placed on its node
 // for now; else a want is what it is replaced by, or nil for a fresh start.
-func (r *reconciler) systemEnded(g *groupPlan, a *structs.Allocation) (w *want, wait bool) {
+func (r *reconciler) systemEnded(g *GroupPlan, a *structs.Allocation) (w *Want, wait bool) {
 	sysbatch := r.job.Type == structs.JobSysBatch
 	if r.older(a) || !a.Next.IsZero() {
 		return nil, false
@@ -128,19 +128,19 @@ func (r *reconciler) systemEnded(g *groupPlan, a *structs.Allocation) (w *want, 
 	if a.Client != structs.ClientFailed {
 		return nil, sysbatch && a.Client == structs.ClientComplete
 	}
-	again := func(delay time.Duration) *want {
-		w := &want{index: a.NameIndex, prev: a}
-		r.track(w, g.tg, a, delay)
-		w.avoid = nil
-		g.counts.Reschedule++
+	again := func(delay time.Duration) *Want {
+		w := &Want{Index: a.NameIndex, Prev: a}
+		r.track(w, g.Tg, a, delay)
+		w.Avoid = nil
+		g.Counts.Reschedule++
 		return w
 	}
 	if r.force || a.Transition.ForceReschedule {
 		return again(0), false
 	}
-	when, delay, may := NextReschedule(&g.tg.Reschedule, a)
+	when, delay, may := NextReschedule(&g.Tg.Reschedule, a)
 	if !may {
-		if sysbatch || g.tg.Reschedule.Attempts > 0 {
+		if sysbatch || g.Tg.Reschedule.Attempts > 0 {
 			return nil, true
 		}
 		delay = systemRetryDelay
@@ -154,9 +154,9 @@ func (r *reconciler) systemEnded(g *groupPlan, a *structs.Allocation) (w *want, 
 		return again(delay), false
 	}
 	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-		r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be started again", group: g.name,
-			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+		r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "a failed allocation will be started again", Group: g.Name,
+			Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}
-	g.counts.Delayed++
+	g.Counts.Delayed++
 	return nil, true
 }

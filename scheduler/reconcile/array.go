@@ -1,4 +1,4 @@
-package scheduler
+package reconcile
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 const arrayBatch = 2_000
 
 // array reconciles the one group of an array.
-func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
+func (r *reconciler) array(g *GroupPlan, as []*structs.Allocation) {
 	spec := r.job.Array
 	slots := r.dedupe(g, r.slots(g, as))
 	taken := make([]int, 0, len(slots))
@@ -25,11 +25,11 @@ func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
 		if s.index() >= spec.Count { // the array became smaller
 			switch {
 			case s.kind == slotLive:
-				g.stops = append(g.stops, stopOf(s.a, descNotNeeded))
-				g.counts.Stop++
-			case s.kind == slotReplace && s.want.stop != nil:
-				g.stops = append(g.stops, *s.want.stop)
-				g.counts.Stop++
+				g.Stops = append(g.Stops, StopOf(s.a, descNotNeeded))
+				g.Counts.Stop++
+			case s.kind == slotReplace && s.want.Stop != nil:
+				g.Stops = append(g.Stops, *s.want.Stop)
+				g.Counts.Stop++
 			}
 			continue
 		}
@@ -39,17 +39,17 @@ func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
 		}
 		switch s.kind {
 		case slotDone, slotWaiting:
-			g.counts.Ignore++
+			g.Counts.Ignore++
 		case slotReplace:
-			g.wants = append(g.wants, s.want)
+			g.Wants = append(g.Wants, s.want)
 		case slotLive:
-			g.staying = append(g.staying, s.a)
+			g.Staying = append(g.Staying, s.a)
 			switch {
 			case !r.older(s.a):
-				g.counts.Ignore++
+				g.Counts.Ignore++
 			case r.inPlace(g, s.a):
-				g.updates = append(g.updates, structs.PlanUpdate{ID: s.a.ID})
-				g.counts.InPlace++
+				g.Updates = append(g.Updates, structs.PlanUpdate{ID: s.a.ID})
+				g.Counts.InPlace++
 			default:
 				stale = append(stale, s.a)
 			}
@@ -59,7 +59,7 @@ func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
 	room := arrayBatch
 	if spec.Concurrency > 0 {
 		room = min(room, spec.Concurrency-begun)
-		g.capped = spec.Concurrency-begun <= arrayBatch
+		g.Capped = spec.Concurrency-begun <= arrayBatch
 	}
 	// Walk over what has ended and what is there: both ascend.
 	next, at := 0, 0
@@ -72,11 +72,11 @@ func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
 				stop = taken[at]
 			}
 			for ; next < stop && room > 0; next++ {
-				g.wants = append(g.wants, want{index: next, prev: g.former[next]})
-				g.counts.Place++
+				g.Wants = append(g.Wants, Want{Index: next, Prev: g.former[next]})
+				g.Counts.Place++
 				room--
 			}
-			g.more += int64(stop - next)
+			g.More += int64(stop - next)
 			next = stop
 			if next < to { // taken
 				next++
@@ -97,7 +97,7 @@ func (r *reconciler) array(g *groupPlan, as []*structs.Allocation) {
 		}
 	}
 	fill(spec.Count)
-	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(g.Wants, func(a, b Want) int { return cmp.Compare(a.Index, b.Index) })
 }
 
 // Settled reports whether nothing is going to be done about an allocation of an array any more, so that only how it ended

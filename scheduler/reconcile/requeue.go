@@ -1,4 +1,4 @@
-package scheduler
+package reconcile
 
 import (
 	"fmt"
@@ -27,21 +27,21 @@ const (
 
 // requeue decides about an allocation whose work returns, or may return, to the queue; ok is false when that is nobody's
 // business but the reschedule policy's.
-func (r *reconciler) requeue(g *groupPlan, a *structs.Allocation, place where) (s slot, fills, ok bool) {
+func (r *reconciler) requeue(g *GroupPlan, a *structs.Allocation, place where) (s slot, fills, ok bool) {
 	if !a.Next.IsZero() || r.job.Type != structs.JobBatch || place != nodeFine || a.Transition.ForceReschedule && !a.ServerTerminal() {
 		return slot{}, false, false
 	}
 	wait := func() (slot, bool, bool) { return slot{a: a, kind: slotWaiting}, true, true }
 	again := func(delay time.Duration) (slot, bool, bool) {
-		st := stopOf(a, descRequeued)
-		w := want{index: a.NameIndex, prev: a, prefer: r.sticky(g.tg, a)}
+		st := StopOf(a, descRequeued)
+		w := Want{Index: a.NameIndex, Prev: a, Prefer: r.sticky(g.Tg, a)}
 		if !a.ServerTerminal() {
-			w.stop = &st
+			w.Stop = &st
 		}
 		if q := r.job.Requeue; q != nil && q.AvoidFailedNodes && !a.Transition.Requeue {
-			r.track(&w, g.tg, a, delay)
+			r.track(&w, g.Tg, a, delay)
 		}
-		g.counts.Reschedule++
+		g.Counts.Reschedule++
 		return slot{a: a, kind: slotReplace, want: w}, true, true
 	}
 	reason := r.endOf(a, place)
@@ -51,8 +51,8 @@ func (r *reconciler) requeue(g *groupPlan, a *structs.Allocation, place where) (
 	case a.Transition.Requeue && a.ServerTerminal():
 		return wait()
 	case a.Transition.Requeue && !a.ClientTerminal():
-		g.stops = append(g.stops, stopOf(a, descRequeued))
-		g.counts.Stop++
+		g.Stops = append(g.Stops, StopOf(a, descRequeued))
+		g.Counts.Stop++
 		return wait()
 	case r.older(a):
 		return slot{}, false, false
@@ -72,18 +72,18 @@ func (r *reconciler) requeue(g *groupPlan, a *structs.Allocation, place where) (
 	case a.Client == structs.ClientFailed && !a.ServerTerminal() && r.giveUp(a, reason):
 		return slot{a: a, kind: slotDone}, true, true
 	case a.Client == structs.ClientFailed && !a.ServerTerminal() && r.mayRequeue(a, reason):
-		when, delay, _ := r.nextTry(g.tg, a, reason)
+		when, delay, _ := r.nextTry(g.Tg, a, reason)
 		due := r.now
 		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
-			due = due.Add(followupWindow)
+			due = due.Add(FollowupWindow)
 		}
 		if r.force || when <= due {
 			return again(delay)
 		}
-		g.counts.Delayed++
+		g.Counts.Delayed++
 		if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-			r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "work that failed returns to the queue", group: g.name,
-				stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+			r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "work that failed returns to the queue", Group: g.Name,
+				Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
 		return wait()
 	}
@@ -197,9 +197,9 @@ func gpuError(a *structs.Allocation) bool {
 	return false
 }
 
-// restart fills in what a placement knows of the work that it goes on with.
-func (r *reconciler) restart(p *structs.PlanPlace, w *want) {
-	prev := w.prev
+// Restart fills in what a placement knows of the work that it goes on with.
+func (r *reconciler) restart(p *structs.PlanPlace, w *Want) {
+	prev := w.Prev
 	if r.job == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package scheduler
+package reconcile
 
 import (
 	"maps"
@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// roster gives the roster of a group, or nil.
+// Roster gives the roster of a group, or nil.
 func (r *reconciler) roster(group string) *structs.Roster {
 	for _, ro := range r.rosters {
 		if ro.Group == group {
@@ -18,12 +18,12 @@ func (r *reconciler) roster(group string) *structs.Roster {
 	return nil
 }
 
-// gang reconciles a group whose allocations start together or not at all.
-func (r *reconciler) gang(g *groupPlan, as []*structs.Allocation) {
-	tg := g.tg
+// Gang reconciles a group whose allocations start together or not at all.
+func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
+	tg := g.Tg
 	m := gangState{r: r, g: g, batch: r.job.Type == structs.JobBatch, taken: map[int]bool{}, latest: map[int]*structs.Allocation{}, roster: r.roster(tg.Name)}
-	g.gang, g.roster = true, m.roster
-	defer func() { g.ending = m.ending }()
+	g.Gang, g.Roster = true, m.roster
+	defer func() { g.Ending = m.ending }()
 	for _, a := range as {
 		if a.IsSpare() {
 			m.lookSpare(a)
@@ -46,10 +46,10 @@ func (r *reconciler) gang(g *groupPlan, as []*structs.Allocation) {
 	if m.moves || len(stale) > 0 {
 		m.replaceAll(stale)
 	} else {
-		g.staying = append(g.staying, m.live...)
+		g.Staying = append(g.Staying, m.live...)
 	}
 	next := 0
-	fill := func(to *[]want, n int) {
+	fill := func(to *[]Want, n int) {
 		if n <= 0 {
 			return
 		}
@@ -62,22 +62,22 @@ func (r *reconciler) gang(g *groupPlan, as []*structs.Allocation) {
 				next++
 			}
 			*to = append(*to, m.want(next))
-			g.counts.Place++
+			g.Counts.Place++
 			next++
 		}
 	}
-	fill(&g.wants, missing)
+	fill(&g.Wants, missing)
 	if m.spent { // nobody joins it any more, and who is still there goes at the same time
-		if g.standby = m.spares; len(m.live) == 0 {
+		if g.Standby = m.spares; len(m.live) == 0 {
 			m.giveBack()
 		}
 		return
 	}
 	have := len(m.live) + m.done + missing
-	fill(&g.expansion, max(0, tg.Most()-have-len(m.delayed)))
-	if g.restart {
-		m.keepPlaces(g.wants)
-		m.keepPlaces(g.expansion)
+	fill(&g.Expansion, max(0, tg.Most()-have-len(m.delayed)))
+	if g.Restart {
+		m.keepPlaces(g.Wants)
+		m.keepPlaces(g.Expansion)
 	}
 	m.wantSpares(missing)
 }
@@ -85,7 +85,7 @@ func (r *reconciler) gang(g *groupPlan, as []*structs.Allocation) {
 // gangState is what a reconciliation finds out about one gang.
 type gangState struct {
 	r          *reconciler
-	g          *groupPlan
+	g          *GroupPlan
 	roster     *structs.Roster
 	batch      bool
 	taken      map[int]bool // name indexes that are filled
@@ -116,10 +116,10 @@ func (m *gangState) look(a *structs.Allocation) {
 		switch {
 		case a.ClientTerminal():
 		case place == nodeLost:
-			g.stops = append(g.stops, lostOf(a))
+			g.Stops = append(g.Stops, lostOf(a))
 			if m.roster != nil && !member { // Apply says the same, in the entry of this decision
 				m.roster = m.roster.Blame(a.NodeID)
-				g.roster = m.roster
+				g.Roster = m.roster
 			}
 		default:
 			m.ending++
@@ -137,7 +137,7 @@ func (m *gangState) look(a *structs.Allocation) {
 		if member && !r.older(a) {
 			m.done++
 			m.taken[a.NameIndex] = true
-			g.counts.Ignore++
+			g.Counts.Ignore++
 		}
 	case a.ClientTerminal():
 		if !a.Next.IsZero() {
@@ -148,23 +148,23 @@ func (m *gangState) look(a *structs.Allocation) {
 			m.failed = append(m.failed, a)
 		}
 	case place == nodeLost:
-		g.stops = append(g.stops, lostOf(a))
-		g.counts.Stop++
+		g.Stops = append(g.Stops, lostOf(a))
+		g.Counts.Stop++
 		m.lost = true
 	case place == nodeAway:
-		if s, _ := r.away(g, a); s.want.stop != nil {
-			g.stops = append(g.stops, *s.want.stop)
+		if s, _ := r.away(g, a); s.want.Stop != nil {
+			g.Stops = append(g.Stops, *s.want.Stop)
 			m.lost = true
 			return
 		}
 		m.add(a)
 	case m.batch && a.Transition.Requeue:
-		g.stops = append(g.stops, stopOf(a, descRequeued))
-		g.counts.Stop++
+		g.Stops = append(g.Stops, StopOf(a, descRequeued))
+		g.Counts.Stop++
 		m.lost = true // it starts again when all of it has ended
 	case r.overtime(g, a):
-		g.stops = append(g.stops, stopOf(a, descMaxRun))
-		g.counts.Stop++
+		g.Stops = append(g.Stops, StopOf(a, descMaxRun))
+		g.Counts.Stop++
 		if m.batch {
 			m.done++
 			m.spent = true
@@ -179,8 +179,8 @@ func (m *gangState) look(a *structs.Allocation) {
 // Add takes an allocation as a live member; of two with one name the older one.
 func (m *gangState) add(a *structs.Allocation) {
 	if m.taken[a.NameIndex] {
-		m.g.stops = append(m.g.stops, stopOf(a, descDuplicate))
-		m.g.counts.Stop++
+		m.g.Stops = append(m.g.Stops, StopOf(a, descDuplicate))
+		m.g.Counts.Stop++
 		return
 	}
 	m.taken[a.NameIndex] = true
@@ -189,11 +189,11 @@ func (m *gangState) add(a *structs.Allocation) {
 
 // surplus stops the highest indexes beyond what the gang may have.
 func (m *gangState) surplus() {
-	for len(m.live) > 0 && len(m.live)+m.done > m.g.tg.Most() {
+	for len(m.live) > 0 && len(m.live)+m.done > m.g.Tg.Most() {
 		a := m.live[len(m.live)-1]
 		m.live = m.live[:len(m.live)-1]
-		m.g.stops = append(m.g.stops, stopOf(a, descNotNeeded))
-		m.g.counts.Stop++
+		m.g.Stops = append(m.g.Stops, StopOf(a, descNotNeeded))
+		m.g.Counts.Stop++
 	}
 }
 
@@ -202,17 +202,17 @@ func (m *gangState) surplus() {
 func (m *gangState) mayStart(missing int) bool {
 	r, g := m.r, m.g
 	if missing > 0 && m.spent {
-		g.counts.Ignore++
+		g.Counts.Ignore++
 		return false // Apply does not count who has run out of time, so that the others would never be a gang
 	}
-	g.restart = missing > 0 && m.restarts()
-	if missing > 0 && m.ending > 0 && !g.restart {
-		g.wants = make([]want, missing)
-		g.refused = endingRefusal(m.ending)
+	g.Restart = missing > 0 && m.restarts()
+	if missing > 0 && m.ending > 0 && !g.Restart {
+		g.Wants = make([]Want, missing)
+		g.Refused = EndingRefusal(m.ending)
 		return false
 	}
 	if missing > 0 && !m.returns() {
-		g.counts.Ignore++
+		g.Counts.Ignore++
 		return false // it has returned as often as it may
 	}
 	for _, a := range m.failed {
@@ -225,37 +225,37 @@ func (m *gangState) mayStart(missing int) bool {
 		if r.force || a.Transition.ForceReschedule {
 			continue
 		}
-		when, delay, may := r.nextTry(g.tg, a, r.endOf(a, nodeFine))
-		if m.by == a && !g.restart {
+		when, delay, may := r.nextTry(g.Tg, a, r.endOf(a, nodeFine))
+		if m.by == a && !g.Restart {
 			m.delay = delay
 		}
 		due := r.now
 		if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
-			due = due.Add(followupWindow)
+			due = due.Add(FollowupWindow)
 		}
 		switch {
 		case !may:
 			m.delayed = append(m.delayed, a)
 			m.taken[a.NameIndex] = true
 			if missing > 0 {
-				g.counts.Ignore++
+				g.Counts.Ignore++
 				return false // it has failed for good
 			}
-		case when > due && !g.restart: // spares are there so that nobody waits
+		case when > due && !g.Restart: // spares are there so that nobody waits
 			m.delayed = append(m.delayed, a)
 			m.taken[a.NameIndex] = true
-			g.counts.Delayed++
+			g.Counts.Delayed++
 			if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-				r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a gang will be started again", group: g.name,
-					stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+				r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "a gang will be started again", Group: g.Name,
+					Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 			}
 		}
 	}
 	return missing == 0 || len(m.delayed) == 0
 }
 
-// endingRefusal tells that members of the last start have yet to end.
-func endingRefusal(n int64) *structs.Refusal {
+// EndingRefusal tells that members of the last start have yet to end.
+func EndingRefusal(n int64) *structs.Refusal {
 	return &structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: structs.DimensionEndingMembers}, Short: n, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
 }
 
@@ -314,10 +314,10 @@ func (m *gangState) stale() (out []*structs.Allocation) {
 	for _, a := range m.live {
 		switch {
 		case !m.r.older(a):
-			m.g.counts.Ignore++
-		case !m.g.tg.IsSpare(a.NameIndex) && m.r.inPlace(m.g, a): // its index would make it a spare
-			m.g.updates = append(m.g.updates, structs.PlanUpdate{ID: a.ID})
-			m.g.counts.InPlace++
+			m.g.Counts.Ignore++
+		case !m.g.Tg.IsSpare(a.NameIndex) && m.r.inPlace(m.g, a): // its index would make it a spare
+			m.g.Updates = append(m.g.Updates, structs.PlanUpdate{ID: a.ID})
+			m.g.Counts.InPlace++
 		default:
 			out = append(out, a)
 		}
@@ -336,39 +336,39 @@ func (m *gangState) replaceAll(stale []*structs.Allocation) {
 	for _, a := range m.live {
 		t := a.Transition
 		moves := t.Migrate || t.Reschedule || t.ForceReschedule
-		if len(stale) == 0 && !moves && g.tg.Gang.OnFailure == structs.GangContinue {
-			g.staying = append(g.staying, a)
+		if len(stale) == 0 && !moves && g.Tg.Gang.OnFailure == structs.GangContinue {
+			g.Staying = append(g.Staying, a)
 			continue
 		}
-		st := stopOf(a, descGangReplace)
+		st := StopOf(a, descGangReplace)
 		st.Cause = cause
 		index := a.NameIndex
-		if g.tg.IsSpare(index) { // the gang is smaller than it was: under its old index it would be a spare
+		if g.Tg.IsSpare(index) { // the gang is smaller than it was: under its old index it would be a spare
 			for index = 0; m.taken[index]; index++ {
 			}
-			if m.taken[index] = true; g.tg.IsSpare(index) {
+			if m.taken[index] = true; g.Tg.IsSpare(index) {
 				st.Desc = descNotNeeded
-				g.stops = append(g.stops, st)
-				g.counts.Stop++
+				g.Stops = append(g.Stops, st)
+				g.Counts.Stop++
 				continue
 			}
 		}
-		w := want{index: index, prev: a, stop: &st, stays: true, mayWait: true, avoid: m.avoid()}
+		w := Want{Index: index, Prev: a, Stop: &st, Stays: true, MayWait: true, Avoid: m.avoid()}
 		if moves {
 			n := r.view.Node(a.NodeID)
 			st.Desc = descMigrating
 			patient := t.Migrate && !t.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
-			w.stopAnyway, w.mayWait, w.avoid = !patient, n.Ready(), append(w.avoid, a.NodeID)
-			g.counts.Migrate++
+			w.StopAnyway, w.MayWait, w.Avoid = !patient, n.Ready(), append(w.Avoid, a.NodeID)
+			g.Counts.Migrate++
 		} else {
-			g.counts.Destructive++
+			g.Counts.Destructive++
 		}
-		g.staying = append(g.staying, a)
-		g.wants = append(g.wants, w)
+		g.Staying = append(g.Staying, a)
+		g.Wants = append(g.Wants, w)
 	}
 }
 
-// avoid lists the nodes where members failed.
+// Avoid lists the nodes where members failed.
 func (m *gangState) avoid() []structs.NodeID {
 	if m.roster == nil {
 		return nil
@@ -376,23 +376,23 @@ func (m *gangState) avoid() []structs.NodeID {
 	return slices.Clone(m.roster.AvoidNodes)
 }
 
-// want asks for a member under a name index.
-func (m *gangState) want(index int) want {
-	w := want{index: index, avoid: m.avoid(), gang: m.again}
+// Want asks for a member under a name index.
+func (m *gangState) want(index int) Want {
+	w := Want{Index: index, Avoid: m.avoid(), gang: m.again}
 	if prev := m.latest[index]; prev != nil {
-		w.prev, w.resched = prev, prev.Reschedules
+		w.Prev, w.Resched = prev, prev.Reschedules
 		if !prev.ServerTerminal() {
-			st := stopOf(prev, descRescheduled)
-			w.stop = &st
+			st := StopOf(prev, descRescheduled)
+			w.Stop = &st
 		}
 	}
 	if m.by != nil {
-		avoid := w.avoid
-		m.r.track(&w, m.g.tg, m.by, m.delay)
+		avoid := w.Avoid
+		m.r.track(&w, m.g.Tg, m.by, m.delay)
 		if m.roster != nil { // it knows which nodes are to blame; where tasks failed need not be one of them
-			w.avoid = avoid
+			w.Avoid = avoid
 		}
-		m.g.counts.Reschedule++
+		m.g.Counts.Reschedule++
 	}
 	return w
 }

@@ -1,4 +1,4 @@
-package scheduler
+package reconcile
 
 import (
 	"cmp"
@@ -22,50 +22,51 @@ const (
 	descRescheduled  = "alloc was rescheduled because it failed"
 	descNodeMismatch = "alloc not needed as its node no longer matches the job"
 	descDuplicate    = "alloc not needed as another one has its name"
-	descOutranked    = "alloc is preempted by work that goes before it in its queue"
+	DescOutranked    = "alloc is preempted by work that goes before it in its queue"
 	descMaxRun       = structs.DescMaxRun
 )
 
 // Limits and windows of rescheduling.
 const (
-	followupWindow     = 5 * time.Second  // delayed reschedules this close together share an evaluation
+	FollowupWindow     = 5 * time.Second  // delayed reschedules this close together share an evaluation
 	reschedulesKept    = 20               // events an allocation carries at most
 	systemRetryDelay   = 30 * time.Second // before a failed system allocation is started again, without a policy
 	rollingWaitDefault = 30 * time.Second // between batches of a rolling update that names no stagger
 )
 
-// want is one placement that a reconciliation asks for.
-type want struct {
-	index      int
-	prev       *structs.Allocation // what it replaces, or nil
-	stop       *structs.PlanStop   // of prev; part of the same part
-	stopAnyway bool                // the stop stands even when no place is found
-	mayWait    bool                // may wait for prev on its own node
-	mustWait   bool                // only its place leaves the queue within its limit
-	stays      bool                // prev is one of groupPlan.staying, until it is replaced
-	avoid      []structs.NodeID    // where this very work failed
-	prefer     structs.NodeID      // sticky disk, or zero
-	pinned     structs.NodeID      // the only node in question (system jobs), or zero
-	resched    []structs.RescheduleEvent
-	over       *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
-	spare      bool                // holds a place for a member that may be lost
+// Want is one placement that a reconciliation asks for.
+type Want struct {
+	Index      int
+	Prev       *structs.Allocation // what it replaces, or nil
+	Stop       *structs.PlanStop   // of prev; part of the same part
+	StopAnyway bool                // the stop stands even when no place is found
+	MayWait    bool                // may wait for prev on its own node
+	MustWait   bool                // only its place leaves the queue within its limit
+	Stays      bool                // prev is one of GroupPlan.staying, until it is replaced
+	Avoid      []structs.NodeID    // where this very work failed
+	Prefer     structs.NodeID      // sticky disk, or zero
+	Pinned     structs.NodeID      // the only node in question (system jobs), or zero
+	Resched    []structs.RescheduleEvent
+	Over       *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
+	Spare      bool                // holds a place for a member that may be lost
 	gang       *restartOf          // of a gang that starts again: what all of its members go on with; or nil
 }
 
 // wantLists has memory of wants of gangs that found no place, for other gangs: a pass sees the same ones again and again.
 var wantLists = sync.Pool{New: func() any { return new(wantList) }}
 
-type wantList struct{ wants []want }
+type wantList struct{ wants []Want }
 
 // takeWants gives room for n wants.
-func takeWants(n int) []want {
+func takeWants(n int) []Want {
 	if l := wantLists.Get().(*wantList); cap(l.wants) >= n {
 		return l.wants[:0]
 	}
-	return make([]want, 0, n)
+	return make([]Want, 0, n)
 }
 
-func keepWants(ws []want) {
+// KeepWants leaves the memory of wants that nobody refers to any more to other gangs.
+func KeepWants(ws []Want) {
 	if cap(ws) > 0 {
 		clear(ws)
 		wantLists.Put(&wantList{ws[:0]})
@@ -78,47 +79,47 @@ type restartOf struct {
 	restarts, requeues int64
 }
 
-// groupPlan is what a reconciliation wants done about one group.
-type groupPlan struct {
-	name    string
-	tg      *structs.Group // nil: not in the job any more
-	ask     *match.Ask
-	wants   []want
-	stops   []structs.PlanStop
-	updates []structs.PlanUpdate
-	staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
-	counts  DesiredUpdates
-	more    int64                       // of an array: indices behind those that are wanted now
-	behind  int64                       // of those: counted as missed
-	capped  bool                        // of an array: only its concurrency keeps further indices back
-	nowhere bool                        // a system group that no node may have
+// GroupPlan is what a reconciliation wants done about one group.
+type GroupPlan struct {
+	Name    string
+	Tg      *structs.Group // nil: not in the job any more
+	Ask     *match.Ask
+	Wants   []Want
+	Stops   []structs.PlanStop
+	Updates []structs.PlanUpdate
+	Staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
+	Counts  DesiredUpdates
+	More    int64                       // of an array: indices behind those that are wanted now
+	Behind  int64                       // of those: counted as missed
+	Capped  bool                        // of an array: only its concurrency keeps further indices back
+	Nowhere bool                        // a system group that no node may have
 	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
 
 	// Of gangs and elastic groups: see gang.go.
-	gang      bool
-	roster    *structs.Roster // or nil
-	expansion []want          // what it may grow to, once nobody's minimum waits
+	Gang      bool
+	Roster    *structs.Roster // or nil
+	Expansion []Want          // what it may grow to, once nobody's minimum waits
 
 	// Spares of a gang: see spares.go.
-	restart       bool                  // it is started again in the places that it had and in those of spares
-	standby       []*structs.Allocation // that it holds
-	refillStandby []want                // room for those that it is short of
-	ending        int64                 // members of the last start that have yet to end
+	Restart       bool                  // it is started again in the places that it had and in those of spares
+	Standby       []*structs.Allocation // that it holds
+	RefillStandby []Want                // room for those that it is short of
+	Ending        int64                 // members of the last start that have yet to end
 
-	refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
+	Refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
 }
 
 // Later is a wish for an evaluation at a time.
-type later struct {
-	at      structs.LogTime
-	trigger structs.Trigger
-	desc    string
-	group   string
-	stops   []structs.PlanStop // that shall name it as their follow-up
+type Later struct {
+	At      structs.LogTime
+	Trigger structs.Trigger
+	Desc    string
+	Group   string
+	Stops   []structs.PlanStop // that shall name it as their follow-up
 }
 
 // Input is what a reconciliation depends on.
-type reconcileInput struct {
+type Input struct {
 	View    *model.View
 	Now     structs.LogTime
 	Job     *structs.Job // nil: purged
@@ -130,15 +131,15 @@ type reconcileInput struct {
 
 // Work is what should change about a job.
 type Work struct {
-	Groups []*groupPlan
-	Later  []later
+	Groups []*GroupPlan
+	Later  []Later
 	Spent  string // why some work does not return to the queue again; "" for none
 
 	from *reconciler
 }
 
 // Restart tells on a place what the work that is placed there goes on with.
-func (w *Work) Restart(p *structs.PlanPlace, by *want) { w.from.restart(p, by) }
+func (w *Work) Restart(p *structs.PlanPlace, by *Want) { w.from.restart(p, by) }
 
 // reconciler compares what a job wants with what it has.
 type reconciler struct {
@@ -154,8 +155,8 @@ type reconciler struct {
 	ask     func(*structs.Group) *match.Ask
 }
 
-// runJob compares what a job wants with what it has, and gives what should change.
-func runJob(in reconcileInput, allocs []*structs.Allocation) *Work {
+// Run compares what a job wants with what it has, and gives what should change.
+func Run(in Input, allocs []*structs.Allocation) *Work {
 	r := &reconciler{view: in.View, now: in.Now, job: in.Job, evals: in.Evals, rosters: in.Rosters, ended: in.Ended, ask: in.Ask}
 	for _, e := range in.Evals {
 		r.force = r.force || e.ForceResch
@@ -183,8 +184,8 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 	active := r.job != nil && r.job.Placeable()
 	if r.job != nil {
 		for _, tg := range r.job.Groups {
-			g := &groupPlan{name: tg.Name, tg: tg}
-			g.counts.Group = tg.Name
+			g := &GroupPlan{Name: tg.Name, Tg: tg}
+			g.Counts.Group = tg.Name
 			r.Groups = append(r.Groups, g)
 			as := byGroup[tg.Name]
 			delete(byGroup, tg.Name)
@@ -192,13 +193,13 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 			case !active:
 				r.stopAll(g, as, descStopped)
 			case r.job.Type == structs.JobSystem || r.job.Type == structs.JobSysBatch:
-				g.ask = r.ask(tg)
+				g.Ask = r.ask(tg)
 				r.system(g, as)
 			case r.job.Array != nil:
-				g.ask = r.ask(tg)
+				g.Ask = r.ask(tg)
 				r.array(g, as)
 			default:
-				g.ask = r.ask(tg)
+				g.Ask = r.ask(tg)
 				r.service(g, as)
 			}
 		}
@@ -208,8 +209,8 @@ func (r *reconciler) run(allocs []*structs.Allocation) {
 		desc = descStopped
 	}
 	for _, name := range model.SortedKeys(byGroup) {
-		g := &groupPlan{name: name}
-		g.counts.Group = name
+		g := &GroupPlan{Name: name}
+		g.Counts.Group = name
 		r.Groups = append(r.Groups, g)
 		r.stopAll(g, byGroup[name], desc)
 	}
@@ -235,7 +236,8 @@ func (r *reconciler) where(a *structs.Allocation) where {
 	return nodeFine
 }
 
-func stopOf(a *structs.Allocation, desc string) structs.PlanStop {
+// StopOf stops an allocation, and says why.
+func StopOf(a *structs.Allocation, desc string) structs.PlanStop {
 	return structs.PlanStop{ID: a.ID, Desc: desc, Desired: structs.DesiredStop}
 }
 
@@ -244,16 +246,16 @@ func lostOf(a *structs.Allocation) structs.PlanStop {
 }
 
 // stopAll stops what is not ending yet.
-func (r *reconciler) stopAll(g *groupPlan, as []*structs.Allocation, desc string) {
+func (r *reconciler) stopAll(g *GroupPlan, as []*structs.Allocation, desc string) {
 	for _, a := range as {
 		switch {
 		case a.ClientTerminal():
 		case r.where(a) == nodeLost:
-			g.stops = append(g.stops, lostOf(a))
-			g.counts.Stop++
+			g.Stops = append(g.Stops, lostOf(a))
+			g.Counts.Stop++
 		case !a.ServerTerminal():
-			g.stops = append(g.stops, stopOf(a, desc))
-			g.counts.Stop++
+			g.Stops = append(g.Stops, StopOf(a, desc))
+			g.Counts.Stop++
 		}
 	}
 }
@@ -262,7 +264,7 @@ func (r *reconciler) stopAll(g *groupPlan, as []*structs.Allocation, desc string
 type slot struct {
 	a    *structs.Allocation
 	kind slotKind
-	want want
+	want Want
 }
 
 type slotKind uint8
@@ -275,50 +277,50 @@ const (
 )
 
 // service reconciles a group of a service or batch job.
-func (r *reconciler) service(g *groupPlan, as []*structs.Allocation) {
-	if g.tg.Gang != nil {
+func (r *reconciler) service(g *GroupPlan, as []*structs.Allocation) {
+	if g.Tg.Gang != nil {
 		r.gang(g, as)
 		return
 	}
 	slots := r.slots(g, as)
 	slots = r.dedupe(g, slots)
 	// Scale down: the lowest indexes are kept.
-	for len(slots) > max(g.tg.Most(), 0) {
+	for len(slots) > max(g.Tg.Most(), 0) {
 		s := slots[len(slots)-1]
 		slots = slots[:len(slots)-1]
 		switch s.kind {
 		case slotLive:
-			g.stops = append(g.stops, stopOf(s.a, descNotNeeded))
-			g.counts.Stop++
+			g.Stops = append(g.Stops, StopOf(s.a, descNotNeeded))
+			g.Counts.Stop++
 		case slotReplace:
-			if s.want.stop != nil {
-				g.stops = append(g.stops, *s.want.stop)
-				g.counts.Stop++
+			if s.want.Stop != nil {
+				g.Stops = append(g.Stops, *s.want.Stop)
+				g.Counts.Stop++
 			}
 		}
 	}
 	taken := make(map[int]bool, len(slots))
 	var stale []*structs.Allocation
 	unsettled := 0
-	update := r.update(g.tg)
+	update := r.update(g.Tg)
 	for _, s := range slots {
 		taken[s.index()] = true
 		switch s.kind {
 		case slotDone, slotWaiting:
-			g.counts.Ignore++
+			g.Counts.Ignore++
 		case slotReplace:
-			g.wants = append(g.wants, s.want)
+			g.Wants = append(g.Wants, s.want)
 		case slotLive:
-			g.staying = append(g.staying, s.a)
+			g.Staying = append(g.Staying, s.a)
 			switch {
 			case !r.older(s.a):
-				g.counts.Ignore++
+				g.Counts.Ignore++
 				if r.unsettled(s.a, update) {
 					unsettled++
 				}
 			case r.inPlace(g, s.a):
-				g.updates = append(g.updates, structs.PlanUpdate{ID: s.a.ID})
-				g.counts.InPlace++
+				g.Updates = append(g.Updates, structs.PlanUpdate{ID: s.a.ID})
+				g.Counts.InPlace++
 			default:
 				stale = append(stale, s.a)
 			}
@@ -326,25 +328,25 @@ func (r *reconciler) service(g *groupPlan, as []*structs.Allocation) {
 	}
 	r.replace(g, stale, unsettled, update)
 	next := 0
-	for n := len(slots); n < g.tg.Most(); n++ {
+	for n := len(slots); n < g.Tg.Most(); n++ {
 		for taken[next] {
 			next++
 		}
 		taken[next] = true
-		g.counts.Place++
-		if n >= g.tg.Fewest() {
-			g.expansion = append(g.expansion, want{index: next, prev: g.former[next]})
+		g.Counts.Place++
+		if n >= g.Tg.Fewest() {
+			g.Expansion = append(g.Expansion, Want{Index: next, Prev: g.former[next]})
 			continue
 		}
-		g.wants = append(g.wants, want{index: next, prev: g.former[next]})
+		g.Wants = append(g.Wants, Want{Index: next, Prev: g.former[next]})
 	}
-	slices.SortStableFunc(g.wants, func(a, b want) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(g.Wants, func(a, b Want) int { return cmp.Compare(a.Index, b.Index) })
 }
 
 func (s *slot) index() int { return s.a.NameIndex }
 
 // slots decides, for every allocation, whether it fills its index, and how.
-func (r *reconciler) slots(g *groupPlan, as []*structs.Allocation) []slot {
+func (r *reconciler) slots(g *GroupPlan, as []*structs.Allocation) []slot {
 	var out []slot
 	for _, a := range as {
 		if s, fills := r.slotOf(g, a); fills {
@@ -354,12 +356,12 @@ func (r *reconciler) slots(g *groupPlan, as []*structs.Allocation) []slot {
 	return out
 }
 
-func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) slotOf(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	batch := r.job.Type == structs.JobBatch || r.job.Type == structs.JobSysBatch
 	place := r.where(a)
 	replace := func(desc string, st structs.PlanStop, must bool) (slot, bool) {
 		st.Desc = desc
-		return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, stopAnyway: must, prefer: r.sticky(g.tg, a)}}, true
+		return slot{a: a, kind: slotReplace, want: Want{Index: a.NameIndex, Prev: a, Stop: &st, StopAnyway: must, Prefer: r.sticky(g.Tg, a)}}, true
 	}
 	if s, fills, ok := r.requeue(g, a, place); ok {
 		return s, fills
@@ -367,7 +369,7 @@ func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	switch {
 	case a.ServerTerminal():
 		if !a.ClientTerminal() && place == nodeLost {
-			g.stops = append(g.stops, lostOf(a))
+			g.Stops = append(g.Stops, lostOf(a))
 		}
 		if batch && a.DesiredDesc == descMaxRun && !r.older(a) {
 			return slot{a: a, kind: slotDone}, true
@@ -376,7 +378,7 @@ func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
 			return slot{a: a, kind: slotWaiting}, true // it saves its state; then it returns to the queue
 		}
 		lost := a.Client == structs.ClientLost && a.DesiredDesc == descLost && a.Next.IsZero() && !r.older(a)
-		if lost && !r.force && !a.Transition.ForceReschedule && (g.tg.PreventLostResch || r.giveUp(a, structs.RequeueNodeLost)) {
+		if lost && !r.force && !a.Transition.ForceReschedule && (g.Tg.PreventLostResch || r.giveUp(a, structs.RequeueNodeLost)) {
 			return slot{a: a, kind: slotDone}, true
 		}
 		if batch && (lost || a.Desired == structs.DesiredEvict && a.ClientTerminal() && a.Next.IsZero() && !r.older(a)) {
@@ -412,27 +414,27 @@ func (r *reconciler) slotOf(g *groupPlan, a *structs.Allocation) (slot, bool) {
 		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
 
 	case r.overtime(g, a):
-		g.stops = append(g.stops, stopOf(a, descMaxRun))
-		g.counts.Stop++
+		g.Stops = append(g.Stops, StopOf(a, descMaxRun))
+		g.Counts.Stop++
 		if batch {
 			return slot{a: a, kind: slotDone}, true
 		}
 		return slot{}, false
 
 	case a.Transition.Migrate:
-		g.counts.Migrate++
+		g.Counts.Migrate++
 		n := r.view.Node(a.NodeID)
 		// A drain with time left keeps the old one until there is a place for the new one.
 		patient := !a.Transition.Leave && n.Drain != nil && n.Drain.Deadline >= 0 && (n.Drain.ForceAt == 0 || r.now < n.Drain.ForceAt)
-		s, ok := replace(descMigrating, stopOf(a, ""), !patient)
-		s.want.avoid = []structs.NodeID{a.NodeID}
-		s.want.mayWait = n.Ready() // somebody asked for it to be stopped: the new one may take over its place
+		s, ok := replace(descMigrating, StopOf(a, ""), !patient)
+		s.want.Avoid = []structs.NodeID{a.NodeID}
+		s.want.MayWait = n.Ready() // somebody asked for it to be stopped: the new one may take over its place
 		return s, ok
 
 	case a.Transition.Reschedule || a.Transition.ForceReschedule:
-		s, ok := replace(descRescheduled, stopOf(a, ""), true)
-		r.track(&s.want, g.tg, a, 0)
-		g.counts.Reschedule++
+		s, ok := replace(descRescheduled, StopOf(a, ""), true)
+		r.track(&s.want, g.Tg, a, 0)
+		g.Counts.Reschedule++
 		return s, ok
 	}
 	return slot{a: a, kind: slotLive}, true
@@ -447,7 +449,7 @@ func (r *reconciler) sticky(tg *structs.Group, a *structs.Allocation) structs.No
 }
 
 // lost declares an allocation lost and replaces it.
-func (r *reconciler) lost(g *groupPlan, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) lost(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	st := lostOf(a)
 	if a.ClientTerminal() {
 		st.Client = "" // declared already
@@ -456,54 +458,54 @@ func (r *reconciler) lost(g *groupPlan, a *structs.Allocation) (slot, bool) {
 		return slot{}, false
 	}
 	forced := r.force || a.Transition.ForceReschedule
-	if g.tg.PreventLostResch && !forced {
+	if g.Tg.PreventLostResch && !forced {
 		if !a.ClientTerminal() {
-			g.stops = append(g.stops, st)
-			g.counts.Stop++
+			g.Stops = append(g.Stops, st)
+			g.Counts.Stop++
 		}
 		return slot{a: a, kind: slotDone}, true
 	}
 	if !r.older(a) && r.giveUp(a, structs.RequeueNodeLost) {
 		if !a.ClientTerminal() {
-			g.stops = append(g.stops, st)
-			g.counts.Stop++
+			g.Stops = append(g.Stops, st)
+			g.Counts.Stop++
 		}
 		return slot{a: a, kind: slotDone}, true
 	}
-	g.counts.Place++
-	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, stopAnyway: true, prefer: r.sticky(g.tg, a)}}, true
+	g.Counts.Place++
+	return slot{a: a, kind: slotReplace, want: Want{Index: a.NameIndex, Prev: a, Stop: &st, StopAnyway: true, Prefer: r.sticky(g.Tg, a)}}, true
 }
 
 // Away handles an allocation whose node is out of touch.
-func (r *reconciler) away(g *groupPlan, a *structs.Allocation) (slot, bool) {
-	after := lostAfter(g.tg)
+func (r *reconciler) away(g *GroupPlan, a *structs.Allocation) (slot, bool) {
+	after := lostAfter(g.Tg)
 	if after <= 0 || a.Client == structs.ClientPending {
 		return r.lost(g, a)
 	}
-	replace := g.tg.Disconnect == nil || g.tg.Disconnect.Replace == nil || *g.tg.Disconnect.Replace
+	replace := g.Tg.Disconnect == nil || g.Tg.Disconnect.Replace == nil || *g.Tg.Disconnect.Replace
 	if a.Client == structs.ClientUnknown {
 		if a.DisconnectedAt != 0 && r.now >= a.DisconnectedAt.Add(after) {
 			if !a.Next.IsZero() {
-				g.stops = append(g.stops, lostOf(a))
-				g.counts.Stop++
+				g.Stops = append(g.Stops, lostOf(a))
+				g.Counts.Stop++
 				return slot{}, false
 			}
 			return r.lost(g, a)
 		}
 		if a.DisconnectedAt != 0 && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
 			// The evaluation was set for lost_after from the decision; the time counts from when that was committed.
-			r.Later = append(r.Later, later{at: a.DisconnectedAt.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name,
-				stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+			r.Later = append(r.Later, Later{At: a.DisconnectedAt.Add(after), Trigger: structs.TriggerReconnect, Desc: "a disconnected allocation may be lost", Group: g.Name,
+				Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 		}
 		return slot{a: a, kind: slotWaiting}, a.Next.IsZero()
 	}
-	g.counts.Disconnect++
+	g.Counts.Disconnect++
 	mark := structs.PlanStop{ID: a.ID, Desc: descUnknown, Client: structs.ClientUnknown}
-	r.Later = append(r.Later, later{at: r.now.Add(after), trigger: structs.TriggerReconnect, desc: "a disconnected allocation may be lost", group: g.name, stops: []structs.PlanStop{mark}})
+	r.Later = append(r.Later, Later{At: r.now.Add(after), Trigger: structs.TriggerReconnect, Desc: "a disconnected allocation may be lost", Group: g.Name, Stops: []structs.PlanStop{mark}})
 	if !replace {
 		return slot{a: a, kind: slotWaiting}, true
 	}
-	return slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a}}, true
+	return slot{a: a, kind: slotReplace, want: Want{Index: a.NameIndex, Prev: a}}, true
 }
 
 func lostAfter(tg *structs.Group) time.Duration {
@@ -517,8 +519,8 @@ func lostAfter(tg *structs.Group) time.Duration {
 }
 
 // overtime tells whether an allocation has run for longer than its group may, and asks for a look when it will have.
-func (r *reconciler) overtime(g *groupPlan, a *structs.Allocation) bool {
-	limit := r.job.RunLimit(g.tg)
+func (r *reconciler) overtime(g *GroupPlan, a *structs.Allocation) bool {
+	limit := r.job.RunLimit(g.Tg)
 	if limit <= 0 || a.StartedAt == 0 {
 		return false
 	}
@@ -527,22 +529,22 @@ func (r *reconciler) overtime(g *groupPlan, a *structs.Allocation) bool {
 		return true
 	}
 	if !a.Suspended() && (a.FollowupEval.IsZero() || r.answering(a.FollowupEval)) {
-		r.Later = append(r.Later, later{at: end, trigger: structs.TriggerMaxRun, desc: "an allocation reaches its wall-clock limit", group: g.name,
-			stops: []structs.PlanStop{{ID: a.ID}}})
+		r.Later = append(r.Later, Later{At: end, Trigger: structs.TriggerMaxRun, Desc: "an allocation reaches its wall-clock limit", Group: g.Name,
+			Stops: []structs.PlanStop{{ID: a.ID}}})
 	}
 	return false
 }
 
 // failed handles an allocation whose tasks failed: replaced now, later or never.
-func (r *reconciler) failed(g *groupPlan, a *structs.Allocation) (slot, bool) {
+func (r *reconciler) failed(g *GroupPlan, a *structs.Allocation) (slot, bool) {
 	if !a.Next.IsZero() {
 		return slot{}, false
 	}
-	st := stopOf(a, descRescheduled)
+	st := StopOf(a, descRescheduled)
 	now := func(delay time.Duration) (slot, bool) {
-		s := slot{a: a, kind: slotReplace, want: want{index: a.NameIndex, prev: a, stop: &st, prefer: r.sticky(g.tg, a)}}
-		r.track(&s.want, g.tg, a, delay)
-		g.counts.Reschedule++
+		s := slot{a: a, kind: slotReplace, want: Want{Index: a.NameIndex, Prev: a, Stop: &st, Prefer: r.sticky(g.Tg, a)}}
+		r.track(&s.want, g.Tg, a, delay)
+		g.Counts.Reschedule++
 		return s, true
 	}
 	if r.older(a) && !r.sameArray(a) {
@@ -554,21 +556,21 @@ func (r *reconciler) failed(g *groupPlan, a *structs.Allocation) (slot, bool) {
 	if r.force || a.Transition.ForceReschedule {
 		return now(0)
 	}
-	when, delay, may := NextReschedule(&g.tg.Reschedule, a)
+	when, delay, may := NextReschedule(&g.Tg.Reschedule, a)
 	if !may {
 		return slot{a: a, kind: slotDone}, true
 	}
 	due := r.now
 	if !a.FollowupEval.IsZero() && r.answering(a.FollowupEval) {
-		due = due.Add(followupWindow)
+		due = due.Add(FollowupWindow)
 	}
 	if when <= due {
 		return now(delay)
 	}
-	g.counts.Delayed++
+	g.Counts.Delayed++
 	if a.FollowupEval.IsZero() || r.answering(a.FollowupEval) {
-		r.Later = append(r.Later, later{at: when, trigger: structs.TriggerRetryFailed, desc: "a failed allocation will be rescheduled", group: g.name,
-			stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
+		r.Later = append(r.Later, Later{At: when, Trigger: structs.TriggerRetryFailed, Desc: "a failed allocation will be rescheduled", Group: g.Name,
+			Stops: []structs.PlanStop{{ID: a.ID, Desc: a.DesiredDesc}}})
 	}
 	return slot{a: a, kind: slotWaiting}, true
 }
@@ -579,18 +581,18 @@ func (r *reconciler) answering(id structs.EvalID) bool {
 }
 
 // track makes a want carry the history of attempts, and avoid the nodes where they failed.
-func (r *reconciler) track(w *want, tg *structs.Group, a *structs.Allocation, delay time.Duration) {
-	w.resched = append(slices.Clone(a.Reschedules), structs.RescheduleEvent{Time: r.now, PrevAlloc: a.ID, PrevNode: a.NodeID, Delay: delay})
-	if n := len(w.resched); n > reschedulesKept {
-		w.resched = w.resched[n-reschedulesKept:]
+func (r *reconciler) track(w *Want, tg *structs.Group, a *structs.Allocation, delay time.Duration) {
+	w.Resched = append(slices.Clone(a.Reschedules), structs.RescheduleEvent{Time: r.now, PrevAlloc: a.ID, PrevNode: a.NodeID, Delay: delay})
+	if n := len(w.Resched); n > reschedulesKept {
+		w.Resched = w.Resched[n-reschedulesKept:]
 	}
-	for _, e := range w.resched {
-		if !slices.Contains(w.avoid, e.PrevNode) {
-			w.avoid = append(w.avoid, e.PrevNode)
+	for _, e := range w.Resched {
+		if !slices.Contains(w.Avoid, e.PrevNode) {
+			w.Avoid = append(w.Avoid, e.PrevNode)
 		}
 	}
 	if !tg.Disk.Sticky {
-		w.prefer = structs.NodeID{}
+		w.Prefer = structs.NodeID{}
 	}
 }
 
@@ -652,7 +654,7 @@ func nextDelay(p *structs.Reschedule, past []structs.RescheduleEvent, end struct
 }
 
 // dedupe leaves one slot per index: after a disconnection both the original and its replacement may be there.
-func (r *reconciler) dedupe(g *groupPlan, slots []slot) []slot {
+func (r *reconciler) dedupe(g *GroupPlan, slots []slot) []slot {
 	var out []slot
 	for i := 0; i < len(slots); {
 		j := i + 1
@@ -660,22 +662,22 @@ func (r *reconciler) dedupe(g *groupPlan, slots []slot) []slot {
 			j++
 		}
 		same := slots[i:j]
-		keep := r.keep(g.tg, same)
+		keep := r.keep(g.Tg, same)
 		for k := range same {
 			s := &same[k]
 			switch {
 			case k == keep:
 				out = append(out, *s)
 			case s.kind == slotLive:
-				g.stops = append(g.stops, stopOf(s.a, descDuplicate))
-				g.counts.Stop++
-			case s.kind == slotReplace && s.want.stop != nil:
-				g.stops = append(g.stops, *s.want.stop)
-				g.counts.Stop++
+				g.Stops = append(g.Stops, StopOf(s.a, descDuplicate))
+				g.Counts.Stop++
+			case s.kind == slotReplace && s.want.Stop != nil:
+				g.Stops = append(g.Stops, *s.want.Stop)
+				g.Counts.Stop++
 			}
 		}
 		if len(same) > 1 {
-			g.counts.Reconnect++
+			g.Counts.Reconnect++
 		}
 		i = j
 	}
@@ -741,7 +743,7 @@ func (r *reconciler) sameArray(a *structs.Allocation) bool {
 }
 
 // inPlace tells whether an allocation can become one of the new version without a restart, where it is.
-func (r *reconciler) inPlace(g *groupPlan, a *structs.Allocation) bool {
+func (r *reconciler) inPlace(g *GroupPlan, a *structs.Allocation) bool {
 	if a.Job == nil || a.Job.CreateIndex != r.job.CreateIndex {
 		return false
 	}
@@ -753,16 +755,16 @@ func (r *reconciler) inPlace(g *groupPlan, a *structs.Allocation) bool {
 		}
 		r.changed[a.Job] = m
 	}
-	destroy, known := m[g.name]
+	destroy, known := m[g.Name]
 	if !known {
-		destroy = Destructive(a.Job, r.job, g.name)
-		m[g.name] = destroy
+		destroy = Destructive(a.Job, r.job, g.Name)
+		m[g.Name] = destroy
 	}
 	if destroy {
 		return false
 	}
 	n := r.view.Node(a.NodeID)
-	return n != nil && g.ask.MayStay(n)
+	return n != nil && g.Ask.MayStay(n)
 }
 
 func (r *reconciler) update(tg *structs.Group) *structs.Update {
@@ -790,23 +792,23 @@ func (r *reconciler) unsettled(a *structs.Allocation, u *structs.Update) bool {
 
 // replace replaces allocations of an old version, at most max_parallel at a time, and asks for an evaluation for the
 // rest. The old one is stopped in the same part as the new one is placed.
-func (r *reconciler) replace(g *groupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
+func (r *reconciler) replace(g *GroupPlan, stale []*structs.Allocation, unsettled int, u *structs.Update) {
 	limit := len(stale)
 	if u != nil {
 		limit = min(limit, max(0, u.MaxParallel-unsettled))
 	}
 	for _, a := range stale[:limit] {
-		st := stopOf(a, descDestructive)
-		g.wants = append(g.wants, want{index: a.NameIndex, prev: a, stop: &st, mayWait: true, stays: true, prefer: r.sticky(g.tg, a), pinned: r.pin(a)})
-		g.counts.Destructive++
+		st := StopOf(a, descDestructive)
+		g.Wants = append(g.Wants, Want{Index: a.NameIndex, Prev: a, Stop: &st, MayWait: true, Stays: true, Prefer: r.sticky(g.Tg, a), Pinned: r.pin(a)})
+		g.Counts.Destructive++
 	}
-	g.counts.Ignore += int64(len(stale) - limit)
+	g.Counts.Ignore += int64(len(stale) - limit)
 	if limit < len(stale) {
 		wait := u.Stagger
 		if wait <= 0 {
 			wait = rollingWaitDefault
 		}
-		r.Later = append(r.Later, later{at: r.now.Add(wait), trigger: structs.TriggerRollingUpdate, desc: "a rolling update goes on", group: g.name})
+		r.Later = append(r.Later, Later{At: r.now.Add(wait), Trigger: structs.TriggerRollingUpdate, Desc: "a rolling update goes on", Group: g.Name})
 	}
 }
 
