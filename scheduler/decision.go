@@ -54,10 +54,8 @@ type placement struct {
 }
 
 func newDecision(in *Input, load *Workload, p search.Policy, w *search.Pass, vain *search.NoFit, cursor structs.NodeID) *decision {
-	if x, ok := p.(interface {
-		ForJob(j *structs.Job) search.Policy
-	}); ok {
-		p = x.ForJob(load.Job)
+	if forJob := p.Capabilities().ForJob; forJob != nil {
+		p = forJob(load.Job)
 	}
 	d := &decision{in: in, load: load, policy: p, w: w, noFit: vain, start: cursor, cursor: cursor, misses: make(map[string]int64)}
 	d.report.Key = load.Key

@@ -8,14 +8,13 @@ import (
 )
 
 // improve looks, for what the greedy plan of a decision found no place for, whether something of the same decision can
-// give up its place and go elsewhere (an ejection chain of length two). Only policies with Moves() ask for it. It stops
+// give up its place and go elsewhere (an ejection chain of length two). Only policies with Capabilities.Moves ask for it. It stops
 // after that many moves tried; whatever is then missing stays so.
 func (d *decision) improve() {
-	p, ok := d.policy.(interface{ Moves() int })
-	if !ok || len(d.misses) == 0 {
+	moves := d.policy.Capabilities().Moves
+	if moves == 0 || len(d.misses) == 0 {
 		return
 	}
-	moves := p.Moves()
 	for _, g := range d.groups {
 		if d.misses[g.Name] == 0 || !movable(g) {
 			continue

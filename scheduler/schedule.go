@@ -177,7 +177,7 @@ func (d *decision) firstRow() int {
 		return 0
 	}
 	first := d.w.View.RowAfter(d.cursor)
-	if a, ok := d.policy.(interface{ Advances() bool }); ok && a.Advances() && d.w.View.Node(d.cursor) != nil {
+	if d.policy.Capabilities().Advances && d.w.View.Node(d.cursor) != nil {
 		first = (first + 1) % d.w.View.Rows
 	}
 	return first

@@ -101,13 +101,11 @@ func pastOf(as []*structs.Allocation) (x search.Past) {
 // learns reports whether the policy of some pending job looks at the past of nodes.
 func learns(pol search.Policy, pending []scheduler.Workload) bool {
 	for i := range pending {
-		own := pol
-		if x, ok := pol.(interface {
-			ForJob(j *structs.Job) search.Policy
-		}); ok {
-			own = x.ForJob(pending[i].Job)
+		c := pol.Capabilities()
+		if c.ForJob != nil {
+			c = c.ForJob(pending[i].Job).Capabilities()
 		}
-		if x, ok := own.(interface{ UsesHistory() bool }); ok && x.UsesHistory() {
+		if c.UsesHistory {
 			return true
 		}
 	}

@@ -28,9 +28,9 @@ const (
 // the first node.
 type published struct{}
 
-func (published) Weights() search.Weights { return search.Weights{Fit: 30} }
-func (published) Rotates() bool           { return false }
-func (published) SeesGPUs() bool          { return true }
+func (published) Weights() search.Weights           { return search.Weights{Fit: 30} }
+func (published) Rotates() bool                     { return false }
+func (published) Capabilities() search.Capabilities { return search.Capabilities{SeesGPUs: true} }
 
 // cut is a percentage num/den, cut to a whole number from 0 to 100, in millionths.
 func cut(num, den int64) int64 {

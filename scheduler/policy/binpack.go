@@ -29,3 +29,6 @@ func emptiness(u *search.Use) (sum, n int64) {
 }
 
 func clampMicro(x int64) int64 { return min(max(x, 0), model.Micro) }
+
+// Capabilities: it asks for nothing.
+func (binpack) Capabilities() search.Capabilities { return search.Capabilities{} }

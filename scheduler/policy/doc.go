@@ -73,8 +73,14 @@ func For(pool *structs.NodePool, cluster structs.SchedulerConfig) search.Policy 
 // perJob lets jobs choose.
 type perJob struct{ search.Policy }
 
-// ForJob is the policy of one job; nil for the job that is gone.
-func (p perJob) ForJob(j *structs.Job) search.Policy {
+// Capabilities are those of the policy of whoever chooses none.
+func (p perJob) Capabilities() search.Capabilities {
+	c := p.Policy.Capabilities()
+	c.ForJob = p.forJob
+	return c
+}
+
+func (p perJob) forJob(j *structs.Job) search.Policy {
 	if j != nil {
 		if own, ok := Builtin[j.Placement]; ok {
 			return own

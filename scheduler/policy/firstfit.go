@@ -18,3 +18,6 @@ func (firstFit) Weights() search.Weights {
 	w.Load = 0
 	return w
 }
+
+// Capabilities: it asks for nothing.
+func (firstFit) Capabilities() search.Capabilities { return search.Capabilities{} }

@@ -10,8 +10,8 @@ import (
 // expected, so that it is tried. Among equals the fuller node wins, as with binpack.
 type learned struct{ binpack }
 
-func (learned) Name() string      { return "learned" }
-func (learned) UsesHistory() bool { return true }
+func (learned) Name() string                      { return "learned" }
+func (learned) Capabilities() search.Capabilities { return search.Capabilities{UsesHistory: true} }
 
 // Fit is success times speed/(speed+1), three parts, and binpack, one part.
 func (learned) Fit(u *search.Use) int64 {

@@ -14,8 +14,9 @@ type leastLoaded struct{}
 func (leastLoaded) Name() string            { return "least-loaded" }
 func (leastLoaded) Weights() search.Weights { return search.DefaultWeights }
 func (leastLoaded) Rotates() bool           { return false }
-func (leastLoaded) CountsAllocs() bool      { return true }
-func (leastLoaded) UsesHistory() bool       { return true }
+func (leastLoaded) Capabilities() search.Capabilities {
+	return search.Capabilities{CountsAllocs: true, UsesHistory: true}
+}
 
 // Fit is 1 for an idle node and 1/(1+x+f) with x allocations a GPU and f of the work on it failing.
 func (leastLoaded) Fit(u *search.Use) int64 {

@@ -6,7 +6,7 @@ import "github.com/muster-sched/muster/scheduler/search"
 // node that has fewer allocations of the same group comes before one with more.
 type roundRobin struct{ firstFit }
 
-func (roundRobin) Name() string            { return "round-robin" }
-func (roundRobin) Rotates() bool           { return true }
-func (roundRobin) Advances() bool          { return true }
-func (roundRobin) Weights() search.Weights { return search.DefaultWeights }
+func (roundRobin) Name() string                      { return "round-robin" }
+func (roundRobin) Rotates() bool                     { return true }
+func (roundRobin) Capabilities() search.Capabilities { return search.Capabilities{Advances: true} }
+func (roundRobin) Weights() search.Weights           { return search.DefaultWeights }

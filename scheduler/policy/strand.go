@@ -25,10 +25,11 @@ import (
 type strand struct{ binpack }
 
 // FitName names the term of nodes without GPUs in reports.
-func (strand) FitName() string { return "binpack" }
+func (strand) Capabilities() search.Capabilities {
+	return search.Capabilities{SparesGPUs: true, FitName: "binpack"}
+}
 
 func (strand) Name() string                         { return "strand" }
-func (strand) SparesGPUs() bool                     { return true }
 func (strand) Rater(mix *model.Mix) search.GPURater { return newStranded(mix) }
 
 const (

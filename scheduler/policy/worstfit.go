@@ -16,3 +16,6 @@ func (worstFit) Fit(u *search.Use) int64 {
 	sum, n := emptiness(u)
 	return clampMicro((sum - n*model.Micro) / (9 * n))
 }
+
+// Capabilities: it asks for nothing.
+func (worstFit) Capabilities() search.Capabilities { return search.Capabilities{} }

@@ -80,11 +80,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 		if s.learns {
 			u.Past = s.w.Past[n.ID]
 		}
-		name := s.p.Name()
-		if x, ok := s.p.(interface{ FitName() string }); ok {
-			name = x.FitName()
-		}
-		term(name, s.weights.Fit, s.p.Fit(u))
+		term(cmp.Or(s.p.Capabilities().FitName, s.p.Name()), s.weights.Fit, s.p.Fit(u))
 	}
 	if v.shunned {
 		out.Terms = append(out.Terms, structs.ScoreTerm{Name: "taint", Micro: 0}) // after all others

@@ -102,16 +102,8 @@ func draw(x uint64) uint64 {
 
 // wishesOf notes what a policy wants to know, beyond what all do.
 func (s *Search) wishesOf(p Policy) {
-	if x, ok := p.(interface{ SparesGPUs() bool }); ok && len(s.Ask.Devices) == 0 {
-		s.offGPUs = x.SparesGPUs() && s.w.AnyGPUs()
-	}
-	if x, ok := p.(interface{ SeesGPUs() bool }); ok {
-		s.sees = x.SeesGPUs()
-	}
-	if x, ok := p.(interface{ UsesHistory() bool }); ok {
-		s.learns = x.UsesHistory() && len(s.w.Past) > 0
-	}
-	if x, ok := p.(interface{ DrawsLots() bool }); ok {
-		s.lots = x.DrawsLots()
-	}
+	c := p.Capabilities()
+	s.offGPUs = c.SparesGPUs && len(s.Ask.Devices) == 0 && s.w.AnyGPUs()
+	s.learns = c.UsesHistory && len(s.w.Past) > 0
+	s.sees, s.lots, s.counts = c.SeesGPUs, c.DrawsLots, c.CountsAllocs
 }

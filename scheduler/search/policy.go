@@ -8,11 +8,11 @@ import (
 // Use is a node as it would be after a placement: what policies rate.
 type Use struct {
 	Total, Used           structs.Vector
-	Ask                   structs.Vector // what the placement takes of it; only for policies with SeesGPUs() true
+	Ask                   structs.Vector // what the placement takes of it; only with Capabilities.SeesGPUs
 	Devices, DevicesInUse int64          // of the kinds that the group asks for, or their MiB when it asks for shares; 0 when it asks for none
-	Allocs, GPUs          int64          // held on the node before the placement, and its GPUs; only for policies with CountsAllocs() true
-	Past                  Past           // of the node; only for policies with UsesHistory() true
-	GPU                   GPUUse         // only for policies with SeesGPUs() true
+	Allocs, GPUs          int64          // held on the node before the placement, and its GPUs; only with Capabilities.CountsAllocs
+	Past                  Past           // of the node; only with Capabilities.UsesHistory
+	GPU                   GPUUse         // only with Capabilities.SeesGPUs
 }
 
 // GPUUse is what a placement does to the GPUs of a node, for policies that need no more than sums.
@@ -37,9 +37,24 @@ type Policy interface {
 	Fit(u *Use) int64
 	// Weights of the terms of a node's score.
 	Weights() Weights
-	// Rotates: ties are taken starting with the last node used, instead of with the first; a policy that also has
-	// Advances() true starts with the one after it.
+	// Rotates: ties are taken starting with the last node used, instead of with the first.
 	Rotates() bool
+	// Capabilities says what else the policy wants to know or does; most want nothing.
+	Capabilities() Capabilities
+}
+
+// Capabilities are what a policy wants beyond Fit. What it does not ask for is not computed.
+type Capabilities struct {
+	SeesGPUs     bool   // Use.GPU and Use.Ask are filled in
+	SparesGPUs   bool   // work without GPUs goes to nodes without GPUs where it can
+	UsesHistory  bool   // Use.Past is filled in
+	DrawsLots    bool   // GPUUse.Draw is filled in, and GPUs of shares are drawn by lot
+	CountsAllocs bool   // Use.Allocs and Use.GPUs are filled in
+	Advances     bool   // with Rotates: ties are taken starting with the node after the last one used
+	FitName      string // what reports call the term of Fit; "" for the policy's name
+	Moves        int    // how many moves of what it placed itself a decision may try for what finds no place
+
+	ForJob func(j *structs.Job) Policy // the policy of one job (nil: it is gone); nil: this one for all
 }
 
 // GPUPolicy is a Policy that looks into the GPUs of a node. Nodes with GPUs are rated by its rater instead of Fit, and the

@@ -10,67 +10,103 @@ import (
 
 // Search is the search for places of one group: one look at every node, then a heap from which places are taken.
 type Search struct {
-	Ask     *match.Ask
-	w       *Pass
-	p       Policy
-	weights Weights
-	first   int32 // row from which ties are taken
+	Ask   *match.Ask
+	w     *Pass
+	first int32  // row from which ties are taken
+	peers *peers // nil: nothing depends on where other jobs are
 
+	built    bool
+	surveyed bool // the nodes were counted without being rated
+
+	classes
+	tally
+	rating
+	spreading
+	spacing
+	deviceChoice
+	Keeping
+	Gang
+}
+
+// classes are what is known of the classes of nodes.
+type classes struct {
 	verdicts []*Verdict // by class number; nil: not judged yet
 	slab     []Verdict  // room for them
 	list     []*Verdict // in the order they were made
-	refusals []match.Refusal
-	amounts  [structs.NodeDimensions]struct{ nodes, short int64 }
-	Looked   int64
+}
 
+// tally is what a report tells of nodes that were refused.
+type tally struct {
+	refusals    []match.Refusal
+	amounts     [structs.NodeDimensions]struct{ nodes, short int64 }
+	Looked      int64
+	LacksPower  bool // a row was refused because of its pool's power budget
+	GivenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
+	scores      []structs.NodeScore
+	unplaced    int64
+	why         match.ShortageOf // of the last rate that gave rateShort
+	lastShort   match.ShortageOf // what exhausted was told last
+	lastRefusal int              // 1 + where that is counted; 0: nowhere yet
+}
+
+// rating is what the policy wants to know, and what its answers weigh.
+type rating struct {
+	p         Policy
+	weights   Weights
+	extra     struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
+	weightSum int64
+	use       Use // what fit was asked about last
+	useScore  int64
+	useKnown  bool
+	counts    bool   // the policy wants Use.Allocs and Use.GPUs
+	sees      bool   // the policy wants Use.GPU
+	learns    bool   // the policy wants Use.Past
+	lots      bool   // the policy draws lots for GPUs
+	lot       uint64 // of this decision
+	offGPUs   bool   // nodes without GPUs are better for this ask
+}
+
+// spreading is the candidates, by cells of equal spread values.
+type spreading struct {
 	spreads      []*spreadState
 	spreadWeight int64
 	cells        []cell
 	cellIndex    map[[16]byte][]int32
 	turn         []int32 // cells with candidates, a heap by their best
+}
 
-	props       []*propState
-	peers       *peers      // nil: nothing depends on where other jobs are
-	onRow       []int32     // allocations of this group per row; nil while there are none
-	jobRow      []int32     // allocations of the whole job per row, for distinct_hosts; nil unless asked for
-	LacksPower  bool        // a row was refused because of its pool's power budget
-	parked      []candidate // refused for distinctness only; may come back when an allocation leaves
-	scores      []structs.NodeScore
-	use         Use // what fit was asked about last
-	useScore    int64
-	useKnown    bool
-	why         match.ShortageOf // of the last rate that gave rateShort
-	lastShort   match.ShortageOf // what exhausted was told last
-	lastRefusal int              // 1 + where that is counted; 0: nowhere yet
-	built       bool
-	GivenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
-	surveyed    bool // the nodes were counted without being rated
-	counts      bool // the policy wants Use.Allocs and Use.GPUs
-	unplaced    int64
-	weightSum   int64
-	Picker      match.Picker
-	choosing    choosing // see choose
-	gpus        gpuScan
-	sees        bool                           // the policy wants Use.GPU
-	learns      bool                           // the policy wants Use.Past
-	lots        bool                           // the policy draws lots for GPUs
-	lot         uint64                         // of this decision
-	offGPUs     bool                           // nodes without GPUs are better for this ask
-	extra       struct{ locality, cost int64 } // weights of terms that no policy has; 0: they do not count
+// spacing is where the group and its job are already.
+type spacing struct {
+	onRow  []int32 // allocations of this group per row; nil while there are none
+	jobRow []int32 // allocations of the whole job per row, for distinct_hosts; nil unless asked for
+	props  []*propState
+	parked []candidate // refused for distinctness only; may come back when an allocation leaves
+}
 
-	Books *Reservations   // to keep; nil: none
+// deviceChoice is the choice of devices on a node.
+type deviceChoice struct {
+	Picker   match.Picker
+	choosing choosing // see choose
+	gpus     gpuScan
+}
+
+// Keeping is what a search keeps free for others.
+type Keeping struct {
+	Books *Reservations   // nil: nothing is reserved
 	Until structs.LogTime // when an allocation placed now is expected to hold no more
 	Work  model.HeldWork  // of what is placed
+}
 
-	// Of gangs: see gang.go.
-	Places  *model.Level         // with within: only nodes of these places are looked at; nil: all
+// Gang is what a search for the members of a gang is limited to, and what it tells of them.
+type Gang struct {
+	Places  *model.Level         // with Within: only nodes of these places are looked at; nil: all
 	Within  []int32              // places of the level
 	Ban     []structs.NodeID     // nodes that are out of the question
 	Found   int64                // members that found a place before one did not
 	Lacks   string               // the level of which no place has room for all, though the cluster has
+	LacksAt string               // its place with the most room
 	Vain    bool                 // nothing more is looked for: the report stays as it is
 	told    *structs.GroupReport // the last one
-	LacksAt string               // its place with the most room
 }
 
 // propState counts allocations by the value of a distinct property.
@@ -81,7 +117,8 @@ type propState struct {
 
 // New begins a search for places of an ask; ties are taken from row first on.
 func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
-	s := &Search{Ask: a, w: w, p: p, weights: p.Weights(), first: int32(first), verdicts: make([]*Verdict, len(w.View.Classes.Num))}
+	s := &Search{Ask: a, w: w, first: int32(first)}
+	s.p, s.weights, s.verdicts = p, p.Weights(), make([]*Verdict, len(w.View.Classes.Num))
 	if len(a.Spreads) > 0 {
 		s.cellIndex = make(map[[16]byte][]int32)
 	}
@@ -110,9 +147,6 @@ func New(a *match.Ask, w *Pass, p Policy, first int) *Search {
 	s.wishesOf(p)
 	if s.sees || s.lots {
 		s.lot = lotOf(w.Seed, a.Job.Key())
-	}
-	if c, ok := p.(interface{ CountsAllocs() bool }); ok {
-		s.counts = c.CountsAllocs()
 	}
 	s.peers = newPeers(a, w)
 	s.reweigh()
