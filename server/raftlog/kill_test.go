@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// childEnv makes this test program a child that the tests below kill: "append BACKEND DIR" or "migrate BACKEND DIR".
+// childEnv makes this test program a child that the tests below kill: "append VARIANT DIR" or "migrate VARIANT DIR".
 const childEnv = "MUSTER_RAFTLOG_CHILD"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,12 @@ func TestMain(m *testing.M) {
 }
 
 func child(args []string) error {
-	o := Options{Backend: Backend(args[1]), SegmentBytes: 64 << 10}
+	var o Options
+	for _, v := range variants {
+		if v.name == args[1] {
+			o = v.o
+		}
+	}
 	if args[0] == "migrate" {
 		_, err := Migrate(args[2], o, hclog.NewNullLogger(), nil)
 		return err
@@ -97,13 +102,13 @@ func startChild(t *testing.T, job string, args ...any) (*exec.Cmd, io.Reader) {
 
 // TestKill: a process that is killed again and again while it writes loses no entry and no term that it had acknowledged.
 func TestKill(t *testing.T) {
-	for _, b := range []Backend{WAL, BoltDB} {
-		t.Run(string(b), func(t *testing.T) {
-			dir := t.TempDir()
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			dir := memoryDir(t) // a killed process leaves the same behind on any file system
 			rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 			var last, term uint64
 			for round := range 12 {
-				cmd, out := startChild(t, "append %s %s", b, dir)
+				cmd, out := startChild(t, "append %s %s", v.name, dir)
 				lines := bufio.NewScanner(out)
 				for n := rnd.IntN(60); n >= 0 && lines.Scan(); n-- {
 					f := strings.Fields(lines.Text())
@@ -119,7 +124,7 @@ func TestKill(t *testing.T) {
 					}
 				}
 				cmd.Wait()
-				l := mustOpen(t, dir, Options{Backend: b, SegmentBytes: 64 << 10})
+				l := mustOpen(t, dir, v.o)
 				have, err := l.LastIndex()
 				if err != nil || have < last {
 					t.Fatalf("round %d: entries to %d, %v; %d was acknowledged", round, have, err, last)

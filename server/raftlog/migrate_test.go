@@ -33,7 +33,7 @@ const firstEntry = 100
 // written makes the log of a stopped server and returns its data_dir.
 func written(t *testing.T, o Options, entries, size int) string {
 	t.Helper()
-	data := t.TempDir()
+	data := memoryDir(t)
 	dir := filepath.Join(data, "server", "raft")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func each(t *testing.T, f func(t *testing.T, o Options)) {
 	}
 }
 
-// memoryDir is a directory in memory, for tests that open a log thousands of times: their syncs cost nothing.
+// memoryDir is a directory in memory, for tests that open and write logs many times: syncs cost nothing there.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "raftlog")
@@ -162,7 +162,7 @@ func readFile(t *testing.T, path string) []byte {
 
 func TestLogOfAnotherProcess(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
-		dir := t.TempDir()
+		dir := memoryDir(t)
 		l := mustOpen(t, dir, o)
 		if _, err := Open(dir, o, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), "another process holds it") {
 			t.Fatalf("got %v, want to hear that the log is in use", err)
@@ -178,7 +178,7 @@ func TestLogOfAnotherProcess(t *testing.T) {
 // TestLargeLog: the log goes on over many files or pages, and what was written is read back after it was opened again.
 func TestLargeLog(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
-		dir := t.TempDir()
+		dir := memoryDir(t)
 		o.SegmentBytes = 0
 		l := mustOpen(t, dir, o)
 		data := make([]byte, 1<<20)
@@ -220,7 +220,7 @@ func TestLargeLog(t *testing.T) {
 // TestTermAndVote: values last, and one that was never stored is empty.
 func TestTermAndVote(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
-		dir := t.TempDir()
+		dir := memoryDir(t)
 		l := mustOpen(t, dir, o)
 		if n, err := l.GetUint64([]byte("CurrentTerm")); n != 0 || err != nil {
 			t.Errorf("the term of a new log is %d, %v; want 0", n, err)
@@ -246,7 +246,7 @@ func TestTermAndVote(t *testing.T) {
 // TestEndOfLogIsReplaced: what raft removes from the end stays removed, and what is before it can be read after a start.
 func TestEndOfLogIsReplaced(t *testing.T) {
 	each(t, func(t *testing.T, o Options) {
-		dir := t.TempDir()
+		dir := memoryDir(t)
 		l := mustOpen(t, dir, o)
 		store(t, l, 24, 1, 20)
 		for i := uint64(19); i > 5; i -= 3 {
@@ -273,7 +273,7 @@ func TestEndOfLogIsReplaced(t *testing.T) {
 func TestOtherBackend(t *testing.T) {
 	for _, c := range []struct{ have, want Backend }{{WAL, BoltDB}, {BoltDB, WAL}} {
 		t.Run(string(c.have), func(t *testing.T) {
-			dir := t.TempDir()
+			dir := memoryDir(t)
 			mustClose(t, mustOpen(t, dir, Options{Backend: c.have}))
 			command := fmt.Sprintf("muster operator raft migrate-backend -to %s %s", c.want, dir)
 			if _, err := Open(dir, Options{Backend: c.want}, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), command) {
@@ -289,7 +289,7 @@ func TestOtherBackend(t *testing.T) {
 
 // TestNoFreelistSync: the option leaves the list of free pages out of the file, and can be changed.
 func TestNoFreelistSync(t *testing.T) {
-	dir := t.TempDir()
+	dir := memoryDir(t)
 	for _, none := range []bool{false, true, false} {
 		o := Options{Backend: BoltDB, NoFreelistSync: none}
 		l := mustOpen(t, dir, o)
