@@ -128,14 +128,14 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 	if d.aside == nil || d.load.Job == nil {
 		return true
 	}
-	if d.setAsideN > len(d.placed) {
-		d.setAsideN, d.setAside = 0, structs.Amount{}
+	if d.settled.counted > len(d.placed) {
+		d.settled.counted, d.settled.amount = 0, structs.Amount{}
 	}
-	for ; d.setAsideN < len(d.placed); d.setAsideN++ {
-		d.setAside = d.setAside.Add(d.placed[d.setAsideN].spot.Held.Amount())
+	for ; d.settled.counted < len(d.placed); d.settled.counted++ {
+		d.settled.amount = d.settled.amount.Add(d.placed[d.settled.counted].spot.Held.Amount())
 	}
 	work := d.workOf(tg)
-	why := d.aside.refuses(d, work.Latest(d.in.Now), d.setAside.Add(d.aside.size.estimate(tg)))
+	why := d.aside.refuses(d, work.Latest(d.in.Now), d.settled.amount.Add(d.aside.size.estimate(tg)))
 	if why == nil {
 		return true
 	}
@@ -152,8 +152,8 @@ func (a *aside) settle(d *decision) {
 	if a == nil {
 		return
 	}
-	for ; d.asideDone < len(d.placed); d.asideDone++ {
-		p := &d.placed[d.asideDone]
+	for ; d.settled.told < len(d.placed); d.settled.told++ {
+		p := &d.placed[d.settled.told]
 		for k := range a.rows {
 			if x := &a.rows[k]; x.r.Start < p.spot.Held.Work.Latest(a.in.Now) {
 				x.hold(d.load.Job, p.spot.Held.Amount())

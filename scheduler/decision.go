@@ -11,36 +11,44 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
+// env is what the decisions of a pass share.
+type env struct {
+	in     *Input
+	w      *search.Pass
+	noFit  *search.NoFit
+	books  *books
+	pre    *preemption // nil: nobody is preempted
+	limits *limits     // nil: nothing is limited
+	aside  *aside      // nil: no amounts are set aside
+}
+
 // decision is the work on one workload of a pass.
 type decision struct {
-	in      *Input
+	env
 	load    *Workload
 	policy  search.Policy
-	w       *search.Pass
-	noFit   *search.NoFit
-	work    *reconcile.Work
-	groups  []*groupWork
 	eval    *structs.Evaluation // the one that is answered
 	start   structs.NodeID      // Cursor when the decision began
 	cursor  structs.NodeID
 	steps   int
-	books   *books
-	promise *structs.Reservation // what the pass promises to the workload, or nil
-	pre     *preemption
-	retry   structs.LogTime // when more may be preempted; 0: not known
-	limits  *limits         // nil: nothing is limited
-	took    taken           // of limits
-	aside   *aside          // nil: no amounts are set aside
-	beyond  bool            // not tried: see books.beyond
-
-	setAside  structs.Amount // what the first setAsideN of placed hold
-	setAsideN int
-	asideDone int // of placed: told to aside
-
+	work    *reconcile.Work
+	groups  []*groupWork
 	placed  []placement
-	misses  map[string]int64 // per group: places not found
+	misses  map[string]int64     // per group: places not found
+	promise *structs.Reservation // what the pass reserves for the workload, or nil
+	retry   structs.LogTime      // when more may be preempted; 0: not known
+	took    taken                // of limits
+	beyond  bool                 // not tried: see books.beyond
+	settled settledAside
 	entries []*structs.PlanEntry
 	report  WorkloadReport
+}
+
+// settledAside is what was told of a decision to what is set aside.
+type settledAside struct {
+	amount  structs.Amount // what the first counted of placed hold
+	counted int
+	told    int // of placed
 }
 
 // placement is a want with the spot found for it.
@@ -53,11 +61,11 @@ type placement struct {
 	evict []structs.PlanStop // others that make room for it
 }
 
-func newDecision(in *Input, load *Workload, p search.Policy, w *search.Pass, vain *search.NoFit, cursor structs.NodeID) *decision {
+func newDecision(e env, load *Workload, p search.Policy, cursor structs.NodeID) *decision {
 	if forJob := p.Capabilities().ForJob; forJob != nil {
 		p = forJob(load.Job)
 	}
-	d := &decision{in: in, load: load, policy: p, w: w, noFit: vain, start: cursor, cursor: cursor, misses: make(map[string]int64)}
+	d := &decision{env: e, load: load, policy: p, start: cursor, cursor: cursor, misses: make(map[string]int64)}
 	d.report.Key = load.Key
 	d.eval = load.Blocked
 	if n := len(load.Evals); n > 0 {

@@ -118,8 +118,8 @@ func (b *books) rowsFor(d *decision) []int {
 
 // decideAt takes the whole decision again on a picture of the future: with gangs, topology and all that goes with it.
 func (b *books) decideAt(d *decision, w *search.Pass) []placement {
-	then := newDecision(d.in, d.load, d.policy, w, &search.NoFit{}, d.cursor)
-	then.books = &books{in: d.in, Reservations: search.Reservations{W: w, Now: b.in.Now}}
+	later := env{in: d.in, w: w, noFit: &search.NoFit{}, books: &books{in: d.in, Reservations: search.Reservations{W: w, Now: b.in.Now}}}
+	then := newDecision(later, d.load, d.policy, d.cursor)
 	then.reconcile()
 	then.place()
 	then.closeSearches()

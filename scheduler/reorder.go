@@ -87,8 +87,9 @@ func (d *decision) takeover(r *race) {
 // again is a decision about the same workload from the start. It knows no limits: places that others of the queue give up
 // may be what keeps within them, which is looked at when it is known whose they are.
 func (d *decision) again() *decision {
-	n := newDecision(d.in, d.load, d.policy, d.w, d.noFit, d.start)
-	n.books, n.pre = d.books, d.pre
+	e := d.env
+	e.limits, e.aside = nil, nil
+	n := newDecision(e, d.load, d.policy, d.start)
 	n.reconcile()
 	n.gated()
 	return n

@@ -50,6 +50,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	}
 	limits := newLimits(&in)
 	aside := newAside(&in, w)
+	shared := env{in: &in, w: w, noFit: &vain, books: books, pre: pre, limits: limits, aside: aside}
 	var growing []*decision
 	starved := in.Waits
 	finish := func(d *decision) {
@@ -81,8 +82,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		}
 		full := books.full(load)
 		w.Accept()
-		d := newDecision(&in, load, p, w, &vain, plan.Cursor)
-		d.books, d.pre, d.limits, d.aside = books, pre, limits, aside
+		d := newDecision(shared, load, p, plan.Cursor)
 		if d.eval == nil {
 			rep.Workloads = append(rep.Workloads, WorkloadReport{Key: load.Key, Refused: "there is no evaluation to answer"})
 			continue
