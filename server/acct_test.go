@@ -142,7 +142,7 @@ func TestClusterFigures(t *testing.T) {
 		newFleet(t, one(s), 1)
 		register(t, s, passJob("small", 1, nil))
 		register(t, s, passJob("big", 3, func(j *structs.Job) { j.Groups[0].Tasks[0].Resources.MemoryMiB = 1 << 20 }))
-		waitFor(t, 10*time.Second, "decisions", func() bool { return running(s, "small") == 1 && s.clusterFigures()[0] == 1 })
+		waitFor(t, 10*time.Second, "decisions", func() bool { return running(s, "small") == 1 && s.clusterMetrics()[0] == 1 })
 		time.Sleep(time.Minute)
 		got := map[string]string{}
 		s.addDecisionStats(got)

@@ -62,7 +62,7 @@ func (s *Server) askPasses(domain string) (k passKnown, waiting []*structs.Workl
 		k       passKnown
 		waiting []*structs.Workload
 	}
-	if p := s.decide.passes.Load(); p != nil {
+	if p := s.decide.decider.Load(); p != nil {
 		ch := make(chan answer, 1)
 		ask := func() {
 			names := []string{domain}
@@ -88,7 +88,7 @@ func (s *Server) askPasses(domain string) (k passKnown, waiting []*structs.Workl
 	k.pub = s.Published()
 	snap := k.pub.Snapshot
 	k.booked = booked(snap, domain, now)
-	loadRivals(snap).fill(&k.rivals, domain)
+	loadContenders(snap).fill(&k.contenders, domain)
 	for _, w := range pending(snap) {
 		if domain == broker.DomainAll || w.Domain == domain {
 			waiting = append(waiting, w)
@@ -109,7 +109,7 @@ func (s *Server) dryPass(p *replica.Published, j *structs.Job, eval *structs.Eva
 	var ws []scheduler.Workload
 	add := func(w scheduler.Workload) {
 		w.Allocs, w.Rosters = snap.AllocsByJob(w.Key), snap.RostersByJob(w.Key)
-		s.decide.foretold.tell(&w)
+		s.decide.predictor.tell(&w)
 		fillGate(&w, snap, now)
 		ws = append(ws, w)
 	}
@@ -143,7 +143,7 @@ func (s *Server) dryPass(p *replica.Published, j *structs.Job, eval *structs.Eva
 	in = s.passInput(&k, ws, now, uint64(p.Index)<<16)
 	in.Tell, in.Steps = key, passSteps
 	if learns(policy.For(in.View.Pool(j.NodePool), in.Config), ws) {
-		in.History = new(pasts).at(snap)
+		in.History = new(nodeHistory).at(snap)
 	}
 	return in, at
 }
@@ -182,7 +182,7 @@ func dryRun(in *scheduler.Input, at int, pol search.Policy) (plan scheduler.Plan
 }
 
 // dryWhy is what `job why` would tell of the job after the pass.
-func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, starts *limitStarts, reports func(structs.JobKey) []*structs.GroupReport, may func(string) bool) *methods.JobWhyResponse {
+func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, starts *startEstimates, reports func(structs.JobKey) []*structs.GroupReport, may func(string) bool) *methods.JobWhyResponse {
 	snap := starts.snap
 	load := &in.Pending[at]
 	w := *load.Queue

@@ -16,8 +16,8 @@ const (
 	dutyIdle    = time.Hour   // the longest wait; the state may not change for that long
 )
 
-// dutyFigures count what the duties of the leader wrote, over all duties.
-type dutyFigures struct {
+// dutyMetrics count what the duties of the leader wrote, over all duties.
+type dutyMetrics struct {
 	written atomic.Int64
 	refused atomic.Int64 // by Apply: the state had moved on
 	retried atomic.Int64 // times that a command could not be written

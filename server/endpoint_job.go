@@ -109,7 +109,7 @@ func (s *Server) jobRegister(ctx context.Context, c *rpc.Call, req *methods.JobR
 	if j.Dispatched {
 		return nil, structs.Errorf(structs.CodeInvalid, "job can't be submitted with 'Dispatched'")
 	}
-	warnings := s.adjusted(j)
+	warnings := s.normalize(j)
 	sub := req.Submission
 	if sub != nil && len(sub.Source)+len(sub.Variables) > structs.JobSizeMax {
 		warnings = append(warnings, fmt.Sprintf("job source of %d bytes is over the limit of %d and was not kept", len(sub.Source)+len(sub.Variables), structs.JobSizeMax))
@@ -140,7 +140,7 @@ func (s *Server) jobValidate(ctx context.Context, c *rpc.Call, req *methods.JobR
 	}
 	resp := &methods.JobValidateResponse{Errors: errs}
 	if j != nil {
-		resp.Warnings = strings.Join(s.adjusted(j), "\n")
+		resp.Warnings = strings.Join(s.normalize(j), "\n")
 	}
 	return resp, nil
 }

@@ -428,8 +428,8 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		if resp.Workload != nil {
 			domain := resp.Workload.Domain
 			all := pending(snap)
-			line := s.lineUp(&s.decide.foretold, snap, all, s.replica.Now())
-			starts := s.limitStarts(snap, s.replica.Now())
+			line := s.lineUp(&s.decide.predictor, snap, all, s.replica.Now())
+			starts := s.startEstimates(snap, s.replica.Now())
 			for i := line.Next(); i >= 0; i = line.Next() {
 				w := all[i]
 				wk := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
@@ -459,7 +459,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		eval, idx := lastDecision(snap, k)
 		idx = max(idx, resp.Summary.ModifyIndex)
 		resp.Eval = eval
-		resp.Reports = append(claimReports(snap, k), s.reportsOf(k, eval)...)
+		resp.Reports = append(preemptWaitReports(snap, k), s.reportsOf(k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
 		resp.Saving = s.savingFor(snap, k)
 		resp.Suspended = suspendedOf(snap, k)
@@ -473,7 +473,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 
 // startsAt estimates the start of a waiting workload, unless a pass has, and tells it if it is the one that is asked about.
 // Whoever is ahead of that one under the same limit is served before it.
-func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *limitStarts, w *structs.Workload, k structs.JobKey) {
+func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *startEstimates, w *structs.Workload, k structs.JobKey) {
 	j := starts.snap.JobByKey(k)
 	if j == nil || w.Waiting == 0 || w.StartEst != 0 {
 		return
@@ -497,8 +497,8 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			size = pageMax
 		}
 		skip := req.NextToken != ""
-		starts := s.limitStarts(snap, s.replica.Now())
-		for _, w := range append(claiming(snap), s.waiting(snap)...) {
+		starts := s.startEstimates(snap, s.replica.Now())
+		for _, w := range append(preemptWaiting(snap), s.waiting(snap)...) {
 			if w.Reason != structs.ReasonPreemptionPending {
 				pos[w.Domain]++
 			}

@@ -22,7 +22,7 @@ import (
 
 // queueText is everything about queues at one state, as text: the order of those that wait, with what was learned of run
 // times, what queues hold and have used, reservations and the decision log.
-func queueText(s *Server, f *foretell, snap *state.Snapshot) (order, usage, reserved, decisions string) {
+func queueText(s *Server, f *predictor, snap *state.Snapshot) (order, usage, reserved, decisions string) {
 	var ws []*structs.Workload
 	for w := range snap.Workloads() {
 		ws = append(ws, w)
@@ -164,7 +164,7 @@ func TestLeaderDiesInAPass(t *testing.T) {
 						sums.midPass++
 					}
 					slow.Unlock()
-					if pub := c.servers[old].decide.passes.Load(); pub != nil && !pub.idle.Load() {
+					if pub := c.servers[old].decide.decider.Load(); pub != nil && !pub.idle.Load() {
 						sums.midCommit++
 					}
 					var rest []string
@@ -182,13 +182,13 @@ func TestLeaderDiesInAPass(t *testing.T) {
 					l := c.servers[next]
 					// What the dead one had applied of the common history, the next one has, too.
 					before := c.servers[old].Published().Snapshot
-					fresh := &foretell{}
+					fresh := &predictor{}
 					fresh.load(before)
 					is, _, _, _ := queueText(l, fresh, before)
 					// The dead one has learned up to what its passes were fed; only then the two can be compared.
 					was := is
-					if fresh.errors.N == c.servers[old].decide.foretold.right().N {
-						was, _, _, _ = queueText(c.servers[old], &c.servers[old].decide.foretold, before)
+					if fresh.errors.N == c.servers[old].decide.predictor.right().N {
+						was, _, _, _ = queueText(c.servers[old], &c.servers[old].decide.predictor, before)
 						sums.compared++
 					}
 					if was != is {
@@ -306,7 +306,7 @@ func sameQueues(t *testing.T, c *cluster, when string) {
 	var first []string
 	for i, s := range c.servers {
 		snap := s.Published().Snapshot
-		f := &foretell{} // as one who comes to lead now learns it
+		f := &predictor{} // as one who comes to lead now learns it
 		f.load(snap)
 		order, usage, reserved, decisions := queueText(s, f, snap)
 		got := []string{order, usage, reserved, decisions}

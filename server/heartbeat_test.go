@@ -246,7 +246,7 @@ func TestLeadershipFlapsUnderLoad(t *testing.T) {
 				}
 			}
 			cancel()
-			unknown += lead.PassFigures().Planner.Unknown
+			unknown += lead.PassMetrics().Planner.Unknown
 		}
 		s := c.servers[c.leader()]
 		for id, n := range acked {

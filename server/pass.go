@@ -40,31 +40,32 @@ const (
 	lostPause        = 100 * time.Millisecond // mostly the term ends meanwhile; else decisions start over in it
 )
 
-// passes is the state of the service in one term.
-type passes struct {
+// decider is the state of the scheduling service in one term. Its goroutine owns every field that has no comment on who
+// else reads it.
+type decider struct {
 	s       *Server
 	term    uint64
 	broker  *broker.Broker
 	planner *planner.Planner
 	pub     *replica.Published // what the broker has been fed up to
 
-	running int // pass goroutines
-	writes  int // goroutines that wait for a proposal
-	decided chan decided
-	landed  chan landed
-	specs   chan speculation
-	asks    chan func()
-	ended   chan struct{}         // closed when the owner takes no more questions
-	open    map[uint64]*answering // by plan
-	failing map[structs.JobKey]bool
-	cursors map[string]structs.NodeID
-	rivals  *rivals
-	strict  bool // in some queue nobody passes a blocked job: those that wait must be in the pass
-	seed    uint64
-	idle    atomic.Bool // nothing is being decided or written: read by ProposeJob
-	lost    bool        // leadership is gone: nothing new is begun
-	figures PassFigures
-	counted time.Time // when figures.Holding was last filled in
+	running    int // pass goroutines
+	writes     int // goroutines that wait for a proposal
+	decided    chan decided
+	landed     chan landed
+	specs      chan speculation
+	asks       chan func()
+	ended      chan struct{}         // closed when the owner takes no more questions
+	open       map[uint64]*answering // by plan
+	failing    map[structs.JobKey]bool
+	cursors    map[string]structs.NodeID
+	contenders *contenders
+	strict     bool // in some queue nobody passes a blocked job: those that wait must be in the pass
+	seed       uint64
+	idle       atomic.Bool // nothing is being decided or written: read by ProposeJob
+	lost       bool        // leadership is gone: nothing new is begun
+	metrics    PassMetrics
+	counted    time.Time // when figures.Holding was last filled in
 }
 
 // answering gathers what became of the plans of one job.
@@ -95,8 +96,8 @@ type landed struct {
 	began time.Time
 }
 
-// PassFigures count what the service did in this term. Times are in nanoseconds.
-type PassFigures struct {
+// PassMetrics count what the service did in this term. Times are in nanoseconds.
+type PassMetrics struct {
 	Term     uint64
 	Broker   broker.Counters
 	Planner  planner.Counters
@@ -111,45 +112,45 @@ type PassFigures struct {
 }
 
 // PlansPerEntry is the mean number of plans in a log entry.
-func (f *PassFigures) PlansPerEntry() float64 {
+func (f *PassMetrics) PlansPerEntry() float64 {
 	return float64(f.Planner.Plans) / float64(max(f.Planner.Entries, 1))
 }
 
 // Depth is the mean number of plan entries in flight, the new one included, when one is sent.
-func (f *PassFigures) Depth() float64 {
+func (f *PassMetrics) Depth() float64 {
 	return float64(f.Planner.DepthSum) / float64(max(f.Planner.Entries, 1))
 }
 
-// PassFigures are those of the current (or last) term in which this server led.
-func (s *Server) PassFigures() PassFigures {
-	if f := s.decide.figures.Load(); f != nil {
+// PassMetrics are those of the current (or last) term in which this server led.
+func (s *Server) PassMetrics() PassMetrics {
+	if f := s.decide.metrics.Load(); f != nil {
 		return *f
 	}
-	return PassFigures{}
+	return PassMetrics{}
 }
 
 var errPassesLost = errors.New("leadership was lost while plans were in flight")
 
-// runPasses is the service. It ends with an error when the outcome of a plan became unknown; it then starts again from
+// runScheduler is the service. It ends with an error when the outcome of a plan became unknown; it then starts again from
 // state, after a barrier, so that what was in the log is in the state too.
-func (s *Server) runPasses(ctx context.Context, term uint64) error {
+func (s *Server) runScheduler(ctx context.Context, term uint64) error {
 	if s.decide.passTerm.Swap(term) == term {
 		if err := s.replica.Raft().Barrier(10 * time.Second).Error(); err != nil {
 			return fmt.Errorf("barrier before deciding: %w", err)
 		}
 	}
-	p := &passes{
+	p := &decider{
 		s: s, term: term, planner: planner.New(planner.Limits{}),
 		decided: make(chan decided), landed: make(chan landed), specs: make(chan speculation, 256), asks: make(chan func(), 64),
 		ended: make(chan struct{}),
-		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[string]structs.NodeID{}, figures: PassFigures{Term: term},
+		open:  map[uint64]*answering{}, failing: map[structs.JobKey]bool{}, cursors: map[string]structs.NodeID{}, metrics: PassMetrics{Term: term},
 	}
 	sub := s.Subscribe("passes", passSubscription)
 	defer s.Unsubscribe(sub)
 	p.load(s.Published())
-	s.decide.passes.Store(p)
+	s.decide.decider.Store(p)
 	defer close(p.ended)
-	defer s.decide.passes.CompareAndSwap(p, nil)
+	defer s.decide.decider.CompareAndSwap(p, nil)
 	err := p.run(ctx, sub)
 	p.publish()
 	if err != nil {
@@ -167,20 +168,20 @@ func (s *Server) runPasses(ctx context.Context, term uint64) error {
 }
 
 // now is the log time of this moment.
-func (p *passes) now() structs.LogTime {
+func (p *decider) now() structs.LogTime {
 	return p.s.replica.Now()
 }
 
 // load builds the queue from a state.
-func (p *passes) load(pub *replica.Published) {
+func (p *decider) load(pub *replica.Published) {
 	p.pub = pub
-	p.figures.Reloads++
+	p.metrics.Reloads++
 	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
 	p.broker.SetLinks(links{p})
 	p.broker.SetChoice(p.choice)
-	p.rivals = loadRivals(pub.Snapshot)
+	p.contenders = loadContenders(pub.Snapshot)
 	p.strict = nobodyPasses(pub.Snapshot)
-	p.broker.SetRivals(func(domain string) bool { return p.strict || p.rivals.compete(domain) })
+	p.broker.SetRivals(func(domain string) bool { return p.strict || p.contenders.compete(domain) })
 	p.broker.SetPromised(p.promised)
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
@@ -192,12 +193,12 @@ func (p *passes) load(pub *replica.Published) {
 		}
 	}
 	p.broker.Load(im, p.now())
-	p.s.decide.foretold.load(pub.Snapshot)
-	p.s.decide.pasts.load()
+	p.s.decide.predictor.load(pub.Snapshot)
+	p.s.decide.history.load()
 	p.broker.SetPaused(pub.Snapshot.SchedulerConfig().PauseBroker)
 }
 
-func (p *passes) run(ctx context.Context, sub *replica.Subscription) error {
+func (p *decider) run(ctx context.Context, sub *replica.Subscription) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -238,7 +239,7 @@ func (p *passes) run(ctx context.Context, sub *replica.Subscription) error {
 }
 
 // feed takes over what was applied. It reports false when plans in flight can no longer be matched with the state.
-func (p *passes) feed(sub *replica.Subscription) bool {
+func (p *decider) feed(sub *replica.Subscription) bool {
 	for {
 		a, ok := sub.TryNext()
 		if !ok {
@@ -259,14 +260,14 @@ func (p *passes) feed(sub *replica.Subscription) bool {
 		if a.Delta.Config {
 			p.broker.SetPaused(a.Snapshot.SchedulerConfig().PauseBroker)
 		}
-		p.rivals.feed(&a.Delta, a.Snapshot)
+		p.contenders.feed(&a.Delta, a.Snapshot)
 		if len(a.Delta.Queues) > 0 || a.Delta.Config {
 			p.strict = nobodyPasses(a.Snapshot)
 		}
 		p.broker.Feed(&a.Delta, p.now())
-		p.s.decide.foretold.feed(&a.Delta, a.Snapshot)
-		p.s.decide.pasts.feed(&a.Delta)
-		p.figures.Promises.feed(&a.Delta, func(k structs.JobKey) bool {
+		p.s.decide.predictor.feed(&a.Delta, a.Snapshot)
+		p.s.decide.history.feed(&a.Delta)
+		p.metrics.Promises.feed(&a.Delta, func(k structs.JobKey) bool {
 			w := a.Snapshot.Workload(k)
 			return w != nil && w.Waiting > 0
 		})
@@ -275,7 +276,7 @@ func (p *passes) feed(sub *replica.Subscription) bool {
 }
 
 // begin starts every pass that may run.
-func (p *passes) begin(now structs.LogTime) {
+func (p *decider) begin(now structs.LogTime) {
 	// An operator who paused decisions counts on it as soon as the write is answered, before it has come here.
 	if p.s.Published().Snapshot.SchedulerConfig().PauseBroker {
 		return
@@ -298,7 +299,7 @@ func (p *passes) begin(now structs.LogTime) {
 }
 
 // input gathers everything that the pass may depend on.
-func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
+func (p *decider) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	snap := p.pub.Snapshot
 	p.seed++
 	pending := make([]scheduler.Workload, len(pass.Items))
@@ -309,7 +310,7 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 		if it.Spec != nil {
 			w.Job, w.Evals = it.Spec.Job, []*structs.Evaluation{it.Spec.Eval}
 		}
-		p.s.decide.foretold.tell(&w)
+		p.s.decide.predictor.tell(&w)
 		p.gate(&w, it.Spec == nil, now)
 		pending[i] = w
 	}
@@ -317,26 +318,26 @@ func (p *passes) input(pass broker.Pass, now structs.LogTime) *scheduler.Input {
 	in := p.s.passInput(&k, pending, now, uint64(p.pub.Index)<<16^p.seed)
 	in.Steps = passSteps
 	if learns(policy.For(in.View.Pool(pass.Domain), in.Config), pending) {
-		in.History = p.s.decide.pasts.at(snap)
+		in.History = p.s.decide.history.at(snap)
 	}
 	return in
 }
 
 // passKnown is what the decisions about a node pool depend on beside the work that is decided.
 type passKnown struct {
-	pub     *replica.Published
-	flight  model.Overlay
-	cursor  structs.NodeID
-	booked  []*structs.Reservation
-	starved bool // somebody waits for capacity there
-	rivals  scheduler.Input
+	pub        *replica.Published
+	flight     model.Overlay
+	cursor     structs.NodeID
+	booked     []*structs.Reservation
+	starved    bool // somebody waits for capacity there
+	contenders scheduler.Input
 }
 
 // known gathers what the owner knows of a node pool.
-func (p *passes) known(domain string, now structs.LogTime) passKnown {
+func (p *decider) known(domain string, now structs.LogTime) passKnown {
 	k := passKnown{pub: p.pub, flight: p.planner.Overlay(), cursor: p.cursors[domain], booked: p.booked(p.pub.Snapshot, domain, now),
 		starved: p.broker.Starved(domain)}
-	p.rivals.fill(&k.rivals, domain)
+	p.contenders.fill(&k.contenders, domain)
 	return k
 }
 
@@ -346,7 +347,7 @@ func (s *Server) passInput(k *passKnown, pending []scheduler.Workload, now struc
 	in := &scheduler.Input{
 		View: k.pub.View, Flight: k.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: k.cursor, Pending: pending,
 		Evicted: slices.Collect(snap.Preempted()), Waits: growing(pending) && k.starved, Queues: s.queueTable(snap), Booked: k.booked,
-		Power: hasPowerBudget(snap), Running: k.rivals.Running, Chooser: k.rivals.Chooser,
+		Power: hasPowerBudget(snap), Running: k.contenders.Running, Chooser: k.contenders.Chooser,
 	}
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
 	return in
@@ -373,7 +374,7 @@ func growing(ws []scheduler.Workload) bool {
 
 // decide runs on the pass's goroutine. A panic fails the evaluation that caused it and nothing else: the pass is then
 // decided job by job, each seeing the plans before it.
-func (p *passes) decide(pass broker.Pass, in *scheduler.Input) decided {
+func (p *decider) decide(pass broker.Pass, in *scheduler.Input) decided {
 	d := decided{pass: pass, input: in}
 	pol := policy.For(in.View.Pool(pass.Domain), in.Config)
 	before := p.s.cfg.Testing.BeforeSchedule
@@ -418,16 +419,16 @@ func schedule(in scheduler.Input, pol search.Policy, before func(scheduler.Input
 }
 
 // propose hands what a pass decided to the planner.
-func (p *passes) propose(d decided) {
+func (p *decider) propose(d decided) {
 	now := p.now()
-	p.figures.PassNs += int64(d.took)
+	p.metrics.PassNs += int64(d.took)
 	p.cursors[d.pass.Domain] = d.plan.Cursor
 	p.broker.EndPass(d.pass.ID)
 	p.broker.WakeAt(d.pass.Domain, wakeAt(&d, now))
 	p.s.decide.reports.keep(&d.report)
 	for i := range d.report.Workloads {
 		if d.report.Workloads[i].Passed {
-			p.figures.Passed++
+			p.metrics.Passed++
 		}
 	}
 	spec := map[structs.JobKey]bool{}
@@ -484,12 +485,12 @@ func (p *passes) propose(d decided) {
 	}
 }
 
-func (p *passes) refusedLog(a planner.Answer) {
+func (p *decider) refusedLog(a planner.Answer) {
 	p.s.log.Debug("plan refused; its job is decided again", "job", a.Job, "why", a.Why, "index", a.Index)
 }
 
 // send puts waiting plans into the log.
-func (p *passes) send() {
+func (p *decider) send() {
 	for !p.lost {
 		b, ok := p.planner.Next()
 		if !ok {
@@ -501,7 +502,7 @@ func (p *passes) send() {
 }
 
 // write proposes a command and has its outcome sent to the owner.
-func (p *passes) write(l landed, cmd structs.Command) {
+func (p *decider) write(l landed, cmd structs.Command) {
 	l.began = time.Now()
 	prop := p.s.Propose(replica.LanePriority, cmd)
 	p.writes++
@@ -513,7 +514,7 @@ func (p *passes) write(l landed, cmd structs.Command) {
 }
 
 // answer takes over the outcome of a write.
-func (p *passes) answer(l landed) {
+func (p *decider) answer(l landed) {
 	now := p.now()
 	if l.ended != nil {
 		delete(p.failing, *l.ended)
@@ -523,8 +524,8 @@ func (p *passes) answer(l landed) {
 		p.answerFailed(l, now)
 		return
 	}
-	p.figures.Batches++
-	p.figures.CommitNs += int64(time.Since(l.began))
+	p.metrics.Batches++
+	p.metrics.CommitNs += int64(time.Since(l.began))
 	var answers []planner.Answer
 	switch code := structs.CodeOf(l.err); {
 	case l.err == nil && l.res.Err == nil:
@@ -573,8 +574,8 @@ func (p *passes) answer(l landed) {
 
 // fail ends the evaluation of a job whose decision panicked, and asks for another one later, a bounded number of times
 // in a row.
-func (p *passes) fail(it *broker.Item, why string) {
-	p.figures.Panics++
+func (p *decider) fail(it *broker.Item, why string) {
+	p.metrics.Panics++
 	e := it.Deciding()
 	p.s.log.Error("deciding about a job panicked; its evaluation fails", "job", it.Key, "eval", e.ID, "panic", why)
 	if it.Spec != nil { // the committed path meets it again
@@ -610,7 +611,7 @@ func (p *passes) fail(it *broker.Item, why string) {
 	p.write(landed{key: it.Key}, structs.Command{By: structs.Submitter{Name: "scheduler"}, Body: &structs.EvalUpsertCommand{Evals: evals}})
 }
 
-func (p *passes) answerFailed(l landed, now structs.LogTime) {
+func (p *decider) answerFailed(l landed, now structs.LogTime) {
 	switch code := structs.CodeOf(l.err); {
 	case l.err == nil && l.res.Err == nil:
 		p.broker.Done(l.key, l.res.Index, now)
@@ -622,11 +623,11 @@ func (p *passes) answerFailed(l landed, now structs.LogTime) {
 }
 
 // publish makes the figures visible.
-func (p *passes) publish() {
+func (p *decider) publish() {
 	if time.Since(p.counted) > time.Second { // it looks at every entry
-		p.counted, p.figures.Holding = time.Now(), p.broker.Len()
+		p.counted, p.metrics.Holding = time.Now(), p.broker.Len()
 	}
-	f := p.figures
+	f := p.metrics
 	f.Broker, f.Planner = p.broker.Counters, p.planner.Counters
-	p.s.decide.figures.Store(&f)
+	p.s.decide.metrics.Store(&f)
 }

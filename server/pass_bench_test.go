@@ -71,7 +71,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 		for len(s.Published().Snapshot.AllocsByJob(j.Key())) == 0 {
 			time.Sleep(20 * time.Microsecond)
 			if time.Since(began) > 5*time.Second {
-				b.Fatalf("job %d is not placed: %+v", i, s.PassFigures())
+				b.Fatalf("job %d is not placed: %+v", i, s.PassMetrics())
 			}
 		}
 		took = append(took, time.Since(began))
@@ -85,7 +85,7 @@ func BenchmarkSubmitToPlaced(b *testing.B) {
 	b.ReportMetric(at(acked, 50), "ms-acked-p50")
 	b.ReportMetric(at(took, 50), "ms-placed-p50")
 	b.ReportMetric(at(took, 99), "ms-placed-p99")
-	b.ReportMetric(float64(s.PassFigures().Broker.Speculated)/float64(len(took)), "speculated")
+	b.ReportMetric(float64(s.PassMetrics().Broker.Speculated)/float64(len(took)), "speculated")
 }
 
 // BenchmarkPlacements registers jobs from many callers at once; an operation is one job.
@@ -116,10 +116,10 @@ func BenchmarkPlacements(b *testing.B) {
 			wg.Wait()
 			for end := time.Now().Add(30 * time.Second); s.Published().Snapshot.AllocCount() < n*count; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
-					b.Fatalf("%d of %d placed: %+v", s.Published().Snapshot.AllocCount(), n*count, s.PassFigures())
+					b.Fatalf("%d of %d placed: %+v", s.Published().Snapshot.AllocCount(), n*count, s.PassMetrics())
 				}
 			}
-			f := s.PassFigures()
+			f := s.PassMetrics()
 			b.ReportMetric(float64(n*count)/time.Since(began).Seconds(), "placements/s")
 			b.ReportMetric(f.PlansPerEntry(), "plans/entry")
 			b.ReportMetric(f.Depth(), "depth")

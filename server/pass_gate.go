@@ -45,7 +45,7 @@ func fillGate(w *scheduler.Workload, snap *state.Snapshot, now structs.LogTime) 
 }
 
 // gate fills in the gate of a workload of a pass. A job whose gate can never open is stopped.
-func (p *passes) gate(w *scheduler.Workload, committed bool, now structs.LogTime) {
+func (p *decider) gate(w *scheduler.Workload, committed bool, now structs.LogTime) {
 	if never := fillGate(w, p.pub.Snapshot, now); never != "" && committed {
 		p.failJob(w.Key, never)
 	}
@@ -53,7 +53,7 @@ func (p *passes) gate(w *scheduler.Workload, committed bool, now structs.LogTime
 
 // failJob stops a job that can never do what it was submitted for. Until that is in the state, passes meet the job again;
 // only one command is under way at a time.
-func (p *passes) failJob(k structs.JobKey, why string) {
+func (p *decider) failJob(k structs.JobKey, why string) {
 	if p.failing[k] {
 		return
 	}
@@ -75,7 +75,7 @@ func (p *passes) failJob(k structs.JobKey, why string) {
 }
 
 // links shows the newest state that the broker was fed to the broker.
-type links struct{ p *passes }
+type links struct{ p *decider }
 
 // DependsOn gives the jobs that a job waits for.
 func (l links) DependsOn(k structs.JobKey) []structs.JobKey {

@@ -17,19 +17,19 @@ import (
 
 // decisions is what the deciding services of a server share with its endpoints. It outlives terms.
 type decisions struct {
-	foretold foretell      // run times, learned while this server leads
-	pasts    pasts         // how work went on nodes, as it follows from state
-	passTerm atomic.Uint64 // last term in which passes ran
-	passes   atomic.Pointer[passes]
-	figures  atomic.Pointer[PassFigures]
-	reports  reportStore
-	inputs   inputStore
-	totals   totals
-	beats    *heartbeats
-	duties   dutyFigures
-	collect  collector
-	advising atomic.Int64 // searches for advice in progress
-	dry      turnstile    // of dry runs
+	predictor predictor     // run times, learned while this server leads
+	history   nodeHistory   // how work went on nodes, as it follows from state
+	passTerm  atomic.Uint64 // last term in which passes ran
+	decider   atomic.Pointer[decider]
+	metrics   atomic.Pointer[PassMetrics]
+	reports   reportStore
+	inputs    inputStore
+	totals    totals
+	beats     *heartbeats
+	duties    dutyMetrics
+	collect   collector
+	advising  atomic.Int64 // searches for advice in progress
+	dry       turnstile    // of dry runs
 }
 
 // installDecisions sets the hooks behind which the services are. Called from New, before anything runs.
@@ -48,7 +48,7 @@ func (s *Server) installDecisions() {
 // passQueue is the jobs that are ready, in flight or blocked, in the order of the queue, all domains one after the
 // other; nil when this server does not decide.
 func (s *Server) passQueue() []structs.JobKey {
-	p := s.decide.passes.Load()
+	p := s.decide.decider.Load()
 	if p == nil {
 		return nil
 	}
@@ -176,9 +176,9 @@ func (s *Server) schedulerInput(_ context.Context, _ *rpc.Call, req *methods.Nam
 
 // addDecisionStats adds what the deciding services count to the agent's figures.
 func (s *Server) addDecisionStats(out map[string]string) {
-	f, h := s.PassFigures(), s.HeartbeatFigures()
-	c, e := s.clusterFigures(), s.Predictions()
-	for i, name := range clusterFigureNames {
+	f, h := s.PassMetrics(), s.HeartbeatFigures()
+	c, e := s.clusterMetrics(), s.Predictions()
+	for i, name := range clusterMetricNames {
 		out[name] = strconv.FormatInt(c[i], 10)
 	}
 	for name, v := range map[string]int64{

@@ -25,7 +25,7 @@ func (s *Server) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Pro
 	if cmd.Seed == (structs.Seed{}) {
 		rand.Read(cmd.Seed[:])
 	}
-	p := s.decide.passes.Load()
+	p := s.decide.decider.Load()
 	c, ok := cmd.Body.(*structs.JobRegisterCommand)
 	if p == nil || !ok || !p.idle.Load() || !c.Eval || c.EnforceIndex && c.SpecIndex != 0 || c.Job == nil || !c.Job.Placeable() ||
 		s.Published().Snapshot.JobByKey(c.Job.Key()) != nil {
@@ -60,7 +60,7 @@ func (s *Server) ProposeJob(lane replica.Lane, cmd structs.Command) *replica.Pro
 }
 
 // speculate makes the job ready when it is new and nothing is ahead of it.
-func (p *passes) speculate(sp speculation) {
+func (p *decider) speculate(sp speculation) {
 	key := sp.job.Key()
 	snap := p.pub.Snapshot
 	entries, queued := p.planner.Depth()

@@ -209,7 +209,7 @@ func TestFiftyJobsArePlaced(t *testing.T) {
 		if over := overcommitted(s); over != "" {
 			t.Error(over)
 		}
-		f := s.PassFigures()
+		f := s.PassMetrics()
 		if f.Planner.Places != 150 {
 			t.Errorf("%d placements, want 150", f.Planner.Places)
 		}
@@ -236,7 +236,7 @@ func TestBurstSharesEntries(t *testing.T) {
 		if over := overcommitted(s); over != "" {
 			t.Error(over)
 		}
-		f := s.PassFigures()
+		f := s.PassMetrics()
 		t.Logf("plans per entry %.1f (most %d), depth %.1f (most %d), %+v", f.PlansPerEntry(), f.Planner.PlansMax, f.Depth(), f.Planner.DepthMax, f)
 		if f.Planner.PlansMax < 2 {
 			t.Error("no two plans shared a log entry")
@@ -274,9 +274,9 @@ func TestBlockedJobRunsWhenCapacityAppears(t *testing.T) {
 			}
 			return true
 		})
-		before := s.PassFigures().Broker.Passes
+		before := s.PassMetrics().Broker.Passes
 		time.Sleep(time.Minute)
-		if n := s.PassFigures().Broker.Passes - before; n > 0 {
+		if n := s.PassMetrics().Broker.Passes - before; n > 0 {
 			t.Errorf("%d passes in a minute in which nothing happened", n)
 		}
 	})
@@ -394,7 +394,7 @@ func TestSpeculativePlacement(t *testing.T) {
 				t.Fatalf("evaluation %+v, want complete with the index of the specification", e)
 			}
 		}
-		f := s.PassFigures()
+		f := s.PassMetrics()
 		// Whether a pass sees a registration before or after its commit depends on who runs first; most are ahead of it.
 		if f.Broker.Speculated < 10 || f.Planner.PartsStale != 0 {
 			t.Errorf("%d speculations and %d stale parts, want 10 of 20 at least, and 0", f.Broker.Speculated, f.Planner.PartsStale)

@@ -25,7 +25,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if len(errs) > 0 {
 		return nil, oneError("job validation failed", errs)
 	}
-	warnings := s.adjusted(j)
+	warnings := s.normalize(j)
 	p := s.Published()
 	snap := p.Snapshot
 	k := j.Key()
@@ -90,7 +90,7 @@ func (s *Server) jobPlan(ctx context.Context, c *rpc.Call, req *methods.JobPlanR
 	if w.Refused != "" {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "%s", w.Refused)
 	}
-	resp.Why = dryWhy(in, at, w, s.limitStarts(snap, in.Now), func(k structs.JobKey) []*structs.GroupReport {
+	resp.Why = dryWhy(in, at, w, s.startEstimates(snap, in.Now), func(k structs.JobKey) []*structs.GroupReport {
 		last, _ := lastDecision(snap, k)
 		return s.reportsOf(k, last)
 	}, visible(ctx, "*", acl.CapListJobs))

@@ -67,7 +67,7 @@ func (t *totals) models(snap *state.Snapshot) (structs.Amount, []structs.GPUCoun
 // queueTable is the queues as a decision sees them.
 func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
 	total, models := s.decide.totals.models(snap)
-	t := &scheduler.QueueTable{Total: total, Models: models, Turnover: s.decide.foretold.turnover()}
+	t := &scheduler.QueueTable{Total: total, Models: models, Turnover: s.decide.predictor.turnover()}
 	for q := range snap.Queues() {
 		t.Queues = append(t.Queues, q)
 	}
@@ -89,11 +89,11 @@ func (s *Server) queueTable(snap *state.Snapshot) *scheduler.QueueTable {
 
 // lineOf puts workloads in line as a pass would, without placing anything: the order in which people see them.
 func (s *Server) lineOf(snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
-	return s.lineBy(&s.decide.foretold, snap, ws, now)
+	return s.lineBy(&s.decide.predictor, snap, ws, now)
 }
 
-// lineBy is lineOf with run times as foretold by f.
-func (s *Server) lineBy(f *foretell, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
+// lineBy is lineOf with run times as predicted by f.
+func (s *Server) lineBy(f *predictor, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) (order []int, line *queue.Line) {
 	line = s.lineUp(f, snap, ws, now)
 	for i := line.Next(); i >= 0; i = line.Next() {
 		order = append(order, i)
@@ -103,7 +103,7 @@ func (s *Server) lineBy(f *foretell, snap *state.Snapshot, ws []*structs.Workloa
 }
 
 // lineUp is the line of workloads before anybody is taken out of it.
-func (s *Server) lineUp(f *foretell, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
+func (s *Server) lineUp(f *predictor, snap *state.Snapshot, ws []*structs.Workload, now structs.LogTime) *queue.Line {
 	pending := make([]scheduler.Workload, len(ws))
 	for i, w := range ws {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
@@ -174,7 +174,7 @@ func nearQueues(path structs.QueuePath, all []string) (near []string) {
 }
 
 // choice is which of more ready workloads than a pass can take it takes.
-func (p *passes) choice(ready []*structs.Workload, n int, now structs.LogTime) []int {
+func (p *decider) choice(ready []*structs.Workload, n int, now structs.LogTime) []int {
 	order, _ := p.s.lineOf(p.pub.Snapshot, ready, now)
 	return order[:min(n, len(order))]
 }

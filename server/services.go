@@ -18,7 +18,7 @@ func (s *Server) leaderServices() []Service {
 		{"autopilot", s.runAutopilot},
 		{"reseal", s.runReseal},
 		{"heartbeats", s.runHeartbeats},
-		{"passes", s.runPasses},
+		{"passes", s.runScheduler},
 		s.dutyService("drains", duty.NewDrains(), nil),
 		s.dutyService("taints", duty.NewTaints(), nil),
 		s.dutyService("windows", duty.NewWindows(), nil),

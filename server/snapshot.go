@@ -115,7 +115,7 @@ func (s *Server) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.
 	}
 	actx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
-	if err := s.found(actx); err != nil {
+	if err := s.bootstrap(actx); err != nil {
 		return err
 	}
 	// The epoch in the archive is an older one: it is raised until it is beyond every history that agents have seen.

@@ -324,7 +324,7 @@ func (a *Agent) stats() map[string]map[string]string {
 		out["nomad"]["leader_addr"] = addr
 		out["server"] = a.server.Stats()
 		out["raft"] = a.server.RaftStats()
-		pl := a.server.PassFigures().Planner
+		pl := a.server.PassMetrics().Planner
 		n := func(v int64) string { return strconv.FormatInt(v, 10) }
 		out["planner"] = map[string]string{
 			"proposed": n(pl.Proposed), "places": n(pl.Places), "entries": n(pl.Entries), "plans": n(pl.Plans), "depth_max": n(pl.DepthMax),

@@ -7,9 +7,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// withoutOversubscription takes memory_max out of a job where the cluster does not allow tasks to use more memory than
-// was reserved for them, and says so. The limit that agents then enforce is memory.
-func (s *Server) withoutOversubscription(j *structs.Job) (warnings []string) {
+// dropMemoryMax removes memory_max from a job, with a warning, unless the cluster allows tasks to use more memory than
+// they reserve. Agents then enforce memory as the limit.
+func (s *Server) dropMemoryMax(j *structs.Job) (warnings []string) {
 	if cfg := s.Published().Snapshot.SchedulerConfig(); cfg != nil && cfg.MemoryOversub {
 		return nil
 	}

@@ -30,9 +30,9 @@ func TestPastsFollowFromState(t *testing.T) {
 		}
 		time.Sleep(20 * time.Minute)
 		snap := s.Published().Snapshot
-		var next pasts
+		var next nodeHistory
 		next.load()
-		old, fresh := s.decide.pasts.at(snap), next.at(snap)
+		old, fresh := s.decide.history.at(snap), next.at(snap)
 		if len(old) == 0 || !maps.Equal(old, fresh) {
 			t.Errorf("the leader knows %v, the next one %v", old, fresh)
 		}
@@ -63,14 +63,14 @@ func TestPastOf(t *testing.T) {
 		t.Errorf("one success of three: %+v", got)
 	}
 	var many []*structs.Allocation
-	for i := range 2 * pastKept {
+	for i := range 2 * historyKept {
 		c := structs.ClientFailed
-		if i >= pastKept {
+		if i >= historyKept {
 			c = structs.ClientComplete
 		}
 		many = append(many, ended(i, c, structs.DesiredRun))
 	}
-	if got := pastOf(many); got.Ends != pastKept || got.Success != model.Micro {
+	if got := pastOf(many); got.Ends != historyKept || got.Success != model.Micro {
 		t.Errorf("the newest all succeeded: %+v", got)
 	}
 }

@@ -8,14 +8,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// adjusted makes a submitted job what the cluster lets it be, and says what was changed.
-func (s *Server) adjusted(j *structs.Job) (warnings []string) {
-	return append(s.withoutOversubscription(j), s.withinGrace(j)...)
+// normalize applies cluster limits to a submitted job and returns a warning for each change.
+func (s *Server) normalize(j *structs.Job) (warnings []string) {
+	return append(s.dropMemoryMax(j), s.withinGrace(j)...)
 }
 
-// withinGrace shortens the time in which a job may save its state (checkpoint.grace) to what its queue gives to work that
-// makes room for others (Queue.PreemptGrace, inherited), and says so. A group that names no time gets the default, if that
-// is not longer.
+// withinGrace shortens a job's checkpoint.grace to the grace period that its queue gives to preempted work
+// (Queue.PreemptGrace, inherited), with a warning. A group without a grace gets the default if that is not longer.
 func (s *Server) withinGrace(j *structs.Job) (warnings []string) {
 	snap := s.Published().Snapshot
 	cfg := *snap.SchedulerConfig()
@@ -42,7 +41,7 @@ func (s *Server) withinGrace(j *structs.Job) (warnings []string) {
 	return warnings
 }
 
-// short is a duration without the parts that are nothing: 2m, not 2m0s.
+// short formats a duration without zero parts: 2m, not 2m0s.
 func short(d time.Duration) string {
 	for _, u := range []struct {
 		unit time.Duration

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/muster-sched/muster/fsm/state"
@@ -10,11 +11,121 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// limitStarts estimates when work may start that a limit holds back: a hard limit of a queue or quota, or a cap on running
+// When work may start that waits for something other than room on nodes: passes estimate the start of what only lacks room,
+// and never look at nodes for the rest. What is told here is when the thing in its way may be over: for work that runs, when
+// it is expected to end, else when its limit ends it.
+
+// startWhen gives the time, 0 where none is known, and words; "" when the reports of the passes say more.
+func startWhen(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups []*structs.GroupReport, now structs.LogTime, by *startEstimates) (structs.LogTime, string) {
+	g := scheduler.GateOf(j, w, now, others{snap})
+	if g.Why != nil {
+		switch g.Why.Code {
+		case structs.ReasonHeld:
+			if w != nil && w.Suspended != 0 {
+				return 0, "when it is resumed (muster job resume " + j.ID + ")"
+			}
+			return 0, "when it is released (muster job release " + j.ID + ")"
+		case structs.ReasonBeginTime:
+			return max(j.Begin, w.NotBefore), "not before its time"
+		case structs.ReasonDependency:
+			return afterOthers(snap, j, now)
+		}
+		return 0, ""
+	}
+	for _, r := range groups {
+		if r.Placed < r.Wanted && len(r.Refusals) > 0 && r.Refusals[0].Code == structs.ReasonQuota {
+			return by.next(j, w, r.Group, &r.Refusals[0])
+		}
+	}
+	return 0, ""
+}
+
+// afterOthers is when the jobs that a job depends on will have got so far; 0 where one of them, or which of several
+// alternatives, is not known.
+func afterOthers(snap *state.Snapshot, j *structs.Job, now structs.LogTime) (at structs.LogTime, text string) {
+	var names []string
+	known := true
+	for i := range j.Depends {
+		one := *j
+		one.Hold, one.Begin, one.Depends = false, 0, j.Depends[i:i+1]
+		d := one.Depends[0]
+		d.Group, d.AtLeast = "", 0
+		one.Depends = []structs.Dependency{d}
+		if scheduler.GateOf(&one, nil, now, others{snap}).Why == nil {
+			continue
+		}
+		k := d.On(j)
+		word := " ends"
+		var when structs.LogTime
+		switch d.When {
+		case structs.WhenStarted:
+			word = " starts"
+			if w := snap.Workload(k); w != nil {
+				when = w.StartEst
+			}
+		case structs.WhenCheckpointed:
+			word = " has a checkpoint"
+		default:
+			when = endOfJob(snap, k, now)
+		}
+		names = append(names, k.ID+word)
+		known = known && when > 0 && j.Depends[i].Group == ""
+		at = max(at, when)
+	}
+	if !known {
+		at = 0
+	}
+	return at, "after " + strings.Join(names, ", ")
+}
+
+// endOfJob is when the last of what runs of a job ends; 0 when that is not known, or some of it has yet to start.
+func endOfJob(snap *state.Snapshot, k structs.JobKey, now structs.LogTime) (last structs.LogTime) {
+	if w := snap.Workload(k); w != nil && w.Waiting > 0 {
+		return 0
+	}
+	for _, a := range snap.AllocsByJob(k) {
+		if !structs.Holds(a) {
+			continue
+		}
+		end := endOfAlloc(a, now)
+		if end == 0 {
+			return 0
+		}
+		last = max(last, end)
+	}
+	return last
+}
+
+// endOfAlloc is when an allocation is expected to end; 0 when nobody knows.
+func endOfAlloc(a *structs.Allocation, now structs.LogTime) structs.LogTime {
+	if a.Job == nil || a.Job.Type != structs.JobBatch && a.Job.Type != structs.JobSysBatch {
+		return 0
+	}
+	began := cmp.Or(a.Began(now), now)
+	if e := began.Add(cmp.Or(a.Expect, a.Job.Runtime.Expected)); e > now {
+		return e
+	}
+	if g := a.Job.Group(a.Group); g != nil && a.Job.RunLimit(g) > 0 {
+		return max(began.Add(a.Job.RunLimit(g)), now+1)
+	}
+	return 0
+}
+
+// amountIn is the part of an amount that a limit counts.
+func amountIn(a structs.Amount, what structs.Dimension) int64 {
+	for _, p := range a.Parts() {
+		if p.Dimension == what {
+			return p.Value
+		}
+	}
+	return 0
+}
+
+// startEstimates estimates when work may start that a limit holds back: a hard limit of a queue or quota, or a cap on running
 // jobs. It is asked in the order of the line, and serves each limit in that order: what runs under it gives back when it is
 // expected to end, and whoever is served gives back when he is expected to have ended. Room on nodes is not looked at, and
 // nobody passes; so a start may come earlier or later than told.
-type limitStarts struct {
+type startEstimates struct {
 	snap   *state.Snapshot
 	region string
 	now    structs.LogTime
@@ -38,10 +149,10 @@ type freedAt struct {
 // limitLineMax is how many workloads behind one limit are told an estimate.
 const limitLineMax = 1000
 
-func (s *Server) limitStarts(snap *state.Snapshot, now structs.LogTime) *limitStarts {
-	return &limitStarts{snap: snap, region: s.cfg.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
+func (s *Server) startEstimates(snap *state.Snapshot, now structs.LogTime) *startEstimates {
+	return &startEstimates{snap: snap, region: s.cfg.Region, now: now, by: map[structs.Obstacle]*limitRoom{}, expect: func(j *structs.Job, w *structs.Workload) time.Duration {
 		load := scheduler.Workload{Key: j.Key(), Job: j, Queue: w}
-		s.decide.foretold.tell(&load)
+		s.decide.predictor.tell(&load)
 		if e := cmp.Or(j.Runtime.Expected, load.Expect); e > 0 || len(j.Groups) == 0 {
 			return e
 		}
@@ -50,7 +161,7 @@ func (s *Server) limitStarts(snap *state.Snapshot, now structs.LogTime) *limitSt
 }
 
 // next is the start of the next in line, held back by what a report of one of its groups says; 0 when it is not known.
-func (l *limitStarts) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
+func (l *startEstimates) next(j *structs.Job, w *structs.Workload, group string, r *structs.Refusal) (structs.LogTime, string) {
 	if r.Dimension == structs.DimensionGPUMinutes || r.Holder.Kind != structs.HolderQueue && r.Holder.Kind != structs.HolderQuota {
 		return 0, ""
 	}
@@ -108,7 +219,7 @@ func (r *limitRoom) take(at structs.LogTime, amount int64, expect time.Duration)
 }
 
 // roomOf is what is left of a limit, and when those who hold of it are expected to end. but is not counted: it asks.
-func (l *limitStarts) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
+func (l *startEstimates) roomOf(limit structs.Obstacle, but structs.JobKey) *limitRoom {
 	isQueue, name := limit.Holder.Kind == structs.HolderQueue, limit.Holder.Name
 	ofJobs, user := limit.Dimension == structs.DimensionRunningJobs, limit.Subject
 	out := &limitRoom{}

@@ -112,15 +112,15 @@ func TestBackfilledIsCounted(t *testing.T) {
 		if running(s, "small") != 1 {
 			t.Fatal("the small job does not run")
 		}
-		p := s.PassFigures()
+		p := s.PassMetrics()
 		if p.Passed == 0 || p.Promises.Made == 0 {
 			t.Errorf("counted %d backfilled, %+v", p.Passed, p.Promises)
 		}
-		if c := s.clusterFigures(); c[13] != 1 {
+		if c := s.clusterMetrics(); c[13] != 1 {
 			t.Errorf("%d promises are held, want 1", c[13])
 		}
 		time.Sleep(2 * time.Hour)
-		if p := s.PassFigures(); p.Promises.Kept+p.Promises.Late == 0 {
+		if p := s.PassMetrics(); p.Promises.Kept+p.Promises.Late == 0 {
 			t.Errorf("the big job ran, its promise: %+v", p.Promises)
 		}
 	})

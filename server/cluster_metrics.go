@@ -2,9 +2,9 @@ package server
 
 import "github.com/muster-sched/muster/structs"
 
-// clusterFigureNames are the figures of what waits and what is given out, as agents' statistics tell them; Prometheus
-// has them as muster_..._NAME. They are counted when somebody asks.
-var clusterFigureNames = [...]string{
+// clusterMetricNames are the metrics of waiting work and of granted resources. Prometheus serves them as muster_..._NAME.
+// They are counted on request.
+var clusterMetricNames = [...]string{
 	"queue_depth",               // jobs with allocations that wait for a place
 	"queue_allocations",         // allocations that wait
 	"queue_oldest_wait_seconds", // since the submission of the job that waits longest
@@ -22,8 +22,8 @@ var clusterFigureNames = [...]string{
 	"jobs_past_deadline",        // jobs that have missed their deadline and not ended
 }
 
-// clusterFigures counts them from the newest state.
-func (s *Server) clusterFigures() (out [len(clusterFigureNames)]int64) {
+// clusterMetrics counts them from the newest state.
+func (s *Server) clusterMetrics() (out [len(clusterMetricNames)]int64) {
 	p := s.Published()
 	if p == nil || p.Snapshot == nil {
 		return out

@@ -9,9 +9,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// claimReports tells, by group, what allocations of a job wait for that were placed and do not start before others, which
-// were told to make room, have ended (D19).
-func claimReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupReport) {
+// preemptWaitReports explains, for each group, why placed allocations of a job have not started: the work that they
+// preempt has not ended yet (D19).
+func preemptWaitReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupReport) {
 	jobs := map[string][]string{}
 	waits, places := map[string]int64{}, map[string]int64{}
 	for _, a := range snap.AllocsByJob(k) {
@@ -47,15 +47,15 @@ func claimReports(snap *state.Snapshot, k structs.JobKey) (out []*structs.GroupR
 	return out
 }
 
-// claiming lists, by key, the jobs all of which is placed and of which something does not run, because others have yet to
-// make room. They are not in line any more, and people still see them wait.
-func claiming(snap *state.Snapshot) (out []*structs.Workload) {
+// preemptWaiting lists the jobs, by key, that are placed but wait for preempted work to end. They have left the queue, but
+// users still see them waiting.
+func preemptWaiting(snap *state.Snapshot) (out []*structs.Workload) {
 	for w := range snap.Workloads() {
 		k := structs.JobKey{Namespace: w.Namespace, ID: w.JobID}
 		if w.Waiting > 0 || !w.BlockedEval.IsZero() {
 			continue
 		}
-		reports := claimReports(snap, k)
+		reports := preemptWaitReports(snap, k)
 		if len(reports) == 0 {
 			continue
 		}

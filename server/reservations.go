@@ -26,7 +26,7 @@ func booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs
 
 // booked are the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead of the
 // commit of the one before it must not give away what that one promised.
-func (p *passes) booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
+func (p *decider) booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
 	out := booked(snap, domain, now)
 	for _, r := range p.planner.Promises() {
 		at, found := slices.BinarySearchFunc(out, r.ID, func(o *structs.Reservation, id string) int { return strings.Compare(o.ID, id) })
@@ -44,7 +44,7 @@ func (p *passes) booked(snap *state.Snapshot, domain string, now structs.LogTime
 
 // binding are the reservations that bind the plans of a pass whatever else it decided: those of operators, and the promises
 // to jobs that it did not decide about. Promises to its own jobs were made anew, in the order of the line.
-func (p *passes) binding(snap *state.Snapshot, pass broker.Pass, now structs.LogTime) []*structs.Reservation {
+func (p *decider) binding(snap *state.Snapshot, pass broker.Pass, now structs.LogTime) []*structs.Reservation {
 	all := p.booked(snap, pass.Domain, now)
 	if len(all) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func (p *passes) binding(snap *state.Snapshot, pass broker.Pass, now structs.Log
 }
 
 // promised are the jobs of a domain with a promise, by id.
-func (p *passes) promised(domain string) (keys []structs.JobKey) {
+func (p *decider) promised(domain string) (keys []structs.JobKey) {
 	for r := range p.pub.Snapshot.Reservations() {
 		if r.JobID != "" && cmp.Or(r.Domain, structs.NodePoolDefault) == domain {
 			keys = append(keys, structs.JobKey{Namespace: r.Namespace, ID: r.JobID})

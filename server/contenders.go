@@ -9,34 +9,34 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// rivals are the jobs whose running work may have to give up its places to what waits (structs.PreemptOrder): those that
-// may be preempted, by node pool, with what they hold. A pass needs them all, at every turn.
+// contenders are the running jobs that waiting work may preempt (structs.PreemptOrder), by node pool, with the resources
+// that they hold. Each pass needs all of them.
 //
 // Naive: look through all allocations in each pass; with 100,000 of them that takes longer than the pass. Here the
 // list follows what the log changes, job by job.
-type rivals struct {
-	domains map[string]*rivalPool
+type contenders struct {
+	domains map[string]*contenderPool
 	of      map[structs.JobKey]string // domain of each job in the index
 	lives   queue.Lifetimes           // how long work lasted that has ended
 }
 
-// rivalPool is the jobs of one node pool that may be preempted.
-type rivalPool struct {
+// contenderPool is the jobs of one node pool that may be preempted.
+type contenderPool struct {
 	jobs    int                  // whether they hold anything or not
 	holders []scheduler.Workload // those that hold something, by key
 }
 
-// rivalsLearned is how many ended jobs a new leader learns from at most, the last ones.
-const rivalsLearned = 20_000
+// contendersLearned bounds the ended jobs that a new leader learns from. It takes the newest ones.
+const contendersLearned = 20_000
 
-func loadRivals(snap *state.Snapshot) *rivals {
-	r := &rivals{domains: map[string]*rivalPool{}, of: map[structs.JobKey]string{}}
+func loadContenders(snap *state.Snapshot) *contenders {
+	r := &contenders{domains: map[string]*contenderPool{}, of: map[structs.JobKey]string{}}
 	for j := range snap.Jobs("", "") {
 		if j.MayPreempt() {
 			r.set(snap, j.Key())
 		}
 	}
-	left := rivalsLearned
+	left := contendersLearned
 	for rec := range snap.AcctBack() {
 		r.ended(rec)
 		if left--; left == 0 {
@@ -47,7 +47,7 @@ func loadRivals(snap *state.Snapshot) *rivals {
 }
 
 // ended learns how long a job's work lasted. Sums do not depend on the order.
-func (r *rivals) ended(rec *structs.AcctRecord) {
+func (r *contenders) ended(rec *structs.AcctRecord) {
 	if rec.Start == 0 || rec.Type != structs.JobBatch && rec.Type != structs.JobSysBatch {
 		return
 	}
@@ -57,7 +57,7 @@ func (r *rivals) ended(rec *structs.AcctRecord) {
 }
 
 // feed takes over what a batch of the log changed; snap is the state after it.
-func (r *rivals) feed(d *structs.Delta, snap *state.Snapshot) {
+func (r *contenders) feed(d *structs.Delta, snap *state.Snapshot) {
 	var last structs.JobKey
 	touch := func(k structs.JobKey, may bool) {
 		if _, in := r.of[k]; k != last && (in || may) {
@@ -88,7 +88,7 @@ func (r *rivals) feed(d *structs.Delta, snap *state.Snapshot) {
 }
 
 // set brings what is known of a job up to date.
-func (r *rivals) set(snap *state.Snapshot, k structs.JobKey) {
+func (r *contenders) set(snap *state.Snapshot, k structs.JobKey) {
 	byKey := func(w scheduler.Workload, k structs.JobKey) int { return compareKeys(w.Key, k) }
 	if was, in := r.of[k]; in {
 		d := r.domains[was]
@@ -107,7 +107,7 @@ func (r *rivals) set(snap *state.Snapshot, k structs.JobKey) {
 	}
 	d := r.domains[j.NodePool]
 	if d == nil {
-		d = &rivalPool{}
+		d = &contenderPool{}
 		r.domains[j.NodePool] = d
 	}
 	d.jobs++
@@ -136,10 +136,10 @@ func compareKeys(a, b structs.JobKey) int {
 }
 
 // compete reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
-func (r *rivals) compete(domain string) bool { return r.domains[domain] != nil }
+func (r *contenders) compete(domain string) bool { return r.domains[domain] != nil }
 
 // fill gives a pass of a domain those that hold something, and who chooses between them and what waits.
-func (r *rivals) fill(in *scheduler.Input, domain string) {
+func (r *contenders) fill(in *scheduler.Input, domain string) {
 	var names []string
 	if domain != structs.NodePoolAll {
 		if r.compete(domain) {

@@ -18,28 +18,28 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// foretell predicts how long batch work will run, from what ended: jobs by their accounting records, so that the parts
+// predictor predicts how long batch work will run, from what ended: jobs by their accounting records, so that the parts
 // of a run that was preempted count as one, and the indices of arrays each by itself. It lives with the leader's passes,
 // and is a function of replicated state alone, so that a new leader predicts what the one before it would have.
 //
 // Naive: the leader learns whatever ends while it leads, a new one from the last so many records. The means in it then go
 // back further than what the next leader sees, and records that were collected since are still in them. Instead there is
 // one window, which state tells: it begins with the one before the newest of the records whose hash is a multiple of
-// foretellChunk, and holds everything that is kept from there on, in the order of the log. So it moves once in some
+// predictorChunk, and holds everything that is kept from there on, in the order of the log. So it moves once in some
 // thousand ends, and only then, or when something in it is deleted or changes its meaning, is everything learned again;
 // all other ends are added one by one.
-type foretell struct {
+type predictor struct {
 	mu      sync.Mutex
 	by      *predict.Similar
 	errors  predict.Errors
-	chunk   uint64                 // 0: foretellChunk
+	chunk   uint64                 // 0: predictorChunk
 	from    structs.Index          // the window begins with what ended in this entry of the log
 	records map[structs.JobKey]int // accounting records in the window
 	loads   int64                  // times that everything was learned anew
 }
 
-// foretellChunk is how many jobs end, in the mean, until the window moves. It holds one to two of them.
-const foretellChunk = 8192
+// predictorChunk is the mean number of ended jobs after which the window moves. The window holds one to two chunks.
+const predictorChunk = 8192
 
 // endedWork is one piece of work that came to its own end.
 type endedWork struct {
@@ -52,20 +52,20 @@ type endedWork struct {
 func byEnd(a, b endedWork) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) }
 
 // marks reports whether a window may begin with a record.
-func (f *foretell) marks(r *structs.AcctRecord) bool {
+func (f *predictor) marks(r *structs.AcctRecord) bool {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s/%s/%d", r.Namespace, r.JobID, r.CreateIndex)
-	return h.Sum64()%cmp.Or(f.chunk, foretellChunk) == 0
+	return h.Sum64()%cmp.Or(f.chunk, predictorChunk) == 0
 }
 
 // load learns from state.
-func (f *foretell) load(snap *state.Snapshot) {
+func (f *predictor) load(snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.learn(snap)
 }
 
-func (f *foretell) learn(snap *state.Snapshot) {
+func (f *predictor) learn(snap *state.Snapshot) {
 	f.by, f.errors, f.from, f.records = predict.NewSimilar(), predict.Errors{}, 0, map[structs.JobKey]int{}
 	f.loads++
 	marks := 0
@@ -96,7 +96,7 @@ func (f *foretell) learn(snap *state.Snapshot) {
 }
 
 // feed learns from what a batch of the log changed; snap is the state after it.
-func (f *foretell) feed(d *structs.Delta, snap *state.Snapshot) {
+func (f *predictor) feed(d *structs.Delta, snap *state.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil || d.Restored {
@@ -170,7 +170,7 @@ func recordEnded(r *structs.AcctRecord, snap *state.Snapshot) (endedWork, bool) 
 }
 
 // indexEnded is what an ended allocation of an array teaches, if it is in the window; a may be nil.
-func (f *foretell) indexEnded(a *structs.Allocation) (endedWork, bool) {
+func (f *predictor) indexEnded(a *structs.Allocation) (endedWork, bool) {
 	if a == nil || a.Job == nil || a.Job.Array == nil || a.StartedAt == 0 || a.FinishedAt < a.StartedAt || a.ClientIndex < f.from {
 		return endedWork{}, false
 	}
@@ -181,7 +181,7 @@ func (f *foretell) indexEnded(a *structs.Allocation) (endedWork, bool) {
 }
 
 // ended learns from what ended, in the order of the log.
-func (f *foretell) ended(all []endedWork) {
+func (f *predictor) ended(all []endedWork) {
 	slices.SortFunc(all, byEnd)
 	for i := range all {
 		e := &all[i]
@@ -225,7 +225,7 @@ func workOf(j *structs.Job) predict.Work {
 }
 
 // tell fills in what a decision is told of a workload.
-func (f *foretell) tell(w *scheduler.Workload) {
+func (f *predictor) tell(w *scheduler.Workload) {
 	if w.Job == nil {
 		return
 	}
@@ -244,7 +244,7 @@ func (f *foretell) tell(w *scheduler.Workload) {
 }
 
 // turnover is the mean time until what is held now is given back; 0 before anything ended.
-func (f *foretell) turnover() time.Duration {
+func (f *predictor) turnover() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by == nil {
@@ -253,17 +253,17 @@ func (f *foretell) turnover() time.Duration {
 	return f.by.Turnover()
 }
 
-// Predictions are the statistics of how right predicted run times were: of what ended last (see foretell), as the leader
+// Predictions are the statistics of how right predicted run times were: of what ended last (see predictor), as the leader
 // knows it; empty on other servers.
 func (s *Server) Predictions() predict.Errors {
 	if !s.IsLeader() {
 		return predict.Errors{}
 	}
-	return s.decide.foretold.right()
+	return s.decide.predictor.right()
 }
 
 // right is how right the predictions were.
-func (f *foretell) right() predict.Errors {
+func (f *predictor) right() predict.Errors {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.errors

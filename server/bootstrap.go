@@ -19,8 +19,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// found writes what every cluster must have and this one lacks: an identity and a signing key.
-func (s *Server) found(ctx context.Context) error {
+// bootstrap gives a new cluster its identity and its signing key. Where both exist it writes nothing.
+func (s *Server) bootstrap(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	snap := s.Published().Snapshot

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A new leader foretells from state what the old one had learned from the log: from jobs, by their records, and from the
+// A new leader predicts from state what the old one had learned from the log: from jobs, by their records, and from the
 // indices of arrays. What was stopped teaches nothing, and the parts of a run that was interrupted are one run.
 func TestForetell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -59,10 +59,10 @@ func TestForetell(t *testing.T) {
 			t.Errorf("five indices of 7 minutes took %v", d)
 		}
 
-		var next foretell
+		var next predictor
 		next.load(s.Published().Snapshot)
 		expect := map[string]time.Duration{}
-		for name, f := range map[string]*foretell{"the leader": &s.decide.foretold, "the next one": &next} {
+		for name, f := range map[string]*predictor{"the leader": &s.decide.predictor, "the next one": &next} {
 			j := batch("train-9", nil)
 			w := scheduler.Workload{Key: j.Key(), Job: j}
 			f.tell(&w)
@@ -98,7 +98,7 @@ func TestForetellIsOfState(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			s := testServer(t, nil)
 			f := newFleet(t, one(s), 3)
-			live := &s.decide.foretold
+			live := &s.decide.predictor
 			waitFor(t, time.Minute, "the leader to learn", func() bool {
 				live.mu.Lock()
 				defer live.mu.Unlock()
@@ -112,7 +112,7 @@ func TestForetellIsOfState(t *testing.T) {
 				t.Helper()
 				synctest.Wait()
 				snap := s.Published().Snapshot
-				next := &foretell{chunk: 3}
+				next := &predictor{chunk: 3}
 				next.load(snap)
 				live.mu.Lock()
 				defer live.mu.Unlock()

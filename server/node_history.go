@@ -12,14 +12,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pastKept is how many ended allocations of a node are learned from, the newest ones. An end counts for an eighth, so that
+// historyKept is how many ended allocations of a node are learned from, the newest ones. An end counts for an eighth, so that
 // older ones would say nothing more.
-const pastKept = 64
+const historyKept = 64
 
-// pasts is how work went on nodes (scheduler.Past), for policies that learn from it. What it says of a node follows from
+// nodeHistory records how work ended on each node (search.Past), for policies that learn from it. What it says of a node follows from
 // the state alone, from the allocations that ended there and have not been collected: a new leader says the same as the old
 // one, whatever either of them has seen. Kept is only what was computed from a state, until something changes on the node.
-type pasts struct {
+type nodeHistory struct {
 	mu    sync.Mutex
 	of    map[structs.NodeID]search.Past
 	known map[structs.NodeID]bool // of is right for it
@@ -27,14 +27,14 @@ type pasts struct {
 }
 
 // load forgets everything.
-func (p *pasts) load() {
+func (p *nodeHistory) load() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.of, p.known, p.out = map[structs.NodeID]search.Past{}, map[structs.NodeID]bool{}, nil
 }
 
 // feed takes note of the nodes on which work ended, or of which it was forgotten.
-func (p *pasts) feed(d *structs.Delta) {
+func (p *nodeHistory) feed(d *structs.Delta) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range d.Allocs {
@@ -48,7 +48,7 @@ func (p *pasts) feed(d *structs.Delta) {
 	}
 }
 
-func (p *pasts) forget(n structs.NodeID) {
+func (p *nodeHistory) forget(n structs.NodeID) {
 	if p.known[n] {
 		delete(p.known, n)
 		p.out = nil
@@ -56,7 +56,7 @@ func (p *pasts) forget(n structs.NodeID) {
 }
 
 // at gives the past of all nodes of a state. It is not to be changed.
-func (p *pasts) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
+func (p *nodeHistory) at(snap *state.Snapshot) map[structs.NodeID]search.Past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known == nil {
@@ -92,7 +92,7 @@ func pastOf(as []*structs.Allocation) (x search.Past) {
 	slices.SortFunc(ended, func(a, b *structs.Allocation) int {
 		return cmp.Or(cmp.Compare(a.FinishedAt, b.FinishedAt), slices.Compare(a.ID[:], b.ID[:]))
 	})
-	for _, a := range ended[max(0, len(ended)-pastKept):] {
+	for _, a := range ended[max(0, len(ended)-historyKept):] {
 		x = x.Learn(a.Client == structs.ClientComplete, a.Expect, a.Ran())
 	}
 	return x

@@ -177,6 +177,6 @@ func replaysEqually(t *testing.T, s *Server) {
 	}
 	got, _ := scheduler.Schedule(again, pol)
 	if !bytes.Equal(scheduler.AppendPlan(nil, want), scheduler.AppendPlan(nil, got)) {
-		t.Errorf("a dump of an input with %d running rivals gives another plan:\n%+v\nwant\n%+v", len(in.Running), got, want)
+		t.Errorf("a dump of an input with %d running contenders gives another plan:\n%+v\nwant\n%+v", len(in.Running), got, want)
 	}
 }
