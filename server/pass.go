@@ -176,13 +176,15 @@ func (p *decider) now() structs.LogTime {
 func (p *decider) load(pub *replica.Published) {
 	p.pub = pub
 	p.metrics.Reloads++
-	p.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) })
-	p.broker.SetLinks(links{p})
-	p.broker.SetChoice(p.choice)
 	p.contenders = loadContenders(pub.Snapshot)
 	p.strict = nobodyPasses(pub.Snapshot)
-	p.broker.SetRivals(func(domain string) bool { return p.strict || p.contenders.compete(domain) })
-	p.broker.SetPromised(p.promised)
+	p.broker = broker.New(broker.Limits{}, broker.Env{
+		Lookup:      func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) },
+		Links:       links{p},
+		Choose:      p.choice,
+		Competition: func(domain string) bool { return p.strict || p.contenders.compete(domain) },
+		Reserved:    p.promised,
+	})
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
 		im.Nodes = append(im.Nodes, n)

@@ -38,7 +38,7 @@ type steps struct {
 func newSteps(eager bool) *steps {
 	m := &steps{fsm: fsm.New(fsm.Options{}), planner: planner.New(planner.Limits{}), now: 1_000_000_000, eager: eager}
 	m.view = model.NewView(0, nil, nil, poolsOf(m.fsm.Snapshot()))
-	m.broker = broker.New(broker.Limits{}, func(k structs.JobKey) *structs.Workload { return m.fsm.Snapshot().Workload(k) })
+	m.broker = broker.New(broker.Limits{}, broker.Env{Lookup: func(k structs.JobKey) *structs.Workload { return m.fsm.Snapshot().Workload(k) }})
 	m.broker.Load(broker.Image{}, m.now)
 	return m
 }
@@ -61,7 +61,7 @@ func (m *steps) write(t *testing.T, body structs.CommandBody) structs.Result {
 	m.broker.Feed(&delta, m.now)
 	if m.eager {
 		for _, name := range m.broker.Domains() {
-			m.broker.Cure(name, unblock.Any, m.index, m.now)
+			m.broker.Unblock(name, unblock.Any, m.index, m.now)
 		}
 	}
 	return res[0]

@@ -6,11 +6,11 @@
 //	          feed: evaluation pending and due
 //	idle ------------------------------------> ready --TakePass--> in flight --Done/Nack--> idle | ready
 //	  \                                          ^                     |
-//	   \--- feed: evaluation blocked --> blocked-/ cured               \-- events meanwhile are remembered
+//	   \--- feed: evaluation blocked --> blocked-/ unblocked           \-- events meanwhile are remembered
 //
 // The naive queue drops an event that arrives while the job is being decided: the pass has not seen the capacity, and
-// the blocked evaluation is written after it appeared. Here every cure is stamped with its log index, and an evaluation
-// that blocks on an older state than the newest cure of its kind goes straight back to ready.
+// the blocked evaluation is written after it appeared. Here every unblocking event is stamped with its log index, and an evaluation
+// that blocks on an older state than the newest such event goes straight back to ready.
 //
 // Limits: a pass takes at most Limits.Items jobs and Limits.Evals evaluations of each; the rest stays for the next one.
 // The number of entries is bounded by the jobs of the state that have an open evaluation.
@@ -61,7 +61,7 @@ type Counters struct {
 	Coalesced  int64 // evaluations answered by another evaluation of the same pass
 	Skipped    int64 // events that woke none of the blocked jobs of their domain
 	Cured      int64 // blocked jobs made ready by an event
-	Raced      int64 // evaluations that blocked on a state older than a cure, and went straight back
+	Raced      int64 // evaluations that blocked on a state older than an unblocking event, and went straight back
 	Delayed    int64 // evaluations that had to wait for a time
 	Refused    int64 // Nack calls
 	Backoffs   int64 // of them, those that had to wait
@@ -73,19 +73,15 @@ type Counters struct {
 // Broker is the queue. It is not safe for concurrent use: its owner guards it.
 type Broker struct {
 	limits Limits
-	lookup func(structs.JobKey) *structs.Workload
-	links  Links // nil: nobody waits for other jobs
+	env    Env
 	after  map[structs.JobKey][]*job
 	purged structs.Index // newest purge of a job
-	choose Choice
-	rivals func(domain string) bool             // nil: nowhere
-	owed   func(domain string) []structs.JobKey // nil: nobody
-	index  structs.Index                        // of the newest delta
+	index  structs.Index // of the newest delta
 
 	jobs    map[structs.JobKey]*job
 	evals   map[structs.EvalID]*evalRef
 	domains map[string]*domain
-	// everywhere is the newest cure of each kind that was for all domains: one that comes to be later has had it, too.
+	// everywhere is the newest event of each kind that was for all domains: one that comes to be later has had it, too.
 	everywhere [unblock.Kinds]structs.Index
 	names      []string // of domains, sorted; where Take looks for work
 	next       int      // position in names where the next Take begins
@@ -101,18 +97,18 @@ type Broker struct {
 
 // job is one entry.
 type job struct {
-	key      structs.JobKey
-	domain   string
-	workload *structs.Workload // replicated, or made up from the first evaluation
-	replica  bool              // workload is the replicated one, not made up
-	open     int               // evaluations of the job in Broker.evals
-	pending  []*structs.Evaluation
-	blocked  *structs.Evaluation
-	cures    unblock.EventSet // events that may cure blocked
-	cured    bool             // blocked, and one of them happened since it was decided
-	wpos     int              // in the domain's group of waiting jobs; -1 outside
-	waitsFor []structs.JobKey // jobs in whose list (Broker.after) it is, while it is among the waiting
-	spec     *Speculation
+	key       structs.JobKey
+	domain    string
+	workload  *structs.Workload // replicated, or made up from the first evaluation
+	replica   bool              // workload is the replicated one, not made up
+	open      int               // evaluations of the job in Broker.evals
+	pending   []*structs.Evaluation
+	blocked   *structs.Evaluation
+	events    unblock.EventSet // that may change the decision of blocked
+	unblocked bool             // blocked, and one of them happened since it was decided
+	wpos      int              // in the domain's group of waiting jobs; -1 outside
+	waitsFor  []structs.JobKey // jobs in whose list (Broker.after) it is, while it is among the waiting
+	spec      *Speculation
 
 	flight   bool
 	seen     structs.Index       // index of the state that the last pass saw
@@ -139,15 +135,15 @@ type domain struct {
 	name          string
 	ready         readyHeap
 	busy          bool
-	waiting       []group // blocked and not cured, by what would cure them; sorted by cures
+	waiting       []group // blocked, by the events that unblock them; sorted by events
 	lastUnblocked [unblock.Kinds]structs.Index
 	wake          *timer // when its work is to be looked at again (WakeAt), or nil
 }
 
 // group is the blocked jobs of a domain that wait for the same kinds of event, in no particular order.
 type group struct {
-	cures unblock.EventSet
-	jobs  []*job
+	events unblock.EventSet
+	jobs   []*job
 }
 
 // Speculation is a job whose registration has been proposed but is not committed (D25).
@@ -160,7 +156,7 @@ type Speculation struct {
 type Item struct {
 	Key      structs.JobKey
 	Workload *structs.Workload     // never nil; immutable
-	Evals    []*structs.Evaluation // due evaluations, oldest first; empty when only a cure woke the job
+	Evals    []*structs.Evaluation // due evaluations, oldest first; empty when only an event woke the job
 	Blocked  *structs.Evaluation   // nil when nothing was blocked
 	Spec     *Speculation          // nil for a committed job
 }
@@ -180,17 +176,22 @@ func (it *Item) Deciding() *structs.Evaluation {
 // most n.
 type Choice func(ready []*structs.Workload, n int, now structs.LogTime) []int
 
-// SetChoice sets the choice of those that a pass takes, when there are more than Limits.Items; without one they are
-// taken by priority and submission. In what order those taken are decided is the pass's own business.
-func (b *Broker) SetChoice(c Choice) { b.choose = c }
-
-// SetRivals sets how the broker knows where running work competes with what waits. A pass of such a domain takes
-// everything that waits for room, because who should hold places cannot be told of a part of them.
-func (b *Broker) SetRivals(f func(domain string) bool) { b.rivals = f }
-
-// SetPromised sets how the broker knows which jobs of a domain have a promise of capacity. They join every pass, though not
-// more often than once in promiseEvery: whether it can be kept, or kept earlier, depends on what others are given.
-func (b *Broker) SetPromised(f func(domain string) []structs.JobKey) { b.owed = f }
+// Env is what a broker asks of its owner. Its functions read a state no older than the newest delta fed.
+type Env struct {
+	// Lookup returns the replicated queue entry of a job, or nil. A nil function knows no entry.
+	Lookup func(structs.JobKey) *structs.Workload
+	// Links wake jobs that wait for others. nil: no job depends on another.
+	Links Links
+	// Choose picks the jobs of a pass when more than Limits.Items are ready. nil: by priority and submission. The pass
+	// itself decides in what order it looks at them.
+	Choose Choice
+	// Competition reports whether running work of a domain competes with waiting jobs. A pass of such a domain takes every
+	// job that waits for room, because the choice between them needs all of them. nil: nowhere.
+	Competition func(domain string) bool
+	// Reserved lists the jobs of a domain that hold a reservation. They join every pass, but at most once in
+	// reservedEvery: whether a reservation can be kept, or moved forward, depends on what others get. nil: none.
+	Reserved func(domain string) []structs.JobKey
+}
 
 // Pass is a set of jobs to decide in order, over the nodes of one domain, or of all.
 type Pass struct {
@@ -199,12 +200,11 @@ type Pass struct {
 	Items  []Item
 }
 
-// New makes an empty broker; Load fills it from a state. lookup gives the replicated queue entry of a job, or nil; it
-// must read a state no older than the newest delta fed.
-func New(limits Limits, lookup func(structs.JobKey) *structs.Workload) *Broker {
+// New makes an empty broker. Load fills it from a state.
+func New(limits Limits, env Env) *Broker {
 	return &Broker{
 		limits:  limits.withDefaults(),
-		lookup:  lookup,
+		env:     env,
 		jobs:    map[structs.JobKey]*job{},
 		evals:   map[structs.EvalID]*evalRef{},
 		domains: map[string]*domain{},

@@ -51,7 +51,7 @@ var node1 = &structs.Node{ID: structs.NodeID{1}, Pool: "default", Status: struct
 // TestCapacityThatAppearedDuringThePass is the unblock that Nomad missed twice: the pass has seen a full cluster, then
 // an allocation stops, then the blocked evaluation is written.
 func TestCapacityThatAppearedDuringThePass(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", nil)), 1)
 	p, ok := b.Take(1)
@@ -83,7 +83,7 @@ func TestCapacityThatAppearedDuringThePass(t *testing.T) {
 
 // TestUncurableSleeps shows that an event of another kind wakes nobody, and a node that joins wakes everybody.
 func TestUncurableSleeps(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventDriverHealthy, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
 	b.Feed(freed(12, node1.ID), 1)
@@ -103,7 +103,7 @@ func TestUncurableSleeps(t *testing.T) {
 
 // TestPurgeWakes: a node that goes with what it held no longer draws power, keeps others away or has them near.
 func TestPurgeWakes(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventAllocPlaced, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10)), eval(3, "c", blockedOn(structs.EventDriverHealthy, 10))), 1)
 	gone := freed(12, node1.ID)
@@ -116,7 +116,7 @@ func TestPurgeWakes(t *testing.T) {
 
 // TestPriorityWakesOthers: what a job of another priority held back or was promised may be somebody else's turn.
 func TestPriorityWakesOthers(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	b.Feed(made(11, eval(1, "a", blockedOn(structs.EventAllocStopped, 10))), 1)
 	w := &structs.Workload{Namespace: "default", JobID: "runs", Domain: "default", Priority: 50}
@@ -138,7 +138,7 @@ func TestPriorityWakesOthers(t *testing.T) {
 
 // TestElectionWakesTheBlocked: a new leader does not know what happened since they were decided.
 func TestElectionWakesTheBlocked(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}, Evals: []*structs.Evaluation{
 		eval(1, "a", blockedOn(structs.EventAllocStopped, 10)),
 		eval(2, "b", func(e *structs.Evaluation) { e.WaitUntil = 100 }),
@@ -154,9 +154,9 @@ func TestElectionWakesTheBlocked(t *testing.T) {
 // TestSpanningJobHoldsAllDomains: a job for every pool waits until the running passes end, and no new one starts.
 func TestSpanningJobHoldsAllDomains(t *testing.T) {
 	pools := map[string]string{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}
-	b := New(Limits{}, func(k structs.JobKey) *structs.Workload {
+	b := New(Limits{}, Env{Lookup: func(k structs.JobKey) *structs.Workload {
 		return &structs.Workload{Namespace: k.Namespace, JobID: k.ID, Domain: pools[k.ID], Priority: 50, SubmitIndex: structs.Index(k.ID[0])}
-	})
+	}})
 	b.Load(Image{Index: 1}, 1)
 	b.Feed(made(2, eval(1, "a", nil), eval(2, "b", nil)), 1)
 	p1, _ := b.Take(1)
@@ -182,7 +182,7 @@ func TestSpanningJobHoldsAllDomains(t *testing.T) {
 
 // TestUnansweredIsNotAHotLoop: a pass that says done without answering is retried ever more slowly.
 func TestUnansweredIsNotAHotLoop(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.Load(Image{Index: 1}, 1)
 	b.Feed(made(2, eval(1, "a", nil)), 1)
 	now, tries := structs.LogTime(1), 0
@@ -207,7 +207,7 @@ func TestUnansweredIsNotAHotLoop(t *testing.T) {
 
 // TestPausedRemembers: a paused broker gives nothing, and everything afterwards.
 func TestPausedRemembers(t *testing.T) {
-	b := New(Limits{}, nil)
+	b := New(Limits{}, Env{})
 	b.SetPaused(true)
 	b.Feed(made(2, eval(1, "a", nil)), 1)
 	if _, ok := b.Take(1); ok {
@@ -223,7 +223,7 @@ func TestPausedRemembers(t *testing.T) {
 }
 
 func BenchmarkFeedAndTake(b *testing.B) {
-	br := New(Limits{}, nil)
+	br := New(Limits{}, Env{})
 	br.Load(Image{Nodes: []*structs.Node{node1}}, 1)
 	at := structs.Index(1)
 	for i := range 100_000 { // blocked ones that the events below do not cure
@@ -267,7 +267,7 @@ func TestPromisesGone(t *testing.T) {
 		{"an operator deletes one", structs.Changed[structs.Reservation]{Before: operators}, "[a]"},
 		{"in another pool", structs.Changed[structs.Reservation]{Before: &structs.Reservation{ID: "far", Domain: "far"}}, "[]"},
 	} {
-		b := New(Limits{}, nil)
+		b := New(Limits{}, Env{})
 		b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 		b.Feed(made(11, eval(1, "a", blockedOn(structs.EventNone, 10)), eval(2, "b", blockedOn(structs.EventAllocStopped, 10))), 1)
 		b.Feed(&structs.Delta{Index: 12, Reserved: []structs.Changed[structs.Reservation]{c.delta}}, 1)

@@ -15,21 +15,20 @@ type Links interface {
 	ChangedAt(structs.JobKey) structs.Index
 }
 
-// SetLinks makes jobs that wait for others wake when those get on. Without it nobody follows anybody.
+// The broker wakes a job that waits for others when one of those changes.
 //
 // Naive: every status change of any job wakes every job that waits for one. With 10,000 such jobs and 1,000 ends a second
 // that is ten million looks. Here each job has a list of those that wait for it, kept only while they wait.
-func (b *Broker) SetLinks(l Links) { b.links = l }
 
 // follow enters a waiting job into the lists of the jobs that it waits for. It reports true, and enters nothing, when one
 // of them has changed since the state that it was decided on.
 func (b *Broker) follow(j *job, since structs.Index) bool {
-	if b.links == nil {
+	if b.env.Links == nil {
 		return false
 	}
-	keys := b.links.DependsOn(j.key)
+	keys := b.env.Links.DependsOn(j.key)
 	for _, k := range keys {
-		at := b.links.ChangedAt(k)
+		at := b.env.Links.ChangedAt(k)
 		if at == 0 {
 			at = b.purged // it may be this one that went
 		}
@@ -104,7 +103,7 @@ func (b *Broker) wakeAfter(key structs.JobKey, now structs.LogTime) {
 		return strings.Compare(x.key.ID, y.key.ID)
 	})
 	for _, j := range list {
-		b.cureJob(j, now)
+		b.unblockJob(j, now)
 	}
 	b.Counters.Cured += int64(len(list))
 }

@@ -26,7 +26,7 @@ func (b *Broker) Load(im Image, now structs.LogTime) {
 	for _, e := range im.Evals {
 		b.upsert(e, now)
 		if j := b.jobs[e.JobKey()]; j != nil && j.blocked == e {
-			b.cureJob(j, now)
+			b.unblockJob(j, now)
 		}
 	}
 }
@@ -37,13 +37,13 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	for i := range d.Pools {
 		switch c := &d.Pools[i]; {
 		case c.After != nil && c.Before != nil:
-			b.Cure(c.After.Name, unblock.Any, d.Index, now)
+			b.Unblock(c.After.Name, unblock.Any, d.Index, now)
 		case c.After == nil && c.Before != nil:
 			b.forget(c.Before.Name)
 		}
 	}
 	if d.Config {
-		b.cureAll(unblock.Any, d.Index, now)
+		b.unblockAll(unblock.Any, d.Index, now)
 	}
 	b.usageChanged(d, now)
 	for i := range d.Reserved {
@@ -76,11 +76,11 @@ func (b *Broker) Feed(d *structs.Delta, now structs.LogTime) {
 	b.expire(now)
 }
 
-// usageChanged cures what a queue's or a namespace's limit holds back: those of its subtree when it holds less, everybody
+// usageChanged unblocks what a queue's or a namespace's limit holds back: those of its subtree when it holds less, everybody
 // when the limits themselves changed.
 func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 	if len(d.Queues)+len(d.Quotas) > 0 {
-		b.cureAll(unblock.QueueUsage|unblock.ConfigChanged, d.Index, now)
+		b.unblockAll(unblock.QueueUsage|unblock.ConfigChanged, d.Index, now)
 		return
 	}
 	if len(d.QueueUse)+len(d.Namespaces) == 0 {
@@ -105,7 +105,7 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 		note(&dom.lastUnblocked, kind, d.Index)
 		var woken []*job
 		for g := range dom.waiting {
-			if dom.waiting[g].cures&kind == 0 {
+			if dom.waiting[g].events&kind == 0 {
 				continue
 			}
 			for _, j := range dom.waiting[g].jobs {
@@ -115,23 +115,23 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 			}
 		}
 		for _, j := range woken {
-			b.cureJob(j, now)
+			b.unblockJob(j, now)
 		}
 		b.Counters.Cured += int64(len(woken))
 	}
 }
 
-// reservedChanged cures what is held back by what is promised to others: when a promise is gone, and when an operator's
+// reservedChanged unblocks what is held back by what is promised to others: when a promise is gone, and when an operator's
 // changes. That a pass moves the promise of a job is no event: whom it concerns was decided in that pass.
 func (b *Broker) reservedChanged(c *structs.Changed[structs.Reservation], at structs.Index, now structs.LogTime) {
 	if c.Before == nil || c.After != nil && c.After.JobID != "" {
 		return
 	}
 	if pool := c.Before.Domain; pool != "" && pool != DomainAll {
-		b.Cure(pool, unblock.ReservationGone, at, now)
+		b.Unblock(pool, unblock.ReservationGone, at, now)
 		return
 	}
-	b.cureAll(unblock.ReservationGone, at, now)
+	b.unblockAll(unblock.ReservationGone, at, now)
 }
 
 // less reports whether a row of usage holds less of something than it did.
@@ -153,14 +153,14 @@ func under(path structs.QueuePath, set map[structs.QueuePath]bool) bool {
 	return false
 }
 
-// nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may cure anything: it may be
+// nodeChanged remembers a node's pool. A node that became usable, or changed while usable, may unblock anything: it may be
 // the one that fits whatever the refusal named. One that is gone makes no room by itself, but nobody is near to what it
 // held any more, has to keep away from that, or shares a power budget with it.
 func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index, now structs.LogTime) {
 	if c.After == nil {
 		if c.Before != nil {
 			delete(b.pools, c.Before.ID)
-			b.Cure(poolOf(c.Before.Pool), unblock.AllocStopped, at, now)
+			b.Unblock(poolOf(c.Before.Pool), unblock.AllocStopped, at, now)
 		}
 		return
 	}
@@ -170,11 +170,11 @@ func (b *Broker) nodeChanged(c *structs.Changed[structs.Node], at structs.Index,
 		return
 	}
 	if c.Before == nil || !c.Before.Ready() || c.Before.Epoch != n.Epoch || c.Before.Pool != n.Pool {
-		b.Cure(poolOf(n.Pool), unblock.Any, at, now)
+		b.Unblock(poolOf(n.Pool), unblock.Any, at, now)
 	}
 }
 
-// allocsChanged cures what freed resources may cure, once per pool.
+// allocsChanged unblocks what freed resources may serve, once per pool.
 func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 	last := "" // allocations next to each other are mostly of one pool
 	for i := range d.Allocs {
@@ -191,12 +191,12 @@ func (b *Broker) allocsChanged(d *structs.Delta, now structs.LogTime) {
 		}
 		if pool, known := b.pools[c.Before.NodeID]; known && pool != last {
 			last = pool
-			b.Cure(pool, unblock.AllocStopped, d.Index, now)
+			b.Unblock(pool, unblock.AllocStopped, d.Index, now)
 		}
 	}
 }
 
-// attract cures what waits for work of others to be near to, or to say no more that it keeps away.
+// attract unblocks what waits for work of others to be near to, or to say no more that it keeps away.
 func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.LogTime) {
 	pool, known := b.pools[a.NodeID]
 	for _, name := range [...]string{pool, DomainAll} {
@@ -205,8 +205,8 @@ func (b *Broker) attract(a *structs.Allocation, at structs.Index, now structs.Lo
 			continue
 		}
 		note(&dom.lastUnblocked, unblock.AllocPlaced, at)
-		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.cures&unblock.AllocPlaced != 0 && len(g.jobs) > 0 }) {
-			b.cure(dom, unblock.AllocPlaced, at, now)
+		if slices.ContainsFunc(dom.waiting, func(g group) bool { return g.events&unblock.AllocPlaced != 0 && len(g.jobs) > 0 }) {
+			b.unblock(dom, unblock.AllocPlaced, at, now)
 		}
 	}
 }
@@ -241,17 +241,17 @@ func (b *Broker) workloadChanged(c *structs.Changed[structs.Workload], now struc
 	b.setWorkload(j, w, now)
 }
 
-// priorityChanged cures whoever waits where a job has another priority than before: what it is promised, and what it runs,
+// priorityChanged unblocks whoever waits where a job has another priority than before: what it is promised, and what it runs,
 // may be somebody else's turn now.
 func (b *Broker) priorityChanged(c *structs.Changed[structs.Workload], at structs.Index, now structs.LogTime) {
 	if c.Before == nil || c.After == nil || c.Before.Priority == c.After.Priority {
 		return
 	}
 	if pool := poolOf(c.After.Domain); pool != DomainAll {
-		b.Cure(pool, unblock.Any, at, now)
+		b.Unblock(pool, unblock.Any, at, now)
 		return
 	}
-	b.cureAll(unblock.Any, at, now)
+	b.unblockAll(unblock.Any, at, now)
 }
 
 // setWorkload changes an entry's place in the order, and its domain.
@@ -261,7 +261,7 @@ func (b *Broker) setWorkload(j *job, w *structs.Workload, now structs.LogTime) {
 			b.domainOf(j.domain).ready.remove(j.pos)
 		}
 		b.unwait(j)
-		j.cured = j.blocked != nil // what was refused there may fit here
+		j.unblocked = j.blocked != nil // what was refused there may fit here
 		j.domain, j.workload = to, w
 		b.settle(j, now)
 		return
@@ -293,7 +293,7 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	}
 	switch {
 	case e.Status == structs.EvalBlocked:
-		j.blocked, j.cured, j.cures = e, false, unblock.UnblockingEvents(e.FailedGroups)
+		j.blocked, j.unblocked, j.events = e, false, unblock.UnblockingEvents(e.FailedGroups)
 		b.wait(j, max(e.SnapshotIndex, j.seen))
 	case !late:
 		j.addPending(e)
@@ -301,29 +301,29 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	b.settle(j, now)
 }
 
-// wait makes a job's blocked evaluation, decided on the state of an index, wait for a cure. Capacity that appeared after
+// wait makes a job's blocked evaluation, decided on the state of an index, wait for an event that unblocks it. Capacity that appeared after
 // that state and before now would wake nobody: such an evaluation goes straight back.
 func (b *Broker) wait(j *job, since structs.Index) {
 	d := b.domainOf(j.domain)
 	var last structs.Index
 	for k := range d.lastUnblocked {
-		if j.cures&(1<<k) != 0 {
+		if j.events&(1<<k) != 0 {
 			last = max(last, d.lastUnblocked[k])
 		}
 	}
 	if last > since {
-		j.cured = true
+		j.unblocked = true
 		b.Counters.Raced++
 		return
 	}
-	if j.cures&unblock.JobEnded != 0 && b.follow(j, since) {
-		j.cured = true
+	if j.events&unblock.JobEnded != 0 && b.follow(j, since) {
+		j.unblocked = true
 		b.Counters.Raced++
 		return
 	}
-	i, found := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c unblock.EventSet) int { return int(g.cures) - int(c) })
+	i, found := slices.BinarySearchFunc(d.waiting, j.events, func(g group, c unblock.EventSet) int { return int(g.events) - int(c) })
 	if !found {
-		d.waiting = slices.Insert(d.waiting, i, group{cures: j.cures})
+		d.waiting = slices.Insert(d.waiting, i, group{events: j.events})
 	}
 	g := &d.waiting[i]
 	j.wpos = len(g.jobs)
@@ -336,7 +336,7 @@ func (b *Broker) unwait(j *job) {
 		return
 	}
 	d := b.domainOf(j.domain)
-	i, _ := slices.BinarySearchFunc(d.waiting, j.cures, func(g group, c unblock.EventSet) int { return int(g.cures) - int(c) })
+	i, _ := slices.BinarySearchFunc(d.waiting, j.events, func(g group, c unblock.EventSet) int { return int(g.events) - int(c) })
 	g := &d.waiting[i]
 	last := len(g.jobs) - 1
 	g.jobs[j.wpos] = g.jobs[last]
@@ -347,35 +347,35 @@ func (b *Broker) unwait(j *job) {
 	b.unfollow(j)
 }
 
-// Cure tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that
-// span pools, become ready when it may cure them.
-func (b *Broker) Cure(pool string, what unblock.EventSet, at structs.Index, now structs.LogTime) {
-	b.cure(b.domainOf(pool), what, at, now)
+// Unblock tells that something of the given kinds happened in a pool at an index: the blocked jobs there, and those that
+// span pools, become ready when it may change their decision.
+func (b *Broker) Unblock(pool string, what unblock.EventSet, at structs.Index, now structs.LogTime) {
+	b.unblock(b.domainOf(pool), what, at, now)
 	if pool != DomainAll {
-		b.cure(b.domainOf(DomainAll), what, at, now)
+		b.unblock(b.domainOf(DomainAll), what, at, now)
 	}
 }
 
 // Freed tells that a plan in flight was dropped: whatever was decided while it was held back something, however new the
 // state it saw, is tried again. With DomainAll it held something back anywhere.
 func (b *Broker) Freed(pool string, now structs.LogTime) {
-	b.cureAll(unblock.QueueUsage, b.index+1, now) // limits of queues hold over all pools
+	b.unblockAll(unblock.QueueUsage, b.index+1, now) // limits of queues hold over all pools
 	if pool != DomainAll {
-		b.Cure(pool, unblock.AllocStopped, b.index+1, now)
+		b.Unblock(pool, unblock.AllocStopped, b.index+1, now)
 		return
 	}
-	b.cureAll(unblock.AllocStopped, b.index+1, now)
+	b.unblockAll(unblock.AllocStopped, b.index+1, now)
 }
 
-// cureAll cures in all domains, also in those that come to be later with what was decided before.
-func (b *Broker) cureAll(what unblock.EventSet, at structs.Index, now structs.LogTime) {
+// unblockAll unblocks in all domains, also in those that come to be later with what was decided before.
+func (b *Broker) unblockAll(what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	note(&b.everywhere, what, at)
 	for _, name := range slices.Clone(b.names) {
-		b.cure(b.domains[name], what, at, now)
+		b.unblock(b.domains[name], what, at, now)
 	}
 }
 
-// note keeps the newest cure of each kind.
+// note keeps the newest event of each kind.
 func note(last *[unblock.Kinds]structs.Index, what unblock.EventSet, at structs.Index) {
 	for k := range last {
 		if what&(1<<k) != 0 {
@@ -384,18 +384,18 @@ func note(last *[unblock.Kinds]structs.Index, what unblock.EventSet, at structs.
 	}
 }
 
-func (b *Broker) cure(d *domain, what unblock.EventSet, at structs.Index, now structs.LogTime) {
+func (b *Broker) unblock(d *domain, what unblock.EventSet, at structs.Index, now structs.LogTime) {
 	note(&d.lastUnblocked, what, at)
 	waited, woke := 0, 0
 	for i := range d.waiting {
 		g := &d.waiting[i]
 		waited += len(g.jobs)
-		if g.cures&what == 0 {
+		if g.events&what == 0 {
 			continue
 		}
 		for n := len(g.jobs); n > 0; n = len(g.jobs) {
 			woke++
-			b.cureJob(g.jobs[n-1], now)
+			b.unblockJob(g.jobs[n-1], now)
 		}
 	}
 	if waited > 0 && woke == 0 {
@@ -404,9 +404,9 @@ func (b *Broker) cure(d *domain, what unblock.EventSet, at structs.Index, now st
 	b.Counters.Cured += int64(woke)
 }
 
-func (b *Broker) cureJob(j *job, now structs.LogTime) {
+func (b *Broker) unblockJob(j *job, now structs.LogTime) {
 	b.unwait(j)
-	j.cured = true
+	j.unblocked = true
 	b.settle(j, now)
 }
 
@@ -432,7 +432,7 @@ func (b *Broker) detach(id structs.EvalID) *job {
 	j.open--
 	if j.blocked == r.eval {
 		b.unwait(j)
-		j.blocked, j.cured, j.cures = nil, false, 0
+		j.blocked, j.unblocked, j.events = nil, false, 0
 	}
 	if i := slices.Index(j.pending, r.eval); i >= 0 {
 		j.pending = slices.Delete(j.pending, i, i+1)
@@ -456,7 +456,7 @@ func evalLess(a, b *structs.Evaluation) bool {
 // settle puts a job into its ready heap or takes it out, whichever its fields say.
 func (b *Broker) settle(j *job, now structs.LogTime) {
 	want := !j.flight && j.notUntil <= now &&
-		(len(j.pending) > 0 || j.cured && j.blocked != nil || j.spec != nil)
+		(len(j.pending) > 0 || j.unblocked && j.blocked != nil || j.spec != nil)
 	d := b.domainOf(j.domain)
 	switch {
 	case want && j.pos < 0:
@@ -474,8 +474,8 @@ func (b *Broker) entry(e *structs.Evaluation) *job {
 		return j
 	}
 	j = &job{key: key, pos: -1, wpos: -1}
-	if b.lookup != nil {
-		j.workload = b.lookup(key)
+	if b.env.Lookup != nil {
+		j.workload = b.env.Lookup(key)
 		j.replica = j.workload != nil
 	}
 	if j.workload == nil {

@@ -109,12 +109,26 @@ func (o *oracle) ready(k structs.JobKey, now structs.LogTime) bool {
 		return true
 	}
 	for _, ev := range o.events {
-		if ev.at > max(e.SnapshotIndex, o.seen[k]) && ev.what&unblock.UnblockingEvents(e.FailedGroups) != 0 &&
+		if ev.at > max(e.SnapshotIndex, o.seen[k]) && mayHelp(e.FailedGroups, ev.what) &&
 			(ev.pool == o.works[k].Domain || o.works[k].Domain == DomainAll || ev.pool == DomainAll && o.works[k].Domain == DomainAll) {
 			return true
 		}
 	}
 	return false
+}
+
+// mayHelp states the rule of package unblock once more, for reports of one refusal as this model makes them.
+func mayHelp(groups []*structs.GroupReport, what unblock.EventSet) bool {
+	if len(groups) == 0 || groups[0].Refusals[0].CuredBy == structs.EventNone {
+		return what&^unblock.AllocPlaced != 0
+	}
+	helps := map[structs.EventKind]unblock.EventSet{
+		structs.EventAllocStopped: unblock.AllocStopped, structs.EventNodeJoined: 0, structs.EventNodeEligible: 0, structs.EventJobChanged: 0, structs.EventConfigChanged: 0,
+		structs.EventDeviceHealthy: unblock.DeviceHealthy | unblock.AllocStopped, structs.EventDriverHealthy: unblock.DriverHealthy, structs.EventTime: unblock.Time,
+		structs.EventQueueUsage: unblock.QueueUsage, structs.EventJobEnded: unblock.JobEnded, structs.EventAllocPlaced: unblock.AllocPlaced | unblock.AllocStopped,
+	}
+	always := unblock.NodeJoined | unblock.NodeEligible | unblock.JobChanged | unblock.ConfigChanged
+	return what&(helps[groups[0].Refusals[0].CuredBy]|always) != 0
 }
 
 // want is what a pass of a domain must be.
@@ -238,7 +252,7 @@ func modelRound(t *testing.T, r *rand.Rand, n int) Counters {
 		forced: map[structs.JobKey]bool{}, tries: map[structs.JobKey]int{}, notUntil: map[structs.JobKey]structs.LogTime{},
 		specs: map[structs.JobKey]bool{}, due: map[structs.EvalID]bool{}, busy: map[string]uint64{}}
 	m := &model{T: t, r: r, o: o, now: 1, pools: []string{"a", "b", DomainAll}}
-	m.b = New(limits, func(k structs.JobKey) *structs.Workload { return o.state[k] })
+	m.b = New(limits, Env{Lookup: func(k structs.JobKey) *structs.Workload { return o.state[k] }})
 	for i := range 8 {
 		m.jobs = append(m.jobs, structs.JobKey{Namespace: "default", ID: fmt.Sprint("j", i)})
 	}

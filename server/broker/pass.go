@@ -42,7 +42,7 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 		if !b.spanReady() || slices.ContainsFunc(b.names, func(n string) bool { return b.domains[n].busy }) {
 			return Pass{}, false
 		}
-		b.contest(name, now)
+		b.wakeContenders(name, now)
 		for _, n := range b.names {
 			if d := b.domains[n]; len(d.ready.jobs) > 0 {
 				from = append(from, d)
@@ -57,7 +57,7 @@ func (b *Broker) TakePass(name string, now structs.LogTime) (Pass, bool) {
 		if all := b.domains[DomainAll]; all != nil && all.busy {
 			return Pass{}, false
 		}
-		b.contest(name, now)
+		b.wakeContenders(name, now)
 		from = append(from, d)
 	}
 	b.passSeq++
@@ -88,7 +88,7 @@ func (b *Broker) takeChosen(p *Pass, from []*domain, now structs.LogTime) {
 	for _, d := range from {
 		n += len(d.ready.jobs)
 	}
-	if b.choose == nil || n <= b.limits.Items {
+	if b.env.Choose == nil || n <= b.limits.Items {
 		return
 	}
 	jobs, ready := make([]*job, 0, n), make([]*structs.Workload, 0, n)
@@ -99,7 +99,7 @@ func (b *Broker) takeChosen(p *Pass, from []*domain, now structs.LogTime) {
 	for _, j := range jobs {
 		ready = append(ready, j.workload)
 	}
-	for _, i := range b.choose(ready, b.limits.Items, now) {
+	for _, i := range b.env.Choose(ready, b.limits.Items, now) {
 		if j := jobs[i]; j.pos >= 0 {
 			p.Items = append(p.Items, b.take(b.domainOf(j.domain).ready.remove(j.pos), now))
 		}
@@ -120,7 +120,7 @@ func (b *Broker) take(j *job, now structs.LogTime) Item {
 	b.unwait(j)
 	j.flight, j.answered, j.doneAt, j.looked = true, false, 0, now
 	j.seen, j.took = b.index, it.last()
-	j.cured = false // an event from here on is not in the pass's state, and sets it again
+	j.unblocked = false // an event from here on is not in the pass's state, and sets it again
 	return it
 }
 
@@ -173,7 +173,7 @@ func (b *Broker) Done(key structs.JobKey, at structs.Index, now structs.LogTime)
 func (b *Broker) Defer(key structs.JobKey, now structs.LogTime) {
 	if j := b.flying(key); j != nil {
 		if j.blocked != nil {
-			j.cured = true
+			j.unblocked = true
 		}
 		j.took = nil
 		b.land(j, now)
@@ -197,7 +197,7 @@ func (b *Broker) Nack(key structs.JobKey, at structs.Index, now structs.LogTime)
 	}
 	j.answered, j.nacked, j.doneAt = true, true, at
 	if j.blocked != nil {
-		j.cured = true
+		j.unblocked = true
 	}
 	b.refused(j, now)
 	b.answered(j, now)
@@ -244,7 +244,7 @@ func (b *Broker) land(j *job, now structs.LogTime) {
 		j.tries = 0
 	}
 	j.took, j.nacked = nil, false
-	if j.blocked != nil && !j.cured && j.wpos < 0 {
+	if j.blocked != nil && !j.unblocked && j.wpos < 0 {
 		b.wait(j, j.seen)
 	}
 	b.settle(j, now)
@@ -283,7 +283,7 @@ func (b *Broker) expire(now structs.LogTime) {
 		r.timer = nil
 		if r.job.blocked == r.eval {
 			b.unwait(r.job)
-			r.job.cured = true
+			r.job.unblocked = true
 		} else {
 			r.job.addPending(r.eval)
 		}
@@ -318,7 +318,7 @@ type Len struct {
 	Ready, Blocked, Delayed, Flight, Pending int
 }
 
-// Len counts jobs that are ready, blocked without a cure and in flight, things that wait for a time, and evaluations
+// Len counts jobs that are ready, blocked and in flight, things that wait for a time, and evaluations
 // that are due.
 func (b *Broker) Len() Len {
 	l := Len{Delayed: len(b.timers.heap)}

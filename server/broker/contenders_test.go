@@ -8,12 +8,11 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// TestRivalsComeTogether: where running work competes, a pass takes everything that waits for room, and nothing that waits
+// TestContendersComeTogether: where running work competes, a pass takes everything that waits for room, and nothing that waits
 // for something else; and what was told to be looked at again is, at its time, once.
-func TestRivalsComeTogether(t *testing.T) {
-	b := New(Limits{}, nil)
+func TestContendersComeTogether(t *testing.T) {
 	compete := false
-	b.SetRivals(func(domain string) bool { return compete && domain == "default" })
+	b := New(Limits{}, Env{Competition: func(domain string) bool { return compete && domain == "default" }})
 	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
 	n := byte(0)
 	wait := func(job string, cure structs.EventKind) {

@@ -1,0 +1,76 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/muster-sched/muster/scheduler/unblock"
+	"github.com/muster-sched/muster/structs"
+)
+
+// room is the events that give room to contenders. A job that waits only for other events (its time, another job, a node of
+// some kind) would gain nothing if others gave way.
+var room = unblock.AllocStopped | unblock.QueueUsage
+
+// wakeDomain makes every job of a domain that waits for room ready: it may have to be compared with running work.
+func (b *Broker) wakeDomain(d *domain, now structs.LogTime) {
+	for i := range d.waiting {
+		g := &d.waiting[i]
+		if g.events&room == 0 {
+			continue
+		}
+		for n := len(g.jobs); n > 0; n = len(g.jobs) {
+			b.Counters.Roused++
+			b.unblockJob(g.jobs[n-1], now)
+		}
+	}
+}
+
+// wakeContenders wakes the jobs that compete with those that a pass of a domain is about to take.
+func (b *Broker) wakeContenders(name string, now structs.LogTime) {
+	names := []string{name}
+	if name == DomainAll {
+		names = b.names
+	}
+	for _, n := range names {
+		if b.env.Competition != nil && b.env.Competition(n) {
+			b.wakeDomain(b.domainOf(n), now)
+		}
+		if b.env.Reserved == nil {
+			continue
+		}
+		for _, k := range b.env.Reserved(n) {
+			if j := b.jobs[k]; j != nil && j.wpos >= 0 && j.domain == n && now.Sub(j.looked) >= reservedEvery {
+				b.Counters.Roused++
+				b.unblockJob(j, now)
+			}
+		}
+	}
+}
+
+// A job with a reservation joins a pass that runs anyway at most once in reservedEvery.
+const reservedEvery = time.Second
+
+// WakeAt has everything that waits for room in a domain looked at again at a time, though nothing may happen until then;
+// 0 is never. It replaces what was said of the domain before.
+func (b *Broker) WakeAt(name string, at structs.LogTime) {
+	d := b.domainOf(name)
+	if d.wake != nil {
+		b.timers.remove(d.wake)
+		d.wake = nil
+	}
+	if at > 0 {
+		d.wake = b.timers.add(&timer{at: at, woken: d})
+	}
+}
+
+// woken wakes a domain whose time has come.
+func (b *Broker) woken(d *domain, now structs.LogTime) {
+	d.wake = nil
+	if d.name != DomainAll {
+		b.wakeDomain(d, now)
+		return
+	}
+	for _, n := range b.names {
+		b.wakeDomain(b.domains[n], now)
+	}
+}
