@@ -13,35 +13,35 @@ import (
 
 // env is what the decisions of a pass share.
 type env struct {
-	in     *Input
-	w      *search.Pass
-	noFit  *search.NoFit
-	books  *books
-	pre    *preemption // nil: nobody is preempted
-	limits *limits     // nil: nothing is limited
-	aside  *aside      // nil: no amounts are set aside
+	in           *Input
+	w            *search.Pass
+	noFit        *search.NoFit
+	reservations *reservations
+	pre          *preemption // nil: nobody is preempted
+	limits       *limits     // nil: nothing is limited
+	setAside     *setAside   // nil: no amounts are set aside
 }
 
 // decision is the work on one workload of a pass.
 type decision struct {
 	env
-	load    *Workload
-	policy  search.Policy
-	eval    *structs.Evaluation // the one that is answered
-	start   structs.NodeID      // Cursor when the decision began
-	cursor  structs.NodeID
-	steps   int
-	work    *reconcile.Work
-	groups  []*groupWork
-	placed  []placement
-	misses  map[string]int64     // per group: places not found
-	promise *structs.Reservation // what the pass reserves for the workload, or nil
-	retry   structs.LogTime      // when more may be preempted; 0: not known
-	took    taken                // of limits
-	beyond  bool                 // not tried: see books.beyond
-	settled settledAside
-	entries []*structs.PlanEntry
-	report  WorkloadReport
+	load      *Workload
+	policy    search.Policy
+	eval      *structs.Evaluation // the one that is answered
+	start     structs.NodeID      // Cursor when the decision began
+	cursor    structs.NodeID
+	steps     int
+	work      *reconcile.Work
+	groups    []*groupWork
+	placed    []placement
+	misses    map[string]int64     // per group: places not found
+	promise   *structs.Reservation // what the pass reserves for the workload, or nil
+	retry     structs.LogTime      // when more may be preempted; 0: not known
+	took      taken                // of limits
+	overBound bool                 // not tried: see reservations.overBound
+	settled   settledAside
+	entries   []*structs.PlanEntry
+	report    WorkloadReport
 }
 
 // settledAside is what was told of a decision to what is set aside.
@@ -100,10 +100,10 @@ func (d *decision) noFitKey(g *groupWork) string {
 	if key != "" && d.w.AnyShy() {
 		return "" // who keeps away from whom depends on their names
 	}
-	if key == "" || !d.books.Keeps() && d.aside == nil {
+	if key == "" || !d.reservations.Keeps() && d.setAside == nil {
 		return key
 	}
-	if len(d.books.Windows) > 0 || d.aside != nil {
+	if len(d.reservations.Windows) > 0 || d.setAside != nil {
 		return "" // and whose it is
 	}
 	return key + strconv.FormatInt(int64(d.until(g.Tg)), 36)

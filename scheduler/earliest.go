@@ -14,7 +14,7 @@ import (
 // Naive: try every end of a held allocation in turn. With 16,000 of them a promise would cost 16,000 searches of the
 // cluster. More is free the later it is, but for promises, which end again; so a binary search over the ends finds a
 // time that will do, the earliest unless promises leave a hole before it.
-func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
+func (b *reservations) earliest(d *decision) (structs.LogTime, []placement) {
 	if b.Rows == nil && !b.anyEnds() {
 		return 0, nil // it will be as it is now
 	}
@@ -59,7 +59,7 @@ func (b *books) earliest(d *decision) (structs.LogTime, []placement) {
 }
 
 // timesOf lists the times at which more may be free on some rows, now among them.
-func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
+func (b *reservations) timesOf(d *decision, rows []int) []structs.LogTime {
 	now := d.in.Now
 	times := []structs.LogTime{now}
 	for _, row := range rows {
@@ -79,7 +79,7 @@ func (b *books) timesOf(d *decision, rows []int) []structs.LogTime {
 }
 
 // anyEnds reports whether anything held is known to end.
-func (b *books) anyEnds() bool {
+func (b *reservations) anyEnds() bool {
 	if !b.patient && b.endless && b.endlessAt == b.W.Stamp {
 		return false
 	}
@@ -97,7 +97,7 @@ func (b *books) anyEnds() bool {
 }
 
 // rowsFor lists the rows that may serve a group that the decision misses something of.
-func (b *books) rowsFor(d *decision) []int {
+func (b *reservations) rowsFor(d *decision) []int {
 	out := make([]int, 0, b.W.View.Rows)
 	for ci, c := range b.W.View.Chunks {
 		for i := range c.IDs {
@@ -117,8 +117,8 @@ func (b *books) rowsFor(d *decision) []int {
 }
 
 // decideAt takes the whole decision again on a picture of the future: with gangs, topology and all that goes with it.
-func (b *books) decideAt(d *decision, w *search.Pass) []placement {
-	later := env{in: d.in, w: w, noFit: &search.NoFit{}, books: &books{in: d.in, Reservations: search.Reservations{W: w, Now: b.in.Now}}}
+func (b *reservations) decideAt(d *decision, w *search.Pass) []placement {
+	later := env{in: d.in, w: w, noFit: &search.NoFit{}, reservations: &reservations{in: d.in, Reservations: search.Reservations{W: w, Now: b.in.Now}}}
 	then := newDecision(later, d.load, d.policy, d.cursor)
 	then.reconcile()
 	then.place()
@@ -137,7 +137,7 @@ func (b *books) decideAt(d *decision, w *search.Pass) []placement {
 
 // placeAt tries to place everything that the decision misses as the cluster will be at a time. It is nil when that
 // fails.
-func (b *books) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
+func (b *reservations) placeAt(d *decision, rows []int, at structs.LogTime) []placement {
 	w := b.W.Future()
 	w.Touched, w.States = w.Column(), w.Scratch.Pictures(len(rows))
 	defer func() {

@@ -162,7 +162,7 @@ func (d *decision) waitText() string {
 
 // lookAgain is when a blocked evaluation is looked at again, whatever happens.
 func (d *decision) lookAgain() structs.LogTime {
-	if d.beyond {
+	if d.overBound {
 		return d.in.Now.Add(beyondAgain)
 	}
 	if d.load.Gate == nil {

@@ -14,14 +14,14 @@ func (d *decision) gated() bool {
 		why = d.capped()
 	}
 	if why == nil {
-		ahead, passed := d.books.passed(d.load)
+		ahead, passed := d.reservations.passed(d.load)
 		switch {
 		case d.restarting(): // it takes no more than it had
 		case passed:
 			why = &structs.Refusal{Code: structs.ReasonPriority, Obstacle: structs.Obstacle{Dimension: structs.DimensionQueueOrder, Subject: ahead.ID, Holder: queueHolder(d.load.QueueName())}}
 		case d.wantsAny():
-			why = d.books.beyond(d.load)
-			d.beyond = why != nil
+			why = d.reservations.overBound(d.load)
+			d.overBound = why != nil
 		}
 		if why == nil {
 			return false

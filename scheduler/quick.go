@@ -68,14 +68,14 @@ func (l *Least) exceeds(free *structs.Vector) bool {
 // was answered before and would get the same answer. The first workloads of a queue, which are due a reservation, are
 // always decided. A property compares passes with and without it.
 type quickReject struct {
-	w      *search.Pass
-	books  *books
-	stamp  int
-	known  bool
-	most   model.FreeBlock // the maximum over all nodes
-	late   structs.Vector  // the same beside all reservations, for work that runs beyond from
-	from   structs.LogTime // when the last reservation begins; never: there is none
-	shrink int8            // whether elastic work holds anything: 0 not known, 1 no, 2 yes
+	w            *search.Pass
+	reservations *reservations
+	stamp        int
+	known        bool
+	most         model.FreeBlock // the maximum over all nodes
+	late         structs.Vector  // the same beside all reservations, for work that runs beyond from
+	from         structs.LogTime // when the last reservation begins; never: there is none
+	shrink       int8            // whether elastic work holds anything: 0 not known, 1 no, 2 yes
 }
 
 // Refuses reports whether a workload can be refused without a decision.
@@ -84,8 +84,8 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if l == nil || !l.plain || load.Blocked == nil || len(load.Evals) > 0 || len(load.Allocs) > 0 || load.Gate != nil || load.Job == nil {
 		return false
 	}
-	rule := q.books.rule(load.QueueName())
-	switch c := &q.books.in.Config; {
+	rule := q.reservations.rule(load.QueueName())
+	switch c := &q.reservations.in.Config; {
 	case c.PreemptBatch || c.PreemptService || q.mayShrink():
 		return false // others may make room for it
 	case rule.Preempt != structs.PreemptNone && rule.Preempt != structs.PreemptOrder: // of those who compete by order, it lost
@@ -97,11 +97,11 @@ func (q *quickReject) refuses(load *Workload) bool {
 	if !l.short(&q.most) && (q.from == model.Never || !l.exceeds(&q.late) || q.holdsUntil(load) <= q.from) {
 		return false // some node may have room for it
 	}
-	if !q.books.full(load) || q.books.old[load.Key] != nil {
+	if !q.reservations.full(load) || q.reservations.old[load.Key] != nil {
 		return false
 	}
 	if rule.Backfill == structs.BackfillNone {
-		if _, passed := q.books.passed(load); !passed {
+		if _, passed := q.reservations.passed(load); !passed {
 			return false // it is the one that nobody may pass
 		}
 	}
@@ -112,8 +112,8 @@ func (q *quickReject) refuses(load *Workload) bool {
 func (q *quickReject) holdsUntil(load *Workload) structs.LogTime {
 	until := model.Never
 	for _, g := range load.Job.Groups {
-		work := model.HeldWork{Job: load.Job, Group: g.Name, Began: q.books.in.Now, Expect: load.Expect}
-		if at := work.Ends(q.books.in.Now); at > 0 {
+		work := model.HeldWork{Job: load.Job, Group: g.Name, Began: q.reservations.in.Now, Expect: load.Expect}
+		if at := work.Ends(q.reservations.in.Now); at > 0 {
 			until = min(until, at)
 		}
 	}
@@ -142,7 +142,7 @@ func noteBlocked(l Line, i int) {
 // decision does so, too.
 func (q *quickReject) survey() {
 	q.known, q.most, q.late, q.from = true, model.FreeBlock{}, structs.Vector{}, model.Never
-	if q.books.Rows != nil {
+	if q.reservations.Rows != nil {
 		q.from = 0
 	}
 	var late model.FreeBlock
@@ -151,7 +151,7 @@ func (q *quickReject) survey() {
 		for first := 0; first < len(c.IDs); first += model.BlockRows {
 			n := min(model.BlockRows, len(c.IDs)-first)
 			row := v.Starts[ci] + first
-			if !q.w.Touches(row, n) && !q.books.ReservedAny(row, n) {
+			if !q.w.Touches(row, n) && !q.reservations.ReservedAny(row, n) {
 				x := c.FreeBlockAt(first)
 				q.most.Raise(*x)
 				late.Raise(*x)
@@ -161,7 +161,7 @@ func (q *quickReject) survey() {
 				o := q.w.Get(row + i)
 				left := model.FreeOn(c, first+i, &o)
 				q.most.Raise(left)
-				if b := q.books.At(row+i, c, first+i, &o); b != nil {
+				if b := q.reservations.At(row+i, c, first+i, &o); b != nil {
 					if n := len(b.Points); n > 0 {
 						q.from = max(q.from, b.Points[n-1].At)
 					}
@@ -172,7 +172,7 @@ func (q *quickReject) survey() {
 		}
 	}
 	q.late = late.Free
-	q.stamp = q.w.Stamp // the books may have counted it on
+	q.stamp = q.w.Stamp // the reservations may have counted it on
 }
 
 // Short reports whether the least is more than there is of something.

@@ -78,9 +78,9 @@ func (d *decision) takeover(r *race) {
 		}
 	}
 	r.missed = true
-	limits, aside := d.limits, d.aside
+	limits, aside := d.limits, d.setAside
 	*d = *d.again() // as it was
-	d.limits, d.aside = limits, aside
+	d.limits, d.setAside = limits, aside
 	d.place()
 }
 
@@ -88,7 +88,7 @@ func (d *decision) takeover(r *race) {
 // may be what keeps within them, which is looked at when it is known whose they are.
 func (d *decision) again() *decision {
 	e := d.env
-	e.limits, e.aside = nil, nil
+	e.limits, e.setAside = nil, nil
 	n := newDecision(e, d.load, d.policy, d.start)
 	n.reconcile()
 	n.gated()
@@ -198,7 +198,7 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 		victims, ok := t.settle(n, rows, before, empty)
 		if ok && t.allowed(n, victims) {
 			t.stop(n, victims)
-			n.limits, n.aside = t.d.limits, t.d.aside
+			n.limits, n.setAside = t.d.limits, t.d.setAside
 			*t.d = *n
 			return true
 		}
@@ -302,7 +302,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 		}
 	}
 	l := t.d.limits
-	if l == nil && t.d.aside == nil {
+	if l == nil && t.d.setAside == nil {
 		return true
 	}
 	adds := map[structs.UseRow]structs.Amount{}
@@ -319,9 +319,9 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 			}, nil))
 		}
 	}
-	if t.d.aside != nil {
+	if t.d.setAside != nil {
 		for k := range n.placed {
-			if work := n.workOf(n.placed[k].g.Tg); t.d.aside.refuses(n, work.Latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
+			if work := n.workOf(n.placed[k].g.Tg); t.d.setAside.refuses(n, work.Latest(n.in.Now), adds[structs.UseRow{Path: structs.QueueRoot}]) != nil {
 				return false
 			}
 		}

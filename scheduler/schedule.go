@@ -39,9 +39,9 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	if line == nil {
 		line = &asGiven{n: len(in.Pending)}
 	}
-	books := newBooks(&in, w)
+	kept := newReservations(&in, w)
 	pre := newPreemption()
-	quick := quickReject{w: w, books: books}
+	quick := quickReject{w: w, reservations: kept}
 	// Who should hold places, where running work competes with what waits.
 	races := newRaces(&in, w)
 	if races != nil {
@@ -49,8 +49,8 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		line = &raceLine{rs: races, line: line, told: map[int]*raceTold{}}
 	}
 	limits := newLimits(&in)
-	aside := newAside(&in, w)
-	shared := env{in: &in, w: w, noFit: &vain, books: books, pre: pre, limits: limits, aside: aside}
+	aside := newSetAside(&in, w)
+	shared := env{in: &in, w: w, noFit: &vain, reservations: kept, pre: pre, limits: limits, setAside: aside}
 	var growing []*decision
 	starved := in.Waits
 	finish := func(d *decision) {
@@ -80,7 +80,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 			prune()
 			continue
 		}
-		full := books.full(load)
+		full := kept.full(load)
 		w.Accept()
 		d := newDecision(shared, load, p, plan.Cursor)
 		if d.eval == nil {
@@ -96,7 +96,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 			d.takeover(races.front(i))
 			// 6. For what found none: places that others give up, by the queue's rule of preemption.
 			d.preempt()
-			d.report.Passed = len(d.placed) > 0 && books.promising()
+			d.report.Passed = len(d.placed) > 0 && kept.promising()
 			// 7. For what still waits: capacity promised in time, which those behind it may not take away.
 			if !races.served(i) {
 				d.reserve()
@@ -116,7 +116,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 		finish(d)
 		if d.report.Failed {
 			noteBlocked(line, i)
-			if !full && books.full(load) { // the last promise of its queue: others who find no room need not be looked at
+			if !full && kept.full(load) { // the last promise of its queue: others who find no room need not be looked at
 				prune()
 			}
 		}

@@ -9,35 +9,35 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Books are the promises of capacity in time that a pass keeps (D20): what was promised before to workloads that are
-// not decided in this pass, what operators reserved, and what the pass itself promises to the workloads that it finds
-// no place for. A promise binds whoever comes after it in the line: an allocation that is expected to end before the
-// promise begins passes it, any other one must leave the promised room free when it begins.
+// reservations are the capacity in time that a pass keeps for workloads (D20): what was reserved before for those that are
+// not decided in this pass, what operators reserved, and what the pass itself reserves for those that it finds no place
+// for. A reservation binds whoever comes later in the line: an allocation that is expected to end before it begins passes,
+// any other one must leave the reserved room free when it begins.
 //
 // Naive: keep the whole profile of the future, and give every workload the first hole in it. That is conservative
 // backfilling; it holds short work back behind promises that predictions break anyway. Here only as many blocked
 // workloads as the queue's rule says get a promise.
-type books struct {
+type reservations struct {
 	in *Input
 	search.Reservations
-	old     map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
-	spoken  map[structs.QueuePath]int64             // per queue: workloads with a promise of this pass
-	shut    map[structs.QueuePath]structs.JobKey    // queues in which nobody may pass, and whom
-	behind  map[structs.QueuePath]*passing          // queues in which only some may (Queue.BackfillMaxJobs)
-	rules   map[structs.QueuePath]*structs.Queue
-	path    structs.QueuePath // of the rule asked for last
-	last    *structs.Queue
-	barren  map[string]bool // asks for which no start is known
-	far     map[string]bool // asks, by queue, that could start only beyond its window (Queue.BackfillWindow)
-	patient bool            // a promise is looked for to what waits beyond the bound: see guess
-	before  map[int]bool    // rows where that was promised room before
+	old       map[structs.JobKey]*structs.Reservation // of workloads of this pass, until their turn
+	reserved  map[structs.QueuePath]int64             // per queue: workloads with a promise of this pass
+	shut      map[structs.QueuePath]structs.JobKey    // queues in which nobody may pass, and whom
+	passBound map[structs.QueuePath]*passing          // queues in which only some may (Queue.BackfillMaxJobs)
+	rules     map[structs.QueuePath]*structs.Queue
+	path      structs.QueuePath // of the rule asked for last
+	last      *structs.Queue
+	barren    map[string]bool // asks for which no start is known
+	far       map[string]bool // asks, by queue, that could start only beyond its window (Queue.BackfillWindow)
+	patient   bool            // a promise is looked for to what waits beyond the bound: see guess
+	before    map[int]bool    // rows where that was promised room before
 
 	endless   bool // nothing held was known to end, when the picture had this stamp
 	endlessAt int
 }
 
-func newBooks(in *Input, w *search.Pass) *books {
-	b := &books{in: in, Reservations: search.Reservations{W: w, Now: in.Now}}
+func newReservations(in *Input, w *search.Pass) *reservations {
+	b := &reservations{in: in, Reservations: search.Reservations{W: w, Now: in.Now}}
 	if len(in.Booked) == 0 {
 		return b
 	}
@@ -71,7 +71,7 @@ func newBooks(in *Input, w *search.Pass) *books {
 		}
 		delete(b.old, k)
 		for _, path := range r.Queues {
-			b.speak(path)
+			b.countReserved(path)
 		}
 		for i := range r.Places {
 			p := &r.Places[i]
@@ -88,7 +88,7 @@ func newBooks(in *Input, w *search.Pass) *books {
 }
 
 // Foreseen is the end of what is held on a row as the promise that is being looked for may count on it.
-func (b *books) foreseen(row int, h *model.HeldWork) structs.LogTime {
+func (b *reservations) foreseen(row int, h *model.HeldWork) structs.LogTime {
 	at := h.Foreseen(b.in.Now)
 	if at == 0 && b.patient {
 		if at = h.Guess(b.in.Now); at > 0 && b.before[row] {
@@ -100,7 +100,7 @@ func (b *books) foreseen(row int, h *model.HeldWork) structs.LogTime {
 
 // wait makes ready for a promise to a workload that has waited beyond the bound. Where it was promised room before, what
 // is held is taken to end first: a promise that follows the guesses from node to node would never come true.
-func (b *books) wait(load *Workload) {
+func (b *reservations) wait(load *Workload) {
 	b.patient, b.before = b.late(load), nil
 	old := b.old[load.Key]
 	if !b.patient || old == nil {
@@ -130,7 +130,7 @@ func (d *decision) workOf(tg *structs.Group) model.HeldWork {
 }
 
 // rule is the settings of a workload's queue.
-func (b *books) rule(path structs.QueuePath) *structs.Queue {
+func (b *reservations) rule(path structs.QueuePath) *structs.Queue {
 	if b.last != nil && b.path == path {
 		return b.last
 	}
@@ -148,7 +148,7 @@ func (b *books) rule(path structs.QueuePath) *structs.Queue {
 }
 
 // depth is how many blocked workloads of a queue get a promise, the workload being the next one.
-func (b *books) depth(w *Workload) int64 {
+func (b *reservations) depth(w *Workload) int64 {
 	q := b.rule(w.QueueName())
 	switch q.Backfill {
 	case structs.BackfillEASY, structs.BackfillSJF:
@@ -163,23 +163,23 @@ func (b *books) depth(w *Workload) int64 {
 }
 
 // late reports whether a workload has waited beyond the bound of its queue.
-func (b *books) late(w *Workload) bool {
+func (b *reservations) late(w *Workload) bool {
 	since := w.WaitingSince()
 	return since > 0 && b.in.Now.Sub(since) > b.rule(w.QueueName()).MaxWait
 }
 
 // Full reports whether no further blocked workload of a queue gets a promise.
-func (b *books) full(w *Workload) bool {
-	return b.spoken[w.QueueName()] >= b.depth(w)
+func (b *reservations) full(w *Workload) bool {
+	return b.reserved[w.QueueName()] >= b.depth(w)
 }
 
 // passed reports whether the workload may not be placed because one before it in its queue could not be.
-func (b *books) passed(w *Workload) (structs.JobKey, bool) {
+func (b *reservations) passed(w *Workload) (structs.JobKey, bool) {
 	k, ok := b.shut[w.QueueName()]
 	return k, ok
 }
 
-// beyondAgain is when what was not tried (books.beyond) is looked at again on a cluster where nothing happens.
+// beyondAgain is when what was not tried (reservations.overBound) is looked at again on a cluster where nothing happens.
 const beyondAgain = 30 * time.Second
 
 // passing is how many jobs of a queue were tried behind the first that found no room.
@@ -189,11 +189,11 @@ type passing struct {
 	tried int64
 }
 
-// beyond reports whether so many of the workload's queue have been tried behind a blocked one that it waits for the next
+// overBound reports whether so many of the workload's queue have been tried behind a blocked one that it waits for the next
 // pass, and why. One that is not counts as tried.
-func (b *books) beyond(w *Workload) *structs.Refusal {
+func (b *reservations) overBound(w *Workload) *structs.Refusal {
 	path := w.QueueName()
-	p := b.behind[path]
+	p := b.passBound[path]
 	if p == nil || p.last == w.Key {
 		return nil
 	}
@@ -206,20 +206,20 @@ func (b *books) beyond(w *Workload) *structs.Refusal {
 }
 
 // heads notes a workload that found no room, if only some of its queue may be tried behind it.
-func (b *books) heads(w *Workload) {
+func (b *reservations) heads(w *Workload) {
 	path := w.QueueName()
-	if b.rule(path).BackfillMaxJobs == 0 || b.behind[path] != nil {
+	if b.rule(path).BackfillMaxJobs == 0 || b.passBound[path] != nil {
 		return
 	}
-	if b.behind == nil {
-		b.behind = map[structs.QueuePath]*passing{}
+	if b.passBound == nil {
+		b.passBound = map[structs.QueuePath]*passing{}
 	}
-	b.behind[path] = &passing{head: w.Key}
+	b.passBound[path] = &passing{head: w.Key}
 }
 
 // reserve promises capacity to what the decision could not place, by the queue's rule of backfilling.
 func (d *decision) reserve() {
-	b := d.books
+	b := d.reservations
 	if len(d.misses) == 0 || d.load.Job == nil || d.report.Refused != "" || d.heldBack() {
 		return
 	}
@@ -248,7 +248,7 @@ func (d *decision) reserve() {
 	}
 	b.wait(d.load)
 	if b.grant(d) {
-		b.speak(path)
+		b.countReserved(path)
 		return
 	}
 	// No end of running work makes room, so the next workload of the queue may have the promise.
@@ -265,7 +265,7 @@ func (d *decision) estimate() {
 	if d.in.Tell != d.load.Key {
 		return
 	}
-	if start, places := d.books.earliest(d); places != nil {
+	if start, places := d.reservations.earliest(d); places != nil {
 		d.report.Start = start
 	}
 }
@@ -287,16 +287,16 @@ func (d *decision) missKey() string {
 // farKey is missKey within the decision's queue.
 func (d *decision) farKey() string { return string(d.load.QueueName()) + " " + d.missKey() }
 
-// speak counts a promise to a workload of a queue.
-func (b *books) speak(path structs.QueuePath) {
-	if b.spoken == nil {
-		b.spoken = make(map[structs.QueuePath]int64)
+// countReserved counts a promise to a workload of a queue.
+func (b *reservations) countReserved(path structs.QueuePath) {
+	if b.reserved == nil {
+		b.reserved = make(map[structs.QueuePath]int64)
 	}
-	b.spoken[path]++
+	b.reserved[path]++
 }
 
 // grant finds the earliest time at which everything the decision misses could be placed, and promises it.
-func (b *books) grant(d *decision) bool {
+func (b *reservations) grant(d *decision) bool {
 	start, places := b.earliest(d)
 	if places == nil {
 		return false
@@ -352,7 +352,7 @@ func (b *books) grant(d *decision) bool {
 
 // reservation is what the plan changes about the workload's reservation, or nil.
 func (d *decision) reservation() *structs.Reservation {
-	old := d.books.old[d.load.Key]
+	old := d.reservations.old[d.load.Key]
 	switch {
 	case d.promise == nil && old == nil:
 		return nil
@@ -368,14 +368,14 @@ func (d *decision) reservation() *structs.Reservation {
 
 // bind makes a search keep the promises of the pass.
 func (d *decision) bind(s *search.Search) {
-	s.Books, s.Until, s.Work = &d.books.Reservations, d.until(s.Ask.Tg), d.workOf(s.Ask.Tg)
+	s.Books, s.Until, s.Work = &d.reservations.Reservations, d.until(s.Ask.Tg), d.workOf(s.Ask.Tg)
 }
 
 // promising reports whether anything is promised to workloads decided before, or not in the pass.
-func (b *books) promising() bool { return len(b.Rows) > 0 }
+func (b *reservations) promising() bool { return len(b.Rows) > 0 }
 
 // ReleaseTimes gives the tail of a row as the promise that is being looked for may count on it; nil for one on which nothing is held.
-func (b *books) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
+func (b *reservations) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
 	if b.patient && hold != nil {
 		if t := b.W.View.ReleaseTimes(row, hold, b.in.Now); t != nil && len(t.Ends) == hold.Size() {
 			return t // nothing needs to be guessed
@@ -387,7 +387,7 @@ func (b *books) releaseTimes(row int, hold *model.Holding) *model.ReleaseTimes {
 
 // picture is a row as it will be at a time, when so much of its tail is over, if everything held ends when it is expected to and nothing else is placed but
 // what is promised: also what is promised from later on, for a promise made now shall not delay it.
-func (b *books) picture(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
+func (b *reservations) picture(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, over int, at structs.LogTime) model.Occupancy {
 	x := t.After(c.Nodes[i], o, over)
 	var keep []*model.Held
 	for _, p := range b.ReservedOn(row) {

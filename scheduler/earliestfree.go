@@ -13,7 +13,7 @@ import (
 // soonest is a time before which what a decision misses cannot be placed, whatever ends: by amounts and by whole devices
 // alone, beside what is promised. It is now when nothing is known, and never when not even empty nodes have enough. exact
 // says that something ends just then, or that it is now.
-func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool) {
+func (b *reservations) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool) {
 	now := d.in.Now
 	var g *groupWork
 	for _, x := range d.groups {
@@ -28,7 +28,7 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	if g == nil {
 		return now, true
 	}
-	q := roomSearch{b: b, ask: g.Ask, missing: d.misses[g.Name], when: make([]structs.LogTime, 0, 8)}
+	q := earliestFree{b: b, ask: g.Ask, missing: d.misses[g.Name], when: make([]structs.LogTime, 0, 8)}
 	if g.Ask.PlainDevices {
 		q.devices = g.Ask.Devices[0].Alts[0].Count
 	}
@@ -81,9 +81,9 @@ func (b *books) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool)
 	return q.when[q.missing-1], !q.told
 }
 
-// roomSearch gathers when places for an ask come to be.
-type roomSearch struct {
-	b       *books
+// earliestFree gathers when places for an ask come to be.
+type earliestFree struct {
+	b       *reservations
 	ask     *match.Ask
 	missing int64
 	devices int64             // whole ones of an allocation; 0: none, or they are not just counted
@@ -96,7 +96,7 @@ type roomSearch struct {
 const soonMost = 8
 
 // memo is what is remembered of what the search is about, or nil.
-func (q *roomSearch) memo(d *decision) *search.Shortfalls {
+func (q *earliestFree) memo(d *decision) *search.Shortfalls {
 	if q.missing > soonMost || q.b.in.Now <= 0 {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (q *roomSearch) memo(d *decision) *search.Shortfalls {
 }
 
 // recall adds what is remembered of a row, and reports whether something is.
-func (q *roomSearch) recall(m *search.Shortfalls, row int, hold *model.Holding) bool {
+func (q *earliestFree) recall(m *search.Shortfalls, row int, hold *model.Holding) bool {
 	x, now := &m.Soon[row], q.b.in.Now
 	if x.Until == 0 || x.Hold != hold || now < x.From || now > x.Until || q.b.patient && !x.Whole {
 		return false
@@ -129,7 +129,7 @@ func (q *roomSearch) recall(m *search.Shortfalls, row int, hold *model.Holding) 
 }
 
 // Keep remembers what a search found on a row alone.
-func keepSoon(m *search.Shortfalls, q *roomSearch, row int, hold *model.Holding, t *model.ReleaseTimes) {
+func keepSoon(m *search.Shortfalls, q *earliestFree, row int, hold *model.Holding, t *model.ReleaseTimes) {
 	x := &m.Soon[row]
 	*x = search.EarliestFree{Hold: hold, From: q.b.in.Now, Until: model.Never, Whole: true, N: int8(len(q.when))}
 	if t != nil {
@@ -148,7 +148,7 @@ func keepSoon(m *search.Shortfalls, q *roomSearch, row int, hold *model.Holding,
 }
 
 // Add notes a place that comes to be at a time.
-func (q *roomSearch) add(at structs.LogTime) {
+func (q *earliestFree) add(at structs.LogTime) {
 	if q.late(at) {
 		return
 	}
@@ -165,7 +165,7 @@ func (q *roomSearch) add(at structs.LogTime) {
 }
 
 // More notes places that come to be at a time.
-func (q *roomSearch) more(have, now int64, at structs.LogTime) int64 {
+func (q *earliestFree) more(have, now int64, at structs.LogTime) int64 {
 	for ; have < now && !q.late(at); have++ {
 		q.add(at)
 	}
@@ -173,12 +173,12 @@ func (q *roomSearch) more(have, now int64, at structs.LogTime) int64 {
 }
 
 // late reports whether places that come to be at a time are of no use, as there are enough before.
-func (q *roomSearch) late(at structs.LogTime) bool {
+func (q *earliestFree) late(at structs.LogTime) bool {
 	return int64(len(q.when)) >= q.missing && q.when[q.missing-1] <= at
 }
 
 // byEnds looks at a row on which nothing is promised.
-func (q *roomSearch) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes) {
+func (q *earliestFree) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes) {
 	total, need, mhz := &c.Total[i], &q.ask.Need, c.MHz[i]
 	used, free := o.Used, int64(0)
 	if q.devices > 0 {
@@ -209,7 +209,7 @@ func (q *roomSearch) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model.R
 
 // amongPromises looks at a row on which something is promised: at its pictures, for a device may be held now and promised
 // for later.
-func (q *roomSearch) amongPromises(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
+func (q *earliestFree) amongPromises(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
 	now := q.b.in.Now
 	times := []structs.LogTime{now}
 	if t != nil {

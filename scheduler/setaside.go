@@ -5,13 +5,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// aside is what operators have set aside as amounts (structs.Reservation.Amount): so much of the node pool is kept free for
+// setAside is what operators have set aside as amounts (structs.Reservation.Amount): so much of the node pool is kept free for
 // some users or queues during a window, on whatever nodes. What those who may use it hold counts as part of it. Work of
 // others that would still run in the window is placed as long as the rest of the pool has room for it.
 //
 // It is counted over the pool, not over nodes: an amount is no promise that a wide job fits on one node. Who needs that
 // reserves nodes.
-type aside struct {
+type setAside struct {
 	in   *Input
 	size *limits // for estimates
 	rows []asideRow
@@ -23,15 +23,15 @@ type asideRow struct {
 	members, others structs.Amount // held in the window, by those who may use the amount, and by the rest
 }
 
-// newAside gives nil when no amounts are set aside.
-func newAside(in *Input, w *search.Pass) *aside {
-	var a *aside
+// newSetAside gives nil when no amounts are set aside.
+func newSetAside(in *Input, w *search.Pass) *setAside {
+	var a *setAside
 	for _, r := range in.Booked {
 		if r.JobID != "" || r.Amount == nil || r.End <= in.Now {
 			continue
 		}
 		if a == nil {
-			a = &aside{in: in, size: &limits{in: in}}
+			a = &setAside{in: in, size: &limits{in: in}}
 			a.size.gpuSizes()
 		}
 		a.rows = append(a.rows, asideRow{r: r})
@@ -91,7 +91,7 @@ func (x *asideRow) hold(j *structs.Job, sum structs.Amount) {
 
 // Refuses says what the decision's job would take of an amount that is not its own to use, with so much more; nil when
 // nothing.
-func (a *aside) refuses(d *decision, until structs.LogTime, add structs.Amount) *structs.Refusal {
+func (a *setAside) refuses(d *decision, until structs.LogTime, add structs.Amount) *structs.Refusal {
 	for k := range a.rows {
 		x := &a.rows[k]
 		if x.r.Start >= until || x.r.Admits(d.load.QueueName(), d.load.User()) {
@@ -125,7 +125,7 @@ func (a *aside) refuses(d *decision, until structs.LogTime, add structs.Amount) 
 // leavesAside reports whether one more allocation of a group leaves what is set aside for others. It notes with the group
 // what stands in the way.
 func (d *decision) leavesAside(tg *structs.Group) bool {
-	if d.aside == nil || d.load.Job == nil {
+	if d.setAside == nil || d.load.Job == nil {
 		return true
 	}
 	if d.settled.counted > len(d.placed) {
@@ -135,7 +135,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 		d.settled.amount = d.settled.amount.Add(d.placed[d.settled.counted].spot.Held.Amount())
 	}
 	work := d.workOf(tg)
-	why := d.aside.refuses(d, work.Latest(d.in.Now), d.settled.amount.Add(d.aside.size.estimate(tg)))
+	why := d.setAside.refuses(d, work.Latest(d.in.Now), d.settled.amount.Add(d.setAside.size.estimate(tg)))
 	if why == nil {
 		return true
 	}
@@ -148,7 +148,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 }
 
 // settle counts what a decision has placed, for those after it in the pass.
-func (a *aside) settle(d *decision) {
+func (a *setAside) settle(d *decision) {
 	if a == nil {
 		return
 	}
