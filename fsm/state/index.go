@@ -3,8 +3,8 @@ package state
 import (
 	"crypto/sha256"
 
-	"github.com/google/btree"
 	"github.com/muster-sched/muster/structs"
+	"github.com/tidwall/btree"
 )
 
 // indexes are the secondary indexes: three trees per allocation in all, two per evaluation (D24).
@@ -18,28 +18,28 @@ type indexes struct {
 
 func newIndexes() indexes {
 	return indexes{
-		allocNode: btree.NewG(degree, lessNodeAlloc),
-		allocJob:  btree.NewG(degree, lessJobAlloc),
-		evalJob:   btree.NewG(degree, lessJobEval),
-		secret: btree.NewG(degree, func(a, b item[structs.SecretID, structs.ACLToken]) bool {
+		allocNode: newTree(lessNodeAlloc),
+		allocJob:  newTree(lessJobAlloc),
+		evalJob:   newTree(lessJobEval),
+		secret: newTree(func(a, b item[structs.SecretID, structs.ACLToken]) bool {
 			return lessID(a.key, b.key)
 		}),
-		allocService: btree.NewG(degree, lessAllocService),
+		allocService: newTree(lessAllocService),
 	}
 }
 
 func (x indexes) clone() indexes {
-	return indexes{x.allocNode.Clone(), x.allocJob.Clone(), x.evalJob.Clone(), x.secret.Clone(), x.allocService.Clone()}
+	return indexes{x.allocNode.Copy(), x.allocJob.Copy(), x.evalJob.Copy(), x.secret.Copy(), x.allocService.Copy()}
 }
 
 // keepIndexes makes changes of tables reach their indexes, and the indexes reach the snapshots.
 func (s *Store) keepIndexes() {
 	allocs, evals, tokens, services := Allocs.in(s), Evals.in(s), Tokens.in(s), Services.in(s)
 	allocs.hook, evals.hook, tokens.hook, services.hook = s.allocChanged, s.evalChanged, s.tokenChanged, s.serviceChanged
-	allocs.share = func(x *indexes) { x.allocNode, x.allocJob = s.index.allocNode.Clone(), s.index.allocJob.Clone() }
-	evals.share = func(x *indexes) { x.evalJob = s.index.evalJob.Clone() }
-	tokens.share = func(x *indexes) { x.secret = s.index.secret.Clone() }
-	services.share = func(x *indexes) { x.allocService = s.index.allocService.Clone() }
+	allocs.share = func(x *indexes) { x.allocNode, x.allocJob = s.index.allocNode.Copy(), s.index.allocJob.Copy() }
+	evals.share = func(x *indexes) { x.evalJob = s.index.evalJob.Copy() }
+	tokens.share = func(x *indexes) { x.secret = s.index.secret.Copy() }
+	services.share = func(x *indexes) { x.allocService = s.index.allocService.Copy() }
 }
 
 type nodeAlloc struct {
@@ -111,8 +111,8 @@ func (s *Store) allocChanged(before, after *structs.Allocation) {
 		s.index.allocJob.Delete(jobAlloc{job: h, version: before.JobVersion, id: before.ID})
 	}
 	if after != nil {
-		s.index.allocNode.ReplaceOrInsert(nodeAlloc{after.NodeID, after.ID, after})
-		s.index.allocJob.ReplaceOrInsert(jobAlloc{h, after.JobVersion, after.ID, after})
+		s.index.allocNode.Set(nodeAlloc{after.NodeID, after.ID, after})
+		s.index.allocJob.Set(jobAlloc{h, after.JobVersion, after.ID, after})
 	}
 	s.countAlloc(before, -1)
 	s.countAlloc(after, 1)
@@ -125,7 +125,7 @@ func (s *Store) evalChanged(before, after *structs.Evaluation) {
 		e = before
 		s.index.evalJob.Delete(jobEval{job: jobHash(e.JobKey()), id: e.ID})
 	} else {
-		s.index.evalJob.ReplaceOrInsert(jobEval{jobHash(e.JobKey()), e.ID, e})
+		s.index.evalJob.Set(jobEval{jobHash(e.JobKey()), e.ID, e})
 	}
 	s.countEval(before, -1)
 	s.countEval(after, 1)
@@ -136,6 +136,6 @@ func (s *Store) tokenChanged(before, after *structs.ACLToken) {
 		s.index.secret.Delete(item[structs.SecretID, structs.ACLToken]{key: before.Secret})
 	}
 	if after != nil {
-		s.index.secret.ReplaceOrInsert(item[structs.SecretID, structs.ACLToken]{after.Secret, after})
+		s.index.secret.Set(item[structs.SecretID, structs.ACLToken]{after.Secret, after})
 	}
 }

@@ -3,8 +3,8 @@ package state
 import (
 	"iter"
 
-	"github.com/google/btree"
 	"github.com/muster-sched/muster/structs"
+	"github.com/tidwall/btree"
 )
 
 // allocService is a registration by its allocation.
@@ -26,7 +26,7 @@ func (s *Store) serviceChanged(before, after *structs.ServiceRegistration) {
 		s.index.allocService.Delete(allocService{alloc: before.AllocID, key: before.Key()})
 	}
 	if after != nil {
-		s.index.allocService.ReplaceOrInsert(allocService{after.AllocID, after.Key(), after})
+		s.index.allocService.Set(allocService{after.AllocID, after.Key(), after})
 	}
 }
 
@@ -52,7 +52,7 @@ func (s *Store) ServicesByAlloc(id structs.AllocID) []*structs.ServiceRegistrati
 }
 
 func collectServices(t *btree.BTreeG[allocService], id structs.AllocID) (out []*structs.ServiceRegistration) {
-	t.AscendGreaterOrEqual(allocService{alloc: id}, func(it allocService) bool {
+	t.Ascend(allocService{alloc: id}, func(it allocService) bool {
 		if it.alloc != id {
 			return false
 		}

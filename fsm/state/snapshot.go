@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/btree"
 	"github.com/muster-sched/muster/structs"
+	"github.com/tidwall/btree"
 )
 
 // Snapshot is the state after one log entry. It never changes, may be read from any goroutine, and costs nothing to
@@ -155,7 +155,7 @@ func (s *Snapshot) AllocsByEval(id structs.EvalID) []*structs.Allocation {
 }
 
 func collectNode(t *btree.BTreeG[nodeAlloc], id structs.NodeID) (out []*structs.Allocation) {
-	t.AscendGreaterOrEqual(nodeAlloc{node: id}, func(it nodeAlloc) bool {
+	t.Ascend(nodeAlloc{node: id}, func(it nodeAlloc) bool {
 		if it.node != id {
 			return false
 		}
@@ -167,7 +167,7 @@ func collectNode(t *btree.BTreeG[nodeAlloc], id structs.NodeID) (out []*structs.
 
 func collectJob(t *btree.BTreeG[jobAlloc], k structs.JobKey) (out []*structs.Allocation) {
 	h := jobHash(k)
-	t.AscendGreaterOrEqual(jobAlloc{job: h}, func(it jobAlloc) bool {
+	t.Ascend(jobAlloc{job: h}, func(it jobAlloc) bool {
 		if it.job != h {
 			return false
 		}
@@ -198,7 +198,7 @@ func (s *Snapshot) EvalsByJob(k structs.JobKey) []*structs.Evaluation {
 
 func collectEvals(t *btree.BTreeG[jobEval], k structs.JobKey) (out []*structs.Evaluation) {
 	h := jobHash(k)
-	t.AscendGreaterOrEqual(jobEval{job: h}, func(it jobEval) bool {
+	t.Ascend(jobEval{job: h}, func(it jobEval) bool {
 		if it.job != h {
 			return false
 		}

@@ -3,8 +3,8 @@ package state
 import (
 	"slices"
 
-	"github.com/google/btree"
 	"github.com/muster-sched/muster/structs"
+	"github.com/tidwall/btree"
 )
 
 // Version is the format of the state. State hashes compare only between equal versions (D8).
@@ -63,7 +63,7 @@ func New(opts Options) *Store {
 		opts: opts, index: newIndexes(), changed: make([]structs.Index, len(tables)),
 		derived: derived{
 			counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{},
-			idem: map[idemKey]string{}, system: btree.NewG(degree, structs.JobKey.Less),
+			idem: map[idemKey]string{}, system: newTree(structs.JobKey.Less),
 			useMoves: map[useKey]*useMove{}, useJobs: map[useJob]int64{}, submitted: map[useKey]int64{}, waiters: map[structs.AllocID][]structs.AllocID{},
 		},
 	}
@@ -218,7 +218,7 @@ func (s *Store) AllocsByJob(k structs.JobKey) []*structs.Allocation {
 func (s *Store) HasAllocsOfVersion(k structs.JobKey, v uint64) bool {
 	found := false
 	from := jobAlloc{job: jobHash(k), version: v}
-	s.index.allocJob.AscendGreaterOrEqual(from, func(it jobAlloc) bool {
+	s.index.allocJob.Ascend(from, func(it jobAlloc) bool {
 		found = it.job == from.job && it.version == v
 		return false
 	})
@@ -257,7 +257,7 @@ func (s *Store) Children(parent structs.JobKey, f func(*structs.Job) bool) {
 // SystemJobs lists the system and sysbatch jobs that are not stopped, by key.
 func (s *Store) SystemJobs() []*structs.Job {
 	var out []*structs.Job
-	s.system.Ascend(func(k structs.JobKey) bool {
+	s.system.Scan(func(k structs.JobKey) bool {
 		out = append(out, Jobs.Get(s, k))
 		return true
 	})
@@ -269,7 +269,7 @@ func (s *Store) jobChanged(before, after *structs.Job) {
 	s.countSubmitted(after, 1)
 	switch {
 	case after != nil && (after.Type == structs.JobSystem || after.Type == structs.JobSysBatch) && after.Placeable():
-		s.system.ReplaceOrInsert(after.Key())
+		s.system.Set(after.Key())
 	case before != nil:
 		s.system.Delete(before.Key())
 	}

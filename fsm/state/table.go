@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/google/btree"
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
+	"github.com/tidwall/btree"
 )
 
 // degree of the B-trees: nodes hold 15 to 31 items. Smaller copies less per write, larger reads a little faster.
@@ -19,6 +19,11 @@ type item[K any, T any] struct {
 }
 
 type tree[K any, T any] = btree.BTreeG[item[K, T]]
+
+// newTree makes a tree without locks of its own: one goroutine changes it, and readers have copies.
+func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
+	return btree.NewBTreeGOptions(less, btree.Options{Degree: degree, NoLocks: true})
+}
 
 // Table is the declaration of one table, of rows T named by K. The rows are in a Store and in its Snapshots, which are
 // arguments of the methods. What a method returns is immutable.
@@ -79,20 +84,20 @@ func (t *Table[K, T]) Lookup(r Reader) func(K) *T {
 // All returns every row in the order of keys. A Store must not change meanwhile.
 func (t *Table[K, T]) All(r Reader) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.tree(r).Ascend(func(it item[K, T]) bool { return yield(it.val) })
+		t.tree(r).Scan(func(it item[K, T]) bool { return yield(it.val) })
 	}
 }
 
 // from returns the rows whose key is not below k, in the order of keys.
 func (t *Table[K, T]) from(r Reader, k K) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.tree(r).AscendGreaterOrEqual(item[K, T]{key: k}, func(it item[K, T]) bool { return yield(it.val) })
+		t.tree(r).Ascend(item[K, T]{key: k}, func(it item[K, T]) bool { return yield(it.val) })
 	}
 }
 
 // atOrBelow returns the highest key that is not above k, or the zero key.
 func (t *Table[K, T]) atOrBelow(r Reader, k K) (at K) {
-	t.tree(r).DescendLessOrEqual(item[K, T]{key: k}, func(it item[K, T]) bool {
+	t.tree(r).Descend(item[K, T]{key: k}, func(it item[K, T]) bool {
 		at = it.key
 		return false
 	})
@@ -102,7 +107,7 @@ func (t *Table[K, T]) atOrBelow(r Reader, k K) (at K) {
 // backward returns every row, the highest key first.
 func (t *Table[K, T]) backward(r Reader) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
-		t.tree(r).Descend(func(it item[K, T]) bool { return yield(it.val) })
+		t.tree(r).Reverse(func(it item[K, T]) bool { return yield(it.val) })
 	}
 }
 
@@ -141,14 +146,14 @@ func (t *Table[K, T]) digest(s *Store, v *T) digest { return s.digest(t.name, v)
 // open gives a new store and its first snapshot the empty table.
 func (t *Table[K, T]) open(s *Store) {
 	r := &rows[K, T]{Table: t, s: s, first: map[K]*T{}, entry: map[K]int{}}
-	r.tree = btree.NewG(degree, func(a, b item[K, T]) bool { return t.less(a.key, b.key) })
+	r.tree = newTree(func(a, b item[K, T]) bool { return t.less(a.key, b.key) })
 	r.put = func(v *T) { r.set(t.key(v), v) }
 	if s.opts.CheckWrites || checkAlways {
 		r.seen = map[*T]digest{}
 	}
 	s.rows = append(s.rows, r)
 	s.trees = append(s.trees, r.tree)
-	s.snap.trees = append(s.snap.trees, r.tree.Clone())
+	s.snap.trees = append(s.snap.trees, r.tree.Copy())
 }
 
 // packed calls f with each row as it is in a snapshot file, until an error. The bytes are only good until f returns.
@@ -224,7 +229,7 @@ func (r *rows[K, T]) apply(k K, after *T) (before *T) {
 	if after == nil {
 		it, _ = r.tree.Delete(item[K, T]{key: k})
 	} else {
-		it, _ = r.tree.ReplaceOrInsert(item[K, T]{k, after})
+		it, _ = r.tree.Set(item[K, T]{k, after})
 	}
 	if r.hook != nil && it.val != after {
 		r.hook(it.val, after)
@@ -288,7 +293,7 @@ func (r *rows[K, T]) publish(next *Snapshot) bool {
 	}
 	clear(r.first)
 	if changed {
-		next.trees[r.id] = r.tree.Clone()
+		next.trees[r.id] = r.tree.Copy()
 		if r.share != nil {
 			r.share(&next.indexes)
 		}
