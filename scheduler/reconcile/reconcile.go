@@ -3,7 +3,6 @@ package reconcile
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/muster-sched/muster/scheduler/match"
@@ -33,113 +32,6 @@ const (
 	systemRetryDelay   = 30 * time.Second // before a failed system allocation is started again, without a policy
 	rollingWaitDefault = 30 * time.Second // between batches of a rolling update that names no stagger
 )
-
-// Want is one placement that a reconciliation asks for.
-type Want struct {
-	Index      int
-	Prev       *structs.Allocation // what it replaces, or nil
-	Stop       *structs.PlanStop   // of prev; part of the same part
-	StopAnyway bool                // the stop stands even when no place is found
-	MayWait    bool                // may wait for prev on its own node
-	MustWait   bool                // only its place leaves the queue within its limit
-	Stays      bool                // prev is one of GroupPlan.staying, until it is replaced
-	Avoid      []structs.NodeID    // where this very work failed
-	Prefer     structs.NodeID      // sticky disk, or zero
-	Pinned     structs.NodeID      // the only node in question (system jobs), or zero
-	Resched    []structs.RescheduleEvent
-	Over       *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
-	Spare      bool                // holds a place for a member that may be lost
-	gang       *restartOf          // of a gang that starts again: what all of its members go on with; or nil
-}
-
-// wantLists has memory of wants of gangs that found no place, for other gangs: a pass sees the same ones again and again.
-var wantLists = sync.Pool{New: func() any { return new(wantList) }}
-
-type wantList struct{ wants []Want }
-
-// takeWants gives room for n wants.
-func takeWants(n int) []Want {
-	if l := wantLists.Get().(*wantList); cap(l.wants) >= n {
-		return l.wants[:0]
-	}
-	return make([]Want, 0, n)
-}
-
-// KeepWants leaves the memory of wants that nobody refers to any more to other gangs.
-func KeepWants(ws []Want) {
-	if cap(ws) > 0 {
-		clear(ws)
-		wantLists.Put(&wantList{ws[:0]})
-	}
-}
-
-// restartOf is what work goes on with.
-type restartOf struct {
-	reason             string
-	restarts, requeues int64
-}
-
-// GroupPlan is what a reconciliation wants done about one group.
-type GroupPlan struct {
-	Name    string
-	Tg      *structs.Group // nil: not in the job any more
-	Ask     *match.Ask
-	Wants   []Want
-	Stops   []structs.PlanStop
-	Updates []structs.PlanUpdate
-	Staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
-	Counts  DesiredUpdates
-	More    int64                       // of an array: indices behind those that are wanted now
-	Behind  int64                       // of those: counted as missed
-	Capped  bool                        // of an array: only its concurrency keeps further indices back
-	Nowhere bool                        // a system group that no node may have
-	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns
-
-	// Of gangs and elastic groups: see gang.go.
-	Gang      bool
-	Roster    *structs.Roster // or nil
-	Expansion []Want          // what it may grow to, once nobody's minimum waits
-
-	// Spares of a gang: see spares.go.
-	Restart       bool                  // it is started again in the places that it had and in those of spares
-	Standby       []*structs.Allocation // that it holds
-	RefillStandby []Want                // room for those that it is short of
-	Ending        int64                 // members of the last start that have yet to end
-
-	Refused *structs.Refusal // nothing of it may be placed, whatever nodes offer; nil: nodes decide
-}
-
-// Later is a wish for an evaluation at a time.
-type Later struct {
-	At      structs.LogTime
-	Trigger structs.Trigger
-	Desc    string
-	Group   string
-	Stops   []structs.PlanStop // that shall name it as their follow-up
-}
-
-// Input is what a reconciliation depends on.
-type Input struct {
-	View    *model.View
-	Now     structs.LogTime
-	Job     *structs.Job // nil: purged
-	Evals   []*structs.Evaluation
-	Rosters []*structs.Roster
-	Ended   *structs.ArrayState
-	Ask     func(*structs.Group) *match.Ask
-}
-
-// Work is what should change about a job.
-type Work struct {
-	Groups []*GroupPlan
-	Later  []Later
-	Spent  string // why some work does not return to the queue again; "" for none
-
-	from *reconciler
-}
-
-// Restart tells on a place what the work that is placed there goes on with.
-func (w *Work) Restart(p *structs.PlanPlace, by *Want) { w.from.restart(p, by) }
 
 // reconciler compares what a job wants with what it has.
 type reconciler struct {
@@ -818,21 +710,4 @@ func (r *reconciler) pin(a *structs.Allocation) structs.NodeID {
 		return a.NodeID
 	}
 	return structs.NodeID{}
-}
-
-// DesiredUpdates counts what a decision wants to do with one group, as `job plan` shows it.
-type DesiredUpdates struct {
-	Group       string
-	Ignore      int64
-	Place       int64
-	Migrate     int64
-	Stop        int64
-	InPlace     int64
-	Destructive int64
-	Canary      int64
-	Preemptions int64
-	Disconnect  int64
-	Reconnect   int64
-	Reschedule  int64 // now
-	Delayed     int64 // will be rescheduled by a follow-up evaluation
 }
