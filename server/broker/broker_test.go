@@ -151,6 +151,36 @@ func TestElectionWakesTheBlocked(t *testing.T) {
 	}
 }
 
+// TestTimeThatCameDuringCommit: a blocked evaluation whose time comes between its decision and the delta that brings it is
+// decided again. No timer would wake it any more.
+func TestTimeThatCameDuringCommit(t *testing.T) {
+	b := New(Limits{}, Env{})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	until := func(e *structs.Evaluation) {
+		blockedOn(structs.EventJobEnded, 10)(e)
+		e.WaitUntil = 100
+	}
+	b.Feed(made(11, eval(1, "a", until)), 101)
+	if p, _ := b.Take(101); fmt.Sprint(keys(p)) != "[a]" {
+		t.Fatalf("took %v, want what was committed after its time: [a]", keys(p))
+	}
+	// The answer to a woken job is the same evaluation with a later content, and it may be late again.
+	b = New(Limits{}, Env{})
+	b.Load(Image{Index: 10, Nodes: []*structs.Node{node1}}, 1)
+	b.Feed(made(11, eval(1, "a", until)), 50)
+	b.Feed(&structs.Delta{Index: 12, Config: true}, 99)
+	p, _ := b.Take(99)
+	if fmt.Sprint(keys(p)) != "[a]" {
+		t.Fatalf("took %v, want [a]", keys(p))
+	}
+	b.Done(p.Items[0].Key, 13, 100)
+	b.EndPass(p.ID)
+	b.Feed(made(13, eval(1, "a", until)), 101)
+	if p, _ := b.Take(101); fmt.Sprint(keys(p)) != "[a]" {
+		t.Fatalf("took %v, want [a] again", keys(p))
+	}
+}
+
 // TestSpanningJobHoldsAllDomains: a job for every pool waits until the running passes end, and no new one starts.
 func TestSpanningJobHoldsAllDomains(t *testing.T) {
 	pools := map[string]string{"a": "p1", "b": "p2", "s": DomainAll, "c": "p1"}

@@ -294,6 +294,10 @@ func (b *Broker) upsert(e *structs.Evaluation, now structs.LogTime) {
 	switch {
 	case e.Status == structs.EvalBlocked:
 		j.blocked, j.unblocked, j.events = e, false, unblock.UnblockingEvents(e.FailedGroups)
+		if e.WaitUntil != 0 && !late {
+			j.unblocked = true // its time came while the decision was committed
+			break
+		}
 		b.wait(j, max(e.SnapshotIndex, j.seen))
 	case !late:
 		j.addPending(e)
