@@ -24,33 +24,7 @@ func TestArchitectureNamesWhatExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared := map[string]bool{}
-	for _, src := range all {
-		for _, decl := range src.file.Decls {
-			switch d := decl.(type) {
-			case *ast.FuncDecl:
-				declared[d.Name.Name] = declared[d.Name.Name] || !src.test || strings.HasPrefix(d.Name.Name, "Test")
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					switch s := s.(type) {
-					case *ast.TypeSpec:
-						declared[s.Name.Name] = true
-						if i, ok := s.Type.(*ast.InterfaceType); ok {
-							for _, m := range i.Methods.List {
-								for _, id := range m.Names {
-									declared[id.Name] = true
-								}
-							}
-						}
-					case *ast.ValueSpec:
-						for _, id := range s.Names {
-							declared[id.Name] = true
-						}
-					}
-				}
-			}
-		}
-	}
+	code := namesOf(all)
 	pages, err := filepath.Glob(filepath.Join(root, "docs/how-to/*.md"))
 	if err != nil || len(pages) < 7 {
 		t.Fatalf("%d pages in docs/how-to, error %v", len(pages), err)
@@ -77,8 +51,12 @@ func TestArchitectureNamesWhatExists(t *testing.T) {
 				}
 			case goName.MatchString(text) && strings.Contains(text, ".") || strings.HasPrefix(text, "apply"):
 				names++
-				if last := goName.FindStringSubmatch(text)[1]; !declared[last] {
+				words := strings.Split(text, ".")
+				last := words[len(words)-1]
+				if !code.declared[last] {
 					t.Errorf("%s names %s, but nothing is called %s any more", short, text, last)
+				} else if of := code.methods[words[max(len(words)-2, 0)]]; of != nil && !of[last] && !(len(words) == 2 && code.packages[words[0]]) {
+					t.Errorf("%s names %s, but that type has no method %s", short, text, last)
 				}
 			}
 		}
@@ -86,6 +64,73 @@ func TestArchitectureNamesWhatExists(t *testing.T) {
 	if names < 50 || files < 30 {
 		t.Fatalf("only %d names and %d files were found: did the layout of the pages change?", names, files)
 	}
+}
+
+// names are what the code declares.
+type names struct {
+	declared map[string]bool // functions, methods, types and values; of tests only the tests themselves
+	packages map[string]bool
+	methods  map[string]map[string]bool // of each type, by name
+}
+
+func namesOf(all []*source) names {
+	n := names{map[string]bool{}, map[string]bool{}, map[string]map[string]bool{}}
+	for _, src := range all {
+		n.packages[src.file.Name.Name] = true
+		for _, decl := range src.file.Decls {
+			switch d := decl.(type) {
+			case *ast.FuncDecl:
+				n.declared[d.Name.Name] = n.declared[d.Name.Name] || !src.test || strings.HasPrefix(d.Name.Name, "Test")
+				if typ := receiver(d); typ != "" {
+					if n.methods[typ] == nil {
+						n.methods[typ] = map[string]bool{}
+					}
+					n.methods[typ][d.Name.Name] = true
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					switch s := s.(type) {
+					case *ast.TypeSpec:
+						n.declared[s.Name.Name] = true
+						if i, ok := s.Type.(*ast.InterfaceType); ok {
+							for _, m := range i.Methods.List {
+								for _, id := range m.Names {
+									n.declared[id.Name] = true
+								}
+							}
+						}
+					case *ast.ValueSpec:
+						for _, id := range s.Names {
+							n.declared[id.Name] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+// receiver returns the name of the type that a method belongs to; "" for a function.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	typ := d.Recv.List[0].Type
+	if p, ok := typ.(*ast.StarExpr); ok {
+		typ = p.X
+	}
+	switch x := typ.(type) {
+	case *ast.IndexExpr:
+		typ = x.X
+	case *ast.IndexListExpr:
+		typ = x.X
+	}
+	id, _ := typ.(*ast.Ident)
+	if id == nil {
+		return ""
+	}
+	return id.Name
 }
 
 // Comments name decisions and promises by the numbers of docs/design.md. A number that is not explained there tells the
