@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -56,8 +57,12 @@ func Migrate(dataDir string, o Options, log hclog.Logger, progress func(done, to
 // findDir finds the raft directory of a server.
 func findDir(dataDir string) (string, error) {
 	for _, dir := range []string{dataDir, filepath.Join(dataDir, "raft"), filepath.Join(dataDir, "server", "raft")} {
-		if st, err := os.Stat(filepath.Join(dir, "lock")); err == nil && st.Mode().IsRegular() {
+		st, err := os.Stat(filepath.Join(dir, "lock"))
+		if err == nil && st.Mode().IsRegular() {
 			return dir, nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // above all that the caller may not look
+			return "", err
 		}
 	}
 	return "", fmt.Errorf("there is no raft log in %s; name the data_dir of a server", dataDir)

@@ -186,6 +186,13 @@ func TestMigrateRefuses(t *testing.T) {
 		if _, err := Migrate(t.TempDir(), to, hclog.NewNullLogger(), nil); err == nil || !strings.Contains(err.Error(), "there is no raft log in") {
 			t.Errorf("an empty directory: %v", err)
 		}
+		hidden := filepath.Join(t.TempDir(), "loop")
+		if err := os.Symlink(hidden, hidden); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Migrate(hidden, to, hclog.NewNullLogger(), nil); !errors.Is(err, syscall.ELOOP) {
+			t.Errorf("a directory that cannot be looked into: %v", err)
+		}
 		data := written(t, from, 50, 24)
 		dir := filepath.Join(data, "server", "raft")
 		if _, err := Migrate(data, Options{Backend: "sqlite"}, hclog.NewNullLogger(), nil); err == nil || !strings.Contains(err.Error(), "want wal or boltdb") {
