@@ -26,7 +26,7 @@ func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 	switch {
 	case r == nil || r.Epoch != c.Epoch || r.Deadline == 0 || x.time < r.Deadline:
 		return structs.Errorf(structs.CodeConflict, "gang %s of job %q has assembled or changed, or its time is not over", k.Group, k.Job.ID)
-	case x.suspended(r):
+	case r.Suspended(state.Allocs.Lookup(x)):
 		return structs.Errorf(structs.CodeConflict, "gang %s of job %q is suspended; its time to assemble does not pass", k.Group, k.Job.ID)
 	}
 	next, stop := r.Dissolve(structs.RosterTimeout, state.Allocs.Lookup(x))

@@ -138,16 +138,6 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 	}
 }
 
-// suspended reports whether a member of a gang is suspended. The time that a gang has to assemble stops meanwhile.
-func (x *tx) suspended(r *structs.Roster) bool {
-	for _, m := range r.Members {
-		if a := state.Allocs.Get(x, m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
-			return true
-		}
-	}
-	return false
-}
-
 // inheritedSuspension is the suspension that a new member of a gang takes over from the others; nil for none.
 func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
 	if g.Gang == nil {

@@ -212,6 +212,17 @@ func (g *Gang) GangDeadline(at LogTime) LogTime {
 	return at.Add(GangTimeoutDefault)
 }
 
+// Suspended reports whether a member is suspended; find gives an allocation or nil. A gang's time to assemble does not pass
+// meanwhile.
+func (r *Roster) Suspended(find func(AllocID) *Allocation) bool {
+	for _, m := range r.Members {
+		if a := find(m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
+			return true
+		}
+	}
+	return false
+}
+
 // Settle brings a roster in line with what became of its members: the one rule of what happens to a gang that loses
 // some, used by Apply at every index and by simulations. tg is the group as the job has it now, nil when the job does
 // not run any more; batch says that members end for good when they succeed; find gives an allocation or nil.

@@ -111,14 +111,10 @@ func (h *history) compare(want []duty.Command) {
 	h.compared += len(a)
 }
 
-// derived lists commands in words, except what does not follow from the state: those to be kept, and reminders. Nor does
-// it list what Apply refuses for as long as the state is as it is: the fed duty knows that it has tried.
+// derived lists commands in words, except what does not follow from the state: those to be kept, and reminders.
 func (h *history) derived(cmds []duty.Command) (out []string) {
 	for _, c := range cmds {
 		if c.Keep {
-			continue
-		}
-		if b, ok := c.Body.(*structs.RosterCommand); ok && h.suspended(b) {
 			continue
 		}
 		if b, ok := c.Body.(*structs.AllocTransitionCommand); ok && b.Transition.Migrate && !b.Transition.Leave {
@@ -133,15 +129,6 @@ func (h *history) derived(cmds []duty.Command) (out []string) {
 		out = append(out, h.text(c))
 	}
 	return out
-}
-
-// suspended reports whether a member of a gang is suspended, so that its time to assemble does not pass.
-func (h *history) suspended(c *structs.RosterCommand) bool {
-	r := h.snap().RosterByKey(structs.RosterKey{Job: key(c.JobID), Group: c.Group})
-	return slices.ContainsFunc(r.Members, func(m structs.RosterMember) bool {
-		a := h.snap().AllocByID(m.Alloc)
-		return a != nil && !a.Terminal() && a.Suspended()
-	})
 }
 
 func (h *history) chance(percent int) bool { return h.r.IntN(100) < percent }
