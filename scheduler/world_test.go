@@ -144,7 +144,10 @@ func (w *world) skippable(in scheduler.Input) map[structs.JobKey]bool {
 		for k := range w.events[l.Key] {
 			kinds = append(kinds, k)
 		}
-		out[l.Key] = unblock.UnblockingEvents(groups)&unblock.Of(kinds...) == 0
+		// A job that waits for any event was held back by others' reservations. The broker also wakes it when a reservation
+		// changes, which this world does not record, so it stays in.
+		events := unblock.UnblockingEvents(groups)
+		out[l.Key] = events != unblock.Any && events&unblock.Of(kinds...) == 0
 	}
 	return out
 }
