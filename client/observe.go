@@ -24,7 +24,7 @@ type observer struct {
 	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; tells what is urgent
 	ports   map[structs.AllocID]int                           // rendezvous ports sent or waiting: a gang waits for them
 	offers  map[structs.AllocID][]structs.ServiceRegistration // services sent or waiting: others wait for them
-	stands  map[structs.AllocID]structs.LogTime               // since when allocations are frozen, sent or waiting: somebody has asked for it
+	frozen  map[structs.AllocID]structs.LogTime               // since when allocations are frozen, sent or waiting: somebody has asked for it
 	wake    chan struct{}
 	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
@@ -33,7 +33,7 @@ type observer struct {
 
 func newObserver(c *Client) *observer {
 	return &observer{
-		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{}, stands: map[structs.AllocID]structs.LogTime{},
+		c: c, pending: map[structs.AllocID]structs.AllocObserved{}, last: map[structs.AllocID]structs.ClientStatus{}, ports: map[structs.AllocID]int{}, offers: map[structs.AllocID][]structs.ServiceRegistration{}, frozen: map[structs.AllocID]structs.LogTime{},
 		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), most: observeMax,
 	}
 }
@@ -59,9 +59,9 @@ func (o *observer) add(ob structs.AllocObserved) {
 	if newPort {
 		o.ports[ob.ID] = ob.GangPort
 	}
-	moved := o.stands[ob.ID] != ob.Frozen
-	if o.stands[ob.ID] = ob.Frozen; ob.Frozen == 0 {
-		delete(o.stands, ob.ID)
+	moved := o.frozen[ob.ID] != ob.Frozen
+	if o.frozen[ob.ID] = ob.Frozen; ob.Frozen == 0 {
+		delete(o.frozen, ob.ID)
 	}
 	newOffer := !slices.EqualFunc(o.offers[ob.ID], ob.Services, func(a, b structs.ServiceRegistration) bool { return a.Same(&b) })
 	switch {
@@ -202,7 +202,7 @@ func (o *observer) forget(id structs.AllocID) {
 	delete(o.last, id)
 	delete(o.ports, id)
 	delete(o.offers, id)
-	delete(o.stands, id)
+	delete(o.frozen, id)
 }
 
 // mute makes the observer drop what comes.

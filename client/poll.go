@@ -159,7 +159,7 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 	if err := c.add(ctx, fresh); err != nil {
 		return false, err
 	}
-	c.tellRosters(resp.Rosters)
+	c.notifyRosters(resp.Rosters)
 	if resp.Partial { // nothing was removed
 		c.mu.Lock()
 		for id := range listed {
@@ -190,8 +190,8 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 	return again, nil
 }
 
-// tellRosters tells the allocations here who is in their gangs.
-func (c *Client) tellRosters(rosters []*structs.Roster) {
+// notifyRosters tells the allocations here who is in their gangs.
+func (c *Client) notifyRosters(rosters []*structs.Roster) {
 	for _, ro := range rosters {
 		for i := range ro.Members {
 			if r := c.Alloc(ro.Members[i].Alloc); r != nil {

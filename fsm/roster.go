@@ -155,22 +155,22 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 		}
 		next, stop := r.Settle(tg, j.Type == structs.JobBatch, state.Allocs.Lookup(x))
 		if next == nil {
-			x.endSpares(r, j, tg)
+			x.endStandbys(r, j, tg)
 			continue
 		}
 		x.putRoster(next)
 		if len(stop) > 0 {
 			x.endMembers(stop, x.whyEnded(r, j.Type == structs.JobBatch), x.causeOf(r, next.Reason))
 		}
-		x.endSpares(next, j, tg)
+		x.endStandbys(next, j, tg)
 		if next.Epoch != r.Epoch && tg != nil {
 			x.newEval(j, structs.TriggerRetryFailed, nil)
 		}
 	}
 }
 
-// endSpares gives the spares of a gang back when the last of its members has succeeded: nothing would ask for a decision.
-func (x *tx) endSpares(r *structs.Roster, j *structs.Job, tg *structs.Group) {
+// endStandbys gives the spares of a gang back when the last of its members has succeeded: nothing would ask for a decision.
+func (x *tx) endStandbys(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 	if tg == nil || tg.Gang == nil || tg.Gang.Spares <= 0 || len(r.Members) == 0 || j.Type != structs.JobBatch {
 		return
 	}

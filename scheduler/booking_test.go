@@ -120,7 +120,7 @@ func TestEASYByHand(t *testing.T) {
 		}
 		// The same again with the promise in force: nothing to write about it.
 		if c.backfill == structs.BackfillEASY {
-			in.Booked = rs
+			in.Reserved = rs
 			in.Line = nil
 			if _, again := placed(must(scheduler.Schedule(in, binpack))); len(again) != 0 {
 				t.Errorf("the promise is written again: %+v", again[0])
@@ -201,7 +201,7 @@ func TestOperatorReservation(t *testing.T) {
 	full := holds(b, timed("full", 1, 4000, 0, 9*time.Hour), 1, 9*time.Hour, nil)
 	try := func(j *structs.Job) string {
 		in := scheduler.Input{View: model.NewView(1, []*structs.Node{a, b}, []*structs.Allocation{full}, nil), Now: bookNow, Config: rules(structs.BackfillEASY),
-			Pending: []scheduler.Workload{load(j, 1)}, Booked: []*structs.Reservation{r}}
+			Pending: []scheduler.Workload{load(j, 1)}, Reserved: []*structs.Reservation{r}}
 		got, _ := placed(must(scheduler.Schedule(in, binpack)))
 		return got
 	}

@@ -39,13 +39,13 @@ type decision struct {
 	retry     structs.LogTime      // when more may be preempted; 0: not known
 	took      taken                // of limits
 	overBound bool                 // not tried: see reservations.overBound
-	settled   settledAside
+	settled   settledSetAside
 	entries   []*structs.PlanEntry
 	report    WorkloadReport
 }
 
-// settledAside is what was told of a decision to what is set aside.
-type settledAside struct {
+// settledSetAside is what was told of a decision to what is set aside.
+type settledSetAside struct {
 	amount  structs.Amount // what the first counted of placed hold
 	counted int
 	told    int // of placed
@@ -55,7 +55,7 @@ type settledAside struct {
 type placement struct {
 	g    *groupWork
 	want *reconcile.Want
-	spot search.Placement
+	at   search.Placement
 
 	alone bool               // not part of a gang's minimum
 	evict []structs.PlanStop // others that make room for it
@@ -181,7 +181,7 @@ func (d *decision) goOn() {
 		case g.More == 0:
 		case d.misses[g.Name] > 0:
 			d.misses[g.Name] += g.More
-			g.Behind = g.More
+			g.Missed = g.More
 		case !g.Capped:
 			d.work.Later = append(d.work.Later, reconcile.Later{At: d.in.Now, Trigger: structs.TriggerArray, Desc: "further indices of an array may start", Group: g.Name})
 		}
@@ -223,24 +223,24 @@ func (g *groupWork) gangReport(r *structs.GroupReport) {
 		return
 	}
 	need := int64(len(g.Wants))
-	if !g.Gang || r.Placed >= r.Wanted || need == 0 || g.scan == nil {
+	if !g.Gang || r.Placed >= r.Wanted || need == 0 || g.search == nil {
 		return
 	}
-	s, what := g.scan, structs.DimensionMembers
-	if slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Spare }) {
+	s, what := g.search, structs.DimensionMembers
+	if slices.ContainsFunc(g.Wants, func(w reconcile.Want) bool { return w.Standby }) {
 		what = structs.DimensionMembersSpares
 	}
 	x := structs.Refusal{Code: structs.ReasonGang, Obstacle: structs.Obstacle{Dimension: what, Count: min(s.Found, need), Of: need}, Short: need - s.Found, Unit: structs.UnitMembers, CuredBy: structs.EventAllocStopped}
-	if s.Lacks != "" {
+	if s.Short != "" {
 		x.Code = structs.ReasonTopology
-		x.Detail = s.Lacks
-		if s.Lacks != model.LevelNode {
-			x.Subject = s.LacksAt
+		x.Detail = s.Short
+		if s.Short != model.LevelNode {
+			x.Subject = s.ShortAt
 		}
 	}
 	switch r.Code {
 	case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonDeviceUnhealthy, structs.ReasonNodeIneligible, structs.ReasonTopology:
-		if s.Found == 0 && s.Lacks == "" {
+		if s.Found == 0 && s.Short == "" {
 			return // no member finds a place, and not for lack of company
 		}
 	}

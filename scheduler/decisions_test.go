@@ -209,7 +209,7 @@ func decisionsOfReservations(first uint64, policyName string) string {
 		plan, rep := scheduler.Schedule(in, policy.Builtin[policyName])
 		d.add(plan, rep)
 		for _, e := range plan.Entries { // once more, with what was reserved in force
-			in.Booked = booked(in.Booked, e.Reservation)
+			in.Reserved = booked(in.Reserved, e.Reservation)
 		}
 		in.Line = line(&in)
 		d.add(scheduler.Schedule(in, policy.Builtin[policyName]))

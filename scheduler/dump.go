@@ -33,7 +33,7 @@ type dump struct {
 	Steps    int
 	Mix      *model.Mix
 	Policy   string
-	Booked   []*structs.Reservation
+	Reserved []*structs.Reservation
 	Queues   *QueueTable
 	Waits    bool
 	Power    bool
@@ -130,7 +130,7 @@ func (d *dumpHeld) job(jobs []*structs.Job) *structs.Job {
 // decision of a live server can be taken again elsewhere. Node secrets are left out.
 func Dump(in Input, policy string) ([]byte, error) {
 	d := dump{Version: dumpVersion, Index: in.View.Index(), Config: in.Config, Now: in.Now, Seed: in.Seed, Cursor: in.Cursor, Steps: in.Steps, Mix: in.Mix, Policy: policy,
-		Booked: in.Booked, Queues: in.Queues, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
+		Reserved: in.Reserved, Queues: in.Queues, Waits: in.Waits, Power: in.Power, Evicted: in.Evicted}
 	for id, p := range in.History {
 		d.History = append(d.History, dumpPast{id, p})
 	}
@@ -221,7 +221,7 @@ func LoadWith(b []byte, chooser func(state []byte) (Chooser, error)) (in Input, 
 		}
 	}
 	in = Input{View: model.NewView(d.Index, d.Nodes, allocs, d.Pools), Config: d.Config, Now: d.Now, Seed: d.Seed, Cursor: d.Cursor, Steps: d.Steps, Mix: d.Mix,
-		Booked: d.Booked, Queues: d.Queues, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
+		Reserved: d.Reserved, Queues: d.Queues, Waits: d.Waits, Power: d.Power, Evicted: d.Evicted}
 	for i := range d.History {
 		if in.History == nil {
 			in.History = make(map[structs.NodeID]search.Past, len(d.History))

@@ -20,17 +20,17 @@ func (b *reservations) earliest(d *decision) (structs.LogTime, []placement) {
 	}
 	rows := b.rowsFor(d)
 	// What is free alone tells a time before which it cannot be, and mostly that time will do.
-	soonest, exact := b.soonest(d, rows)
-	if soonest == model.Never {
+	first, exact := b.earliestFree(d, rows)
+	if first == model.Never {
 		return 0, nil
 	}
 	if exact {
-		if best := b.placeAt(d, rows, soonest); best != nil {
-			return soonest, best
+		if best := b.placeAt(d, rows, first); best != nil {
+			return first, best
 		}
 	}
 	times := b.timesOf(d, rows)
-	lo, found := slices.BinarySearch(times, soonest)
+	lo, found := slices.BinarySearch(times, first)
 	if !exact || !found {
 		if lo == len(times) {
 			return 0, nil
@@ -85,7 +85,7 @@ func (b *reservations) anyEnds() bool {
 	}
 	for row := range b.W.View.Rows {
 		for h := range b.W.Get(row).Hold.All() {
-			if b.foreseen(row, &h.Work) > 0 {
+			if b.predictedEnd(row, &h.Work) > 0 {
 				return true
 			}
 		}
@@ -102,10 +102,10 @@ func (b *reservations) rowsFor(d *decision) []int {
 	for ci, c := range b.W.View.Chunks {
 		for i := range c.IDs {
 			for _, g := range d.groups {
-				if d.misses[g.Name] == 0 || g.scan == nil {
+				if d.misses[g.Name] == 0 || g.search == nil {
 					continue
 				}
-				v := g.scan.ClassVerdict(&c.Classes[c.Class[i]])
+				v := g.search.ClassVerdict(&c.Classes[c.Class[i]])
 				if row := b.W.View.Starts[ci] + i; !v.Outside && !v.Far && v.Refused == 0 && c.Ready[i] && (len(b.Windows) == 0 || b.ClosedTo(row, d.load.Job, model.Never) == "") {
 					out = append(out, row)
 					break
@@ -128,9 +128,9 @@ func (b *reservations) decideAt(d *decision, w *search.Pass) []placement {
 	}
 	for i := range then.placed {
 		pl := &then.placed[i]
-		h := *pl.spot.Held
+		h := *pl.at.Held
 		h.ID = model.ReservedID(d.load.Key.String()+"/"+pl.g.Name, i)
-		pl.spot.Held = &h
+		pl.at.Held = &h
 	}
 	return then.placed
 }
@@ -171,7 +171,7 @@ func (b *reservations) placeAt(d *decision, rows []int, at structs.LogTime) []pl
 		if g.Tg == nil || g.Tg.Topology != nil {
 			return nil // where the rest may go depends on where it is already: not foretold
 		}
-		if g.scan == nil || g.Ask == nil {
+		if g.search == nil || g.Ask == nil {
 			return nil
 		}
 		s := search.New(g.Ask, w, d.policy, 0)
@@ -187,12 +187,12 @@ func (b *reservations) placeAt(d *decision, rows []int, at structs.LogTime) []pl
 		}
 		for i := range d.placed {
 			if pl := &d.placed[i]; pl.g == g || g.Ask.CountsJob() {
-				s.Count(pl.spot.Row, pl.g == g, 1)
+				s.Count(pl.at.Row, pl.g == g, 1)
 			}
 		}
 		if g.Ask.CountsJob() {
 			for i := range out {
-				s.Count(out[i].spot.Row, false, 1)
+				s.Count(out[i].at.Row, false, 1)
 			}
 		}
 		var pinned structs.NodeID
@@ -207,7 +207,7 @@ func (b *reservations) placeAt(d *decision, rows []int, at structs.LogTime) []pl
 			if !ok {
 				return nil
 			}
-			out = append(out, placement{g: g, spot: sp})
+			out = append(out, placement{g: g, at: sp})
 		}
 	}
 	return out

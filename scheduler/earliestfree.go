@@ -10,10 +10,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// soonest is a time before which what a decision misses cannot be placed, whatever ends: by amounts and by whole devices
+// earliest is a time before which what a decision misses cannot be placed, whatever ends: by amounts and by whole devices
 // alone, beside what is promised. It is now when nothing is known, and never when not even empty nodes have enough. exact
 // says that something ends just then, or that it is now.
-func (b *reservations) soonest(d *decision, rows []int) (_ structs.LogTime, exact bool) {
+func (b *reservations) earliestFree(d *decision, rows []int) (_ structs.LogTime, exact bool) {
 	now := d.in.Now
 	var g *groupWork
 	for _, x := range d.groups {
@@ -56,13 +56,13 @@ func (b *reservations) soonest(d *decision, rows []int) (_ structs.LogTime, exac
 				if at := e.Work.Ends(now); at != 0 {
 					return at
 				}
-				return b.foreseen(row, &e.Work)
+				return b.predictedEnd(row, &e.Work)
 			})
 			q.told = true
 		}
 		switch ps := b.ReservedOn(row); {
 		case len(ps) > 0:
-			q.amongPromises(row, c, i, o, t, ps)
+			q.amongReserved(row, c, i, o, t, ps)
 		case plain && (t == nil || !t.Told):
 			alone := q
 			alone.when = alone.room[:0]
@@ -207,9 +207,9 @@ func (q *earliestFree) byEnds(c *model.Chunk, i int, o model.Occupancy, t *model
 	}
 }
 
-// amongPromises looks at a row on which something is promised: at its pictures, for a device may be held now and promised
+// amongReserved looks at a row on which something is promised: at its pictures, for a device may be held now and promised
 // for later.
-func (q *earliestFree) amongPromises(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
+func (q *earliestFree) amongReserved(row int, c *model.Chunk, i int, o model.Occupancy, t *model.ReleaseTimes, ps []*model.ReservedPlace) {
 	now := q.b.in.Now
 	times := []structs.LogTime{now}
 	if t != nil {

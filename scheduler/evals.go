@@ -140,15 +140,15 @@ func sameAnswer(a, b *structs.Evaluation) bool {
 	}
 	for i := range a.FailedGroups {
 		x, y := a.FailedGroups[i], b.FailedGroups[i]
-		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed || anyCure(x) != anyCure(y) {
+		if x.Group != y.Group || x.Code != y.Code || x.Wanted-x.Placed != y.Wanted-y.Placed || unblocksOnAny(x) != unblocksOnAny(y) {
 			return false
 		}
 	}
 	return true
 }
 
-// anyCure reports whether a group is to be looked at after whatever happens: it, or who is ahead, holds a promise.
-func anyCure(g *structs.GroupReport) bool {
+// unblocksOnAny reports whether a group is to be looked at after whatever happens: it, or who is ahead, holds a promise.
+func unblocksOnAny(g *structs.GroupReport) bool {
 	return slices.ContainsFunc(g.Refusals, func(r structs.Refusal) bool { return r.CuredBy == structs.EventNone })
 }
 
@@ -163,7 +163,7 @@ func (d *decision) waitText() string {
 // lookAgain is when a blocked evaluation is looked at again, whatever happens.
 func (d *decision) lookAgain() structs.LogTime {
 	if d.overBound {
-		return d.in.Now.Add(beyondAgain)
+		return d.in.Now.Add(overBoundRetry)
 	}
 	if d.load.Gate == nil {
 		return 0

@@ -37,7 +37,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 	key := d.noFitKey(g)
 	if key != "" {
 		if s := d.noFit.FindGang(d.w, key); s != nil {
-			g.scan = s
+			g.search = s
 			d.missAll(g)
 			return
 		}
@@ -47,7 +47,7 @@ func (d *decision) placeGang(g *groupWork, first int) {
 	}
 	d.missAll(g)
 	if key != "" && g.over == nil { // a limit says nothing about the nodes, and so nothing about others who ask alike
-		d.noFit.NoteGang(d.w, key, g.scan)
+		d.noFit.NoteGang(d.w, key, g.search)
 	}
 }
 
@@ -97,16 +97,16 @@ func (d *decision) tryGang(g *groupWork, first int) bool {
 			best = r
 		}
 	}
-	s := g.scan
-	s.Found, s.Lacks = best.Room, t.Across
+	s := g.search
+	s.Found, s.Short = best.Room, t.Across
 	if best.At >= 0 {
-		s.LacksAt = l.Names[best.At]
+		s.ShortAt = l.Names[best.At]
 	}
 	return false
 }
 
-// gangScan makes the search of a gang over some places of a level (nil: everywhere).
-func (d *decision) gangScan(g *groupWork, first int, l *model.Level, set []int32) *search.Search {
+// gangSearch makes the search of a gang over some places of a level (nil: everywhere).
+func (d *decision) gangSearch(g *groupWork, first int, l *model.Level, set []int32) *search.Search {
 	s := search.New(g.Ask, d.w, d.policy, first)
 	s.Ban = g.ban(d.load.Job)
 	d.bind(s)
@@ -132,7 +132,7 @@ func (d *decision) countStaying(g *groupWork, s *search.Search) {
 	}
 	if g.Ask.CountsJob() {
 		for _, pl := range d.placed {
-			s.Count(pl.spot.Row, false, 1)
+			s.Count(pl.at.Row, false, 1)
 		}
 	}
 }
@@ -141,15 +141,15 @@ func (d *decision) countStaying(g *groupWork, s *search.Search) {
 // report.
 func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int32, wants []reconcile.Want) bool {
 	mark, placed, cursor := d.w.Mark(), len(d.placed), d.cursor
-	if g.scan != nil && !g.scan.Vain {
-		g.scan.Done() // it found no place for them
+	if g.search != nil && !g.search.GaveUp {
+		g.search.Done() // it found no place for them
 	}
-	s := d.gangScan(g, first, l, set)
-	g.scan = s
+	s := d.gangSearch(g, first, l, set)
+	g.search = s
 	for i := range wants {
 		w := &wants[i]
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
-		sp, stops, ok := d.seat(g, s, w, id)
+		sp, stops, ok := d.placeMember(g, s, w, id)
 		if !ok {
 			s.Found = max(s.Found, int64(i))
 			d.steps += int(s.Looked)
@@ -157,7 +157,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 			d.placed, d.cursor = d.placed[:placed], cursor
 			return false
 		}
-		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
+		d.placed = append(d.placed, placement{g: g, want: w, at: sp, evict: stops})
 		d.cursor = sp.Node.ID
 	}
 	s.Found = int64(len(wants))
@@ -168,7 +168,7 @@ func (d *decision) tryWithin(g *groupWork, first int, l *model.Level, set []int3
 // growing reports whether the decision has groups that may grow.
 func (d *decision) growing() bool {
 	return len(d.misses) == 0 && slices.ContainsFunc(d.groups, func(g *groupWork) bool {
-		return g.Refused == nil && (len(g.Expansion) > 0 || d.lacksSpares(g) > 0)
+		return g.Refused == nil && (len(g.Expansion) > 0 || d.missingStandbys(g) > 0)
 	})
 }
 
@@ -179,7 +179,7 @@ func (d *decision) comesLater(on bool) {
 		d.w.Later = map[structs.AllocID]bool{}
 	}
 	for i := range d.placed {
-		if id := d.placed[i].spot.Held.ID; on {
+		if id := d.placed[i].at.Held.ID; on {
 			d.w.Later[id] = true
 		} else {
 			delete(d.w.Later, id)
@@ -190,10 +190,10 @@ func (d *decision) comesLater(on bool) {
 // starves reports whether a minimum of the decision waits for capacity.
 func (d *decision) starves() bool {
 	for _, g := range d.groups {
-		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.scan == nil {
+		if d.misses[g.Name] == 0 || g.Refused != nil || g.over != nil || g.search == nil {
 			continue
 		}
-		switch g.scan.Report(1, 0).Code {
+		switch g.search.Report(1, 0).Code {
 		case structs.ReasonConstraint, structs.ReasonDriver:
 		default:
 			return true
@@ -206,7 +206,7 @@ func (d *decision) starves() bool {
 // nothing grows.
 func (d *decision) grow(starved bool) {
 	for _, g := range d.groups {
-		if len(g.Expansion) == 0 && d.lacksSpares(g) == 0 || g.Refused != nil {
+		if len(g.Expansion) == 0 && d.missingStandbys(g) == 0 || g.Refused != nil {
 			continue
 		}
 		if d.misses[g.Name] > 0 { // its own minimum waits
@@ -223,37 +223,37 @@ func (d *decision) grow(starved bool) {
 			at := g.home(d.w, l)
 			for _, pl := range d.placed {
 				if pl.g == g {
-					at = l.Of[pl.spot.Row]
+					at = l.Of[pl.at.Row]
 				}
 			}
 			set = []int32{at}
 		}
-		old := g.scan
-		s := d.gangScan(g, 0, l, set)
+		old := g.search
+		s := d.gangSearch(g, 0, l, set)
 		for _, pl := range d.placed {
 			if pl.g == g && !g.Ask.CountsJob() {
-				s.Count(pl.spot.Row, true, 1)
+				s.Count(pl.at.Row, true, 1)
 			}
 		}
-		g.scan = s
+		g.search = s
 		for i := range g.Expansion {
 			w := &g.Expansion[i]
 			if starved && w.Over == nil {
 				g.deferredExpansion++
 				continue
 			}
-			sp, stops, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
+			sp, stops, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
 			if !ok {
 				g.unplacedExpansion = int64(len(g.Expansion)-i) - g.deferredExpansion
 				break
 			}
-			d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true, evict: stops})
+			d.placed = append(d.placed, placement{g: g, want: w, at: sp, alone: true, evict: stops})
 			d.cursor = sp.Node.ID
 		}
-		d.refillSpares(g, s)
+		d.refillStandby(g, s)
 		d.steps += int(s.Looked)
 		if g.unplacedExpansion+g.unspared == 0 && old != nil {
-			g.scan = old
+			g.search = old
 		}
 	}
 }

@@ -56,5 +56,5 @@ func (d *decision) wantsAny() bool {
 
 // Refusal is the report of a group that was not looked for on any node.
 func (g *groupWork) refusal() *structs.GroupReport {
-	return &structs.GroupReport{Group: g.Name, Code: g.Refused.Code, Wanted: int64(len(g.Wants)) + g.Behind, Refusals: []structs.Refusal{*g.Refused}}
+	return &structs.GroupReport{Group: g.Name, Code: g.Refused.Code, Wanted: int64(len(g.Wants)) + g.Missed, Refusals: []structs.Refusal{*g.Refused}}
 }

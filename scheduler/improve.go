@@ -39,7 +39,7 @@ func (d *decision) improve() {
 
 // movable reports whether the places of a group depend on nothing but amounts and feasibility.
 func movable(g *groupWork) bool {
-	return g.scan != nil && !g.Gang && g.Ask != nil && len(g.Ask.Spreads) == 0 && len(g.Ask.Distinct) == 0 && !g.Ask.DistinctHostsGroup && !g.Ask.DistinctHostsJob
+	return g.search != nil && !g.Gang && g.Ask != nil && len(g.Ask.Spreads) == 0 && len(g.Ask.Distinct) == 0 && !g.Ask.DistinctHostsGroup && !g.Ask.DistinctHostsJob
 }
 
 // plain reports whether a want is a new allocation that replaces nothing.
@@ -51,24 +51,24 @@ func (d *decision) eject(g *groupWork, w *reconcile.Want, k int) bool {
 	if !movable(pl.g) || !plain(pl.want) || len(pl.evict) > 0 {
 		return false
 	}
-	mark, row, old := d.w.Mark(), pl.spot.Row, pl.spot.Held.ID
+	mark, row, old := d.w.Mark(), pl.at.Row, pl.at.Held.ID
 	id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
-	d.w.Set(row, d.w.Get(row).Without(pl.spot.Node, old))
-	pl.g.scan.Count(row, true, -1)
-	got, ok := g.scan.PlaceOn(row, id, nil)
+	d.w.Set(row, d.w.Get(row).Without(pl.at.Node, old))
+	pl.g.search.Count(row, true, -1)
+	got, ok := g.search.PlaceOn(row, id, nil)
 	if ok {
-		pl.g.scan.PushRow(row)
-		if to, found := pl.g.scan.Place(old, nil, -1); found {
-			g.scan.PushRow(to.Row)
-			pl.spot = to
-			d.placed = append(d.placed, placement{g: g, want: w, spot: got})
+		pl.g.search.PushRow(row)
+		if to, found := pl.g.search.Place(old, nil, -1); found {
+			g.search.PushRow(to.Row)
+			pl.at = to
+			d.placed = append(d.placed, placement{g: g, want: w, at: got})
 			return true
 		}
-		g.scan.Count(row, true, -1)
+		g.search.Count(row, true, -1)
 	}
 	d.w.Rollback(mark)
-	pl.g.scan.Count(row, true, 1)
-	pl.g.scan.PushRow(row)
-	g.scan.PushRow(row)
+	pl.g.search.Count(row, true, 1)
+	pl.g.search.PushRow(row)
+	g.search.PushRow(row)
 	return false
 }

@@ -166,7 +166,7 @@ func (d *decision) taken() map[structs.UseRow]structs.Amount {
 		t.n, t.rows = 0, map[structs.UseRow]structs.Amount{}
 	}
 	for ; t.n < len(d.placed); t.n++ {
-		a := d.allocOf(d.placed[t.n].spot.Held)
+		a := d.allocOf(d.placed[t.n].at.Held)
 		for _, r := range structs.UseRows(a) {
 			t.rows[r] = t.rows[r].Add(structs.Charge(a, r, d.waitedOn, nil))
 		}
@@ -239,7 +239,7 @@ func (d *decision) withinLimits(tg *structs.Group, w *reconcile.Want) bool {
 // heldBack reports whether a limit, or a power budget, is what the decision waits for: capacity is then not what should be promised to it.
 func (d *decision) heldBack() bool {
 	for _, g := range d.groups {
-		if (g.over != nil || g.scan != nil && g.scan.LacksPower) && d.misses[g.Name] > 0 {
+		if (g.over != nil || g.search != nil && g.search.NoPower) && d.misses[g.Name] > 0 {
 			return true
 		}
 	}

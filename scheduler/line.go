@@ -7,7 +7,7 @@ import "github.com/muster-sched/muster/structs"
 type Pruner interface {
 	Line
 	// Prune takes out those still to come for which vain is true.
-	Prune(vain func(i int) bool)
+	Prune(noFit func(i int) bool)
 }
 
 // asGiven is the Line of an Input that has none: Pending in its order.
@@ -32,9 +32,9 @@ func (d *decision) placedAmount() structs.Amount {
 	}
 	for i := range d.placed {
 		pl := &d.placed[i]
-		sum = sum.Add(pl.spot.Held.Amount())
+		sum = sum.Add(pl.at.Held.Amount())
 		if bill != nil {
-			sum.Billed += bill.Of(pl.spot.Held.Alloc())
+			sum.Billed += bill.Of(pl.at.Held.Alloc())
 		}
 		if pl.want.Prev != nil && structs.Holds(pl.want.Prev) {
 			sum = sum.Sub(structs.AmountOf(pl.want.Prev))

@@ -10,7 +10,7 @@ import (
 // groupWork is the work on one group: what a reconciliation wants done about it, and what came of that.
 type groupWork struct {
 	*reconcile.GroupPlan
-	scan       *search.Search
+	search     *search.Search
 	noFitKey   string // see decision.noFitKey
 	noFitKeyed bool
 
@@ -38,8 +38,8 @@ func (d *decision) reconcile() {
 // closeSearches leaves the memory of the searches to others.
 func (d *decision) closeSearches() {
 	for _, g := range d.groups {
-		if g.scan != nil {
-			g.scan.Done()
+		if g.search != nil {
+			g.search.Done()
 		}
 	}
 }

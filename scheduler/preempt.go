@@ -37,7 +37,7 @@ type preemption struct {
 	made  map[structs.QueuePath]int64          // evicted jobs, by the preemptor's queue
 	gone  map[structs.QueuePath]structs.Amount // of what queues hold, by path: told to go by this pass
 	rules map[structs.QueuePath]*structs.Queue
-	vain  search.NoFit
+	noFit search.NoFit
 }
 
 func newPreemption() *preemption {
@@ -116,7 +116,7 @@ func (d *decision) preempt() {
 		key := d.noFitKey(g)
 		if key != "" {
 			key = fmt.Sprint(rule.name, rule.queue, d.load.Job.Priority, d.load.Job.Deadline, d.load.Job.Runtime, key)
-			if d.pre.vain.Find(d.w, key) != nil {
+			if d.pre.noFit.Find(d.w, key) != nil {
 				continue
 			}
 		}
@@ -133,7 +133,7 @@ func (d *decision) preempt() {
 			}
 		}
 		if key != "" && d.misses[g.Name] == int64(len(g.Wants)) {
-			d.pre.vain.Note(d.w, key, g.scan)
+			d.pre.noFit.Note(d.w, key, g.search)
 		}
 	}
 }
@@ -216,7 +216,7 @@ type victim struct {
 
 // preemptFor places wants of a group, all or none, with others making room where there is none.
 func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, rule preemptRule) bool {
-	s := d.gangScan(g, 0, nil, nil)
+	s := d.gangSearch(g, 0, nil, nil)
 	if g.Gang && g.Tg.Topology != nil && g.Tg.Topology.Across != "" && g.Tg.Topology.Mode == structs.TopologyRequired {
 		l := d.w.Level(g.Tg.Topology.Across)
 		if len(l.Names) == 0 {
@@ -228,14 +228,14 @@ func (d *decision) preemptFor(g *groupWork, ws []*reconcile.Want, rule preemptRu
 			if d.preemptIn(g, ws, rule, s) {
 				return true
 			}
-			s = d.gangScan(g, 0, l, s.Within)
+			s = d.gangSearch(g, 0, l, s.Within)
 		}
 		return false
 	}
 	if !g.Gang {
 		for _, pl := range d.placed {
 			if pl.g == g {
-				s.Count(pl.spot.Row, true, 1)
+				s.Count(pl.at.Row, true, 1)
 			}
 		}
 	}
@@ -260,7 +260,7 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, rule preemptRul
 	for _, w := range ws {
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		if sp, ok := d.find(s, w, id); ok {
-			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
+			d.placed = append(d.placed, placement{g: g, want: w, at: sp})
 			d.cursor = sp.Node.ID
 			continue
 		}
@@ -298,12 +298,12 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, rule preemptRul
 		if !ok {
 			return undo()
 		}
-		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, evict: stops})
+		d.placed = append(d.placed, placement{g: g, want: w, at: sp, evict: stops})
 		d.cursor = sp.Node.ID
 	}
 	members := int64(0)
 	for _, w := range ws {
-		if !w.Spare {
+		if !w.Standby {
 			members++
 		}
 	}
@@ -325,8 +325,8 @@ func (d *decision) preemptIn(g *groupWork, ws []*reconcile.Want, rule preemptRul
 		delete(d.misses, g.Name)
 	}
 	g.Counts.Preemptions += int64(len(told))
-	if g.Gang && g.scan != nil {
-		g.scan.Found = int64(len(g.Wants))
+	if g.Gang && g.search != nil {
+		g.search.Found = int64(len(g.Wants))
 	}
 	return true
 }

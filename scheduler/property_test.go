@@ -132,7 +132,7 @@ func (w *world) oneByOne(in scheduler.Input, p search.Policy, plan scheduler.Pla
 		alone.Pending, alone.Cursor = in.Pending[i:i+1], got.Cursor
 		one, _ := scheduler.Schedule(alone, p)
 		for k, e := range one.Entries {
-			alone.Booked = booked(alone.Booked, e.Reservation)
+			alone.Reserved = booked(alone.Reserved, e.Reservation)
 			alone.Flight = alone.Flight.Add(1_000_000+uint64(100*i+k), e, nil)
 		}
 		got.Entries, got.Cursor = append(got.Entries, one.Entries...), one.Cursor

@@ -23,7 +23,7 @@ import (
 const moveTriesMax = 64 // nodes cleared for one workload before it has to wait
 
 // front is the race in which a workload is among those who should hold places, or nil.
-func (rs *races) front(i int) *race {
+func (rs *races) front(i int) *competition {
 	if rs == nil || !slices.Contains(rs.first, i) {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (rs *races) front(i int) *race {
 }
 
 // Of is the race that a pending workload takes part in, or nil.
-func (rs *races) of(i int) *race {
+func (rs *races) of(i int) *competition {
 	if rs == nil {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (rs *races) bars(i int) bool {
 }
 
 // takeover finds places for what the decision found none for, at the cost of those who should not hold theirs.
-func (d *decision) takeover(r *race) {
+func (d *decision) takeover(r *competition) {
 	if r == nil || len(d.misses) == 0 {
 		return
 	}
@@ -97,20 +97,20 @@ func (d *decision) again() *decision {
 
 // taking is one workload's search for places that others give up.
 type taking struct {
-	r    *race
+	r    *competition
 	d    *decision
 	need int64
 }
 
-// seat is one allocation that may lose its place.
-type seat struct {
-	run   *raceRun
+// placeMember is one allocation that may lose its place.
+type contenderAlloc struct {
+	run   *contenderRun
 	alloc *structs.Allocation
 }
 
 // losers are the allocations of those who run and should not, by row.
-func (t *taking) losers() map[int][]seat {
-	out := map[int][]seat{}
+func (t *taking) losers() map[int][]contenderAlloc {
+	out := map[int][]contenderAlloc{}
 	for _, run := range t.r.runs {
 		if run == nil || run.fixed || run.chosen && !run.gone {
 			continue
@@ -118,7 +118,7 @@ func (t *taking) losers() map[int][]seat {
 		for _, a := range run.allocs {
 			row := t.d.w.View.Row(a.NodeID)
 			if row >= 0 && (run.gone || !t.d.pre.taken[a.ID]) && !t.d.w.Get(row).Hold.Claimed(a.ID) {
-				out[row] = append(out[row], seat{run, a})
+				out[row] = append(out[row], contenderAlloc{run, a})
 			}
 		}
 	}
@@ -155,13 +155,13 @@ func (t *taking) movable(need int64) []int {
 	return out
 }
 
-func (t *taking) moves(run *raceRun) bool {
+func (t *taking) moves(run *contenderRun) bool {
 	return run != nil && run.chosen && !run.fixed && !run.gone && run.units < t.need
 }
 
 // try decides with the seats empty, and the narrower work on the rows to clear gone too. If everything is placed then,
 // it settles who has to go; else it leaves everything as it was.
-func (t *taking) try(empty map[int][]seat, clear []int) bool {
+func (t *taking) try(empty map[int][]contenderAlloc, clear []int) bool {
 	for _, run := range t.r.runs {
 		if len(clear) == 0 || !t.moves(run) {
 			continue
@@ -169,7 +169,7 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 		for _, a := range run.allocs {
 			row := t.d.w.View.Row(a.NodeID)
 			if slices.Contains(clear, row) && !t.d.pre.taken[a.ID] && !t.d.w.Get(row).Hold.Claimed(a.ID) {
-				empty[row] = append(empty[row], seat{run, a})
+				empty[row] = append(empty[row], contenderAlloc{run, a})
 			}
 		}
 	}
@@ -209,13 +209,13 @@ func (t *taking) try(empty map[int][]seat, clear []int) bool {
 
 // settle puts back whoever need not go, row by row, and lets the placements wait for the others. It gives whom each
 // placement waits for.
-func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy, empty map[int][]seat) (map[int][]seat, bool) {
+func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy, empty map[int][]contenderAlloc) (map[int][]contenderAlloc, bool) {
 	w := t.d.w
-	victims := map[int][]seat{} // by place in n.placed
+	victims := map[int][]contenderAlloc{} // by place in n.placed
 	for _, row := range rows {
 		var here []int
 		for k := range n.placed {
-			if n.placed[k].spot.Row == row {
+			if n.placed[k].at.Row == row {
 				here = append(here, k)
 			}
 		}
@@ -227,11 +227,11 @@ func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy,
 		node, total, mhz := c.Nodes[i], c.Total[i], c.MHz[i]
 		// Who moves would rather stay than who loses his places; of those, the wide ones, whose room is more than is needed.
 		seats := slices.Clone(empty[row])
-		slices.SortStableFunc(seats, func(a, b seat) int {
+		slices.SortStableFunc(seats, func(a, b contenderAlloc) int {
 			return cmp.Or(cmpBool(b.run.chosen, a.run.chosen), cmpBool(a.run.gone, b.run.gone), cmp.Compare(b.run.units, a.run.units))
 		})
 		o := w.Get(row)
-		var must []seat
+		var must []contenderAlloc
 		for _, s := range seats {
 			if next, why := model.Fits(node, total, mhz, o, model.HeldOf(s.alloc)); why.Dim == structs.DimensionNone {
 				o = next
@@ -242,7 +242,7 @@ func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy,
 		// Now in the order in which it will be written: everybody is there still, and the placements wait.
 		o = before[row]
 		for _, k := range here {
-			h := *n.placed[k].spot.Held
+			h := *n.placed[k].at.Held
 			rare := model.HeldRare{}
 			if h.Rare != nil {
 				rare = *h.Rare
@@ -265,10 +265,10 @@ func (t *taking) settle(n *decision, rows []int, before map[int]model.Occupancy,
 			if !done {
 				return nil, false
 			}
-			if len(rare.Waits) == 0 && n.placed[k].spot.Held.Rare == nil {
+			if len(rare.Waits) == 0 && n.placed[k].at.Held.Rare == nil {
 				h.Rare = nil
 			}
-			n.placed[k].spot.Held = &h
+			n.placed[k].at.Held = &h
 		}
 		w.Set(row, o)
 	}
@@ -287,9 +287,9 @@ func cmpBool(a, b bool) int {
 
 // allowed reports whether the queue may have so many evicted, and whether its limits, and those of the namespace, are
 // kept: a placement is charged with what it holds beyond those that it waits for (structs.Charge).
-func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
+func (t *taking) allowed(n *decision, victims map[int][]contenderAlloc) bool {
 	if t.r.Queue.PreemptRate > 0 {
-		var jobs []*raceRun
+		var jobs []*contenderRun
 		for k := range n.placed {
 			for _, s := range victims[k] {
 				if !s.run.gone && !slices.Contains(jobs, s.run) {
@@ -307,7 +307,7 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 	}
 	adds := map[structs.UseRow]structs.Amount{}
 	for k := range n.placed {
-		a := n.allocOf(n.placed[k].spot.Held)
+		a := n.allocOf(n.placed[k].at.Held)
 		for _, r := range structs.UseRows(a) {
 			adds[r] = adds[r].Add(structs.Charge(a, r, func(id structs.AllocID) *structs.Allocation {
 				for _, s := range victims[k] {
@@ -336,11 +336,11 @@ func (t *taking) allowed(n *decision, victims map[int][]seat) bool {
 
 // Stop writes the stops of the victims into the parts of the placements that wait for them: the whole of each victim
 // (who cannot run in part), with the first that takes a place of his.
-func (t *taking) stop(n *decision, victims map[int][]seat) {
+func (t *taking) stop(n *decision, victims map[int][]contenderAlloc) {
 	for k := range n.placed {
 		pl := &n.placed[k]
 		for _, s := range victims[k] {
-			by := pl.spot.Held.ID
+			by := pl.at.Held.ID
 			for _, a := range s.run.allocs {
 				if (a.ID == s.alloc.ID || !s.run.gone) && !slices.ContainsFunc(pl.evict, func(x structs.PlanStop) bool { return x.ID == a.ID }) {
 					pl.evict = append(pl.evict, structs.PlanStop{ID: a.ID, Desc: reconcile.DescOutranked, Desired: structs.DesiredEvict, Preempt: by})
@@ -361,7 +361,7 @@ func (t *taking) stop(n *decision, victims map[int][]seat) {
 			}
 		}
 		if len(victims[k]) > 0 {
-			t.r.coming -= (t.r.of(pl.spot.Held.Amount()) + t.r.unit - 1) / t.r.unit
+			t.r.coming -= (t.r.of(pl.at.Held.Amount()) + t.r.unit - 1) / t.r.unit
 		}
 	}
 }

@@ -38,12 +38,12 @@ type reservations struct {
 
 func newReservations(in *Input, w *search.Pass) *reservations {
 	b := &reservations{in: in, Reservations: search.Reservations{W: w, Now: in.Now}}
-	if len(in.Booked) == 0 {
+	if len(in.Reserved) == 0 {
 		return b
 	}
 	b.old = make(map[structs.JobKey]*structs.Reservation)
 	b.Windows = make(map[int][]*structs.Reservation)
-	for _, r := range in.Booked {
+	for _, r := range in.Reserved {
 		if r.JobID != "" {
 			b.old[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}] = r
 			continue
@@ -64,7 +64,7 @@ func newReservations(in *Input, w *search.Pass) *reservations {
 			mine[k] = true
 		}
 	}
-	for _, r := range in.Booked {
+	for _, r := range in.Reserved {
 		k := structs.JobKey{Namespace: r.Namespace, ID: r.JobID}
 		if r.JobID == "" || mine[k] {
 			continue
@@ -88,8 +88,8 @@ func newReservations(in *Input, w *search.Pass) *reservations {
 }
 
 // Foreseen is the end of what is held on a row as the promise that is being looked for may count on it.
-func (b *reservations) foreseen(row int, h *model.HeldWork) structs.LogTime {
-	at := h.Foreseen(b.in.Now)
+func (b *reservations) predictedEnd(row int, h *model.HeldWork) structs.LogTime {
+	at := h.Predicted(b.in.Now)
 	if at == 0 && b.patient {
 		if at = h.Guess(b.in.Now); at > 0 && b.before[row] {
 			at = b.in.Now.Add(time.Minute)
@@ -179,8 +179,8 @@ func (b *reservations) passed(w *Workload) (structs.JobKey, bool) {
 	return k, ok
 }
 
-// beyondAgain is when what was not tried (reservations.overBound) is looked at again on a cluster where nothing happens.
-const beyondAgain = 30 * time.Second
+// overBoundRetry is when what was not tried (reservations.overBound) is looked at again on a cluster where nothing happens.
+const overBoundRetry = 30 * time.Second
 
 // passing is how many jobs of a queue were tried behind the first that found no room.
 type passing struct {
@@ -324,24 +324,24 @@ func (b *reservations) grant(d *decision) bool {
 		} else {
 			longest = -1
 		}
-		x := &model.ReservedPlace{Job: d.load.Key, Start: start, Held: p.spot.Held}
+		x := &model.ReservedPlace{Job: d.load.Key, Start: start, Held: p.at.Held}
 		if lasts > 0 {
 			x.End = start.Add(lasts)
 		}
-		out := structs.ReservationPlace{Node: p.spot.Node.ID, Group: p.g.Name, Need: p.spot.Held.Need}
-		if p.spot.Held.Rare != nil {
-			out.Grants = p.spot.Held.Rare.Grants
+		out := structs.ReservationPlace{Node: p.at.Node.ID, Group: p.g.Name, Need: p.at.Held.Need}
+		if p.at.Held.Rare != nil {
+			out.Grants = p.at.Held.Rare.Grants
 		}
 		r.Places = append(r.Places, out)
-		for e := range b.W.Get(p.spot.Row).Hold.All() {
+		for e := range b.W.Get(p.at.Row).Hold.All() {
 			switch {
-			case b.patient && e.Work.Foreseen(d.in.Now) == 0:
+			case b.patient && e.Work.Predicted(d.in.Now) == 0:
 				r.Basis = structs.ReserveGuessed
 			case e.Work.Expect > 0 && r.Basis == structs.ReserveLimit:
 				r.Basis = structs.ReservePredicted
 			}
 		}
-		b.Reserve(p.spot.Row, x)
+		b.Reserve(p.at.Row, x)
 	}
 	if longest > 0 {
 		r.End = start.Add(longest)
@@ -368,7 +368,7 @@ func (d *decision) reservation() *structs.Reservation {
 
 // bind makes a search keep the promises of the pass.
 func (d *decision) bind(s *search.Search) {
-	s.Books, s.Until, s.Work = &d.reservations.Reservations, d.until(s.Ask.Tg), d.workOf(s.Ask.Tg)
+	s.Reserved, s.Until, s.Work = &d.reservations.Reservations, d.until(s.Ask.Tg), d.workOf(s.Ask.Tg)
 }
 
 // promising reports whether anything is promised to workloads decided before, or not in the pass.
@@ -380,7 +380,7 @@ func (b *reservations) releaseTimes(row int, hold *model.Holding) *model.Release
 		if t := b.W.View.ReleaseTimes(row, hold, b.in.Now); t != nil && len(t.Ends) == hold.Size() {
 			return t // nothing needs to be guessed
 		}
-		return model.NewReleaseTimes(hold, b.in.Now, func(e *model.Held) structs.LogTime { return b.foreseen(row, &e.Work) })
+		return model.NewReleaseTimes(hold, b.in.Now, func(e *model.Held) structs.LogTime { return b.predictedEnd(row, &e.Work) })
 	}
 	return b.W.View.ReleaseTimes(row, hold, b.in.Now)
 }

@@ -19,7 +19,7 @@ type member struct {
 func (d *decision) rosters() []*structs.Roster {
 	var out []*structs.Roster
 	for _, g := range d.groups {
-		if !g.Gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.Spare }) {
+		if !g.Gang || !slices.ContainsFunc(d.placed, func(p placement) bool { return p.g == g && !p.want.Standby }) {
 			continue
 		}
 		ro := &structs.Roster{Namespace: d.load.Key.Namespace, JobID: d.load.Key.ID, Group: g.Name, Reason: structs.RosterPlaced}
@@ -58,12 +58,12 @@ func (d *decision) rosters() []*structs.Roster {
 		ro.Epoch++
 		for i := range d.placed {
 			p := &d.placed[i]
-			if p.g != g || p.want.Spare {
+			if p.g != g || p.want.Standby {
 				continue
 			}
-			n := p.spot.Node
-			x := member{row: structs.RosterMember{Alloc: p.spot.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.Index}}
-			if r := p.spot.Held.Rare; r != nil {
+			n := p.at.Node
+			x := member{row: structs.RosterMember{Alloc: p.at.Held.ID, Node: n.ID, Name: n.Name, Address: match.NetworkIP(n, 0), Index: p.want.Index}}
+			if r := p.at.Held.Rare; r != nil {
 				x.first = d.firstDevice(n.ID, r.Grants)
 				for k := range r.Grants {
 					if r.Grants[k].IsGPU() {

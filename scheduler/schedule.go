@@ -46,7 +46,7 @@ func Schedule(in Input, p search.Policy) (Plan, Report) {
 	races := newRaces(&in, w)
 	if races != nil {
 		rep.Wake = races.wake
-		line = &raceLine{rs: races, line: line, told: map[int]*raceTold{}}
+		line = &competitionLine{rs: races, line: line, told: map[int]*contenderResult{}}
 	}
 	limits := newLimits(&in)
 	aside := newSetAside(&in, w)
@@ -143,8 +143,8 @@ func (d *decision) place() {
 	mark, cursor := d.w.Mark(), d.cursor
 	for _, g := range d.groups {
 		if g.Nowhere {
-			g.scan = search.New(g.Ask, d.w, d.policy, 0)
-			g.scan.Survey()
+			g.search = search.New(g.Ask, d.w, d.policy, 0)
+			g.search.Survey()
 			d.misses[g.Name] = 1
 			continue
 		}
@@ -165,7 +165,7 @@ func (d *decision) place() {
 	d.w.Rollback(mark)
 	for _, pl := range d.placed {
 		d.misses[pl.g.Name]++
-		pl.g.scan.GivenBack = true
+		pl.g.search.GivenBack = true
 		d.keepStop(pl.g, pl.want)
 	}
 	d.placed, d.cursor = nil, cursor
@@ -195,7 +195,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 	if !d.noFit.Empty(d.w) {
 		if key = d.noFitKey(g); key != "" {
 			if s := d.noFit.Find(d.w, key); s != nil {
-				g.scan = s
+				g.search = s
 				for i := range g.Wants {
 					d.keepStop(g, &g.Wants[i])
 				}
@@ -206,7 +206,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 	}
 	s := search.New(g.Ask, d.w, d.policy, first)
 	d.bind(s)
-	g.scan = s
+	g.search = s
 	d.countStaying(g, s)
 	pinned := len(g.Wants) > 0 && !g.Wants[0].Pinned.IsZero()
 	if pinned {
@@ -216,7 +216,7 @@ func (d *decision) placeGroup(g *groupWork, first int) {
 		w := &g.Wants[i]
 		id := structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index)
 		if sp, ok := d.find(s, w, id); ok {
-			d.placed = append(d.placed, placement{g: g, want: w, spot: sp})
+			d.placed = append(d.placed, placement{g: g, want: w, at: sp})
 			d.cursor = sp.Node.ID
 			continue
 		}
@@ -254,7 +254,7 @@ func (d *decision) mayYield(ws []reconcile.Want) bool {
 // Find looks for the spot of one want: on its node if it is pinned, else the best one, else the place of the very
 // allocation it replaces, to be taken over when that one has ended (D19).
 func (d *decision) find(s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, bool) {
-	if !d.withinLimits(s.Ask.Tg, w) || !d.leavesAside(s.Ask.Tg) {
+	if !d.withinLimits(s.Ask.Tg, w) || !d.respectsSetAside(s.Ask.Tg) {
 		return search.Placement{}, false
 	}
 	old := -1
@@ -412,7 +412,7 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 			size += rosterBytes
 		}
 		size += 60 * len(placed[i].want.Resched)
-		if r := placed[i].spot.Held.Rare; r != nil {
+		if r := placed[i].at.Held.Rare; r != nil {
 			size += grantBytes*len(r.Grants) + portBytes*len(r.Ports) + 4*len(r.Cores) + 20*len(r.Waits)
 		}
 	}
@@ -446,11 +446,11 @@ func (b *builder) add(p structs.PlanPart, placed []placement) bool {
 func (b *builder) flush() { b.done = append(b.done, b.entry) }
 
 func (b *builder) placeOf(pl *placement) structs.PlanPlace {
-	node, ok := b.nodes[pl.spot.Node.ID]
+	node, ok := b.nodes[pl.at.Node.ID]
 	if !ok {
 		node = len(b.entry.Nodes)
-		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.spot.Node.ID, Epoch: pl.spot.Node.Epoch})
-		b.nodes[pl.spot.Node.ID] = node
+		b.entry.Nodes = append(b.entry.Nodes, structs.PlanNode{ID: pl.at.Node.ID, Epoch: pl.at.Node.Epoch})
+		b.nodes[pl.at.Node.ID] = node
 	}
 	group, ok := b.groups[pl.g.Name]
 	if !ok {
@@ -464,7 +464,7 @@ func (b *builder) placeOf(pl *placement) structs.PlanPlace {
 		out.Previous = pl.want.Prev.ID
 	}
 	b.d.work.Restart(&out, pl.want)
-	if r := pl.spot.Held.Rare; r != nil {
+	if r := pl.at.Held.Rare; r != nil {
 		out.Grants, out.Ports, out.Cores, out.WaitsOn = r.Grants, r.Ports, r.Cores, r.Waits
 	}
 	return out
@@ -479,19 +479,19 @@ func (d *decision) groupReports() {
 			d.report.Failed = true
 			continue
 		}
-		if g.scan == nil && g.deferredExpansion > 0 {
-			g.scan = search.New(g.Ask, d.w, d.policy, 0)
+		if g.search == nil && g.deferredExpansion > 0 {
+			g.search = search.New(g.Ask, d.w, d.policy, 0)
 		}
-		if g.scan == nil {
+		if g.search == nil {
 			continue
 		}
 		d.misses[g.Name] += g.deferredExpansion + g.unplacedExpansion + g.unspared
 		miss := d.misses[g.Name]
-		wanted := max(int64(len(g.Wants)+len(g.Expansion))+g.Behind+g.respared+g.unspared, miss)
+		wanted := max(int64(len(g.Wants)+len(g.Expansion))+g.Missed+g.respared+g.unspared, miss)
 		if len(g.Expansion) > 0 && g.deferredExpansion+g.unplacedExpansion+g.unspared == 0 && miss > 0 { // its own minimum waits: growth is not asked for
 			wanted = max(int64(len(g.Wants)), miss)
 		}
-		r := g.scan.Report(wanted, wanted-miss)
+		r := g.search.Report(wanted, wanted-miss)
 		r.Group = g.Name
 		g.gangReport(r)
 		if g.note != nil && r.Placed < r.Wanted {

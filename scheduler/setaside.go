@@ -14,10 +14,10 @@ import (
 type setAside struct {
 	in   *Input
 	size *limits // for estimates
-	rows []asideRow
+	rows []setAsideRow
 }
 
-type asideRow struct {
+type setAsideRow struct {
 	r               *structs.Reservation
 	total           structs.Amount // of the pool's ready nodes
 	members, others structs.Amount // held in the window, by those who may use the amount, and by the rest
@@ -26,7 +26,7 @@ type asideRow struct {
 // newSetAside gives nil when no amounts are set aside.
 func newSetAside(in *Input, w *search.Pass) *setAside {
 	var a *setAside
-	for _, r := range in.Booked {
+	for _, r := range in.Reserved {
 		if r.JobID != "" || r.Amount == nil || r.End <= in.Now {
 			continue
 		}
@@ -34,7 +34,7 @@ func newSetAside(in *Input, w *search.Pass) *setAside {
 			a = &setAside{in: in, size: &limits{in: in}}
 			a.size.gpuSizes()
 		}
-		a.rows = append(a.rows, asideRow{r: r})
+		a.rows = append(a.rows, setAsideRow{r: r})
 	}
 	if a == nil {
 		return nil
@@ -63,7 +63,7 @@ func newSetAside(in *Input, w *search.Pass) *setAside {
 				}
 				x.total = x.total.Add(total)
 				for h := range w.Get(row).Hold.All() {
-					if end := h.Work.Foreseen(in.Now); end == 0 || end > x.r.Start {
+					if end := h.Work.Predicted(in.Now); end == 0 || end > x.r.Start {
 						x.hold(h.Work.Job, h.Amount())
 					}
 				}
@@ -81,7 +81,7 @@ func poolName(name string) string {
 }
 
 // Hold counts what a job holds in the window.
-func (x *asideRow) hold(j *structs.Job, sum structs.Amount) {
+func (x *setAsideRow) hold(j *structs.Job, sum structs.Amount) {
 	if j != nil && x.r.Admits(j.QueueName(), j.Submitter.Name) {
 		x.members = x.members.Add(sum)
 	} else {
@@ -122,9 +122,9 @@ func (a *setAside) refuses(d *decision, until structs.LogTime, add structs.Amoun
 	return nil
 }
 
-// leavesAside reports whether one more allocation of a group leaves what is set aside for others. It notes with the group
+// respectsSetAside reports whether one more allocation of a group leaves what is set aside for others. It notes with the group
 // what stands in the way.
-func (d *decision) leavesAside(tg *structs.Group) bool {
+func (d *decision) respectsSetAside(tg *structs.Group) bool {
 	if d.setAside == nil || d.load.Job == nil {
 		return true
 	}
@@ -132,7 +132,7 @@ func (d *decision) leavesAside(tg *structs.Group) bool {
 		d.settled.counted, d.settled.amount = 0, structs.Amount{}
 	}
 	for ; d.settled.counted < len(d.placed); d.settled.counted++ {
-		d.settled.amount = d.settled.amount.Add(d.placed[d.settled.counted].spot.Held.Amount())
+		d.settled.amount = d.settled.amount.Add(d.placed[d.settled.counted].at.Held.Amount())
 	}
 	work := d.workOf(tg)
 	why := d.setAside.refuses(d, work.Latest(d.in.Now), d.settled.amount.Add(d.setAside.size.estimate(tg)))
@@ -155,8 +155,8 @@ func (a *setAside) settle(d *decision) {
 	for ; d.settled.told < len(d.placed); d.settled.told++ {
 		p := &d.placed[d.settled.told]
 		for k := range a.rows {
-			if x := &a.rows[k]; x.r.Start < p.spot.Held.Work.Latest(a.in.Now) {
-				x.hold(d.load.Job, p.spot.Held.Amount())
+			if x := &a.rows[k]; x.r.Start < p.at.Held.Work.Latest(a.in.Now) {
+				x.hold(d.load.Job, p.at.Held.Amount())
 			}
 		}
 	}

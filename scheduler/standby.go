@@ -8,24 +8,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// seat finds the spot of one want of a gang, and what has to stop for it.
-func (d *decision) seat(g *groupWork, s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
-	if g.Restart && !w.Spare {
+// placeMember finds the spot of one want of a gang, and what has to stop for it.
+func (d *decision) placeMember(g *groupWork, s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
+	if g.Restart && !w.Standby {
 		if w.Over != nil {
 			if sp, stops, ok := d.takeOver(g, s, w.Over, w, id, reconcile.DescGangRestart); ok {
 				return sp, stops, true
 			}
 		}
-		if sp, stops, ok := d.takeSpare(g, s, w, id); ok {
+		if sp, stops, ok := d.takeStandby(g, s, w, id); ok {
 			return sp, stops, true
 		}
 	}
-	if !w.Spare {
+	if !w.Standby {
 		sp, ok := d.find(s, w, id)
 		if ok || g.Restart {
 			return sp, nil, ok
 		}
-		return d.takeSpare(g, s, w, id) // a member that has to leave its node
+		return d.takeStandby(g, s, w, id) // a member that has to leave its node
 	}
 	x := *w // not where a member is: it would be lost with it
 	x.Avoid = slices.Clone(w.Avoid)
@@ -34,20 +34,20 @@ func (d *decision) seat(g *groupWork, s *search.Search, w *reconcile.Want, id st
 	}
 	for _, pl := range d.placed {
 		if pl.g == g {
-			x.Avoid = append(x.Avoid, pl.spot.Node.ID)
+			x.Avoid = append(x.Avoid, pl.at.Node.ID)
 		}
 	}
 	sp, ok := d.find(s, &x, id)
 	return sp, nil, ok
 }
 
-// takeSpare places a want where a spare of its gang is.
-func (d *decision) takeSpare(g *groupWork, s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
+// takeStandby places a want where a spare of its gang is.
+func (d *decision) takeStandby(g *groupWork, s *search.Search, w *reconcile.Want, id structs.AllocID) (search.Placement, []structs.PlanStop, bool) {
 	for _, a := range g.Standby {
 		if d.used(a.ID) {
 			continue
 		}
-		if sp, stops, ok := d.takeOver(g, s, a, w, id, reconcile.DescSpareUsed); ok {
+		if sp, stops, ok := d.takeOver(g, s, a, w, id, reconcile.DescStandbyUsed); ok {
 			return sp, stops, true
 		}
 	}
@@ -56,7 +56,7 @@ func (d *decision) takeSpare(g *groupWork, s *search.Search, w *reconcile.Want, 
 
 // Used reports whether a placement of the decision takes the place of an allocation.
 func (d *decision) used(id structs.AllocID) bool {
-	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.spot.Held.WaitsOn(id) })
+	return slices.ContainsFunc(d.placed, func(pl placement) bool { return pl.at.Held.WaitsOn(id) })
 }
 
 // takeOver places a want where an allocation of its gang is or was.
@@ -66,7 +66,7 @@ func (d *decision) takeOver(g *groupWork, s *search.Search, a *structs.Allocatio
 		return search.Placement{}, nil, false
 	}
 	if !structs.Holds(a) {
-		if !d.withinLimits(g.Tg, w) || !d.leavesAside(g.Tg) {
+		if !d.withinLimits(g.Tg, w) || !d.respectsSetAside(g.Tg) {
 			return search.Placement{}, nil, false
 		}
 		sp, ok := s.PlaceOn(row, id, nil)
@@ -94,8 +94,8 @@ func (d *decision) tryRestart(g *groupWork, first int) bool {
 	return at >= 0 && d.tryWithin(g, first, l, []int32{at}, g.Wants)
 }
 
-// lacksSpares is how many spares a gang is short of, with what the decision has placed.
-func (d *decision) lacksSpares(g *groupWork) int {
+// missingStandbys is how many spares a gang is short of, with what the decision has placed.
+func (d *decision) missingStandbys(g *groupWork) int {
 	if len(g.RefillStandby) == 0 || g.Refused != nil || d.misses[g.Name] > 0 {
 		return 0
 	}
@@ -108,19 +108,19 @@ func (d *decision) lacksSpares(g *groupWork) int {
 	return n
 }
 
-// refillSpares looks for the spares that a gang is short of, one by one.
-func (d *decision) refillSpares(g *groupWork, s *search.Search) {
-	n := d.lacksSpares(g)
+// refillStandby looks for the spares that a gang is short of, one by one.
+func (d *decision) refillStandby(g *groupWork, s *search.Search) {
+	n := d.missingStandbys(g)
 	for i := range n {
 		w := &g.RefillStandby[i]
-		sp, _, ok := d.seat(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
+		sp, _, ok := d.placeMember(g, s, w, structs.DeriveAllocID(d.eval.ID, d.in.View.Index(), g.Name, w.Index))
 		if !ok {
 			g.unspared = int64(n - i)
 			return
 		}
 		g.respared++
 		g.Counts.Place++
-		d.placed = append(d.placed, placement{g: g, want: w, spot: sp, alone: true})
+		d.placed = append(d.placed, placement{g: g, want: w, at: sp, alone: true})
 		d.cursor = sp.Node.ID
 	}
 }

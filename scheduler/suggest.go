@@ -274,7 +274,7 @@ func (a *adviser) lift(rep WorkloadReport) {
 		in.Evicted = nil
 		in.Queues = in.Queues.changed(func(q *structs.Queue) { q.PreemptRate = 0 }, nil)
 	case structs.ReasonReservation:
-		in.Booked = nil
+		in.Reserved = nil
 	default:
 		load.Gate = nil
 	}
@@ -434,7 +434,7 @@ func liftText(r *structs.Refusal, k structs.JobKey) string {
 // shorter tries a wall-clock limit that ends before the promises to others begin.
 func (a *adviser) shorter() {
 	ends := []structs.LogTime{}
-	for _, r := range a.in.Booked {
+	for _, r := range a.in.Reserved {
 		if r.Start > a.in.Now && !slices.Contains(ends, r.Start) {
 			ends = append(ends, r.Start)
 		}

@@ -11,25 +11,25 @@ import (
 
 // Input is everything a decision may depend on. Same Input, same Plan, byte for byte.
 type Input struct {
-	View    *model.View
-	Pending []Workload    // in queue order
-	Flight  model.Overlay // plans proposed, not yet committed
-	Config  structs.SchedulerConfig
-	Now     structs.LogTime
-	Seed    uint64                         // for policies that draw lots (random); a decision draws anew for every workload
-	Cursor  structs.NodeID                 // where next-fit goes on: Plan.Cursor of the pass before, or zero
-	Mix     *model.Mix                     // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
-	History map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; nodes not in it have no past
-	Steps   int                            // budget in nodes looked at; 0: no limit. The first workload is always decided
-	Line    Line                           // who is next; nil: Pending in its order
-	Queues  *QueueTable                    // limits, rules and usage of queues; nil: one queue without limits
-	Running []Workload                     // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
-	Booked  []*structs.Reservation         // in force: of blocked workloads and of operators, by id
-	Evicted []*structs.Preemptions         // on behalf of each queue, by queue
-	Power   bool                           // some node pool has a power budget
-	Waits   bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
-	Tell    structs.JobKey                 // a dry run is about this job: when it could start is estimated though its queue promises it nothing
-	Chooser Chooser                        // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
+	View     *model.View
+	Pending  []Workload    // in queue order
+	Flight   model.Overlay // plans proposed, not yet committed
+	Config   structs.SchedulerConfig
+	Now      structs.LogTime
+	Seed     uint64                         // for policies that draw lots (random); a decision draws anew for every workload
+	Cursor   structs.NodeID                 // where next-fit goes on: Plan.Cursor of the pass before, or zero
+	Mix      *model.Mix                     // what is asked of the cluster, for policies that look into GPUs; nil: what is held now
+	History  map[structs.NodeID]search.Past // how work went on nodes, for policies that learn; nodes not in it have no past
+	Steps    int                            // budget in nodes looked at; 0: no limit. The first workload is always decided
+	Line     Line                           // who is next; nil: Pending in its order
+	Queues   *QueueTable                    // limits, rules and usage of queues; nil: one queue without limits
+	Running  []Workload                     // what holds and competes with Pending by order, for queues with that rule; Allocs and Queue set
+	Reserved []*structs.Reservation         // in force: of blocked workloads and of operators, by id
+	Evicted  []*structs.Preemptions         // on behalf of each queue, by queue
+	Power    bool                           // some node pool has a power budget
+	Waits    bool                           // others of the domain, not in Pending, wait for capacity: nothing may grow
+	Tell     structs.JobKey                 // a dry run is about this job: when it could start is estimated though its queue promises it nothing
+	Chooser  Chooser                        // who of Running and Pending should hold places, in queues with that rule; nil: nobody competes
 }
 
 // Line says which pending workload is decided next. It sees what the pass has placed, so that orders by share take

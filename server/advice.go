@@ -37,7 +37,7 @@ func (s *Server) advise(k structs.JobKey) *methods.Advice {
 		}
 	}
 	in.View, in.Flight, in.Now, in.Pending = p.View, model.Overlay{}, s.replica.Now(), nil
-	in.Queues, in.Booked, in.Evicted = s.queueTable(p.Snapshot), booked(p.Snapshot, w.Domain, in.Now), slices.Collect(p.Snapshot.Preempted())
+	in.Queues, in.Reserved, in.Evicted = s.queueTable(p.Snapshot), reservationsOf(p.Snapshot, w.Domain, in.Now), slices.Collect(p.Snapshot.Preempted())
 	load.Job, load.Queue, load.Allocs = p.Snapshot.JobByKey(k), w, p.Snapshot.AllocsByJob(k)
 	load.Evals, load.Blocked = nil, p.Snapshot.EvalByID(w.BlockedEval)
 	if load.Job == nil {

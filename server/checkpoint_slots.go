@@ -52,8 +52,8 @@ func (s *Server) nodeSaveTurn(_ context.Context, _ *rpc.Call, req *methods.NodeS
 	return &methods.SaveTurn{Before: u.Before, Limit: u.By.Most, Where: u.By.Where, Again: again}, nil
 }
 
-// savingFor counts the allocations in line of a job, and of those that its allocations wait for; nil when none waits.
-func (s *Server) savingFor(snap *state.Snapshot, k structs.JobKey) *methods.Saving {
+// checkpointsFor counts the allocations in line of a job, and of those that its allocations wait for; nil when none waits.
+func (s *Server) checkpointsFor(snap *state.Snapshot, k structs.JobKey) *methods.Saving {
 	if !checkpoint.Limited(snap) {
 		return nil
 	}

@@ -62,7 +62,7 @@ func TestDrainSavesInTurns(t *testing.T) {
 			if n > 0 && first == 0 {
 				first = time.Since(begun)
 			}
-			if why := s.savingFor(s.Published().Snapshot, structs.JobKey{Namespace: structs.NamespaceDefault, ID: "train"}); why != nil {
+			if why := s.checkpointsFor(s.Published().Snapshot, structs.JobKey{Namespace: structs.NamespaceDefault, ID: "train"}); why != nil {
 				waited = waited || why.Waiting == 17 && why.Now == 3 && why.Where == "storage lustre1" && why.Limit == 3
 			}
 			left := 0

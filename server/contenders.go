@@ -135,14 +135,14 @@ func compareKeys(a, b structs.JobKey) int {
 	return 0
 }
 
-// compete reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
-func (r *contenders) compete(domain string) bool { return r.domains[domain] != nil }
+// has reports whether jobs of a domain may be preempted, so that running work competes with what waits there.
+func (r *contenders) has(domain string) bool { return r.domains[domain] != nil }
 
 // fill gives a pass of a domain those that hold something, and who chooses between them and what waits.
 func (r *contenders) fill(in *scheduler.Input, domain string) {
 	var names []string
 	if domain != structs.NodePoolAll {
-		if r.compete(domain) {
+		if r.has(domain) {
 			names = []string{domain}
 		}
 	} else {

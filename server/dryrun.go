@@ -87,7 +87,7 @@ func (s *Server) askPasses(domain string) (k passKnown, waiting []*structs.Workl
 	}
 	k.pub = s.Published()
 	snap := k.pub.Snapshot
-	k.booked = booked(snap, domain, now)
+	k.reservations = reservationsOf(snap, domain, now)
 	loadContenders(snap).fill(&k.contenders, domain)
 	for _, w := range pending(snap) {
 		if domain == broker.DomainAll || w.Domain == domain {
@@ -207,10 +207,10 @@ func dryWhy(in *scheduler.Input, at int, rep *scheduler.WorkloadReport, starts *
 		case i == at:
 			why.Terms = line.Terms(i)
 			if w.StartEst == 0 {
-				why.StartEst, why.Starts = startWhen(snap, load.Job, &w, rep.Groups, in.Now, starts)
+				why.StartEst, why.Starts = estimateStart(snap, load.Job, &w, rep.Groups, in.Now, starts)
 			}
 		case why.Position == 0 && o.Job != nil && o.Queue != nil && o.Queue.Reason == structs.ReasonQuota && o.Queue.StartEst == 0:
-			startWhen(snap, o.Job, o.Queue, reports(o.Key), in.Now, starts)
+			estimateStart(snap, o.Job, o.Queue, reports(o.Key), in.Now, starts)
 		}
 		line.Placed(i, structs.Amount{})
 		why.QueueLen++

@@ -461,7 +461,7 @@ func (s *Server) jobWhy(ctx context.Context, c *rpc.Call, req *methods.JobGetReq
 		resp.Eval = eval
 		resp.Reports = append(preemptWaitReports(snap, k), s.reportsOf(k, eval)...)
 		resp.NodeNames = nodeNames(snap, resp.Reports)
-		resp.Saving = s.savingFor(snap, k)
+		resp.Saving = s.checkpointsFor(snap, k)
 		resp.Suspended = suspendedOf(snap, k)
 		return idx, nil
 	})
@@ -479,7 +479,7 @@ func (s *Server) startsAt(resp *methods.JobWhyResponse, tell bool, starts *start
 		return
 	}
 	eval, _ := lastDecision(starts.snap, k)
-	at, text := startWhen(starts.snap, j, w, s.reportsOf(k, eval), starts.now, starts)
+	at, text := estimateStart(starts.snap, j, w, s.reportsOf(k, eval), starts.now, starts)
 	if tell {
 		resp.StartEst, resp.Starts = at, text
 	}
@@ -510,10 +510,10 @@ func (s *Server) queueList(ctx context.Context, c *rpc.Call, req *methods.ListRe
 			if it.Job != nil && w.StartEst == 0 {
 				switch {
 				case w.Held, w.Suspended != 0, w.Reason == structs.ReasonBeginTime, w.Reason == structs.ReasonDependency:
-					it.StartEst, it.Starts = startWhen(snap, it.Job, w, nil, starts.now, starts)
+					it.StartEst, it.Starts = estimateStart(snap, it.Job, w, nil, starts.now, starts)
 				case w.Reason == structs.ReasonQuota: // also of those who are not shown: they are served before others
 					eval, _ := lastDecision(snap, k)
-					it.StartEst, it.Starts = startWhen(snap, it.Job, w, s.reportsOf(k, eval), starts.now, starts)
+					it.StartEst, it.Starts = estimateStart(snap, it.Job, w, s.reportsOf(k, eval), starts.now, starts)
 				}
 			}
 			if skip || !may(w.Namespace) || len(req.Prefix) > 0 && (len(w.JobID) < len(req.Prefix) || w.JobID[:len(req.Prefix)] != req.Prefix) {

@@ -48,9 +48,9 @@ var gpuMeasures = []struct {
 
 func micro(n int64) float64 { return float64(n) / model.Micro }
 
-// Figures are the measurements with labels that a server offers: how GPUs are used, by node, by pool and model, and over
+// Metrics are the measurements with labels that a server offers: how GPUs are used, by node, by pool and model, and over
 // all. They are computed from the newest state when somebody asks; followers tell the same as the leader.
-func (s *Server) Figures() (out []telemetry.Figure) {
+func (s *Server) Metrics() (out []telemetry.Figure) {
 	p := s.Published()
 	if p == nil || p.View == nil {
 		return nil
@@ -88,8 +88,8 @@ func (s *Server) Figures() (out []telemetry.Figure) {
 	return out
 }
 
-// promises count what became of what blocked jobs were promised (D20), in this term of the leader.
-type promises struct {
+// reservationMetrics count what became of what blocked jobs were promised (D20), in this term of the leader.
+type reservationMetrics struct {
 	Made    int64
 	Earlier int64 // moved to an earlier time
 	Later   int64 // moved to a later time
@@ -99,7 +99,7 @@ type promises struct {
 }
 
 // feed counts what a batch of the log changed; waits tells whether a job still waits after it.
-func (c *promises) feed(d *structs.Delta, waits func(structs.JobKey) bool) {
+func (c *reservationMetrics) feed(d *structs.Delta, waits func(structs.JobKey) bool) {
 	for i := range d.Reserved {
 		a, b := d.Reserved[i].Before, d.Reserved[i].After
 		switch {

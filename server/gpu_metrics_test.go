@@ -18,7 +18,7 @@ func TestGPUFigures(t *testing.T) {
 		f := newFleet(t, one(s), 2)
 		_ = f
 		got := map[string]float64{}
-		for _, x := range s.Figures() {
+		for _, x := range s.Metrics() {
 			got[x.Name+" "+strings.Join(x.Labels, " ")] = x.Value
 			if x.Help == "" {
 				t.Errorf("%s has no help", x.Name)
@@ -67,7 +67,7 @@ func TestPromisesAreCounted(t *testing.T) {
 		return &structs.Reservation{ID: "job/default/j", Namespace: "default", JobID: "j", Start: start}
 	}
 	placed := []structs.Changed[structs.Allocation]{{After: &structs.Allocation{Namespace: "default", JobID: "j"}}}
-	var c promises
+	var c reservationMetrics
 	for _, x := range []struct {
 		before, after *structs.Reservation
 		allocs        []structs.Changed[structs.Allocation]
@@ -81,7 +81,7 @@ func TestPromisesAreCounted(t *testing.T) {
 		d := structs.Delta{Time: x.time, Allocs: x.allocs, Reserved: []structs.Changed[structs.Reservation]{{Before: x.before, After: x.after}}}
 		c.feed(&d, func(structs.JobKey) bool { return x.waits })
 	}
-	if want := (promises{Made: 1, Earlier: 1, Later: 1, Kept: 1, Late: 1, Dropped: 2}); c != want {
+	if want := (reservationMetrics{Made: 1, Earlier: 1, Later: 1, Kept: 1, Late: 1, Dropped: 2}); c != want {
 		t.Errorf("counted %+v, want %+v", c, want)
 	}
 }
@@ -113,15 +113,15 @@ func TestBackfilledIsCounted(t *testing.T) {
 			t.Fatal("the small job does not run")
 		}
 		p := s.PassMetrics()
-		if p.Passed == 0 || p.Promises.Made == 0 {
-			t.Errorf("counted %d backfilled, %+v", p.Passed, p.Promises)
+		if p.Passed == 0 || p.Reservations.Made == 0 {
+			t.Errorf("counted %d backfilled, %+v", p.Passed, p.Reservations)
 		}
 		if c := s.clusterMetrics(); c[13] != 1 {
 			t.Errorf("%d promises are held, want 1", c[13])
 		}
 		time.Sleep(2 * time.Hour)
-		if p := s.PassMetrics(); p.Promises.Kept+p.Promises.Late == 0 {
-			t.Errorf("the big job ran, its promise: %+v", p.Promises)
+		if p := s.PassMetrics(); p.Reservations.Kept+p.Reservations.Late == 0 {
+			t.Errorf("the big job ran, its promise: %+v", p.Reservations)
 		}
 	})
 }

@@ -218,15 +218,15 @@ func (h *heartbeats) wake() {
 	}
 }
 
-// HeartbeatFigures count heartbeats, nodes that missed theirs, and times when this server itself was too late to judge.
-type HeartbeatFigures struct{ Beats, Missed, Stalls int64 }
+// HeartbeatMetrics count heartbeats, nodes that missed theirs, and times when this server itself was too late to judge.
+type HeartbeatMetrics struct{ Beats, Missed, Stalls int64 }
 
-// HeartbeatFigures returns the figures since the server started.
-func (s *Server) HeartbeatFigures() HeartbeatFigures {
+// HeartbeatMetrics returns the figures since the server started.
+func (s *Server) HeartbeatMetrics() HeartbeatMetrics {
 	h := s.decide.beats
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return HeartbeatFigures{h.beats, h.missed, h.stalls}
+	return HeartbeatMetrics{h.beats, h.missed, h.stalls}
 }
 
 // runHeartbeats runs the timers while this server leads.

@@ -16,33 +16,33 @@ import (
 // registerRelays makes the registry know the methods that nodes and agents answer. The wrapper passes them on before a
 // handler would run.
 func (s *Server) registerRelays() {
-	relay(s, methods.ClientFSList)
-	relay(s, methods.ClientFSStat)
-	relayStream(s, methods.ClientFSStream)
-	relayStream(s, methods.ClientLogs)
-	relayStream(s, methods.ClientExec)
-	relay(s, methods.ClientStats)
-	relay(s, methods.ClientRestart)
-	relay(s, methods.ClientSignal)
-	relay(s, methods.ClientCheckpoint)
-	relay(s, methods.ClientGC)
-	relay(s, methods.ClientGCAll)
-	relay(s, methods.ClientChecks)
-	relay(s, methods.ClientHostStats)
-	relay(s, methods.ClientGPURelease)
-	relay(s, methods.ClientMetaRead)
-	relay(s, methods.ClientMetaApply)
-	relayStream(s, methods.ClientMonitor)
+	forwardToNode(s, methods.ClientFSList)
+	forwardToNode(s, methods.ClientFSStat)
+	forwardStreamToNode(s, methods.ClientFSStream)
+	forwardStreamToNode(s, methods.ClientLogs)
+	forwardStreamToNode(s, methods.ClientExec)
+	forwardToNode(s, methods.ClientStats)
+	forwardToNode(s, methods.ClientRestart)
+	forwardToNode(s, methods.ClientSignal)
+	forwardToNode(s, methods.ClientCheckpoint)
+	forwardToNode(s, methods.ClientGC)
+	forwardToNode(s, methods.ClientGCAll)
+	forwardToNode(s, methods.ClientChecks)
+	forwardToNode(s, methods.ClientHostStats)
+	forwardToNode(s, methods.ClientGPURelease)
+	forwardToNode(s, methods.ClientMetaRead)
+	forwardToNode(s, methods.ClientMetaApply)
+	forwardStreamToNode(s, methods.ClientMonitor)
 	rpc.HandleStream(s.reg, methods.AgentMonitor, s.agentMonitor)
 }
 
-func relay[Req, Resp any](s *Server, m rpc.Method[Req, Resp]) {
+func forwardToNode[Req, Resp any](s *Server, m rpc.Method[Req, Resp]) {
 	handle(s, m, func(context.Context, *rpc.Call, *Req) (*Resp, error) {
 		return nil, structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
 	})
 }
 
-func relayStream[Req any](s *Server, m rpc.StreamMethod[Req]) {
+func forwardStreamToNode[Req any](s *Server, m rpc.StreamMethod[Req]) {
 	rpc.HandleStream(s.reg, m, func(context.Context, *rpc.Call, *Req, *rpc.Stream) error {
 		return structs.Errorf(structs.CodeInternal, "%s was not passed on to a node", m.Name)
 	})

@@ -98,17 +98,17 @@ type landed struct {
 
 // PassMetrics count what the service did in this term. Times are in nanoseconds.
 type PassMetrics struct {
-	Term     uint64
-	Broker   broker.Counters
-	Planner  planner.Counters
-	Holding  broker.Len // at most a second old while things happen
-	Panics   int64      // decisions that panicked
-	Reloads  int64      // times the queue was rebuilt from state
-	PassNs   int64      // computing, over all passes
-	CommitNs int64      // from sending an entry to its answer, over all entries
-	Batches  int64      // plan entries answered
-	Passed   int64      // jobs that were placed while capacity was promised to others: backfilled
-	Promises promises
+	Term         uint64
+	Broker       broker.Counters
+	Planner      planner.Counters
+	Holding      broker.Len // at most a second old while things happen
+	Panics       int64      // decisions that panicked
+	Reloads      int64      // times the queue was rebuilt from state
+	PassNs       int64      // computing, over all passes
+	CommitNs     int64      // from sending an entry to its answer, over all entries
+	Batches      int64      // plan entries answered
+	Passed       int64      // jobs that were placed while capacity was promised to others: backfilled
+	Reservations reservationMetrics
 }
 
 // PlansPerEntry is the mean number of plans in a log entry.
@@ -182,8 +182,8 @@ func (p *decider) load(pub *replica.Published) {
 		Lookup:      func(k structs.JobKey) *structs.Workload { return p.pub.Snapshot.Workload(k) },
 		Links:       links{p},
 		Choose:      p.choice,
-		Competition: func(domain string) bool { return p.strict || p.contenders.compete(domain) },
-		Reserved:    p.promised,
+		Competition: func(domain string) bool { return p.strict || p.contenders.has(domain) },
+		Reserved:    p.reservedJobs,
 	})
 	im := broker.Image{Index: pub.Index}
 	for n := range pub.Snapshot.Nodes() {
@@ -269,7 +269,7 @@ func (p *decider) feed(sub *replica.Subscription) bool {
 		p.broker.Feed(&a.Delta, p.now())
 		p.s.decide.predictor.feed(&a.Delta, a.Snapshot)
 		p.s.decide.history.feed(&a.Delta)
-		p.metrics.Promises.feed(&a.Delta, func(k structs.JobKey) bool {
+		p.metrics.Reservations.feed(&a.Delta, func(k structs.JobKey) bool {
 			w := a.Snapshot.Workload(k)
 			return w != nil && w.Waiting > 0
 		})
@@ -327,17 +327,17 @@ func (p *decider) input(pass broker.Pass, now structs.LogTime) *scheduler.Input 
 
 // passKnown is what the decisions about a node pool depend on beside the work that is decided.
 type passKnown struct {
-	pub        *replica.Published
-	flight     model.Overlay
-	cursor     structs.NodeID
-	booked     []*structs.Reservation
-	starved    bool // somebody waits for capacity there
-	contenders scheduler.Input
+	pub          *replica.Published
+	flight       model.Overlay
+	cursor       structs.NodeID
+	reservations []*structs.Reservation
+	starved      bool // somebody waits for capacity there
+	contenders   scheduler.Input
 }
 
 // known gathers what the owner knows of a node pool.
 func (p *decider) known(domain string, now structs.LogTime) passKnown {
-	k := passKnown{pub: p.pub, flight: p.planner.Overlay(), cursor: p.cursors[domain], booked: p.booked(p.pub.Snapshot, domain, now),
+	k := passKnown{pub: p.pub, flight: p.planner.Overlay(), cursor: p.cursors[domain], reservations: p.reservationsOf(p.pub.Snapshot, domain, now),
 		starved: p.broker.Starved(domain)}
 	p.contenders.fill(&k.contenders, domain)
 	return k
@@ -348,7 +348,7 @@ func (s *Server) passInput(k *passKnown, pending []scheduler.Workload, now struc
 	snap := k.pub.Snapshot
 	in := &scheduler.Input{
 		View: k.pub.View, Flight: k.flight, Config: *snap.SchedulerConfig(), Now: now, Seed: seed, Cursor: k.cursor, Pending: pending,
-		Evicted: slices.Collect(snap.Preempted()), Waits: growing(pending) && k.starved, Queues: s.queueTable(snap), Booked: k.booked,
+		Evicted: slices.Collect(snap.Preempted()), Waits: growing(pending) && k.starved, Queues: s.queueTable(snap), Reserved: k.reservations,
 		Power: hasPowerBudget(snap), Running: k.contenders.Running, Chooser: k.contenders.Chooser,
 	}
 	in.Line = queue.NewLine(in.Queues, in.Config, in.Pending, now, in.Seed)
@@ -456,7 +456,7 @@ func (p *decider) propose(d decided) {
 		if view != seen {
 			seen, bound = view, p.binding(view.Snapshot, d.pass, now)
 		}
-		id, ans, done := p.planner.ProposeBooked(view.View, view.Snapshot.JobByKey(key), e, spec[key], bound, now)
+		id, ans, done := p.planner.ProposeReserved(view.View, view.Snapshot.JobByKey(key), e, spec[key], bound, now)
 		if done {
 			a.refused, a.at = true, max(a.at, ans.Index)
 			p.refusedLog(ans)

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// booked are the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
-func booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
+// reservations are the reservations that a pass of a domain keeps: those of its node pool and of all of them, by id.
+func reservationsOf(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
 	var out []*structs.Reservation
 	for r := range snap.Reservations() {
 		if r.JobID == "" && r.End != 0 && r.End <= now {
@@ -24,11 +24,11 @@ func booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs
 	return out
 }
 
-// booked are the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead of the
+// reservations are the reservations that a pass keeps, with those that plans in flight make or drop: a pass that runs ahead of the
 // commit of the one before it must not give away what that one promised.
-func (p *decider) booked(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
-	out := booked(snap, domain, now)
-	for _, r := range p.planner.Promises() {
+func (p *decider) reservationsOf(snap *state.Snapshot, domain string, now structs.LogTime) []*structs.Reservation {
+	out := reservationsOf(snap, domain, now)
+	for _, r := range p.planner.Reservations() {
 		at, found := slices.BinarySearchFunc(out, r.ID, func(o *structs.Reservation, id string) int { return strings.Compare(o.ID, id) })
 		switch {
 		case found && r.Start == 0:
@@ -45,7 +45,7 @@ func (p *decider) booked(snap *state.Snapshot, domain string, now structs.LogTim
 // binding are the reservations that bind the plans of a pass whatever else it decided: those of operators, and the promises
 // to jobs that it did not decide about. Promises to its own jobs were made anew, in the order of the line.
 func (p *decider) binding(snap *state.Snapshot, pass broker.Pass, now structs.LogTime) []*structs.Reservation {
-	all := p.booked(snap, pass.Domain, now)
+	all := p.reservationsOf(snap, pass.Domain, now)
 	if len(all) == 0 {
 		return nil
 	}
@@ -56,8 +56,8 @@ func (p *decider) binding(snap *state.Snapshot, pass broker.Pass, now structs.Lo
 	return slices.DeleteFunc(all, func(r *structs.Reservation) bool { return r.JobID != "" && own[r.ID] })
 }
 
-// promised are the jobs of a domain with a promise, by id.
-func (p *decider) promised(domain string) (keys []structs.JobKey) {
+// reservedJobs are the jobs of a domain with a promise, by id.
+func (p *decider) reservedJobs(domain string) (keys []structs.JobKey) {
 	for r := range p.pub.Snapshot.Reservations() {
 		if r.JobID != "" && cmp.Or(r.Domain, structs.NodePoolDefault) == domain {
 			keys = append(keys, structs.JobKey{Namespace: r.Namespace, ID: r.JobID})
@@ -70,7 +70,7 @@ func (p *decider) promised(domain string) (keys []structs.JobKey) {
 // reservation begins or an operator's ends.
 func wakeAt(d *decided, now structs.LogTime) structs.LogTime {
 	wake := d.report.Wake
-	for _, r := range d.input.Booked {
+	for _, r := range d.input.Reserved {
 		for _, at := range [...]structs.LogTime{r.Start, r.End} {
 			if at > now && (wake == 0 || at < wake) && (r.JobID == "" || at == r.Start) {
 				wake = at

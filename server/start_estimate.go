@@ -15,8 +15,8 @@ import (
 // and never look at nodes for the rest. What is told here is when the thing in its way may be over: for work that runs, when
 // it is expected to end, else when its limit ends it.
 
-// startWhen gives the time, 0 where none is known, and words; "" when the reports of the passes say more.
-func startWhen(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups []*structs.GroupReport, now structs.LogTime, by *startEstimates) (structs.LogTime, string) {
+// estimateStart gives the time, 0 where none is known, and words; "" when the reports of the passes say more.
+func estimateStart(snap *state.Snapshot, j *structs.Job, w *structs.Workload, groups []*structs.GroupReport, now structs.LogTime, by *startEstimates) (structs.LogTime, string) {
 	g := scheduler.GateOf(j, w, now, others{snap})
 	if g.Why != nil {
 		switch g.Why.Code {

@@ -34,7 +34,7 @@ func (e *Engine) decide() error {
 			return nil
 		}
 		in := scheduler.Input{View: e.view, Pending: pending, Config: e.cfg.Scheduler, Now: e.now, Seed: e.cfg.Seed + uint64(e.stats.Passes),
-			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Booked: e.booked, Chooser: e.chooser()}
+			Cursor: e.cursor, Mix: e.cfg.Mix, Queues: &e.usage.table, Running: e.running(), Reserved: e.reservations, Chooser: e.chooser()}
 		began, before := time.Now(), e.stats.Preemptions
 		if x, ok := e.cfg.Predict.(interface{ Turnover() time.Duration }); ok {
 			in.Queues.Turnover = x.Turnover()
@@ -212,8 +212,8 @@ func (e *Engine) endAll(rs []*run) {
 
 // book keeps a reservation, or drops one that is over. The list is by id.
 func (e *Engine) book(r *structs.Reservation) {
-	at, found := slices.BinarySearchFunc(e.booked, r.ID, func(b *structs.Reservation, id string) int { return strings.Compare(b.ID, id) })
-	next := slices.Clone(e.booked)
+	at, found := slices.BinarySearchFunc(e.reservations, r.ID, func(b *structs.Reservation, id string) int { return strings.Compare(b.ID, id) })
+	next := slices.Clone(e.reservations)
 	tied := r.Start != 0
 	switch {
 	case !tied && found:
@@ -226,7 +226,7 @@ func (e *Engine) book(r *structs.Reservation) {
 	default:
 		next = slices.Insert(next, at, r)
 	}
-	e.booked = next
+	e.reservations = next
 	l := e.live[structs.JobKey{Namespace: r.Namespace, ID: r.JobID}]
 	if l == nil || r.JobID == "" {
 		return
@@ -239,10 +239,10 @@ func (e *Engine) book(r *structs.Reservation) {
 	}
 	l.tied = tied
 	if tied {
-		e.promised = append(e.promised, l)
+		e.reserved = append(e.reserved, l)
 		return
 	}
-	e.promised = slices.DeleteFunc(e.promised, func(x *Live) bool { return x == l })
+	e.reserved = slices.DeleteFunc(e.reserved, func(x *Live) bool { return x == l })
 }
 
 // freedAll opens everything: something other than an end made room.
@@ -381,12 +381,12 @@ func (e *Engine) answered(l *Live, deferred []structs.JobKey) {
 // refused notes that a job was looked for in vain at this instant.
 func (e *Engine) refused(l *Live) {
 	e.move(l)
-	l.vain = e.instant
+	l.refusedAt = e.instant
 	if l.tied && e.now >= l.renew {
 		l.renew = e.now.Add(time.Second)
 	}
 	if l.reason != structs.ReasonReservation && l.home == l.shape {
-		l.shape.vain = e.instant
+		l.shape.refusedAt = e.instant
 	}
 }
 

@@ -98,8 +98,8 @@ type Engine struct {
 	freed               []int // nodes that gave something back since the last pick
 	marked              []bool
 	most                mostFree
-	booked              []*structs.Reservation
-	promised            []*Live // whose are in booked, in the order in which they came to be
+	reservations        []*structs.Reservation
+	reserved            []*Live // whose are in booked, in the order in which they came to be
 	narrowable          bool    // a pass over some of the nodes decides as one over all
 	usage               usage
 	lives               queue.Lifetimes

@@ -46,7 +46,7 @@ type Live struct {
 	home                   *shape          // whose lanes it is in
 	lane                   *lane           // nil: it does not wait
 	waits                  structs.LogTime // since when it has been waiting; 0: it is not
-	vain                   uint64          // the instant at which it was last refused
+	refusedAt              uint64          // the instant at which it was last refused
 	reason                 structs.ReasonCode
 	dirty                  bool            // has an evaluation to be answered
 	listed                 bool            // among the fresh ones
@@ -194,17 +194,17 @@ func (l *Live) unit(group string, index int) *unit {
 
 // shape is what jobs ask alike: when one of them found no room, the others find none either until room appears.
 type shape struct {
-	need    structs.Vector
-	gpus    int64 // whole ones that one allocation asks for
-	shared  bool  // asks for parts of GPUs
-	domain  string
-	lanes   []*lane // by priority, high first
-	waiting int
-	seq     int           // counts shapes as they were first met
-	vain    uint64        // the instant at which one of them was last refused for want of room
-	count   int64         // members that must be placed together
-	known   structs.Index // of the view for which room was found out
-	room    bool
+	need      structs.Vector
+	gpus      int64 // whole ones that one allocation asks for
+	shared    bool  // asks for parts of GPUs
+	domain    string
+	lanes     []*lane // by priority, high first
+	waiting   int
+	seq       int           // counts shapes as they were first met
+	refusedAt uint64        // the instant at which one of them was last refused for want of room
+	count     int64         // members that must be placed together
+	known     structs.Index // of the view for which room was found out
+	room      bool
 }
 
 type shapeKey struct {

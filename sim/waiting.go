@@ -166,7 +166,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	if e.cfg.Whole || woken && (len(e.freed) > 0 || len(e.fresh) > 0) {
 		e.take(e.other)
 	}
-	for _, l := range e.promised {
+	for _, l := range e.reserved {
 		if !l.listed && l.End == 0 && (e.cfg.Whole || l.dirty || len(e.freed) > 0 && e.due(l)) {
 			l.listed = true
 			e.picked = append(e.picked, l)
@@ -175,12 +175,12 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	narrow = len(e.picked) == 0 && !e.cfg.Whole && e.narrowable
 	if len(e.freed) > 0 || e.cfg.Whole {
 		for _, s := range e.shapes {
-			if e.cfg.Whole || s.vain != e.instant && e.mayFit(s) {
+			if e.cfg.Whole || s.refusedAt != e.instant && e.mayFit(s) {
 				narrow = narrow && s.count <= 1
 				from := len(e.picked)
 				e.take(s)
 				for _, l := range e.picked[from:] {
-					narrow = narrow && e.spoken(l)
+					narrow = narrow && e.hasReservation(l)
 				}
 			}
 		}
@@ -189,7 +189,7 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 		if !l.dirty || l.listed || l.End != 0 {
 			continue
 		}
-		if !e.cfg.Whole && !e.cfg.Drop && e.spoken(l) && !e.room(l.shape) {
+		if !e.cfg.Whole && !e.cfg.Drop && e.hasReservation(l) && !e.room(l.shape) {
 			continue // somebody is promised room already, and there is none now: it waits like the others
 		}
 		narrow = false
@@ -212,9 +212,9 @@ func (e *Engine) pick(woken bool) (pending []scheduler.Workload, narrow bool) {
 	return e.pend, narrow
 }
 
-// spoken reports whether somebody of the job's queue is promised room, so that the job would not be.
-func (e *Engine) spoken(l *Live) bool {
-	for _, p := range e.promised {
+// hasReservation reports whether somebody of the job's queue is promised room, so that the job would not be.
+func (e *Engine) hasReservation(l *Live) bool {
+	for _, p := range e.reserved {
 		if p != l && p.Job.Job.Queue == l.Job.Job.Queue {
 			return true
 		}
@@ -225,7 +225,7 @@ func (e *Engine) spoken(l *Live) bool {
 // due reports whether a promise is worth looking at again: room may have appeared for it, its time has come, or a
 // quarter of the time that was left has passed.
 func (e *Engine) due(l *Live) bool {
-	return l.vain != e.instant && (e.now >= l.renew || e.mayFit(l.shape))
+	return l.refusedAt != e.instant && (e.now >= l.renew || e.mayFit(l.shape))
 }
 
 // room reports whether all nodes together may have room for a job of a shape.
@@ -301,7 +301,7 @@ func (e *Engine) take(s *shape) {
 	}
 	for _, ln := range s.lanes {
 		for k := ln.first; k < len(ln.jobs) && left > 0; k++ {
-			if l := ln.jobs[k]; l != nil && !l.listed && (l.vain != e.instant || e.cfg.Whole || l.dirty) {
+			if l := ln.jobs[k]; l != nil && !l.listed && (l.refusedAt != e.instant || e.cfg.Whole || l.dirty) {
 				l.listed = true
 				e.picked = append(e.picked, l)
 				left--

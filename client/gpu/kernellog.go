@@ -92,34 +92,34 @@ func (n *NVIDIA) kernelEvent(bus string, e Event) {
 // twiceWithin is how far apart the two sources may tell the same error.
 const twiceWithin = 10 * time.Second
 
-// telling is who told which error.
-type telling struct {
+// errorSource is who told which error.
+type errorSource struct {
 	uuid   string
 	xid    int64
 	kernel bool
 }
 
-// toldMax bounds how many errors of one kind are remembered.
-const toldMax = 1000
+// errorKeysMax bounds how many errors of one kind are remembered.
+const errorKeysMax = 1000
 
 // heard reports whether the other source told the same error a moment ago; called with mu held. Each telling stands for one of
 // the other source.
 func (n *NVIDIA) heard(e Event, kernel bool, now time.Time) bool {
-	for k, list := range n.told {
+	for k, list := range n.recentErrors {
 		for len(list) > 0 && now.Sub(list[0]) > twiceWithin {
 			list = list[1:]
 		}
-		if n.told[k] = list; len(list) == 0 {
-			delete(n.told, k)
+		if n.recentErrors[k] = list; len(list) == 0 {
+			delete(n.recentErrors, k)
 		}
 	}
-	mine, other := telling{e.UUID, e.XID, kernel}, telling{e.UUID, e.XID, !kernel}
-	if list := n.told[other]; len(list) > 0 {
-		n.told[other] = list[1:]
+	mine, other := errorSource{e.UUID, e.XID, kernel}, errorSource{e.UUID, e.XID, !kernel}
+	if list := n.recentErrors[other]; len(list) > 0 {
+		n.recentErrors[other] = list[1:]
 		return true
 	}
-	if list := n.told[mine]; len(list) < toldMax {
-		n.told[mine] = append(list, now)
+	if list := n.recentErrors[mine]; len(list) < errorKeysMax {
+		n.recentErrors[mine] = append(list, now)
 	}
 	return false
 }

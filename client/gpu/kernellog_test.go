@@ -94,7 +94,7 @@ func TestKernelLog(t *testing.T) {
 // TestTwoSources: what two sources tell counts once, whichever is first and however often it happened.
 func TestTwoSources(t *testing.T) {
 	for _, order := range []string{"kl", "lk", "kkll", "llkk", "klkl", "kllk", "kkklll", "k", "l", "kk"} {
-		n := &NVIDIA{told: map[telling][]time.Time{}}
+		n := &NVIDIA{recentErrors: map[errorSource][]time.Time{}}
 		counted := 0
 		for i, who := range order {
 			if !n.heard(Event{UUID: "GPU-1", XID: 31, GI: int64(i)}, who == 'k', time.Unix(int64(i)/2, 0)) {
@@ -105,7 +105,7 @@ func TestTwoSources(t *testing.T) {
 			t.Errorf("%s: %d errors are counted, want %d", order, counted, want)
 		}
 	}
-	n := &NVIDIA{told: map[telling][]time.Time{}}
+	n := &NVIDIA{recentErrors: map[errorSource][]time.Time{}}
 	e := Event{UUID: "GPU-1", XID: 31}
 	if n.heard(e, true, time.Unix(0, 0)) || n.heard(e, false, time.Unix(11, 0)) {
 		t.Error("errors far apart are taken for one")

@@ -99,29 +99,29 @@ type NVIDIA struct {
 
 	powering sync.Mutex // held while power limits are changed
 
-	mu       sync.Mutex
-	snapshot *Snapshot
-	samples  map[string]Sample  // by UUID, newest
-	sampleAt time.Time          // of samples
-	health   map[string]*health // by UUID
-	silent   string             // why there is no answer, or ""
-	good     time.Time          // of the last answer
-	groups   []structs.DeviceGroup
-	shape    []structs.MIGGeometry
-	looked   chan struct{} // closed when the first look is over
-	isLooked bool
-	children int                     // that have not been reaped
-	pid      int                     // of the child, 0 for none
-	starts   int                     // children started
-	power    map[string]powerSet     // limits that were changed, by UUID
-	xids     map[string]int64        // the last error of each GPU, by UUID
-	told     map[telling][]time.Time // errors of the last moments
+	mu           sync.Mutex
+	snapshot     *Snapshot
+	samples      map[string]Sample  // by UUID, newest
+	sampleAt     time.Time          // of samples
+	health       map[string]*health // by UUID
+	silent       string             // why there is no answer, or ""
+	good         time.Time          // of the last answer
+	groups       []structs.DeviceGroup
+	shape        []structs.MIGGeometry
+	looked       chan struct{} // closed when the first look is over
+	isLooked     bool
+	children     int                         // that have not been reaped
+	pid          int                         // of the child, 0 for none
+	starts       int                         // children started
+	power        map[string]powerSet         // limits that were changed, by UUID
+	xids         map[string]int64            // the last error of each GPU, by UUID
+	recentErrors map[errorSource][]time.Time // errors of the last moments
 }
 
 // New starts watching. Close ends it.
 func New(cfg Config) *NVIDIA {
 	cfg.defaults()
-	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), quiet: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, told: map[telling][]time.Time{}, xids: map[string]int64{}, looked: make(chan struct{})}
+	n := &NVIDIA{cfg: cfg, done: make(chan struct{}), quiet: make(chan struct{}), ask: make(chan chan error), free: make(chan time.Duration), lim: make(chan limitCall), samples: map[string]Sample{}, health: map[string]*health{}, recentErrors: map[errorSource][]time.Time{}, xids: map[string]int64{}, looked: make(chan struct{})}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	n.readPower()
 	go n.run()

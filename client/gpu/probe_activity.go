@@ -24,8 +24,8 @@ type sampling struct {
 	last   *Activity
 }
 
-// canTell reports whether a GPU tells its activity; it is asked once.
-func (p *probe) canTell(d *view) bool {
+// canReport reports whether a GPU tells its activity; it is asked once.
+func (p *probe) canReport(d *view) bool {
 	tells, known := p.tells[d.uuid]
 	if !known {
 		v, ok := ask(p, d, []string{"nvmlGpmQueryDeviceSupport"}, d.GpmQueryDeviceSupport)
@@ -40,7 +40,7 @@ func (p *probe) canTell(d *view) bool {
 
 // activity measures a GPU, and its MIG instances, since the look before; nothing at the first one.
 func (p *probe) activity(d *view, s *Sample) {
-	if d.lost || !p.canTell(d) {
+	if d.lost || !p.canReport(d) {
 		return
 	}
 	s.Active = p.since(d, s.UUID, "nvmlGpmSampleGet", func(to nvml.GpmSample) nvml.Return { return to.Get(d.Device) })

@@ -83,13 +83,13 @@ func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.Ex
 	if c == nil || !c.Notified() && c.Grace <= 0 {
 		return nil
 	}
-	if t.told(cause) == 0 {
+	if t.notified(cause) == 0 {
 		if res := t.awaitTurn(ctx, h); res != nil || ctx.Err() != nil {
 			return res
 		}
 	}
 	grace := graceOf(c)
-	first, was := t.told(cause), t.newest()
+	first, was := t.notified(cause), t.newest()
 	told := first
 	if told == 0 {
 		told = now()
@@ -136,8 +136,8 @@ func (t *task) because(cause string) string {
 	return causeText[cause]
 }
 
-// told is when the task was told to save its state for a cause; 0 for never.
-func (t *task) told(cause string) structs.LogTime {
+// lastProblem is when the task was told to save its state for a cause; 0 for never.
+func (t *task) notified(cause string) structs.LogTime {
 	at := structs.LogTime(0)
 	st := t.state()
 	for i := range st.Events {
@@ -157,7 +157,7 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 	}
 	t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s. Waiting up to %s", t.because(cause), how(c), grace),
 		"cause", cause, "grace", grace.String()))
-	if err := t.tell(ctx, h, c); err != nil {
+	if err := t.notify(ctx, h, c); err != nil {
 		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
 		return false
 	}
@@ -168,8 +168,8 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 	return true
 }
 
-// tell gives the notice. When a command has returned or a request was answered the state is saved, and that is recorded.
-func (t *task) tell(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
+// notify gives the notice. When a command has returned or a request was answered the state is saved, and that is recorded.
+func (t *task) notify(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
 	at := now()
 	switch {
 	case c.Signal != "" && c.To == "ranks" && !t.r.group().Launch.InRanks(): // the launcher of ranks passes signals on to them
@@ -237,9 +237,9 @@ func post(ctx context.Context, url string) error {
 	return nil
 }
 
-// tellOn is tell for work that is to go on. A signal that would end it is not sent: a program that has just begun, or that leaves
+// notifyToContinue is tell for work that is to go on. A signal that would end it is not sent: a program that has just begun, or that leaves
 // saving to another of its processes, does not catch it.
-func (t *task) tellOn(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
+func (t *task) notifyToContinue(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
 	if c.Signal != "" {
 		pids := []int{h.Status().PID}
 		if c.To == "ranks" || t.r.group().Launch.InRanks() {
@@ -259,7 +259,7 @@ func (t *task) tellOn(ctx context.Context, h driver.Task, c *structs.Checkpoint)
 			}
 		}
 	}
-	return t.tell(ctx, h, c)
+	return t.notify(ctx, h, c)
 }
 
 // endedBySignal reports whether a process neither catches nor blocks nor ignores a signal that ends those who do not. Of one
@@ -375,7 +375,7 @@ func (r *Runner) saveBefore(ctx context.Context) {
 	for _, t := range r.tasks {
 		c := t.checkpoint(causeLimit)
 		h, err := t.running()
-		if c == nil || err != nil || t.told(causeLimit) != 0 {
+		if c == nil || err != nil || t.notified(causeLimit) != 0 {
 			continue
 		}
 		t.announce(ctx, h, c, causeLimit, c.Before)
@@ -460,7 +460,7 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 func (t *task) saveNow(ctx, life context.Context, h driver.Task, c *structs.Checkpoint, told func(error)) {
 	was, at := t.newest(), now()
 	t.note(life, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s", causeText[causeRequest], how(c)), "cause", causeRequest))
-	err := t.tellOn(ctx, h, c)
+	err := t.notifyToContinue(ctx, h, c)
 	if err != nil {
 		t.note(life, event(EventCheckpoint, fmt.Sprintf("Could not be told to save its state: %v", err), "error", err.Error()))
 	}

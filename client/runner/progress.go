@@ -40,11 +40,11 @@ type progress struct {
 	idle   chan struct{} // closed when its goroutine has ended
 
 	// Of its goroutine, and after that of whoever waited for idle.
-	seat  *seat
-	slow  chan *found // of a look that has not answered yet, or nil
-	last  found       // what was seen, and since when it has looked like that
-	since time.Time
-	asked time.Time // when it was last told to save because of its interval
+	procRoot *procRoot
+	slow     chan *found // of a look that has not answered yet, or nil
+	last     found       // what was seen, and since when it has looked like that
+	since    time.Time
+	asked    time.Time // when it was last told to save because of its interval
 }
 
 // follow starts to look at a task that runs, if its group says how its checkpoints are seen.
@@ -58,8 +58,8 @@ func (t *task) follow(ctx context.Context, h driver.Task) {
 		p.settle = d
 	}
 	p.place(c)
-	if s, err := sit(h.Status().PID); err == nil {
-		p.seat = s // it may be over before the first look
+	if s, err := openProcRoot(h.Status().PID); err == nil {
+		p.procRoot = s // it may be over before the first look
 	}
 	t.mu.Lock()
 	t.progress = p
@@ -178,19 +178,19 @@ func (p *progress) run(ctx context.Context) {
 // look looks once, and gives up when stop is closed. A look that does not come back is waited for in place of another one.
 func (p *progress) look(ctx context.Context, stop <-chan struct{}) *found {
 	if p.slow == nil {
-		if s, err := sit(p.h.Status().PID); err == nil && p.h.Status().Running {
-			if p.seat != nil {
-				p.seat.root.Close()
+		if s, err := openProcRoot(p.h.Status().PID); err == nil && p.h.Status().Running {
+			if p.procRoot != nil {
+				p.procRoot.root.Close()
 			}
-			p.seat = s
+			p.procRoot = s
 		} else if err == nil {
 			s.root.Close() // the number may be somebody else's by now
 		}
-		if p.seat == nil {
+		if p.procRoot == nil {
 			return nil
 		}
 		p.slow = make(chan *found, 1)
-		p.seat.look(p.where, p.slow)
+		p.procRoot.look(p.where, p.slow)
 	}
 	timer := time.NewTimer(lookPatience)
 	defer timer.Stop()
@@ -341,7 +341,7 @@ func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 		case <-nctx.Done():
 		}
 	}()
-	if err := p.t.tellOn(nctx, p.h, c); err != nil && nctx.Err() == nil {
+	if err := p.t.notifyToContinue(nctx, p.h, c); err != nil && nctx.Err() == nil {
 		p.t.note(ctx, event(EventCheckpoint, "Could not be told to save its state: "+err.Error(), "error", err.Error()))
 	}
 }
@@ -364,8 +364,8 @@ func (t *task) rest(ctx context.Context, well bool) {
 	defer cancel()
 	f := p.look(lctx, nil)
 	p.judge(ctx, f, well || f != nil && !p.since.IsZero() && *f == p.last)
-	if p.seat != nil && p.slow == nil {
-		p.seat.root.Close()
+	if p.procRoot != nil && p.slow == nil {
+		p.procRoot.root.Close()
 	}
 }
 

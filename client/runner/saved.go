@@ -50,20 +50,20 @@ type whose struct {
 	groups   []uint32
 }
 
-// seat is the root of a task's main process, and its rights.
-type seat struct {
+// procRoot is the root of a task's main process, and its rights.
+type procRoot struct {
 	root *os.File
 	who  whose
 }
 
-// sit opens the root of a process.
-func sit(pid int) (*seat, error) {
+// openProcRoot opens the root of a process.
+func openProcRoot(pid int) (*procRoot, error) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	fd, err := unix.Open(proc+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	s := &seat{root: os.NewFile(uintptr(fd), proc+"/root")}
+	s := &procRoot{root: os.NewFile(uintptr(fd), proc+"/root")}
 	if s.who, err = rightsOf(proc + "/status"); err != nil {
 		s.root.Close()
 		return nil, err
@@ -126,7 +126,7 @@ func (w whose) assume() error {
 
 // look looks once, in a thread of its own that takes the task's rights and ends. Its answer is nil when there is nothing, or
 // nothing that can be seen.
-func (s *seat) look(w where, answer chan<- *found) {
+func (s *procRoot) look(w where, answer chan<- *found) {
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		var f *found
@@ -137,7 +137,7 @@ func (s *seat) look(w where, answer chan<- *found) {
 	}()
 }
 
-func (s *seat) open(p string, flags uint64) (*os.File, error) {
+func (s *procRoot) open(p string, flags uint64) (*os.File, error) {
 	if flags&unix.O_PATH == 0 { // which goes with few others
 		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
 	}
@@ -150,7 +150,7 @@ func (s *seat) open(p string, flags uint64) (*os.File, error) {
 }
 
 // stat is what a path leads to.
-func (s *seat) stat(p string) (st unix.Stat_t, err error) {
+func (s *procRoot) stat(p string) (st unix.Stat_t, err error) {
 	f, err := s.open(p, unix.O_PATH)
 	if err != nil {
 		return st, err
@@ -160,7 +160,7 @@ func (s *seat) stat(p string) (st unix.Stat_t, err error) {
 }
 
 // newest is the newest checkpoint: what the task said, or what was written last.
-func (s *seat) newest(w where) *found {
+func (s *procRoot) newest(w where) *found {
 	var f *found
 	switch {
 	case w.file != "":
@@ -185,7 +185,7 @@ func foundOf(p string, st *unix.Stat_t) *found {
 
 // list gives the newest entry of a directory that matches; without a pattern any that is neither hidden nor being written
 // under a temporary name.
-func (s *seat) list(dir, pattern string) *found {
+func (s *procRoot) list(dir, pattern string) *found {
 	d, err := s.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil
@@ -218,7 +218,7 @@ func (s *seat) list(dir, pattern string) *found {
 }
 
 // inside makes a directory as new and as large as the files in it.
-func (s *seat) inside(f *found) {
+func (s *procRoot) inside(f *found) {
 	d, err := s.open(f.path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return
@@ -246,7 +246,7 @@ func passing(name string) bool {
 
 // said reads the file that the task writes when a checkpoint is complete. It may be empty; otherwise its first line is the
 // checkpoint's path.
-func (s *seat) said(w where) *found {
+func (s *procRoot) said(w where) *found {
 	if w.done == "" {
 		return nil
 	}

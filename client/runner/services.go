@@ -61,11 +61,11 @@ type checkPlan struct {
 type services struct {
 	mu sync.Mutex // before Runner.mu and task.mu
 
-	alloc  *structs.Allocation // that offers were made of
-	node   *structs.Node       // the same
-	offers []*offer
-	told   string // what was wrong with them, as last logged
-	runs   map[string]*checkRun
+	alloc       *structs.Allocation // that offers were made of
+	node        *structs.Node       // the same
+	offers      []*offer
+	lastProblem string // what was wrong with them, as last logged
+	runs        map[string]*checkRun
 }
 
 // make works out what the allocation offers: the job's words with ${...} replaced, at the ports that it was given.
@@ -101,8 +101,8 @@ func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
 	for _, t := range g.Tasks {
 		add(t, t.Services)
 	}
-	if text := strings.Join(wrong, "; "); text != v.told {
-		if v.told = text; text != "" {
+	if text := strings.Join(wrong, "; "); text != v.lastProblem {
+		if v.lastProblem = text; text != "" {
 			r.log.Warn("services cannot be registered", "error", text)
 			first := r.tasks[0]
 			r.cfg.Agent.Go(func() { first.note(context.Background(), event(EventServices, "Services cannot be registered: "+text)) })

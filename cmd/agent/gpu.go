@@ -92,7 +92,7 @@ func (a *Agent) serverFigures() []telemetry.Figure {
 	if a.server == nil {
 		return nil
 	}
-	return a.server.Figures()
+	return a.server.Metrics()
 }
 
 // gpuFigures are the metrics of GPUs, and of their use by task.

@@ -202,7 +202,7 @@ func (o *jobWhyOptions) group(g *nomadlike.WhyGroup, waits, never bool, add func
 		if gated(g) { // no node was asked
 			add("blocked", "group %s: %d of %d placed%s", g.Name, g.Placed, g.Wanted, reason)
 			for _, r := range g.Refusals {
-				add("blocked", "  %s", gateText(r.ToStructs()))
+				add("blocked", "  %s", preconditionText(r.ToStructs()))
 				if c := cure(r.ToStructs()); c != "" {
 					add("fits if", "group %s: %s", g.Name, c)
 				}

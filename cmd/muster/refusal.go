@@ -12,7 +12,7 @@ import (
 // refusalLine says why nodes were refused, how many, and by how much the nearest falls short.
 func refusalLine(r structs.Refusal) string {
 	if r.Nodes == 0 {
-		return gateText(r)
+		return preconditionText(r)
 	}
 	s := plural(r.Nodes, "node") + ": " + refusedFor(r)
 	if r.Short > 0 && r.Holder.Kind != structs.HolderReservation {
@@ -62,8 +62,8 @@ func gated(g *nomadlike.WhyGroup) bool {
 	return len(g.Refusals) > 0 && g.Considered == 0 && !slices.ContainsFunc(g.Refusals, func(r nomadlike.Refusal) bool { return r.Nodes > 0 || r.CuredBy == structs.EventNodeJoined })
 }
 
-// gateText says what stands in the way whatever single nodes offer.
-func gateText(r structs.Refusal) string {
+// preconditionText says what stands in the way whatever single nodes offer.
+func preconditionText(r structs.Refusal) string {
 	switch r.Dimension {
 	case structs.DimensionSpares:
 		return fmt.Sprintf("it runs, and is short of %s, for which nothing is free", lackText(r))

@@ -61,22 +61,22 @@ func (a *Ask) coreRuns() {
 	a.runs = slices.DeleteFunc(a.runs, func(r coreRun) bool { return len(r.at) == 0 })
 }
 
-// coreSeats is the search for a NUMA node for each run that needs one.
-type coreSeats struct {
-	nodes []model.NUMANode // their cores are the free ones
-	left  []int            // of the cores of each
-	runs  []*coreRun       // the largest first
-	seats []int            // into nodes, by run
-	tries int
-	short int // how many cores more one NUMA node would have to have, at the least; 0: never too few
-	lacks *coreRun
+// coreSets is the search for a NUMA node for each run that needs one.
+type coreSets struct {
+	nodes     []model.NUMANode // their cores are the free ones
+	left      []int            // of the cores of each
+	runs      []*coreRun       // the largest first
+	taken     []int            // into nodes, by run
+	tries     int
+	short     int // how many cores more one NUMA node would have to have, at the least; 0: never too few
+	shortfall *coreRun
 }
 
 // coreTries bounds how many ways to seat the runs are tried with the devices.
 const coreTries = 64
 
-func newCoreSeats(nodes []model.NUMANode, runs []coreRun, which func(r *coreRun) bool) *coreSeats {
-	s := &coreSeats{nodes: nodes, left: make([]int, len(nodes))}
+func newCoreSets(nodes []model.NUMANode, runs []coreRun, which func(r *coreRun) bool) *coreSets {
+	s := &coreSets{nodes: nodes, left: make([]int, len(nodes))}
 	for i := range nodes {
 		s.left[i] = len(nodes[i].Cores)
 	}
@@ -86,12 +86,12 @@ func newCoreSeats(nodes []model.NUMANode, runs []coreRun, which func(r *coreRun)
 		}
 	}
 	slices.SortStableFunc(s.runs, func(x, y *coreRun) int { return len(y.at) - len(x.at) })
-	s.seats = make([]int, len(s.runs))
+	s.taken = make([]int, len(s.runs))
 	return s
 }
 
-// seat finds nodes for the runs from k on, such that try, asked about each way to do it, is content.
-func (s *coreSeats) seat(k int, try func() bool) bool {
+// place finds nodes for the runs from k on, such that try, asked about each way to do it, is content.
+func (s *coreSets) place(k int, try func() bool) bool {
 	if k == len(s.runs) {
 		s.tries++
 		return try()
@@ -106,14 +106,14 @@ func (s *coreSeats) seat(k int, try func() bool) bool {
 			}
 		}
 		if d := len(r.at) - most; s.short == 0 || d < s.short {
-			s.short, s.lacks = d, r
+			s.short, s.shortfall = d, r
 		}
 		return false
 	}
 	for _, i := range fits {
 		s.left[i] -= len(r.at)
-		s.seats[k] = i
-		if s.seat(k+1, try) {
+		s.taken[k] = i
+		if s.place(k+1, try) {
 			return true
 		}
 		s.left[i] += len(r.at)
@@ -168,7 +168,7 @@ func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]Device
 		}
 	}
 	var why ShortageOf
-	try := func(s *coreSeats) func() bool {
+	try := func(s *coreSets) func() bool {
 		return func() bool {
 			if k.numa = tiesOf(a, s); k.numa == nil {
 				return true
@@ -180,11 +180,11 @@ func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]Device
 			return x.Dim == structs.DimensionNone
 		}
 	}
-	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
-	if !s.seat(0, try(s)) {
-		s = newCoreSeats(nodes, a.runs, func(r *coreRun) bool { return r.must })
+	s := newCoreSets(nodes, a.runs, (*coreRun).hard)
+	if !s.place(0, try(s)) {
+		s = newCoreSets(nodes, a.runs, func(r *coreRun) bool { return r.must })
 		why = ShortageOf{}
-		if !s.seat(0, try(s)) {
+		if !s.place(0, try(s)) {
 			return s.refusal(a, why, largest)
 		}
 		if k.numa == nil && len(a.Devices) > 0 { // as at first: the last try was for less
@@ -196,10 +196,10 @@ func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]Device
 }
 
 // tiesOf gives, by request for devices, the NUMA node that the runs' seats tie it to; nil for none.
-func tiesOf(a *Ask, s *coreSeats) []int64 {
+func tiesOf(a *Ask, s *coreSets) []int64 {
 	var out []int64
 	for k, r := range s.runs {
-		id := s.nodes[s.seats[k]].ID
+		id := s.nodes[s.taken[k]].ID
 		if len(r.tied) == 0 || id == model.AnyNUMA {
 			continue
 		}
@@ -217,7 +217,7 @@ func tiesOf(a *Ask, s *coreSeats) []int64 {
 const inNUMANode = "NUMA node"
 
 // Refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
-func (s *coreSeats) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
+func (s *coreSets) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 	if why.Dim != structs.DimensionNone {
 		by := a.Device
 		for _, r := range s.runs {
@@ -231,12 +231,12 @@ func (s *coreSeats) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 		return ShortageOf{Shortage: why.Shortage, By: by, Apart: true}
 	}
 	return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: int64(max(s.short, 1))}, By: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, Apart: true,
-		TooSmall: s.lacks != nil && len(s.lacks.at) > largest}
+		TooSmall: s.shortfall != nil && len(s.shortfall.at) > largest}
 }
 
 // give takes cores: those of the seated runs, then those of the others, each from one NUMA node where that can be had,
 // else from as few as possible.
-func (s *coreSeats) give(a *Ask) []int64 {
+func (s *coreSets) give(a *Ask) []int64 {
 	out := make([]int64, a.Need.Cores)
 	take := func(i int, places []int) {
 		x := &s.nodes[i]
@@ -246,7 +246,7 @@ func (s *coreSeats) give(a *Ask) []int64 {
 		x.Cores = x.Cores[len(places):]
 	}
 	for k, r := range s.runs {
-		take(s.seats[k], r.at)
+		take(s.taken[k], r.at)
 	}
 	for i := range s.nodes {
 		s.left[i] = len(s.nodes[i].Cores)
@@ -286,8 +286,8 @@ func (a *Ask) Together(n *structs.Node, hold *model.Holding) int64 {
 			nodes[i].Cores = slices.DeleteFunc(nodes[i].Cores, func(c int64) bool { return hold.Cores.Has(int(c)) })
 		}
 	}
-	s := newCoreSeats(nodes, a.runs, (*coreRun).hard)
-	if s.seat(0, func() bool { return true }) {
+	s := newCoreSets(nodes, a.runs, (*coreRun).hard)
+	if s.place(0, func() bool { return true }) {
 		return model.Micro
 	}
 	return 0

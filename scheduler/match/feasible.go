@@ -66,7 +66,7 @@ func (a *Ask) Refuses(n *structs.Node) (Refusal, bool) {
 			return Cannot(structs.DimensionMissingHostNetwork, alias, "", structs.EventNodeJoined), true
 		}
 	}
-	if why, bad := lacksNetwork(n, a.network); bad {
+	if why, bad := missingNetwork(n, a.network); bad {
 		return Cannot(structs.DimensionMissingNetwork, a.network, why, structs.EventNodeJoined), true
 	}
 	return Refusal{}, false
@@ -77,8 +77,8 @@ func Cannot(what structs.Dimension, subject, detail string, cure structs.EventKi
 	return Refused(structs.ReasonConstraint, structs.Obstacle{Dimension: what, Subject: subject, Detail: detail}, cure)
 }
 
-// lacksNetwork reports whether allocations cannot have a network of that mode on a node, and why, where the node says so.
-func lacksNetwork(n *structs.Node, mode string) (why string, bad bool) {
+// missingNetwork reports whether allocations cannot have a network of that mode on a node, and why, where the node says so.
+func missingNetwork(n *structs.Node, mode string) (why string, bad bool) {
 	attribute := structs.BridgeAttribute
 	switch mode {
 	case "":

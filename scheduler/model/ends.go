@@ -9,10 +9,10 @@ import (
 
 const Never = structs.LogTime(math.MaxInt64)
 
-// Foreseen is when what is held will be given back as far as promises count on it: by its prediction or limit. That
+// Predicted is when what is held will be given back as far as promises count on it: by its prediction or limit. That
 // something was told to stop says nothing about when; and a blocked workload is not asked anew at that moment, so that
 // with it the answer would depend on who was asked when.
-func (h *HeldWork) Foreseen(now structs.LogTime) structs.LogTime {
+func (h *HeldWork) Predicted(now structs.LogTime) structs.LogTime {
 	if !h.Ending {
 		return h.Ends(now)
 	}

@@ -117,13 +117,13 @@ type PowerCheck struct {
 	v    *View
 	f    Overlay
 	used map[string]int64
-	part []powerBooked // of the part that is looked at
+	part []powerReserved // of the part that is looked at
 }
 
 // NewPowerCheck begins to count over a view and what is in flight.
 func NewPowerCheck(v *View, f Overlay) *PowerCheck { return &PowerCheck{v: v, f: f} }
 
-type powerBooked struct {
+type powerReserved struct {
 	pool  string
 	watts int64
 }
@@ -155,7 +155,7 @@ func (p *PowerCheck) Refuses(n *structs.Node, before, after Occupancy) int64 {
 		return short
 	}
 	p.used[n.Pool] += more
-	p.part = append(p.part, powerBooked{n.Pool, more})
+	p.part = append(p.part, powerReserved{n.Pool, more})
 	return 0
 }
 

@@ -33,7 +33,7 @@ func ReservedID(reservation string, i int) structs.AllocID {
 func ProfileOf(ps []*ReservedPlace, hold *Holding, now structs.LogTime) []profilePoint {
 	return ProfileBy(ps, now, func(at structs.LogTime) (used structs.Vector) {
 		for e := range hold.All() {
-			if end := e.Work.Foreseen(now); end == 0 || end > at {
+			if end := e.Work.Predicted(now); end == 0 || end > at {
 				used = used.Add(e.Need)
 			}
 		}

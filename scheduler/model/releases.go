@@ -103,7 +103,7 @@ func (t *ReleaseTimes) onward(was, hold *Holding, now structs.LogTime, when func
 	slices.SortFunc(more, compareEnds)
 	var out []int // places in rest of what is gone
 	for _, e := range gone {
-		if at := e.Work.Foreseen(t.from); at >= now { // as the tail has it
+		if at := e.Work.Predicted(t.from); at >= now { // as the tail has it
 			k, found := slices.BinarySearchFunc(rest, release{at, e}, compareEnds)
 			if !found {
 				return nil
@@ -140,7 +140,7 @@ func (v *View) ReleaseTimes(row int, hold *Holding, now structs.LogTime) *Releas
 	if t := hold.releases.Load(); t != nil && t.from <= now && now <= t.Until {
 		return t
 	}
-	when := func(e *Held) structs.LogTime { return e.Work.Foreseen(now) }
+	when := func(e *Held) structs.LogTime { return e.Work.Predicted(now) }
 	var t *ReleaseTimes
 	if hold.Size() < ReleasesLong {
 		t = NewReleaseTimes(hold, now, when)

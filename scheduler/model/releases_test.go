@@ -43,8 +43,8 @@ func TestTailOnward(t *testing.T) {
 			}
 			last := v.memo.releases[0]
 			got := v.ReleaseTimes(0, o.Hold, now)
-			want := NewReleaseTimes(o.Hold, now, func(e *Held) structs.LogTime { return e.Work.Foreseen(now) })
-			if last.times != nil && last.times.onward(last.hold, o.Hold, now, func(e *Held) structs.LogTime { return e.Work.Foreseen(now) }) != nil {
+			want := NewReleaseTimes(o.Hold, now, func(e *Held) structs.LogTime { return e.Work.Predicted(now) })
+			if last.times != nil && last.times.onward(last.hold, o.Hold, now, func(e *Held) structs.LogTime { return e.Work.Predicted(now) }) != nil {
 				made++
 			}
 			if !slices.Equal(got.Ends, want.Ends) || got.Told != want.Told || got.Devices != want.Devices || got.Until != want.Until {

@@ -498,7 +498,7 @@ func (v *View) EachHeld(f func(n *structs.Node, end structs.LogTime, need struct
 				if h.Rare != nil {
 					grants = h.Rare.Grants
 				}
-				f(n, h.Work.Foreseen(now), h.Need, grants)
+				f(n, h.Work.Predicted(now), h.Need, grants)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ type WhatIf struct {
 	Shy     bool // something set here may keep others away
 	gpus    int8 // 1: some node has GPUs, -1: none has, 0: not looked yet
 	Scratch *scratch
-	Power   *powerBooks // nil: no pool has a budget
+	Power   *powerUse // nil: no pool has a budget
 }
 
 type undone struct {
@@ -162,12 +162,12 @@ func (w *WhatIf) AnyShy() bool {
 	return false
 }
 
-// powerBooks are how many watts are used of the pools with a budget.
-type powerBooks struct{ Used map[string]int64 }
+// powerUse are how many watts are used of the pools with a budget.
+type powerUse struct{ Used map[string]int64 }
 
 // CountPower begins to count.
 func (w *WhatIf) CountPower() {
-	w.Power = &powerBooks{Used: map[string]int64{}}
+	w.Power = &powerUse{Used: map[string]int64{}}
 	for r := range w.Touched {
 		c, i := w.View.At(r)
 		if n := c.Nodes[i]; n.PowerBudgetW > 0 {
@@ -177,7 +177,7 @@ func (w *WhatIf) CountPower() {
 }
 
 // moved books that what is held on a row changes.
-func (p *powerBooks) moved(w *WhatIf, row int, from, to Occupancy) {
+func (p *powerUse) moved(w *WhatIf, row int, from, to Occupancy) {
 	if p == nil {
 		return
 	}

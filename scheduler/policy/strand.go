@@ -26,7 +26,7 @@ type strand struct{ binpack }
 
 // FitName names the term of nodes without GPUs in reports.
 func (strand) Capabilities() search.Capabilities {
-	return search.Capabilities{SparesGPUs: true, FitName: "binpack"}
+	return search.Capabilities{AvoidsGPUNodes: true, FitName: "binpack"}
 }
 
 func (strand) Name() string                         { return "strand" }

@@ -15,7 +15,7 @@ type Choosers struct {
 }
 
 // Choose asks the chooser of the queue's order.
-func (c Choosers) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
+func (c Choosers) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
 	if r.Queue.Order == structs.OrderAdaptive || !Known(r.Queue.Order) {
 		return Index(c).Choose(r)
 	}
@@ -27,18 +27,18 @@ func (c Choosers) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 type Greedy struct{ Order Order }
 
 // Choose goes once through the rivals. Who may not be stopped is in before.
-func (g Greedy) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
+func (g Greedy) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
 	at := Scene{Now: r.Now, Queue: r.Queue}
-	keys := make([]Key, len(r.Rivals))
-	order := make([]int, len(r.Rivals))
-	for i := range r.Rivals {
+	keys := make([]Key, len(r.Contenders))
+	order := make([]int, len(r.Contenders))
+	for i := range r.Contenders {
 		order[i] = i
-		keys[i] = g.Order.Key(r.Rivals[i].Load, &at)
+		keys[i] = g.Order.Key(r.Contenders[i].Load, &at)
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
 		switch {
-		case r.Rivals[a].Fixed != r.Rivals[b].Fixed:
-			return boolFirst(r.Rivals[a].Fixed)
+		case r.Contenders[a].Fixed != r.Contenders[b].Fixed:
+			return boolFirst(r.Contenders[a].Fixed)
 		case keys[a].Less(keys[b]):
 			return -1
 		case keys[b].Less(keys[a]):
@@ -49,16 +49,16 @@ func (g Greedy) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 	room := slices.Clone(r.Room)
 	var out []int
 	for _, i := range order {
-		if seat(&r.Rivals[i], room) {
+		if takeRoom(&r.Contenders[i], room) {
 			out = append(out, i)
 		}
 	}
 	var wake structs.LogTime
 	if w, ok := g.Order.(interface {
-		Wake(v *scheduler.Rival, now structs.LogTime) structs.LogTime
+		Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime
 	}); ok {
 		for _, i := range out {
-			if t := w.Wake(&r.Rivals[i], r.Now); t > r.Now && (wake == 0 || t < wake) {
+			if t := w.Wake(&r.Contenders[i], r.Now); t > r.Now && (wake == 0 || t < wake) {
 				wake = t
 			}
 		}
@@ -73,8 +73,8 @@ func boolFirst(a bool) int {
 	return 1
 }
 
-// seat takes room for a rival, each place from the first node that has enough, or takes none.
-func seat(v *scheduler.Rival, room []int64) bool {
+// takeRoom takes room for a rival, each place from the first node that has enough, or takes none.
+func takeRoom(v *scheduler.Contender, room []int64) bool {
 	if v.Each == 0 {
 		return true
 	}
@@ -99,7 +99,7 @@ func seat(v *scheduler.Rival, room []int64) bool {
 
 // widest orders rivals so that the widest are seated first: what is left over by them serves narrower ones, not the
 // other way round.
-func widest(r *scheduler.Race, a, b int) int {
-	x, y := &r.Rivals[a], &r.Rivals[b]
+func widest(r *scheduler.Competition, a, b int) int {
+	x, y := &r.Contenders[a], &r.Contenders[b]
 	return cmp.Or(cmp.Compare(y.Units(), x.Units()), cmp.Compare(y.Each, x.Each))
 }

@@ -43,8 +43,8 @@ const (
 
 // Choose finds the set. It is exact for room of up to chooseMax units; of more, the rivals worth most per unit are taken
 // until so many are left.
-func (x Index) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
-	n := len(r.Rivals)
+func (x Index) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
+	n := len(r.Contenders)
 	room := int64(0)
 	for _, u := range r.Room {
 		room += u
@@ -55,8 +55,8 @@ func (x Index) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 		order[i] = i
 	}
 	dense := func(a, b int) int {
-		hi1, lo1 := bits.Mul64(uint64(worth[a]), uint64(max(r.Rivals[b].Units(), 1)))
-		hi2, lo2 := bits.Mul64(uint64(worth[b]), uint64(max(r.Rivals[a].Units(), 1)))
+		hi1, lo1 := bits.Mul64(uint64(worth[a]), uint64(max(r.Contenders[b].Units(), 1)))
+		hi2, lo2 := bits.Mul64(uint64(worth[b]), uint64(max(r.Contenders[a].Units(), 1)))
 		return cmp.Or(cmp.Compare(hi2, hi1), cmp.Compare(lo2, lo1), cmp.Compare(a, b))
 	}
 	slices.SortFunc(order, func(a, b int) int {
@@ -69,7 +69,7 @@ func (x Index) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 	left := room
 	rest := order[:0:0]
 	for at, i := range order {
-		u := r.Rivals[i].Units()
+		u := r.Contenders[i].Units()
 		if u > left {
 			continue
 		}
@@ -87,7 +87,7 @@ func (x Index) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 	out := x.seated(r, order, in)
 	var wake structs.LogTime
 	for _, i := range out { // who runs on without an end in sight is worth less from the next bin on
-		v := &r.Rivals[i]
+		v := &r.Contenders[i]
 		if k := binOf(v.Ran); v.Left == 0 && k < bins-1 {
 			if at := r.Now.Add(time.Duration(binEnd(k))*time.Second - v.Ran); wake == 0 || at < wake {
 				wake = at
@@ -105,35 +105,35 @@ const (
 )
 
 // rate tells what each rival is worth, and who goes first whatever he is.
-func (x Index) rate(r *scheduler.Race, room int64) (worth []int64, first []int) {
-	n := len(r.Rivals)
+func (x Index) rate(r *scheduler.Competition, room int64) (worth []int64, first []int) {
+	n := len(r.Contenders)
 	worth, first = make([]int64, n), make([]int, n)
 	left := make([]int64, n) // microseconds
 	var lives *indices
 	asked := int64(0)
-	for i := range r.Rivals {
-		v := &r.Rivals[i]
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
 		asked += v.Units()
 		if v.Left > 0 {
 			left[i] = v.Left.Microseconds()
 			continue
 		}
 		if lives == nil {
-			lives = x.Lives.with(r.Rivals)
+			lives = x.Lives.with(r.Contenders)
 		}
 		k := binOf(v.Ran)
 		left[i] = ratio(perSecond, max(lives[widthOf(v.Units())][k], 1), micro)
 	}
 	// Areas in unit-seconds: what is left, and (by submission) what the work took or takes in all.
-	area := func(i int, micros int64) int64 { return saturating(micros/micro+1, r.Rivals[i].Units()) }
+	area := func(i int, micros int64) int64 { return saturating(micros/micro+1, r.Contenders[i].Units()) }
 	all := int64(0)
 	sum := make([]int64, n+1)
-	for i := range r.Rivals {
+	for i := range r.Contenders {
 		all = plus(all, area(i, left[i]))
-		sum[i+1] = plus(sum[i], area(i, left[i]+r.Rivals[i].Ran.Microseconds()))
+		sum[i+1] = plus(sum[i], area(i, left[i]+r.Contenders[i].Ran.Microseconds()))
 	}
-	for i := range r.Rivals {
-		v := &r.Rivals[i]
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
 		l := left[i]
 		if !v.Holds {
 			l += restart.Microseconds()
@@ -155,7 +155,7 @@ func (x Index) rate(r *scheduler.Race, room int64) (worth []int64, first []int) 
 		case v.Fixed:
 			first[i] = kept
 		case v.Left > 0 && v.Left < never:
-			from, _ := slices.BinarySearchFunc(r.Rivals, r.Now.Add(-v.Left), func(o scheduler.Rival, t structs.LogTime) int {
+			from, _ := slices.BinarySearchFunc(r.Contenders, r.Now.Add(-v.Left), func(o scheduler.Contender, t structs.LogTime) int {
 				if submittedAt(o.Load) <= t {
 					return -1
 				}
@@ -188,14 +188,14 @@ func submittedAt(w *scheduler.Workload) structs.LogTime {
 
 // best gives the set of rivals that is worth most and asks for no more than left units. rest is by worth per unit, and so
 // of one width by worth: of each width only as many as there is room for can be in it.
-func best(r *scheduler.Race, rest []int, worth []int64, left int64) []int {
+func best(r *scheduler.Competition, rest []int, worth []int64, left int64) []int {
 	if left <= 0 {
 		return nil
 	}
 	used := map[int64]int64{}
 	var cand []int
 	for _, i := range rest {
-		u := r.Rivals[i].Units()
+		u := r.Contenders[i].Units()
 		if used[u]+u <= left {
 			used[u] += u
 			cand = append(cand, i)
@@ -205,7 +205,7 @@ func best(r *scheduler.Race, rest []int, worth []int64, left int64) []int {
 	words := (left + 64) / 64
 	took := make([]uint64, int64(len(cand))*words)
 	for k, i := range cand {
-		u, w := r.Rivals[i].Units(), worth[i]
+		u, w := r.Contenders[i].Units(), worth[i]
 		row := took[int64(k)*words:]
 		for c := left; c >= u; c-- {
 			if s := sums[c-u] + w; s > sums[c] {
@@ -219,7 +219,7 @@ func best(r *scheduler.Race, rest []int, worth []int64, left int64) []int {
 	for k := len(cand) - 1; k >= 0; k-- {
 		if took[int64(k)*words+c/64]&(1<<(c%64)) != 0 {
 			out = append(out, cand[k])
-			c -= r.Rivals[cand[k]].Units()
+			c -= r.Contenders[cand[k]].Units()
 		}
 	}
 	return out
@@ -227,7 +227,7 @@ func best(r *scheduler.Race, rest []int, worth []int64, left int64) []int {
 
 // seated gives those of the set whom there is room for on the nodes, the widest first, and then of the others whoever
 // fits beside them.
-func (x Index) seated(r *scheduler.Race, order []int, in []bool) []int {
+func (x Index) seated(r *scheduler.Competition, order []int, in []bool) []int {
 	room := slices.Clone(r.Room)
 	var set, out []int
 	for _, i := range order {
@@ -238,13 +238,13 @@ func (x Index) seated(r *scheduler.Race, order []int, in []bool) []int {
 	slices.SortStableFunc(set, func(a, b int) int { return cmp.Or(widest(r, a, b)) })
 	got := make([]bool, len(in))
 	for _, i := range set {
-		if seat(&r.Rivals[i], room) {
+		if takeRoom(&r.Contenders[i], room) {
 			out = append(out, i)
 			got[i] = true
 		}
 	}
 	for _, i := range order {
-		if !got[i] && seat(&r.Rivals[i], room) {
+		if !got[i] && takeRoom(&r.Contenders[i], room) {
 			out = append(out, i)
 		}
 	}

@@ -66,7 +66,7 @@ func (x *life) pass(n int) {
 type indices [widthBins][bins]int64
 
 // with gives the indices, counting the work that has not ended, too.
-func (l *Lifetimes) with(rivals []scheduler.Rival) *indices {
+func (l *Lifetimes) with(rivals []scheduler.Contender) *indices {
 	var now Lifetimes
 	if l != nil {
 		now = *l

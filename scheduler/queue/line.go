@@ -63,7 +63,7 @@ type entrant struct {
 
 // rank is an entrant's place in its contest: the smallest first.
 type rank struct {
-	class int // guarantee, normal, beyondSoft
+	class int // guarantee, normal, overSoftLimit
 	late  int64
 	first Key // before shares
 	share int64
@@ -78,7 +78,7 @@ type firster interface {
 const (
 	withinGuarantee = iota
 	normal
-	beyondSoft
+	overSoftLimit
 )
 
 // lane is workloads of one queue in order: of one submitter under a Sharer, else all.
@@ -277,7 +277,7 @@ func (l *Line) class(n *node, head int) int {
 	}
 	if s := n.queue.SoftLimit; s != nil {
 		if _, over := after.Exceeds(*s); over > 0 {
-			return beyondSoft
+			return overSoftLimit
 		}
 	}
 	return normal

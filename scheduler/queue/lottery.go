@@ -22,12 +22,12 @@ func (Lottery) Name() string { return structs.OrderLottery }
 
 // Key is the workload's time in the race.
 func (Lottery) Key(w *scheduler.Workload, at *Scene) Key {
-	return Key{race(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(priorityOf(w)))}
+	return Key{drawTime(at.Seed, w.Key.Namespace, w.Key.ID, 0, int64(priorityOf(w)))}
 }
 
 // Share is the time of the entity's next turn: that of its last one, and what it drew since.
 func (Lottery) Share(e *Entity, at *Scene) int64 {
-	return e.Last + race(at.Seed, string(at.Queue.Path), e.Name, e.Turns, e.Weight)
+	return e.Last + drawTime(at.Seed, string(at.Queue.Path), e.Name, e.Turns, e.Weight)
 }
 
 // Terms are the tickets, and the wait.
@@ -35,8 +35,8 @@ func (Lottery) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
 	return []structs.ScoreTerm{{Name: "tickets", Micro: micro * max(int64(priorityOf(w)), 1)}, waitTerm(w, at)}
 }
 
-// race draws a waiting time with the given rate.
-func race(seed uint64, a, b string, turn, rate int64) int64 {
+// drawTime draws a waiting time with the given rate.
+func drawTime(seed uint64, a, b string, turn, rate int64) int64 {
 	buf := binary.BigEndian.AppendUint64(make([]byte, 0, 64), seed)
 	buf = binary.BigEndian.AppendUint64(buf, uint64(turn))
 	buf = append(append(append(buf, a...), 0), b...)

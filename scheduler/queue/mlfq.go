@@ -35,7 +35,7 @@ func (m MLFQ) Terms(w *scheduler.Workload, at *Scene) []structs.ScoreTerm {
 }
 
 // Wake is when a rival that runs sinks to the next level; 0 for never.
-func (MLFQ) Wake(v *scheduler.Rival, now structs.LogTime) structs.LogTime {
+func (MLFQ) Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime {
 	return sinks(levelOf(v.Ran, v.Units()), v, now)
 }
 
@@ -63,7 +63,7 @@ func passes(limit, units int64) time.Duration {
 }
 
 // sinks is when a rival leaves a level, on a whole second of its run time; 0 for never.
-func sinks(level int, v *scheduler.Rival, now structs.LogTime) structs.LogTime {
+func sinks(level int, v *scheduler.Contender, now structs.LogTime) structs.LogTime {
 	if level >= len(levels) {
 		return 0
 	}
@@ -87,13 +87,13 @@ type LAS2D struct {
 func (l *LAS2D) Always() {}
 
 // Choose moves the lists on to the present and takes from them.
-func (l *LAS2D) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
+func (l *LAS2D) Choose(r *scheduler.Competition) ([]int, structs.LogTime) {
 	if l.level == nil {
 		l.level = map[structs.JobKey]int{}
 	}
-	at := make(map[structs.JobKey]int, len(r.Rivals))
-	for i := range r.Rivals {
-		v := &r.Rivals[i]
+	at := make(map[structs.JobKey]int, len(r.Contenders))
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
 		k := v.Load.Key
 		at[k] = i
 		if _, known := l.level[k]; !known {
@@ -112,8 +112,8 @@ func (l *LAS2D) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 		}
 		l.lists[n] = kept
 	}
-	for i := range r.Rivals {
-		v := &r.Rivals[i]
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
 		k := v.Load.Key
 		n := l.level[k]
 		if !v.Holds || n >= len(levels) || v.Ran < passes(levels[n], v.Units()) {
@@ -138,7 +138,7 @@ func (l *LAS2D) Choose(r *scheduler.Race) ([]int, structs.LogTime) {
 	for n := range l.lists {
 		var in, rest []structs.JobKey
 		for _, k := range l.lists[n] {
-			v := &r.Rivals[at[k]]
+			v := &r.Contenders[at[k]]
 			if v.Units() > free {
 				rest = append(rest, k)
 				continue

@@ -83,11 +83,11 @@ func (s Several) Terms(w *scheduler.Workload, at *Scene) (out []structs.ScoreTer
 }
 
 // Wake is the earliest time at which a part wants another look; 0 for never.
-func (s Several) Wake(v *scheduler.Rival, now structs.LogTime) structs.LogTime {
+func (s Several) Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime {
 	least := structs.LogTime(math.MaxInt64)
 	for _, o := range s.parts {
 		if x, ok := o.(interface {
-			Wake(v *scheduler.Rival, now structs.LogTime) structs.LogTime
+			Wake(v *scheduler.Contender, now structs.LogTime) structs.LogTime
 		}); ok {
 			if t := x.Wake(v, now); t > 0 {
 				least = min(least, t)

@@ -26,7 +26,7 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 	defer func() { g.Ending = m.ending }()
 	for _, a := range as {
 		if a.IsSpare() {
-			m.lookSpare(a)
+			m.lookStandby(a)
 			continue
 		}
 		m.look(a)
@@ -68,7 +68,7 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 	}
 	fill(&g.Wants, missing)
 	if m.spent { // nobody joins it any more, and who is still there goes at the same time
-		if g.Standby = m.spares; len(m.live) == 0 {
+		if g.Standby = m.standbys; len(m.live) == 0 {
 			m.giveBack()
 		}
 		return
@@ -79,31 +79,31 @@ func (r *reconciler) gang(g *GroupPlan, as []*structs.Allocation) {
 		m.keepPlaces(g.Wants)
 		m.keepPlaces(g.Expansion)
 	}
-	m.wantSpares(missing)
+	m.wantStandbys(missing)
 }
 
 // gangState is what a reconciliation finds out about one gang.
 type gangState struct {
-	r          *reconciler
-	g          *GroupPlan
-	roster     *structs.Roster
-	batch      bool
-	taken      map[int]bool // name indexes that are filled
-	latest     map[int]*structs.Allocation
-	live       []*structs.Allocation // by name index
-	done       int
-	ending     int64
-	failed     []*structs.Allocation
-	delayed    []*structs.Allocation // of failed: replaced later, or never
-	by         *structs.Allocation   // the failure that counts as the attempt of this start
-	delay      time.Duration         // before by is replaced
-	moves      bool
-	lost       bool
-	spent      bool                  // its time has run out for a member, and with it for all: nobody starts any more
-	again      *restartOf            // what the next start goes on with; nil: there was none before
-	spares     []*structs.Allocation // that it may count on
-	spareIndex []int                 // name indexes of those that hold
-	forgive    bool                  // failures are no attempts: the gang lost a node, or made room
+	r            *reconciler
+	g            *GroupPlan
+	roster       *structs.Roster
+	batch        bool
+	taken        map[int]bool // name indexes that are filled
+	latest       map[int]*structs.Allocation
+	live         []*structs.Allocation // by name index
+	done         int
+	ending       int64
+	failed       []*structs.Allocation
+	delayed      []*structs.Allocation // of failed: replaced later, or never
+	by           *structs.Allocation   // the failure that counts as the attempt of this start
+	delay        time.Duration         // before by is replaced
+	moves        bool
+	lost         bool
+	spent        bool                  // its time has run out for a member, and with it for all: nobody starts any more
+	again        *restartOf            // what the next start goes on with; nil: there was none before
+	standbys     []*structs.Allocation // that it may count on
+	standbyIndex []int                 // name indexes of those that hold
+	forgive      bool                  // failures are no attempts: the gang lost a node, or made room
 }
 
 // look sorts one allocation in.

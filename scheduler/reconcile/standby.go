@@ -6,8 +6,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// lookSpare sorts an allocation in that is a spare.
-func (m *gangState) lookSpare(a *structs.Allocation) {
+// lookStandby sorts an allocation in that is a spare.
+func (m *gangState) lookStandby(a *structs.Allocation) {
 	r, g := m.r, m.g
 	t := a.Transition
 	stop := func(st structs.PlanStop) {
@@ -17,21 +17,21 @@ func (m *gangState) lookSpare(a *structs.Allocation) {
 	if a.ClientTerminal() {
 		return
 	}
-	m.spareIndex = append(m.spareIndex, a.NameIndex)
+	m.standbyIndex = append(m.standbyIndex, a.NameIndex)
 	switch place := r.where(a); {
 	case place == nodeLost:
 		stop(lostOf(a))
 	case a.ServerTerminal():
 	case place == nodeAway, t != structs.Transition{}:
-		stop(StopOf(a, descSpareGone))
-	case !g.Tg.IsSpare(a.NameIndex), len(m.spares) >= g.Tg.Gang.Spares:
+		stop(StopOf(a, descStandbyGone))
+	case !g.Tg.IsSpare(a.NameIndex), len(m.standbys) >= g.Tg.Gang.Spares:
 		stop(StopOf(a, descNotNeeded))
 	case !r.older(a):
-		m.spares = append(m.spares, a)
+		m.standbys = append(m.standbys, a)
 	case r.inPlace(g, a):
 		g.Updates = append(g.Updates, structs.PlanUpdate{ID: a.ID})
 		g.Counts.InPlace++
-		m.spares = append(m.spares, a)
+		m.standbys = append(m.standbys, a)
 	default:
 		stop(StopOf(a, descNotNeeded))
 	}
@@ -39,15 +39,15 @@ func (m *gangState) lookSpare(a *structs.Allocation) {
 
 // GiveBack stops the spares of a gang that does not run and is not about to.
 func (m *gangState) giveBack() {
-	m.g.Standby = m.spares
+	m.g.Standby = m.standbys
 	m.g.GiveBack()
-	m.spares = nil
+	m.standbys = nil
 }
 
 // GiveBack stops the standby members of a group that does not run.
 func (g *GroupPlan) GiveBack() {
 	for _, a := range g.Standby {
-		g.Stops = append(g.Stops, StopOf(a, descSpareBack))
+		g.Stops = append(g.Stops, StopOf(a, descStandbyBack))
 		g.Counts.Stop++
 	}
 	g.Standby, g.RefillStandby, g.Restart = nil, nil, false
@@ -67,11 +67,11 @@ func (m *gangState) fails() bool {
 
 // restarts reports whether missing members are to be started again in the places that they had and in those of spares.
 func (m *gangState) restarts() bool {
-	return len(m.spares) > 0 && m.returns() && m.fails()
+	return len(m.standbys) > 0 && m.returns() && m.fails()
 }
 
-// wantSpares says which spares the gang is short of: with its minimum when it starts afresh, else behind everybody.
-func (m *gangState) wantSpares(missing int) {
+// wantStandbys says which spares the gang is short of: with its minimum when it starts afresh, else behind everybody.
+func (m *gangState) wantStandbys(missing int) {
 	g := m.g
 	if g.Tg.Gang.Spares <= 0 {
 		return
@@ -83,11 +83,11 @@ func (m *gangState) wantSpares(missing int) {
 	if missing > 0 && !g.Restart {
 		m.giveBack()
 	}
-	g.Standby = m.spares
+	g.Standby = m.standbys
 	var list []Want
 	for at := g.Tg.Most(); len(list) < g.Tg.Gang.Spares; at++ {
-		if !slices.Contains(m.spareIndex, at) {
-			list = append(list, Want{Index: at, Avoid: m.avoid(), Spare: true})
+		if !slices.Contains(m.standbyIndex, at) {
+			list = append(list, Want{Index: at, Avoid: m.avoid(), Standby: true})
 		}
 	}
 	if missing > 0 && !g.Restart && !m.fails() {
@@ -120,8 +120,8 @@ func (m *gangState) keepPlaces(ws []Want) {
 //	spare lost/used  another is looked for when the pass has seen everybody: it never delays the gang
 //	gang waits, ends its spares are given back at once
 const (
-	descSpareBack   = "the spare is given back: its gang does not run"
-	DescSpareUsed   = "the spare's place is taken by a member of its gang"
-	descSpareGone   = "the spare's node does not serve any more"
+	descStandbyBack = "the spare is given back: its gang does not run"
+	DescStandbyUsed = "the spare's place is taken by a member of its gang"
+	descStandbyGone = "the spare's node does not serve any more"
 	DescGangRestart = "the gang is started again"
 )

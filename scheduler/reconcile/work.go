@@ -22,7 +22,7 @@ type Want struct {
 	Pinned     structs.NodeID      // the only node in question (system jobs), or zero
 	Resched    []structs.RescheduleEvent
 	Over       *structs.Allocation // of a gang that starts again: what has the place that this one had; or nil
-	Spare      bool                // holds a place for a member that may be lost
+	Standby    bool                // holds a place for a member that may be lost
 	gang       *restartOf          // of a gang that starts again: what all of its members go on with; or nil
 }
 
@@ -64,7 +64,7 @@ type GroupPlan struct {
 	Staying []*structs.Allocation // live ones that nothing is done to, or that wants replace: they count for spread and distinctness
 	Counts  DesiredUpdates
 	More    int64                       // of an array: indices behind those that are wanted now
-	Behind  int64                       // of those: counted as missed
+	Missed  int64                       // of those: counted as missed
 	Capped  bool                        // of an array: only its concurrency keeps further indices back
 	Nowhere bool                        // a system group that no node may have
 	former  map[int]*structs.Allocation // by name index: what made room for others or was lost, has ended, and returns

@@ -150,7 +150,7 @@ func (s *Search) PowerShort(row int, n *structs.Node, after model.Occupancy) int
 // unpowered notes that a row has no place because of its pool's budget.
 func (s *Search) unpowered(v *Verdict, n *structs.Node, short int64) {
 	v.exhausted++
-	s.LacksPower = true
+	s.NoPower = true
 	r := match.Refused(structs.ReasonPower, structs.Obstacle{Dimension: structs.DimensionPower, Subject: n.Pool}, structs.EventAllocStopped)
 	r.Short, r.Unit = short, structs.UnitWatt
 	if short >= model.PowerUnknown/2 {

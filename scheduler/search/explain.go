@@ -130,7 +130,7 @@ func (s *Search) score(row int, x *cell) structs.NodeScore {
 
 // Report tells how the search went.
 func (s *Search) Report(wanted, placed int64) *structs.GroupReport {
-	if !s.Vain || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
+	if !s.GaveUp || s.told == nil || s.told.Wanted != wanted || s.told.Placed != placed {
 		s.told = s.newReport(wanted, placed)
 	}
 	r := *s.told

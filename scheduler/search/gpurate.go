@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gpuScan is how a scan rates nodes by a policy that looks into GPUs. What it finds is kept in the policy's ledger.
-type gpuScan struct {
+// gpuSearch is how a scan rates nodes by a policy that looks into GPUs. What it finds is kept in the policy's ledger.
+type gpuSearch struct {
 	policy GPUPolicy
 	l      *ledger // nil until a node with GPUs is met
 	asked  *asked  // nil when the ask is not simple

@@ -103,7 +103,7 @@ func draw(x uint64) uint64 {
 // wishesOf notes what a policy wants to know, beyond what all do.
 func (s *Search) wishesOf(p Policy) {
 	c := p.Capabilities()
-	s.offGPUs = c.SparesGPUs && len(s.Ask.Devices) == 0 && s.w.AnyGPUs()
+	s.offGPUs = c.AvoidsGPUNodes && len(s.Ask.Devices) == 0 && s.w.AnyGPUs()
 	s.learns = c.UsesHistory && len(s.w.Past) > 0
 	s.sees, s.lots, s.counts = c.SeesGPUs, c.DrawsLots, c.CountsAllocs
 }

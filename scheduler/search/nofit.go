@@ -33,7 +33,7 @@ func (h *NoFit) NoteGang(w *Pass, key string, s *Search) {
 		h.gangs = make(map[string]*Search)
 	}
 	h.gangs[key] = s
-	s.Vain = true
+	s.GaveUp = true
 }
 
 // Find gives the search that failed for an equal ask, or nil.

@@ -253,7 +253,7 @@ func (s *Search) equip(c *model.Chunk, i, row int, v *Verdict, o model.Occupancy
 		if seen.Hold != o.Hold {
 			s.Choose(c, i, v, &o)
 			if _, alone := s.Ask.Equip(n, o, v.Choices, id, nil, &s.Picker); alone.Dim == structs.DimensionNone {
-				short.ReservedFor(s.Books.promisee(row))
+				short.ReservedFor(s.Reserved.promisee(row))
 			}
 		}
 		return nil, o, short

@@ -45,14 +45,14 @@ type Policy interface {
 
 // Capabilities are what a policy wants beyond Fit. What it does not ask for is not computed.
 type Capabilities struct {
-	SeesGPUs     bool   // Use.GPU and Use.Ask are filled in
-	SparesGPUs   bool   // work without GPUs goes to nodes without GPUs where it can
-	UsesHistory  bool   // Use.Past is filled in
-	DrawsLots    bool   // GPUUse.Draw is filled in, and GPUs of shares are drawn by lot
-	CountsAllocs bool   // Use.Allocs and Use.GPUs are filled in
-	Advances     bool   // with Rotates: ties are taken starting with the node after the last one used
-	FitName      string // what reports call the term of Fit; "" for the policy's name
-	Moves        int    // how many moves of what it placed itself a decision may try for what finds no place
+	SeesGPUs       bool   // Use.GPU and Use.Ask are filled in
+	AvoidsGPUNodes bool   // work without GPUs goes to nodes without GPUs where it can
+	UsesHistory    bool   // Use.Past is filled in
+	DrawsLots      bool   // GPUUse.Draw is filled in, and GPUs of shares are drawn by lot
+	CountsAllocs   bool   // Use.Allocs and Use.GPUs are filled in
+	Advances       bool   // with Rotates: ties are taken starting with the node after the last one used
+	FitName        string // what reports call the term of Fit; "" for the policy's name
+	Moves          int    // how many moves of what it placed itself a decision may try for what finds no place
 
 	ForJob func(j *structs.Job) Policy // the policy of one job (nil: it is gone); nil: this one for all
 }

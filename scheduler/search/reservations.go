@@ -96,12 +96,12 @@ func (b *Reservations) Keeps() bool {
 // kept tells what promises leave of a row for one allocation of the group: what else to see as held when ports, cores and
 // devices are chosen, or what is short.
 func (s *Search) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, match.ShortageOf) {
-	if len(s.Books.Windows) > 0 {
-		if name := s.Books.ClosedTo(row, s.Ask.Job, s.Work.Latest(s.Books.Now)); name != "" {
+	if len(s.Reserved.Windows) > 0 {
+		if name := s.Reserved.ClosedTo(row, s.Ask.Job, s.Work.Latest(s.Reserved.Now)); name != "" {
 			return nil, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, By: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, Reserved: true}
 		}
 	}
-	x := s.Books.At(row, c, i, o)
+	x := s.Reserved.At(row, c, i, o)
 	if x == nil {
 		return nil, match.ShortageOf{}
 	}
@@ -120,7 +120,7 @@ func (s *Search) blame(c *model.Chunk, i, row int, v *Verdict, o, seen *model.Oc
 		return
 	}
 	if _, _, x := s.devices(c, i, o, v); x.Dim == structs.DimensionNone {
-		s.why.ReservedFor(s.Books.promisee(row))
+		s.why.ReservedFor(s.Reserved.promisee(row))
 	}
 }
 
@@ -136,7 +136,7 @@ func (b *Reservations) promisee(row int) structs.JobKey {
 
 // beside is a row's occupancy as the group has to see it beside what is promised there.
 func (s *Search) beside(c *model.Chunk, i, row int, o model.Occupancy) (model.Occupancy, match.ShortageOf) {
-	if !s.Books.Keeps() {
+	if !s.Reserved.Keeps() {
 		return o, match.ShortageOf{}
 	}
 	merged, short := s.kept(c, i, row, &o)

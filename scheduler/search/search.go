@@ -40,7 +40,7 @@ type tally struct {
 	refusals    []match.Refusal
 	amounts     [structs.NodeDimensions]struct{ nodes, short int64 }
 	Looked      int64
-	LacksPower  bool // a row was refused because of its pool's power budget
+	NoPower     bool // a row was refused because of its pool's power budget
 	GivenBack   bool // places were found, and given back because the job is all_at_once and not all of it fits
 	scores      []structs.NodeScore
 	unplaced    int64
@@ -87,14 +87,14 @@ type spacing struct {
 type deviceChoice struct {
 	Picker   match.Picker
 	choosing choosing // see choose
-	gpus     gpuScan
+	gpus     gpuSearch
 }
 
 // Keeping is what a search keeps free for others.
 type Keeping struct {
-	Books *Reservations   // nil: nothing is reserved
-	Until structs.LogTime // when an allocation placed now is expected to hold no more
-	Work  model.HeldWork  // of what is placed
+	Reserved *Reservations   // nil: nothing is reserved
+	Until    structs.LogTime // when an allocation placed now is expected to hold no more
+	Work     model.HeldWork  // of what is placed
 }
 
 // Gang is what a search for the members of a gang is limited to, and what it tells of them.
@@ -103,9 +103,9 @@ type Gang struct {
 	Within  []int32              // places of the level
 	Ban     []structs.NodeID     // nodes that are out of the question
 	Found   int64                // members that found a place before one did not
-	Lacks   string               // the level of which no place has room for all, though the cluster has
-	LacksAt string               // its place with the most room
-	Vain    bool                 // nothing more is looked for: the report stays as it is
+	Short   string               // the level of which no place has room for all, though the cluster has
+	ShortAt string               // its place with the most room
+	GaveUp  bool                 // nothing more is looked for: the report stays as it is
 	told    *structs.GroupReport // the last one
 }
 
@@ -289,7 +289,7 @@ func (s *Search) build() {
 			if t := s.w.Touched[row]; t != 0 {
 				o = s.w.States[t-1]
 			}
-			s.seat(c, i, row, v, &o)
+			s.candidateAt(c, i, row, v, &o)
 		}
 	}
 	if known != nil {
@@ -343,8 +343,8 @@ func (s *Search) countedAll(v *Verdict, n int64) bool {
 	return true
 }
 
-// seat puts a node among the candidates, or counts what it lacks. It gives what rate did.
-func (s *Search) seat(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) int64 {
+// candidateAt puts a node among the candidates, or counts what it lacks. It gives what rate did.
+func (s *Search) candidateAt(c *model.Chunk, i, row int, v *Verdict, o *model.Occupancy) int64 {
 	base := s.rate(c, i, row, v, o, true)
 	if base < 0 {
 		if base == rateShort {

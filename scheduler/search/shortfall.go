@@ -24,11 +24,11 @@ const rowsKept = 1 << 18
 
 // shortfallCache is what is remembered of asks, for one pool and era. It belongs to one pass at a time.
 type shortfallCache struct {
-	busy  sync.Mutex
-	pool  string
-	asks  map[string]*Shortfalls
-	used  int64 // counts uses
-	spare []*Shortfalls
+	busy   sync.Mutex
+	pool   string
+	asks   map[string]*Shortfalls
+	used   int64 // counts uses
+	unused []*Shortfalls
 }
 
 // Shortfalls is what is remembered of one ask.
@@ -48,8 +48,8 @@ const unlooked = -1
 
 // shortfallKind is nodes of one class that lack the same.
 type shortfallKind struct {
-	class int32 // number in the classTable
-	lacks match.ShortageOf
+	class    int32 // number in the classTable
+	shortage match.ShortageOf
 }
 
 type shortfallSum struct{ nodes, short int64 }
@@ -65,7 +65,7 @@ func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 	y := *x
 	y.Short = 0
 	for k := range m.kinds {
-		if m.kinds[k].class == class && m.kinds[k].lacks == y {
+		if m.kinds[k].class == class && m.kinds[k].shortage == y {
 			return int32(k + 1)
 		}
 	}
@@ -135,12 +135,12 @@ func (m *shortfallCache) ask(key []byte, rows int) *Shortfalls {
 				clear(x.rosters)
 				clear(x.hold) // with what hangs on holdings long gone
 				x.kinds, x.sums, x.Soon, x.When = x.kinds[:0], x.sums[:0], nil, nil
-				m.spare = append(m.spare, x) // whose memory serves again makes no difference
+				m.unused = append(m.unused, x) // whose memory serves again makes no difference
 				return true
 			})
 		}
-		if last := len(m.spare) - 1; last >= 0 {
-			a, m.spare = m.spare[last], m.spare[:last]
+		if last := len(m.unused) - 1; last >= 0 {
+			a, m.unused = m.unused[last], m.unused[:last]
 		} else {
 			a = &Shortfalls{}
 		}
@@ -156,7 +156,7 @@ func (s *Search) plainKey() []byte {
 	if s.peers != nil || s.Places != nil || len(s.Ban)+len(a.PerNode)+len(a.Static)+len(a.Cores) > 0 || a.NumaWish || a.Shares || a.Job == nil {
 		return nil
 	}
-	if b := s.Books; b != nil && len(b.Windows) > 0 {
+	if b := s.Reserved; b != nil && len(b.Windows) > 0 {
 		return nil
 	}
 	b := a.PlainKey(0)
@@ -171,13 +171,13 @@ func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, fir
 	n := len(c.IDs)
 	hold, lack := m.hold[first:first+n], m.lack[first:first+n]
 	touched := s.w.Touched[first : first+n]
-	promised := s.Books != nil && s.Books.Rows != nil
+	promised := s.Reserved != nil && s.Reserved.Rows != nil
 	for i, h := range c.Hold {
 		if t := touched[i]; t != 0 {
 			h = s.w.States[t-1].Hold
 		}
 		row := first + i
-		plain := !promised || !s.Books.ReservedAny(row, 1)
+		plain := !promised || !s.Reserved.ReservedAny(row, 1)
 		if k := lack[i]; k > 0 && hold[i] == h && plain {
 			x := &m.sums[k-1]
 			x.nodes++
@@ -194,7 +194,7 @@ func (s *Search) buildKnown(m *Shortfalls, table []*Verdict, c *model.Chunk, fir
 		if t := touched[i]; t != 0 {
 			o = s.w.States[t-1]
 		}
-		base := s.seat(c, i, row, v, &o)
+		base := s.candidateAt(c, i, row, v, &o)
 		switch {
 		case !plain || lack[i] == 0 && hold[i] == h:
 		case base == rateShort:
@@ -217,7 +217,7 @@ func (s *Search) countKnown(m *Shortfalls) {
 		if !s.countedAll(v, sum.nodes) {
 			continue
 		}
-		x := m.kinds[k].lacks
+		x := m.kinds[k].shortage
 		x.Short = sum.short
 		s.exhausted(v, x)
 		v.exhausted += sum.nodes - 1

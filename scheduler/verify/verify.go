@@ -16,13 +16,13 @@ import (
 // looked at them (D6), so only what is free has to be counted again: with the same fit function as the decision's; and who is near, where
 // that is a condition (peersOfEntry).
 func Verify(v *model.View, f model.Overlay, e *structs.PlanEntry) Verdict {
-	return VerifyBooked(v, f, e, nil, 0)
+	return VerifyReserved(v, f, e, nil, 0)
 }
 
-// VerifyBooked is Verify that treats reservations as bookings in time (D20), as seen at now: windows of operators, and the
+// VerifyReserved is Verify that treats reservations as bookings in time (D20), as seen at now: windows of operators, and the
 // promises that bind this entry, which are those of workloads that were not decided together with it. What was promised to
 // somebody behind it in the line does not bind it; only whoever decided knows who that is.
-func VerifyBooked(v *model.View, f model.Overlay, e *structs.PlanEntry, booked []*structs.Reservation, now structs.LogTime) Verdict {
+func VerifyReserved(v *model.View, f model.Overlay, e *structs.PlanEntry, booked []*structs.Reservation, now structs.LogTime) Verdict {
 	bk := bookingsOf(e, booked, now)
 	out := Verdict{Accepted: make([]bool, len(e.Parts))}
 	state := make(map[structs.NodeID]model.Occupancy)
@@ -49,7 +49,7 @@ type bookings struct {
 	now      structs.LogTime
 	job      *structs.Job
 	windows  map[structs.NodeID][]*structs.Reservation
-	promises map[structs.NodeID][]*model.ReservedPlace // by start
+	reserved map[structs.NodeID][]*model.ReservedPlace // by start
 }
 
 // bookingsOf gives nil when nothing is booked on the nodes of an entry.
@@ -61,7 +61,7 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 	for i := range e.Nodes {
 		mine[e.Nodes[i].ID] = true
 	}
-	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, promises: map[structs.NodeID][]*model.ReservedPlace{}}
+	b := &bookings{now: now, job: e.Job, windows: map[structs.NodeID][]*structs.Reservation{}, reserved: map[structs.NodeID][]*model.ReservedPlace{}}
 	for _, r := range booked {
 		for _, id := range r.Nodes {
 			if r.JobID == "" && mine[id] {
@@ -73,15 +73,15 @@ func bookingsOf(e *structs.PlanEntry, booked []*structs.Reservation, now structs
 		}
 		for i := range r.Places {
 			if p := &r.Places[i]; mine[p.Node] {
-				b.promises[p.Node] = append(b.promises[p.Node], &model.ReservedPlace{Job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, Start: r.Start, End: r.End,
+				b.reserved[p.Node] = append(b.reserved[p.Node], &model.ReservedPlace{Job: structs.JobKey{Namespace: r.Namespace, ID: r.JobID}, Start: r.Start, End: r.End,
 					Held: &model.Held{ID: model.ReservedID(r.ID, i), Need: p.Need}})
 			}
 		}
 	}
-	if len(b.windows)+len(b.promises) == 0 {
+	if len(b.windows)+len(b.reserved) == 0 {
 		return nil
 	}
-	for _, ps := range b.promises { // each by itself: the order of the nodes does not matter
+	for _, ps := range b.reserved { // each by itself: the order of the nodes does not matter
 		slices.SortStableFunc(ps, func(x, y *model.ReservedPlace) int { return cmp.Compare(x.Start, y.Start) })
 	}
 	return b
@@ -102,7 +102,7 @@ func (b *bookings) refuses(c *model.Chunk, i int, o *model.Occupancy, h *model.H
 			return "closed by reservation " + r.ID
 		}
 	}
-	ps := b.promises[n.ID]
+	ps := b.reserved[n.ID]
 	if len(ps) == 0 {
 		return ""
 	}

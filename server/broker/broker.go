@@ -60,7 +60,7 @@ type Counters struct {
 	Taken      int64 // jobs taken, over all passes
 	Coalesced  int64 // evaluations answered by another evaluation of the same pass
 	Skipped    int64 // events that woke none of the blocked jobs of their domain
-	Cured      int64 // blocked jobs made ready by an event
+	Unblocked  int64 // blocked jobs made ready by an event
 	Raced      int64 // evaluations that blocked on a state older than an unblocking event, and went straight back
 	Delayed    int64 // evaluations that had to wait for a time
 	Refused    int64 // Nack calls

@@ -105,5 +105,5 @@ func (b *Broker) wakeAfter(key structs.JobKey, now structs.LogTime) {
 	for _, j := range list {
 		b.unblockJob(j, now)
 	}
-	b.Counters.Cured += int64(len(list))
+	b.Counters.Unblocked += int64(len(list))
 }

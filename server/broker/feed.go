@@ -117,7 +117,7 @@ func (b *Broker) usageChanged(d *structs.Delta, now structs.LogTime) {
 		for _, j := range woken {
 			b.unblockJob(j, now)
 		}
-		b.Counters.Cured += int64(len(woken))
+		b.Counters.Unblocked += int64(len(woken))
 	}
 }
 
@@ -405,7 +405,7 @@ func (b *Broker) unblock(d *domain, what unblock.EventSet, at structs.Index, now
 	if waited > 0 && woke == 0 {
 		b.Counters.Skipped++
 	}
-	b.Counters.Cured += int64(woke)
+	b.Counters.Unblocked += int64(woke)
 }
 
 func (b *Broker) unblockJob(j *job, now structs.LogTime) {

@@ -208,7 +208,7 @@ func TestBrokerAgainstOracle(t *testing.T) {
 		total -= n
 	}
 	t.Logf("what happened: %+v", sum)
-	for name, v := range map[string]int64{"passes": sum.Passes, "coalesced": sum.Coalesced, "cured": sum.Cured,
+	for name, v := range map[string]int64{"passes": sum.Passes, "coalesced": sum.Coalesced, "cured": sum.Unblocked,
 		"raced": sum.Raced, "delayed": sum.Delayed, "refused": sum.Refused, "backoffs": sum.Backoffs,
 		"speculated": sum.Speculated, "whole passes": sum.WholePass, "skipped": sum.Skipped} {
 		if v == 0 {
@@ -222,7 +222,7 @@ func addCounters(a *Counters, b Counters) {
 	a.Taken += b.Taken
 	a.Coalesced += b.Coalesced
 	a.Skipped += b.Skipped
-	a.Cured += b.Cured
+	a.Unblocked += b.Unblocked
 	a.Raced += b.Raced
 	a.Delayed += b.Delayed
 	a.Refused += b.Refused

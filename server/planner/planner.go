@@ -139,11 +139,11 @@ func (p *Planner) Idle() bool { return len(p.queue)+len(p.batches)+len(p.landed)
 // only Apply can check. The answer is final when done is true: nothing of the plan remained. Otherwise Landed or Lost
 // answers under the id.
 func (p *Planner) Propose(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool) (id uint64, a Answer, done bool) {
-	return p.ProposeBooked(v, job, e, speculative, nil, 0)
+	return p.ProposeReserved(v, job, e, speculative, nil, 0)
 }
 
-// ProposeBooked is Propose that also verifies against reservations, as seen at now (scheduler.VerifyBooked).
-func (p *Planner) ProposeBooked(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
+// ProposeReserved is Propose that also verifies against reservations, as seen at now (scheduler.VerifyBooked).
+func (p *Planner) ProposeReserved(v *model.View, job *structs.Job, e *structs.PlanEntry, speculative bool, booked []*structs.Reservation,
 	now structs.LogTime) (id uint64, a Answer, done bool) {
 	p.Counters.Proposed++
 	p.seq++
@@ -153,7 +153,7 @@ func (p *Planner) ProposeBooked(v *model.View, job *structs.Job, e *structs.Plan
 		accepted[i] = true
 	}
 	if len(e.Parts) > 0 {
-		verdict := verify.VerifyBooked(v, p.overlay, e, booked, now)
+		verdict := verify.VerifyReserved(v, p.overlay, e, booked, now)
 		copy(accepted, verdict.Accepted)
 		if len(verdict.Refused) > 0 {
 			pl.partial, pl.refresh, pl.why = true, verdict.Refresh, verdict.Refused[0].Why
@@ -188,9 +188,9 @@ func (p *Planner) ProposeBooked(v *model.View, job *structs.Job, e *structs.Plan
 	return pl.id, Answer{}, false
 }
 
-// Promises are the reservations that plans which are not in the view yet make or drop, the newest of each job, in the order
+// Reservations are the reservations that plans which are not in the view yet make or drop, the newest of each job, in the order
 // in which they were proposed. One without a start is dropped.
-func (p *Planner) Promises() (out []*structs.Reservation) {
+func (p *Planner) Reservations() (out []*structs.Reservation) {
 	add := func(pl *plan) {
 		r := pl.entry.Reservation
 		if r == nil {

@@ -381,7 +381,7 @@ func TestPromises(t *testing.T) {
 		}
 	}
 	starts := func() (out []structs.LogTime) {
-		for _, r := range p.Promises() {
+		for _, r := range p.Reservations() {
 			out = append(out, r.Start)
 		}
 		return out

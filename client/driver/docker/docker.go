@@ -287,8 +287,8 @@ func unreachable(err error) bool {
 	return client.IsErrConnectionFailed(err) || errdefs.IsUnavailable(err)
 }
 
-// hopeless tells a start error that another attempt cannot cure.
-func hopeless(err error) bool {
+// isPermanent tells a start error that another attempt cannot cure.
+func isPermanent(err error) bool {
 	if errdefs.IsInvalidArgument(err) {
 		return true
 	}

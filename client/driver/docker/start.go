@@ -108,7 +108,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driver.TaskConfig) (driver.Task
 
 func startError(what string, err error) error {
 	out := fmt.Errorf("docker: %s: %w", what, brief(err))
-	if hopeless(err) {
+	if isPermanent(err) {
 		return driver.Permanent(out)
 	}
 	return out

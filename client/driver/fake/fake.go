@@ -61,15 +61,15 @@ type state struct {
 }
 
 type task struct {
-	d     *Driver
-	st    state
-	done  chan struct{}
-	mu    sync.Mutex
-	timer *time.Timer       // guarded by mu
-	exit  driver.ExitResult // valid after done
-	ended bool              // guarded by mu
-	still bool              // guarded by mu
-	left  time.Duration     // of its run while it is frozen; guarded by mu
+	d      *Driver
+	st     state
+	done   chan struct{}
+	mu     sync.Mutex
+	timer  *time.Timer       // guarded by mu
+	exit   driver.ExitResult // valid after done
+	ended  bool              // guarded by mu
+	frozen bool              // guarded by mu
+	left   time.Duration     // of its run while it is frozen; guarded by mu
 }
 
 // Start starts a timer.
@@ -135,7 +135,7 @@ func (d *Driver) run(st state) *task {
 			e := st.Exit
 			t.mu.Lock()
 			e.EndedAt = t.st.Deadline
-			still := t.still
+			still := t.frozen
 			t.mu.Unlock()
 			if !still {
 				t.end(e)
@@ -201,11 +201,11 @@ func (t *task) Suspend(context.Context) error {
 	if t.ended {
 		return driver.ErrNotRunning
 	}
-	if !t.still && t.timer != nil {
+	if !t.frozen && t.timer != nil {
 		t.timer.Stop()
 		t.left = time.Until(t.st.Deadline)
 	}
-	t.still = true
+	t.frozen = true
 	return nil
 }
 
@@ -213,11 +213,11 @@ func (t *task) Suspend(context.Context) error {
 func (t *task) Resume(context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.still && !t.ended && t.timer != nil {
+	if t.frozen && !t.ended && t.timer != nil {
 		t.st.Deadline = time.Now().UTC().Add(t.left)
 		t.timer.Reset(t.left)
 	}
-	t.still = false
+	t.frozen = false
 	return nil
 }
 

@@ -49,7 +49,7 @@ func TestVerifyBookings(t *testing.T) {
 		{"room promised after its end", promise("late", 2*time.Hour, 4000), ""},
 		{"its own promise", promise("job", time.Hour, 4000), ""},
 	} {
-		v := verify.VerifyBooked(in.View, model.Overlay{}, e, []*structs.Reservation{c.booked}, bookNow)
+		v := verify.VerifyReserved(in.View, model.Overlay{}, e, []*structs.Reservation{c.booked}, bookNow)
 		switch {
 		case c.want == "" && !v.All():
 			t.Errorf("%s: refused: %s", c.name, v.Refused[0].Why)

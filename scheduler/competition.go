@@ -14,21 +14,21 @@ import (
 type Chooser interface {
 	// Choose is asked when there is a rival that may be stopped; one with a method Always, in every pass. It gives positions in Race.Rivals, each at most once: who should hold places, in the order in which those that
 	// do not hold any get them. wake is when the answer may change though nothing happens; 0 for never.
-	Choose(r *Race) (chosen []int, wake structs.LogTime)
+	Choose(r *Competition) (chosen []int, wake structs.LogTime)
 }
 
-// Race is the competition for places within one queue and node pool.
-type Race struct {
-	Queue  structs.Queue // with every setting filled in
-	Pool   string
-	Now    structs.LogTime
-	Rivals []Rival // in the order of their submission
-	Room   []int64 // units on each node, in the order of node ids: those that are free or that rivals hold
+// Competition is the competition for places within one queue and node pool.
+type Competition struct {
+	Queue      structs.Queue // with every setting filled in
+	Pool       string
+	Now        structs.LogTime
+	Contenders []Contender // in the order of their submission
+	Room       []int64     // units on each node, in the order of node ids: those that are free or that rivals hold
 }
 
-// Rival is a workload that competes. What it asks for is counted in units: whole GPUs, or, where no rival asks for any, equal
+// Contender is a workload that competes. What it asks for is counted in units: whole GPUs, or, where no rival asks for any, equal
 // parts of the CPU.
-type Rival struct {
+type Contender struct {
 	Load  *Workload
 	Holds bool          // it has its places
 	Fixed bool          // and keeps them: it began too lately, or it waits for others to end
@@ -39,13 +39,13 @@ type Rival struct {
 }
 
 // Units is what the rival holds, or would.
-func (r *Rival) Units() int64 { return r.Each * r.Count }
+func (r *Contender) Units() int64 { return r.Each * r.Count }
 
-// race is a Race with what the pass needs to carry out its outcome.
-type race struct {
-	Race
-	runs     []*raceRun // per rival; nil for pending ones
-	pending  []int      // per rival: its place in Input.Pending; -1 for running ones
+// competition is a Race with what the pass needs to carry out its outcome.
+type competition struct {
+	Competition
+	runs     []*contenderRun // per rival; nil for pending ones
+	pending  []int           // per rival: its place in Input.Pending; -1 for running ones
 	unit     int64
 	gpu      bool
 	coming   int64           // units that are about to be free and that nobody waits for
@@ -55,8 +55,8 @@ type race struct {
 	moved    bool            // somebody who should hold places gave them up for a wider one, and gets others in the next pass
 }
 
-// raceRun is a rival that holds places.
-type raceRun struct {
+// contenderRun is a rival that holds places.
+type contenderRun struct {
 	allocs []*structs.Allocation
 	chosen bool
 	fixed  bool
@@ -68,8 +68,8 @@ type raceRun struct {
 // races is the competition for places in a pass: who is decided first, and who may lose his places.
 type races struct {
 	in    *Input
-	first []int         // in Input.Pending: those who should hold places, in order
-	by    map[int]*race // by place in Input.Pending: every one that competes
+	first []int                // in Input.Pending: those who should hold places, in order
+	by    map[int]*competition // by place in Input.Pending: every one that competes
 	wake  structs.LogTime
 	// skipped tells that somebody waits who was not decided about (settled).
 	skipped bool
@@ -85,10 +85,10 @@ func newRaces(in *Input, w *search.Pass) *races {
 		queue structs.QueuePath
 		pool  string
 	}
-	byKey := map[key]*race{}
-	var order []*race
+	byKey := map[key]*competition{}
+	var order []*competition
 	settings := map[structs.QueuePath]*structs.Queue{}
-	find := func(l *Workload) *race {
+	find := func(l *Workload) *competition {
 		if l.Job == nil || l.Job.Type != structs.JobBatch && l.Job.Type != structs.JobService || in.Flight.HasJob(l.Key) {
 			return nil
 		}
@@ -106,13 +106,13 @@ func newRaces(in *Input, w *search.Pass) *races {
 		k := key{path, l.Job.NodePool}
 		r := byKey[k]
 		if r == nil {
-			r = &race{Race: Race{Queue: *q, Pool: l.Job.NodePool, Now: in.Now}}
+			r = &competition{Competition: Competition{Queue: *q, Pool: l.Job.NodePool, Now: in.Now}}
 			byKey[k] = r
 			order = append(order, r)
 		}
 		return r
 	}
-	rs := &races{in: in, by: map[int]*race{}}
+	rs := &races{in: in, by: map[int]*competition{}}
 	waiting := make(map[structs.JobKey]bool, len(in.Pending))
 	for i := range in.Pending {
 		l := &in.Pending[i]
@@ -134,7 +134,7 @@ func newRaces(in *Input, w *search.Pass) *races {
 		if waiting[l.Key] || l.Job == nil || !l.Job.MayPreempt() {
 			continue
 		}
-		run := &raceRun{}
+		run := &contenderRun{}
 		for _, a := range l.Allocs {
 			if !structs.Holds(a) || a.ServerTerminal() {
 				continue
@@ -165,7 +165,7 @@ func newRaces(in *Input, w *search.Pass) *races {
 	any := false
 	_, always := in.Chooser.(interface{ Always() })
 	for _, r := range order {
-		if !always && !slices.ContainsFunc(r.Rivals, func(v Rival) bool { return v.Load.Job.MayPreempt() }) {
+		if !always && !slices.ContainsFunc(r.Contenders, func(v Contender) bool { return v.Load.Job.MayPreempt() }) {
 			for _, i := range r.pending {
 				delete(rs.by, i)
 			}
@@ -181,23 +181,23 @@ func newRaces(in *Input, w *search.Pass) *races {
 }
 
 // Add lets a workload compete; run is nil for a pending one, which is at place i.
-func (r *race) add(l *Workload, run *raceRun, i int) {
-	r.Rivals = append(r.Rivals, Rival{Load: l, Holds: run != nil})
+func (r *competition) add(l *Workload, run *contenderRun, i int) {
+	r.Contenders = append(r.Contenders, Contender{Load: l, Holds: run != nil})
 	r.runs = append(r.runs, run)
 	r.pending = append(r.pending, i)
 }
 
 // Hold asks who should hold places and notes what follows.
-func (r *race) hold(rs *races, w *search.Pass) {
-	order := make([]int, len(r.Rivals))
+func (r *competition) hold(rs *races, w *search.Pass) {
+	order := make([]int, len(r.Contenders))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmpSubmitted(r.Rivals[a].Load, r.Rivals[b].Load) })
-	rivals, runs, pending := r.Rivals, r.runs, r.pending
-	r.Rivals, r.runs, r.pending = make([]Rival, len(order)), make([]*raceRun, len(order)), make([]int, len(order))
+	slices.SortFunc(order, func(a, b int) int { return cmpSubmitted(r.Contenders[a].Load, r.Contenders[b].Load) })
+	rivals, runs, pending := r.Contenders, r.runs, r.pending
+	r.Contenders, r.runs, r.pending = make([]Contender, len(order)), make([]*contenderRun, len(order)), make([]int, len(order))
 	for i, k := range order {
-		r.Rivals[i], r.runs[i], r.pending[i] = rivals[k], runs[k], pending[k]
+		r.Contenders[i], r.runs[i], r.pending[i] = rivals[k], runs[k], pending[k]
 	}
 	r.measure(w)
 	mine := map[structs.AllocID]bool{}
@@ -211,8 +211,8 @@ func (r *race) hold(rs *races, w *search.Pass) {
 			}
 		}
 	}
-	for i := range r.Rivals {
-		v := &r.Rivals[i]
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
 		v.Ran, v.Left = v.Load.Served(r.Now), 0
 		if v.Load.Expect > v.Ran {
 			v.Left = v.Load.Expect - v.Ran
@@ -242,9 +242,9 @@ func (r *race) hold(rs *races, w *search.Pass) {
 		v.Fixed = run.fixed
 	}
 	r.room(w, mine)
-	chosen, wake := rs.in.Chooser.Choose(&r.Race)
+	chosen, wake := rs.in.Chooser.Choose(&r.Competition)
 	wake = earlier(wake, r.patience)
-	if len(chosen) < len(r.Rivals) { // somebody waits, and might not have to when others may be stopped
+	if len(chosen) < len(r.Contenders) { // somebody waits, and might not have to when others may be stopped
 		wake = earlier(wake, ripe)
 	}
 	if wake > r.Now {
@@ -305,10 +305,10 @@ func (w *Workload) Served(now structs.LogTime) time.Duration {
 func (w *Workload) Units() int64 { return max(1, (w.Asks().GPUMilli+999)/1000) }
 
 // measure counts what the rivals ask for in units.
-func (r *race) measure(w *search.Pass) {
-	amounts := make([]structs.Amount, len(r.Rivals))
-	for i := range r.Rivals {
-		v := &r.Rivals[i]
+func (r *competition) measure(w *search.Pass) {
+	amounts := make([]structs.Amount, len(r.Contenders))
+	for i := range r.Contenders {
+		v := &r.Contenders[i]
 		if run := r.runs[i]; run != nil {
 			v.Count = int64(len(run.allocs))
 			for _, a := range run.allocs {
@@ -331,12 +331,12 @@ func (r *race) measure(w *search.Pass) {
 		}
 		r.unit = max(1, r.unit/1000)
 	}
-	for i := range r.Rivals {
-		r.Rivals[i].Each = (r.of(amounts[i]) + r.unit - 1) / r.unit
+	for i := range r.Contenders {
+		r.Contenders[i].Each = (r.of(amounts[i]) + r.unit - 1) / r.unit
 	}
 }
 
-func (r *race) of(a structs.Amount) int64 {
+func (r *competition) of(a structs.Amount) int64 {
 	if r.gpu {
 		return a.GPUMilli
 	}
@@ -348,7 +348,7 @@ func larger(a, b structs.Amount) structs.Amount {
 }
 
 // Room counts, for every node of the pool, the units that are not others'. What is about to be free counts as free.
-func (r *race) room(w *search.Pass, mine map[structs.AllocID]bool) {
+func (r *competition) room(w *search.Pass, mine map[structs.AllocID]bool) {
 	row := -1
 	for _, c := range w.View.Chunks {
 		for i := range c.IDs {
@@ -410,7 +410,7 @@ func (rs *races) served(i int) bool {
 	if r == nil {
 		return false
 	}
-	v := &r.Rivals[slices.Index(r.pending, i)]
+	v := &r.Contenders[slices.Index(r.pending, i)]
 	left := v.Count
 	for _, n := range r.Room {
 		if v.Each > 0 {
@@ -420,25 +420,25 @@ func (rs *races) served(i int) bool {
 	return left <= 0
 }
 
-// raceLine is a pass's line with those in front who should hold places.
-type raceLine struct {
+// competitionLine is a pass's line with those in front who should hold places.
+type competitionLine struct {
 	rs   *races
 	line Line
 	at   int
-	told map[int]*raceTold
+	told map[int]*contenderResult
 }
 
-// raceTold is what one of those in front was given, until the line comes to him.
-type raceTold struct {
+// contenderResult is what one of those in front was given, until the line comes to him.
+type contenderResult struct {
 	use     structs.Amount
 	blocked bool
 }
 
-func (l *raceLine) Next() int {
+func (l *competitionLine) Next() int {
 	if l.at < len(l.rs.first) {
 		l.at++
 		i := l.rs.first[l.at-1]
-		l.told[i] = &raceTold{}
+		l.told[i] = &contenderResult{}
 		return i
 	}
 	l.at++ // from now on, what is told is told of the line's own
@@ -452,7 +452,7 @@ func (l *raceLine) Next() int {
 			return i
 		}
 		if t == nil {
-			t, l.rs.skipped = &raceTold{blocked: true}, true
+			t, l.rs.skipped = &contenderResult{blocked: true}, true
 		}
 		if t.blocked {
 			noteBlocked(l.line, i)
@@ -461,7 +461,7 @@ func (l *raceLine) Next() int {
 	}
 }
 
-func (l *raceLine) Placed(i int, use structs.Amount) {
+func (l *competitionLine) Placed(i int, use structs.Amount) {
 	if t := l.told[i]; t != nil && l.at <= len(l.rs.first) {
 		t.use = use
 		return
@@ -469,7 +469,7 @@ func (l *raceLine) Placed(i int, use structs.Amount) {
 	l.line.Placed(i, use)
 }
 
-func (l *raceLine) Blocked(i int) {
+func (l *competitionLine) Blocked(i int) {
 	if t := l.told[i]; t != nil && l.at <= len(l.rs.first) {
 		t.blocked = true
 		return

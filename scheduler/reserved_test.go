@@ -46,7 +46,7 @@ func TestPromisedGPUsAreNamed(t *testing.T) {
 			}
 		}
 	}
-	in.Booked = rs
+	in.Reserved = rs
 	for id, want := range map[string]string{"both": "4 GPUs", "long": "a run time limit of 54m0s"} {
 		for i := range in.Pending {
 			if in.Pending[i].Key.ID != id {
