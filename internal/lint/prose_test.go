@@ -13,18 +13,18 @@ var prose = []struct {
 	use    string
 	left   int
 }{
-	{`\b(?:tells?|told)\b`, "say, report, notify", 0},
-	{`\bwhatever\b`, "name the cases", 0},
-	{`\b(?:nobody|somebody|whoever)\b`, "no one, a user, the caller", 0},
-	{`\banew\b`, "again", 0},
-	{`\bbeside\b`, "next to, in addition to, with", 0},
-	{`\bstands? still\b|\bstanding still\b`, "is frozen", 0},
-	{`\b(?:has|have) yet to\b`, "has not ... yet", 0},
-	{`\bgoes? on\b`, "continues", 0},
-	{`\bof its own\b`, "its own", 0},
-	{`\bin earnest\b`, "really", 0},
-	{`\bforetell\w*|\bforetold\b`, "predict", 0},
-	{`\bpromise[sd]?\b`, "reservation, reserved", 0},
+	{`\b(?:tells?|told)\b`, "say, report, notify", 628},
+	{`\bwhatever\b`, "name the cases", 115},
+	{`\b(?:nobody|somebody|whoever)\b`, "no one, a user, the caller", 346},
+	{`\banew\b`, "again", 62},
+	{`\bbeside\b`, "next to, in addition to, with", 88},
+	{`\bstands? still\b|\bstanding still\b`, "is frozen", 34},
+	{`\b(?:has|have) yet to\b`, "has not ... yet", 7},
+	{`\bgoes? on\b`, "continues", 81},
+	{`\bof its own\b`, "its own", 75},
+	{`\bin earnest\b`, "really", 1},
+	{`\bforetell\w*|\bforetold\b`, "predict", 5},
+	{`\bpromise[sd]?\b`, "reservation, reserved", 134},
 }
 
 // TestProse is a ratchet over the comments of all Go files.
