@@ -42,12 +42,11 @@ type Ask struct {
 	Inside     string // level within a node that its devices should share; "" for islands, and no wish
 	insideOnly bool   // it is a must
 
-	Device       structs.Obstacle // that too few of the first request's devices are free
-	IsSimple     bool             // see simple
-	PlainDevices bool             // one request for whole devices that a class can answer: the cheap way to count serves
-	Cores        []coreAsk        // tasks that reserve cores
-	runs         []coreRun        // of cores, by the NUMA node that each should come from
-	NumaWish     bool             // some task prefers cores of one NUMA node
+	IsSimple     bool      // see simple
+	PlainDevices bool      // one request for whole devices that a class can answer: the cheap way to count serves
+	Cores        []coreAsk // tasks that reserve cores
+	runs         []coreRun // of cores, by the NUMA node that each should come from
+	NumaWish     bool      // some task prefers cores of one NUMA node
 	Spreads      []SpreadAsk
 
 	DistinctHostsJob   bool
@@ -94,6 +93,7 @@ type DeviceAlt struct {
 	checks     []Condition
 	wishes     []wish
 	WishTotal  int64
+	Obstacle   *structs.Obstacle // that too few of them are free
 }
 
 type SpreadAsk struct {
@@ -311,14 +311,13 @@ func (d *DeviceAsk) plain() bool { return len(d.Alts) == 1 && !d.Alts[0].Shared(
 
 // inGPUs notes what the requests for devices have in common.
 func (a *Ask) inGPUs() {
-	if len(a.Devices) > 0 {
-		a.Device = a.Devices[0].Alts[0].Obstacle()
-	}
 	a.PlainDevices = a.Inside == "" && len(a.Devices) == 1 && a.Devices[0].plain() && !a.Devices[0].PerNode
 	for i := range a.Devices {
 		a.AltsMax += int64(len(a.Devices[i].Alts) - 1)
 		for k := range a.Devices[i].Alts {
-			a.Shares = a.Shares || a.Devices[i].Alts[k].Shared()
+			alt := &a.Devices[i].Alts[k]
+			a.Shares = a.Shares || alt.Shared()
+			alt.Obstacle = alt.obstacle()
 		}
 	}
 	a.IsSimple = a.Simple()

@@ -159,7 +159,7 @@ func (a *Ask) pickCores(n *structs.Node, free *model.Holding, choices [][]Device
 		have += int64(len(nodes[i].Cores))
 	}
 	if d := a.Need.Cores - have; d > 0 {
-		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: d}, By: structs.Obstacle{Dimension: structs.DimensionCores}}
+		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: d}, By: &structs.Obstacle{Dimension: structs.DimensionCores}}
 	}
 	for _, p := range k.Picks {
 		at := n.Resources.Devices[p.Group].Instances[p.Index].NUMANode
@@ -219,18 +219,18 @@ const inNUMANode = "NUMA node"
 // Refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
 func (s *coreSets) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 	if why.Dim != structs.DimensionNone {
-		by := a.Device
+		by := *a.Devices[0].Alts[0].Obstacle
 		for _, r := range s.runs {
 			if len(r.tied) > 0 {
-				by = a.Devices[r.tied[0]].Alts[0].Obstacle()
+				by = *a.Devices[r.tied[0]].Alts[0].Obstacle
 				by.Count = int64(len(r.at))
 				break
 			}
 		}
 		by.Detail = inNUMANode
-		return ShortageOf{Shortage: why.Shortage, By: by, Apart: true}
+		return ShortageOf{Shortage: why.Shortage, By: &by, Apart: true}
 	}
-	return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: int64(max(s.short, 1))}, By: structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, Apart: true,
+	return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionCores, Short: int64(max(s.short, 1))}, By: &structs.Obstacle{Dimension: structs.DimensionCores, Detail: inNUMANode}, Apart: true,
 		TooSmall: s.shortfall != nil && len(s.shortfall.at) > largest}
 }
 

@@ -192,22 +192,35 @@ func (a *Ask) Equip(n *structs.Node, o model.Occupancy, choices [][]DeviceChoice
 	return h, ShortageOf{}
 }
 
-// ShortageOf is a shortage with what exactly is short.
+// ShortageOf is a shortage with what exactly is short. Every node that is rated returns one, so it is small: the obstacle
+// is behind a pointer.
 type ShortageOf struct {
 	model.Shortage
-	By        structs.Obstacle // the zero value: the resource as a whole
-	Reserved  bool             // it is free, but promised to others
-	Unhealthy bool             // there would be enough if all devices were healthy
-	TooSmall  bool             // no device of the node is large enough, even unused
-	Largest   int64            // of GPU memory or compute: the most that is free on one GPU
-	Free      int64            // GPU memory free on all GPUs that are too full, MiB
-	Asked     int64            // GPU memory asked for in all, MiB
-	Apart     bool             // there are enough, but not close enough to each other
+	By        *structs.Obstacle // nil: the resource as a whole; shared by many nodes, and never changed
+	Largest   int64             // of GPU memory or compute: the most that is free on one GPU
+	Free      int64             // GPU memory free on all GPUs that are too full, MiB
+	Asked     int64             // GPU memory asked for in all, MiB
+	Reserved  bool              // it is free, but promised to others
+	Unhealthy bool              // there would be enough if all devices were healthy
+	TooSmall  bool              // no device of the node is large enough, even unused
+	Apart     bool              // there are enough, but not close enough to each other
+}
+
+// SameBy reports whether two shortages name the same obstacle.
+func (x *ShortageOf) SameBy(y *ShortageOf) bool {
+	return x.By == y.By || x.By != nil && y.By != nil && *x.By == *y.By
+}
+
+// Same reports whether two shortages are equal, amounts included.
+func (x *ShortageOf) Same(y *ShortageOf) bool {
+	z := *y
+	z.By = x.By
+	return *x == z && x.SameBy(y)
 }
 
 // PortTakenBy is the obstacle of a port that is not free.
-func PortTakenBy(port int) structs.Obstacle {
-	return structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
+func PortTakenBy(port int) *structs.Obstacle {
+	return &structs.Obstacle{Dimension: structs.DimensionPort, Count: int64(port)}
 }
 
 func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) ShortageOf {
@@ -256,7 +269,7 @@ func (a *Ask) pickPorts(n *structs.Node, free *model.Holding, h *model.Held) Sho
 			}
 		}
 		if !found {
-			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: structs.Obstacle{Dimension: structs.DimensionDynamicPorts}}
+			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionPorts, Short: 1}, By: &structs.Obstacle{Dimension: structs.DimensionDynamicPorts}}
 		}
 	}
 	return ShortageOf{}
@@ -354,9 +367,11 @@ func islandOf(in *structs.DeviceInstance, level string) string {
 
 // ReservedFor makes of a shortage that what is short is there, and reserved.
 func (x *ShortageOf) ReservedFor(k structs.JobKey) {
-	if x.By == (structs.Obstacle{}) {
-		x.By.Dimension = x.Dim
+	by := structs.Obstacle{Dimension: x.Dim}
+	if x.By != nil {
+		by = *x.By
 	}
-	x.By.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
+	by.Holder = structs.Holder{Kind: structs.HolderJob, Name: k.ID}
+	x.By = &by
 	x.Reserved, x.Unhealthy, x.Apart, x.TooSmall = true, false, false, false
 }

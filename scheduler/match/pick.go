@@ -70,7 +70,7 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 		}
 		if !done {
 			if why.Dim == structs.DimensionNone {
-				why = ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: d.Alts[0].Count}, By: d.Alts[0].Obstacle()}
+				why = ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: d.Alts[0].Count}, By: d.Alts[0].Obstacle}
 			}
 			why.TooSmall = why.TooSmall && !curable
 			return why
@@ -128,14 +128,14 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 		open = append(open, j)
 	}
 	if have := int64(len(open)); have < alt.Count {
-		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: alt.Obstacle(), Unhealthy: have+sick >= alt.Count}
+		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: alt.Obstacle, Unhealthy: have+sick >= alt.Count}
 	}
 	picked, most := pickIsland(g, open, int(alt.Count), a.Inside)
 	if most < alt.Count {
 		if a.insideOnly {
-			by := alt.Obstacle()
+			by := *alt.Obstacle
 			by.Detail = a.Inside
-			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - most}, By: by, Apart: true}
+			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - most}, By: &by, Apart: true}
 		}
 		k.Split = true
 	}
@@ -154,6 +154,13 @@ func (k *Picker) take(p Pick) {
 	k.Picks = append(k.Picks, p)
 	k.mine = model.AddShare(k.mine, model.Share{Pos: p.Pos, Mem: p.Mem, Compute: p.Compute, Whole: p.Mem == 0})
 }
+
+// The obstacles of nodes whose GPUs are too full or too small for shares.
+var (
+	memoryShort      = &structs.Obstacle{Dimension: structs.DimensionGPUMemory}
+	computeShort     = &structs.Obstacle{Dimension: structs.DimensionGPUCompute}
+	emptyMemoryShort = &structs.Obstacle{Dimension: structs.DimensionEmptyGPUMemory}
+)
 
 // Shared picks shares of devices: of count different ones, by the chooser or the rule for fitting within a node.
 func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *model.Holding) ShortageOf {
@@ -208,19 +215,19 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		}
 	}
 	if have < alt.Count {
-		x := ShortageOf{By: structs.Obstacle{Dimension: structs.DimensionGPUMemory}, Unhealthy: have+sick >= alt.Count, Largest: largest, Free: total, Asked: alt.Count * (largest + leastShort)}
+		x := ShortageOf{By: memoryShort, Unhealthy: have+sick >= alt.Count, Largest: largest, Free: total, Asked: alt.Count * (largest + leastShort)}
 		switch {
 		case have > 0 || !asked: // some GPUs have room, too few do
-			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, alt.Obstacle()
+			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, alt.Obstacle
 			x.Largest, x.Free, x.Asked = 0, 0, 0
 		case leastShort <= 0:
-			x.Shortage, x.By.Dimension = model.Shortage{Dim: structs.DimensionGPUCompute, Short: max(1, alt.Compute-mostCompute)}, structs.DimensionGPUCompute
+			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionGPUCompute, Short: max(1, alt.Compute-mostCompute)}, computeShort
 			x.Largest, x.Free, x.Asked = mostCompute, 0, 0
 		default:
 			x.Shortage = model.Shortage{Dim: structs.DimensionGPUMemory, Short: leastShort}
 		}
 		if size := largestGPU(g, reserve); x.Dim == structs.DimensionGPUMemory && alt.MemoryOn(size) > size {
-			x.By.Dimension, x.TooSmall, x.Short = structs.DimensionEmptyGPUMemory, true, alt.MemoryOn(size)-size
+			x.By, x.TooSmall, x.Short = emptyMemoryShort, true, alt.MemoryOn(size)-size
 			x.Largest = size
 		}
 		return x
@@ -291,8 +298,8 @@ func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 }
 
 // Obstacle is that too few of what an alternative asks for are free.
-func (d *DeviceAlt) Obstacle() structs.Obstacle {
-	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
+func (d *DeviceAlt) obstacle() *structs.Obstacle {
+	out := &structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
 	if d.mig == "" && structs.IsGPUDevice(d.name) {
 		out.Dimension = structs.DimensionGPU
 	}

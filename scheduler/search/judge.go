@@ -107,7 +107,7 @@ func (s *Search) refuse(r match.Refusal) {
 // exhausted counts one more node for a shortage.
 func (s *Search) exhausted(v *Verdict, x match.ShortageOf) {
 	v.exhausted++
-	if x.By == (structs.Obstacle{}) {
+	if x.By == nil {
 		t := &s.amounts[x.Dim]
 		t.nodes++
 		if t.short == 0 || x.Short < t.short {
@@ -115,12 +115,12 @@ func (s *Search) exhausted(v *Verdict, x match.ShortageOf) {
 		}
 		return
 	}
-	if l := &s.lastShort; s.lastRefusal > 0 && x.Dim == l.Dim && x.By == l.By && x.Reserved == l.Reserved && x.Unhealthy == l.Unhealthy &&
+	if l := &s.lastShort; s.lastRefusal > 0 && x.Dim == l.Dim && x.SameBy(l) && x.Reserved == l.Reserved && x.Unhealthy == l.Unhealthy &&
 		x.TooSmall == l.TooSmall && x.Apart == l.Apart && x.Dim != structs.DimensionPorts { // nodes are often refused for the same
 		s.refusals[s.lastRefusal-1].Add(x.Short, x.Largest, x.Free, x.Asked)
 		return
 	}
-	r := match.Refused(structs.ReasonResources, x.By, structs.EventAllocStopped)
+	r := match.Refused(structs.ReasonResources, *x.By, structs.EventAllocStopped)
 	r.Short, r.Unit, r.Largest = x.Short, model.UnitOf[x.Dim], x.Largest
 	if x.Reserved { // an end, another's luck or mere time may cure it
 		r.Code, r.CuredBy = structs.ReasonReservation, structs.EventNone

@@ -46,7 +46,7 @@ type asked struct {
 // whyOf keeps a shortage and gives 1 + its place. Nodes side by side are often short of the same.
 func (a *asked) whyOf(x match.ShortageOf) int32 {
 	for k := len(a.whys) - 1; k >= max(0, len(a.whys)-8); k-- {
-		if a.whys[k] == x {
+		if a.whys[k].Same(&x) {
 			return int32(k + 1)
 		}
 	}

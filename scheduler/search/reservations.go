@@ -98,7 +98,7 @@ func (b *Reservations) Keeps() bool {
 func (s *Search) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Holding, match.ShortageOf) {
 	if len(s.Reserved.Windows) > 0 {
 		if name := s.Reserved.ClosedTo(row, s.Ask.Job, s.Work.Latest(s.Reserved.Now)); name != "" {
-			return nil, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, By: structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, Reserved: true}
+			return nil, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionClaim, Short: 1}, By: &structs.Obstacle{Holder: structs.Holder{Kind: structs.HolderReservation, Name: name}}, Reserved: true}
 		}
 	}
 	x := s.Reserved.At(row, c, i, o)
@@ -106,7 +106,7 @@ func (s *Search) kept(c *model.Chunk, i, row int, o *model.Occupancy) (*model.Ho
 		return nil, match.ShortageOf{}
 	}
 	if short, whose := x.Refuses(c.Total[i], s.Ask.Need, c.MHz[i], s.Until); short.Dim != structs.DimensionNone {
-		return nil, match.ShortageOf{Shortage: short, By: structs.Obstacle{Dimension: short.Dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, Reserved: true}
+		return nil, match.ShortageOf{Shortage: short, By: &structs.Obstacle{Dimension: short.Dim, Holder: structs.Holder{Kind: structs.HolderJob, Name: whose.ID}}, Reserved: true}
 	}
 	if len(x.Points) == 0 || x.Points[0].At >= s.Until {
 		return nil, match.ShortageOf{}

@@ -65,7 +65,7 @@ func (m *Shortfalls) kind(class int32, x *match.ShortageOf) int32 {
 	y := *x
 	y.Short = 0
 	for k := range m.kinds {
-		if m.kinds[k].class == class && m.kinds[k].shortage == y {
+		if m.kinds[k].class == class && m.kinds[k].shortage.Same(&y) {
 			return int32(k + 1)
 		}
 	}
@@ -221,7 +221,7 @@ func (s *Search) countKnown(m *Shortfalls) {
 		x.Short = sum.short
 		s.exhausted(v, x)
 		v.exhausted += sum.nodes - 1
-		if x.By == (structs.Obstacle{}) {
+		if x.By == nil {
 			s.amounts[x.Dim].nodes += sum.nodes - 1
 		} else {
 			s.refusals[s.lastRefusal-1].Nodes += sum.nodes - 1
