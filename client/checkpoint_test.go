@@ -224,7 +224,8 @@ func TestProgress(t *testing.T) {
 		}
 	})
 	t.Run("saved at the end, and told to the next", func(t *testing.T) {
-		id := place(`env | grep MUSTER_CHECKPOINT; printf 123 > $NOMAD_ALLOC_DIR/data/last`, structs.Checkpoint{Dir: "${NOMAD_ALLOC_DIR}/data"}, func(al *structs.Allocation) {
+		// The task lives for a moment: a process that has ended before the agent looks has no files to be looked at.
+		id := place(`env | grep MUSTER_CHECKPOINT; printf 123 > $NOMAD_ALLOC_DIR/data/last; sleep 1`, structs.Checkpoint{Dir: "${NOMAD_ALLOC_DIR}/data"}, func(al *structs.Allocation) {
 			al.Resume = &structs.Saved{Time: 1_700_000_000_000_000_000, Path: "/shared/ckpt/7"}
 		})
 		srv.Wait(t, "its end", func() bool { return srv.Alloc(id).ClientTerminal() })
