@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
 	"github.com/muster-sched/muster/structs"
 )
@@ -15,6 +16,7 @@ type metrics struct {
 	reads                                     atomic.Int64
 	vouching                                  atomic.Int64 // questions to the leader in flight
 	unhealthy                                 atomic.Bool
+	observe                                   func(method, code string, took time.Duration) // Config.ObserveRPC
 }
 
 // Call implements rpc.Metrics.
@@ -23,6 +25,13 @@ func (m *metrics) Call(method string, peer rpc.Peer, code structs.ErrorCode, too
 	if code != "" && code != structs.CodeDenied {
 		m.failed.Add(1)
 	}
+	if m.observe == nil {
+		return
+	}
+	if methods.Find(method) == nil {
+		method = "unknown" // callers choose names, and each name is a time series
+	}
+	m.observe(method, string(code), took)
 }
 
 // Refused implements rpc.Metrics.

@@ -85,6 +85,7 @@ func New(cfg Config) (s *Server, err error) {
 		return nil, err
 	}
 
+	s.metrics.observe = cfg.ObserveRPC
 	s.reg = rpc.NewRegistry(cfg.Logger.Named("rpc"), &s.metrics)
 	s.reg.Wrap(s.wrap)
 	s.register()

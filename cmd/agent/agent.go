@@ -202,6 +202,7 @@ func (a *Agent) openServer() error {
 		DataDir: filepath.Join(cfg.DataDir, "server"), InMemory: cfg.Dev && a.temp != "", Dev: cfg.Dev,
 		BootstrapExpect: cfg.Server.BootstrapExpect, Listeners: []net.Listener{l}, Advertise: cfg.AdvertiseRPC,
 		ACL: cfg.ACL, MaxConnsPerIP: cfg.RPCPerIP, Filter: nomadlike.Filter, Logger: a.log.Named("server"), Raft: cfg.Server.Raft,
+		ObserveRPC: a.tel.ObserveRPC,
 	}
 	sc.Monitor = func(ctx context.Context, req *methods.MonitorRequest, st *rpc.Stream) error {
 		return client.Monitor(ctx, a.log, req, st)

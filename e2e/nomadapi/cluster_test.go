@@ -187,6 +187,7 @@ func agentSelf(t *testing.T, a *agent, node *api.NodeListStub) {
 	prom, err := a.Client.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
 	ok(t, err)
 	check(t, bytes.Contains(prom, []byte("# TYPE ")), "not the Prometheus format: %.80s", prom)
+	check(t, bytes.Contains(prom, []byte(`muster_rpc_request_seconds_count{code="",method="`)), "no calls are measured")
 	meta, err := a.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: node.ID, Meta: map[string]*string{"rack": ptr("r2"), "new": ptr("x")}}, nil)
 	ok(t, err)
 	check(t, meta.Meta["rack"] == "r2" && meta.Static["rack"] == "r1", "meta %+v", meta)
