@@ -564,12 +564,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 			}
 			for _, pl := range part.Places {
 				x := fmt.Sprintf("place %s.%s[%d] on %s", e.JobID, e.Groups[pl.Group], pl.Index, nodeName(e.Nodes[pl.Node].ID))
-				for _, g := range pl.Grants {
-					x += " " + g.Device + ":" + g.Instance
-					if g.MemoryMiB > 0 {
-						x += fmt.Sprintf("(%d MiB, %d%%)", g.MemoryMiB, g.Compute)
-					}
-				}
+				x += grantsText(pl.Grants)
 				for _, q := range pl.Ports {
 					x += fmt.Sprintf(" %s=%d", q.Label, q.Value)
 				}
@@ -587,7 +582,7 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 				}
 				words = append(words, x)
 			}
-			fmt.Fprintf(&b, "%s\n", strings.Join(words, "; "))
+			fmt.Fprintf(&b, "%s\n", joinShort(words))
 		}
 		if e.Workload != nil && e.Workload.Spent != "" {
 			fmt.Fprintf(&b, "%s: %s\n", e.JobID, e.Workload.Spent)
@@ -598,7 +593,11 @@ func schedule(t *testing.T, w *world, c *script.Case) string {
 			case ev.WaitUntil != 0 && ev.Status == structs.EvalPending:
 				fmt.Fprintf(&b, "%s: %s in %v\n", ev.JobID, ev.Trigger, ev.WaitUntil.Sub(w.now))
 			case ev.Status != structs.EvalComplete:
-				fmt.Fprintf(&b, "%s: evaluation %s: %s", ev.JobID, ev.Status, ev.StatusDesc)
+				what := fmt.Sprintf("%s: evaluation %s: ", ev.JobID, ev.Status)
+				if len(what)+len(ev.StatusDesc) > lineMax {
+					what += "\n  "
+				}
+				b.WriteString(what + ev.StatusDesc)
 				if ev.WaitUntil != 0 {
 					fmt.Fprintf(&b, ", looked at again in %v", ev.WaitUntil.Sub(w.now))
 				}
@@ -668,4 +667,38 @@ func groupText(groups []*structs.GroupReport) string {
 		}
 	}
 	return b.String()
+}
+
+// lineMax is how long a line of a script may be, so that a person can review it.
+const lineMax = 160
+
+// joinShort puts what belongs together on one line, or on one line each when that would be too long.
+func joinShort(words []string) string {
+	if line := strings.Join(words, "; "); len(line) <= lineMax {
+		return line
+	}
+	return strings.Join(words, ";\n  ")
+}
+
+// grantsText lists devices; whole ones of a kind with consecutive numbers as a range, "nvidia/gpu/H100:0-7".
+func grantsText(grants []structs.Grant) string {
+	text := ""
+	for i := 0; i < len(grants); i++ {
+		g := grants[i]
+		text += " " + g.Device + ":" + g.Instance
+		if g.MemoryMiB > 0 {
+			text += fmt.Sprintf("(%d MiB, %d%%)", g.MemoryMiB, g.Compute)
+			continue
+		}
+		from, err := strconv.Atoi(g.Instance)
+		to := from
+		for err == nil && i+1 < len(grants) && grants[i+1].Device == g.Device && grants[i+1].MemoryMiB == 0 && grants[i+1].Instance == strconv.Itoa(to+1) {
+			to++
+			i++
+		}
+		if to > from {
+			text += "-" + strconv.Itoa(to)
+		}
+	}
+	return text
 }

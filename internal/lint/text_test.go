@@ -53,6 +53,32 @@ func TestFileLength(t *testing.T) {
 	}
 }
 
+// TestScriptLines keeps what a script expects short enough to be reviewed.
+func TestScriptLines(t *testing.T) {
+	files := 0
+	for _, pattern := range []string{"scheduler/testdata/scripts/*", "server/duty/testdata/*"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files++
+			for i, line := range strings.Split(string(text), "\n") {
+				if len(line) > 160 {
+					t.Errorf("%s:%d: %d characters; print what the decision is in at most 160 a line", name, i+1, len(line))
+				}
+			}
+		}
+	}
+	if files < 40 {
+		t.Fatalf("only %d scripts found", files)
+	}
+}
+
 // marks are promises to finish something later. Written apart, so that this file does not break its own rule.
 var marks = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X|HA` + `CK)\b`)
 
