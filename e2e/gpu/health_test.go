@@ -189,7 +189,7 @@ func TestHealth(t *testing.T) {
 		m.event("lives", "GPU Health", "lost")
 		must(t, m.file().Find(5))
 		m.until("it is back", func(all map[string]device) bool { return all[uuids[5]].Healthy })
-		m.event("lives", "GPU Health", "well again")
+		m.event("lives", "GPU Health", "healthy again")
 	})
 	run("the driver asks for a reset", func(t *testing.T, m *machine) {
 		m.edit(func(s *fakegpu.State) { s.GPUs[6].Recovery = 1 })
