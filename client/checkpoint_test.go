@@ -122,7 +122,7 @@ func TestProgress(t *testing.T) {
 	}
 	defer sup.Close()
 	cfg.Connect = InProcess(srv.InProcess)
-	cfg.Tasks.CheckpointPoll, cfg.Tasks.CheckpointSettle = 50*time.Millisecond, 300*time.Millisecond
+	cfg.Tasks.CheckpointPoll, cfg.Tasks.CheckpointSettle = 50*time.Millisecond, 600*time.Millisecond
 	a := start(t, srv, cfg)
 	var jobs atomic.Int64
 	place := func(script string, c structs.Checkpoint, change func(*structs.Allocation)) structs.AllocID {
