@@ -19,7 +19,7 @@ type pilot struct{ s *Server }
 var _ autopilot.ApplicationIntegration = pilot{}
 
 func newAutopilot(s *Server) *autopilot.Autopilot {
-	return autopilot.New(s.replica.Raft(), pilot{s}, autopilot.WithLogger(s.log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
+	return s.replica.NewAutopilot(pilot{s}, autopilot.WithLogger(s.log), autopilot.WithUpdateInterval(2*time.Second), autopilot.WithReconcileInterval(5*time.Second))
 }
 
 // runAutopilot watches the health of servers, promotes stable ones and removes dead ones.
@@ -89,17 +89,16 @@ func (p pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*
 }
 
 func (s *Server) ownStats() *autopilot.ServerStats {
-	st := s.replica.Raft().Stats()
+	st := s.RaftStats()
 	term, _ := strconv.ParseUint(st["last_log_term"], 10, 64)
-	return &autopilot.ServerStats{LastContact: s.lastContact(), LastTerm: term, LastIndex: s.replica.Raft().LastIndex()}
+	return &autopilot.ServerStats{LastContact: s.lastContact(), LastTerm: term, LastIndex: s.replica.LastIndex()}
 }
 
 // KnownServers implements autopilot.ApplicationIntegration: raft's servers, with what gossip believes of them. A server
 // that gossip has not seen yet is unknown, not absent, so that a leader elected a moment ago removes nobody.
 func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	s := p.s
-	leader, leaderID := s.replica.Raft().LeaderWithID()
-	_ = leader
+	_, leader := s.Leader()
 	out := map[raft.ServerID]*autopilot.Server{}
 	s.gossip.mu.Lock()
 	pruned := make(map[string]bool, len(s.gossip.pruned))
@@ -107,18 +106,17 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 		pruned[id] = true
 	}
 	s.gossip.mu.Unlock()
-	if f := s.replica.Raft().GetConfiguration(); f.Error() == nil {
-		for _, x := range f.Configuration().Servers {
-			if pruned[string(x.ID)] {
-				continue
-			}
-			st := autopilot.NodeUnknown
-			if string(x.ID) == s.cfg.ID {
-				st = autopilot.NodeAlive
-			}
-			out[x.ID] = &autopilot.Server{ID: x.ID, Name: string(x.Address), Address: x.Address, NodeStatus: st,
-				IsLeader: x.ID == leaderID, RaftVersion: 3, NodeType: autopilot.NodeVoter}
+	servers, _, _ := s.replica.Configuration()
+	for _, x := range servers {
+		if pruned[string(x.ID)] {
+			continue
 		}
+		st := autopilot.NodeUnknown
+		if string(x.ID) == s.cfg.ID {
+			st = autopilot.NodeAlive
+		}
+		out[x.ID] = &autopilot.Server{ID: x.ID, Name: string(x.Address), Address: x.Address, NodeStatus: st,
+			IsLeader: string(x.ID) == leader, RaftVersion: 3, NodeType: autopilot.NodeVoter}
 	}
 	if s.gossip.g == nil {
 		return out
@@ -130,7 +128,7 @@ func (p pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 		if old := out[raft.ServerID(m.ID)]; old != nil && m.Status != gossip.Alive && string(old.Address) != m.RaftAddr() {
 			continue // an old address of a server that came back elsewhere
 		}
-		out[raft.ServerID(m.ID)] = autopilotServer(m, raft.ServerID(m.ID) == leaderID)
+		out[raft.ServerID(m.ID)] = autopilotServer(m, m.ID == leader)
 	}
 	return out
 }

@@ -267,7 +267,7 @@ func TestFlappingLeadership(t *testing.T) {
 			id := fmt.Sprintf("job-%d", i)
 			errs := make(chan error, 1)
 			go func() { errs <- c.register((lead+1)%3, id) }()
-			if err := c.servers[lead].replica.Raft().LeadershipTransfer().Error(); err != nil {
+			if err := c.servers[lead].replica.TransferLeadership(); err != nil {
 				t.Logf("transfer %d: %v", i, err)
 			}
 			if err := <-errs; err != nil {
@@ -375,14 +375,14 @@ func TestServerLeavesAndComesBack(t *testing.T) {
 		waitFor(t, 2*time.Minute, "return of the server", func() bool { return peers() == 3 })
 		waitFor(t, time.Minute, "the state on it", func() bool { return c.has(gone, "while-away") })
 		waitFor(t, 2*time.Minute, "its vote", func() bool {
-			f := c.servers[lead].replica.Raft().GetConfiguration()
+			servers, _, err := c.servers[lead].replica.Configuration()
 			voters := 0
-			for _, x := range f.Configuration().Servers {
+			for _, x := range servers {
 				if x.Suffrage == raft.Voter {
 					voters++
 				}
 			}
-			return f.Error() == nil && voters == 3
+			return err == nil && voters == 3
 		})
 		h := c.servers[lead].health()
 		if len(h.Servers) != 3 || h.Leader == "" {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	autopilot "github.com/hashicorp/raft-autopilot"
+
 	"github.com/muster-sched/muster/internal/memnet"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/internal/rpc"
@@ -111,9 +113,7 @@ func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 	for _, j := range []string{"a", "b", "c"} {
 		call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob(j, 1)})
 	}
-	if err := s.replica.Raft().Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	takeSnapshot(t, s)
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("d", 1)})
 	cluster := s.Published().Snapshot.ClusterMeta().ID
 	stop()
@@ -135,6 +135,16 @@ func testRestartFromDisk(t *testing.T, edit func(*Config)) {
 	}
 }
 
+// takeSnapshot writes a snapshot of the newest state.
+func takeSnapshot(t *testing.T, s *Server) {
+	t.Helper()
+	_, state, err := s.replica.TakeSnapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Close()
+}
+
 func TestPeersRecovery(t *testing.T) { eachBackend(t, testPeersRecovery) }
 
 func testPeersRecovery(t *testing.T, edit func(*Config)) {
@@ -142,7 +152,7 @@ func testPeersRecovery(t *testing.T, edit func(*Config)) {
 	s, stop := diskServer(t, dir, edit)
 	call(t, s, methods.JobRegister, rpc.Header{}, &methods.JobRegisterRequest{Job: apiJob("a", 1)})
 	// Two dead servers make the majority unreachable.
-	if err := s.replica.Raft().AddNonvoter("dead", "dead:1", 0, 0).Error(); err != nil {
+	if err := s.autopilot.AddServer(&autopilot.Server{ID: "dead", Address: "dead:1"}); err != nil {
 		t.Fatal(err)
 	}
 	id := s.ID()
@@ -329,37 +339,4 @@ func rewrite(t *testing.T, archive []byte, sums string) []byte {
 	tw.Close()
 	zw.Close()
 	return out.Bytes()
-}
-
-func TestCompareHashes(t *testing.T) {
-	marks := func(hs ...string) *methods.ServerHashesResponse {
-		r := &methods.ServerHashesResponse{}
-		for i, h := range hs {
-			if h != "" {
-				r.Marks = append(r.Marks, methods.StateMark{Index: structs.Index(1000 * (i + 1)), Hash: h})
-			}
-		}
-		return r
-	}
-	for name, c := range map[string]struct {
-		mine   *methods.ServerHashesResponse
-		others []*methods.ServerHashesResponse
-		voters int
-		want   hashVerdict
-		at     structs.Index
-	}{
-		"agree":             {marks("a", "b"), []*methods.ServerHashesResponse{marks("a", "b"), marks("a", "b")}, 3, hashAgrees, 2000},
-		"minority":          {marks("a", "x"), []*methods.ServerHashesResponse{marks("a", "b"), marks("a", "b")}, 3, hashMinority, 2000},
-		"the other is":      {marks("a", "b"), []*methods.ServerHashesResponse{marks("a", "b"), marks("a", "x")}, 3, hashAgrees, 2000},
-		"only older common": {marks("a", "x"), []*methods.ServerHashesResponse{marks("a"), marks("a")}, 3, hashAgrees, 1000},
-		"one against one":   {marks("x"), []*methods.ServerHashesResponse{marks("a")}, 3, hashUndecided, 0},
-		"nobody answers":    {marks("a"), nil, 3, hashUndecided, 0},
-		"alone":             {marks("a"), nil, 1, hashAgrees, 1000},
-		"all differ":        {marks("x"), []*methods.ServerHashesResponse{marks("a"), marks("b")}, 3, hashUndecided, 0},
-	} {
-		got, at := compareHashes(c.mine, append([]*methods.ServerHashesResponse{c.mine}, c.others...), c.voters)
-		if got != c.want || at != c.at {
-			t.Errorf("%s: verdict %d at %d, want %d at %d", name, got, at, c.want, c.at)
-		}
-	}
 }

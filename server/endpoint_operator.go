@@ -77,16 +77,16 @@ func (s *Server) registerOperator() {
 }
 
 func (s *Server) raftServers() ([]raft.Server, error) {
-	f := s.replica.Raft().GetConfiguration()
-	if err := f.Error(); err != nil {
+	servers, _, err := s.replica.Configuration()
+	if err != nil {
 		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
 	}
-	return f.Configuration().Servers, nil
+	return servers, nil
 }
 
 func (s *Server) raftConfiguration(ctx context.Context, c *rpc.Call, req *methods.EmptyRequest) (*methods.RaftConfigurationResponse, error) {
-	f := s.replica.Raft().GetConfiguration()
-	if err := f.Error(); err != nil {
+	servers, at, err := s.replica.Configuration()
+	if err != nil {
 		return nil, structs.Errorf(structs.CodeUnavailable, "raft configuration: %v", err)
 	}
 	names := map[string]string{}
@@ -95,8 +95,8 @@ func (s *Server) raftConfiguration(ctx context.Context, c *rpc.Call, req *method
 	}
 	names[s.cfg.ID] = s.cfg.Name + "." + s.cfg.Region
 	_, leader := s.Leader()
-	resp := &methods.RaftConfigurationResponse{Index: structs.Index(f.Index())}
-	for _, x := range f.Configuration().Servers {
+	resp := &methods.RaftConfigurationResponse{Index: at}
+	for _, x := range servers {
 		name := names[string(x.ID)]
 		if name == "" {
 			name = "(unknown)"
@@ -132,19 +132,17 @@ func (s *Server) raftRemovePeer(ctx context.Context, c *rpc.Call, req *methods.R
 	if err != nil {
 		return nil, err
 	}
-	f := s.replica.Raft().RemoveServer(x.ID, 0, raftChangeTimeout)
-	if err := f.Error(); err != nil {
+	at, err := s.replica.RemoveServer(x.ID, raftChangeTimeout)
+	if err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "removing raft peer %s: %v", x.ID, err)
 	}
 	s.log.Warn("raft peer removed by an operator", "id", x.ID, "address", x.Address)
-	return &methods.WriteResponse{Index: structs.Index(f.Index())}, nil
+	return &methods.WriteResponse{Index: at}, nil
 }
 
 func (s *Server) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.RaftPeerRequest) (*methods.WriteResponse, error) {
-	var f raft.Future
-	if req.ID == "" && req.Address == "" {
-		f = s.replica.Raft().LeadershipTransfer()
-	} else {
+	transfer := s.replica.TransferLeadership
+	if req.ID != "" || req.Address != "" {
 		x, err := s.peer(req)
 		if err != nil {
 			return nil, err
@@ -152,9 +150,9 @@ func (s *Server) raftTransfer(ctx context.Context, c *rpc.Call, req *methods.Raf
 		if string(x.ID) == s.cfg.ID {
 			return nil, structs.Errorf(structs.CodeInvalid, "server %s leads already", x.ID)
 		}
-		f = s.replica.Raft().LeadershipTransferToServer(x.ID, x.Address)
+		transfer = func() error { return s.replica.TransferLeadershipTo(x) }
 	}
-	if err := f.Error(); err != nil {
+	if err := transfer(); err != nil {
 		return nil, structs.Errorf(structs.CodeUnprocessable, "transferring leadership: %v", err)
 	}
 	return &methods.WriteResponse{Index: s.Published().Index}, nil

@@ -12,9 +12,7 @@ import (
 func (s *Server) registerServers() {
 	handle(s, methods.ServerInfo, s.serverInfoHere)
 	handle(s, methods.ServerKeyring, s.keyring)
-	handle(s, methods.ServerHashes, func(context.Context, *rpc.Call, *methods.EmptyRequest) (*methods.ServerHashesResponse, error) {
-		return s.hashes(), nil
-	})
+	handle(s, methods.ServerHashes, s.serverHashes)
 	handle(s, methods.ServerHasNode, func(_ context.Context, _ *rpc.Call, req *methods.ServerHasNodeRequest) (*methods.ServerHasNodeResponse, error) {
 		return &methods.ServerHasNodeResponse{Has: s.nodes.find(req.NodeID) != nil}, nil
 	})

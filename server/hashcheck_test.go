@@ -41,25 +41,25 @@ func TestServersCompareStates(t *testing.T) {
 		lead := c.leader()
 		writeMany(t, c.servers[lead], 2500)
 		c.converge()
-		time.Sleep(3 * hashLook)
-		want := c.servers[0].hashes().Marks
+		time.Sleep(3 * replica.HashCheckInterval)
+		want := c.servers[0].replica.Hashes().Marks
 		if len(want) < 2 {
 			t.Fatalf("%d marks after 2,500 entries", len(want))
 		}
 		for _, s := range c.servers {
-			for i, m := range s.hashes().Marks {
+			for i, m := range s.replica.Hashes().Marks {
 				if m != want[i] {
 					t.Fatalf("mark %d is %+v on one server and %+v on another", i, want[i], m)
 				}
 			}
-			if s.quarantine.Load() != nil {
+			if s.replica.Quarantined() != "" {
 				t.Fatal("a server distrusts itself although all agree")
 			}
 		}
 		// The leader's state goes wrong: it hands leadership over, answers nobody, and ends.
 		wrong[lead].Store(true)
 		writeMany(t, c.servers[lead], 1000)
-		time.Sleep(4 * hashLook)
+		time.Sleep(4 * replica.HashCheckInterval)
 		select {
 		case why := <-exits:
 			if !strings.HasPrefix(why, hostName(lead)+": ") || !strings.Contains(why, "differs") {

@@ -281,7 +281,7 @@ func (s *Server) runHeartbeats(ctx context.Context, term uint64) error {
 			continue
 		}
 		// A leader that was deposed without knowing it hears no beats, and would move every job: ask the others first.
-		if err := s.replica.Raft().VerifyLeader().Error(); err != nil {
+		if err := s.replica.VerifyLeader(); err != nil {
 			s.log.Warn("nodes missed heartbeats, but this server may not lead any more", "nodes", len(ids), "error", err)
 			h.rearm(ids, s.cfg.Now())
 			if err == raft.ErrNotLeader || err == raft.ErrLeadershipLost {

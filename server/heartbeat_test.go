@@ -236,7 +236,7 @@ func TestLeadershipFlapsUnderLoad(t *testing.T) {
 			if flap%2 == 0 {
 				time.Sleep(time.Duration(flap%7) * time.Millisecond)
 			}
-			if err := lead.replica.Raft().LeadershipTransfer().Error(); err == nil {
+			if err := lead.replica.TransferLeadership(); err == nil {
 				flaps++
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

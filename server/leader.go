@@ -39,7 +39,7 @@ func (s *Server) runLeadership(ctx context.Context) {
 			stop()
 		}
 	}()
-	ch := s.replica.Raft().LeaderCh()
+	ch := s.replica.LeaderCh()
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,7 +61,7 @@ func (s *Server) runLeadership(ctx context.Context) {
 // startLeading runs barrier, establishment and services, and gives the function that ends them and waits.
 func (s *Server) startLeading(parent context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(parent)
-	term := s.replica.Raft().CurrentTerm()
+	term := s.replica.Term()
 	s.lead.term.Store(term)
 	s.lead.since.Store(time.Now().UnixNano())
 	s.lead.gains.Add(1)
@@ -70,9 +70,9 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
-		if why := s.quarantine.Load(); why != nil {
-			s.log.Error("elected while in quarantine; handing leadership over", "why", *why)
-			if err := s.replica.Raft().LeadershipTransfer().Error(); err != nil {
+		if why := s.replica.Quarantined(); why != "" {
+			s.log.Error("elected while in quarantine; handing leadership over", "why", why)
+			if err := s.replica.TransferLeadership(); err != nil {
 				s.log.Error("handing leadership over failed", "error", err)
 			}
 			return
@@ -109,7 +109,7 @@ func (s *Server) startLeading(parent context.Context) (stop func()) {
 // establish waits until every entry before this term is applied, then founds what a cluster must have.
 func (s *Server) establish(ctx context.Context, term uint64) bool {
 	for ctx.Err() == nil {
-		err := s.replica.Raft().Barrier(10 * time.Second).Error()
+		err := s.replica.Barrier()
 		if err == nil {
 			break
 		}

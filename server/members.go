@@ -275,10 +275,9 @@ func (m *members) findServers(leader string) []string {
 		}
 	}
 	add(leader)
-	if f := m.s.replica.Raft().GetConfiguration(); f.Error() == nil {
-		for _, x := range f.Configuration().Servers {
-			add(string(x.Address))
-		}
+	servers, _, _ := m.s.replica.Configuration() // gossip's list has to do where raft's is not known
+	for _, x := range servers {
+		add(string(x.Address))
 	}
 	for _, a := range m.serversOf(m.s.cfg.Region) {
 		add(a)
@@ -319,12 +318,12 @@ func (s *Server) runMembers(ctx context.Context, term uint64) error {
 }
 
 func (s *Server) reconcileMembers(ctx context.Context) {
-	f := s.replica.Raft().GetConfiguration()
-	if f.Error() != nil {
+	servers, _, err := s.replica.Configuration()
+	if err != nil {
 		return
 	}
 	inRaft := map[string]raft.Server{}
-	for _, x := range f.Configuration().Servers {
+	for _, x := range servers {
 		inRaft[string(x.ID)] = x
 	}
 	for _, x := range s.gossip.g.Members() {
@@ -338,7 +337,7 @@ func (s *Server) reconcileMembers(ctx context.Context) {
 		switch {
 		case x.Status == gossip.Left && ok:
 			s.log.Info("removing a server that left", "server", x.Name)
-			if err := s.replica.Raft().RemoveServer(raft.ServerID(x.ID), 0, 10*time.Second).Error(); err != nil {
+			if _, err := s.replica.RemoveServer(raft.ServerID(x.ID), 10*time.Second); err != nil {
 				s.log.Warn("removing a server failed", "server", x.Name, "error", err)
 			}
 		case x.Status == gossip.Alive && (!ok || string(have.Address) != x.RaftAddr()):

@@ -220,11 +220,10 @@ func (s *Server) toNode(ctx context.Context, c *rpc.Call, node structs.NodeID) (
 	type hit struct{ addr string }
 	others := s.gossip.otherServers()
 	// Gossip may not have told of everybody yet; raft knows its members.
-	if f := s.replica.Raft().GetConfiguration(); f.Error() == nil {
-		for _, p := range f.Configuration().Servers {
-			if a := string(p.Address); string(p.ID) != s.cfg.ID && !slices.Contains(others, a) {
-				others = append(others, a)
-			}
+	servers, _, _ := s.replica.Configuration()
+	for _, p := range servers {
+		if a := string(p.Address); string(p.ID) != s.cfg.ID && !slices.Contains(others, a) {
+			others = append(others, a)
 		}
 	}
 	found := make(chan hit, len(others))

@@ -135,7 +135,7 @@ var errPassesLost = errors.New("leadership was lost while plans were in flight")
 // state, after a barrier, so that what was in the log is in the state too.
 func (s *Server) runScheduler(ctx context.Context, term uint64) error {
 	if s.decide.passTerm.Swap(term) == term {
-		if err := s.replica.Raft().Barrier(10 * time.Second).Error(); err != nil {
+		if err := s.replica.Barrier(); err != nil {
 			return fmt.Errorf("barrier before deciding: %w", err)
 		}
 	}

@@ -28,8 +28,7 @@ type Server struct {
 	pool    *rpc.Pool // sessions to other servers
 	replica *replica.Replica
 
-	lead       leadership
-	quarantine atomic.Pointer[string] // why this server's state is not trusted, or nil
+	lead leadership
 
 	hub        *hub
 	ring       *eventRing
@@ -77,7 +76,7 @@ func New(cfg Config) (s *Server, err error) {
 	s.nodes = newNodeSessions()
 	s.replica = replica.New(replica.Config{
 		ID: cfg.ID, DataDir: cfg.DataDir, InMemory: cfg.InMemory, Bootstrap: cfg.BootstrapExpect == 1, Raft: cfg.Raft,
-		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.feed, s.ring.feed}, Testing: cfg.Testing.Replica,
+		Logger: cfg.Logger, Now: cfg.Now, Exit: s.exit, Feeds: []func(replica.Applied){s.hub.feed, s.ring.feed}, Peers: peers{s}, Testing: cfg.Testing.Replica,
 	})
 	s.observed = newObservations(s)
 
@@ -128,7 +127,6 @@ func (s *Server) Run(ctx context.Context) error {
 	s.replica.Run(s.ctx, run)
 	run(func() { s.runLeadership(s.ctx) })
 	run(func() { s.gossip.run(s.ctx) })
-	run(func() { s.runHashCheck(s.ctx) })
 	run(func() { s.runKeystore(s.ctx) })
 	for _, l := range s.cfg.Listeners {
 		run(func() {
@@ -190,8 +188,8 @@ func (s *Server) exit(why string) {
 // the gossip.
 func (s *Server) Leave(ctx context.Context) error {
 	if s.replica.IsRaftLeader() {
-		if f := s.replica.Raft().GetConfiguration(); f.Error() == nil && len(f.Configuration().Servers) > 1 {
-			if err := s.replica.Raft().LeadershipTransfer().Error(); err != nil {
+		if servers, _, _ := s.replica.Configuration(); len(servers) > 1 {
+			if err := s.replica.TransferLeadership(); err != nil {
 				s.log.Warn("leadership transfer", "error", err)
 			}
 		}

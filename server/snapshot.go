@@ -110,7 +110,7 @@ func (s *Server) snapshotRestore(ctx context.Context, c *rpc.Call, req *methods.
 		epoch = m.RestoreEpoch
 	}
 	s.log.Warn("restoring a snapshot", "index", meta.Index, "term", meta.Term, "bytes", size, "by", who(ctx).by.Name)
-	if err := s.replica.Raft().Restore(meta, tmp, restoreTimeout); err != nil {
+	if err := s.replica.Restore(meta, tmp, restoreTimeout); err != nil {
 		return structs.Errorf(structs.CodeInternal, "raft refused the snapshot: %v", err)
 	}
 	actx, cancel := context.WithTimeout(ctx, restoreTimeout)

@@ -47,7 +47,7 @@ func (s *Server) Stats() map[string]string {
 		"view_chunks_copied":  strconv.Itoa(p.View.ChunksCopied()),
 		"last_contact":        s.lastContact().Round(time.Millisecond).String(),
 		"healthy":             strconv.FormatBool(!f.unhealthy.Load()),
-		"quarantined":         strconv.FormatBool(s.quarantine.Load() != nil),
+		"quarantined":         strconv.FormatBool(s.replica.Quarantined() != ""),
 	}
 	s.addDecisionStats(out)
 	if s.cfg.Stats != nil {
@@ -57,8 +57,4 @@ func (s *Server) Stats() map[string]string {
 }
 
 // RaftStats are raft's own figures, and the backend of its log.
-func (s *Server) RaftStats() map[string]string {
-	out := s.replica.Raft().Stats()
-	out["logstore_backend"] = s.replica.LogBackend()
-	return out
-}
+func (s *Server) RaftStats() map[string]string { return s.replica.RaftStats() }

@@ -226,9 +226,7 @@ func TestVariablesAreSealedOnDisk(t *testing.T) {
 	edit := func(c *Config) { c.InMemory, c.DataDir, c.ID = false, dir, "00000000-0000-4000-8000-000000000001" }
 	s := testServer(t, edit)
 	setVariable(t, s, "", "app/db", map[string]string{"PLANTED-KEY": secret})
-	if err := s.replica.Raft().Snapshot().Error(); err != nil {
-		t.Fatal(err)
-	}
+	takeSnapshot(t, s)
 	setVariable(t, s, "", "app/db2", map[string]string{"k": secret})
 	var snap bytes.Buffer
 	if err := s.Published().Snapshot.Write(&snap); err != nil {

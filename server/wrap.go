@@ -22,8 +22,8 @@ func (s *Server) wrap(next rpc.Handler) rpc.Handler {
 		if c.Region != "" && c.Region != s.cfg.Region {
 			return s.toRegion(ctx, row, c)
 		}
-		if why := s.quarantine.Load(); why != nil && !row.Need.ServerCert && row.Need != (methods.Need{Anonymous: true}) {
-			return nil, structs.Errorf(structs.CodeUnavailable, "this server is in quarantine: %s; ask another one", *why)
+		if why := s.replica.Quarantined(); why != "" && !row.Need.ServerCert && row.Need != (methods.Need{Anonymous: true}) {
+			return nil, structs.Errorf(structs.CodeUnavailable, "this server is in quarantine: %s; ask another one", why)
 		}
 		id, unproven := s.authenticate(row, c)
 		if unproven != nil && !s.mayBeStale(row, unproven) {
@@ -110,7 +110,7 @@ func (s *Server) fillMeta(row *methods.Row, m *methods.Meta) {
 	if m.Index == 0 && row.Kind != methods.KindRead {
 		m.Index = max(s.Published().Index, 1)
 	}
-	addr, _ := s.replica.Raft().LeaderWithID()
+	addr, _ := s.Leader()
 	m.KnownLeader = addr != ""
 	m.LastContact = 0
 	if !s.IsLeader() {

@@ -26,6 +26,7 @@ type Config struct {
 	Now    func() time.Time // wall clock
 	Exit   func(why string) // ends the process when the state can no longer be trusted
 	Feeds  []func(Applied)  // get every applied batch before the subscribers do; called by one goroutine, must not block
+	Peers  Peers            // the other servers, whose states are compared with this one's; nil: none
 
 	Testing TestingKnobs
 }
@@ -97,7 +98,8 @@ type Replica struct {
 
 	props        *proposals
 	clock        *Clock
-	bootstrapped atomic.Bool // raft has (had) a configuration
+	bootstrapped atomic.Bool            // raft has (had) a configuration
+	quarantine   atomic.Pointer[string] // why this server's state is not trusted, or nil
 	applied      struct{ entries, batches, nanos, snapshots atomic.Int64 }
 }
 
@@ -123,6 +125,9 @@ func (r *Replica) Run(ctx context.Context, start func(func())) {
 	r.props.completing.Store(true)
 	start(r.runCompleter)
 	start(func() { r.runSnapshots(ctx) })
+	if r.cfg.Peers != nil {
+		start(func() { r.runHashCheck(ctx, r.cfg.Peers) })
+	}
 }
 
 // Stop ends raft after it has answered what it was given. The context of Run must have ended.
@@ -147,9 +152,6 @@ func (r *Replica) Close() {
 		r.log.Error("close raft store", "error", err)
 	}
 }
-
-// Raft is raft itself, for membership and leadership. What is written goes through Propose.
-func (r *Replica) Raft() *raft.Raft { return r.raft }
 
 // IsRaftLeader reports whether raft leads, which is before everything of earlier terms is applied.
 func (r *Replica) IsRaftLeader() bool { return r.raft.State() == raft.Leader }
