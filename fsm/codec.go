@@ -60,7 +60,7 @@ var scratches = sync.Pool{New: func() any { return new([]byte) }}
 const scratchMax = 64 << 10
 
 func encode(cmd structs.Command) ([]byte, error) {
-	row := commands[cmd.Type()]
+	row := commands.of(cmd.Body)
 	if row == nil {
 		return nil, structs.Errorf(structs.CodeInternal, "a command with a body of type %T cannot be encoded", cmd.Body)
 	}
@@ -93,7 +93,7 @@ func appendBody(b []byte, row *commandRow, body structs.CommandBody) ([]byte, er
 	}
 	var p parts
 	for _, c := range batch.Commands {
-		if c.Type() == row.typ {
+		if commands.of(c.Body) == row {
 			return nil, structs.Errorf(structs.CodeInternal, "a batch of commands cannot hold another batch")
 		}
 		e, err := encode(c)
@@ -120,7 +120,7 @@ func decode(b []byte) (structs.Command, error) {
 		return cmd, fmt.Errorf("log entry is empty; want a type byte and a body")
 	}
 	typ := structs.CommandType(b[0])
-	row := commands[typ]
+	row := commands.byNumber[typ]
 	if row == nil && typ&structs.IgnorableFlag == 0 {
 		return cmd, &UnknownCommandError{Type: typ}
 	}

@@ -2,79 +2,96 @@ package fsm
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/muster-sched/muster/internal/pack"
 	"github.com/muster-sched/muster/structs"
 )
 
-// commands says what this version can read, write and carry out. To add a command, give its body a number in package
-// structs and add a row here.
+// commands is the table of the commands that this version can read, write and carry out: number, effect and, for two of
+// them, an encoding of their own. To add a command, declare its body in package structs and add a row. A number is never
+// used again: a retired one stays as a comment.
 var commands = tableOf(
-	command(applyJobRegister),
-	command(applyJobDeregister),
-	command(applyJobStable),
-	command(applyJobTag),
-	command(applyEvalUpsert),
-	encodedCommand(applyPlan, appendPlan, decodePlan),
-	command(applyNodeRegister),
-	command(applyNodePurge),
-	command(applyNodeStatus),
-	command(applyNodeEligibility),
-	command(applyNodeDrain),
-	command(applyAllocObserved),
-	command(applyAllocTransition),
-	command(applyPoolUpsert),
-	command(applyPoolDelete),
-	command(applyNamespaceUpsert),
-	command(applyNamespaceDelete),
-	command(applyPolicyUpsert),
-	command(applyPolicyDelete),
-	command(applyTokenUpsert),
-	command(applyTokenDelete),
-	command(applyACLBootstrap),
-	command(applyRoleUpsert),
-	command(applyRoleDelete),
-	command(applyOneTimeUpsert),
-	command(applyOneTimeDelete),
-	command(applySchedulerConfig),
-	command(applyAutopilotConfig),
-	command(applyPeriodicLaunch),
-	command(applyScale),
-	command(applyCollect),
-	command(applyClusterInit),
-	command(applyRestored),
-	command(applySigningKey),
-	command(applyNodeEvent),
-	command(applyEvalDelete),
-	command(applyBatch), // encoded by encode and decode themselves, since it holds commands
-	encodedCommand(applyPlans, appendPlans, decodePlans),
-	command(applyQueueUpsert),
-	command(applyQueueDelete),
-	command(applyReserve),
-	command(applyUnreserve),
-	command(applyWorkload),
-	command(applyRoster),
-	command(applyAcctCollect),
-	command(applyQuotaUpsert),
-	command(applyQuotaDelete),
-	command(applyVariableSet),
-	command(applyVariableDelete),
-	command(applySealKey),
-	command(applyNodeTaint),
-	command(applyServiceDelete),
-	command(applyJobPriority),
-	command(applySealRekey),
-	command(applySealKeyDelete),
-	command(applyVariableReseal),
-	command(applySuspend),
+	command(1, applyJobRegister),
+	command(2, applyJobDeregister),
+	command(3, applyJobStable),
+	command(4, applyJobTag),
+	command(5, applyEvalUpsert),
+	encodedCommand(6, applyPlan, appendPlan, decodePlan),
+	command(7, applyNodeRegister),
+	command(8, applyNodePurge),
+	command(9, applyNodeStatus),
+	command(10, applyNodeEligibility),
+	command(11, applyNodeDrain),
+	command(12, applyAllocObserved),
+	command(13, applyAllocTransition),
+	command(14, applyPoolUpsert),
+	command(15, applyPoolDelete),
+	command(16, applyNamespaceUpsert),
+	command(17, applyNamespaceDelete),
+	command(18, applyPolicyUpsert),
+	command(19, applyPolicyDelete),
+	command(20, applyTokenUpsert),
+	command(21, applyTokenDelete),
+	command(22, applyACLBootstrap),
+	command(23, applyRoleUpsert),
+	command(24, applyRoleDelete),
+	command(25, applyOneTimeUpsert),
+	command(26, applyOneTimeDelete),
+	command(27, applySchedulerConfig),
+	command(28, applyAutopilotConfig),
+	command(29, applyPeriodicLaunch),
+	command(30, applyScale),
+	command(31, applyCollect),
+	command(32, applyClusterInit),
+	command(33, applyRestored),
+	command(34, applySigningKey),
+	command(35, applyNodeEvent),
+	command(36, applyEvalDelete),
+	command(37, applyBatch), // encoded by encode and decode themselves, since it holds commands
+	encodedCommand(38, applyPlans, appendPlans, decodePlans),
+	command(39, applyQueueUpsert),
+	command(40, applyQueueDelete),
+	command(41, applyReserve),
+	command(42, applyUnreserve),
+	command(43, applyWorkload),
+	command(44, applyRoster),
+	command(45, applyAcctCollect),
+	command(46, applyQuotaUpsert),
+	command(47, applyQuotaDelete),
+	command(48, applyVariableSet),
+	command(49, applyVariableDelete),
+	command(50, applySealKey),
+	command(51, applyNodeTaint),
+	command(52, applyServiceDelete),
+	command(53, applyJobPriority),
+	command(54, applySealRekey),
+	command(55, applySealKeyDelete),
+	command(56, applyVariableReseal),
+	command(57, applySuspend),
 )
 
-// commandTable holds the row of each type of command; nil for types that this version does not know.
-type commandTable [256]*commandRow
+// commandTable finds the row of a command by its number, and by the type of its body. A number or a type that this
+// version does not know has no row: nil.
+type commandTable struct {
+	byNumber [256]*commandRow
+	byBody   map[reflect.Type]*commandRow
+}
+
+// of returns the row of a body, nil for a nil one.
+func (t *commandTable) of(body structs.CommandBody) *commandRow {
+	return t.byBody[reflect.TypeOf(body)]
+}
+
+// TypeOf returns the type of the commands whose body is a P.
+func TypeOf[P structs.CommandBody]() structs.CommandType {
+	return commands.byBody[reflect.TypeFor[P]()].typ
+}
 
 // commandRow is one type of command. The functions get a body of the row's type.
 type commandRow struct {
 	typ    structs.CommandType
+	body   reflect.Type
 	empty  func() structs.CommandBody
 	encode func(b []byte, body structs.CommandBody) ([]byte, error) // appends to b
 	decode func(b []byte, body structs.CommandBody) error
@@ -82,8 +99,8 @@ type commandRow struct {
 }
 
 // command is the row of a command whose body is packed as it is.
-func command[P bodyOf[B], B any](apply func(*tx, P) *structs.Error) *commandRow {
-	return encodedCommand(apply,
+func command[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error) *commandRow {
+	return encodedCommand(typ, apply,
 		func(b []byte, body P) ([]byte, error) { return pack.Append(b, body), nil },
 		func(b []byte, body P) error { return pack.Decode(b, body) })
 }
@@ -94,9 +111,10 @@ type bodyOf[B any] interface {
 }
 
 // encodedCommand is the row of a command with an encoding of its own.
-func encodedCommand[P bodyOf[B], B any](apply func(*tx, P) *structs.Error, encode func([]byte, P) ([]byte, error), decode func([]byte, P) error) *commandRow {
+func encodedCommand[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error, encode func([]byte, P) ([]byte, error), decode func([]byte, P) error) *commandRow {
 	return &commandRow{
-		typ:   structs.CommandTypeOf[P](),
+		typ:   typ,
+		body:  reflect.TypeFor[P](),
 		empty: func() structs.CommandBody { return P(new(B)) },
 		encode: func(b []byte, body structs.CommandBody) ([]byte, error) {
 			if body.(P) == nil {
@@ -110,12 +128,13 @@ func encodedCommand[P bodyOf[B], B any](apply func(*tx, P) *structs.Error, encod
 }
 
 func tableOf(rows ...*commandRow) *commandTable {
-	t := new(commandTable)
+	t := &commandTable{byBody: make(map[reflect.Type]*commandRow, len(rows))}
 	for _, r := range rows {
-		if t[r.typ] != nil {
-			panic(fmt.Sprintf("fsm: two commands have the number %d", r.typ))
+		if t.byNumber[r.typ] != nil || t.byBody[r.body] != nil {
+			panic(fmt.Sprintf("fsm: two commands have the number %d or the body %s", r.typ, r.body))
 		}
-		t[r.typ] = r
+		t.byNumber[r.typ] = r
+		t.byBody[r.body] = r
 	}
 	return t
 }

@@ -74,7 +74,7 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 			panic(fmt.Sprintf("log entry at index %d cannot be read: %v; restore this server from its peers: stop it, move its data directory aside, start it again", e.Index, err))
 		}
 		if cmd.Body != nil {
-			types[e.Index] = cmd.Type()
+			types[e.Index] = commands.of(cmd.Body).typ
 		}
 		results[i] = f.apply(e.Index, cmd)
 	}
@@ -119,7 +119,7 @@ func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
 
 // run carries out the command or says why it makes no sense. The caller undoes what it wrote before an error.
 func (x *tx) run() *structs.Error {
-	return x.commands[x.cmd.Type()].apply(x, x.cmd.Body)
+	return x.commands.of(x.cmd.Body).apply(x, x.cmd.Body)
 }
 
 // touch notes that the status of a job must be looked at when the command has been carried out.

@@ -44,6 +44,9 @@ func isA[B structs.CommandBody](c structs.Command) bool {
 	return ok
 }
 
+// typeOf returns the number of a command.
+func typeOf(c structs.Command) structs.CommandType { return commands.of(c.Body).typ }
+
 func (g *generator) command(body structs.CommandBody) structs.Command {
 	g.n++
 	g.now += structs.LogTime(g.r.IntN(2_000_000_000) - 100_000_000) // a little backwards, too

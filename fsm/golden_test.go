@@ -7,12 +7,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -55,8 +56,12 @@ func fill(v reflect.Value, n int) {
 		fill(v.Elem(), n)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && f.Tag.Get("codec") != "-" {
-				fill(v.Field(i), n+i)
+			f := v.Type().Field(i)
+			if f.IsExported() && f.Tag.Get("codec") != "-" {
+				fill(v.Field(i), n)
+			}
+			if !f.Anonymous || f.IsExported() { // not the mark of a command
+				n++
 			}
 		}
 	default:
@@ -67,9 +72,9 @@ func fill(v reflect.Value, n int) {
 // filledCommand has every field of its body set.
 func filledCommand(typ structs.CommandType) structs.Command {
 	cmd := structs.Command{Time: 1_700_000_000_000_000_000, Seed: structs.Seed{1, 2, 3}, By: structs.Submitter{Name: "op", UID: 1000, GID: 1000, Accessor: structs.AccessorID{9}}}
-	cmd.Body = commands[typ].empty()
+	cmd.Body = commands.byNumber[typ].empty()
 	if batch, ok := cmd.Body.(*structs.BatchCommand); ok {
-		for _, t := range []structs.CommandType{structs.CommandTypeOf[*structs.NodeStatusCommand](), structs.CommandTypeOf[*structs.PlanEntry]()} {
+		for _, t := range []structs.CommandType{TypeOf[*structs.NodeStatusCommand](), TypeOf[*structs.PlanEntry]()} {
 			batch.Commands = append(batch.Commands, filledCommand(t))
 		}
 		return cmd
@@ -80,7 +85,7 @@ func filledCommand(typ structs.CommandType) structs.Command {
 
 func commandTypes() []structs.CommandType {
 	var out []structs.CommandType
-	for t, row := range commands {
+	for t, row := range commands.byNumber {
 		if row != nil {
 			out = append(out, structs.CommandType(t))
 		}
@@ -88,23 +93,43 @@ func commandTypes() []structs.CommandType {
 	return out
 }
 
-// TestEveryCommandHasARow compares the numbers of package structs with the table.
+// TestEveryCommandHasARow compares the structs that are marked as commands in package structs with the table.
 func TestEveryCommandHasARow(t *testing.T) {
-	source, err := os.ReadFile("../structs/command.go")
+	var want []string
+	files, err := filepath.Glob("../structs/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want []structs.CommandType
-	for _, m := range regexp.MustCompile(`(?m)^func \(\*\w+\) number\(\) CommandType +{ return (\d+) }$`).FindAllSubmatch(source, -1) {
-		n, err := strconv.ParseUint(string(m[1]), 10, 7)
+	for _, file := range files {
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 		if err != nil {
-			t.Fatalf("number %s: %v", m[1], err)
+			t.Fatal(err)
 		}
-		want = append(want, structs.CommandType(n))
+		ast.Inspect(tree, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok && marked(spec.Type) {
+				want = append(want, "*structs."+spec.Name.Name)
+			}
+			return true
+		})
 	}
-	if got := commandTypes(); len(want) == 0 || !slices.Equal(got, want) {
-		t.Errorf("the table of commands has the numbers %d, package structs gives %d", got, want)
+	var got []string
+	for _, typ := range commandTypes() {
+		got = append(got, commands.byNumber[typ].body.String())
 	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("the table has rows for %q, package structs marks %q as commands", got, want)
+	}
+}
+
+// marked reports whether a type is a struct that embeds command.
+func marked(typ ast.Expr) bool {
+	s, ok := typ.(*ast.StructType)
+	return ok && slices.ContainsFunc(s.Fields.List, func(f *ast.Field) bool {
+		id, ok := f.Type.(*ast.Ident)
+		return ok && len(f.Names) == 0 && id.Name == "command"
+	})
 }
 
 // TestEveryFieldIsEncoded decodes what it encoded and wants every field back.

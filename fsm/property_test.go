@@ -108,9 +108,9 @@ func (r *run) log(length int) {
 		data, err := Encode(cmd)
 		r.check(err == nil, "encode: %v", err)
 		back, err := Decode(data)
-		r.check(err == nil && back.Type() == cmd.Type() && back.Seed == cmd.Seed, "decode: %v", err)
+		r.check(err == nil && typeOf(back) == typeOf(cmd) && back.Seed == cmd.Seed, "decode: %v", err)
 		again, err := Encode(back)
-		r.check(err == nil && bytes.Equal(again, data), "encoding of command type %d is not stable", cmd.Type())
+		r.check(err == nil && bytes.Equal(again, data), "encoding of command type %d is not stable", typeOf(cmd))
 		index += structs.Index(1 + g.r.IntN(2))
 		before := a.Snapshot()
 		e := Entry{Index: index, Data: data}
@@ -280,7 +280,7 @@ func (r *run) services(after *state.Snapshot, cmd structs.Command, d structs.Del
 			r.saw("service deleted")
 		case c.After == nil && !isA[*structs.AllocObservedCommand](cmd) && !isA[*structs.BatchCommand](cmd):
 			a := after.AllocByID(c.Before.AllocID)
-			r.check(a == nil || !a.Serves(), "command %d removed service %s of an allocation that serves", cmd.Type(), c.Before.ID)
+			r.check(a == nil || !a.Serves(), "command %d removed service %s of an allocation that serves", typeOf(cmd), c.Before.ID)
 			r.saw("services of another ended")
 		case c.After == nil:
 		case c.Before == nil:
@@ -369,7 +369,7 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 	}
 	if res.Err != nil {
 		r.saw("command refused")
-		r.saw(fmt.Sprintf("command %d refused", cmd.Type()))
+		r.saw(fmt.Sprintf("command %d refused", typeOf(cmd)))
 		if isA[*structs.BatchCommand](cmd) {
 			r.saw("batch refused")
 		}
@@ -381,10 +381,10 @@ func (r *run) entry(before, after *state.Snapshot, cmd structs.Command, res stru
 		}
 		r.saw("entry rolled back")
 		ha, hb := after.Hash(), before.Hash()
-		r.check(changed == 0 && (ha == hb || after.Time() != before.Time()), "command type %d was refused (%s) and changed something", cmd.Type(), res.Err.Msg)
+		r.check(changed == 0 && (ha == hb || after.Time() != before.Time()), "command type %d was refused (%s) and changed something", typeOf(cmd), res.Err.Msg)
 		return
 	}
-	r.saw(fmt.Sprintf("command %d carried out", cmd.Type()))
+	r.saw(fmt.Sprintf("command %d carried out", typeOf(cmd)))
 	r.check(res.Index == after.Index() && after.Time() >= before.Time(), "index or time")
 	r.allocs(after, cmd, d)
 	r.accounting(before, after, cmd, res, d)
@@ -535,7 +535,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 		if a == nil {
 			r.saw("alloc collected")
 			// Within a batch it may end and be collected in one entry.
-			r.check(b.ClientTerminal() || isA[*structs.BatchCommand](cmd), "allocation %s was deleted while %s by command type %d", b.ID, b.Client, cmd.Type())
+			r.check(b.ClientTerminal() || isA[*structs.BatchCommand](cmd), "allocation %s was deleted while %s by command type %d", b.ID, b.Client, typeOf(cmd))
 			continue
 		}
 		r.check(a.ModifyIndex == d.Index && a.Job != nil, "allocation %s: modify index %d at %d, job %v", a.ID, a.ModifyIndex, d.Index, a.Job != nil)
@@ -578,7 +578,7 @@ func (r *run) allocs(after *state.Snapshot, cmd structs.Command, d structs.Delta
 				r.saw("alloc preempted")
 			}
 		default:
-			r.check(a.Client == b.Client, "command type %d changed the observed status of %s", cmd.Type(), a.ID)
+			r.check(a.Client == b.Client, "command type %d changed the observed status of %s", typeOf(cmd), a.ID)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (r *run) gangs(before, after *state.Snapshot, cmd structs.Command, res stru
 			n, m := members(before, j, tg), members(after, j, tg)
 			r.spares(after, j, tg, m)
 			r.check(m == 0 || m >= tg.Least() || m >= n && n < tg.Least() && m == n, "gang %s.%s has %d members after command type %d, at least %d are needed; before it had %d",
-				j.Key(), tg.Name, m, cmd.Type(), tg.Least(), n)
+				j.Key(), tg.Name, m, typeOf(cmd), tg.Least(), n)
 		}
 	}
 	for ro := range after.Rosters() {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/muster-sched/muster/fsm"
 	"github.com/muster-sched/muster/internal/methods"
 	"github.com/muster-sched/muster/server/replica"
 	"github.com/muster-sched/muster/structs"
@@ -109,13 +110,13 @@ func eventsOf(d structs.Delta) []methods.Event {
 			switch t := typeOf(x.ModifyIndex); {
 			case c.After.Stop && (c.Before == nil || !c.Before.Stop):
 				ev.Type = "JobDeregistered"
-			case t == structs.CommandTypeOf[*structs.ScaleCommand]():
+			case t == fsm.TypeOf[*structs.ScaleCommand]():
 				ev.Type = "JobRegistered"
 			case isPlan(t):
 				ev.Type = "PlanResult"
-			case t == structs.CommandTypeOf[*structs.AllocObservedCommand]():
+			case t == fsm.TypeOf[*structs.AllocObservedCommand]():
 				ev.Type = "AllocationUpdated"
-			case t == structs.CommandTypeOf[*structs.EvalUpsertCommand]():
+			case t == fsm.TypeOf[*structs.EvalUpsertCommand]():
 				ev.Type = "EvaluationUpdated"
 			}
 		}
@@ -144,7 +145,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 		switch t := typeOf(x.ModifyIndex); {
 		case isPlan(t):
 			ev.Type = "PlanResult"
-		case t == structs.CommandTypeOf[*structs.AllocTransitionCommand](), t == structs.CommandTypeOf[*structs.SuspendCommand]():
+		case t == fsm.TypeOf[*structs.AllocTransitionCommand](), t == fsm.TypeOf[*structs.SuspendCommand]():
 			ev.Type = "AllocationUpdateDesiredStatus"
 		}
 		if !x.DeploymentID.IsZero() {
@@ -164,7 +165,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 				ev.Type = "NodeDrain"
 			case c.Before != nil && c.Before.Eligibility != c.After.Eligibility:
 				ev.Type = "NodeEligibility"
-			case typeOf(x.ModifyIndex) == structs.CommandTypeOf[*structs.NodeStatusCommand]() || typeOf(x.ModifyIndex) == structs.CommandTypeOf[*structs.NodeEventCommand]():
+			case typeOf(x.ModifyIndex) == fsm.TypeOf[*structs.NodeStatusCommand]() || typeOf(x.ModifyIndex) == fsm.TypeOf[*structs.NodeEventCommand]():
 				ev.Type = "NodeEvent"
 			}
 		}
@@ -230,7 +231,7 @@ func eventsOf(d structs.Delta) []methods.Event {
 }
 
 func isPlan(t structs.CommandType) bool {
-	return t == structs.CommandTypeOf[*structs.PlanEntry]() || t == structs.CommandTypeOf[*structs.PlansCommand]()
+	return t == fsm.TypeOf[*structs.PlanEntry]() || t == fsm.TypeOf[*structs.PlansCommand]()
 }
 
 func drainChanged(a, b *structs.Node) bool { return (a.Drain == nil) != (b.Drain == nil) }

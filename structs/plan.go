@@ -5,6 +5,8 @@ import "time"
 // PlanEntry is what one decision about one job changes: the command that workers propose and the planner commits. It
 // is columnar (D9): job, evaluation and groups once, then a short row per allocation.
 type PlanEntry struct {
+	command
+
 	Namespace     string
 	JobID         string
 	JobVersion    uint64
