@@ -92,25 +92,24 @@ func (o Obstacle) expand(text string) string {
 	if !found {
 		return text
 	}
-	var b strings.Builder
+	b := make([]byte, 0, 128)
 	for found {
-		b.WriteString(before)
+		b = append(b, before...)
 		var field string
 		field, rest, _ = strings.Cut(rest, "}")
 		switch field {
 		case "subject":
-			b.WriteString(o.Subject)
+			b = append(b, o.Subject...)
 		case "detail":
-			b.WriteString(o.Detail)
+			b = append(b, o.Detail...)
 		case "holder":
-			b.WriteString(o.Holder.String())
+			b = append(b, o.Holder.String()...)
 		case "count":
-			b.WriteString(strconv.FormatInt(o.Count, 10))
+			b = strconv.AppendInt(b, o.Count, 10)
 		case "of":
-			b.WriteString(strconv.FormatInt(o.Of, 10))
+			b = strconv.AppendInt(b, o.Of, 10)
 		}
 		before, rest, found = strings.Cut(rest, "{")
 	}
-	b.WriteString(before)
-	return b.String()
+	return string(append(b, before...))
 }

@@ -93,7 +93,7 @@ type DeviceAlt struct {
 	checks     []Condition
 	wishes     []wish
 	WishTotal  int64
-	Obstacle   *structs.Obstacle // that too few of them are free
+	Obstacle   structs.Obstacle // that too few of them are free
 }
 
 type SpreadAsk struct {

@@ -219,10 +219,10 @@ const inNUMANode = "NUMA node"
 // Refusal says why no NUMA node will do: too few cores on each, or, where there are enough, of what else there is too little.
 func (s *coreSets) refusal(a *Ask, why ShortageOf, largest int) ShortageOf {
 	if why.Dim != structs.DimensionNone {
-		by := *a.Devices[0].Alts[0].Obstacle
+		by := a.Devices[0].Alts[0].Obstacle
 		for _, r := range s.runs {
 			if len(r.tied) > 0 {
-				by = *a.Devices[r.tied[0]].Alts[0].Obstacle
+				by = a.Devices[r.tied[0]].Alts[0].Obstacle
 				by.Count = int64(len(r.at))
 				break
 			}

@@ -70,7 +70,7 @@ func (k *Picker) PickDevices(a *Ask, n *structs.Node, free *model.Holding, choic
 		}
 		if !done {
 			if why.Dim == structs.DimensionNone {
-				why = ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: d.Alts[0].Count}, By: d.Alts[0].Obstacle}
+				why = ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: d.Alts[0].Count}, By: &d.Alts[0].Obstacle}
 			}
 			why.TooSmall = why.TooSmall && !curable
 			return why
@@ -128,12 +128,12 @@ func (k *Picker) whole(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *mo
 		open = append(open, j)
 	}
 	if have := int64(len(open)); have < alt.Count {
-		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: alt.Obstacle, Unhealthy: have+sick >= alt.Count}
+		return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, By: &alt.Obstacle, Unhealthy: have+sick >= alt.Count}
 	}
 	picked, most := pickIsland(g, open, int(alt.Count), a.Inside)
 	if most < alt.Count {
 		if a.insideOnly {
-			by := *alt.Obstacle
+			by := alt.Obstacle
 			by.Detail = a.Inside
 			return ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - most}, By: &by, Apart: true}
 		}
@@ -218,7 +218,7 @@ func (k *Picker) shared(a *Ask, i int, c *DeviceChoice, n *structs.Node, free *m
 		x := ShortageOf{By: memoryShort, Unhealthy: have+sick >= alt.Count, Largest: largest, Free: total, Asked: alt.Count * (largest + leastShort)}
 		switch {
 		case have > 0 || !asked: // some GPUs have room, too few do
-			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, alt.Obstacle
+			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - have}, &alt.Obstacle
 			x.Largest, x.Free, x.Asked = 0, 0, 0
 		case leastShort <= 0:
 			x.Shortage, x.By = model.Shortage{Dim: structs.DimensionGPUCompute, Short: max(1, alt.Compute-mostCompute)}, computeShort
@@ -298,8 +298,8 @@ func (k *Picker) grants(a *Ask, n *structs.Node) []structs.Grant {
 }
 
 // Obstacle is that too few of what an alternative asks for are free.
-func (d *DeviceAlt) obstacle() *structs.Obstacle {
-	out := &structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
+func (d *DeviceAlt) obstacle() structs.Obstacle {
+	out := structs.Obstacle{Dimension: structs.DimensionDevices, Subject: d.label()}
 	if d.mig == "" && structs.IsGPUDevice(d.name) {
 		out.Dimension = structs.DimensionGPU
 	}

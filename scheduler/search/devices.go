@@ -79,7 +79,7 @@ func (s *Search) devices(c *model.Chunk, i int, o *model.Occupancy, v *Verdict) 
 	if !a.PlainDevices {
 		used += int64(len(s.Picker.Picks))
 	} else if alt := &d.Alts[0]; best < alt.Count {
-		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: alt.Obstacle, Unhealthy: best+bestSick >= alt.Count}
+		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: &alt.Obstacle, Unhealthy: best+bestSick >= alt.Count}
 	}
 	return total, min(used, total), match.ShortageOf{}
 }
@@ -103,7 +103,7 @@ func (s *Search) plainDevices(hold *model.Holding, v *Verdict) (total, used int6
 		total, used = total+int64(k), used+int64(inUse)
 	}
 	if best < alt.Count {
-		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: alt.Obstacle}, true
+		return 0, 0, match.ShortageOf{Shortage: model.Shortage{Dim: structs.DimensionDevices, Short: alt.Count - best}, By: &alt.Obstacle}, true
 	}
 	return total, min(used+alt.Count, total), match.ShortageOf{}, true
 }
