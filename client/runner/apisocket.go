@@ -13,7 +13,7 @@ import (
 )
 
 // apiSocket is the file in a task's secrets directory through which it reaches the agent's API (MUSTER_UNIX_ADDR). Only
-// the task can get at that directory, so whoever connects is the task.
+// the task can enter that directory, so a connection authenticates the task.
 const apiSocket = "api.sock"
 
 // openAPI opens the task's socket before it starts.
@@ -22,7 +22,7 @@ func openAPI(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// serveAPI opens the task's socket, unless it is open. A task can do without: launchers alone need it.
+// serveAPI opens the task's socket, unless it is open. A failure is only logged: most tasks do not need the socket.
 func (t *task) serveAPI() {
 	if t.r.cfg.Agent.ServeTask == nil || t.r.dir == nil {
 		return
@@ -50,8 +50,8 @@ func (t *task) closeAPI() {
 	}
 }
 
-// listenBelow makes the socket. Each directory is opened below the one before and named by its descriptor, so that no link
-// leads out of the allocation and the path may be of any length.
+// listenBelow creates the socket. Each directory is opened relative to the one before and named by its descriptor, so
+// that no symbolic link leads out of the allocation and the path may be of any length.
 func listenBelow(alloc, task string) (net.Listener, error) {
 	dir := unix.AT_FDCWD
 	for _, name := range []string{alloc, task, allocdir.Secrets} {
@@ -67,7 +67,7 @@ func listenBelow(alloc, task string) (net.Listener, error) {
 	defer unix.Close(dir)
 	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir, apiSocket)
 	l, err := net.Listen("unix", path)
-	if errors.Is(err, unix.EADDRINUSE) { // of an earlier run, or agent
+	if errors.Is(err, unix.EADDRINUSE) { // left over from an earlier run or agent
 		if err = unix.Unlinkat(dir, apiSocket, 0); err == nil || err == unix.ENOENT {
 			l, err = net.Listen("unix", path)
 		}
@@ -75,8 +75,8 @@ func listenBelow(alloc, task string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then the descriptor may be another directory's
-	// Its directory is the task's alone. A link that the task has put in the socket's place is not followed.
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then the descriptor may refer to another directory
+	// Only the task can enter the directory. AT_SYMLINK_NOFOLLOW: the task may have replaced the socket by a link.
 	err = unix.Fchmodat(dir, apiSocket, 0o666, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil { // before Linux 6.6
 		err = openToAll(dir, apiSocket)
@@ -88,7 +88,7 @@ func listenBelow(alloc, task string) (net.Listener, error) {
 	return l, nil
 }
 
-// openToAll lets everybody who reaches a file read and write it.
+// openToAll makes the socket readable and writable for every user who can reach it.
 func openToAll(dir int, name string) error {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

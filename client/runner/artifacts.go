@@ -22,7 +22,7 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// artifactSpec is what the client needs of a task's artifact.
+// artifactSpec is the part of a job's artifact block that the client uses.
 type artifactSpec struct {
 	GetterSource  string
 	GetterOptions map[string]string
@@ -31,10 +31,11 @@ type artifactSpec struct {
 	RelativeDest  string
 }
 
-// fetchDir is where artifacts wait, below the allocation's directory, until they are whole. Tasks cannot write there.
+// fetchDir is the directory, below the allocation's, in which artifacts are collected until they are complete. Tasks
+// cannot write to it.
 const fetchDir = ".fetch"
 
-// fetchArtifacts fetches what the task's job says, once: what a later run of the task finds has been there for the first.
+// fetchArtifacts fetches the task's artifacts, once: a restarted task finds those of its first run.
 func fetchArtifacts(ctx context.Context, a *attempt) error {
 	r := a.task.r
 	if len(a.spec.Artifacts) == 0 || r.dir == nil {
@@ -65,7 +66,7 @@ func fetchArtifacts(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// fileName is a task's name as part of a file's.
+// fileName returns a task's name as part of a file name.
 func fileName(task string) string { return strings.ReplaceAll(task, "/", "_") }
 
 func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error {
@@ -126,8 +127,8 @@ func fetchOne(ctx context.Context, a *attempt, root *os.Root, raw []byte) error 
 	return nil
 }
 
-// place turns a destination into a path below the allocation's directory: relative ones are below the task's, absolute
-// ones are as the task sees them.
+// place maps a destination to a path below the allocation's directory. A relative destination is below the task's
+// directory, an absolute one is a path as the task sees it.
 func (a *attempt) place(dest string) (string, error) {
 	dest = a.env.Replace(dest)
 	base := a.task.r.dir.Root
@@ -159,7 +160,7 @@ func (a *attempt) place(dest string) (string, error) {
 	return rel, nil
 }
 
-// interruptibly does what takes long before a start. Whoever wants the task to end does not wait for it.
+// interruptibly runs a slow step of a start. A request to stop the task cancels the step.
 func (a *attempt) interruptibly(ctx context.Context, do func(ctx context.Context) error) error {
 	for not := wishNone; ; {
 		wctx, cancel := a.task.waiting(ctx, not)
@@ -176,7 +177,7 @@ func (a *attempt) interruptibly(ctx context.Context, do func(ctx context.Context
 	}
 }
 
-// own gives everything below a directory to the task's user, the directory itself left out.
+// own makes the task's user the owner of everything below a directory, without the directory itself.
 func own(root *os.Root, dir string, who allocdir.Owner) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -194,7 +195,7 @@ func own(root *os.Root, dir string, who allocdir.Owner) error {
 	})
 }
 
-// move puts what is in one directory into another. Files that are there are replaced, directories added to.
+// move moves the contents of a directory into another. It replaces files that exist and merges directories.
 func move(root *os.Root, from, to string) error {
 	d, err := root.Open(from)
 	if err != nil {
@@ -219,7 +220,7 @@ func move(root *os.Root, from, to string) error {
 				return err
 			}
 		}
-		if err := root.Rename(src, dst); errors.Is(err, unix.EXDEV) { // secrets are on a file system of their own
+		if err := root.Rename(src, dst); errors.Is(err, unix.EXDEV) { // secrets are on their own file system
 			err = copyTree(root, src, dst)
 			if err != nil {
 				return err
@@ -231,7 +232,7 @@ func move(root *os.Root, from, to string) error {
 	return nil
 }
 
-// copyTree copies files and directories; who they belong to goes along.
+// copyTree copies files and directories and keeps their owners.
 func copyTree(root *os.Root, src, dst string) error {
 	info, err := root.Lstat(src)
 	if err != nil {

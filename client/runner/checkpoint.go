@@ -17,26 +17,27 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Before work is ended to make room for other work, because its node drains or its time is over, it is told to save its
-// state: a signal, a command inside the task or a request, as its group says, and time to do it. A task that ends by
-// itself, a command that returns, a request that is answered and a newer checkpoint that is seen (progress.go) end the waiting. The event that records the notice also
-// tells an agent that was started anew that it has been given.
+// Before work is stopped to make room for other work, because its node drains or because its time limit is near, its
+// task is notified to save its state: by a signal, a command inside the task or an HTTP request, as its group declares.
+// The wait that follows is bounded by the group's grace. It ends early when the task ends, the command returns, the
+// request is answered or a newer checkpoint is seen (progress.go). The notice is recorded as an event, so a restarted
+// agent knows that it was sent.
 
-// Why work is told to save its state: the values of structs.Checkpoint.On.
+// Causes of a notice: the values of structs.Checkpoint.On.
 const (
 	causePreempt = structs.CausePreempt
 	causeLimit   = "limit"
 	causeDrain   = structs.CauseDrain
-	causeResize  = "resize"  // a gang goes on with other members: it grows, or some made room
-	causeRequest = "request" // not one of Checkpoint.On: always heeded
+	causeResize  = "resize"  // the gang continues with other members: it grows or shrinks
+	causeRequest = "request" // not a value of Checkpoint.On: a request is never filtered
 )
 
-// graceDefault is how long saving may take when the group does not say.
+// graceDefault bounds a save if the group sets no grace.
 const graceDefault = structs.CheckpointGrace
 
 var causeText = map[string]string{causePreempt: "it is preempted", causeLimit: "its time is over soon", causeDrain: "its node drains", causeResize: "its gang goes on with other members", causeRequest: "somebody asked for it"}
 
-// endCause is why the allocation is being ended, as far as checkpoints care; "" for any other reason.
+// endCause returns why the allocation is being stopped, if that is a cause for a checkpoint; "" otherwise.
 func (r *Runner) endCause() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +48,7 @@ func (r *Runner) endCause() string {
 	case r.limit.passed:
 		return causeLimit
 	case r.again != nil && r.again.Type == EventGang && ro != nil:
-		switch ro.Reason { // of a member that was lost, the others may hang
+		switch ro.Reason { // not for a lost member: the others may hang
 		case structs.RosterGrown, structs.RosterShrunk, structs.RosterPreempted:
 			return causeResize
 		}
@@ -55,7 +56,7 @@ func (r *Runner) endCause() string {
 	return ""
 }
 
-// checkpoint is what the task's group says about saving state for a cause, or nil.
+// checkpoint returns the checkpoint block of the task's group if it applies to cause, or nil.
 func (t *task) checkpoint(cause string) *structs.Checkpoint {
 	c := t.saves()
 	if c == nil || cause == "" {
@@ -67,7 +68,7 @@ func (t *task) checkpoint(cause string) *structs.Checkpoint {
 	return c
 }
 
-// graceOf is how long saving may take.
+// graceOf returns how long a save may take.
 func graceOf(c *structs.Checkpoint) time.Duration {
 	if c.Grace > 0 {
 		return c.Grace
@@ -75,9 +76,9 @@ func graceOf(c *structs.Checkpoint) time.Duration {
 	return graceDefault
 }
 
-// save tells a running task to save its state and waits for its grace, or until a newer checkpoint is seen. Work that cannot
-// be told is waited for, if it was given a grace: it may save by itself. It gives the end of the task if it ended
-// meanwhile, else nil.
+// save notifies a running task to save its state and waits until its grace is over or a newer checkpoint is seen. A
+// task without a way to be notified gets the grace only if the group sets one: it may save by itself. save returns the
+// result of the task if it ended meanwhile, else nil.
 func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.ExitResult {
 	c := t.checkpoint(cause)
 	if c == nil || !c.Notified() && c.Grace <= 0 {
@@ -122,13 +123,13 @@ func (t *task) save(ctx context.Context, h driver.Task, cause string) *driver.Ex
 	return nil
 }
 
-// noteSaved tells what was saved.
+// noteSaved records an event with the newest checkpoint.
 func (t *task) noteSaved(ctx context.Context) {
 	s := t.newest()
 	t.note(ctx, event(EventCheckpoint, "Saved its state "+describe(s), "saved", "true", "bytes", strconv.FormatInt(s.Bytes, 10), "path", s.Path))
 }
 
-// because says why the task is to save its state.
+// because returns the cause in words.
 func (t *task) because(cause string) string {
 	if g := t.r.group(); cause == causeDrain && g != nil && g.Gang != nil {
 		return "a node of its gang drains"
@@ -136,7 +137,7 @@ func (t *task) because(cause string) string {
 	return causeText[cause]
 }
 
-// lastProblem is when the task was told to save its state for a cause; 0 for never.
+// notified returns when the current run was notified for a cause; 0 for never.
 func (t *task) notified(cause string) structs.LogTime {
 	at := structs.LogTime(0)
 	st := t.state()
@@ -148,7 +149,7 @@ func (t *task) notified(cause string) structs.LogTime {
 	return at
 }
 
-// announce gives the notice and records it. It reports true when the state is known to be saved.
+// announce sends the notice and records it. It returns true if the state is known to be saved.
 func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoint, cause string, grace time.Duration) (saved bool) {
 	if !c.Notified() {
 		t.note(ctx, event(EventCheckpoint, fmt.Sprintf("Is to end because %s. Waiting up to %s for its next checkpoint", t.because(cause), grace),
@@ -168,11 +169,12 @@ func (t *task) announce(ctx context.Context, h driver.Task, c *structs.Checkpoin
 	return true
 }
 
-// notify gives the notice. When a command has returned or a request was answered the state is saved, and that is recorded.
+// notify sends the notice. A command that returned or a request that was answered counts as a checkpoint, and is
+// recorded.
 func (t *task) notify(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
 	at := now()
 	switch {
-	case c.Signal != "" && c.To == "ranks" && !t.r.group().Launch.InRanks(): // the launcher of ranks passes signals on to them
+	case c.Signal != "" && c.To == "ranks" && !t.r.group().Launch.InRanks(): // the launcher passes a signal on to its ranks
 		return signalRanks(ctx, h, c.Signal)
 	case c.Signal != "":
 		return h.Signal(ctx, c.Signal)
@@ -193,12 +195,12 @@ func (t *task) notify(ctx context.Context, h driver.Task, c *structs.Checkpoint)
 	return nil
 }
 
-// NotifyBy runs a command in a task that is to be told something.
+// NotifyBy runs a command in a running task, to notify it of something.
 func (r *Runner) NotifyBy(ctx context.Context, task string, command []string) error {
 	return notifyBy(ctx, func(ctx context.Context, req driver.ExecRequest) (int, error) { return r.Exec(ctx, task, req) }, command)
 }
 
-// notifyBy runs a command and says how it failed, with the last line that it wrote: a command of a task may write without end.
+// notifyBy runs a command. The error of a failed command ends with the last line that it printed: output is unbounded.
 func notifyBy(ctx context.Context, exec func(context.Context, driver.ExecRequest) (int, error), command []string) error {
 	var out tail
 	code, err := exec(ctx, driver.ExecRequest{Command: command, Stderr: &out, Whole: true})
@@ -213,7 +215,7 @@ func notifyBy(ctx context.Context, exec func(context.Context, driver.ExecRequest
 	return nil
 }
 
-// said adds the last line of what a command printed to a reason.
+// said formats the last line of a command's output as a suffix of an error.
 func said(out string) string {
 	if last := lastLine(out); last != "" {
 		return ": " + last
@@ -237,8 +239,8 @@ func post(ctx context.Context, url string) error {
 	return nil
 }
 
-// notifyToContinue is tell for work that is to go on. A signal that would end it is not sent: a program that has just begun, or that leaves
-// saving to another of its processes, does not catch it.
+// notifyToContinue is notify for a task that must keep running. It refuses to send a signal that would end the task: a
+// program that has just started, or that leaves saving to another of its processes, does not catch the signal.
 func (t *task) notifyToContinue(ctx context.Context, h driver.Task, c *structs.Checkpoint) error {
 	if c.Signal != "" {
 		pids := []int{h.Status().PID}
@@ -262,12 +264,12 @@ func (t *task) notifyToContinue(ctx context.Context, h driver.Task, c *structs.C
 	return t.notify(ctx, h, c)
 }
 
-// endedBySignal reports whether a process neither catches nor blocks nor ignores a signal that ends those who do not. Of one
-// that cannot be looked at it says no.
+// endedBySignal reports whether sig would end the process, because the process neither catches, blocks nor ignores it.
+// It returns false for a process that cannot be inspected.
 func endedBySignal(pid int, sig syscall.Signal) (name string, ends bool) {
 	switch sig {
 	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH:
-		return "", false // which are ignored by default
+		return "", false // ignored by default
 	}
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if pid <= 0 || err != nil {
@@ -292,11 +294,11 @@ func endedBySignal(pid int, sig syscall.Signal) (name string, ends bool) {
 	return name, seen && known&(1<<(sig-1)) == 0
 }
 
-// rankVariables are in the environment of a rank, whoever started it.
+// rankVariables are set in the environment of a rank, for each of the known launchers.
 var rankVariables = [][]byte{[]byte("RANK="), []byte("LOCAL_RANK="), []byte("OMPI_COMM_WORLD_RANK="), []byte("PMI_RANK="), []byte("SLURM_PROCID=")}
 
-// signalRanks signals the ranks that a launcher inside the task has started: the topmost processes that were told a rank.
-// Where nobody was, they are the processes without children.
+// signalRanks signals the ranks that a launcher inside the task has started: the topmost processes with a rank
+// variable. If no process has one, the processes without children are signalled.
 func signalRanks(ctx context.Context, h driver.Task, name string) error {
 	sig, err := driver.ParseSignal(name)
 	if err != nil {
@@ -318,7 +320,8 @@ func signalRanks(ctx context.Context, h driver.Task, name string) error {
 	return nil
 }
 
-// ranksAmong gives the ranks among the processes of a task, whose first one is main, in the order of their pids.
+// ranksAmong returns the pids of the ranks among the processes of a task, in ascending order. main is the task's first
+// process.
 func ranksAmong(processes map[int]driver.ProcStats, main int) []int {
 	parents := make(map[int]bool, len(processes))
 	ranked := make(map[int]bool)
@@ -328,7 +331,7 @@ func ranksAmong(processes map[int]driver.ProcStats, main int) []int {
 			ranked[pid] = true
 		}
 	}
-	if ranked[main] { // the launcher itself was given one: that tells nothing
+	if ranked[main] { // the launcher itself has a rank variable, so the variables distinguish nothing
 		clear(ranked)
 	}
 	var out []int
@@ -356,7 +359,7 @@ func hasRank(pid int) bool {
 	return false
 }
 
-// parentOf is the parent of a process; 0 when it has ended.
+// parentOf returns the parent of a process; 0 if it has ended.
 func parentOf(pid int) int {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -370,7 +373,7 @@ func parentOf(pid int) int {
 	return ppid
 }
 
-// saveBefore tells running main tasks to save their state a while before the allocation's time is over.
+// saveBefore notifies running main tasks to save their state some time before the allocation's time limit.
 func (r *Runner) saveBefore(ctx context.Context) {
 	for _, t := range r.tasks {
 		c := t.checkpoint(causeLimit)
@@ -382,7 +385,7 @@ func (r *Runner) saveBefore(ctx context.Context) {
 	}
 }
 
-// how says by what means a notice goes out.
+// how describes the means of a notice.
 func how(c *structs.Checkpoint) string {
 	switch {
 	case c.Signal != "" && c.To == "ranks":
@@ -395,18 +398,19 @@ func how(c *structs.Checkpoint) string {
 	return "request to " + c.URL
 }
 
-// Notice is what became of telling work to save its state.
+// Notice is the outcome of a request to save state.
 type Notice struct {
-	Tasks []string // that were told
+	Tasks []string // the tasks that were notified
 	How   string   // "signal SIGUSR1"
-	Over  bool     // commands have returned, requests were answered: the state is saved
+	Over  bool     // commands have returned and requests were answered: the state is saved
 	At    structs.LogTime
-	Was   *structs.Saved // the newest checkpoint before, or nil
+	Was   *structs.Saved // the newest checkpoint before the request, or nil
 	Grace time.Duration
 }
 
-// Save tells the running main tasks to save their state now. They go on. It waits for commands and requests until ctx is
-// over; they have the group's grace whether or not somebody waits, and what comes of them is an event of the task.
+// Save notifies the running main tasks to save their state now. The tasks keep running. Save waits for commands and
+// requests until ctx ends. They continue in the background for the group's grace, and their outcome becomes an event of
+// the task.
 func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 	if err := r.errSuspended("it would not hear that it is to save its state"); err != nil {
 		return nil, err
@@ -455,8 +459,8 @@ func (r *Runner) Save(ctx context.Context) (*Notice, error) {
 	return n, nil
 }
 
-// saveNow gives the notice that somebody asked for, says whether it went out, and records what came of it within ctx. life
-// is the agent's.
+// saveNow sends the notice of a user's request, reports through told whether it was sent, and records the outcome
+// within ctx. life is the agent's context.
 func (t *task) saveNow(ctx, life context.Context, h driver.Task, c *structs.Checkpoint, told func(error)) {
 	was, at := t.newest(), now()
 	t.note(life, event(EventCheckpoint, fmt.Sprintf("Told to save its state because %s: %s", causeText[causeRequest], how(c)), "cause", causeRequest))

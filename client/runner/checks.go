@@ -22,30 +22,30 @@ import (
 
 // Bounds of checks.
 const (
-	checkFirst     = 500 * time.Millisecond // until the first look, unless the interval is shorter
-	checkOutputMax = 3 << 10                // bytes kept of what a service answers
+	checkFirst     = 500 * time.Millisecond // delay before the first look, unless the interval is shorter
+	checkOutputMax = 3 << 10                // bytes kept of a service's answer
 	checkGrace     = time.Second
 )
 
-// CheckStatus is how a check stands.
+// CheckStatus is the latest result of a check.
 type CheckStatus struct {
 	ID, Check, Service, Task, Group string
-	Readiness                       bool // it does not count for the health of the allocation
+	Readiness                       bool // the check does not count for the health of the allocation
 	Status                          structs.ServiceHealth
 	Output                          string
 	Code                            int // of an HTTP answer; 0: none
 	Time                            structs.LogTime
 }
 
-// checkRun runs a check for one life of what serves it.
+// checkRun runs one check while its service is up.
 type checkRun struct {
 	plan *checkPlan
-	made string // the plan as text, to see whether it is another one
+	made string // the plan as text, to detect a changed plan
 	stop context.CancelFunc
 
 	mu     sync.Mutex
 	last   CheckStatus
-	passed structs.LogTime // since when it passes; 0: it does not
+	passed structs.LogTime // start of the current series of passes; 0: the check does not pass
 }
 
 func checkID(registration, name string) string {
@@ -53,7 +53,7 @@ func checkID(registration, name string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// standing is what a check says, and since when it passes.
+// standing returns the check's status and since when it passes.
 func (c *checkRun) standing() (structs.ServiceHealth, structs.LogTime) {
 	if c == nil {
 		return structs.HealthPending, 0
@@ -63,7 +63,7 @@ func (c *checkRun) standing() (structs.ServiceHealth, structs.LogTime) {
 	return c.last.Status, c.passed
 }
 
-// sync lets the checks of what is up run, and no others. The caller holds v.mu.
+// sync starts the checks of the services that are up and stops all others. The caller holds v.mu.
 func (v *services) sync(ctx context.Context, r *Runner, group string, up []*offer) {
 	want := map[string]*checkPlan{}
 	for _, o := range up {
@@ -113,7 +113,7 @@ func (v *services) sync(ctx context.Context, r *Runner, group string, up []*offe
 	}
 }
 
-// loop looks at the service every interval until it ends.
+// loop runs the check at its interval until ctx ends.
 func (c *checkRun) loop(ctx context.Context, r *Runner) {
 	p := &c.plan.spec
 	begun := time.Now()
@@ -153,7 +153,8 @@ func (c *checkRun) loop(ctx context.Context, r *Runner) {
 	}
 }
 
-// restartAfter is after how many failures in a row tasks are restarted (0: never), and how long failures do not count.
+// restartAfter returns after how many failures in a row tasks are restarted (0: never), and for how long after the
+// start failures are ignored.
 func (p *checkSpec) restartAfter() (limit int, grace time.Duration) {
 	if p.CheckRestart == nil {
 		return 0, 0
@@ -164,7 +165,7 @@ func (p *checkSpec) restartAfter() (limit int, grace time.Duration) {
 	return p.CheckRestart.Limit, grace
 }
 
-// restart ends the tasks that the check is about; their restart policy says whether they run again.
+// restart asks the tasks of the check to end; their restart policy decides whether they run again.
 func (c *checkRun) restart(ctx context.Context, r *Runner, output string) {
 	for _, m := range r.members() {
 		if len(c.plan.restart) > 0 && !slices.Contains(c.plan.restart, m.name) || len(c.plan.restart) == 0 && m.role != roleMain {
@@ -178,7 +179,7 @@ func (c *checkRun) restart(ctx context.Context, r *Runner, output string) {
 	}
 }
 
-// look asks the service once.
+// look runs the check once.
 func (c *checkRun) look(ctx context.Context, r *Runner) (ok bool, output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, c.plan.spec.Timeout)
 	defer cancel()
@@ -196,7 +197,7 @@ func (c *checkRun) look(ctx context.Context, r *Runner) (ok bool, output string,
 	return c.http(ctx)
 }
 
-// script runs the command of a check inside its task, as exec does, with what that task may and sees. Exit code 0 is well.
+// script runs the command of a check inside its task, with the task's rights and limits. Exit code 0 passes.
 func (c *checkRun) script(ctx context.Context, r *Runner) (ok bool, output string, code int) {
 	p := &c.plan.spec
 	if len(c.plan.restart) == 0 { // refused when the job was registered
@@ -223,7 +224,7 @@ func joinLines(a, b string) string {
 	return a + "\n" + b
 }
 
-// limitedText keeps the beginning of what is written to it.
+// limitedText keeps the first room bytes that are written to it.
 type limitedText struct {
 	mu   sync.Mutex
 	room int
@@ -244,8 +245,8 @@ func (l *limitedText) text() string {
 	return strings.ToValidUTF8(strings.TrimRight(string(l.b), "\n"), "?")
 }
 
-// http makes the request of a check. Anything between 200 and 299 is well; redirections are not followed, because a service
-// must not lead the agent to elsewhere.
+// http sends the request of a check. A status between 200 and 299 passes. Redirects are not followed: a service must
+// not direct the agent to another address.
 func (c *checkRun) http(ctx context.Context) (ok bool, output string, code int) {
 	p := &c.plan.spec
 	scheme := p.Protocol
@@ -276,7 +277,7 @@ func (c *checkRun) http(ctx context.Context) (ok bool, output string, code int) 
 		}
 		req.Header[k] = list
 	}
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: p.TLSServerName, InsecureSkipVerify: p.TLSSkipVerify}} // as the job says
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{ServerName: p.TLSServerName, InsecureSkipVerify: p.TLSSkipVerify}} // as the job asks
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(req)
@@ -292,7 +293,7 @@ func (c *checkRun) http(ctx context.Context) (ok bool, output string, code int) 
 	return resp.StatusCode >= 200 && resp.StatusCode < 300, output, resp.StatusCode
 }
 
-// Checks tells how the allocation's checks stand, by ID.
+// Checks returns the latest results of the allocation's checks, sorted by ID.
 func (r *Runner) Checks() []CheckStatus {
 	r.services.mu.Lock()
 	defer r.services.mu.Unlock()

@@ -26,13 +26,13 @@ type Config struct {
 
 // Host is what the node has: where allocations are stored and what they are given.
 type Host struct {
-	BootID  string               // of the running kernel
+	BootID  string               // boot id of the running kernel
 	Node    func() *structs.Node // the node as it is registered now
 	Store   agentstore.Store
 	Drivers driver.Set
 
 	Ledger   *Ledger
-	Ports    *Ports   // reserves the rendezvous ports of gangs whose first member is on this node; nil, on simulated nodes, only pretends
+	Ports    *Ports   // reserves the rendezvous ports of gangs whose first member is on this node; nil on simulated nodes, which bind no port
 	Networks Networks // makes networks for allocations; nil: there are none
 	GPUs     GPUs     // limits and measures tasks on GPUs
 	// DeviceNodes returns the device files of granted devices, with those that all devices of a kind share. It fails while
@@ -47,29 +47,29 @@ type Host struct {
 	Starts    Starts
 }
 
-// Agent is what runners ask of the agent's process.
+// Agent is what runners need from the agent's process.
 type Agent struct {
-	// Go runs fn in a goroutine that the agent waits for when it stops. It returns false, and does not run fn, once the
-	// agent is stopping.
+	// Go runs fn in a goroutine that the agent waits for when it stops. Once the agent is stopping, Go does not run fn
+	// and returns false.
 	Go func(fn func()) bool
 	// Ended is called for each allocation whose end has been recorded.
 	Ended func(r *Runner)
 	// Await returns when none of the named allocations runs on this node.
 	Await func(ctx context.Context, ids []structs.AllocID) error
-	// Fault has the node drained for this reason. It does not block.
+	// Fault drains the node for this reason. It does not block.
 	Fault func(reason string)
-	// Healthy is closed once the node is known to be healthy; nothing is started before. nil: nothing waits.
+	// Healthy is closed once the node is known to be healthy; no task starts before. nil: tasks start at once.
 	Healthy <-chan struct{}
 	// ServeTask serves the agent's API on the socket of a task until it is closed; nil: tasks get no socket.
 	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
 }
 
-// Servers is what runners ask of the servers and report to them.
+// Servers is what runners ask of the servers and send to them.
 type Servers struct {
 	Region string
 	// Report is called at every change that the servers should know of. It does not block.
 	Report func(o structs.AllocObserved)
-	// SaveTurn asks for the turn of an allocation that is being ended to save its state; nil: it is always its turn.
+	// SaveTurn asks whether an allocation that is being stopped may save its state now; nil: it always may.
 	SaveTurn func(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error)
 	// Variables reads the cluster's variables and services for templates; nil: there are none.
 	Variables Variables
@@ -78,17 +78,17 @@ type Servers struct {
 // Policy is what the operator decided about tasks. The zero value of a field means what its comment says.
 type Policy struct {
 	SecretsInMemory bool              // keep secrets on a memory file system where the agent may mount one
-	MaxKillTimeout  time.Duration     // bounds kill_timeout; 0 does not
+	MaxKillTimeout  time.Duration     // upper limit of kill_timeout; 0: no limit
 	EnforceDisk     bool              // kill an allocation that uses more disk than it asked for
-	PidsMax         int64             // bounds the processes of a task; 0 does not
+	PidsMax         int64             // limit on the processes of a task; 0: no limit
 	Oversubscribe   bool              // a task may use up to MemoryMaxMiB
-	DefaultUsers    map[string]string // whom tasks without a user run as when the agent is root, by driver
-	RunAs           *RunAs            // whom tasks may name as their user; nil: everyone that the drivers accept
-	Inherit         []string          // variables of the agent's environment that tasks get; nil for the default
+	DefaultUsers    map[string]string // by driver: the user of tasks that name none, when the agent is root
+	RunAs           *RunAs            // users that tasks may name; nil: every user that the drivers accept
+	Inherit         []string          // variables of the agent's environment that tasks inherit; nil: the default list
 	Fabric          map[string]string // variables that all tasks get, unless the job sets them
 	ClaimPatience   time.Duration     // how long an allocation waits for devices, cores and ports that are taken or absent; 0 is 30 s
-	// CheckpointPoll is how often checkpoints are looked for; 0 is what the group says. CheckpointSettle is how long a
-	// checkpoint must not change to be complete; 0 is 3 s.
+	// CheckpointPoll is the interval at which checkpoints are looked for; 0: the group's. CheckpointSettle is how long
+	// a checkpoint must remain unchanged to count as complete; 0: 3 s.
 	CheckpointPoll, CheckpointSettle time.Duration
 	Prolog, Epilog                   *Command // the operator's commands before and after an allocation's tasks, or nil
 }
@@ -99,20 +99,20 @@ type GPUs interface {
 	LimitMemory(ctx context.Context, taskID string, grants []structs.Grant) error
 	// LimitPower sets the power limit of a GPU until the allocation has ended.
 	LimitPower(ctx context.Context, uuid string, watts int64) error
-	// Settle measures an allocation a last time. Its tasks have ended.
+	// Settle takes the last measurement of an allocation whose tasks have ended.
 	Settle(r *Runner)
-	// Use is what an allocation's tasks have used of its GPUs. It does not block.
+	// Use returns what an allocation's tasks have used of its GPUs. It does not block.
 	Use(a *structs.Allocation) []structs.GPUUse
 }
 
-// Starts bounds how many tasks of a node start at once that wait only for the node itself. A thousand that begin together
-// are not done sooner, and each mount that one of them makes is copied for every other.
+// Starts limits the concurrent task starts that wait only for the node itself. More of them at once would not finish
+// sooner, and the kernel copies each mount of one into all others.
 type Starts chan struct{}
 
-// NewStarts makes a bound for this machine.
+// NewStarts sizes the limit for this machine.
 func NewStarts() Starts { return make(Starts, min(24, 4+2*runtime.NumCPU())) }
 
-// acquire waits for a turn to start a task. release ends it.
+// acquire waits for a slot to start a task. release returns it.
 func (s Starts) acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case s <- struct{}{}:

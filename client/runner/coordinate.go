@@ -13,11 +13,11 @@ import (
 type role uint8
 
 const (
-	rolePre      role = iota // before the main tasks, to its end
+	rolePre      role = iota // before the main tasks, until it ends
 	rolePreSide              // from before the main tasks until after them
 	roleMain                 //
-	rolePost                 // once the main tasks run, to its end
-	rolePostSide             // from then until after them
+	rolePost                 // once the main tasks run, until it ends
+	rolePostSide             // once the main tasks run, until they have ended
 	roleStop                 // after everything else
 )
 
@@ -42,8 +42,8 @@ func roleOf(t *structs.Task) role {
 
 func (r role) sidecar() bool { return r == rolePreSide || r == rolePostSide }
 
-// drive starts and ends tasks in their order until nothing is due, or until all have ended. It is a loop around step, which
-// looks at the tasks and remembers nothing between two calls: that is why a new agent can continue after a kill.
+// drive starts and ends tasks in their order until nothing is due, or until all have ended. It is a loop around step,
+// which remembers nothing between two calls: a new agent can continue where a killed one was.
 func (r *Runner) drive(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.mu.Lock()
@@ -63,7 +63,7 @@ func (r *Runner) drive(ctx context.Context) {
 	}
 }
 
-// armLimit arms the end of a running allocation's time, and disarms it while the allocation is suspended.
+// armLimit arms the timer of the time limit, and disarms it while the allocation is suspended.
 func (r *Runner) armLimit(ctx context.Context) {
 	end, ok := r.timeEnds()
 	r.mu.Lock()
@@ -96,7 +96,7 @@ func (r *Runner) armLimit(ctx context.Context) {
 	}
 	timers = append(timers, time.AfterFunc(left, func() {
 		if r.suspended() {
-			return // it was suspended just now: the rest is armed when it is resumed
+			return // suspended just now: the remaining time is armed on resume
 		}
 		r.mu.Lock()
 		r.limit.passed = true
@@ -105,7 +105,8 @@ func (r *Runner) armLimit(ctx context.Context) {
 	}))
 }
 
-// timeEnds is the end of a running allocation's time. It is not ok without a limit, or while the allocation is suspended.
+// timeEnds returns when a running allocation reaches its time limit. ok is false without a limit and while the
+// allocation is suspended.
 func (r *Runner) timeEnds() (structs.LogTime, bool) {
 	g := r.group()
 	r.mu.Lock()
@@ -118,7 +119,7 @@ func (r *Runner) timeEnds() (structs.LogTime, bool) {
 	return started.Add(limit + stood), true
 }
 
-// member is a task as it is at the beginning of a step.
+// member is a task as it was at the beginning of a step.
 type member struct {
 	*task
 	role   role
@@ -129,7 +130,7 @@ type member struct {
 
 func (m member) dead() bool { return m.phase == agentstore.PhaseDead }
 
-// begun reports whether the task's driver was ever asked for a start.
+// begun reports whether the task's driver was ever asked to start it.
 func (m member) begun() bool { return m.phase != agentstore.PhaseNew }
 
 func (r *Runner) members() []member {
@@ -144,8 +145,8 @@ func (r *Runner) members() []member {
 // step does what is due and returns true when all tasks have ended.
 func (r *Runner) step(ctx context.Context) bool {
 	ms := r.members()
-	// Tasks that an earlier run of the agent left in progress continue first, whatever is wanted of them now: only their own
-	// goroutines can find and end them.
+	// Tasks that an earlier agent left in progress continue first, even if they must end: only their own goroutines can
+	// find and end them.
 	for _, m := range ms {
 		if m.phase == agentstore.PhaseStarting || m.phase == agentstore.PhaseBackoff {
 			m.start(ctx)
@@ -203,7 +204,7 @@ func (r *Runner) step(ctx context.Context) bool {
 	return done && r.runStops(ctx, ms)
 }
 
-// whyEnd is why the tasks are to end early, or nil.
+// whyEnd returns why the tasks must end early, or nil.
 func (r *Runner) whyEnd(ms []member) *stopReason {
 	if s := r.stopReason(); s != nil {
 		return s

@@ -43,7 +43,7 @@ const (
 	detailRestartReason = "restart_reason"
 )
 
-// event makes an event with a sentence for a person. details are pairs of key and value.
+// event makes an event with a human-readable message. details are pairs of key and value.
 func event(kind, message string, details ...string) structs.TaskEvent {
 	e := structs.TaskEvent{Type: kind, Time: now(), Message: message}
 	if len(details) > 0 {
@@ -93,7 +93,7 @@ func restarting(delay time.Duration, reason string) structs.TaskEvent {
 		detailRestartReason, reason, "start_delay", strconv.FormatInt(int64(delay), 10))
 }
 
-// killing tells how a task is killed and, when the wish itself was no more than to kill it, why.
+// killing describes how a task is killed, and also why if the request was a plain kill.
 func killing(timeout time.Duration, why structs.TaskEvent) structs.TaskEvent {
 	e := event(EventKilling, fmt.Sprintf("Sent interrupt. Waiting %s before force killing", timeout), "kill_timeout", timeout.String())
 	if why.Type == EventKilling {

@@ -13,19 +13,19 @@ import (
 )
 
 // How the members of a gang find each other. The servers send the roster with the allocations. The agent of node rank 0
-// reserves a port and reports it, Apply writes it into the roster once in an epoch, and every agent starts its tasks when its
-// roster names a port:
+// reserves a port and reports it. Apply writes the port into the roster, once in an epoch. Every agent starts its tasks
+// when its roster has a port:
 //
 //	plan -> roster (epoch 1, port 0) -> rank 0 reserves and reports -> roster (epoch 1, port 61234) -> all start
 //	members change -> roster (epoch 2, port 0) -> the tasks of the remaining members end, and it starts over
 //
-// The record of each run has the epoch that it was started with, so an agent that was killed still knows whether the run is
-// outdated. A group with a launch block that is not a gang is a gang of one.
+// The record of each run has the epoch that it was started with, so an agent that was killed still knows whether the
+// run is outdated. A group with a launch block that is not a gang is treated as a gang of one.
 
-// rendezvousPretended is the port of every gang on simulated nodes.
+// rendezvousPretended is the rendezvous port of every gang on simulated nodes.
 const rendezvousPretended = 29500
 
-// errEnding means that a start was given up because the task is to end.
+// errEnding means that a start was abandoned because the task must end.
 var errEnding = errors.New("stopped while it waited for the other members of its gang")
 
 // Roster takes over a roster of the allocation's gang from the servers.
@@ -39,7 +39,7 @@ func (r *Runner) Roster(ro *structs.Roster) {
 	r.gang.roster = ro
 	r.gang.changed.send()
 	r.mu.Unlock()
-	r.changed() // for the first roster, too: tasks found after a restart of the agent may be of an earlier epoch
+	r.changed() // for the first roster, too: tasks found after an agent restart may belong to an earlier epoch
 }
 
 // regroup restarts all tasks if one of them was started for an earlier epoch of the gang.
@@ -70,7 +70,7 @@ func (t *task) epoch() uint64 {
 	return t.rec.Epoch
 }
 
-// restarts is how often the task was restarted on this node, and the last reason.
+// restarts returns how often the task was restarted on this node, and the last reason.
 func (t *task) restarts() (int64, string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *task) restarts() (int64, string) {
 	return n, "failed"
 }
 
-// joinGang waits until everything is known that the task needs to know of its gang.
+// joinGang waits for the roster and the port of the task's gang.
 func joinGang(ctx context.Context, a *attempt) error {
 	r := a.task.r
 	g := r.group()
@@ -120,7 +120,7 @@ func joinGang(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// alone is the roster of a group that is not a gang: the allocation is its only member.
+// alone returns the roster of a group that is not a gang: the allocation is its only member.
 func (r *Runner) alone(g *structs.Group) (*structs.Roster, error) {
 	a := r.Alloc()
 	port, err := r.reservePort(g, 1, 0)
@@ -133,7 +133,7 @@ func (r *Runner) alone(g *structs.Group) (*structs.Roster, error) {
 	}, nil
 }
 
-// self is this allocation as a member.
+// self returns this allocation as a roster member.
 func (r *Runner) self() structs.RosterMember {
 	a, n := r.Alloc(), r.cfg.Host.Node()
 	m := structs.RosterMember{Alloc: a.ID, Node: n.ID, Name: n.Name, Address: "127.0.0.1", Index: a.NameIndex}
@@ -185,7 +185,7 @@ func (t *task) awaitRoster(ctx context.Context, g *structs.Group) (*structs.Rost
 	}
 }
 
-// reservePort reserves the gang's port on this node and reports it if it is new. known is the port in the roster, or 0.
+// reservePort reserves the gang's port on this node and reports a new one. known is the port in the roster, or 0.
 func (r *Runner) reservePort(g *structs.Group, epoch uint64, known int) (int, error) {
 	want := known
 	if want == 0 && g.Launch != nil {
@@ -234,11 +234,11 @@ func dropPort(r *Runner) {
 	}
 }
 
-// hostfileName is the name of the hostfile in the task's directory.
+// hostfileName is the name of the MPI hostfile in the task's directory.
 const hostfileName = "muster.hostfile"
 
-// hostsOf lists each address of a gang once, with the slots of all members there: MPI launchers and DeepSpeed refuse a file
-// that names a host twice.
+// hostsOf lists each address of a gang once, with the slots of all members on it: MPI launchers and DeepSpeed refuse a
+// file that names a host twice.
 func hostsOf(g *taskenv.Gang) string {
 	var order []string
 	slots := map[string]int{}
@@ -282,7 +282,7 @@ func writeHostfile(_ context.Context, a *attempt) error {
 	return errors.Join(err, f.Close())
 }
 
-// musterPath is the path by which tasks can call this program.
+// musterPath returns the path by which tasks can run this program.
 func musterPath() string {
 	p, err := os.Executable()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 // share. It has one directory for each task and is owned by the agent.
 const shimDir = "gpu"
 
-// ShimDir is the directory with the library and the shares of a task under the backend "shim"; "" for an allocation
-// without directories.
+// ShimDir returns the directory with the library and the shares of a task under the backend "shim"; "" for an
+// allocation without directories.
 func (r *Runner) ShimDir(task string) string {
 	if r.dir == nil {
 		return ""
@@ -25,7 +25,7 @@ func (r *Runner) ShimDir(task string) string {
 	return filepath.Join(r.dir.SharedDir(), shimDir, task)
 }
 
-// limitGPUs sets the power limits and the shares of GPU memory that a task needs before it starts.
+// limitGPUs sets the power limits and the shares of GPU memory before a task starts.
 func limitGPUs(ctx context.Context, a *attempt) error {
 	r := a.task.r
 	for uuid, watts := range r.PowerLimits(a.spec.Name) {
@@ -55,7 +55,7 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 			return err
 		}
 		seen := dir
-		if as := a.config.Env["NOMAD_ALLOC_DIR"]; as != "" { // where the task sees it
+		if as := a.config.Env["NOMAD_ALLOC_DIR"]; as != "" { // the path inside the task
 			seen = filepath.Join(as, shimDir, a.spec.Name)
 		}
 		a.config.Env[shim.Env] = shim.Preload(seen, a.config.Env[shim.Env])
@@ -69,8 +69,8 @@ func limitGPUs(ctx context.Context, a *attempt) error {
 	return nil
 }
 
-// GPURequest is the request that a task's GPU grants answer, and these grants. It is nil if the task has none, or asked
-// for devices.
+// GPURequest returns the request behind a task's GPU grants, and the grants. The request is nil if the task has no GPU
+// grant, or asked for devices.
 func (r *Runner) GPURequest(task string) (*structs.GPURequest, []structs.Grant) {
 	var mine []structs.Grant
 	for _, g := range r.Alloc().Grants {
@@ -88,7 +88,7 @@ func (r *Runner) GPURequest(task string) (*structs.GPURequest, []structs.Grant) 
 	return nil, nil
 }
 
-// PowerLimits are the power limits in watts that a task wants, by GPU. The name "" asks for those of all tasks.
+// PowerLimits returns the power limits in watts that a task asks for, by GPU. An empty name returns those of all tasks.
 func (r *Runner) PowerLimits(task string) map[string]int64 {
 	out := map[string]int64{}
 	for _, t := range r.tasks {
@@ -104,7 +104,7 @@ func (r *Runner) PowerLimits(task string) map[string]int64 {
 	return out
 }
 
-// ExceedGPU ends the allocation because one of its tasks holds more than its share of a GPU's memory.
+// ExceedGPU ends the allocation because one of its tasks uses more than its share of a GPU's memory.
 func (r *Runner) ExceedGPU(task, uuid string, quotaMiB, usedMiB int64) {
 	if r.Final() != nil {
 		return
@@ -113,8 +113,8 @@ func (r *Runner) ExceedGPU(task, uuid string, quotaMiB, usedMiB int64) {
 	r.stop(&stopReason{event: failing(event(EventGPUMemory, msg, "gpu", uuid, "quota_mib", strconv.FormatInt(quotaMiB, 10), "used_mib", strconv.FormatInt(usedMiB, 10))), fail: true, desc: msg})
 }
 
-// LoseGPU ends the allocation because a GPU, or what enforces a task's share of it, is gone. The servers place the work on
-// another node.
+// LoseGPU ends the allocation because a GPU, or the process that enforces a task's share of it, is lost. The servers
+// place the work on another node.
 func (r *Runner) LoseGPU(task, uuid, why string) {
 	if r.Final() != nil {
 		return
@@ -135,7 +135,7 @@ func (r *Runner) NoteGPU(ctx context.Context, task, kind, msg string, details ..
 // Active reports whether a task runs and the allocation is not suspended.
 func (r *Runner) Active(task string) bool { return r.RunID(task) != "" && !r.suspended() }
 
-// StartedAt is the start of a running task's present run; 0 while it does not run.
+// StartedAt returns the start of a task's current run; 0 while it does not run.
 func (r *Runner) StartedAt(task string) structs.LogTime {
 	for _, t := range r.tasks {
 		if t.name == task {
@@ -147,7 +147,7 @@ func (r *Runner) StartedAt(task string) structs.LogTime {
 	return 0
 }
 
-// RunID is the id that the driver knows a running task by; "" while the task does not run.
+// RunID returns the driver's id of a running task; "" while the task does not run.
 func (r *Runner) RunID(task string) string {
 	for _, t := range r.tasks {
 		if t.name != task {

@@ -20,8 +20,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// allocHook is one thing to do before the tasks of an allocation start and after all of them have ended. Hooks run in
-// the order of allocHooks, postrun in the opposite one; both may run again after the agent was restarted.
+// allocHook is a step before the tasks of an allocation start and after all of them have ended. prerun runs in the
+// order of allocHooks, postrun in reverse; both may run again after an agent restart.
 type allocHook struct {
 	name    string
 	prerun  func(ctx context.Context, r *Runner) error
@@ -66,7 +66,7 @@ func waitForOthers(ctx context.Context, r *Runner) error {
 	a := r.Alloc()
 	ids := a.WaitsOn
 	if g := a.Job.Group(a.Group); !a.Previous.IsZero() && g != nil && g.Disk.Sticky {
-		ids = append(slices.Clip(ids), a.Previous) // its data can be taken over only when nobody writes it
+		ids = append(slices.Clip(ids), a.Previous) // its data can be taken over only when it is no longer written
 	}
 	if len(ids) == 0 || r.resumed() {
 		return nil
@@ -74,11 +74,11 @@ func waitForOthers(ctx context.Context, r *Runner) error {
 	return r.cfg.Agent.Await(ctx, ids)
 }
 
-// claimPatience is how long an allocation waits for devices that are not there yet, or not free yet, before it fails.
+// claimPatience is how long an allocation waits for devices that are absent or taken before it fails.
 const claimPatience = 30 * time.Second
 
-// claim books devices, cores and ports in the ledger. Right after its start the agent may not have seen its devices
-// yet, and an allocation that ends may hold on for a moment, so it tries for a while; it never shares.
+// claim reserves devices, cores and ports in the ledger. It retries for a while: an agent that has just started may not
+// have found its devices yet, and an allocation that ends holds its resources until then.
 func claim(ctx context.Context, r *Runner) error {
 	patience := r.cfg.Policy.ClaimPatience
 	if patience == 0 {
@@ -97,7 +97,7 @@ func claim(ctx context.Context, r *Runner) error {
 	}
 }
 
-// checkDisk refuses an allocation whose disk is not there.
+// checkDisk refuses an allocation whose node lacks the disk space that the group asks for.
 func checkDisk(_ context.Context, r *Runner) error {
 	g := r.group()
 	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || r.resumed() {
@@ -146,7 +146,7 @@ func adoptData(_ context.Context, r *Runner) error {
 	return r.dir.Adopt(prev, names)
 }
 
-// attempt is one start of a task on its way through the hooks, each of which fills in a part of it.
+// attempt is one start of a task. The hooks run in order, and each fills in a part of it.
 type attempt struct {
 	task   *task
 	spec   *structs.Task
@@ -154,20 +154,19 @@ type attempt struct {
 	owner  allocdir.Owner
 	env    *taskenv.Env
 	gang   *taskenv.Gang      // or nil
-	joined func(epoch uint64) // records for which roster the run is started
+	joined func(epoch uint64) // records the epoch of the roster that the run is started with
 	config driver.TaskConfig
-	note   func(structs.TaskEvent) // adds to what the task's events tell
+	note   func(structs.TaskEvent) // adds an event to the task
 }
 
-// quick reports whether nothing but this node's own work stands between the task and its start: no download, no other
-// member of a gang.
+// quick reports whether the start needs only this node: no download and no other gang member.
 func (a *attempt) quick() bool {
 	g := a.task.r.group()
 	_, slow := a.driver.(driver.Preparer)
 	return a.task.r.dir != nil && g != nil && g.Gang == nil && !slow && len(a.spec.Artifacts) == 0 && len(a.spec.Templates) == 0
 }
 
-// taskHook is one thing to do before each start of a task, and after each end.
+// taskHook is a step before each start of a task and after each end.
 type taskHook struct {
 	name     string
 	prestart func(ctx context.Context, a *attempt) error
@@ -195,7 +194,7 @@ var taskHooks = []taskHook{
 	{name: "RDMA", prestart: setRDMA},
 	{name: "launcher", prestart: setLauncher},
 	{name: "driver", prestart: prepareDriver},
-	{name: "rendezvous", prestart: openPort}, // last: from here on the port is the task's to take
+	{name: "rendezvous", prestart: openPort}, // last: from here on the task may bind the port
 }
 
 func validateTask(ctx context.Context, a *attempt) error {
@@ -222,15 +221,14 @@ func makeEnv(_ context.Context, a *attempt) error {
 	}
 	if e := elsewhere(a.driver); e != nil {
 		in.AllocDir, in.TaskDir, in.SecretsDir = e.TaskDirs()
-		in.Inherit = []string{} // its variables come with its root
+		in.Inherit = []string{} // the image's environment replaces the agent's
 	}
 	a.env = taskenv.New(in)
 	a.config.Env = a.env.Vars()
 	return nil
 }
 
-// resolveUser finds out whose the task's directories shall be. Without a user of its own the task runs as whoever the
-// driver picks.
+// resolveUser finds the owner of the task's directories. A task without a user gets the driver's choice.
 func resolveUser(_ context.Context, a *attempt) error {
 	a.config.User = a.env.Replace(a.spec.User)
 	a.owner = allocdir.Owner{UID: -1}
@@ -239,7 +237,7 @@ func resolveUser(_ context.Context, a *attempt) error {
 		if n, err := strconv.Atoi(name); err == nil && n >= 0 && os.Geteuid() == 0 {
 			a.owner = allocdir.Owner{UID: n, GID: n}
 		}
-		return nil // names are those of the task's own root
+		return nil // the name is defined inside the task's root
 	}
 	if name == "" {
 		name = a.task.r.cfg.Policy.DefaultUsers[a.spec.Driver]
@@ -259,7 +257,7 @@ func resolveUser(_ context.Context, a *attempt) error {
 	a.owner.UID, _ = strconv.Atoi(u.Uid)
 	a.owner.GID, _ = strconv.Atoi(u.Gid)
 	if os.Geteuid() != 0 && a.owner.UID != os.Geteuid() {
-		a.owner.UID = -1 // only root gives files away; the driver will say that it cannot change users
+		a.owner.UID = -1 // only root can give files away; the driver reports that it cannot change users
 	}
 	return nil
 }
@@ -278,14 +276,14 @@ func buildTaskDir(_ context.Context, a *attempt) error {
 			return err
 		}
 	}
-	a.config.Dirs = driver.Dirs{ // tasks begin in their own directory, as Nomad's do: "local/run.sh" is a path in it
+	a.config.Dirs = driver.Dirs{ // tasks start in their own directory, as in Nomad: "local/run.sh" is a path in it
 		AllocDir: r.dir.SharedDir(), TaskDir: t.Root, LocalDir: t.Root, SecretsDir: t.Secrets,
 		HideDir: r.cfg.Host.HideDir, AllocRoot: r.dir.Root,
 	}
 	return nil
 }
 
-// writePayload writes what the job was dispatched with below the task's local directory.
+// writePayload writes the payload of a dispatched job below the task's local directory.
 func writePayload(_ context.Context, a *attempt) error {
 	r := a.task.r
 	job := r.job()
@@ -297,7 +295,7 @@ func writePayload(_ context.Context, a *attempt) error {
 		return err
 	}
 	defer top.Close()
-	root, err := top.OpenRoot(filepath.Join(a.spec.Name, allocdir.Local)) // not through a link that a task has put there
+	root, err := top.OpenRoot(filepath.Join(a.spec.Name, allocdir.Local)) // refuses a symbolic link that a task has put there
 	if err != nil {
 		return err
 	}
@@ -391,15 +389,15 @@ func setLogs(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// CheckDisk kills the allocation when it occupies more disk than its group asked for, and otherwise tells how many bytes
-// it has left. It is not limited when it may use what it likes, or has ended.
+// CheckDisk kills the allocation if it uses more disk than its group asked for. Otherwise it returns the bytes left.
+// limited is false if the allocation has no limit or has ended.
 func (r *Runner) CheckDisk() (left int64, limited bool) {
 	g := r.group()
 	if r.dir == nil || g == nil || g.Disk.SizeMiB <= 0 || !r.cfg.Policy.EnforceDisk || r.Final() != nil {
 		return 0, false
 	}
 	limit := g.Disk.SizeMiB << 20
-	if !r.touched.Load() { // a thousand allocations that wait for their turn are not walked through for each that runs
+	if !r.touched.Load() { // avoids walking the empty directories of the many allocations that wait to start
 		return limit, true
 	}
 	used, err := r.dir.Usage(limit)

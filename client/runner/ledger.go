@@ -7,8 +7,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Ledger is what the allocations of this node hold of devices (whole or in shares), cores and ports. It is the
-// second gate behind the servers: it refuses, it never shares what is taken.
+// Ledger holds what the allocations of this node were granted of devices (whole or in shares), cores and ports. It is
+// the second check after the servers': it refuses a grant that conflicts with another.
 type Ledger struct {
 	mu    sync.Mutex
 	holds map[structs.AllocID]*structs.Allocation
@@ -17,7 +17,7 @@ type Ledger struct {
 // NewLedger makes an empty ledger.
 func NewLedger() *Ledger { return &Ledger{holds: map[structs.AllocID]*structs.Allocation{}} }
 
-// Claim books what a was granted, against the devices that node has now. Claiming again is a no-op.
+// Claim reserves what a was granted, among the devices that node has now. A repeated claim is a no-op.
 func (l *Ledger) Claim(a *structs.Allocation, node *structs.Node) error {
 	if len(a.Grants) == 0 && len(a.Cores) == 0 && len(a.Ports) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (l *Ledger) Claim(a *structs.Allocation, node *structs.Node) error {
 	return nil
 }
 
-// Adopt books what a holds without a question: its tasks run already.
+// Adopt reserves what a holds without a check: its tasks run already.
 func (l *Ledger) Adopt(a *structs.Allocation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,14 +66,14 @@ func (l *Ledger) Release(id structs.AllocID) {
 	delete(l.holds, id)
 }
 
-// Held is how many allocations hold something.
+// Held returns how many allocations hold something.
 func (l *Ledger) Held() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.holds)
 }
 
-// device checks one grant; called with mu held.
+// device checks one grant. The caller holds mu.
 func (l *Ledger) device(a *structs.Allocation, g structs.Grant, node *structs.Node) error {
 	inst := findInstance(node, g)
 	if inst == nil {
@@ -83,7 +83,7 @@ func (l *Ledger) device(a *structs.Allocation, g structs.Grant, node *structs.No
 		return fmt.Errorf("device %s %s is not healthy: %s", g.Device, g.Instance, inst.HealthDesc)
 	}
 	var memory, compute, times int64
-	for _, h := range a.Grants { // tasks of one allocation may share a device, too
+	for _, h := range a.Grants { // tasks of one allocation may share a device
 		if h.Instance == g.Instance && h.Device == g.Device {
 			memory, compute, times = memory+h.MemoryMiB, compute+h.Compute, times+1
 			if times > 1 && (g.MemoryMiB == 0 || h.MemoryMiB == 0) {

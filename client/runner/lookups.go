@@ -14,14 +14,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Variables reads the cluster's variables and registered services as a task of an allocation may. With after, an answer comes when there is
-// something newer than that index, or some minutes later.
+// Variables reads the cluster's variables and registered services with the rights of an allocation's task. With after,
+// a call returns when there is something newer than that index, or after some minutes.
 type Variables interface {
-	// Variable gives a variable, or nil, and the index to wait after.
+	// Variable returns a variable, or nil, and the index to wait after.
 	Variable(ctx context.Context, alloc structs.AllocID, task, namespace, path string, after structs.Index) (*methods.Variable, structs.Index, error)
-	// Variables lists those whose path begins with prefix, as far as the task may read them.
+	// Variables lists the variables whose path begins with prefix, as far as the task may read them.
 	Variables(ctx context.Context, alloc structs.AllocID, task, namespace, prefix string, after structs.Index) ([]methods.VariableMeta, structs.Index, error)
-	// Service gives the registrations of a service; with n, so many of them as suit the key best.
+	// Service returns the registrations of a service; with n, the n that rendezvous hashing of key selects.
 	Service(ctx context.Context, alloc structs.AllocID, task, namespace, name string, n int, key string, after structs.Index) ([]*structs.ServiceRegistration, structs.Index, error)
 	// Services lists the services of a namespace.
 	Services(ctx context.Context, alloc structs.AllocID, task, namespace string, after structs.Index) ([]methods.ServiceName, structs.Index, error)
@@ -30,17 +30,17 @@ type Variables interface {
 // Bounds of what the templates of a task look up.
 const (
 	lookupsMax     = 128              // names of variables, prefixes and services of one task
-	lookupPatience = 10 * time.Second // for a first answer
-	lookupRestMin  = time.Second      // after a failed look, growing
+	lookupPatience = 10 * time.Second // until a first answer
+	lookupRestMin  = time.Second      // pause after a failed look; it doubles up to lookupRestMax
 	lookupRestMax  = 30 * time.Second
 )
 
-// errUnread marks a variable or service that could not be asked for now; another time it may.
+// errUnread marks a variable or service that could not be read now. A retry may succeed.
 var errUnread = errors.New("variables and services cannot be read now")
 
-// lookups is what the templates of a task have looked up. The first look asks a server; from then on a goroutine for each
-// name waits for changes, and looks are answered from what it knows, also while no server can be reached. It lives from the
-// first template that is rendered to the end of the task, restarts included.
+// lookups caches what the templates of a task look up. The first look asks a server. From then on a goroutine for each
+// name waits for changes, and looks are answered from the cache, also while no server is reachable. It lives from the
+// first rendered template until the task has ended, across restarts.
 type lookups struct {
 	t    *task
 	ctx  context.Context
@@ -54,8 +54,8 @@ type lookups struct {
 type lookupKey struct {
 	kind            lookupKind
 	namespace, path string
-	n               int    // of a service: how many, 0 for all
-	key             string // of a service: for whom
+	n               int    // of a service: the number of registrations, 0 for all
+	key             string // of a service: the key that selects them
 }
 
 type lookupKind uint8
@@ -79,7 +79,7 @@ type lookup struct {
 	names []template.ServiceName
 }
 
-// lookupsIn gives the task's, made if there are none yet. ctx is the agent's life.
+// lookupsIn returns the task's lookups, and creates them on the first call. ctx is the agent's.
 func (t *task) lookupsIn(ctx context.Context) *lookups {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +91,7 @@ func (t *task) lookupsIn(ctx context.Context) *lookups {
 	return t.looks
 }
 
-// during gives the lookups to a rendering, which waits for first answers no longer than ctx.
+// during returns the lookups for one rendering. A first answer is awaited no longer than ctx.
 func (l *lookups) during(ctx context.Context) template.Variables {
 	if l.t.r.cfg.Servers.Variables == nil {
 		return nil
@@ -147,7 +147,7 @@ func (v view) Variables(prefix string) ([]template.VarMeta, error) {
 	return x.list, err
 }
 
-// servicesIn is who looks services up when v looks variables up; nil when nobody does.
+// servicesIn returns v as a source of services, or nil if it is none.
 func servicesIn(v template.Variables) template.Services {
 	s, _ := v.(template.Services)
 	return s
@@ -165,7 +165,7 @@ func (v view) Services() ([]template.ServiceName, error) {
 	return x.names, err
 }
 
-// look answers from what is known, or asks for the first time.
+// look answers from the cache, or asks a server the first time.
 func (l *lookups) look(ctx context.Context, k lookupKey) (lookup, error) {
 	l.mu.Lock()
 	x, n := l.known[k], len(l.known)
@@ -236,7 +236,7 @@ func (l *lookups) ask(ctx context.Context, k lookupKey, after structs.Index) (lo
 	return x, err
 }
 
-// follow keeps what is known of a name up to date until the task has ended.
+// follow keeps the cache entry of a name up to date until the task has ended.
 func (l *lookups) follow(k lookupKey, index structs.Index) {
 	bo := backoff{min: lookupRestMin, max: lookupRestMax}
 	for l.ctx.Err() == nil {
@@ -250,10 +250,10 @@ func (l *lookups) follow(k lookupKey, index structs.Index) {
 		}
 		bo.reset()
 		if x.index == index {
-			continue // nothing new for some minutes
+			continue // no change for some minutes
 		}
 		if x.index < index {
-			// Of a server that is behind, or of a cluster that was restored: the leader knows.
+			// A follower is behind, or the cluster was restored from a snapshot: ask the leader.
 			if x, err = l.ask(l.ctx, k, 0); err != nil {
 				continue
 			}
@@ -269,7 +269,7 @@ func (l *lookups) follow(k lookupKey, index structs.Index) {
 	}
 }
 
-// wait returns when something has changed, or d is over. It reports false when ctx has ended.
+// wait returns when something has changed or d is over. It returns false if ctx has ended.
 func (l *lookups) wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

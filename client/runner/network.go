@@ -16,14 +16,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Networks gives allocations a network of their own.
+// Networks creates the networks of allocations.
 type Networks interface {
 	Setup(alloc string, w netns.Want) (*netns.Attached, error)
 	Get(alloc string) *netns.Attached
 	Release(alloc string) error
 }
 
-// buildNetwork makes the network that the tasks of the allocation share, or finds it again.
+// buildNetwork creates the network that the tasks of the allocation share, or finds an existing one.
 func buildNetwork(_ context.Context, r *Runner) error {
 	g := r.group()
 	if g == nil || g.OwnNetwork() == "" {
@@ -47,12 +47,13 @@ func buildNetwork(_ context.Context, r *Runner) error {
 		return err
 	}
 	r.services.mu.Lock()
-	r.services.alloc = nil // what is offered depends on the address
+	r.services.alloc = nil // offers depend on the address: compute them again
 	r.services.mu.Unlock()
 	return nil
 }
 
-// named reports whether a port was asked for on a network of the node's by name; others are ports of all its addresses.
+// named reports whether the port was requested on a named host network. Other ports listen on all addresses of the
+// node.
 func named(g *structs.Group, label string) bool {
 	for _, n := range g.Networks {
 		for _, p := range slices.Concat(n.StaticPorts, n.DynamicPorts) {
@@ -73,7 +74,7 @@ func dropNetwork(r *Runner) {
 	}
 }
 
-// network is the allocation's own, or nil. Without a bridge it has no address.
+// network returns the allocation's own network, or nil. Without a bridge it has no address.
 func (r *Runner) network() *netns.Attached {
 	if r.cfg.Host.Networks == nil {
 		return nil
@@ -84,7 +85,7 @@ func (r *Runner) network() *netns.Attached {
 	return r.cfg.Host.Networks.Get(r.id.String())
 }
 
-// address is what the tasks' variables tell of the allocation's own network.
+// address returns the allocation's own network for the tasks' variables, or nil.
 func (r *Runner) address() *taskenv.Network {
 	n := r.network()
 	if n == nil || n.IP == "" {
@@ -93,8 +94,7 @@ func (r *Runner) address() *taskenv.Network {
 	return &taskenv.Network{IP: n.IP, Interface: netns.Interface}
 }
 
-// setNetwork tells the driver the allocation's network, its ports, and what the task shall take for the files that say
-// who is called what.
+// setNetwork fills in the allocation's network, its ports, and the task's /etc/hosts and /etc/resolv.conf.
 func setNetwork(_ context.Context, a *attempt) error {
 	r := a.task.r
 	for _, p := range r.Alloc().Ports {
@@ -122,10 +122,10 @@ func setNetwork(_ context.Context, a *attempt) error {
 	return a.writeEtc(block)
 }
 
-// etcDir is where the files are that a task sees in /etc, below the allocation's directory.
+// etcDir holds the files that a task sees in /etc, below the allocation's directory.
 const etcDir = ".etc"
 
-// writeEtc writes the task's /etc/hosts and /etc/resolv.conf, as far as they are not the node's.
+// writeEtc writes the task's /etc/hosts and /etc/resolv.conf where they differ from the node's.
 func (a *attempt) writeEtc(block *structs.Network) error {
 	r := a.task.r
 	at := r.address()
@@ -165,7 +165,7 @@ func (a *attempt) writeEtc(block *structs.Network) error {
 			continue
 		}
 		rel := filepath.Join(sub, name)
-		err := root.Remove(rel) // a run that has ended may still have it mounted
+		err := root.Remove(rel) // an ended run may still have it mounted
 		if err == nil || errors.Is(err, os.ErrNotExist) {
 			err = root.WriteFile(rel, []byte(text), 0o644)
 		}
@@ -177,7 +177,7 @@ func (a *attempt) writeEtc(block *structs.Network) error {
 	return nil
 }
 
-// resolver is a resolv.conf by the job's word; what it does not say is as the node's.
+// resolver returns a resolv.conf with the job's settings. The node's apply where the job sets none.
 func resolver(d *structs.DNS, node string) string {
 	var b strings.Builder
 	kept := func(key string) {
@@ -207,11 +207,12 @@ func resolver(d *structs.DNS, node string) string {
 	return b.String()
 }
 
-// Where the node says whom it asks for names. The second is what systemd-resolved asks itself: it listens at a loopback address,
-// which is another one in a network of the allocation's own.
+// Files that name the node's DNS servers. The second is the upstream list of systemd-resolved, which itself listens on
+// a loopback address: that address is unreachable from an allocation's own network.
 var resolvers = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
-// nodeResolver is the node's resolv.conf. From elsewhere its own loopback cannot be asked.
+// nodeResolver returns the node's resolv.conf. With elsewhere it leaves out loopback servers, which cannot be reached
+// from another network.
 func nodeResolver(elsewhere bool) string {
 	for _, path := range resolvers {
 		b, err := os.ReadFile(path)

@@ -14,29 +14,28 @@ import (
 	"unicode"
 )
 
-// The operator of a node may have commands of their own run before the tasks of an allocation start (prolog) and after
-// all of them have ended (epilog), as the agent's user and outside of every limit of the task: to check the GPUs, to
-// mount what the job needs, to clean up. A command that fails says that something is wrong with the node and not with
-// the job: the node is drained with a reason, and the allocation, which has started nothing, is moved with everything
-// else. Where it cannot move, the prolog is tried again.
+// The operator of a node may run commands before the tasks of an allocation start (prolog) and after all of them have
+// ended (epilog). They run as the agent's user, outside of the task's limits: to check the GPUs, to mount what the job
+// needs, to clean up. A failed command means that the node is broken, not the job: the node is drained with a reason,
+// and the allocation, which has started nothing, is moved. If it cannot move, the prolog is tried again.
 
 // Command is a program of the operator.
 type Command struct {
 	Argv    []string
-	Timeout time.Duration // 0 is 30 s; then it is killed with all it has started
+	Timeout time.Duration // 0: 30 s; then the command and all of its child processes are killed
 }
 
 const (
 	commandTimeout = 30 * time.Second
-	// outputKept is how much of a command's output, its end, is kept for events.
+	// outputKept is how many bytes from the end of a command's output are kept for events.
 	outputKept = 1 << 10
-	// reasonKept is how many characters of its last line go into the reason of the drain.
+	// reasonKept is how many characters of its last line go into the drain reason.
 	reasonKept = 200
-	// prologAgain is how long an allocation that has nowhere to go waits before its prolog is tried again.
+	// prologAgain is the pause before the prolog of an allocation that cannot move is tried again.
 	prologAgain = time.Minute
 )
 
-// tail keeps the end of what is written to it, also when something that a command left behind goes on writing.
+// tail keeps the end of what is written to it. Processes that a command left behind may still write while it is read.
 type tail struct {
 	mu sync.Mutex
 	b  []byte
@@ -58,7 +57,7 @@ func (t *tail) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.b[max(0, len(t.b)-outputKept):]), "?"))
 }
 
-// Run runs the command with the agent's environment and more, and gives the end of what it printed.
+// Run runs the command with the agent's environment plus env, and returns the end of its output.
 func (c *Command) Run(ctx context.Context, env ...string) (string, error) {
 	limit := c.Timeout
 	if limit == 0 {
@@ -72,20 +71,20 @@ func (c *Command) Run(ctx context.Context, env ...string) (string, error) {
 	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // what it left behind may hold its output open
-	runtime.LockOSThread()      // the parent whose death kills it is this thread
+	cmd.WaitDelay = time.Second // child processes may hold the output open
+	runtime.LockOSThread()      // Pdeathsig refers to the thread, not the process, that started the command
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return out.String(), fmt.Errorf("it took longer than %s", limit)
-	case errors.Is(err, exec.ErrWaitDelay): // it has ended well
+	case errors.Is(err, exec.ErrWaitDelay): // the command itself succeeded
 		return out.String(), nil
 	}
 	return out.String(), err
 }
 
-// operatorEnv tells a command about the allocation.
+// operatorEnv returns the variables that describe the allocation to a command.
 func (r *Runner) operatorEnv(hook string) []string {
 	a := r.Alloc()
 	var gpus []string
@@ -104,7 +103,7 @@ func (r *Runner) operatorEnv(hook string) []string {
 	return env
 }
 
-// commandFailed tells every task and the servers that a command of the operator failed, and has the node drained.
+// commandFailed records the failure of a command of the operator with every task, and drains the node.
 func (r *Runner) commandFailed(ctx context.Context, hook, out string, err error) {
 	why := fmt.Sprintf("the %s of the node failed: %v", hook, err)
 	text := why
@@ -124,7 +123,7 @@ func (r *Runner) commandFailed(ctx context.Context, hook, out string, err error)
 	}
 }
 
-// lastLine is the last line of what a command said, as a reason for people: short, and without what would move a terminal.
+// lastLine returns the last line of a command's output, shortened and without control characters.
 func lastLine(out string) string {
 	out = strings.TrimSpace(out)
 	out = strings.TrimSpace(out[strings.LastIndexByte(out, '\n')+1:])
@@ -140,7 +139,7 @@ func lastLine(out string) string {
 	return out
 }
 
-// awaitHealth waits until the node is known to be well.
+// awaitHealth waits until the node is known to be healthy.
 func awaitHealth(ctx context.Context, r *Runner) error {
 	if r.cfg.Agent.Healthy == nil || r.resumed() {
 		return nil
@@ -177,7 +176,7 @@ func prolog(ctx context.Context, r *Runner) error {
 	}
 }
 
-// epilog runs once all tasks have ended and before what they held is given back. It is run again only if the agent was
+// epilog runs once all tasks have ended and before their resources are released. It runs again only if the agent was
 // killed before the end was recorded.
 func epilog(r *Runner) {
 	c := r.cfg.Policy.Epilog

@@ -16,18 +16,18 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// RunAs says whom tasks may run as that name a user. A pattern is a user's name (with * and ? as in a shell), "@GROUP" for
-// the members of a group of the node, or SubmitterName.
+// RunAs says which users tasks may name. A pattern is a user name (with * and ? as in a shell), "@GROUP" for the
+// members of a group of the node, or SubmitterName.
 type RunAs struct {
-	Allow []string // nil: everybody who is not denied
-	Deny  []string // wins over Allow; the same user under another name or number is denied, too
+	Allow []string // nil: every user who is not denied
+	Deny  []string // wins over Allow; it also denies the same user under another name or number
 }
 
-// SubmitterName is the pattern for who submitted the job, as the servers know from the token that was used. Without access
-// control nobody is known, and it stands for nobody.
+// SubmitterName is the pattern for the job's submitter, whom the servers know by the token. Without access control the
+// submitter is unknown, and the pattern matches no user.
 const SubmitterName = "submitter"
 
-// may tells why a task may not run as u, whom the job calls name.
+// may returns an error if a task may not run as u. name is the user as the job spells it.
 func (x *RunAs) may(name string, u *user.User, by structs.Submitter) error {
 	if x == nil {
 		return nil
@@ -51,7 +51,7 @@ func (x *RunAs) may(name string, u *user.User, by structs.Submitter) error {
 	return fmt.Errorf("this node does not let the task run as %q: allowed are %s (client, run_as), and the job was submitted by %s", name, strings.Join(x.Allow, ", "), who)
 }
 
-// isUser reports whether a pattern means a user.
+// isUser reports whether a pattern matches a user.
 func isUser(pattern string, u *user.User, by structs.Submitter) bool {
 	if pattern == SubmitterName {
 		return !by.Accessor.IsZero() && by.Name == u.Username
@@ -68,7 +68,7 @@ func isUser(pattern string, u *user.User, by structs.Submitter) bool {
 	return err == nil && ok
 }
 
-// lookUser finds a user of the node by name or number. A number without a name is a user, too.
+// lookUser finds a user of the node by name or number. A number without an account is a user, too.
 func lookUser(name string) (*user.User, error) {
 	u, err := users.Lookup(name)
 	if err == nil {
@@ -84,7 +84,7 @@ func lookUser(name string) (*user.User, error) {
 	return nil, driver.Permanent(fmt.Errorf("this node has no user %q", name))
 }
 
-// setPerson makes the task run as its submitter would: in a directory of theirs, with their umask.
+// setPerson sets the working directory and the umask that the job asks for.
 func setPerson(_ context.Context, a *attempt) error {
 	a.config.WorkDir = a.env.Replace(a.spec.WorkDir)
 	if d := a.config.WorkDir; d != "" && !filepath.IsAbs(d) {
@@ -100,7 +100,8 @@ func setPerson(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// setRDMA gives the task the RDMA devices that it asks for, and memory that may be locked: registering memory locks it.
+// setRDMA gives the task the RDMA devices that it asks for, and lifts the limit on locked memory: registering memory
+// locks it.
 func setRDMA(_ context.Context, a *attempt) error {
 	res := a.spec.Resources
 	a.config.Ulimits = maps.Clone(res.Ulimits)
@@ -127,7 +128,8 @@ func setRDMA(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// setLauncher has a main task started by the agent's launcher, when the group wants ranks or the task a log of its own.
+// setLauncher starts a main task through the agent's launcher if the group asks for ranks or the task for its own log
+// file.
 func setLauncher(_ context.Context, a *attempt) error {
 	ranks := a.gang != nil && a.gang.Launch.InRanks() && roleOf(a.spec) == roleMain
 	if a.task.r.cfg.Host.Launcher == "" {
@@ -154,14 +156,14 @@ func setLauncher(_ context.Context, a *attempt) error {
 	return nil
 }
 
-// logPath replaces what is the same for all ranks in a log path; the launcher replaces the rest.
+// logPath expands the placeholders of a log path that are the same for all ranks. The launcher expands the others.
 func (a *attempt) logPath(template string, ranks bool) (string, error) {
 	al := a.task.r.Alloc()
 	member := 0
 	if a.gang != nil {
 		member = a.gang.Rank
 	}
-	plain := func(s string) string { // no placeholder, and no directory, comes out of a name
+	plain := func(s string) string { // a name must not add a placeholder or a directory
 		return strings.NewReplacer("%", "%%", "/", "_").Replace(s)
 	}
 	return structs.ExpandPath(a.env.Replace(template), func(word byte) (string, bool) {

@@ -11,21 +11,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Rendezvous ports come from above the range from which kernels give ports to outgoing connections (32768 to 60999 unless
-// somebody changed it), so that none of those takes the port between its reservation and the start of the task.
+// Rendezvous ports are above the default range of ephemeral ports (32768 to 60999), so that no outgoing connection
+// takes the port between its reservation and the start of the task.
 const (
 	rendezvousMin = 61000
 	rendezvousMax = 65535
 )
 
-// Ports are the rendezvous ports that this node has promised to gangs. A port is bound, and not listened on, from its
-// reservation until the task that shall have it is about to start, so that it is known to be free and stays so; and no
-// other allocation here gets it until this one has ended.
+// Ports holds the rendezvous ports that this node has reserved for gangs. A port is bound without listening from its
+// reservation until its task is about to start, which proves that it is free and keeps it free. No other allocation
+// gets it until this one has ended.
 //
-// Naive: listen on it. Then members that start before node rank 0 are connected to nobody, and reset when the task takes
-// over; programs try again when they are refused, not when they are hung up on.
+// Naive: listen on it. Then members that start before node rank 0 connect to the agent and are reset when the task
+// takes over. Programs retry when a connection is refused, not when it is reset.
 type Ports struct {
-	from, to int // ports that servers hand out to allocations: not ours
+	from, to int // the range that servers assign to allocations: excluded here
 
 	mu   sync.Mutex
 	held map[structs.AllocID]*heldPort
@@ -33,16 +33,16 @@ type Ports struct {
 
 type heldPort struct {
 	port  int
-	bound int // descriptor; -1 once the port was handed to the task
+	bound int // descriptor; -1 once the port was released to the task
 }
 
-// NewPorts makes the ports of a node whose dynamic ports, which servers hand out, are from to to.
+// NewPorts returns the ports of a node. Servers assign the ports between from and to.
 func NewPorts(from, to int) *Ports {
 	return &Ports{from: from, to: to, held: map[structs.AllocID]*heldPort{}}
 }
 
-// Reserve takes a port for an allocation: the one wanted, or any for 0. A second call gives the port of the first unless
-// it wants another.
+// Reserve reserves a port for an allocation: want, or any free one for 0. A second call returns the same port unless
+// want differs.
 func (p *Ports) Reserve(id structs.AllocID, want int) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Ports) Reserve(id structs.AllocID, want int) (int, error) {
 			return port, nil
 		}
 	}
-	return p.bindLocked(id, 0) // whatever the kernel has
+	return p.bindLocked(id, 0) // any port that the kernel has free
 }
 
 func (p *Ports) takenLocked(port int) bool {
@@ -85,7 +85,7 @@ func (p *Ports) takenLocked(port int) bool {
 
 func (p *Ports) bindLocked(id structs.AllocID, port int) (int, error) {
 	fd, err := bindPort(port, false)
-	if errors.Is(err, unix.EADDRINUSE) && port != 0 { // connections of the last one to have it may linger
+	if errors.Is(err, unix.EADDRINUSE) && port != 0 { // connections of the previous holder may linger
 		fd, err = bindPort(port, true)
 	}
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *Ports) bindLocked(id structs.AllocID, port int) (int, error) {
 	return port, nil
 }
 
-// bindPort binds a port of all addresses. With reuse it may have connections that linger.
+// bindPort binds a port on all addresses. reuse permits lingering connections.
 func bindPort(port int, reuse bool) (int, error) {
 	var addr unix.Sockaddr = &unix.SockaddrInet6{Port: port}
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -133,7 +133,7 @@ func bindPort(port int, reuse bool) (int, error) {
 	return fd, nil
 }
 
-// Open lets the task have the port: it is not bound any more.
+// Open unbinds the port, so that the task can bind it.
 func (p *Ports) Open(id structs.AllocID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *Ports) Open(id structs.AllocID) {
 	}
 }
 
-// Release gives the port of an allocation back.
+// Release frees the port of an allocation.
 func (p *Ports) Release(id structs.AllocID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// elsewhere is the driver if its tasks have a root of their own, or nil.
+// elsewhere returns the driver if its tasks have their own root, or nil.
 func elsewhere(d driver.Driver) driver.DirsElsewhere {
 	e, _ := d.(driver.DirsElsewhere)
 	return e
 }
 
-// openUp lets whoever a task turns out to be within its own root use its directories. What must keep others of this
-// machine out is the directory around them then, which the task does not need to pass.
+// openUp lets any user of the task's own root use its directories. The directory around them keeps other users of the
+// machine out; the task does not traverse it.
 func openUp(t allocdir.Task, who allocdir.Owner) error {
 	if err := os.Chmod(t.Root, 0o700); err != nil {
 		return err
@@ -40,11 +40,10 @@ func openUp(t allocdir.Task, who allocdir.Owner) error {
 	return nil
 }
 
-// errNotPrepared ends a preparation because the task shall not start any more.
+// errNotPrepared ends a preparation because the task must not start any more.
 var errNotPrepared = errors.New("stopped before it started")
 
-// prepareDriver lets the driver do what takes long, such as fetching an image. Whoever wants the task to end does not
-// wait for it.
+// prepareDriver lets the driver do slow work, such as fetching an image. A request to stop the task cancels it.
 func prepareDriver(ctx context.Context, a *attempt) error {
 	p, ok := a.driver.(driver.Preparer)
 	if !ok {

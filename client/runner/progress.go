@@ -12,15 +12,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Progress: a running task whose group declares a checkpoint is looked at from time to time, and the newest checkpoint that
-// is complete is recorded: with the task on disk, so that it survives the agent, and with what is reported of the
-// allocation. It is complete when it looks the same twice, a while apart, or when the task says so.
+// A running task whose group declares a checkpoint is polled. The newest complete checkpoint is stored in the task's
+// record, so that it survives the agent, and reported to the servers. A checkpoint is complete when two looks, a while
+// apart, find it unchanged, or when the task says so.
 
 const (
-	settleFor        = 3 * time.Second // how long a checkpoint must not change to be complete
-	savedReportEvery = time.Minute     // how often servers are told of new checkpoints of one allocation, after the first
+	settleFor        = 3 * time.Second // how long a checkpoint must remain unchanged to count as complete
+	savedReportEvery = time.Minute     // shortest interval between reports of an allocation's checkpoints, after the first
 	savedSlack       = 50 * time.Millisecond
-	lookPatience     = 20 * time.Second // for one look, on a file system that may hang
+	lookPatience     = 20 * time.Second // limit of one look: the file system may hang
 	hurried          = 200 * time.Millisecond
 )
 
@@ -29,25 +29,25 @@ type progress struct {
 	t                 *task
 	h                 driver.Task
 	where             where
-	allocDir, taskDir string // as the task sees them
+	allocDir, taskDir string // as paths inside the task
 	settle            time.Duration
 
 	mu     sync.Mutex
-	urgent int           // who waits for the next one
+	urgent int           // callers that wait for the next checkpoint
 	kick   chan struct{} // 1 deep: look now
 	ended  chan struct{} // closed when the run is over
 	over   sync.Once
 	idle   chan struct{} // closed when its goroutine has ended
 
-	// Of its goroutine, and after that of whoever waited for idle.
+	// Used by the goroutine only; after it has ended, by the caller that waited for idle.
 	procRoot *procRoot
 	slow     chan *found // of a look that has not answered yet, or nil
-	last     found       // what was seen, and since when it has looked like that
+	last     found       // the checkpoint last seen, and since when it has looked like that
 	since    time.Time
-	asked    time.Time // when it was last told to save because of its interval
+	asked    time.Time // when the task was last notified because of its interval
 }
 
-// follow starts to look at a task that runs, if its group says how its checkpoints are seen.
+// follow starts to poll a running task for checkpoints, if its group declares them.
 func (t *task) follow(ctx context.Context, h driver.Task) {
 	c := t.saves()
 	if c == nil || h.Status().PID <= 0 {
@@ -59,7 +59,7 @@ func (t *task) follow(ctx context.Context, h driver.Task) {
 	}
 	p.place(c)
 	if s, err := openProcRoot(h.Status().PID); err == nil {
-		p.procRoot = s // it may be over before the first look
+		p.procRoot = s // opened now because the task may end before the first look
 	}
 	t.mu.Lock()
 	t.progress = p
@@ -69,7 +69,7 @@ func (t *task) follow(ctx context.Context, h driver.Task) {
 	}
 }
 
-// saves is what the group says about checkpoints, if the task is one of those that save; else nil.
+// saves returns the group's checkpoint block if the task is a main task, else nil.
 func (t *task) saves() *structs.Checkpoint {
 	g, spec := t.r.group(), t.spec()
 	if g == nil || g.Checkpoint == nil || spec == nil || spec.Lifecycle != nil {
@@ -78,7 +78,7 @@ func (t *task) saves() *structs.Checkpoint {
 	return g.Checkpoint
 }
 
-// following gives what follows the task's run, or nil.
+// following returns the poller of the task's current run, or nil.
 func (t *task) following() *progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +92,7 @@ func (t *task) newest() *structs.Saved {
 	return t.rec.Saved
 }
 
-// place works out where to look.
+// place resolves the paths of the checkpoint block.
 func (p *progress) place(c *structs.Checkpoint) {
 	r, spec := p.t.r, p.t.spec()
 	in := taskenv.Input{Node: r.cfg.Host.Node(), Region: r.cfg.Servers.Region, Alloc: r.Alloc(), Task: spec, Inherit: []string{}}
@@ -135,7 +135,7 @@ func (p *progress) place(c *structs.Checkpoint) {
 	p.where = w
 }
 
-// run looks until the run of the task is over.
+// run polls until the run of the task ends.
 func (p *progress) run(ctx context.Context) {
 	defer close(p.idle)
 	for {
@@ -150,7 +150,7 @@ func (p *progress) run(ctx context.Context) {
 				every = max(c.Poll, structs.CheckpointPollLeast)
 			}
 		}
-		if !p.since.IsZero() { // something new is to be confirmed
+		if !p.since.IsZero() { // a new checkpoint waits for its confirmation
 			every = min(every, p.settle)
 		}
 		p.mu.Lock()
@@ -175,7 +175,7 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
-// look looks once, and gives up when stop is closed. A look that does not come back is waited for in place of another one.
+// look looks once, and gives up when stop is closed. While an earlier look has not answered, it waits for that one.
 func (p *progress) look(ctx context.Context, stop <-chan struct{}) *found {
 	if p.slow == nil {
 		if s, err := openProcRoot(p.h.Status().PID); err == nil && p.h.Status().Running {
@@ -184,7 +184,7 @@ func (p *progress) look(ctx context.Context, stop <-chan struct{}) *found {
 			}
 			p.procRoot = s
 		} else if err == nil {
-			s.root.Close() // the number may be somebody else's by now
+			s.root.Close() // the pid may belong to another process by now
 		}
 		if p.procRoot == nil {
 			return nil
@@ -205,10 +205,10 @@ func (p *progress) look(ctx context.Context, stop <-chan struct{}) *found {
 	return nil
 }
 
-// judge records what was found if it is new and complete. finished says that nobody writes any more.
+// judge records a checkpoint if it is new and complete. finished means that no process writes it any more.
 func (p *progress) judge(ctx context.Context, f *found, finished bool) {
 	if f == nil || f.time < structs.LogTimeOf(p.h.Status().StartedAt.Add(-savedSlack)) {
-		return // there is none, or it was there before
+		return // there is none, or it is older than the run
 	}
 	was := p.t.newest()
 	s := f.saved(p.allocDir, p.taskDir)
@@ -228,7 +228,7 @@ func (p *progress) judge(ctx context.Context, f *found, finished bool) {
 	p.t.record(ctx, s)
 }
 
-// record keeps a checkpoint and lets the servers know in time.
+// record stores a checkpoint and schedules a report to the servers.
 func (t *task) record(ctx context.Context, s *structs.Saved) {
 	t.mu.Lock()
 	if was := t.rec.Saved; was != nil && was.Newer(s) == was {
@@ -243,7 +243,8 @@ func (t *task) record(ctx context.Context, s *structs.Saved) {
 	t.r.reportSaved(ctx)
 }
 
-// reportSaved reports a new checkpoint: the first one at once, later ones at most once in a while, with whatever else happens.
+// reportSaved reports a new checkpoint: the first one at once, later ones at most every savedReportEvery, or with the
+// next report of any other change.
 func (r *Runner) reportSaved(ctx context.Context) {
 	r.mu.Lock()
 	wait := time.Duration(0)
@@ -280,7 +281,8 @@ func (r *Runner) newest() (s *structs.Saved) {
 	return s
 }
 
-// awaitNewer returns true when a checkpoint is recorded that is newer than was, or written after told.
+// awaitNewer returns true once a checkpoint is recorded that is newer than was or written after told; false if ctx ends
+// first.
 func (t *task) awaitNewer(ctx context.Context, was *structs.Saved, told structs.LogTime) bool {
 	p := t.following()
 	if p == nil {
@@ -316,7 +318,7 @@ func (p *progress) hurry(n int) {
 	}
 }
 
-// remind tells a task whose last checkpoint is as old as its interval to save its state.
+// remind notifies a task to save its state when its last checkpoint is older than the group's interval.
 func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 	if c.Interval <= 0 || !c.Notified() || p.t.r.suspended() {
 		return
@@ -334,7 +336,7 @@ func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 	p.asked = time.Now()
 	nctx, cancel := context.WithTimeout(ctx, graceOf(c))
 	defer cancel()
-	go func() { // it does not outlive the notice
+	go func() { // the notice must not outlive the run
 		select {
 		case <-p.ended:
 			cancel()
@@ -346,7 +348,8 @@ func (p *progress) remind(ctx context.Context, c *structs.Checkpoint) {
 	}
 }
 
-// rest ends the looking after the run has ended, with a last look: of a task that ended well everything is complete.
+// rest stops the polling after a run has ended, with a last look. If the task succeeded, every checkpoint counts as
+// complete.
 func (t *task) rest(ctx context.Context, well bool) {
 	t.mu.Lock()
 	p := t.progress
@@ -369,7 +372,8 @@ func (t *task) rest(ctx context.Context, well bool) {
 	}
 }
 
-// restored is the checkpoint that a start of a task goes on from: its own, or what the allocation was given.
+// restored returns the checkpoint that the next start of the task resumes from: its own, or the one that the allocation
+// was given.
 func (t *task) restored() *structs.Saved {
 	a := t.r.Alloc()
 	return a.Resume.Newer(a.Saved).Newer(t.newest())

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// find gives the named task; "" is allowed when there is only one.
+// find returns the named task; name may be "" if there is only one.
 func (r *Runner) find(name string) (*task, error) {
 	if name == "" && len(r.tasks) == 1 {
 		return r.tasks[0], nil
@@ -27,7 +27,7 @@ func (r *Runner) find(name string) (*task, error) {
 	return nil, structs.Errorf(structs.CodeNotFound, "allocation %s has no task %q; its tasks are %v", r.id.Short(), name, r.TaskNames())
 }
 
-// TaskNames are the tasks in the order of the job.
+// TaskNames lists the tasks in the order of the job.
 func (r *Runner) TaskNames() []string {
 	out := make([]string, len(r.tasks))
 	for i, t := range r.tasks {
@@ -36,7 +36,7 @@ func (r *Runner) TaskNames() []string {
 	return out
 }
 
-// Running gives the running tasks by name.
+// Running returns the running tasks by name.
 func (r *Runner) Running() map[string]driver.Task {
 	out := map[string]driver.Task{}
 	for _, t := range r.tasks {
@@ -47,8 +47,8 @@ func (r *Runner) Running() map[string]driver.Task {
 	return out
 }
 
-// Restart kills and starts again one task, all running ones (name ""), or with all every task of the allocation, those
-// that have ended included.
+// Restart kills one task, or all running ones (name ""), and starts them again. With all it does so for every task of
+// the allocation, including those that have ended.
 func (r *Runner) Restart(ctx context.Context, name string, all bool) error {
 	if r.Final() != nil || r.stopReason() != nil {
 		return structs.Errorf(structs.CodeInvalid, "Task not running: allocation %s has ended or is ending", r.id.Short())
@@ -91,7 +91,7 @@ func (r *Runner) Restart(ctx context.Context, name string, all bool) error {
 	return nil
 }
 
-// Signal sends a signal to one task, or to all that run (name "").
+// Signal sends a signal to one task, or to all running ones (name "").
 func (r *Runner) Signal(ctx context.Context, name, sig string) error {
 	if _, err := driver.ParseSignal(sig); err != nil {
 		return structs.Errorf(structs.CodeInvalid, "%v", err)
@@ -145,7 +145,7 @@ func (r *Runner) Exec(ctx context.Context, name string, req driver.ExecRequest) 
 	return h.Exec(ctx, req)
 }
 
-// resumed reports whether some task was handed to its driver in a former life of the agent.
+// resumed reports whether an earlier agent handed any task to its driver.
 func (r *Runner) resumed() bool {
 	for _, m := range r.members() {
 		if m.begun() {
@@ -155,7 +155,7 @@ func (r *Runner) resumed() bool {
 	return false
 }
 
-// TaskDone is closed once the task has ended for good; a follower of its log then has all of it.
+// TaskDone returns a channel that is closed once the task has ended for good and its log is complete.
 func (r *Runner) TaskDone(name string) (<-chan struct{}, error) {
 	t, err := r.find(name)
 	if err != nil {
@@ -178,9 +178,9 @@ func (r *Runner) TaskBegan(name string) bool {
 	return err == nil && t.state().StartedAt != 0
 }
 
-// Found makes the record of an allocation whose own was lost, from the ids of tasks that run on this node and from what
-// the servers know of it: tasks that run are found again instead of started twice, and those that have ended are not
-// run again. It gives nil when there is nothing to remember.
+// Found rebuilds the lost record of an allocation from the ids of the tasks that run on this node and from what the
+// servers know. Running tasks are found again instead of started twice, and ended ones do not run again. It returns nil
+// if there is nothing to remember.
 func Found(a *structs.Allocation, running []string) *agentstore.AllocRecord {
 	g := a.Job.Group(a.Group)
 	if g == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// verdict is the restart policy's decision about a task that ended.
+// verdict is the restart policy's decision about an ended task.
 type verdict struct {
 	again  bool
 	fail   bool // if again is false: the task failed
@@ -21,8 +21,8 @@ type verdict struct {
 	counts bool   // this restart counts against the policy
 }
 
-// decide applies a restart policy at the time at. recent are the restarts that count, oldest first. success is how the task
-// ended, onSuccess whether it is restarted even then, and permanent that another attempt cannot help.
+// decide applies a restart policy at the time at. recent are the restarts that count, oldest first. success says how
+// the task ended, onSuccess that it is restarted even then, and permanent that another attempt cannot help.
 func decide(p structs.Restart, recent []structs.LogTime, at structs.LogTime, success, onSuccess, permanent bool, jitter float64) verdict {
 	switch {
 	case success && !onSuccess:
@@ -70,7 +70,7 @@ func prune(recent []structs.LogTime, at structs.LogTime, interval time.Duration)
 	return recent[i:]
 }
 
-// backoff returns growing pauses with jitter, for retries without a limit.
+// backoff returns growing pauses with jitter, for unlimited retries.
 type backoff struct {
 	d        time.Duration
 	min, max time.Duration
@@ -83,8 +83,8 @@ func (b *backoff) next() time.Duration {
 	return b.d/2 + rand.N(b.d/2+1)
 }
 
-// rebooted reports whether the machine was restarted since the run began. It is false for members of a gang: the servers
-// decide what a gang does without a member.
+// rebooted reports whether the machine was restarted since the run began. It is false for members of a gang: the
+// servers decide how a gang continues without a member.
 func (t *task) rebooted() bool {
 	if g := t.r.group(); g == nil || g.Gang != nil {
 		return false
@@ -94,7 +94,7 @@ func (t *task) rebooted() bool {
 	return t.rec.BootID != "" && t.r.cfg.Host.BootID != "" && t.rec.BootID != t.r.cfg.Host.BootID
 }
 
-// resume restarts a task that was ended by a restart of the machine. It does not count in the restart policy.
+// resume restarts a task that was ended by a reboot. The restart does not count in the restart policy.
 func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
 	at := now()
 	t.close(ctx, h, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
@@ -105,7 +105,7 @@ func (t *task) resume(ctx context.Context, h driver.Task, e structs.TaskEvent) {
 	}, e, restarting(0, "The node was restarted"))
 }
 
-// conclude lets the restart policy decide.
+// conclude applies the restart policy to an ended run.
 func (t *task) conclude(ctx context.Context, h driver.Task, success, permanent bool, e structs.TaskEvent) {
 	at := now()
 	policy := t.restartPolicy()

@@ -21,21 +21,21 @@ type Runner struct {
 	cfg *Config
 	id  structs.AllocID
 	log hclog.Logger
-	dir *allocdir.Dir // nil without directories
+	dir *allocdir.Dir // nil on nodes without allocation directories
 
 	services services
-	touched  atomic.Bool   // something may write below the allocation's directory, which is empty until then
+	touched  atomic.Bool   // a task may write below the allocation's directory, which is empty until then
 	done     chan struct{} // closed when the allocation has ended
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	state      state
-	dirty      bool            // something changed since the tasks were last looked at
-	ctx        context.Context // of Start: the agent's life
-	unhook     func()          // ends the hooks that wait, or nil
+	dirty      bool            // something changed since the last step
+	ctx        context.Context // from Start: ends with the agent
+	unhook     func()          // cancels hooks that wait, or nil
 	alloc      *structs.Allocation
 	tasks      []*task            // in the order of the group; never changed
-	stopping   *stopReason        // why all tasks shall end, or nil
-	again      *structs.TaskEvent // why all tasks shall be killed and run again, or nil
+	stopping   *stopReason        // why all tasks must end, or nil
+	again      *structs.TaskEvent // why all tasks must be killed and run again, or nil
 	setup      string             // why the hooks failed, or ""
 	entered    bool               // the prolog was reached, so the epilog runs
 	started    structs.LogTime    // the first start of a task
@@ -48,7 +48,7 @@ type Runner struct {
 	saved      savedReport
 }
 
-// stopReason is why all tasks are to end.
+// stopReason is why all tasks must end.
 type stopReason struct {
 	event structs.TaskEvent
 	fail  bool // the allocation counts as failed
@@ -56,7 +56,7 @@ type stopReason struct {
 	force bool // do not wait for shutdown delays
 }
 
-// New makes a runner for an allocation that the servers sent. rec is its record from an earlier run of the agent, or nil.
+// New makes a runner for an allocation that the servers sent. rec is its record from an earlier agent, or nil.
 func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runner {
 	r := &Runner{
 		cfg: cfg, id: a.ID, alloc: a,
@@ -82,7 +82,7 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 			if t.rec.Phase == agentstore.PhaseStarting || t.rec.Phase == agentstore.PhaseBackoff {
 				cfg.Host.Ledger.Adopt(a)
 			}
-			r.suspension.since = max(r.suspension.since, t.rec.Frozen) // as reported, until the tasks are found
+			r.suspension.since = max(r.suspension.since, t.rec.Frozen) // as last reported, until the tasks are found again
 			if s := t.rec.State.StartedAt; s != 0 && (r.started == 0 || s < r.started) {
 				r.started = s
 			}
@@ -94,10 +94,10 @@ func New(cfg *Config, a *structs.Allocation, rec *agentstore.AllocRecord) *Runne
 	return r
 }
 
-// ID is the allocation's id.
+// ID returns the allocation's id.
 func (r *Runner) ID() structs.AllocID { return r.id }
 
-// Alloc is the allocation as the servers last sent it. It must not be changed.
+// Alloc returns the allocation as the servers last sent it. It must not be changed.
 func (r *Runner) Alloc() *structs.Allocation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +111,7 @@ func (r *Runner) group() *structs.Group {
 	return a.Job.Group(a.Group)
 }
 
-// runLimit is the wall-clock limit of the allocation; 0 for none.
+// runLimit returns the wall-clock limit of the allocation; 0 for none.
 func (r *Runner) runLimit() time.Duration {
 	a := r.Alloc()
 	if g := a.Job.Group(a.Group); g != nil {
@@ -120,13 +120,13 @@ func (r *Runner) runLimit() time.Duration {
 	return 0
 }
 
-// Dir is the allocation's directory, or nil.
+// Dir returns the allocation's directory, or nil.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
-// Done is closed when the allocation has ended.
+// Done returns a channel that is closed when the allocation has ended.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// Final is how the allocation ended, or nil while it has not.
+// Final returns how the allocation ended, or nil while it has not.
 func (r *Runner) Final() *agentstore.Final {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,13 +136,14 @@ func (r *Runner) Final() *agentstore.Final {
 // Ended reports whether the end of the allocation has been recorded.
 func (r *Runner) Ended() bool { return r.Final() != nil }
 
-// Released reports whether the drivers may forget the allocation's tasks, because the servers know how it ended.
+// Released reports whether the servers know how the allocation ended, so that the drivers may forget its tasks.
 func (r *Runner) Released() bool {
 	f := r.Final()
 	return f != nil && f.Acked
 }
 
-// Acked records that the servers know how the allocation ended, and makes the drivers forget its tasks. It does not wait.
+// Acked records that the servers know how the allocation ended, and makes the drivers forget its tasks. It does not
+// block.
 func (r *Runner) Acked() {
 	r.mu.Lock()
 	if r.final == nil || r.final.Acked || r.state == destroyed {
@@ -175,8 +176,8 @@ func (r *Runner) release(ctx context.Context) {
 	}
 }
 
-// persist repeats a write until it succeeds: nothing may happen that is not on disk. A full disk stops the progress of the
-// allocation, not its tasks.
+// persist repeats a write until it succeeds: nothing may happen that is not on disk. On a full disk the tasks keep
+// running, and the allocation makes no progress.
 func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 	bo := backoff{min: 100 * time.Millisecond, max: 10 * time.Second}
 	for {
@@ -191,9 +192,9 @@ func (r *Runner) persist(ctx context.Context, what string, put func() error) {
 	}
 }
 
-// changed reports what is new and wakes the runner.
+// changed reports the allocation and wakes the runner.
 func (r *Runner) changed() {
-	r.services.mu.Lock() // reports are sent in the order in which they were made
+	r.services.mu.Lock() // keeps reports in the order in which they were made
 	list, since := r.services.serving(r)
 	if o, ok := r.observe(); ok {
 		o.Services, o.HealthySince = list, since
@@ -203,7 +204,7 @@ func (r *Runner) changed() {
 	r.wake()
 }
 
-// wake makes the runner look at its tasks.
+// wake schedules another step.
 func (r *Runner) wake() {
 	stop := r.stopReason() != nil
 	r.mu.Lock()
@@ -219,12 +220,12 @@ func (r *Runner) wake() {
 	}
 	if drive && !r.cfg.Agent.Go(func() { r.drive(ctx) }) {
 		r.mu.Lock()
-		r.to(resting) // the agent stops
+		r.to(resting) // the agent is stopping
 		r.mu.Unlock()
 	}
 }
 
-// Report reports the allocation to the servers, whether something changed or not.
+// Report reports the allocation to the servers even if nothing changed.
 func (r *Runner) Report() {
 	if f := r.Final(); f != nil {
 		r.cfg.Servers.Report(f.Observed)
@@ -248,7 +249,7 @@ func (r *Runner) Update(a *structs.Allocation) error {
 	return nil
 }
 
-// Kill ends all tasks. If fail, the allocation counts as failed. desc is reported to the servers.
+// Kill ends all tasks. fail makes the allocation count as failed. desc is reported to the servers.
 func (r *Runner) Kill(desc string, fail bool) {
 	e := event(EventKilling, desc)
 	e.Fails = fail
@@ -264,7 +265,7 @@ func (r *Runner) stop(s *stopReason) {
 	r.changed()
 }
 
-// stopReason is why all tasks are to end, or nil.
+// stopReason returns why all tasks must end, or nil.
 func (r *Runner) stopReason() *stopReason {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -284,7 +285,8 @@ func (r *Runner) noShutdownDelay() bool {
 	return r.alloc.Transition.NoShutdownDelay || r.stopping != nil && r.stopping.force
 }
 
-// observe is the report to the servers. It is not ok before Start, and once the end has been recorded: finish reports that.
+// observe returns the report to the servers. ok is false before Start, and once the end has been recorded: finish
+// reports that.
 func (r *Runner) observe() (structs.AllocObserved, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -301,7 +303,7 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 		}
 	}
 	if r.started != 0 {
-		// Once running, it is running until everything has ended: what it holds is not free before.
+		// Once running, the allocation is running until all tasks have ended: its resources are not free before.
 		o.Client, o.ClientDesc = structs.ClientRunning, "tasks are running"
 	}
 	o.StartedAt, o.Frozen = r.started, r.suspension.since
@@ -314,8 +316,8 @@ func (r *Runner) observe() (structs.AllocObserved, bool) {
 	return o, true
 }
 
-// Start runs the allocation until it has ended, or until ctx ends; its tasks then go on without the agent. It does not wait,
-// and is called once.
+// Start runs the allocation until it has ended, or until ctx ends; its tasks then continue without the agent. Start
+// does not block and is called once.
 func (r *Runner) Start(ctx context.Context) {
 	r.mu.Lock()
 	r.ctx = ctx
@@ -351,7 +353,7 @@ func (r *Runner) begin(ctx context.Context) {
 	}
 	if err != nil && !r.resumed() {
 		r.notStarted(ctx, err)
-	} else if err != nil { // tasks that run already are not ended by a hook that fails
+	} else if err != nil { // a failed hook does not end tasks that run already
 		r.log.Error("a hook failed; the allocation continues because its tasks already run", "error", err)
 	}
 	r.mu.Lock()
@@ -361,10 +363,10 @@ func (r *Runner) begin(ctx context.Context) {
 	r.drive(ctx)
 }
 
-// errStopped means that the servers stopped the allocation before it started anything.
+// errStopped means that the servers stopped the allocation before any task started.
 var errStopped = errors.New("stopped before it started")
 
-// prerun runs the allocation's hooks. Stopping the allocation ends a hook that waits.
+// prerun runs the allocation's hooks. A stop of the allocation cancels a hook that waits.
 func (r *Runner) prerun(ctx context.Context) error {
 	hctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -393,7 +395,7 @@ func (r *Runner) prerun(ctx context.Context) error {
 	return nil
 }
 
-// notStarted ends an allocation whose hooks failed. No task was started.
+// notStarted ends an allocation whose hooks failed before any task started.
 func (r *Runner) notStarted(ctx context.Context, err error) {
 	e := event(EventSetupFailure, err.Error(), "setup_error", err.Error())
 	if errors.Is(err, errStopped) {

@@ -19,38 +19,38 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Looking for checkpoints. A look happens where the task is: below the directory that the task's main process has as its
-// root, so that paths mean what they mean to the task, volumes and containers included, and no link leads out of it; and
-// with the task's own rights, so that a job that names a path learns no more from it than its tasks could. It costs one
-// stat, or the listing of one directory.
+// Checkpoints are looked for from inside the task: below the root directory of the task's main process, so that paths
+// mean what they mean to the task, volumes and containers included, and no symbolic link leads out of it; and with the
+// task's rights, so that a job learns no more through a path than its tasks could. A look costs one stat, or the
+// listing of one directory.
 
-// savedNamesMost is how many entries of a directory are looked at; what is beyond may hide the newest.
+// savedNamesMost limits how many entries of a directory are read. The newest one is missed if it lies beyond.
 const savedNamesMost = 1000
 
-// where says what to look for, in paths as the task sees them.
+// where says what to look for. Paths are as the task sees them.
 type where struct {
 	dir, pattern string // entries of a directory that match; "" for neither
-	file         string // or one file, or a directory whose entries count; "" for none
+	file         string // or one file, or a directory whose entries are checkpoints; "" for none
 	done         string // a file that the task writes when a checkpoint is complete; "" for none
-	home         string // what relative paths begin at
+	home         string // the base of relative paths
 }
 
 // found is a checkpoint as it looked at one time.
 type found struct {
 	path  string
-	time  structs.LogTime // when it was written to last
+	time  structs.LogTime // of the last write
 	bytes int64
 	inode uint64
-	over  bool // the task itself says that it is complete
+	over  bool // the task says that it is complete
 }
 
-// whose are the rights by which a task opens files.
+// whose holds the rights with which a task opens files.
 type whose struct {
 	uid, gid int
 	groups   []uint32
 }
 
-// procRoot is the root of a task's main process, and its rights.
+// procRoot is the root directory of a task's main process, and its rights.
 type procRoot struct {
 	root *os.File
 	who  whose
@@ -99,11 +99,11 @@ func rightsOf(status string) (w whose, err error) {
 	return w, nil
 }
 
-// assume gives the calling thread the rights of a task where files are concerned. There is no way back: the goroutine must be
-// locked to its thread, and end.
+// assume gives the calling thread the task's rights for file access. It cannot be undone: the goroutine must be locked
+// to its thread and end afterwards.
 func (w whose) assume() error {
 	if os.Geteuid() != 0 {
-		return nil // we have no others than our own
+		return nil // without root the agent's rights are the task's
 	}
 	var first unsafe.Pointer
 	if len(w.groups) > 0 {
@@ -117,18 +117,18 @@ func (w whose) assume() error {
 		id   int
 	}{{unix.SYS_SETFSGID, w.gid}, {unix.SYS_SETFSUID, w.uid}} {
 		syscall.RawSyscall(s.call, uintptr(s.id), 0, 0)
-		if now, _, _ := syscall.RawSyscall(s.call, ^uintptr(0), 0, 0); int(now) != s.id { // it answers what is so
+		if now, _, _ := syscall.RawSyscall(s.call, ^uintptr(0), 0, 0); int(now) != s.id { // the call returns the value in effect, not an error
 			return fmt.Errorf("the rights of user %d cannot be taken", w.uid)
 		}
 	}
 	return nil
 }
 
-// look looks once, in a thread of its own that takes the task's rights and ends. Its answer is nil when there is nothing, or
-// nothing that can be seen.
+// look looks once, in a separate thread that takes the task's rights and ends. It answers nil if there is no checkpoint
+// or it cannot be read.
 func (s *procRoot) look(w where, answer chan<- *found) {
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		var f *found
 		if s.who.assume() == nil {
 			f = s.newest(w)
@@ -138,7 +138,7 @@ func (s *procRoot) look(w where, answer chan<- *found) {
 }
 
 func (s *procRoot) open(p string, flags uint64) (*os.File, error) {
-	if flags&unix.O_PATH == 0 { // which goes with few others
+	if flags&unix.O_PATH == 0 { // O_PATH permits few other flags
 		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
 	}
 	fd, err := unix.Openat2(int(s.root.Fd()), p, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC,
@@ -149,7 +149,7 @@ func (s *procRoot) open(p string, flags uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// stat is what a path leads to.
+// stat returns the status of the file that a path leads to.
 func (s *procRoot) stat(p string) (st unix.Stat_t, err error) {
 	f, err := s.open(p, unix.O_PATH)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *procRoot) stat(p string) (st unix.Stat_t, err error) {
 	return st, unix.Fstat(int(f.Fd()), &st)
 }
 
-// newest is the newest checkpoint: what the task said, or what was written last.
+// newest returns the newest checkpoint: the one that the task reported, or the one that was written last.
 func (s *procRoot) newest(w where) *found {
 	var f *found
 	switch {
@@ -183,8 +183,7 @@ func foundOf(p string, st *unix.Stat_t) *found {
 	return &found{path: p, time: structs.LogTime(st.Mtim.Nano()), bytes: st.Size, inode: st.Ino}
 }
 
-// list gives the newest entry of a directory that matches; without a pattern any that is neither hidden nor being written
-// under a temporary name.
+// list returns the newest entry of a directory that matches. Without a pattern, hidden and temporary names are skipped.
 func (s *procRoot) list(dir, pattern string) *found {
 	d, err := s.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -217,7 +216,7 @@ func (s *procRoot) list(dir, pattern string) *found {
 	return best
 }
 
-// inside makes a directory as new and as large as the files in it.
+// inside gives a directory the newest time and the total size of its files.
 func (s *procRoot) inside(f *found) {
 	d, err := s.open(f.path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -235,7 +234,7 @@ func (s *procRoot) inside(f *found) {
 	}
 }
 
-// passing tells the names of what is not a checkpoint, or not one yet.
+// passing reports whether a name is hidden or temporary.
 func passing(name string) bool {
 	switch path.Ext(name) {
 	case ".tmp", ".part", ".partial", ".incomplete":
@@ -244,8 +243,8 @@ func passing(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~")
 }
 
-// said reads the file that the task writes when a checkpoint is complete. It may be empty; otherwise its first line is the
-// checkpoint's path.
+// said reads the file that the task writes when a checkpoint is complete. Its first line, if any, is the checkpoint's
+// path.
 func (s *procRoot) said(w where) *found {
 	if w.done == "" {
 		return nil
@@ -271,7 +270,7 @@ func (s *procRoot) said(w where) *found {
 		p = path.Join(w.home, p)
 	}
 	if st, err = s.stat(p); err != nil {
-		return f // it is being written, or means nothing to us
+		return f // half written, or not a path
 	}
 	f.path, f.bytes = path.Clean(p), st.Size
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -282,8 +281,8 @@ func (s *procRoot) said(w where) *found {
 	return f
 }
 
-// saved is the record of what was found, with the task's own directories by the variables that name them: the next run has
-// others.
+// saved returns the record of a checkpoint. Paths in the task's own directories begin with the variables that name
+// them, because the next run has other directories.
 func (f *found) saved(allocDir, taskDir string) *structs.Saved {
 	out := &structs.Saved{Time: min(f.time, now()), Bytes: f.bytes, Path: f.path}
 	for _, d := range [][2]string{{allocDir, "${NOMAD_ALLOC_DIR}"}, {taskDir, "${NOMAD_TASK_DIR}"}} {
@@ -294,7 +293,7 @@ func (f *found) saved(allocDir, taskDir string) *structs.Saved {
 	return out
 }
 
-// describe tells of a checkpoint in words.
+// describe returns a checkpoint in words.
 func describe(s *structs.Saved) string {
 	text := "at " + s.Time.Time().UTC().Format(time.RFC3339)
 	if s.Path == "" {

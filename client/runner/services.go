@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// serviceSpec is what the client needs of a service, as jobs carry it.
+// serviceSpec is the part of a job's service block that the client uses.
 type serviceSpec struct {
 	Name, PortLabel, Address, TaskName, Provider string
 	AddressMode                                  string
@@ -24,11 +24,11 @@ type serviceSpec struct {
 	Checks                                       []checkSpec
 }
 
-// checkSpec is what the client needs of a check.
+// checkSpec is the part of a job's check block that the client uses.
 type checkSpec struct {
 	Name, Type, Path, Protocol, PortLabel, Method, Body string
 	Command                                             string   // of a script check
-	Args                                                []string // the same
+	Args                                                []string // of a script check
 	TaskName, InitialStatus, OnUpdate, TLSServerName    string
 	AddressMode                                         string
 	Interval, Timeout                                   time.Duration
@@ -43,32 +43,32 @@ type checkSpec struct {
 // offer is a service that the allocation registers while it runs.
 type offer struct {
 	reg    structs.ServiceRegistration
-	task   string // of the task that declares it; "": of the group
+	task   string // the task that declares it; "" for the group
 	checks []*checkPlan
 }
 
-// checkPlan is a check with everything that is known before it runs.
+// checkPlan is a check with its variables expanded and its address resolved.
 type checkPlan struct {
 	id      string
 	spec    checkSpec
 	service string
 	task    string   // "" for the group's
-	restart []string // tasks that check_restart restarts; none: all main ones
-	address string   // host:port that is looked at
+	restart []string // tasks that check_restart restarts; none: all main tasks
+	address string   // host:port that is checked
 }
 
-// services is what an allocation offers and how its checks stand.
+// services holds what an allocation offers and the results of its checks.
 type services struct {
-	mu sync.Mutex // before Runner.mu and task.mu
+	mu sync.Mutex // locked before Runner.mu and task.mu
 
-	alloc       *structs.Allocation // that offers were made of
-	node        *structs.Node       // the same
+	alloc       *structs.Allocation // the offers were made from this version
+	node        *structs.Node       // and this node
 	offers      []*offer
-	lastProblem string // what was wrong with them, as last logged
+	lastProblem string // the last problem that was logged
 	runs        map[string]*checkRun
 }
 
-// make works out what the allocation offers: the job's words with ${...} replaced, at the ports that it was given.
+// make computes what the allocation offers: the job's services with ${...} expanded and ports resolved.
 func (v *services) make(r *Runner, a *structs.Allocation, node *structs.Node) {
 	if v.alloc == a && v.node == node {
 		return
@@ -117,7 +117,7 @@ func asError(e *structs.Error) error {
 	return e
 }
 
-// newOffer reads one service; nil for one that another provider shall register.
+// newOffer reads one service. It returns nil if the service has another provider.
 func newOffer(on site, env *taskenv.Env, task string, s *structs.Service) (*offer, error) {
 	a := on.alloc
 	var spec serviceSpec
@@ -163,14 +163,14 @@ func newOffer(on site, env *taskenv.Env, task string, s *structs.Service) (*offe
 	return o, nil
 }
 
-// site is where an allocation is reached.
+// site holds where an allocation is reached.
 type site struct {
 	alloc *structs.Allocation
 	node  *structs.Node
-	own   *taskenv.Network // nil: tasks use the network of their node
+	own   *taskenv.Network // nil: tasks use the network of the node
 }
 
-// place is where a port is reached: at the node, or with mode "alloc" in the network of the allocation's own.
+// place returns where a port is reached: on the node, or with mode "alloc" in the allocation's own network.
 func (s site) place(label, mode string) (host string, port int, err error) {
 	a, node := s.alloc, s.node
 	if mode == "alloc" && s.own != nil {
@@ -213,7 +213,7 @@ func newCheckPlan(on site, env *taskenv.Env, o *offer, s *serviceSpec, c *checkS
 		mode = c.AddressMode
 	}
 	host, port, err := on.place(label, mode)
-	if err != nil && c.Type != "script" { // which needs no port
+	if err != nil && c.Type != "script" { // script checks need no port
 		return nil, err
 	}
 	spec := *c
@@ -240,11 +240,10 @@ func newCheckPlan(on site, env *taskenv.Env, o *offer, s *serviceSpec, c *checkS
 	return p, nil
 }
 
-// serving gives what the allocation offers now and since when all of its checks pass, and lets checks run for just that. A
-// service is offered while what serves it runs: a task's while that task does, the group's while all main tasks do and the
-// tasks that come after their start have ended well. Nothing is offered once the allocation is about to end, or while it is
-// suspended: whoever came would wait. The caller
-// holds v.mu.
+// serving returns the services that the allocation offers now and since when all of its checks pass. It runs the checks
+// of exactly these services. A task's service is offered while the task runs; the group's, while all main tasks run and
+// its poststart tasks have succeeded. Nothing is offered once the allocation is about to end, or while it is suspended:
+// a client would wait. The caller holds v.mu.
 func (v *services) serving(r *Runner) (list []structs.ServiceRegistration, since structs.LogTime) {
 	r.mu.Lock()
 	a, again, ctx, live := r.alloc, r.again != nil, r.ctx, r.state != created && r.final == nil
@@ -287,7 +286,7 @@ func hasServices(g *structs.Group) bool {
 	return len(g.Services) > 0 || slices.ContainsFunc(g.Tasks, func(t *structs.Task) bool { return len(t.Services) > 0 })
 }
 
-// worse joins what checks say.
+// worse returns the worse of two check results.
 func worse(a, b structs.ServiceHealth) structs.ServiceHealth {
 	order := []structs.ServiceHealth{structs.HealthNone, structs.HealthPassing, structs.HealthPending, structs.HealthFailing}
 	if slices.Index(order, a) > slices.Index(order, b) {
@@ -296,7 +295,7 @@ func worse(a, b structs.ServiceHealth) structs.ServiceHealth {
 	return b
 }
 
-// upNow tells whether the group serves, and which of its tasks.
+// upNow reports whether the group serves, and which of its tasks do.
 func (r *Runner) upNow() (group bool, tasks map[string]bool) {
 	tasks = map[string]bool{}
 	group = true

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// state is how far a Runner is with its allocation.
+// state is the phase of a Runner.
 //
 //	         Start              the hooks have run             nothing is due
 //	created -------> preparing --------------------> driving ------------------> resting
@@ -19,8 +19,8 @@ import (
 //	   `--------------------------------------------> ended --------------------> destroyed
 //	                                                             Destroy
 //
-// At most one goroutine runs for the allocation itself, in preparing and driving. A runner at rest has none; its running
-// tasks have one each. When the agent stops, a runner stays in the state that it is in.
+// At most one goroutine runs for the allocation itself, in preparing and driving. A runner at rest has none; its
+// running tasks have one each. When the agent stops, a runner stays in its state.
 type state uint8
 
 const (
@@ -36,8 +36,8 @@ func (s state) String() string {
 	return [...]string{"created", "preparing", "driving", "resting", "ended", "destroyed"}[s]
 }
 
-// transitions are the arrows of the drawing. An allocation that an agent found ended may be destroyed before it is started,
-// and a removal that failed is repeated.
+// transitions are the arrows of the drawing. An allocation that an agent found ended may be destroyed before it is
+// started, and a failed removal is repeated.
 var transitions = [...][]state{
 	created:   {preparing, ended, destroyed},
 	preparing: {driving},
@@ -47,8 +47,8 @@ var transitions = [...][]state{
 	destroyed: {destroyed},
 }
 
-// to changes the state. A transition that the drawing does not have is a bug: the agent stops, and its tasks go on. r.mu is
-// held.
+// to changes the state. A transition that the drawing does not have is a bug: it stops the agent, and its tasks
+// continue. The caller holds r.mu.
 func (r *Runner) to(next state) {
 	if !slices.Contains(transitions[r.state], next) {
 		panic(fmt.Sprintf("allocation %s cannot become %s while it is %s", r.id, next, r.state))
@@ -56,11 +56,12 @@ func (r *Runner) to(next state) {
 	r.state = next
 }
 
-// broadcast wakes all who wait for something to change. The zero value is ready to use. Whoever owns it guards it, together
-// with what changes.
+// broadcast wakes all goroutines that wait for a change. The zero value is ready to use. The owner's lock guards it,
+// together with the state that changes.
 type broadcast struct{ ch chan struct{} }
 
-// next is closed at the next change. A waiter takes it before it unlocks what it looked at.
+// next returns a channel that is closed at the next change. A waiter takes it before it unlocks the state that it
+// looked at.
 func (b *broadcast) next() <-chan struct{} {
 	if b.ch == nil {
 		b.ch = make(chan struct{})
@@ -68,7 +69,7 @@ func (b *broadcast) next() <-chan struct{} {
 	return b.ch
 }
 
-// send wakes those who wait now.
+// send wakes the current waiters.
 func (b *broadcast) send() {
 	if b.ch != nil {
 		close(b.ch)
@@ -83,22 +84,22 @@ type timeLimit struct {
 	passed bool            // the allocation is ended because of it
 }
 
-// suspension is how far the allocation is frozen.
+// suspension tracks whether the allocation is frozen.
 type suspension struct {
-	since   structs.LogTime // all its tasks have been frozen since then; 0: they are not
-	look    *time.Timer     // until the frozen tasks are looked at again; nil: not armed
+	since   structs.LogTime // since when all its tasks have been frozen; 0: they are not
+	look    *time.Timer     // until the next look at the frozen tasks; nil: not armed
 	changed broadcast       // the servers suspended or resumed it
 }
 
 // membership is the allocation's place in its gang.
 type membership struct {
-	roster  *structs.Roster // the newest that the servers sent; nil before
+	roster  *structs.Roster // the newest that the servers sent; nil before the first
 	changed broadcast       // roster changed
 	port    int             // rendezvous port reserved on this node, or 0
 	epoch   uint64          // of the roster that the port was reserved for
 }
 
-// savedReport is when checkpoints are reported.
+// savedReport limits the reports of checkpoints.
 type savedReport struct {
 	last time.Time // the last report
 	due  bool      // the next one is armed

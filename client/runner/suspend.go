@@ -12,19 +12,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A suspended allocation is frozen: its tasks keep their processes and everything that they were granted, and get no processor
-// time. The wish is in the allocation, which is stored before it is obeyed. What was done is in each task's record, so that
-// a restarted agent neither forgets a frozen task nor thaws one. A task that is to end is thawed first, so that it receives
-// its signal. Starts wait until the allocation is resumed.
+// A suspended allocation is frozen: its tasks keep their processes and their resources, and get no processor time. The
+// request is part of the allocation, which is stored before it is obeyed. What was done is in each task's record, so
+// that a restarted agent neither forgets a frozen task nor thaws one. A task that must end is thawed first, so that it
+// receives its signal. Starts wait until the allocation is resumed.
 
-// suspendLook is the interval at which a suspended allocation is checked: others may have thawed its processes, or ended
-// them.
+// suspendLook is the interval at which a suspended allocation is checked: its processes may have been thawed or killed
+// from outside.
 const suspendLook = 5 * time.Second
 
-// thawToEnd is why a task that is to end is thawed.
+// thawToEnd is the reason in the event when a task that must end is thawed.
 const thawToEnd = "so that it can end"
 
-// suspended reports whether the allocation is to be frozen. One that is to end is not: its tasks must be able to.
+// suspended reports whether the allocation must be frozen. One that must end is not: its tasks could not end.
 func (r *Runner) suspended() bool {
 	if r.stopReason() != nil {
 		return false
@@ -43,7 +43,7 @@ func (r *Runner) errSuspended(what string) error {
 	return structs.Errorf(structs.CodeConflict, "allocation %s is suspended (by %s); resume it or its job first: %s", r.id.Short(), s.By, what)
 }
 
-// settleSuspension freezes or thaws the tasks, as the servers want, and reports when that is done.
+// settleSuspension freezes or thaws the tasks as the servers ask, and reports when all are frozen.
 func (r *Runner) settleSuspension(ctx context.Context) {
 	on := r.suspended()
 	if !on && !r.anyFrozen() {
@@ -65,7 +65,7 @@ func (r *Runner) settleSuspension(ctx context.Context) {
 			t.thaw(ctx, h, why)
 		}
 	}
-	left := !on && slices.ContainsFunc(r.tasks, func(t *task) bool { // frozen by an earlier run of the agent, not found again yet
+	left := !on && slices.ContainsFunc(r.tasks, func(t *task) bool { // frozen by an earlier agent, not found again yet
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return t.rec.Frozen != 0
@@ -102,7 +102,7 @@ func (t *task) beingStarted() bool {
 	return t.rec.Phase == agentstore.PhaseStarting && t.rec.Frozen == 0
 }
 
-// anyFrozen reports whether a task of the allocation is frozen, or may be.
+// anyFrozen reports whether a task of the allocation is frozen, or could be.
 func (r *Runner) anyFrozen() bool {
 	r.mu.Lock()
 	frozen := r.suspension.since != 0
@@ -114,7 +114,7 @@ func (r *Runner) anyFrozen() bool {
 	})
 }
 
-// freeze freezes a running task and reports whether it is frozen. A task that is asked to end is left alone.
+// freeze freezes a running task and reports whether it is frozen. It skips a task that must end.
 func (t *task) freeze(ctx context.Context, h driver.Task) bool {
 	t.freezing.Lock()
 	defer t.freezing.Unlock()
@@ -124,7 +124,7 @@ func (t *task) freeze(ctx context.Context, h driver.Task) bool {
 	t.mu.Lock()
 	first := t.rec.Frozen == 0
 	t.mu.Unlock()
-	if first { // on disk first: if the agent ends now, the next one knows what to undo
+	if first { // on disk first: if the agent dies now, the next one knows that it may have to thaw
 		t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) { rec.Frozen = now() })
 	}
 	s, can := h.(driver.Suspender)
@@ -142,7 +142,7 @@ func (t *task) freeze(ctx context.Context, h driver.Task) bool {
 	case ctx.Err() != nil:
 		return false
 	case errors.Is(err, driver.ErrNotRunning):
-		return false // wait reports its end
+		return false // wait reports the end of the task
 	case err != nil:
 		if other {
 			t.note(ctx, event(EventSuspended, "Could not be suspended: "+err.Error(), "error", err.Error()))
@@ -163,7 +163,7 @@ func suspendedBy(s *structs.Suspension) structs.TaskEvent {
 	return event(EventSuspended, text, "by", s.By, "reason", s.Reason)
 }
 
-// thaw thaws a task that is frozen, or may be. why is the reason; "" if the servers resumed it.
+// thaw thaws a task that is, or could be, frozen. why is the reason; "" if the servers resumed it.
 func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 	t.freezing.Lock()
 	defer t.freezing.Unlock()
@@ -185,7 +185,7 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 		}
 		t.r.log.Error("could not thaw a suspended task; trying again", "task", t.name, "error", err)
 		if why != "" || t.r.stopReason() != nil {
-			return // what cannot be thawed is killed
+			return // a task that cannot be thawed is killed
 		}
 		if !sleep(ctx, bo.next()) {
 			return
@@ -208,15 +208,15 @@ func (t *task) thaw(ctx context.Context, h driver.Task, why string) {
 	}
 	t.change(ctx, before, func(rec *agentstore.TaskRecord, _ *structs.TaskState) {
 		rec.Frozen = 0
-		rec.Recent = slices.Clone(rec.Recent) // the time that it was frozen does not count in its restart policy
+		rec.Recent = slices.Clone(rec.Recent) // frozen time does not count in the restart policy
 		for i := range rec.Recent {
 			rec.Recent[i] = rec.Recent[i].Add(stood)
 		}
 	}, e)
 }
 
-// awaitResume waits while the allocation is suspended, before a task starts. It returns false when something is asked of the
-// task, or ctx has ended.
+// awaitResume waits before the start of a task while the allocation is suspended. It returns false if the task gets
+// another request or ctx has ended.
 func (t *task) awaitResume(ctx context.Context) bool {
 	for t.r.suspended() {
 		t.r.mu.Lock()

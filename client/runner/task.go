@@ -16,21 +16,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// States of a task as the servers know them.
+// States of a task, as reported to the servers.
 const (
 	statePending = "pending"
 	stateRunning = "running"
 	stateDead    = "dead"
 )
 
-// task is one task of an allocation. How far it is, is the phase of its record:
+// task is one task of an allocation. Its record has its phase:
 //
 //	New --begin--> Starting --attempt--> Starting, with a handle: it runs
 //	                  ^                     | its run ended, or could not be started
 //	                  |                     v
 //	                  `--pause-- Backoff <--+--> Dead
 //
-// One goroutine takes a task along these arrows (active). It is in task_start.go up to the running task, in task_stop.go
+// One goroutine takes a task along these arrows (active). It is in task_start.go until the task runs, in task_stop.go
 // from there to the end of the run, and in restart.go where the restart policy decides.
 type task struct {
 	r    *Runner
@@ -38,24 +38,24 @@ type task struct {
 
 	freezing sync.Mutex // held while the task is frozen or thawed; locked before mu
 
-	mu sync.Mutex // guards what follows
-	// rec is what is stored. rec.State is replaced, never changed, so that reports may share it.
+	mu sync.Mutex // guards the fields below
+	// rec is the stored record. rec.State is replaced, never changed, so that reports may share it.
 	rec      agentstore.TaskRecord
 	api      io.Closer   // the task's socket to the agent's API; nil unless it is open
 	handle   driver.Task // nil unless the task runs
-	last     driver.Task // of the last run, ended, until the driver has forgotten it; nil after a restart of the agent
-	want     wish        // what was asked of the task while it ran
+	last     driver.Task // of the last run, which has ended, until the driver has forgotten it; nil after an agent restart
+	want     wish        // the latest request to the task
 	cancel   context.CancelFunc
 	active   bool          // its goroutine runs
 	looks    *lookups      // of its templates, or nil
 	progress *progress     // follows the checkpoints of the run, or nil
 	recorded broadcast     // a checkpoint was recorded
 	over     chan struct{} // closed when the task is dead; nil until asked for
-	unsure   bool          // it was found again, and may be frozen
-	trouble  string        // why it could not be suspended, as last noted
+	unsure   bool          // it was found again after an agent restart, and may be frozen
+	trouble  string        // why it could not be suspended, as last recorded
 }
 
-// wish is what a running or waiting task is asked to do.
+// wish is a request to a running or waiting task.
 type wish struct {
 	kind  wishKind
 	event structs.TaskEvent // why
@@ -81,7 +81,7 @@ func newTask(r *Runner, name string, rec *agentstore.TaskRecord) *task {
 	return t
 }
 
-// spec is the task in the allocation's current job version, or nil if the group no longer has it.
+// spec returns the task in the allocation's current job version, or nil if the group no longer has it.
 func (t *task) spec() *structs.Task {
 	if g := t.r.group(); g != nil {
 		return g.Task(t.name)
@@ -89,7 +89,7 @@ func (t *task) spec() *structs.Task {
 	return nil
 }
 
-// state is the task's current state. It must not be changed.
+// state returns the task's current state. It must not be changed.
 func (t *task) state() *structs.TaskState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,13 +110,13 @@ func (t *task) isActive() bool {
 	return t.active
 }
 
-// durable is when a change of a task is on disk.
+// durable says when a change of a task is on disk.
 type durable uint8
 
 const (
-	never  durable = iota // it is reported, not stored
-	soon                  // before anything that is stored later
-	before                // before change returns
+	never  durable = iota // reported, not stored
+	soon                  // no later than the next stored change
+	before                // before the call returns
 )
 
 // change replaces the record, stores it, and reports it.
@@ -164,12 +164,12 @@ func (t *task) change(ctx context.Context, store durable, fn func(rec *agentstor
 // note adds an event.
 func (t *task) note(ctx context.Context, e structs.TaskEvent) { t.change(ctx, never, nil, e) }
 
-// id is the driver's name for one run of the task.
+// id returns the driver's id for one run of the task.
 func (t *task) id(attempt int64) string {
 	return taskPrefix(t.r.id, t.name) + strconv.FormatInt(attempt, 10)
 }
 
-// taskPrefix is the beginning of the ids of all runs of a task. Names that a driver might not accept are hashed.
+// taskPrefix returns the common prefix of the ids of a task's runs. Names that a driver might not accept are hashed.
 func taskPrefix(id structs.AllocID, name string) string {
 	plain := len(name) <= 64
 	for i := 0; i < len(name) && plain; i++ {
@@ -191,8 +191,8 @@ func (t *task) idle() {
 	t.r.changed()
 }
 
-// ask passes a wish to the task's goroutine. A kill is never taken back. A task without a goroutine has not been started, or
-// has ended; a kill ends it here.
+// ask passes a request to the task's goroutine. A kill is never taken back. A task without a goroutine has not started
+// or has ended; a kill ends it here.
 func (t *task) ask(ctx context.Context, w wish) {
 	t.mu.Lock()
 	if t.rec.Phase == agentstore.PhaseDead || t.want.kind >= w.kind {
@@ -216,7 +216,7 @@ func (t *task) wanted() wish {
 	return t.want
 }
 
-// waiting returns a context that ends when the task is asked for more than not.
+// waiting returns a context that is cancelled when the task gets a request stronger than not.
 func (t *task) waiting(ctx context.Context, not wishKind) (context.Context, context.CancelFunc) {
 	wctx, cancel := context.WithCancel(ctx)
 	t.mu.Lock()
@@ -238,7 +238,7 @@ func (t *task) restartPolicy() structs.Restart {
 	return structs.Restart{Mode: "fail"}
 }
 
-// restartsOnSuccess reports whether the task is meant to run for ever: services, system tasks and sidecars are.
+// restartsOnSuccess reports whether the task is restarted even after success: services, system tasks and sidecars are.
 func (t *task) restartsOnSuccess() bool {
 	s := t.spec()
 	if s == nil {
@@ -251,7 +251,7 @@ func (t *task) restartsOnSuccess() bool {
 	return typ == structs.JobService || typ == structs.JobSystem
 }
 
-// running is the driver's handle of the task, if it runs.
+// running returns the driver's handle of a running task, else an error.
 func (t *task) running() (driver.Task, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,10 +11,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// startPatience is how long a driver may take to start a task. After that the start is repeated with the same id.
+// startPatience limits how long a driver may take to start a task. After that the start is repeated with the same id.
 const startPatience = 90 * time.Second
 
-// startRepeats is how often a start whose outcome is unknown is tried before it counts as failed.
+// startRepeats is how often a start with an unknown outcome is tried before it counts as failed.
 const startRepeats = 3
 
 // start gives the task a goroutine, unless it has one or has ended.
@@ -30,8 +30,8 @@ func (t *task) start(ctx context.Context) {
 	})
 }
 
-// run takes the task from the phase in its record until it runs or is dead, or until ctx ends: then the agent stops, and
-// the task goes on.
+// run takes the task from the phase in its record until it runs or is dead. It also returns when ctx ends: then the
+// agent is stopping, and the task continues without it.
 func (t *task) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch t.phase() {
@@ -56,7 +56,7 @@ func (t *task) run(ctx context.Context) {
 	t.idle()
 }
 
-// begin records that the driver is about to be asked for a start.
+// begin records that the driver is about to be asked to start the task.
 func (t *task) begin(ctx context.Context) {
 	t.change(ctx, before, func(rec *agentstore.TaskRecord, st *structs.TaskState) {
 		rec.Phase, rec.Handle, rec.ResumeAt, rec.BootID, rec.Epoch = agentstore.PhaseStarting, nil, 0, t.r.cfg.Host.BootID, 0
@@ -92,8 +92,8 @@ func (t *task) pause(ctx context.Context) {
 	} // otherwise run calls pause again
 }
 
-// attempt finds or starts a run of the task. It returns nil if the task does not run; the consequence has then been
-// recorded.
+// attempt finds or starts a run of the task. It returns nil if the task does not run; the consequence is recorded by
+// then.
 func (t *task) attempt(ctx context.Context) driver.Task {
 	handle, err := t.obtain(ctx)
 	switch {
@@ -101,13 +101,13 @@ func (t *task) attempt(ctx context.Context) driver.Task {
 		return nil
 	case err != nil:
 		t.startFailed(ctx, err)
-	case handle == nil: // lost while the agent was away
+	case handle == nil: // lost while no agent ran
 		t.ended(ctx, nil, &driver.ExitResult{ExitCode: -1, LostStatus: true, Err: "the task was gone when the agent came back", EndedAt: time.Now()})
 	}
 	return handle
 }
 
-// obtain finds the running task again, or starts it. It returns neither task nor error if the task is lost.
+// obtain finds the running task again, or starts it. It returns nil and no error if the task is lost.
 func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 	t.mu.Lock()
 	rec := t.rec
@@ -170,8 +170,8 @@ func (t *task) obtain(ctx context.Context) (driver.Task, error) {
 	return nil, err
 }
 
-// recover asks the driver for a task that was started earlier. It keeps asking while the driver cannot answer: giving up
-// would start a second task beside the first.
+// recover asks the driver for a task that was started earlier. It retries while the driver cannot answer: giving up
+// could start the task twice.
 func (t *task) recover(ctx context.Context, drv driver.Driver, handle []byte) (driver.Task, error) {
 	bo := backoff{min: 100 * time.Millisecond, max: 5 * time.Second}
 	for warned := false; ; {
@@ -212,21 +212,22 @@ func (t *task) adopt(ctx context.Context, h driver.Task, again bool) {
 	t.mu.Lock()
 	t.handle, t.unsure = h, again
 	t.mu.Unlock()
-	// Until this is on disk, the record says that a start was asked for. Asking again with the same id finds the task.
+	// Until this is on disk, the record says that a start was requested. A repeated start with the same id finds the
+	// task.
 	t.change(ctx, soon, func(rec *agentstore.TaskRecord, ts *structs.TaskState) {
-		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // its boot id stays that of its start
+		rec.Handle, rec.Old, rec.Forced = st.State, nil, false // the boot id remains that of the start
 		ts.State = stateRunning
 		if ts.StartedAt == 0 || !again {
 			ts.StartedAt = started
 		}
 		ts.FinishedAt = 0
 	}, ev...)
-	t.serveAPI() // of a task that was found again
+	t.serveAPI() // for a task that was found again
 	t.watchTemplates(ctx, h)
 	t.follow(ctx, h)
 }
 
-// setupError is a failure of a hook, before the driver was asked.
+// setupError is the failure of a hook before the driver was asked to start the task.
 type setupError struct {
 	hook string
 	err  error

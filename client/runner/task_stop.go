@@ -23,15 +23,15 @@ func (t *task) finish(ctx context.Context, events ...structs.TaskEvent) {
 	}, events...)
 }
 
-// watch hands a running task to a new goroutine that waits for its end. The goroutine that started the task has grown its
-// stack, a new one stays small: a simulated node has a hundred waiting tasks.
+// watch hands a running task to a new goroutine that waits for its end. The goroutine that started the task has a large
+// stack by now; a new one stays small, and a simulated node has a hundred waiting tasks.
 func (t *task) watch(ctx context.Context, h driver.Task) {
 	if !t.r.cfg.Agent.Go(func() { t.wait(ctx, h) }) {
 		t.idle()
 	}
 }
 
-// wait waits until the run ends or the task is asked for something.
+// wait waits until the run ends or the task gets a request.
 func (t *task) wait(ctx context.Context, h driver.Task) {
 	if h, ok := h.(driver.Notifier); ok {
 		h.SetNotify(func(message string) { t.note(ctx, event(EventDriver, message)) })
@@ -66,7 +66,7 @@ func (t *task) woken(ctx context.Context, h driver.Task, res *driver.ExitResult,
 	t.run(ctx)
 }
 
-// waitAgain is the shortest pause after a wait that failed; the longest is twice that.
+// waitAgain is the shortest pause after a failed wait; the longest is twice that.
 const waitAgain = time.Second
 
 func lostResult() *driver.ExitResult {
@@ -77,7 +77,7 @@ func lostResult() *driver.ExitResult {
 func (t *task) stop(ctx context.Context, h driver.Task) *driver.ExitResult {
 	w := t.wanted()
 	t.thaw(ctx, h, thawToEnd)
-	if w.event.Type != EventKilling { // noted below, with the kill timeout
+	if w.event.Type != EventKilling { // otherwise the event is recorded below, with the kill timeout
 		t.note(ctx, w.event)
 	}
 	spec := t.spec()
@@ -176,10 +176,9 @@ func (t *task) ended(ctx context.Context, h driver.Task, res *driver.ExitResult)
 	}
 }
 
-// close records the end of a run, then destroys what the driver keeps of it. What the driver keeps of the last run is
-// destroyed only when the servers know how it ended (see Runner.Acked): if the agent's state is lost before, the driver still
-// knows, and the task is not run again. For the same reason the end of the last run need not be on disk before the end of
-// the allocation is.
+// close records the end of a run, then makes the driver forget it. The last run is forgotten only when the servers know
+// how it ended (see Runner.Acked): if the agent's state is lost before, the driver still knows, and the task does not
+// run again. For the same reason the end of the last run need not be on disk before the end of the allocation is.
 func (t *task) close(ctx context.Context, h driver.Task, store durable, fn func(*agentstore.TaskRecord, *structs.TaskState), events ...structs.TaskEvent) {
 	t.mu.Lock()
 	t.handle = nil

@@ -24,7 +24,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// templateSpec is what the client needs of a task's template.
+// templateSpec is the part of a job's template block that the client uses.
 type templateSpec struct {
 	SourcePath, DestPath, EmbeddedTmpl string
 	ChangeMode, ChangeSignal, Perms    string
@@ -35,7 +35,7 @@ type templateSpec struct {
 	ChangeScript                       *changeScript
 }
 
-// changeScript is the command that a template's change runs in the task.
+// changeScript is the command that runs in the task when a template changes.
 type changeScript struct {
 	Command     string
 	Args        []string
@@ -43,10 +43,11 @@ type changeScript struct {
 	FailOnError bool
 }
 
-// templatesEvery is how often what templates look at is looked at again: the node's attributes and meta, and files.
+// templatesEvery is the interval at which the inputs of templates are checked: the node's attributes and meta, and
+// files.
 const templatesEvery = 3 * time.Second
 
-// rendering is the templates of a task at one moment.
+// rendering renders the templates of a task once.
 type rendering struct {
 	a    *attempt
 	root *os.Root
@@ -64,8 +65,8 @@ func templatesOf(spec *structs.Task) ([]templateSpec, error) {
 	return out, nil
 }
 
-// renderTemplates writes the files that the task's templates become, at each start. While variables are missing, or cannot
-// be asked for, the start waits and the task's events say for what.
+// renderTemplates writes the files of the task's templates, at each start. While variables are missing or unreadable,
+// the start waits, and an event of the task names them.
 func renderTemplates(ctx context.Context, a *attempt) error {
 	if len(a.spec.Templates) == 0 || a.task.r.dir == nil {
 		return nil
@@ -104,7 +105,7 @@ func renderTemplates(ctx context.Context, a *attempt) error {
 	})
 }
 
-// all renders a task's templates and writes what has changed. What is missing for any of them is one error.
+// all renders a task's templates and writes the changed ones. The missing inputs of all templates are one error.
 func (r rendering) all(list []templateSpec) error {
 	var names []string
 	for i := range list {
@@ -127,7 +128,7 @@ func (r rendering) all(list []templateSpec) error {
 	return nil
 }
 
-// update renders a template and writes what has changed since it was rendered last.
+// update renders a template and writes the file if it has changed since the last rendering.
 func (r rendering) update(i int, s *templateSpec) (changed bool, err error) {
 	content, err := r.render(s)
 	if err != nil {
@@ -200,7 +201,7 @@ func (r rendering) file(name string) (string, error) {
 	return string(b), err
 }
 
-// write puts the file in place as a whole: a task never sees half of it.
+// write replaces the file atomically: a task never sees half of it.
 func (r rendering) write(dest string, content []byte, s *templateSpec) error {
 	mode := fs.FileMode(0o644)
 	if s.Perms != "" {
@@ -245,8 +246,7 @@ func (r rendering) write(dest string, content []byte, s *templateSpec) error {
 	return r.root.Rename(next, dest)
 }
 
-// parseEnv reads lines KEY=VALUE. Empty lines and those that begin with # are nothing; quotes around a value are taken
-// off.
+// parseEnv reads lines KEY=VALUE. It skips empty lines and lines that begin with #, and removes quotes around a value.
 func parseEnv(text string) (map[string]string, error) {
 	out := map[string]string{}
 	for n, line := range strings.Split(text, "\n") {
@@ -274,8 +274,8 @@ func parseEnv(text string) (map[string]string, error) {
 	return out, nil
 }
 
-// watchTemplates renders the templates of a running task again when what they look at changes, and does what they say
-// should follow. It ends with the run.
+// watchTemplates renders the templates of a running task again when their inputs change, and applies their change_mode.
+// It ends with the run.
 func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
 	spec := t.spec()
 	if spec == nil || len(spec.Templates) == 0 || t.r.dir == nil {
@@ -304,7 +304,7 @@ func (t *task) watchTemplates(ctx context.Context, h driver.Task) {
 	})
 }
 
-// renderAgain gives the templates whose files have changed.
+// renderAgain renders the templates and returns those whose files have changed.
 func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templateSpec) ([]templateSpec, error) {
 	a := &attempt{task: t, spec: spec, driver: t.r.cfg.Host.Drivers[spec.Driver], note: func(structs.TaskEvent) {}}
 	if err := errors.Join(makeEnv(ctx, a), resolveUser(ctx, a)); err != nil {
@@ -333,8 +333,8 @@ func (t *task) renderAgain(ctx context.Context, spec *structs.Task, list []templ
 	return todo, errors.Join(errs...)
 }
 
-// followTemplates restarts or signals the task, or runs commands in it, once for all templates, after a random part of the longest splay. It
-// reports whether the run goes on.
+// followTemplates restarts or signals the task, or runs commands in it, once for all changed templates, after a random
+// part of the longest splay. It reports whether the run continues.
 func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templateSpec) bool {
 	var splay time.Duration
 	restart, signals := false, []string(nil)
@@ -378,10 +378,10 @@ func (t *task) followTemplates(ctx context.Context, h driver.Task, todo []templa
 	return true
 }
 
-// scriptPatience is how long a command may take that says nothing of it.
+// scriptPatience is the time limit of a command that sets none.
 const scriptPatience = 5 * time.Second
 
-// runScript runs the command of a changed template inside the task, and reports whether the run goes on.
+// runScript runs the command of a changed template inside the task, and reports whether the run continues.
 func (t *task) runScript(ctx context.Context, h driver.Task, s *changeScript) bool {
 	patience := s.Timeout
 	if patience <= 0 {

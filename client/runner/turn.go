@@ -12,12 +12,12 @@ import (
 
 // Bounds of waiting for a turn to save state.
 const (
-	turnSilence = time.Minute // without a server's answer the task is told all the same
+	turnSilence = time.Minute // without an answer for this long, the task is notified anyway
 	turnAgain   = 2 * time.Second
 )
 
-// awaitTurn waits until the servers say that it is the allocation's turn to save its state: they bound how many do at a time.
-// The task goes on meanwhile. It gives the end of the task if it ended.
+// awaitTurn waits until the servers let the allocation save its state: they limit how many save at a time. The task
+// keeps running meanwhile. awaitTurn returns the result of the task if it ended, else nil.
 func (t *task) awaitTurn(ctx context.Context, h driver.Task) *driver.ExitResult {
 	if ask := t.r.cfg.Servers.SaveTurn; ask == nil || t.r.Alloc().EndCause() == "" {
 		return nil

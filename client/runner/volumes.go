@@ -10,19 +10,19 @@ import (
 	"github.com/muster-sched/muster/client/driver"
 )
 
-// volumeRequest is what the client needs of a group's volume.
+// volumeRequest is the part of a group's volume block that the client uses.
 type volumeRequest struct {
 	Type, Source string
 	ReadOnly     bool
 }
 
-// volumeMount is where a task sees a volume.
+// volumeMount is the part of a task's volume_mount block that the client uses.
 type volumeMount struct {
 	Volume, Destination, PropagationMode string
 	ReadOnly                             bool
 }
 
-// mountVolumes tells the driver where the task sees which of the node's host volumes.
+// mountVolumes adds the node's host volumes that the task mounts.
 func mountVolumes(_ context.Context, a *attempt) error {
 	if len(a.spec.VolumeMounts) == 0 {
 		return nil
