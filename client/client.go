@@ -21,8 +21,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Supervisor knows the tasks that run on this machine, by the ids that the drivers gave them. The agent's own state may be
-// lost; the supervisor's is not.
+// Supervisor lists the tasks that run on this machine, by the ids that the drivers gave them. It keeps this list even
+// if the agent's own state is lost.
 type Supervisor interface {
 	// TaskIDs lists the tasks.
 	TaskIDs(ctx context.Context) ([]string, error)
@@ -30,11 +30,11 @@ type Supervisor interface {
 	Destroy(ctx context.Context, taskID string) error
 }
 
-// Networks makes networks for allocations.
+// Networks creates the networks of allocations.
 type Networks interface {
 	fingerprint.Networks
 	runner.Networks
-	// Sweep removes every network that is not to be kept, and repairs the others.
+	// Sweep removes every network for which keep returns false, and repairs the others.
 	Sweep(keep func(alloc string) bool) error
 }
 
@@ -60,8 +60,8 @@ type Client struct {
 	mu       sync.Mutex
 	allocs   map[structs.AllocID]*runner.Runner
 	history  agentstore.History
-	usedGPUs *agentstore.GPUUses           // as an earlier run of the agent stored it; for Run
-	gone     map[structs.AllocID]time.Time // allocations that restored servers do not know, since when
+	usedGPUs *agentstore.GPUUses           // restored from the store, for Run
+	gone     map[structs.AllocID]time.Time // allocations unknown to restored servers, and since when
 	recent   map[structs.AllocID]bool      // collected on this node while the servers still list them
 	lostDB   bool                          // the state was unreadable or absent: unknown tasks may run
 	ended    atomic.Int64                  // allocations that have ended and are kept
@@ -69,7 +69,7 @@ type Client struct {
 	healthy  chan struct{}                 // closed at the first success of the operator's health command
 	leaving  bool
 
-	ctx     context.Context // of Run
+	ctx     context.Context // from Run
 	threads threads
 	started bool
 	closed  bool
@@ -129,7 +129,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// open restores the state in the store and makes the parts of the agent.
+// open restores the stored state and builds the components of the agent.
 func (c *Client) open() error {
 	saved, err := c.store.Load()
 	if err != nil {
@@ -153,7 +153,7 @@ func (c *Client) open() error {
 	return nil
 }
 
-// runnerConfig is the configuration that all runners share.
+// runnerConfig returns the configuration that all runners share.
 func (c *Client) runnerConfig() *runner.Config {
 	cfg := &c.cfg
 	out := &runner.Config{
@@ -193,26 +193,26 @@ func (c *Client) runnerConfig() *runner.Config {
 	return out
 }
 
-// ID is the node's id.
+// ID returns the node's id.
 func (c *Client) ID() structs.NodeID { return c.id.id }
 
-// Node is the node as it is, or will be, registered. It must not be changed.
+// Node returns the node as it is, or will be, registered. It must not be changed.
 func (c *Client) Node() *structs.Node { return c.node.current() }
 
-// Servers calls the servers over the agent's connection.
+// Servers returns the agent's connection to the servers.
 func (c *Client) Servers() rpc.Caller { return c.conn }
 
-// Joined is closed when the servers have accepted the node's first registration.
+// Joined returns a channel that is closed when the servers have accepted the node's first registration.
 func (c *Client) Joined() <-chan struct{} { return c.joined }
 
-// Alloc is the runner of an allocation, or nil.
+// Alloc returns the runner of an allocation, or nil.
 func (c *Client) Alloc(id structs.AllocID) *runner.Runner {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.allocs[id]
 }
 
-// Allocs lists all runners, in no order. Some may have ended.
+// Allocs lists all runners, unordered. Some may have ended.
 func (c *Client) Allocs() []*runner.Runner {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +223,7 @@ func (c *Client) Allocs() []*runner.Runner {
 	return out
 }
 
-// Run runs the agent until ctx ends or Close is called. The tasks go on running. It may be called once.
+// Run runs the agent until ctx ends or Close is called. The tasks keep running. It may be called once.
 func (c *Client) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -240,7 +240,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.mu.Unlock()
 	defer close(c.stopped)
 
-	c.node.look(ctx, c.log) // before anything is restored or placed: devices must be known
+	c.node.look(ctx, c.log) // before anything is restored or placed: the devices must be known
 	c.run.Host.BootID = c.node.current().BootID
 	c.gpus.Restore(c.usedGPUs, c.run.Host.BootID)
 	c.sweepNetworks()
@@ -264,7 +264,7 @@ type threads struct {
 	mu      sync.Mutex
 	n       int
 	closing bool
-	idle    chan struct{} // closed when none is left and none can start
+	idle    chan struct{} // closed when no goroutine is left and none can start
 }
 
 // start runs fn in a goroutine, unless the agent is stopping.
@@ -303,7 +303,7 @@ func (t *threads) wait() {
 	<-t.idle
 }
 
-// Close stops the agent and waits until it has stopped. The tasks go on running.
+// Close stops the agent and waits until it has stopped. The tasks keep running.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	started, stop, again := c.started, c.stop, c.closed
@@ -319,7 +319,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// header is the RPC header of the node's own calls.
+// header returns the RPC header of the node's own calls.
 func (c *Client) header() rpc.Header { return rpc.Header{Region: c.cfg.Node.Region} }
 
 // await waits until none of the named allocations runs on this node.

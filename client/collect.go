@@ -15,25 +15,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// diskEvery is how often the disk that running allocations use is measured, or the interval of collection if that is
-// shorter.
+// diskEvery is the interval at which the disk usage of running allocations is measured, or the collection interval if
+// that is shorter.
 const diskEvery = 15 * time.Second
 
-// The free space is looked at every diskLook, which costs nothing; walking through directories does. They are measured
-// ahead of time when it has shrunk by half of what the allocation closest to its limit has left: by diskStep at most, and
-// at least by diskStepMin.
+// The free space is checked every diskLook, which is cheap; walking directories is not. Usage is measured early when
+// the free space has shrunk by half of what the allocation closest to its limit has left, but by at most diskStep and
+// at least diskStepMin.
 const (
 	diskLook    = 100 * time.Millisecond
 	diskStep    = 64 << 20
 	diskStepMin = 2 << 20
 )
 
-// diskPace bounds the share of time that measuring ahead of time takes: a measurement is followed by a pause so many
-// times as long.
+// diskPace limits the share of time spent on early measurements: the pause after one is this many times its duration.
 const diskPace = 20
 
-// collectLoop removes what is left of ended allocations, watches their disk usage, and stops what must not outlive the
-// servers' silence.
+// collectLoop removes what is left of ended allocations, watches disk usage, and stops allocations that must not run
+// while the servers are silent.
 func (c *Client) collectLoop(ctx context.Context) {
 	gc := time.NewTicker(c.cfg.GC.Interval)
 	defer gc.Stop()
@@ -50,7 +49,7 @@ func (c *Client) collectLoop(ctx context.Context) {
 	free, again, step := c.diskFree(), time.Time{}, int64(diskStepMin)
 	measure := func() {
 		began := time.Now()
-		now := c.diskFree() // before: what is written meanwhile counts for the next time
+		now := c.diskFree() // taken before measuring: what is written meanwhile counts for the next time
 		least := int64(2 * diskStep)
 		for _, r := range c.Allocs() {
 			if ctx.Err() != nil {
@@ -72,9 +71,9 @@ func (c *Client) collectLoop(ctx context.Context) {
 			c.collect(ctx)
 			c.sweepNetworks()
 		case <-look:
-			// Whoever fills the disk is stopped soon after, not after the whole interval.
+			// An allocation that fills the disk is stopped soon, not at the next interval.
 			switch now := c.diskFree(); {
-			case now > free: // something was removed: what is written from here on counts
+			case now > free: // something was removed: count from the new value
 				free = now
 			case now < free-step && time.Now().After(again):
 				measure()
@@ -89,9 +88,9 @@ func (c *Client) collectLoop(ctx context.Context) {
 	}
 }
 
-// stopSilent stops allocations whose group says how long they may run while the servers cannot be reached. It goes by
-// a clock that counts suspension, from the last heartbeat that was answered, so that servers may start a replacement
-// when as much time has passed for them (I6).
+// stopSilent stops allocations whose group limits how long they may run while the servers are unreachable. The time
+// since the last answered heartbeat includes system suspend, so that servers may start a replacement when as much time
+// has passed for them (I6).
 func (c *Client) stopSilent() {
 	silent := c.connected.silent()
 	if silent < c.connected.due() {
@@ -113,7 +112,7 @@ func (c *Client) stopSilent() {
 	}
 }
 
-// collect removes ended allocations, oldest first, while a bound is passed.
+// collect removes ended allocations, oldest first, while a limit is exceeded.
 func (c *Client) collect(ctx context.Context) {
 	var old []*runner.Runner
 	for _, r := range c.Allocs() {
@@ -145,7 +144,7 @@ func (c *Client) collect(ctx context.Context) {
 	}
 }
 
-// diskFree is how many bytes the file system of the allocations has free, 0 when that is not known.
+// diskFree returns the free bytes of the allocations' file system; 0 if unknown.
 func (c *Client) diskFree() int64 {
 	var st unix.Statfs_t
 	if c.cfg.Storage.Ephemeral || unix.Statfs(c.cfg.Storage.AllocsDir, &st) != nil {
@@ -185,7 +184,7 @@ func (c *Client) removeAll(rs []*runner.Runner) {
 	wg.Wait()
 }
 
-// remove deletes everything of an allocation that has ended.
+// remove deletes everything that an ended allocation left.
 func (c *Client) remove(r *runner.Runner) {
 	if err := r.Destroy(); err != nil {
 		c.log.Warn("allocation could not be removed; it is tried again", "alloc", r.ID().Short(), "error", err)
@@ -219,16 +218,16 @@ func (c *Client) Collect(id structs.AllocID) error {
 	return nil
 }
 
-// lost reports whether tasks may run here that the agent does not remember: it started without a memory of its own and
-// has not yet gone through a complete list of its allocations.
+// lost reports whether tasks may run here that the agent does not know: it started without its state and has not
+// processed a complete list of its allocations yet.
 func (c *Client) lost() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lostDB
 }
 
-// Knows reports whether a task's run, by the id that its driver was given, belongs to an allocation that this node has
-// not done with. While the agent may still hear of more allocations it knows them all.
+// Knows reports whether a task's run, by the id that its driver was given, belongs to an allocation that this node
+// still holds. Until the agent has its complete list of allocations it answers true.
 func (c *Client) Knows(taskID string) bool {
 	if c.lost() {
 		return true
@@ -236,14 +235,14 @@ func (c *Client) Knows(taskID string) bool {
 	alloc, _, _ := strings.Cut(taskID, ".")
 	id, err := structs.ParseID[structs.AllocID](alloc)
 	if err != nil || id.IsZero() {
-		return true // not one of ours
+		return true // not a task of this program
 	}
 	r := c.Alloc(id)
 	return r != nil && !r.Released()
 }
 
-// sweepNetworks removes networks of allocations that are gone and repairs those of the others. While the agent may still hear
-// of more allocations it knows them all.
+// sweepNetworks removes networks of allocations that are gone and repairs the others. Until the agent has its complete
+// list of allocations it does nothing.
 func (c *Client) sweepNetworks() {
 	if c.cfg.Host.Networks == nil || c.lost() {
 		return
@@ -261,7 +260,7 @@ func (c *Client) sweepNetworks() {
 	}
 }
 
-// running lists the tasks that run here whatever the agent remembers.
+// running lists the tasks that run here, including those that the agent does not know.
 func (c *Client) running(ctx context.Context) ([]string, error) {
 	if c.cfg.Host.Supervisor == nil {
 		return nil, nil
@@ -269,8 +268,8 @@ func (c *Client) running(ctx context.Context) ([]string, error) {
 	return c.cfg.Host.Supervisor.TaskIDs(ctx)
 }
 
-// cleanLeftovers runs once, after the first complete list of allocations when the agent had no memory of its own: tasks
-// that run and belong to no allocation here are ended. Those that belong to one have been found again by its runner.
+// cleanLeftovers runs once, after the first complete list of allocations, when the agent started without its state. It
+// ends tasks that belong to no allocation of this node. The others have been found again by their runners.
 func (c *Client) cleanLeftovers(ctx context.Context) {
 	if !c.lost() {
 		return
@@ -284,7 +283,7 @@ func (c *Client) cleanLeftovers(ctx context.Context) {
 		alloc, _, _ := strings.Cut(id, ".")
 		aid, err := structs.ParseID[structs.AllocID](alloc)
 		if err != nil || aid.IsZero() {
-			continue // not one of ours
+			continue // not a task of this program
 		}
 		if r := c.Alloc(aid); r != nil && r.Final() == nil {
 			continue
@@ -304,9 +303,9 @@ func (c *Client) cleanLeftovers(ctx context.Context) {
 	c.mu.Unlock()
 }
 
-// Leave takes the node out of the cluster on purpose: it drains it if so configured, ends what still runs, tells the
-// servers that the node is down, and stops the agent. What was ended is not reported: the servers replace it because the
-// node is down.
+// Leave takes the node out of the cluster deliberately: it drains the node if so configured, ends what still runs,
+// reports the node as down, and stops the agent. The ended allocations are not reported: the servers replace them
+// because the node is down.
 func (c *Client) Leave(ctx context.Context) error {
 	if d := c.cfg.Drain; d != nil {
 		c.drainSelf(ctx, *d)
@@ -333,7 +332,7 @@ func (c *Client) Leave(ctx context.Context) error {
 	return err
 }
 
-// drainSelf asks the servers to move everything away and waits until it has gone, or until the deadline.
+// drainSelf asks the servers to drain the node and waits until it is empty, or until the deadline.
 func (c *Client) drainSelf(ctx context.Context, d DrainConfig) {
 	if d.Deadline == 0 {
 		d.Deadline = time.Minute
@@ -354,7 +353,7 @@ func (c *Client) drainSelf(ctx context.Context, d DrainConfig) {
 	})
 }
 
-// waitAll waits until the allocations that matter have ended.
+// waitAll waits until the allocations for which matters returns true have ended.
 func (c *Client) waitAll(ctx context.Context, matters func(*runner.Runner) bool) error {
 	for _, r := range c.Allocs() {
 		if !matters(r) {

@@ -29,27 +29,28 @@ type Config struct {
 	Storage StorageConfig
 	Host    HostConfig
 	Tasks   TaskConfig
-	GPU     gpuwatch.Config // what the node can do with its GPUs, and when to notify of their use
+	GPU     gpuwatch.Config // the GPU functions of the node, and when to send notices of their use
 	Hooks   Hooks           // the operator's commands
 	GC      GCConfig
 	Drain   *DrainConfig // what Leave does before it ends the tasks; nil: nothing
 
 	// Connect connects to the servers; required. See Dial and InProcess.
 	Connect Connector
-	// UnknownGrace is how long allocations that the servers lost by a restore from a backup go on; 0 is 5 min.
+	// UnknownGrace is how long allocations continue that the servers lost in a restore from a backup; 0 is 5 min.
 	UnknownGrace time.Duration
-	// ObserveEvery is how long reports are gathered before they are sent; 0 is 50 ms. The first after a pause is sent at
-	// once.
+	// ObserveEvery is how long reports are collected before they are sent; 0 is 50 ms. The first report after a pause
+	// is sent at once.
 	ObserveEvery time.Duration
-	// ShareJob returns the copy to keep of a job that the servers sent; nil keeps the one that was sent. Jobs are only read.
+	// ShareJob returns the instance to keep of a job that the servers sent, so that several clients may share one; nil
+	// keeps the one that was sent. Jobs are only read.
 	ShareJob func(*structs.Job) *structs.Job
 
 	Log     hclog.Logger            // nil discards
-	Monitor hclog.InterceptLogger   // Client.Monitor follows its lines; nil: Monitor is refused
-	OnNode  func(id structs.NodeID) // called with the node's id once it is known; nil: not called
+	Monitor hclog.InterceptLogger   // source of Client.Monitor; nil: Monitor is refused
+	OnNode  func(id structs.NodeID) // called with the node's id once it is known; or nil
 }
 
-// NodeConfig is how the node presents itself.
+// NodeConfig describes the node to the servers.
 type NodeConfig struct {
 	Name                           string // "" is the host's name
 	Region                         string // "" is structs.RegionDefault
@@ -60,13 +61,13 @@ type NodeConfig struct {
 	HTTPAddr                       string // of the agent's HTTP API, "" for none
 	TLSEnabled                     bool   // the HTTP API uses TLS
 	Meta                           map[string]string
-	Options                        map[string]string // free keys, not shown
+	Options                        map[string]string // free-form keys, not shown
 	HostVolumes                    map[string]structs.HostVolume
 	Reserved                       structs.NodeReserved
 	DynamicPortMin, DynamicPortMax int // 0 are structs.DynamicPortMin and Max
 }
 
-// StorageConfig is where the agent keeps its files.
+// StorageConfig says where the agent keeps its files.
 type StorageConfig struct {
 	DataDir       string // for identity, state and allocations; required unless Ephemeral
 	AllocsDir     string // for the allocations' directories; "" is DataDir/allocs
@@ -74,52 +75,53 @@ type StorageConfig struct {
 	SecretsOnDisk bool   // keep secrets in a plain directory even where memory could be mounted
 }
 
-// HostConfig is what the machine has.
+// HostConfig is what the machine provides.
 type HostConfig struct {
 	Drivers        driver.Set
 	Fingerprinters []fingerprint.Fingerprinter // run in this order; nil is fingerprint.List of Fingerprint
 	Fingerprint    fingerprint.Options         // DataDir, Version and Drivers are filled in
-	Fabric         Fabric                      // the network between nodes, as training programs see it
-	Networks       Networks                    // makes networks for allocations; nil: there are none
-	Supervisor     Supervisor                  // lists tasks that run, whatever the agent remembers; nil when there is none
+	Fabric         Fabric                      // the network between nodes, for training programs
+	Networks       Networks                    // creates the networks of allocations; nil: there are none
+	Supervisor     Supervisor                  // lists the running tasks, including those that the agent does not know; or nil
 	// DeviceNodes returns the device files of granted devices; see runner.Host. nil: grants have none.
 	DeviceNodes func(grants []structs.Grant) ([]driver.DeviceNode, error)
 	// DeviceStats returns the last measurement of the devices; it does not block. nil: nothing is measured.
 	DeviceStats func() []methods.DeviceStats
-	// ReleaseGPUs closes the GPU driver for so long. nil: there is none.
+	// ReleaseGPUs closes the GPU driver for that long; nil: there is none.
 	ReleaseGPUs func(ctx context.Context, d time.Duration) error
 }
 
-// TaskConfig is what tasks may do and get.
+// TaskConfig sets the limits and the environment of tasks.
 type TaskConfig struct {
-	MaxKillTimeout  time.Duration // bounds kill_timeout; 0 is 30 s
-	PidsMax         int64         // processes of one task; 0 is 4,096, negative is no limit
-	NoDiskLimit     bool          // do not kill allocations that use more than their ephemeral_disk
+	MaxKillTimeout  time.Duration // upper limit of kill_timeout; 0 is 30 s
+	PidsMax         int64         // limit on the processes of one task; 0 is 4,096, negative is no limit
+	NoDiskLimit     bool          // do not kill allocations that exceed their ephemeral_disk
 	NoOversubscribe bool          // ignore memory_max
-	Inherit         []string      // variables of the agent's environment that tasks get; nil for taskenv.InheritDefault
-	RunAs           *runner.RunAs // whom tasks may name as their user; nil: everyone that the drivers accept
-	// DefaultUsers is whom tasks without a user run as when the agent is root, by driver. It must say what the drivers do;
-	// nil is nobody for exec.
+	Inherit         []string      // variables of the agent's environment that tasks inherit; nil for taskenv.InheritDefault
+	RunAs           *runner.RunAs // users that tasks may name; nil: every user that the drivers accept
+	// DefaultUsers is the user of tasks that name none, by driver, when the agent is root. It must match what the
+	// drivers do; nil is the user nobody for exec.
 	DefaultUsers  map[string]string
 	ClaimPatience time.Duration // how long an allocation waits for devices, cores and ports that are taken or absent; 0 is 30 s
 	// ServeTask serves the agent's API on the socket of a task until it is closed. nil: tasks get no socket.
 	ServeTask func(alloc structs.AllocID, task string, l net.Listener) io.Closer
-	// CheckpointPoll is how often checkpoints of running tasks are looked for; 0 is what their groups say. CheckpointSettle is
-	// how long a checkpoint must not change to be complete; 0 is 3 s.
+	// CheckpointPoll is the interval at which checkpoints of running tasks are looked for; 0: their group's.
+	// CheckpointSettle is how long a checkpoint must remain unchanged to count as complete; 0 is 3 s.
 	CheckpointPoll, CheckpointSettle time.Duration
 }
 
-// Fabric is the network between the nodes, as training programs see it. The zero value sets nothing.
+// Fabric is the network between the nodes, for training programs. The zero value sets nothing.
 type Fabric struct {
 	Interfaces []string          // network interfaces, the best first; nil: programs choose
 	HCAs       []string          // RDMA adapters, as "mlx5_0" or with a port, "mlx5_0:1"; nil: programs choose
-	Leaf       string            // switch that the node is connected to: the default of its meta key "leaf"; "": not known
+	Leaf       string            // the switch of the node: the default of its meta key "leaf"; "": unknown
 	SL, TC     int               // InfiniBand service level and RoCE traffic class of RDMA traffic; 0: programs choose
-	RDMADir    string            // where the device files of the adapters are; "" is /dev/infiniband
+	RDMADir    string            // directory with the device files of the adapters; "" is /dev/infiniband
 	Env        map[string]string // further variables for tasks
 }
 
-// vars are the variables for NCCL, Gloo and PyTorch. With "=" NCCL takes names as they are, not as prefixes.
+// vars returns the variables for NCCL, Gloo and PyTorch. A leading "=" makes NCCL match names exactly instead of by
+// prefix.
 func (f Fabric) vars() map[string]string {
 	out := map[string]string{}
 	if len(f.Interfaces) > 0 {
@@ -142,28 +144,28 @@ func (f Fabric) vars() map[string]string {
 // leafMeta is the meta key that names a node's leaf switch, for topology { across = "leaf" }.
 const leafMeta = "leaf"
 
-// GCConfig bounds what ended allocations leave on disk. If a bound is exceeded, they are removed, the oldest first, but only
+// GCConfig limits what ended allocations leave on disk. While a limit is exceeded, the oldest are removed, but only
 // after the servers know how they ended.
 type GCConfig struct {
 	Interval     time.Duration // between two checks; 0 is 1 min
 	MaxAllocs    int           // allocations kept after their end; 0 is 50
-	MaxAge       time.Duration // how long they are kept; 0 is until another bound is exceeded
+	MaxAge       time.Duration // how long they are kept; 0: until another limit is exceeded
 	DiskPercent  int           // of the disk of the allocations in use; 0 is 80
 	InodePercent int           // of its inodes in use; 0 is 70
 	Parallel     int           // removals at a time; 0 is 2
 }
 
-// DrainConfig is how the node drains itself when the agent leaves.
+// DrainConfig says how the node drains itself when the agent leaves.
 type DrainConfig struct {
 	Deadline         time.Duration // how long allocations may take to move; 0 is 1 min
 	Force            bool          // do not wait
 	IgnoreSystemJobs bool
 }
 
-// Hooks are the operator's commands, run as the agent's user; nil for none. A command that fails drains the node.
+// Hooks are the operator's commands, run as the agent's user; nil for none. A failed command drains the node.
 type Hooks struct {
-	Prolog, Epilog *runner.Command // of each allocation
-	// Health is run before anything is started, and then every HealthEvery (0 is 1 min).
+	Prolog, Epilog *runner.Command // before and after each allocation
+	// Health runs before any task starts, and then every HealthEvery (0 is 1 min).
 	Health      *runner.Command
 	HealthEvery time.Duration
 }
@@ -176,7 +178,7 @@ const (
 	unknownGraceDefault   = 5 * time.Minute
 )
 
-// prepare checks a configuration and sets its defaults.
+// prepare validates a configuration and sets its defaults.
 func (c Config) prepare() (Config, error) {
 	if c.Connect == nil {
 		return c, errors.New("client: no connection to the servers is configured")
@@ -254,7 +256,7 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// openStore opens the agent's state. moved is where an unreadable one was moved to, or "".
+// openStore opens the agent's state. moved is the new name of an unreadable file, or "".
 func (c *Config) openStore() (store agentstore.Store, moved string, err error) {
 	if c.Storage.Ephemeral {
 		return agentstore.Memory{}, "", nil

@@ -14,29 +14,29 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Conn is the way to the servers.
+// Conn connects the node to the servers.
 type Conn interface {
 	rpc.Caller
-	// SetServers replaces the addresses that may be tried.
+	// SetServers replaces the server addresses.
 	SetServers(addrs []string)
-	// Failed says that the server in use does not do its work; the next call goes to another one.
+	// Failed reports that the current server does not work; the next call uses another one.
 	Failed()
-	// Close ends the way; calls in progress fail.
+	// Close closes the connection; calls in progress fail.
 	Close() error
 }
 
-// Connector makes a Conn. back answers the calls that servers make on the node.
+// Connector makes a Conn. back answers the calls that servers make to the node.
 type Connector func(back *rpc.Registry) (Conn, error)
 
-// DialConfig is how a Dial reaches servers.
+// DialConfig configures Dial.
 type DialConfig struct {
-	Servers []string     // RPC addresses to begin with; at least one
+	Servers []string     // initial RPC addresses; at least one
 	Dial    rpc.Dialer   // nil is plain TCP
 	Log     hclog.Logger // or nil
 }
 
-// Dial reaches the servers over a session to one of them at a time. When that session or its server fails, the next
-// call goes to another one; the order is random, so that nodes spread over the servers.
+// Dial returns a Connector that uses a session to one server at a time. When the session or its server fails, the next
+// call goes to another one. The order is random, so that nodes spread over the servers.
 func Dial(cfg DialConfig) Connector {
 	return func(back *rpc.Registry) (Conn, error) {
 		if len(cfg.Servers) == 0 {
@@ -54,10 +54,10 @@ type dialed struct {
 	pool *rpc.Pool
 	mu   struct {
 		sync.Mutex
-		static []string  // as configured: always tried too
-		addrs  []string  // in the order in which they are tried
+		static []string  // as configured: always included
+		addrs  []string  // in the order of the attempts
 		at     int       // the one in use
-		moved  time.Time // when Failed last gave up a server
+		moved  time.Time // when Failed last abandoned a server
 	}
 }
 
@@ -91,7 +91,7 @@ func (c *dialed) current() string {
 	return c.mu.addrs[c.mu.at]
 }
 
-// next moves on from a server that failed, unless somebody else has already.
+// next switches away from a failed server, unless another call already has.
 func (c *dialed) next(from string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +100,8 @@ func (c *dialed) next(from string) {
 	}
 }
 
-// failedRest is how long a new server is given before it is given up too. Many nodes may share a Conn and complain about
-// the same failure one after the other.
+// failedRest is how long a new server is kept before it may be abandoned in turn. Many nodes may share a Conn and
+// report the same failure one after another.
 const failedRest = 500 * time.Millisecond
 
 // Failed implements Conn.
@@ -123,14 +123,14 @@ func (c *dialed) Failed() {
 // Close implements Conn.
 func (c *dialed) Close() error { return c.pool.Close() }
 
-// elsewhere reports whether a call that failed so may be made again on another server: it was not sent, or the server
-// has said that it cannot answer.
+// elsewhere reports whether a failed call may be repeated on another server: it was not sent, or the server cannot
+// answer.
 func elsewhere(err error) bool {
 	code := structs.CodeOf(err)
 	return code == structs.CodeUnavailable
 }
 
-// attempts is how many servers one call tries.
+// attempts returns how many servers one call tries.
 func (c *dialed) attempts() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +172,7 @@ func (c *dialed) Open(ctx context.Context, h rpc.Header, req any) (*rpc.Stream, 
 	return try(ctx, c, func(to rpc.Caller) (*rpc.Stream, error) { return to.Open(ctx, h, req) })
 }
 
-// InProcess reaches a server in this process. make is given a Caller by which that server reaches the node.
+// InProcess connects to a server in this process. make receives the Caller through which that server calls the node.
 func InProcess(make func(back rpc.Caller) rpc.Caller) Connector {
 	return func(back *rpc.Registry) (Conn, error) {
 		return inProcess{make(back.Local(rpc.Peer{Role: "server"}, nil))}, nil
@@ -185,7 +185,7 @@ func (inProcess) SetServers([]string) {}
 func (inProcess) Failed()             {}
 func (inProcess) Close() error        { return nil }
 
-// retry gives growing pauses with jitter, from min to max.
+// retry returns growing pauses with jitter, from min to max.
 type retry struct{ d, min, max time.Duration }
 
 func (b *retry) next() time.Duration {
@@ -195,7 +195,7 @@ func (b *retry) next() time.Duration {
 
 func (b *retry) reset() { b.d = 0 }
 
-// pause waits, and reports false when ctx ended meanwhile.
+// pause sleeps for d. It returns false if ctx ended meanwhile.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

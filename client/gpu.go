@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// watchNode is the agent as package gpuwatch sees it. It implements gpuwatch.Node.
+// watchNode adapts the agent to gpuwatch.Node.
 type watchNode struct{ *Client }
 
 func (n watchNode) Allocs() []gpuwatch.Alloc {
@@ -37,13 +37,13 @@ func (n watchNode) PutGPUUses(u *agentstore.GPUUses) error { return n.store.PutG
 
 func (n watchNode) Go(fn func()) bool { return n.threads.start(fn) }
 
-// runnerGPUs is the GPU watch as runners see it. It implements runner.GPUs.
+// runnerGPUs adapts the GPU watch to runner.GPUs.
 type runnerGPUs struct{ *gpuwatch.Watch }
 
 func (g runnerGPUs) Settle(r *runner.Runner) { g.Watch.Settle(r) }
 
-// GPUUses is what tasks of allocations that have not ended use of GPUs, ordered by allocation, task and GPU.
+// GPUUses returns the GPU use of tasks whose allocations have not ended, ordered by allocation, task and GPU.
 func (c *Client) GPUUses() []gpu.TaskUsage { return c.gpus.Uses() }
 
-// RestoreGPUPower resets the power limits of GPUs for which no allocation on this node wants one.
+// RestoreGPUPower resets the power limits of GPUs that no allocation on this node limits.
 func (c *Client) RestoreGPUPower(ctx context.Context) error { return c.gpus.RestorePower(ctx) }

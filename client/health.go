@@ -10,9 +10,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// healthLoop runs the operator's health command: once before anything is started, then at intervals. The node is drained
+// healthLoop runs the operator's health command: once before any task starts, then at intervals. The node is drained
 // when the command begins to fail; an operator makes it eligible again. If the command still fails then, the node is
-// drained again, but only by a run that began later: an earlier one may have seen what has just been repaired.
+// drained again, but only by a run that began later: an earlier one may have seen what has been repaired since.
 //
 //	succeeds ---- fails: drain --> fails <-------------------------- node still out of service: wait
 //	   ^                             |  `--- fails: the servers are asked --'  |
@@ -24,7 +24,7 @@ func (c *Client) healthLoop(ctx context.Context) {
 		return
 	}
 	opened, failing, enabled := false, false, false
-	asked := make(chan struct{}) // closed once the servers have drained the node, or are no longer asked
+	asked := make(chan struct{}) // closed once the servers have drained the node, or the attempt has ended
 	for {
 		out, err := h.Run(ctx, "MUSTER_HOOK=health", "MUSTER_NODE_ID="+c.id.id.String())
 		if ctx.Err() != nil {
@@ -70,7 +70,8 @@ func (c *Client) healthLoop(ctx context.Context) {
 	}
 }
 
-// enabled reports whether the servers place work on this node. It is false if they do not answer; it is asked again.
+// enabled reports whether the servers place work on this node. It is false if they do not answer; the caller asks
+// again.
 func (c *Client) enabled(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -82,11 +83,11 @@ func (c *Client) enabled(ctx context.Context) bool {
 	return resp.Eligible
 }
 
-// faultPatience is how long draining the node is tried.
+// faultPatience limits how long draining the node is retried.
 const faultPatience = 10 * time.Minute
 
-// fault asks the servers to drain this node: batch work may end, services move, nothing new is placed. It does not wait. done
-// is closed when the node is drained, or no longer tried to be.
+// fault asks the servers to drain this node: batch work may end, services move, nothing new is placed. It does not
+// block. done is closed when the node is drained or the attempts have ended.
 func (c *Client) fault(reason string) (done chan struct{}) {
 	done = make(chan struct{})
 	c.threads.start(func() {

@@ -13,17 +13,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// callPatience bounds one call that does not wait for something.
+// callPatience limits a call that does not wait for an event.
 const callPatience = 10 * time.Second
 
-// registerGather is how long changes of the node are gathered before it is registered again.
+// registerGather is how long changes of the node are collected before it registers again.
 const registerGather = 500 * time.Millisecond
 
-// contact remembers when the servers last heard from the node, on a clock that neither jumps nor stops in suspend.
+// contact records when the servers last heard from the node, on a clock that neither jumps nor stops during suspend.
 type contact struct {
 	mu   sync.Mutex
-	last time.Duration // boottime before the last heartbeat that was answered was sent; 0 for none
-	ttl  time.Duration // that the servers gave with it
+	last time.Duration // boottime just before the last answered heartbeat was sent; 0 for none
+	ttl  time.Duration // from the answer to that heartbeat
 }
 
 func newContact() *contact { return &contact{} }
@@ -32,7 +32,7 @@ func newContact() *contact { return &contact{} }
 func boottime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return time.Duration(time.Now().UnixNano()) // a kernel without it
+		return time.Duration(time.Now().UnixNano()) // the kernel lacks this clock
 	}
 	return time.Duration(ts.Nano())
 }
@@ -44,7 +44,7 @@ func (c *contact) heard(sent, ttl time.Duration) {
 	c.last = max(c.last, sent)
 }
 
-// silent is how long the servers have not heard from the node, or 0 if they never have.
+// silent returns how long the servers have not heard from the node; 0 if they never have.
 func (c *contact) silent() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,15 +54,15 @@ func (c *contact) silent() time.Duration {
 	return boottime() - c.last
 }
 
-// due is the silence up to which all is well: a heartbeat comes at least this often.
+// due returns the longest normal silence between two heartbeats.
 func (c *contact) due() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ttl/2 + time.Second
 }
 
-// heartbeatLoop registers the node, then says again and again that it lives: well within the TTL that the servers
-// give, and often until one is answered when they do not answer.
+// heartbeatLoop registers the node, then sends heartbeats, each well within the TTL that the servers give. While they
+// do not answer it retries with a backoff.
 func (c *Client) heartbeatLoop(ctx context.Context) {
 	bo := retry{min: 100 * time.Millisecond, max: 5 * time.Second}
 	ttl := time.Duration(0)
@@ -92,9 +92,9 @@ func (c *Client) heartbeatLoop(ctx context.Context) {
 		}
 		bo.reset()
 		if !registered {
-			continue // they forgot the node
+			continue // the servers no longer know the node
 		}
-		wait := ttl/2 + rand.N(ttl/6+1) // a beat that is lost leaves a third, and the grace of the servers, for the next
+		wait := ttl/2 + rand.N(ttl/6+1) // after a lost heartbeat a third of the TTL, and the servers' grace, are left for the next one
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -116,10 +116,10 @@ func drain(ch chan struct{}) {
 	}
 }
 
-// ttlMin keeps a server that answers nonsense from being flooded.
+// ttlMin limits the heartbeat rate if a server answers nonsense.
 const ttlMin = 100 * time.Millisecond
 
-// register tells the servers what the node is and has.
+// register sends the node's description to the servers.
 func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -141,7 +141,7 @@ func (c *Client) register(ctx context.Context) (time.Duration, error) {
 	return max(resp.HeartbeatTTL, ttlMin), nil
 }
 
-// beat sends one heartbeat. known is false when the servers do not know the node any more.
+// beat sends one heartbeat. known is false when the servers no longer know the node.
 func (c *Client) beat(ctx context.Context, ttl time.Duration) (next time.Duration, known bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(callPatience, max(ttl/3, time.Second)))
 	defer cancel()

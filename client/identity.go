@@ -14,13 +14,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// identity is who the node is towards the servers, for as long as its data directory lives.
+// identity identifies the node to the servers. It lasts as long as the data directory.
 type identity struct {
 	id     structs.NodeID
 	secret structs.SecretID
 }
 
-// newIdentity makes one up.
+// newIdentity makes a random identity.
 func newIdentity() identity {
 	var seed structs.Seed
 	rand.Read(seed[:]) // never fails
@@ -31,7 +31,7 @@ func newIdentity() identity {
 	return id
 }
 
-// loadIdentity reads the node's id and secret from dir, or makes and keeps them there, readable by the agent only.
+// loadIdentity reads the node's id and secret from dir, or creates them there, readable by the agent only.
 func loadIdentity(dir string) (identity, error) {
 	id, err := loadID[structs.NodeID](filepath.Join(dir, "client-id"))
 	if err != nil {
@@ -70,7 +70,7 @@ func loadID[T interface {
 	}
 	id, err := structs.ParseID[T](strings.TrimSpace(string(b)))
 	if err != nil || id.IsZero() {
-		// Nothing is guessed here: with a new identity the node's old tasks would be somebody else's.
+		// Do not guess: under a new identity the tasks of the old node would belong to no known node.
 		return zero, fmt.Errorf("node identity: %s does not hold an id; restore it, or remove it to make this a new node", path)
 	}
 	return id, nil

@@ -17,16 +17,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// nodeState is what the agent says of its node: configuration, dynamic metadata, and what the fingerprinters saw. Nodes
-// it hands out are never changed again.
+// nodeState builds the node's description from the configuration, the dynamic metadata and the fingerprints. A node
+// that it has returned is never changed.
 type nodeState struct {
 	cfg *Config
 
 	mu      sync.Mutex
 	base    structs.Node                  // from the configuration
 	facts   map[string]*fingerprint.Facts // by fingerprinter, as last seen
-	dynamic map[string]*string            // over Meta; nil hides
-	node    *structs.Node                 // what results
+	dynamic map[string]*string            // overrides Meta; nil hides a key
+	node    *structs.Node                 // the result
 }
 
 func newNodeState(cfg *Config, id identity, dynamic map[string]*string) *nodeState {
@@ -48,7 +48,7 @@ func newNodeState(cfg *Config, id identity, dynamic map[string]*string) *nodeSta
 	return n
 }
 
-// current is the node now; not to be changed.
+// current returns the node's current description. It must not be changed.
 func (n *nodeState) current() *structs.Node {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -62,10 +62,10 @@ func (n *nodeState) look(ctx context.Context, log hclog.Logger) {
 	}
 }
 
-// lookPatience bounds one look, so that a driver or device that hangs does not stop the others for ever.
+// lookPatience limits one fingerprint, so that a driver or device that hangs does not block the others for ever.
 const lookPatience = 20 * time.Second
 
-// lookOne runs one fingerprinter and reports whether the node has changed. What it saw earlier stays when it fails.
+// lookOne runs one fingerprinter and reports whether the node has changed. If it fails, its earlier result is kept.
 func (n *nodeState) lookOne(ctx context.Context, log hclog.Logger, f fingerprint.Fingerprinter) bool {
 	lctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
@@ -80,7 +80,7 @@ func (n *nodeState) lookOne(ctx context.Context, log hclog.Logger, f fingerprint
 	defer n.mu.Unlock()
 	old := n.facts[f.Name]
 	if old != nil {
-		for name, d := range facts.Drivers { // a time that moves would make every look a change
+		for name, d := range facts.Drivers { // a changing timestamp would make every fingerprint a change
 			if o, ok := old.Drivers[name]; ok && sameDriver(o, d) {
 				facts.Drivers[name] = o
 			}
@@ -116,7 +116,7 @@ func sameDriver(a, b *structs.DriverInfo) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// build puts the node together; called with mu held. Fingerprinters are merged in their order.
+// build merges the fingerprints, in order, into a new description. The caller holds mu.
 func (n *nodeState) build() {
 	node := n.base
 	node.Attributes = map[string]string{}
@@ -165,14 +165,14 @@ func merge(node *structs.Node, f *fingerprint.Facts) {
 	}
 }
 
-// Limits on dynamic metadata.
+// Limits of dynamic metadata.
 const (
 	metaKeysMax  = 1_000
 	metaKeyMax   = 256
 	metaValueMax = 16 << 10
 )
 
-// setMeta changes dynamic metadata, durably.
+// setMeta changes dynamic metadata and stores it.
 func (c *Client) setMeta(changes map[string]*string) error {
 	n := c.node
 	n.mu.Lock()
@@ -183,7 +183,7 @@ func (c *Client) setMeta(changes map[string]*string) error {
 			return structs.Errorf(structs.CodeInvalid, "metadata key %.40q: a key has 1 to %d bytes, a value at most %d", k, metaKeyMax, metaValueMax)
 		}
 		if _, static := c.cfg.Node.Meta[k]; v == nil && !static {
-			delete(next, k) // nothing below it to hide
+			delete(next, k) // there is no static key to hide
 			continue
 		}
 		next[k] = v
@@ -210,7 +210,7 @@ func (c *Client) nodeChanged() {
 	}
 }
 
-// fingerprintLoop looks again at what may change.
+// fingerprintLoop runs the periodic fingerprinters.
 func (c *Client) fingerprintLoop(ctx context.Context) {
 	next := map[string]time.Time{}
 	soonest := func() time.Duration {
@@ -256,8 +256,8 @@ func (c *Client) fingerprintLoop(ctx context.Context) {
 	}
 }
 
-// waitLook waits until it is time to look again, or until a fingerprinter asks for it, which it names. It is false at the
-// end. Of several that may ask, only the first is heard; there is one, that of devices.
+// waitLook waits for d, or until a fingerprinter asks to be run, which it names. ok is false when ctx has ended. Only
+// the first fingerprinter with a Wake channel is supported: the one of devices.
 func (c *Client) waitLook(ctx context.Context, d time.Duration) (woken string, ok bool) {
 	var wake <-chan struct{}
 	name := ""
@@ -279,8 +279,8 @@ func (c *Client) waitLook(ctx context.Context, d time.Duration) (woken string, o
 	}
 }
 
-// driverEvents tells the servers about drivers whose health has changed. It is best effort: the registration that
-// follows carries the health itself.
+// driverEvents reports drivers whose health has changed, best effort: the registration that follows carries the health
+// itself.
 func (c *Client) driverEvents(ctx context.Context, before, after *structs.Node) {
 	var events []structs.NodeEvent
 	for name, d := range after.Drivers {
@@ -307,7 +307,7 @@ func (c *Client) sendEvents(ctx context.Context, events []structs.NodeEvent) {
 	}
 }
 
-// Auth identifies and authenticates the node, for its own calls and those that the agent makes for a user.
+// Auth authenticates the node, in its own calls and in those that the agent makes for a user.
 func (c *Client) Auth() methods.NodeAuth {
 	return methods.NodeAuth{NodeID: c.id.id, Secret: c.id.secret}
 }

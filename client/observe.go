@@ -11,24 +11,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// observeMax is how many allocations one report has at most.
+// observeMax is the most allocations in one report.
 const observeMax = 512
 
-// observer gathers what runners report and sends the newest of each allocation until the servers have it. There is at
-// most one report per allocation waiting, so its size is bounded by what runs here.
+// observer collects the runners' reports and sends the newest of each allocation until the servers have it. At most one
+// report per allocation waits, so its size is bounded by the allocations of this node.
 type observer struct {
 	c *Client
 
 	mu      sync.Mutex
 	pending map[structs.AllocID]structs.AllocObserved
-	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; tells what is urgent
-	ports   map[structs.AllocID]int                           // rendezvous ports sent or waiting: a gang waits for them
-	offers  map[structs.AllocID][]structs.ServiceRegistration // services sent or waiting: others wait for them
-	frozen  map[structs.AllocID]structs.LogTime               // since when allocations are frozen, sent or waiting: somebody has asked for it
+	last    map[structs.AllocID]structs.ClientStatus          // sent or waiting; decides what is urgent
+	ports   map[structs.AllocID]int                           // rendezvous ports, sent or waiting: a gang waits for them
+	offers  map[structs.AllocID][]structs.ServiceRegistration // services, sent or waiting: others wait for them
+	frozen  map[structs.AllocID]structs.LogTime               // since when allocations are frozen, sent or waiting: a user waits for it
 	wake    chan struct{}
 	urgent  chan struct{} // a status or a service changed, not only an event
 	silent  bool          // the node leaves: nothing is reported any more
-	most    int           // allocations in one report; less after one was too large
+	most    int           // the most allocations in one report; halved after one was too large
 }
 
 func newObserver(c *Client) *observer {
@@ -38,7 +38,7 @@ func newObserver(c *Client) *observer {
 	}
 }
 
-// add takes a report. It never blocks.
+// add queues a report. It never blocks.
 func (o *observer) add(ob structs.AllocObserved) {
 	o.mu.Lock()
 	if o.silent {
@@ -50,7 +50,7 @@ func (o *observer) add(ob structs.AllocObserved) {
 		was = structs.ClientPending // the servers know that it is pending: not urgent
 	}
 	if terminal(was) && !terminal(ob.Client) {
-		o.mu.Unlock() // a late report of a life that has ended
+		o.mu.Unlock() // a late report of an allocation that has ended
 		return
 	}
 	o.pending[ob.ID] = ob
@@ -87,8 +87,8 @@ func terminal(s structs.ClientStatus) bool {
 	return s == structs.ClientComplete || s == structs.ClientFailed || s == structs.ClientLost
 }
 
-// loop sends. What changes a status goes at once after a pause, else with what gathers meanwhile; what does not waits
-// twenty times as long.
+// loop sends the reports. A changed status is sent at once after a pause, otherwise with the reports of the current
+// interval. Other changes wait twenty times as long.
 func (o *observer) loop(ctx context.Context) {
 	select {
 	case <-o.c.joined:
@@ -104,7 +104,7 @@ func (o *observer) loop(ctx context.Context) {
 			return
 		case <-o.urgent:
 		case <-o.wake:
-			// Only an event, unless something urgent comes while it waits.
+			// Not urgent; it waits unless an urgent report comes meanwhile.
 			lazy := time.NewTimer(20 * every)
 			select {
 			case <-ctx.Done():
@@ -142,7 +142,7 @@ func (o *observer) loop(ctx context.Context) {
 	}
 }
 
-// send sends one report and reports whether more is waiting.
+// send sends one report. more is true if others are waiting.
 func (o *observer) send(ctx context.Context) (more bool, err error) {
 	o.mu.Lock()
 	batch := make([]structs.AllocObserved, 0, min(len(o.pending), o.most))
@@ -169,13 +169,13 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	}
 	if err != nil {
 		o.mu.Lock()
-		for _, ob := range batch { // unless something newer came meanwhile
+		for _, ob := range batch { // unless a newer one came meanwhile
 			if _, newer := o.pending[ob.ID]; !newer {
 				o.pending[ob.ID] = ob
 			}
 		}
 		if code == structs.CodeInvalid || code == structs.CodeTooLarge {
-			o.most = max(1, len(batch)/2) // find the one that is meant
+			o.most = max(1, len(batch)/2) // bisect to find the allocation that is too large
 		}
 		o.mu.Unlock()
 		return true, err
@@ -194,7 +194,7 @@ func (o *observer) send(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// forget drops what is remembered of an allocation that was removed.
+// forget drops the entries of a removed allocation.
 func (o *observer) forget(id structs.AllocID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -205,7 +205,7 @@ func (o *observer) forget(id structs.AllocID) {
 	delete(o.frozen, id)
 }
 
-// mute makes the observer drop what comes.
+// mute makes the observer drop all reports.
 func (o *observer) mute() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

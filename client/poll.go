@@ -13,21 +13,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// pollWait is how long the servers may hold a poll in which nothing happens.
+// pollWait is how long the servers may hold a poll without news.
 const pollWait = 5 * time.Minute
 
-// pollHaste is how soon an answer without news means that the server does not wait as it was asked to.
+// pollHaste: an answer without news that comes sooner means that the server did not hold the poll.
 const pollHaste = 50 * time.Millisecond
 
-// pollLoop asks, again and again, which allocations belong here.
+// pollLoop polls for the allocations of this node.
 func (c *Client) pollLoop(ctx context.Context) {
-	select { // a node the servers do not know has no allocations
+	select { // an unregistered node has no allocations
 	case <-c.joined:
 	case <-ctx.Done():
 		return
 	}
 	bo := retry{min: 50 * time.Millisecond, max: 5 * time.Second}
-	after := structs.Index(0) // everything, the first time
+	after := structs.Index(0) // 0: the full list
 	known := uint64(0)
 	for ctx.Err() == nil {
 		asked := time.Now()
@@ -79,15 +79,15 @@ func (c *Client) poll(ctx context.Context, after structs.Index, known uint64) (*
 	return resp, err
 }
 
-// errStale means that a server knows less than this node has seen already.
+// errStale means that a server's state is older than what this node has already obeyed.
 type errStale struct{ got, have agentstore.History }
 
 func (e *errStale) Error() string {
 	return fmt.Sprintf("a server answered from epoch %d, index %d; this node has seen epoch %d, index %d", e.got.Epoch, e.got.Index, e.have.Epoch, e.have.Index)
 }
 
-// obey makes the node run what the servers say. An answer from an older history is not obeyed (D14): a server that lags,
-// or was put back, must not stop what newer ones started. again asks for the full list.
+// obey applies the servers' answer. An answer from an older history is refused (D14): a server that lags or was
+// restored must not stop what newer ones started. again asks for the full list.
 func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (again bool, err error) {
 	got := agentstore.History{Cluster: resp.Cluster, Epoch: resp.RestoreEpoch, Index: resp.StateIndex}
 	c.mu.Lock()
@@ -109,7 +109,7 @@ func (c *Client) obey(ctx context.Context, resp *methods.NodePollResponse) (agai
 	if again || err != nil {
 		return again, err
 	}
-	if restored { // what was reported since the backup is not in it
+	if restored { // the backup lacks what was reported since
 		for _, r := range c.Allocs() {
 			r.Report()
 		}
@@ -145,7 +145,7 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 		listed[ref.ID] = true
 		a := changed[ref.ID]
 		if a == nil && ref.AllocIndex > resp.Index {
-			continue // an answer holds so many changes; this one comes with the next
+			continue // answers are limited in size; this change comes with the next one
 		}
 		full, add, err := c.applyOne(ref, a)
 		if err != nil {
@@ -190,7 +190,7 @@ func (c *Client) apply(ctx context.Context, resp *methods.NodePollResponse, have
 	return again, nil
 }
 
-// notifyRosters tells the allocations here who is in their gangs.
+// notifyRosters passes the rosters to the allocations of their gangs.
 func (c *Client) notifyRosters(rosters []*structs.Roster) {
 	for _, ro := range rosters {
 		for i := range ro.Members {
@@ -206,8 +206,8 @@ type jobVersion struct {
 	version uint64
 }
 
-// applyOne brings one allocation to where the servers want it. It asks for the full list when the answer does not hold
-// what is needed.
+// applyOne applies the desired state of one allocation. again asks for the full list if the answer lacks the
+// allocation.
 func (c *Client) applyOne(ref methods.AllocRef, a *structs.Allocation) (again, add bool, err error) {
 	c.mu.Lock()
 	r, collected := c.allocs[ref.ID], c.recent[ref.ID]
@@ -218,26 +218,26 @@ func (c *Client) applyOne(ref methods.AllocRef, a *structs.Allocation) (again, a
 	case r == nil && collected:
 		return false, false, nil
 	case a == nil:
-		return true, false, nil // changed before the index that we waited for, and we missed it
+		return true, false, nil // it changed before the index that the poll waited for, and that change was missed
 	case r != nil:
 		if a.Job == nil {
 			a.Job = r.Alloc().Job
 		}
 		return false, false, r.Update(a)
 	case a.ClientTerminal():
-		return false, false, nil // it has ended here long ago: never run it again
+		return false, false, nil // it ended here earlier: never run it again
 	case a.Job == nil:
 		return false, false, fmt.Errorf("the server sent allocation %s without its job", a.ID)
 	case a.ServerTerminal() && a.Client == structs.ClientPending:
-		// Stopped before it came here; the servers wait to hear that nothing of it runs. Should a driver hold tasks
-		// of it all the same, the leftovers are cleaned up by their ids.
+		// Stopped before it arrived; the servers wait for the report that nothing of it runs. If a driver holds tasks
+		// of it anyway, cleanLeftovers ends them by their ids.
 		c.observed.add(structs.AllocObserved{ID: a.ID, Client: structs.ClientComplete, ClientDesc: "stopped before it started", FinishedAt: structs.LogTimeOf(time.Now())})
 		return false, false, nil
 	}
 	return false, true, nil
 }
 
-// add stores new allocations, all in one write, then runs them.
+// add stores new allocations in one write, then starts them.
 func (c *Client) add(ctx context.Context, list []*structs.Allocation) error {
 	if len(list) == 0 {
 		return nil
@@ -265,9 +265,9 @@ func (c *Client) add(ctx context.Context, list []*structs.Allocation) error {
 	return nil
 }
 
-// dropUnlisted stops what the servers do not list. They must have answered from a state that is newer than the
+// dropUnlisted stops allocations that the servers do not list. It does so only if the servers' state is newer than the
 // allocation itself, and an empty list must be newer than anything seen before. Servers that were restored from a
-// backup may have forgotten it: then it is reported first and stopped after a grace.
+// backup may have lost the allocation: then it is reported first and stopped after a grace.
 func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollResponse, listed map[structs.AllocID]bool, have agentstore.History, restored bool) {
 	same := resp.RestoreEpoch == have.Epoch || have.Cluster.IsZero()
 	var events []structs.NodeEvent
@@ -300,7 +300,7 @@ func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollRespons
 				r.Kill("unknown to the servers since they were restored from a backup", false)
 			}
 		case len(resp.Refs) == 0 && resp.StateIndex <= have.Index, resp.StateIndex < r.Alloc().AllocIndex:
-			// Not new enough to be believed.
+			// The answer is not recent enough.
 		default:
 			r.Kill("no longer known to the servers", false)
 		}
@@ -308,7 +308,7 @@ func (c *Client) dropUnlisted(ctx context.Context, resp *methods.NodePollRespons
 	c.sendEvents(ctx, events)
 }
 
-// killForgotten ends what restored servers forgot, when its grace is over.
+// killForgotten ends allocations that restored servers lost, when their grace is over.
 func (c *Client) killForgotten() {
 	c.mu.Lock()
 	none := len(c.gone) == 0
@@ -326,7 +326,7 @@ func (c *Client) killForgotten() {
 	}
 }
 
-// saveTurn asks the servers whether it is the turn of an allocation, which is to end, to save its state.
+// saveTurn asks the servers whether an allocation that is being stopped may save its state now.
 func (c *Client) saveTurn(ctx context.Context, id structs.AllocID) (*methods.SaveTurn, error) {
 	return rpc.Invoke(ctx, c.conn, methods.NodeSaveTurn, rpc.Header{}, &methods.NodeSaveTurnRequest{NodeAuth: c.Auth(), AllocID: id})
 }

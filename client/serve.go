@@ -19,10 +19,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Resolve finds the client that a server means: the one that has the allocation or, when alloc is zero, the node.
+// Resolve finds the client that a server addresses: the one that holds the allocation or, if alloc is zero, the node.
 type Resolve func(alloc structs.AllocID, node structs.NodeID) (*Client, error)
 
-// Only resolves to one client, and refuses what is meant for another node.
+// Only resolves to one client and refuses calls for another node.
 func Only(c *Client) Resolve {
 	return func(_ structs.AllocID, node structs.NodeID) (*Client, error) {
 		if !node.IsZero() && node != c.ID() {
@@ -32,7 +32,7 @@ func Only(c *Client) Resolve {
 	}
 }
 
-// service answers the calls that servers make on nodes.
+// service answers the calls that servers make to nodes.
 type service struct{ find Resolve }
 
 // Serve registers every method that nodes answer.
@@ -57,7 +57,7 @@ func Serve(reg *rpc.Registry, find Resolve) {
 	rpc.HandleStream(reg, methods.ClientMonitor, s.monitor)
 }
 
-// alloc finds an allocation's runner.
+// alloc returns an allocation's runner.
 func (s service) alloc(id structs.AllocID) (*runner.Runner, error) {
 	c, err := s.find(id, structs.NodeID{})
 	if err != nil {
@@ -116,7 +116,7 @@ func (s service) fsStat(_ context.Context, _ *rpc.Call, req *methods.FSRequest) 
 	return &methods.FSStatResponse{Info: info(i)}, nil
 }
 
-// heartbeatEvery is how often a quiet follower says that it lives.
+// heartbeatEvery is the interval of heartbeat frames on a stream without data.
 const heartbeatEvery = 10 * time.Second
 
 // follow sends the frames that read emits, and heartbeats while there are none.
@@ -148,7 +148,7 @@ func follow(ctx context.Context, st *rpc.Stream, beats bool, read func(ctx conte
 	})
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
-		return nil // the reader has enough
+		return nil // the reader has closed the stream
 	case errors.Is(err, fs.ErrNotExist):
 		return structs.Errorf(structs.CodeNotFound, "there is no such file or log yet")
 	case errors.Is(err, logfile.ErrNotRegular):
@@ -198,13 +198,13 @@ func (s service) logs(ctx context.Context, _ *rpc.Call, req *methods.LogsRequest
 	return follow(ctx, st, req.Follow, func(ctx context.Context, emit func(logfile.Frame) error) error {
 		err := logfile.Log(ctx, root, task+"."+req.Type, o, emit)
 		if errors.Is(err, fs.ErrNotExist) && r.TaskBegan(task) {
-			return nil // it has said nothing yet: files are made for the first byte
+			return nil // no output yet: the file is created with the first byte
 		}
 		return badOptions(err)
 	})
 }
 
-// badOptions turns an error about the request into one that the caller sees.
+// badOptions marks an error about the request as CodeInvalid, so that the caller sees its text.
 func badOptions(err error) error {
 	var se *structs.Error
 	var pe *fs.PathError
@@ -231,7 +231,7 @@ func (s service) signal(ctx context.Context, _ *rpc.Call, req *methods.AllocSign
 	return nil, r.Signal(ctx, req.Task, req.Signal)
 }
 
-// checkpointPatience is how long a call waits for a command or request that saves a task's state.
+// checkpointPatience limits how long a call waits for a command or request that saves a task's state.
 const checkpointPatience = 5 * time.Second
 
 func (s service) checkpoint(ctx context.Context, _ *rpc.Call, req *methods.AllocNodeRequest) (*methods.CheckpointNotice, error) {
@@ -306,7 +306,7 @@ func (c *Client) metadata() *methods.NodeMetaResponse {
 	return &methods.NodeMetaResponse{Meta: maps.Clone(n.node.Meta), Dynamic: maps.Clone(n.dynamic), Static: static}
 }
 
-// monitorBuffer is how many lines wait for a slow reader; beyond it lines are dropped and their number is told.
+// monitorBuffer is how many lines wait for a slow reader. Further lines are dropped, and their number is reported.
 const monitorBuffer = 512
 
 func (s service) monitor(ctx context.Context, _ *rpc.Call, req *methods.MonitorRequest, st *rpc.Stream) error {
@@ -320,7 +320,7 @@ func (s service) monitor(ctx context.Context, _ *rpc.Call, req *methods.MonitorR
 	return Monitor(ctx, c.cfg.Monitor, req, st)
 }
 
-// Monitor follows a log, as one frame a line, until the reader has enough.
+// Monitor streams log lines, one frame each, until the reader closes the stream.
 func Monitor(ctx context.Context, log hclog.InterceptLogger, req *methods.MonitorRequest, st *rpc.Stream) error {
 	level := hclog.Info
 	if req.Level != "" {
@@ -332,7 +332,7 @@ func Monitor(ctx context.Context, log hclog.InterceptLogger, req *methods.Monito
 	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Level: level, Output: w, JSONFormat: req.JSON, IncludeLocation: req.IncludeLocation})
 	log.RegisterSink(sink)
 	defer log.DeregisterSink(sink)
-	if st.SendMsg(&methods.FSFrame{}) != nil { // tells that the log is being watched
+	if st.SendMsg(&methods.FSFrame{}) != nil { // confirms that the log is being watched
 		return nil
 	}
 	beat := time.NewTicker(heartbeatEvery)

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// lines is a writer whose writes are log lines for one reader.
+// lines is a writer that queues log lines for one reader.
 type lines struct {
 	ch      chan []byte
 	dropped atomic.Int64
@@ -34,10 +34,10 @@ func droppedNote(n int64) string {
 	return fmt.Sprintf("[monitor] %d lines were dropped: the reader is too slow\n", n)
 }
 
-// argsMax bounds a command given to exec.
+// argsMax limits the words of an exec command.
 const argsMax = 1024
 
-// exec runs a command inside a task, its input and output as frames.
+// exec runs a command inside a task, with input and output as frames.
 func (s service) exec(ctx context.Context, _ *rpc.Call, req *methods.ExecRequest, st *rpc.Stream) error {
 	r, err := s.alloc(req.AllocID)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s service) exec(ctx context.Context, _ *rpc.Call, req *methods.ExecRequest
 		defer wg.Done()
 		readExec(st, feed, resize)
 		if st.Context().Err() != nil {
-			cancel() // the reader has gone: so does the command
+			cancel() // the reader is gone: end the command
 		}
 	}()
 	out := &execWriter{st: st}
@@ -89,7 +89,7 @@ func (s service) exec(ctx context.Context, _ *rpc.Call, req *methods.ExecRequest
 	return nil
 }
 
-// readExec takes the frames of the reader until it closes its side.
+// readExec reads the frames of the reader until it closes its side.
 func readExec(st *rpc.Stream, feed *io.PipeWriter, resize chan<- driver.TermSize) {
 	defer feed.Close()
 	for {
@@ -100,7 +100,7 @@ func readExec(st *rpc.Stream, feed *io.PipeWriter, resize chan<- driver.TermSize
 		if f.Resize != nil {
 			select {
 			case resize <- driver.TermSize{Height: f.Resize.Height, Width: f.Resize.Width}:
-			default: // another one will come
+			default: // a newer size will follow
 			}
 		}
 		if len(f.Stdin) > 0 {
@@ -114,7 +114,7 @@ func readExec(st *rpc.Stream, feed *io.PipeWriter, resize chan<- driver.TermSize
 	}
 }
 
-// execWriter sends frames of two outputs one after the other.
+// execWriter serializes the frames of two outputs.
 type execWriter struct {
 	mu sync.Mutex
 	st *rpc.Stream
@@ -126,7 +126,7 @@ func (w *execWriter) send(f methods.ExecFrame) error {
 	return w.st.SendMsg(&f)
 }
 
-// frameMax keeps a frame well below the limit of the transport.
+// frameMax keeps a frame well below the transport's limit.
 const frameMax = 64 << 10
 
 type writerFunc func(p []byte) error

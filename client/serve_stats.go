@@ -17,7 +17,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// micro turns a percentage into millionths of a percent.
+// micro converts a percentage to millionths of a percent.
 func micro(percent float64) int64 {
 	if math.IsNaN(percent) || math.IsInf(percent, 0) {
 		return 0
@@ -68,7 +68,7 @@ func taskStats(st driver.Stats, mhz int64) methods.TaskStats {
 	}
 }
 
-// share splits a percentage by the time spent in one mode since the start.
+// share scales a percentage by the share of time spent in one mode since the start.
 func share(part, total uint64, percent float64) int64 {
 	if total == 0 {
 		return 0
@@ -103,7 +103,7 @@ func (s service) hostStats(ctx context.Context, _ *rpc.Call, req *methods.AllocN
 	return c.HostStats(ctx)
 }
 
-// deviceStats is what devices do: those with an id in only, or all when it is nil.
+// deviceStats returns the last measurement of the devices with an id in only; nil: of all.
 func (c *Client) deviceStats(only map[string]bool) []methods.DeviceStats {
 	if c.cfg.Host.DeviceStats == nil || only != nil && len(only) == 0 {
 		return nil
@@ -117,7 +117,7 @@ func (c *Client) deviceStats(only map[string]bool) []methods.DeviceStats {
 	return out
 }
 
-// addUse adds what a task uses of its GPUs.
+// addUse adds a task's use of its GPUs.
 func (c *Client) addUse(list []methods.DeviceStats, id structs.AllocID, task string) {
 	for _, u := range c.gpus.UsesOf(id) {
 		for i := range list {
@@ -132,13 +132,13 @@ func (c *Client) addUse(list []methods.DeviceStats, id structs.AllocID, task str
 	}
 }
 
-// How long a GPU driver is let go.
+// How long the GPU driver may be closed.
 const (
 	gpuReleaseDefault = 10 * time.Minute
 	gpuReleaseMax     = 24 * time.Hour
 )
 
-// releaseGPUs lets the GPU driver go for a while.
+// releaseGPUs closes the GPU driver for a while.
 func (s service) releaseGPUs(ctx context.Context, _ *rpc.Call, req *methods.GPUReleaseRequest) (*methods.WriteResponse, error) {
 	c, err := s.find(structs.AllocID{}, req.NodeID)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s service) releaseGPUs(ctx context.Context, _ *rpc.Call, req *methods.GPUR
 	return nil, c.cfg.Host.ReleaseGPUs(ctx, d)
 }
 
-// granted is which devices an allocation's task has.
+// granted returns the ids of the devices that an allocation's task holds.
 func granted(a *structs.Allocation, task string) map[string]bool {
 	ids := map[string]bool{}
 	for _, g := range a.Grants {
@@ -168,16 +168,16 @@ func granted(a *structs.Allocation, task string) map[string]bool {
 	return ids
 }
 
-// simulatedStats is an idle machine of the size that the node claims.
+// simulatedStats describes an idle machine of the size that the node claims.
 func simulatedStats(c *Client) *methods.HostStatsResponse {
 	mem := c.Node().Resources.MemoryMiB << 20
 	return &methods.HostStatsResponse{MemTotal: mem, MemAvailable: mem, MemFree: mem, Time: structs.LogTimeOf(time.Now())}
 }
 
-// cpuSample is how long the processors are watched for one measurement.
+// cpuSample is how long the processors are observed for one measurement.
 const cpuSample = 100 * time.Millisecond
 
-// HostStats measures the machine now.
+// HostStats measures the machine.
 func (c *Client) HostStats(ctx context.Context) (*methods.HostStatsResponse, error) {
 	out := &methods.HostStatsResponse{Time: structs.LogTimeOf(time.Now())}
 	if m, err := psmem.VirtualMemoryWithContext(ctx); err == nil {

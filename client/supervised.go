@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/client/supervisor"
 )
 
-// Supervisors makes one Supervisor of several.
+// Supervisors combines several Supervisors.
 func Supervisors(list ...Supervisor) Supervisor { return supervisors(list) }
 
 type supervisors []Supervisor
@@ -25,7 +25,7 @@ func (p supervisors) TaskIDs(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// Destroy implements Supervisor: whoever has the task destroys it.
+// Destroy implements Supervisor. It asks all of them.
 func (p supervisors) Destroy(ctx context.Context, taskID string) error {
 	var errs []error
 	for _, s := range p {
@@ -34,7 +34,7 @@ func (p supervisors) Destroy(ctx context.Context, taskID string) error {
 	return errors.Join(errs...)
 }
 
-// Supervised makes a Supervisor of the process supervisor that the drivers of this node use.
+// Supervised makes a Supervisor of the process supervisor that this node's drivers use.
 func Supervised(s *supervisor.Client) Supervisor { return supervised{s} }
 
 type supervised struct{ s *supervisor.Client }

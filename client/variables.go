@@ -11,24 +11,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Bounds of waiting for changes of variables and services.
+// Limits of waiting for changes of variables and services.
 const (
-	variableWait  = 2 * time.Minute  // for which a server keeps a request
-	variableWaits = 400              // requests of a node that wait at once: a session has room for 1,024 calls of all kinds
-	variableLook  = 20 * time.Second // between looks at a variable beyond that, up to twice as long
+	variableWait  = 2 * time.Minute  // how long a server holds a request
+	variableWaits = 400              // concurrent waits of a node: a session has room for 1,024 calls of all kinds
+	variableLook  = 20 * time.Second // shortest interval between reads once the limit is reached; the longest is twice that
 )
 
-// variables is a runner.Variables over the agent's way to the servers. Each request carries the agent's word for the task
-// that it is for, so that servers decide what may be read.
+// variables implements runner.Variables over the agent's connection. Each request names the task that it is for, so
+// that servers decide what may be read.
 type variables struct{ c *Client }
 
 func (v variables) header(alloc structs.AllocID, task, namespace string) rpc.Header {
 	return rpc.Header{Namespace: namespace, Token: tasktoken.New(v.c.Auth().Secret, alloc, task, time.Now())}
 }
 
-// changed makes a call whose answer may wait for something newer than after. The first read of a variable is confirmed by the
-// leader. Waits are kept by whichever server the agent is connected to, so that they do not gather at the leader; when too
-// many wait, here or there, the variable is looked at from time to time.
+// changed makes a call that may wait for something newer than after. The first read is confirmed by the leader. Waits
+// are held by the connected server, so that they do not gather at the leader. When too many wait, on the node or the
+// server, the variable is read at intervals instead.
 func changed[T any](ctx context.Context, c *Client, after structs.Index, call func(q methods.Query) (T, error)) (T, error) {
 	if after == 0 {
 		return call(methods.Query{})

@@ -23,7 +23,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Names inside the file. They are for ever.
+// Names inside the file. They never change.
 var (
 	bucketAllocs = []byte("allocs") // one bucket per allocation id
 	bucketAgent  = []byte("agent")
@@ -34,20 +34,19 @@ var (
 	keyMeta      = []byte("meta")
 	keySwept     = []byte("swept")
 	keyGPUUses   = []byte("gpu-uses")
-	keyLog       = []byte("log") // the generation of the log; absent while there is no log
+	keyLog       = []byte("log") // the generation of the log; absent without a log
 	taskPrefix   = "task/"
 	formatNow    = []byte("1")
 )
 
-// Limits of the writer: how many changes one commit takes and how many may wait. A writer that finds the queue full
-// waits.
+// Limits of the writer: changes in one commit, and changes that may wait. A caller that finds the queue full blocks.
 const (
 	batchMax = 512
 	queueMax = 4096
 )
 
-// pauses say how long after the beginning of a commit the next one begins, by how many changes it had at least. Commits
-// cost the same whether they have few changes or many, so that the more there is to write, the longer it pays to wait.
+// pauses is the time from the beginning of one commit to the next, by the number of changes in it. The cost of a commit
+// hardly depends on its changes, so the more there is to write, the longer it pays to wait.
 var pauses = []struct {
 	changes int
 	pause   time.Duration
@@ -62,10 +61,10 @@ func pauseAfter(changes int) time.Duration {
 	return 0
 }
 
-// FileName is the name of the file in the agent's data directory.
+// FileName is the name of the database in the agent's data directory.
 const FileName = "client.db"
 
-// Disk is a Store in a file.
+// Disk is a Store in a database file with a log.
 type Disk struct {
 	path  string
 	db    *bolt.DB
@@ -73,19 +72,19 @@ type Disk struct {
 	queue chan change
 	done  chan struct{}
 
-	mu     sync.RWMutex // held for reading while sending on queue
+	mu     sync.RWMutex // held for reading while sending to queue
 	closed bool
 
-	// By the writer only, after open.
+	// Used by the writer only, after open.
 	pending pending
-	stored  map[string]struct{} // the allocations that there are
-	doubt   bool                // a checkpoint failed: which log belongs to the database is not known until one succeeds
+	stored  map[string]struct{} // the allocations that are stored
+	doubt   bool                // a checkpoint failed: until one succeeds it is unknown which log belongs to the database
 
-	commits, changes, checkpoints uint64 // by the writer only; read after Close
+	commits, changes, checkpoints uint64 // used by the writer only; read after Close
 }
 
-// change is one write; done is told by the writer how it went, and must not block. Without operations it asks for a
-// checkpoint.
+// change is one write. The writer calls done with the outcome; done must not block. A change without operations asks
+// for a checkpoint.
 type change struct {
 	ops  []op
 	done func(error)
@@ -94,9 +93,9 @@ type change struct {
 // ErrInUse means that another process holds the file.
 var ErrInUse = errors.New("another agent uses this data directory")
 
-// Open opens the store in dir, making it when absent. A file that cannot be read is moved aside, moved tells where to,
-// and an empty store is opened in its place: what still runs is then found through the drivers. A file that only lacks room to be
-// changed stays, and is read.
+// Open opens the store in dir and creates it if absent. An unreadable file is moved aside, to moved, and replaced by an
+// empty store: running tasks are then found through the drivers. A file that cannot be written for lack of disk space
+// is kept, and read.
 func Open(dir string) (s *Disk, moved string, err error) {
 	path := filepath.Join(dir, FileName)
 	s, err = open(path)
@@ -104,11 +103,11 @@ func Open(dir string) (s *Disk, moved string, err error) {
 		return s, "", err
 	}
 	if _, serr := os.Stat(path); serr != nil {
-		return nil, "", err // it is not the content
+		return nil, "", err // the error is not about the content
 	}
 	moved, merr := moveAside(path)
 	if _, serr := os.Lstat(logPath(path)); merr == nil && serr == nil {
-		_, merr = moveAside(logPath(path)) // for a person who wants to see more
+		_, merr = moveAside(logPath(path)) // kept for inspection
 	}
 	if merr != nil {
 		return nil, "", fmt.Errorf("%w; moving it aside failed too: %w", err, merr)
@@ -120,12 +119,12 @@ func Open(dir string) (s *Disk, moved string, err error) {
 	return s, moved, nil
 }
 
-// noRoom tells whether an error says that the disk is full.
+// noRoom reports whether an error means that the disk is full.
 func noRoom(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// passing tells whether an error is about the machine as it is now: the files may be as good as ever.
+// passing reports whether an error is about the machine's current condition, not the files.
 func passing(err error) bool {
 	for _, e := range []error{unix.EROFS, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR} {
 		if errors.Is(err, e) {
@@ -145,14 +144,14 @@ func moveAside(path string) (string, error) {
 		}
 		return to, os.Rename(path, to)
 	}
-	return "", fmt.Errorf("no free name beside %s", path)
+	return "", fmt.Errorf("no free name next to %s", path)
 }
 
 func open(path string) (s *Disk, err error) {
 	defer faults()()
 	defer guard("open "+path, &err) // bbolt panics on some broken files
-	// The list of free pages is kept in the file: without it bbolt looks for them in a goroutine of its own, and what
-	// that finds broken ends the process. What else could end it is found before bbolt reads the file.
+	// The free list is stored in the file. Without it bbolt scans for free pages in a goroutine, and a broken page
+	// found there ends the process. OpenFile checks for other damage that would end the process.
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType, OpenFile: boltfile.OpenFile})
 	if errors.Is(err, berrors.ErrTimeout) {
 		return nil, fmt.Errorf("%s: %w", path, ErrInUse)
@@ -172,8 +171,8 @@ func open(path string) (s *Disk, err error) {
 	return d, nil
 }
 
-// prepare makes the buckets, puts what the log has into the database and reads everything once, so that a broken file
-// shows itself now.
+// prepare creates the buckets, applies the log to the database and reads everything once, so that a broken file is
+// detected now.
 func (d *Disk) prepare() (err error) {
 	defer guard("read", &err)
 	generation := rand.Uint64()
@@ -196,12 +195,12 @@ func (d *Disk) prepare() (err error) {
 	})
 	switch {
 	case noRoom(err) && d.log != nil:
-		// What was read is right. It stays where it is until there is room, and is not changed before.
+		// The log's content is valid. It stays in the log until the database has room.
 		d.doubt = true
 		err = d.db.View(func(tx *bolt.Tx) error {
 			all := tx.Bucket(bucketAllocs)
 			if all == nil || tx.Bucket(bucketAgent) == nil {
-				return err // there is nothing yet
+				return err // nothing is stored yet
 			}
 			if err := d.count(all); err != nil {
 				return err
@@ -220,7 +219,7 @@ func (d *Disk) prepare() (err error) {
 	return err
 }
 
-// count notes which allocations the database has.
+// count records which allocations the database has.
 func (d *Disk) count(all *bolt.Bucket) error {
 	clear(d.stored)
 	return all.ForEachBucket(func(name []byte) error {
@@ -229,7 +228,7 @@ func (d *Disk) count(all *bolt.Bucket) error {
 	})
 }
 
-// recover opens the log and adds to the database what an agent that was killed has left in it.
+// recover opens the log and applies what a killed agent left in it to the database.
 func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
 	if format := agent.Get(keyFormat); format != nil && !bytes.Equal(format, formatNow) {
 		return fmt.Errorf("format %.20q is unknown to this version", format)
@@ -251,20 +250,20 @@ func (d *Disk) recover(tx *bolt.Tx, agent *bolt.Bucket) (err error) {
 	return d.pending.store(tx)
 }
 
-// begin makes the log of that generation the one that belongs to the database.
+// begin binds the log of a generation to the database.
 func begin(tx *bolt.Tx, generation uint64) error {
 	b := tx.Bucket(bucketAgent)
 	return errors.Join(b.Put(keyFormat, formatNow), b.Put(keyLog, binary.LittleEndian.AppendUint64(nil, generation)))
 }
 
-// faults makes reading beyond the end of a mapped file that is too short a panic, which can be recovered from, instead
-// of the end of the process. The result undoes it.
+// faults turns reading beyond the end of a truncated mapped file into a panic, which can be recovered, instead of a
+// crash. undo restores the previous setting.
 func faults() (undo func()) {
 	old := debug.SetPanicOnFault(true)
 	return func() { debug.SetPanicOnFault(old) }
 }
 
-// guard turns a panic about a broken file into an error.
+// guard turns a panic caused by a broken file into an error.
 func guard(what string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s: the file is broken: %v", what, p)
@@ -293,7 +292,7 @@ func (d *Disk) Load() (out *Saved, err error) {
 	return out, err
 }
 
-// view reads the database as it would be with what is pending, which takes no room on the disk.
+// view reads the database with the pending changes applied, without writing to disk.
 func (d *Disk) view(fn func(*bolt.Tx) error) error {
 	if len(d.pending.allocs)+len(d.pending.agent) == 0 {
 		return d.db.View(fn)
@@ -306,7 +305,7 @@ func (d *Disk) view(fn func(*bolt.Tx) error) error {
 	return errors.Join(d.pending.store(tx), fn(tx))
 }
 
-// load reads everything. By the writer only, after open.
+// load reads everything. Only the writer may call it after open.
 func (d *Disk) load() (out *Saved, err error) {
 	defer faults()()
 	defer guard("load "+d.path, &err)
@@ -344,7 +343,7 @@ func (d *Disk) load() (out *Saved, err error) {
 	return out, nil
 }
 
-// storedAlloc is an allocation on disk; its own Job field is never encoded.
+// storedAlloc is an allocation on disk. Its Job is encoded separately, not in Alloc.
 type storedAlloc struct {
 	Alloc *structs.Allocation
 	Job   *structs.Job
@@ -384,7 +383,7 @@ func decode(b []byte, v any, what string) error {
 	if b == nil {
 		return nil
 	}
-	// The bytes belong to the mapped file; the decoder may keep slices of what it reads.
+	// b belongs to the mapped file, and the decoder may keep slices of its input.
 	if err := rpc.Decode(append([]byte(nil), b...), v); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -470,7 +469,7 @@ func (d *Disk) putAgent(key []byte, v any) error {
 	return d.do(op{kind: opAgent, key: key, value: b})
 }
 
-// ErrClosed answers writes after Close.
+// ErrClosed is the error of writes after Close.
 var ErrClosed = errors.New("the agent's state store is closed")
 
 func (d *Disk) do(ops ...op) error {
@@ -491,8 +490,8 @@ func (d *Disk) enqueue(c change) error {
 	return nil
 }
 
-// write is the one writer: whatever has queued up while a commit ran goes into the next one. Waiting for the disk costs as
-// much for a hundred changes as for one, so when many come it waits a little for more.
+// write is the only writer. Changes that were queued during one commit go into the next. Waiting for the disk costs as
+// much for a hundred changes as for one, so under load it waits a little for more.
 func (d *Disk) write() {
 	defer close(d.done)
 	defer faults()()
@@ -518,8 +517,8 @@ func (d *Disk) write() {
 	}
 }
 
-// commit makes a batch durable: in one record of the log, or where that has no room or fails, with a checkpoint. A change
-// that is not allowed fails alone.
+// commit makes a batch durable: as one record of the log, or by a checkpoint if the log is full or fails. A change that
+// is not allowed fails alone.
 func (d *Disk) commit(batch []change) {
 	record, asked := d.log.begun(), false
 	good := make([]change, 0, len(batch))
@@ -536,7 +535,7 @@ func (d *Disk) commit(batch []change) {
 		good = append(good, c)
 	}
 	var err error
-	logged := len(record) == recordHeader // there is nothing to write
+	logged := len(record) == recordHeader // nothing to write
 	if !logged && !d.doubt && d.log.fits(record) {
 		err = d.log.write(record)
 		logged = err == nil
@@ -568,7 +567,7 @@ func (d *Disk) commit(batch []change) {
 	}
 }
 
-// undo is what d.stored was before a batch that may yet fail.
+// undo restores d.stored after a batch that failed.
 type undo []struct {
 	alloc string
 	had   bool
@@ -582,7 +581,8 @@ func (u undo) undo(stored map[string]struct{}) {
 	}
 }
 
-// allow keeps account of which allocations there are. It returns the one of which nothing can be stored, or "".
+// allow updates the set of stored allocations. It returns the allocation that a change needs and that is not stored, or
+// "".
 func (d *Disk) allow(ops []op, u *undo) (missing string) {
 	for _, o := range ops {
 		_, had := d.stored[o.alloc]
@@ -604,7 +604,7 @@ func (d *Disk) allow(ops []op, u *undo) (missing string) {
 	return ""
 }
 
-// checkpoint writes to the database what is in the log only, and more, and begins the log anew.
+// checkpoint writes the content of the log, and more, to the database, and restarts the log.
 func (d *Disk) checkpoint(more []change) error {
 	generation := rand.Uint64()
 	rest := newPending()

@@ -14,45 +14,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The log stands before the database. A commit of bbolt writes each page that a change has touched, and the changes of
-// tasks that start and end together touch as many pages as there are tasks: that was a fifth of what a short task cost
-// the agent. So changes are acknowledged once they are in a log, one write and one sync for all that came together, and
-// reach the database in a checkpoint, when the log is full or the store is closed. By then most have been overtaken: a
-// task that has ended was starting and running before, and what was deleted is never written at all.
+// The log is a write-ahead log in front of the database. A commit of bbolt writes each page that a change has touched,
+// and the changes of tasks that start and end together touch as many pages as there are tasks: that was a fifth of what
+// a short task cost the agent. So changes are acknowledged once they are in the log, with one write and one sync for
+// all that came together, and reach the database in a checkpoint, when the log is full or the store is closed. By then
+// most are obsolete: a task that has ended was starting and running before, and what was deleted is never written at
+// all.
 //
-//	change -> record in the log, synced -> acknowledged -> pending -> checkpoint: database committed, log begun anew
+//	change -> record in the log, synced -> acknowledged -> pending -> checkpoint: database committed, log restarted
 //
-// The database names the generation of its log; records of another generation are not read. A checkpoint and the change of
-// the generation are one transaction, so that a kill at any instant leaves either the records or what they say. Close
-// writes the last checkpoint and removes the log with its name.
+// The database names the generation of its log; records of another generation are not read. A checkpoint and the change
+// of the generation are one transaction, so that a kill at any instant leaves either the records or their effect. Close
+// writes the last checkpoint and removes the name of the log.
 
-// LogName is the name of the log beside the database.
+// LogName is the name of the log file, next to the database.
 const LogName = "client.log"
 
 const (
-	// logMax is how long the log grows. More than that in one batch goes to the database directly.
+	// logMax is the largest size of the log. A batch that does not fit goes to the database directly.
 	logMax = 4 << 20
-	// logStep is by how much: a file that need not grow is cheaper to sync.
+	// logStep is the size by which the log grows: a file that need not grow is cheaper to sync.
 	logStep      = 256 << 10
 	recordMagic  = 0x4d4c4f47
 	recordHeader = 32 // magic, checksum of all that follows it, generation, number, length, 0
 )
 
-// Kinds of operations. They are for ever.
+// Kinds of operations. The numbers never change.
 const (
-	opPut    = 1 // of an allocation, which is made if it is not there
-	opDelete = 2 // an allocation with all that is stored of it
-	opAgent  = 3 // of the agent
+	opPut    = 1 // sets a value of an allocation, which is created if absent
+	opDelete = 2 // deletes an allocation with all its values
+	opAgent  = 3 // sets a value of the agent
 )
 
-// op is one step of a change.
+// op is one operation of a change.
 type op struct {
 	kind  byte
-	alloc string // id; "" of the agent
+	alloc string // id; "" for the agent
 	key   []byte
 	value []byte
-	// must is set for what can only be stored of an allocation that is there. It is not in the log, where only what was
-	// allowed is.
+	// must means that the allocation has to exist. It is not in the log, which holds only operations that were allowed.
 	must bool
 }
 
@@ -67,7 +67,7 @@ func (o *op) encode(b []byte) []byte {
 
 var errRecord = errors.New("a record of the log is malformed")
 
-// decodeOps reads the operations of a record. They share its bytes.
+// decodeOps reads the operations of a record. They alias b.
 func decodeOps(b []byte) (ops []op, err error) {
 	for len(b) > 0 {
 		o := op{kind: b[0]}
@@ -95,12 +95,12 @@ type logFile struct {
 	generation uint64
 	number     uint64 // of the next record
 	at, size   int64
-	buf        []byte // of the last record, to be used again
+	buf        []byte // of the last record, reused
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openLog opens the log in dir. fresh makes it if it is not there: its name is on disk then.
+// openLog opens the log at path. With fresh it is created if absent, and its name is synced.
 func openLog(path string, fresh bool) (*logFile, error) {
 	flag := os.O_RDWR | unix.O_NOFOLLOW
 	if fresh {
@@ -132,7 +132,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// replay gives the operations of a generation in order. What follows the last whole record was never acknowledged.
+// replay returns the operations of a generation in order. Bytes after the last complete record were never acknowledged.
 func (l *logFile) replay(generation uint64) ([]op, error) {
 	b, err := io.ReadAll(io.NewSectionReader(l.file, 0, logMax))
 	if err != nil {
@@ -158,16 +158,17 @@ func (l *logFile) replay(generation uint64) ([]op, error) {
 	return all, nil
 }
 
-// begin starts the log anew.
+// begin restarts the log.
 func (l *logFile) begin(generation uint64) { l.generation, l.number, l.at = generation, 0, 0 }
 
-// begun gives the bytes of the next record, its header without content.
+// begun returns a record with an empty header and no content.
 func (l *logFile) begun() []byte { return append(l.buf[:0], make([]byte, recordHeader)...) }
 
-// fits tells whether the log has room for a record.
+// fits reports whether the log has room for a record.
 func (l *logFile) fits(record []byte) bool { return l.at+int64(len(record)) <= logMax }
 
-// write writes a record and returns when it is on disk. After an error it may be there or not; the next one takes its place.
+// write writes a record and returns when it is on disk. After an error the record may or may not be there; the next one
+// overwrites it.
 func (l *logFile) write(record []byte) error {
 	le := binary.LittleEndian
 	n := len(record)
@@ -177,7 +178,7 @@ func (l *logFile) write(record []byte) error {
 	le.PutUint32(record[24:], uint32(n-recordHeader))
 	le.PutUint32(record[4:], crc32.Checksum(record[8:], castagnoli))
 	end := l.at + int64(n)
-	if end > l.size { // zeros are written, so that blocks are there when they are needed
+	if end > l.size { // write zeros ahead, so that blocks are allocated when they are needed
 		record = append(record, make([]byte, (end+logStep-1)/logStep*logStep-end)...)
 	}
 	l.buf = record[:0]
@@ -210,14 +211,14 @@ func fdatasync(f *os.File) error {
 	return serr
 }
 
-// pending is what the log says and the database does not yet.
+// pending holds the changes that are in the log and not in the database.
 type pending struct {
 	allocs map[string]*pendingAlloc
 	agent  map[string][]byte
 }
 
 type pendingAlloc struct {
-	deleted bool // before what was put
+	deleted bool // before the values in put
 	put     map[string][]byte
 }
 
@@ -225,7 +226,7 @@ func newPending() pending {
 	return pending{allocs: map[string]*pendingAlloc{}, agent: map[string][]byte{}}
 }
 
-// add puts an operation on top.
+// add applies an operation.
 func (p *pending) add(o op) {
 	if o.kind == opAgent {
 		p.agent[string(o.key)] = o.value
@@ -254,7 +255,7 @@ func (p *pending) addAll(list []change) {
 	}
 }
 
-// count notes which allocations there are then.
+// count updates the set of stored allocations.
 func (p *pending) count(stored map[string]struct{}) {
 	for id, a := range p.allocs {
 		if a.deleted {

@@ -1,10 +1,10 @@
-// Package allocdir makes, shows and removes the directories of an allocation:
+// Package allocdir creates, shows and removes the directories of an allocation:
 //
 //	<root>/<alloc id>/alloc/{data,logs,tmp}      shared by the tasks
 //	<root>/<alloc id>/<task>/{local,secrets,tmp} one task's own
 //
-// Nothing in here follows a symbolic link out of the allocation: tasks own the content of these directories and may put
-// there whatever they like.
+// No function follows a symbolic link out of the allocation: tasks own the content of these directories and may put
+// anything there.
 package allocdir
 
 import (
@@ -32,9 +32,9 @@ const (
 // secretsDefaultMiB is the size of the memory file system that holds a task's secrets.
 const secretsDefaultMiB = 1
 
-// slots bounds how many allocations' directories are made or removed at once: disks do not get faster by being asked more,
-// and every one that waits for the disk keeps a thread. Allocations that have only just come have slots of their own, and
-// few: of a thousand that come together the first could otherwise start its tasks only when the last has its directories.
+// slots limits how many allocations' directories are created or removed at once: a disk gets no faster with more
+// requests, and each waiting one occupies a thread. builds is a smaller limit for allocations that have just arrived:
+// otherwise the first of a thousand could start its tasks only when the last has its directories.
 var (
 	slots  = make(chan struct{}, 16)
 	builds = make(chan struct{}, 4)
@@ -45,8 +45,8 @@ func slot(in chan struct{}) (free func()) {
 	return func() { <-in }
 }
 
-// top is held while an entry of the directory of all allocations is made or removed. The kernel does one after the other
-// anyway, and those who wait would spin.
+// top is held while an entry of the directory of all allocations is created or removed. The kernel serializes these
+// operations anyway, and its waiters would spin.
 var top sync.Mutex
 
 // Dir is the directory of one allocation.
@@ -54,7 +54,7 @@ type Dir struct {
 	Root string // absolute
 }
 
-// Task is the directories of one task, absolute.
+// Task holds the directories of one task, absolute.
 type Task struct {
 	Root    string
 	Local   string
@@ -64,10 +64,10 @@ type Task struct {
 // topDir is FS_TOPDIR_FL, the attribute T of chattr(1).
 const topDir = 0x00020000
 
-// Scatter tells the file system that what is below root, the directory of all allocations, belongs to many unrelated
-// trees: an ext file system then puts each one's directories together, and different ones' apart. Without that it looks
-// for free inodes where those of the last allocations were just given back, which costs more the more there were. It is
-// advice: other file systems do not know it.
+// Scatter advises an ext file system that the trees below root, the directory of all allocations, are unrelated: it
+// then keeps each one's directories together and different ones apart. Otherwise it searches for free inodes where
+// those of the last allocations were just freed, which costs more the more there were. Other file systems ignore the
+// advice.
 func Scatter(root string) {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -83,22 +83,22 @@ func Scatter(root string) {
 	}
 }
 
-// New names the directory of an allocation below root, without making it.
+// New returns the directory of an allocation below root, without creating it.
 func New(root, allocID string) *Dir { return &Dir{Root: filepath.Join(root, allocID)} }
 
-// SharedDir is what the tasks share (NOMAD_ALLOC_DIR).
+// SharedDir returns the directory that the tasks share (NOMAD_ALLOC_DIR).
 func (d *Dir) SharedDir() string { return filepath.Join(d.Root, Shared) }
 
-// LogDir is where the tasks' logs are.
+// LogDir returns the directory of the tasks' logs.
 func (d *Dir) LogDir() string { return filepath.Join(d.Root, Shared, Logs) }
 
-// Task gives the directories of a task, without making them.
+// Task returns the directories of a task, without creating them.
 func (d *Dir) Task(name string) Task {
 	root := filepath.Join(d.Root, name)
 	return Task{Root: root, Local: filepath.Join(root, Local), Secrets: filepath.Join(root, Secrets)}
 }
 
-// Build makes the shared directories. Building again changes nothing.
+// Build creates the shared directories. Repeating it changes nothing.
 func (d *Dir) Build() error {
 	defer slot(builds)()
 	top.Lock()
@@ -123,12 +123,11 @@ func (d *Dir) Build() error {
 	return nil
 }
 
-// Owner is who a task runs as; UID is -1 when that is the agent's own user.
+// Owner is the user that a task runs as; UID is -1 for the agent's own user.
 type Owner struct{ UID, GID int }
 
-// BuildTask makes a task's directories, owned by who. With tmpfs the secrets are on a memory file system of their own,
-// if the agent may mount one; they never reach a disk then. Building again changes nothing but mounts what a reboot
-// has unmounted.
+// BuildTask creates a task's directories, owned by who. With tmpfs the secrets are on their own memory file system, if
+// the agent may mount one, and never reach a disk. Repeating it only mounts what a reboot has unmounted.
 func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) error {
 	if name == Shared || name != filepath.Base(name) || name == "." || name == ".." {
 		return fmt.Errorf("a task cannot be called %q: its directory would be somebody else's", name)
@@ -160,7 +159,7 @@ func (d *Dir) BuildTask(name string, who Owner, tmpfs bool, secretsMiB int64) er
 	return nil
 }
 
-// mkdir makes a directory with exactly this mode. What is there already must be a directory and not a link to one.
+// mkdir creates a directory with exactly this mode. An existing path must be a directory and not a link to one.
 func mkdir(path string, mode os.FileMode) error {
 	err := os.Mkdir(path, mode.Perm())
 	if errors.Is(err, fs.ErrExist) {
@@ -176,10 +175,11 @@ func mkdir(path string, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // whatever the umask is
+	return os.Chmod(path, mode) // independent of the umask
 }
 
-// mountSecrets mounts a memory file system unless there is one. Without the right to mount, the plain directory stays.
+// mountSecrets mounts a memory file system unless there is one. Without the right to mount, the plain directory is
+// used.
 func mountSecrets(path string, sizeMiB int64) {
 	if isMount(path) {
 		return
@@ -188,7 +188,7 @@ func mountSecrets(path string, sizeMiB int64) {
 		sizeMiB = secretsDefaultMiB
 	}
 	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
-	// An error leaves the directory as it is: mode 0700, on disk.
+	// On error the directory stays on disk, with mode 0700.
 	_ = unix.Mount("tmpfs", path, "tmpfs", flags, fmt.Sprintf("size=%dm,mode=0700", sizeMiB))
 }
 
@@ -200,8 +200,8 @@ func isMount(path string) bool {
 	return a.Dev != b.Dev
 }
 
-// Adopt moves the shared data of an earlier allocation, and with the same task names its local directories, into this
-// one (ephemeral_disk with sticky). What cannot be moved stays where it is.
+// Adopt moves the shared data of an earlier allocation, and the local directories of tasks with the same names, into
+// this one (ephemeral_disk with sticky). What cannot be moved stays where it is.
 func (d *Dir) Adopt(prev *Dir, tasks []string) error {
 	move := func(from, to string) error {
 		if info, err := os.Lstat(from); err != nil || !info.IsDir() {
@@ -245,15 +245,15 @@ func (d *Dir) Destroy() error {
 	return os.RemoveAll(d.Root)
 }
 
-// removeEmpty removes the directories of an allocation that has left nothing in them, as most have not. It stops where
-// something is in the way. Every step is taken below an open directory: a task may have put links in the place of its own.
+// removeEmpty removes the directories of an allocation that has left nothing in them, as most do. It stops at the first
+// obstacle. Every step is relative to an open directory: a task may have replaced its directories by links.
 func (d *Dir) removeEmpty() error {
 	root, err := openDir(unix.AT_FDCWD, d.Root)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(root)
-	var buf [4096]byte // more than that is not an allocation's directory as it was made
+	var buf [4096]byte // a larger directory has entries that are not the agent's
 	n, err := unix.ReadDirent(root, buf[:])
 	if err != nil {
 		return err
@@ -269,7 +269,7 @@ func (d *Dir) removeEmpty() error {
 	return unix.Rmdir(d.Root)
 }
 
-// removeBelow removes one of the directories of an allocation, the one that is shared or a task's.
+// removeBelow removes a task's directory, or the shared one.
 func removeBelow(top int, name string) error {
 	dir, err := openDir(top, name)
 	if err != nil {
@@ -288,26 +288,26 @@ func removeBelow(top int, name string) error {
 	return unix.Unlinkat(top, name, unix.AT_REMOVEDIR)
 }
 
-// openDir opens a directory, not a link to one.
+// openDir opens a directory, refusing a link to one.
 func openDir(at int, path string) (int, error) {
 	return unix.Openat(at, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// Unmount drops the secrets of a task and keeps everything else, for an allocation that has ended.
+// Unmount drops a task's secrets and keeps everything else, after the allocation has ended.
 func (d *Dir) Unmount(task string) {
 	if info, err := os.Lstat(d.Task(task).Root); err != nil || !info.IsDir() {
-		return // a link may lead to another allocation
+		return // a link could lead to another allocation
 	}
-	// What is no mount is refused.
+	// The kernel refuses a path that is not a mount.
 	_ = unix.Unmount(d.Task(task).Secrets, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }
 
-// Usage is how many bytes the allocation occupies on disk, secrets in memory left out. It stops counting at limit.
+// Usage returns the bytes that the allocation occupies on disk, without secrets in memory. It stops counting at limit.
 func (d *Dir) Usage(limit int64) (int64, error) {
 	var sum int64
 	err := filepath.WalkDir(d.Root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // gone while we looked, or not ours to read
+			return nil // removed meanwhile, or not readable by the agent
 		}
 		if e.IsDir() {
 			if e.Name() == Secrets && isMount(path) {
@@ -327,7 +327,7 @@ func (d *Dir) Usage(limit int64) (int64, error) {
 	return sum, err
 }
 
-// hidden reports whether a path below the allocation may not be shown: the secrets of a task.
+// hidden reports whether a path below the allocation must not be shown: the secrets of a task.
 func hidden(clean string) bool {
 	parts := strings.Split(clean, "/")
 	return len(parts) >= 2 && parts[0] != Shared && parts[1] == Secrets

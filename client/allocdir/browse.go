@@ -16,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// listMax is how many entries of a directory are shown.
+// listMax limits the entries of a directory that are shown.
 const listMax = 10_000
 
 // Info describes a file of an allocation.
@@ -25,13 +25,13 @@ type Info struct {
 	ContentType string // of a regular file, else ""
 }
 
-// rel checks a path that a person gave and makes it relative to the allocation.
+// rel validates a path from a user and makes it relative to the allocation.
 func rel(p string) (string, error) {
 	if len(p) > 4096 || strings.ContainsRune(p, 0) {
 		return "", structs.Errorf(structs.CodeInvalid, "not a path below the allocation's directory")
 	}
 	clean := path.Clean("/" + p)[1:]
-	// Nomad's clients get an error for a path that climbs out, not the file it would become when cut off.
+	// Nomad's clients expect an error for a path that climbs out, not the file that it would become when cut off.
 	if c := path.Clean(strings.TrimLeft(p, "/")); c == ".." || strings.HasPrefix(c, "../") {
 		return "", structs.Errorf(structs.CodeInvalid, "Path escapes the alloc directory")
 	}
@@ -44,7 +44,7 @@ func rel(p string) (string, error) {
 	return clean, nil
 }
 
-// root opens the allocation's directory so that nothing opened through it lies outside, links included.
+// root opens the allocation's directory so that nothing opened through it, links included, lies outside.
 func (d *Dir) root() (*os.Root, error) {
 	r, err := os.OpenRoot(d.Root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,7 +66,7 @@ func wrap(p string, err error) error {
 	return err
 }
 
-// List shows a directory, by name.
+// List returns the entries of a directory, sorted by name.
 func (d *Dir) List(p string) ([]Info, error) {
 	f, info, err := d.open(p)
 	if err != nil {
@@ -120,7 +120,7 @@ func (d *Dir) Open(p string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens whatever p is, without waiting for a peer when it is a pipe.
+// open opens a path without waiting for a peer if it is a pipe.
 func (d *Dir) open(p string) (*os.File, fs.FileInfo, error) {
 	name, err := rel(p)
 	if err != nil {
@@ -131,7 +131,7 @@ func (d *Dir) open(p string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	defer r.Close()
-	// Look first: opening a device or a pipe has effects of its own.
+	// Stat first: opening a device or a pipe has side effects.
 	if info, err := r.Stat(name); err != nil {
 		return nil, nil, wrap(p, err)
 	} else if !info.Mode().IsRegular() && !info.IsDir() {
@@ -153,7 +153,7 @@ func (d *Dir) open(p string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// notSecret refuses what a link inside the allocation has led to: the path that was asked for says nothing about it.
+// notSecret refuses a file that a link inside the allocation has led to, if it is a secret.
 func (d *Dir) notSecret(f *os.File) error {
 	real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
 	if err != nil {
@@ -169,7 +169,7 @@ func (d *Dir) notSecret(f *os.File) error {
 	return nil
 }
 
-// contentType guesses from the name, then from the first bytes.
+// contentType guesses the type from the name, then from the first bytes.
 func contentType(name string, f *os.File) string {
 	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 		return t
@@ -179,8 +179,8 @@ func contentType(name string, f *os.File) string {
 	return http.DetectContentType(b[:n])
 }
 
-// Readable opens the allocation's directory for reading the regular file p below it, and gives the name by which it is
-// found there.
+// Readable opens the allocation's directory for reading the regular file p below it, and returns the relative name of
+// the file.
 func (d *Dir) Readable(p string) (*os.Root, string, error) {
 	f, err := d.Open(p)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-sched/muster/client/runner"
 )
 
-// Command is a Target that runs a program of the operator, with what there is to tell in its environment. It is not run
-// again when it fails.
+// Command is a Target that runs a program of the operator with the notice in its environment. A failed run is not
+// repeated.
 type Command struct{ Program *runner.Command }
 
 // Name implements Target.

@@ -1,6 +1,6 @@
-// Package notify takes notices of a node to those whom its operator named: to webhooks, to a command, to whatever else
-// is a Target. Each target has a queue of its own and a goroutine that empties it, so that a slow one holds up neither
-// the others nor whoever has something to tell.
+// Package notify delivers notices of a node to the targets that its operator configured: webhooks, a command, or any
+// other Target. Each target has its own queue and a goroutine that empties it, so that a slow target delays neither the
+// others nor the sender.
 package notify
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Notice is one thing to tell. Its JSON form is what webhooks get.
+// Notice is one notification. Its JSON form is the body of a webhook.
 type Notice struct {
-	ID        string // of this notice; the same in every attempt
+	ID        string // the same in every attempt
 	Time      time.Time
 	Kind      string // "gpu-pressure"
 	State     string // "above" a threshold, or "below" all of them again
-	Scope     string // "share": what a task has of a GPU; "device": all of a GPU
+	Scope     string // "share": a task's share of a GPU; "device": the whole GPU
 	Threshold int    // percent; 0 for "below"
 	Percent   int    // in use
 	UsedMiB   int64
@@ -25,23 +25,23 @@ type Notice struct {
 	GPU       string // UUID
 	NodeID    string
 	NodeName  string
-	AllocID   string `json:",omitempty"` // of scope "share", like those below
+	AllocID   string `json:",omitempty"` // set for scope "share", like those below
 	Namespace string `json:",omitempty"`
 	JobID     string `json:",omitempty"`
 	Group     string `json:",omitempty"`
 	Task      string `json:",omitempty"`
 }
 
-// Target takes notices. Deliver returns when the notice has arrived, or has not and shall not be tried again.
+// Target receives notices. Deliver returns when the notice has arrived, or when it has not and must not be retried.
 type Target interface {
 	Name() string
 	Deliver(ctx context.Context, n Notice) error
 }
 
-// QueueMax is how many notices wait for one target; beyond it the oldest is dropped.
+// QueueMax limits the notices that wait for one target; beyond it the oldest is dropped.
 const QueueMax = 64
 
-// Sender takes notices to targets.
+// Sender delivers notices to targets.
 type Sender struct {
 	log    hclog.Logger
 	queues []*queue
@@ -65,7 +65,7 @@ func New(log hclog.Logger, targets ...Target) *Sender {
 	return s
 }
 
-// Send puts a notice into every queue. It never blocks.
+// Send queues a notice for every target. It never blocks.
 func (s *Sender) Send(n Notice) {
 	for _, q := range s.queues {
 		q.mu.Lock()
@@ -94,7 +94,7 @@ func (q *queue) next() (n Notice, dropped int, ok bool) {
 	return n, dropped, true
 }
 
-// Run delivers until ctx ends; what waits then is lost.
+// Run delivers until ctx ends; notices that still wait are lost.
 func (s *Sender) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, q := range s.queues {

@@ -19,20 +19,20 @@ import (
 // SignatureHeader carries "t=UNIX,v1=HEX": the HMAC-SHA256, under the webhook's secret, of the time, a dot and the body.
 const SignatureHeader = "Muster-Signature"
 
-// Webhook is a Target that gets each notice as a POST of JSON. Answers of 2xx are success; of 408, 429 and 5xx, and
-// failures to connect, it is tried again with growing pauses; all others end it. Redirects are not followed: the secret
-// headers are for the one who was named.
+// Webhook is a Target that sends each notice as a POST of JSON. A 2xx answer is success. After 408, 429, 5xx or a
+// failure to connect it is retried with growing pauses; any other answer ends the delivery. Redirects are not followed:
+// the secret headers are for the configured host only.
 type Webhook struct {
 	Label    string
 	URL      string
 	Headers  map[string]string
-	Secret   []byte        // signs the body; nil does not
+	Secret   []byte        // signs the body; nil: it is not signed
 	Timeout  time.Duration // of one attempt; 0 is 5 s
 	Attempts int           // 0 is 5
 	Pause    time.Duration // before the second attempt, doubled for each further one up to 30 s; 0 is 1 s
 }
 
-// Name implements Target. The address may hold a secret and is not told.
+// Name implements Target. It leaves out the address, which may hold a secret.
 func (w *Webhook) Name() string { return "webhook " + w.Label }
 
 const pauseMax = 30 * time.Second
@@ -101,7 +101,7 @@ func (w *Webhook) post(ctx context.Context, id string, body []byte) (again bool,
 		return true, err
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be reused
 	switch s := resp.StatusCode; {
 	case s >= 200 && s < 300:
 		return false, nil
@@ -110,7 +110,7 @@ func (w *Webhook) post(ctx context.Context, id string, body []byte) (again bool,
 	}
 }
 
-// Sign is the value of SignatureHeader.
+// Sign returns the value of SignatureHeader.
 func Sign(secret []byte, at time.Time, body []byte) string {
 	t := strconv.FormatInt(at.Unix(), 10)
 	m := hmac.New(sha256.New, secret)
