@@ -29,8 +29,8 @@ type ACLToken struct {
 	Roles         []ACLTokenRole
 	Global        bool
 	CreateTime    LogTime
-	ExpiresAt     LogTime // 0: never
-	ExpirationTTL int64   // nanoseconds, as asked for
+	ExpiresAt     LogTime // 0: never expires
+	ExpirationTTL int64   // nanoseconds, as requested
 	CreateIndex   Index
 	ModifyIndex   Index
 }
@@ -41,7 +41,7 @@ type ACLTokenRole struct {
 	Name string
 }
 
-// Expired reports whether the token's time is over at now.
+// Expired reports whether the token has expired at now.
 func (t *ACLToken) Expired(now LogTime) bool { return t.ExpiresAt != 0 && now >= t.ExpiresAt }
 
 // ACLRole is a named set of policies.
@@ -54,7 +54,7 @@ type ACLRole struct {
 	ModifyIndex Index
 }
 
-// OneTimeToken is exchanged once for the secret it stands for.
+// OneTimeToken is exchanged once for the secret of a token.
 type OneTimeToken struct {
 	Secret      SecretID // of the one-time token
 	Accessor    AccessorID

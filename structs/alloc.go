@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// DesiredStatus is what the server wants of an allocation.
+// DesiredStatus is the state that the server wants an allocation to have.
 type DesiredStatus string
 
 // The server wants an allocation to run, to stop, or (preempted) to be evicted.
@@ -16,7 +16,7 @@ const (
 	DesiredEvict DesiredStatus = "evict"
 )
 
-// ClientStatus is what the agent observes of an allocation.
+// ClientStatus is the state of an allocation as its agent reports it.
 type ClientStatus string
 
 // pending -> running -> complete | failed
@@ -31,7 +31,7 @@ const (
 	ClientUnknown  ClientStatus = "unknown"
 )
 
-// Vector is an amount of the resources that every node has. All comparisons in decisions are on these integers (D10).
+// Vector is an amount of the resources that every node has. Decisions compare these integers only (D10).
 type Vector struct {
 	CPU       int64 // MHz
 	Cores     int64 // whole cores reserved
@@ -39,12 +39,12 @@ type Vector struct {
 	DiskMiB   int64
 }
 
-// Add gives a + b.
+// Add returns a + b.
 func (a Vector) Add(b Vector) Vector {
 	return Vector{a.CPU + b.CPU, a.Cores + b.Cores, a.MemoryMiB + b.MemoryMiB, a.DiskMiB + b.DiskMiB}
 }
 
-// Sub gives a - b.
+// Sub returns a - b.
 func (a Vector) Sub(b Vector) Vector {
 	return Vector{a.CPU - b.CPU, a.Cores - b.Cores, a.MemoryMiB - b.MemoryMiB, a.DiskMiB - b.DiskMiB}
 }
@@ -54,15 +54,15 @@ func (a Vector) Fits(b Vector) bool {
 	return a.CPU <= b.CPU && a.Cores <= b.Cores && a.MemoryMiB <= b.MemoryMiB && a.DiskMiB <= b.DiskMiB
 }
 
-// Grant is a device given to an allocation: how much of it, and what holds the task to it.
+// Grant is a device given to an allocation: how much of it, and which backend enforces that.
 type Grant struct {
-	Task      string // the task it was asked for
+	Task      string // the task that requested it
 	Device    string // device group id, "nvidia/gpu/H100"
 	Instance  string // instance id; a GPU's UUID
 	MemoryMiB int64  // 0: the whole device, exclusively
 	Compute   int64  // percent; 0 for no share
 	Backend   string // enforcement backend, "" for none
-	SizeMiB   int64  // of a GPU: all the memory that it has, so that a whole one can be counted; 0 when not known
+	SizeMiB   int64  // all memory of a GPU, so that a whole one can be counted; 0 when unknown
 }
 
 // IsGPU reports whether the device is a GPU: the type in "vendor/type/model".
@@ -72,7 +72,7 @@ func (g *Grant) IsGPU() bool {
 	return typ == "gpu"
 }
 
-// PortGrant is a host port given to an allocation.
+// PortGrant is a host port assigned to an allocation.
 type PortGrant struct {
 	Label  string
 	Value  int
@@ -116,13 +116,13 @@ type Allocation struct {
 	ModifyTime     LogTime
 	DisconnectedAt LogTime
 	Expect         time.Duration // predicted run time when it was placed; 0: none
-	Restarts       int64         // allocations that did this work before
+	Restarts       int64         // earlier allocations that did this work
 	Requeues       int64         // times that the work returned to the queue by the job's requeue block
-	RestartReason  string        // why the one before it ended; "" for the first
-	Asked          LogTime       // when it was told to end; its turn to save its state goes by it
-	Preempted      int64         // times that its job had been preempted when it was placed
-	Resume         *Saved        // the newest checkpoint of the work before it, which its tasks are told; nil for none
-	Suspension     *Suspension   // whether it is to stand still; nil: it never was
+	RestartReason  string        // why the previous one ended; "" for the first
+	Asked          LogTime       // when it was asked to end; its turn to save its state depends on it
+	Preempted      int64         // how often its job had been preempted when it was placed
+	Resume         *Saved        // the newest checkpoint of earlier allocations of this work, passed to its tasks; nil for none
+	Suspension     *Suspension   // whether it must be frozen; nil: it never was
 
 	// ------------------------------------------------ agent
 	Client       ClientStatus
@@ -132,18 +132,18 @@ type Allocation struct {
 	FinishedAt   LogTime // client-terminal; 0 before
 	NetworkIP    string
 	GPUUse       []GPUUse // of its tasks, in the order of Grants; measured up to the last report
-	Saved        *Saved   // the newest checkpoint that was seen; nil for none
+	Saved        *Saved   // the newest complete checkpoint; nil for none
 	HealthySince LogTime  // since when all checks of its services pass; 0: they do not, or there are none
-	Frozen       LogTime  // since when its tasks stand still; 0: they do not
+	Frozen       LogTime  // since when its tasks are frozen; 0: they are not
 	ClientIndex  Index    // last change by the agent
 }
 
-// Name is "job.group[index]".
+// Name returns "job.group[index]".
 func (a *Allocation) Name() string {
 	return a.JobID + "." + a.Group + "[" + strconv.Itoa(a.NameIndex) + "]"
 }
 
-// JobType is the type of the allocation's job.
+// JobType returns the type of the allocation's job.
 func (a *Allocation) JobType() JobType {
 	if a.Job == nil {
 		return JobService
@@ -151,7 +151,7 @@ func (a *Allocation) JobType() JobType {
 	return a.Job.Type
 }
 
-// JobKey names the allocation's job.
+// JobKey returns the key of the allocation's job.
 func (a *Allocation) JobKey() JobKey { return JobKey{Namespace: a.Namespace, ID: a.JobID} }
 
 // ClientTerminal reports whether the agent (or a fenced loss) has ended the allocation.
@@ -159,13 +159,13 @@ func (a *Allocation) ClientTerminal() bool {
 	return a.Client == ClientComplete || a.Client == ClientFailed || a.Client == ClientLost
 }
 
-// DescMaxRun is the description of an allocation that servers stop because its time is over.
+// DescMaxRun is the description of an allocation that servers stop at its time limit.
 const DescMaxRun = "alloc exceeded its max_run_duration"
 
-// Types of the events of a task that servers look at.
+// Types of task events that servers evaluate.
 const (
-	TaskEventCheckpoint = "Checkpoint" // about saving its state; Details["saved"] is "true" once it has
-	TaskEventGPUError   = "GPU Error"  // it was ended because of its GPU
+	TaskEventCheckpoint = "Checkpoint" // about a checkpoint; Details["saved"] is "true" once it is written
+	TaskEventGPUError   = "GPU Error"  // the task was ended because of its GPU
 )
 
 // Checkpointed reports whether a task of the allocation has saved its state.
@@ -173,7 +173,7 @@ func (a *Allocation) Checkpointed() bool {
 	if a.Saved != nil {
 		return true
 	}
-	for _, s := range a.TaskStates { // any will do
+	for _, s := range a.TaskStates { // one is enough: the order does not matter
 		for i := range s.Events {
 			if s.Events[i].Type == TaskEventCheckpoint && s.Events[i].Details["saved"] == "true" {
 				return true
@@ -188,7 +188,7 @@ func (a *Allocation) ServerTerminal() bool {
 	return a.Desired == DesiredStop || a.Desired == DesiredEvict
 }
 
-// Terminal reports whether the allocation has ended or is meant to.
+// Terminal reports whether the allocation has ended or must end.
 func (a *Allocation) Terminal() bool { return a.ServerTerminal() || a.ClientTerminal() }
 
 // Transition is what a drain, a stop request or a failure asks the scheduler to do with an allocation.
@@ -197,13 +197,13 @@ type Transition struct {
 	Reschedule      bool
 	ForceReschedule bool
 	NoShutdownDelay bool
-	Expire          bool // ran for its wall-clock limit (Job.RunLimit): stop it and do not replace it
-	Requeue         bool // stop it now, and let its work return to the queue
-	Leave           bool // with Migrate: whether or not there is a place for its work elsewhere
-	Yield           bool // it is given back by an elastic gang that makes room for others
+	Expire          bool // it reached its wall-clock limit (Job.RunLimit): stop it and do not replace it
+	Requeue         bool // stop it now and return its work to the queue
+	Leave           bool // with Migrate: even if its work has no place elsewhere
+	Yield           bool // an elastic gang gives it back to make room for others
 }
 
-// RescheduleEvent is one move of an allocation's work to another node.
+// RescheduleEvent records one move of an allocation's work to another node.
 type RescheduleEvent struct {
 	Time      LogTime
 	PrevAlloc AllocID
@@ -211,7 +211,7 @@ type RescheduleEvent struct {
 	Delay     time.Duration
 }
 
-// TaskState is the life of one task as its agent saw it.
+// TaskState is the state of one task, as its agent reported it.
 type TaskState struct {
 	State       string // pending, running, dead
 	Failed      bool
@@ -222,23 +222,23 @@ type TaskState struct {
 	Events      []TaskEvent // oldest first, at most 10
 }
 
-// TaskEvent is one thing that happened to a task.
+// TaskEvent is one event of a task.
 type TaskEvent struct {
 	Type     string // "Received", "Started", "Terminated", ... as Nomad names them
 	Time     LogTime
-	Message  string // for a person
+	Message  string // human-readable
 	Details  map[string]string
 	ExitCode int64
 	Signal   int64
 	Fails    bool // this event fails the task
 }
 
-// Holds is the only definition of what occupies resources (D7): from the plan until client-terminal. A node that is
-// down and fenced makes its allocations lost, which is client-terminal.
+// Holds is the only definition of what occupies resources (D7): an allocation, from the plan until client-terminal. A
+// node that is down and fenced makes its allocations lost, which is client-terminal.
 func Holds(a *Allocation) bool { return !a.ClientTerminal() }
 
-// Usage is what allocations of one node occupy together. An allocation that waits on others owns what they free, so it
-// is charged only for what it asks beyond those of them that still hold.
+// Usage returns what allocations of one node occupy together. An allocation that waits on others owns what they free,
+// so it is charged only for what it asks beyond those of them that still hold.
 func Usage(allocs []*Allocation) Vector {
 	var sum Vector
 	var byID map[AllocID]*Allocation
@@ -268,8 +268,8 @@ func Usage(allocs []*Allocation) Vector {
 	return sum
 }
 
-// GroupVector is what one allocation of a group is charged: the tasks that may run together, and the disk. Prestart
-// tasks (not sidecars) and poststop tasks never run beside the main tasks, so the largest phase counts.
+// GroupVector returns what one allocation of a group is charged: the tasks that may run together, and the disk.
+// Prestart tasks (not sidecars) and poststop tasks never run together with the main tasks, so the largest phase counts.
 func GroupVector(g *Group) Vector {
 	var pre, main, post Vector
 	disk := g.Disk.SizeMiB

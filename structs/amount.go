@@ -1,35 +1,35 @@
 package structs
 
-// Amount is what queues, tenants and limits are measured in: the resources that people share out. Unlike a Vector it
-// counts GPUs, and unlike a Grant it does not say which ones.
+// Amount measures what queues, tenants and limits share out. Unlike a Vector it counts GPUs, and unlike a Grant it does
+// not say which ones.
 type Amount struct {
-	GPUMilli     int64 // thousandths of GPUs: 1000 for a whole one, the larger share of memory and compute for a part
-	GPUMemoryMiB int64 // memory of GPUs; a whole GPU counts with all that it has
-	CPU          int64 // MHz; reserved cores count with their MHz where the node is known, else not
+	GPUMilli     int64 // thousandths of GPUs: 1000 for a whole one, for a part the larger share of its memory and compute
+	GPUMemoryMiB int64 // GPU memory; a whole GPU counts with all its memory
+	CPU          int64 // MHz; reserved cores count with their MHz if the node is known, else not
 	MemoryMiB    int64
-	Billed       int64 // thousandths of billing units by the weights of the queue (Billing), only of what is held or used; no limit looks at it
+	Billed       int64 // thousandths of billing units by the weights of the queue (Billing), only of what is held or used; not limited
 }
 
-// Add gives a + b.
+// Add returns a + b.
 func (a Amount) Add(b Amount) Amount {
 	return Amount{a.GPUMilli + b.GPUMilli, a.GPUMemoryMiB + b.GPUMemoryMiB, a.CPU + b.CPU, a.MemoryMiB + b.MemoryMiB, a.Billed + b.Billed}
 }
 
-// Sub gives a - b.
+// Sub returns a - b.
 func (a Amount) Sub(b Amount) Amount {
 	return Amount{a.GPUMilli - b.GPUMilli, a.GPUMemoryMiB - b.GPUMemoryMiB, a.CPU - b.CPU, a.MemoryMiB - b.MemoryMiB, a.Billed - b.Billed}
 }
 
-// Times gives n * a.
+// Times returns n * a.
 func (a Amount) Times(n int64) Amount {
 	return Amount{n * a.GPUMilli, n * a.GPUMemoryMiB, n * a.CPU, n * a.MemoryMiB, n * a.Billed}
 }
 
-// AmountNoLimit, as a component of a limit, means that there is none; 0 means nothing at all.
+// AmountNoLimit, as a component of a limit, means no limit; 0 means nothing at all.
 const AmountNoLimit int64 = -1
 
-// Exceeds names the first component of a that is larger than a limit, and by how much; DimensionNone when none is. Components of
-// the limit that are AmountNoLimit are not compared.
+// Exceeds returns the first component of a that is larger than the limit, and by how much, or DimensionNone. Components
+// of the limit that are AmountNoLimit are not compared.
 func (a Amount) Exceeds(limit Amount) (what Dimension, over int64) {
 	for _, c := range [...]struct {
 		what Dimension
@@ -42,7 +42,7 @@ func (a Amount) Exceeds(limit Amount) (what Dimension, over int64) {
 	return DimensionNone, 0
 }
 
-// GrantAmount is what one grant of a GPU counts.
+// GrantAmount returns what one grant of a GPU counts.
 func GrantAmount(g *Grant) Amount {
 	switch {
 	case !g.IsGPU():
@@ -57,7 +57,7 @@ func GrantAmount(g *Grant) Amount {
 	return Amount{GPUMilli: milli, GPUMemoryMiB: g.MemoryMiB}
 }
 
-// AmountOf is what an allocation counts while it holds (Holds).
+// AmountOf returns what an allocation counts while it holds (Holds).
 func AmountOf(a *Allocation) Amount {
 	out := Amount{CPU: a.Resources.CPU, MemoryMiB: a.Resources.MemoryMiB}
 	for i := range a.Grants {
@@ -66,8 +66,8 @@ func AmountOf(a *Allocation) Amount {
 	return out
 }
 
-// GroupAmount is what one allocation of a group will count, as far as it can be told before GPUs are chosen: of each
-// GPU request its first alternative; a part of a GPU that is asked for in MiB alone counts no thousandths yet.
+// GroupAmount returns what one allocation of a group will count, as far as it is known before GPUs are chosen. Each GPU
+// request counts with its first alternative. A part of a GPU that is requested in MiB alone counts no thousandths yet.
 func GroupAmount(g *Group) Amount {
 	v := GroupVector(g)
 	out := Amount{CPU: v.CPU, MemoryMiB: v.MemoryMiB}
@@ -93,7 +93,7 @@ func GroupAmount(g *Group) Amount {
 	return out
 }
 
-// IsGPUDevice reports whether the name of a device request ("gpu", "nvidia/gpu", "nvidia/gpu/H100") is of GPUs.
+// IsGPUDevice reports whether a device request ("gpu", "nvidia/gpu", "nvidia/gpu/H100") asks for GPUs.
 func IsGPUDevice(name string) bool {
 	return name == "gpu" || (&Grant{Device: name + "/"}).IsGPU()
 }

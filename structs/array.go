@@ -5,36 +5,36 @@ import (
 	"sort"
 )
 
-// An array (D22) is one job record. Of its indices those that run, and the newest that ended, are allocations; how the
-// others ended is kept here, as runs of equal results, and those that are in neither have not begun.
+// An array (D22) is one job record. Its running indices and the newest ended ones are allocations. The results of the
+// other ended ones are kept here, as runs of equal results. An index in neither has not started.
 
-// ArrayKept is how many ended allocations of a running array are kept beside its runs.
+// ArrayKept is how many ended allocations of a running array are kept in addition to its runs.
 const ArrayKept = 1_000
 
-// ArrayState is how the indices of an array ended whose allocations have been collected. Immutable in the store.
+// ArrayState holds the results of an array's indices whose allocations have been collected. Immutable in the store.
 type ArrayState struct {
 	Namespace   string
 	JobID       string
-	Ended       []ArrayRun // ascending; runs of one result that touch are one
+	Ended       []ArrayRun // ascending; adjacent runs with the same result are merged
 	ModifyIndex Index
 }
 
-// ArrayRun is indices that ended alike.
+// ArrayRun is a range of indices with the same result.
 type ArrayRun struct {
 	From, To int // both included
 	Failed   bool
 }
 
-// Key names the array's job.
+// Key returns the key of the array's job.
 func (s *ArrayState) Key() JobKey { return JobKey{Namespace: s.Namespace, ID: s.JobID} }
 
-// ArrayEnd is how one index ended.
+// ArrayEnd is the result of one index.
 type ArrayEnd struct {
 	Index  int
 	Failed bool
 }
 
-// With gives the runs with further ends taken in; of an index that is in both the new end counts. ends is sorted.
+// With returns the runs merged with further results; a new result replaces an old one of the same index. It sorts ends.
 func (s *ArrayState) With(ends []ArrayEnd) []ArrayRun {
 	slices.SortStableFunc(ends, func(a, b ArrayEnd) int { return a.Index - b.Index })
 	var out []ArrayRun
@@ -75,7 +75,7 @@ func (s *ArrayState) With(ends []ArrayEnd) []ArrayRun {
 	return out
 }
 
-// Count gives how many of the collected indices ended well, and how many failed. A nil state has none.
+// Count returns how many of the collected indices succeeded, and how many failed. s may be nil.
 func (s *ArrayState) Count() (complete, failed int) {
 	if s == nil {
 		return 0, 0
@@ -90,7 +90,7 @@ func (s *ArrayState) Count() (complete, failed int) {
 	return complete, failed
 }
 
-// Has reports whether an index has ended and been collected.
+// Has reports whether an index has ended and been collected. s may be nil.
 func (s *ArrayState) Has(index int) bool {
 	if s == nil {
 		return false

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Billing are the weights by which what a queue's work holds becomes one number, its billing units, so that an hour of a
-// large GPU counts for more than one of a small GPU. Weights are in millionths of a unit. Amounts carry the units in
-// Amount.Billed, in thousandths. A Billing is immutable.
+// Billing holds the weights that turn what a queue's work holds into one number, its billing units, so that an hour of
+// a large GPU counts for more than one of a small GPU. Weights are in millionths of a unit. Amount.Billed has the
+// units, in thousandths. A Billing is immutable.
 type Billing struct {
-	GPU       int64            // of a whole GPU of a model that Models does not name
+	GPU       int64            // of a whole GPU of a model that is not in Models
 	GPUMemory int64            // of a GiB of GPU memory
 	CPU       int64            // of 1000 MHz
 	Memory    int64            // of a GiB
-	Models    map[string]int64 // of a whole GPU, by a word of its model ("H100") as in GPURequest.Model; the longest word that fits counts
+	Models    map[string]int64 // of a whole GPU, by a word of its model ("H100") as in GPURequest.Model; the longest matching word counts
 }
 
 // Limits of Billing and user weights.
@@ -26,7 +26,7 @@ const (
 	userWeightsMax   = 10_000
 )
 
-// Equal reports whether both bill alike. Either may be nil.
+// Equal reports whether both have the same weights. Either may be nil.
 func (b *Billing) Equal(o *Billing) bool {
 	if b == nil || o == nil {
 		return b == o
@@ -34,7 +34,7 @@ func (b *Billing) Equal(o *Billing) bool {
 	return b.GPU == o.GPU && b.GPUMemory == o.GPUMemory && b.CPU == o.CPU && b.Memory == o.Memory && maps.Equal(b.Models, o.Models)
 }
 
-// check says what is wrong with the weights; "" for nothing.
+// check returns what is wrong with the weights, or "".
 func (b *Billing) check() string {
 	if len(b.Models) > billingModelsMax {
 		return "it names more than 64 models"
@@ -70,7 +70,8 @@ func (b *Billing) parts() []billingPart {
 	return out
 }
 
-// whole is the weight of a whole GPU of a model: of the longest word that names it, the first by name of equally long ones.
+// whole returns the weight of a whole GPU of a model: that of the longest matching word, and among equally long ones of
+// the first by name.
 func (b *Billing) whole(model string) int64 {
 	word, found := "", false
 	for w := range b.Models {
@@ -84,13 +85,13 @@ func (b *Billing) whole(model string) int64 {
 	return b.GPU
 }
 
-// rest is what everything but GPUs counts of an amount, and the memory of GPUs.
+// rest returns what an amount counts without whole GPUs: everything else, including GPU memory.
 func (b *Billing) rest(a Amount) int64 {
 	const gib = 1024
 	return weighed(a.CPU, b.CPU, 1) + weighed(1000*a.MemoryMiB, b.Memory, gib) + weighed(1000*a.GPUMemoryMiB, b.GPUMemory, gib)
 }
 
-// weighed is v * weight / per, in thousandths of units.
+// weighed returns v * weight / per, in thousandths of units.
 func weighed(v, weight, per int64) int64 {
 	if v <= 0 || weight == 0 {
 		return 0
@@ -104,7 +105,7 @@ func weighed(v, weight, per int64) int64 {
 	return int64(q)
 }
 
-// Of is what an allocation counts, in thousandths of units; 0 without weights.
+// Of returns what an allocation counts, in thousandths of units; 0 without weights.
 func (b *Billing) Of(a *Allocation) int64 {
 	if b == nil {
 		return 0
@@ -118,7 +119,8 @@ func (b *Billing) Of(a *Allocation) int64 {
 	return sum
 }
 
-// OfGroup is what one allocation of a group will count as far as it can be told before GPUs are chosen: see GroupAmount.
+// OfGroup returns what one allocation of a group will count, as far as it is known before GPUs are chosen: see
+// GroupAmount.
 func (b *Billing) OfGroup(g *Group) int64 {
 	if b == nil {
 		return 0
@@ -142,7 +144,7 @@ func (b *Billing) OfGroup(g *Group) int64 {
 	return sum
 }
 
-// OfCluster is what a whole cluster counts: an amount of which GPUs are of the given models.
+// OfCluster returns what a whole cluster counts. models lists its GPUs by model.
 func (b *Billing) OfCluster(total Amount, models []GPUCount) int64 {
 	if b == nil {
 		return 0
@@ -155,18 +157,18 @@ func (b *Billing) OfCluster(total Amount, models []GPUCount) int64 {
 	return sum + weighed(total.GPUMilli-named, b.GPU, 1)
 }
 
-// GPUCount is how many GPUs of a model there are.
+// GPUCount is the number of GPUs of a model.
 type GPUCount struct {
 	Model string
 	Count int64
 }
 
-// deviceModel is the model in "vendor/type/model"; "" when none is named.
+// deviceModel returns the model in "vendor/type/model", or "".
 func deviceModel(id string) string {
 	_, rest, _ := strings.Cut(id, "/")
 	_, model, _ := strings.Cut(rest, "/")
 	return model
 }
 
-// UserWeight is the weight of a submitter within a queue whose settings are filled in.
+// UserWeight returns the weight of a submitter in a queue whose settings are resolved.
 func (q *Queue) UserWeight(user string) int64 { return max(q.UserWeights[user], 1) }

@@ -5,47 +5,48 @@ import (
 	"time"
 )
 
-// Checkpoint says how work is told to save its state, and how it is seen that it did.
+// Checkpoint says how work is notified to save its state, and how a finished checkpoint is detected.
 type Checkpoint struct {
-	Signal   string        // sent at the notice; "" for none
-	Command  []string      // run in the main task at the notice; nil for none
-	URL      string        // POSTed at the notice; "" for none
+	Signal   string        // sent as the notice; "" for none
+	Command  []string      // run in the main task as the notice; nil for none
+	URL      string        // POSTed as the notice; "" for none
 	To       string        // "launcher" (also "") or "ranks"
 	On       []string      // "preempt", "limit", "drain", "resize"; empty: all of them
-	Before   time.Duration // notice before a limit
-	Grace    time.Duration // how long it may take; then kill
-	Dir      string        // where checkpoints are, as the task sees it
-	Path     string        // the file, directory or pattern that a checkpoint is, below Dir unless absolute; "": what is in Dir
-	Poll     time.Duration // how often it is looked for; 0: CheckpointPollDefault
-	Interval time.Duration // notice when the last one is as old; 0: never
-	Storage  string        // where it writes to, by the name that limits go by (SchedulerConfig.CheckpointStorage); "" for none
-	Cost     time.Duration // what one checkpoint and restart cost; 0: unknown, Grace is assumed
+	Before   time.Duration // how long before a limit the notice is sent
+	Grace    time.Duration // how long a save may take before the kill
+	Dir      string        // directory of the checkpoints, as the task sees it
+	Path     string        // file, directory or pattern of a checkpoint, below Dir unless absolute; "": the content of Dir
+	Poll     time.Duration // interval of the search for it; 0: CheckpointPollDefault
+	Interval time.Duration // notice when the last checkpoint is this old; 0: never
+	Storage  string        // where it writes to, by the name that limits use (SchedulerConfig.CheckpointStorage); "" for none
+	Cost     time.Duration // cost of one checkpoint and restart; 0: unknown, Grace is assumed
 }
 
-// How often checkpoints are looked for.
+// Intervals of the search for checkpoints.
 const (
 	CheckpointPollDefault = 5 * time.Second
 	CheckpointPollLeast   = time.Second
 )
 
-// CheckpointStorageMax is how long the name of a storage may be, in bytes.
+// CheckpointStorageMax is the maximum length of a storage name, in bytes.
 const CheckpointStorageMax = 128
 
-// Notified reports whether the work is told to save its state, rather than saving it when it likes.
+// Notified reports whether the work is notified to save its state. Otherwise it saves by itself.
 func (c *Checkpoint) Notified() bool { return c.Signal != "" || len(c.Command) > 0 || c.URL != "" }
 
-// Why work that is ended is told to save its state: the values of Checkpoint.On of which servers know.
+// Causes of a notice that servers know: values of Checkpoint.On.
 const (
 	CausePreempt = "preempt"
 	CauseDrain   = "drain"
 )
 
-// Heeds reports whether saving its state is waited for when work is ended for a cause of Checkpoint.On.
+// Heeds reports whether work that is stopped for a cause of Checkpoint.On gets time to save its state.
 func (c *Checkpoint) Heeds(cause string) bool {
 	return cause != "" && (len(c.On) == 0 || slices.Contains(c.On, cause)) && (c.Notified() || c.Grace > 0)
 }
 
-// EndCause is why servers end an allocation, as far as checkpoints care; "" for any other reason and while it is to run.
+// EndCause returns why servers stop an allocation, if that is a cause for a checkpoint; "" for any other reason and
+// while it should run.
 func (a *Allocation) EndCause() string {
 	switch {
 	case a.Desired == DesiredEvict, a.ServerTerminal() && a.Transition.Yield:
@@ -56,8 +57,8 @@ func (a *Allocation) EndCause() string {
 	return ""
 }
 
-// EndsFor notes that the allocation, which is told to end, does so for CauseDrain or CausePreempt, though it neither is on a node
-// that drains nor is evicted: its gang moves or gives way.
+// EndsFor records CauseDrain or CausePreempt as the reason why an allocation is stopped, although its own node does not
+// drain and it is not evicted: its gang moves or gives way.
 func (a *Allocation) EndsFor(cause string) {
 	switch cause {
 	case CauseDrain:
@@ -67,17 +68,18 @@ func (a *Allocation) EndsFor(cause string) {
 	}
 }
 
-// CheckpointWaitMax is how long work that is to end waits for its turn to save its state. After that it saves whoever else does.
+// CheckpointWaitMax limits how long work that must end waits for its turn to save its state. After that it saves in any
+// case.
 const CheckpointWaitMax = 30 * time.Minute
 
-// Saved is a checkpoint that an agent has seen complete.
+// Saved is a complete checkpoint that an agent has seen.
 type Saved struct {
 	Time  LogTime // when it was written; never after it was seen
 	Bytes int64
-	Path  string // as the task sees it, with the task's own directories by their variables; "" when not known
+	Path  string // as the task sees it, with variables for the task's own directories; "" when unknown
 }
 
-// Newer gives the later one of two checkpoints, either of which may be nil.
+// Newer returns the later of two checkpoints. Either may be nil.
 func (s *Saved) Newer(o *Saved) *Saved {
 	if s == nil || o != nil && (o.Time > s.Time || o.Time == s.Time && o.Path > s.Path) {
 		return o
@@ -85,10 +87,10 @@ func (s *Saved) Newer(o *Saved) *Saved {
 	return s
 }
 
-// CheckpointGrace is how long saving may take when the group does not say.
+// CheckpointGrace is how long a save may take if the group does not say.
 const CheckpointGrace = 30 * time.Second
 
-// GraceOrDefault is how long saving may take: nothing for a group that is neither told to save its state nor names a time.
+// GraceOrDefault returns how long a save may take: 0 for a group that is not notified and sets no grace.
 func (c *Checkpoint) GraceOrDefault() time.Duration {
 	if c.Grace <= 0 && c.Notified() {
 		return CheckpointGrace

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ComputeClass gives a number that is equal for nodes which constraints cannot tell apart: datacenter, pool, class,
-// attributes and meta without those called "unique.*", drivers and their health, volumes, and device models with their
+// ComputeClass returns a number that is equal for nodes that constraints cannot distinguish: datacenter, pool, class,
+// attributes and meta other than "unique.*", drivers and their health, volumes, and device models with their
 // attributes. Amounts (memory, cores, device counts) are not part of it: those are compared node by node.
 func ComputeClass(n *Node) uint64 {
 	var b []byte

@@ -6,13 +6,13 @@ type CommandType uint8
 // IgnorableFlag marks a type that a server may skip if it does not know it (I9).
 const IgnorableFlag CommandType = 0x80
 
-// Command is the envelope of one log entry. Everything that is not deterministic is fixed in it before the log: log
-// time, seed and submitter. It is encoded as the type byte followed by msgpack of {Time, Seed, By, Body}.
+// Command is the envelope of one log entry. Everything that is not deterministic is fixed before the log: time, seed
+// and submitter. It is encoded as the type byte followed by msgpack of {Time, Seed, By, Body}.
 type Command struct {
 	Time LogTime
 	Seed Seed
 	By   Submitter
-	Body CommandBody // nil: of a type that this version does not know and may skip
+	Body CommandBody // nil: a type that this version does not know and may skip
 }
 
 // CommandBody is what a command says: a pointer to a struct that embeds command. Package fsm has the table of the
@@ -24,7 +24,7 @@ type command struct{}
 
 func (*command) isCommand() {}
 
-// JobRegisterCommand registers a job version and makes its evaluation, in one entry.
+// JobRegisterCommand registers a job version and creates its evaluation, in one entry.
 type JobRegisterCommand struct {
 	command
 
@@ -34,12 +34,12 @@ type JobRegisterCommand struct {
 	EvalPriority      int // 0: the job's
 	EnforceIndex      bool
 	SpecIndex         Index // with EnforceIndex: the job's SpecIndex must equal it; 0: the job must be absent
-	PreserveCounts    bool  // groups that exist keep their count
-	PreserveResources bool  // tasks that exist keep their resources
+	PreserveCounts    bool  // existing groups keep their count
+	PreserveResources bool  // existing tasks keep their resources
 	Submission        *JobSubmission
 }
 
-// JobDeregisterCommand stops (or purges) a job and makes its evaluation.
+// JobDeregisterCommand stops (or purges) a job and creates its evaluation.
 type JobDeregisterCommand struct {
 	command
 
@@ -58,7 +58,7 @@ type JobStableCommand struct {
 	Stable           bool
 }
 
-// JobTagCommand tags a version, or with a nil Tag removes the tag called Name.
+// JobTagCommand tags a version, or with a nil Tag removes the tag Name.
 type JobTagCommand struct {
 	command
 
@@ -68,7 +68,7 @@ type JobTagCommand struct {
 	Tag              *JobVersionTag
 }
 
-// EvalUpsertCommand writes evaluations; an ID of zero is derived from the seed.
+// EvalUpsertCommand writes evaluations; a zero ID is derived from the seed.
 type EvalUpsertCommand struct {
 	command
 	Evals []*Evaluation
@@ -80,7 +80,7 @@ type EvalDeleteCommand struct {
 	IDs []EvalID
 }
 
-// NodeRegisterCommand writes what a node reports of itself. Fields owned by the server are kept.
+// NodeRegisterCommand writes what a node reports about itself. Fields owned by the server are kept.
 type NodeRegisterCommand struct {
 	command
 
@@ -94,8 +94,8 @@ type NodePurgeCommand struct {
 	IDs []NodeID
 }
 
-// NodeStatusCommand changes what the servers know of a node. Apply makes the evaluations that follow from it; for down,
-// the plans that answer them declare the node's allocations lost.
+// NodeStatusCommand changes the status of a node. Apply creates the evaluations that follow. For down, the plans that
+// answer them declare the node's allocations lost.
 type NodeStatusCommand struct {
 	command
 
@@ -105,7 +105,7 @@ type NodeStatusCommand struct {
 	Event  *NodeEvent
 }
 
-// NodeEligibilityCommand switches placement on a node on or off.
+// NodeEligibilityCommand enables or disables placement on a node.
 type NodeEligibilityCommand struct {
 	command
 
@@ -126,7 +126,8 @@ type NodeDrainCommand struct {
 	Event        *NodeEvent
 }
 
-// NodeTaintCommand sets taints on a node and takes others off: Remove first, of which one without effect means all of its key.
+// NodeTaintCommand sets taints on a node and removes others. Remove comes first; an entry without effect removes all
+// taints of its key.
 type NodeTaintCommand struct {
 	command
 
@@ -143,7 +144,7 @@ type NodeEventCommand struct {
 	Events []NodeEvent
 }
 
-// AllocObserved is what an agent saw of one allocation.
+// AllocObserved is an agent's report of one allocation.
 type AllocObserved struct {
 	ID           AllocID
 	Client       ClientStatus
@@ -155,21 +156,21 @@ type AllocObserved struct {
 	GangEpoch    uint64 // of the roster that GangPort is for
 	GangPort     int    // rendezvous port that the agent of node rank 0 has reserved; 0: none
 	GPUUse       []GPUUse
-	Saved        *Saved                // the newest checkpoint that was seen; nil: nothing new
-	Services     []ServiceRegistration // all that the allocation offers now
+	Saved        *Saved                // the newest complete checkpoint; nil: nothing new
+	Services     []ServiceRegistration // all services that the allocation offers now
 	HealthySince LogTime               // since when all checks of its services pass; 0: they do not, or there are none
-	Frozen       LogTime               // since when its tasks stand still; 0: they do not
+	Frozen       LogTime               // since when its tasks are frozen; 0: they are not
 }
 
-// AllocObservedCommand is a batch of observations over any number of nodes. Apply ignores those of allocations that it
-// does not know or that are terminal already, and makes the evaluations that follow (failure, batch success).
+// AllocObservedCommand is a batch of reports about allocations of any number of nodes. Apply ignores those of
+// allocations that are unknown or terminal, and creates the evaluations that follow (failure, batch success).
 type AllocObservedCommand struct {
 	command
 
 	Updates []AllocObserved
 }
 
-// AllocTransitionCommand asks for allocations to be stopped, migrated or rescheduled, and makes the evaluations.
+// AllocTransitionCommand asks for allocations to be stopped, migrated or rescheduled, and creates the evaluations.
 type AllocTransitionCommand struct {
 	command
 
@@ -210,8 +211,8 @@ type (
 		command
 		Names []string
 	}
-	// TokenUpsertCommand writes tokens; accessor and secret of new ones are minted by the endpoint, not derived from
-	// the seed, so that a leaked log entry header reveals nothing.
+	// TokenUpsertCommand writes tokens. The endpoint mints accessor and secret of new ones instead of deriving them
+	// from the seed, so that a leaked header of a log entry reveals nothing.
 	TokenUpsertCommand struct {
 		command
 		Tokens []*ACLToken
@@ -221,7 +222,7 @@ type (
 		command
 		Accessors []AccessorID
 	}
-	// ACLBootstrapCommand makes the first management token; ResetIndex allows it again.
+	// ACLBootstrapCommand creates the first management token; ResetIndex allows it again.
 	ACLBootstrapCommand struct {
 		command
 
@@ -248,7 +249,7 @@ type (
 		command
 		Secrets []SecretID
 	}
-	// SchedulerConfigCommand writes the configuration; with CAS only when its ModifyIndex still is CASIndex.
+	// SchedulerConfigCommand writes the configuration; with CAS only if its ModifyIndex still is CASIndex.
 	SchedulerConfigCommand struct {
 		command
 
@@ -256,7 +257,7 @@ type (
 		CAS      bool
 		CASIndex Index
 	}
-	// AutopilotConfigCommand writes the configuration; with CAS only when its ModifyIndex still is CASIndex.
+	// AutopilotConfigCommand writes the configuration; with CAS only if its ModifyIndex still is CASIndex.
 	AutopilotConfigCommand struct {
 		command
 
@@ -283,7 +284,7 @@ type (
 		SpecIndex               Index
 		Event                   ScalingEvent
 	}
-	// CollectCommand deletes what garbage collection chose; Apply checks each again.
+	// CollectCommand deletes the objects that garbage collection chose; Apply checks each again.
 	CollectCommand struct {
 		command
 
@@ -293,19 +294,19 @@ type (
 		Nodes  []NodeID
 		Tokens []AccessorID
 	}
-	// ClusterInitCommand names the cluster; only the first one counts.
+	// ClusterInitCommand names the cluster; only the first one has an effect.
 	ClusterInitCommand struct {
 		command
 		ID ClusterID
 	}
-	// RestoredCommand marks that an operator restored a snapshot: bumps the restore epoch.
+	// RestoredCommand records that an operator restored a snapshot: it increments the restore epoch.
 	RestoredCommand struct{ command }
 	// SigningKeyCommand adds a signing key and makes it the active one.
 	SigningKeyCommand struct {
 		command
 		Key *SigningKey
 	}
-	// BatchCommand is several commands that must be true together, applied in order in one entry.
+	// BatchCommand is several commands that must take effect together, applied in order in one entry.
 	BatchCommand struct {
 		command
 		Commands []Command
@@ -314,28 +315,28 @@ type (
 
 // Actions of a WorkloadCommand.
 const (
-	ActionHold    = "hold"    // nothing more of it is placed
-	ActionRelease = "release" // the end of a hold
-	ActionRequeue = "requeue" // what runs stops and returns to the queue
-	ActionMissed  = "missed"  // its deadline is over; written by the leader
-	ActionRetry   = "retry"   // what failed for good is done again
+	ActionHold    = "hold"    // nothing more of the job is placed
+	ActionRelease = "release" // ends a hold
+	ActionRequeue = "requeue" // running work stops and returns to the queue
+	ActionMissed  = "missed"  // its deadline has passed; written by the leader
+	ActionRetry   = "retry"   // work that failed for good is done again
 	ActionFail    = "fail"    // the job is stopped with Reason as its status description
 )
 
 // PlansCommand is several plan entries in one log entry. They are applied in order and, unlike those of BatchCommand,
-// each stands or falls alone: the n-th answer of Result.Plans belongs to the n-th entry. A later entry sees what an
-// earlier one changed.
+// independently: the n-th answer of Result.Plans belongs to the n-th entry. A later entry sees the changes of an
+// earlier one.
 type PlansCommand struct {
 	command
 	Entries []*PlanEntry
 }
 
-// Result is what Apply answers: the index and, depending on the command, what it made. A refused command has Err set
-// and changed nothing.
+// Result is the answer of Apply: the index and, depending on the command, what it created. A refused command has Err
+// set and changed nothing.
 type Result struct {
 	Index     Index
 	Err       *Error
-	EvalID    EvalID // the evaluation that the command made, if one
+	EvalID    EvalID // the evaluation that the command created, if any
 	SpecIndex Index  // of the registered job
 	Version   uint64 // of the registered job
 	Evals     []EvalID
@@ -366,13 +367,13 @@ type (
 		command
 		Quotas []*QuotaSpec
 	}
-	// QuotaDeleteCommand deletes quotas that no namespace names.
+	// QuotaDeleteCommand deletes quotas that no namespace uses.
 	QuotaDeleteCommand struct {
 		command
 		Names []string
 	}
-	// VariableSetCommand writes a variable whose items are sealed; with CAS only when its ModifyIndex still is CASIndex (0:
-	// when there is none). Apply sets its times and indexes.
+	// VariableSetCommand writes a variable whose items are sealed; with CAS only if its ModifyIndex still is CASIndex
+	// (0: if there is none). Apply sets its times and indexes.
 	VariableSetCommand struct {
 		command
 
@@ -380,8 +381,8 @@ type (
 		CAS      bool
 		CASIndex Index
 	}
-	// VariableDeleteCommand deletes a variable; with CAS only when its ModifyIndex still is CASIndex. One that is not there
-	// is deleted already.
+	// VariableDeleteCommand deletes a variable; with CAS only if its ModifyIndex still is CASIndex. Deleting an absent
+	// variable succeeds.
 	VariableDeleteCommand struct {
 		command
 
@@ -389,30 +390,31 @@ type (
 		CAS             bool
 		CASIndex        Index
 	}
-	// SealKeyCommand names a key for variables and makes it the active one. Most servers have it in their keystores by then.
+	// SealKeyCommand names a key for variables and makes it active. By then most servers have it in their keystores.
 	SealKeyCommand struct {
 		command
 		ID string
 	}
-	// SealRekeyCommand does what SealKeyCommand does, and retires every other key.
+	// SealRekeyCommand is SealKeyCommand and also retires every other key.
 	SealRekeyCommand struct {
 		command
 		ID string
 	}
-	// SealKeyDeleteCommand forgets a key for variables that is not the active one and that no variable is sealed with.
+	// SealKeyDeleteCommand deletes a key for variables that is neither active nor in use.
 	SealKeyDeleteCommand struct {
 		command
 		ID string
 	}
-	// VariableResealCommand puts what variables hold under another key. One that was written or deleted meanwhile is left
-	// alone; indexes and times stay, since the items do.
+	// VariableResealCommand seals variables with another key. A variable that was written or deleted meanwhile is left
+	// alone. Indexes and times stay, since the items do.
 	VariableResealCommand struct {
 		command
 
 		KeyID     string
 		Variables []ResealedVariable
 	}
-	// ResealedVariable is one variable of a VariableResealCommand: as it was read, and the same items sealed with the new key.
+	// ResealedVariable is one variable of a VariableResealCommand: the version that was read, and its items sealed with
+	// the new key.
 	ResealedVariable struct {
 		Namespace, Path string
 		ModifyIndex     Index
@@ -437,8 +439,8 @@ type (
 		Action           string
 		Reason           string
 	}
-	// SuspendCommand makes what runs stand still in its place, or go on: a job with all that it has and will have, or one
-	// allocation, which is its whole group where that is a gang. The time is the command's.
+	// SuspendCommand freezes or resumes running work: a job with its present and future allocations, or one allocation,
+	// which stands for its whole group if that is a gang. The time is the command's.
 	SuspendCommand struct {
 		command
 
@@ -447,14 +449,15 @@ type (
 		Resume           bool
 		Reason           string
 	}
-	// JobPriorityCommand changes the priority of a job that waits or runs, without a new version.
+	// JobPriorityCommand changes the priority of a waiting or running job without a new version.
 	JobPriorityCommand struct {
 		command
 
 		Namespace, JobID string
 		Priority         int
 	}
-	// AcctCollectCommand deletes accounting records beyond retention: those that ended before, and the oldest beyond count.
+	// AcctCollectCommand deletes accounting records beyond retention: those that ended earlier, and the oldest beyond
+	// the count.
 	AcctCollectCommand struct {
 		command
 
@@ -463,8 +466,8 @@ type (
 	}
 )
 
-// RosterCommand says that the time in which a gang had to assemble is over. Apply stops its members, if it has not
-// assembled meanwhile and Epoch is still the roster's.
+// RosterCommand records that a gang's time to assemble is over. Apply stops its members, unless it has assembled
+// meanwhile or Epoch is no longer the roster's.
 type RosterCommand struct {
 	command
 

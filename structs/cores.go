@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// What a task may say of NUMA nodes (NUMA.Affinity).
+// Values of NUMA.Affinity.
 const (
 	NUMANone    = "none"
 	NUMAPrefer  = "prefer"
 	NUMARequire = "require"
 )
 
-// NUMACountAttribute is how many NUMA nodes a machine has.
+// NUMACountAttribute is the number of NUMA nodes of a machine.
 const NUMACountAttribute = "numa.node.count"
 
 // NUMACoresAttribute names the attribute that lists the cores of one NUMA node of a machine ("0-15,32-47").
 func NUMACoresAttribute(node int) string { return "numa.node" + strconv.Itoa(node) + ".cores" }
 
-// Wants is the affinity, NUMANone for a task that says nothing.
+// Wants returns the affinity; NUMANone for a task that sets none.
 func (n *NUMA) Wants() string {
 	if n == nil || n.Affinity == "" {
 		return NUMANone
@@ -27,13 +27,13 @@ func (n *NUMA) Wants() string {
 	return n.Affinity
 }
 
-// Ties reports whether devices of a name, a request's or a device group's, should lie on the NUMA node of the task's cores.
+// Ties reports whether a device (named as in a request or as a device group) should be on the NUMA node of the task's
+// cores.
 func (n *NUMA) Ties(device string) bool {
 	return n.Wants() != NUMANone && slices.ContainsFunc(n.Devices, func(d string) bool { return SameDevice(d, device) })
 }
 
-// SameDevice reports whether one of two names of devices ("gpu", "nvidia/gpu", "nvidia/gpu/H100") means some that the other
-// means.
+// SameDevice reports whether two device names ("gpu", "nvidia/gpu", "nvidia/gpu/H100") have devices in common.
 func SameDevice(a, b string) bool {
 	if strings.Count(a, "/") > strings.Count(b, "/") {
 		a, b = b, a
@@ -46,9 +46,9 @@ func SameDevice(a, b string) bool {
 	return a == kind
 }
 
-// CoreSpan is which of an allocation's cores are a task's: those from one place of Allocation.Cores to before another.
-// Tasks that may run together share none: sidecars that start before the others have the first ones, the main tasks and
-// those that start after them the next. Tasks that run alone before (beside such sidecars) or after them use the same.
+// CoreSpan returns a task's part of its allocation's cores: Allocation.Cores[from:to]. Tasks that may run together
+// share none: sidecars that start before the others have the first ones, the main tasks and those that start after them
+// the next. Tasks that run alone before (except for such sidecars) or after them use the same.
 func (g *Group) CoreSpan(task string) (from, to int64) {
 	t := g.Task(task)
 	if t == nil || t.Resources.Cores == 0 {
@@ -93,7 +93,7 @@ func coresWhen(t *Task) int {
 	return coresBefore
 }
 
-// TaskCores is the share of an allocation's reserved cores that is one task's (Group.CoreSpan); nil when it has none.
+// TaskCores returns one task's part of an allocation's reserved cores (Group.CoreSpan), or nil.
 func (a *Allocation) TaskCores(task string) []int64 {
 	g := a.Job.Group(a.Group)
 	if g == nil {

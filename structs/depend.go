@@ -2,11 +2,11 @@ package structs
 
 import "strings"
 
-// circleStepsMax bounds the jobs that are looked at for a circle; more are not followed.
+// circleStepsMax limits the jobs that the search for a circle visits.
 const circleStepsMax = 10_000
 
-// DependencyCircle gives the jobs that would wait for each other if j were registered: j first and last, each waiting
-// for the next; nil when there is no circle. get gives a registered job or nil; ended and stopped jobs wait for nobody.
+// DependencyCircle returns the jobs that would wait for each other if j were registered: j first and last, each waiting
+// for the next; nil if there is no circle. get returns a registered job or nil. Ended and stopped jobs do not wait.
 func DependencyCircle(j *Job, get func(JobKey) *Job) []JobKey {
 	start := j.Key()
 	seen := map[JobKey]bool{}
@@ -36,7 +36,8 @@ func DependencyCircle(j *Job, get func(JobKey) *Job) []JobKey {
 	return append(path, start)
 }
 
-// CircleText writes a circle as "a -> b -> a": a waits for b, which waits for a. Namespaces are written when they differ.
+// CircleText formats a circle as "a -> b -> a": a waits for b, which waits for a. Namespaces are included when they
+// differ.
 func CircleText(circle []JobKey) string {
 	var b strings.Builder
 	for i, k := range circle {

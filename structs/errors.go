@@ -26,7 +26,7 @@ const (
 	CodeUnknown       ErrorCode = "unknown-outcome" // 504: leadership was lost while a write was in flight
 )
 
-// Error is a failure that may cross a process boundary: a code, a sentence for a person, and (through the code) one
+// Error is a failure that may cross a process boundary: a code, a human-readable sentence, and (through the code) one
 // HTTP status. Internal detail is logged by the side that failed and never put in Msg.
 type Error struct {
 	Code ErrorCode
@@ -46,7 +46,7 @@ func Errorf(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...)}
 }
 
-// Status is the HTTP status that a code is answered with.
+// Status returns the HTTP status of a code.
 func (c ErrorCode) Status() int {
 	switch c {
 	case CodeInvalid:
@@ -75,7 +75,7 @@ func (c ErrorCode) Status() int {
 	return 500
 }
 
-// CodeOf is the code of the first Error in err's chain, or CodeInternal.
+// CodeOf returns the code of the first Error in err's chain, or CodeInternal.
 func CodeOf(err error) ErrorCode {
 	var e *Error
 	if errors.As(err, &e) {
@@ -84,7 +84,7 @@ func CodeOf(err error) ErrorCode {
 	return CodeInternal
 }
 
-// ErrPermissionDenied is the one answer to every refused authorisation. Nomad's clients match the text.
+// ErrPermissionDenied is the only answer to a refused authorization. Nomad's clients match the text.
 var ErrPermissionDenied = &Error{Code: CodeDenied, Msg: "Permission denied"}
 
 // ErrNoLeader is returned while no leader is known.

@@ -15,7 +15,7 @@ const (
 	EvalCanceled EvalStatus = "canceled"
 )
 
-// Trigger says why an evaluation was made. The names are Nomad's.
+// Trigger says why an evaluation was created. The names are Nomad's.
 type Trigger string
 
 // Every trigger in use.
@@ -50,7 +50,7 @@ type Evaluation struct {
 	Type           JobType
 	Priority       int
 	Trigger        Trigger
-	JobSpecIndex   Index // of the job when the evaluation was made
+	JobSpecIndex   Index // of the job when the evaluation was created
 	NodeID         NodeID
 	NodeIndex      Index
 	DeploymentID   DeploymentID
@@ -65,27 +65,27 @@ type Evaluation struct {
 	PlacedGroups   []*GroupReport // why the winners won, by group name: the metrics of this evaluation's allocations
 	Queued         map[string]int // per group: allocations that still wait
 	AnnotatePlan   bool
-	SnapshotIndex  Index // state that the deciding pass saw
+	SnapshotIndex  Index // state that the deciding pass used
 	ForceResch     bool  // reschedule failed allocations now
 	CreateIndex    Index
 	ModifyIndex    Index
 	CreateTime     LogTime
 	ModifyTime     LogTime
-	Successor      EvalID // of a canceled evaluation: the one that answers for it
+	Successor      EvalID // the evaluation that replaces a canceled one
 	EscapedClass   bool
 	ClassEligible  map[uint64]bool `codec:"-"` // hint in memory only
 	QuotaLimitName string
 }
 
-// JobKey names the evaluation's job.
+// JobKey returns the key of the evaluation's job.
 func (e *Evaluation) JobKey() JobKey { return JobKey{Namespace: e.Namespace, ID: e.JobID} }
 
-// Terminal reports whether the evaluation is answered for good.
+// Terminal reports whether the evaluation has its final answer.
 func (e *Evaluation) Terminal() bool {
 	return e.Status == EvalComplete || e.Status == EvalFailed || e.Status == EvalCanceled
 }
 
-// ReasonCode says in one word why work waits. It is an enum of the API and never renamed (D23).
+// ReasonCode is a one-word reason why work waits. It is an enum of the API and never renamed (D23).
 type ReasonCode string
 
 // The reason codes.
@@ -107,7 +107,7 @@ const (
 	ReasonBeginTime         ReasonCode = "BEGIN_TIME"
 	ReasonRateLimit         ReasonCode = "RATE_LIMIT"
 	ReasonPreemptionPending ReasonCode = "PREEMPTION_PENDING"
-	ReasonHeld              ReasonCode = "HELD" // on hold until somebody releases it
+	ReasonHeld              ReasonCode = "HELD" // on hold until a user releases it
 )
 
 // ScoreTerm is one named part of a score, in millionths of [0,1] before its weight.
@@ -116,14 +116,14 @@ type ScoreTerm struct {
 	Micro int64
 }
 
-// NodeScore is how one node scored: of the winners and the runners-up.
+// NodeScore is the score of one node, a winner or a runner-up.
 type NodeScore struct {
 	NodeID NodeID
 	Terms  []ScoreTerm
 	Micro  int64 // weighted sum, millionths
 }
 
-// GroupReport tells why a group was placed as it was, or not.
+// GroupReport says why a group was placed as it was, or not.
 type GroupReport struct {
 	Group      string
 	Code       ReasonCode // why the rest waits; ReasonNone when everything was placed
@@ -155,18 +155,18 @@ type Workload struct {
 	Reason      ReasonCode
 	Position    int64
 	Waiting     int64         // allocations that wait
-	Held        bool          // on hold: nobody decides about it until it is released
+	Held        bool          // on hold: passes skip it until it is released
 	NotBefore   LogTime       // not decided before: the pause after a requeue; 0 for now
-	Met         bool          // the jobs that it depends on have got as far as it waits for
-	Attained    int64         // GPU-seconds (of work without GPUs: seconds) that its ended allocations have run for
-	Preempted   int64         // times that it was preempted
-	Requeued    int64         // times that work of it returned to the queue; a gang that returns as one counts once
-	StartEst    LogTime       // when it is expected to start; 0: unknown
-	Amount      int64         // how much is missing, in the unit of the reason
+	Met         bool          // the jobs that it depends on have reached the state that it waits for
+	Attained    int64         // GPU-seconds (seconds for work without GPUs) of its ended allocations
+	Preempted   int64         // how often it was preempted
+	Requeued    int64         // how often its work returned to the queue; a gang that returns as one counts once
+	StartEst    LogTime       // expected start; 0: unknown
+	Amount      int64         // amount missing, in the unit of the reason
 	Returned    RequeueCounts // Requeued by reason
-	Missed      LogTime       // its deadline, once that was over before the job had ended; 0: not missed
-	Spent       string        // why some of its work has failed for good instead of returning once more; "" for none
-	Suspended   LogTime       // since when all of it is to stand still, and nothing more is placed; 0: it goes on
+	Missed      LogTime       // its deadline, if it passed before the job ended; 0: not missed
+	Spent       string        // why some of its work failed for good instead of returning again; "" for none
+	Suspended   LogTime       // since when the whole job is suspended, and nothing more is placed; 0: it is not
 	Told        LogTime       // when amount and estimate were last written: while the reason stays, at most once a minute (D23)
 	CreateIndex Index
 	ModifyIndex Index

@@ -1,12 +1,12 @@
 package structs
 
-// EventKind is something that may cure a refusal, so that the queue knows what to wake up for.
+// EventKind is an event that can unblock work with a refusal.
 type EventKind string
 
-// The kinds of curing events.
+// The events that unblock work.
 const (
 	EventNone          EventKind = ""
-	EventAllocStopped  EventKind = "alloc-stopped"  // resources came free
+	EventAllocStopped  EventKind = "alloc-stopped"  // resources were released
 	EventNodeJoined    EventKind = "node-joined"    // a node became ready or changed its attributes
 	EventNodeEligible  EventKind = "node-eligible"  // eligibility or drain ended
 	EventDeviceHealthy EventKind = "device-healthy" // a device came back
@@ -15,8 +15,8 @@ const (
 	EventConfigChanged EventKind = "config-changed" // queue, pool or scheduler configuration changed
 	EventTime          EventKind = "time"           // a clock condition
 	EventQueueUsage    EventKind = "queue-usage"    // a queue or tenant holds less, or may hold more
-	EventJobEnded      EventKind = "job-ended"      // a job that others depend on got on or ended
-	EventAllocPlaced   EventKind = "alloc-placed"   // an allocation that others look at (Peer) was placed, or runs another version
+	EventJobEnded      EventKind = "job-ended"      // a job that others depend on progressed or ended
+	EventAllocPlaced   EventKind = "alloc-placed"   // an allocation that others refer to (Peer) was placed, or runs another version
 )
 
 // Changed is one object before and after a command; nil means absent.
@@ -52,5 +52,5 @@ type Delta struct {
 	Services   []Changed[ServiceRegistration]
 	Config     bool                  // scheduler, autopilot or cluster configuration changed
 	Restored   bool                  // the whole state was replaced: rebuild everything
-	EventTypes map[Index]CommandType // what kind of entry each index was, for the event stream's Type
+	EventTypes map[Index]CommandType // the kind of each index's entry, for the event stream's Type
 }

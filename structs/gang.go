@@ -7,22 +7,22 @@ import (
 
 // Gang makes the allocations of a group start together or not at all (D21).
 type Gang struct {
-	Min       int           // members without which nothing starts; 0: all of Count
+	Min       int           // members without which none starts; 0: all of Count
 	Timeout   time.Duration // from the plan until all of Min run; 0: 10 min
 	OnFailure string        // GangRestartAll (also ""), GangContinue
-	Spares    int           // places beyond the members' that the gang holds, for members that are lost
+	Spares    int           // standby places, beyond the members', for members that are lost
 }
 
-// What happens to a gang that loses a member.
+// What happens to a gang that loses a member (Gang.OnFailure).
 const (
 	GangRestartAll = "restart_all" // every member stops and the gang starts again with a new epoch
-	GangContinue   = "continue"    // it goes on while at least Min are left; below that it starts again
+	GangContinue   = "continue"    // it continues while at least Min are left; below that it starts again
 )
 
 // GangTimeoutDefault is how long a gang may take until its minimum runs.
 const GangTimeoutDefault = 10 * time.Minute
 
-// Least is how many members must be placed together.
+// Least returns how many members must be placed together.
 func (g *Gang) Least(count int) int {
 	if g.Min <= 0 || g.Min > count {
 		return count
@@ -30,13 +30,13 @@ func (g *Gang) Least(count int) int {
 	return g.Min
 }
 
-// Elastic lets the number of allocations move between Min and Max (Group.Count is where it begins): growth goes into
-// capacity that nobody waits for, shrinking comes before anybody is preempted. Zero value: not elastic.
+// Elastic lets the number of allocations move between Min and Max; it begins at Group.Count. The group grows into
+// capacity that no other work waits for, and shrinks before any work is preempted. Zero value: not elastic.
 type Elastic struct {
 	Min, Max int
 }
 
-// Topology is where the members of a gang should lie.
+// Topology says where the members of a gang should be.
 type Topology struct {
 	Inside string // level within an allocation: "nvlink" (one island), "numa", "" for any
 	Across string // level over allocations: "node" (one node), "leaf" or "rack" or any node meta key; "" for any
@@ -51,32 +51,33 @@ const (
 
 // Launch says how the tasks of a gang are started.
 type Launch struct {
-	Mode   string   // "node" (also ""): one launcher an allocation; "rank": Ranks copies
-	Ranks  int      // processes an allocation; 0: one for each GPU
-	Compat []string // "torchrun", "slurm", "mpi": for whose launchers variables are set
+	Mode   string   // "node" (also ""): one launcher per allocation; "rank": Ranks copies
+	Ranks  int      // processes per allocation; 0: one per GPU
+	Compat []string // "torchrun", "slurm", "mpi": the launchers for which variables are set
 	Port   int      // rendezvous port; 0: a free one
 	GPUs   string   // in rank mode: LaunchGPUsOwn (also ""), LaunchGPUsAll
 }
 
-// What the ranks of a member see of its GPUs.
+// What the ranks of a member see of its GPUs (Launch.GPUs).
 const (
 	LaunchGPUsOwn = "own" // each rank its own
-	LaunchGPUsAll = "all" // every rank all of them; programs choose by LOCAL_RANK
+	LaunchGPUsAll = "all" // every rank sees all of them; programs choose by LOCAL_RANK
 )
 
-// GPUsByRank reports whether every rank sees its own GPUs alone.
+// GPUsByRank reports whether every rank sees only its own GPUs.
 func (l *Launch) GPUsByRank() bool { return l.InRanks() && l.GPUs != LaunchGPUsAll }
 
 // Modes of Launch.
 const (
-	LaunchNode = "node" // one launcher an allocation, which starts the ranks itself
+	LaunchNode = "node" // one launcher per allocation, which starts the ranks itself
 	LaunchRank = "rank" // the agent starts the ranks
 )
 
 // InRanks reports whether the agent starts the ranks of the group's main tasks.
 func (l *Launch) InRanks() bool { return l != nil && l.Mode == LaunchRank }
 
-// RanksOf is how many ranks a member has: as many as the launch says, else one for each GPU, and at least one.
+// RanksOf returns the number of ranks of a member: as many as the launch block says, else one per GPU, and at least
+// one.
 func (l *Launch) RanksOf(gpus int64) int {
 	if l != nil && l.Ranks > 0 {
 		return l.Ranks
@@ -84,22 +85,22 @@ func (l *Launch) RanksOf(gpus int64) int {
 	return max(1, int(gpus))
 }
 
-// Roster is who is in a gang, in rank order: written in the log entry that places it, changed with every change of
-// members.
+// Roster lists the members of a gang in rank order. It is written in the log entry that places the gang, and changes
+// with every change of members.
 type Roster struct {
 	Namespace   string
 	JobID       string
 	Group       string
-	Epoch       uint64 // counts from 1; bumped when the members change
+	Epoch       uint64 // counts from 1; incremented when the members change
 	Members     []RosterMember
-	Port        int     // rendezvous port on the first member's node, as its agent reserved it for this epoch; 0 until then
+	Port        int     // rendezvous port that the first member's agent reserved for this epoch; 0 until then
 	Deadline    LogTime // until which the minimum must run; 0 once it does
-	Restarts    int64   // times that the gang ended to be started again, whether or not it was; see StartedAgain
+	Restarts    int64   // how often the gang ended to be started again, whether or not it was; see StartedAgain
 	Reason      string  // of the last change: "placed", "member_lost", "grown", "shrunk", "preempted", ...
 	AvoidNodes  []NodeID
 	CreateIndex Index
 	ModifyIndex Index
-	Suspects    []NodeID // of AvoidNodes: where members failed since the gang started last, without a node being lost
+	Suspects    []NodeID // subset of AvoidNodes: nodes where members failed since the last start, without the loss of a node
 }
 
 // RosterMember is one member; its place in Roster.Members is its node rank.
@@ -112,13 +113,13 @@ type RosterMember struct {
 	Index   int // name index
 }
 
-// RosterKey names a roster.
+// RosterKey is the key of a roster.
 type RosterKey struct {
 	Job   JobKey
 	Group string
 }
 
-// rosterAvoidMax bounds the nodes that a roster remembers as bad; the oldest are forgotten first.
+// rosterAvoidMax limits the nodes that a roster remembers as bad; the oldest are dropped first.
 const rosterAvoidMax = 32
 
 // Reasons of a change of a roster.
@@ -131,12 +132,12 @@ const (
 	RosterTimeout   = "assembly_timeout"
 )
 
-// Key names the roster.
+// Key returns the roster's key.
 func (r *Roster) Key() RosterKey {
 	return RosterKey{Job: JobKey{Namespace: r.Namespace, ID: r.JobID}, Group: r.Group}
 }
 
-// StartedAgain is how often the gang was started again: what it ended with last does not count as long as nothing was placed since.
+// StartedAgain returns how often the gang was started again. Its last end does not count until something is placed.
 func (r *Roster) StartedAgain() int64 {
 	if len(r.Members) == 0 {
 		return max(0, r.Restarts-1)
@@ -144,7 +145,7 @@ func (r *Roster) StartedAgain() int64 {
 	return r.Restarts
 }
 
-// Rank is the node rank of an allocation, or -1 when it is no member.
+// Rank returns the node rank of an allocation, or -1 if it is not a member.
 func (r *Roster) Rank(id AllocID) int {
 	for i := range r.Members {
 		if r.Members[i].Alloc == id {
@@ -162,8 +163,8 @@ func (k RosterKey) Less(o RosterKey) bool {
 	return k.Group < o.Group
 }
 
-// Least is how many allocations of the group must be placed together; 0 for a group that is no gang. The minimum of an
-// elastic gang that names none is that of its elasticity.
+// Least returns how many allocations of the group must be placed together; 0 for a group that is not a gang. An elastic
+// gang without its own minimum uses that of its elastic block.
 func (g *Group) Least() int {
 	switch {
 	case g.Gang == nil:
@@ -174,13 +175,13 @@ func (g *Group) Least() int {
 	return g.Gang.Least(g.Count)
 }
 
-// IsSpare reports whether the allocations of the group with a name index are spares of its gang: they hold what a member
-// holds and start nothing, and are neither on its roster nor counted as members.
+// IsSpare reports whether a name index is a standby place of the gang: it holds the resources of a member, starts
+// nothing, is not on the roster and does not count as a member.
 func (g *Group) IsSpare(index int) bool {
 	return g != nil && g.Gang != nil && g.Gang.Spares > 0 && index >= g.Most()
 }
 
-// IsSpare reports whether an allocation is a spare of a gang, by the version of the job that it was placed for.
+// IsSpare reports whether the allocation is a standby of a gang, by the job version that it was placed for.
 func (a *Allocation) IsSpare() bool {
 	if a.Job == nil {
 		return false
@@ -188,7 +189,7 @@ func (a *Allocation) IsSpare() bool {
 	return a.Job.Group(a.Group).IsSpare(a.NameIndex)
 }
 
-// Most is how many members the group may grow to.
+// Most returns the largest number of members of the group.
 func (g *Group) Most() int {
 	if g.Elastic != nil {
 		return max(g.Count, g.Elastic.Max)
@@ -196,7 +197,8 @@ func (g *Group) Most() int {
 	return g.Count
 }
 
-// Fewest is how many allocations the group may shrink to before it is hurt: its Count unless it is elastic.
+// Fewest returns how many allocations the group may shrink to before it counts as short: its Count unless it is
+// elastic.
 func (g *Group) Fewest() int {
 	if g.Elastic != nil {
 		return min(g.Count, max(g.Elastic.Min, g.Least(), 0))
@@ -204,7 +206,7 @@ func (g *Group) Fewest() int {
 	return g.Count
 }
 
-// GangDeadline is when a gang placed at a time must run.
+// GangDeadline returns when a gang that was placed at a time must run.
 func (g *Gang) GangDeadline(at LogTime) LogTime {
 	if g.Timeout > 0 {
 		return at.Add(g.Timeout)
@@ -212,8 +214,8 @@ func (g *Gang) GangDeadline(at LogTime) LogTime {
 	return at.Add(GangTimeoutDefault)
 }
 
-// Suspended reports whether a member is suspended; find gives an allocation or nil. A gang's time to assemble does not pass
-// meanwhile.
+// Suspended reports whether a member is suspended. A gang's time to assemble does not pass meanwhile. find returns an
+// allocation or nil.
 func (r *Roster) Suspended(find func(AllocID) *Allocation) bool {
 	for _, m := range r.Members {
 		if a := find(m.Alloc); a != nil && !a.Terminal() && a.Suspended() {
@@ -223,16 +225,16 @@ func (r *Roster) Suspended(find func(AllocID) *Allocation) bool {
 	return false
 }
 
-// Settle brings a roster in line with what became of its members: the one rule of what happens to a gang that loses
-// some, used by Apply at every index and by simulations. tg is the group as the job has it now, nil when the job does
-// not run any more; batch says that members end for good when they succeed; find gives an allocation or nil.
+// Settle updates a roster after changes of its members. It is the only rule of what happens to a gang that loses
+// members; Apply uses it at every index, and simulations do. tg is the group in the current job, nil when the job no
+// longer runs. batch means that members end for good when they succeed. find returns an allocation or nil.
 //
 //	all there                         nothing changes, but the deadline is lifted once the minimum runs
-//	one told to stop or to give way   it is struck off, and the epoch grows
-//	one failed or lost                the same, if the gang goes on without it; its node is remembered (see Blame)
-//	below the minimum, or restart_all the roster is emptied and every member that is left stops: stop lists them
+//	one asked to stop or to give way  it is removed, and the epoch grows
+//	one failed or lost                the same, if the gang continues without it; its node is remembered (see Blame)
+//	below the minimum, or restart_all the roster is emptied and all remaining members stop: stop lists them
 //
-// It gives the roster to write, or nil for none.
+// It returns the roster to write, or nil for none.
 func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (next *Roster, stop []AllocID) {
 	if len(r.Members) == 0 {
 		return nil, nil
@@ -243,7 +245,7 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 	for _, m := range r.Members {
 		a := find(m.Alloc)
 		switch {
-		case a == nil: // collected: it had ended well
+		case a == nil: // collected: it had succeeded
 			stay = append(stay, m)
 			running++
 		case a.Client == ClientComplete && batch && !a.ServerTerminal():
@@ -301,9 +303,9 @@ func (r *Roster) Settle(tg *Group, batch bool, find func(AllocID) *Allocation) (
 	return n.dissolve(find)
 }
 
-// Blame notes that nodes of members were lost. A lost node takes its members' peers along: their tasks fail first, because
-// nobody answers them, and servers miss the node only when its time is over. So what failed since the gang started last
-// is not held against the nodes where it failed.
+// Blame records the loss of members' nodes. When a node is lost, members on other nodes fail first, because their peer
+// no longer answers, and servers miss the node only when its TTL has expired. So Blame clears the nodes where members
+// failed since the last start.
 func (r *Roster) Blame(lost ...NodeID) *Roster {
 	n := *r
 	n.AvoidNodes = slices.DeleteFunc(slices.Clone(r.AvoidNodes), func(o NodeID) bool { return slices.Contains(r.Suspects, o) })
@@ -311,8 +313,8 @@ func (r *Roster) Blame(lost ...NodeID) *Roster {
 	return &n
 }
 
-// Dissolve empties the roster of a gang that has to start again, for a reason, and lists the members that must stop.
-// Nodes of members that do not run are remembered as bad.
+// Dissolve empties the roster of a gang that has to start again, and lists the members that must stop. Nodes of members
+// that do not run are remembered as bad.
 func (r *Roster) Dissolve(reason string, find func(AllocID) *Allocation) (*Roster, []AllocID) {
 	n := *r
 	n.Reason = reason
@@ -340,7 +342,7 @@ func (r *Roster) dissolve(find func(AllocID) *Allocation) (*Roster, []AllocID) {
 	return r, stop
 }
 
-// avoidToo adds nodes to a list of bad ones, each once, the newest last.
+// avoidToo appends nodes to a list of bad ones, without duplicates, the newest last.
 func avoidToo(have, more []NodeID) []NodeID {
 	out := slices.Clone(have)
 	for _, n := range more {
@@ -352,15 +354,15 @@ func avoidToo(have, more []NodeID) []NodeID {
 	return out
 }
 
-// Preemptions are those made on behalf of one queue: what its rate limit counts, and its history.
+// Preemptions are the preemptions on behalf of one queue, for its rate limit and history.
 type Preemptions struct {
 	Queue       QueuePath
-	Recent      []LogTime // of the last hour, oldest first, one an evicted job; at most PreemptionsKept
-	Total       int64     // jobs evicted since ever
+	Recent      []LogTime // of the last hour, oldest first, one per evicted job; at most PreemptionsKept
+	Total       int64     // jobs evicted in total
 	ModifyIndex Index
 }
 
-// PreemptionsKept bounds Preemptions.Recent.
+// PreemptionsKept limits Preemptions.Recent.
 const PreemptionsKept = 1000
 
 // Within counts the preemptions of the hour before now.

@@ -8,25 +8,25 @@ import (
 	"unicode"
 )
 
-// GPURequest asks for GPUs of one task: whole ones, or a share of each. A task has a list of them: the first one that
-// can be had is taken, those after it are alternatives in order of preference ("1 H200, or else 2 H100").
+// GPURequest asks for GPUs for one task: whole ones, or a share of each. A task has a list of alternatives in order of
+// preference ("1 H200, or else 2 H100"); the first that is available is taken.
 type GPURequest struct {
-	Count       int64  // how many GPUs, each another one; 0 means 1
-	MemoryMiB   int64  // of each GPU, contexts of programs included; 0 with Share 0: whole GPUs, exclusively
-	Share       int64  // percent of the schedulable memory of each GPU, when MemoryMiB is 0; 0: not asked for in percent
-	Compute     int64  // percent of each GPU's multiprocessors, 1 to 100; 0: no share of its own. Only with MemoryMiB or Share
-	Model       string // a word of the model's name ("H100" finds "NVIDIA H100 80GB HBM3"), or several ("H100|H200"); "" for any
+	Count       int64  // number of distinct GPUs; 0 means 1
+	MemoryMiB   int64  // of each GPU, including CUDA contexts; 0 with Share 0: whole GPUs, exclusively
+	Share       int64  // percent of the schedulable memory of each GPU, when MemoryMiB is 0; 0: not requested in percent
+	Compute     int64  // percent of each GPU's multiprocessors, 1 to 100; 0: no compute share. Only with MemoryMiB or Share
+	Model       string // a word of the model's name ("H100" matches "NVIDIA H100 80GB HBM3"), or several ("H100|H200"); "" for any
 	Constraints []Constraint
 	Affinities  []Affinity
-	MIG         string       // MIG profile ("1g.18gb"): Count instances of it that the node has; excludes memory, share and compute; "" for none
-	RDMA        string       // "preferred": near a network card that reads and writes GPU memory; "" and "none": anywhere
+	MIG         string       // MIG profile ("1g.18gb"): Count instances that the node has; excludes memory, share and compute; "" for none
+	RDMA        string       // "preferred": near a network card that accesses GPU memory directly; "" and "none": anywhere
 	Enforce     string       // how the share is enforced on the node: "auto", "none", ...; "" means auto
-	PowerLimitW int64        // what each GPU may draw while the task has it, watts; 0: as it is. Only of whole GPUs
-	Pressure    *GPUPressure // who is told when a share runs full; nil: an event alone, at the node's thresholds
+	PowerLimitW int64        // power limit of each GPU while the task has it, watts; 0: unchanged. Only with whole GPUs
+	Pressure    *GPUPressure // what happens when a share runs full; nil: only an event, at the node's thresholds
 }
 
-// GPUPressure says what happens when a task's share of a GPU's memory runs full. One of Signal, Command and URL, or none: an
-// event alone.
+// GPUPressure says what happens when a task's share of a GPU's memory runs full. At most one of Signal, Command and URL
+// is set; with none, only an event is recorded.
 type GPUPressure struct {
 	At      []int64  // thresholds in percent of the share, ascending; empty: those of the node
 	Signal  string   // sent to the task
@@ -34,13 +34,13 @@ type GPUPressure struct {
 	URL     string   // POSTed by the node
 }
 
-// GPUPressureMax is how many thresholds there may be.
+// GPUPressureMax is the maximum number of thresholds.
 const GPUPressureMax = 8
 
 // Shared reports whether the request leaves room for others on its GPUs.
 func (r *GPURequest) Shared() bool { return r.MemoryMiB > 0 || r.Share > 0 }
 
-// GPURequestOf is the one of a task's requests that these grants of it, all of them GPUs, fulfil; nil when there is none.
+// GPURequestOf returns the request that these GPU grants of a task fulfil, or nil.
 func GPURequestOf(rs []GPURequest, grants []Grant) *GPURequest {
 	for i := range rs {
 		r := &rs[i]
@@ -54,7 +54,7 @@ func GPURequestOf(rs []GPURequest, grants []Grant) *GPURequest {
 	return nil
 }
 
-// MemoryOn is what the request takes of a GPU with that much schedulable memory; 0 for a whole GPU. A share is rounded
+// MemoryOn returns how much of a GPU's schedulable memory the request takes; 0 for a whole GPU. A share is rounded
 // down, so that four quarters fit, but is at least 1 MiB.
 func (r *GPURequest) MemoryOn(capacityMiB int64) int64 {
 	if r.MemoryMiB > 0 || r.Share == 0 {
@@ -63,15 +63,15 @@ func (r *GPURequest) MemoryOn(capacityMiB int64) int64 {
 	return max(1, capacityMiB*r.Share/100)
 }
 
-// GPUComputeMax is all of a GPU's compute, in percent.
+// GPUComputeMax is all compute of a GPU, in percent.
 const GPUComputeMax = 100
 
-// GPUReserveAttribute is the attribute of a node, or the key of its meta, that says how many MiB of every GPU are kept
-// back from shares. Without it nothing is.
+// GPUReserveAttribute is the attribute of a node, or the key of its meta, with the MiB of every GPU that shares cannot
+// use. Without it they can use all.
 const GPUReserveAttribute = "gpu.reserve_mib"
 
-// GPUPowerW is what a GPU of a group may draw, in watts: the limit in force, or where the GPUs of the group differ or are
-// divided the most that one could be set to; unknown where the driver tells neither.
+// GPUPowerW returns how many watts a GPU of a group may draw: the limit in force or, if the GPUs of the group differ or
+// are divided, the highest limit that one could get. It returns unknown if the driver reports neither.
 func GPUPowerW(g *DeviceGroup, unknown int64) int64 {
 	for _, name := range [...]string{"power", "power_max"} {
 		if a := g.Attributes[name]; a.Kind == "int" && a.Int > 0 && a.Unit == "W" {
@@ -81,7 +81,7 @@ func GPUPowerW(g *DeviceGroup, unknown int64) int64 {
 	return unknown
 }
 
-// GPUReserveMiB is how much memory of each GPU of a node is kept back from shares.
+// GPUReserveMiB returns how much memory of each GPU of a node shares cannot use.
 func (n *Node) GPUReserveMiB() int64 {
 	s, ok := n.Attributes[GPUReserveAttribute]
 	if !ok {
@@ -96,8 +96,8 @@ func (n *Node) GPUReserveMiB() int64 {
 	return v
 }
 
-// IsModel reports whether one of the words, divided by |, names the model: it stands in the name as a whole word, in any
-// case. "" names every model.
+// IsModel reports whether one of the words, separated by |, is in the model's name as a whole word, ignoring case. ""
+// matches every model.
 func IsModel(name, words string) bool {
 	for word := range strings.SplitSeq(words, "|") {
 		if isModel(name, word) {
@@ -107,15 +107,15 @@ func IsModel(name, words string) bool {
 	return false
 }
 
-// A request for whole GPUs of a model is one for devices with a condition on ${device.model} (ModelTarget): a pattern that
-// finds what IsModel finds.
+// A request for whole GPUs of a model is a device request with a condition on ${device.model} (ModelTarget): a pattern
+// that matches what IsModel matches.
 const (
 	ModelTarget = "${device.model}"
 	modelBefore = `(?i)(^|[^A-Za-z0-9])`
 	modelAfter  = `($|[^A-Za-z0-9])`
 )
 
-// ModelPattern is the pattern for the words of a model, divided by |.
+// ModelPattern returns the pattern for the words of a model, separated by |.
 func ModelPattern(words string) string {
 	p := regexp.QuoteMeta(words)
 	if strings.Contains(p, `\|`) {
@@ -124,7 +124,7 @@ func ModelPattern(words string) string {
 	return modelBefore + p + modelAfter
 }
 
-// ModelWords gives the words that a ModelPattern was made of; "" for any other pattern.
+// ModelWords returns the words of a ModelPattern; "" for any other pattern.
 func ModelWords(pattern string) string {
 	p, before := strings.CutPrefix(pattern, modelBefore)
 	p, after := strings.CutSuffix(p, modelAfter)
@@ -153,33 +153,33 @@ func isModel(name, word string) bool {
 	return false
 }
 
-// Within a GPU: which of the GPUs of a node, that have room, gives a share. The values of SchedulerConfig.GPUFit.
+// Which of the GPUs of a node with enough room gives a share: the values of SchedulerConfig.GPUFit.
 const (
 	GPUFitBest  = "best"  // the one with the least left over; the default
 	GPUFitFirst = "first" // the first one on the node
-	GPUFitNext  = "next"  // the last one in shared use and those after it, then from the first
+	GPUFitNext  = "next"  // the one shared last and those after it, then from the first
 	GPUFitWorst = "worst" // the one with the most left over
 )
 
 // GPUFits lists the values of SchedulerConfig.GPUFit.
 var GPUFits = []string{GPUFitBest, GPUFitFirst, GPUFitNext, GPUFitWorst}
 
-// Backends that hold a share of a GPU to its size on the node, the strongest first. A device group
-// tells in its attribute GPUEnforceAttribute which ones its node has, divided by commas.
+// Backends that enforce a share of a GPU on the node, the strongest first. The attribute GPUEnforceAttribute of a
+// device group lists those of its node, separated by commas.
 const (
 	BackendMIG   = "mig"   // the hardware
 	BackendDmem  = "dmem"  // the kernel driver, by control group
 	BackendMPS   = "mps"   // the MPS server
 	BackendShim  = "shim"  // a library in the task
-	BackendWatch = "watch" // the agent looks, and stops who takes more
-	BackendNone  = "none"  // nobody: the share is only booked
+	BackendWatch = "watch" // the agent measures, and stops a task that uses more
+	BackendNone  = "none"  // no enforcement: the share is only reserved
 )
 
 // GPUEnforceAttribute is the attribute of a device group that lists the backends of its node.
 const GPUEnforceAttribute = "enforce"
 
-// gpuBackends are the backends that each value of GPURequest.Enforce accepts, the best one first. MIG is only for those
-// who name it, because its sizes are fixed.
+// gpuBackends are the backends that each value of GPURequest.Enforce accepts, the best one first. MIG is only used if
+// named, because its sizes are fixed.
 var gpuBackends = map[string][]string{
 	"":           {BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone},
 	"auto":       {BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone},
@@ -197,8 +197,8 @@ var gpuBackends = map[string][]string{
 // GPUEnforces lists the values of GPURequest.Enforce.
 var GPUEnforces = []string{"auto", "hard", "driver", "soft", BackendMIG, BackendDmem, BackendMPS, BackendShim, BackendWatch, BackendNone}
 
-// GPUBackend chooses the strongest backend that a request accepts and a node has; ok is false when there is none. have
-// is the group's attribute: backends divided by commas. That nobody enforces is always to be had.
+// GPUBackend returns the strongest backend that a request accepts and a node has; ok is false if there is none. have is
+// the group's attribute: backends separated by commas. BackendNone is always available.
 func GPUBackend(enforce, have string) (backend string, ok bool) {
 	for _, b := range gpuBackends[enforce] {
 		if b == BackendNone || slices.Contains(strings.Split(have, ","), b) {

@@ -2,17 +2,18 @@ package structs
 
 import "math"
 
-// GPUUse is what one task of an allocation used of one GPU, as its agent measured it. Sums of it have neither task nor
-// GPU; their peak is the largest on one GPU.
+// GPUUse is one task's use of one GPU, as its agent measured it. A sum has neither task nor GPU; its peak is the
+// largest on one GPU.
 type GPUUse struct {
 	Task       string // "" in a sum
 	GPU        string // UUID; "" in a sum
 	PeakMiB    int64  // most memory held at one time
 	MiBSeconds int64  // memory held, over time
-	SMMillis   int64  // time in which it had all multiprocessors, in milliseconds: half of them for 2 s is 1,000
-	EnergyMJ   int64  // millijoules: its part of the GPU's energy
-	Denied     int64  // allocations of memory that the library refused
-	// Mean activity of the multiprocessors, where the whole GPU was the task's and tells it: SMActiveMillis of SMKnownMillis.
+	SMMillis   int64  // milliseconds with all multiprocessors: half of them for 2 s is 1,000
+	EnergyMJ   int64  // millijoules: its share of the GPU's energy
+	Denied     int64  // memory allocations that the library refused
+	// Mean activity of the multiprocessors, if the task had the whole GPU and the GPU reports it: SMActiveMillis of
+	// SMKnownMillis.
 	SMActiveMillis, SMKnownMillis int64
 }
 
@@ -21,8 +22,8 @@ func (u GPUUse) IsZero() bool {
 	return u.PeakMiB == 0 && u.MiBSeconds == 0 && u.SMMillis == 0 && u.EnergyMJ == 0 && u.Denied == 0 && u.SMActiveMillis == 0 && u.SMKnownMillis == 0
 }
 
-// Add sums two uses. What agents say is not believed to be small: a sum stays at the largest number instead of turning
-// negative, and what is below zero counts as nothing.
+// Add returns the sum of two uses. The values come from agents and are not trusted: a sum saturates instead of turning
+// negative, and negative values count as 0.
 func (u GPUUse) Add(v GPUUse) GPUUse {
 	return GPUUse{
 		PeakMiB: max(u.PeakMiB, v.PeakMiB, 0), MiBSeconds: addUse(u.MiBSeconds, v.MiBSeconds), SMMillis: addUse(u.SMMillis, v.SMMillis),
@@ -39,7 +40,7 @@ func addUse(a, b int64) int64 {
 	return a + b
 }
 
-// SumGPUUse sums what an allocation used.
+// SumGPUUse returns the total of an allocation's uses.
 func SumGPUUse(list []GPUUse) GPUUse {
 	var sum GPUUse
 	for _, u := range list {
@@ -48,8 +49,8 @@ func SumGPUUse(list []GPUUse) GPUUse {
 	return sum
 }
 
-// GrantedGPUUse is what of a report is about GPUs that the allocation was given, once each, in the order of the grants,
-// with nothing below zero; nil when there is nothing.
+// GrantedGPUUse returns the part of a report about GPUs that the allocation was granted, once each, in the order of the
+// grants, without negative values; nil if there is none.
 func GrantedGPUUse(grants []Grant, said []GPUUse) []GPUUse {
 	var out []GPUUse
 	for i := range grants {

@@ -28,8 +28,8 @@ type (
 	AllocID      = ID[allocKind]
 	EvalID       = ID[evalKind]
 	DeploymentID = ID[deployKind]
-	AccessorID   = ID[tokenKind]  // names an ACL token; public
-	RoleID       = ID[roleKind]   // names an ACL role
+	AccessorID   = ID[tokenKind]  // identifies an ACL token; public
+	RoleID       = ID[roleKind]   // identifies an ACL role
 	SecretID     = ID[secretKind] // a bearer secret: of a token or of a node; never logged
 	ClusterID    = ID[clusterK]
 )
@@ -40,10 +40,10 @@ type Seed [16]byte
 // Index is a raft log index. Zero means "never".
 type Index uint64
 
-// IsZero reports whether id names nothing.
+// IsZero reports whether id is the zero ID.
 func (id ID[K]) IsZero() bool { return id == ID[K]{} }
 
-// String gives the 36-character text form, or "" for the zero ID.
+// String returns the 36-character text form, or "" for the zero ID.
 func (id ID[K]) String() string {
 	if id.IsZero() {
 		return ""
@@ -61,7 +61,7 @@ func (id ID[K]) String() string {
 	return string(b[:])
 }
 
-// Short is the first 8 characters of the text form, as the CLI shows ids.
+// Short returns the first 8 characters of the text form, as the CLI shows ids.
 func (id ID[K]) Short() string {
 	if s := id.String(); s != "" {
 		return s[:8]
@@ -82,7 +82,7 @@ func (id *ID[K]) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// ParseID reads the 36-character form; empty text is the zero ID. Use as ParseID[NodeID](s).
+// ParseID parses the 36-character form; empty text is the zero ID. Use as ParseID[NodeID](s).
 func ParseID[T ~[16]byte](s string) (T, error) {
 	var id T
 	if s == "" {
@@ -100,10 +100,10 @@ func ParseID[T ~[16]byte](s string) (T, error) {
 	return id, nil
 }
 
-// DeriveID is the n-th id of a kind that follows from a seed and a key; the same arguments give the same id on every
-// server (D5). The version and variant bits are those of a random UUID, because some clients check them.
+// DeriveID derives the n-th id of a kind from a seed and a key; the same arguments give the same id on every server
+// (D5). The version and variant bits are those of a random UUID, because some clients check them.
 func DeriveID[T ~[16]byte](seed Seed, kind, key string, n uint64) T {
-	var room [128]byte // more grows on the heap
+	var room [128]byte // enough for most keys; longer ones grow on the heap
 	b := append(room[:0], seed[:]...)
 	b = append(b, kind...)
 	b = append(b, 0)
@@ -116,15 +116,15 @@ func DeriveID[T ~[16]byte](seed Seed, kind, key string, n uint64) T {
 	return id
 }
 
-// DeriveAllocID is the id of the allocation that a plan makes for (evaluation, snapshot index, group, name index). Ids
-// of one evaluation share their first 2 bytes, so that they lie near each other in the store (D24); more would make the
-// 8 characters that people type ambiguous.
+// DeriveAllocID returns the id of the allocation that a plan makes for (evaluation, snapshot index, group, name index).
+// Ids of one evaluation share their first 2 bytes, so that they are close to each other in the store (D24); more would
+// make the 8 characters that people type ambiguous.
 func DeriveAllocID(eval EvalID, snapshot Index, group string, index int) AllocID {
 	of := AllocIDsOf(eval, snapshot)
 	return of.ID(group, index)
 }
 
-// AllocIDs gives the ids of DeriveAllocID for one evaluation and snapshot index; what they share is derived once.
+// AllocIDs derives the ids of one evaluation and snapshot index like DeriveAllocID; the common part is derived once.
 type AllocIDs struct {
 	seed     Seed
 	snapshot Index
@@ -139,7 +139,7 @@ func AllocIDsOf(eval EvalID, snapshot Index) AllocIDs {
 	return x
 }
 
-// ID is the id of the allocation of a group and name index.
+// ID returns the id of the allocation of a group and name index.
 func (x *AllocIDs) ID(group string, index int) AllocID {
 	id := DeriveID[AllocID](x.seed, "alloc", group, uint64(x.snapshot)<<20^uint64(index))
 	copy(id[:2], x.pre[:])

@@ -2,7 +2,7 @@ package structs
 
 import "time"
 
-// JobType says how a job's allocations are kept.
+// JobType says how long a job's allocations are kept running.
 type JobType string
 
 // The four kinds of job.
@@ -16,7 +16,7 @@ const (
 // JobStatus is the state of a job as Nomad's clients know it.
 type JobStatus string
 
-// A job is pending until its first allocation runs and dead when nothing of it runs or is going to run.
+// A job is pending until its first allocation runs, and dead when none of its work runs or will run.
 const (
 	JobPending JobStatus = "pending"
 	JobRunning JobStatus = "running"
@@ -33,7 +33,7 @@ const (
 	NodePoolAll        = "all"
 	RegionDefault      = "global"
 	DatacenterDefault  = "dc1"
-	JobVersionsKept    = 6       // versions retained beside those that allocations refer to
+	JobVersionsKept    = 6       // versions retained in addition to those that allocations refer to
 	JobSizeMax         = 1 << 20 // bytes of a job in canonical msgpack
 	GroupCountMax      = 100_000 // allocations a group may ask for
 	JobCountMax        = 100_000 // allocations a job may ask for over all groups
@@ -41,13 +41,13 @@ const (
 	TasksMax           = 1_000   // tasks a job may have over all groups
 )
 
-// JobKey names a job within a region.
+// JobKey identifies a job within a region.
 type JobKey struct {
 	Namespace string
 	ID        string
 }
 
-// String gives "namespace/id".
+// String returns "namespace/id".
 func (k JobKey) String() string { return k.Namespace + "/" + k.ID }
 
 // Less orders keys by namespace, then id.
@@ -58,14 +58,14 @@ func (k JobKey) Less(o JobKey) bool {
 	return k.ID < o.ID
 }
 
-// Submitter is who sent a command. It is minted by the server from the authenticated caller.
+// Submitter is the sender of a command. The server sets it from the authenticated caller.
 type Submitter struct {
 	Name     string     // token name, user name, or certificate name
 	UID, GID int64      // of a peer-credential login; -1 elsewhere
 	Accessor AccessorID // the token used; zero when anonymous
 }
 
-// Job is what a person submits. A Job in the store is immutable.
+// Job is what a user submits. A Job in the store is immutable.
 type Job struct {
 	Namespace string
 	ID        string
@@ -96,19 +96,19 @@ type Job struct {
 	UI    *JobUI
 
 	Placement   string       // placement policy; "" for the pool's
-	Preemptible bool         // others may take its place; also true of a job whose groups declare a checkpoint
-	Runtime     Runtime      // expected and limit
+	Preemptible bool         // others may preempt it; also true of a job whose groups declare a checkpoint
+	Runtime     Runtime      // expected run time and limit
 	Deadline    LogTime      // 0 for none
 	Begin       LogTime      // not placed before; 0 for now
 	Hold        bool         // submitted on hold: not placed until released
-	Requeue     *Requeue     // nil: by the reschedule policy alone
+	Requeue     *Requeue     // nil: only the reschedule policy applies
 	Depends     []Dependency // jobs to wait for
 	Tolerations []Toleration
 	Array       *Array       // nil: not an array
-	Near        []Peer       // other jobs that its allocations should lie beside
-	Away        []Peer       // and those they should keep away from
-	Datasets    []string     // data that it reads: nodes that hold it are better
-	Weights     ScoreWeights // of the terms of a node's score; before the pool's and the cluster's
+	Near        []Peer       // other jobs that its allocations should be near
+	Away        []Peer       // other jobs that they should keep away from
+	Datasets    []string     // data that it reads: nodes that hold it score higher
+	Weights     ScoreWeights // of the terms of a node's score; they override the pool's and the cluster's
 
 	ConsulToken, VaultToken string // accepted and dropped before the log; always empty in the store
 
@@ -122,14 +122,14 @@ type Job struct {
 	Status      JobStatus // written only by Apply
 	StatusDesc  string
 	CreateIndex Index
-	ModifyIndex Index // last change of anything, status included
+	ModifyIndex Index // last change of any field, status included
 	SpecIndex   Index // last change of the specification ("JobModifyIndex"); also the job's epoch (D6)
 }
 
-// Key names the job.
+// Key returns the job's key.
 func (j *Job) Key() JobKey { return JobKey{Namespace: j.Namespace, ID: j.ID} }
 
-// Group finds a group by name, or nil.
+// Group returns the group with a name, or nil.
 func (j *Job) Group(name string) *Group {
 	for _, g := range j.Groups {
 		if g.Name == name {
@@ -139,8 +139,7 @@ func (j *Job) Group(name string) *Group {
 	return nil
 }
 
-// MayPreempt reports whether others may take the place of the job's allocations (D19): it says so, or it can save its
-// state.
+// MayPreempt reports whether the job's allocations may be preempted (D19): the job says so, or it can save its state.
 func (j *Job) MayPreempt() bool {
 	if j.Preemptible {
 		return true
@@ -153,7 +152,7 @@ func (j *Job) MayPreempt() bool {
 	return false
 }
 
-// QueueName is the queue that the job belongs to.
+// QueueName returns the queue that the job belongs to.
 func (j *Job) QueueName() QueuePath {
 	if j.Queue == "" {
 		return QueueDefault
@@ -161,7 +160,7 @@ func (j *Job) QueueName() QueuePath {
 	return j.Queue
 }
 
-// RunLimit is the wall-clock limit of a group's allocations: the group's own, or the job's; 0 for none.
+// RunLimit returns the wall-clock limit of a group's allocations: the group's own, or the job's; 0 for none.
 func (j *Job) RunLimit(g *Group) time.Duration {
 	switch {
 	case g.MaxRunDuration > 0 && j.Runtime.Limit > 0:
@@ -172,18 +171,18 @@ func (j *Job) RunLimit(g *Group) time.Duration {
 	return j.Runtime.Limit
 }
 
-// IsPeriodic reports whether the job itself is a template that launches children by the clock.
+// IsPeriodic reports whether the job is a template that launches children on a schedule.
 func (j *Job) IsPeriodic() bool { return j.Periodic != nil }
 
-// IsParameterized reports whether the job itself is a template that is dispatched.
+// IsParameterized reports whether the job is a template for dispatch.
 func (j *Job) IsParameterized() bool { return j.Parameterized != nil && !j.Dispatched }
 
-// Placeable reports whether the scheduler may place allocations of this very job (not a template, not stopped).
+// Placeable reports whether the scheduler may place allocations of this job: it is neither a template nor stopped.
 func (j *Job) Placeable() bool {
 	return !j.Stop && !j.IsPeriodic() && !j.IsParameterized()
 }
 
-// JobUI is a description and links, for whoever shows the job.
+// JobUI is a description and links that a user interface shows with the job.
 type JobUI struct {
 	Description string
 	Links       []JobLink
@@ -230,7 +229,7 @@ type Group struct {
 	MaxClientDisc    *time.Duration
 	StopAfterDisc    *time.Duration
 	PreventLostResch bool
-	Gang             *Gang       // nil: every allocation stands alone
+	Gang             *Gang       // nil: every allocation is independent
 	Elastic          *Elastic    // nil: Count is fixed
 	Topology         *Topology   // nil: anywhere
 	Launch           *Launch     // nil: as Nomad starts tasks
@@ -239,7 +238,7 @@ type Group struct {
 	Away             []Peer
 }
 
-// Task finds a task by name, or nil.
+// Task returns the task with a name, or nil.
 func (g *Group) Task(name string) *Task {
 	for _, t := range g.Tasks {
 		if t.Name == name {
@@ -254,9 +253,9 @@ type Task struct {
 	Name            string
 	Driver          string
 	User            string
-	WorkDir         string    // where it begins, entered with the user's rights; "": where the driver says
+	WorkDir         string    // working directory, entered with the user's rights; "": the driver's default
 	Umask           string    // octal; "" is 022
-	LogPath         string    // file that its output is added to, too, with placeholders (ExpandPath); "": none
+	LogPath         string    // additional file for its output, with placeholders (ExpandPath); "": none
 	LogErrorPath    string    // the same for its standard error; "": LogPath
 	Config          RawConfig // the driver's own block
 	Env             map[string]string
@@ -282,8 +281,8 @@ type Task struct {
 	ScalingPolicies []Scaling
 }
 
-// RawConfig is a block whose meaning belongs to somebody else (a driver, an autoscaler), as canonical JSON: keys
-// sorted, no white space. Empty means no block.
+// RawConfig is a block that another component interprets (a driver, an autoscaler), as canonical JSON: keys sorted, no
+// white space. Empty means no block.
 type RawConfig []byte
 
 // Resources is what one task asks for.
@@ -295,11 +294,11 @@ type Resources struct {
 	DiskMiB      int64 // deprecated spelling; added to the group's disk
 	ShmMiB       int64 // size of /dev/shm; part of MemoryMiB; 0: the driver's default
 	Devices      []DeviceRequest
-	GPU          []GPURequest // the first that can be had is taken; none when empty
+	GPU          []GPURequest // alternatives; the first that is available is taken
 	Networks     []Network    // deprecated task networks; merged into the group's
 	NUMA         *NUMA
 	SecretsMiB   int64
-	RDMA         bool              // the devices of the node's RDMA adapters, and memory that may be locked
+	RDMA         bool              // gives access to the node's RDMA adapters, and lifts the limit on locked memory
 	Ulimits      map[string]string // limits by name (ParseUlimit)
 }
 
@@ -324,7 +323,7 @@ type EphemeralDisk struct {
 	Migrate bool
 }
 
-// Network is what a group asks of the node's network.
+// Network is the network configuration of a group.
 type Network struct {
 	Mode         string // "", "host", "none" or "bridge"; cni/* is refused
 	Hostname     string
@@ -346,7 +345,7 @@ type Port struct {
 	IgnoreCollision bool
 }
 
-// LogConfig bounds the log files of a task.
+// LogConfig limits the log files of a task.
 type LogConfig struct {
 	MaxFiles      int
 	MaxFileSizeMB int
@@ -368,7 +367,7 @@ type Restart struct {
 	RenderTemplates bool
 }
 
-// Reschedule is the policy for moving a failed allocation elsewhere.
+// Reschedule is the policy for moving a failed allocation to another node.
 type Reschedule struct {
 	Attempts      int
 	Interval      time.Duration
@@ -378,7 +377,7 @@ type Reschedule struct {
 	Unlimited     bool
 }
 
-// Update is how a new version of a job replaces the old one.
+// Update says how a new version of a job replaces the old one.
 type Update struct {
 	Stagger          time.Duration
 	MaxParallel      int // 0: all at once
@@ -391,15 +390,15 @@ type Update struct {
 	Canary           int
 }
 
-// Migrate is how a drain moves the allocations of a group.
+// Migrate says how a drain moves the allocations of a group.
 type Migrate struct {
-	MaxParallel     int           // so many below the group's count at once
-	HealthCheck     string        // HealthByChecks or by the states of tasks, which tells when a replacement is well
-	MinHealthyTime  time.Duration // for so long it has to be well before it counts
-	HealthyDeadline time.Duration // after so long it counts even if it is not; 0: never
+	MaxParallel     int           // how many allocations a drain may take from the group's count at once
+	HealthCheck     string        // HealthByChecks, or by the states of tasks: decides when a replacement is healthy
+	MinHealthyTime  time.Duration // how long it must be healthy before it counts
+	HealthyDeadline time.Duration // after this time it counts even if it is not healthy; 0: never
 }
 
-// Disconnect is what happens to a group's allocations while their node is out of touch.
+// Disconnect says what happens to a group's allocations while their node is disconnected.
 type Disconnect struct {
 	LostAfter         time.Duration
 	StopOnClientAfter *time.Duration
@@ -407,7 +406,7 @@ type Disconnect struct {
 	Reconcile         string
 }
 
-// Scaling bounds a group's count and carries an autoscaler's policy.
+// Scaling limits a group's count and carries an autoscaler's policy.
 type Scaling struct {
 	Type    string
 	Min     int64
@@ -443,7 +442,7 @@ const (
 	OperandDistinctProperty = "distinct_property"
 )
 
-// Affinity is a wish: nodes that match score higher (or lower, for a negative weight).
+// Affinity is a preference: matching nodes score higher, or lower for a negative weight.
 type Affinity struct {
 	LTarget string
 	RTarget string
@@ -458,13 +457,13 @@ type Spread struct {
 	Targets   []SpreadTarget
 }
 
-// SpreadTarget is the wanted share of one value.
+// SpreadTarget is the desired share of one value.
 type SpreadTarget struct {
 	Value   string
 	Percent int64
 }
 
-// Periodic launches a child job by the clock.
+// Periodic launches a child job on a schedule.
 type Periodic struct {
 	Enabled         bool
 	Specs           []string // cron expressions
@@ -479,15 +478,15 @@ type Parameterized struct {
 	MetaOptional []string
 }
 
-// Template, Artifact, VolumeRequest, VolumeMount and Identity are carried opaquely for Nomad's clients until
-// the features behind them exist: the JSON of Nomad's wire shape, canonical.
+// Template, Artifact, VolumeRequest, VolumeMount and Identity are stored as the canonical JSON of Nomad's wire shape.
+// Clients interpret them.
 type (
-	// Service is what a task or group offers under a name; the agent registers it (ServiceRegistration) while it runs.
+	// Service is offered by a task or group under a name; the agent registers it (ServiceRegistration) while it runs.
 	Service struct {
 		Name      string
 		PortLabel string
 		Raw       RawConfig
-		Checked   bool // checks of it say whether an allocation is healthy
+		Checked   bool // its checks decide whether an allocation is healthy
 	}
 	// Template is a file rendered for a task.
 	Template struct{ Raw RawConfig }
@@ -498,7 +497,7 @@ type (
 		Name string
 		Raw  RawConfig
 	}
-	// VolumeMount is where a task sees a volume.
+	// VolumeMount mounts a volume in a task.
 	VolumeMount struct{ Raw RawConfig }
 	// Identity is a workload identity of a task.
 	Identity struct{ Raw RawConfig }

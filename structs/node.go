@@ -2,11 +2,11 @@ package structs
 
 import "time"
 
-// NodeStatus is what the servers know of a node.
+// NodeStatus is the state of a node, as servers see it.
 type NodeStatus string
 
-// A node is initializing until its first heartbeat, ready while heartbeats come, down when they stopped, and
-// disconnected when they stopped but some allocation there may outlive it.
+// A node is initializing until its first heartbeat, ready while heartbeats arrive, down when they stopped, and
+// disconnected when they stopped but some of its allocations may outlive that.
 const (
 	NodeInit         NodeStatus = "initializing"
 	NodeReady        NodeStatus = "ready"
@@ -23,7 +23,7 @@ const (
 	NodeIneligible Eligibility = "ineligible"
 )
 
-// Bounds on dynamic ports when a node names none, and on what is kept of a node's past.
+// Defaults of the dynamic port range, and limits of a node's history.
 const (
 	DynamicPortMin = 20000
 	DynamicPortMax = 32000
@@ -33,7 +33,7 @@ const (
 // Node is one machine that runs allocations. A Node in the store is immutable.
 type Node struct {
 	ID         NodeID
-	SecretID   SecretID // proves the node on every RPC; never leaves the servers
+	SecretID   SecretID // authenticates the node in every RPC; never leaves the servers
 	Name       string
 	Datacenter string
 	Pool       string
@@ -46,13 +46,13 @@ type Node struct {
 	Meta        map[string]string
 	Resources   NodeResources
 	Reserved    NodeReserved
-	Drivers     map[string]*DriverInfo // never nil ones; pointers because the wire's codec lets struct values of a map share their maps
+	Drivers     map[string]*DriverInfo // values are never nil; pointers because the wire's codec lets struct values of a map share their maps
 	HostVolumes map[string]HostVolume
-	BootID      string // of the kernel; changes when the machine restarted
+	BootID      string // of the kernel; changes with every reboot
 
 	Overcommit Overcommit // of its pool; written only by the server
-	// PowerBudgetW is what the GPUs in use of the whole pool may draw together, in watts; 0: no limit. Of its pool; written
-	// only by the server.
+	// PowerBudgetW limits the power of all GPUs in use in the whole pool, in watts; 0: no limit. Copied from the pool;
+	// written only by the server.
 	PowerBudgetW int64
 	Status       NodeStatus  // written only by the server
 	StatusDesc   string      // written only by the server
@@ -63,18 +63,18 @@ type Node struct {
 	Events       []NodeEvent // oldest first, at most NodeEventsKept
 	StatusAt     LogTime     // when Status last changed
 
-	ComputedClass uint64 // equal for nodes that constraints cannot tell apart; set by Apply (see ComputeClass)
+	ComputedClass uint64 // equal for nodes that constraints cannot distinguish; set by Apply (see ComputeClass)
 	Epoch         Index  // last change that a plan's verification depends on (D6)
 	CreateIndex   Index
 	ModifyIndex   Index
 }
 
-// Ready reports whether new allocations may be placed here.
+// Ready reports whether new allocations may be placed on the node.
 func (n *Node) Ready() bool {
 	return n.Status == NodeReady && n.Eligibility == NodeEligible && n.Drain == nil
 }
 
-// NodeResources is what a node has.
+// NodeResources is the capacity of a node.
 type NodeResources struct {
 	CPU            int64 // MHz over all cores
 	Cores          int64 // logical cores that tasks can be pinned to; 0 where none can be
@@ -98,7 +98,7 @@ type NodeNetwork struct {
 	MBits  int64
 }
 
-// NodeReserved is kept back from allocations.
+// NodeReserved is the capacity that allocations cannot use.
 type NodeReserved struct {
 	CPU       int64
 	MemoryMiB int64
@@ -116,16 +116,16 @@ type DeviceGroup struct {
 	Attributes map[string]Attribute
 }
 
-// ID gives "vendor/type/name".
+// ID returns "vendor/type/name".
 func (g *DeviceGroup) ID() string { return g.Vendor + "/" + g.Type + "/" + g.Name }
 
-// HasID reports whether an id is the group's, without making it.
+// HasID reports whether an id is the group's, without building it.
 func (g *DeviceGroup) HasID(id string) bool {
 	v, t := len(g.Vendor), len(g.Type)
 	return len(id) == v+t+len(g.Name)+2 && id[:v] == g.Vendor && id[v] == '/' && id[v+1:v+1+t] == g.Type && id[v+1+t] == '/' && id[v+t+2:] == g.Name
 }
 
-// MIGProfile is the profile ("1g.18gb") of a group of MIG instances, "" of whole devices.
+// MIGProfile returns the profile ("1g.18gb") of a group of MIG instances, "" for whole devices.
 func (g *DeviceGroup) MIGProfile() string { return g.Attributes["mig_profile"].Str }
 
 // DeviceInstance is one device. For a GPU, ID is the UUID.
@@ -135,37 +135,37 @@ type DeviceInstance struct {
 	HealthDesc string
 	PCIBusID   string
 	NUMANode   int64  // -1: unknown
-	Island     string // devices with an equal, non-empty island share a fast link
-	MemoryMiB  int64  // 0: not a memory-bearing device
+	Island     string // devices with the same non-empty island share a fast link
+	MemoryMiB  int64  // 0: a device without memory
 	Parent     string // of a MIG instance: the UUID of its GPU
-	SlotStart  int64  // of a MIG instance: the first of the GPU's memory slots that it has
-	SlotCount  int64  // and how many; 0: not known
+	SlotStart  int64  // of a MIG instance: its first memory slot on the GPU
+	SlotCount  int64  // and the number of its slots; 0: unknown
 }
 
-// MIGGeometry is what a GPU in MIG mode can be divided into. Instances that exist are devices (DeviceInstance.Parent); this
-// is where others could be made.
+// MIGGeometry says how a GPU in MIG mode can be divided. Existing instances are devices (DeviceInstance.Parent); this
+// is where others could be created.
 type MIGGeometry struct {
 	GPU      string // UUID
 	PCIBusID string
 	Profiles []MIGProfile // by NVML's number of the profile
 }
 
-// MIGProfile is a kind of instance of a GPU.
+// MIGProfile is a kind of MIG instance.
 type MIGProfile struct {
 	Name      string // "1g.10gb"
-	ID        int64  // by which the driver makes one
+	ID        int64  // the driver's number of the profile
 	Slices    int64  // of compute, of which a GPU has 7
 	Slots     int64  // of memory, of which it has 8
 	MemoryMiB int64
 	Max       int64   // instances of it at a time
-	Starts    []int64 // slots at which one may begin
+	Starts    []int64 // slots at which an instance may begin
 }
 
-// MIGSlots is how many memory slots a GPU in MIG mode has.
+// MIGSlots is the number of memory slots of a GPU in MIG mode.
 const MIGSlots = 8
 
-// Attribute is a typed value with an optional unit, as device plugins report them. Exactly one of the values is meant,
-// by Kind. Fractions are kept in millionths, because state holds no floating point (D10).
+// Attribute is a typed value with an optional unit, as device plugins report them. Kind says which field has the value.
+// Fractions are kept in millionths, because state holds no floating point (D10).
 type Attribute struct {
 	Kind string // "int", "micro", "string", "bool"
 	Int  int64  // also the millionths of kind "micro"
@@ -189,7 +189,7 @@ type HostVolume struct {
 	ReadOnly bool
 }
 
-// DrainStrategy is how a node is being emptied.
+// DrainStrategy says how a node is drained.
 type DrainStrategy struct {
 	Deadline         time.Duration // 0: none; negative: force now
 	IgnoreSystemJobs bool
@@ -206,7 +206,7 @@ type DrainRecord struct {
 	Meta                 map[string]string
 }
 
-// NodeEvent is one thing that happened to a node.
+// NodeEvent is one event of a node.
 type NodeEvent struct {
 	Message     string
 	Subsystem   string // Cluster, Drain, Driver, Heartbeat, Storage
@@ -215,21 +215,21 @@ type NodeEvent struct {
 	CreateIndex Index
 }
 
-// Overcommit is how much of a node's capacity may be promised, in percent of what it has less what is reserved: more
-// than 100 counts on allocations not using all that they ask for at the same time. 0 means 100. Memory of GPUs is never
-// promised twice.
+// Overcommit is how much of a node's capacity may be allocated, in percent of its capacity without what is reserved.
+// More than 100 counts on allocations not using all that they ask for at the same time. 0 means 100. GPU memory is
+// never overcommitted.
 type Overcommit struct {
 	CPU    int64
 	Memory int64
 }
 
-// The bounds of an overcommit ratio, in percent.
+// The limits of an overcommit ratio, in percent.
 const (
 	OvercommitMin = 10
 	OvercommitMax = 1000
 )
 
-// Of is a capacity as it may be promised.
+// Of returns how much of a capacity may be allocated.
 func (o Overcommit) Of(v Vector) Vector {
 	if o.CPU > 0 {
 		v.CPU = v.CPU * o.CPU / 100
@@ -247,10 +247,10 @@ type NodePool struct {
 	Meta        map[string]string
 	Algorithm   string // placement policy of the pool, "" for the cluster's
 	Overcommit  Overcommit
-	// PowerBudgetW is what the GPUs in use on its nodes may draw together, in watts; 0: no limit.
+	// PowerBudgetW limits the power of all GPUs in use on its nodes, in watts; 0: no limit.
 	PowerBudgetW int64
-	Weights      ScoreWeights // before the cluster's
-	// MaxCheckpoints bounds how many allocations on its nodes save their state at a time because they are to end; 0: no limit.
+	Weights      ScoreWeights // override the cluster's
+	// MaxCheckpoints limits how many allocations on its nodes that must end save their state at a time; 0: no limit.
 	MaxCheckpoints int64
 	CreateIndex    Index
 	ModifyIndex    Index

@@ -2,23 +2,23 @@ package structs
 
 import "strings"
 
-// Peer says where allocations should lie beside those of other jobs (Job.Near and Away, Group.Near and Away). Who is meant
-// is a job of the same namespace, or every job of it with a label.
+// Peer says where allocations should be relative to those of other jobs (Job.Near and Away, Group.Near and Away). It
+// selects one job of the same namespace, or every job of it with a label.
 type Peer struct {
 	JobID    string // of that namespace; "" with Label
 	Label    string // "KEY=VALUE" of the other job's meta, or "KEY" for any value; "" with JobID
 	Level    string // how near: "node" (also ""), "datacenter", or a key of the nodes' meta or attributes, such as "rack"
-	Required bool   // nodes that do not fulfil it are out of the question; otherwise it counts in the score
-	Weight   int64  // beside the others that are not required, 1..100
+	Required bool   // other nodes are infeasible; otherwise it counts in the score
+	Weight   int64  // relative to the other peers that are not required, 1..100
 }
 
-// Of a Peer: the level that is meant when none is named, and the weight.
+// Defaults of a Peer.
 const (
 	PeerLevelNode     = "node"
 	PeerWeightDefault = 50
 )
 
-// Means reports whether a job is one that p speaks of, as said by a job of a namespace.
+// Means reports whether p, declared by a job of namespace, selects other.
 func (p *Peer) Means(namespace string, other *Job) bool {
 	if other == nil || other.Namespace != namespace {
 		return false
@@ -31,7 +31,7 @@ func (p *Peer) Means(namespace string, other *Job) bool {
 	return ok && (!sub || have == value)
 }
 
-// Who names those that p speaks of, for people.
+// Who describes the selected jobs for people.
 func (p *Peer) Who() string {
 	if p.JobID != "" {
 		return "job " + p.JobID
@@ -39,24 +39,24 @@ func (p *Peer) Who() string {
 	return "jobs with " + p.Label
 }
 
-// ScoreWeights are the weights of the named terms of a node's score, where they are not to be the policy's own. 0 says
-// nothing; WeightOff leaves a term out.
+// ScoreWeights overrides the policy's weights of the named terms of a node's score. 0 keeps a weight; WeightOff leaves
+// a term out.
 type ScoreWeights struct {
-	Fit      int64 // how well the work fits, by the policy
-	Affinity int64 // wishes about nodes, devices and other jobs
-	Load     int64 // few of the same group on one node
-	Spread   int64 // how even a spread stays
-	Locality int64 // data that is there already (Job.Datasets)
+	Fit      int64 // how well the work fits, according to the policy
+	Affinity int64 // preferences for nodes, devices and other jobs
+	Load     int64 // few allocations of the same group on one node
+	Spread   int64 // how even a spread remains
+	Locality int64 // data that is already on the node (Job.Datasets)
 	Cost     int64 // cheap nodes (CostKey)
 }
 
-// Bounds of a ScoreWeights field.
+// Limits of a ScoreWeights field.
 const (
 	WeightOff = -1
-	WeightMax = 100 // all terms together stay below what a taint or an alternative counts
+	WeightMax = 100 // all terms together remain below the weight of a taint or an alternative
 )
 
-// Over gives w with what is said in more specific weights.
+// Over returns w with the weights that m sets replaced.
 func (w ScoreWeights) Over(m ScoreWeights) ScoreWeights {
 	at, by := w.Terms(), m.Terms()
 	for i := range by {
@@ -73,12 +73,12 @@ type ScoreTermWeight struct {
 	Value *int64
 }
 
-// Terms lists the fields by name, in the order in which they are shown.
+// Terms lists the fields by name, in display order.
 func (w *ScoreWeights) Terms() []ScoreTermWeight {
 	return []ScoreTermWeight{{"fit", &w.Fit}, {"affinity", &w.Affinity}, {"load", &w.Load}, {"spread", &w.Spread}, {"locality", &w.Locality}, {"cost", &w.Cost}}
 }
 
-// Check refuses weights that are out of range.
+// Check returns an error for weights that are out of range.
 func (w ScoreWeights) Check() *Error {
 	for _, t := range w.Terms() {
 		if *t.Value < WeightOff || *t.Value > WeightMax {
@@ -88,8 +88,8 @@ func (w ScoreWeights) Check() *Error {
 	return nil
 }
 
-// Keys of a node's meta (or attributes) that score terms look at.
+// Keys of a node's meta (or attributes) that score terms use.
 const (
 	DatasetsKey = "datasets"      // data sets and caches that the node holds, separated by commas
-	CostKey     = "cost_per_hour" // what an hour of the node costs, in any unit that is the same for all
+	CostKey     = "cost_per_hour" // the cost of an hour of the node, in a unit that is the same for all
 )

@@ -2,7 +2,7 @@ package structs
 
 import "time"
 
-// PlanEntry is what one decision about one job changes: the command that workers propose and the planner commits. It
+// PlanEntry is the changes of one decision about one job: the command that workers propose and the planner commits. It
 // is columnar (D9): job, evaluation and groups once, then a short row per allocation.
 type PlanEntry struct {
 	command
@@ -10,9 +10,9 @@ type PlanEntry struct {
 	Namespace     string
 	JobID         string
 	JobVersion    uint64
-	JobCreate     Index // CreateIndex of the job it was decided for; 0 when the job may be uncommitted (D25)
+	JobCreate     Index // CreateIndex of the job it was decided for; 0 if the job may be uncommitted (D25)
 	EvalID        EvalID
-	SnapshotIndex Index // state that the decision saw; ids of placements derive from it
+	SnapshotIndex Index // state that the decision used; ids of placements derive from it
 	Groups        []string
 	Asks          []Vector   `codec:"-"` // per row of Groups: what one allocation is charged; never logged, Apply derives it from the job
 	Nodes         []PlanNode // referred to by position
@@ -20,9 +20,9 @@ type PlanEntry struct {
 	Evals         []*Evaluation // the deciding evaluation with its new status, and follow-ups, blocked ones, canceled ones
 	Workload      *Workload     // nil: unchanged
 	LinkNext      bool          // set Next on replaced allocations
-	Job           *Job          `codec:"-"` // what it was decided for; for the overlay, never logged
-	Decided       LogTime       `codec:"-"` // when; never logged: allocations begin when the entry is applied
-	QueueEpoch    Index         // of the job's queue when it was decided; parts that place are refused when it has moved
+	Job           *Job          `codec:"-"` // the job it was decided for; for the overlay, never logged
+	Decided       LogTime       `codec:"-"` // time of the decision; never logged: allocations begin when the entry is applied
+	QueueEpoch    Index         // of the job's queue at the decision; parts with placements are refused if it has moved
 	Reservation   *Reservation  // of the job, new or changed; one with Start 0 is deleted; nil: unchanged
 	Rosters       []*Roster     // of the job's gangs, new or changed; written when the parts that place members are accepted
 }
@@ -33,8 +33,8 @@ type PlanNode struct {
 	Epoch Index
 }
 
-// PlanPart is the smallest set that must be true together (D18). It is accepted or refused whole: Apply refuses it when
-// the job's version is absent or stopped, or the epoch of a node it places on has moved.
+// PlanPart is the smallest set that must take effect together (D18). It is accepted or refused as a whole. Apply
+// refuses it if the job's version is absent or stopped, or if the epoch of a node it places on has moved.
 type PlanPart struct {
 	Places  []PlanPlace
 	Stops   []PlanStop
@@ -46,7 +46,7 @@ type PlanPlace struct {
 	Group    int     // into PlanEntry.Groups
 	Node     int     // into PlanEntry.Nodes
 	Index    int     // name index
-	Version  *uint64 // job version to place, when not PlanEntry.JobVersion
+	Version  *uint64 // job version to place, if not PlanEntry.JobVersion
 	Grants   []Grant
 	Ports    []PortGrant
 	Cores    []int64
@@ -54,7 +54,7 @@ type PlanPlace struct {
 	Previous AllocID
 	Resched  []RescheduleEvent
 	Expect   time.Duration // predicted run time; 0: none
-	Restarts int64         // of the allocation: see there
+	Restarts int64         // see Allocation.Restarts
 	Requeues int64
 	Reason   string
 }
@@ -64,9 +64,9 @@ type PlanStop struct {
 	ID       AllocID
 	Desc     string
 	Client   ClientStatus  // set when the server declares the outcome ("lost", "unknown"); else ""
-	Desired  DesiredStatus // DesiredStop or DesiredEvict; "" leaves it as it is (only FollowupEval changes)
+	Desired  DesiredStatus // DesiredStop or DesiredEvict; "" keeps it (only FollowupEval changes)
 	Followup EvalID        // delayed evaluation that will replace it
-	Preempt  AllocID       // who preempts it
+	Preempt  AllocID       // the allocation that preempts it
 	Cause    string        // CauseDrain or CausePreempt: its work, which moves or gives way with its gang, may save its state first
 }
 

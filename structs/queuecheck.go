@@ -15,10 +15,10 @@ const (
 	QueuesMax     = 10_000
 )
 
-// QueueOrders are the names that Queue.Order may have beside "": the ordering policies that a person may choose.
+// QueueOrders are the valid names in Queue.Order, besides "".
 var QueueOrders = []string{OrderAdaptive, OrderEDF, OrderFair, OrderFCFS, OrderLottery, OrderMLFQ, OrderPriority, OrderSJF, OrderSRSF, OrderSRTF, OrderWeighted}
 
-// OrderNames are the names in an order: one, or several with commas between them.
+// OrderNames returns the names in an order, which are separated by commas.
 func OrderNames(order string) []string { return strings.Split(order, ",") }
 
 // OrderHas reports whether a name occurs in an order.
@@ -26,7 +26,7 @@ func OrderHas(order, name string) bool {
 	return order == name || strings.Contains(order, ",") && slices.Contains(OrderNames(order), name)
 }
 
-// OrderWidth is how many numbers tell workloads apart under an order by itself.
+// OrderWidth returns how many numbers an order by itself compares.
 func OrderWidth(name string) int {
 	switch name {
 	case OrderEDF, OrderMLFQ:
@@ -35,10 +35,10 @@ func OrderWidth(name string) int {
 	return 1
 }
 
-// orderWidthMax is how many numbers there are to compare.
+// orderWidthMax limits the numbers that one comparison uses.
 const orderWidthMax = 4
 
-// CheckOrder says what is wrong with an order, or "".
+// CheckOrder returns what is wrong with an order, or "".
 func CheckOrder(order string) string {
 	names, width, turns := OrderNames(order), 0, ""
 	for i, n := range names {
@@ -66,7 +66,7 @@ func CheckOrder(order string) string {
 	return ""
 }
 
-// Check says what is wrong with a queue by itself, or nil. Whether its parent exists is for Apply to see.
+// Check returns an error if a queue is invalid by itself. Apply checks that its parent exists.
 func (q *Queue) Check() *Error {
 	bad := func(format string, args ...any) *Error {
 		return Errorf(CodeInvalid, "queue %q: "+format, append([]any{q.Path}, args...)...)
@@ -150,7 +150,7 @@ func (q *Queue) Check() *Error {
 	return nil
 }
 
-// CheckQueuePath says what is wrong with the path of a queue, or nil.
+// CheckQueuePath returns an error if the path of a queue is invalid.
 func CheckQueuePath(path QueuePath) *Error {
 	parts := strings.Split(string(path), "/")
 	switch {
@@ -180,12 +180,12 @@ type AmountPart struct {
 	Value     int64
 }
 
-// Parts are the components of an amount in a fixed order.
+// Parts returns the components of an amount in a fixed order.
 func (a Amount) Parts() [4]AmountPart {
 	return [4]AmountPart{{DimensionGPU, a.GPUMilli}, {DimensionGPUMemory, a.GPUMemoryMiB}, {DimensionCPU, a.CPU}, {DimensionMemory, a.MemoryMiB}}
 }
 
-// Check says what is wrong with an operator's reservation by itself, or nil.
+// Check returns an error if an operator's reservation is invalid by itself.
 func (r *Reservation) Check() *Error {
 	bad := func(format string, args ...any) *Error {
 		return Errorf(CodeInvalid, "reservation %q: "+format, append([]any{r.ID}, args...)...)
@@ -220,8 +220,8 @@ func (r *Reservation) Check() *Error {
 	return nil
 }
 
-// Admits reports whether work of a queue and submitter may use an operator's reservation. Without users and queues
-// anybody may, unless it is for maintenance.
+// Admits reports whether work of a queue and submitter may use an operator's reservation. Without users and queues all
+// work may, unless it is for maintenance.
 func (r *Reservation) Admits(queue QueuePath, user string) bool {
 	if r.Maintenance {
 		return false

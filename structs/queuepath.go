@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// QueuePath is the place of a queue in the tree: "research/nightly" is the queue nightly below the queue research. Queues
-// at the top have a path of one part; above them there is only the root (QueueRoot). In usage rows a path may also stand
-// for a namespace: see UseNamespace.
+// QueuePath is the place of a queue in the tree: "research/nightly" is the queue nightly below the queue research.
+// Top-level queues have a path of one part; above them is only the root (QueueRoot). In usage rows a path may also be a
+// namespace: see UseNamespace.
 type QueuePath string
 
-// QueueRoot is the path of the root of the tree: the parent of the queues at the top. It has no jobs of its own, and its
+// QueueRoot is the path of the root of the tree: the parent of the top-level queues. It has no jobs itself, and its
 // limits are those of the whole cluster.
 const QueueRoot QueuePath = "root"
 
 // QueueDefault is the queue of jobs that name none. It exists in every cluster, with the defaults of a Queue.
 const QueueDefault QueuePath = "default"
 
-// Parent is the queue directly above; the root for a queue at the top, and "" for the root.
+// Parent returns the queue directly above; the root for a top-level queue, and "" for the root.
 func (p QueuePath) Parent() QueuePath {
 	if p == QueueRoot || p == "" {
 		return ""
@@ -28,7 +28,7 @@ func (p QueuePath) Parent() QueuePath {
 	return QueueRoot
 }
 
-// Ancestors are the queues above, nearest first. The last one is the root, which has none.
+// Ancestors returns the queues above, nearest first. The last one is the root, which has none.
 func (p QueuePath) Ancestors() iter.Seq[QueuePath] {
 	return func(yield func(QueuePath) bool) {
 		for p = p.Parent(); p != "" && yield(p); p = p.Parent() {
@@ -36,7 +36,7 @@ func (p QueuePath) Ancestors() iter.Seq[QueuePath] {
 	}
 }
 
-// Lineage is the queue itself, then its ancestors.
+// Lineage returns the queue itself, then its ancestors.
 func (p QueuePath) Lineage() iter.Seq[QueuePath] {
 	return func(yield func(QueuePath) bool) {
 		for ; p != "" && yield(p); p = p.Parent() {
@@ -49,14 +49,14 @@ func (p QueuePath) Contains(q QueuePath) bool {
 	return p == QueueRoot || p == q || len(q) > len(p) && q[len(p)] == '/' && q[:len(p)] == p
 }
 
-// Base is the last part of the path.
+// Base returns the last part of the path.
 func (p QueuePath) Base() string { return string(p[strings.LastIndexByte(string(p), '/')+1:]) }
 
-// UseNamespace is the path in usage rows of what a namespace holds. No queue can have it.
+// UseNamespace returns the path of a namespace in usage rows. No queue can have it.
 func UseNamespace(name string) QueuePath { return QueuePath("@" + name) }
 
-// Namespace is the namespace that the path of a usage row stands for, if it is not that of a queue.
+// Namespace returns the namespace of a usage row's path; ok is false if the path is a queue's.
 func (p QueuePath) Namespace() (name string, ok bool) { return strings.CutPrefix(string(p), "@") }
 
-// IsNamespace reports whether the path of a usage row stands for a namespace.
+// IsNamespace reports whether the path of a usage row is a namespace's.
 func (p QueuePath) IsNamespace() bool { return strings.HasPrefix(string(p), "@") }

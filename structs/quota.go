@@ -2,7 +2,7 @@ package structs
 
 import "strings"
 
-// QuotaSpec limits what the allocations of the namespaces that name it (Namespace.Quota) hold together. A QuotaSpec in
+// QuotaSpec limits what the allocations of all namespaces that use it (Namespace.Quota) hold together. A QuotaSpec in
 // the store is immutable.
 type QuotaSpec struct {
 	Name        string
@@ -16,10 +16,10 @@ type QuotaSpec struct {
 type QuotaLimit struct {
 	Region string
 	Hard   Amount  // refused beyond it
-	Soft   *Amount // beyond it work is served after everybody else's; nil: none
+	Soft   *Amount // beyond it work is served after all other work; nil: none
 }
 
-// Limit is the limit of a region, or nil.
+// Limit returns the limit of a region, or nil.
 func (q *QuotaSpec) Limit(region string) *QuotaLimit {
 	for i := range q.Limits {
 		if q.Limits[i].Region == region {
@@ -29,17 +29,17 @@ func (q *QuotaSpec) Limit(region string) *QuotaLimit {
 	return nil
 }
 
-// Unlimited is the limit that limits nothing.
+// Unlimited limits nothing.
 var Unlimited = Amount{GPUMilli: AmountNoLimit, GPUMemoryMiB: AmountNoLimit, CPU: AmountNoLimit, MemoryMiB: AmountNoLimit}
 
-// UseRow names one row of usage: of a queue (User "") or of a submitter in it, or of a namespace.
+// UseRow is the key of one row of usage: of a queue (User "") or of a submitter in it, or of a namespace.
 type UseRow struct {
 	Path QueuePath
 	User string
 }
 
-// UseRows are the rows that an allocation is charged to: its queue, those above it, the same of its submitter, and its
-// namespace. Its queue and submitter are those of the job version that it runs.
+// UseRows returns the rows that an allocation is charged to: its queue and its ancestors, its submitter in each of
+// these, and its namespace. Queue and submitter are those of the job version that it runs.
 func UseRows(a *Allocation) []UseRow {
 	path, user := QueueDefault, ""
 	if a.Job != nil {
@@ -48,13 +48,13 @@ func UseRows(a *Allocation) []UseRow {
 	return UseRowsOf(a.Namespace, path, user)
 }
 
-// UseRowsOf are the rows of an allocation of a namespace, queue and submitter.
+// UseRowsOf returns the rows of an allocation of a namespace, queue and submitter.
 func UseRowsOf(namespace string, path QueuePath, user string) []UseRow {
 	rows := make([]UseRow, 0, 2*strings.Count(string(path), "/")+4)
 	rows = append(rows, UseRow{Path: QueueRoot}, UseRow{Path: UseNamespace(namespace)})
 	for p := range path.Lineage() {
 		if p == QueueRoot {
-			break // it has no rows of submitters
+			break // the root has no rows of submitters
 		}
 		rows = append(rows, UseRow{Path: p})
 		if user != "" {
@@ -64,9 +64,9 @@ func UseRowsOf(namespace string, path QueuePath, user string) []UseRow {
 	return rows
 }
 
-// Charge is what an allocation counts in one row: what it has (AmountOf), less what the allocations that it waits on
-// still hold and count in the same row; those whose places it takes elsewhere stay on the books of their own queue. bill
-// is what an allocation counts by the weights of its queue (Billing.Of); nil: nothing.
+// Charge returns what an allocation counts in one row: what it has (AmountOf), less what the allocations that it waits
+// on still hold and count in the same row. Allocations of other queues whose places it takes stay charged to their own
+// queue. bill returns what an allocation counts by the weights of its queue (Billing.Of); nil: nothing.
 func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation, bill func(*Allocation) int64) Amount {
 	if !Holds(a) {
 		return Amount{}
@@ -96,8 +96,8 @@ func Charge(a *Allocation, row UseRow, get func(AllocID) *Allocation, bill func(
 	return sum.each(func(v int64) int64 { return max(v, 0) })
 }
 
-// Breaks names the first component in which held + add is beyond a limit and add is positive, and by how much;
-// DimensionNone when there is none. So what is beyond its limit already may still shrink.
+// Breaks returns the first component in which add is positive and held + add exceeds the limit, and by how much, or
+// DimensionNone. So a holder beyond its limit may still shrink.
 func Breaks(held, add, limit Amount) (what Dimension, over int64) {
 	for _, c := range [...]struct {
 		add, limit *int64

@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// Refusal says why work waits: one reason, on how many nodes, and by how much the nearest of them falls short. It is a
-// value that code compares; Text makes the sentence for people, and nothing reads a sentence back.
+// Refusal is one reason why work waits: on how many nodes, and by how much the nearest of them falls short. It is a
+// value that code compares; Text formats it for people, and no code parses the text.
 type Refusal struct {
 	Code ReasonCode
 	Obstacle
-	Nodes   int64 // how many nodes were refused so; 0 when no node was asked
-	Short   int64 // the least that is missing on any of them, in Unit
+	Nodes   int64 // how many nodes refused for this reason; 0 if no node was asked
+	Short   int64 // the smallest shortfall of any of them, in Unit
 	Unit    Unit
-	Largest int64 // of GPU memory or compute: the largest amount free on one GPU that was looked at, in Unit
+	Largest int64 // of GPU memory or compute: the largest free amount on one GPU, in Unit
 	CuredBy EventKind
 }
 
-// Obstacle is what stands in the way of work. What Subject, Detail, Count and Of hold depends on the dimension, and is
-// said there.
+// Obstacle is what prevents work from starting. Each dimension documents its use of Subject, Detail, Count and Of.
 type Obstacle struct {
 	Dimension Dimension
 	Holder    Holder
@@ -27,8 +26,8 @@ type Obstacle struct {
 	Count, Of int64
 }
 
-// Holder is who limits or holds what is missing: the queue or quota whose limit binds, the reservation or job that it is
-// reserved for. The zero value is nobody.
+// Holder is the owner of a limit or of reserved resources: a queue or quota whose limit binds, or the reservation or
+// job that they are reserved for. The zero value is none.
 type Holder struct {
 	Kind HolderKind
 	Name string // a queue's path, a quota's or reservation's name, a job's ID
@@ -37,13 +36,13 @@ type Holder struct {
 // HolderKind is the kind of a holder.
 type HolderKind uint8
 
-// The kinds of holders. The numbers are stored: new ones go to the end.
+// The kinds of holders. The numbers are stored: append new ones.
 const (
 	HolderNone HolderKind = iota
 	HolderQueue
 	HolderQuota
 	HolderReservation // of an operator
-	HolderJob         // for which the scheduler has reserved it
+	HolderJob         // the scheduler has reserved it for this job
 	holderKinds
 )
 
@@ -56,10 +55,10 @@ func (k HolderKind) String() string {
 	return ""
 }
 
-// MarshalText writes the name that the API has for k.
+// MarshalText returns the API's name of k.
 func (k HolderKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads what MarshalText writes; a name that is not known becomes HolderNone.
+// UnmarshalText reads the API's name; an unknown one becomes HolderNone.
 func (k *HolderKind) UnmarshalText(b []byte) error {
 	*k = HolderKind(max(0, slices.Index(holderNames[:], string(b))))
 	return nil
@@ -97,19 +96,19 @@ const (
 	UnitPerHour     Unit = "an hour"
 )
 
-// Dimension is the resource that is missing, the condition that does not hold, or what has to happen first.
+// Dimension is a missing resource, an unmet condition, or something that has to happen first.
 type Dimension uint8
 
-// The dimensions. The numbers are stored: new ones go to the end. Those below NodeDimensions are the resources of a
-// node, in the order in which they are checked.
+// The dimensions. The numbers are stored: append new ones. Those below NodeDimensions are the resources of a node, in
+// the order in which they are checked.
 const (
 	DimensionNone Dimension = iota // of a reservation: it closes the node
 	DimensionCPU
-	DimensionCores // Detail: they must lie in one of these; "" for anywhere
+	DimensionCores // Detail: where they must be; "" for anywhere
 	DimensionMemory
 	DimensionDisk
 	DimensionPorts
-	DimensionDevices // Subject: the request; Detail: as with cores; Count: cores that must lie there, too
+	DimensionDevices // Subject: the request; Detail: as for cores; Count: cores that must be there, too
 	DimensionGPUMemory
 	DimensionGPUCompute
 	DimensionClaim // the allocation to wait for is claimed by another, or waits itself
@@ -122,12 +121,12 @@ const (
 	DimensionMissingDriver      // Subject: its name
 	DimensionUnhealthyDriver    // Subject: its name
 	DimensionMissingDevice      // Subject: the request
-	DimensionMissingMIG         // Subject: the profile; Detail: profiles that there are; Count: GPUs that can be divided so
+	DimensionMissingMIG         // Subject: the profile; Detail: profiles that exist; Count: GPUs that can be divided so
 	DimensionPowerLimit         // Subject: the GPU; Count: watts asked for; Detail: the range in W, "" when the driver reports none
 	DimensionMissingVolume      // Subject: its name
 	DimensionVolumeType         // Subject: its name
 	DimensionMissingHostNetwork // Subject: its name
-	DimensionMissingNetwork     // Subject: the mode; Detail: why the node has none, "" when not known
+	DimensionMissingNetwork     // Subject: the mode; Detail: why the node has none, "" when unknown
 	DimensionConstraint         // Subject: the constraint
 	DimensionTaint              // Subject: its key; Detail: its value
 	DimensionNear               // Subject: the jobs to be near to; Detail: the topology level
@@ -145,12 +144,12 @@ const (
 	DimensionAllAtOnce
 	DimensionMembers        // of a gang. Count: found; Of: needed; Detail: the level that has to hold all of them; Subject: where there is most room
 	DimensionMembersSpares  // as DimensionMembers, spares included
-	DimensionEndingMembers  // of the last start
+	DimensionEndingMembers  // of the previous start
 	DimensionGrowth         // of a group that has its minimum
 	DimensionSpares         // of a gang that runs
-	DimensionOwnReservation // Subject: when what is reserved for the job itself begins
+	DimensionOwnReservation // Subject: when the job's own reservation begins
 
-	DimensionQueueOrder   // Subject: the job that nobody passes
+	DimensionQueueOrder   // Subject: the job that no other may pass
 	DimensionBackfillMax  // Subject: the job at the head; Count: how many may be tried behind it
 	DimensionPreemptDelay // of a queue: its preempt_after
 	DimensionPreemptCost
@@ -164,10 +163,10 @@ const (
 	dimensionCount
 )
 
-// NodeDimensions is how many dimensions are plain resources of a node.
+// NodeDimensions is the number of dimensions that are plain resources of a node.
 const NodeDimensions = DimensionClaim + 1
 
-// dimensions has each dimension's name in the API and its sentence. The words in braces are the fields of the obstacle;
+// dimensions has each dimension's name in the API and its text. The words in braces are fields of the obstacle;
 // {holder} is the holder's kind and name.
 var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionNone: {"", ""}, DimensionCPU: {"cpu", "cpu"}, DimensionMemory: {"memory", "memory"}, DimensionDisk: {"disk", "disk"},
@@ -223,10 +222,10 @@ var dimensions = [dimensionCount]struct{ name, text string }{
 	DimensionDependency: {"dependency", "{detail}"},
 }
 
-// String is the sentence of a dimension without subject: "GPU memory".
+// String returns the text of a dimension without subject: "GPU memory".
 func (d Dimension) String() string { return Obstacle{Dimension: d}.Text() }
 
-// Name is what the API calls a dimension: "gpu-memory".
+// Name returns the API's name of a dimension: "gpu-memory".
 func (d Dimension) Name() string {
 	if d < dimensionCount {
 		return dimensions[d].name
@@ -237,14 +236,14 @@ func (d Dimension) Name() string {
 // MarshalText writes the name of a dimension.
 func (d Dimension) MarshalText() ([]byte, error) { return []byte(d.Name()), nil }
 
-// UnmarshalText reads a name; one that is not known becomes DimensionNone.
+// UnmarshalText reads a name; an unknown one becomes DimensionNone.
 func (d *Dimension) UnmarshalText(b []byte) error {
 	for *d = dimensionCount - 1; *d > DimensionNone && dimensions[*d].name != string(b); *d-- {
 	}
 	return nil
 }
 
-// Missing reports whether a node lacks something by its kind, not by its amount, and what.
+// Missing reports whether a node lacks a kind of thing, not an amount, and which.
 func (o Obstacle) Missing() (string, bool) {
 	switch o.Dimension {
 	case DimensionMissingDriver, DimensionMissingDevice, DimensionMissingMIG, DimensionMissingVolume, DimensionMissingHostNetwork, DimensionMissingNetwork:
@@ -253,12 +252,12 @@ func (o Obstacle) Missing() (string, bool) {
 	return "", false
 }
 
-// Plain reports whether a resource of a node as a whole is short, and not what is limited, reserved or asked for by name.
+// Plain reports whether a resource of a whole node is short, and not something limited, reserved or requested by name.
 func (o Obstacle) Plain() bool {
 	return o.Dimension < NodeDimensions && o == (Obstacle{Dimension: o.Dimension})
 }
 
-// Of is the unit of n: "GPU" of 1.
+// Of returns the unit for n: "GPU" for 1.
 func (u Unit) Of(n int64) string {
 	if n == 1 {
 		return strings.TrimSuffix(string(u), "s")

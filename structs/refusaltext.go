@@ -25,7 +25,7 @@ func (o Obstacle) Text() string {
 	return text
 }
 
-// Limit names whose limit binds: "queue a, user eve".
+// Limit returns the owner of the limit: "queue a, user eve".
 func (o Obstacle) Limit() string {
 	if (o.Dimension == DimensionRunningJobs || o.Dimension == DimensionGPUMinutes) && o.Subject != "" {
 		return o.Holder.String() + ", user " + o.Subject
@@ -33,7 +33,7 @@ func (o Obstacle) Limit() string {
 	return o.Holder.String()
 }
 
-// What is Text without a limit or reservation that it belongs to: "running jobs".
+// What is Text without the limit or reservation: "running jobs".
 func (o Obstacle) What() string {
 	if o.Dimension >= dimensionCount {
 		return ""
@@ -68,7 +68,7 @@ func (o Obstacle) What() string {
 	return text
 }
 
-// Hint says what there is instead of what is missing.
+// Hint returns the available alternatives to what is missing, or "".
 func (o Obstacle) Hint() string {
 	switch {
 	case o.Dimension == DimensionMissingNetwork && o.Detail != "":
@@ -86,7 +86,7 @@ func (o Obstacle) Hint() string {
 	return out
 }
 
-// expand puts the fields of an obstacle into a sentence.
+// expand inserts the fields of an obstacle into a text.
 func (o Obstacle) expand(text string) string {
 	before, rest, found := strings.Cut(text, "{")
 	if !found {

@@ -5,33 +5,34 @@ import (
 	"strings"
 )
 
-// Limits of what one allocation registers. Beyond one a report is refused.
+// Limits of what one allocation registers. A report beyond one is refused.
 const (
 	ServicesAllocMax  = 64       // registrations of an allocation
-	ServiceNameMax    = 63       // bytes of a service's name: it is a label in names of hosts
+	ServiceNameMax    = 63       // bytes of a service's name: it is a label in host names
 	ServiceTagsMax    = 64       // tags of a registration
 	ServiceTextMax    = 512      // bytes of an ID, a tag, an address, a key or value of its meta
 	ServicesReportMax = 64 << 10 // bytes of all texts of an allocation's registrations
 )
 
-// Provider of the services that servers keep. Others are carried and have no effect.
+// Provider of the services that servers register. Services of other providers are stored and have no effect.
 const ServiceProvider = "nomad"
 
-// ServiceHealth is what the checks of a registration say together.
+// ServiceHealth is the combined result of the checks of a registration.
 type ServiceHealth string
 
 // A registration without checks has HealthNone.
 const (
 	HealthNone    ServiceHealth = ""
-	HealthPending ServiceHealth = "pending" // a check has not answered yet
-	HealthPassing ServiceHealth = "passing" // all checks do
-	HealthFailing ServiceHealth = "failing" // at least one does
+	HealthPending ServiceHealth = "pending" // a check has no result yet
+	HealthPassing ServiceHealth = "passing" // all checks pass
+	HealthFailing ServiceHealth = "failing" // at least one check fails
 )
 
-// ServiceRegistration is one allocation offering a service at an address. It lives while its allocation is wanted, runs, and
-// reports it; ID, Service, Tags, Meta, Address, Port and Health are the agent's words, the rest is set by Apply.
+// ServiceRegistration is one allocation offering a service at an address. It exists while its allocation should run,
+// runs, and reports it. ID, Service, Tags, Meta, Address, Port and Health come from the agent; the rest is set by
+// Apply.
 type ServiceRegistration struct {
-	ID         string // the same for each report of the same service of an allocation
+	ID         string // the same in each report of the same service of an allocation
 	Service    string // its name
 	Namespace  string
 	NodeID     NodeID
@@ -48,7 +49,7 @@ type ServiceRegistration struct {
 	ModifyIndex Index
 }
 
-// ServiceKey names a registration.
+// ServiceKey identifies a registration.
 type ServiceKey struct{ Namespace, Service, ID string }
 
 // Less orders registrations by namespace, service, ID.
@@ -62,15 +63,15 @@ func (k ServiceKey) Less(o ServiceKey) bool {
 	return k.ID < o.ID
 }
 
-// Key is the registration's name.
+// Key returns the registration's key.
 func (r *ServiceRegistration) Key() ServiceKey { return ServiceKey{r.Namespace, r.Service, r.ID} }
 
-// Same reports whether two registrations say the same to who looks for the service: everything but their indexes.
+// Same reports whether two registrations are equal except for their indexes.
 func (r *ServiceRegistration) Same(o *ServiceRegistration) bool {
 	if len(r.Meta) != len(o.Meta) {
 		return false
 	}
-	for k, v := range r.Meta { // any difference will do
+	for k, v := range r.Meta { // one difference is enough: the order does not matter
 		if w, ok := o.Meta[k]; !ok || v != w {
 			return false
 		}
@@ -79,10 +80,11 @@ func (r *ServiceRegistration) Same(o *ServiceRegistration) bool {
 		r.JobID == o.JobID && r.AllocID == o.AllocID && slices.Equal(r.Tags, o.Tags) && r.Address == o.Address && r.Port == o.Port && r.Health == o.Health
 }
 
-// Serves reports whether registrations of the allocation may exist: it is wanted, and runs.
+// Serves reports whether the allocation may have registrations: it should run, and runs.
 func (a *Allocation) Serves() bool { return a.Desired == DesiredRun && a.Client == ClientRunning }
 
-// ValidServiceName reports whether a service may have the name: letters, digits and hyphens, none of them at an end.
+// ValidServiceName reports whether a service may have the name: letters, digits and hyphens, not beginning or ending
+// with a hyphen.
 func ValidServiceName(name string) bool {
 	if name == "" || len(name) > ServiceNameMax || name[0] == '-' || name[len(name)-1] == '-' {
 		return false
@@ -95,7 +97,7 @@ func ValidServiceName(name string) bool {
 	return true
 }
 
-// CheckServices says what is wrong with what an agent reports of the services of an allocation, or gives nil.
+// CheckServices returns an error if an agent's report of an allocation's services is invalid.
 func CheckServices(alloc AllocID, list []ServiceRegistration) *Error {
 	if len(list) > ServicesAllocMax {
 		return Errorf(CodeInvalid, "allocation %s registers %d services and may register %d", alloc, len(list), ServicesAllocMax)
@@ -105,7 +107,7 @@ func CheckServices(alloc AllocID, list []ServiceRegistration) *Error {
 	for i := range list {
 		r := &list[i]
 		texts := append([]string{r.ID, r.Address}, r.Tags...)
-		for k, v := range r.Meta { // their sum does not depend on the order
+		for k, v := range r.Meta { // the sum does not depend on the order
 			texts = append(texts, k, v)
 		}
 		for _, t := range texts {
@@ -141,7 +143,7 @@ func CheckServices(alloc AllocID, list []ServiceRegistration) *Error {
 // HealthByChecks is the health_check of an update that waits for the checks of services.
 const HealthByChecks = "checks"
 
-// Checked reports whether checks of services say if an allocation of the group is healthy.
+// Checked reports whether service checks decide if an allocation of the group is healthy.
 func (g *Group) Checked() bool {
 	if g == nil {
 		return false

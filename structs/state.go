@@ -11,7 +11,7 @@ type Namespace struct {
 	ModifyIndex                     Index
 }
 
-// SchedulerConfig is the cluster-wide configuration of decisions. Changed through the operator API only.
+// SchedulerConfig is the cluster-wide configuration of decisions. It is changed through the operator API only.
 type SchedulerConfig struct {
 	Algorithm       string // placement policy: binpack, spread (worst-fit), first-fit, ...
 	PreemptSystem   bool
@@ -23,12 +23,12 @@ type SchedulerConfig struct {
 	PauseBroker     bool // no passes run
 	NodeLimit       int64
 	GPUFit          string // within a GPU: GPUFitBest (also ""), ...
-	Order           string // ordering policy of queues that name none; "": OrderAdaptive
-	Backfill        string // backfilling of queues that name none; "": BackfillSJF
+	Order           string // ordering policy of queues that set none; "": OrderAdaptive
+	Backfill        string // backfilling of queues that set none; "": BackfillSJF
 	Weights         ScoreWeights
 
-	MaxCheckpoints    int64            // allocations that save their state at a time because they are to end; 0: no limit
-	CheckpointStorage map[string]int64 // the same of those that write to a storage (Checkpoint.Storage), by its name
+	MaxCheckpoints    int64            // limit of the allocations that must end and save their state at a time; 0: no limit
+	CheckpointStorage map[string]int64 // the same for those that write to a storage (Checkpoint.Storage), by its name
 
 	CreateIndex Index
 	ModifyIndex Index
@@ -48,7 +48,7 @@ type AutopilotConfig struct {
 // ClusterMeta identifies a cluster and the history it is on (D14).
 type ClusterMeta struct {
 	ID           ClusterID
-	RestoreEpoch uint64 // bumped by every operator restore
+	RestoreEpoch uint64 // incremented by every operator restore
 	CreateTime   LogTime
 	StateVersion uint64 // format of the state; hashes compare only between equal versions (D8)
 	CreateIndex  Index
@@ -58,12 +58,12 @@ type ClusterMeta struct {
 type PeriodicLaunch struct {
 	Namespace   string
 	JobID       string
-	Launch      LogTime // the time by the cron expression, not of the command
+	Launch      LogTime // the time of the cron expression, not of the command
 	CreateIndex Index
 	ModifyIndex Index
 }
 
-// ScalingEvent records that somebody scaled a group.
+// ScalingEvent records that a group was scaled.
 type ScalingEvent struct {
 	Time          LogTime
 	Group         string
@@ -76,7 +76,7 @@ type ScalingEvent struct {
 	CreateIndex   Index
 }
 
-// ScalingEvents are the latest events of one job, newest first, at most 20 a group.
+// ScalingEvents are the latest events of one job, newest first, at most 20 per group.
 type ScalingEvents struct {
 	Namespace   string
 	JobID       string

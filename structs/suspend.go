@@ -2,25 +2,25 @@ package structs
 
 import "time"
 
-// Suspension is what is known of the times that an allocation was told to stand still in its place. It keeps all that it was
-// granted meanwhile, and is charged for it; only the time that it may run does not pass.
+// Suspension is the history of an allocation's suspensions. A suspended allocation is frozen: it keeps everything that
+// it was granted and is charged for it, but its time limit does not run.
 type Suspension struct {
-	Since  LogTime       // 0: it goes on
-	By     string        // who said so last, of suspending and resuming
-	Reason string        // of the suspension, "" for none
-	Total  time.Duration // of those that are over, since it started
+	Since  LogTime       // 0: not suspended
+	By     string        // the last user who suspended or resumed it
+	Reason string        // of the current suspension, "" for none
+	Total  time.Duration // of the suspensions that are over, since it started
 }
 
-// Suspended reports whether the allocation is to stand still.
+// Suspended reports whether the allocation must be frozen.
 func (a *Allocation) Suspended() bool { return a.Suspension != nil && a.Suspension.Since != 0 }
 
-// SuspendReasonMax is how many bytes the reason of a suspension may have.
+// SuspendReasonMax is the maximum length of a suspension's reason, in bytes.
 const SuspendReasonMax = 256
 
-// SuspendAttribute names the attribute of nodes whose driver can make tasks stand still; its value is then "1".
+// SuspendAttribute names the attribute of nodes whose driver can freeze tasks; its value is then "1".
 func SuspendAttribute(driver string) string { return "driver." + driver + ".suspend" }
 
-// SuspendedFor is how long the suspensions of the allocation were that are over.
+// SuspendedFor returns the total duration of the suspensions that are over.
 func (a *Allocation) SuspendedFor() time.Duration {
 	if a.Suspension == nil {
 		return 0
@@ -28,7 +28,7 @@ func (a *Allocation) SuspendedFor() time.Duration {
 	return a.Suspension.Total
 }
 
-// Stood is for how much of the time from its start up to now the allocation was to stand still.
+// Stood returns for how long the allocation was suspended, between its start and now.
 func (a *Allocation) Stood(now LogTime) time.Duration {
 	s := a.Suspension
 	if s == nil {
@@ -40,8 +40,8 @@ func (a *Allocation) Stood(now LogTime) time.Duration {
 	return s.Total + max(0, now.Sub(max(s.Since, a.StartedAt)))
 }
 
-// Began is when the allocation would have started, had it never stood still: its wall-clock limit counts from then. 0
-// before it has started.
+// Began returns when the allocation would have started if it had never been suspended: its wall-clock limit counts from
+// then. 0 before its start.
 func (a *Allocation) Began(now LogTime) LogTime {
 	if a.StartedAt == 0 {
 		return 0
@@ -49,10 +49,10 @@ func (a *Allocation) Began(now LogTime) LogTime {
 	return a.StartedAt.Add(a.Stood(now))
 }
 
-// Ran is for how long an allocation that has ended ran, without the time that it stood still.
+// Ran returns for how long an ended allocation ran, without suspensions.
 func (a *Allocation) Ran() time.Duration { return a.FinishedAt.Sub(a.Began(a.FinishedAt)) }
 
-// Suspend is the allocation told to stand still, or to go on.
+// Suspend returns the allocation suspended, or resumed if on is false.
 func (a *Allocation) Suspend(on bool, by, reason string, now LogTime) *Allocation {
 	n := *a
 	if on {
@@ -63,15 +63,15 @@ func (a *Allocation) Suspend(on bool, by, reason string, now LogTime) *Allocatio
 	return &n
 }
 
-// How far an allocation is with standing still (Allocation.Standing).
+// Values of Allocation.Standing.
 const (
-	StandingAsked  = "suspending" // its agent has yet to say that it does
+	StandingAsked  = "suspending" // its agent has not reported it as frozen yet
 	StandingStill  = "suspended"
-	StandingResume = "resuming" // its agent has yet to say that it goes on
+	StandingResume = "resuming" // its agent has not reported it as running yet
 )
 
-// Standing tells in a word whether an allocation that runs stands still; "" for one that goes on as usual, and for one that
-// ends, which is let go on so that it can.
+// Standing returns the state of an allocation's suspension in a word; "" for one that runs normally, and for one that
+// ends, which is resumed so that it can.
 func (a *Allocation) Standing() string {
 	switch {
 	case a.Terminal():

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Taint keeps jobs off a node that do not tolerate it. An operator sets it (Node.Tainted), or it is written in the node's
-// meta: "taint.KEY" = "VALUE:EFFECT", where an effect that is missing or unknown counts as no-schedule.
+// Taint keeps jobs that do not tolerate it off a node. An operator sets it (Node.Tainted), or it is in the node's meta:
+// "taint.KEY" = "VALUE:EFFECT", where a missing or unknown effect counts as no-schedule.
 type Taint struct {
 	Key, Value, Effect string
 	Since              LogTime // when it was set; 0 for one in meta
@@ -23,7 +23,7 @@ const (
 	taintTextMax = 128 // bytes of a key, and of a value
 )
 
-// Check says what is wrong with a taint, or nil.
+// Check returns an error if the taint is invalid.
 func (t Taint) Check() *Error {
 	odd := func(s string) bool {
 		return len(s) > taintTextMax || strings.ContainsFunc(s, func(c rune) bool {
@@ -39,7 +39,7 @@ func (t Taint) Check() *Error {
 	return nil
 }
 
-// Taints of a node, by key and effect: those that operators set, and those in its meta.
+// Taints returns the taints of a node, sorted by key and effect: those that operators set, and those in its meta.
 func (n *Node) Taints() []Taint {
 	out := slices.Clone(n.Tainted)
 	for k, v := range n.Meta {
@@ -66,11 +66,11 @@ func compareTaints(a, b Taint) int {
 	return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Effect, b.Effect))
 }
 
-// same reports whether both are of one key and effect: a node has one such taint.
+// same reports whether both have the same key and effect: a node has one such taint.
 func (t Taint) same(o Taint) bool { return t.Key == o.Key && t.Effect == o.Effect }
 
-// Retaint gives what is set on a node after some taints are taken off and others set. A Remove without effect takes off
-// all of its key.
+// Retaint returns the taints set on a node after removing some and adding others. An entry of remove without effect
+// removes all taints of its key.
 func (n *Node) Retaint(add, remove []Taint, now LogTime) ([]Taint, *Error) {
 	out := slices.Clone(n.Tainted)
 	for _, r := range remove {
@@ -102,11 +102,11 @@ func (n *Node) Retaint(add, remove []Taint, now LogTime) ([]Taint, *Error) {
 	return out, nil
 }
 
-// String gives "KEY=VALUE:EFFECT".
+// String returns "KEY=VALUE:EFFECT".
 func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }
 
-// Tolerated reports whether one of a job's tolerations accepts the taint, so that the job may be placed there. One that
-// only lets work stay for a while (Toleration.For) does not.
+// Tolerated reports whether one of a job's tolerations accepts the taint, so that the job may be placed there. A
+// toleration that only lets work stay for a while (Toleration.For) does not.
 func (t Taint) Tolerated(by []Toleration) bool {
 	return slices.ContainsFunc(by, func(o Toleration) bool {
 		return o.matches(t) && (t.Effect != TaintNoExecute || o.For == 0)
@@ -117,8 +117,8 @@ func (o *Toleration) matches(t Taint) bool {
 	return (o.Key == "" || o.Key == t.Key) && (o.Value == "" || o.Value == t.Value) && (o.Effect == "" || o.Effect == t.Effect)
 }
 
-// Leave is when work with these tolerations has to leave a node with the taint: 0 for never, else a moment that may have
-// passed. A taint in meta tells no time of its own, so nothing may stay for a while.
+// Leave returns when work with these tolerations has to leave a node with the taint: 0 for never, else a time that may
+// have passed. A taint in meta has no time, so no work may stay for a while.
 func (t Taint) Leave(by []Toleration) LogTime {
 	if t.Effect != TaintNoExecute || t.Tolerated(by) {
 		return 0

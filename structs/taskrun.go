@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Ulimits lists the names of limits that a task may ask for, as setrlimit and shells know them.
+// Ulimits lists the names of limits that a task may set, as setrlimit and shells know them.
 var Ulimits = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nofile", "nproc", "rss", "sigpending", "stack"}
 
 // UlimitMemlock is how much memory a process may lock: RDMA registers memory, which locks it.
 const UlimitMemlock = "memlock"
 
-// DockerDriver is the driver of containers. DockerGPUAttribute is the attribute of nodes that says how GPUs reach their
-// containers, DockerGPUNone when they cannot.
+// DockerDriver is the driver of containers. DockerGPUAttribute is the attribute of nodes that says how GPUs are passed
+// to their containers, DockerGPUNone if they cannot be.
 const (
 	DockerDriver       = "docker"
 	DockerGPUAttribute = "driver.docker.gpu"
@@ -29,8 +29,9 @@ const (
 	NetworkBridge = "bridge"
 )
 
-// Attributes of nodes that say which networks of their own allocations can have there: NoneAttribute is set where they can
-// have one of nothing but loopback, BridgeAttribute names the bridge. LacksSuffix follows either where it is not set, for why.
+// Attributes of nodes that say which networks their allocations can have. NoneAttribute is set if they can have one
+// with only a loopback interface; BridgeAttribute names the bridge. The same name with LacksSuffix says why one is not
+// set.
 const (
 	NoneAttribute   = "network.none"
 	BridgeAttribute = "network.bridge"
@@ -40,7 +41,7 @@ const (
 // JoinsNetwork reports whether tasks of a driver can join the network of their allocation.
 func JoinsNetwork(driver string) bool { return driver == "exec" || driver == "raw_exec" }
 
-// NetworkMode is the mode of the group's network.
+// NetworkMode returns the mode of the group's network.
 func (g *Group) NetworkMode() string {
 	if len(g.Networks) == 0 || g.Networks[0].Mode == "" {
 		return NetworkHost
@@ -48,7 +49,7 @@ func (g *Group) NetworkMode() string {
 	return g.Networks[0].Mode
 }
 
-// CheckHostname tells what is wrong with the name of an allocation's network.
+// CheckHostname returns an error if an allocation's host name is invalid.
 func CheckHostname(name string) error {
 	if len(name) == 0 || len(name) > 63 {
 		return fmt.Errorf("%.80q is not a host's name: want 1 to 63 letters, digits, hyphens and dots", name)
@@ -66,8 +67,8 @@ func CheckHostname(name string) error {
 	return nil
 }
 
-// OwnNetwork is NetworkBridge or NetworkNone for a group whose allocations need a network namespace of the node, else "". Tasks
-// whose driver knows how to go without a network do not need one.
+// OwnNetwork returns NetworkBridge or NetworkNone for a group whose allocations need a network namespace of the node,
+// else "". Tasks whose driver can do without a network do not need one.
 func (g *Group) OwnNetwork() string {
 	switch mode := g.NetworkMode(); mode {
 	case NetworkBridge:
@@ -82,10 +83,10 @@ func (g *Group) OwnNetwork() string {
 	return ""
 }
 
-// RDMAAttribute is the attribute of nodes that names their RDMA adapters; without any a node lacks it.
+// RDMAAttribute is the attribute of nodes that names their RDMA adapters; it is absent without any.
 const RDMAAttribute = "rdma.devices"
 
-// NoLimit is the value of a limit that is none.
+// NoLimit is the value of an absent limit.
 const NoLimit = ^uint64(0)
 
 // ParseUlimit reads a limit as jobs write it: "65536", "unlimited", or soft and hard, "1024:unlimited".
@@ -131,17 +132,17 @@ func ParseUmask(text string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// PathWords are the placeholders of a log path, as Slurm's users know them.
+// PathWords are the placeholders of a log path, as in Slurm.
 var PathWords = map[byte]string{
 	'j': "the job's id", 'x': "the job's name", 'u': "the user", 'N': "the node's name", 'n': "the node rank", 't': "the rank",
 	'a': "the index in the array", 'A': "the job's id", '%': "a percent sign",
 }
 
-// pathWidthMax bounds the digits of "%4t".
+// pathWidthMax limits the width in "%4t".
 const pathWidthMax = 10
 
-// ExpandPath replaces the placeholders of a log path: %t, or %4t for a number filled up with zeros. value gives what a
-// placeholder stands for; it may leave one as it is by saying false. %% becomes one % only when value says so, too.
+// ExpandPath replaces the placeholders of a log path: %t, or %4t for a number padded with zeros. value returns the text
+// of a placeholder, or false to leave it unexpanded. %% becomes % only if value returns true for it.
 func ExpandPath(template string, value func(word byte) (string, bool)) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(template); i++ {
@@ -177,7 +178,7 @@ func ExpandPath(template string, value func(word byte) (string, bool)) (string, 
 	return b.String(), nil
 }
 
-// CheckLogPath tells what is wrong with the log path of a task.
+// CheckLogPath returns an error if the log path of a task is invalid.
 func CheckLogPath(template string) error {
 	_, err := ExpandPath(template, func(byte) (string, bool) { return "x", true })
 	switch {

@@ -14,10 +14,10 @@ func (t LogTime) Time() time.Time {
 	return time.Unix(0, int64(t)).UTC()
 }
 
-// Add gives the time d later.
+// Add returns the time d later.
 func (t LogTime) Add(d time.Duration) LogTime { return t + LogTime(d) }
 
-// Sub gives t - u.
+// Sub returns t - u.
 func (t LogTime) Sub(u LogTime) time.Duration { return time.Duration(t - u) }
 
 // LogTimeOf converts from the standard library's type; the zero time gives zero.

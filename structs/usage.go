@@ -24,7 +24,7 @@ const (
 	lowBits  = uint64(1)<<(63-24) - 1 // of a fraction: what the table does not cover
 )
 
-// fraction is 2^-(dt/half) in units of 2^-63.
+// fraction returns 2^-(dt/half) in units of 2^-63.
 func fraction(dt, half time.Duration) uint64 {
 	if dt <= 0 {
 		return one63
@@ -54,21 +54,21 @@ func clampLife(half time.Duration) time.Duration {
 	return min(half, lifeMax)
 }
 
-// Decay is v * 2^-(dt/half), rounded down. v and dt are not negative; a half-life of 0 is a day.
+// Decay returns v * 2^-(dt/half), rounded down. v and dt are not negative; a half-life of 0 is a day.
 func Decay(v int64, dt, half time.Duration) int64 {
 	hi, lo := bits.Mul64(uint64(max(v, 0)), fraction(dt, clampLife(half)))
 	return int64(hi<<1 | lo>>63)
 }
 
-// gathered is the time that counts of dt when what is gathered in it decays at once: the integral of 2^-(s/half), s from
-// 0 to dt. It is below half / ln 2, however long dt is.
+// gathered returns how much of dt counts if usage decays while it accumulates: the integral of 2^-(s/half), s from 0 to
+// dt. It is below half / ln 2 for any dt.
 func gathered(dt, half time.Duration) time.Duration {
 	hi, lo := bits.Mul64(uint64(half), perLn2)
 	hi, lo = bits.Mul64(hi<<2|lo>>62, one63-fraction(dt, half))
 	return time.Duration(hi<<1 | lo>>63)
 }
 
-// seconds is rate * dt in rate-seconds, to the nearest.
+// seconds returns rate * dt in rate-seconds, to the nearest.
 func seconds(rate int64, dt time.Duration) int64 {
 	if rate <= 0 || dt <= 0 {
 		return 0
@@ -83,7 +83,7 @@ func (a Amount) each(f func(int64) int64) Amount {
 	return Amount{f(a.GPUMilli), f(a.GPUMemoryMiB), f(a.CPU), f(a.MemoryMiB), f(a.Billed)}
 }
 
-// UsedAt is the decayed usage at a time not before u.At: the closed form of D11.
+// UsedAt returns the decayed usage at a time not before u.At: the closed form of D11.
 func (u *QueueUsage) UsedAt(t LogTime, half time.Duration) Amount {
 	half = clampLife(half)
 	dt := max(t.Sub(u.At), 0)
@@ -92,14 +92,14 @@ func (u *QueueUsage) UsedAt(t LogTime, half time.Duration) Amount {
 		Add(u.Held.each(func(r int64) int64 { return seconds(r, tau) }))
 }
 
-// TotalAt is the usage since ever, without decay, at a time not before u.At.
+// TotalAt returns the total usage, without decay, at a time not before u.At.
 func (u *QueueUsage) TotalAt(t LogTime) Amount {
 	dt := max(t.Sub(u.At), 0)
 	return u.Total.Add(u.Held.each(func(r int64) int64 { return seconds(r, dt) }))
 }
 
-// MeanAt is the decayed usage as an amount: what something would have held all the time to have used as much. It nears
-// Held when Held does not change.
+// MeanAt returns the decayed usage as an amount: the constant amount that would have led to the same usage. It
+// converges to Held while Held does not change.
 func (u *QueueUsage) MeanAt(t LogTime, half time.Duration) Amount {
 	half = clampLife(half)
 	hi, lo := bits.Mul64(uint64(half), perLn2)
@@ -114,7 +114,7 @@ func (u *QueueUsage) MeanAt(t LogTime, half time.Duration) Amount {
 	})
 }
 
-// Settle moves the row on to a time: what was gathered since At is added up. It must come before Held changes.
+// Settle advances the row to t and adds the usage since At. It must be called before Held changes.
 func (u *QueueUsage) Settle(t LogTime, half time.Duration) {
 	if t <= u.At {
 		return

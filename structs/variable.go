@@ -11,8 +11,8 @@ const (
 	VariablesSizeMax = 256 << 20 // bytes of all variables of a region, sealed
 )
 
-// Variable is a small map of strings under a path of a namespace. The items are sealed before they reach the log, with a
-// key that is in no log and no snapshot (SealKey).
+// Variable is a small map of strings under a path of a namespace. The items are sealed before they reach the log, with
+// a key that is in no log and no snapshot (SealKey).
 type Variable struct {
 	Namespace   string
 	Path        string
@@ -24,7 +24,7 @@ type Variable struct {
 	ModifyIndex Index
 }
 
-// VariableKey names a variable.
+// VariableKey identifies a variable.
 type VariableKey struct{ Namespace, Path string }
 
 // Less orders variables by namespace, then path.
@@ -35,28 +35,28 @@ func (k VariableKey) Less(o VariableKey) bool {
 	return k.Path < o.Path
 }
 
-// Key is the variable's name.
+// Key returns the variable's key.
 func (v *Variable) Key() VariableKey { return VariableKey{v.Namespace, v.Path} }
 
-// SealKey names a key that variables are sealed with. The state has only its name, which is a digest of the key; the key
-// itself is in the keystores of the servers.
+// SealKey names a key that seals variables. The state has only its name, which is a digest of the key; the key itself
+// is in the keystores of the servers.
 type SealKey struct {
 	ID          string
 	Active      bool // new variables are sealed with it
-	Retired     bool // nothing is sealed with it any more; the leader seals anew what is
+	Retired     bool // it must not be used any more; the leader seals its variables again with the active key
 	CreateTime  LogTime
 	CreateIndex Index
 	ModifyIndex Index
 }
 
-// Paths of variables that tasks may read without a policy begin with VariableJobs.
+// Tasks may read variables below VariableJobs without a policy.
 const (
 	VariableRoot = "nomad"
 	VariableJobs = "nomad/jobs"
 )
 
-// CheckVariablePath says what is wrong with a path, or gives nil. Below "nomad" only the paths that have a meaning are
-// taken: nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP, nomad/jobs/JOB/GROUP/TASK and nomad/job-templates/NAME.
+// CheckVariablePath returns an error if a path is invalid. Below "nomad" only paths with a meaning are valid:
+// nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP, nomad/jobs/JOB/GROUP/TASK and nomad/job-templates/NAME.
 func CheckVariablePath(path string) *Error {
 	if path == "" {
 		return Errorf(CodeInvalid, "variable requires a path")
@@ -92,8 +92,8 @@ func CheckVariablePath(path string) *Error {
 	return Errorf(CodeInvalid, "invalid variable path %q: nomad/ is reserved; write below nomad/jobs, or outside of nomad", path)
 }
 
-// TaskMayRead reports whether the tasks of an allocation may read a path of their namespace without a policy. task is the
-// one that asks; "" stands for the allocation as a whole, which may not read what is for one task.
+// TaskMayRead reports whether the tasks of an allocation may read a path of their namespace without a policy. task is
+// the one that asks; "" is the allocation as a whole, which may not read variables of one task.
 func TaskMayRead(a *Allocation, task, path string) bool {
 	job := a.JobID
 	if a.Job != nil && a.Job.ParentID != "" {

@@ -51,7 +51,7 @@ type Saved struct {
 
 // AllocRecord is one allocation as stored.
 type AllocRecord struct {
-	Alloc *structs.Allocation // Job linked
+	Alloc *structs.Allocation // its Job is set
 	Tasks map[string]*TaskRecord
 	Final *Final // nil while it has not ended
 }
