@@ -41,7 +41,7 @@ func newConfig(t *testing.T, srv *clientfake.Server) Config {
 	}
 }
 
-// machine is what TestMachine's fingerprinters see: 4 cores, 8 GiB and 8 H100.
+// machine returns what TestMachine's fingerprinters see: 4 cores, 8 GiB and 8 H100.
 func machine(o fingerprint.Options) []fingerprint.Fingerprinter {
 	gpus, err := fingerprint.ParseGPUs("2xH100", structs.Seed{9})
 	if err != nil {

@@ -28,7 +28,7 @@ type contact struct {
 
 func newContact() *contact { return &contact{} }
 
-// boottime is the time since the machine started, suspend included.
+// boottime returns the time since the machine started, suspend included.
 func boottime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -70,7 +70,7 @@ func httpCheck(more m) m {
 	return c
 }
 
-// newest is the last report about an allocation.
+// newest returns the last report about an allocation.
 func newest(srv *clientfake.Server, id structs.AllocID) (o structs.AllocObserved) {
 	if seen := srv.Seen(id); len(seen) > 0 {
 		return seen[len(seen)-1]

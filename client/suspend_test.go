@@ -29,7 +29,7 @@ func waitStill(t *testing.T, srv *clientfake.Server, id structs.AllocID, on bool
 	srv.Wait(t, map[bool]string{true: "it to stand still", false: "it to go on"}[on], func() bool { return (srv.Alloc(id).Frozen != 0) == on })
 }
 
-// content is what a file says, "" while there is none.
+// content gives what a file says, "" while there is none.
 func content(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))

@@ -205,7 +205,7 @@ func (t *tally) exit(j *structs.Job) (string, int64) {
 	return structs.ExitSuccess, 0
 }
 
-// exitCode is the first exit code other than zero that a task of the allocation ended with, by the tasks' names.
+// exitCode returns the first exit code other than zero that a task of the allocation ended with, by the tasks' names.
 func exitCode(a *structs.Allocation) int64 {
 	names := make([]string, 0, len(a.TaskStates))
 	for n := range a.TaskStates {

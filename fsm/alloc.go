@@ -59,7 +59,7 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 	return nil
 }
 
-// followUp is the trigger of the evaluation that an observation calls for, or "".
+// followUp returns the trigger of the evaluation that an observation calls for, or "".
 func followUp(before, after *structs.Allocation) structs.Trigger {
 	switch {
 	case before.Client == structs.ClientUnknown && after.Client == structs.ClientRunning:

@@ -98,7 +98,7 @@ type commandRow struct {
 	apply  func(x *tx, body structs.CommandBody) *structs.Error
 }
 
-// command is the row of a command whose body is packed as it is.
+// command returns the row of a command whose body is packed as it is.
 func command[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error) *commandRow {
 	return encodedCommand(typ, apply,
 		func(b []byte, body P) ([]byte, error) { return pack.Append(b, body), nil },
@@ -110,7 +110,7 @@ type bodyOf[B any] interface {
 	structs.CommandBody
 }
 
-// encodedCommand is the row of a command with an encoding of its own.
+// encodedCommand returns the row of a command with an encoding of its own.
 func encodedCommand[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error, encode func([]byte, P) ([]byte, error), decode func([]byte, P) error) *commandRow {
 	return &commandRow{
 		typ:   typ,

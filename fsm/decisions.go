@@ -83,7 +83,7 @@ func (pl *planApply) row(part *structs.PlanPart) structs.DecisionRow {
 	return r
 }
 
-// nodesOf gives the first of the nodes that allocations lie on, and how many nodes there are.
+// nodesOf returns the first of the nodes that allocations lie on, and how many nodes there are.
 func (pl *planApply) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
 	var more map[structs.NodeID]bool
 	for i := range n {

@@ -42,7 +42,7 @@ func newStore(opts Options) *state.Store {
 	return s
 }
 
-// Snapshot gives the state after the last applied batch. It costs nothing and never changes.
+// Snapshot returns the state after the last applied batch. It costs nothing and never changes.
 func (f *FSM) Snapshot() *state.Snapshot { return f.snap.Load() }
 
 // VerifyImmutable reports the first object that somebody changed in place, when Options.CheckWrites is set.

@@ -23,7 +23,7 @@ func (x *tx) editNode(old *structs.Node, edit func(*structs.Node)) *structs.Node
 	return &n
 }
 
-// verified is what Verify looks at in a node (D6), as bytes. Heartbeats, events and addresses are not in it.
+// verified returns what Verify looks at in a node (D6), as bytes. Heartbeats, events and addresses are not in it.
 func verified(n *structs.Node) []byte {
 	c := structs.Node{
 		Datacenter: n.Datacenter, Pool: n.Pool, Class: n.Class, Attributes: n.Attributes, Meta: n.Meta,

@@ -235,7 +235,7 @@ func (pl *planApply) refuse(part *structs.PlanPart) string {
 	return pl.partial(part)
 }
 
-// queueEpoch is the epoch of the job's queue; 0 for one that does not exist.
+// queueEpoch returns the epoch of the job's queue; 0 for one that does not exist.
 func (pl *planApply) queueEpoch() structs.Index {
 	if q := state.Queues.Get(pl, pl.job.QueueName()); q != nil {
 		return q.Epoch
@@ -293,7 +293,7 @@ func (pl *planApply) place(p *structs.PlanPlace, id structs.AllocID) {
 	}
 }
 
-// resume is the checkpoint that new work goes on from: the newest of what it replaces, or of any member when it is a gang,
+// resume returns the checkpoint that new work goes on from: the newest of what it replaces, or of any member when it is a gang,
 // whose ranks save together. nil for none.
 func (pl *planApply) resume(g *structs.Group, a *structs.Allocation) *structs.Saved {
 	if g.Checkpoint == nil {

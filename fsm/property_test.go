@@ -14,7 +14,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// checksWanted is how many checks the property runs make; MUSTER_PROPERTY_CHECKS overrides it.
+// checksWanted returns how many checks the property runs make; MUSTER_PROPERTY_CHECKS overrides it.
 func checksWanted(t *testing.T) int {
 	text := os.Getenv("MUSTER_PROPERTY_CHECKS")
 	if text == "" {

@@ -42,7 +42,7 @@ func (x *tx) settle() {
 	}
 }
 
-// jobStatus is the status that follows from a job and its counters.
+// jobStatus returns the status that follows from a job and its counters.
 func jobStatus(j *structs.Job, c state.JobCounts) structs.JobStatus {
 	switch {
 	case !j.Stop && (j.IsPeriodic() || j.IsParameterized() || j.Type == structs.JobSystem):

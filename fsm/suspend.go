@@ -100,7 +100,7 @@ func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
 	return nil
 }
 
-// groupOf is the group of an allocation, in the version that it runs.
+// groupOf returns the group of an allocation, in the version that it runs.
 func (x *tx) groupOf(a *structs.Allocation) *structs.Group {
 	if a.Job == nil {
 		return nil
@@ -138,7 +138,7 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 	}
 }
 
-// inheritedSuspension is the suspension that a new member of a gang takes over from the others; nil for none.
+// inheritedSuspension returns the suspension that a new member of a gang takes over from the others; nil for none.
 func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
 	if g.Gang == nil {
 		return nil

@@ -20,7 +20,7 @@ type Agent interface {
 	// Authorize says whether a token may do something about this agent ("agent", "read" or "write"); it resolves the
 	// token with the servers and is open when ACLs are off.
 	Authorize(ctx context.Context, token, what, level string) error
-	// Self is the agent's configuration and statistics, without secrets.
+	// Self returns the agent's configuration and statistics, without secrets.
 	Self() (config map[string]any, stats map[string]map[string]string, member Member)
 	// Members lists what gossip knows, sorted by name.
 	Members() []Member
@@ -30,7 +30,7 @@ type Agent interface {
 	ForceLeave(name string, prune bool) error
 	// Health is "" when the server (client) part works, else why it does not; ok is false when there is no such part.
 	Health() (server, client string, hasServer, hasClient bool)
-	// Servers are the RPC addresses this agent's client part uses.
+	// Servers returns the RPC addresses this agent's client part uses.
 	Servers() []string
 	// SetServers replaces them.
 	SetServers(addrs []string) error
@@ -38,15 +38,15 @@ type Agent interface {
 	Keyring(op, key string) (keys map[string]int, primary map[string]int, members int, err error)
 	// Monitor sends log lines of at least a level until ctx ends; first nothing, once it listens.
 	Monitor(ctx context.Context, level string, json bool, out func([]byte) error) error
-	// Metrics is the metrics in the form asked for: "" for Nomad's JSON, "prometheus" for the text exposition.
+	// Metrics returns the metrics in the form asked for: "" for Nomad's JSON, "prometheus" for the text exposition.
 	Metrics(format string) (contentType string, body []byte, err error)
 	// Reload reads the configuration file again.
 	Reload() error
 	// Host tells facts about the machine for debugging.
 	Host() map[string]any
-	// LocalNode is the node this agent runs, or zero.
+	// LocalNode returns the node this agent runs, or zero.
 	LocalNode() structs.NodeID
-	// LocalServer is the name of the server this agent runs, or "".
+	// LocalServer returns the name of the server this agent runs, or "".
 	LocalServer() string
 	// Workers describes the scheduling passes of this server.
 	Workers() []map[string]any

@@ -54,7 +54,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// right is what a caller needs, in the words of ACL policies.
+// right returns what a caller needs, in the words of ACL policies.
 func right(t *testing.T, rpc string) string {
 	switch rpc {
 	case "":

@@ -69,7 +69,7 @@ func routeKey(segs []string) string {
 	return strings.Join(segs[:min(2, len(segs))], "/")
 }
 
-// find gives the route for a request and the values of its parameters; with a known path but another method, it gives
+// find returns the route for a request and the values of its parameters; with a known path but another method, it gives
 // the allowed methods instead.
 func (rt *router) find(method, escapedPath string) (r *route, params map[string]string, allow string) {
 	path := strings.TrimPrefix(escapedPath, "/")

@@ -323,7 +323,7 @@ func clientGC(c *call) (any, error) {
 	return c.writtenNode(invoke(c, methods.ClientGC, &methods.AllocNodeRequest{AllocID: id}))
 }
 
-// nodeParam is the node that a request names, or this agent's own.
+// nodeParam returns the node that a request names, or this agent's own.
 func (c *call) nodeParam() (structs.NodeID, error) {
 	s := c.r.URL.Query().Get("node_id")
 	if s == "" {

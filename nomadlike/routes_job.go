@@ -686,7 +686,7 @@ func queueList(c *call) (any, error) {
 	return queueOf(resp.Items), nil
 }
 
-// jobStatuses is the bulk status that dashboards poll: the named jobs, or all, with what their allocations do.
+// jobStatuses returns the bulk status that dashboards poll: the named jobs, or all, with what their allocations do.
 func jobStatuses(c *call) (any, error) {
 	var body wire.JobStatusesRequest
 	if c.r.Method != "GET" {

@@ -106,7 +106,7 @@ type acctJobs struct {
 	rows []acctRow
 }
 
-// Next gives the next job.
+// Next returns the next job.
 func (s *acctJobs) Next() (*Job, error) {
 	if int(s.n) == len(s.rows) || s.o.Limit > 0 && s.n >= s.o.Limit {
 		return nil, io.EOF

@@ -47,7 +47,7 @@ func openRows(name string) (*csvRows, error) {
 // Close closes the file.
 func (r *csvRows) Close() error { return r.f.Close() }
 
-// Next gives the next row.
+// Next returns the next row.
 func (r *csvRows) Next() (a asked, err error) {
 	t := r.csv
 	if err := t.next(); err != nil {
@@ -100,7 +100,7 @@ type swfRows struct {
 	jobs *jobs
 }
 
-// Next gives the next row.
+// Next returns the next row.
 func (s *swfRows) Next() (a asked, err error) {
 	r, err := s.SWFReader.Next()
 	if err != nil {

@@ -149,7 +149,7 @@ func openJobs(o *Options, rules Rules, kinds []Machine) (*jobs, error) {
 // Close closes the trace.
 func (s *jobs) Close() error { return s.rows.Close() }
 
-// Next gives the next job.
+// Next returns the next job.
 func (s *jobs) Next() (*Job, error) {
 	a, err := s.rows.Next()
 	if err != nil {

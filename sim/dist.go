@@ -60,7 +60,7 @@ func (d *Dist) Mean() float64 {
 	return d.Sum / float64(d.N)
 }
 
-// Quantile gives the value at place floor(q n) of all in ascending order, as the published figures take it.
+// Quantile returns the value at place floor(q n) of all in ascending order, as the published figures take it.
 func (d *Dist) Quantile(q float64) float64 {
 	if d.N == 0 {
 		return 0
@@ -91,7 +91,7 @@ func (d *Dist) Quantile(q float64) float64 {
 	return d.Max
 }
 
-// Points gives n+1 quantiles from the least to the most, for a curve.
+// Points returns n+1 quantiles from the least to the most, for a curve.
 func (d *Dist) Points(n int) []float64 {
 	out := make([]float64, n+1)
 	for i := range out {
@@ -154,7 +154,7 @@ func (s *Series) fold() {
 	s.Span *= 2
 }
 
-// Points gives the series with what has begun.
+// Points returns the series with what has begun.
 func (s *Series) Points() []float64 {
 	if s.done == 0 {
 		return s.Vals

@@ -129,13 +129,13 @@ type nodeState struct {
 	used  structs.Vector
 }
 
-// Now is the present moment.
+// Now returns the present moment.
 func (e *Engine) Now() structs.LogTime { return e.now }
 
-// View is the cluster as decisions see it.
+// View returns the cluster as decisions see it.
 func (e *Engine) View() *model.View { return e.view }
 
-// Stats are the figures so far.
+// Stats returns the figures so far.
 func (e *Engine) Stats() *Stats { return e.stats }
 
 // Jobs calls f for every job in the system, in no order that decisions may depend on.

@@ -28,7 +28,7 @@ func (k Kind) String() string {
 // Epoch is the log time at which virtual time begins.
 const Epoch structs.LogTime = 1_000_000_000_000_000_000
 
-// Since gives virtual time, counted from the start of the simulation.
+// Since returns virtual time, counted from the start of the simulation.
 func Since(t structs.LogTime) time.Duration { return t.Sub(Epoch) }
 
 type event struct {

@@ -89,7 +89,7 @@ func (t *inOrder[R]) each(f func(*R)) error {
 	}
 }
 
-// Next gives the next row.
+// Next returns the next row.
 func (t *inOrder[R]) Next() (R, error) {
 	var none R
 	if t.left == 0 {

@@ -76,7 +76,7 @@ func limitOf(j *structs.Job) time.Duration {
 	return longest
 }
 
-// Predict gives the expected run time of a job that arrived.
+// Predict returns the expected run time of a job that arrived.
 func (r *Learner) Predict(l *Live, _ structs.LogTime) time.Duration {
 	r.Refresh(l)
 	return l.work.Expect
@@ -102,7 +102,7 @@ func (r *Learner) Learn(l *Live, _ structs.LogTime) {
 	r.ended++
 }
 
-// Turnover is the mean time until what is held is given back; 0 for a predictor that does not learn it.
+// Turnover returns the mean time until what is held is given back; 0 for a predictor that does not learn it.
 func (r *Learner) Turnover() time.Duration {
 	if t, ok := r.By.(interface{ Turnover() time.Duration }); ok {
 		return t.Turnover()

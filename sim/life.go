@@ -307,7 +307,7 @@ func gpusOf(a *structs.Allocation) (n int64) {
 	return n
 }
 
-// unitsOf is how much of the capacity a run takes.
+// unitsOf returns how much of the capacity a run takes.
 func (e *Engine) unitsOf(r *run) float64 {
 	l := r.live
 	switch {

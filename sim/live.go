@@ -91,7 +91,7 @@ type run struct {
 	wanted  []*run // runs that wait for this one
 }
 
-// Left is the work left of a job with one unit, as of now; of others the most of any unit.
+// Left returns the work left of a job with one unit, as of now; of others the most of any unit.
 func (l *Live) Left(now structs.LogTime) time.Duration {
 	most := time.Duration(0)
 	for i := range l.units {
@@ -133,7 +133,7 @@ func (l *Live) Attained(now structs.LogTime) int64 {
 	return sum
 }
 
-// Ran is how long the job's first unit has run, in all its runs.
+// Ran returns how long the job's first unit has run, in all its runs.
 func (l *Live) Ran(now structs.LogTime) time.Duration {
 	if u := &l.units[0]; u.on {
 		return l.ran + now.Sub(u.from)
@@ -141,7 +141,7 @@ func (l *Live) Ran(now structs.LogTime) time.Duration {
 	return l.ran
 }
 
-// Workload is the job as the scheduler sees it.
+// Workload returns the job as the scheduler sees it.
 func (l *Live) Workload() *scheduler.Workload { return &l.work }
 
 // newUnits makes the units of a job: one for each gang, one for each allocation of the other groups.
@@ -279,7 +279,7 @@ func narrow(j *structs.Job, shared bool) string {
 	return string(b)
 }
 
-// gpusAsked is how many GPUs a job asks for in all; parts of one count as one.
+// gpusAsked returns how many GPUs a job asks for in all; parts of one count as one.
 func gpusAsked(j *structs.Job) (n int64) {
 	for _, g := range j.Groups {
 		per := int64(0)

@@ -104,7 +104,7 @@ func TestMemoChangesNothing(t *testing.T) {
 	}
 }
 
-// said is the reports of a pass in words.
+// said returns the reports of a pass in words.
 func said(r *scheduler.Report) string {
 	text := ""
 	for _, w := range r.Workloads {
@@ -120,7 +120,7 @@ func said(r *scheduler.Report) string {
 	return text
 }
 
-// placing is what a plan places and promises.
+// placing returns what a plan places and promises.
 func placing(p *scheduler.Plan) (out scheduler.Plan) {
 	for _, e := range p.Entries {
 		if len(e.Parts) > 0 || e.Reservation != nil {

@@ -142,7 +142,7 @@ type muri struct {
 	waits   [4]Dist
 }
 
-// Next gives the jobs of the trace.
+// Next returns the jobs of the trace.
 func (m *muri) Next() (*Job, error) {
 	if m.next == len(m.rows) {
 		return nil, io.EOF

@@ -229,7 +229,7 @@ func (b *OpenB) Run(ctx context.Context, p search.Policy, config structs.Schedul
 	return out, ctx.Err()
 }
 
-// MeanOpenB is the mean over runs, of which there must be some.
+// MeanOpenB returns the mean over runs, of which there must be some.
 func MeanOpenB(rs []OpenBResult) OpenBResult {
 	var m OpenBResult
 	n := float64(len(rs))
@@ -368,7 +368,7 @@ func openbWorkload(n int, k *openbKind) scheduler.Workload {
 	return scheduler.Workload{Key: j.Key(), Job: j, Evals: []*structs.Evaluation{e}}
 }
 
-// allocOf is the allocation that a placement becomes.
+// allocOf returns the allocation that a placement becomes.
 func allocOf(e *structs.PlanEntry, p *structs.PlanPlace, index structs.Index) *structs.Allocation {
 	group := e.Groups[p.Group]
 	return &structs.Allocation{ID: structs.DeriveAllocID(e.EvalID, e.SnapshotIndex, group, p.Index), Namespace: e.Namespace, JobID: e.JobID, Job: e.Job, Group: group,

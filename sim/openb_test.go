@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// openbPublished gives the published mean over 10 seeds of a column, for a policy as the authors name it.
+// openbPublished returns the published mean over 10 seeds of a column, for a policy as the authors name it.
 func openbPublished(t *testing.T, variant, name, column string) float64 {
 	t.Helper()
 	in, err := os.Open("testdata/traces/openb/published.csv")

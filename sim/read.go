@@ -58,7 +58,7 @@ func openTrace(name string) (*file, error) {
 
 const byteOrderMark = "\ufeff"
 
-// first is the first line that says something: neither empty nor a comment of a CSV file.
+// first returns the first line that says something: neither empty nor a comment of a CSV file.
 func (t *file) first() string {
 	head, _ := t.in.Peek(1 << 15)
 	for len(head) > 0 {

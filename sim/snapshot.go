@@ -119,7 +119,7 @@ func (s *pictured) spread(d time.Duration) time.Duration {
 	return s.draws.spread(d, s.o.EstimateError)
 }
 
-// Next gives the next job.
+// Next returns the next job.
 func (s *pictured) Next() (*Job, error) {
 	if s.at == len(s.jobs) {
 		return nil, io.EOF

@@ -44,7 +44,7 @@ func TestNobodyStarves(t *testing.T) {
 	t.Logf("%d runs; without a bound %d of them starve", checks, starved)
 }
 
-// widestWait is the longest wait of a wide job among narrow ones.
+// widestWait returns the longest wait of a wide job among narrow ones.
 func widestWait(t *testing.T, seed uint64, limits bool, longest time.Duration, root structs.Queue) time.Duration {
 	rng := rand.New(rand.NewPCG(seed, 99))
 	var jobs []*Job

@@ -187,7 +187,7 @@ func (s *Stats) Makespan() float64 {
 	return s.lastEnd.Sub(s.firstAt).Seconds()
 }
 
-// Utilisation is the share of the capacity that was held over the makespan.
+// Utilisation returns the share of the capacity that was held over the makespan.
 func (s *Stats) Utilisation() float64 {
 	if m := s.Makespan(); m > 0 && s.capacity > 0 {
 		return s.area / (s.capacity * m)
@@ -195,7 +195,7 @@ func (s *Stats) Utilisation() float64 {
 	return 0
 }
 
-// Fragmentation is the share of the nodes in use that were held in part, over the time that any was.
+// Fragmentation returns the share of the nodes in use that were held in part, over the time that any was.
 func (s *Stats) Fragmentation() float64 {
 	if s.usedTime == 0 {
 		return 0
@@ -203,7 +203,7 @@ func (s *Stats) Fragmentation() float64 {
 	return s.splitArea / s.usedTime
 }
 
-// Jain is the index of fairness of the users' mean bounded slowdowns: 1 when all are equal.
+// Jain returns the index of fairness of the users' mean bounded slowdowns: 1 when all are equal.
 func (s *Stats) Jain() float64 {
 	sum, sq := 0.0, 0.0
 	for _, u := range s.sums {
@@ -217,7 +217,7 @@ func (s *Stats) Jain() float64 {
 	return sum * sum / (float64(len(s.sums)) * sq)
 }
 
-// Overhead is the machine's time in passes as a share of virtual time.
+// Overhead returns the machine's time in passes as a share of virtual time.
 func (s *Stats) Overhead() float64 {
 	if m := s.Makespan(); m > 0 {
 		return s.Deciding.Seconds() / m

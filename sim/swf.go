@@ -126,7 +126,7 @@ func openSWFJobs(o *Options) (*swfJobs, error) {
 // Close closes the log.
 func (s *swfJobs) Close() error { return s.rows.Close() }
 
-// Next gives the next job.
+// Next returns the next job.
 func (s *swfJobs) Next() (*Job, error) {
 	r, err := s.rows.Next()
 	if err != nil {

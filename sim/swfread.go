@@ -60,7 +60,7 @@ func (r *SWFReader) Close() error { return r.f.Close() }
 
 func (r *SWFReader) skipped() int64 { return r.leftOut }
 
-// Next gives the next job that can be replayed, in the order of the file; io.EOF at the end.
+// Next returns the next job that can be replayed, in the order of the file; io.EOF at the end.
 func (r *SWFReader) Next() (SWFJob, error) {
 	for {
 		f, err := r.row()

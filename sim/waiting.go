@@ -326,7 +326,7 @@ func (e *Engine) mayFit(s *shape) bool {
 	return e.room(s)
 }
 
-// roomFor is how many allocations of a shape a node may have room for: at least as many as it really has.
+// roomFor returns how many allocations of a shape a node may have room for: at least as many as it really has.
 func (e *Engine) roomFor(n *nodeState, s *shape) int64 {
 	if n.free < s.gpus && !s.shared || !n.node.Ready() {
 		return 0

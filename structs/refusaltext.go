@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Text is what stands in the way, in a few words: "GPU memory", "queue a: running jobs", "nvidia/gpu promised to train".
+// Text returns what stands in the way, in a few words: "GPU memory", "queue a: running jobs", "nvidia/gpu promised to train".
 func (o Obstacle) Text() string {
 	text := o.What()
 	switch o.Holder.Kind {

@@ -14,7 +14,7 @@ import (
 // Store holds an agent's state. All methods may be called concurrently; writes return when they are durable, but for
 // PutTaskSoon.
 type Store interface {
-	// Load gives everything that is stored. It is called once, before the first write.
+	// Load returns everything that is stored. It is called once, before the first write.
 	Load() (*Saved, error)
 	// PutAlloc stores allocations with the jobs they run: all or none of them. An allocation is written before anything
 	// of it is started, and again whenever the servers changed it.
@@ -123,5 +123,5 @@ func (h History) Older(o History) bool {
 	return h.Epoch < o.Epoch || h.Epoch == o.Epoch && h.Index < o.Index
 }
 
-// Age is how long ago an allocation ended.
+// Age returns how long ago an allocation ended.
 func (f *Final) Age(now time.Time) time.Duration { return now.Sub(f.EndedAt.Time()) }

@@ -26,7 +26,7 @@ type DeviceRule struct {
 // AnyDevice matches every major or minor number.
 const AnyDevice int64 = -1
 
-// DevicesStandard are the devices that every program may expect: null, zero, full, random, urandom, tty, console,
+// DevicesStandard returns the devices that every program may expect: null, zero, full, random, urandom, tty, console,
 // ptmx, pseudo terminals, and to make (not open) any node.
 func DevicesStandard() []DeviceRule {
 	out := []DeviceRule{{Major: AnyDevice, Minor: AnyDevice, Access: "m"}, {Block: true, Major: AnyDevice, Minor: AnyDevice, Access: "m"}}

@@ -112,7 +112,7 @@ func mkdir(dir string) error {
 	return nil
 }
 
-// path is the file of a controller: its version 2 name if the controller is in Main, else its version 1 name.
+// path returns the file of a controller: its version 2 name if the controller is in Main, else its version 1 name.
 func (g Group) path(controller, v2name, v1name string) string {
 	for _, c := range g.Ctl {
 		if c == controller {
@@ -201,7 +201,7 @@ func (g Group) apply(l Limits) error {
 	return nil
 }
 
-// JoinFiles are the files into which a process writes "0" to join the version 1 leaves of the group. Main is among
+// JoinFiles returns the files into which a process writes "0" to join the version 1 leaves of the group. Main is among
 // them only when it is version 1; a cgroup2 leaf is joined at clone.
 func (g Group) JoinFiles() []string {
 	var out []string
@@ -387,7 +387,7 @@ func (g Group) Remove() error {
 	return errors.Join(errs...)
 }
 
-// OOMKills is how many processes of the group the kernel has killed for want of memory.
+// OOMKills returns how many processes of the group the kernel has killed for want of memory.
 func (g Group) OOMKills() int64 {
 	p := g.path("memory", "memory.events", "memory.oom_control")
 	if p == "" {

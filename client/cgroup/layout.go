@@ -166,7 +166,7 @@ func Open(scope string) (*Manager, error) {
 
 func (m *Manager) dir(point string) string { return filepath.Join(point, "muster", m.scope) }
 
-// Leaf is the group of a task in a hierarchy that is mounted at point, whether it exists or not.
+// Leaf returns the group of a task in a hierarchy that is mounted at point, whether it exists or not.
 func Leaf(point, scope, id string) string { return filepath.Join(point, "muster", scope, id) }
 
 func (m *Manager) prepareV2() error {

@@ -42,7 +42,7 @@ func memoryNodes(sys string, cores []int) []int {
 // FormatSet writes numbers as the kernel reads them: "0,2,3".
 func FormatSet(ids []int) string { return formatSet(ids) }
 
-// memsOf is what a version 1 cpuset with the limits gets as cpuset.mems: the nodes asked for that its parent has, else all
+// memsOf returns what a version 1 cpuset with the limits gets as cpuset.mems: the nodes asked for that its parent has, else all
 // of the parent's.
 func memsOf(parent string, l Limits) string {
 	have, err := parseSet(strings.TrimSpace(parent))

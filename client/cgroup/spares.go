@@ -39,7 +39,7 @@ const (
 	spareUsage = 512 << 10
 )
 
-// take gives a spare group of that limit the name dir, and tells whether there was one.
+// take returns a spare group of that limit the name dir, and tells whether there was one.
 func (s *spares) take(dir string, limit int64) bool {
 	s.mu.Lock()
 	found := ""

@@ -141,7 +141,7 @@ func (s *Server) Servers(addrs ...string) {
 	s.servers = addrs
 }
 
-// Nodes are the ids of the registered nodes, in no order.
+// Nodes returns the ids of the registered nodes, in no order.
 func (s *Server) Nodes() []structs.NodeID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *Server) Calls(method string) int {
 	return s.calls[method]
 }
 
-// Events are the node events received.
+// Events returns the node events received.
 func (s *Server) Events() []structs.NodeEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()

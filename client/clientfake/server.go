@@ -77,10 +77,10 @@ func New() *Server {
 	return s
 }
 
-// Registry is what the servers answer.
+// Registry returns what the servers answer.
 func (s *Server) Registry() *rpc.Registry { return s.reg }
 
-// InProcess gives a caller for a node in this process that back reaches.
+// InProcess returns a caller for a node in this process that back reaches.
 func (s *Server) InProcess(back rpc.Caller) rpc.Caller {
 	return s.reg.Local(rpc.Peer{Role: "client"}, back)
 }
@@ -227,7 +227,7 @@ func (s *Server) publishAll(index structs.Index) {
 	}
 }
 
-// list is what belongs on a node, at the index at which that last changed; called with mu held.
+// list returns what belongs on a node, at the index at which that last changed; called with mu held.
 func (s *Server) list(req *methods.NodePollRequest) *methods.NodePollResponse {
 	h := s.hub(req.NodeID)
 	resp := &methods.NodePollResponse{Cluster: s.cluster, RestoreEpoch: s.epoch, StateIndex: s.index}
@@ -300,7 +300,7 @@ func (s *Server) Enable(id structs.NodeID) {
 	delete(s.out, id)
 }
 
-// Drains are the drains that nodes have asked for.
+// Drains returns the drains that nodes have asked for.
 func (s *Server) Drains() []structs.DrainStrategy {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 // Driver runs tasks of one kind.
 type Driver interface {
-	// Name is what a job file says in task.driver.
+	// Name returns what a job file says in task.driver.
 	Name() string
 	// Fingerprint tells whether the driver works on this node now, and its attributes. It is cheap enough for every 15 s.
 	Fingerprint(ctx context.Context) Fingerprint

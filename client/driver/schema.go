@@ -264,7 +264,7 @@ func describe(v any) string {
 	return fmt.Sprintf("a %T", v)
 }
 
-// distance is the edit distance of two short words.
+// distance returns the edit distance of two short words.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		a = a[:64]

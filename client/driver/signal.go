@@ -28,7 +28,7 @@ func ParseSignal(name string) (syscall.Signal, error) {
 // KillTimeoutDefault is how long a task may take to end by itself if its job does not say.
 const KillTimeoutDefault = 5 * time.Second
 
-// HowToStop is the signal and the patience of a Stop: what the caller asks for, else what the task was started with, else
+// HowToStop returns the signal and the patience of a Stop: what the caller asks for, else what the task was started with, else
 // SIGTERM and KillTimeoutDefault.
 func HowToStop(signal string, timeout time.Duration, ownSignal string, ownTimeout time.Duration) (syscall.Signal, time.Duration, error) {
 	sig, err := ParseSignal(cmp.Or(signal, ownSignal))

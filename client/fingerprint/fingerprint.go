@@ -45,7 +45,7 @@ type Fingerprinter struct {
 type DeviceFingerprinter interface {
 	// Name is used in messages: "nvidia".
 	Name() string
-	// Devices is what is there now. It must not block longer than ctx allows.
+	// Devices returns what is there now. It must not block longer than ctx allows.
 	Devices(ctx context.Context) ([]structs.DeviceGroup, error)
 }
 

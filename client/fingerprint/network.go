@@ -72,7 +72,7 @@ func (o Options) network(_ context.Context, f *Facts) error {
 type Networks interface {
 	// Unable tells why it cannot, for modes none and bridge.
 	Unable() (none, bridge error)
-	// Bridge is what the bridge is called.
+	// Bridge returns what the bridge is called.
 	Bridge() string
 }
 
@@ -95,7 +95,7 @@ func (o Options) networks(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// findInterface is the interface of that name, or for "" the first that will do: not the one of the allocations.
+// findInterface returns the interface of that name, or for "" the first that will do: not the one of the allocations.
 func findInterface(name, not string) (*net.Interface, error) {
 	if name != "" {
 		i, err := net.InterfaceByName(name)
@@ -127,7 +127,7 @@ func findInterface(name, not string) (*net.Interface, error) {
 	return loop, nil
 }
 
-// defaultRoute is the interface of the IPv4 default route with the least metric, or "".
+// defaultRoute returns the interface of the IPv4 default route with the least metric, or "".
 func defaultRoute() string {
 	file, err := os.Open("/proc/net/route")
 	if err != nil {
@@ -148,7 +148,7 @@ func defaultRoute() string {
 	return best
 }
 
-// linkSpeed is what the kernel says in Mbit/s.
+// linkSpeed returns what the kernel says in Mbit/s.
 func linkSpeed(iface string) int64 {
 	b, err := os.ReadFile("/sys/class/net/" + iface + "/speed")
 	if err != nil {

@@ -47,7 +47,7 @@ func (o Options) rdma(_ context.Context, f *Facts) error {
 	return nil
 }
 
-// RDMAFiles are the device files that a program needs to use RDMA: the adapters (uverbs*) and the connection manager.
+// RDMAFiles returns the device files that a program needs to use RDMA: the adapters (uverbs*) and the connection manager.
 // Those that manage the fabric itself (umad*, issm*) are not among them. dir "" is /dev/infiniband; none is no error.
 func RDMAFiles(dir string) ([]driver.DeviceFile, error) {
 	if dir == "" {

@@ -18,7 +18,7 @@ type DeviceFigures struct {
 	Figures []Figure
 }
 
-// Figures is the last measurement of each GPU, in order of bus. What the driver does not tell is left out.
+// Figures returns the last measurement of each GPU, in order of bus. What the driver does not tell is left out.
 func (n *NVIDIA) Figures() []DeviceFigures {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -65,7 +65,7 @@ func islands(gpus []Device) map[string]string {
 	return out
 }
 
-// geometry is what the GPUs in MIG mode can be divided into, by bus.
+// geometry returns what the GPUs in MIG mode can be divided into, by bus.
 func geometry(s *Snapshot) (out []structs.MIGGeometry) {
 	if s == nil {
 		return nil
@@ -173,7 +173,7 @@ func number(n int64, unit string) structs.Attribute {
 }
 func words(s string) structs.Attribute { return structs.Attribute{Kind: "string", Str: s} }
 
-// attributes are what constraints can name. Nomad's names come first; all are steady, so that a node does not change with
+// attributes returns what constraints can name. Nomad's names come first; all are steady, so that a node does not change with
 // every look.
 func attributes(s *Snapshot, g *Device) map[string]structs.Attribute {
 	a := map[string]structs.Attribute{}

@@ -178,7 +178,7 @@ func (m *Meter) Booked(q Quota, peak, denied int64, now time.Time) {
 // heldMax bounds how long the memory of the last look counts as held when a task has ended since.
 const heldMax = 10 * time.Second
 
-// Totals is what the tasks of an allocation have used up to now, in no order. What they held at the last look counts as
+// Totals returns what the tasks of an allocation have used up to now, in no order. What they held at the last look counts as
 // held since.
 func (m *Meter) Totals(id structs.AllocID, now time.Time) []structs.GPUUse {
 	m.mu.Lock()
@@ -204,7 +204,7 @@ type Row struct {
 	Counter   int64 // of the GPU's energy at the last look, millijoules; -1: not known
 }
 
-// Rows are all of them, in no order.
+// Rows returns all of them, in no order.
 func (m *Meter) Rows() []Row {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,7 +237,7 @@ func (m *Meter) Restore(rows []Row, went bool, now time.Time) {
 	}
 }
 
-// Of is what the tasks of an allocation use, in no order.
+// Of returns what the tasks of an allocation use, in no order.
 func (m *Meter) Of(id structs.AllocID) []TaskUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -250,7 +250,7 @@ func (m *Meter) Of(id structs.AllocID) []TaskUsage {
 	return out
 }
 
-// All is what all tasks use, in no order.
+// All returns what all tasks use, in no order.
 func (m *Meter) All() []TaskUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,7 @@ const (
 	minorControl = 255
 )
 
-// Nodes are the device files that the programs of a task with these grants need: of each GPU its own, of each MIG
+// Nodes returns the device files that the programs of a task with these grants need: of each GPU its own, of each MIG
 // instance the two capabilities that open it, and the ones that all share (control and unified memory). Not among
 // them are nvidia-modeset and the capabilities to configure and monitor MIG.
 func (n *NVIDIA) Nodes(grants []structs.Grant) ([]driver.DeviceNode, error) {
@@ -97,7 +97,7 @@ func findUUID(s *Snapshot, uuid string) (*Device, *MIG) {
 	return nil, nil
 }
 
-// majorOf is the major number of a character driver in /proc/devices.
+// majorOf returns the major number of a character driver in /proc/devices.
 func majorOf(proc, name string) (int64, bool) {
 	b, err := os.ReadFile(proc + "/devices")
 	if err != nil {

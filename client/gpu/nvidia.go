@@ -142,7 +142,7 @@ func (n *NVIDIA) Close() {
 // Name implements fingerprint.DeviceFingerprinter.
 func (n *NVIDIA) Name() string { return "nvidia" }
 
-// Devices is what was seen last. Only before the first look does it wait, and not for long.
+// Devices returns what was seen last. Only before the first look does it wait, and not for long.
 func (n *NVIDIA) Devices(ctx context.Context) ([]structs.DeviceGroup, error) {
 	select {
 	case <-n.looked:
@@ -156,7 +156,7 @@ func (n *NVIDIA) Devices(ctx context.Context) ([]structs.DeviceGroup, error) {
 	return n.groups, nil
 }
 
-// Geometry is what the GPUs in MIG mode can be divided into.
+// Geometry returns what the GPUs in MIG mode can be divided into.
 func (n *NVIDIA) Geometry() []structs.MIGGeometry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,7 +171,7 @@ func (n *NVIDIA) firstOver() {
 	}
 }
 
-// Snapshot is the last full look, or nil. It is not to be changed.
+// Snapshot returns the last full look, or nil. It is not to be changed.
 func (n *NVIDIA) Snapshot() *Snapshot {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -191,7 +191,7 @@ func (n *NVIDIA) Verdicts() map[string]Verdict {
 	return out
 }
 
-// Samples is the last measurement of each GPU in order of bus, and when it was taken. Nothing waits for the driver.
+// Samples returns the last measurement of each GPU in order of bus, and when it was taken. Nothing waits for the driver.
 func (n *NVIDIA) Samples() ([]Sample, time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -608,7 +608,7 @@ func (n *NVIDIA) take(s *Snapshot) {
 // hostPIDs is the name of the first pid namespace, the same on every kernel.
 const hostPIDs = "pid:[4026531836]"
 
-// backends are what holds tasks to shares of GPUs here, the strongest first.
+// backends returns what holds tasks to shares of GPUs here, the strongest first.
 func (n *NVIDIA) backends(s *Snapshot) []string {
 	var out []string
 	if s.Dmem && n.cfg.Groups {
@@ -757,7 +757,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the last line.
+// last returns the last line.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

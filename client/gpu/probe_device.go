@@ -263,7 +263,7 @@ func (p *probe) instances(d *view) []MIG {
 	return out
 }
 
-// profileName is what the driver calls a profile with so many slices and so much memory.
+// profileName returns what the driver calls a profile with so many slices and so much memory.
 func profileName(slices, bytes int64) string {
 	return fmt.Sprintf("%dg.%dgb", slices, (bytes+1<<29)>>30)
 }

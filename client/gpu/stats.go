@@ -5,7 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Stats is the last measurement of each device, in order of group and place. Devices that are lost are left out. Of a MIG
+// Stats returns the last measurement of each device, in order of group and place. Devices that are lost are left out. Of a MIG
 // instance only memory is known: what its processes hold.
 func (n *NVIDIA) Stats() []methods.DeviceStats {
 	n.mu.Lock()
@@ -55,7 +55,7 @@ func (n *NVIDIA) Stats() []methods.DeviceStats {
 	return out
 }
 
-// more is what else is known of a GPU.
+// more returns what else is known of a GPU.
 func (s *Sample) more() []methods.DeviceFigure {
 	out := []methods.DeviceFigure{
 		{Name: "ECC errors in its life, uncorrected", Unit: "#", Value: s.ECCAggregate},

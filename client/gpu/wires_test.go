@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// figure is what the metrics say of a GPU; the bool is whether they say anything.
+// figure returns what the metrics say of a GPU; the bool is whether they say anything.
 func figure(n *NVIDIA, uuid, name string) (float64, bool) {
 	for _, d := range n.Figures() {
 		if slices.Contains(d.Labels, uuid) {

@@ -37,7 +37,7 @@ func xidText(code int64) string {
 	return fmt.Sprintf("XID %d", code)
 }
 
-// xidAction is what an error does: what the operator says of its number, or the default.
+// xidAction returns what an error does: what the operator says of its number, or the default.
 func (c *Config) xidAction(code int64) XIDAction {
 	if a, ok := c.XIDs[code]; ok {
 		return a

@@ -41,7 +41,7 @@ const driverPatience = 10 * time.Second
 
 // Node is the agent around the watch.
 type Node interface {
-	// Node is the node as it is registered now.
+	// Node returns the node as it is registered now.
 	Node() *structs.Node
 	// Allocs lists the allocations on the node, in any order. Those that have ended may be among them.
 	Allocs() []Alloc
@@ -67,17 +67,17 @@ type Alloc interface {
 
 // TaskStates is what the watch reads about the tasks of an allocation.
 type TaskStates interface {
-	// RunID is the id that the driver knows the running task by; "" while the task does not run.
+	// RunID returns the id that the driver knows the running task by; "" while the task does not run.
 	RunID(task string) string
 	// Active reports whether the task runs and is not suspended.
 	Active(task string) bool
-	// StartedAt is the start of the task's present run; 0 while it does not run.
+	// StartedAt returns the start of the task's present run; 0 while it does not run.
 	StartedAt(task string) structs.LogTime
-	// ShimDir is the directory with the task's shares under the backend "shim"; "" if it has none.
+	// ShimDir returns the directory with the task's shares under the backend "shim"; "" if it has none.
 	ShimDir(task string) string
-	// GPURequest is the request that the task's GPU grants answer, and these grants; nil if there is none.
+	// GPURequest returns the request that the task's GPU grants answer, and these grants; nil if there is none.
 	GPURequest(task string) (*structs.GPURequest, []structs.Grant)
-	// PowerLimits are the power limits in watts that tasks want, by GPU; the name "" asks for those of all tasks.
+	// PowerLimits returns the power limits in watts that tasks want, by GPU; the name "" asks for those of all tasks.
 	PowerLimits(task string) map[string]int64
 }
 
@@ -236,7 +236,7 @@ func (w *Watch) look(ctx context.Context, have []gpu.Quota) {
 	w.idle(ctx)
 }
 
-// grants are the GPUs of allocations that have not ended.
+// grants returns the GPUs of allocations that have not ended.
 func (w *Watch) grants() []gpu.Quota {
 	var out []gpu.Quota
 	for _, a := range w.node.Allocs() {
@@ -257,7 +257,7 @@ func grantsOf(a *structs.Allocation) []gpu.Quota {
 	return out
 }
 
-// startedAt is the start of the present run of the task that has a grant; 0 while it does not run.
+// startedAt returns the start of the present run of the task that has a grant; 0 while it does not run.
 func (w *Watch) startedAt(q gpu.Quota) structs.LogTime {
 	if a := w.node.Alloc(q.Alloc); a != nil {
 		return a.StartedAt(q.Task)

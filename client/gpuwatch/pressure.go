@@ -47,7 +47,7 @@ func newPressure(w *Watch) *pressure {
 	return p
 }
 
-// threshold is the threshold in force at so many percent; 0 is none. was is the one in force before. A threshold stays in
+// threshold returns the threshold in force at so many percent; 0 is none. was is the one in force before. A threshold stays in
 // force until the use is clear points below it, so that a use that varies around it makes one notice.
 func threshold(steps []int, clear, was, percent int) int {
 	now := 0

@@ -31,7 +31,7 @@ func (w *Watch) Settle(a Alloc) {
 	}
 }
 
-// Use is what an allocation's tasks have used of its GPUs; nil if it has none. It does not block.
+// Use returns what an allocation's tasks have used of its GPUs; nil if it has none. It does not block.
 func (w *Watch) Use(a *structs.Allocation) []structs.GPUUse {
 	if len(a.Grants) == 0 || w.cfg.Device.Samples == nil {
 		return nil
@@ -39,10 +39,10 @@ func (w *Watch) Use(a *structs.Allocation) []structs.GPUUse {
 	return structs.GrantedGPUUse(a.Grants, w.meter.Totals(a.ID, time.Now()))
 }
 
-// UsesOf is what the tasks of an allocation use of GPUs, in no order.
+// UsesOf returns what the tasks of an allocation use of GPUs, in no order.
 func (w *Watch) UsesOf(id structs.AllocID) []gpu.TaskUsage { return w.meter.Of(id) }
 
-// Uses is what tasks of allocations that have not ended use of GPUs, ordered by allocation, task and GPU.
+// Uses returns what tasks of allocations that have not ended use of GPUs, ordered by allocation, task and GPU.
 func (w *Watch) Uses() []gpu.TaskUsage {
 	out := w.meter.All()
 	slices.SortFunc(out, func(a, b gpu.TaskUsage) int {

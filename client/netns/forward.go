@@ -18,7 +18,7 @@ func iptables(args ...string) (string, error) {
 	return string(out), err
 }
 
-// forwards are the rules that let packets of the bridge through: what comes from it, and what answers or was sent to a port.
+// forwards returns the rules that let packets of the bridge through: what comes from it, and what answers or was sent to a port.
 func forwards(bridge string) [][]string {
 	comment := []string{"-m", "comment", "--comment", "muster: network of allocations"}
 	return [][]string{

@@ -20,7 +20,7 @@ const linkPrefix = "mv"
 // mark is the alias of our bridge: one of the same name without it belongs to somebody else.
 const mark = "muster: network of allocations"
 
-// linkName is the node's end of an allocation's link: as much of its id as a name can hold.
+// linkName returns the node's end of an allocation's link: as much of its id as a name can hold.
 func linkName(alloc string) string {
 	id := strings.ReplaceAll(alloc, "-", "")
 	return linkPrefix + id[:min(len(id), 13)]
@@ -127,7 +127,7 @@ func find(name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// ours is the bridge, nil if there is none.
+// ours returns the bridge, nil if there is none.
 func (m *Manager) ours() (netlink.Link, error) {
 	l, err := find(m.cfg.Bridge)
 	if err != nil || l == nil {

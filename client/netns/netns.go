@@ -141,10 +141,10 @@ func Check(bridge, subnet string) (netip.Prefix, error) {
 
 func (m *Manager) dir(name string) string { return filepath.Join(m.cfg.Dir, name) }
 
-// gateway is the node's address in the subnet.
+// gateway returns the node's address in the subnet.
 func (m *Manager) gateway() netip.Addr { return m.subnet.Addr().Next() }
 
-// Bridge is the name of the bridge.
+// Bridge returns the name of the bridge.
 func (m *Manager) Bridge() string { return m.cfg.Bridge }
 
 // Unable tells why this node has no networks of mode none, or of mode bridge, now; nil when it has. The machine is tried once; who
@@ -243,7 +243,7 @@ func (m *Manager) Setup(alloc string, w Want) (*Attached, error) {
 	return at, nil
 }
 
-// Get is the network of an allocation as it was made, or nil.
+// Get returns the network of an allocation as it was made, or nil.
 func (m *Manager) Get(alloc string) *Attached {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -184,7 +184,7 @@ func (n *node) manager() *Manager {
 	return m
 }
 
-// left is what is there of links and tables.
+// left returns what is there of links and tables.
 func (n *node) left() (out []string) {
 	links, err := netlink.LinkList()
 	n.must(err)

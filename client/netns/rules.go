@@ -66,7 +66,7 @@ func (m *Manager) rules() error {
 	return nil
 }
 
-// tableName is what the table of a bridge is called: never like one of iptables (nat, filter) or of another program.
+// tableName returns what the table of a bridge is called: never like one of iptables (nat, filter) or of another program.
 func tableName(bridge string) string {
 	if strings.HasPrefix(bridge, "muster") {
 		return bridge

@@ -201,7 +201,7 @@ func (f *Fleet) node(i int) (*client.Client, error) {
 	return c, nil
 }
 
-// shared is the i-th node's share of a session.
+// shared returns the i-th node's share of a session.
 func (f *Fleet) shared(i int) client.Connector {
 	return func(*rpc.Registry) (client.Conn, error) {
 		at := i % len(f.conns)
@@ -255,7 +255,7 @@ func (g *grief) enough(now time.Time) bool {
 	return true
 }
 
-// find is the node that a server means.
+// find returns the node that a server means.
 func (f *Fleet) find(alloc structs.AllocID, node structs.NodeID) (*client.Client, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,7 +290,7 @@ type jobID struct {
 // jobsKept is how many are remembered since they were last asked for, and as many before those.
 const jobsKept = 2000
 
-// share gives the copy to use.
+// share returns the copy to use.
 func (s *jobs) share(j *structs.Job) *structs.Job {
 	id := jobID{j.Key(), j.Version, j.SpecIndex}
 	s.mu.Lock()
@@ -309,7 +309,7 @@ func (s *jobs) share(j *structs.Job) *structs.Job {
 	return have
 }
 
-// Nodes gives the nodes, in no order.
+// Nodes returns the nodes, in no order.
 func (f *Fleet) Nodes() []*client.Client {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -320,14 +320,14 @@ func (f *Fleet) Nodes() []*client.Client {
 	return out
 }
 
-// Joined is how many nodes have registered.
+// Joined returns how many nodes have registered.
 func (f *Fleet) Joined() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.joined
 }
 
-// machine is the fingerprint of the i-th node.
+// machine returns the fingerprint of the i-th node.
 func (f *Fleet) machine(i int) []fingerprint.Fingerprinter {
 	cfg := f.cfg
 	o := fingerprint.Options{Version: cfg.Version, Drivers: f.drv}

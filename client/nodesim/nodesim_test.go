@@ -291,7 +291,7 @@ func BenchmarkFootprint(b *testing.B) {
 	}
 }
 
-// heap is what is in use, stacks included, after collections. The servers in memory are in it too.
+// heap returns what is in use, stacks included, after collections. The servers in memory are in it too.
 func heap() uint64 {
 	for range 5 { // each halves the stacks that have become too large
 		runtime.GC()

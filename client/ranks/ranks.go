@@ -45,7 +45,7 @@ func MaybeRun() {
 	os.Exit(how.run(words[0], words[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// Label is what the lines of a rank begin with.
+// Label returns what the lines of a rank begin with.
 func Label(rank int) string { return strconv.Itoa(rank) + ": " }
 
 type ended struct {
@@ -174,7 +174,7 @@ func number(env []string, name string, def int) int {
 	return def
 }
 
-// Environ are the variables that tell a rank from the others, from those of the whole task.
+// Environ returns the variables that tell a rank from the others, from those of the whole task.
 func Environ(env []string, rank, local int) []string {
 	out := []string{"RANK=" + strconv.Itoa(rank), "LOCAL_RANK=" + strconv.Itoa(local)}
 	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "SLURM_JOB_ID=") }) {
@@ -210,7 +210,7 @@ func ownGPUs(env []string, local int) []string {
 	return out
 }
 
-// variable is the value of a variable, "" when it is not set.
+// variable returns the value of a variable, "" when it is not set.
 func variable(env []string, name string) string {
 	for _, kv := range env {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {

@@ -85,7 +85,7 @@ func (t *task) following() *progress {
 	return t.progress
 }
 
-// newest is the newest checkpoint of the task, or nil.
+// newest returns the newest checkpoint of the task, or nil.
 func (t *task) newest() *structs.Saved {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -273,7 +273,7 @@ func (r *Runner) reportSaved(ctx context.Context) {
 	context.AfterFunc(ctx, func() { timer.Stop() })
 }
 
-// newest is the newest checkpoint of the allocation's tasks, or nil.
+// newest returns the newest checkpoint of the allocation's tasks, or nil.
 func (r *Runner) newest() (s *structs.Saved) {
 	for _, t := range r.tasks {
 		s = s.Newer(t.newest())

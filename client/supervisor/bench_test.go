@@ -137,7 +137,7 @@ func BenchmarkRunningTask(b *testing.B) {
 	b.ReportMetric(float64(len(threads)), "supervisor-threads")
 }
 
-// spent is the processor time, in seconds, of a process and of the children that it has waited for.
+// spent returns the processor time, in seconds, of a process and of the children that it has waited for.
 func spent(b *testing.B, pid int) (own, children float64) {
 	b.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -74,7 +74,7 @@ func Open(dir, exe string) (*Client, error) {
 	return &Client{dir: dir, exe: exe}, nil
 }
 
-// Dir is the directory that the supervisor serves.
+// Dir returns the directory that the supervisor serves.
 func (c *Client) Dir() string { return c.dir }
 
 // Groups says which control group layout the tasks get, without starting a supervisor, or why they get none.

@@ -95,7 +95,7 @@ func newPump(cfg Log, dir *logDir) *pump {
 	return &pump{cfg: cfg, dir: dir, name: filepath.Base(cfg.Base)}
 }
 
-// indexes are the numbers of the log's files among names.
+// indexes returns the numbers of the log's files among names.
 func (p *pump) indexes(names []string) []int {
 	var out []int
 	for _, name := range names {

@@ -139,7 +139,7 @@ func (f *filter) halve(list []span) {
 	}
 }
 
-// encode is the program as the kernel reads it.
+// encode returns the program as the kernel reads it.
 func (f *filter) encode() []byte {
 	var out []byte
 	for i, s := range f.steps {
@@ -169,7 +169,7 @@ type argument struct {
 	ks    []uint32
 }
 
-// arguments are the calls of which some are denied, to tasks with these capabilities.
+// arguments returns the calls of which some are denied, to tasks with these capabilities.
 func arguments(caps uint64) []argument {
 	list := []argument{
 		{unix.SYS_SOCKET, 0, unix.BPF_JEQ, unix.EAFNOSUPPORT, []uint32{unix.AF_VSOCK}}, // past every network namespace, to the hypervisor
@@ -184,7 +184,7 @@ func arguments(caps uint64) []argument {
 
 var filters sync.Map // by capabilities: []byte
 
-// seccompFilter is the program for tasks with these capabilities, or nil on an architecture that has none.
+// seccompFilter returns the program for tasks with these capabilities, or nil on an architecture that has none.
 func seccompFilter(caps uint64) []byte {
 	if seccompArch == 0 {
 		return nil

@@ -75,7 +75,7 @@ func NewRlimit(name string, soft, hard uint64) (Rlimit, error) {
 	return Rlimit{r, soft, hard}, nil
 }
 
-// name is the limit's name for a person.
+// name returns the limit's name for a person.
 func (r Rlimit) name() string {
 	for n, k := range rlimits { // each number once
 		if k == r.Resource {

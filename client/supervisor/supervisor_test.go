@@ -112,7 +112,7 @@ func (s *sup) killSupervisor() {
 	})
 }
 
-// log is the whole log of a stream, all files in order.
+// log returns the whole log of a stream, all files in order.
 func (s *sup) log(name string) string {
 	s.t.Helper()
 	var b strings.Builder

@@ -20,7 +20,7 @@ type Gang struct {
 // hostfile is the file with the members and their slots, in the task's directory.
 const hostfile = "muster.hostfile"
 
-// span is the first rank of a member and how many it has; -1 gives all.
+// span returns the first rank of a member and how many it has; -1 gives all.
 func (g *Gang) span(member int) (first, n int) {
 	for i := range g.Roster.Members {
 		k := g.Launch.RanksOf(g.Roster.Members[i].GPUs)

@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// gangInput is the second of three members with 2, 2 and 4 GPUs.
+// gangInput returns the second of three members with 2, 2 and 4 GPUs.
 func gangInput(l *structs.Launch) Input {
 	in := input()
 	in.Gang = &Gang{Rank: 1, Launch: l, Muster: "/bin/muster", Roster: &structs.Roster{Namespace: "team", JobID: "shop/dispatch-1", Group: "front", Epoch: 3, Port: 61234, CreateIndex: 77,

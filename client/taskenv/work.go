@@ -68,7 +68,7 @@ func (e *Env) checkpoint(g *structs.Group, in Input) {
 	}
 }
 
-// restarted is how often the work of a task was begun again, by allocations before this one and within it, and why it
+// restarted returns how often the work of a task was begun again, by allocations before this one and within it, and why it
 // was the last time.
 func restarted(in Input) (int64, string) {
 	n, why := in.Alloc.Restarts, in.Alloc.RestartReason

@@ -168,7 +168,7 @@ func number(name string, v any) (n int64, f float64, whole bool, err error) {
 	return 0, 0, false, fmt.Errorf("%s: want numbers, not %.40q", name, fmt.Sprint(v))
 }
 
-// loop gives the numbers from 0, or from the first argument, up to and without the last.
+// loop returns the numbers from 0, or from the first argument, up to and without the last.
 func loop(args ...any) ([]int64, error) {
 	var numbers []int64
 	for _, a := range args {

@@ -31,7 +31,7 @@ type ServiceName struct {
 
 // Services looks registered services up, those of the task's namespace.
 type Services interface {
-	// Service gives the registrations of a service by ID; with n, so many of them as suit the key best.
+	// Service returns the registrations of a service by ID; with n, so many of them as suit the key best.
 	Service(name string, n int, key string) ([]Service, error)
 	// Services lists the services by name.
 	Services() ([]ServiceName, error)

@@ -14,7 +14,7 @@ type VarMeta struct {
 	CreateIndex, ModifyIndex uint64
 }
 
-// String is the path.
+// String returns the path.
 func (m VarMeta) String() string { return m.Path }
 
 // VarItem is one item of a variable.
@@ -23,13 +23,13 @@ type VarItem struct {
 	meta       *VarMeta
 }
 
-// String is the value.
+// String returns the value.
 func (i VarItem) String() string { return i.Value }
 
-// K is the key, and V the value.
+// K returns the key, and V the value.
 func (i VarItem) K() string { return i.Key }
 
-// V is the value.
+// V returns the value.
 func (i VarItem) V() string { return i.Value }
 
 // Metadata is that of the item's variable.
@@ -47,10 +47,10 @@ func NewVarItems(meta VarMeta, items map[string]string) VarItems {
 	return out
 }
 
-// Keys are the keys in order.
+// Keys returns the keys in order.
 func (v VarItems) Keys() []string { return slices.Sorted(maps.Keys(v)) }
 
-// Values are the values in the order of their keys.
+// Values returns the values in the order of their keys.
 func (v VarItems) Values() []string {
 	var out []string
 	for _, k := range v.Keys() {
@@ -59,7 +59,7 @@ func (v VarItems) Values() []string {
 	return out
 }
 
-// Tuples are the items in the order of their keys.
+// Tuples returns the items in the order of their keys.
 func (v VarItems) Tuples() []VarItem {
 	var out []VarItem
 	for _, k := range v.Keys() {
@@ -78,11 +78,11 @@ func (v VarItems) Metadata() *VarMeta {
 
 // Variables looks variables up as a template may. A path is "PATH" or "PATH@NAMESPACE".
 type Variables interface {
-	// Variable gives a variable, or nil when there is none.
+	// Variable returns a variable, or nil when there is none.
 	Variable(path string) (VarItems, error)
 	// Variables lists those whose path begins with prefix, by path.
 	Variables(prefix string) ([]VarMeta, error)
-	// Name is the path with its namespace and region, for people.
+	// Name returns the path with its namespace and region, for people.
 	Name(path string) string
 }
 

@@ -63,7 +63,7 @@ func LookupID(uid string) (*user.User, error) {
 	return found(byID.get(uid, func() (user.User, error) { return plain(user.LookupId(uid)) }))
 }
 
-// Groups are the numbers of the groups that a user is in. They are not to be changed.
+// Groups returns the numbers of the groups that a user is in. They are not to be changed.
 func Groups(u *user.User) ([]string, error) { return groups.get(u.Username+":"+u.Gid, u.GroupIds) }
 
 func plain(u *user.User, err error) (user.User, error) {

@@ -356,13 +356,13 @@ func splitPort(addr string) (string, int, error) {
 	return host, n, nil
 }
 
-// HTTPAddr is where the HTTP API listens.
+// HTTPAddr returns where the HTTP API listens.
 func (a *Agent) HTTPAddr() string { return a.listener.Addr().String() }
 
-// Server is the server part, or nil.
+// Server returns the server part, or nil.
 func (a *Agent) Server() *server.Server { return a.server }
 
-// Client is the client part, or nil.
+// Client returns the client part, or nil.
 func (a *Agent) Client() *client.Client { return a.client }
 
 // Run serves until ctx ends, then closes. Tasks go on running, except those of a -dev agent, which end with it.

@@ -143,7 +143,7 @@ func FromConfig(c *agentconfig.Config, log hclog.InterceptLogger) (Config, error
 	return cfg, nil
 }
 
-// xidActions is what errors of GPUs do, by number.
+// xidActions returns what errors of GPUs do, by number.
 func xidActions(x agentconfig.XIDRules) map[int64]gpu.XIDAction {
 	out := map[int64]gpu.XIDAction{}
 	for _, l := range []struct {
@@ -157,7 +157,7 @@ func xidActions(x agentconfig.XIDRules) map[int64]gpu.XIDAction {
 	return out
 }
 
-// pressure is when it is told that memory of GPUs runs full, and whom.
+// pressure returns when it is told that memory of GPUs runs full, and whom.
 func pressure(p *agentconfig.GPUPressure) (gpuwatch.Pressure, error) {
 	out := gpuwatch.Pressure{Share: p.Share, Device: p.Device, Clear: p.Clear}
 	if c := hook(p.Command); c != nil {
@@ -202,7 +202,7 @@ func limit(n int) int {
 	return n
 }
 
-// effective is the configuration as /v1/agent/self shows it: keys as Nomad's clients know them, no secrets.
+// effective returns the configuration as /v1/agent/self shows it: keys as Nomad's clients know them, no secrets.
 func effective(c *agentconfig.Config) map[string]any {
 	return map[string]any{
 		"BindAddr":       c.BindAddr,
@@ -222,7 +222,7 @@ func (a *Agent) TLS() bool { return a.cfg.TLSHTTP }
 // ACL reports whether tokens are demanded.
 func (a *Agent) ACL() bool { return a.cfg.ACL }
 
-// DataDir is where state and tasks are kept; Temporary whether it is removed at the end.
+// DataDir returns where state and tasks are kept; Temporary whether it is removed at the end.
 func (a *Agent) DataDir() string { return a.cfg.DataDir }
 
 // Temporary reports whether the data directory goes away with the agent.

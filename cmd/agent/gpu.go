@@ -84,10 +84,10 @@ func (a *Agent) gpuMemoryLimit(ctx context.Context, taskID, uuid string) (gpu.Me
 	return a.gpus.LimitOf(ctx, a.super.LeafV2(taskID), uuid)
 }
 
-// GPUs is what watches the NVIDIA GPUs, or nil.
+// GPUs returns what watches the NVIDIA GPUs, or nil.
 func (a *Agent) GPUs() *gpu.NVIDIA { return a.gpus }
 
-// serverFigures are the metrics with labels of the server part.
+// serverFigures returns the metrics with labels of the server part.
 func (a *Agent) serverFigures() []telemetry.Figure {
 	if a.server == nil {
 		return nil
@@ -95,7 +95,7 @@ func (a *Agent) serverFigures() []telemetry.Figure {
 	return a.server.Metrics()
 }
 
-// gpuFigures are the metrics of GPUs, and of their use by task.
+// gpuFigures returns the metrics of GPUs, and of their use by task.
 func (a *Agent) gpuFigures() []telemetry.Figure {
 	if a.client == nil {
 		return nil

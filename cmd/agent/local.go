@@ -107,7 +107,7 @@ func member(m gossip.Member) nomadlike.Member {
 	return nomadlike.Member{Name: name, Addr: host, Port: uint16(port), Status: string(m.Status), Tags: tags}
 }
 
-// serverTags are the tags that Nomad's clients read.
+// serverTags returns the tags that Nomad's clients read.
 func serverTags(m gossip.Meta) map[string]string {
 	host, port, _ := net.SplitHostPort(m.RPC)
 	t := map[string]string{
@@ -191,7 +191,7 @@ func (a *Agent) Health() (srv, cl string, hasServer, hasClient bool) {
 	return srv, cl, hasServer, hasClient
 }
 
-// Drivers are the task drivers of the client part, by name; none without one.
+// Drivers returns the task drivers of the client part, by name; none without one.
 func (a *Agent) Drivers() map[string]*structs.DriverInfo {
 	if a.client == nil {
 		return nil
@@ -199,7 +199,7 @@ func (a *Agent) Drivers() map[string]*structs.DriverInfo {
 	return a.client.Node().Drivers
 }
 
-// Servers are the RPC addresses that the client part uses.
+// Servers returns the RPC addresses that the client part uses.
 func (a *Agent) Servers() []string {
 	if a.server != nil {
 		return []string{a.server.Addr()}
@@ -259,7 +259,7 @@ func (w *monitorWriter) Write(b []byte) (int, error) {
 
 func (w *monitorWriter) lost() int64 { return w.dropped.Swap(0) }
 
-// Metrics gives the figures out.
+// Metrics returns the figures out.
 func (a *Agent) Metrics(format string) (string, []byte, error) { return a.tel.Metrics(format) }
 
 // Reload reads certificates and the reloadable part of the configuration again.
@@ -284,7 +284,7 @@ func (a *Agent) Host() map[string]any {
 	return map[string]any{"OS": runtime.GOOS, "Arch": runtime.GOARCH, "Hostname": name, "CPUs": runtime.NumCPU(), "GoVersion": runtime.Version(), "Uptime": time.Since(a.started).String()}
 }
 
-// LocalNode is the node this agent runs, or zero.
+// LocalNode returns the node this agent runs, or zero.
 func (a *Agent) LocalNode() structs.NodeID {
 	if a.client == nil {
 		return structs.NodeID{}
@@ -292,7 +292,7 @@ func (a *Agent) LocalNode() structs.NodeID {
 	return a.client.ID()
 }
 
-// LocalServer is the name of the server this agent runs, or "".
+// LocalServer returns the name of the server this agent runs, or "".
 func (a *Agent) LocalServer() string {
 	if a.server == nil {
 		return ""
@@ -312,7 +312,7 @@ func (a *Agent) Workers() []map[string]any {
 	return []map[string]any{{"id": a.server.ID(), "started": a.started.UTC().Format(time.RFC3339), "status": status, "workload_status": "WaitingToDequeue"}}
 }
 
-// stats are the figures of all parts.
+// stats returns the figures of all parts.
 func (a *Agent) stats() map[string]map[string]string {
 	out := map[string]map[string]string{
 		"nomad":   {"server": strconv.FormatBool(a.server != nil), "leader": "false", "known_regions": "1", "version": version.NomadCompat},

@@ -136,7 +136,7 @@ func (o *acctOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// acctGPUs is how many GPUs a job asked for: of shares that were asked for in memory alone, the memory.
+// acctGPUs returns how many GPUs a job asked for: of shares that were asked for in memory alone, the memory.
 func acctGPUs(r *nomadlike.AcctRecord) string {
 	if r.GPUs == 0 && r.GPUMemoryMiB > 0 {
 		return mib(r.GPUMemoryMiB)

@@ -341,7 +341,7 @@ func fakeProc(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "devices"), []byte("Character devices:\n195 nvidia\n500 nvidia-caps\n501 nvidia-uvm\n"), 0o644)
 }
 
-// fakeLibraries is where the fake driver libraries are: in the directory that the environment names, or in fakegpu beside
+// fakeLibraries returns where the fake driver libraries are: in the directory that the environment names, or in fakegpu beside
 // this program; "" is nowhere.
 func fakeLibraries() (string, error) {
 	has := func(dir string) bool {

@@ -76,7 +76,7 @@ func tasksOf(al *wire.Allocation) []string {
 	return out
 }
 
-// pickTask is the task that a command means: the one named or, when there is but one, that.
+// pickTask returns the task that a command means: the one named or, when there is but one, that.
 func pickTask(al *wire.Allocation, name string) (string, error) {
 	tasks := tasksOf(al)
 	if name != "" {

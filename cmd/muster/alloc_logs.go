@@ -172,7 +172,7 @@ func (r *rankFilter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pick gives the rank's lines of what was written until now.
+// pick returns the rank's lines of what was written until now.
 func (r *rankFilter) pick(b []byte) (out []byte) {
 	r.buf = append(r.buf, b...)
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
@@ -316,7 +316,7 @@ func (e *env) copyFrames(ctx context.Context, a *api, path string, q url.Values,
 	}
 }
 
-// lastLines is the end of b with at most n lines; an unfinished last line counts as one.
+// lastLines returns the end of b with at most n lines; an unfinished last line counts as one.
 func lastLines(b []byte, n int64) []byte {
 	end := len(b)
 	if end > 0 && b[end-1] == '\n' {

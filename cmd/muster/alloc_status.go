@@ -382,7 +382,7 @@ func (e *env) deviceStats(groups []*wire.DeviceGroupStats, verbose bool) {
 	}
 }
 
-// measurements are the names of what is known of a device beside its summary.
+// measurements returns the names of what is known of a device beside its summary.
 func measurements(s *wire.DeviceStats) []string {
 	if s.Stats == nil {
 		return nil

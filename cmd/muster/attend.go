@@ -63,7 +63,7 @@ func catch(parent context.Context) *caught {
 
 func (c *caught) stop() { c.end() }
 
-// code is the exit code of a command that a signal ended, as shells have it.
+// code returns the exit code of a command that a signal ended, as shells have it.
 func (c *caught) code() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,7 +265,7 @@ func (x *attendance) look(first <-chan struct{}, again <-chan os.Signal) (list [
 	return nil, errSignal
 }
 
-// again is the signals after the first one.
+// again returns the signals after the first one.
 func (x *attendance) again(canceled bool) <-chan os.Signal {
 	if !canceled {
 		return nil

@@ -170,7 +170,7 @@ func savedText(c *wire.SavedCheckpoint) string {
 	return text
 }
 
-// checkpointError is why a task could not be told to save its state after a time; "" for no reason.
+// checkpointError returns why a task could not be told to save its state after a time; "" for no reason.
 func checkpointError(al *wire.Allocation, after int64) string {
 	for _, name := range sortedKeys(al.TaskStates) {
 		for _, e := range al.TaskStates[name].Events {

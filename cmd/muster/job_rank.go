@@ -90,7 +90,7 @@ func (e *env) members(ctx context.Context, a *api, stub *wire.JobListStub, group
 	return out, nil
 }
 
-// holding is the allocation that a rank runs in.
+// holding returns the allocation that a rank runs in.
 func holding(ms []ranked, rank int) (*ranked, error) {
 	world := 0
 	for i := range ms {

@@ -222,7 +222,7 @@ func (p *progress) tell(ev *wire.Evaluation, list []*wire.AllocationListStub) {
 	}
 }
 
-// because is the last event of a failed allocation's failed task.
+// because returns the last event of a failed allocation's failed task.
 func (p *progress) because(a *wire.AllocationListStub) string {
 	if a.ClientStatus != "failed" && a.ClientStatus != "lost" {
 		return ""

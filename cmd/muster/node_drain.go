@@ -154,7 +154,7 @@ func (o *nodeDrainOptions) run(ctx context.Context, args []string) error {
 	return o.watch(ctx, a, n)
 }
 
-// checkpointEvents are what an allocation's tasks did about saving their state, oldest first.
+// checkpointEvents returns what an allocation's tasks did about saving their state, oldest first.
 func checkpointEvents(al *wire.Allocation) (out []*wire.TaskEvent) {
 	for _, name := range sortedKeys(al.TaskStates) {
 		for _, e := range al.TaskStates[name].Events {

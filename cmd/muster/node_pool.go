@@ -99,7 +99,7 @@ func (o *nodePoolOptions) info(ctx context.Context, args []string) error {
 	return nil
 }
 
-// settings are the scheduler settings of a pool, made when it has none.
+// settings returns the scheduler settings of a pool, made when it has none.
 func (o *nodePoolOptions) settings(p *wire.NodePool) *wire.PoolSchedulerSettings {
 	if p.SchedulerConfiguration == nil {
 		p.SchedulerConfiguration = &wire.PoolSchedulerSettings{}

@@ -365,7 +365,7 @@ func (o *nodeStatusOptions) mig(r *wire.NodeResources) {
 	o.table("GPU|Profile|Slots|At Most|May Begin At|Instances At", rows)
 }
 
-// migSlots is the memory slots of a MIG instance, "2" or "4-7".
+// migSlots returns the memory slots of a MIG instance, "2" or "4-7".
 func migSlots(m *wire.NodeDeviceMIG) string {
 	if m.Size == 1 {
 		return strconv.FormatInt(m.Start, 10)

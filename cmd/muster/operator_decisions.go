@@ -92,7 +92,7 @@ func (o *decisionsOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// nodeNames are the names of nodes by id; empty when they may not be read.
+// nodeNames returns the names of nodes by id; empty when they may not be read.
 func (o *decisionsOptions) nodeNames(ctx context.Context, a *api) map[string]string {
 	var nodes []struct{ ID, Name string }
 	names := map[string]string{}

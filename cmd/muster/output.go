@@ -46,7 +46,7 @@ func (e *env) bold(s string) string { return e.paint("1", s) }
 // heading starts a section.
 func (e *env) heading(s string) { e.println("\n" + e.bold(s)) }
 
-// stateColour is the colour of a word that tells a state.
+// stateColour returns the colour of a word that tells a state.
 func stateColour(word string) string {
 	switch word {
 	case "running", "ready", "complete", "alive", "healthy", "eligible", "successful":
@@ -107,7 +107,7 @@ func (e *env) kv(rows [][2]string) {
 // idLengths are where ids may be cut: at 8 characters, as people know them, else before a dash.
 var idLengths = []int{8, 13, 18, 23, 36}
 
-// abbreviate gives a function that cuts ids to 8 characters, or to as few more as tell the given ones apart.
+// abbreviate returns a function that cuts ids to 8 characters, or to as few more as tell the given ones apart.
 func abbreviate(verbose bool, list []string) func(string) string {
 	n := 36
 	if !verbose {

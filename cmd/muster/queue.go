@@ -109,7 +109,7 @@ func (o *queueOptions) run(ctx context.Context, _ []string) error {
 	return nil
 }
 
-// me is the name under which jobs are submitted: the token's, or the operating system's user.
+// me returns the name under which jobs are submitted: the token's, or the operating system's user.
 func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
 	if a.token != "" {
 		var t struct{ Name string }
@@ -124,7 +124,7 @@ func (o *queueOptions) me(ctx context.Context, a *api) (string, error) {
 	return u.Username, nil
 }
 
-// asks is what a waiting job asks for in all.
+// asks returns what a waiting job asks for in all.
 func asks(it *nomadlike.QueueItem) string {
 	parts := []string{}
 	if it.GPUs > 0 {

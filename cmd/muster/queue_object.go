@@ -66,7 +66,7 @@ func (e *env) specBlocks(path, kind string) ([]json.RawMessage, error) {
 	return out, nil
 }
 
-// jsonSpecs gives the objects of a file in JSON; nil for one that is not.
+// jsonSpecs returns the objects of a file in JSON; nil for one that is not.
 func jsonSpecs(src []byte, path string) ([]json.RawMessage, error) {
 	t := bytes.TrimSpace(src)
 	switch {
@@ -264,7 +264,7 @@ func newQueueInspect(e *env) *cobra.Command {
 	})
 }
 
-// objectInspect is the verb that shows an object of a kind.
+// objectInspect returns the verb that shows an object of a kind.
 func objectInspect(e *env, kind, at, example string, shape func() any) *cobra.Command {
 	o := &objectOptions{env: e}
 	return e.verb("inspect [options] NAME", "Show a "+kind+" as JSON", "", "muster "+kind+" inspect "+example, 1, 1, func(ctx context.Context, args []string) error {
@@ -272,7 +272,7 @@ func objectInspect(e *env, kind, at, example string, shape func() any) *cobra.Co
 	})
 }
 
-// objectDelete is the verb that deletes one.
+// objectDelete returns the verb that deletes one.
 func objectDelete(e *env, kind, at, example, short string) *cobra.Command {
 	o := &objectOptions{env: e}
 	return e.verb("delete [options] NAME", short, "", "muster "+kind+" delete "+example, 1, 1, func(ctx context.Context, args []string) error {

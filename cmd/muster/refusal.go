@@ -100,7 +100,7 @@ func preconditionText(r structs.Refusal) string {
 	return r.Text()
 }
 
-// lackText is what is missing, with its unit.
+// lackText returns what is missing, with its unit.
 func lackText(r structs.Refusal) string {
 	switch r.Unit {
 	case structs.UnitMiB:

@@ -29,7 +29,7 @@ func ns(namespace string) url.Values {
 	return q
 }
 
-// jobPath is the path of a job; ids may hold slashes.
+// jobPath returns the path of a job; ids may hold slashes.
 func jobPath(id string, rest ...string) string {
 	return "/v1/job/" + url.PathEscape(id) + strings.Join(rest, "")
 }
@@ -220,7 +220,7 @@ func (a *api) nodeStub(ctx context.Context, arg string) (*wire.NodeListStub, err
 	return nil, ambiguous("nodes", arg, names)
 }
 
-// selfNode is the id of the node that the agent itself runs.
+// selfNode returns the id of the node that the agent itself runs.
 func (a *api) selfNode(ctx context.Context) (string, error) {
 	var self wire.AgentSelf
 	if _, err := a.get(ctx, "/v1/agent/self", nil, &self); err != nil {

@@ -211,7 +211,7 @@ func over(s *wire.AllocationListStub) bool {
 	return s.ClientStatus == "complete" || s.ClientStatus == "failed" || s.ClientStatus == "lost"
 }
 
-// exitOf is the exit code of an allocation that is over.
+// exitOf returns the exit code of an allocation that is over.
 func exitOf(s *wire.AllocationListStub) int {
 	if s.ClientStatus == "complete" && s.DesiredStatus != "stop" { // one that was stopped did not end by itself
 		return 0

@@ -35,7 +35,7 @@ func (e *env) verb(use, short, long, example string, from, to int, run func(ctx 
 	return c
 }
 
-// emptyArgument is the name, as the line of arguments has it, of the first argument that is empty; "" for none. It is most likely
+// emptyArgument returns the name, as the line of arguments has it, of the first argument that is empty; "" for none. It is most likely
 // a variable of the user's shell that is not set; what a path of the API without a name answers is never what was meant. A
 // prefix may be empty, and so may what is passed on to a program.
 func emptyArgument(use string, args []string) string {

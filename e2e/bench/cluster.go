@@ -158,7 +158,7 @@ func (c *cluster) url(i int, path string) string {
 	return fmt.Sprintf("http://127.0.0.1:%d%s", c.ports[i][0], path)
 }
 
-// leader is the index of the leading server, or -1.
+// leader returns the index of the leading server, or -1.
 func (c *cluster) leader() int {
 	for i := range c.procs {
 		var l string
@@ -242,7 +242,7 @@ func (c *cluster) untilWithin(d, most time.Duration, what string, ok func() bool
 	}
 }
 
-// stats are the figures of one server, "part.name"; none of server -1.
+// stats returns the figures of one server, "part.name"; none of server -1.
 func (c *cluster) stats(i int) map[string]string {
 	if i < 0 {
 		return nil

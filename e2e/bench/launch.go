@@ -168,7 +168,7 @@ func (l *launcher) finish(id string, count int, command string) time.Duration {
 	return time.Since(start)
 }
 
-// spent is the processor time, in seconds, of server, client, supervisor, and of what the supervisor has waited for.
+// spent returns the processor time, in seconds, of server, client, supervisor, and of what the supervisor has waited for.
 func (l *launcher) spent() [4]float64 {
 	var out [4]float64
 	for i, pid := range []int{l.procs[0].Process.Pid, l.agent.Process.Pid, l.supervisor()} {
@@ -190,7 +190,7 @@ func (l *launcher) supervisor() int {
 	return 0
 }
 
-// launchers are the children of the supervisor.
+// launchers returns the children of the supervisor.
 func (l *launcher) launchers() []int {
 	var out []int
 	super := strconv.Itoa(l.supervisor())
@@ -228,7 +228,7 @@ func pidsNamed(word string) []int {
 	return out
 }
 
-// pss is the memory of a process in KiB, what it shares divided among those that share it.
+// pss returns the memory of a process in KiB, what it shares divided among those that share it.
 func pss(pid int) float64 {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	for line := range strings.Lines(string(b)) {

@@ -103,7 +103,7 @@ func readReal(trace string, jobs int) []realJob {
 	return out
 }
 
-// simulated are the figures of the same jobs in muster sim.
+// simulated returns the figures of the same jobs in muster sim.
 func simulated(bin string, list []realJob) map[string]float64 {
 	var b bytes.Buffer
 	b.WriteString("job,submit,runtime,gpus,cpus,memory\n")
@@ -205,7 +205,7 @@ func gpuJob(j realJob) map[string]any {
 	return map[string]any{"Job": map[string]any{"ID": j.id, "Name": j.id, "Type": "batch", "Datacenters": []string{"*"}, "TaskGroups": []any{g}}}
 }
 
-// sizeClass is the class of a number of GPUs by which waits are told.
+// sizeClass returns the class of a number of GPUs by which waits are told.
 func sizeClass(gpus int) string {
 	switch {
 	case gpus <= 1:

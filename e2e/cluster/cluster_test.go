@@ -170,7 +170,7 @@ func (c *cluster) eventually(d time.Duration, what string, ok func() (bool, stri
 	return harness.Eventually(c.t, d, what, ok)
 }
 
-// leader is the name of the server that leads and is not the dead one: right after its death the others still name it.
+// leader returns the name of the server that leads and is not the dead one: right after its death the others still name it.
 func (c *cluster) leader(dead ...string) string {
 	c.t.Helper()
 	name := ""

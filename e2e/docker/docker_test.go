@@ -352,7 +352,7 @@ func (n *node) config(t *testing.T) {
 	})
 }
 
-// container is what the engine knows of an allocation's task t, running or not.
+// container returns what the engine knows of an allocation's task t, running or not.
 func (n *node) container(t *testing.T, a harness.Alloc) container.InspectResponse {
 	t.Helper()
 	for _, c := range n.containers(t, a.ID) {

@@ -144,7 +144,7 @@ func (e *engine) close() {
 	_ = os.RemoveAll(e.dir)
 }
 
-// imageTar is the file system of an image with our one program.
+// imageTar returns the file system of an image with our one program.
 func imageTar(t *testing.T) []byte {
 	t.Helper()
 	box := filepath.Join(t.TempDir(), "box")

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-sched/muster/internal/fakegpu/lib"
 )
 
-// dynamicTar is the file system of an image with a dynamically linked program that finds the driver's library at run time,
+// dynamicTar returns the file system of an image with a dynamically linked program that finds the driver's library at run time,
 // as CUDA's runtime does, with this machine's loader and C library, and the fake driver.
 func dynamicTar(t *testing.T, libs string) []byte {
 	t.Helper()

@@ -31,7 +31,7 @@ func starts(f *harness.Fleet, dir string, index int) []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// tells is the script of a member that notes each start in a file of its own.
+// tells returns the script of a member that notes each start in a file of its own.
 func tells(dir, then string) string {
 	return fmt.Sprintf(`echo "epoch $MUSTER_GANG_EPOCH: rank $MUSTER_NODE_RANK of $MUSTER_NNODES" >> %s/$NOMAD_ALLOC_INDEX; %s`, dir, then)
 }
@@ -115,7 +115,7 @@ func started(t *testing.T, f *harness.Fleet, dir string) {
 	}
 }
 
-// notices are the texts of the times that the task of an allocation was told to save its state.
+// notices returns the texts of the times that the task of an allocation was told to save its state.
 func notices(a harness.Alloc) (out []string) {
 	for _, e := range a.TaskStates["main"].Events {
 		if e.Type == "Checkpoint" {

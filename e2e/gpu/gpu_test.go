@@ -33,7 +33,7 @@ type machine struct {
 	deaths int // of the process that asks the driver
 }
 
-// at is the machine for a subtest.
+// at returns the machine for a subtest.
 func (m *machine) at(t *testing.T) *machine {
 	sub := *m
 	sub.t = t
@@ -110,7 +110,7 @@ func newMachineWith(t *testing.T, gpus, more string, absent ...string) *machine 
 // command is a shell command around the program that uses GPU memory: @ is the directory of the programs.
 type command string
 
-// holds is the program that takes so many MiB and keeps them.
+// holds returns the program that takes so many MiB and keeps them.
 func holds(mib int) command { return command(fmt.Sprintf("exec @/gpu-user hold %d", mib)) }
 
 // run submits a job of one task that has a share of a GPU. gpu is the inside of its gpu block.
@@ -228,7 +228,7 @@ func (m *machine) stop(jobs ...string) {
 	}
 }
 
-// file is the state of the made-up GPUs.
+// file returns the state of the made-up GPUs.
 func (m *machine) file() *fakegpu.File { return &fakegpu.File{Path: m.state} }
 
 func (m *machine) edit(change func(*fakegpu.State)) {

@@ -96,7 +96,7 @@ func FreePort(t testing.TB) int {
 	return p
 }
 
-// GPUs is the state of the fake driver of a node.
+// GPUs returns the state of the fake driver of a node.
 func (f *Fleet) GPUs(node string) *fakegpu.File { return f.gpu[node] }
 
 // File writes a file in the fleet's directory and gives its path.
@@ -138,7 +138,7 @@ type Work struct {
 	GPUs      string // the gpu block's arguments: "count = 2"; "": none
 }
 
-// HCL is the job file.
+// HCL returns the job file.
 func (w *Work) HCL() string {
 	driver, script, gpu, ns := w.Driver, w.Script, "", ""
 	if driver == "" {

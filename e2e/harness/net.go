@@ -131,7 +131,7 @@ func (n *Net) close() {
 	_ = exec.Command("ip", "netns", "del", n.sw).Run()
 }
 
-// Namespace is the file of the host's network namespace, for nsenter.
+// Namespace returns the file of the host's network namespace, for nsenter.
 func (h *Host) Namespace() string { return "/var/run/netns/" + h.ns }
 
 // Cut takes a host off the switch, silently: its packets are dropped in both directions. Join puts it back.

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Bin is the binary under test: MUSTER_BIN, or bin/muster above the test's folder.
+// Bin returns the binary under test: MUSTER_BIN, or bin/muster above the test's folder.
 func Bin(t testing.TB) string {
 	t.Helper()
 	if b := os.Getenv("MUSTER_BIN"); b != "" {
@@ -66,7 +66,7 @@ func (l *Log) String() string {
 	return l.buf.String()
 }
 
-// Tail is the last n lines.
+// Tail returns the last n lines.
 func (l *Log) Tail(n int) string {
 	lines := strings.Split(strings.TrimRight(l.String(), "\n"), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
@@ -108,7 +108,7 @@ func Start(t testing.TB, h *Host, name string, env []string, args ...string) *Pr
 	return p
 }
 
-// Pid is the agent's process id.
+// Pid returns the agent's process id.
 func (p *Proc) Pid() int { return p.cmd.Process.Pid }
 
 // Kill9 kills the process and waits for its end.
@@ -189,7 +189,7 @@ func Tasks(dir string) []Task {
 	return out
 }
 
-// statOf is what /proc/PID/stat says after the name: state, parent and so on; and whether the process lives. One that
+// statOf returns what /proc/PID/stat says after the name: state, parent and so on; and whether the process lives. One that
 // is reaped while it is read has parent 0, whatever its state: it would pass for an orphan.
 func statOf(pid int) (fields []string, live bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -231,7 +231,7 @@ func KillBelow(t testing.TB, dir string) {
 	}
 }
 
-// Mounts are the mount points below a directory, the newest first.
+// Mounts returns the mount points below a directory, the newest first.
 func Mounts(dir string) []string {
 	var out []string
 	b, _ := os.ReadFile("/proc/self/mounts")
@@ -255,7 +255,7 @@ func removeGroups(dir string) {
 	}
 }
 
-// Groups are the control groups of tasks whose supervisors work below a directory.
+// Groups returns the control groups of tasks whose supervisors work below a directory.
 func Groups(dir string) []string {
 	var out []string
 	for _, scope := range scopes(dir) {
@@ -269,7 +269,7 @@ func Groups(dir string) []string {
 	return out
 }
 
-// scopes are the parents of those groups: each supervisor has one in every hierarchy, named after its directory.
+// scopes returns the parents of those groups: each supervisor has one in every hierarchy, named after its directory.
 func scopes(dir string) []string {
 	var out []string
 	_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {

@@ -111,7 +111,7 @@ func hookedAgent(t *testing.T, dir, name, more string, http, rpc int) {
 	harness.Start(t, nil, name, nil, "agent", "-config", conf)
 }
 
-// withHooks is the configuration of a server that is a client as well, with commands of the operator.
+// withHooks returns the configuration of a server that is a client as well, with commands of the operator.
 func withHooks(hooks string) string {
 	return "server {\n  enabled = true\n  bootstrap_expect = 1\n}\nclient {\n  enabled = true\n  hooks {" + hooks + "\n  }\n}\n"
 }

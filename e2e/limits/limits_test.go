@@ -141,7 +141,7 @@ func events(a harness.Alloc) string {
 	return strings.Join(s, "; ")
 }
 
-// said is the last number that a hog printed after a word, 0 for none.
+// said returns the last number that a hog printed after a word, 0 for none.
 func (n *node) said(t *testing.T, a harness.Alloc, task, word string) int {
 	t.Helper()
 	last := 0
@@ -406,7 +406,7 @@ type event = struct {
 	Time                 int64
 }
 
-// processors are the sets of processors that the live processes of the tasks below a directory may run on, by allocation.
+// processors returns the sets of processors that the live processes of the tasks below a directory may run on, by allocation.
 func processors(dir string) map[string][][]int {
 	out := map[string][][]int{}
 	procs, _ := filepath.Glob("/proc/[0-9]*/environ")
@@ -436,7 +436,7 @@ func processors(dir string) map[string][][]int {
 	return out
 }
 
-// beats are the p99 of each two seconds of the neighbour, in us.
+// beats returns the p99 of each two seconds of the neighbour, in us.
 func beats(log string) []int {
 	var out []int
 	for _, m := range regexp.MustCompile(`(?m)^beat \d+ (\d+) \d+$`).FindAllStringSubmatch(log, -1) {
@@ -446,7 +446,7 @@ func beats(log string) []int {
 	return out
 }
 
-// load is how many processes want to run, over the last minute.
+// load returns how many processes want to run, over the last minute.
 func load() float64 {
 	b, _ := os.ReadFile("/proc/loadavg")
 	v, _ := strconv.ParseFloat(strings.Fields(string(b) + " 0")[0], 64)
@@ -458,7 +458,7 @@ func median(list []int) int {
 	return s[len(s)/2]
 }
 
-// memoryOf is what a process occupies, in MiB.
+// memoryOf returns what a process occupies, in MiB.
 func memoryOf(pid int) int {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	f := strings.Fields(string(b))

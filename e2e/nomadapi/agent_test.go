@@ -173,7 +173,7 @@ func eventually(t testing.TB, what string, f func() error) {
 	}
 }
 
-// status is the HTTP status that an error of the client carries, 0 for none.
+// status returns the HTTP status that an error of the client carries, 0 for none.
 func status(err error) int {
 	if u, is := err.(api.UnexpectedResponseError); is {
 		return u.StatusCode()

@@ -85,7 +85,7 @@ func waits(f *harness.Fleet, w harness.Work, code string, says ...string) nomadl
 	return why
 }
 
-// advised is the change among the advice that a text begins with.
+// advised returns the change among the advice that a text begins with.
 func advised(f *harness.Fleet, w harness.Work, text string) nomadlike.AdviceChange {
 	f.T.Helper()
 	var out nomadlike.AdviceChange

@@ -417,7 +417,7 @@ func (n *killNode) stop(job string) {
 	}
 }
 
-// grants are the GPUs of allocations, "" for none, and checks that no GPU is granted more than once, or more of it than
+// grants returns the GPUs of allocations, "" for none, and checks that no GPU is granted more than once, or more of it than
 // there is.
 func (n *killNode) grants(as []harness.Alloc) map[string]string {
 	n.t.Helper()

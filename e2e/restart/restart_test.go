@@ -182,7 +182,7 @@ func killSupervisor(t *testing.T, data string) int {
 	return pids[0]
 }
 
-// supervisors are the processes whose command line names the data directory and says supervisor.
+// supervisors returns the processes whose command line names the data directory and says supervisor.
 func supervisors(data string) []int {
 	var pids []int
 	procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")

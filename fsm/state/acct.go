@@ -26,11 +26,11 @@ func (s *Store) DropAcct() {
 	}
 }
 
-// Acct gives the accounting records by the end of their jobs, oldest first. Their ID is empty (structs.AcctID).
+// Acct returns the accounting records by the end of their jobs, oldest first. Their ID is empty (structs.AcctID).
 func (s *Snapshot) Acct() iter.Seq[*structs.AcctRecord] { return Acct.All(s) }
 
-// AcctBack gives the accounting records newest first.
+// AcctBack returns the accounting records newest first.
 func (s *Snapshot) AcctBack() iter.Seq[*structs.AcctRecord] { return Acct.backward(s) }
 
-// AcctCount is the number of accounting records.
+// AcctCount returns the number of accounting records.
 func (s *Snapshot) AcctCount() int { return Acct.Len(s) }

@@ -33,7 +33,7 @@ type Decisions struct {
 	Rows      []byte // packed
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (d *Decisions) Len() int { return len(d.Rows) / decisionBytes }
 
 // Grow makes room for n rows.
@@ -55,7 +55,7 @@ func (d *Decisions) Add(r *structs.DecisionRow) {
 	d.Rows = binary.BigEndian.AppendUint64(d.Rows, uint64(r.Score))
 }
 
-// Row gives row i.
+// Row returns row i.
 func (d *Decisions) Row(i int) structs.DecisionRow {
 	b := d.Rows[i*decisionBytes:][:decisionBytes]
 	r := structs.DecisionRow{
@@ -86,7 +86,7 @@ func (s *Store) PutDecisions(d *Decisions) {
 	}
 }
 
-// Decisions gives the rows of the decision log from seq on, oldest first.
+// Decisions returns the rows of the decision log from seq on, oldest first.
 func (s *Snapshot) Decisions(seq uint64) iter.Seq[structs.DecisionRow] {
 	return func(yield func(structs.DecisionRow) bool) {
 		for d := range DecisionLog.from(s, DecisionLog.atOrBelow(s, seq)) { // seq may lie within the first
@@ -99,7 +99,7 @@ func (s *Snapshot) Decisions(seq uint64) iter.Seq[structs.DecisionRow] {
 	}
 }
 
-// DecisionsBack gives the rows of the decision log newest first.
+// DecisionsBack returns the rows of the decision log newest first.
 func (s *Snapshot) DecisionsBack() iter.Seq[structs.DecisionRow] {
 	return func(yield func(structs.DecisionRow) bool) {
 		for d := range DecisionLog.backward(s) {
@@ -112,7 +112,7 @@ func (s *Snapshot) DecisionsBack() iter.Seq[structs.DecisionRow] {
 	}
 }
 
-// DecisionCount is the number of rows in the decision log.
+// DecisionCount returns the number of rows in the decision log.
 func (s *Snapshot) DecisionCount() int {
 	first, last := DecisionLog.First(s), DecisionLog.Last(s)
 	if first == nil {

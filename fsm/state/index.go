@@ -87,7 +87,7 @@ func lessJobEval(a, b jobEval) bool {
 	return lessID(a.id, b.id)
 }
 
-// jobHash is the short name of a job in secondary indexes.
+// jobHash returns the short name of a job in secondary indexes.
 func jobHash(k structs.JobKey) (h [16]byte) {
 	var buf [128]byte
 	b := append(buf[:0], k.Namespace...)

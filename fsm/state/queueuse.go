@@ -127,7 +127,7 @@ func (s *Store) chargeOne(a *structs.Allocation, n int64) {
 	}
 }
 
-// useEnds is what an allocation with a wall-clock limit adds to Ending and Ends.
+// useEnds returns what an allocation with a wall-clock limit adds to Ending and Ends.
 func useEnds(a *structs.Allocation) (ending, ends int64) {
 	if a.Job == nil {
 		return 0, 0
@@ -153,7 +153,7 @@ func (s *Store) useMove(k useKey) *useMove {
 	return m
 }
 
-// HeldNow is what is charged to a row, with what the entry at hand has done so far; jobs are those that hold something.
+// HeldNow returns what is charged to a row, with what the entry at hand has done so far; jobs are those that hold something.
 func (s *Store) HeldNow(k structs.UseRow) (held structs.Amount, jobs int64) {
 	if u := QueueUse.Get(s, k); u != nil {
 		held, jobs = u.Held, u.Jobs
@@ -293,13 +293,13 @@ func (s *Store) weight(u *structs.QueueUsage) int64 {
 	return 1
 }
 
-// perWeight is the service of a row until now, per unit of its weight.
+// perWeight returns the service of a row until now, per unit of its weight.
 func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 	a, w := u.TotalAt(s.time).Add(u.Credit), s.weight(u)
 	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w, Billed: a.Billed / w}
 }
 
-// Order is the ordering policy of the queue of a path: its own, or the nearest ancestor's, or the cluster's.
+// Order returns the ordering policy of the queue of a path: its own, or the nearest ancestor's, or the cluster's.
 func (s *Store) Order(path structs.QueuePath) string {
 	out := ""
 	s.up(path, func(q *structs.Queue) bool { out = q.Order; return out == "" })
@@ -309,7 +309,7 @@ func (s *Store) Order(path structs.QueuePath) string {
 	return out
 }
 
-// HalfLife is the half-life of the usage of a path, in the same way; 0 for the default.
+// HalfLife returns the half-life of the usage of a path, in the same way; 0 for the default.
 func (s *Store) HalfLife(path structs.QueuePath) (out time.Duration) {
 	s.up(path, func(q *structs.Queue) bool { out = q.HalfLife; return out == 0 })
 	return out
@@ -331,7 +331,7 @@ func climb(get func(structs.QueuePath) *structs.Queue, path structs.QueuePath, f
 	}
 }
 
-// billed is what an allocation counts by the weights of its job's queue.
+// billed returns what an allocation counts by the weights of its job's queue.
 func (s *Store) billed(a *structs.Allocation) int64 { return billed(Queues.Lookup(s), a) }
 
 func (s *Snapshot) billed(a *structs.Allocation) int64 { return billed(s.QueueByPath, a) }
@@ -402,19 +402,19 @@ func (s *Store) countSubmitted(j *structs.Job, n int64) {
 	}
 }
 
-// Submitted is how many jobs of a queue (and submitter) are not dead.
+// Submitted returns how many jobs of a queue (and submitter) are not dead.
 func (s *Store) Submitted(k structs.UseRow) int64 { return s.submitted[k] }
 
-// QueueByPath gives a queue, or nil.
+// QueueByPath returns a queue, or nil.
 func (s *Snapshot) QueueByPath(path structs.QueuePath) *structs.Queue { return Queues.Get(s, path) }
 
-// Queues gives every queue by path, so that parents come before children.
+// Queues returns every queue by path, so that parents come before children.
 func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return Queues.All(s) }
 
-// QueueCount is the number of queue objects.
+// QueueCount returns the number of queue objects.
 func (s *Snapshot) QueueCount() int { return Queues.Len(s) }
 
-// QueueUse gives what is charged to a queue (user "") or to a submitter in it; a zero row for nothing.
+// QueueUse returns what is charged to a queue (user "") or to a submitter in it; a zero row for nothing.
 func (s *Snapshot) QueueUse(path structs.QueuePath, user string) structs.QueueUsage {
 	if u := QueueUse.Get(s, useKey{Path: path, User: user}); u != nil {
 		return *u
@@ -422,16 +422,16 @@ func (s *Snapshot) QueueUse(path structs.QueuePath, user string) structs.QueueUs
 	return structs.QueueUsage{Path: path, User: user, At: s.time}
 }
 
-// QueueUses gives every row of usage by path, then user.
+// QueueUses returns every row of usage by path, then user.
 func (s *Snapshot) QueueUses() iter.Seq[*structs.QueueUsage] { return QueueUse.All(s) }
 
-// Quota gives a quota, or nil.
+// Quota returns a quota, or nil.
 func (s *Snapshot) Quota(name string) *structs.QuotaSpec { return Quotas.Get(s, name) }
 
-// Quotas gives every quota by name.
+// Quotas returns every quota by name.
 func (s *Snapshot) Quotas() iter.Seq[*structs.QuotaSpec] { return Quotas.All(s) }
 
-// QuotaHeld is what the namespaces that name a quota hold together.
+// QuotaHeld returns what the namespaces that name a quota hold together.
 func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
 	for n := range s.Namespaces() {
 		if n.Quota == name {
@@ -441,13 +441,13 @@ func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
 	return held
 }
 
-// Reservation gives a reservation, or nil.
+// Reservation returns a reservation, or nil.
 func (s *Snapshot) Reservation(id string) *structs.Reservation { return Reservations.Get(s, id) }
 
-// Reservations gives every reservation by id.
+// Reservations returns every reservation by id.
 func (s *Snapshot) Reservations() iter.Seq[*structs.Reservation] { return Reservations.All(s) }
 
-// CountedUse is what the rows of usage must say, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
+// CountedUse returns what the rows of usage must say, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
 func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 	out := map[structs.UseRow]structs.QueueUsage{}
 	jobs := map[useJob]bool{}

@@ -82,7 +82,7 @@ func (s *Snapshot) Services(namespace string) iter.Seq[*structs.ServiceRegistrat
 	return while(Services.from(s, structs.ServiceKey{Namespace: namespace}), func(r *structs.ServiceRegistration) bool { return r.Namespace == namespace })
 }
 
-// Service gives a registration, or nil.
+// Service returns a registration, or nil.
 func (s *Snapshot) Service(k structs.ServiceKey) *structs.ServiceRegistration {
 	return Services.Get(s, k)
 }

@@ -25,29 +25,29 @@ type Snapshot struct {
 
 func (s *Snapshot) tree(id int) anyTree { return s.trees[id] }
 
-// Index is the log index of the last entry that the snapshot contains.
+// Index returns the log index of the last entry that the snapshot contains.
 func (s *Snapshot) Index() structs.Index { return s.index }
 
-// Time is the log time of that entry (D11).
+// Time returns the log time of that entry (D11).
 func (s *Snapshot) Time() structs.LogTime { return s.time }
 
-// TableIndex is the index of the last change of a table, for blocking lists; 0 if it never changed.
+// TableIndex returns the index of the last change of a table, for blocking lists; 0 if it never changed.
 func (s *Snapshot) TableIndex(t AnyTable) structs.Index { return s.changed[t.at()] }
 
-// Watch gives a channel that is closed when a table changes, or the whole state is replaced. It is meant for lists that
+// Watch returns a channel that is closed when a table changes, or the whole state is replaced. It is meant for lists that
 // few wait on; polls of one object wait on a hub (D13).
 func (s *Snapshot) Watch(t AnyTable) <-chan struct{} { return s.watch[t.at()] }
 
-// NodeByID gives a node, or nil.
+// NodeByID returns a node, or nil.
 func (s *Snapshot) NodeByID(id structs.NodeID) *structs.Node { return Nodes.Get(s, id) }
 
-// Nodes gives every node by id.
+// Nodes returns every node by id.
 func (s *Snapshot) Nodes() iter.Seq[*structs.Node] { return Nodes.All(s) }
 
-// NodeCount is the number of nodes.
+// NodeCount returns the number of nodes.
 func (s *Snapshot) NodeCount() int { return Nodes.Len(s) }
 
-// NodesByPool gives the nodes of a pool by id; the pool "all" has every node.
+// NodesByPool returns the nodes of a pool by id; the pool "all" has every node.
 func (s *Snapshot) NodesByPool(pool string) iter.Seq[*structs.Node] {
 	if pool == structs.NodePoolAll {
 		return s.Nodes()
@@ -55,15 +55,15 @@ func (s *Snapshot) NodesByPool(pool string) iter.Seq[*structs.Node] {
 	return filter(s.Nodes(), func(n *structs.Node) bool { return n.Pool == pool })
 }
 
-// NodesByPrefix gives the nodes whose id text begins with prefix, by id.
+// NodesByPrefix returns the nodes whose id text begins with prefix, by id.
 func (s *Snapshot) NodesByPrefix(prefix string) (iter.Seq[*structs.Node], error) {
 	return byPrefix(Nodes, s, prefix)
 }
 
-// JobByKey gives the current version of a job, or nil.
+// JobByKey returns the current version of a job, or nil.
 func (s *Snapshot) JobByKey(k structs.JobKey) *structs.Job { return Jobs.Get(s, k) }
 
-// Jobs gives the jobs of a namespace ("" or "*": of all) whose ID begins with prefix, by namespace, then ID.
+// Jobs returns the jobs of a namespace ("" or "*": of all) whose ID begins with prefix, by namespace, then ID.
 func (s *Snapshot) Jobs(namespace, prefix string) iter.Seq[*structs.Job] {
 	if namespace == "" || namespace == "*" {
 		return filter(Jobs.All(s), func(j *structs.Job) bool { return strings.HasPrefix(j.ID, prefix) })
@@ -73,10 +73,10 @@ func (s *Snapshot) Jobs(namespace, prefix string) iter.Seq[*structs.Job] {
 	})
 }
 
-// JobCount is the number of jobs.
+// JobCount returns the number of jobs.
 func (s *Snapshot) JobCount() int { return Jobs.Len(s) }
 
-// ChildrenOf gives the jobs that a periodic or parameterized job launched, by ID.
+// ChildrenOf returns the jobs that a periodic or parameterized job launched, by ID.
 func (s *Snapshot) ChildrenOf(parent structs.JobKey) iter.Seq[*structs.Job] {
 	return childrenOf(s, parent)
 }
@@ -89,13 +89,13 @@ func childrenOf(r Reader, parent structs.JobKey) iter.Seq[*structs.Job] {
 	return filter(named, func(j *structs.Job) bool { return j.ParentID == parent.ID })
 }
 
-// JobVersion gives one version of a job, current or kept, or nil. A purged job's versions are kept while allocations
+// JobVersion returns one version of a job, current or kept, or nil. A purged job's versions are kept while allocations
 // refer to them (D17).
 func (s *Snapshot) JobVersion(k structs.JobKey, version uint64) *structs.Job {
 	return versionOf(Jobs.Get(s, k), Versions.Get(s, k), version)
 }
 
-// JobVersions gives the kept versions of a job, newest first, the current one included.
+// JobVersions returns the kept versions of a job, newest first, the current one included.
 func (s *Snapshot) JobVersions(k structs.JobKey) []*structs.Job {
 	var out []*structs.Job
 	if j := Jobs.Get(s, k); j != nil {
@@ -107,7 +107,7 @@ func (s *Snapshot) JobVersions(k structs.JobKey) []*structs.Job {
 	return out
 }
 
-// JobSubmission gives the source that a version was registered from, or nil.
+// JobSubmission returns the source that a version was registered from, or nil.
 func (s *Snapshot) JobSubmission(k structs.JobKey, version uint64) *structs.JobSubmission {
 	if h := Versions.Get(s, k); h != nil {
 		return h.Submissions[version]
@@ -115,16 +115,16 @@ func (s *Snapshot) JobSubmission(k structs.JobKey, version uint64) *structs.JobS
 	return nil
 }
 
-// AllocByID gives an allocation, or nil.
+// AllocByID returns an allocation, or nil.
 func (s *Snapshot) AllocByID(id structs.AllocID) *structs.Allocation { return Allocs.Get(s, id) }
 
-// Allocs gives every allocation by id.
+// Allocs returns every allocation by id.
 func (s *Snapshot) Allocs() iter.Seq[*structs.Allocation] { return Allocs.All(s) }
 
-// AllocCount is the number of allocations.
+// AllocCount returns the number of allocations.
 func (s *Snapshot) AllocCount() int { return Allocs.Len(s) }
 
-// AllocsByPrefix gives the allocations whose id text begins with prefix, by id.
+// AllocsByPrefix returns the allocations whose id text begins with prefix, by id.
 func (s *Snapshot) AllocsByPrefix(prefix string) (iter.Seq[*structs.Allocation], error) {
 	return byPrefix(Allocs, s, prefix)
 }
@@ -177,16 +177,16 @@ func collectJob(t *btree.BTreeG[jobAlloc], k structs.JobKey) (out []*structs.All
 	return out
 }
 
-// EvalByID gives an evaluation, or nil.
+// EvalByID returns an evaluation, or nil.
 func (s *Snapshot) EvalByID(id structs.EvalID) *structs.Evaluation { return Evals.Get(s, id) }
 
-// Evals gives every evaluation by id.
+// Evals returns every evaluation by id.
 func (s *Snapshot) Evals() iter.Seq[*structs.Evaluation] { return Evals.All(s) }
 
-// EvalCount is the number of evaluations.
+// EvalCount returns the number of evaluations.
 func (s *Snapshot) EvalCount() int { return Evals.Len(s) }
 
-// EvalsByPrefix gives the evaluations whose id text begins with prefix, by id.
+// EvalsByPrefix returns the evaluations whose id text begins with prefix, by id.
 func (s *Snapshot) EvalsByPrefix(prefix string) (iter.Seq[*structs.Evaluation], error) {
 	return byPrefix(Evals, s, prefix)
 }
@@ -208,50 +208,50 @@ func collectEvals(t *btree.BTreeG[jobEval], k structs.JobKey) (out []*structs.Ev
 	return out
 }
 
-// Workload gives a job's queue entry, or nil when nothing of it can wait.
+// Workload returns a job's queue entry, or nil when nothing of it can wait.
 func (s *Snapshot) Workload(k structs.JobKey) *structs.Workload { return Workloads.Get(s, k) }
 
-// Workloads gives every queue entry by job.
+// Workloads returns every queue entry by job.
 func (s *Snapshot) Workloads() iter.Seq[*structs.Workload] { return Workloads.All(s) }
 
-// Pool gives a node pool, or nil.
+// Pool returns a node pool, or nil.
 func (s *Snapshot) Pool(name string) *structs.NodePool { return Pools.Get(s, name) }
 
-// Pools gives every node pool by name.
+// Pools returns every node pool by name.
 func (s *Snapshot) Pools() iter.Seq[*structs.NodePool] { return Pools.All(s) }
 
-// Namespace gives a namespace, or nil.
+// Namespace returns a namespace, or nil.
 func (s *Snapshot) Namespace(name string) *structs.Namespace { return Namespaces.Get(s, name) }
 
-// Namespaces gives every namespace by name.
+// Namespaces returns every namespace by name.
 func (s *Snapshot) Namespaces() iter.Seq[*structs.Namespace] { return Namespaces.All(s) }
 
-// Policy gives an ACL policy, or nil.
+// Policy returns an ACL policy, or nil.
 func (s *Snapshot) Policy(name string) *structs.ACLPolicy { return Policies.Get(s, name) }
 
-// Policies gives every ACL policy by name.
+// Policies returns every ACL policy by name.
 func (s *Snapshot) Policies() iter.Seq[*structs.ACLPolicy] { return Policies.All(s) }
 
-// TokenByAccessor gives a token, or nil.
+// TokenByAccessor returns a token, or nil.
 func (s *Snapshot) TokenByAccessor(id structs.AccessorID) *structs.ACLToken {
 	return Tokens.Get(s, id)
 }
 
-// TokenBySecret gives a token, or nil. It does not look at the expiry.
+// TokenBySecret returns a token, or nil. It does not look at the expiry.
 func (s *Snapshot) TokenBySecret(id structs.SecretID) *structs.ACLToken { return tokenOf(s.secret, id) }
 
-// Tokens gives every token by accessor.
+// Tokens returns every token by accessor.
 func (s *Snapshot) Tokens() iter.Seq[*structs.ACLToken] { return Tokens.All(s) }
 
-// TokensByPrefix gives the tokens whose accessor's text begins with prefix, by accessor.
+// TokensByPrefix returns the tokens whose accessor's text begins with prefix, by accessor.
 func (s *Snapshot) TokensByPrefix(prefix string) (iter.Seq[*structs.ACLToken], error) {
 	return byPrefix(Tokens, s, prefix)
 }
 
-// RoleByID gives a role, or nil.
+// RoleByID returns a role, or nil.
 func (s *Snapshot) RoleByID(id structs.RoleID) *structs.ACLRole { return Roles.Get(s, id) }
 
-// RoleByName gives a role, or nil.
+// RoleByName returns a role, or nil.
 func (s *Snapshot) RoleByName(name string) *structs.ACLRole {
 	for r := range Roles.All(s) {
 		if r.Name == name {
@@ -261,18 +261,18 @@ func (s *Snapshot) RoleByName(name string) *structs.ACLRole {
 	return nil
 }
 
-// Roles gives every role by id.
+// Roles returns every role by id.
 func (s *Snapshot) Roles() iter.Seq[*structs.ACLRole] { return Roles.All(s) }
 
-// OneTimeToken gives a one-time token, or nil. It does not look at the expiry.
+// OneTimeToken returns a one-time token, or nil. It does not look at the expiry.
 func (s *Snapshot) OneTimeToken(id structs.SecretID) *structs.OneTimeToken {
 	return OneTime.Get(s, id)
 }
 
-// OneTimeTokens gives every one-time token.
+// OneTimeTokens returns every one-time token.
 func (s *Snapshot) OneTimeTokens() iter.Seq[*structs.OneTimeToken] { return OneTime.All(s) }
 
-// SchedulerConfig gives the configuration of decisions; never nil.
+// SchedulerConfig returns the configuration of decisions; never nil.
 func (s *Snapshot) SchedulerConfig() *structs.SchedulerConfig {
 	if c := Scheduler.Get(s, ""); c != nil {
 		return c
@@ -280,7 +280,7 @@ func (s *Snapshot) SchedulerConfig() *structs.SchedulerConfig {
 	return &structs.SchedulerConfig{Algorithm: "binpack", PreemptSystem: true}
 }
 
-// AutopilotConfig gives the configuration of autopilot; never nil.
+// AutopilotConfig returns the configuration of autopilot; never nil.
 func (s *Snapshot) AutopilotConfig() *structs.AutopilotConfig {
 	if c := Autopilot.Get(s, ""); c != nil {
 		return c
@@ -290,27 +290,27 @@ func (s *Snapshot) AutopilotConfig() *structs.AutopilotConfig {
 	}
 }
 
-// ClusterMeta gives the cluster's identity, or nil before it has one.
+// ClusterMeta returns the cluster's identity, or nil before it has one.
 func (s *Snapshot) ClusterMeta() *structs.ClusterMeta { return Meta.Get(s, "") }
 
-// BootstrapIndex is the index of the last ACL bootstrap; 0 when ACLs were never bootstrapped.
+// BootstrapIndex returns the index of the last ACL bootstrap; 0 when ACLs were never bootstrapped.
 func (s *Snapshot) BootstrapIndex() structs.Index { return s.bootstrap }
 
-// PeriodicLaunch gives the last launch of a periodic job, or nil.
+// PeriodicLaunch returns the last launch of a periodic job, or nil.
 func (s *Snapshot) PeriodicLaunch(k structs.JobKey) *structs.PeriodicLaunch {
 	return Launches.Get(s, k)
 }
 
-// PeriodicLaunches gives the last launches of all periodic jobs, by job.
+// PeriodicLaunches returns the last launches of all periodic jobs, by job.
 func (s *Snapshot) PeriodicLaunches() iter.Seq[*structs.PeriodicLaunch] { return Launches.All(s) }
 
-// ScalingEvents gives the scaling events of a job, or nil.
+// ScalingEvents returns the scaling events of a job, or nil.
 func (s *Snapshot) ScalingEvents(k structs.JobKey) *structs.ScalingEvents { return Scaling.Get(s, k) }
 
-// SigningKeys gives every signing key by id.
+// SigningKeys returns every signing key by id.
 func (s *Snapshot) SigningKeys() iter.Seq[*structs.SigningKey] { return SigningKeys.All(s) }
 
-// ActiveSigningKey gives the key that signs now, or nil.
+// ActiveSigningKey returns the key that signs now, or nil.
 func (s *Snapshot) ActiveSigningKey() *structs.SigningKey {
 	for k := range SigningKeys.All(s) {
 		if k.Active {
@@ -320,7 +320,7 @@ func (s *Snapshot) ActiveSigningKey() *structs.SigningKey {
 	return nil
 }
 
-// UsageOf gives what the allocations of a namespace or queue hold; zero for nothing.
+// UsageOf returns what the allocations of a namespace or queue hold; zero for nothing.
 func (s *Snapshot) UsageOf(kind, name string) Usage {
 	if u := Usages.Get(s, usageKey{kind, name}); u != nil {
 		return *u
@@ -328,19 +328,19 @@ func (s *Snapshot) UsageOf(kind, name string) Usage {
 	return Usage{Kind: kind, Name: name}
 }
 
-// Usages gives every counter that is not zero, by kind, then name.
+// Usages returns every counter that is not zero, by kind, then name.
 func (s *Snapshot) Usages() iter.Seq[*Usage] { return Usages.All(s) }
 
-// ArrayByKey gives what is kept of the ended indices of an array; nil when nothing is.
+// ArrayByKey returns what is kept of the ended indices of an array; nil when nothing is.
 func (s *Snapshot) ArrayByKey(k structs.JobKey) *structs.ArrayState { return Arrays.Get(s, k) }
 
-// RosterByKey gives the roster of a gang, or nil.
+// RosterByKey returns the roster of a gang, or nil.
 func (s *Snapshot) RosterByKey(k structs.RosterKey) *structs.Roster { return Rosters.Get(s, k) }
 
-// Rosters gives the roster of every gang, by job, then group.
+// Rosters returns the roster of every gang, by job, then group.
 func (s *Snapshot) Rosters() iter.Seq[*structs.Roster] { return Rosters.All(s) }
 
-// RosterCount gives how many gangs have a roster.
+// RosterCount returns how many gangs have a roster.
 func (s *Snapshot) RosterCount() int { return Rosters.Len(s) }
 
 // RostersByJob lists the rosters of a job by group; nil when it has no gang.
@@ -356,7 +356,7 @@ func rostersOf(r Reader, k structs.JobKey) []*structs.Roster {
 	return slices.Collect(while(Rosters.from(r, structs.RosterKey{Job: k}), func(r *structs.Roster) bool { return r.Key().Job == k }))
 }
 
-// Preempted gives what was preempted on behalf of each queue, by queue.
+// Preempted returns what was preempted on behalf of each queue, by queue.
 func (s *Snapshot) Preempted() iter.Seq[*structs.Preemptions] { return Preemptions.All(s) }
 
 func filter[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {

@@ -102,7 +102,7 @@ func (s *Store) CommitEntry(index structs.Index) {
 	}
 }
 
-// BootstrapIndex is the index of the last ACL bootstrap; 0 for never.
+// BootstrapIndex returns the index of the last ACL bootstrap; 0 for never.
 func (s *Store) BootstrapIndex() structs.Index { return s.bootstrap }
 
 // SetBootstrapIndex records an ACL bootstrap.
@@ -149,7 +149,7 @@ func (s *Store) Publish(index structs.Index) (*Snapshot, structs.Delta) {
 	return next, d
 }
 
-// Snapshot gives the newest published state.
+// Snapshot returns the newest published state.
 func (s *Store) Snapshot() *Snapshot { return s.snap }
 
 // WakeAll closes every watch channel of the newest snapshot: a store that takes this one's place calls it.
@@ -170,7 +170,7 @@ func (s *Store) VerifyImmutable() error {
 	return nil
 }
 
-// JobVersion gives version v of a job, current or kept, or nil.
+// JobVersion returns version v of a job, current or kept, or nil.
 func (s *Store) JobVersion(k structs.JobKey, v uint64) *structs.Job {
 	return versionOf(Jobs.Get(s, k), Versions.Get(s, k), v)
 }
@@ -240,7 +240,7 @@ func tokenOf(t *tree[structs.SecretID, structs.ACLToken], id structs.SecretID) *
 	return it.val
 }
 
-// DispatchedAs gives the ID of the child that was dispatched with an idempotency token, or "".
+// DispatchedAs returns the ID of the child that was dispatched with an idempotency token, or "".
 func (s *Store) DispatchedAs(parent structs.JobKey, token string) string {
 	return s.idem[idemKey{parent, token}]
 }

@@ -38,7 +38,7 @@ type Table[K comparable, T any] struct {
 
 // AnyTable is a table whatever its rows are.
 type AnyTable interface {
-	// Name is what the table is called in snapshot files.
+	// Name returns what the table is called in snapshot files.
 	Name() string
 	// Changed reports whether a delta lists changes of the table.
 	Changed(d *structs.Delta) bool
@@ -62,7 +62,7 @@ type Writer interface {
 
 type anyTree interface{ Len() int }
 
-// Name is what the table is called in snapshot files.
+// Name returns what the table is called in snapshot files.
 func (t *Table[K, T]) Name() string { return t.name }
 
 // Changed reports whether a delta lists changes of the table.
@@ -123,7 +123,7 @@ func (t *Table[K, T]) Last(r Reader) *T {
 	return it.val
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (t *Table[K, T]) Len(r Reader) int { return t.tree(r).Len() }
 
 // Put writes a row, new or in place of the one with the same key. The row must not change afterwards.
@@ -301,7 +301,7 @@ func (r *rows[K, T]) publish(next *Snapshot) bool {
 	return changed
 }
 
-// digestBefore is the digest of a row that has left the table: the remembered one, if it is still known.
+// digestBefore returns the digest of a row that has left the table: the remembered one, if it is still known.
 func (r *rows[K, T]) digestBefore(row *T) digest {
 	if d, ok := r.known.take(row); ok && r.seen == nil {
 		return d

@@ -40,7 +40,7 @@ func lessUsage(a, b usageKey) bool {
 	return a.name < b.name
 }
 
-// Counts gives the counters of a job; zero for a job without allocations and evaluations.
+// Counts returns the counters of a job; zero for a job without allocations and evaluations.
 func (s *Store) Counts(k structs.JobKey) JobCounts {
 	if c := s.counts[k]; c != nil {
 		return *c
@@ -163,7 +163,7 @@ func (s *Snapshot) Recount() (usage map[string]Usage, counts map[structs.JobKey]
 	return usage, counts
 }
 
-// AllCounts gives the counters of every job that has any.
+// AllCounts returns the counters of every job that has any.
 func (s *Store) AllCounts() map[structs.JobKey]JobCounts {
 	out := make(map[structs.JobKey]JobCounts, len(s.counts))
 	for k, c := range s.counts {

@@ -18,10 +18,10 @@ func sealedBytes(v *structs.Variable) int64 {
 	return int64(len(v.Sealed) + len(v.Path))
 }
 
-// VariableBytes is how much all variables take, sealed.
+// VariableBytes returns how much all variables take, sealed.
 func (s *Store) VariableBytes() int64 { return s.variableBytes }
 
-// VariablesOf gives the variables of a namespace by path.
+// VariablesOf returns the variables of a namespace by path.
 func (s *Store) VariablesOf(namespace string) iter.Seq[*structs.Variable] {
 	return variablesBelow(s, namespace, "")
 }
@@ -32,12 +32,12 @@ func variablesBelow(r Reader, namespace, prefix string) iter.Seq[*structs.Variab
 	})
 }
 
-// Variable gives a variable, sealed, or nil.
+// Variable returns a variable, sealed, or nil.
 func (s *Snapshot) Variable(namespace, path string) *structs.Variable {
 	return Variables.Get(s, structs.VariableKey{Namespace: namespace, Path: path})
 }
 
-// Variables gives the variables of a namespace ("*": of all) whose path begins with prefix, by namespace, then path.
+// Variables returns the variables of a namespace ("*": of all) whose path begins with prefix, by namespace, then path.
 func (s *Snapshot) Variables(namespace, prefix string) iter.Seq[*structs.Variable] {
 	if namespace != "*" {
 		return variablesBelow(s, namespace, prefix)
@@ -45,13 +45,13 @@ func (s *Snapshot) Variables(namespace, prefix string) iter.Seq[*structs.Variabl
 	return filter(Variables.All(s), func(v *structs.Variable) bool { return strings.HasPrefix(v.Path, prefix) })
 }
 
-// SealKeys gives the names of every key that variables are, or may be, sealed with.
+// SealKeys returns the names of every key that variables are, or may be, sealed with.
 func (s *Snapshot) SealKeys() iter.Seq[*structs.SealKey] { return SealKeys.All(s) }
 
-// SealKey gives the name of a key that variables are, or may be, sealed with, or nil.
+// SealKey returns the name of a key that variables are, or may be, sealed with, or nil.
 func (s *Snapshot) SealKey(id string) *structs.SealKey { return SealKeys.Get(s, id) }
 
-// ActiveSealKey is the name of the key that new variables are sealed with, or "".
+// ActiveSealKey returns the name of the key that new variables are sealed with, or "".
 func (s *Snapshot) ActiveSealKey() string {
 	for k := range s.SealKeys() {
 		if k.Active {

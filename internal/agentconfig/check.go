@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// at is where a key was set, or nowhere.
+// at returns where a key was set, or nowhere.
 func (c *Config) at(key string) pos {
 	if n := c.tree.get(strings.Split(key, ".")...); n != nil {
 		return n.pos
@@ -495,12 +495,12 @@ func withPort(addr string, port int) (string, error) {
 	return addr, nil
 }
 
-// clientServers are the RPC addresses a client part is told.
+// clientServers returns the RPC addresses a client part is told.
 func (c *Config) clientServers() []string {
 	return slices.Concat(c.Client.Servers, c.Client.ServerJoin.StartJoin, c.Client.ServerJoin.RetryJoin)
 }
 
-// ClientServers are the RPC addresses that the client part uses, each once.
+// ClientServers returns the RPC addresses that the client part uses, each once.
 func (c *Config) ClientServers() []string {
 	var out []string
 	for _, a := range c.clientServers() {

@@ -457,7 +457,7 @@ type Telemetry struct {
 	DisableHostname          bool `conf:"disable_hostname"`           // accepted: names never carry the host
 }
 
-// Defaults is what a configuration says before any file is read.
+// Defaults returns what a configuration says before any file is read.
 func Defaults() *Config {
 	c := &Config{
 		Region: "global", Datacenter: "dc1", LogLevel: "INFO", LogRotateDuration: 24 * time.Hour,

@@ -90,7 +90,7 @@ func saysOff(n *node) bool {
 	return false
 }
 
-// elsewhere is the section that knows a key, a setting or a block, which was written in another.
+// elsewhere returns the section that knows a key, a setting or a block, which was written in another.
 func elsewhere(key string) string {
 	for _, path := range Keys() {
 		parts := strings.Split(path, ".")

@@ -98,7 +98,7 @@ func (c *Config) warn(at pos, format string, args ...any) {
 	c.Warnings = append(c.Warnings, s)
 }
 
-// devDefaults is what -dev sets and files may override.
+// devDefaults returns what -dev sets and files may override.
 func devDefaults() *node {
 	out := newObject(pos{})
 	for _, f := range []Flag{
@@ -221,7 +221,7 @@ func parse(name string, b []byte, errs *problems) *node {
 	return parseHCL(src, errs)
 }
 
-// defaultIP is the address from which this machine reaches others. Nothing is sent.
+// defaultIP returns the address from which this machine reaches others. Nothing is sent.
 func defaultIP() (string, error) {
 	for _, a := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		c, err := net.Dial("udp", a)

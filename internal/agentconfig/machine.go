@@ -78,7 +78,7 @@ func cause(err error) error {
 // interpreterMax is how much of a first line the kernel reads.
 const interpreterMax = 256
 
-// interpreterOf is the program that the first line of a script names, "" for what is not a script. A carriage return is a
+// interpreterOf returns the program that the first line of a script names, "" for what is not a script. A carriage return is a
 // part of the name, as it is for the kernel.
 func interpreterOf(path string) (string, error) {
 	f, err := os.Open(path)

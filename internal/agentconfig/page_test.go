@@ -178,7 +178,7 @@ func (p *pageWriter) section(path, doc string, s *ast.StructType) {
 	}
 }
 
-// inner is the struct of a block.
+// inner returns the struct of a block.
 func (p *pageWriter) inner(e ast.Expr) (s *ast.StructType, doc string, labelled bool) {
 	switch x := e.(type) {
 	case *ast.StarExpr:

@@ -26,7 +26,7 @@ func newSource(name string, text []byte) *source {
 	return s
 }
 
-// at is the position of a byte.
+// at returns the position of a byte.
 func (s *source) at(offset int) pos {
 	offset = max(0, min(offset, len(s.text)))
 	line := sort.SearchInts(s.lines, offset+1)
@@ -49,7 +49,7 @@ func (p pos) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.src.name, p.line, p.col)
 }
 
-// snippet is the line with a mark under the column, or "".
+// snippet returns the line with a mark under the column, or "".
 func (p pos) snippet() string {
 	if p.src == nil || p.line < 1 || p.line > len(p.src.lines) {
 		return ""
@@ -75,7 +75,7 @@ type Problem struct {
 	Snippet string // the line and a mark under the column, or ""
 }
 
-// Error is the problem as a compiler would print it.
+// Error returns the problem as a compiler would print it.
 func (p Problem) Error() string {
 	s := p.Message
 	if p.Where != "" {

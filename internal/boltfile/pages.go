@@ -178,7 +178,7 @@ func (w *walk) metaAt(at int64) (meta, bool) {
 	}, true
 }
 
-// read gives the whole of a page, which nothing else may use. What it gives is good until the next call.
+// read returns the whole of a page, which nothing else may use. What it gives is good until the next call.
 func (w *walk) read(id uint64) ([]byte, error) {
 	if id < 2 {
 		return nil, errors.New("a meta page is used for data")

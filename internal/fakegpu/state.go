@@ -158,7 +158,7 @@ type field struct {
 	num  *int64
 }
 
-// String is the file.
+// String returns the file.
 func (s *State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver %s\nnvml %s\ncuda %d\ncontext %d\n", s.Driver, s.NVML, s.CUDA, s.Context)
@@ -354,7 +354,7 @@ func Create(path string, s *State) (*File, error) {
 	return f, f.Edit(func(now *State) { *now = *s })
 }
 
-// Read is what the file says now.
+// Read returns what the file says now.
 func (f *File) Read() (*State, error) {
 	b, err := os.ReadFile(f.Path)
 	if err != nil {
@@ -460,7 +460,7 @@ func (s *State) UUIDs() []string {
 	return out
 }
 
-// Models are the names that New knows.
+// Models returns the names that New knows.
 func Models() []string {
 	var out []string
 	for name := range models {

@@ -27,7 +27,7 @@ const (
 	percentMin = 25
 )
 
-// percent is the GOGC that gives the room for so many live bytes.
+// percent returns the GOGC that gives the room for so many live bytes.
 func (r Room) percent(live uint64) int {
 	live = max(live, 1<<20)
 	room := min(max(live, r.Min), max(r.Max, r.Min))

@@ -58,7 +58,7 @@ type Meta struct {
 	Leaving    bool   `codec:"l,omitempty"` // it is about to go on purpose
 }
 
-// RaftAddr is the member's raft address.
+// RaftAddr returns the member's raft address.
 func (m *Meta) RaftAddr() string {
 	if m.Raft != "" {
 		return m.Raft
@@ -167,7 +167,7 @@ func loopback(addr string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// Addr is the address that others gossip to.
+// Addr returns the address that others gossip to.
 func (g *Gossip) Addr() string { return g.list.LocalNode().Address() }
 
 // Join contacts addresses ("host:port", or "host" with the default port) and says how many answered.
@@ -176,7 +176,7 @@ func (g *Gossip) Join(addrs []string) (int, error) { return g.list.Join(addrs) }
 // Alone says whether no other member is alive.
 func (g *Gossip) Alone() bool { return g.list.NumMembers() < 2 }
 
-// Members are all members by name; failed ones for a day.
+// Members returns all members by name; failed ones for a day.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -227,7 +227,7 @@ func (g *Gossip) Leave() error {
 // Close stops gossiping; the others will see a failure unless Leave came first.
 func (g *Gossip) Close() error { return g.list.Shutdown() }
 
-// Keys are the installed keys; the first one encrypts.
+// Keys returns the installed keys; the first one encrypts.
 func (g *Gossip) Keys() [][]byte {
 	if g.ring == nil {
 		return nil

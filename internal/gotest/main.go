@@ -107,7 +107,7 @@ func main() {
 	os.Exit(rc)
 }
 
-// reason is what the test said when it skipped.
+// reason returns what the test said when it skipped.
 func reason(lines []string) string {
 	text := strings.Join(lines, "")
 	if _, after, ok := strings.Cut(text, "not run:"); ok {

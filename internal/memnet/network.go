@@ -67,7 +67,7 @@ type Host struct {
 	nextPort  int
 }
 
-// Host is the host of that name, made if it is new. It also has an IP address, 10.77.x.y in order of making.
+// Host returns the host of that name, made if it is new. It also has an IP address, 10.77.x.y in order of making.
 func (n *Network) Host(name string) *Host {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -333,7 +333,7 @@ type listener struct {
 	over   bool // guarded by h.n.mu
 }
 
-// Accept is the next connection.
+// Accept returns the next connection.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case <-l.closed:

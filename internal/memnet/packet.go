@@ -92,7 +92,7 @@ func (h *Host) deliverLocked(port int, pkt Packet) {
 	}
 }
 
-// Recv is where packets arrive. It is never closed; see Closed.
+// Recv returns where packets arrive. It is never closed; see Closed.
 func (p *PacketConn) Recv() <-chan Packet { return p.queue }
 
 // Closed is closed by Close and by the death of the host.
@@ -178,7 +178,7 @@ func (t *GossipTransport) packetLoop() {
 	}
 }
 
-// FinalAdvertiseAddr is the host's own address, whatever was configured.
+// FinalAdvertiseAddr returns the host's own address, whatever was configured.
 func (t *GossipTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 	return t.h.ip, t.port, nil
 }

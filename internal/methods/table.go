@@ -59,7 +59,7 @@ var bodies []reflect.Type
 
 var byName = map[string]*Row{}
 
-// Find is the row of a method, or nil.
+// Find returns the row of a method, or nil.
 func Find(name string) *Row { return byName[name] }
 
 func add(name string, side Side, kind Kind, need Need) {

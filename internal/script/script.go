@@ -55,7 +55,7 @@ func (c *Case) find(key string) (Arg, bool) {
 	return Arg{}, false
 }
 
-// String gives an argument's value, or def when it is not given.
+// String returns an argument's value, or def when it is not given.
 func (c *Case) String(key, def string) string {
 	if a, ok := c.find(key); ok {
 		return a.Value
@@ -63,7 +63,7 @@ func (c *Case) String(key, def string) string {
 	return def
 }
 
-// Int gives an argument's value as a number, or def when it is not given. It fails the test for anything else.
+// Int returns an argument's value as a number, or def when it is not given. It fails the test for anything else.
 func (c *Case) Int(t testing.TB, key string, def int) int {
 	t.Helper()
 	a, ok := c.find(key)

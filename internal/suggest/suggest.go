@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Nearest gives the candidate with the least edit distance to word, or "" when none is near enough to be meant. Equal
+// Nearest returns the candidate with the least edit distance to word, or "" when none is near enough to be meant. Equal
 // distances go to the candidate that sorts first.
 func Nearest(word string, candidates []string) string {
 	if len(word) > 64 {
@@ -28,7 +28,7 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// DidYouMean gives `; did you mean "x"?`, or "" when nothing is near.
+// DidYouMean returns `; did you mean "x"?`, or "" when nothing is near.
 func DidYouMean(word string, candidates []string) string {
 	if n := Nearest(word, candidates); n != "" {
 		return fmt.Sprintf("; did you mean %q?", n)

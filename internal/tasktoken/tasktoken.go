@@ -26,7 +26,7 @@ func New(secret structs.SecretID, alloc structs.AllocID, task string, now time.T
 	return prefix + t.said() + "." + hex.EncodeToString(t.sign(secret))
 }
 
-// said is what a token says, as it is written. One without a task is written as servers of older versions know it.
+// said returns what a token says, as it is written. One without a task is written as servers of older versions know it.
 func (t Token) said() string {
 	if t.Task == "" {
 		return t.Alloc.String() + "." + t.until

@@ -68,18 +68,18 @@ func (s *Source) Reload() error {
 	return nil
 }
 
-// NotAfter is when this agent's certificate expires.
+// NotAfter returns when this agent's certificate expires.
 func (s *Source) NotAfter() time.Time { return s.now.Load().cert.Leaf.NotAfter }
 
 // Leaf is this agent's certificate.
 func (s *Source) Leaf() *x509.Certificate { return s.now.Load().cert.Leaf }
 
-// RPCServer is the configuration of the RPC port: a verified client certificate is demanded.
+// RPCServer returns the configuration of the RPC port: a verified client certificate is demanded.
 func (s *Source) RPCServer() *tls.Config {
 	return s.server(tls.RequireAndVerifyClientCert)
 }
 
-// HTTPServer is the configuration of the HTTP port. verifyClients demands client certificates there too.
+// HTTPServer returns the configuration of the HTTP port. verifyClients demands client certificates there too.
 func (s *Source) HTTPServer(verifyClients bool) *tls.Config {
 	if verifyClients {
 		return s.server(tls.RequireAndVerifyClientCert)
@@ -104,7 +104,7 @@ func (s *Source) server(auth tls.ClientAuthType) *tls.Config {
 	return c
 }
 
-// Client is the configuration for dialling a server's RPC port: the other end must hold a server certificate of the
+// Client returns the configuration for dialling a server's RPC port: the other end must hold a server certificate of the
 // region. Ask for it anew for each connection (rpc.TLSDialer does).
 func (s *Source) Client() *tls.Config { return s.ClientTo(s.region) }
 
@@ -119,7 +119,7 @@ func (s *Source) ClientTo(region string) *tls.Config {
 	}
 }
 
-// RoleOf is the role and region that a certificate grants, or "" and "". It must have been verified before.
+// RoleOf returns the role and region that a certificate grants, or "" and "". It must have been verified before.
 func RoleOf(cert *x509.Certificate) (Role, string) {
 	for _, n := range cert.DNSNames {
 		if r, region, ok := splitRole(n); ok {

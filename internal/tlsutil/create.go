@@ -31,7 +31,7 @@ const (
 	RoleCLI    Role = "cli"    // a person's tool
 )
 
-// Name is the DNS name that grants the role in a region.
+// Name returns the DNS name that grants the role in a region.
 func (r Role) Name(region string) string { return string(r) + "." + region + ".muster" }
 
 // CAOptions are the choices for a new CA.

@@ -16,7 +16,7 @@ const (
 // Commit is set at link time by the makefile; a plain `go build` falls back to the module's build information.
 var Commit = ""
 
-// String is the version with its commit, for people.
+// String returns the version with its commit, for people.
 func String() string {
 	c := Commit
 	if c == "" {

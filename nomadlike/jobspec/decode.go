@@ -525,7 +525,7 @@ func (p *parser) opaque(b *hclsyntax.Body, ctx *hcl.EvalContext) map[string]any 
 	return out
 }
 
-// sugarOf gives the arguments that set more than one field: constraint { distinct_hosts = true }.
+// sugarOf returns the arguments that set more than one field: constraint { distinct_hosts = true }.
 func sugarOf(target reflect.Value) map[string]func(string) {
 	operators := []string{"regexp", "version", "semver", "set_contains", "set_contains_all", "set_contains_any"}
 	out := map[string]func(string){}

@@ -24,7 +24,7 @@ type Diagnostic struct {
 	Snippet string
 }
 
-// String is the problem as a compiler would show it: file, line, column, the line itself, a caret and a sentence.
+// String returns the problem as a compiler would show it: file, line, column, the line itself, a caret and a sentence.
 func (d Diagnostic) String() string {
 	var b strings.Builder
 	kind := "Error"
@@ -123,7 +123,7 @@ func finish(in hcl.Diagnostics, sources map[string][]byte) Diagnostics {
 	return out
 }
 
-// line is the n-th line of src with tabs as single blanks, so that the caret stands right.
+// line returns the n-th line of src with tabs as single blanks, so that the caret stands right.
 func line(src []byte, n int) string {
 	for ; n > 1; n-- {
 		i := bytes.IndexByte(src, '\n')

@@ -16,7 +16,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// functions is the function set of Nomad's job language, without YAML. Functions that read files are there only when
+// functions returns the function set of Nomad's job language, without YAML. Functions that read files are there only when
 // allowed: on the command line, never on a server.
 func functions(baseDir string, allowFS bool) map[string]function.Function {
 	f := map[string]function.Function{

@@ -309,7 +309,7 @@ func RefusalFromStructs(r structs.Refusal) Refusal {
 		Count: r.Count, Of: r.Of, Nodes: r.Nodes, Short: r.Short, Unit: r.Unit, Largest: r.Largest, CuredBy: r.CuredBy}
 }
 
-// ToStructs is the value that RefusalFromStructs was given.
+// ToStructs returns the value that RefusalFromStructs was given.
 func (r *Refusal) ToStructs() structs.Refusal {
 	return structs.Refusal{Code: r.Code, Nodes: r.Nodes, Short: r.Short, Unit: r.Unit, Largest: r.Largest, CuredBy: r.CuredBy, Obstacle: structs.Obstacle{
 		Dimension: r.Dimension, Holder: structs.Holder{Kind: r.HolderKind, Name: r.Holder}, Subject: r.Subject, Detail: r.Detail, Count: r.Count, Of: r.Of}}

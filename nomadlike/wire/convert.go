@@ -60,7 +60,7 @@ func (j *Job) ToStructs() (*structs.Job, error) {
 	return out, nil
 }
 
-// queue is the queue a job asks for.
+// queue returns the queue a job asks for.
 func (j *Job) queue() structs.QueuePath {
 	return structs.QueuePath(val(j.Queue))
 }
@@ -81,7 +81,7 @@ func (c *converter) fail(where string, err error) {
 	}
 }
 
-// raw is the canonical JSON of v, empty for an empty map.
+// raw returns the canonical JSON of v, empty for an empty map.
 func (c *converter) raw(where string, v any) structs.RawConfig {
 	if m, ok := v.(map[string]any); ok && len(m) == 0 {
 		return nil

@@ -142,7 +142,7 @@ type step struct {
 
 var unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
 
-// next is the first byte of the next token.
+// next returns the first byte of the next token.
 func (w *unknownWalk) next() byte {
 	for w.at < len(w.data) {
 		switch c := w.data[w.at]; c {
@@ -258,7 +258,7 @@ func (w *unknownWalk) object(t reflect.Type) {
 	w.at++
 }
 
-// where is the path as people write it.
+// where returns the path as people write it.
 func (w *unknownWalk) where() string {
 	var b strings.Builder
 	for _, s := range w.path {

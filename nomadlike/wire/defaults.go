@@ -17,7 +17,7 @@ func def[T any](p **T, v T) {
 	}
 }
 
-// or gives the first of the pointers that is set.
+// or returns the first of the pointers that is set.
 func or[T any](ps ...*T) *T {
 	for _, p := range ps {
 		if p != nil {

@@ -12,7 +12,7 @@ import (
 // Duration is a length of time. In JSON it is written as nanoseconds, and read as nanoseconds or as text ("1h30m").
 type Duration time.Duration
 
-// D gives the standard library's type.
+// D returns the standard library's type.
 func (d Duration) D() time.Duration { return time.Duration(d) }
 
 // String formats as the standard library does.

@@ -154,7 +154,7 @@ func (g *GPU) plain() bool {
 		(g.RDMA == "" || g.RDMA == "none") && (g.Count == nil || *g.Count >= 0)
 }
 
-// device is the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
+// device returns the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
 // "H100" finds "NVIDIA H100 80GB HBM3"; "H100|H200" finds either.
 func (g *GPU) device() *RequestedDevice {
 	d := &RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(1)), Affinities: g.Affinities}

@@ -72,7 +72,7 @@ func QuotaFromStructs(q *structs.QuotaSpec) *QuotaSpec {
 	return out
 }
 
-// QuotaUsageOf is what a quota's namespaces hold in a region.
+// QuotaUsageOf returns what a quota's namespaces hold in a region.
 func QuotaUsageOf(q *structs.QuotaSpec, region string, held structs.Amount, namespaces []string) *QuotaUsage {
 	return &QuotaUsage{Name: q.Name, Namespaces: namespaces, CreateIndex: uint64(q.CreateIndex), ModifyIndex: uint64(q.ModifyIndex),
 		Used: map[string]*QuotaLimit{region: {Region: region, RegionLimit: quotaResources(held, true)}}}

@@ -226,7 +226,7 @@ var supportByType = func() map[reflect.Type]*typeSupport {
 	return m
 }()
 
-// rows gives the support of a field: the statuses it may have, with their notes. None means that the field is missing
+// rows returns the support of a field: the statuses it may have, with their notes. None means that the field is missing
 // in the table.
 func (t *typeSupport) rows(field string) map[Support]note {
 	out := map[Support]note{}
@@ -290,7 +290,7 @@ type fieldSupport struct {
 
 var fieldSupportOf sync.Map // reflect.Type -> []fieldSupport
 
-// fieldsOf is what the table, whose rows of this type are t or nil, says of each field of a struct, in order.
+// fieldsOf returns what the table, whose rows of this type are t or nil, says of each field of a struct, in order.
 func fieldsOf(t *typeSupport, typ reflect.Type) []fieldSupport {
 	if l, ok := fieldSupportOf.Load(typ); ok {
 		return l.([]fieldSupport)
@@ -400,7 +400,7 @@ func isSet(v reflect.Value) bool {
 	return !v.IsZero()
 }
 
-// SupportPage is the documentation of the table, in Markdown.
+// SupportPage returns the documentation of the table, in Markdown.
 func SupportPage() string {
 	var b strings.Builder
 	b.WriteString("# What a job may say\n\n")

@@ -353,7 +353,7 @@ func (v *validator) checkpoint(w string, x *Checkpoint) {
 	}
 }
 
-// oneGPU is how many whole GPUs the tasks of a group ask for.
+// oneGPU returns how many whole GPUs the tasks of a group ask for.
 func oneGPU(g *TaskGroup) int {
 	n := 0
 	for _, t := range g.Tasks {

@@ -137,7 +137,7 @@ func (f *filler) fill(t *testing.T, v reflect.Value, path string) {
 	}
 }
 
-// raw gives a filled wire shape for the blocks that jobs carry opaquely.
+// raw returns a filled wire shape for the blocks that jobs carry opaquely.
 func (f *filler) raw(path string) structs.RawConfig {
 	var v any = map[string]any{"a": f.n, "b": []any{"x", map[string]any{"deep": true}}, "html": "<&>", "big": json.Number("9007199254740993")}
 	for _, x := range []struct {

@@ -154,7 +154,7 @@ func (d *Driver) plain(taskID string, majors map[string]int64, nodes []driver.De
 	return nil
 }
 
-// deviceFile is what a device is called in a container, and a file of the host that names it: the usual one, or one that
+// deviceFile returns what a device is called in a container, and a file of the host that names it: the usual one, or one that
 // is made for the task.
 func (d *Driver) deviceFile(taskID string, majors map[string]int64, n driver.DeviceNode) (inside, file string, err error) {
 	dev := unix.Mkdev(uint32(n.Major), uint32(n.Minor))
@@ -193,7 +193,7 @@ func (d *Driver) deviceDir(taskID string) string {
 	return filepath.Join(d.opt.StateDir, "dev", taskID)
 }
 
-// nodeName is what NVIDIA's device files are called, by number; ok is false for other devices.
+// nodeName returns what NVIDIA's device files are called, by number; ok is false for other devices.
 func nodeName(majors map[string]int64, n driver.DeviceNode) (name string, ok bool) {
 	const nvidia = 195
 	minor := strconv.FormatInt(n.Minor, 10)
@@ -236,7 +236,7 @@ func readMajors(file string) map[string]int64 {
 	return out
 }
 
-// specFile is where a task's CDI specification is.
+// specFile returns where a task's CDI specification is.
 func (d *Driver) specFile(taskID string) string {
 	return filepath.Join(d.opt.CDIDir, "muster-"+taskID+".json")
 }
@@ -276,7 +276,7 @@ func (d *Driver) writeSpec(cfg *driver.TaskConfig, majors map[string]int64, node
 // cdiVersion is what our own specifications need.
 const cdiVersion = "0.5.0"
 
-// nvidiaEdits is what NVIDIA's specification does to every container, whichever GPU it gets, less device files (the
+// nvidiaEdits returns what NVIDIA's specification does to every container, whichever GPU it gets, less device files (the
 // task's own are listed) and less the variable that hides GPUs.
 func nvidiaEdits(dirs []string) (version string, edits map[string]any) {
 	for _, dir := range dirs {

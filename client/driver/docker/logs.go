@@ -413,7 +413,7 @@ func split(r io.Reader, tty bool, take func(message) bool) error {
 	}
 }
 
-// stampOf is the stamp that a message of a terminal begins with.
+// stampOf returns the stamp that a message of a terminal begins with.
 func stampOf(head []byte) (string, bool) {
 	if len(head) != len(stampForm)+1 || head[len(stampForm)] != ' ' || head[len(stampForm)-1] != 'Z' {
 		return "", false
@@ -468,7 +468,7 @@ type logFile struct {
 
 func (l *logFile) name(i int) string { return l.base + "." + strconv.Itoa(i) }
 
-// newest is the last file there is and its length.
+// newest returns the last file there is and its length.
 func (l *logFile) newest() (index int, size int64) {
 	names, _ := filepath.Glob(l.base + ".*")
 	for _, n := range names {

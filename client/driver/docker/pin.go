@@ -26,7 +26,7 @@ import (
 // pinRetries bounds the attempts to open a path that is moved about meanwhile.
 const pinRetries = 100
 
-// pinDir is where a task's sources are bound while its container is started.
+// pinDir returns where a task's sources are bound while its container is started.
 func (d *Driver) pinDir(taskID string) string {
 	return filepath.Join(d.opt.StateDir, "pins", taskID)
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// request is what the engine is asked to make of a task. image is an image's id.
+// request returns what the engine is asked to make of a task. image is an image's id.
 func (d *Driver) request(cfg *driver.TaskConfig, v driver.Values, image string) (*client.ContainerCreateOptions, error) {
 	host := &container.HostConfig{
 		Privileged: v.Bool("privileged"), ReadonlyRootfs: v.Bool("readonly_rootfs"), StorageOpt: v.Map("storage_opt"), Sysctls: v.Map("sysctl"),
@@ -384,7 +384,7 @@ func (d *Driver) mount(cfg *driver.TaskConfig, block map[string]any) (*mount.Mou
 	return m, nil
 }
 
-// source is the directory or file of the host that a mount shows. A relative one is below the task's directory and
+// source returns the directory or file of the host that a mount shows. A relative one is below the task's directory and
 // stays within the allocation, whatever links the task has put there (pin sees to it that it does until the container has
 // started); an absolute one needs the agent's leave.
 func (d *Driver) source(key string, cfg *driver.TaskConfig, name string, create bool) (string, error) {

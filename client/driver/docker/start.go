@@ -114,7 +114,7 @@ func startError(what string, err error) error {
 	return out
 }
 
-// find gives the task that an earlier start with this id has begun; nil when there is none. What was made but never ran
+// find returns the task that an earlier start with this id has begun; nil when there is none. What was made but never ran
 // is removed.
 func (d *Driver) find(ctx context.Context, cfg *driver.TaskConfig, v driver.Values) (driver.Task, error) {
 	in, err := d.inspect(ctx, cfg.TaskID)

@@ -49,7 +49,7 @@ func ParseCaps(names []string) (uint64, error) {
 // harmless are capabilities that a task may have without being root although the operator has not named them.
 const harmless = 1 << unix.CAP_NET_BIND_SERVICE
 
-// capMask gives the capabilities of a task that is root, and those that it has otherwise: what it asked for by name, of
+// capMask returns the capabilities of a task that is root, and those that it has otherwise: what it asked for by name, of
 // those that the operator has allowed by name. The default set is for tasks that are root anyway; most of it would make
 // a task root.
 func capMask(v driver.Values, allow []string) (mask, ambient uint64, err error) {

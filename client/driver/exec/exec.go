@@ -268,7 +268,7 @@ func (d *Driver) limits(cfg *driver.TaskConfig, v driver.Values) (cgroup.Limits,
 	return l, nil
 }
 
-// posture is the task's umask and limits; the node's bound on open files holds for those, too.
+// posture returns the task's umask and limits; the node's bound on open files holds for those, too.
 func (d *Driver) posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
 	p, err := process.Posture(cfg, asUser)
 	if err != nil {
@@ -289,7 +289,7 @@ func (d *Driver) posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Postur
 	return p, nil
 }
 
-// noFileMax is the most open files that a process of a task may have.
+// noFileMax returns the most open files that a process of a task may have.
 func (d *Driver) noFileMax() (uint64, error) {
 	if d.opt.NoFile > 0 {
 		return d.opt.NoFile, nil
@@ -301,7 +301,7 @@ func (d *Driver) noFileMax() (uint64, error) {
 	return own.Max, nil
 }
 
-// noFile is the task's limit of open files.
+// noFile returns the task's limit of open files.
 func (d *Driver) noFile(v driver.Values) (uint64, error) {
 	n := v.Int("nofile_limit")
 	if n < 0 {

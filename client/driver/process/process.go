@@ -29,7 +29,7 @@ import (
 // DefaultPath is the PATH of a task that sets none.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Environ is the environment of a task as a sorted list, with PATH.
+// Environ returns the environment of a task as a sorted list, with PATH.
 func Environ(env map[string]string) []string {
 	out := make([]string, 0, len(env)+1)
 	for k, v := range env {
@@ -42,7 +42,7 @@ func Environ(env map[string]string) []string {
 	return out
 }
 
-// Place is where a task begins: where its config block says, else where the task itself says, which is for its user to enter.
+// Place returns where a task begins: where its config block says, else where the task itself says, which is for its user to enter.
 func Place(cfg *driver.TaskConfig, asked string) (dir string, asUser bool, err error) {
 	if asked != "" || cfg.WorkDir == "" {
 		dir, err = WorkDir(cfg.Dirs, asked)
@@ -78,7 +78,7 @@ func Posture(cfg *driver.TaskConfig, asUser bool) (supervisor.Posture, error) {
 	return p, nil
 }
 
-// WorkDir is the working directory of a task. asked is the job's wish, relative to the task's own directory unless absolute.
+// WorkDir returns the working directory of a task. asked is the job's wish, relative to the task's own directory unless absolute.
 func WorkDir(d driver.Dirs, asked string) (string, error) {
 	base := d.LocalDir
 	if base == "" {
@@ -509,7 +509,7 @@ func procStats(pid int) (driver.ProcStats, bool) {
 	return driver.ProcStats{CPUTotalNS: (ut + st) * tick, RSSBytes: rss * uint64(os.Getpagesize())}, true
 }
 
-// environOf is the environment that a process was started with.
+// environOf returns the environment that a process was started with.
 func environOf(pid int) (map[string]string, error) {
 	b, err := procfile.Of(pid, "environ")
 	if err != nil {

@@ -32,7 +32,7 @@ const Library = "libmuster-gpu.so"
 // Env is the variable that makes the dynamic linker load the library.
 const Env = "LD_PRELOAD"
 
-// Preload is the value of Env: the library in dir before what the task loads itself.
+// Preload returns the value of Env: the library in dir before what the task loads itself.
 func Preload(dir, own string) string {
 	lib := filepath.Join(dir, Library)
 	if own = strings.TrimSpace(own); own == "" {

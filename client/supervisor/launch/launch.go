@@ -61,7 +61,7 @@ func N[T ~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64 | ~uintptr](n T) Arg
 	return Arg{value: uint64(n)}
 }
 
-// R is the value of register r (0-7), which an earlier operation of the same section has set.
+// R returns the value of register r (0-7), which an earlier operation of the same section has set.
 func R(r int) Arg { return Arg{value: uint64(r), reg: true} }
 
 type op struct {

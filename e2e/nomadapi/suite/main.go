@@ -89,7 +89,7 @@ func main() {
 // is late, so they run after the others, with the machine to themselves.
 const timed = "^(TestAcquireLock_MultipleInstances|TestFailedRenewal|TestStart_ProtectedFunctionError|Test_EarlyReturn)$"
 
-// exclude is what to skip of the timed tests: nothing, or all when only some tests are wanted.
+// exclude returns what to skip of the timed tests: nothing, or all when only some tests are wanted.
 func exclude(run string) string {
 	if run == "" {
 		return "^$"
@@ -131,7 +131,7 @@ func goTest(dir string, result map[string]string, output map[string][]string, ar
 	_ = cmd.Wait()
 }
 
-// reason is the line of a failed test's output (or of its subtests') that says most.
+// reason returns the line of a failed test's output (or of its subtests') that says most.
 func reason(name string, output map[string][]string) string {
 	var lines []string
 	for test, out := range output {
