@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -61,96 +60,6 @@ func TestAdvanceCopiesTouchedChunksOnly(t *testing.T) {
 	want := model.NewView(501, ns[:500], nil, nil)
 	if !bytes.Equal(grown.AppendCanonical(nil), want.AppendCanonical(nil)) {
 		t.Error("a view grown node by node differs from one built at once")
-	}
-}
-
-func TestVerifyRefuses(t *testing.T) {
-	ns := nodes(3)
-	v := model.NewView(10, ns, nil, nil)
-	j := job("web", 2)
-	j.Groups[0].Networks = []structs.Network{{StaticPorts: []structs.Port{{Label: "p", Value: 80}}}}
-	in := scheduler.Input{View: v, Now: 1, Pending: []scheduler.Workload{load(j, 1)}}
-	plan, _ := scheduler.Schedule(in, binpack)
-	e := plan.Entries[0]
-	if len(e.Parts) != 2 || !verify.Verify(v, model.Overlay{}, e).All() {
-		t.Fatalf("the proposal itself is refused: %+v", verify.Verify(v, model.Overlay{}, e))
-	}
-	first := e.Nodes[e.Parts[0].Places[0].Node].ID
-	changed := func(f func(n *structs.Node)) *model.View {
-		n := *v.Node(first)
-		f(&n)
-		return v.Advance(structs.Delta{Index: 11, Nodes: []structs.Changed[structs.Node]{{Before: v.Node(first), After: &n}}})
-	}
-	hog := func(a structs.Allocation) *model.View {
-		a.ID, a.NodeID, a.Client = structs.AllocID{9}, first, structs.ClientRunning
-		return v.Advance(structs.Delta{Index: 11, Allocs: []structs.Changed[structs.Allocation]{{After: &a}}})
-	}
-	for name, c := range map[string]struct {
-		v    *model.View
-		why  string
-		edit func(e *structs.PlanEntry)
-	}{
-		"gone":       {v.Advance(structs.Delta{Index: 11, Nodes: []structs.Changed[structs.Node]{{Before: v.Node(first)}}}), "is gone", nil},
-		"epoch":      {changed(func(n *structs.Node) { n.Epoch = 11 }), "changed at index 11", nil},
-		"ineligible": {changed(func(n *structs.Node) { n.Eligibility = structs.NodeIneligible }), "not ready", nil},
-		"memory":     {hog(structs.Allocation{Resources: structs.Vector{MemoryMiB: 8000}}), "memory short by 64", nil},
-		"cpu":        {hog(structs.Allocation{Resources: structs.Vector{CPU: 3600}}), "cpu short by 100", nil},
-		"port":       {hog(structs.Allocation{Ports: []structs.PortGrant{{Value: 80}}}), "ports short", nil},
-		"bad node":   {v, "refers to", func(e *structs.PlanEntry) { e.Parts[0].Places[0].Node = 7 }},
-		"bad group":  {v, "refers to", func(e *structs.PlanEntry) { e.Parts[0].Places[0].Group = -1 }},
-		"no stop":    {v, "does not stop", func(e *structs.PlanEntry) { e.Parts[0].Places[0].WaitsOn = []structs.AllocID{{1}} }},
-		"no device": {v, "devices short", func(e *structs.PlanEntry) {
-			e.Parts[0].Places[0].Grants = []structs.Grant{{Device: "nvidia/gpu/H100", Instance: "x"}}
-		}},
-	} {
-		x := *e
-		x.Parts = slices.Clone(e.Parts)
-		x.Parts[0].Places = slices.Clone(e.Parts[0].Places)
-		if c.edit != nil {
-			c.edit(&x)
-		}
-		got := verify.Verify(c.v, model.Overlay{}, &x)
-		if got.Accepted[0] || !got.Accepted[1] || len(got.Refused) != 1 || !strings.Contains(got.Refused[0].Why, c.why) || got.Refresh != c.v.Index() {
-			t.Errorf("%s: %+v, want the first part refused with %q and the second accepted", name, got, c.why)
-		}
-	}
-	// Plans in flight count, until they are removed.
-	f := model.Overlay{}.Add(1, e, nil)
-	if verify.Verify(v, f, e).All() || f.Len() != 1 || !f.HasJob(j.Key()) {
-		t.Error("the same plan fits twice")
-	}
-	if f = f.Remove(1); !verify.Verify(v, f, e).All() || f.Len() != 0 {
-		t.Error("a removed plan still counts")
-	}
-	if f := (model.Overlay{}).Add(1, e, []bool{false, true}); verify.Verify(v, f, e).Accepted[0] != true {
-		t.Error("a refused part counts")
-	}
-}
-
-func TestVerifyJob(t *testing.T) {
-	j := job("web", 1)
-	e := &structs.PlanEntry{Namespace: "default", JobID: "web", JobVersion: 0, JobCreate: 5, Parts: []structs.PlanPart{{Places: make([]structs.PlanPlace, 1)}}}
-	with := func(f func(j *structs.Job)) *structs.Job { x := *j; f(&x); return &x }
-	for name, c := range map[string]struct {
-		job *structs.Job
-		why string
-	}{
-		"same":    {j, ""},
-		"gone":    {nil, "is gone"},
-		"version": {with(func(j *structs.Job) { j.Version = 1 }), "is at version 1"},
-		"stopped": {with(func(j *structs.Job) { j.Stop = true }), "was stopped"},
-		"again":   {with(func(j *structs.Job) { j.CreateIndex = 9 }), "registered again"},
-	} {
-		if got := verify.VerifyJob(c.job, e); c.why == "" && got != "" || !strings.Contains(got, c.why) {
-			t.Errorf("%s: %q, want %q", name, got, c.why)
-		}
-	}
-	speculative := *e
-	speculative.JobCreate = 0
-	stops := *e
-	stops.Parts = []structs.PlanPart{{Stops: make([]structs.PlanStop, 1)}}
-	if verify.VerifyJob(nil, &speculative) != "" || verify.VerifyJob(nil, &stops) != "" {
-		t.Error("a speculative plan, or one that only stops, is refused")
 	}
 }
 

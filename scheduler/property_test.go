@@ -161,7 +161,7 @@ func (w *world) land() {
 		w.wait = w.wait[1:]
 		key := structs.JobKey{Namespace: f.entry.Namespace, ID: f.entry.JobID}
 		v := verify.Verify(w.view, w.flight.Remove(f.id), f.entry)
-		refusedJob := verify.VerifyJob(w.jobs[key], f.entry)
+		refusedJob := verify.Job(w.jobs[key], f.entry)
 		before := w.over()
 		for i, part := range f.entry.Parts {
 			if len(part.Places)+len(part.Updates) > 0 && (refusedJob != "" || !v.Accepted[i] || w.cutShort(f.entry, &part)) {

@@ -44,7 +44,7 @@ func TestVerifyBookings(t *testing.T) {
 		{"a window for its queue", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Queues = []structs.QueuePath{structs.QueueDefault} }), ""},
 		{"a maintenance", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Queues, r.Maintenance = nil, true }), "closed by reservation w"},
 		{"a window of another node", window(time.Hour, 3*time.Hour, func(r *structs.Reservation) { r.Nodes = []structs.NodeID{{9}} }), ""},
-		{"room promised within its time", promise("wide", time.Hour, 2000), "promised to job wide"},
+		{"room promised within its time", promise("wide", time.Hour, 2000), "reserved for job wide"},
 		{"room promised beside it", promise("thin", time.Hour, 1000), ""},
 		{"room promised after its end", promise("late", 2*time.Hour, 4000), ""},
 		{"its own promise", promise("job", time.Hour, 4000), ""},

@@ -109,8 +109,9 @@ func instanceAt(n *structs.Node, pos int) *structs.DeviceInstance {
 	return nil
 }
 
-// fitsGrants tells whether devices can be given as the grants say, beside what is taken in b (nil: nothing). A device
-// is given whole or in shares, never both; the shares of one device are at most its memory less the reserve, and 100 %.
+// fitsGrants returns what is missing to grant devices to one allocation, next to what is taken in b (nil: nothing). A
+// device is granted whole, once, or in shares, never both; the shares of one device are at most its memory less the
+// reserve, and 100 %.
 func fitsGrants(n *structs.Node, b *Holding, grants []structs.Grant) Shortage {
 	shared := false
 	for i := range grants {
@@ -125,6 +126,11 @@ func fitsGrants(n *structs.Node, b *Holding, grants []structs.Grant) Shortage {
 		}
 		if b != nil && b.Devs.Has(pos) {
 			return Shortage{structs.DimensionDevices, 1}
+		}
+		for k := range grants[:i] {
+			if h := &grants[k]; h.Instance == g.Instance && h.Device == g.Device {
+				return Shortage{structs.DimensionDevices, 1} // the decision counted it twice
+			}
 		}
 	}
 	if !shared {

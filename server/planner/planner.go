@@ -161,7 +161,7 @@ func (p *Planner) ProposeReserved(v *model.View, job *structs.Job, e *structs.Pl
 		}
 	}
 	if !speculative {
-		if why := verify.VerifyJob(job, e); why != "" {
+		if why := verify.Job(job, e); why != "" {
 			pl.partial, pl.refresh, pl.why = true, v.Index(), why
 			for i := range e.Parts {
 				if len(e.Parts[i].Places)+len(e.Parts[i].Updates) > 0 && accepted[i] {

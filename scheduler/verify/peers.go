@@ -8,17 +8,19 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Required nearness between jobs is checked again when a plan is verified: of two plans that were decided on one picture the
-// later one may lie where the earlier one's job, which neither knew of, must not have it. It is checked against other jobs
-// as they are now, plans in flight included; how the members of one job lie to each other was decided in one piece, and only
-// what the entry itself places is looked at. Nothing is refused that the decision would allow on the same picture: what the
-// entry stops counts as gone, but for the job's own: the first of several members that are replaced one after the other was
-// put beside those whose turn was to come. And who must be near others may be the first of them anywhere.
+// Required rules about other jobs nearby are checked again when a plan is verified: of two plans that were decided on the
+// same view, the later one may place a job next to the earlier one's, which neither decision knew of.
+//
+// Only the entry's own places are checked, against other jobs as they are now, plans in flight included. Nothing is refused
+// that the decision would allow on the same view:
+//   - What the entry stops counts as gone, except for the job's own allocations: when several members are replaced one after
+//     another, the first replacement was put next to members that are stopped later.
+//   - A job that must be near its own members may place the first of them anywhere.
 
 // peerPlace is a place of a level.
 type peerPlace struct{ level, name string }
 
-// peerRow is a required rule of a group, with who is where.
+// peerRow is a required rule of a group, with the number of allocations in each place of its level.
 type peerRow struct {
 	model.PeerRule
 	others map[string]int64 // by place: those of other jobs that the rule means
@@ -27,14 +29,14 @@ type peerRow struct {
 	placed map[string]int64 // by this entry
 }
 
-// peerCheck is what an entry has to keep to; nil when there is nothing.
+// peerCheck is the rules that bind an entry.
 type peerCheck struct {
 	groups [][]*peerRow
-	bars   map[peerPlace]string // places that others keep free of the job, and who
+	bars   map[peerPlace]string // places that another job keeps free of this one, and that job's ID
 	levels []string             // of bars, each once
 }
 
-// peersOfEntry gives nil when no rule can be broken.
+// peersOfEntry returns nil when no rule can be broken.
 func peersOfEntry(v *model.View, f model.Overlay, e *structs.PlanEntry) *peerCheck {
 	if e.Job == nil || !slices.ContainsFunc(e.Parts, func(p structs.PlanPart) bool { return len(p.Places) > 0 }) {
 		return nil
@@ -100,7 +102,7 @@ func peersOfEntry(v *model.View, f model.Overlay, e *structs.PlanEntry) *peerChe
 	return p
 }
 
-// note counts what is held on a node; stopped says that the entry stops it.
+// note counts an allocation on a node; stopped is true when the entry stops it.
 func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *model.Held, stopped bool) {
 	j := h.Work.Job
 	mine := j.ID == e.JobID && j.Namespace == e.Namespace
@@ -143,7 +145,7 @@ func (p *peerCheck) note(e *structs.PlanEntry, n *structs.Node, h *model.Held, s
 	}
 }
 
-// Refuses says which rule a place for a group on a node breaks, or "".
+// refuses returns the rule that a place for a group on a node breaks, or "".
 func (p *peerCheck) refuses(group int, n *structs.Node) string {
 	if p == nil {
 		return ""
@@ -167,7 +169,7 @@ func (p *peerCheck) refuses(group int, n *structs.Node) string {
 	return ""
 }
 
-// took books (n = 1) or gives back (n = -1) a place of the entry's own.
+// took adds by places of the entry's own on a node: 1, or -1 when a part is taken back.
 func (p *peerCheck) took(group int, n *structs.Node, by int64) {
 	if p == nil {
 		return
