@@ -8,21 +8,21 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Accounting. A job's run begins with its queue entry and ends when the job is dead, or has been purged and nothing of it
-// holds any more; it leaves one record. What its allocations used is summed up at the end, from the allocations
-// themselves, so that a placement costs nothing; those that are collected before the end are added to an open record.
+// Accounting. A job's run begins with its queue entry. It ends when the job is dead, or has been purged and none of its
+// allocations holds, and leaves one record. The usage is summed up at the end from the allocations, so that a placement
+// costs nothing. Allocations that are collected before the end are added to an open record.
 
-// tally is what allocations used, in units that lose nothing by adding up: thousandths of GPUs times seconds, MHz times
-// seconds. 100,000 allocations of 8 GPUs for ten years stay within 64 bits.
+// tally sums the usage of allocations in units that sums do not overflow or round: thousandths of GPUs times seconds,
+// MHz times seconds. 100,000 allocations of 8 GPUs for ten years stay within 64 bits.
 type tally struct {
 	rec     *structs.AcctRecord
 	gpu     int64
 	cpu     int64
-	lasts   map[slot]*structs.Allocation // newest of each place
+	lasts   map[slot]*structs.Allocation // newest allocation of each place
 	preempt int64
 }
 
-// used adds an allocation to the tally. One that has not ended counts up to now.
+// used adds an allocation to the tally. If it has not ended, it counts up to now.
 func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	t.rec.Allocs++
 	if !a.PreemptedBy.IsZero() {
@@ -33,15 +33,15 @@ func (t *tally) used(a *structs.Allocation, now structs.LogTime) {
 	spare := a.IsSpare()
 	switch {
 	case spare:
-		from = a.CreateTime // it held for its gang, without a start
+		from = a.CreateTime // it held resources for its gang without a start
 	case from == 0:
-		return // it held, but for nobody's use
+		return // it held resources, but nothing used them
 	}
 	to := now
 	if a.FinishedAt != 0 {
 		to = a.FinishedAt
 	}
-	ran := max(to.Sub(from), 0) // agents' clocks
+	ran := max(to.Sub(from), 0) // agents' clocks may differ
 	if !spare {
 		t.rec.Start = earliest(t.rec.Start, from)
 		t.rec.Longest = max(t.rec.Longest, ran-a.Stood(to))
@@ -58,7 +58,7 @@ func earliest(a, b structs.LogTime) structs.LogTime {
 	return min(a, b)
 }
 
-// acctCollected adds an allocation that is collected to the open record of its job's run.
+// acctCollected adds a collected allocation to the open record of its job's run.
 func (x *tx) acctCollected(a *structs.Allocation) {
 	k := a.JobKey()
 	rec := structs.AcctRecord{Namespace: k.Namespace, JobID: k.ID}
@@ -69,15 +69,16 @@ func (x *tx) acctCollected(a *structs.Allocation) {
 	case open == nil && w != nil && a.CreateIndex >= w.CreateIndex:
 		rec.CreateIndex = w.CreateIndex
 	default:
-		return // of a run that has its record
+		return // it belongs to a run that has its record
 	}
 	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions}
 	t.used(a, x.time)
-	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu, t.cpu, t.preempt // in an open record still the tally's units
+	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu, t.cpu, t.preempt // an open record still has the tally's units
 	state.AcctOpen.Put(x, &rec)
 }
 
-// acctPurged opens the record of a job that is purged, with what the job said; it is closed when nothing of it holds.
+// acctPurged opens the record of a purged job, with the fields from the job; it is closed when none of its allocations
+// holds.
 func (x *tx) acctPurged(j *structs.Job) {
 	w := state.Workloads.Get(x, j.Key())
 	if w == nil {
@@ -92,7 +93,7 @@ func (x *tx) acctPurged(j *structs.Job) {
 	state.AcctOpen.Put(x, &rec)
 }
 
-// describe fills in what job and queue entry say.
+// describe fills in the fields that come from the job and its queue entry.
 func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now structs.LogTime) {
 	rec.Namespace, rec.JobID, rec.Name, rec.User = j.Namespace, j.ID, j.Name, j.Submitter.Name
 	rec.Queue, rec.Domain, rec.Priority, rec.Type = j.QueueName(), j.NodePool, j.Priority, j.Type
@@ -110,7 +111,8 @@ func describe(rec *structs.AcctRecord, j *structs.Job, w *structs.Workload, now 
 	}
 }
 
-// acctEnded writes the record of a run that has ended: of a job that became dead, with its queue entry, or of a purged one.
+// acctEnded writes the record of a run that has ended: of a job that became dead, with its queue entry, or of a purged
+// one.
 func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 	open := state.AcctOpen.Get(x, k)
 	rec := structs.AcctRecord{}
@@ -125,7 +127,7 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 		describe(&rec, j, w, x.time)
 	}
 	if rec.Submit == 0 {
-		return // nothing is known of it: a job of an earlier name's allocations
+		return // unknown: allocations of an earlier job of this name
 	}
 	t := tally{rec: &rec, gpu: rec.GPUSeconds, cpu: rec.CPUSeconds, preempt: rec.Preemptions, lasts: map[slot]*structs.Allocation{}}
 	for _, a := range x.AllocsByJob(k) {
@@ -134,7 +136,7 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 		}
 		t.used(a, x.time)
 		if a.IsSpare() {
-			continue // says nothing of how the run ended
+			continue // does not affect how the run ended
 		}
 		rec.Predicted = max(rec.Predicted, a.Expect)
 		at := slot{a.Group, a.NameIndex}
@@ -148,7 +150,7 @@ func (x *tx) acctEnded(k structs.JobKey, j *structs.Job, w *structs.Workload) {
 	}
 	rec.GPUSeconds, rec.CPUSeconds, rec.Preemptions = t.gpu/1000, t.cpu/1000, t.preempt
 	if w != nil && w.Preempted > 0 {
-		rec.Preemptions = w.Preempted // a gang that gives way as one
+		rec.Preemptions = w.Preempted // a gang that gives way counts once
 	}
 	rec.Exit, rec.ExitCode = t.exit(j)
 	state.Acct.Put(x, &rec)
@@ -161,10 +163,11 @@ func newer(a, b *structs.Allocation) bool {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), slices.Compare(a.ID[:], b.ID[:])) > 0
 }
 
-// exit tells how the run ended, from the last allocation of each place and from the job; nil for a purged one.
+// exit returns how the run ended, from the last allocation of each place and from the job, and the exit code. j is nil
+// for a purged job.
 func (t *tally) exit(j *structs.Job) (string, int64) {
 	var failed, lost, limit, preempted, stopped, done bool
-	var worst *structs.Allocation // of the failed ones, the newest
+	var worst *structs.Allocation // the newest failed one
 	for _, a := range t.lasts {   // in any order: the newest of them is the same
 		switch {
 		case a.Transition.Expire:
@@ -199,13 +202,13 @@ func (t *tally) exit(j *structs.Job) (string, int64) {
 		return structs.ExitLost, 0
 	case preempted:
 		return structs.ExitPreempted, 0
-	case stopped && !done: // places that a smaller count took away say nothing
+	case stopped && !done: // places removed by a smaller count do not affect the outcome
 		return structs.ExitStopped, 0
 	}
 	return structs.ExitSuccess, 0
 }
 
-// exitCode returns the first exit code other than zero that a task of the allocation ended with, by the tasks' names.
+// exitCode returns the first nonzero exit code of the allocation's tasks, in the order of their names.
 func exitCode(a *structs.Allocation) int64 {
 	names := make([]string, 0, len(a.TaskStates))
 	for n := range a.TaskStates {
@@ -224,7 +227,8 @@ func exitCode(a *structs.Allocation) int64 {
 	return 0
 }
 
-// acctCollectMax is how many records one AcctCollectCommand deletes; the service sends another while there are more.
+// acctCollectMax limits the records that one AcctCollectCommand deletes; the service sends another while there are
+// more.
 const acctCollectMax = 10_000
 
 func applyAcctCollect(x *tx, c *structs.AcctCollectCommand) *structs.Error {

@@ -47,8 +47,8 @@ func (x *tx) checkToken(t *structs.ACLToken) *structs.Error {
 	return nil
 }
 
-// applyTokenUpsert writes tokens. Secret, type, scope and expiry of an existing token never change. Roles must exist;
-// a policy may come later, and grants nothing until then.
+// applyTokenUpsert writes tokens. Secret, type, scope and expiry of an existing token never change. Roles must exist; a
+// policy may be created later, and grants nothing until then.
 func applyTokenUpsert(x *tx, c *structs.TokenUpsertCommand) *structs.Error {
 	for _, in := range c.Tokens {
 		if in == nil {
@@ -82,7 +82,7 @@ func applyTokenUpsert(x *tx, c *structs.TokenUpsertCommand) *structs.Error {
 	return nil
 }
 
-// resolveRoles completes links that give only a name or only an id, and drops repetitions.
+// resolveRoles completes links that have only a name or only an id, and drops duplicates.
 func (x *tx) resolveRoles(in []structs.ACLTokenRole) ([]structs.ACLTokenRole, *structs.Error) {
 	if len(in) == 0 {
 		return nil, nil
@@ -121,8 +121,8 @@ func applyTokenDelete(x *tx, c *structs.TokenDeleteCommand) *structs.Error {
 	return nil
 }
 
-// applyACLBootstrap makes the first management token. While one was ever made it refuses, unless the command names the
-// index of the last bootstrap, which an operator with access to a server's disk can learn.
+// applyACLBootstrap creates the first management token. Once that has happened it refuses, unless the command has the
+// index of the last bootstrap, which an operator with access to a server's disk can read.
 func applyACLBootstrap(x *tx, c *structs.ACLBootstrapCommand) *structs.Error {
 	if c.Token == nil {
 		return structs.Errorf(structs.CodeInvalid, "the command carries no token")

@@ -5,15 +5,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// serverWrote stores an allocation whose server-owned fields changed: agents that wait for it wake up.
+// serverWrote stores an allocation whose server-owned fields changed, and wakes the agent that waits for it.
 func (x *tx) serverWrote(a *structs.Allocation) {
 	a.AllocIndex, a.ModifyIndex, a.ModifyTime = x.index, x.index, x.time
 	x.PutAlloc(a)
 	x.touch(a.JobKey())
 }
 
-// applyAllocObserved stores what agents saw. It writes only the agent's fields, and nothing of an allocation whose end
-// has been recorded: what is over stays over.
+// applyAllocObserved stores what agents reported. It writes only the agent's fields, and ignores reports of allocations
+// whose end has been recorded.
 func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 	for i := range c.Updates {
 		u := &c.Updates[i]
@@ -59,7 +59,7 @@ func applyAllocObserved(x *tx, c *structs.AllocObservedCommand) *structs.Error {
 	return nil
 }
 
-// followUp returns the trigger of the evaluation that an observation calls for, or "".
+// followUp returns the trigger of the evaluation that a report calls for, or "".
 func followUp(before, after *structs.Allocation) structs.Trigger {
 	switch {
 	case before.Client == structs.ClientUnknown && after.Client == structs.ClientRunning:
@@ -75,18 +75,18 @@ func followUp(before, after *structs.Allocation) structs.Trigger {
 		return structs.TriggerPreemption // it returns to the queue
 	case after.Desired != structs.DesiredRun:
 		if after.Transition.Requeue || after.Job != nil && after.Job.Requeue != nil {
-			return structs.TriggerRequeue // what returns to the queue waits for this
+			return structs.TriggerRequeue // work that returns to the queue waits for this
 		}
 		if after.Job != nil {
 			if g := after.Job.Group(after.Group); g != nil && g.Gang != nil {
-				return structs.TriggerAllocStop // the gang starts again when all of it has ended
+				return structs.TriggerAllocStop // the gang starts again when all its members have ended
 			}
 		}
 		return ""
 	case after.Client == structs.ClientFailed:
 		return structs.TriggerRetryFailed
 	case after.Job != nil && (after.Job.Type == structs.JobService || after.Job.Type == structs.JobSystem):
-		return structs.TriggerRetryFailed // it is meant to run for ever
+		return structs.TriggerRetryFailed // the job runs until stopped
 	}
 	return ""
 }

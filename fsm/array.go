@@ -8,10 +8,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// arrayEnds gathers how collected allocations of arrays ended, by job, so that a command writes each array once.
+// arrayEnds collects how collected allocations of arrays ended, by job, so that a command writes each array once.
 type arrayEnds map[structs.JobKey][]structs.ArrayEnd
 
-// note remembers the end of an allocation that is about to be collected, if it is the end of an index.
+// note records the end of an allocation that is about to be collected, if it is the end of an index.
 func (e arrayEnds) note(x *tx, a *structs.Allocation) {
 	j := state.Jobs.Get(x, a.JobKey())
 	if j == nil || j.Array == nil || a.CreateIndex < j.CreateIndex || !a.Next.IsZero() || a.Transition.Requeue {
@@ -19,7 +19,7 @@ func (e arrayEnds) note(x *tx, a *structs.Allocation) {
 	}
 	limit := a.DesiredDesc == structs.DescMaxRun
 	if a.Client == structs.ClientLost || a.ServerTerminal() && !limit {
-		return // not an end: it is done again, or was not wanted any more
+		return // not an end: the index runs again, or was no longer wanted
 	}
 	e[a.JobKey()] = append(e[a.JobKey()], structs.ArrayEnd{Index: a.NameIndex, Failed: limit || a.Client != structs.ClientComplete})
 }
@@ -35,8 +35,8 @@ func (e arrayEnds) write(x *tx) {
 	}
 }
 
-// ofArray reports whether the allocation is of an array and nothing is going to happen to it any more, so that its end
-// can be kept as a run. That a failed one is not tried again was judged by the leader.
+// ofArray reports whether the allocation belongs to an array and will not change any more, so that its end can be kept
+// as a run. The leader has checked that a failed one is not retried.
 func (x *tx) ofArray(a *structs.Allocation) bool {
 	j := state.Jobs.Get(x, a.JobKey())
 	if j == nil || j.Array == nil || a.Transition.ForceReschedule || a.Client == structs.ClientLost {
@@ -46,7 +46,7 @@ func (x *tx) ofArray(a *structs.Allocation) bool {
 	return a.Client == structs.ClientComplete || f == nil || f.Terminal()
 }
 
-// retry lets what failed for good be done again: failed indices of an array, and allocations that are not rescheduled.
+// retry lets work that failed for good run again: failed indices of an array, and allocations that are not rescheduled.
 func (x *tx) retry(j *structs.Job) *structs.Error {
 	k := j.Key()
 	again := 0

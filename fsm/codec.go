@@ -9,24 +9,24 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// EntryBytesMax is the size of the largest log entry (D9). Encode refuses a larger one, before it reaches the log.
+// EntryBytesMax limits the size of a log entry (D9). Encode refuses a larger one before it reaches the log.
 const EntryBytesMax = 1 << 20
 
-// batchCommandsMax bounds the commands of one BatchCommand.
+// batchCommandsMax limits the commands of one BatchCommand.
 const batchCommandsMax = 10_000
 
-// envelope is what follows the type byte of an entry.
+// envelope is the part of an entry after the type byte.
 type envelope struct {
 	Time structs.LogTime
 	Seed []byte // 16 bytes, or none for the zero seed
 	By   *structs.Submitter
-	Body []byte // the body, packed: nested so that a server can read the envelope of a type that it does not know
+	Body []byte // the body, packed: nested so that a server can read the envelope of an unknown type
 }
 
-// parts is how a BatchCommand is packed, and a PlansCommand: its entries, each encoded by itself.
+// parts is the packed form of a BatchCommand or PlansCommand: its entries, each encoded separately.
 type parts struct{ Parts [][]byte }
 
-// UnknownCommandError is a log entry of a type that this version neither knows nor may skip.
+// UnknownCommandError reports a log entry of a type that this version neither knows nor may skip.
 type UnknownCommandError struct {
 	Type  structs.CommandType
 	Index structs.Index
@@ -53,10 +53,10 @@ func Encode(cmd structs.Command) ([]byte, error) {
 	return b, nil
 }
 
-// scratches are buffers for bodies, which are copied into the entry when their length is known.
+// scratches holds buffers for bodies; a body is copied into the entry when its length is known.
 var scratches = sync.Pool{New: func() any { return new([]byte) }}
 
-// scratchMax is the largest buffer, in bytes, that scratches keeps.
+// scratchMax is the size, in bytes, of the largest buffer that scratches keeps.
 const scratchMax = 64 << 10
 
 func encode(cmd structs.Command) ([]byte, error) {
@@ -105,8 +105,8 @@ func appendBody(b []byte, row *commandRow, body structs.CommandBody) ([]byte, er
 	return pack.Append(b, &p), nil
 }
 
-// Decode reads a log entry. If it does not know the type, it returns an *UnknownCommandError, or with IgnorableFlag a
-// command without a body and no error.
+// Decode reads a log entry. For an unknown type it returns an *UnknownCommandError, or with IgnorableFlag a command
+// without a body and no error.
 func Decode(b []byte) (structs.Command, error) {
 	if len(b) > EntryBytesMax {
 		return structs.Command{}, fmt.Errorf("log entry of %d bytes; the limit is %d", len(b), EntryBytesMax)
@@ -127,7 +127,7 @@ func decode(b []byte) (structs.Command, error) {
 	var env envelope
 	if err := pack.Decode(b[1:], &env); err != nil {
 		if row == nil {
-			return cmd, nil // ignorable whatever it holds
+			return cmd, nil // ignorable, with any content
 		}
 		return cmd, fmt.Errorf("log entry of command type %d: %w", typ, err)
 	}

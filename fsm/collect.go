@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// applyCollect deletes what garbage collection chose from an older state. Each object is checked again, and one that
-// came to life meanwhile is passed over. Allocations go first, because evaluations, jobs and nodes wait for them.
+// applyCollect deletes what garbage collection chose from an older state. Each object is checked again and skipped if
+// it is alive by now. Allocations go first, because evaluations, jobs and nodes wait for them.
 func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 	x.keep = true
 	ended := arrayEnds{}
@@ -32,7 +32,7 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 			continue
 		}
 		if !j.Stop && (j.Type == structs.JobService || j.Type == structs.JobSystem || j.IsPeriodic() || j.IsParameterized()) {
-			continue // it may run again without being registered anew
+			continue // it may run again without another registration
 		}
 		x.forget(j)
 	}
@@ -57,8 +57,9 @@ func applyCollect(x *tx, c *structs.CollectCommand) *structs.Error {
 	return nil
 }
 
-// over reports whether nobody will look at how an allocation ended: its job is gone or dead, it was replaced, or it
-// belongs to an older version. Otherwise the scheduler still counts it (a finished batch allocation is not run again).
+// over reports whether the outcome of an allocation no longer matters: its job is gone or dead, it was replaced, or it
+// belongs to an older version. Otherwise the scheduler still counts it (a finished batch allocation does not run
+// again).
 func (x *tx) over(a *structs.Allocation) bool {
 	j := state.Jobs.Get(x, a.JobKey())
 	return j == nil || j.Status == structs.JobDead || !a.Next.IsZero() || a.JobVersion != j.Version
@@ -73,7 +74,7 @@ func (x *tx) dropAlloc(a *structs.Allocation) {
 	}
 }
 
-// forget removes a job with everything that belongs to it. Nothing of it may be alive.
+// forget removes a job with everything that belongs to it. None of it may be alive.
 func (x *tx) forget(j *structs.Job) {
 	k := j.Key()
 	for _, a := range x.AllocsByJob(k) {

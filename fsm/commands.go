@@ -9,8 +9,8 @@ import (
 )
 
 // commands is the table of the commands that this version can read, write and carry out: number, effect and, for two of
-// them, an encoding of their own. To add a command, declare its body in package structs and add a row. A number is never
-// used again: a retired one stays as a comment.
+// them, their own encoding. To add a command, declare its body in package structs and add a row. A number is never
+// reused: a retired one stays as a comment.
 var commands = tableOf(
 	command(1, applyJobRegister),
 	command(2, applyJobDeregister),
@@ -71,8 +71,8 @@ var commands = tableOf(
 	command(57, applySuspend),
 )
 
-// commandTable finds the row of a command by its number, and by the type of its body. A number or a type that this
-// version does not know has no row: nil.
+// commandTable finds the row of a command by its number, and by the type of its body. An unknown number or type has no
+// row: nil.
 type commandTable struct {
 	byNumber [256]*commandRow
 	byBody   map[reflect.Type]*commandRow
@@ -88,7 +88,7 @@ func TypeOf[P structs.CommandBody]() structs.CommandType {
 	return commands.byBody[reflect.TypeFor[P]()].typ
 }
 
-// commandRow is one type of command. The functions get a body of the row's type.
+// commandRow describes one type of command. The functions get a body of the row's type.
 type commandRow struct {
 	typ    structs.CommandType
 	body   reflect.Type
@@ -98,7 +98,7 @@ type commandRow struct {
 	apply  func(x *tx, body structs.CommandBody) *structs.Error
 }
 
-// command returns the row of a command whose body is packed as it is.
+// command returns the row of a command whose body is packed directly.
 func command[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error) *commandRow {
 	return encodedCommand(typ, apply,
 		func(b []byte, body P) ([]byte, error) { return pack.Append(b, body), nil },
@@ -110,7 +110,7 @@ type bodyOf[B any] interface {
 	structs.CommandBody
 }
 
-// encodedCommand returns the row of a command with an encoding of its own.
+// encodedCommand returns the row of a command with its own encoding.
 func encodedCommand[P bodyOf[B], B any](typ structs.CommandType, apply func(*tx, P) *structs.Error, encode func([]byte, P) ([]byte, error), decode func([]byte, P) error) *commandRow {
 	return &commandRow{
 		typ:   typ,

@@ -50,7 +50,7 @@ func (pl *planApply) queue() structs.QueuePath {
 	return pl.job.QueueName()
 }
 
-// row tells of one accepted part.
+// row describes one accepted part.
 func (pl *planApply) row(part *structs.PlanPart) structs.DecisionRow {
 	r := structs.DecisionRow{Places: int64(len(part.Places)), Stops: int64(len(part.Stops))}
 	switch {
@@ -83,7 +83,7 @@ func (pl *planApply) row(part *structs.PlanPart) structs.DecisionRow {
 	return r
 }
 
-// nodesOf returns the first of the nodes that allocations lie on, and how many nodes there are.
+// nodesOf returns the node of the first of n allocations, and how many nodes they are on.
 func (pl *planApply) nodesOf(n int, id func(int) structs.AllocID) (first structs.NodeID, count int64) {
 	var more map[structs.NodeID]bool
 	for i := range n {
@@ -103,7 +103,7 @@ func (pl *planApply) nodesOf(n int, id func(int) structs.AllocID) (first structs
 	return first, count
 }
 
-// scoreOf is how the node that won scored for a group, as the plan's evaluation reports it; 0 when it does not.
+// scoreOf returns the winning node's score for a group, from the plan's evaluation; 0 if it is not there.
 func (pl *planApply) scoreOf(group string) int64 {
 	for _, e := range pl.p.Evals {
 		if e.ID != pl.p.EvalID {

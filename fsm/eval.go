@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// newEval makes the evaluation of a job that follows from the command, at most one per job and command: a second cause
-// within one command is answered by the same decision.
+// newEval creates the evaluation of a job that follows from the command, at most one per job and command: the same
+// decision answers a second cause within one command.
 func (x *tx) newEval(j *structs.Job, trigger structs.Trigger, edit func(*structs.Evaluation)) structs.EvalID {
 	k := j.Key()
 	x.touch(k)
@@ -18,7 +18,7 @@ func (x *tx) newEval(j *structs.Job, trigger structs.Trigger, edit func(*structs
 		Type: j.Type, Priority: j.Priority, Trigger: trigger, JobSpecIndex: j.SpecIndex, Status: structs.EvalPending,
 		CreateIndex: x.index, ModifyIndex: x.index, CreateTime: x.time, ModifyTime: x.time,
 	}
-	for n := uint64(1); state.Evals.Get(x, e.ID) != nil; n++ { // a seed used twice: a replayed entry, or a test
+	for n := uint64(1); state.Evals.Get(x, e.ID) != nil; n++ { // the same seed again: a replayed entry, or a test
 		e.ID = structs.DeriveID[structs.EvalID](x.cmd.Seed, "eval", k.String(), uint64(x.index)<<16+n)
 	}
 	if edit != nil {
@@ -45,8 +45,8 @@ func (x *tx) evalOf(a *structs.Allocation, trigger structs.Trigger, edit func(*s
 	x.newEval(j, trigger, edit)
 }
 
-// putEval writes an evaluation that a server made. One that is over stays as it is. One for a job of which nothing is left
-// is dropped: each answer to it would make the next one, for a purged job without end.
+// putEval writes an evaluation that a server made. A terminal one is not changed. One for a job of which nothing is
+// left is dropped: each answer to it would create the next one, endlessly for a purged job.
 func (x *tx) putEval(in *structs.Evaluation, n int) structs.EvalID {
 	e := *in
 	k := e.JobKey()

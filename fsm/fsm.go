@@ -11,11 +11,11 @@ import (
 
 // Options of an FSM.
 type Options struct {
-	// CheckWrites looks for objects that were changed in place after they entered the store (state.Options).
+	// CheckWrites detects objects that were changed in place after they entered the store (state.Options).
 	CheckWrites bool
 }
 
-// Entry is one committed log entry. An entry without data only moves the index on (a raft no-op or configuration).
+// Entry is one committed log entry. An entry without data only advances the index (a raft no-op or configuration).
 type Entry struct {
 	Index structs.Index
 	Data  []byte
@@ -42,18 +42,18 @@ func newStore(opts Options) *state.Store {
 	return s
 }
 
-// Snapshot returns the state after the last applied batch. It costs nothing and never changes.
+// Snapshot returns the state after the last applied batch. It is cheap, and the result never changes.
 func (f *FSM) Snapshot() *state.Snapshot { return f.snap.Load() }
 
-// VerifyImmutable reports the first object that somebody changed in place, when Options.CheckWrites is set.
+// VerifyImmutable reports the first object that was changed in place, if Options.CheckWrites is set.
 func (f *FSM) VerifyImmutable() error { return f.store.VerifyImmutable() }
 
 // ApplyBatch applies entries in order and makes the new state visible once, at the end. The results, the state and the
 // delta's lists do not depend on how a log is cut into batches.
 //
-// A command that cannot be carried out has Result.Err set and changed nothing. An entry that cannot be read, or that
-// has a type which this version neither knows nor may skip, would make this server's state differ from its peers':
-// ApplyBatch then panics with a message that says what to do, because to go on would be worse (I9).
+// A command that cannot be carried out has Result.Err set and changed nothing. An entry that cannot be read, or whose
+// type this version neither knows nor may skip, would make this server's state differ from its peers': ApplyBatch then
+// panics with a message that says what to do, because continuing would be worse (I9).
 func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 	results := make([]structs.Result, len(entries))
 	types := make(map[structs.Index]structs.CommandType, len(entries))
@@ -84,25 +84,25 @@ func (f *FSM) ApplyBatch(entries []Entry) ([]structs.Result, structs.Delta) {
 	return results, delta
 }
 
-// tx is one command being applied.
+// tx is one command while it is applied.
 type tx struct {
 	*state.Store
-	commands *commandTable // the variable, which refers to what it cannot refer to itself: applyBatch
+	commands *commandTable // a field, because applyBatch cannot refer to the variable commands, which refers to applyBatch
 	index    structs.Index
 	time     structs.LogTime
 	cmd      *structs.Command
 	result   *structs.Result
 	touched  map[structs.JobKey]bool // jobs whose status may have changed
-	order    []structs.JobKey        // of touched, as they came
+	order    []structs.JobKey        // the keys of touched, in order of insertion
 	evals    map[structs.JobKey]structs.EvalID
-	attained map[structs.JobKey]int64 // service of allocations that ended, by job; nil for none
-	keep     bool                     // touched jobs do not become alive by this command (collection)
+	attained map[structs.JobKey]int64 // service of ended allocations by job; nil for none
+	keep     bool                     // this command does not bring touched jobs back to life (collection)
 }
 
 func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
 	result := structs.Result{Index: index}
 	if cmd.Body == nil {
-		return result // ignorable, and unknown here
+		return result // ignorable, and unknown to this version
 	}
 	x := &tx{
 		Store: f.store, commands: commands, index: index, time: f.store.Advance(cmd.Time), cmd: &cmd, result: &result,
@@ -117,12 +117,12 @@ func (f *FSM) apply(index structs.Index, cmd structs.Command) structs.Result {
 	return result
 }
 
-// run carries out the command or says why it makes no sense. The caller undoes what it wrote before an error.
+// run carries out the command or returns an error. The caller then undoes what it wrote.
 func (x *tx) run() *structs.Error {
 	return x.commands.of(x.cmd.Body).apply(x, x.cmd.Body)
 }
 
-// touch notes that the status of a job must be looked at when the command has been carried out.
+// touch marks a job whose status must be checked when the command has been carried out.
 func (x *tx) touch(k structs.JobKey) {
 	if !x.touched[k] {
 		x.touched[k] = true

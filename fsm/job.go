@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// scalingEventsKept bounds the scaling events of one group.
+// scalingEventsKept limits the scaling events of one group.
 const scalingEventsKept = 20
 
 func applyJobRegister(x *tx, c *structs.JobRegisterCommand) *structs.Error {
@@ -86,7 +86,7 @@ func (x *tx) checkSpecIndex(enforce bool, want structs.Index, k structs.JobKey, 
 	return nil
 }
 
-// checkJob refuses what depends on the state; the job itself was validated by the endpoint.
+// checkJob refuses a job for reasons that depend on the state; the endpoint has validated the job itself.
 func (x *tx) checkJob(in, old *structs.Job) *structs.Error {
 	switch {
 	case state.Namespaces.Get(x, in.Namespace) == nil:
@@ -125,7 +125,7 @@ func preserveCounts(in, old *structs.Job) {
 	in.Groups = groups
 }
 
-// preserveResources gives tasks that exist already the resources they have.
+// preserveResources gives existing tasks the resources that they have.
 func preserveResources(in, old *structs.Job) {
 	groups := slices.Clone(in.Groups)
 	for i, g := range groups {
@@ -149,8 +149,8 @@ func preserveResources(in, old *structs.Job) {
 	in.Groups = groups
 }
 
-// putSpec writes a specification: as a new version when it differs from the current one. Fields that the server owns
-// are set here, whatever the command says.
+// putSpec writes a specification, as a new version if it differs from the current one. It sets the server-owned fields
+// and ignores the command's values of them.
 func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.Job {
 	k := in.Key()
 	j := *in
@@ -187,7 +187,8 @@ func (x *tx) putSpec(in, old *structs.Job, sub *structs.JobSubmission) *structs.
 	return &j
 }
 
-// SameSpec compares what a person submitted, not what the server adds: registering the same again makes no new version.
+// SameSpec compares what a user submitted, without what the server adds: registering the same job again makes no new
+// version.
 func SameSpec(a, b *structs.Job) bool {
 	return bytes.Equal(specBytes(a), specBytes(b))
 }
@@ -199,7 +200,7 @@ func specBytes(j *structs.Job) []byte {
 	return pack.Append(nil, &c)
 }
 
-// editVersions changes a job's history on a copy.
+// editVersions edits a copy of a job's history and stores it.
 func (x *tx) editVersions(k structs.JobKey, edit func(*structs.JobVersions)) {
 	h := structs.JobVersions{Namespace: k.Namespace, JobID: k.ID, Submissions: map[uint64]*structs.JobSubmission{}}
 	if old := state.Versions.Get(x, k); old != nil {
@@ -225,8 +226,8 @@ func (x *tx) keepVersion(j *structs.Job) {
 	})
 }
 
-// pruneVersions drops versions beyond JobVersionsKept that no tag and no allocation refers to (D17). Of a purged job
-// only those that allocations refer to are kept.
+// pruneVersions drops versions beyond JobVersionsKept that neither a tag nor an allocation refers to (D17). Of a purged
+// job only versions that allocations refer to are kept.
 func (x *tx) pruneVersions(k structs.JobKey) {
 	h := state.Versions.Get(x, k)
 	if h == nil {
@@ -250,7 +251,7 @@ func (x *tx) pruneVersions(k structs.JobKey) {
 			!slices.ContainsFunc(versions, func(j *structs.Job) bool { return j.Version == v })
 	}
 	drop := len(versions) != len(h.Versions)
-	for v := range h.Submissions { // order does not matter: only whether any is stale
+	for v := range h.Submissions { // the order does not matter: one stale entry is enough
 		drop = drop || stale(v)
 	}
 	if !drop {
@@ -306,7 +307,7 @@ func applyJobDeregister(x *tx, c *structs.JobDeregisterCommand) *structs.Error {
 	return nil
 }
 
-// purgeJob removes a job. Versions that allocations refer to stay until those are collected.
+// purgeJob removes a job. Versions that allocations refer to are kept until the allocations are collected.
 func (x *tx) purgeJob(j *structs.Job) {
 	k := j.Key()
 	x.keepVersion(j)
@@ -320,8 +321,8 @@ func (x *tx) purgeJob(j *structs.Job) {
 	x.touch(k)
 }
 
-// cancelEvals ends the open evaluations of a job that was stopped or purged, but for the one that answers for them: a
-// blocked or delayed one would keep the job from ever being dead.
+// cancelEvals cancels the open evaluations of a stopped or purged job, except for their successor: a blocked or delayed
+// one would keep the job from being dead.
 func (x *tx) cancelEvals(k structs.JobKey, successor structs.EvalID, why string) {
 	for _, e := range x.EvalsByJob(k) {
 		if !e.Terminal() && e.ID != successor {
@@ -337,7 +338,7 @@ func jobNotFound(k structs.JobKey) *structs.Error {
 	return structs.Errorf(structs.CodeNotFound, "job %q not found in namespace %q", k.ID, k.Namespace)
 }
 
-// editVersion changes one version of a job, current or kept, on a copy.
+// editVersion edits a copy of one version of a job, current or kept, and stores it.
 func (x *tx) editVersion(k structs.JobKey, version uint64, edit func(*structs.Job)) *structs.Error {
 	j := state.Jobs.Get(x, k)
 	if j == nil {
@@ -534,8 +535,8 @@ func applyPeriodicLaunch(x *tx, c *structs.PeriodicLaunchCommand) *structs.Error
 	return nil
 }
 
-// hasLiveChild reports whether a job that this one launched is not dead. It asks the state alone: a leader's memory of
-// what it launched is lost with the leader, and prohibit_overlap with it.
+// hasLiveChild reports whether a job launched by this one is not dead. It uses only the state: a leader's memory of its
+// launches would be lost with the leader, and prohibit_overlap would fail.
 func (x *tx) hasLiveChild(parent structs.JobKey) bool {
 	live := false
 	x.Children(parent, func(j *structs.Job) bool {

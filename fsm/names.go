@@ -32,8 +32,8 @@ func applyPoolUpsert(x *tx, c *structs.PoolUpsertCommand) *structs.Error {
 	return nil
 }
 
-// poolSays gives the nodes of a pool its ratios and its power budget. Plans that were verified with the old ones are refused, because the
-// epochs of the nodes move.
+// poolSays copies a pool's overcommit ratios and power budget to its nodes. The epochs of the nodes move, so that plans
+// verified with the old values are refused.
 func (x *tx) poolSays(p *structs.NodePool) {
 	var changed []*structs.Node
 	for n := range state.Nodes.All(x) {
@@ -160,7 +160,7 @@ func applyAutopilotConfig(x *tx, c *structs.AutopilotConfigCommand) *structs.Err
 	return nil
 }
 
-// applyClusterInit names the cluster, once.
+// applyClusterInit sets the cluster's id, once.
 func applyClusterInit(x *tx, c *structs.ClusterInitCommand) *structs.Error {
 	if c.ID.IsZero() {
 		return structs.Errorf(structs.CodeInvalid, "the cluster id is missing")
@@ -171,7 +171,7 @@ func applyClusterInit(x *tx, c *structs.ClusterInitCommand) *structs.Error {
 	return nil
 }
 
-// applyRestored marks a new history: indexes from before it mean nothing any more (D14).
+// applyRestored begins a new history: indexes from before it are meaningless (D14).
 func applyRestored(x *tx, _ *structs.RestoredCommand) *structs.Error {
 	old := state.Meta.Get(x, "")
 	if old == nil {
@@ -200,8 +200,8 @@ func applySigningKey(x *tx, c *structs.SigningKeyCommand) *structs.Error {
 	return nil
 }
 
-// succeed puts a key that is the active one from now on. end changes a copy of each earlier key and reports whether it is
-// to be kept, so that no other stays active.
+// succeed stores a new active key. end deactivates a copy of each earlier key and reports whether that copy is to be
+// written.
 func succeed[T any](x *tx, keys *state.Table[string, T], next *T, end func(*T) bool) {
 	var ended []*T
 	for k := range keys.All(x) {

@@ -10,7 +10,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// editNode changes a node on a copy. Its epoch moves only if something changed that a plan's verification depends on.
+// editNode edits a copy of a node and stores it. Its epoch moves only if something changed that a plan's verification
+// depends on.
 func (x *tx) editNode(old *structs.Node, edit func(*structs.Node)) *structs.Node {
 	n := *old
 	edit(&n)
@@ -23,7 +24,8 @@ func (x *tx) editNode(old *structs.Node, edit func(*structs.Node)) *structs.Node
 	return &n
 }
 
-// verified returns what Verify looks at in a node (D6), as bytes. Heartbeats, events and addresses are not in it.
+// verified returns the fields of a node that Verify depends on (D6), as bytes. Heartbeats, events and addresses are not
+// among them.
 func verified(n *structs.Node) []byte {
 	c := structs.Node{
 		Datacenter: n.Datacenter, Pool: n.Pool, Class: n.Class, Attributes: n.Attributes, Meta: n.Meta,
@@ -93,7 +95,7 @@ func applyNodeRegister(x *tx, c *structs.NodeRegisterCommand) *structs.Error {
 	if state.Pools.Get(x, n.Pool) == nil {
 		state.Pools.Put(x, &structs.NodePool{Name: n.Pool, CreateIndex: x.index, ModifyIndex: x.index})
 	}
-	// What the server owns is kept, whatever the agent says.
+	// The server's fields are kept; the agent's values of them are ignored.
 	pool := state.Pools.Get(x, n.Pool)
 	n.Overcommit, n.PowerBudgetW = pool.Overcommit, pool.PowerBudgetW
 	if old == nil {
@@ -153,7 +155,7 @@ func applyNodeStatus(x *tx, c *structs.NodeStatusCommand) *structs.Error {
 	return nil
 }
 
-// nodeEvals makes the evaluations of every job that holds something on a node.
+// nodeEvals creates the evaluations of every job that holds something on a node.
 func (x *tx) nodeEvals(n *structs.Node, trigger structs.Trigger) {
 	for _, a := range x.AllocsByNode(n.ID) {
 		if structs.Holds(a) || (a.Desired == structs.DesiredRun && a.Client == structs.ClientLost) {
@@ -162,11 +164,11 @@ func (x *tx) nodeEvals(n *structs.Node, trigger structs.Trigger) {
 	}
 }
 
-// systemEvals makes the evaluations of the system jobs that belong on a node which has become ready.
+// systemEvals creates the evaluations of the system jobs that belong on a node that has become ready.
 func (x *tx) systemEvals(n *structs.Node) {
 	for _, j := range x.SystemJobs() {
 		if j.Status == structs.JobDead || j.NodePool != structs.NodePoolAll && j.NodePool != n.Pool {
-			continue // a sysbatch job that is over does not begin again on a new node
+			continue // an ended sysbatch job does not start again on a new node
 		}
 		if !slices.ContainsFunc(j.Datacenters, func(pattern string) bool {
 			ok, err := path.Match(pattern, n.Datacenter)
@@ -263,7 +265,7 @@ func applyNodeDrain(x *tx, c *structs.NodeDrainCommand) *structs.Error {
 	return nil
 }
 
-// applyNodeTaint sets and takes off taints. What has to leave the node leaves by a service of the leader.
+// applyNodeTaint sets and removes taints. A leader service stops work that has to leave the node.
 func applyNodeTaint(x *tx, c *structs.NodeTaintCommand) *structs.Error {
 	old := state.Nodes.Get(x, c.ID)
 	if old == nil {
@@ -293,7 +295,7 @@ func applyNodeEvent(x *tx, c *structs.NodeEventCommand) *structs.Error {
 	for _, id := range c.IDs {
 		old := state.Nodes.Get(x, id)
 		if old == nil {
-			continue // purged meanwhile; the others still get theirs
+			continue // purged meanwhile; the others still get their events
 		}
 		x.editNode(old, func(n *structs.Node) {
 			for i := range c.Events {
@@ -317,7 +319,7 @@ func applyNodePurge(x *tx, c *structs.NodePurgeCommand) *structs.Error {
 	return nil
 }
 
-// purgeNode deletes a node and declares what it still held lost.
+// purgeNode deletes a node and marks its remaining allocations lost.
 func (x *tx) purgeNode(n *structs.Node) *structs.Error {
 	for _, a := range x.AllocsByNode(n.ID) {
 		if !structs.Holds(a) {

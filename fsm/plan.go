@@ -13,7 +13,7 @@ func applyPlan(x *tx, c *structs.PlanEntry) *structs.Error {
 	return err
 }
 
-// applyPlans carries out several plans; each answers for itself, and a later one sees what an earlier one changed.
+// applyPlans carries out several plans independently; a later one sees the changes of an earlier one.
 func applyPlans(x *tx, c *structs.PlansCommand) *structs.Error {
 	for _, e := range c.Entries {
 		p, err := x.plan(e)
@@ -30,34 +30,34 @@ type planApply struct {
 	*tx
 	p      *structs.PlanEntry
 	key    structs.JobKey
-	job    *structs.Job // nil when absent
+	job    *structs.Job // nil if absent
 	nodes  []*structs.Node
 	groups map[groupKey]*structs.Group
 	vector map[groupKey]structs.Vector
 
 	liveMembers map[string]int                 // of each gang that was counted
-	saved       map[string]*structs.Saved      // newest checkpoint of each gang that was placed
-	suspensions map[string]*structs.Suspension // of each gang that was placed; nil: not suspended
+	saved       map[string]*structs.Saved      // newest checkpoint of each placed gang
+	suspensions map[string]*structs.Suspension // of each placed gang; nil: not suspended
 	evicted     []structs.JobKey               // jobs preempted by the part that is being accepted
 	returned    []string                       // gangs that return from the queue
 	ids         structs.AllocIDs
 	placing     []structs.AllocID // of the places of the part that is being checked
 }
 
-// groupKey names a group of a job version by its position in the entry.
+// groupKey identifies a group of a job version by its position in the entry.
 type groupKey struct {
 	version uint64
 	group   int
 }
 
-// slot is one place of a group to fill.
+// slot is one place of a group.
 type slot struct {
 	group string
 	index int
 }
 
-// plan carries out one entry part by part. A part whose premises have changed is refused and changes nothing; an error
-// means that the entry as a whole makes no sense, and is returned before anything was changed.
+// plan carries out one entry part by part. A part whose premises have changed is refused and changes nothing. An error
+// means that the entry as a whole is invalid; it is returned before anything was changed.
 func (x *tx) plan(e *structs.PlanEntry) (*structs.PlanResult, *structs.Error) {
 	pl := &planApply{
 		tx: x, p: e, key: structs.JobKey{Namespace: e.Namespace, ID: e.JobID}, ids: structs.AllocIDsOf(e.EvalID, e.SnapshotIndex),
@@ -157,7 +157,7 @@ func (pl *planApply) group(at groupKey) *structs.Group {
 	return g
 }
 
-// refuse says why a part cannot be carried out, or "". It compares integers only (D6).
+// refuse returns why a part cannot be carried out, or "". It compares integers only (D6).
 func (pl *planApply) refuse(part *structs.PlanPart) string {
 	if len(part.Places)+len(part.Updates) > 0 {
 		switch j := pl.job; {
@@ -235,7 +235,7 @@ func (pl *planApply) refuse(part *structs.PlanPart) string {
 	return pl.partial(part)
 }
 
-// queueEpoch returns the epoch of the job's queue; 0 for one that does not exist.
+// queueEpoch returns the epoch of the job's queue; 0 if the queue does not exist.
 func (pl *planApply) queueEpoch() structs.Index {
 	if q := state.Queues.Get(pl, pl.job.QueueName()); q != nil {
 		return q.Epoch
@@ -243,8 +243,8 @@ func (pl *planApply) queueEpoch() structs.Index {
 	return 0
 }
 
-// follows reports whether the evaluation that a plan made before its job was committed (D25) answers is the one that
-// this very specification made: another registration may have taken the version that the plan expected.
+// follows reports whether a plan that was made before its job was committed (D25) answers the evaluation of this
+// specification: another registration may have taken the version that the plan expected.
 func (pl *planApply) follows(j *structs.Job) bool {
 	e := state.Evals.Get(pl, pl.p.EvalID)
 	return e != nil && e.JobKey() == pl.key && e.JobSpecIndex == j.SpecIndex
@@ -293,8 +293,8 @@ func (pl *planApply) place(p *structs.PlanPlace, id structs.AllocID) {
 	}
 }
 
-// resume returns the checkpoint that new work goes on from: the newest of what it replaces, or of any member when it is a gang,
-// whose ranks save together. nil for none.
+// resume returns the checkpoint that new work resumes from, or nil: the newest of the allocation that it replaces, or
+// of any member of a gang, whose ranks save together.
 func (pl *planApply) resume(g *structs.Group, a *structs.Allocation) *structs.Saved {
 	if g.Checkpoint == nil {
 		return nil
@@ -307,11 +307,11 @@ func (pl *planApply) resume(g *structs.Group, a *structs.Allocation) *structs.Sa
 		return nil
 	}
 	if a.Previous.IsZero() && a.Restarts == 0 {
-		return nil // the job begins anew
+		return nil // the job starts from the beginning
 	}
 	newest, known := pl.saved[g.Name]
 	if !known {
-		for _, o := range pl.AllocsByJob(pl.key) { // once for a gang and plan
+		for _, o := range pl.AllocsByJob(pl.key) { // once per gang and plan
 			if o.Group == g.Name && o.CreateIndex < pl.index && o.CreateIndex >= pl.job.CreateIndex {
 				newest = newest.Newer(of(o))
 			}
@@ -362,8 +362,9 @@ func (pl *planApply) stop(s *structs.PlanStop) {
 	}
 }
 
-// evaluations writes those of the plan. Unless every part was accepted, the deciding evaluation stays open and what
-// was computed about the rest (a blocked evaluation, the reason of waiting) is dropped, because it will be decided again.
+// evaluations writes the evaluations of the plan. Unless every part was accepted, the deciding evaluation stays open
+// and the results about the rest (a blocked evaluation, the reason of waiting) are dropped, because they will be
+// computed again.
 func (pl *planApply) evaluations(whole bool) {
 	for i, e := range pl.p.Evals {
 		if !whole && (e.Status == structs.EvalBlocked || e.ID == pl.p.EvalID) {
@@ -379,7 +380,7 @@ func (pl *planApply) evaluations(whole bool) {
 	if old == nil {
 		return
 	}
-	n := *old // place in the queue, priority and queue are not the plan's to change
+	n := *old // a plan does not change place in the queue, priority and queue
 	n.BlockedEval, n.Reason, n.Position, n.Waiting = w.BlockedEval, w.Reason, w.Position, w.Waiting
 	n.Amount, n.StartEst, n.Told = w.Amount, w.StartEst, w.Told
 	n.Spent = w.Spent

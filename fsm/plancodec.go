@@ -11,12 +11,13 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// A plan entry is the bulk of the log, so it has a columnar encoding of its own (D9): a version byte; the header, packed;
-// a table of the strings that parts repeat; and the parts as varints. A place takes about 5 bytes beside its node's 20.
+// A plan entry is the bulk of the log, so it has its own columnar encoding (D9): a version byte; the header, packed; a
+// table of the strings that parts repeat; and the parts as varints. A place takes about 5 bytes in addition to its
+// node's 20.
 //
 //	parts:  count, then per part: places, stops, updates (counts), then those
-//	place:  flags, group, node, index, then what the flags announce
-//	stop:   id, flags, then what the flags announce
+//	place:  flags, group, node, index, then the fields that the flags announce
+//	stop:   id, flags, then the fields that the flags announce
 //	update: id
 const planVersion = 1
 
@@ -39,7 +40,7 @@ type planHeader struct {
 // reschedules packs the rare, long part of a place.
 type reschedules struct{ Events []structs.RescheduleEvent }
 
-// What a place or a stop carries. Bits are for ever; a reader that meets an unknown one refuses the entry.
+// Optional fields of a place or a stop. The bits never change; a reader refuses an entry with an unknown one.
 const (
 	placeVersion  = 1 << 0
 	placeGrants   = 1 << 1
@@ -339,7 +340,8 @@ func (r *planReader) id() (id [16]byte) {
 	return id
 }
 
-// count reads a number of things that take at least size bytes each, so that a false one allocates nothing.
+// count reads a number of elements that take at least size bytes each. It refuses a number that cannot be right, before
+// anything is allocated.
 func (r *planReader) count(size int) int {
 	n := r.uint()
 	if n > uint64(len(r.b)/size) {

@@ -105,13 +105,13 @@ func applyQuotaDelete(x *tx, c *structs.QuotaDeleteCommand) *structs.Error {
 	return nil
 }
 
-// Submissions is what the queues of a cluster look at when a job is submitted.
+// Submissions is what Admit needs to know about the queues of a cluster.
 type Submissions struct {
 	Queue     func(path structs.QueuePath) *structs.Queue // nil: there is none
-	Submitted func(structs.UseRow) int64                  // jobs that are not dead
+	Submitted func(structs.UseRow) int64                  // number of jobs that are not dead
 }
 
-// admit refuses a job as Admit says. A cluster without queue objects takes every name.
+// admit refuses a job by the rules of Admit. A cluster without queue objects accepts every queue name.
 func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
 	if state.Queues.Len(x) == 0 {
 		return nil
@@ -119,8 +119,8 @@ func (x *tx) admit(in, old *structs.Job, by string) *structs.Error {
 	return Admit(in, old, by, Submissions{state.Queues.Lookup(x), x.Submitted})
 }
 
-// Admit refuses a job for what its queue does not allow: a queue that does not exist, a submitter who may not use it, or
-// a cap on submitted jobs. old is the job that it takes the place of, or nil.
+// Admit refuses a job that its queue does not allow: the queue does not exist, the submitter may not use it, or a limit
+// on submitted jobs is reached. old is the job that it replaces, or nil.
 func Admit(in, old *structs.Job, by string, x Submissions) *structs.Error {
 	path := in.QueueName()
 	if err := structs.CheckQueuePath(path); err != nil {
@@ -162,7 +162,7 @@ func Admit(in, old *structs.Job, by string, x Submissions) *structs.Error {
 	return err
 }
 
-// queuesOf calls f with the queue of a path and those above it, until it returns false.
+// queuesOf calls f with the queue of a path and its ancestors, until f returns false.
 func queuesOf(at func(structs.QueuePath) *structs.Queue, path structs.QueuePath, f func(*structs.Queue) bool) {
 	for p := range path.Lineage() {
 		if q := at(p); q != nil && !f(q) {
@@ -171,9 +171,9 @@ func queuesOf(at func(structs.QueuePath) *structs.Queue, path structs.QueuePath,
 	}
 }
 
-// overLimit says which hard limit of a queue or tenant a part would break, or "" (D6). It compares integers that are
-// exact at this very entry, parts before this one included. What does not add to a dimension is not refused for it, so
-// that a limit that was lowered below what is held stops nothing but growth.
+// overLimit returns the hard limit of a queue or tenant that a part would exceed, or "" (D6). It compares integers that
+// are exact at this entry, including earlier parts. A part is not refused for a dimension that it does not add to, so
+// that a limit that was lowered below the usage only stops growth.
 func (pl *planApply) overLimit(part *structs.PlanPart) string {
 	if !pl.Counting() || len(part.Places)+len(part.Updates) == 0 {
 		return ""
@@ -191,7 +191,7 @@ func (pl *planApply) overLimit(part *structs.PlanPart) string {
 	for i := range part.Places {
 		p := &part.Places[i]
 		at := groupKey{pl.version(p), p.Group}
-		pl.group(at) // fills vector
+		pl.group(at) // group fills vector
 		add(&structs.Allocation{Namespace: pl.job.Namespace, Job: pl.JobVersion(pl.key, at.version), Resources: pl.vector[at], Grants: p.Grants, WaitsOn: p.WaitsOn}, 1)
 	}
 	for _, u := range part.Updates {

@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// reservationsMax bounds the reservations of operators.
+// reservationsMax limits the reservations of operators.
 const reservationsMax = 1000
 
 func applyReserve(x *tx, c *structs.ReserveCommand) *structs.Error {
@@ -74,8 +74,8 @@ func applyUnreserve(x *tx, c *structs.UnreserveCommand) *structs.Error {
 	return nil
 }
 
-// reserve writes the reservation that came with a plan (D20): it is written when it differs, and goes when the job got a
-// place without asking for another one.
+// reserve writes the reservation of a plan (D20) if it differs. It deletes the old one if the job got a place and the
+// plan has no new one.
 func (pl *planApply) reserve(whole, placed bool) {
 	id := structs.ReservationID(pl.key)
 	old := state.Reservations.Get(pl, id)
@@ -100,7 +100,7 @@ func (pl *planApply) reserve(whole, placed bool) {
 	}
 }
 
-// sameReservation compares what is reserved, not when it was written.
+// sameReservation compares the content of two reservations, not when they were written.
 func sameReservation(a, b *structs.Reservation) bool {
 	if a.Domain != b.Domain || a.Start != b.Start || a.End != b.End || a.Basis != b.Basis || !slices.Equal(a.Queues, b.Queues) || len(a.Places) != len(b.Places) {
 		return false
@@ -119,7 +119,7 @@ func sameReservation(a, b *structs.Reservation) bool {
 	return true
 }
 
-// unreserve drops the reservation of a job that can no longer use it.
+// unreserve deletes the reservation of a job that can no longer use it.
 func (x *tx) unreserve(k structs.JobKey) {
 	if id := structs.ReservationID(k); state.Reservations.Get(x, id) != nil {
 		state.Reservations.Delete(x, id)

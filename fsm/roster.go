@@ -10,16 +10,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Rosters (D21) are kept so that at no index a gang is there in part: whatever strikes members off (an agent's report, a
-// plan, a preemption) is settled within the same entry. What is left of a gang below its minimum stops in that entry.
+// Rosters (D21) are kept so that no entry leaves part of a gang: whatever removes members (an agent's report, a plan, a
+// preemption) is settled within the same entry. If a gang falls below its minimum, its remaining members stop in that
+// entry.
 
 const (
-	descMember     = "a member of the gang" // how it begins why the others end
+	descMember     = "a member of the gang" // how the reason why the others end begins
 	descSpareBack  = "the spare is given back: its gang has ended"
-	preemptionsFor = time.Hour // that the preemptions of a queue are remembered one by one
+	preemptionsFor = time.Hour // how long the preemptions of a queue are remembered individually
 )
 
-// applyRoster ends the assembly of a gang whose time is over.
+// applyRoster ends the assembly of a gang at its deadline.
 func applyRoster(x *tx, c *structs.RosterCommand) *structs.Error {
 	k := structs.RosterKey{Job: structs.JobKey{Namespace: c.Namespace, ID: c.JobID}, Group: c.Group}
 	r := state.Rosters.Get(x, k)
@@ -46,7 +47,7 @@ func (x *tx) putRoster(r *structs.Roster) {
 	state.Rosters.Put(x, r)
 }
 
-// endMembers stops allocations that are left of a gang; for a cause, they may save their state first.
+// endMembers stops the remaining members of a gang. With a cause they may save their state first.
 func (x *tx) endMembers(ids []structs.AllocID, desc, cause string) {
 	for _, id := range ids {
 		a := *state.Allocs.Get(x, id)
@@ -56,8 +57,8 @@ func (x *tx) endMembers(ids []structs.AllocID, desc, cause string) {
 	}
 }
 
-// causeOf is for what cause of a checkpoint the rest of a gang ends with those of its members that servers have told to end: as
-// long as none was lost, all of them can still save their state together.
+// causeOf returns the stop cause of the first member that servers have stopped, so that the whole gang can save its
+// state together. It returns "" if a member was lost.
 func (x *tx) causeOf(was *structs.Roster, reason string) string {
 	if reason == structs.RosterLost {
 		return ""
@@ -70,17 +71,17 @@ func (x *tx) causeOf(was *structs.Roster, reason string) string {
 	return ""
 }
 
-// memberDescMax is how many characters of what became of a member the others are told.
+// memberDescMax limits the characters of a member's failure in the description of the others.
 const memberDescMax = 200
 
-// whyEnded says why the rest of a gang ends: which member it has lost, and how; the worst counts (see structs.Roster.Settle).
-// Whether the gang starts again is for a later decision, and is not told.
+// whyEnded describes why the rest of a gang ends: the member that it lost, and how. The worst loss counts (see
+// structs.Roster.Settle). Whether the gang starts again is decided later and not part of it.
 func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
 	worst, why := 0, descMember+" is gone"
 	for _, m := range was.Members {
 		a := state.Allocs.Get(x, m.Alloc)
 		if a == nil {
-			continue // collected: it had ended well
+			continue // collected: it had succeeded
 		}
 		var bad int
 		var what, how string
@@ -110,7 +111,7 @@ func (x *tx) whyEnded(was *structs.Roster, batch bool) string {
 	return why
 }
 
-// exitOf tells how the first task that failed ended, "" when it did not start.
+// exitOf describes how the first failed task ended; "" if it did not start.
 func exitOf(a *structs.Allocation) string {
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 		st := a.TaskStates[name]
@@ -130,8 +131,8 @@ func exitOf(a *structs.Allocation) string {
 	return ""
 }
 
-// rendezvous takes the port that the agent of node rank 0 has reserved for a gang. The first one of an epoch counts:
-// members may have started with it.
+// rendezvous stores the port that the agent of node rank 0 has reserved for a gang. Only the first one of an epoch
+// counts: members may have started with it.
 func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
 	r := state.Rosters.Get(x, structs.RosterKey{Job: a.JobKey(), Group: a.Group})
 	if r == nil || r.Epoch != u.GangEpoch || r.Port != 0 || r.Rank(a.ID) != 0 || u.GangPort < 1 || u.GangPort > 65535 {
@@ -142,7 +143,7 @@ func (x *tx) rendezvous(a *structs.Allocation, u *structs.AllocObserved) {
 	x.putRoster(&n)
 }
 
-// settleGangs brings the rosters of a job in line with its allocations.
+// settleGangs updates the rosters of a job after changes of its allocations.
 func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 	for _, r := range x.RostersByJob(k) {
 		if j == nil {
@@ -169,7 +170,8 @@ func (x *tx) settleGangs(k structs.JobKey, j *structs.Job) {
 	}
 }
 
-// endStandbys gives the spares of a gang back when the last of its members has succeeded: nothing would ask for a decision.
+// endStandbys stops the standbys of a gang when the last of its members has succeeded: no decision would follow that
+// could stop them.
 func (x *tx) endStandbys(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 	if tg == nil || tg.Gang == nil || tg.Gang.Spares <= 0 || len(r.Members) == 0 || j.Type != structs.JobBatch {
 		return
@@ -188,11 +190,12 @@ func (x *tx) endStandbys(r *structs.Roster, j *structs.Job, tg *structs.Group) {
 	x.endMembers(stop, descSpareBack, "")
 }
 
-// rosters writes those of a plan whose members were placed. A member that was refused, or has ended since the decision,
-// is left out; a roster that then is as it was stays, and so do ended members where too few are left (see settleGangs).
+// rosters writes the plan's rosters whose members were placed. Members that were refused, or have ended since the
+// decision, are left out. A roster without changes is not written. If too few members are left, ended ones stay on it
+// for settleGangs.
 func (pl *planApply) rosters() {
 	if pl.job == nil {
-		return // purged: its parts were refused, and what is left of it is no gang
+		return // purged: its parts were refused, and its remaining allocations are no gang
 	}
 	for _, in := range pl.p.Rosters {
 		key := structs.RosterKey{Job: pl.key, Group: in.Group}
@@ -218,7 +221,7 @@ func (pl *planApply) rosters() {
 		})
 		if old == nil || tg == nil || tg.Gang == nil || len(there) >= tg.Least() {
 			n.Members = there
-		} // else too few are left: whom this entry has ended stays on the roster, for Settle to end the rest
+		} // otherwise too few are left: members that this entry has ended stay on the roster, so that Settle ends the rest
 		n.Epoch, n.Port, n.Restarts, n.AvoidNodes, n.Suspects, n.CreateIndex = 1, 0, 0, nil, nil, 0
 		if old != nil {
 			if len(n.Members) == 0 || sameMembers(old.Members, n.Members) {
@@ -245,8 +248,8 @@ func (pl *planApply) rosters() {
 	}
 }
 
-// lostWithNode blames the node of a former member of a gang that was still to stop when its node was lost. A member that is
-// on the roster is settled at the end of the entry.
+// lostWithNode blames the node of a former gang member that had not stopped yet when its node was lost. A member on the
+// roster is settled at the end of the entry.
 func (x *tx) lostWithNode(a *structs.Allocation) {
 	r := state.Rosters.Get(x, structs.RosterKey{Job: a.JobKey(), Group: a.Group})
 	if r == nil || r.Rank(a.ID) >= 0 {
@@ -259,8 +262,9 @@ func sameMembers(a, b []structs.RosterMember) bool {
 	return slices.EqualFunc(a, b, func(x, y structs.RosterMember) bool { return x.Alloc == y.Alloc })
 }
 
-// live counts the members of a group's gang that count towards its minimum: those that are meant to run, and of a batch
-// job those that have succeeded since the gang started. What is left of a job of that name that was purged does not count.
+// live counts the members of a group's gang that count towards its minimum: those that should run and, in a batch job,
+// those that have succeeded since the gang started. Remaining allocations of a purged job of the same name do not
+// count.
 func (pl *planApply) live(group string) int {
 	if n, known := pl.liveMembers[group]; known {
 		return n
@@ -283,7 +287,7 @@ func (pl *planApply) live(group string) int {
 	return n
 }
 
-// partial says that a part would leave a gang with fewer members than its minimum, or "".
+// partial returns a reason if a part would leave a gang with fewer members than its minimum, else "".
 func (pl *planApply) partial(part *structs.PlanPart) string {
 	var seen []int
 	for i := range part.Places {
@@ -304,7 +308,7 @@ func (pl *planApply) partial(part *structs.PlanPart) string {
 	return ""
 }
 
-// change is by how much a part changes the number of members of a group.
+// change returns by how much a part changes the number of members of a group.
 func (pl *planApply) change(part *structs.PlanPart, group string) int {
 	n := 0
 	for i := range part.Places {
@@ -324,7 +328,7 @@ func (pl *planApply) change(part *structs.PlanPart, group string) int {
 	return n
 }
 
-// preempted counts an eviction: for the victim's job once a part, and for the queue on whose behalf it was.
+// preempted counts an eviction: once per part for the victim's job, and for the queue on whose behalf it happened.
 func (pl *planApply) preempted(victim *structs.Allocation) {
 	key := victim.JobKey()
 	if slices.Contains(pl.evicted, key) {

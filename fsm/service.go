@@ -5,17 +5,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// register makes the registrations of an allocation those that its agent reported: each report has all of them. Only what
-// differs is written. A health that is not known yet does not take the place of one that is: an agent that was started anew
-// runs its checks from the beginning. Lists that make no sense are refused before the log; should one be in it, it changes
-// nothing, because the entry has the reports of other nodes too.
+// register replaces the registrations of an allocation by those in its agent's report, which is complete. Only
+// differences are written. A pending health does not replace a known one: a restarted agent runs its checks from the
+// beginning. Invalid lists are refused before the log; if one is in it, it changes nothing, because the entry has the
+// reports of other nodes too.
 func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration) {
 	had := x.ServicesByAlloc(a.ID)
 	if len(had) == 0 && len(list) == 0 {
 		return
 	}
 	if !a.Serves() || structs.CheckServices(a.ID, list) != nil {
-		return // PutAlloc has removed what does not serve
+		return // PutAlloc has removed the registrations of an allocation that does not serve
 	}
 	datacenter := ""
 	if n := state.Nodes.Get(x, a.NodeID); n != nil {
@@ -28,7 +28,7 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 		r.CreateIndex, r.ModifyIndex = x.index, x.index
 		old := state.Services.Get(x, r.Key())
 		if old != nil && old.AllocID != a.ID {
-			continue // another's
+			continue // another allocation's
 		}
 		keep[r.Key()] = true
 		if old != nil {
@@ -49,7 +49,8 @@ func (x *tx) register(a *structs.Allocation, list []structs.ServiceRegistration)
 	}
 }
 
-// applyServiceDelete removes one registration. If its allocation still offers it, the next report brings it back.
+// applyServiceDelete removes one registration. If its allocation still offers the service, the next report adds it
+// again.
 func applyServiceDelete(x *tx, c *structs.ServiceDeleteCommand) *structs.Error {
 	k := structs.ServiceKey{Namespace: c.Namespace, Service: c.Service, ID: c.ID}
 	if state.Services.Get(x, k) == nil {

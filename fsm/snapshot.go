@@ -11,9 +11,9 @@ import (
 // WriteSnapshot writes a snapshot in the format that Restore reads (state.Snapshot.Write).
 func WriteSnapshot(w io.Writer, s *state.Snapshot) error { return s.Write(w) }
 
-// Restore replaces the whole state by that of a snapshot file. It builds the new state aside and swaps it in only when
-// the file has been read to its checksum. After an error the old state is kept: a restore that writes as it reads leaves
-// half a state behind when the file is cut short.
+// Restore replaces the whole state by that of a snapshot file. It builds the new state separately and swaps it in only
+// when the file has been read to its checksum. After an error the old state is kept. A restore that writes while it
+// reads would leave half a state behind if the file is cut short.
 func (f *FSM) Restore(r io.Reader) (structs.Delta, error) {
 	fresh, err := state.Read(r, state.Options{CheckWrites: f.opts.CheckWrites})
 	if err != nil {

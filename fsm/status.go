@@ -5,7 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// settle brings the status and the queue entry of every touched job in line with its allocations and evaluations.
+// settle updates the status and the queue entry of every touched job from its allocations and evaluations.
 //
 //	pending --first allocation reported--> running --nothing runs or waits--> dead --registered again--> pending
 func (x *tx) settle() {
@@ -30,7 +30,7 @@ func (x *tx) settle() {
 			c := *j
 			c.Status, c.ModifyIndex = status, x.index
 			if w := state.Workloads.Get(x, k); w != nil && !j.Stop {
-				c.StatusDesc = "" // of an earlier end
+				c.StatusDesc = "" // left from an earlier end
 				if status == structs.JobDead {
 					c.StatusDesc = w.Spent
 				}
@@ -42,7 +42,7 @@ func (x *tx) settle() {
 	}
 }
 
-// jobStatus returns the status that follows from a job and its counters.
+// jobStatus returns the status of a job with these counters.
 func jobStatus(j *structs.Job, c state.JobCounts) structs.JobStatus {
 	switch {
 	case !j.Stop && (j.IsPeriodic() || j.IsParameterized() || j.Type == structs.JobSystem):
@@ -59,8 +59,8 @@ func jobStatus(j *structs.Job, c state.JobCounts) structs.JobStatus {
 	return structs.JobPending
 }
 
-// settleWorkload keeps one queue entry per job that may wait for capacity. Its place in the queue outlives updates of
-// the job and ends with the job.
+// settleWorkload keeps one queue entry per job that may wait for capacity. The entry is kept through updates of the
+// job, and is deleted when the job is dead.
 func (x *tx) settleWorkload(j *structs.Job) {
 	k := j.Key()
 	old := state.Workloads.Get(x, k)
@@ -78,7 +78,7 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		x.unreserve(k)
 	}
 	if old == nil {
-		if state.AcctOpen.Get(x, k) != nil { // of a purged job of this name: what still holds of it is charged up to now
+		if state.AcctOpen.Get(x, k) != nil { // left by a purged job of this name: allocations that still hold are charged up to now
 			x.acctEnded(k, nil, nil)
 		}
 		state.Workloads.Put(x, &structs.Workload{
@@ -87,7 +87,7 @@ func (x *tx) settleWorkload(j *structs.Job) {
 		})
 		return
 	}
-	ends := j.Stop && old.Suspended != 0 // started again it is not suspended, though what ends of it may still be there
+	ends := j.Stop && old.Suspended != 0 // a job that is started again is not suspended, even if allocations of the old run still end
 	if old.Domain != j.NodePool || old.Priority != j.Priority || old.Queue != j.Queue || x.attained[k] > 0 || ends {
 		w := *old
 		if ends {

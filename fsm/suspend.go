@@ -5,8 +5,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// applySuspend makes what runs stand still in its place, or go on. Nothing is decided anew and nothing is given back: agents
-// see the wish at the allocation. Of a suspended job nothing more is placed until it is resumed.
+// applySuspend freezes or resumes running work. It creates no new decision for it and releases no resources: agents see
+// the request in the allocation. Nothing more of a suspended job is placed until it is resumed.
 func applySuspend(x *tx, c *structs.SuspendCommand) *structs.Error {
 	if !c.Alloc.IsZero() {
 		return x.suspendAlloc(c)
@@ -51,7 +51,7 @@ func applySuspend(x *tx, c *structs.SuspendCommand) *structs.Error {
 	if n.Suspended != w.Suspended {
 		n.ModifyIndex = x.index
 		state.Workloads.Put(x, &n)
-		x.newEval(j, structs.TriggerHold, nil) // what waits of it may now, or may no longer, be placed
+		x.newEval(j, structs.TriggerHold, nil) // its waiting work may now, or may no longer, be placed
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func suspendWord(c *structs.SuspendCommand) string {
 	return "suspend"
 }
 
-// suspendAlloc does it to one allocation, or to all of its gang: members that go on without one hang or fail.
+// suspendAlloc suspends or resumes one allocation, or all of its gang: members that run without one hang or fail.
 func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
 	a := state.Allocs.Get(x, c.Alloc)
 	if a == nil {
@@ -100,7 +100,7 @@ func (x *tx) suspendAlloc(c *structs.SuspendCommand) *structs.Error {
 	return nil
 }
 
-// groupOf returns the group of an allocation, in the version that it runs.
+// groupOf returns the group of an allocation, in the job version that it runs.
 func (x *tx) groupOf(a *structs.Allocation) *structs.Group {
 	if a.Job == nil {
 		return nil
@@ -108,7 +108,7 @@ func (x *tx) groupOf(a *structs.Allocation) *structs.Group {
 	return a.Job.Group(a.Group)
 }
 
-// assembling refuses to suspend a gang whose members are still coming together: it has a time for that.
+// assembling refuses to suspend a gang that is still assembling: its deadline is running.
 func (x *tx) assembling(some []*structs.Allocation, c *structs.SuspendCommand) *structs.Error {
 	if c.Resume {
 		return nil
@@ -121,7 +121,7 @@ func (x *tx) assembling(some []*structs.Allocation, c *structs.SuspendCommand) *
 	return nil
 }
 
-// suspend writes the wish at allocations. What a gang that is resumed still has to assemble in, it gets again.
+// suspend writes the request to allocations. A resumed gang that was still assembling gets its time to assemble again.
 func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 	moved := map[structs.RosterKey]bool{}
 	for _, a := range some {
@@ -138,13 +138,13 @@ func (x *tx) suspend(some []*structs.Allocation, c *structs.SuspendCommand) {
 	}
 }
 
-// inheritedSuspension returns the suspension that a new member of a gang takes over from the others; nil for none.
+// inheritedSuspension returns the suspension that a new gang member takes over from the others, or nil.
 func (pl *planApply) inheritedSuspension(g *structs.Group) *structs.Suspension {
 	if g.Gang == nil {
 		return nil
 	}
 	s, known := pl.suspensions[g.Name]
-	if !known { // once for a gang and plan: a large one has thousands
+	if !known { // once per gang and plan: a large gang has thousands of allocations
 		for _, b := range pl.AllocsByJob(pl.key) {
 			if b.Group == g.Name && !b.Terminal() && b.Suspended() {
 				s = &structs.Suspension{Since: pl.time, By: b.Suspension.By, Reason: b.Suspension.Reason}

@@ -5,7 +5,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// applyVariableSet writes a variable. A check-and-set that fails changes nothing and is no error: Swapped stays false.
+// applyVariableSet writes a variable. A failed check-and-set changes nothing and is not an error: Swapped stays false.
 func applyVariableSet(x *tx, c *structs.VariableSetCommand) *structs.Error {
 	if c.Variable == nil || len(c.Variable.Sealed) == 0 {
 		return structs.Errorf(structs.CodeInvalid, "a variable needs items")
@@ -59,12 +59,12 @@ func applyVariableDelete(x *tx, c *structs.VariableDeleteCommand) *structs.Error
 	return nil
 }
 
-// applySealKey names a new active key for variables. Earlier keys stay for what they sealed.
+// applySealKey makes a new key for variables active. Earlier keys are kept for what they sealed.
 func applySealKey(x *tx, c *structs.SealKeyCommand) *structs.Error {
 	return x.activateSealKey(c.ID, false)
 }
 
-// applySealRekey also retires every earlier key: nothing more is sealed with it, and the leader seals again what is.
+// applySealRekey also retires every earlier key: it seals nothing new, and the leader seals its variables again.
 func applySealRekey(x *tx, c *structs.SealRekeyCommand) *structs.Error {
 	return x.activateSealKey(c.ID, true)
 }
@@ -84,7 +84,7 @@ func (x *tx) activateSealKey(id string, retire bool) *structs.Error {
 	return nil
 }
 
-// applySealKeyDelete forgets a key that nothing needs.
+// applySealKeyDelete deletes a key that is no longer needed.
 func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
 	k := state.SealKeys.Get(x, c.ID)
 	switch {
@@ -102,7 +102,7 @@ func applySealKeyDelete(x *tx, c *structs.SealKeyDeleteCommand) *structs.Error {
 	return nil
 }
 
-// applyVariableReseal changes what variables are sealed with, and nothing else of them.
+// applyVariableReseal replaces the sealed items of variables and their key, and no other field.
 func applyVariableReseal(x *tx, c *structs.VariableResealCommand) *structs.Error {
 	if k := state.SealKeys.Get(x, c.KeyID); k == nil || k.Retired {
 		return structs.Errorf(structs.CodeConflict, "variables cannot be sealed anew with the key %q: the cluster does not have it, or uses it no more", c.KeyID)
@@ -114,7 +114,7 @@ func applyVariableReseal(x *tx, c *structs.VariableResealCommand) *structs.Error
 		}
 		old := state.Variables.Get(x, structs.VariableKey{Namespace: r.Namespace, Path: r.Path})
 		if old == nil || old.ModifyIndex != r.ModifyIndex || old.KeyID != r.OldKeyID {
-			continue // written or deleted meanwhile, or sealed anew already
+			continue // written or deleted meanwhile, or already sealed with the new key
 		}
 		n := *old
 		n.KeyID, n.Sealed = c.KeyID, r.Sealed

@@ -52,8 +52,8 @@ func applyWorkload(x *tx, c *structs.WorkloadCommand) *structs.Error {
 	return nil
 }
 
-// applyJobPriority gives a job another priority: in the queue, and against others for what it runs of its newest version.
-// It makes no version, so that nothing is updated; a specification that is registered later brings its own priority.
+// applyJobPriority changes a job's priority: in the queue, and in preemption for running allocations of its newest
+// version. It creates no version, so that nothing is updated; a later registered specification has its own priority.
 func applyJobPriority(x *tx, c *structs.JobPriorityCommand) *structs.Error {
 	k := structs.JobKey{Namespace: c.Namespace, ID: c.JobID}
 	j := state.Jobs.Get(x, k)
@@ -72,21 +72,21 @@ func applyJobPriority(x *tx, c *structs.JobPriorityCommand) *structs.Error {
 		return nil
 	}
 	n := *j
-	n.Priority, n.SpecIndex, n.ModifyIndex = c.Priority, x.index, x.index // whoever enforces an index knows another priority
+	n.Priority, n.SpecIndex, n.ModifyIndex = c.Priority, x.index, x.index // callers that enforce an index must notice the new priority
 	state.Jobs.Put(x, &n)
 	x.result.SpecIndex = n.SpecIndex
 	for _, a := range x.AllocsByJob(k) {
 		if a.JobVersion == n.Version && structs.Holds(a) {
 			c := *a
 			c.ModifyIndex, c.ModifyTime = x.index, x.time
-			x.PutAlloc(&c) // links it to the job as it is now; its agent is told nothing
+			x.PutAlloc(&c) // links it to the current job; its agent is not notified
 		}
 	}
 	x.newEval(&n, structs.TriggerPriority, nil)
 	return nil
 }
 
-// requeue asks for every allocation of a job to be stopped and done again, when its turn comes.
+// requeue asks for every allocation of a job to be stopped and started again when its turn comes.
 func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	stopped := 0
 	for _, a := range x.AllocsByJob(j.Key()) {
@@ -108,7 +108,7 @@ func (x *tx) requeue(j *structs.Job, w *structs.Workload) *structs.Error {
 	return nil
 }
 
-// countReturn counts work that returns from the queue in the workload of its job: a gang once an entry, other work by
+// countReturn counts work that returns from the queue in its job's workload: a gang once per entry, other work per
 // allocation.
 func (pl *planApply) countReturn(a *structs.Allocation) {
 	if a.Requeues == 0 || a.Previous.IsZero() {
@@ -130,7 +130,7 @@ func (pl *planApply) countReturn(a *structs.Allocation) {
 	}
 	n := *w
 	n.Returned.Add(a.RestartReason)
-	if a.RestartReason != structs.RequeueByHand { // that was counted when somebody said so
+	if a.RestartReason != structs.RequeueByHand { // a requeue by hand was counted when it was requested
 		n.Requeued++
 	}
 	n.ModifyIndex = pl.index
@@ -149,7 +149,7 @@ func (x *tx) fail(j *structs.Job, why string) {
 	x.cancelEvals(k, x.newEval(&n, structs.TriggerJobDeregister, nil), why)
 }
 
-// respec carries what a new specification says of hold and dependencies into the queue entry.
+// respec copies hold and dependencies of a new specification to the queue entry.
 func (x *tx) respec(old, j *structs.Job) {
 	w := state.Workloads.Get(x, j.Key())
 	if old == nil || w == nil || old == j {
@@ -165,7 +165,7 @@ func (x *tx) respec(old, j *structs.Job) {
 	if old.Deadline != j.Deadline {
 		n.Missed = 0
 	}
-	n.Spent = "" // a new version starts afresh
+	n.Spent = "" // a new version starts fresh
 	if n != *w {
 		n.ModifyIndex = x.index
 		state.Workloads.Put(x, &n)

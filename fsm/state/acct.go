@@ -6,7 +6,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// acctKey orders accounting records by their end: the log entry in which the job ended, then the job.
+// acctKey orders accounting records by the log entry in which the job ended, then by job.
 type acctKey struct {
 	index structs.Index
 	job   structs.JobKey
@@ -26,7 +26,7 @@ func (s *Store) DropAcct() {
 	}
 }
 
-// Acct returns the accounting records by the end of their jobs, oldest first. Their ID is empty (structs.AcctID).
+// Acct returns the accounting records in the order in which their jobs ended. Their ID is empty (structs.AcctID).
 func (s *Snapshot) Acct() iter.Seq[*structs.AcctRecord] { return Acct.All(s) }
 
 // AcctBack returns the accounting records newest first.

@@ -2,5 +2,5 @@
 
 package state
 
-// checkAlways makes every store look for objects changed in place.
+// checkAlways makes every store detect objects changed in place.
 const checkAlways = false

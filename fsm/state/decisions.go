@@ -9,18 +9,17 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The decision log (D23) is a ring of rows. Rows that one plan entry made lie together in one object, so that what they
-// have in common is kept, written and hashed once: one object per row would cost an allocation a quarter of its time in
-// the store.
+// The decision log (D23) is a ring of rows. Rows of one plan entry share an object, so that their common fields are
+// kept, written and hashed once: one object per row would cost an allocation a quarter of its time in the store.
 
 // decisionBytes is the size of a packed row: kind, places, stops, nodes, first node, score.
 const decisionBytes = 1 + 4 + 4 + 4 + 16 + 8
 
-// decisionKinds are the kinds as bytes. Their order is for ever.
+// decisionKinds are the kinds as bytes. Their order never changes.
 var decisionKinds = [...]string{"", structs.DecidedPlace, structs.DecidedStop, structs.DecidedUpdate, structs.DecidedPreempt,
 	structs.DecidedGang, structs.DecidedRequeue, structs.DecidedReserve}
 
-// Decisions is consecutive rows of the decision log with what they have in common.
+// Decisions is a sequence of rows of the decision log with their common fields.
 type Decisions struct {
 	Seq       uint64 // of the first row
 	Index     structs.Index
@@ -39,7 +38,7 @@ func (d *Decisions) Len() int { return len(d.Rows) / decisionBytes }
 // Grow makes room for n rows.
 func (d *Decisions) Grow(n int) { d.Rows = slices.Grow(d.Rows, n*decisionBytes) }
 
-// Add appends a row; what the rows have in common is not looked at.
+// Add appends a row; it ignores the common fields.
 func (d *Decisions) Add(r *structs.DecisionRow) {
 	kind := byte(0)
 	for i, k := range decisionKinds {
@@ -69,7 +68,7 @@ func (d *Decisions) Row(i int) structs.DecisionRow {
 	return r
 }
 
-// PutDecisions appends to the decision log, numbering the rows, and drops the oldest ones beyond structs.DecisionsKept,
+// PutDecisions appends to the decision log, numbers the rows, and drops the oldest ones beyond structs.DecisionsKept,
 // together with those that share an object with them.
 func (s *Store) PutDecisions(d *Decisions) {
 	if d.Len() == 0 {
@@ -86,7 +85,7 @@ func (s *Store) PutDecisions(d *Decisions) {
 	}
 }
 
-// Decisions returns the rows of the decision log from seq on, oldest first.
+// Decisions returns the rows of the decision log from seq, oldest first.
 func (s *Snapshot) Decisions(seq uint64) iter.Seq[structs.DecisionRow] {
 	return func(yield func(structs.DecisionRow) bool) {
 		for d := range DecisionLog.from(s, DecisionLog.atOrBelow(s, seq)) { // seq may lie within the first

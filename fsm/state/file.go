@@ -21,8 +21,8 @@ import (
 //	per table: name and number of rows, packed, after their length; the rows, packed, each after its length
 //	an empty length, then the SHA-256 of everything before it
 //
-// Lengths are unsigned varints. A table that the reader does not know is an error, because to leave it out would lose
-// data in silence; so is a number of rows that does not come true.
+// Lengths are unsigned varints. A table that the reader does not know is an error, because skipping it would silently
+// lose data; so is a wrong number of rows.
 const (
 	fileMagic   = "MUSTER-SNAPSHOT\n"
 	fileVersion = 1
@@ -44,7 +44,7 @@ type tableHeader struct {
 	Rows uint64
 }
 
-// Info is what a snapshot file says about itself and what it holds.
+// Info describes a snapshot file and its content.
 type Info struct {
 	Version      uint32
 	StateVersion uint64
@@ -61,7 +61,7 @@ type TableInfo struct {
 	Bytes int64
 }
 
-// Write writes the snapshot. It only reads, so that it may run beside everything else for as long as it takes.
+// Write writes the snapshot. It only reads, so that it may run concurrently for as long as it takes.
 func (s *Snapshot) Write(w io.Writer) error {
 	sum := sha256.New()
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
@@ -167,7 +167,8 @@ func (r *fileReader) value(v any) error {
 	return nil
 }
 
-// scan reads a file from end to end, calling table for each one and row for each row (nil: the rows are skipped).
+// scan reads a file from end to end. It calls table for each table, and row for each of its rows (nil: the rows are
+// skipped).
 func scan(in io.Reader, head func(*fileHeader) error, table func(tableHeader) (row func([]byte) error, err error)) (*Info, error) {
 	r := &fileReader{in: bufio.NewReaderSize(in, 64<<10), sum: sha256.New()}
 	magic, err := r.full(uint64(len(fileMagic) + 4))
@@ -240,13 +241,13 @@ func scan(in io.Reader, head func(*fileHeader) error, table func(tableHeader) (r
 	return info, nil
 }
 
-// Inspect reads a snapshot file to its checksum and tells what it holds.
+// Inspect reads a snapshot file to its checksum and describes its content.
 func Inspect(in io.Reader) (*Info, error) {
 	return scan(in, func(*fileHeader) error { return nil }, func(tableHeader) (func([]byte) error, error) { return nil, nil })
 }
 
 // Read builds a store from a snapshot file. It refuses a file that is damaged, cut short, of another version, or whose
-// rows do not have the state hash that its header names.
+// rows do not have the state hash in its header.
 func Read(in io.Reader, opts Options) (*Store, error) {
 	s := New(opts)
 	var head fileHeader
@@ -280,13 +281,13 @@ func Read(in io.Reader, opts Options) (*Store, error) {
 		}
 	}
 	s.forgetEntry()
-	clear(s.moved) // the usage rows came with the file
+	clear(s.moved) // the file has the usage rows
 	if s.Counting() {
 		for a := range Allocs.All(s) {
 			s.chargeOne(a, 1)
 		}
 	}
-	clear(s.useMoves) // so did those of queues
+	clear(s.useMoves) // and those of queues
 	for i, t := range tables {
 		s.changed[i] = head.Changed[t.Name()]
 	}
@@ -320,7 +321,7 @@ func (s *Store) forgetEntry() {
 	s.delta = structs.Delta{}
 }
 
-// loadAlloc writes an allocation of a snapshot file, which shares its node's name.
+// loadAlloc writes an allocation of a snapshot file, sharing its node's name.
 func (s *Store) loadAlloc(a *structs.Allocation) {
 	if n := Nodes.Get(s, a.NodeID); n != nil && n.Name == a.NodeName {
 		a.NodeName = n.Name

@@ -8,7 +8,7 @@ import (
 )
 
 // sum is a multiset hash: the sum, lane by lane, of the digests of all rows. Adding and removing a row is an addition
-// and a subtraction, whatever the order (D8).
+// and a subtraction, in any order (D8).
 type sum [4]uint64
 
 func (s *sum) add(d digest) {
@@ -32,7 +32,7 @@ func (s *sum) join(o sum) {
 
 type digest [32]byte
 
-// digest covers the table and the row's canonical bytes, which hold its key.
+// digest covers the table and the row's canonical bytes, which contain its key.
 func (s *Store) digest(table string, row any) digest {
 	b := append(s.buf[:0], table...)
 	b = append(b, 0)
@@ -40,9 +40,9 @@ func (s *Store) digest(table string, row any) digest {
 	return sha256.Sum256(s.buf)
 }
 
-// digests remembers the digests of recent rows. New rows often change soon (an allocation when it runs, an evaluation when
-// it is answered), and computing a digest costs as much as the rest of writing a row. Rows are kept in two generations of
-// at most digestsMax; the older generation is dropped as a whole.
+// digests caches the digests of recent rows. New rows often change soon (an allocation when it runs, an evaluation when
+// it is answered), and computing a digest costs as much as the rest of writing a row. Rows are kept in two generations
+// of at most digestsMax; the older generation is dropped as a whole.
 type digests[T any] struct{ young, old map[*T]digest }
 
 const digestsMax = 4096
@@ -58,7 +58,7 @@ func (k *digests[T]) put(row *T, d digest) {
 	k.young[row] = d
 }
 
-// take returns the digest of a row and forgets it.
+// take returns the digest of a row and removes it.
 func (k *digests[T]) take(row *T) (d digest, ok bool) {
 	if d, ok = k.young[row]; ok {
 		delete(k.young, row)
@@ -71,7 +71,7 @@ func (k *digests[T]) take(row *T) (d digest, ok bool) {
 }
 
 // Hash identifies the whole state: equal logs give equal hashes on every server, and a restored snapshot has the hash
-// of the state that it was taken of. Compare only between equal Versions.
+// of the original state. Compare only between equal Versions.
 func (s *Snapshot) Hash() [32]byte {
 	b := []byte("muster state")
 	b = binary.BigEndian.AppendUint64(b, Version)
@@ -87,7 +87,7 @@ func (s *Snapshot) Hash() [32]byte {
 	return sha256.Sum256(b)
 }
 
-// Rehash computes Hash's sum from the rows themselves: the check of the incremental one.
+// Rehash computes Hash from the rows themselves: the check of the incremental sum.
 func (s *Snapshot) Rehash() [32]byte {
 	fresh := *s
 	fresh.sum = sum{}

@@ -23,9 +23,9 @@ func less16(x, y *[16]byte) bool {
 	return binary.BigEndian.Uint64(x[8:]) < binary.BigEndian.Uint64(y[8:])
 }
 
-// prefix is the start of an id as people abbreviate ids: any number of hex digits, with the dashes in place.
+// prefix is the abbreviation of an id that a user typed: any number of hex digits, with the dashes in place.
 type prefix struct {
-	lo     [16]byte // the lowest id that has it
+	lo     [16]byte // the lowest id with this prefix
 	digits int
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// indexes are the secondary indexes: three trees per allocation in all, two per evaluation (D24).
+// indexes are the secondary indexes: three trees per allocation in total, two per evaluation (D24).
 type indexes struct {
 	allocNode    *btree.BTreeG[nodeAlloc]
 	allocJob     *btree.BTreeG[jobAlloc]
@@ -32,7 +32,7 @@ func (x indexes) clone() indexes {
 	return indexes{x.allocNode.Copy(), x.allocJob.Copy(), x.evalJob.Copy(), x.secret.Copy(), x.allocService.Copy()}
 }
 
-// keepIndexes makes changes of tables reach their indexes, and the indexes reach the snapshots.
+// keepIndexes connects tables to their indexes, and the indexes to the snapshots.
 func (s *Store) keepIndexes() {
 	allocs, evals, tokens, services := Allocs.in(s), Evals.in(s), Tokens.in(s), Services.in(s)
 	allocs.hook, evals.hook, tokens.hook, services.hook = s.allocChanged, s.evalChanged, s.tokenChanged, s.serviceChanged
@@ -48,7 +48,7 @@ type nodeAlloc struct {
 	val  *structs.Allocation
 }
 
-// jobAlloc keeps the allocations of one job and version side by side. The job is named by the first half of a digest
+// jobAlloc sorts the allocations of one job and version together. The job is identified by the first half of a digest
 // of its key, because a fixed width keeps the tree flat.
 type jobAlloc struct {
 	job     [16]byte
@@ -87,7 +87,7 @@ func lessJobEval(a, b jobEval) bool {
 	return lessID(a.id, b.id)
 }
 
-// jobHash returns the short name of a job in secondary indexes.
+// jobHash returns the short form of a job's key in secondary indexes.
 func jobHash(k structs.JobKey) (h [16]byte) {
 	var buf [128]byte
 	b := append(buf[:0], k.Namespace...)

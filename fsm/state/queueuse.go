@@ -9,10 +9,10 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Usage of queues (D11): what allocations hold in each queue, of each submitter in it, and in each namespace. Rows are
-// written once an entry, when an allocation began or ceased to hold, and not by ticks.
+// Usage of queues (D11): what allocations hold in each queue, of each submitter in it, and in each namespace. A row is
+// written at most once per entry, when an allocation began or ceased to hold, and not periodically.
 //
-// A cluster that never had a queue object, a quota or an order by shares keeps none of it. StartUse counts everything
+// A cluster that never had a queue object, a quota or an order by shares keeps no usage. StartUse counts everything
 // once, at one place in the log, so that every server has the same rows from there on.
 
 type useKey = structs.UseRow
@@ -21,14 +21,14 @@ func lessUse(a, b useKey) bool {
 	return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.User, b.User)) < 0
 }
 
-// useMove is by how much a row changes in the entry at hand.
+// useMove is by how much a row changes in the current entry.
 type useMove struct {
 	held         structs.Amount
 	allocs, jobs int64
 	ending, ends int64
 }
 
-// useJob counts the allocations of a job that hold and are charged to one row.
+// useJob counts the holding allocations of a job that are charged to one row.
 type useJob struct {
 	job structs.JobKey
 	row useKey
@@ -39,7 +39,7 @@ var useRoot = useKey{Path: structs.QueueRoot}
 // Counting reports whether usage of queues is kept.
 func (s *Store) Counting() bool { return QueueUse.Get(s, useRoot) != nil }
 
-// StartUse begins to keep usage, if it is not kept yet.
+// StartUse begins to keep usage, unless it is kept already.
 func (s *Store) StartUse() {
 	if s.Counting() {
 		return
@@ -53,8 +53,8 @@ func (s *Store) StartUse() {
 
 func (s *Store) allocOf(id structs.AllocID) *structs.Allocation { return Allocs.Get(s, id) }
 
-// useChanged moves the rows that one allocation and those waiting on it are charged to. It is called when the tables
-// already have the new one.
+// useChanged updates the rows that one allocation and those waiting on it are charged to. The tables must already have
+// the new version.
 func (s *Store) useChanged(before, after *structs.Allocation) {
 	switch {
 	case before == nil && after != nil:
@@ -153,7 +153,7 @@ func (s *Store) useMove(k useKey) *useMove {
 	return m
 }
 
-// HeldNow returns what is charged to a row, with what the entry at hand has done so far; jobs are those that hold something.
+// HeldNow returns what is charged to a row, including the current entry, and the number of jobs that hold something.
 func (s *Store) HeldNow(k structs.UseRow) (held structs.Amount, jobs int64) {
 	if u := QueueUse.Get(s, k); u != nil {
 		held, jobs = u.Held, u.Jobs
@@ -164,9 +164,9 @@ func (s *Store) HeldNow(k structs.UseRow) (held structs.Amount, jobs int64) {
 	return held, jobs
 }
 
-// Claimed reports why an allocation cannot be waited on: another one does already, or it waits itself. Otherwise an end
-// could add more to the books than it takes from them. It is asked only while usage is kept, so that the logs of clusters
-// without queues mean what they meant before there were any.
+// Claimed returns why an allocation cannot be waited on, or "": another one waits on it, or it waits itself. Otherwise
+// its end could add more to the usage than it removes. The check applies only while usage is kept, so that the logs of
+// clusters without queues keep their meaning.
 func (s *Store) Claimed(id structs.AllocID) string {
 	if !s.Counting() {
 		return ""
@@ -191,7 +191,7 @@ func (s *Store) JobHolds(job structs.JobKey, row structs.UseRow) bool {
 	return s.useJobs[useJob{job, row}] > 0
 }
 
-// flushUse writes the rows that moved in the entry at index.
+// flushUse writes the rows that changed in the entry at index.
 func (s *Store) flushUse(index structs.Index) {
 	if len(s.useMoves) == 0 {
 		return
@@ -222,8 +222,8 @@ func (s *Store) flushUse(index structs.Index) {
 	clear(s.useMoves)
 }
 
-// liftCredit brings those who held nothing up to the least service of their siblings that do, under weighted-fair. Those
-// who wake in the same entry do not count as siblings, so their order does not matter.
+// liftCredit raises rows that held nothing to the least service of their siblings that hold something, under
+// weighted-fair. Rows that become active in the same entry do not count as siblings, so their order does not matter.
 func (s *Store) liftCredit(woke []useKey) {
 	if len(woke) == 0 {
 		return
@@ -293,13 +293,13 @@ func (s *Store) weight(u *structs.QueueUsage) int64 {
 	return 1
 }
 
-// perWeight returns the service of a row until now, per unit of its weight.
+// perWeight returns the service of a row until now, divided by its weight.
 func (s *Store) perWeight(u *structs.QueueUsage) structs.Amount {
 	a, w := u.TotalAt(s.time).Add(u.Credit), s.weight(u)
 	return structs.Amount{GPUMilli: a.GPUMilli / w, GPUMemoryMiB: a.GPUMemoryMiB / w, CPU: a.CPU / w, MemoryMiB: a.MemoryMiB / w, Billed: a.Billed / w}
 }
 
-// Order returns the ordering policy of the queue of a path: its own, or the nearest ancestor's, or the cluster's.
+// Order returns the ordering policy of a queue: its own, or the nearest ancestor's, or the cluster's.
 func (s *Store) Order(path structs.QueuePath) string {
 	out := ""
 	s.up(path, func(q *structs.Queue) bool { out = q.Order; return out == "" })
@@ -309,13 +309,13 @@ func (s *Store) Order(path structs.QueuePath) string {
 	return out
 }
 
-// HalfLife returns the half-life of the usage of a path, in the same way; 0 for the default.
+// HalfLife returns the half-life of a queue's usage, its own or the nearest ancestor's; 0 for the default.
 func (s *Store) HalfLife(path structs.QueuePath) (out time.Duration) {
 	s.up(path, func(q *structs.Queue) bool { out = q.HalfLife; return out == 0 })
 	return out
 }
 
-// up calls f with the queue of a path and those above it that exist, until it returns false.
+// up calls f with a queue and its ancestors that exist, until f returns false.
 func (s *Store) up(path structs.QueuePath, f func(*structs.Queue) bool) {
 	climb(Queues.Lookup(s), path, f)
 }
@@ -331,7 +331,7 @@ func climb(get func(structs.QueuePath) *structs.Queue, path structs.QueuePath, f
 	}
 }
 
-// billed returns what an allocation counts by the weights of its job's queue.
+// billed returns what an allocation counts by the billing weights of its job's queue.
 func (s *Store) billed(a *structs.Allocation) int64 { return billed(Queues.Lookup(s), a) }
 
 func (s *Snapshot) billed(a *structs.Allocation) int64 { return billed(s.QueueByPath, a) }
@@ -346,7 +346,8 @@ func billed(get func(structs.QueuePath) *structs.Queue, a *structs.Allocation) i
 	return b.Of(a)
 }
 
-// Rebill makes a change of queues, and where it changes weights of billing, counts what is held anew by the new ones.
+// Rebill calls change, which changes queues. If changed says that billing weights are affected, it counts held amounts
+// again with the new weights.
 func (s *Store) Rebill(changed bool, change func()) {
 	changed = changed && s.Counting()
 	for _, n := range []int64{-1, 1} {
@@ -361,7 +362,7 @@ func (s *Store) Rebill(changed bool, change func()) {
 	}
 }
 
-// SettleUse brings the rows of a subtree up to this moment, before the half-life of its usage changes.
+// SettleUse advances the rows of a subtree to the current time, before the half-life of its usage changes.
 func (s *Store) SettleUse(path structs.QueuePath) {
 	var rows []*structs.QueueUsage
 	for u := range QueueUse.All(s) {
@@ -377,7 +378,7 @@ func (s *Store) SettleUse(path structs.QueuePath) {
 	}
 }
 
-// DeleteUse forgets what a queue and the submitters in it have used.
+// DeleteUse deletes the usage of a queue and of the submitters in it.
 func (s *Store) DeleteUse(path structs.QueuePath) {
 	var keys []useKey
 	for u := range QueueUse.All(s) {
@@ -390,7 +391,7 @@ func (s *Store) DeleteUse(path structs.QueuePath) {
 	}
 }
 
-// submitted counts jobs that are not dead by queue and submitter, ancestors included: derived from the jobs.
+// countSubmitted counts jobs that are not dead by queue and submitter, ancestors included.
 func (s *Store) countSubmitted(j *structs.Job, n int64) {
 	if j == nil || j.Status == structs.JobDead || j.IsPeriodic() || j.IsParameterized() {
 		return
@@ -414,7 +415,7 @@ func (s *Snapshot) Queues() iter.Seq[*structs.Queue] { return Queues.All(s) }
 // QueueCount returns the number of queue objects.
 func (s *Snapshot) QueueCount() int { return Queues.Len(s) }
 
-// QueueUse returns what is charged to a queue (user "") or to a submitter in it; a zero row for nothing.
+// QueueUse returns the usage of a queue (user "") or of a submitter in it; a zero row for none.
 func (s *Snapshot) QueueUse(path structs.QueuePath, user string) structs.QueueUsage {
 	if u := QueueUse.Get(s, useKey{Path: path, User: user}); u != nil {
 		return *u
@@ -431,7 +432,7 @@ func (s *Snapshot) Quota(name string) *structs.QuotaSpec { return Quotas.Get(s, 
 // Quotas returns every quota by name.
 func (s *Snapshot) Quotas() iter.Seq[*structs.QuotaSpec] { return Quotas.All(s) }
 
-// QuotaHeld returns what the namespaces that name a quota hold together.
+// QuotaHeld returns what the namespaces with a quota hold together.
 func (s *Snapshot) QuotaHeld(name string) (held structs.Amount) {
 	for n := range s.Namespaces() {
 		if n.Quota == name {
@@ -447,7 +448,7 @@ func (s *Snapshot) Reservation(id string) *structs.Reservation { return Reservat
 // Reservations returns every reservation by id.
 func (s *Snapshot) Reservations() iter.Seq[*structs.Reservation] { return Reservations.All(s) }
 
-// CountedUse returns what the rows of usage must say, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
+// CountedUse returns the values of the usage rows, counted from the allocations: Held, Jobs, Allocs, Ending and Ends.
 func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 	out := map[structs.UseRow]structs.QueueUsage{}
 	jobs := map[useJob]bool{}
@@ -472,7 +473,7 @@ func (s *Snapshot) CountedUse() map[structs.UseRow]structs.QueueUsage {
 	return out
 }
 
-// CheckUse compares the rows of usage with a count of the allocations, and tells the first difference.
+// CheckUse compares the usage rows with CountedUse, and returns the first difference or "".
 func (s *Snapshot) CheckUse() (why string) {
 	if QueueUse.Len(s) == 0 {
 		return ""

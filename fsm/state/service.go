@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// allocService is a registration by its allocation.
+// allocService indexes a registration by its allocation.
 type allocService struct {
 	alloc structs.AllocID
 	key   structs.ServiceKey
@@ -30,7 +30,7 @@ func (s *Store) serviceChanged(before, after *structs.ServiceRegistration) {
 	}
 }
 
-// dropServices removes the registrations of an allocation that does not serve any more.
+// dropServices removes the registrations of an allocation that no longer serves.
 func (s *Store) dropServices(a structs.AllocID) {
 	if Services.Len(s) == 0 {
 		return
@@ -40,7 +40,7 @@ func (s *Store) dropServices(a structs.AllocID) {
 	}
 }
 
-// DeleteAlloc removes an allocation with what is registered for it.
+// DeleteAlloc removes an allocation and its service registrations.
 func (s *Store) DeleteAlloc(id structs.AllocID) {
 	s.dropServices(id)
 	Allocs.Delete(s, id)

@@ -9,11 +9,11 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// Snapshot is the state after one log entry. It never changes, may be read from any goroutine, and costs nothing to
-// keep but the memory of rows that have changed since. Everything it returns is immutable.
+// Snapshot is the state after one log entry. It never changes, may be read from any goroutine, and costs only the
+// memory of rows that have changed since. Everything it returns is immutable.
 type Snapshot struct {
 	trees   []anyTree       // by position in tables, like the next two
-	changed []structs.Index // of the last change
+	changed []structs.Index // index of the last change
 	watch   []chan struct{}
 	indexes
 
@@ -34,8 +34,8 @@ func (s *Snapshot) Time() structs.LogTime { return s.time }
 // TableIndex returns the index of the last change of a table, for blocking lists; 0 if it never changed.
 func (s *Snapshot) TableIndex(t AnyTable) structs.Index { return s.changed[t.at()] }
 
-// Watch returns a channel that is closed when a table changes, or the whole state is replaced. It is meant for lists that
-// few wait on; polls of one object wait on a hub (D13).
+// Watch returns a channel that is closed when a table changes, or the whole state is replaced. It is meant for lists
+// with few waiters; polls of one object wait on a hub (D13).
 func (s *Snapshot) Watch(t AnyTable) <-chan struct{} { return s.watch[t.at()] }
 
 // NodeByID returns a node, or nil.
@@ -208,7 +208,7 @@ func collectEvals(t *btree.BTreeG[jobEval], k structs.JobKey) (out []*structs.Ev
 	return out
 }
 
-// Workload returns a job's queue entry, or nil when nothing of it can wait.
+// Workload returns a job's queue entry, or nil if the job cannot wait.
 func (s *Snapshot) Workload(k structs.JobKey) *structs.Workload { return Workloads.Get(s, k) }
 
 // Workloads returns every queue entry by job.
@@ -331,7 +331,7 @@ func (s *Snapshot) UsageOf(kind, name string) Usage {
 // Usages returns every counter that is not zero, by kind, then name.
 func (s *Snapshot) Usages() iter.Seq[*Usage] { return Usages.All(s) }
 
-// ArrayByKey returns what is kept of the ended indices of an array; nil when nothing is.
+// ArrayByKey returns the kept results of an array's ended indices, or nil.
 func (s *Snapshot) ArrayByKey(k structs.JobKey) *structs.ArrayState { return Arrays.Get(s, k) }
 
 // RosterByKey returns the roster of a gang, or nil.
@@ -356,7 +356,7 @@ func rostersOf(r Reader, k structs.JobKey) []*structs.Roster {
 	return slices.Collect(while(Rosters.from(r, structs.RosterKey{Job: k}), func(r *structs.Roster) bool { return r.Key().Job == k }))
 }
 
-// Preempted returns what was preempted on behalf of each queue, by queue.
+// Preempted returns the preemptions on behalf of each queue, by queue.
 func (s *Snapshot) Preempted() iter.Seq[*structs.Preemptions] { return Preemptions.All(s) }
 
 func filter[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
@@ -369,7 +369,7 @@ func filter[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
 	}
 }
 
-// while returns the rows before the first one that is not kept.
+// while returns the rows before the first one for which keep is false.
 func while[T any](in iter.Seq[*T], keep func(*T) bool) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for v := range in {

@@ -12,13 +12,13 @@ const Version = 1
 
 // Options of a Store.
 type Options struct {
-	// CheckWrites remembers a digest of every object and panics, naming it, when it finds one changed in place: as the
+	// CheckWrites keeps a digest of every object and panics, naming the object, if it was changed in place: when the
 	// object leaves the store, or in VerifyImmutable. For tests; a build with the tag mustercheck always does it.
 	CheckWrites bool
 }
 
-// Store holds the newest state. It has one owner, who calls its methods from one goroutine at a time. Everyone else
-// holds Snapshots.
+// Store holds the newest state. It has one owner, which calls its methods from one goroutine at a time. All others use
+// Snapshots.
 type Store struct {
 	rows  []anyRows // by position in tables, like the fields of this type below
 	trees []anyTree
@@ -33,10 +33,10 @@ type Store struct {
 	time    structs.LogTime
 	buf     []byte // for digest
 
-	bootstrap, bootstrapWas structs.Index // last ACL bootstrap; and before this entry
+	bootstrap, bootstrapWas structs.Index // last ACL bootstrap; and its value before this entry
 }
 
-// derived values follow from the rows. Hooks keep them, and a restore makes them again.
+// derived values are computed from the rows. Hooks keep them up to date, and a restore computes them again.
 type derived struct {
 	counts map[structs.JobKey]*JobCounts
 	held   map[usageKey]*Usage           // what allocations hold, by namespace and by queue
@@ -49,7 +49,7 @@ type derived struct {
 	submitted map[useKey]int64                      // number of jobs that are not dead
 	waiters   map[structs.AllocID][]structs.AllocID // allocations by what they wait on
 
-	variableBytes int64 // of all variables, sealed
+	variableBytes int64 // sealed size of all variables
 }
 
 type idemKey struct {
@@ -82,7 +82,7 @@ func New(opts Options) *Store {
 func (s *Store) tree(id int) anyTree { return s.trees[id] }
 func (s *Store) store() *Store       { return s }
 
-// Builtin writes the objects that every cluster has from its first entry on. They cannot be deleted.
+// Builtin writes the objects that every cluster has from its first entry. They cannot be deleted.
 func (s *Store) Builtin() {
 	Namespaces.Put(s, &structs.Namespace{Name: structs.NamespaceDefault, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1})
 	Pools.Put(s, &structs.NodePool{Name: structs.NodePoolAll, Description: "Every node of the cluster", CreateIndex: 1, ModifyIndex: 1})
@@ -91,7 +91,7 @@ func (s *Store) Builtin() {
 	s.Publish(1)
 }
 
-// CommitEntry makes the changes since the last call part of the batch, as those of the log entry at index.
+// CommitEntry adds the changes since the last call to the batch, as those of the log entry at index.
 func (s *Store) CommitEntry(index structs.Index) {
 	s.flushUse(index)
 	s.bootstrapWas = s.bootstrap
@@ -117,14 +117,14 @@ func (s *Store) RollbackEntry() {
 	clear(s.useMoves)
 }
 
-// Advance moves the log time forward, never back, and gives the time that counts.
+// Advance moves the log time forward, never back, and returns the new time.
 func (s *Store) Advance(t structs.LogTime) structs.LogTime {
 	s.time = max(s.time, t)
 	return s.time
 }
 
-// Publish ends a batch whose last entry is at index: it makes the Snapshot that readers get from now on, wakes the
-// watchers of changed tables, and gives what changed since the last call.
+// Publish ends a batch whose last entry is at index: it creates the Snapshot that readers get from now on, wakes the
+// watchers of changed tables, and returns what changed since the last call.
 func (s *Store) Publish(index structs.Index) (*Snapshot, structs.Delta) {
 	s.flushUsage()
 	next := &Snapshot{
@@ -152,15 +152,15 @@ func (s *Store) Publish(index structs.Index) (*Snapshot, structs.Delta) {
 // Snapshot returns the newest published state.
 func (s *Store) Snapshot() *Snapshot { return s.snap }
 
-// WakeAll closes every watch channel of the newest snapshot: a store that takes this one's place calls it.
+// WakeAll closes every watch channel of the newest snapshot. It is called when another store replaces this one.
 func (s *Store) WakeAll() {
 	for _, c := range s.snap.watch {
 		close(c)
 	}
 }
 
-// VerifyImmutable reports the first object in the newest snapshot that was changed in place, when the store was
-// opened with CheckWrites.
+// VerifyImmutable reports the first object in the newest snapshot that was changed in place, if the store was created
+// with CheckWrites.
 func (s *Store) VerifyImmutable() error {
 	for _, r := range s.rows {
 		if err := r.verify(); err != nil {
@@ -189,8 +189,8 @@ func versionOf(j *structs.Job, h *structs.JobVersions, v uint64) *structs.Job {
 	return nil
 }
 
-// PutAlloc writes an allocation after linking it to its job's version and sharing the strings it repeats. What does not
-// run, or shall not, loses its registrations.
+// PutAlloc writes an allocation after linking it to its job's version and sharing its repeated strings. An allocation
+// that does not run, or must stop, loses its service registrations.
 func (s *Store) PutAlloc(a *structs.Allocation) {
 	if j := s.JobVersion(a.JobKey(), a.JobVersion); j != nil {
 		a.Job, a.Namespace, a.JobID = j, j.Namespace, j.ID

@@ -9,10 +9,11 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// degree of the B-trees: nodes hold 15 to 31 items. Smaller copies less per write, larger reads a little faster.
+// degree of the B-trees: nodes hold 15 to 31 items. A smaller degree copies less per write, a larger one reads a little
+// faster.
 const degree = 16
 
-// item is one row of a primary tree. The key lies beside the pointer so that a search touches no object.
+// item is one row of a primary tree. The key is stored next to the pointer so that a search touches no object.
 type item[K any, T any] struct {
 	key K
 	val *T
@@ -20,12 +21,12 @@ type item[K any, T any] struct {
 
 type tree[K any, T any] = btree.BTreeG[item[K, T]]
 
-// newTree makes a tree without locks of its own: one goroutine changes it, and readers have copies.
+// newTree creates a tree without locks: one goroutine changes it, and readers have copies.
 func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
 	return btree.NewBTreeGOptions(less, btree.Options{Degree: degree, NoLocks: true})
 }
 
-// Table is the declaration of one table, of rows T named by K. The rows are in a Store and in its Snapshots, which are
+// Table is the declaration of one table, of rows T with keys K. The rows are in a Store and in its Snapshots, which are
 // arguments of the methods. What a method returns is immutable.
 type Table[K comparable, T any] struct {
 	name   string
@@ -36,9 +37,9 @@ type Table[K comparable, T any] struct {
 	config bool                                       // a change sets Delta.Config
 }
 
-// AnyTable is a table whatever its rows are.
+// AnyTable is a table with rows of any type.
 type AnyTable interface {
-	// Name returns what the table is called in snapshot files.
+	// Name returns the name of the table in snapshot files.
 	Name() string
 	// Changed reports whether a delta lists changes of the table.
 	Changed(d *structs.Delta) bool
@@ -51,7 +52,7 @@ type AnyTable interface {
 	sum(s *Snapshot) sum
 }
 
-// Reader has rows: a Store, or a Snapshot.
+// Reader is a Store or a Snapshot.
 type Reader interface{ tree(id int) anyTree }
 
 // Writer is a Store.
@@ -62,7 +63,7 @@ type Writer interface {
 
 type anyTree interface{ Len() int }
 
-// Name returns what the table is called in snapshot files.
+// Name returns the name of the table in snapshot files.
 func (t *Table[K, T]) Name() string { return t.name }
 
 // Changed reports whether a delta lists changes of the table.
@@ -70,7 +71,7 @@ func (t *Table[K, T]) Changed(d *structs.Delta) bool {
 	return t.config && d.Config || t.delta != nil && len(*t.delta(d)) > 0
 }
 
-// Get returns the row called k, or nil.
+// Get returns the row with key k, or nil.
 func (t *Table[K, T]) Get(r Reader, k K) *T {
 	it, _ := t.tree(r).Get(item[K, T]{key: k})
 	return it.val
@@ -88,14 +89,14 @@ func (t *Table[K, T]) All(r Reader) iter.Seq[*T] {
 	}
 }
 
-// from returns the rows whose key is not below k, in the order of keys.
+// from returns the rows whose key is k or higher, in the order of keys.
 func (t *Table[K, T]) from(r Reader, k K) iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		t.tree(r).Ascend(item[K, T]{key: k}, func(it item[K, T]) bool { return yield(it.val) })
 	}
 }
 
-// atOrBelow returns the highest key that is not above k, or the zero key.
+// atOrBelow returns the highest key that is k or lower, or the zero key.
 func (t *Table[K, T]) atOrBelow(r Reader, k K) (at K) {
 	t.tree(r).Descend(item[K, T]{key: k}, func(it item[K, T]) bool {
 		at = it.key
@@ -126,10 +127,10 @@ func (t *Table[K, T]) Last(r Reader) *T {
 // Len returns the number of rows.
 func (t *Table[K, T]) Len(r Reader) int { return t.tree(r).Len() }
 
-// Put writes a row, new or in place of the one with the same key. The row must not change afterwards.
+// Put writes a row, and replaces one with the same key. The row must not change afterwards.
 func (t *Table[K, T]) Put(w Writer, v *T) { t.in(w.store()).set(t.key(v), v) }
 
-// Delete removes the row called k, if there is one.
+// Delete removes the row with key k, if there is one.
 func (t *Table[K, T]) Delete(w Writer, k K) {
 	if t.Get(w, k) != nil {
 		t.in(w.store()).set(k, nil)
@@ -143,7 +144,7 @@ func (t *Table[K, T]) at() int                      { return t.id }
 func (t *Table[K, T]) count(s *Snapshot) int        { return t.Len(s) }
 func (t *Table[K, T]) digest(s *Store, v *T) digest { return s.digest(t.name, v) }
 
-// open gives a new store and its first snapshot the empty table.
+// open adds the empty table to a new store and its first snapshot.
 func (t *Table[K, T]) open(s *Store) {
 	r := &rows[K, T]{Table: t, s: s, first: map[K]*T{}, entry: map[K]int{}}
 	r.tree = newTree(func(a, b item[K, T]) bool { return t.less(a.key, b.key) })
@@ -156,7 +157,7 @@ func (t *Table[K, T]) open(s *Store) {
 	s.snap.trees = append(s.snap.trees, r.tree.Copy())
 }
 
-// packed calls f with each row as it is in a snapshot file, until an error. The bytes are only good until f returns.
+// packed calls f with each row in its snapshot form, until an error. The bytes are valid only until f returns.
 func (t *Table[K, T]) packed(s *Snapshot, f func(row []byte) error) error {
 	var buf []byte
 	for v := range t.All(s) {
@@ -177,26 +178,26 @@ func (t *Table[K, T]) sum(s *Snapshot) (out sum) {
 	return out
 }
 
-// rows is a table in a Store.
+// rows is one table in a Store.
 type rows[K comparable, T any] struct {
 	*Table[K, T]
 	s    *Store
 	tree *tree[K, T]
 
-	hook  func(before, after *T) // keeps secondary indexes and derived values; nil: there are none. Undone changes call it, too
+	hook  func(before, after *T) // keeps secondary indexes and derived values; nil: there are none. It is also called for undone changes
 	share func(*indexes)         // publishes the secondary indexes; nil: there are none
 	put   func(*T)               // writes a row of a snapshot file
 
-	first map[K]*T      // rows that this batch changed, as they were before it
+	first map[K]*T      // rows that this batch changed, with their earlier values
 	entry map[K]int     // rows that this entry changed: their position in list
 	list  []change[T]   // changes of this entry, in order
-	known digests[T]    // of rows written lately
-	seen  map[*T]digest // with Options.CheckWrites: each row as it was when it entered
+	known digests[T]    // of recently written rows
+	seen  map[*T]digest // with Options.CheckWrites: the digest of each row when it entered
 }
 
 type change[T any] struct{ before, after *T }
 
-// anyRows is what a Store does with every table alike.
+// anyRows is the operations of a Store that are the same for every table.
 type anyRows interface {
 	commitEntry(d *structs.Delta) bool
 	rollbackEntry()
@@ -223,7 +224,7 @@ func (r *rows[K, T]) set(k K, after *T) {
 	r.list = append(r.list, change[T]{before, after})
 }
 
-// apply changes the tree and derived values, and does no bookkeeping.
+// apply changes the tree and derived values without recording the change.
 func (r *rows[K, T]) apply(k K, after *T) (before *T) {
 	var it item[K, T]
 	if after == nil {
@@ -241,7 +242,7 @@ func (r *rows[K, T]) commitEntry(d *structs.Delta) bool {
 	changed := false
 	for _, c := range r.list {
 		if c.before == c.after {
-			continue // made and deleted within the entry
+			continue // created and deleted within the entry
 		}
 		changed = true
 		if r.delta != nil {
@@ -270,7 +271,7 @@ func (r *rows[K, T]) rollbackEntry() {
 	clear(r.entry)
 }
 
-// publish brings the state hash up to date with the batch and gives the next snapshot a copy of the tree.
+// publish updates the state hash for the batch and gives the next snapshot a copy of the tree.
 func (r *rows[K, T]) publish(next *Snapshot) bool {
 	changed := false
 	for k, before := range r.first { // addition commutes, so the order does not matter
@@ -301,7 +302,7 @@ func (r *rows[K, T]) publish(next *Snapshot) bool {
 	return changed
 }
 
-// digestBefore returns the digest of a row that has left the table: the remembered one, if it is still known.
+// digestBefore returns the digest of a row that has left the table, from memory if it is still there.
 func (r *rows[K, T]) digestBefore(row *T) digest {
 	if d, ok := r.known.take(row); ok && r.seen == nil {
 		return d

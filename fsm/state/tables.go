@@ -6,8 +6,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The tables: what each is called, the order and the key of its rows, and where a Delta lists its changes. To add a
-// table, declare it here and give it a place in tables.
+// The tables: the name of each, the key and the order of its rows, and where a Delta lists its changes. To add a table,
+// declare it here and add it to tables.
 var (
 	Meta       = single[structs.ClusterMeta]("cluster")
 	Scheduler  = single[structs.SchedulerConfig]("scheduler-config")
@@ -49,10 +49,10 @@ var (
 		func(d *structs.Delta) *[]structs.Changed[structs.Roster] { return &d.Rosters })
 	Preemptions = declare("preemptions", cmp.Less[structs.QueuePath], func(p *structs.Preemptions) structs.QueuePath { return p.Queue },
 		func(d *structs.Delta) *[]structs.Changed[structs.Preemptions] { return &d.Preempted })
-	// Acct has the jobs that ended, in the order of their ends.
+	// Acct has the ended jobs, in the order of their ends.
 	Acct = declare("accounting", lessAcct, func(r *structs.AcctRecord) acctKey { return acctKey{r.CreateIndex, r.Key()} },
 		func(d *structs.Delta) *[]structs.Changed[structs.AcctRecord] { return &d.Acct })
-	// AcctOpen has the jobs that have not ended: what their collected allocations had used.
+	// AcctOpen has the jobs that have not ended: the usage of their collected allocations.
 	AcctOpen    = declare("accounting-open", structs.JobKey.Less, (*structs.AcctRecord).Key, nil)
 	DecisionLog = declare("decisions", func(a, b uint64) bool { return a < b }, func(d *Decisions) uint64 { return d.Seq }, nil)
 	Arrays      = declare("arrays", structs.JobKey.Less, (*structs.ArrayState).Key, nil)
@@ -71,17 +71,17 @@ var (
 		func(d *structs.Delta) *[]structs.Changed[structs.ServiceRegistration] { return &d.Services })
 )
 
-// tables is all of them in the order in which snapshots carry them: a row comes before those that refer to it.
+// tables lists all tables in the order of a snapshot file: a row comes before those that refer to it.
 var tables = inOrder(
 	Meta, Scheduler, Autopilot, Namespaces, Pools, Nodes, Jobs, Versions, Evals, Allocs, Workloads, Launches, Scaling,
 	Policies, Roles, Tokens, OneTime, SigningKeys, Usages, Rosters, Preemptions, Acct, AcctOpen, DecisionLog, Arrays,
 	Queues, QueueUse, Quotas, Reservations, Variables, SealKeys, Services,
 )
 
-// Tables returns every table. The caller does not change the slice.
+// Tables returns every table. The caller must not change the slice.
 func Tables() []AnyTable { return tables }
 
-// single declares a table of at most one row, whose key is "". A Delta says only that the configuration changed.
+// single declares a table of at most one row, whose key is "". A Delta only says that the configuration changed.
 func single[T any](name string) *Table[string, T] {
 	t := declare(name, lessString, func(*T) string { return "" }, nil)
 	t.config = true

@@ -2,13 +2,13 @@ package state
 
 import "github.com/muster-sched/muster/structs"
 
-// JobCounts is what the status of a job follows from. It is derived from the allocations and evaluations.
+// JobCounts are the counters that determine the status of a job. They are derived from the allocations and evaluations.
 type JobCounts struct {
-	Allocs    int // all that are kept
+	Allocs    int // all that are stored
 	Holding   int // not client-terminal
 	Started   int // the agent reported more than pending
-	Evals     int // all that are kept
-	OpenEvals int // pending or blocked; one that waits for a wall-clock limit does not keep a job alive that has ended before it
+	Evals     int // all that are stored
+	OpenEvals int // pending or blocked; one that waits for a wall-clock limit does not keep an ended job alive
 }
 
 // Usage is what the allocations of one namespace or queue hold (structs.Holds), in integers (D6, D7).
@@ -21,7 +21,7 @@ type Usage struct {
 
 	GPUs         int64 // of Devices: whole GPUs
 	GPUShares    int64 // of Devices: shares of GPUs
-	GPUMemoryMiB int64 // of those shares; a grant of a whole GPU does not tell its size
+	GPUMemoryMiB int64 // of those shares; a grant of a whole GPU does not record its size
 	GPUCompute   int64 // of those shares, percent
 }
 
@@ -77,7 +77,7 @@ func (s *Store) countAlloc(a *structs.Allocation, n int) {
 	}
 }
 
-// queueOf names the queue that an allocation is charged to: that of the job version it was placed for.
+// queueOf returns the queue that an allocation is charged to: that of the job version it was placed for.
 func queueOf(a *structs.Allocation) structs.QueuePath {
 	if a.Job == nil {
 		return ""
@@ -124,7 +124,7 @@ func (s *Store) countEval(e *structs.Evaluation, n int) {
 	}
 }
 
-// flushUsage writes the counters that moved in this batch, one row each however many allocations moved them.
+// flushUsage writes the counters that this batch changed, one row each.
 func (s *Store) flushUsage() {
 	if len(s.moved) == 0 {
 		return
@@ -144,7 +144,7 @@ func (s *Store) flushUsage() {
 	Usages.in(s).commitEntry(&s.delta)
 }
 
-// Recount computes every counter from the rows themselves: what Usage and Counts must equal at all times.
+// Recount computes every counter from the rows: Usage and Counts must always equal the result.
 func (s *Snapshot) Recount() (usage map[string]Usage, counts map[structs.JobKey]JobCounts) {
 	scratch := &Store{derived: derived{counts: map[structs.JobKey]*JobCounts{}, held: map[usageKey]*Usage{}, moved: map[usageKey]bool{}}}
 	for a := range s.Allocs() {

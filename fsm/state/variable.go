@@ -18,7 +18,7 @@ func sealedBytes(v *structs.Variable) int64 {
 	return int64(len(v.Sealed) + len(v.Path))
 }
 
-// VariableBytes returns how much all variables take, sealed.
+// VariableBytes returns the sealed size of all variables.
 func (s *Store) VariableBytes() int64 { return s.variableBytes }
 
 // VariablesOf returns the variables of a namespace by path.
@@ -45,13 +45,13 @@ func (s *Snapshot) Variables(namespace, prefix string) iter.Seq[*structs.Variabl
 	return filter(Variables.All(s), func(v *structs.Variable) bool { return strings.HasPrefix(v.Path, prefix) })
 }
 
-// SealKeys returns the names of every key that variables are, or may be, sealed with.
+// SealKeys returns the keys that variables are, or may be, sealed with, without the key material.
 func (s *Snapshot) SealKeys() iter.Seq[*structs.SealKey] { return SealKeys.All(s) }
 
-// SealKey returns the name of a key that variables are, or may be, sealed with, or nil.
+// SealKey returns one of SealKeys, or nil.
 func (s *Snapshot) SealKey(id string) *structs.SealKey { return SealKeys.Get(s, id) }
 
-// ActiveSealKey returns the name of the key that new variables are sealed with, or "".
+// ActiveSealKey returns the id of the key that seals new variables, or "".
 func (s *Snapshot) ActiveSealKey() string {
 	for k := range s.SealKeys() {
 		if k.Active {
