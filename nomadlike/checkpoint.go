@@ -6,7 +6,7 @@ import (
 )
 
 type (
-	// CheckpointRequest is the body of PUT /v1/job/:id/checkpoint; none means all running allocations.
+	// CheckpointRequest is the body of PUT /v1/job/:id/checkpoint; without a body all running allocations are meant.
 	CheckpointRequest struct {
 		Group string `json:",omitempty"`
 		Rank  *int   `json:",omitempty"` // only the allocation that this rank of a gang runs in
@@ -15,18 +15,18 @@ type (
 	Checkpoints struct {
 		Allocations []AllocCheckpoint
 	}
-	// AllocCheckpoint is one allocation that was told to save its state, or could not be.
+	// AllocCheckpoint is one allocation that was notified to save its state, or could not be.
 	AllocCheckpoint struct {
 		AllocID, Name, Group, NodeID, NodeName string
 		NodeRank                               int // -1 outside gangs
 		Told                                   bool
-		Error                                  string                `json:",omitempty"` // why it was not told
+		Error                                  string                `json:",omitempty"` // why it was not notified
 		Tasks                                  []string              `json:",omitempty"`
 		How                                    string                `json:",omitempty"` // "signal SIGUSR1"
 		Over                                   bool                  `json:",omitempty"` // a command has returned, or a request was answered: the state is saved
 		At                                     int64                 `json:",omitempty"` // Unix nanoseconds of the notice
-		Grace                                  int64                 `json:",omitempty"` // nanoseconds that saving may take
-		Before                                 *wire.SavedCheckpoint `json:",omitempty"` // the newest checkpoint when it was told
+		Grace                                  int64                 `json:",omitempty"` // nanoseconds that a save may take
+		Before                                 *wire.SavedCheckpoint `json:",omitempty"` // the newest checkpoint before the notice
 	}
 )
 

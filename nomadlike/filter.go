@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// filterStepsMax bounds the parser's steps over an expression; a comparison takes some hundred.
+// filterStepsMax limits the parser's steps over an expression; a comparison takes some hundred.
 const filterStepsMax = 1 << 16
 
 // Filter compiles a go-bexpr expression over the wire shape of a kind of object ("job", "alloc", "eval",
@@ -25,7 +25,7 @@ func Filter(kind, expr string) (func(obj any) (bool, error), error) {
 	if err != nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "Failed to read filter expression: %v", err)
 	}
-	// A selector that no object can have is an error even when the list is empty.
+	// A selector that no object can have is an error even if the list is empty.
 	if _, err := evaluate(eval, filled(sample)); err != nil {
 		return nil, structs.Errorf(structs.CodeInvalid, "Failed to read filter expression: %v", err)
 	}
@@ -42,9 +42,9 @@ func Filter(kind, expr string) (func(obj any) (bool, error), error) {
 	}, nil
 }
 
-// evaluate tells whether an expression holds for a value. What this value does not have (a nil pointer on the way to
-// it, a list that is too short) matches nothing; a selector that its type does not have is an error. go-bexpr panics
-// when it should match a regular expression with a nil pointer: that is a value which is not there, too.
+// evaluate reports whether an expression holds for a value. A selector that this value lacks (a nil pointer on the way
+// to it, a list that is too short) matches nothing; a selector that its type lacks is an error. go-bexpr panics when it
+// matches a regular expression against a nil pointer: that counts as lacking, too.
 func evaluate(eval *bexpr.Evaluator, v any) (ok bool, err error) {
 	defer func() {
 		if recover() != nil {
@@ -58,7 +58,7 @@ func evaluate(eval *bexpr.Evaluator, v any) (ok bool, err error) {
 	return ok, err
 }
 
-// filled gives the nil pointers of a struct something to point to, so that evaluation reaches their types.
+// filled sets the nil pointers of a struct to new values, so that evaluation reaches their types.
 func filled(p any) any {
 	v := reflect.ValueOf(p).Elem()
 	for i := range v.NumField() {
@@ -69,7 +69,7 @@ func filled(p any) any {
 	return p
 }
 
-// isAbsent reads go-bexpr's errors, which have no types of their own.
+// isAbsent recognizes go-bexpr's errors about absent values by their text; they have no types.
 func isAbsent(msg string) bool {
 	if strings.Contains(msg, "struct field with name") {
 		return false

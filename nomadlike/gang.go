@@ -6,30 +6,30 @@ import (
 )
 
 type (
-	// Gang is who runs together: GET /v1/job/:id/gangs.
+	// Gang describes the members of a gang: GET /v1/job/:id/gangs.
 	Gang struct {
 		Group       string
 		State       string // "waiting", "assembling", "running", "complete", "ended"
 		Running     int
 		Asked       int    // members
 		Min         int    // members without which it does not start
-		Max         int    // members that it may grow to
+		Max         int    // the largest number of members
 		Epoch       uint64 // grows with every change of the members; 0 before the first
 		LaunchMode  string // "node", "rank", or "" without a launch block
 		MasterAddr  string `json:",omitempty"`
-		MasterPort  int    `json:",omitempty"` // 0 until node rank 0 has reserved one
+		MasterPort  int    `json:",omitempty"` // 0 until node rank 0 has reserved a port
 		WorldSize   int
 		Restarts    int64
 		Reason      string   // of the last change
 		Deadline    int64    `json:",omitempty"` // Unix nanoseconds until which the minimum must run; 0 once it does
-		AvoidNodes  []string // ids of nodes that the gang has lost members on
+		AvoidNodes  []string // ids of nodes on which the gang has lost members
 		Members     []GangMember
 		Missing     []GangMissing
-		Spares      int         // places that it asks for beyond its members'
-		Spare       []GangSpare // those that it holds
+		Spares      int         // standby places that it asks for
+		Spare       []GangSpare // standby places that it holds
 		ModifyIndex uint64
 	}
-	// GangMember is one of them; its place in the list is its node rank.
+	// GangMember is one member; its place in the list is its node rank.
 	GangMember struct {
 		AllocID, NodeID, NodeName, Address string
 		NodeRank, FirstRank, Ranks         int
@@ -37,18 +37,18 @@ type (
 		Status                             string // of the allocation: "pending", "running", "complete", ...
 		DesiredStatus                      string `json:",omitempty"`
 		StartTime                          int64  `json:",omitempty"` // Unix nanoseconds
-		Event                              string `json:",omitempty"` // the newest of its tasks
+		Event                              string `json:",omitempty"` // the newest event of its tasks
 	}
-	// GangSpare is a place that a gang holds for a member that may be lost: an allocation that starts nothing.
+	// GangSpare is a standby place of a gang: an allocation that starts nothing until a member is lost.
 	GangSpare struct {
 		AllocID, NodeID, NodeName string
 	}
-	// GangMissing is who does not run that should, and why: one that has a place, or so many that have none.
+	// GangMissing is one member that does not run and why, or a number of members without a place.
 	GangMissing struct {
 		Members  int
 		NodeRank int       // -1: they have no place
 		NodeName string    `json:",omitempty"`
-		Why      string    `json:",omitempty"` // for those without a place it may be in Report instead
+		Why      string    `json:",omitempty"` // for members without a place the reason may be in Report instead
 		Report   *WhyGroup `json:",omitempty"`
 	}
 )
@@ -93,7 +93,7 @@ func gangsOf(r *methods.JobGangsResponse) []Gang {
 			}
 			if m.Report != nil {
 				w := whyGroup(m.Report, nil)
-				w.Scores = []Score{} // of places that were not taken
+				w.Scores = []Score{} // they belong to places that were not taken
 				x.Report = &w
 			}
 			g.Missing = append(g.Missing, x)

@@ -18,7 +18,7 @@ const (
 	headerBytesMax    = 64 << 10          // [431]
 )
 
-// NewHTTPServer is an http.Server with the limits of this surface. Bodies and answers have deadlines of their own (see
+// NewHTTPServer returns an http.Server with the limits of this API. Bodies and answers have their own deadlines (see
 // rawBody and frames), because streams and blocking queries may last.
 func NewHTTPServer(h http.Handler, l hclog.Logger) *http.Server {
 	return &http.Server{
@@ -27,7 +27,7 @@ func NewHTTPServer(h http.Handler, l hclog.Logger) *http.Server {
 	}
 }
 
-// LimitListener refuses connections of an address that has perIP open ones; 0 is ConnsPerIPDefault, negative is no
+// LimitListener refuses connections from an address that has perIP open ones; 0 is ConnsPerIPDefault, negative is no
 // limit. A refused connection is closed at once.
 func LimitListener(l net.Listener, perIP int) net.Listener {
 	if perIP < 0 {

@@ -19,17 +19,17 @@ type (
 		Waiting                  int64              // allocations that wait
 		Position                 int64              // in the queue, 1 is next; 0 when nothing waits
 		QueueLength              int64
-		Ahead                    []string    // "namespace/job", nearest to the front first, at most 10
+		Ahead                    []string // "namespace/job", nearest to the front first, at most 10
 		AheadAsks                []Ask       // of each of them
-		Asks                     Ask         // what waits of the job
-		Order                    []OrderTerm // why it stands where it stands in line; empty when nothing waits
+		Asks                     Ask         // the waiting part of the job
+		Order                    []OrderTerm // why it has this place in the queue; empty when nothing waits
 		User                     string
-		StartEstimate            int64      // Unix nanoseconds; 0: not known
-		Starts                   string     `json:",omitempty"` // what it starts after, when that is something other than room
+		StartEstimate            int64      // Unix nanoseconds; 0: unknown
+		Starts                   string     `json:",omitempty"` // the event that it starts after, if that is something other than free capacity
 		Advice                   *Advice    `json:",omitempty"`
 		SubmitTime               int64      // Unix nanoseconds
-		Saving                   *Saving    `json:",omitempty"` // absent: nothing in its way, and nothing of its own, waits for a turn to save its state
-		Suspended                *Suspended `json:",omitempty"` // absent: nothing of it is suspended
+		Saving                   *Saving    `json:",omitempty"` // absent: no work, neither in its way nor its own, waits for a turn to save its state
+		Suspended                *Suspended `json:",omitempty"` // absent: no part of it is suspended
 		Returned                 Returned
 		GivenUp                  string // why some work does not return to the queue again; "" for none
 		Deadline                 int64  // Unix nanoseconds; 0: none
@@ -38,50 +38,50 @@ type (
 		Groups                   []WhyGroup
 		Summary                  *wire.JobSummary
 	}
-	// Plan answers PUT /v1/job/:id/plan: Nomad's answer, and what `why` would say of the job after it was submitted.
+	// Plan answers PUT /v1/job/:id/plan: Nomad's answer, and what `why` would say about the job after its submission.
 	Plan struct {
 		wire.JobPlanResponse
-		Why *Why `json:",omitempty"` // absent for a job that only makes others: a periodic or parameterized one
+		Why *Why `json:",omitempty"` // absent for a periodic or parameterized job
 	}
-	// Saving counts allocations that are to end and save their state first: those that do now, and those that wait for their
-	// turn, with the limit that holds most of them up.
+	// Saving counts allocations that must end and save their state first: those that save now, and those that wait for
+	// their turn, with the limit that delays most of them.
 	Saving struct {
 		Now, Waiting int64
 		Where        string
 		Limit        int64
 	}
-	// Suspended counts the allocations of a job that are to stand still and those that do. All says that the job as a whole is
+	// Suspended counts the allocations of a job that must be frozen and those that are. All means that the whole job is
 	// suspended: nothing more of it is placed.
 	Suspended struct {
 		Allocs, Frozen int64
 		All            bool
 		Since          int64  // Unix nanoseconds
-		By             string // of the last suspension
+		By             string // the user of the last suspension
 		Reason         string
 	}
-	// Returned is how often work has returned to the queue, by reason; a gang that returns as one counts once.
+	// Returned counts how often work has returned to the queue, by reason; a gang that returns as one counts once.
 	Returned struct {
 		Preempt, Limit, NodeLost, GPUError, Failure, ByHand int64
 	}
-	// OrderTerm is one part of a place in line: the share of a queue or submitter that takes turns, from the root down, then
-	// what the queue's own order looks at. Names that end in _seconds say their unit.
+	// OrderTerm is one part of a place in the queue: the share of a queue or submitter, from the root down, then the
+	// values that the queue's own order compares. Names that end in _seconds state their unit.
 	OrderTerm struct {
 		Name  string
 		Value float64
 	}
-	// Ask is an amount of what people share out.
+	// Ask is an amount of what queues share out.
 	Ask struct {
 		GPUs                         float64
 		GPUMemoryMiB, CPU, MemoryMiB int64
 	}
-	// Advice tells what would start a job that waits: each change alone would, the smallest first. Never says why not even
-	// an empty cluster could hold what the job asks for.
+	// Advice lists changes that would start a waiting job: each alone would, the smallest first. Never says why not
+	// even an empty cluster could hold the job.
 	Advice struct {
 		Starts  bool   `json:",omitempty"`
 		Never   string `json:",omitempty"`
 		Changes []AdviceChange
 	}
-	// AdviceChange is one such change. Job is the job as it would have to be, absent when something else changes.
+	// AdviceChange is one such change. Job is the changed job, absent if something else changes.
 	AdviceChange struct {
 		Kind, Text string
 		Job        *wire.Job `json:",omitempty"`
@@ -95,22 +95,22 @@ type (
 		Refusals                                                []Refusal
 		Scores                                                  []Score
 	}
-	// Refusal is how many nodes one reason refused, and what would cure it.
+	// Refusal says how many nodes one reason refused, and which event would cure it.
 	Refusal = wire.Refusal
-	// Score is how a node scored. Values are in [0,1] before their weights.
+	// Score is the score of a node. Values are in [0,1] before their weights.
 	Score struct {
 		NodeID, NodeName string
 		Score            float64
 		Terms            map[string]float64
 	}
-	// Predictions tells how right predicted run times were, of the batch work that ended last: GET
+	// Predictions reports the accuracy of predicted run times, for the batch work that ended last: GET
 	// /v1/operator/scheduler/predictions.
 	Predictions struct {
-		Ended, Predicted    int64   // pieces of work, and those of which a run time had been predicted
+		Ended, Predicted    int64   // pieces of work, and those with a predicted run time
 		PredictedShare      float64 // of what ended
-		UnderestimatedShare float64 // of what was predicted: it ran longer
-		MedianFactor        float64 // by which the median prediction was off, either way; 1 is perfect, 0 none
-		MeanAbsolute        int64   // nanoseconds that predictions were off by
+		UnderestimatedShare float64 // of what was predicted: the work ran longer
+		MedianFactor        float64 // error factor of the median prediction, in either direction; 1 is perfect, 0 none
+		MeanAbsolute        int64   // mean error of predictions in nanoseconds
 		RelativeError       float64 // sum of absolute errors over the sum of run times
 	}
 	// QueueItem is a line of GET /v1/queue.
@@ -126,9 +126,9 @@ type (
 		GPUs, CPU, MemoryMiB int64  // of all allocations that wait
 		Model                string // of the GPUs, "" for any
 		StartEstimate        int64  // Unix nanoseconds; 0: not known
-		Starts               string `json:",omitempty"` // what it starts after, when that is something other than room
-		Short                int64  // how much is missing, in the unit of the reason; 0: not an amount
-		Held                 bool   `json:",omitempty"` // until it is released
+		Starts               string `json:",omitempty"` // the event that it starts after, if that is something other than free capacity
+		Short                int64  // amount missing, in the unit of the reason; 0: not an amount
+		Held                 bool   `json:",omitempty"` // on hold until it is released
 	}
 )
 

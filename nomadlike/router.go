@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// A route is one path with what answers it. In a pattern, {name} stands for one path segment, except that the first
-// one stands for as many as are left: job ids may contain slashes, escaped (%2F) or not.
+// A route is one path and its handler. In a pattern, {name} matches one path segment, except for the first one, which
+// matches all remaining segments: job ids may contain slashes, escaped (%2F) or not.
 type route struct {
 	methods string // "GET", "GET,PUT,POST", ...
 	pattern string // "/v1/job/{id}/plan"
-	rpc     string // method of internal/methods that authorises it; "" when only the local agent answers
+	rpc     string // method of internal/methods that authorises it; "" if only the local agent answers
 	handle  handler
 
 	prefix []string // literal segments before the first parameter
@@ -69,8 +69,8 @@ func routeKey(segs []string) string {
 	return strings.Join(segs[:min(2, len(segs))], "/")
 }
 
-// find returns the route for a request and the values of its parameters; with a known path but another method, it gives
-// the allowed methods instead.
+// find returns the route for a request and the values of its parameters. For a known path with another method it
+// returns the allowed methods instead.
 func (rt *router) find(method, escapedPath string) (r *route, params map[string]string, allow string) {
 	path := strings.TrimPrefix(escapedPath, "/")
 	segs := strings.Split(path, "/")
@@ -125,7 +125,7 @@ func (r *route) match(segs []string) (map[string]string, bool) {
 type Route struct {
 	Methods []string
 	Pattern string
-	RPC     string // "" when the local agent answers alone
+	RPC     string // "" if the local agent answers alone
 }
 
 // Routes lists everything served, in the order of the table.

@@ -10,7 +10,7 @@ import (
 )
 
 type (
-	// AcctRecord is a line of GET /v1/acct: a job that ended. Times are Unix nanoseconds, spans nanoseconds.
+	// AcctRecord is a line of GET /v1/acct: a job that ended. Times are Unix nanoseconds, durations nanoseconds.
 	AcctRecord struct {
 		ID, Namespace, JobID, Name string
 		User, Queue, NodePool      string
@@ -19,7 +19,7 @@ type (
 		SubmitTime                 int64
 		StartTime                  int64 // of its first allocation; 0: it never started
 		EndTime                    int64
-		Allocs                     int64 // placed over its life
+		Allocs                     int64 // placed during its life
 		GPUs                       float64
 		GPUMemoryMiB               int64
 		CPU                        int64 // MHz
@@ -48,7 +48,7 @@ type (
 		NodeID           string // the first of them
 		Queue            string
 		Wait             int64   // nanoseconds since the submission
-		Score            float64 // of the first placement, 0 when not known
+		Score            float64 // of the first placement, 0 when unknown
 	}
 )
 
@@ -59,7 +59,7 @@ func acctRoutes() []route {
 	}
 }
 
-// when reads an optional time: RFC 3339, Unix seconds, or a span like 24h before now.
+// when reads an optional time: RFC 3339, Unix seconds, or a duration like 24h before now.
 func (c *call) when(name string) (structs.LogTime, error) {
 	v := c.r.URL.Query().Get(name)
 	if v == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// table is everything served, in order of documentation.
+// table lists all routes, in the order of the documentation.
 func table() []route {
 	var out []route
 	for _, part := range [][]route{jobRoutes(), acctRoutes(), allocRoutes(), clientRoutes(), nodeRoutes(), agentRoutes(), operatorRoutes(), aclRoutes(), queueRoutes(), variableRoutes(), serviceRoutes()} {
@@ -22,7 +22,7 @@ func table() []route {
 	return out
 }
 
-// agentNeed is what a route of this agent alone asks for; the authorisation test reads it.
+// Permissions of the routes that this agent answers alone; the authorisation test reads them.
 const (
 	needAgentRead  = "agent:read"
 	needAgentWrite = "agent:write"
@@ -49,7 +49,7 @@ func agentRoutes() []route {
 	}
 }
 
-// allow authorises a route that this agent answers by itself.
+// allow authorises a route that this agent answers alone.
 func (c *call) allow(need string) error {
 	what, level, _ := strings.Cut(need, ":")
 	ctx, cancel := context.WithTimeout(c.r.Context(), 10*time.Second)
@@ -153,8 +153,8 @@ func agentSchedulers(c *call) (any, error) {
 
 var allSchedulers = []string{"service", "batch", "system", "sysbatch", "_core"}
 
-// agentSchedulersConfig tells the number of passes that may run at once. It follows from the node pools, so writing it
-// changes nothing and says so.
+// agentSchedulersConfig reports how many passes may run at once. The number follows from the node pools, so writing it
+// changes nothing, and the answer says so.
 func agentSchedulersConfig(c *call) (any, error) {
 	need := needAgentRead
 	if c.r.Method != http.MethodGet {
@@ -327,7 +327,7 @@ func agentMonitor(c *call) (any, error) {
 	return nil, errWritten
 }
 
-// agentPprof gives a profile of this agent to tokens that may write to agents, in Nomad's place for it.
+// agentPprof returns a profile of this agent at Nomad's path, to tokens that may write to agents.
 func agentPprof(c *call) (any, error) {
 	if err := c.allow(needAgentWrite); err != nil {
 		return nil, err
@@ -344,7 +344,7 @@ func agentPprof(c *call) (any, error) {
 	if id := q.Get("node_id"); id != "" && id != c.cfg.Agent.LocalNode().String() {
 		return nil, structs.Errorf(structs.CodeUnsupported, "profiles are taken by the agent that is asked; ask the agent of node %s itself", clip(id, 80))
 	}
-	if q.Get("seconds") == "0" { // Nomad's client sends what was not set
+	if q.Get("seconds") == "0" { // Nomad's client also sends unset parameters
 		q.Del("seconds")
 	}
 	r := c.r.Clone(c.r.Context())

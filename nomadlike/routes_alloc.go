@@ -37,8 +37,8 @@ type jobVersionKey struct {
 	version uint64
 }
 
-// linkJobs gives allocations that crossed a wire their jobs back. Those of this process have them and are shared with
-// the store, so they are left alone.
+// linkJobs restores the jobs of allocations that were decoded from the wire. Allocations of this process have their
+// jobs and are shared with the store, so they are not changed.
 func linkJobs(allocs []*structs.Allocation, jobs []*structs.Job) {
 	by := make(map[jobVersionKey]*structs.Job, len(jobs))
 	for _, j := range jobs {
@@ -71,7 +71,7 @@ func allocList(c *call) (any, error) {
 	return allocStubs(resp, resources, states), nil
 }
 
-// id parses the path's id. A prefix of one is looked up by the clients themselves, through a list.
+// pathID parses the id in the path. Clients expand prefixes themselves, through a list.
 func pathID[T ~[16]byte](c *call, what string) (T, error) {
 	id, err := structs.ParseID[T](c.params["id"])
 	if err != nil || id == (T{}) {
@@ -127,7 +127,7 @@ func evalList(c *call) (any, error) {
 	return evalsOf(resp.Evals), nil
 }
 
-// options picks endpoint flags out of the query.
+// options extracts endpoint flags from the query.
 func (c *call) options(names ...string) map[string]string {
 	var out map[string]string
 	for _, n := range names {

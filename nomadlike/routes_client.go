@@ -22,10 +22,10 @@ import (
 
 // Limits of streams.
 const (
-	streamWriteTime = 30 * time.Second // for one write to a slow reader, then the stream ends
+	streamWriteTime = 30 * time.Second // limit of one write to a slow reader, then the stream ends
 	heartbeatEvery  = 10 * time.Second // of quiet streams, so that proxies keep them open
 	execFrameMax    = 1 << 20          // bytes of one websocket message [closed with 1009]
-	catMax          = 1 << 30          // bytes that cat and readat send at most
+	catMax          = 1 << 30          // the most bytes that cat and readat send
 )
 
 func clientRoutes() []route {
@@ -198,8 +198,8 @@ func fsLogs(c *call) (any, error) {
 	return nil, c.frames(st, plain)
 }
 
-// frames copies a stream of FSFrames to the client: as bytes when plain, else as one JSON object each. The first frame
-// is awaited before the status is sent, so that a refusal is an ordinary error answer.
+// frames copies a stream of FSFrames to the client: as bytes when plain, else as one JSON object each. It waits for the
+// first frame before it sends the status, so that a refusal is an ordinary error answer.
 func (c *call) frames(st *rpc.Stream, plain bool) error {
 	defer st.Close(nil)
 	rc := http.NewResponseController(c.w)
@@ -351,7 +351,7 @@ func hostStats(c *call) (any, error) {
 	return hostStatsOf(resp), nil
 }
 
-// clientGPURelease lets a node's GPU driver go: ?for=10m.
+// clientGPURelease closes a node's GPU driver for a while: ?for=10m.
 func clientGPURelease(c *call) (any, error) {
 	id, err := c.nodeParam()
 	if err != nil {
@@ -416,7 +416,8 @@ type execHandshake struct {
 	AuthToken string `json:"auth_token"`
 }
 
-// execSilence is how long a session of exec lasts whose caller sends heartbeats (every 10 s) and has stopped.
+// execSilence is how long an exec session lasts after a client that sends heartbeats (every 10 s) has stopped sending
+// them.
 const execSilence = time.Minute
 
 func allocExec(c *call) (any, error) {
@@ -477,7 +478,7 @@ func allocExec(c *call) (any, error) {
 		beats := false
 		for {
 			rctx, done := ctx, func() {}
-			if beats { // one that sends heartbeats and stops has gone, whatever its connection looks like
+			if beats { // a client that sent heartbeats and stopped is gone, even if its connection still looks open
 				rctx, done = context.WithTimeout(ctx, execSilence)
 			}
 			_, b, err := ws.Read(rctx)
@@ -539,7 +540,7 @@ func allocExec(c *call) (any, error) {
 	}
 }
 
-// closeExec ends a websocket with what went wrong, as Nomad's client expects: the reason after the code.
+// closeExec closes a websocket with an error, as Nomad's client expects: the reason after the code.
 func closeExec(ws *websocket.Conn, err error) {
 	msg := err.Error()
 	if len(msg) > 120 {

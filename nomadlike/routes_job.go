@@ -106,8 +106,8 @@ func summaryOf(s *methods.Summary) *wire.JobSummary {
 	return out
 }
 
-// jobBody decodes a body with a job in it, converts the job and checks that it is the one that the path names. Mistakes
-// in the job itself are problems, not an error.
+// jobBody decodes a body with a job, converts the job and checks that it is the one in the path. Mistakes in the job
+// are problems, not an error.
 func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, wire.Problems, error) {
 	raw, err := c.rawBody(BodyMax)
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *call) jobBody(body any, job func() *wire.Job) (*structs.Job, wire.Probl
 	if id := c.params["id"]; id != "" && (j.ID == nil || *j.ID != id) {
 		return nil, wire.Problems{}, structs.Errorf(structs.CodeInvalid, "Job ID does not match")
 	}
-	// A namespace in the query wins over a job that names none; a job that names one must be allowed there.
+	// A namespace in the query applies to a job without one. A job with a namespace must be allowed there.
 	if q := c.r.URL.Query().Get("namespace"); q != "" && (j.Namespace == nil || *j.Namespace == "") {
 		j.Namespace = &q
 	}
@@ -213,7 +213,7 @@ func jobParse(c *call) (any, error) {
 	return resp.Job, nil
 }
 
-// authorizeParse asks for parse-job in the namespace, by way of a server, which knows the token.
+// authorizeParse asks a server whether the token may parse jobs in the namespace.
 func (c *call) authorizeParse() error {
 	return c.cfg.Agent.Authorize(c.r.Context(), c.hdr.Token, "namespace:"+c.hdr.Namespace, "parse-job")
 }

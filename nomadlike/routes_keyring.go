@@ -8,7 +8,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// rootKeys lists the keys that variables are sealed with.
+// rootKeys lists the keys that seal variables.
 func rootKeys(c *call) (any, error) {
 	resp, err := invoke(c, methods.SealKeyList, &methods.ListRequest{})
 	if err != nil {
@@ -44,7 +44,7 @@ func rootKeyRotate(c *call) (any, error) {
 	return &wire.RotateResponse{Key: wire.RootKeyMetaFrom(&resp.Key), Index: uint64(resp.Index)}, nil
 }
 
-// rootKeyDelete removes a key that nothing uses; force does not change that.
+// rootKeyDelete deletes a key that is not in use; force does not change that.
 func rootKeyDelete(c *call) (any, error) {
 	return c.written(invoke(c, methods.SealKeyDelete, &methods.NameRequest{Name: c.params["id"]}))
 }

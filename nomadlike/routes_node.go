@@ -75,7 +75,7 @@ func nodeGet(c *call) (any, error) {
 }
 
 func nodeAllocs(c *call) (any, error) {
-	id, _ := pathID[structs.NodeID](c, "node") // a node that does not exist has no allocations
+	id, _ := pathID[structs.NodeID](c, "node") // an unknown node has no allocations
 	resp, err := invoke(c, methods.NodeAllocs, &methods.NodeGetRequest{NodeID: id})
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func nodeAllocs(c *call) (any, error) {
 	return out, nil
 }
 
-// nodeAnswer is the body of every write to a node.
+// nodeAnswer returns the body of the answer to a write to a node.
 func (c *call) nodeAnswer(resp *methods.NodeWriteResponse) any {
 	c.index(resp.Index)
 	ids := []string{}
@@ -152,7 +152,7 @@ func nodeEligibility(c *call) (any, error) {
 	return c.nodeAnswer(resp), nil
 }
 
-// nodeTaint sets taints and takes others off; of those to take off, one without effect means all of its key.
+// nodeTaint sets taints and removes others. An entry to remove without effect removes all taints of its key.
 func nodeTaint(c *call) (any, error) {
 	id, err := pathID[structs.NodeID](c, "node")
 	if err != nil {
@@ -219,7 +219,7 @@ func poolGet(c *call) (any, error) {
 	return wire.PoolFromStructs(resp.Pool), nil
 }
 
-// named fills in the name of an object from the path, and refuses another one.
+// named sets the name of an object from the path, and refuses a body with another name.
 func (c *call) named(name *string, kind string) error {
 	said := c.params["name"]
 	if said == "" {
@@ -246,7 +246,7 @@ func poolUpsert(c *call) (any, error) {
 	return c.written(invoke(c, methods.PoolUpsert, &methods.PoolUpsertRequest{Name: pool.Name, Pool: pool}))
 }
 
-// written answers a write that has nothing to say but its index.
+// written answers a write with its index only.
 func (c *call) written(resp *methods.WriteResponse, err error) (any, error) {
 	if err != nil {
 		return nil, err

@@ -129,8 +129,8 @@ func raftTransfer(c *call) (any, error) {
 	return out, nil
 }
 
-// snapshotSave sends a snapshot as a file. Clients want its digest in a header, so it is spooled to a file without a
-// name first.
+// snapshotSave sends a snapshot as a file. Clients expect its digest in a header, so it is first spooled to an unnamed
+// file.
 func snapshotSave(c *call) (any, error) {
 	st, err := rpc.OpenStream(c.r.Context(), c.cfg.Backend, methods.SnapshotSave, c.hdr, &methods.EmptyRequest{})
 	if err != nil {
@@ -203,7 +203,7 @@ func snapshotRestore(c *call) (any, error) {
 		n, err := body.Read(buf)
 		if n > 0 {
 			if serr := st.Send(buf[:n]); serr != nil {
-				break // the refusal is what Recv tells below
+				break // Recv below returns the refusal
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -236,7 +236,7 @@ func schedulerGet(c *call) (any, error) {
 	return &wire.SchedulerConfigurationResponse{SchedulerConfig: wire.SchedulerConfigFromStructs(resp.Config), QueryMeta: wire.QueryMeta{LastIndex: uint64(resp.Config.ModifyIndex), KnownLeader: resp.KnownLeader}}, nil
 }
 
-// schedulerInput sends what the newest decision about a node pool depended on, for `muster operator scheduler replay`.
+// schedulerInput sends the input of the newest decision about a node pool, for `muster operator scheduler replay`.
 func schedulerInput(c *call) (any, error) {
 	resp, err := invoke(c, methods.SchedulerInput, &methods.NameRequest{Name: c.r.URL.Query().Get("pool")})
 	if err != nil {
@@ -303,7 +303,7 @@ func autopilotSet(c *call) (any, error) {
 	return rawAnswer{"application/json", fmt.Appendf(nil, "%t", resp.Updated)}, nil
 }
 
-// predictions tells how right predicted run times were.
+// predictions reports the accuracy of predicted run times.
 func predictions(c *call) (any, error) {
 	r, err := invoke(c, methods.PredictionsGet, &methods.EmptyRequest{})
 	if err != nil {
@@ -340,7 +340,7 @@ func autopilotHealth(c *call) (any, error) {
 	return out, nil
 }
 
-// send2 writes one value and says that the answer is written.
+// send2 writes one value and returns errWritten.
 func (l *lines) send2(v any) error {
 	_ = l.send(v)
 	return errWritten
@@ -423,8 +423,8 @@ func searchFuzzy(c *call) (any, error) {
 	return out, nil
 }
 
-// eventStream follows the event stream as one JSON object a line. A reader that fell behind gets an error line and the
-// end; it must list again and resume from the index of its list.
+// eventStream follows the event stream, one JSON object a line. A reader that fell behind gets an error line, and the
+// stream ends: it must list again and resume from the index of its list.
 func eventStream(c *call) (any, error) {
 	req := &methods.EventStreamRequest{Index: c.query.MinIndex, Topics: map[string][]string{}}
 	for _, t := range c.r.URL.Query()["topic"] {
@@ -446,7 +446,7 @@ func eventStream(c *call) (any, error) {
 	}
 	defer st.Close(nil)
 	var b methods.EventBatch
-	if err := st.RecvMsg(&b); err != nil { // the first batch, perhaps empty, says that the stream is allowed
+	if err := st.RecvMsg(&b); err != nil { // the first batch, possibly empty, confirms that the stream is allowed
 		return nil, err
 	}
 	c.w.Header().Set("Content-Type", "application/json")
@@ -534,7 +534,7 @@ func jwks(c *call) (any, error) {
 	return map[string]any{"keys": keys}, nil
 }
 
-// listAs answers with an empty list for objects this build has none of, to callers who may list jobs.
+// listAs answers with an empty list for a kind of object that this build does not have, to callers who may list jobs.
 func listAs(string) handler {
 	return func(c *call) (any, error) {
 		c.query.Filter, c.query.PerPage, c.query.MinIndex = "", 1, 0
@@ -547,13 +547,14 @@ func listAs(string) handler {
 }
 
 func deploymentGone(c *call) (any, error) {
-	if _, err := listAs("deployments")(c); err != nil { // who may not list jobs learns nothing
+	if _, err := listAs("deployments")(c); err != nil { // callers who may not list jobs learn nothing
 		return nil, err
 	}
 	return nil, structs.Errorf(structs.CodeNotFound, "deployment not found")
 }
 
-// scalingPolicyOf is the policy of a group. Its id follows from the group, so that it stays the same over versions.
+// scalingPolicyOf returns the policy of a group. Its id is derived from the group, so that it is the same for all
+// versions.
 func scalingPolicyOf(j *structs.Job, g *structs.Group) *wire.ScalingPolicyListStub {
 	return &wire.ScalingPolicyListStub{
 		ID:      structs.DeriveID[structs.EvalID](structs.Seed{}, "scaling", j.Key().String()+"/"+g.Name, 0).String(),
@@ -624,9 +625,9 @@ func license(c *call) (any, error) {
 	return nil, structs.Errorf(structs.CodeUnsupported, "Muster has no licence keys")
 }
 
-const profileMax = 600 // seconds that one profile may take
+const profileMax = 600 // seconds, the longest profile
 
-// pprof serves profiles: openly with Debug, else to tokens that may write to agents.
+// pprof serves profiles: to everyone with Debug, else to tokens that may write to agents.
 func (s *Server) pprof(w http.ResponseWriter, r *http.Request) {
 	if !s.cfg.Debug {
 		if err := s.cfg.Agent.Authorize(r.Context(), tokenOf(r), "agent", "write"); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Queue objects and reservations are Muster's own; quotas have Nomad's paths and shapes.
+// Queue objects and reservations are Muster extensions; quotas have Nomad's paths and shapes.
 func queueRoutes() []route {
 	return []route{
 		{methods: "GET", pattern: "/v1/queues", rpc: methods.QueueTree.Name, handle: queueTree},
@@ -37,22 +37,22 @@ type (
 	// QueueState is what GET /v1/queues lists and GET /v1/queue/:path shows.
 	QueueState struct {
 		wire.Queue
-		Exists    bool       // false: no queue object, but jobs name it or it is built in
-		Effective wire.Queue // with what is inherited and the defaults
+		Exists    bool       // false: there is no queue object, but jobs name it or it is built in
+		Effective wire.Queue // with inherited settings and defaults
 		Held      *wire.Amount
 		Mean      *wire.Amount // decayed usage as an amount
-		Share     float64      // weighted share of what is held, of the whole cluster: dominant, or by billing units
-		Jobs      int64        // that hold something
+		Share     float64      // weighted share of what is held, relative to the whole cluster: dominant, or by billing units
+		Jobs      int64        // number of jobs that hold something
 		Allocs    int64
 		Waiting   int64
 		Submitted int64
 		Users     []QueueUser `json:",omitempty"`
 	}
-	// QueueUser is what one submitter has in a queue.
+	// QueueUser is one submitter's usage of a queue.
 	QueueUser struct {
 		Name         string
 		Held, Mean   *wire.Amount
-		Weight       int64 // against the other submitters
+		Weight       int64 // relative to the other submitters
 		Share        float64
 		Jobs, Allocs int64
 	}
@@ -100,7 +100,7 @@ func queueGet(c *call) (any, error) {
 	return queueState(resp.Queue), nil
 }
 
-// queueUpsert takes one queue, or a list of them in which parents come before children.
+// queueUpsert takes one queue, or a list in which parents come before children.
 func queueUpsert(c *call) (any, error) {
 	raw, err := c.rawBody(BodyMax)
 	if err != nil {
@@ -150,7 +150,7 @@ func queueUpsert(c *call) (any, error) {
 	return QueueWritten{Warnings: resp.Warnings}, nil
 }
 
-// strictQueue refuses fields that a queue does not have: a limit with a typing error would limit nothing.
+// strictQueue refuses fields that a queue does not have: a misspelled limit would limit nothing.
 func strictQueue(b []byte) (*wire.Queue, error) {
 	q := &wire.Queue{}
 	unknown, err := wire.Decode(b, q)

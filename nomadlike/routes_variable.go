@@ -78,7 +78,7 @@ func variableSet(c *call) (any, error) {
 	return wire.VariableFrom(resp.Variable), nil
 }
 
-// conflict answers a check-and-set that failed with what it met.
+// conflict answers a failed check-and-set with the current variable.
 func (c *call) conflict(v *methods.Variable) error {
 	b, err := json.Marshal(wire.VariableFrom(v))
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *call) conflict(v *methods.Variable) error {
 	}
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(http.StatusConflict)
-	_, _ = c.w.Write(b) // a client that went away needs no answer
+	_, _ = c.w.Write(b) // a client that has gone needs no answer
 	return errWritten
 }
 

@@ -23,32 +23,32 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits of the surface. Each is answered with the status in brackets when it is passed.
+// Limits of the API. A request that exceeds one is answered with the status in brackets.
 const (
 	BodyMax       = 4 << 20          // bytes of a request body [413]
 	SnapshotMax   = 16 << 30         // bytes of a snapshot to restore [413]
 	ParseMax      = 1 << 20          // bytes of a job file sent to be parsed [413]
 	FilterMax     = 10 << 10         // bytes of a filter expression [400]
-	PerPageMax    = 10_000           // objects a page [400]
+	PerPageMax    = 10_000           // objects per page [400]
 	WaitMax       = 10 * time.Minute // of a blocking query; longer waits are shortened to it
 	WaitDefault   = 5 * time.Minute
 	bodyReadTime  = 30 * time.Second // to send a request's body [408]
 	callTime      = 60 * time.Second // for a call that does not block
-	drainMax      = 16 << 20         // bytes beyond a limit that are read and thrown away, so that the refusal is seen
+	drainMax      = 16 << 20         // bytes beyond a limit that are read and discarded, so that the client sees the refusal
 	gzipThreshold = 1 << 10          // bytes below which an answer is not compressed
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	Backend rpc.Caller   // answers the methods of internal/methods
-	Agent   Agent        // answers for this process alone
+	Agent   Agent        // answers for this process only
 	Log     hclog.Logger // never nil
 	Debug   bool         // serve /debug/pprof without a token, as Nomad's enable_debug
 	Region  string
 	Observe func(route string, status int, took time.Duration) // or nil
 }
 
-// Server answers HTTP requests. It is an http.Handler and holds no state but its configuration.
+// Server answers HTTP requests. It is an http.Handler without state other than its configuration.
 type Server struct {
 	cfg Config
 	rt  *router
@@ -59,19 +59,19 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, rt: newRouter(table())}
 }
 
-// handler answers one request. What it returns is written as JSON; nil means an empty answer; errors become their
-// status with a line of text. A handler that has written the answer itself returns errWritten.
+// handler answers one request. Its result is written as JSON; nil means an empty answer; an error becomes its status
+// with a line of text. A handler that has written the answer itself returns errWritten.
 type handler func(c *call) (any, error)
 
 var errWritten = errors.New("answer already written")
 
-// rawAnswer is written as it is.
+// rawAnswer is written unchanged.
 type rawAnswer struct {
 	contentType string
 	body        []byte
 }
 
-// call is one request on its way.
+// call is one request in progress.
 type call struct {
 	*Server
 	w      http.ResponseWriter
@@ -103,7 +103,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	h := rec.Header()
 	if r.ContentLength != 0 {
-		// Handlers that do not want the body, and net/http when it reads the rest of it, must not wait for ever.
+		// Handlers that ignore the body, and net/http when it reads the rest of it, must not wait for ever.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyReadTime)) // not every ResponseWriter has one
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -146,7 +146,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// recorder notes the status, and whether anything was written, and lets a refusal wait for the body that it refuses.
+// recorder records the status and whether anything was written, and delays a refusal until the body has been read.
 type recorder struct {
 	http.ResponseWriter
 	r      *http.Request
@@ -164,8 +164,8 @@ func (r *recorder) WriteHeader(code int) {
 	r.ResponseWriter.WriteHeader(code)
 }
 
-// drain reads what is left of a body that nobody wanted. Most clients read the answer only when they have sent all, and would
-// see a broken connection instead of what was wrong; net/http reads 256 KiB only.
+// drain reads the rest of an unread body. Most clients read the answer only after they have sent everything, and would
+// see a broken connection instead of the error; net/http reads 256 KiB only.
 func (r *recorder) drain() {
 	if r.r.ContentLength == 0 || r.r.Header.Get("Expect") != "" || r.Header().Get("Connection") == "close" {
 		return
@@ -183,7 +183,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController and the websocket library reach the connection.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// parse reads what every request may carry: token, region, namespace, consistency, blocking and paging.
+// parse reads the parameters that every request may have: token, region, namespace, consistency, blocking and paging.
 func (c *call) parse() error {
 	q := c.r.URL.Query()
 	c.hdr.Token = tokenOf(c.r)
@@ -281,8 +281,8 @@ func (c *call) body(v any) error {
 	return err
 }
 
-// rawBody reads a body as it was sent. Until it is whole, the connection has the deadline that ServeHTTP set; after a
-// failure it keeps it and is closed, for net/http would wait for what is missing.
+// rawBody reads the body unchanged. Until the body is complete, the connection has the deadline that ServeHTTP set.
+// After a failure the deadline stays and the connection is closed, because net/http would wait for the rest.
 func (c *call) rawBody(limit int64) ([]byte, error) {
 	tooLarge := structs.Errorf(structs.CodeTooLarge, "the request body is larger than %d bytes", limit)
 	if enc := c.r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
@@ -314,7 +314,7 @@ func (c *call) fail(err error) {
 	var e *structs.Error
 	if !errors.As(err, &e) {
 		if errors.Is(err, context.Canceled) {
-			return // the caller has gone
+			return // the client has gone
 		}
 		c.cfg.Log.Error("request failed", "path", c.r.URL.Path, "error", err)
 		e = structs.Errorf(structs.CodeInternal, "Internal error; the agent's log has the detail")
@@ -335,7 +335,7 @@ func (c *call) fail(err error) {
 
 var gzips = sync.Pool{New: func() any { w, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed); return w }}
 
-// each converts a list, never to nil: an empty list is [] to clients, not null.
+// each converts a list. The result is never nil: clients expect [] for an empty list, not null.
 func each[From, To any](in []From, convert func(From) To) []To {
 	out := make([]To, 0, len(in))
 	for _, v := range in {
@@ -344,7 +344,7 @@ func each[From, To any](in []From, convert func(From) To) []To {
 	return out
 }
 
-// answer writes a value as JSON, compressed when the client takes that and it pays.
+// answer writes a value as JSON, compressed if the client accepts that and it is large enough.
 func (c *call) answer(out any) {
 	var body []byte
 	ctype := "application/json"
@@ -381,7 +381,7 @@ func (c *call) answer(out any) {
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(http.StatusOK)
-	_, _ = c.w.Write(body) // a client that went away needs no answer
+	_, _ = c.w.Write(body) // a client that has gone needs no answer
 }
 
 // invoke makes a call with the request's token, region and namespace. Reads carry the query options, and their

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// devicesOf sorts measurements into groups, in their order. What is not known is left out.
+// devicesOf sorts measurements into groups, in their order. Unknown values are left out.
 func devicesOf(list []methods.DeviceStats) []*wire.DeviceGroupStats {
 	out := []*wire.DeviceGroupStats{}
 	at := map[string]*wire.DeviceGroupStats{}

@@ -16,14 +16,14 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The child process: the same binary, started with a hidden verb and an environment variable, reads a Request as JSON
-// from its standard input, and writes a Response.
+// The child process is the same binary, started with a hidden verb and an environment variable. It reads a Request as
+// JSON from its standard input and writes a Response.
 const (
 	childVerb    = "parse-job"
 	childEnv     = "MUSTER_PARSE_CHILD=1"
 	childMemory  = 512 << 20        // bytes beyond what the process has when it starts
 	childCPU     = 5                // seconds
-	childTime    = 10 * time.Second // by the clock, waiting for a free place not included
+	childTime    = 10 * time.Second // wall-clock limit, without the wait for a free slot
 	childrenMax  = 2                // at once; more wait
 	responseMax  = 16 << 20         // bytes
 	childStack   = 64 << 20         // bytes
@@ -39,7 +39,7 @@ type Request struct {
 	SizeMax   int               // 0: SizeMaxServer
 }
 
-// Response is a job, or what is wrong with its file.
+// Response is a job, or the errors of its file.
 type Response struct {
 	Job         *wire.Job
 	Diagnostics Diagnostics
@@ -47,8 +47,8 @@ type Response struct {
 
 var children = make(chan struct{}, childrenMax)
 
-// ParseInChild parses a job file from an untrusted person in a process with limits on memory, processor and time, and
-// without the files, environment and secrets of this one. An error is about the attempt (limit passed, no process);
+// ParseInChild parses a job file from an untrusted user in a process with limits on memory, processor and time, and
+// without the files, environment and secrets of this one. An error is about the attempt (limit exceeded, no process);
 // mistakes in the file are in the response.
 func ParseInChild(ctx context.Context, req Request) (*Response, error) {
 	if req.SizeMax == 0 {
@@ -105,7 +105,8 @@ func ParseInChild(ctx context.Context, req Request) (*Response, error) {
 	return resp, nil
 }
 
-// bounded collects output and fails when there is too much. The buffer is not embedded: its ReadFrom would go round Write.
+// bounded collects output and fails when there is too much. The buffer is not embedded: its ReadFrom would bypass
+// Write.
 type bounded struct {
 	buf  bytes.Buffer
 	max  int
@@ -120,8 +121,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// MaybeRunChild is for the first line of main, and of TestMain: in a child process it parses and exits, elsewhere it
-// does nothing.
+// MaybeRunChild belongs in the first line of main, and of TestMain: in a child process it parses and exits, elsewhere
+// it does nothing.
 func MaybeRunChild() {
 	if len(os.Args) != 2 || os.Args[1] != childVerb || os.Getenv("MUSTER_PARSE_CHILD") != "1" {
 		return

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitProcess makes the child end with its parent.
+// limitProcess ends the child with its parent.
 func limitProcess(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// limitSelf bounds address space, processor time and files of this process. Go reserves address space that it never
-// uses, so the limit counts from what the process has now.
+// limitSelf limits address space, processor time and files of this process. Go reserves address space that it never
+// uses, so the limit is relative to what the process has now.
 func limitSelf() error {
 	var pages uint64
 	b, err := os.ReadFile("/proc/self/statm")

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// kind is how a field is written.
+// kind says how a field is written.
 type kind int
 
 const (
@@ -74,7 +74,7 @@ func schemaOf(t reflect.Type) *schema {
 	return s
 }
 
-// setting is one argument or block of a body, whatever it was written as.
+// setting is one argument or block of a body, in either spelling.
 type setting struct {
 	name  string
 	rng   hcl.Range
@@ -83,7 +83,7 @@ type setting struct {
 	ctx   *hcl.EvalContext
 }
 
-// settings lists what a body holds in the order of the file, with dynamic blocks expanded.
+// settings lists the content of a body in file order, with dynamic blocks expanded.
 func (p *parser) settings(body *hclsyntax.Body, ctx *hcl.EvalContext) []setting {
 	var out []setting
 	for _, a := range sorted(body.Attributes) {
@@ -182,7 +182,7 @@ func (p *parser) body(b *hclsyntax.Body, ctx *hcl.EvalContext, target reflect.Va
 	p.fields(p.settings(b, ctx), target)
 }
 
-// fields decodes settings into a wire struct, and what the language has beside the struct's fields.
+// fields decodes settings into a wire struct, including what the language has in addition to the struct's fields.
 func (p *parser) fields(all []setting, target reflect.Value) {
 	s := schemaOf(target.Type())
 	var extra reflect.Value
@@ -278,7 +278,7 @@ func (p *parser) one(f field, x setting, target reflect.Value) {
 	}
 }
 
-// priority accepts a name for a number.
+// priority accepts a name instead of a number.
 func (p *parser) priority(x setting, target reflect.Value) {
 	p.exprIn(x.expr, x.ctx, func(v cty.Value) {
 		if v.Type() == cty.String && !v.IsNull() {
@@ -360,7 +360,7 @@ func (p *parser) list(f field, e hclsyntax.Expression, ctx *hcl.EvalContext, tar
 	})
 }
 
-// Labels that are not a field of their own: of a task's scaling block, which says what is scaled, and of a job.
+// Labels without a field: of a task's scaling block, where the label says what is scaled, and of a job.
 const (
 	scalingLabel = -2
 	jobLabel     = -3
@@ -426,7 +426,8 @@ func (p *parser) objectExpr(e hclsyntax.Expression, ctx *hcl.EvalContext, target
 	return true
 }
 
-// objectLike is an example of an object that fits a block, with the value that stands in its place if that may be meant.
+// objectLike returns an example of an object that fits a block, with v as the value of its first field if that could be
+// meant.
 func objectLike(v cty.Value, t reflect.Type) string {
 	name := "name"
 	if t.Kind() == reflect.Struct {
@@ -507,7 +508,7 @@ func (p *parser) oneBlock(f field, x setting, target reflect.Value) {
 	}
 }
 
-// opaque decodes a block whose meaning belongs to a driver: blocks in it become lists of objects, labels more objects.
+// opaque decodes a block that a driver interprets: nested blocks become lists of objects, labels further objects.
 func (p *parser) opaque(b *hclsyntax.Body, ctx *hcl.EvalContext) map[string]any {
 	out := map[string]any{}
 	for _, s := range p.settings(b, ctx) {
@@ -554,7 +555,7 @@ func sugarOf(target reflect.Value) map[string]func(string) {
 	return out
 }
 
-// splitPorts moves ports with a static value to where the API has them.
+// splitPorts moves ports with a static value to the field where the API has them.
 func splitPorts(n *wire.NetworkResource) {
 	var dynamic []wire.Port
 	for _, port := range n.DynamicPorts {
@@ -570,7 +571,8 @@ func splitPorts(n *wire.NetworkResource) {
 // expr evaluates in the file's context.
 func (p *parser) expr(e hclsyntax.Expression, use func(cty.Value)) { p.exprIn(e, p.ctx, use) }
 
-// exprIn evaluates an expression and uses its value, unless it is broken, or depends on something that is.
+// exprIn evaluates an expression and passes its value to use, unless the expression, or something that it depends on,
+// is broken.
 func (p *parser) exprIn(e hclsyntax.Expression, ctx *hcl.EvalContext, use func(cty.Value)) {
 	for _, t := range e.Variables() {
 		if root := t.RootName(); runtimeRoot(root) && !defined(ctx, root) {
@@ -613,7 +615,7 @@ func runtimeRoot(root string) bool {
 	return strings.Trim(root, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == ""
 }
 
-// keepRuntime replaces references to what only a node knows by their own text, where they stand alone in a string.
+// keepRuntime replaces references that only a node can resolve by their own text, where they are alone in a string.
 func (p *parser) keepRuntime(n hclsyntax.Node) {
 	keep := func(e hclsyntax.Expression) hclsyntax.Expression {
 		t, ok := e.(*hclsyntax.ScopeTraversalExpr)

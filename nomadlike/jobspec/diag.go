@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// diagnosticsMax bounds how many problems are reported; a broken file rarely has more that are worth reading.
+// diagnosticsMax limits the reported problems; a broken file rarely has more that are worth reading.
 const diagnosticsMax = 100
 
 // Diagnostic is one problem of a job file.
@@ -18,8 +18,8 @@ type Diagnostic struct {
 	Summary string
 	Detail  string
 	File    string
-	Line    int // 1 is the first; 0: nowhere in particular
-	Column  int // 1 is the first
+	Line    int // starting at 1; 0: no particular line
+	Column  int // starting at 1
 	Length  int // characters to underline, at least 1
 	Snippet string
 }
@@ -47,7 +47,7 @@ func (d Diagnostic) String() string {
 	return b.String()
 }
 
-// Diagnostics is every problem of a job file, in the order of the file.
+// Diagnostics is every problem of a job file, in file order.
 type Diagnostics []Diagnostic
 
 // HasErrors reports whether the file is unusable.
@@ -60,7 +60,7 @@ func (d Diagnostics) HasErrors() bool {
 	return false
 }
 
-// String shows all of them, each after an empty line.
+// String formats all diagnostics, separated by empty lines.
 func (d Diagnostics) String() string {
 	var parts []string
 	for _, x := range d {
@@ -72,7 +72,7 @@ func (d Diagnostics) String() string {
 // Error makes Diagnostics an error; use Err to get nil without errors.
 func (d Diagnostics) Error() string { return d.String() }
 
-// Err is nil unless there is an error among the diagnostics.
+// Err returns nil unless there is an error among the diagnostics.
 func (d Diagnostics) Err() error {
 	if d.HasErrors() {
 		return d
@@ -80,7 +80,7 @@ func (d Diagnostics) Err() error {
 	return nil
 }
 
-// finish converts, sorts and bounds what was collected.
+// finish converts, sorts and truncates the collected diagnostics.
 func finish(in hcl.Diagnostics, sources map[string][]byte) Diagnostics {
 	out := Diagnostics{}
 	seen := map[Diagnostic]bool{}
@@ -94,7 +94,7 @@ func finish(in hcl.Diagnostics, sources map[string][]byte) Diagnostics {
 			x.Snippet = line(sources[r.Filename], r.Start.Line)
 			cut := []rune(x.Snippet)
 			if len(cut) > 200 || x.Column > 200 {
-				x.Snippet = "" // a line that nobody wants to see
+				x.Snippet = "" // too long to be useful
 			} else if x.Column-1+x.Length > len(cut) {
 				x.Length = max(1, len(cut)-x.Column+1)
 			}
@@ -123,7 +123,7 @@ func finish(in hcl.Diagnostics, sources map[string][]byte) Diagnostics {
 	return out
 }
 
-// line returns the n-th line of src with tabs as single blanks, so that the caret stands right.
+// line returns the n-th line of src with tabs replaced by single spaces, so that the caret is in the right column.
 func line(src []byte, n int) string {
 	for ; n > 1; n-- {
 		i := bytes.IndexByte(src, '\n')

@@ -16,8 +16,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// functions returns the function set of Nomad's job language, without YAML. Functions that read files are there only when
-// allowed: on the command line, never on a server.
+// functions returns the functions of Nomad's job language, without YAML. Functions that read files work only on the
+// command line, never on a server.
 func functions(baseDir string, allowFS bool) map[string]function.Function {
 	f := map[string]function.Function{
 		"abs": stdlib.AbsoluteFunc, "base64decode": encoding.Base64DecodeFunc, "base64encode": encoding.Base64EncodeFunc,
@@ -43,7 +43,7 @@ func functions(baseDir string, allowFS bool) map[string]function.Function {
 		"tobool": stdlib.MakeToFunc(cty.Bool), "tonumber": stdlib.MakeToFunc(cty.Number), "tostring": stdlib.MakeToFunc(cty.String),
 		"tolist": stdlib.MakeToFunc(cty.List(cty.DynamicPseudoType)), "tomap": stdlib.MakeToFunc(cty.Map(cty.DynamicPseudoType)),
 		"toset":    stdlib.MakeToFunc(cty.Set(cty.DynamicPseudoType)),
-		"basename": filesystem.BasenameFunc, "dirname": filesystem.DirnameFunc, // of text; they touch no file
+		"basename": filesystem.BasenameFunc, "dirname": filesystem.DirnameFunc, // they work on text and touch no file
 	}
 	files := map[string]function.Function{
 		"file": filesystem.MakeFileFunc(baseDir, false), "filebase64": filesystem.MakeFileFunc(baseDir, true),
@@ -59,7 +59,7 @@ func functions(baseDir string, allowFS bool) map[string]function.Function {
 	return f
 }
 
-// affix makes startswith and endswith.
+// affix returns startswith or endswith.
 func affix(test func(s, affix string) bool) function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "str", Type: cty.String}, {Name: "affix", Type: cty.String}},
@@ -70,7 +70,7 @@ func affix(test func(s, affix string) bool) function.Function {
 	})
 }
 
-// refused stands for a function that would read the server's files.
+// refused replaces a function that would read the server's files.
 func refused(name string) function.Function {
 	return function.New(&function.Spec{
 		VarParam: &function.Parameter{Name: "args", Type: cty.DynamicPseudoType, AllowNull: true},
@@ -81,7 +81,7 @@ func refused(name string) function.Function {
 	})
 }
 
-// lengthFunc counts the elements of a collection or, as people expect, the characters of a text.
+// lengthFunc counts the elements of a collection or, as users expect, the characters of a text.
 var lengthFunc = function.New(&function.Spec{
 	Params: []function.Parameter{{Name: "value", Type: cty.DynamicPseudoType, AllowDynamicType: true}},
 	Type:   function.StaticReturnType(cty.Number),

@@ -75,8 +75,8 @@ func (p *parser) json() *wire.Job {
 	return jobs[0]
 }
 
-// isAPI tells the API's JSON from HCL written as JSON, which has a key "job" with the job's name below it. Broken JSON
-// counts as the latter, because that reader says where it is broken.
+// isAPI distinguishes the API's JSON from HCL written as JSON, which has a key "job" with the job's name below it.
+// Broken JSON counts as the latter, because that reader reports where it is broken.
 func isAPI(src []byte) bool {
 	var top map[string]json.RawMessage
 	if json.Unmarshal(src, &top) != nil {
@@ -124,7 +124,7 @@ func (p *parser) apiJSON(src []byte) *wire.Job {
 	return &j
 }
 
-// jsonReader turns JSON into the expressions that the same HCL would have, with their places.
+// jsonReader turns JSON into the expressions that the same HCL would have, with their positions.
 type jsonReader struct {
 	p     *parser
 	dec   *json.Decoder
@@ -148,7 +148,7 @@ func (r *jsonReader) here() hcl.Range {
 	return hcl.Range{Filename: r.p.filename, Start: pos, End: pos}
 }
 
-// since is from where the token began, as near as the decoder tells, to where it ended.
+// since returns the range from the beginning of a token, as precisely as the decoder reports it, to its end.
 func (r *jsonReader) since(start hcl.Range) hcl.Range {
 	end := r.here()
 	src := r.p.src
@@ -261,7 +261,7 @@ func (r *jsonReader) closing(start hcl.Range) bool {
 	return true
 }
 
-// bodyOf and blocksOf give the blocks that HCL would have for a JSON object: {"name": {argument: value}}.
+// bodyOf and blocksOf return the blocks that HCL would have for a JSON object: {"name": {argument: value}}.
 func bodyOf(e hclsyntax.Expression) *hclsyntax.Body {
 	body := &hclsyntax.Body{Attributes: hclsyntax.Attributes{}, SrcRange: e.Range()}
 	if obj, ok := e.(*hclsyntax.ObjectConsExpr); ok {

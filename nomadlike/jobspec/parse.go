@@ -12,24 +12,24 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// definitionsMax bounds the locals of a file, and dynamicMax the blocks that its dynamic blocks make.
+// definitionsMax limits the locals of a file, and dynamicMax the blocks that its dynamic blocks make.
 const (
 	definitionsMax = 2_000
 	dynamicMax     = 10_000
 )
 
-// ParseOptions says with what a job file is read.
+// ParseOptions configures the reading of a job file.
 type ParseOptions struct {
-	Vars     map[string]string // -var name=value; beats everything
+	Vars     map[string]string // -var name=value; overrides all others
 	VarFiles []VarFile         // the later one wins
 	Env      []string          // "NAME=value"; NOMAD_VAR_x and MUSTER_VAR_x give variable x its value
 	AllowFS  bool              // file functions work, relative to the file's directory; command line only
 	SizeMax  int               // bytes; 0: SizeMaxCLI with AllowFS, else SizeMaxServer
 }
 
-// ParseHCL reads a job file: HCL2, the same as JSON, or the JSON of the API ({"Job": {...}} or a bare job). The job has
-// no defaults filled in and is not validated (see wire.Prepare). It is nil when there are errors; the diagnostics then
-// hold all of them, each with its place in the file.
+// ParseHCL reads a job file: HCL2, the same as JSON, or the JSON of the API ({"Job": {...}} or a bare job). It neither
+// fills in defaults nor validates the job (see wire.Prepare). On errors the job is nil, and the diagnostics hold all of
+// them, each with its place in the file.
 func ParseHCL(filename string, src []byte, opts ParseOptions) (*wire.Job, Diagnostics) {
 	p := &parser{filename: filename, src: src, opts: opts, sources: map[string][]byte{filename: src}}
 	p.ctx = &hcl.EvalContext{Variables: map[string]cty.Value{}, Functions: functions(filepath.Dir(filename), opts.AllowFS)}
@@ -52,10 +52,10 @@ type parser struct {
 	filename string
 	src      []byte
 	opts     ParseOptions
-	sources  map[string][]byte // what diagnostics quote
+	sources  map[string][]byte // sources of the lines that diagnostics quote
 	ctx      *hcl.EvalContext
 	diags    hcl.Diagnostics
-	expanded int // blocks made by dynamic ones
+	expanded int // number of blocks made by dynamic ones
 }
 
 func (p *parser) sizeMax() int {
@@ -131,7 +131,7 @@ func (p *parser) native() *wire.Job {
 	return job
 }
 
-// Blocks that a job or group may hold on behalf of its tasks, and (in a job) tasks without a group.
+// Blocks that a job or group may hold for all its tasks, and (in a job) tasks without a group.
 type (
 	jobExtras struct {
 		Tasks   []*wire.Task   `hcl:"task"`

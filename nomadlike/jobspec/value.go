@@ -13,7 +13,7 @@ import (
 	"github.com/muster-sched/muster/nomadlike/wire"
 )
 
-// assign converts a value into a field; null leaves the field alone. It reports whether it could.
+// assign converts a value into a field and reports whether it could. null leaves the field unchanged.
 func (p *parser) assign(v cty.Value, target reflect.Value, rng hcl.Range) bool {
 	wrong := func(want string) bool {
 		p.add(problem(&rng, "Wrong type", "Want %s, not %s.", want, describe(v)))
@@ -105,7 +105,7 @@ func (p *parser) assign(v cty.Value, target reflect.Value, rng hcl.Range) bool {
 		target.Set(out)
 	case reflect.Map:
 		if !v.Type().IsObjectType() && !v.Type().IsMapType() {
-			if list := v.Type().IsTupleType() || v.Type().IsListType(); list && v.LengthInt() == 1 { // as JSON writes a block
+			if list := v.Type().IsTupleType() || v.Type().IsListType(); list && v.LengthInt() == 1 { // the form in which JSON writes a block
 				return p.assign(v.Index(cty.NumberIntVal(0)), target, rng)
 			}
 			return wrong("a block or an object such as { a = \"b\" }")
@@ -132,7 +132,7 @@ func (p *parser) assign(v cty.Value, target reflect.Value, rng hcl.Range) bool {
 	return true
 }
 
-// assignStruct fills a struct from an object that was computed rather than written down.
+// assignStruct fills a struct from an object that is the result of an expression, not a literal.
 func (p *parser) assignStruct(v cty.Value, target reflect.Value, rng hcl.Range) bool {
 	if !v.Type().IsObjectType() && !v.Type().IsMapType() {
 		p.add(problem(&rng, "Wrong type", "Want a block or an object, not %s.", describe(v)))
@@ -181,7 +181,7 @@ func describe(v cty.Value) string {
 	return "an object"
 }
 
-// toAny converts to what encoding/json makes of the same value, but keeps whole numbers whole.
+// toAny converts to what encoding/json makes of the same value, but keeps integers exact.
 func toAny(v cty.Value) any {
 	if v.IsNull() || !v.IsKnown() {
 		return nil

@@ -20,7 +20,7 @@ type VarFile struct {
 	Source []byte
 }
 
-// envPrefixes name the variables in the environment; the later one wins.
+// envPrefixes are the prefixes of variables in the environment; the later one wins.
 var envPrefixes = []string{"NOMAD_VAR_", "MUSTER_VAR_"}
 
 type variable struct {
@@ -37,7 +37,7 @@ type validation struct {
 	rng                hcl.Range
 }
 
-// variables reads the variable blocks and gives each its value: from -var, else the last variable file, else the
+// variables reads the variable blocks and sets each variable: from -var, else the last variable file, else the
 // environment, else the default.
 func (p *parser) variables(blocks []*hclsyntax.Block) {
 	vars := map[string]*variable{}
@@ -103,7 +103,7 @@ func object(m map[string]cty.Value) cty.Value {
 	return cty.ObjectVal(m)
 }
 
-// hint ends a sentence: with the name that was probably meant, or just with a full stop.
+// hint ends a sentence with the name that was probably meant, or with a full stop.
 func hint(word string, candidates []string) string {
 	if s := suggest.DidYouMean(word, candidates); s != "" {
 		return s
@@ -142,7 +142,7 @@ func (p *parser) variable(name string, b *hclsyntax.Block) *variable {
 			v.value = c
 		})
 		if v.value == cty.NilVal {
-			v.value = cty.DynamicVal // broken, which has been said
+			v.value = cty.DynamicVal // broken, and reported
 		}
 	}
 	for _, vb := range b.Body.Blocks {
@@ -183,8 +183,8 @@ func (p *parser) validate(v *variable) {
 	}
 }
 
-// fromText gives a variable a value from outside of HCL. Text is text when the type is a simple one or not declared,
-// else an expression.
+// fromText sets a variable from outside of HCL. text is literal if the type is simple or undeclared, else an
+// expression.
 func (p *parser) fromText(v *variable, text, where string) {
 	val := cty.StringVal(text)
 	if v.typ != cty.DynamicPseudoType && !v.typ.IsPrimitiveType() {
@@ -259,7 +259,7 @@ func (p *parser) variableFile(vars map[string]*variable, names []string, f VarFi
 	}
 }
 
-// locals evaluates the locals blocks, each after those that it refers to.
+// locals evaluates the locals blocks in the order of their references.
 func (p *parser) locals(blocks []*hclsyntax.Block) {
 	attrs := map[string]*hclsyntax.Attribute{}
 	for _, b := range blocks {
@@ -313,7 +313,7 @@ func (p *parser) locals(blocks []*hclsyntax.Block) {
 	p.ctx.Variables["local"] = object(out)
 }
 
-// sorted lists attributes in the order of the file.
+// sorted lists attributes in file order.
 func sorted[M ~map[string]*hclsyntax.Attribute](attrs M) []*hclsyntax.Attribute {
 	out := make([]*hclsyntax.Attribute, 0, len(attrs))
 	for _, a := range attrs {

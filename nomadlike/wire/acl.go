@@ -84,7 +84,7 @@ type ACLRolePolicyLink struct{ Name string }
 
 // The bodies of the ACL endpoints.
 type (
-	// OneTimeToken stands once for a token.
+	// OneTimeToken can be exchanged once for a token.
 	OneTimeToken struct {
 		OneTimeSecretID string
 		AccessorID      string
@@ -92,7 +92,7 @@ type (
 		CreateIndex     uint64
 		ModifyIndex     uint64
 	}
-	// OneTimeTokenUpsertResponse answers the making of one.
+	// OneTimeTokenUpsertResponse answers the creation of one.
 	OneTimeTokenUpsertResponse struct {
 		OneTimeToken *OneTimeToken
 		Index        uint64
@@ -102,7 +102,7 @@ type (
 		OneTimeSecretID string
 		WriteRequest
 	}
-	// OneTimeTokenExchangeResponse is the token it stood for.
+	// OneTimeTokenExchangeResponse is the token it was exchanged for.
 	OneTimeTokenExchangeResponse struct {
 		Token *ACLToken
 		Index uint64
@@ -172,8 +172,8 @@ func roleLinks(t *structs.ACLToken) []*ACLTokenRoleLink {
 	return out
 }
 
-// ToStructs converts what a client may set of a token. Roles may be linked by id or by name; a name alone is left for
-// the server to resolve.
+// ToStructs converts the fields of a token that a client may set. Roles may be linked by id or by name; the server
+// resolves a name.
 func (t *ACLToken) ToStructs() (*structs.ACLToken, error) {
 	out := &structs.ACLToken{Name: t.Name, Type: t.Type, Policies: t.Policies, Global: t.Global, ExpirationTTL: int64(t.ExpirationTTL)}
 	var err error

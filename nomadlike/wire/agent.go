@@ -218,14 +218,14 @@ type (
 	}
 )
 
-// AllocResourceUsage is what an allocation uses.
+// AllocResourceUsage is an allocation's use of resources.
 type AllocResourceUsage struct {
 	ResourceUsage *ResourceUsage
 	Tasks         map[string]*TaskResourceUsage
 	Timestamp     int64
 }
 
-// TaskResourceUsage is what a task uses.
+// TaskResourceUsage is a task's use of resources.
 type TaskResourceUsage struct {
 	ResourceUsage *ResourceUsage
 	Timestamp     int64
@@ -239,7 +239,7 @@ type ResourceUsage struct {
 	DeviceStats []*DeviceGroupStats
 }
 
-// MemoryStats is memory in use, in bytes. Measured names the figures that are real.
+// MemoryStats is memory in use, in bytes. Measured names the fields that were measured.
 type MemoryStats struct {
 	RSS            uint64
 	Cache          uint64
@@ -262,7 +262,7 @@ type CpuStats struct {
 	Measured         []string
 }
 
-// HostStats is what a node uses.
+// HostStats is a node's use of resources.
 type HostStats struct {
 	Memory           *HostMemoryStats
 	CPU              []*HostCPUStats

@@ -46,21 +46,21 @@ type Allocation struct {
 
 	JobVersion uint64    // Muster's own
 	WaitsOn    []string  `json:",omitempty"` // Muster's own: allocations whose end this one waits for
-	GPUUse     []*GPUUse `json:",omitempty"` // Muster's own: what its tasks used of GPUs, up to the last report
+	GPUUse     []*GPUUse `json:",omitempty"` // Muster's own: its tasks' use of GPUs, up to the last report
 
-	Checkpoint *SavedCheckpoint `json:",omitempty"` // Muster's own: the newest one that was seen
-	ResumeFrom *SavedCheckpoint `json:",omitempty"` // Muster's own: the one that it was given to go on from
-	Suspension *Suspension      `json:",omitempty"` // Muster's own: of one that is or was suspended
+	Checkpoint *SavedCheckpoint `json:",omitempty"` // Muster's own: the newest complete checkpoint
+	ResumeFrom *SavedCheckpoint `json:",omitempty"` // Muster's own: the checkpoint that it was given to resume from
+	Suspension *Suspension      `json:",omitempty"` // Muster's own: set if it is or was suspended
 }
 
-// SavedCheckpoint is a checkpoint that was seen complete.
+// SavedCheckpoint is a complete checkpoint.
 type SavedCheckpoint struct {
 	Time  int64 // nanoseconds
 	Bytes int64
 	Path  string
 }
 
-// SavedFrom is a checkpoint as clients see it; nil for none.
+// SavedFrom converts a checkpoint; nil gives nil.
 func SavedFrom(s *structs.Saved) *SavedCheckpoint {
 	if s == nil {
 		return nil
@@ -97,16 +97,16 @@ type AllocationListStub struct {
 	ModifyIndex           uint64
 	CreateTime            int64
 	ModifyTime            int64
-	Suspension            *Suspension `json:",omitempty"` // Muster's own: of one that is or was suspended
+	Suspension            *Suspension `json:",omitempty"` // Muster's own: set if it is or was suspended
 }
 
-// AllocatedResources is what an allocation was given.
+// AllocatedResources is what an allocation was granted.
 type AllocatedResources struct {
 	Tasks  map[string]*AllocatedTaskResources
 	Shared AllocatedSharedResources
 }
 
-// AllocatedTaskResources is what a task was given.
+// AllocatedTaskResources is what a task was granted.
 type AllocatedTaskResources struct {
 	Cpu      AllocatedCpuResources
 	Memory   AllocatedMemoryResources
@@ -141,13 +141,13 @@ type AllocatedMemoryResources struct {
 	MemoryMaxMB int64
 }
 
-// AllocatedDeviceResource is a set of devices given to a task.
+// AllocatedDeviceResource is a set of devices granted to a task.
 type AllocatedDeviceResource struct {
 	Vendor    string
 	Type      string
 	Name      string
 	DeviceIDs []string
-	Shares    []DeviceShare `json:",omitempty"` // Muster's own: one per device that is shared
+	Shares    []DeviceShare `json:",omitempty"` // Muster's own: one per shared device
 }
 
 // DeviceShare is a part of a device.
@@ -174,7 +174,7 @@ type AllocNetworkStatus struct {
 	DNS           *DNSConfig
 }
 
-// RescheduleTracker remembers where an allocation's work ran before.
+// RescheduleTracker lists where an allocation's work ran before.
 type RescheduleTracker struct {
 	Events         []*RescheduleEvent
 	LastReschedule string
@@ -188,7 +188,7 @@ type RescheduleEvent struct {
 	Delay          time.Duration
 }
 
-// DesiredTransition is what was asked of an allocation.
+// DesiredTransition is what was requested of an allocation.
 type DesiredTransition struct {
 	Migrate                 *bool
 	Reschedule              *bool
@@ -220,7 +220,7 @@ type GenericResponse struct {
 	Index uint64
 }
 
-// TaskState is the life of a task.
+// TaskState is the state of a task.
 type TaskState struct {
 	State       string
 	Failed      bool
@@ -231,7 +231,7 @@ type TaskState struct {
 	Events      []*TaskEvent
 }
 
-// TaskEvent is one thing that happened to a task.
+// TaskEvent is one event of a task.
 type TaskEvent struct {
 	Type           string
 	Time           int64
@@ -239,7 +239,7 @@ type TaskEvent struct {
 	Details        map[string]string
 	Message        string
 
-	// Deprecated by Details, but still read.
+	// Deprecated in favour of Details, but still read.
 	FailsTask        bool
 	RestartReason    string
 	SetupError       string
@@ -262,7 +262,7 @@ type TaskEvent struct {
 	GenericSource    string
 }
 
-// AllocationMetric tells why a group was placed as it was, or not.
+// AllocationMetric says why a group was placed as it was, or not.
 type AllocationMetric struct {
 	NodesEvaluated     int
 	NodesFiltered      int
@@ -282,13 +282,13 @@ type AllocationMetric struct {
 	ScoreMetaData      []*NodeScoreMeta
 
 	Reason   string    `json:",omitempty"` // Muster's own: the reason code
-	Refusals []Refusal `json:",omitempty"` // Muster's own: by how much, and what would cure it
+	Refusals []Refusal `json:",omitempty"` // Muster's own: by how much, and which event would cure it
 }
 
-// Refusal is a structs.Refusal: the value, for programs, and its sentence.
+// Refusal is a structs.Refusal: the value for programs, and its sentence.
 type Refusal struct {
 	Code       structs.ReasonCode
-	Text       string             // what stands in the way, in words
+	Text       string             // in words
 	Dimension  structs.Dimension  // by name: "gpu-memory"
 	HolderKind structs.HolderKind `json:",omitempty"`
 	Holder     string             `json:",omitempty"`
@@ -315,7 +315,7 @@ func (r *Refusal) ToStructs() structs.Refusal {
 		Dimension: r.Dimension, Holder: structs.Holder{Kind: r.HolderKind, Name: r.Holder}, Subject: r.Subject, Detail: r.Detail, Count: r.Count, Of: r.Of}}
 }
 
-// NodeScoreMeta is how one node scored.
+// NodeScoreMeta is the score of one node.
 type NodeScoreMeta struct {
 	NodeID    string
 	Scores    map[string]float64
@@ -339,7 +339,7 @@ func MetricFromStructs(r *structs.GroupReport, pool string) *AllocationMetric {
 		case structs.ReasonQuota:
 			m.QuotaExhausted = append(m.QuotaExhausted, f.Text())
 		case structs.ReasonDependency, structs.ReasonBeginTime, structs.ReasonPriority, structs.ReasonRateLimit, structs.ReasonPreemptionPending:
-			// No node has to do with it: Nomad has no field for these, ours are Reason and Refusals.
+			// These reasons are not about nodes. Nomad has no field for them; Muster's are Reason and Refusals.
 		case structs.ReasonConstraint, structs.ReasonDriver, structs.ReasonNodeIneligible:
 			add(&m.ConstraintFiltered, f.Text(), int(f.Nodes))
 		default:
@@ -374,8 +374,8 @@ func add(m *map[string]int, k string, n int) {
 	(*m)[k] += n
 }
 
-// AllocFromStructs converts an allocation with its job. The report is that of its group in the evaluation that placed
-// it, or nil when that was collected.
+// AllocFromStructs converts an allocation with its job. report is its group's, from the evaluation that placed it, or
+// nil if that was collected.
 func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Allocation {
 	out := &Allocation{
 		ID: a.ID.String(), Namespace: a.Namespace, EvalID: a.EvalID.String(), Name: a.Name(), NodeID: a.NodeID.String(),
@@ -420,7 +420,8 @@ func AllocFromStructs(a *structs.Allocation, report *structs.GroupReport) *Alloc
 	return out
 }
 
-// AllocStubFromStructs converts an allocation for a list. Resources and task states are the largest parts of a stub.
+// AllocStubFromStructs converts an allocation for a list. Resources and task states, the largest parts of a stub, are
+// optional.
 func AllocStubFromStructs(a *structs.Allocation, resources, states bool) *AllocationListStub {
 	out := &AllocationListStub{
 		ID: a.ID.String(), EvalID: a.EvalID.String(), Name: a.Name(), Namespace: a.Namespace, NodeID: a.NodeID.String(),

@@ -10,9 +10,9 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// ToStructs converts a canonical job (see Canonicalize). It checks nothing but what it must to convert; fields that
-// servers set are converted too, so that a job read from a server survives the way there and back. Tokens of Consul
-// and Vault are dropped.
+// ToStructs converts a canonical job (see Canonicalize). It checks only what it needs for the conversion. Fields that
+// servers set are converted too, so that a job read from a server survives a round trip. Tokens of Consul and Vault are
+// dropped.
 func (j *Job) ToStructs() (*structs.Job, error) {
 	c := converter{}
 	out := &structs.Job{
@@ -72,7 +72,7 @@ func (p *PeriodicConfig) specs() []string {
 	return slices.Clone(p.Specs)
 }
 
-// converter collects the first thing that could not be converted.
+// converter keeps the first error of a conversion.
 type converter struct{ err error }
 
 func (c *converter) fail(where string, err error) {
@@ -150,7 +150,7 @@ func (c *converter) task(where string, g *structs.Group, t *Task) *structs.Task 
 		out.Lifecycle = &structs.Lifecycle{Hook: l.Hook, Sidecar: l.Sidecar}
 	}
 	if r := t.RestartPolicy; r != nil {
-		// Canonical jobs repeat the group's policy in each task; that is what nil means.
+		// Canonical jobs repeat the group's policy in each task; structs have nil instead.
 		if v := restartTo(r); v != g.Restart {
 			out.Restart = &v
 		}
@@ -200,7 +200,7 @@ func (c *converter) services(where string, in []*Service) []structs.Service {
 	return out
 }
 
-// checked reports whether checks of the service say if an allocation is healthy.
+// checked reports whether checks of the service decide if an allocation is healthy.
 func (s *Service) checked() bool {
 	return s.registers() && slices.ContainsFunc(s.Checks, func(c ServiceCheck) bool { return c.OnUpdate != "ignore" })
 }
@@ -304,7 +304,7 @@ func resourcesTo(r *Resources) structs.Resources {
 	return out
 }
 
-// JobFromStructs converts a job, with everything that servers set.
+// JobFromStructs converts a job, including the fields that servers set.
 func JobFromStructs(j *structs.Job) *Job {
 	if j == nil {
 		return nil
@@ -544,7 +544,7 @@ func CanonicalJSON(v any) (structs.RawConfig, error) {
 	return bytes.TrimRight(buf.Bytes(), "\n"), nil
 }
 
-// RawToMap reads a block that CanonicalJSON wrote; numbers stay exact (json.Number). Empty or damaged gives nil.
+// RawToMap reads a block that CanonicalJSON wrote; numbers stay exact (json.Number). Empty or damaged input gives nil.
 func RawToMap(raw structs.RawConfig) map[string]any {
 	if len(raw) == 0 {
 		return nil
@@ -558,7 +558,8 @@ func RawToMap(raw structs.RawConfig) map[string]any {
 	return m
 }
 
-// unraw reads a wire shape that the job carried opaquely. Damage cannot come from outside, so it reads as empty.
+// unraw reads a wire shape that the job carried opaquely. The server wrote it, so errors are ignored: damaged input
+// reads as empty.
 func unraw[T any](raw structs.RawConfig) *T {
 	var v T
 	dec := json.NewDecoder(bytes.NewReader(raw))

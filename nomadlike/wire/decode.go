@@ -16,15 +16,15 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits on what Decode reads. Go's decoder bounds nesting at 10,000 by itself, ours at what any real body needs.
+// Limits of what Decode reads. Go's decoder limits nesting to 10,000, this package to what any real body needs.
 const (
 	DepthMax        = 128
 	unknownKeysKept = 50
 )
 
-// Decode reads one JSON value into v, which points to a wire type. Field names match whatever their case, as in Nomad.
-// Fields that v does not know are not an error: they are returned, each with its path and, where one is near, the name
-// that was probably meant.
+// Decode reads one JSON value into v, which points to a wire type. Field names match in any case, as in Nomad. Fields
+// that v does not have are not an error: they are returned, each with its path and, if one is similar, the name that
+// was probably meant.
 func Decode(data []byte, v any) (unknown []string, err error) {
 	if err := jsonDepth(data); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ type unknownWalk struct {
 // step is a field, or the element of a list.
 type step struct {
 	field string
-	index int // -1 of a field
+	index int // -1 for a field
 }
 
 var unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
@@ -258,7 +258,7 @@ func (w *unknownWalk) object(t reflect.Type) {
 	w.at++
 }
 
-// where returns the path as people write it.
+// where returns the path as users write it.
 func (w *unknownWalk) where() string {
 	var b strings.Builder
 	for _, s := range w.path {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Duration is a length of time. In JSON it is written as nanoseconds, and read as nanoseconds or as text ("1h30m").
+// Duration is a duration. In JSON it is written as nanoseconds, and read as nanoseconds or as text ("1h30m").
 type Duration time.Duration
 
 // D returns the standard library's type.
@@ -66,7 +66,7 @@ func ParseDuration(s string) (Duration, error) {
 	return 0, fmt.Errorf("%.40q is not a duration: want a number with a unit, such as \"30s\", \"5m\" or \"1h30m\"", s)
 }
 
-// TextDuration is a Duration that is written as text ("8h0m0s"), as the ACL, autopilot and node pool endpoints do.
+// TextDuration is a Duration that is written as text ("8h0m0s"), as in the ACL, autopilot and node pool endpoints.
 type TextDuration time.Duration
 
 // MarshalJSON writes the text form.

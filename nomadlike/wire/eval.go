@@ -41,7 +41,7 @@ type Evaluation struct {
 	CreateTime              int64
 	ModifyTime              int64
 
-	Successor string `json:",omitempty"` // Muster's own: who answers for a canceled evaluation
+	Successor string `json:",omitempty"` // Muster's own: the evaluation that replaces a canceled one
 }
 
 // EvaluationStub is an evaluation in a list.
@@ -73,7 +73,7 @@ type EvalDeleteRequest struct {
 	WriteRequest
 }
 
-// EvalDeleteResponse counts the deleted.
+// EvalDeleteResponse reports how many were deleted.
 type EvalDeleteResponse struct {
 	Count int
 	Index uint64
@@ -126,7 +126,7 @@ func EvalStubFromStructs(e *structs.Evaluation) *EvaluationStub {
 	}
 }
 
-// Deployment is the rollout of a version. This build makes none; the shape is for empty lists.
+// Deployment is the rollout of a version. This build has no deployments; the shape is for empty lists.
 type Deployment struct {
 	ID                 string
 	Namespace          string

@@ -11,10 +11,11 @@ import (
 	"github.com/muster-sched/muster/internal/suggest"
 )
 
-// Clients that know only Nomad's fields say ours in meta: "muster.gang.min" = "2" or muster_gang_min = "2", in the meta of
-// the job, group or task that the field belongs to. Dots and underscores mean the same. Lists are divided by commas.
+// Clients that know only Nomad's fields spell Muster's in meta: "muster.gang.min" = "2" or muster_gang_min = "2", in
+// the meta of the job, group or task that the field belongs to. Dots and underscores mean the same. Lists are separated
+// by commas.
 
-// leaf is one value below an own field: its name, joined with underscores, and the way to it.
+// leaf is one value below an extension field: its name, joined with underscores, and the path to it.
 type leaf struct {
 	name string
 	path []int
@@ -57,7 +58,7 @@ var (
 	taskLeaves  = leavesOf(reflect.TypeFor[Task](), "WorkDir Umask LogPath LogErrorPath")
 )
 
-// Extensions that are not one value.
+// Extensions that are not a single value.
 const (
 	extDepends     = "depends_on"
 	extToleration  = "toleration"
@@ -72,8 +73,8 @@ func leafNames(list []leaf, more ...string) []string {
 	return out
 }
 
-// extensionKey recognises the meta spelling of our extensions and gives the name with underscores: "gang_min" for
-// "muster.gang.min" or "muster_gang_min".
+// extensionKey recognizes the meta spelling of Muster's extensions and returns the name with underscores: "gang_min"
+// for "muster.gang.min" or "muster_gang_min".
 func extensionKey(k string) (name string, ok bool) {
 	rest, ok := extensionRest(k)
 	return strings.ReplaceAll(rest, ".", "_"), ok
@@ -86,8 +87,8 @@ func extensionRest(k string) (string, bool) {
 	return strings.CutPrefix(k, "muster_")
 }
 
-// takeMeta puts what meta says of our fields into the fields. It may be called again: a value that is there already
-// must be the same. Problems are told to p, or to nobody.
+// takeMeta copies extensions in meta to their fields. It may be repeated: a value that is already set must be the same.
+// Problems are added to p; nil discards them.
 func (j *Job) takeMeta(p *Problems) {
 	if p == nil {
 		p = &Problems{}
@@ -117,7 +118,7 @@ func (j *Job) takeMeta(p *Problems) {
 	}
 }
 
-// takeOther reads the task's extensions that are not one value of the task itself; those of GPUs are read elsewhere.
+// takeOther reads the task's extensions that are not a single value of the task; those of GPUs are read elsewhere.
 func (t *Task) takeOther(name, _, text string) (bool, error) {
 	if t.Resources == nil && (name == "shm" || name == "rdma" || name == "ulimits") {
 		t.Resources = &Resources{}
@@ -168,7 +169,7 @@ func (t *Task) takeOther(name, _, text string) (bool, error) {
 	return true, fmt.Errorf("there is no such extension; a task has muster.gpu.*, %s", strings.Join(leafNames(taskLeaves, "muster.shm", "rdma", "ulimits"), ", "))
 }
 
-// takeOther reads the job's extensions that are not one value.
+// takeOther reads the job's extensions that are not a single value.
 func (j *Job) takeOther(name, rest, text string) (bool, error) {
 	switch {
 	case name == extDepends:
@@ -210,7 +211,7 @@ func (j *Job) takeOther(name, rest, text string) (bool, error) {
 	return false, nil
 }
 
-// takeLeaves reads one meta into the struct around it. other is asked for names that are no leaf.
+// takeLeaves reads one meta into the struct around it. other handles names that are not leaves.
 func takeLeaves(p *Problems, where string, target reflect.Value, meta map[string]string, leaves []leaf, other func(name, rest, text string) (bool, error)) {
 	from := map[string]string{}
 	for _, k := range sortedKeys(meta) {
@@ -241,7 +242,7 @@ func takeLeaves(p *Problems, where string, target reflect.Value, meta map[string
 	}
 }
 
-// setLeaf writes a text into the value at the path, unless it says so already.
+// setLeaf writes a text into the value at the path. A different value that is already there is an error.
 func setLeaf(v reflect.Value, path []int, text string) error {
 	for _, i := range path[:len(path)-1] {
 		if v = v.Field(i); v.Kind() == reflect.Pointer {
@@ -293,7 +294,7 @@ func setLeaf(v reflect.Value, path []int, text string) error {
 	return nil
 }
 
-// sameTime reports whether two texts are the same moment, written differently.
+// sameTime reports whether two texts are the same time, written differently.
 func sameTime(a, b reflect.Value) bool {
 	x, ok1 := a.Interface().(*string)
 	y, ok2 := b.Interface().(*string)

@@ -12,8 +12,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// GPU asks for GPUs: whole ones, or with memory (or share) a part of each. Whole ones without alternatives become a
-// device request, which says the same.
+// GPU asks for GPUs: whole ones, or with memory (or share) a part of each. Whole ones without alternatives become an
+// equivalent device request.
 type GPU struct {
 	Count       *int          `hcl:"count"`
 	Model       string        `hcl:"model"`
@@ -23,14 +23,14 @@ type GPU struct {
 	Enforce     string        `hcl:"enforce"`
 	Constraints []*Constraint `hcl:"constraint"`
 	Affinities  []*Affinity   `hcl:"affinity"`
-	Or          []*GPUOr      `hcl:"or"`          // tried in order when no node can give this
+	Or          []*GPUOr      `hcl:"or"`          // tried in order when no node can provide this
 	MIG         string        `hcl:"mig"`         // profile of an instance: "1g.10gb"
 	RDMA        string        `hcl:"rdma"`        // none, preferred, required
 	PowerLimit  *int          `hcl:"power_limit"` // of each GPU, watts
 	Pressure    *GPUPressure  `hcl:"pressure"`
 }
 
-// GPUPressure says who is told when a share's memory runs full.
+// GPUPressure says what happens when a share's memory runs full.
 type GPUPressure struct {
 	At      []int    `hcl:"at"` // percent
 	Signal  string   `hcl:"signal"`
@@ -38,7 +38,7 @@ type GPUPressure struct {
 	URL     string   `hcl:"url"`
 }
 
-// GPUOr is an alternative to what a GPU block asks for.
+// GPUOr is an alternative to the GPUs that a GPU block asks for.
 type GPUOr struct {
 	Count       *int          `hcl:"count"`
 	Model       string        `hcl:"model"`
@@ -58,13 +58,13 @@ func (o *GPUOr) gpu() *GPU {
 	return &GPU{Count: o.Count, Model: o.Model, Memory: o.Memory, Share: o.Share, Compute: o.Compute, Enforce: o.Enforce, Constraints: o.Constraints, Affinities: o.Affinities, MIG: o.MIG, RDMA: o.RDMA, PowerLimit: o.PowerLimit, Pressure: o.Pressure}
 }
 
-// gpuOrMax is how many alternatives a request may have.
+// gpuOrMax limits the alternatives of a request.
 const gpuOrMax = 16
 
 // gpuMeta are the extensions of a task's meta that ask for GPUs, as unmodified clients spell them: "muster.gpu.memory".
 var gpuMeta = []string{"compute", "count", "enforce", "memory", "mig", "model", "rdma", "share"}
 
-// gpuFromMeta reads a task's meta. It gives nil when the meta says nothing of GPUs.
+// gpuFromMeta reads a task's meta. It returns nil if the meta asks for no GPUs.
 func gpuFromMeta(meta map[string]string) (*GPU, error) {
 	var g GPU
 	found := false
@@ -117,8 +117,8 @@ func gpuFromMeta(meta map[string]string) (*GPU, error) {
 	return &g, nil
 }
 
-// metaGPU puts what the task's meta asks for into its resources, unless that was done before: a job that was read from a
-// server says it in both places. What is wrong with the meta is told by validation.
+// metaGPU copies the GPU request in the task's meta to its resources, unless that was done before: a job that was read
+// from a server has it in both places. Validation reports errors in the meta.
 func (t *Task) metaGPU() {
 	g, err := gpuFromMeta(t.Meta)
 	if err != nil || g == nil || t.Resources.GPU != nil {
@@ -148,14 +148,14 @@ func (g *GPU) canonicalize() {
 	}
 }
 
-// plain reports whether the request is for whole devices, which a device request says as well.
+// plain reports whether a request for whole devices is equivalent.
 func (g *GPU) plain() bool {
 	return g.MIG == "" && g.Memory == "" && g.Share == nil && g.Compute == nil && g.PowerLimit == nil && g.Pressure == nil && len(g.Or) == 0 && (g.Enforce == "" || g.Enforce == "none" || g.Enforce == "auto") &&
 		(g.RDMA == "" || g.RDMA == "none") && (g.Count == nil || *g.Count >= 0)
 }
 
-// device returns the request in Nomad's terms. A model matches as a word in the name that the driver reports, so that
-// "H100" finds "NVIDIA H100 80GB HBM3"; "H100|H200" finds either.
+// device returns the request in Nomad's terms. A model matches as a word of the name that the driver reports, so that
+// "H100" matches "NVIDIA H100 80GB HBM3"; "H100|H200" matches either.
 func (g *GPU) device() *RequestedDevice {
 	d := &RequestedDevice{Name: "nvidia/gpu", Count: ptr(uint64(1)), Affinities: g.Affinities}
 	if g.Count != nil {
@@ -168,7 +168,7 @@ func (g *GPU) device() *RequestedDevice {
 	return d
 }
 
-// migRE is the form of a profile's name: slices, memory, and marks such as "+me".
+// migRE matches a profile name: slices, memory, and suffixes such as "+me".
 var migRE = regexp.MustCompile(`^[1-9][0-9]*(c\.[1-9][0-9]*)?g\.[1-9][0-9]*gb(\+[a-z.]+)?$`)
 
 // parseMiB reads an amount of memory: "20GiB", "20480MiB", "1TiB", or a plain number of MiB.

@@ -2,18 +2,18 @@ package wire
 
 import "github.com/muster-sched/muster/structs"
 
-// GPUUse is what tasks used of GPUs, as their agents measured it. A sum names neither task nor GPU, and its peak is the
+// GPUUse is what tasks used of GPUs, as their agents measured it. A sum has neither task nor GPU, and its peak is the
 // largest on one GPU.
 type GPUUse struct {
 	Task         string `json:",omitempty"`
 	GPU          string `json:",omitempty"` // UUID
 	PeakMiB      int64
 	MiBSeconds   int64   // memory held, over time
-	SMSeconds    float64 // time in which all multiprocessors were busy, or half of them for twice as long
+	SMSeconds    float64 // seconds with all multiprocessors busy: half of them for 2 s is 1
 	EnergyJoules float64
 	Refused      int64 // allocations beyond a share
-	// SMActivity is how busy the multiprocessors were, percent, on average over the SMActivitySeconds for which it is known: on GPUs
-	// that tell it, of tasks that have them whole. Absent where it is not known at all.
+	// SMActivity is the mean activity of the multiprocessors, in percent, over SMActivitySeconds: the time for which it
+	// is known, on GPUs that report it, of tasks that have them whole. Absent if unknown.
 	SMActivity        *float64 `json:",omitempty"`
 	SMActivitySeconds float64  `json:",omitempty"`
 }

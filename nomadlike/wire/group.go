@@ -64,7 +64,7 @@ type RestartPolicy struct {
 	RenderTemplates *bool     `hcl:"render_templates"`
 }
 
-// DisconnectStrategy is what happens while a node is out of touch.
+// DisconnectStrategy says what happens while a node is disconnected.
 type DisconnectStrategy struct {
 	LostAfter         *Duration `hcl:"lost_after"`
 	StopOnClientAfter *Duration `hcl:"stop_on_client_after"`
@@ -79,7 +79,7 @@ type EphemeralDisk struct {
 	SizeMB  *int  `hcl:"size"`
 }
 
-// ScalingPolicy bounds a count and carries an autoscaler's policy.
+// ScalingPolicy limits a count and carries an autoscaler's policy.
 type ScalingPolicy struct {
 	Min     *int64         `hcl:"min"`
 	Max     *int64         `hcl:"max"`

@@ -3,7 +3,7 @@ package wire
 // The hcl tags name the attribute or block of the job language; package jobspec reads them. Fields without one are set
 // by servers or belong to the API only.
 
-// Job is what a person submits.
+// Job is what a user submits.
 type Job struct {
 	Region           *string           `hcl:"region"`
 	Namespace        *string           `hcl:"namespace"`
@@ -109,7 +109,7 @@ type MultiregionRegion struct {
 	Meta        map[string]string `hcl:"meta"`
 }
 
-// PeriodicConfig launches children by the clock.
+// PeriodicConfig launches children on a schedule.
 type PeriodicConfig struct {
 	Enabled         *bool    `hcl:"enabled"`
 	Spec            *string  `hcl:"cron"`
@@ -126,7 +126,7 @@ type Parameterized struct {
 	MetaOptional []string `hcl:"meta_optional"`
 }
 
-// JobUI is a description and links, for whoever shows the job.
+// JobUI is a description and links that a user interface shows with the job.
 type JobUI struct {
 	Description string       `hcl:"description"`
 	Links       []*JobUILink `hcl:"link"`
@@ -152,7 +152,7 @@ type Constraint struct {
 	Operand string `hcl:"operator"`
 }
 
-// Affinity is a wish with a weight.
+// Affinity is a preference with a weight.
 type Affinity struct {
 	LTarget string `hcl:"attribute"`
 	RTarget string `hcl:"value"`
@@ -167,13 +167,13 @@ type Spread struct {
 	SpreadTarget []*SpreadTarget `hcl:"target"`
 }
 
-// SpreadTarget is the wanted share of one value.
+// SpreadTarget is the desired share of one value.
 type SpreadTarget struct {
 	Value   string `hcl:"value,label"`
 	Percent uint8  `hcl:"percent"`
 }
 
-// ReschedulePolicy moves failed allocations elsewhere.
+// ReschedulePolicy moves failed allocations to other nodes.
 type ReschedulePolicy struct {
 	Attempts      *int      `hcl:"attempts"`
 	Interval      *Duration `hcl:"interval"`
@@ -183,7 +183,7 @@ type ReschedulePolicy struct {
 	Unlimited     *bool     `hcl:"unlimited"`
 }
 
-// MigrateStrategy bounds what a drain moves at once.
+// MigrateStrategy limits how much a drain moves at once.
 type MigrateStrategy struct {
 	MaxParallel     *int      `hcl:"max_parallel"`
 	HealthCheck     *string   `hcl:"health_check"`

@@ -2,10 +2,10 @@ package wire
 
 import "github.com/muster-sched/muster/internal/methods"
 
-// RootKeyAlgorithm is how variables are encrypted.
+// RootKeyAlgorithm is the algorithm that encrypts variables.
 const RootKeyAlgorithm = "aes256-gcm"
 
-// RootKeyMeta describes a key that variables are encrypted with. Variables is Muster's own.
+// RootKeyMeta describes a key that encrypts variables. Variables is a Muster extension.
 type RootKeyMeta struct {
 	KeyID       string
 	Algorithm   string
@@ -13,8 +13,8 @@ type RootKeyMeta struct {
 	CreateIndex uint64
 	ModifyIndex uint64
 	State       string // active, rekeying or inactive
-	PublishTime int64  // 0: keys are not published ahead of their use
-	Variables   int64  // that are encrypted with it
+	PublishTime int64  // 0: keys are not published before their use
+	Variables   int64  // number of variables that are encrypted with it
 }
 
 // RotateResponse is the new key.

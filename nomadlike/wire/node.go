@@ -91,7 +91,7 @@ func taints(n *structs.Node) (out []Taint) {
 	return out
 }
 
-// NodeResources is what a node has.
+// NodeResources is the capacity of a node.
 type NodeResources struct {
 	Cpu            NodeCpuResources
 	Memory         NodeMemoryResources
@@ -134,23 +134,23 @@ type (
 	NodeMemoryResources struct{ MemoryMB int64 }
 	// NodeDiskResources is the disk of a node.
 	NodeDiskResources struct{ DiskMB int64 }
-	// NodeReservedResources is kept back from allocations.
+	// NodeReservedResources is the capacity that allocations cannot use.
 	NodeReservedResources struct {
 		Cpu      NodeReservedCpuResources
 		Memory   NodeReservedMemoryResources
 		Disk     NodeReservedDiskResources
 		Networks NodeReservedNetworkResources
 	}
-	// NodeReservedCpuResources is the processor kept back.
+	// NodeReservedCpuResources is the reserved processor capacity.
 	NodeReservedCpuResources struct {
 		CpuShares        uint64
 		ReservedCpuCores []uint16 `json:",omitempty"`
 	}
-	// NodeReservedMemoryResources is the memory kept back.
+	// NodeReservedMemoryResources is the reserved memory.
 	NodeReservedMemoryResources struct{ MemoryMB uint64 }
-	// NodeReservedDiskResources is the disk kept back.
+	// NodeReservedDiskResources is the reserved disk.
 	NodeReservedDiskResources struct{ DiskMB uint64 }
-	// NodeReservedNetworkResources are the ports kept back ("22,80,8000-8010").
+	// NodeReservedNetworkResources are the reserved ports ("22,80,8000-8010").
 	NodeReservedNetworkResources struct{ ReservedHostPorts string }
 )
 
@@ -171,35 +171,35 @@ type NodeDevice struct {
 	Locality          *NodeDeviceLocality
 
 	MemoryMB  int64  `json:",omitempty"` // Muster's own
-	ReserveMB int64  `json:",omitempty"` // Muster's own: kept back from shares
+	ReserveMB int64  `json:",omitempty"` // Muster's own: not available to shares
 	Island    string `json:",omitempty"` // Muster's own
 	NUMANode  *int64 `json:",omitempty"` // Muster's own
 
 	MIG *NodeDeviceMIG `json:",omitempty"` // Muster's own: of a MIG instance
 }
 
-// NodeDeviceMIG is where a MIG instance lies on its GPU: memory slots, of which there are 8.
+// NodeDeviceMIG is the position of a MIG instance on its GPU: memory slots, of which there are 8.
 type NodeDeviceMIG struct {
 	GPU   string // UUID
 	Start int64
 	Size  int64
 }
 
-// NodeMIG is what a GPU in MIG mode can be divided into.
+// NodeMIG describes how a GPU in MIG mode can be divided.
 type NodeMIG struct {
 	GPU      string
 	PciBusID string
 	Profiles []NodeMIGProfile
 }
 
-// NodeMIGProfile is a kind of instance: its slices, memory slots, how many there may be, and slots at which one may begin.
+// NodeMIGProfile is a kind of instance: its slices, memory slots, maximum number, and slots at which one may begin.
 type NodeMIGProfile struct {
 	Name                            string
 	ID, Slices, Size, MemoryMB, Max int64
 	Starts                          []int64
 }
 
-// NodeDeviceLocality is where a device is plugged in.
+// NodeDeviceLocality is the bus address of a device.
 type NodeDeviceLocality struct{ PciBusID string }
 
 // Attribute is a typed value with a unit.
@@ -257,7 +257,7 @@ type DrainMetadata struct {
 	Meta       map[string]string
 }
 
-// NodeEvent is one thing that happened to a node.
+// NodeEvent is one event of a node.
 type NodeEvent struct {
 	Message     string
 	Subsystem   string
@@ -280,7 +280,7 @@ type (
 		NodeID      string
 		Eligibility string
 	}
-	// NodeUpdateResponse answers both, and an evaluation of a node.
+	// NodeUpdateResponse answers both, and the evaluation of a node.
 	NodeUpdateResponse struct {
 		NodeModifyIndex uint64
 		EvalIDs         []string
@@ -334,7 +334,7 @@ func NodeFromStructs(n *structs.Node) *Node {
 	return out
 }
 
-// NodeStubFromStructs converts a node for a list. os adds the attribute os.name, resources the amounts.
+// NodeStubFromStructs converts a node for a list. os includes the attribute os.name, resources the amounts.
 func NodeStubFromStructs(n *structs.Node, os, resources bool) *NodeListStub {
 	address, _, _ := strings.Cut(n.HTTPAddr, ":")
 	if i := strings.LastIndexByte(n.HTTPAddr, ':'); i > 0 {

@@ -7,16 +7,16 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// The blocks that Nomad does not have. Each is written as x = { } or as x { }, and has a spelling in meta for clients
-// that know only Nomad's fields (see extension.go).
+// Muster's extension blocks. Each is written as x = { } or as x { }, and has a spelling in meta for clients that know
+// only Nomad's fields (see extension.go).
 
-// Runtime is how long a job is expected to run and may run.
+// Runtime is how long a job is expected to run, and how long it may run.
 type Runtime struct {
 	Expected *Duration `hcl:"expected"`
 	Limit    *Duration `hcl:"limit"`
 }
 
-// Requeue says after which ends a job is queued again.
+// Requeue says after which ends a job returns to the queue.
 type Requeue struct {
 	On               []string `hcl:"on"`
 	Max              *int     `hcl:"max"`
@@ -35,17 +35,17 @@ type DependsOn struct {
 	AtLeast   *int      `hcl:"at_least" json:",omitempty"`
 }
 
-// Priorities are names that a job file may give instead of a number.
+// Priorities are names that a job file may use instead of a number.
 var Priorities = map[string]int{"critical": 90, "high": 70, "normal": 50, "low": 30, "scavenger": 10}
 
 // JobPriorityRequest is the body of PUT /v1/job/:id/priority.
 type JobPriorityRequest struct{ Priority *int }
 
-// SuspendRequest is the body of PUT /v1/job/:id/suspend and /v1/allocation/:id/suspend; it may be left out.
+// SuspendRequest is the optional body of PUT /v1/job/:id/suspend and /v1/allocation/:id/suspend.
 type SuspendRequest struct{ Reason string }
 
-// SuspendResponse answers them, and those that resume: the allocations that were told, and what they hold together, which
-// stays theirs while they are suspended.
+// SuspendResponse answers suspend and resume: the affected allocations, and what they hold together. They keep it while
+// they are suspended.
 type SuspendResponse struct {
 	Index       uint64
 	EvalID      string
@@ -56,14 +56,14 @@ type SuspendResponse struct {
 	MemoryMB    int64
 }
 
-// Suspension is whether an allocation stands still in its place.
+// Suspension describes whether an allocation is frozen.
 type Suspension struct {
-	State    string // "suspending", "suspended", "resuming"; "" for one that goes on
-	Since    int64  // Unix nanoseconds; 0: it is not to stand still
-	By       string // who suspended or resumed it last
+	State    string // "suspending", "suspended", "resuming"; "" if it runs
+	Since    int64  // Unix nanoseconds; 0: not suspended
+	By       string // the last user who suspended or resumed it
 	Reason   string
-	Total    time.Duration // nanoseconds of the suspensions that are over
-	FrozenAt int64         // Unix nanoseconds since when all its processes stand still; 0: they do not
+	Total    time.Duration // total nanoseconds of the suspensions that are over
+	FrozenAt int64         // Unix nanoseconds since when all its processes are frozen; 0: they are not
 }
 
 func suspensionFrom(a *structs.Allocation) *Suspension {
@@ -74,15 +74,15 @@ func suspensionFrom(a *structs.Allocation) *Suspension {
 	return &Suspension{State: a.Standing(), Since: int64(s.Since), By: s.By, Reason: s.Reason, Total: s.Total, FrozenAt: int64(a.Frozen)}
 }
 
-// Toleration lets a job onto nodes with a taint.
+// Toleration lets a job be placed on nodes with a taint.
 type Toleration struct {
 	Key    string    `hcl:"key"`
 	Value  string    `hcl:"value"`
 	Effect string    `hcl:"effect"`
-	For    *Duration `hcl:"for" json:",omitempty"` // how long work may stay; 0: for good
+	For    *Duration `hcl:"for" json:",omitempty"` // how long work may stay; 0: for ever
 }
 
-// Array makes one job of many like tasks.
+// Array makes one job of many similar tasks.
 type Array struct {
 	Count       *int                `hcl:"count"`
 	Concurrency *int                `hcl:"concurrency" json:",omitempty"`
@@ -97,7 +97,7 @@ type Gang struct {
 	Spares    *int      `hcl:"spares" json:",omitempty"`
 }
 
-// Elastic lets the count of a group move.
+// Elastic lets the count of a group vary.
 type Elastic struct {
 	Min *int `hcl:"min"`
 	Max *int `hcl:"max"`
@@ -137,12 +137,13 @@ type Checkpoint struct {
 	Interval *Duration `hcl:"interval" json:",omitempty"`
 }
 
-// Defaults of a requeue block, which says nothing by itself.
+// Defaults of an empty requeue block.
 const requeueMaxDefault = 10
 
 var requeueOnDefault = []string{structs.RequeuePreempt, structs.RequeueNodeLost, structs.RequeueGPUError}
 
-// canonicalizeOwn fills what an own block leaves open. What is the scheduler's default (a gang's timeout) stays open.
+// canonicalizeOwn fills in the defaults of extension blocks. Defaults of the scheduler (a gang's timeout) are not
+// filled in.
 func (j *Job) canonicalizeOwn() {
 	j.takeMeta(nil)
 	if r := j.Requeue; r != nil {
@@ -174,7 +175,7 @@ func timeFrom(t structs.LogTime) *string {
 	return ptr(t.Time().Format(time.RFC3339Nano))
 }
 
-// ownTo converts what Nomad's jobs do not have.
+// ownTo converts the extension fields of a job.
 func (c *converter) ownTo(j *Job, out *structs.Job) {
 	var err error
 	out.Placement, out.Preemptible, out.Hold = val(j.Placement), val(j.Preemptible), val(j.Hold)
@@ -241,7 +242,7 @@ func (j *Job) ownFrom(in *structs.Job) {
 	}
 }
 
-// groupOwnTo converts what Nomad's groups do not have.
+// groupOwnTo converts the extension fields of a group.
 func groupOwnTo(g *TaskGroup, out *structs.Group) {
 	out.Near, out.Away = peersTo(g.Near), peersTo(g.Away)
 	if x := g.Gang; x != nil {
@@ -284,7 +285,7 @@ func groupOwnFrom(g *structs.Group, out *TaskGroup) {
 	}
 }
 
-// set is a number that says something: nil for 0.
+// set returns a pointer to n; nil for 0.
 func set(n int) *int {
 	if n == 0 {
 		return nil
@@ -292,7 +293,7 @@ func set(n int) *int {
 	return &n
 }
 
-// wdurSet is a duration that says something: nil for 0.
+// wdurSet returns a pointer to a duration; nil for 0.
 func wdurSet(d time.Duration) *Duration {
 	if d == 0 {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Peer says where allocations should lie beside those of another job, or of jobs with a label.
+// Peer says where allocations should be relative to those of another job, or of jobs with a label.
 type Peer struct {
 	Job    string `hcl:"job"`
 	Label  string `hcl:"label"`
@@ -16,8 +16,8 @@ type Peer struct {
 	Weight *int   `hcl:"weight" json:",omitempty"`
 }
 
-// ScoreWeights are weights of the terms of a node's score. What is absent is left to the pool, the cluster and the policy; 0
-// leaves a term out.
+// ScoreWeights are weights of the terms of a node's score. An absent weight is left to the pool, the cluster and the
+// policy; 0 leaves a term out.
 type ScoreWeights struct {
 	Fit      *int `hcl:"fit" json:",omitempty"`
 	Affinity *int `hcl:"affinity" json:",omitempty"`
@@ -67,7 +67,7 @@ func (w *ScoreWeights) toStructs() (out structs.ScoreWeights) {
 		if set[i] = int64(**t); set[i] == 0 {
 			set[i] = structs.WeightOff
 		} else if set[i] < 0 {
-			set[i] = structs.WeightMax + 1 // out of range, whatever it is
+			set[i] = structs.WeightMax + 1 // any value that is out of range
 		}
 	}
 	return structs.ScoreWeights{Fit: set[0], Affinity: set[1], Load: set[2], Spread: set[3], Locality: set[4], Cost: set[5]}

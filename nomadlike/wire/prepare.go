@@ -7,7 +7,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Problems is everything that is wrong, or only odd, about a job. Each line names the place and what would be right.
+// Problems lists the errors and warnings about a job. Each line names the place and what would be right.
 type Problems struct {
 	Errors   []string
 	Warnings []string
@@ -21,7 +21,7 @@ func (p *Problems) warnf(where, format string, args ...any) {
 	p.Warnings = append(p.Warnings, where+": "+fmt.Sprintf(format, args...))
 }
 
-// Err is nil without errors, else one error that lists them all, in the layout of Nomad's answers.
+// Err returns nil without errors, else one error that lists them all, in the layout of Nomad's answers.
 func (p Problems) Err() error {
 	switch len(p.Errors) {
 	case 0:
@@ -32,7 +32,7 @@ func (p Problems) Err() error {
 	return structs.Errorf(structs.CodeInvalid, "%d errors occurred:\n\t* %s\n", len(p.Errors), strings.Join(p.Errors, "\n\t* "))
 }
 
-// WarningText lists the warnings as Nomad's clients print them, "" without any.
+// WarningText lists the warnings as Nomad's clients print them; "" without any.
 func (p Problems) WarningText() string {
 	switch len(p.Warnings) {
 	case 0:
@@ -43,9 +43,9 @@ func (p Problems) WarningText() string {
 	return fmt.Sprintf("%d warnings:\n\n* %s", len(p.Warnings), strings.Join(p.Warnings, "\n* "))
 }
 
-// Prepare takes a job as it came from outside to what a server may register: support check, defaults, validation,
-// conversion. The job is changed in place. Fields that only servers set (version, status, indexes, submitter) are
-// cleared in the result, so that a client cannot choose them. With errors the result is nil.
+// Prepare turns a submitted job into one that a server may register: support check, defaults, validation, conversion.
+// It changes j. Fields that only servers set (version, status, indexes, submitter) are cleared in the result, so that a
+// client cannot choose them. With errors the result is nil.
 func Prepare(j *Job) (*structs.Job, Problems) {
 	if j == nil {
 		return nil, Problems{Errors: []string{"job: the body holds no job; want {\"Job\": {...}}"}}

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Amount is what queues are measured in. A field that is nil means: no limit, or nothing.
+// Amount is the unit of queues. A nil field means no limit, or nothing.
 type Amount struct {
 	GPUs        *float64 `json:",omitempty"` // 0.5 is half a GPU
 	GPUMemoryMB *int64   `json:",omitempty"`
@@ -40,7 +40,7 @@ func AmountFromStructs(a structs.Amount) *Amount {
 	return out
 }
 
-// ToStructs converts an amount; missing is what a field that is nil means.
+// ToStructs converts an amount. A nil field becomes missing.
 func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	out := structs.Amount{GPUMilli: missing, GPUMemoryMiB: missing, CPU: missing, MemoryMiB: missing}
 	if a.Billed != nil {
@@ -69,9 +69,9 @@ func (a *Amount) ToStructs(missing int64) (structs.Amount, error) {
 	return out, nil
 }
 
-// Billing are the weights by which what a queue's work holds becomes billing units.
+// Billing holds the weights that turn what a queue's work holds into billing units.
 type Billing struct {
-	GPU         *float64           `json:",omitempty"` // of a whole GPU that no word of Models names; 1 by default
+	GPU         *float64           `json:",omitempty"` // of a whole GPU of a model that is not in Models; 1 by default
 	GPUMemoryGB float64            `json:",omitempty"`
 	CPUGHz      float64            `json:",omitempty"`
 	MemoryGB    float64            `json:",omitempty"`
@@ -95,7 +95,7 @@ func billingFromStructs(b *structs.Billing) *Billing {
 
 func unmicro(v int64) float64 { return float64(v) / 1e6 }
 
-// micro is a weight in millionths; what no weight can be becomes one that the check refuses.
+// micro returns a weight in millionths; an invalid weight becomes -1, which the check refuses.
 func micro(w float64) int64 {
 	if !(w >= 0 && w <= structs.BillingMax/1e6) {
 		return -1
@@ -121,10 +121,10 @@ func (b *Billing) toStructs() *structs.Billing {
 	return out
 }
 
-// Queue is a node of the tree that shares the cluster out, as PUT /v1/queues takes it.
+// Queue is a node of the tree that shares the cluster out, in the form of PUT /v1/queues.
 type Queue struct {
 	Path                 string           // also read from Name
-	Name                 string           `json:",omitempty"` // what an HCL block's label says; Path wins
+	Name                 string           `json:",omitempty"` // the label of an HCL block; Path wins
 	Description          string           `json:",omitempty"`
 	Weight               int64            `json:",omitempty"`
 	UserWeights          map[string]int64 `json:",omitempty"`
@@ -160,10 +160,10 @@ type Queue struct {
 	ModifyIndex          uint64
 }
 
-// OrderList is one order, or several with commas between them; in JSON and HCL also as a list.
+// OrderList is one order, or several separated by commas; in JSON and HCL also a list.
 type OrderList string
 
-// UnmarshalJSON takes a text or a list of texts.
+// UnmarshalJSON reads a text or a list of texts.
 func (o *OrderList) UnmarshalJSON(b []byte) error {
 	var list []string
 	if len(b) > 0 && b[0] == '[' {
@@ -244,13 +244,13 @@ func convertAll[To, From ~string](in []From) []To {
 	return out
 }
 
-// Reservation is what an operator keeps free for a time, or a promise to a job that waits.
+// Reservation is what an operator keeps free for a time, or the reservation of a waiting job.
 type Reservation struct {
 	ID          string
-	Name        string `json:",omitempty"` // what an HCL block's label says; ID wins
+	Name        string `json:",omitempty"` // the label of an HCL block; ID wins
 	NodePool    string
 	Namespace   string    `json:",omitempty"`
-	JobID       string    `json:",omitempty"` // of a promise to a job
+	JobID       string    `json:",omitempty"` // of the waiting job; "" for an operator's
 	Start       time.Time // not set: now
 	End         time.Time
 	Duration    TextDuration `json:",omitempty"` // instead of End
@@ -261,7 +261,7 @@ type Reservation struct {
 	Queues      []string     `json:",omitempty"`
 	Maintenance bool         `json:",omitempty"`
 	Description string       `json:",omitempty"`
-	Allocations int          `json:",omitempty"` // of a promise: how many places
+	Allocations int          `json:",omitempty"` // of a waiting job's reservation: the number of places
 	CreateIndex uint64
 	ModifyIndex uint64
 }
@@ -289,7 +289,7 @@ func ReservationFromStructs(r *structs.Reservation) *Reservation {
 	return out
 }
 
-// ToStructs converts what an operator asks for.
+// ToStructs converts an operator's reservation.
 func (r *Reservation) ToStructs(now time.Time) (*structs.Reservation, error) {
 	if r.JobID != "" || r.Allocations != 0 || r.Basis != "" {
 		return nil, structs.Errorf(structs.CodeInvalid, "reservation %q: promises to jobs are made by the scheduler", r.ID)

@@ -6,8 +6,8 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// QuotaSpec is a quota of namespaces, in the shape of Nomad's API. Numbers mean what they mean there: 0 is no limit, a
-// negative number lets nothing pass.
+// QuotaSpec is a quota of namespaces, in the shape of Nomad's API. Numbers have Nomad's meaning: 0 is no limit, a
+// negative number allows nothing.
 type QuotaSpec struct {
 	Name        string
 	Description string
@@ -20,7 +20,7 @@ type QuotaSpec struct {
 type QuotaLimit struct {
 	Region         string
 	RegionLimit    *QuotaResources
-	Soft           *QuotaResources `json:",omitempty"` // Muster's own: beyond it work is served after everybody else's
+	Soft           *QuotaResources `json:",omitempty"` // Muster's own: beyond it work is served after all other work
 	VariablesLimit *int            `json:",omitempty"`
 	SecretsMB      *int            `json:",omitempty"`
 	Hash           []byte
@@ -32,7 +32,7 @@ type QuotaResources struct {
 	Cores       *int `json:",omitempty"`
 	MemoryMB    *int
 	MemoryMaxMB *int `json:",omitempty"`
-	GPUMemoryMB *int `json:",omitempty"` // Muster's own; a whole GPU counts with all that it has
+	GPUMemoryMB *int `json:",omitempty"` // Muster's own; a whole GPU counts with all its memory
 	Devices     []*QuotaDevice
 	Storage     map[string]any   `json:",omitempty"`
 	NodePools   []map[string]any `json:",omitempty"`
@@ -40,7 +40,7 @@ type QuotaResources struct {
 	SecretsMB   *int             `json:",omitempty"`
 }
 
-// QuotaDevice limits how many devices of a kind are given: GPUs, in this build.
+// QuotaDevice limits the number of devices of a kind: GPUs, in this build.
 type QuotaDevice struct {
 	Name  string
 	Count *uint64
@@ -99,7 +99,7 @@ func quotaResources(a structs.Amount, used bool) *QuotaResources {
 	return out
 }
 
-// ToStructs converts a quota. What this build does not count is an error, so that nobody relies on it.
+// ToStructs converts a quota. A limit that this build does not enforce is an error, so that no user relies on it.
 func (q *QuotaSpec) ToStructs() (*structs.QuotaSpec, error) {
 	out := &structs.QuotaSpec{Name: q.Name, Description: q.Description}
 	for _, l := range q.Limits {

@@ -55,7 +55,7 @@ type (
 		PolicyOverride bool
 		WriteRequest
 	}
-	// JobPlanResponse tells it.
+	// JobPlanResponse answers a plan.
 	JobPlanResponse struct {
 		JobModifyIndex     uint64
 		CreatedEvals       []*Evaluation
@@ -64,15 +64,15 @@ type (
 		FailedTGAllocs     map[string]*AllocationMetric
 		NextPeriodicLaunch time.Time
 		Warnings           string
-		NeverFits          string   `json:",omitempty"` // ours: why not even an empty cluster could hold it
-		Suggestions        []string `json:",omitempty"` // ours: each would let everything be placed now, the smallest change first
+		NeverFits          string   `json:",omitempty"` // Muster's own: why not even an empty cluster could hold it
+		Suggestions        []string `json:",omitempty"` // Muster's own: each would let everything be placed now, the smallest change first
 	}
-	// JobValidateRequest asks whether a job is acceptable.
+	// JobValidateRequest asks whether a job is valid.
 	JobValidateRequest struct {
 		Job *Job
 		WriteRequest
 	}
-	// JobValidateResponse tells it.
+	// JobValidateResponse answers a validation.
 	JobValidateResponse struct {
 		DriverConfigValidated bool
 		ValidationErrors      []string

@@ -45,7 +45,7 @@ func ServiceFromStructs(r *structs.ServiceRegistration) *ServiceRegistration {
 	}
 }
 
-// ServicesFrom groups services by namespace; they are ordered by it.
+// ServicesFrom groups services by namespace. The input is sorted by it.
 func ServicesFrom(list []methods.ServiceName) []*ServicesOfNamespace {
 	out := []*ServicesOfNamespace{}
 	for _, s := range list {
@@ -58,7 +58,7 @@ func ServicesFrom(list []methods.ServiceName) []*ServicesOfNamespace {
 	return out
 }
 
-// CheckStatus is how a check of a service stands.
+// CheckStatus is the latest result of a check.
 type CheckStatus struct {
 	ID         string
 	Check      string

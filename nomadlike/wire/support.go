@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// Support says what this build does with a field of a job.
+// Support says how this build treats a field of a job.
 type Support string
 
 // The kinds of support.
 const (
-	Supported Support = "supported" // acted on, or kept and shown where that is its meaning
+	Supported Support = "supported" // acted on, or kept and shown if that is its purpose
 	Ignored   Support = "ignored"   // accepted with a warning; has no effect
-	Refused   Support = "refused"   // an error, because a job that relies on it would not do what it says
+	Refused   Support = "refused"   // an error, because the job would not do what it says
 	ByServer  Support = "server"    // set by servers; what a client sends is replaced or dropped silently
 )
 
-// note is a row that is not plainly supported: what is wrong with using the field, and from which value on.
+// note describes a field that is not fully supported: why, and for which values.
 type note struct {
 	why   string
 	only  func(v reflect.Value) bool // nil: whenever the field is set. v is not a pointer.
-	value string                     // words for only, in the documentation
+	value string                     // describes only, in the documentation
 }
 
-// typeSupport is the rows of one block. A field that is in none of the lists fails a test.
+// typeSupport has the rows of one block. A field that is in none of the lists fails a test.
 type typeSupport struct {
 	typ       reflect.Type
 	block     string // in the job language, with the blocks around it
@@ -36,7 +36,7 @@ type typeSupport struct {
 	server    string
 	ignored   map[string]note
 	refused   map[string]note
-	all       Support // when the block around it decides for every field
+	all       Support // when the surrounding block decides for every field
 }
 
 const (
@@ -226,8 +226,8 @@ var supportByType = func() map[reflect.Type]*typeSupport {
 	return m
 }()
 
-// rows returns the support of a field: the statuses it may have, with their notes. None means that the field is missing
-// in the table.
+// rows returns the support of a field: the statuses it may have, with their notes. An empty result means that the field
+// is missing in the table.
 func (t *typeSupport) rows(field string) map[Support]note {
 	out := map[Support]note{}
 	if n, ok := t.refused[field]; ok {
@@ -255,8 +255,8 @@ func (t *typeSupport) rows(field string) map[Support]note {
 	return out
 }
 
-// checkSupport reports every field of a job that this build refuses or ignores. It sees the job as it was sent, before
-// defaults, so that it never warns about a default.
+// checkSupport reports every field of a job that this build refuses or ignores. It sees the job as it was submitted,
+// before defaults, so that it never warns about a default.
 func checkSupport(j *Job, p *Problems) {
 	w := supportWalk{p: p, ignored: map[string][]string{}}
 	w.walk("", reflect.ValueOf(j).Elem())
@@ -270,7 +270,7 @@ func checkSupport(j *Job, p *Problems) {
 
 type supportWalk struct {
 	p       *Problems
-	ignored map[string][]string // by place and reason: the fields
+	ignored map[string][]string // field names by place and reason
 	order   map[string]int
 }
 
@@ -281,7 +281,7 @@ func prefix(where, field string) string {
 	return where + ", " + field
 }
 
-// fieldSupport is what the table says of one field of a struct.
+// fieldSupport is the table's entry for one field of a struct.
 type fieldSupport struct {
 	hcl   string
 	label bool
@@ -290,7 +290,7 @@ type fieldSupport struct {
 
 var fieldSupportOf sync.Map // reflect.Type -> []fieldSupport
 
-// fieldsOf returns what the table, whose rows of this type are t or nil, says of each field of a struct, in order.
+// fieldsOf returns the support of each field of a struct, in order. t is the table's entry for the type, or nil.
 func fieldsOf(t *typeSupport, typ reflect.Type) []fieldSupport {
 	if l, ok := fieldSupportOf.Load(typ); ok {
 		return l.([]fieldSupport)
@@ -344,7 +344,7 @@ func (w *supportWalk) walk(where string, v reflect.Value) {
 	}
 }
 
-// descend goes into blocks below a field, naming each by its label.
+// descend walks the blocks below a field, naming each by its label.
 func (w *supportWalk) descend(where, hcl string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -386,7 +386,7 @@ func (w *supportWalk) descend(where, hcl string, v reflect.Value) {
 	}
 }
 
-// isSet tells whether somebody said something: a block that is present, or a value that is not zero.
+// isSet reports whether the job sets a field: the block is present, or the value is not zero.
 func isSet(v reflect.Value) bool {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

@@ -47,7 +47,7 @@ type TaskLifecycle struct {
 	Sidecar bool   `hcl:"sidecar"`
 }
 
-// LogConfig bounds the log files of a task.
+// LogConfig limits the log files of a task.
 type LogConfig struct {
 	MaxFiles      *int  `hcl:"max_files"`
 	MaxFileSizeMB *int  `hcl:"max_file_size"`
@@ -67,7 +67,7 @@ type Action struct {
 	Args    []string `hcl:"args"`
 }
 
-// VolumeMount is where a task sees a volume.
+// VolumeMount mounts a volume in a task.
 type VolumeMount struct {
 	Volume          *string `hcl:"volume"`
 	Destination     *string `hcl:"destination"`

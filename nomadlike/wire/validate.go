@@ -16,7 +16,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits that Validate holds jobs to, beside those in package structs.
+// Limits that Validate checks, in addition to those in package structs.
 const (
 	nameMax         = 128     // bytes of group, task, port and action names
 	jobIDMax        = 256     // bytes of a job's id; children add a suffix
@@ -33,8 +33,8 @@ var (
 	queueRE     = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}(/[a-zA-Z0-9._-]{1,64}){0,7}$`)
 )
 
-// Validate checks a canonical job and returns everything that is wrong with it. A job without errors converts and can
-// be scheduled; whether it fits anywhere is another question.
+// Validate checks a canonical job and returns all its problems. A job without errors converts and can be scheduled;
+// whether it fits anywhere is another question.
 func (j *Job) Validate() Problems {
 	v := &validator{job: j, typ: structs.JobType(val(j.Type))}
 	v.validateJob()
@@ -48,7 +48,7 @@ type validator struct {
 	tasks int
 }
 
-// everyNode is true for jobs that run once on each node.
+// everyNode reports whether the job runs once on each node.
 func (v *validator) everyNode() bool {
 	return v.typ == structs.JobSystem || v.typ == structs.JobSysBatch
 }
@@ -61,8 +61,8 @@ func (v *validator) validateJob() {
 	case len(id) > jobIDMax:
 		v.errorf("id", "%d bytes long; want at most %d", len(id), jobIDMax)
 	case strings.Contains(id, " ") || hasControl(strings.ReplaceAll(id, "\n", "")) || strings.ContainsRune(id, utf8.RuneError):
-		// A line break is odd, but legal, as in Nomad, whose client tests have one. Others may drive a terminal. The
-		// replacement character is what JSON makes of bytes that are not UTF-8.
+		// A line break is legal, as in Nomad, whose client tests have one. Other control characters could drive a
+		// terminal. JSON decoding replaces bytes that are not UTF-8 by the replacement character.
 		v.errorf("id", "%q holds a blank, a control character or bytes that are not UTF-8; use letters, digits, dashes, dots or slashes", id)
 	}
 	if n := val(j.Name); hasControl(n) || len(n) > jobIDMax {
@@ -166,7 +166,7 @@ func (v *validator) periodic() {
 	}
 }
 
-// checkCron parses a cron expression. The parser panics on some input, so that is an error as well.
+// checkCron parses a cron expression. The parser panics on some input; that is an error, too.
 func checkCron(s string) (err error) {
 	defer func() {
 		if recover() != nil {
@@ -265,7 +265,7 @@ func (v *validator) reschedule(where string, r *ReschedulePolicy) {
 		return
 	}
 	if !ok || n == 0 && !unlimited {
-		return // never rescheduled: the rest has no meaning
+		return // never rescheduled: the rest has no effect
 	}
 	if n > 0 && unlimited {
 		v.errorf(where, "attempts = %d and unlimited = true contradict each other; use one of them", n)
@@ -326,7 +326,7 @@ func (v *validator) count(where string, n int) {
 	}
 }
 
-// duration checks a length of time; false means that comparing it makes no sense.
+// duration checks a duration; false means that it cannot be compared.
 func (v *validator) duration(where string, d *Duration) bool {
 	switch {
 	case d == nil:

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// files checks the volumes that a group asks for, where its tasks see them, and what the tasks fetch.
+// files checks the volumes of a group, their mounts, and the artifacts of its tasks.
 func (v *validator) files(w string, g *TaskGroup) {
 	v.count(w+", volume", len(g.Volumes))
 	for _, name := range sortedKeys(g.Volumes) {
@@ -52,7 +52,7 @@ func (v *validator) files(w string, g *TaskGroup) {
 	}
 }
 
-// artifacts checks what a task fetches; the node decides about the rest of the source.
+// artifacts checks a task's artifacts; the node checks the rest of the source.
 func (v *validator) artifacts(w string, t *Task) {
 	v.count(w+", artifact", len(t.Artifacts))
 	for i, a := range t.Artifacts {
@@ -71,14 +71,14 @@ func (v *validator) artifacts(w string, t *Task) {
 	}
 }
 
-// inside checks that a relative path stays in the task's directory; others are the node's to judge.
+// inside checks that a relative path stays in the task's directory; the node checks absolute ones.
 func (v *validator) inside(w, p string) {
 	if clean := path.Clean(p); !strings.HasPrefix(p, "${") && !path.IsAbs(p) && (clean == ".." || strings.HasPrefix(clean, "../")) {
 		v.errorf(w, "%.64q leads out of the task's directory", p)
 	}
 }
 
-// templates checks a task's templates; what they say is looked at where they are rendered.
+// templates checks a task's templates; their content is checked when they are rendered.
 func (v *validator) templates(w string, t *Task) {
 	v.count(w+", template", len(t.Templates))
 	seen := map[string]bool{}

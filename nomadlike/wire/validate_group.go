@@ -21,7 +21,7 @@ var operands = []string{
 	structs.OperandSetContainsAll, structs.OperandSetContainsAny, structs.OperandIsSet, structs.OperandIsNotSet,
 }
 
-// constraints checks a list of constraints; distinct ones make sense for jobs and groups only.
+// constraints checks a list of constraints; the distinct ones are valid for jobs and groups only.
 func (v *validator) constraints(where string, in []*Constraint, distinct bool) {
 	v.count(prefix(where, "constraint"), len(in))
 	for i, c := range in {
@@ -270,7 +270,7 @@ func (v *validator) networks(w string, g *TaskGroup) {
 	}
 }
 
-// ownNetwork checks what a network block asks for beside ports.
+// ownNetwork checks the settings of a network block other than ports.
 func (v *validator) ownNetwork(w string, g *TaskGroup, n *NetworkResource) {
 	if n.Mode == structs.NetworkBridge || n.Mode == structs.NetworkNone {
 		if g.Gang != nil || g.Launch != nil {

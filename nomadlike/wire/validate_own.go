@@ -12,7 +12,7 @@ import (
 	"github.com/muster-sched/muster/structs"
 )
 
-// Limits on the blocks that Nomad does not have.
+// Limits of Muster's extension blocks.
 const (
 	dependsMax    = 100
 	requeueMaxMax = 10_000
@@ -26,7 +26,7 @@ var (
 	wordRE  = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,128}$`)
 )
 
-// own checks the job's blocks that Nomad does not have.
+// own checks the job's extension blocks.
 func (v *validator) own() {
 	j := v.job
 	if s := val(j.Placement); s != "" && !wordRE.MatchString(s) {
@@ -233,7 +233,7 @@ func (v *validator) array() {
 	}
 }
 
-// groupOwn checks a group's blocks that Nomad does not have.
+// groupOwn checks a group's extension blocks.
 func (v *validator) groupOwn(w string, g *TaskGroup) {
 	count := val(g.Count)
 	if x := g.Gang; x != nil {
@@ -372,7 +372,7 @@ func oneGPU(g *TaskGroup) int {
 	return n
 }
 
-// person checks what makes a task run as its submitter would run it.
+// person checks the settings with which a task runs as its submitter would run it.
 func (v *validator) person(w string, t *Task) {
 	if d := t.WorkDir; d != "" && (!strings.HasPrefix(d, "/") && !strings.HasPrefix(d, "${") || hasControl(d)) {
 		v.errorf(w+", work_dir", "%.128q must be absolute: a directory that the nodes have", d)

@@ -40,7 +40,7 @@ func (v *validator) services(w string, g *TaskGroup, task string, list []*Servic
 	}
 }
 
-// servicesOfGroup checks what the services of a group and its tasks have together.
+// servicesOfGroup checks the services of a group and its tasks together.
 func (v *validator) servicesOfGroup(w string, g *TaskGroup) {
 	n := len(g.Services)
 	for _, t := range g.Tasks {
@@ -90,7 +90,7 @@ func (v *validator) service(w string, g *TaskGroup, task string, s *Service) {
 	if !interpolated(s.Name) && !structs.ValidServiceName(s.Name) {
 		v.errorf(w+".name", "want at most %d letters, digits and hyphens, with no hyphen at an end, so that it can be part of a host's name", structs.ServiceNameMax)
 	}
-	if s.AddressMode != "driver" { // that one has been refused with its reason
+	if s.AddressMode != "driver" { // mode driver has been refused with its own reason
 		v.oneOf(w+".address_mode", s.AddressMode, "auto", "host", "alloc")
 	}
 	v.onUpdate(w, s.OnUpdate)
@@ -122,7 +122,7 @@ func (v *validator) onUpdate(w, s string) {
 	v.oneOf(w+".on_update", s, "require_healthy", "ignore_warnings", "ignore")
 }
 
-// taskOf checks the name of the task that a service or check is about.
+// taskOf checks the name of the task that a service or check refers to.
 func (v *validator) taskOf(w string, g *TaskGroup, name string) {
 	if name == "" {
 		return
@@ -196,7 +196,7 @@ func (v *validator) check(w string, g *TaskGroup, task string, s *Service, c *Se
 	}
 }
 
-// scriptCheck checks what runs in a task; task is the one that declares the service, or "".
+// scriptCheck checks a check that runs in a task. task is the one that declares the service, or "".
 func (v *validator) scriptCheck(w string, s *Service, c *ServiceCheck, task string) {
 	if c.Command == "" {
 		v.errorf(w+".command", "a script check needs a command")
@@ -215,7 +215,7 @@ func (v *validator) scriptCheck(w string, s *Service, c *ServiceCheck, task stri
 	}
 }
 
-// httpToken reports whether a text can be a method or the name of a header.
+// httpToken reports whether a text can be a method or a header name.
 func httpToken(s string) bool {
 	for _, c := range []byte(s) {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {

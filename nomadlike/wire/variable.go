@@ -22,7 +22,7 @@ type Variable struct {
 	Lock  *VariableLock `json:",omitempty"`
 }
 
-// VariableLock is the lock that a client asks for; there are none here, and a request with one is refused.
+// VariableLock is a lock that a client asks for. Locks are not supported: a request with one is refused.
 type VariableLock struct{ ID, TTL, LockDelay string }
 
 // VariableMetadataFrom converts a variable without its items.
